@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+# tensorlease: every target. `make help` lists them; sources are found by wildcard.
+
+VERSION := 0.1.0
+SOVERSION := 0
+
+CC := gcc
+AR := ar
+OBJCOPY := objcopy
+PKG_CONFIG := pkg-config
+INSTALL := install
+
+PREFIX := /usr/local
+BINDIR = $(PREFIX)/bin
+LIBDIR = $(PREFIX)/lib
+INCLUDEDIR = $(PREFIX)/include
+MANDIR = $(PREFIX)/share/man
+DOCDIR = $(PREFIX)/share/doc/tensorlease
+UNITDIR = $(PREFIX)/lib/systemd/system
+SYSUSERSDIR = $(PREFIX)/lib/sysusers.d
+DESTDIR :=
+
+# A build tree per sanitizer: build, build-address-undefined, build-thread.
+SAN :=
+comma := ,
+empty :=
+space := $(empty) $(empty)
+O := build$(if $(SAN),-$(subst $(comma),-,$(SAN)))
+
+# All CPUs unless -j says otherwise.
+ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
+MAKEFLAGS += -j$(shell nproc)
+endif
+
+# ---- flags -------------------------------------------------------------------------------------
+
+WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition \
+	-Wpointer-arith -Wwrite-strings -Wundef -Wvla -Wformat=2 -Wimplicit-fallthrough \
+	-Wno-missing-field-initializers $(if $(WERROR),-Werror)
+
+CFLAGS := -O2 -g
+CPPFLAGS :=
+LDFLAGS :=
+
+ifeq ($(SAN),)
+HARDEN := -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+NO_UNDEFINED := -Wl,-z,defs
+else
+HARDEN := -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
+SAN_LDFLAGS := -fsanitize=$(SAN)
+endif
+
+# Evaluated at the first use, once: `make test` may have to install pkg-config first.
+memo = $(eval $(1) := $(2))$($(1))
+pkg_cflags = $(shell $(PKG_CONFIG) --cflags $(1) 2>/dev/null)
+HAVE_SYSTEMD = $(call memo,HAVE_SYSTEMD,$(shell $(PKG_CONFIG) --exists libsystemd && echo 1))
+PKGS = libuv libcjson inih cmocka $(if $(HAVE_SYSTEMD),libsystemd)
+PKG_CFLAGS = $(call memo,PKG_CFLAGS,$(foreach p,libxxhash $(PKGS),$(call pkg_cflags,$(p))))
+DAEMON_PKGS = libuv inih $(if $(HAVE_SYSTEMD),libsystemd)
+DAEMON_LIBS = $(call memo,DAEMON_LIBS,$(shell $(PKG_CONFIG) --libs $(DAEMON_PKGS)))
+CLI_LIBS = $(call memo,CLI_LIBS,$(shell $(PKG_CONFIG) --libs libcjson))
+TEST_LIBS = $(call memo,TEST_LIBS,$(shell $(PKG_CONFIG) --libs $(PKGS)))
+
+ALL_CPPFLAGS = -D_GNU_SOURCE -I. -Iinclude -DTENSORLEASE_VERSION='"$(VERSION)"' \
+	$(if $(HAVE_SYSTEMD),-DHAVE_SYSTEMD=1) $(PKG_CFLAGS) $(CPPFLAGS)
+ALL_CFLAGS = -std=gnu11 $(CFLAGS) $(WARNINGS) -fPIC -fvisibility=hidden -pthread $(HARDEN)
+ALL_LDFLAGS = -pthread -Wl,-z,relro,-z,now,--as-needed $(SAN_LDFLAGS) $(LDFLAGS)
+
+# ---- sources -----------------------------------------------------------------------------------
+
+UTIL := $(wildcard util/*.c)
+COMMON := $(UTIL) $(wildcard proto/*.c)
+LIB := $(COMMON) $(wildcard client/*.c client/cuda/*.c)
+STATE := $(wildcard daemon/store/*.c daemon/state/*.c daemon/serve/*.c)
+DAEMON := $(COMMON) $(STATE) $(wildcard daemon/*.c)
+CLI := $(wildcard cli/*.c)
+INTERNALS := $(filter-out daemon/main.c cli/main.c,$(sort $(LIB) $(DAEMON) $(CLI)))
+HARNESS := $(wildcard tests/*.c)
+TESTS := $(wildcard tests/unit/*.c tests/crash/*.c tests/fuzz/*.c tests/daemon/*.c)
+FAKECUDA := $(wildcard tests/fakecuda/*.c)
+BENCH := $(wildcard bench/*.c)
+DEMOS := $(wildcard demo/*.c)
+MANS := $(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8)
+
+SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(BENCH) $(DEMOS))
+DIRS := util proto client daemon cli tests bench demo include
+FORMATTED := $(shell find $(wildcard $(DIRS)) -name '*.[ch]' 2>/dev/null)
+
+obj = $(patsubst %.c,$(O)/obj/%.o,$(1))
+
+SO := $(O)/lib/libtensorlease.so.$(VERSION)
+SO_LINKS := $(O)/lib/libtensorlease.so.$(SOVERSION) $(O)/lib/libtensorlease.so
+LIB_OUT := $(if $(wildcard client/*.c),$(SO) $(SO_LINKS) $(O)/lib/libtensorlease.a \
+	$(O)/lib/pkgconfig/tensorlease.pc)
+DAEMON_OUT := $(if $(wildcard daemon/main.c),$(O)/bin/tensorleased)
+CLI_OUT := $(if $(wildcard cli/main.c),$(O)/bin/tensorlease)
+BENCH_OUT := $(if $(wildcard bench/main.c),$(O)/bin/tensorlease-bench)
+DEMO_OUT := $(patsubst %.c,$(O)/%,$(DEMOS))
+TEST_OUT := $(patsubst %.c,$(O)/%,$(TESTS))
+FAKECUDA_OUT := $(if $(FAKECUDA),$(O)/tests/fakecuda/libcuda.so.1)
+ARCHIVE := $(O)/obj/internals.a
+MAP := $(wildcard client/libtensorlease.map)
+
+# Part of the tests by name: make test T='unit/wire daemon/'
+T :=
+CHOSEN = $(if $(T),$(foreach t,$(TEST_OUT),$(if $(strip $(foreach p,$(T),$(findstring $(p),$(t)))),$(t))),$(TEST_OUT))
+
+# ---- targets -----------------------------------------------------------------------------------
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.PHONY: all help deps deps-check tests test demo bench check check-format check-werror check-tidy \
+	check-cppcheck check-units format layers lint install uninstall clean FORCE
+
+# Goals which install what is missing before the first file is compiled.
+DEPS := $(if $(filter deps test demo,$(MAKECMDGOALS)),deps) \
+	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check)
+
+all: $(LIB_OUT) $(DAEMON_OUT) $(CLI_OUT) ## the library, the daemon and the command line tool (default)
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+
+deps: ## install what build, test and demo need (Debian packages; asks for nothing)
+	@tools/deps build
+
+deps-check: ## install what check needs as well
+	@tools/deps check
+
+tests: all $(TEST_OUT) $(FAKECUDA_OUT) ## build the tests, run nothing
+
+test: $(DEPS) tests ## run all tests; T='unit/wire' some; SAN=address,undefined or SAN=thread builds apart
+	@TL_TEST_DAEMON=$(abspath $(O)/bin/tensorleased) TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) \
+		TL_TEST_BUILD=$(abspath $(O)) SAN=$(SAN) tools/run-tests $(CHOSEN)
+
+demo: $(DEPS) all $(DEMO_OUT) ## build, then show two processes sharing a tensor
+	@demo/run $(O)
+
+bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
+	@$(if $(BENCH_OUT),$(BENCH_OUT) $(BENCH_ARGS),echo "no bench/main.c" >&2; exit 1)
+
+check: $(DEPS) check-format layers check-cppcheck check-tidy check-werror check-units ## all static checks
+
+check-format: $(DEPS)
+	@$(if $(FORMATTED),clang-format --dry-run -Werror --ferror-limit=3 $(FORMATTED))
+
+check-werror: $(DEPS)
+	@+$(MAKE) --no-print-directory O=build-werror-gcc CC=gcc WERROR=1 tests bench-build demo-build
+	@+$(MAKE) --no-print-directory O=build-werror-clang CC=clang WERROR=1 tests bench-build demo-build
+
+.PHONY: bench-build demo-build
+bench-build: $(BENCH_OUT)
+	@:
+demo-build: $(DEMO_OUT)
+	@:
+
+check-tidy: $(DEPS)
+	@tools/check-tidy $(SOURCES) -- -std=gnu11 $(ALL_CPPFLAGS)
+
+check-cppcheck: $(DEPS)
+	@mkdir -p $(O)/cppcheck
+	@cppcheck --quiet --error-exitcode=1 --std=c11 --language=c -j "$$(nproc)" --inline-suppr \
+		--cppcheck-build-dir=$(O)/cppcheck --enable=warning,portability \
+		--suppressions-list=tools/cppcheck-suppressions --template=gcc \
+		-D_GNU_SOURCE -D__linux__ '-Dcontainer_of(p,t,m)=((t *)((char *)(p) - offsetof(t, m)))' \
+		-I. -Iinclude $(SOURCES)
+
+check-units:
+	@tools/check-units
+
+format: $(DEPS) ## rewrite the sources as .clang-format says
+	@clang-format -i $(FORMATTED)
+
+layers: ## fail if an #include goes up a layer, or <uv.h> leaves daemon/serve
+	@tools/check-layers
+
+lint: ## fail if a function or a file is over its budget of lines
+	@tools/check-budget $(FORMATTED)
+
+clean: ## remove every build tree
+	rm -rf build build-*
+
+# ---- how things are built ----------------------------------------------------------------------
+
+# Holds the flags of the last build; everything depends on it, so that other flags mean another build.
+FLAGS = $(CC) $(VERSION) $(ALL_CFLAGS) $(CPPFLAGS) $(ALL_LDFLAGS)
+$(O)/obj/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
+
+$(O)/obj/%.o: %.c $(O)/obj/flags | $(DEPS)
+	@mkdir -p $(@D)
+	@echo "  CC      $<"
+	@$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+-include $(patsubst %.c,$(O)/obj/%.d,$(SOURCES))
+
+# A source that goes or comes must relink what holds it.
+$(O)/obj/%.list: FORCE
+	@mkdir -p $(@D)
+	@echo '$(LIST)' | cmp -s - $@ || echo '$(LIST)' > $@
+$(O)/obj/lib.list: LIST = $(LIB)
+$(O)/obj/internals.list: LIST = $(INTERNALS)
+$(O)/obj/daemon.list: LIST = $(DAEMON)
+$(O)/obj/cli.list: LIST = $(CLI) $(UTIL)
+
+# -z,nodelete: a tensor's deleter may be called after dlclose()
+$(SO): $(call obj,$(LIB)) $(MAP) $(O)/obj/lib.list
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) $(NO_UNDEFINED) -Wl,-z,nodelete -shared -Wl,-soname,libtensorlease.so.$(SOVERSION) \
+		$(if $(MAP),-Wl$(comma)--version-script=$(MAP)) -o $@ $(call obj,$(LIB))
+
+$(SO_LINKS): $(SO)
+	@ln -sf $(notdir $(SO)) $@
+
+# One object in which everything but the API is local: the archive cannot clash with its user's names.
+$(O)/lib/libtensorlease.a: $(call obj,$(LIB)) $(O)/obj/lib.list
+	@mkdir -p $(@D)
+	@echo "  AR      $@"
+	@$(CC) -r -nostdlib -o $(O)/obj/tensorlease.o $(call obj,$(LIB))
+	@$(OBJCOPY) --localize-hidden $(O)/obj/tensorlease.o
+	@rm -f $@
+	@$(AR) rcs $@ $(O)/obj/tensorlease.o
+
+# $(call pc,PREFIX,LIBDIR,INCLUDEDIR)
+pc = printf '%s\n' 'prefix=$(1)' 'libdir=$(2)' 'includedir=$(3)' '' 'Name: tensorlease' \
+	'Description: Sharing tensors between processes without a copy' 'Version: $(VERSION)' \
+	'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -ltensorlease' 'Libs.private: -pthread'
+
+# This one is for use in the tree; `install` writes its own.
+$(O)/lib/pkgconfig/tensorlease.pc: Makefile
+	@mkdir -p $(@D)
+	@$(call pc,$(abspath $(O)),$(abspath $(O)/lib),$(abspath include)) > $@
+
+$(ARCHIVE): $(call obj,$(INTERNALS)) $(O)/obj/internals.list
+	@rm -f $@
+	@$(AR) qcsT $@ $(call obj,$(INTERNALS))
+
+$(O)/bin/tensorleased: $(call obj,$(DAEMON)) $(O)/obj/daemon.list
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -pie -o $@ $(call obj,$(DAEMON)) $(DAEMON_LIBS)
+
+RPATH = -Wl,-rpath,'$$ORIGIN/../lib'
+
+$(O)/bin/tensorlease: $(call obj,$(CLI) $(UTIL)) $(O)/obj/cli.list $(SO) $(SO_LINKS)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -pie $(RPATH) -o $@ $(call obj,$(CLI) $(UTIL)) -L$(O)/lib -ltensorlease $(CLI_LIBS)
+
+$(O)/bin/tensorlease-bench: $(call obj,$(BENCH)) $(ARCHIVE)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -pie -o $@ $^ $(TEST_LIBS) -ldl -lrt
+
+$(DEMO_OUT): $(O)/demo/%: $(O)/obj/demo/%.o $(SO) $(SO_LINKS)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -pie $(RPATH) -o $@ $< -L$(O)/lib -ltensorlease
+
+$(TEST_OUT): $(O)/%: $(O)/obj/%.o $(call obj,$(HARNESS)) $(ARCHIVE)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -pie -o $@ $^ $(TEST_LIBS)
+
+# Stands in for the CUDA driver where there is none.
+$(FAKECUDA_OUT): $(call obj,$(FAKECUDA))
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
+
+.SECONDARY:
+
+# ---- installation ------------------------------------------------------------------------------
+
+install: all ## PREFIX=/usr/local DESTDIR=
+	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR)/tensorlease \
+		$(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSUSERSDIR)
+	$(INSTALL) -m 755 $(O)/bin/tensorleased $(O)/bin/tensorlease $(DESTDIR)$(BINDIR)/
+	$(INSTALL) -m 644 $(SO) $(O)/lib/libtensorlease.a $(DESTDIR)$(LIBDIR)/
+	ln -sf $(notdir $(SO)) $(DESTDIR)$(LIBDIR)/libtensorlease.so.$(SOVERSION)
+	ln -sf libtensorlease.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libtensorlease.so
+	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR)) > $(DESTDIR)$(LIBDIR)/pkgconfig/tensorlease.pc
+	$(INSTALL) -m 644 $(wildcard include/tensorlease/*.h) $(DESTDIR)$(INCLUDEDIR)/tensorlease/
+	sed 's|@BINDIR@|$(BINDIR)|g' packaging/systemd/tensorleased.service.in > $(DESTDIR)$(UNITDIR)/tensorleased.service
+	$(INSTALL) -m 644 packaging/systemd/tensorleased.socket $(DESTDIR)$(UNITDIR)/
+	$(INSTALL) -m 644 packaging/sysusers.d/tensorlease.conf $(DESTDIR)$(SYSUSERSDIR)/
+	$(INSTALL) -D -m 644 packaging/tensorleased.conf $(DESTDIR)$(DOCDIR)/examples/tensorleased.conf
+	$(foreach m,$(MANS),$(INSTALL) -D -m 644 $(m) $(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)) && ):
+
+uninstall: ## with the PREFIX and DESTDIR of the installation
+	rm -f $(addprefix $(DESTDIR)$(BINDIR)/,tensorleased tensorlease)
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(notdir $(SO) $(SO_LINKS)) libtensorlease.a pkgconfig/tensorlease.pc)
+	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/tensorlease/,$(notdir $(wildcard include/tensorlease/*.h)))
+	rm -f $(DESTDIR)$(UNITDIR)/tensorleased.service $(DESTDIR)$(UNITDIR)/tensorleased.socket
+	rm -f $(DESTDIR)$(SYSUSERSDIR)/tensorlease.conf
+	rm -f $(foreach m,$(MANS),$(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))
+	rm -f $(DESTDIR)$(DOCDIR)/examples/tensorleased.conf
+	-rmdir $(DESTDIR)$(INCLUDEDIR)/tensorlease $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR)

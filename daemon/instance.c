@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The lock is a flock on SOCKET.lock, held as long as the daemon lives, however it dies. Only its holder touches the
+ * socket's path, and only its holder removes what the instance named in the file left behind.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "daemon/instance.h"
+#include "daemon/state/catalog.h"
+#include "daemon/store/object.h"
+#include "util/fd.h"
+#include "util/log.h"
+
+enum { LISTEN_BACKLOG = 128, LOCK_TEXT = 64 };
+
+static int lock_path(const struct instance *in, char *path, size_t size)
+{
+	return (size_t)snprintf(path, size, "%s.lock", in->socket) < size ? 0 : -ENAMETOOLONG;
+}
+
+/* 1: the file that we locked is not the one at @path any more, its daemon removed it when it ended. */
+static int lock_try(struct instance *in, const char *path)
+{
+	struct stat ours, there;
+
+	in->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (in->lock_fd < 0)
+		return -errno;
+	if (flock(in->lock_fd, LOCK_EX | LOCK_NB))
+		return -errno;
+	if (fstat(in->lock_fd, &ours) || stat(path, &there) || ours.st_ino != there.st_ino) {
+		in->lock_fd = fd_close(in->lock_fd);
+		return 1;
+	}
+	return 0;
+}
+
+static int instance_lock(struct instance *in, char *text, char *why, size_t why_size)
+{
+	char path[128];
+	ssize_t n;
+	int r = lock_path(in, path, sizeof(path));
+
+	if (r)
+		return r;
+	do {
+		r = lock_try(in, path);
+	} while (r == 1);
+	if (in->lock_fd < 0) {
+		snprintf(why, why_size, "cannot open %s: %s", path, strerror(-r));
+		return r;
+	}
+	n = pread(in->lock_fd, text, LOCK_TEXT - 1, 0);
+	text[n > 0 ? n : 0] = '\0';
+	if (r == -EWOULDBLOCK) {
+		snprintf(why, why_size, "another tensorleased (pid %ld) serves %s already", strtol(text, NULL, 10),
+			 in->socket);
+		return INSTANCE_E_SERVED;
+	}
+	return r;
+}
+
+/* What the last daemon on this socket left, if it did not end well. */
+static void instance_clean(const char *text)
+{
+	unsigned count;
+	uint64_t id;
+
+	if (sscanf(text, "%*d %" SCNx64, &id) != 1)
+		return;
+	catalog_end_foreign(id);
+	count = object_destroy_instance(id);
+	if (count)
+		log_info("removed what a dead daemon left in shared memory", "objects=%u", count);
+}
+
+static int instance_record(const struct instance *in)
+{
+	char text[LOCK_TEXT];
+	int n = snprintf(text, sizeof(text), "%d %016" PRIx64 "\n", (int)getpid(), in->id);
+
+	if (ftruncate(in->lock_fd, 0) || pwrite(in->lock_fd, text, (size_t)n, 0) != n)
+		return -errno;
+	return 0;
+}
+
+static int instance_bind(struct instance *in, char *why, size_t why_size)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct stat st;
+	mode_t mask;
+	int fd, r;
+
+	memcpy(address.sun_path, in->socket, sizeof(address.sun_path));
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	if (!lstat(in->socket, &st)) {
+		/* a dead socket is left over by a killed daemon; anything else is not ours to remove */
+		if (!S_ISSOCK(st.st_mode) || !connect(fd, (void *)&address, sizeof(address)) || errno == EAGAIN) {
+			snprintf(why, why_size, "%s is there already and is not a dead socket", in->socket);
+			close(fd);
+			return INSTANCE_E_SERVED;
+		}
+		unlink(in->socket);
+	}
+	mask = umask(0117);
+	r = bind(fd, (void *)&address, sizeof(address)) ? -errno : 0;
+	umask(mask);
+	if (!r && listen(fd, LISTEN_BACKLOG))
+		r = -errno;
+	if (r) {
+		snprintf(why, why_size, "cannot listen on %s: %s", in->socket, strerror(-r));
+		close(fd);
+		return r;
+	}
+	in->listen_fd = fd;
+	return 0;
+}
+
+static int activated_path(struct instance *in, int fd)
+{
+	struct sockaddr_un address = { 0 };
+	socklen_t length = sizeof(address);
+	int type = 0;
+	socklen_t type_length = sizeof(type);
+
+	if (getsockname(fd, (void *)&address, &length) || address.sun_family != AF_UNIX || !address.sun_path[0] ||
+	    getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_length) || type != SOCK_SEQPACKET)
+		return -EINVAL;
+	memcpy(in->socket, address.sun_path, sizeof(in->socket));
+	in->socket[sizeof(in->socket) - 1] = '\0';
+	return 0;
+}
+
+int instance_init(struct instance *in, const char *socket, int activated_fd, char *why, size_t why_size)
+{
+	char text[LOCK_TEXT];
+	int r;
+
+	*in = (struct instance){ .lock_fd = -1, .listen_fd = -1, .activated = activated_fd >= 0 };
+	*why = '\0';
+	if (in->activated) {
+		r = activated_path(in, activated_fd);
+		if (r) {
+			snprintf(why, why_size, "the activated socket is not a SOCK_SEQPACKET socket with a path");
+			return r;
+		}
+	} else if ((size_t)snprintf(in->socket, sizeof(in->socket), "%s", socket) >= sizeof(in->socket)) {
+		snprintf(why, why_size, "the socket's path has more than %zu bytes: %s", sizeof(in->socket) - 1, socket);
+		return -ENAMETOOLONG;
+	}
+	r = instance_lock(in, text, why, why_size);
+	if (!r) {
+		instance_clean(text);
+		r = object_random(&in->id);
+	}
+	if (!r)
+		r = instance_record(in); /* before anything is made under that id */
+	if (!r && !in->activated)
+		r = instance_bind(in, why, why_size);
+	if (!r && in->activated) {
+		in->listen_fd = activated_fd;
+		fcntl(activated_fd, F_SETFL, fcntl(activated_fd, F_GETFL) | O_NONBLOCK);
+		fcntl(activated_fd, F_SETFD, FD_CLOEXEC);
+	}
+	if (r) {
+		in->lock_fd = fd_close(in->lock_fd);
+		if (!*why)
+			snprintf(why, why_size, "cannot serve %s: %s", in->socket, strerror(r < 0 ? -r : 0));
+	}
+	return r;
+}
+
+void instance_deinit(struct instance *in)
+{
+	char path[128];
+
+	if (in->lock_fd < 0)
+		return;
+	if (!in->activated)
+		unlink(in->socket);
+	if (!lock_path(in, path, sizeof(path)))
+		unlink(path);
+	in->lock_fd = fd_close(in->lock_fd);
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensorleased: options, the socket, detaching, readiness; then the server runs. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#ifdef HAVE_SYSTEMD
+#include <systemd/sd-daemon.h>
+#endif
+
+#include "daemon/instance.h"
+#include "daemon/options.h"
+#include "daemon/serve/server.h"
+#include "proto/conn.h"
+#include "util/fault.h"
+#include "util/fd.h"
+
+enum { EXIT_USAGE = 2, EXIT_SERVED = 3 };
+
+/* The socket of an activated service, or -1. */
+static int activated_fd(void)
+{
+#ifdef HAVE_SYSTEMD
+	if (sd_listen_fds(1) == 1)
+		return SD_LISTEN_FDS_START;
+#endif
+	return -1;
+}
+
+static void notify(const char *state)
+{
+#ifdef HAVE_SYSTEMD
+	sd_notify(0, state);
+#else
+	(void)state;
+#endif
+}
+
+/* A directory of ours that nobody else can put a socket into. */
+static int directory_make(const char *path)
+{
+	struct stat st;
+
+	if (mkdir(path, 0700) && errno != EEXIST)
+		return -errno;
+	if (lstat(path, &st))
+		return -errno;
+	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 0022) ? 0 : -EPERM;
+}
+
+/* As tl_connect() looks for it. */
+static int socket_default(char *path, size_t size)
+{
+	const char *given = getenv("TENSORLEASE_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
+	int r;
+
+	if (given && *given) {
+		snprintf(path, size, "%s", given);
+		return 0;
+	}
+	if (geteuid() == 0 && !directory_make("/run/tensorlease")) {
+		snprintf(path, size, "/run/tensorlease/socket");
+		return 0;
+	}
+	if (runtime && *runtime)
+		snprintf(path, size, "%s/tensorlease", runtime);
+	else
+		snprintf(path, size, "/tmp/tensorlease-%u", geteuid());
+	r = directory_make(path);
+	if (r) {
+		fprintf(stderr, "tensorleased: %s is not a directory of ours alone: %s\n", path, strerror(-r));
+		return r;
+	}
+	strncat(path, "/socket", size - strlen(path) - 1);
+	return 0;
+}
+
+/* As many descriptors as we may have; what clients do not need is for caching. */
+static unsigned descriptors_for_caching(uint32_t max_clients)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return 0;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+	getrlimit(RLIMIT_NOFILE, &limit);
+	if (limit.rlim_cur <= max_clients + SEGMENT_FD_RESERVE)
+		return 0;
+	limit.rlim_cur -= max_clients + SEGMENT_FD_RESERVE;
+	return limit.rlim_cur < 4096 ? (unsigned)limit.rlim_cur : 4096;
+}
+
+/* The first process waits until the second says how it went, then exits with that. Returns in the second only. */
+static int detach(int *ready_fd)
+{
+	unsigned char status = EXIT_FAILURE;
+	int pipe_fds[2];
+	pid_t pid;
+
+	if (pipe2(pipe_fds, O_CLOEXEC))
+		return -errno;
+	pid = fork();
+	if (pid < 0)
+		return -errno;
+	if (pid > 0) {
+		close(pipe_fds[1]);
+		if (read(pipe_fds[0], &status, 1) != 1)
+			status = EXIT_FAILURE;
+		_exit(status);
+	}
+	close(pipe_fds[0]);
+	*ready_fd = pipe_fds[1];
+	setsid();
+	return 0;
+}
+
+static void ready(int *ready_fd)
+{
+	unsigned char ok = 0;
+	int null;
+
+	notify("READY=1");
+	if (*ready_fd < 0)
+		return;
+	null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (null >= 0) {
+		dup2(null, 0);
+		dup2(null, 1);
+		dup2(null, 2);
+		close(null);
+	}
+	(void)!chdir("/");
+	(void)!write(*ready_fd, &ok, 1);
+	*ready_fd = fd_close(*ready_fd);
+}
+
+static int serve(const struct options *o, struct instance *instance, int *ready_fd)
+{
+	struct server_options so = {
+		.listen_fd = instance->listen_fd,
+		.idle_exit_ns = o->idle_exit_ns,
+		.limits = { .capacity = o->capacity,
+			    .user_capacity = o->uid_capacity,
+			    .max_tensors = o->max_tensors,
+			    .max_clients = o->max_clients,
+			    .fds_max = descriptors_for_caching(o->max_clients),
+			    .warm_ns = (uint64_t)o->warm_ns },
+	};
+	struct server *server = calloc(1, sizeof(*server));
+	int r = server ? server_init(server, instance->id, &so) : -ENOMEM;
+
+	if (r) {
+		fprintf(stderr, "tensorleased: cannot start: %s\n", strerror(-r));
+		free(server);
+		return EXIT_FAILURE;
+	}
+	log_info("listening", "socket=%s capacity=%llu max_tensors=%u max_clients=%u", log_str(instance->socket),
+		 (unsigned long long)o->capacity, o->max_tensors, o->max_clients);
+	ready(ready_fd);
+	server_run(server);
+	notify("STOPPING=1");
+	server_deinit(server);
+	free(server);
+	log_info("stopped");
+	return EXIT_SUCCESS;
+}
+
+static int run(const struct options *o, int *ready_fd)
+{
+	struct instance instance;
+	char path[256] = "", why[512];
+	int fd = activated_fd(), r;
+
+	if (fd < 0 && o->socket)
+		snprintf(path, sizeof(path), "%s", o->socket);
+	else if (fd < 0 && socket_default(path, sizeof(path)))
+		return EXIT_FAILURE;
+	r = instance_init(&instance, path, fd, why, sizeof(why));
+	if (r) {
+		fprintf(stderr, "tensorleased: %s\n", why);
+		return r == INSTANCE_E_SERVED ? EXIT_SERVED : EXIT_FAILURE;
+	}
+	r = serve(o, &instance, ready_fd);
+	instance_deinit(&instance);
+	return r;
+}
+
+int main(int argc, char **argv)
+{
+	struct options o;
+	int ready_fd = -1, r;
+	unsigned char status;
+
+	r = options_init(&o, argc, argv);
+	if (r) {
+		options_deinit(&o);
+		return r == OPTIONS_E_DONE ? EXIT_SUCCESS : EXIT_USAGE;
+	}
+	signal(SIGPIPE, SIG_IGN);
+	log_set_level(o.log_level);
+	fault_init_from_env();
+	conn_debug_init("tensorleased");
+	if (!o.foreground && detach(&ready_fd)) {
+		perror("tensorleased: cannot detach");
+		options_deinit(&o);
+		return EXIT_FAILURE;
+	}
+	r = run(&o, &ready_fd);
+	if (ready_fd >= 0) { /* it never got ready */
+		status = (unsigned char)r;
+		(void)!write(ready_fd, &status, 1);
+	}
+	options_deinit(&o);
+	return r;
+}

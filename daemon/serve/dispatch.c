@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The protocol's front door: which message may come when, and what it does. Handlers start from messages that passed
+ * wire_check(): sizes, counts, descriptors and reserved members are right, what they refer to may be anything.
+ */
+#include <fcntl.h>
+#include <string.h>
+
+#include "daemon/serve/peer.h"
+#include "daemon/serve/settle.h"
+#include "daemon/serve/space.h"
+#include "daemon/state/lease.h"
+#include "daemon/state/tensor.h"
+#include "proto/tensor.h"
+#include "util/cleanup.h"
+#include "util/log.h"
+
+/* The message as what its type says it is. */
+#define AS(type, m) ((const struct type *)(const void *)(m)->bytes)
+
+static void send_done(struct peer *peer, uint32_t serial)
+{
+	struct wire_plain m = { .header = { .type = WIRE_DONE, .length = sizeof(m), .serial = serial } };
+
+	peer_send(peer, &m, -1);
+}
+
+static void send_committed(struct peer *peer, uint32_t serial, uint64_t version)
+{
+	struct wire_committed m = { .header = { .type = WIRE_COMMITTED, .length = sizeof(m), .serial = serial },
+				    .version = version };
+
+	peer_send(peer, &m, -1);
+}
+
+/* What was wrong with a tensor that was to be published, or a name that was to be deleted. */
+static void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r, const char *why)
+{
+	const struct state *st = &peer->server->state;
+	uint32_t index;
+
+	switch (r) {
+	case STATE_E_GONE:
+		peer_error(peer, serial, WIRE_E_GONE, "the draft or tensor referred to is not there, or not this client's");
+		break;
+	case STATE_E_INVALID:
+		peer_error(peer, serial, WIRE_E_INVALID, "%.*s: %s", name->len, name->text, why);
+		break;
+	case STATE_E_DENIED:
+		index = name_find(st, name);
+		peer_error(peer, serial, WIRE_E_DENIED, "%.*s belongs to user %u, not to user %u", name->len, name->text,
+			   index == CATALOG_NONE ? 0 : st->names.info[index].uid, peer->client.uid);
+		break;
+	case STATE_E_NOT_FOUND:
+		peer_error(peer, serial, WIRE_E_NOT_FOUND, "no tensor is called %.*s", name->len, name->text);
+		break;
+	case STATE_E_BUCKET:
+		peer_error(peer, serial, WIRE_E_LIMIT, "%.*s: %d other names have the same hash", name->len, name->text,
+			   CATALOG_MAX_CHAIN);
+		break;
+	case STATE_E_TENSORS:
+	case STATE_E_DRAFTS:
+		peer_error(peer, serial, WIRE_E_LIMIT, "%.*s: too many tensors (the daemon's maximum is %u) or drafts (%d)",
+			   name->len, name->text, st->catalog.header->max_tensors, CLIENT_DRAFTS_MAX);
+		break;
+	default:
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES, "the daemon could not make room in its catalog: %s",
+			   strerror(r < 0 ? -r : 0));
+		break;
+	}
+}
+
+/* ---- connecting ------------------------------------------------------------------------------- */
+
+static void handle_hello(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_hello *hello = AS(wire_hello, m);
+	const struct catalog *cat = &peer->server->state.catalog;
+	struct wire_welcome welcome = {
+		.header = { .type = WIRE_WELCOME, .length = sizeof(welcome), .serial = hello->header.serial },
+		.version = WIRE_VERSION,
+		.client_index = peer->client.index,
+		.client_generation = peer->client.generation,
+		.max_tensors = cat->header->max_tensors,
+		.catalog_size = cat->size,
+		.catalog_layout = CATALOG_LAYOUT,
+		.instance = cat->instance,
+	};
+	int fd;
+
+	if (hello->version_max < WIRE_VERSION_MIN || hello->version_min > WIRE_VERSION) {
+		peer_error(peer, hello->header.serial, WIRE_E_VERSION,
+			   "the client speaks versions %u to %u of the protocol, the daemon %d to %d", hello->version_min,
+			   hello->version_max, WIRE_VERSION_MIN, WIRE_VERSION);
+		peer_drop(peer, true);
+		return;
+	}
+	if (hello->version_max < WIRE_VERSION)
+		welcome.version = hello->version_max;
+	memcpy(peer->client.label, hello->label, sizeof(peer->client.label) - 1);
+	fd = fcntl(cat->fd_ro, F_DUPFD_CLOEXEC, 0);
+	if (fd < 0) {
+		peer_error(peer, hello->header.serial, WIRE_E_NO_RESOURCES, "the daemon is out of descriptors");
+		peer_drop(peer, true);
+		return;
+	}
+	peer->phase = PEER_GREETED;
+	peer_send(peer, &welcome, fd);
+}
+
+static void handle_ledger(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_ledger *ledger = AS(wire_ledger, m);
+	uint32_t serial = ledger->header.serial;
+	struct wire_plain ready = { .header = { .type = WIRE_READY, .length = sizeof(ready), .serial = serial } };
+	const char *why = NULL;
+	int r;
+
+	if (ledger->layout != LEDGER_LAYOUT) {
+		peer_error(peer, serial, WIRE_E_INVALID, "the ledger's layout is not the daemon's");
+		peer_drop(peer, true);
+		return;
+	}
+	r = client_serve(&peer->client, &peer->server->state, take_fd(&m->fd), ledger->size, &why);
+	if (r) {
+		peer_error(peer, serial, r < 0 ? WIRE_E_NO_RESOURCES : WIRE_E_INVALID, "%s", r < 0 ? strerror(-r) : why);
+		peer_drop(peer, true);
+		return;
+	}
+	peer->phase = PEER_READY;
+	peer_send(peer, &ready, -1);
+}
+
+static void handle_goodbye(struct peer *peer, struct conn_message *m)
+{
+	(void)m;
+	peer_drop(peer, true);
+}
+
+/* ---- tensors ---------------------------------------------------------------------------------- */
+
+static void handle_create(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_create *create = AS(wire_create, m);
+	struct name_key name;
+	const char *why;
+
+	if (create->name_len) {
+		name = name_key((const char *)wire_tail(m->bytes, sizeof(*create)), create->name_len);
+		if (tensor_name_check(name.text, name.len, &why)) {
+			send_name_error(peer, create->header.serial, &name, STATE_E_INVALID, why);
+			return;
+		}
+		if (tensor_may_name(&peer->server->state, &peer->client, &name)) {
+			send_name_error(peer, create->header.serial, &name, STATE_E_DENIED, NULL);
+			return;
+		}
+	}
+	space_create(peer, create);
+}
+
+static void handle_commit(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_commit *commit = AS(wire_commit, m);
+	const unsigned char *tail = wire_tail(m->bytes, sizeof(*commit));
+	struct tensor_description d = {
+		.dtype_code = commit->dtype_code,
+		.dtype_bits = commit->dtype_bits,
+		.dtype_lanes = commit->dtype_lanes,
+		.ndim = commit->ndim,
+		.flags = commit->tensor_flags,
+		.meta_len = commit->meta_len,
+		.shape = (const void *)tail,
+	};
+	const char *why = NULL;
+	uint64_t version = 0;
+	int r;
+
+	tail += commit->ndim * sizeof(int64_t);
+	d.name = name_key((const char *)tail, commit->name_len);
+	d.meta = tail + commit->name_len;
+	r = tensor_commit(&peer->server->state, &peer->client, commit->ref, &d, &version, &why);
+	if (r)
+		send_name_error(peer, commit->header.serial, &d.name, r, why);
+	else if (commit->flags & WIRE_COMMIT_ANSWER)
+		send_committed(peer, commit->header.serial, version);
+}
+
+static void handle_abort(struct peer *peer, struct conn_message *m)
+{
+	tensor_abort(&peer->server->state, &peer->client, AS(wire_ref, m)->ref);
+}
+
+static void handle_released(struct peer *peer, struct conn_message *m)
+{
+	lease_released(&peer->server->state, AS(wire_ref, m)->ref);
+}
+
+static void handle_link(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_link *link = AS(wire_link, m);
+	const unsigned char *tail = wire_tail(m->bytes, sizeof(*link));
+	struct name_key name = name_key((const char *)tail, link->name_len);
+	const char *why = NULL;
+	uint64_t version = 0;
+	int r;
+
+	r = tensor_link(&peer->server->state, &peer->client, link->ref, &name, tail + link->name_len, link->meta_len,
+			&version, &why);
+	if (r)
+		send_name_error(peer, link->header.serial, &name, r, why);
+	else
+		send_committed(peer, link->header.serial, version);
+}
+
+static void handle_delete(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_delete *delete = AS(wire_delete, m);
+	struct name_key name = name_key((const char *)wire_tail(m->bytes, sizeof(*delete)), delete->name_len);
+	int r = tensor_delete(&peer->server->state, &peer->client, &name);
+
+	if (r)
+		send_name_error(peer, delete->header.serial, &name, r, NULL);
+	else
+		send_done(peer, delete->header.serial);
+}
+
+static void handle_map(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_map *map = AS(wire_map, m);
+	const struct state *st = &peer->server->state;
+	struct wire_segment answer = {
+		.header = { .type = WIRE_SEGMENT, .length = sizeof(answer), .serial = map->header.serial }
+	};
+	struct segment *seg = NULL;
+	int fd = -1, r;
+
+	if (map->segment < st->catalog.segments.high)
+		seg = st->segments[map->segment];
+	if (!seg || seg->doomed || seg->generation != map->segment_generation ||
+	    atomic_load(&catalog_segment(&st->catalog, seg->index)->word) != live_word(seg->generation)) {
+		peer_error(peer, map->header.serial, WIRE_E_NOT_FOUND, "segment %u of generation %u is not there",
+			   map->segment, map->segment_generation);
+		return;
+	}
+	r = segment_descriptor(seg, false, &fd);
+	if (r) {
+		peer_error(peer, map->header.serial, WIRE_E_NO_RESOURCES, "the daemon could not open a segment: %s",
+			   strerror(-r));
+		return;
+	}
+	answer.size = seg->size;
+	peer_send(peer, &answer, fd);
+}
+
+/* ---- looking around --------------------------------------------------------------------------- */
+
+static void handle_clients(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_clients *request = AS(wire_clients, m);
+	struct wire_client answer = {
+		.header = { .type = WIRE_CLIENT, .length = sizeof(answer), .serial = request->header.serial }
+	};
+	const struct peer *other, *best = NULL;
+	struct client_sums sums;
+
+	list_for_each_entry(other, &peer->server->peers, link) {
+		if (other->client.id > request->after && (!best || other->client.id < best->client.id))
+			best = other;
+	}
+	if (!best) {
+		send_done(peer, request->header.serial);
+		return;
+	}
+	sums = client_sum(&best->client, &peer->server->state);
+	answer.id = best->client.id;
+	answer.pid = best->client.pid;
+	answer.uid = best->client.uid;
+	answer.gid = best->client.gid;
+	answer.drafts = best->client.drafts;
+	answer.leases = sums.leases;
+	answer.tensors_held = sums.tensors;
+	answer.bytes_held = sums.bytes;
+	memcpy(answer.label, best->client.label, sizeof(answer.label));
+	peer_send(peer, &answer, -1);
+}
+
+static void send_holding(struct peer *peer, uint32_t serial, uint32_t slot, uint32_t leases)
+{
+	struct {
+		struct wire_holding holding;
+		char name[WIRE_NAME_MAX + 1];
+	} m = { .holding = { .header = { .type = WIRE_HOLDING, .serial = serial }, .slot = slot, .leases = leases } };
+	const struct state *st = &peer->server->state;
+	const struct catalog_row *row = catalog_row(&st->catalog, slot);
+
+	m.holding.version = row->version;
+	m.holding.nbytes = row->nbytes;
+	m.holding.retired = row_word_state(row->word) == ROW_RETIRED;
+	m.holding.name_len = name_text(st, row->name, m.name);
+	m.holding.header.length = (uint32_t)sizeof(m.holding) + m.holding.name_len;
+	peer_send(peer, &m, -1);
+}
+
+static void handle_holdings(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_holdings *request = AS(wire_holdings, m);
+	const struct state *st = &peer->server->state;
+	const struct peer *other;
+	uint32_t slot, leases;
+
+	list_for_each_entry(other, &peer->server->peers, link) {
+		if (other->client.id != request->id)
+			continue;
+		slot = client_next_held(&other->client, st, request->slot, &leases);
+		if (slot == CATALOG_NONE)
+			send_done(peer, request->header.serial);
+		else
+			send_holding(peer, request->header.serial, slot, leases);
+		return;
+	}
+	peer_error(peer, request->header.serial, WIRE_E_NOT_FOUND, "there is no client %llu",
+		   (unsigned long long)request->id);
+}
+
+static void handle_settle(struct peer *peer, struct conn_message *m)
+{
+	settle_add(peer, m->header.serial);
+}
+
+/* ---- the table -------------------------------------------------------------------------------- */
+
+static const struct request {
+	void (*handle)(struct peer *peer, struct conn_message *m);
+	enum peer_phase phase; /* that the peer must be in */
+} requests[WIRE_REQUEST_END] = {
+	[WIRE_HELLO] = { handle_hello, PEER_NEW },	 [WIRE_LEDGER] = { handle_ledger, PEER_GREETED },
+	[WIRE_CREATE] = { handle_create, PEER_READY },	 [WIRE_COMMIT] = { handle_commit, PEER_READY },
+	[WIRE_ABORT] = { handle_abort, PEER_READY },	 [WIRE_MAP] = { handle_map, PEER_READY },
+	[WIRE_DELETE] = { handle_delete, PEER_READY },	 [WIRE_RELEASED] = { handle_released, PEER_READY },
+	[WIRE_LINK] = { handle_link, PEER_READY },	 [WIRE_CLIENTS] = { handle_clients, PEER_READY },
+	[WIRE_HOLDINGS] = { handle_holdings, PEER_READY }, [WIRE_SETTLE] = { handle_settle, PEER_READY },
+	[WIRE_GOODBYE] = { handle_goodbye, PEER_READY },
+};
+
+void peer_dispatch(struct peer *peer, struct conn_message *m)
+{
+	const struct request *request = &requests[m->header.type];
+
+	if (request->phase != peer->phase) {
+		log_warn("client dropped: message out of order", "client=%llu pid=%u uid=%u type=%s",
+			 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid,
+			 wire_type_name(m->header.type));
+		peer_error(peer, m->header.serial, WIRE_E_PROTOCOL, "%s is out of order",
+			   wire_type_name(m->header.type));
+		peer_drop(peer, false);
+		return;
+	}
+	request->handle(peer, m);
+}

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Peers. libuv cannot receive plain descriptors, so a peer is a uv_poll_t over our own recvmsg and sendmsg.
+ * Invariants: (1) a dropped peer is out of the state and of all lists at once, its memory is freed by the close
+ * callback; (2) the out queue is empty, or we poll for writability. Loop thread only.
+ */
+#include <errno.h>
+#include <linux/sockios.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "daemon/serve/peer.h"
+#include "daemon/serve/settle.h"
+#include "daemon/serve/space.h"
+#include "daemon/state/lease.h"
+#include "util/cleanup.h"
+#include "util/fd.h"
+#include "util/log.h"
+
+#define OVERFLOW_UID 65534 /* what users that this user namespace does not know look like */
+
+struct outgoing {
+	struct list link;
+	int fd;
+	unsigned char bytes[];
+};
+
+static struct outgoing *outgoing_free(struct outgoing *o)
+{
+	list_del(&o->link);
+	fd_close(o->fd);
+	free(o);
+	return NULL;
+}
+
+static void peer_on_closed(uv_handle_t *handle)
+{
+	struct peer *peer = container_of((uv_poll_t *)handle, struct peer, poll);
+
+	free(peer);
+}
+
+void peer_drop(struct peer *peer, bool clean)
+{
+	struct outgoing *o, *ahead;
+
+	if (peer->dropping)
+		return;
+	peer->dropping = true;
+	log_debug("client gone", "client=%llu pid=%u clean=%d", (unsigned long long)peer->client.id, peer->client.pid,
+		  clean);
+	space_forget(peer);
+	settle_forget(peer);
+	client_deinit(&peer->client, &peer->server->state, clean);
+	list_for_each_entry_safe(o, ahead, &peer->out, link)
+		outgoing_free(o);
+	list_del(&peer->link);
+	peer->server->peer_count--;
+	uv_close((uv_handle_t *)&peer->poll, peer_on_closed);
+	peer->fd = fd_close(peer->fd);
+}
+
+/* Descriptors in a socket's queue count against our limit for all clients: each may leave only so many there. */
+static bool peer_may_get_fd(struct peer *peer)
+{
+	int unread;
+
+	if (peer->fds_unread < WIRE_FDS_UNREAD_MAX)
+		return true;
+	if (ioctl(peer->fd, SIOCOUTQ, &unread) || unread > 0)
+		return false;
+	peer->fds_unread = 0;
+	return true;
+}
+
+static int peer_send_now(struct peer *peer, const void *message, int fd_peek)
+{
+	int r;
+
+	if (fd_peek >= 0 && !peer_may_get_fd(peer))
+		return -ETOOMANYREFS;
+	r = conn_send(peer->fd, message, fd_peek, MSG_DONTWAIT);
+	if (!r && fd_peek >= 0)
+		peer->fds_unread++;
+	return r;
+}
+
+static void peer_on_poll(uv_poll_t *poll, int status, int events);
+
+static void peer_poll(struct peer *peer)
+{
+	bool out = !list_empty(&peer->out);
+
+	if (peer->polling_out == out && uv_is_active((uv_handle_t *)&peer->poll))
+		return;
+	peer->polling_out = out;
+	uv_poll_start(&peer->poll, UV_READABLE | (out ? UV_WRITABLE : 0), peer_on_poll);
+}
+
+static int peer_queue(struct peer *peer, const void *message, int *fd)
+{
+	const struct wire_header *header = message;
+	struct outgoing *o;
+
+	if (peer->queued >= PEER_QUEUE_MAX)
+		return -EAGAIN;
+	o = malloc(sizeof(*o) + header->length);
+	if (!o)
+		return -ENOMEM;
+	o->fd = take_fd(fd);
+	memcpy(o->bytes, message, header->length);
+	list_add_tail(&peer->out, &o->link);
+	peer->queued++;
+	peer_poll(peer);
+	return 0;
+}
+
+void peer_send(struct peer *peer, const void *message, int fd_take)
+{
+	cleanup_(fd_closep) int fd = fd_take;
+	int r = -EAGAIN;
+
+	if (peer->dropping)
+		return;
+	if (list_empty(&peer->out))
+		r = peer_send_now(peer, message, fd);
+	if (r == -EAGAIN)
+		r = peer_queue(peer, message, &fd);
+	if (!r)
+		return;
+	if (r != -EPIPE && r != -ECONNRESET)
+		log_warn("client dropped: it does not read its messages", "client=%llu pid=%u uid=%u error=%d",
+			 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid, -r);
+	peer_drop(peer, false);
+}
+
+static void peer_flush(struct peer *peer)
+{
+	struct outgoing *o, *ahead;
+	int r;
+
+	list_for_each_entry_safe(o, ahead, &peer->out, link) {
+		r = peer_send_now(peer, o->bytes, o->fd);
+		if (r == -EAGAIN)
+			return;
+		if (r) {
+			peer_drop(peer, false);
+			return;
+		}
+		outgoing_free(o);
+		peer->queued--;
+	}
+	peer_poll(peer);
+}
+
+void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *format, ...)
+{
+	struct {
+		struct wire_error_reply reply;
+		char text[WIRE_TEXT_MAX];
+	} m = { .reply = { .header = { .type = WIRE_ERROR, .serial = serial }, .code = code } };
+	va_list args;
+	int length;
+
+	va_start(args, format);
+	length = vsnprintf(m.text, sizeof(m.text), format, args);
+	va_end(args);
+	if (length < 0)
+		length = 0;
+	if ((size_t)length >= sizeof(m.text))
+		length = sizeof(m.text) - 1;
+	m.reply.text_len = (uint16_t)length;
+	m.reply.header.length = (uint32_t)(sizeof(m.reply) + (size_t)length);
+	peer_send(peer, &m, -1);
+}
+
+static void peer_refuse(struct peer *peer, const struct conn_message *m)
+{
+	log_warn("client dropped: bad message", "client=%llu pid=%u uid=%u why=%s",
+		 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid, log_str(m->why));
+	peer_error(peer, 0, WIRE_E_PROTOCOL, "%s", m->why);
+	peer_drop(peer, false);
+}
+
+/* All messages of the peer have been read: had it failed to send some RELEASED, it said so before (PROTOCOL.md 5). */
+static void peer_drained(struct peer *peer)
+{
+	const struct ledger *ledger = peer->client.ledger;
+	uint32_t rescan = ledger ? atomic_load(&((struct ledger *)ledger)->rescan) : 0;
+
+	if (rescan == peer->rescan)
+		return;
+	peer->rescan = rescan;
+	lease_rescan(&peer->server->state);
+}
+
+static void peer_read(struct peer *peer)
+{
+	struct conn_message m;
+	int r;
+
+	for (unsigned n = 0; n < PEER_BATCH && !peer->dropping; n++) {
+		r = conn_receive(peer->fd, WIRE_TO_DAEMON, &m, MSG_DONTWAIT);
+		if (r == -EAGAIN) {
+			peer_drained(peer);
+			return;
+		}
+		if (r == -EBADMSG) {
+			peer_refuse(peer, &m);
+			return;
+		}
+		if (r) {
+			peer_drop(peer, false);
+			return;
+		}
+		peer_dispatch(peer, &m);
+		fd_close(m.fd); /* unless the handler took it */
+	}
+}
+
+static void peer_on_poll(uv_poll_t *poll, int status, int events)
+{
+	struct peer *peer = container_of(poll, struct peer, poll);
+	struct server *server = peer->server;
+
+	if (status < 0)
+		peer_drop(peer, false);
+	if (!peer->dropping && events & UV_WRITABLE)
+		peer_flush(peer);
+	if (!peer->dropping && events & UV_READABLE)
+		peer_read(peer);
+	server_settle(server);
+}
+
+static int peer_identity(int fd, struct client_identity *who)
+{
+	struct ucred cred;
+	socklen_t length = sizeof(cred);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &length))
+		return -errno;
+	if (cred.uid == OVERFLOW_UID)
+		return -EPERM;
+	*who = (struct client_identity){ .uid = cred.uid, .gid = cred.gid, .pid = (uint32_t)cred.pid };
+	return 0;
+}
+
+int peer_new(struct server *server, int fd_take)
+{
+	cleanup_(fd_closep) int fd = fd_take;
+	struct client_identity who;
+	struct peer *peer;
+	int r;
+
+	r = peer_identity(fd, &who);
+	if (r)
+		return r;
+	peer = calloc(1, sizeof(*peer));
+	if (!peer)
+		return -ENOMEM;
+	peer->server = server;
+	list_init(&peer->out);
+	r = client_init(&peer->client, &server->state, &who);
+	if (!r) {
+		r = uv_poll_init(&server->loop, &peer->poll, fd);
+		if (r)
+			client_deinit(&peer->client, &server->state, true);
+	}
+	if (r) {
+		free(peer);
+		return r;
+	}
+	peer->fd = take_fd(&fd);
+	list_add_tail(&server->peers, &peer->link);
+	server->peer_count++;
+	peer_poll(peer);
+	log_debug("client connected", "client=%llu pid=%u uid=%u", (unsigned long long)peer->client.id, who.pid, who.uid);
+	return 0;
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The loop. An idle daemon has no timer running: space_timer runs while a create waits for room, warm_timer while
+ * segments are warm, idle_timer while there is nothing and nobody.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "daemon/serve/peer.h"
+#include "daemon/serve/settle.h"
+#include "daemon/serve/space.h"
+#include "daemon/state/tensor.h"
+#include "util/clock.h"
+#include "util/fd.h"
+#include "util/log.h"
+
+enum { ACCEPT_BATCH = 16 };
+
+static void server_stop(struct server *server, const char *why)
+{
+	struct peer *peer, *ahead;
+
+	if (server->stopping)
+		return;
+	server->stopping = true;
+	log_info("stopping", "why=%s clients=%u", log_str(why), server->peer_count);
+	list_for_each_entry_safe(peer, ahead, &server->peers, link)
+		peer_drop(peer, false);
+	space_stop(server);
+	uv_close((uv_handle_t *)&server->listener, NULL);
+	server->listen_fd = fd_close(server->listen_fd);
+	uv_close((uv_handle_t *)&server->space_timer, NULL);
+	uv_close((uv_handle_t *)&server->warm_timer, NULL);
+	uv_close((uv_handle_t *)&server->idle_timer, NULL);
+	for (unsigned i = 0; i < 2; i++)
+		uv_close((uv_handle_t *)&server->signals[i], NULL);
+}
+
+static void server_on_signal(uv_signal_t *handle, int number)
+{
+	server_stop(handle->data, number == SIGTERM ? "SIGTERM" : "SIGINT");
+}
+
+/* ---- accepting -------------------------------------------------------------------------------- */
+
+static void server_turn_away(int fd_take, const struct server *server)
+{
+	struct {
+		struct wire_error_reply reply;
+		char text[WIRE_TEXT_MAX];
+	} m = { .reply = { .header = { .type = WIRE_ERROR }, .code = WIRE_E_CLIENTS } };
+	int length = snprintf(m.text, sizeof(m.text), "the daemon has its maximum of %u clients (--max-clients)",
+			      server->state.catalog.header->max_clients);
+
+	m.reply.text_len = (uint16_t)length;
+	m.reply.header.length = (uint32_t)(sizeof(m.reply) + (size_t)length);
+	conn_send(fd_take, &m, -1, MSG_DONTWAIT);
+	close(fd_take);
+}
+
+/* Out of descriptors: the client would wait in the backlog for ever, and we would spin. */
+static void server_accept_none(struct server *server)
+{
+	server->spare_fd = fd_close(server->spare_fd);
+	fd_close(accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC));
+	server->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	log_warn("client turned away: out of descriptors", "clients=%u", server->peer_count);
+}
+
+static void server_on_listen(uv_poll_t *poll, int status, int events)
+{
+	struct server *server = container_of(poll, struct server, listener);
+	int fd, r;
+
+	(void)events;
+	for (unsigned n = 0; status >= 0 && n < ACCEPT_BATCH; n++) {
+		fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+			server_accept_none(server);
+		if (fd < 0)
+			break;
+		if (server->peer_count >= server->state.catalog.header->max_clients) {
+			server_turn_away(fd, server);
+			continue;
+		}
+		r = peer_new(server, fd);
+		if (r)
+			log_warn("client refused", "error=%d", r);
+	}
+	server_settle(server);
+}
+
+/* ---- what time and change bring --------------------------------------------------------------- */
+
+static void server_on_warm(uv_timer_t *timer)
+{
+	server_settle(container_of(timer, struct server, warm_timer));
+}
+
+static void server_on_idle(uv_timer_t *timer)
+{
+	server_stop(container_of(timer, struct server, idle_timer), "idle");
+}
+
+static void warm_settle(struct server *server)
+{
+	uint64_t now, next;
+
+	if (list_empty(&server->state.store.warm)) {
+		uv_timer_stop(&server->warm_timer);
+		return;
+	}
+	if (uv_is_active((uv_handle_t *)&server->warm_timer))
+		return;
+	now = (uint64_t)now_mono_ns();
+	do {
+		next = state_trim_warm(&server->state, now);
+	} while (next && next <= now);
+	if (next)
+		uv_timer_start(&server->warm_timer, server_on_warm, (next - now) / (uint64_t)NS_PER_MS + 1, 0);
+}
+
+static void idle_settle(struct server *server)
+{
+	const struct catalog_header *h = server->state.catalog.header;
+	bool idle = !server->peer_count && !h->tensors && !server->jobs;
+
+	if (server->idle_exit_ns < 0)
+		return;
+	if (!idle)
+		uv_timer_stop(&server->idle_timer);
+	else if (!uv_is_active((uv_handle_t *)&server->idle_timer))
+		uv_timer_start(&server->idle_timer, server_on_idle,
+			       (uint64_t)(server->idle_exit_ns / NS_PER_MS), 0);
+}
+
+void server_settle(struct server *server)
+{
+	if (!server->stopping)
+		warm_settle(server);
+	space_settle(server);
+	settle_answer(server);
+	state_publish_numbers(&server->state);
+	if (!server->stopping)
+		idle_settle(server);
+}
+
+/* ---- beginning and end ------------------------------------------------------------------------ */
+
+static int server_init_loop(struct server *server)
+{
+	static const int numbers[2] = { SIGTERM, SIGINT };
+	int r;
+
+	r = uv_loop_init(&server->loop);
+	if (r)
+		return r;
+	uv_timer_init(&server->loop, &server->space_timer);
+	uv_timer_init(&server->loop, &server->warm_timer);
+	uv_timer_init(&server->loop, &server->idle_timer);
+	r = uv_poll_init(&server->loop, &server->listener, server->listen_fd);
+	if (!r)
+		r = uv_poll_start(&server->listener, UV_READABLE, server_on_listen);
+	for (unsigned i = 0; !r && i < 2; i++) {
+		uv_signal_init(&server->loop, &server->signals[i]);
+		server->signals[i].data = server;
+		r = uv_signal_start(&server->signals[i], server_on_signal, numbers[i]);
+	}
+	return r;
+}
+
+int server_init(struct server *server, uint64_t instance, const struct server_options *options)
+{
+	int r;
+
+	*server = (struct server){ .listen_fd = options->listen_fd,
+				   .idle_exit_ns = options->idle_exit_ns,
+				   .spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC) };
+	list_init(&server->peers);
+	list_init(&server->waiting);
+	list_init(&server->working);
+	list_init(&server->settling);
+	r = state_init(&server->state, instance, &options->limits);
+	if (!r)
+		r = server_init_loop(server);
+	if (r) {
+		state_deinit(&server->state);
+		fd_close(server->spare_fd);
+		fd_close(server->listen_fd);
+	}
+	return r;
+}
+
+void server_run(struct server *server)
+{
+	server_settle(server);
+	uv_run(&server->loop, UV_RUN_DEFAULT);
+}
+
+void server_deinit(struct server *server)
+{
+	uv_loop_close(&server->loop);
+	state_deinit(&server->state);
+	fd_close(server->spare_fd);
+}

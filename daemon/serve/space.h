@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Creates that wait: for room, or for a worker to make their segment. And segments on their way out. */
+#pragma once
+
+#include "daemon/serve/peer.h"
+
+/* Answers CREATE now or later. */
+void space_create(struct peer *peer, const struct wire_create *message);
+/* The peer is going. */
+void space_forget(struct peer *peer);
+/* Tries the waiting ones again, answers those whose time is over, and sees doomed segments off. */
+void space_settle(struct server *server);
+/* Ends all of it; the jobs with the workers end soon. */
+void space_stop(struct server *server);
+/* Is there work that goes on without a message? */
+bool space_busy(const struct server *server);

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The daemon's state: names, tensors, leases, clients. Plain calls without sockets or event loop; functions return
+ * 0, a negative errno (unexpected), or one of the outcomes below, and never call up.
+ */
+#pragma once
+
+#include "daemon/state/catalog.h"
+#include "daemon/store/segment.h"
+#include "util/list.h"
+
+enum state_outcome {
+	STATE_E_FULL = 1, /* no room; some may come when somebody lets go */
+	STATE_E_QUOTA,	  /* likewise, in this user's quota */
+	STATE_E_SOON,	  /* room is being made: try again when doomed segments are gone */
+	STATE_E_BACKING,  /* go on with tensor_backed() when the segment's object is made */
+	STATE_E_NEVER,	  /* more than there will ever be */
+	STATE_E_TENSORS,  /* the maximum of tensors is reached */
+	STATE_E_DRAFTS,	  /* this client has too many drafts */
+	STATE_E_BUCKET,	  /* too many names in one bucket */
+	STATE_E_NOT_FOUND,
+	STATE_E_DENIED,
+	STATE_E_GONE,
+	STATE_E_INVALID,
+	STATE_E_CLIENTS,
+};
+
+enum { CLIENT_DRAFTS_MAX = 1024 };
+
+/* The private half of a row. */
+struct tensor {
+	struct segment *segment; /* holds a place in it; NULL: it has no bytes */
+	uint32_t share;		 /* ring of the slots that share the place (LINK); itself if alone */
+	uint32_t owner;		 /* DRAFT: index of its client */
+	uint32_t next, prev;	 /* DRAFT: ring of its client's drafts */
+	uint16_t chunks_reserved;
+	bool ahead;   /* DRAFT: may be taken back while unused */
+	bool tainted; /* somebody we lost sight of may be using the bytes */
+	uint32_t units; /* bytes asked for, in SEGMENT_UNITs; small segments only */
+};
+
+struct name_info {
+	uint32_t pins; /* rows that say they are called so */
+	uint32_t uid;  /* who published the current tensor */
+	uint32_t next, prev; /* among the forgotten, oldest first */
+	bool forgotten; /* no tensor, no pins: only its version is remembered */
+};
+
+struct names {
+	struct name_info *info; /* by index */
+	uint32_t oldest, newest;
+	uint64_t floor; /* the highest version of a name that was evicted */
+};
+
+struct state {
+	struct catalog catalog;
+	struct segment_store store;
+	struct names names;
+	struct tensor *tensors;	   /* by slot */
+	struct segment **segments; /* by index */
+	struct client **served;	   /* by client index; those whose ledger we read */
+	uint64_t next_client_id;
+	uint32_t uid; /* ours */
+	unsigned ahead;	    /* drafts that may be taken back */
+	uint64_t room_made; /* counts what may let a waiting create succeed */
+	uint64_t instance;
+	uint64_t warm_ns; /* how long segments are kept warm */
+};
+
+struct state_limits {
+	uint64_t capacity;
+	uint64_t user_capacity;
+	uint32_t max_tensors;
+	uint32_t max_clients;
+	unsigned fds_max; /* descriptors for caching */
+	uint64_t warm_ns;
+};
+
+int state_init(struct state *st, uint64_t instance, const struct state_limits *limits);
+/* Removes every object of this instance. Clients must be gone. */
+void state_deinit(struct state *st);
+
+/* Refreshes the numbers in the catalog's header that others show. */
+void state_publish_numbers(struct state *st);
+/* Dooms segments that have been warm for too long; when to call next (monotonic ns), 0: nothing is warm. */
+uint64_t state_trim_warm(struct state *st, uint64_t now);

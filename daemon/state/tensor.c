@@ -1,0 +1,621 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors. A slot is FREE; then DRAFT, in the ring of its client's drafts; then LIVE, pinned to its name; then
+ * RETIRED; then FREE again with the next generation. From DRAFT to FREE it has its place in a segment.
+ * Invariants: (1) what commit needs is set aside by create, so that a well-formed commit does not fail for want of
+ * room; (2) every early return gives back what was taken. Loop thread only.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "daemon/state/lease.h"
+#include "daemon/state/tensor.h"
+#include "proto/tensor.h"
+#include "proto/wire.h"
+#include "util/clock.h"
+
+#define PAGE ((uint64_t)4096)
+
+/* ---- slots ------------------------------------------------------------------------------------ */
+
+static int slot_reserve(struct state *st, const struct tensor_request *rq, uint32_t *chunks)
+{
+	int r;
+
+	*chunks = catalog_chunks_for(rq->extra) + catalog_chunks_for(WIRE_NAME_MAX);
+	/* each draft there is may become a name of its own */
+	r = name_prepare(st, st->catalog.header->drafts + 1);
+	if (r)
+		return r;
+	do {
+		r = catalog_chunks_reserve(&st->catalog, *chunks);
+	} while (r && name_evict(st));
+	return r;
+}
+
+static int slot_take(struct state *st, struct client *c, const struct tensor_request *rq, uint32_t *slot)
+{
+	struct tensor *t;
+	uint32_t chunks;
+	int r;
+
+	if (c->drafts >= CLIENT_DRAFTS_MAX)
+		return STATE_E_DRAFTS;
+	r = slot_reserve(st, rq, &chunks);
+	if (r)
+		return r < 0 ? r : STATE_E_TENSORS;
+	r = catalog_take(&st->catalog, &st->catalog.rows, slot);
+	if (r) {
+		catalog_chunks_unreserve(&st->catalog, chunks);
+		return r < 0 ? r : STATE_E_TENSORS;
+	}
+	if (atomic_load(&st->catalog.header->slots_high) < st->catalog.rows.high)
+		atomic_store(&st->catalog.header->slots_high, st->catalog.rows.high);
+	t = &st->tensors[*slot];
+	*t = (struct tensor){ .share = *slot, .owner = c->index, .next = *slot, .prev = *slot };
+	t->chunks_reserved = (uint16_t)chunks;
+	atomic_fetch_add(&st->catalog.header->drafts, 1);
+	c->drafts++;
+	return 0;
+}
+
+static void slot_give(struct state *st, struct client *c, uint32_t slot)
+{
+	catalog_chunks_unreserve(&st->catalog, st->tensors[slot].chunks_reserved);
+	st->tensors[slot] = (struct tensor){ .share = slot };
+	catalog_give(&st->catalog.rows, slot);
+	atomic_fetch_sub(&st->catalog.header->drafts, 1);
+	if (c)
+		c->drafts--;
+}
+
+/* ---- segments --------------------------------------------------------------------------------- */
+
+void tensor_end_segment(struct state *st, struct segment *seg)
+{
+	/* before a page goes: clients keep mappings only while this says that it lives */
+	atomic_store(&catalog_segment(&st->catalog, seg->index)->word, (uint64_t)seg->generation << 1);
+	segment_doom(seg);
+}
+
+void tensor_free_segment(struct state *st, struct segment *seg)
+{
+	st->segments[seg->index] = NULL;
+	catalog_give(&st->catalog.segments, seg->index);
+	atomic_fetch_sub(&st->catalog.header->segments, 1);
+	st->room_made++;
+	segment_free(seg);
+}
+
+static bool ahead_take_back(struct state *st, struct client *c)
+{
+	uint32_t slot = c->draft_head, head = slot;
+	struct catalog_row *row;
+	uint64_t word;
+
+	if (slot == CATALOG_NONE)
+		return false;
+	do {
+		if (st->tensors[slot].ahead) {
+			/* as T1, T2: its client counts a hold, then looks whether it is still a draft */
+			row = catalog_row(&st->catalog, slot);
+			word = atomic_load(&row->word);
+			atomic_store(&row->word, word | ROW_RETIRED);
+			if (!lease_held_by(c, slot)) {
+				atomic_store(&row->word, word);
+				tensor_abort(st, c, ref_make(word >> 2, slot));
+				return true;
+			}
+			atomic_store(&row->word, word); /* in use: from now on a draft like others */
+			st->tensors[slot].ahead = false;
+			st->ahead--;
+		}
+		slot = st->tensors[slot].next;
+	} while (slot != head);
+	return false;
+}
+
+bool tensor_make_room(struct state *st, const struct quota_user *user)
+{
+	struct segment *seg = segment_pop_warm(&st->store, user);
+
+	if (seg) {
+		tensor_end_segment(st, seg);
+		return true;
+	}
+	for (uint32_t i = 0; st->ahead && i < st->catalog.clients.high; i++) {
+		if (st->served[i] && (!user || st->served[i]->user == user) && ahead_take_back(st, st->served[i]))
+			return true;
+	}
+	return false;
+}
+
+static int segment_index(struct state *st, struct segment *seg)
+{
+	struct catalog_segment *row;
+	int r = catalog_take(&st->catalog, &st->catalog.segments, &seg->index);
+
+	if (r)
+		return r < 0 ? r : STATE_E_TENSORS;
+	row = catalog_segment(&st->catalog, seg->index);
+	seg->generation = (uint32_t)(atomic_load(&row->word) >> 1) + 1;
+	row->size = seg->size;
+	st->segments[seg->index] = seg;
+	atomic_fetch_add(&st->catalog.header->segments, 1);
+	return 0;
+}
+
+static int segment_make(struct state *st, struct client *c, uint64_t size, bool small, struct segment **segp)
+{
+	struct quota *quota = &st->store.quota;
+	struct segment *seg = NULL;
+	int r;
+
+	if (size > quota->capacity || size > quota->user_capacity)
+		return STATE_E_NEVER;
+	r = segment_new(&seg, &st->store, c->user, size, small);
+	if (r == SEGMENT_E_FULL || r == SEGMENT_E_USER) {
+		if (st->store.going || tensor_make_room(st, r == SEGMENT_E_USER ? c->user : NULL))
+			return STATE_E_SOON;
+		return r == SEGMENT_E_USER ? STATE_E_QUOTA : STATE_E_FULL;
+	}
+	if (r)
+		return r;
+	r = segment_index(st, seg);
+	if (r) {
+		segment_free(seg);
+		return r;
+	}
+	seg->writer = c->id;
+	list_add_tail(small ? &c->small : &c->large, &seg->writer_link);
+	*segp = seg;
+	return 0;
+}
+
+static int place_small(struct state *st, struct client *c, uint64_t nbytes, struct catalog_row *row,
+		       struct segment **segp)
+{
+	uint64_t need = (nbytes + PAGE - 1) / PAGE * PAGE, size;
+	struct segment *seg;
+	int r;
+
+	list_for_each_entry(seg, &c->small, writer_link) {
+		if (atomic_load(&catalog_segment(&st->catalog, seg->index)->word) & 1 &&
+		    !segment_place_take(seg, nbytes, &row->offset)) {
+			*segp = seg;
+			return 0;
+		}
+	}
+	/* the larger the better, as long as there is room */
+	for (size = c->small_next > need ? c->small_next : need;; size = size / 2 > need ? size / 2 : need) {
+		r = segment_make(st, c, size, true, &seg);
+		if (r <= 0 || size == need || r == STATE_E_TENSORS)
+			break;
+	}
+	if (r)
+		return r;
+	r = segment_place_take(seg, nbytes, &row->offset);
+	assert(r == 0);
+	if (c->small_next < SEGMENT_SMALL_LIMIT)
+		c->small_next *= 2;
+	*segp = seg;
+	return STATE_E_BACKING;
+}
+
+static int place_large(struct state *st, struct client *c, uint64_t nbytes, struct catalog_row *row,
+		       struct segment **segp)
+{
+	uint64_t size;
+	int r;
+
+	row->offset = 0;
+	if (nbytes > st->store.quota.capacity)
+		return STATE_E_NEVER;
+	size = (nbytes + PAGE - 1) / PAGE * PAGE;
+	*segp = segment_take_warm(&st->store, c->user, c->id, size);
+	if (*segp) {
+		if ((*segp)->writer != c->id) {
+			(*segp)->writer = c->id;
+			(*segp)->handed = false;
+			list_add_tail(&c->large, &(*segp)->writer_link);
+		}
+		return 0;
+	}
+	r = segment_make(st, c, size, false, segp);
+	return r ? r : STATE_E_BACKING;
+}
+
+/* ---- drafts ----------------------------------------------------------------------------------- */
+
+static void draft_link(struct state *st, struct client *c, uint32_t slot)
+{
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+	struct tensor *t = &st->tensors[slot], *head;
+
+	if (c->draft_head == CATALOG_NONE) {
+		c->draft_head = slot;
+	} else {
+		head = &st->tensors[c->draft_head];
+		t->next = c->draft_head;
+		t->prev = head->prev;
+		st->tensors[head->prev].next = slot;
+		head->prev = slot;
+	}
+	if (t->ahead)
+		st->ahead++;
+	atomic_store(&row->word, row_word((atomic_load(&row->word) >> 2) + 1, ROW_DRAFT));
+}
+
+/* It is no draft any more; what it set aside and did not use goes back. */
+static void draft_unlink(struct state *st, struct client *c, uint32_t slot)
+{
+	struct tensor *t = &st->tensors[slot];
+
+	if (t->next == slot) {
+		c->draft_head = CATALOG_NONE;
+	} else {
+		if (c->draft_head == slot)
+			c->draft_head = t->next;
+		st->tensors[t->next].prev = t->prev;
+		st->tensors[t->prev].next = t->next;
+	}
+	if (t->ahead)
+		st->ahead--;
+	t->ahead = false;
+	catalog_chunks_unreserve(&st->catalog, t->chunks_reserved);
+	t->chunks_reserved = 0;
+	atomic_fetch_sub(&st->catalog.header->drafts, 1);
+	c->drafts--;
+}
+
+static void row_init(struct catalog_row *row, uint64_t nbytes)
+{
+	uint64_t word = atomic_load(&row->word);
+
+	memset((char *)row + sizeof(row->word), 0, sizeof(*row) - sizeof(row->word));
+	atomic_store(&row->word, word & ~(uint64_t)3);
+	row->nbytes = nbytes;
+	row->segment = row->name = row->chunk = CATALOG_NONE;
+}
+
+int tensor_create(struct state *st, struct client *c, const struct tensor_request *rq, uint32_t *slot)
+{
+	struct segment *seg = NULL;
+	struct catalog_row *row;
+	int r;
+
+	r = slot_take(st, c, rq, slot);
+	if (r)
+		return r;
+	row = catalog_row(&st->catalog, *slot);
+	row_init(row, rq->nbytes);
+	if (rq->nbytes > SEGMENT_SMALL_MAX)
+		r = place_large(st, c, rq->nbytes, row, &seg);
+	else if (rq->nbytes)
+		r = place_small(st, c, rq->nbytes, row, &seg);
+	if (r && r != STATE_E_BACKING) {
+		slot_give(st, c, *slot);
+		return r;
+	}
+	st->tensors[*slot].ahead = rq->ahead;
+	if (seg) {
+		seg->places++;
+		st->tensors[*slot].segment = seg;
+		st->tensors[*slot].units = seg->small ? (uint32_t)((rq->nbytes + SEGMENT_UNIT - 1) / SEGMENT_UNIT) : 0;
+		row->segment = seg->index;
+		row->segment_generation = seg->generation;
+	}
+	if (!r)
+		draft_link(st, c, *slot);
+	return r;
+}
+
+int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error)
+{
+	struct segment *seg = st->tensors[slot].segment;
+
+	if (!error && c) {
+		atomic_store(&catalog_segment(&st->catalog, seg->index)->word, live_word(seg->generation));
+		draft_link(st, c, slot);
+		return 0;
+	}
+	slot_give(st, c, slot);
+	seg->places--;
+	if (error)
+		tensor_free_segment(st, seg);
+	else
+		tensor_end_segment(st, seg);
+	return error;
+}
+
+/* ---- the end of a tensor ---------------------------------------------------------------------- */
+
+static bool small_is_spare(const struct segment *seg, const struct list *segments)
+{
+	const struct segment *other;
+
+	list_for_each_entry(other, segments, writer_link) {
+		if (other != seg && other->places == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Nothing is in it any more. */
+static void segment_emptied(struct state *st, struct segment *seg, struct client *writer)
+{
+	seg->tainted |= seg->quarantine;
+	if (seg->tainted) {
+		tensor_end_segment(st, seg);
+	} else if (seg->small) {
+		if (!writer || small_is_spare(seg, &writer->small))
+			tensor_end_segment(st, seg);
+	} else if (st->store.warm_bytes + seg->size > st->store.warm_max) {
+		tensor_end_segment(st, seg);
+	} else {
+		segment_keep_warm(seg, (uint64_t)now_mono_ns());
+		if (st->store.warm_count > SEGMENT_WARM_MAX)
+			tensor_end_segment(st, segment_pop_warm(&st->store, NULL));
+	}
+}
+
+static struct client *writer_of(const struct state *st, const struct segment *seg)
+{
+	for (uint32_t i = 0; seg->writer && i < st->catalog.clients.high; i++) {
+		if (st->served[i] && st->served[i]->id == seg->writer)
+			return st->served[i];
+	}
+	return NULL;
+}
+
+static void place_give(struct state *st, uint32_t slot)
+{
+	const struct catalog_row *row = catalog_row(&st->catalog, slot);
+	struct tensor *t = &st->tensors[slot];
+	struct segment *seg = t->segment;
+	uint32_t prev;
+
+	st->room_made++;
+	if (!seg)
+		return;
+	if (t->share != slot) { /* another name has these bytes too */
+		for (prev = t->share; st->tensors[prev].share != slot; prev = st->tensors[prev].share)
+			;
+		st->tensors[prev].share = t->share;
+		st->tensors[t->share].tainted |= t->tainted;
+		return;
+	}
+	seg->places--;
+	if (seg->small && !t->tainted)
+		segment_place_give(seg, row->offset, (uint64_t)t->units * SEGMENT_UNIT);
+	if (t->tainted)
+		seg->quarantine = true;
+	if (seg->places == 0)
+		segment_emptied(st, seg, seg->small ? writer_of(st, seg) : NULL);
+}
+
+void tensor_reclaim(struct state *st, uint32_t slot)
+{
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+
+	atomic_store(&row->word, atomic_load(&row->word) & ~(uint64_t)3); /* FREE */
+	place_give(st, slot);
+	catalog_chunks_give(&st->catalog, row->chunk);
+	if (row->name != CATALOG_NONE)
+		name_unpin(st, row->name);
+	row->chunk = row->name = CATALOG_NONE;
+	st->tensors[slot] = (struct tensor){ .share = slot };
+	catalog_give(&st->catalog.rows, slot);
+}
+
+/* ---- commit ----------------------------------------------------------------------------------- */
+
+static bool draft_find(const struct state *st, const struct client *c, uint64_t ref, uint32_t *slot)
+{
+	*slot = ref_slot(ref);
+	return *slot < st->catalog.rows.high &&
+	       catalog_row(&st->catalog, *slot)->word == row_word(ref_generation(ref), ROW_DRAFT) &&
+	       st->tensors[*slot].owner == c->index;
+}
+
+void tensor_abort(struct state *st, struct client *c, uint64_t ref)
+{
+	uint32_t slot;
+
+	if (!draft_find(st, c, ref, &slot))
+		return;
+	draft_unlink(st, c, slot);
+	tensor_reclaim(st, slot);
+}
+
+int tensor_may_name(const struct state *st, const struct client *c, const struct name_key *key)
+{
+	uint32_t name = name_find(st, key);
+
+	if (name == CATALOG_NONE || catalog_name(&st->catalog, name)->current == 0)
+		return 0;
+	if (c->uid == st->names.info[name].uid || c->uid == st->uid || c->uid == 0)
+		return 0;
+	return STATE_E_DENIED;
+}
+
+static const char *description_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes)
+{
+	DLDataType dtype = { .code = d->dtype_code, .bits = d->dtype_bits, .lanes = d->dtype_lanes };
+	const char *why = NULL;
+
+	if (tensor_dtype_check(dtype, &why))
+		return why;
+	if (tensor_nbytes(dtype, d->ndim, d->shape, d->flags != 0, nbytes))
+		return "the shape has a negative size, or more bytes than there can be";
+	if (*nbytes > room)
+		return "the tensor has more bytes than its draft";
+	if (tensor_name_check(d->name.text, d->name.len, &why))
+		return why;
+	return NULL;
+}
+
+static uint32_t description_chunks(const struct tensor_description *d)
+{
+	size_t extra = 0;
+
+	if (d->ndim > CATALOG_INLINE_NDIM)
+		extra += d->ndim * sizeof(int64_t);
+	if (d->meta_len > CATALOG_INLINE_META)
+		extra += d->meta_len;
+	return catalog_chunks_for(extra);
+}
+
+static void row_describe(struct state *st, uint32_t slot, const struct tensor_description *d)
+{
+	struct chunk_end end = { .first = CATALOG_NONE, .last = CATALOG_NONE };
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+	size_t shape_size = d->ndim * sizeof(int64_t);
+
+	row->dtype_code = d->dtype_code;
+	row->dtype_bits = d->dtype_bits;
+	row->dtype_lanes = d->dtype_lanes;
+	row->ndim = d->ndim;
+	row->flags = d->flags;
+	row->meta_len = d->meta_len;
+	if (d->ndim > CATALOG_INLINE_NDIM)
+		catalog_chunks_write(&st->catalog, &end, d->shape, shape_size);
+	else if (d->ndim)
+		memcpy(row->shape, d->shape, shape_size);
+	if (d->meta_len > CATALOG_INLINE_META)
+		catalog_chunks_write(&st->catalog, &end, d->meta, d->meta_len);
+	else if (d->meta_len)
+		memcpy(row->meta, d->meta, d->meta_len);
+	row->chunk = end.first;
+	st->tensors[slot].chunks_reserved = (uint16_t)(st->tensors[slot].chunks_reserved - end.count);
+}
+
+/* Nothing below can fail. The order is that of PROTOCOL.md section 4. */
+static void publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index, uint64_t *version)
+{
+	struct catalog_name *name = catalog_name(&st->catalog, index);
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+	uint64_t generation = row->word >> 2, former = name->current;
+
+	row->name = index;
+	row->uid = c->uid;
+	row->committed_ns = (uint64_t)now_real_ns();
+	row->version = *version = name->version + 1;
+	name_pin(st, index);
+	st->names.info[index].uid = c->uid;
+	atomic_store(&row->word, row_word(generation, ROW_LIVE));
+	atomic_store(&name->version, *version);
+	atomic_store(&name->current, ref_make(generation, slot));
+	atomic_fetch_add(&st->catalog.header->tensors, 1);
+	atomic_fetch_add(&st->catalog.header->commits, 1);
+	catalog_wake(&st->catalog, name->hash);
+	if (former)
+		lease_retire(st, ref_slot(former));
+}
+
+int tensor_commit(struct state *st, struct client *c, uint64_t ref, const struct tensor_description *d,
+		  uint64_t *version, const char **why)
+{
+	struct catalog_row *row;
+	uint32_t slot, name;
+	uint64_t nbytes;
+	int r;
+
+	if (!draft_find(st, c, ref, &slot))
+		return STATE_E_GONE;
+	row = catalog_row(&st->catalog, slot);
+	*why = description_check(d, row->nbytes, &nbytes);
+	if (!*why && description_chunks(d) + catalog_chunks_for(WIRE_NAME_MAX) > st->tensors[slot].chunks_reserved)
+		*why = "the shape and metadata have more bytes than the draft was created for";
+	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
+	if (!r)
+		r = name_take(st, &d->name, &st->tensors[slot], &name);
+	if (r) {
+		tensor_abort(st, c, ref);
+		return r;
+	}
+	row_describe(st, slot, d);
+	row->nbytes = nbytes;
+	draft_unlink(st, c, slot);
+	publish(st, c, slot, name, version);
+	return 0;
+}
+
+/* ---- link and delete -------------------------------------------------------------------------- */
+
+static void link_describe(struct tensor_description *d, const struct state *st, const struct catalog_row *from,
+			  int64_t *shape)
+{
+	if (from->ndim > CATALOG_INLINE_NDIM)
+		catalog_chunks_read(&st->catalog, from->chunk, shape, from->ndim * sizeof(int64_t));
+	else
+		memcpy(shape, from->shape, sizeof(from->shape));
+	d->dtype_code = from->dtype_code;
+	d->dtype_bits = from->dtype_bits;
+	d->dtype_lanes = from->dtype_lanes;
+	d->ndim = from->ndim;
+	d->flags = from->flags;
+	d->shape = shape;
+}
+
+/* A draft of no bytes of its own gets the place of @from. */
+static void link_share(struct state *st, uint32_t slot, uint32_t from)
+{
+	const struct catalog_row *source = catalog_row(&st->catalog, from);
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+
+	row->nbytes = source->nbytes;
+	row->offset = source->offset;
+	row->segment = source->segment;
+	row->segment_generation = source->segment_generation;
+	st->tensors[slot].segment = st->tensors[from].segment;
+	st->tensors[slot].units = st->tensors[from].units;
+	st->tensors[slot].share = st->tensors[from].share;
+	st->tensors[from].share = slot;
+}
+
+int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct name_key *name, const void *meta,
+		uint16_t meta_len, uint64_t *version, const char **why)
+{
+	struct tensor_description d = { .meta = meta, .meta_len = meta_len, .name = *name };
+	struct tensor_request rq = { .extra = WIRE_EXTRA_MAX };
+	uint32_t from = ref_slot(ref), slot;
+	int64_t shape[WIRE_NDIM_MAX];
+	uint64_t word;
+	int r;
+
+	if (from >= st->catalog.rows.high)
+		return STATE_E_GONE;
+	word = catalog_row(&st->catalog, from)->word;
+	if ((word != row_word(ref_generation(ref), ROW_LIVE) && word != row_word(ref_generation(ref), ROW_RETIRED)) ||
+	    !lease_held_by(c, from))
+		return STATE_E_GONE;
+	r = tensor_may_name(st, c, name);
+	if (!r)
+		r = tensor_create(st, c, &rq, &slot);
+	if (r)
+		return r;
+	link_describe(&d, st, catalog_row(&st->catalog, from), shape);
+	link_share(st, slot, from);
+	return tensor_commit(st, c, ref_make(catalog_row(&st->catalog, slot)->word >> 2, slot), &d, version, why);
+}
+
+int tensor_delete(struct state *st, const struct client *c, const struct name_key *key)
+{
+	uint32_t index = name_find(st, key);
+	struct catalog_name *name;
+	uint64_t former;
+	int r;
+
+	if (index == CATALOG_NONE || catalog_name(&st->catalog, index)->current == 0)
+		return STATE_E_NOT_FOUND;
+	r = tensor_may_name(st, c, key);
+	if (r)
+		return r;
+	name = catalog_name(&st->catalog, index);
+	former = name->current;
+	atomic_store(&name->current, 0);
+	lease_retire(st, ref_slot(former));
+	return 0;
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * POSIX shared-memory objects. posix_fallocate() before anybody maps them: a full tmpfs is an error for who asks,
+ * never a SIGBUS for who reads. Names are random and made with O_EXCL, so nobody can squat on one; clients get
+ * descriptors and never learn a name.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "daemon/store/object.h"
+#include "util/cleanup.h"
+#include "util/fault.h"
+#include "util/fd.h"
+
+enum { OBJECT_NAME_MAX = 64 };
+
+#define OBJECT_STEP ((uint64_t)64 << 20) /* allocated between two looks at the cancel flag */
+
+static void object_name(const struct object *o, char name[OBJECT_NAME_MAX])
+{
+	snprintf(name, OBJECT_NAME_MAX, "/tensorlease-%016llx-%016llx", (unsigned long long)o->instance,
+		 (unsigned long long)o->key);
+}
+
+int object_random(uint64_t *out)
+{
+	do {
+		if (getrandom(out, sizeof(*out), 0) != sizeof(*out))
+			return -errno;
+	} while (*out == 0);
+	return 0;
+}
+
+struct object object_of_catalog(uint64_t instance)
+{
+	return (struct object){ .instance = instance, .key = 0 };
+}
+
+static int object_allocate(int fd, uint64_t size, const atomic_bool *cancel)
+{
+	uint64_t at, step;
+	int r;
+
+	for (at = 0; at < size; at += step) {
+		if (cancel && atomic_load(cancel))
+			return -ECANCELED;
+		if (fault("object_allocate"))
+			return -ENOSPC;
+		step = size - at < OBJECT_STEP ? size - at : OBJECT_STEP;
+		do {
+			r = posix_fallocate(fd, (off_t)at, (off_t)step);
+		} while (r == EINTR);
+		if (r)
+			return -r;
+	}
+	return 0;
+}
+
+int object_create(const struct object *o, uint64_t size, const atomic_bool *cancel, int *fd_rw)
+{
+	cleanup_(fd_closep) int fd = -1;
+	char name[OBJECT_NAME_MAX];
+	int r;
+
+	if (fault("object_create"))
+		return -EMFILE;
+	object_name(o, name);
+	fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	r = object_allocate(fd, size, cancel);
+	if (r) {
+		shm_unlink(name);
+		return r;
+	}
+	*fd_rw = take_fd(&fd);
+	return 0;
+}
+
+int object_open(const struct object *o, int flags, int *fd)
+{
+	char name[OBJECT_NAME_MAX];
+	int r;
+
+	if (fault("object_open"))
+		return -EMFILE;
+	object_name(o, name);
+	r = shm_open(name, flags | O_CLOEXEC, 0);
+	if (r < 0)
+		return -errno;
+	*fd = r;
+	return 0;
+}
+
+void object_destroy(const struct object *o, bool punch)
+{
+	char name[OBJECT_NAME_MAX];
+	struct stat st;
+	int fd;
+
+	object_name(o, name);
+	fd = punch ? shm_open(name, O_RDWR | O_CLOEXEC, 0) : -1;
+	shm_unlink(name);
+	if (fd < 0)
+		return;
+	if (!fstat(fd, &st) && st.st_size > 0)
+		(void)!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, st.st_size);
+	close(fd);
+}
+
+unsigned object_destroy_instance(uint64_t instance)
+{
+	char prefix[OBJECT_NAME_MAX];
+	struct dirent *entry;
+	unsigned count = 0;
+	struct stat st;
+	DIR *dir;
+
+	snprintf(prefix, sizeof(prefix), "tensorlease-%016llx-", (unsigned long long)instance);
+	dir = opendir("/dev/shm");
+	if (!dir)
+		return 0;
+	while ((entry = readdir(dir))) {
+		if (strncmp(entry->d_name, prefix, strlen(prefix)))
+			continue;
+		if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode) ||
+		    st.st_uid != geteuid())
+			continue;
+		if (!unlinkat(dirfd(dir), entry->d_name, 0))
+			count++;
+	}
+	closedir(dir);
+	return count;
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * POSIX shared-memory objects: daemon-owned, 0600, with random names, fully allocated before anyone maps them.
+ * All calls block for as long as the kernel needs to make or free the pages, touch nothing but their arguments,
+ * and may run on any thread.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Which object: the daemon's instance and a random number; what it is called follows from these. */
+struct object {
+	uint64_t instance;
+	uint64_t key;
+};
+
+/* Random 64 bits, never 0. */
+int object_random(uint64_t *out);
+
+/* Creates @o with exactly @size allocated bytes. -ENOSPC: no room in /dev/shm; -ECANCELED: *@cancel was set. */
+int object_create(const struct object *o, uint64_t size, const atomic_bool *cancel, int *fd_rw);
+
+/* A further descriptor of @o: O_RDONLY or O_RDWR in @flags. */
+int object_open(const struct object *o, int flags, int *fd);
+
+/* Unlinks @o; with @punch gives its pages back at once, even if somebody maps it. */
+void object_destroy(const struct object *o, bool punch);
+
+/* The catalog's object has a name that can be told from the instance alone. */
+struct object object_of_catalog(uint64_t instance);
+
+/* Unlinks all objects of @instance that belong to our uid; how many there were. */
+unsigned object_destroy_instance(uint64_t instance);

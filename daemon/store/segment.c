@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Segments. A segment is in use (places > 0), being filled by its writer (small), warm, or doomed.
+ * Invariants: (1) every segment is charged from segment_new() to segment_free(); (2) a tainted segment never gets
+ * warm; (3) a doomed one is on the doomed list and has no places. Loop thread only.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/store/segment.h"
+#include "util/cleanup.h"
+#include "util/fault.h"
+#include "util/fd.h"
+
+void segment_store_init(struct segment_store *store, uint64_t instance, uint64_t capacity, uint64_t user_capacity,
+			unsigned fds_max)
+{
+	*store = (struct segment_store){
+		.instance = instance,
+		.quota = { .capacity = capacity, .user_capacity = user_capacity },
+		.warm_max = capacity / 4,
+		.fds_max = fds_max,
+	};
+	list_init(&store->warm);
+	list_init(&store->doomed);
+}
+
+int segment_new(struct segment **segp, struct segment_store *store, struct quota_user *user, uint64_t size, bool small)
+{
+	uint32_t units = small ? (uint32_t)(size / SEGMENT_UNIT) : 0;
+	struct segment *seg;
+	int r;
+
+	if (fault("segment_new"))
+		return -ENOMEM;
+	seg = calloc(1, sizeof(*seg) + (units + 63) / 64 * sizeof(seg->used[0]));
+	if (!seg)
+		return -ENOMEM;
+	seg->store = store;
+	seg->size = size;
+	seg->small = small;
+	seg->units = seg->max_run = units;
+	seg->fd_ro = -1;
+	seg->object.instance = store->instance;
+	list_init(&seg->link);
+	list_init(&seg->writer_link);
+	r = object_random(&seg->object.key);
+	if (!r)
+		r = quota_charge(&seg->charge, user, size);
+	if (r) {
+		free(seg);
+		return r;
+	}
+	*segp = seg;
+	return 0;
+}
+
+static void segment_uncache(struct segment *seg)
+{
+	if (seg->fd_ro < 0)
+		return;
+	seg->fd_ro = fd_close(seg->fd_ro);
+	seg->store->fds_cached--;
+}
+
+struct segment *segment_free(struct segment *seg)
+{
+	if (!seg)
+		return NULL;
+	assert(seg->places == 0 && !seg->warm);
+	segment_uncache(seg);
+	if (seg->doomed)
+		seg->store->going--;
+	list_del(&seg->link);
+	list_del(&seg->writer_link);
+	quota_charge_deinit(&seg->charge);
+	free(seg);
+	return NULL;
+}
+
+int segment_descriptor(struct segment *seg, bool writable, int *fd)
+{
+	int r;
+
+	if (writable)
+		return object_open(&seg->object, O_RDWR, fd);
+	if (seg->fd_ro < 0) {
+		r = object_open(&seg->object, O_RDONLY, fd);
+		if (r || seg->store->fds_cached >= seg->store->fds_max)
+			return r;
+		seg->fd_ro = *fd;
+		seg->store->fds_cached++;
+	}
+	r = fcntl(seg->fd_ro, F_DUPFD_CLOEXEC, 0);
+	if (r < 0)
+		return -errno;
+	*fd = r;
+	return 0;
+}
+
+/* The first unit from @from on whose bit is @value, or seg->units. */
+static uint32_t unit_next(const struct segment *seg, uint32_t from, bool value)
+{
+	uint64_t word;
+
+	while (from < seg->units) {
+		word = seg->used[from / 64];
+		if (!value)
+			word = ~word;
+		word >>= from % 64;
+		if (word) {
+			from += (uint32_t)__builtin_ctzll(word);
+			return from < seg->units ? from : seg->units;
+		}
+		from = (from / 64 + 1) * 64;
+	}
+	return seg->units;
+}
+
+static bool run_find(const struct segment *seg, uint32_t from, uint32_t length, uint32_t *start)
+{
+	uint32_t end;
+
+	for (;;) {
+		from = unit_next(seg, from, false);
+		if (from >= seg->units)
+			return false;
+		end = unit_next(seg, from, true);
+		if (end - from >= length) {
+			*start = from;
+			return true;
+		}
+		from = end;
+	}
+}
+
+static void units_set(struct segment *seg, uint32_t from, uint32_t length, bool value)
+{
+	for (uint32_t i = from; i < from + length; i++) {
+		if (value)
+			seg->used[i / 64] |= (uint64_t)1 << i % 64;
+		else
+			seg->used[i / 64] &= ~((uint64_t)1 << i % 64);
+	}
+}
+
+static uint32_t units_of(uint64_t nbytes)
+{
+	return (uint32_t)((nbytes + SEGMENT_UNIT - 1) / SEGMENT_UNIT);
+}
+
+int segment_place_take(struct segment *seg, uint64_t nbytes, uint64_t *offset)
+{
+	uint32_t length = units_of(nbytes), start;
+
+	if (!seg->small || seg->tainted || length > seg->max_run)
+		return SEGMENT_E_NO_ROOM;
+	if (!run_find(seg, seg->hint, length, &start) && !run_find(seg, 0, length, &start)) {
+		seg->max_run = length - 1;
+		return SEGMENT_E_NO_ROOM;
+	}
+	units_set(seg, start, length, true);
+	seg->hint = start + length;
+	*offset = (uint64_t)start * SEGMENT_UNIT;
+	return 0;
+}
+
+void segment_place_give(struct segment *seg, uint64_t offset, uint64_t nbytes)
+{
+	uint32_t start = (uint32_t)(offset / SEGMENT_UNIT);
+
+	units_set(seg, start, units_of(nbytes), false);
+	seg->hint = start; /* the place that is warm in the caches */
+	seg->max_run = seg->units;
+}
+
+static void warm_remove(struct segment *seg)
+{
+	struct segment_store *store = seg->store;
+
+	assert(seg->warm);
+	list_del(&seg->link);
+	seg->warm = false;
+	store->warm_bytes -= seg->size;
+	store->warm_count--;
+}
+
+void segment_keep_warm(struct segment *seg, uint64_t now)
+{
+	struct segment_store *store = seg->store;
+
+	assert(!seg->tainted && !seg->warm && !seg->doomed && seg->places == 0);
+	seg->warm = true;
+	seg->warm_since = now;
+	list_add_tail(&store->warm, &seg->link);
+	store->warm_bytes += seg->size;
+	store->warm_count++;
+}
+
+struct segment *segment_take_warm(struct segment_store *store, const struct quota_user *user, uint64_t writer,
+				  uint64_t size)
+{
+	struct segment *seg, *best = NULL;
+
+	list_for_each_entry(seg, &store->warm, link) {
+		if (seg->charge.user != user || seg->size < size || seg->size - size > size / 8)
+			continue;
+		if (seg->writer == writer)
+			best = seg; /* the most recently used of its own is the warmest */
+		else if (seg->writer == 0 && !best)
+			best = seg;
+	}
+	if (best)
+		warm_remove(best);
+	return best;
+}
+
+struct segment *segment_pop_warm(struct segment_store *store, const struct quota_user *user)
+{
+	struct segment *seg;
+
+	list_for_each_entry(seg, &store->warm, link) {
+		if (!user || seg->charge.user == user) {
+			warm_remove(seg);
+			return seg;
+		}
+	}
+	return NULL;
+}
+
+void segment_doom(struct segment *seg)
+{
+	if (seg->doomed)
+		return;
+	if (seg->warm)
+		warm_remove(seg);
+	segment_uncache(seg);
+	seg->doomed = true;
+	seg->store->going++;
+	list_del(&seg->writer_link);
+	list_del(&seg->link);
+	list_add_tail(&seg->store->doomed, &seg->link);
+}

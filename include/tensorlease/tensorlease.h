@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tensorlease: named tensors between processes, without a copy.
+ *
+ * A producer publishes a tensor under a name; any other process gets it by name as a DLPack tensor
+ * that lies in the same memory, and gives it back by calling the tensor's deleter. A daemon,
+ * tensorleased, knows who published what and who still holds it; getting and releasing a tensor that
+ * was mapped before does not ask it.
+ *
+ *	tl_client *client;
+ *	DLManagedTensorVersioned *tensor;
+ *
+ *	if (tl_connect(&client, NULL) || tl_get(client, "cam0/rgb", NULL, &tensor))
+ *		errx(1, "%s", tl_last_error());
+ *	... read tensor->dl_tensor.data ...
+ *	tensor->deleter(tensor);
+ *	tl_close(client);
+ *
+ * Conventions. Functions that can fail return 0 or a negative errno; tl_last_error() then says in
+ * words what happened, with the names and numbers in it. Outputs are untouched on failure. All
+ * functions may be called from any thread at any time unless they say otherwise; one client may be
+ * shared by all threads of a process. Times are nanoseconds: 0 means "do not wait", a negative time
+ * "for ever". Option structs start with their size, so that a later version may add members: set
+ * `.size = sizeof(struct)` and leave what you do not use zero.
+ *
+ * Errors that any function talking to the daemon may return, beside its own:
+ *	-EINVAL		an argument is wrong; the text names it, its value and the limit
+ *	-ENOTCONN	the daemon is gone or was restarted; a later call connects again by itself
+ *	-ETIMEDOUT	the daemon did not answer within the request timeout of tl_connect_options
+ *	-ENOMEM, -EMFILE, -ENFILE	this process is out of memory or descriptors
+ *	-EPROTO		the daemon answered something that the protocol does not allow
+ *
+ * After fork() the child may go on reading and releasing every tensor that its parent held at that
+ * moment: it has holds of its own on them. Its other calls use a connection of their own, made at
+ * need. Drafts stay the parent's.
+ */
+#ifndef TENSORLEASE_H
+#define TENSORLEASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tensorlease/dlpack.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TL_VERSION_MAJOR 0
+#define TL_VERSION_MINOR 1
+#define TL_VERSION_PATCH 0
+
+/* Limits of the protocol; what is beyond them is refused with -EINVAL. */
+#define TL_NAME_MAX 255	     /* bytes of UTF-8 in a name */
+#define TL_NDIM_MAX 64	     /* dimensions of a tensor */
+#define TL_METADATA_MAX 1024 /* bytes of user metadata of a tensor */
+
+/* Payloads start at addresses that are a multiple of this (DLPack asks for 256). */
+#define TL_ALIGNMENT 256
+
+#if defined(__GNUC__)
+#define TL_API __attribute__((visibility("default")))
+#else
+#define TL_API
+#endif
+
+typedef struct tl_client tl_client; /* a connection to a daemon */
+typedef struct tl_draft tl_draft;   /* a tensor still being written by its producer */
+
+/* The library's version, "0.1.0". Static storage. */
+TL_API const char *tl_version(void);
+
+/*
+ * What went wrong in the last call on this thread that failed, in words; "" if none did. The text
+ * belongs to the library and stays until the next failing call on this thread.
+ */
+TL_API const char *tl_last_error(void);
+
+/* ---- Connecting ---------------------------------------------------------------------------- */
+
+enum {
+	TL_CONNECT_AUTOSTART = 1, /* if none listens, start a daemon for this user and wait for it */
+};
+
+typedef struct tl_connect_options {
+	size_t size;	     /* sizeof(tl_connect_options) */
+	const char *address; /* the daemon's socket; NULL: see tl_connect() */
+	uint32_t flags;	     /* TL_CONNECT_* */
+	uint32_t reserved;   /* 0 */
+	int64_t timeout_ns;  /* how long a request waits for its answer; 0: 10 seconds */
+} tl_connect_options;
+
+/*
+ * Connects to the daemon at options->address, or $TENSORLEASE_SOCKET, or /run/tensorlease/socket if it
+ * exists, or $XDG_RUNTIME_DIR/tensorlease/socket, or /tmp/tensorlease-UID/socket (which must be in a
+ * directory of ours with mode 0700). On success *out is yours; give it back with tl_close(). Blocks for
+ * two round trips, or until an autostarted daemon listens. @options may be NULL.
+ * -ENOENT, -ECONNREFUSED: nobody listens there; -EACCES: the socket, or its directory, is not for us;
+ * -EPROTONOSUPPORT: the daemon speaks no version that we speak; -EUSERS: it has its maximum of clients.
+ */
+TL_API int tl_connect(tl_client **out, const tl_connect_options *options);
+
+/*
+ * Ends the use of @client: no other thread may be in a call on it. Tensors got through it stay valid
+ * until their deleters are called; drafts not committed are aborted, and their handles may only be
+ * given to tl_abort(). NULL is fine.
+ */
+TL_API void tl_close(tl_client *client);
+
+/* ---- Publishing ---------------------------------------------------------------------------- */
+
+typedef struct tl_spec {
+	size_t size;	      /* sizeof(tl_spec) */
+	const int64_t *shape; /* @ndim sizes, each >= 0; may be NULL if @ndim is 0 */
+	int32_t ndim;	      /* 0 to TL_NDIM_MAX */
+	DLDataType dtype;     /* any DLPack code 0 to 17 with its widths, lanes >= 1 */
+	uint64_t flags;	      /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED or 0 */
+	int64_t timeout_ns;   /* how long to wait for space if there is none */
+} tl_spec;
+
+/*
+ * Makes a draft: memory for a tensor of that shape and type that will be called @name. Write through
+ * tl_draft_tensor(), then tl_commit() or tl_abort(). The memory may hold old bytes of this user. One
+ * round trip; none if the library has memory granted ahead because the same size was published before.
+ * -ENOSPC: it does not fit into the daemon's capacity, or /dev/shm is full (after waiting for
+ * spec->timeout_ns); -EDQUOT: over this user's quota; -EACCES: the name belongs to another user.
+ */
+TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, tl_draft **out);
+
+/*
+ * The draft as a writable C-contiguous tensor with explicit strides, byte_offset 0 and data at a
+ * multiple of TL_ALIGNMENT (NULL if it has no bytes). Belongs to the draft.
+ */
+TL_API DLTensor *tl_draft_tensor(tl_draft *draft);
+
+/*
+ * Attaches @size opaque bytes (a timestamp, a frame id), at most TL_METADATA_MAX; replaces what was
+ * attached before. Copied. -EINVAL: too many.
+ */
+TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t size);
+
+/*
+ * Publishes the draft: from now on its name means this tensor, the tensor that it meant before is
+ * retired, and nobody may write to the bytes any more. Always consumes @draft. With @version, waits
+ * for the daemon and stores the tensor's version (from 1, never going back); with NULL it sends one
+ * message and returns at once: the tensor is visible as soon as the daemon has read it, and should the
+ * daemon refuse, the next commit or create on this client fails and says so.
+ * -EACCES: the name belongs to another user. -ESTALE: the draft is another process's or lost.
+ */
+TL_API int tl_commit(tl_draft *draft, uint64_t *version);
+
+/* Gives the draft's memory back unpublished. NULL is fine. Does not wait. */
+TL_API void tl_abort(tl_draft *draft);
+
+/*
+ * Turns a draft into a managed, writable DLPack tensor for libraries that fill tensors of their own
+ * kind. *out owns the draft (the handle must not be used again): give it, or any DLPack tensor over the
+ * same bytes, to tl_publish(), which then commits it without a copy; its deleter aborts it otherwise.
+ */
+TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out);
+
+typedef struct tl_put_options {
+	size_t size;	      /* sizeof(tl_put_options) */
+	const void *metadata; /* opaque bytes to attach, copied; may be NULL */
+	size_t metadata_size; /* at most TL_METADATA_MAX */
+	uint64_t flags;	      /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED if the source is so, else 0 */
+	int64_t timeout_ns;   /* how long to wait for space if there is none */
+} tl_put_options;
+
+/*
+ * Publishes a copy of @source, which lies in memory that the CPU can read: any strides (negative and 0
+ * too), any byte_offset. The copy is C-contiguous. Create, copy, commit; errors and @version as there.
+ * -EINVAL: @source breaks a rule of DLPack, the text says which; -ENOTSUP: its device is not the CPU.
+ */
+TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *options,
+		  uint64_t *version);
+
+/*
+ * Publishes @tensor by handing it over. If it lies in memory that this library handed out (an exported
+ * draft, or a tensor got read-only, its whole extent) no byte is copied; from elsewhere on the CPU it is
+ * copied once, and *copied (may be NULL) says so. On success @tensor is consumed: its deleter has been
+ * called. On failure it is still yours. flags in @options are ignored: @tensor carries its own.
+ */
+TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
+		      const tl_put_options *options, bool *copied, uint64_t *version);
+
+/* ---- Getting ------------------------------------------------------------------------------- */
+
+enum tl_mode {
+	TL_MODE_READ = 0,      /* shared and read-only: a write is a SIGSEGV; DLPack's READ_ONLY flag is set */
+	TL_MODE_COPY_ON_WRITE, /* writable; what you write is seen by this tensor alone, a page is copied
+				  by the kernel when it is first written to */
+};
+
+typedef struct tl_get_options {
+	size_t size;	     /* sizeof(tl_get_options) */
+	int64_t timeout_ns;  /* how long to wait for the name, or for a newer version */
+	uint64_t newer_than; /* only a version above this will do; 0: any */
+	int64_t spin_ns;     /* of that time, how long to spin before sleeping */
+	enum tl_mode mode;
+	uint32_t reserved; /* 0 */
+} tl_get_options;
+
+/*
+ * Takes a lease on the tensor that @name means now and hands it out in *out, C-contiguous, with explicit
+ * strides, byte_offset 0, data at a multiple of TL_ALIGNMENT (NULL if it has no bytes). It stays as it is
+ * until its deleter is called, on any thread, also after tl_close(), whatever happens to the name. The
+ * first get of a segment of memory is one round trip, later ones make no system call. Waits as
+ * options->timeout_ns says, without asking the daemon.
+ * -ENOENT: no tensor has that name (at once, if the timeout is 0); -ETIMEDOUT: none came in time, or none
+ * newer than options->newer_than; -EAGAIN: there is one but it is not newer, and the timeout is 0.
+ */
+TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,
+		  DLManagedTensorVersioned **out);
+
+/* What is known of a tensor. */
+typedef struct tl_info {
+	char name[TL_NAME_MAX + 1];
+	uint64_t version;
+	uint64_t nbytes;       /* of its payload */
+	uint64_t committed_ns; /* when, in nanoseconds of CLOCK_REALTIME */
+	uint64_t flags;	       /* DLPack flags a get would show */
+	DLDataType dtype;
+	DLDevice device;
+	uint32_t uid; /* the user who published it */
+	int32_t ndim;
+	int64_t shape[TL_NDIM_MAX];
+	uint32_t metadata_size;
+	unsigned char metadata[TL_METADATA_MAX];
+} tl_info;
+
+/*
+ * Tells about a tensor that tl_get() handed out, metadata included; valid until its deleter is called.
+ * -EINVAL: it did not come from tl_get().
+ */
+TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info);
+
+/* ---- Looking around ------------------------------------------------------------------------ */
+
+/* Tells about the tensor that @name means now. No request. -ENOENT: none. */
+TL_API int tl_stat(tl_client *client, const char *name, tl_info *info);
+
+/*
+ * Calls @visit for each tensor whose name starts with @prefix ("" or NULL: all), in no order; stops when it
+ * returns something other than 0, and returns that. No request; @info is valid during the call. Tensors
+ * published or deleted meanwhile may be told of or not.
+ */
+TL_API int tl_list(tl_client *client, const char *prefix, int (*visit)(const tl_info *info, void *context),
+		   void *context);
+
+/*
+ * Forgets @name and retires its tensor; who holds it keeps it. The name's version goes on counting if it
+ * is published again. One round trip. -ENOENT: no such name; -EACCES: it belongs to another user.
+ */
+TL_API int tl_delete(tl_client *client, const char *name);
+
+typedef struct tl_status {
+	size_t size; /* sizeof(tl_status), set by the caller */
+	char address[108];
+	uint64_t started_ns;   /* CLOCK_REALTIME */
+	uint64_t capacity;     /* bytes of segments the daemon may make */
+	uint64_t bytes_used;   /* bytes of segments there are, warm ones included */
+	uint64_t bytes_warm;   /* bytes kept for the next tensor of the same size */
+	uint64_t commits;      /* since it started */
+	uint32_t tensors;      /* that a name means now */
+	uint32_t retired;      /* that no name means any more but somebody holds */
+	uint32_t drafts;
+	uint32_t segments;
+	uint32_t clients;
+	uint32_t max_tensors;
+	uint32_t max_clients;
+	uint32_t daemon_pid;
+} tl_status;
+
+/* Tells about the daemon. No request. */
+TL_API int tl_get_status(tl_client *client, tl_status *status);
+
+typedef struct tl_client_info {
+	uint64_t id;   /* never used twice by one daemon */
+	uint32_t pid;  /* who connected, as the kernel said then; 0 if in another PID namespace */
+	uint32_t uid;
+	uint32_t gid;
+	uint32_t drafts;
+	uint64_t leases;       /* sum of its ledger */
+	uint64_t tensors_held; /* tensors with at least one lease */
+	uint64_t bytes_held;   /* payload of those */
+	char label[16];	       /* what the client calls itself: the program's name */
+} tl_client_info;
+
+/* Calls @visit for each client of the daemon; a request for each. Returns as tl_list() does. */
+TL_API int tl_list_clients(tl_client *client, int (*visit)(const tl_client_info *info, void *context),
+			   void *context);
+
+typedef struct tl_holding {
+	char name[TL_NAME_MAX + 1];
+	uint64_t version;
+	uint64_t nbytes;
+	uint64_t leases;
+	bool retired; /* the name means something else by now, or nothing */
+} tl_holding;
+
+/* Calls @visit for each tensor that the client with that id holds; a request for each. */
+TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
+			    int (*visit)(const tl_holding *holding, void *context), void *context);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TENSORLEASE_H */

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copying a tensor of any strides into C order. */
+#pragma once
+
+#include <stdint.h>
+
+#include <tensorlease/dlpack.h>
+
+/*
+ * Copies the elements of @src into @dst, which has room for tensor_nbytes() and does not overlap it. The
+ * bits of a last byte that no element uses become 0. @src must have passed tensor_check_source(), @flags
+ * (DLPack's) being the same. Allocates nothing. 0, or -EINVAL or -EOVERFLOW if it had not passed.
+ */
+int copy_gather(void *dst, const DLTensor *src, uint64_t flags);

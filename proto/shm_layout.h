@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Everything that two processes map: the catalog and the ledgers. PROTOCOL.md says what it means.
+ * Each shared word has one writer: the daemon in the catalog, one client in its ledger. A reader
+ * loads a shared word once into a local, then judges it.
+ */
+#pragma once
+
+#include <assert.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CATALOG_MAGIC 0x31676f6c61746163ULL /* "catalog1" */
+#define LEDGER_MAGIC  0x3172656764656c74ULL /* "tledger1" */
+
+enum {
+	CATALOG_WAKE_WORDS = 256,
+	CATALOG_INLINE_NAME = 32,
+	CATALOG_INLINE_NDIM = 4,
+	CATALOG_INLINE_META = 24,
+	CATALOG_CHUNK_BYTES = 60,
+	CATALOG_MAX_TENSORS = 1 << 24, /* a slot has 24 bits */
+	CATALOG_MAX_CHAIN = 64,	       /* names in one bucket; more are refused */
+};
+
+#define CATALOG_NONE UINT32_MAX
+
+/* A reference to one life of a slot: generation << 24 | slot. 0: none. Generations start at 1. */
+static inline uint64_t ref_make(uint64_t generation, uint32_t slot)
+{
+	return generation << 24 | slot;
+}
+
+static inline uint32_t ref_slot(uint64_t ref)
+{
+	return (uint32_t)(ref & 0xffffff);
+}
+
+static inline uint64_t ref_generation(uint64_t ref)
+{
+	return ref >> 24;
+}
+
+/* A row's word: generation << 2 | state. */
+enum row_state { ROW_FREE = 0, ROW_DRAFT = 1, ROW_LIVE = 2, ROW_RETIRED = 3 };
+
+static inline uint64_t row_word(uint64_t generation, enum row_state state)
+{
+	return generation << 2 | (uint64_t)state;
+}
+
+static inline enum row_state row_word_state(uint64_t word)
+{
+	return (enum row_state)(word & 3);
+}
+
+/* A segment's word: generation << 1 | 1 while it lives. A client's word likewise while it is served. */
+static inline uint64_t live_word(uint32_t generation)
+{
+	return (uint64_t)generation << 1 | 1;
+}
+
+/*
+ * A tensor. Constant from LIVE until it is reclaimed, but for the word.
+ * If ndim > CATALOG_INLINE_NDIM the shape, and if meta_len > CATALOG_INLINE_META the metadata, lie one
+ * after the other in the chain of chunks that starts at @chunk.
+ */
+struct catalog_row {
+	alignas(64) _Atomic uint64_t word;
+	uint64_t version;
+	uint64_t nbytes;
+	uint64_t offset;  /* of element 0 in the segment, a multiple of TL_ALIGNMENT */
+	uint32_t segment; /* CATALOG_NONE: it has no bytes */
+	uint32_t segment_generation;
+	uint32_t name;	/* index of its name */
+	uint32_t chunk; /* CATALOG_NONE: none */
+	uint8_t dtype_code;
+	uint8_t dtype_bits;
+	uint16_t dtype_lanes;
+	uint16_t meta_len;
+	uint8_t ndim;
+	uint8_t flags; /* DLPack's IS_SUBBYTE_TYPE_PADDED or 0 */
+	uint64_t committed_ns;
+	int64_t shape[CATALOG_INLINE_NDIM];
+	uint8_t meta[CATALOG_INLINE_META];
+	uint32_t uid; /* who published it */
+	uint32_t reserved;
+};
+static_assert(sizeof(struct catalog_row) == 128 && offsetof(struct catalog_row, shape) == 64, "layout");
+
+/*
+ * A name. Its text is constant as long as any row says that it is called so; at other times the entry may
+ * be given to another name, so the text is compared only under a lease. A name longer than
+ * CATALOG_INLINE_NAME lies in chunks, all of it.
+ */
+struct catalog_name {
+	_Atomic uint64_t current; /* ref of the tensor it means, or 0 */
+	_Atomic uint64_t version; /* the last one given out under it */
+	_Atomic uint32_t next;	  /* in its bucket, or CATALOG_NONE */
+	_Atomic uint32_t hash;	  /* low half of XXH3_64bits(text) */
+	uint16_t len;
+	uint16_t reserved;
+	uint32_t chunk;
+	char text[CATALOG_INLINE_NAME];
+};
+static_assert(sizeof(struct catalog_name) == 64, "layout");
+
+struct catalog_chunk {
+	uint32_t next;
+	uint8_t bytes[CATALOG_CHUNK_BYTES];
+};
+static_assert(sizeof(struct catalog_chunk) == 64, "layout");
+
+struct catalog_segment {
+	_Atomic uint64_t word; /* live_word(generation), or generation << 1 when it is gone */
+	uint64_t size;	       /* bytes, constant while it lives */
+};
+static_assert(sizeof(struct catalog_segment) == 16, "layout");
+
+/*
+ * The catalog starts with this; then come, at the offsets it names, arrays: uint64_t clients[],
+ * uint32_t buckets[], names, rows, segments, chunks. Arrays grow in allocated steps, up to their maximum.
+ */
+struct catalog_header {
+	uint64_t magic;
+	uint64_t layout;
+	uint64_t size; /* of the whole mapping */
+	uint64_t instance;
+	uint32_t max_tensors; /* rows, and segments */
+	uint32_t max_names;
+	uint32_t max_chunks;
+	uint32_t max_clients;
+	uint32_t bucket_mask; /* number of buckets - 1; a name is in bucket (hash >> 32) & mask */
+	uint32_t daemon_pid;
+	uint64_t off_clients;
+	uint64_t off_buckets;
+	uint64_t off_names;
+	uint64_t off_rows;
+	uint64_t off_segments;
+	uint64_t off_chunks;
+	uint64_t started_ns; /* CLOCK_REALTIME */
+	uint64_t capacity;   /* bytes */
+	uint64_t reserved;
+
+	alignas(64) _Atomic uint64_t names_unlinked; /* a search that found nothing holds if this stood still */
+	_Atomic uint32_t slots_high;		     /* rows from here on were never used */
+
+	alignas(64) _Atomic uint64_t bytes_used; /* for tl_get_status() */
+	_Atomic uint64_t bytes_warm;
+	_Atomic uint64_t commits;
+	_Atomic uint32_t tensors;
+	_Atomic uint32_t retired;
+	_Atomic uint32_t drafts;
+	_Atomic uint32_t segments;
+	_Atomic uint32_t clients;
+
+	alignas(64) _Atomic uint32_t wake[CATALOG_WAKE_WORDS]; /* futex words: hash % CATALOG_WAKE_WORDS */
+};
+
+#define CATALOG_LAYOUT                                                                                             \
+	((uint64_t)1 << 48 | (uint64_t)sizeof(struct catalog_header) << 32 |                                       \
+	 (uint64_t)sizeof(struct catalog_row) << 16 | sizeof(struct catalog_name))
+
+/* One per client: a memfd of exactly ledger_size() bytes, sealed against shrinking and growing. */
+struct ledger {
+	uint64_t magic;
+	uint64_t layout;
+	uint32_t slots;
+	_Atomic uint32_t rescan; /* counts RELEASED messages that could not be sent; the daemon looks at all slots */
+	uint64_t reserved[5];
+	_Atomic uint32_t held[]; /* leases on each slot */
+};
+static_assert(sizeof(struct ledger) == 64, "layout");
+
+#define LEDGER_LAYOUT	((uint64_t)1 << 48 | sizeof(struct ledger))
+#define LEDGER_HELD_MAX 0x7fffffffU
+
+static inline size_t ledger_size(uint32_t slots)
+{
+	return (sizeof(struct ledger) + (size_t)slots * 4 + 4095) & ~(size_t)4095;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fault injection for tests: code which can fail asks fault("what") just before it tries, and fails if
+ * the answer is yes. Not armed, that is one load. A test arms the n-th call, for every n:
+ *     r = fault_nth(n, segment_new(&seg, &store, user, 4096));
+ *     if (!fault_fired()) break;
+ */
+#pragma once
+
+#include <stdbool.h>
+
+extern int fault_countdown_; /* calls until one fails; 0 is not armed */
+
+bool fault_hit_(const char *what);
+
+/* True if the operation called @what must fail now. */
+static inline bool fault(const char *what)
+{
+	if (__builtin_expect(__atomic_load_n(&fault_countdown_, __ATOMIC_RELAXED) == 0, 1))
+		return false;
+	return fault_hit_(what);
+}
+
+/* Lets the @n-th call of fault() from now on say yes, once; 0 disarms. Forgets what fired before. */
+void fault_arm(unsigned int n);
+
+/* No call says yes any more; fault_fired() keeps its answer. */
+void fault_disarm(void);
+
+/* What failed since fault_arm(), or NULL. */
+const char *fault_fired(void);
+
+/* Arms from TENSORLEASE_FAULT_NTH=n, if that is set. For programs under test. */
+void fault_init_from_env(void);
+
+#define fault_nth(n, expression)                                                                   \
+	({                                                                                         \
+		fault_arm(n);                                                                      \
+		__typeof__(expression) fault_result_ = (expression);                               \
+		fault_disarm();                                                                    \
+		fault_result_;                                                                     \
+	})

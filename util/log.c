@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Structured log. A line is built on the stack and written once, so lines of several threads and
+ * processes do not mix. A line that is too long is cut; control characters never reach the output.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "util/clock.h"
+#include "util/log.h"
+
+enum { LINE_SIZE = 4096 };
+
+int log_level_ = LOG_LEVEL_INFO;
+
+static const char *const level_names[] = {
+	[LOG_LEVEL_ERROR] = "error",
+	[LOG_LEVEL_WARN] = "warn",
+	[LOG_LEVEL_INFO] = "info",
+	[LOG_LEVEL_DEBUG] = "debug",
+};
+
+struct line {
+	size_t len;
+	char text[LINE_SIZE];
+};
+
+void log_set_level(enum log_level level)
+{
+	__atomic_store_n(&log_level_, (int)level, __ATOMIC_RELAXED);
+}
+
+int log_parse_level(enum log_level *out, const char *text)
+{
+	for (size_t i = 0; i < sizeof(level_names) / sizeof(level_names[0]); i++) {
+		if (!strcmp(text, level_names[i])) {
+			*out = (enum log_level)i;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+static bool is_control(unsigned char c)
+{
+	return c < 0x20 || c == 0x7f;
+}
+
+/* U+0080 to U+009F, which some terminals obey. */
+static bool is_c1(const unsigned char *s)
+{
+	return s[0] == 0xc2 && s[1] >= 0x80 && s[1] <= 0x9f;
+}
+
+static bool needs_quotes(const unsigned char *s)
+{
+	if (!*s)
+		return true;
+	for (; *s; s++) {
+		if (*s == ' ' || *s == '"' || *s == '\\' || *s == '=' || is_control(*s) || is_c1(s))
+			return true;
+	}
+	return false;
+}
+
+/* Writes the escaped form of the byte at @s to @out (5 bytes); @left counts the rest of a C1 pair. */
+static int escape(char out[5], const unsigned char *s, int *left)
+{
+	if (is_c1(s))
+		*left = 2;
+	if (*s == '"' || *s == '\\')
+		return snprintf(out, 5, "\\%c", *s);
+	if (*s == '\n')
+		return snprintf(out, 5, "\\n");
+	if (is_control(*s) || *left > 0) {
+		*left -= *left > 0;
+		return snprintf(out, 5, "\\x%02x", *s);
+	}
+	return snprintf(out, 5, "%c", *s);
+}
+
+const char *log_quote(char *buf, size_t size, const char *text)
+{
+	const unsigned char *s = (const unsigned char *)(text ? text : "null");
+	size_t n = 0;
+	int c1_left = 0;
+	char piece[5];
+
+	if (!needs_quotes(s) && strlen((const char *)s) < size)
+		return strcpy(buf, (const char *)s);
+
+	buf[n++] = '"';
+	for (; *s; s++) {
+		size_t len = (size_t)escape(piece, s, &c1_left);
+
+		if (n + len + sizeof("...\"") > size) {
+			memcpy(buf + n, "...", 3);
+			n += 3;
+			break;
+		}
+		memcpy(buf + n, piece, len);
+		n += len;
+	}
+	buf[n++] = '"';
+	buf[n] = '\0';
+	return buf;
+}
+
+/* The last byte is kept for the newline. */
+__attribute__((format(printf, 2, 0))) static void line_vadd(struct line *line, const char *format,
+							    va_list args)
+{
+	size_t room = sizeof(line->text) - 1 - line->len;
+	int n = vsnprintf(line->text + line->len, room, format, args);
+
+	if (n > 0)
+		line->len += (size_t)n < room ? (size_t)n : room - 1;
+}
+
+__attribute__((format(printf, 2, 3))) static void line_add(struct line *line, const char *format,
+							   ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	line_vadd(line, format, args);
+	va_end(args);
+}
+
+static void line_add_time(struct line *line)
+{
+	int64_t now = now_real_ns();
+	time_t seconds = (time_t)(now / NS_PER_SEC);
+	struct tm tm;
+
+	gmtime_r(&seconds, &tm);
+	line_add(line, "ts=%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", tm.tm_year + 1900, tm.tm_mon + 1,
+		 tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int)(now % NS_PER_SEC / NS_PER_MS));
+}
+
+static void line_write(struct line *line)
+{
+	ssize_t n;
+
+	for (size_t i = 0; i < line->len; i++) {
+		if (is_control((unsigned char)line->text[i]))
+			line->text[i] = '?';
+	}
+	line->text[line->len++] = '\n';
+	do {
+		n = write(STDERR_FILENO, line->text, line->len);
+	} while (n < 0 && errno == EINTR);
+}
+
+void log_at(enum log_level level, const char *msg, const char *fields, ...)
+{
+	int saved = errno;
+	struct line line;
+	char quoted[512];
+	va_list args;
+
+	if (!log_enabled(level))
+		return;
+	line.len = 0;
+	line_add_time(&line);
+	line_add(&line, " level=%s msg=%s", level_names[level],
+		 log_quote(quoted, sizeof(quoted), msg));
+	if (fields[0] && strcmp(fields, " ") != 0) {
+		if (fields[0] != ' ')
+			line_add(&line, " ");
+		va_start(args, fields);
+		line_vadd(&line, fields, args);
+		va_end(args);
+	}
+	line_write(&line);
+	errno = saved;
+}
