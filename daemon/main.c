@@ -22,6 +22,10 @@
 #include "util/fd.h"
 
 enum { EXIT_USAGE = 2, EXIT_SERVED = 3 };
+enum {
+	FD_RESERVE = 32,     /* descriptors for ourselves: the loop, the catalog, those on their way */
+	FD_CACHE_MAX = 4096, /* of segments, kept open for the next client that maps them */
+};
 
 /* The socket of an activated service, or -1. */
 static int activated_fd(void)
@@ -81,20 +85,29 @@ static int socket_default(char *path, size_t size)
 	return 0;
 }
 
-/* As many descriptors as we may have; what clients do not need is for caching. */
-static unsigned descriptors_for_caching(uint32_t max_clients)
+/*
+ * As many descriptors as we may have. So many clients that we never run out: one that cannot be served is told so.
+ * What clients cannot use is for caching.
+ */
+static unsigned descriptors_plan(uint32_t *max_clients)
 {
 	struct rlimit limit;
+	rlim_t left;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit))
 		return 0;
 	limit.rlim_cur = limit.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &limit);
+	setrlimit(RLIMIT_NOFILE, &limit); /* a service may not be allowed to; then it stays as it is */
 	getrlimit(RLIMIT_NOFILE, &limit);
-	if (limit.rlim_cur <= max_clients + SEGMENT_FD_RESERVE)
-		return 0;
-	limit.rlim_cur -= max_clients + SEGMENT_FD_RESERVE;
-	return limit.rlim_cur < 4096 ? (unsigned)limit.rlim_cur : 4096;
+	left = limit.rlim_cur > FD_RESERVE ? limit.rlim_cur - FD_RESERVE : 1;
+	if (left < *max_clients) {
+		log_warn("fewer clients than asked for: the limit of open files is too low",
+			 "max_clients=%u now=%llu RLIMIT_NOFILE=%llu", *max_clients, (unsigned long long)left,
+			 (unsigned long long)limit.rlim_cur);
+		*max_clients = (uint32_t)left;
+	}
+	left -= *max_clients;
+	return left < FD_CACHE_MAX ? (unsigned)left : FD_CACHE_MAX;
 }
 
 /* The first process waits until the second says how it went, then exits with that. Returns in the second only. */
@@ -150,11 +163,13 @@ static int serve(const struct options *o, struct instance *instance, int *ready_
 			    .user_capacity = o->uid_capacity,
 			    .max_tensors = o->max_tensors,
 			    .max_clients = o->max_clients,
-			    .fds_max = descriptors_for_caching(o->max_clients),
 			    .warm_ns = (uint64_t)o->warm_ns },
 	};
 	struct server *server = calloc(1, sizeof(*server));
-	int r = server ? server_init(server, instance->id, &so) : -ENOMEM;
+	int r;
+
+	so.limits.fds_max = descriptors_plan(&so.limits.max_clients);
+	r = server ? server_init(server, instance->id, &so) : -ENOMEM;
 
 	if (r) {
 		fprintf(stderr, "tensorleased: cannot start: %s\n", strerror(-r));
@@ -162,7 +177,7 @@ static int serve(const struct options *o, struct instance *instance, int *ready_
 		return EXIT_FAILURE;
 	}
 	log_info("listening", "socket=%s capacity=%llu max_tensors=%u max_clients=%u", log_str(instance->socket),
-		 (unsigned long long)o->capacity, o->max_tensors, o->max_clients);
+		 (unsigned long long)o->capacity, o->max_tensors, so.limits.max_clients);
 	ready(ready_fd);
 	server_run(server);
 	notify("STOPPING=1");

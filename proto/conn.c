@@ -71,6 +71,26 @@ static int judge(struct conn_message *m, size_t length, int msg_flags, unsigned 
 	return wire_check(m->bytes, length, nfds, side, &m->why);
 }
 
+/*
+ * An end that closes with messages unread makes the other's next recvmsg() fail once with ECONNRESET, ahead of what
+ * it sent before it closed: its last words, an ERROR, come with the call after that.
+ */
+static ssize_t receive(int socket, struct msghdr *msg, int flags)
+{
+	bool again = true;
+	ssize_t n;
+
+	for (;;) {
+		n = recvmsg(socket, msg, flags | MSG_CMSG_CLOEXEC);
+		if (n >= 0)
+			return n;
+		if (errno == ECONNRESET && again)
+			again = false;
+		else if (errno != EINTR)
+			return -errno;
+	}
+}
+
 int conn_receive(int socket, enum wire_side side, struct conn_message *m, int flags)
 {
 	alignas(struct cmsghdr) char control[CMSG_SPACE(FDS_ROOM * sizeof(int))];
@@ -87,11 +107,9 @@ int conn_receive(int socket, enum wire_side side, struct conn_message *m, int fl
 
 	m->fd = -1;
 	m->why = NULL;
-	do {
-		n = recvmsg(socket, &msg, flags | MSG_CMSG_CLOEXEC);
-	} while (n < 0 && errno == EINTR);
+	n = receive(socket, &msg, flags);
 	if (n < 0)
-		return -errno;
+		return (int)n;
 
 	collect_fds(&fds, &msg);
 	r = n == 0 ? -ECONNRESET : judge(m, (size_t)n, msg.msg_flags, fds.n, side); /* 0: the end, or empty */

@@ -1,191 +1,308 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic on names, types, shapes and strides that come from others. No state; any thread. */
+/*
+ * Names, element types and extents. All arithmetic on numbers that others gave is checked, or done in
+ * 128 bits where the operands bound the result.
+ */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "proto/tensor.h"
+#include "util/checked.h"
 
 /* ---- names ------------------------------------------------------------------------------------ */
 
-/* The length of the UTF-8 sequence at @s and its code point; 0: it is none. */
-static size_t utf8_next(const unsigned char *s, size_t left, uint32_t *code)
+/* Bytes of the well-formed UTF-8 character at @text, which goes in *@code; 0 if there is none. */
+static size_t utf8_next(const unsigned char *text, size_t len, uint32_t *code)
 {
-	static const uint32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 };
-	size_t n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
+	static const uint32_t smallest[] = { 0, 0, 0x80, 0x800, 0x10000 };
+	size_t n;
 
-	if (n == 0 || n > left)
-		return 0;
-	*code = n == 1 ? s[0] : s[0] & (0x7fU >> n);
-	for (size_t i = 1; i < n; i++) {
-		if (s[i] >> 6 != 2)
-			return 0;
-		*code = *code << 6 | (s[i] & 0x3f);
+	if (text[0] < 0x80) {
+		*code = text[0];
+		return 1;
 	}
-	if (*code < least[n] || *code > 0x10ffff || (*code >= 0xd800 && *code <= 0xdfff))
+	if (text[0] < 0xc0 || text[0] > 0xf7)
+		return 0;
+	n = text[0] < 0xe0 ? 2 : text[0] < 0xf0 ? 3 : 4;
+	if (len < n)
+		return 0;
+	*code = text[0] & (0x7fU >> n);
+	for (size_t i = 1; i < n; i++) {
+		if ((text[i] & 0xc0) != 0x80)
+			return 0;
+		*code = *code << 6 | (text[i] & 0x3f);
+	}
+	if (*code < smallest[n] || *code > 0x10ffff || (*code >= 0xd800 && *code <= 0xdfff))
 		return 0;
 	return n;
 }
 
-static const char *characters_check(const char *name, size_t len)
+/* What is wrong with a component, or NULL. */
+static const char *component_fault(const char *text, size_t len)
 {
-	uint32_t code = 0;
-	size_t n;
+	if (len == 0)
+		return "a component of the name is empty";
+	if (len == 1 && text[0] == '.')
+		return "a component of the name is \".\"";
+	if (len == 2 && text[0] == '.' && text[1] == '.')
+		return "a component of the name is \"..\"";
+	return NULL;
+}
 
+/* What is wrong with the characters and all components but the last, which starts at *@last. */
+static const char *name_fault(const char *name, size_t len, size_t *last)
+{
+	const char *fault;
+	uint32_t code;
+	size_t start = 0, n;
+
+	if (len > TENSOR_NAME_MAX)
+		return "the name is longer than 255 bytes";
 	for (size_t i = 0; i < len; i += n) {
 		n = utf8_next((const unsigned char *)name + i, len - i, &code);
 		if (n == 0)
 			return "the name is not valid UTF-8";
 		if (code < 0x20 || (code >= 0x7f && code < 0xa0))
-			return "the name has a control character";
+			return "the name has a control character in it";
+		if (code != '/')
+			continue;
+		fault = component_fault(name + start, i - start);
+		if (fault)
+			return fault;
+		start = i + 1;
 	}
+	*last = start;
 	return NULL;
 }
 
 int tensor_name_check(const char *name, size_t len, const char **why)
 {
-	size_t start = 0, part;
+	const char *fault;
+	size_t last = 0;
 
-	*why = NULL;
 	if (len == 0)
-		*why = "the name is empty";
-	else if (len > TENSOR_NAME_MAX)
-		*why = "the name has more than 255 bytes";
+		fault = "the name is empty";
 	else
-		*why = characters_check(name, len);
-	for (size_t i = 0; !*why && i <= len; i++) {
-		if (i < len && name[i] != '/')
-			continue;
-		part = i - start;
-		if (part == 0)
-			*why = "the name has an empty component (a '/' at its start or end, or two in a row)";
-		else if ((part == 1 || (part == 2 && name[start + 1] == '.')) && name[start] == '.')
-			*why = "the name has a component '.' or '..'";
-		start = i + 1;
-	}
-	return *why ? -EINVAL : 0;
+		fault = name_fault(name, len, &last);
+	if (!fault)
+		fault = component_fault(name + last, len - last);
+	if (!fault)
+		return 0;
+	*why = fault;
+	return -EINVAL;
 }
 
-/* ---- types ------------------------------------------------------------------------------------ */
-
-struct dtype_row {
-	const char *text;
-	uint8_t bits; /* 0: in the text's place comes a number of bits */
-};
-
-static const struct dtype_row dtype_rows[] = {
-	{ "int", 0 },		  { "uint", 0 },	      { "float", 0 },		{ "handle", 0 },
-	{ "bfloat", 0 },	  { "complex", 0 },	      { "bool", 8 },		{ "float8_e3m4", 8 },
-	{ "float8_e4m3", 8 },	  { "float8_e4m3b11fnuz", 8 }, { "float8_e4m3fn", 8 },	{ "float8_e4m3fnuz", 8 },
-	{ "float8_e5m2", 8 },	  { "float8_e5m2fnuz", 8 },   { "float8_e8m0fnu", 8 },	{ "float6_e2m3fn", 6 },
-	{ "float6_e3m2fn", 6 },	  { "float4_e2m1fn", 4 },
-};
-
-enum { DTYPE_CODES = sizeof(dtype_rows) / sizeof(dtype_rows[0]) };
-
-static bool bits_are(uint8_t bits, const char *allowed)
+int tensor_prefix_check(const char *prefix, size_t len, const char **why)
 {
-	for (; *allowed; allowed++) {
-		if ((uint8_t)*allowed == bits)
+	size_t last = 0;
+	const char *fault = name_fault(prefix, len, &last);
+
+	if (!fault)
+		return 0;
+	*why = fault;
+	return -EINVAL;
+}
+
+/* ---- element types ---------------------------------------------------------------------------- */
+
+/* How each code is written, and which widths it can have; @named: one width, not written. */
+static const struct dtype_row {
+	const char *text;
+	uint8_t widths[8]; /* up to a 0 */
+	bool named;
+	const char *why; /* said of any other width */
+} dtypes[TL_DTYPE_CODES] = {
+	[TL_DTYPE_INT] = { "int",
+			   { 1, 2, 4, 8, 16, 32, 64 },
+			   false,
+			   "an int has 1, 2, 4, 8, 16, 32 or 64 bits" },
+	[TL_DTYPE_UINT] = { "uint",
+			    { 1, 2, 4, 8, 16, 32, 64 },
+			    false,
+			    "a uint has 1, 2, 4, 8, 16, 32 or 64 bits" },
+	[TL_DTYPE_FLOAT] = { "float", { 16, 32, 64 }, false, "a float has 16, 32 or 64 bits" },
+	[TL_DTYPE_OPAQUE] = { "opaque", { 64 }, false, "an opaque handle has 64 bits" },
+	[TL_DTYPE_BFLOAT] = { "bfloat", { 16 }, false, "a bfloat has 16 bits" },
+	[TL_DTYPE_COMPLEX] = { "complex",
+			       { 32, 64, 128 },
+			       false,
+			       "a complex number has 32, 64 or 128 bits" },
+	[TL_DTYPE_BOOL] = { "bool", { 8 }, true, "a bool has 8 bits" },
+	[TL_DTYPE_FLOAT8_E3M4] = { "float8_e3m4", { 8 }, true, "a float8 has 8 bits" },
+	[TL_DTYPE_FLOAT8_E4M3] = { "float8_e4m3", { 8 }, true, "a float8 has 8 bits" },
+	[TL_DTYPE_FLOAT8_E4M3B11FNUZ] = { "float8_e4m3b11fnuz",
+					  { 8 },
+					  true,
+					  "a float8 has 8 bits" },
+	[TL_DTYPE_FLOAT8_E4M3FN] = { "float8_e4m3fn", { 8 }, true, "a float8 has 8 bits" },
+	[TL_DTYPE_FLOAT8_E4M3FNUZ] = { "float8_e4m3fnuz", { 8 }, true, "a float8 has 8 bits" },
+	[TL_DTYPE_FLOAT8_E5M2] = { "float8_e5m2", { 8 }, true, "a float8 has 8 bits" },
+	[TL_DTYPE_FLOAT8_E5M2FNUZ] = { "float8_e5m2fnuz", { 8 }, true, "a float8 has 8 bits" },
+	[TL_DTYPE_FLOAT8_E8M0FNU] = { "float8_e8m0fnu", { 8 }, true, "a float8 has 8 bits" },
+	[TL_DTYPE_FLOAT6_E2M3FN] = { "float6_e2m3fn", { 6 }, true, "a float6 has 6 bits" },
+	[TL_DTYPE_FLOAT6_E3M2FN] = { "float6_e3m2fn", { 6 }, true, "a float6 has 6 bits" },
+	[TL_DTYPE_FLOAT4_E2M1FN] = { "float4_e2m1fn", { 4 }, true, "a float4 has 4 bits" },
+};
+
+static bool dtype_has_width(const struct dtype_row *row, unsigned bits)
+{
+	for (size_t i = 0; i < sizeof(row->widths) && row->widths[i]; i++) {
+		if (row->widths[i] == bits)
 			return true;
 	}
 	return false;
 }
 
-int tensor_dtype_check(DLDataType dtype, const char **why)
+static const char *dtype_fault(DLDataType t)
 {
-	static const char *const widths[] = { "\1\2\4\10\20\40\100", "\1\2\4\10\20\40\100", "\20\40\100", "\100",
-					      "\20", "\40\100\200" };
-	bool fits;
-
-	*why = NULL;
-	if (dtype.code >= DTYPE_CODES) {
-		*why = "the dtype's code is not one of DLPack's 0 to 17";
-		return -EINVAL;
-	}
-	if (dtype.lanes == 0) {
-		*why = "the dtype has 0 lanes";
-		return -EINVAL;
-	}
-	fits = dtype_rows[dtype.code].bits ? dtype.bits == dtype_rows[dtype.code].bits :
-					     bits_are(dtype.bits, widths[dtype.code]);
-	if (!fits)
-		*why = "the dtype's code does not come with that many bits";
-	return fits ? 0 : -EINVAL;
+	if (t.code >= TL_DTYPE_CODES)
+		return "the type's code is not one of DLPack's 0 to 17";
+	if (!dtype_has_width(&dtypes[t.code], t.bits))
+		return dtypes[t.code].why;
+	if (t.lanes == 0)
+		return "the type has 0 lanes, it must have at least 1";
+	return NULL;
 }
 
-void tensor_dtype_format(DLDataType dtype, char *text, size_t size)
+int tensor_dtype_check(DLDataType t, const char **why)
 {
-	char lanes[16] = "";
+	const char *fault = dtype_fault(t);
 
-	if (dtype.lanes != 1)
-		snprintf(lanes, sizeof(lanes), "x%u", dtype.lanes);
-	if (dtype.code >= DTYPE_CODES)
-		snprintf(text, size, "dtype%u_%u%s", dtype.code, dtype.bits, lanes);
-	else if (dtype_rows[dtype.code].bits)
-		snprintf(text, size, "%s%s", dtype_rows[dtype.code].text, lanes);
+	if (!fault)
+		return 0;
+	*why = fault;
+	return -EINVAL;
+}
+
+uint32_t tensor_element_bits(DLDataType t, bool padded)
+{
+	uint32_t bits = padded && t.bits < 8 ? 8 : t.bits;
+
+	return bits * t.lanes;
+}
+
+const char *tensor_dtype_format(DLDataType t, char text[TENSOR_DTYPE_TEXT])
+{
+	char lanes[8] = "";
+
+	if (t.lanes != 1)
+		snprintf(lanes, sizeof(lanes), "x%u", t.lanes);
+	if (t.code >= TL_DTYPE_CODES || !dtype_has_width(&dtypes[t.code], t.bits))
+		snprintf(text, TENSOR_DTYPE_TEXT, "type%u:%u%s", t.code, t.bits, lanes);
+	else if (dtypes[t.code].named)
+		snprintf(text, TENSOR_DTYPE_TEXT, "%s%s", dtypes[t.code].text, lanes);
 	else
-		snprintf(text, size, "%s%u%s", dtype_rows[dtype.code].text, dtype.bits, lanes);
+		snprintf(text, TENSOR_DTYPE_TEXT, "%s%u%s", dtypes[t.code].text, t.bits, lanes);
+	return text;
 }
 
-uint64_t tensor_element_bits(DLDataType dtype, bool padded)
+/* A number without sign or leading zeros, 1 to @max, that *@text starts with; *@text goes on after it. */
+static unsigned take_number(const char **text, unsigned max)
 {
-	uint64_t bits = dtype.bits;
+	unsigned n = 0;
 
-	if (padded)
-		bits = (bits + 7) / 8 * 8;
-	return bits * dtype.lanes;
+	if (**text == '0')
+		return 0;
+	for (; **text >= '0' && **text <= '9'; ++*text) {
+		n = n * 10 + (unsigned)(**text - '0');
+		if (n > max)
+			return 0;
+	}
+	return n;
 }
 
-/* ---- shapes ----------------------------------------------------------------------------------- */
+/* Is @text, without its lanes, that code's? */
+static bool dtype_parse_as(unsigned code, const char *text, DLDataType *out)
+{
+	const struct dtype_row *row = &dtypes[code];
+	size_t len = strlen(row->text);
+	unsigned bits = row->widths[0], lanes = 1;
+
+	if (strncmp(text, row->text, len) != 0)
+		return false;
+	text += len;
+	if (!row->named)
+		bits = take_number(&text, UINT8_MAX);
+	if (*text == 'x') {
+		text++;
+		lanes = take_number(&text, UINT16_MAX);
+	}
+	if (*text || !lanes || !dtype_has_width(row, bits))
+		return false;
+	*out = (DLDataType){ .code = (uint8_t)code,
+			     .bits = (uint8_t)bits,
+			     .lanes = (uint16_t)lanes };
+	return true;
+}
+
+int tensor_dtype_parse(const char *text, DLDataType *out)
+{
+	for (unsigned code = 0; code < TL_DTYPE_CODES; code++) {
+		if (dtype_parse_as(code, text, out))
+			return 0;
+	}
+	return -EINVAL;
+}
+
+/* ---- extents ---------------------------------------------------------------------------------- */
 
 int tensor_numel(int32_t ndim, const int64_t *shape, uint64_t *numel)
 {
-	bool empty = false, over = false;
-	uint64_t n = 1;
+	int64_t product = 1;
+	bool empty = false;
 
-	if (ndim < 0 || ndim > TENSOR_NDIM_MAX)
+	if (ndim < 0 || ndim > TENSOR_NDIM_MAX || (ndim > 0 && !shape))
 		return -EINVAL;
 	for (int32_t i = 0; i < ndim; i++) {
 		if (shape[i] < 0)
 			return -EINVAL;
-		empty |= shape[i] == 0;
-		over |= __builtin_mul_overflow(n, (uint64_t)shape[i], &n);
 	}
-	*numel = empty ? 0 : n;
-	return over && !empty ? -EOVERFLOW : 0;
-}
-
-int tensor_nbytes(DLDataType dtype, int32_t ndim, const int64_t *shape, bool padded, uint64_t *nbytes)
-{
-	unsigned __int128 bits;
-	uint64_t numel;
-	int r = tensor_numel(ndim, shape, &numel);
-
-	if (r)
-		return r;
-	bits = (unsigned __int128)numel * tensor_element_bits(dtype, padded);
-	bits = (bits + 7) / 8;
-	if (bits > INT64_MAX)
-		return -EOVERFLOW;
-	*nbytes = (uint64_t)bits;
+	for (int32_t i = 0; i < ndim; i++) {
+		if (shape[i] == 0)
+			empty = true;
+		else if (!checked_mul_i64(&product, product, shape[i]))
+			return -EOVERFLOW;
+	}
+	*numel = empty ? 0 : (uint64_t)product;
 	return 0;
 }
 
-void tensor_contiguous_strides(int64_t *strides, const int64_t *shape, int32_t ndim)
+int tensor_nbytes(DLDataType t, int32_t ndim, const int64_t *shape, bool padded, uint64_t *nbytes)
 {
-	uint64_t stride = 1; /* of an empty tensor it may wrap: nothing is ever at it */
+	unsigned __int128 bytes;
+	uint64_t numel;
+	int r;
+
+	if (dtype_fault(t))
+		return -EINVAL;
+	r = tensor_numel(ndim, shape, &numel);
+	if (r)
+		return r;
+	bytes = ((unsigned __int128)numel * tensor_element_bits(t, padded) + 7) / 8;
+	if (bytes > INT64_MAX)
+		return -EOVERFLOW;
+	*nbytes = (uint64_t)bytes;
+	return 0;
+}
+
+void tensor_contiguous_strides(int32_t ndim, const int64_t *shape, int64_t *strides)
+{
+	uint64_t stride = 1;
 
 	for (int32_t i = ndim - 1; i >= 0; i--) {
 		strides[i] = (int64_t)stride;
-		stride *= shape[i] > 1 ? (uint64_t)shape[i] : 1;
+		if (shape[i] > 1)
+			stride *= (uint64_t)shape[i];
 	}
 }
 
 bool tensor_is_contiguous(const DLTensor *t)
 {
-	int64_t expected = 1;
+	uint64_t next = 1;
 
 	if (!t->strides)
 		return true;
@@ -194,119 +311,170 @@ bool tensor_is_contiguous(const DLTensor *t)
 			return true;
 	}
 	for (int32_t i = t->ndim - 1; i >= 0; i--) {
-		if (t->shape[i] != 1 && t->strides[i] != expected)
+		if (t->shape[i] == 1)
+			continue;
+		if ((uint64_t)t->strides[i] != next)
 			return false;
-		expected *= t->shape[i];
+		next *= (uint64_t)t->shape[i];
 	}
 	return true;
 }
 
-int tensor_extent(const DLTensor *t, uint64_t *before, uint64_t *after)
+static bool is_padded(uint64_t flags)
 {
-	unsigned __int128 low = 0, high = 0, reach;
-	uint64_t numel, step;
-	int r = tensor_numel(t->ndim, t->shape, &numel);
+	return flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+}
 
-	*before = *after = 0;
-	if (r || numel == 0)
-		return r;
-	if (!t->strides) {
-		*after = numel - 1;
-		return 0;
-	}
+/*
+ * In bits, then rounded outwards to bytes. A dimension's reach is held below 2^63 elements of less than
+ * 2^24 bits, and there are 64 of them: 128 bits are enough.
+ */
+static int strided_extent(const DLTensor *t, uint32_t bits, int64_t *low, int64_t *high)
+{
+	__int128 from = 0, to = bits;
+
 	for (int32_t i = 0; i < t->ndim; i++) {
-		step = t->strides[i] < 0 ? -(uint64_t)t->strides[i] : (uint64_t)t->strides[i];
-		reach = (unsigned __int128)(uint64_t)(t->shape[i] - 1) * step;
-		if (t->strides[i] < 0)
-			low += reach;
-		else
-			high += reach;
-		if (low > INT64_MAX || high > INT64_MAX)
+		__int128 reach = (__int128)(t->shape[i] - 1) * t->strides[i];
+
+		if (reach > INT64_MAX || reach < INT64_MIN)
 			return -EOVERFLOW;
+		if (reach < 0)
+			from += reach * bits;
+		else
+			to += reach * bits;
 	}
-	*before = (uint64_t)low;
-	*after = (uint64_t)high;
+	from = -((7 - from) / 8);
+	to = (to + 7) / 8;
+	if (from < INT64_MIN || to > INT64_MAX)
+		return -EOVERFLOW;
+	*low = (int64_t)from;
+	*high = (int64_t)to;
 	return 0;
 }
 
-/* ---- tensors of others ------------------------------------------------------------------------ */
-
-static bool device_is_cpu(DLDevice device)
+int tensor_extent(const DLTensor *t, uint64_t flags, int64_t *low, int64_t *high)
 {
-	return device.device_type == kDLCPU || device.device_type == kDLCUDAHost || device.device_type == kDLROCMHost;
+	uint64_t nbytes;
+	int r = tensor_nbytes(t->dtype, t->ndim, t->shape, is_padded(flags), &nbytes);
+
+	if (r)
+		return r;
+	if (nbytes > 0 && t->strides && t->ndim > 0)
+		return strided_extent(t, tensor_element_bits(t->dtype, is_padded(flags)), low,
+				      high);
+	*low = 0;
+	*high = (int64_t)nbytes;
+	return 0;
 }
 
-static int shape_check(const DLTensor *t, char *why, size_t size)
-{
-	uint64_t numel;
+/* ---- what others made ------------------------------------------------------------------------- */
 
-	if (t->ndim < 0 || t->ndim > TENSOR_NDIM_MAX) {
-		snprintf(why, size, "ndim is %d, not 0 to %d", t->ndim, TENSOR_NDIM_MAX);
-		return -EINVAL;
-	}
-	if (t->ndim && !t->shape) {
-		snprintf(why, size, "shape is NULL with ndim %d", t->ndim);
-		return -EINVAL;
-	}
+/* Text and error at once: `return refuse(&because, -EINVAL, "ndim is %d", ndim);`. */
+struct because {
+	char *text;
+	size_t size;
+};
+
+__attribute__((format(printf, 3, 4))) static int refuse(const struct because *because, int error,
+							const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	if (because->size)
+		vsnprintf(because->text, because->size, format, args);
+	va_end(args);
+	return error;
+}
+
+static int check_shape(const DLTensor *t, uint64_t flags, const struct because *because)
+{
+	char text[TENSOR_DTYPE_TEXT];
+	uint64_t numel, nbytes;
+	const char *why;
+
+	if (t->ndim < 0 || t->ndim > TENSOR_NDIM_MAX)
+		return refuse(because, -EINVAL, "ndim is %" PRId32 ", it must be 0 to %d", t->ndim,
+			      TENSOR_NDIM_MAX);
+	if (t->ndim > 0 && !t->shape)
+		return refuse(because, -EINVAL,
+			      "shape is NULL, which it may be at ndim 0 only; ndim is %" PRId32,
+			      t->ndim);
 	for (int32_t i = 0; i < t->ndim; i++) {
-		if (t->shape[i] < 0) {
-			snprintf(why, size, "shape[%d] is %" PRId64 ", less than 0", i, t->shape[i]);
-			return -EINVAL;
-		}
+		if (t->shape[i] < 0)
+			return refuse(because, -EINVAL,
+				      "shape[%" PRId32 "] is %" PRId64 ", it must be at least 0", i,
+				      t->shape[i]);
 	}
-	if (tensor_numel(t->ndim, t->shape, &numel)) {
-		snprintf(why, size, "the shape has more than 2^64 elements");
-		return -EINVAL;
-	}
+	if (tensor_dtype_check(t->dtype, &why))
+		return refuse(because, -EINVAL, "dtype is {code %u, bits %u, lanes %u}: %s",
+			      t->dtype.code, t->dtype.bits, t->dtype.lanes, why);
+	if (tensor_numel(t->ndim, t->shape, &numel))
+		return refuse(because, -EOVERFLOW,
+			      "the sizes in shape multiply to more than %" PRId64, INT64_MAX);
+	if (tensor_nbytes(t->dtype, t->ndim, t->shape, is_padded(flags), &nbytes))
+		return refuse(because, -EOVERFLOW,
+			      "%" PRIu64 " elements of %s take more bytes than %" PRId64, numel,
+			      tensor_dtype_format(t->dtype, text), INT64_MAX);
 	return 0;
 }
 
-/* Do all elements lie at addresses that there can be? */
-static int place_check(const DLTensor *t, uint64_t flags, char *why, size_t size)
+static int check_device(const DLTensor *t, const struct because *because)
 {
-	bool padded = flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
-	uint64_t nbytes, before, after, at, bits = tensor_element_bits(t->dtype, padded);
-	unsigned __int128 low, high;
+	int type = (int)t->device.device_type;
 
-	if (tensor_nbytes(t->dtype, t->ndim, t->shape, padded, &nbytes) || tensor_extent(t, &before, &after)) {
-		snprintf(why, size, "the shape and strides span more than 2^63-1 bytes");
-		return -EINVAL;
-	}
-	if (nbytes == 0)
+	/* Whatever number is in there. */
+	if (type == kDLCPU || type == kDLCUDAHost || type == kDLROCMHost)
 		return 0;
-	if (!t->data) {
-		snprintf(why, size, "data is NULL with %" PRIu64 " bytes", nbytes);
-		return -EINVAL;
-	}
-	low = ((unsigned __int128)before * bits + 7) / 8;
-	high = ((unsigned __int128)(after + 1) * bits + 7) / 8;
-	if (__builtin_add_overflow((uint64_t)(uintptr_t)t->data, t->byte_offset, &at) || low > at ||
-	    high > UINT64_MAX - at) {
-		snprintf(why, size, "byte_offset %" PRIu64 " or the strides lead out of the address space", t->byte_offset);
-		return -EINVAL;
-	}
+	return refuse(because, -ENOTSUP,
+		      "device_type is %d (id %" PRId32
+		      "), it must be %d, %d or %d: memory that the CPU reads",
+		      type, t->device.device_id, kDLCPU, kDLCUDAHost, kDLROCMHost);
+}
+
+/* No process has addresses further apart; it keeps sums of offsets, in bits too, within 64 bits. */
+#define TENSOR_REACH_MAX ((int64_t)1 << 57)
+
+/* Where its bytes lie: do all of them have addresses? */
+static int check_place(const DLTensor *t, uint64_t flags, const struct because *because)
+{
+	int64_t low, high;
+	__int128 base;
+
+	if (tensor_extent(t, flags, &low, &high))
+		return refuse(because, -EOVERFLOW,
+			      "strides lead more than %" PRId64 " bytes away from element 0",
+			      INT64_MAX);
+	if (low == high)
+		return 0; /* no elements: nobody looks at data */
+	if (!t->data)
+		return refuse(because, -EINVAL,
+			      "data is NULL, though the tensor has %" PRId64 " bytes", high - low);
+	base = (__int128)(uintptr_t)t->data + t->byte_offset;
+	if (base > UINTPTR_MAX)
+		return refuse(because, -EOVERFLOW,
+			      "byte_offset is %" PRIu64 ", which leads beyond the last address",
+			      t->byte_offset);
+	if (low < -TENSOR_REACH_MAX || high > TENSOR_REACH_MAX || base + low < 0 ||
+	    base + high > UINTPTR_MAX)
+		return refuse(because, -EOVERFLOW,
+			      "the elements lie %" PRId64 " to %" PRId64
+			      " bytes from element 0, beyond the first or last address",
+			      low, high);
 	return 0;
 }
 
-int tensor_check_source(const DLTensor *t, uint64_t flags, char *why, size_t why_size)
+int tensor_check_source(const DLTensor *t, uint64_t flags, char *why, size_t why_len)
 {
-	const char *text;
+	struct because because = { .text = why, .size = why_len };
 	int r;
 
-	if (!t) {
-		snprintf(why, why_size, "the tensor is NULL");
-		return -EINVAL;
-	}
-	if (!device_is_cpu(t->device)) {
-		snprintf(why, why_size, "the tensor lies on a device of type %d, id %d, which the CPU cannot read",
-			 (int)t->device.device_type, t->device.device_id);
-		return -ENOTSUP;
-	}
-	if (tensor_dtype_check(t->dtype, &text)) {
-		snprintf(why, why_size, "%s (code %u, bits %u, lanes %u)", text, t->dtype.code, t->dtype.bits,
-			 t->dtype.lanes);
-		return -EINVAL;
-	}
-	r = shape_check(t, why, why_size);
-	return r ? r : place_check(t, flags, why, why_size);
+	if (!t)
+		return refuse(&because, -EINVAL, "the tensor is NULL");
+	r = check_shape(t, flags, &because);
+	if (!r)
+		r = check_device(t, &because);
+	if (!r)
+		r = check_place(t, flags, &because);
+	return r;
 }

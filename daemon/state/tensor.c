@@ -146,8 +146,11 @@ static int segment_index(struct state *st, struct segment *seg)
 	return 0;
 }
 
-static int segment_make(struct state *st, struct client *c, uint64_t size, bool small, struct segment **segp)
+/* Nothing is taken from others for an ahead draft, which may never be used. */
+static int segment_make(struct state *st, struct client *c, const struct tensor_request *rq, uint64_t size,
+			struct segment **segp)
 {
+	bool small = rq->nbytes <= SEGMENT_SMALL_MAX;
 	struct quota *quota = &st->store.quota;
 	struct segment *seg = NULL;
 	int r;
@@ -156,9 +159,10 @@ static int segment_make(struct state *st, struct client *c, uint64_t size, bool 
 		return STATE_E_NEVER;
 	r = segment_new(&seg, &st->store, c->user, size, small);
 	if (r == SEGMENT_E_FULL || r == SEGMENT_E_USER) {
-		if (st->store.going || tensor_make_room(st, r == SEGMENT_E_USER ? c->user : NULL))
+		if (!rq->ahead && (st->store.going || tensor_make_room(st, r == SEGMENT_E_USER ? c->user : NULL)))
 			return STATE_E_SOON;
-		return r == SEGMENT_E_USER ? STATE_E_QUOTA : STATE_E_FULL;
+		/* PROTOCOL.md section 4: QUOTA only if nothing else is in the way */
+		return r == SEGMENT_E_USER && size <= quota->capacity - quota->used ? STATE_E_QUOTA : STATE_E_FULL;
 	}
 	if (r)
 		return r;
@@ -173,10 +177,10 @@ static int segment_make(struct state *st, struct client *c, uint64_t size, bool 
 	return 0;
 }
 
-static int place_small(struct state *st, struct client *c, uint64_t nbytes, struct catalog_row *row,
+static int place_small(struct state *st, struct client *c, const struct tensor_request *rq, struct catalog_row *row,
 		       struct segment **segp)
 {
-	uint64_t need = (nbytes + PAGE - 1) / PAGE * PAGE, size;
+	uint64_t nbytes = rq->nbytes, need = (nbytes + PAGE - 1) / PAGE * PAGE, size;
 	struct segment *seg;
 	int r;
 
@@ -189,7 +193,7 @@ static int place_small(struct state *st, struct client *c, uint64_t nbytes, stru
 	}
 	/* the larger the better, as long as there is room */
 	for (size = c->small_next > need ? c->small_next : need;; size = size / 2 > need ? size / 2 : need) {
-		r = segment_make(st, c, size, true, &seg);
+		r = segment_make(st, c, rq, size, &seg);
 		if (r <= 0 || size == need || r == STATE_E_TENSORS)
 			break;
 	}
@@ -203,10 +207,10 @@ static int place_small(struct state *st, struct client *c, uint64_t nbytes, stru
 	return STATE_E_BACKING;
 }
 
-static int place_large(struct state *st, struct client *c, uint64_t nbytes, struct catalog_row *row,
+static int place_large(struct state *st, struct client *c, const struct tensor_request *rq, struct catalog_row *row,
 		       struct segment **segp)
 {
-	uint64_t size;
+	uint64_t nbytes = rq->nbytes, size;
 	int r;
 
 	row->offset = 0;
@@ -222,7 +226,7 @@ static int place_large(struct state *st, struct client *c, uint64_t nbytes, stru
 		}
 		return 0;
 	}
-	r = segment_make(st, c, size, false, segp);
+	r = segment_make(st, c, rq, size, segp);
 	return r ? r : STATE_E_BACKING;
 }
 
@@ -291,9 +295,9 @@ int tensor_create(struct state *st, struct client *c, const struct tensor_reques
 	row = catalog_row(&st->catalog, *slot);
 	row_init(row, rq->nbytes);
 	if (rq->nbytes > SEGMENT_SMALL_MAX)
-		r = place_large(st, c, rq->nbytes, row, &seg);
+		r = place_large(st, c, rq, row, &seg);
 	else if (rq->nbytes)
-		r = place_small(st, c, rq->nbytes, row, &seg);
+		r = place_small(st, c, rq, row, &seg);
 	if (r && r != STATE_E_BACKING) {
 		slot_give(st, c, *slot);
 		return r;

@@ -20,7 +20,6 @@ enum {
 	SEGMENT_SMALL_FIRST = 64 << 10,	  /* size of a producer's first segment for small tensors; they double */
 	SEGMENT_SMALL_LIMIT = 4 << 20,	  /* up to this */
 	SEGMENT_WARM_MAX = 256,		  /* segments kept warm */
-	SEGMENT_FD_RESERVE = 64,	  /* descriptors never used for caching */
 };
 
 struct segment_store {

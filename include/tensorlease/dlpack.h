@@ -118,8 +118,8 @@ typedef struct {
 	DLDevice device;
 	int32_t ndim; /* 0: one element, a scalar */
 	DLDataType dtype;
-	int64_t *shape;	      /* @ndim sizes; may be NULL if @ndim is 0 */
-	int64_t *strides;     /* @ndim steps, in elements, of any sign; before 1.2 NULL meant C order */
+	int64_t *shape;	  /* @ndim sizes; may be NULL if @ndim is 0 */
+	int64_t *strides; /* @ndim steps, in elements, of any sign; before 1.2 NULL meant C order */
 	uint64_t byte_offset; /* from @data to element 0 */
 } DLTensor;
 
@@ -133,8 +133,9 @@ typedef struct DLManagedTensor {
 
 /* DLManagedTensorVersioned.flags */
 #define DLPACK_FLAG_BITMASK_READ_ONLY (1UL << 0UL) /* its memory must not be written to */
-#define DLPACK_FLAG_BITMASK_IS_COPIED (1UL << 1UL) /* nobody else has this memory: it is a fresh copy */
-#define DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED \
+#define DLPACK_FLAG_BITMASK_IS_COPIED                                                              \
+	(1UL << 1UL) /* nobody else has this memory: it is a fresh copy */
+#define DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED                                                 \
 	(1UL << 2UL) /* a value of less than a byte takes a byte, in its low bits */
 
 /* A tensor and how to give it back. */
@@ -213,7 +214,8 @@ typedef struct DLPackExchangeAPI {
 TL_ABI_(sizeof(DLPackVersion) == 8);
 TL_ABI_(sizeof(DLDeviceType) == 4);
 TL_ABI_(sizeof(DLDevice) == 8 && offsetof(DLDevice, device_id) == 4);
-TL_ABI_(sizeof(DLDataType) == 4 && offsetof(DLDataType, bits) == 1 && offsetof(DLDataType, lanes) == 2);
+TL_ABI_(sizeof(DLDataType) == 4 && offsetof(DLDataType, bits) == 1 &&
+	offsetof(DLDataType, lanes) == 2);
 TL_ABI_(sizeof(DLTensor) == 48);
 TL_ABI_(offsetof(DLTensor, data) == 0 && offsetof(DLTensor, device) == 8);
 TL_ABI_(offsetof(DLTensor, ndim) == 16 && offsetof(DLTensor, dtype) == 20);

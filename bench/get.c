@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Get and release of mapped tensors by name. A sample is the mean of a batch, since reading the clock costs as much as
+ * a get; names are visited in one random order, the same for the floor (sketch.c) and for us. Two threads
+ * share one client, as threads of one process do, and one sketch.
+ */
+#include <err.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench/bench.h"
+#include "bench/sketch.h"
+
+enum { BATCH = 1000, THREADS = 2, SEALED_GETS = 100000 };
+
+static const char
+	floor_what[] = "the protocol's steps on private memory, without a tensor object (sketch.c)";
+
+struct getting {
+	tl_client *client;
+	struct sketch *sketch;
+	char *text;	    /* of the names, BENCH_NAME_SIZE bytes each */
+	const char **names; /* in the order of visits */
+	uint32_t n;
+	uint32_t at[THREADS];
+	double ns[THREADS]; /* of the last batch, per get */
+	void (*batch)(struct getting *g, unsigned thread);
+	_Atomic uint32_t begun, ended;
+	_Atomic bool quit;
+	cpu_set_t cpus; /* those that we may use */
+};
+
+/* ---- What is timed --------------------------------------------------------------------------- */
+
+static void batch_floor(struct getting *g, unsigned thread)
+{
+	uint32_t at = g->at[thread], slot = 0;
+	double start = bench_now();
+
+	for (unsigned i = 0; i < BATCH; i++) {
+		if (!sketch_get(g->sketch, g->names[at], &slot))
+			errx(1, "the sketch does not know '%s'", g->names[at]);
+		sketch_release(g->sketch, slot);
+		if (++at == g->n)
+			at = 0;
+	}
+	g->ns[thread] = (bench_now() - start) / BATCH;
+}
+
+static void batch_ours(struct getting *g, unsigned thread)
+{
+	DLManagedTensorVersioned *tensor;
+	uint32_t at = g->at[thread];
+	double start = bench_now();
+
+	for (unsigned i = 0; i < BATCH; i++) {
+		bench_check(tl_get(g->client, g->names[at], NULL, &tensor), g->names[at]);
+		tensor->deleter(tensor);
+		if (++at == g->n)
+			at = 0;
+	}
+	g->ns[thread] = (bench_now() - start) / BATCH;
+	g->at[thread] = at; /* after the floor went the same way */
+}
+
+/* ---- Threads --------------------------------------------------------------------------------- */
+
+/* Until *@word has left @old. Spins: a batch is short beside waking a thread. */
+static uint32_t await(struct getting *g, const _Atomic uint32_t *word, uint32_t old)
+{
+	uint32_t now;
+
+	for (unsigned i = 0; (now = atomic_load(word)) == old && !atomic_load(&g->quit); i++)
+		if (i % 4096 == 4095)
+			sched_yield();
+	return now;
+}
+
+/* Binds the calling thread to the @n-th CPU of @cpus, if there is one: two threads must not share one. */
+static void bind_to(const cpu_set_t *cpus, unsigned n)
+{
+	cpu_set_t one;
+
+	CPU_ZERO(&one);
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, cpus) && n-- == 0) {
+			CPU_SET(cpu, &one);
+			sched_setaffinity(0, sizeof(one), &one);
+			return;
+		}
+}
+
+static void *second_thread(void *arg)
+{
+	struct getting *g = arg;
+
+	bind_to(&g->cpus, 1);
+	for (uint32_t round = 0;;) {
+		round = await(g, &g->begun, round);
+		if (atomic_load(&g->quit))
+			return NULL;
+		g->batch(g, 1);
+		atomic_store(&g->ended, round);
+	}
+}
+
+/* One batch on each of @threads threads at a time; ns per get, the mean of the threads. */
+static double sample(struct getting *g, unsigned threads, void (*batch)(struct getting *, unsigned))
+{
+	uint32_t round;
+
+	if (threads == 1) {
+		batch(g, 0);
+		return g->ns[0];
+	}
+	g->batch = batch;
+	round = atomic_fetch_add(&g->begun, 1);
+	batch(g, 0);
+	await(g, &g->ended, round);
+	return (g->ns[0] + g->ns[1]) / 2;
+}
+
+static void threads_start(struct getting *g, unsigned threads, pthread_t *second)
+{
+	g->at[0] = 0;
+	g->at[1] = g->n / 2;
+	atomic_store(&g->begun, 0);
+	atomic_store(&g->ended, 0);
+	atomic_store(&g->quit, false);
+	if (threads == 1)
+		return;
+	sched_getaffinity(0, sizeof(g->cpus), &g->cpus);
+	bind_to(&g->cpus, 0);
+	if (pthread_create(second, NULL, second_thread, g))
+		errx(1, "cannot create a thread");
+}
+
+static void threads_stop(struct getting *g, unsigned threads, pthread_t second)
+{
+	if (threads == 1)
+		return;
+	atomic_store(&g->quit, true);
+	pthread_join(second, NULL);
+	sched_setaffinity(0, sizeof(g->cpus), &g->cpus);
+}
+
+static void measure(struct bench *b, struct getting *g, unsigned threads, struct bench_result *r)
+{
+	unsigned samples = b->quick ? 300 : 2000;
+	pthread_t second = 0;
+
+	if (!r)
+		return;
+	threads_start(g, threads, &second);
+	for (unsigned i = 0; i < g->n / BATCH + 20; i++) { /* maps, and fills the caches */
+		sample(g, threads, batch_floor);
+		sample(g, threads, batch_ours);
+	}
+	for (unsigned i = 0; i < samples; i++) {
+		double floor = sample(g, threads, batch_floor);
+
+		bench_pair(r, floor, sample(g, threads, batch_ours));
+	}
+	threads_stop(g, threads, second);
+	r->floor_what = floor_what;
+	r->aim = BENCH_AIM_RATIO;
+	r->limit = 2;
+	r->target = "<= 2 x";
+	bench_result_done(b, r);
+}
+
+/* ---- Names ----------------------------------------------------------------------------------- */
+
+static void names_new(struct getting *g)
+{
+	uint64_t random = 88172645463325252ULL;
+
+	g->text = calloc(g->n, BENCH_NAME_SIZE);
+	g->names = calloc(g->n, sizeof(*g->names));
+	g->sketch = sketch_new(g->n);
+	if (!g->text || !g->names)
+		errx(1, "no memory for %u names", g->n);
+	for (uint32_t i = 0; i < g->n; i++) {
+		char *name = g->text + (size_t)i * BENCH_NAME_SIZE;
+		uint32_t j;
+
+		bench_name(name, i);
+		sketch_add(g->sketch, name, name);
+		random ^= random << 13, random ^= random >> 7,
+			random ^= random << 17; /* xorshift */
+		j = (uint32_t)(random % (i + 1));
+		g->names[i] = g->names[j];
+		g->names[j] = name;
+	}
+}
+
+static void names_free(struct getting *g)
+{
+	sketch_free(g->sketch);
+	free(g->text);
+	free(g->names);
+}
+
+/* ---- System calls ---------------------------------------------------------------------------- */
+
+/* After this the thread may end the process and nothing else: any other system call kills it. */
+static void seal(void)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+	};
+	struct sock_fprog program = { .len = sizeof(filter) / sizeof(filter[0]), .filter = filter };
+
+	bench_check_errno(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
+	bench_check_errno(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), "seccomp");
+}
+
+int bench_role_sealed(int socket, int shared_fd, const char *argument)
+{
+	DLManagedTensorVersioned *tensor;
+	tl_client *client = bench_connect(argument);
+	int failed = 0;
+
+	(void)socket;
+	(void)shared_fd;
+	bench_check(tl_get(client, "bench/sealed", NULL, &tensor), "bench/sealed");
+	tensor->deleter(tensor);
+	seal();
+	for (unsigned i = 0; i < SEALED_GETS; i++) {
+		if (tl_get(client, "bench/sealed", NULL, &tensor))
+			failed++;
+		else
+			tensor->deleter(tensor);
+	}
+	_exit(failed != 0);
+}
+
+static void system_calls(struct bench *b)
+{
+	struct bench_helper h;
+	struct bench_result *r = bench_result_new(
+		b, "get/system-calls", "", "system calls of %d gets and releases", SEALED_GETS);
+	int status = 0;
+
+	if (!r)
+		return;
+	bench_daemon(b);
+	bench_publish(b->client, "bench/sealed", 4096);
+	bench_settle(b->client);
+	bench_helper_start(&h, "sealed", -1, b->address);
+	waitpid(h.pid, &status, 0);
+	close(h.socket);
+	bench_check(tl_delete(b->client, "bench/sealed"), "deleting");
+	if (!WIFSIGNALED(status) && WEXITSTATUS(status))
+		errx(1, "a get failed");
+	bench_value(r, WIFSIGNALED(status) ? 1 : 0);
+	r->aim = BENCH_AIM_VALUE;
+	r->target = "0";
+	snprintf(r->note, sizeof(r->note), "%s",
+		 WIFSIGNALED(status) ? "at least one: seccomp ended the process"
+				     : "under a seccomp filter that allows none");
+	bench_result_done(b, r);
+}
+
+/* ---- The rows -------------------------------------------------------------------------------- */
+
+static void get_rows(struct bench *b, uint32_t n, uint64_t nbytes)
+{
+	struct getting g = { .n = n };
+	char ids[THREADS][48], bytes[24];
+
+	snprintf(ids[0], sizeof(ids[0]), "get/%u/%llu", n, (unsigned long long)nbytes);
+	snprintf(ids[1], sizeof(ids[1]), "get/%u/%llu/2-threads", n, (unsigned long long)nbytes);
+	if (!bench_wants(b, ids[0]) && !bench_wants(b, ids[1]))
+		return;
+	if (bench_shm_free() < n * nbytes + (64 << 20)) {
+		warnx("%s: no room in /dev/shm, left out", ids[0]);
+		return;
+	}
+	names_new(&g);
+	if (n == BENCH_MANY)
+		bench_many(b);
+	else
+		bench_daemon(b);
+	for (uint32_t i = 0; n != BENCH_MANY && i < n; i++)
+		bench_publish(b->client, g.names[i], nbytes);
+	g.client = bench_connect(n == BENCH_MANY ? b->many_address : b->address);
+	bench_bytes(bytes, sizeof(bytes), nbytes);
+	for (unsigned threads = 1; threads <= THREADS; threads++)
+		measure(b, &g, threads,
+			bench_result_new(b, ids[threads - 1], "ns",
+					 "get + release, %u name%s, %s%s", n, n == 1 ? "" : "s",
+					 bytes, threads == 1 ? "" : ", 2 threads"));
+	tl_close(g.client);
+	for (uint32_t i = 0; n != BENCH_MANY && i < n; i++)
+		bench_check(tl_delete(b->client, g.names[i]), "deleting");
+	names_free(&g);
+}
+
+void bench_get(struct bench *b)
+{
+	uint64_t many = bench_shm_free() > (uint64_t)1 << 30
+				? 4096
+				: 256; /* a container may have little */
+
+	get_rows(b, 1, 4096);
+	get_rows(b, 1, 1 << 20);
+	get_rows(b, 1, 64 << 20);
+	get_rows(b, 1000, 4096);
+	get_rows(b, BENCH_MANY, bench_many_bytes());
+	system_calls(b);
+}

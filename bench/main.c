@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tensorlease-bench: measures what the design promises (docs/PERFORMANCE.md), each thing beside its floor.
+ *
+ * The floor of a row is the least that the machine lets anybody do for the same effect, measured in the same run: one sample of
+ * the floor, one of ours, and so on. Numbers are medians and 99th percentiles of the samples; the ratio is the median of
+ * the pairs' ratios. Slow numbers are no failure: it exits with 0 unless something is broken.
+ *
+ * The first process supervises: it makes the temporary directory, starts the second, which measures, and when that has ended,
+ * however it did, waits for what it left (daemons end by themselves when it does), then removes the directory.
+ */
+#include <err.h>
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench/bench.h"
+
+static const struct bench_role roles[] = {
+	{ "daemon", bench_role_daemon },     { "sealed", bench_role_sealed },
+	{ "echo", bench_role_echo },	     { "descriptors", bench_role_descriptors },
+	{ "waker", bench_role_waker },	     { "sleeper", bench_role_sleeper },
+	{ "consumer", bench_role_consumer }, { "holder", bench_role_holder },
+	{ "mute", bench_role_mute },	     { 0 },
+};
+
+static void usage(FILE *to)
+{
+	fputs("usage: tensorlease-bench [--quick] [--json] [--only REGEX]\n"
+	      "Measures the library and the daemon beside it, with a daemon of its own, each thing beside its floor.\n"
+	      "  --quick       fewer samples: 20 seconds at most\n"
+	      "  --json        print all numbers as JSON\n"
+	      "  --only REGEX  only the rows whose id matches: get/1/4096, get/1000/4096/2-threads, get/system-calls,\n"
+	      "                first, publish/version, publish/no-wait, publish/waits, put, wake/sleep, wake/spin,\n"
+	      "                memory/catalog, memory/daemon, memory/idle, kill\n"
+	      "  --help        print this\n",
+	      to);
+}
+
+/* 0: go on; 1: done; 2: usage. */
+static int parse(struct bench *b, int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "quick", no_argument, NULL, 'q' },
+		{ "json", no_argument, NULL, 'j' },
+		{ "only", required_argument, NULL, 'o' },
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
+	};
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		switch (c) {
+		case 'q':
+			b->quick = true;
+			break;
+		case 'j':
+			b->json = true;
+			break;
+		case 'o':
+			if (b->has_only ||
+			    regcomp(&b->only, optarg, REG_EXTENDED | REG_ICASE | REG_NOSUB)) {
+				warnx("--only %s: not a regular expression, or a second one",
+				      optarg);
+				return 2;
+			}
+			b->has_only = true;
+			break;
+		case 'h':
+			usage(stdout);
+			return 1;
+		default:
+			usage(stderr);
+			return 2;
+		}
+	}
+	if (optind < argc) {
+		usage(stderr);
+		return 2;
+	}
+	return 0;
+}
+
+/* tensorleased, beside this program. */
+static void find_daemon(struct bench *b)
+{
+	static char path[4096];
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - sizeof("tensorleased"));
+	char *slash;
+
+	if (n < 0)
+		err(1, "/proc/self/exe");
+	path[n] = '\0';
+	slash = strrchr(path, '/');
+	memcpy(slash + 1, "tensorleased", sizeof("tensorleased"));
+	if (access(path, X_OK))
+		err(1, "%s", path);
+	b->daemon = path;
+}
+
+static int measure(struct bench *b)
+{
+	static void (*const rows[])(struct bench *) = {
+		bench_get,  bench_first,  bench_publishing, bench_put,
+		bench_wake, bench_memory, bench_kill,
+	};
+
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	bench_print_head(b);
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		rows[i](b);
+	if (b->json)
+		bench_print_json(b);
+	else if (!b->nresults)
+		warnx("--only matches no row");
+	bench_daemons_stop(b);
+	bench_free_results(b);
+	return fflush(stdout) ? 1 : 0;
+}
+
+static volatile sig_atomic_t worker;
+
+static void pass_on(int number)
+{
+	if (worker > 0)
+		kill(worker, number);
+}
+
+/* Waits for the worker, and for daemons that it left behind. The exit code. */
+static int supervise(void)
+{
+	int result = 1, status;
+	pid_t pid;
+
+	for (;;) {
+		pid = waitpid(-1, &status, 0);
+		if (pid < 0 && errno == EINTR)
+			continue;
+		if (pid < 0)
+			return result;
+		if (pid != worker)
+			continue;
+		worker = 0;
+		if (WIFEXITED(status))
+			result = WEXITSTATUS(status);
+		else
+			warnx("ended by signal %d", WTERMSIG(status));
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct bench b = { 0 };
+	char dir[] = "/tmp/tensorlease-bench-XXXXXX", socket_path[64];
+	struct sigaction act = { .sa_handler = pass_on };
+	int r;
+
+	if (argc > 1 && !strcmp(argv[1], "--as"))
+		return bench_helper_main(argc, argv, roles);
+	r = parse(&b, argc, argv);
+	if (r)
+		return r == 1 ? 0 : 2;
+	find_daemon(&b);
+	if (!mkdtemp(dir))
+		err(1, "%s", dir);
+	b.dir = dir;
+	prctl(PR_SET_CHILD_SUBREAPER, 1); /* so that we can wait for a dead worker's daemons */
+	sigaction(SIGINT, &act, NULL);
+	sigaction(SIGTERM, &act, NULL);
+	sigaction(SIGHUP, &act, NULL);
+	worker = fork();
+	if (worker == 0) {
+		signal(SIGINT, SIG_DFL);
+		signal(SIGTERM, SIG_DFL);
+		signal(SIGHUP, SIG_DFL);
+		exit(measure(&b));
+	}
+	r = worker < 0 ? 1 : supervise();
+	snprintf(socket_path, sizeof(socket_path), "%s/socket", dir);
+	unlink(socket_path);
+	if (rmdir(dir))
+		warn("%s", dir);
+	if (b.has_only)
+		regfree(&b.only);
+	return r;
+}

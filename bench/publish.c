@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Create and commit of 4 KiB under one name, again and again, and put of large tensors.
+ *
+ * The floor of a create and commit is a round trip (memory is asked for) and one more message (it is
+ * published), to a helper that does nothing with them. With the version wanted we wait for the commit's
+ * answer; without, a publisher of the same shape should not wait at all, which is counted: voluntary context
+ * switches of the thread during the calls. Those samples are 100 us apart, as a camera's frames are much more.
+ *
+ * The floor of a put is memcpy into a warm shared mapping of that size; there are two, used in turn, since what
+ * was published last must stay readable while the next is written.
+ */
+#include <err.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bench/bench.h"
+
+enum { SMALL = 4096, ECHO = 1 };
+
+static const char name[] = "bench/publish";
+
+/* Answers what begins with ECHO, and drops the rest. */
+int bench_role_echo(int socket, int shared_fd, const char *argument)
+{
+	unsigned char message[256];
+	ssize_t n;
+
+	(void)shared_fd;
+	(void)argument;
+	while ((n = recv(socket, message, sizeof(message), 0)) > 0)
+		if (message[0] == ECHO && send(socket, message, (size_t)n, 0) < 0)
+			return 1;
+	return 0;
+}
+
+/* Messages as long as ours. */
+static double publish_floor(int socket)
+{
+	unsigned char ask[64] = { ECHO }, tell[64] = { 0 };
+	double start = bench_now();
+
+	bench_check_errno((int)send(socket, ask, sizeof(ask), 0), "send");
+	bench_check_errno((int)recv(socket, ask, sizeof(ask), 0), "recv");
+	bench_check_errno((int)send(socket, tell, sizeof(tell), 0), "send");
+	return bench_now() - start;
+}
+
+static double publish_ours(tl_client *client, uint64_t *version)
+{
+	static const int64_t shape = SMALL;
+	static const tl_spec spec = {
+		.size = sizeof(spec), .shape = &shape, .ndim = 1, .dtype = { kDLUInt, 8, 1 }
+	};
+	tl_draft *draft;
+	double start = bench_now();
+
+	bench_check(tl_create(client, name, &spec, &draft), "create");
+	bench_check(tl_commit(draft, version), "commit");
+	return bench_now() - start;
+}
+
+static long waits(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_THREAD, &u);
+	return u.ru_nvcsw;
+}
+
+static void with_version(struct bench *b, struct bench_result *r, int socket)
+{
+	unsigned samples = b->quick ? 3000 : 20000;
+	uint64_t version;
+
+	for (unsigned i = 0; i < samples + 200; i++) {
+		double floor = publish_floor(socket), ours = publish_ours(b->client, &version);
+
+		if (i >= 200)
+			bench_pair(r, floor, ours);
+	}
+}
+
+static void without_version(struct bench *b, struct bench_result *time, struct bench_result *count,
+			    int socket)
+{
+	unsigned samples = b->quick ? 2000 : 10000;
+
+	for (unsigned i = 0; i < samples + 200; i++) {
+		double floor, ours;
+		long before;
+
+		bench_sleep(50e3);
+		floor = publish_floor(socket);
+		bench_sleep(50e3);
+		before = waits();
+		ours = publish_ours(b->client, NULL);
+		before = waits() - before;
+		if (i < 200)
+			continue;
+		if (time)
+			bench_pair(time, floor, ours);
+		if (count)
+			bench_value(count, (double)before);
+	}
+}
+
+static void publish_done(struct bench *b, struct bench_result *r)
+{
+	if (!r)
+		return;
+	r->aim = BENCH_AIM_VALUE;
+	if (r->floor.n) {
+		r->floor_what = "a SEQPACKET round trip and one message";
+		r->limit = 15e3;
+		r->target = "<= 15 us";
+	} else {
+		r->target = "0";
+	}
+	bench_result_done(b, r);
+}
+
+void bench_publishing(struct bench *b)
+{
+	struct bench_result *version, *time, *count;
+	struct bench_helper h;
+
+	version = bench_result_new(b, "publish/version", "us",
+				   "create + commit of 4 KiB, version wanted");
+	time = bench_result_new(b, "publish/no-wait", "us",
+				"create + commit of 4 KiB, version NULL");
+	count = bench_result_new(b, "publish/waits", "", "  times it slept");
+	if (!version && !time && !count)
+		return;
+	bench_daemon(b);
+	bench_helper_start(&h, "echo", -1, NULL);
+	if (version)
+		with_version(b, version, h.socket);
+	publish_done(b, version);
+	if (time || count)
+		without_version(b, time, count, h.socket);
+	publish_done(b, time);
+	publish_done(b, count);
+	bench_helper_stop(&h);
+	bench_check(tl_delete(b->client, name), "deleting");
+}
+
+/* ---- Put ------------------------------------------------------------------------------------- */
+
+static unsigned char *shared_new(size_t size)
+{
+	int fd = memfd_create("bench", MFD_CLOEXEC);
+	void *p;
+
+	bench_check_errno(fd, "memfd_create");
+	bench_check_errno(ftruncate(fd, (off_t)size), "ftruncate");
+	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		err(1, "mmap");
+	close(fd);
+	return memset(p, 1, size);
+}
+
+static void put_samples(struct bench *b, struct bench_result *r, size_t size, unsigned samples)
+{
+	unsigned char *to[2] = { shared_new(size), shared_new(size) }, *from = malloc(size);
+	int64_t shape = (int64_t)size;
+	DLTensor source = { .data = from,
+			    .device = { kDLCPU, 0 },
+			    .ndim = 1,
+			    .dtype = { kDLUInt, 8, 1 },
+			    .shape = &shape };
+	uint64_t version;
+
+	if (!from)
+		err(1, "no memory");
+	memset(from, 2, size);
+	for (unsigned i = 0; i < samples + 6; i++) {
+		double start = bench_now(), floor;
+
+		memcpy(to[i % 2], from, size);
+		__asm__ volatile("" ::"r"(to[i % 2]) : "memory");
+		floor = bench_now() - start;
+		start = bench_now();
+		bench_check(tl_put(b->client, name, &source, NULL, &version), "put");
+		if (i >= 6)
+			bench_pair(r, floor, bench_now() - start);
+	}
+	bench_check(tl_delete(b->client, name), "deleting");
+	munmap(to[0], size);
+	munmap(to[1], size);
+	free(from);
+}
+
+static void put_row(struct bench *b, size_t size, unsigned samples)
+{
+	char id[32], bytes[24];
+	struct bench_result *r;
+
+	snprintf(id, sizeof(id), "put/%zu", size);
+	r = bench_result_new(b, id, "us", "put of %s", bench_bytes(bytes, sizeof(bytes), size));
+	if (!r)
+		return;
+	bench_daemon(b);
+	if (bench_shm_free() > 6 * size)
+		put_samples(b, r, size, samples);
+	else
+		warnx("%s: no room in /dev/shm", id);
+	r->floor_what = "memcpy into a warm shared mapping";
+	r->aim = BENCH_AIM_RATIO;
+	r->limit = 1 / 0.9;
+	r->target = "<= 1.11 x";
+	bench_result_done(b, r);
+}
+
+void bench_put(struct bench *b)
+{
+	put_row(b, 1 << 20, b->quick ? 500 : 3000);
+	put_row(b, 64 << 20, b->quick ? 30 : 150);
+}

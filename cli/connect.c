@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "cli/cli.h"
+#include "cli/out.h"
+
+int cli_connect(struct cli *cli, bool autostart)
+{
+	const char *environment = getenv("TENSORLEASE_SOCKET");
+	bool given = cli->socket || (environment && *environment);
+	tl_connect_options options = { .size = sizeof(options), .address = cli->socket };
+	int r;
+
+	if (autostart && !given)
+		options.flags = TL_CONNECT_AUTOSTART;
+	r = tl_connect(&cli->client, &options);
+	if (!r)
+		return CLI_OK;
+	if (r == -ENOENT || r == -ECONNREFUSED) /* no daemon, which is not "no such tensor" */
+		return cli_fail(cli, CLI_FAILURE, "%s", cli_reason(r));
+	return cli_fail_library(cli, r);
+}

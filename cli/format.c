@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli/format.h"
+#include "cli/out.h"
+
+enum { NS = 1000000000 };
+
+char *format_shape(const int64_t *shape, int ndim)
+{
+	size_t size;
+	char *text;
+	FILE *out;
+
+	if (!ndim)
+		return cli_text("scalar");
+	out = cli_need(open_memstream(&text, &size));
+	for (int i = 0; i < ndim; i++)
+		fprintf(out, "%s%" PRId64, i ? "x" : "", shape[i]);
+	cli_need(fclose(out) ? NULL : text);
+	return text;
+}
+
+char *format_dtype(DLDataType dtype)
+{
+	static const char *const small[] = {
+		"float8_e3m4",	   "float8_e4m3",   "float8_e4m3b11fnuz", "float8_e4m3fn",
+		"float8_e4m3fnuz", "float8_e5m2",   "float8_e5m2fnuz",	  "float8_e8m0fnu",
+		"float6_e2m3fn",   "float6_e3m2fn", "float4_e2m1fn"
+	};
+	static const char *const wide[] = { "int",    "uint",	 "float", "opaque",
+					    "bfloat", "complex", "bool" };
+	char base[32], lanes[16] = "";
+
+	if (dtype.code == kDLBool && dtype.bits == 8)
+		snprintf(base, sizeof(base), "bool");
+	else if (dtype.code <= kDLBool)
+		snprintf(base, sizeof(base), "%s%u", wide[dtype.code], dtype.bits);
+	else if (dtype.code <= kDLFloat4_e2m1fn)
+		snprintf(base, sizeof(base), "%s", small[dtype.code - kDLFloat8_e3m4]);
+	else
+		snprintf(base, sizeof(base), "type%u:%u", dtype.code, dtype.bits);
+	if (dtype.lanes != 1)
+		snprintf(lanes, sizeof(lanes), "x%u", dtype.lanes);
+	return cli_text("%s%s", base, lanes);
+}
+
+char *format_size(uint64_t bytes, bool people)
+{
+	static const char *const units[] = { "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+	double value = (double)bytes;
+	int unit = -1;
+
+	if (!people)
+		return cli_text("%" PRIu64, bytes);
+	if (bytes < 1024)
+		return cli_text("%" PRIu64 " B", bytes);
+	while (value >= 1023.95 && unit < 5) {
+		value /= 1024;
+		unit++;
+	}
+	if (unit < 0) {
+		value /= 1024;
+		unit = 0;
+	}
+	return cli_text("%.1f %s", value, units[unit]);
+}
+
+char *format_span(uint64_t ns)
+{
+	uint64_t s = ns / NS;
+
+	if (ns < NS)
+		return cli_text("%" PRIu64 " ms", ns / 1000000);
+	if (s < 60)
+		return cli_text("%" PRIu64 ".%" PRIu64 " s", s, ns % NS / (NS / 10));
+	if (s < 3600)
+		return cli_text("%" PRIu64 " min %" PRIu64 " s", s / 60, s % 60);
+	if (s < 86400)
+		return cli_text("%" PRIu64 " h %" PRIu64 " min", s / 3600, s / 60 % 60);
+	return cli_text("%" PRIu64 " d %" PRIu64 " h", s / 86400, s / 3600 % 24);
+}
+
+char *format_age(uint64_t realtime_ns)
+{
+	struct timespec now;
+	uint64_t now_ns;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	now_ns = (uint64_t)now.tv_sec * NS + (uint64_t)now.tv_nsec;
+	return format_span(now_ns > realtime_ns ? now_ns - realtime_ns : 0);
+}
+
+char *format_date(uint64_t realtime_ns)
+{
+	time_t s = (time_t)(realtime_ns / NS);
+	char text[32];
+	struct tm tm;
+
+	if (!gmtime_r(&s, &tm) || !strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &tm))
+		return cli_text("%" PRIu64 " ns", realtime_ns);
+	return cli_text("%s.%03u UTC", text, (unsigned)(realtime_ns % NS / 1000000));
+}
+
+char *format_hex(const void *bytes, size_t size)
+{
+	const unsigned char *b = bytes;
+	char *text = cli_need(malloc(2 * size + 1));
+
+	for (size_t i = 0; i < size; i++)
+		snprintf(text + 2 * i, 3, "%02x", b[i]);
+	text[2 * size] = '\0';
+	return text;
+}
+
+void format_double(double value, char text[FORMAT_NUMBER])
+{
+	int digits = 1;
+
+	if (isnan(value)) {
+		strcpy(text, "nan");
+		return;
+	}
+	do {
+		snprintf(text, FORMAT_NUMBER, "%.*g", digits, value);
+	} while (digits++ < 17 && strtod(text, NULL) != value);
+}
+
+void format_float(float value, char text[FORMAT_NUMBER])
+{
+	int digits = 1;
+
+	if (isnan(value)) {
+		strcpy(text, "nan");
+		return;
+	}
+	do {
+		snprintf(text, FORMAT_NUMBER, "%.*g", digits, (double)value);
+	} while (digits++ < 9 && strtof(text, NULL) != value);
+}
+
+/* Bytes of the well-formed UTF-8 character at @s, 0 if there is none. */
+static size_t utf8_length(const unsigned char *s, size_t size)
+{
+	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+	uint32_t c = s[0];
+	size_t n;
+
+	if (c < 0x80)
+		return 1;
+	n = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
+	if (c < 0xc2 || c > 0xf4 || n > size)
+		return 0;
+	c &= 0x7fu >> n;
+	for (size_t i = 1; i < n; i++) {
+		if ((s[i] & 0xc0) != 0x80)
+			return 0;
+		c = c << 6 | (s[i] & 0x3fu);
+	}
+	if (c < least[n] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
+		return 0;
+	return n;
+}
+
+bool format_is_utf8(const char *text, size_t size)
+{
+	const unsigned char *s = (const unsigned char *)text;
+	size_t n;
+
+	for (; size; s += n, size -= n) {
+		n = *s ? utf8_length(s, size) : 0;
+		if (!n)
+			return false;
+	}
+	return true;
+}
+
+char *format_printable(const char *text, size_t size)
+{
+	const unsigned char *s = (const unsigned char *)text;
+	char *out = cli_need(malloc(4 * size + 1)), *at = out;
+	size_t n;
+
+	for (; size; s += n, size -= n) {
+		n = utf8_length(s, size);
+		if (!n || *s < 0x20 || *s == 0x7f || (*s == 0xc2 && s[1] < 0xa0)) {
+			at += snprintf(at, 5, "\\x%02x", *s);
+			n = 1;
+		} else {
+			at = mempcpy(at, s, n);
+		}
+	}
+	*at = '\0';
+	return out;
+}
+
+size_t format_columns(const char *text)
+{
+	size_t n = 0;
+
+	for (; *text; text++)
+		n += ((unsigned char)*text & 0xc0) != 0x80;
+	return n;
+}

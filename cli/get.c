@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The commands that get a tensor: get, wait. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/describe.h"
+#include "cli/format.h"
+#include "cli/npy.h"
+#include "cli/out.h"
+#include "cli/progress.h"
+
+/* Connects and gets cli->args[0] as the options say. An exit code. */
+static int get(struct cli *cli, int64_t default_timeout_ns, DLManagedTensorVersioned **tensor,
+	       tl_info *info)
+{
+	tl_get_options options = { .size = sizeof(options),
+				   .newer_than = cli->newer_than,
+				   .timeout_ns = default_timeout_ns };
+	int r;
+
+	if (cli->given & OPTION_TIMEOUT)
+		options.timeout_ns = cli->timeout_ns;
+	r = cli_connect(cli, options.timeout_ns != 0);
+	if (r)
+		return r;
+	r = tl_get(cli->client, cli->args[0], &options, tensor);
+	if (r)
+		return cli_fail_library(cli, r);
+	r = tl_tensor_info(*tensor, info);
+	if (r) {
+		(*tensor)->deleter(*tensor);
+		return cli_fail_library(cli, r);
+	}
+	return CLI_OK;
+}
+
+static void print_got(const struct cli *cli, const tl_info *info, const DLTensor *tensor)
+{
+	cJSON *object;
+
+	if (!cli->json) {
+		describe_info(cli, info);
+		describe_values(cli, info, tensor);
+		return;
+	}
+	object = json_object();
+	describe_info_json(object, info);
+	describe_values_json(object, info, tensor);
+	json_print(object);
+}
+
+/* Straight from shared memory, which does not change while we hold the tensor. */
+static int write_file(struct cli *cli, const DLTensor *t)
+{
+	char why[NPY_ERROR_TEXT];
+	struct progress progress;
+	int r;
+
+	if (t->device.device_type != kDLCPU)
+		return cli_fail(cli, CLI_FAILURE,
+				"%s is not in the CPU's memory: it cannot be written to a file",
+				cli->args[0]);
+	progress_start(&progress, "writing", cli->output);
+	r = npy_write(cli->output, t->dtype, t->ndim, t->shape, t->data, progress_step, &progress,
+		      why, sizeof(why));
+	progress_end(&progress);
+	return r ? cli_fail(cli, CLI_FAILURE, "%s", why) : CLI_OK;
+}
+
+/* Nothing if the file itself went to stdout. */
+static void print_written(const struct cli *cli, const tl_info *info)
+{
+	cJSON *object;
+	char *size;
+
+	if (!strcmp(cli->output, "-"))
+		return;
+	if (cli->json) {
+		object = json_object();
+		describe_info_json(object, info);
+		json_text(object, "file", cli->output);
+		json_print(object);
+		return;
+	}
+	if (!cli->terminal)
+		return;
+	size = format_size(info->nbytes, true);
+	printf("%s version %" PRIu64 ", %s, written to %s\n", info->name, info->version, size,
+	       cli->output);
+	free(size);
+}
+
+int command_get(struct cli *cli)
+{
+	DLManagedTensorVersioned *tensor;
+	tl_info info;
+	int r;
+
+	r = get(cli, 0, &tensor, &info);
+	if (r)
+		return r;
+	if (cli->output)
+		r = write_file(cli, &tensor->dl_tensor);
+	if (!r && cli->output)
+		print_written(cli, &info);
+	else if (!r)
+		print_got(cli, &info, &tensor->dl_tensor);
+	tensor->deleter(tensor);
+	return r;
+}
+
+int command_wait(struct cli *cli)
+{
+	DLManagedTensorVersioned *tensor;
+	cJSON *object;
+	tl_info info;
+	int r;
+
+	r = get(cli, -1, &tensor, &info);
+	if (r)
+		return r;
+	tensor->deleter(tensor);
+	if (cli->json) {
+		object = json_object();
+		describe_info_json(object, &info);
+		json_print(object);
+	} else {
+		printf(cli->terminal ? "%s version %" PRIu64 "\n" : "%s\t%" PRIu64 "\n", info.name,
+		       info.version);
+	}
+	return CLI_OK;
+}

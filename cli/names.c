@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The commands about names: ls, info, rm. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/describe.h"
+#include "cli/format.h"
+#include "cli/out.h"
+
+/* ---- ls ------------------------------------------------------------------------------------ */
+
+/* What a line of ls tells: a tl_info of 2 KiB for each of 100,000 tensors would be much. */
+struct listed {
+	char *name;
+	cJSON *json; /* or the cells: */
+	char *version, *dtype, *shape, *size, *age;
+};
+
+struct listing {
+	const struct cli *cli;
+	struct listed *rows;
+	size_t count;
+};
+
+static int visit_tensor(const tl_info *info, void *context)
+{
+	struct listing *list = context;
+	bool people = list->cli->terminal;
+	struct listed *row;
+
+	list->rows = cli_grow(list->rows, list->count, sizeof(*list->rows));
+	row = &list->rows[list->count++];
+	*row = (struct listed){ .name = format_printable(info->name, strlen(info->name)) };
+	if (list->cli->json) {
+		row->json = json_object();
+		describe_info_json(row->json, info);
+		return 0;
+	}
+	row->version = cli_text("%" PRIu64, info->version);
+	row->dtype = format_dtype(info->dtype);
+	row->shape = format_shape(info->shape, info->ndim);
+	row->size = format_size(info->nbytes, people);
+	row->age = people ? format_age(info->committed_ns)
+			  : cli_text("%" PRIu64, info->committed_ns);
+	return 0;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp(((const struct listed *)a)->name, ((const struct listed *)b)->name);
+}
+
+static void print_listing_json(const struct listing *list)
+{
+	cJSON *object = json_object(), *array = json_array();
+
+	for (size_t i = 0; i < list->count; i++) {
+		json_add(array, NULL, list->rows[i].json);
+		free(list->rows[i].name);
+	}
+	json_add(object, "tensors", array);
+	json_print(object);
+}
+
+static void print_listing(const struct listing *list)
+{
+	static const char *const headers[] = { "NAME", "VERSION", "DTYPE", "SHAPE", "SIZE", "AGE" };
+	struct table table = { .columns = 6, .right = 1 << 1 | 1 << 4 };
+
+	for (size_t i = 0; i < list->count; i++) {
+		const struct listed *row = &list->rows[i];
+
+		table_row(&table, (char *[]){ row->name, row->version, row->dtype, row->shape,
+					      row->size, row->age });
+	}
+	table_print(&table, headers, list->cli->terminal);
+	table_deinit(&table);
+}
+
+int command_ls(struct cli *cli)
+{
+	struct listing list = { .cli = cli };
+	int r;
+
+	r = cli_connect(cli, false);
+	if (r)
+		return r;
+	r = tl_list(cli->client, cli->nargs ? cli->args[0] : NULL, visit_tensor, &list);
+	if (r)
+		return cli_fail_library(cli, r);
+	if (list.count)
+		qsort(list.rows, list.count, sizeof(*list.rows), compare_names);
+	if (cli->json)
+		print_listing_json(&list);
+	else
+		print_listing(&list);
+	free(list.rows);
+	return CLI_OK;
+}
+
+/* ---- info ---------------------------------------------------------------------------------- */
+
+int command_info(struct cli *cli)
+{
+	cJSON *object;
+	tl_info info;
+	int r;
+
+	r = cli_connect(cli, false);
+	if (r)
+		return r;
+	r = tl_stat(cli->client, cli->args[0], &info);
+	if (r)
+		return cli_fail_library(cli, r);
+	if (!cli->json) {
+		describe_info(cli, &info);
+		return CLI_OK;
+	}
+	object = json_object();
+	describe_info_json(object, &info);
+	json_print(object);
+	return CLI_OK;
+}
+
+/* ---- rm ------------------------------------------------------------------------------------ */
+
+/* What is told of several failures: "not found" only if that was all there was. */
+static int worse(int a, int b)
+{
+	if (a == CLI_OK || b == CLI_OK || a == b)
+		return a ? a : b;
+	return CLI_FAILURE;
+}
+
+static int delete_one(struct cli *cli, const char *name, cJSON *deleted, cJSON *errors)
+{
+	int r = tl_delete(cli->client, name);
+	cJSON *error;
+
+	if (!r) {
+		json_text(deleted, NULL, name);
+		return CLI_OK;
+	}
+	cli_warn("%s", cli_reason(r));
+	error = json_object();
+	json_text(error, "name", name);
+	json_text(error, "error", cli_reason(r));
+	json_i64(error, "code", cli_code(r));
+	json_add(errors, NULL, error);
+	return cli_code(r);
+}
+
+int command_rm(struct cli *cli)
+{
+	cJSON *object, *deleted, *errors;
+	int code, r;
+
+	r = cli_connect(cli, false);
+	if (r)
+		return r;
+	object = json_object();
+	deleted = json_array();
+	errors = json_array();
+	code = CLI_OK;
+	for (int i = 0; i < cli->nargs; i++)
+		code = worse(code, delete_one(cli, cli->args[i], deleted, errors));
+	if (code) { /* like every failure: the first error's words */
+		const cJSON *first = cJSON_GetArrayItem(errors, 0);
+
+		json_text(object, "error", cJSON_GetObjectItem(first, "error")->valuestring);
+		json_i64(object, "code", code);
+		json_add(object, "errors", errors);
+	} else {
+		cJSON_Delete(errors);
+	}
+	json_add(object, "deleted", deleted);
+	if (cli->json)
+		json_print(object);
+	else
+		cJSON_Delete(object);
+	return code;
+}

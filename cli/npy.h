@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Arrays in .npy files, versions 1 to 3, little-endian. Functions return 0 or a negative errno;
+ * then the text in @err says what is wrong, with the file's name and the numbers. One thread at a
+ * time per file.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tensorlease/dlpack.h>
+
+enum {
+	NPY_NDIM_MAX = 64,
+	NPY_ERROR_TEXT = 512,	  /* bytes that do for @err */
+	NPY_HEADER_MAX = 1 << 20, /* bytes; a longer one is refused */
+	NPY_CHUNK = 8 << 20,	  /* bytes between two calls of a progress function */
+};
+
+/* Hears how far it is, at least once; anything but 0 (a negative errno) stops, and is returned. */
+typedef int (*npy_progress)(void *context, uint64_t done, uint64_t total);
+
+struct npy {
+	DLDataType dtype;
+	int32_t ndim;
+	int64_t shape[NPY_NDIM_MAX];
+	uint64_t nbytes;
+	/* The first index runs fastest in the file; false if there is no difference. */
+	bool fortran_order;
+
+	/* npy.c's own */
+	char *path; /* for messages */
+	int fd;	    /* of a regular file, else -1 */
+	uint64_t offset;
+	void *buffer; /* the whole data, if it came through a pipe */
+	void *map;
+	size_t map_size;
+	int64_t strides[NPY_NDIM_MAX];
+};
+
+/*
+ * Opens a file, or "-" for standard input. Everything about the file is checked here, its size too;
+ * what is not a regular file is read to its end. On success close *npy with npy_close(). -EINVAL:
+ * not a .npy file, or a damaged one; -ENOTSUP: a type that is not shared; or what open() says.
+ */
+int npy_open(struct npy *npy, const char *path, char *err, size_t err_len);
+void npy_close(struct npy *npy);
+
+/*
+ * Reads the data, npy->nbytes bytes in the file's order, straight into @dst. @progress may be NULL.
+ */
+int npy_read(struct npy *npy, void *dst, npy_progress progress, void *context, char *err,
+	     size_t err_len);
+
+/*
+ * The data where it lies, mapped, with the strides of its order. *view is valid until npy_close().
+ * If somebody cuts the file off meanwhile, reading the view is a SIGBUS.
+ */
+int npy_view(struct npy *npy, DLTensor *view, char *err, size_t err_len);
+
+/* Can a .npy file hold elements of type @t? If not, -ENOTSUP and why. */
+int npy_dtype_check(DLDataType t, char *err, size_t err_len);
+
+/*
+ * Writes C-contiguous data to a file, or to standard output if @path is "-". A regular file is
+ * replaced at the end, as a whole: after a failure it is what it was. @progress may be NULL.
+ */
+int npy_write(const char *path, DLDataType t, int32_t ndim, const int64_t *shape, const void *data,
+	      npy_progress progress, void *context, char *err, size_t err_len);

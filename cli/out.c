@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/format.h"
+#include "cli/out.h"
+
+void *cli_need(void *pointer)
+{
+	if (!pointer) {
+		fputs("tensorlease: out of memory\n", stderr);
+		exit(CLI_FAILURE);
+	}
+	return pointer;
+}
+
+void *cli_grow(void *rows, size_t count, size_t size)
+{
+	if (count & (count + 1)) /* it has grown to twice as many at 0, 1, 3, 7, ... */
+		return rows;
+	return cli_need(reallocarray(rows, 2 * (count + 1), size));
+}
+
+__attribute__((format(printf, 1, 0))) static char *text_v(const char *format, va_list args)
+{
+	char *text;
+
+	return cli_need(vasprintf(&text, format, args) < 0 ? NULL : text);
+}
+
+char *cli_text(const char *format, ...)
+{
+	va_list args;
+	char *text;
+
+	va_start(args, format);
+	text = text_v(format, args);
+	va_end(args);
+	return text;
+}
+
+/* ---- Errors -------------------------------------------------------------------------------- */
+
+static void warn_text(const char *text)
+{
+	char *shown = format_printable(text, strlen(text));
+
+	fprintf(stderr, "tensorlease: %s\n", shown);
+	free(shown);
+}
+
+void cli_warn(const char *format, ...)
+{
+	va_list args;
+	char *text;
+
+	va_start(args, format);
+	text = text_v(format, args);
+	va_end(args);
+	warn_text(text);
+	free(text);
+}
+
+int cli_fail(struct cli *cli, int code, const char *format, ...)
+{
+	va_list args;
+	cJSON *object;
+	char *text;
+
+	va_start(args, format);
+	text = text_v(format, args);
+	va_end(args);
+	warn_text(text);
+	if (cli->json) {
+		object = json_object();
+		json_text(object, "error", text);
+		json_i64(object, "code", code);
+		json_print(object);
+	}
+	free(text);
+	return code;
+}
+
+int cli_code(int error)
+{
+	switch (error) {
+	case 0:
+		return CLI_OK;
+	case -ENOENT:
+		return CLI_NOT_FOUND;
+	case -ETIMEDOUT:
+	case -EAGAIN:
+		return CLI_TIMEOUT;
+	default:
+		return CLI_FAILURE;
+	}
+}
+
+const char *cli_reason(int error)
+{
+	const char *text = tl_last_error();
+
+	return *text ? text : strerror(-error);
+}
+
+int cli_fail_library(struct cli *cli, int error)
+{
+	return cli_fail(cli, cli_code(error), "%s", cli_reason(error));
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------- */
+
+cJSON *json_object(void)
+{
+	return cli_need(cJSON_CreateObject());
+}
+
+cJSON *json_array(void)
+{
+	return cli_need(cJSON_CreateArray());
+}
+
+void json_add(cJSON *to, const char *key, cJSON *item)
+{
+	cJSON_bool done = key ? cJSON_AddItemToObject(to, key, cli_need(item))
+			      : cJSON_AddItemToArray(to, cli_need(item));
+
+	cli_need(done ? to : NULL);
+}
+
+static void json_raw(cJSON *to, const char *key, const char *text)
+{
+	json_add(to, key, cJSON_CreateRaw(text));
+}
+
+void json_u64(cJSON *to, const char *key, uint64_t value)
+{
+	char text[24];
+
+	snprintf(text, sizeof(text), "%" PRIu64, value);
+	json_raw(to, key, text);
+}
+
+void json_i64(cJSON *to, const char *key, int64_t value)
+{
+	char text[24];
+
+	snprintf(text, sizeof(text), "%" PRId64, value);
+	json_raw(to, key, text);
+}
+
+void json_double(cJSON *to, const char *key, double value)
+{
+	char text[FORMAT_NUMBER];
+
+	format_double(value, text);
+	if (isfinite(value))
+		json_raw(to, key, text);
+	else
+		json_add(to, key, cJSON_CreateString(text));
+}
+
+void json_text(cJSON *to, const char *key, const char *text)
+{
+	char *valid = NULL;
+
+	if (!format_is_utf8(text, strlen(text)))
+		valid = format_printable(text, strlen(text));
+	json_add(to, key, cJSON_CreateString(valid ? valid : text));
+	free(valid);
+}
+
+void json_bool(cJSON *to, const char *key, bool value)
+{
+	json_add(to, key, cJSON_CreateBool(value));
+}
+
+void json_print(cJSON *object)
+{
+	char *text = cli_need(cJSON_PrintUnformatted(object));
+
+	puts(text);
+	cJSON_free(text);
+	cJSON_Delete(object);
+}
+
+/* ---- Text ---------------------------------------------------------------------------------- */
+
+void cli_field(const struct cli *cli, const char *key, const char *format, ...)
+{
+	va_list args;
+
+	printf(cli->terminal ? "%-12s " : "%s\t", key);
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	putchar('\n');
+}
+
+void table_row(struct table *table, char *const *cells)
+{
+	size_t columns = (size_t)table->columns, used = table->rows * columns;
+
+	table->cells = cli_grow(table->cells, table->rows, columns * sizeof(char *));
+	for (size_t i = 0; i < columns; i++)
+		table->cells[used + i] = cli_need(cells[i]);
+	table->rows++;
+}
+
+static void print_cell(const char *text, size_t width, bool right, bool last)
+{
+	int pad = (int)(width - format_columns(text));
+
+	if (right)
+		printf("%*s%s", pad, "", text);
+	else if (last)
+		fputs(text, stdout);
+	else
+		printf("%s%*s", text, pad, "");
+	fputs(last ? "\n" : "  ", stdout);
+}
+
+static void print_aligned(const struct table *table, const char *const *headers)
+{
+	size_t columns = (size_t)table->columns, width[16] = { 0 };
+
+	for (size_t i = 0; i < columns; i++)
+		width[i] = strlen(headers[i]);
+	for (size_t i = 0; i < table->rows * columns; i++) {
+		size_t w = format_columns(table->cells[i]);
+
+		if (w > width[i % columns])
+			width[i % columns] = w;
+	}
+	for (size_t i = 0; i < columns; i++)
+		print_cell(headers[i], width[i], table->right >> i & 1, i + 1 == columns);
+	for (size_t i = 0; i < table->rows * columns; i++)
+		print_cell(table->cells[i], width[i % columns], table->right >> i % columns & 1,
+			   (i + 1) % columns == 0);
+}
+
+void table_print(const struct table *table, const char *const *headers, bool terminal)
+{
+	size_t columns = (size_t)table->columns;
+
+	if (terminal) {
+		print_aligned(table, headers);
+		return;
+	}
+	for (size_t i = 0; i < table->rows * columns; i++)
+		printf("%s%c", table->cells[i], (i + 1) % columns ? '\t' : '\n');
+}
+
+void table_deinit(struct table *table)
+{
+	for (size_t i = 0; i < table->rows * (size_t)table->columns; i++)
+		free(table->cells[i]);
+	free(table->cells);
+}

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* status: the daemon, and with --clients who holds what. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/format.h"
+#include "cli/out.h"
+
+struct clients {
+	tl_client_info *rows;
+	size_t count;
+};
+
+static int visit_client(const tl_client_info *info, void *context)
+{
+	struct clients *clients = context;
+
+	clients->rows = cli_grow(clients->rows, clients->count, sizeof(*clients->rows));
+	clients->rows[clients->count++] = *info;
+	return 0;
+}
+
+static char *label_of(const tl_client_info *info)
+{
+	return format_printable(info->label, strnlen(info->label, sizeof(info->label)));
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------- */
+
+static void status_json(cJSON *to, const tl_status *s)
+{
+	json_text(to, "address", s->address);
+	json_u64(to, "daemon_pid", s->daemon_pid);
+	json_u64(to, "started_ns", s->started_ns);
+	json_u64(to, "capacity", s->capacity);
+	json_u64(to, "bytes_used", s->bytes_used);
+	json_u64(to, "bytes_warm", s->bytes_warm);
+	json_u64(to, "commits", s->commits);
+	json_u64(to, "tensors", s->tensors);
+	json_u64(to, "max_tensors", s->max_tensors);
+	json_u64(to, "retired", s->retired);
+	json_u64(to, "drafts", s->drafts);
+	json_u64(to, "segments", s->segments);
+	json_u64(to, "clients", s->clients);
+	json_u64(to, "max_clients", s->max_clients);
+}
+
+static int visit_holding_json(const tl_holding *holding, void *context)
+{
+	cJSON *object = json_object();
+
+	json_text(object, "name", holding->name);
+	json_u64(object, "version", holding->version);
+	json_u64(object, "bytes", holding->nbytes);
+	json_u64(object, "leases", holding->leases);
+	json_bool(object, "retired", holding->retired);
+	json_add(context, NULL, object);
+	return 0;
+}
+
+/* -ENOENT from tl_list_holdings(): the client left meanwhile. */
+static int client_json(struct cli *cli, cJSON *to, const tl_client_info *info)
+{
+	cJSON *object = json_object(), *holdings = json_array();
+	char *label = label_of(info);
+	int r;
+
+	json_u64(object, "id", info->id);
+	json_u64(object, "pid", info->pid);
+	json_u64(object, "uid", info->uid);
+	json_u64(object, "gid", info->gid);
+	json_text(object, "label", label);
+	json_bool(object, "self", info->pid == (uint32_t)getpid());
+	json_u64(object, "drafts", info->drafts);
+	json_u64(object, "leases", info->leases);
+	json_u64(object, "tensors_held", info->tensors_held);
+	json_u64(object, "bytes_held", info->bytes_held);
+	json_add(object, "holdings", holdings);
+	json_add(to, NULL, object);
+	free(label);
+	r = tl_list_holdings(cli->client, info->id, visit_holding_json, holdings);
+	return r == -ENOENT ? 0 : r;
+}
+
+static int print_json(struct cli *cli, const tl_status *status, const struct clients *clients)
+{
+	cJSON *object = json_object(), *array;
+	int r = 0;
+
+	status_json(object, status);
+	if (cli->given & OPTION_CLIENTS) {
+		array = json_array();
+		for (size_t i = 0; i < clients->count && !r; i++)
+			r = client_json(cli, array, &clients->rows[i]);
+		json_add(object, "client_list", array);
+	}
+	if (r) {
+		cJSON_Delete(object);
+		return cli_fail_library(cli, r);
+	}
+	json_print(object);
+	return CLI_OK;
+}
+
+/* ---- Text ---------------------------------------------------------------------------------- */
+
+static void print_bytes(const struct cli *cli, const tl_status *s)
+{
+	char *used = format_size(s->bytes_used, cli->terminal);
+	char *warm = format_size(s->bytes_warm, cli->terminal);
+	char *capacity = format_size(s->capacity, cli->terminal);
+
+	if (cli->terminal) {
+		cli_field(cli, "memory", "%s of %s used (%.1f %%), %s of that kept warm", used,
+			  capacity,
+			  s->capacity ? 100.0 * (double)s->bytes_used / (double)s->capacity : 0.0,
+			  warm);
+	} else {
+		cli_field(cli, "bytes_used", "%s", used);
+		cli_field(cli, "bytes_warm", "%s", warm);
+		cli_field(cli, "capacity", "%s", capacity);
+	}
+	free(used);
+	free(warm);
+	free(capacity);
+}
+
+static void print_status(const struct cli *cli, const tl_status *s)
+{
+	char *uptime = format_age(s->started_ns), *date = format_date(s->started_ns);
+
+	cli_field(cli, "address", "%s", s->address);
+	cli_field(cli, "daemon_pid", "%u", s->daemon_pid);
+	if (cli->terminal)
+		cli_field(cli, "uptime", "%s, since %s", uptime, date);
+	else
+		cli_field(cli, "started_ns", "%" PRIu64, s->started_ns);
+	print_bytes(cli, s);
+	if (cli->terminal) {
+		cli_field(cli, "tensors", "%u of %u", s->tensors, s->max_tensors);
+		cli_field(cli, "clients", "%u of %u", s->clients, s->max_clients);
+	} else {
+		cli_field(cli, "tensors", "%u", s->tensors);
+		cli_field(cli, "max_tensors", "%u", s->max_tensors);
+		cli_field(cli, "clients", "%u", s->clients);
+		cli_field(cli, "max_clients", "%u", s->max_clients);
+	}
+	cli_field(cli, "retired", "%u", s->retired);
+	cli_field(cli, "drafts", "%u", s->drafts);
+	cli_field(cli, "segments", "%u", s->segments);
+	cli_field(cli, "commits", "%" PRIu64, s->commits);
+	free(uptime);
+	free(date);
+}
+
+struct holdings {
+	const struct cli *cli;
+	const tl_client_info *client;
+	const char *label;
+	struct table *table;
+};
+
+static int visit_holding(const tl_holding *holding, void *context)
+{
+	const struct holdings *h = context;
+
+	table_row(h->table,
+		  (char *[]){ cli_text("%" PRIu64, h->client->id), cli_text("%s", h->label),
+			      format_printable(holding->name, strlen(holding->name)),
+			      cli_text("%" PRIu64, holding->version),
+			      format_size(holding->nbytes, h->cli->terminal),
+			      cli_text("%" PRIu64, holding->leases),
+			      cli_text("%s", holding->retired ? "retired" : "live") });
+	return 0;
+}
+
+static void print_clients(const struct cli *cli, const struct clients *clients)
+{
+	static const char *const headers[] = { "CLIENT", "PID",	   "UID",     "LABEL",
+					       "DRAFTS", "LEASES", "TENSORS", "SIZE" };
+	struct table table = { .columns = 8, .right = 0xf7 };
+
+	for (size_t i = 0; i < clients->count; i++) {
+		const tl_client_info *c = &clients->rows[i];
+
+		table_row(&table,
+			  (char *[]){ cli_text("%" PRIu64, c->id), cli_text("%u", c->pid),
+				      cli_text("%u", c->uid), label_of(c),
+				      cli_text("%u", c->drafts), cli_text("%" PRIu64, c->leases),
+				      cli_text("%" PRIu64, c->tensors_held),
+				      format_size(c->bytes_held, cli->terminal) });
+	}
+	putchar('\n');
+	table_print(&table, headers, cli->terminal);
+	table_deinit(&table);
+}
+
+static int print_holdings(struct cli *cli, const struct clients *clients)
+{
+	static const char *const headers[] = { "CLIENT", "LABEL",  "HOLDS", "VERSION",
+					       "SIZE",	 "LEASES", "STATE" };
+	struct table table = { .columns = 7, .right = 0x39 };
+	int r = 0;
+
+	for (size_t i = 0; i < clients->count && (!r || r == -ENOENT); i++) {
+		char *label = label_of(&clients->rows[i]);
+		struct holdings h = { cli, &clients->rows[i], label, &table };
+
+		r = tl_list_holdings(cli->client, clients->rows[i].id, visit_holding, &h);
+		free(label);
+	}
+	if (r && r != -ENOENT) {
+		table_deinit(&table);
+		return cli_fail_library(cli, r);
+	}
+	putchar('\n');
+	if (table.rows || !cli->terminal)
+		table_print(&table, headers, cli->terminal);
+	else
+		puts("no client holds a tensor");
+	table_deinit(&table);
+	return CLI_OK;
+}
+
+int command_status(struct cli *cli)
+{
+	tl_status status = { .size = sizeof(status) };
+	struct clients clients = { 0 };
+	int r;
+
+	r = cli_connect(cli, false);
+	if (r)
+		return r;
+	r = tl_get_status(cli->client, &status);
+	if (!r && cli->given & OPTION_CLIENTS)
+		r = tl_list_clients(cli->client, visit_client, &clients);
+	if (r)
+		r = cli_fail_library(cli, r);
+	else if (cli->json)
+		r = print_json(cli, &status, &clients);
+	else {
+		print_status(cli, &status);
+		if (cli->given & OPTION_CLIENTS) {
+			print_clients(cli, &clients);
+			r = print_holdings(cli, &clients);
+		}
+	}
+	free(clients.rows);
+	return r;
+}

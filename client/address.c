@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Addresses: which socket, connecting to it, and autostart.
+ * The directory under /tmp and the one under $XDG_RUNTIME_DIR are trusted only if they are directories of ours with
+ * mode 0700 and no symbolic link: whoever can write there could put a socket of his own in the daemon's place.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/address.h"
+#include "client/error.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+#define SYSTEM_SOCKET "/run/tensorlease/socket"
+#define DAEMON_NAME   "tensorleased"
+
+enum { EXIT_SERVED = 3 }; /* tensorleased: another daemon serves this address */
+
+extern char **environ;
+
+/* ---- Which ---- */
+
+static int put_address(char *out, size_t size, const char *directory, const char *name)
+{
+	int n = snprintf(out, size, "%s%s", directory, name);
+
+	if (n < 0 || (size_t)n >= size)
+		return tl_fail(-EINVAL, "the socket's path '%s...' is longer than the %zu bytes that the kernel takes", out,
+			       size - 1);
+	return 0;
+}
+
+int address_find(char *out, size_t size, const char *asked)
+{
+	const char *from_env = secure_getenv("TENSORLEASE_SOCKET");
+	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
+	char directory[64];
+
+	if (asked && !*asked)
+		return tl_fail(-EINVAL, "options->address is empty");
+	if (asked)
+		return put_address(out, size, asked, "");
+	if (from_env && *from_env)
+		return put_address(out, size, from_env, "");
+	if (!access(SYSTEM_SOCKET, F_OK))
+		return put_address(out, size, SYSTEM_SOCKET, "");
+	if (runtime && *runtime)
+		return put_address(out, size, runtime, "/tensorlease/socket");
+	snprintf(directory, sizeof(directory), "/tmp/tensorlease-%u", (unsigned)geteuid());
+	return put_address(out, size, directory, "/socket");
+}
+
+/* The private directories are those that address_find() makes up; a caller's own path is his business. */
+static bool in_private_directory(const char *address, char *directory, size_t size)
+{
+	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
+	const char *slash = strrchr(address, '/');
+	char expected[PATH_MAX];
+
+	if (!slash || strcmp(slash, "/socket") != 0 || (size_t)(slash - address) >= size)
+		return false;
+	memcpy(directory, address, (size_t)(slash - address));
+	directory[slash - address] = '\0';
+	snprintf(expected, sizeof(expected), "/tmp/tensorlease-%u", (unsigned)geteuid());
+	if (!strcmp(directory, expected))
+		return true;
+	if (!runtime || !*runtime)
+		return false;
+	snprintf(expected, sizeof(expected), "%s/tensorlease", runtime);
+	return !strcmp(directory, expected);
+}
+
+static int check_directory(const char *directory)
+{
+	struct stat st;
+
+	if (lstat(directory, &st))
+		return tl_fail(-errno, "%s: %m", directory);
+	if (!S_ISDIR(st.st_mode))
+		return tl_fail(-EACCES, "%s is not a directory", directory);
+	if (st.st_uid != geteuid())
+		return tl_fail(-EACCES, "%s belongs to uid %u, not to us (%u)", directory, (unsigned)st.st_uid,
+			       (unsigned)geteuid());
+	if ((st.st_mode & 07777) != 0700)
+		return tl_fail(-EACCES, "%s has mode %04o, not 0700", directory, (unsigned)st.st_mode & 07777);
+	return 0;
+}
+
+/* ---- Connecting ---- */
+
+static int connect_failure(int r, const char *address)
+{
+	switch (r) {
+	case -ENOENT:
+		return tl_fail(r, "no daemon: there is no socket %s; start tensorleased, or say where it is "
+				  "($TENSORLEASE_SOCKET)",
+			       address);
+	case -ECONNREFUSED:
+		return tl_fail(r, "no daemon listens at %s; start tensorleased", address);
+	case -ETIMEDOUT:
+		return tl_fail(r, "the daemon at %s did not take the connection in time", address);
+	case -EACCES:
+	case -EPERM:
+		return tl_fail(-EACCES, "the socket %s is not for this user: %m", address);
+	default:
+		return tl_fail(r, "connecting to %s: %m", address);
+	}
+}
+
+int address_connect(const char *address, int64_t deadline, int *socket_out)
+{
+	struct sockaddr_un sun = { .sun_family = AF_UNIX };
+	int64_t left = deadline_left_ns(deadline);
+	struct timeval tv = { .tv_sec = left / NS_PER_SEC, .tv_usec = left % NS_PER_SEC / 1000 + 1 };
+	char directory[sizeof(sun.sun_path)];
+	int r;
+
+	if (in_private_directory(address, directory, sizeof(directory)) && !access(directory, F_OK)) {
+		r = check_directory(directory);
+		if (r)
+			return r;
+	}
+	*socket_out = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (*socket_out < 0)
+		return tl_fail(-errno, "making a socket: %m");
+	if (deadline != DEADLINE_NEVER) /* how long connect() waits if the daemon's backlog is full */
+		setsockopt(*socket_out, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
+	memcpy(sun.sun_path, address, strlen(address) + 1);
+	do {
+		r = connect(*socket_out, (struct sockaddr *)&sun, sizeof(sun)) ? -errno : 0;
+	} while (r == -EINTR && !deadline_passed(deadline));
+	if (r)
+		return connect_failure(r == -EAGAIN || r == -EINTR ? -ETIMEDOUT : r, address);
+	return 0;
+}
+
+/* ---- Autostart ---- */
+
+static bool is_program(const char *path)
+{
+	struct stat st;
+
+	return !stat(path, &st) && S_ISREG(st.st_mode) && !access(path, X_OK);
+}
+
+/* @directory of @file, then @relative to it. */
+static bool beside(char *out, size_t size, const char *file, const char *relative)
+{
+	const char *slash = strrchr(file, '/');
+	int n;
+
+	if (!slash)
+		return false;
+	n = snprintf(out, size, "%.*s/%s", (int)(slash - file), file, relative);
+	return n > 0 && (size_t)n < size && is_program(out);
+}
+
+static bool beside_file(char *out, size_t size, const char *file)
+{
+	static const char *const places[] = { "../bin/" DAEMON_NAME, "../../bin/" DAEMON_NAME, DAEMON_NAME };
+
+	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++)
+		if (beside(out, size, file, places[i]))
+			return true;
+	return false;
+}
+
+static bool in_path(char *out, size_t size)
+{
+	const char *path = secure_getenv("PATH");
+
+	while (path && *path) {
+		size_t n = strcspn(path, ":");
+		int length = snprintf(out, size, "%.*s/" DAEMON_NAME, (int)n, path);
+
+		if (n && length > 0 && (size_t)length < size && is_program(out))
+			return true;
+		path += n + (path[n] == ':');
+	}
+	return false;
+}
+
+static int find_daemon(char *out, size_t size)
+{
+	const char *asked = secure_getenv("TENSORLEASE_DAEMON");
+	char self[PATH_MAX];
+	Dl_info info;
+	ssize_t n;
+
+	if (asked && *asked) {
+		snprintf(out, size, "%s", asked);
+		if (is_program(out))
+			return 0;
+		return tl_fail(-ENOENT, "$TENSORLEASE_DAEMON is %s, which is no program", asked);
+	}
+	if (dladdr((void *)tl_version, &info) && info.dli_fname && realpath(info.dli_fname, self) &&
+	    beside_file(out, size, self))
+		return 0;
+	n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	if (n > 0) {
+		self[n] = '\0';
+		if (beside_file(out, size, self))
+			return 0;
+	}
+#ifdef BINDIR
+	snprintf(out, size, "%s/%s", BINDIR, DAEMON_NAME);
+	if (is_program(out))
+		return 0;
+#endif
+	if (in_path(out, size))
+		return 0;
+	return tl_fail(-ENOENT, "no program " DAEMON_NAME " to start: neither beside this library or program, nor in $PATH; "
+				"$TENSORLEASE_DAEMON may name it");
+}
+
+static int make_private_directory(const char *address)
+{
+	char directory[PATH_MAX];
+
+	if (!in_private_directory(address, directory, sizeof(directory)))
+		return 0;
+	if (mkdir(directory, 0700) && errno != EEXIST)
+		return tl_fail(-errno, "making the directory %s: %m", directory);
+	return check_directory(directory);
+}
+
+/* The program in a session of its own, with no signal blocked or ignored, and nothing of ours open. */
+static int spawn_daemon(pid_t *pid, const char *program, const char *address)
+{
+	char *const argv[] = { (char *)program,	  (char *)"--socket", (char *)address, (char *)"--idle-exit",
+			       (char *)"--log-level", (char *)"warn",	  NULL };
+	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attr;
+	sigset_t none, all;
+	int r;
+
+	sigemptyset(&none);
+	sigfillset(&all);
+	posix_spawnattr_init(&attr);
+	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	posix_spawnattr_setsigmask(&attr, &none);
+	posix_spawnattr_setsigdefault(&attr, &all);
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+	posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+	r = posix_spawn(pid, program, &actions, &attr, argv, environ);
+	posix_spawn_file_actions_destroy(&actions);
+	posix_spawnattr_destroy(&attr);
+	return r ? tl_fail(-r, "starting %s: %m", program) : 0;
+}
+
+static void nap(int64_t ns)
+{
+	struct timespec ts = { .tv_sec = ns / NS_PER_SEC, .tv_nsec = ns % NS_PER_SEC };
+
+	nanosleep(&ts, NULL);
+}
+
+/* The started process ends when its daemon listens. Only this pid is waited for: other children are not ours. */
+static int wait_for_daemon(pid_t pid, const char *program, const char *address, int64_t deadline)
+{
+	for (;;) {
+		int status;
+		pid_t got = waitpid(pid, &status, WNOHANG);
+
+		if (got < 0 && errno != EINTR)
+			return 0; /* SIGCHLD is ignored, or somebody reaps everything: connecting will tell */
+		if (got == pid && WIFEXITED(status) &&
+		    (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == EXIT_SERVED))
+			return 0;
+		if (got == pid && WIFEXITED(status))
+			return tl_fail(-ECONNREFUSED, "%s --socket %s ended with status %d", program, address,
+				       WEXITSTATUS(status));
+		if (got == pid && WIFSIGNALED(status))
+			return tl_fail(-ECONNREFUSED, "%s --socket %s was killed by signal %d", program, address,
+				       WTERMSIG(status));
+		if (deadline_passed(deadline))
+			return tl_fail(-ETIMEDOUT, "%s --socket %s (pid %d) does not listen in time", program, address,
+				       (int)pid);
+		nap(2 * NS_PER_MS);
+	}
+}
+
+int address_autostart(const char *address, int64_t deadline)
+{
+	char program[PATH_MAX];
+	pid_t pid;
+	int r;
+
+	r = find_daemon(program, sizeof(program));
+	if (r)
+		return r;
+	r = make_private_directory(address);
+	if (r)
+		return r;
+	r = spawn_daemon(&pid, program, address);
+	if (r)
+		return r;
+	return wait_for_daemon(pid, program, address, deadline);
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the daemon's socket is, connecting to it, and starting a daemon for this user. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * The address as tl_connect() documents it, into @out of @size bytes.
+ */
+int address_find(char *out, size_t size, const char *asked);
+
+/* Connects. *@socket is set as soon as there is one, also on failure: the caller closes it. */
+int address_connect(const char *address, int64_t deadline, int *socket);
+
+/* Starts tensorleased at @address and waits until it listens, or somebody else's does. */
+int address_autostart(const char *address, int64_t deadline);

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Drafts asked for ahead: a producer that commits the same size again and again asks for the next draft right behind a
+ * commit, and finds the answer there when it wants to create. The daemon may take such a draft back as
+ * long as it is unused, so it is taken into use like a lease. What is never used is given back with the
+ * connection, or when another size needs the place.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "client/client.h"
+#include "client/lease.h"
+#include "client/produce.h"
+#include "proto/conn.h"
+#include "util/clock.h"
+
+struct ahead {
+	struct request request;
+	struct conn_message answer;
+	uint64_t nbytes;
+	uint32_t extra;
+};
+
+void draft_abort_ref(struct session *s, uint64_t ref, int64_t deadline)
+{
+	struct wire_ref m = { .header = { .type = WIRE_ABORT, .length = sizeof(m) }, .ref = ref };
+
+	session_send(s, &m, deadline);
+}
+
+/* Is it worth it: was that size committed before? Remembers that it was now. */
+static bool size_again(struct session *s, uint64_t nbytes, uint32_t extra)
+{
+	struct size_use *u;
+
+	for (unsigned i = 0; i < SESSION_SIZES; i++) {
+		u = &s->sizes[i];
+		if (u->commits && u->nbytes == nbytes && u->extra == extra) {
+			u->commits++;
+			return true;
+		}
+	}
+	u = &s->sizes[s->next_size++ % SESSION_SIZES];
+	*u = (struct size_use){ .nbytes = nbytes, .extra = extra, .commits = 1 };
+	return false;
+}
+
+static struct ahead **find(struct session *s, uint64_t nbytes, uint32_t extra)
+{
+	for (unsigned i = 0; i < SESSION_AHEAD; i++) {
+		struct ahead *a = s->ahead[i];
+
+		if (a && a->nbytes == nbytes && a->extra == extra)
+			return &s->ahead[i];
+	}
+	return NULL;
+}
+
+/* A place for one more; the oldest one's, if all are taken: that is returned too, to be given back. */
+static struct ahead **place(struct session *s, struct ahead **evicted)
+{
+	struct ahead **at;
+
+	*evicted = NULL;
+	for (unsigned i = 0; i < SESSION_AHEAD; i++)
+		if (!s->ahead[i])
+			return &s->ahead[i];
+	at = &s->ahead[s->next_ahead++ % SESSION_AHEAD];
+	*evicted = *at;
+	*at = NULL;
+	return at;
+}
+
+/* Gives one back that nobody uses. If its answer is still to come, the reader of the socket aborts the draft. */
+static void give_back(struct session *s, struct ahead *a, int64_t deadline)
+{
+	if (!a)
+		return;
+	session_forget(s, &a->request);
+	if (a->request.done && !a->request.result && a->answer.header.type == WIRE_DRAFT)
+		draft_abort_ref(s, ((const struct wire_draft *)(const void *)a->answer.bytes)->ref, deadline);
+	free(a);
+}
+
+void ahead_next(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline)
+{
+	struct wire_create m = {
+		.header = { .type = WIRE_CREATE, .length = sizeof(m) },
+		.nbytes = nbytes,
+		.flags = WIRE_CREATE_AHEAD,
+		.extra = extra,
+	};
+	struct ahead *a, *evicted = NULL;
+	struct ahead **at;
+
+	if (!nbytes)
+		return;
+	pthread_mutex_lock(&s->produce_mutex);
+	if (size_again(s, nbytes, extra) && !find(s, nbytes, extra) && (a = malloc(sizeof(*a)))) {
+		a->nbytes = nbytes;
+		a->extra = extra;
+		at = place(s, &evicted);
+		if (session_ask(s, &m, 0, &a->request, &a->answer))
+			free(a); /* the socket is full, or gone: without then */
+		else
+			*at = a;
+	}
+	pthread_mutex_unlock(&s->produce_mutex);
+	give_back(s, evicted, deadline);
+}
+
+/*
+ * Takes the draft into use: our count, then the daemon's word.
+ *
+ * ORDER: as G2 and G3 in lease.h. The daemon takes an unused draft back by word = RETIRED, then looks at our count:
+ * one of us sees the other. The count and the list of drafts change under one lock: fork() reads both.
+ */
+static bool take_into_use(struct session *s, struct tl_draft *draft, uint64_t ref)
+{
+	uint32_t slot = ref_slot(ref);
+	bool ours;
+
+	pthread_mutex_lock(&s->produce_mutex);
+	atomic_fetch_add(&s->held[slot], 1);
+	ours = atomic_load(&s->rows[slot].word) == row_word(ref_generation(ref), ROW_DRAFT);
+	if (ours) {
+		draft->ref = ref;
+		draft->hold = true;
+		list_add_tail(&s->drafts, &draft->link);
+	}
+	pthread_mutex_unlock(&s->produce_mutex);
+	return ours;
+}
+
+bool ahead_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline, struct tl_draft *draft,
+		struct wire_draft *out)
+{
+	struct ahead *a = NULL;
+	struct ahead **at;
+	int r;
+
+	pthread_mutex_lock(&s->produce_mutex);
+	at = find(s, nbytes, extra);
+	if (at) {
+		a = *at;
+		*at = NULL;
+	}
+	pthread_mutex_unlock(&s->produce_mutex);
+	if (!a)
+		return false;
+
+	r = session_await(s, &a->request, deadline);
+	if (!r && a->answer.header.type != WIRE_DRAFT)
+		r = -ENOENT; /* there was no room for it */
+	if (!r) {
+		memcpy(out, a->answer.bytes, sizeof(*out));
+		if (ref_slot(out->ref) >= s->slots || !take_into_use(s, draft, out->ref)) {
+			if (ref_slot(out->ref) < s->slots)
+				lease_release(s, ref_slot(out->ref));
+			draft_abort_ref(s, out->ref, deadline);
+			r = -ENOENT; /* taken back */
+		}
+	}
+	free(a);
+	return !r;
+}
+
+void ahead_deinit(struct session *s)
+{
+	for (unsigned i = 0; i < SESSION_AHEAD; i++) {
+		free(s->ahead[i]);
+		s->ahead[i] = NULL;
+	}
+}

@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The catalog as a client reads it. The daemon changes it meanwhile; what is believed without a lease is only
+ * single words. A name's text, and a row, are read under a lease on the row that mentions the name.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "client/catalog.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/fork.h"
+#include "client/lease.h"
+#include "client/tensor_lease.h"
+
+enum { STALE_READS_MAX = 10000 };
+
+bool chunks_read(const struct session *s, uint32_t chunk, size_t from, void *to, size_t n)
+{
+	unsigned char *out = to;
+
+	while (n) {
+		const struct catalog_chunk *c = &s->chunks[chunk];
+		size_t part;
+
+		if (chunk >= s->max_chunks)
+			return false;
+		if (from >= CATALOG_CHUNK_BYTES) {
+			from -= CATALOG_CHUNK_BYTES;
+			chunk = c->next;
+			continue;
+		}
+		part = CATALOG_CHUNK_BYTES - from < n ? CATALOG_CHUNK_BYTES - from : n;
+		memcpy(out, c->bytes + from, part);
+		out += part;
+		n -= part;
+		from = 0;
+		chunk = c->next;
+	}
+	return true;
+}
+
+/* ---- Names ---- */
+
+static bool long_name_is(const struct session *s, const struct catalog_name *name, const struct name_key *key)
+{
+	char text[TL_NAME_MAX];
+
+	return chunks_read(s, name->chunk, 0, text, key->len) && !memcmp(text, key->text, key->len);
+}
+
+/* Under a lease on a row that mentions the name. */
+static inline bool name_is(const struct session *s, const struct catalog_name *name, const struct name_key *key)
+{
+	if (name->len != key->len)
+		return false;
+	if (key->len <= CATALOG_INLINE_NAME)
+		return !memcmp(name->text, key->text, key->len);
+	return key->len <= TL_NAME_MAX && long_name_is(s, name, key);
+}
+
+/*
+ * The lease on what the entry at @index means, if it is the name that is looked for: 0 and *@ref;
+ * LEASE_E_GONE: it is another name's, or nobody's; other outcomes end the search.
+ */
+static inline int take_entry(struct session *s, const struct name_key *key, uint32_t index, uint64_t newer_than,
+			     uint64_t *ref)
+{
+	const struct catalog_name *name = &s->names[index];
+	const struct catalog_row *row;
+	int r;
+
+	/* A new version may have come between reading `current` and G3: it says so by then, so read it again. */
+	for (unsigned n = 0; n < STALE_READS_MAX; n++) {
+		*ref = atomic_load_explicit(&name->current, memory_order_acquire);
+		if (!*ref)
+			return LEASE_E_GONE;
+		r = lease_hold(s, *ref);
+		if (r == LEASE_E_GONE)
+			continue;
+		if (r)
+			return r;
+		row = &s->rows[ref_slot(*ref)];
+		if (row->name == index && name_is(s, name, key)) {
+			if (row->version > newer_than)
+				return 0;
+			r = LEASE_E_OLD;
+		} else {
+			r = LEASE_E_GONE;
+		}
+		lease_release(s, ref_slot(*ref));
+		return r;
+	}
+	return tl_fail(-EPROTO, "the catalog's entry %u names a tensor that is not live", index);
+}
+
+/*
+ * ORDER: names_unlinked is read before the bucket (acquire) and again after the walk (the fence keeps the walk's loads
+ * before it): an entry that was unlinked, and perhaps linked elsewhere, while we stood on it led us astray, and
+ * was counted before.
+ */
+int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref)
+{
+	const _Atomic uint32_t *bucket = &s->buckets[(key->hash >> 32) & s->bucket_mask];
+	uint64_t unlinked;
+
+	do {
+		uint32_t steps = 0;
+		uint32_t index;
+
+		unlinked = atomic_load(&s->catalog->names_unlinked);
+		index = atomic_load_explicit(bucket, memory_order_acquire);
+		for (; index < s->max_names && steps < s->max_names; steps++) {
+			const struct catalog_name *name = &s->names[index];
+
+			if (atomic_load_explicit(&name->hash, memory_order_acquire) == (uint32_t)key->hash) {
+				int r = take_entry(s, key, index, newer_than, ref);
+
+				if (r != LEASE_E_GONE)
+					return r;
+			}
+			index = atomic_load_explicit(&name->next, memory_order_acquire);
+		}
+		atomic_thread_fence(memory_order_acquire);
+	} while (atomic_load(&s->catalog->names_unlinked) != unlinked);
+	return session_served(s) ? LEASE_E_NONE : LEASE_E_UNSERVED;
+}
+
+/* ---- Rows, under a lease ---- */
+
+static int broken_chain(void)
+{
+	return tl_fail(-EPROTO, "a chain of chunks in the catalog is too short");
+}
+
+int row_shape(const struct session *s, const struct catalog_row *row, int64_t *shape)
+{
+	if (row->ndim <= CATALOG_INLINE_NDIM)
+		memcpy(shape, row->shape, row->ndim * sizeof(*shape));
+	else if (row->ndim > TL_NDIM_MAX || !chunks_read(s, row->chunk, 0, shape, row->ndim * sizeof(*shape)))
+		return broken_chain();
+	return 0;
+}
+
+static int row_metadata(const struct session *s, const struct catalog_row *row, unsigned char *to)
+{
+	size_t shape_bytes = row->ndim > CATALOG_INLINE_NDIM ? row->ndim * sizeof(int64_t) : 0;
+
+	if (row->meta_len <= CATALOG_INLINE_META)
+		memcpy(to, row->meta, row->meta_len);
+	else if (row->meta_len > TL_METADATA_MAX || !chunks_read(s, row->chunk, shape_bytes, to, row->meta_len))
+		return broken_chain();
+	return 0;
+}
+
+static int row_name(const struct session *s, const struct catalog_row *row, char *to)
+{
+	const struct catalog_name *name = &s->names[row->name];
+
+	if (row->name >= s->max_names || name->len > TL_NAME_MAX)
+		return broken_chain();
+	if (name->len <= CATALOG_INLINE_NAME)
+		memcpy(to, name->text, name->len);
+	else if (!chunks_read(s, name->chunk, 0, to, name->len))
+		return broken_chain();
+	to[name->len] = '\0';
+	return 0;
+}
+
+int row_info(const struct session *s, const struct catalog_row *row, tl_info *info)
+{
+	int r;
+
+	info->version = row->version;
+	info->nbytes = row->nbytes;
+	info->committed_ns = row->committed_ns;
+	info->flags = (row->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) | DLPACK_FLAG_BITMASK_READ_ONLY;
+	info->dtype = (DLDataType){ row->dtype_code, row->dtype_bits, row->dtype_lanes };
+	info->device = (DLDevice){ kDLCPU, 0 };
+	info->uid = row->uid;
+	info->ndim = row->ndim;
+	info->metadata_size = row->meta_len;
+	r = row_shape(s, row, info->shape);
+	if (!r)
+		r = row_metadata(s, row, info->metadata);
+	if (!r)
+		r = row_name(s, row, info->name);
+	return r;
+}
+
+/* ---- Looking around ---- */
+
+TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
+{
+	struct name_key key;
+	struct use use;
+	uint64_t ref;
+	int r;
+
+	if (!client || !name || !info)
+		return tl_fail(-EINVAL, "tl_stat: %s is NULL", !client ? "client" : !name ? "name" : "info");
+	key = name_key(name);
+	r = client_check_name(name, key.len);
+	if (r)
+		return r;
+	r = client_take(client, &key, &use, &ref);
+	if (r == LEASE_E_NONE)
+		return tl_fail(-ENOENT, "no tensor is called '%s'", name);
+	if (r)
+		return r;
+	r = row_info(use.session, &use.session->rows[ref_slot(ref)], info);
+	lease_release(use.session, ref_slot(ref));
+	client_leave(&use);
+	return r;
+}
+
+struct listing {
+	const char *prefix;
+	size_t prefix_len;
+	int (*visit)(const tl_info *info, void *context);
+	void *context;
+	tl_info info;
+};
+
+/* The names in a bucket, as of one moment. Returns how many. */
+static unsigned bucket_names(const struct session *s, uint32_t bucket, uint32_t names[CATALOG_MAX_CHAIN])
+{
+	uint64_t unlinked;
+	unsigned n;
+
+	do {
+		uint32_t index;
+
+		n = 0;
+		unlinked = atomic_load(&s->catalog->names_unlinked);
+		index = atomic_load_explicit(&s->buckets[bucket], memory_order_acquire);
+		while (index < s->max_names && n < CATALOG_MAX_CHAIN) {
+			names[n++] = index;
+			index = atomic_load_explicit(&s->names[index].next, memory_order_acquire);
+		}
+		atomic_thread_fence(memory_order_acquire); /* ORDER: as in lookup_take() */
+	} while (atomic_load(&s->catalog->names_unlinked) != unlinked);
+	return n;
+}
+
+/* Copies what the name at @index means into l->info. 0, LEASE_E_*, or -EPROTO. */
+static int list_entry_info(struct session *s, uint32_t index, struct listing *l)
+{
+	for (unsigned n = 0; n < STALE_READS_MAX; n++) {
+		uint64_t ref = atomic_load_explicit(&s->names[index].current, memory_order_acquire);
+		const struct catalog_row *row = &s->rows[ref_slot(ref)];
+		int r;
+
+		if (!ref)
+			return LEASE_E_GONE;
+		r = lease_hold(s, ref);
+		if (r == LEASE_E_GONE)
+			continue;
+		if (r)
+			return r;
+		r = row->name == index ? row_info(s, row, &l->info) : LEASE_E_GONE;
+		lease_release(s, ref_slot(ref));
+		return r;
+	}
+	return LEASE_E_GONE;
+}
+
+/* Told of once: a name that came to another bucket meanwhile, in an entry of this one, is left to that one. */
+static bool listed_here(const struct session *s, uint32_t bucket, const struct listing *l)
+{
+	struct name_key key = name_key(l->info.name);
+
+	return ((key.hash >> 32) & s->bucket_mask) == bucket && !strncmp(l->info.name, l->prefix, l->prefix_len);
+}
+
+static int list_bucket(struct session *s, uint32_t bucket, struct listing *l)
+{
+	uint32_t names[CATALOG_MAX_CHAIN];
+	unsigned n = bucket_names(s, bucket, names);
+
+	for (unsigned i = 0; i < n; i++) {
+		int r = list_entry_info(s, names[i], l);
+
+		if (r == LEASE_E_FORKING) {
+			fork_wait();
+			i--;
+			continue;
+		}
+		if (r == LEASE_E_UNSERVED)
+			return tl_fail(-ENOTCONN, "the daemon at %s went away while its names were listed",
+				       s->client->address);
+		if (r < 0)
+			return r;
+		if (r || !listed_here(s, bucket, l))
+			continue;
+		r = l->visit(&l->info, l->context);
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+TL_API int tl_list(tl_client *client, const char *prefix, int (*visit)(const tl_info *info, void *context),
+		   void *context)
+{
+	struct listing l = { .prefix = prefix ? prefix : "", .visit = visit, .context = context };
+	struct use use;
+	int r;
+
+	if (!client || !visit)
+		return tl_fail(-EINVAL, "tl_list: %s is NULL", client ? "visit" : "client");
+	l.prefix_len = strlen(l.prefix);
+	r = client_enter(client, false, client_deadline(client), &use);
+	if (r)
+		return r;
+	for (uint64_t b = 0; !r && b <= use.session->bucket_mask; b++)
+		r = list_bucket(use.session, (uint32_t)b, &l);
+	client_leave(&use);
+	return r;
+}
+
+TL_API int tl_get_status(tl_client *client, tl_status *status)
+{
+	const struct catalog_header *c;
+	tl_status now = { 0 };
+	struct use use;
+	size_t size;
+	int r;
+
+	if (!client || !status)
+		return tl_fail(-EINVAL, "tl_get_status: %s is NULL", client ? "status" : "client");
+	size = status->size;
+	if (size < sizeof(now))
+		return tl_fail(-EINVAL, "tl_status.size is %zu; it is sizeof(tl_status), at least %zu", size,
+			       sizeof(now));
+	r = client_enter(client, false, client_deadline(client), &use);
+	if (r)
+		return r;
+	c = use.session->catalog;
+	now.size = size;
+	memcpy(now.address, client->address, sizeof(now.address));
+	now.started_ns = c->started_ns;
+	now.capacity = c->capacity;
+	now.bytes_used = atomic_load(&c->bytes_used);
+	now.bytes_warm = atomic_load(&c->bytes_warm);
+	now.commits = atomic_load(&c->commits);
+	now.tensors = atomic_load(&c->tensors);
+	now.retired = atomic_load(&c->retired);
+	now.drafts = atomic_load(&c->drafts);
+	now.segments = atomic_load(&c->segments);
+	now.clients = atomic_load(&c->clients);
+	now.max_tensors = c->max_tensors;
+	now.max_clients = c->max_clients;
+	now.daemon_pid = c->daemon_pid;
+	client_leave(&use);
+	memset((char *)status + sizeof(now), 0, size - sizeof(now));
+	memcpy(status, &now, sizeof(now));
+	return 0;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A client: an address and the session that it has there now. It lives until tl_close() was called and the
+ * last of its sessions has drained.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/session.h"
+#include "util/list.h"
+
+enum { CLIENT_ADDRESS_MAX = 108, CLIENT_TIMEOUT_DEFAULT_S = 10 };
+
+struct tl_client {
+	_Atomic(struct session *) session; /* now; NULL in a forked child that has not connected yet */
+	_Atomic uint32_t refs;		   /* 1 until tl_close(), 1 for each session that has not drained */
+	struct list link;		   /* among all clients of the process; fork.c */
+	int64_t timeout_ns;
+	uint32_t flags;
+	char address[CLIENT_ADDRESS_MAX];
+
+	pthread_mutex_t mutex;
+	pthread_cond_t renewed;
+	struct session *sessions;    /* all ever made, newest first: a get may look at an old one */
+	struct session_peer *making; /* a thread is connecting: its socket, which a forked child closes */
+	bool connecting;
+	bool closed;
+};
+
+/* A session and the count that one call holds on it. */
+struct use {
+	struct session *session;
+	unsigned shard;
+};
+
+/*
+ * The client's session, with a count on it: end with client_leave(). With @connected it has a connection as
+ * far as we know; without it the session may be one whose daemon is away. Connects again if there is none.
+ */
+int client_enter(struct tl_client *client, bool connected, int64_t deadline, struct use *use);
+
+static inline void client_leave(struct use *use)
+{
+	session_leave(use->session, use->shard);
+}
+
+/* Puts a new session in the place of @old, unless somebody did. */
+int client_renew(struct tl_client *client, struct session *old, int64_t deadline);
+
+/* When a request made now has to be answered. */
+int64_t client_deadline(const struct tl_client *client);
+
+/* Sends to the current session, to a new one if that is gone, and takes an answer of type @want; 0: of any but ERROR. */
+int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
+		   struct conn_message *answer);
+
+void client_unref(struct tl_client *client);
+void client_init_renewed(struct tl_client *client); /* also in a forked child, whose waiters are not there */
+
+/*
+ * Copies an option struct that starts with its size: what the caller's version has of it; the rest is 0.
+ * -EINVAL: too small for the first version, or members that we do not know are not 0.
+ */
+int client_options(void *to, size_t to_size, const void *from, size_t first_size, const char *what);
+
+/* -EINVAL, with why in the text, if @name is not a name. */
+int client_check_name(const char *name, size_t len);

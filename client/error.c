@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The text of a thread's last failure. Kept in thread-local storage; nothing here allocates or prints. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/error.h"
+
+enum { TEXT_MAX = 1024 };
+
+static _Thread_local char last_text[TEXT_MAX];
+
+int tl_fail(int err, const char *format, ...)
+{
+	char text[TEXT_MAX]; /* the old text may be among the arguments */
+	va_list args;
+
+	errno = -err; /* for %m */
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	memcpy(last_text, text, strlen(text) + 1);
+	errno = -err;
+	return err;
+}
+
+const char *tl_failure_text(void)
+{
+	return last_text;
+}
+
+TL_API const char *tl_last_error(void)
+{
+	return last_text;
+}

@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Getting a tensor and giving it back.
+ * The hot path, tl_get() of a mapped tensor and its deleter, makes no system call and takes no lock; see lease.h for the
+ * protocol. All that can go another way (not mapped yet, no such name, wait, connect again) is done from the
+ * start by get_slow(). A lease keeps its session's count from the call that took it.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/catalog.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/fork.h"
+#include "client/lease.h"
+#include "client/mapping.h"
+#include "client/tensor_lease.h"
+#include "proto/conn.h"
+#include "proto/tensor.h"
+#include "util/clock.h"
+
+enum { GET_E_AGAIN = 64 }; /* something changed: try again */
+
+/* How long a waiter sleeps before it looks whether the daemon is there, and how long between attempts to connect. */
+#define SLICE_NS   (1 * NS_PER_SEC)
+#define BACKOFF_NS (50 * NS_PER_MS)
+
+/* ---- The rare ends of lease.h ---- */
+
+/*
+ * ORDER: `rescan` is set (seq_cst) before the second attempt. If that fails too the socket was full after the store,
+ * so the daemon has yet to empty it, and looks at `rescan` when it has. It is a counter and never goes back to 0:
+ * another thread's reset could fall between our store and the daemon's look.
+ */
+static void tell(struct session *s, uint64_t ref)
+{
+	struct wire_ref m = { .header = { .type = WIRE_RELEASED, .length = sizeof(m) }, .ref = ref };
+	int r;
+
+	if (atomic_load(&s->lost) || s->socket < 0)
+		return;
+	r = conn_send(s->socket, &m, -1, MSG_DONTWAIT);
+	if (!r)
+		return;
+	atomic_fetch_add(&s->ledger->rescan, 1);
+	if (!atomic_load(&s->ledger->rescan))
+		atomic_fetch_add(&s->ledger->rescan, 1); /* wrapped */
+	conn_send(s->socket, &m, -1, MSG_DONTWAIT);
+}
+
+void lease_tell(struct session *s, uint64_t ref)
+{
+	int saved = errno;
+
+	tell(s, ref);
+	errno = saved;
+}
+
+int lease_refused(struct session *s, uint32_t slot, uint32_t was)
+{
+	lease_release(s, slot);
+	if (was >= LEDGER_HELD_MAX)
+		return LEASE_E_TOO_MANY;
+	if (!session_served(s))
+		return LEASE_E_UNSERVED;
+	switch (atomic_load(&s->state)) {
+	case SESSION_FORKING:
+		return LEASE_E_FORKING;
+	case SESSION_OVER:
+		return LEASE_E_UNSERVED;
+	default:
+		return LEASE_E_GONE;
+	}
+}
+
+/* ---- The tensor that is handed out ---- */
+
+static void lease_delete(DLManagedTensorVersioned *managed)
+{
+	struct tensor_lease *l = (struct tensor_lease *)managed;
+	struct session *s = l->session;
+	uint32_t slot = ref_slot(l->ref);
+	unsigned shard = l->shard;
+
+	if (__builtin_expect(l->private_size != 0, 0)) {
+		int saved = errno;
+
+		munmap(l->private_map, l->private_size);
+		errno = saved;
+	}
+	free(l);
+	lease_release(s, slot);
+	session_leave(s, shard);
+}
+
+struct tensor_lease *tensor_lease_of(const DLManagedTensorVersioned *managed)
+{
+	return managed && managed->deleter == lease_delete ? (struct tensor_lease *)managed : NULL;
+}
+
+/* Fills shape and strides. */
+static inline int fill_dims(const struct session *s, const struct catalog_row *row, int64_t *shape, int64_t *strides)
+{
+	int ndim = row->ndim;
+	int64_t stride = 1;
+
+	if (__builtin_expect(ndim > CATALOG_INLINE_NDIM || row->nbytes == 0, 0)) {
+		int r = row_shape(s, row, shape);
+
+		if (!r)
+			tensor_contiguous_strides(ndim, shape, strides);
+		return r;
+	}
+	for (int i = ndim - 1; i >= 0; i--) {
+		shape[i] = row->shape[i];
+		strides[i] = stride;
+		stride *= shape[i];
+	}
+	return 0;
+}
+
+/* Makes the tensor of a lease that @use has taken. The lease takes over the use's count. */
+static inline int wrap(const struct use *use, uint64_t ref, const void *data, const struct private_map *private,
+		       DLManagedTensorVersioned **out)
+{
+	const struct catalog_row *row = &use->session->rows[ref_slot(ref)];
+	struct tensor_lease *l = malloc(sizeof(*l) + 2 * sizeof(int64_t) * row->ndim);
+	int r;
+
+	if (!l)
+		return tl_fail(-ENOMEM, "no memory for a lease");
+	l->session = use->session;
+	l->shard = use->shard;
+	l->ref = ref;
+	l->private_map = private ? private->map : NULL;
+	l->private_size = private ? private->map_size : 0;
+	r = fill_dims(use->session, row, l->dims, l->dims + row->ndim);
+	if (__builtin_expect(r != 0, 0)) {
+		free(l);
+		return r;
+	}
+	l->managed = (DLManagedTensorVersioned){
+		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
+		.manager_ctx = l,
+		.deleter = lease_delete,
+		.flags = (row->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) |
+			 (private ? 0 : DLPACK_FLAG_BITMASK_READ_ONLY),
+		.dl_tensor = {
+			.data = (void *)data,
+			.device = { kDLCPU, 0 },
+			.ndim = row->ndim,
+			.dtype = { row->dtype_code, row->dtype_bits, row->dtype_lanes },
+			.shape = row->ndim ? l->dims : NULL,
+			.strides = row->ndim ? l->dims + row->ndim : NULL,
+		},
+	};
+	*out = &l->managed;
+	return 0;
+}
+
+/* ---- The hot path ---- */
+
+static inline int get_mapped(const struct use *use, const struct name_key *key, uint64_t newer_than,
+			     DLManagedTensorVersioned **out)
+{
+	struct session *s = use->session;
+	const struct catalog_row *row;
+	const unsigned char *base;
+	uint64_t ref;
+	int r;
+
+	r = lookup_take(s, key, newer_than, &ref);
+	if (r)
+		return r;
+	row = &s->rows[ref_slot(ref)];
+	r = LEASE_E_UNMAPPED;
+	if (row->segment < s->slots) {
+		base = mapping_find(s, row->segment, row->segment_generation);
+		if (base)
+			r = wrap(use, ref, base + row->offset, NULL, out);
+	}
+	if (__builtin_expect(r != 0, 0))
+		lease_release(s, ref_slot(ref));
+	return r;
+}
+
+static int get_slow(tl_client *client, const struct name_key *key, const tl_get_options *want,
+		    DLManagedTensorVersioned **out);
+
+TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,
+		  DLManagedTensorVersioned **out)
+{
+	static const tl_get_options defaults = { .size = sizeof(defaults) };
+	tl_get_options copy;
+	struct name_key key;
+	struct use use;
+	int r;
+
+	if (!client || !name || !out)
+		return tl_fail(-EINVAL, "tl_get: %s is NULL", !client ? "client" : !name ? "name" : "out");
+	if (options) {
+		r = client_options(&copy, sizeof(copy), options, sizeof(copy), "tl_get_options");
+		if (r)
+			return r;
+		options = &copy;
+	} else {
+		options = &defaults;
+	}
+	key = name_key(name);
+	use.shard = session_shard();
+	use.session = atomic_load_explicit(&client->session, memory_order_acquire);
+	if (options->mode == TL_MODE_READ && use.session && session_enter(use.session, use.shard)) {
+		r = get_mapped(&use, &key, options->newer_than, out);
+		if (!r)
+			return 0;
+		client_leave(&use);
+		if (r < 0)
+			return r;
+	}
+	return get_slow(client, &key, options, out);
+}
+
+/* ---- All the rest ---- */
+
+static int map_and_wrap(const struct use *use, uint64_t ref, enum tl_mode mode, int64_t deadline,
+			DLManagedTensorVersioned **out)
+{
+	struct session *s = use->session;
+	const struct catalog_row *row = &s->rows[ref_slot(ref)];
+	struct private_map private = { 0 };
+	const unsigned char *base = NULL;
+	int r;
+
+	if (row->nbytes == 0)
+		return wrap(use, ref, NULL, mode == TL_MODE_READ ? NULL : &private, out);
+	if (mode == TL_MODE_READ)
+		r = mapping_read(s, row->segment, row->segment_generation, deadline, &base);
+	else
+		r = mapping_private(s, row->segment, row->segment_generation, row->offset, row->nbytes, deadline,
+				    &private);
+	if (r == -ENOENT && !session_served(s))
+		return LEASE_E_UNSERVED; /* the daemon dropped us just now */
+	if (r)
+		return r == -ENOENT ? tl_fail(-EPROTO, "%s", tl_failure_text()) : r;
+	r = wrap(use, ref, mode == TL_MODE_READ ? base + row->offset : private.data,
+		 mode == TL_MODE_READ ? NULL : &private, out);
+	if (r && private.map)
+		munmap(private.map, private.map_size);
+	return r;
+}
+
+static int take_and_map(const struct use *use, const struct name_key *key, const tl_get_options *want,
+			int64_t deadline, DLManagedTensorVersioned **out)
+{
+	uint64_t ref;
+	int r;
+
+	r = lookup_take(use->session, key, want->newer_than, &ref);
+	if (r)
+		return r;
+	r = map_and_wrap(use, ref, want->mode, deadline, out);
+	if (r)
+		lease_release(use->session, ref_slot(ref));
+	return r;
+}
+
+static void spin(const _Atomic uint32_t *wake, uint32_t seen, int64_t end)
+{
+	while (atomic_load_explicit(wake, memory_order_acquire) == seen && !deadline_passed(end))
+		for (unsigned i = 0; i < 32 && atomic_load_explicit(wake, memory_order_relaxed) == seen; i++)
+#if defined(__x86_64__) || defined(__i386__)
+			__builtin_ia32_pause();
+#else
+			atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
+
+static void sleep_on(const _Atomic uint32_t *wake, uint32_t seen, int64_t ns)
+{
+	struct timespec ts = { .tv_sec = ns / NS_PER_SEC, .tv_nsec = ns % NS_PER_SEC };
+
+	syscall(SYS_futex, wake, FUTEX_WAIT, seen, &ts, NULL, 0); /* shared: the daemon wakes it */
+}
+
+/* Waits for a commit, or for a reason to look. GET_E_AGAIN, LEASE_E_UNSERVED, or -ETIMEDOUT without a text. */
+static int wait_for_commit(struct session *s, const _Atomic uint32_t *wake, uint32_t seen, int64_t spin_end,
+			   int64_t deadline)
+{
+	int64_t left;
+
+	spin(wake, seen, spin_end);
+	if (atomic_load_explicit(wake, memory_order_acquire) != seen)
+		return GET_E_AGAIN;
+	left = deadline_left_ns(deadline);
+	if (left == 0)
+		return -ETIMEDOUT;
+	sleep_on(wake, seen, left < SLICE_NS ? left : SLICE_NS);
+	if (!session_served(s))
+		return LEASE_E_UNSERVED;
+	if (atomic_load_explicit(wake, memory_order_acquire) == seen && !session_probe(s))
+		return LEASE_E_UNSERVED;
+	return GET_E_AGAIN;
+}
+
+/* Time is up, or there was none to wait. */
+static int not_found(const struct name_key *key, const tl_get_options *want, int why)
+{
+	const char *newer = why == LEASE_E_OLD ? "newer tensor called" : "tensor called";
+
+	if (want->timeout_ns)
+		return tl_fail(-ETIMEDOUT, "no %s '%s' came within %lld ms", newer, key->text,
+			       (long long)(want->timeout_ns / NS_PER_MS));
+	if (why == LEASE_E_OLD)
+		return tl_fail(-EAGAIN, "'%s' has no version above %llu", key->text,
+			       (unsigned long long)want->newer_than);
+	return tl_fail(-ENOENT, "no tensor is called '%s'", key->text);
+}
+
+struct getting {
+	const struct name_key *key;
+	const tl_get_options *want;
+	int64_t deadline, spin_end;
+};
+
+/* One attempt on the current session, and the wait after it if nothing was there. 0, *_E_*, or a negative errno. */
+static int get_attempt(const struct getting *g, const struct use *use, int64_t request_deadline,
+		       DLManagedTensorVersioned **out)
+{
+	const _Atomic uint32_t *wake = catalog_wake(use->session, g->key);
+	uint32_t seen = atomic_load_explicit(wake, memory_order_acquire);
+	int r = take_and_map(use, g->key, g->want, request_deadline, out);
+	int waited;
+
+	if (r != LEASE_E_NONE && r != LEASE_E_OLD)
+		return r;
+	if (atomic_load(&use->session->lost) && (r == LEASE_E_NONE || g->want->timeout_ns))
+		return LEASE_E_UNSERVED; /* its daemon cannot tell us of a commit */
+	waited = g->want->timeout_ns ? wait_for_commit(use->session, wake, seen, g->spin_end, g->deadline) :
+				       -ETIMEDOUT;
+	return waited == -ETIMEDOUT ? not_found(g->key, g->want, r) : waited;
+}
+
+/* Another session is needed. A get that waits goes on trying until its time is up. */
+static int get_renew(tl_client *client, struct session *old, const struct getting *g, unsigned *renewals)
+{
+	int r = client_renew(client, old, client_deadline(client));
+
+	if (!r)
+		return (*renewals)++ && !g->want->timeout_ns ?
+			       tl_fail(-ENOTCONN, "the daemon at %s ends every connection", client->address) :
+			       0;
+	if (!g->want->timeout_ns || deadline_left_ns(g->deadline) <= BACKOFF_NS || fork_exiting())
+		return r;
+	nanosleep(&(struct timespec){ .tv_nsec = BACKOFF_NS }, NULL);
+	return 0;
+}
+
+static int get_slow(tl_client *client, const struct name_key *key, const tl_get_options *want,
+		    DLManagedTensorVersioned **out)
+{
+	struct getting g = {
+		.key = key,
+		.want = want,
+		.deadline = deadline_after(want->timeout_ns),
+		.spin_end = deadline_after(want->spin_ns > 0 ? want->spin_ns : 0),
+	};
+	unsigned renewals = 0;
+	int r;
+
+	r = client_check_name(key->text, key->len);
+	if (r)
+		return r;
+	if (want->mode != TL_MODE_READ && want->mode != TL_MODE_COPY_ON_WRITE)
+		return tl_fail(-EINVAL, "tl_get_options.mode is %d", (int)want->mode);
+	if (g.spin_end > g.deadline)
+		g.spin_end = g.deadline;
+	for (;;) {
+		struct session *old = atomic_load(&client->session);
+		struct use use = { .session = old, .shard = session_shard() };
+
+		if (!old || !session_enter(old, use.shard)) {
+			r = SESSION_E_UNSENT;
+		} else {
+			r = get_attempt(&g, &use, client_deadline(client), out);
+			if (!r)
+				return 0; /* the lease has the use's count */
+			client_leave(&use);
+		}
+		if (r < 0)
+			return r;
+		if (r == LEASE_E_TOO_MANY)
+			return tl_fail(-EOVERFLOW, "'%s' is held %u times by this process", key->text, LEDGER_HELD_MAX);
+		if (r == LEASE_E_FORKING)
+			fork_wait();
+		else if (r != GET_E_AGAIN && r != LEASE_E_GONE)
+			r = get_renew(client, old, &g, &renewals);
+		if (r < 0)
+			return r;
+	}
+}
+
+int client_take(tl_client *client, const struct name_key *key, struct use *use, uint64_t *ref)
+{
+	for (unsigned renewals = 0;;) {
+		int r = client_enter(client, false, client_deadline(client), use);
+
+		if (r)
+			return r;
+		r = lookup_take(use->session, key, 0, ref);
+		if (!r)
+			return 0;
+		if (r == LEASE_E_NONE && atomic_load(&use->session->lost))
+			r = LEASE_E_UNSERVED;
+		if (r == LEASE_E_UNSERVED && !renewals++)
+			r = client_renew(client, use->session, client_deadline(client));
+		client_leave(use);
+		if (r == LEASE_E_FORKING)
+			fork_wait();
+		else if (r == LEASE_E_UNSERVED)
+			return tl_fail(-ENOTCONN, "the daemon at %s ends every connection", client->address);
+		else if (r)
+			return r;
+	}
+}
+
+TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)
+{
+	const struct tensor_lease *l = tensor_lease_of(tensor);
+	int r;
+
+	if (!l || !info)
+		return tl_fail(-EINVAL, "tl_tensor_info: %s", l ? "info is NULL" : "the tensor is not from tl_get()");
+	r = row_info(l->session, &l->session->rows[ref_slot(l->ref)], info);
+	if (!r)
+		info->flags = tensor->flags;
+	return r;
+}

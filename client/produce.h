@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Drafts: made, written, committed. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/session.h"
+#include "util/list.h"
+
+/*
+ * A draft holds a count on its session. `hold` says that our ledger counts its slot: of drafts that were asked for
+ * ahead, and of exported ones, whose memory must stay after the commit as long as the tensor is there.
+ */
+struct tl_draft {
+	DLManagedTensorVersioned managed; /* first: an exported draft's deleter gets its address */
+	struct list link;		  /* in session->drafts; produce_mutex */
+	struct session *session;
+	unsigned shard;
+	uint64_t ref;
+	uint64_t room;	/* bytes that were asked for */
+	uint32_t extra; /* bytes of shape and metadata that were */
+	bool hold;
+	bool exported;
+	bool committed; /* the handle lives on as an exported tensor */
+	bool ended;	/* aborted by tl_close() */
+	bool stale;	/* the parent's */
+	unsigned char *metadata;
+	uint16_t metadata_size;
+	uint8_t tensor_flags;
+	uint8_t name_len;
+	char name[TL_NAME_MAX + 1];
+	int64_t dims[]; /* shape, then strides */
+};
+
+/* What is to be made. */
+struct draft_request {
+	const char *name;
+	size_t name_len;
+	const int64_t *shape;
+	int ndim;
+	DLDataType dtype;
+	uint64_t flags;
+	int64_t timeout_ns;
+	uint64_t nbytes;
+	size_t metadata_max; /* room for that much */
+};
+
+/* ahead.c: drafts asked for before they are needed. The session's produce mutex is taken inside. */
+
+/* One of that size, taken into use for @draft: its DRAFT message; false: there is none. */
+bool ahead_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline, struct tl_draft *draft,
+		struct wire_draft *out);
+
+/* A tensor of that size was committed: asks for the next one, if it looks like being needed. */
+void ahead_next(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline);
+
+/* The requests' memory. */
+void ahead_deinit(struct session *s);
+
+/* Tells the daemon that a draft is given up. */
+void draft_abort_ref(struct session *s, uint64_t ref, int64_t deadline);
+
+void produce_abort_all(struct session *s); /* tl_close(): the drafts that are not exported */
+void produce_deinit(struct session *s);
+void produce_orphan_all(struct session *s); /* in a forked child: drafts stay the parent's */
+
+/* publish.c uses these. */
+int draft_new(tl_client *client, const struct draft_request *want, struct tl_draft **out);
+int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name, size_t name_len,
+		 uint64_t *version);
+void draft_free(struct tl_draft *draft);
+int draft_metadata(struct tl_draft *draft, const void *metadata, size_t size);
+uint32_t draft_extra(int ndim, size_t metadata_size);
+int put_options(tl_put_options *o, const tl_put_options *options);
+int put_copy(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o, uint64_t *version);
+struct tl_draft *draft_of(const DLManagedTensorVersioned *managed);

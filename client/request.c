@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages of a session: sent by any thread, answers read by whoever waits for one.
+ * A message is one datagram, so senders need no lock. Of the threads that wait for answers one reads the socket
+ * and hands each answer to its waiter; when it has its own it leaves the reading to another. The mutex is not
+ * held while it waits. Nothing reads when nobody waits: what comes then (answers to drafts asked for ahead, refusals
+ * of commits) is read by the next call that produces, session_drain().
+ * Descriptors of drafts are handed to mapping.c by the reader itself, in the order in which they came: the daemon
+ * sends one for each segment and counts on it from then on, also if nobody waits for that draft any more.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "client/client.h"
+#include "client/error.h"
+#include "client/mapping.h"
+#include "client/session.h"
+#include "proto/conn.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+
+int socket_wait(int socket, short events, int64_t deadline)
+{
+	struct pollfd p = { .fd = socket, .events = events };
+
+	for (;;) {
+		int n = poll(&p, 1, deadline_left_ms(deadline));
+
+		if (n > 0)
+			return 0; /* errors too: the next call on it tells */
+		if (n == 0 && deadline_passed(deadline))
+			return -ETIMEDOUT;
+		if (n < 0 && errno != EINTR && errno != EAGAIN)
+			return -errno;
+	}
+}
+
+static int errno_of(uint32_t code)
+{
+	switch (code) {
+	case WIRE_E_INVALID:
+		return -EINVAL;
+	case WIRE_E_PROTOCOL:
+		return -EPROTO;
+	case WIRE_E_VERSION:
+		return -EPROTONOSUPPORT;
+	case WIRE_E_NOT_FOUND:
+		return -ENOENT;
+	case WIRE_E_NO_SPACE:
+	case WIRE_E_LIMIT:
+		return -ENOSPC;
+	case WIRE_E_QUOTA:
+		return -EDQUOT;
+	case WIRE_E_DENIED:
+		return -EACCES;
+	case WIRE_E_GONE:
+		return -ESTALE;
+	case WIRE_E_CLIENTS:
+		return -EUSERS;
+	case WIRE_E_NO_RESOURCES:
+		return -ENOMEM;
+	default:
+		return -EPROTO;
+	}
+}
+
+int answer_expect(struct conn_message *answer, unsigned want, const char *what)
+{
+	const struct wire_error_reply *e = (const void *)answer->bytes;
+
+	if (answer->header.type == want)
+		return 0;
+	answer->fd = fd_close(answer->fd);
+	if (answer->header.type == WIRE_ERROR)
+		return tl_fail(errno_of(e->code), "%s: %.*s", what, (int)e->text_len,
+			       (const char *)wire_tail(e, sizeof(*e)));
+	return tl_fail(-EPROTO, "%s: the daemon answered %s where %s belongs", what,
+		       wire_type_name(answer->header.type), wire_type_name(want));
+}
+
+uint32_t session_serial(struct session *s)
+{
+	uint32_t serial;
+
+	do {
+		serial = (atomic_fetch_add(&s->serial, 1) + 1) & ~SESSION_COMMIT_SERIAL;
+	} while (serial == 0);
+	return serial;
+}
+
+/* ---- The end of a connection ---- */
+
+static void request_done(struct request *req, int result)
+{
+	list_del(&req->link);
+	req->result = result;
+	req->done = true;
+	if (req->wake)
+		pthread_cond_signal(req->wake);
+}
+
+static void lost_locked(struct session *s, int result)
+{
+	atomic_store(&s->lost, true);
+	list_for_each_safe(l, &s->pending)
+		request_done(list_entry(l, struct request, link), result);
+}
+
+void session_lost(struct session *s)
+{
+	pthread_mutex_lock(&s->receive_mutex);
+	lost_locked(s, SESSION_E_LOST);
+	pthread_mutex_unlock(&s->receive_mutex);
+}
+
+bool session_probe(struct session *s)
+{
+	char byte;
+	ssize_t n;
+
+	if (atomic_load(&s->lost))
+		return false;
+	n = recv(s->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+	if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
+		return true;
+	session_lost(s);
+	return false;
+}
+
+/* ---- Sending ---- */
+
+/* Sends with the descriptors that requests of this library have: none. */
+int session_send(struct session *s, const void *message, int64_t deadline)
+{
+	for (;;) {
+		int r = atomic_load(&s->lost) ? -EPIPE : conn_send(s->socket, message, -1, MSG_DONTWAIT);
+
+		switch (r) {
+		case 0:
+			return 0;
+		case -EAGAIN:
+		case -ENOBUFS:
+			if (socket_wait(s->socket, POLLOUT, deadline))
+				return tl_fail(-ETIMEDOUT, "the daemon at %s reads no messages", s->client->address);
+			break;
+		case -EPIPE:
+		case -ECONNRESET:
+		case -ENOTCONN:
+			session_lost(s);
+			return SESSION_E_UNSENT;
+		default:
+			return tl_fail(r, "sending to the daemon at %s: %m", s->client->address);
+		}
+	}
+}
+
+/* ---- Receiving ---- */
+
+/* An answer to a request that gave up: what it carries must not be lost. */
+static void late_answer(struct session *s, const struct conn_message *m)
+{
+	struct wire_ref abort = { .header = { .type = WIRE_ABORT, .length = sizeof(abort) } };
+
+	if (m->header.type != WIRE_DRAFT)
+		return;
+	abort.ref = ((const struct wire_draft *)(const void *)m->bytes)->ref;
+	conn_send(s->socket, &abort, -1, MSG_DONTWAIT);
+}
+
+static void commit_refused(struct session *s, const struct conn_message *m)
+{
+	const struct wire_error_reply *e = (const void *)m->bytes;
+
+	if (s->commit_error)
+		return; /* the first one is told */
+	s->commit_error = errno_of(e->code);
+	memcpy(s->commit_text, wire_tail(e, sizeof(*e)), e->text_len);
+	s->commit_text[e->text_len] = '\0';
+}
+
+/* Hands a message to who waits for it. */
+static void dispatch_locked(struct session *s, struct conn_message *m)
+{
+	uint32_t serial = m->header.serial;
+
+	if (m->header.type == WIRE_DRAFT && m->fd >= 0)
+		mapping_keep_draft_fd(s, (const void *)m->bytes, take_fd(&m->fd));
+	if (m->header.type == WIRE_ERROR && (serial & SESSION_COMMIT_SERIAL)) {
+		commit_refused(s, m);
+		return;
+	}
+	list_for_each(l, &s->pending) {
+		struct request *req = list_entry(l, struct request, link);
+
+		if (req->serial != serial)
+			continue;
+		memcpy(req->answer->bytes, m->bytes, m->header.length);
+		req->answer->fd = take_fd(&m->fd);
+		request_done(req, 0);
+		return;
+	}
+	late_answer(s, m);
+	m->fd = fd_close(m->fd);
+}
+
+/* Takes one message, if there is one, and hands it on. 0, -EAGAIN, or a negative errno: the connection is gone. */
+static int receive_locked(struct session *s)
+{
+	struct conn_message m;
+	int r = conn_receive(s->socket, WIRE_TO_CLIENT, &m, MSG_DONTWAIT);
+
+	if (!r)
+		dispatch_locked(s, &m);
+	else if (r != -EAGAIN)
+		lost_locked(s, r == -EBADMSG ? -EPROTO : SESSION_E_LOST);
+	return r;
+}
+
+void session_drain(struct session *s)
+{
+	pthread_mutex_lock(&s->receive_mutex);
+	if (!s->reading && !atomic_load(&s->lost))
+		while (!receive_locked(s))
+			;
+	pthread_mutex_unlock(&s->receive_mutex);
+}
+
+int session_commit_error(struct session *s)
+{
+	int err;
+
+	pthread_mutex_lock(&s->receive_mutex);
+	err = s->commit_error;
+	s->commit_error = 0;
+	if (err)
+		tl_fail(err, "an earlier commit was refused: %s", s->commit_text);
+	pthread_mutex_unlock(&s->receive_mutex);
+	return err;
+}
+
+/* Leaves the reading to somebody who still waits. */
+static void pass_reading_locked(struct session *s)
+{
+	s->reading = false;
+	list_for_each(l, &s->pending) {
+		struct request *req = list_entry(l, struct request, link);
+
+		if (req->wake) {
+			pthread_cond_signal(req->wake);
+			return;
+		}
+	}
+}
+
+/* Reads the socket until @req is done. */
+static int read_until_done(struct session *s, const struct request *req, int64_t deadline)
+{
+	int r = 0;
+
+	s->reading = true;
+	while (!req->done && !r) {
+		if (receive_locked(s) != -EAGAIN)
+			continue;
+		pthread_mutex_unlock(&s->receive_mutex);
+		r = socket_wait(s->socket, POLLIN, deadline);
+		pthread_mutex_lock(&s->receive_mutex);
+	}
+	pass_reading_locked(s);
+	return req->done ? 0 : r;
+}
+
+/* Sleeps until @req is done, or nobody reads any more. */
+static int sleep_until_woken(struct session *s, pthread_cond_t *wake, int64_t deadline)
+{
+	struct timespec ts = { .tv_sec = deadline / NS_PER_SEC, .tv_nsec = deadline % NS_PER_SEC };
+
+	if (deadline == DEADLINE_NEVER)
+		pthread_cond_wait(wake, &s->receive_mutex);
+	else if (pthread_cond_timedwait(wake, &s->receive_mutex, &ts) == ETIMEDOUT)
+		return -ETIMEDOUT;
+	return 0;
+}
+
+int session_await(struct session *s, struct request *req, int64_t deadline)
+{
+	pthread_condattr_t attr;
+	pthread_cond_t wake;
+	int r = 0;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&wake, &attr);
+	pthread_condattr_destroy(&attr);
+
+	pthread_mutex_lock(&s->receive_mutex);
+	req->wake = &wake;
+	while (!req->done && !r)
+		r = s->reading ? sleep_until_woken(s, &wake, deadline) : read_until_done(s, req, deadline);
+	req->wake = NULL;
+	if (req->done)
+		r = req->result;
+	else
+		list_del(&req->link);
+	if (!s->reading)
+		pass_reading_locked(s); /* we may have been woken for that, and leave */
+	pthread_mutex_unlock(&s->receive_mutex);
+	pthread_cond_destroy(&wake);
+	if (r < 0)
+		return tl_fail(r, "the daemon at %s %s", s->client->address,
+			       r == -EPROTO ? "broke the protocol" : "did not answer in time");
+	return r;
+}
+
+void session_forget(struct session *s, struct request *req)
+{
+	pthread_mutex_lock(&s->receive_mutex);
+	if (!req->done)
+		list_del(&req->link);
+	pthread_mutex_unlock(&s->receive_mutex);
+}
+
+int session_ask(struct session *s, void *message, int64_t deadline, struct request *req,
+		struct conn_message *answer)
+{
+	struct wire_header *h = message;
+	int r;
+
+	h->serial = session_serial(s);
+	answer->fd = -1;
+	*req = (struct request){ .answer = answer, .serial = h->serial };
+	pthread_mutex_lock(&s->receive_mutex);
+	list_add_tail(&s->pending, &req->link);
+	pthread_mutex_unlock(&s->receive_mutex);
+
+	r = session_send(s, message, deadline);
+	if (r)
+		session_forget(s, req);
+	return r;
+}
+
+int session_call(struct session *s, void *message, int64_t deadline, struct conn_message *answer)
+{
+	struct request req;
+	int r = session_ask(s, message, deadline, &req, answer);
+
+	return r ? r : session_await(s, &req, deadline);
+}

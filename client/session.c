@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sessions: how one is made, and when it ends.
+ *
+ * Lifetime. A session's resources (catalog, ledger, mappings, socket) are used by calls, by leases and by drafts.
+ * Each of them holds one count on one of the session's shards: a call from session_enter() to session_leave(), a
+ * lease and a draft from being taken until they are released, on the shard that they remember. The struct itself
+ * stays allocated until the client is freed. So:
+ * (1) A count of a shard that is CLOSING never comes back: session_enter() takes itself back, and what it may do
+ *     between is read this word. The leave that makes a CLOSING shard 0 sets DONE in the same exchange, so exactly one
+ *     does, and it is the last access of that thread to the session unless it was the last of all shards.
+ * (2) The one that completes the last shard is alone with the resources: every shard was CLOSING and empty, and
+ *     whoever comes later sees CLOSING. It destroys them and drops the session's reference to the client.
+ * (3) The client's own reference is dropped by tl_close(). session_enter() is only used by calls on the client,
+ *     and there is none then; leases and drafts only leave. So when both have been dropped nobody is left who could
+ *     touch a session's struct, and the client is freed with all of them.
+ * Without the exchange in (1), a thread that had made a shard 0 and stopped before it set DONE could find its session
+ * freed, because a session_enter() that was taken back had set it instead.
+ *
+ * A session whose connection is gone (`lost`) goes on serving gets of what is mapped, until the daemon or its
+ * successor says in the catalog that the ledger is read no more.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "client/address.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/mapping.h"
+#include "client/produce.h"
+#include "client/session.h"
+#include "proto/conn.h"
+#include "util/checked.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+_Thread_local unsigned session_shard_number __attribute__((tls_model("initial-exec")));
+
+unsigned session_shard_assign(void)
+{
+	static _Atomic unsigned next;
+	unsigned shard = atomic_fetch_add_explicit(&next, 1, memory_order_relaxed) % SESSION_SHARDS;
+
+	session_shard_number = shard + 1;
+	return shard;
+}
+
+/* ---- The end ---- */
+
+static void goodbye(struct session *s)
+{
+	struct wire_plain m = { .header = { .type = WIRE_GOODBYE, .length = sizeof(m) } };
+
+	if (s->socket >= 0 && !atomic_load(&s->lost) && atomic_load(&s->state) == SESSION_OPEN)
+		conn_send(s->socket, &m, -1, MSG_DONTWAIT);
+}
+
+/* Alone with @s. Its struct stays, marked as drained. */
+static void session_destroy(struct session *s)
+{
+	pthread_mutex_lock(&s->client->mutex); /* fork() finds all of it, or nothing */
+	produce_deinit(s);
+	mappings_deinit(s);
+	goodbye(s);
+	s->socket = fd_close(s->socket);
+	if (s->ledger)
+		munmap(s->ledger, s->ledger_bytes);
+	s->ledger = NULL;
+	s->held = NULL;
+	if (s->catalog)
+		munmap((void *)s->catalog, s->catalog_size);
+	s->catalog = NULL;
+	atomic_store(&s->drained, true);
+	pthread_mutex_unlock(&s->client->mutex);
+}
+
+void session_shard_done(struct session *s)
+{
+	int saved = errno; /* a tensor's deleter may end here */
+
+	if (atomic_fetch_add(&s->shards_done, 1) + 1 == SESSION_SHARDS) {
+		struct tl_client *client = s->client;
+
+		session_destroy(s);
+		client_unref(client);
+	}
+	errno = saved;
+}
+
+void session_close(struct session *s)
+{
+	for (unsigned i = 0; i < SESSION_SHARDS; i++) {
+		_Atomic uint64_t *users = &s->shards[i].users;
+		uint64_t old = atomic_load(users), new;
+
+		do {
+			if (old & SHARD_CLOSING)
+				break; /* closed before */
+			new = old | SHARD_CLOSING;
+			if (old == 0)
+				new |= SHARD_DONE;
+		} while (!atomic_compare_exchange_weak(users, &old, new));
+		if (old == 0)
+			session_shard_done(s);
+	}
+}
+
+/* ---- Hello ---- */
+
+/* Waits for one message of the handshake. */
+static int receive_until(int socket, struct conn_message *m, int64_t deadline)
+{
+	for (;;) {
+		int r = conn_receive(socket, WIRE_TO_CLIENT, m, MSG_DONTWAIT);
+
+		if (r != -EAGAIN)
+			return r;
+		if (socket_wait(socket, POLLIN, deadline))
+			return -ETIMEDOUT;
+	}
+}
+
+static int handshake_failure(int r, const char *address, const struct conn_message *m)
+{
+	switch (r) {
+	case -ETIMEDOUT:
+		return tl_fail(r, "the daemon at %s did not answer in time", address);
+	case -EBADMSG:
+		return tl_fail(-EPROTO, "the daemon at %s broke the protocol: %s", address, m->why);
+	case -ECONNRESET:
+	case -EPIPE:
+		return tl_fail(-ENOTCONN, "the daemon at %s ended the connection", address);
+	default:
+		return tl_fail(r, "talking to the daemon at %s: %m", address);
+	}
+}
+
+/* Sends one message of the handshake and takes the answer of type @want. */
+static int handshake(const struct session_peer *peer, const void *message, int fd_peek, unsigned want,
+		     struct conn_message *answer, int64_t deadline)
+{
+	int r;
+
+	while ((r = conn_send(peer->socket, message, fd_peek, MSG_DONTWAIT)) == -EAGAIN)
+		if (socket_wait(peer->socket, POLLOUT, deadline))
+			break;
+	if (!r || r == -EPIPE || r == -ECONNRESET) /* it may have said why */
+		r = receive_until(peer->socket, answer, deadline);
+	if (r)
+		return handshake_failure(r == -EAGAIN ? -ETIMEDOUT : r, peer->address, answer);
+	return answer_expect(answer, want, peer->address);
+}
+
+void session_peer_deinit(struct session_peer *peer)
+{
+	peer->socket = fd_close(peer->socket);
+	peer->ledger_fd = fd_close(peer->ledger_fd);
+	peer->catalog_fd = fd_close(peer->catalog_fd);
+	if (peer->ledger)
+		munmap(peer->ledger, ledger_size(peer->welcome.max_tensors));
+	peer->ledger = NULL;
+}
+
+/* A memfd of the size that the protocol asks for, mapped and filled, sealed against any other size. */
+static int ledger_new(struct session_peer *peer)
+{
+	uint32_t slots = peer->welcome.max_tensors;
+	size_t size = ledger_size(slots);
+	void *p;
+
+	peer->ledger_fd = memfd_create("tensorlease-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (peer->ledger_fd < 0)
+		return tl_fail(-errno, "memfd_create for the ledger: %m");
+	if (ftruncate(peer->ledger_fd, (off_t)size) ||
+	    fcntl(peer->ledger_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+		return tl_fail(-errno, "making a ledger of %zu bytes: %m", size);
+	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, peer->ledger_fd, 0);
+	if (p == MAP_FAILED)
+		return tl_fail(-errno, "mapping the ledger of %zu bytes: %m", size);
+	peer->ledger = p;
+	peer->ledger->magic = LEDGER_MAGIC;
+	peer->ledger->layout = LEDGER_LAYOUT;
+	peer->ledger->slots = slots;
+	return 0;
+}
+
+int session_peer_hello(struct session_peer *peer, const char *address, int64_t deadline)
+{
+	struct wire_hello hello = {
+		.header = { .type = WIRE_HELLO, .length = sizeof(hello), .serial = 1 },
+		.version_min = WIRE_VERSION_MIN,
+		.version_max = WIRE_VERSION,
+	};
+	struct conn_message answer;
+	int r;
+
+	peer->address = address;
+	strncpy(hello.label, program_invocation_short_name, sizeof(hello.label) - 1);
+	r = handshake(peer, &hello, -1, WIRE_WELCOME, &answer, deadline);
+	if (r)
+		return r;
+	peer->catalog_fd = answer.fd;
+	memcpy(&peer->welcome, answer.bytes, sizeof(peer->welcome));
+	if (peer->welcome.catalog_layout != CATALOG_LAYOUT)
+		return tl_fail(-EPROTONOSUPPORT, "the daemon at %s has another layout of the catalog (%#llx, ours is %#llx)",
+			       address, (unsigned long long)peer->welcome.catalog_layout,
+			       (unsigned long long)CATALOG_LAYOUT);
+	return ledger_new(peer);
+}
+
+int session_peer_ledger(struct session_peer *peer, int64_t deadline)
+{
+	struct wire_ledger m = {
+		.header = { .type = WIRE_LEDGER, .length = sizeof(m), .serial = 2 },
+		.size = ledger_size(peer->welcome.max_tensors),
+		.layout = LEDGER_LAYOUT,
+	};
+	struct conn_message answer;
+	int r = handshake(peer, &m, peer->ledger_fd, WIRE_READY, &answer, deadline);
+
+	if (r)
+		return r;
+	peer->ledger_fd = fd_close(peer->ledger_fd);
+	return 0;
+}
+
+/* ---- The beginning ---- */
+
+static bool array_fits(const struct catalog_header *c, uint64_t offset, uint64_t n, uint64_t size, uint64_t align)
+{
+	uint64_t bytes, end;
+
+	return checked_mul_u64(&bytes, n, size) && checked_add_u64(&end, offset, bytes) && end <= c->size &&
+	       offset >= sizeof(*c) && offset % align == 0;
+}
+
+static bool catalog_good(const struct catalog_header *c, const struct wire_welcome *w)
+{
+	return c->magic == CATALOG_MAGIC && c->layout == CATALOG_LAYOUT && c->size == w->catalog_size &&
+	       c->instance == w->instance && c->max_tensors == w->max_tensors &&
+	       c->max_tensors <= CATALOG_MAX_TENSORS && w->client_index < c->max_clients &&
+	       (c->bucket_mask & ((uint64_t)c->bucket_mask + 1)) == 0 &&
+	       array_fits(c, c->off_clients, c->max_clients, 8, 8) &&
+	       array_fits(c, c->off_buckets, (uint64_t)c->bucket_mask + 1, 4, 4) &&
+	       array_fits(c, c->off_names, c->max_names, sizeof(struct catalog_name), 8) &&
+	       array_fits(c, c->off_rows, c->max_tensors, sizeof(struct catalog_row), 64) &&
+	       array_fits(c, c->off_segments, c->max_tensors, sizeof(struct catalog_segment), 8) &&
+	       array_fits(c, c->off_chunks, c->max_chunks, sizeof(struct catalog_chunk), 4);
+}
+
+/* Maps the catalog that came with WELCOME. Its descriptor is not needed any longer. */
+static int catalog_map(struct session *s, struct session_peer *peer)
+{
+	const struct wire_welcome *w = &peer->welcome;
+	const struct catalog_header *c;
+	struct stat st;
+	void *p;
+
+	if (fstat(peer->catalog_fd, &st))
+		return tl_fail(-errno, "fstat of the catalog: %m");
+	if (w->catalog_size < sizeof(*c) || st.st_size < 0 || (uint64_t)st.st_size < w->catalog_size)
+		return tl_fail(-EPROTO, "the daemon's catalog has %lld bytes; it says %llu", (long long)st.st_size,
+			       (unsigned long long)w->catalog_size);
+	p = mmap(NULL, w->catalog_size, PROT_READ, MAP_SHARED, peer->catalog_fd, 0);
+	if (p == MAP_FAILED)
+		return tl_fail(-errno, "mapping the catalog of %llu bytes: %m",
+			       (unsigned long long)w->catalog_size);
+	s->catalog = c = p;
+	s->catalog_size = w->catalog_size;
+	if (!catalog_good(c, w))
+		return tl_fail(-EPROTO, "the daemon's catalog contradicts its WELCOME or itself");
+	s->buckets = (const void *)((const char *)p + c->off_buckets);
+	s->names = (const void *)((const char *)p + c->off_names);
+	s->rows = (const void *)((const char *)p + c->off_rows);
+	s->segments = (const void *)((const char *)p + c->off_segments);
+	s->chunks = (const void *)((const char *)p + c->off_chunks);
+	s->slots = c->max_tensors;
+	s->max_names = c->max_names;
+	s->max_chunks = c->max_chunks;
+	s->bucket_mask = c->bucket_mask;
+	s->instance = w->instance;
+	peer->catalog_fd = fd_close(peer->catalog_fd);
+	return 0;
+}
+
+void session_adopt_peer(struct session *s, struct session_peer *peer)
+{
+	const char *clients = (const char *)s->catalog + s->catalog->off_clients;
+
+	s->socket = peer->socket;
+	s->ledger = peer->ledger;
+	s->ledger_bytes = ledger_size(peer->welcome.max_tensors);
+	s->held = peer->ledger->held;
+	s->mine = (const _Atomic uint64_t *)(const void *)clients + peer->welcome.client_index;
+	s->mine_live = live_word(peer->welcome.client_generation);
+	atomic_store(&s->serial, 2); /* those of the handshake */
+	peer->socket = -1;
+	peer->ledger = NULL;
+}
+
+static struct session *session_alloc(struct tl_client *client)
+{
+	struct session *s = aligned_alloc(64, (sizeof(*s) + 63) / 64 * 64);
+
+	if (!s)
+		return NULL;
+	memset(s, 0, sizeof(*s));
+	s->client = client;
+	s->socket = -1;
+	pthread_mutex_init(&s->receive_mutex, NULL);
+	pthread_mutex_init(&s->mapping_mutex, NULL);
+	pthread_mutex_init(&s->produce_mutex, NULL);
+	list_init(&s->pending);
+	list_init(&s->drafts);
+	return s;
+}
+
+static int session_set_up(struct session *s, struct session_peer *peer, int64_t deadline)
+{
+	int r;
+
+	r = session_peer_hello(peer, s->client->address, deadline);
+	if (r)
+		return r;
+	r = catalog_map(s, peer);
+	if (r)
+		return r;
+	r = mappings_init(s);
+	if (r)
+		return r;
+	return session_peer_ledger(peer, deadline);
+}
+
+int session_new(struct session **out, struct tl_client *client, struct session_peer *peer, int64_t deadline)
+{
+	struct session *s = session_alloc(client);
+	int r;
+
+	if (!s)
+		return tl_fail(-ENOMEM, "no memory for a session");
+	r = session_set_up(s, peer, deadline);
+	if (r) {
+		mappings_deinit(s);
+		if (s->catalog)
+			munmap((void *)s->catalog, s->catalog_size);
+		session_free(s);
+		return r;
+	}
+	*out = s;
+	return 0;
+}
+
+struct session *session_free(struct session *s)
+{
+	if (!s)
+		return NULL;
+	pthread_mutex_destroy(&s->receive_mutex);
+	pthread_mutex_destroy(&s->mapping_mutex);
+	pthread_mutex_destroy(&s->produce_mutex);
+	free(s);
+	return NULL;
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A session: one connection to one daemon, the catalog it gave us, the ledger we gave it, and what is mapped.
+ * A client has one at a time; leases and drafts keep the older ones they were taken on. See session.c for lifetime.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/conn.h"
+#include "proto/shm_layout.h"
+#include "util/list.h"
+
+struct ahead;
+struct mapping;
+struct session_peer;
+struct tl_client;
+
+/* Outcomes of what needs the connection. */
+enum {
+	SESSION_E_UNSENT = 1, /* the connection is gone and the daemon has not seen the message: try a new session */
+	SESSION_E_LOST,	      /* it went while we waited for the answer */
+};
+
+enum { SESSION_SHARDS = 8, SESSION_AHEAD = 4, SESSION_SIZES = 8, SESSION_COW_FDS = 32 };
+
+#define SHARD_CLOSING ((uint64_t)1 << 63) /* no new user; set when the client has another session, or is closed */
+#define SHARD_DONE    ((uint64_t)1 << 62) /* CLOSING, and the last user left */
+
+#define SESSION_COMMIT_SERIAL ((uint32_t)1 << 31) /* in the serial of a COMMIT without an answer */
+
+struct shard {
+	alignas(64) _Atomic uint64_t users;
+};
+
+enum session_state {
+	SESSION_OPEN,	 /* leases may be taken */
+	SESSION_FORKING, /* fork() is copying the ledger: give the lease back and wait for fork_wait() */
+	SESSION_OVER,	 /* not any more: said goodbye, or inherited by a forked child */
+};
+
+/* A message waiting for its answer; owned by who sent it. */
+struct request {
+	struct list link;	     /* in session->pending while not done; receive_mutex */
+	struct conn_message *answer; /* filled by the thread that reads the socket */
+	pthread_cond_t *wake;	     /* its waiter, if one sleeps */
+	uint32_t serial;
+	int result; /* when done: 0, or SESSION_E_LOST */
+	bool done;
+};
+
+/* A size that was committed before. */
+struct size_use {
+	uint64_t nbytes;
+	uint32_t extra;
+	uint32_t commits;
+};
+
+struct session {
+	/* What a get reads. Constant, but that a forked child puts its own ledger in place. */
+	const struct catalog_header *catalog;
+	const struct catalog_row *rows;
+	const struct catalog_name *names;
+	const _Atomic uint32_t *buckets;
+	const struct catalog_segment *segments;
+	const struct catalog_chunk *chunks;
+	_Atomic uint32_t *held;	      /* the ledger's counters; NULL: inherited, holds nothing */
+	const _Atomic uint64_t *mine; /* our client's word; leases are good while it is mine_live */
+	uint64_t mine_live;
+	struct mapping *mappings; /* by segment; mapping.c */
+	uint32_t slots, max_names, max_chunks, bucket_mask;
+	_Atomic int state;  /* enum session_state; written under the fork lock, or at the end of the process */
+	_Atomic bool lost;  /* the connection is gone; what is mapped stays good */
+	_Atomic bool drained; /* the last user left: resources are gone */
+
+	struct shard shards[SESSION_SHARDS];
+	_Atomic uint32_t shards_done;
+
+	struct tl_client *client;
+	struct session *older; /* in client->sessions */
+	struct ledger *ledger; /* mapped shared */
+	size_t catalog_size, ledger_bytes;
+	uint64_t instance; /* of the daemon */
+	int socket;
+	struct session_peer *fork_peer; /* during fork(): the child's connection */
+	bool close_after_fork;		/* in the child: session_close() is due */
+
+	/* Requests. The mutex is not held while a thread reads the socket: `reading` says that one does. */
+	pthread_mutex_t receive_mutex;
+	struct list pending; /* struct request */
+	bool reading;
+	int commit_error; /* of the first refused COMMIT that nobody waited for; told at the next create or commit */
+	char commit_text[WIRE_TEXT_MAX + 1];
+	_Atomic uint32_t serial;
+
+	/* mapping.c */
+	pthread_mutex_t mapping_mutex;
+	uint32_t *known; /* segments with a mapping or a descriptor, for the sweep */
+	uint32_t nknown, known_room, sweep;
+	unsigned cow_fds;
+
+	/* produce.c */
+	pthread_mutex_t produce_mutex;
+	struct list drafts; /* struct tl_draft, open or exported */
+	struct ahead *ahead[SESSION_AHEAD];
+	struct size_use sizes[SESSION_SIZES];
+	unsigned next_ahead, next_size;
+};
+
+/* ---- Users: whoever holds a count may touch the session's resources ---- */
+
+/* The calling thread's shard, 1 + number; 0 before it has one. */
+extern _Thread_local unsigned session_shard_number __attribute__((tls_model("initial-exec")));
+
+unsigned session_shard_assign(void);
+void session_shard_done(struct session *s);
+
+static inline unsigned session_shard(void)
+{
+	unsigned n = session_shard_number;
+
+	return __builtin_expect(n != 0, 1) ? n - 1 : session_shard_assign();
+}
+
+/* Gives a count back. Nothing of @s may be touched after that. */
+static inline void session_leave(struct session *s, unsigned shard)
+{
+	_Atomic uint64_t *users = &s->shards[shard].users;
+	uint64_t old = atomic_load_explicit(users, memory_order_relaxed), new;
+
+	do {
+		new = old - 1;
+		if (new == SHARD_CLOSING)
+			new |= SHARD_DONE;
+	} while (!atomic_compare_exchange_weak(users, &old, new));
+	if (__builtin_expect((new & ~old & SHARD_DONE) != 0, 0))
+		session_shard_done(s);
+}
+
+/* Takes a count; false if the session is closing. Within a call on its client only. */
+static inline bool session_enter(struct session *s, unsigned shard)
+{
+	if (__builtin_expect(!(atomic_fetch_add(&s->shards[shard].users, 1) & SHARD_CLOSING), 1))
+		return true;
+	session_leave(s, shard);
+	return false;
+}
+
+/* One more count for something that lives on; the caller has one already, so this cannot fail. */
+static inline void session_enter_again(struct session *s, unsigned shard)
+{
+	atomic_fetch_add_explicit(&s->shards[shard].users, 1, memory_order_relaxed);
+}
+
+/* Does the daemon still read our ledger? */
+static inline bool session_served(const struct session *s)
+{
+	return atomic_load(s->mine) == s->mine_live;
+}
+
+/* ---- Connecting ---- */
+
+/* A new connection until a session owns it; a forked child's as well. */
+struct session_peer {
+	const char *address;
+	struct wire_welcome welcome;
+	struct ledger *ledger; /* mapped; its descriptor is ledger_fd until the daemon has it */
+	int socket;	       /* from address_connect() */
+	int ledger_fd;
+	int catalog_fd;
+};
+
+#define SESSION_PEER_INIT { .socket = -1, .ledger_fd = -1, .catalog_fd = -1 }
+
+int session_peer_hello(struct session_peer *peer, const char *address, int64_t deadline);
+int session_peer_ledger(struct session_peer *peer, int64_t deadline); /* sends it, waits for READY */
+void session_peer_deinit(struct session_peer *peer);
+
+/* A session over @peer's connected socket: hello, catalog, ledger. session_adopt_peer() completes it. */
+int session_new(struct session **out, struct tl_client *client, struct session_peer *peer, int64_t deadline);
+void session_adopt_peer(struct session *s, struct session_peer *peer);
+struct session *session_free(struct session *s); /* the struct; its resources are gone */
+
+/* No more users may come; when the last has left, resources go and, if @client is closed too, it goes. */
+void session_close(struct session *s);
+
+/* ---- Messages ---- */
+
+uint32_t session_serial(struct session *s);
+void session_lost(struct session *s);
+bool session_probe(struct session *s); /* false if the connection has ended */
+
+/* Sends without an answer; waits until @deadline for room. 0, SESSION_E_UNSENT, or a negative errno. */
+int session_send(struct session *s, const void *message, int64_t deadline);
+
+/* Sends and waits for the answer, whatever it is. 0, SESSION_E_*, or a negative errno. */
+int session_call(struct session *s, void *message, int64_t deadline, struct conn_message *answer);
+
+/* The halves of it: the request is pending from the first to the end of the second, or session_forget(). */
+int session_ask(struct session *s, void *message, int64_t deadline, struct request *req,
+		struct conn_message *answer);
+int session_await(struct session *s, struct request *req, int64_t deadline);
+void session_forget(struct session *s, struct request *req);
+
+/* Reads what has arrived, without waiting. */
+void session_drain(struct session *s);
+
+/* Is it an answer of type @want? Otherwise a negative errno with a text that starts with @what; its fd is closed. */
+int answer_expect(struct conn_message *answer, unsigned want, const char *what);
+
+/* Waits until @socket is ready for @events. 0, or -ETIMEDOUT without a text. */
+int socket_wait(int socket, short events, int64_t deadline);
+
+/* The first refusal of a COMMIT that nobody waited for, once: 0, or its negative errno with its text. */
+int session_commit_error(struct session *s);

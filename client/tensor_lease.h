@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The DLPack tensor that a get hands out; its deleter is the release. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/catalog.h"
+#include "client/client.h"
+
+struct tensor_lease {
+	DLManagedTensorVersioned managed; /* first: the deleter gets its address */
+	struct session *session;	  /* with a count on @shard */
+	uint64_t ref;
+	void *private_map; /* copy-on-write: this lease's own mapping */
+	size_t private_size;
+	uint32_t shard;
+	int64_t dims[]; /* shape, then strides */
+};
+
+/* @managed as a lease of ours, or NULL: somebody else's tensor. */
+struct tensor_lease *tensor_lease_of(const DLManagedTensorVersioned *managed);
+
+/*
+ * Takes a lease on what @key means now. 0, *@ref and a count in @use: release, then client_leave(); LEASE_E_NONE;
+ * LEASE_E_TOO_MANY; or a negative errno.
+ */
+int client_take(tl_client *client, const struct name_key *key, struct use *use, uint64_t *ref);

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Well-formed requests that claim what is not so: an error for who asks, and nothing changes for the others. */
+#include <fcntl.h>
+
+#include "proto/wire.h"
+#include "tests/harness.h"
+
+/* COMMIT with any description; the wire error, or 0. */
+struct description {
+	uint8_t code, bits;
+	uint16_t lanes;
+	uint8_t ndim;
+	int64_t shape[64];
+};
+
+static int commit_as(struct raw *rc, uint64_t ref, const char *name, size_t name_len, const struct description *d)
+{
+	struct {
+		struct wire_commit fixed;
+		unsigned char tail[64 * 8 + 256];
+	} c = { .fixed = { .ref = ref, .flags = WIRE_COMMIT_ANSWER, .dtype_code = d->code, .dtype_bits = d->bits,
+			   .dtype_lanes = d->lanes, .ndim = d->ndim, .name_len = (uint16_t)name_len } };
+	size_t shape_bytes = d->ndim * sizeof(int64_t);
+	struct conn_message m;
+
+	memcpy(c.tail, d->shape, shape_bytes);
+	memcpy(c.tail + shape_bytes, name, name_len);
+	must_be(rc_call(rc, WIRE_COMMIT, &c, sizeof(c.fixed) + shape_bytes + name_len, &m), 0);
+	return rc_judge(&m, WIRE_COMMITTED);
+}
+
+static void another_clients_draft_is_not_yours(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw owner = rc_open(&d), thief = rc_open(&d);
+	struct wire_draft draft;
+
+	(void)state;
+	must_be(rc_create(&owner, "a", MIB, 0, &draft), 0);
+	must_be(rc_commit(&thief, draft.ref, "a", MIB), WIRE_E_GONE);
+	must_be(rc_commit(&thief, draft.ref, "b", 1), WIRE_E_GONE);
+	must_be(rc_ref(&thief, WIRE_ABORT, draft.ref), 0);
+	must_be(rc_ref(&thief, WIRE_RELEASED, draft.ref), 0);
+	must_be(rc_link(&thief, draft.ref, "c"), WIRE_E_GONE);
+	atomic_store(&thief.ledger->held[ref_slot(draft.ref)], 1);
+	must_be(rc_link(&thief, draft.ref, "c"), WIRE_E_GONE); /* a draft cannot be leased */
+	atomic_store(&thief.ledger->held[ref_slot(draft.ref)], 0);
+	must_be(rc_ref(&thief, WIRE_RELEASED, draft.ref), 0);
+	rc_settle(&thief);
+	must_be(td_status(&d).drafts, 1);
+	must_be(td_status(&d).tensors, 0);
+	must_be(rc_commit(&owner, draft.ref, "a", MIB), 0);
+	must_be(td_status(&d).tensors, 1);
+	rc_goodbye(&owner);
+	rc_goodbye(&thief);
+}
+
+static void a_draft_is_committed_or_aborted_once(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw rc = rc_open(&d);
+	struct wire_draft draft;
+
+	(void)state;
+	must_be(rc_create(&rc, "a", 1000, 0, &draft), 0);
+	must_be(rc_commit(&rc, draft.ref, "a", 1000), 0);
+	must_be(rc_commit(&rc, draft.ref, "a", 1000), WIRE_E_GONE);
+	must_be(rc_commit(&rc, draft.ref, "b", 1000), WIRE_E_GONE);
+	must_be(rc_ref(&rc, WIRE_ABORT, draft.ref), 0);
+	rc_settle(&rc);
+	must_be(td_status(&d).tensors, 1);
+
+	must_be(rc_create(&rc, "b", 1000, 0, &draft), 0);
+	must_be(rc_ref(&rc, WIRE_ABORT, draft.ref), 0);
+	must_be(rc_ref(&rc, WIRE_ABORT, draft.ref), 0);
+	must_be(rc_commit(&rc, draft.ref, "b", 1000), WIRE_E_GONE);
+	must_be(td_status(&d).tensors, 1);
+	must_be(td_status(&d).drafts, 0);
+	rc_goodbye(&rc);
+}
+
+static void refs_that_never_were_are_gone_or_ignored(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.max_tensors = 256);
+	struct raw rc = rc_open(&d);
+	struct wire_draft draft;
+	struct tl_status before, after;
+
+	(void)state;
+	must_be(rc_put(&rc, "a", 1000, 1, &draft), 0);
+	before = td_status(&d);
+	{
+		const uint64_t refs[] = { draft.ref,
+					  ref_make(ref_generation(draft.ref) + 1, ref_slot(draft.ref)),
+					  ref_make(1, 255),
+					  ref_make(1, 256),
+					  ref_make(1, 0xffffff),
+					  ref_make((1ULL << 40) - 1, 0xffffff),
+					  ref_make(1, 100) };
+
+		for (size_t i = 0; i < sizeof(refs) / sizeof(refs[0]); i++) {
+			must_be(rc_ref(&rc, WIRE_RELEASED, refs[i]), 0);
+			must_be(rc_ref(&rc, WIRE_ABORT, refs[i]), 0);
+			must_be(rc_commit(&rc, refs[i], "b", 1), WIRE_E_GONE);
+			must_be(rc_link(&rc, refs[i], "b"), WIRE_E_GONE); /* not held, not even the first */
+		}
+	}
+	after = td_status(&d);
+	must_be(after.tensors, before.tensors);
+	must_be(after.retired, before.retired);
+	must_be(after.drafts, before.drafts);
+	must_be(after.bytes_used, before.bytes_used);
+	rc_goodbye(&rc);
+}
+
+static void a_dead_segment_is_not_mapped(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.max_tensors = 256);
+	struct raw rc = rc_open(&d);
+	struct wire_draft draft;
+	int fd = -1;
+
+	(void)state;
+	must_be(rc_put(&rc, "a", MIB, 1, &draft), 0);
+	must_be(rc_map(&rc, draft.segment, draft.segment_generation + 1, &fd), WIRE_E_NOT_FOUND);
+	must_be(rc_map(&rc, draft.segment, draft.segment_generation - 1, &fd), WIRE_E_NOT_FOUND);
+	must_be(rc_map(&rc, 255, 1, &fd), WIRE_E_NOT_FOUND);
+	must_be(rc_map(&rc, 256, 1, &fd), WIRE_E_NOT_FOUND);
+	must_be(rc_map(&rc, CATALOG_MAX_TENSORS - 1, 1, &fd), WIRE_E_NOT_FOUND);
+	must_be(rc_map(&rc, draft.segment, draft.segment_generation, &fd), 0);
+	must_be(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY); /* even for the producer */
+	close(fd);
+	rc_close(&rc); /* unclean: its segment is never used again */
+
+	rc = rc_open(&d);
+	must_be(rc_delete(&rc, "a"), 0);
+	rc_settle(&rc);
+	must_be(rc_map(&rc, draft.segment, draft.segment_generation, &fd), WIRE_E_NOT_FOUND);
+	rc_goodbye(&rc);
+}
+
+static void sizes_that_overflow_never_fit(void **state)
+{
+	static const uint64_t sizes[] = { UINT64_MAX,	    UINT64_MAX - 1,    UINT64_MAX - 255,
+					  UINT64_MAX - 4095, UINT64_MAX - 4096, (uint64_t)INT64_MAX,
+					  1ULL << 63,	    (1ULL << 63) + 1,  UINT64_MAX - 2 * MIB + 1,
+					  1ULL << 62,	    64 * MIB + 1 };
+	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB);
+	struct raw rc = rc_open(&d);
+	struct tl_status before = td_status(&d), after;
+	struct wire_draft draft;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		int64_t start = now_ns();
+		int r = rc_create(&rc, "a", sizes[i], -1, &draft); /* at once, in spite of the timeout */
+
+		must(r == WIRE_E_NO_SPACE || r == WIRE_E_INVALID);
+		must(now_ns() - start < SECOND);
+	}
+	after = td_status(&d);
+	must_be(after.bytes_used, before.bytes_used);
+	must_be(after.drafts, 0);
+	must_be(rc_put(&rc, "a", MIB, 1, NULL), 0);
+	rc_goodbye(&rc);
+}
+
+static void descriptions_that_do_not_fit_abort_the_draft(void **state)
+{
+	static const struct description wrong[] = {
+		{ 1, 8, 1, 1, { 1001 } },			  /* a byte more than the draft has */
+		{ 1, 8, 1, 1, { -1 } },				  /* negative */
+		{ 1, 8, 1, 1, { INT64_MIN } },
+		{ 1, 8, 1, 2, { INT64_MAX, INT64_MAX } },	  /* overflows */
+		{ 1, 8, 1, 2, { 1LL << 32, 1LL << 32 } },	  /* product is 2^64 */
+		{ 1, 8, 1, 2, { 1LL << 61, 8 } },
+		{ 2, 64, 1, 1, { 1LL << 61 } },			  /* bytes are 2^64 */
+		{ 2, 64, 65535, 2, { 1LL << 31, 1LL << 31 } },
+		{ 1, 0, 1, 1, { 1 } },				  /* no bits */
+		{ 1, 8, 0, 1, { 1 } },				  /* no lanes */
+		{ 200, 8, 1, 1, { 1 } },			  /* no such type */
+		{ 2, 7, 1, 1, { 1 } },				  /* a float of 7 bits */
+	};
+	cleanup_td struct test_daemon d = td_start();
+	struct raw rc = rc_open(&d);
+	struct wire_draft draft;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		int r;
+
+		must_be(rc_create(&rc, "a", 1000, 0, &draft), 0);
+		r = commit_as(&rc, draft.ref, "a", 1, &wrong[i]);
+		if (r != WIRE_E_INVALID)
+			print_error("description %zu\n", i);
+		must_be(r, WIRE_E_INVALID);
+		must_be(rc_commit(&rc, draft.ref, "a", 1), WIRE_E_GONE); /* it was aborted */
+	}
+	must_be(td_status(&d).drafts, 0);
+	must_be(td_status(&d).tensors, 0);
+	must_be(rc_delete(&rc, "a"), WIRE_E_NOT_FOUND);
+	rc_goodbye(&rc);
+}
+
+static void a_commit_wants_no_more_room_than_was_asked_for(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct description deep = { .code = 1, .bits = 8, .lanes = 1, .ndim = 64 };
+	struct raw rc = rc_open(&d);
+	struct wire_draft draft;
+
+	(void)state;
+	for (int i = 0; i < 64; i++)
+		deep.shape[i] = 1;
+	must_be(rc_create(&rc, "a", 1, 0, &draft), 0);			/* with no extra */
+	must_be(commit_as(&rc, draft.ref, "a", 1, &deep), WIRE_E_INVALID); /* 64 sizes do not fit into the row */
+	must_be(td_status(&d).drafts, 0);
+	rc_goodbye(&rc);
+}
+
+static void wrong_names_are_refused_everywhere(void **state)
+{
+	static const char *const names[] = { "/",      "/a",	 "a/",	   "a//b",    ".",	   "..",      "a/../b",
+					     "a/.",    "a\nb",	 "\x7f",   "a\033[2J", "\xff",	   "\xc0\x80", "\xed\xa0\x80",
+					     "\xf4\x90\x80\x80", "a\xc3" };
+	cleanup_td struct test_daemon d = td_start();
+	struct description byte = { .code = 1, .bits = 8, .lanes = 1, .ndim = 1, .shape = { 1 } };
+	struct raw rc = rc_open(&d);
+	struct wire_draft draft, good;
+	int r;
+
+	(void)state;
+	must_be(rc_put(&rc, "good", 1, 1, &good), 0);
+	must(rc_hold(&rc, good.ref));
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		must_be(rc_create(&rc, names[i], 1, 0, &draft), WIRE_E_INVALID);
+		must_be(rc_create(&rc, NULL, 1, 0, &draft), 0);
+		must_be(commit_as(&rc, draft.ref, names[i], strlen(names[i]), &byte), WIRE_E_INVALID);
+		must_be(rc_link(&rc, good.ref, names[i]), WIRE_E_INVALID);
+		r = rc_delete(&rc, names[i]);
+		must(r == WIRE_E_INVALID || r == WIRE_E_NOT_FOUND);
+	}
+	must_be(rc_create(&rc, NULL, 1, 0, &draft), 0);
+	must_be(commit_as(&rc, draft.ref, "a\0b", 3, &byte), WIRE_E_INVALID); /* NUL inside */
+	must_be(td_status(&d).tensors, 1);
+	must_be(td_status(&d).drafts, 0);
+	rc_goodbye(&rc);
+}
+
+static void a_link_needs_a_lease_and_keeps_the_bytes(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw a = rc_open(&d), b = rc_open(&d);
+	struct wire_draft draft;
+	const unsigned char *bytes;
+
+	(void)state;
+	must_be(rc_put(&a, "a", MIB, 9, &draft), 0);
+	must_be(rc_link(&b, draft.ref, "b"), WIRE_E_GONE);
+	must(rc_hold(&b, draft.ref));
+	bytes = rc_view(&b, &draft);
+	must_be(rc_link(&b, draft.ref, "b"), 0);
+	rc_drop(&b, draft.ref);
+	must_be(rc_delete(&a, "a"), 0);
+	for (int i = 0; i < 20; i++)
+		must_be(rc_put(&a, "c", MIB, i, NULL), 0);
+	bytes_must_be(bytes, 9, MIB);
+	must_be(rc_delete(&b, "b"), 0);
+	must_be(td_status(&d).tensors, 1);
+	must_be(td_status(&d).retired, 0);
+	rc_goodbye(&a);
+	rc_goodbye(&b);
+}
+
+static void nobody_tells_about_a_client_that_is_not_there(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw rc = rc_open(&d);
+	struct wire_holdings ask = { .id = 1ULL << 60 };
+	struct conn_message m;
+
+	(void)state;
+	must_be(rc_call(&rc, WIRE_HOLDINGS, &ask, sizeof(ask), &m), 0);
+	rc_must_fail(&m, WIRE_E_NOT_FOUND);
+	rc_goodbye(&rc);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(another_clients_draft_is_not_yours),
+		TEST(a_draft_is_committed_or_aborted_once),
+		TEST(refs_that_never_were_are_gone_or_ignored),
+		TEST(a_dead_segment_is_not_mapped),
+		TEST(sizes_that_overflow_never_fit),
+		TEST(descriptions_that_do_not_fit_abort_the_draft),
+		TEST(a_commit_wants_no_more_room_than_was_asked_for),
+		TEST(wrong_names_are_refused_everywhere),
+		TEST(a_link_needs_a_lease_and_keeps_the_bytes),
+		TEST(nobody_tells_about_a_client_that_is_not_there),
+	};
+
+	return RUN(tests);
+}

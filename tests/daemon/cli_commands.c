@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command line as its users run it: the real program against a real daemon. */
+#include "tests/cli/run.h"
+
+/* ---- Exit codes and errors ----------------------------------------------------------------- */
+
+static void exit_codes_tell_what_happened(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	static const struct {
+		int code;
+		const char *args[8];
+	} cases[] = {
+		{ 0, { "ls" } },
+		{ 0, { "status" } },
+		{ 0, { "--help" } },
+		{ 0, { "help", "put" } },
+		{ 0, { "--version" } },
+		{ 1, { "put", "a", "/nonexistent/file.npy" } },
+		{ 2, { NULL } },
+		{ 2, { "dance" } },
+		{ 2, { "--dance" } },
+		{ 2, { "-q" } },
+		{ 2, { "put", "a" } },
+		{ 2, { "put", "a", "b", "c" } },
+		{ 2, { "ls", "a", "b" } },
+		{ 2, { "status", "a" } },
+		{ 2, { "rm" } },
+		{ 2, { "get" } },
+		{ 2, { "get", "a", "--timeout" } },
+		{ 2, { "get", "a", "--timeout", "soon" } },
+		{ 2, { "get", "a", "--timeout", "-1" } },
+		{ 2, { "get", "a", "--newer-than", "x" } },
+		{ 2, { "get", "a", "--newer-than", "18446744073709551616" } },
+		{ 2, { "ls", "--clients" } },
+		{ 2, { "help", "dance" } },
+		{ 3, { "get", "a" } },
+		{ 3, { "info", "a" } },
+		{ 3, { "rm", "a" } },
+		{ 4, { "get", "a", "--timeout", "0.05" } },
+		{ 4, { "wait", "a", "--timeout", "0.05" } },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		cleanup_result struct result r = run_at(d.socket, cases[i].args);
+
+		if (r.code != cases[i].code)
+			print_error("case %zu: %s %s\n", i, cases[i].args[0], cases[i].args[1]);
+		must_exit(&r, cases[i].code);
+		must(!*r.err == !cases[i].code);
+	}
+}
+
+static void without_a_daemon_it_says_how_to_start_one(void **state)
+{
+	static const char *const commands[] = { "ls", "status" };
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		cleanup_result struct result r = run_at(
+			NULL, (const char *const[]){ "--socket", "/tmp/tl-no-such-socket",
+						     commands[i], NULL });
+
+		must_exit(&r, 1);
+		must_contain(r.err, "tensorleased");
+		must(!*r.out);
+	}
+}
+
+static void end_daemon(pid_t pid)
+{
+	must_be(kill(pid, SIGTERM), 0);
+	for (int i = 0; i < 2000; i++) { /* a child of ours only if we are its subreaper */
+		if (waitpid(pid, NULL, WNOHANG) == pid || (kill(pid, 0) && errno == ESRCH))
+			return;
+		usleep(5000);
+	}
+	must(!"the daemon ends");
+}
+
+static void put_starts_a_daemon_where_none_runs_and_ls_does_not(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(0); /* for its directory */
+	struct path runtime = in(&d, "xdg"), file = in(&d, "a.npy");
+	char *old = getenv("XDG_RUNTIME_DIR") ? strdup(getenv("XDG_RUNTIME_DIR")) : NULL;
+	const char *daemon = getenv("TL_TEST_DAEMON");
+
+	(void)state;
+	SKIP_UNLESS(access("/run/tensorlease/socket", F_OK), "a system daemon runs here");
+	must_be(mkdir(runtime.text, 0700) ? errno : 0, 0);
+	setenv("XDG_RUNTIME_DIR", runtime.text, 1);
+	if (daemon)
+		setenv("TENSORLEASE_DAEMON", daemon, 1);
+	unsetenv("TENSORLEASE_SOCKET");
+	write_npy(file.text, 1, "<f4", false, "(2, 3)", six, sizeof(six));
+	{
+		cleanup_result struct result none = run_at(NULL,
+							   (const char *const[]){ "ls", NULL });
+		cleanup_result struct result put = run_at(
+			NULL, (const char *const[]){ "put", "a", file.text, NULL });
+		cleanup_result struct result status = run_at(
+			NULL, (const char *const[]){ "status", "--json", NULL });
+		cJSON *json = json_of(&status);
+
+		must_exit(&put, 0);
+		must_exit(&status, 0);
+		end_daemon(cJSON_GetObjectItem(json, "daemon_pid")->valueint);
+		cJSON_Delete(json);
+		must_exit(&none, 1);
+	}
+	if (old)
+		setenv("XDG_RUNTIME_DIR", old, 1);
+	else
+		unsetenv("XDG_RUNTIME_DIR");
+	unsetenv("TENSORLEASE_DAEMON");
+	free(old);
+}
+
+static void errors_are_json_too(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	cleanup_result struct result usage = run(&d, "get", "--json");
+	cleanup_result struct result missing = run(&d, "get", "no/such", "--json");
+	cJSON *json;
+
+	(void)state;
+	must_exit(&usage, 2);
+	json = json_of(&usage);
+	must_be(cJSON_GetObjectItem(json, "code")->valueint, 2);
+	cJSON_Delete(json);
+	must_exit(&missing, 3);
+	json = json_of(&missing);
+	must_be(cJSON_GetObjectItem(json, "code")->valueint, 3);
+	must_contain(cJSON_GetObjectItem(json, "error")->valuestring, "no/such");
+	cJSON_Delete(json);
+	must_contain(missing.err, "no/such");
+}
+
+/* ---- Commands ------------------------------------------------------------------------------ */
+
+static void options_stand_before_or_after_the_command(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+
+	(void)state;
+	put_six(&d, "a");
+	{
+		cleanup_result struct result before = run_at(
+			NULL,
+			(const char *const[]){ "--socket", d.socket, "--json", "info", "a", NULL });
+		cleanup_result struct result after = run_at(
+			NULL,
+			(const char *const[]){ "info", "a", "--json", "--socket", d.socket, NULL });
+
+		must_exit(&before, 0);
+		must_exit(&after, 0);
+		assert_string_equal(before.out, after.out);
+	}
+}
+
+static void json_has_exact_numbers(void **state)
+{
+	static const uint64_t big[2] = { 9007199254740993ULL, UINT64_MAX };
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "big.npy");
+	char after;
+
+	(void)state;
+	write_npy(file.text, 1, "<u8", false, "(2,)", big, sizeof(big));
+	{
+		cleanup_result struct result put = run(&d, "put", "big", file.text, "--metadata",
+						       "exposure 8 ms", "--json");
+		cleanup_result struct result get = run(&d, "get", "big", "--json");
+		cJSON *json;
+
+		must_exit(&put, 0);
+		json = json_of(&put);
+		must_be(cJSON_GetObjectItem(json, "version")->valueint, 1);
+		cJSON_Delete(json);
+		must_exit(&get, 0);
+		json = json_of(&get);
+		assert_string_equal(cJSON_GetObjectItem(json, "dtype")->valuestring, "uint64");
+		assert_string_equal(cJSON_GetObjectItem(json, "metadata_text")->valuestring,
+				    "exposure 8 ms");
+		assert_string_equal(cJSON_GetObjectItem(json, "metadata_hex")->valuestring,
+				    "6578706f737572652038206d73");
+		must_be(cJSON_GetObjectItem(json, "bytes")->valueint, 16);
+		must_be(cJSON_GetArraySize(cJSON_GetObjectItem(json, "shape")), 1);
+		cJSON_Delete(json);
+		must_contain(get.out, "\"values\":[9007199254740993,18446744073709551615]");
+		must_contain(get.out, "\"min\":9007199254740993,\"max\":18446744073709551615");
+		/* 19 digits, and no exponent */
+		must(sscanf(strstr(get.out, "\"committed_ns\":"), "\"committed_ns\":%*19[0-9]%c",
+			    &after) == 1);
+		must_be(after, ',');
+	}
+}
+
+static void get_shows_what_the_values_are(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+
+	(void)state;
+	put_six(&d, "a");
+	{
+		cleanup_result struct result r = run(&d, "get", "a");
+
+		must_exit(&r, 0);
+		must_contain(r.out, "version\t1\n");
+		must_contain(r.out, "dtype\tfloat32\n");
+		must_contain(r.out, "shape\t2x3\n");
+		must_contain(r.out, "size\t24\n");
+		must_contain(r.out, "min\t-2\n");
+		must_contain(r.out, "max\t1e+09\n");
+		must_contain(r.out, "values\t0 1.5 -2 3 4 1e+09\n");
+	}
+}
+
+/* Types that no file can bring, straight from the library: two values each. */
+static void get_knows_all_types(void **state)
+{
+	static const struct {
+		uint8_t code, bits;
+		uint16_t lanes;
+		unsigned char bytes[32];
+		const char *dtype, *values;
+	} cases[] = {
+		{ kDLBfloat, 16, 1, { 0x80, 0x3f, 0x20, 0xc0 }, "bfloat16", "1 -2.5" },
+		{ kDLFloat, 16, 1, { 0x00, 0x3c, 0x00, 0xfc }, "float16", "1 -inf" },
+		{ kDLFloat8_e4m3fn, 8, 1, { 0x38, 0x7f }, "float8_e4m3fn", "1 nan" },
+		{ kDLFloat8_e4m3fnuz, 8, 1, { 0x40, 0x80 }, "float8_e4m3fnuz", "1 nan" },
+		{ kDLFloat8_e5m2, 8, 1, { 0x3c, 0xfc }, "float8_e5m2", "1 -inf" },
+		{ kDLFloat8_e8m0fnu, 8, 1, { 0x7f, 0x80 }, "float8_e8m0fnu", "1 2" },
+		{ kDLFloat6_e2m3fn,
+		  6,
+		  1,
+		  { 0x08 | (0x1f << 6 & 0xff), 0x1f >> 2 },
+		  "float6_e2m3fn",
+		  "1 7.5" },
+		{ kDLFloat6_e3m2fn,
+		  6,
+		  1,
+		  { 0x0c | (0x1f << 6 & 0xff), 0x1f >> 2 },
+		  "float6_e3m2fn",
+		  "1 28" },
+		{ kDLFloat4_e2m1fn, 4, 1, { 0x2 | 0xf << 4 }, "float4_e2m1fn", "1 -6" },
+		{ kDLInt, 4, 1, { 0x7 | 0x8 << 4 }, "int4", "7 -8" },
+		{ kDLUInt, 4, 1, { 0x7 | 0x8 << 4 }, "uint4", "7 8" },
+		{ kDLBool, 8, 1, { 0, 1 }, "bool", "false true" },
+		{ kDLInt, 8, 2, { 1, 0xff, 3, 0x80 }, "int8x2", "1 -1 3 -128" },
+	};
+	cleanup_td struct test_daemon d = td_start(0);
+	tl_client *client = td_connect(&d);
+	int64_t shape = 2;
+	char line[128];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		tl_spec spec = { .size = sizeof(spec),
+				 .shape = &shape,
+				 .ndim = 1,
+				 .timeout_ns = SECOND,
+				 .dtype = { cases[i].code, cases[i].bits, cases[i].lanes } };
+		uint64_t version;
+		tl_draft *draft;
+
+		must_be(tl_create(client, "t", &spec, &draft), 0);
+		memcpy(tl_draft_tensor(draft)->data, cases[i].bytes,
+		       (2U * cases[i].bits * cases[i].lanes + 7) / 8);
+		must_be(tl_commit(draft, &version), 0);
+		{
+			cleanup_result struct result r = run(&d, "get", "t");
+
+			must_exit(&r, 0);
+			snprintf(line, sizeof(line), "dtype\t%s\n", cases[i].dtype);
+			must_contain(r.out, line);
+			snprintf(line, sizeof(line), "values\t%s\n", cases[i].values);
+			must_contain(r.out, line);
+		}
+	}
+	tl_close(client);
+}
+
+static void complex_values_are_pairs(void **state)
+{
+	static const float values[4] = { 1, -2, 3, 0.5F };
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "complex.npy");
+
+	(void)state;
+	write_npy(file.text, 1, "<c8", false, "(2,)", values, sizeof(values));
+	{
+		cleanup_result struct result put = run(&d, "put", "c", file.text);
+		cleanup_result struct result text = run(&d, "get", "c");
+		cleanup_result struct result json = run(&d, "get", "c", "--json");
+
+		must_exit(&put, 0);
+		must_contain(text.out, "values\t(1, -2) (3, 0.5)\n");
+		must_contain(json.out, "\"mean\":[2,-0.75]");
+		must_contain(json.out, "\"values\":[[1,-2],[3,0.5]]");
+	}
+}
+
+static void ls_lists_names_with_that_prefix_in_order(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+
+	(void)state;
+	put_six(&d, "b/2");
+	put_six(&d, "a");
+	put_six(&d, "b/1");
+	{
+		cleanup_result struct result all = run(&d, "ls");
+		cleanup_result struct result some = run(&d, "ls", "b/");
+		cleanup_result struct result none = run(&d, "ls", "c");
+		cleanup_result struct result json = run(&d, "ls", "--json");
+		const char *a = strstr(all.out, "a\t1\tfloat32\t2x3\t24\t");
+		const char *b1 = strstr(all.out, "\nb/1\t"), *b2 = strstr(all.out, "\nb/2\t");
+		cJSON *object = json_of(&json);
+
+		must_exit(&all, 0);
+		must(a == all.out && b1 && b2 && b1 < b2);
+		must_exit(&some, 0);
+		must(!strncmp(some.out, "b/1\t", 4) && !strstr(some.out, "a\t1"));
+		must_exit(&none, 0);
+		assert_string_equal(none.out, "");
+		must_be(cJSON_GetArraySize(cJSON_GetObjectItem(object, "tensors")), 3);
+		cJSON_Delete(object);
+	}
+}
+
+static void rm_forgets_several_and_goes_on_after_a_failure(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+
+	(void)state;
+	put_six(&d, "a");
+	put_six(&d, "b");
+	put_six(&d, "c");
+	{
+		cleanup_result struct result r = run(&d, "rm", "a", "missing", "b", "--json");
+		cleanup_result struct result ls = run(&d, "ls");
+		cJSON *json = json_of(&r);
+
+		must_exit(&r, 3);
+		must_be(cJSON_GetArraySize(cJSON_GetObjectItem(json, "deleted")), 2);
+		must_be(cJSON_GetArraySize(cJSON_GetObjectItem(json, "errors")), 1);
+		cJSON_Delete(json);
+		must(!strncmp(ls.out, "c\t", 2) && !strstr(ls.out, "\na\t"));
+	}
+	{
+		cleanup_result struct result r = run(&d, "rm", "c", "c/", "missing");
+
+		must_exit(&r, 1); /* a name that cannot be is more than not found */
+		must_be(td_status(&d).tensors, 0);
+	}
+}
+
+static int put_later(const struct test_daemon *d, void *arg)
+{
+	static const int64_t shape = 1;
+	tl_client *client = td_connect(d);
+	float value = 1;
+	DLTensor tensor = { .data = &value,
+			    .device = { kDLCPU, 0 },
+			    .ndim = 1,
+			    .dtype = { kDLFloat, 32, 1 },
+			    .shape = (int64_t[]){ shape },
+			    .strides = (int64_t[]){ 1 } };
+
+	parent_tell(1);
+	parent_await();
+	usleep(100000); /* so that the other is likely to wait by then; right without it, too */
+	must_be(tl_put(client, arg, &tensor, NULL, NULL), 0);
+	tl_close(client);
+	return 0;
+}
+
+static void wait_ends_when_a_newer_version_comes(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	char name[] = "a";
+	struct test_child child = child_start(&d, put_later, name);
+
+	(void)state;
+	put_six(&d, "a");
+	must_be(child_await(&child), 1);
+	child_go(&child);
+	{
+		cleanup_result struct result r = run(&d, "wait", "a", "--newer-than", "1",
+						     "--timeout", "20");
+
+		must_exit(&r, 0);
+		assert_string_equal(r.out, "a\t2\n");
+	}
+	child_must_succeed(&child);
+	{
+		cleanup_result struct result r = run(&d, "wait", "a", "--newer-than", "2",
+						     "--timeout", "0.05");
+
+		must_exit(&r, 4);
+	}
+	{
+		cleanup_result struct result r = run(&d, "wait", "a");
+
+		must_exit(&r, 0);
+	}
+}
+
+static void status_tells_who_holds_what(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	DLManagedTensorVersioned *tensor;
+	tl_client *client;
+
+	(void)state;
+	put_six(&d, "cam0/rgb");
+	client = td_connect(&d);
+	must_be(tl_get(client, "cam0/rgb", NULL, &tensor), 0);
+	put_six(&d, "cam0/rgb");
+	{
+		cleanup_result struct result text = run(&d, "status", "--clients");
+		cleanup_result struct result r = run(&d, "status", "--clients", "--json");
+		cJSON *json = json_of(&r), *clients = cJSON_GetObjectItem(json, "client_list"), *c;
+		int found = 0;
+
+		must_exit(&text, 0);
+		must_contain(text.out, "\tcam0/rgb\t1\t24\t1\tretired\n");
+		must_exit(&r, 0);
+		must_be(cJSON_GetObjectItem(json, "tensors")->valueint, 1);
+		must_be(cJSON_GetObjectItem(json, "retired")->valueint, 1);
+		must_be(cJSON_GetObjectItem(json, "capacity")->valuedouble, 64 * MIB);
+		must_be(cJSON_GetObjectItem(json, "daemon_pid")->valueint, d.pid);
+		cJSON_ArrayForEach(c, clients)
+		{
+			const cJSON *h = cJSON_GetArrayItem(cJSON_GetObjectItem(c, "holdings"), 0);
+
+			if (cJSON_GetObjectItem(c, "pid")->valueint != getpid())
+				continue;
+			found++;
+			must_be(cJSON_GetObjectItem(c, "leases")->valueint, 1);
+			must_be(cJSON_GetObjectItem(c, "bytes_held")->valueint, 24);
+			must(h && !strcmp(cJSON_GetObjectItem(h, "name")->valuestring, "cam0/rgb"));
+			must(cJSON_IsTrue(cJSON_GetObjectItem(h, "retired")));
+		}
+		must_be(found, 1);
+		cJSON_Delete(json);
+	}
+	tensor->deleter(tensor);
+	tl_close(client);
+}
+
+static void help_tells_the_exit_codes(void **state)
+{
+	static const char *const commands[] = {
+		"put", "get", "ls", "info", "rm", "status", "wait"
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+		cleanup_result struct result r = run_at(
+			NULL, (const char *const[]){ commands[i], "--help", NULL });
+
+		must_exit(&r, 0);
+		must_contain(r.out, "Exit codes:");
+		must_contain(r.out, commands[i]);
+		must_contain(r.out, "--json");
+	}
+	{
+		cleanup_result struct result r = run_at(NULL,
+							(const char *const[]){ "help", NULL });
+
+		must_exit(&r, 0);
+		must_contain(r.out, "4  timeout");
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(exit_codes_tell_what_happened),
+		TEST(without_a_daemon_it_says_how_to_start_one),
+		TEST(put_starts_a_daemon_where_none_runs_and_ls_does_not),
+		TEST(errors_are_json_too),
+		TEST(options_stand_before_or_after_the_command),
+		TEST(json_has_exact_numbers),
+		TEST(get_shows_what_the_values_are),
+		TEST(get_knows_all_types),
+		TEST(complex_values_are_pairs),
+		TEST(ls_lists_names_with_that_prefix_in_order),
+		TEST(rm_forgets_several_and_goes_on_after_a_failure),
+		TEST(wait_ends_when_a_newer_version_comes),
+		TEST(status_tells_who_holds_what),
+		TEST(help_tells_the_exit_codes),
+	};
+
+	return RUN(tests);
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tests of the library share: little tensors with bytes that tell who wrote them. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "proto/tensor.h"
+#include "tests/harness.h"
+
+#define U8 ((DLDataType){ TL_DTYPE_UINT, 8, 1 })
+#define MS 1000000LL
+
+static inline DLTensor bytes_tensor(void *data, const int64_t *shape)
+{
+	return (DLTensor){
+		.data = data, .device = { kDLCPU, 0 }, .ndim = 1, .dtype = U8, .shape = (int64_t *)shape
+	};
+}
+
+/* Publishes @n bytes of @value; the version. */
+static inline uint64_t put_bytes(tl_client *client, const char *name, int value, size_t n)
+{
+	unsigned char *data = malloc(n + 1);
+	int64_t shape[1] = { (int64_t)n };
+	DLTensor t = bytes_tensor(data, shape);
+	uint64_t version = 0;
+
+	must(data);
+	memset(data, value, n);
+	must_be(tl_put(client, name, &t, NULL, &version), 0);
+	free(data);
+	return version;
+}
+
+static inline DLManagedTensorVersioned *get(tl_client *client, const char *name)
+{
+	DLManagedTensorVersioned *t = NULL;
+
+	must_be(tl_get(client, name, NULL, &t), 0);
+	return t;
+}
+
+static inline void drop(DLManagedTensorVersioned *t)
+{
+	t->deleter(t);
+}
+
+static inline bool all_bytes(const DLManagedTensorVersioned *t, int value, size_t n)
+{
+	const unsigned char *p = t->dl_tensor.data;
+
+	for (size_t i = 0; i < n; i++)
+		if (p[i] != value)
+			return false;
+	return true;
+}
+
+static inline uint64_t file_offset_of(const void *address, uint64_t *inode)
+{
+	unsigned long start, end, offset, node;
+	char line[512];
+	FILE *f = fopen("/proc/self/maps", "re");
+	uint64_t at = UINT64_MAX;
+
+	must(f);
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "%lx-%lx %*s %lx %*s %lu", &start, &end, &offset, &node) == 4 &&
+		    (unsigned long)address >= start && (unsigned long)address < end) {
+			at = (unsigned long)address - start + offset;
+			*inode = node;
+		}
+	fclose(f);
+	must(at != UINT64_MAX);
+	return at;
+}
+
+/* Do both lie in the same bytes of the same shared memory object? */
+static inline bool same_memory(const void *a, const void *b)
+{
+	uint64_t inode_a = 0, inode_b = 0;
+
+	return file_offset_of(a, &inode_a) == file_offset_of(b, &inode_b) && inode_a == inode_b;
+}

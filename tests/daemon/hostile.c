@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Clients that break the protocol. Whatever they do, the daemon lives, keeps no descriptor, object or byte of
+ * theirs, and serves the others.
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include "tests/harness.h"
+#include "tests/messages.h"
+
+enum { MALFORMED = 100000 };
+
+static struct samples all;
+
+/* What must be the same afterwards. */
+struct before {
+	unsigned fds;
+	unsigned objects;
+	struct tl_status status;
+};
+
+static struct before look(const struct test_daemon *d)
+{
+	struct before b;
+
+	td_settle(d);
+	b.status = td_status(d);
+	b.fds = count_fds(d->pid);
+	b.objects = td_objects(d);
+	return b;
+}
+
+static void must_be_as(const struct test_daemon *d, const struct before *b)
+{
+	struct before now = look(d);
+
+	must(td_alive(d));
+	must_be(now.fds, b->fds);
+	must_be(now.objects, b->objects);
+	must_be(now.status.tensors, b->status.tensors);
+	must_be(now.status.retired, b->status.retired);
+	must_be(now.status.drafts, b->status.drafts);
+	must_be(now.status.segments, b->status.segments);
+	must_be(now.status.clients, b->status.clients);
+	must_be(now.status.bytes_used, b->status.bytes_used);
+}
+
+static unsigned fuzz_rounds(unsigned otherwise)
+{
+	const char *text = getenv("TL_FUZZ_ROUNDS");
+
+	return text ? (unsigned)strtoul(text, NULL, 0) : otherwise;
+}
+
+/* One round of honest work on another connection, and how long it took. */
+static int64_t honest_work(struct raw *rc)
+{
+	int64_t start = now_ns();
+	struct wire_draft draft;
+
+	must_be(rc_put(rc, "honest", 1000, 1, &draft), 0);
+	must(rc_hold(rc, draft.ref));
+	rc_drop(rc, draft.ref);
+	return now_ns() - start;
+}
+
+/* Changes a sample until it is not valid any more. */
+static void spoil(struct sample *s, uint64_t *seed)
+{
+	const char *why;
+
+	do {
+		size_t at = (samples_random(seed) >> 8) % (s->length < 64 ? s->length : 64);
+
+		switch (samples_random(seed) % 8) {
+		case 0: /* another length than it says */
+			s->length = 1 + samples_random(seed) % (WIRE_MAX - 1);
+			break;
+		case 1: /* another length, and it says so */
+			s->length = sizeof(struct wire_header) + samples_random(seed) % 2000;
+			sample_header(s)->length = (uint32_t)s->length;
+			break;
+		case 2:
+		case 3:
+			s->nfds = (unsigned)(samples_random(seed) % 8);
+			break;
+		default:
+			s->bytes[at] ^= (unsigned char)(1 << samples_random(seed) % 8);
+		}
+	} while (wire_check(s->bytes, s->length, s->nfds, WIRE_TO_DAEMON, &why) == 0);
+}
+
+/* A connection that has come as far as @stage: 0 connected, 1 said hello, 2 ready. */
+static struct raw connection_at(const struct test_daemon *d, unsigned stage)
+{
+	struct raw rc = rc_connect(d);
+
+	if (stage >= 1)
+		rc_hello(&rc);
+	if (stage >= 2)
+		rc_ledger(&rc);
+	return rc;
+}
+
+static void malformed_messages_of_all_kinds_change_nothing(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw honest = rc_open(&d);
+	uint64_t seed = 0x9e3779b97f4a7c15;
+	unsigned rounds = fuzz_rounds(MALFORMED);
+	struct before before;
+	int64_t longest = 0, t;
+
+	(void)state;
+	test_timeout(280);
+	samples_make(&all);
+	honest_work(&honest);
+	before = look(&d);
+	for (unsigned i = 0; i < rounds; i++) {
+		struct sample s = all.list[samples_random(&seed) % all.n];
+		struct raw rc = connection_at(&d, i % 10 < 8 ? 0 : i % 10 - 7);
+
+		spoil(&s, &seed);
+		must_be(rc_send_bytes(&rc, s.bytes, s.length, honest.catalog_fd, s.nfds), 0);
+		if (i % 8 == 0)
+			rc_must_end(&rc); /* the others are gone before they hear of it */
+		rc_close(&rc);
+		if (i % 500 == 0) {
+			t = honest_work(&honest);
+			longest = t > longest ? t : longest;
+		}
+	}
+	print_message("%u malformed messages; the longest round of honest work took %.3f ms\n", rounds,
+		      (double)longest / 1e6);
+	must(longest < 2 * SECOND);
+	must_be_as(&d, &before);
+	rc_goodbye(&honest);
+}
+
+/* Well-formed, but about things that do not exist or are not theirs. */
+static void valid_messages_with_random_contents_change_nothing(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw honest = rc_open(&d), rc = rc_open(&d);
+	uint64_t seed = 0x2545f4914f6cdd1d;
+	unsigned rounds = fuzz_rounds(MALFORMED);
+	struct before before;
+	struct conn_message m;
+
+	(void)state;
+	test_timeout(280);
+	samples_make(&all);
+	honest_work(&honest);
+	rc_close(&rc);
+	before = look(&d);
+	rc = rc_open(&d);
+	for (unsigned i = 0; i < rounds; i++) {
+		struct sample s = all.list[samples_random(&seed) % all.n];
+		struct wire_header *h = sample_header(&s);
+		const char *why;
+
+		for (unsigned k = samples_random(&seed) % 8; k > 0; k--) {
+			size_t at = 16 + samples_random(&seed) % 48;
+
+			if (at < s.length)
+				s.bytes[at] = (unsigned char)(samples_random(&seed) % 4 ? 0 : samples_random(&seed));
+		}
+		if (wire_check(s.bytes, s.length, s.nfds, WIRE_TO_DAEMON, &why) || h->type == WIRE_GOODBYE ||
+		    h->type == WIRE_HELLO || h->type == WIRE_LEDGER)
+			continue;
+		if (h->type == WIRE_CREATE) /* never waits */
+			((struct wire_create *)(void *)s.bytes)->timeout_ns = 0;
+		h->serial = ++rc.serial;
+		must_be(rc_send_bytes(&rc, s.bytes, s.length, -1, 0), 0);
+		if (i % 16 == 0) {
+			struct wire_plain settle = { 0 };
+
+			must_be(rc_call(&rc, WIRE_SETTLE, &settle, sizeof(settle), &m), 0);
+			honest_work(&honest);
+		}
+		while (conn_receive(rc.fd, WIRE_TO_CLIENT, &m, MSG_DONTWAIT) == 0)
+			if (m.fd >= 0)
+				close(m.fd);
+	}
+	rc_close(&rc);
+	rc_delete(&honest, "n");
+	must_be_as(&d, &before);
+	rc_goodbye(&honest);
+}
+
+static void half_a_hello_and_silence_harm_nobody(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct wire_hello hello = { .header = { .type = WIRE_HELLO, .length = sizeof(hello), .serial = 1 },
+				    .version_min = 1, .version_max = 1 };
+	struct raw honest = rc_open(&d), silent[32];
+	struct before before;
+
+	(void)state;
+	honest_work(&honest);
+	before = look(&d);
+	for (int i = 0; i < 32; i++)
+		silent[i] = connection_at(&d, (unsigned)i % 2);
+	for (size_t length = 1; length < sizeof(hello); length++) {
+		struct raw rc = rc_connect(&d);
+
+		must_be(rc_send_bytes(&rc, &hello, length, -1, 0), 0);
+		rc_must_end(&rc);
+		rc_close(&rc);
+	}
+	honest_work(&honest);
+	for (int i = 0; i < 32; i++)
+		rc_close(&silent[i]);
+	must_be_as(&d, &before);
+	rc_goodbye(&honest);
+}
+
+static void a_message_out_of_order_ends_the_connection(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct before before = look(&d);
+	int ledger;
+
+	(void)state;
+	samples_make(&all);
+	for (unsigned stage = 0; stage < 3; stage++) {
+		for (size_t i = 0; i < all.n && all.list[i].side == WIRE_TO_DAEMON; i++) {
+			struct sample *s = &all.list[i];
+			unsigned type = sample_header(s)->type;
+			struct raw rc;
+
+			if (stage == 0 ? type == WIRE_HELLO : stage == 1 ? type == WIRE_LEDGER : type > WIRE_LEDGER)
+				continue;
+			if (type == WIRE_GOODBYE)
+				continue;
+			rc = connection_at(&d, stage);
+			ledger = ledger_new(16, LEDGER_MAGIC);
+			must_be(rc_send_bytes(&rc, s->bytes, s->length, ledger, s->nfds), 0);
+			close(ledger);
+			rc_must_end(&rc);
+			rc_close(&rc);
+		}
+	}
+	must_be_as(&d, &before);
+}
+
+static void nothing_is_read_after_goodbye(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct before before = look(&d);
+	struct raw rc = rc_open(&d);
+	struct wire_plain goodbye = { 0 };
+	struct wire_create create = { .nbytes = 4096 };
+	struct conn_message m;
+	int r;
+
+	(void)state;
+	must_be(rc_send(&rc, WIRE_GOODBYE, &goodbye, sizeof(goodbye), -1), 0);
+	r = rc_send(&rc, WIRE_CREATE, &create, sizeof(create), -1);
+	must(r == 0 || r == -EPIPE || r == -ECONNRESET);
+	must_be(rc_receive(&rc, &m), -ECONNRESET);
+	rc_close(&rc);
+	must_be_as(&d, &before);
+}
+
+static void give_up_sending_after(struct raw *rc, unsigned seconds)
+{
+	struct timeval tv = { .tv_sec = seconds };
+
+	must_be(setsockopt(rc->fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv)), 0);
+}
+
+static void who_never_takes_its_descriptors_is_disconnected(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw honest = rc_open(&d), bad;
+	struct wire_draft draft;
+	struct before before;
+	unsigned sent = 0, got = 0;
+	int64_t longest = 0, t;
+	struct conn_message m;
+	int r = 0, fd = -1;
+
+	(void)state;
+	must_be(rc_put(&honest, "mapped", MIB, 3, &draft), 0);
+	must_be(rc_map(&honest, draft.segment, draft.segment_generation, &fd), 0); /* it may keep one open for this */
+	close(fd);
+	honest_work(&honest);
+	before = look(&d);
+	bad = rc_open(&d);
+	give_up_sending_after(&bad, 10);
+	while (sent < 100000 && r == 0) {
+		struct wire_map map = { .segment = draft.segment,
+					.segment_generation = draft.segment_generation };
+
+		r = rc_send(&bad, WIRE_MAP, &map, sizeof(map), -1);
+		sent += r == 0;
+		if (sent % 8 == 0) {
+			t = honest_work(&honest);
+			longest = t > longest ? t : longest;
+		}
+	}
+	must(r == -EPIPE || r == -ECONNRESET);
+	while (rc_receive(&bad, &m) == 0) {
+		got += m.fd >= 0;
+		if (m.fd >= 0)
+			close(m.fd);
+	}
+	print_message("%u requests sent, %u descriptors got; honest work at most %.3f ms\n", sent, got,
+		      (double)longest / 1e6);
+	must(got <= WIRE_FDS_UNREAD_MAX);
+	must(longest < SECOND);
+	rc_close(&bad);
+	must_be_as(&d, &before);
+	rc_goodbye(&honest);
+}
+
+static void who_never_reads_its_answers_is_disconnected(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw honest = rc_open(&d), bad;
+	struct before before;
+	unsigned sent = 0;
+	int r = 0;
+
+	(void)state;
+	honest_work(&honest);
+	before = look(&d);
+	bad = rc_open(&d);
+	give_up_sending_after(&bad, 10);
+	while (sent < 1000000 && r == 0) {
+		struct wire_clients ask = { .after = 0 };
+
+		r = rc_send(&bad, WIRE_CLIENTS, &ask, sizeof(ask), -1);
+		sent += r == 0;
+		if (sent % 512 == 0)
+			honest_work(&honest);
+	}
+	must(r == -EPIPE || r == -ECONNRESET);
+	rc_close(&bad);
+	must_be_as(&d, &before);
+	rc_goodbye(&honest);
+}
+
+static void ask_to_map(struct raw *rc, const struct wire_draft *draft)
+{
+	struct wire_map map = { .segment = draft->segment, .segment_generation = draft->segment_generation };
+
+	must_be(rc_send(rc, WIRE_MAP, &map, sizeof(map), -1), 0);
+}
+
+static void take_mapped(struct raw *rc)
+{
+	struct conn_message m;
+
+	must_be(rc_receive(rc, &m), 0);
+	must_be(m.header.type, WIRE_SEGMENT);
+	close(m.fd);
+}
+
+static void who_has_16_descriptors_to_take_keeps_its_connection(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw rc = rc_open(&d);
+	struct wire_draft draft;
+
+	(void)state;
+	must_be(rc_put(&rc, "mapped", MIB, 3, &draft), 0);
+	for (int round = 0; round < 200; round++) {
+		for (int i = 0; i < WIRE_FDS_UNREAD_MAX; i++)
+			ask_to_map(&rc, &draft);
+		for (int i = 0; i < WIRE_FDS_UNREAD_MAX; i++)
+			take_mapped(&rc);
+	}
+	rc_goodbye(&rc);
+}
+
+/* As a client of several threads does: its socket is never quite empty, but it takes what it is given. */
+static void who_always_has_a_few_to_take_keeps_its_connection(void **state)
+{
+	enum { AHEAD = 4 };
+	cleanup_td struct test_daemon d = td_start();
+	struct raw rc = rc_open(&d), other = rc_open(&d);
+	struct wire_draft draft;
+
+	(void)state;
+	must_be(rc_put(&rc, "mapped", MIB, 3, &draft), 0);
+	for (int i = 0; i < AHEAD; i++)
+		ask_to_map(&rc, &draft);
+	for (int i = 0; i < 500; i++) {
+		ask_to_map(&rc, &draft);
+		if (i % 10 == 0)
+			rc_settle(&other); /* so that what was asked is answered */
+		take_mapped(&rc);
+	}
+	for (int i = 0; i < AHEAD; i++)
+		take_mapped(&rc);
+	rc_goodbye(&rc);
+	rc_goodbye(&other);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(malformed_messages_of_all_kinds_change_nothing),
+		TEST(valid_messages_with_random_contents_change_nothing),
+		TEST(half_a_hello_and_silence_harm_nobody),
+		TEST(a_message_out_of_order_ends_the_connection),
+		TEST(nothing_is_read_after_goodbye),
+		TEST(who_never_takes_its_descriptors_is_disconnected),
+		TEST(who_never_reads_its_answers_is_disconnected),
+		TEST(who_has_16_descriptors_to_take_keeps_its_connection),
+		TEST(who_always_has_a_few_to_take_keeps_its_connection),
+	};
+
+	return RUN(tests);
+}

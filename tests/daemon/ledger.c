@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one piece of a client's memory that the daemon reads: what it refuses, and what may be in it. */
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "tests/harness.h"
+
+struct offer {
+	const char *what;
+	int fd;
+	uint64_t size;
+	uint64_t layout;
+};
+
+/* Offers a ledger: it must not be taken, whatever the daemon says, and the connection may only be used anew. */
+static void must_refuse(const struct test_daemon *d, const struct offer *o)
+{
+	struct wire_ledger ledger = { .size = o->size, .layout = o->layout };
+	struct wire_plain settle = { 0 };
+	struct raw rc = rc_connect(d);
+	struct conn_message m;
+	int r;
+
+	rc_hello(&rc);
+	must_be(rc_send(&rc, WIRE_LEDGER, &ledger, sizeof(ledger), o->fd), 0);
+	close(o->fd);
+	r = rc_receive(&rc, &m);
+	if (r == 0 && m.header.type == WIRE_READY)
+		print_error("taken: %s\n", o->what);
+	if (r == 0) {
+		must_be(m.header.type, WIRE_ERROR);
+		r = rc_judge(&m, WIRE_READY);
+		must(r == WIRE_E_INVALID || r == WIRE_E_PROTOCOL);
+		r = rc_call(&rc, WIRE_SETTLE, &settle, sizeof(settle), &m);
+		if (r == 0) { /* it is not ready, so this is out of order */
+			rc_must_fail(&m, WIRE_E_PROTOCOL);
+			r = rc_receive(&rc, &m);
+		}
+	}
+	must(r == -ECONNRESET || r == -EPIPE);
+	rc_close(&rc);
+}
+
+static int memfd_with(uint32_t slots, uint64_t magic, int seals)
+{
+	int fd = ledger_new(slots, magic);
+
+	must_be(fcntl(fd, F_ADD_SEALS, seals), 0);
+	return fd;
+}
+
+static int resized(uint32_t slots, off_t size)
+{
+	int fd = ledger_new(slots, LEDGER_MAGIC);
+
+	must_be(ftruncate(fd, size), 0);
+	must_be(ledger_seal(fd), 0);
+	return fd;
+}
+
+static int with_word(uint32_t slots, size_t at, uint64_t value, size_t size)
+{
+	int fd = ledger_new(slots, LEDGER_MAGIC);
+
+	must_be(pwrite(fd, &value, size, (off_t)at), size);
+	must_be(ledger_seal(fd), 0);
+	return fd;
+}
+
+static int ordinary_file(off_t size)
+{
+	char path[108];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/tl-file-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	fd = mkostemp(path, O_CLOEXEC);
+	must(fd >= 0);
+	unlink(path);
+	must_be(ftruncate(fd, size), 0);
+	return fd;
+}
+
+static int in_dev_shm(off_t size)
+{
+	int fd = shm_open("/tl-test-not-a-memfd", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+	must(fd >= 0);
+	shm_unlink("/tl-test-not-a-memfd");
+	must_be(ftruncate(fd, size), 0);
+	return fd;
+}
+
+static int socket_inside_socket(void)
+{
+	int ends[2];
+
+	must_be(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+	close(ends[1]);
+	return ends[0];
+}
+
+static int end_of_a_pipe(void)
+{
+	int ends[2];
+
+	must_be(pipe2(ends, O_CLOEXEC), 0);
+	close(ends[1]);
+	return ends[0];
+}
+
+static void only_a_sealed_memfd_of_the_right_size_is_taken(void **state)
+{
+	enum { SLOTS = 1024 };
+	const int all_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	cleanup_td struct test_daemon d = td_start(.max_tensors = SLOTS);
+	uint64_t size = ledger_size(SLOTS);
+	struct raw honest = rc_open(&d);
+	unsigned fds;
+	const struct offer offers[] = {
+		{ "not sealed", memfd_with(SLOTS, LEDGER_MAGIC, 0), size, LEDGER_LAYOUT },
+		{ "may shrink", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_GROW | F_SEAL_SEAL), size, LEDGER_LAYOUT },
+		{ "may grow", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_SHRINK | F_SEAL_SEAL), size, LEDGER_LAYOUT },
+		{ "may be sealed", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_SHRINK | F_SEAL_GROW), size,
+		  LEDGER_LAYOUT },
+		{ "too small", resized(SLOTS, 4096), size, LEDGER_LAYOUT },
+		{ "empty", resized(SLOTS, 0), size, LEDGER_LAYOUT },
+		{ "too large", resized(SLOTS, (off_t)size + 4096), size, LEDGER_LAYOUT },
+		{ "a byte short", resized(SLOTS, (off_t)size - 1), size, LEDGER_LAYOUT },
+		{ "says too small", memfd_with(SLOTS, LEDGER_MAGIC, all_seals), 4096, LEDGER_LAYOUT },
+		{ "says too large", memfd_with(SLOTS, LEDGER_MAGIC, all_seals), size + 4096, LEDGER_LAYOUT },
+		{ "is and says too small", resized(SLOTS, 4096), 4096, LEDGER_LAYOUT },
+		{ "wrong magic", memfd_with(SLOTS, LEDGER_MAGIC + 1, all_seals), size, LEDGER_LAYOUT },
+		{ "a catalog's magic", memfd_with(SLOTS, CATALOG_MAGIC, all_seals), size, LEDGER_LAYOUT },
+		{ "wrong layout in it", with_word(SLOTS, offsetof(struct ledger, layout), 5, 8), size,
+		  LEDGER_LAYOUT },
+		{ "wrong layout said", memfd_with(SLOTS, LEDGER_MAGIC, all_seals), size, LEDGER_LAYOUT + 1 },
+		{ "wrong slots in it", with_word(SLOTS, offsetof(struct ledger, slots), 5, 4), size,
+		  LEDGER_LAYOUT },
+		{ "an ordinary file", ordinary_file((off_t)size), size, LEDGER_LAYOUT },
+		{ "a file in /dev/shm", in_dev_shm((off_t)size), size, LEDGER_LAYOUT },
+		{ "a socket", socket_inside_socket(), size, LEDGER_LAYOUT },
+		{ "a pipe", end_of_a_pipe(), size, LEDGER_LAYOUT },
+		{ "a device", open("/dev/zero", O_RDWR | O_CLOEXEC), size, LEDGER_LAYOUT },
+		{ "a directory", open("/", O_RDONLY | O_CLOEXEC), size, LEDGER_LAYOUT },
+		{ "only a path", open("/dev/null", O_PATH | O_CLOEXEC), size, LEDGER_LAYOUT },
+		{ "the catalog", fcntl(honest.catalog_fd, F_DUPFD_CLOEXEC, 0), size, LEDGER_LAYOUT },
+	};
+
+	(void)state;
+	td_settle(&d);
+	fds = count_fds(d.pid);
+	for (size_t i = 0; i < sizeof(offers) / sizeof(offers[0]); i++)
+		must_refuse(&d, &offers[i]);
+	td_settle(&d);
+	must_be(count_fds(d.pid), fds);
+	must_be(rc_put(&honest, "a", 100, 1, NULL), 0);
+	rc_goodbye(&honest);
+}
+
+static void a_ledger_on_huge_pages_is_refused(void **state)
+{
+	enum { SLOTS = (2 * MIB - sizeof(struct ledger)) / 4 }; /* ledger_size() of it is one huge page */
+	struct ledger header = { .magic = LEDGER_MAGIC, .layout = LEDGER_LAYOUT, .slots = SLOTS };
+	int fd = memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+	struct offer o = { "of huge pages", fd, 2 * MIB, LEDGER_LAYOUT };
+	void *p = MAP_FAILED;
+
+	(void)state;
+	if (fd >= 0 && ftruncate(fd, 2 * MIB) == 0)
+		p = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED && fd >= 0)
+		close(fd);
+	SKIP_UNLESS(p != MAP_FAILED, "there are no huge pages for a memfd");
+	cleanup_td struct test_daemon d = td_start(.max_tensors = SLOTS);
+	memcpy(p, &header, sizeof(header));
+	munmap(p, 2 * MIB);
+	must_be(ledger_seal(fd), 0);
+	must_refuse(&d, &o);
+	td_settle(&d);
+}
+
+static void it_cannot_be_pulled_away_once_it_is_taken(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw rc = rc_open(&d), other = rc_open(&d);
+	struct wire_draft draft;
+
+	(void)state;
+	must(ftruncate(rc.ledger_fd, 0) && errno == EPERM);
+	must(ftruncate(rc.ledger_fd, (off_t)rc.ledger_size * 2) && errno == EPERM);
+	must_be(fallocate(rc.ledger_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)rc.ledger_size), 0);
+	for (int i = 0; i < 100; i++) /* each retires the one before, so that every ledger is read */
+		must_be(rc_put(&other, "a", 1000, i, &draft), 0);
+	must(td_alive(&d));
+	rc_goodbye(&rc);
+	rc_goodbye(&other);
+}
+
+static void fill(struct raw *rc, uint32_t value)
+{
+	for (uint32_t i = 0; i < rc->welcome.max_tensors; i++)
+		atomic_store(&rc->ledger->held[i], value);
+}
+
+static void mad_counters_hold_only_until_their_client_ends(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.max_tensors = 256);
+	struct raw honest = rc_open(&d), mad = rc_open(&d);
+	struct wire_clients ask = { .after = 0 };
+	struct tl_status s;
+	struct conn_message m;
+
+	(void)state;
+	fill(&mad, UINT32_MAX);
+	for (int i = 0; i < 50; i++)
+		must_be(rc_put(&honest, "a", 1000, i, NULL), 0);
+	s = td_status(&d);
+	must_be(s.tensors, 1);
+	must_be(s.retired, 49);
+	do { /* sums of what it says it holds */
+		must_be(rc_call(&honest, WIRE_CLIENTS, &ask, sizeof(ask), &m), 0);
+		memcpy(&ask.after, m.bytes + offsetof(struct wire_client, id), 8);
+		ask.header.serial = 0;
+	} while (m.header.type == WIRE_CLIENT);
+	must_be(m.header.type, WIRE_DONE);
+	rc_close(&mad);
+	s = td_status(&d);
+	must_be(s.retired, 0);
+	must_be(s.tensors, 1);
+	rc_goodbye(&honest);
+}
+
+static void a_lying_rescan_word_costs_nothing_but_time(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw rc = rc_open(&d);
+
+	(void)state;
+	atomic_store(&rc.ledger->rescan, 1);
+	for (int i = 0; i < 200; i++)
+		must_be(rc_put(&rc, "a", 1000, i, NULL), 0);
+	must_be(td_status(&d).retired, 0);
+	rc_goodbye(&rc);
+}
+
+/* RELEASED did not fit into the socket: the daemon finds the retired tensor by itself. */
+static void rescan_finds_what_nobody_told(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw honest = rc_open(&d), quiet = rc_open(&d);
+	struct wire_draft draft;
+
+	(void)state;
+	must_be(rc_put(&honest, "a", 1000, 1, &draft), 0);
+	must(rc_hold(&quiet, draft.ref));
+	must_be(rc_delete(&honest, "a"), 0);
+	must_be(td_status(&d).retired, 1);
+	atomic_store(&quiet.ledger->held[ref_slot(draft.ref)], 0);
+	must_be(td_status(&d).retired, 1); /* it was not told */
+	atomic_store(&quiet.ledger->rescan, 1);
+	rc_settle(&quiet); /* any message makes it look */
+	must_be(td_status(&d).retired, 0);
+	rc_goodbye(&quiet);
+	rc_goodbye(&honest);
+}
+
+/* Killed between R1 and R2: its ledger shows nothing any more, and nobody told. */
+static void who_dies_before_it_could_tell_leaves_nothing(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw honest = rc_open(&d);
+	struct wire_draft draft;
+
+	(void)state;
+	for (int clean = 0; clean < 2; clean++) {
+		struct raw dies = rc_open(&d);
+
+		must_be(rc_put(&honest, "a", 1000, 1, &draft), 0);
+		must(rc_hold(&dies, draft.ref));
+		must_be(rc_delete(&honest, "a"), 0);
+		must_be(td_status(&d).retired, 1);
+		atomic_store(&dies.ledger->held[ref_slot(draft.ref)], 0);
+		if (clean)
+			rc_goodbye(&dies);
+		else
+			rc_close(&dies);
+		must_be(td_status(&d).retired, 0);
+	}
+	rc_goodbye(&honest);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(only_a_sealed_memfd_of_the_right_size_is_taken),
+		TEST(a_ledger_on_huge_pages_is_refused),
+		TEST(it_cannot_be_pulled_away_once_it_is_taken),
+		TEST(mad_counters_hold_only_until_their_client_ends),
+		TEST(a_lying_rescan_word_costs_nothing_but_time),
+		TEST(rescan_finds_what_nobody_told),
+		TEST(who_dies_before_it_could_tell_leaves_nothing),
+	};
+
+	return RUN(tests);
+}

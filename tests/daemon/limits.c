@@ -1,0 +1,548 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is full: bytes, quota, tmpfs, descriptors, slots. The asker is told, the others go on. */
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "tests/harness.h"
+
+/* Sends CREATE without waiting; its serial. */
+static uint32_t ask_for(struct raw *rc, uint64_t nbytes, int64_t timeout_ns)
+{
+	struct wire_create c = { .nbytes = nbytes, .timeout_ns = timeout_ns };
+
+	must_be(rc_send(rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
+	return c.header.serial;
+}
+
+static int answer_to(struct raw *rc, uint32_t serial, struct wire_draft *draft)
+{
+	struct conn_message m;
+	int r;
+
+	do {
+		must_be(rc_receive(rc, &m), 0);
+		if (m.fd >= 0)
+			close(m.fd);
+	} while (m.header.serial != serial);
+	r = rc_judge(&m, WIRE_DRAFT);
+	if (r == 0 && draft)
+		memcpy(draft, m.bytes, sizeof(*draft));
+	return r;
+}
+
+static bool has_answer(const struct raw *rc)
+{
+	struct pollfd p = { .fd = rc->fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 1;
+}
+
+static void a_full_capacity_is_told_at_once_without_a_timeout(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
+	struct raw rc = rc_open(&d);
+	struct wire_draft drafts[64], one;
+	uint64_t used;
+	int n = 0, r;
+
+	(void)state;
+	while ((r = rc_create(&rc, "a", MIB, 0, &drafts[n])) == 0)
+		must(++n < 64);
+	must_be(r, WIRE_E_NO_SPACE);
+	must(n >= 8 && n <= 16);
+	used = td_status(&d).bytes_used;
+	must(used <= 16 * MIB);
+	must_be(rc_create(&rc, "a", 100, 0, &one), used < 16 * MIB ? 0 : WIRE_E_NO_SPACE);
+	for (int i = 0; i < n; i++)
+		must_be(rc_ref(&rc, WIRE_ABORT, drafts[i].ref), 0);
+	must_be(rc_create(&rc, "a", 8 * MIB, SECOND, &one), 0); /* warm segments make room */
+	rc_goodbye(&rc);
+	must_be(td_status(&d).drafts, 0);
+}
+
+static void a_wait_for_space_ends_when_its_time_is_up(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
+	struct raw holder = rc_open(&d), waiter = rc_open(&d);
+	struct wire_draft a, b;
+	int64_t start;
+
+	(void)state;
+	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0);
+	start = now_ns();
+	must_be(rc_create(&waiter, "b", 9 * MIB, 300000000, &b), WIRE_E_NO_SPACE);
+	must(now_ns() - start >= 300000000);
+	must(now_ns() - start < 3 * SECOND);
+	rc_goodbye(&holder);
+	rc_goodbye(&waiter);
+}
+
+static void who_waits_for_space_gets_it_when_it_comes(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
+	struct raw holder = rc_open(&d), waiter = rc_open(&d);
+	struct wire_draft a, b;
+	uint32_t serial;
+
+	(void)state;
+	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* by an abort */
+	serial = ask_for(&waiter, 9 * MIB, -1);
+	rc_settle(&holder);
+	must(!has_answer(&waiter));
+	must_be(rc_ref(&holder, WIRE_ABORT, a.ref), 0);
+	must_be(answer_to(&waiter, serial, &b), 0);
+	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
+
+	must_be(rc_put(&holder, "a", 9 * MIB, 1, &a), 0); /* by a delete */
+	serial = ask_for(&waiter, 9 * MIB, -1);
+	rc_settle(&holder);
+	must(!has_answer(&waiter));
+	must_be(rc_delete(&holder, "a"), 0);
+	must_be(answer_to(&waiter, serial, &b), 0);
+	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
+
+	must_be(rc_put(&holder, "a", 9 * MIB, 1, &a), 0); /* by a last release */
+	must(rc_hold(&holder, a.ref));
+	must_be(rc_delete(&holder, "a"), 0);
+	serial = ask_for(&waiter, 9 * MIB, 20 * SECOND);
+	rc_settle(&holder);
+	must(!has_answer(&waiter));
+	rc_drop(&holder, a.ref);
+	must_be(answer_to(&waiter, serial, &b), 0);
+	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
+
+	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* by a client's death */
+	serial = ask_for(&waiter, 9 * MIB, -1);
+	rc_settle(&holder);
+	must(!has_answer(&waiter));
+	rc_close(&holder);
+	must_be(answer_to(&waiter, serial, &b), 0);
+	rc_goodbye(&waiter);
+}
+
+static void a_waiter_that_leaves_is_forgotten(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
+	struct raw holder = rc_open(&d), waiter = rc_open(&d);
+	struct wire_draft a;
+
+	(void)state;
+	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0);
+	for (int i = 0; i < 20; i++)
+		ask_for(&waiter, 9 * MIB, -1);
+	rc_settle(&holder);
+	rc_close(&waiter);
+	must_be(rc_ref(&holder, WIRE_ABORT, a.ref), 0);
+	must_be(td_status(&d).drafts, 0);
+	must_be(td_status(&d).clients, 1);
+	rc_goodbye(&holder);
+}
+
+static void only_so_many_requests_of_one_client_wait(void **state)
+{
+	enum { WAITING_MAX = 64 };
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
+	struct raw holder = rc_open(&d), waiter = rc_open(&d);
+	struct wire_draft a;
+	struct conn_message m;
+
+	(void)state;
+	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0);
+	for (int i = 0; i < WAITING_MAX; i++)
+		ask_for(&waiter, 9 * MIB, -1);
+	rc_settle(&holder);
+	must(!has_answer(&waiter));
+	ask_for(&waiter, 9 * MIB, -1);
+	must_be(rc_receive(&waiter, &m), 0); /* one more is refused, or ends the connection */
+	must_be(m.header.type, WIRE_ERROR);
+	rc_close(&waiter);
+	rc_goodbye(&holder);
+}
+
+/* Creates 1 MiB drafts over a hundred connections, and tells how many were granted. */
+static int exhaust(const struct test_daemon *d, void *arg)
+{
+	static struct raw connections[100];
+	struct wire_draft draft;
+	uint64_t granted = 0;
+
+	(void)arg;
+	for (int i = 0; i < 100; i++) {
+		int r;
+
+		connections[i] = rc_open(d);
+		r = rc_create(&connections[i], NULL, MIB, 0, &draft);
+		must(r == 0 || r == WIRE_E_QUOTA);
+		granted += r == 0;
+	}
+	parent_tell(granted);
+	parent_await();
+	return 0;
+}
+
+static int create_one(const struct test_daemon *d, void *arg)
+{
+	struct raw rc = rc_open(d);
+	struct wire_draft draft;
+
+	(void)arg;
+	must_be(rc_create(&rc, NULL, MIB, 0, &draft), 0);
+	rc_goodbye(&rc);
+	return 0;
+}
+
+static void a_quota_is_a_users_not_a_connections(void **state)
+{
+	struct test_child greedy, modest;
+	uint64_t granted;
+
+	(void)state;
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be two other users");
+	cleanup_td struct test_daemon d =
+		td_start(.capacity = 256 * MIB, .uid_capacity = 8 * MIB, .max_clients = 200);
+	greedy = child_start_as(1111, &d, exhaust, NULL);
+	granted = child_await(&greedy);
+	must(granted >= 4 && granted <= 8);
+	must(td_status(&d).bytes_used <= 8 * MIB);
+	modest = child_start_as(2222, &d, create_one, NULL);
+	child_must_succeed(&modest);
+	child_go(&greedy);
+	child_must_succeed(&greedy);
+
+	greedy = child_start_as(1111, &d, exhaust, NULL); /* all of it came back */
+	must_be(child_await(&greedy), granted);
+	child_kill(&greedy);
+	must_be(td_status(&d).drafts, 0);
+	must(td_status(&d).bytes_used <= td_status(&d).bytes_warm);
+}
+
+static void a_quota_wait_is_told_from_a_capacity_wait(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB, .uid_capacity = 4 * MIB);
+	struct raw rc = rc_open(&d);
+	struct wire_draft draft;
+	uint32_t serial;
+	int r;
+
+	(void)state;
+	r = rc_create(&rc, NULL, 8 * MIB, -1, &draft); /* never fits, and says so at once */
+	if (r == 0)
+		print_message("note: the quota does not bind root\n");
+	must(r == WIRE_E_QUOTA || (r == 0 && geteuid() == 0));
+	if (r == WIRE_E_QUOTA) {
+		must_be(rc_create(&rc, NULL, 3 * MIB, 0, &draft), 0);
+		serial = ask_for(&rc, 3 * MIB, 0);
+		must_be(answer_to(&rc, serial, NULL), WIRE_E_QUOTA);
+		serial = ask_for(&rc, 3 * MIB, -1);
+		must_be(rc_ref(&rc, WIRE_ABORT, draft.ref), 0);
+		must_be(answer_to(&rc, serial, NULL), 0);
+	}
+	rc_goodbye(&rc);
+}
+
+static void slots_and_drafts_end_with_an_error(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.max_tensors = 64);
+	struct raw a = rc_open(&d), b = rc_open(&d);
+	struct wire_draft drafts[65];
+	int n = 0, r;
+
+	(void)state;
+	while ((r = rc_create(&a, NULL, 10, 0, &drafts[n])) == 0)
+		must(++n <= 64);
+	must_be(r, WIRE_E_LIMIT);
+	must(n >= 62);
+	must_be(rc_create(&b, NULL, 10, 0, &drafts[64]), WIRE_E_LIMIT);
+	must_be(rc_ref(&a, WIRE_ABORT, drafts[0].ref), 0);
+	rc_settle(&a);
+	must_be(rc_create(&b, NULL, 10, 0, &drafts[0]), 0);
+	rc_goodbye(&a);
+	rc_goodbye(&b);
+}
+
+static void one_client_has_at_most_1024_drafts(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.max_tensors = 4096);
+	struct raw a = rc_open(&d), b = rc_open(&d);
+	struct wire_draft draft;
+	int n = 0, r;
+
+	(void)state;
+	while ((r = rc_create(&a, NULL, 10, 0, &draft)) == 0)
+		must(++n <= 1024);
+	must_be(r, WIRE_E_LIMIT);
+	must_be(n, 1024);
+	must_be(rc_create(&b, NULL, 10, 0, &draft), 0);
+	rc_goodbye(&a);
+	must_be(td_status(&d).drafts, 1);
+	rc_goodbye(&b);
+}
+
+/* ---- A tmpfs that is full ---- */
+
+static int shm_of(const struct test_daemon *d)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/root/dev/shm", (int)d->pid);
+	fd = open(path, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
+	must(fd >= 0);
+	return fd;
+}
+
+/* All but @leave bytes. */
+static void fill_shm(const struct test_daemon *d, off_t leave)
+{
+	int dir = shm_of(d), fd = openat(dir, "filler", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	off_t at = 0;
+
+	must(fd >= 0);
+	for (off_t step = (off_t)MIB; step >= 4096; step /= 2)
+		while (fallocate(fd, 0, at, step) == 0)
+			at += step;
+	must_be(errno, ENOSPC);
+	if (leave)
+		must_be(ftruncate(fd, at - leave), 0);
+	close(fd);
+	close(dir);
+}
+
+static void empty_shm(const struct test_daemon *d)
+{
+	int dir = shm_of(d);
+
+	must_be(unlinkat(dir, "filler", 0), 0);
+	close(dir);
+}
+
+static bool may_mount(void)
+{
+	return geteuid() == 0 && access("/proc/self/ns/mnt", F_OK) == 0;
+}
+
+static void a_full_tmpfs_is_an_error_for_the_asker_only(void **state)
+{
+	struct wire_draft drafts[24], draft, kept;
+	const unsigned char *bytes;
+	struct raw rc, reader;
+	int n = 0, r;
+
+	(void)state;
+	SKIP_UNLESS(may_mount(), "needs root, to mount a small tmpfs");
+	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .shm_size = 24 * MIB);
+	rc = rc_open(&d);
+	reader = rc_open(&d);
+	must_be(rc_put(&rc, "kept", MIB, 5, &kept), 0);
+	must(rc_hold(&reader, kept.ref));
+	bytes = rc_view(&reader, &kept);
+
+	while ((r = rc_create(&rc, NULL, MIB, 0, &drafts[n])) == 0)
+		must(++n < 24);
+	must_be(r, WIRE_E_NO_SPACE);
+	must(n > 4);
+	fill_shm(&d, 0); /* to the last page */
+	must_be(rc_create(&rc, NULL, MIB, 0, &draft), WIRE_E_NO_SPACE);
+	must_be(rc_create(&rc, NULL, 8 * MIB, 200000000, &draft), WIRE_E_NO_SPACE); /* waits, in vain */
+	bytes_must_be(bytes, 5, MIB);
+	must(td_alive(&d));
+	for (int i = 0; i < 4; i++)
+		must_be(rc_ref(&rc, WIRE_ABORT, drafts[i].ref), 0);
+	empty_shm(&d);
+	must_be(rc_create(&rc, NULL, 2 * MIB, SECOND, &draft), 0);
+	rc_goodbye(&rc);
+	rc_goodbye(&reader);
+}
+
+/* The catalog grows in steps of its own: it must not be sparse where the daemon writes. */
+static void a_full_tmpfs_does_not_kill_the_daemon_that_grows_its_catalog(void **state)
+{
+	char name[256];
+	unsigned n = 0;
+	struct raw rc;
+	int r = 0;
+
+	(void)state;
+	SKIP_UNLESS(may_mount(), "needs root, to mount a small tmpfs");
+	cleanup_td struct test_daemon d =
+		td_start(.capacity = 256 * MIB, .shm_size = 24 * MIB, .max_tensors = 60000);
+	rc = rc_open(&d);
+	fill_shm(&d, 4 * (off_t)MIB);
+	while (r == 0 && n < 60000) {
+		memset(name, 'x', sizeof(name)); /* long: chunks too */
+		snprintf(name, sizeof(name), "name-%u", n);
+		name[strlen(name)] = 'y';
+		name[200] = '\0';
+		r = rc_put(&rc, name, 0, 0, NULL); /* no bytes: only the catalog grows */
+		n += r == 0;
+	}
+	print_message("%u tensors without bytes, then error %d\n", n, r);
+	must(n > 0);
+	must(r == WIRE_E_NO_SPACE || r == WIRE_E_NO_RESOURCES || r == WIRE_E_LIMIT);
+	must(td_alive(&d));
+	must_be(td_status(&d).tensors, n);
+	empty_shm(&d);
+	for (unsigned i = 0; i < 1000; i++) {
+		snprintf(name, sizeof(name), "more-%u", i);
+		must_be(rc_put(&rc, name, 100, 1, NULL), 0);
+	}
+	rc_goodbye(&rc);
+}
+
+/* ---- Descriptors that are used up ---- */
+
+static int connect_without_waiting(const struct test_daemon *d)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	must(fd >= 0);
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", d->socket);
+	if (connect(fd, (struct sockaddr *)&a, sizeof(a)) == 0)
+		return fd;
+	must_be(errno, EAGAIN); /* its backlog is full */
+	close(fd);
+	return -1;
+}
+
+/* CPU time of a process in clock ticks. */
+static long ticks_of(pid_t pid)
+{
+	unsigned long user, system;
+	char path[64];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	f = fopen(path, "re");
+	must(f);
+	must_be(fscanf(f, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system), 2);
+	fclose(f);
+	return (long)(user + system);
+}
+
+static void a_daemon_out_of_descriptors_recovers(void **state)
+{
+	enum { NOFILE = 128, MANY = 400 };
+	cleanup_td struct test_daemon d = td_start(.nofile = NOFILE, .max_clients = 1000);
+	struct raw honest = rc_open(&d), waiting = rc_connect(&d);
+	int fds[MANY], n = 0;
+	unsigned before;
+	long ticks;
+
+	(void)state;
+	rc_hello(&waiting);
+	must_be(rc_put(&honest, "a", MIB, 1, NULL), 0);
+	td_settle(&d);
+	before = count_fds(d.pid);
+	while (n < MANY && (fds[n] = connect_without_waiting(&d)) >= 0)
+		n++;
+	must(n > NOFILE - (int)before); /* more than it can accept */
+	rc_settle(&honest);
+	print_message("%d connections, the daemon has %u of %d descriptors\n", n, count_fds(d.pid), NOFILE);
+
+	ticks = ticks_of(d.pid); /* it must not spin on what it cannot accept */
+	must_be(poll(NULL, 0, 400), 0);
+	ticks = ticks_of(d.pid) - ticks;
+	must(ticks <= sysconf(_SC_CLK_TCK) / 5);
+
+	for (int i = 0; i < 50; i++)
+		must_be(rc_put(&honest, "a", MIB, i, NULL), 0);
+	for (int i = 0; i < n; i++)
+		close(fds[i]);
+	rc_ledger(&waiting); /* accepted before, served now */
+	rc_goodbye(&waiting);
+	td_settle(&d);
+	must(count_fds(d.pid) <= before);
+	rc_goodbye(&honest);
+}
+
+/* recvmsg() then succeeds without the descriptor: the daemon must notice, and end no more than that connection. */
+static void a_descriptor_that_did_not_arrive_ends_one_connection(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw honest = rc_open(&d), late = rc_connect(&d), after;
+	struct wire_ledger ledger = { .layout = LEDGER_LAYOUT };
+	struct rlimit old, low;
+	unsigned before;
+	int fd;
+
+	(void)state;
+	rc_settle(&honest);
+	rc_hello(&late);
+	ledger.size = ledger_size(late.welcome.max_tensors);
+	fd = ledger_new(late.welcome.max_tensors, LEDGER_MAGIC);
+	must_be(ledger_seal(fd), 0);
+	rc_settle(&honest);
+	before = count_fds(d.pid);
+
+	must_be(prlimit(d.pid, RLIMIT_NOFILE, NULL, &old), 0);
+	low = (struct rlimit){ .rlim_cur = 3, .rlim_max = old.rlim_max }; /* what is open stays so */
+	must_be(prlimit(d.pid, RLIMIT_NOFILE, &low, NULL), 0);
+	must_be(rc_send(&late, WIRE_LEDGER, &ledger, sizeof(ledger), fd), 0);
+	rc_must_end(&late);
+	rc_settle(&honest);
+	must_be(rc_put(&honest, "small", 100, 1, NULL), WIRE_E_NO_RESOURCES); /* no way to make its segment */
+	must_be(prlimit(d.pid, RLIMIT_NOFILE, &old, NULL), 0);
+
+	must_be(rc_put(&honest, "small", 100, 1, NULL), 0);
+	rc_close(&late);
+	rc_settle(&honest);
+	must_be(count_fds(d.pid), before - 1);
+	close(fd);
+	after = rc_open(&d);
+	must_be(rc_put(&after, "a", MIB, 1, NULL), 0);
+	rc_goodbye(&after);
+	rc_goodbye(&honest);
+}
+
+static void who_connects_while_there_are_no_descriptors_is_turned_away(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw honest = rc_open(&d), turned_away;
+	struct rlimit old, low;
+	struct conn_message m;
+	int r;
+
+	(void)state;
+	rc_settle(&honest);
+	must_be(prlimit(d.pid, RLIMIT_NOFILE, NULL, &old), 0);
+	low = (struct rlimit){ .rlim_cur = 3, .rlim_max = old.rlim_max };
+	must_be(prlimit(d.pid, RLIMIT_NOFILE, &low, NULL), 0);
+	turned_away = rc_connect(&d);
+	rc_settle(&honest);
+	must_be(prlimit(d.pid, RLIMIT_NOFILE, &old, NULL), 0);
+	r = rc_receive(&turned_away, &m); /* it is told something, or served now: it does not wait for ever */
+	must(r == -ECONNRESET || r == 0 || r == -ETIMEDOUT);
+	if (r == -ETIMEDOUT)
+		rc_hello(&turned_away);
+	rc_close(&turned_away);
+	td_settle(&d);
+	rc_goodbye(&honest);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_full_capacity_is_told_at_once_without_a_timeout),
+		TEST(a_wait_for_space_ends_when_its_time_is_up),
+		TEST(who_waits_for_space_gets_it_when_it_comes),
+		TEST(a_waiter_that_leaves_is_forgotten),
+		TEST(only_so_many_requests_of_one_client_wait),
+		TEST(a_quota_is_a_users_not_a_connections),
+		TEST(a_quota_wait_is_told_from_a_capacity_wait),
+		TEST(slots_and_drafts_end_with_an_error),
+		TEST(one_client_has_at_most_1024_drafts),
+		TEST(a_full_tmpfs_is_an_error_for_the_asker_only),
+		TEST(a_full_tmpfs_does_not_kill_the_daemon_that_grows_its_catalog),
+		TEST(a_daemon_out_of_descriptors_recovers),
+		TEST(a_descriptor_that_did_not_arrive_ends_one_connection),
+		TEST(who_connects_while_there_are_no_descriptors_is_turned_away),
+	};
+
+	return RUN(tests);
+}

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How the daemon starts, who may connect, and what is left when it ends. */
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "tests/harness.h"
+
+static unsigned count_entries_beside(const char *socket_path)
+{
+	char command[256], dir[108];
+	unsigned n = 0;
+	FILE *f;
+
+	snprintf(dir, sizeof(dir), "%s", socket_path);
+	*strrchr(dir, '/') = '\0';
+	snprintf(command, sizeof(command), "ls -A '%s'", dir);
+	f = popen(command, "r");
+	must(f);
+	while (fgets(command, sizeof(command), f))
+		n++;
+	pclose(f);
+	return n;
+}
+
+static void the_socket_is_a_path_that_the_group_may_use(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	char line[512];
+	struct stat st;
+	FILE *f = fopen("/proc/net/unix", "re");
+
+	(void)state;
+	must_be(stat(d.socket, &st), 0);
+	must(S_ISSOCK(st.st_mode));
+	must_be(st.st_mode & 0777, 0660);
+	must(f);
+	while (fgets(line, sizeof(line), f)) /* an abstract one is shown with @ */
+		must(!strchr(line, '@') || !strstr(line, "tensorlease"));
+	fclose(f);
+}
+
+static void who_is_not_in_the_group_cannot_connect(void **state)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int fd;
+
+	(void)state;
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be somebody else");
+	cleanup_td struct test_daemon d = td_start();
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", d.socket);
+	must(fd >= 0);
+	must_be(setegid(1234), 0);
+	must_be(seteuid(1234), 0);
+	must_be(connect(fd, (struct sockaddr *)&a, sizeof(a)), -1);
+	must_be(errno, EACCES);
+	must_be(seteuid(0), 0);
+	must_be(setegid(0), 0);
+	close(fd);
+}
+
+static int try_to_say_hello(const struct test_daemon *d, void *arg)
+{
+	struct wire_hello hello = { .version_min = 1, .version_max = 1 };
+	struct raw rc = rc_connect(d);
+	struct conn_message m;
+	int r;
+
+	(void)arg;
+	r = rc_call(&rc, WIRE_HELLO, &hello, sizeof(hello), &m);
+	if (r == 0) {
+		must_be(m.header.type, WIRE_ERROR);
+		r = rc_receive(&rc, &m);
+	}
+	must(r == -ECONNRESET || r == -EPIPE);
+	return 0;
+}
+
+static void the_overflow_user_is_refused(void **state)
+{
+	struct test_child c;
+
+	(void)state;
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be user 65534");
+	cleanup_td struct test_daemon d = td_start();
+	c = child_start_as(65534, &d, try_to_say_hello, NULL);
+	child_must_succeed(&c);
+	td_settle(&d);
+}
+
+static void a_clean_stop_leaves_nothing(void **state)
+{
+	struct test_daemon d = td_start();
+	struct raw a = rc_open(&d), b = rc_open(&d);
+	struct wire_draft kept, draft;
+	struct conn_message m;
+
+	(void)state;
+	must_be(rc_put(&a, "small", 100, 1, NULL), 0);
+	must_be(rc_put(&a, "large", MIB, 2, &kept), 0);
+	must_be(rc_create(&a, "draft", MIB, 0, &draft), 0);
+	must(rc_hold(&b, kept.ref));
+	must(td_objects(&d) >= 3);
+
+	must_be(kill(d.pid, SIGTERM), 0);
+	must_be(td_exit_status(&d), 0);
+	must_be(td_objects(&d), 0);
+	must_be(count_entries_beside(d.socket), 0);
+	must_be(rc_receive(&a, &m), -ECONNRESET);
+	must(!(atomic_load(&((const _Atomic uint64_t *)(const void *)((const char *)b.catalog +
+								      b.catalog->off_clients))[b.welcome.client_index]) &
+	       1));
+	rc_close(&a);
+	rc_close(&b);
+}
+
+static void sigint_ends_it_as_sigterm_does(void **state)
+{
+	struct test_daemon d = td_start();
+
+	(void)state;
+	must_be(kill(d.pid, SIGINT), 0);
+	must_be(td_exit_status(&d), 0);
+	must_be(td_objects(&d), 0);
+	must_be(count_entries_beside(d.socket), 0);
+}
+
+static void the_next_daemon_removes_what_a_killed_one_left(void **state)
+{
+	struct test_daemon dead = td_start(), next;
+	struct raw old = rc_open(&dead), rc;
+	const _Atomic uint64_t *mine;
+	struct wire_draft kept;
+	const unsigned char *bytes;
+
+	(void)state;
+	must_be(rc_put(&old, "a", MIB, 7, &kept), 0);
+	must(rc_hold(&old, kept.ref));
+	bytes = rc_view(&old, &kept);
+	mine = (const _Atomic uint64_t *)(const void *)((const char *)old.catalog + old.catalog->off_clients) +
+	       old.welcome.client_index;
+	must_be(atomic_load(mine), live_word(old.welcome.client_generation));
+	td_kill(&dead);
+	must(td_objects(&dead) > 0);
+
+	next = td_start(.socket = dead.socket);
+	must_be(td_objects(&dead), 0);
+	must(next.instance != dead.instance);
+	must(atomic_load(mine) != live_word(old.welcome.client_generation)); /* it takes no lease any more */
+	bytes_must_be(bytes, 7, MIB);					     /* but reads what it holds */
+	rc = rc_open(&next);
+	must_be(rc_delete(&rc, "a"), WIRE_E_NOT_FOUND);
+	must_be(rc_put(&rc, "a", MIB, 8, NULL), 0);
+	bytes_must_be(bytes, 7, MIB);
+	rc_goodbye(&rc);
+	rc_close(&old);
+	td_stop(&next);
+}
+
+static void a_second_daemon_on_the_same_socket_is_refused(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct test_daemon second = td_start(.socket = d.socket, .expect_exit = true);
+	int status = td_exit_status(&second);
+	char *log = td_log(&second);
+
+	(void)state;
+	must(WIFEXITED(status) && WEXITSTATUS(status) != 0);
+	if (!strstr(log, d.socket))
+		print_error("its message: %s\n", log);
+	must(strstr(log, d.socket)); /* says which */
+	free(log);
+	td_settle(&d);
+	must(td_objects(&d) > 0);
+}
+
+static int listen_at(const char *path)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	must(fd >= 0);
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+	must_be(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	must_be(listen(fd, 16), 0);
+	return fd;
+}
+
+static void it_serves_a_socket_that_it_was_given(void **state)
+{
+	char dir[64], path[108];
+	struct test_daemon d;
+	int fd;
+
+	(void)state;
+	snprintf(dir, sizeof(dir), "%s/tl-given-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	must(mkdtemp(dir));
+	snprintf(path, sizeof(path), "%s/socket", dir);
+	fd = listen_at(path);
+	d = td_start(.socket = path, .listen_fd_peek = fd);
+	td_settle(&d);
+	td_stop(&d);
+	must_be(access(path, F_OK), 0); /* it belongs to who gave it */
+
+	d = td_start(.socket = path, .listen_fd_peek = fd); /* as systemd does at the next connection */
+	td_settle(&d);
+	td_stop(&d);
+	close(fd);
+	unlink(path);
+	rmdir(dir);
+}
+
+static void it_says_when_it_is_ready(void **state)
+{
+	(void)state;
+#ifndef HAVE_SYSTEMD
+	SKIP_UNLESS(false, "built without libsystemd");
+#else
+	struct test_daemon d = td_start(.want_ready = true);
+
+	td_stop(&d);
+#endif
+}
+
+static void one_client_too_many_is_told_so(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.max_clients = 4);
+	struct wire_hello hello = { .version_min = 1, .version_max = 1 };
+	struct raw full[4], more;
+	struct conn_message m;
+
+	(void)state;
+	for (int i = 0; i < 4; i++)
+		full[i] = rc_open(&d);
+	for (int i = 0; i < 20; i++) {
+		tl_connect_options o = { .size = sizeof(o), .address = d.socket };
+		tl_client *client = NULL;
+
+		hello.header.serial = 0;
+		more = rc_connect(&d);
+		rc_send(&more, WIRE_HELLO, &hello, sizeof(hello), -1); /* fails if it was told before it asked */
+		must_be(rc_receive(&more, &m), 0);
+		rc_must_fail(&m, WIRE_E_CLIENTS);
+		must_be(rc_receive(&more, &m), -ECONNRESET);
+		rc_close(&more);
+		must_be(tl_connect(&client, &o), -EUSERS);
+		must(!client);
+	}
+	rc_settle(&full[3]);
+	rc_goodbye(&full[0]);
+	more = rc_open(&d);
+	rc_goodbye(&more);
+	for (int i = 1; i < 4; i++)
+		rc_close(&full[i]);
+}
+
+static void without_a_common_version_both_ranges_are_named(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct wire_hello hello = { .version_min = 4711, .version_max = 4712 };
+	struct raw rc = rc_connect(&d);
+	struct conn_message m;
+
+	(void)state;
+	must_be(rc_call(&rc, WIRE_HELLO, &hello, sizeof(hello), &m), 0);
+	rc_must_fail(&m, WIRE_E_VERSION);
+	must(memmem(m.bytes, m.header.length, "4711", 4) && memmem(m.bytes, m.header.length, "4712", 4));
+	must(memmem(m.bytes, m.header.length, "1", 1));
+	must_be(rc_receive(&rc, &m), -ECONNRESET);
+	rc_close(&rc);
+}
+
+/* Longer than the second that it was told to wait. */
+static void must_stay_alive(struct test_daemon *d)
+{
+	must_be(poll(NULL, 0, 1400), 0);
+	must(td_alive(d));
+}
+
+static void an_idle_daemon_ends_but_not_while_anything_is_there(void **state)
+{
+	static const char *const extra[] = { "--idle-exit=1", NULL };
+	struct test_daemon d = td_start(.extra = extra);
+	struct raw rc = rc_open(&d);
+
+	(void)state;
+	must_stay_alive(&d); /* a client */
+	must_be(rc_put(&rc, "a", 10, 1, NULL), 0);
+	rc_goodbye(&rc);
+	must_stay_alive(&d); /* a tensor */
+	rc = rc_open(&d);
+	must_be(rc_delete(&rc, "a"), 0);
+	rc_goodbye(&rc);
+	must_be(td_exit_status(&d), 0);
+	must_be(td_objects(&d), 0);
+	must_be(count_entries_beside(d.socket), 0);
+}
+
+static void wrong_options_are_refused_with_a_word(void **state)
+{
+	static const char *const wrong[][3] = {
+		{ "--no-such-option", NULL },	   { "--capacity=a-lot", NULL },   { "--max-tensors=0", NULL },
+		{ "--max-tensors=99999999", NULL }, { "--max-clients=-1", NULL }, { "--config=/nonexistent/x", NULL },
+		{ "--log-level=loud", NULL },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		struct test_daemon d = td_start(.extra = wrong[i], .expect_exit = true);
+		int status = td_exit_status(&d);
+		char *log = td_log(&d);
+
+		if (!WIFEXITED(status) || WEXITSTATUS(status) == 0 || !*log)
+			print_error("with %s: status %x, says \"%s\"\n", wrong[i][0], status, log);
+		must(WIFEXITED(status) && WEXITSTATUS(status) != 0 && *log);
+		free(log);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(the_socket_is_a_path_that_the_group_may_use),
+		TEST(who_is_not_in_the_group_cannot_connect),
+		TEST(the_overflow_user_is_refused),
+		TEST(a_clean_stop_leaves_nothing),
+		TEST(sigint_ends_it_as_sigterm_does),
+		TEST(the_next_daemon_removes_what_a_killed_one_left),
+		TEST(a_second_daemon_on_the_same_socket_is_refused),
+		TEST(it_serves_a_socket_that_it_was_given),
+		TEST(it_says_when_it_is_ready),
+		TEST(one_client_too_many_is_told_so),
+		TEST(without_a_common_version_both_ranges_are_named),
+		TEST(an_idle_daemon_ends_but_not_while_anything_is_there),
+		TEST(wrong_options_are_refused_with_a_word),
+	};
+
+	return RUN(tests);
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bytes that nobody meant as a message: the validator answers and the printer prints what passed; the
+ * sanitizers watch. By itself a test with a fixed seed ($TL_FUZZ_SEED, $TL_FUZZ_ROUNDS); with clang
+ * -fsanitize=fuzzer -DTL_LIBFUZZER a fuzzer.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/messages.h"
+
+static int feed(const unsigned char *bytes, size_t length, unsigned nfds, enum wire_side side)
+{
+	const char *why = NULL;
+	char line[512];
+	int r = wire_check(bytes, length, nfds, side, &why);
+
+	if (r) {
+		if (!why)
+			abort();
+		return r;
+	}
+	wire_print(bytes, nfds > 0, line, sizeof(line));
+	for (const char *c = line; *c; c++)
+		if (*c < 0x20 || *c >= 0x7f)
+			abort();
+	return 0;
+}
+
+#ifdef TL_LIBFUZZER
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	if (size < 1)
+		return 0;
+	unsigned char *copy = malloc(size); /* malloc's alignment: both ends receive into aligned memory */
+
+	if (!copy)
+		return 0;
+	memcpy(copy, data + 1, size - 1);
+	feed(copy, size - 1, data[0] >> 1 & 3, data[0] & 1 ? WIRE_TO_CLIENT : WIRE_TO_DAEMON);
+	free(copy);
+	return 0;
+}
+#else
+static struct samples all;
+
+static uint64_t number_from(const char *variable, uint64_t otherwise)
+{
+	const char *text = getenv(variable);
+
+	return text ? strtoull(text, NULL, 0) : otherwise;
+}
+
+/* Changes some bytes, or cuts and lengthens, or makes the header agree with the length again. */
+static void mutate(struct sample *s, uint64_t *seed)
+{
+	static const unsigned char edges[] = { 0, 1, 2, 0x7f, 0x80, 0xfe, 0xff };
+	unsigned changes = (unsigned)(samples_random(seed) % 6);
+
+	for (unsigned i = 0; i < changes; i++) {
+		uint64_t r = samples_random(seed);
+		size_t at = (r >> 8) % (r & 1 ? s->length : s->length < 64 ? s->length : 64);
+
+		s->bytes[at] = r & 2 ? edges[(r >> 40) % sizeof(edges)] : (unsigned char)(r >> 48);
+	}
+	switch (samples_random(seed) % 4) {
+	case 0:
+		s->length = samples_random(seed) % (WIRE_MAX + 1);
+		break;
+	case 1:
+		s->nfds = (unsigned)(samples_random(seed) % 3);
+		break;
+	}
+	if (samples_random(seed) % 2)
+		sample_header(s)->length = (uint32_t)s->length;
+}
+
+static void changed_messages_never_break_the_reader(void **state)
+{
+	uint64_t seed = number_from("TL_FUZZ_SEED", 0x9e3779b97f4a7c15);
+	uint64_t rounds = number_from("TL_FUZZ_ROUNDS", 1000000);
+	uint64_t passed = 0;
+
+	(void)state;
+	samples_make(&all);
+	for (uint64_t i = 0; i < rounds; i++) {
+		struct sample s = all.list[samples_random(&seed) % all.n];
+		unsigned char *copy;
+
+		mutate(&s, &seed);
+		copy = malloc(s.length ? s.length : 1);
+		assert_non_null(copy);
+		memcpy(copy, s.bytes, s.length);
+		passed += feed(copy, s.length, s.nfds, s.side) == 0;
+		free(copy);
+	}
+	assert_true(passed > rounds / 100); /* else it tried nothing but the first test */
+	assert_true(passed < rounds);
+}
+
+static void random_bytes_never_break_the_reader(void **state)
+{
+	uint64_t seed = number_from("TL_FUZZ_SEED", 0x2545f4914f6cdd1d);
+	alignas(8) unsigned char bytes[WIRE_MAX];
+
+	(void)state;
+	for (unsigned i = 0; i < 200000; i++) {
+		size_t length = samples_random(&seed) % sizeof(bytes);
+
+		for (size_t k = 0; k < length; k += 8) {
+			uint64_t r = samples_random(&seed);
+
+			memcpy(bytes + k, &r, length - k < 8 ? length - k : 8);
+		}
+		bytes[0] = (unsigned char)(bytes[0] % WIRE_REPLY_END); /* a type that there may be */
+		bytes[1] = 0;
+		feed(bytes, length, (unsigned)(seed % 3), seed & 4 ? WIRE_TO_CLIENT : WIRE_TO_DAEMON);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(changed_messages_never_break_the_reader),
+		cmocka_unit_test(random_bytes_never_break_the_reader),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#endif

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Raw protocol connections: what a client could do that does not use the library. */
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "tests/harness.h"
+
+enum { ANSWER_MS = 10000, FDS_AT_ONCE = 32 };
+
+struct raw rc_connect(const struct test_daemon *d)
+{
+	struct raw rc = { .catalog_fd = -1, .ledger_fd = -1 };
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+
+	rc.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	must(rc.fd >= 0);
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", d->socket);
+	must_be(connect(rc.fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	return rc;
+}
+
+int rc_send(struct raw *rc, enum wire_type type, void *message, size_t length, int fd_peek)
+{
+	struct wire_header *h = message;
+
+	h->type = (uint16_t)type;
+	h->length = (uint32_t)length;
+	if (h->serial == 0)
+		h->serial = ++rc->serial;
+	return conn_send(rc->fd, message, fd_peek, 0);
+}
+
+int rc_send_bytes(struct raw *rc, const void *bytes, size_t length, int fd_peek, unsigned nfds)
+{
+	alignas(struct cmsghdr) char control[CMSG_SPACE(FDS_AT_ONCE * sizeof(int))] = { 0 };
+	struct iovec iov = { .iov_base = (void *)bytes, .iov_len = length };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+	must(nfds <= FDS_AT_ONCE);
+	if (nfds) {
+		struct cmsghdr *c = (struct cmsghdr *)(void *)control;
+
+		msg.msg_control = control;
+		msg.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(nfds * sizeof(int));
+		for (unsigned i = 0; i < nfds; i++)
+			memcpy(CMSG_DATA(c) + i * sizeof(int), &fd_peek, sizeof(int));
+	}
+	return sendmsg(rc->fd, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+int rc_receive(struct raw *rc, struct conn_message *m)
+{
+	struct pollfd p = { .fd = rc->fd, .events = POLLIN };
+
+	m->fd = -1;
+	if (poll(&p, 1, ANSWER_MS) == 0)
+		return -ETIMEDOUT;
+	return conn_receive(rc->fd, WIRE_TO_CLIENT, m, MSG_DONTWAIT);
+}
+
+int rc_call(struct raw *rc, enum wire_type type, void *message, size_t length, struct conn_message *answer)
+{
+	struct wire_header *h = message;
+	int r = rc_send(rc, type, message, length, -1);
+
+	while (r == 0) {
+		r = rc_receive(rc, answer);
+		if (r == 0 && answer->header.serial == h->serial)
+			return 0;
+		if (r == 0 && answer->fd >= 0)
+			close(answer->fd);
+	}
+	return r;
+}
+
+void rc_hello(struct raw *rc)
+{
+	struct wire_hello hello = { .version_min = WIRE_VERSION_MIN, .version_max = WIRE_VERSION,
+				    .label = "raw" };
+	struct conn_message m;
+	void *p;
+
+	must_be(rc_call(rc, WIRE_HELLO, &hello, sizeof(hello), &m), 0);
+	must_be(m.header.type, WIRE_WELCOME);
+	memcpy(&rc->welcome, m.bytes, sizeof(rc->welcome));
+	rc->catalog_fd = m.fd;
+	p = mmap(NULL, rc->welcome.catalog_size, PROT_READ, MAP_SHARED, m.fd, 0);
+	must(p != MAP_FAILED);
+	rc->catalog = p;
+}
+
+int ledger_new(uint32_t slots, uint64_t magic)
+{
+	struct ledger header = { .magic = magic, .layout = LEDGER_LAYOUT, .slots = slots };
+	int fd = memfd_create("tensorlease-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	must(fd >= 0);
+	must_be(ftruncate(fd, (off_t)ledger_size(slots)), 0);
+	must_be(pwrite(fd, &header, sizeof(header), 0), sizeof(header));
+	return fd;
+}
+
+int ledger_seal(int fd)
+{
+	return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+}
+
+void rc_ledger(struct raw *rc)
+{
+	struct wire_ledger ledger = { .size = ledger_size(rc->welcome.max_tensors), .layout = LEDGER_LAYOUT };
+	struct conn_message m;
+	void *p;
+
+	rc->ledger_size = ledger.size;
+	rc->ledger_fd = ledger_new(rc->welcome.max_tensors, LEDGER_MAGIC);
+	must_be(ledger_seal(rc->ledger_fd), 0);
+	p = mmap(NULL, rc->ledger_size, PROT_READ | PROT_WRITE, MAP_SHARED, rc->ledger_fd, 0);
+	must(p != MAP_FAILED);
+	rc->ledger = p;
+	must_be(rc_send(rc, WIRE_LEDGER, &ledger, sizeof(ledger), rc->ledger_fd), 0);
+	must_be(rc_receive(rc, &m), 0);
+	must_be(m.header.type, WIRE_READY);
+}
+
+struct raw rc_open(const struct test_daemon *d)
+{
+	struct raw rc = rc_connect(d);
+
+	rc_hello(&rc);
+	rc_ledger(&rc);
+	return rc;
+}
+
+void rc_close(struct raw *rc)
+{
+	if (rc->catalog)
+		munmap((void *)rc->catalog, rc->welcome.catalog_size);
+	if (rc->ledger)
+		munmap(rc->ledger, rc->ledger_size);
+	if (rc->catalog_fd >= 0)
+		close(rc->catalog_fd);
+	if (rc->ledger_fd >= 0)
+		close(rc->ledger_fd);
+	if (rc->fd >= 0)
+		close(rc->fd);
+	for (unsigned i = 0; i < rc->writable_n; i++)
+		close(rc->writable[i].fd);
+	*rc = (struct raw){ .fd = -1, .catalog_fd = -1, .ledger_fd = -1 };
+}
+
+void rc_goodbye(struct raw *rc)
+{
+	struct wire_plain goodbye = { 0 };
+	struct conn_message m;
+
+	must_be(rc_send(rc, WIRE_GOODBYE, &goodbye, sizeof(goodbye), -1), 0);
+	must_be(rc_receive(rc, &m), -ECONNRESET);
+	rc_close(rc);
+}
+
+static void must_not_name_memory(const char *text, size_t length)
+{
+	must(!memmem(text, length, "/dev/shm/", 9));
+	must(!memmem(text, length, "tensorlease-", 12));
+	must(!memmem(text, length, "/proc", 5));
+}
+
+void rc_must_fail(const struct conn_message *m, enum wire_error code)
+{
+	struct wire_error_reply e;
+
+	must_be(m->header.type, WIRE_ERROR);
+	memcpy(&e, m->bytes, sizeof(e));
+	must_be(e.code, code);
+	must(e.text_len > 0);
+	must_not_name_memory((const char *)m->bytes + sizeof(e), e.text_len);
+}
+
+void rc_must_end(struct raw *rc)
+{
+	struct conn_message m;
+	int r = rc_receive(rc, &m);
+
+	if (r == 0) {
+		rc_must_fail(&m, WIRE_E_PROTOCOL);
+		r = rc_receive(rc, &m);
+	}
+	must_be(r, -ECONNRESET);
+}
+
+int rc_judge(const struct conn_message *m, enum wire_type expected)
+{
+	struct wire_error_reply e;
+
+	if (m->header.type == expected)
+		return 0;
+	must_be(m->header.type, WIRE_ERROR);
+	memcpy(&e, m->bytes, sizeof(e));
+	must_not_name_memory((const char *)m->bytes + sizeof(e), e.text_len);
+	return (int)e.code;
+}
+
+static int judge(int r, const struct conn_message *m, enum wire_type expected)
+{
+	return r ? r : rc_judge(m, expected);
+}
+
+void rc_settle(struct raw *rc)
+{
+	struct wire_plain settle = { 0 };
+	struct conn_message m;
+
+	must_be(judge(rc_call(rc, WIRE_SETTLE, &settle, sizeof(settle), &m), &m, WIRE_DONE), 0);
+}
+
+static void keep_writable(struct raw *rc, const struct wire_draft *draft, int fd)
+{
+	struct raw_segment *w;
+
+	if (fd < 0)
+		return;
+	if (rc->writable_n == RAW_SEGMENTS_MAX) { /* forget the oldest */
+		close(rc->writable[0].fd);
+		memmove(rc->writable, rc->writable + 1, sizeof(rc->writable) - sizeof(*w));
+		rc->writable_n--;
+	}
+	w = &rc->writable[rc->writable_n++];
+	*w = (struct raw_segment){ draft->segment, draft->segment_generation, fd };
+}
+
+int rc_writable(const struct raw *rc, const struct wire_draft *draft)
+{
+	for (unsigned i = 0; i < rc->writable_n; i++)
+		if (rc->writable[i].segment == draft->segment &&
+		    rc->writable[i].generation == draft->segment_generation)
+			return rc->writable[i].fd;
+	return -1;
+}
+
+int rc_create(struct raw *rc, const char *name, uint64_t nbytes, int64_t timeout_ns, struct wire_draft *draft)
+{
+	struct {
+		struct wire_create fixed;
+		char name[256];
+	} c = { .fixed = { .nbytes = nbytes, .timeout_ns = timeout_ns } };
+	struct conn_message m;
+	int r;
+
+	c.fixed.name_len = (uint16_t)(name ? strlen(name) : 0);
+	memcpy(c.name, name ? name : "", c.fixed.name_len);
+	r = rc_call(rc, WIRE_CREATE, &c, sizeof(c.fixed) + c.fixed.name_len, &m);
+	r = judge(r, &m, WIRE_DRAFT);
+	if (r == 0) {
+		memcpy(draft, m.bytes, sizeof(*draft));
+		keep_writable(rc, draft, m.fd);
+	}
+	return r;
+}
+
+int rc_commit(struct raw *rc, uint64_t ref, const char *name, uint64_t nbytes)
+{
+	struct {
+		struct wire_commit fixed;
+		char tail[264];
+	} c = { .fixed = { .ref = ref, .flags = WIRE_COMMIT_ANSWER, .dtype_code = 1, .dtype_bits = 8,
+			   .dtype_lanes = 1, .ndim = 1, .name_len = (uint16_t)strlen(name) } };
+	struct conn_message m;
+	int r;
+
+	memcpy(c.tail, &nbytes, 8);
+	memcpy(c.tail + 8, name, c.fixed.name_len);
+	r = rc_call(rc, WIRE_COMMIT, &c, sizeof(c.fixed) + 8 + c.fixed.name_len, &m);
+	return judge(r, &m, WIRE_COMMITTED);
+}
+
+int rc_ref(struct raw *rc, enum wire_type type, uint64_t ref)
+{
+	struct wire_ref m = { .ref = ref };
+
+	return rc_send(rc, type, &m, sizeof(m), -1);
+}
+
+int rc_map(struct raw *rc, uint32_t segment, uint32_t generation, int *fd)
+{
+	struct wire_map map = { .segment = segment, .segment_generation = generation };
+	struct conn_message m;
+	int r = judge(rc_call(rc, WIRE_MAP, &map, sizeof(map), &m), &m, WIRE_SEGMENT);
+
+	if (r == 0)
+		*fd = m.fd;
+	return r;
+}
+
+int rc_delete(struct raw *rc, const char *name)
+{
+	struct {
+		struct wire_delete fixed;
+		char name[256];
+	} c = { .fixed = { .name_len = (uint16_t)strlen(name) } };
+	struct conn_message m;
+	int r;
+
+	memcpy(c.name, name, c.fixed.name_len);
+	r = rc_call(rc, WIRE_DELETE, &c, sizeof(c.fixed) + c.fixed.name_len, &m);
+	return judge(r, &m, WIRE_DONE);
+}
+
+int rc_link(struct raw *rc, uint64_t ref, const char *name)
+{
+	struct {
+		struct wire_link fixed;
+		char name[256];
+	} c = { .fixed = { .ref = ref, .name_len = (uint16_t)strlen(name) } };
+	struct conn_message m;
+	int r;
+
+	memcpy(c.name, name, c.fixed.name_len);
+	r = rc_call(rc, WIRE_LINK, &c, sizeof(c.fixed) + c.fixed.name_len, &m);
+	return judge(r, &m, WIRE_COMMITTED);
+}
+
+int rc_put(struct raw *rc, const char *name, uint64_t nbytes, int byte, struct wire_draft *draft)
+{
+	unsigned char block[64 * KIB];
+	struct wire_draft mine;
+	int r, fd;
+
+	draft = draft ? draft : &mine;
+	r = rc_create(rc, name, nbytes, 0, draft);
+	if (r)
+		return r;
+	memset(block, byte, sizeof(block));
+	fd = rc_writable(rc, draft);
+	for (uint64_t at = 0, n; at < nbytes; at += n) {
+		n = nbytes - at < sizeof(block) ? nbytes - at : sizeof(block);
+		must_be(pwrite(fd, block, n, (off_t)(draft->offset + at)), n);
+	}
+	return rc_commit(rc, draft->ref, name, nbytes);
+}
+
+bool rc_hold(struct raw *rc, uint64_t ref)
+{
+	atomic_fetch_add(&rc->ledger->held[ref_slot(ref)], 1);
+	if (atomic_load(&rc_row(rc, ref)->word) == row_word(ref_generation(ref), ROW_LIVE))
+		return true;
+	rc_drop(rc, ref);
+	return false;
+}
+
+void rc_drop(struct raw *rc, uint64_t ref)
+{
+	if (atomic_fetch_sub(&rc->ledger->held[ref_slot(ref)], 1) == 1 &&
+	    row_word_state(atomic_load(&rc_row(rc, ref)->word)) == ROW_RETIRED)
+		must_be(rc_ref(rc, WIRE_RELEASED, ref), 0);
+}
+
+const unsigned char *rc_view(struct raw *rc, const struct wire_draft *draft)
+{
+	int fd = -1;
+	void *p;
+
+	must_be(rc_map(rc, draft->segment, draft->segment_generation, &fd), 0);
+	p = mmap(NULL, draft->segment_size, PROT_READ, MAP_SHARED, fd, 0);
+	must(p != MAP_FAILED);
+	close(fd);
+	return (const unsigned char *)p + draft->offset;
+}
+
+void bytes_must_be(const unsigned char *bytes, int byte, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (bytes[i] != (unsigned char)byte)
+			must_be(bytes[i], byte);
+}

@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names, versions, and what the catalog shows of a tensor. Leases are in state_lease.c, room in state_room.c. */
+#include "tests/unit/state_fixture.h"
+
+/* ---- the catalog as a client reads it ---- */
+
+static const void *at(uint64_t offset)
+{
+	return (const char *)seen + offset;
+}
+
+static const struct catalog_row *seen_row(uint32_t slot)
+{
+	return (const struct catalog_row *)at(seen->off_rows) + slot;
+}
+
+static const struct catalog_name *seen_name(uint32_t index)
+{
+	return (const struct catalog_name *)at(seen->off_names) + index;
+}
+
+/* @size bytes of the chain at *chunk, from byte *fill on, which both move. */
+static void seen_chunks(uint32_t *chunk, uint32_t *fill, void *to, size_t size)
+{
+	const struct catalog_chunk *chunks = at(seen->off_chunks);
+	unsigned char *p = to;
+
+	while (size--) {
+		if (*fill == CATALOG_CHUNK_BYTES) {
+			*chunk = chunks[*chunk].next;
+			*fill = 0;
+		}
+		assert_true(*chunk < seen->max_chunks);
+		*p++ = chunks[*chunk].bytes[(*fill)++];
+	}
+}
+
+static bool seen_text_is(const struct catalog_name *name, const char *text)
+{
+	uint32_t chunk = name->chunk, fill = 0;
+	char have[256] = "";
+
+	if (name->len > CATALOG_INLINE_NAME)
+		seen_chunks(&chunk, &fill, have, name->len);
+	else
+		memcpy(have, name->text, name->len);
+	return !strcmp(have, text);
+}
+
+/* The ref of the tensor that the name means, found as PROTOCOL.md section 3 says; 0. */
+static uint64_t seen_find(const char *text)
+{
+	struct name_key key = name_key(text, (uint16_t)strlen(text));
+	const uint32_t *buckets = at(seen->off_buckets);
+	uint32_t i = buckets[(key.hash >> 32) & seen->bucket_mask];
+
+	for (; i != CATALOG_NONE; i = seen_name(i)->next) {
+		if (seen_name(i)->hash == (uint32_t)key.hash && seen_name(i)->current && seen_text_is(seen_name(i), text))
+			return seen_name(i)->current;
+	}
+	return 0;
+}
+
+static void a_committed_tensor_is_seen_by_clients(void **state)
+{
+	const struct catalog_row *row;
+	struct tester t;
+	uint32_t slot, wakes = 0;
+	uint64_t version, ref;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	assert_int_equal(fx_create(&t, 5000, &slot), 0);
+	ref = fx_ref(slot);
+	assert_int_equal(seen->drafts, 1);
+	assert_int_equal(seen_find("cam0/rgb"), 0); /* nobody sees a draft */
+	assert_int_equal(fx_commit(&t, ref, "cam0/rgb", 5000, &version), 0);
+	assert_int_equal(version, 1);
+	assert_int_equal(seen_find("cam0/rgb"), ref);
+	row = seen_row(slot);
+	assert_int_equal(row->word, row_word(ref_generation(ref), ROW_LIVE));
+	assert_int_equal(row->version, 1);
+	assert_int_equal(row->nbytes, 5000);
+	assert_int_equal(row->offset % 256, 0);
+	assert_int_equal(row->uid, 1000);
+	assert_int_equal(row->shape[0], 5000);
+	assert_true(row->committed_ns > 0);
+	assert_int_equal(seen->tensors, 1);
+	assert_int_equal(seen->drafts, 0);
+	assert_int_equal(seen->commits, 1);
+	for (unsigned i = 0; i < CATALOG_WAKE_WORDS; i++)
+		wakes += seen->wake[i];
+	assert_int_equal(wakes, 1);
+	assert_ptr_equal(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, st.catalog.fd_ro, 0), MAP_FAILED);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void an_aborted_draft_leaves_nothing(void **state)
+{
+	struct snapshot before;
+	uint32_t slot, again;
+	struct tester t;
+	uint64_t ref;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	fx_put(&t, "kept", 100); /* so that there is a small segment already */
+	before = fx_snapshot(&t);
+	assert_int_equal(fx_create(&t, 5000, &slot), 0);
+	ref = fx_ref(slot);
+	tensor_abort(&st, &t.c, ref);
+	assert_unchanged(before, &t);
+	assert_int_equal(fx_commit(&t, ref, "late", 5000, NULL), STATE_E_GONE);
+	tensor_abort(&st, &t.c, ref);
+	/* the slot's next life has another ref */
+	assert_int_equal(fx_create(&t, 5000, &again), 0);
+	assert_int_equal(again, slot);
+	assert_true(fx_ref(slot) != ref);
+	tensor_abort(&st, &t.c, ref);
+	assert_int_equal(fx_state(slot), ROW_DRAFT);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void versions_count_and_go_on_after_a_delete(void **state)
+{
+	struct tester t;
+	uint32_t slot;
+	uint64_t version, former = 0;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	for (uint64_t i = 1; i <= 50; i++) {
+		assert_int_equal(fx_create(&t, 300, &slot), 0);
+		assert_int_equal(fx_commit(&t, fx_ref(slot), "n", 300, &version), 0);
+		assert_int_equal(version, i);
+		assert_true(seen_find("n") != former);
+		former = seen_find("n");
+		assert_int_equal(seen->tensors, 1);
+		assert_int_equal(seen->retired, 0);
+		assert_int_equal(st.catalog.rows.in_use, 1);
+		if (i % 7 == 0) {
+			assert_int_equal(fx_delete(&t, "n"), 0);
+			assert_int_equal(seen_find("n"), 0);
+			assert_int_equal(seen->tensors, 0);
+			assert_int_equal(fx_delete(&t, "n"), STATE_E_NOT_FOUND);
+		}
+	}
+	assert_int_equal(fx_delete(&t, "never"), STATE_E_NOT_FOUND);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static uint64_t put_version(struct tester *t, const char *name)
+{
+	uint64_t version;
+	uint32_t slot;
+
+	assert_int_equal(fx_create(t, 0, &slot), 0);
+	assert_int_equal(fx_commit(t, fx_ref(slot), name, 0, &version), 0);
+	return version;
+}
+
+static void put_and_delete_others(struct tester *t, unsigned count)
+{
+	static unsigned serial;
+	char name[32];
+
+	while (count--) {
+		snprintf(name, sizeof(name), "other/%u", serial++);
+		put_version(t, name);
+		assert_int_equal(fx_delete(t, name), 0);
+	}
+}
+
+static void forgotten_names_never_count_back(void **state)
+{
+	uint64_t unlinked;
+	struct tester t;
+
+	(void)state;
+	fx_start(.max_tensors = 2);
+	fx_connect(&t, 1000);
+	for (int i = 0; i < 5; i++)
+		put_version(&t, "a");
+	assert_int_equal(fx_delete(&t, "a"), 0);
+	put_and_delete_others(&t, 1023);
+	assert_int_equal(seen->names_unlinked, 0);
+	assert_int_equal(put_version(&t, "a"), 6); /* 1,024 deleted ones are remembered */
+	assert_int_equal(fx_delete(&t, "a"), 0);
+	unlinked = seen->names_unlinked;
+	put_and_delete_others(&t, 1100);
+	assert_true(seen->names_unlinked > unlinked);
+	assert_true(st.names.floor >= 6);
+	/* "a" is forgotten, and any new name starts above all that were */
+	assert_int_equal(put_version(&t, "fresh"), st.names.floor + 1);
+	assert_int_equal(fx_delete(&t, "fresh"), 0);
+	assert_true(put_version(&t, "a") > 6);
+	assert_int_equal(fx_delete(&t, "a"), 0);
+	assert_int_equal(st.catalog.rows.in_use, 0);
+	assert_int_equal(st.catalog.chunks_reserved, 0);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+/* The @n-th name that falls into bucket 0. */
+static void name_in_bucket(unsigned n, char name[32])
+{
+	for (unsigned i = 0;; i++) {
+		snprintf(name, 32, "b%u", i);
+		if (((name_key(name, (uint16_t)strlen(name)).hash >> 32) & seen->bucket_mask) == 0 && n-- == 0)
+			return;
+	}
+}
+
+static void a_bucket_takes_so_many_names_and_no_more(void **state)
+{
+	struct snapshot before;
+	struct tester t;
+	uint32_t slot;
+	char name[32];
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	for (unsigned i = 0; i < CATALOG_MAX_CHAIN; i++) {
+		name_in_bucket(i, name);
+		assert_int_equal(put_version(&t, name), 1);
+	}
+	before = fx_snapshot(&t);
+	name_in_bucket(CATALOG_MAX_CHAIN, name);
+	assert_int_equal(fx_create(&t, 0, &slot), 0);
+	assert_int_equal(fx_commit(&t, fx_ref(slot), name, 0, NULL), STATE_E_BUCKET);
+	assert_unchanged(before, &t); /* and the draft is aborted */
+	assert_int_equal(seen_find(name), 0);
+	for (unsigned i = 0; i < CATALOG_MAX_CHAIN; i++) {
+		name_in_bucket(i, name);
+		assert_int_equal(put_version(&t, name), 2);
+		assert_true(seen_find(name) != 0);
+	}
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void names_of_every_length_are_stored(void **state)
+{
+	uint32_t chunks, names;
+	char name[256];
+	struct tester t;
+	uint64_t ref;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	for (size_t len = 1; len <= 255; len++) {
+		memset(name, 0, sizeof(name));
+		for (size_t i = 0; i < len; i++)
+			name[i] = (char)('a' + (i * 7 + len) % 26);
+		ref = fx_put(&t, name, 10);
+		assert_int_equal(seen_find(name), ref);
+		assert_int_equal(seen_name(seen_row(ref_slot(ref))->name)->len, len);
+		assert_int_equal(st.catalog.chunks_reserved, 0);
+	}
+	names = st.catalog.names.in_use;
+	chunks = st.catalog.chunks.in_use;
+	assert_int_equal(names, 255);
+	for (size_t len = 255; len >= 1; len--) { /* each is still found among all others */
+		for (size_t i = 0; i < len; i++)
+			name[i] = (char)('a' + (i * 7 + len) % 26);
+		name[len] = '\0';
+		assert_true(seen_find(name) != 0);
+		assert_int_equal(fx_delete(&t, name), 0);
+	}
+	assert_int_equal(st.catalog.names.in_use, names); /* remembered for their versions */
+	while (name_evict(&st))
+		;
+	assert_int_equal(st.catalog.names.in_use, 0);
+	assert_true(chunks > 0);
+	assert_int_equal(st.catalog.chunks.in_use, 0);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void check_stored(uint32_t slot, const struct tensor_description *d)
+{
+	const struct catalog_row *row = seen_row(slot);
+	uint32_t chunk = row->chunk, fill = 0;
+	unsigned char meta[WIRE_META_MAX];
+	int64_t shape[WIRE_NDIM_MAX];
+
+	assert_int_equal(row->ndim, d->ndim);
+	assert_int_equal(row->meta_len, d->meta_len);
+	assert_int_equal(row->dtype_code, d->dtype_code);
+	assert_int_equal(row->dtype_bits, d->dtype_bits);
+	assert_int_equal(row->dtype_lanes, d->dtype_lanes);
+	assert_int_equal(row->nbytes, 24);
+	if (d->ndim > CATALOG_INLINE_NDIM)
+		seen_chunks(&chunk, &fill, shape, d->ndim * sizeof(int64_t));
+	else
+		memcpy(shape, row->shape, sizeof(row->shape));
+	if (d->meta_len > CATALOG_INLINE_META)
+		seen_chunks(&chunk, &fill, meta, d->meta_len);
+	else
+		memcpy(meta, row->meta, sizeof(row->meta));
+	assert_memory_equal(shape, d->shape, d->ndim * sizeof(int64_t));
+	assert_memory_equal(meta, d->meta, d->meta_len);
+}
+
+static void commit_described(struct tester *t, uint8_t ndim, uint16_t meta_len)
+{
+	unsigned char meta[WIRE_META_MAX];
+	int64_t shape[WIRE_NDIM_MAX];
+	struct tensor_description d = { .dtype_code = 2, .dtype_bits = 32, .dtype_lanes = ndim ? 1 : 6, .ndim = ndim,
+					.meta_len = meta_len, .shape = shape, .meta = meta,
+					.name = name_key("d", 1) };
+	struct tensor_request rq = { .nbytes = 24 };
+	const char *why = NULL;
+	uint64_t version;
+	uint32_t slot;
+
+	for (unsigned i = 0; i < sizeof(meta); i++)
+		meta[i] = (unsigned char)(i * 5 + ndim);
+	for (unsigned i = 0; i < WIRE_NDIM_MAX; i++)
+		shape[i] = 1;
+	shape[ndim / 2] = 2;
+	if (ndim == 1)
+		shape[0] = 6;
+	else if (ndim)
+		shape[ndim - 1] *= 3;
+	/* exactly what it needs, no more */
+	rq.extra = (ndim > CATALOG_INLINE_NDIM ? ndim * 8U : 0) + (meta_len > CATALOG_INLINE_META ? meta_len : 0);
+	assert_int_equal(fx_create_once(t, &rq, &slot), 0);
+	assert_int_equal(tensor_commit(&st, &t->c, fx_ref(slot), &d, &version, &why), 0);
+	check_stored(slot, &d);
+	assert_int_equal(st.catalog.chunks_reserved, 0);
+}
+
+static void shapes_and_metadata_of_every_size_are_stored(void **state)
+{
+	static const uint16_t some[] = { 0, 1, 23, 24, 25, 60, 61, 119, 120, 121, 1023, 1024 };
+	struct tester t;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	for (uint8_t ndim = 0; ndim <= WIRE_NDIM_MAX; ndim++)
+		for (unsigned i = 0; i < sizeof(some) / sizeof(some[0]); i++)
+			commit_described(&t, ndim, some[i]);
+	for (uint16_t meta_len = 0; meta_len <= WIRE_META_MAX; meta_len++)
+		commit_described(&t, (uint8_t)(meta_len % 65), meta_len);
+	assert_int_equal(fx_delete(&t, "d"), 0);
+	assert_int_equal(st.catalog.chunks.in_use, 0);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void try_bad(struct tester *t, const struct tensor_description *d, uint32_t extra)
+{
+	struct tensor_request rq = { .nbytes = 100, .extra = extra };
+	struct snapshot before = fx_snapshot(t);
+	const char *why = NULL;
+	uint64_t version;
+	uint32_t slot;
+
+	assert_int_equal(fx_create_once(t, &rq, &slot), 0);
+	assert_int_equal(tensor_commit(&st, &t->c, fx_ref(slot), d, &version, &why), STATE_E_INVALID);
+	assert_non_null(why);
+	assert_unchanged(before, t); /* the draft is aborted */
+}
+
+static void commits_that_make_no_sense_are_refused(void **state)
+{
+	int64_t good = 100, more = 101, negative = -1, huge[3] = { INT64_MAX, INT64_MAX, 2 }, five[5] = { 1, 1, 1, 1, 1 };
+	struct tensor_description d;
+	unsigned char meta[1024] = { 0 };
+	struct tester t;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	fx_put(&t, "kept", 10);
+	d = fx_bytes("n", &more);
+	try_bad(&t, &d, 0);
+	d.shape = &negative;
+	try_bad(&t, &d, 0);
+	d.shape = huge;
+	d.ndim = 3;
+	try_bad(&t, &d, 0);
+	d = fx_bytes("n", &good);
+	d.dtype_code = 200;
+	try_bad(&t, &d, 0);
+	d = fx_bytes("n", &good);
+	d.dtype_lanes = 0;
+	try_bad(&t, &d, 0);
+	d = fx_bytes("a//b", &good);
+	try_bad(&t, &d, 0);
+	d = fx_bytes("../n", &good);
+	try_bad(&t, &d, 0);
+	d = fx_bytes("n", five); /* more than the draft set aside */
+	d.ndim = 5;
+	try_bad(&t, &d, 0);
+	d = fx_bytes("n", &good);
+	d.meta = meta;
+	d.meta_len = 1024;
+	try_bad(&t, &d, 900);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void a_name_belongs_to_who_published_it(void **state)
+{
+	struct tester owner, other, root, daemon;
+	struct name_key key = name_key("mine", 4);
+	struct snapshot before;
+	uint32_t slot;
+	uint64_t ref;
+
+	(void)state;
+	fx_start();
+	st.uid = 500;
+	fx_connect(&owner, 1000);
+	fx_connect(&other, 1001);
+	fx_connect(&root, 0);
+	fx_connect(&daemon, 500);
+	ref = fx_put(&owner, "mine", 100);
+	fx_put(&other, "theirs", 100);
+	before = fx_snapshot(&other);
+	assert_int_equal(tensor_may_name(&st, &other.c, &key), STATE_E_DENIED);
+	assert_int_equal(fx_delete(&other, "mine"), STATE_E_DENIED);
+	assert_int_equal(fx_create(&other, 100, &slot), 0);
+	assert_int_equal(fx_commit(&other, fx_ref(slot), "mine", 100, NULL), STATE_E_DENIED);
+	assert_unchanged(before, &other);
+	assert_int_equal(seen_find("mine"), ref);
+	assert_true(seen_row(ref_slot(ref))->uid == 1000);
+	/* the daemon's user and root may */
+	assert_int_equal(tensor_may_name(&st, &daemon.c, &key), 0);
+	assert_int_equal(tensor_may_name(&st, &root.c, &key), 0);
+	assert_int_equal(fx_delete(&root, "mine"), 0);
+	/* and what is nobody's anyone may take, with its version going on */
+	assert_int_equal(put_version(&other, "mine"), 2);
+	assert_int_equal(fx_delete(&owner, "mine"), STATE_E_DENIED);
+	fx_leave(&owner, true);
+	fx_leave(&other, true);
+	fx_leave(&root, true);
+	fx_leave(&daemon, true);
+	fx_stop();
+}
+
+static void a_draft_is_its_clients_alone(void **state)
+{
+	struct tester a, b;
+	uint32_t slot;
+	uint64_t ref;
+
+	(void)state;
+	fx_start();
+	fx_connect(&a, 1000);
+	fx_connect(&b, 1000);
+	assert_int_equal(fx_create(&a, 100, &slot), 0);
+	ref = fx_ref(slot);
+	assert_int_equal(fx_commit(&b, ref, "n", 100, NULL), STATE_E_GONE);
+	tensor_abort(&st, &b.c, ref);
+	assert_int_equal(fx_state(slot), ROW_DRAFT);
+	assert_int_equal(fx_commit(&a, ref_make(ref_generation(ref) + 1, slot), "n", 100, NULL), STATE_E_GONE);
+	assert_int_equal(fx_commit(&a, ref_make(1, 200), "n", 100, NULL), STATE_E_GONE);
+	assert_int_equal(fx_commit(&a, UINT64_MAX, "n", 100, NULL), STATE_E_GONE);
+	assert_int_equal(fx_commit(&a, ref, "n", 100, NULL), 0);
+	assert_int_equal(fx_commit(&a, ref, "n", 100, NULL), STATE_E_GONE);
+	lease_released(&st, UINT64_MAX);
+	lease_released(&st, 0);
+	lease_released(&st, ref); /* it is live: a lie */
+	assert_int_equal(seen_find("n"), ref);
+	fx_leave(&a, true);
+	fx_leave(&b, true);
+	fx_stop();
+}
+
+static void a_tensor_of_no_bytes_takes_none(void **state)
+{
+	struct tester t;
+	uint64_t ref;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	ref = fx_put(&t, "empty", 0);
+	assert_int_equal(seen_row(ref_slot(ref))->segment, CATALOG_NONE);
+	assert_int_equal(st.store.quota.used, 0);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_committed_tensor_is_seen_by_clients),
+		TEST(an_aborted_draft_leaves_nothing),
+		TEST(versions_count_and_go_on_after_a_delete),
+		TEST(forgotten_names_never_count_back),
+		TEST(a_bucket_takes_so_many_names_and_no_more),
+		TEST(names_of_every_length_are_stored),
+		TEST(shapes_and_metadata_of_every_size_are_stored),
+		TEST(commits_that_make_no_sense_are_refused),
+		TEST(a_name_belongs_to_who_published_it),
+		TEST(a_draft_is_its_clients_alone),
+		TEST(a_tensor_of_no_bytes_takes_none),
+	};
+
+	return RUN(tests);
+}

@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Leases: when memory may be used again, and when never. */
+#include "tests/unit/state_fixture.h"
+
+enum { SMALL = 1000, LARGE = 100000 };
+
+static void a_tensor_without_leases_goes_when_it_is_replaced(void **state)
+{
+	struct tester t;
+	uint64_t ref;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	ref = fx_put(&t, "n", SMALL);
+	fx_put(&t, "n", SMALL);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	assert_int_equal(seen->retired, 0);
+	assert_int_equal(st.catalog.rows.in_use, 1);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void check_a_lease(uint64_t nbytes)
+{
+	struct tester t, reader;
+	uint64_t ref, memory;
+	struct client_sums sums;
+	uint32_t leases;
+
+	fx_start();
+	fx_connect(&t, 1000);
+	fx_connect(&reader, 1001);
+	ref = fx_put(&t, "n", nbytes);
+	memory = fx_memory(ref);
+	assert_true(fx_hold(&reader, ref));
+	assert_true(fx_hold(&reader, ref));
+	assert_true(fx_hold(&t, ref));
+	fx_put(&t, "n", nbytes);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
+	assert_int_equal(seen->retired, 1);
+	assert_int_equal(fx_memory(ref), memory);
+	sums = client_sum(&reader.c, &st);
+	assert_int_equal(sums.leases, 2);
+	assert_int_equal(sums.tensors, 1);
+	assert_int_equal(sums.bytes, nbytes);
+	assert_int_equal(client_next_held(&reader.c, &st, 0, &leases), ref_slot(ref));
+	assert_int_equal(leases, 2);
+
+	/* no new lease, and none of the old ones is the last before the last */
+	atomic_fetch_add(&reader.ledger->held[ref_slot(ref)], 1);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
+	atomic_fetch_sub(&reader.ledger->held[ref_slot(ref)], 1);
+	fx_drop(&t, ref);
+	lease_released(&st, ref); /* a lie: reader holds it */
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
+	fx_drop(&reader, ref);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
+	fx_drop(&reader, ref);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	assert_int_equal(seen->retired, 0);
+	lease_released(&st, ref); /* late: means nothing */
+	fx_leave(&reader, true);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void a_leased_tensor_stays_until_the_last_release(void **state)
+{
+	(void)state;
+	check_a_lease(0x10000);
+	check_a_lease(LARGE);
+}
+
+static void a_deleted_tensor_stays_with_who_holds_it(void **state)
+{
+	struct tester t;
+	uint64_t ref;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	ref = fx_put(&t, "n", SMALL);
+	assert_true(fx_hold(&t, ref));
+	assert_int_equal(fx_delete(&t, "n"), 0);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
+	assert_int_equal(seen->tensors, 0);
+	/* its name may be used again meanwhile */
+	fx_put(&t, "n", SMALL);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
+	fx_drop(&t, ref);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void rescan_finds_every_release_that_was_not_told(void **state)
+{
+	uint64_t refs[20];
+	struct tester t;
+	char name[16];
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	for (int i = 0; i < 20; i++) {
+		snprintf(name, sizeof(name), "n%d", i);
+		refs[i] = fx_put(&t, name, SMALL);
+		assert_true(fx_hold(&t, refs[i]));
+		assert_int_equal(fx_delete(&t, name), 0);
+	}
+	assert_int_equal(seen->retired, 20);
+	for (int i = 0; i < 20; i += 2)
+		atomic_fetch_sub(&t.ledger->held[ref_slot(refs[i])], 1);
+	lease_rescan(&st);
+	fx_drain();
+	assert_int_equal(seen->retired, 10);
+	for (int i = 0; i < 20; i++)
+		assert_int_equal(fx_state(ref_slot(refs[i])), i % 2 ? ROW_RETIRED : ROW_FREE);
+	fx_leave(&t, true);
+	assert_int_equal(seen->retired, 0);
+	assert_int_equal(st.catalog.rows.in_use, 0);
+	fx_stop();
+}
+
+static void a_client_that_ends_gives_up_its_leases(void **state)
+{
+	struct tester t, one, two;
+	uint64_t word, ref;
+
+	(void)state;
+	for (int clean = 0; clean < 2; clean++) {
+		fx_start();
+		fx_connect(&t, 1000);
+		fx_connect(&one, 1001);
+		fx_connect(&two, 1002);
+		ref = fx_put(&t, "n", LARGE);
+		assert_true(fx_hold(&one, ref));
+		assert_true(fx_hold(&two, ref));
+		assert_int_equal(fx_delete(&t, "n"), 0);
+		word = live_word(one.c.generation);
+		assert_int_equal(st.catalog.client_words[one.c.index], word);
+		fx_leave(&one, clean);
+		assert_int_equal(st.catalog.client_words[1], word & ~1ULL);
+		assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
+		fx_leave(&two, true);
+		assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+		assert_int_equal(st.store.warm_count, clean ? 1 : 0); /* kept warm only if nobody may read on */
+		fx_leave(&t, true);
+		fx_stop();
+	}
+}
+
+/* Puts until each of the writer's segments has been filled: none of it may be where @offset in @memory is. */
+static void must_not_be_handed_out(struct tester *t, uint64_t memory, uint64_t offset, uint64_t nbytes)
+{
+	uint32_t slots[200];
+	const struct catalog_row *row;
+
+	for (int i = 0; i < 200; i++) {
+		assert_int_equal(fx_create(t, nbytes, &slots[i]), 0);
+		row = catalog_row(&st.catalog, slots[i]);
+		if (fx_memory(fx_ref(slots[i])) == memory)
+			assert_true(row->offset + nbytes <= offset || row->offset >= offset + nbytes);
+	}
+	for (int i = 0; i < 200; i++)
+		tensor_abort(&st, &t->c, fx_ref(slots[i]));
+	fx_drain();
+}
+
+static void what_an_unclean_reader_held_is_never_used_again(uint64_t nbytes, bool retired_before)
+{
+	uint64_t ref, memory, offset;
+	struct tester t, reader;
+
+	fx_start(.capacity = 64 * MIB);
+	fx_connect(&t, 1000);
+	fx_connect(&reader, 1001);
+	ref = fx_put(&t, "n", nbytes);
+	fx_put(&t, "neighbour", nbytes);
+	memory = fx_memory(ref);
+	offset = catalog_row(&st.catalog, ref_slot(ref))->offset;
+	assert_true(fx_hold(&reader, ref));
+	if (retired_before)
+		assert_int_equal(fx_delete(&t, "n"), 0);
+	fx_leave(&reader, false);
+	if (!retired_before)
+		assert_int_equal(fx_delete(&t, "n"), 0);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	must_not_be_handed_out(&t, memory, offset, nbytes);
+	/* when the last tensor has left its segment, that goes, and is not punched */
+	assert_int_equal(fx_delete(&t, "neighbour"), 0);
+	must_not_be_handed_out(&t, memory, offset, nbytes);
+	for (uint32_t i = 0; i < st.catalog.segments.high; i++)
+		assert_true(!st.segments[i] || st.segments[i]->object.key != memory);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void what_an_unclean_reader_held_stays_as_it_is(void **state)
+{
+	(void)state;
+	for (int retired_before = 0; retired_before < 2; retired_before++) {
+		what_an_unclean_reader_held_is_never_used_again(SMALL, retired_before);
+		what_an_unclean_reader_held_is_never_used_again(LARGE, retired_before);
+	}
+}
+
+static void tainted_memory_is_unlinked_but_not_punched(void **state)
+{
+	struct tester t, reader;
+	unsigned char *map;
+	uint64_t ref;
+	int fd = -1;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	fx_connect(&reader, 1001);
+	ref = fx_put(&t, "n", LARGE);
+	assert_int_equal(segment_descriptor(st.tensors[ref_slot(ref)].segment, true, &fd), 0);
+	map = mmap(NULL, LARGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_ptr_not_equal(map, MAP_FAILED);
+	memset(map, 5, LARGE);
+	assert_true(fx_hold(&reader, ref));
+	fx_leave(&reader, false);
+	assert_int_equal(fx_delete(&t, "n"), 0);
+	assert_int_equal(st.store.quota.used, 0);
+	assert_int_equal(st.catalog.segments.in_use, 0);
+	bytes_must_be(map, 5, LARGE);
+	munmap(map, LARGE);
+	close(fd);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void what_an_unclean_writer_wrote_lives_but_is_not_reused(void **state)
+{
+	uint64_t small, large, small_memory, large_memory, warm;
+	struct tester t, next;
+
+	(void)state;
+	fx_start(.capacity = 64 * MIB);
+	fx_connect(&t, 1000);
+	small = fx_put(&t, "small", SMALL);
+	large = fx_put(&t, "large", LARGE);
+	warm = fx_put(&t, "warm", LARGE);
+	small_memory = fx_memory(small);
+	large_memory = fx_memory(large);
+	warm = fx_memory(warm);
+	assert_int_equal(fx_delete(&t, "warm"), 0);
+	assert_int_equal(st.store.warm_count, 1);
+	fx_leave(&t, false);
+	/* committed tensors stay; warm memory that it has mapped does not */
+	assert_int_equal(st.store.warm_count, 0);
+	assert_int_equal(fx_state(ref_slot(small)), ROW_LIVE);
+	assert_int_equal(fx_state(ref_slot(large)), ROW_LIVE);
+	fx_connect(&next, 1000);
+	must_not_be_handed_out(&next, small_memory, 0, SMALL);
+	assert_int_equal(fx_delete(&next, "small"), 0);
+	assert_int_equal(fx_delete(&next, "large"), 0);
+	assert_int_equal(st.store.warm_count, 0);
+	large = fx_put(&next, "large", LARGE);
+	assert_true(fx_memory(large) != large_memory && fx_memory(large) != warm);
+	fx_leave(&next, true);
+	fx_stop();
+}
+
+static void a_clean_writer_leaves_warm_memory_to_its_user(void **state)
+{
+	struct tester t, other, next;
+	uint64_t ref, memory;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	ref = fx_put(&t, "n", LARGE);
+	fx_put(&t, "small", SMALL);
+	memory = fx_memory(ref);
+	fx_leave(&t, true);
+	fx_connect(&other, 1001);
+	fx_connect(&next, 1000);
+	assert_int_equal(fx_delete(&next, "n"), 0);
+	assert_int_equal(st.store.warm_count, 1);
+	assert_true(fx_memory(fx_put(&other, "o", LARGE)) != memory);
+	ref = fx_put(&next, "n", LARGE);
+	assert_int_equal(fx_memory(ref), memory);
+	assert_false(st.tensors[ref_slot(ref)].segment->handed); /* it has no descriptor yet */
+	assert_int_equal(fx_delete(&next, "small"), 0); /* the small one ends with its writer */
+	fx_leave(&next, true);
+	fx_leave(&other, true);
+	fx_stop();
+}
+
+static void the_same_producer_settles_into_warm_memory(void **state)
+{
+	uint64_t first, second, memory[2];
+	struct tester t;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	first = fx_put(&t, "n", LARGE);
+	memory[0] = fx_memory(first);
+	second = fx_put(&t, "n", LARGE);
+	memory[1] = fx_memory(second);
+	for (int i = 0; i < 20; i++)
+		assert_int_equal(fx_memory(fx_put(&t, "n", LARGE)), memory[i % 2]);
+	assert_int_equal(st.catalog.segments.in_use, 2);
+	assert_int_equal(st.store.warm_count, 1);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void drafts_of_a_client_that_ends_are_aborted(void **state)
+{
+	struct snapshot before;
+	struct tester t, watcher;
+	uint32_t slot;
+
+	(void)state;
+	for (int clean = 0; clean < 2; clean++) {
+		fx_start();
+		fx_connect(&watcher, 1001);
+		before = fx_snapshot(&watcher);
+		fx_connect(&t, 1000);
+		for (int i = 0; i < 5; i++) {
+			assert_int_equal(fx_create(&t, SMALL, &slot), 0);
+			assert_int_equal(fx_create(&t, LARGE, &slot), 0);
+		}
+		assert_int_equal(seen->drafts, 10);
+		fx_leave(&t, clean);
+		while (state_trim_warm(&st, UINT64_MAX))
+			fx_drain();
+		before.fds = count_fds(0);
+		assert_unchanged(before, &watcher);
+		fx_leave(&watcher, true);
+		fx_stop();
+	}
+}
+
+/* ---- LINK ---- */
+
+static int link_as(struct tester *t, uint64_t ref, const char *name, uint64_t *linked)
+{
+	struct name_key key = name_key(name, (uint16_t)strlen(name));
+	const char *why = NULL;
+	uint64_t version;
+	int r = tensor_link(&st, &t->c, ref, &key, "meta", 4, &version, &why);
+
+	if (!r)
+		*linked = catalog_name(&st.catalog, name_find(&st, &key))->current;
+	return r;
+}
+
+static void linked_names_keep_the_bytes_each(void **state)
+{
+	uint64_t ref, memory, links[3];
+	struct tester t, reader;
+	const struct catalog_row *row;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	fx_connect(&reader, 1001);
+	for (uint64_t nbytes = SMALL; nbytes <= LARGE; nbytes += LARGE - SMALL) {
+		ref = fx_put(&t, "n", nbytes);
+		memory = fx_memory(ref);
+		assert_int_equal(link_as(&reader, ref, "l0", &links[0]), STATE_E_GONE); /* it holds no lease */
+		assert_true(fx_hold(&reader, ref));
+		assert_int_equal(link_as(&reader, ref, "n", &links[0]), STATE_E_DENIED);
+		assert_int_equal(link_as(&reader, ref, "../n", &links[0]), STATE_E_INVALID);
+		assert_int_equal(link_as(&reader, ref, "l0", &links[0]), 0);
+		assert_int_equal(fx_delete(&t, "n"), 0);
+		assert_int_equal(link_as(&reader, ref, "l1", &links[1]), 0); /* held, though retired */
+		fx_drop(&reader, ref);
+		assert_int_equal(link_as(&reader, ref, "l2", &links[2]), STATE_E_GONE);
+		for (int i = 0; i < 2; i++) {
+			row = catalog_row(&st.catalog, ref_slot(links[i]));
+			assert_int_equal(fx_memory(links[i]), memory);
+			assert_int_equal(row->nbytes, nbytes);
+			assert_int_equal(row->uid, 1001);
+			assert_int_equal(row->meta_len, 4);
+		}
+		if (nbytes == SMALL)
+			must_not_be_handed_out(&t, memory, row->offset, nbytes);
+		assert_int_equal(fx_delete(&reader, "l0"), 0);
+		assert_int_equal(fx_memory(links[1]), memory);
+		assert_int_equal(st.tensors[ref_slot(links[1])].segment->places, 1);
+		assert_int_equal(fx_delete(&reader, "l1"), 0);
+		assert_int_equal(st.catalog.rows.in_use, 0);
+	}
+	fx_leave(&reader, true);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void a_taint_goes_from_link_to_link(void **state)
+{
+	uint64_t ref, memory, offset, link;
+	struct tester t, reader;
+
+	(void)state;
+	fx_start(.capacity = 64 * MIB);
+	fx_connect(&t, 1000);
+	ref = fx_put(&t, "n", SMALL);
+	fx_put(&t, "neighbour", SMALL);
+	memory = fx_memory(ref);
+	offset = catalog_row(&st.catalog, ref_slot(ref))->offset;
+	fx_connect(&reader, 1001);
+	assert_true(fx_hold(&reader, ref));
+	assert_true(fx_hold(&t, ref));
+	assert_int_equal(link_as(&t, ref, "l", &link), 0);
+	fx_drop(&t, ref);
+	fx_leave(&reader, false); /* held one of the two */
+	assert_int_equal(fx_delete(&t, "n"), 0);
+	assert_int_equal(fx_delete(&t, "l"), 0);
+	must_not_be_handed_out(&t, memory, offset, SMALL);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+/* ---- drafts asked for ahead ---- */
+
+static void an_unused_ahead_draft_is_taken_back(void **state)
+{
+	const struct tensor_request ahead = { .nbytes = LARGE, .ahead = true };
+	uint32_t unused, used, slot;
+	struct tester t, other;
+	uint64_t ref;
+
+	(void)state;
+	fx_start(.capacity = 300 * KIB);
+	fx_connect(&t, 1000);
+	fx_connect(&other, 1001);
+	assert_int_equal(fx_create_once(&t, &ahead, &used), 0);
+	assert_int_equal(fx_create_once(&t, &ahead, &unused), 0);
+	assert_int_equal(st.ahead, 2);
+	/* taken into use by the lease protocol */
+	ref = fx_ref(used);
+	atomic_fetch_add(&t.ledger->held[used], 1);
+	assert_int_equal(fx_state(used), ROW_DRAFT);
+
+	assert_int_equal(fx_create(&other, LARGE, &slot), 0); /* fits at once */
+	tensor_abort(&st, &other.c, fx_ref(slot));
+	assert_int_equal(fx_create(&other, 2 * LARGE, &slot), 0); /* the unused one, and what was kept warm, went */
+	assert_int_equal(st.ahead, 0);
+	assert_int_equal(fx_state(used), ROW_DRAFT); /* an ordinary draft from now on */
+	assert_int_equal(fx_ref(used), ref);
+	assert_int_equal(t.c.drafts, 1);
+	assert_int_equal(fx_create(&other, LARGE, &slot), STATE_E_FULL);
+	assert_int_equal(fx_commit(&t, ref, "n", LARGE, NULL), 0);
+	fx_drop(&t, ref);
+	assert_int_equal(fx_state(used), ROW_LIVE);
+	fx_leave(&other, true);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void ahead_drafts_of_others_make_no_room_in_a_quota(void **state)
+{
+	const struct tensor_request ahead = { .nbytes = LARGE, .ahead = true };
+	uint32_t slot, kept;
+	struct tester t, other;
+
+	(void)state;
+	fx_start(.capacity = 4 * MIB, .user_capacity = 150 * KIB);
+	fx_connect(&t, 1000);
+	fx_connect(&other, 1001);
+	assert_int_equal(fx_create_once(&t, &ahead, &kept), 0);
+	assert_int_equal(fx_create(&other, LARGE, &slot), 0);
+	assert_int_equal(fx_create(&other, LARGE, &slot), STATE_E_QUOTA);
+	assert_int_equal(fx_state(kept), ROW_DRAFT);
+	assert_int_equal(st.ahead, 1);
+	/* its own it does */
+	assert_int_equal(fx_create(&t, LARGE, &slot), 0);
+	assert_int_equal(st.ahead, 0);
+	fx_leave(&t, true);
+	fx_leave(&other, true);
+	fx_stop();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_tensor_without_leases_goes_when_it_is_replaced),
+		TEST(a_leased_tensor_stays_until_the_last_release),
+		TEST(a_deleted_tensor_stays_with_who_holds_it),
+		TEST(rescan_finds_every_release_that_was_not_told),
+		TEST(a_client_that_ends_gives_up_its_leases),
+		TEST(what_an_unclean_reader_held_stays_as_it_is),
+		TEST(tainted_memory_is_unlinked_but_not_punched),
+		TEST(what_an_unclean_writer_wrote_lives_but_is_not_reused),
+		TEST(a_clean_writer_leaves_warm_memory_to_its_user),
+		TEST(the_same_producer_settles_into_warm_memory),
+		TEST(drafts_of_a_client_that_ends_are_aborted),
+		TEST(linked_names_keep_the_bytes_each),
+		TEST(a_taint_goes_from_link_to_link),
+		TEST(an_unused_ahead_draft_is_taken_back),
+		TEST(ahead_drafts_of_others_make_no_room_in_a_quota),
+	};
+
+	return RUN(tests);
+}

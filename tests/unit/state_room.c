@@ -1,0 +1,630 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Room: what a create says when there is none, what is kept warm, and that every failure gives all back. */
+#include "tests/unit/state_fixture.h"
+
+enum { LARGE = 100000, LARGE_PAGES = 25 * PAGE };
+
+static void what_can_never_fit_is_refused_at_once(void **state)
+{
+	struct snapshot before;
+	struct tester t;
+	uint32_t slot;
+
+	(void)state;
+	fx_start(.capacity = 1 * MIB, .user_capacity = 512 * KIB);
+	fx_connect(&t, 1000);
+	before = fx_snapshot(&t);
+	assert_int_equal(fx_create(&t, 512 * KIB + 1, &slot), STATE_E_NEVER);
+	assert_int_equal(fx_create(&t, 2 * MIB, &slot), STATE_E_NEVER);
+	assert_int_equal(fx_create(&t, INT64_MAX, &slot), STATE_E_NEVER);
+	assert_int_equal(fx_create(&t, UINT64_MAX, &slot), STATE_E_NEVER);
+	assert_int_equal(fx_create(&t, UINT64_MAX - 100, &slot), STATE_E_NEVER);
+	assert_unchanged(before, &t);
+	assert_int_equal(fx_create(&t, 512 * KIB, &slot), 0);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void who_fills_the_capacity_is_told_so(void **state)
+{
+	struct tester a, b;
+	struct snapshot before;
+	uint32_t slots[4], slot;
+
+	(void)state;
+	fx_start(.capacity = 4 * LARGE_PAGES, .user_capacity = 3 * LARGE_PAGES);
+	fx_connect(&a, 1000);
+	fx_connect(&b, 1001);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(fx_create(&a, LARGE, &slots[i]), 0);
+	before = fx_snapshot(&a);
+	assert_int_equal(fx_create(&a, LARGE, &slot), STATE_E_QUOTA);
+	assert_int_equal(fx_create(&a, 100, &slot), STATE_E_QUOTA); /* small ones need a segment, too */
+	assert_unchanged(before, &a);
+	assert_int_equal(fx_create(&b, LARGE, &slots[3]), 0);
+	before = fx_snapshot(&b);
+	assert_int_equal(fx_create(&b, LARGE, &slot), STATE_E_FULL);
+	assert_int_equal(fx_create(&b, 100, &slot), STATE_E_FULL);
+	assert_unchanged(before, &b);
+	tensor_abort(&st, &a.c, fx_ref(slots[0]));
+	assert_int_equal(fx_create(&b, 100, &slot), 0); /* what was warm went for it */
+	fx_leave(&a, true);
+	fx_leave(&b, true);
+	fx_stop();
+}
+
+static void warm_memory_goes_before_anyone_is_refused(void **state)
+{
+	const struct tensor_request rq = { .nbytes = 3 * LARGE };
+	struct tester t;
+	uint32_t slot;
+	uint64_t made;
+
+	(void)state;
+	fx_start(.capacity = 4 * LARGE_PAGES);
+	fx_connect(&t, 1000);
+	fx_put(&t, "a", LARGE);
+	fx_put(&t, "b", LARGE);
+	assert_int_equal(fx_delete(&t, "a"), 0);
+	assert_int_equal(fx_delete(&t, "b"), 0); /* one is kept, a quarter of the capacity */
+	assert_int_equal(st.store.warm_bytes, LARGE_PAGES);
+	assert_int_equal(st.store.quota.used, LARGE_PAGES);
+	fx_put(&t, "a", LARGE);
+	fx_put(&t, "b", LARGE);
+	assert_int_equal(fx_delete(&t, "a"), 0);
+	made = st.room_made;
+	/* it is on its way: ask again when doomed segments are gone */
+	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
+	assert_int_equal(st.store.warm_bytes, 0);
+	assert_int_equal(st.store.going, 1);
+	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
+	fx_drain();
+	assert_true(st.room_made > made);
+	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
+	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_FULL);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void ahead_drafts_take_nothing_from_others(void **state)
+{
+	const struct tensor_request ahead = { .nbytes = 4 * LARGE, .ahead = true };
+	struct tester t;
+	uint32_t slot;
+
+	(void)state;
+	fx_start(.capacity = 4 * LARGE_PAGES);
+	fx_connect(&t, 1000);
+	fx_put(&t, "a", LARGE);
+	assert_int_equal(fx_delete(&t, "a"), 0);
+	assert_int_equal(st.store.warm_count, 1);
+	assert_int_equal(fx_create_once(&t, &ahead, &slot), STATE_E_FULL);
+	assert_int_equal(st.store.warm_count, 1);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void warm_memory_is_trimmed_when_its_time_is_over(void **state)
+{
+	uint64_t now, due;
+	struct tester t;
+
+	(void)state;
+	fx_start(.warm_ns = 1000 * 1000000000ULL);
+	fx_connect(&t, 1000);
+	assert_int_equal(state_trim_warm(&st, 1), 0); /* nothing is warm */
+	fx_put(&t, "a", LARGE);
+	fx_put(&t, "b", 2 * LARGE);
+	assert_int_equal(fx_delete(&t, "a"), 0);
+	assert_int_equal(fx_delete(&t, "b"), 0);
+	assert_int_equal(st.store.warm_count, 2);
+	now = (uint64_t)now_mono_ns();
+	due = state_trim_warm(&st, now);
+	assert_true(due > now && due <= now + 1000 * 1000000000ULL);
+	assert_int_equal(st.store.warm_count, 2);
+	assert_int_equal(state_trim_warm(&st, due), due); /* one at a time: call again */
+	assert_int_equal(st.store.warm_count, 1);
+	while (state_trim_warm(&st, UINT64_MAX))
+		;
+	assert_int_equal(st.store.warm_count, 0);
+	fx_drain();
+	assert_int_equal(st.store.quota.used, 0);
+	assert_int_equal(fx_objects(), 1); /* the catalog */
+	state_publish_numbers(&st);
+	assert_int_equal(seen->bytes_used, 0);
+	assert_int_equal(seen->bytes_warm, 0);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void so_many_segments_are_kept_warm_and_no_more(void **state)
+{
+	struct tester t;
+	uint32_t slots[SEGMENT_WARM_MAX + 10];
+
+	(void)state;
+	fx_start(.capacity = 512 * MIB);
+	fx_connect(&t, 1000);
+	for (unsigned i = 0; i < SEGMENT_WARM_MAX + 10; i++)
+		assert_int_equal(fx_create(&t, 70000, &slots[i]), 0);
+	for (unsigned i = 0; i < SEGMENT_WARM_MAX + 10; i++)
+		tensor_abort(&st, &t.c, fx_ref(slots[i]));
+	assert_int_equal(st.store.warm_count, SEGMENT_WARM_MAX);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void there_are_so_many_tensors_drafts_and_clients_and_no_more(void **state)
+{
+	struct client_identity who = { .uid = 1000 };
+	struct snapshot before;
+	struct tester t, u;
+	struct client third;
+	uint32_t slot;
+
+	(void)state;
+	fx_start(.max_tensors = CLIENT_DRAFTS_MAX + 10, .max_clients = 2);
+	fx_connect(&t, 1000);
+	fx_connect(&u, 1000);
+	assert_int_equal(client_init(&third, &st, &who), STATE_E_CLIENTS);
+	client_deinit(&third, &st, true); /* fine on a half-made one */
+	for (int i = 0; i < CLIENT_DRAFTS_MAX; i++) {
+		const struct tensor_request rq = { .nbytes = 0 };
+
+		assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
+	}
+	before = fx_snapshot(&t);
+	assert_int_equal(fx_create(&t, 0, &slot), STATE_E_DRAFTS);
+	assert_unchanged(before, &t);
+	for (int i = 0; i < 10; i++)
+		assert_int_equal(fx_create(&u, 0, &slot), 0);
+	before = fx_snapshot(&u);
+	assert_int_equal(fx_create(&u, 100, &slot), STATE_E_TENSORS);
+	assert_unchanged(before, &u);
+	tensor_abort(&st, &t.c, fx_ref(t.c.draft_head));
+	assert_int_equal(fx_create(&u, 100, &slot), 0);
+	fx_leave(&t, true);
+	fx_leave(&u, false);
+	fx_connect(&u, 1000);
+	fx_leave(&u, true);
+	fx_stop();
+}
+
+static void a_segment_that_cannot_be_made_is_given_back(void **state)
+{
+	const struct tensor_request rqs[] = { { .nbytes = LARGE }, { .nbytes = 100 } };
+	struct snapshot before;
+	struct tester t;
+	uint32_t slot;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	before = fx_snapshot(&t);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(tensor_create(&st, &t.c, &rqs[i], &slot), STATE_E_BACKING);
+		assert_int_equal(fx_state(slot), ROW_FREE); /* no draft yet */
+		assert_int_equal(t.c.drafts, 1);
+		assert_int_equal(tensor_backed(&st, &t.c, slot, -ENOSPC), -ENOSPC);
+		assert_unchanged(before, &t);
+	}
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void a_client_may_end_while_its_segment_is_made(void **state)
+{
+	const struct tensor_request rqs[] = { { .nbytes = LARGE }, { .nbytes = 100 } };
+	struct segment *seg;
+	struct tester t;
+	uint32_t slot;
+	int fd = -1;
+
+	(void)state;
+	for (int i = 0; i < 8; i++) {
+		fx_start();
+		fx_connect(&t, 1000);
+		assert_int_equal(tensor_create(&st, &t.c, &rqs[i & 1], &slot), STATE_E_BACKING);
+		seg = st.tensors[slot].segment;
+		if (i & 2)
+			assert_int_equal(object_create(&seg->object, seg->size, NULL, &fd), 0);
+		fx_leave(&t, i & 4);
+		assert_int_equal(seen->drafts, 1);
+		assert_int_equal(tensor_backed(&st, NULL, slot, i & 2 ? 0 : -ECANCELED), i & 2 ? 0 : -ECANCELED);
+		fd = fd_close(fd);
+		fx_drain();
+		assert_int_equal(seen->drafts, 0);
+		assert_int_equal(seen->segments, 0);
+		assert_int_equal(st.store.quota.used, 0);
+		assert_int_equal(st.catalog.rows.in_use, 0);
+		assert_int_equal(fx_objects(), 1);
+		fx_stop();
+	}
+}
+
+static void while_a_segment_is_made_no_other_draft_gets_into_it(void **state)
+{
+	const struct tensor_request rq = { .nbytes = 100 };
+	uint32_t first, second;
+	struct segment *seg;
+	struct tester t;
+	int fd;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	assert_int_equal(tensor_create(&st, &t.c, &rq, &first), STATE_E_BACKING);
+	assert_int_equal(fx_create_once(&t, &rq, &second), 0);
+	seg = st.tensors[first].segment;
+	assert_ptr_not_equal(seg, st.tensors[second].segment);
+	assert_int_equal(catalog_segment(&st.catalog, seg->index)->word & 1, 0);
+	assert_int_equal(object_create(&seg->object, seg->size, NULL, &fd), 0);
+	close(fd);
+	assert_int_equal(tensor_backed(&st, &t.c, first, 0), 0);
+	assert_int_equal(catalog_segment(&st.catalog, seg->index)->word, live_word(seg->generation));
+	assert_int_equal(fx_state(first), ROW_DRAFT);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void small_tensors_share_segments_that_grow(void **state)
+{
+	struct tester t, u;
+	uint64_t size = 0;
+	uint32_t slot;
+
+	(void)state;
+	fx_start(.capacity = 64 * MIB, .max_tensors = 4096);
+	fx_connect(&t, 1000);
+	fx_connect(&u, 1000);
+	for (int i = 0; i < 500; i++)
+		assert_int_equal(fx_create(&t, 8000, &slot), 0);
+	assert_true(st.catalog.segments.in_use < 10);
+	for (uint32_t i = 0; i < st.catalog.segments.high; i++)
+		size = st.segments[i]->size > size ? st.segments[i]->size : size;
+	assert_true(size >= MIB && size <= SEGMENT_SMALL_LIMIT);
+	/* two producers never share one, though of the same user */
+	assert_int_equal(fx_create(&u, 100, &slot), 0);
+	assert_int_equal(st.tensors[slot].segment->writer, u.c.id);
+	assert_int_equal(st.tensors[slot].segment->places, 1);
+	/* a client that has aborted everything keeps one of them */
+	while (t.c.draft_head != CATALOG_NONE)
+		tensor_abort(&st, &t.c, fx_ref(t.c.draft_head));
+	fx_drain();
+	assert_int_equal(st.catalog.segments.in_use, 2);
+	fx_leave(&t, true);
+	fx_leave(&u, true);
+	fx_stop();
+}
+
+static void when_room_is_scarce_small_segments_are_smaller(void **state)
+{
+	struct tester t;
+	uint32_t slot;
+
+	(void)state;
+	fx_start(.capacity = 5 * PAGE);
+	fx_connect(&t, 1000);
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(fx_create(&t, PAGE, &slot), 0);
+	assert_int_equal(fx_create(&t, 1, &slot), STATE_E_FULL);
+	assert_int_equal(st.store.quota.used, 5 * PAGE);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+/* ---- every failure in turn ---- */
+
+static int create_and_commit(struct tester *t, uint64_t nbytes)
+{
+	static const char name[] = "a/name/of/more/than/thirty-two/bytes/so/that/it/needs/chunks";
+	uint32_t slot;
+	int r = fx_create(t, nbytes, &slot);
+
+	return r ? r : fx_commit(t, fx_ref(slot), name, (int64_t)nbytes, NULL);
+}
+
+static void try_every_fault(uint64_t nbytes)
+{
+	struct snapshot before;
+	struct tester t;
+	unsigned n;
+	int r;
+
+	for (n = 1;; n++) {
+		fx_start(); /* anew, so that all arrays of the catalog must grow */
+		fx_connect(&t, 1000);
+		before = fx_snapshot(&t);
+		r = fault_nth(n, create_and_commit(&t, nbytes));
+		if (!fault_fired()) {
+			assert_int_equal(r, 0);
+			fx_leave(&t, true);
+			fx_stop();
+			break;
+		}
+		assert_true(r < 0);
+		assert_unchanged(before, &t);
+		assert_int_equal(create_and_commit(&t, nbytes), 0); /* nothing is in the way now */
+		fx_leave(&t, true);
+		fx_stop();
+	}
+	assert_true(n >= 4); /* it did try some */
+}
+
+static void create_and_commit_unwind_at_every_step(void **state)
+{
+	(void)state;
+	try_every_fault(0);
+	try_every_fault(100);
+	try_every_fault(LARGE);
+}
+
+static void link_unwinds_at_every_step(void **state)
+{
+	struct name_key key = name_key("another", 7);
+	struct snapshot before;
+	struct tester t;
+	const char *why;
+	uint64_t version, ref;
+	unsigned n;
+	int r;
+
+	(void)state;
+	for (n = 1;; n++) {
+		fx_start();
+		fx_connect(&t, 1000);
+		ref = fx_put(&t, "n", LARGE);
+		assert_true(fx_hold(&t, ref));
+		/* all that the arrays have is taken: they must grow */
+		st.catalog.rows.allocated = st.catalog.names.allocated = st.catalog.chunks.allocated = PAGE;
+		before = fx_snapshot(&t);
+		r = fault_nth(n, tensor_link(&st, &t.c, ref, &key, NULL, 0, &version, &why));
+		if (!fault_fired())
+			break;
+		assert_true(r < 0);
+		assert_unchanged(before, &t);
+		assert_int_equal(st.tensors[ref_slot(ref)].share, ref_slot(ref));
+		fx_leave(&t, true);
+		fx_stop();
+	}
+	assert_int_equal(r, 0);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+static void state_init_unwinds_at_every_step(void **state)
+{
+	struct state_limits l = { .capacity = MIB, .user_capacity = MIB, .max_tensors = 16, .max_clients = 4 };
+	unsigned n, fds = count_fds(0);
+	uint64_t instance;
+	int r;
+
+	(void)state;
+	assert_int_equal(object_random(&instance), 0);
+	for (n = 1;; n++) {
+		r = fault_nth(n, state_init(&st, instance, &l));
+		st.instance = instance;
+		if (!fault_fired())
+			break;
+		assert_true(r < 0);
+		assert_int_equal(fx_objects(), 0);
+		assert_int_equal(count_fds(0), fds);
+		state_deinit(&st); /* fine on a half-made one */
+	}
+	assert_int_equal(r, 0);
+	assert_int_equal(fx_objects(), 1);
+	state_deinit(&st);
+	assert_int_equal(fx_objects(), 0);
+	state_deinit(&st);
+}
+
+static void the_end_tells_all_clients(void **state)
+{
+	const _Atomic uint64_t *words;
+	struct tester t;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	words = (const void *)((const char *)seen + seen->off_clients);
+	assert_int_equal(words[t.c.index], live_word(t.c.generation));
+	catalog_end_foreign(st.instance); /* as the next daemon does for a dead one */
+	assert_int_equal(words[t.c.index], (uint64_t)t.c.generation << 1);
+	assert_int_equal(seen->wake[0], 1);
+	catalog_end_foreign(12345); /* there is no such instance */
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+/* ---- anything goes, and in the end all is back ---- */
+
+enum { WALK_CLIENTS = 4, WALK_STEPS = 20000, WALK_NAMES = 24 };
+
+struct walk {
+	struct tester clients[WALK_CLIENTS];
+	bool here[WALK_CLIENTS];
+	uint64_t held[WALK_CLIENTS][64];
+	unsigned helds[WALK_CLIENTS];
+	uint64_t x;
+};
+
+static uint64_t walk_random(struct walk *w, uint64_t below)
+{
+	w->x ^= w->x << 13;
+	w->x ^= w->x >> 7;
+	w->x ^= w->x << 17;
+	return w->x % below;
+}
+
+/* Memory that somebody whom we lost sight of may use. */
+static struct lost {
+	uint64_t key, from, end;
+} lost[4096];
+static unsigned losts;
+
+static void lose(const struct segment *seg, uint64_t from, uint64_t nbytes)
+{
+	assert_true(losts < sizeof(lost) / sizeof(lost[0]));
+	lost[losts++] = (struct lost){ seg->object.key, from, from + nbytes };
+}
+
+static void lose_all_of(const struct tester *t)
+{
+	for (uint32_t i = 0; i < st.catalog.segments.high; i++)
+		if (st.segments[i] && st.segments[i]->writer == t->c.id)
+			lose(st.segments[i], 0, st.segments[i]->size);
+	for (uint32_t slot = 0; slot < st.catalog.rows.high; slot++)
+		if (t->ledger->held[slot] && st.tensors[slot].segment)
+			lose(st.tensors[slot].segment, catalog_row(&st.catalog, slot)->offset,
+			     catalog_row(&st.catalog, slot)->nbytes);
+}
+
+/* A new draft lies where no other tensor lies, and in nothing that was lost. */
+static void must_be_its_own(uint32_t slot)
+{
+	const struct catalog_row *row = catalog_row(&st.catalog, slot), *other;
+	const struct segment *seg = st.tensors[slot].segment;
+	uint64_t end = row->offset + row->nbytes;
+
+	for (uint32_t i = 0; seg && i < st.catalog.rows.high; i++) {
+		other = catalog_row(&st.catalog, i);
+		if (i != slot && fx_state(i) != ROW_FREE && st.tensors[i].segment == seg)
+			assert_true(end <= other->offset || other->offset + other->nbytes <= row->offset);
+	}
+	for (unsigned i = 0; seg && i < losts; i++)
+		if (lost[i].key == seg->object.key)
+			assert_true(end <= lost[i].from || lost[i].end <= row->offset);
+}
+
+static void walk_publish(struct walk *w, struct tester *t, const char *name)
+{
+	static const uint64_t sizes[] = { 0, 1, 300, 5000, 65536, 65537, 200000, 1 << 20 };
+	uint64_t nbytes = sizes[walk_random(w, 8)];
+	uint32_t slot;
+	int r = fx_create(t, nbytes, &slot);
+
+	if (r) {
+		assert_true(r == STATE_E_FULL || r == STATE_E_QUOTA);
+		return;
+	}
+	must_be_its_own(slot);
+	switch (walk_random(w, 8)) {
+	case 0:
+		tensor_abort(&st, &t->c, fx_ref(slot));
+		break;
+	case 1: /* left lying */
+		break;
+	default:
+		r = fx_commit(t, fx_ref(slot), name, (int64_t)nbytes, NULL);
+		assert_true(r == 0 || r == STATE_E_DENIED);
+	}
+}
+
+static void walk_lease(struct walk *w, unsigned i, const char *name)
+{
+	struct name_key key = name_key(name, (uint16_t)strlen(name));
+	uint32_t index = name_find(&st, &key);
+	struct tester *t = &w->clients[i];
+	const char *why;
+	uint64_t ref, version;
+	unsigned which;
+
+	if (w->helds[i] && walk_random(w, 2)) {
+		which = (unsigned)walk_random(w, w->helds[i]);
+		ref = w->held[i][which];
+		assert_true(fx_state(ref_slot(ref)) >= ROW_LIVE && fx_ref(ref_slot(ref)) == ref);
+		w->held[i][which] = w->held[i][--w->helds[i]];
+		if (walk_random(w, 4) == 0)
+			tensor_link(&st, &t->c, ref, &key, NULL, 0, &version, &why);
+		fx_drop(t, ref);
+	} else if (index != CATALOG_NONE && w->helds[i] < 64) {
+		ref = catalog_name(&st.catalog, index)->current;
+		if (ref && fx_hold(t, ref))
+			w->held[i][w->helds[i]++] = ref;
+	}
+}
+
+static void walk_step(struct walk *w)
+{
+	unsigned i = (unsigned)walk_random(w, WALK_CLIENTS);
+	bool clean = walk_random(w, 2);
+	char name[16];
+
+	snprintf(name, sizeof(name), "n%u", (unsigned)walk_random(w, WALK_NAMES));
+	if (!w->here[i]) {
+		fx_connect(&w->clients[i], 1000 + (i & 1));
+		w->here[i] = true;
+		w->helds[i] = 0;
+	} else if (walk_random(w, 400) == 0) {
+		if (!clean)
+			lose_all_of(&w->clients[i]);
+		fx_leave(&w->clients[i], clean);
+		w->here[i] = false;
+	} else if (walk_random(w, 10) == 0) {
+		fx_delete(&w->clients[i], name);
+	} else if (walk_random(w, 2)) {
+		walk_publish(w, &w->clients[i], name);
+	} else {
+		walk_lease(w, i, name);
+	}
+	fx_drain();
+}
+
+static void a_random_walk_ends_where_it_began(void **state)
+{
+	static struct walk w = { .x = 4711 };
+	char name[16];
+
+	(void)state;
+	fx_start(.capacity = 16 * MIB, .user_capacity = 12 * MIB, .max_tensors = 8192);
+	for (unsigned i = 0; i < WALK_STEPS; i++)
+		walk_step(&w);
+	for (unsigned i = 0; i < WALK_CLIENTS; i++)
+		if (w.here[i])
+			fx_leave(&w.clients[i], i & 1);
+	assert_int_equal(seen->retired, 0);
+	assert_int_equal(seen->drafts, 0);
+	assert_int_equal(st.ahead, 0);
+	fx_connect(&w.clients[0], 0);
+	for (unsigned i = 0; i < WALK_NAMES; i++) {
+		snprintf(name, sizeof(name), "n%u", i);
+		fx_delete(&w.clients[0], name);
+	}
+	while (state_trim_warm(&st, UINT64_MAX))
+		fx_drain();
+	assert_int_equal(seen->tensors, 0);
+	assert_int_equal(seen->segments, 0);
+	assert_int_equal(st.catalog.rows.in_use, 0);
+	assert_int_equal(st.catalog.segments.in_use, 0);
+	assert_int_equal(st.catalog.chunks.in_use, 0);
+	assert_int_equal(st.catalog.chunks_reserved, 0);
+	assert_int_equal(st.store.quota.used, 0);
+	assert_int_equal(fx_objects(), 1);
+	fx_leave(&w.clients[0], true);
+	fx_stop();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(what_can_never_fit_is_refused_at_once),
+		TEST(who_fills_the_capacity_is_told_so),
+		TEST(warm_memory_goes_before_anyone_is_refused),
+		TEST(ahead_drafts_take_nothing_from_others),
+		TEST(warm_memory_is_trimmed_when_its_time_is_over),
+		TEST(so_many_segments_are_kept_warm_and_no_more),
+		TEST(there_are_so_many_tensors_drafts_and_clients_and_no_more),
+		TEST(a_segment_that_cannot_be_made_is_given_back),
+		TEST(a_client_may_end_while_its_segment_is_made),
+		TEST(while_a_segment_is_made_no_other_draft_gets_into_it),
+		TEST(small_tensors_share_segments_that_grow),
+		TEST(when_room_is_scarce_small_segments_are_smaller),
+		TEST(create_and_commit_unwind_at_every_step),
+		TEST(link_unwinds_at_every_step),
+		TEST(state_init_unwinds_at_every_step),
+		TEST(the_end_tells_all_clients),
+		TEST(a_random_walk_ends_where_it_began),
+	};
+
+	return RUN(tests);
+}

@@ -1,0 +1,690 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes and their objects: quotas, POSIX shm objects, segments and the places in them. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "daemon/store/segment.h"
+#include "tests/harness.h"
+#include "util/fault.h"
+
+enum { PAGE = 4096, PLACES = 4096 };
+
+static uint64_t instance; /* of the running test */
+
+static unsigned objects_of(uint64_t id)
+{
+	char prefix[64];
+	unsigned count = 0;
+	struct dirent *e;
+	DIR *dir = opendir("/dev/shm");
+
+	assert_non_null(dir);
+	snprintf(prefix, sizeof(prefix), "tensorlease-%016llx-", (unsigned long long)id);
+	while ((e = readdir(dir)))
+		count += !strncmp(e->d_name, prefix, strlen(prefix));
+	closedir(dir);
+	return count;
+}
+
+static int store_setup(void **state)
+{
+	return test_setup(state) || object_random(&instance) ? -1 : 0;
+}
+
+static int store_teardown(void **state)
+{
+	unsigned left = object_destroy_instance(instance);
+
+	if (left)
+		print_error("left behind: %u objects\n", left);
+	return test_teardown(state) || left ? -1 : 0;
+}
+
+/* ---- quotas ---- */
+
+static void nobody_gets_more_than_the_capacity(void **state)
+{
+	struct quota q = { .capacity = 1000, .user_capacity = 1000 };
+	struct quota_user *a = quota_user_ref(&q, 1), *b = quota_user_ref(&q, 2);
+	struct quota_charge first = { 0 }, second = { 0 };
+
+	(void)state;
+	assert_int_equal(quota_charge(&first, a, 600), 0);
+	assert_int_equal(quota_charge(&second, b, 401), QUOTA_E_FULL);
+	assert_null(second.user);
+	assert_int_equal(q.used, 600);
+	assert_int_equal(quota_charge(&second, b, 400), 0);
+	assert_int_equal(q.used, 1000);
+	quota_charge_deinit(&first);
+	assert_int_equal(q.used, 400);
+	assert_int_equal(quota_charge(&first, b, 600), 0);
+	quota_charge_deinit(&first);
+	quota_charge_deinit(&second);
+	quota_charge_deinit(&second); /* twice is harmless */
+	assert_int_equal(q.used, 0);
+	assert_null(quota_user_unref(a));
+	assert_null(quota_user_unref(b));
+	assert_null(q.users);
+}
+
+static void a_user_gets_no_more_than_its_quota(void **state)
+{
+	struct quota q = { .capacity = 1000, .user_capacity = 300 };
+	struct quota_user *a = quota_user_ref(&q, 1), *b = quota_user_ref(&q, 2);
+	struct quota_charge charges[4] = { { 0 } };
+
+	(void)state;
+	assert_int_equal(quota_charge(&charges[0], a, 301), QUOTA_E_USER);
+	assert_int_equal(quota_charge(&charges[0], a, 200), 0);
+	assert_int_equal(quota_charge(&charges[1], a, 101), QUOTA_E_USER);
+	assert_int_equal(quota_charge(&charges[1], b, 300), 0);
+	/* who is over both is told of its own quota: it must not wait for others */
+	q.capacity = 500;
+	assert_int_equal(quota_charge(&charges[2], a, 101), QUOTA_E_USER);
+	assert_int_equal(quota_charge(&charges[2], a, 100), QUOTA_E_FULL);
+	assert_int_equal(a->bytes, 200);
+	assert_int_equal(q.used, 500);
+	for (int i = 0; i < 4; i++)
+		quota_charge_deinit(&charges[i]);
+	quota_user_unref(a);
+	quota_user_unref(b);
+	assert_null(q.users);
+}
+
+static void connections_of_one_uid_share_its_account(void **state)
+{
+	struct quota q = { .capacity = 1000, .user_capacity = 300 };
+	struct quota_user *one = quota_user_ref(&q, 1), *two = quota_user_ref(&q, 1);
+	struct quota_charge charge = { 0 }, more = { 0 };
+
+	(void)state;
+	assert_ptr_equal(one, two);
+	assert_int_equal(quota_charge(&charge, one, 300), 0);
+	assert_int_equal(quota_charge(&more, two, 1), QUOTA_E_USER);
+	/* what was charged stays charged when the connections have gone */
+	quota_user_unref(one);
+	quota_user_unref(two);
+	assert_non_null(q.users);
+	two = quota_user_ref(&q, 1);
+	assert_int_equal(two->bytes, 300);
+	assert_int_equal(quota_charge(&more, two, 1), QUOTA_E_USER);
+	quota_user_unref(two);
+	quota_charge_deinit(&charge);
+	assert_null(q.users);
+	assert_null(quota_user_unref(NULL));
+}
+
+static void absurd_sizes_do_not_overflow_the_accounts(void **state)
+{
+	struct quota q = { .capacity = 1000, .user_capacity = UINT64_MAX };
+	struct quota_user *a = quota_user_ref(&q, 1);
+	struct quota_charge charge = { 0 }, more = { 0 };
+
+	(void)state;
+	assert_int_equal(quota_charge(&charge, a, 10), 0);
+	assert_int_equal(quota_charge(&more, a, UINT64_MAX), QUOTA_E_USER);
+	assert_int_equal(quota_charge(&more, a, UINT64_MAX - 10), QUOTA_E_FULL);
+	q.user_capacity = 1000;
+	q.capacity = UINT64_MAX;
+	assert_int_equal(quota_charge(&more, a, UINT64_MAX), QUOTA_E_USER);
+	assert_int_equal(q.used, 10);
+	quota_charge_deinit(&charge);
+	quota_user_unref(a);
+}
+
+/* ---- objects ---- */
+
+static struct object object_new(void)
+{
+	struct object o = { .instance = instance };
+
+	assert_int_equal(object_random(&o.key), 0);
+	return o;
+}
+
+static void object_path(const struct object *o, char path[128])
+{
+	snprintf(path, 128, "/dev/shm/tensorlease-%016llx-%016llx", (unsigned long long)o->instance,
+		 (unsigned long long)o->key);
+}
+
+static void objects_are_allocated_private_and_exclusive(void **state)
+{
+	struct object o = object_new();
+	int fd = -1, second = -1;
+	char path[128];
+	struct stat st;
+
+	(void)state;
+	assert_int_equal(object_create(&o, 3 * PAGE, NULL, &fd), 0);
+	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+	object_path(&o, path);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0600);
+	assert_int_equal(st.st_size, 3 * PAGE);
+	assert_int_equal(st.st_blocks * 512, 3 * PAGE); /* not sparse: no SIGBUS later */
+	assert_int_equal(object_create(&o, PAGE, NULL, &second), -EEXIST);
+	assert_int_equal(second, -1);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_size, 3 * PAGE); /* the first one is unharmed */
+	object_destroy(&o, false);
+	assert_int_equal(stat(path, &st), -1);
+	object_destroy(&o, true); /* twice is harmless */
+	assert_int_equal(object_open(&o, O_RDONLY, &second), -ENOENT);
+	close(fd);
+}
+
+static void object_names_are_random(void **state)
+{
+	uint64_t keys[256];
+
+	(void)state;
+	for (unsigned i = 0; i < 256; i++) {
+		assert_int_equal(object_random(&keys[i]), 0);
+		assert_true(keys[i] != 0);
+		for (unsigned j = 0; j < i; j++)
+			assert_true(keys[i] != keys[j]);
+	}
+}
+
+static void a_read_only_descriptor_cannot_write(void **state)
+{
+	struct object o = object_new();
+	int rw = -1, ro = -1;
+	char path[64];
+
+	(void)state;
+	assert_int_equal(object_create(&o, PAGE, NULL, &rw), 0);
+	assert_int_equal(object_open(&o, O_RDONLY, &ro), 0);
+	assert_true(fcntl(ro, F_GETFD) & FD_CLOEXEC);
+	assert_int_equal(write(ro, "x", 1), -1);
+	assert_ptr_equal(mmap(NULL, PAGE, PROT_WRITE, MAP_SHARED, ro, 0), MAP_FAILED);
+	assert_int_equal(ftruncate(ro, 0), -1);
+	assert_int_equal(fallocate(ro, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PAGE), -1);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", ro);
+	assert_int_equal(access(path, F_OK), 0);
+	close(ro);
+	close(rw);
+	object_destroy(&o, false);
+}
+
+/* Destroys a mapped object of ones; what the mapping shows then, and how many blocks are left. */
+static unsigned char destroyed_while_mapped(bool punch, blkcnt_t *blocks)
+{
+	struct object o = object_new();
+	unsigned char *map, seen;
+	struct stat st;
+	int fd = -1;
+
+	assert_int_equal(object_create(&o, 4 * PAGE, NULL, &fd), 0);
+	map = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_ptr_not_equal(map, MAP_FAILED);
+	memset(map, 1, 4 * PAGE);
+	object_destroy(&o, punch);
+	assert_int_equal(fstat(fd, &st), 0);
+	*blocks = st.st_blocks;
+	assert_int_equal(st.st_size, 4 * PAGE); /* shrinking would be a SIGBUS for who reads */
+	seen = map[3 * PAGE];
+	munmap(map, 4 * PAGE);
+	close(fd);
+	return seen;
+}
+
+static void punching_gives_the_memory_back_though_it_is_mapped(void **state)
+{
+	blkcnt_t blocks;
+
+	(void)state;
+	assert_int_equal(destroyed_while_mapped(true, &blocks), 0);
+	assert_int_equal(blocks, 0);
+}
+
+static void without_punching_a_mapping_keeps_its_bytes(void **state)
+{
+	blkcnt_t blocks;
+
+	(void)state;
+	assert_int_equal(destroyed_while_mapped(false, &blocks), 1);
+	assert_int_equal(blocks * 512, 4 * PAGE);
+}
+
+static void a_stale_instance_goes_and_leaves_others_alone(void **state)
+{
+	struct object stale = { 0 }, ours = object_new(), foreign, trap;
+	char path[128], trap_path[128];
+	int fds[5];
+
+	(void)state;
+	assert_int_equal(object_random(&stale.instance), 0);
+	for (stale.key = 0; stale.key < 3; stale.key++)
+		assert_int_equal(object_create(&stale, PAGE, NULL, &fds[stale.key]), 0);
+	assert_int_equal(object_create(&ours, PAGE, NULL, &fds[3]), 0);
+	foreign = trap = stale;
+	foreign.key = 77;
+	trap.key = 78;
+	assert_int_equal(object_create(&foreign, PAGE, NULL, &fds[4]), 0);
+	object_path(&foreign, path);
+	object_path(&trap, trap_path);
+	assert_int_equal(symlink("/dev/null", trap_path), 0);
+	if (geteuid() == 0)
+		assert_int_equal(chown(path, 12345, 12345), 0);
+
+	/* neither the link nor, if we may tell, the other user's file is touched */
+	assert_int_equal(object_destroy_instance(stale.instance), geteuid() == 0 ? 3 : 4);
+	assert_int_equal(objects_of(stale.instance), geteuid() == 0 ? 2 : 1);
+	assert_int_equal(objects_of(instance), 1);
+	assert_int_equal(object_destroy_instance(stale.instance), 0);
+	unlink(path);
+	unlink(trap_path);
+	object_destroy(&ours, false);
+	for (int i = 0; i < 5; i++)
+		close(fds[i]);
+}
+
+static void a_cancelled_object_leaves_nothing(void **state)
+{
+	struct object o = object_new();
+	atomic_bool cancel = true;
+	int fd = -1;
+
+	(void)state;
+	assert_int_equal(object_create(&o, PAGE, &cancel, &fd), -ECANCELED);
+	assert_int_equal(fd, -1);
+	assert_int_equal(objects_of(instance), 0);
+	atomic_store(&cancel, false);
+	assert_int_equal(object_create(&o, PAGE, &cancel, &fd), 0);
+	object_destroy(&o, true);
+	close(fd);
+}
+
+static void object_create_unwinds_at_every_step(void **state)
+{
+	struct object o = object_new();
+	unsigned n, fds = count_fds(0);
+	int fd = -1, r;
+
+	(void)state;
+	for (n = 1;; n++) {
+		/* two steps of allocation: the second fails with the first one done */
+		r = fault_nth(n, object_create(&o, (64 << 20) + PAGE, NULL, &fd));
+		if (!fault_fired())
+			break;
+		assert_true(r < 0);
+		assert_int_equal(fd, -1);
+		assert_int_equal(count_fds(0), fds);
+		assert_int_equal(objects_of(instance), 0);
+	}
+	assert_int_equal(r, 0);
+	assert_true(n > 3);
+	object_destroy(&o, true);
+	close(fd);
+}
+
+/* ---- segments ---- */
+
+static struct segment_store store;
+static struct quota_user *user;
+
+static void store_start(uint64_t capacity, unsigned fds_max)
+{
+	segment_store_init(&store, instance, capacity, capacity, fds_max);
+	user = quota_user_ref(&store.quota, 1000);
+	assert_non_null(user);
+}
+
+static void store_end(void)
+{
+	assert_int_equal(store.quota.used, 0);
+	assert_int_equal(store.going, 0);
+	assert_int_equal(store.warm_count, 0);
+	assert_int_equal(store.warm_bytes, 0);
+	assert_int_equal(store.fds_cached, 0);
+	assert_true(list_empty(&store.warm) && list_empty(&store.doomed));
+	user = quota_user_unref(user);
+	assert_null(store.quota.users);
+}
+
+static struct segment *new_segment(struct quota_user *of, uint64_t size, bool small)
+{
+	struct segment *seg = NULL;
+
+	assert_int_equal(segment_new(&seg, &store, of, size, small), 0);
+	return seg;
+}
+
+static void segment_new_unwinds_at_every_step(void **state)
+{
+	(void)state;
+	store_start(1 << 20, 0);
+	for (unsigned n = 1;; n++) {
+		struct segment *seg = NULL;
+		int r = fault_nth(n, segment_new(&seg, &store, user, PAGE, n & 1));
+
+		if (!fault_fired()) {
+			assert_int_equal(r, 0);
+			assert_int_equal(store.quota.used, PAGE);
+			segment_free(seg);
+			break;
+		}
+		assert_true(r < 0 && !seg && store.quota.used == 0 && user->refs == 1);
+	}
+	store_end();
+}
+
+static void segments_are_charged_until_they_are_freed(void **state)
+{
+	struct segment *a, *b = NULL;
+
+	(void)state;
+	store_start(4 * PAGE, 0);
+	a = new_segment(user, 3 * PAGE, false);
+	assert_int_equal(segment_new(&b, &store, user, 2 * PAGE, false), SEGMENT_E_USER);
+	assert_null(b);
+	segment_doom(a);
+	segment_doom(a); /* twice is harmless */
+	assert_int_equal(store.going, 1);
+	assert_int_equal(store.quota.used, 3 * PAGE); /* its object is still there */
+	assert_null(segment_free(a));
+	assert_int_equal(store.quota.used, 0);
+	assert_null(segment_free(NULL));
+	b = new_segment(user, 4 * PAGE, false);
+	assert_true(b->object.key && b->object.instance == instance);
+	segment_free(b);
+	store_end();
+}
+
+static uint64_t random_next(uint64_t *x) /* xorshift64 */
+{
+	*x ^= *x << 13;
+	*x ^= *x >> 7;
+	*x ^= *x << 17;
+	return *x;
+}
+
+struct place {
+	uint64_t offset, nbytes;
+};
+
+/* What a segment of @units should say, remembered a byte a unit. */
+struct reference {
+	unsigned char used[PLACES];
+	uint32_t units;
+};
+
+static uint32_t units_for(uint64_t nbytes)
+{
+	return (uint32_t)((nbytes + 255) / 256);
+}
+
+static bool reference_has_room(const struct reference *r, uint32_t length)
+{
+	uint32_t run = 0;
+
+	for (uint32_t i = 0; i < r->units && run < length; i++)
+		run = r->used[i] ? 0 : run + 1;
+	return run >= length;
+}
+
+static void reference_mark(struct reference *r, const struct place *p, unsigned char value)
+{
+	uint32_t from = (uint32_t)(p->offset / 256);
+
+	assert_true(from + units_for(p->nbytes) <= r->units);
+	for (uint32_t i = from; i < from + units_for(p->nbytes); i++) {
+		assert_int_equal(r->used[i], !value); /* no overlap */
+		r->used[i] = value;
+	}
+}
+
+static void take_and_give_at_random(uint64_t size, uint64_t seed, unsigned steps)
+{
+	struct segment *seg = new_segment(user, size, true);
+	struct reference ref = { .units = (uint32_t)(size / 256) };
+	static struct place places[PLACES];
+	unsigned count = 0, refused = 0;
+	struct place p;
+
+	for (unsigned i = 0; i < steps; i++) {
+		/* phases of filling and of emptying */
+		if (random_next(&seed) % 100 < (i / 1000 % 2 ? 35 : 65)) {
+			p.nbytes = 1 + random_next(&seed) % (random_next(&seed) % 8 ? 3000 : 65536);
+			if (segment_place_take(seg, p.nbytes, &p.offset)) {
+				assert_false(reference_has_room(&ref, units_for(p.nbytes)));
+				refused++;
+				continue;
+			}
+			assert_int_equal(p.offset % 256, 0);
+			reference_mark(&ref, &p, 1);
+			places[count++] = p;
+		} else if (count) {
+			unsigned which = (unsigned)(random_next(&seed) % count);
+
+			p = places[which];
+			places[which] = places[--count];
+			reference_mark(&ref, &p, 0);
+			segment_place_give(seg, p.offset, p.nbytes);
+		}
+	}
+	assert_true(refused > 0);
+	while (count) {
+		p = places[--count];
+		segment_place_give(seg, p.offset, p.nbytes);
+	}
+	/* and all of it is one run again */
+	assert_int_equal(segment_place_take(seg, size < 65536 ? size : 65536, &p.offset), 0);
+	segment_free(seg);
+}
+
+static void small_places_never_overlap(void **state)
+{
+	(void)state;
+	store_start(16 << 20, 0);
+	take_and_give_at_random(64 << 10, 0x9e3779b97f4a7c15, 60000);
+	take_and_give_at_random(1 << 20, 12345, 60000);
+	take_and_give_at_random(9 * PAGE, 777, 60000); /* units not a multiple of 64 */
+	store_end();
+}
+
+static void a_segment_fills_to_its_last_byte(void **state)
+{
+	struct segment *seg;
+	uint64_t offset;
+
+	(void)state;
+	store_start(1 << 20, 0);
+	seg = new_segment(user, PAGE, true);
+	for (uint64_t i = 0; i < PAGE / 256; i++) {
+		assert_int_equal(segment_place_take(seg, i ? 1 : 256, &offset), 0);
+		assert_int_equal(offset, i * 256);
+	}
+	assert_int_equal(segment_place_take(seg, 1, &offset), SEGMENT_E_NO_ROOM);
+	segment_place_give(seg, 512, 256);
+	assert_int_equal(segment_place_take(seg, 257, &offset), SEGMENT_E_NO_ROOM);
+	assert_int_equal(segment_place_take(seg, 256, &offset), 0);
+	assert_int_equal(offset, 512);
+	segment_free(seg);
+	seg = new_segment(user, PAGE, true);
+	assert_int_equal(segment_place_take(seg, PAGE + 1, &offset), SEGMENT_E_NO_ROOM);
+	assert_int_equal(segment_place_take(seg, PAGE, &offset), 0);
+	segment_place_give(seg, offset, PAGE);
+	seg->tainted = true; /* its writer may still be writing */
+	assert_int_equal(segment_place_take(seg, 1, &offset), SEGMENT_E_NO_ROOM);
+	segment_free(seg);
+	seg = new_segment(user, 1 << 19, false); /* for one large tensor */
+	assert_int_equal(segment_place_take(seg, 1, &offset), SEGMENT_E_NO_ROOM);
+	segment_free(seg);
+	store_end();
+}
+
+static void a_place_not_given_back_is_never_handed_out(void **state)
+{
+	uint64_t quarantined, offset;
+	struct segment *seg;
+
+	(void)state;
+	store_start(1 << 20, 0);
+	seg = new_segment(user, 16 * PAGE, true);
+	assert_int_equal(segment_place_take(seg, 5000, &offset), 0);
+	assert_int_equal(segment_place_take(seg, 1000, &quarantined), 0);
+	segment_place_give(seg, offset, 5000);
+	for (unsigned i = 0; i < 1000; i++) {
+		uint64_t nbytes = 1 + i * 37 % 9000;
+
+		assert_int_equal(segment_place_take(seg, nbytes, &offset), 0);
+		assert_true(offset + nbytes <= quarantined || offset >= quarantined + 1024);
+		segment_place_give(seg, offset, nbytes);
+	}
+	segment_free(seg);
+	store_end();
+}
+
+static void warm_segments_go_to_whom_they_may(void **state)
+{
+	struct segment *mine, *left, *other;
+	struct quota_user *stranger;
+
+	(void)state;
+	store_start(64 * PAGE, 0);
+	stranger = quota_user_ref(&store.quota, 1001);
+	mine = new_segment(user, 8 * PAGE, false);
+	mine->writer = 7;
+	segment_keep_warm(mine, 1);
+	/* another user never; another client of the same user not while its writer has it mapped */
+	assert_null(segment_take_warm(&store, stranger, 7, 8 * PAGE));
+	assert_null(segment_take_warm(&store, user, 8, 8 * PAGE));
+	/* neither what is too small, nor what wastes more than an eighth */
+	assert_null(segment_take_warm(&store, user, 7, 8 * PAGE + 1));
+	assert_null(segment_take_warm(&store, user, 7, 6 * PAGE));
+	assert_ptr_equal(segment_take_warm(&store, user, 7, 8 * PAGE - 100), mine);
+	assert_null(segment_take_warm(&store, user, 7, 8 * PAGE));
+	segment_keep_warm(mine, 2);
+
+	left = new_segment(user, 8 * PAGE, false); /* its writer said goodbye */
+	segment_keep_warm(left, 3);
+	other = new_segment(user, 8 * PAGE, false);
+	other->writer = 7;
+	segment_keep_warm(other, 4);
+	assert_int_equal(store.warm_bytes, 24 * PAGE);
+	/* its own before others', the most recently used first */
+	assert_ptr_equal(segment_take_warm(&store, user, 7, 8 * PAGE), other);
+	assert_ptr_equal(segment_take_warm(&store, user, 7, 8 * PAGE), mine);
+	assert_ptr_equal(segment_take_warm(&store, user, 7, 8 * PAGE), left);
+	assert_int_equal(store.warm_count, 0);
+	segment_free(mine);
+	segment_free(left);
+	segment_free(other);
+	quota_user_unref(stranger);
+	store_end();
+}
+
+static void the_least_recently_used_warm_segment_goes_first(void **state)
+{
+	struct quota_user *stranger;
+	struct segment *segs[3];
+
+	(void)state;
+	store_start(64 * PAGE, 0);
+	stranger = quota_user_ref(&store.quota, 1001);
+	for (unsigned i = 0; i < 3; i++) {
+		segs[i] = new_segment(i == 1 ? stranger : user, PAGE * (i + 1), false);
+		segment_keep_warm(segs[i], i);
+	}
+	assert_ptr_equal(segment_pop_warm(&store, stranger), segs[1]);
+	assert_null(segment_pop_warm(&store, stranger));
+	assert_ptr_equal(segment_pop_warm(&store, NULL), segs[0]);
+	segment_doom(segs[2]); /* out of the warm ones by itself */
+	assert_null(segment_pop_warm(&store, NULL));
+	for (unsigned i = 0; i < 3; i++)
+		segment_free(segs[i]);
+	quota_user_unref(stranger);
+	store_end();
+}
+
+static void descriptors_are_cached_within_their_bound(void **state)
+{
+	struct segment *segs[3];
+	int fds[3][3], made;
+	unsigned before = count_fds(0);
+
+	(void)state;
+	store_start(64 * PAGE, 2);
+	for (int i = 0; i < 3; i++) {
+		segs[i] = new_segment(user, PAGE, false);
+		assert_int_equal(object_create(&segs[i]->object, PAGE, NULL, &made), 0);
+		close(made);
+		assert_int_equal(segment_descriptor(segs[i], false, &fds[i][0]), 0);
+		assert_int_equal(segment_descriptor(segs[i], false, &fds[i][1]), 0);
+		assert_int_equal(segment_descriptor(segs[i], true, &fds[i][2]), 0);
+		assert_int_equal(write(fds[i][0], "x", 1), -1);
+		assert_int_equal(write(fds[i][2], "x", 1), 1);
+	}
+	assert_int_equal(store.fds_cached, 2);
+	assert_int_equal(count_fds(0), before + 9 + 2);
+	for (int i = 0; i < 3; i++) {
+		for (int j = 0; j < 3; j++)
+			assert_int_equal(close(fds[i][j]), 0);
+		segment_doom(segs[i]);
+		object_destroy(&segs[i]->object, true);
+		assert_true(segment_descriptor(segs[i], true, &made) < 0);
+		segment_free(segs[i]);
+	}
+	assert_int_equal(count_fds(0), before);
+	store_end();
+}
+
+static void a_descriptor_that_cannot_be_opened_is_an_error(void **state)
+{
+	unsigned before = count_fds(0);
+	struct segment *seg;
+	int fd = -1, made = -1;
+
+	(void)state;
+	store_start(64 * PAGE, 2);
+	seg = new_segment(user, PAGE, false);
+	assert_int_equal(object_create(&seg->object, PAGE, NULL, &made), 0);
+	close(made);
+	for (int writable = 0; writable < 2; writable++) {
+		assert_true(fault_nth(1, segment_descriptor(seg, writable, &fd)) < 0);
+		assert_non_null(fault_fired());
+		assert_int_equal(fd, -1);
+		assert_int_equal(count_fds(0), before);
+	}
+	segment_doom(seg);
+	object_destroy(&seg->object, true);
+	segment_free(seg);
+	store_end();
+}
+
+#define STORE_TEST(function)                                                                       \
+	cmocka_unit_test_setup_teardown(function, store_setup, store_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		STORE_TEST(nobody_gets_more_than_the_capacity),
+		STORE_TEST(a_user_gets_no_more_than_its_quota),
+		STORE_TEST(connections_of_one_uid_share_its_account),
+		STORE_TEST(absurd_sizes_do_not_overflow_the_accounts),
+		STORE_TEST(objects_are_allocated_private_and_exclusive),
+		STORE_TEST(object_names_are_random),
+		STORE_TEST(a_read_only_descriptor_cannot_write),
+		STORE_TEST(punching_gives_the_memory_back_though_it_is_mapped),
+		STORE_TEST(without_punching_a_mapping_keeps_its_bytes),
+		STORE_TEST(a_stale_instance_goes_and_leaves_others_alone),
+		STORE_TEST(a_cancelled_object_leaves_nothing),
+		STORE_TEST(object_create_unwinds_at_every_step),
+		STORE_TEST(segment_new_unwinds_at_every_step),
+		STORE_TEST(segments_are_charged_until_they_are_freed),
+		STORE_TEST(small_places_never_overlap),
+		STORE_TEST(a_segment_fills_to_its_last_byte),
+		STORE_TEST(a_place_not_given_back_is_never_handed_out),
+		STORE_TEST(warm_segments_go_to_whom_they_may),
+		STORE_TEST(the_least_recently_used_warm_segment_goes_first),
+		STORE_TEST(descriptors_are_cached_within_their_bound),
+		STORE_TEST(a_descriptor_that_cannot_be_opened_is_an_error),
+	};
+
+	return RUN(tests);
+}

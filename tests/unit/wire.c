@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The validator and the printer: what is valid passes, one wrong thing at a time does not. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <errno.h>
+
+#include "tests/messages.h"
+
+static struct samples all;
+
+static int setup(void **state)
+{
+	(void)state;
+	samples_make(&all);
+	return 0;
+}
+
+static unsigned sample_type(struct sample *s)
+{
+	return sample_header(s)->type;
+}
+
+/* Checks a copy of exactly that many bytes at an odd address: a sanitizer sees every byte too many. */
+static int check_copy(const struct sample *s, size_t length, unsigned nfds, enum wire_side side,
+		      const char **why)
+{
+	unsigned char *copy = malloc(length + 1);
+	int r;
+
+	assert_non_null(copy);
+	memcpy(copy + 1, s->bytes, length);
+	r = wire_check(copy + 1, length, nfds, side, why);
+	free(copy);
+	return r;
+}
+
+static void assert_good(const struct sample *s)
+{
+	const char *why = NULL;
+
+	if (check_copy(s, s->length, s->nfds, s->side, &why))
+		fail_msg("%s of %zu bytes: %s", wire_type_name(sample_type((struct sample *)s)), s->length, why);
+}
+
+static void assert_bad_as(const struct sample *s, size_t length, unsigned nfds, enum wire_side side)
+{
+	const char *why = NULL;
+	int r = check_copy(s, length, nfds, side, &why);
+
+	if (r != -EBADMSG || !why || !*why)
+		fail_msg("%s of %zu bytes with %u descriptors passed, or without a why: %d",
+			 wire_type_name(sample_type((struct sample *)s)), length, nfds, r);
+}
+
+static void assert_bad(const struct sample *s)
+{
+	assert_bad_as(s, s->length, s->nfds, s->side);
+}
+
+static void every_type_has_a_valid_message(void **state)
+{
+	bool seen[WIRE_REPLY_END] = { false };
+
+	(void)state;
+	for (size_t i = 0; i < all.n; i++) {
+		assert_good(&all.list[i]);
+		assert_string_not_equal(wire_type_name(sample_type(&all.list[i])), "unknown");
+		seen[sample_type(&all.list[i])] = true;
+	}
+	for (unsigned t = 0; t < WIRE_REPLY_END; t++)
+		assert_int_equal(seen[t], (t >= WIRE_HELLO && t < WIRE_REQUEST_END) || t >= WIRE_WELCOME);
+}
+
+static void a_message_for_the_other_side_is_refused(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < all.n; i++)
+		assert_bad_as(&all.list[i], all.list[i].length, all.list[i].nfds,
+			      all.list[i].side == WIRE_TO_CLIENT ? WIRE_TO_DAEMON : WIRE_TO_CLIENT);
+}
+
+static void an_unknown_type_is_refused(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < all.n; i++) {
+		for (unsigned t = 0; t <= UINT16_MAX; t++) {
+			struct sample s = all.list[i];
+
+			if ((t >= WIRE_HELLO && t < WIRE_REQUEST_END) || (t >= WIRE_WELCOME && t < WIRE_REPLY_END))
+				continue;
+			sample_header(&s)->type = (uint16_t)t;
+			assert_string_equal(wire_type_name(t), "unknown");
+			if (wire_check(s.bytes, s.length, s.nfds, s.side, &(const char *){ NULL }) == 0)
+				fail_msg("type %u passed", t);
+		}
+	}
+}
+
+static void every_wrong_length_is_refused(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < all.n; i++) {
+		struct sample *s = &all.list[i];
+
+		for (size_t length = 0; length <= WIRE_MAX; length++) {
+			struct sample agreeing = *s;
+
+			if (length == s->length)
+				continue;
+			assert_bad_as(s, length, s->nfds, s->side);
+			sample_header(&agreeing)->length = (uint32_t)length;
+			assert_bad_as(&agreeing, s->length, s->nfds, s->side);
+			assert_bad_as(&agreeing, length, s->nfds, s->side);
+		}
+	}
+}
+
+static void a_message_longer_than_the_limit_is_refused(void **state)
+{
+	unsigned char big[WIRE_MAX + 64] = { 0 };
+	struct wire_header h = { .type = WIRE_SETTLE, .length = sizeof(big), .serial = 1 };
+	const char *why = NULL;
+
+	(void)state;
+	memcpy(big, &h, sizeof(h));
+	assert_int_equal(wire_check(big, sizeof(big), 0, WIRE_TO_DAEMON, &why), -EBADMSG);
+	assert_non_null(why);
+}
+
+/* What the header file calls reserved, written down a second time on purpose. */
+static const struct {
+	unsigned type;
+	size_t at;
+	size_t size;
+} reserved[] = {
+	{ WIRE_HELLO, 20, 4 },	 { WIRE_CREATE, 42, 6 }, { WIRE_COMMIT, 38, 2 },  { WIRE_DELETE, 18, 6 },
+	{ WIRE_LINK, 28, 4 },	 { WIRE_HOLDINGS, 28, 4 }, { WIRE_WELCOME, 18, 2 }, { WIRE_DRAFT, 52, 4 },
+	{ WIRE_HOLDING, 43, 5 }, { WIRE_ERROR, 22, 2 },
+};
+
+static void assert_bits_are_refused(const struct sample *s, size_t at, size_t size)
+{
+	for (size_t bit = 0; bit < size * 8; bit++) {
+		struct sample changed = *s;
+
+		changed.bytes[at + bit / 8] ^= (unsigned char)(1 << bit % 8);
+		assert_bad(&changed);
+	}
+}
+
+static void every_reserved_bit_must_be_zero(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < all.n; i++) {
+		struct sample *s = &all.list[i];
+
+		assert_bits_are_refused(s, offsetof(struct wire_header, reserved), 2);
+		assert_bits_are_refused(s, offsetof(struct wire_header, reserved2), 4);
+		for (size_t k = 0; k < sizeof(reserved) / sizeof(reserved[0]); k++)
+			if (reserved[k].type == sample_type(s))
+				assert_bits_are_refused(s, reserved[k].at, reserved[k].size);
+	}
+}
+
+static void every_unknown_flag_is_refused(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < all.n; i++) {
+		struct sample *s = &all.list[i];
+		size_t at = sample_type(s) == WIRE_CREATE   ? offsetof(struct wire_create, flags)
+			    : sample_type(s) == WIRE_DRAFT  ? offsetof(struct wire_draft, flags)
+			    : sample_type(s) == WIRE_COMMIT ? offsetof(struct wire_commit, flags)
+							    : 0;
+
+		for (unsigned bit = 1; at && bit < 32; bit++) { /* bit 0 is the one that each knows */
+			struct sample changed = *s;
+
+			changed.bytes[at + bit / 8] |= (unsigned char)(1 << bit % 8);
+			assert_bad(&changed);
+		}
+		for (unsigned bit = 0; sample_type(s) == WIRE_COMMIT && bit < 8; bit++) {
+			struct sample changed = *s;
+
+			((struct wire_commit *)(void *)changed.bytes)->tensor_flags = (uint8_t)(1 << bit);
+			if (bit == 2) /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED */
+				assert_good(&changed);
+			else
+				assert_bad(&changed);
+		}
+	}
+}
+
+static void descriptors_come_only_where_they_belong(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < all.n; i++) {
+		struct sample *s = &all.list[i];
+
+		for (unsigned nfds = 0; nfds < 6; nfds++)
+			if (nfds != s->nfds)
+				assert_bad_as(s, s->length, nfds, s->side);
+	}
+}
+
+static void a_request_that_has_an_answer_needs_a_serial(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < all.n; i++) {
+		struct sample s = all.list[i];
+		unsigned t = sample_type(&s);
+		bool free_of_it = t == WIRE_ABORT || t == WIRE_RELEASED || t == WIRE_GOODBYE || t == WIRE_ERROR ||
+				  (t == WIRE_COMMIT &&
+				   !(((struct wire_commit *)(void *)s.bytes)->flags & WIRE_COMMIT_ANSWER));
+
+		sample_header(&s)->serial = 0;
+		if (free_of_it)
+			assert_good(&s);
+		else
+			assert_bad(&s);
+	}
+}
+
+/* A counter of the tail one off, with everything else as it was. */
+static void every_count_must_match_its_tail(void **state)
+{
+	static const struct {
+		unsigned type;
+		size_t at;
+		bool byte;
+	} counts[] = {
+		{ WIRE_CREATE, 40, false }, { WIRE_COMMIT, 32, true },	{ WIRE_COMMIT, 34, false },
+		{ WIRE_COMMIT, 36, false }, { WIRE_DELETE, 16, false }, { WIRE_LINK, 24, false },
+		{ WIRE_LINK, 26, false },   { WIRE_HOLDING, 40, false }, { WIRE_ERROR, 20, false },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < all.n; i++) {
+		for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++) {
+			for (int delta = -1; delta <= 1; delta += 2) {
+				struct sample s = all.list[i];
+
+				if (counts[k].type != sample_type(&s))
+					continue;
+				s.bytes[counts[k].at] = (unsigned char)(s.bytes[counts[k].at] + delta);
+				assert_bad(&s);
+				s.bytes[counts[k].at + !counts[k].byte] ^= 0x80;
+				assert_bad(&s);
+			}
+		}
+	}
+}
+
+static struct sample whole(enum wire_type type, const void *fixed, size_t size, size_t tail, unsigned nfds)
+{
+	static struct samples one;
+	struct sample *s;
+
+	one.n = 0;
+	s = samples_add(&one, type, fixed, size, tail);
+	s->nfds = nfds;
+	return *s;
+}
+
+#define BAD(type, tail, nfds, kind, ...)                                                                \
+	do {                                                                                            \
+		struct sample s_ = whole(type, &(kind){ __VA_ARGS__ }, sizeof(kind), tail, nfds);       \
+		assert_bad(&s_);                                                                        \
+	} while (0)
+
+static void requests_out_of_bounds_are_refused(void **state)
+{
+	const uint64_t ref = ref_make(1, 0);
+
+	(void)state;
+	BAD(WIRE_HELLO, 0, 0, struct wire_hello, .version_min = 2, .version_max = 1);
+	BAD(WIRE_HELLO, 0, 0, struct wire_hello, .version_min = 0, .version_max = 1);
+	BAD(WIRE_HELLO, 0, 0, struct wire_hello, .version_min = 1, .version_max = 1, .label = "a\0b");
+	BAD(WIRE_HELLO, 0, 0, struct wire_hello, .version_min = 1, .version_max = 1, .label = "a\033[2J");
+	BAD(WIRE_LEDGER, 0, 1, struct wire_ledger, .size = 0);
+	BAD(WIRE_LEDGER, 0, 1, struct wire_ledger, .size = 1ULL << 40);
+	BAD(WIRE_CREATE, 0, 0, struct wire_create, .nbytes = 1, .extra = WIRE_EXTRA_MAX + 1);
+	BAD(WIRE_CREATE, 256, 0, struct wire_create, .nbytes = 1, .name_len = 256);
+	BAD(WIRE_COMMIT, 1, 0, struct wire_commit, .ref = 0, .name_len = 1);
+	BAD(WIRE_COMMIT, 1, 0, struct wire_commit, .ref = ref_make(0, 5), .name_len = 1);
+	BAD(WIRE_COMMIT, 0, 0, struct wire_commit, .ref = ref, .name_len = 0);
+	BAD(WIRE_COMMIT, 256, 0, struct wire_commit, .ref = ref, .name_len = 256);
+	BAD(WIRE_COMMIT, 65 * 8 + 1, 0, struct wire_commit, .ref = ref, .ndim = 65, .name_len = 1);
+	BAD(WIRE_COMMIT, 1026, 0, struct wire_commit, .ref = ref, .meta_len = 1025, .name_len = 1);
+	BAD(WIRE_ABORT, 0, 0, struct wire_ref, .ref = 0);
+	BAD(WIRE_RELEASED, 0, 0, struct wire_ref, .ref = 12);
+	BAD(WIRE_MAP, 0, 0, struct wire_map, .segment = CATALOG_NONE);
+	BAD(WIRE_MAP, 0, 0, struct wire_map, .segment = CATALOG_MAX_TENSORS);
+	BAD(WIRE_DELETE, 0, 0, struct wire_delete, .name_len = 0);
+	BAD(WIRE_DELETE, 256, 0, struct wire_delete, .name_len = 256);
+	BAD(WIRE_LINK, 0, 0, struct wire_link, .ref = ref, .name_len = 0);
+	BAD(WIRE_LINK, 1, 0, struct wire_link, .ref = 0, .name_len = 1);
+	BAD(WIRE_LINK, 1026, 0, struct wire_link, .ref = ref, .name_len = 1, .meta_len = 1025);
+}
+
+static void replies_out_of_bounds_are_refused(void **state)
+{
+	const uint64_t ref = ref_make(1, 0);
+	const struct wire_welcome good = { .version = 1, .client_generation = 1, .max_tensors = 16,
+					   .catalog_size = 1 << 20 };
+	struct wire_welcome w;
+	struct sample s;
+
+	(void)state;
+#define BAD_WELCOME(member, value)                                                                      \
+	w = good;                                                                                       \
+	w.member = (value);                                                                             \
+	s = whole(WIRE_WELCOME, &w, sizeof(w), 0, 1);                                                   \
+	assert_bad(&s);
+	BAD_WELCOME(version, 0)
+	BAD_WELCOME(client_generation, 0)
+	BAD_WELCOME(max_tensors, 0)
+	BAD_WELCOME(max_tensors, CATALOG_MAX_TENSORS + 1)
+	BAD_WELCOME(catalog_size, 100)
+	BAD_WELCOME(catalog_size, UINT64_MAX)
+	BAD(WIRE_DRAFT, 0, 0, struct wire_draft, .ref = 0, .segment = CATALOG_NONE);
+	BAD(WIRE_DRAFT, 0, 1, struct wire_draft, .ref = ref, .segment = CATALOG_NONE, .flags = WIRE_DRAFT_FD);
+	BAD(WIRE_DRAFT, 0, 0, struct wire_draft, .ref = ref, .segment = 1, .offset = 8, .segment_size = 4);
+	BAD(WIRE_COMMITTED, 0, 0, struct wire_committed, .version = 0);
+	BAD(WIRE_SEGMENT, 0, 1, struct wire_segment, .size = 0);
+	BAD(WIRE_SEGMENT, 0, 1, struct wire_segment, .size = UINT64_MAX);
+	BAD(WIRE_CLIENT, 0, 0, struct wire_client, .id = 0);
+	BAD(WIRE_CLIENT, 0, 0, struct wire_client, .id = 1, .label = "\x7f");
+	BAD(WIRE_HOLDING, 1, 0, struct wire_holding, .name_len = 1, .retired = 2);
+	BAD(WIRE_HOLDING, 0, 0, struct wire_holding, .name_len = 0);
+	BAD(WIRE_HOLDING, 1, 0, struct wire_holding, .name_len = 1, .slot = CATALOG_MAX_TENSORS);
+	BAD(WIRE_ERROR, 0, 0, struct wire_error_reply, .code = 0);
+	BAD(WIRE_ERROR, 0, 0, struct wire_error_reply, .code = WIRE_E_NO_RESOURCES + 1);
+	BAD(WIRE_ERROR, 513, 0, struct wire_error_reply, .code = 1, .text_len = 513);
+}
+
+static void the_printer_stays_in_its_buffer(void **state)
+{
+	char line[4096];
+
+	(void)state;
+	for (size_t i = 0; i < all.n; i++) {
+		for (size_t size = 0; size < sizeof(line) - 8; size++) {
+			memset(line, 0x5a, sizeof(line));
+			wire_print(all.list[i].bytes, true, line, size);
+			for (size_t k = size; k < size + 8; k++)
+				assert_int_equal(line[k], 0x5a);
+			if (size)
+				assert_non_null(memchr(line, 0, size));
+		}
+	}
+}
+
+static void the_printer_escapes_what_is_not_text(void **state)
+{
+	static const char expected[] = "DELETE #1 name=\"\\x1b[2J\\\"\\\\\\xff\"";
+	struct sample s = whole(WIRE_DELETE, &(struct wire_delete){ .name_len = 7 }, sizeof(struct wire_delete),
+				7, 0);
+	char line[256];
+
+	(void)state;
+	memcpy(s.bytes + sizeof(struct wire_delete), "\033[2J\"\\\xff", 7);
+	assert_good(&s);
+	wire_print(s.bytes, false, line, sizeof(line));
+	assert_string_equal(line, expected);
+}
+
+static void the_printer_shows_every_member(void **state)
+{
+	int64_t shape[2] = { 480, -640 };
+	struct wire_commit c = { .ref = ref_make(7, 42), .flags = WIRE_COMMIT_ANSWER, .dtype_code = 2,
+				 .dtype_bits = 32, .dtype_lanes = 1, .ndim = 2, .name_len = 8, .meta_len = 3 };
+	struct sample s = whole(WIRE_COMMIT, &c, sizeof(c), 16 + 8 + 3, 0);
+	char line[256];
+
+	(void)state;
+	memcpy(s.bytes + sizeof(c), shape, sizeof(shape));
+	memcpy(s.bytes + sizeof(c) + sizeof(shape), "cam0/rgb", 8);
+	assert_good(&s);
+	wire_print(s.bytes, false, line, sizeof(line));
+	assert_string_equal(line, "COMMIT #1 ref=7/42 ANSWER dtype=2/32x1 tensor_flags=0 shape=[480,-640] "
+				  "name=\"cam0/rgb\" meta=3 bytes");
+}
+
+static void errors_have_names(void **state)
+{
+	(void)state;
+	for (unsigned code = WIRE_E_INVALID; code <= WIRE_E_NO_RESOURCES; code++)
+		assert_string_not_equal(wire_error_name(code), "unknown");
+	assert_string_equal(wire_error_name(0), "unknown");
+	assert_string_equal(wire_error_name(WIRE_E_NO_RESOURCES + 1), "unknown");
+	assert_string_equal(wire_error_name(UINT32_MAX), "unknown");
+	assert_string_equal(wire_type_name(UINT32_MAX), "unknown");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_type_has_a_valid_message),
+		cmocka_unit_test(a_message_for_the_other_side_is_refused),
+		cmocka_unit_test(an_unknown_type_is_refused),
+		cmocka_unit_test(every_wrong_length_is_refused),
+		cmocka_unit_test(a_message_longer_than_the_limit_is_refused),
+		cmocka_unit_test(every_reserved_bit_must_be_zero),
+		cmocka_unit_test(every_unknown_flag_is_refused),
+		cmocka_unit_test(descriptors_come_only_where_they_belong),
+		cmocka_unit_test(a_request_that_has_an_answer_needs_a_serial),
+		cmocka_unit_test(every_count_must_match_its_tail),
+		cmocka_unit_test(requests_out_of_bounds_are_refused),
+		cmocka_unit_test(replies_out_of_bounds_are_refused),
+		cmocka_unit_test(the_printer_stays_in_its_buffer),
+		cmocka_unit_test(the_printer_escapes_what_is_not_text),
+		cmocka_unit_test(the_printer_shows_every_member),
+		cmocka_unit_test(errors_have_names),
+	};
+
+	return cmocka_run_group_tests(tests, setup, NULL);
+}
