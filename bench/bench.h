@@ -28,7 +28,7 @@ enum bench_aim {
 
 /* One row of the table. Samples are in ns where the unit is a time. */
 struct bench_result {
-	char id[48];	  /* what --only matches, beside @what */
+	char id[48];	  /* what --only matches */
 	char what[64];	  /* for people */
 	const char *unit; /* "ns", "us", "ms": how to show times; "bytes", "MiB", "": as they are */
 	const char *floor_what; /* what the floor does; NULL: no floor */
@@ -67,7 +67,7 @@ void bench_value(struct bench_result *r, double ours);
 /* The row is complete: prints it, unless all is printed as JSON at the end. */
 void bench_result_done(struct bench *b, struct bench_result *r);
 
-/* Is any row wanted whose id starts with @prefix? For what has to be set up before. */
+/* Does --only want the row of that id? For what has to be set up before. */
 bool bench_wants(struct bench *b, const char *id);
 
 void bench_print_head(const struct bench *b);

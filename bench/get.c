@@ -313,10 +313,6 @@ static void get_rows(struct bench *b, uint32_t n, uint64_t nbytes)
 
 void bench_get(struct bench *b)
 {
-	uint64_t many = bench_shm_free() > (uint64_t)1 << 30
-				? 4096
-				: 256; /* a container may have little */
-
 	get_rows(b, 1, 4096);
 	get_rows(b, 1, 1 << 20);
 	get_rows(b, 1, 64 << 20);

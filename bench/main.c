@@ -106,6 +106,8 @@ static void find_daemon(struct bench *b)
 
 static int measure(struct bench *b)
 {
+	int r = 0;
+
 	static void (*const rows[])(struct bench *) = {
 		bench_get,  bench_first,  bench_publishing, bench_put,
 		bench_wake, bench_memory, bench_kill,
@@ -115,13 +117,15 @@ static int measure(struct bench *b)
 	bench_print_head(b);
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
 		rows[i](b);
-	if (b->json)
-		bench_print_json(b);
-	else if (!b->nresults)
+	if (!b->nresults) {
 		warnx("--only matches no row");
+		r = 2;
+	} else if (b->json) {
+		bench_print_json(b);
+	}
 	bench_daemons_stop(b);
 	bench_free_results(b);
-	return fflush(stdout) ? 1 : 0;
+	return fflush(stdout) ? 1 : r;
 }
 
 static volatile sig_atomic_t worker;

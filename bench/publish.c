@@ -5,7 +5,8 @@
  * The floor of a create and commit is a round trip (memory is asked for) and one more message (it is
  * published), to a helper that does nothing with them. With the version wanted we wait for the commit's
  * answer; without, a publisher of the same shape should not wait at all, which is counted: voluntary context
- * switches of the thread during the calls. Those samples are 100 us apart, as a camera's frames are much more.
+ * switches of the thread during the calls. Before each sample there is a pause of 50 us in which the
+ * other side comes to rest; we spin in it, so that our CPU does not.
  *
  * The floor of a put is memcpy into a warm shared mapping of that size; there are two, used in turn, since what
  * was published last must stay readable while the next is written.
@@ -21,7 +22,7 @@
 
 #include "bench/bench.h"
 
-enum { SMALL = 4096, ECHO = 1 };
+enum { SMALL = 4096, ECHO = 1, WARM_UP = 200, PAUSE_NS = 50000 };
 
 static const char name[] = "bench/publish";
 
@@ -78,10 +79,14 @@ static void with_version(struct bench *b, struct bench_result *r, int socket)
 	unsigned samples = b->quick ? 3000 : 20000;
 	uint64_t version;
 
-	for (unsigned i = 0; i < samples + 200; i++) {
-		double floor = publish_floor(socket), ours = publish_ours(b->client, &version);
+	for (unsigned i = 0; i < samples + WARM_UP; i++) {
+		double floor, ours;
 
-		if (i >= 200)
+		bench_spin(PAUSE_NS);
+		floor = publish_floor(socket);
+		bench_spin(PAUSE_NS);
+		ours = publish_ours(b->client, &version);
+		if (i >= WARM_UP)
 			bench_pair(r, floor, ours);
 	}
 }
@@ -91,17 +96,17 @@ static void without_version(struct bench *b, struct bench_result *time, struct b
 {
 	unsigned samples = b->quick ? 2000 : 10000;
 
-	for (unsigned i = 0; i < samples + 200; i++) {
+	for (unsigned i = 0; i < samples + WARM_UP; i++) {
 		double floor, ours;
 		long before;
 
-		bench_sleep(50e3);
+		bench_spin(PAUSE_NS);
 		floor = publish_floor(socket);
-		bench_sleep(50e3);
+		bench_spin(PAUSE_NS);
 		before = waits();
 		ours = publish_ours(b->client, NULL);
 		before = waits() - before;
-		if (i < 200)
+		if (i < WARM_UP)
 			continue;
 		if (time)
 			bench_pair(time, floor, ours);

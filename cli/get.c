@@ -12,29 +12,36 @@
 #include "cli/out.h"
 #include "cli/progress.h"
 
-/* Connects and gets cli->args[0] as the options say. An exit code. */
-static int get(struct cli *cli, int64_t default_timeout_ns, DLManagedTensorVersioned **tensor,
-	       tl_info *info)
+/*
+ * Connects and gets cli->args[0] as the options say. NULL with an exit code in *code after saying
+ * why.
+ */
+static DLManagedTensorVersioned *get(struct cli *cli, int64_t default_timeout_ns, tl_info *info,
+				     int *code)
 {
 	tl_get_options options = { .size = sizeof(options),
 				   .newer_than = cli->newer_than,
 				   .timeout_ns = default_timeout_ns };
+	DLManagedTensorVersioned *tensor;
 	int r;
 
 	if (cli->given & OPTION_TIMEOUT)
 		options.timeout_ns = cli->timeout_ns;
-	r = cli_connect(cli, options.timeout_ns != 0);
-	if (r)
-		return r;
-	r = tl_get(cli->client, cli->args[0], &options, tensor);
-	if (r)
-		return cli_fail_library(cli, r);
-	r = tl_tensor_info(*tensor, info);
+	*code = cli_connect(cli, options.timeout_ns != 0);
+	if (*code)
+		return NULL;
+	r = tl_get(cli->client, cli->args[0], &options, &tensor);
 	if (r) {
-		(*tensor)->deleter(*tensor);
-		return cli_fail_library(cli, r);
+		*code = cli_fail_library(cli, r);
+		return NULL;
 	}
-	return CLI_OK;
+	r = tl_tensor_info(tensor, info);
+	if (r) {
+		*code = cli_fail_library(cli, r);
+		tensor->deleter(tensor);
+		return NULL;
+	}
+	return tensor;
 }
 
 static void print_got(const struct cli *cli, const tl_info *info, const DLTensor *tensor)
@@ -99,8 +106,8 @@ int command_get(struct cli *cli)
 	tl_info info;
 	int r;
 
-	r = get(cli, 0, &tensor, &info);
-	if (r)
+	tensor = get(cli, 0, &info, &r);
+	if (!tensor)
 		return r;
 	if (cli->output)
 		r = write_file(cli, &tensor->dl_tensor);
@@ -119,8 +126,8 @@ int command_wait(struct cli *cli)
 	tl_info info;
 	int r;
 
-	r = get(cli, -1, &tensor, &info);
-	if (r)
+	tensor = get(cli, -1, &info, &r);
+	if (!tensor)
 		return r;
 	tensor->deleter(tensor);
 	if (cli->json) {

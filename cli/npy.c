@@ -17,6 +17,7 @@
 #include "cli/npy.h"
 #include "cli/npy_header.h"
 #include "util/cleanup.h"
+#include "util/fault.h"
 
 enum {
 	FIRST_BUFFER = 1 << 20, /* what a pipe's header says is believed as the bytes come */
@@ -58,6 +59,15 @@ static int report_errno(const struct report *to, const char *doing)
 
 /* ---- descriptors ------------------------------------------------------------------------------ */
 
+/* A test wants this call to fail, as on a full disk. */
+static bool injected(const char *what)
+{
+	if (!fault(what))
+		return false;
+	errno = ENOSPC;
+	return true;
+}
+
 /* Reads up to @size bytes, fewer at the end only; at @offset, or from a stream if that is negative. */
 static ssize_t read_full(int fd, void *to, size_t size, off_t offset)
 {
@@ -86,7 +96,9 @@ static int write_full(int fd, const void *from, size_t size)
 	size_t done = 0;
 
 	while (done < size) {
-		ssize_t n = write(fd, (const char *)from + done, size - done);
+		ssize_t n = injected("npy: write")
+				    ? -1
+				    : write(fd, (const char *)from + done, size - done);
 
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -413,15 +425,16 @@ static int output_name(struct output *out, bool link)
 static int output_new(struct output *out)
 {
 	char *slash = strrchr(out->target, '/');
+	const char *where = slash ? "/" : ".";
 	int fd;
 
 	if (slash && slash != out->target) {
+		where = out->target;
 		*slash = '\0';
-		fd = open(out->target, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-		*slash = '/';
-	} else {
-		fd = open(slash ? "/" : ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
 	}
+	fd = fault("npy: O_TMPFILE") ? -1 : open(where, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+	if (slash)
+		*slash = '/';
 	if (fd >= 0 && access("/proc/self/fd", X_OK) == 0) { /* which it takes to give it a name */
 		out->fd = fd;
 		return 0;
@@ -468,7 +481,7 @@ static int output_commit(struct output *out, const struct report *to)
 		return report_errno(to, "write");
 	if (!out->target)
 		return 0;
-	if (rename(out->temporary, out->target) < 0)
+	if (injected("npy: rename") || rename(out->temporary, out->target) < 0)
 		return report_errno(to, "replace");
 	free(take_ptr(out->temporary));
 	return 0;

@@ -191,8 +191,8 @@ static int descr_parse(struct parser *p, const char *text, size_t len)
 
 static int parse_descr(struct parser *p)
 {
-	const char *text;
-	size_t len;
+	const char *text = NULL;
+	size_t len = 0;
 	int r;
 
 	if (peek(p) == '[')
@@ -284,8 +284,8 @@ static int parse_item(struct parser *p)
 		{ "shape", &p->has_shape, parse_shape },
 	};
 	char name[SHOWN_MAX + 4];
-	const char *key;
-	size_t len;
+	const char *key = NULL;
+	size_t len = 0;
 	int r;
 
 	r = parse_string(p, "key", &key, &len);
@@ -427,6 +427,7 @@ int npy_preamble_format(DLDataType t, int32_t ndim, const int64_t *shape,
 			char why[NPY_WHY_TEXT])
 {
 	enum { FIXED = 10, ALIGN = 64 }; /* version 1: 64 sizes do not fill its 65535 bytes */
+	static const unsigned char start[8] = { 0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0 };
 	char descr[NPY_DESCR_TEXT];
 	size_t at = FIXED, total;
 	bool flat;
@@ -454,7 +455,7 @@ int npy_preamble_format(DLDataType t, int32_t ndim, const int64_t *shape,
 	total = (at + 1 + ALIGN - 1) / ALIGN * ALIGN;
 	memset(preamble + at, ' ', total - at);
 	preamble[total - 1] = '\n';
-	memcpy(preamble, "\x93NUMPY\x01\x00", 8);
+	memcpy(preamble, start, sizeof(start));
 	preamble[8] = (char)((total - FIXED) & 0xff);
 	preamble[9] = (char)((total - FIXED) >> 8);
 	*len = total;

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -24,11 +25,12 @@
 
 #include "client/address.h"
 #include "client/error.h"
+#include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
 #define SYSTEM_SOCKET "/run/tensorlease/socket"
-#define DAEMON_NAME   "tensorleased"
+#define DAEMON_NAME "tensorleased"
 
 enum { EXIT_SERVED = 3 }; /* tensorleased: another daemon serves this address */
 
@@ -41,8 +43,10 @@ static int put_address(char *out, size_t size, const char *directory, const char
 	int n = snprintf(out, size, "%s%s", directory, name);
 
 	if (n < 0 || (size_t)n >= size)
-		return tl_fail(-EINVAL, "the socket's path '%s...' is longer than the %zu bytes that the kernel takes", out,
-			       size - 1);
+		return tl_fail(
+			-EINVAL,
+			"the socket's path '%s...' is longer than the %zu bytes that the kernel takes",
+			out, size - 1);
 	return 0;
 }
 
@@ -95,10 +99,11 @@ static int check_directory(const char *directory)
 	if (!S_ISDIR(st.st_mode))
 		return tl_fail(-EACCES, "%s is not a directory", directory);
 	if (st.st_uid != geteuid())
-		return tl_fail(-EACCES, "%s belongs to uid %u, not to us (%u)", directory, (unsigned)st.st_uid,
-			       (unsigned)geteuid());
+		return tl_fail(-EACCES, "%s belongs to uid %u, not to us (%u)", directory,
+			       (unsigned)st.st_uid, (unsigned)geteuid());
 	if ((st.st_mode & 07777) != 0700)
-		return tl_fail(-EACCES, "%s has mode %04o, not 0700", directory, (unsigned)st.st_mode & 07777);
+		return tl_fail(-EACCES, "%s has mode %04o, not 0700", directory,
+			       (unsigned)st.st_mode & 07777);
 	return 0;
 }
 
@@ -108,9 +113,11 @@ static int connect_failure(int r, const char *address)
 {
 	switch (r) {
 	case -ENOENT:
-		return tl_fail(r, "no daemon: there is no socket %s; start tensorleased, or say where it is "
-				  "($TENSORLEASE_SOCKET)",
-			       address);
+		return tl_fail(
+			r,
+			"no daemon: there is no socket %s; start tensorleased, or say where it is "
+			"($TENSORLEASE_SOCKET)",
+			address);
 	case -ECONNREFUSED:
 		return tl_fail(r, "no daemon listens at %s; start tensorleased", address);
 	case -ETIMEDOUT:
@@ -127,11 +134,13 @@ int address_connect(const char *address, int64_t deadline, int *socket_out)
 {
 	struct sockaddr_un sun = { .sun_family = AF_UNIX };
 	int64_t left = deadline_left_ns(deadline);
-	struct timeval tv = { .tv_sec = left / NS_PER_SEC, .tv_usec = left % NS_PER_SEC / 1000 + 1 };
+	struct timeval tv = { .tv_sec = left / NS_PER_SEC,
+			      .tv_usec = left % NS_PER_SEC / 1000 + 1 };
 	char directory[sizeof(sun.sun_path)];
 	int r;
 
-	if (in_private_directory(address, directory, sizeof(directory)) && !access(directory, F_OK)) {
+	if (in_private_directory(address, directory, sizeof(directory)) &&
+	    !access(directory, F_OK)) {
 		r = check_directory(directory);
 		if (r)
 			return r;
@@ -139,7 +148,8 @@ int address_connect(const char *address, int64_t deadline, int *socket_out)
 	*socket_out = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (*socket_out < 0)
 		return tl_fail(-errno, "making a socket: %m");
-	if (deadline != DEADLINE_NEVER) /* how long connect() waits if the daemon's backlog is full */
+	if (deadline !=
+	    DEADLINE_NEVER) /* how long connect() waits if the daemon's backlog is full */
 		setsockopt(*socket_out, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
 	memcpy(sun.sun_path, address, strlen(address) + 1);
 	do {
@@ -173,7 +183,8 @@ static bool beside(char *out, size_t size, const char *file, const char *relativ
 
 static bool beside_file(char *out, size_t size, const char *file)
 {
-	static const char *const places[] = { "../bin/" DAEMON_NAME, "../../bin/" DAEMON_NAME, DAEMON_NAME };
+	static const char *const places[] = { "../bin/" DAEMON_NAME, "../../bin/" DAEMON_NAME,
+					      DAEMON_NAME };
 
 	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++)
 		if (beside(out, size, file, places[i]))
@@ -225,7 +236,8 @@ static int find_daemon(char *out, size_t size)
 #endif
 	if (in_path(out, size))
 		return 0;
-	return tl_fail(-ENOENT, "no program " DAEMON_NAME " to start: neither beside this library or program, nor in $PATH; "
+	return tl_fail(-ENOENT, "no program " DAEMON_NAME
+				" to start: neither beside this library or program, nor in $PATH; "
 				"$TENSORLEASE_DAEMON may name it");
 }
 
@@ -240,11 +252,30 @@ static int make_private_directory(const char *address)
 	return check_directory(directory);
 }
 
-/* The program in a session of its own, with no signal blocked or ignored, and nothing of ours open. */
-static int spawn_daemon(pid_t *pid, const char *program, const char *address)
+/* What the program wrote to stderr while it started, without the end of the line. */
+static const char *read_complaint(int fd, char *text, size_t size)
 {
-	char *const argv[] = { (char *)program,	  (char *)"--socket", (char *)address, (char *)"--idle-exit",
-			       (char *)"--log-level", (char *)"warn",	  NULL };
+	ssize_t n = pread(fd, text, size - 1, 0);
+
+	while (n > 0 && text[n - 1] == '\n')
+		n--;
+	text[n > 0 ? n : 0] = '\0';
+	return text;
+}
+
+/*
+ * The program in a session of its own, with no signal blocked or ignored, and nothing of ours open; what it says
+ * until it detaches goes to @stderr_fd.
+ */
+static int spawn_daemon(pid_t *pid, const char *program, const char *address, int stderr_fd)
+{
+	char *const argv[] = { (char *)program,
+			       (char *)"--socket",
+			       (char *)address,
+			       (char *)"--idle-exit",
+			       (char *)"--log-level",
+			       (char *)"warn",
+			       NULL };
 	posix_spawn_file_actions_t actions;
 	posix_spawnattr_t attr;
 	sigset_t none, all;
@@ -253,12 +284,17 @@ static int spawn_daemon(pid_t *pid, const char *program, const char *address)
 	sigemptyset(&none);
 	sigfillset(&all);
 	posix_spawnattr_init(&attr);
-	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK |
+						POSIX_SPAWN_SETSIGDEF);
 	posix_spawnattr_setsigmask(&attr, &none);
 	posix_spawnattr_setsigdefault(&attr, &all);
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
 	posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+	if (stderr_fd >= 0)
+		posix_spawn_file_actions_adddup2(&actions, stderr_fd, STDERR_FILENO);
+	else
+		posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
 	r = posix_spawn(pid, program, &actions, &attr, argv, environ);
 	posix_spawn_file_actions_destroy(&actions);
 	posix_spawnattr_destroy(&attr);
@@ -273,8 +309,10 @@ static void nap(int64_t ns)
 }
 
 /* The started process ends when its daemon listens. Only this pid is waited for: other children are not ours. */
-static int wait_for_daemon(pid_t pid, const char *program, const char *address, int64_t deadline)
+static int wait_for_daemon(pid_t pid, const char *program, int stderr_fd, int64_t deadline)
 {
+	char text[512];
+
 	for (;;) {
 		int status;
 		pid_t got = waitpid(pid, &status, WNOHANG);
@@ -285,20 +323,24 @@ static int wait_for_daemon(pid_t pid, const char *program, const char *address, 
 		    (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == EXIT_SERVED))
 			return 0;
 		if (got == pid && WIFEXITED(status))
-			return tl_fail(-ECONNREFUSED, "%s --socket %s ended with status %d", program, address,
-				       WEXITSTATUS(status));
+			return tl_fail(-ECONNREFUSED, "%s ended with status %d: %s", program,
+				       WEXITSTATUS(status),
+				       read_complaint(stderr_fd, text, sizeof(text)));
 		if (got == pid && WIFSIGNALED(status))
-			return tl_fail(-ECONNREFUSED, "%s --socket %s was killed by signal %d", program, address,
-				       WTERMSIG(status));
+			return tl_fail(-ECONNREFUSED, "%s was killed by signal %d: %s", program,
+				       WTERMSIG(status),
+				       read_complaint(stderr_fd, text, sizeof(text)));
 		if (deadline_passed(deadline))
-			return tl_fail(-ETIMEDOUT, "%s --socket %s (pid %d) does not listen in time", program, address,
-				       (int)pid);
+			return tl_fail(-ETIMEDOUT, "%s (pid %d) does not listen in time: %s",
+				       program, (int)pid,
+				       read_complaint(stderr_fd, text, sizeof(text)));
 		nap(2 * NS_PER_MS);
 	}
 }
 
 int address_autostart(const char *address, int64_t deadline)
 {
+	cleanup_(fd_closep) int stderr_fd = -1;
 	char program[PATH_MAX];
 	pid_t pid;
 	int r;
@@ -309,8 +351,9 @@ int address_autostart(const char *address, int64_t deadline)
 	r = make_private_directory(address);
 	if (r)
 		return r;
-	r = spawn_daemon(&pid, program, address);
+	stderr_fd = memfd_create("tensorleased-stderr", MFD_CLOEXEC);
+	r = spawn_daemon(&pid, program, address, stderr_fd);
 	if (r)
 		return r;
-	return wait_for_daemon(pid, program, address, deadline);
+	return wait_for_daemon(pid, program, stderr_fd, deadline);
 }

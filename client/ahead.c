@@ -80,7 +80,8 @@ static void give_back(struct session *s, struct ahead *a, int64_t deadline)
 		return;
 	session_forget(s, &a->request);
 	if (a->request.done && !a->request.result && a->answer.header.type == WIRE_DRAFT)
-		draft_abort_ref(s, ((const struct wire_draft *)(const void *)a->answer.bytes)->ref, deadline);
+		draft_abort_ref(s, ((const struct wire_draft *)(const void *)a->answer.bytes)->ref,
+				deadline);
 	free(a);
 }
 
@@ -134,8 +135,8 @@ static bool take_into_use(struct session *s, struct tl_draft *draft, uint64_t re
 	return ours;
 }
 
-bool ahead_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline, struct tl_draft *draft,
-		struct wire_draft *out)
+bool ahead_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline,
+		struct tl_draft *draft, struct wire_draft *out)
 {
 	struct ahead *a = NULL;
 	struct ahead **at;

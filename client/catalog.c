@@ -42,20 +42,46 @@ bool chunks_read(const struct session *s, uint32_t chunk, size_t from, void *to,
 
 /* ---- Names ---- */
 
-static bool long_name_is(const struct session *s, const struct catalog_name *name, const struct name_key *key)
+static bool long_name_is(const struct session *s, const struct catalog_name *name,
+			 const struct name_key *key)
 {
 	char text[TL_NAME_MAX];
 
 	return chunks_read(s, name->chunk, 0, text, key->len) && !memcmp(text, key->text, key->len);
 }
 
+static inline uint64_t word_at(const char *p)
+{
+	uint64_t word;
+
+	memcpy(&word, p, sizeof(word));
+	return word;
+}
+
+/* memcmp() for what is mostly a dozen bytes, without the call. */
+static inline bool same_bytes(const char *a, const char *b, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + 8 <= n; i += 8)
+		if (word_at(a + i) != word_at(b + i))
+			return false;
+	if (n >= 8)
+		return word_at(a + n - 8) == word_at(b + n - 8);
+	for (; i < n; i++)
+		if (a[i] != b[i])
+			return false;
+	return true;
+}
+
 /* Under a lease on a row that mentions the name. */
-static inline bool name_is(const struct session *s, const struct catalog_name *name, const struct name_key *key)
+static inline bool name_is(const struct session *s, const struct catalog_name *name,
+			   const struct name_key *key)
 {
 	if (name->len != key->len)
 		return false;
 	if (key->len <= CATALOG_INLINE_NAME)
-		return !memcmp(name->text, key->text, key->len);
+		return same_bytes(name->text, key->text, key->len);
 	return key->len <= TL_NAME_MAX && long_name_is(s, name, key);
 }
 
@@ -63,8 +89,8 @@ static inline bool name_is(const struct session *s, const struct catalog_name *n
  * The lease on what the entry at @index means, if it is the name that is looked for: 0 and *@ref;
  * LEASE_E_GONE: it is another name's, or nobody's; other outcomes end the search.
  */
-static inline int take_entry(struct session *s, const struct name_key *key, uint32_t index, uint64_t newer_than,
-			     uint64_t *ref)
+static inline int take_entry(struct session *s, const struct name_key *key, uint32_t index,
+			     uint64_t newer_than, uint64_t *ref)
 {
 	const struct catalog_name *name = &s->names[index];
 	const struct catalog_row *row;
@@ -95,9 +121,9 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 }
 
 /*
- * ORDER: names_unlinked is read before the bucket (acquire) and again after the walk (the fence keeps the walk's loads
- * before it): an entry that was unlinked, and perhaps linked elsewhere, while we stood on it led us astray, and
- * was counted before.
+ * ORDER: names_unlinked is read before the bucket and again after the walk, all of whose loads are acquire and so come
+ * before the second reading. An entry that was unlinked, and perhaps linked elsewhere, while we stood on it led us
+ * astray; it was counted before that.
  */
 int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref)
 {
@@ -113,7 +139,8 @@ int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_th
 		for (; index < s->max_names && steps < s->max_names; steps++) {
 			const struct catalog_name *name = &s->names[index];
 
-			if (atomic_load_explicit(&name->hash, memory_order_acquire) == (uint32_t)key->hash) {
+			if (atomic_load_explicit(&name->hash, memory_order_acquire) ==
+			    (uint32_t)key->hash) {
 				int r = take_entry(s, key, index, newer_than, ref);
 
 				if (r != LEASE_E_GONE)
@@ -121,7 +148,6 @@ int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_th
 			}
 			index = atomic_load_explicit(&name->next, memory_order_acquire);
 		}
-		atomic_thread_fence(memory_order_acquire);
 	} while (atomic_load(&s->catalog->names_unlinked) != unlinked);
 	return session_served(s) ? LEASE_E_NONE : LEASE_E_UNSERVED;
 }
@@ -137,7 +163,8 @@ int row_shape(const struct session *s, const struct catalog_row *row, int64_t *s
 {
 	if (row->ndim <= CATALOG_INLINE_NDIM)
 		memcpy(shape, row->shape, row->ndim * sizeof(*shape));
-	else if (row->ndim > TL_NDIM_MAX || !chunks_read(s, row->chunk, 0, shape, row->ndim * sizeof(*shape)))
+	else if (row->ndim > TL_NDIM_MAX ||
+		 !chunks_read(s, row->chunk, 0, shape, row->ndim * sizeof(*shape)))
 		return broken_chain();
 	return 0;
 }
@@ -148,7 +175,8 @@ static int row_metadata(const struct session *s, const struct catalog_row *row, 
 
 	if (row->meta_len <= CATALOG_INLINE_META)
 		memcpy(to, row->meta, row->meta_len);
-	else if (row->meta_len > TL_METADATA_MAX || !chunks_read(s, row->chunk, shape_bytes, to, row->meta_len))
+	else if (row->meta_len > TL_METADATA_MAX ||
+		 !chunks_read(s, row->chunk, shape_bytes, to, row->meta_len))
 		return broken_chain();
 	return 0;
 }
@@ -174,7 +202,8 @@ int row_info(const struct session *s, const struct catalog_row *row, tl_info *in
 	info->version = row->version;
 	info->nbytes = row->nbytes;
 	info->committed_ns = row->committed_ns;
-	info->flags = (row->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) | DLPACK_FLAG_BITMASK_READ_ONLY;
+	info->flags = (row->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) |
+		      DLPACK_FLAG_BITMASK_READ_ONLY;
 	info->dtype = (DLDataType){ row->dtype_code, row->dtype_bits, row->dtype_lanes };
 	info->device = (DLDevice){ kDLCPU, 0 };
 	info->uid = row->uid;
@@ -198,7 +227,10 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 	int r;
 
 	if (!client || !name || !info)
-		return tl_fail(-EINVAL, "tl_stat: %s is NULL", !client ? "client" : !name ? "name" : "info");
+		return tl_fail(-EINVAL, "tl_stat: %s is NULL",
+			       !client ? "client"
+			       : !name ? "name"
+				       : "info");
 	key = name_key(name);
 	r = client_check_name(name, key.len);
 	if (r)
@@ -223,7 +255,8 @@ struct listing {
 };
 
 /* The names in a bucket, as of one moment. Returns how many. */
-static unsigned bucket_names(const struct session *s, uint32_t bucket, uint32_t names[CATALOG_MAX_CHAIN])
+static unsigned bucket_names(const struct session *s, uint32_t bucket,
+			     uint32_t names[CATALOG_MAX_CHAIN])
 {
 	uint64_t unlinked;
 	unsigned n;
@@ -238,7 +271,7 @@ static unsigned bucket_names(const struct session *s, uint32_t bucket, uint32_t 
 			names[n++] = index;
 			index = atomic_load_explicit(&s->names[index].next, memory_order_acquire);
 		}
-		atomic_thread_fence(memory_order_acquire); /* ORDER: as in lookup_take() */
+		/* ORDER: as in lookup_take() */
 	} while (atomic_load(&s->catalog->names_unlinked) != unlinked);
 	return n;
 }
@@ -270,7 +303,8 @@ static bool listed_here(const struct session *s, uint32_t bucket, const struct l
 {
 	struct name_key key = name_key(l->info.name);
 
-	return ((key.hash >> 32) & s->bucket_mask) == bucket && !strncmp(l->info.name, l->prefix, l->prefix_len);
+	return ((key.hash >> 32) & s->bucket_mask) == bucket &&
+	       !strncmp(l->info.name, l->prefix, l->prefix_len);
 }
 
 static int list_bucket(struct session *s, uint32_t bucket, struct listing *l)
@@ -287,7 +321,8 @@ static int list_bucket(struct session *s, uint32_t bucket, struct listing *l)
 			continue;
 		}
 		if (r == LEASE_E_UNSERVED)
-			return tl_fail(-ENOTCONN, "the daemon at %s went away while its names were listed",
+			return tl_fail(-ENOTCONN,
+				       "the daemon at %s went away while its names were listed",
 				       s->client->address);
 		if (r < 0)
 			return r;
@@ -300,8 +335,8 @@ static int list_bucket(struct session *s, uint32_t bucket, struct listing *l)
 	return 0;
 }
 
-TL_API int tl_list(tl_client *client, const char *prefix, int (*visit)(const tl_info *info, void *context),
-		   void *context)
+TL_API int tl_list(tl_client *client, const char *prefix,
+		   int (*visit)(const tl_info *info, void *context), void *context)
 {
 	struct listing l = { .prefix = prefix ? prefix : "", .visit = visit, .context = context };
 	struct use use;
@@ -331,7 +366,8 @@ TL_API int tl_get_status(tl_client *client, tl_status *status)
 		return tl_fail(-EINVAL, "tl_get_status: %s is NULL", client ? "status" : "client");
 	size = status->size;
 	if (size < sizeof(now))
-		return tl_fail(-EINVAL, "tl_status.size is %zu; it is sizeof(tl_status), at least %zu", size,
+		return tl_fail(-EINVAL,
+			       "tl_status.size is %zu; it is sizeof(tl_status), at least %zu", size,
 			       sizeof(now));
 	r = client_enter(client, false, client_deadline(client), &use);
 	if (r)

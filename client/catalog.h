@@ -43,7 +43,8 @@ int row_shape(const struct session *s, const struct catalog_row *row, int64_t *s
 int row_info(const struct session *s, const struct catalog_row *row, tl_info *info);
 
 /* The word that is woken when a tensor of that name is committed. */
-static inline const _Atomic uint32_t *catalog_wake(const struct session *s, const struct name_key *key)
+static inline const _Atomic uint32_t *catalog_wake(const struct session *s,
+						   const struct name_key *key)
 {
 	return &s->catalog->wake[key->hash % CATALOG_WAKE_WORDS];
 }

@@ -25,6 +25,15 @@ TL_API const char *tl_version(void)
 	return TENSORLEASE_VERSION;
 }
 
+enum { RENEWALS_MAX = 8 };
+
+static pthread_once_t debug_once = PTHREAD_ONCE_INIT;
+
+static void debug_init(void)
+{
+	conn_debug_init("client");
+}
+
 /* ---- Arguments ---- */
 
 int client_options(void *to, size_t to_size, const void *from, size_t first_size, const char *what)
@@ -36,12 +45,15 @@ int client_options(void *to, size_t to_size, const void *from, size_t first_size
 		return 0;
 	}
 	if (size < first_size)
-		return tl_fail(-EINVAL, "%s.size is %zu; it is sizeof(%s), at least %zu", what, size, what, first_size);
+		return tl_fail(-EINVAL, "%s.size is %zu; it is sizeof(%s), at least %zu", what,
+			       size, what, first_size);
 	for (size_t i = to_size; i < size; i++)
 		if (((const unsigned char *)from)[i])
-			return tl_fail(-EINVAL, "%s.size is %zu, and what lies beyond the %zu bytes that this library knows is "
-						"not 0",
-				       what, size, to_size);
+			return tl_fail(
+				-EINVAL,
+				"%s.size is %zu, and what lies beyond the %zu bytes that this library knows is "
+				"not 0",
+				what, size, to_size);
 	memset(to, 0, to_size);
 	memcpy(to, from, size < to_size ? size : to_size);
 	*(size_t *)to = to_size;
@@ -54,7 +66,8 @@ int client_check_name(const char *name, size_t len)
 
 	if (!tensor_name_check(name, len, &why))
 		return 0;
-	return tl_fail(-EINVAL, "'%.*s' is not a name: %s", len > TL_NAME_MAX ? TL_NAME_MAX : (int)len, name, why);
+	return tl_fail(-EINVAL, "'%.*s' is not a name: %s",
+		       len > TL_NAME_MAX ? TL_NAME_MAX : (int)len, name, why);
 }
 
 int64_t client_deadline(const struct tl_client *client)
@@ -173,7 +186,8 @@ static int renew_failure(int r)
 	case -ENOENT:
 	case -ECONNREFUSED:
 	case -ENOTCONN:
-		return tl_fail(-ENOTCONN, "the connection to the daemon is gone, and there is no new one: %s",
+		return tl_fail(-ENOTCONN,
+			       "the connection to the daemon is gone, and there is no new one: %s",
 			       tl_failure_text());
 	default:
 		return r;
@@ -181,7 +195,8 @@ static int renew_failure(int r)
 }
 
 /* Waits while another thread connects. */
-static int wait_renewed_locked(struct tl_client *client, const struct session *old, int64_t deadline)
+static int wait_renewed_locked(struct tl_client *client, const struct session *old,
+			       int64_t deadline)
 {
 	struct timespec ts = { .tv_sec = deadline / NS_PER_SEC, .tv_nsec = deadline % NS_PER_SEC };
 
@@ -189,7 +204,8 @@ static int wait_renewed_locked(struct tl_client *client, const struct session *o
 		if (deadline == DEADLINE_NEVER)
 			pthread_cond_wait(&client->renewed, &client->mutex);
 		else if (pthread_cond_timedwait(&client->renewed, &client->mutex, &ts) == ETIMEDOUT)
-			return tl_fail(-ETIMEDOUT, "connecting to the daemon at %s again takes too long",
+			return tl_fail(-ETIMEDOUT,
+				       "connecting to the daemon at %s again takes too long",
 				       client->address);
 	}
 	return 0;
@@ -221,12 +237,11 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 
 int client_enter(struct tl_client *client, bool connected, int64_t deadline, struct use *use)
 {
-	use->shard = session_shard();
 	for (;;) {
 		struct session *s = atomic_load_explicit(&client->session, memory_order_acquire);
 		int r;
 
-		if (s && session_enter(s, use->shard)) {
+		if (s && users_enter(&s->users)) {
 			use->session = s;
 			if (session_served(s) && !(connected && atomic_load(&s->lost)))
 				return 0;
@@ -236,6 +251,7 @@ int client_enter(struct tl_client *client, bool connected, int64_t deadline, str
 		if (r)
 			return r;
 	}
+	return tl_fail(-ENOTCONN, "the daemon at %s ends every connection", client->address);
 }
 
 int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
@@ -254,9 +270,12 @@ int client_request(struct tl_client *client, void *message, unsigned want, const
 		if (r < 0)
 			return r;
 		if (!r)
-			return want || answer->header.type == WIRE_ERROR ? answer_expect(answer, want, what) : 0;
+			return want || answer->header.type == WIRE_ERROR
+				       ? answer_expect(answer, want, what)
+				       : 0;
 		if (r == SESSION_E_LOST || attempt)
-			return tl_fail(-ENOTCONN, "%s: the daemon at %s ended the connection", what, client->address);
+			return tl_fail(-ENOTCONN, "%s: the daemon at %s ended the connection", what,
+				       client->address);
 	}
 }
 
@@ -273,7 +292,8 @@ static int client_configure(struct tl_client *client, const tl_connect_options *
 			return r;
 	}
 	if (o.flags & ~(uint32_t)TL_CONNECT_AUTOSTART)
-		return tl_fail(-EINVAL, "tl_connect_options.flags is %#x; %#x is known", o.flags, TL_CONNECT_AUTOSTART);
+		return tl_fail(-EINVAL, "tl_connect_options.flags is %#x; %#x is known", o.flags,
+			       TL_CONNECT_AUTOSTART);
 	if (o.reserved)
 		return tl_fail(-EINVAL, "tl_connect_options.reserved is %u, not 0", o.reserved);
 	client->flags = o.flags;
@@ -288,7 +308,7 @@ TL_API int tl_connect(tl_client **out, const tl_connect_options *options)
 
 	if (!out)
 		return tl_fail(-EINVAL, "tl_connect: out is NULL");
-	conn_debug_init("client");
+	pthread_once(&debug_once, debug_init);
 	client = client_alloc();
 	if (!client)
 		return tl_fail(-ENOMEM, "no memory for a client");
@@ -355,8 +375,8 @@ static bool at_end(const struct conn_message *answer)
 	return answer->header.type == WIRE_DONE;
 }
 
-TL_API int tl_list_clients(tl_client *client, int (*visit)(const tl_client_info *info, void *context),
-			   void *context)
+TL_API int tl_list_clients(tl_client *client,
+			   int (*visit)(const tl_client_info *info, void *context), void *context)
 {
 	struct wire_clients m = { .header = { .type = WIRE_CLIENTS, .length = sizeof(m) } };
 
@@ -398,10 +418,12 @@ TL_API int tl_list_clients(tl_client *client, int (*visit)(const tl_client_info 
 TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
 			    int (*visit)(const tl_holding *holding, void *context), void *context)
 {
-	struct wire_holdings m = { .header = { .type = WIRE_HOLDINGS, .length = sizeof(m) }, .id = client_id };
+	struct wire_holdings m = { .header = { .type = WIRE_HOLDINGS, .length = sizeof(m) },
+				   .id = client_id };
 
 	if (!client || !visit)
-		return tl_fail(-EINVAL, "tl_list_holdings: %s is NULL", client ? "visit" : "client");
+		return tl_fail(-EINVAL, "tl_list_holdings: %s is NULL",
+			       client ? "visit" : "client");
 	for (;;) {
 		struct conn_message answer;
 		struct wire_holding h;

@@ -19,17 +19,19 @@
 enum { CLIENT_ADDRESS_MAX = 108, CLIENT_TIMEOUT_DEFAULT_S = 10 };
 
 struct tl_client {
-	_Atomic(struct session *) session; /* now; NULL in a forked child that has not connected yet */
-	_Atomic uint32_t refs;		   /* 1 until tl_close(), 1 for each session that has not drained */
-	struct list link;		   /* among all clients of the process; fork.c */
+	_Atomic(struct session *)
+		session;       /* now; NULL in a forked child that has not connected yet */
+	_Atomic uint32_t refs; /* 1 until tl_close(), 1 for each session that has not drained */
+	struct list link;      /* among all clients of the process; fork.c */
 	int64_t timeout_ns;
 	uint32_t flags;
 	char address[CLIENT_ADDRESS_MAX];
 
 	pthread_mutex_t mutex;
 	pthread_cond_t renewed;
-	struct session *sessions;    /* all ever made, newest first: a get may look at an old one */
-	struct session_peer *making; /* a thread is connecting: its socket, which a forked child closes */
+	struct session *sessions; /* all ever made, newest first: a get may look at an old one */
+	struct session_peer
+		*making; /* a thread is connecting: its socket, which a forked child closes */
 	bool connecting;
 	bool closed;
 };
@@ -37,7 +39,6 @@ struct tl_client {
 /* A session and the count that one call holds on it. */
 struct use {
 	struct session *session;
-	unsigned shard;
 };
 
 /*
@@ -48,7 +49,7 @@ int client_enter(struct tl_client *client, bool connected, int64_t deadline, str
 
 static inline void client_leave(struct use *use)
 {
-	session_leave(use->session, use->shard);
+	users_leave(&use->session->users);
 }
 
 /* Puts a new session in the place of @old, unless somebody did. */
@@ -62,7 +63,8 @@ int client_request(struct tl_client *client, void *message, unsigned want, const
 		   struct conn_message *answer);
 
 void client_unref(struct tl_client *client);
-void client_init_renewed(struct tl_client *client); /* also in a forked child, whose waiters are not there */
+void client_init_renewed(
+	struct tl_client *client); /* also in a forked child, whose waiters are not there */
 
 /*
  * Copies an option struct that starts with its size: what the caller's version has of it; the rest is 0.

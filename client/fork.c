@@ -15,7 +15,7 @@
  * If the daemon is gone there is nobody who could reuse the memory.
  *
  * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions produce, receive,
- * mapping. fork() takes all of them, so that the child finds nothing half done.
+ * mapping; then the users'. fork() takes all of them, so that the child finds nothing half done.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -43,8 +43,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int once_result;
 static _Atomic bool exiting;
 
-#define for_each_client(c)                                                                                          \
-	list_for_each(link_, &clients)                                                                              \
+#define for_each_client(c)                                                                         \
+	list_for_each(link_, &clients)                                                             \
 		for (struct tl_client *c = list_entry(link_, struct tl_client, link); c; c = NULL)
 
 #define for_each_session(s, client) for (struct session *s = (client)->sessions; s; s = s->older)
@@ -54,20 +54,26 @@ static _Atomic bool exiting;
 static void lock_all(void)
 {
 	pthread_mutex_lock(&clients_mutex);
-	for_each_client(c) {
+	for_each_client(c)
+	{
 		pthread_mutex_lock(&c->mutex);
-		for_each_session(s, c) {
+		for_each_session(s, c)
+		{
 			pthread_mutex_lock(&s->produce_mutex);
 			pthread_mutex_lock(&s->receive_mutex);
 			pthread_mutex_lock(&s->mapping_mutex);
 		}
 	}
+	users_lock();
 }
 
 static void unlock_all(void)
 {
-	for_each_client(c) {
-		for_each_session(s, c) {
+	users_unlock();
+	for_each_client(c)
+	{
+		for_each_session(s, c)
+		{
 			pthread_mutex_unlock(&s->mapping_mutex);
 			pthread_mutex_unlock(&s->receive_mutex);
 			pthread_mutex_unlock(&s->produce_mutex);
@@ -156,7 +162,8 @@ static void prepare_session(struct session *s, int64_t deadline)
 
 	if (atomic_load(&s->drained) || !s->held || atomic_load(&s->state) != SESSION_OPEN)
 		return;
-	atomic_store(&s->state, SESSION_FORKING); /* ORDER: before the counts are read, see lease_hold() */
+	atomic_store(&s->state,
+		     SESSION_FORKING); /* ORDER: before the counts are read, see lease_hold() */
 	if (atomic_load(&s->lost) || !session_served(s) || !holds_leases(s))
 		return;
 	peer = malloc(sizeof(*peer));
@@ -181,9 +188,7 @@ static void before_fork(void)
 	int saved = errno;
 
 	lock_all();
-	for_each_client(c)
-		for_each_session(s, c)
-			prepare_session(s, deadline);
+	for_each_client(c) for_each_session(s, c) prepare_session(s, deadline);
 	errno = saved;
 }
 
@@ -200,8 +205,10 @@ static void after_fork_parent(void)
 {
 	int saved = errno;
 
-	for_each_client(c) {
-		for_each_session(s, c) {
+	for_each_client(c)
+	{
+		for_each_session(s, c)
+		{
 			if (s->fork_peer) {
 				session_peer_deinit(s->fork_peer); /* the child has it */
 				free(s->fork_peer);
@@ -261,8 +268,7 @@ static void child_client(struct tl_client *c)
 		c->making = NULL;
 	}
 	client_init_renewed(c);
-	for_each_session(s, c)
-		child_session(s);
+	for_each_session(s, c) child_session(s);
 }
 
 /* Sessions that serve no new calls may go, if nothing is held on them. Without locks: that may free their client. */
@@ -272,8 +278,10 @@ static void close_left(void)
 		struct session *found = NULL;
 
 		pthread_mutex_lock(&clients_mutex);
-		for_each_client(c) {
-			for_each_session(s, c) {
+		for_each_client(c)
+		{
+			for_each_session(s, c)
+			{
 				if (s->close_after_fork)
 					found = s;
 			}
@@ -291,8 +299,8 @@ static void after_fork_child(void)
 {
 	int saved = errno;
 
-	for_each_client(c)
-		child_client(c);
+	for_each_client(c) child_client(c);
+	users_after_fork_child();
 	unlock_all();
 	close_left();
 	errno = saved;
@@ -302,6 +310,7 @@ static void after_fork_child(void)
 
 static void register_handlers(void)
 {
+	users_init();
 	once_result = -pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
 
@@ -345,8 +354,10 @@ __attribute__((destructor)) static void say_goodbye(void)
 	atomic_store(&exiting, true);
 	if (pthread_mutex_trylock(&clients_mutex))
 		return;
-	for_each_client(c) {
-		for_each_session(s, c) {
+	for_each_client(c)
+	{
+		for_each_session(s, c)
+		{
 			int open = SESSION_OPEN;
 
 			if (atomic_load(&s->drained) || atomic_load(&s->lost) || s->socket < 0)

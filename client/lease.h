@@ -9,13 +9,13 @@
 
 /* Why there is no lease. */
 enum {
-	LEASE_E_NONE = 16,  /* no tensor has that name */
-	LEASE_E_OLD,	    /* it is not newer than asked for */
-	LEASE_E_GONE,	    /* the tensor is not the name's any more: look again */
-	LEASE_E_UNSERVED,   /* the daemon does not read our ledger any more: another session is needed */
-	LEASE_E_FORKING,    /* fork() is at work: fork_wait() */
-	LEASE_E_TOO_MANY,   /* the counter is at its maximum */
-	LEASE_E_UNMAPPED,   /* taken and given back: its segment is not mapped yet */
+	LEASE_E_NONE = 16, /* no tensor has that name */
+	LEASE_E_OLD,	   /* it is not newer than asked for */
+	LEASE_E_GONE,	   /* the tensor is not the name's any more: look again */
+	LEASE_E_UNSERVED, /* the daemon does not read our ledger any more: another session is needed */
+	LEASE_E_FORKING,  /* fork() is at work: fork_wait() */
+	LEASE_E_TOO_MANY, /* the counter is at its maximum */
+	LEASE_E_UNMAPPED, /* taken and given back: its segment is not mapped yet */
 };
 
 /* R2, when the row was seen RETIRED: tells the daemon. Keeps errno. */
@@ -41,7 +41,8 @@ static inline void lease_release(struct session *s, uint32_t slot)
 	was = atomic_fetch_sub(&held[slot], 1); /* R1 */
 	if (__builtin_expect(was != 1, 0)) {
 		if (was == 0)
-			atomic_fetch_add(&held[slot], 1); /* nothing was held: a forked child's leftover */
+			atomic_fetch_add(&held[slot],
+					 1); /* nothing was held: a forked child's leftover */
 		return;
 	}
 	word = atomic_load(&s->rows[slot].word); /* R2 */
@@ -69,7 +70,8 @@ static inline int lease_hold(struct session *s, uint64_t ref)
 	if (atomic_load_explicit(&row->word, memory_order_relaxed) != live) /* G1 */
 		return LEASE_E_GONE;
 	was = atomic_fetch_add(&s->held[slot], 1); /* G2 */
-	if (__builtin_expect(was < LEDGER_HELD_MAX && atomic_load(&row->word) == live && session_served(s) &&
+	if (__builtin_expect(was < LEDGER_HELD_MAX && atomic_load(&row->word) == live &&
+				     session_served(s) &&
 				     atomic_load(&s->state) == SESSION_OPEN, /* G3 */
 			     1))
 		return 0;

@@ -27,8 +27,8 @@ static size_t table_size(const struct session *s)
 
 int mappings_init(struct session *s)
 {
-	void *p = mmap(NULL, table_size(s), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-		       -1, 0);
+	void *p = mmap(NULL, table_size(s), PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (p == MAP_FAILED)
 		return tl_fail(-errno, "a table of %u mappings: %m", s->slots);
@@ -132,7 +132,8 @@ static void sweep(struct session *s)
 		struct mapping *m = &s->mappings[segment];
 		uint32_t generation = atomic_load_explicit(&m->generation, memory_order_relaxed);
 		bool read_gone = generation && !segment_lives(s, segment, generation);
-		bool write_gone = m->write_generation && !segment_lives(s, segment, m->write_generation);
+		bool write_gone = m->write_generation &&
+				  !segment_lives(s, segment, m->write_generation);
 		bool cow_gone = m->cow_fd && !segment_lives(s, segment, m->cow_generation);
 
 		if (!session_served(s))
@@ -153,7 +154,8 @@ static void *map_aligned(int fd, size_t size, int prot)
 {
 	size_t reserved = size + HUGE;
 	size_t rounded = (size + PAGE - 1) & ~(size_t)(PAGE - 1);
-	char *room = mmap(NULL, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	char *room = mmap(NULL, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+			  -1, 0);
 	char *at, *end;
 
 	if (room == MAP_FAILED)
@@ -184,11 +186,12 @@ static int map_segment(int fd, uint64_t size, int prot, void **out)
 	if (fstat(fd, &st))
 		return tl_fail(-errno, "fstat of a segment: %m");
 	if (size == 0 || st.st_size < 0 || (uint64_t)st.st_size < size)
-		return tl_fail(-EPROTO, "a segment has %lld bytes where the daemon says %llu", (long long)st.st_size,
-			       (unsigned long long)size);
+		return tl_fail(-EPROTO, "a segment has %lld bytes where the daemon says %llu",
+			       (long long)st.st_size, (unsigned long long)size);
 	p = size >= HUGE ? map_aligned(fd, size, prot) : mmap(NULL, size, prot, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED)
-		return tl_fail(-errno, "mapping a segment of %llu bytes: %m", (unsigned long long)size);
+		return tl_fail(-errno, "mapping a segment of %llu bytes: %m",
+			       (unsigned long long)size);
 	*out = p;
 	return 0;
 }
@@ -196,8 +199,8 @@ static int map_segment(int fd, uint64_t size, int prot, void **out)
 /* ---- Reading ---- */
 
 /* Asks the daemon for a read-only descriptor. */
-static int request_fd(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline, uint64_t *size,
-		      int *fd)
+static int request_fd(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
+		      uint64_t *size, int *fd)
 {
 	struct wire_map m = {
 		.header = { .type = WIRE_MAP, .length = sizeof(m) },
@@ -207,6 +210,7 @@ static int request_fd(struct session *s, uint32_t segment, uint32_t generation, 
 	struct conn_message answer;
 	int r;
 
+	session_drain(s); /* the daemon counts descriptors that we leave unread */
 	r = session_call(s, &m, deadline, &answer);
 	if (r)
 		return r;
@@ -219,7 +223,8 @@ static int request_fd(struct session *s, uint32_t segment, uint32_t generation, 
 }
 
 /* Puts a mapping in its place, or drops it because another thread was faster. */
-static void install(struct session *s, uint32_t segment, uint32_t generation, void *base, uint64_t size)
+static void install(struct session *s, uint32_t segment, uint32_t generation, void *base,
+		    uint64_t size)
 {
 	struct mapping *m = &s->mappings[segment];
 
@@ -230,7 +235,8 @@ static void install(struct session *s, uint32_t segment, uint32_t generation, vo
 	drop_read(m); /* of a generation that is gone: ours is a later one */
 	m->base = base;
 	m->size = size;
-	atomic_store_explicit(&m->generation, generation, memory_order_release); /* ORDER: see mapping_find() */
+	atomic_store_explicit(&m->generation, generation,
+			      memory_order_release); /* ORDER: see mapping_find() */
 }
 
 int mapping_read(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
@@ -276,7 +282,8 @@ static int map_private(int fd, uint64_t offset, uint64_t size, struct private_ma
 	void *p;
 
 	out->map_size = (size_t)(offset - start + size);
-	p = mmap(NULL, out->map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, (off_t)start);
+	p = mmap(NULL, out->map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd,
+		 (off_t)start);
 	if (p == MAP_FAILED)
 		return tl_fail(-errno, "a private mapping of %zu bytes: %m", out->map_size);
 	out->map = p;
@@ -285,7 +292,8 @@ static int map_private(int fd, uint64_t offset, uint64_t size, struct private_ma
 }
 
 /* Keeps the descriptor for the next copy-on-write get, if there is room; else it stays the caller's. */
-static void keep_cow_fd_locked(struct session *s, uint32_t segment, uint32_t generation, int *fd_take)
+static void keep_cow_fd_locked(struct session *s, uint32_t segment, uint32_t generation,
+			       int *fd_take)
 {
 	struct mapping *m = &s->mappings[segment];
 
@@ -299,8 +307,8 @@ static void keep_cow_fd_locked(struct session *s, uint32_t segment, uint32_t gen
 	s->cow_fds++;
 }
 
-int mapping_private(struct session *s, uint32_t segment, uint32_t generation, uint64_t offset, uint64_t size,
-		    int64_t deadline, struct private_map *out)
+int mapping_private(struct session *s, uint32_t segment, uint32_t generation, uint64_t offset,
+		    uint64_t size, int64_t deadline, struct private_map *out)
 {
 	cleanup_(fd_closep) int fd = -1;
 	struct mapping *m;
@@ -345,7 +353,8 @@ void mapping_keep_draft_fd(struct session *s, const struct wire_draft *draft, in
 	m = &s->mappings[draft->segment];
 	pthread_mutex_lock(&s->mapping_mutex);
 	if (know(s, draft->segment)) {
-		fd_close(fd_take); /* out of memory: its drafts fail with -EPROTO until we connect again */
+		fd_close(
+			fd_take); /* out of memory: its drafts fail with -EPROTO until we connect again */
 	} else {
 		drop_write(m); /* of an earlier generation */
 		m->write_generation = draft->segment_generation;
@@ -361,7 +370,8 @@ static int write_base_locked(struct session *s, const struct wire_draft *draft, 
 	int r;
 
 	if (m->write_generation != draft->segment_generation)
-		return tl_fail(-EPROTO, "a draft in segment %u came without its descriptor", draft->segment);
+		return tl_fail(-EPROTO, "a draft in segment %u came without its descriptor",
+			       draft->segment);
 	if (m->write_base)
 		return 0;
 	r = map_segment(m->write_fd - 1, m->write_size, PROT_READ | PROT_WRITE, &p);
@@ -391,7 +401,8 @@ int mapping_write(struct session *s, const struct wire_draft *draft, unsigned ch
 
 /* ---- Whose is this pointer ---- */
 
-bool mapping_locate(struct session *s, const void *p, uint32_t *segment, uint32_t *generation, uint64_t *offset)
+bool mapping_locate(struct session *s, const void *p, uint32_t *segment, uint32_t *generation,
+		    uint64_t *offset)
 {
 	bool found = false;
 

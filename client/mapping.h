@@ -14,15 +14,17 @@
 #include "client/session.h"
 
 struct mapping {
-	_Atomic uint32_t generation; /* of base; 0: none. Stored last when base is set, first when it goes */
-	uint32_t write_generation;   /* of write_base, or of write_fd as long as that is not mapped; 0: none */
-	const void *base;	     /* read-only */
+	_Atomic uint32_t
+		generation; /* of base; 0: none. Stored last when base is set, first when it goes */
+	uint32_t
+		write_generation; /* of write_base, or of write_fd as long as that is not mapped; 0: none */
+	const void *base;	  /* read-only */
 	void *write_base;
 	uint64_t size, write_size;
-	int write_fd;		   /* + 1; 0: none */
-	int cow_fd;		   /* + 1: read-only, kept for copy-on-write mappings; 0: none */
-	uint32_t cow_generation;   /* of cow_fd */
-	bool known;		   /* in session->known */
+	int write_fd;		 /* + 1; 0: none */
+	int cow_fd;		 /* + 1: read-only, kept for copy-on-write mappings; 0: none */
+	uint32_t cow_generation; /* of cow_fd */
+	bool known;		 /* in session->known */
 };
 
 int mappings_init(struct session *s);
@@ -37,7 +39,8 @@ void mappings_forget_writable(struct session *s);
  *
  * ORDER: acquire pairs with the release in install(): who sees the generation sees its base.
  */
-static inline const unsigned char *mapping_find(const struct session *s, uint32_t segment, uint32_t generation)
+static inline const unsigned char *mapping_find(const struct session *s, uint32_t segment,
+						uint32_t generation)
 {
 	const struct mapping *m = &s->mappings[segment];
 
@@ -57,8 +60,8 @@ struct private_map {
 	void *data; /* at @offset of the segment */
 };
 
-int mapping_private(struct session *s, uint32_t segment, uint32_t generation, uint64_t offset, uint64_t size,
-		    int64_t deadline, struct private_map *out);
+int mapping_private(struct session *s, uint32_t segment, uint32_t generation, uint64_t offset,
+		    uint64_t size, int64_t deadline, struct private_map *out);
 
 /* Takes the descriptor that came with a draft. By the thread that reads the socket, in the order of arrival. */
 void mapping_keep_draft_fd(struct session *s, const struct wire_draft *draft, int fd_take);
@@ -67,4 +70,5 @@ void mapping_keep_draft_fd(struct session *s, const struct wire_draft *draft, in
 int mapping_write(struct session *s, const struct wire_draft *draft, unsigned char **base);
 
 /* Which segment @p lies in, of those mapped read-only; false: none. */
-bool mapping_locate(struct session *s, const void *p, uint32_t *segment, uint32_t *generation, uint64_t *offset);
+bool mapping_locate(struct session *s, const void *p, uint32_t *segment, uint32_t *generation,
+		    uint64_t *offset);

@@ -60,7 +60,7 @@ void draft_free(struct tl_draft *draft)
 		return;
 	if (draft->session) {
 		draft_unlink(draft);
-		session_leave(draft->session, draft->shard);
+		users_leave(&draft->session->users);
 	}
 	free(draft->metadata);
 	free(draft);
@@ -133,7 +133,8 @@ static struct tl_draft *draft_alloc(const struct draft_request *want)
 }
 
 /* One round trip, and as long as there is no room. */
-static int create_request(struct session *s, const struct draft_request *want, uint32_t extra, struct wire_draft *out)
+static int create_request(struct session *s, const struct draft_request *want, uint32_t extra,
+			  struct wire_draft *out)
 {
 	unsigned char bytes[sizeof(struct wire_create) + TL_NAME_MAX];
 	struct wire_create m = {
@@ -151,7 +152,8 @@ static int create_request(struct session *s, const struct draft_request *want, u
 	memcpy(bytes, &m, sizeof(m));
 	memcpy(bytes + sizeof(m), want->name, want->name_len);
 	if (want->timeout_ns < 0 ||
-	    __builtin_add_overflow(client_deadline(s->client), want->timeout_ns, &deadline)) /* both waits */
+	    __builtin_add_overflow(client_deadline(s->client), want->timeout_ns,
+				   &deadline)) /* both waits */
 		deadline = DEADLINE_NEVER;
 	r = session_call(s, bytes, deadline, &answer);
 	if (r)
@@ -173,8 +175,9 @@ static int draft_place(struct tl_draft *draft, const struct wire_draft *granted)
 		return 0; /* no bytes: data stays NULL */
 	if (granted->segment == CATALOG_NONE || granted->offset > granted->segment_size ||
 	    granted->segment_size - granted->offset < draft->room)
-		return tl_fail(-EPROTO, "a draft for %llu bytes at %llu of %llu", (unsigned long long)draft->room,
-			       (unsigned long long)granted->offset, (unsigned long long)granted->segment_size);
+		return tl_fail(-EPROTO, "a draft for %llu bytes at %llu of %llu",
+			       (unsigned long long)draft->room, (unsigned long long)granted->offset,
+			       (unsigned long long)granted->segment_size);
 	r = mapping_write(draft->session, granted, &base);
 	if (!r)
 		draft->managed.dl_tensor.data = base + granted->offset;
@@ -182,26 +185,29 @@ static int draft_place(struct tl_draft *draft, const struct wire_draft *granted)
 }
 
 /* Gets @draft's memory on the session of @use, whose count it takes over. 0, SESSION_E_*, or a negative errno. */
-static int draft_obtain(struct tl_draft *draft, const struct use *use, const struct draft_request *want)
+static int draft_obtain(struct tl_draft *draft, const struct use *use,
+			const struct draft_request *want)
 {
 	struct session *s = use->session;
 	struct wire_draft granted;
 	int r;
 
-	session_drain(s);
-	r = session_commit_error(s);
-	if (r)
-		return r;
-	if (!ahead_take(s, want->nbytes, draft->extra, client_deadline(s->client), draft, &granted)) {
-		r = create_request(s, want, draft->extra, &granted);
+	/* A refused commit's ERROR came before the answer to what was asked for ahead behind it. */
+	if (!ahead_take(s, want->nbytes, draft->extra, client_deadline(s->client), draft,
+			&granted)) {
+		session_drain(s);
+		r = session_commit_error(s);
+		if (!r)
+			r = create_request(s, want, draft->extra, &granted);
 		if (r)
 			return r;
 		draft->ref = granted.ref;
 		draft_link(s, draft);
 	}
 	draft->session = s;
-	draft->shard = use->shard;
-	r = draft_place(draft, &granted);
+	r = session_commit_error(s);
+	if (!r)
+		r = draft_place(draft, &granted);
 	if (r) {
 		draft_unlink(draft);
 		draft_abort_ref(s, draft->ref, client_deadline(s->client));
@@ -230,8 +236,9 @@ int draft_new(tl_client *client, const struct draft_request *want, struct tl_dra
 		}
 		client_leave(&use);
 		if (r > 0 && attempt)
-			r = tl_fail(-ENOTCONN, "creating '%s': the daemon at %s ended the connection", want->name,
-				    client->address);
+			r = tl_fail(-ENOTCONN,
+				    "creating '%s': the daemon at %s ended the connection",
+				    want->name, client->address);
 		if (r < 0)
 			break;
 	}
@@ -248,7 +255,8 @@ static int spec_request(struct draft_request *want, const tl_spec *spec)
 		return tl_fail(-EINVAL, "tl_spec.ndim is %d (0 to %d)%s", spec->ndim, TL_NDIM_MAX,
 			       spec->shape ? "" : " and shape is NULL");
 	if (spec->flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
-		return tl_fail(-EINVAL, "tl_spec.flags is %#llx; %#llx is known", (unsigned long long)spec->flags,
+		return tl_fail(-EINVAL, "tl_spec.flags is %#llx; %#llx is known",
+			       (unsigned long long)spec->flags,
 			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 	want->shape = spec->shape;
 	want->ndim = spec->ndim;
@@ -256,10 +264,11 @@ static int spec_request(struct draft_request *want, const tl_spec *spec)
 	want->flags = spec->flags;
 	want->timeout_ns = spec->timeout_ns;
 	if (tensor_dtype_check(spec->dtype, &why))
-		return tl_fail(-EINVAL, "tl_spec: %s (code %u, bits %u, lanes %u)", why, spec->dtype.code,
-			       spec->dtype.bits, spec->dtype.lanes);
+		return tl_fail(-EINVAL, "tl_spec: %s (code %u, bits %u, lanes %u)", why,
+			       spec->dtype.code, spec->dtype.bits, spec->dtype.lanes);
 	if (tensor_nbytes(spec->dtype, spec->ndim, spec->shape, padded, &want->nbytes))
-		return tl_fail(-EINVAL, "tl_spec: the shape has a negative size, or more than 2^63-1 bytes");
+		return tl_fail(-EINVAL,
+			       "tl_spec: the shape has a negative size, or more than 2^63-1 bytes");
 	return 0;
 }
 
@@ -271,7 +280,10 @@ TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, t
 
 	if (!client || !name || !spec || !out)
 		return tl_fail(-EINVAL, "tl_create: %s is NULL",
-			       !client ? "client" : !name ? "name" : !spec ? "spec" : "out");
+			       !client ? "client"
+			       : !name ? "name"
+			       : !spec ? "spec"
+				       : "out");
 	r = client_options(&copy, sizeof(copy), spec, sizeof(copy), "tl_spec");
 	if (r)
 		return r;
@@ -295,7 +307,8 @@ int draft_metadata(struct tl_draft *draft, const void *metadata, size_t size)
 	unsigned char *copy = NULL;
 
 	if (size > TL_METADATA_MAX)
-		return tl_fail(-EINVAL, "%zu bytes of metadata; the limit is %d", size, TL_METADATA_MAX);
+		return tl_fail(-EINVAL, "%zu bytes of metadata; the limit is %d", size,
+			       TL_METADATA_MAX);
 	if (size && !metadata)
 		return tl_fail(-EINVAL, "%zu bytes of metadata at NULL", size);
 	if (size) {
@@ -319,8 +332,8 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
 
 /* ---- Committing ---- */
 
-static size_t commit_message(unsigned char *bytes, const struct tl_draft *draft, const DLTensor *as, uint64_t flags,
-			     const char *name, size_t name_len, bool answer)
+static size_t commit_message(unsigned char *bytes, const struct tl_draft *draft, const DLTensor *as,
+			     uint64_t flags, const char *name, size_t name_len, bool answer)
 {
 	struct wire_commit m = {
 		.header = { .type = WIRE_COMMIT },
@@ -349,11 +362,14 @@ static size_t commit_message(unsigned char *bytes, const struct tl_draft *draft,
 
 static int lost_draft(const char *name)
 {
-	return tl_fail(-ESTALE, "the draft of '%s' is lost: it was the daemon's that we were connected to before", name);
+	return tl_fail(
+		-ESTALE,
+		"the draft of '%s' is lost: it was the daemon's that we were connected to before",
+		name);
 }
 
-int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name, size_t name_len,
-		 uint64_t *version)
+int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
+		 size_t name_len, uint64_t *version)
 {
 	unsigned char bytes[WIRE_MAX];
 	struct session *s = draft->session;
@@ -382,7 +398,10 @@ int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, con
 
 	r = session_await(s, &req, deadline);
 	if (r > 0)
-		return tl_fail(-ENOTCONN, "the daemon ended the connection; whether '%s' was committed is not known", name);
+		return tl_fail(
+			-ENOTCONN,
+			"the daemon ended the connection; whether '%s' was committed is not known",
+			name);
 	if (r)
 		return r;
 	snprintf(what, sizeof(what), "committing '%s'", name);
@@ -396,19 +415,35 @@ int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, con
 static int draft_check(struct tl_draft *draft)
 {
 	if (draft->stale)
-		return tl_fail(-ESTALE, "the draft of '%s' belongs to the process that created it, before fork()",
-			       draft->name);
+		return tl_fail(
+			-ESTALE,
+			"the draft of '%s' belongs to the process that created it, before fork()",
+			draft->name);
 	if (draft->ended)
-		return tl_fail(-ESTALE, "the draft of '%s' was aborted: its client is closed", draft->name);
+		return tl_fail(-ESTALE, "the draft of '%s' was aborted: its client is closed",
+			       draft->name);
 	session_drain(draft->session);
 	if (atomic_load(&draft->session->lost))
 		return lost_draft(draft->name);
 	return session_commit_error(draft->session);
 }
 
-TL_API int tl_commit(tl_draft *draft, uint64_t *version)
+/* Commits what the draft says it is. Consumes it. */
+static int commit(struct tl_draft *draft, uint64_t *version)
 {
 	uint64_t v;
+	int r;
+
+	r = draft_commit(draft, &draft->managed.dl_tensor, draft->tensor_flags, draft->name,
+			 draft->name_len, version ? &v : NULL);
+	if (!r && version)
+		*version = v;
+	draft_free(draft);
+	return r;
+}
+
+TL_API int tl_commit(tl_draft *draft, uint64_t *version)
+{
 	int r;
 
 	if (!draft)
@@ -418,12 +453,7 @@ TL_API int tl_commit(tl_draft *draft, uint64_t *version)
 		tl_abort(draft);
 		return r;
 	}
-	r = draft_commit(draft, &draft->managed.dl_tensor, draft->tensor_flags, draft->name, draft->name_len,
-			 version ? &v : NULL);
-	if (!r && version)
-		*version = v;
-	draft_free(draft);
-	return r;
+	return commit(draft, version);
 }
 
 TL_API void tl_abort(tl_draft *draft)
@@ -435,7 +465,8 @@ TL_API void tl_abort(tl_draft *draft)
 	tell = !draft->stale && !draft->ended && !draft->committed;
 	draft_unlink(draft);
 	if (tell)
-		draft_abort_ref(draft->session, draft->ref, client_deadline(draft->session->client));
+		draft_abort_ref(draft->session, draft->ref,
+				client_deadline(draft->session->client));
 	draft_free(draft);
 }
 
@@ -449,12 +480,13 @@ static int put_request(struct draft_request *want, const DLTensor *source, const
 
 	r = tensor_check_source(source, o->flags, why, sizeof(why));
 	if (!r)
-		r = tensor_nbytes(source->dtype, source->ndim, source->shape, padded, &want->nbytes);
+		r = tensor_nbytes(source->dtype, source->ndim, source->shape, padded,
+				  &want->nbytes);
 	if (r)
 		return tl_fail(r == -EOVERFLOW ? -EINVAL : r, "the source tensor: %s", why);
 	if (o->metadata_size > TL_METADATA_MAX || (o->metadata_size && !o->metadata))
-		return tl_fail(-EINVAL, "tl_put_options: %zu bytes of metadata%s; the limit is %d", o->metadata_size,
-			       o->metadata ? "" : " at NULL", TL_METADATA_MAX);
+		return tl_fail(-EINVAL, "tl_put_options: %zu bytes of metadata%s; the limit is %d",
+			       o->metadata_size, o->metadata ? "" : " at NULL", TL_METADATA_MAX);
 	want->shape = source->shape;
 	want->ndim = source->ndim;
 	want->dtype = source->dtype;
@@ -464,7 +496,8 @@ static int put_request(struct draft_request *want, const DLTensor *source, const
 	return 0;
 }
 
-int put_copy(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o, uint64_t *version)
+int put_copy(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o,
+	     uint64_t *version)
 {
 	struct draft_request want = { .name = name, .name_len = strlen(name) };
 	tl_draft *draft;
@@ -489,7 +522,7 @@ int put_copy(tl_client *client, const char *name, const DLTensor *source, const 
 		tl_abort(draft);
 		return tl_fail(r, "copying '%s': %m", name);
 	}
-	return tl_commit(draft, version);
+	return commit(draft, version);
 }
 
 int put_options(tl_put_options *o, const tl_put_options *options)
@@ -498,19 +531,23 @@ int put_options(tl_put_options *o, const tl_put_options *options)
 	return options ? client_options(o, sizeof(*o), options, sizeof(*o), "tl_put_options") : 0;
 }
 
-TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *options,
-		  uint64_t *version)
+TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
+		  const tl_put_options *options, uint64_t *version)
 {
 	tl_put_options o;
 	int r;
 
 	if (!client || !name || !source)
-		return tl_fail(-EINVAL, "tl_put: %s is NULL", !client ? "client" : !name ? "name" : "source");
+		return tl_fail(-EINVAL, "tl_put: %s is NULL",
+			       !client ? "client"
+			       : !name ? "name"
+				       : "source");
 	r = put_options(&o, options);
 	if (r)
 		return r;
 	if (o.flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
-		return tl_fail(-EINVAL, "tl_put_options.flags is %#llx; %#llx is known", (unsigned long long)o.flags,
+		return tl_fail(-EINVAL, "tl_put_options.flags is %#llx; %#llx is known",
+			       (unsigned long long)o.flags,
 			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 	return put_copy(client, name, source, &o, version);
 }

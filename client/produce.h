@@ -18,7 +18,6 @@ struct tl_draft {
 	DLManagedTensorVersioned managed; /* first: an exported draft's deleter gets its address */
 	struct list link;		  /* in session->drafts; produce_mutex */
 	struct session *session;
-	unsigned shard;
 	uint64_t ref;
 	uint64_t room;	/* bytes that were asked for */
 	uint32_t extra; /* bytes of shape and metadata that were */
@@ -51,8 +50,8 @@ struct draft_request {
 /* ahead.c: drafts asked for before they are needed. The session's produce mutex is taken inside. */
 
 /* One of that size, taken into use for @draft: its DRAFT message; false: there is none. */
-bool ahead_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline, struct tl_draft *draft,
-		struct wire_draft *out);
+bool ahead_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline,
+		struct tl_draft *draft, struct wire_draft *out);
 
 /* A tensor of that size was committed: asks for the next one, if it looks like being needed. */
 void ahead_next(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline);
@@ -69,11 +68,12 @@ void produce_orphan_all(struct session *s); /* in a forked child: drafts stay th
 
 /* publish.c uses these. */
 int draft_new(tl_client *client, const struct draft_request *want, struct tl_draft **out);
-int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name, size_t name_len,
-		 uint64_t *version);
+int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
+		 size_t name_len, uint64_t *version);
 void draft_free(struct tl_draft *draft);
 int draft_metadata(struct tl_draft *draft, const void *metadata, size_t size);
 uint32_t draft_extra(int ndim, size_t metadata_size);
 int put_options(tl_put_options *o, const tl_put_options *options);
-int put_copy(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o, uint64_t *version);
+int put_copy(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o,
+	     uint64_t *version);
 struct tl_draft *draft_of(const DLManagedTensorVersioned *managed);

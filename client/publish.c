@@ -102,14 +102,20 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft, uin
 	int r;
 
 	if (draft->stale)
-		return tl_fail(-ESTALE, "the draft of '%s' belongs to the process that created it, before fork()",
-			       draft->name);
-	if (draft->committed)
-		return PUBLISH_E_COPY;
-	if (!p->contiguous || p->nbytes > draft->room || first_byte(p) != draft->managed.dl_tensor.data ||
+		return tl_fail(
+			-ESTALE,
+			"the draft of '%s' belongs to the process that created it, before fork()",
+			draft->name);
+	if (draft->committed || atomic_load(&draft->session->lost) ||
+	    !session_served(draft->session))
+		return PUBLISH_E_COPY; /* of a lost draft the bytes at least are still here */
+	if (!p->contiguous || p->nbytes > draft->room ||
+	    first_byte(p) != draft->managed.dl_tensor.data ||
 	    draft_extra(t->ndim, p->options.metadata_size) > draft->extra)
 		return PUBLISH_E_COPY;
 	session_drain(draft->session);
+	if (atomic_load(&draft->session->lost))
+		return PUBLISH_E_COPY;
 	r = session_commit_error(draft->session);
 	if (r)
 		return r;
@@ -122,7 +128,8 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft, uin
 }
 
 /* Another name for the bytes of a tensor that this process holds. */
-static int publish_link(const struct publishing *p, struct session *s, uint64_t ref, uint64_t *version)
+static int publish_link(const struct publishing *p, struct session *s, uint64_t ref,
+			uint64_t *version)
 {
 	unsigned char bytes[WIRE_MAX];
 	struct wire_link m = {
@@ -139,13 +146,16 @@ static int publish_link(const struct publishing *p, struct session *s, uint64_t 
 	memcpy(bytes, &m, sizeof(m));
 	memcpy(bytes + sizeof(m), p->name, p->name_len);
 	if (p->options.metadata_size)
-		memcpy(bytes + sizeof(m) + p->name_len, p->options.metadata, p->options.metadata_size);
+		memcpy(bytes + sizeof(m) + p->name_len, p->options.metadata,
+		       p->options.metadata_size);
 	r = session_call(s, bytes, client_deadline(p->client), &answer);
 	if (r == SESSION_E_UNSENT)
 		return PUBLISH_E_COPY; /* the daemon that knew it is gone; the bytes are still here */
 	if (r == SESSION_E_LOST)
-		return tl_fail(-ENOTCONN, "the daemon ended the connection; whether '%s' was published is not known",
-			       p->name);
+		return tl_fail(
+			-ENOTCONN,
+			"the daemon ended the connection; whether '%s' was published is not known",
+			p->name);
 	if (r)
 		return r;
 	snprintf(what, sizeof(what), "publishing '%s'", p->name);
@@ -156,15 +166,18 @@ static int publish_link(const struct publishing *p, struct session *s, uint64_t 
 }
 
 /* Does the row say just what the tensor says? The row's tensor is held. */
-static bool same_tensor(const struct session *s, const struct catalog_row *row, const struct publishing *p)
+static bool same_tensor(const struct session *s, const struct catalog_row *row,
+			const struct publishing *p)
 {
 	const DLTensor *t = &p->tensor->dl_tensor;
 	int64_t shape[TL_NDIM_MAX];
 
-	return row->ndim == t->ndim && row->dtype_code == t->dtype.code && row->dtype_bits == t->dtype.bits &&
-	       row->dtype_lanes == t->dtype.lanes && row->nbytes == p->nbytes &&
+	return row->ndim == t->ndim && row->dtype_code == t->dtype.code &&
+	       row->dtype_bits == t->dtype.bits && row->dtype_lanes == t->dtype.lanes &&
+	       row->nbytes == p->nbytes &&
 	       row->flags == (p->tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) &&
-	       !row_shape(s, row, shape) && !memcmp(shape, t->shape, sizeof(*shape) * (size_t)t->ndim);
+	       !row_shape(s, row, shape) &&
+	       !memcmp(shape, t->shape, sizeof(*shape) * (size_t)t->ndim);
 }
 
 /*
@@ -187,8 +200,9 @@ static uint64_t held_ref_at(struct session *s, const struct publishing *p)
 
 		if (!atomic_load(&s->held[slot]) || (state != ROW_LIVE && state != ROW_RETIRED))
 			continue;
-		if (row->segment == segment && row->segment_generation == generation && row->offset == offset &&
-		    same_tensor(s, row, p) && atomic_load(&row->word) >> 2 == word >> 2)
+		if (row->segment == segment && row->segment_generation == generation &&
+		    row->offset == offset && same_tensor(s, row, p) &&
+		    atomic_load(&row->word) >> 2 == word >> 2)
 			return ref_make(word >> 2, slot);
 	}
 	return 0;
@@ -211,7 +225,9 @@ static int publish_ours(const struct publishing *p, uint64_t *version)
 	if (r)
 		return r;
 	if (lease && lease->session == use.session)
-		ref = same_tensor(use.session, &use.session->rows[ref_slot(lease->ref)], p) ? lease->ref : 0;
+		ref = same_tensor(use.session, &use.session->rows[ref_slot(lease->ref)], p)
+			      ? lease->ref
+			      : 0;
 	else if (!lease && first_byte(p))
 		draft = draft_at(use.session, first_byte(p));
 	if (draft)
@@ -219,7 +235,8 @@ static int publish_ours(const struct publishing *p, uint64_t *version)
 	else if (!ref && !lease && first_byte(p) && p->contiguous)
 		ref = held_ref_at(use.session, p);
 	if (!draft)
-		r = ref && p->contiguous ? publish_link(p, use.session, ref, version) : PUBLISH_E_COPY;
+		r = ref && p->contiguous ? publish_link(p, use.session, ref, version)
+					 : PUBLISH_E_COPY;
 	client_leave(&use);
 	return r;
 }
@@ -232,16 +249,19 @@ static int publish_check(struct publishing *p)
 	int r;
 
 	if (t->version.major != DLPACK_MAJOR_VERSION)
-		return tl_fail(-EINVAL, "the tensor is of DLPack %u.%u; %d is known", t->version.major,
-			       t->version.minor, DLPACK_MAJOR_VERSION);
+		return tl_fail(-EINVAL, "the tensor is of DLPack %u.%u; %d is known",
+			       t->version.major, t->version.minor, DLPACK_MAJOR_VERSION);
 	r = tensor_check_source(&t->dl_tensor, t->flags, why, sizeof(why));
 	if (!r)
-		r = tensor_nbytes(t->dl_tensor.dtype, t->dl_tensor.ndim, t->dl_tensor.shape, padded, &p->nbytes);
+		r = tensor_nbytes(t->dl_tensor.dtype, t->dl_tensor.ndim, t->dl_tensor.shape, padded,
+				  &p->nbytes);
 	if (r)
 		return tl_fail(r == -EOVERFLOW ? -EINVAL : r, "the tensor: %s", why);
-	if (p->options.metadata_size > TL_METADATA_MAX || (p->options.metadata_size && !p->options.metadata))
+	if (p->options.metadata_size > TL_METADATA_MAX ||
+	    (p->options.metadata_size && !p->options.metadata))
 		return tl_fail(-EINVAL, "tl_put_options: %zu bytes of metadata%s; the limit is %d",
-			       p->options.metadata_size, p->options.metadata ? "" : " at NULL", TL_METADATA_MAX);
+			       p->options.metadata_size, p->options.metadata ? "" : " at NULL",
+			       TL_METADATA_MAX);
 	p->contiguous = tensor_is_contiguous(&t->dl_tensor);
 	return client_check_name(p->name, p->name_len);
 }
@@ -254,7 +274,10 @@ TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersio
 	int r;
 
 	if (!client || !name || !tensor)
-		return tl_fail(-EINVAL, "tl_publish: %s is NULL", !client ? "client" : !name ? "name" : "tensor");
+		return tl_fail(-EINVAL, "tl_publish: %s is NULL",
+			       !client ? "client"
+			       : !name ? "name"
+				       : "tensor");
 	p.name_len = strlen(name);
 	r = put_options(&p.options, options);
 	if (!r)

@@ -137,7 +137,8 @@ bool session_probe(struct session *s)
 int session_send(struct session *s, const void *message, int64_t deadline)
 {
 	for (;;) {
-		int r = atomic_load(&s->lost) ? -EPIPE : conn_send(s->socket, message, -1, MSG_DONTWAIT);
+		int r = atomic_load(&s->lost) ? -EPIPE
+					      : conn_send(s->socket, message, -1, MSG_DONTWAIT);
 
 		switch (r) {
 		case 0:
@@ -145,7 +146,8 @@ int session_send(struct session *s, const void *message, int64_t deadline)
 		case -EAGAIN:
 		case -ENOBUFS:
 			if (socket_wait(s->socket, POLLOUT, deadline))
-				return tl_fail(-ETIMEDOUT, "the daemon at %s reads no messages", s->client->address);
+				return tl_fail(-ETIMEDOUT, "the daemon at %s reads no messages",
+					       s->client->address);
 			break;
 		case -EPIPE:
 		case -ECONNRESET:
@@ -299,7 +301,8 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 	pthread_mutex_lock(&s->receive_mutex);
 	req->wake = &wake;
 	while (!req->done && !r)
-		r = s->reading ? sleep_until_woken(s, &wake, deadline) : read_until_done(s, req, deadline);
+		r = s->reading ? sleep_until_woken(s, &wake, deadline)
+			       : read_until_done(s, req, deadline);
 	req->wake = NULL;
 	if (req->done)
 		r = req->result;

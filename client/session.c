@@ -2,20 +2,14 @@
 /*
  * Sessions: how one is made, and when it ends.
  *
- * Lifetime. A session's resources (catalog, ledger, mappings, socket) are used by calls, by leases and by drafts.
- * Each of them holds one count on one of the session's shards: a call from session_enter() to session_leave(), a
- * lease and a draft from being taken until they are released, on the shard that they remember. The struct itself
- * stays allocated until the client is freed. So:
- * (1) A count of a shard that is CLOSING never comes back: session_enter() takes itself back, and what it may do
- *     between is read this word. The leave that makes a CLOSING shard 0 sets DONE in the same exchange, so exactly one
- *     does, and it is the last access of that thread to the session unless it was the last of all shards.
- * (2) The one that completes the last shard is alone with the resources: every shard was CLOSING and empty, and
- *     whoever comes later sees CLOSING. It destroys them and drops the session's reference to the client.
- * (3) The client's own reference is dropped by tl_close(). session_enter() is only used by calls on the client,
- *     and there is none then; leases and drafts only leave. So when both have been dropped nobody is left who could
- *     touch a session's struct, and the client is freed with all of them.
- * Without the exchange in (1), a thread that had made a shard 0 and stopped before it set DONE could find its session
- * freed, because a session_enter() that was taken back had set it instead.
+ * Lifetime. A session's resources (catalog, ledger, mappings, socket) are used by calls, by leases and by drafts. Each
+ * of them holds one count (users.h): a call from users_enter() to users_leave(), a lease and a draft from being
+ * taken until they are released, on whatever thread. The struct itself stays allocated until the client is freed. So:
+ * (1) When users_close() was called and the counts are 0, exactly one thread calls session_drained(), and nobody
+ *     touches the resources any more. It destroys them and drops the session's reference to the client.
+ * (2) The client's own reference is dropped by tl_close(). users_enter() is only used by calls on the client, and there
+ *     is none then; leases and drafts only leave. So when both have been dropped nobody is left who could touch a
+ *     session's struct, and the client is freed with all of them.
  *
  * A session whose connection is gone (`lost`) goes on serving gets of what is mapped, until the daemon or its
  * successor says in the catalog that the ledger is read no more.
@@ -40,17 +34,6 @@
 #include "util/checked.h"
 #include "util/clock.h"
 #include "util/fd.h"
-
-_Thread_local unsigned session_shard_number __attribute__((tls_model("initial-exec")));
-
-unsigned session_shard_assign(void)
-{
-	static _Atomic unsigned next;
-	unsigned shard = atomic_fetch_add_explicit(&next, 1, memory_order_relaxed) % SESSION_SHARDS;
-
-	session_shard_number = shard + 1;
-	return shard;
-}
 
 /* ---- The end ---- */
 
@@ -81,35 +64,17 @@ static void session_destroy(struct session *s)
 	pthread_mutex_unlock(&s->client->mutex);
 }
 
-void session_shard_done(struct session *s)
+void session_drained(struct session *s)
 {
-	int saved = errno; /* a tensor's deleter may end here */
+	struct tl_client *client = s->client;
 
-	if (atomic_fetch_add(&s->shards_done, 1) + 1 == SESSION_SHARDS) {
-		struct tl_client *client = s->client;
-
-		session_destroy(s);
-		client_unref(client);
-	}
-	errno = saved;
+	session_destroy(s);
+	client_unref(client);
 }
 
 void session_close(struct session *s)
 {
-	for (unsigned i = 0; i < SESSION_SHARDS; i++) {
-		_Atomic uint64_t *users = &s->shards[i].users;
-		uint64_t old = atomic_load(users), new;
-
-		do {
-			if (old & SHARD_CLOSING)
-				break; /* closed before */
-			new = old | SHARD_CLOSING;
-			if (old == 0)
-				new |= SHARD_DONE;
-		} while (!atomic_compare_exchange_weak(users, &old, new));
-		if (old == 0)
-			session_shard_done(s);
-	}
+	users_close(&s->users);
 }
 
 /* ---- Hello ---- */
@@ -143,8 +108,8 @@ static int handshake_failure(int r, const char *address, const struct conn_messa
 }
 
 /* Sends one message of the handshake and takes the answer of type @want. */
-static int handshake(const struct session_peer *peer, const void *message, int fd_peek, unsigned want,
-		     struct conn_message *answer, int64_t deadline)
+static int handshake(const struct session_peer *peer, const void *message, int fd_peek,
+		     unsigned want, struct conn_message *answer, int64_t deadline)
 {
 	int r;
 
@@ -209,9 +174,11 @@ int session_peer_hello(struct session_peer *peer, const char *address, int64_t d
 	peer->catalog_fd = answer.fd;
 	memcpy(&peer->welcome, answer.bytes, sizeof(peer->welcome));
 	if (peer->welcome.catalog_layout != CATALOG_LAYOUT)
-		return tl_fail(-EPROTONOSUPPORT, "the daemon at %s has another layout of the catalog (%#llx, ours is %#llx)",
-			       address, (unsigned long long)peer->welcome.catalog_layout,
-			       (unsigned long long)CATALOG_LAYOUT);
+		return tl_fail(
+			-EPROTONOSUPPORT,
+			"the daemon at %s has another layout of the catalog (%#llx, ours is %#llx)",
+			address, (unsigned long long)peer->welcome.catalog_layout,
+			(unsigned long long)CATALOG_LAYOUT);
 	return ledger_new(peer);
 }
 
@@ -233,19 +200,21 @@ int session_peer_ledger(struct session_peer *peer, int64_t deadline)
 
 /* ---- The beginning ---- */
 
-static bool array_fits(const struct catalog_header *c, uint64_t offset, uint64_t n, uint64_t size, uint64_t align)
+static bool array_fits(const struct catalog_header *c, uint64_t offset, uint64_t n, uint64_t size,
+		       uint64_t align)
 {
 	uint64_t bytes, end;
 
-	return checked_mul_u64(&bytes, n, size) && checked_add_u64(&end, offset, bytes) && end <= c->size &&
-	       offset >= sizeof(*c) && offset % align == 0;
+	return checked_mul_u64(&bytes, n, size) && checked_add_u64(&end, offset, bytes) &&
+	       end <= c->size && offset >= sizeof(*c) && offset % align == 0;
 }
 
 static bool catalog_good(const struct catalog_header *c, const struct wire_welcome *w)
 {
-	return c->magic == CATALOG_MAGIC && c->layout == CATALOG_LAYOUT && c->size == w->catalog_size &&
-	       c->instance == w->instance && c->max_tensors == w->max_tensors &&
-	       c->max_tensors <= CATALOG_MAX_TENSORS && w->client_index < c->max_clients &&
+	return c->magic == CATALOG_MAGIC && c->layout == CATALOG_LAYOUT &&
+	       c->size == w->catalog_size && c->instance == w->instance &&
+	       c->max_tensors == w->max_tensors && c->max_tensors <= CATALOG_MAX_TENSORS &&
+	       w->client_index < c->max_clients &&
 	       (c->bucket_mask & ((uint64_t)c->bucket_mask + 1)) == 0 &&
 	       array_fits(c, c->off_clients, c->max_clients, 8, 8) &&
 	       array_fits(c, c->off_buckets, (uint64_t)c->bucket_mask + 1, 4, 4) &&
@@ -265,9 +234,10 @@ static int catalog_map(struct session *s, struct session_peer *peer)
 
 	if (fstat(peer->catalog_fd, &st))
 		return tl_fail(-errno, "fstat of the catalog: %m");
-	if (w->catalog_size < sizeof(*c) || st.st_size < 0 || (uint64_t)st.st_size < w->catalog_size)
-		return tl_fail(-EPROTO, "the daemon's catalog has %lld bytes; it says %llu", (long long)st.st_size,
-			       (unsigned long long)w->catalog_size);
+	if (w->catalog_size < sizeof(*c) || st.st_size < 0 ||
+	    (uint64_t)st.st_size < w->catalog_size)
+		return tl_fail(-EPROTO, "the daemon's catalog has %lld bytes; it says %llu",
+			       (long long)st.st_size, (unsigned long long)w->catalog_size);
 	p = mmap(NULL, w->catalog_size, PROT_READ, MAP_SHARED, peer->catalog_fd, 0);
 	if (p == MAP_FAILED)
 		return tl_fail(-errno, "mapping the catalog of %llu bytes: %m",
@@ -338,7 +308,8 @@ static int session_set_up(struct session *s, struct session_peer *peer, int64_t 
 	return session_peer_ledger(peer, deadline);
 }
 
-int session_new(struct session **out, struct tl_client *client, struct session_peer *peer, int64_t deadline)
+int session_new(struct session **out, struct tl_client *client, struct session_peer *peer,
+		int64_t deadline)
 {
 	struct session *s = session_alloc(client);
 	int r;

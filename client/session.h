@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/users.h"
 #include "proto/conn.h"
 #include "proto/shm_layout.h"
 #include "util/list.h"
@@ -20,25 +21,19 @@ struct tl_client;
 
 /* Outcomes of what needs the connection. */
 enum {
-	SESSION_E_UNSENT = 1, /* the connection is gone and the daemon has not seen the message: try a new session */
-	SESSION_E_LOST,	      /* it went while we waited for the answer */
+	SESSION_E_UNSENT =
+		1, /* the connection is gone and the daemon has not seen the message: try a new session */
+	SESSION_E_LOST, /* it went while we waited for the answer */
 };
 
-enum { SESSION_SHARDS = 8, SESSION_AHEAD = 4, SESSION_SIZES = 8, SESSION_COW_FDS = 32 };
-
-#define SHARD_CLOSING ((uint64_t)1 << 63) /* no new user; set when the client has another session, or is closed */
-#define SHARD_DONE    ((uint64_t)1 << 62) /* CLOSING, and the last user left */
+enum { SESSION_AHEAD = 4, SESSION_SIZES = 8, SESSION_COW_FDS = 32 };
 
 #define SESSION_COMMIT_SERIAL ((uint32_t)1 << 31) /* in the serial of a COMMIT without an answer */
 
-struct shard {
-	alignas(64) _Atomic uint64_t users;
-};
-
 enum session_state {
-	SESSION_OPEN,	 /* leases may be taken */
+	SESSION_OPEN, /* leases may be taken */
 	SESSION_FORKING, /* fork() is copying the ledger: give the lease back and wait for fork_wait() */
-	SESSION_OVER,	 /* not any more: said goodbye, or inherited by a forked child */
+	SESSION_OVER, /* not any more: said goodbye, or inherited by a forked child */
 };
 
 /* A message waiting for its answer; owned by who sent it. */
@@ -71,12 +66,12 @@ struct session {
 	uint64_t mine_live;
 	struct mapping *mappings; /* by segment; mapping.c */
 	uint32_t slots, max_names, max_chunks, bucket_mask;
-	_Atomic int state;  /* enum session_state; written under the fork lock, or at the end of the process */
-	_Atomic bool lost;  /* the connection is gone; what is mapped stays good */
+	_Atomic int
+		state; /* enum session_state; written under the fork lock, or at the end of the process */
+	_Atomic bool lost;    /* the connection is gone; what is mapped stays good */
 	_Atomic bool drained; /* the last user left: resources are gone */
 
-	struct shard shards[SESSION_SHARDS];
-	_Atomic uint32_t shards_done;
+	struct users users;
 
 	struct tl_client *client;
 	struct session *older; /* in client->sessions */
@@ -109,50 +104,10 @@ struct session {
 	unsigned next_ahead, next_size;
 };
 
-/* ---- Users: whoever holds a count may touch the session's resources ---- */
+/* ---- Users: whoever holds a count may touch the session's resources (users.h) ---- */
 
-/* The calling thread's shard, 1 + number; 0 before it has one. */
-extern _Thread_local unsigned session_shard_number __attribute__((tls_model("initial-exec")));
-
-unsigned session_shard_assign(void);
-void session_shard_done(struct session *s);
-
-static inline unsigned session_shard(void)
-{
-	unsigned n = session_shard_number;
-
-	return __builtin_expect(n != 0, 1) ? n - 1 : session_shard_assign();
-}
-
-/* Gives a count back. Nothing of @s may be touched after that. */
-static inline void session_leave(struct session *s, unsigned shard)
-{
-	_Atomic uint64_t *users = &s->shards[shard].users;
-	uint64_t old = atomic_load_explicit(users, memory_order_relaxed), new;
-
-	do {
-		new = old - 1;
-		if (new == SHARD_CLOSING)
-			new |= SHARD_DONE;
-	} while (!atomic_compare_exchange_weak(users, &old, new));
-	if (__builtin_expect((new & ~old & SHARD_DONE) != 0, 0))
-		session_shard_done(s);
-}
-
-/* Takes a count; false if the session is closing. Within a call on its client only. */
-static inline bool session_enter(struct session *s, unsigned shard)
-{
-	if (__builtin_expect(!(atomic_fetch_add(&s->shards[shard].users, 1) & SHARD_CLOSING), 1))
-		return true;
-	session_leave(s, shard);
-	return false;
-}
-
-/* One more count for something that lives on; the caller has one already, so this cannot fail. */
-static inline void session_enter_again(struct session *s, unsigned shard)
-{
-	atomic_fetch_add_explicit(&s->shards[shard].users, 1, memory_order_relaxed);
-}
+/* The last user of a closing session has left. For users.c. */
+void session_drained(struct session *s);
 
 /* Does the daemon still read our ledger? */
 static inline bool session_served(const struct session *s)
@@ -172,14 +127,19 @@ struct session_peer {
 	int catalog_fd;
 };
 
-#define SESSION_PEER_INIT { .socket = -1, .ledger_fd = -1, .catalog_fd = -1 }
+#define SESSION_PEER_INIT                                                                          \
+	{                                                                                          \
+		.socket = -1, .ledger_fd = -1, .catalog_fd = -1                                    \
+	}
 
 int session_peer_hello(struct session_peer *peer, const char *address, int64_t deadline);
-int session_peer_ledger(struct session_peer *peer, int64_t deadline); /* sends it, waits for READY */
+int session_peer_ledger(struct session_peer *peer,
+			int64_t deadline); /* sends it, waits for READY */
 void session_peer_deinit(struct session_peer *peer);
 
 /* A session over @peer's connected socket: hello, catalog, ledger. session_adopt_peer() completes it. */
-int session_new(struct session **out, struct tl_client *client, struct session_peer *peer, int64_t deadline);
+int session_new(struct session **out, struct tl_client *client, struct session_peer *peer,
+		int64_t deadline);
 void session_adopt_peer(struct session *s, struct session_peer *peer);
 struct session *session_free(struct session *s); /* the struct; its resources are gone */
 

@@ -12,11 +12,11 @@
 
 struct tensor_lease {
 	DLManagedTensorVersioned managed; /* first: the deleter gets its address */
-	struct session *session;	  /* with a count on @shard */
+	struct session *session;	  /* with a count on it */
 	uint64_t ref;
 	void *private_map; /* copy-on-write: this lease's own mapping */
 	size_t private_size;
-	uint32_t shard;
+	int ndim;	/* room in dims; dl_tensor.ndim is its user's to change */
 	int64_t dims[]; /* shape, then strides */
 };
 

@@ -164,7 +164,7 @@ static void viewer_await(struct camera *camera, struct viewer *viewer, int64_t f
 			viewer->lost = true;
 			camera->report[CAMERA_VIEWERS_LOST]++;
 			fprintf(stderr,
-				"camera: %s (pid %d) is gone after %d frames; going on without it\n",
+				"camera: %s (pid %d) is gone after %d frames; goes on without it\n",
 				viewer->name, (int)viewer->pid, (int)viewer->verified);
 		} else if (demo_now() > deadline) {
 			demo_die("%s has verified %d frames, waited 20 s for %d", viewer->name,

@@ -58,7 +58,7 @@ enum {
 	REPORT_AWAKE_MEDIAN,
 	REPORT_AWAKE_P99,
 	REPORT_MAPPINGS,
-	REPORT_ANONYMOUS, /* bytes of private memory at its end */
+	REPORT_ANONYMOUS, /* bytes of private memory gained from first to last frame */
 	REPORT_COUNT
 };
 

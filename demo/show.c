@@ -39,8 +39,6 @@ struct show {
 	int failures;
 };
 
-extern char **environ;
-
 /* ---- Processes ----------------------------------------------------------------------------- */
 
 static pid_t start(const struct show *show, const char *program, const char *a, const char *b)
@@ -295,7 +293,7 @@ static void print_table(const struct show *show)
 		printf(" %17lld", (long long)(show->progress[k][PROGRESS_VERIFIED] +
 					      show->progress[k][PROGRESS_WRONG] -
 					      show->progress[k][PROGRESS_IN_PLACE]));
-	printf("\n%-34s %11s", "private memory (2)", "");
+	printf("\n%-34s %11s", "private memory gained (2)", "");
 	for (int k = 0; k < VICTIM; k++)
 		printf(" %13.2f MiB", show->reports[k][REPORT_ANONYMOUS] / (1 << 20));
 	printf(" %17s\n%-34s %11s", "-", "memory mappings used for frames", "");
@@ -323,8 +321,8 @@ static void print_memory(const struct show *show)
 {
 	double mib = 1 << 20;
 
-	printf("\nviewer %d held %llu leases on %.1f MiB when it was killed; %.2f ms later the daemon had "
-	       "dropped it: %llu leases\n",
+	printf("\nviewer %d held %llu leases on %.1f MiB when it was killed; "
+	       "%.2f ms later the daemon had dropped it: %llu leases\n",
 	       VICTIM, (unsigned long long)show->before.leases,
 	       (double)show->before.bytes_held / mib, (double)show->gone_ns / 1e6,
 	       (unsigned long long)show->leases_after);
@@ -333,11 +331,11 @@ static void print_memory(const struct show *show)
 	       (double)show->shm_start / mib, (double)show->shm_most / mib,
 	       (double)show->shm_end / mib, show->end.tensors, show->end.retired,
 	       (double)show->end.bytes_warm / mib);
-	printf("\n(1) the frame's pointer lies in a shared mapping of /dev/shm, looked up in /proc/self/maps\n"
-	       "    for every frame; read-only in the viewers.\n"
-	       "(2) RssAnon at the end; a frame is %.2f MiB.\n"
+	printf("\n(1) the frame's pointer lies in a shared mapping of /dev/shm, looked up in\n"
+	       "    /proc/self/maps for every frame; read-only in the viewers.\n"
+	       "(2) of RssAnon, from the first frame to the last; a frame is %.2f MiB.\n"
 	       "(3) of the first %d frames, which were there already.\n"
-	       "(4) just after %.1f MiB were read: with cold caches, and with the clock's own %.0f ns.\n"
+	       "(4) just after %.1f MiB were read, caches are cold; the clock's own %.0f ns included.\n"
 	       "(5) the mean of 64, once for each frame.\n",
 	       (double)DEMO_BYTES / mib, DEMO_RING, (double)DEMO_BYTES / mib, clock_cost());
 }
@@ -360,7 +358,7 @@ static void check_all(struct show *show)
 		check(show, k == VICTIM || p[PROGRESS_VERIFIED] == n,
 		      "a viewer verified all frames");
 		check(show, k == VICTIM || show->reports[k][REPORT_ANONYMOUS] < DEMO_BYTES,
-		      "a viewer has no room for a copy of a frame");
+		      "a viewer gained less private memory than a frame");
 	}
 	check(show, show->progress[VICTIM][PROGRESS_VERIFIED] < n,
 	      "the killed viewer was killed before the end");

@@ -16,6 +16,7 @@ struct viewer {
 	tl_client *client;
 	char name[32];
 	int64_t pid;
+	double anonymous_start;
 	int64_t progress[PROGRESS_COUNT];
 	DLManagedTensorVersioned *window[DEMO_WINDOW];
 	struct demo_mapping *mappings; /* that frames were seen in */
@@ -49,15 +50,17 @@ static int compare(const void *a, const void *b)
 /* count, median, 99th percentile into @to[3] */
 static void summarise(struct samples *s, double *to)
 {
+	size_t median = s->count / 2, p99 = s->count * 99 / 100;
+
 	to[0] = (double)s->count;
 	if (!s->count)
 		return;
 	qsort(s->ns, s->count, sizeof(*s->ns), compare);
-	to[1] = (double)s->ns[s->count / 2];
-	to[2] = (double)s->ns[s->count * 99 / 100];
+	to[1] = (double)s->ns[median];
+	to[2] = (double)s->ns[p99];
 }
 
-/* Private memory of this process: had it copied a frame, it would be larger than one. */
+/* Private memory of this process: a copy of a frame would be seen in it. */
 static double anonymous_bytes(void)
 {
 	char line[256];
@@ -183,7 +186,7 @@ static void report(struct viewer *v, const char *number)
 	summarise(&v->warm, &values[REPORT_WARM_COUNT]);
 	summarise(&v->awake, &values[REPORT_AWAKE_COUNT]);
 	values[REPORT_MAPPINGS] = (double)v->mapping_count;
-	values[REPORT_ANONYMOUS] = anonymous_bytes();
+	values[REPORT_ANONYMOUS] = anonymous_bytes() - v->anonymous_start;
 	snprintf(name, sizeof(name), "demo/report/%s", number);
 	demo_put(v->client, name, kDLFloat, values, REPORT_COUNT, NULL, 0);
 }
@@ -205,6 +208,7 @@ int main(int argc, char **argv)
 	if (tl_connect(&v.client, NULL))
 		demo_die("cannot connect");
 	snprintf(v.name, sizeof(v.name), "demo/viewer/%s", argv[1]);
+	v.anonymous_start = anonymous_bytes();
 	for (int64_t n = 0; n < frames; n++) {
 		see_frame(&v, (uint64_t)n);
 		demo_put(v.client, v.name, kDLInt, v.progress, PROGRESS_COUNT, &v.pid,

@@ -58,7 +58,8 @@ static void close_fds(struct received_fds *fds)
 		close(fds->fds[--fds->n]);
 }
 
-static int judge(struct conn_message *m, size_t length, int msg_flags, unsigned nfds, enum wire_side side)
+static int judge(struct conn_message *m, size_t length, int msg_flags, unsigned nfds,
+		 enum wire_side side)
 {
 	if (msg_flags & MSG_CTRUNC) {
 		m->why = "descriptors were lost: too many came, or this process may open no more";
@@ -112,11 +113,13 @@ int conn_receive(int socket, enum wire_side side, struct conn_message *m, int fl
 		return (int)n;
 
 	collect_fds(&fds, &msg);
-	r = n == 0 ? -ECONNRESET : judge(m, (size_t)n, msg.msg_flags, fds.n, side); /* 0: the end, or empty */
+	r = n == 0 ? -ECONNRESET
+		   : judge(m, (size_t)n, msg.msg_flags, fds.n, side); /* 0: the end, or empty */
 	if (r) {
 		close_fds(&fds);
 		if (debug_who)
-			fprintf(stderr, "%s <- %s\n", debug_who, m->why ? m->why : "end of the connection");
+			fprintf(stderr, "%s <- %s\n", debug_who,
+				m->why ? m->why : "end of the connection");
 		return r;
 	}
 	if (fds.n)

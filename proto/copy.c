@@ -375,8 +375,8 @@ int copy_gather(void *dst, const DLTensor *src, uint64_t flags)
 {
 	bool padded = flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	uint32_t bits = tensor_element_bits(src->dtype, padded);
-	const char *from = (const char *)src->data + src->byte_offset;
 	uint64_t numel, nbytes;
+	const char *from;
 	struct view view;
 	int r = tensor_nbytes(src->dtype, src->ndim, src->shape, padded, &nbytes);
 
@@ -384,9 +384,9 @@ int copy_gather(void *dst, const DLTensor *src, uint64_t flags)
 		r = tensor_numel(src->ndim, src->shape, &numel);
 	if (r || nbytes == 0)
 		return r;
+	from = (const char *)src->data + src->byte_offset;
 	if (tensor_is_contiguous(src)) {
-		copy_whole(dst, from,
-			   numel * bits); /* nbytes is below 2^57, or src is not really there */
+		copy_whole(dst, from, numel * bits); /* it has passed: below 2^60 bits */
 	} else if (bits % 8 == 0) {
 		view_init(&view, src, bits / 8);
 		gather_bytes(dst, from, &view);

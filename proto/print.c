@@ -105,8 +105,8 @@ static void print_create(struct line *line, const void *message)
 {
 	const struct wire_create *m = message;
 
-	add(line, " nbytes=%" PRIu64 " timeout_ns=%" PRId64 " extra=%" PRIu32, m->nbytes, m->timeout_ns,
-	    m->extra);
+	add(line, " nbytes=%" PRIu64 " timeout_ns=%" PRId64 " extra=%" PRIu32, m->nbytes,
+	    m->timeout_ns, m->extra);
 	add(line, "%s", m->flags & WIRE_CREATE_AHEAD ? " AHEAD" : "");
 	add_text(line, "name", wire_tail(m, sizeof(*m)), m->name_len);
 }
@@ -190,8 +190,8 @@ static void print_client(struct line *line, const void *message)
 {
 	const struct wire_client *m = message;
 
-	add(line, " id=%" PRIu64 " pid=%" PRIu32 " uid=%" PRIu32 " gid=%" PRIu32 " drafts=%" PRIu32, m->id,
-	    m->pid, m->uid, m->gid, m->drafts);
+	add(line, " id=%" PRIu64 " pid=%" PRIu32 " uid=%" PRIu32 " gid=%" PRIu32 " drafts=%" PRIu32,
+	    m->id, m->pid, m->uid, m->gid, m->drafts);
 	add(line, " leases=%" PRIu64 " tensors_held=%" PRIu64 " bytes_held=%" PRIu64, m->leases,
 	    m->tensors_held, m->bytes_held);
 	add_label(line, m->label);
@@ -208,8 +208,8 @@ static void print_holding(struct line *line, const void *message)
 {
 	const struct wire_holding *m = message;
 
-	add(line, " slot=%" PRIu32 " version=%" PRIu64 " nbytes=%" PRIu64 " leases=%" PRIu32 "%s", m->slot,
-	    m->version, m->nbytes, m->leases, m->retired ? " RETIRED" : "");
+	add(line, " slot=%" PRIu32 " version=%" PRIu64 " nbytes=%" PRIu64 " leases=%" PRIu32 "%s",
+	    m->slot, m->version, m->nbytes, m->leases, m->retired ? " RETIRED" : "");
 	add_text(line, "name", wire_tail(m, sizeof(*m)), m->name_len);
 }
 
@@ -222,28 +222,28 @@ static void print_error(struct line *line, const void *message)
 }
 
 static void (*const printers[])(struct line *line, const void *message) = {
-	[WIRE_HELLO] = print_hello,	    [WIRE_LEDGER] = print_ledger,
-	[WIRE_CREATE] = print_create,	    [WIRE_COMMIT] = print_commit,
-	[WIRE_ABORT] = print_ref,	    [WIRE_MAP] = print_map,
-	[WIRE_DELETE] = print_delete,	    [WIRE_RELEASED] = print_ref,
-	[WIRE_LINK] = print_link,	    [WIRE_CLIENTS] = print_clients,
-	[WIRE_HOLDINGS] = print_holdings,   [WIRE_WELCOME] = print_welcome,
-	[WIRE_DRAFT] = print_draft,	    [WIRE_COMMITTED] = print_committed,
-	[WIRE_SEGMENT] = print_segment,	    [WIRE_CLIENT] = print_client,
-	[WIRE_HOLDING] = print_holding,	    [WIRE_ERROR] = print_error,
+	[WIRE_HELLO] = print_hello,	  [WIRE_LEDGER] = print_ledger,
+	[WIRE_CREATE] = print_create,	  [WIRE_COMMIT] = print_commit,
+	[WIRE_ABORT] = print_ref,	  [WIRE_MAP] = print_map,
+	[WIRE_DELETE] = print_delete,	  [WIRE_RELEASED] = print_ref,
+	[WIRE_LINK] = print_link,	  [WIRE_CLIENTS] = print_clients,
+	[WIRE_HOLDINGS] = print_holdings, [WIRE_WELCOME] = print_welcome,
+	[WIRE_DRAFT] = print_draft,	  [WIRE_COMMITTED] = print_committed,
+	[WIRE_SEGMENT] = print_segment,	  [WIRE_CLIENT] = print_client,
+	[WIRE_HOLDING] = print_holding,	  [WIRE_ERROR] = print_error,
 };
 
-void wire_print(const void *message, bool with_fd, char *text, size_t size)
+void wire_print(const void *message, bool with_fd, char *line, size_t size)
 {
 	const struct wire_header *h = message;
-	struct line line = { .text = text, .size = size };
+	struct line out = { .text = line, .size = size };
 
 	if (size == 0)
 		return;
-	text[0] = '\0';
-	add(&line, "%s #%" PRIu32, wire_type_name(h->type), h->serial);
+	line[0] = '\0';
+	add(&out, "%s #%" PRIu32, wire_type_name(h->type), h->serial);
 	if (h->type < sizeof(printers) / sizeof(printers[0]) && printers[h->type])
-		printers[h->type](&line, message);
+		printers[h->type](&out, message);
 	if (with_fd)
-		add(&line, " +fd");
+		add(&out, " +fd");
 }

@@ -11,7 +11,9 @@
 #include "proto/shm_layout.h"
 #include "proto/wire.h"
 
-enum { DLPACK_SUBBYTE_PADDED = 1 << 2 }; /* of DLPack's flags the only one that a producer may set */
+enum {
+	DLPACK_SUBBYTE_PADDED = 1 << 2
+}; /* of DLPack's flags the only one that a producer may set */
 
 enum fd_rule { FD_NONE, FD_ONE, FD_BY_FLAG };
 
@@ -88,7 +90,8 @@ static const char *check_hello(const union wire_any *m)
 {
 	if (m->hello.version_min == 0 || m->hello.version_min > m->hello.version_max)
 		return "HELLO: not a range of versions";
-	return label_is_clean(m->hello.label) ? NULL : "HELLO: the label is not text padded with NUL";
+	return label_is_clean(m->hello.label) ? NULL
+					      : "HELLO: the label is not text padded with NUL";
 }
 
 static const char *check_welcome(const union wire_any *m)
@@ -99,14 +102,16 @@ static const char *check_welcome(const union wire_any *m)
 		return "WELCOME: client generation 0";
 	if (m->welcome.max_tensors == 0 || m->welcome.max_tensors > CATALOG_MAX_TENSORS)
 		return "WELCOME: number of slots out of bounds";
-	if (m->welcome.catalog_size < sizeof(struct catalog_header) || m->welcome.catalog_size > INT64_MAX)
+	if (m->welcome.catalog_size < sizeof(struct catalog_header) ||
+	    m->welcome.catalog_size > INT64_MAX)
 		return "WELCOME: size of the catalog out of bounds";
 	return NULL;
 }
 
 static const char *check_ledger(const union wire_any *m)
 {
-	if (m->ledger.size < sizeof(struct ledger) || m->ledger.size > ledger_size(CATALOG_MAX_TENSORS))
+	if (m->ledger.size < sizeof(struct ledger) ||
+	    m->ledger.size > ledger_size(CATALOG_MAX_TENSORS))
 		return "LEDGER: size out of bounds";
 	return NULL;
 }
@@ -155,7 +160,8 @@ static const char *check_map(const union wire_any *m)
 
 static const char *check_segment(const union wire_any *m)
 {
-	return m->segment.size > 0 && m->segment.size <= INT64_MAX ? NULL : "SEGMENT: size out of bounds";
+	return m->segment.size > 0 && m->segment.size <= INT64_MAX ? NULL
+								   : "SEGMENT: size out of bounds";
 }
 
 static const char *check_link(const union wire_any *m)
@@ -167,7 +173,8 @@ static const char *check_client(const union wire_any *m)
 {
 	if (m->client.id == 0)
 		return "CLIENT: id 0";
-	return label_is_clean(m->client.label) ? NULL : "CLIENT: the label is not text padded with NUL";
+	return label_is_clean(m->client.label) ? NULL
+					       : "CLIENT: the label is not text padded with NUL";
 }
 
 static const char *check_holding(const union wire_any *m)
@@ -184,16 +191,31 @@ static const char *check_error(const union wire_any *m)
 	return NULL;
 }
 
-#define AT(type, member)    offsetof(struct type, member)
-#define SPAN(type, member)  { AT(type, member), sizeof(((struct type *)0)->member) }
-#define FLAGS(type, known)  .flags_at = AT(type, flags), .flags = (known)
-#define FIXED(type)	    .fixed = sizeof(struct type)
-#define NAME(type, least)   { AT(type, name_len), 2, 1, least, WIRE_NAME_MAX, "length of the name out of bounds" }
-#define META(type)	    { AT(type, meta_len), 2, 1, 0, WIRE_META_MAX, "too much metadata" }
-#define TEXT(type)	    { AT(type, text_len), 2, 1, 0, WIRE_TEXT_MAX, "text too long" }
-#define SHAPE(type)	    { AT(type, ndim), 1, 8, 0, WIRE_NDIM_MAX, "too many dimensions" }
-#define REQUEST(type_name)  .name = type_name, .side = WIRE_TO_DAEMON
-#define REPLY(type_name)    .name = type_name, .side = WIRE_TO_CLIENT
+#define AT(type, member) offsetof(struct type, member)
+#define SPAN(type, member)                                                                         \
+	{                                                                                          \
+		AT(type, member), sizeof(((struct type *)0)->member)                               \
+	}
+#define FLAGS(type, known) .flags_at = AT(type, flags), .flags = (known)
+#define FIXED(type) .fixed = sizeof(struct type)
+#define NAME(type, least)                                                                          \
+	{                                                                                          \
+		AT(type, name_len), 2, 1, least, WIRE_NAME_MAX, "length of the name out of bounds" \
+	}
+#define META(type)                                                                                 \
+	{                                                                                          \
+		AT(type, meta_len), 2, 1, 0, WIRE_META_MAX, "too much metadata"                    \
+	}
+#define TEXT(type)                                                                                 \
+	{                                                                                          \
+		AT(type, text_len), 2, 1, 0, WIRE_TEXT_MAX, "text too long"                        \
+	}
+#define SHAPE(type)                                                                                \
+	{                                                                                          \
+		AT(type, ndim), 1, 8, 0, WIRE_NDIM_MAX, "too many dimensions"                      \
+	}
+#define REQUEST(type_name) .name = type_name, .side = WIRE_TO_DAEMON
+#define REPLY(type_name) .name = type_name, .side = WIRE_TO_CLIENT
 
 static const struct rule rules[] = {
 	[WIRE_HELLO] = { REQUEST("HELLO"), FIXED(wire_hello), .serial = true,
@@ -204,7 +226,8 @@ static const struct rule rules[] = {
 			  FLAGS(wire_create, WIRE_CREATE_AHEAD),
 			  .zero = { SPAN(wire_create, reserved), SPAN(wire_create, reserved2) },
 			  .tail = { NAME(wire_create, 0) }, .check = check_create },
-	[WIRE_COMMIT] = { REQUEST("COMMIT"), FIXED(wire_commit), FLAGS(wire_commit, WIRE_COMMIT_ANSWER),
+	[WIRE_COMMIT] = { REQUEST("COMMIT"), FIXED(wire_commit),
+			  FLAGS(wire_commit, WIRE_COMMIT_ANSWER),
 			  .zero = { SPAN(wire_commit, reserved) },
 			  .tail = { SHAPE(wire_commit), NAME(wire_commit, 1), META(wire_commit) },
 			  .check = check_commit },
@@ -234,11 +257,13 @@ static const struct rule rules[] = {
 	[WIRE_SEGMENT] = { REPLY("SEGMENT"), FIXED(wire_segment), .serial = true, .fds = FD_ONE,
 			   .check = check_segment },
 	[WIRE_DONE] = { REPLY("DONE"), FIXED(wire_plain), .serial = true },
-	[WIRE_CLIENT] = { REPLY("CLIENT"), FIXED(wire_client), .serial = true, .check = check_client },
+	[WIRE_CLIENT] = { REPLY("CLIENT"), FIXED(wire_client), .serial = true,
+			  .check = check_client },
 	[WIRE_HOLDING] = { REPLY("HOLDING"), FIXED(wire_holding), .serial = true,
 			   .zero = { SPAN(wire_holding, reserved) },
 			   .tail = { NAME(wire_holding, 1) }, .check = check_holding },
-	[WIRE_ERROR] = { REPLY("ERROR"), FIXED(wire_error_reply), /* serial 0: no request in particular */
+	[WIRE_ERROR] = { REPLY("ERROR"),
+			 FIXED(wire_error_reply), /* serial 0: no request in particular */
 			 .zero = { SPAN(wire_error_reply, reserved) },
 			 .tail = { TEXT(wire_error_reply) }, .check = check_error },
 };
@@ -276,8 +301,8 @@ static size_t part_count(const union wire_any *m, const struct part *part)
 }
 
 /* Header and descriptors: what holds for all messages. */
-static const char *check_envelope(const struct wire_header *h, size_t length, const struct rule *rule,
-				  enum wire_side side)
+static const char *check_envelope(const struct wire_header *h, size_t length,
+				  const struct rule *rule, enum wire_side side)
 {
 	if (!rule)
 		return "unknown type of message";
@@ -319,7 +344,8 @@ static const char *check_tail(const union wire_any *m, const struct rule *rule, 
 {
 	size_t sum = rule->fixed;
 
-	for (size_t i = 0; i < sizeof(rule->tail) / sizeof(rule->tail[0]) && rule->tail[i].at; i++) {
+	for (size_t i = 0; i < sizeof(rule->tail) / sizeof(rule->tail[0]) && rule->tail[i].at;
+	     i++) {
 		const struct part *part = &rule->tail[i];
 		size_t n = part_count(m, part);
 
@@ -330,7 +356,8 @@ static const char *check_tail(const union wire_any *m, const struct rule *rule, 
 	return sum == length ? NULL : "the parts do not add up to its length";
 }
 
-static const char *find_fault(const void *message, size_t length, unsigned nfds, enum wire_side side)
+static const char *find_fault(const void *message, size_t length, unsigned nfds,
+			      enum wire_side side)
 {
 	union wire_any m = { .bytes = { 0 } };
 	const struct rule *rule;
@@ -355,7 +382,8 @@ static const char *find_fault(const void *message, size_t length, unsigned nfds,
 	return why;
 }
 
-int wire_check(const void *message, size_t length, unsigned nfds, enum wire_side side, const char **why)
+int wire_check(const void *message, size_t length, unsigned nfds, enum wire_side side,
+	       const char **why)
 {
 	const char *fault = find_fault(message, length, nfds, side);
 
@@ -376,11 +404,16 @@ const char *wire_type_name(unsigned type)
 const char *wire_error_name(unsigned code)
 {
 	static const char *const names[] = {
-		[WIRE_E_INVALID] = "INVALID",	  [WIRE_E_PROTOCOL] = "PROTOCOL",
-		[WIRE_E_VERSION] = "VERSION",	  [WIRE_E_NOT_FOUND] = "NOT_FOUND",
-		[WIRE_E_NO_SPACE] = "NO_SPACE",	  [WIRE_E_QUOTA] = "QUOTA",
-		[WIRE_E_DENIED] = "DENIED",	  [WIRE_E_LIMIT] = "LIMIT",
-		[WIRE_E_GONE] = "GONE",		  [WIRE_E_CLIENTS] = "CLIENTS",
+		[WIRE_E_INVALID] = "INVALID",
+		[WIRE_E_PROTOCOL] = "PROTOCOL",
+		[WIRE_E_VERSION] = "VERSION",
+		[WIRE_E_NOT_FOUND] = "NOT_FOUND",
+		[WIRE_E_NO_SPACE] = "NO_SPACE",
+		[WIRE_E_QUOTA] = "QUOTA",
+		[WIRE_E_DENIED] = "DENIED",
+		[WIRE_E_LIMIT] = "LIMIT",
+		[WIRE_E_GONE] = "GONE",
+		[WIRE_E_CLIENTS] = "CLIENTS",
 		[WIRE_E_NO_RESOURCES] = "NO_RESOURCES",
 	};
 

@@ -28,15 +28,16 @@ static bool fds_before[FDS_MAX];
 static bool in_child, has_failed;
 static int child_from_parent = -1, child_to_parent = -1;
 
-_Noreturn void must_failed(const char *file, int line, const char *what, long long value, long long expected)
+_Noreturn void must_failed(const char *file, int line, const char *what, long long value,
+			   long long expected)
 {
 	char text[1024];
 
 	if (value == expected)
 		snprintf(text, sizeof(text), "%s:%d: %s", file, line, what);
 	else
-		snprintf(text, sizeof(text), "%s:%d: %s is %lld, not %lld (%s)", file, line, what, value,
-			 expected, tl_last_error());
+		snprintf(text, sizeof(text), "%s:%d: %s is %lld, not %lld (%s)", file, line, what,
+			 value, expected, tl_last_error());
 	if (in_child) {
 		fprintf(stderr, "child: %s\n", text);
 		_exit(CHILD_FAILED);
@@ -177,7 +178,8 @@ void test_init(void)
 
 void test_timeout(unsigned seconds)
 {
-	const char *factor = getenv("TL_TEST_TIMEOUT_FACTOR"); /* for sanitizers and slow machines */
+	const char *factor = getenv(
+		"TL_TEST_TIMEOUT_FACTOR"); /* for sanitizers and slow machines */
 
 	alarm(seconds * (factor ? (unsigned)atoi(factor) : 1));
 }
@@ -223,9 +225,9 @@ int test_teardown(void **state)
 
 /* ---- Daemons ---- */
 
-static void make_dir(struct test_daemon *d)
+static void make_dir(struct test_daemon *d, bool for_others)
 {
-	const char *base = getenv("TMPDIR");
+	const char *base = for_others ? NULL : getenv("TMPDIR");
 	int i = 0;
 
 	must(snprintf(d->dir, sizeof(d->dir), "%s/tl-test-XXXXXX", base ? base : "/tmp") <
@@ -260,7 +262,8 @@ static int open_notify_socket(const struct test_daemon *d)
 	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	must(fd >= 0);
-	must(snprintf(a.sun_path, sizeof(a.sun_path), "%s/notify", d->dir) < (int)sizeof(a.sun_path));
+	must(snprintf(a.sun_path, sizeof(a.sun_path), "%s/notify", d->dir) <
+	     (int)sizeof(a.sun_path));
 	unlink(a.sun_path);
 	must_be(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
 	setenv("NOTIFY_SOCKET", a.sun_path, 1);
@@ -293,7 +296,8 @@ static void add_number(struct arguments *a, int which, const char *option, uint6
 	a->list[a->n++] = a->numbers[which];
 }
 
-static void make_arguments(struct arguments *a, const struct test_daemon *d, const struct td_options *o)
+static void make_arguments(struct arguments *a, const struct test_daemon *d,
+			   const struct td_options *o)
 {
 	const char *binary = getenv("TL_TEST_DAEMON");
 
@@ -314,7 +318,8 @@ static void make_arguments(struct arguments *a, const struct test_daemon *d, con
 }
 
 /* In the child: becomes the daemon, or ends with 126 or 127. */
-static _Noreturn void become_daemon(const struct td_options *o, const char *const *arguments, int log_fd)
+static _Noreturn void become_daemon(const struct td_options *o, const char *const *arguments,
+				    int log_fd)
 {
 	struct rlimit limit = { .rlim_cur = o->nofile, .rlim_max = o->nofile };
 	char pid_text[16];
@@ -438,7 +443,7 @@ static void place_socket(struct test_daemon *d, const struct td_options *o)
 {
 	char run[80];
 
-	make_dir(d);
+	make_dir(d, o->for_others);
 	if (o->socket) {
 		snprintf(d->socket, sizeof(d->socket), "%s", o->socket);
 		return;
@@ -462,7 +467,8 @@ struct test_daemon td_start_options(const struct td_options *o)
 	inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
 	snprintf(run, sizeof(run), "%s", d.socket);
 	*strrchr(run, '/') = '\0';
-	must(inotify_fd >= 0 && inotify_add_watch(inotify_fd, run, IN_CREATE | IN_ATTRIB | IN_MOVED_TO) >= 0);
+	must(inotify_fd >= 0 &&
+	     inotify_add_watch(inotify_fd, run, IN_CREATE | IN_ATTRIB | IN_MOVED_TO) >= 0);
 
 	d.pid = fork();
 	must(d.pid >= 0);
@@ -607,7 +613,8 @@ static _Noreturn void run_child(uid_t uid, const struct test_daemon *d, child_fn
 	memset(pids, 0, sizeof(pids));
 	signal(SIGALRM, SIG_DFL); /* the alarm itself is not inherited */
 	if (uid) {
-		if (setgroups(0, NULL) || setresgid(getegid(), getegid(), getegid()) || setresuid(uid, uid, uid))
+		if (setgroups(0, NULL) || setresgid(getegid(), getegid(), getegid()) ||
+		    setresuid(uid, uid, uid))
 			_exit(126);
 		prctl(PR_SET_DUMPABLE, 1); /* so that its own /proc/self/fd belongs to it */
 	}

@@ -65,7 +65,8 @@ int rc_receive(struct raw *rc, struct conn_message *m)
 	return conn_receive(rc->fd, WIRE_TO_CLIENT, m, MSG_DONTWAIT);
 }
 
-int rc_call(struct raw *rc, enum wire_type type, void *message, size_t length, struct conn_message *answer)
+int rc_call(struct raw *rc, enum wire_type type, void *message, size_t length,
+	    struct conn_message *answer)
 {
 	struct wire_header *h = message;
 	int r = rc_send(rc, type, message, length, -1);
@@ -82,7 +83,8 @@ int rc_call(struct raw *rc, enum wire_type type, void *message, size_t length, s
 
 void rc_hello(struct raw *rc)
 {
-	struct wire_hello hello = { .version_min = WIRE_VERSION_MIN, .version_max = WIRE_VERSION,
+	struct wire_hello hello = { .version_min = WIRE_VERSION_MIN,
+				    .version_max = WIRE_VERSION,
 				    .label = "raw" };
 	struct conn_message m;
 	void *p;
@@ -114,7 +116,8 @@ int ledger_seal(int fd)
 
 void rc_ledger(struct raw *rc)
 {
-	struct wire_ledger ledger = { .size = ledger_size(rc->welcome.max_tensors), .layout = LEDGER_LAYOUT };
+	struct wire_ledger ledger = { .size = ledger_size(rc->welcome.max_tensors),
+				      .layout = LEDGER_LAYOUT };
 	struct conn_message m;
 	void *p;
 
@@ -244,7 +247,8 @@ int rc_writable(const struct raw *rc, const struct wire_draft *draft)
 	return -1;
 }
 
-int rc_create(struct raw *rc, const char *name, uint64_t nbytes, int64_t timeout_ns, struct wire_draft *draft)
+int rc_create(struct raw *rc, const char *name, uint64_t nbytes, int64_t timeout_ns,
+	      struct wire_draft *draft)
 {
 	struct {
 		struct wire_create fixed;
@@ -269,8 +273,13 @@ int rc_commit(struct raw *rc, uint64_t ref, const char *name, uint64_t nbytes)
 	struct {
 		struct wire_commit fixed;
 		char tail[264];
-	} c = { .fixed = { .ref = ref, .flags = WIRE_COMMIT_ANSWER, .dtype_code = 1, .dtype_bits = 8,
-			   .dtype_lanes = 1, .ndim = 1, .name_len = (uint16_t)strlen(name) } };
+	} c = { .fixed = { .ref = ref,
+			   .flags = WIRE_COMMIT_ANSWER,
+			   .dtype_code = 1,
+			   .dtype_bits = 8,
+			   .dtype_lanes = 1,
+			   .ndim = 1,
+			   .name_len = (uint16_t)strlen(name) } };
 	struct conn_message m;
 	int r;
 
@@ -329,7 +338,7 @@ int rc_link(struct raw *rc, uint64_t ref, const char *name)
 int rc_put(struct raw *rc, const char *name, uint64_t nbytes, int byte, struct wire_draft *draft)
 {
 	unsigned char block[64 * KIB];
-	struct wire_draft mine;
+	struct wire_draft mine = { 0 };
 	int r, fd;
 
 	draft = draft ? draft : &mine;

@@ -22,14 +22,29 @@ struct samples {
 	struct sample list[SAMPLES_MAX];
 };
 
-static inline struct wire_header *sample_header(struct sample *s)
+/* The bytes are declared as bytes: what else is written to them or read must be allowed to alias. */
+typedef struct wire_header sample_header_t __attribute__((may_alias));
+typedef struct wire_create sample_create_t __attribute__((may_alias));
+typedef struct wire_commit sample_commit_t __attribute__((may_alias));
+
+static inline sample_header_t *sample_header(struct sample *s)
 {
-	return (struct wire_header *)(void *)s->bytes;
+	return (sample_header_t *)(void *)s->bytes;
+}
+
+static inline sample_create_t *sample_create(struct sample *s)
+{
+	return (sample_create_t *)(void *)s->bytes;
+}
+
+static inline sample_commit_t *sample_commit(struct sample *s)
+{
+	return (sample_commit_t *)(void *)s->bytes;
 }
 
 /* Adds a message: its fixed part, then @tail bytes that look like text. */
-static inline struct sample *samples_add(struct samples *all, enum wire_type type, const void *fixed,
-					 size_t size, size_t tail)
+static inline struct sample *samples_add(struct samples *all, enum wire_type type,
+					 const void *fixed, size_t size, size_t tail)
 {
 	struct sample *s = &all->list[all->n++];
 
@@ -38,38 +53,42 @@ static inline struct sample *samples_add(struct samples *all, enum wire_type typ
 	memset(s->bytes + size, 'n', tail);
 	s->length = size + tail;
 	s->side = type < WIRE_REQUEST_END ? WIRE_TO_DAEMON : WIRE_TO_CLIENT;
-	*sample_header(s) = (struct wire_header){ .type = (uint16_t)type,
-						  .length = (uint32_t)s->length,
-						  .serial = (uint32_t)all->n };
+	*sample_header(s) = (sample_header_t){ .type = (uint16_t)type,
+					       .length = (uint32_t)s->length,
+					       .serial = (uint32_t)all->n };
 	return s;
 }
 
 /* SAMPLE(all, type, tail, struct wire_x, members...) */
-#define SAMPLE(all, type, tail, kind, ...)                                                              \
+#define SAMPLE(all, type, tail, kind, ...)                                                         \
 	samples_add(all, type, &(kind){ __VA_ARGS__ }, sizeof(kind), tail)
 
 static inline void samples_requests(struct samples *all)
 {
 	const uint64_t ref = ref_make(7, 42);
 
-	SAMPLE(all, WIRE_HELLO, 0, struct wire_hello, .version_min = 1, .version_max = 1, .label = "test");
+	SAMPLE(all, WIRE_HELLO, 0, struct wire_hello, .version_min = 1, .version_max = 1,
+	       .label = "test");
 	SAMPLE(all, WIRE_HELLO, 0, struct wire_hello, .version_min = 1, .version_max = 65535,
 	       .label = { "0123456789abcdef" });
-	SAMPLE(all, WIRE_LEDGER, 0, struct wire_ledger, .size = 4096, .layout = LEDGER_LAYOUT)->nfds = 1;
+	SAMPLE(all, WIRE_LEDGER, 0, struct wire_ledger, .size = 4096, .layout = LEDGER_LAYOUT)
+		->nfds = 1;
 	SAMPLE(all, WIRE_CREATE, 0, struct wire_create, .nbytes = 4096, .timeout_ns = -1);
-	SAMPLE(all, WIRE_CREATE, 255, struct wire_create, .nbytes = UINT64_MAX, .timeout_ns = INT64_MAX,
-	       .flags = WIRE_CREATE_AHEAD, .extra = WIRE_EXTRA_MAX, .name_len = 255);
+	SAMPLE(all, WIRE_CREATE, 255, struct wire_create, .nbytes = UINT64_MAX,
+	       .timeout_ns = INT64_MAX, .flags = WIRE_CREATE_AHEAD, .extra = WIRE_EXTRA_MAX,
+	       .name_len = 255);
 	SAMPLE(all, WIRE_COMMIT, 1, struct wire_commit, .ref = ref, .name_len = 1);
 	SAMPLE(all, WIRE_COMMIT, 64 * 8 + 255 + 1024, struct wire_commit, .ref = ref,
-	       .flags = WIRE_COMMIT_ANSWER, .dtype_code = 2, .dtype_bits = 32, .dtype_lanes = 1, .ndim = 64,
-	       .tensor_flags = 4, .name_len = 255, .meta_len = 1024);
+	       .flags = WIRE_COMMIT_ANSWER, .dtype_code = 2, .dtype_bits = 32, .dtype_lanes = 1,
+	       .ndim = 64, .tensor_flags = 4, .name_len = 255, .meta_len = 1024);
 	SAMPLE(all, WIRE_ABORT, 0, struct wire_ref, .ref = ref);
 	SAMPLE(all, WIRE_MAP, 0, struct wire_map, .segment = 3, .segment_generation = 9);
 	SAMPLE(all, WIRE_DELETE, 1, struct wire_delete, .name_len = 1);
 	SAMPLE(all, WIRE_DELETE, 255, struct wire_delete, .name_len = 255);
 	SAMPLE(all, WIRE_RELEASED, 0, struct wire_ref, .ref = ref);
 	SAMPLE(all, WIRE_LINK, 1, struct wire_link, .ref = ref, .name_len = 1);
-	SAMPLE(all, WIRE_LINK, 255 + 1024, struct wire_link, .ref = ref, .name_len = 255, .meta_len = 1024);
+	SAMPLE(all, WIRE_LINK, 255 + 1024, struct wire_link, .ref = ref, .name_len = 255,
+	       .meta_len = 1024);
 	SAMPLE(all, WIRE_CLIENTS, 0, struct wire_clients, .after = 0);
 	SAMPLE(all, WIRE_HOLDINGS, 0, struct wire_holdings, .id = 1, .slot = UINT32_MAX);
 	SAMPLE(all, WIRE_SETTLE, 0, struct wire_plain, .header = { 0 });
@@ -81,21 +100,25 @@ static inline void samples_replies(struct samples *all)
 	const uint64_t ref = ref_make(7, 42);
 
 	SAMPLE(all, WIRE_WELCOME, 0, struct wire_welcome, .version = 1, .client_generation = 1,
-	       .max_tensors = 1024, .catalog_size = 1 << 20, .catalog_layout = CATALOG_LAYOUT)->nfds = 1;
+	       .max_tensors = 1024, .catalog_size = 1 << 20, .catalog_layout = CATALOG_LAYOUT)
+		->nfds = 1;
 	SAMPLE(all, WIRE_READY, 0, struct wire_plain, .header = { 0 });
 	SAMPLE(all, WIRE_DRAFT, 0, struct wire_draft, .ref = ref, .segment = CATALOG_NONE);
-	SAMPLE(all, WIRE_DRAFT, 0, struct wire_draft, .ref = ref, .offset = 256, .segment_size = 4096,
-	       .segment = 5, .segment_generation = 1);
-	SAMPLE(all, WIRE_DRAFT, 0, struct wire_draft, .ref = ref, .segment_size = 4096, .segment = 5,
-	       .segment_generation = 1, .flags = WIRE_DRAFT_FD)->nfds = 1;
+	SAMPLE(all, WIRE_DRAFT, 0, struct wire_draft, .ref = ref, .offset = 256,
+	       .segment_size = 4096, .segment = 5, .segment_generation = 1);
+	SAMPLE(all, WIRE_DRAFT, 0, struct wire_draft, .ref = ref, .segment_size = 4096,
+	       .segment = 5, .segment_generation = 1, .flags = WIRE_DRAFT_FD)
+		->nfds = 1;
 	SAMPLE(all, WIRE_COMMITTED, 0, struct wire_committed, .version = UINT64_MAX);
 	SAMPLE(all, WIRE_SEGMENT, 0, struct wire_segment, .size = 4096)->nfds = 1;
 	SAMPLE(all, WIRE_DONE, 0, struct wire_plain, .header = { 0 });
 	SAMPLE(all, WIRE_CLIENT, 0, struct wire_client, .id = 1, .pid = 1, .label = "x");
 	SAMPLE(all, WIRE_HOLDING, 1, struct wire_holding, .version = 1, .name_len = 1);
-	SAMPLE(all, WIRE_HOLDING, 255, struct wire_holding, .version = 1, .name_len = 255, .retired = 1);
+	SAMPLE(all, WIRE_HOLDING, 255, struct wire_holding, .version = 1, .name_len = 255,
+	       .retired = 1);
 	SAMPLE(all, WIRE_ERROR, 0, struct wire_error_reply, .code = WIRE_E_INVALID);
-	SAMPLE(all, WIRE_ERROR, 512, struct wire_error_reply, .code = WIRE_E_NO_RESOURCES, .text_len = 512);
+	SAMPLE(all, WIRE_ERROR, 512, struct wire_error_reply, .code = WIRE_E_NO_RESOURCES,
+	       .text_len = 512);
 }
 
 static inline void samples_make(struct samples *all)

@@ -22,6 +22,8 @@
 #include "util/fd.h"
 #include "util/log.h"
 
+enum { QUEUED_MIN = 512 }; /* a message's sk_buff and its data have 768 bytes at least on 64-bit kernels */
+
 #define OVERFLOW_UID 65534 /* what users that this user namespace does not know look like */
 
 struct outgoing {
@@ -65,17 +67,23 @@ void peer_drop(struct peer *peer, bool clean)
 	peer->fd = fd_close(peer->fd);
 }
 
-/* Descriptors in a socket's queue count against our limit for all clients: each may leave only so many there. */
+/*
+ * Descriptors in a socket's queue count against our limit for all clients: each may leave only so many there. How many
+ * it has received nobody tells, but no message takes less of the queue than QUEUED_MIN, so that its fill bounds them.
+ */
 static bool peer_may_get_fd(struct peer *peer)
 {
-	int unread;
+	int queued;
+	unsigned unread;
 
 	if (peer->fds_unread < WIRE_FDS_UNREAD_MAX)
 		return true;
-	if (ioctl(peer->fd, SIOCOUTQ, &unread) || unread > 0)
+	if (ioctl(peer->fd, SIOCOUTQ, &queued))
 		return false;
-	peer->fds_unread = 0;
-	return true;
+	unread = ((unsigned)queued + QUEUED_MIN - 1) / QUEUED_MIN;
+	if (peer->fds_unread > unread)
+		peer->fds_unread = unread;
+	return peer->fds_unread < WIRE_FDS_UNREAD_MAX;
 }
 
 static int peer_send_now(struct peer *peer, const void *message, int fd_peek)

@@ -144,8 +144,8 @@ void server_settle(struct server *server)
 	if (!server->stopping)
 		warm_settle(server);
 	space_settle(server);
+	state_publish_numbers(&server->state); /* before somebody is told that all is done */
 	settle_answer(server);
-	state_publish_numbers(&server->state);
 	if (!server->stopping)
 		idle_settle(server);
 }

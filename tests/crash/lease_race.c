@@ -308,8 +308,14 @@ static void consumer_fault(struct consumer *c, _Atomic uint64_t *count, const ch
 
 static void verify(struct consumer *c, const struct kept *k)
 {
-	if (!is_whole(k->tensor->dl_tensor.data, k->name, k->version))
-		consumer_fault(c, &c->shared->bad, "BAD", k->name, k->version);
+	struct stamp first;
+
+	if (is_whole(k->tensor->dl_tensor.data, k->name, k->version))
+		return;
+	memcpy(&first, k->tensor->dl_tensor.data, sizeof(first));
+	fprintf(stderr, "says name %llu version %llu block %llu\n", (unsigned long long)first.name,
+		(unsigned long long)first.version, (unsigned long long)first.block);
+	consumer_fault(c, &c->shared->bad, "BAD", k->name, k->version);
 }
 
 static void get_one(struct consumer *c, tl_info *info)
@@ -414,6 +420,9 @@ static void race(struct test_daemon *d, double seconds)
 	struct role roles[PRODUCERS + CONSUMERS];
 	struct timespec ts = { .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9) };
 
+	char *log;
+	int failed = 0;
+
 	must(shared != MAP_FAILED);
 	for (unsigned i = 0; i < PRODUCERS; i++) {
 		roles[i] = (struct role){ shared, i };
@@ -427,9 +436,16 @@ static void race(struct test_daemon *d, double seconds)
 	nanosleep(&ts, NULL); /* the duration of the race; nothing waits for anything */
 	atomic_store(&shared->stop, true);
 	for (unsigned i = 0; i < CONSUMERS; i++)
-		child_must_succeed(&consumers[i]);
+		failed |= child_wait(&consumers[i]);
 	for (unsigned i = 0; i < PRODUCERS; i++)
-		child_must_succeed(&producers[i]);
+		failed |= child_wait(&producers[i]);
+	if (failed || !td_alive(d)) {
+		log = td_log(d);
+		print_error("the daemon's log:\n%s\n", log);
+		free(log);
+	}
+	must(td_alive(d));
+	must_be(failed, 0);
 	print_message("%llu gets, %llu of them kept, %llu commits, %llu errors, %llu bad\n",
 		      (unsigned long long)shared->gets, (unsigned long long)shared->kept,
 		      (unsigned long long)shared->commits, (unsigned long long)shared->errors,

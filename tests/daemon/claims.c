@@ -13,13 +13,19 @@ struct description {
 	int64_t shape[64];
 };
 
-static int commit_as(struct raw *rc, uint64_t ref, const char *name, size_t name_len, const struct description *d)
+static int commit_as(struct raw *rc, uint64_t ref, const char *name, size_t name_len,
+		     const struct description *d)
 {
 	struct {
 		struct wire_commit fixed;
 		unsigned char tail[64 * 8 + 256];
-	} c = { .fixed = { .ref = ref, .flags = WIRE_COMMIT_ANSWER, .dtype_code = d->code, .dtype_bits = d->bits,
-			   .dtype_lanes = d->lanes, .ndim = d->ndim, .name_len = (uint16_t)name_len } };
+	} c = { .fixed = { .ref = ref,
+			   .flags = WIRE_COMMIT_ANSWER,
+			   .dtype_code = d->code,
+			   .dtype_bits = d->bits,
+			   .dtype_lanes = d->lanes,
+			   .ndim = d->ndim,
+			   .name_len = (uint16_t)name_len } };
 	size_t shape_bytes = d->ndim * sizeof(int64_t);
 	struct conn_message m;
 
@@ -91,7 +97,8 @@ static void refs_that_never_were_are_gone_or_ignored(void **state)
 	before = td_status(&d);
 	{
 		const uint64_t refs[] = { draft.ref,
-					  ref_make(ref_generation(draft.ref) + 1, ref_slot(draft.ref)),
+					  ref_make(ref_generation(draft.ref) + 1,
+						   ref_slot(draft.ref)),
 					  ref_make(1, 255),
 					  ref_make(1, 256),
 					  ref_make(1, 0xffffff),
@@ -102,7 +109,8 @@ static void refs_that_never_were_are_gone_or_ignored(void **state)
 			must_be(rc_ref(&rc, WIRE_RELEASED, refs[i]), 0);
 			must_be(rc_ref(&rc, WIRE_ABORT, refs[i]), 0);
 			must_be(rc_commit(&rc, refs[i], "b", 1), WIRE_E_GONE);
-			must_be(rc_link(&rc, refs[i], "b"), WIRE_E_GONE); /* not held, not even the first */
+			must_be(rc_link(&rc, refs[i], "b"),
+				WIRE_E_GONE); /* not held, not even the first */
 		}
 	}
 	after = td_status(&d);
@@ -141,10 +149,12 @@ static void a_dead_segment_is_not_mapped(void **state)
 
 static void sizes_that_overflow_never_fit(void **state)
 {
-	static const uint64_t sizes[] = { UINT64_MAX,	    UINT64_MAX - 1,    UINT64_MAX - 255,
-					  UINT64_MAX - 4095, UINT64_MAX - 4096, (uint64_t)INT64_MAX,
-					  1ULL << 63,	    (1ULL << 63) + 1,  UINT64_MAX - 2 * MIB + 1,
-					  1ULL << 62,	    64 * MIB + 1 };
+	static const uint64_t sizes[] = {
+		UINT64_MAX,	   UINT64_MAX - 1,    UINT64_MAX - 255,
+		UINT64_MAX - 4095, UINT64_MAX - 4096, (uint64_t)INT64_MAX,
+		1ULL << 63,	   (1ULL << 63) + 1,  UINT64_MAX - 2 * MIB + 1,
+		1ULL << 62,	   64 * MIB + 1
+	};
 	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB);
 	struct raw rc = rc_open(&d);
 	struct tl_status before = td_status(&d), after;
@@ -153,7 +163,8 @@ static void sizes_that_overflow_never_fit(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		int64_t start = now_ns();
-		int r = rc_create(&rc, "a", sizes[i], -1, &draft); /* at once, in spite of the timeout */
+		int r = rc_create(&rc, "a", sizes[i], -1,
+				  &draft); /* at once, in spite of the timeout */
 
 		must(r == WIRE_E_NO_SPACE || r == WIRE_E_INVALID);
 		must(now_ns() - start < SECOND);
@@ -168,18 +179,18 @@ static void sizes_that_overflow_never_fit(void **state)
 static void descriptions_that_do_not_fit_abort_the_draft(void **state)
 {
 	static const struct description wrong[] = {
-		{ 1, 8, 1, 1, { 1001 } },			  /* a byte more than the draft has */
-		{ 1, 8, 1, 1, { -1 } },				  /* negative */
+		{ 1, 8, 1, 1, { 1001 } }, /* a byte more than the draft has */
+		{ 1, 8, 1, 1, { -1 } },	  /* negative */
 		{ 1, 8, 1, 1, { INT64_MIN } },
-		{ 1, 8, 1, 2, { INT64_MAX, INT64_MAX } },	  /* overflows */
-		{ 1, 8, 1, 2, { 1LL << 32, 1LL << 32 } },	  /* product is 2^64 */
+		{ 1, 8, 1, 2, { INT64_MAX, INT64_MAX } }, /* overflows */
+		{ 1, 8, 1, 2, { 1LL << 32, 1LL << 32 } }, /* product is 2^64 */
 		{ 1, 8, 1, 2, { 1LL << 61, 8 } },
-		{ 2, 64, 1, 1, { 1LL << 61 } },			  /* bytes are 2^64 */
+		{ 2, 64, 1, 1, { 1LL << 61 } }, /* bytes are 2^64 */
 		{ 2, 64, 65535, 2, { 1LL << 31, 1LL << 31 } },
-		{ 1, 0, 1, 1, { 1 } },				  /* no bits */
-		{ 1, 8, 0, 1, { 1 } },				  /* no lanes */
-		{ 200, 8, 1, 1, { 1 } },			  /* no such type */
-		{ 2, 7, 1, 1, { 1 } },				  /* a float of 7 bits */
+		{ 1, 0, 1, 1, { 1 } },	 /* no bits */
+		{ 1, 8, 0, 1, { 1 } },	 /* no lanes */
+		{ 200, 8, 1, 1, { 1 } }, /* no such type */
+		{ 2, 7, 1, 1, { 1 } },	 /* a float of 7 bits */
 	};
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
@@ -212,17 +223,21 @@ static void a_commit_wants_no_more_room_than_was_asked_for(void **state)
 	(void)state;
 	for (int i = 0; i < 64; i++)
 		deep.shape[i] = 1;
-	must_be(rc_create(&rc, "a", 1, 0, &draft), 0);			/* with no extra */
-	must_be(commit_as(&rc, draft.ref, "a", 1, &deep), WIRE_E_INVALID); /* 64 sizes do not fit into the row */
+	must_be(rc_create(&rc, "a", 1, 0, &draft), 0); /* with no extra */
+	must_be(commit_as(&rc, draft.ref, "a", 1, &deep),
+		WIRE_E_INVALID); /* 64 sizes do not fit into the row */
 	must_be(td_status(&d).drafts, 0);
 	rc_goodbye(&rc);
 }
 
 static void wrong_names_are_refused_everywhere(void **state)
 {
-	static const char *const names[] = { "/",      "/a",	 "a/",	   "a//b",    ".",	   "..",      "a/../b",
-					     "a/.",    "a\nb",	 "\x7f",   "a\033[2J", "\xff",	   "\xc0\x80", "\xed\xa0\x80",
-					     "\xf4\x90\x80\x80", "a\xc3" };
+	static const char *const names[] = {
+		"/",	    "/a",     "a/",	  "a//b",	  ".",
+		"..",	    "a/../b", "a/.",	  "a\nb",	  "\x7f",
+		"a\033[2J", "\xff",   "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80",
+		"a\xc3"
+	};
 	cleanup_td struct test_daemon d = td_start();
 	struct description byte = { .code = 1, .bits = 8, .lanes = 1, .ndim = 1, .shape = { 1 } };
 	struct raw rc = rc_open(&d);
@@ -235,7 +250,8 @@ static void wrong_names_are_refused_everywhere(void **state)
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		must_be(rc_create(&rc, names[i], 1, 0, &draft), WIRE_E_INVALID);
 		must_be(rc_create(&rc, NULL, 1, 0, &draft), 0);
-		must_be(commit_as(&rc, draft.ref, names[i], strlen(names[i]), &byte), WIRE_E_INVALID);
+		must_be(commit_as(&rc, draft.ref, names[i], strlen(names[i]), &byte),
+			WIRE_E_INVALID);
 		must_be(rc_link(&rc, good.ref, names[i]), WIRE_E_INVALID);
 		r = rc_delete(&rc, names[i]);
 		must(r == WIRE_E_INVALID || r == WIRE_E_NOT_FOUND);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line as its users run it: the real program against a real daemon. */
-#include "tests/cli/run.h"
+#include "tests/cli/files.h"
 
 /* ---- Exit codes and errors ----------------------------------------------------------------- */
 
@@ -83,8 +83,8 @@ static void put_starts_a_daemon_where_none_runs_and_ls_does_not(void **state)
 {
 	cleanup_td struct test_daemon d = td_start(0); /* for its directory */
 	struct path runtime = in(&d, "xdg"), file = in(&d, "a.npy");
-	char *old = getenv("XDG_RUNTIME_DIR") ? strdup(getenv("XDG_RUNTIME_DIR")) : NULL;
-	const char *daemon = getenv("TL_TEST_DAEMON");
+	const char *daemon = getenv("TL_TEST_DAEMON"), *runtime_before = getenv("XDG_RUNTIME_DIR");
+	char *old = runtime_before ? strdup(runtime_before) : NULL;
 
 	(void)state;
 	SKIP_UNLESS(access("/run/tensorlease/socket", F_OK), "a system daemon runs here");
@@ -228,6 +228,16 @@ static void get_knows_all_types(void **state)
 	} cases[] = {
 		{ kDLBfloat, 16, 1, { 0x80, 0x3f, 0x20, 0xc0 }, "bfloat16", "1 -2.5" },
 		{ kDLFloat, 16, 1, { 0x00, 0x3c, 0x00, 0xfc }, "float16", "1 -inf" },
+		{ kDLFloat8_e3m4, 8, 1, { 0x30, 0x70 }, "float8_e3m4", "1 inf" },
+		{ kDLFloat8_e4m3, 8, 1, { 0x38, 0x79 }, "float8_e4m3", "1 nan" },
+		{ kDLFloat8_e4m3b11fnuz, 8, 1, { 0x58, 0x80 }, "float8_e4m3b11fnuz", "1 nan" },
+		{ kDLFloat8_e5m2fnuz, 8, 1, { 0x40, 0x80 }, "float8_e5m2fnuz", "1 nan" },
+		{ kDLOpaqueHandle,
+		  64,
+		  1,
+		  { 0 },
+		  "opaque64",
+		  "(not shown for this type or device)" },
 		{ kDLFloat8_e4m3fn, 8, 1, { 0x38, 0x7f }, "float8_e4m3fn", "1 nan" },
 		{ kDLFloat8_e4m3fnuz, 8, 1, { 0x40, 0x80 }, "float8_e4m3fnuz", "1 nan" },
 		{ kDLFloat8_e5m2, 8, 1, { 0x3c, 0xfc }, "float8_e5m2", "1 -inf" },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* .npy files through the command line, a daemon and back. */
-#include "tests/cli/run.h"
+#include "tests/cli/files.h"
 
 /* ---- Round trips --------------------------------------------------------------------------- */
 

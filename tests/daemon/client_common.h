@@ -13,9 +13,11 @@
 
 static inline DLTensor bytes_tensor(void *data, const int64_t *shape)
 {
-	return (DLTensor){
-		.data = data, .device = { kDLCPU, 0 }, .ndim = 1, .dtype = U8, .shape = (int64_t *)shape
-	};
+	return (DLTensor){ .data = data,
+			   .device = { kDLCPU, 0 },
+			   .ndim = 1,
+			   .dtype = U8,
+			   .shape = (int64_t *)shape };
 }
 
 /* Publishes @n bytes of @value; the version. */

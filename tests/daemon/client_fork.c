@@ -245,7 +245,8 @@ static void *busy_thread(void *arg)
 	for (unsigned i = 0; !atomic_load(&b->stop); i++) {
 		DLManagedTensorVersioned *t = get(b->client, "f/2");
 
-		must(all_bytes(t, *(unsigned char *)t->dl_tensor.data, (size_t)t->dl_tensor.shape[0]));
+		must(all_bytes(t, *(unsigned char *)t->dl_tensor.data,
+			       (size_t)t->dl_tensor.shape[0]));
 		drop(t);
 		if (i % 64 == 0)
 			put_bytes(b->client, "f/2", (int)(i & 127), 1600);
@@ -293,12 +294,9 @@ static void forking_while_threads_are_at_work(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_child_reads_on),
-		TEST(a_childs_end_gives_everything_back),
-		TEST(drafts_stay_the_parents),
-		TEST(a_closed_clients_tensors_are_inherited_too),
-		TEST(grandchildren_hold_too),
-		TEST(forking_while_threads_are_at_work),
+		TEST(a_child_reads_on),	       TEST(a_childs_end_gives_everything_back),
+		TEST(drafts_stay_the_parents), TEST(a_closed_clients_tensors_are_inherited_too),
+		TEST(grandchildren_hold_too),  TEST(forking_while_threads_are_at_work),
 	};
 
 	return RUN(tests);

@@ -84,7 +84,8 @@ static void *hammer(void *arg)
 
 		snprintf(name, sizeof(name), "h/%d", which);
 		if (h->producer) {
-			put_bytes(h->client, name, rand_r(&h->seed) & 255, which == 4 ? 70000 : 100 << which);
+			put_bytes(h->client, name, rand_r(&h->seed) & 255,
+				  which == 4 ? 70000 : 100 << which);
 			continue;
 		}
 		must_be(tl_get(h->client, name, i % 16 ? NULL : &cow, &t), 0);
@@ -180,10 +181,8 @@ static void a_daemon_that_is_full_says_so(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_tensor_outlives_its_client),
-		TEST(closing_aborts_drafts),
-		TEST(threads_share_a_client),
-		TEST(clients_come_and_go),
+		TEST(a_tensor_outlives_its_client),  TEST(closing_aborts_drafts),
+		TEST(threads_share_a_client),	     TEST(clients_come_and_go),
 		TEST(a_daemon_that_is_full_says_so),
 	};
 

@@ -113,7 +113,8 @@ static void a_view_of_an_exported_draft_is_committed(void **state)
 	must_be(tl_draft_export(create_bytes(client, "d", 4096), &exported), 0);
 	memset(exported->dl_tensor.data, 7, 4096);
 	foreign_init(&f, exported->dl_tensor.data, 4096, NULL);
-	f.managed.dl_tensor.ndim = 3; /* another shape and type over the same bytes, and fewer of them */
+	f.managed.dl_tensor
+		.ndim = 3; /* another shape and type over the same bytes, and fewer of them */
 	f.dims[0] = 10;
 	f.dims[1] = 5;
 	f.dims[2] = 20;
@@ -153,6 +154,30 @@ static void an_unpublished_export_is_aborted(void **state)
 	drop(b);
 	must_be(td_status(&d).drafts, 0);
 	must_be(td_status(&d).clients, 0);
+}
+
+static void a_lost_export_is_copied_to_the_next_daemon(void **state)
+{
+	struct test_daemon first = td_start();
+	cleanup_td struct test_daemon second = { .pid = 0 };
+	tl_client *client = td_connect(&first);
+	DLManagedTensorVersioned *exported, *t;
+	bool copied = false;
+	uint64_t version;
+
+	(void)state;
+	must_be(tl_draft_export(create_bytes(client, "a", 100000), &exported), 0);
+	memset(exported->dl_tensor.data, 1, 100000);
+	td_kill(&first);
+	must_be(tl_publish(client, "e", exported, NULL, &copied, &version),
+		-ENOTCONN); /* still ours */
+	second = td_start(.socket = first.socket);
+	must_be(tl_publish(client, "e", exported, NULL, &copied, &version), 0);
+	must(copied);
+	t = get(client, "e");
+	must(all_bytes(t, 1, 100000));
+	drop(t);
+	tl_close(client);
 }
 
 static void a_leased_tensor_gets_another_name(void **state)
@@ -248,6 +273,7 @@ int main(void)
 		TEST(an_exported_draft_is_not_copied),
 		TEST(a_view_of_an_exported_draft_is_committed),
 		TEST(an_unpublished_export_is_aborted),
+		TEST(a_lost_export_is_copied_to_the_next_daemon),
 		TEST(a_leased_tensor_gets_another_name),
 		TEST(a_foreign_wrapper_of_a_lease_is_recognised),
 		TEST(a_private_copy_is_copied),

@@ -3,16 +3,16 @@
 #include "tests/daemon/client_common.h"
 
 static const DLDataType all_types[] = {
-	{ 0, 1, 1 },  { 0, 2, 1 },  { 0, 4, 1 },   { 0, 8, 1 },	   { 0, 16, 1 },  { 0, 32, 1 }, { 0, 64, 1 },
-	{ 1, 1, 1 },  { 1, 2, 1 },  { 1, 4, 1 },   { 1, 8, 1 },	   { 1, 16, 1 },  { 1, 32, 1 }, { 1, 64, 1 },
-	{ 2, 16, 1 }, { 2, 32, 1 }, { 2, 64, 1 },  { 3, 64, 1 },   { 4, 16, 1 },  { 5, 64, 1 }, { 5, 128, 1 },
-	{ 6, 8, 1 },  { 7, 8, 1 },  { 8, 8, 1 },   { 9, 8, 1 },	   { 10, 8, 1 },  { 11, 8, 1 }, { 12, 8, 1 },
-	{ 13, 8, 1 }, { 14, 8, 1 }, { 15, 6, 1 },  { 16, 6, 1 },   { 17, 4, 1 },  { 17, 4, 2 }, { 2, 32, 4 },
-	{ 0, 8, 3 },
+	{ 0, 1, 1 },  { 0, 2, 1 },  { 0, 4, 1 },   { 0, 8, 1 },	 { 0, 16, 1 }, { 0, 32, 1 },
+	{ 0, 64, 1 }, { 1, 1, 1 },  { 1, 2, 1 },   { 1, 4, 1 },	 { 1, 8, 1 },  { 1, 16, 1 },
+	{ 1, 32, 1 }, { 1, 64, 1 }, { 2, 16, 1 },  { 2, 32, 1 }, { 2, 64, 1 }, { 3, 64, 1 },
+	{ 4, 16, 1 }, { 5, 64, 1 }, { 5, 128, 1 }, { 6, 8, 1 },	 { 7, 8, 1 },  { 8, 8, 1 },
+	{ 9, 8, 1 },  { 10, 8, 1 }, { 11, 8, 1 },  { 12, 8, 1 }, { 13, 8, 1 }, { 14, 8, 1 },
+	{ 15, 6, 1 }, { 16, 6, 1 }, { 17, 4, 1 },  { 17, 4, 2 }, { 2, 32, 4 }, { 0, 8, 3 },
 };
 
-static void a_tensor_is_what_was_put(const DLManagedTensorVersioned *t, const DLTensor *source, const void *bytes,
-				     size_t n)
+static void a_tensor_is_what_was_put(const DLManagedTensorVersioned *t, const DLTensor *source,
+				     const void *bytes, size_t n)
 {
 	const DLTensor *got = &t->dl_tensor;
 
@@ -42,7 +42,10 @@ static void every_type_comes_back(void **state)
 	for (size_t i = 0; i < sizeof(data); i++)
 		data[i] = (unsigned char)(i * 7 + 1);
 	for (size_t i = 0; i < sizeof(all_types) / sizeof(*all_types); i++) {
-		DLTensor source = { .data = data, .device = { kDLCPU, 0 }, .ndim = 2, .dtype = all_types[i],
+		DLTensor source = { .data = data,
+				    .device = { kDLCPU, 0 },
+				    .ndim = 2,
+				    .dtype = all_types[i],
 				    .shape = shape };
 		unsigned char expected[sizeof(data)];
 		DLManagedTensorVersioned *t;
@@ -72,7 +75,8 @@ static void padded_types_take_a_byte_each(void **state)
 	int64_t shape[1] = { 9 };
 	unsigned char data[9] = { 1, 2, 3, 4, 5, 6, 7, 8, 9 };
 	DLTensor source = bytes_tensor(data, shape);
-	tl_put_options o = { .size = sizeof(o), .flags = DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED };
+	tl_put_options o = { .size = sizeof(o),
+			     .flags = DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED };
 	DLManagedTensorVersioned *t;
 	tl_info info;
 
@@ -83,7 +87,8 @@ static void padded_types_take_a_byte_each(void **state)
 	must_be(tl_put(client, "packed", &source, &o, &(uint64_t){ 0 }), 0);
 	t = get(client, "padded");
 	a_tensor_is_what_was_put(t, &source, data, 9);
-	must_be(t->flags, DLPACK_FLAG_BITMASK_READ_ONLY | DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
+	must_be(t->flags,
+		DLPACK_FLAG_BITMASK_READ_ONLY | DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 	must_be(tl_tensor_info(t, &info), 0);
 	must_be(info.nbytes, 9);
 	drop(t);
@@ -165,10 +170,15 @@ static void any_strides_are_put_in_c_order(void **state)
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
 	int32_t data[4][6], transposed[6][4], reversed[6];
-	int64_t shape_t[2] = { 6, 4 }, strides_t[2] = { 1, 6 }, shape_r[1] = { 6 }, strides_r[1] = { -1 };
+	int64_t shape_t[2] = { 6, 4 }, strides_t[2] = { 1, 6 }, shape_r[1] = { 6 },
+		strides_r[1] = { -1 };
 	int64_t zero[1] = { 0 };
-	DLTensor source = { .data = data, .device = { kDLCPU, 0 }, .ndim = 2, .dtype = { 0, 32, 1 },
-			    .shape = shape_t, .strides = strides_t };
+	DLTensor source = { .data = data,
+			    .device = { kDLCPU, 0 },
+			    .ndim = 2,
+			    .dtype = { 0, 32, 1 },
+			    .shape = shape_t,
+			    .strides = strides_t };
 	DLManagedTensorVersioned *t;
 
 	(void)state;
@@ -183,8 +193,13 @@ static void any_strides_are_put_in_c_order(void **state)
 
 	for (int i = 0; i < 6; i++)
 		reversed[i] = data[1][5 - i];
-	source = (DLTensor){ .data = data, .device = { kDLCPU, 0 }, .ndim = 1, .dtype = { 0, 32, 1 },
-			     .shape = shape_r, .strides = strides_r, .byte_offset = 11 * sizeof(int32_t) };
+	source = (DLTensor){ .data = data,
+			     .device = { kDLCPU, 0 },
+			     .ndim = 1,
+			     .dtype = { 0, 32, 1 },
+			     .shape = shape_r,
+			     .strides = strides_r,
+			     .byte_offset = 11 * sizeof(int32_t) };
 	must_be(tl_put(client, "r", &source, NULL, &(uint64_t){ 0 }), 0);
 	t = get(client, "r");
 	a_tensor_is_what_was_put(t, &source, reversed, sizeof(reversed));
@@ -212,8 +227,12 @@ static void metadata_of_any_length_comes_back(void **state)
 		meta[i] = (unsigned char)(i * 11 + 3);
 	for (size_t n = 0; n <= TL_METADATA_MAX; n += n < 70 ? 1 : 53) {
 		for (int ndim = 1; ndim <= 7; ndim += 3) {
-			tl_put_options o = { .size = sizeof(o), .metadata = meta, .metadata_size = n };
-			tl_spec spec = { .size = sizeof(spec), .shape = shape, .ndim = ndim, .dtype = U8 };
+			tl_put_options o = { .size = sizeof(o),
+					     .metadata = meta,
+					     .metadata_size = n };
+			tl_spec spec = {
+				.size = sizeof(spec), .shape = shape, .ndim = ndim, .dtype = U8
+			};
 			DLTensor source = bytes_tensor(data, shape);
 			tl_draft *draft;
 
@@ -234,7 +253,9 @@ static void metadata_of_any_length_comes_back(void **state)
 		}
 	}
 	{
-		tl_put_options o = { .size = sizeof(o), .metadata = meta, .metadata_size = TL_METADATA_MAX + 1 };
+		tl_put_options o = { .size = sizeof(o),
+				     .metadata = meta,
+				     .metadata_size = TL_METADATA_MAX + 1 };
 		DLTensor source = bytes_tensor(data, shape);
 
 		must_be(tl_put(client, "m", &source, &o, NULL), -EINVAL);
@@ -289,9 +310,12 @@ static void a_write_to_a_private_copy_is_seen_by_nobody(void **state)
 		must_be((uintptr_t)a->dl_tensor.data % TL_ALIGNMENT, 0);
 		must(all_bytes(a, 1, sizes[i]) && all_bytes(b, 1, sizes[i]));
 		memset(a->dl_tensor.data, 2, sizes[i]);
-		must(all_bytes(a, 2, sizes[i]) && all_bytes(b, 1, sizes[i]) && all_bytes(shared, 1, sizes[i]));
-		put_bytes(client, "cow", 3, sizes[i]); /* what they share stays while they hold it */
-		must(all_bytes(a, 2, sizes[i]) && all_bytes(b, 1, sizes[i]) && all_bytes(shared, 1, sizes[i]));
+		must(all_bytes(a, 2, sizes[i]) && all_bytes(b, 1, sizes[i]) &&
+		     all_bytes(shared, 1, sizes[i]));
+		put_bytes(client, "cow", 3,
+			  sizes[i]); /* what they share stays while they hold it */
+		must(all_bytes(a, 2, sizes[i]) && all_bytes(b, 1, sizes[i]) &&
+		     all_bytes(shared, 1, sizes[i]));
 		drop(a);
 		drop(b);
 		drop(shared);
@@ -333,12 +357,14 @@ static void bad_arguments_are_named(void **state)
 	put_bytes(client, "a", 1, 1);
 	must_be(tl_get(client, "a", &o, &t), -EINVAL);
 	must(strstr(tl_last_error(), "tl_get_options"));
-	((tl_get_options *)larger)->size = sizeof(larger); /* of a later version: fine while the rest is 0 */
+	((tl_get_options *)larger)->size = sizeof(
+		larger); /* of a later version: fine while the rest is 0 */
 	must_be(tl_get(client, "a", (tl_get_options *)larger, &t), 0);
 	drop(t);
 	larger[sizeof(larger) - 1] = 1;
 	must_be(tl_get(client, "a", (tl_get_options *)larger, &t), -EINVAL);
-	must_be(tl_tensor_info(&(DLManagedTensorVersioned){ 0 }, &(tl_info){ .version = 0 }), -EINVAL);
+	must_be(tl_tensor_info(&(DLManagedTensorVersioned){ 0 }, &(tl_info){ .version = 0 }),
+		-EINVAL);
 	tl_close(client);
 }
 
@@ -400,7 +426,8 @@ static void what_there_is_can_be_listed(void **state)
 	must_be(me.bytes_held, 100);
 	must(strlen(me.label) > 0);
 	must_be(tl_list_holdings(client, me.id, collect_holding, &h), 0);
-	must(!strcmp(h.name, "other") && h.retired && h.version == 1 && h.leases == 1 && h.nbytes == 100);
+	must(!strcmp(h.name, "other") && h.retired && h.version == 1 && h.leases == 1 &&
+	     h.nbytes == 100);
 	must_be(tl_list_holdings(client, me.id + 100, collect_holding, &h), -ENOENT);
 	must_be(tl_get_status(client, &status), 0);
 	must_be(status.tensors, 7);

@@ -51,7 +51,9 @@ struct waiter {
 static void *wait_for_second(void *arg)
 {
 	struct waiter *w = arg;
-	tl_get_options o = { .size = sizeof(o), .timeout_ns = -1, .newer_than = 1, .spin_ns = w->spin_ns };
+	tl_get_options o = {
+		.size = sizeof(o), .timeout_ns = -1, .newer_than = 1, .spin_ns = w->spin_ns
+	};
 	DLManagedTensorVersioned *t;
 	int r;
 
@@ -69,7 +71,9 @@ static void sleepers_and_spinners_see_a_commit(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d), *producer = td_connect(&d);
-	struct waiter w[4] = { { .spin_ns = 0 }, { .spin_ns = SECOND }, { .spin_ns = 0 }, { .spin_ns = MS } };
+	struct waiter w[4] = {
+		{ .spin_ns = 0 }, { .spin_ns = SECOND }, { .spin_ns = 0 }, { .spin_ns = MS }
+	};
 	pthread_t threads[4];
 
 	(void)state;

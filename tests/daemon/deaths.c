@@ -12,7 +12,10 @@
 
 static tl_draft *lib_create(tl_client *client, const char *name, int64_t nbytes)
 {
-	tl_spec spec = { .size = sizeof(spec), .shape = &nbytes, .ndim = 1, .dtype = { .code = 1, .bits = 8, .lanes = 1 } };
+	tl_spec spec = { .size = sizeof(spec),
+			 .shape = &nbytes,
+			 .ndim = 1,
+			 .dtype = { .code = 1, .bits = 8, .lanes = 1 } };
 	tl_draft *draft = NULL;
 
 	must_be(tl_create(client, name, &spec, &draft), 0);
@@ -75,7 +78,8 @@ static void a_killed_consumers_leases_vanish(void **state)
 	s = td_status(&d);
 	must_be(s.clients, 1);
 	must_be(s.retired, 0);
-	must(s.bytes_used <= used - MIB); /* what the dead may still have mapped is not kept warm either */
+	must(s.bytes_used <=
+	     used - MIB); /* what the dead may still have mapped is not kept warm either */
 	must_be(rc_put(&rc, "a", MIB, 2, NULL), 0);
 	rc_goodbye(&rc);
 }
@@ -100,7 +104,8 @@ static void leases_of_the_killed_are_gone_in_a_moment(void **state)
 		must_be(row_word_state(atomic_load(&rc_row(&rc, draft.ref)->word)), ROW_RETIRED);
 		child_kill(&c);
 		start = now_ns();
-		while (atomic_load(&rc_row(&rc, draft.ref)->word) == row_word(ref_generation(draft.ref), ROW_RETIRED))
+		while (atomic_load(&rc_row(&rc, draft.ref)->word) ==
+		       row_word(ref_generation(draft.ref), ROW_RETIRED))
 			must(now_ns() - start < SECOND);
 		longest = now_ns() - start > longest ? now_ns() - start : longest;
 	}
@@ -264,9 +269,10 @@ static void a_lost_reader_takes_no_new_lease(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw producer = rc_open(&d), reader = rc_open(&d);
-	const _Atomic uint64_t *mine =
-		(const _Atomic uint64_t *)(const void *)((const char *)reader.catalog + reader.catalog->off_clients) +
-		reader.welcome.client_index;
+	const _Atomic uint64_t
+		*mine = (const _Atomic uint64_t *)(const void *)((const char *)reader.catalog +
+								 reader.catalog->off_clients) +
+			reader.welcome.client_index;
 
 	(void)state;
 	must_be(atomic_load(mine), live_word(reader.welcome.client_generation));
@@ -275,7 +281,8 @@ static void a_lost_reader_takes_no_new_lease(void **state)
 	must(atomic_load(mine) != live_word(reader.welcome.client_generation));
 	rc_close(&reader);
 	reader = rc_open(&d); /* the same place perhaps, but never the same word */
-	must(atomic_load(mine) == 0 || reader.welcome.client_index != 0 || reader.welcome.client_generation > 1);
+	must(atomic_load(mine) == 0 || reader.welcome.client_index != 0 ||
+	     reader.welcome.client_generation > 1);
 	rc_goodbye(&reader);
 	rc_goodbye(&producer);
 }
@@ -356,7 +363,8 @@ static int work_until_killed(const struct test_daemon *d, void *arg)
 			if (held[k])
 				held[k]->deleter(held[k]);
 			held[k] = NULL;
-			if (tl_get(client, name, NULL, &held[k]) == 0) { /* one value all over, or it is torn */
+			if (tl_get(client, name, NULL, &held[k]) ==
+			    0) { /* one value all over, or it is torn */
 				const unsigned char *p = held[k]->dl_tensor.data;
 
 				bytes_must_be(p, p[0], (size_t)held[k]->dl_tensor.shape[0]);
@@ -391,7 +399,8 @@ static void kill_9_anywhere_costs_nobody_anything(void **state)
 				;
 			kill(c->pid, SIGKILL);
 			status = child_wait(c);
-			must(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL); /* it did not fail before */
+			must(WIFSIGNALED(status) &&
+			     WTERMSIG(status) == SIGKILL); /* it did not fail before */
 		}
 		samples_random(&seed);
 		*c = child_start(&d, work_until_killed, &seed);

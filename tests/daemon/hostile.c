@@ -134,8 +134,8 @@ static void malformed_messages_of_all_kinds_change_nothing(void **state)
 			longest = t > longest ? t : longest;
 		}
 	}
-	print_message("%u malformed messages; the longest round of honest work took %.3f ms\n", rounds,
-		      (double)longest / 1e6);
+	print_message("%u malformed messages; the longest round of honest work took %.3f ms\n",
+		      rounds, (double)longest / 1e6);
 	must(longest < 2 * SECOND);
 	must_be_as(&d, &before);
 	rc_goodbye(&honest);
@@ -160,20 +160,22 @@ static void valid_messages_with_random_contents_change_nothing(void **state)
 	rc = rc_open(&d);
 	for (unsigned i = 0; i < rounds; i++) {
 		struct sample s = all.list[samples_random(&seed) % all.n];
-		struct wire_header *h = sample_header(&s);
+		sample_header_t *h = sample_header(&s);
 		const char *why;
 
 		for (unsigned k = samples_random(&seed) % 8; k > 0; k--) {
 			size_t at = 16 + samples_random(&seed) % 48;
 
 			if (at < s.length)
-				s.bytes[at] = (unsigned char)(samples_random(&seed) % 4 ? 0 : samples_random(&seed));
+				s.bytes[at] = (unsigned char)(samples_random(&seed) % 4
+								      ? 0
+								      : samples_random(&seed));
 		}
-		if (wire_check(s.bytes, s.length, s.nfds, WIRE_TO_DAEMON, &why) || h->type == WIRE_GOODBYE ||
-		    h->type == WIRE_HELLO || h->type == WIRE_LEDGER)
+		if (wire_check(s.bytes, s.length, s.nfds, WIRE_TO_DAEMON, &why) ||
+		    h->type == WIRE_GOODBYE || h->type == WIRE_HELLO || h->type == WIRE_LEDGER)
 			continue;
 		if (h->type == WIRE_CREATE) /* never waits */
-			((struct wire_create *)(void *)s.bytes)->timeout_ns = 0;
+			sample_create(&s)->timeout_ns = 0;
 		h->serial = ++rc.serial;
 		must_be(rc_send_bytes(&rc, s.bytes, s.length, -1, 0), 0);
 		if (i % 16 == 0) {
@@ -195,8 +197,11 @@ static void valid_messages_with_random_contents_change_nothing(void **state)
 static void half_a_hello_and_silence_harm_nobody(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
-	struct wire_hello hello = { .header = { .type = WIRE_HELLO, .length = sizeof(hello), .serial = 1 },
-				    .version_min = 1, .version_max = 1 };
+	struct wire_hello hello = {
+		.header = { .type = WIRE_HELLO, .length = sizeof(hello), .serial = 1 },
+		.version_min = 1,
+		.version_max = 1
+	};
 	struct raw honest = rc_open(&d), silent[32];
 	struct before before;
 
@@ -233,7 +238,9 @@ static void a_message_out_of_order_ends_the_connection(void **state)
 			unsigned type = sample_header(s)->type;
 			struct raw rc;
 
-			if (stage == 0 ? type == WIRE_HELLO : stage == 1 ? type == WIRE_LEDGER : type > WIRE_LEDGER)
+			if (stage == 0	 ? type == WIRE_HELLO
+			    : stage == 1 ? type == WIRE_LEDGER
+					 : type > WIRE_LEDGER)
 				continue;
 			if (type == WIRE_GOODBYE)
 				continue;
@@ -287,7 +294,8 @@ static void who_never_takes_its_descriptors_is_disconnected(void **state)
 
 	(void)state;
 	must_be(rc_put(&honest, "mapped", MIB, 3, &draft), 0);
-	must_be(rc_map(&honest, draft.segment, draft.segment_generation, &fd), 0); /* it may keep one open for this */
+	must_be(rc_map(&honest, draft.segment, draft.segment_generation, &fd),
+		0); /* it may keep one open for this */
 	close(fd);
 	honest_work(&honest);
 	before = look(&d);
@@ -310,8 +318,8 @@ static void who_never_takes_its_descriptors_is_disconnected(void **state)
 		if (m.fd >= 0)
 			close(m.fd);
 	}
-	print_message("%u requests sent, %u descriptors got; honest work at most %.3f ms\n", sent, got,
-		      (double)longest / 1e6);
+	print_message("%u requests sent, %u descriptors got; honest work at most %.3f ms\n", sent,
+		      got, (double)longest / 1e6);
 	must(got <= WIRE_FDS_UNREAD_MAX);
 	must(longest < SECOND);
 	rc_close(&bad);
@@ -348,7 +356,8 @@ static void who_never_reads_its_answers_is_disconnected(void **state)
 
 static void ask_to_map(struct raw *rc, const struct wire_draft *draft)
 {
-	struct wire_map map = { .segment = draft->segment, .segment_generation = draft->segment_generation };
+	struct wire_map map = { .segment = draft->segment,
+				.segment_generation = draft->segment_generation };
 
 	must_be(rc_send(rc, WIRE_MAP, &map, sizeof(map), -1), 0);
 }

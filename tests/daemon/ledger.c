@@ -73,7 +73,8 @@ static int ordinary_file(off_t size)
 	char path[108];
 	int fd;
 
-	snprintf(path, sizeof(path), "%s/tl-file-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	snprintf(path, sizeof(path), "%s/tl-file-XXXXXX",
+		 getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	fd = mkostemp(path, O_CLOEXEC);
 	must(fd >= 0);
 	unlink(path);
@@ -119,22 +120,29 @@ static void only_a_sealed_memfd_of_the_right_size_is_taken(void **state)
 	unsigned fds;
 	const struct offer offers[] = {
 		{ "not sealed", memfd_with(SLOTS, LEDGER_MAGIC, 0), size, LEDGER_LAYOUT },
-		{ "may shrink", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_GROW | F_SEAL_SEAL), size, LEDGER_LAYOUT },
-		{ "may grow", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_SHRINK | F_SEAL_SEAL), size, LEDGER_LAYOUT },
-		{ "may be sealed", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_SHRINK | F_SEAL_GROW), size,
+		{ "may shrink", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_GROW | F_SEAL_SEAL), size,
 		  LEDGER_LAYOUT },
+		{ "may grow", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_SHRINK | F_SEAL_SEAL), size,
+		  LEDGER_LAYOUT },
+		{ "may be sealed", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_SHRINK | F_SEAL_GROW),
+		  size, LEDGER_LAYOUT },
 		{ "too small", resized(SLOTS, 4096), size, LEDGER_LAYOUT },
 		{ "empty", resized(SLOTS, 0), size, LEDGER_LAYOUT },
 		{ "too large", resized(SLOTS, (off_t)size + 4096), size, LEDGER_LAYOUT },
 		{ "a byte short", resized(SLOTS, (off_t)size - 1), size, LEDGER_LAYOUT },
-		{ "says too small", memfd_with(SLOTS, LEDGER_MAGIC, all_seals), 4096, LEDGER_LAYOUT },
-		{ "says too large", memfd_with(SLOTS, LEDGER_MAGIC, all_seals), size + 4096, LEDGER_LAYOUT },
-		{ "is and says too small", resized(SLOTS, 4096), 4096, LEDGER_LAYOUT },
-		{ "wrong magic", memfd_with(SLOTS, LEDGER_MAGIC + 1, all_seals), size, LEDGER_LAYOUT },
-		{ "a catalog's magic", memfd_with(SLOTS, CATALOG_MAGIC, all_seals), size, LEDGER_LAYOUT },
-		{ "wrong layout in it", with_word(SLOTS, offsetof(struct ledger, layout), 5, 8), size,
+		{ "says too small", memfd_with(SLOTS, LEDGER_MAGIC, all_seals), 4096,
 		  LEDGER_LAYOUT },
-		{ "wrong layout said", memfd_with(SLOTS, LEDGER_MAGIC, all_seals), size, LEDGER_LAYOUT + 1 },
+		{ "says too large", memfd_with(SLOTS, LEDGER_MAGIC, all_seals), size + 4096,
+		  LEDGER_LAYOUT },
+		{ "is and says too small", resized(SLOTS, 4096), 4096, LEDGER_LAYOUT },
+		{ "wrong magic", memfd_with(SLOTS, LEDGER_MAGIC + 1, all_seals), size,
+		  LEDGER_LAYOUT },
+		{ "a catalog's magic", memfd_with(SLOTS, CATALOG_MAGIC, all_seals), size,
+		  LEDGER_LAYOUT },
+		{ "wrong layout in it", with_word(SLOTS, offsetof(struct ledger, layout), 5, 8),
+		  size, LEDGER_LAYOUT },
+		{ "wrong layout said", memfd_with(SLOTS, LEDGER_MAGIC, all_seals), size,
+		  LEDGER_LAYOUT + 1 },
 		{ "wrong slots in it", with_word(SLOTS, offsetof(struct ledger, slots), 5, 4), size,
 		  LEDGER_LAYOUT },
 		{ "an ordinary file", ordinary_file((off_t)size), size, LEDGER_LAYOUT },
@@ -144,7 +152,8 @@ static void only_a_sealed_memfd_of_the_right_size_is_taken(void **state)
 		{ "a device", open("/dev/zero", O_RDWR | O_CLOEXEC), size, LEDGER_LAYOUT },
 		{ "a directory", open("/", O_RDONLY | O_CLOEXEC), size, LEDGER_LAYOUT },
 		{ "only a path", open("/dev/null", O_PATH | O_CLOEXEC), size, LEDGER_LAYOUT },
-		{ "the catalog", fcntl(honest.catalog_fd, F_DUPFD_CLOEXEC, 0), size, LEDGER_LAYOUT },
+		{ "the catalog", fcntl(honest.catalog_fd, F_DUPFD_CLOEXEC, 0), size,
+		  LEDGER_LAYOUT },
 	};
 
 	(void)state;
@@ -160,7 +169,9 @@ static void only_a_sealed_memfd_of_the_right_size_is_taken(void **state)
 
 static void a_ledger_on_huge_pages_is_refused(void **state)
 {
-	enum { SLOTS = (2 * MIB - sizeof(struct ledger)) / 4 }; /* ledger_size() of it is one huge page */
+	enum {
+		SLOTS = (2 * MIB - sizeof(struct ledger)) / 4
+	}; /* ledger_size() of it is one huge page */
 	struct ledger header = { .magic = LEDGER_MAGIC, .layout = LEDGER_LAYOUT, .slots = SLOTS };
 	int fd = memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
 	struct offer o = { "of huge pages", fd, 2 * MIB, LEDGER_LAYOUT };
@@ -189,8 +200,11 @@ static void it_cannot_be_pulled_away_once_it_is_taken(void **state)
 	(void)state;
 	must(ftruncate(rc.ledger_fd, 0) && errno == EPERM);
 	must(ftruncate(rc.ledger_fd, (off_t)rc.ledger_size * 2) && errno == EPERM);
-	must_be(fallocate(rc.ledger_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)rc.ledger_size), 0);
-	for (int i = 0; i < 100; i++) /* each retires the one before, so that every ledger is read */
+	must_be(fallocate(rc.ledger_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+			  (off_t)rc.ledger_size),
+		0);
+	for (int i = 0; i < 100;
+	     i++) /* each retires the one before, so that every ledger is read */
 		must_be(rc_put(&other, "a", 1000, i, &draft), 0);
 	must(td_alive(&d));
 	rc_goodbye(&rc);

@@ -203,8 +203,8 @@ static void a_quota_is_a_users_not_a_connections(void **state)
 
 	(void)state;
 	SKIP_UNLESS(geteuid() == 0, "needs root, to be two other users");
-	cleanup_td struct test_daemon d =
-		td_start(.capacity = 256 * MIB, .uid_capacity = 8 * MIB, .max_clients = 200);
+	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .uid_capacity = 8 * MIB,
+						   .max_clients = 200, .for_others = true);
 	greedy = child_start_as(1111, &d, exhaust, NULL);
 	granted = child_await(&greedy);
 	must(granted >= 4 && granted <= 8);
@@ -348,7 +348,8 @@ static void a_full_tmpfs_is_an_error_for_the_asker_only(void **state)
 	must(n > 4);
 	fill_shm(&d, 0); /* to the last page */
 	must_be(rc_create(&rc, NULL, MIB, 0, &draft), WIRE_E_NO_SPACE);
-	must_be(rc_create(&rc, NULL, 8 * MIB, 200000000, &draft), WIRE_E_NO_SPACE); /* waits, in vain */
+	must_be(rc_create(&rc, NULL, 8 * MIB, 200000000, &draft),
+		WIRE_E_NO_SPACE); /* waits, in vain */
 	bytes_must_be(bytes, 5, MIB);
 	must(td_alive(&d));
 	for (int i = 0; i < 4; i++)
@@ -369,8 +370,8 @@ static void a_full_tmpfs_does_not_kill_the_daemon_that_grows_its_catalog(void **
 
 	(void)state;
 	SKIP_UNLESS(may_mount(), "needs root, to mount a small tmpfs");
-	cleanup_td struct test_daemon d =
-		td_start(.capacity = 256 * MIB, .shm_size = 24 * MIB, .max_tensors = 60000);
+	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .shm_size = 24 * MIB,
+						   .max_tensors = 60000);
 	rc = rc_open(&d);
 	fill_shm(&d, 4 * (off_t)MIB);
 	while (r == 0 && n < 60000) {
@@ -420,7 +421,9 @@ static long ticks_of(pid_t pid)
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
 	f = fopen(path, "re");
 	must(f);
-	must_be(fscanf(f, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system), 2);
+	must_be(fscanf(f, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
+		       &system),
+		2);
 	fclose(f);
 	return (long)(user + system);
 }
@@ -443,7 +446,8 @@ static void a_daemon_out_of_descriptors_recovers(void **state)
 		n++;
 	must(n > NOFILE - (int)before); /* more than it can accept */
 	rc_settle(&honest);
-	print_message("%d connections, the daemon has %u of %d descriptors\n", n, count_fds(d.pid), NOFILE);
+	print_message("%d connections, the daemon has %u of %d descriptors\n", n, count_fds(d.pid),
+		      NOFILE);
 
 	ticks = ticks_of(d.pid); /* it must not spin on what it cannot accept */
 	must_be(poll(NULL, 0, 400), 0);
@@ -481,12 +485,14 @@ static void a_descriptor_that_did_not_arrive_ends_one_connection(void **state)
 	before = count_fds(d.pid);
 
 	must_be(prlimit(d.pid, RLIMIT_NOFILE, NULL, &old), 0);
-	low = (struct rlimit){ .rlim_cur = 3, .rlim_max = old.rlim_max }; /* what is open stays so */
+	low = (struct rlimit){ .rlim_cur = 3,
+			       .rlim_max = old.rlim_max }; /* what is open stays so */
 	must_be(prlimit(d.pid, RLIMIT_NOFILE, &low, NULL), 0);
 	must_be(rc_send(&late, WIRE_LEDGER, &ledger, sizeof(ledger), fd), 0);
 	rc_must_end(&late);
 	rc_settle(&honest);
-	must_be(rc_put(&honest, "small", 100, 1, NULL), WIRE_E_NO_RESOURCES); /* no way to make its segment */
+	must_be(rc_put(&honest, "small", 100, 1, NULL),
+		WIRE_E_NO_RESOURCES); /* no way to make its segment */
 	must_be(prlimit(d.pid, RLIMIT_NOFILE, &old, NULL), 0);
 
 	must_be(rc_put(&honest, "small", 100, 1, NULL), 0);
@@ -516,7 +522,8 @@ static void who_connects_while_there_are_no_descriptors_is_turned_away(void **st
 	turned_away = rc_connect(&d);
 	rc_settle(&honest);
 	must_be(prlimit(d.pid, RLIMIT_NOFILE, &old, NULL), 0);
-	r = rc_receive(&turned_away, &m); /* it is told something, or served now: it does not wait for ever */
+	r = rc_receive(&turned_away,
+		       &m); /* it is told something, or served now: it does not wait for ever */
 	must(r == -ECONNRESET || r == 0 || r == -ETIMEDOUT);
 	if (r == -ETIMEDOUT)
 		rc_hello(&turned_away);

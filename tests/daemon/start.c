@@ -49,7 +49,7 @@ static void who_is_not_in_the_group_cannot_connect(void **state)
 
 	(void)state;
 	SKIP_UNLESS(geteuid() == 0, "needs root, to be somebody else");
-	cleanup_td struct test_daemon d = td_start();
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	snprintf(a.sun_path, sizeof(a.sun_path), "%s", d.socket);
 	must(fd >= 0);
@@ -85,7 +85,7 @@ static void the_overflow_user_is_refused(void **state)
 
 	(void)state;
 	SKIP_UNLESS(geteuid() == 0, "needs root, to be user 65534");
-	cleanup_td struct test_daemon d = td_start();
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	c = child_start_as(65534, &d, try_to_say_hello, NULL);
 	child_must_succeed(&c);
 	td_settle(&d);
@@ -110,8 +110,10 @@ static void a_clean_stop_leaves_nothing(void **state)
 	must_be(td_objects(&d), 0);
 	must_be(count_entries_beside(d.socket), 0);
 	must_be(rc_receive(&a, &m), -ECONNRESET);
-	must(!(atomic_load(&((const _Atomic uint64_t *)(const void *)((const char *)b.catalog +
-								      b.catalog->off_clients))[b.welcome.client_index]) &
+	must(!(atomic_load(&(
+		       (const _Atomic uint64_t
+				*)(const void *)((const char *)b.catalog +
+						 b.catalog->off_clients))[b.welcome.client_index]) &
 	       1));
 	rc_close(&a);
 	rc_close(&b);
@@ -140,7 +142,8 @@ static void the_next_daemon_removes_what_a_killed_one_left(void **state)
 	must_be(rc_put(&old, "a", MIB, 7, &kept), 0);
 	must(rc_hold(&old, kept.ref));
 	bytes = rc_view(&old, &kept);
-	mine = (const _Atomic uint64_t *)(const void *)((const char *)old.catalog + old.catalog->off_clients) +
+	mine = (const _Atomic uint64_t *)(const void *)((const char *)old.catalog +
+							old.catalog->off_clients) +
 	       old.welcome.client_index;
 	must_be(atomic_load(mine), live_word(old.welcome.client_generation));
 	td_kill(&dead);
@@ -149,8 +152,9 @@ static void the_next_daemon_removes_what_a_killed_one_left(void **state)
 	next = td_start(.socket = dead.socket);
 	must_be(td_objects(&dead), 0);
 	must(next.instance != dead.instance);
-	must(atomic_load(mine) != live_word(old.welcome.client_generation)); /* it takes no lease any more */
-	bytes_must_be(bytes, 7, MIB);					     /* but reads what it holds */
+	must(atomic_load(mine) !=
+	     live_word(old.welcome.client_generation)); /* it takes no lease any more */
+	bytes_must_be(bytes, 7, MIB);			/* but reads what it holds */
 	rc = rc_open(&next);
 	must_be(rc_delete(&rc, "a"), WIRE_E_NOT_FOUND);
 	must_be(rc_put(&rc, "a", MIB, 8, NULL), 0);
@@ -196,7 +200,8 @@ static void it_serves_a_socket_that_it_was_given(void **state)
 	int fd;
 
 	(void)state;
-	snprintf(dir, sizeof(dir), "%s/tl-given-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	snprintf(dir, sizeof(dir), "%s/tl-given-XXXXXX",
+		 getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	must(mkdtemp(dir));
 	snprintf(path, sizeof(path), "%s/socket", dir);
 	fd = listen_at(path);
@@ -205,7 +210,8 @@ static void it_serves_a_socket_that_it_was_given(void **state)
 	td_stop(&d);
 	must_be(access(path, F_OK), 0); /* it belongs to who gave it */
 
-	d = td_start(.socket = path, .listen_fd_peek = fd); /* as systemd does at the next connection */
+	d = td_start(.socket = path,
+		     .listen_fd_peek = fd); /* as systemd does at the next connection */
 	td_settle(&d);
 	td_stop(&d);
 	close(fd);
@@ -241,7 +247,8 @@ static void one_client_too_many_is_told_so(void **state)
 
 		hello.header.serial = 0;
 		more = rc_connect(&d);
-		rc_send(&more, WIRE_HELLO, &hello, sizeof(hello), -1); /* fails if it was told before it asked */
+		rc_send(&more, WIRE_HELLO, &hello, sizeof(hello),
+			-1); /* fails if it was told before it asked */
 		must_be(rc_receive(&more, &m), 0);
 		rc_must_fail(&m, WIRE_E_CLIENTS);
 		must_be(rc_receive(&more, &m), -ECONNRESET);
@@ -267,7 +274,8 @@ static void without_a_common_version_both_ranges_are_named(void **state)
 	(void)state;
 	must_be(rc_call(&rc, WIRE_HELLO, &hello, sizeof(hello), &m), 0);
 	rc_must_fail(&m, WIRE_E_VERSION);
-	must(memmem(m.bytes, m.header.length, "4711", 4) && memmem(m.bytes, m.header.length, "4712", 4));
+	must(memmem(m.bytes, m.header.length, "4711", 4) &&
+	     memmem(m.bytes, m.header.length, "4712", 4));
 	must(memmem(m.bytes, m.header.length, "1", 1));
 	must_be(rc_receive(&rc, &m), -ECONNRESET);
 	rc_close(&rc);
@@ -302,8 +310,9 @@ static void an_idle_daemon_ends_but_not_while_anything_is_there(void **state)
 static void wrong_options_are_refused_with_a_word(void **state)
 {
 	static const char *const wrong[][3] = {
-		{ "--no-such-option", NULL },	   { "--capacity=a-lot", NULL },   { "--max-tensors=0", NULL },
-		{ "--max-tensors=99999999", NULL }, { "--max-clients=-1", NULL }, { "--config=/nonexistent/x", NULL },
+		{ "--no-such-option", NULL }, { "--capacity=a-lot", NULL },
+		{ "--max-tensors=0", NULL },  { "--max-tensors=99999999", NULL },
+		{ "--max-clients=-1", NULL }, { "--config=/nonexistent/x", NULL },
 		{ "--log-level=loud", NULL },
 	};
 

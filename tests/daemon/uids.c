@@ -88,7 +88,7 @@ static void a_consumer_of_another_user_cannot_write(void **state)
 
 	(void)state;
 	NEEDS_ROOT;
-	cleanup_td struct test_daemon d = td_start();
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	rc = rc_open(&d);
 	must_be(rc_put(&rc, "a", MIB, 5, &tensor), 0);
 	c = child_start_as(ALICE, &d, try_to_write, &tensor);
@@ -139,7 +139,7 @@ static void a_name_is_its_publishers(void **state)
 
 	(void)state;
 	NEEDS_ROOT;
-	cleanup_td struct test_daemon d = td_start();
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	alice = child_start_as(ALICE, &d, publish_and_stay, (void *)"alice/a");
 	ref = child_await(&alice);
 	bob = child_start_as(BOB, &d, try_to_take_the_name, &ref);
@@ -176,7 +176,7 @@ static void root_may_replace_and_delete_and_a_deleted_name_is_free(void **state)
 
 	(void)state;
 	NEEDS_ROOT;
-	cleanup_td struct test_daemon d = td_start();
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	rc = rc_open(&d);
 	c = child_start_as(ALICE, &d, publish, (void *)"a");
 	child_must_succeed(&c);
@@ -222,7 +222,7 @@ static void warm_memory_never_goes_to_another_user(void **state)
 
 	(void)state;
 	NEEDS_ROOT;
-	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB, .for_others = true);
 	for (int i = 0; i < 5; i++) {
 		c = child_start_as(ALICE, &d, leave_bytes, (void *)"a");
 		child_must_succeed(&c);
@@ -236,7 +236,8 @@ static void squat(int dir, uint64_t instance, const char *victim)
 	char name[128];
 
 	for (int i = 0; i < 300; i++) {
-		snprintf(name, sizeof(name), "tensorlease-%016llx-%016x", (unsigned long long)instance, i);
+		snprintf(name, sizeof(name), "tensorlease-%016llx-%016x",
+			 (unsigned long long)instance, i);
 		close(openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
 	}
 	snprintf(name, sizeof(name), "tensorlease-%016llx-link", (unsigned long long)instance);
@@ -263,12 +264,15 @@ static void remove_squatted(uint64_t instance)
 	char name[128];
 
 	for (int i = 0; i < 300; i++) {
-		snprintf(name, sizeof(name), "/dev/shm/tensorlease-%016llx-%016x", (unsigned long long)instance, i);
+		snprintf(name, sizeof(name), "/dev/shm/tensorlease-%016llx-%016x",
+			 (unsigned long long)instance, i);
 		unlink(name);
 	}
-	snprintf(name, sizeof(name), "/dev/shm/tensorlease-%016llx-link", (unsigned long long)instance);
+	snprintf(name, sizeof(name), "/dev/shm/tensorlease-%016llx-link",
+		 (unsigned long long)instance);
 	unlink(name);
-	snprintf(name, sizeof(name), "/dev/shm/tensorlease-%016llx-dir", (unsigned long long)instance);
+	snprintf(name, sizeof(name), "/dev/shm/tensorlease-%016llx-dir",
+		 (unsigned long long)instance);
 	rmdir(name);
 }
 
@@ -284,7 +288,7 @@ static void squatters_stand_in_nobodys_way(void **state)
 
 	(void)state;
 	NEEDS_ROOT;
-	cleanup_td struct test_daemon d = td_start();
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	snprintf(victim, sizeof(victim), "%s/victim", d.dir);
 	fd = open(victim, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	must(fd >= 0 && write(fd, "precious", 8) == 8);

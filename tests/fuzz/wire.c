@@ -40,7 +40,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	if (size < 1)
 		return 0;
-	unsigned char *copy = malloc(size); /* malloc's alignment: both ends receive into aligned memory */
+	unsigned char *copy = malloc(
+		size); /* malloc's alignment: both ends receive into aligned memory */
 
 	if (!copy)
 		return 0;
@@ -109,7 +110,7 @@ static void changed_messages_never_break_the_reader(void **state)
 static void random_bytes_never_break_the_reader(void **state)
 {
 	uint64_t seed = number_from("TL_FUZZ_SEED", 0x2545f4914f6cdd1d);
-	alignas(8) unsigned char bytes[WIRE_MAX];
+	alignas(8) unsigned char bytes[WIRE_MAX] = { 0 };
 
 	(void)state;
 	for (unsigned i = 0; i < 200000; i++) {
@@ -120,9 +121,11 @@ static void random_bytes_never_break_the_reader(void **state)
 
 			memcpy(bytes + k, &r, length - k < 8 ? length - k : 8);
 		}
-		bytes[0] = (unsigned char)(bytes[0] % WIRE_REPLY_END); /* a type that there may be */
+		bytes[0] = (unsigned char)(bytes[0] %
+					   WIRE_REPLY_END); /* a type that there may be */
 		bytes[1] = 0;
-		feed(bytes, length, (unsigned)(seed % 3), seed & 4 ? WIRE_TO_CLIENT : WIRE_TO_DAEMON);
+		feed(bytes, length, (unsigned)(seed % 3),
+		     seed & 4 ? WIRE_TO_CLIENT : WIRE_TO_DAEMON);
 	}
 }
 

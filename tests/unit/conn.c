@@ -114,7 +114,8 @@ static void every_valid_message_arrives_as_it_was_sent(void **state)
 		struct sample *s = &all.list[i];
 		struct conn_message m;
 
-		assert_int_equal(conn_send(ends[0], s->bytes, s->nfds ? ends[0] : -1, MSG_DONTWAIT), 0);
+		assert_int_equal(conn_send(ends[0], s->bytes, s->nfds ? ends[0] : -1, MSG_DONTWAIT),
+				 0);
 		assert_int_equal(conn_receive(ends[1], s->side, &m, MSG_DONTWAIT), 0);
 		assert_int_equal(m.header.length, s->length);
 		assert_memory_equal(m.bytes, s->bytes, s->length);
@@ -274,7 +275,9 @@ static void a_full_socket_says_so_and_keeps_the_descriptor(void **state)
 	assert_int_equal(conn_receive(ends[1], WIRE_TO_CLIENT, &m, MSG_DONTWAIT), -EAGAIN);
 }
 
-static struct wire_plain from_handler = { .header = { .type = WIRE_SETTLE, .length = 16, .serial = 1 } };
+static struct wire_plain from_handler = {
+	.header = { .type = WIRE_SETTLE, .length = 16, .serial = 1 }
+};
 
 static void on_timer(int signal)
 {
@@ -303,7 +306,7 @@ static void messages_are_shown_when_asked_for(void **state)
 	struct sample *s = find_sample(WIRE_SEGMENT);
 	int out = memfd_create("stderr", MFD_CLOEXEC), saved = dup(STDERR_FILENO);
 	char text[4096] = { 0 };
-	struct conn_message m;
+	struct conn_message m = { .fd = -1 };
 	int r, bad;
 
 	(void)state;

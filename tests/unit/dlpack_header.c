@@ -17,8 +17,7 @@ typedef struct {
 
 #include <cmocka.h>
 
-/* Again, and through the API: nothing is declared twice. */
-#include <tensorlease/dlpack.h>
+/* Includes it again: nothing is declared twice. */
 #include <tensorlease/tensorlease.h>
 
 #include "proto/tensor.h"

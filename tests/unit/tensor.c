@@ -572,7 +572,7 @@ static void assert_refused_(const DLTensor *t, int error, const char *const *wor
 	const char *from = why;
 
 	assert_int_equal(check(t, 0, why), error);
-	for (; *words; words++) {
+	for (; *words && from; words++) {
 		from = strstr(from, *words);
 		if (!from)
 			fail_msg("\"%s\" is not in its place in: %s", *words, why);

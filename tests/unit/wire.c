@@ -45,7 +45,8 @@ static void assert_good(const struct sample *s)
 	const char *why = NULL;
 
 	if (check_copy(s, s->length, s->nfds, s->side, &why))
-		fail_msg("%s of %zu bytes: %s", wire_type_name(sample_type((struct sample *)s)), s->length, why);
+		fail_msg("%s of %zu bytes: %s", wire_type_name(sample_type((struct sample *)s)),
+			 s->length, why);
 }
 
 static void assert_bad_as(const struct sample *s, size_t length, unsigned nfds, enum wire_side side)
@@ -74,7 +75,8 @@ static void every_type_has_a_valid_message(void **state)
 		seen[sample_type(&all.list[i])] = true;
 	}
 	for (unsigned t = 0; t < WIRE_REPLY_END; t++)
-		assert_int_equal(seen[t], (t >= WIRE_HELLO && t < WIRE_REQUEST_END) || t >= WIRE_WELCOME);
+		assert_int_equal(seen[t],
+				 (t >= WIRE_HELLO && t < WIRE_REQUEST_END) || t >= WIRE_WELCOME);
 }
 
 static void a_message_for_the_other_side_is_refused(void **state)
@@ -92,11 +94,13 @@ static void an_unknown_type_is_refused(void **state)
 		for (unsigned t = 0; t <= UINT16_MAX; t++) {
 			struct sample s = all.list[i];
 
-			if ((t >= WIRE_HELLO && t < WIRE_REQUEST_END) || (t >= WIRE_WELCOME && t < WIRE_REPLY_END))
+			if ((t >= WIRE_HELLO && t < WIRE_REQUEST_END) ||
+			    (t >= WIRE_WELCOME && t < WIRE_REPLY_END))
 				continue;
 			sample_header(&s)->type = (uint16_t)t;
 			assert_string_equal(wire_type_name(t), "unknown");
-			if (wire_check(s.bytes, s.length, s.nfds, s.side, &(const char *){ NULL }) == 0)
+			if (wire_check(s.bytes, s.length, s.nfds, s.side,
+				       &(const char *){ NULL }) == 0)
 				fail_msg("type %u passed", t);
 		}
 	}
@@ -139,9 +143,10 @@ static const struct {
 	size_t at;
 	size_t size;
 } reserved[] = {
-	{ WIRE_HELLO, 20, 4 },	 { WIRE_CREATE, 42, 6 }, { WIRE_COMMIT, 38, 2 },  { WIRE_DELETE, 18, 6 },
-	{ WIRE_LINK, 28, 4 },	 { WIRE_HOLDINGS, 28, 4 }, { WIRE_WELCOME, 18, 2 }, { WIRE_DRAFT, 52, 4 },
-	{ WIRE_HOLDING, 43, 5 }, { WIRE_ERROR, 22, 2 },
+	{ WIRE_HELLO, 20, 4 },	 { WIRE_CREATE, 42, 6 }, { WIRE_COMMIT, 38, 2 },
+	{ WIRE_DELETE, 18, 6 },	 { WIRE_LINK, 28, 4 },	 { WIRE_HOLDINGS, 28, 4 },
+	{ WIRE_WELCOME, 18, 2 }, { WIRE_DRAFT, 52, 4 },	 { WIRE_HOLDING, 43, 5 },
+	{ WIRE_ERROR, 22, 2 },
 };
 
 static void assert_bits_are_refused(const struct sample *s, size_t at, size_t size)
@@ -178,7 +183,8 @@ static void every_unknown_flag_is_refused(void **state)
 			    : sample_type(s) == WIRE_COMMIT ? offsetof(struct wire_commit, flags)
 							    : 0;
 
-		for (unsigned bit = 1; at && bit < 32; bit++) { /* bit 0 is the one that each knows */
+		for (unsigned bit = 1; at && bit < 32;
+		     bit++) { /* bit 0 is the one that each knows */
 			struct sample changed = *s;
 
 			changed.bytes[at + bit / 8] |= (unsigned char)(1 << bit % 8);
@@ -187,7 +193,7 @@ static void every_unknown_flag_is_refused(void **state)
 		for (unsigned bit = 0; sample_type(s) == WIRE_COMMIT && bit < 8; bit++) {
 			struct sample changed = *s;
 
-			((struct wire_commit *)(void *)changed.bytes)->tensor_flags = (uint8_t)(1 << bit);
+			sample_commit(&changed)->tensor_flags = (uint8_t)(1 << bit);
 			if (bit == 2) /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED */
 				assert_good(&changed);
 			else
@@ -214,9 +220,10 @@ static void a_request_that_has_an_answer_needs_a_serial(void **state)
 	for (size_t i = 0; i < all.n; i++) {
 		struct sample s = all.list[i];
 		unsigned t = sample_type(&s);
-		bool free_of_it = t == WIRE_ABORT || t == WIRE_RELEASED || t == WIRE_GOODBYE || t == WIRE_ERROR ||
+		bool free_of_it = t == WIRE_ABORT || t == WIRE_RELEASED || t == WIRE_GOODBYE ||
+				  t == WIRE_ERROR ||
 				  (t == WIRE_COMMIT &&
-				   !(((struct wire_commit *)(void *)s.bytes)->flags & WIRE_COMMIT_ANSWER));
+				   !(sample_commit(&s)->flags & WIRE_COMMIT_ANSWER));
 
 		sample_header(&s)->serial = 0;
 		if (free_of_it)
@@ -234,8 +241,8 @@ static void every_count_must_match_its_tail(void **state)
 		size_t at;
 		bool byte;
 	} counts[] = {
-		{ WIRE_CREATE, 40, false }, { WIRE_COMMIT, 32, true },	{ WIRE_COMMIT, 34, false },
-		{ WIRE_COMMIT, 36, false }, { WIRE_DELETE, 16, false }, { WIRE_LINK, 24, false },
+		{ WIRE_CREATE, 40, false }, { WIRE_COMMIT, 32, true },	 { WIRE_COMMIT, 34, false },
+		{ WIRE_COMMIT, 36, false }, { WIRE_DELETE, 16, false },	 { WIRE_LINK, 24, false },
 		{ WIRE_LINK, 26, false },   { WIRE_HOLDING, 40, false }, { WIRE_ERROR, 20, false },
 	};
 
@@ -247,7 +254,8 @@ static void every_count_must_match_its_tail(void **state)
 
 				if (counts[k].type != sample_type(&s))
 					continue;
-				s.bytes[counts[k].at] = (unsigned char)(s.bytes[counts[k].at] + delta);
+				s.bytes[counts[k].at] = (unsigned char)(s.bytes[counts[k].at] +
+									delta);
 				assert_bad(&s);
 				s.bytes[counts[k].at + !counts[k].byte] ^= 0x80;
 				assert_bad(&s);
@@ -256,7 +264,8 @@ static void every_count_must_match_its_tail(void **state)
 	}
 }
 
-static struct sample whole(enum wire_type type, const void *fixed, size_t size, size_t tail, unsigned nfds)
+static struct sample whole(enum wire_type type, const void *fixed, size_t size, size_t tail,
+			   unsigned nfds)
 {
 	static struct samples one;
 	struct sample *s;
@@ -267,10 +276,10 @@ static struct sample whole(enum wire_type type, const void *fixed, size_t size, 
 	return *s;
 }
 
-#define BAD(type, tail, nfds, kind, ...)                                                                \
-	do {                                                                                            \
-		struct sample s_ = whole(type, &(kind){ __VA_ARGS__ }, sizeof(kind), tail, nfds);       \
-		assert_bad(&s_);                                                                        \
+#define BAD(type, tail, nfds, kind, ...)                                                           \
+	do {                                                                                       \
+		struct sample s_ = whole(type, &(kind){ __VA_ARGS__ }, sizeof(kind), tail, nfds);  \
+		assert_bad(&s_);                                                                   \
 	} while (0)
 
 static void requests_out_of_bounds_are_refused(void **state)
@@ -280,8 +289,10 @@ static void requests_out_of_bounds_are_refused(void **state)
 	(void)state;
 	BAD(WIRE_HELLO, 0, 0, struct wire_hello, .version_min = 2, .version_max = 1);
 	BAD(WIRE_HELLO, 0, 0, struct wire_hello, .version_min = 0, .version_max = 1);
-	BAD(WIRE_HELLO, 0, 0, struct wire_hello, .version_min = 1, .version_max = 1, .label = "a\0b");
-	BAD(WIRE_HELLO, 0, 0, struct wire_hello, .version_min = 1, .version_max = 1, .label = "a\033[2J");
+	BAD(WIRE_HELLO, 0, 0, struct wire_hello, .version_min = 1, .version_max = 1,
+	    .label = "a\0b");
+	BAD(WIRE_HELLO, 0, 0, struct wire_hello, .version_min = 1, .version_max = 1,
+	    .label = "a\033[2J");
 	BAD(WIRE_LEDGER, 0, 1, struct wire_ledger, .size = 0);
 	BAD(WIRE_LEDGER, 0, 1, struct wire_ledger, .size = 1ULL << 40);
 	BAD(WIRE_CREATE, 0, 0, struct wire_create, .nbytes = 1, .extra = WIRE_EXTRA_MAX + 1);
@@ -306,16 +317,17 @@ static void requests_out_of_bounds_are_refused(void **state)
 static void replies_out_of_bounds_are_refused(void **state)
 {
 	const uint64_t ref = ref_make(1, 0);
-	const struct wire_welcome good = { .version = 1, .client_generation = 1, .max_tensors = 16,
-					   .catalog_size = 1 << 20 };
+	const struct wire_welcome good = {
+		.version = 1, .client_generation = 1, .max_tensors = 16, .catalog_size = 1 << 20
+	};
 	struct wire_welcome w;
 	struct sample s;
 
 	(void)state;
-#define BAD_WELCOME(member, value)                                                                      \
-	w = good;                                                                                       \
-	w.member = (value);                                                                             \
-	s = whole(WIRE_WELCOME, &w, sizeof(w), 0, 1);                                                   \
+#define BAD_WELCOME(member, value)                                                                 \
+	w = good;                                                                                  \
+	w.member = (value);                                                                        \
+	s = whole(WIRE_WELCOME, &w, sizeof(w), 0, 1);                                              \
 	assert_bad(&s);
 	BAD_WELCOME(version, 0)
 	BAD_WELCOME(client_generation, 0)
@@ -324,8 +336,10 @@ static void replies_out_of_bounds_are_refused(void **state)
 	BAD_WELCOME(catalog_size, 100)
 	BAD_WELCOME(catalog_size, UINT64_MAX)
 	BAD(WIRE_DRAFT, 0, 0, struct wire_draft, .ref = 0, .segment = CATALOG_NONE);
-	BAD(WIRE_DRAFT, 0, 1, struct wire_draft, .ref = ref, .segment = CATALOG_NONE, .flags = WIRE_DRAFT_FD);
-	BAD(WIRE_DRAFT, 0, 0, struct wire_draft, .ref = ref, .segment = 1, .offset = 8, .segment_size = 4);
+	BAD(WIRE_DRAFT, 0, 1, struct wire_draft, .ref = ref, .segment = CATALOG_NONE,
+	    .flags = WIRE_DRAFT_FD);
+	BAD(WIRE_DRAFT, 0, 0, struct wire_draft, .ref = ref, .segment = 1, .offset = 8,
+	    .segment_size = 4);
 	BAD(WIRE_COMMITTED, 0, 0, struct wire_committed, .version = 0);
 	BAD(WIRE_SEGMENT, 0, 1, struct wire_segment, .size = 0);
 	BAD(WIRE_SEGMENT, 0, 1, struct wire_segment, .size = UINT64_MAX);
@@ -359,8 +373,8 @@ static void the_printer_stays_in_its_buffer(void **state)
 static void the_printer_escapes_what_is_not_text(void **state)
 {
 	static const char expected[] = "DELETE #1 name=\"\\x1b[2J\\\"\\\\\\xff\"";
-	struct sample s = whole(WIRE_DELETE, &(struct wire_delete){ .name_len = 7 }, sizeof(struct wire_delete),
-				7, 0);
+	struct sample s = whole(WIRE_DELETE, &(struct wire_delete){ .name_len = 7 },
+				sizeof(struct wire_delete), 7, 0);
 	char line[256];
 
 	(void)state;
@@ -373,8 +387,14 @@ static void the_printer_escapes_what_is_not_text(void **state)
 static void the_printer_shows_every_member(void **state)
 {
 	int64_t shape[2] = { 480, -640 };
-	struct wire_commit c = { .ref = ref_make(7, 42), .flags = WIRE_COMMIT_ANSWER, .dtype_code = 2,
-				 .dtype_bits = 32, .dtype_lanes = 1, .ndim = 2, .name_len = 8, .meta_len = 3 };
+	struct wire_commit c = { .ref = ref_make(7, 42),
+				 .flags = WIRE_COMMIT_ANSWER,
+				 .dtype_code = 2,
+				 .dtype_bits = 32,
+				 .dtype_lanes = 1,
+				 .ndim = 2,
+				 .name_len = 8,
+				 .meta_len = 3 };
 	struct sample s = whole(WIRE_COMMIT, &c, sizeof(c), 16 + 8 + 3, 0);
 	char line[256];
 
@@ -383,8 +403,9 @@ static void the_printer_shows_every_member(void **state)
 	memcpy(s.bytes + sizeof(c) + sizeof(shape), "cam0/rgb", 8);
 	assert_good(&s);
 	wire_print(s.bytes, false, line, sizeof(line));
-	assert_string_equal(line, "COMMIT #1 ref=7/42 ANSWER dtype=2/32x1 tensor_flags=0 shape=[480,-640] "
-				  "name=\"cam0/rgb\" meta=3 bytes");
+	assert_string_equal(
+		line, "COMMIT #1 ref=7/42 ANSWER dtype=2/32x1 tensor_flags=0 shape=[480,-640] "
+		      "name=\"cam0/rgb\" meta=3 bytes");
 }
 
 static void errors_have_names(void **state)

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A thousand clients, each killed at a random moment of a busy life. TL_KILLS says how many. The seed is fixed, the
+ * moments are the scheduler's.
+ */
+#include <time.h>
+
+#include "tests/harness.h"
+
+enum { KILLS = 1000, AT_ONCE = 8, NAMES = 12, HELD_MAX = 6, LONGEST_US = 30000 };
+
+struct life {
+	tl_client *client;
+	uint64_t x;
+	DLManagedTensorVersioned *held[HELD_MAX];
+};
+
+static uint64_t random_below(uint64_t *x, uint64_t below)
+{
+	*x ^= *x << 13;
+	*x ^= *x >> 7;
+	*x ^= *x << 17;
+	return *x % below;
+}
+
+static const char *some_name(struct life *l, char name[16])
+{
+	snprintf(name, 16, "k/%u", (unsigned)random_below(&l->x, NAMES));
+	return name;
+}
+
+/* What may happen when others do the same to the same names. */
+static void must_be_expected(int r)
+{
+	switch (r) {
+	case 0:
+	case -ENOENT:
+	case -ENOSPC:
+	case -EDQUOT:
+		return;
+	default:
+		must_be(r, 0);
+	}
+}
+
+static tl_draft *life_draft(struct life *l, int64_t *nbytes)
+{
+	static const int64_t sizes[] = { 0, 100, 4096, 60000, 70000, 300000, 1 << 20 };
+	tl_spec spec = { .size = sizeof(spec), .shape = nbytes, .ndim = 1, .dtype = { .code = 1, .bits = 8, .lanes = 1 } };
+	tl_draft *draft = NULL;
+	char name[16];
+
+	*nbytes = sizes[random_below(&l->x, 7)];
+	must_be_expected(tl_create(l->client, some_name(l, name), &spec, &draft));
+	return draft;
+}
+
+static void life_produce(struct life *l)
+{
+	uint64_t version;
+	int64_t nbytes;
+	tl_draft *draft = life_draft(l, &nbytes);
+
+	if (!draft)
+		return;
+	if (nbytes)
+		memset(tl_draft_tensor(draft)->data, (int)random_below(&l->x, 256), (size_t)nbytes);
+	if (random_below(&l->x, 4) == 0)
+		tl_abort(draft);
+	else
+		must_be_expected(tl_commit(draft, random_below(&l->x, 2) ? &version : NULL));
+}
+
+static void life_put(struct life *l)
+{
+	static unsigned char bytes[5000];
+	int64_t shape[5] = { 5, 10, 10, 5, 2 };
+	tl_put_options o = { .size = sizeof(o), .metadata = bytes, .metadata_size = random_below(&l->x, 1024) };
+	DLTensor source = { .data = bytes, .device = { kDLCPU, 0 }, .ndim = 5, .shape = shape,
+			    .dtype = { .code = 1, .bits = 8, .lanes = 1 } };
+	int64_t strides[5] = { 1000, 100, 10, 2, 1 };
+	char name[16];
+
+	source.strides = strides;
+	must_be_expected(tl_put(l->client, some_name(l, name), &source, &o, NULL));
+}
+
+static void life_get(struct life *l)
+{
+	DLManagedTensorVersioned **held = &l->held[random_below(&l->x, HELD_MAX)], *tensor = NULL;
+	tl_get_options o = { .size = sizeof(o) };
+	bool cow = random_below(&l->x, 4) == 0;
+	volatile unsigned char *data;
+	DLTensor *t;
+	char name[16];
+	int r;
+
+	o.mode = cow ? TL_MODE_COPY_ON_WRITE : TL_MODE_READ;
+	r = tl_get(l->client, some_name(l, name), &o, &tensor);
+	must_be_expected(r);
+	if (r)
+		return;
+	t = &tensor->dl_tensor;
+	data = t->data;
+	if (data && t->ndim == 1) {
+		must_be(data[0], data[t->shape[0] - 1]); /* a whole one, of whoever wrote it */
+		if (cow)
+			data[0]++;
+	}
+	if (*held)
+		(*held)->deleter(*held);
+	*held = tensor;
+}
+
+static void life_link(struct life *l)
+{
+	DLManagedTensorVersioned **held = &l->held[random_below(&l->x, HELD_MAX)];
+	char name[16];
+
+	if (*held && !tl_publish(l->client, some_name(l, name), *held, NULL, NULL, NULL))
+		*held = NULL; /* consumed */
+}
+
+static int live(const struct test_daemon *d, void *arg)
+{
+	struct life l = { .x = *(uint64_t *)arg };
+	char name[16];
+
+	for (;;) {
+		l.client = td_connect(d);
+		for (unsigned n = 20 + (unsigned)random_below(&l.x, 500); n; n--) {
+			switch (random_below(&l.x, 8)) {
+			case 0:
+			case 1:
+				life_produce(&l);
+				break;
+			case 2:
+				life_put(&l);
+				break;
+			case 3:
+				life_link(&l);
+				break;
+			case 4:
+				if (random_below(&l.x, 4) == 0)
+					must_be_expected(tl_delete(l.client, some_name(&l, name)));
+				break;
+			default:
+				life_get(&l);
+			}
+		}
+		tl_close(l.client); /* what it holds it goes on holding */
+		for (unsigned i = 0; i < HELD_MAX; i++) {
+			if (l.held[i])
+				l.held[i]->deleter(l.held[i]);
+			l.held[i] = NULL;
+		}
+	}
+}
+
+static void kill_at_random(const struct test_daemon *d, unsigned kills)
+{
+	static uint64_t seeds[AT_ONCE];
+	struct test_child children[AT_ONCE] = { { 0 } };
+	unsigned others = 0;
+	uint64_t x = 20261121;
+	struct timespec ts;
+	int status;
+
+	for (unsigned n = 0; n < kills + AT_ONCE; n++) {
+		struct test_child *c = &children[n % AT_ONCE];
+
+		if (c->pid) {
+			ts = (struct timespec){ .tv_nsec = (long)random_below(&x, LONGEST_US / AT_ONCE * 2) * 1000 };
+			nanosleep(&ts, NULL); /* what is tested is that any moment will do */
+			must_be(kill(c->pid, SIGKILL), 0);
+			status = child_wait(c);
+			others += !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+		}
+		if (n < kills) {
+			seeds[n % AT_ONCE] = random_below(&x, UINT64_MAX) | 1;
+			*c = child_start(d, live, &seeds[n % AT_ONCE]);
+		}
+	}
+	must_be(others, 0); /* none ended by itself */
+}
+
+static int one_more(const tl_client_info *info, void *context)
+{
+	unsigned *count = context;
+
+	++*count;
+	must_be(info->leases, 0);
+	must_be(info->drafts, 0);
+	return 0;
+}
+
+static void delete_all(tl_client *client)
+{
+	char name[16];
+	int r;
+
+	for (unsigned i = 0; i < NAMES; i++) {
+		snprintf(name, sizeof(name), "k/%u", i);
+		r = tl_delete(client, name);
+		must(r == 0 || r == -ENOENT);
+	}
+}
+
+static void a_thousand_killed_clients_leave_nothing(void **state)
+{
+	static const char *const extra[] = { "--warm-time", "0", NULL };
+	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .extra = extra);
+	unsigned fds, objects, clients = 0, kills = KILLS;
+	struct tl_status s = td_status(&d);
+	tl_client *client;
+
+	(void)state;
+	test_timeout(2 * TEST_TIMEOUT_S);
+	if (getenv("TL_KILLS"))
+		kills = (unsigned)atoi(getenv("TL_KILLS"));
+	must_be(s.clients, 0);
+	fds = count_fds(d.pid);
+	objects = td_objects(&d);
+
+	kill_at_random(&d, kills);
+
+	s = td_status(&d);
+	print_message("%u kills, %llu commits; left: %u tensors in %u segments, %llu bytes\n", kills,
+		      (unsigned long long)s.commits, s.tensors, s.segments, (unsigned long long)s.bytes_used);
+	must(s.commits > kills);
+	must_be(s.drafts, 0);
+	must_be(s.retired, 0);
+	client = td_connect(&d);
+	must_be(tl_list_clients(client, one_more, &clients), 0);
+	must_be(clients, 1);
+	delete_all(client);
+	tl_close(client);
+
+	s = td_status(&d);
+	must_be(s.clients, 0);
+	must_be(s.tensors, 0);
+	must_be(s.drafts, 0);
+	must_be(s.retired, 0);
+	must_be(s.segments, 0);
+	must_be(s.bytes_used, 0);
+	must_be(td_objects(&d), objects);
+	must_be(count_fds(d.pid), fds);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_thousand_killed_clients_leave_nothing),
+	};
+
+	return RUN(tests);
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Drafts asked for ahead: used when the same size comes again, given up when somebody needs the room. */
+#include "tests/daemon/client_common.h"
+
+static tl_draft *create(tl_client *client, const char *name, int64_t n, int expected)
+{
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *draft = NULL;
+
+	must_be(tl_create(client, name, &spec, &draft), expected);
+	return draft;
+}
+
+static void a_repeated_put_waits_for_nobody(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	int64_t shape[1] = { 4096 };
+	unsigned char data[4096];
+	DLTensor t = bytes_tensor(data, shape);
+	DLManagedTensorVersioned *got;
+
+	(void)state;
+	memset(data, 1, sizeof(data));
+	for (int i = 0; i < 3; i++)
+		must_be(tl_put(client, "a", &t, NULL, &(uint64_t){ 0 }), 0);
+	must_be(td_status(&d).drafts, 1); /* the one ahead */
+	must_be(kill(d.pid, SIGSTOP), 0);
+	memset(data, 2, sizeof(data));
+	must_be(tl_put(client, "a", &t, NULL, NULL), 0); /* although the daemon cannot answer */
+	must_be(kill(d.pid, SIGCONT), 0);
+	td_settle(&d);
+	got = get(client, "a");
+	must(all_bytes(got, 2, 4096));
+	drop(got);
+	tl_close(client);
+	must_be(td_status(&d).drafts, 0);
+}
+
+static void drafts_ahead_give_way(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	tl_draft *draft;
+
+	(void)state;
+	for (int i = 0; i < 4; i++)
+		put_bytes(client, "a", i, 4 * MIB);
+	must_be(td_status(&d).drafts, 1); /* 4 MiB live, 4 ahead */
+	must_be(tl_delete(client, "a"), 0);
+	draft = create(other, "b", 13 * MIB, 0); /* fits only without the one ahead */
+	must_be(td_status(&d).drafts, 1);
+	tl_abort(draft);
+	put_bytes(client, "a", 7, 4 * MIB); /* the client finds it gone, and asks */
+	put_bytes(client, "a", 8, 4 * MIB);
+	put_bytes(client, "a", 9, 4 * MIB);
+	tl_close(client);
+	tl_close(other);
+	must_be(td_status(&d).drafts, 0);
+}
+
+static void a_draft_ahead_in_use_is_not_taken_back(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	DLManagedTensorVersioned *t;
+	tl_draft *draft;
+
+	(void)state;
+	for (int i = 0; i < 3; i++)
+		put_bytes(client, "a", i, 4 * MIB);
+	draft = create(client, "a", 4 * MIB, 0); /* the one ahead, in use now */
+	memset(tl_draft_tensor(draft)->data, 9, 4 * MIB);
+	must_be(tl_delete(client, "a"), 0);
+	create(other, "b", 13 * MIB, -ENOSPC);
+	must_be(tl_commit(draft, &(uint64_t){ 0 }), 0);
+	t = get(client, "a");
+	must(all_bytes(t, 9, 4 * MIB));
+	drop(t);
+	tl_close(client);
+	tl_close(other);
+}
+
+static void many_sizes_keep_few_drafts_ahead(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+
+	(void)state;
+	for (int round = 0; round < 3; round++)
+		for (int i = 0; i < 7; i++)
+			put_bytes(client, "many", i, (size_t)1000 << i);
+	must(td_status(&d).drafts <= 4);
+	must(td_status(&d).drafts > 0);
+	tl_close(client);
+	must_be(td_status(&d).drafts, 0);
+}
+
+static void a_refused_commit_is_told_at_the_next_call(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	tl_draft *draft = create(client, "refused", 100, 0);
+	unsigned char byte = 1;
+	DLTensor scalar = { .data = &byte, .device = { kDLCPU, 0 }, .dtype = U8 };
+
+	(void)state;
+	tl_draft_tensor(draft)->shape[0] = MIB; /* more than it has */
+	must_be(tl_commit(draft, NULL), 0);
+	td_settle(&d);
+	must(tl_put(client, "b", &scalar, NULL, NULL) < 0);
+	must(strstr(tl_last_error(), "an earlier commit"));
+	must_be(tl_put(client, "b", &scalar, NULL, NULL), 0); /* told once */
+	tl_close(client);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_repeated_put_waits_for_nobody),
+		TEST(drafts_ahead_give_way),
+		TEST(a_draft_ahead_in_use_is_not_taken_back),
+		TEST(many_sizes_keep_few_drafts_ahead),
+		TEST(a_refused_commit_is_told_at_the_next_call),
+	};
+
+	return RUN(tests);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Raw protocol connections: what a client could do that does not use the library. Comes with harness.h. What fails
+ * against the protocol fails the test, by must(); what the daemon may answer is returned.
+ */
+#pragma once
+
+#include "proto/conn.h"
+#include "proto/shm_layout.h"
+
+struct test_daemon;
+
+enum { RAW_SEGMENTS_MAX = 64 };
+
+struct raw {
+	int fd;
+	uint32_t serial;
+	struct wire_welcome welcome;
+	int catalog_fd;
+	const struct catalog_header *catalog;
+	int ledger_fd;
+	struct ledger *ledger;
+	size_t ledger_size;
+	unsigned writable_n;
+	struct raw_segment {
+		uint32_t segment;
+		uint32_t generation;
+		int fd;
+	} writable[RAW_SEGMENTS_MAX]; /* descriptors that came with drafts */
+};
+
+struct raw rc_connect(const struct test_daemon *d);
+void rc_hello(struct raw *rc);			 /* until WELCOME, the catalog mapped */
+void rc_ledger(struct raw *rc);			 /* until READY */
+struct raw rc_open(const struct test_daemon *d); /* all three */
+void rc_goodbye(struct raw *rc);		 /* says it, and waits for the end */
+void rc_close(struct raw *rc);			 /* without a word */
+
+/* Fills in type, length and, if it is 0, the serial; sends it. 0 or a negative errno. */
+int rc_send(struct raw *rc, enum wire_type type, void *message, size_t length, int fd_peek);
+/* Whatever bytes, with any number of copies of a descriptor. 0 or a negative errno. */
+int rc_send_bytes(struct raw *rc, const void *bytes, size_t length, int fd_peek, unsigned nfds);
+/* The next message; -ETIMEDOUT after ten seconds, -ECONNRESET at the end. */
+int rc_receive(struct raw *rc, struct conn_message *m);
+/* Sends, then receives until the answer to that. */
+int rc_call(struct raw *rc, enum wire_type type, void *message, size_t length,
+	    struct conn_message *answer);
+/* Nothing more comes but perhaps ERROR PROTOCOL, then the end. */
+void rc_must_end(struct raw *rc);
+/* The next message is that error, of a text without the name of a shm object. */
+void rc_must_fail(const struct conn_message *m, enum wire_error code);
+
+void rc_settle(struct raw *rc);
+/* 0 with the draft, or the positive wire error. A descriptor that comes with it is kept in rc->writable. */
+int rc_create(struct raw *rc, const char *name, uint64_t nbytes, int64_t timeout_ns,
+	      struct wire_draft *draft);
+/* The descriptor to write that draft with. */
+int rc_writable(const struct raw *rc, const struct wire_draft *draft);
+/* What an answer means: 0 if it is of that type, else the wire error. */
+int rc_judge(const struct conn_message *m, enum wire_type expected);
+/* A tensor of @nbytes uint8 under @name; 0 or the wire error. */
+int rc_commit(struct raw *rc, uint64_t ref, const char *name, uint64_t nbytes);
+int rc_ref(struct raw *rc, enum wire_type type, uint64_t ref); /* ABORT or RELEASED */
+int rc_map(struct raw *rc, uint32_t segment, uint32_t generation, int *fd);
+int rc_delete(struct raw *rc, const char *name);
+int rc_link(struct raw *rc, uint64_t ref, const char *name);
+
+/* Create, fill with @byte, commit; 0 or the wire error. */
+int rc_put(struct raw *rc, const char *name, uint64_t nbytes, int byte, struct wire_draft *draft);
+/* Takes a lease by the protocol: false if the tensor is not live. */
+bool rc_hold(struct raw *rc, uint64_t ref);
+void rc_drop(struct raw *rc, uint64_t ref);
+/* Maps the tensor's segment read-only; its payload. The mapping stays until the process ends. */
+const unsigned char *rc_view(struct raw *rc, const struct wire_draft *draft);
+void bytes_must_be(const unsigned char *bytes, int byte, size_t n);
+
+static inline const struct catalog_row *rc_row(const struct raw *rc, uint64_t ref)
+{
+	const unsigned char *base = (const unsigned char *)rc->catalog + rc->catalog->off_rows;
+
+	return (const struct catalog_row *)(const void *)base + ref_slot(ref);
+}
+
+/* A memfd ready to be a ledger of that many slots, but not sealed. */
+int ledger_new(uint32_t slots, uint64_t magic);
+int ledger_seal(int fd);

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing .npy files: they come back as they were, and a failure leaves what there was before. */
+#include "tests/unit/npy_fixture.h"
+#include "util/fault.h"
+
+static size_t get_file(void *bytes)
+{
+	int fd = open(file, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	assert_true(fd >= 0);
+	n = read(fd, bytes, FILE_MAX);
+	assert_true(n >= 0);
+	close(fd);
+	return (size_t)n;
+}
+
+static int write_ints(const char *path, int64_t n, const int32_t *values, char *err)
+{
+	return npy_write(path, (DLDataType){ kDLInt, 32, 1 }, 1, &n, values, NULL, NULL, err,
+			 NPY_ERROR_TEXT);
+}
+
+static void what_is_written_is_what_numpy_writes(void **state)
+{
+	static const char expected[] = "{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }";
+	unsigned char bytes[FILE_MAX];
+	int32_t values[3] = { 1, -2, 3 };
+	char err[NPY_ERROR_TEXT];
+
+	(void)state;
+	assert_int_equal(write_ints(file, 3, values, err), 0);
+	assert_int_equal(get_file(bytes), 128 + 12);
+	assert_memory_equal(bytes, "\x93NUMPY\x01\x00\x76\x00", 10);
+	assert_memory_equal(bytes + 10, expected, sizeof(expected) - 1);
+	for (size_t i = 10 + sizeof(expected) - 1; i < 127; i++)
+		assert_int_equal(bytes[i], ' ');
+	assert_int_equal(bytes[127], '\n');
+	assert_memory_equal(bytes + 128, values, 12);
+}
+
+static void all_types_and_shapes_come_back(void **state)
+{
+	static const struct {
+		int32_t ndim;
+		int64_t shape[4];
+		size_t numel;
+	} shapes[] = { { 0, { 0 }, 1 },	    { 1, { 7 }, 7 },	       { 1, { 0 }, 0 },
+		       { 2, { 3, 4 }, 12 }, { 4, { 2, 1, 3, 2 }, 12 }, { 3, { 4, 0, 9 }, 0 } };
+	unsigned char data[256], back[256];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(data); i++)
+		data[i] = (unsigned char)(i * 37);
+	for (size_t i = 0; i < COUNT(shared); i++) {
+		for (size_t j = 0; j < COUNT(shapes); j++) {
+			char err[NPY_ERROR_TEXT];
+			struct npy npy;
+
+			assert_int_equal(npy_dtype_check(shared[i].t, err, sizeof(err)), 0);
+			assert_int_equal(npy_write(file, shared[i].t, shapes[j].ndim,
+						   shapes[j].shape, data, NULL, NULL, err,
+						   sizeof(err)),
+					 0);
+			if (npy_open(&npy, file, err, sizeof(err)))
+				fail_msg("%s: %s", shared[i].descr, err);
+			assert_memory_equal(&npy.dtype, &shared[i].t, sizeof(DLDataType));
+			assert_int_equal(npy.ndim, shapes[j].ndim);
+			assert_memory_equal(npy.shape, shapes[j].shape, 8 * (size_t)npy.ndim);
+			assert_int_equal(npy.nbytes, shapes[j].numel * shared[i].t.bits / 8);
+			assert_int_equal(npy.offset % 64, 0);
+			assert_int_equal(npy_read(&npy, back, NULL, NULL, err, sizeof(err)), 0);
+			assert_memory_equal(back, data, npy.nbytes);
+			npy_close(&npy);
+		}
+	}
+}
+
+static void sixty_four_of_the_longest_sizes_fit_into_a_header(void **state)
+{
+	int64_t shape[64];
+	char err[NPY_ERROR_TEXT];
+	unsigned char byte = 9;
+	struct npy npy;
+
+	(void)state;
+	for (int i = 0; i < 64; i++)
+		shape[i] = 1;
+	shape[0] = 0;
+	shape[63] = INT64_MAX;
+	assert_int_equal(npy_write(file, (DLDataType){ kDLUInt, 8, 1 }, 64, shape, &byte, NULL,
+				   NULL, err, sizeof(err)),
+			 0);
+	assert_int_equal(npy_open(&npy, file, err, sizeof(err)), 0);
+	assert_memory_equal(npy.shape, shape, sizeof(shape));
+	npy_close(&npy);
+}
+
+static void types_that_numpy_has_not_are_not_written(void **state)
+{
+	static const struct {
+		DLDataType t;
+		const char *reason;
+	} cases[] = {
+		{ { kDLBfloat, 16, 1 }, "bfloat16" },
+		{ { kDLFloat8_e4m3fn, 8, 1 }, "float8" },
+		{ { kDLFloat6_e2m3fn, 6, 1 }, "float6" },
+		{ { kDLFloat4_e2m1fn, 4, 1 }, "float4" },
+		{ { kDLInt, 4, 1 }, "int4" },
+		{ { kDLUInt, 1, 1 }, "uint1" },
+		{ { kDLComplex, 32, 1 }, "complex32" },
+		{ { kDLOpaqueHandle, 64, 1 }, "opaque64" },
+		{ { kDLFloat, 32, 4 }, "4 lanes" },
+		{ { 99, 8, 1 }, "type 99" },
+		{ { kDLFloat, 128, 1 }, "float128" },
+	};
+	char err[NPY_ERROR_TEXT];
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		assert_int_equal(npy_dtype_check(cases[i].t, err, sizeof(err)), -ENOTSUP);
+		assert_non_null(strstr(err, cases[i].reason));
+		assert_int_equal(
+			npy_write(file, cases[i].t, 1, I64(1), err, NULL, NULL, err, sizeof(err)),
+			-ENOTSUP);
+		if (!strstr(err, cases[i].reason))
+			fail_msg("\"%s\" is not in: %s", cases[i].reason, err);
+		assert_int_equal(count_entries(directory), 0);
+	}
+	assert_int_equal(npy_write(file, shared[0].t, -1, NULL, err, NULL, NULL, err, sizeof(err)),
+			 -EINVAL);
+	assert_int_equal(npy_write(file, shared[0].t, 65, NULL, err, NULL, NULL, err, sizeof(err)),
+			 -EINVAL);
+	assert_int_equal(
+		npy_write(file, shared[0].t, 1, I64(-1), err, NULL, NULL, err, sizeof(err)),
+		-EINVAL);
+	assert_int_equal(
+		npy_write(file, shared[3].t, 1, I64(INT64_MAX), err, NULL, NULL, err, sizeof(err)),
+		-EOVERFLOW);
+}
+
+static int stop_at_once(void *context, uint64_t done, uint64_t total)
+{
+	unsigned *calls = context;
+
+	(void)done;
+	(void)total;
+	++*calls;
+	return -ECANCELED;
+}
+
+static void a_failed_write_leaves_the_old_file_and_nothing_else(void **state)
+{
+	unsigned char before[FILE_MAX], after[FILE_MAX];
+	int32_t values[3] = { 1, 2, 3 };
+	char err[NPY_ERROR_TEXT];
+	unsigned calls = 0;
+	int64_t n = 3;
+
+	(void)state;
+	assert_int_equal(write_ints(file, 2, values, err), 0);
+	assert_int_equal(get_file(before), 136);
+	assert_int_equal(npy_write(file, (DLDataType){ kDLInt, 32, 1 }, 1, &n, values, stop_at_once,
+				   &calls, err, sizeof(err)),
+			 -ECANCELED);
+	assert_int_equal(calls, 1);
+	assert_non_null(strstr(err, "stopped"));
+	assert_int_equal(get_file(after), 136);
+	assert_memory_equal(before, after, 136);
+	assert_int_equal(count_entries(directory), 1);
+}
+
+/* Whatever fails, the old file stays; without O_TMPFILE it works as well. */
+static void every_failure_of_a_write_leaves_one_whole_file(void **state)
+{
+	int32_t old[2] = { 1, 2 }, new[3] = { 3, 4, 5 };
+	unsigned char bytes[FILE_MAX];
+	char err[NPY_ERROR_TEXT];
+	unsigned n = 1;
+	bool fired;
+
+	(void)state;
+	do {
+		int r;
+
+		assert_int_equal(write_ints(file, 2, old, err), 0);
+		r = fault_nth(n, write_ints(file, 3, new, err));
+		fired = fault_fired();
+		assert_true(r == 0 || (fired && r == -ENOSPC));
+		assert_int_equal(count_entries(directory), 1);
+		assert_int_equal(get_file(bytes), 128 + (r ? 8 : 12));
+		assert_memory_equal(bytes + 128, r ? old : new, r ? 8 : 12);
+		n++;
+	} while (fired);
+	assert_true(n > 4);
+}
+
+/* Again with a file that has a name from the start. */
+static void a_named_temporary_file_goes_too(void **state)
+{
+	char err[NPY_ERROR_TEXT];
+	unsigned calls = 0;
+	int32_t value = 1;
+	int64_t n = 1;
+	int r;
+
+	(void)state;
+	r = fault_nth(1, npy_write(file, (DLDataType){ kDLInt, 32, 1 }, 1, &n, &value, stop_at_once,
+				   &calls, err, sizeof(err)));
+	assert_string_equal(fault_fired(), "npy: O_TMPFILE");
+	assert_int_equal(r, -ECANCELED);
+	assert_int_equal(count_entries(directory), 0);
+}
+
+static void a_full_disk_leaves_no_file(void **state)
+{
+	enum { LIMIT = 100000, SIZE = 4 * LIMIT };
+	struct rlimit saved, limit;
+	char *data = calloc(1, SIZE);
+	char err[NPY_ERROR_TEXT];
+	int r;
+
+	(void)state;
+	assert_non_null(data);
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &saved), 0);
+	limit = (struct rlimit){ .rlim_cur = LIMIT, .rlim_max = saved.rlim_max };
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+	r = write_ints(file, SIZE / 4, (int32_t *)data, err);
+	setrlimit(RLIMIT_FSIZE, &saved);
+	signal(SIGXFSZ, SIG_DFL);
+	free(data);
+	assert_int_equal(r, -EFBIG);
+	assert_non_null(strstr(err, "cannot write"));
+	assert_int_equal(count_entries(directory), 0);
+}
+
+static void a_device_is_written_directly(void **state)
+{
+	int32_t values[3] = { 1, 2, 3 };
+	char err[NPY_ERROR_TEXT];
+
+	(void)state;
+	assert_int_equal(write_ints("/dev/null", 3, values, err), 0);
+	assert_int_equal(write_ints("/dev/full", 3, values, err), -ENOSPC);
+	assert_string_equal(err, "/dev/full: cannot write: No space left on device");
+}
+
+static void a_place_where_no_file_can_be_says_so(void **state)
+{
+	char path[DIRECTORY_MAX + 32], err[NPY_ERROR_TEXT];
+	int32_t value = 1;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/no/such.npy", directory);
+	assert_int_equal(write_ints(path, 1, &value, err), -ENOENT);
+	assert_non_null(strstr(err, "No such file"));
+	assert_int_equal(write_ints(directory, 1, &value, err), -EISDIR);
+}
+
+static void a_replaced_file_keeps_its_mode_and_links_lead_on(void **state)
+{
+	char link[DIRECTORY_MAX + 16], err[NPY_ERROR_TEXT];
+	int32_t values[3] = { 1, 2, 3 };
+	struct stat st;
+
+	(void)state;
+	snprintf(link, sizeof(link), "%s/link", directory);
+	assert_int_equal(symlink("a.npy", link), 0);
+	assert_int_equal(write_ints(file, 3, values, err), 0);
+	assert_int_equal(chmod(file, 0640), 0);
+	assert_int_equal(write_ints(link, 2, values, err), 0);
+	assert_int_equal(lstat(link, &st), 0);
+	assert_true(S_ISLNK(st.st_mode));
+	assert_int_equal(stat(file, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0640);
+	assert_int_equal(st.st_size, 136);
+	unlink(link);
+	assert_int_equal(count_entries(directory), 1);
+}
+
+static void a_new_file_has_the_mode_of_the_umask(void **state)
+{
+	mode_t saved = umask(027);
+	char err[NPY_ERROR_TEXT];
+	int32_t value = 1;
+	struct stat st;
+	int r = write_ints(file, 1, &value, err);
+
+	(void)state;
+	umask(saved);
+	assert_int_equal(r, 0);
+	assert_int_equal(stat(file, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0640);
+}
+
+/* ---- progress ---- */
+
+struct heard {
+	unsigned calls;
+	uint64_t last, total;
+};
+
+static int hear(void *context, uint64_t done, uint64_t total)
+{
+	struct heard *heard = context;
+
+	assert_true(done > heard->last || total == 0);
+	heard->calls++;
+	heard->last = done;
+	heard->total = total;
+	return 0;
+}
+
+static void progress_is_told_chunk_by_chunk_to_the_end(void **state)
+{
+	enum { SIZE = 2 * NPY_CHUNK + 4 };
+	char *data = calloc(1, SIZE), *back = malloc(SIZE);
+	char err[NPY_ERROR_TEXT];
+	struct heard heard = { 0 };
+	int64_t n = SIZE;
+	struct npy npy;
+
+	(void)state;
+	assert_true(data && back);
+	data[SIZE - 1] = 7;
+	assert_int_equal(npy_write(file, (DLDataType){ kDLInt, 8, 1 }, 1, &n, data, hear, &heard,
+				   err, sizeof(err)),
+			 0);
+	assert_int_equal(heard.calls, 3);
+	assert_int_equal(heard.last, SIZE);
+	assert_int_equal(npy_open(&npy, file, err, sizeof(err)), 0);
+	heard = (struct heard){ 0 };
+	assert_int_equal(npy_read(&npy, back, hear, &heard, err, sizeof(err)), 0);
+	assert_int_equal(heard.calls, 3);
+	assert_int_equal(heard.total, SIZE);
+	assert_memory_equal(data, back, SIZE);
+	heard.calls = 0;
+	assert_int_equal(npy_read(&npy, back, stop_at_once, &heard.calls, err, sizeof(err)),
+			 -ECANCELED);
+	assert_int_equal(heard.calls, 1);
+	npy_close(&npy);
+	n = 0;
+	heard = (struct heard){ 0 };
+	assert_int_equal(npy_write(file, (DLDataType){ kDLInt, 8, 1 }, 1, &n, NULL, hear, &heard,
+				   err, sizeof(err)),
+			 0);
+	assert_int_equal(heard.calls, 1);
+	free(data);
+	free(back);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(what_is_written_is_what_numpy_writes),
+		CASE(all_types_and_shapes_come_back),
+		CASE(sixty_four_of_the_longest_sizes_fit_into_a_header),
+		CASE(types_that_numpy_has_not_are_not_written),
+		CASE(a_failed_write_leaves_the_old_file_and_nothing_else),
+		CASE(every_failure_of_a_write_leaves_one_whole_file),
+		CASE(a_named_temporary_file_goes_too),
+		CASE(a_full_disk_leaves_no_file),
+		CASE(a_device_is_written_directly),
+		CASE(a_place_where_no_file_can_be_says_so),
+		CASE(a_replaced_file_keeps_its_mode_and_links_lead_on),
+		CASE(a_new_file_has_the_mode_of_the_umask),
+		CASE(progress_is_told_chunk_by_chunk_to_the_end),
+	};
+
+	alarm(TIMEOUT_S);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
