@@ -21,8 +21,6 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
-extern char **environ;
-
 enum { HELPER_SOCKET = 900, HELPER_SHARED = 901 }; /* descriptors of a helper */
 
 void bench_check(int r, const char *what)

@@ -5,8 +5,9 @@
  * The floor of a create and commit is a round trip (memory is asked for) and one more message (it is
  * published), to a helper that does nothing with them. With the version wanted we wait for the commit's
  * answer; without, a publisher of the same shape should not wait at all, which is counted: voluntary context
- * switches of the thread during the calls. Before each sample there is a pause of 50 us in which the
- * other side comes to rest; we spin in it, so that our CPU does not.
+ * switches of the thread during the calls. Those samples are 20 us apart, in which the daemon gets done with the
+ * one before; we spin meanwhile. Samples of the floor and of ours alternate in groups: what we ask ahead, the
+ * daemon does after the call, at the expense of whatever is measured then.
  *
  * The floor of a put is memcpy into a warm shared mapping of that size; there are two, used in turn, since what
  * was published last must stay readable while the next is written.
@@ -22,7 +23,7 @@
 
 #include "bench/bench.h"
 
-enum { SMALL = 4096, ECHO = 1, WARM_UP = 200, PAUSE_NS = 50000 };
+enum { SMALL = 4096, ECHO = 1, GROUP = 25, WARM_UP = 5, PAUSE_NS = 20000 };
 
 static const char name[] = "bench/publish";
 
@@ -74,44 +75,45 @@ static long waits(void)
 	return u.ru_nvcsw;
 }
 
+/* A group of the floor, then one of ours; the first samples of each are for the other side to get warm. */
 static void with_version(struct bench *b, struct bench_result *r, int socket)
 {
-	unsigned samples = b->quick ? 3000 : 20000;
-	uint64_t version;
+	for (unsigned i = 0; i < (b->quick ? 150 : 1000); i++) {
+		double floor[GROUP], ours[GROUP];
+		uint64_t version;
 
-	for (unsigned i = 0; i < samples + WARM_UP; i++) {
-		double floor, ours;
-
-		bench_spin(PAUSE_NS);
-		floor = publish_floor(socket);
-		bench_spin(PAUSE_NS);
-		ours = publish_ours(b->client, &version);
-		if (i >= WARM_UP)
-			bench_pair(r, floor, ours);
+		for (unsigned j = 0; j < GROUP; j++)
+			floor[j] = publish_floor(socket);
+		for (unsigned j = 0; j < GROUP; j++)
+			ours[j] = publish_ours(b->client, &version);
+		for (unsigned j = WARM_UP; i && j < GROUP; j++)
+			bench_pair(r, floor[j], ours[j]);
 	}
 }
 
 static void without_version(struct bench *b, struct bench_result *time, struct bench_result *count,
 			    int socket)
 {
-	unsigned samples = b->quick ? 2000 : 10000;
+	for (unsigned i = 0; i < (b->quick ? 100 : 500); i++) {
+		double floor[GROUP], ours[GROUP];
+		long slept[GROUP];
 
-	for (unsigned i = 0; i < samples + WARM_UP; i++) {
-		double floor, ours;
-		long before;
-
-		bench_spin(PAUSE_NS);
-		floor = publish_floor(socket);
-		bench_spin(PAUSE_NS);
-		before = waits();
-		ours = publish_ours(b->client, NULL);
-		before = waits() - before;
-		if (i < WARM_UP)
-			continue;
-		if (time)
-			bench_pair(time, floor, ours);
-		if (count)
-			bench_value(count, (double)before);
+		for (unsigned j = 0; j < GROUP; j++) {
+			bench_spin(PAUSE_NS);
+			floor[j] = publish_floor(socket);
+		}
+		for (unsigned j = 0; j < GROUP; j++) {
+			bench_spin(PAUSE_NS);
+			slept[j] = waits();
+			ours[j] = publish_ours(b->client, NULL);
+			slept[j] = waits() - slept[j];
+		}
+		for (unsigned j = WARM_UP; i && j < GROUP; j++) {
+			if (time)
+				bench_pair(time, floor[j], ours[j]);
+			if (count)
+				bench_value(count, (double)slept[j]);
+		}
 	}
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses: which socket, connecting to it, and autostart.
- * The directory under /tmp and the one under $XDG_RUNTIME_DIR are trusted only if they are directories of ours with
- * mode 0700 and no symbolic link: whoever can write there could put a socket of his own in the daemon's place.
+ * Addresses: which socket, connecting to it, and autostart. The directory under /tmp and the one
+ * under $XDG_RUNTIME_DIR are trusted only if they are directories of ours with mode 0700 and no
+ * symbolic link: whoever can write there could put a socket of his own in the daemon's place.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -34,8 +34,6 @@
 
 enum { EXIT_SERVED = 3 }; /* tensorleased: another daemon serves this address */
 
-extern char **environ;
-
 /* ---- Which ---- */
 
 static int put_address(char *out, size_t size, const char *directory, const char *name)
@@ -45,7 +43,7 @@ static int put_address(char *out, size_t size, const char *directory, const char
 	if (n < 0 || (size_t)n >= size)
 		return tl_fail(
 			-EINVAL,
-			"the socket's path '%s...' is longer than the %zu bytes that the kernel takes",
+			"'%s...' is longer than the %zu bytes that a socket's path may have",
 			out, size - 1);
 	return 0;
 }
@@ -70,7 +68,10 @@ int address_find(char *out, size_t size, const char *asked)
 	return put_address(out, size, directory, "/socket");
 }
 
-/* The private directories are those that address_find() makes up; a caller's own path is his business. */
+/*
+ * The private directories are those that address_find() makes up; a caller's own path is his
+ * business.
+ */
 static bool in_private_directory(const char *address, char *directory, size_t size)
 {
 	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
@@ -264,8 +265,8 @@ static const char *read_complaint(int fd, char *text, size_t size)
 }
 
 /*
- * The program in a session of its own, with no signal blocked or ignored, and nothing of ours open; what it says
- * until it detaches goes to @stderr_fd.
+ * The program in a session of its own, with no signal blocked or ignored, and nothing of ours open;
+ * what it says until it detaches goes to @stderr_fd.
  */
 static int spawn_daemon(pid_t *pid, const char *program, const char *address, int stderr_fd)
 {
@@ -308,7 +309,10 @@ static void nap(int64_t ns)
 	nanosleep(&ts, NULL);
 }
 
-/* The started process ends when its daemon listens. Only this pid is waited for: other children are not ours. */
+/*
+ * The started process ends when its daemon listens. Only this pid is waited for: other children are
+ * not ours.
+ */
 static int wait_for_daemon(pid_t pid, const char *program, int stderr_fd, int64_t deadline)
 {
 	char text[512];
@@ -318,7 +322,7 @@ static int wait_for_daemon(pid_t pid, const char *program, int stderr_fd, int64_
 		pid_t got = waitpid(pid, &status, WNOHANG);
 
 		if (got < 0 && errno != EINTR)
-			return 0; /* SIGCHLD is ignored, or somebody reaps everything: connecting will tell */
+			return 0; /* somebody reaps all children: connecting will tell */
 		if (got == pid && WIFEXITED(status) &&
 		    (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == EXIT_SERVED))
 			return 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drafts asked for ahead: a producer that commits the same size again and again asks for the next draft right behind a
- * commit, and finds the answer there when it wants to create. The daemon may take such a draft back as
- * long as it is unused, so it is taken into use like a lease. What is never used is given back with the
- * connection, or when another size needs the place.
+ * Drafts asked for ahead: a producer that commits the same size again and again asks for the next
+ * draft right behind a commit, and finds the answer there when it wants to create. The daemon may
+ * take such a draft back as long as it is unused, so it is taken into use like a lease. What is
+ * never used is given back with the connection, or when another size needs the place.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -58,7 +58,9 @@ static struct ahead **find(struct session *s, uint64_t nbytes, uint32_t extra)
 	return NULL;
 }
 
-/* A place for one more; the oldest one's, if all are taken: that is returned too, to be given back. */
+/*
+ * A place for one more; the oldest one's, if all are taken: that is returned too, to be given back.
+ */
 static struct ahead **place(struct session *s, struct ahead **evicted)
 {
 	struct ahead **at;
@@ -73,7 +75,10 @@ static struct ahead **place(struct session *s, struct ahead **evicted)
 	return at;
 }
 
-/* Gives one back that nobody uses. If its answer is still to come, the reader of the socket aborts the draft. */
+/*
+ * Gives one back that nobody uses. If its answer is still to come, the reader of the socket aborts
+ * the draft.
+ */
 static void give_back(struct session *s, struct ahead *a, int64_t deadline)
 {
 	if (!a)
@@ -115,8 +120,9 @@ void ahead_next(struct session *s, uint64_t nbytes, uint32_t extra, int64_t dead
 /*
  * Takes the draft into use: our count, then the daemon's word.
  *
- * ORDER: as G2 and G3 in lease.h. The daemon takes an unused draft back by word = RETIRED, then looks at our count:
- * one of us sees the other. The count and the list of drafts change under one lock: fork() reads both.
+ * ORDER: as G2 and G3 in lease.h. The daemon takes an unused draft back by word = RETIRED, then
+ * looks at our count: one of us sees the other. The count and the list of drafts change under one
+ * lock: fork() reads both.
  */
 static bool take_into_use(struct session *s, struct tl_draft *draft, uint64_t ref)
 {

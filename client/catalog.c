@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The catalog as a client reads it. The daemon changes it meanwhile; what is believed without a lease is only
- * single words. A name's text, and a row, are read under a lease on the row that mentions the name.
+ * The catalog as a client reads it. The daemon changes it meanwhile; what is believed without a
+ * lease is only single words. A name's text, and a row, are read under a lease on the row that
+ * mentions the name.
  */
 #include <errno.h>
 #include <string.h>
@@ -96,7 +97,10 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 	const struct catalog_row *row;
 	int r;
 
-	/* A new version may have come between reading `current` and G3: it says so by then, so read it again. */
+	/*
+	 * A new version may have come between reading `current` and G3: it says so by then, so read
+	 * it again.
+	 */
 	for (unsigned n = 0; n < STALE_READS_MAX; n++) {
 		*ref = atomic_load_explicit(&name->current, memory_order_acquire);
 		if (!*ref)
@@ -121,9 +125,9 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 }
 
 /*
- * ORDER: names_unlinked is read before the bucket and again after the walk, all of whose loads are acquire and so come
- * before the second reading. An entry that was unlinked, and perhaps linked elsewhere, while we stood on it led us
- * astray; it was counted before that.
+ * ORDER: names_unlinked is read before the bucket and again after the walk, all of whose loads are
+ * acquire and so come before the second reading. An entry that was unlinked, and perhaps linked
+ * elsewhere, while we stood on it led us astray; it was counted before that.
  */
 int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref)
 {
@@ -298,7 +302,10 @@ static int list_entry_info(struct session *s, uint32_t index, struct listing *l)
 	return LEASE_E_GONE;
 }
 
-/* Told of once: a name that came to another bucket meanwhile, in an entry of this one, is left to that one. */
+/*
+ * Told of once: a name that came to another bucket meanwhile, in an entry of this one, is left to
+ * that one.
+ */
 static bool listed_here(const struct session *s, uint32_t bucket, const struct listing *l)
 {
 	struct name_key key = name_key(l->info.name);

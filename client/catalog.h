@@ -29,14 +29,17 @@ static inline struct name_key name_key(const char *text)
 }
 
 /*
- * Takes a lease on the tensor that the name means, if its version is above @newer_than. 0 and *@ref; LEASE_E_NONE,
- * LEASE_E_OLD and the others of lease.h, or -EPROTO.
+ * Takes a lease on the tensor that the name means, if its version is above @newer_than. 0 and
+ * *@ref; LEASE_E_NONE, LEASE_E_OLD and the others of lease.h, or -EPROTO.
  */
 int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref);
 
 /* What follows reads a row under the caller's lease. */
 
-/* @n bytes at @from of the chain of chunks. False if the chain is shorter than that: a broken catalog. */
+/*
+ * @n bytes at @from of the chain of chunks. False if the chain is shorter than that: a broken
+ * catalog.
+ */
 bool chunks_read(const struct session *s, uint32_t chunk, size_t from, void *to, size_t n);
 
 int row_shape(const struct session *s, const struct catalog_row *row, int64_t *shape);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients, and the public functions that are a request each.
- * A client's session is replaced when its connection is gone and a call needs one: by one thread at a time, without
- * the mutex, which fork() takes; the others wait for it. Old sessions go when their last lease does.
+ * Clients, and the public functions that are a request each. A client's session is replaced when
+ * its connection is gone and a call needs one: by one thread at a time, without the mutex, which
+ * fork() takes; the others wait for it. Old sessions go when their last lease does.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -49,11 +49,9 @@ int client_options(void *to, size_t to_size, const void *from, size_t first_size
 			       size, what, first_size);
 	for (size_t i = to_size; i < size; i++)
 		if (((const unsigned char *)from)[i])
-			return tl_fail(
-				-EINVAL,
-				"%s.size is %zu, and what lies beyond the %zu bytes that this library knows is "
-				"not 0",
-				what, size, to_size);
+			return tl_fail(-EINVAL,
+				       "%s.size is %zu, and beyond the %zu bytes known here not all is 0",
+				       what, size, to_size);
 	memset(to, 0, to_size);
 	memcpy(to, from, size < to_size ? size : to_size);
 	*(size_t *)to = to_size;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client: an address and the session that it has there now. It lives until tl_close() was called and the
- * last of its sessions has drained.
+ * A client: an address and the session that it has there now. It lives until tl_close() was called
+ * and the last of its sessions has drained.
  */
 #pragma once
 
@@ -42,8 +42,9 @@ struct use {
 };
 
 /*
- * The client's session, with a count on it: end with client_leave(). With @connected it has a connection as
- * far as we know; without it the session may be one whose daemon is away. Connects again if there is none.
+ * The client's session, with a count on it: end with client_leave(). With @connected it has a
+ * connection as far as we know; without it the session may be one whose daemon is away. Connects
+ * again if there is none.
  */
 int client_enter(struct tl_client *client, bool connected, int64_t deadline, struct use *use);
 
@@ -58,7 +59,10 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 /* When a request made now has to be answered. */
 int64_t client_deadline(const struct tl_client *client);
 
-/* Sends to the current session, to a new one if that is gone, and takes an answer of type @want; 0: of any but ERROR. */
+/*
+ * Sends to the current session, to a new one if that is gone, and takes an answer of type @want; 0:
+ * of any but ERROR.
+ */
 int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
 		   struct conn_message *answer);
 
@@ -67,8 +71,8 @@ void client_init_renewed(
 	struct tl_client *client); /* also in a forked child, whose waiters are not there */
 
 /*
- * Copies an option struct that starts with its size: what the caller's version has of it; the rest is 0.
- * -EINVAL: too small for the first version, or members that we do not know are not 0.
+ * Copies an option struct that starts with its size: what the caller's version has of it; the rest
+ * is 0. -EINVAL: too small for the first version, or members that we do not know are not 0.
  */
 int client_options(void *to, size_t to_size, const void *from, size_t first_size, const char *what);
 

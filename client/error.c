@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text of a thread's last failure. Kept in thread-local storage; nothing here allocates or prints. */
+/*
+ * The text of a thread's last failure. Kept in thread-local storage; nothing here allocates or
+ * prints.
+ */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -5,7 +5,8 @@
 /*
  * Remembers the text and returns @err, a negative errno, so that a failure is one line:
  *	return tl_fail(-EINVAL, "a name of %zu bytes; the limit is %d", n, TL_NAME_MAX);
- * "%m" in @format is what @err means. tl_failure_text() may be among the arguments. Sets errno to -@err.
+ * "%m" in @format is what @err means. tl_failure_text() may be among the arguments. Sets errno to
+ * -@err.
  */
 int tl_fail(int err, const char *format, ...) __attribute__((cold, format(printf, 2, 3)));
 

@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fork(). A child inherits its parent's tensors, but not what protects them: the ledger is shared memory that the
- * parent goes on writing, and the connection is the parent's. So, before a fork, a session on which leases are held
- * gets a second connection with a copy of the ledger. The daemon reads both from READY on, and the parent's own holds
- * last until then, so there is no moment without a hold. After the fork the parent closes its copy and the child puts it
- * in the place of what it inherited: the lease objects then release against the child's own ledger.
+ * fork(). A child inherits its parent's tensors, but not what protects them: the ledger is shared
+ * memory that the parent goes on writing, and the connection is the parent's. So, before a fork, a
+ * session on which leases are held gets a second connection with a copy of the ledger. The daemon
+ * reads both from READY on, and the parent's own holds last until then, so there is no moment
+ * without a hold. After the fork the parent closes its copy and the child puts it in the place of
+ * what it inherited: the lease objects then release against the child's own ledger.
  *
- * While the ledger is copied no lease may be taken: it would be in the child's memory, but not in its ledger. The
- * session's state says so; it is written before the copy and read after G2, like any other word of the protocol (lease.h).
- * A release that falls between copy and fork makes the child hold too much, never too little, until it ends.
+ * While the ledger is copied no lease may be taken: it would be in the child's memory, but not in
+ * its ledger. The session's state says so; it is written before the copy and read after G2, like
+ * any other word of the protocol (lease.h). A release that falls between copy and fork makes the
+ * child hold too much, never too little, until it ends.
  *
- * If the second connection cannot be had although the daemon serves us, the parent adds a hold for each slot
- * to its own ledger and keeps it as long as the session lasts: what the child reads is then the parent's to keep.
- * If the daemon is gone there is nobody who could reuse the memory.
+ * If the second connection cannot be had although the daemon serves us, the parent adds a hold for
+ * each slot to its own ledger and keeps it as long as the session lasts: what the child reads is
+ * then the parent's to keep. If the daemon is gone there is nobody who could reuse the memory.
  *
- * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions produce, receive,
- * mapping; then the users'. fork() takes all of them, so that the child finds nothing half done.
+ * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions
+ * produce, receive, mapping; then the users'. fork() takes all of them, so that the child finds
+ * nothing half done.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -43,22 +46,17 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int once_result;
 static _Atomic bool exiting;
 
-#define for_each_client(c)                                                                         \
-	list_for_each(link_, &clients)                                                             \
-		for (struct tl_client *c = list_entry(link_, struct tl_client, link); c; c = NULL)
-
-#define for_each_session(s, client) for (struct session *s = (client)->sessions; s; s = s->older)
 
 /* ---- Before ---- */
 
 static void lock_all(void)
 {
+	struct tl_client *c;
+
 	pthread_mutex_lock(&clients_mutex);
-	for_each_client(c)
-	{
+	list_for_each_entry(c, &clients, link) {
 		pthread_mutex_lock(&c->mutex);
-		for_each_session(s, c)
-		{
+		for (struct session *s = c->sessions; s; s = s->older) {
 			pthread_mutex_lock(&s->produce_mutex);
 			pthread_mutex_lock(&s->receive_mutex);
 			pthread_mutex_lock(&s->mapping_mutex);
@@ -69,11 +67,11 @@ static void lock_all(void)
 
 static void unlock_all(void)
 {
+	struct tl_client *c;
+
 	users_unlock();
-	for_each_client(c)
-	{
-		for_each_session(s, c)
-		{
+	list_for_each_entry(c, &clients, link) {
+		for (struct session *s = c->sessions; s; s = s->older) {
 			pthread_mutex_unlock(&s->mapping_mutex);
 			pthread_mutex_unlock(&s->receive_mutex);
 			pthread_mutex_unlock(&s->produce_mutex);
@@ -91,26 +89,23 @@ static uint32_t leases_on(struct session *s, uint32_t slot)
 	return held > LEDGER_HELD_MAX ? 0 : held;
 }
 
-static bool copy_counts(struct session *s, _Atomic uint32_t *to, uint32_t slots)
+static void copy_counts(struct session *s, _Atomic uint32_t *to, uint32_t slots)
 {
 	uint32_t high = atomic_load(&s->catalog->slots_high);
-	bool any = false;
+	struct tl_draft *draft;
 
 	for (uint32_t slot = 0; slot < high && slot < slots; slot++) {
 		uint32_t held = leases_on(s, slot);
 
 		if (held) /* do not touch pages that stay empty */
 			atomic_store(&to[slot], held);
-		any |= held != 0;
 	}
-	list_for_each(l, &s->drafts) {
-		const struct tl_draft *draft = list_entry(l, struct tl_draft, link);
+	list_for_each_entry(draft, &s->drafts, link) {
 		uint32_t slot = ref_slot(draft->ref);
 
 		if (draft->hold && atomic_load(&to[slot]))
 			atomic_fetch_sub(&to[slot], 1);
 	}
-	return any;
 }
 
 /* Does it hold anything but drafts? The session's state is FORKING. */
@@ -118,11 +113,12 @@ static bool holds_leases(struct session *s)
 {
 	uint32_t high = atomic_load(&s->catalog->slots_high);
 	uint64_t leases = 0, drafts = 0;
+	struct tl_draft *draft;
 
 	for (uint32_t slot = 0; slot < high && slot < s->slots; slot++)
 		leases += leases_on(s, slot);
-	list_for_each(l, &s->drafts)
-		drafts += list_entry(l, struct tl_draft, link)->hold;
+	list_for_each_entry(draft, &s->drafts, link)
+		drafts += draft->hold;
 	return leases > drafts;
 }
 
@@ -186,9 +182,13 @@ static void before_fork(void)
 {
 	int64_t deadline = deadline_after(FORK_TIMEOUT_S * NS_PER_SEC);
 	int saved = errno;
+	struct tl_client *c;
 
 	lock_all();
-	for_each_client(c) for_each_session(s, c) prepare_session(s, deadline);
+	list_for_each_entry(c, &clients, link) {
+		for (struct session *s = c->sessions; s; s = s->older)
+			prepare_session(s, deadline);
+	}
 	errno = saved;
 }
 
@@ -204,11 +204,10 @@ static void reopen(struct session *s)
 static void after_fork_parent(void)
 {
 	int saved = errno;
+	struct tl_client *c;
 
-	for_each_client(c)
-	{
-		for_each_session(s, c)
-		{
+	list_for_each_entry(c, &clients, link) {
+		for (struct session *s = c->sessions; s; s = s->older) {
 			if (s->fork_peer) {
 				session_peer_deinit(s->fork_peer); /* the child has it */
 				free(s->fork_peer);
@@ -268,20 +267,23 @@ static void child_client(struct tl_client *c)
 		c->making = NULL;
 	}
 	client_init_renewed(c);
-	for_each_session(s, c) child_session(s);
+	for (struct session *s = c->sessions; s; s = s->older)
+		child_session(s);
 }
 
-/* Sessions that serve no new calls may go, if nothing is held on them. Without locks: that may free their client. */
+/*
+ * Sessions that serve no new calls may go, if nothing is held on them. Without locks: that may free
+ * their client.
+ */
 static void close_left(void)
 {
 	for (bool again = true; again;) {
 		struct session *found = NULL;
+		struct tl_client *c;
 
 		pthread_mutex_lock(&clients_mutex);
-		for_each_client(c)
-		{
-			for_each_session(s, c)
-			{
+		list_for_each_entry(c, &clients, link) {
+			for (struct session *s = c->sessions; s; s = s->older) {
 				if (s->close_after_fork)
 					found = s;
 			}
@@ -298,8 +300,10 @@ static void close_left(void)
 static void after_fork_child(void)
 {
 	int saved = errno;
+	struct tl_client *c;
 
-	for_each_client(c) child_client(c);
+	list_for_each_entry(c, &clients, link)
+		child_client(c);
 	users_after_fork_child();
 	unlock_all();
 	close_left();
@@ -344,20 +348,20 @@ int fork_exiting(void)
 }
 
 /*
- * The process ends: it reads and writes no more. Nothing is freed: other threads may still be at work. If one of
- * them holds the lock, the daemon will see the connection end without a goodbye, which is safe.
+ * The process ends: it reads and writes no more. Nothing is freed: other threads may still be at
+ * work. If one of them holds the lock, the daemon will see the connection end without a goodbye,
+ * which is safe.
  */
 __attribute__((destructor)) static void say_goodbye(void)
 {
 	struct wire_plain m = { .header = { .type = WIRE_GOODBYE, .length = sizeof(m) } };
+	struct tl_client *c;
 
 	atomic_store(&exiting, true);
 	if (pthread_mutex_trylock(&clients_mutex))
 		return;
-	for_each_client(c)
-	{
-		for_each_session(s, c)
-		{
+	list_for_each_entry(c, &clients, link) {
+		for (struct session *s = c->sessions; s; s = s->older) {
 			int open = SESSION_OPEN;
 
 			if (atomic_load(&s->drained) || atomic_load(&s->lost) || s->socket < 0)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Getting a tensor and giving it back.
- * The hot path, tl_get() of a mapped tensor and its deleter, makes no system call and takes no lock; see lease.h for the
- * protocol. All that can go another way (not mapped yet, no such name, wait, connect again) is done from the
- * start by get_slow(). A lease keeps its session's count from the call that took it.
+ * Getting a tensor and giving it back. The hot path, tl_get() of a mapped tensor and its deleter,
+ * makes no system call and takes no lock; see lease.h for the protocol. All that can go another way
+ * (not mapped yet, no such name, wait, connect again) is done from the start by get_slow(). A lease
+ * keeps its session's count from the call that took it.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -29,16 +29,20 @@
 
 enum { GET_E_AGAIN = 64 }; /* something changed: try again */
 
-/* How long a waiter sleeps before it looks whether the daemon is there, and how long between attempts to connect. */
+/*
+ * How long a waiter sleeps before it looks whether the daemon is there, and how long between
+ * attempts to connect.
+ */
 #define SLICE_NS (1 * NS_PER_SEC)
 #define BACKOFF_NS (50 * NS_PER_MS)
 
 /* ---- The rare ends of lease.h ---- */
 
 /*
- * ORDER: `rescan` is set (seq_cst) before the second attempt. If that fails too the socket was full after the store,
- * so the daemon has yet to empty it, and looks at `rescan` when it has. It is a counter and never goes back to 0:
- * another thread's reset could fall between our store and the daemon's look.
+ * ORDER: `rescan` is set (seq_cst) before the second attempt. If that fails too the socket was full
+ * after the store, so the daemon has yet to empty it, and looks at `rescan` when it has. It is a
+ * counter and never goes back to 0: another thread's reset could fall between our store and the
+ * daemon's look.
  */
 static void tell(struct session *s, uint64_t ref)
 {
@@ -82,7 +86,7 @@ int lease_refused(struct session *s, uint32_t slot, uint32_t was)
 	}
 }
 
-/* ---- Lease objects: a few per thread are kept for the next get, which halves what malloc() costs ---- */
+/* ---- Lease objects: each thread keeps a few for its next gets, which spares it malloc() ---- */
 
 enum { CACHED_NDIM = 4, CACHED_MAX = 16 };
 
@@ -366,7 +370,10 @@ static void sleep_on(const _Atomic uint32_t *wake, uint32_t seen, int64_t ns)
 	syscall(SYS_futex, wake, FUTEX_WAIT, seen, &ts, NULL, 0); /* shared: the daemon wakes it */
 }
 
-/* Waits for a commit, or for a reason to look. GET_E_AGAIN, LEASE_E_UNSERVED, or -ETIMEDOUT without a text. */
+/*
+ * Waits for a commit, or for a reason to look. GET_E_AGAIN, LEASE_E_UNSERVED, or -ETIMEDOUT without
+ * a text.
+ */
 static int wait_for_commit(struct session *s, const _Atomic uint32_t *wake, uint32_t seen,
 			   int64_t spin_end, int64_t deadline)
 {
@@ -406,7 +413,10 @@ struct getting {
 	int64_t deadline, spin_end;
 };
 
-/* One attempt on the current session, and the wait after it if nothing was there. 0, *_E_*, or a negative errno. */
+/*
+ * One attempt on the current session, and the wait after it if nothing was there. 0, *_E_*, or a
+ * negative errno.
+ */
 static int get_attempt(const struct getting *g, const struct use *use, int64_t request_deadline,
 		       DLManagedTensorVersioned **out)
 {

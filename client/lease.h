@@ -12,7 +12,7 @@ enum {
 	LEASE_E_NONE = 16, /* no tensor has that name */
 	LEASE_E_OLD,	   /* it is not newer than asked for */
 	LEASE_E_GONE,	   /* the tensor is not the name's any more: look again */
-	LEASE_E_UNSERVED, /* the daemon does not read our ledger any more: another session is needed */
+	LEASE_E_UNSERVED, /* the daemon does not read our ledger: another session is needed */
 	LEASE_E_FORKING,  /* fork() is at work: fork_wait() */
 	LEASE_E_TOO_MANY, /* the counter is at its maximum */
 	LEASE_E_UNMAPPED, /* taken and given back: its segment is not mapped yet */
@@ -21,14 +21,16 @@ enum {
 /* R2, when the row was seen RETIRED: tells the daemon. Keeps errno. */
 void lease_tell(struct session *s, uint64_t ref);
 
-/* Of a lease that turned out not to be one; @was is the counter before it was added to. LEASE_E_*. */
+/*
+ * Of a lease that turned out not to be one; @was is the counter before it was added to. LEASE_E_*.
+ */
 int lease_refused(struct session *s, uint32_t slot, uint32_t was);
 
 /*
- * ORDER: R1 then R2 here, T1 then T2 in the daemon's retire. Both sides write their own word, then read the other's,
- * so both pairs are seq_cst: else we might see LIVE and the daemon our count, and nobody would reclaim
- * the tensor. The ref to tell is that of the word: after a lease that never was one, the slot may be in another life,
- * whose reclaimer saw our count and waits for us.
+ * ORDER: R1 then R2 here, T1 then T2 in the daemon's retire. Both sides write their own word, then
+ * read the other's, so both pairs are seq_cst: else we might see LIVE and the daemon our count, and
+ * nobody would reclaim the tensor. The ref to tell is that of the word: after a lease that never
+ * was one, the slot may be in another life, whose reclaimer saw our count and waits for us.
  */
 static inline void lease_release(struct session *s, uint32_t slot)
 {
@@ -53,10 +55,11 @@ static inline void lease_release(struct session *s, uint32_t slot)
 /*
  * Takes a lease on the life of a slot that @ref names. 0 or LEASE_E_*.
  *
- * ORDER: G2 then G3 here; T1 then T2 in retire, and D1 then D2 in drop, in the daemon. Each side writes its own
- * word, then reads the other's: seq_cst, or both may read old values and a leased tensor is reused
- * (tests/crash/lease_race.c). The session's state stands in the same relation to fork(), which sets it before it
- * copies the ledger. G1 turns a dead generation away without writing.
+ * ORDER: G2 then G3 here; T1 then T2 in retire, and D1 then D2 in drop, in the daemon. Each side
+ * writes its own word, then reads the other's: seq_cst, or both may read old values and a leased
+ * tensor is reused (tests/crash/lease_race.c). The session's state stands in the same relation to
+ * fork(), which sets it before it copies the ledger. G1 turns a dead generation away without
+ * writing.
  */
 static inline int lease_hold(struct session *s, uint64_t ref)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mappings. A get finds one with one load; everything else happens under the session's mapping mutex, which is
- * never held over a request.
- * Invariants: (1) a read-only mapping of generation g is only removed when the segment's word no longer is
- * live_word(g) while the daemon still served us: our leases keep it live, so nobody uses it. (2) The same holds for
- * writable ones and our drafts. (3) Every segment with a mapping or a descriptor is in `known`, once.
+ * Mappings. A get finds one with one load; everything else happens under the session's mapping
+ * mutex, which is never held over a request. Invariants: (1) a read-only mapping of generation g is
+ * only removed when the segment's word no longer is live_word(g) while the daemon still served us:
+ * our leases keep it live, so nobody uses it. (2) The same holds for writable ones and our drafts.
+ * (3) Every segment with a mapping or a descriptor is in `known`, once.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -93,7 +93,9 @@ void mappings_forget_writable(struct session *s)
 	}
 }
 
-/* Enters @segment into `known`. Done before anything is kept for it, so that nothing can be lost. */
+/*
+ * Enters @segment into `known`. Done before anything is kept for it, so that nothing can be lost.
+ */
 static int know(struct session *s, uint32_t segment)
 {
 	if (s->mappings[segment].known)
@@ -120,8 +122,9 @@ static bool segment_lives(const struct session *s, uint32_t segment, uint32_t ge
 /*
  * Looks at a few of the known mappings and drops those whose segment is gone.
  *
- * ORDER: the segment's word is read before our own. When the daemon drops us it clears our word first (D1), so if
- * a segment went because we are not served any more, which says nothing about our leases, that is seen here.
+ * ORDER: the segment's word is read before our own. When the daemon drops us it clears our word
+ * first (D1), so if a segment went because we are not served any more, which says nothing about our
+ * leases, that is seen here.
  */
 static void sweep(struct session *s)
 {
@@ -149,7 +152,10 @@ static void sweep(struct session *s)
 
 /* ---- mmap ---- */
 
-/* At a 2 MiB boundary, so that the kernel may use huge pages: in a reservation that is larger, then cut to size. */
+/*
+ * At a 2 MiB boundary, so that the kernel may use huge pages: in a reservation that is larger, then
+ * cut to size.
+ */
 static void *map_aligned(int fd, size_t size, int prot)
 {
 	size_t reserved = size + HUGE;
@@ -177,12 +183,16 @@ static void *map_aligned(int fd, size_t size, int prot)
 	return at;
 }
 
-/* All of a segment. The daemon says @size; a shorter object would be a SIGBUS later, so that is looked at. */
+/*
+ * All of a segment. The daemon says @size; a shorter object would be a SIGBUS later, so that is
+ * looked at.
+ */
 static int map_segment(int fd, uint64_t size, int prot, void **out)
 {
 	struct stat st;
 	void *p;
 
+	*out = NULL;
 	if (fstat(fd, &st))
 		return tl_fail(-errno, "fstat of a segment: %m");
 	if (size == 0 || st.st_size < 0 || (uint64_t)st.st_size < size)
@@ -291,7 +301,10 @@ static int map_private(int fd, uint64_t offset, uint64_t size, struct private_ma
 	return 0;
 }
 
-/* Keeps the descriptor for the next copy-on-write get, if there is room; else it stays the caller's. */
+/*
+ * Keeps the descriptor for the next copy-on-write get, if there is room; else it stays the
+ * caller's.
+ */
 static void keep_cow_fd_locked(struct session *s, uint32_t segment, uint32_t generation,
 			       int *fd_take)
 {
@@ -353,8 +366,8 @@ void mapping_keep_draft_fd(struct session *s, const struct wire_draft *draft, in
 	m = &s->mappings[draft->segment];
 	pthread_mutex_lock(&s->mapping_mutex);
 	if (know(s, draft->segment)) {
-		fd_close(
-			fd_take); /* out of memory: its drafts fail with -EPROTO until we connect again */
+		/* Out of memory: its drafts fail with -EPROTO until we connect again. */
+		fd_close(fd_take);
 	} else {
 		drop_write(m); /* of an earlier generation */
 		m->write_generation = draft->segment_generation;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Producing: create, write, commit; put is the three with a copy in the middle.
- * A draft belongs to the session it was made on and holds a count there. It is in the session's list from when it is
- * granted until it is freed, so that tl_close() can abort it, tl_publish() can find it by its bytes, and fork() knows
- * which counts in the ledger are drafts'.
+ * Producing: create, write, commit; put is the three with a copy in the middle. A draft belongs to
+ * the session it was made on and holds a count there. It is in the session's list from when it is
+ * granted until it is freed, so that tl_close() can abort it, tl_publish() can find it by its
+ * bytes, and fork() knows which counts in the ledger are drafts'.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -184,7 +184,10 @@ static int draft_place(struct tl_draft *draft, const struct wire_draft *granted)
 	return r;
 }
 
-/* Gets @draft's memory on the session of @use, whose count it takes over. 0, SESSION_E_*, or a negative errno. */
+/*
+ * Gets @draft's memory on the session of @use, whose count it takes over. 0, SESSION_E_*, or a
+ * negative errno.
+ */
 static int draft_obtain(struct tl_draft *draft, const struct use *use,
 			const struct draft_request *want)
 {

@@ -11,8 +11,9 @@
 #include "util/list.h"
 
 /*
- * A draft holds a count on its session. `hold` says that our ledger counts its slot: of drafts that were asked for
- * ahead, and of exported ones, whose memory must stay after the commit as long as the tensor is there.
+ * A draft holds a count on its session. `hold` says that our ledger counts its slot: of drafts that
+ * were asked for ahead, and of exported ones, whose memory must stay after the commit as long as
+ * the tensor is there.
  */
 struct tl_draft {
 	DLManagedTensorVersioned managed; /* first: an exported draft's deleter gets its address */

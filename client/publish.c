@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Publishing by handing over. What lies in memory of ours is recognised and not copied: an exported draft is
- * committed, a leased tensor is linked under the other name. Libraries wrap what we gave them in tensors of their own kind
- * and hand out new DLPack structs, so it is the address that decides, not the struct.
+ * Publishing by handing over. What lies in memory of ours is recognised and not copied: an exported
+ * draft is committed, a leased tensor is linked under the other name. Libraries wrap what we gave
+ * them in tensors of their own kind and hand out new DLPack structs, so it is the address that
+ * decides, not the struct.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -43,7 +44,8 @@ TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out)
 		return tl_fail(-ESTALE, "the draft of '%s' is not ours any more", draft->name);
 	s = draft->session;
 	pthread_mutex_lock(&s->produce_mutex);
-	if (!draft->hold) { /* after a commit, others may still look at the bytes through the exported tensor */
+	/* After a commit others may still look at the bytes, through the exported tensor. */
+	if (!draft->hold) {
 		atomic_fetch_add(&s->held[ref_slot(draft->ref)], 1);
 		draft->hold = true;
 	}
@@ -150,7 +152,7 @@ static int publish_link(const struct publishing *p, struct session *s, uint64_t 
 		       p->options.metadata_size);
 	r = session_call(s, bytes, client_deadline(p->client), &answer);
 	if (r == SESSION_E_UNSENT)
-		return PUBLISH_E_COPY; /* the daemon that knew it is gone; the bytes are still here */
+		return PUBLISH_E_COPY; /* its daemon is gone; the bytes are still here */
 	if (r == SESSION_E_LOST)
 		return tl_fail(
 			-ENOTCONN,
@@ -181,9 +183,10 @@ static bool same_tensor(const struct session *s, const struct catalog_row *row,
 }
 
 /*
- * The slot, among those that this process holds, of the tensor that lies there. It is held because somebody's
- * tensor still refers to it, or because something else happens to hold the same one; in either case its row stands
- * still, which the word says before and after. The daemon looks at our ledger again.
+ * The slot, among those that this process holds, of the tensor that lies there. It is held because
+ * somebody's tensor still refers to it, or because something else happens to hold the same one; in
+ * either case its row stands still, which the word says before and after. The daemon looks at our
+ * ledger again.
  */
 static uint64_t held_ref_at(struct session *s, const struct publishing *p)
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages of a session: sent by any thread, answers read by whoever waits for one.
- * A message is one datagram, so senders need no lock. Of the threads that wait for answers one reads the socket
- * and hands each answer to its waiter; when it has its own it leaves the reading to another. The mutex is not
- * held while it waits. Nothing reads when nobody waits: what comes then (answers to drafts asked for ahead, refusals
- * of commits) is read by the next call that produces, session_drain().
- * Descriptors of drafts are handed to mapping.c by the reader itself, in the order in which they came: the daemon
- * sends one for each segment and counts on it from then on, also if nobody waits for that draft any more.
+ * Messages of a session: sent by any thread, answers read by whoever waits for one. A message is
+ * one datagram, so senders need no lock. Of the threads that wait for answers one reads the socket
+ * and hands each answer to its waiter; when it has its own it leaves the reading to another. The
+ * mutex is not held while it waits. Nothing reads when nobody waits: what comes then (answers to
+ * drafts asked for ahead, refusals of commits) is read by the next call that produces,
+ * session_drain(). Descriptors of drafts are handed to mapping.c by the reader itself, in the order
+ * in which they came: the daemon sends one for each segment and counts on it from then on, also if
+ * nobody waits for that draft any more.
  */
 #include <errno.h>
 #include <poll.h>
@@ -209,7 +210,10 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 	m->fd = fd_close(m->fd);
 }
 
-/* Takes one message, if there is one, and hands it on. 0, -EAGAIN, or a negative errno: the connection is gone. */
+/*
+ * Takes one message, if there is one, and hands it on. 0, -EAGAIN, or a negative errno: the
+ * connection is gone.
+ */
 static int receive_locked(struct session *s)
 {
 	struct conn_message m;

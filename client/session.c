@@ -2,17 +2,20 @@
 /*
  * Sessions: how one is made, and when it ends.
  *
- * Lifetime. A session's resources (catalog, ledger, mappings, socket) are used by calls, by leases and by drafts. Each
- * of them holds one count (users.h): a call from users_enter() to users_leave(), a lease and a draft from being
- * taken until they are released, on whatever thread. The struct itself stays allocated until the client is freed. So:
- * (1) When users_close() was called and the counts are 0, exactly one thread calls session_drained(), and nobody
- *     touches the resources any more. It destroys them and drops the session's reference to the client.
- * (2) The client's own reference is dropped by tl_close(). users_enter() is only used by calls on the client, and there
- *     is none then; leases and drafts only leave. So when both have been dropped nobody is left who could touch a
- *     session's struct, and the client is freed with all of them.
+ * Lifetime. A session's resources (catalog, ledger, mappings, socket) are used by calls, by leases
+ * and by drafts. Each of them holds one count (users.h): a call from users_enter() to
+ * users_leave(), a lease and a draft from being taken until they are released, on whatever thread.
+ * The struct itself stays allocated until the client is freed. So:
+ * (1) When users_close() was called and the counts are 0, exactly one thread calls
+ *     session_drained(), and nobody touches the resources any more. It destroys them and drops the
+ *     session's reference to the client.
+ * (2) The client's own reference is dropped by tl_close(). users_enter() is only used by calls on
+ *     the client, and there is none then; leases and drafts only leave. So when both have been
+ *     dropped nobody is left who could touch a session's struct, and the client is freed with all
+ *     of them.
  *
- * A session whose connection is gone (`lost`) goes on serving gets of what is mapped, until the daemon or its
- * successor says in the catalog that the ledger is read no more.
+ * A session whose connection is gone (`lost`) goes on serving gets of what is mapped, until the
+ * daemon or its successor says in the catalog that the ledger is read no more.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -133,7 +136,9 @@ void session_peer_deinit(struct session_peer *peer)
 	peer->ledger = NULL;
 }
 
-/* A memfd of the size that the protocol asks for, mapped and filled, sealed against any other size. */
+/*
+ * A memfd of the size that the protocol asks for, mapped and filled, sealed against any other size.
+ */
 static int ledger_new(struct session_peer *peer)
 {
 	uint32_t slots = peer->welcome.max_tensors;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A session: one connection to one daemon, the catalog it gave us, the ledger we gave it, and what is mapped.
- * A client has one at a time; leases and drafts keep the older ones they were taken on. See session.c for lifetime.
+ * A session: one connection to one daemon, the catalog it gave us, the ledger we gave it, and what
+ * is mapped. A client has one at a time; leases and drafts keep the older ones they were taken on.
+ * See session.c for lifetime.
  */
 #pragma once
 
@@ -21,9 +22,8 @@ struct tl_client;
 
 /* Outcomes of what needs the connection. */
 enum {
-	SESSION_E_UNSENT =
-		1, /* the connection is gone and the daemon has not seen the message: try a new session */
-	SESSION_E_LOST, /* it went while we waited for the answer */
+	SESSION_E_UNSENT = 1, /* it is gone, and the daemon has not seen the message: try a new one */
+	SESSION_E_LOST,	      /* it went while we waited for the answer */
 };
 
 enum { SESSION_AHEAD = 4, SESSION_SIZES = 8, SESSION_COW_FDS = 32 };
@@ -31,9 +31,9 @@ enum { SESSION_AHEAD = 4, SESSION_SIZES = 8, SESSION_COW_FDS = 32 };
 #define SESSION_COMMIT_SERIAL ((uint32_t)1 << 31) /* in the serial of a COMMIT without an answer */
 
 enum session_state {
-	SESSION_OPEN, /* leases may be taken */
-	SESSION_FORKING, /* fork() is copying the ledger: give the lease back and wait for fork_wait() */
-	SESSION_OVER, /* not any more: said goodbye, or inherited by a forked child */
+	SESSION_OPEN,	 /* leases may be taken */
+	SESSION_FORKING, /* fork() copies the ledger: give the lease back, then fork_wait() */
+	SESSION_OVER,	 /* not any more: said goodbye, or inherited by a forked child */
 };
 
 /* A message waiting for its answer; owned by who sent it. */
@@ -66,8 +66,7 @@ struct session {
 	uint64_t mine_live;
 	struct mapping *mappings; /* by segment; mapping.c */
 	uint32_t slots, max_names, max_chunks, bucket_mask;
-	_Atomic int
-		state; /* enum session_state; written under the fork lock, or at the end of the process */
+	_Atomic int state;    /* enum session_state; changed by fork() and at the process's end */
 	_Atomic bool lost;    /* the connection is gone; what is mapped stays good */
 	_Atomic bool drained; /* the last user left: resources are gone */
 
@@ -82,11 +81,14 @@ struct session {
 	struct session_peer *fork_peer; /* during fork(): the child's connection */
 	bool close_after_fork;		/* in the child: session_close() is due */
 
-	/* Requests. The mutex is not held while a thread reads the socket: `reading` says that one does. */
+	/*
+	 * Requests. The mutex is not held while a thread reads the socket: `reading` says that one
+	 * does.
+	 */
 	pthread_mutex_t receive_mutex;
 	struct list pending; /* struct request */
 	bool reading;
-	int commit_error; /* of the first refused COMMIT that nobody waited for; told at the next create or commit */
+	int commit_error; /* of the first refused COMMIT that nobody waited for; told once */
 	char commit_text[WIRE_TEXT_MAX + 1];
 	_Atomic uint32_t serial;
 
@@ -137,13 +139,19 @@ int session_peer_ledger(struct session_peer *peer,
 			int64_t deadline); /* sends it, waits for READY */
 void session_peer_deinit(struct session_peer *peer);
 
-/* A session over @peer's connected socket: hello, catalog, ledger. session_adopt_peer() completes it. */
+/*
+ * A session over @peer's connected socket: hello, catalog, ledger. session_adopt_peer() completes
+ * it.
+ */
 int session_new(struct session **out, struct tl_client *client, struct session_peer *peer,
 		int64_t deadline);
 void session_adopt_peer(struct session *s, struct session_peer *peer);
 struct session *session_free(struct session *s); /* the struct; its resources are gone */
 
-/* No more users may come; when the last has left, resources go and, if @client is closed too, it goes. */
+/*
+ * No more users may come; when the last has left, resources go and, if @client is closed too, it
+ * goes.
+ */
 void session_close(struct session *s);
 
 /* ---- Messages ---- */
@@ -152,13 +160,19 @@ uint32_t session_serial(struct session *s);
 void session_lost(struct session *s);
 bool session_probe(struct session *s); /* false if the connection has ended */
 
-/* Sends without an answer; waits until @deadline for room. 0, SESSION_E_UNSENT, or a negative errno. */
+/*
+ * Sends without an answer; waits until @deadline for room. 0, SESSION_E_UNSENT, or a negative
+ * errno.
+ */
 int session_send(struct session *s, const void *message, int64_t deadline);
 
 /* Sends and waits for the answer, whatever it is. 0, SESSION_E_*, or a negative errno. */
 int session_call(struct session *s, void *message, int64_t deadline, struct conn_message *answer);
 
-/* The halves of it: the request is pending from the first to the end of the second, or session_forget(). */
+/*
+ * The halves of it: the request is pending from the first to the end of the second, or
+ * session_forget().
+ */
 int session_ask(struct session *s, void *message, int64_t deadline, struct request *req,
 		struct conn_message *answer);
 int session_await(struct session *s, struct request *req, int64_t deadline);
@@ -167,11 +181,17 @@ void session_forget(struct session *s, struct request *req);
 /* Reads what has arrived, without waiting. */
 void session_drain(struct session *s);
 
-/* Is it an answer of type @want? Otherwise a negative errno with a text that starts with @what; its fd is closed. */
+/*
+ * Is it an answer of type @want? Otherwise a negative errno with a text that starts with @what; its
+ * fd is closed.
+ */
 int answer_expect(struct conn_message *answer, unsigned want, const char *what);
 
 /* Waits until @socket is ready for @events. 0, or -ETIMEDOUT without a text. */
 int socket_wait(int socket, short events, int64_t deadline);
 
-/* The first refusal of a COMMIT that nobody waited for, once: 0, or its negative errno with its text. */
+/*
+ * The first refusal of a COMMIT that nobody waited for, once: 0, or its negative errno with its
+ * text.
+ */
 int session_commit_error(struct session *s);

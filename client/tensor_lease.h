@@ -24,7 +24,7 @@ struct tensor_lease {
 struct tensor_lease *tensor_lease_of(const DLManagedTensorVersioned *managed);
 
 /*
- * Takes a lease on what @key means now. 0, *@ref and a count in @use: release, then client_leave(); LEASE_E_NONE;
- * LEASE_E_TOO_MANY; or a negative errno.
+ * Takes a lease on what @key means now. 0, *@ref and a count in @use: release, then client_leave();
+ * LEASE_E_NONE; LEASE_E_TOO_MANY; or a negative errno.
  */
 int client_take(tl_client *client, const struct name_key *key, struct use *use, uint64_t *ref);

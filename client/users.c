@@ -2,22 +2,25 @@
 /*
  * Users of a session, counted without read-modify-write.
  *
- * The number of users is the sum of all counters. A thread changes its own counter only, and for a count that another
- * thread took too, so single counters may be negative. Two things have to be shown: that the sum, read one
- * counter after the other, is never 0 too early; and that somebody reads it after it became 0.
+ * The number of users is the sum of all counters. A thread changes its own counter only, and for a
+ * count that another thread took too, so single counters may be negative. Two things have to be
+ * shown: that the sum, read one counter after the other, is never 0 too early; and that somebody
+ * reads it after it became 0.
  *
- * (1) users_close() sets `closing`, then orders all threads (membarrier), then reads. A thread that enters counts first, then
- *     looks at `closing`. If it saw false, its count was stored before the barrier, and is read; if it saw true it takes
- *     the count back and touches nothing. So after the barrier true users only become fewer, each counter only falls
- *     (but for counts that are taken back at once), and what is read is never less than what is there.
- * (2) A thread that leaves counts first, then looks at `users_closing`. If it saw 0, its count was stored before the barrier, and
- *     the reading after it sees it. If not, it reads the sum itself. It does not touch the session to do so: it walks the list
- *     of closing sessions, under the mutex.
+ * (1) users_close() sets `closing`, then orders all threads (membarrier), then reads. A thread that
+ *     enters counts first, then looks at `closing`. If it saw false, its count was stored before
+ *     the barrier, and is read; if it saw true it takes the count back and touches nothing. So
+ *     after the barrier true users only become fewer, each counter only falls (but for counts that
+ *     are taken back at once), and what is read is never less than what is there.
+ * (2) A thread that leaves counts first, then looks at `users_closing`. If it saw 0, its count was
+ *     stored before the barrier, and the reading after it sees it. If not, it reads the sum itself.
+ *     It does not touch the session to do so: it walks the list of closing sessions, under the
+ *     mutex.
  * (3) The session's struct outlives every enter: see session.c.
  *
- * ORDER: users_fence() is only a compiler barrier where membarrier(2) can do the processor's part from the other side;
- * elsewhere it is a full fence. Counters are stored with release and summed with acquire, so that who
- * drains a session sees all that its users did.
+ * ORDER: users_fence() is only a compiler barrier where membarrier(2) can do the processor's part
+ * from the other side; elsewhere it is a full fence. Counters are stored with release and summed
+ * with acquire, so that who drains a session sees all that its users did.
  */
 #include <errno.h>
 #include <linux/membarrier.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who uses a session: calls, leases and drafts each hold a count, so that its resources stay as long as one of them
- * is there. Taking and giving a count is what every get and release does, so it is not a read-modify-write:
- * each thread has a number, and counters that it alone writes. See users.c for why that is enough.
+ * Who uses a session: calls, leases and drafts each hold a count, so that its resources stay as
+ * long as one of them is there. Taking and giving a count is what every get and release does, so it
+ * is not a read-modify-write: each thread has a number, and counters that it alone writes. See
+ * users.c for why that is enough.
  */
 #pragma once
 
@@ -27,7 +28,9 @@ struct users {
 	struct list link;     /* closing and not drained yet */
 };
 
-/* 1 + index of the calling thread's counters; 0: it has none yet. Given back when the thread ends. */
+/*
+ * 1 + index of the calling thread's counters; 0: it has none yet. Given back when the thread ends.
+ */
 extern _Thread_local unsigned thread_number __attribute__((tls_model("initial-exec")));
 extern bool users_asymmetric;
 extern _Atomic unsigned users_closing;
@@ -58,7 +61,10 @@ static inline void users_add(struct users *u, int64_t n)
 	if (__builtin_expect(index == USERS_SHARED, 0))
 		atomic_fetch_add(count, n);
 	else
-		/* ORDER: release: what the user did with the session is before its end, for users_drained() */
+		/*
+		 * ORDER: release: what the user did with the session is before its end, for
+		 * users_drained()
+		 */
 		atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + n,
 				      memory_order_release);
 }
@@ -75,7 +81,10 @@ static inline void users_leave(struct users *u)
 		users_check();
 }
 
-/* Takes a count; false if the session is closing. Only where its struct is known to stay: in a call on its client. */
+/*
+ * Takes a count; false if the session is closing. Only where its struct is known to stay: in a call
+ * on its client.
+ */
 static inline bool users_enter(struct users *u)
 {
 	users_add(u, 1);
@@ -88,7 +97,10 @@ static inline bool users_enter(struct users *u)
 
 /* Before the first session: finds out how fences can be had here. */
 void users_init(void);
-/* No user may come any more; when the last has left, session_drained() is called, on whatever thread that is. */
+/*
+ * No user may come any more; when the last has left, session_drained() is called, on whatever
+ * thread that is.
+ */
 void users_close(struct users *u);
 
 /* fork(): held around it; in the child there is only the calling thread. */

@@ -180,9 +180,9 @@ int tensor_dtype_check(DLDataType t, const char **why)
 
 uint32_t tensor_element_bits(DLDataType t, bool padded)
 {
-	uint32_t bits = padded && t.bits < 8 ? 8 : t.bits;
+	uint32_t bits = (uint32_t)t.bits * t.lanes;
 
-	return bits * t.lanes;
+	return padded ? (bits + 7) / 8 * 8 : bits;
 }
 
 const char *tensor_dtype_format(DLDataType t, char text[TENSOR_DTYPE_TEXT])

@@ -62,8 +62,8 @@ int tensor_prefix_check(const char *prefix, size_t len, const char **why);
 int tensor_dtype_check(DLDataType t, const char **why);
 
 /*
- * Bits from one element to the next: lanes * bits; with @padded each value (lane) of less than a byte
- * takes a byte. Not a multiple of 8 for packed types only.
+ * Bits from one element to the next: lanes * bits; with @padded rounded up to whole bytes (of the element, as
+ * DLPack has it: two lanes of 4 bits are one byte either way). Not a multiple of 8 for packed types only.
  */
 uint32_t tensor_element_bits(DLDataType t, bool padded);
 

@@ -11,7 +11,12 @@
 enum { SAMPLES_MAX = 64 };
 
 struct sample {
-	alignas(8) unsigned char bytes[WIRE_MAX];
+	union {
+		struct wire_header header;
+		struct wire_create create;
+		struct wire_commit commit;
+		alignas(8) unsigned char bytes[WIRE_MAX];
+	};
 	size_t length;
 	unsigned nfds;
 	enum wire_side side;
@@ -21,26 +26,6 @@ struct samples {
 	size_t n;
 	struct sample list[SAMPLES_MAX];
 };
-
-/* The bytes are declared as bytes: what else is written to them or read must be allowed to alias. */
-typedef struct wire_header sample_header_t __attribute__((may_alias));
-typedef struct wire_create sample_create_t __attribute__((may_alias));
-typedef struct wire_commit sample_commit_t __attribute__((may_alias));
-
-static inline sample_header_t *sample_header(struct sample *s)
-{
-	return (sample_header_t *)(void *)s->bytes;
-}
-
-static inline sample_create_t *sample_create(struct sample *s)
-{
-	return (sample_create_t *)(void *)s->bytes;
-}
-
-static inline sample_commit_t *sample_commit(struct sample *s)
-{
-	return (sample_commit_t *)(void *)s->bytes;
-}
 
 /* Adds a message: its fixed part, then @tail bytes that look like text. */
 static inline struct sample *samples_add(struct samples *all, enum wire_type type,
@@ -53,9 +38,9 @@ static inline struct sample *samples_add(struct samples *all, enum wire_type typ
 	memset(s->bytes + size, 'n', tail);
 	s->length = size + tail;
 	s->side = type < WIRE_REQUEST_END ? WIRE_TO_DAEMON : WIRE_TO_CLIENT;
-	*sample_header(s) = (sample_header_t){ .type = (uint16_t)type,
-					       .length = (uint32_t)s->length,
-					       .serial = (uint32_t)all->n };
+	s->header = (struct wire_header){ .type = (uint16_t)type,
+					  .length = (uint32_t)s->length,
+					  .serial = (uint32_t)all->n };
 	return s;
 }
 

@@ -76,7 +76,7 @@ static bool peer_may_get_fd(struct peer *peer)
 	int queued;
 	unsigned unread;
 
-	if (peer->fds_unread < WIRE_FDS_UNREAD_MAX)
+	if (!peer->fds_unread)
 		return true;
 	if (ioctl(peer->fd, SIOCOUTQ, &queued))
 		return false;
@@ -128,12 +128,29 @@ static int peer_queue(struct peer *peer, const void *message, int *fd)
 	return 0;
 }
 
+static bool is_gone(int r)
+{
+	return r == -EPIPE || r == -ECONNRESET;
+}
+
+/* It has closed its end: nothing reaches it, but what it sent before (a COMMIT, GOODBYE) is still to be read. */
+static void peer_deafen(struct peer *peer)
+{
+	struct outgoing *o, *ahead;
+
+	peer->deaf = true;
+	list_for_each_entry_safe(o, ahead, &peer->out, link)
+		outgoing_free(o);
+	peer->queued = 0;
+	peer_poll(peer);
+}
+
 void peer_send(struct peer *peer, const void *message, int fd_take)
 {
 	cleanup_(fd_closep) int fd = fd_take;
 	int r = -EAGAIN;
 
-	if (peer->dropping)
+	if (peer->dropping || peer->deaf)
 		return;
 	if (list_empty(&peer->out))
 		r = peer_send_now(peer, message, fd);
@@ -141,9 +158,12 @@ void peer_send(struct peer *peer, const void *message, int fd_take)
 		r = peer_queue(peer, message, &fd);
 	if (!r)
 		return;
-	if (r != -EPIPE && r != -ECONNRESET)
-		log_warn("client dropped: it does not read its messages", "client=%llu pid=%u uid=%u error=%d",
-			 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid, -r);
+	if (is_gone(r)) {
+		peer_deafen(peer);
+		return;
+	}
+	log_warn("client dropped: it does not read its messages", "client=%llu pid=%u uid=%u error=%d",
+		 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid, -r);
 	peer_drop(peer, false);
 }
 
@@ -157,7 +177,10 @@ static void peer_flush(struct peer *peer)
 		if (r == -EAGAIN)
 			return;
 		if (r) {
-			peer_drop(peer, false);
+			if (is_gone(r))
+				peer_deafen(peer);
+			else
+				peer_drop(peer, false);
 			return;
 		}
 		outgoing_free(o);
@@ -236,12 +259,13 @@ static void peer_on_poll(uv_poll_t *poll, int status, int events)
 	struct peer *peer = container_of(poll, struct peer, poll);
 	struct server *server = peer->server;
 
-	if (status < 0)
-		peer_drop(peer, false);
-	if (!peer->dropping && events & UV_WRITABLE)
+	if (events & UV_WRITABLE)
 		peer_flush(peer);
-	if (!peer->dropping && events & UV_READABLE)
+	/* an error (libuv stops polling then) is its end, which comes after what it sent */
+	if (!peer->dropping && (status < 0 || events & UV_READABLE))
 		peer_read(peer);
+	if (!peer->dropping && status < 0)
+		peer_poll(peer);
 	server_settle(server);
 }
 

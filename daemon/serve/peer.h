@@ -24,6 +24,7 @@ struct peer {
 	int fd;
 	enum peer_phase phase;
 	bool polling_out;
+	bool deaf; /* it has closed its end; we read what it sent before */
 	bool dropping;
 };
 

@@ -78,7 +78,7 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 			   (unsigned long long)user->bytes, (unsigned long long)q->user_capacity);
 		break;
 	case STATE_E_NEVER:
-		peer_error(peer, serial, WIRE_E_NO_SPACE,
+		peer_error(peer, serial, nbytes > q->capacity ? WIRE_E_NO_SPACE : WIRE_E_QUOTA,
 			   "%llu bytes never fit: the daemon has %llu bytes (--capacity), a user %llu (--uid-capacity)",
 			   want, all, (unsigned long long)q->user_capacity);
 		break;

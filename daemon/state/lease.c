@@ -86,13 +86,12 @@ void lease_end_client(struct state *st, struct client *c, bool clean)
 	atomic_store(&st->catalog.client_words[c->index], dead); /* D1 */
 	st->served[c->index] = NULL;
 	for (uint32_t slot = 0; slot < st->catalog.rows.high; slot++) { /* D2 */
-		if (!lease_held_by(c, slot))
-			continue;
-		if (!clean)
+		if (!clean && lease_held_by(c, slot))
 			st->tensors[slot].tainted = true;
-		if (is_retired(st, slot) && !lease_held(st, slot))
-			lease_done(st, slot);
 	}
 	munmap((void *)c->ledger, c->ledger_size);
 	c->ledger = NULL;
+	/* also what it gave up (R1) and could not say (R2) any more */
+	if (atomic_load(&st->catalog.header->retired))
+		lease_rescan(st);
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Drafts asked for ahead: used when the same size comes again, given up when somebody needs the room. */
+/*
+ * Drafts asked for ahead: used when the same size comes again, given up when somebody needs the
+ * room.
+ */
 #include "tests/daemon/client_common.h"
 
 static tl_draft *create(tl_client *client, const char *name, int64_t n, int expected)

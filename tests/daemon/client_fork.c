@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fork(): the child's tensors are protected by holds of its own, drafts stay the parent's, and nothing is lost. */
+/*
+ * fork(): the child's tensors are protected by holds of its own, drafts stay the parent's, and
+ * nothing is lost.
+ */
 #include "tests/daemon/client_common.h"
 
 enum { VERSIONS = 3000, HELD = 8 };

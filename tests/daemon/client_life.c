@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may still use what when: deleters on any thread and after tl_close(), drafts of a closed client, many threads. */
+/*
+ * Who may still use what when: deleters on any thread and after tl_close(), drafts of a closed
+ * client, many threads.
+ */
 #include "tests/daemon/client_common.h"
 
 static void *drop_on_a_thread(void *arg)

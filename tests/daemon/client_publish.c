@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handing tensors over: what is ours is not copied, what is not is copied once, and who owns it when. */
+/*
+ * Handing tensors over: what is ours is not copied, what is not is copied once, and who owns it
+ * when.
+ */
 #include "tests/daemon/client_common.h"
 
 /* Another library's tensor: over whatever memory, with a deleter that counts. */

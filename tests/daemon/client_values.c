@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is put is what is got: every type, every rank, any strides, metadata; and what is refused. */
+/*
+ * What is put is what is got: every type, every rank, any strides, metadata; and what is refused.
+ */
 #include "tests/daemon/client_common.h"
 
 static const DLDataType all_types[] = {

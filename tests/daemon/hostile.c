@@ -82,7 +82,7 @@ static void spoil(struct sample *s, uint64_t *seed)
 			break;
 		case 1: /* another length, and it says so */
 			s->length = sizeof(struct wire_header) + samples_random(seed) % 2000;
-			sample_header(s)->length = (uint32_t)s->length;
+			s->header.length = (uint32_t)s->length;
 			break;
 		case 2:
 		case 3:
@@ -160,7 +160,7 @@ static void valid_messages_with_random_contents_change_nothing(void **state)
 	rc = rc_open(&d);
 	for (unsigned i = 0; i < rounds; i++) {
 		struct sample s = all.list[samples_random(&seed) % all.n];
-		sample_header_t *h = sample_header(&s);
+		struct wire_header *h = &s.header;
 		const char *why;
 
 		for (unsigned k = samples_random(&seed) % 8; k > 0; k--) {
@@ -175,7 +175,7 @@ static void valid_messages_with_random_contents_change_nothing(void **state)
 		    h->type == WIRE_GOODBYE || h->type == WIRE_HELLO || h->type == WIRE_LEDGER)
 			continue;
 		if (h->type == WIRE_CREATE) /* never waits */
-			sample_create(&s)->timeout_ns = 0;
+			s.create.timeout_ns = 0;
 		h->serial = ++rc.serial;
 		must_be(rc_send_bytes(&rc, s.bytes, s.length, -1, 0), 0);
 		if (i % 16 == 0) {
@@ -235,7 +235,7 @@ static void a_message_out_of_order_ends_the_connection(void **state)
 	for (unsigned stage = 0; stage < 3; stage++) {
 		for (size_t i = 0; i < all.n && all.list[i].side == WIRE_TO_DAEMON; i++) {
 			struct sample *s = &all.list[i];
-			unsigned type = sample_header(s)->type;
+			unsigned type = s->header.type;
 			struct raw rc;
 
 			if (stage == 0	 ? type == WIRE_HELLO

@@ -81,7 +81,7 @@ static void mutate(struct sample *s, uint64_t *seed)
 		break;
 	}
 	if (samples_random(seed) % 2)
-		sample_header(s)->length = (uint32_t)s->length;
+		s->header.length = (uint32_t)s->length;
 }
 
 static void changed_messages_never_break_the_reader(void **state)

@@ -62,7 +62,7 @@ static int teardown(void **state)
 static struct sample *find_sample(enum wire_type type)
 {
 	for (size_t i = 0; i < all.n; i++)
-		if (sample_header(&all.list[i])->type == type)
+		if (all.list[i].header.type == type)
 			return &all.list[i];
 	fail_msg("no sample of %u", type);
 	return NULL;
@@ -166,7 +166,7 @@ static void the_descriptor_of_a_malformed_message_is_closed(void **state)
 	struct sample s = *find_sample(WIRE_LEDGER);
 
 	(void)state;
-	sample_header(&s)->reserved = 1;
+	s.header.reserved = 1;
 	send_with_many_fds(&s, 1);
 	assert_refused(WIRE_TO_DAEMON);
 }

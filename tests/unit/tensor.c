@@ -379,7 +379,8 @@ static void bytes_are_rounded_up_once_at_the_end(void **state)
 		{ { 0, 4, 1 }, 0, false, 0 },	{ { 0, 4, 1 }, 1, false, 1 },
 		{ { 0, 4, 1 }, 2, false, 1 },	{ { 0, 4, 1 }, 3, false, 2 },
 		{ { 0, 4, 1 }, 3, true, 3 },	{ { 17, 4, 2 }, 3, false, 3 },
-		{ { 17, 4, 2 }, 3, true, 6 },	{ { 17, 4, 3 }, 3, false, 5 },
+		{ { 17, 4, 2 }, 3, true, 3 },	{ { 17, 4, 3 }, 3, false, 5 },
+		{ { 17, 4, 3 }, 3, true, 6 },
 		{ { 15, 6, 1 }, 1, false, 1 },	{ { 15, 6, 1 }, 4, false, 3 },
 		{ { 15, 6, 1 }, 5, false, 4 },	{ { 15, 6, 1 }, 5, true, 5 },
 		{ { 1, 1, 1 }, 8, false, 1 },	{ { 1, 1, 1 }, 9, false, 2 },
@@ -507,7 +508,7 @@ static void extents_reach_as_far_as_the_strides_both_ways(void **state)
 		{ { 15, 6, 1 }, 0, 1, { 2 }, { 1 }, 0, 2 },
 		{ { 15, 6, 1 }, 0, 1, { 5 }, { -1 }, -3, 1 },
 		{ { 0, 4, 1 }, PADDED, 1, { 3 }, { 2 }, 0, 5 },
-		{ { 17, 4, 2 }, PADDED, 1, { 3 }, { -2 }, -8, 2 },
+		{ { 17, 4, 2 }, PADDED, 1, { 3 }, { -2 }, -4, 1 },
 		{ { 1, 8, 1 }, 0, 1, { 2 }, { INT64_MAX - 1 }, 0, INT64_MAX },
 		{ { 1, 8, 1 }, 0, 1, { 2 }, { INT64_MIN }, INT64_MIN, 1 },
 	};

@@ -23,7 +23,7 @@ static int setup(void **state)
 
 static unsigned sample_type(struct sample *s)
 {
-	return sample_header(s)->type;
+	return s->header.type;
 }
 
 /* Checks a copy of exactly that many bytes at an odd address: a sanitizer sees every byte too many. */
@@ -97,7 +97,7 @@ static void an_unknown_type_is_refused(void **state)
 			if ((t >= WIRE_HELLO && t < WIRE_REQUEST_END) ||
 			    (t >= WIRE_WELCOME && t < WIRE_REPLY_END))
 				continue;
-			sample_header(&s)->type = (uint16_t)t;
+			s.header.type = (uint16_t)t;
 			assert_string_equal(wire_type_name(t), "unknown");
 			if (wire_check(s.bytes, s.length, s.nfds, s.side,
 				       &(const char *){ NULL }) == 0)
@@ -118,7 +118,7 @@ static void every_wrong_length_is_refused(void **state)
 			if (length == s->length)
 				continue;
 			assert_bad_as(s, length, s->nfds, s->side);
-			sample_header(&agreeing)->length = (uint32_t)length;
+			agreeing.header.length = (uint32_t)length;
 			assert_bad_as(&agreeing, s->length, s->nfds, s->side);
 			assert_bad_as(&agreeing, length, s->nfds, s->side);
 		}
@@ -193,7 +193,7 @@ static void every_unknown_flag_is_refused(void **state)
 		for (unsigned bit = 0; sample_type(s) == WIRE_COMMIT && bit < 8; bit++) {
 			struct sample changed = *s;
 
-			sample_commit(&changed)->tensor_flags = (uint8_t)(1 << bit);
+			changed.commit.tensor_flags = (uint8_t)(1 << bit);
 			if (bit == 2) /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED */
 				assert_good(&changed);
 			else
@@ -222,10 +222,9 @@ static void a_request_that_has_an_answer_needs_a_serial(void **state)
 		unsigned t = sample_type(&s);
 		bool free_of_it = t == WIRE_ABORT || t == WIRE_RELEASED || t == WIRE_GOODBYE ||
 				  t == WIRE_ERROR ||
-				  (t == WIRE_COMMIT &&
-				   !(sample_commit(&s)->flags & WIRE_COMMIT_ANSWER));
+				  (t == WIRE_COMMIT && !(s.commit.flags & WIRE_COMMIT_ANSWER));
 
-		sample_header(&s)->serial = 0;
+		s.header.serial = 0;
 		if (free_of_it)
 			assert_good(&s);
 		else

@@ -1,0 +1,570 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A client that is killed after each step of its life in turn, and what must hold then. The clients speak the
+ * protocol by hand, so that they can stop between any two of its steps.
+ */
+#include <sys/mman.h>
+
+#include "tests/harness.h"
+#include "tests/messages.h"
+
+enum { SMALL = 5000, LARGE = 300000 };
+
+static _Noreturn void die(void)
+{
+	kill(getpid(), SIGKILL);
+	abort();
+}
+
+struct situation {
+	const struct test_daemon *d;
+	struct raw rc; /* another client, which lives */
+	uint64_t nbytes;
+	struct wire_draft draft; /* "theirs", published by it */
+	const unsigned char *view; /* the payload of that */
+	unsigned fds, objects;
+};
+
+/* ---- The child's side: each ends itself ---- */
+
+static int after_connect(const struct test_daemon *d, void *arg)
+{
+	(void)arg;
+	rc_connect(d);
+	die();
+}
+
+static int after_welcome(const struct test_daemon *d, void *arg)
+{
+	struct raw rc = rc_connect(d);
+
+	(void)arg;
+	rc_hello(&rc);
+	die();
+}
+
+static int with_welcome_unread(const struct test_daemon *d, void *arg)
+{
+	struct wire_hello hello = { .version_min = 1, .version_max = 1, .label = "dies" };
+	struct raw rc = rc_connect(d);
+
+	(void)arg;
+	must_be(rc_send(&rc, WIRE_HELLO, &hello, sizeof(hello), -1), 0);
+	die();
+}
+
+static int after_ledger(const struct test_daemon *d, void *arg)
+{
+	(void)arg;
+	rc_open(d);
+	die();
+}
+
+static int after_create(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct raw rc = rc_open(d);
+	struct wire_draft draft;
+
+	must_be(rc_create(&rc, "mine", s->nbytes, 0, &draft), 0);
+	die();
+}
+
+static int with_draft_unread(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct wire_create c = { .nbytes = s->nbytes };
+	struct raw rc = rc_open(d);
+
+	must_be(rc_send(&rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
+	die();
+}
+
+static unsigned char *map_draft(const struct raw *rc, const struct wire_draft *draft)
+{
+	unsigned char *p = mmap(NULL, draft->segment_size, PROT_READ | PROT_WRITE, MAP_SHARED, rc_writable(rc, draft), 0);
+
+	must(p != MAP_FAILED);
+	return p + draft->offset;
+}
+
+static int while_writing(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct raw rc = rc_open(d);
+	struct wire_draft draft;
+
+	must_be(rc_create(&rc, "mine", s->nbytes, 0, &draft), 0);
+	memset(map_draft(&rc, &draft), 7, s->nbytes / 2);
+	die();
+}
+
+/* COMMIT of uint8[nbytes] without waiting for its answer, if it has one. */
+static void send_commit(struct raw *rc, const struct wire_draft *draft, const char *name, uint64_t nbytes, uint32_t flags)
+{
+	struct {
+		struct wire_commit fixed;
+		char tail[264];
+	} c = { .fixed = { .ref = draft->ref, .flags = flags, .dtype_code = 1, .dtype_bits = 8, .dtype_lanes = 1,
+			   .ndim = 1, .name_len = (uint16_t)strlen(name) } };
+
+	memcpy(c.tail, &nbytes, 8);
+	memcpy(c.tail + 8, name, c.fixed.name_len);
+	must_be(rc_send(rc, WIRE_COMMIT, &c, sizeof(c.fixed) + 8 + c.fixed.name_len, -1), 0);
+}
+
+static int after_commit(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct raw rc = rc_open(d);
+	struct wire_draft draft;
+
+	must_be(rc_create(&rc, "mine", s->nbytes, 0, &draft), 0);
+	memset(map_draft(&rc, &draft), 7, s->nbytes);
+	send_commit(&rc, &draft, "mine", s->nbytes, 0);
+	die();
+}
+
+static int after_commit_with_answer(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct raw rc = rc_open(d);
+	struct wire_draft draft;
+
+	must_be(rc_create(&rc, "mine", s->nbytes, 0, &draft), 0);
+	memset(map_draft(&rc, &draft), 7, s->nbytes);
+	send_commit(&rc, &draft, "mine", s->nbytes, WIRE_COMMIT_ANSWER);
+	die();
+}
+
+/* The daemon is stopped meanwhile: when it reads all this, nobody is there to take its answer to the CREATE. */
+static int after_commit_behind_a_request(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct wire_create c = { .nbytes = s->nbytes, .flags = WIRE_CREATE_AHEAD };
+	struct raw rc = rc_open(d);
+	struct wire_draft draft;
+
+	must_be(rc_create(&rc, "mine", s->nbytes, 0, &draft), 0);
+	memset(map_draft(&rc, &draft), 7, s->nbytes);
+	kill(d->pid, SIGSTOP);
+	must_be(rc_send(&rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
+	c.header.serial = 0;
+	must_be(rc_send(&rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
+	send_commit(&rc, &draft, "mine", s->nbytes, 0);
+	die();
+}
+
+/* The same with an answer that was there and that it did not read. */
+static int after_commit_with_an_answer_unread(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct wire_create c = { .nbytes = s->nbytes, .flags = WIRE_CREATE_AHEAD };
+	struct raw rc = rc_open(d);
+	struct wire_draft draft;
+
+	must_be(rc_create(&rc, "mine", s->nbytes, 0, &draft), 0);
+	memset(map_draft(&rc, &draft), 7, s->nbytes);
+	must_be(rc_send(&rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
+	td_settle(d); /* by another connection: the answer is in our socket */
+	kill(d->pid, SIGSTOP);
+	send_commit(&rc, &draft, "mine", s->nbytes, 0);
+	die();
+}
+
+static int after_abort(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct raw rc = rc_open(d);
+	struct wire_draft draft;
+
+	must_be(rc_create(&rc, "mine", s->nbytes, 0, &draft), 0);
+	must_be(rc_ref(&rc, WIRE_ABORT, draft.ref), 0);
+	die();
+}
+
+/* An ahead draft; taken into use or not. */
+static int with_ahead(const struct test_daemon *d, void *arg, bool in_use)
+{
+	const struct situation *s = arg;
+	struct wire_create c = { .nbytes = s->nbytes, .flags = WIRE_CREATE_AHEAD };
+	struct raw rc = rc_open(d);
+	struct conn_message m;
+	struct wire_draft draft;
+
+	must_be(rc_call(&rc, WIRE_CREATE, &c, sizeof(c), &m), 0);
+	must_be(m.header.type, WIRE_DRAFT);
+	memcpy(&draft, m.bytes, sizeof(draft));
+	if (in_use)
+		atomic_fetch_add(&rc.ledger->held[ref_slot(draft.ref)], 1);
+	die();
+}
+
+static int with_an_unused_ahead_draft(const struct test_daemon *d, void *arg)
+{
+	return with_ahead(d, arg, false);
+}
+
+static int with_an_ahead_draft_in_use(const struct test_daemon *d, void *arg)
+{
+	return with_ahead(d, arg, true);
+}
+
+static int between_g2_and_g3(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct raw rc = rc_open(d);
+
+	atomic_fetch_add(&rc.ledger->held[ref_slot(s->draft.ref)], 1); /* G2 */
+	parent_tell(1);
+	parent_await();
+	die();
+}
+
+static int holding(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct raw rc = rc_open(d);
+
+	must(rc_hold(&rc, s->draft.ref));
+	must(rc_hold(&rc, s->draft.ref));
+	rc_view(&rc, &s->draft);
+	parent_tell(1);
+	parent_await();
+	die();
+}
+
+static int between_r1_and_r2(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct raw rc = rc_open(d);
+
+	must(rc_hold(&rc, s->draft.ref));
+	parent_tell(1);
+	parent_await();
+	must_be(atomic_fetch_sub(&rc.ledger->held[ref_slot(s->draft.ref)], 1), 1); /* R1 */
+	die();
+}
+
+static int after_released(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct raw rc = rc_open(d);
+
+	must(rc_hold(&rc, s->draft.ref));
+	parent_tell(1);
+	parent_await();
+	rc_drop(&rc, s->draft.ref);
+	die();
+}
+
+static int with_rescan_set(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct raw rc = rc_open(d);
+
+	must(rc_hold(&rc, s->draft.ref));
+	parent_tell(1);
+	parent_await();
+	atomic_fetch_sub(&rc.ledger->held[ref_slot(s->draft.ref)], 1);
+	atomic_store(&rc.ledger->rescan, 1); /* and the second attempt to send was not made */
+	die();
+}
+
+static int after_map(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct wire_map map = { .segment = s->draft.segment, .segment_generation = s->draft.segment_generation };
+	struct raw rc = rc_open(d);
+
+	must_be(rc_send(&rc, WIRE_MAP, &map, sizeof(map), -1), 0); /* its answer has a descriptor */
+	die();
+}
+
+static int after_link(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct {
+		struct wire_link fixed;
+		char name[8];
+	} c = { .fixed = { .ref = s->draft.ref, .name_len = 4 }, .name = "mine" };
+	struct raw rc = rc_open(d);
+
+	must(rc_hold(&rc, s->draft.ref));
+	must_be(rc_send(&rc, WIRE_LINK, &c, sizeof(c.fixed) + 4, -1), 0);
+	die();
+}
+
+static int waiting_for_space(const struct test_daemon *d, void *arg)
+{
+	struct wire_create c = { .nbytes = 15 * MIB, .timeout_ns = -1 };
+	struct raw rc = rc_open(d);
+	struct wire_draft draft;
+
+	(void)arg;
+	must_be(rc_create(&rc, "mine", 10 * MIB, 0, &draft), 0);
+	must_be(rc_send(&rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
+	td_settle(d);
+	die();
+}
+
+static int while_space_is_made(const struct test_daemon *d, void *arg)
+{
+	struct wire_create c = { .nbytes = 14 * MIB };
+	struct raw rc = rc_open(d);
+
+	(void)arg;
+	must_be(rc_send(&rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
+	die();
+}
+
+static int after_goodbye(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct wire_plain goodbye = { 0 };
+	struct raw rc = rc_open(d);
+	struct wire_draft draft;
+
+	must_be(rc_put(&rc, "mine", s->nbytes, 7, NULL), 0);
+	must_be(rc_create(&rc, "another", s->nbytes, 0, &draft), 0);
+	must(rc_hold(&rc, s->draft.ref));
+	must_be(rc_send(&rc, WIRE_GOODBYE, &goodbye, sizeof(goodbye), -1), 0);
+	die();
+}
+
+/* ---- The parent's side ---- */
+
+static void must_be_nothing_of_it(struct situation *s)
+{
+	must_be(rc_delete(&s->rc, "mine"), WIRE_E_NOT_FOUND);
+}
+
+/* The ref of a name, as rows tell. 0: none. */
+static uint64_t find(const struct raw *rc, const char *name)
+{
+	const struct catalog_name *names = (const void *)((const char *)rc->catalog + rc->catalog->off_names);
+	uint32_t high = atomic_load(&rc->catalog->slots_high);
+
+	for (uint32_t slot = 0; slot < high; slot++) {
+		const struct catalog_row *row = rc_row(rc, slot);
+		uint64_t word = atomic_load(&row->word);
+
+		if (row_word_state(word) == ROW_LIVE && names[row->name].len == strlen(name) &&
+		    !memcmp(names[row->name].text, name, strlen(name)))
+			return ref_make(word >> 2, slot);
+	}
+	return 0;
+}
+
+/* The dead one's tensor is there, and whole. */
+static void must_be_published(struct situation *s, int byte)
+{
+	const struct catalog_segment *segments;
+	const struct catalog_row *row;
+	struct wire_draft found;
+	uint64_t ref = find(&s->rc, "mine");
+
+	must(ref);
+	must(rc_hold(&s->rc, ref));
+	row = rc_row(&s->rc, ref);
+	must_be(row->nbytes, s->nbytes);
+	segments = (const void *)((const char *)s->rc.catalog + s->rc.catalog->off_segments);
+	found = (struct wire_draft){ .ref = ref, .offset = row->offset, .segment = row->segment,
+				     .segment_generation = row->segment_generation,
+				     .segment_size = segments[row->segment].size };
+	bytes_must_be(rc_view(&s->rc, &found), byte, s->nbytes);
+	rc_drop(&s->rc, ref);
+	must_be(rc_delete(&s->rc, "mine"), 0);
+}
+
+static void whole_7(struct situation *s)
+{
+	must_be_published(s, 7);
+}
+
+static void whole_3(struct situation *s)
+{
+	must_be_published(s, 3);
+}
+
+/* What the other client published is as it was. */
+static void must_be_unharmed(struct situation *s)
+{
+	must_be(find(&s->rc, "theirs"), s->draft.ref);
+	bytes_must_be(s->view, 3, s->nbytes);
+}
+
+struct step {
+	const char *name;
+	child_fn *fn;
+	void (*check)(struct situation *s);
+	bool deletes; /* "theirs" is deleted while the child is alive and waits */
+	bool lost;    /* and what it lay in may be read on: it stays as it is */
+};
+
+static const struct step steps[] = {
+	{ "after connect", after_connect, must_be_nothing_of_it },
+	{ "after WELCOME", after_welcome, must_be_nothing_of_it },
+	{ "with WELCOME unread", with_welcome_unread, must_be_nothing_of_it },
+	{ "after LEDGER", after_ledger, must_be_nothing_of_it },
+	{ "after CREATE", after_create, must_be_nothing_of_it },
+	{ "with DRAFT unread", with_draft_unread, must_be_nothing_of_it },
+	{ "while writing", while_writing, must_be_nothing_of_it },
+	{ "after COMMIT", after_commit, whole_7 },
+	{ "after COMMIT with an answer", after_commit_with_answer, whole_7 },
+	{ "after COMMIT behind a request", after_commit_behind_a_request, whole_7 },
+	{ "after COMMIT with an answer unread", after_commit_with_an_answer_unread, whole_7 },
+	{ "after ABORT", after_abort, must_be_nothing_of_it },
+	{ "with an unused ahead draft", with_an_unused_ahead_draft, must_be_nothing_of_it },
+	{ "with an ahead draft in use", with_an_ahead_draft_in_use, must_be_nothing_of_it },
+	{ "between G2 and G3", between_g2_and_g3, must_be_nothing_of_it, true, true },
+	{ "between G2 and G3, live", between_g2_and_g3, must_be_unharmed },
+	{ "holding", holding, must_be_nothing_of_it, true, true },
+	{ "holding, live", holding, must_be_unharmed },
+	{ "between R1 and R2", between_r1_and_r2, must_be_nothing_of_it, true },
+	{ "between R1 and R2, live", between_r1_and_r2, must_be_unharmed },
+	{ "after RELEASED", after_released, must_be_nothing_of_it, true },
+	{ "with rescan set", with_rescan_set, must_be_nothing_of_it, true },
+	{ "after MAP", after_map, must_be_unharmed },
+	{ "after LINK", after_link, whole_3 },
+	{ "waiting for space", waiting_for_space, must_be_nothing_of_it },
+	{ "while space is made", while_space_is_made, must_be_nothing_of_it },
+	{ "after GOODBYE", after_goodbye, whole_7 },
+};
+
+/* Whoever held it is gone: no tensor is left, and its bytes are as they were if they may still be read. */
+static void check_deleted(struct situation *s, const struct step *step)
+{
+	struct tl_status status = td_status(s->d);
+
+	must_be(status.retired, 0);
+	must_be(status.tensors, 0);
+	if (step->lost)
+		bytes_must_be(s->view, 3, s->nbytes); /* neither punched nor written over */
+}
+
+static void meet_child(struct situation *s, const struct step *step, struct test_child *c)
+{
+	struct tl_status status;
+	bool waits = step->fn == between_g2_and_g3 || step->fn == holding || step->fn == between_r1_and_r2 ||
+		     step->fn == after_released || step->fn == with_rescan_set;
+	int wait;
+
+	if (waits) {
+		child_await(c);
+		if (step->deletes) {
+			must_be(rc_delete(&s->rc, "theirs"), 0);
+			status = td_status(s->d);
+			must_be(status.retired, 1);
+			must_be(status.tensors, 0);
+		}
+		child_go(c);
+	}
+	wait = child_wait(c);
+	kill(s->d->pid, SIGCONT);
+	must(WIFSIGNALED(wait) && WTERMSIG(wait) == SIGKILL);
+	td_settle(s->d);
+}
+
+/* Everything but the daemon itself is gone. */
+static void must_be_empty(const struct situation *s)
+{
+	struct tl_status status = td_status(s->d);
+
+	must_be(status.clients, 0);
+	must_be(status.tensors, 0);
+	must_be(status.retired, 0);
+	must_be(status.drafts, 0);
+	must_be(status.segments, 0);
+	must_be(status.bytes_used, 0);
+	must_be(td_objects(s->d), s->objects);
+	must_be(count_fds(s->d->pid), s->fds);
+}
+
+static void try_step(const struct test_daemon *d, const struct step *step, uint64_t nbytes)
+{
+	struct situation s = { .d = d, .nbytes = nbytes, .rc = { .fd = -1 } };
+	struct test_child c;
+
+	must_be(td_status(d).clients, 0);
+	s.fds = count_fds(d->pid);
+	s.objects = td_objects(d);
+	s.rc = rc_open(d);
+	must_be(rc_put(&s.rc, "theirs", nbytes, 3, &s.draft), 0);
+	s.view = rc_view(&s.rc, &s.draft);
+
+	c = child_start(d, step->fn, &s);
+	meet_child(&s, step, &c);
+	must_be(td_status(d).clients, 1);
+	must_be(td_status(d).drafts, 0);
+	step->check(&s);
+	if (step->deletes)
+		check_deleted(&s, step);
+	else
+		must_be(rc_delete(&s.rc, "theirs"), 0);
+	/* the living one goes on: what it gets now is not what the dead one may use */
+	must_be(rc_put(&s.rc, "theirs", nbytes, 4, NULL), 0);
+	if (step->lost)
+		bytes_must_be(s.view, 3, nbytes);
+	must_be(rc_delete(&s.rc, "theirs"), 0);
+	rc_goodbye(&s.rc);
+	munmap((void *)(s.view - s.draft.offset), s.draft.segment_size);
+	must_be_empty(&s);
+}
+
+static void try_all(uint64_t nbytes)
+{
+	static const char *const extra[] = { "--warm-time", "0", NULL };
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB, .extra = extra);
+
+	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+		print_message("killed %s\n", steps[i].name);
+		try_step(&d, &steps[i], nbytes);
+	}
+}
+
+static void small_tensors_survive_a_death_at_every_step(void **state)
+{
+	(void)state;
+	try_all(SMALL);
+}
+
+static void large_tensors_survive_a_death_at_every_step(void **state)
+{
+	(void)state;
+	try_all(LARGE);
+}
+
+/* Goodbye or not decides what becomes of memory. */
+static void only_a_clean_end_leaves_memory_for_its_user(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
+	struct situation s = { .d = &d, .nbytes = LARGE, .rc = rc_open(&d) };
+	struct test_child c;
+
+	(void)state;
+	must_be(rc_put(&s.rc, "theirs", LARGE, 3, &s.draft), 0);
+	c = child_start(&d, after_commit, &s);
+	child_wait(&c);
+	td_settle(&d);
+	must_be(rc_delete(&s.rc, "mine"), 0);
+	must_be(td_status(&d).bytes_warm, 0);
+	c = child_start(&d, after_goodbye, &s);
+	child_wait(&c);
+	td_settle(&d);
+	must(td_status(&d).bytes_warm >= LARGE); /* its draft's */
+	must_be(rc_delete(&s.rc, "mine"), 0);
+	must(td_status(&d).bytes_warm >= 2 * LARGE);
+	rc_goodbye(&s.rc);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(small_tensors_survive_a_death_at_every_step),
+		TEST(large_tensors_survive_a_death_at_every_step),
+		TEST(only_a_clean_end_leaves_memory_for_its_user),
+	};
+
+	return RUN(tests);
+}
