@@ -54,16 +54,16 @@ endif
 memo = $(eval $(1) := $(2))$($(1))
 pkg_cflags = $(shell $(PKG_CONFIG) --cflags $(1) 2>/dev/null)
 HAVE_SYSTEMD = $(call memo,HAVE_SYSTEMD,$(shell $(PKG_CONFIG) --exists libsystemd && echo 1))
-PKGS = libuv libcjson inih cmocka $(if $(HAVE_SYSTEMD),libsystemd)
+PKGS = libuv libcjson zlib inih cmocka $(if $(HAVE_SYSTEMD),libsystemd)
 PKG_CFLAGS = $(call memo,PKG_CFLAGS,$(foreach p,libxxhash $(PKGS),$(call pkg_cflags,$(p))))
 DAEMON_PKGS = libuv inih $(if $(HAVE_SYSTEMD),libsystemd)
 DAEMON_LIBS = $(call memo,DAEMON_LIBS,$(shell $(PKG_CONFIG) --libs $(DAEMON_PKGS)))
-CLI_LIBS = $(call memo,CLI_LIBS,$(shell $(PKG_CONFIG) --libs libcjson))
+CLI_LIBS = $(call memo,CLI_LIBS,$(shell $(PKG_CONFIG) --libs libcjson zlib))
 TEST_LIBS = $(call memo,TEST_LIBS,$(shell $(PKG_CONFIG) --libs $(PKGS)))
 
 ALL_CPPFLAGS = -D_GNU_SOURCE -I. -Iinclude -DTENSORLEASE_VERSION='"$(VERSION)"' \
 	$(if $(HAVE_SYSTEMD),-DHAVE_SYSTEMD=1) $(PKG_CFLAGS) $(CPPFLAGS)
-ALL_CFLAGS = -std=gnu11 $(CFLAGS) $(WARNINGS) -fPIC -fvisibility=hidden -pthread $(HARDEN)
+ALL_CFLAGS = -std=gnu11 -fno-strict-aliasing $(CFLAGS) $(WARNINGS) -fPIC -fvisibility=hidden -pthread $(HARDEN)
 ALL_LDFLAGS = -pthread -Wl,-z,relro,-z,now,--as-needed $(SAN_LDFLAGS) $(LDFLAGS)
 
 # ---- sources -----------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ COMMON := $(UTIL) $(wildcard proto/*.c)
 LIB := $(COMMON) $(wildcard client/*.c client/cuda/*.c)
 STATE := $(wildcard daemon/store/*.c daemon/state/*.c daemon/serve/*.c)
 DAEMON := $(COMMON) $(STATE) $(wildcard daemon/*.c)
-CLI := $(wildcard cli/*.c)
+CLI := $(wildcard cli/*.c files/*.c)
 INTERNALS := $(filter-out daemon/main.c cli/main.c,$(sort $(LIB) $(DAEMON) $(CLI)))
 HARNESS := $(wildcard tests/*.c)
 TESTS := $(wildcard tests/unit/*.c tests/crash/*.c tests/fuzz/*.c tests/daemon/*.c)
@@ -83,7 +83,7 @@ DEMOS := $(wildcard demo/*.c)
 MANS := $(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8)
 
 SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(BENCH) $(DEMOS))
-DIRS := util proto client daemon cli tests bench demo include
+DIRS := util proto client daemon files cli tests bench demo include
 FORMATTED := $(shell find $(wildcard $(DIRS)) -name '*.[ch]' 2>/dev/null)
 
 obj = $(patsubst %.c,$(O)/obj/%.o,$(1))

@@ -130,8 +130,15 @@ void bench_publish(tl_client *client, const char *name, uint64_t nbytes);
 /* Until the daemon has done what @client sent it. */
 void bench_settle(tl_client *client);
 
-double bench_now(
-	void); /* CLOCK_MONOTONIC in ns; whole numbers up to 104 days of uptime are exact */
+/*
+ * Keeps a process (0: the calling thread) on the @n-th of the CPUs that we may use, or on all again. Who shares
+ * a CPU with whom decides what a wake-up costs (an idle CPU of a virtual machine may take 30 us to come
+ * up), so rows with other processes place them, those of the floor where ours are.
+ */
+void bench_place(pid_t pid, unsigned n);
+void bench_unplace(pid_t pid);
+
+double bench_now(void); /* CLOCK_MONOTONIC in ns */
 void bench_spin(double ns);
 void bench_sleep(double ns);
 uint64_t bench_shm_free(void);					  /* bytes */

@@ -38,7 +38,6 @@ struct getting {
 	void (*batch)(struct getting *g, unsigned thread);
 	_Atomic uint32_t begun, ended;
 	_Atomic bool quit;
-	cpu_set_t cpus; /* those that we may use */
 };
 
 /* ---- What is timed --------------------------------------------------------------------------- */
@@ -87,25 +86,11 @@ static uint32_t await(struct getting *g, const _Atomic uint32_t *word, uint32_t 
 	return now;
 }
 
-/* Binds the calling thread to the @n-th CPU of @cpus, if there is one: two threads must not share one. */
-static void bind_to(const cpu_set_t *cpus, unsigned n)
-{
-	cpu_set_t one;
-
-	CPU_ZERO(&one);
-	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-		if (CPU_ISSET(cpu, cpus) && n-- == 0) {
-			CPU_SET(cpu, &one);
-			sched_setaffinity(0, sizeof(one), &one);
-			return;
-		}
-}
-
 static void *second_thread(void *arg)
 {
 	struct getting *g = arg;
 
-	bind_to(&g->cpus, 1);
+	bench_place(0, 1);
 	for (uint32_t round = 0;;) {
 		round = await(g, &g->begun, round);
 		if (atomic_load(&g->quit))
@@ -140,8 +125,7 @@ static void threads_start(struct getting *g, unsigned threads, pthread_t *second
 	atomic_store(&g->quit, false);
 	if (threads == 1)
 		return;
-	sched_getaffinity(0, sizeof(g->cpus), &g->cpus);
-	bind_to(&g->cpus, 0);
+	bench_place(0, 0); /* two threads must not share a CPU */
 	if (pthread_create(second, NULL, second_thread, g))
 		errx(1, "cannot create a thread");
 }
@@ -152,7 +136,7 @@ static void threads_stop(struct getting *g, unsigned threads, pthread_t second)
 		return;
 	atomic_store(&g->quit, true);
 	pthread_join(second, NULL);
-	sched_setaffinity(0, sizeof(g->cpus), &g->cpus);
+	bench_unplace(0);
 }
 
 static void measure(struct bench *b, struct getting *g, unsigned threads, struct bench_result *r)

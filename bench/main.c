@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensorlease-bench: measures what the design promises (docs/PERFORMANCE.md), each thing beside its floor.
+ * tensorlease-bench: measures what tensorlease promises, each thing beside its floor.
  *
  * The floor of a row is the least that the machine lets anybody do for the same effect, measured in the same run: one sample of
  * the floor, one of ours, and so on. Numbers are medians and 99th percentiles of the samples; the ratio is the median of

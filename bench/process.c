@@ -6,6 +6,7 @@
  */
 #include <err.h>
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -192,6 +193,35 @@ void bench_settle(tl_client *client)
 }
 
 /* ---- Small things ---------------------------------------------------------------------------- */
+
+static const cpu_set_t *allowed_cpus(void)
+{
+	static cpu_set_t cpus; /* read before anything was placed */
+	static bool known;
+
+	if (!known)
+		bench_check_errno(sched_getaffinity(0, sizeof(cpus), &cpus), "sched_getaffinity");
+	known = true;
+	return &cpus;
+}
+
+void bench_place(pid_t pid, unsigned n)
+{
+	const cpu_set_t *cpus = allowed_cpus();
+	cpu_set_t one;
+
+	n %= (unsigned)CPU_COUNT(cpus);
+	CPU_ZERO(&one);
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, cpus) && n-- == 0)
+			CPU_SET(cpu, &one);
+	sched_setaffinity(pid, sizeof(one), &one);
+}
+
+void bench_unplace(pid_t pid)
+{
+	sched_setaffinity(pid, sizeof(cpu_set_t), allowed_cpus());
+}
 
 double bench_now(void)
 {

@@ -2,9 +2,9 @@
 /*
  * From a commit to the waiting consumer having the tensor. Three processes take part on both sides: this one sends, the
  * daemon (floor: the waker) receives one message and wakes, and the consumer (floor: the sleeper) wakes up and
- * looks at the clock. The time of sending is in the payload. We sleep until the consumer has said that it is done, so
- * that there is a CPU for it, and then 100 us more, so that all are asleep at the next sample. The second
- * row is the same with a consumer that spins; the floor's waker makes no system call to wake it then.
+ * looks at the clock. The time of sending is in the payload. We sleep until the consumer has said that it is
+ * done, and then 100 us more, so that all are asleep at the next sample. All are on one CPU. The second row is the
+ * same with a consumer that spins, on another CPU; the floor's waker makes no system call to wake it then.
  */
 #include <err.h>
 #include <limits.h>
@@ -233,6 +233,11 @@ static void wake_row(struct bench *b, bool spin)
 	bench_helper_start(&waker, "waker", floor.fd, NULL);
 	bench_helper_start(&sleeper, "sleeper", floor.fd, NULL);
 	bench_helper_start(&consumer, "consumer", ours.fd, b->address);
+	bench_place(0, 0);
+	bench_place(waker.pid, 0);
+	bench_place(b->daemon_pid, 0);
+	bench_place(sleeper.pid, spin);
+	bench_place(consumer.pid, spin);
 	for (unsigned i = 0; i < (b->quick ? 1000 : 4000) + 50; i++) {
 		double f = wake_floor(&floor, waker.socket), o = wake_ours(b, &ours);
 
@@ -242,6 +247,8 @@ static void wake_row(struct bench *b, bool spin)
 	bench_helper_stop(&waker);
 	bench_helper_stop(&sleeper);
 	bench_helper_stop(&consumer);
+	bench_unplace(0);
+	bench_unplace(b->daemon_pid);
 	side_deinit(&floor);
 	side_deinit(&ours);
 	bench_check(tl_delete(b->client, name), "deleting");

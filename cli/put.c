@@ -6,7 +6,7 @@
 
 #include "cli/cli.h"
 #include "cli/format.h"
-#include "cli/npy.h"
+#include "files/npy.h"
 #include "cli/out.h"
 #include "cli/progress.h"
 

@@ -41,10 +41,9 @@ static int put_address(char *out, size_t size, const char *directory, const char
 	int n = snprintf(out, size, "%s%s", directory, name);
 
 	if (n < 0 || (size_t)n >= size)
-		return tl_fail(
-			-EINVAL,
-			"'%s...' is longer than the %zu bytes that a socket's path may have",
-			out, size - 1);
+		return tl_fail(-EINVAL,
+			       "'%s...' is longer than the %zu bytes that a socket's path may have",
+			       out, size - 1);
 	return 0;
 }
 

@@ -5,6 +5,7 @@
  * mentions the name.
  */
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
 
 #include "client/catalog.h"
@@ -13,8 +14,8 @@
 #include "client/fork.h"
 #include "client/lease.h"
 #include "client/tensor_lease.h"
+#include "util/clock.h"
 
-enum { STALE_READS_MAX = 10000 };
 
 bool chunks_read(const struct session *s, uint32_t chunk, size_t from, void *to, size_t n)
 {
@@ -86,6 +87,20 @@ static inline bool name_is(const struct session *s, const struct catalog_name *n
 	return key->len <= TL_NAME_MAX && long_name_is(s, name, key);
 }
 
+int lookup_again(struct session *s, struct patience *p)
+{
+	if (++p->tries % 64)
+		return 0;
+	sched_yield();
+	if (!p->deadline)
+		p->deadline = deadline_after(s->client->timeout_ns);
+	if (p->tries % 4096 == 0 && !session_probe(s))
+		return LEASE_E_UNSERVED;
+	if (deadline_passed(p->deadline))
+		return tl_fail(-ETIMEDOUT, "the daemon does not finish what it was publishing");
+	return 0;
+}
+
 /*
  * The lease on what the entry at @index means, if it is the name that is looked for: 0 and *@ref;
  * LEASE_E_GONE: it is another name's, or nobody's; other outcomes end the search.
@@ -97,17 +112,23 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 	const struct catalog_row *row;
 	int r;
 
+	struct patience patience = { 0 };
+
 	/*
 	 * A new version may have come between reading `current` and G3: it says so by then, so read
-	 * it again.
+	 * it again. Or it is one of a group that is being published: that will be done soon.
 	 */
-	for (unsigned n = 0; n < STALE_READS_MAX; n++) {
+	for (;;) {
 		*ref = atomic_load_explicit(&name->current, memory_order_acquire);
 		if (!*ref)
 			return LEASE_E_GONE;
 		r = lease_hold(s, *ref);
-		if (r == LEASE_E_GONE)
+		if (__builtin_expect(r == LEASE_E_GONE, 0)) {
+			r = lookup_again(s, &patience);
+			if (r)
+				return r;
 			continue;
+		}
 		if (r)
 			return r;
 		row = &s->rows[ref_slot(*ref)];
@@ -121,7 +142,6 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 		lease_release(s, ref_slot(*ref));
 		return r;
 	}
-	return tl_fail(-EPROTO, "the catalog's entry %u names a tensor that is not live", index);
 }
 
 /*
@@ -283,7 +303,9 @@ static unsigned bucket_names(const struct session *s, uint32_t bucket,
 /* Copies what the name at @index means into l->info. 0, LEASE_E_*, or -EPROTO. */
 static int list_entry_info(struct session *s, uint32_t index, struct listing *l)
 {
-	for (unsigned n = 0; n < STALE_READS_MAX; n++) {
+	struct patience patience = { 0 };
+
+	for (;;) {
 		uint64_t ref = atomic_load_explicit(&s->names[index].current, memory_order_acquire);
 		const struct catalog_row *row = &s->rows[ref_slot(ref)];
 		int r;
@@ -291,15 +313,18 @@ static int list_entry_info(struct session *s, uint32_t index, struct listing *l)
 		if (!ref)
 			return LEASE_E_GONE;
 		r = lease_hold(s, ref);
-		if (r == LEASE_E_GONE)
+		if (r == LEASE_E_GONE) {
+			r = lookup_again(s, &patience);
+			if (r)
+				return r;
 			continue;
+		}
 		if (r)
 			return r;
 		r = row->name == index ? row_info(s, row, &l->info) : LEASE_E_GONE;
 		lease_release(s, ref_slot(ref));
 		return r;
 	}
-	return LEASE_E_GONE;
 }
 
 /*

@@ -34,6 +34,17 @@ static inline struct name_key name_key(const char *text)
  */
 int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref);
 
+/* How long somebody has looked at what the daemon is just changing. Starts as { 0 }. */
+struct patience {
+	unsigned tries;
+	int64_t deadline;
+};
+
+/*
+ * Before another look at it: 0; LEASE_E_UNSERVED: the daemon is gone; or -ETIMEDOUT.
+ */
+int lookup_again(struct session *s, struct patience *p);
+
 /* What follows reads a row under the caller's lease. */
 
 /*

@@ -49,9 +49,10 @@ int client_options(void *to, size_t to_size, const void *from, size_t first_size
 			       size, what, first_size);
 	for (size_t i = to_size; i < size; i++)
 		if (((const unsigned char *)from)[i])
-			return tl_fail(-EINVAL,
-				       "%s.size is %zu, and beyond the %zu bytes known here not all is 0",
-				       what, size, to_size);
+			return tl_fail(
+				-EINVAL,
+				"%s.size is %zu, and beyond the %zu bytes known here not all is 0",
+				what, size, to_size);
 	memset(to, 0, to_size);
 	memcpy(to, from, size < to_size ? size : to_size);
 	*(size_t *)to = to_size;

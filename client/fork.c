@@ -46,7 +46,6 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int once_result;
 static _Atomic bool exiting;
 
-
 /* ---- Before ---- */
 
 static void lock_all(void)

@@ -308,8 +308,8 @@ TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *opt
 
 /* ---- All the rest ---- */
 
-static int map_and_wrap(const struct use *use, uint64_t ref, enum tl_mode mode, int64_t deadline,
-			DLManagedTensorVersioned **out)
+int tensor_lease_new(const struct use *use, uint64_t ref, enum tl_mode mode, int64_t deadline,
+		     DLManagedTensorVersioned **out)
 {
 	struct session *s = use->session;
 	const struct catalog_row *row = &s->rows[ref_slot(ref)];
@@ -345,7 +345,7 @@ static int take_and_map(const struct use *use, const struct name_key *key,
 	r = lookup_take(use->session, key, want->newer_than, &ref);
 	if (r)
 		return r;
-	r = map_and_wrap(use, ref, want->mode, deadline, out);
+	r = tensor_lease_new(use, ref, want->mode, deadline, out);
 	if (r)
 		lease_release(use->session, ref_slot(ref));
 	return r;

@@ -12,10 +12,10 @@ enum {
 	LEASE_E_NONE = 16, /* no tensor has that name */
 	LEASE_E_OLD,	   /* it is not newer than asked for */
 	LEASE_E_GONE,	   /* the tensor is not the name's any more: look again */
-	LEASE_E_UNSERVED, /* the daemon does not read our ledger: another session is needed */
-	LEASE_E_FORKING,  /* fork() is at work: fork_wait() */
-	LEASE_E_TOO_MANY, /* the counter is at its maximum */
-	LEASE_E_UNMAPPED, /* taken and given back: its segment is not mapped yet */
+	LEASE_E_UNSERVED,  /* the daemon does not read our ledger: another session is needed */
+	LEASE_E_FORKING,   /* fork() is at work: fork_wait() */
+	LEASE_E_TOO_MANY,  /* the counter is at its maximum */
+	LEASE_E_UNMAPPED,  /* taken and given back: its segment is not mapped yet */
 };
 
 /* R2, when the row was seen RETIRED: tells the daemon. Keeps errno. */

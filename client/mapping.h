@@ -15,8 +15,8 @@
 
 struct mapping {
 	_Atomic uint32_t generation; /* of base; 0: none. Stored after base, taken away before it */
-	uint32_t write_generation;   /* of write_base, or of write_fd until that is mapped; 0: none */
-	const void *base;	     /* read-only */
+	uint32_t write_generation; /* of write_base, or of write_fd until that is mapped; 0: none */
+	const void *base;	   /* read-only */
 	void *write_base;
 	uint64_t size, write_size;
 	int write_fd;		 /* + 1; 0: none */

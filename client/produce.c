@@ -5,6 +5,7 @@
  * granted until it is freed, so that tl_close() can abort it, tl_publish() can find it by its
  * bytes, and fork() knows which counts in the ledger are drafts'.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -246,7 +247,7 @@ int draft_new(tl_client *client, const struct draft_request *want, struct tl_dra
 			break;
 	}
 	draft_free(draft);
-	return r;
+	return r < 0 ? r : -ENOTCONN;
 }
 
 static int spec_request(struct draft_request *want, const tl_spec *spec)
@@ -415,7 +416,7 @@ int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, con
 }
 
 /* May it be committed? Otherwise it is given up. */
-static int draft_check(struct tl_draft *draft)
+int draft_check(struct tl_draft *draft)
 {
 	if (draft->stale)
 		return tl_fail(
@@ -434,7 +435,7 @@ static int draft_check(struct tl_draft *draft)
 /* Commits what the draft says it is. Consumes it. */
 static int commit(struct tl_draft *draft, uint64_t *version)
 {
-	uint64_t v;
+	uint64_t v = 0;
 	int r;
 
 	r = draft_commit(draft, &draft->managed.dl_tensor, draft->tensor_flags, draft->name,
@@ -503,7 +504,7 @@ int put_copy(tl_client *client, const char *name, const DLTensor *source, const 
 	     uint64_t *version)
 {
 	struct draft_request want = { .name = name, .name_len = strlen(name) };
-	tl_draft *draft;
+	tl_draft *draft = NULL;
 	int r;
 
 	r = client_check_name(name, want.name_len);
@@ -515,6 +516,7 @@ int put_copy(tl_client *client, const char *name, const DLTensor *source, const 
 	r = draft_new(client, &want, &draft);
 	if (r)
 		return r;
+	assert(draft);
 	r = draft_metadata(draft, o->metadata, o->metadata_size);
 	if (r) {
 		tl_abort(draft);

@@ -71,6 +71,7 @@ void produce_orphan_all(struct session *s); /* in a forked child: drafts stay th
 int draft_new(tl_client *client, const struct draft_request *want, struct tl_draft **out);
 int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
 		 size_t name_len, uint64_t *version);
+int draft_check(struct tl_draft *draft); /* may it be committed? */
 void draft_free(struct tl_draft *draft);
 int draft_metadata(struct tl_draft *draft, const void *metadata, size_t size);
 uint32_t draft_extra(int ndim, size_t metadata_size);

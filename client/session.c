@@ -116,6 +116,8 @@ static int handshake(const struct session_peer *peer, const void *message, int f
 {
 	int r;
 
+	answer->fd = -1;
+	answer->why = NULL;
 	while ((r = conn_send(peer->socket, message, fd_peek, MSG_DONTWAIT)) == -EAGAIN)
 		if (socket_wait(peer->socket, POLLOUT, deadline))
 			break;

@@ -22,8 +22,9 @@ struct tl_client;
 
 /* Outcomes of what needs the connection. */
 enum {
-	SESSION_E_UNSENT = 1, /* it is gone, and the daemon has not seen the message: try a new one */
-	SESSION_E_LOST,	      /* it went while we waited for the answer */
+	SESSION_E_UNSENT =
+		1,	/* it is gone, and the daemon has not seen the message: try a new one */
+	SESSION_E_LOST, /* it went while we waited for the answer */
 };
 
 enum { SESSION_AHEAD = 4, SESSION_SIZES = 8, SESSION_COW_FDS = 32 };

@@ -28,3 +28,10 @@ struct tensor_lease *tensor_lease_of(const DLManagedTensorVersioned *managed);
  * LEASE_E_NONE; LEASE_E_TOO_MANY; or a negative errno.
  */
 int client_take(tl_client *client, const struct name_key *key, struct use *use, uint64_t *ref);
+
+/*
+ * Maps and hands out the tensor of a lease that @use has taken; on success *out has both that lease and the
+ * use's count. 0, LEASE_E_UNSERVED, SESSION_E_*, or a negative errno.
+ */
+int tensor_lease_new(const struct use *use, uint64_t ref, enum tl_mode mode, int64_t deadline,
+		     DLManagedTensorVersioned **out);

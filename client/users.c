@@ -103,10 +103,12 @@ static bool users_drained(const struct users *u)
 
 static struct users *users_pop_drained(void)
 {
-	struct users *u, *found = NULL;
+	struct users *found = NULL;
 
 	pthread_mutex_lock(&mutex);
-	list_for_each_entry(u, &closing, link) {
+	list_for_each(node, &closing) {
+		struct users *u = list_entry(node, struct users, link);
+
 		if (!users_drained(u))
 			continue;
 		list_del(&u->link);

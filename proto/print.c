@@ -179,6 +179,27 @@ static void print_link(struct line *line, const void *message)
 	add(line, " meta=%u bytes", m->meta_len);
 }
 
+static void print_member(struct line *line, const void *message)
+{
+	const struct wire_member *m = message;
+	const unsigned char *tail = wire_tail(m, sizeof(*m));
+
+	add_ref(line, m->ref);
+	add(line, " offset=%" PRIu64 " dtype=%u/%ux%u tensor_flags=%u", m->offset, m->dtype_code,
+	    m->dtype_bits, m->dtype_lanes, m->tensor_flags);
+	add_shape(line, tail, m->ndim);
+	add_text(line, "name", tail + m->ndim * 8, m->name_len);
+	add(line, " meta=%u bytes", m->meta_len);
+}
+
+static void print_group(struct line *line, const void *message)
+{
+	const struct wire_group *m = message;
+
+	add_ref(line, m->ref);
+	add(line, " count=%" PRIu32, m->count);
+}
+
 static void print_clients(struct line *line, const void *message)
 {
 	const struct wire_clients *m = message;
@@ -226,6 +247,7 @@ static void (*const printers[])(struct line *line, const void *message) = {
 	[WIRE_CREATE] = print_create,	  [WIRE_COMMIT] = print_commit,
 	[WIRE_ABORT] = print_ref,	  [WIRE_MAP] = print_map,
 	[WIRE_DELETE] = print_delete,	  [WIRE_RELEASED] = print_ref,
+	[WIRE_MEMBER] = print_member,	  [WIRE_GROUP] = print_group,
 	[WIRE_LINK] = print_link,	  [WIRE_CLIENTS] = print_clients,
 	[WIRE_HOLDINGS] = print_holdings, [WIRE_WELCOME] = print_welcome,
 	[WIRE_DRAFT] = print_draft,	  [WIRE_COMMITTED] = print_committed,

@@ -31,6 +31,8 @@ union wire_any {
 	struct wire_segment segment;
 	struct wire_delete delete;
 	struct wire_link link;
+	struct wire_member member;
+	struct wire_group group;
 	struct wire_clients clients;
 	struct wire_client client;
 	struct wire_holdings holdings;
@@ -169,6 +171,24 @@ static const char *check_link(const union wire_any *m)
 	return ref_generation(m->link.ref) ? NULL : "LINK: not a ref";
 }
 
+static const char *check_member(const union wire_any *m)
+{
+	if (ref_generation(m->member.ref) == 0)
+		return "MEMBER: not a ref";
+	if (m->member.offset % 256)
+		return "MEMBER: offset is not a multiple of 256";
+	if (m->member.tensor_flags & ~DLPACK_SUBBYTE_PADDED)
+		return "MEMBER: unknown tensor flag";
+	return NULL;
+}
+
+static const char *check_group(const union wire_any *m)
+{
+	if (ref_generation(m->group.ref) == 0)
+		return "GROUP: not a ref";
+	return m->group.count ? NULL : "GROUP: of no members";
+}
+
 static const char *check_client(const union wire_any *m)
 {
 	if (m->client.id == 0)
@@ -245,6 +265,12 @@ static const struct rule rules[] = {
 			    .zero = { SPAN(wire_holdings, reserved) } },
 	[WIRE_SETTLE] = { REQUEST("SETTLE"), FIXED(wire_plain), .serial = true },
 	[WIRE_GOODBYE] = { REQUEST("GOODBYE"), FIXED(wire_plain) },
+	[WIRE_MEMBER] = { REQUEST("MEMBER"), FIXED(wire_member),
+			  .zero = { SPAN(wire_member, reserved), SPAN(wire_member, reserved2) },
+			  .tail = { SHAPE(wire_member), NAME(wire_member, 1), META(wire_member) },
+			  .check = check_member },
+	[WIRE_GROUP] = { REQUEST("GROUP"), FIXED(wire_group), .serial = true,
+			 .zero = { SPAN(wire_group, reserved) }, .check = check_group },
 
 	[WIRE_WELCOME] = { REPLY("WELCOME"), FIXED(wire_welcome), .serial = true, .fds = FD_ONE,
 			   .zero = { SPAN(wire_welcome, reserved) }, .check = check_welcome },

@@ -41,6 +41,8 @@ enum wire_type {
 	WIRE_HOLDINGS,
 	WIRE_SETTLE,
 	WIRE_GOODBYE,
+	WIRE_MEMBER,
+	WIRE_GROUP,
 	WIRE_REQUEST_END,
 	/* daemon to client */
 	WIRE_WELCOME = 64,
@@ -208,6 +210,35 @@ struct wire_link {
 	uint32_t reserved;
 };
 static_assert(sizeof(struct wire_link) == 32, "wire");
+
+/*
+ * MEMBER, then as COMMIT: a tensor of the group whose memory is the draft @ref, at @offset of that. No answer; ERROR
+ * if it cannot be, and then the group cannot be published either.
+ */
+struct wire_member {
+	struct wire_header header;
+	uint64_t ref;
+	uint64_t offset; /* a multiple of 256 */
+	uint8_t dtype_code;
+	uint8_t dtype_bits;
+	uint16_t dtype_lanes;
+	uint8_t ndim;
+	uint8_t tensor_flags; /* as in COMMIT */
+	uint16_t name_len;
+	uint16_t meta_len;
+	uint16_t reserved;
+	uint32_t reserved2;
+};
+static_assert(sizeof(struct wire_member) == 48, "wire");
+
+/* GROUP: publishes the @count members of the draft @ref in one step. Answer: DONE or ERROR. The draft ends. */
+struct wire_group {
+	struct wire_header header;
+	uint64_t ref;
+	uint32_t count;
+	uint32_t reserved;
+};
+static_assert(sizeof(struct wire_group) == 32, "wire");
 
 /* CLIENTS: the first client with an id above @after. Answer: CLIENT, or DONE if there is none. */
 struct wire_clients {

@@ -384,7 +384,8 @@ const unsigned char *rc_view(struct raw *rc, const struct wire_draft *draft)
 
 void bytes_must_be(const unsigned char *bytes, int byte, size_t n)
 {
+	if (n == 0 || (bytes[0] == (unsigned char)byte && memcmp(bytes, bytes + 1, n - 1) == 0))
+		return;
 	for (size_t i = 0; i < n; i++)
-		if (bytes[i] != (unsigned char)byte)
-			must_be(bytes[i], byte);
+		must_be(bytes[i], (unsigned char)byte);
 }

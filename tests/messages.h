@@ -74,6 +74,11 @@ static inline void samples_requests(struct samples *all)
 	SAMPLE(all, WIRE_LINK, 1, struct wire_link, .ref = ref, .name_len = 1);
 	SAMPLE(all, WIRE_LINK, 255 + 1024, struct wire_link, .ref = ref, .name_len = 255,
 	       .meta_len = 1024);
+	SAMPLE(all, WIRE_MEMBER, 1, struct wire_member, .ref = ref, .name_len = 1);
+	SAMPLE(all, WIRE_MEMBER, 64 * 8 + 255 + 1024, struct wire_member, .ref = ref, .offset = 256,
+	       .dtype_code = 2, .dtype_bits = 32, .dtype_lanes = 1, .ndim = 64, .tensor_flags = 4,
+	       .name_len = 255, .meta_len = 1024);
+	SAMPLE(all, WIRE_GROUP, 0, struct wire_group, .ref = ref, .count = 1);
 	SAMPLE(all, WIRE_CLIENTS, 0, struct wire_clients, .after = 0);
 	SAMPLE(all, WIRE_HOLDINGS, 0, struct wire_holdings, .id = 1, .slot = UINT32_MAX);
 	SAMPLE(all, WIRE_SETTLE, 0, struct wire_plain, .header = { 0 });

@@ -10,6 +10,7 @@
 #include "daemon/serve/settle.h"
 #include "daemon/serve/space.h"
 #include "daemon/state/lease.h"
+#include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
 #include "proto/tensor.h"
 #include "util/cleanup.h"
@@ -159,6 +160,15 @@ static void handle_create(struct peer *peer, struct conn_message *m)
 	space_create(peer, create);
 }
 
+/* Shape, name and metadata follow each other. */
+static void description_tail(struct tensor_description *d, const unsigned char *tail, uint16_t name_len)
+{
+	d->shape = (const void *)tail;
+	tail += d->ndim * sizeof(int64_t);
+	d->name = name_key((const char *)tail, name_len);
+	d->meta = tail + name_len;
+}
+
 static void handle_commit(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_commit *commit = AS(wire_commit, m);
@@ -170,20 +180,50 @@ static void handle_commit(struct peer *peer, struct conn_message *m)
 		.ndim = commit->ndim,
 		.flags = commit->tensor_flags,
 		.meta_len = commit->meta_len,
-		.shape = (const void *)tail,
 	};
 	const char *why = NULL;
 	uint64_t version = 0;
 	int r;
 
-	tail += commit->ndim * sizeof(int64_t);
-	d.name = name_key((const char *)tail, commit->name_len);
-	d.meta = tail + commit->name_len;
+	description_tail(&d, tail, commit->name_len);
 	r = tensor_commit(&peer->server->state, &peer->client, commit->ref, &d, &version, &why);
 	if (r)
 		send_name_error(peer, commit->header.serial, &d.name, r, why);
 	else if (commit->flags & WIRE_COMMIT_ANSWER)
 		send_committed(peer, commit->header.serial, version);
+}
+
+static void handle_member(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_member *member = AS(wire_member, m);
+	struct tensor_description d = {
+		.dtype_code = member->dtype_code,
+		.dtype_bits = member->dtype_bits,
+		.dtype_lanes = member->dtype_lanes,
+		.ndim = member->ndim,
+		.flags = member->tensor_flags,
+		.meta_len = member->meta_len,
+	};
+	const char *why = NULL;
+	int r;
+
+	description_tail(&d, wire_tail(m->bytes, sizeof(*member)), member->name_len);
+	r = tensor_member(&peer->server->state, &peer->client, member->ref, member->offset, &d, &why);
+	if (r)
+		send_name_error(peer, member->header.serial, &d.name, r, why);
+}
+
+static void handle_group(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_group *group = AS(wire_group, m);
+	const struct name_key name = { .text = "the group", .len = 9 };
+	const char *why = NULL;
+	int r = tensor_group(&peer->server->state, &peer->client, group->ref, group->count, &why);
+
+	if (r)
+		send_name_error(peer, group->header.serial, &name, r, why);
+	else
+		send_done(peer, group->header.serial);
 }
 
 static void handle_abort(struct peer *peer, struct conn_message *m)
@@ -340,14 +380,15 @@ static const struct request {
 	[WIRE_DELETE] = { handle_delete, PEER_READY },	 [WIRE_RELEASED] = { handle_released, PEER_READY },
 	[WIRE_LINK] = { handle_link, PEER_READY },	 [WIRE_CLIENTS] = { handle_clients, PEER_READY },
 	[WIRE_HOLDINGS] = { handle_holdings, PEER_READY }, [WIRE_SETTLE] = { handle_settle, PEER_READY },
-	[WIRE_GOODBYE] = { handle_goodbye, PEER_READY },
+	[WIRE_GOODBYE] = { handle_goodbye, PEER_READY }, [WIRE_MEMBER] = { handle_member, PEER_READY },
+	[WIRE_GROUP] = { handle_group, PEER_READY },
 };
 
 void peer_dispatch(struct peer *peer, struct conn_message *m)
 {
 	const struct request *request = &requests[m->header.type];
 
-	if (request->phase != peer->phase) {
+	if (!request->handle || request->phase != peer->phase) {
 		log_warn("client dropped: message out of order", "client=%llu pid=%u uid=%u type=%s",
 			 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid,
 			 wire_type_name(m->header.type));

@@ -19,7 +19,7 @@
 #include "util/fd.h"
 #include "util/log.h"
 
-enum { ACCEPT_BATCH = 16 };
+enum { ACCEPT_BATCH = 16, ACCEPT_PAUSE_MS = 100 };
 
 static void server_stop(struct server *server, const char *why)
 {
@@ -37,6 +37,7 @@ static void server_stop(struct server *server, const char *why)
 	uv_close((uv_handle_t *)&server->space_timer, NULL);
 	uv_close((uv_handle_t *)&server->warm_timer, NULL);
 	uv_close((uv_handle_t *)&server->idle_timer, NULL);
+	uv_close((uv_handle_t *)&server->accept_timer, NULL);
 	for (unsigned i = 0; i < 2; i++)
 		uv_close((uv_handle_t *)&server->signals[i], NULL);
 }
@@ -63,13 +64,30 @@ static void server_turn_away(int fd_take, const struct server *server)
 	close(fd_take);
 }
 
+static void server_on_listen(uv_poll_t *poll, int status, int events);
+
+static void server_on_accept_timer(uv_timer_t *timer)
+{
+	struct server *server = container_of(timer, struct server, accept_timer);
+
+	uv_poll_start(&server->listener, UV_READABLE, server_on_listen);
+}
+
 /* Out of descriptors: the client would wait in the backlog for ever, and we would spin. */
 static void server_accept_none(struct server *server)
 {
+	int fd;
+
 	server->spare_fd = fd_close(server->spare_fd);
-	fd_close(accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC));
+	fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+	log_warn(fd < 0 ? "client kept waiting: out of descriptors" : "client turned away: out of descriptors",
+		 "clients=%u", server->peer_count);
+	if (fd < 0) { /* not even that: look again later, not at once */
+		uv_poll_stop(&server->listener);
+		uv_timer_start(&server->accept_timer, server_on_accept_timer, ACCEPT_PAUSE_MS, 0);
+	}
+	fd_close(fd);
 	server->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	log_warn("client turned away: out of descriptors", "clients=%u", server->peer_count);
 }
 
 static void server_on_listen(uv_poll_t *poll, int status, int events)
@@ -163,6 +181,7 @@ static int server_init_loop(struct server *server)
 	uv_timer_init(&server->loop, &server->space_timer);
 	uv_timer_init(&server->loop, &server->warm_timer);
 	uv_timer_init(&server->loop, &server->idle_timer);
+	uv_timer_init(&server->loop, &server->accept_timer);
 	r = uv_poll_init(&server->loop, &server->listener, server->listen_fd);
 	if (!r)
 		r = uv_poll_start(&server->listener, UV_READABLE, server_on_listen);

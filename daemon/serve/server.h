@@ -22,6 +22,7 @@ struct server {
 	uv_timer_t space_timer; /* the next deadline of a create that waits for room */
 	uv_timer_t warm_timer;	/* the next trim of warm segments */
 	uv_timer_t idle_timer;
+	uv_timer_t accept_timer; /* runs while descriptors are too few even to turn a client away */
 	uv_signal_t signals[2];
 	struct state state;
 	int listen_fd;

@@ -30,13 +30,14 @@ enum { CLIENT_DRAFTS_MAX = 1024 };
 /* The private half of a row. */
 struct tensor {
 	struct segment *segment; /* holds a place in it; NULL: it has no bytes */
-	uint32_t share;		 /* ring of the slots that share the place (LINK); itself if alone */
+	uint32_t share;		 /* ring of the slots that share the place (LINK, MEMBER); itself if alone */
 	uint32_t owner;		 /* DRAFT: index of its client */
 	uint32_t next, prev;	 /* DRAFT: ring of its client's drafts */
 	uint16_t chunks_reserved;
 	bool ahead;   /* DRAFT: may be taken back while unused */
 	bool tainted; /* somebody we lost sight of may be using the bytes */
-	uint32_t units; /* bytes asked for, in SEGMENT_UNITs; small segments only */
+	bool group;   /* DRAFT: memory of a group; its members are in the ring */
+	uint32_t place, units; /* where its place is in a small segment, and its size, in SEGMENT_UNITs */
 };
 
 struct name_info {

@@ -40,8 +40,6 @@ static int slot_take(struct state *st, struct client *c, const struct tensor_req
 	uint32_t chunks;
 	int r;
 
-	if (c->drafts >= CLIENT_DRAFTS_MAX)
-		return STATE_E_DRAFTS;
 	r = slot_reserve(st, rq, &chunks);
 	if (r)
 		return r < 0 ? r : STATE_E_TENSORS;
@@ -251,8 +249,7 @@ static void draft_link(struct state *st, struct client *c, uint32_t slot)
 	atomic_store(&row->word, row_word((atomic_load(&row->word) >> 2) + 1, ROW_DRAFT));
 }
 
-/* It is no draft any more; what it set aside and did not use goes back. */
-static void draft_unlink(struct state *st, struct client *c, uint32_t slot)
+void draft_end(struct state *st, struct client *c, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
 
@@ -289,6 +286,8 @@ int tensor_create(struct state *st, struct client *c, const struct tensor_reques
 	struct catalog_row *row;
 	int r;
 
+	if (c->drafts >= CLIENT_DRAFTS_MAX)
+		return STATE_E_DRAFTS;
 	r = slot_take(st, c, rq, slot);
 	if (r)
 		return r;
@@ -306,6 +305,7 @@ int tensor_create(struct state *st, struct client *c, const struct tensor_reques
 	if (seg) {
 		seg->places++;
 		st->tensors[*slot].segment = seg;
+		st->tensors[*slot].place = (uint32_t)(row->offset / SEGMENT_UNIT);
 		st->tensors[*slot].units = seg->small ? (uint32_t)((rq->nbytes + SEGMENT_UNIT - 1) / SEGMENT_UNIT) : 0;
 		row->segment = seg->index;
 		row->segment_generation = seg->generation;
@@ -373,26 +373,44 @@ static struct client *writer_of(const struct state *st, const struct segment *se
 	return NULL;
 }
 
-static void place_give(struct state *st, uint32_t slot)
+/* Another tensor is where @slot is. */
+static void share_leave(struct state *st, uint32_t slot)
 {
-	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 	struct tensor *t = &st->tensors[slot];
-	struct segment *seg = t->segment;
 	uint32_t prev;
 
+	for (prev = t->share; st->tensors[prev].share != slot; prev = st->tensors[prev].share)
+		;
+	st->tensors[prev].share = t->share;
+	st->tensors[t->share].tainted |= t->tainted;
+}
+
+void draft_share(struct state *st, uint32_t slot, uint32_t with)
+{
+	struct tensor *t = &st->tensors[slot], *w = &st->tensors[with];
+
+	t->segment = w->segment;
+	t->place = w->place;
+	t->units = w->units;
+	t->share = w->share;
+	w->share = slot;
+}
+
+static void place_give(struct state *st, uint32_t slot)
+{
+	struct tensor *t = &st->tensors[slot];
+	struct segment *seg = t->segment;
+
 	st->room_made++;
-	if (!seg)
-		return;
-	if (t->share != slot) { /* another name has these bytes too */
-		for (prev = t->share; st->tensors[prev].share != slot; prev = st->tensors[prev].share)
-			;
-		st->tensors[prev].share = t->share;
-		st->tensors[t->share].tainted |= t->tainted;
+	if (t->share != slot) {
+		share_leave(st, slot);
 		return;
 	}
+	if (!seg)
+		return;
 	seg->places--;
 	if (seg->small && !t->tainted)
-		segment_place_give(seg, row->offset, (uint64_t)t->units * SEGMENT_UNIT);
+		segment_place_give(seg, (uint64_t)t->place * SEGMENT_UNIT, (uint64_t)t->units * SEGMENT_UNIT);
 	if (t->tainted)
 		seg->quarantine = true;
 	if (seg->places == 0)
@@ -413,14 +431,25 @@ void tensor_reclaim(struct state *st, uint32_t slot)
 	catalog_give(&st->catalog.rows, slot);
 }
 
-/* ---- commit ----------------------------------------------------------------------------------- */
+/* ---- the end of a draft ----------------------------------------------------------------------- */
 
-static bool draft_find(const struct state *st, const struct client *c, uint64_t ref, uint32_t *slot)
+bool draft_find(const struct state *st, const struct client *c, uint64_t ref, uint32_t *slot)
 {
 	*slot = ref_slot(ref);
 	return *slot < st->catalog.rows.high &&
 	       catalog_row(&st->catalog, *slot)->word == row_word(ref_generation(ref), ROW_DRAFT) &&
 	       st->tensors[*slot].owner == c->index;
+}
+
+/* Those that share the memory of @slot are drafts of the same group: they end with it. */
+static void members_abort(struct state *st, struct client *c, uint32_t slot)
+{
+	uint32_t member;
+
+	while ((member = st->tensors[slot].share) != slot) {
+		draft_end(st, c, member);
+		tensor_reclaim(st, member);
+	}
 }
 
 void tensor_abort(struct state *st, struct client *c, uint64_t ref)
@@ -429,197 +458,19 @@ void tensor_abort(struct state *st, struct client *c, uint64_t ref)
 
 	if (!draft_find(st, c, ref, &slot))
 		return;
-	draft_unlink(st, c, slot);
+	if (st->tensors[slot].group)
+		members_abort(st, c, slot);
+	draft_end(st, c, slot);
 	tensor_reclaim(st, slot);
 }
 
-int tensor_may_name(const struct state *st, const struct client *c, const struct name_key *key)
+int draft_new_member(struct state *st, struct client *c, const struct tensor_request *rq, uint32_t *slot)
 {
-	uint32_t name = name_find(st, key);
+	int r = slot_take(st, c, rq, slot);
 
-	if (name == CATALOG_NONE || catalog_name(&st->catalog, name)->current == 0)
-		return 0;
-	if (c->uid == st->names.info[name].uid || c->uid == st->uid || c->uid == 0)
-		return 0;
-	return STATE_E_DENIED;
-}
-
-static const char *description_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes)
-{
-	DLDataType dtype = { .code = d->dtype_code, .bits = d->dtype_bits, .lanes = d->dtype_lanes };
-	const char *why = NULL;
-
-	if (tensor_dtype_check(dtype, &why))
-		return why;
-	if (tensor_nbytes(dtype, d->ndim, d->shape, d->flags != 0, nbytes))
-		return "the shape has a negative size, or more bytes than there can be";
-	if (*nbytes > room)
-		return "the tensor has more bytes than its draft";
-	if (tensor_name_check(d->name.text, d->name.len, &why))
-		return why;
-	return NULL;
-}
-
-static uint32_t description_chunks(const struct tensor_description *d)
-{
-	size_t extra = 0;
-
-	if (d->ndim > CATALOG_INLINE_NDIM)
-		extra += d->ndim * sizeof(int64_t);
-	if (d->meta_len > CATALOG_INLINE_META)
-		extra += d->meta_len;
-	return catalog_chunks_for(extra);
-}
-
-static void row_describe(struct state *st, uint32_t slot, const struct tensor_description *d)
-{
-	struct chunk_end end = { .first = CATALOG_NONE, .last = CATALOG_NONE };
-	struct catalog_row *row = catalog_row(&st->catalog, slot);
-	size_t shape_size = d->ndim * sizeof(int64_t);
-
-	row->dtype_code = d->dtype_code;
-	row->dtype_bits = d->dtype_bits;
-	row->dtype_lanes = d->dtype_lanes;
-	row->ndim = d->ndim;
-	row->flags = d->flags;
-	row->meta_len = d->meta_len;
-	if (d->ndim > CATALOG_INLINE_NDIM)
-		catalog_chunks_write(&st->catalog, &end, d->shape, shape_size);
-	else if (d->ndim)
-		memcpy(row->shape, d->shape, shape_size);
-	if (d->meta_len > CATALOG_INLINE_META)
-		catalog_chunks_write(&st->catalog, &end, d->meta, d->meta_len);
-	else if (d->meta_len)
-		memcpy(row->meta, d->meta, d->meta_len);
-	row->chunk = end.first;
-	st->tensors[slot].chunks_reserved = (uint16_t)(st->tensors[slot].chunks_reserved - end.count);
-}
-
-/* Nothing below can fail. The order is that of PROTOCOL.md section 4. */
-static void publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index, uint64_t *version)
-{
-	struct catalog_name *name = catalog_name(&st->catalog, index);
-	struct catalog_row *row = catalog_row(&st->catalog, slot);
-	uint64_t generation = row->word >> 2, former = name->current;
-
-	row->name = index;
-	row->uid = c->uid;
-	row->committed_ns = (uint64_t)now_real_ns();
-	row->version = *version = name->version + 1;
-	name_pin(st, index);
-	st->names.info[index].uid = c->uid;
-	atomic_store(&row->word, row_word(generation, ROW_LIVE));
-	atomic_store(&name->version, *version);
-	atomic_store(&name->current, ref_make(generation, slot));
-	atomic_fetch_add(&st->catalog.header->tensors, 1);
-	atomic_fetch_add(&st->catalog.header->commits, 1);
-	catalog_wake(&st->catalog, name->hash);
-	if (former)
-		lease_retire(st, ref_slot(former));
-}
-
-int tensor_commit(struct state *st, struct client *c, uint64_t ref, const struct tensor_description *d,
-		  uint64_t *version, const char **why)
-{
-	struct catalog_row *row;
-	uint32_t slot, name;
-	uint64_t nbytes;
-	int r;
-
-	if (!draft_find(st, c, ref, &slot))
-		return STATE_E_GONE;
-	row = catalog_row(&st->catalog, slot);
-	*why = description_check(d, row->nbytes, &nbytes);
-	if (!*why && description_chunks(d) + catalog_chunks_for(WIRE_NAME_MAX) > st->tensors[slot].chunks_reserved)
-		*why = "the shape and metadata have more bytes than the draft was created for";
-	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
-	if (!r)
-		r = name_take(st, &d->name, &st->tensors[slot], &name);
-	if (r) {
-		tensor_abort(st, c, ref);
-		return r;
-	}
-	row_describe(st, slot, d);
-	row->nbytes = nbytes;
-	draft_unlink(st, c, slot);
-	publish(st, c, slot, name, version);
-	return 0;
-}
-
-/* ---- link and delete -------------------------------------------------------------------------- */
-
-static void link_describe(struct tensor_description *d, const struct state *st, const struct catalog_row *from,
-			  int64_t *shape)
-{
-	if (from->ndim > CATALOG_INLINE_NDIM)
-		catalog_chunks_read(&st->catalog, from->chunk, shape, from->ndim * sizeof(int64_t));
-	else
-		memcpy(shape, from->shape, sizeof(from->shape));
-	d->dtype_code = from->dtype_code;
-	d->dtype_bits = from->dtype_bits;
-	d->dtype_lanes = from->dtype_lanes;
-	d->ndim = from->ndim;
-	d->flags = from->flags;
-	d->shape = shape;
-}
-
-/* A draft of no bytes of its own gets the place of @from. */
-static void link_share(struct state *st, uint32_t slot, uint32_t from)
-{
-	const struct catalog_row *source = catalog_row(&st->catalog, from);
-	struct catalog_row *row = catalog_row(&st->catalog, slot);
-
-	row->nbytes = source->nbytes;
-	row->offset = source->offset;
-	row->segment = source->segment;
-	row->segment_generation = source->segment_generation;
-	st->tensors[slot].segment = st->tensors[from].segment;
-	st->tensors[slot].units = st->tensors[from].units;
-	st->tensors[slot].share = st->tensors[from].share;
-	st->tensors[from].share = slot;
-}
-
-int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct name_key *name, const void *meta,
-		uint16_t meta_len, uint64_t *version, const char **why)
-{
-	struct tensor_description d = { .meta = meta, .meta_len = meta_len, .name = *name };
-	struct tensor_request rq = { .extra = WIRE_EXTRA_MAX };
-	uint32_t from = ref_slot(ref), slot;
-	int64_t shape[WIRE_NDIM_MAX];
-	uint64_t word;
-	int r;
-
-	if (from >= st->catalog.rows.high)
-		return STATE_E_GONE;
-	word = catalog_row(&st->catalog, from)->word;
-	if ((word != row_word(ref_generation(ref), ROW_LIVE) && word != row_word(ref_generation(ref), ROW_RETIRED)) ||
-	    !lease_held_by(c, from))
-		return STATE_E_GONE;
-	r = tensor_may_name(st, c, name);
-	if (!r)
-		r = tensor_create(st, c, &rq, &slot);
 	if (r)
 		return r;
-	link_describe(&d, st, catalog_row(&st->catalog, from), shape);
-	link_share(st, slot, from);
-	return tensor_commit(st, c, ref_make(catalog_row(&st->catalog, slot)->word >> 2, slot), &d, version, why);
-}
-
-int tensor_delete(struct state *st, const struct client *c, const struct name_key *key)
-{
-	uint32_t index = name_find(st, key);
-	struct catalog_name *name;
-	uint64_t former;
-	int r;
-
-	if (index == CATALOG_NONE || catalog_name(&st->catalog, index)->current == 0)
-		return STATE_E_NOT_FOUND;
-	r = tensor_may_name(st, c, key);
-	if (r)
-		return r;
-	name = catalog_name(&st->catalog, index);
-	former = name->current;
-	atomic_store(&name->current, 0);
-	lease_retire(st, ref_slot(former));
+	row_init(catalog_row(&st->catalog, *slot), rq->nbytes);
+	draft_link(st, c, *slot);
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tensor's life: created as a draft, committed or aborted, retired (lease.h), reclaimed. */
+/* A tensor's life: created as a draft, published (publish.h) or aborted, retired (lease.h), reclaimed. */
 #pragma once
 
 #include "daemon/state/client.h"
@@ -23,32 +23,8 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error);
 /* Frees room by taking back what nobody uses: a warm segment or an unused ahead draft (of @user only, or of anyone). */
 bool tensor_make_room(struct state *st, const struct quota_user *user);
 
-struct tensor_description {
-	uint8_t dtype_code, dtype_bits;
-	uint16_t dtype_lanes;
-	uint8_t ndim, flags;
-	uint16_t meta_len;
-	const int64_t *shape;
-	const void *meta;
-	struct name_key name;
-};
-
-/*
- * Publishes the draft @ref of @c. Whatever is wrong, the draft is aborted then: STATE_E_GONE, STATE_E_INVALID (why),
- * STATE_E_DENIED, STATE_E_BUCKET.
- */
-int tensor_commit(struct state *st, struct client *c, uint64_t ref, const struct tensor_description *d,
-		  uint64_t *version, const char **why);
+/* Gives a draft back, and the members of its group. Nothing happens if it is none of @c's. */
 void tensor_abort(struct state *st, struct client *c, uint64_t ref);
-
-/* Publishes the bytes of @ref, which @c must hold, under another name too. As tensor_commit(). */
-int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct name_key *name, const void *meta,
-		uint16_t meta_len, uint64_t *version, const char **why);
-
-/* STATE_E_NOT_FOUND, STATE_E_DENIED. */
-int tensor_delete(struct state *st, const struct client *c, const struct name_key *name);
-/* May @c publish or delete under that name? 0 or STATE_E_DENIED. */
-int tensor_may_name(const struct state *st, const struct client *c, const struct name_key *name);
 
 /* No lease is left: its memory goes where PROTOCOL.md section 6 says. For lease.c. */
 void tensor_reclaim(struct state *st, uint32_t slot);
@@ -57,3 +33,13 @@ void tensor_reclaim(struct state *st, uint32_t slot);
 void tensor_end_segment(struct state *st, struct segment *seg);
 /* After its object is destroyed. */
 void tensor_free_segment(struct state *st, struct segment *seg);
+
+/* ---- for publish.c ---- */
+
+/* Is @ref a draft of @c's? */
+bool draft_find(const struct state *st, const struct client *c, uint64_t ref, uint32_t *slot);
+/* It is no draft any more; what it set aside and did not use goes back. */
+void draft_end(struct state *st, struct client *c, uint32_t slot);
+/* A draft without a place; draft_share() gives it that of @with, which lives as long as one of them does. */
+int draft_new_member(struct state *st, struct client *c, const struct tensor_request *rq, uint32_t *slot);
+void draft_share(struct state *st, uint32_t slot, uint32_t with);

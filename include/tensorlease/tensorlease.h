@@ -185,6 +185,41 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source, c
 TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
 		      const tl_put_options *options, bool *copied, uint64_t *version);
 
+/* ---- Groups -------------------------------------------------------------------------------- */
+
+typedef struct tl_group tl_group; /* tensors still being written that will be published in one step */
+
+typedef struct tl_group_item {
+	const char *name;
+	const int64_t *shape;  /* @ndim sizes */
+	int32_t ndim;	       /* 0 to TL_NDIM_MAX */
+	DLDataType dtype;      /* as in tl_spec */
+	uint64_t flags;	       /* as in tl_spec */
+	const void *metadata;  /* copied; may be NULL */
+	size_t metadata_size;  /* at most TL_METADATA_MAX */
+} tl_group_item;
+
+/*
+ * Makes one draft for @count tensors (1 to 65,536), all in one segment: their memory comes back when the last of them is
+ * gone. Write each through tl_group_tensor(), then tl_group_commit() or tl_group_abort(). @items may go
+ * afterwards. Names must differ. Waits for space as @timeout_ns says. One round trip. Errors as tl_create(), whose text
+ * names the item.
+ */
+TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t count, int64_t timeout_ns,
+			   tl_group **out);
+
+/* The @index-th tensor, as tl_draft_tensor(); NULL: there is none. Belongs to the group. */
+TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index);
+
+/*
+ * Publishes all of them in one step: who gets one of them in its new version, and then another one, gets that in
+ * its new version too. All or, on failure, none. Always consumes @group. One round trip for all. Errors as tl_commit().
+ */
+TL_API int tl_group_commit(tl_group *group);
+
+/* Gives the memory back unpublished. NULL is fine. */
+TL_API void tl_group_abort(tl_group *group);
+
 /* ---- Getting ------------------------------------------------------------------------------- */
 
 enum tl_mode {
@@ -213,6 +248,39 @@ typedef struct tl_get_options {
  */
 TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,
 		  DLManagedTensorVersioned **out);
+
+/*
+ * Gets @count tensors, into out[0] to out[count - 1], as they were at one moment: never some from before and some from
+ * after a tl_group_commit(). Each has its own lease and deleter. @options as for tl_get(), but newer_than, which must be 0;
+ * waits until all names are there. All or, on failure, none. Errors as tl_get(), whose text names the tensor.
+ */
+TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count, const tl_get_options *options,
+		       DLManagedTensorVersioned **out);
+
+/*
+ * Takes another lease on the tensor of @held, which tl_get() or this handed out, in another mode or the same: the same
+ * version, whatever its name means by now. *out is released on its own. Read-only: no request; copy-on-write: a
+ * mapping of its own, and one round trip for the first of a segment.
+ * -EINVAL: @held did not come from tl_get(); -ENOTCONN: the daemon that knows the tensor is gone and it cannot be mapped
+ * anew; -EOVERFLOW: it is held too often.
+ */
+TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode, DLManagedTensorVersioned **out);
+
+typedef struct tl_wait_item {
+	const char *name;
+	uint64_t newer_than; /* only a version above this will do; 0: any */
+} tl_wait_item;
+
+/*
+ * Waits until one of @count names means a tensor that is new enough and stores its index in *which (the first, if
+ * several do). Takes no lease: the tensor may be another one by the time of a tl_get(). Sleeps as tl_get()
+ * does, for at most @timeout_ns; connects again as that does. Ends early if *interrupt (may be NULL) is not, or no longer,
+ * @interrupt_value: store another value there, then wake it with FUTEX_WAKE_PRIVATE. With more than 126
+ * names, or a kernel before 5.16, it looks every 5 ms instead of sleeping. @count may be 0.
+ * -ETIMEDOUT: none came in time; -ECANCELED: *interrupt changed; -EINTR: a signal handler ran.
+ */
+TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t count, const uint32_t *interrupt,
+			uint32_t interrupt_value, int64_t timeout_ns, size_t *which);
 
 /* What is known of a tensor. */
 typedef struct tl_info {

@@ -46,7 +46,10 @@ static void must_be_expected(int r)
 static tl_draft *life_draft(struct life *l, int64_t *nbytes)
 {
 	static const int64_t sizes[] = { 0, 100, 4096, 60000, 70000, 300000, 1 << 20 };
-	tl_spec spec = { .size = sizeof(spec), .shape = nbytes, .ndim = 1, .dtype = { .code = 1, .bits = 8, .lanes = 1 } };
+	tl_spec spec = { .size = sizeof(spec),
+			 .shape = nbytes,
+			 .ndim = 1,
+			 .dtype = { .code = 1, .bits = 8, .lanes = 1 } };
 	tl_draft *draft = NULL;
 	char name[16];
 
@@ -75,8 +78,13 @@ static void life_put(struct life *l)
 {
 	static unsigned char bytes[5000];
 	int64_t shape[5] = { 5, 10, 10, 5, 2 };
-	tl_put_options o = { .size = sizeof(o), .metadata = bytes, .metadata_size = random_below(&l->x, 1024) };
-	DLTensor source = { .data = bytes, .device = { kDLCPU, 0 }, .ndim = 5, .shape = shape,
+	tl_put_options o = { .size = sizeof(o),
+			     .metadata = bytes,
+			     .metadata_size = random_below(&l->x, 1024) };
+	DLTensor source = { .data = bytes,
+			    .device = { kDLCPU, 0 },
+			    .ndim = 5,
+			    .shape = shape,
 			    .dtype = { .code = 1, .bits = 8, .lanes = 1 } };
 	int64_t strides[5] = { 1000, 100, 10, 2, 1 };
 	char name[16];
@@ -104,7 +112,7 @@ static void life_get(struct life *l)
 	data = t->data;
 	if (data && t->ndim == 1) {
 		must_be(data[0], data[t->shape[0] - 1]); /* a whole one, of whoever wrote it */
-		if (cow) /* a copy of it may be published later */
+		if (cow)				 /* a copy of it may be published later */
 			data[0] = data[t->shape[0] - 1] = (unsigned char)(data[0] + 1);
 	}
 	if (*held)
@@ -170,7 +178,9 @@ static void kill_at_random(const struct test_daemon *d, unsigned kills)
 		struct test_child *c = &children[n % AT_ONCE];
 
 		if (c->pid) {
-			ts = (struct timespec){ .tv_nsec = (long)random_below(&x, LONGEST_US / AT_ONCE * 2) * 1000 };
+			ts = (struct timespec){
+				.tv_nsec = (long)random_below(&x, LONGEST_US / AT_ONCE * 2) * 1000
+			};
 			nanosleep(&ts, NULL); /* what is tested is that any moment will do */
 			must_be(kill(c->pid, SIGKILL), 0);
 			status = child_wait(c);
@@ -225,8 +235,9 @@ static void a_thousand_killed_clients_leave_nothing(void **state)
 	kill_at_random(&d, kills);
 
 	s = td_status(&d);
-	print_message("%u kills, %llu commits; left: %u tensors in %u segments, %llu bytes\n", kills,
-		      (unsigned long long)s.commits, s.tensors, s.segments, (unsigned long long)s.bytes_used);
+	print_message("%u kills, %llu commits; left: %u tensors in %u segments, %llu bytes\n",
+		      kills, (unsigned long long)s.commits, s.tensors, s.segments,
+		      (unsigned long long)s.bytes_used);
 	must(s.commits > kills);
 	must_be(s.drafts, 0);
 	must_be(s.retired, 0);

@@ -20,7 +20,7 @@ struct situation {
 	const struct test_daemon *d;
 	struct raw rc; /* another client, which lives */
 	uint64_t nbytes;
-	struct wire_draft draft; /* "theirs", published by it */
+	struct wire_draft draft;   /* "theirs", published by it */
 	const unsigned char *view; /* the payload of that */
 	unsigned fds, objects;
 };
@@ -82,7 +82,8 @@ static int with_draft_unread(const struct test_daemon *d, void *arg)
 
 static unsigned char *map_draft(const struct raw *rc, const struct wire_draft *draft)
 {
-	unsigned char *p = mmap(NULL, draft->segment_size, PROT_READ | PROT_WRITE, MAP_SHARED, rc_writable(rc, draft), 0);
+	unsigned char *p = mmap(NULL, draft->segment_size, PROT_READ | PROT_WRITE, MAP_SHARED,
+				rc_writable(rc, draft), 0);
 
 	must(p != MAP_FAILED);
 	return p + draft->offset;
@@ -100,13 +101,19 @@ static int while_writing(const struct test_daemon *d, void *arg)
 }
 
 /* COMMIT of uint8[nbytes] without waiting for its answer, if it has one. */
-static void send_commit(struct raw *rc, const struct wire_draft *draft, const char *name, uint64_t nbytes, uint32_t flags)
+static void send_commit(struct raw *rc, const struct wire_draft *draft, const char *name,
+			uint64_t nbytes, uint32_t flags)
 {
 	struct {
 		struct wire_commit fixed;
 		char tail[264];
-	} c = { .fixed = { .ref = draft->ref, .flags = flags, .dtype_code = 1, .dtype_bits = 8, .dtype_lanes = 1,
-			   .ndim = 1, .name_len = (uint16_t)strlen(name) } };
+	} c = { .fixed = { .ref = draft->ref,
+			   .flags = flags,
+			   .dtype_code = 1,
+			   .dtype_bits = 8,
+			   .dtype_lanes = 1,
+			   .ndim = 1,
+			   .name_len = (uint16_t)strlen(name) } };
 
 	memcpy(c.tail, &nbytes, 8);
 	memcpy(c.tail + 8, name, c.fixed.name_len);
@@ -274,7 +281,8 @@ static int with_rescan_set(const struct test_daemon *d, void *arg)
 static int after_map(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
-	struct wire_map map = { .segment = s->draft.segment, .segment_generation = s->draft.segment_generation };
+	struct wire_map map = { .segment = s->draft.segment,
+				.segment_generation = s->draft.segment_generation };
 	struct raw rc = rc_open(d);
 
 	must_be(rc_send(&rc, WIRE_MAP, &map, sizeof(map), -1), 0); /* its answer has a descriptor */
@@ -342,7 +350,8 @@ static void must_be_nothing_of_it(struct situation *s)
 /* The ref of a name, as rows tell. 0: none. */
 static uint64_t find(const struct raw *rc, const char *name)
 {
-	const struct catalog_name *names = (const void *)((const char *)rc->catalog + rc->catalog->off_names);
+	const struct catalog_name *names = (const void *)((const char *)rc->catalog +
+							  rc->catalog->off_names);
 	uint32_t high = atomic_load(&rc->catalog->slots_high);
 
 	for (uint32_t slot = 0; slot < high; slot++) {
@@ -369,7 +378,9 @@ static void must_be_published(struct situation *s, int byte)
 	row = rc_row(&s->rc, ref);
 	must_be(row->nbytes, s->nbytes);
 	segments = (const void *)((const char *)s->rc.catalog + s->rc.catalog->off_segments);
-	found = (struct wire_draft){ .ref = ref, .offset = row->offset, .segment = row->segment,
+	found = (struct wire_draft){ .ref = ref,
+				     .offset = row->offset,
+				     .segment = row->segment,
 				     .segment_generation = row->segment_generation,
 				     .segment_size = segments[row->segment].size };
 	bytes_must_be(rc_view(&s->rc, &found), byte, s->nbytes);
@@ -446,8 +457,9 @@ static void check_deleted(struct situation *s, const struct step *step)
 static void meet_child(struct situation *s, const struct step *step, struct test_child *c)
 {
 	struct tl_status status;
-	bool waits = step->fn == between_g2_and_g3 || step->fn == holding || step->fn == between_r1_and_r2 ||
-		     step->fn == after_released || step->fn == with_rescan_set;
+	bool waits = step->fn == between_g2_and_g3 || step->fn == holding ||
+		     step->fn == between_r1_and_r2 || step->fn == after_released ||
+		     step->fn == with_rescan_set;
 	int wait;
 
 	if (waits) {

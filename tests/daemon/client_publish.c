@@ -175,6 +175,7 @@ static void a_lost_export_is_copied_to_the_next_daemon(void **state)
 	must_be(tl_publish(client, "e", exported, NULL, &copied, &version),
 		-ENOTCONN); /* still ours */
 	second = td_start(.socket = first.socket);
+	must(td_alive(&second));
 	must_be(tl_publish(client, "e", exported, NULL, &copied, &version), 0);
 	must(copied);
 	t = get(client, "e");

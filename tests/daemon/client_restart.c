@@ -24,6 +24,7 @@ static void a_client_connects_again(void **state)
 	must(strstr(tl_last_error(), first.socket));
 
 	second = td_start(.socket = first.socket);
+	must(td_alive(&second));
 	must_be(tl_get(client, "a", NULL, &u), -ENOENT); /* a stopped daemon leaves nothing */
 	must_be(put_bytes(client, "a", 2, 100), 1);
 	u = get(client, "a");
@@ -61,6 +62,7 @@ static void held_and_mapped_tensors_survive_a_kill(void **state)
 	must_be(tl_commit(draft, NULL), -ESTALE);
 
 	second = td_start(.socket = first.socket);
+	must(td_alive(&second));
 	put_bytes(client, "c", 3, 100);
 	u = get(client, "c");
 	must(all_bytes(u, 3, 100) && all_bytes(t, 1, 3 * MIB));
@@ -91,6 +93,7 @@ static void a_waiter_survives_a_restart(void **state)
 	td_kill(&first);
 	usleep(50000);
 	second = td_start(.socket = first.socket);
+	must(td_alive(&second));
 	producer = td_connect(&second);
 	put_bytes(producer, "later", 7, 100);
 	pthread_join(thread, &got);
@@ -115,6 +118,7 @@ static void a_waiters_time_ends_without_a_daemon_too(void **state)
 	must(now_ns() - start > 1000 * MS && now_ns() - start < 10 * SECOND);
 	tl_close(client);
 	cleaner = td_start(.socket = d.socket); /* takes away what the killed one left */
+	must(td_alive(&cleaner));
 }
 
 static void a_daemon_that_does_not_answer_times_out(void **state)

@@ -22,7 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/npy.h"
+#include "files/npy.h"
 
 enum { TIMEOUT_S = 60, FILE_MAX = 4096, DIRECTORY_MAX = 512 };
 

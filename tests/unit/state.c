@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names, versions, and what the catalog shows of a tensor. Leases are in state_lease.c, room in state_room.c. */
 #include "tests/unit/state_fixture.h"
+#include "tests/unit/state_snapshot.h"
 
 /* ---- the catalog as a client reads it ---- */
 
@@ -55,7 +56,8 @@ static uint64_t seen_find(const char *text)
 	uint32_t i = buckets[(key.hash >> 32) & seen->bucket_mask];
 
 	for (; i != CATALOG_NONE; i = seen_name(i)->next) {
-		if (seen_name(i)->hash == (uint32_t)key.hash && seen_name(i)->current && seen_text_is(seen_name(i), text))
+		if (seen_name(i)->hash == (uint32_t)key.hash && seen_name(i)->current &&
+		    seen_text_is(seen_name(i), text))
 			return seen_name(i)->current;
 	}
 	return 0;
@@ -92,7 +94,8 @@ static void a_committed_tensor_is_seen_by_clients(void **state)
 	for (unsigned i = 0; i < CATALOG_WAKE_WORDS; i++)
 		wakes += seen->wake[i];
 	assert_int_equal(wakes, 1);
-	assert_ptr_equal(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, st.catalog.fd_ro, 0), MAP_FAILED);
+	assert_ptr_equal(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, st.catalog.fd_ro, 0),
+			 MAP_FAILED);
 	fx_leave(&t, true);
 	fx_stop();
 }
@@ -212,7 +215,9 @@ static void name_in_bucket(unsigned n, char name[32])
 {
 	for (unsigned i = 0;; i++) {
 		snprintf(name, 32, "b%u", i);
-		if (((name_key(name, (uint16_t)strlen(name)).hash >> 32) & seen->bucket_mask) == 0 && n-- == 0)
+		if (((name_key(name, (uint16_t)strlen(name)).hash >> 32) & seen->bucket_mask) ==
+			    0 &&
+		    n-- == 0)
 			return;
 	}
 }
@@ -314,8 +319,13 @@ static void commit_described(struct tester *t, uint8_t ndim, uint16_t meta_len)
 {
 	unsigned char meta[WIRE_META_MAX];
 	int64_t shape[WIRE_NDIM_MAX];
-	struct tensor_description d = { .dtype_code = 2, .dtype_bits = 32, .dtype_lanes = ndim ? 1 : 6, .ndim = ndim,
-					.meta_len = meta_len, .shape = shape, .meta = meta,
+	struct tensor_description d = { .dtype_code = 2,
+					.dtype_bits = 32,
+					.dtype_lanes = ndim ? 1 : 6,
+					.ndim = ndim,
+					.meta_len = meta_len,
+					.shape = shape,
+					.meta = meta,
 					.name = name_key("d", 1) };
 	struct tensor_request rq = { .nbytes = 24 };
 	const char *why = NULL;
@@ -332,7 +342,8 @@ static void commit_described(struct tester *t, uint8_t ndim, uint16_t meta_len)
 	else if (ndim)
 		shape[ndim - 1] *= 3;
 	/* exactly what it needs, no more */
-	rq.extra = (ndim > CATALOG_INLINE_NDIM ? ndim * 8U : 0) + (meta_len > CATALOG_INLINE_META ? meta_len : 0);
+	rq.extra = (ndim > CATALOG_INLINE_NDIM ? ndim * 8U : 0) +
+		   (meta_len > CATALOG_INLINE_META ? meta_len : 0);
 	assert_int_equal(fx_create_once(t, &rq, &slot), 0);
 	assert_int_equal(tensor_commit(&st, &t->c, fx_ref(slot), &d, &version, &why), 0);
 	check_stored(slot, &d);
@@ -367,14 +378,16 @@ static void try_bad(struct tester *t, const struct tensor_description *d, uint32
 	uint32_t slot;
 
 	assert_int_equal(fx_create_once(t, &rq, &slot), 0);
-	assert_int_equal(tensor_commit(&st, &t->c, fx_ref(slot), d, &version, &why), STATE_E_INVALID);
+	assert_int_equal(tensor_commit(&st, &t->c, fx_ref(slot), d, &version, &why),
+			 STATE_E_INVALID);
 	assert_non_null(why);
 	assert_unchanged(before, t); /* the draft is aborted */
 }
 
 static void commits_that_make_no_sense_are_refused(void **state)
 {
-	int64_t good = 100, more = 101, negative = -1, huge[3] = { INT64_MAX, INT64_MAX, 2 }, five[5] = { 1, 1, 1, 1, 1 };
+	int64_t good = 100, more = 101, negative = -1, huge[3] = { INT64_MAX, INT64_MAX, 2 },
+		five[5] = { 1, 1, 1, 1, 1 };
 	struct tensor_description d;
 	unsigned char meta[1024] = { 0 };
 	struct tester t;
@@ -465,7 +478,8 @@ static void a_draft_is_its_clients_alone(void **state)
 	assert_int_equal(fx_commit(&b, ref, "n", 100, NULL), STATE_E_GONE);
 	tensor_abort(&st, &b.c, ref);
 	assert_int_equal(fx_state(slot), ROW_DRAFT);
-	assert_int_equal(fx_commit(&a, ref_make(ref_generation(ref) + 1, slot), "n", 100, NULL), STATE_E_GONE);
+	assert_int_equal(fx_commit(&a, ref_make(ref_generation(ref) + 1, slot), "n", 100, NULL),
+			 STATE_E_GONE);
 	assert_int_equal(fx_commit(&a, ref_make(1, 200), "n", 100, NULL), STATE_E_GONE);
 	assert_int_equal(fx_commit(&a, UINT64_MAX, "n", 100, NULL), STATE_E_GONE);
 	assert_int_equal(fx_commit(&a, ref, "n", 100, NULL), 0);

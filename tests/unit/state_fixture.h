@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A daemon's state without a daemon, for the tests/unit/state*.c: clients with memfds for ledgers, a second, read-only
- * mapping of the catalog as clients have one, and a snapshot of everything that can be taken and must be given back.
+ * mapping of the catalog as clients have one.
  */
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "daemon/state/lease.h"
+#include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
 #include "proto/wire.h"
 #include "tests/harness.h"
@@ -143,11 +144,16 @@ static inline int fx_create(struct tester *t, uint64_t nbytes, uint32_t *slot)
 
 static inline struct tensor_description fx_bytes(const char *name, const int64_t *nbytes)
 {
-	return (struct tensor_description){ .dtype_code = 1, .dtype_bits = 8, .dtype_lanes = 1, .ndim = 1,
-					    .shape = nbytes, .name = name_key(name, (uint16_t)strlen(name)) };
+	return (struct tensor_description){ .dtype_code = 1,
+					    .dtype_bits = 8,
+					    .dtype_lanes = 1,
+					    .ndim = 1,
+					    .shape = nbytes,
+					    .name = name_key(name, (uint16_t)strlen(name)) };
 }
 
-static inline int fx_commit(struct tester *t, uint64_t ref, const char *name, int64_t nbytes, uint64_t *version)
+static inline int fx_commit(struct tester *t, uint64_t ref, const char *name, int64_t nbytes,
+			    uint64_t *version)
 {
 	struct tensor_description d = fx_bytes(name, &nbytes);
 	const char *why = NULL;
@@ -182,7 +188,8 @@ static inline int fx_delete(struct tester *t, const char *name)
 static inline bool fx_hold(struct tester *t, uint64_t ref)
 {
 	atomic_fetch_add(&t->ledger->held[ref_slot(ref)], 1);
-	return catalog_row(&st.catalog, ref_slot(ref))->word == row_word(ref_generation(ref), ROW_LIVE);
+	return catalog_row(&st.catalog, ref_slot(ref))->word ==
+	       row_word(ref_generation(ref), ROW_LIVE);
 }
 
 static inline void fx_drop(struct tester *t, uint64_t ref)
@@ -191,46 +198,3 @@ static inline void fx_drop(struct tester *t, uint64_t ref)
 		lease_released(&st, ref);
 	fx_drain();
 }
-
-/* Which memory a tensor lies in: its object's key. */
-static inline uint64_t fx_memory(uint64_t ref)
-{
-	return st.tensors[ref_slot(ref)].segment->object.key;
-}
-
-struct snapshot {
-	uint64_t used, warm, bytes_of_user;
-	uint32_t rows, names, segments, chunks, clients, reserved, tensors, retired, drafts, of_client;
-	unsigned objects, fds, going, ahead;
-};
-
-static inline struct snapshot fx_snapshot(const struct tester *t)
-{
-	const struct catalog *cat = &st.catalog;
-	struct snapshot s;
-
-	memset(&s, 0, sizeof(s)); /* padding too: compared as bytes */
-	s.used = st.store.quota.used;
-	s.warm = st.store.warm_bytes;
-	s.bytes_of_user = t->c.user->bytes;
-	s.rows = cat->rows.in_use;
-	s.names = cat->names.in_use;
-	s.segments = cat->segments.in_use + seen->segments;
-	s.chunks = cat->chunks.in_use;
-	s.clients = cat->clients.in_use + seen->clients;
-	s.reserved = cat->chunks_reserved;
-	s.tensors = seen->tensors;
-	s.retired = seen->retired;
-	s.drafts = seen->drafts;
-	s.of_client = t->c.drafts;
-	s.objects = fx_objects();
-	s.fds = count_fds(0);
-	s.going = st.store.going;
-	s.ahead = st.ahead;
-	return s;
-}
-#define assert_unchanged(before, t)                                                                \
-	do {                                                                                       \
-		struct snapshot after_ = fx_snapshot(t);                                           \
-		assert_memory_equal(&(before), &after_, sizeof(after_));                           \
-	} while (0)

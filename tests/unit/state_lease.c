@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Leases: when memory may be used again, and when never. */
 #include "tests/unit/state_fixture.h"
+#include "tests/unit/state_snapshot.h"
 
 enum { SMALL = 1000, LARGE = 100000 };
+
+/* Which memory a tensor lies in: its object's key. */
+static uint64_t fx_memory(uint64_t ref)
+{
+	return st.tensors[ref_slot(ref)].segment->object.key;
+}
 
 static void a_tensor_without_leases_goes_when_it_is_replaced(void **state)
 {
@@ -145,14 +152,40 @@ static void a_client_that_ends_gives_up_its_leases(void **state)
 		assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
 		fx_leave(&two, true);
 		assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
-		assert_int_equal(st.store.warm_count, clean ? 1 : 0); /* kept warm only if nobody may read on */
+		assert_int_equal(st.store.warm_count,
+				 clean ? 1 : 0); /* kept warm only if nobody may read on */
+		fx_leave(&t, true);
+		fx_stop();
+	}
+}
+
+static void a_release_that_was_never_told_is_found_at_the_end(void **state)
+{
+	struct tester t, reader;
+	uint64_t ref;
+
+	(void)state;
+	for (int clean = 0; clean < 2; clean++) {
+		fx_start();
+		fx_connect(&t, 1000);
+		fx_connect(&reader, 1001);
+		ref = fx_put(&t, "n", LARGE);
+		assert_true(fx_hold(&reader, ref));
+		assert_int_equal(fx_delete(&t, "n"), 0);
+		atomic_fetch_sub(&reader.ledger->held[ref_slot(ref)],
+				 1); /* R1, and dies before R2 */
+		assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
+		fx_leave(&reader, clean);
+		assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+		assert_int_equal(seen->retired, 0);
 		fx_leave(&t, true);
 		fx_stop();
 	}
 }
 
 /* Puts until each of the writer's segments has been filled: none of it may be where @offset in @memory is. */
-static void must_not_be_handed_out(struct tester *t, uint64_t memory, uint64_t offset, uint64_t nbytes)
+static void must_not_be_handed_out(struct tester *t, uint64_t memory, uint64_t offset,
+				   uint64_t nbytes)
 {
 	uint32_t slots[200];
 	const struct catalog_row *row;
@@ -161,7 +194,8 @@ static void must_not_be_handed_out(struct tester *t, uint64_t memory, uint64_t o
 		assert_int_equal(fx_create(t, nbytes, &slots[i]), 0);
 		row = catalog_row(&st.catalog, slots[i]);
 		if (fx_memory(fx_ref(slots[i])) == memory)
-			assert_true(row->offset + nbytes <= offset || row->offset >= offset + nbytes);
+			assert_true(row->offset + nbytes <= offset ||
+				    row->offset >= offset + nbytes);
 	}
 	for (int i = 0; i < 200; i++)
 		tensor_abort(&st, &t->c, fx_ref(slots[i]));
@@ -366,13 +400,15 @@ static void linked_names_keep_the_bytes_each(void **state)
 	for (uint64_t nbytes = SMALL; nbytes <= LARGE; nbytes += LARGE - SMALL) {
 		ref = fx_put(&t, "n", nbytes);
 		memory = fx_memory(ref);
-		assert_int_equal(link_as(&reader, ref, "l0", &links[0]), STATE_E_GONE); /* it holds no lease */
+		assert_int_equal(link_as(&reader, ref, "l0", &links[0]),
+				 STATE_E_GONE); /* it holds no lease */
 		assert_true(fx_hold(&reader, ref));
 		assert_int_equal(link_as(&reader, ref, "n", &links[0]), STATE_E_DENIED);
 		assert_int_equal(link_as(&reader, ref, "../n", &links[0]), STATE_E_INVALID);
 		assert_int_equal(link_as(&reader, ref, "l0", &links[0]), 0);
 		assert_int_equal(fx_delete(&t, "n"), 0);
-		assert_int_equal(link_as(&reader, ref, "l1", &links[1]), 0); /* held, though retired */
+		assert_int_equal(link_as(&reader, ref, "l1", &links[1]),
+				 0); /* held, though retired */
 		fx_drop(&reader, ref);
 		assert_int_equal(link_as(&reader, ref, "l2", &links[2]), STATE_E_GONE);
 		for (int i = 0; i < 2; i++) {
@@ -443,7 +479,8 @@ static void an_unused_ahead_draft_is_taken_back(void **state)
 
 	assert_int_equal(fx_create(&other, LARGE, &slot), 0); /* fits at once */
 	tensor_abort(&st, &other.c, fx_ref(slot));
-	assert_int_equal(fx_create(&other, 2 * LARGE, &slot), 0); /* the unused one, and what was kept warm, went */
+	assert_int_equal(fx_create(&other, 2 * LARGE, &slot),
+			 0); /* the unused one, and what was kept warm, went */
 	assert_int_equal(st.ahead, 0);
 	assert_int_equal(fx_state(used), ROW_DRAFT); /* an ordinary draft from now on */
 	assert_int_equal(fx_ref(used), ref);
@@ -488,6 +525,7 @@ int main(void)
 		TEST(a_deleted_tensor_stays_with_who_holds_it),
 		TEST(rescan_finds_every_release_that_was_not_told),
 		TEST(a_client_that_ends_gives_up_its_leases),
+		TEST(a_release_that_was_never_told_is_found_at_the_end),
 		TEST(what_an_unclean_reader_held_stays_as_it_is),
 		TEST(tainted_memory_is_unlinked_but_not_punched),
 		TEST(what_an_unclean_writer_wrote_lives_but_is_not_reused),

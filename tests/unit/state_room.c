@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Room: what a create says when there is none, what is kept warm, and that every failure gives all back. */
 #include "tests/unit/state_fixture.h"
+#include "tests/unit/state_snapshot.h"
 
 enum { LARGE = 100000, LARGE_PAGES = 25 * PAGE };
 
@@ -39,7 +40,8 @@ static void who_fills_the_capacity_is_told_so(void **state)
 		assert_int_equal(fx_create(&a, LARGE, &slots[i]), 0);
 	before = fx_snapshot(&a);
 	assert_int_equal(fx_create(&a, LARGE, &slot), STATE_E_QUOTA);
-	assert_int_equal(fx_create(&a, 100, &slot), STATE_E_QUOTA); /* small ones need a segment, too */
+	assert_int_equal(fx_create(&a, 100, &slot),
+			 STATE_E_QUOTA); /* small ones need a segment, too */
 	assert_unchanged(before, &a);
 	assert_int_equal(fx_create(&b, LARGE, &slots[3]), 0);
 	before = fx_snapshot(&b);
@@ -230,7 +232,8 @@ static void a_client_may_end_while_its_segment_is_made(void **state)
 			assert_int_equal(object_create(&seg->object, seg->size, NULL, &fd), 0);
 		fx_leave(&t, i & 4);
 		assert_int_equal(seen->drafts, 1);
-		assert_int_equal(tensor_backed(&st, NULL, slot, i & 2 ? 0 : -ECANCELED), i & 2 ? 0 : -ECANCELED);
+		assert_int_equal(tensor_backed(&st, NULL, slot, i & 2 ? 0 : -ECANCELED),
+				 i & 2 ? 0 : -ECANCELED);
 		fd = fd_close(fd);
 		fx_drain();
 		assert_int_equal(seen->drafts, 0);
@@ -261,7 +264,8 @@ static void while_a_segment_is_made_no_other_draft_gets_into_it(void **state)
 	assert_int_equal(object_create(&seg->object, seg->size, NULL, &fd), 0);
 	close(fd);
 	assert_int_equal(tensor_backed(&st, &t.c, first, 0), 0);
-	assert_int_equal(catalog_segment(&st.catalog, seg->index)->word, live_word(seg->generation));
+	assert_int_equal(catalog_segment(&st.catalog, seg->index)->word,
+			 live_word(seg->generation));
 	assert_int_equal(fx_state(first), ROW_DRAFT);
 	fx_leave(&t, true);
 	fx_stop();
@@ -376,7 +380,8 @@ static void link_unwinds_at_every_step(void **state)
 		ref = fx_put(&t, "n", LARGE);
 		assert_true(fx_hold(&t, ref));
 		/* all that the arrays have is taken: they must grow */
-		st.catalog.rows.allocated = st.catalog.names.allocated = st.catalog.chunks.allocated = PAGE;
+		st.catalog.rows.allocated = st.catalog.names.allocated = st.catalog.chunks
+										 .allocated = PAGE;
 		before = fx_snapshot(&t);
 		r = fault_nth(n, tensor_link(&st, &t.c, ref, &key, NULL, 0, &version, &why));
 		if (!fault_fired())
@@ -394,7 +399,9 @@ static void link_unwinds_at_every_step(void **state)
 
 static void state_init_unwinds_at_every_step(void **state)
 {
-	struct state_limits l = { .capacity = MIB, .user_capacity = MIB, .max_tensors = 16, .max_clients = 4 };
+	struct state_limits l = {
+		.capacity = MIB, .user_capacity = MIB, .max_tensors = 16, .max_clients = 4
+	};
 	unsigned n, fds = count_fds(0);
 	uint64_t instance;
 	int r;
@@ -489,7 +496,8 @@ static void must_be_its_own(uint32_t slot)
 	for (uint32_t i = 0; seg && i < st.catalog.rows.high; i++) {
 		other = catalog_row(&st.catalog, i);
 		if (i != slot && fx_state(i) != ROW_FREE && st.tensors[i].segment == seg)
-			assert_true(end <= other->offset || other->offset + other->nbytes <= row->offset);
+			assert_true(end <= other->offset ||
+				    other->offset + other->nbytes <= row->offset);
 	}
 	for (unsigned i = 0; seg && i < losts; i++)
 		if (lost[i].key == seg->object.key)

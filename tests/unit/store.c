@@ -657,8 +657,7 @@ static void a_descriptor_that_cannot_be_opened_is_an_error(void **state)
 	store_end();
 }
 
-#define STORE_TEST(function)                                                                       \
-	cmocka_unit_test_setup_teardown(function, store_setup, store_teardown)
+#define STORE_TEST(function) cmocka_unit_test_setup_teardown(function, store_setup, store_teardown)
 
 int main(void)
 {

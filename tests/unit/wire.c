@@ -146,7 +146,7 @@ static const struct {
 	{ WIRE_HELLO, 20, 4 },	 { WIRE_CREATE, 42, 6 }, { WIRE_COMMIT, 38, 2 },
 	{ WIRE_DELETE, 18, 6 },	 { WIRE_LINK, 28, 4 },	 { WIRE_HOLDINGS, 28, 4 },
 	{ WIRE_WELCOME, 18, 2 }, { WIRE_DRAFT, 52, 4 },	 { WIRE_HOLDING, 43, 5 },
-	{ WIRE_ERROR, 22, 2 },
+	{ WIRE_ERROR, 22, 2 },	 { WIRE_MEMBER, 42, 6 }, { WIRE_GROUP, 28, 4 },
 };
 
 static void assert_bits_are_refused(const struct sample *s, size_t at, size_t size)
@@ -221,7 +221,7 @@ static void a_request_that_has_an_answer_needs_a_serial(void **state)
 		struct sample s = all.list[i];
 		unsigned t = sample_type(&s);
 		bool free_of_it = t == WIRE_ABORT || t == WIRE_RELEASED || t == WIRE_GOODBYE ||
-				  t == WIRE_ERROR ||
+				  t == WIRE_ERROR || t == WIRE_MEMBER ||
 				  (t == WIRE_COMMIT && !(s.commit.flags & WIRE_COMMIT_ANSWER));
 
 		s.header.serial = 0;
@@ -243,6 +243,7 @@ static void every_count_must_match_its_tail(void **state)
 		{ WIRE_CREATE, 40, false }, { WIRE_COMMIT, 32, true },	 { WIRE_COMMIT, 34, false },
 		{ WIRE_COMMIT, 36, false }, { WIRE_DELETE, 16, false },	 { WIRE_LINK, 24, false },
 		{ WIRE_LINK, 26, false },   { WIRE_HOLDING, 40, false }, { WIRE_ERROR, 20, false },
+		{ WIRE_MEMBER, 36, true },  { WIRE_MEMBER, 38, false },	 { WIRE_MEMBER, 40, false },
 	};
 
 	(void)state;
@@ -311,6 +312,14 @@ static void requests_out_of_bounds_are_refused(void **state)
 	BAD(WIRE_LINK, 0, 0, struct wire_link, .ref = ref, .name_len = 0);
 	BAD(WIRE_LINK, 1, 0, struct wire_link, .ref = 0, .name_len = 1);
 	BAD(WIRE_LINK, 1026, 0, struct wire_link, .ref = ref, .name_len = 1, .meta_len = 1025);
+	BAD(WIRE_MEMBER, 1, 0, struct wire_member, .ref = 0, .name_len = 1);
+	BAD(WIRE_MEMBER, 1, 0, struct wire_member, .ref = ref, .offset = 128, .name_len = 1);
+	BAD(WIRE_MEMBER, 0, 0, struct wire_member, .ref = ref, .name_len = 0);
+	BAD(WIRE_MEMBER, 1, 0, struct wire_member, .ref = ref, .tensor_flags = 1, .name_len = 1);
+	BAD(WIRE_MEMBER, 65 * 8 + 1, 0, struct wire_member, .ref = ref, .ndim = 65, .name_len = 1);
+	BAD(WIRE_MEMBER, 1026, 0, struct wire_member, .ref = ref, .meta_len = 1025, .name_len = 1);
+	BAD(WIRE_GROUP, 0, 0, struct wire_group, .ref = 0, .count = 1);
+	BAD(WIRE_GROUP, 0, 0, struct wire_group, .ref = ref, .count = 0);
 }
 
 static void replies_out_of_bounds_are_refused(void **state)

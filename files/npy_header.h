@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cli/npy.h"
+#include "files/npy.h"
 
 enum {
 	NPY_WHY_TEXT = 256,

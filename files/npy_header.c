@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/npy_header.h"
+#include "files/npy_header.h"
 #include "util/checked.h"
 
 enum { SHOWN_MAX = 24 };

@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/npy.h"
-#include "cli/npy_header.h"
+#include "files/npy.h"
+#include "files/npy_header.h"
 #include "util/cleanup.h"
 #include "util/fault.h"
 

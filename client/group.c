@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Groups: many tensors published in one step, or got as of one moment.
+ * A group is one draft whose memory holds all of its tensors, each at a multiple of TL_ALIGNMENT. Nothing is told to the
+ * daemon about the single ones before the commit: then a MEMBER for each, which have no answers, and GROUP, which has.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/client.h"
+#include "client/catalog.h"
+#include "client/error.h"
+#include "client/fork.h"
+#include "client/lease.h"
+#include "client/produce.h"
+#include "client/tensor_lease.h"
+#include "proto/tensor.h"
+#include "util/clock.h"
+
+enum { GROUP_MAX = 65536 };
+
+struct member {
+	DLTensor tensor;
+	uint64_t offset;
+	uint64_t flags;
+	char *name;
+	unsigned char *metadata;
+	uint16_t metadata_size;
+	int64_t *dims; /* shape, then strides */
+};
+
+struct tl_group {
+	tl_draft *draft; /* the memory of all */
+	size_t count;
+	struct member members[];
+};
+
+/* ---- Making ---- */
+
+static tl_group *group_free(tl_group *group)
+{
+	if (!group)
+		return NULL;
+	tl_abort(group->draft);
+	for (size_t i = 0; i < group->count; i++) {
+		free(group->members[i].name);
+		free(group->members[i].metadata);
+		free(group->members[i].dims);
+	}
+	free(group);
+	return NULL;
+}
+
+static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
+{
+	const char *why = NULL;
+	bool padded = item->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+
+	if (!item->name)
+		return tl_fail(-EINVAL, "item %zu of the group has no name", i);
+	if (client_check_name(item->name, strlen(item->name)))
+		return -EINVAL;
+	if (item->ndim < 0 || item->ndim > TL_NDIM_MAX || (item->ndim && !item->shape))
+		return tl_fail(-EINVAL, "'%s': ndim is %d (0 to %d)%s", item->name, item->ndim, TL_NDIM_MAX,
+			       item->shape ? "" : " and shape is NULL");
+	if (item->flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
+		return tl_fail(-EINVAL, "'%s': unknown flags %#llx", item->name, (unsigned long long)item->flags);
+	if (item->metadata_size > TL_METADATA_MAX || (item->metadata_size && !item->metadata))
+		return tl_fail(-EINVAL, "'%s': %zu bytes of metadata%s; the limit is %d", item->name,
+			       item->metadata_size, item->metadata ? "" : " at NULL", TL_METADATA_MAX);
+	if (tensor_dtype_check(item->dtype, &why))
+		return tl_fail(-EINVAL, "'%s': %s (code %u, bits %u, lanes %u)", item->name, why, item->dtype.code,
+			       item->dtype.bits, item->dtype.lanes);
+	if (tensor_nbytes(item->dtype, item->ndim, item->shape, padded, nbytes))
+		return tl_fail(-EINVAL, "'%s': the shape has a negative size, or more than 2^63-1 bytes", item->name);
+	return 0;
+}
+
+static int member_init(struct member *m, const tl_group_item *item)
+{
+	size_t ndim = (size_t)item->ndim;
+
+	m->name = strdup(item->name);
+	m->dims = malloc(2 * sizeof(int64_t) * (ndim ? ndim : 1));
+	m->metadata = malloc(item->metadata_size ? item->metadata_size : 1);
+	if (!m->name || !m->dims || !m->metadata)
+		return tl_fail(-ENOMEM, "no memory for a group");
+	m->flags = item->flags;
+	m->metadata_size = (uint16_t)item->metadata_size;
+	if (item->metadata_size)
+		memcpy(m->metadata, item->metadata, item->metadata_size);
+	if (ndim)
+		memcpy(m->dims, item->shape, sizeof(int64_t) * ndim);
+	tensor_contiguous_strides(item->ndim, m->dims, m->dims + ndim);
+	m->tensor = (DLTensor){
+		.device = { kDLCPU, 0 },
+		.ndim = item->ndim,
+		.dtype = item->dtype,
+		.shape = ndim ? m->dims : NULL,
+		.strides = ndim ? m->dims + ndim : NULL,
+	};
+	return 0;
+}
+
+static int name_compare(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static int names_check(const tl_group *group)
+{
+	const char **names = malloc(group->count * sizeof(*names));
+	int r = 0;
+
+	if (!names)
+		return tl_fail(-ENOMEM, "no memory for a group");
+	for (size_t i = 0; i < group->count; i++)
+		names[i] = group->members[i].name;
+	qsort(names, group->count, sizeof(*names), name_compare);
+	for (size_t i = 1; !r && i < group->count; i++) {
+		if (!strcmp(names[i - 1], names[i]))
+			r = tl_fail(-EINVAL, "'%s' is in the group twice", names[i]);
+	}
+	free(names);
+	return r;
+}
+
+/* Copies the items and gives each its place; *total bytes in all. */
+static int members_init(tl_group *group, const tl_group_item *items, uint64_t *total)
+{
+	uint64_t nbytes;
+	int r;
+
+	*total = 0;
+	for (size_t i = 0; i < group->count; i++) {
+		r = item_check(&items[i], i, &nbytes);
+		if (!r)
+			r = member_init(&group->members[i], &items[i]);
+		if (r)
+			return r;
+		group->members[i].offset = *total;
+		if (nbytes > INT64_MAX - TL_ALIGNMENT - *total)
+			return tl_fail(-EINVAL, "the group has more than 2^63-1 bytes");
+		*total += (nbytes + TL_ALIGNMENT - 1) / TL_ALIGNMENT * TL_ALIGNMENT;
+		if (nbytes)
+			group->members[i].tensor.data = group; /* its place follows */
+	}
+	return names_check(group);
+}
+
+TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t count, int64_t timeout_ns,
+			   tl_group **out)
+{
+	struct draft_request want = { .name = "", .dtype = { kDLUInt, 8, 1 }, .ndim = 1, .timeout_ns = timeout_ns };
+	tl_group *group;
+	int64_t total;
+	int r;
+
+	if (!client || !items || !out)
+		return tl_fail(-EINVAL, "tl_group_create: %s is NULL", !client ? "client" : !items ? "items" : "out");
+	if (count < 1 || count > GROUP_MAX)
+		return tl_fail(-EINVAL, "a group of %zu tensors; it has 1 to %d", count, GROUP_MAX);
+	group = calloc(1, sizeof(*group) + count * sizeof(group->members[0]));
+	if (!group)
+		return tl_fail(-ENOMEM, "no memory for a group");
+	group->count = count;
+	r = members_init(group, items, &want.nbytes);
+	if (!r) {
+		total = (int64_t)want.nbytes;
+		want.shape = &total;
+		r = draft_new(client, &want, &group->draft);
+	}
+	if (r) {
+		group_free(group);
+		return r;
+	}
+	for (size_t i = 0; i < count; i++) {
+		struct member *m = &group->members[i];
+
+		if (m->tensor.data)
+			m->tensor.data = (char *)tl_draft_tensor(group->draft)->data + m->offset;
+	}
+	*out = group;
+	return 0;
+}
+
+TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index)
+{
+	return group && index < group->count ? &group->members[index].tensor : NULL;
+}
+
+TL_API void tl_group_abort(tl_group *group)
+{
+	group_free(group);
+}
+
+/* ---- Publishing ---- */
+
+static int member_send(struct session *s, const tl_draft *draft, const struct member *m, int64_t deadline)
+{
+	size_t shape_bytes = sizeof(int64_t) * (size_t)m->tensor.ndim, name_len = strlen(m->name);
+	struct wire_member w = {
+		.header = { .type = WIRE_MEMBER, .serial = session_serial(s) | SESSION_COMMIT_SERIAL },
+		.ref = draft->ref,
+		.offset = m->tensor.data ? m->offset : 0,
+		.dtype_code = m->tensor.dtype.code,
+		.dtype_bits = m->tensor.dtype.bits,
+		.dtype_lanes = m->tensor.dtype.lanes,
+		.ndim = (uint8_t)m->tensor.ndim,
+		.tensor_flags = (uint8_t)m->flags,
+		.name_len = (uint16_t)name_len,
+		.meta_len = m->metadata_size,
+	};
+	unsigned char bytes[WIRE_MAX], *at = bytes + sizeof(w);
+
+	w.header.length = (uint32_t)(sizeof(w) + shape_bytes + name_len + m->metadata_size);
+	memcpy(bytes, &w, sizeof(w));
+	if (shape_bytes)
+		memcpy(at, m->dims, shape_bytes);
+	memcpy(at + shape_bytes, m->name, name_len);
+	memcpy(at + shape_bytes + name_len, m->metadata, m->metadata_size);
+	return session_send(s, bytes, deadline);
+}
+
+static int group_send(tl_group *group, struct session *s, int64_t deadline)
+{
+	struct wire_group w = {
+		.header = { .type = WIRE_GROUP, .length = sizeof(w) },
+		.ref = group->draft->ref,
+		.count = (uint32_t)group->count,
+	};
+	struct conn_message answer;
+	int r = 0, refused;
+
+	for (size_t i = 0; !r && i < group->count; i++)
+		r = member_send(s, group->draft, &group->members[i], deadline);
+	if (!r)
+		r = session_call(s, &w, deadline, &answer);
+	if (r > 0)
+		return tl_fail(-ENOTCONN, "the daemon ended the connection; whether the group was published is not known");
+	if (r)
+		return r;
+	r = answer_expect(&answer, WIRE_DONE, "publishing a group");
+	refused = r ? session_commit_error(s) : 0; /* a member's says more than the group's */
+	return refused ? refused : r;
+}
+
+TL_API int tl_group_commit(tl_group *group)
+{
+	int r;
+
+	if (!group)
+		return tl_fail(-EINVAL, "tl_group_commit: group is NULL");
+	r = draft_check(group->draft);
+	if (!r) {
+		r = group_send(group, group->draft->session, client_deadline(group->draft->session->client));
+		if (!r) {
+			draft_free(group->draft); /* the daemon ended it */
+			group->draft = NULL;
+		}
+	}
+	group_free(group);
+	return r;
+}
+
+/* ---- Getting many ---- */
+
+struct many {
+	tl_client *client;
+	const struct name_key *keys;
+	uint64_t *refs;
+	size_t count;
+	enum tl_mode mode;
+	DLManagedTensorVersioned **out;
+	size_t missing; /* after LEASE_E_NONE: which one */
+	struct patience patience;
+};
+
+/*
+ * Leases on all of them as of one moment: no group was published while they were taken, and what a single commit
+ * changes is one of them.
+ */
+static int many_take(struct many *m, struct session *s)
+{
+	uint64_t before = atomic_load(&s->catalog->groups);
+	size_t n;
+	int r = before & 1 ? LEASE_E_GONE : 0;
+
+	for (n = 0; !r && n < m->count; n++)
+		r = lookup_take(s, &m->keys[n], 0, &m->refs[n]);
+	if (r && n)
+		m->missing = --n; /* that one was not taken */
+	if (!r && atomic_load(&s->catalog->groups) != before)
+		r = LEASE_E_GONE;
+	if (!r)
+		return 0;
+	while (n--)
+		lease_release(s, ref_slot(m->refs[n]));
+	return r;
+}
+
+/* Turns the leases into tensors. On failure none is left. */
+static int many_wrap(struct many *m, const struct use *use)
+{
+	struct session *s = use->session;
+	size_t n;
+	int r = 0;
+
+	for (n = 0; n < m->count; n++) {
+		users_add(&s->users, 1); /* the lease's own; @use has one meanwhile */
+		r = tensor_lease_new(use, m->refs[n], m->mode, client_deadline(m->client), &m->out[n]);
+		if (r)
+			break;
+	}
+	if (!r)
+		return 0;
+	for (size_t i = 0; i < n; i++)
+		m->out[i]->deleter(m->out[i]);
+	users_add(&s->users, -1);
+	for (size_t i = n; i < m->count; i++)
+		lease_release(s, ref_slot(m->refs[i]));
+	return r;
+}
+
+static int many_attempt(struct many *m, bool connected)
+{
+	struct use use;
+	int r;
+
+	r = client_enter(m->client, connected, client_deadline(m->client), &use);
+	if (r)
+		return r;
+	r = many_take(m, use.session);
+	if (!r)
+		r = many_wrap(m, &use);
+	else if (r == LEASE_E_GONE)
+		r = lookup_again(use.session, &m->patience) ?: LEASE_E_GONE;
+	client_leave(&use);
+	return r;
+}
+
+/* Waits until a name is there. */
+static int many_wait(struct many *m, int64_t deadline, const tl_get_options *want)
+{
+	tl_get_options wait = { .size = sizeof(wait), .spin_ns = want->spin_ns };
+	DLManagedTensorVersioned *tensor;
+	int r;
+
+	wait.timeout_ns = deadline == DEADLINE_NEVER ? -1 : deadline_left_ns(deadline);
+	r = tl_get(m->client, m->keys[m->missing].text, &wait, &tensor);
+	if (!r)
+		tensor->deleter(tensor);
+	return r;
+}
+
+static int many_get(struct many *m, const tl_get_options *want)
+{
+	int64_t deadline = deadline_after(want->timeout_ns);
+
+	for (unsigned renewals = 0;;) {
+		int r = many_attempt(m, renewals > 0);
+
+		if (r <= 0)
+			return r;
+		if (r == LEASE_E_NONE)
+			r = many_wait(m, deadline, want);
+		else if (r == LEASE_E_FORKING)
+			fork_wait();
+		else if (r == LEASE_E_TOO_MANY)
+			return tl_fail(-EOVERFLOW, "'%s' is held %u times by this process",
+				       m->keys[m->missing].text, LEDGER_HELD_MAX);
+		else if (r != LEASE_E_GONE && renewals++)
+			return tl_fail(-ENOTCONN, "the daemon at %s ends every connection", m->client->address);
+		if (r < 0)
+			return r;
+	}
+}
+
+TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count, const tl_get_options *options,
+		       DLManagedTensorVersioned **out)
+{
+	tl_get_options want = { .size = sizeof(want) };
+	struct many m = { .client = client, .count = count };
+	struct name_key *keys;
+	int r = 0;
+
+	if (!client || !names || !out)
+		return tl_fail(-EINVAL, "tl_get_many: %s is NULL", !client ? "client" : !names ? "names" : "out");
+	if (options)
+		r = client_options(&want, sizeof(want), options, sizeof(want), "tl_get_options");
+	if (r)
+		return r;
+	if (want.newer_than || (want.mode != TL_MODE_READ && want.mode != TL_MODE_COPY_ON_WRITE))
+		return tl_fail(-EINVAL, "tl_get_many: newer_than is %llu, not 0, or mode is %d",
+			       (unsigned long long)want.newer_than, (int)want.mode);
+	if (count > GROUP_MAX)
+		return tl_fail(-EINVAL, "tl_get_many: %zu tensors; the limit is %d", count, GROUP_MAX);
+	keys = calloc(count + 1, sizeof(*keys));
+	m.refs = calloc(count + 1, sizeof(*m.refs));
+	m.out = calloc(count + 1, sizeof(DLManagedTensorVersioned *));
+	if (!keys || !m.refs || !m.out)
+		r = tl_fail(-ENOMEM, "no memory for %zu tensors", count);
+	for (size_t i = 0; !r && i < count; i++) {
+		r = names[i] ? client_check_name(names[i], strlen(names[i])) :
+			       tl_fail(-EINVAL, "name %zu of %zu is NULL", i, count);
+		if (!r)
+			keys[i] = name_key(names[i]);
+	}
+	m.keys = keys;
+	m.mode = want.mode;
+	if (!r)
+		r = many_get(&m, &want);
+	if (!r)
+		memcpy(out, m.out, count * sizeof(DLManagedTensorVersioned *)); /* untouched on failure */
+	free(keys);
+	free(m.refs);
+	free(m.out);
+	return r;
+}

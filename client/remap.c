@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Another lease on a tensor that is held already, in another mode. The name may mean something else
+ * by now, or nothing: it is not looked at. The hold that is there keeps the tensor and the session.
+ */
+#include <errno.h>
+
+#include "client/client.h"
+#include "client/error.h"
+#include "client/fork.h"
+#include "client/lease.h"
+#include "client/tensor_lease.h"
+
+/*
+ * One more on a slot that is held. Its word need not be looked at: our own count, which the daemon reads before it
+ * reclaims, is above 0 from before to after.
+ *
+ * ORDER: the count is written before the state is read, as in lease_hold(): fork() sets it, then copies the counts.
+ */
+static int hold_again(struct session *s, uint32_t slot)
+{
+	for (;;) {
+		uint32_t was;
+		int state;
+
+		if (!s->held)
+			return LEASE_E_UNSERVED; /* inherited by a forked child; its parent holds it */
+		was = atomic_fetch_add(&s->held[slot], 1);
+		state = atomic_load(&s->state);
+		if (was && was < LEDGER_HELD_MAX && state == SESSION_OPEN)
+			return 0;
+		lease_release(s, slot);
+		if (was >= LEDGER_HELD_MAX)
+			return LEASE_E_TOO_MANY;
+		if (state != SESSION_FORKING)
+			return LEASE_E_UNSERVED;
+		fork_wait();
+	}
+}
+
+TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
+		    DLManagedTensorVersioned **out)
+{
+	const struct tensor_lease *l = tensor_lease_of(held);
+	struct use use;
+	int r;
+
+	if (!l || !out)
+		return tl_fail(-EINVAL, "tl_remap: %s",
+			       l ? "out is NULL" : "the tensor is not from tl_get()");
+	if (mode != TL_MODE_READ && mode != TL_MODE_COPY_ON_WRITE)
+		return tl_fail(-EINVAL, "tl_remap: the mode is %d", (int)mode);
+	use.session = l->session;
+	users_add(&use.session->users, 1); /* @held has one too, so it is not drained meanwhile */
+	r = hold_again(use.session, ref_slot(l->ref));
+	if (!r) {
+		r = tensor_lease_new(&use, l->ref, mode, client_deadline(use.session->client), out);
+		if (!r)
+			return 0; /* the lease has the use's count */
+		lease_release(use.session, ref_slot(l->ref));
+	}
+	client_leave(&use);
+	if (r == LEASE_E_TOO_MANY)
+		return tl_fail(-EOVERFLOW, "the tensor is held %u times by this process",
+			       LEDGER_HELD_MAX);
+	return r < 0 ? r
+		     : tl_fail(-ENOTCONN,
+			       "the daemon that knows the tensor is gone, so it cannot be mapped anew");
+}

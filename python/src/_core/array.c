@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What Tensor and Draft have in common: the hold, the description, and the buffer protocol. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+/* ---- Element types ---- */
+
+static const struct dtype_row {
+	uint8_t code, bits;
+	const char *format; /* of the buffer protocol, native */
+} formats[] = {
+	{ kDLInt, 8, "b" },	 { kDLInt, 16, "h" },	    { kDLInt, 32, "i" },
+	{ kDLInt, 64, "l" },	 { kDLUInt, 8, "B" },	    { kDLUInt, 16, "H" },
+	{ kDLUInt, 32, "I" },	 { kDLUInt, 64, "L" },	    { kDLFloat, 16, "e" },
+	{ kDLFloat, 32, "f" },	 { kDLFloat, 64, "d" },	    { kDLComplex, 64, "Zf" },
+	{ kDLComplex, 128, "Zd" }, { kDLBool, 8, "?" },
+};
+
+static const char *const code_names[] = {
+	"int",		     "uint",	    "float",	    "opaque",	     "bfloat",
+	"complex",	     "bool",	    "float8_e3m4",  "float8_e4m3",   "float8_e4m3b11fnuz",
+	"float8_e4m3fn",     "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+	"float6_e2m3fn",     "float6_e3m2fn", "float4_e2m1fn",
+};
+
+static const char *dtype_format(DLDataType t)
+{
+	if (t.lanes != 1)
+		return NULL;
+	for (size_t i = 0; i < sizeof(formats) / sizeof(*formats); i++)
+		if (formats[i].code == t.code && formats[i].bits == t.bits)
+			return formats[i].format;
+	return NULL;
+}
+
+/* The kinds of struct's letters; the width comes from the itemsize. */
+static int code_of_letter(char c)
+{
+	switch (c) {
+	case 'b': case 'h': case 'i': case 'l': case 'q': case 'n':
+		return kDLInt;
+	case 'B': case 'H': case 'I': case 'L': case 'Q': case 'N': case 'c':
+		return kDLUInt;
+	case 'e': case 'f': case 'd':
+		return kDLFloat;
+	case '?':
+		return kDLBool;
+	default:
+		return -1;
+	}
+}
+
+bool dtype_from_format(const char *format, Py_ssize_t itemsize, DLDataType *out)
+{
+	int code;
+
+	if (!format)
+		format = "B";
+	if (*format == '@' || *format == '=' || *format == '<')
+		format++;
+	else if ((*format == '>' || *format == '!') && itemsize == 1)
+		format++;
+	if (format[0] == 'Z' && (format[1] == 'f' || format[1] == 'd') && !format[2])
+		code = kDLComplex;
+	else if (format[0] && !format[1])
+		code = code_of_letter(format[0]);
+	else
+		return false;
+	if (code < 0 || itemsize < 1 || itemsize > 16)
+		return false;
+	*out = (DLDataType){ (uint8_t)code, (uint8_t)(itemsize * 8), 1 };
+	return dtype_format(*out) != NULL;
+}
+
+PyObject *dtype_text(DLDataType t)
+{
+	const char *name = t.code < sizeof(code_names) / sizeof(*code_names) ? code_names[t.code] : NULL;
+	char text[48];
+
+	if (!name)
+		PyOS_snprintf(text, sizeof(text), "type%u:%u", t.code, t.bits);
+	else if (t.code < kDLBool)
+		PyOS_snprintf(text, sizeof(text), "%s%u", name, t.bits);
+	else
+		PyOS_snprintf(text, sizeof(text), "%s", name);
+	if (t.lanes != 1) {
+		size_t n = strlen(text);
+
+		PyOS_snprintf(text + n, sizeof(text) - n, "x%u", t.lanes);
+	}
+	return PyUnicode_InternFromString(text);
+}
+
+PyObject *device_text(DLDevice device)
+{
+	static const char *const names[] = { [kDLCPU] = "cpu", [kDLCUDA] = "cuda", [kDLCUDAHost] = "cuda_host",
+					     [kDLROCM] = "rocm", [kDLROCMHost] = "rocm_host",
+					     [kDLCUDAManaged] = "cuda_managed" };
+	unsigned type = device.device_type;
+
+	if (type == kDLCPU)
+		return PyUnicode_InternFromString("cpu");
+	if (type < sizeof(names) / sizeof(*names) && names[type])
+		return PyUnicode_FromFormat("%s:%d", names[type], (int)device.device_id);
+	return PyUnicode_FromFormat("device%u:%d", type, (int)device.device_id);
+}
+
+uint32_t element_bits(DLDataType t, uint64_t flags)
+{
+	uint32_t bits = (uint32_t)t.bits * t.lanes;
+
+	return flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED ? (bits + 7) / 8 * 8 : bits;
+}
+
+/* ---- The hold ---- */
+
+struct hold *hold_new(DLManagedTensorVersioned *managed)
+{
+	const DLTensor *t = &managed->dl_tensor;
+	uint32_t bits = element_bits(t->dtype, managed->flags);
+	struct hold *h = PyMem_RawMalloc(sizeof(*h) + sizeof(Py_ssize_t) * (size_t)t->ndim);
+	uint64_t n = 1;
+
+	if (!h) {
+		if (managed->deleter)
+			managed->deleter(managed);
+		PyErr_NoMemory();
+		return NULL;
+	}
+	atomic_init(&h->refs, 1);
+	h->managed = managed;
+	for (int i = 0; i < t->ndim; i++)
+		n *= (uint64_t)t->shape[i];
+	h->nbytes = bits % 8 ? (n * bits + 7) / 8 : n * (bits / 8);
+	n = bits / 8;
+	for (int i = t->ndim - 1; i >= 0; i--) {
+		if (t->strides) {
+			h->byte_strides[i] = (Py_ssize_t)(t->strides[i] * (int64_t)(bits / 8));
+			continue;
+		}
+		h->byte_strides[i] = (Py_ssize_t)n;
+		n *= t->shape[i] ? (uint64_t)t->shape[i] : 1;
+	}
+	return h;
+}
+
+struct hold *hold_ref(struct hold *h)
+{
+	atomic_fetch_add_explicit(&h->refs, 1, memory_order_relaxed);
+	return h;
+}
+
+struct hold *hold_unref(struct hold *h)
+{
+	if (h && atomic_fetch_sub(&h->refs, 1) == 1) {
+		if (h->managed && h->managed->deleter)
+			h->managed->deleter(h->managed);
+		PyMem_RawFree(h);
+	}
+	return NULL;
+}
+
+enum { SLOW_END = 1 << 20 }; /* bytes of a private mapping whose end may take a while */
+
+struct hold *hold_unref_py(struct hold *h)
+{
+	if (h && h->managed && !hold_read_only(h) && h->nbytes >= SLOW_END) {
+		Py_BEGIN_ALLOW_THREADS
+		hold_unref(h);
+		Py_END_ALLOW_THREADS
+		return NULL;
+	}
+	return hold_unref(h);
+}
+
+struct hold *array_hold(PyObject *self)
+{
+	struct hold *h = ((struct array *)self)->hold;
+
+	if (!h)
+		PyErr_SetString(PyExc_ValueError, is_draft(self)
+							  ? "the draft was committed or aborted"
+							  : "the tensor was released");
+	return h;
+}
+
+/* ---- Getters ---- */
+
+PyObject *shape_tuple(int ndim, const int64_t *shape)
+{
+	PyObject *tuple = PyTuple_New(ndim);
+
+	for (int i = 0; tuple && i < ndim; i++) {
+		PyObject *size = PyLong_FromLongLong(shape[i]);
+
+		if (!size || PyTuple_SetItem(tuple, i, size)) {
+			Py_DECREF(tuple);
+			return NULL;
+		}
+	}
+	return tuple;
+}
+
+PyObject *array_get_shape(PyObject *self, void *unused)
+{
+	struct hold *h = array_hold(self);
+
+	(void)unused;
+	return h ? shape_tuple(h->managed->dl_tensor.ndim, h->managed->dl_tensor.shape) : NULL;
+}
+
+PyObject *array_get_dtype(PyObject *self, void *unused)
+{
+	struct hold *h = array_hold(self);
+
+	(void)unused;
+	return h ? dtype_text(h->managed->dl_tensor.dtype) : NULL;
+}
+
+PyObject *array_get_dtype_tuple(PyObject *self, void *unused)
+{
+	struct hold *h = array_hold(self);
+	DLDataType t;
+
+	(void)unused;
+	if (!h)
+		return NULL;
+	t = h->managed->dl_tensor.dtype;
+	return Py_BuildValue("iii", t.code, t.bits, t.lanes);
+}
+
+PyObject *array_get_strides(PyObject *self, void *unused)
+{
+	struct hold *h = array_hold(self);
+	const DLTensor *t;
+	PyObject *tuple;
+
+	(void)unused;
+	if (!h)
+		return NULL;
+	t = &h->managed->dl_tensor;
+	if (element_bits(t->dtype, h->managed->flags) % 8)
+		Py_RETURN_NONE;
+	tuple = PyTuple_New(t->ndim);
+	for (int i = 0; tuple && i < t->ndim; i++) {
+		PyObject *step = PyLong_FromSsize_t(h->byte_strides[i]);
+
+		if (!step || PyTuple_SetItem(tuple, i, step)) {
+			Py_DECREF(tuple);
+			return NULL;
+		}
+	}
+	return tuple;
+}
+
+PyObject *array_get_nbytes(PyObject *self, void *unused)
+{
+	struct hold *h = array_hold(self);
+
+	(void)unused;
+	return h ? PyLong_FromUnsignedLongLong(h->nbytes) : NULL;
+}
+
+PyObject *array_get_ndim(PyObject *self, void *unused)
+{
+	struct hold *h = array_hold(self);
+
+	(void)unused;
+	return h ? PyLong_FromLong(h->managed->dl_tensor.ndim) : NULL;
+}
+
+PyObject *array_get_size(PyObject *self, void *unused)
+{
+	struct hold *h = array_hold(self);
+	unsigned long long n = 1;
+
+	(void)unused;
+	if (!h)
+		return NULL;
+	for (int i = 0; i < h->managed->dl_tensor.ndim; i++)
+		n *= (unsigned long long)h->managed->dl_tensor.shape[i];
+	return PyLong_FromUnsignedLongLong(n);
+}
+
+PyObject *array_get_itemsize(PyObject *self, void *unused)
+{
+	struct hold *h = array_hold(self);
+	uint32_t bits;
+
+	(void)unused;
+	if (!h)
+		return NULL;
+	bits = element_bits(h->managed->dl_tensor.dtype, h->managed->flags);
+	return bits % 8 ? PyFloat_FromDouble(bits / 8.0) : PyLong_FromUnsignedLong(bits / 8);
+}
+
+PyObject *array_get_device(PyObject *self, void *unused)
+{
+	struct hold *h = array_hold(self);
+
+	(void)unused;
+	return h ? device_text(h->managed->dl_tensor.device) : NULL;
+}
+
+PyObject *array_get_read_only(PyObject *self, void *unused)
+{
+	struct hold *h = array_hold(self);
+
+	(void)unused;
+	return h ? PyBool_FromLong(hold_read_only(h)) : NULL;
+}
+
+PyObject *array_get_released(PyObject *self, void *unused)
+{
+	(void)unused;
+	return PyBool_FromLong(!((struct array *)self)->hold);
+}
+
+PyObject *array_get_address(PyObject *self, void *unused)
+{
+	struct hold *h = array_hold(self);
+	const DLTensor *t;
+
+	(void)unused;
+	if (!h)
+		return NULL;
+	t = &h->managed->dl_tensor;
+	return PyLong_FromVoidPtr(t->data ? (char *)t->data + t->byte_offset : NULL);
+}
+
+PyObject *array_dlpack_device(PyObject *self, PyObject *unused)
+{
+	struct hold *h = array_hold(self);
+	DLDevice device;
+
+	(void)unused;
+	if (!h)
+		return NULL;
+	device = h->managed->dl_tensor.device;
+	return Py_BuildValue("ii", (int)device.device_type, (int)device.device_id);
+}
+
+/* ---- Buffers ---- */
+
+static const char *buffer_refusal(const struct hold *h, int flags)
+{
+	const DLTensor *t = &h->managed->dl_tensor;
+
+	if (t->device.device_type != kDLCPU)
+		return "the tensor does not lie in the CPU's memory";
+	if ((flags & PyBUF_WRITABLE) && hold_read_only(h))
+		return "the tensor is read-only; get it with mode=\"c\" to write to a copy-on-write view";
+	if (element_bits(t->dtype, h->managed->flags) % 8)
+		return "the buffer protocol knows no packed elements of less than a byte";
+	if ((flags & (PyBUF_FORMAT | PyBUF_ND)) && !dtype_format(t->dtype))
+		return "the buffer protocol has no format for this dtype; ask for plain bytes, or use DLPack";
+	return NULL;
+}
+
+/* Foreign tensors may be strided; ours are in C order. */
+static bool in_c_order(const struct hold *h)
+{
+	const DLTensor *t = &h->managed->dl_tensor;
+	int64_t step = 1;
+
+	for (int i = t->ndim - 1; t->strides && h->nbytes && i >= 0; i--) {
+		if (t->shape[i] != 1 && t->strides[i] != step)
+			return false;
+		step *= t->shape[i];
+	}
+	return true;
+}
+
+static bool one_dimensional(const DLTensor *t)
+{
+	int longer = 0;
+
+	for (int i = 0; i < t->ndim; i++)
+		longer += t->shape[i] != 1;
+	return longer < 2;
+}
+
+int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+	static char none;
+	struct hold *h = array_hold(self);
+	const char *why = NULL;
+	const DLTensor *t;
+
+	view->obj = NULL;
+	if (!h) {
+		PyErr_Clear();
+		why = is_draft(self) ? "the draft was committed or aborted" : "the tensor was released";
+	} else {
+		why = buffer_refusal(h, flags);
+	}
+	if (!why && !in_c_order(h) && (flags & PyBUF_STRIDES) != PyBUF_STRIDES)
+		why = "the tensor is not contiguous";
+	if (!why && (flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && h->nbytes &&
+	    !one_dimensional(&h->managed->dl_tensor))
+		why = "the tensor is in C order";
+	if (why) {
+		PyErr_SetString(PyExc_BufferError, why);
+		return -1;
+	}
+	t = &h->managed->dl_tensor;
+	view->buf = t->data ? (char *)t->data + t->byte_offset : &none;
+	view->len = (Py_ssize_t)h->nbytes;
+	view->readonly = hold_read_only(h);
+	view->itemsize = (Py_ssize_t)element_bits(t->dtype, h->managed->flags) / 8;
+	view->format = flags & PyBUF_FORMAT ? (char *)dtype_format(t->dtype) : NULL;
+	view->ndim = flags & PyBUF_ND ? t->ndim : 1;
+	view->shape = flags & PyBUF_ND && t->ndim ? (Py_ssize_t *)t->shape : NULL;
+	view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES && t->ndim ? h->byte_strides : NULL;
+	view->suboffsets = NULL;
+	view->internal = hold_ref(h);
+	view->obj = Py_NewRef(self);
+	return 0;
+}
+
+void array_release_buffer(PyObject *self, Py_buffer *view)
+{
+	(void)self;
+	view->internal = hold_unref_py(view->internal);
+}

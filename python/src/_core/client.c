@@ -1,0 +1,564 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The Client. The library must not be in a call on a client that is closed, so calls are counted under the GIL, and
+ * close() leaves the closing to the last of them, after it has woken those that wait.
+ */
+#include <errno.h>
+#include <linux/futex.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core.h"
+#include "draft.h"
+#include "look.h"
+
+PyTypeObject *client_base;
+
+/* ---- Life ---- */
+
+static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	static char *names[] = { "address", "autostart", "timeout", NULL };
+	tl_connect_options options = { .size = sizeof(options) };
+	PyObject *address = Py_None, *path = NULL, *timeout = NULL;
+	int autostart = 1, r;
+	tl_client *client;
+	struct client *self;
+	allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OpO", names, &address, &autostart, &timeout) ||
+	    parse_timeout(timeout, &options.timeout_ns))
+		return NULL;
+	if (address != Py_None && !PyUnicode_FSConverter(address, &path))
+		return NULL;
+	options.address = path ? PyBytes_AsString(path) : NULL;
+	options.flags = autostart ? TL_CONNECT_AUTOSTART : 0;
+	Py_BEGIN_ALLOW_THREADS
+	r = tl_connect(&client, &options);
+	Py_END_ALLOW_THREADS
+	if (r)
+		raise_connect_error(r);
+	Py_XDECREF(path);
+	if (r)
+		return NULL;
+	self = (struct client *)allocate(type, 0);
+	if (!self) {
+		tl_close(client);
+		return NULL;
+	}
+	self->client = client;
+	return (PyObject *)self;
+}
+
+bool client_begin(struct client *c)
+{
+	if (!c->client || c->closing) {
+		PyErr_SetString(PyExc_ValueError, "the client is closed");
+		return false;
+	}
+	c->calls++;
+	return true;
+}
+
+static void close_now(struct client *c)
+{
+	tl_client *client = c->client;
+
+	c->client = NULL;
+	Py_BEGIN_ALLOW_THREADS
+	tl_close(client);
+	Py_END_ALLOW_THREADS
+}
+
+void client_end(struct client *c)
+{
+	if (--c->calls == 0 && c->closing && c->client)
+		close_now(c);
+}
+
+static void wake(uint32_t *word)
+{
+	__atomic_add_fetch(word, 1, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static PyObject *client_close(PyObject *self, PyObject *unused)
+{
+	struct client *c = (struct client *)self;
+
+	(void)unused;
+	c->closing = true;
+	wake(&c->over);
+	wake(&c->rescan);
+	if (c->client && !c->calls)
+		close_now(c);
+	Py_RETURN_NONE;
+}
+
+static void client_dealloc(PyObject *self)
+{
+	struct client *c = (struct client *)self;
+	PyTypeObject *type = Py_TYPE(self);
+	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+	if (c->client) /* nobody is in a call: a call has a reference */
+		close_now(c);
+	end(self);
+	Py_DECREF(type);
+}
+
+/* ---- Getting ---- */
+
+struct getting {
+	struct client *client;
+	const char *name;
+	tl_get_options options;
+	int64_t timeout_ns;
+};
+
+static int64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * NS_PER_SEC + ts.tv_nsec;
+}
+
+/* What a look finds that a wait may change. */
+static bool worth_waiting(int r)
+{
+	return r == -ENOENT || r == -EAGAIN || r == -ENOTCONN || r == -ECONNREFUSED ||
+	       r == -ETIMEDOUT || r == -EINTR;
+}
+
+static int get_timed_out(const struct getting *g, PyObject *name)
+{
+	PyObject *text;
+
+	if (g->options.newer_than)
+		text = PyUnicode_FromFormat("no version of '%U' above %llu came within %lld ms", name,
+					    (unsigned long long)g->options.newer_than,
+					    (long long)(g->timeout_ns / 1000000));
+	else
+		text = PyUnicode_FromFormat("no tensor '%U' came within %lld ms", name,
+					    (long long)(g->timeout_ns / 1000000));
+	if (text)
+		raise_text(-ETIMEDOUT, "%s", PyUnicode_AsUTF8AndSize(text, NULL));
+	Py_XDECREF(text);
+	return -1;
+}
+
+/*
+ * After a look that found nothing: sleeps, without the GIL, until there is something. In slices of a second, since a
+ * signal that comes between PyErr_CheckSignals() and the sleep does not end it.
+ */
+static int get_wait(struct getting *g, PyObject *name, DLManagedTensorVersioned **out)
+{
+	tl_wait_item item = { .name = g->name, .newer_than = g->options.newer_than };
+	int64_t end = g->timeout_ns < 0 ? INT64_MAX : now_ns() + g->timeout_ns;
+	uint32_t over = __atomic_load_n(&g->client->over, __ATOMIC_SEQ_CST);
+
+	for (;;) {
+		int64_t left = end == INT64_MAX ? INT64_MAX : end - now_ns();
+		size_t which;
+		int r;
+
+		if (left <= 0)
+			return get_timed_out(g, name);
+		Py_BEGIN_ALLOW_THREADS
+		r = tl_wait_many(g->client->client, &item, 1, &g->client->over, over,
+				 left < NS_PER_SEC ? left : NS_PER_SEC, &which);
+		if (!r)
+			r = tl_get(g->client->client, g->name, &g->options, out);
+		Py_END_ALLOW_THREADS
+		if (!r)
+			return 0;
+		if (r == -ECANCELED || g->client->closing) {
+			PyErr_SetString(PyExc_ValueError, "the client was closed during a get");
+			return -1;
+		}
+		if (!worth_waiting(r)) {
+			raise_error(r);
+			return -1;
+		}
+		if (PyErr_CheckSignals())
+			return -1;
+	}
+}
+
+static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+	PyObject *name = NULL, *timeout = NULL, *newer = NULL, *mode = NULL, *spin = NULL;
+	const struct keyword keywords[] = { { "name", &name },	       { "timeout", &timeout },
+					    { "newer_than", &newer },  { "mode", &mode },
+					    { "spin", &spin },	       { NULL, NULL } };
+	struct getting g = { .client = (struct client *)self,
+			     .options = { .size = sizeof(g.options) } };
+	DLManagedTensorVersioned *m;
+	int r;
+
+	if (parse_arguments("get", args, nargs, names, 1, keywords))
+		return NULL;
+	g.name = name_utf8(name);
+	if (!g.name || parse_timeout(timeout, &g.timeout_ns) || parse_mode(mode, &g.options.mode) ||
+	    parse_timeout(spin, &g.options.spin_ns))
+		return NULL;
+	if (newer && newer != Py_None) {
+		g.options.newer_than = PyLong_AsUnsignedLongLong(newer);
+		if (PyErr_Occurred())
+			return NULL;
+	}
+	if (!client_begin(g.client))
+		return NULL;
+	if (g.options.spin_ns && g.timeout_ns) /* a spin, and then the wait that can be interrupted */
+		g.options.timeout_ns = g.options.spin_ns;
+	Py_BEGIN_ALLOW_THREADS
+	r = tl_get(g.client->client, g.name, &g.options, &m);
+	Py_END_ALLOW_THREADS
+	if (r && g.timeout_ns && worth_waiting(r)) {
+		g.options.timeout_ns = g.options.spin_ns = 0;
+		r = get_wait(&g, name, &m);
+	} else if (r) {
+		raise_error(r);
+	}
+	client_end(g.client);
+	return r ? NULL : tensor_from(m);
+}
+
+/* ---- Waiting for many, for the thread behind aget() ---- */
+
+/* [(name, newer_than), ...] into @items; @names keeps the texts. */
+static tl_wait_item *wait_items(PyObject *list, Py_ssize_t *count)
+{
+	tl_wait_item *items;
+
+	*count = PyTuple_Size(list);
+	if (*count < 0)
+		return NULL;
+	items = PyMem_Malloc(sizeof(*items) * (size_t)(*count ? *count : 1));
+	for (Py_ssize_t i = 0; items && i < *count; i++) {
+		PyObject *pair = PyTuple_GetItem(list, i);
+		PyObject *name = PyTuple_GetItem(pair, 0), *newer = PyTuple_GetItem(pair, 1);
+
+		if (!name || !newer || !(items[i].name = name_utf8(name)))
+			break;
+		items[i].newer_than = PyLong_AsUnsignedLongLong(newer);
+	}
+	if (!items)
+		PyErr_NoMemory();
+	else if (!PyErr_Occurred())
+		return items;
+	PyMem_Free(items);
+	return NULL;
+}
+
+/* _wait_many(items: tuple, word: int, timeout) -> index, or None: the word changed, a signal came, or time is up */
+static PyObject *client_wait_many(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	PyObject *list, *timeout;
+	tl_wait_item *items;
+	unsigned int word;
+	Py_ssize_t count;
+	size_t which = 0;
+	int64_t ns;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "O!IO", &PyTuple_Type, &list, &word, &timeout) ||
+	    parse_timeout(timeout, &ns) || !client_begin(c))
+		return NULL;
+	items = wait_items(list, &count);
+	if (!items) {
+		client_end(c);
+		return NULL;
+	}
+	Py_BEGIN_ALLOW_THREADS
+	r = tl_wait_many(c->client, items, (size_t)count, &c->rescan, word, ns, &which);
+	Py_END_ALLOW_THREADS
+	PyMem_Free(items);
+	if (r && r != -ECANCELED && r != -EINTR && r != -ETIMEDOUT)
+		raise_error(r);
+	client_end(c);
+	if (!r)
+		return PyLong_FromSize_t(which);
+	if (PyErr_Occurred())
+		return NULL;
+	Py_RETURN_NONE;
+}
+
+static PyObject *client_wake(PyObject *self, PyObject *unused)
+{
+	(void)unused;
+	wake(&((struct client *)self)->rescan);
+	Py_RETURN_NONE;
+}
+
+static PyObject *client_wake_word(PyObject *self, PyObject *unused)
+{
+	(void)unused;
+	return PyLong_FromUnsignedLong(
+		__atomic_load_n(&((struct client *)self)->rescan, __ATOMIC_SEQ_CST));
+}
+
+/* ---- Publishing ---- */
+
+struct putting {
+	const char *name;
+	PyObject *array;
+	tl_put_options options;
+	Py_buffer metadata;
+	int waits;
+};
+
+static int parse_putting(const char *function, struct putting *p, PyObject *const *args, Py_ssize_t nargs,
+			 PyObject *names)
+{
+	PyObject *name = NULL, *metadata = NULL, *timeout = NULL, *wait = NULL;
+	const struct keyword keywords[] = { { "name", &name },	       { "array", &p->array },
+					    { "metadata", &metadata }, { "timeout", &timeout },
+					    { "wait", &wait },	       { NULL, NULL } };
+
+	memset(p, 0, sizeof(*p));
+	p->options.size = sizeof(p->options);
+	p->waits = 1;
+	if (parse_arguments(function, args, nargs, names, 2, keywords))
+		return -1;
+	p->name = name_utf8(name);
+	if (!p->name || parse_timeout(timeout, &p->options.timeout_ns))
+		return -1;
+	if (wait && (p->waits = PyObject_IsTrue(wait)) < 0)
+		return -1;
+	if (parse_metadata(metadata, &p->metadata))
+		return -1;
+	p->options.metadata = p->metadata.len ? p->metadata.buf : NULL;
+	p->options.metadata_size = (size_t)p->metadata.len;
+	return 0;
+}
+
+static PyObject *client_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+	struct client *c = (struct client *)self;
+	struct putting p;
+	struct source s;
+	uint64_t version = 0;
+	int r = -1;
+
+	if (parse_putting("put", &p, args, nargs, names))
+		return NULL;
+	if (source_begin(&s, p.array)) {
+		PyBuffer_Release(&p.metadata);
+		return NULL;
+	}
+	if (client_begin(c)) {
+		p.options.flags = s.flags;
+		Py_BEGIN_ALLOW_THREADS
+		r = tl_put(c->client, p.name, &s.tensor, &p.options, p.waits ? &version : NULL);
+		Py_END_ALLOW_THREADS
+		if (r)
+			raise_error(r);
+		client_end(c);
+	}
+	source_end(&s);
+	PyBuffer_Release(&p.metadata);
+	if (r)
+		return NULL;
+	if (!p.waits)
+		Py_RETURN_NONE;
+	return PyLong_FromUnsignedLongLong(version);
+}
+
+/* A tensor that we got, read-only: another lease of it, so that the library knows it at once. Else NULL. */
+static DLManagedTensorVersioned *publishable(const struct source *s)
+{
+	DLManagedTensorVersioned *again;
+
+	if (!s->hold || !hold_read_only(s->hold) ||
+	    tl_remap(s->hold->managed, TL_MODE_READ, &again))
+		return NULL;
+	return again;
+}
+
+static int publish_source(struct client *c, const struct putting *p, struct source *s, uint64_t *version,
+			  bool *copied)
+{
+	DLManagedTensorVersioned same = {
+		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
+		.flags = s->flags,
+		.dl_tensor = s->tensor, /* its owner's deleter is called by source_end() */
+	};
+	DLManagedTensorVersioned *again;
+	int r;
+
+	if (!client_begin(c))
+		return -1;
+	Py_BEGIN_ALLOW_THREADS
+	again = publishable(s);
+	r = tl_publish(c->client, p->name, again ? again : &same, &p->options, copied,
+		       p->waits ? version : NULL);
+	if (r && again)
+		again->deleter(again);
+	Py_END_ALLOW_THREADS
+	if (r)
+		raise_error(r);
+	client_end(c);
+	return r ? -1 : 0;
+}
+
+/* publish(name, tensor, ...) -> (version, copied) */
+static PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+	struct client *c = (struct client *)self;
+	struct draft *draft = NULL;
+	struct putting p;
+	struct source s;
+	uint64_t version = 0;
+	bool copied = false;
+	int r;
+
+	if (parse_putting("publish", &p, args, nargs, names))
+		return NULL;
+	if (is_draft(p.array)) {
+		r = draft_publish((struct draft *)p.array, p.name, &p.options,
+				  p.waits ? &version : NULL, &copied);
+	} else {
+		r = source_begin(&s, p.array);
+		if (!r) {
+			const void *data = s.tensor.data;
+
+			r = publish_source(c, &p, &s, &version, &copied);
+			if (!r && !copied)
+				draft = draft_with_bytes_at(c, data);
+			if (draft)
+				draft_ended(draft, DRAFT_COMMITTED, version);
+			source_end(&s);
+		}
+	}
+	PyBuffer_Release(&p.metadata);
+	if (r)
+		return NULL;
+	if (!p.waits)
+		return Py_BuildValue("OO", Py_None, copied ? Py_True : Py_False);
+	return Py_BuildValue("KO", (unsigned long long)version, copied ? Py_True : Py_False);
+}
+
+/* _create(name, shape, (code, bits, lanes), flags, metadata, timeout) -> Draft */
+static PyObject *client_create(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	PyObject *name, *shape, *metadata, *timeout;
+	int64_t sizes[TL_NDIM_MAX];
+	tl_spec spec = { .size = sizeof(spec), .shape = sizes };
+	int code, bits, lanes, r;
+	tl_draft *draft = NULL;
+	Py_buffer bytes;
+	const char *text;
+
+	if (!PyArg_ParseTuple(args, "OO!(iii)KOO", &name, &PyTuple_Type, &shape, &code, &bits, &lanes,
+			      &spec.flags, &metadata, &timeout))
+		return NULL;
+	text = name_utf8(name);
+	if (!text || parse_timeout(timeout, &spec.timeout_ns))
+		return NULL;
+	if (PyTuple_Size(shape) > TL_NDIM_MAX)
+		return raise_text(-EINVAL, "%zd dimensions; the limit is %d", PyTuple_Size(shape), TL_NDIM_MAX);
+	spec.ndim = (int32_t)PyTuple_Size(shape);
+	for (int i = 0; i < spec.ndim; i++) {
+		sizes[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+		if (sizes[i] == -1 && PyErr_Occurred())
+			return NULL;
+	}
+	spec.dtype = (DLDataType){ (uint8_t)code, (uint8_t)bits, (uint16_t)lanes };
+	if (parse_metadata(metadata, &bytes))
+		return NULL;
+	if (!client_begin(c)) {
+		PyBuffer_Release(&bytes);
+		return NULL;
+	}
+	Py_BEGIN_ALLOW_THREADS
+	r = tl_create(c->client, text, &spec, &draft);
+	if (!r && bytes.len)
+		r = tl_draft_set_metadata(draft, bytes.buf, (size_t)bytes.len);
+	Py_END_ALLOW_THREADS
+	if (r) {
+		raise_error(r);
+		tl_abort(draft);
+	}
+	client_end(c);
+	PyBuffer_Release(&bytes);
+	return r ? NULL : draft_from(c, name, draft);
+}
+
+static PyObject *client_delete(PyObject *self, PyObject *name)
+{
+	struct client *c = (struct client *)self;
+	const char *text = name_utf8(name);
+	int r;
+
+	if (!text || !client_begin(c))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS
+	r = tl_delete(c->client, text);
+	Py_END_ALLOW_THREADS
+	if (r)
+		raise_error(r);
+	client_end(c);
+	if (r)
+		return NULL;
+	Py_RETURN_NONE;
+}
+
+static PyObject *get_closed(PyObject *self, void *unused)
+{
+	struct client *c = (struct client *)self;
+
+	(void)unused;
+	return PyBool_FromLong(!c->client || c->closing);
+}
+
+static PyMethodDef methods[] = {
+	{ "get", FASTCALL(client_get), METH_FASTCALL | METH_KEYWORDS, NULL },
+	{ "put", FASTCALL(client_put), METH_FASTCALL | METH_KEYWORDS, NULL },
+	{ "_publish", FASTCALL(client_publish), METH_FASTCALL | METH_KEYWORDS, NULL },
+	{ "_create", client_create, METH_VARARGS, NULL },
+	{ "delete", client_delete, METH_O, NULL },
+	{ "_stat", look_stat, METH_O, NULL },
+	{ "_list", look_list, METH_O, NULL },
+	{ "_status", look_status, METH_NOARGS, NULL },
+	{ "_clients", look_clients, METH_NOARGS, NULL },
+	{ "_holdings", look_holdings, METH_O, NULL },
+	{ "_wait_many", client_wait_many, METH_VARARGS, NULL },
+	{ "_wake", client_wake, METH_NOARGS, NULL },
+	{ "_wake_word", client_wake_word, METH_NOARGS, NULL },
+	{ "_close", client_close, METH_NOARGS, NULL },
+	{ 0 },
+};
+
+static PyGetSetDef getters[] = {
+	{ "closed", get_closed, NULL, "True after close().", NULL },
+	{ 0 },
+};
+
+static PyType_Slot slots[] = {
+	{ Py_tp_new, client_new },
+	{ Py_tp_dealloc, client_dealloc },
+	{ Py_tp_methods, methods },
+	{ Py_tp_getset, getters },
+	{ Py_sq_contains, look_contains },
+	{ 0, NULL },
+};
+
+static PyType_Spec spec = {
+	.name = "tensorlease._core.Client",
+	.basicsize = sizeof(struct client),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+	.slots = slots,
+};
+
+int client_init(PyObject *module)
+{
+	client_base = (PyTypeObject *)PyType_FromSpec(&spec);
+	return client_base && !PyModule_AddObjectRef(module, "Client", (PyObject *)client_base) ? 0 : -1;
+}

@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Handing tensors out by DLPack: __dlpack__() and the C exchange interface.
+ * Invariant: memory that is mapped read-only is only given to who says, by the way he asks, that he honours the
+ * READ_ONLY flag. Everybody else gets a copy-on-write mapping of the same tensor (tl_remap()), where a write hits no
+ * one; PyTorch, CuPy and tvm-ffi ignore the flag, and writing into a read-only mapping kills the process.
+ * Deleters need no GIL and no interpreter.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+#define LEGACY	  "dltensor"
+#define VERSIONED "dltensor_versioned"
+
+/* ---- What a capsule refers to ---- */
+
+struct export {
+	union {
+		DLManagedTensorVersioned versioned;
+		DLManagedTensor legacy;
+	};
+	struct hold *hold; /* whose memory it is, or NULL */
+	void *memory;	   /* its own */
+	int64_t dims[];	   /* shape, then strides */
+};
+
+static void export_free(struct export *e)
+{
+	if (!e)
+		return;
+	hold_unref(e->hold);
+	free(e->memory);
+	free(e);
+}
+
+static void delete_versioned(DLManagedTensorVersioned *managed)
+{
+	export_free((struct export *)managed);
+}
+
+static void delete_legacy(DLManagedTensor *managed)
+{
+	export_free((struct export *)managed);
+}
+
+static struct export *export_new(const DLTensor *t)
+{
+	struct export *e = calloc(1, sizeof(*e) + 2 * sizeof(int64_t) * (size_t)t->ndim);
+	int64_t step = 1;
+
+	if (!e)
+		return NULL;
+	for (int i = t->ndim - 1; i >= 0; i--) {
+		e->dims[i] = t->shape[i];
+		e->dims[t->ndim + i] = t->strides ? t->strides[i] : step;
+		step *= t->shape[i] ? t->shape[i] : 1;
+	}
+	return e;
+}
+
+static DLTensor export_tensor(struct export *e, const DLTensor *t)
+{
+	DLTensor to = *t;
+
+	to.shape = t->ndim ? e->dims : NULL;
+	to.strides = t->ndim ? e->dims + t->ndim : NULL;
+	return to;
+}
+
+static void export_set(struct export *e, const DLTensor *t, uint64_t flags, bool versioned)
+{
+	DLTensor to = export_tensor(e, t);
+
+	if (versioned)
+		e->versioned = (DLManagedTensorVersioned){
+			.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
+			.manager_ctx = e,
+			.deleter = delete_versioned,
+			.flags = flags,
+			.dl_tensor = to,
+		};
+	else
+		e->legacy = (DLManagedTensor){
+			.dl_tensor = to,
+			.manager_ctx = e,
+			.deleter = delete_legacy,
+		};
+}
+
+/* The hold's own memory, as it is. */
+static struct export *export_shared(struct hold *h, bool versioned)
+{
+	struct export *e = export_new(&h->managed->dl_tensor);
+
+	if (!e) {
+		PyErr_NoMemory();
+		return NULL;
+	}
+	e->hold = hold_ref(h);
+	export_set(e, &h->managed->dl_tensor, h->managed->flags, versioned);
+	return e;
+}
+
+static bool c_order(const DLTensor *t)
+{
+	int64_t step = 1;
+
+	for (int i = t->ndim - 1; t->strides && i >= 0; i--) {
+		if (t->shape[i] != 1 && t->strides[i] != step)
+			return false;
+		step *= t->shape[i];
+	}
+	return true;
+}
+
+/* A copy of it. */
+static struct export *export_copied(struct hold *h, bool versioned)
+{
+	DLTensor t = h->managed->dl_tensor;
+	struct export *e;
+
+	if (!c_order(&t)) {
+		PyErr_SetString(PyExc_BufferError, "copy=True: the tensor is not contiguous");
+		return NULL;
+	}
+	e = export_new(&t);
+	if (!e || (h->nbytes &&
+		   posix_memalign(&e->memory, TL_ALIGNMENT, (size_t)h->nbytes))) {
+		export_free(e);
+		PyErr_NoMemory();
+		return NULL;
+	}
+	hold_ref(h);
+	Py_BEGIN_ALLOW_THREADS
+	if (h->nbytes)
+		memcpy(e->memory, (char *)t.data + t.byte_offset, (size_t)h->nbytes);
+	hold_unref(h);
+	Py_END_ALLOW_THREADS
+	t.data = e->memory;
+	t.byte_offset = 0;
+	export_set(e, &t,
+		   (h->managed->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) |
+			   DLPACK_FLAG_BITMASK_IS_COPIED,
+		   versioned);
+	return e;
+}
+
+/* ---- Capsules ---- */
+
+/* An exception may be on its way when a capsule goes. */
+static void capsule_end(PyObject *capsule)
+{
+	PyObject *type, *value, *traceback;
+
+	PyErr_Fetch(&type, &value, &traceback);
+	if (PyCapsule_IsValid(capsule, VERSIONED)) {
+		DLManagedTensorVersioned *m = PyCapsule_GetPointer(capsule, VERSIONED);
+
+		if (m && m->deleter)
+			m->deleter(m);
+	} else if (PyCapsule_IsValid(capsule, LEGACY)) {
+		DLManagedTensor *m = PyCapsule_GetPointer(capsule, LEGACY);
+
+		if (m && m->deleter)
+			m->deleter(m);
+	} /* else it was consumed */
+	PyErr_Restore(type, value, traceback);
+}
+
+static PyObject *capsule_versioned(DLManagedTensorVersioned *m)
+{
+	PyObject *capsule = PyCapsule_New(m, VERSIONED, capsule_end);
+
+	if (!capsule && m->deleter)
+		m->deleter(m);
+	return capsule;
+}
+
+static PyObject *capsule_of(struct export *e, bool versioned)
+{
+	PyObject *capsule;
+
+	if (!e)
+		return NULL;
+	capsule = PyCapsule_New(e, versioned ? VERSIONED : LEGACY, capsule_end);
+	if (!capsule)
+		export_free(e);
+	return capsule;
+}
+
+/* ---- Arguments of __dlpack__() ---- */
+
+struct asked {
+	bool versioned;
+	bool copy, no_copy;
+	bool honours_read_only;
+};
+
+static int refuse(const char *why, PyObject *value)
+{
+	PyErr_Format(PyExc_BufferError, "__dlpack__: %s, not %R", why, value);
+	return -1;
+}
+
+/* A pair of ints, or an exception that is a BufferError: a TypeError would be taken for another signature. */
+static int parse_pair(PyObject *o, const char *why, long pair[2])
+{
+	PyErr_Clear();
+	if (!PyTuple_Check(o) || PyTuple_Size(o) < 2)
+		return refuse(why, o);
+	for (int i = 0; i < 2; i++) {
+		PyObject *number = PyNumber_Index(PyTuple_GetItem(o, i)); /* an IntEnum, too */
+
+		pair[i] = number ? PyLong_AsLong(number) : -1;
+		Py_XDECREF(number);
+		if (pair[i] == -1 && PyErr_Occurred()) {
+			PyErr_Clear();
+			return refuse(why, o);
+		}
+	}
+	return 0;
+}
+
+static int parse_copy(struct asked *a, PyObject *copy)
+{
+	int truth;
+
+	if (!copy || copy == Py_None)
+		return 0;
+	truth = PyObject_IsTrue(copy);
+	if (truth < 0) {
+		PyErr_Clear();
+		return refuse("copy is True, False or None", copy);
+	}
+	a->copy = truth;
+	a->no_copy = !truth;
+	return 0;
+}
+
+static int parse_asked(struct asked *a, const DLTensor *t, PyObject *const *args, Py_ssize_t nargs,
+		       PyObject *names)
+{
+	PyObject *stream = NULL, *max_version = NULL, *dl_device = NULL, *copy = NULL;
+	const struct keyword keywords[] = { { "stream", &stream },
+					    { "max_version", &max_version },
+					    { "dl_device", &dl_device },
+					    { "copy", &copy },
+					    { NULL, NULL } };
+	long version[2] = { 0, 0 }, device[2];
+
+	memset(a, 0, sizeof(*a));
+	if (parse_arguments("__dlpack__", args, nargs, names, 0, keywords))
+		return -1;
+	if (stream && stream != Py_None && t->device.device_type == kDLCPU)
+		return refuse("a tensor in CPU memory has no stream: None is asked for", stream);
+	if (max_version && max_version != Py_None &&
+	    parse_pair(max_version, "max_version is a tuple of two ints or None", version))
+		return -1;
+	a->versioned = version[0] >= 1;
+	if (dl_device && dl_device != Py_None) {
+		if (parse_pair(dl_device, "dl_device is a tuple of two ints or None", device))
+			return -1;
+		if (device[0] != (long)t->device.device_type || device[1] != t->device.device_id)
+			return refuse("the tensor stays on its device: dl_device is __dlpack_device__()",
+				      dl_device);
+	}
+	/*
+	 * NumPy passes all three of these at every call, dl_device as None unless the user names a device. Nobody
+	 * who ignores READ_ONLY asks like that: PyTorch leaves away what it has no value for.
+	 */
+	a->honours_read_only = a->versioned && copy && dl_device == Py_None && !stream;
+	return parse_copy(a, copy);
+}
+
+/* A mapping of its own for who would write. */
+static DLManagedTensorVersioned *remapped(struct hold *h)
+{
+	DLManagedTensorVersioned *m = NULL;
+	int r;
+
+	hold_ref(h); /* another thread may release the tensor meanwhile */
+	Py_BEGIN_ALLOW_THREADS
+	r = tl_remap(h->managed, TL_MODE_COPY_ON_WRITE, &m);
+	hold_unref(h);
+	Py_END_ALLOW_THREADS
+	if (!r)
+		return m;
+	PyErr_Format(PyExc_BufferError,
+		     "__dlpack__: the tensor is read-only, the consumer may write, and there is no copy-on-write "
+		     "mapping for it (%s); copy=True makes a copy",
+		     tl_last_error());
+	return NULL;
+}
+
+static struct hold *exported_hold(PyObject *self)
+{
+	struct hold *h = ((struct array *)self)->hold;
+
+	if (!h)
+		PyErr_SetString(PyExc_BufferError, is_draft(self)
+							   ? "__dlpack__: the draft was committed or aborted"
+							   : "__dlpack__: the tensor was released");
+	return h;
+}
+
+PyObject *tensor_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+	struct hold *h = exported_hold(self);
+	DLManagedTensorVersioned *m;
+	struct asked a;
+
+	if (!h || parse_asked(&a, &h->managed->dl_tensor, args, nargs, names))
+		return NULL;
+	if (a.copy && h->managed->dl_tensor.device.device_type != kDLCPU) {
+		refuse("this tensor cannot be copied here: copy is False or None", Py_True);
+		return NULL;
+	}
+	if (a.copy)
+		return capsule_of(export_copied(h, a.versioned), a.versioned);
+	if (!hold_read_only(h) || a.honours_read_only)
+		return capsule_of(export_shared(h, a.versioned), a.versioned);
+	if (!a.versioned) {
+		PyErr_SetString(PyExc_BufferError,
+				"__dlpack__: the tensor is read-only, which a DLPack capsule without a version "
+				"cannot say; get it with mode=\"c\" (copy-on-write), or ask with max_version=(1, 0)");
+		return NULL;
+	}
+	m = remapped(h);
+	return m ? capsule_versioned(m) : NULL;
+}
+
+PyObject *draft_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+	struct hold *h = exported_hold(self);
+	struct asked a;
+
+	if (!h || parse_asked(&a, &h->managed->dl_tensor, args, nargs, names))
+		return NULL;
+	if (a.copy)
+		return capsule_of(export_copied(h, a.versioned), a.versioned);
+	return capsule_of(export_shared(h, a.versioned), a.versioned);
+}
+
+/* ---- The C exchange interface ---- */
+
+static int api_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *error_ctx,
+			void (*SetError)(void *error_ctx, const char *kind, const char *message))
+{
+	DLTensor t = *prototype;
+	struct export *e;
+	uint64_t bytes = 1, bits = element_bits(t.dtype, 0);
+
+	if (t.device.device_type != kDLCPU) {
+		SetError(error_ctx, "BufferError", "tensorlease allocates in CPU memory only");
+		return -1;
+	}
+	for (int i = 0; i < t.ndim; i++)
+		if (t.shape[i] < 0 || __builtin_mul_overflow(bytes, (uint64_t)t.shape[i], &bytes))
+			bits = 0;
+	if (t.ndim < 0 || !bits || __builtin_mul_overflow(bytes, bits, &bytes)) {
+		SetError(error_ctx, "ValueError", "not a shape and an element type");
+		return -1;
+	}
+	bytes = bytes / 8 + (bytes % 8 != 0);
+	t.strides = NULL;
+	t.data = NULL;
+	t.byte_offset = 0;
+	e = export_new(&t);
+	if (!e || (bytes && posix_memalign(&e->memory, TL_ALIGNMENT, (size_t)bytes))) {
+		export_free(e);
+		SetError(error_ctx, "MemoryError", "no memory for the tensor");
+		return -1;
+	}
+	t.data = e->memory;
+	export_set(e, &t, 0, true);
+	*out = &e->versioned;
+	return 0;
+}
+
+/* Who asks this way cannot say whether he honours READ_ONLY. */
+static int api_from_py(void *py_object, DLManagedTensorVersioned **out)
+{
+	PyObject *self = py_object;
+	struct export *e;
+	struct hold *h;
+
+	if (!is_tensor(self) && !is_draft(self)) {
+		PyErr_Format(PyExc_TypeError, "not a tensorlease tensor but %R", Py_TYPE(self));
+		return -1;
+	}
+	h = exported_hold(self);
+	if (!h)
+		return -1;
+	if (hold_read_only(h)) {
+		*out = remapped(h);
+		return *out ? 0 : -1;
+	}
+	e = export_shared(h, true);
+	if (!e)
+		return -1;
+	*out = &e->versioned;
+	return 0;
+}
+
+static int api_to_py(DLManagedTensorVersioned *tensor, void **out)
+{
+	PyObject *o;
+
+	if (tensor->version.major != DLPACK_MAJOR_VERSION) {
+		PyErr_Format(PyExc_BufferError, "a tensor of DLPack %u.%u; 1.x is known",
+			     tensor->version.major, tensor->version.minor);
+		return -1;
+	}
+	if (tensor->dl_tensor.ndim < 0) {
+		PyErr_SetString(PyExc_BufferError, "a tensor with a negative number of dimensions");
+		return -1;
+	}
+	o = tensor_from(tensor);
+	if (!o)
+		return -1;
+	*out = o;
+	return 0;
+}
+
+static int api_stream(DLDeviceType type, int32_t id, void **out)
+{
+	(void)id;
+	if (type != kDLCPU) {
+		PyErr_SetString(PyExc_BufferError, "tensorlease works on no streams");
+		return -1;
+	}
+	*out = NULL;
+	return 0;
+}
+
+int dlpack_init(PyTypeObject *type)
+{
+	static DLPackExchangeAPI api = {
+		.header = { .version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION } },
+		.managed_tensor_allocator = api_allocate,
+		.managed_tensor_from_py_object_no_sync = api_from_py,
+		.managed_tensor_to_py_object_no_sync = api_to_py,
+		/* A borrowed DLTensor carries no flags: a read-only one would be written to. */
+		.dltensor_from_py_object_no_sync = NULL,
+		.current_work_stream = api_stream,
+	};
+	PyObject *capsule = PyCapsule_New(&api, "dlpack_exchange_api", NULL);
+	int r = capsule ? PyObject_SetAttrString((PyObject *)type, "__dlpack_c_exchange_api__", capsule)
+			: -1;
+
+	Py_XDECREF(capsule);
+	return r;
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The Draft: memory that will be a tensor. It is an exported draft of the library (tl_draft_export()), so that the
+ * views that Python code has of it stay valid, if only for reading, after it was committed. A commit hands a
+ * description of the same bytes to tl_publish(), which knows them by their address.
+ */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core.h"
+#include "draft.h"
+
+PyTypeObject *draft_base;
+
+static allocfunc allocate;
+
+bool is_draft(PyObject *o)
+{
+	return PyObject_TypeCheck(o, draft_base);
+}
+
+static void draft_link(struct client *c, struct draft *d)
+{
+	d->next = c->drafts;
+	d->link = &c->drafts;
+	if (d->next)
+		d->next->link = &d->next;
+	c->drafts = d;
+}
+
+static void draft_unlink(struct draft *d)
+{
+	if (!d->link)
+		return;
+	*d->link = d->next;
+	if (d->next)
+		d->next->link = d->link;
+	d->next = NULL;
+	d->link = NULL;
+}
+
+PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
+{
+	DLManagedTensorVersioned *managed;
+	struct draft *d;
+	struct hold *h;
+	int r = tl_draft_export(draft, &managed);
+
+	if (r) {
+		tl_abort(draft);
+		return raise_error(r);
+	}
+	h = hold_new(managed);
+	if (!h)
+		return NULL;
+	d = (struct draft *)allocate(draft_type ? draft_type : draft_base, 0);
+	if (!d) {
+		hold_unref(h);
+		return NULL;
+	}
+	d->hold = h;
+	d->client = (struct client *)Py_NewRef(c);
+	d->name = Py_NewRef(name);
+	d->pid = getpid();
+	d->state = DRAFT_OPEN;
+	draft_link(c, d);
+	return (PyObject *)d;
+}
+
+void draft_ended(struct draft *d, enum draft_state state, uint64_t version)
+{
+	struct hold *h = d->hold;
+
+	draft_unlink(d);
+	d->state = state;
+	d->version = version;
+	d->hold = NULL;
+	hold_unref(h);
+}
+
+struct draft *draft_with_bytes_at(struct client *c, const void *data)
+{
+	for (struct draft *d = c->drafts; data && d; d = d->next)
+		if (d->hold && d->hold->managed->dl_tensor.data == data)
+			return d;
+	return NULL;
+}
+
+static struct hold *draft_take(struct draft *d)
+{
+	struct hold *h = array_hold((PyObject *)d);
+
+	if (h && d->pid != getpid()) {
+		raise_text(-ESTALE, "the draft belongs to the process that created it, before fork()");
+		return NULL;
+	}
+	return h;
+}
+
+int draft_publish(struct draft *d, const char *name, const tl_put_options *options, uint64_t *version,
+		  bool *copied)
+{
+	struct hold *h = draft_take(d);
+	DLManagedTensorVersioned same, *tensor = &same;
+	int r;
+
+	if (!h || !client_begin(d->client))
+		return -1;
+	same = (DLManagedTensorVersioned){
+		.version = h->managed->version,
+		.flags = h->managed->flags,
+		.dl_tensor = h->managed->dl_tensor,
+	};
+	if (!same.dl_tensor.data)
+		tensor = h->managed; /* no bytes, no address */
+	d->hold = NULL; /* no second commit by another thread */
+	Py_BEGIN_ALLOW_THREADS
+	r = tl_publish(d->client->client, name, tensor, options, copied, version);
+	Py_END_ALLOW_THREADS
+	if (r)
+		raise_error(r); /* before anything else can fail */
+	client_end(d->client);
+	d->hold = h;
+	if (r)
+		return -1;
+	if (tensor == h->managed)
+		h->managed = NULL; /* consumed */
+	draft_ended(d, DRAFT_COMMITTED, version ? *version : 0);
+	return 0;
+}
+
+static PyObject *draft_commit(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+	struct draft *d = (struct draft *)self;
+	PyObject *metadata = NULL, *wait = NULL;
+	const struct keyword keywords[] = { { "metadata", &metadata }, { "wait", &wait }, { NULL, NULL } };
+	tl_put_options options = { .size = sizeof(options) };
+	uint64_t version = 0;
+	int waits = 1, r;
+	Py_buffer bytes;
+
+	if (parse_arguments("commit", args, nargs, names, 0, keywords))
+		return NULL;
+	if (wait && (waits = PyObject_IsTrue(wait)) < 0)
+		return NULL;
+	if (parse_metadata(metadata, &bytes))
+		return NULL;
+	options.metadata = bytes.len ? bytes.buf : NULL;
+	options.metadata_size = (size_t)bytes.len;
+	r = draft_publish(d, name_utf8(d->name), &options, waits ? &version : NULL, NULL);
+	PyBuffer_Release(&bytes);
+	if (r)
+		return NULL;
+	if (!waits)
+		Py_RETURN_NONE;
+	return PyLong_FromUnsignedLongLong(version);
+}
+
+static PyObject *draft_abort(PyObject *self, PyObject *unused)
+{
+	struct draft *d = (struct draft *)self;
+
+	(void)unused;
+	if (d->hold)
+		draft_ended(d, DRAFT_ABORTED, 0);
+	Py_RETURN_NONE;
+}
+
+static void draft_dealloc(PyObject *self)
+{
+	struct draft *d = (struct draft *)self;
+	PyTypeObject *type = Py_TYPE(self);
+	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+	draft_ended(d, DRAFT_ABORTED, 0);
+	Py_CLEAR(d->client);
+	Py_CLEAR(d->name);
+	end(self);
+	Py_DECREF(type);
+}
+
+static PyObject *draft_refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	(void)args;
+	(void)kwargs;
+	PyErr_Format(PyExc_TypeError, "%R objects come from Client.create()", type);
+	return NULL;
+}
+
+static PyObject *get_name(PyObject *self, void *unused)
+{
+	(void)unused;
+	return Py_NewRef(((struct draft *)self)->name);
+}
+
+static PyObject *get_version(PyObject *self, void *unused)
+{
+	struct draft *d = (struct draft *)self;
+
+	(void)unused;
+	if (!d->version)
+		Py_RETURN_NONE;
+	return PyLong_FromUnsignedLongLong(d->version);
+}
+
+static PyObject *get_state(PyObject *self, void *unused)
+{
+	static const char *const texts[] = { "open", "committed", "aborted" };
+
+	(void)unused;
+	return PyUnicode_InternFromString(texts[((struct draft *)self)->state]);
+}
+
+/* A forked child has no such memory: touching it would be a SIGSEGV. */
+static int draft_get_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+	view->obj = NULL;
+	if (((struct draft *)self)->pid != getpid()) {
+		PyErr_SetString(PyExc_BufferError,
+				"the draft belongs to the process that created it, before fork()");
+		return -1;
+	}
+	return array_get_buffer(self, view, flags);
+}
+
+static PyObject *draft_dlpack_here(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+	if (((struct draft *)self)->pid == getpid())
+		return draft_dlpack(self, args, nargs, names);
+	PyErr_SetString(PyExc_BufferError,
+			"the draft belongs to the process that created it, before fork()");
+	return NULL;
+}
+
+static PyMethodDef methods[] = {
+	{ "commit", FASTCALL(draft_commit), METH_FASTCALL | METH_KEYWORDS,
+	  "commit($self, *, metadata=None, wait=True)\n--\n\n"
+	  "Publishes the tensor; nobody may write to its bytes any more.\n\n"
+	  "metadata: bytes to attach, at most 1024; replaces what create() was given.\n"
+	  "wait: False returns None without waiting for the daemon; should that refuse, the next\n"
+	  "    create(), put() or commit() raises it.\n"
+	  "Returns the version, an int from 1. ValueError: committed or aborted before." },
+	{ "abort", draft_abort, METH_NOARGS,
+	  "abort($self)\n--\n\nGives the memory back unpublished. Does nothing the second time." },
+	{ "__dlpack__", FASTCALL(draft_dlpack_here), METH_FASTCALL | METH_KEYWORDS, NULL },
+	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS, NULL },
+	{ 0 },
+};
+
+static PyGetSetDef getters[] = {
+	{ "shape", array_get_shape, NULL, "Sizes, a tuple of ints.", NULL },
+	{ "dtype", array_get_dtype, NULL, "Element type, a str such as 'float32'.", NULL },
+	{ "strides", array_get_strides, NULL,
+	  "Steps in bytes, a tuple of ints; None for packed types of less than a byte.", NULL },
+	{ "nbytes", array_get_nbytes, NULL, "Bytes of the payload.", NULL },
+	{ "ndim", array_get_ndim, NULL, "Number of dimensions.", NULL },
+	{ "size", array_get_size, NULL, "Number of elements.", NULL },
+	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element; a fraction for packed types.", NULL },
+	{ "device", array_get_device, NULL, "Where it lies, a str: 'cpu'.", NULL },
+	{ "name", get_name, NULL, "The name it will be published under.", NULL },
+	{ "version", get_version, NULL, "Its version once it is committed; None before.", NULL },
+	{ "state", get_state, NULL, "'open', 'committed' or 'aborted'.", NULL },
+	{ "_dtype_tuple", array_get_dtype_tuple, NULL, NULL, NULL },
+	{ "_address", array_get_address, NULL, NULL, NULL },
+	{ 0 },
+};
+
+static PyType_Slot slots[] = {
+	{ Py_tp_new, draft_refuse_new },
+	{ Py_tp_dealloc, draft_dealloc },
+	{ Py_tp_methods, methods },
+	{ Py_tp_getset, getters },
+	{ Py_bf_getbuffer, draft_get_buffer },
+	{ Py_bf_releasebuffer, array_release_buffer },
+	{ 0, NULL },
+};
+
+static PyType_Spec spec = {
+	.name = "tensorlease._core.Draft",
+	.basicsize = sizeof(struct draft),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+	.slots = slots,
+};
+
+int draft_init(PyObject *module)
+{
+	draft_base = (PyTypeObject *)PyType_FromSpec(&spec);
+	if (!draft_base)
+		return -1;
+	allocate = (allocfunc)PyType_GetSlot(draft_base, Py_tp_alloc);
+	return dlpack_init(draft_base) || PyModule_AddObjectRef(module, "Draft", (PyObject *)draft_base)
+		       ? -1
+		       : 0;
+}

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looking around: methods of the Client that return tuples, which _client.py gives names. */
+#pragma once
+
+#include "core.h"
+
+PyObject *look_stat(PyObject *self, PyObject *name);
+PyObject *look_list(PyObject *self, PyObject *prefix);
+PyObject *look_status(PyObject *self, PyObject *unused);
+PyObject *look_clients(PyObject *self, PyObject *unused);
+PyObject *look_holdings(PyObject *self, PyObject *id);
+int look_contains(PyObject *self, PyObject *name);

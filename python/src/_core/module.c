@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The module tensorlease._core. Its state is the process's: one interpreter. */
+#include "core.h"
+
+_Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "shapes are handed out as they are");
+
+static PyMethodDef functions[] = {
+	{ "register", register_types, METH_VARARGS, NULL },
+	{ 0 },
+};
+
+static struct PyModuleDef definition = {
+	PyModuleDef_HEAD_INIT,
+	.m_name = "tensorlease._core",
+	.m_size = -1,
+	.m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+	PyObject *module = PyModule_Create(&definition);
+
+	if (module && !util_init(module) && !tensor_init(module) && !draft_init(module) &&
+	    !client_init(module))
+		return module;
+	Py_XDECREF(module);
+	return NULL;
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Somebody else's array as a DLTensor to read from. What DLPack producers hand out is hostile until the
+ * library has checked it (tensor_check_source()); here only what has to be believed before: the capsule's name, the
+ * version, and that there are as many sizes as dimensions.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "core.h"
+
+static int refuse(const char *why)
+{
+	PyErr_SetString(PyExc_BufferError, why);
+	return -1;
+}
+
+/* ---- DLPack ---- */
+
+static bool can_read(long type)
+{
+	return type == kDLCPU || type == kDLCUDAHost || type == kDLROCMHost;
+}
+
+/* Asked before __dlpack__(), which might copy between devices or wait for one. */
+static int check_device(PyObject *array)
+{
+	PyObject *pair = PyObject_CallMethod(array, "__dlpack_device__", NULL);
+	PyObject *type;
+	long number;
+
+	if (!pair)
+		return -1;
+	type = PyTuple_Check(pair) && PyTuple_Size(pair) == 2 ? PyNumber_Index(PyTuple_GetItem(pair, 0)) : NULL;
+	number = type ? PyLong_AsLong(type) : -1;
+	Py_DECREF(pair);
+	Py_XDECREF(type);
+	if (PyErr_Occurred() || number < 0) {
+		PyErr_Clear();
+		return refuse("the array's __dlpack_device__() is no pair of a type and a number");
+	}
+	if (can_read(number))
+		return 0;
+	raise_text(-ENOTSUP,
+		   "the array lies on a device (DLPack type %ld) that the CPU cannot read; copy it to the CPU first",
+		   number);
+	return -1;
+}
+
+static PyObject *ask_capsule(PyObject *array)
+{
+	PyObject *method = PyObject_GetAttrString(array, "__dlpack__");
+	PyObject *none = method ? PyTuple_New(0) : NULL;
+	PyObject *asked = none ? Py_BuildValue("{s(ii)}", "max_version", DLPACK_MAJOR_VERSION,
+					       DLPACK_MINOR_VERSION)
+			       : NULL;
+	PyObject *capsule = asked ? PyObject_Call(method, none, asked) : NULL;
+
+	if (!capsule && asked && PyErr_ExceptionMatches(PyExc_TypeError)) { /* of before DLPack 1.0 */
+		PyErr_Clear();
+		capsule = PyObject_Call(method, none, NULL);
+	}
+	Py_XDECREF(asked);
+	Py_XDECREF(none);
+	Py_XDECREF(method);
+	return capsule;
+}
+
+static int source_versioned(struct source *s, PyObject *capsule)
+{
+	DLManagedTensorVersioned *m = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+
+	if (!m || PyCapsule_SetName(capsule, "used_dltensor_versioned"))
+		return -1;
+	s->versioned = m; /* from here on it is ours to delete */
+	if (m->version.major != DLPACK_MAJOR_VERSION)
+		return refuse("the array's capsule is of another major version of DLPack");
+	s->tensor = m->dl_tensor;
+	s->flags = m->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	return 0;
+}
+
+static int source_legacy(struct source *s, PyObject *capsule)
+{
+	DLManagedTensor *m = PyCapsule_GetPointer(capsule, "dltensor");
+
+	if (!m || PyCapsule_SetName(capsule, "used_dltensor"))
+		return -1;
+	s->legacy = m;
+	s->tensor = m->dl_tensor;
+	return 0;
+}
+
+static int source_dlpack(struct source *s, PyObject *array)
+{
+	PyObject *capsule;
+	int r;
+
+	if (PyObject_HasAttrString(array, "__dlpack_device__") && check_device(array))
+		return -1;
+	capsule = ask_capsule(array);
+	if (!capsule)
+		return -1;
+	if (PyCapsule_IsValid(capsule, "dltensor_versioned"))
+		r = source_versioned(s, capsule);
+	else if (PyCapsule_IsValid(capsule, "dltensor"))
+		r = source_legacy(s, capsule);
+	else
+		r = refuse("the array's __dlpack__() returned no unused DLPack capsule");
+	Py_DECREF(capsule);
+	return r;
+}
+
+/* ---- The buffer protocol ---- */
+
+static int stride_in_elements(Py_ssize_t bytes, Py_ssize_t itemsize, int64_t *out)
+{
+	if (bytes % itemsize)
+		return refuse("the array's strides are no multiples of its element's size");
+	*out = bytes / itemsize;
+	return 0;
+}
+
+static int source_buffer(struct source *s, PyObject *array)
+{
+	Py_buffer *v = &s->view;
+	DLDataType dtype;
+	int64_t step = 1;
+
+	if (PyObject_GetBuffer(array, v, PyBUF_FULL_RO))
+		return -1;
+	s->has_view = true;
+	if (!dtype_from_format(v->format, v->itemsize, &dtype)) {
+		PyErr_Format(PyExc_BufferError,
+			     "elements of format '%s' (%zd bytes) have no DLPack type; little-endian integers, "
+			     "floats, complex numbers and bools have",
+			     v->format ? v->format : "B", v->itemsize);
+		return -1;
+	}
+	if (v->ndim < 0 || v->ndim > TL_NDIM_MAX || v->suboffsets)
+		return refuse("the array has too many dimensions, or pointers to rows");
+	for (int i = v->ndim - 1; i >= 0; i--) {
+		s->dims[i] = v->shape[i];
+		s->dims[TL_NDIM_MAX + i] = step;
+		if (v->strides &&
+		    stride_in_elements(v->strides[i], v->itemsize, &s->dims[TL_NDIM_MAX + i]))
+			return -1;
+		step *= v->shape[i] ? v->shape[i] : 1;
+	}
+	s->tensor = (DLTensor){
+		.data = v->len ? v->buf : NULL,
+		.device = { kDLCPU, 0 },
+		.ndim = v->ndim,
+		.dtype = dtype,
+		.shape = s->dims,
+		.strides = s->dims + TL_NDIM_MAX,
+	};
+	return 0;
+}
+
+/* ---- __array_interface__: read by Python code into (address, dtype, shape, strides, owner) ---- */
+
+static int fill_dims(int64_t *to, PyObject *from, Py_ssize_t n)
+{
+	for (Py_ssize_t i = 0; i < n; i++) {
+		to[i] = PyLong_AsLongLong(PyTuple_GetItem(from, i));
+		if (to[i] == -1 && PyErr_Occurred())
+			return -1;
+	}
+	return 0;
+}
+
+static int source_interface(struct source *s, PyObject *array)
+{
+	PyObject *read = PyObject_CallFunctionObjArgs(interface_reader, array, NULL);
+	PyObject *shape, *strides, *owner;
+	unsigned long long address;
+	int code, bits;
+	Py_ssize_t n;
+
+	if (!read)
+		return -1;
+	if (!PyArg_ParseTuple(read, "K(ii)O!O!O", &address, &code, &bits, &PyTuple_Type, &shape,
+			      &PyTuple_Type, &strides, &owner)) {
+		Py_DECREF(read);
+		return -1;
+	}
+	n = PyTuple_Size(shape);
+	if (n > TL_NDIM_MAX || PyTuple_Size(strides) != n || fill_dims(s->dims, shape, n) ||
+	    fill_dims(s->dims + TL_NDIM_MAX, strides, n)) {
+		Py_DECREF(read);
+		return PyErr_Occurred() ? -1 : refuse("__array_interface__: too many dimensions");
+	}
+	s->owner = read;
+	s->tensor = (DLTensor){
+		.data = (void *)(uintptr_t)address,
+		.device = { kDLCPU, 0 },
+		.ndim = (int32_t)n,
+		.dtype = { (uint8_t)code, (uint8_t)bits, 1 },
+		.shape = s->dims,
+		.strides = s->dims + TL_NDIM_MAX,
+	};
+	return 0;
+}
+
+/* ---- All ---- */
+
+static int source_ours(struct source *s, PyObject *array)
+{
+	struct hold *h = array_hold(array);
+
+	if (!h)
+		return -1;
+	s->hold = hold_ref(h);
+	s->tensor = h->managed->dl_tensor;
+	s->flags = h->managed->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	return 0;
+}
+
+/* Another protocol may do: __dlpack__() refuses what it has no words for, such as read-only to a legacy asker. */
+static bool may_fall_back(void)
+{
+	return PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_TypeError) ||
+	       PyErr_ExceptionMatches(PyExc_RuntimeError) ||
+	       PyErr_ExceptionMatches(PyExc_AttributeError) || PyErr_ExceptionMatches(PyExc_ValueError);
+}
+
+static int source_any(struct source *s, PyObject *array)
+{
+	bool buffer = PyObject_CheckBuffer(array);
+	bool interface = PyObject_HasAttrString(array, "__array_interface__");
+
+	if (PyObject_HasAttrString(array, "__dlpack__")) {
+		if (!source_dlpack(s, array))
+			return 0;
+		if (!(buffer || interface) || !may_fall_back())
+			return -1;
+		PyErr_Clear();
+		source_end(s);
+	}
+	if (buffer) {
+		if (!source_buffer(s, array))
+			return 0;
+		if (!interface || !may_fall_back())
+			return -1;
+		PyErr_Clear();
+		source_end(s);
+	}
+	if (interface)
+		return source_interface(s, array);
+	PyErr_Format(PyExc_TypeError,
+		     "%R has neither __dlpack__ nor the buffer protocol nor __array_interface__; "
+		     "numpy.asarray() makes an array of many things",
+		     Py_TYPE(array));
+	return -1;
+}
+
+int source_begin(struct source *s, PyObject *array)
+{
+	int r;
+
+	memset(s, 0, offsetof(struct source, dims));
+	r = is_tensor(array) || is_draft(array) ? source_ours(s, array) : source_any(s, array);
+	if (!r && (s->tensor.ndim < 0 || (s->tensor.ndim && !s->tensor.shape)))
+		r = refuse("the array's DLPack tensor has no shape, or fewer than 0 dimensions");
+	if (r)
+		source_end(s);
+	return r;
+}
+
+/* Deleters may run Python code: an exception that is on its way stays. */
+void source_end(struct source *s)
+{
+	PyObject *type, *value, *traceback;
+
+	PyErr_Fetch(&type, &value, &traceback);
+	if (s->versioned && s->versioned->deleter)
+		s->versioned->deleter(s->versioned);
+	if (s->legacy && s->legacy->deleter)
+		s->legacy->deleter(s->legacy);
+	if (s->has_view)
+		PyBuffer_Release(&s->view);
+	hold_unref_py(s->hold);
+	Py_XDECREF(s->owner);
+	memset(s, 0, offsetof(struct source, dims));
+	PyErr_Restore(type, value, traceback);
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The Tensor: a lease as a Python object. */
+#include <string.h>
+
+#include "core.h"
+
+PyTypeObject *tensor_base;
+
+static allocfunc allocate;
+
+bool is_tensor(PyObject *o)
+{
+	return PyObject_TypeCheck(o, tensor_base);
+}
+
+PyObject *tensor_from(DLManagedTensorVersioned *managed)
+{
+	struct hold *h = hold_new(managed);
+	PyObject *self;
+
+	if (!h)
+		return NULL;
+	self = allocate(tensor_type ? tensor_type : tensor_base, 0);
+	if (!self) {
+		hold_unref(h);
+		return NULL;
+	}
+	((struct array *)self)->hold = h;
+	return self;
+}
+
+static PyObject *tensor_refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	(void)args;
+	(void)kwargs;
+	PyErr_Format(PyExc_TypeError, "%R objects come from Client.get()", type);
+	return NULL;
+}
+
+static void tensor_dealloc(PyObject *self)
+{
+	struct array *t = (struct array *)self;
+	PyTypeObject *type = Py_TYPE(self);
+	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+	t->hold = hold_unref_py(t->hold);
+	end(self);
+	Py_DECREF(type);
+}
+
+static PyObject *tensor_release(PyObject *self, PyObject *unused)
+{
+	struct array *t = (struct array *)self;
+	struct hold *h = t->hold;
+
+	(void)unused;
+	t->hold = NULL;
+	hold_unref_py(h);
+	Py_RETURN_NONE;
+}
+
+static PyObject *tensor_exit(PyObject *self, PyObject *args)
+{
+	(void)args;
+	return tensor_release(self, NULL);
+}
+
+static PyObject *tensor_enter(PyObject *self, PyObject *unused)
+{
+	(void)unused;
+	return array_hold(self) ? Py_NewRef(self) : NULL;
+}
+
+/* ---- What the library knows of it ---- */
+
+/* False: it is not the library's, but was made through the exchange interface. */
+static bool tensor_info(PyObject *self, tl_info *info)
+{
+	struct hold *h = array_hold(self);
+
+	return h && !tl_tensor_info(h->managed, info);
+}
+
+static PyObject *none_or_error(void)
+{
+	if (PyErr_Occurred())
+		return NULL;
+	Py_RETURN_NONE;
+}
+
+static PyObject *get_name(PyObject *self, void *unused)
+{
+	tl_info info;
+
+	(void)unused;
+	return tensor_info(self, &info) ? PyUnicode_FromString(info.name) : none_or_error();
+}
+
+static PyObject *get_version(PyObject *self, void *unused)
+{
+	tl_info info;
+
+	(void)unused;
+	return tensor_info(self, &info) ? PyLong_FromUnsignedLongLong(info.version) : none_or_error();
+}
+
+static PyObject *get_metadata(PyObject *self, void *unused)
+{
+	tl_info info;
+
+	(void)unused;
+	return tensor_info(self, &info)
+		       ? PyBytes_FromStringAndSize((const char *)info.metadata, info.metadata_size)
+		       : none_or_error();
+}
+
+static PyObject *get_committed_ns(PyObject *self, void *unused)
+{
+	tl_info info;
+
+	(void)unused;
+	return tensor_info(self, &info) ? PyLong_FromUnsignedLongLong(info.committed_ns)
+					: none_or_error();
+}
+
+static PyObject *get_uid(PyObject *self, void *unused)
+{
+	tl_info info;
+
+	(void)unused;
+	return tensor_info(self, &info) ? PyLong_FromUnsignedLong(info.uid) : none_or_error();
+}
+
+/* _remap(mode): another Tensor of the same version. */
+static PyObject *tensor_remap(PyObject *self, PyObject *mode_text)
+{
+	struct hold *h = array_hold(self);
+	DLManagedTensorVersioned *m = NULL;
+	enum tl_mode mode;
+	int r;
+
+	if (!h || parse_mode(mode_text, &mode))
+		return NULL;
+	hold_ref(h); /* another thread may release us meanwhile */
+	Py_BEGIN_ALLOW_THREADS
+	r = tl_remap(h->managed, mode, &m);
+	hold_unref(h);
+	Py_END_ALLOW_THREADS
+	return r ? raise_error(r) : tensor_from(m);
+}
+
+static PyMethodDef methods[] = {
+	{ "release", tensor_release, METH_NOARGS, NULL },
+	{ "__enter__", tensor_enter, METH_NOARGS, NULL },
+	{ "__exit__", tensor_exit, METH_VARARGS, NULL },
+	{ "__dlpack__", FASTCALL(tensor_dlpack), METH_FASTCALL | METH_KEYWORDS, NULL },
+	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS, NULL },
+	{ "_remap", tensor_remap, METH_O, NULL },
+	{ 0 },
+};
+
+static PyGetSetDef getters[] = {
+	{ "shape", array_get_shape, NULL, "Sizes, a tuple of ints.", NULL },
+	{ "dtype", array_get_dtype, NULL, "Element type, a str such as 'float32'.", NULL },
+	{ "strides", array_get_strides, NULL,
+	  "Steps in bytes, a tuple of ints; None for packed types of less than a byte.", NULL },
+	{ "nbytes", array_get_nbytes, NULL, "Bytes of the payload.", NULL },
+	{ "ndim", array_get_ndim, NULL, "Number of dimensions.", NULL },
+	{ "size", array_get_size, NULL, "Number of elements.", NULL },
+	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element; a fraction for packed types.", NULL },
+	{ "device", array_get_device, NULL, "Where it lies, a str: 'cpu'.", NULL },
+	{ "read_only", array_get_read_only, NULL, "True of a Tensor got with mode='r'.", NULL },
+	{ "released", array_get_released, NULL, "True after release().", NULL },
+	{ "name", get_name, NULL, "The name it was published under.", NULL },
+	{ "version", get_version, NULL, "Its version under that name, from 1.", NULL },
+	{ "metadata", get_metadata, NULL, "What its producer attached, bytes.", NULL },
+	{ "committed_ns", get_committed_ns, NULL,
+	  "When it was published, in nanoseconds since 1970 (time.time_ns()).", NULL },
+	{ "uid", get_uid, NULL, "The user who published it.", NULL },
+	{ "_dtype_tuple", array_get_dtype_tuple, NULL, NULL, NULL },
+	{ "_address", array_get_address, NULL, NULL, NULL },
+	{ 0 },
+};
+
+static PyType_Slot slots[] = {
+	{ Py_tp_new, tensor_refuse_new },
+	{ Py_tp_dealloc, tensor_dealloc },
+	{ Py_tp_methods, methods },
+	{ Py_tp_getset, getters },
+	{ Py_bf_getbuffer, array_get_buffer },
+	{ Py_bf_releasebuffer, array_release_buffer },
+	{ 0, NULL },
+};
+
+static PyType_Spec spec = {
+	.name = "tensorlease._core.Tensor",
+	.basicsize = sizeof(struct array),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+	.slots = slots,
+};
+
+int tensor_init(PyObject *module)
+{
+	tensor_base = (PyTypeObject *)PyType_FromSpec(&spec);
+	if (!tensor_base)
+		return -1;
+	allocate = (allocfunc)PyType_GetSlot(tensor_base, Py_tp_alloc);
+	return dlpack_init(tensor_base) ||
+			       PyModule_AddObjectRef(module, "Tensor", (PyObject *)tensor_base)
+		       ? -1
+		       : 0;
+}

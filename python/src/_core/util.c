@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Errors and arguments. The exception classes are Python's: _errors.py says which errno is which. */
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "core.h"
+
+PyTypeObject *tensor_type, *draft_type;
+PyObject *interface_reader;
+
+static PyObject *errors;	/* dict: errno -> class */
+static PyObject *connect_errors; /* the same, when connecting */
+static PyObject *base_error;
+
+int util_init(PyObject *module)
+{
+	return PyModule_AddStringConstant(module, "library_version", tl_version());
+}
+
+/* _core.register(errors, connect_errors, base error, Tensor, Draft, interface reader) */
+PyObject *register_types(PyObject *module, PyObject *args)
+{
+	PyObject *e, *ce, *base, *tensor, *draft, *reader;
+
+	(void)module;
+	if (!PyArg_ParseTuple(args, "OOOOOO", &e, &ce, &base, &tensor, &draft, &reader))
+		return NULL;
+	Py_XDECREF(errors);
+	Py_XDECREF(connect_errors);
+	Py_XDECREF(base_error);
+	Py_XDECREF(interface_reader);
+	Py_XDECREF((PyObject *)tensor_type);
+	Py_XDECREF((PyObject *)draft_type);
+	errors = Py_NewRef(e);
+	connect_errors = Py_NewRef(ce);
+	base_error = Py_NewRef(base);
+	tensor_type = (PyTypeObject *)Py_NewRef(tensor);
+	draft_type = (PyTypeObject *)Py_NewRef(draft);
+	interface_reader = Py_NewRef(reader);
+	Py_RETURN_NONE;
+}
+
+static PyObject *raise_from(PyObject *classes, int r, const char *text)
+{
+	PyObject *number = PyLong_FromLong(-r);
+	PyObject *class, *words, *error;
+
+	if (!number)
+		return NULL;
+	class = classes ? PyDict_GetItemWithError(classes, number) : NULL;
+	if (!class && PyErr_Occurred()) {
+		Py_DECREF(number);
+		return NULL;
+	}
+	if (!class)
+		class = base_error ? base_error : PyExc_OSError;
+	words = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+	error = words ? PyObject_CallFunctionObjArgs(class, number, words, NULL) : NULL;
+	if (error)
+		PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+	Py_XDECREF(words);
+	Py_XDECREF(error);
+	Py_DECREF(number);
+	return NULL;
+}
+
+PyObject *raise_error(int r)
+{
+	if (r == -ENOMEM)
+		return PyErr_NoMemory();
+	return raise_from(errors, r, tl_last_error());
+}
+
+PyObject *raise_connect_error(int r)
+{
+	return raise_from(connect_errors, r, tl_last_error());
+}
+
+PyObject *raise_text(int r, const char *format, ...)
+{
+	char text[1024];
+	va_list args;
+
+	va_start(args, format);
+	PyOS_vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	return raise_from(errors, r, text);
+}
+
+/* ---- Arguments ---- */
+
+const char *name_utf8(PyObject *o)
+{
+	Py_ssize_t size;
+	const char *text;
+
+	if (!PyUnicode_Check(o)) {
+		PyErr_Format(PyExc_TypeError, "a tensor's name is a str, not %R", Py_TYPE(o));
+		return NULL;
+	}
+	text = PyUnicode_AsUTF8AndSize(o, &size);
+	if (text && strlen(text) != (size_t)size) {
+		raise_text(-EINVAL, "a name with a NUL character");
+		return NULL;
+	}
+	return text;
+}
+
+int parse_timeout(PyObject *o, int64_t *ns)
+{
+	double seconds;
+
+	*ns = 0;
+	if (!o || o == Py_None)
+		return 0;
+	seconds = PyFloat_AsDouble(o);
+	if (seconds == -1.0 && PyErr_Occurred())
+		return -1;
+	if (isnan(seconds) || seconds < 0) {
+		PyErr_Format(PyExc_ValueError,
+			     "a timeout is in seconds, 0 or more, float('inf') or None, not %R", o);
+		return -1;
+	}
+	/* below 2^63 */
+	*ns = seconds > 9.2e9 ? -1 : (int64_t)ceil(seconds * 1e9);
+	return 0;
+}
+
+int parse_mode(PyObject *o, enum tl_mode *mode)
+{
+	*mode = TL_MODE_READ;
+	if (!o)
+		return 0;
+	if (PyUnicode_Check(o)) {
+		if (!PyUnicode_CompareWithASCIIString(o, "r"))
+			return 0;
+		*mode = TL_MODE_COPY_ON_WRITE;
+		if (!PyUnicode_CompareWithASCIIString(o, "c"))
+			return 0;
+	}
+	PyErr_Format(PyExc_ValueError, "mode is 'r' (read-only) or 'c' (copy-on-write), not %R", o);
+	return -1;
+}
+
+int parse_metadata(PyObject *o, Py_buffer *view)
+{
+	memset(view, 0, sizeof(*view));
+	if (!o || o == Py_None)
+		return 0;
+	if (!PyObject_CheckBuffer(o)) {
+		PyErr_Format(PyExc_TypeError, "metadata is bytes, or None, not %R", Py_TYPE(o));
+		return -1;
+	}
+	return PyObject_GetBuffer(o, view, 0);
+}
+
+static int keyword_put(const char *function, const struct keyword *keywords, PyObject *name,
+		       PyObject *value)
+{
+	for (const struct keyword *k = keywords; k->name; k++) {
+		if (PyUnicode_CompareWithASCIIString(name, k->name))
+			continue;
+		if (*k->value) {
+			PyErr_Format(PyExc_TypeError, "%s() got '%U' twice", function, name);
+			return -1;
+		}
+		*k->value = value;
+		return 0;
+	}
+	PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", function,
+		     name);
+	return -1;
+}
+
+int parse_arguments(const char *function, PyObject *const *args, Py_ssize_t nargs, PyObject *names,
+		    Py_ssize_t positional, const struct keyword *keywords)
+{
+	Py_ssize_t n = names ? PyTuple_Size(names) : 0;
+
+	if (nargs > positional) {
+		PyErr_Format(PyExc_TypeError, "%s() takes %zd positional arguments; %zd were given",
+			     function, positional, nargs);
+		return -1;
+	}
+	for (Py_ssize_t i = 0; i < nargs; i++)
+		*keywords[i].value = args[i];
+	for (Py_ssize_t i = 0; i < n; i++)
+		if (keyword_put(function, keywords, PyTuple_GetItem(names, i), args[nargs + i]))
+			return -1;
+	for (Py_ssize_t i = 0; i < positional; i++) {
+		if (*keywords[i].value)
+			continue;
+		PyErr_Format(PyExc_TypeError, "%s() lacks its argument '%s'", function,
+			     keywords[i].name);
+		return -1;
+	}
+	return 0;
+}
