@@ -16,7 +16,6 @@
 #include "client/tensor_lease.h"
 #include "util/clock.h"
 
-
 bool chunks_read(const struct session *s, uint32_t chunk, size_t from, void *to, size_t n)
 {
 	unsigned char *out = to;

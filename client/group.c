@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Groups: many tensors published in one step, or got as of one moment.
- * A group is one draft whose memory holds all of its tensors, each at a multiple of TL_ALIGNMENT. Nothing is told to the
- * daemon about the single ones before the commit: then a MEMBER for each, which have no answers, and GROUP, which has.
+ * A group is one draft whose memory holds all of its tensors, each at a multiple of TL_ALIGNMENT.
+ * Nothing is told to the daemon about the single ones before the commit: then a MEMBER for each,
+ * which have no answers, and GROUP, which has.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/client.h"
 #include "client/catalog.h"
+#include "client/client.h"
 #include "client/error.h"
 #include "client/fork.h"
 #include "client/lease.h"
@@ -63,18 +64,22 @@ static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
 	if (client_check_name(item->name, strlen(item->name)))
 		return -EINVAL;
 	if (item->ndim < 0 || item->ndim > TL_NDIM_MAX || (item->ndim && !item->shape))
-		return tl_fail(-EINVAL, "'%s': ndim is %d (0 to %d)%s", item->name, item->ndim, TL_NDIM_MAX,
-			       item->shape ? "" : " and shape is NULL");
+		return tl_fail(-EINVAL, "'%s': ndim is %d (0 to %d)%s", item->name, item->ndim,
+			       TL_NDIM_MAX, item->shape ? "" : " and shape is NULL");
 	if (item->flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
-		return tl_fail(-EINVAL, "'%s': unknown flags %#llx", item->name, (unsigned long long)item->flags);
+		return tl_fail(-EINVAL, "'%s': unknown flags %#llx", item->name,
+			       (unsigned long long)item->flags);
 	if (item->metadata_size > TL_METADATA_MAX || (item->metadata_size && !item->metadata))
-		return tl_fail(-EINVAL, "'%s': %zu bytes of metadata%s; the limit is %d", item->name,
-			       item->metadata_size, item->metadata ? "" : " at NULL", TL_METADATA_MAX);
+		return tl_fail(-EINVAL, "'%s': %zu bytes of metadata%s; the limit is %d",
+			       item->name, item->metadata_size, item->metadata ? "" : " at NULL",
+			       TL_METADATA_MAX);
 	if (tensor_dtype_check(item->dtype, &why))
-		return tl_fail(-EINVAL, "'%s': %s (code %u, bits %u, lanes %u)", item->name, why, item->dtype.code,
-			       item->dtype.bits, item->dtype.lanes);
+		return tl_fail(-EINVAL, "'%s': %s (code %u, bits %u, lanes %u)", item->name, why,
+			       item->dtype.code, item->dtype.bits, item->dtype.lanes);
 	if (tensor_nbytes(item->dtype, item->ndim, item->shape, padded, nbytes))
-		return tl_fail(-EINVAL, "'%s': the shape has a negative size, or more than 2^63-1 bytes", item->name);
+		return tl_fail(-EINVAL,
+			       "'%s': the shape has a negative size, or more than 2^63-1 bytes",
+			       item->name);
 	return 0;
 }
 
@@ -150,16 +155,21 @@ static int members_init(tl_group *group, const tl_group_item *items, uint64_t *t
 	return names_check(group);
 }
 
-TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t count, int64_t timeout_ns,
-			   tl_group **out)
+TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t count,
+			   int64_t timeout_ns, tl_group **out)
 {
-	struct draft_request want = { .name = "", .dtype = { kDLUInt, 8, 1 }, .ndim = 1, .timeout_ns = timeout_ns };
+	struct draft_request want = {
+		.name = "", .dtype = { kDLUInt, 8, 1 }, .ndim = 1, .timeout_ns = timeout_ns
+	};
 	tl_group *group;
 	int64_t total;
 	int r;
 
 	if (!client || !items || !out)
-		return tl_fail(-EINVAL, "tl_group_create: %s is NULL", !client ? "client" : !items ? "items" : "out");
+		return tl_fail(-EINVAL, "tl_group_create: %s is NULL",
+			       !client	? "client"
+			       : !items ? "items"
+					: "out");
 	if (count < 1 || count > GROUP_MAX)
 		return tl_fail(-EINVAL, "a group of %zu tensors; it has 1 to %d", count, GROUP_MAX);
 	group = calloc(1, sizeof(*group) + count * sizeof(group->members[0]));
@@ -198,11 +208,13 @@ TL_API void tl_group_abort(tl_group *group)
 
 /* ---- Publishing ---- */
 
-static int member_send(struct session *s, const tl_draft *draft, const struct member *m, int64_t deadline)
+static int member_send(struct session *s, const tl_draft *draft, const struct member *m,
+		       int64_t deadline)
 {
 	size_t shape_bytes = sizeof(int64_t) * (size_t)m->tensor.ndim, name_len = strlen(m->name);
 	struct wire_member w = {
-		.header = { .type = WIRE_MEMBER, .serial = session_serial(s) | SESSION_COMMIT_SERIAL },
+		.header = { .type = WIRE_MEMBER,
+			    .serial = session_serial(s) | SESSION_COMMIT_SERIAL },
 		.ref = draft->ref,
 		.offset = m->tensor.data ? m->offset : 0,
 		.dtype_code = m->tensor.dtype.code,
@@ -239,7 +251,9 @@ static int group_send(tl_group *group, struct session *s, int64_t deadline)
 	if (!r)
 		r = session_call(s, &w, deadline, &answer);
 	if (r > 0)
-		return tl_fail(-ENOTCONN, "the daemon ended the connection; whether the group was published is not known");
+		return tl_fail(
+			-ENOTCONN,
+			"the daemon ended the connection; whether the group was published is not known");
 	if (r)
 		return r;
 	r = answer_expect(&answer, WIRE_DONE, "publishing a group");
@@ -255,7 +269,8 @@ TL_API int tl_group_commit(tl_group *group)
 		return tl_fail(-EINVAL, "tl_group_commit: group is NULL");
 	r = draft_check(group->draft);
 	if (!r) {
-		r = group_send(group, group->draft->session, client_deadline(group->draft->session->client));
+		r = group_send(group, group->draft->session,
+			       client_deadline(group->draft->session->client));
 		if (!r) {
 			draft_free(group->draft); /* the daemon ended it */
 			group->draft = NULL;
@@ -279,8 +294,8 @@ struct many {
 };
 
 /*
- * Leases on all of them as of one moment: no group was published while they were taken, and what a single commit
- * changes is one of them.
+ * Leases on all of them as of one moment: no group was published while they were taken, and what a
+ * single commit changes is one of them.
  */
 static int many_take(struct many *m, struct session *s)
 {
@@ -310,7 +325,8 @@ static int many_wrap(struct many *m, const struct use *use)
 
 	for (n = 0; n < m->count; n++) {
 		users_add(&s->users, 1); /* the lease's own; @use has one meanwhile */
-		r = tensor_lease_new(use, m->refs[n], m->mode, client_deadline(m->client), &m->out[n]);
+		r = tensor_lease_new(use, m->refs[n], m->mode, client_deadline(m->client),
+				     &m->out[n]);
 		if (r)
 			break;
 	}
@@ -372,14 +388,15 @@ static int many_get(struct many *m, const tl_get_options *want)
 			return tl_fail(-EOVERFLOW, "'%s' is held %u times by this process",
 				       m->keys[m->missing].text, LEDGER_HELD_MAX);
 		else if (r != LEASE_E_GONE && renewals++)
-			return tl_fail(-ENOTCONN, "the daemon at %s ends every connection", m->client->address);
+			return tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
+				       m->client->address);
 		if (r < 0)
 			return r;
 	}
 }
 
-TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count, const tl_get_options *options,
-		       DLManagedTensorVersioned **out)
+TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count,
+		       const tl_get_options *options, DLManagedTensorVersioned **out)
 {
 	tl_get_options want = { .size = sizeof(want) };
 	struct many m = { .client = client, .count = count };
@@ -387,7 +404,10 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 	int r = 0;
 
 	if (!client || !names || !out)
-		return tl_fail(-EINVAL, "tl_get_many: %s is NULL", !client ? "client" : !names ? "names" : "out");
+		return tl_fail(-EINVAL, "tl_get_many: %s is NULL",
+			       !client	? "client"
+			       : !names ? "names"
+					: "out");
 	if (options)
 		r = client_options(&want, sizeof(want), options, sizeof(want), "tl_get_options");
 	if (r)
@@ -396,15 +416,16 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 		return tl_fail(-EINVAL, "tl_get_many: newer_than is %llu, not 0, or mode is %d",
 			       (unsigned long long)want.newer_than, (int)want.mode);
 	if (count > GROUP_MAX)
-		return tl_fail(-EINVAL, "tl_get_many: %zu tensors; the limit is %d", count, GROUP_MAX);
+		return tl_fail(-EINVAL, "tl_get_many: %zu tensors; the limit is %d", count,
+			       GROUP_MAX);
 	keys = calloc(count + 1, sizeof(*keys));
 	m.refs = calloc(count + 1, sizeof(*m.refs));
 	m.out = calloc(count + 1, sizeof(DLManagedTensorVersioned *));
 	if (!keys || !m.refs || !m.out)
 		r = tl_fail(-ENOMEM, "no memory for %zu tensors", count);
 	for (size_t i = 0; !r && i < count; i++) {
-		r = names[i] ? client_check_name(names[i], strlen(names[i])) :
-			       tl_fail(-EINVAL, "name %zu of %zu is NULL", i, count);
+		r = names[i] ? client_check_name(names[i], strlen(names[i]))
+			     : tl_fail(-EINVAL, "name %zu of %zu is NULL", i, count);
 		if (!r)
 			keys[i] = name_key(names[i]);
 	}
@@ -413,7 +434,8 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 	if (!r)
 		r = many_get(&m, &want);
 	if (!r)
-		memcpy(out, m.out, count * sizeof(DLManagedTensorVersioned *)); /* untouched on failure */
+		memcpy(out, m.out,
+		       count * sizeof(DLManagedTensorVersioned *)); /* untouched on failure */
 	free(keys);
 	free(m.refs);
 	free(m.out);

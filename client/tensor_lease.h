@@ -30,8 +30,8 @@ struct tensor_lease *tensor_lease_of(const DLManagedTensorVersioned *managed);
 int client_take(tl_client *client, const struct name_key *key, struct use *use, uint64_t *ref);
 
 /*
- * Maps and hands out the tensor of a lease that @use has taken; on success *out has both that lease and the
- * use's count. 0, LEASE_E_UNSERVED, SESSION_E_*, or a negative errno.
+ * Maps and hands out the tensor of a lease that @use has taken; on success *out has both that lease
+ * and the use's count. 0, LEASE_E_UNSERVED, SESSION_E_*, or a negative errno.
  */
 int tensor_lease_new(const struct use *use, uint64_t ref, enum tl_mode mode, int64_t deadline,
 		     DLManagedTensorVersioned **out);

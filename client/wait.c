@@ -227,7 +227,8 @@ static int wait_loop(struct waiting *w, size_t *which)
 		} else if (r == 0 && *which < w->count) {
 			return 0;
 		}
-		if (r == -ETIMEDOUT && w->deadline != DEADLINE_NEVER && deadline_passed(w->deadline))
+		if (r == -ETIMEDOUT && w->deadline != DEADLINE_NEVER &&
+		    deadline_passed(w->deadline))
 			return tl_fail(r, "none of %zu names came, or came newer, in time",
 				       w->count);
 		if (r == -EINTR)
@@ -247,7 +248,7 @@ TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t cou
 
 	if (!client || (count && (!items || !which)))
 		return tl_fail(-EINVAL, "tl_wait_many: %s is NULL",
-			       !client  ? "client"
+			       !client	? "client"
 			       : !items ? "items"
 					: "which");
 	w->keys = calloc(count ? count : 1, sizeof(*w->keys));

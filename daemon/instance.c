@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lock is a flock on SOCKET.lock, held as long as the daemon lives, however it dies. Only its holder touches the
- * socket's path, and only its holder removes what the instance named in the file left behind.
+ * The lock is a flock on SOCKET.lock, held as long as the daemon lives, however it dies. Only its
+ * holder touches the socket's path, and only its holder removes what the instance named in the file
+ * left behind.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +29,9 @@ static int lock_path(const struct instance *in, char *path, size_t size)
 	return (size_t)snprintf(path, size, "%s.lock", in->socket) < size ? 0 : -ENAMETOOLONG;
 }
 
-/* 1: the file that we locked is not the one at @path any more, its daemon removed it when it ended. */
+/*
+ * 1: the file that we locked is not the one at @path any more, its daemon removed it when it ended.
+ */
 static int lock_try(struct instance *in, const char *path)
 {
 	struct stat ours, there;
@@ -63,8 +66,8 @@ static int instance_lock(struct instance *in, char *text, char *why, size_t why_
 	n = pread(in->lock_fd, text, LOCK_TEXT - 1, 0);
 	text[n > 0 ? n : 0] = '\0';
 	if (r == -EWOULDBLOCK) {
-		snprintf(why, why_size, "another tensorleased (pid %ld) serves %s already", strtol(text, NULL, 10),
-			 in->socket);
+		snprintf(why, why_size, "another tensorleased (pid %ld) serves %s already",
+			 strtol(text, NULL, 10), in->socket);
 		return INSTANCE_E_SERVED;
 	}
 	return r;
@@ -106,9 +109,12 @@ static int instance_bind(struct instance *in, char *why, size_t why_size)
 	if (fd < 0)
 		return -errno;
 	if (!lstat(in->socket, &st)) {
-		/* a dead socket is left over by a killed daemon; anything else is not ours to remove */
-		if (!S_ISSOCK(st.st_mode) || !connect(fd, (void *)&address, sizeof(address)) || errno == EAGAIN) {
-			snprintf(why, why_size, "%s is there already and is not a dead socket", in->socket);
+		/* a dead socket is left over by a killed daemon; anything else is not ours to
+		 * remove */
+		if (!S_ISSOCK(st.st_mode) || !connect(fd, (void *)&address, sizeof(address)) ||
+		    errno == EAGAIN) {
+			snprintf(why, why_size, "%s is there already and is not a dead socket",
+				 in->socket);
 			close(fd);
 			return INSTANCE_E_SERVED;
 		}
@@ -135,15 +141,17 @@ static int activated_path(struct instance *in, int fd)
 	int type = 0;
 	socklen_t type_length = sizeof(type);
 
-	if (getsockname(fd, (void *)&address, &length) || address.sun_family != AF_UNIX || !address.sun_path[0] ||
-	    getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_length) || type != SOCK_SEQPACKET)
+	if (getsockname(fd, (void *)&address, &length) || address.sun_family != AF_UNIX ||
+	    !address.sun_path[0] || getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_length) ||
+	    type != SOCK_SEQPACKET)
 		return -EINVAL;
 	memcpy(in->socket, address.sun_path, sizeof(in->socket));
 	in->socket[sizeof(in->socket) - 1] = '\0';
 	return 0;
 }
 
-int instance_init(struct instance *in, const char *socket, int activated_fd, char *why, size_t why_size)
+int instance_init(struct instance *in, const char *socket, int activated_fd, char *why,
+		  size_t why_size)
 {
 	char text[LOCK_TEXT];
 	int r;
@@ -153,11 +161,14 @@ int instance_init(struct instance *in, const char *socket, int activated_fd, cha
 	if (in->activated) {
 		r = activated_path(in, activated_fd);
 		if (r) {
-			snprintf(why, why_size, "the activated socket is not a SOCK_SEQPACKET socket with a path");
+			snprintf(why, why_size,
+				 "the activated socket is not a SOCK_SEQPACKET socket with a path");
 			return r;
 		}
-	} else if ((size_t)snprintf(in->socket, sizeof(in->socket), "%s", socket) >= sizeof(in->socket)) {
-		snprintf(why, why_size, "the socket's path has more than %zu bytes: %s", sizeof(in->socket) - 1, socket);
+	} else if ((size_t)snprintf(in->socket, sizeof(in->socket), "%s", socket) >=
+		   sizeof(in->socket)) {
+		snprintf(why, why_size, "the socket's path has more than %zu bytes: %s",
+			 sizeof(in->socket) - 1, socket);
 		return -ENAMETOOLONG;
 	}
 	r = instance_lock(in, text, why, why_size);
@@ -177,7 +188,8 @@ int instance_init(struct instance *in, const char *socket, int activated_fd, cha
 	if (r) {
 		in->lock_fd = fd_close(in->lock_fd);
 		if (!*why)
-			snprintf(why, why_size, "cannot serve %s: %s", in->socket, strerror(r < 0 ? -r : 0));
+			snprintf(why, why_size, "cannot serve %s: %s", in->socket,
+				 strerror(r < 0 ? -r : 0));
 	}
 	return r;
 }

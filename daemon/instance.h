@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One daemon for one socket: the socket's lock file, which also remembers the last instance, so that what a killed
- * daemon left in shared memory is found and removed by the next one.
+ * One daemon for one socket: the socket's lock file, which also remembers the last instance, so
+ * that what a killed daemon left in shared memory is found and removed by the next one.
  */
 #pragma once
 
@@ -19,9 +19,10 @@ struct instance {
 };
 
 /*
- * Locks and binds @socket (NULL: the activated one in @activated_fd). INSTANCE_E_SERVED: another daemon, or another
- * program, serves it; @why says who. A negative errno with @why otherwise.
+ * Locks and binds @socket (NULL: the activated one in @activated_fd). INSTANCE_E_SERVED: another
+ * daemon, or another program, serves it; @why says who. A negative errno with @why otherwise.
  */
-int instance_init(struct instance *in, const char *socket, int activated_fd, char *why, size_t why_size);
+int instance_init(struct instance *in, const char *socket, int activated_fd, char *why,
+		  size_t why_size);
 /* Removes the socket, unless it is the service manager's, and the lock file. */
 void instance_deinit(struct instance *in);

@@ -23,7 +23,7 @@
 
 enum { EXIT_USAGE = 2, EXIT_SERVED = 3 };
 enum {
-	FD_RESERVE = 32,     /* descriptors for ourselves: the loop, the catalog, those on their way */
+	FD_RESERVE = 32, /* descriptors for ourselves: the loop, the catalog, those on their way */
 	FD_CACHE_MAX = 4096, /* of segments, kept open for the next client that maps them */
 };
 
@@ -78,7 +78,8 @@ static int socket_default(char *path, size_t size)
 		snprintf(path, size, "/tmp/tensorlease-%u", geteuid());
 	r = directory_make(path);
 	if (r) {
-		fprintf(stderr, "tensorleased: %s is not a directory of ours alone: %s\n", path, strerror(-r));
+		fprintf(stderr, "tensorleased: %s is not a directory of ours alone: %s\n", path,
+			strerror(-r));
 		return r;
 	}
 	strncat(path, "/socket", size - strlen(path) - 1);
@@ -86,8 +87,8 @@ static int socket_default(char *path, size_t size)
 }
 
 /*
- * As many descriptors as we may have. So many clients that we never run out: one that cannot be served is told so.
- * What clients cannot use is for caching.
+ * As many descriptors as we may have. So many clients that we never run out: one that cannot be
+ * served is told so. What clients cannot use is for caching.
  */
 static unsigned descriptors_plan(uint32_t *max_clients)
 {
@@ -97,20 +98,22 @@ static unsigned descriptors_plan(uint32_t *max_clients)
 	if (getrlimit(RLIMIT_NOFILE, &limit))
 		return 0;
 	limit.rlim_cur = limit.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &limit); /* a service may not be allowed to; then it stays as it is */
+	setrlimit(RLIMIT_NOFILE,
+		  &limit); /* a service may not be allowed to; then it stays as it is */
 	getrlimit(RLIMIT_NOFILE, &limit);
 	left = limit.rlim_cur > FD_RESERVE ? limit.rlim_cur - FD_RESERVE : 1;
 	if (left < *max_clients) {
 		log_warn("fewer clients than asked for: the limit of open files is too low",
-			 "max_clients=%u now=%llu RLIMIT_NOFILE=%llu", *max_clients, (unsigned long long)left,
-			 (unsigned long long)limit.rlim_cur);
+			 "max_clients=%u now=%llu RLIMIT_NOFILE=%llu", *max_clients,
+			 (unsigned long long)left, (unsigned long long)limit.rlim_cur);
 		*max_clients = (uint32_t)left;
 	}
 	left -= *max_clients;
 	return left < FD_CACHE_MAX ? (unsigned)left : FD_CACHE_MAX;
 }
 
-/* The first process waits until the second says how it went, then exits with that. Returns in the second only. */
+/* The first process waits until the second says how it went, then exits with that. Returns in the
+ * second only. */
 static int detach(int *ready_fd)
 {
 	unsigned char status = EXIT_FAILURE;
@@ -176,8 +179,9 @@ static int serve(const struct options *o, struct instance *instance, int *ready_
 		free(server);
 		return EXIT_FAILURE;
 	}
-	log_info("listening", "socket=%s capacity=%llu max_tensors=%u max_clients=%u", log_str(instance->socket),
-		 (unsigned long long)o->capacity, o->max_tensors, so.limits.max_clients);
+	log_info("listening", "socket=%s capacity=%llu max_tensors=%u max_clients=%u",
+		 log_str(instance->socket), (unsigned long long)o->capacity, o->max_tensors,
+		 so.limits.max_clients);
 	ready(ready_fd);
 	server_run(server);
 	notify("STOPPING=1");

@@ -53,8 +53,13 @@ static int parse_bytes(const char *text, uint64_t *out)
 		return 0;
 	}
 	if (*end)
-		shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : *end == 'T' ? 40 : 99;
-	if (shift == 99 || (shift && end[1] && strcmp(end + 1, "iB")) || value > UINT64_MAX >> shift)
+		shift = *end == 'K'   ? 10
+			: *end == 'M' ? 20
+			: *end == 'G' ? 30
+			: *end == 'T' ? 40
+				      : 99;
+	if (shift == 99 || (shift && end[1] && strcmp(end + 1, "iB")) ||
+	    value > UINT64_MAX >> shift)
 		return -EINVAL;
 	*out = value << shift;
 	return *out >= 4096 && *out <= INT64_MAX ? 0 : -EINVAL;
@@ -124,7 +129,8 @@ static int config_line(void *context, const char *section, const char *name, con
 	int r = *section ? -ENOENT : option_set(context, name, value, &wanted);
 
 	if (r == -ENOENT)
-		fprintf(stderr, "tensorleased: the configuration knows no %s%s%s\n", section, *section ? "." : "", name);
+		fprintf(stderr, "tensorleased: the configuration knows no %s%s%s\n", section,
+			*section ? "." : "", name);
 	else if (r)
 		fprintf(stderr, "tensorleased: %s = %s is not %s\n", name, value, wanted);
 	return r == 0;
@@ -180,7 +186,8 @@ static int option_handle(struct options *o, int code, int which, bool config_onl
 	case OPT_VALUE:
 		if (config_only || !option_set(o, longs[which].name, value, &wanted))
 			return 0;
-		fprintf(stderr, "tensorleased: --%s %s is not %s\n", longs[which].name, value, wanted);
+		fprintf(stderr, "tensorleased: --%s %s is not %s\n", longs[which].name, value,
+			wanted);
 		return OPTIONS_E_USAGE;
 	default:
 		fputs("Try: tensorleased --help\n", stderr);
@@ -197,7 +204,8 @@ static int options_scan(struct options *o, int argc, char **argv, bool config_on
 	while (!r && (code = getopt_long(argc, argv, "", longs, &which)) != -1)
 		r = option_handle(o, code, which, config_only);
 	if (!r && optind < argc) {
-		fprintf(stderr, "tensorleased: unknown argument %s\nTry: tensorleased --help\n", argv[optind]);
+		fprintf(stderr, "tensorleased: unknown argument %s\nTry: tensorleased --help\n",
+			argv[optind]);
 		r = OPTIONS_E_USAGE;
 	}
 	return r;

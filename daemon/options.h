@@ -21,6 +21,7 @@ struct options {
 	bool foreground;
 };
 
-/* 0; OPTIONS_E_USAGE: what is wrong was printed; OPTIONS_E_DONE: what was asked for was printed; -errno. */
+/* 0; OPTIONS_E_USAGE: what is wrong was printed; OPTIONS_E_DONE: what was asked for was printed;
+ * -errno. */
 int options_init(struct options *o, int argc, char **argv);
 void options_deinit(struct options *o);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages over one socket. A received descriptor is ours from the moment recvmsg() returns: all of them are
- * collected before anything is judged, and all are closed unless the message is good. There is room
- * for more than the one that a message may carry, so that a second one is seen; what does not fit even then the
- * kernel drops and says MSG_CTRUNC, as it does when this process may open no more files.
+ * Messages over one socket. A received descriptor is ours from the moment recvmsg() returns: all of
+ * them are collected before anything is judged, and all are closed unless the message is good.
+ * There is room for more than the one that a message may carry, so that a second one is seen; what
+ * does not fit even then the kernel drops and says MSG_CTRUNC, as it does when this process may
+ * open no more files.
  */
 #include <errno.h>
 #include <stdalign.h>
@@ -73,8 +74,9 @@ static int judge(struct conn_message *m, size_t length, int msg_flags, unsigned 
 }
 
 /*
- * An end that closes with messages unread makes the other's next recvmsg() fail once with ECONNRESET, ahead of what
- * it sent before it closed: its last words, an ERROR, come with the call after that.
+ * An end that closes with messages unread makes the other's next recvmsg() fail once with
+ * ECONNRESET, ahead of what it sent before it closed: its last words, an ERROR, come with the call
+ * after that.
  */
 static ssize_t receive(int socket, struct msghdr *msg, int flags)
 {

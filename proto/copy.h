@@ -7,8 +7,9 @@
 #include <tensorlease/dlpack.h>
 
 /*
- * Copies the elements of @src into @dst, which has room for tensor_nbytes() and does not overlap it. The
- * bits of a last byte that no element uses become 0. @src must have passed tensor_check_source(), @flags
- * (DLPack's) being the same. Allocates nothing. 0, or -EINVAL or -EOVERFLOW if it had not passed.
+ * Copies the elements of @src into @dst, which has room for tensor_nbytes() and does not overlap
+ * it. The bits of a last byte that no element uses become 0. @src must have passed
+ * tensor_check_source(), @flags (DLPack's) being the same. Allocates nothing. 0, or -EINVAL or
+ * -EOVERFLOW if it had not passed.
  */
 int copy_gather(void *dst, const DLTensor *src, uint64_t flags);

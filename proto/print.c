@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One line about a message, for people who debug. Everything that came from the other end is escaped:
- * a line is printable ASCII, whatever is in a name. Writes within its buffer and ends it with NUL.
+ * One line about a message, for people who debug. Everything that came from the other end is
+ * escaped: a line is printable ASCII, whatever is in a name. Writes within its buffer and ends it
+ * with NUL.
  */
 #include <inttypes.h>
 #include <stdarg.h>

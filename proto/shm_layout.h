@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define CATALOG_MAGIC 0x31676f6c61746163ULL /* "catalog1" */
-#define LEDGER_MAGIC  0x3172656764656c74ULL /* "tledger1" */
+#define LEDGER_MAGIC 0x3172656764656c74ULL  /* "tledger1" */
 
 enum {
 	CATALOG_WAKE_WORDS = 256,
@@ -56,7 +56,8 @@ static inline enum row_state row_word_state(uint64_t word)
 	return (enum row_state)(word & 3);
 }
 
-/* A segment's word: generation << 1 | 1 while it lives. A client's word likewise while it is served. */
+/* A segment's word: generation << 1 | 1 while it lives. A client's word likewise while it is
+ * served. */
 static inline uint64_t live_word(uint32_t generation)
 {
 	return (uint64_t)generation << 1 | 1;
@@ -64,8 +65,8 @@ static inline uint64_t live_word(uint32_t generation)
 
 /*
  * A tensor. Constant from LIVE until it is reclaimed, but for the word.
- * If ndim > CATALOG_INLINE_NDIM the shape, and if meta_len > CATALOG_INLINE_META the metadata, lie one
- * after the other in the chain of chunks that starts at @chunk.
+ * If ndim > CATALOG_INLINE_NDIM the shape, and if meta_len > CATALOG_INLINE_META the metadata, lie
+ * one after the other in the chain of chunks that starts at @chunk.
  */
 struct catalog_row {
 	alignas(64) _Atomic uint64_t word;
@@ -88,12 +89,13 @@ struct catalog_row {
 	uint32_t uid; /* who published it */
 	uint32_t reserved;
 };
-static_assert(sizeof(struct catalog_row) == 128 && offsetof(struct catalog_row, shape) == 64, "layout");
+static_assert(sizeof(struct catalog_row) == 128 && offsetof(struct catalog_row, shape) == 64,
+	      "layout");
 
 /*
- * A name. Its text is constant as long as any row says that it is called so; at other times the entry may
- * be given to another name, so the text is compared only under a lease. A name longer than
- * CATALOG_INLINE_NAME lies in chunks, all of it.
+ * A name. Its text is constant as long as any row says that it is called so; at other times the
+ * entry may be given to another name, so the text is compared only under a lease. A name longer
+ * than CATALOG_INLINE_NAME lies in chunks, all of it.
  */
 struct catalog_name {
 	_Atomic uint64_t current; /* ref of the tensor it means, or 0 */
@@ -121,7 +123,8 @@ static_assert(sizeof(struct catalog_segment) == 16, "layout");
 
 /*
  * The catalog starts with this; then come, at the offsets it names, arrays: uint64_t clients[],
- * uint32_t buckets[], names, rows, segments, chunks. Arrays grow in allocated steps, up to their maximum.
+ * uint32_t buckets[], names, rows, segments, chunks. Arrays grow in allocated steps, up to their
+ * maximum.
  */
 struct catalog_header {
 	uint64_t magic;
@@ -144,9 +147,11 @@ struct catalog_header {
 	uint64_t capacity;   /* bytes */
 	uint64_t reserved;
 
-	alignas(64) _Atomic uint64_t names_unlinked; /* a search that found nothing holds if this stood still */
-	_Atomic uint64_t groups; /* odd while a group is being published; get_many compares before and after */
-	_Atomic uint32_t slots_high;		     /* rows from here on were never used */
+	alignas(64) _Atomic uint64_t
+		names_unlinked;	 /* a search that found nothing holds if this stood still */
+	_Atomic uint64_t groups; /* odd while a group is being published; get_many compares before
+				    and after */
+	_Atomic uint32_t slots_high; /* rows from here on were never used */
 
 	alignas(64) _Atomic uint64_t bytes_used; /* for tl_get_status() */
 	_Atomic uint64_t bytes_warm;
@@ -157,11 +162,12 @@ struct catalog_header {
 	_Atomic uint32_t segments;
 	_Atomic uint32_t clients;
 
-	alignas(64) _Atomic uint32_t wake[CATALOG_WAKE_WORDS]; /* futex words: hash % CATALOG_WAKE_WORDS */
+	alignas(64) _Atomic uint32_t
+		wake[CATALOG_WAKE_WORDS]; /* futex words: hash % CATALOG_WAKE_WORDS */
 };
 
-#define CATALOG_LAYOUT                                                                                             \
-	((uint64_t)1 << 48 | (uint64_t)sizeof(struct catalog_header) << 32 |                                       \
+#define CATALOG_LAYOUT                                                                             \
+	((uint64_t)1 << 48 | (uint64_t)sizeof(struct catalog_header) << 32 |                       \
 	 (uint64_t)sizeof(struct catalog_row) << 16 | sizeof(struct catalog_name))
 
 /* One per client: a memfd of exactly ledger_size() bytes, sealed against shrinking and growing. */
@@ -169,13 +175,14 @@ struct ledger {
 	uint64_t magic;
 	uint64_t layout;
 	uint32_t slots;
-	_Atomic uint32_t rescan; /* counts RELEASED messages that could not be sent; the daemon looks at all slots */
+	_Atomic uint32_t rescan; /* counts RELEASED messages that could not be sent; the daemon
+				    looks at all slots */
 	uint64_t reserved[5];
 	_Atomic uint32_t held[]; /* leases on each slot */
 };
 static_assert(sizeof(struct ledger) == 64, "layout");
 
-#define LEDGER_LAYOUT	((uint64_t)1 << 48 | sizeof(struct ledger))
+#define LEDGER_LAYOUT ((uint64_t)1 << 48 | sizeof(struct ledger))
 #define LEDGER_HELD_MAX 0x7fffffffU
 
 static inline size_t ledger_size(uint32_t slots)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The messages between a client and the daemon, one SOCK_SEQPACKET datagram each. PROTOCOL.md describes
- * them; this says how they lie in memory: little structs of explicit width, no padding, reserved members
- * zero, native byte order (both ends are on one machine). wire_check() is the only validator, for both
- * ends, and runs before anything else looks at a message.
+ * The messages between a client and the daemon, one SOCK_SEQPACKET datagram each. PROTOCOL.md
+ * describes them; this says how they lie in memory: little structs of explicit width, no padding,
+ * reserved members zero, native byte order (both ends are on one machine). wire_check() is the only
+ * validator, for both ends, and runs before anything else looks at a message.
  */
 #pragma once
 
@@ -16,8 +16,8 @@
 #define WIRE_VERSION_MIN 1
 
 enum {
-	WIRE_MAX = 2048,      /* bytes of a message, header included */
-	WIRE_TEXT_MAX = 512,  /* bytes of an error's text */
+	WIRE_MAX = 2048,     /* bytes of a message, header included */
+	WIRE_TEXT_MAX = 512, /* bytes of an error's text */
 	WIRE_LABEL_MAX = 16,
 	WIRE_NAME_MAX = 255,
 	WIRE_NDIM_MAX = 64,
@@ -59,16 +59,16 @@ enum wire_type {
 
 /* Error numbers of the wire. They are never reused; errno does not cross the socket. */
 enum wire_error {
-	WIRE_E_INVALID = 1,	/* a value is out of bounds */
-	WIRE_E_PROTOCOL = 2,	/* malformed, or out of order; the connection ends */
-	WIRE_E_VERSION = 3,	/* no common version */
-	WIRE_E_NOT_FOUND = 4,	/* no such name, segment, client */
-	WIRE_E_NO_SPACE = 5,	/* capacity or tmpfs is full */
-	WIRE_E_QUOTA = 6,	/* this user's quota */
-	WIRE_E_DENIED = 7,	/* the name is another user's */
-	WIRE_E_LIMIT = 8,	/* too many tensors, drafts, names */
-	WIRE_E_GONE = 9,	/* the draft or tensor referred to is not there */
-	WIRE_E_CLIENTS = 10,	/* too many clients */
+	WIRE_E_INVALID = 1,	  /* a value is out of bounds */
+	WIRE_E_PROTOCOL = 2,	  /* malformed, or out of order; the connection ends */
+	WIRE_E_VERSION = 3,	  /* no common version */
+	WIRE_E_NOT_FOUND = 4,	  /* no such name, segment, client */
+	WIRE_E_NO_SPACE = 5,	  /* capacity or tmpfs is full */
+	WIRE_E_QUOTA = 6,	  /* this user's quota */
+	WIRE_E_DENIED = 7,	  /* the name is another user's */
+	WIRE_E_LIMIT = 8,	  /* too many tensors, drafts, names */
+	WIRE_E_GONE = 9,	  /* the draft or tensor referred to is not there */
+	WIRE_E_CLIENTS = 10,	  /* too many clients */
 	WIRE_E_NO_RESOURCES = 11, /* the daemon lacks memory or descriptors */
 };
 
@@ -96,7 +96,8 @@ struct wire_welcome {
 	uint16_t version;
 	uint16_t reserved;
 	uint32_t client_index;	    /* its word in the catalog's clients[] */
-	uint32_t client_generation; /* that word is live_word(this) while the daemon reads the ledger */
+	uint32_t client_generation; /* that word is live_word(this) while the daemon reads the
+				       ledger */
 	uint32_t max_tensors;	    /* slots a ledger must have */
 	uint64_t catalog_size;
 	uint64_t catalog_layout;
@@ -112,15 +113,19 @@ struct wire_ledger {
 };
 static_assert(sizeof(struct wire_ledger) == 32, "wire");
 
-enum { WIRE_CREATE_AHEAD = 1 }; /* the client may never use it; the daemon may take it back unused */
+enum {
+	WIRE_CREATE_AHEAD = 1
+}; /* the client may never use it; the daemon may take it back unused */
 
-/* CREATE, then name_len bytes of name (may be 0). Answer: DRAFT, with one fd if its flag says so, or ERROR. */
+/* CREATE, then name_len bytes of name (may be 0). Answer: DRAFT, with one fd if its flag says so,
+ * or ERROR. */
 struct wire_create {
 	struct wire_header header;
 	uint64_t nbytes;
 	int64_t timeout_ns; /* how long to wait for space; < 0: for ever */
 	uint32_t flags;
-	uint32_t extra; /* bytes of shape and metadata that the row has no room for, at most WIRE_EXTRA_MAX */
+	uint32_t extra; /* bytes of shape and metadata that the row has no room for, at most
+			   WIRE_EXTRA_MAX */
 	uint16_t name_len;
 	uint16_t reserved;
 	uint32_t reserved2;
@@ -144,8 +149,9 @@ static_assert(sizeof(struct wire_draft) == 56, "wire");
 enum { WIRE_COMMIT_ANSWER = 1 };
 
 /*
- * COMMIT, then ndim sizes of 8 bytes, name_len bytes of name, meta_len bytes of metadata. Answer: COMMITTED
- * if WIRE_COMMIT_ANSWER asks for it; ERROR in any case of failure, and the draft is aborted then.
+ * COMMIT, then ndim sizes of 8 bytes, name_len bytes of name, meta_len bytes of metadata. Answer:
+ * COMMITTED if WIRE_COMMIT_ANSWER asks for it; ERROR in any case of failure, and the draft is
+ * aborted then.
  */
 struct wire_commit {
 	struct wire_header header;
@@ -199,8 +205,8 @@ struct wire_delete {
 static_assert(sizeof(struct wire_delete) == 24, "wire");
 
 /*
- * LINK, then name_len bytes of name, meta_len bytes of metadata: publishes the bytes of a tensor that the
- * client holds a lease on under another name. Answer: COMMITTED or ERROR.
+ * LINK, then name_len bytes of name, meta_len bytes of metadata: publishes the bytes of a tensor
+ * that the client holds a lease on under another name. Answer: COMMITTED or ERROR.
  */
 struct wire_link {
 	struct wire_header header;
@@ -212,8 +218,8 @@ struct wire_link {
 static_assert(sizeof(struct wire_link) == 32, "wire");
 
 /*
- * MEMBER, then as COMMIT: a tensor of the group whose memory is the draft @ref, at @offset of that. No answer; ERROR
- * if it cannot be, and then the group cannot be published either.
+ * MEMBER, then as COMMIT: a tensor of the group whose memory is the draft @ref, at @offset of that.
+ * No answer; ERROR if it cannot be, and then the group cannot be published either.
  */
 struct wire_member {
 	struct wire_header header;
@@ -231,7 +237,8 @@ struct wire_member {
 };
 static_assert(sizeof(struct wire_member) == 48, "wire");
 
-/* GROUP: publishes the @count members of the draft @ref in one step. Answer: DONE or ERROR. The draft ends. */
+/* GROUP: publishes the @count members of the draft @ref in one step. Answer: DONE or ERROR. The
+ * draft ends. */
 struct wire_group {
 	struct wire_header header;
 	uint64_t ref;
@@ -261,7 +268,8 @@ struct wire_client {
 };
 static_assert(sizeof(struct wire_client) == 80, "wire");
 
-/* HOLDINGS: the first slot >= @slot that the client holds. Answer: HOLDING, or DONE; ERROR: no such client. */
+/* HOLDINGS: the first slot >= @slot that the client holds. Answer: HOLDING, or DONE; ERROR: no such
+ * client. */
 struct wire_holdings {
 	struct wire_header header;
 	uint64_t id;
@@ -283,7 +291,9 @@ struct wire_holding {
 };
 static_assert(sizeof(struct wire_holding) == 48, "wire");
 
-/* SETTLE: DONE once no work is left that an earlier message began. GOODBYE: no answer. READY, DONE. */
+/*
+ * SETTLE: DONE once no work is left that an earlier message began. GOODBYE: no answer. READY, DONE.
+ */
 struct wire_plain {
 	struct wire_header header;
 };
@@ -300,10 +310,12 @@ static_assert(sizeof(struct wire_error_reply) == 24, "wire");
 enum wire_side { WIRE_TO_DAEMON, WIRE_TO_CLIENT };
 
 /*
- * Is this a whole, well-formed message for @side, with the descriptors that belong to it? Nothing in it needs
- * checking again but what only the receiver knows. 0, or -EBADMSG with *why set to a static text.
+ * Is this a whole, well-formed message for @side, with the descriptors that belong to it? Nothing
+ * in it needs checking again but what only the receiver knows. 0, or -EBADMSG with *why set to a
+ * static text.
  */
-int wire_check(const void *message, size_t length, unsigned nfds, enum wire_side side, const char **why);
+int wire_check(const void *message, size_t length, unsigned nfds, enum wire_side side,
+	       const char **why);
 
 const char *wire_type_name(unsigned type);
 const char *wire_error_name(unsigned code);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The protocol's front door: which message may come when, and what it does. Handlers start from messages that passed
- * wire_check(): sizes, counts, descriptors and reserved members are right, what they refer to may be anything.
+ * The protocol's front door: which message may come when, and what it does. Handlers start from
+ * messages that passed wire_check(): sizes, counts, descriptors and reserved members are right,
+ * what they refer to may be anything.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -21,64 +22,77 @@
 
 static void send_done(struct peer *peer, uint32_t serial)
 {
-	struct wire_plain m = { .header = { .type = WIRE_DONE, .length = sizeof(m), .serial = serial } };
+	struct wire_plain m = {
+		.header = { .type = WIRE_DONE, .length = sizeof(m), .serial = serial }
+	};
 
 	peer_send(peer, &m, -1);
 }
 
 static void send_committed(struct peer *peer, uint32_t serial, uint64_t version)
 {
-	struct wire_committed m = { .header = { .type = WIRE_COMMITTED, .length = sizeof(m), .serial = serial },
-				    .version = version };
+	struct wire_committed m = {
+		.header = { .type = WIRE_COMMITTED, .length = sizeof(m), .serial = serial },
+		.version = version
+	};
 
 	peer_send(peer, &m, -1);
 }
 
 /* What was wrong with a tensor that was to be published, or a name that was to be deleted. */
-static void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r, const char *why)
+static void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r,
+			    const char *why)
 {
 	const struct state *st = &peer->server->state;
 	uint32_t index;
 
 	switch (r) {
 	case STATE_E_GONE:
-		peer_error(peer, serial, WIRE_E_GONE, "the draft or tensor referred to is not there, or not this client's");
+		peer_error(peer, serial, WIRE_E_GONE,
+			   "the draft or tensor referred to is not there, or not this client's");
 		break;
 	case STATE_E_INVALID:
 		peer_error(peer, serial, WIRE_E_INVALID, "%.*s: %s", name->len, name->text, why);
 		break;
 	case STATE_E_DENIED:
 		index = name_find(st, name);
-		peer_error(peer, serial, WIRE_E_DENIED, "%.*s belongs to user %u, not to user %u", name->len, name->text,
+		peer_error(peer, serial, WIRE_E_DENIED, "%.*s belongs to user %u, not to user %u",
+			   name->len, name->text,
 			   index == CATALOG_NONE ? 0 : st->names.info[index].uid, peer->client.uid);
 		break;
 	case STATE_E_NOT_FOUND:
-		peer_error(peer, serial, WIRE_E_NOT_FOUND, "no tensor is called %.*s", name->len, name->text);
+		peer_error(peer, serial, WIRE_E_NOT_FOUND, "no tensor is called %.*s", name->len,
+			   name->text);
 		break;
 	case STATE_E_BUCKET:
-		peer_error(peer, serial, WIRE_E_LIMIT, "%.*s: %d other names have the same hash", name->len, name->text,
-			   CATALOG_MAX_CHAIN);
+		peer_error(peer, serial, WIRE_E_LIMIT, "%.*s: %d other names have the same hash",
+			   name->len, name->text, CATALOG_MAX_CHAIN);
 		break;
 	case STATE_E_TENSORS:
 	case STATE_E_DRAFTS:
-		peer_error(peer, serial, WIRE_E_LIMIT, "%.*s: too many tensors (the daemon's maximum is %u) or drafts (%d)",
-			   name->len, name->text, st->catalog.header->max_tensors, CLIENT_DRAFTS_MAX);
+		peer_error(peer, serial, WIRE_E_LIMIT,
+			   "%.*s: too many tensors (the daemon's maximum is %u) or drafts (%d)",
+			   name->len, name->text, st->catalog.header->max_tensors,
+			   CLIENT_DRAFTS_MAX);
 		break;
 	default:
-		peer_error(peer, serial, WIRE_E_NO_RESOURCES, "the daemon could not make room in its catalog: %s",
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
+			   "the daemon could not make room in its catalog: %s",
 			   strerror(r < 0 ? -r : 0));
 		break;
 	}
 }
 
-/* ---- connecting ------------------------------------------------------------------------------- */
+/* ---- connecting ----------------------------------------------------------------------------- */
 
 static void handle_hello(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_hello *hello = AS(wire_hello, m);
 	const struct catalog *cat = &peer->server->state.catalog;
 	struct wire_welcome welcome = {
-		.header = { .type = WIRE_WELCOME, .length = sizeof(welcome), .serial = hello->header.serial },
+		.header = { .type = WIRE_WELCOME,
+			    .length = sizeof(welcome),
+			    .serial = hello->header.serial },
 		.version = WIRE_VERSION,
 		.client_index = peer->client.index,
 		.client_generation = peer->client.generation,
@@ -90,9 +104,10 @@ static void handle_hello(struct peer *peer, struct conn_message *m)
 	int fd;
 
 	if (hello->version_max < WIRE_VERSION_MIN || hello->version_min > WIRE_VERSION) {
-		peer_error(peer, hello->header.serial, WIRE_E_VERSION,
-			   "the client speaks versions %u to %u of the protocol, the daemon %d to %d", hello->version_min,
-			   hello->version_max, WIRE_VERSION_MIN, WIRE_VERSION);
+		peer_error(
+			peer, hello->header.serial, WIRE_E_VERSION,
+			"the client speaks versions %u to %u of the protocol, the daemon %d to %d",
+			hello->version_min, hello->version_max, WIRE_VERSION_MIN, WIRE_VERSION);
 		peer_drop(peer, true);
 		return;
 	}
@@ -101,7 +116,8 @@ static void handle_hello(struct peer *peer, struct conn_message *m)
 	memcpy(peer->client.label, hello->label, sizeof(peer->client.label) - 1);
 	fd = fcntl(cat->fd_ro, F_DUPFD_CLOEXEC, 0);
 	if (fd < 0) {
-		peer_error(peer, hello->header.serial, WIRE_E_NO_RESOURCES, "the daemon is out of descriptors");
+		peer_error(peer, hello->header.serial, WIRE_E_NO_RESOURCES,
+			   "the daemon is out of descriptors");
 		peer_drop(peer, true);
 		return;
 	}
@@ -113,7 +129,9 @@ static void handle_ledger(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_ledger *ledger = AS(wire_ledger, m);
 	uint32_t serial = ledger->header.serial;
-	struct wire_plain ready = { .header = { .type = WIRE_READY, .length = sizeof(ready), .serial = serial } };
+	struct wire_plain ready = {
+		.header = { .type = WIRE_READY, .length = sizeof(ready), .serial = serial }
+	};
 	const char *why = NULL;
 	int r;
 
@@ -124,7 +142,8 @@ static void handle_ledger(struct peer *peer, struct conn_message *m)
 	}
 	r = client_serve(&peer->client, &peer->server->state, take_fd(&m->fd), ledger->size, &why);
 	if (r) {
-		peer_error(peer, serial, r < 0 ? WIRE_E_NO_RESOURCES : WIRE_E_INVALID, "%s", r < 0 ? strerror(-r) : why);
+		peer_error(peer, serial, r < 0 ? WIRE_E_NO_RESOURCES : WIRE_E_INVALID, "%s",
+			   r < 0 ? strerror(-r) : why);
 		peer_drop(peer, true);
 		return;
 	}
@@ -138,7 +157,7 @@ static void handle_goodbye(struct peer *peer, struct conn_message *m)
 	peer_drop(peer, true);
 }
 
-/* ---- tensors ---------------------------------------------------------------------------------- */
+/* ---- tensors -------------------------------------------------------------------------------- */
 
 static void handle_create(struct peer *peer, struct conn_message *m)
 {
@@ -147,7 +166,8 @@ static void handle_create(struct peer *peer, struct conn_message *m)
 	const char *why;
 
 	if (create->name_len) {
-		name = name_key((const char *)wire_tail(m->bytes, sizeof(*create)), create->name_len);
+		name = name_key((const char *)wire_tail(m->bytes, sizeof(*create)),
+				create->name_len);
 		if (tensor_name_check(name.text, name.len, &why)) {
 			send_name_error(peer, create->header.serial, &name, STATE_E_INVALID, why);
 			return;
@@ -161,7 +181,8 @@ static void handle_create(struct peer *peer, struct conn_message *m)
 }
 
 /* Shape, name and metadata follow each other. */
-static void description_tail(struct tensor_description *d, const unsigned char *tail, uint16_t name_len)
+static void description_tail(struct tensor_description *d, const unsigned char *tail,
+			     uint16_t name_len)
 {
 	d->shape = (const void *)tail;
 	tail += d->ndim * sizeof(int64_t);
@@ -208,7 +229,8 @@ static void handle_member(struct peer *peer, struct conn_message *m)
 	int r;
 
 	description_tail(&d, wire_tail(m->bytes, sizeof(*member)), member->name_len);
-	r = tensor_member(&peer->server->state, &peer->client, member->ref, member->offset, &d, &why);
+	r = tensor_member(&peer->server->state, &peer->client, member->ref, member->offset, &d,
+			  &why);
 	if (r)
 		send_name_error(peer, member->header.serial, &d.name, r, why);
 }
@@ -245,8 +267,8 @@ static void handle_link(struct peer *peer, struct conn_message *m)
 	uint64_t version = 0;
 	int r;
 
-	r = tensor_link(&peer->server->state, &peer->client, link->ref, &name, tail + link->name_len, link->meta_len,
-			&version, &why);
+	r = tensor_link(&peer->server->state, &peer->client, link->ref, &name,
+			tail + link->name_len, link->meta_len, &version, &why);
 	if (r)
 		send_name_error(peer, link->header.serial, &name, r, why);
 	else
@@ -256,7 +278,8 @@ static void handle_link(struct peer *peer, struct conn_message *m)
 static void handle_delete(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_delete *delete = AS(wire_delete, m);
-	struct name_key name = name_key((const char *)wire_tail(m->bytes, sizeof(*delete)), delete->name_len);
+	struct name_key name = name_key((const char *)wire_tail(m->bytes, sizeof(*delete)),
+					delete->name_len);
 	int r = tensor_delete(&peer->server->state, &peer->client, &name);
 
 	if (r)
@@ -269,43 +292,46 @@ static void handle_map(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_map *map = AS(wire_map, m);
 	const struct state *st = &peer->server->state;
-	struct wire_segment answer = {
-		.header = { .type = WIRE_SEGMENT, .length = sizeof(answer), .serial = map->header.serial }
-	};
+	struct wire_segment answer = { .header = { .type = WIRE_SEGMENT,
+						   .length = sizeof(answer),
+						   .serial = map->header.serial } };
 	struct segment *seg = NULL;
 	int fd = -1, r;
 
 	if (map->segment < st->catalog.segments.high)
 		seg = st->segments[map->segment];
 	if (!seg || seg->doomed || seg->generation != map->segment_generation ||
-	    atomic_load(&catalog_segment(&st->catalog, seg->index)->word) != live_word(seg->generation)) {
-		peer_error(peer, map->header.serial, WIRE_E_NOT_FOUND, "segment %u of generation %u is not there",
-			   map->segment, map->segment_generation);
+	    atomic_load(&catalog_segment(&st->catalog, seg->index)->word) !=
+		    live_word(seg->generation)) {
+		peer_error(peer, map->header.serial, WIRE_E_NOT_FOUND,
+			   "segment %u of generation %u is not there", map->segment,
+			   map->segment_generation);
 		return;
 	}
 	r = segment_descriptor(seg, false, &fd);
 	if (r) {
-		peer_error(peer, map->header.serial, WIRE_E_NO_RESOURCES, "the daemon could not open a segment: %s",
-			   strerror(-r));
+		peer_error(peer, map->header.serial, WIRE_E_NO_RESOURCES,
+			   "the daemon could not open a segment: %s", strerror(-r));
 		return;
 	}
 	answer.size = seg->size;
 	peer_send(peer, &answer, fd);
 }
 
-/* ---- looking around --------------------------------------------------------------------------- */
+/* ---- looking around ------------------------------------------------------------------------- */
 
 static void handle_clients(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_clients *request = AS(wire_clients, m);
-	struct wire_client answer = {
-		.header = { .type = WIRE_CLIENT, .length = sizeof(answer), .serial = request->header.serial }
-	};
+	struct wire_client answer = { .header = { .type = WIRE_CLIENT,
+						  .length = sizeof(answer),
+						  .serial = request->header.serial } };
 	const struct peer *other, *best = NULL;
 	struct client_sums sums;
 
 	list_for_each_entry(other, &peer->server->peers, link) {
-		if (other->client.id > request->after && (!best || other->client.id < best->client.id))
+		if (other->client.id > request->after &&
+		    (!best || other->client.id < best->client.id))
 			best = other;
 	}
 	if (!best) {
@@ -330,7 +356,9 @@ static void send_holding(struct peer *peer, uint32_t serial, uint32_t slot, uint
 	struct {
 		struct wire_holding holding;
 		char name[WIRE_NAME_MAX + 1];
-	} m = { .holding = { .header = { .type = WIRE_HOLDING, .serial = serial }, .slot = slot, .leases = leases } };
+	} m = { .holding = { .header = { .type = WIRE_HOLDING, .serial = serial },
+			     .slot = slot,
+			     .leases = leases } };
 	const struct state *st = &peer->server->state;
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 
@@ -368,19 +396,26 @@ static void handle_settle(struct peer *peer, struct conn_message *m)
 	settle_add(peer, m->header.serial);
 }
 
-/* ---- the table -------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------ */
 
 static const struct request {
 	void (*handle)(struct peer *peer, struct conn_message *m);
 	enum peer_phase phase; /* that the peer must be in */
 } requests[WIRE_REQUEST_END] = {
-	[WIRE_HELLO] = { handle_hello, PEER_NEW },	 [WIRE_LEDGER] = { handle_ledger, PEER_GREETED },
-	[WIRE_CREATE] = { handle_create, PEER_READY },	 [WIRE_COMMIT] = { handle_commit, PEER_READY },
-	[WIRE_ABORT] = { handle_abort, PEER_READY },	 [WIRE_MAP] = { handle_map, PEER_READY },
-	[WIRE_DELETE] = { handle_delete, PEER_READY },	 [WIRE_RELEASED] = { handle_released, PEER_READY },
-	[WIRE_LINK] = { handle_link, PEER_READY },	 [WIRE_CLIENTS] = { handle_clients, PEER_READY },
-	[WIRE_HOLDINGS] = { handle_holdings, PEER_READY }, [WIRE_SETTLE] = { handle_settle, PEER_READY },
-	[WIRE_GOODBYE] = { handle_goodbye, PEER_READY }, [WIRE_MEMBER] = { handle_member, PEER_READY },
+	[WIRE_HELLO] = { handle_hello, PEER_NEW },
+	[WIRE_LEDGER] = { handle_ledger, PEER_GREETED },
+	[WIRE_CREATE] = { handle_create, PEER_READY },
+	[WIRE_COMMIT] = { handle_commit, PEER_READY },
+	[WIRE_ABORT] = { handle_abort, PEER_READY },
+	[WIRE_MAP] = { handle_map, PEER_READY },
+	[WIRE_DELETE] = { handle_delete, PEER_READY },
+	[WIRE_RELEASED] = { handle_released, PEER_READY },
+	[WIRE_LINK] = { handle_link, PEER_READY },
+	[WIRE_CLIENTS] = { handle_clients, PEER_READY },
+	[WIRE_HOLDINGS] = { handle_holdings, PEER_READY },
+	[WIRE_SETTLE] = { handle_settle, PEER_READY },
+	[WIRE_GOODBYE] = { handle_goodbye, PEER_READY },
+	[WIRE_MEMBER] = { handle_member, PEER_READY },
 	[WIRE_GROUP] = { handle_group, PEER_READY },
 };
 
@@ -389,9 +424,9 @@ void peer_dispatch(struct peer *peer, struct conn_message *m)
 	const struct request *request = &requests[m->header.type];
 
 	if (!request->handle || request->phase != peer->phase) {
-		log_warn("client dropped: message out of order", "client=%llu pid=%u uid=%u type=%s",
-			 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid,
-			 wire_type_name(m->header.type));
+		log_warn("client dropped: message out of order",
+			 "client=%llu pid=%u uid=%u type=%s", (unsigned long long)peer->client.id,
+			 peer->client.pid, peer->client.uid, wire_type_name(m->header.type));
 		peer_error(peer, m->header.serial, WIRE_E_PROTOCOL, "%s is out of order",
 			   wire_type_name(m->header.type));
 		peer_drop(peer, false);

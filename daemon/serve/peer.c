@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peers. libuv cannot receive plain descriptors, so a peer is a uv_poll_t over our own recvmsg and sendmsg.
- * Invariants: (1) a dropped peer is out of the state and of all lists at once, its memory is freed by the close
- * callback; (2) the out queue is empty, or we poll for writability. Loop thread only.
+ * Peers. libuv cannot receive plain descriptors, so a peer is a uv_poll_t over our own recvmsg and
+ * sendmsg. Invariants: (1) a dropped peer is out of the state and of all lists at once, its memory
+ * is freed by the close callback; (2) the out queue is empty, or we poll for writability. Loop
+ * thread only.
  */
 #include <errno.h>
 #include <linux/sockios.h>
@@ -22,7 +23,9 @@
 #include "util/fd.h"
 #include "util/log.h"
 
-enum { QUEUED_MIN = 512 }; /* a message's sk_buff and its data have 768 bytes at least on 64-bit kernels */
+enum {
+	QUEUED_MIN = 512
+}; /* a message's sk_buff and its data have 768 bytes at least on 64-bit kernels */
 
 #define OVERFLOW_UID 65534 /* what users that this user namespace does not know look like */
 
@@ -54,8 +57,8 @@ void peer_drop(struct peer *peer, bool clean)
 	if (peer->dropping)
 		return;
 	peer->dropping = true;
-	log_debug("client gone", "client=%llu pid=%u clean=%d", (unsigned long long)peer->client.id, peer->client.pid,
-		  clean);
+	log_debug("client gone", "client=%llu pid=%u clean=%d", (unsigned long long)peer->client.id,
+		  peer->client.pid, clean);
 	space_forget(peer);
 	settle_forget(peer);
 	client_deinit(&peer->client, &peer->server->state, clean);
@@ -68,8 +71,9 @@ void peer_drop(struct peer *peer, bool clean)
 }
 
 /*
- * Descriptors in a socket's queue count against our limit for all clients: each may leave only so many there. How many
- * it has received nobody tells, but no message takes less of the queue than QUEUED_MIN, so that its fill bounds them.
+ * Descriptors in a socket's queue count against our limit for all clients: each may leave only so
+ * many there. How many it has received nobody tells, but no message takes less of the queue than
+ * QUEUED_MIN, so that its fill bounds them.
  */
 static bool peer_may_get_fd(struct peer *peer)
 {
@@ -133,7 +137,8 @@ static bool is_gone(int r)
 	return r == -EPIPE || r == -ECONNRESET;
 }
 
-/* It has closed its end: nothing reaches it, but what it sent before (a COMMIT, GOODBYE) is still to be read. */
+/* It has closed its end: nothing reaches it, but what it sent before (a COMMIT, GOODBYE) is still
+ * to be read. */
 static void peer_deafen(struct peer *peer)
 {
 	struct outgoing *o, *ahead;
@@ -162,8 +167,9 @@ void peer_send(struct peer *peer, const void *message, int fd_take)
 		peer_deafen(peer);
 		return;
 	}
-	log_warn("client dropped: it does not read its messages", "client=%llu pid=%u uid=%u error=%d",
-		 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid, -r);
+	log_warn("client dropped: it does not read its messages",
+		 "client=%llu pid=%u uid=%u error=%d", (unsigned long long)peer->client.id,
+		 peer->client.pid, peer->client.uid, -r);
 	peer_drop(peer, false);
 }
 
@@ -213,12 +219,14 @@ void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *f
 static void peer_refuse(struct peer *peer, const struct conn_message *m)
 {
 	log_warn("client dropped: bad message", "client=%llu pid=%u uid=%u why=%s",
-		 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid, log_str(m->why));
+		 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid,
+		 log_str(m->why));
 	peer_error(peer, 0, WIRE_E_PROTOCOL, "%s", m->why);
 	peer_drop(peer, false);
 }
 
-/* All messages of the peer have been read: had it failed to send some RELEASED, it said so before (PROTOCOL.md 5). */
+/* All messages of the peer have been read: had it failed to send some RELEASED, it said so before
+ * (PROTOCOL.md 5). */
 static void peer_drained(struct peer *peer)
 {
 	const struct ledger *ledger = peer->client.ledger;
@@ -278,7 +286,9 @@ static int peer_identity(int fd, struct client_identity *who)
 		return -errno;
 	if (cred.uid == OVERFLOW_UID)
 		return -EPERM;
-	*who = (struct client_identity){ .uid = cred.uid, .gid = cred.gid, .pid = (uint32_t)cred.pid };
+	*who = (struct client_identity){ .uid = cred.uid,
+					 .gid = cred.gid,
+					 .pid = (uint32_t)cred.pid };
 	return 0;
 }
 
@@ -311,6 +321,7 @@ int peer_new(struct server *server, int fd_take)
 	list_add_tail(&server->peers, &peer->link);
 	server->peer_count++;
 	peer_poll(peer);
-	log_debug("client connected", "client=%llu pid=%u uid=%u", (unsigned long long)peer->client.id, who.pid, who.uid);
+	log_debug("client connected", "client=%llu pid=%u uid=%u",
+		  (unsigned long long)peer->client.id, who.pid, who.uid);
 	return 0;
 }

@@ -32,12 +32,13 @@ struct peer {
 int peer_new(struct server *server, int fd_take);
 
 /*
- * Ends the connection; at once for the state, while the memory lives until the loop is done with it. Fine to call
- * twice, and from a handler of the same peer.
+ * Ends the connection; at once for the state, while the memory lives until the loop is done with
+ * it. Fine to call twice, and from a handler of the same peer.
  */
 void peer_drop(struct peer *peer, bool clean);
 
-/* Sends, or queues what the socket does not take. A peer that does not read is dropped. @fd_take may be -1. */
+/* Sends, or queues what the socket does not take. A peer that does not read is dropped. @fd_take
+ * may be -1. */
 void peer_send(struct peer *peer, const void *message, int fd_take);
 void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loop. An idle daemon has no timer running: space_timer runs while a create waits for room, warm_timer while
- * segments are warm, idle_timer while there is nothing and nobody.
+ * The loop. An idle daemon has no timer running: space_timer runs while a create waits for room,
+ * warm_timer while segments are warm, idle_timer while there is nothing and nobody.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -47,7 +47,7 @@ static void server_on_signal(uv_signal_t *handle, int number)
 	server_stop(handle->data, number == SIGTERM ? "SIGTERM" : "SIGINT");
 }
 
-/* ---- accepting -------------------------------------------------------------------------------- */
+/* ---- accepting ------------------------------------------------------------------------------ */
 
 static void server_turn_away(int fd_take, const struct server *server)
 {
@@ -55,7 +55,8 @@ static void server_turn_away(int fd_take, const struct server *server)
 		struct wire_error_reply reply;
 		char text[WIRE_TEXT_MAX];
 	} m = { .reply = { .header = { .type = WIRE_ERROR }, .code = WIRE_E_CLIENTS } };
-	int length = snprintf(m.text, sizeof(m.text), "the daemon has its maximum of %u clients (--max-clients)",
+	int length = snprintf(m.text, sizeof(m.text),
+			      "the daemon has its maximum of %u clients (--max-clients)",
 			      server->state.catalog.header->max_clients);
 
 	m.reply.text_len = (uint16_t)length;
@@ -80,7 +81,8 @@ static void server_accept_none(struct server *server)
 
 	server->spare_fd = fd_close(server->spare_fd);
 	fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-	log_warn(fd < 0 ? "client kept waiting: out of descriptors" : "client turned away: out of descriptors",
+	log_warn(fd < 0 ? "client kept waiting: out of descriptors"
+			: "client turned away: out of descriptors",
 		 "clients=%u", server->peer_count);
 	if (fd < 0) { /* not even that: look again later, not at once */
 		uv_poll_stop(&server->listener);
@@ -113,7 +115,7 @@ static void server_on_listen(uv_poll_t *poll, int status, int events)
 	server_settle(server);
 }
 
-/* ---- what time and change bring --------------------------------------------------------------- */
+/* ---- what time and change bring ------------------------------------------------------------- */
 
 static void server_on_warm(uv_timer_t *timer)
 {
@@ -140,7 +142,8 @@ static void warm_settle(struct server *server)
 		next = state_trim_warm(&server->state, now);
 	} while (next && next <= now);
 	if (next)
-		uv_timer_start(&server->warm_timer, server_on_warm, (next - now) / (uint64_t)NS_PER_MS + 1, 0);
+		uv_timer_start(&server->warm_timer, server_on_warm,
+			       (next - now) / (uint64_t)NS_PER_MS + 1, 0);
 }
 
 static void idle_settle(struct server *server)
@@ -168,7 +171,7 @@ void server_settle(struct server *server)
 		idle_settle(server);
 }
 
-/* ---- beginning and end ------------------------------------------------------------------------ */
+/* ---- beginning and end ---------------------------------------------------------------------- */
 
 static int server_init_loop(struct server *server)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The daemon at work: one event loop that owns the listening socket, the peers and the state. Everything here runs on
- * the loop's thread; only making and destroying the pages of large segments is done by libuv's workers (space.c).
+ * The daemon at work: one event loop that owns the listening socket, the peers and the state.
+ * Everything here runs on the loop's thread; only making and destroying the pages of large segments
+ * is done by libuv's workers (space.c).
  */
 #pragma once
 
@@ -26,12 +27,12 @@ struct server {
 	uv_signal_t signals[2];
 	struct state state;
 	int listen_fd;
-	int spare_fd;	     /* given up for a moment when descriptors run out, to turn a client away */
-	struct list peers;   /* of struct peer */
-	struct list waiting; /* of struct create: they wait for room */
-	struct list working; /* of struct create: a worker makes their segment */
+	int spare_fd; /* given up for a moment when descriptors run out, to turn a client away */
+	struct list peers;    /* of struct peer */
+	struct list waiting;  /* of struct create: they wait for room */
+	struct list working;  /* of struct create: a worker makes their segment */
 	struct list settling; /* of struct settle */
-	unsigned jobs;	     /* with the workers */
+	unsigned jobs;	      /* with the workers */
 	unsigned peer_count;
 	uint64_t room_seen; /* state.room_made when waiting creates were last tried */
 	int64_t idle_exit_ns;
@@ -40,9 +41,12 @@ struct server {
 
 /* -ENOMEM, -ENOSPC, -EMFILE, ... On failure the listening socket is closed too. */
 int server_init(struct server *server, uint64_t instance, const struct server_options *options);
-/* Until SIGTERM, SIGINT or idleness; then every client has been dropped and nothing of the instance is left. */
+/* Until SIGTERM, SIGINT or idleness; then every client has been dropped and nothing of the instance
+ * is left. */
 void server_run(struct server *server);
 void server_deinit(struct server *server);
 
-/* To be called when something may have changed: room for those who wait, doomed segments, timers. */
+/*
+ * To be called when something may have changed: room for those who wait, doomed segments, timers.
+ */
 void server_settle(struct server *server);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Those who asked to be told when the daemon is idle. Tests use it in place of waiting. Loop thread only. */
+/* Those who asked to be told when the daemon is idle. Tests use it in place of waiting. Loop thread
+ * only. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -19,7 +20,8 @@ void settle_add(struct peer *peer, uint32_t serial)
 	struct settle *settle;
 
 	if (peer->settles >= SETTLES_MAX) {
-		peer_error(peer, serial, WIRE_E_LIMIT, "this client waits for %d SETTLEs already", SETTLES_MAX);
+		peer_error(peer, serial, WIRE_E_LIMIT, "this client waits for %d SETTLEs already",
+			   SETTLES_MAX);
 		return;
 	}
 	settle = malloc(sizeof(*settle));

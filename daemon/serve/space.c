@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Space: the answer to CREATE. Allocating pages takes the kernel most of a second a gigabyte, so that large segments
- * are made, and destroyed, by libuv's workers; a worker touches nothing but its job.
- * A struct create is waiting (for room, until its deadline), working (with a worker), or answered and freed. When its
- * peer goes it is freed, or left to its worker with peer == NULL.
+ * Space: the answer to CREATE. Allocating pages takes the kernel most of a second a gigabyte, so
+ * that large segments are made, and destroyed, by libuv's workers; a worker touches nothing but its
+ * job. A struct create is waiting (for room, until its deadline), working (with a worker), or
+ * answered and freed. When its peer goes it is freed, or left to its worker with peer == NULL.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static struct create *create_free(struct create *create)
 	return NULL;
 }
 
-/* ---- answers ---------------------------------------------------------------------------------- */
+/* ---- answers -------------------------------------------------------------------------------- */
 
 static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, int r)
 {
@@ -69,31 +69,40 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 	switch (r) {
 	case STATE_E_FULL:
 	case STATE_E_SOON:
-		peer_error(peer, serial, WIRE_E_NO_SPACE,
-			   "no room for %llu bytes: %llu of the daemon's %llu bytes (--capacity) are in use", want, used, all);
+		peer_error(
+			peer, serial, WIRE_E_NO_SPACE,
+			"no room for %llu bytes: %llu of the daemon's %llu bytes (--capacity) are in use",
+			want, used, all);
 		break;
 	case STATE_E_QUOTA:
-		peer_error(peer, serial, WIRE_E_QUOTA,
-			   "no room for %llu bytes: user %u uses %llu of its %llu bytes (--uid-capacity)", want, user->uid,
-			   (unsigned long long)user->bytes, (unsigned long long)q->user_capacity);
+		peer_error(
+			peer, serial, WIRE_E_QUOTA,
+			"no room for %llu bytes: user %u uses %llu of its %llu bytes (--uid-capacity)",
+			want, user->uid, (unsigned long long)user->bytes,
+			(unsigned long long)q->user_capacity);
 		break;
 	case STATE_E_NEVER:
-		peer_error(peer, serial, nbytes > q->capacity ? WIRE_E_NO_SPACE : WIRE_E_QUOTA,
-			   "%llu bytes never fit: the daemon has %llu bytes (--capacity), a user %llu (--uid-capacity)",
-			   want, all, (unsigned long long)q->user_capacity);
+		peer_error(
+			peer, serial, nbytes > q->capacity ? WIRE_E_NO_SPACE : WIRE_E_QUOTA,
+			"%llu bytes never fit: the daemon has %llu bytes (--capacity), a user %llu (--uid-capacity)",
+			want, all, (unsigned long long)q->user_capacity);
 		break;
 	case STATE_E_TENSORS:
-		peer_error(peer, serial, WIRE_E_LIMIT, "the daemon has its maximum of %u tensors (--max-tensors)",
+		peer_error(peer, serial, WIRE_E_LIMIT,
+			   "the daemon has its maximum of %u tensors (--max-tensors)",
 			   peer->server->state.catalog.header->max_tensors);
 		break;
 	case STATE_E_DRAFTS:
-		peer_error(peer, serial, WIRE_E_LIMIT, "this client has its maximum of %d drafts", CLIENT_DRAFTS_MAX);
+		peer_error(peer, serial, WIRE_E_LIMIT, "this client has its maximum of %d drafts",
+			   CLIENT_DRAFTS_MAX);
 		break;
 	case -ENOSPC:
-		peer_error(peer, serial, WIRE_E_NO_SPACE, "no room for %llu bytes: /dev/shm is full", want);
+		peer_error(peer, serial, WIRE_E_NO_SPACE,
+			   "no room for %llu bytes: /dev/shm is full", want);
 		break;
 	default:
-		peer_error(peer, serial, WIRE_E_NO_RESOURCES, "the daemon could not make memory: %s", strerror(-r));
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
+			   "the daemon could not make memory: %s", strerror(-r));
 		break;
 	}
 }
@@ -131,14 +140,15 @@ static void answer_draft(struct peer *peer, uint32_t serial, uint32_t slot, int 
 	peer_send(peer, &m, -1);
 }
 
-/* ---- making ----------------------------------------------------------------------------------- */
+/* ---- making --------------------------------------------------------------------------------- */
 
 static void create_backed(struct create *create)
 {
 	struct peer *peer = create->peer;
 	int r;
 
-	r = tensor_backed(&create->server->state, peer ? &peer->client : NULL, create->slot, create->result);
+	r = tensor_backed(&create->server->state, peer ? &peer->client : NULL, create->slot,
+			  create->result);
 	if (!peer)
 		return;
 	if (r)
@@ -213,7 +223,8 @@ static bool create_try(struct create *create)
 		return create_back(create);
 	if (r == STATE_E_SOON && !deadline_passed(create->soon_deadline))
 		return false;
-	if ((r == STATE_E_FULL || r == STATE_E_QUOTA || r == STATE_E_SOON) && !deadline_passed(create->deadline))
+	if ((r == STATE_E_FULL || r == STATE_E_QUOTA || r == STATE_E_SOON) &&
+	    !deadline_passed(create->deadline))
 		return false;
 	answer_error(peer, create->serial, create->rq.nbytes, r);
 	return true;
@@ -233,8 +244,8 @@ void space_create(struct peer *peer, const struct wire_create *message)
 	struct create *create;
 
 	if (peer->creates >= SPACE_CREATES_MAX) {
-		peer_error(peer, message->header.serial, WIRE_E_LIMIT, "this client has %d requests waiting for room",
-			   SPACE_CREATES_MAX);
+		peer_error(peer, message->header.serial, WIRE_E_LIMIT,
+			   "this client has %d requests waiting for room", SPACE_CREATES_MAX);
 		return;
 	}
 	create = calloc(1, sizeof(*create));
@@ -258,7 +269,7 @@ void space_create(struct peer *peer, const struct wire_create *message)
 		create_wait(create);
 }
 
-/* ---- destroying ------------------------------------------------------------------------------- */
+/* ---- destroying ----------------------------------------------------------------------------- */
 
 static void destroy_work(uv_work_t *work)
 {
@@ -286,8 +297,10 @@ static void segment_destroy(struct server *server, struct segment *seg)
 
 	list_del(&seg->link);
 	if (destroy) {
-		*destroy = (struct destroy){
-			.server = server, .segment = seg, .object = seg->object, .punch = !seg->tainted };
+		*destroy = (struct destroy){ .server = server,
+					     .segment = seg,
+					     .object = seg->object,
+					     .punch = !seg->tainted };
 		if (!uv_queue_work(&server->loop, &destroy->work, destroy_work, destroy_worked)) {
 			server->jobs++;
 			return;
@@ -306,7 +319,7 @@ static void doomed_settle(struct server *server)
 		segment_destroy(server, seg);
 }
 
-/* ---- waiting ---------------------------------------------------------------------------------- */
+/* ---- waiting -------------------------------------------------------------------------------- */
 
 static void space_on_timer(uv_timer_t *timer)
 {
@@ -332,10 +345,12 @@ static int64_t waiting_try(struct server *server)
 				return 0; /* and some of the list with it: start again */
 			continue;
 		}
-		if (list_empty(&create->link)) { /* not with a worker: it goes on waiting, before @ahead */
+		if (list_empty(&create->link)) { /* not with a worker: it goes on waiting, before
+						    @ahead */
 			list_add_tail(&ahead->link, &create->link);
 			peer->creates++;
-			due = create->deadline > create->soon_deadline ? create->deadline : create->soon_deadline;
+			due = create->deadline > create->soon_deadline ? create->deadline
+								       : create->soon_deadline;
 			if (!deadline_passed(create->deadline))
 				due = create->deadline;
 			next = due < next ? due : next;
@@ -360,7 +375,8 @@ void space_settle(struct server *server)
 		if (list_empty(&server->waiting) || next == DEADLINE_NEVER)
 			uv_timer_stop(&server->space_timer);
 		else
-			uv_timer_start(&server->space_timer, space_on_timer, (uint64_t)deadline_left_ms(next) + 1, 0);
+			uv_timer_start(&server->space_timer, space_on_timer,
+				       (uint64_t)deadline_left_ms(next) + 1, 0);
 	}
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creates that wait: for room, or for a worker to make their segment. And segments on their way out. */
+/* Creates that wait: for room, or for a worker to make their segment. And segments on their way
+ * out. */
 #pragma once
 
 #include "daemon/serve/peer.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The catalog's memory. The object has its final size from the start, so that clients map it once; each array is
- * allocated in steps as it grows, always before it is written: a full tmpfs is an error here, never a SIGBUS.
- * Loop thread only.
+ * The catalog's memory. The object has its final size from the start, so that clients map it once;
+ * each array is allocated in steps as it grows, always before it is written: a full tmpfs is an
+ * error here, never a SIGBUS. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -41,10 +41,12 @@ static int range_allocate(struct catalog *cat, uint64_t offset, uint64_t size)
 	return -r;
 }
 
-static void array_plan(struct catalog_array *array, uint64_t *offset, size_t entry_size, uint32_t max)
+static void array_plan(struct catalog_array *array, uint64_t *offset, size_t entry_size,
+		       uint32_t max)
 {
 	*array = (struct catalog_array){
-		.offset = *offset, .entry_size = entry_size, .max = max, .free = CATALOG_NONE };
+		.offset = *offset, .entry_size = entry_size, .max = max, .free = CATALOG_NONE
+	};
 	*offset += page_round((uint64_t)entry_size * max);
 }
 
@@ -70,7 +72,8 @@ static uint32_t buckets_for(uint32_t names)
 	return n;
 }
 
-static void catalog_plan(struct catalog *cat, const struct catalog_limits *limits, struct catalog_header *h)
+static void catalog_plan(struct catalog *cat, const struct catalog_limits *limits,
+			 struct catalog_header *h)
 {
 	uint32_t names = names_max(limits->max_tensors), buckets = buckets_for(names);
 	uint64_t at = page_round(sizeof(*h));
@@ -124,7 +127,8 @@ static int catalog_map(struct catalog *cat, const struct catalog_header *plan)
 	memcpy(cat->header, plan, sizeof(*plan));
 	cat->client_words = (void *)((char *)map + plan->off_clients);
 	cat->buckets = (void *)((char *)map + plan->off_buckets);
-	memset(cat->buckets, 0xff, ((size_t)plan->bucket_mask + 1) * sizeof(uint32_t)); /* CATALOG_NONE */
+	memset(cat->buckets, 0xff,
+	       ((size_t)plan->bucket_mask + 1) * sizeof(uint32_t)); /* CATALOG_NONE */
 	return 0;
 }
 
@@ -208,7 +212,8 @@ void catalog_end_foreign(uint64_t instance)
 			/* what it says is believed only as far as the object reaches */
 			if (h->magic == CATALOG_MAGIC && h->layout == CATALOG_LAYOUT &&
 			    h->off_clients <= (uint64_t)st.st_size &&
-			    h->max_clients <= ((uint64_t)st.st_size - h->off_clients) / sizeof(uint64_t))
+			    h->max_clients <=
+				    ((uint64_t)st.st_size - h->off_clients) / sizeof(uint64_t))
 				clients_end(h, (void *)((char *)h + h->off_clients));
 			munmap(h, (size_t)st.st_size);
 		}

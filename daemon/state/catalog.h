@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The catalog: the shared-memory table that the daemon writes and every client maps read-only. Here: its memory, and
- * taking and giving back entries of its arrays. What they mean is written by name.c, tensor.c, lease.c.
+ * The catalog: the shared-memory table that the daemon writes and every client maps read-only.
+ * Here: its memory, and taking and giving back entries of its arrays. What they mean is written by
+ * name.c, tensor.c, lease.c.
  */
 #pragma once
 
@@ -13,7 +14,8 @@
 
 enum { CATALOG_E_FULL = 1 };
 
-/* One array of the catalog. Entries are used from the start, so that what was never used is never allocated. */
+/* One array of the catalog. Entries are used from the start, so that what was never used is never
+ * allocated. */
 struct catalog_array {
 	unsigned char *base;
 	uint64_t offset; /* in the object */
@@ -71,7 +73,8 @@ static inline struct catalog_chunk *catalog_chunk(const struct catalog *cat, uin
 	return (struct catalog_chunk *)(void *)cat->chunks.base + index;
 }
 
-/* An entry of its own. 0, CATALOG_E_FULL: no more of them, or -ENOSPC: no memory for them in /dev/shm. */
+/* An entry of its own. 0, CATALOG_E_FULL: no more of them, or -ENOSPC: no memory for them in
+ * /dev/shm. */
 int catalog_take(struct catalog *cat, struct catalog_array *array, uint32_t *index);
 void catalog_give(struct catalog_array *array, uint32_t index);
 /* Makes sure that @more further takes will not fail. As catalog_take(). */
@@ -82,14 +85,16 @@ uint32_t catalog_chunks_for(size_t bytes);
 /* Sets chunks aside, to be taken by catalog_chunks_write(); as catalog_take(). */
 int catalog_chunks_reserve(struct catalog *cat, uint32_t count);
 void catalog_chunks_unreserve(struct catalog *cat, uint32_t count);
-/* Writes a chain from reserved chunks; its first, and the chunk and byte where the next write goes on, in *end. */
+/* Writes a chain from reserved chunks; its first, and the chunk and byte where the next write goes
+ * on, in *end. */
 struct chunk_end {
 	uint32_t first;
 	uint32_t last;
 	uint32_t fill;
 	uint32_t count;
 };
-void catalog_chunks_write(struct catalog *cat, struct chunk_end *end, const void *data, size_t size);
+void catalog_chunks_write(struct catalog *cat, struct chunk_end *end, const void *data,
+			  size_t size);
 /* Copies @size bytes out of the chain at @first. */
 void catalog_chunks_read(const struct catalog *cat, uint32_t first, void *data, size_t size);
 void catalog_chunks_give(struct catalog *cat, uint32_t first);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients. A client owns its drafts, the list of segments it writes, and the ledger that we map read-only.
- * Death order: its ledger, its drafts, its segments, its account. Loop thread only.
+ * Clients. A client owns its drafts, the list of segments it writes, and the ledger that we map
+ * read-only. Death order: its ledger, its drafts, its segments, its account. Loop thread only.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,14 +16,17 @@
 #include "util/cleanup.h"
 #include "util/fd.h"
 
-#define TMPFS_MAGIC_NUMBER 0x01021994 /* of memfds; those on huge pages could fault for want of one */
+#define TMPFS_MAGIC_NUMBER                                                                         \
+	0x01021994 /* of memfds; those on huge pages could fault for want of one */
 
 int client_init(struct client *c, struct state *st, const struct client_identity *who)
 {
 	uint32_t index;
 	int r;
 
-	*c = (struct client){ .uid = who->uid, .gid = who->gid, .pid = who->pid, .index = CATALOG_NONE };
+	*c = (struct client){
+		.uid = who->uid, .gid = who->gid, .pid = who->pid, .index = CATALOG_NONE
+	};
 	c->draft_head = CATALOG_NONE;
 	c->small_next = SEGMENT_SMALL_FIRST;
 	list_init(&c->small);
@@ -71,13 +74,16 @@ int client_serve(struct client *c, struct state *st, int fd_take, uint64_t size,
 	uint32_t slots = st->catalog.header->max_tensors;
 	const struct ledger *ledger;
 
-	*why = size == ledger_size(slots) ? ledger_check(fd, size) : "the ledger does not have ledger_size(max_tensors) bytes";
+	*why = size == ledger_size(slots)
+		       ? ledger_check(fd, size)
+		       : "the ledger does not have ledger_size(max_tensors) bytes";
 	if (*why)
 		return STATE_E_INVALID;
 	ledger = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
 	if (ledger == MAP_FAILED)
 		return -errno;
-	if (ledger->magic != LEDGER_MAGIC || ledger->layout != LEDGER_LAYOUT || ledger->slots != slots) {
+	if (ledger->magic != LEDGER_MAGIC || ledger->layout != LEDGER_LAYOUT ||
+	    ledger->slots != slots) {
 		munmap((void *)ledger, size);
 		*why = "the ledger's magic, layout or number of slots is wrong";
 		return STATE_E_INVALID;
@@ -97,7 +103,8 @@ static void list_taint(struct list *segments)
 		seg->tainted = true;
 }
 
-/* Segments for small tensors end with their writer; those for large ones go on serving its user if it left well. */
+/* Segments for small tensors end with their writer; those for large ones go on serving its user if
+ * it left well. */
 static void list_leave(struct list *segments, struct state *st)
 {
 	struct segment *seg, *next;
@@ -132,7 +139,8 @@ void client_deinit(struct client *c, struct state *st, bool clean)
 	atomic_fetch_sub(&st->catalog.header->clients, 1);
 }
 
-uint32_t client_next_held(const struct client *c, const struct state *st, uint32_t slot, uint32_t *leases)
+uint32_t client_next_held(const struct client *c, const struct state *st, uint32_t slot,
+			  uint32_t *leases)
 {
 	enum row_state row;
 

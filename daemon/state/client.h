@@ -8,13 +8,13 @@ struct client {
 	uint64_t id; /* never used twice */
 	uint32_t uid, gid, pid;
 	char label[16];
-	struct quota_user *user; /* ref held */
-	uint32_t index;		 /* in the catalog, CATALOG_NONE before client_init() */
-	uint32_t generation;	 /* of its word there */
+	struct quota_user *user;     /* ref held */
+	uint32_t index;		     /* in the catalog, CATALOG_NONE before client_init() */
+	uint32_t generation;	     /* of its word there */
 	const struct ledger *ledger; /* mapped read-only, NULL before LEDGER */
 	size_t ledger_size;
-	struct list small; /* segments for small tensors that it writes, by writer_link */
-	struct list large; /* segments for large tensors that it has mapped writable */
+	struct list small;   /* segments for small tensors that it writes, by writer_link */
+	struct list large;   /* segments for large tensors that it has mapped writable */
 	uint64_t small_next; /* size of the next one of the former */
 	uint32_t drafts;     /* how many, those being made included */
 	uint32_t draft_head; /* a slot in the ring, or CATALOG_NONE */
@@ -29,14 +29,14 @@ struct client_identity {
 int client_init(struct client *c, struct state *st, const struct client_identity *who);
 
 /*
- * Maps the ledger in @fd_take (closed in any case) and serves its leases from now on. STATE_E_INVALID with *why:
- * it is not what PROTOCOL.md section 2 asks for.
+ * Maps the ledger in @fd_take (closed in any case) and serves its leases from now on.
+ * STATE_E_INVALID with *why: it is not what PROTOCOL.md section 2 asks for.
  */
 int client_serve(struct client *c, struct state *st, int fd_take, uint64_t size, const char **why);
 
 /*
- * The connection is over: aborts its drafts, drops its ledger, gives up its segments. Not @clean: what it could
- * read or write is never reused. Fine on a half-made client.
+ * The connection is over: aborts its drafts, drops its ledger, gives up its segments. Not @clean:
+ * what it could read or write is never reused. Fine on a half-made client.
  */
 void client_deinit(struct client *c, struct state *st, bool clean);
 
@@ -45,4 +45,5 @@ struct client_sums {
 };
 struct client_sums client_sum(const struct client *c, const struct state *st);
 /* The first slot from @slot on that it holds a lease of, and how many; CATALOG_NONE. */
-uint32_t client_next_held(const struct client *c, const struct state *st, uint32_t slot, uint32_t *leases);
+uint32_t client_next_held(const struct client *c, const struct state *st, uint32_t slot,
+			  uint32_t *leases);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leases: who is using which tensor. A client takes a lease without asking us by writing its own ledger; we learn of
- * it when we read that page. A late view is safe: it keeps memory longer, it never frees it early.
- * Invariants: (1) a row's word goes LIVE -> RETIRED -> FREE here only; (2) a tensor stays RETIRED from T1 until no
- * served ledger holds its slot; (3) bytes held by a connection that ended unclean are never reused.
+ * Leases: who is using which tensor. A client takes a lease without asking us by writing its own
+ * ledger; we learn of it when we read that page. A late view is safe: it keeps memory longer, it
+ * never frees it early. Invariants: (1) a row's word goes LIVE -> RETIRED -> FREE here only; (2) a
+ * tensor stays RETIRED from T1 until no served ledger holds its slot; (3) bytes held by a
+ * connection that ended unclean are never reused.
  *
- * ORDER: T1 then T2 here, G2 then G3 in client/lease.c; D1 then D2 here, G2 then G3 there; T1 then T2 here, R1 then
- * R2 there. Each side writes its own word, then reads the other's; all four accesses are seq_cst, so one of the two
- * always sees the other. With release/acquire both may read the old value: a leased tensor is reused, or a last
- * release is missed.
- * Loop thread only.
+ * ORDER: T1 then T2 here, G2 then G3 in client/lease.c; D1 then D2 here, G2 then G3 there; T1 then
+ * T2 here, R1 then R2 there. Each side writes its own word, then reads the other's; all four
+ * accesses are seq_cst, so one of the two always sees the other. With release/acquire both may read
+ * the old value: a leased tensor is reused, or a last release is missed. Loop thread only.
  */
 #include <assert.h>
 #include <sys/mman.h>
@@ -63,7 +63,8 @@ void lease_released(struct state *st, uint64_t ref)
 
 	if (slot >= st->catalog.rows.high)
 		return;
-	if (atomic_load(&catalog_row(&st->catalog, slot)->word) != row_word(ref_generation(ref), ROW_RETIRED))
+	if (atomic_load(&catalog_row(&st->catalog, slot)->word) !=
+	    row_word(ref_generation(ref), ROW_RETIRED))
 		return;
 	if (!lease_held(st, slot))
 		lease_done(st, slot);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names. A name is in its bucket from name_take() until name_evict(). Clients walk buckets while we change them:
- * an entry is linked after it is complete; unlinked, then names_unlinked is raised, and only then may its memory
- * be another name. Its text is constant while a row is pinned to it, which is when clients compare it.
- * Loop thread only.
+ * Names. A name is in its bucket from name_take() until name_evict(). Clients walk buckets while we
+ * change them: an entry is linked after it is complete; unlinked, then names_unlinked is raised,
+ * and only then may its memory be another name. Its text is constant while a row is pinned to it,
+ * which is when clients compare it. Loop thread only.
  */
 #define XXH_INLINE_ALL
 #include <assert.h>
@@ -67,7 +67,7 @@ uint32_t name_find(const struct state *st, const struct name_key *key)
 	return name_search(st, key, &depth);
 }
 
-/* ---- names that only stand for a version ------------------------------------------------------ */
+/* ---- names that only stand for a version ---------------------------------------------------- */
 
 static void forgotten_add(struct state *st, uint32_t index)
 {
@@ -139,9 +139,10 @@ int name_prepare(struct state *st, uint32_t count)
 	return r;
 }
 
-/* ---- taking ----------------------------------------------------------------------------------- */
+/* ---- taking --------------------------------------------------------------------------------- */
 
-static void name_fill(struct state *st, uint32_t index, const struct name_key *key, struct tensor *payer)
+static void name_fill(struct state *st, uint32_t index, const struct name_key *key,
+		      struct tensor *payer)
 {
 	struct chunk_end end = { .first = CATALOG_NONE, .last = CATALOG_NONE };
 	struct catalog_name *name = catalog_name(&st->catalog, index);

@@ -16,12 +16,13 @@ struct name_key name_key(const char *text, uint16_t len);
 uint32_t name_find(const struct state *st, const struct name_key *key);
 
 /*
- * The index of that name, made at need from memory that name_prepare() saw to, and from reserved chunks if it is
- * long. STATE_E_BUCKET, STATE_E_TENSORS.
+ * The index of that name, made at need from memory that name_prepare() saw to, and from reserved
+ * chunks if it is long. STATE_E_BUCKET, STATE_E_TENSORS.
  */
 int name_take(struct state *st, const struct name_key *key, struct tensor *payer, uint32_t *index);
 
-/* Makes sure that @count names can be taken, forgetting versions of deleted ones if it must. As catalog_take(). */
+/* Makes sure that @count names can be taken, forgetting versions of deleted ones if it must. As
+ * catalog_take(). */
 int name_prepare(struct state *st, uint32_t count);
 /* Chunks a name of @len bytes needs. */
 uint32_t name_chunks(uint16_t len);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Publishing: a draft's commit, a group's, the link of what is there to another name, and a name's delete.
- * Everything that can be wrong is looked at first; from where a row is filled in on nothing fails, since create set
- * aside what is needed. Loop thread only.
+ * Publishing: a draft's commit, a group's, the link of what is there to another name, and a name's
+ * delete. Everything that can be wrong is looked at first; from where a row is filled in on nothing
+ * fails, since create set aside what is needed. Loop thread only.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #include "util/clock.h"
 #include "util/fault.h"
 
-/* ---- what is published ------------------------------------------------------------------------ */
+/* ---- what is published ---------------------------------------------------------------------- */
 
 static int may_publish(const struct state *st, const struct client *c, uint32_t name)
 {
@@ -34,9 +34,12 @@ int tensor_may_name(const struct state *st, const struct client *c, const struct
 	return name == CATALOG_NONE ? 0 : may_publish(st, c, name);
 }
 
-static const char *description_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes)
+static const char *description_check(const struct tensor_description *d, uint64_t room,
+				     uint64_t *nbytes)
 {
-	DLDataType dtype = { .code = d->dtype_code, .bits = d->dtype_bits, .lanes = d->dtype_lanes };
+	DLDataType dtype = { .code = d->dtype_code,
+			     .bits = d->dtype_bits,
+			     .lanes = d->dtype_lanes };
 	const char *why = NULL;
 
 	if (tensor_dtype_check(dtype, &why))
@@ -83,10 +86,11 @@ static void row_describe(struct state *st, uint32_t slot, const struct tensor_de
 	else if (d->meta_len)
 		memcpy(row->meta, d->meta, d->meta_len);
 	row->chunk = end.first;
-	st->tensors[slot].chunks_reserved = (uint16_t)(st->tensors[slot].chunks_reserved - end.count);
+	st->tensors[slot].chunks_reserved = (uint16_t)(st->tensors[slot].chunks_reserved -
+						       end.count);
 }
 
-/* ---- publishing one --------------------------------------------------------------------------- */
+/* ---- publishing one ------------------------------------------------------------------------- */
 
 /* All but what makes it visible. The name is pinned. What the name meant before. */
 static uint64_t row_publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index)
@@ -116,18 +120,21 @@ static void name_points_at(struct state *st, uint32_t slot)
 {
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 
-	atomic_store(&catalog_name(&st->catalog, row->name)->current, ref_make(row->word >> 2, slot));
+	atomic_store(&catalog_name(&st->catalog, row->name)->current,
+		     ref_make(row->word >> 2, slot));
 }
 
 static void published(struct state *st, uint32_t slot, uint64_t former)
 {
-	catalog_wake(&st->catalog, catalog_name(&st->catalog, catalog_row(&st->catalog, slot)->name)->hash);
+	catalog_wake(&st->catalog,
+		     catalog_name(&st->catalog, catalog_row(&st->catalog, slot)->name)->hash);
 	if (former)
 		lease_retire(st, ref_slot(former));
 }
 
 /* The order is that of PROTOCOL.md section 4. */
-static void publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index, uint64_t *version)
+static void publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index,
+		    uint64_t *version)
 {
 	uint64_t former;
 
@@ -139,8 +146,8 @@ static void publish(struct state *st, const struct client *c, uint32_t slot, uin
 	published(st, slot, former);
 }
 
-int tensor_commit(struct state *st, struct client *c, uint64_t ref, const struct tensor_description *d,
-		  uint64_t *version, const char **why)
+int tensor_commit(struct state *st, struct client *c, uint64_t ref,
+		  const struct tensor_description *d, uint64_t *version, const char **why)
 {
 	struct catalog_row *row;
 	uint32_t slot, name;
@@ -170,11 +177,11 @@ int tensor_commit(struct state *st, struct client *c, uint64_t ref, const struct
 	return 0;
 }
 
-/* ---- groups ----------------------------------------------------------------------------------- */
+/* ---- groups --------------------------------------------------------------------------------- */
 
 /* A draft of its own in the memory of @leader, with its name taken. Nothing of it is visible. */
-static int member_new(struct state *st, struct client *c, uint32_t leader, const struct tensor_description *d,
-		      uint64_t nbytes, uint32_t *slot)
+static int member_new(struct state *st, struct client *c, uint32_t leader,
+		      const struct tensor_description *d, uint64_t nbytes, uint32_t *slot)
 {
 	struct tensor_request rq = { .nbytes = nbytes, .extra = description_extra(d) };
 	uint32_t name;
@@ -228,11 +235,13 @@ int tensor_member(struct state *st, struct client *c, uint64_t ref, uint64_t off
 }
 
 /* The members of @leader into @slots; how many, at most @max + 1 of them are counted. */
-static uint32_t group_members(const struct state *st, uint32_t leader, uint32_t *slots, uint32_t max)
+static uint32_t group_members(const struct state *st, uint32_t leader, uint32_t *slots,
+			      uint32_t max)
 {
 	uint32_t n = 0;
 
-	for (uint32_t i = st->tensors[leader].share; i != leader && n <= max; i = st->tensors[i].share, n++) {
+	for (uint32_t i = st->tensors[leader].share; i != leader && n <= max;
+	     i = st->tensors[i].share, n++) {
 		if (n < max)
 			slots[n] = i;
 	}
@@ -240,16 +249,19 @@ static uint32_t group_members(const struct state *st, uint32_t leader, uint32_t 
 }
 
 /*
- * In one step: first all names point at what is not LIVE yet, so that who looks one of them up waits; then all become
- * LIVE. Who has got a new one finds no old one any more. tl_get_many() compares header->groups besides.
+ * In one step: first all names point at what is not LIVE yet, so that who looks one of them up
+ * waits; then all become LIVE. Who has got a new one finds no old one any more. tl_get_many()
+ * compares header->groups besides.
  */
-static void group_publish(struct state *st, struct client *c, const uint32_t *slots, uint64_t *formers, uint32_t count)
+static void group_publish(struct state *st, struct client *c, const uint32_t *slots,
+			  uint64_t *formers, uint32_t count)
 {
 	_Atomic uint64_t *groups = &st->catalog.header->groups;
 
 	atomic_fetch_add(groups, 1);
 	for (uint32_t i = 0; i < count; i++) {
-		formers[i] = row_publish(st, c, slots[i], catalog_row(&st->catalog, slots[i])->name);
+		formers[i] = row_publish(st, c, slots[i],
+					 catalog_row(&st->catalog, slots[i])->name);
 		name_points_at(st, slots[i]);
 	}
 	for (uint32_t i = 0; i < count; i++)
@@ -261,8 +273,8 @@ static void group_publish(struct state *st, struct client *c, const uint32_t *sl
 	}
 }
 
-static int group_check(const struct state *st, const struct client *c, uint32_t leader, uint32_t *slots,
-		       uint32_t count, const char **why)
+static int group_check(const struct state *st, const struct client *c, uint32_t leader,
+		       uint32_t *slots, uint32_t count, const char **why)
 {
 	if (!st->tensors[leader].group || group_members(st, leader, slots, count) != count) {
 		*why = "the group does not have as many members as it should";
@@ -294,7 +306,8 @@ int tensor_group(struct state *st, struct client *c, uint64_t ref, uint32_t coun
 		r = formers && slots ? group_check(st, c, leader, slots, count, why) : -ENOMEM;
 	if (!r) {
 		group_publish(st, c, slots, formers, count);
-		st->tensors[leader].group = false; /* only the memory is left of it: the members share it */
+		st->tensors[leader]
+			.group = false; /* only the memory is left of it: the members share it */
 	}
 	tensor_abort(st, c, ref);
 	free(formers);
@@ -302,10 +315,10 @@ int tensor_group(struct state *st, struct client *c, uint64_t ref, uint32_t coun
 	return r;
 }
 
-/* ---- link and delete -------------------------------------------------------------------------- */
+/* ---- link and delete ------------------------------------------------------------------------ */
 
-static void link_describe(struct tensor_description *d, const struct state *st, const struct catalog_row *from,
-			  int64_t *shape)
+static void link_describe(struct tensor_description *d, const struct state *st,
+			  const struct catalog_row *from, int64_t *shape)
 {
 	if (from->ndim > CATALOG_INLINE_NDIM)
 		catalog_chunks_read(&st->catalog, from->chunk, shape, from->ndim * sizeof(int64_t));
@@ -332,8 +345,8 @@ static void link_share(struct state *st, uint32_t slot, uint32_t from)
 	draft_share(st, slot, from);
 }
 
-int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct name_key *name, const void *meta,
-		uint16_t meta_len, uint64_t *version, const char **why)
+int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct name_key *name,
+		const void *meta, uint16_t meta_len, uint64_t *version, const char **why)
 {
 	struct tensor_description d = { .meta = meta, .meta_len = meta_len, .name = *name };
 	struct tensor_request rq = { .extra = WIRE_EXTRA_MAX };
@@ -345,7 +358,8 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 	if (from >= st->catalog.rows.high)
 		return STATE_E_GONE;
 	word = catalog_row(&st->catalog, from)->word;
-	if ((word != row_word(ref_generation(ref), ROW_LIVE) && word != row_word(ref_generation(ref), ROW_RETIRED)) ||
+	if ((word != row_word(ref_generation(ref), ROW_LIVE) &&
+	     word != row_word(ref_generation(ref), ROW_RETIRED)) ||
 	    !lease_held_by(c, from))
 		return STATE_E_GONE;
 	r = tensor_may_name(st, c, name);
@@ -355,7 +369,8 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 		return r;
 	link_describe(&d, st, catalog_row(&st->catalog, from), shape);
 	link_share(st, slot, from);
-	return tensor_commit(st, c, ref_make(catalog_row(&st->catalog, slot)->word >> 2, slot), &d, version, why);
+	return tensor_commit(st, c, ref_make(catalog_row(&st->catalog, slot)->word >> 2, slot), &d,
+			     version, why);
 }
 
 int tensor_delete(struct state *st, const struct client *c, const struct name_key *key)

@@ -16,24 +16,26 @@ struct tensor_description {
 };
 
 /*
- * Publishes the draft @ref of @c. Whatever is wrong, the draft is aborted then: STATE_E_GONE, STATE_E_INVALID (why),
- * STATE_E_DENIED, STATE_E_BUCKET.
+ * Publishes the draft @ref of @c. Whatever is wrong, the draft is aborted then: STATE_E_GONE,
+ * STATE_E_INVALID (why), STATE_E_DENIED, STATE_E_BUCKET.
  */
-int tensor_commit(struct state *st, struct client *c, uint64_t ref, const struct tensor_description *d,
-		  uint64_t *version, const char **why);
+int tensor_commit(struct state *st, struct client *c, uint64_t ref,
+		  const struct tensor_description *d, uint64_t *version, const char **why);
 /*
- * Makes a hidden tensor in the memory of the draft @ref, which becomes a group's, at @offset of it. As tensor_commit(),
- * but only this member is given up.
+ * Makes a hidden tensor in the memory of the draft @ref, which becomes a group's, at @offset of it.
+ * As tensor_commit(), but only this member is given up.
  */
 int tensor_member(struct state *st, struct client *c, uint64_t ref, uint64_t offset,
 		  const struct tensor_description *d, const char **why);
 
-/* Publishes the @count members of @ref in one step, or aborts them all. As tensor_commit(); -ENOMEM. */
-int tensor_group(struct state *st, struct client *c, uint64_t ref, uint32_t count, const char **why);
+/* Publishes the @count members of @ref in one step, or aborts them all. As tensor_commit();
+ * -ENOMEM. */
+int tensor_group(struct state *st, struct client *c, uint64_t ref, uint32_t count,
+		 const char **why);
 
 /* Publishes the bytes of @ref, which @c must hold, under another name too. As tensor_commit(). */
-int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct name_key *name, const void *meta,
-		uint16_t meta_len, uint64_t *version, const char **why);
+int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct name_key *name,
+		const void *meta, uint16_t meta_len, uint64_t *version, const char **why);
 
 /* STATE_E_NOT_FOUND, STATE_E_DENIED. */
 int tensor_delete(struct state *st, const struct client *c, const struct name_key *name);

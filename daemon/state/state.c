@@ -11,7 +11,8 @@
 /* Large tables of which only the used part costs memory. */
 static void *table_new(size_t count, size_t size)
 {
-	void *map = mmap(NULL, count * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *map = mmap(NULL, count * size, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	return map == MAP_FAILED ? NULL : map;
 }
@@ -32,7 +33,8 @@ int state_init(struct state *st, uint64_t instance, const struct state_limits *l
 
 	*st = (struct state){ .instance = instance, .uid = geteuid(), .warm_ns = limits->warm_ns };
 	st->names.oldest = st->names.newest = CATALOG_NONE;
-	segment_store_init(&st->store, instance, limits->capacity, limits->user_capacity, limits->fds_max);
+	segment_store_init(&st->store, instance, limits->capacity, limits->user_capacity,
+			   limits->fds_max);
 	r = catalog_init(&st->catalog, instance, &shape);
 	if (r)
 		return r;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The daemon's state: names, tensors, leases, clients. Plain calls without sockets or event loop; functions return
- * 0, a negative errno (unexpected), or one of the outcomes below, and never call up.
+ * The daemon's state: names, tensors, leases, clients. Plain calls without sockets or event loop;
+ * functions return 0, a negative errno (unexpected), or one of the outcomes below, and never call
+ * up.
  */
 #pragma once
 
@@ -30,21 +31,22 @@ enum { CLIENT_DRAFTS_MAX = 1024 };
 /* The private half of a row. */
 struct tensor {
 	struct segment *segment; /* holds a place in it; NULL: it has no bytes */
-	uint32_t share;		 /* ring of the slots that share the place (LINK, MEMBER); itself if alone */
-	uint32_t owner;		 /* DRAFT: index of its client */
-	uint32_t next, prev;	 /* DRAFT: ring of its client's drafts */
+	uint32_t share; /* ring of the slots that share the place (LINK, MEMBER); itself if alone */
+	uint32_t owner; /* DRAFT: index of its client */
+	uint32_t next, prev; /* DRAFT: ring of its client's drafts */
 	uint16_t chunks_reserved;
 	bool ahead;   /* DRAFT: may be taken back while unused */
 	bool tainted; /* somebody we lost sight of may be using the bytes */
 	bool group;   /* DRAFT: memory of a group; its members are in the ring */
-	uint32_t place, units; /* where its place is in a small segment, and its size, in SEGMENT_UNITs */
+	uint32_t place,
+		units; /* where its place is in a small segment, and its size, in SEGMENT_UNITs */
 };
 
 struct name_info {
-	uint32_t pins; /* rows that say they are called so */
-	uint32_t uid;  /* who published the current tensor */
+	uint32_t pins;	     /* rows that say they are called so */
+	uint32_t uid;	     /* who published the current tensor */
 	uint32_t next, prev; /* among the forgotten, oldest first */
-	bool forgotten; /* no tensor, no pins: only its version is remembered */
+	bool forgotten;	     /* no tensor, no pins: only its version is remembered */
 };
 
 struct names {
@@ -61,7 +63,7 @@ struct state {
 	struct segment **segments; /* by index */
 	struct client **served;	   /* by client index; those whose ledger we read */
 	uint64_t next_client_id;
-	uint32_t uid; /* ours */
+	uint32_t uid;	    /* ours */
 	unsigned ahead;	    /* drafts that may be taken back */
 	uint64_t room_made; /* counts what may let a waiting create succeed */
 	uint64_t instance;
@@ -83,5 +85,6 @@ void state_deinit(struct state *st);
 
 /* Refreshes the numbers in the catalog's header that others show. */
 void state_publish_numbers(struct state *st);
-/* Dooms segments that have been warm for too long; when to call next (monotonic ns), 0: nothing is warm. */
+/* Dooms segments that have been warm for too long; when to call next (monotonic ns), 0: nothing is
+ * warm. */
 uint64_t state_trim_warm(struct state *st, uint64_t now);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors. A slot is FREE; then DRAFT, in the ring of its client's drafts; then LIVE, pinned to its name; then
- * RETIRED; then FREE again with the next generation. From DRAFT to FREE it has its place in a segment.
- * Invariants: (1) what commit needs is set aside by create, so that a well-formed commit does not fail for want of
- * room; (2) every early return gives back what was taken. Loop thread only.
+ * Tensors. A slot is FREE; then DRAFT, in the ring of its client's drafts; then LIVE, pinned to its
+ * name; then RETIRED; then FREE again with the next generation. From DRAFT to FREE it has its place
+ * in a segment. Invariants: (1) what commit needs is set aside by create, so that a well-formed
+ * commit does not fail for want of room; (2) every early return gives back what was taken. Loop
+ * thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -17,7 +18,7 @@
 
 #define PAGE ((uint64_t)4096)
 
-/* ---- slots ------------------------------------------------------------------------------------ */
+/* ---- slots ---------------------------------------------------------------------------------- */
 
 static int slot_reserve(struct state *st, const struct tensor_request *rq, uint32_t *chunks)
 {
@@ -34,7 +35,8 @@ static int slot_reserve(struct state *st, const struct tensor_request *rq, uint3
 	return r;
 }
 
-static int slot_take(struct state *st, struct client *c, const struct tensor_request *rq, uint32_t *slot)
+static int slot_take(struct state *st, struct client *c, const struct tensor_request *rq,
+		     uint32_t *slot)
 {
 	struct tensor *t;
 	uint32_t chunks;
@@ -68,12 +70,13 @@ static void slot_give(struct state *st, struct client *c, uint32_t slot)
 		c->drafts--;
 }
 
-/* ---- segments --------------------------------------------------------------------------------- */
+/* ---- segments ------------------------------------------------------------------------------- */
 
 void tensor_end_segment(struct state *st, struct segment *seg)
 {
 	/* before a page goes: clients keep mappings only while this says that it lives */
-	atomic_store(&catalog_segment(&st->catalog, seg->index)->word, (uint64_t)seg->generation << 1);
+	atomic_store(&catalog_segment(&st->catalog, seg->index)->word,
+		     (uint64_t)seg->generation << 1);
 	segment_doom(seg);
 }
 
@@ -96,7 +99,8 @@ static bool ahead_take_back(struct state *st, struct client *c)
 		return false;
 	do {
 		if (st->tensors[slot].ahead) {
-			/* as T1, T2: its client counts a hold, then looks whether it is still a draft */
+			/* as T1, T2: its client counts a hold, then looks whether it is still a
+			 * draft */
 			row = catalog_row(&st->catalog, slot);
 			word = atomic_load(&row->word);
 			atomic_store(&row->word, word | ROW_RETIRED);
@@ -105,7 +109,8 @@ static bool ahead_take_back(struct state *st, struct client *c)
 				tensor_abort(st, c, ref_make(word >> 2, slot));
 				return true;
 			}
-			atomic_store(&row->word, word); /* in use: from now on a draft like others */
+			atomic_store(&row->word,
+				     word); /* in use: from now on a draft like others */
 			st->tensors[slot].ahead = false;
 			st->ahead--;
 		}
@@ -123,7 +128,8 @@ bool tensor_make_room(struct state *st, const struct quota_user *user)
 		return true;
 	}
 	for (uint32_t i = 0; st->ahead && i < st->catalog.clients.high; i++) {
-		if (st->served[i] && (!user || st->served[i]->user == user) && ahead_take_back(st, st->served[i]))
+		if (st->served[i] && (!user || st->served[i]->user == user) &&
+		    ahead_take_back(st, st->served[i]))
 			return true;
 	}
 	return false;
@@ -145,8 +151,8 @@ static int segment_index(struct state *st, struct segment *seg)
 }
 
 /* Nothing is taken from others for an ahead draft, which may never be used. */
-static int segment_make(struct state *st, struct client *c, const struct tensor_request *rq, uint64_t size,
-			struct segment **segp)
+static int segment_make(struct state *st, struct client *c, const struct tensor_request *rq,
+			uint64_t size, struct segment **segp)
 {
 	bool small = rq->nbytes <= SEGMENT_SMALL_MAX;
 	struct quota *quota = &st->store.quota;
@@ -157,10 +163,12 @@ static int segment_make(struct state *st, struct client *c, const struct tensor_
 		return STATE_E_NEVER;
 	r = segment_new(&seg, &st->store, c->user, size, small);
 	if (r == SEGMENT_E_FULL || r == SEGMENT_E_USER) {
-		if (!rq->ahead && (st->store.going || tensor_make_room(st, r == SEGMENT_E_USER ? c->user : NULL)))
+		if (!rq->ahead &&
+		    (st->store.going || tensor_make_room(st, r == SEGMENT_E_USER ? c->user : NULL)))
 			return STATE_E_SOON;
 		/* PROTOCOL.md section 4: QUOTA only if nothing else is in the way */
-		return r == SEGMENT_E_USER && size <= quota->capacity - quota->used ? STATE_E_QUOTA : STATE_E_FULL;
+		return r == SEGMENT_E_USER && size <= quota->capacity - quota->used ? STATE_E_QUOTA
+										    : STATE_E_FULL;
 	}
 	if (r)
 		return r;
@@ -175,8 +183,8 @@ static int segment_make(struct state *st, struct client *c, const struct tensor_
 	return 0;
 }
 
-static int place_small(struct state *st, struct client *c, const struct tensor_request *rq, struct catalog_row *row,
-		       struct segment **segp)
+static int place_small(struct state *st, struct client *c, const struct tensor_request *rq,
+		       struct catalog_row *row, struct segment **segp)
 {
 	uint64_t nbytes = rq->nbytes, need = (nbytes + PAGE - 1) / PAGE * PAGE, size;
 	struct segment *seg;
@@ -190,7 +198,8 @@ static int place_small(struct state *st, struct client *c, const struct tensor_r
 		}
 	}
 	/* the larger the better, as long as there is room */
-	for (size = c->small_next > need ? c->small_next : need;; size = size / 2 > need ? size / 2 : need) {
+	for (size = c->small_next > need ? c->small_next : need;;
+	     size = size / 2 > need ? size / 2 : need) {
 		r = segment_make(st, c, rq, size, &seg);
 		if (r <= 0 || size == need || r == STATE_E_TENSORS)
 			break;
@@ -205,8 +214,8 @@ static int place_small(struct state *st, struct client *c, const struct tensor_r
 	return STATE_E_BACKING;
 }
 
-static int place_large(struct state *st, struct client *c, const struct tensor_request *rq, struct catalog_row *row,
-		       struct segment **segp)
+static int place_large(struct state *st, struct client *c, const struct tensor_request *rq,
+		       struct catalog_row *row, struct segment **segp)
 {
 	uint64_t nbytes = rq->nbytes, size;
 	int r;
@@ -228,7 +237,7 @@ static int place_large(struct state *st, struct client *c, const struct tensor_r
 	return r ? r : STATE_E_BACKING;
 }
 
-/* ---- drafts ----------------------------------------------------------------------------------- */
+/* ---- drafts --------------------------------------------------------------------------------- */
 
 static void draft_link(struct state *st, struct client *c, uint32_t slot)
 {
@@ -280,7 +289,8 @@ static void row_init(struct catalog_row *row, uint64_t nbytes)
 	row->segment = row->name = row->chunk = CATALOG_NONE;
 }
 
-int tensor_create(struct state *st, struct client *c, const struct tensor_request *rq, uint32_t *slot)
+int tensor_create(struct state *st, struct client *c, const struct tensor_request *rq,
+		  uint32_t *slot)
 {
 	struct segment *seg = NULL;
 	struct catalog_row *row;
@@ -306,7 +316,9 @@ int tensor_create(struct state *st, struct client *c, const struct tensor_reques
 		seg->places++;
 		st->tensors[*slot].segment = seg;
 		st->tensors[*slot].place = (uint32_t)(row->offset / SEGMENT_UNIT);
-		st->tensors[*slot].units = seg->small ? (uint32_t)((rq->nbytes + SEGMENT_UNIT - 1) / SEGMENT_UNIT) : 0;
+		st->tensors[*slot].units = seg->small ? (uint32_t)((rq->nbytes + SEGMENT_UNIT - 1) /
+								   SEGMENT_UNIT)
+						      : 0;
 		row->segment = seg->index;
 		row->segment_generation = seg->generation;
 	}
@@ -320,7 +332,8 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error)
 	struct segment *seg = st->tensors[slot].segment;
 
 	if (!error && c) {
-		atomic_store(&catalog_segment(&st->catalog, seg->index)->word, live_word(seg->generation));
+		atomic_store(&catalog_segment(&st->catalog, seg->index)->word,
+			     live_word(seg->generation));
 		draft_link(st, c, slot);
 		return 0;
 	}
@@ -333,7 +346,7 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error)
 	return error;
 }
 
-/* ---- the end of a tensor ---------------------------------------------------------------------- */
+/* ---- the end of a tensor -------------------------------------------------------------------- */
 
 static bool small_is_spare(const struct segment *seg, const struct list *segments)
 {
@@ -410,7 +423,8 @@ static void place_give(struct state *st, uint32_t slot)
 		return;
 	seg->places--;
 	if (seg->small && !t->tainted)
-		segment_place_give(seg, (uint64_t)t->place * SEGMENT_UNIT, (uint64_t)t->units * SEGMENT_UNIT);
+		segment_place_give(seg, (uint64_t)t->place * SEGMENT_UNIT,
+				   (uint64_t)t->units * SEGMENT_UNIT);
 	if (t->tainted)
 		seg->quarantine = true;
 	if (seg->places == 0)
@@ -431,7 +445,7 @@ void tensor_reclaim(struct state *st, uint32_t slot)
 	catalog_give(&st->catalog.rows, slot);
 }
 
-/* ---- the end of a draft ----------------------------------------------------------------------- */
+/* ---- the end of a draft --------------------------------------------------------------------- */
 
 bool draft_find(const struct state *st, const struct client *c, uint64_t ref, uint32_t *slot)
 {
@@ -464,7 +478,8 @@ void tensor_abort(struct state *st, struct client *c, uint64_t ref)
 	tensor_reclaim(st, slot);
 }
 
-int draft_new_member(struct state *st, struct client *c, const struct tensor_request *rq, uint32_t *slot)
+int draft_new_member(struct state *st, struct client *c, const struct tensor_request *rq,
+		     uint32_t *slot)
 {
 	int r = slot_take(st, c, rq, slot);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tensor's life: created as a draft, published (publish.h) or aborted, retired (lease.h), reclaimed. */
+/* A tensor's life: created as a draft, published (publish.h) or aborted, retired (lease.h),
+ * reclaimed. */
 #pragma once
 
 #include "daemon/state/client.h"
@@ -12,15 +13,18 @@ struct tensor_request {
 };
 
 /*
- * A draft for @c in *slot. STATE_E_BACKING: its segment has no object yet: make it (object_create() with
- * segment->object and size, on any thread), then tensor_backed(). STATE_E_SOON, _FULL, _QUOTA: nothing was taken,
- * ask again; STATE_E_NEVER, _TENSORS, _DRAFTS; -ENOMEM, -ENOSPC.
+ * A draft for @c in *slot. STATE_E_BACKING: its segment has no object yet: make it (object_create()
+ * with segment->object and size, on any thread), then tensor_backed(). STATE_E_SOON, _FULL, _QUOTA:
+ * nothing was taken, ask again; STATE_E_NEVER, _TENSORS, _DRAFTS; -ENOMEM, -ENOSPC.
  */
-int tensor_create(struct state *st, struct client *c, const struct tensor_request *rq, uint32_t *slot);
-/* The object of the draft's segment was made (@error 0), or not; @c NULL: its client is gone. Passes @error on. */
+int tensor_create(struct state *st, struct client *c, const struct tensor_request *rq,
+		  uint32_t *slot);
+/* The object of the draft's segment was made (@error 0), or not; @c NULL: its client is gone.
+ * Passes @error on. */
 int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error);
 
-/* Frees room by taking back what nobody uses: a warm segment or an unused ahead draft (of @user only, or of anyone). */
+/* Frees room by taking back what nobody uses: a warm segment or an unused ahead draft (of @user
+ * only, or of anyone). */
 bool tensor_make_room(struct state *st, const struct quota_user *user);
 
 /* Gives a draft back, and the members of its group. Nothing happens if it is none of @c's. */
@@ -40,6 +44,8 @@ void tensor_free_segment(struct state *st, struct segment *seg);
 bool draft_find(const struct state *st, const struct client *c, uint64_t ref, uint32_t *slot);
 /* It is no draft any more; what it set aside and did not use goes back. */
 void draft_end(struct state *st, struct client *c, uint32_t slot);
-/* A draft without a place; draft_share() gives it that of @with, which lives as long as one of them does. */
-int draft_new_member(struct state *st, struct client *c, const struct tensor_request *rq, uint32_t *slot);
+/* A draft without a place; draft_share() gives it that of @with, which lives as long as one of them
+ * does. */
+int draft_new_member(struct state *st, struct client *c, const struct tensor_request *rq,
+		     uint32_t *slot);
 void draft_share(struct state *st, uint32_t slot, uint32_t with);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * POSIX shared-memory objects. posix_fallocate() before anybody maps them: a full tmpfs is an error for who asks,
- * never a SIGBUS for who reads. Names are random and made with O_EXCL, so nobody can squat on one; clients get
- * descriptors and never learn a name.
+ * POSIX shared-memory objects. posix_fallocate() before anybody maps them: a full tmpfs is an error
+ * for who asks, never a SIGBUS for who reads. Names are random and made with O_EXCL, so nobody can
+ * squat on one; clients get descriptors and never learn a name.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -25,8 +25,8 @@ enum { OBJECT_NAME_MAX = 64 };
 
 static void object_name(const struct object *o, char name[OBJECT_NAME_MAX])
 {
-	snprintf(name, OBJECT_NAME_MAX, "/tensorlease-%016llx-%016llx", (unsigned long long)o->instance,
-		 (unsigned long long)o->key);
+	snprintf(name, OBJECT_NAME_MAX, "/tensorlease-%016llx-%016llx",
+		 (unsigned long long)o->instance, (unsigned long long)o->key);
 }
 
 int object_random(uint64_t *out)
@@ -130,8 +130,8 @@ unsigned object_destroy_instance(uint64_t instance)
 	while ((entry = readdir(dir))) {
 		if (strncmp(entry->d_name, prefix, strlen(prefix)))
 			continue;
-		if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode) ||
-		    st.st_uid != geteuid())
+		if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) ||
+		    !S_ISREG(st.st_mode) || st.st_uid != geteuid())
 			continue;
 		if (!unlinkat(dirfd(dir), entry->d_name, 0))
 			count++;

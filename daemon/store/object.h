@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * POSIX shared-memory objects: daemon-owned, 0600, with random names, fully allocated before anyone maps them.
- * All calls block for as long as the kernel needs to make or free the pages, touch nothing but their arguments,
- * and may run on any thread.
+ * POSIX shared-memory objects: daemon-owned, 0600, with random names, fully allocated before anyone
+ * maps them. All calls block for as long as the kernel needs to make or free the pages, touch
+ * nothing but their arguments, and may run on any thread.
  */
 #pragma once
 
@@ -19,7 +19,8 @@ struct object {
 /* Random 64 bits, never 0. */
 int object_random(uint64_t *out);
 
-/* Creates @o with exactly @size allocated bytes. -ENOSPC: no room in /dev/shm; -ECANCELED: *@cancel was set. */
+/* Creates @o with exactly @size allocated bytes. -ENOSPC: no room in /dev/shm; -ECANCELED: *@cancel
+ * was set. */
 int object_create(const struct object *o, uint64_t size, const atomic_bool *cancel, int *fd_rw);
 
 /* A further descriptor of @o: O_RDONLY or O_RDWR in @flags. */

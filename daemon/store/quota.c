@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who uses how much. Invariants: quota.used is the sum of all charges, user.bytes of the user's; an account lives
- * as long as a client or a charge refers to it, so quotas do not multiply with connections. Loop thread only.
+ * Who uses how much. Invariants: quota.used is the sum of all charges, user.bytes of the user's; an
+ * account lives as long as a client or a charge refers to it, so quotas do not multiply with
+ * connections. Loop thread only.
  */
 #include <assert.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes: what the daemon may use in all, and each user of it. Accounted when space is asked for. No I/O. */
+/* Bytes: what the daemon may use in all, and each user of it. Accounted when space is asked for. No
+ * I/O. */
 #pragma once
 
 #include <stdint.h>

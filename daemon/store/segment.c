@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Segments. A segment is in use (places > 0), being filled by its writer (small), warm, or doomed.
- * Invariants: (1) every segment is charged from segment_new() to segment_free(); (2) a tainted segment never gets
- * warm; (3) a doomed one is on the doomed list and has no places. Loop thread only.
+ * Invariants: (1) every segment is charged from segment_new() to segment_free(); (2) a tainted
+ * segment never gets warm; (3) a doomed one is on the doomed list and has no places. Loop thread
+ * only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -15,8 +16,8 @@
 #include "util/fault.h"
 #include "util/fd.h"
 
-void segment_store_init(struct segment_store *store, uint64_t instance, uint64_t capacity, uint64_t user_capacity,
-			unsigned fds_max)
+void segment_store_init(struct segment_store *store, uint64_t instance, uint64_t capacity,
+			uint64_t user_capacity, unsigned fds_max)
 {
 	*store = (struct segment_store){
 		.instance = instance,
@@ -28,7 +29,8 @@ void segment_store_init(struct segment_store *store, uint64_t instance, uint64_t
 	list_init(&store->doomed);
 }
 
-int segment_new(struct segment **segp, struct segment_store *store, struct quota_user *user, uint64_t size, bool small)
+int segment_new(struct segment **segp, struct segment_store *store, struct quota_user *user,
+		uint64_t size, bool small)
 {
 	uint32_t units = small ? (uint32_t)(size / SEGMENT_UNIT) : 0;
 	struct segment *seg;
@@ -200,8 +202,8 @@ void segment_keep_warm(struct segment *seg, uint64_t now)
 	store->warm_count++;
 }
 
-struct segment *segment_take_warm(struct segment_store *store, const struct quota_user *user, uint64_t writer,
-				  uint64_t size)
+struct segment *segment_take_warm(struct segment_store *store, const struct quota_user *user,
+				  uint64_t writer, uint64_t size)
 {
 	struct segment *seg, *best = NULL;
 

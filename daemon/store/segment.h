@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Segments: shared-memory objects that hold the bytes of one large tensor or of many small ones of one producer.
- * Making and destroying their pages (object.h) is left to the caller, who may do it on another thread.
+ * Segments: shared-memory objects that hold the bytes of one large tensor or of many small ones of
+ * one producer. Making and destroying their pages (object.h) is left to the caller, who may do it
+ * on another thread.
  */
 #pragma once
 
@@ -15,18 +16,20 @@
 enum { SEGMENT_E_FULL = QUOTA_E_FULL, SEGMENT_E_USER = QUOTA_E_USER, SEGMENT_E_NO_ROOM };
 
 enum {
-	SEGMENT_UNIT = 256,		  /* bytes; places in small segments are multiples of it */
-	SEGMENT_SMALL_MAX = 64 << 10,	  /* larger tensors have a segment of their own */
-	SEGMENT_SMALL_FIRST = 64 << 10,	  /* size of a producer's first segment for small tensors; they double */
-	SEGMENT_SMALL_LIMIT = 4 << 20,	  /* up to this */
-	SEGMENT_WARM_MAX = 256,		  /* segments kept warm */
+	SEGMENT_UNIT = 256,		/* bytes; places in small segments are multiples of it */
+	SEGMENT_SMALL_MAX = 64 << 10,	/* larger tensors have a segment of their own */
+	SEGMENT_SMALL_FIRST = 64 << 10, /* size of a producer's first segment for small tensors;
+					   they double */
+	SEGMENT_SMALL_LIMIT = 4 << 20,	/* up to this */
+	SEGMENT_WARM_MAX = 256,		/* segments kept warm */
 };
 
 struct segment_store {
 	uint64_t instance;
 	struct quota quota;
 	struct list warm;   /* of struct segment, by link; least recently used first */
-	struct list doomed; /* of struct segment, by link; the caller destroys their objects, then frees them */
+	struct list doomed; /* of struct segment, by link; the caller destroys their objects, then
+			       frees them */
 	unsigned going;	    /* doomed and not freed yet: their room will be back soon */
 	uint64_t warm_bytes;
 	uint64_t warm_max;
@@ -49,8 +52,8 @@ struct segment {
 	uint32_t places; /* tensors in it, drafts included */
 	int fd_ro;	 /* cached, or -1 */
 	bool small;
-	bool handed; /* its writer has been given a writable descriptor */
-	bool tainted;	 /* somebody we lost sight of may read or write it: never reuse, never punch */
+	bool handed;  /* its writer has been given a writable descriptor */
+	bool tainted; /* somebody we lost sight of may read or write it: never reuse, never punch */
 	bool quarantine; /* the same of a part of it; the rest may be used as long as any of it is */
 	bool warm;
 	bool doomed;
@@ -61,14 +64,15 @@ struct segment {
 	uint64_t used[];  /* a bit a unit */
 };
 
-void segment_store_init(struct segment_store *store, uint64_t instance, uint64_t capacity, uint64_t user_capacity,
-			unsigned fds_max);
+void segment_store_init(struct segment_store *store, uint64_t instance, uint64_t capacity,
+			uint64_t user_capacity, unsigned fds_max);
 
 /*
- * A segment of @size bytes (a multiple of the page size), charged to @user, its object not created yet.
- * 0, SEGMENT_E_FULL, SEGMENT_E_USER or -ENOMEM.
+ * A segment of @size bytes (a multiple of the page size), charged to @user, its object not created
+ * yet. 0, SEGMENT_E_FULL, SEGMENT_E_USER or -ENOMEM.
  */
-int segment_new(struct segment **segp, struct segment_store *store, struct quota_user *user, uint64_t size, bool small);
+int segment_new(struct segment **segp, struct segment_store *store, struct quota_user *user,
+		uint64_t size, bool small);
 /* After its object is destroyed, or was never made: gives the charge back. */
 struct segment *segment_free(struct segment *seg);
 
@@ -81,9 +85,10 @@ void segment_place_give(struct segment *seg, uint64_t offset, uint64_t nbytes);
 
 /* Keeps an empty segment for the next tensor of its size. The caller sees to the bounds. */
 void segment_keep_warm(struct segment *seg, uint64_t now);
-/* A warm segment that serves @size for the client @writer of @user, taken out of the warm ones; or NULL. */
-struct segment *segment_take_warm(struct segment_store *store, const struct quota_user *user, uint64_t writer,
-				  uint64_t size);
+/* A warm segment that serves @size for the client @writer of @user, taken out of the warm ones; or
+ * NULL. */
+struct segment *segment_take_warm(struct segment_store *store, const struct quota_user *user,
+				  uint64_t writer, uint64_t size);
 /* The least recently used warm segment of @user (NULL: of anyone), taken out; or NULL. */
 struct segment *segment_pop_warm(struct segment_store *store, const struct quota_user *user);
 

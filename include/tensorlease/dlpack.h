@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The binary interface of DLPack 1.3, written for tensorlease: how a tensor in memory is described to
- * another library in the same process. Names, values and layout are DLPack's; the words are ours.
+ * The binary interface of DLPack 1.3, written for tensorlease: how a tensor in memory is described
+ * to another library in the same process. Names, values and layout are DLPack's; the words are
+ * ours.
  *
  * DLPack's own header may be included as well, before or after this one: whichever comes first
- * declares, the other one declares nothing. It has to be of DLPack 1.0 or newer; an old one may lack
- * some of the enumerators and the exchange interface, which tensorlease.h does not need.
+ * declares, the other one declares nothing. It has to be of DLPack 1.0 or newer; an old one may
+ * lack some of the enumerators and the exchange interface, which tensorlease.h does not need.
  */
 #ifndef TENSORLEASE_DLPACK_H
 #define TENSORLEASE_DLPACK_H
@@ -41,8 +42,8 @@ extern "C" {
 #endif
 
 /*
- * Which DLPack the maker of a tensor was built with. Another major version means another layout: call
- * the deleter and look at nothing else. Minor versions only add values to the enums and flags.
+ * Which DLPack the maker of a tensor was built with. Another major version means another layout:
+ * call the deleter and look at nothing else. Minor versions only add values to the enums and flags.
  */
 typedef struct {
 	uint32_t major;
@@ -102,9 +103,9 @@ typedef enum {
 } DLDataTypeCode;
 
 /*
- * The type of an element: `lanes` values of `bits` bits. Values of less than a byte are packed, element i
- * starting at bit i * bits * lanes counted from the least significant bit of the first byte, unless
- * DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED is set.
+ * The type of an element: `lanes` values of `bits` bits. Values of less than a byte are packed,
+ * element i starting at bit i * bits * lanes counted from the least significant bit of the first
+ * byte, unless DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED is set.
  */
 typedef struct {
 	uint8_t code; /* DLDataTypeCode */

@@ -4,8 +4,8 @@
  *
  * A producer publishes a tensor under a name; any other process gets it by name as a DLPack tensor
  * that lies in the same memory, and gives it back by calling the tensor's deleter. A daemon,
- * tensorleased, knows who published what and who still holds it; getting and releasing a tensor that
- * was mapped before does not ask it.
+ * tensorleased, knows who published what and who still holds it; getting and releasing a tensor
+ * that was mapped before does not ask it.
  *
  *	tl_client *client;
  *	DLManagedTensorVersioned *tensor;
@@ -80,7 +80,7 @@ TL_API const char *tl_last_error(void);
 /* ---- Connecting ---------------------------------------------------------------------------- */
 
 enum {
-	TL_CONNECT_AUTOSTART = 1, /* if none listens, start a daemon for this user and wait for it */
+	TL_CONNECT_AUTOSTART = 1, /* if none listens, start a daemon for this user; wait for it */
 };
 
 typedef struct tl_connect_options {
@@ -92,19 +92,20 @@ typedef struct tl_connect_options {
 } tl_connect_options;
 
 /*
- * Connects to the daemon at options->address, or $TENSORLEASE_SOCKET, or /run/tensorlease/socket if it
- * exists, or $XDG_RUNTIME_DIR/tensorlease/socket, or /tmp/tensorlease-UID/socket (which must be in a
- * directory of ours with mode 0700). On success *out is yours; give it back with tl_close(). Blocks for
- * two round trips, or until an autostarted daemon listens. @options may be NULL.
- * -ENOENT, -ECONNREFUSED: nobody listens there; -EACCES: the socket, or its directory, is not for us;
- * -EPROTONOSUPPORT: the daemon speaks no version that we speak; -EUSERS: it has its maximum of clients.
+ * Connects to the daemon at options->address, or $TENSORLEASE_SOCKET, or /run/tensorlease/socket if
+ * it exists, or $XDG_RUNTIME_DIR/tensorlease/socket, or /tmp/tensorlease-UID/socket (which must be
+ * in a directory of ours with mode 0700). On success *out is yours; give it back with tl_close().
+ * Blocks for two round trips, or until an autostarted daemon listens. @options may be NULL.
+ * -ENOENT, -ECONNREFUSED: nobody listens there; -EACCES: the socket, or its directory, is not for
+ * us; -EPROTONOSUPPORT: the daemon speaks no version that we speak; -EUSERS: it has its maximum of
+ * clients.
  */
 TL_API int tl_connect(tl_client **out, const tl_connect_options *options);
 
 /*
- * Ends the use of @client: no other thread may be in a call on it. Tensors got through it stay valid
- * until their deleters are called; drafts not committed are aborted, and their handles may only be
- * given to tl_abort(). NULL is fine.
+ * Ends the use of @client: no other thread may be in a call on it. Tensors got through it stay
+ * valid until their deleters are called; drafts not committed are aborted, and their handles may
+ * only be given to tl_abort(). NULL is fine.
  */
 TL_API void tl_close(tl_client *client);
 
@@ -120,11 +121,12 @@ typedef struct tl_spec {
 } tl_spec;
 
 /*
- * Makes a draft: memory for a tensor of that shape and type that will be called @name. Write through
- * tl_draft_tensor(), then tl_commit() or tl_abort(). The memory may hold old bytes of this user. One
- * round trip; none if the library has memory granted ahead because the same size was published before.
- * -ENOSPC: it does not fit into the daemon's capacity, or /dev/shm is full (after waiting for
- * spec->timeout_ns); -EDQUOT: over this user's quota; -EACCES: the name belongs to another user.
+ * Makes a draft: memory for a tensor of that shape and type that will be called @name. Write
+ * through tl_draft_tensor(), then tl_commit() or tl_abort(). The memory may hold old bytes of this
+ * user. One round trip; none if the library has memory granted ahead because the same size was
+ * published before. -ENOSPC: it does not fit into the daemon's capacity, or /dev/shm is full (after
+ * waiting for spec->timeout_ns); -EDQUOT: over this user's quota; -EACCES: the name belongs to
+ * another user.
  */
 TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, tl_draft **out);
 
@@ -144,9 +146,9 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
  * Publishes the draft: from now on its name means this tensor, the tensor that it meant before is
  * retired, and nobody may write to the bytes any more. Always consumes @draft. With @version, waits
  * for the daemon and stores the tensor's version (from 1, never going back); with NULL it sends one
- * message and returns at once: the tensor is visible as soon as the daemon has read it, and should the
- * daemon refuse, the next commit or create on this client fails and says so.
- * -EACCES: the name belongs to another user. -ESTALE: the draft is another process's or lost.
+ * message and returns at once: the tensor is visible as soon as the daemon has read it, and should
+ * the daemon refuse, the next commit or create on this client fails and says so. -EACCES: the name
+ * belongs to another user. -ESTALE: the draft is another process's or lost.
  */
 TL_API int tl_commit(tl_draft *draft, uint64_t *version);
 
@@ -155,8 +157,9 @@ TL_API void tl_abort(tl_draft *draft);
 
 /*
  * Turns a draft into a managed, writable DLPack tensor for libraries that fill tensors of their own
- * kind. *out owns the draft (the handle must not be used again): give it, or any DLPack tensor over the
- * same bytes, to tl_publish(), which then commits it without a copy; its deleter aborts it otherwise.
+ * kind. *out owns the draft (the handle must not be used again): give it, or any DLPack tensor over
+ * the same bytes, to tl_publish(), which then commits it without a copy; its deleter aborts it
+ * otherwise.
  */
 TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out);
 
@@ -164,56 +167,60 @@ typedef struct tl_put_options {
 	size_t size;	      /* sizeof(tl_put_options) */
 	const void *metadata; /* opaque bytes to attach, copied; may be NULL */
 	size_t metadata_size; /* at most TL_METADATA_MAX */
-	uint64_t flags;	      /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED if the source is so, else 0 */
-	int64_t timeout_ns;   /* how long to wait for space if there is none */
+	uint64_t flags; /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED if the source is so, else 0 */
+	int64_t timeout_ns; /* how long to wait for space if there is none */
 } tl_put_options;
 
 /*
- * Publishes a copy of @source, which lies in memory that the CPU can read: any strides (negative and 0
- * too), any byte_offset. The copy is C-contiguous. Create, copy, commit; errors and @version as there.
- * -EINVAL: @source breaks a rule of DLPack, the text says which; -ENOTSUP: its device is not the CPU.
+ * Publishes a copy of @source, which lies in memory that the CPU can read: any strides (negative
+ * and 0 too), any byte_offset. The copy is C-contiguous. Create, copy, commit; errors and @version
+ * as there. -EINVAL: @source breaks a rule of DLPack, the text says which; -ENOTSUP: its device is
+ * not the CPU.
  */
-TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *options,
-		  uint64_t *version);
+TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
+		  const tl_put_options *options, uint64_t *version);
 
 /*
- * Publishes @tensor by handing it over. If it lies in memory that this library handed out (an exported
- * draft, or a tensor got read-only, its whole extent) no byte is copied; from elsewhere on the CPU it is
- * copied once, and *copied (may be NULL) says so. On success @tensor is consumed: its deleter has been
- * called. On failure it is still yours. flags in @options are ignored: @tensor carries its own.
+ * Publishes @tensor by handing it over. If it lies in memory that this library handed out (an
+ * exported draft, or a tensor got read-only, its whole extent) no byte is copied; from elsewhere on
+ * the CPU it is copied once, and *copied (may be NULL) says so. On success @tensor is consumed: its
+ * deleter has been called. On failure it is still yours. flags in @options are ignored: @tensor
+ * carries its own.
  */
 TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
 		      const tl_put_options *options, bool *copied, uint64_t *version);
 
 /* ---- Groups -------------------------------------------------------------------------------- */
 
-typedef struct tl_group tl_group; /* tensors still being written that will be published in one step */
+typedef struct tl_group
+	tl_group; /* tensors still being written that will be published in one step */
 
 typedef struct tl_group_item {
 	const char *name;
-	const int64_t *shape;  /* @ndim sizes */
-	int32_t ndim;	       /* 0 to TL_NDIM_MAX */
-	DLDataType dtype;      /* as in tl_spec */
-	uint64_t flags;	       /* as in tl_spec */
-	const void *metadata;  /* copied; may be NULL */
-	size_t metadata_size;  /* at most TL_METADATA_MAX */
+	const int64_t *shape; /* @ndim sizes */
+	int32_t ndim;	      /* 0 to TL_NDIM_MAX */
+	DLDataType dtype;     /* as in tl_spec */
+	uint64_t flags;	      /* as in tl_spec */
+	const void *metadata; /* copied; may be NULL */
+	size_t metadata_size; /* at most TL_METADATA_MAX */
 } tl_group_item;
 
 /*
- * Makes one draft for @count tensors (1 to 65,536), all in one segment: their memory comes back when the last of them is
- * gone. Write each through tl_group_tensor(), then tl_group_commit() or tl_group_abort(). @items may go
- * afterwards. Names must differ. Waits for space as @timeout_ns says. One round trip. Errors as tl_create(), whose text
- * names the item.
+ * Makes one draft for @count tensors (1 to 65,536), all in one segment: their memory comes back
+ * when the last of them is gone. Write each through tl_group_tensor(), then tl_group_commit() or
+ * tl_group_abort(). @items may go afterwards. Names must differ. Waits for space as @timeout_ns
+ * says. One round trip. Errors as tl_create(), whose text names the item.
  */
-TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t count, int64_t timeout_ns,
-			   tl_group **out);
+TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t count,
+			   int64_t timeout_ns, tl_group **out);
 
 /* The @index-th tensor, as tl_draft_tensor(); NULL: there is none. Belongs to the group. */
 TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index);
 
 /*
- * Publishes all of them in one step: who gets one of them in its new version, and then another one, gets that in
- * its new version too. All or, on failure, none. Always consumes @group. One round trip for all. Errors as tl_commit().
+ * Publishes all of them in one step: who gets one of them in its new version, and then another one,
+ * gets that in its new version too. All or, on failure, none. Always consumes @group. One round
+ * trip for all. Errors as tl_commit().
  */
 TL_API int tl_group_commit(tl_group *group);
 
@@ -223,9 +230,10 @@ TL_API void tl_group_abort(tl_group *group);
 /* ---- Getting ------------------------------------------------------------------------------- */
 
 enum tl_mode {
-	TL_MODE_READ = 0,      /* shared and read-only: a write is a SIGSEGV; DLPack's READ_ONLY flag is set */
-	TL_MODE_COPY_ON_WRITE, /* writable; what you write is seen by this tensor alone, a page is copied
-				  by the kernel when it is first written to */
+	TL_MODE_READ = 0, /* shared and read-only: a write is a SIGSEGV; DLPack's READ_ONLY flag is
+			     set */
+	TL_MODE_COPY_ON_WRITE, /* writable; what you write is seen by this tensor alone, a page is
+				  copied by the kernel when it is first written to */
 };
 
 typedef struct tl_get_options {
@@ -238,33 +246,35 @@ typedef struct tl_get_options {
 } tl_get_options;
 
 /*
- * Takes a lease on the tensor that @name means now and hands it out in *out, C-contiguous, with explicit
- * strides, byte_offset 0, data at a multiple of TL_ALIGNMENT (NULL if it has no bytes). It stays as it is
- * until its deleter is called, on any thread, also after tl_close(), whatever happens to the name. The
- * first get of a segment of memory is one round trip, later ones make no system call. Waits as
- * options->timeout_ns says, without asking the daemon.
- * -ENOENT: no tensor has that name (at once, if the timeout is 0); -ETIMEDOUT: none came in time, or none
- * newer than options->newer_than; -EAGAIN: there is one but it is not newer, and the timeout is 0.
+ * Takes a lease on the tensor that @name means now and hands it out in *out, C-contiguous, with
+ * explicit strides, byte_offset 0, data at a multiple of TL_ALIGNMENT (NULL if it has no bytes). It
+ * stays as it is until its deleter is called, on any thread, also after tl_close(), whatever
+ * happens to the name. The first get of a segment of memory is one round trip, later ones make no
+ * system call. Waits as options->timeout_ns says, without asking the daemon. -ENOENT: no tensor has
+ * that name (at once, if the timeout is 0); -ETIMEDOUT: none came in time, or none newer than
+ * options->newer_than; -EAGAIN: there is one but it is not newer, and the timeout is 0.
  */
 TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,
 		  DLManagedTensorVersioned **out);
 
 /*
- * Gets @count tensors, into out[0] to out[count - 1], as they were at one moment: never some from before and some from
- * after a tl_group_commit(). Each has its own lease and deleter. @options as for tl_get(), but newer_than, which must be 0;
- * waits until all names are there. All or, on failure, none. Errors as tl_get(), whose text names the tensor.
+ * Gets @count tensors, into out[0] to out[count - 1], as they were at one moment: never some from
+ * before and some from after a tl_group_commit(). Each has its own lease and deleter. @options as
+ * for tl_get(), but newer_than, which must be 0; waits until all names are there. All or, on
+ * failure, none. Errors as tl_get(), whose text names the tensor.
  */
-TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count, const tl_get_options *options,
-		       DLManagedTensorVersioned **out);
+TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count,
+		       const tl_get_options *options, DLManagedTensorVersioned **out);
 
 /*
- * Takes another lease on the tensor of @held, which tl_get() or this handed out, in another mode or the same: the same
- * version, whatever its name means by now. *out is released on its own. Read-only: no request; copy-on-write: a
- * mapping of its own, and one round trip for the first of a segment.
- * -EINVAL: @held did not come from tl_get(); -ENOTCONN: the daemon that knows the tensor is gone and it cannot be mapped
- * anew; -EOVERFLOW: it is held too often.
+ * Takes another lease on the tensor of @held, which tl_get() or this handed out, in another mode or
+ * the same: the same version, whatever its name means by now. *out is released on its own.
+ * Read-only: no request; copy-on-write: a mapping of its own, and one round trip for the first of a
+ * segment. -EINVAL: @held did not come from tl_get(); -ENOTCONN: the daemon that knows the tensor
+ * is gone and it cannot be mapped anew; -EOVERFLOW: it is held too often.
  */
-TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode, DLManagedTensorVersioned **out);
+TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
+		    DLManagedTensorVersioned **out);
 
 typedef struct tl_wait_item {
 	const char *name;
@@ -272,15 +282,17 @@ typedef struct tl_wait_item {
 } tl_wait_item;
 
 /*
- * Waits until one of @count names means a tensor that is new enough and stores its index in *which (the first, if
- * several do). Takes no lease: the tensor may be another one by the time of a tl_get(). Sleeps as tl_get()
- * does, for at most @timeout_ns; connects again as that does. Ends early if *interrupt (may be NULL) is not, or no longer,
- * @interrupt_value: store another value there, then wake it with FUTEX_WAKE_PRIVATE. With more than 126
- * names, or a kernel before 5.16, it looks every 5 ms instead of sleeping. @count may be 0.
+ * Waits until one of @count names means a tensor that is new enough and stores its index in *which
+ * (the first, if several do). Takes no lease: the tensor may be another one by the time of a
+ * tl_get(). Sleeps as tl_get() does, for at most @timeout_ns; connects again as that does. Ends
+ * early if *interrupt (may be NULL) is not, or no longer,
+ * @interrupt_value: store another value there, then wake it with FUTEX_WAKE_PRIVATE. With more than
+ * 126 names, or a kernel before 5.16, it looks every 5 ms instead of sleeping. @count may be 0.
  * -ETIMEDOUT: none came in time; -ECANCELED: *interrupt changed; -EINTR: a signal handler ran.
  */
-TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t count, const uint32_t *interrupt,
-			uint32_t interrupt_value, int64_t timeout_ns, size_t *which);
+TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t count,
+			const uint32_t *interrupt, uint32_t interrupt_value, int64_t timeout_ns,
+			size_t *which);
 
 /* What is known of a tensor. */
 typedef struct tl_info {
@@ -299,8 +311,8 @@ typedef struct tl_info {
 } tl_info;
 
 /*
- * Tells about a tensor that tl_get() handed out, metadata included; valid until its deleter is called.
- * -EINVAL: it did not come from tl_get().
+ * Tells about a tensor that tl_get() handed out, metadata included; valid until its deleter is
+ * called. -EINVAL: it did not come from tl_get().
  */
 TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info);
 
@@ -310,29 +322,30 @@ TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)
 TL_API int tl_stat(tl_client *client, const char *name, tl_info *info);
 
 /*
- * Calls @visit for each tensor whose name starts with @prefix ("" or NULL: all), in no order; stops when it
- * returns something other than 0, and returns that. No request; @info is valid during the call. Tensors
- * published or deleted meanwhile may be told of or not.
+ * Calls @visit for each tensor whose name starts with @prefix ("" or NULL: all), in no order; stops
+ * when it returns something other than 0, and returns that. No request; @info is valid during the
+ * call. Tensors published or deleted meanwhile may be told of or not.
  */
-TL_API int tl_list(tl_client *client, const char *prefix, int (*visit)(const tl_info *info, void *context),
-		   void *context);
+TL_API int tl_list(tl_client *client, const char *prefix,
+		   int (*visit)(const tl_info *info, void *context), void *context);
 
 /*
- * Forgets @name and retires its tensor; who holds it keeps it. The name's version goes on counting if it
- * is published again. One round trip. -ENOENT: no such name; -EACCES: it belongs to another user.
+ * Forgets @name and retires its tensor; who holds it keeps it. The name's version goes on counting
+ * if it is published again. One round trip. -ENOENT: no such name; -EACCES: it belongs to another
+ * user.
  */
 TL_API int tl_delete(tl_client *client, const char *name);
 
 typedef struct tl_status {
 	size_t size; /* sizeof(tl_status), set by the caller */
 	char address[108];
-	uint64_t started_ns;   /* CLOCK_REALTIME */
-	uint64_t capacity;     /* bytes of segments the daemon may make */
-	uint64_t bytes_used;   /* bytes of segments there are, warm ones included */
-	uint64_t bytes_warm;   /* bytes kept for the next tensor of the same size */
-	uint64_t commits;      /* since it started */
-	uint32_t tensors;      /* that a name means now */
-	uint32_t retired;      /* that no name means any more but somebody holds */
+	uint64_t started_ns; /* CLOCK_REALTIME */
+	uint64_t capacity;   /* bytes of segments the daemon may make */
+	uint64_t bytes_used; /* bytes of segments there are, warm ones included */
+	uint64_t bytes_warm; /* bytes kept for the next tensor of the same size */
+	uint64_t commits;    /* since it started */
+	uint32_t tensors;    /* that a name means now */
+	uint32_t retired;    /* that no name means any more but somebody holds */
 	uint32_t drafts;
 	uint32_t segments;
 	uint32_t clients;
@@ -345,8 +358,8 @@ typedef struct tl_status {
 TL_API int tl_get_status(tl_client *client, tl_status *status);
 
 typedef struct tl_client_info {
-	uint64_t id;   /* never used twice by one daemon */
-	uint32_t pid;  /* who connected, as the kernel said then; 0 if in another PID namespace */
+	uint64_t id;  /* never used twice by one daemon */
+	uint32_t pid; /* who connected, as the kernel said then; 0 if in another PID namespace */
 	uint32_t uid;
 	uint32_t gid;
 	uint32_t drafts;
@@ -357,8 +370,8 @@ typedef struct tl_client_info {
 } tl_client_info;
 
 /* Calls @visit for each client of the daemon; a request for each. Returns as tl_list() does. */
-TL_API int tl_list_clients(tl_client *client, int (*visit)(const tl_client_info *info, void *context),
-			   void *context);
+TL_API int tl_list_clients(tl_client *client,
+			   int (*visit)(const tl_client_info *info, void *context), void *context);
 
 typedef struct tl_holding {
 	char name[TL_NAME_MAX + 1];

@@ -18,7 +18,8 @@ static void name_items(struct named *n, const char *prefix, size_t count, int64_
 		n->shapes[i][0] = nbytes;
 		n->list[i] = n->names[i];
 		n->items[i] = (tl_group_item){
-			.name = n->names[i], .shape = n->shapes[i], .ndim = 1, .dtype = U8 };
+			.name = n->names[i], .shape = n->shapes[i], .ndim = 1, .dtype = U8
+		};
 	}
 }
 
@@ -94,9 +95,16 @@ static void members_may_differ_in_everything(void **state)
 	const tl_group_item items[4] = {
 		{ .name = "g/scalar", .dtype = { TL_DTYPE_FLOAT, 64, 1 } },
 		{ .name = "g/empty", .shape = (const int64_t[]){ 0, 3 }, .ndim = 2, .dtype = U8 },
-		{ .name = "g/deep", .shape = deep, .ndim = 6, .dtype = { TL_DTYPE_INT, 4, 1 },
-		  .metadata = meta, .metadata_size = sizeof(meta) },
-		{ .name = "g/padded", .shape = deep, .ndim = 6, .dtype = { TL_DTYPE_INT, 4, 1 },
+		{ .name = "g/deep",
+		  .shape = deep,
+		  .ndim = 6,
+		  .dtype = { TL_DTYPE_INT, 4, 1 },
+		  .metadata = meta,
+		  .metadata_size = sizeof(meta) },
+		{ .name = "g/padded",
+		  .shape = deep,
+		  .ndim = 6,
+		  .dtype = { TL_DTYPE_INT, 4, 1 },
 		  .flags = DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED },
 	};
 	const char *names[4] = { "g/padded", "g/deep", "g/empty", "g/scalar" };

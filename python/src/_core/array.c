@@ -120,7 +120,7 @@ struct hold *hold_new(DLManagedTensorVersioned *managed)
 {
 	const DLTensor *t = &managed->dl_tensor;
 	uint32_t bits = element_bits(t->dtype, managed->flags);
-	struct hold *h = PyMem_RawMalloc(sizeof(*h) + sizeof(Py_ssize_t) * (size_t)t->ndim);
+	struct hold *h = malloc(sizeof(*h) + sizeof(Py_ssize_t) * (size_t)t->ndim);
 	uint64_t n = 1;
 
 	if (!h) {
@@ -157,7 +157,7 @@ struct hold *hold_unref(struct hold *h)
 	if (h && atomic_fetch_sub(&h->refs, 1) == 1) {
 		if (h->managed && h->managed->deleter)
 			h->managed->deleter(h->managed);
-		PyMem_RawFree(h);
+		free(h);
 	}
 	return NULL;
 }

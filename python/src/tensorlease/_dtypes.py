@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Element types. Here they are words such as 'float32'; DLPack's are triples (code, bits, lanes)."""
+
+import re
+from functools import lru_cache
+
+# NumPy's one- and two-letter words, native byte order.
+_LETTERS = {
+    "?": "bool",
+    "b1": "bool",
+    "e": "float16",
+    "f": "float32",
+    "d": "float64",
+    "F": "complex64",
+    "D": "complex128",
+    "b": "int8",
+    "h": "int16",
+    "i": "int32",
+    "l": "int64",
+    "q": "int64",
+    "B": "uint8",
+    "H": "uint16",
+    "I": "uint32",
+    "L": "uint64",
+    "Q": "uint64",
+    "half": "float16",
+    "float": "float64",
+    "double": "float64",
+    "int": "int64",
+    "uint": "uint64",
+    "long": "int64",
+    "short": "int16",
+    "complex": "complex128",
+    "cfloat": "complex64",
+    "cdouble": "complex128",
+    "bool_": "bool",
+}
+_CODES = {"int": 0, "uint": 1, "float": 2, "opaque": 3, "bfloat": 4, "complex": 5}
+_NAMED = {
+    "bool": (6, 8),
+    "float8_e3m4": (7, 8),
+    "float8_e4m3": (8, 8),
+    "float8_e4m3b11fnuz": (9, 8),
+    "float8_e4m3fn": (10, 8),
+    "float8_e4m3fnuz": (11, 8),
+    "float8_e5m2": (12, 8),
+    "float8_e5m2fnuz": (13, 8),
+    "float8_e8m0fnu": (14, 8),
+    "float6_e2m3fn": (15, 6),
+    "float6_e3m2fn": (16, 6),
+    "float4_e2m1fn": (17, 4),
+}
+_WIDTHS = {"i": "int", "u": "uint", "f": "float", "c": "complex"}
+
+
+@lru_cache(maxsize=256)
+def _parse_word(word):
+    text = word.removeprefix("torch.").removeprefix("jax.numpy.")
+    if text[:1] in "<=|":
+        text = text[1:]
+    elif text[:1] in (">", "!"):
+        if text[1:] not in ("i1", "u1", "b1", "b", "B", "?"):
+            raise ValueError(f"dtype {word!r} is big-endian; DLPack's types are little-endian")
+        text = text[1:]
+    letters = re.fullmatch(r"([iufc])(\d+)", text)
+    if letters:
+        text = f"{_WIDTHS[letters[1]]}{int(letters[2]) * 8}"
+    text = _LETTERS.get(text, text)
+    lanes = re.fullmatch(r"(.+?)x(\d+)", text)
+    base, count = (lanes[1], int(lanes[2])) if lanes else (text, 1)
+    if base in _NAMED:
+        return (*_NAMED[base], count)
+    numbered = re.fullmatch(r"([a-z]+)(\d+)", base)
+    if numbered and numbered[1] in _CODES and int(numbered[2]) < 256 and count < 65536:
+        return (_CODES[numbered[1]], int(numbered[2]), count)
+    raise ValueError(f"no element type is called {word!r}; 'float32', 'uint8', 'bfloat16', 'bool' are")
+
+
+def parse_dtype(dtype):
+    """(code, bits, lanes) of what somebody calls an element type.
+
+    A str ('float32', '<f4', 'bfloat16', 'int4', 'float32x4'), a triple, NumPy's dtypes and scalar types, ml_dtypes' and JAX's,
+    PyTorch's dtypes, or Python's bool, int, float and complex. ValueError or TypeError: none of them.
+    """
+    if isinstance(dtype, str):
+        return _parse_word(dtype)
+    if isinstance(dtype, tuple) and len(dtype) == 3:
+        code, bits, lanes = (int(n) for n in dtype)
+        return (code, bits, lanes)
+    if isinstance(dtype, type):
+        if dtype in (bool, int, float, complex):
+            return _parse_word(dtype.__name__)
+        return _parse_word(dtype.__name__.removesuffix("_"))  # numpy.float32 and such
+    byteorder = getattr(dtype, "byteorder", "=")
+    if byteorder == ">":
+        raise ValueError(f"dtype {dtype!r} is big-endian; DLPack's types are little-endian")
+    name = getattr(dtype, "name", None)
+    if isinstance(name, str):
+        return _parse_word(name)
+    if str(dtype).startswith("torch."):
+        return _parse_word(str(dtype))
+    raise TypeError(f"{dtype!r} is no element type; 'float32' is one")
+
+
+def numpy_dtype(word):
+    """NumPy's dtype for one of our words. TypeError: NumPy has none, even with ml_dtypes."""
+    import numpy
+
+    try:
+        return numpy.dtype(word)
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError(f"NumPy has no dtype {word!r}; with the package ml_dtypes it has several") from None
+    found = getattr(ml_dtypes, word, None)
+    if found is None:
+        raise TypeError(f"neither NumPy nor ml_dtypes has a dtype {word!r}")
+    return numpy.dtype(found)
