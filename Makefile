@@ -9,6 +9,9 @@ AR := ar
 OBJCOPY := objcopy
 PKG_CONFIG := pkg-config
 INSTALL := install
+PYTHON := python3
+PYTHON_TEST_PACKAGES := numpy
+PYTHON_TEST_ARGS :=
 
 PREFIX := /usr/local
 BINDIR = $(PREFIX)/bin
@@ -58,8 +61,8 @@ PKGS = libuv libcjson zlib inih cmocka $(if $(HAVE_SYSTEMD),libsystemd)
 PKG_CFLAGS = $(call memo,PKG_CFLAGS,$(foreach p,libxxhash $(PKGS),$(call pkg_cflags,$(p))))
 DAEMON_PKGS = libuv inih $(if $(HAVE_SYSTEMD),libsystemd)
 DAEMON_LIBS = $(call memo,DAEMON_LIBS,$(shell $(PKG_CONFIG) --libs $(DAEMON_PKGS)))
-CLI_LIBS = $(call memo,CLI_LIBS,$(shell $(PKG_CONFIG) --libs libcjson zlib))
-TEST_LIBS = $(call memo,TEST_LIBS,$(shell $(PKG_CONFIG) --libs $(PKGS)))
+CLI_LIBS = $(call memo,CLI_LIBS,$(shell $(PKG_CONFIG) --libs libcjson zlib) -lm)
+TEST_LIBS = $(call memo,TEST_LIBS,$(shell $(PKG_CONFIG) --libs $(PKGS)) -lm)
 
 ALL_CPPFLAGS = -D_GNU_SOURCE -I. -Iinclude -DTENSORLEASE_VERSION='"$(VERSION)"' \
 	$(if $(HAVE_SYSTEMD),-DHAVE_SYSTEMD=1) $(PKG_CFLAGS) $(CPPFLAGS)
@@ -110,7 +113,7 @@ CHOSEN = $(if $(T),$(foreach t,$(TEST_OUT),$(if $(strip $(foreach p,$(T),$(finds
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all help deps deps-check tests test demo bench check check-format check-werror check-tidy \
+.PHONY: all help deps deps-check tests test demo python test-python bench check check-format check-werror check-tidy \
 	check-cppcheck check-units format layers lint install uninstall clean FORCE
 
 # Goals which install what is missing before the first file is compiled.
@@ -136,6 +139,18 @@ test: $(DEPS) tests ## run all tests; T='unit/wire' some; SAN=address,undefined 
 
 demo: $(DEPS) all $(DEMO_OUT) ## build, then show two processes sharing a tensor
 	@demo/run $(O)
+
+python: ## a wheel of the Python package, with library and daemon in it; PYTHON=python3
+	@rm -rf $(O)/python
+	@$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps -w $(O)/python ./python
+	@rm -rf python/build python/src/*.egg-info
+	@for wheel in $(O)/python/*.whl; do echo "  WHEEL   $$wheel"; done
+
+# PYTHON_TEST_PACKAGES='numpy torch jax' tests with those too; what is not there is skipped, with the reason.
+test-python: python ## test the wheel in an environment of its own; PYTHON_TEST_ARGS is passed to pytest
+	@rm -rf $(O)/venv && $(PYTHON) -m venv $(O)/venv
+	@$(O)/venv/bin/pip install --quiet --disable-pip-version-check pytest $(PYTHON_TEST_PACKAGES) $(O)/python/*.whl
+	@cd python && $(abspath $(O))/venv/bin/python -m pytest -q -p no:cacheprovider $(PYTHON_TEST_ARGS)
 
 bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 	@$(if $(BENCH_OUT),$(BENCH_OUT) $(BENCH_ARGS),echo "no bench/main.c" >&2; exit 1)

@@ -8,6 +8,7 @@
 
 #include "cli/format.h"
 #include "cli/out.h"
+#include "files/dtype.h"
 
 enum { NS = 1000000000 };
 
@@ -28,26 +29,9 @@ char *format_shape(const int64_t *shape, int ndim)
 
 char *format_dtype(DLDataType dtype)
 {
-	static const char *const small[] = {
-		"float8_e3m4",	   "float8_e4m3",   "float8_e4m3b11fnuz", "float8_e4m3fn",
-		"float8_e4m3fnuz", "float8_e5m2",   "float8_e5m2fnuz",	  "float8_e8m0fnu",
-		"float6_e2m3fn",   "float6_e3m2fn", "float4_e2m1fn"
-	};
-	static const char *const wide[] = { "int",    "uint",	 "float", "opaque",
-					    "bfloat", "complex", "bool" };
-	char base[32], lanes[16] = "";
+	char text[FILE_DTYPE_TEXT];
 
-	if (dtype.code == kDLBool && dtype.bits == 8)
-		snprintf(base, sizeof(base), "bool");
-	else if (dtype.code <= kDLBool)
-		snprintf(base, sizeof(base), "%s%u", wide[dtype.code], dtype.bits);
-	else if (dtype.code <= kDLFloat4_e2m1fn)
-		snprintf(base, sizeof(base), "%s", small[dtype.code - kDLFloat8_e3m4]);
-	else
-		snprintf(base, sizeof(base), "type%u:%u", dtype.code, dtype.bits);
-	if (dtype.lanes != 1)
-		snprintf(lanes, sizeof(lanes), "x%u", dtype.lanes);
-	return cli_text("%s%s", base, lanes);
+	return cli_text("%s", file_dtype_text(dtype, text));
 }
 
 char *format_size(uint64_t bytes, bool people)

@@ -8,9 +8,9 @@
 #include "cli/cli.h"
 #include "cli/describe.h"
 #include "cli/format.h"
-#include "files/npy.h"
 #include "cli/out.h"
 #include "cli/progress.h"
+#include "files/npy.h"
 
 /*
  * Connects and gets cli->args[0] as the options say. NULL with an exit code in *code after saying
@@ -62,7 +62,7 @@ static void print_got(const struct cli *cli, const tl_info *info, const DLTensor
 /* Straight from shared memory, which does not change while we hold the tensor. */
 static int write_file(struct cli *cli, const DLTensor *t)
 {
-	char why[NPY_ERROR_TEXT];
+	char why[FILE_ERROR_TEXT];
 	struct progress progress;
 	int r;
 

@@ -14,6 +14,6 @@ struct progress {
 };
 
 void progress_start(struct progress *progress, const char *what, const char *name);
-/* An npy_progress: @context is the struct progress. */
+/* An file_progress: @context is the struct progress. */
 int progress_step(void *context, uint64_t done, uint64_t total);
 void progress_end(struct progress *progress);

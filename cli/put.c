@@ -6,9 +6,9 @@
 
 #include "cli/cli.h"
 #include "cli/format.h"
-#include "files/npy.h"
 #include "cli/out.h"
 #include "cli/progress.h"
+#include "files/npy.h"
 
 static int64_t put_timeout(const struct cli *cli)
 {
@@ -23,7 +23,7 @@ static int put_straight(struct cli *cli, struct npy *npy, uint64_t *version)
 			 .ndim = npy->ndim,
 			 .dtype = npy->dtype,
 			 .timeout_ns = put_timeout(cli) };
-	char why[NPY_ERROR_TEXT];
+	char why[FILE_ERROR_TEXT];
 	struct progress progress;
 	tl_draft *draft;
 	int r;
@@ -56,7 +56,7 @@ static int put_transposed(struct cli *cli, struct npy *npy, uint64_t *version)
 				   .metadata = cli->metadata,
 				   .metadata_size = cli->metadata ? strlen(cli->metadata) : 0,
 				   .timeout_ns = put_timeout(cli) };
-	char why[NPY_ERROR_TEXT];
+	char why[FILE_ERROR_TEXT];
 	DLTensor view;
 	int r;
 
@@ -102,7 +102,7 @@ static void print_put(const struct cli *cli, const struct npy *npy, uint64_t ver
 
 int command_put(struct cli *cli)
 {
-	char why[NPY_ERROR_TEXT];
+	char why[FILE_ERROR_TEXT];
 	uint64_t version = 0;
 	struct npy npy;
 	int r;

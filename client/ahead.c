@@ -90,31 +90,39 @@ static void give_back(struct session *s, struct ahead *a, int64_t deadline)
 	free(a);
 }
 
-void ahead_next(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline)
+uint32_t ahead_begin(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline)
 {
-	struct wire_create m = {
-		.header = { .type = WIRE_CREATE, .length = sizeof(m) },
-		.nbytes = nbytes,
-		.flags = WIRE_CREATE_AHEAD,
-		.extra = extra,
-	};
 	struct ahead *a, *evicted = NULL;
-	struct ahead **at;
+	uint32_t serial = 0;
 
 	if (!nbytes)
-		return;
+		return 0;
 	pthread_mutex_lock(&s->produce_mutex);
 	if (size_again(s, nbytes, extra) && !find(s, nbytes, extra) && (a = malloc(sizeof(*a)))) {
 		a->nbytes = nbytes;
 		a->extra = extra;
-		at = place(s, &evicted);
-		if (session_ask(s, &m, 0, &a->request, &a->answer))
-			free(a); /* the socket is full, or gone: without then */
-		else
-			*at = a;
+		*place(s, &evicted) = a;
+		serial = session_serial(s);
+		session_expect(s, serial, &a->request, &a->answer);
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
 	give_back(s, evicted, deadline);
+	return serial;
+}
+
+void ahead_cancel(struct session *s, uint32_t serial)
+{
+	pthread_mutex_lock(&s->produce_mutex);
+	for (unsigned i = 0; serial && i < SESSION_AHEAD; i++) {
+		struct ahead *a = s->ahead[i];
+
+		if (!a || a->request.serial != serial)
+			continue;
+		session_forget(s, &a->request);
+		s->ahead[i] = NULL;
+		free(a);
+	}
+	pthread_mutex_unlock(&s->produce_mutex);
 }
 
 /*

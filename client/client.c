@@ -171,6 +171,8 @@ static int make_session(struct tl_client *client, int64_t deadline)
 		s->older = client->sessions;
 		client->sessions = s;
 		old = atomic_exchange(&client->session, s);
+		if (old)
+			session_inherit(s, old);
 	}
 	pthread_mutex_unlock(&client->mutex);
 	session_peer_deinit(&peer);

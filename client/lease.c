@@ -522,16 +522,30 @@ int client_take(tl_client *client, const struct name_key *key, struct use *use, 
 	}
 }
 
+/* Is the row still the lease's? If the daemon dropped us it may be another's; the bytes stay. */
+static bool row_is_ours(const struct tensor_lease *l)
+{
+	uint64_t word = atomic_load(&l->session->rows[ref_slot(l->ref)].word);
+	enum row_state state = row_word_state(word);
+
+	return word >> 2 == ref_generation(l->ref) && (state == ROW_LIVE || state == ROW_RETIRED);
+}
+
 TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)
 {
 	const struct tensor_lease *l = tensor_lease_of(tensor);
+	tl_info found;
 	int r;
 
 	if (!l || !info)
 		return tl_fail(-EINVAL, "tl_tensor_info: %s",
 			       l ? "info is NULL" : "the tensor is not from tl_get()");
-	r = row_info(l->session, &l->session->rows[ref_slot(l->ref)], info);
-	if (!r)
-		info->flags = tensor->flags;
-	return r;
+	r = row_info(l->session, &l->session->rows[ref_slot(l->ref)], &found);
+	if (!row_is_ours(l)) /* read after it: its word changes first */
+		return tl_fail(-ENOTCONN, "the daemon that knows the tensor does not serve us now");
+	if (r)
+		return r;
+	*info = found;
+	info->flags = tensor->flags;
+	return 0;
 }

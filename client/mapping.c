@@ -9,14 +9,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "client/error.h"
 #include "client/mapping.h"
 #include "util/cleanup.h"
 #include "util/fd.h"
 
-enum { SWEEP_STEP = 16, PAGE = 4096 };
+enum { SWEEP_STEP = 4, PAGE = 4096 };
 
 #define HUGE ((size_t)2 << 20)
 
@@ -183,22 +182,13 @@ static void *map_aligned(int fd, size_t size, int prot)
 	return at;
 }
 
-/*
- * All of a segment. The daemon says @size; a shorter object would be a SIGBUS later, so that is
- * looked at.
- */
+/* All of a segment, which has the size that the daemon says. */
 static int map_segment(int fd, uint64_t size, int prot, void **out)
 {
-	struct stat st;
-	void *p;
+	void *p = size >= HUGE ? map_aligned(fd, size, prot)
+			       : mmap(NULL, size, prot, MAP_SHARED, fd, 0);
 
 	*out = NULL;
-	if (fstat(fd, &st))
-		return tl_fail(-errno, "fstat of a segment: %m");
-	if (size == 0 || st.st_size < 0 || (uint64_t)st.st_size < size)
-		return tl_fail(-EPROTO, "a segment has %lld bytes where the daemon says %llu",
-			       (long long)st.st_size, (unsigned long long)size);
-	p = size >= HUGE ? map_aligned(fd, size, prot) : mmap(NULL, size, prot, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED)
 		return tl_fail(-errno, "mapping a segment of %llu bytes: %m",
 			       (unsigned long long)size);
@@ -220,7 +210,7 @@ static int request_fd(struct session *s, uint32_t segment, uint32_t generation, 
 	struct conn_message answer;
 	int r;
 
-	session_drain(s); /* the daemon counts descriptors that we leave unread */
+	session_drain_expected(s); /* the daemon counts descriptors that we leave unread */
 	r = session_call(s, &m, deadline, &answer);
 	if (r)
 		return r;

@@ -337,12 +337,14 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
 /* ---- Committing ---- */
 
 static size_t commit_message(unsigned char *bytes, const struct tl_draft *draft, const DLTensor *as,
-			     uint64_t flags, const char *name, size_t name_len, bool answer)
+			     uint64_t flags, const char *name, size_t name_len, bool answer,
+			     uint32_t ahead)
 {
 	struct wire_commit m = {
 		.header = { .type = WIRE_COMMIT },
 		.ref = draft->ref,
-		.flags = answer ? WIRE_COMMIT_ANSWER : 0,
+		.flags = (answer ? WIRE_COMMIT_ANSWER : 0) | (ahead ? WIRE_COMMIT_AHEAD : 0),
+		.ahead_serial = ahead,
 		.dtype_code = as->dtype.code,
 		.dtype_bits = as->dtype.bits,
 		.dtype_lanes = as->dtype.lanes,
@@ -382,21 +384,25 @@ int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, con
 	struct conn_message answer;
 	struct request req;
 	char what[TL_NAME_MAX + 16];
+	uint32_t ahead;
 	int r;
 
-	commit_message(bytes, draft, as, flags, name, name_len, version != NULL);
+	ahead = ahead_begin(s, draft->room, draft->extra, deadline);
+	commit_message(bytes, draft, as, flags, name, name_len, version != NULL, ahead);
 	if (version) {
 		r = session_ask(s, bytes, deadline, &req, &answer);
 	} else {
 		h->serial = session_serial(s) | SESSION_COMMIT_SERIAL;
+		session_unanswered(s, ahead ? ahead : h->serial); /* DRAFT comes after it */
 		r = session_send(s, bytes, deadline);
 	}
-	if (r)
+	if (r) {
+		ahead_cancel(s, ahead);
 		return r == SESSION_E_UNSENT ? lost_draft(draft->name) : r;
+	}
 	draft->committed = true;
 	if (!draft->exported)
 		draft_unlink(draft);
-	ahead_next(s, draft->room, draft->extra, deadline);
 	if (!version)
 		return 0;
 

@@ -54,8 +54,12 @@ struct draft_request {
 bool ahead_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline,
 		struct tl_draft *draft, struct wire_draft *out);
 
-/* A tensor of that size was committed: asks for the next one, if it looks like being needed. */
-void ahead_next(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline);
+/*
+ * A tensor of that size is about to be committed. If another one looks like being needed: the serial
+ * with which the COMMIT is to ask for it, else 0. If that COMMIT cannot be sent: ahead_cancel().
+ */
+uint32_t ahead_begin(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline);
+void ahead_cancel(struct session *s, uint32_t serial);
 
 /* The requests' memory. */
 void ahead_deinit(struct session *s);

@@ -11,6 +11,7 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -190,6 +191,9 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 {
 	uint32_t serial = m->header.serial;
 
+	/* processed in order: an answer to a later message says that a commit was, too */
+	if ((int32_t)((serial - s->unanswered) << 1) >= 0)
+		s->unanswered = 0;
 	if (m->header.type == WIRE_DRAFT && m->fd >= 0)
 		mapping_keep_draft_fd(s, (const void *)m->bytes, take_fd(&m->fd));
 	if (m->header.type == WIRE_ERROR && (serial & SESSION_COMMIT_SERIAL)) {
@@ -235,6 +239,35 @@ void session_drain(struct session *s)
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
+void session_drain_expected(struct session *s)
+{
+	bool any;
+
+	pthread_mutex_lock(&s->receive_mutex);
+	any = !list_empty(&s->pending);
+	pthread_mutex_unlock(&s->receive_mutex);
+	if (any)
+		session_drain(s);
+}
+
+void session_unanswered(struct session *s, uint32_t serial)
+{
+	pthread_mutex_lock(&s->receive_mutex);
+	s->unanswered = serial & ~SESSION_COMMIT_SERIAL;
+	pthread_mutex_unlock(&s->receive_mutex);
+}
+
+void session_inherit(struct session *s, struct session *old)
+{
+	pthread_mutex_lock(&old->receive_mutex);
+	if (old->unanswered && !s->commit_error) {
+		s->commit_error = -ENOTCONN;
+		snprintf(s->commit_text, sizeof(s->commit_text),
+			 "the connection was lost before the daemon answered anything after it");
+	}
+	pthread_mutex_unlock(&old->receive_mutex);
+}
+
 int session_commit_error(struct session *s)
 {
 	int err;
@@ -243,7 +276,7 @@ int session_commit_error(struct session *s)
 	err = s->commit_error;
 	s->commit_error = 0;
 	if (err)
-		tl_fail(err, "an earlier commit was refused: %s", s->commit_text);
+		tl_fail(err, "an earlier commit may not have been published: %s", s->commit_text);
 	pthread_mutex_unlock(&s->receive_mutex);
 	return err;
 }
@@ -265,12 +298,14 @@ static void pass_reading_locked(struct session *s)
 /* Reads the socket until @req is done. */
 static int read_until_done(struct session *s, const struct request *req, int64_t deadline)
 {
+	bool look = !req->fresh; /* else the answer cannot be there yet: do not ask for nothing */
 	int r = 0;
 
 	s->reading = true;
 	while (!req->done && !r) {
-		if (receive_locked(s) != -EAGAIN)
+		if (look && receive_locked(s) != -EAGAIN)
 			continue;
+		look = true;
 		pthread_mutex_unlock(&s->receive_mutex);
 		r = socket_wait(s->socket, POLLIN, deadline);
 		pthread_mutex_lock(&s->receive_mutex);
@@ -330,6 +365,16 @@ void session_forget(struct session *s, struct request *req)
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
+void session_expect(struct session *s, uint32_t serial, struct request *req,
+		    struct conn_message *answer)
+{
+	answer->fd = -1;
+	*req = (struct request){ .answer = answer, .serial = serial };
+	pthread_mutex_lock(&s->receive_mutex);
+	list_add_tail(&s->pending, &req->link);
+	pthread_mutex_unlock(&s->receive_mutex);
+}
+
 int session_ask(struct session *s, void *message, int64_t deadline, struct request *req,
 		struct conn_message *answer)
 {
@@ -337,12 +382,7 @@ int session_ask(struct session *s, void *message, int64_t deadline, struct reque
 	int r;
 
 	h->serial = session_serial(s);
-	answer->fd = -1;
-	*req = (struct request){ .answer = answer, .serial = h->serial };
-	pthread_mutex_lock(&s->receive_mutex);
-	list_add_tail(&s->pending, &req->link);
-	pthread_mutex_unlock(&s->receive_mutex);
-
+	session_expect(s, h->serial, req, answer);
 	r = session_send(s, message, deadline);
 	if (r)
 		session_forget(s, req);
@@ -354,5 +394,6 @@ int session_call(struct session *s, void *message, int64_t deadline, struct conn
 	struct request req;
 	int r = session_ask(s, message, deadline, &req, answer);
 
+	req.fresh = true;
 	return r ? r : session_await(s, &req, deadline);
 }

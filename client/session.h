@@ -44,6 +44,7 @@ struct request {
 	pthread_cond_t *wake;	     /* its waiter, if one sleeps */
 	uint32_t serial;
 	int result; /* when done: 0, or SESSION_E_LOST */
+	bool fresh; /* sent just now */
 	bool done;
 };
 
@@ -89,7 +90,8 @@ struct session {
 	pthread_mutex_t receive_mutex;
 	struct list pending; /* struct request */
 	bool reading;
-	int commit_error; /* of the first refused COMMIT that nobody waited for; told once */
+	uint32_t unanswered; /* serial of the last COMMIT nobody waited for; 0: it was processed */
+	int commit_error;    /* of the first refused COMMIT that nobody waited for; told once */
 	char commit_text[WIRE_TEXT_MAX + 1];
 	_Atomic uint32_t serial;
 
@@ -171,6 +173,13 @@ int session_send(struct session *s, const void *message, int64_t deadline);
 int session_call(struct session *s, void *message, int64_t deadline, struct conn_message *answer);
 
 /*
+ * An answer with @serial, to what another message asks for too. Pending until session_await() or
+ * session_forget().
+ */
+void session_expect(struct session *s, uint32_t serial, struct request *req,
+		    struct conn_message *answer);
+
+/*
  * The halves of it: the request is pending from the first to the end of the second, or
  * session_forget().
  */
@@ -179,8 +188,14 @@ int session_ask(struct session *s, void *message, int64_t deadline, struct reque
 int session_await(struct session *s, struct request *req, int64_t deadline);
 void session_forget(struct session *s, struct request *req);
 
+/* A COMMIT without an answer is sent. */
+void session_unanswered(struct session *s, uint32_t serial);
+/* @s takes the place of @old, which is lost: what became of such a COMMIT is not known. */
+void session_inherit(struct session *s, struct session *old);
+
 /* Reads what has arrived, without waiting. */
 void session_drain(struct session *s);
+void session_drain_expected(struct session *s); /* if some answer is to come */
 
 /*
  * Is it an answer of type @want? Otherwise a negative errno with a text that starts with @what; its

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,150 +13,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "files/input.h"
 #include "files/npy.h"
 #include "files/npy_header.h"
+#include "files/output.h"
 #include "util/cleanup.h"
-#include "util/fault.h"
 
-enum {
-	FIRST_BUFFER = 1 << 20, /* what a pipe's header says is believed as the bytes come */
-	TEMPORARY_TRIES = 100,
-};
-
-/* ---- errors ----------------------------------------------------------------------------------- */
-
-struct report {
-	const char *path;
-	char *text;
-	size_t size;
-};
-
-/* "PATH: what is wrong"; returns @error. */
-__attribute__((format(printf, 3, 4))) static int report(const struct report *to, int error,
-							const char *format, ...)
-{
-	va_list args;
-	int n;
-
-	if (!to->size)
-		return error;
-	n = snprintf(to->text, to->size, "%s: ", to->path);
-	if (n < 0 || (size_t)n >= to->size)
-		return error;
-	va_start(args, format);
-	vsnprintf(to->text + n, to->size - (size_t)n, format, args);
-	va_end(args);
-	return error;
-}
-
-static int report_errno(const struct report *to, const char *doing)
-{
-	int error = errno ? errno : EIO;
-
-	return report(to, -error, "cannot %s: %s", doing, strerror(error));
-}
-
-/* ---- descriptors ------------------------------------------------------------------------------ */
-
-/* A test wants this call to fail, as on a full disk. */
-static bool injected(const char *what)
-{
-	if (!fault(what))
-		return false;
-	errno = ENOSPC;
-	return true;
-}
-
-/* Reads up to @size bytes, fewer at the end only; at @offset, or from a stream if that is negative. */
-static ssize_t read_full(int fd, void *to, size_t size, off_t offset)
-{
-	size_t done = 0;
-
-	while (done < size) {
-		ssize_t n;
-
-		if (offset < 0)
-			n = read(fd, (char *)to + done, size - done);
-		else
-			n = pread(fd, (char *)to + done, size - done, offset + (off_t)done);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -1;
-		if (n == 0)
-			break;
-		done += (size_t)n;
-	}
-	return (ssize_t)done;
-}
-
-static int write_full(int fd, const void *from, size_t size)
-{
-	size_t done = 0;
-
-	while (done < size) {
-		ssize_t n = injected("npy: write")
-				    ? -1
-				    : write(fd, (const char *)from + done, size - done);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -1;
-		done += (size_t)n;
-	}
-	return 0;
-}
+enum { FIRST_BUFFER = 1 << 20 }; /* what a pipe's header says is believed as the bytes come */
 
 /* ---- reading ---------------------------------------------------------------------------------- */
 
-/* The text of the header in *@text, ended with NUL; *@offset is where the data starts. */
-static int read_header(int fd, const struct report *to, char **text, size_t *len, uint64_t *offset)
+static int read_some(void *context, void *to, size_t size, size_t *got, const struct report *tell)
 {
-	unsigned char fixed[12];
-	cleanup_(freep) char *header = NULL;
-	size_t size, word;
-	ssize_t n = read_full(fd, fixed, 8, -1);
+	ssize_t n = read_full(*(int *)context, to, size, -1);
 
 	if (n < 0)
-		return report_errno(to, "read");
-	if (memcmp(fixed, "\x93NUMPY", (size_t)n < 6 ? (size_t)n : 6) != 0)
-		return report(to, -EINVAL, "not a .npy file: it does not start with \\x93NUMPY");
-	if (n < 8)
-		return report(to, -EINVAL,
-			      "truncated: a .npy file has at least 10 bytes, this one %zd", n);
-	if (fixed[6] < 1 || fixed[6] > 3 || fixed[7] != 0)
-		return report(to, -EINVAL,
-			      "format version %u.%u is not known, only 1.0, 2.0 and 3.0", fixed[6],
-			      fixed[7]);
-	word = fixed[6] == 1 ? 2 : 4;
-	n = read_full(fd, fixed + 8, word, -1);
-	if (n < 0)
-		return report_errno(to, "read");
-	if ((size_t)n < word)
-		return report(to, -EINVAL,
-			      "truncated: the length of the header has %zu bytes, there are %zd",
-			      word, n);
-	size = fixed[8] | (size_t)fixed[9] << 8;
-	if (word == 4)
-		size |= (size_t)fixed[10] << 16 | (size_t)fixed[11] << 24;
-	if (size > NPY_HEADER_MAX)
-		return report(to, -EINVAL,
-			      "the header says it is %zu bytes long, at most %d are read", size,
-			      NPY_HEADER_MAX);
-	header = malloc(size + 1);
-	if (!header)
-		return report(to, -ENOMEM, "out of memory for a header of %zu bytes", size);
-	n = read_full(fd, header, size, -1);
-	if (n < 0)
-		return report_errno(to, "read");
-	if ((size_t)n < size)
-		return report(to, -EINVAL, "truncated: the header has %zu bytes, there are %zd",
-			      size, n);
-	header[size] = '\0';
-	*text = take_ptr(header);
-	*len = size;
-	*offset = 8 + word + size;
+		return report_errno(tell, "read");
+	*got = (size_t)n;
 	return 0;
 }
 
@@ -244,22 +116,16 @@ int npy_open(struct npy *npy, const char *path, char *err, size_t err_len)
 			     .text = err,
 			     .size = err_len };
 	cleanup_(fd_closep) int fd = -1;
-	cleanup_(freep) char *header = NULL;
 	struct npy made = { .fd = -1 };
-	char why[NPY_WHY_TEXT];
-	size_t len = 0;
 	int r;
 
 	fd = standard ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)
 		      : open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
 	if (fd < 0)
 		return report_errno(&to, "open");
-	r = read_header(fd, &to, &header, &len, &made.offset);
+	r = npy_header_read(&made, read_some, &fd, &made.offset, &to);
 	if (r)
 		return r;
-	r = npy_header_parse(&made, header, len, why);
-	if (r)
-		return report(&to, r, "%s", why);
 	made.path = strdup(to.path);
 	if (!made.path)
 		return report(&to, -ENOMEM, "out of memory");
@@ -285,15 +151,7 @@ void npy_close(struct npy *npy)
 	npy->path = NULL;
 }
 
-static int tell(npy_progress progress, void *context, uint64_t done, uint64_t total,
-		const struct report *to)
-{
-	int r = progress ? progress(context, done, total) : 0;
-
-	return r ? report(to, r, "stopped after %" PRIu64 " of %" PRIu64 " bytes", done, total) : 0;
-}
-
-int npy_read(struct npy *npy, void *dst, npy_progress progress, void *context, char *err,
+int npy_read(struct npy *npy, void *dst, file_progress progress, void *context, char *err,
 	     size_t err_len)
 {
 	struct report to = { .path = npy->path, .text = err, .size = err_len };
@@ -301,7 +159,7 @@ int npy_read(struct npy *npy, void *dst, npy_progress progress, void *context, c
 	int r;
 
 	do {
-		size_t size = npy->nbytes - done < NPY_CHUNK ? npy->nbytes - done : NPY_CHUNK;
+		size_t size = npy->nbytes - done < FILE_CHUNK ? npy->nbytes - done : FILE_CHUNK;
 		ssize_t n = (ssize_t)size;
 
 		if (npy->buffer && size)
@@ -314,7 +172,7 @@ int npy_read(struct npy *npy, void *dst, npy_progress progress, void *context, c
 		done += (uint64_t)n;
 		if ((size_t)n < size)
 			return report_size(&to, npy, done);
-		r = tell(progress, context, done, npy->nbytes, &to);
+		r = file_tell(progress, context, done, npy->nbytes, &to);
 		if (r)
 			return r;
 	} while (done < npy->nbytes);
@@ -375,118 +233,6 @@ int npy_view(struct npy *npy, DLTensor *view, char *err, size_t err_len)
 
 /* ---- writing ---------------------------------------------------------------------------------- */
 
-/* A file that takes another one's place once it is whole. Without a name at first, where that works. */
-struct output {
-	int fd;
-	char *target;	 /* whose place; NULL: what @fd is gets written directly */
-	char *temporary; /* beside it, or NULL if it has no name now */
-};
-
-static void output_deinit(struct output *out)
-{
-	if (out->temporary)
-		unlink(out->temporary);
-	fd_close(out->fd);
-	free(out->temporary);
-	free(out->target);
-}
-
-/* A new file beside the target, or with @link a name for the file that has none. */
-static int output_name(struct output *out, bool link)
-{
-	char self[32];
-
-	snprintf(self, sizeof(self), "/proc/self/fd/%d", out->fd);
-	for (unsigned i = 0; i < TEMPORARY_TRIES; i++) {
-		cleanup_(freep) char *name = NULL;
-		int r;
-
-		if (asprintf(&name, "%s.%ld-%u.tmp", out->target, (long)getpid(), i) < 0) {
-			name = NULL;
-			return -1;
-		}
-		if (link) {
-			r = linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
-		} else {
-			r = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-			out->fd = r;
-		}
-		if (r >= 0) {
-			out->temporary = take_ptr(name);
-			return 0;
-		}
-		if (errno != EEXIST)
-			return -1;
-	}
-	return -1;
-}
-
-/* A file without a name goes by itself if we are killed. Not every file system has them. */
-static int output_new(struct output *out)
-{
-	char *slash = strrchr(out->target, '/');
-	const char *where = slash ? "/" : ".";
-	int fd;
-
-	if (slash && slash != out->target) {
-		where = out->target;
-		*slash = '\0';
-	}
-	fd = fault("npy: O_TMPFILE") ? -1 : open(where, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-	if (slash)
-		*slash = '/';
-	if (fd >= 0 && access("/proc/self/fd", X_OK) == 0) { /* which it takes to give it a name */
-		out->fd = fd;
-		return 0;
-	}
-	fd_close(fd);
-	return output_name(out, false);
-}
-
-static int output_init(struct output *out, const char *path, const struct report *to)
-{
-	struct stat st;
-	bool exists;
-
-	if (strcmp(path, "-") == 0) {
-		out->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
-		return out->fd < 0 ? report_errno(to, "open") : 0;
-	}
-	exists = stat(path, &st) == 0;
-	if (exists && !S_ISREG(st.st_mode)) {
-		out->fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
-		return out->fd < 0 ? report_errno(to, "open") : 0;
-	}
-	if (exists && access(path, W_OK) < 0)
-		return report_errno(to, "replace");
-	/* A link goes on leading to the file, which is replaced where it is. */
-	out->target = exists ? realpath(path, NULL) : strdup(path);
-	if (!out->target)
-		return report_errno(to, "open");
-	if (output_new(out) < 0)
-		return report_errno(to, "create a file beside it");
-	if (exists && fchmod(out->fd, st.st_mode & 0777) < 0)
-		return report_errno(to, "set its mode");
-	return 0;
-}
-
-static int output_commit(struct output *out, const struct report *to)
-{
-	int fd;
-
-	if (out->target && !out->temporary && output_name(out, true) < 0)
-		return report_errno(to, "create a file beside it");
-	fd = take_fd(&out->fd);
-	if (close(fd) < 0 && errno != EINTR)
-		return report_errno(to, "write");
-	if (!out->target)
-		return 0;
-	if (injected("npy: rename") || rename(out->temporary, out->target) < 0)
-		return report_errno(to, "replace");
-	free(take_ptr(out->temporary));
-	return 0;
-}
-
 int npy_dtype_check(DLDataType t, char *err, size_t err_len)
 {
 	char descr[8], why[NPY_WHY_TEXT];
@@ -497,27 +243,8 @@ int npy_dtype_check(DLDataType t, char *err, size_t err_len)
 	return -ENOTSUP;
 }
 
-static int write_data(int fd, const void *data, uint64_t nbytes, npy_progress progress,
-		      void *context, const struct report *to)
-{
-	uint64_t done = 0;
-	int r;
-
-	do {
-		size_t size = nbytes - done < NPY_CHUNK ? nbytes - done : NPY_CHUNK;
-
-		if (size && write_full(fd, (const char *)data + done, size) < 0)
-			return report_errno(to, "write");
-		done += size;
-		r = tell(progress, context, done, nbytes, to);
-		if (r)
-			return r;
-	} while (done < nbytes);
-	return 0;
-}
-
 int npy_write(const char *path, DLDataType t, int32_t ndim, const int64_t *shape, const void *data,
-	      npy_progress progress, void *context, char *err, size_t err_len)
+	      file_progress progress, void *context, char *err, size_t err_len)
 {
 	struct report to = { .path = strcmp(path, "-") ? path : "standard output",
 			     .text = err,
@@ -534,10 +261,12 @@ int npy_write(const char *path, DLDataType t, int32_t ndim, const int64_t *shape
 	r = output_init(&out, path, &to);
 	if (r)
 		return r;
-	if (write_full(out.fd, preamble, len) < 0)
-		return report_errno(&to, "write");
-	r = write_data(out.fd, data, nbytes, progress, context, &to);
+	out.progress = progress;
+	out.context = context;
+	out.total = nbytes;
+	r = output_write(&out, preamble, len);
 	if (r)
 		return r;
-	return output_commit(&out, &to);
+	r = output_write_data(&out, data, nbytes);
+	return r ? r : output_commit(&out);
 }

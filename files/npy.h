@@ -12,15 +12,12 @@
 
 #include <tensorlease/dlpack.h>
 
+#include "files/report.h"
+
 enum {
 	NPY_NDIM_MAX = 64,
-	NPY_ERROR_TEXT = 512,	  /* bytes that do for @err */
 	NPY_HEADER_MAX = 1 << 20, /* bytes; a longer one is refused */
-	NPY_CHUNK = 8 << 20,	  /* bytes between two calls of a progress function */
 };
-
-/* Hears how far it is, at least once; anything but 0 (a negative errno) stops, and is returned. */
-typedef int (*npy_progress)(void *context, uint64_t done, uint64_t total);
 
 struct npy {
 	DLDataType dtype;
@@ -51,7 +48,7 @@ void npy_close(struct npy *npy);
 /*
  * Reads the data, npy->nbytes bytes in the file's order, straight into @dst. @progress may be NULL.
  */
-int npy_read(struct npy *npy, void *dst, npy_progress progress, void *context, char *err,
+int npy_read(struct npy *npy, void *dst, file_progress progress, void *context, char *err,
 	     size_t err_len);
 
 /*
@@ -68,4 +65,4 @@ int npy_dtype_check(DLDataType t, char *err, size_t err_len);
  * replaced at the end, as a whole: after a failure it is what it was. @progress may be NULL.
  */
 int npy_write(const char *path, DLDataType t, int32_t ndim, const int64_t *shape, const void *data,
-	      npy_progress progress, void *context, char *err, size_t err_len);
+	      file_progress progress, void *context, char *err, size_t err_len);

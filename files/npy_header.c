@@ -8,10 +8,14 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "files/bytes.h"
+#include "files/dtype.h"
 #include "files/npy_header.h"
 #include "util/checked.h"
+#include "util/cleanup.h"
 
 enum { SHOWN_MAX = 24 };
 
@@ -357,7 +361,7 @@ static int count_bytes(DLDataType t, int32_t ndim, const int64_t *shape, uint64_
 	return 0;
 }
 
-int npy_header_parse(struct npy *npy, const char *header, size_t len, char why[NPY_WHY_TEXT])
+static int header_parse(struct npy *npy, const char *header, size_t len, char why[NPY_WHY_TEXT])
 {
 	struct parser p = {
 		.start = header, .at = header, .end = header + len, .why = why, .npy = npy
@@ -376,19 +380,80 @@ int npy_header_parse(struct npy *npy, const char *header, size_t len, char why[N
 	return 0;
 }
 
+/* The magic bytes, the version and the length of the text, which is *@len; *@at of all that was read. */
+static int read_start(npy_source source, void *context, size_t *at, size_t *len,
+		      const struct report *to)
+{
+	unsigned char fixed[12];
+	size_t n = 0, word;
+	int r;
+
+	r = source(context, fixed, 8, &n, to);
+	if (r)
+		return r;
+	if (memcmp(fixed, "\x93NUMPY", n < 6 ? n : 6) != 0)
+		return report(to, -EINVAL, "not a .npy file: it does not start with \\x93NUMPY");
+	if (n < 8)
+		return report(to, -EINVAL,
+			      "truncated: a .npy file has at least 10 bytes, this one %zu", n);
+	if (fixed[6] < 1 || fixed[6] > 3 || fixed[7] != 0)
+		return report(to, -EINVAL,
+			      "format version %u.%u is not known, only 1.0, 2.0 and 3.0", fixed[6],
+			      fixed[7]);
+	word = fixed[6] == 1 ? 2 : 4;
+	r = source(context, fixed + 8, word, &n, to);
+	if (r)
+		return r;
+	if (n < word)
+		return report(to, -EINVAL,
+			      "truncated: the length of the header has %zu bytes, there are %zu",
+			      word, n);
+	*len = word == 2 ? get16(fixed + 8) : get32(fixed + 8);
+	*at = 8 + word;
+	return 0;
+}
+
+int npy_header_read(struct npy *npy, npy_source source, void *context, uint64_t *size,
+		    const struct report *to)
+{
+	cleanup_(freep) char *header = NULL;
+	size_t at = 0, len = 0, n = 0;
+	char why[NPY_WHY_TEXT];
+	int r;
+
+	r = read_start(source, context, &at, &len, to);
+	if (r)
+		return r;
+	if (len > NPY_HEADER_MAX)
+		return report(to, -EINVAL,
+			      "the header says it is %zu bytes long, at most %d are read", len,
+			      NPY_HEADER_MAX);
+	header = malloc(len + 1);
+	if (!header)
+		return report(to, -ENOMEM, "out of memory for a header of %zu bytes", len);
+	r = source(context, header, len, &n, to);
+	if (r)
+		return r;
+	if (n < len)
+		return report(to, -EINVAL, "truncated: the header has %zu bytes, there are %zu",
+			      len, n);
+	header[len] = '\0';
+	r = header_parse(npy, header, len, why);
+	if (r)
+		return report(to, r, "%s", why);
+	*size = at + len;
+	return 0;
+}
+
 /* ---- writing ---------------------------------------------------------------------------------- */
 
 static int refuse_type(DLDataType t, char why[NPY_WHY_TEXT])
 {
-	static const char *const names[] = { "int",    "uint",	  "float", "opaque",
-					     "bfloat", "complex", "bool" };
+	char text[FILE_DTYPE_TEXT];
 
-	if (t.code <= kDLBool)
-		return refuse(why, -ENOTSUP, "a .npy file cannot hold %s%u: numpy has no such type",
-			      names[t.code], t.bits);
 	if (t.code <= kDLFloat4_e2m1fn)
-		return refuse(why, -ENOTSUP,
-			      "a .npy file cannot hold float%u: numpy has no such type", t.bits);
+		return refuse(why, -ENOTSUP, "a .npy file cannot hold %s: numpy has no such type",
+			      file_dtype_text(t, text));
 	return refuse(why, -ENOTSUP, "a .npy file cannot hold elements of DLPack's type %u",
 		      t.code);
 }

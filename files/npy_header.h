@@ -13,11 +13,17 @@ enum {
 	NPY_PREAMBLE_MAX = 2048, /* 64 sizes of 19 digits fit */
 };
 
+/* Up to @size bytes of a file, in *got; fewer at the end only. An error is told to @to. */
+typedef int (*npy_source)(void *context, void *dst, size_t size, size_t *got,
+			  const struct report *to);
+
 /*
- * Reads the @len bytes of @header into dtype, ndim, shape, nbytes and fortran_order of *npy. -EINVAL: it is not
- * one; -ENOTSUP: a type that is not shared. @why says what and where.
+ * Reads what is before the data: *size bytes, of which dtype, ndim, shape, nbytes and fortran_order of
+ * *npy follow. -EINVAL: it is not a .npy file; -ENOTSUP: a type that is not shared. @to says what and
+ * where.
  */
-int npy_header_parse(struct npy *npy, const char *header, size_t len, char why[NPY_WHY_TEXT]);
+int npy_header_read(struct npy *npy, npy_source source, void *context, uint64_t *size,
+		    const struct report *to);
 
 /* numpy's text for @t, "<f4". -ENOTSUP and why. */
 int npy_descr_format(DLDataType t, char descr[NPY_DESCR_TEXT], char why[NPY_WHY_TEXT]);

@@ -129,6 +129,8 @@ static void print_commit(struct line *line, const void *message)
 
 	add_ref(line, m->ref);
 	add(line, "%s", m->flags & WIRE_COMMIT_ANSWER ? " ANSWER" : "");
+	if (m->flags & WIRE_COMMIT_AHEAD)
+		add(line, " AHEAD #%" PRIu32, m->ahead_serial);
 	add(line, " dtype=%u/%ux%u tensor_flags=%u", m->dtype_code, m->dtype_bits, m->dtype_lanes,
 	    m->tensor_flags);
 	add_shape(line, tail, m->ndim);

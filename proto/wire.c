@@ -139,6 +139,9 @@ static const char *check_commit(const union wire_any *m)
 {
 	if (m->commit.flags & WIRE_COMMIT_ANSWER && m->header.serial == 0)
 		return "serial 0 on a request that has an answer";
+	if ((m->commit.flags & WIRE_COMMIT_AHEAD) == 0 ? m->commit.ahead_serial != 0
+						       : m->commit.ahead_serial == 0)
+		return "COMMIT: the serial of the draft ahead does not go with the flag";
 	if (ref_generation(m->commit.ref) == 0)
 		return "COMMIT: not a ref";
 	if (m->commit.tensor_flags & ~DLPACK_SUBBYTE_PADDED)
@@ -248,8 +251,8 @@ static const struct rule rules[] = {
 			  .zero = { SPAN(wire_create, reserved), SPAN(wire_create, reserved2) },
 			  .tail = { NAME(wire_create, 0) }, .check = check_create },
 	[WIRE_COMMIT] = { REQUEST("COMMIT"), FIXED(wire_commit),
-			  FLAGS(wire_commit, WIRE_COMMIT_ANSWER),
-			  .zero = { SPAN(wire_commit, reserved) },
+			  FLAGS(wire_commit, WIRE_COMMIT_ANSWER | WIRE_COMMIT_AHEAD),
+			  .zero = { SPAN(wire_commit, reserved), SPAN(wire_commit, reserved2) },
 			  .tail = { SHAPE(wire_commit), NAME(wire_commit, 1), META(wire_commit) },
 			  .check = check_commit },
 	[WIRE_ABORT] = { REQUEST("ABORT"), FIXED(wire_ref), .check = check_ref },

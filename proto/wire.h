@@ -146,7 +146,11 @@ struct wire_draft {
 };
 static_assert(sizeof(struct wire_draft) == 56, "wire");
 
-enum { WIRE_COMMIT_ANSWER = 1 };
+enum {
+	WIRE_COMMIT_ANSWER = 1,
+	WIRE_COMMIT_AHEAD =
+		2, /* and then CREATE as much again, AHEAD, with the serial ahead_serial */
+};
 
 /*
  * COMMIT, then ndim sizes of 8 bytes, name_len bytes of name, meta_len bytes of metadata. Answer:
@@ -165,8 +169,10 @@ struct wire_commit {
 	uint16_t name_len;
 	uint16_t meta_len;
 	uint16_t reserved;
+	uint32_t ahead_serial; /* 0 without AHEAD */
+	uint32_t reserved2;
 };
-static_assert(sizeof(struct wire_commit) == 40, "wire");
+static_assert(sizeof(struct wire_commit) == 48, "wire");
 
 struct wire_committed {
 	struct wire_header header;

@@ -162,6 +162,9 @@ static void handle_goodbye(struct peer *peer, struct conn_message *m)
 static void handle_create(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_create *create = AS(wire_create, m);
+	const struct tensor_request rq = { .nbytes = create->nbytes,
+					   .extra = create->extra,
+					   .ahead = create->flags & WIRE_CREATE_AHEAD };
 	struct name_key name;
 	const char *why;
 
@@ -177,7 +180,7 @@ static void handle_create(struct peer *peer, struct conn_message *m)
 			return;
 		}
 	}
-	space_create(peer, create);
+	space_create(peer, create->header.serial, &rq, create->timeout_ns);
 }
 
 /* Shape, name and metadata follow each other. */
@@ -202,16 +205,24 @@ static void handle_commit(struct peer *peer, struct conn_message *m)
 		.flags = commit->tensor_flags,
 		.meta_len = commit->meta_len,
 	};
+	struct tensor_request again = { .ahead = true };
 	const char *why = NULL;
 	uint64_t version = 0;
+	bool ahead;
 	int r;
 
 	description_tail(&d, tail, commit->name_len);
+	ahead = commit->flags & WIRE_COMMIT_AHEAD &&
+		draft_request(&peer->server->state, &peer->client, commit->ref, &again);
 	r = tensor_commit(&peer->server->state, &peer->client, commit->ref, &d, &version, &why);
 	if (r)
 		send_name_error(peer, commit->header.serial, &d.name, r, why);
 	else if (commit->flags & WIRE_COMMIT_ANSWER)
 		send_committed(peer, commit->header.serial, version);
+	if (ahead && !peer->dropping)
+		space_create(peer, commit->ahead_serial, &again, 0);
+	else if (commit->flags & WIRE_COMMIT_AHEAD)
+		peer_error(peer, commit->ahead_serial, WIRE_E_GONE, "the draft is not there");
 }
 
 static void handle_member(struct peer *peer, struct conn_message *m)
@@ -308,13 +319,17 @@ static void handle_map(struct peer *peer, struct conn_message *m)
 			   map->segment_generation);
 		return;
 	}
+	answer.size = seg->size;
+	if (seg->fd_ro >= 0) {
+		peer_send_lent(peer, &answer, seg->fd_ro);
+		return;
+	}
 	r = segment_descriptor(seg, false, &fd);
 	if (r) {
 		peer_error(peer, map->header.serial, WIRE_E_NO_RESOURCES,
 			   "the daemon could not open a segment: %s", strerror(-r));
 		return;
 	}
-	answer.size = seg->size;
 	peer_send(peer, &answer, fd);
 }
 

@@ -6,6 +6,7 @@
  * thread only.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/sockios.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -114,7 +115,7 @@ static void peer_poll(struct peer *peer)
 	uv_poll_start(&peer->poll, UV_READABLE | (out ? UV_WRITABLE : 0), peer_on_poll);
 }
 
-static int peer_queue(struct peer *peer, const void *message, int *fd)
+static int peer_queue(struct peer *peer, const void *message, int fd_peek)
 {
 	const struct wire_header *header = message;
 	struct outgoing *o;
@@ -124,7 +125,11 @@ static int peer_queue(struct peer *peer, const void *message, int *fd)
 	o = malloc(sizeof(*o) + header->length);
 	if (!o)
 		return -ENOMEM;
-	o->fd = take_fd(fd);
+	o->fd = fd_peek < 0 ? -1 : fcntl(fd_peek, F_DUPFD_CLOEXEC, 0);
+	if (fd_peek >= 0 && o->fd < 0) {
+		free(o);
+		return -EMFILE;
+	}
 	memcpy(o->bytes, message, header->length);
 	list_add_tail(&peer->out, &o->link);
 	peer->queued++;
@@ -152,15 +157,20 @@ static void peer_deafen(struct peer *peer)
 
 void peer_send(struct peer *peer, const void *message, int fd_take)
 {
-	cleanup_(fd_closep) int fd = fd_take;
+	peer_send_lent(peer, message, fd_take);
+	fd_close(fd_take);
+}
+
+void peer_send_lent(struct peer *peer, const void *message, int fd_peek)
+{
 	int r = -EAGAIN;
 
 	if (peer->dropping || peer->deaf)
 		return;
 	if (list_empty(&peer->out))
-		r = peer_send_now(peer, message, fd);
+		r = peer_send_now(peer, message, fd_peek);
 	if (r == -EAGAIN)
-		r = peer_queue(peer, message, &fd);
+		r = peer_queue(peer, message, fd_peek);
 	if (!r)
 		return;
 	if (is_gone(r)) {

@@ -40,6 +40,8 @@ void peer_drop(struct peer *peer, bool clean);
 /* Sends, or queues what the socket does not take. A peer that does not read is dropped. @fd_take
  * may be -1. */
 void peer_send(struct peer *peer, const void *message, int fd_take);
+/* The same with a descriptor that stays the caller's. */
+void peer_send_lent(struct peer *peer, const void *message, int fd_peek);
 void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
 

@@ -89,7 +89,8 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 		break;
 	case STATE_E_TENSORS:
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "the daemon has its maximum of %u tensors (--max-tensors)",
+			   "the daemon has no room for more than its %u tensors (--max-tensors), "
+			   "their names, shapes and metadata",
 			   peer->server->state.catalog.header->max_tensors);
 		break;
 	case STATE_E_DRAFTS:
@@ -239,29 +240,28 @@ static void create_wait(struct create *create)
 	create->server->room_seen--; /* so that its deadline is seen to */
 }
 
-void space_create(struct peer *peer, const struct wire_create *message)
+void space_create(struct peer *peer, uint32_t serial, const struct tensor_request *rq,
+		  int64_t timeout_ns)
 {
 	struct create *create;
 
 	if (peer->creates >= SPACE_CREATES_MAX) {
-		peer_error(peer, message->header.serial, WIRE_E_LIMIT,
+		peer_error(peer, serial, WIRE_E_LIMIT,
 			   "this client has %d requests waiting for room", SPACE_CREATES_MAX);
 		return;
 	}
 	create = calloc(1, sizeof(*create));
 	if (!create) {
-		answer_error(peer, message->header.serial, message->nbytes, -ENOMEM);
+		answer_error(peer, serial, rq->nbytes, -ENOMEM);
 		return;
 	}
 	list_init(&create->link);
 	create->server = peer->server;
 	create->peer = peer;
-	create->serial = message->header.serial;
-	create->rq = (struct tensor_request){ .nbytes = message->nbytes,
-					      .extra = message->extra,
-					      .ahead = message->flags & WIRE_CREATE_AHEAD };
-	create->deadline = deadline_after(create->rq.ahead ? 0 : message->timeout_ns);
-	create->soon_deadline = deadline_after(create->rq.ahead ? 0 : SPACE_SOON_NS);
+	create->serial = serial;
+	create->rq = *rq;
+	create->deadline = deadline_after(rq->ahead ? 0 : timeout_ns);
+	create->soon_deadline = deadline_after(rq->ahead ? 0 : SPACE_SOON_NS);
 	create->fd = -1;
 	if (create_try(create))
 		create_free(create);

@@ -4,9 +4,11 @@
 #pragma once
 
 #include "daemon/serve/peer.h"
+#include "daemon/state/tensor.h"
 
-/* Answers CREATE now or later. */
-void space_create(struct peer *peer, const struct wire_create *message);
+/* Answers CREATE, or what is like it, now or later. */
+void space_create(struct peer *peer, uint32_t serial, const struct tensor_request *rq,
+		  int64_t timeout_ns);
 /* The peer is going. */
 void space_forget(struct peer *peer);
 /* Tries the waiting ones again, answers those whose time is over, and sees doomed segments off. */

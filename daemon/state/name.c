@@ -100,19 +100,15 @@ static void forgotten_remove(struct state *st, uint32_t index)
 		names->info[info->next].prev = info->prev;
 }
 
-bool name_evict(struct state *st)
+/* Of a forgotten name. */
+static void name_remove(struct state *st, uint32_t index)
 {
-	uint32_t index = st->names.oldest, next;
-	struct catalog_name *name;
+	struct catalog_name *name = catalog_name(&st->catalog, index);
 	_Atomic uint32_t *link;
-	uint64_t hash = 0;
 	char text[256];
+	uint32_t next;
 
-	if (index == CATALOG_NONE)
-		return false;
-	name = catalog_name(&st->catalog, index);
-	hash = XXH3_64bits(text, name_text(st, index, text));
-	link = bucket_of(st, hash);
+	link = bucket_of(st, XXH3_64bits(text, name_text(st, index, text)));
 	while ((next = *link) != index) {
 		assert(next != CATALOG_NONE);
 		link = &catalog_name(&st->catalog, next)->next;
@@ -126,7 +122,26 @@ bool name_evict(struct state *st)
 	if (name->len > CATALOG_INLINE_NAME)
 		catalog_chunks_give(&st->catalog, name->chunk);
 	catalog_give(&st->catalog.names, index);
+}
+
+bool name_evict(struct state *st)
+{
+	if (st->names.oldest == CATALOG_NONE)
+		return false;
+	name_remove(st, st->names.oldest);
 	return true;
+}
+
+/* Forgets one for good that is in the way in its bucket. */
+static bool bucket_evict(struct state *st, _Atomic uint32_t *bucket)
+{
+	for (uint32_t i = *bucket; i != CATALOG_NONE; i = catalog_name(&st->catalog, i)->next) {
+		if (st->names.info[i].forgotten) {
+			name_remove(st, i);
+			return true;
+		}
+	}
+	return false;
 }
 
 int name_prepare(struct state *st, uint32_t count)
@@ -172,7 +187,7 @@ int name_take(struct state *st, const struct name_key *key, struct tensor *payer
 	*index = name_search(st, key, &depth);
 	if (*index != CATALOG_NONE)
 		return 0;
-	if (depth >= CATALOG_MAX_CHAIN)
+	if (depth >= CATALOG_MAX_CHAIN && !bucket_evict(st, bucket))
 		return STATE_E_BUCKET;
 	r = name_prepare(st, 1);
 	if (!r)

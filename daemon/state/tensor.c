@@ -119,17 +119,33 @@ static bool ahead_take_back(struct state *st, struct client *c)
 	return false;
 }
 
+/* The segment for small tensors that its writer has to spare. */
+static bool spare_take_back(struct state *st, struct client *c)
+{
+	struct segment *seg;
+
+	list_for_each_entry(seg, &c->small, writer_link) {
+		if (seg->places == 0) {
+			tensor_end_segment(st, seg);
+			return true;
+		}
+	}
+	return false;
+}
+
 bool tensor_make_room(struct state *st, const struct quota_user *user)
 {
 	struct segment *seg = segment_pop_warm(&st->store, user);
+	struct client *c;
 
 	if (seg) {
 		tensor_end_segment(st, seg);
 		return true;
 	}
-	for (uint32_t i = 0; st->ahead && i < st->catalog.clients.high; i++) {
-		if (st->served[i] && (!user || st->served[i]->user == user) &&
-		    ahead_take_back(st, st->served[i]))
+	for (uint32_t i = 0; i < st->catalog.clients.high; i++) {
+		c = st->served[i];
+		if (c && (!user || c->user == user) &&
+		    ((st->ahead && ahead_take_back(st, c)) || spare_take_back(st, c)))
 			return true;
 	}
 	return false;
@@ -334,6 +350,7 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error)
 	if (!error && c) {
 		atomic_store(&catalog_segment(&st->catalog, seg->index)->word,
 			     live_word(seg->generation));
+		segment_cache(seg);
 		draft_link(st, c, slot);
 		return 0;
 	}
@@ -453,6 +470,19 @@ bool draft_find(const struct state *st, const struct client *c, uint64_t ref, ui
 	return *slot < st->catalog.rows.high &&
 	       catalog_row(&st->catalog, *slot)->word == row_word(ref_generation(ref), ROW_DRAFT) &&
 	       st->tensors[*slot].owner == c->index;
+}
+
+bool draft_request(const struct state *st, const struct client *c, uint64_t ref,
+		   struct tensor_request *rq)
+{
+	uint32_t slot;
+
+	if (!draft_find(st, c, ref, &slot))
+		return false;
+	rq->nbytes = catalog_row(&st->catalog, slot)->nbytes;
+	rq->extra = (st->tensors[slot].chunks_reserved - catalog_chunks_for(WIRE_NAME_MAX)) *
+		    CATALOG_CHUNK_BYTES;
+	return true;
 }
 
 /* Those that share the memory of @slot are drafts of the same group: they end with it. */

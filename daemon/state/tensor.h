@@ -42,6 +42,9 @@ void tensor_free_segment(struct state *st, struct segment *seg);
 
 /* Is @ref a draft of @c's? */
 bool draft_find(const struct state *st, const struct client *c, uint64_t ref, uint32_t *slot);
+/* What was asked for when it was created, to ask for it again; false: it is none of @c's. */
+bool draft_request(const struct state *st, const struct client *c, uint64_t ref,
+		   struct tensor_request *rq);
 /* It is no draft any more; what it set aside and did not use goes back. */
 void draft_end(struct state *st, struct client *c, uint32_t slot);
 /* A draft without a place; draft_share() gives it that of @with, which lives as long as one of them

@@ -83,24 +83,17 @@ struct segment *segment_free(struct segment *seg)
 	return NULL;
 }
 
-int segment_descriptor(struct segment *seg, bool writable, int *fd)
+void segment_cache(struct segment *seg)
 {
-	int r;
-
-	if (writable)
-		return object_open(&seg->object, O_RDWR, fd);
-	if (seg->fd_ro < 0) {
-		r = object_open(&seg->object, O_RDONLY, fd);
-		if (r || seg->store->fds_cached >= seg->store->fds_max)
-			return r;
-		seg->fd_ro = *fd;
+	if (seg->fd_ro >= 0 || seg->store->fds_cached >= seg->store->fds_max)
+		return;
+	if (!object_open(&seg->object, O_RDONLY, &seg->fd_ro))
 		seg->store->fds_cached++;
-	}
-	r = fcntl(seg->fd_ro, F_DUPFD_CLOEXEC, 0);
-	if (r < 0)
-		return -errno;
-	*fd = r;
-	return 0;
+}
+
+int segment_descriptor(const struct segment *seg, bool writable, int *fd)
+{
+	return object_open(&seg->object, writable ? O_RDWR : O_RDONLY, fd);
 }
 
 /* The first unit from @from on whose bit is @value, or seg->units. */

@@ -76,8 +76,10 @@ int segment_new(struct segment **segp, struct segment_store *store, struct quota
 /* After its object is destroyed, or was never made: gives the charge back. */
 struct segment *segment_free(struct segment *seg);
 
+/* Opens its object for reading, once, so that the next client to map it need not wait for that. */
+void segment_cache(struct segment *seg);
 /* A descriptor of its object for the caller to close. */
-int segment_descriptor(struct segment *seg, bool writable, int *fd);
+int segment_descriptor(const struct segment *seg, bool writable, int *fd);
 
 /* Room for @nbytes in a small segment; SEGMENT_E_NO_ROOM. Giving it back makes it usable again. */
 int segment_place_take(struct segment *seg, uint64_t nbytes, uint64_t *offset);

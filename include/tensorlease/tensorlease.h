@@ -146,9 +146,10 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
  * Publishes the draft: from now on its name means this tensor, the tensor that it meant before is
  * retired, and nobody may write to the bytes any more. Always consumes @draft. With @version, waits
  * for the daemon and stores the tensor's version (from 1, never going back); with NULL it sends one
- * message and returns at once: the tensor is visible as soon as the daemon has read it, and should
- * the daemon refuse, the next commit or create on this client fails and says so. -EACCES: the name
- * belongs to another user. -ESTALE: the draft is another process's or lost.
+ * message and returns at once: the tensor is visible as soon as the daemon has read it. Should the
+ * daemon refuse, or end before it answered anything later, the next commit or create on this client
+ * fails and says so. -EACCES: the name belongs to another user. -ESTALE: the draft is another
+ * process's or lost.
  */
 TL_API int tl_commit(tl_draft *draft, uint64_t *version);
 
@@ -312,7 +313,8 @@ typedef struct tl_info {
 
 /*
  * Tells about a tensor that tl_get() handed out, metadata included; valid until its deleter is
- * called. -EINVAL: it did not come from tl_get().
+ * called. -EINVAL: it did not come from tl_get(). -ENOTCONN: its daemon ended the connection; the
+ * tensor stays readable.
  */
 TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info);
 

@@ -33,7 +33,7 @@ static size_t make(unsigned char *to, unsigned version, const char *header, size
 static void assert_refused(const char *what, const void *bytes, size_t size, int error,
 			   const char *reason)
 {
-	char err[NPY_ERROR_TEXT] = "", path[32];
+	char err[FILE_ERROR_TEXT] = "", path[32];
 	struct npy npy;
 	int ends[2], r;
 
@@ -239,7 +239,7 @@ static void more_than_64_dimensions_are_refused(void **state)
 {
 	unsigned char bytes[FILE_MAX];
 	char header[512] = "{'descr': '|u1', 'fortran_order': False, 'shape': (";
-	char err[NPY_ERROR_TEXT];
+	char err[FILE_ERROR_TEXT];
 	struct npy npy;
 
 	(void)state;
@@ -256,7 +256,7 @@ static void more_than_64_dimensions_are_refused(void **state)
 
 static void what_cannot_be_opened_says_so(void **state)
 {
-	char err[NPY_ERROR_TEXT], small[8];
+	char err[FILE_ERROR_TEXT], small[8];
 	struct npy npy;
 
 	(void)state;
@@ -286,7 +286,7 @@ static void headers_that_python_would_read_are_read(void **state)
 	(void)state;
 	for (unsigned version = 1; version <= 3; version++) {
 		for (size_t i = 0; i < COUNT(headers); i++) {
-			char err[NPY_ERROR_TEXT];
+			char err[FILE_ERROR_TEXT];
 			unsigned char data[12];
 			struct npy npy;
 
@@ -316,7 +316,7 @@ static void every_shared_type_is_read_whatever_its_order_mark(void **state)
 	(void)state;
 	for (size_t i = 0; i < COUNT(shared); i++) {
 		for (const char *mark = marks; *mark; mark++) {
-			char header[128], err[NPY_ERROR_TEXT];
+			char header[128], err[FILE_ERROR_TEXT];
 			struct npy npy;
 
 			if (*mark == '>' && shared[i].t.bits > 8)
@@ -338,7 +338,7 @@ static void every_shared_type_is_read_whatever_its_order_mark(void **state)
 static void fortran_order_is_a_view_with_its_strides(void **state)
 {
 	unsigned char bytes[FILE_MAX];
-	char err[NPY_ERROR_TEXT];
+	char err[FILE_ERROR_TEXT];
 	struct npy npy;
 	DLTensor view;
 
@@ -368,7 +368,7 @@ static void fortran_order_of_one_dimension_is_c_order(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(shapes); i++) {
-		char header[128], err[NPY_ERROR_TEXT];
+		char header[128], err[FILE_ERROR_TEXT];
 		struct npy npy;
 		DLTensor view;
 
@@ -387,7 +387,7 @@ static void fortran_order_of_one_dimension_is_c_order(void **state)
 static void a_pipe_is_read_to_its_end(void **state)
 {
 	unsigned char bytes[FILE_MAX], data[12];
-	char err[NPY_ERROR_TEXT], path[32];
+	char err[FILE_ERROR_TEXT], path[32];
 	size_t size = make(bytes, 1, "{'descr': '<u2', 'fortran_order': True, 'shape': (2, 3)}",
 			   12);
 	struct npy npy;
@@ -414,7 +414,7 @@ static void standard_input_is_read_from_where_it_stands(void **state)
 	unsigned char bytes[FILE_MAX], data[12];
 	size_t size = make(bytes + 5, 1, GOOD, 12);
 	int saved = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0), fd;
-	char err[NPY_ERROR_TEXT];
+	char err[FILE_ERROR_TEXT];
 	struct npy npy;
 
 	(void)state;
@@ -437,7 +437,7 @@ static void a_file_that_shrinks_after_it_was_opened_is_noticed(void **state)
 {
 	unsigned char bytes[FILE_MAX], data[12];
 	size_t size = make(bytes, 1, GOOD, 12);
-	char err[NPY_ERROR_TEXT];
+	char err[FILE_ERROR_TEXT];
 	struct npy npy;
 
 	(void)state;

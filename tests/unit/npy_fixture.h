@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "files/npy.h"
+#include "files/output.h"
 
 enum { TIMEOUT_S = 60, FILE_MAX = 4096, DIRECTORY_MAX = 512 };
 

@@ -18,7 +18,7 @@ static size_t get_file(void *bytes)
 static int write_ints(const char *path, int64_t n, const int32_t *values, char *err)
 {
 	return npy_write(path, (DLDataType){ kDLInt, 32, 1 }, 1, &n, values, NULL, NULL, err,
-			 NPY_ERROR_TEXT);
+			 FILE_ERROR_TEXT);
 }
 
 static void what_is_written_is_what_numpy_writes(void **state)
@@ -26,7 +26,7 @@ static void what_is_written_is_what_numpy_writes(void **state)
 	static const char expected[] = "{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }";
 	unsigned char bytes[FILE_MAX];
 	int32_t values[3] = { 1, -2, 3 };
-	char err[NPY_ERROR_TEXT];
+	char err[FILE_ERROR_TEXT];
 
 	(void)state;
 	assert_int_equal(write_ints(file, 3, values, err), 0);
@@ -54,7 +54,7 @@ static void all_types_and_shapes_come_back(void **state)
 		data[i] = (unsigned char)(i * 37);
 	for (size_t i = 0; i < COUNT(shared); i++) {
 		for (size_t j = 0; j < COUNT(shapes); j++) {
-			char err[NPY_ERROR_TEXT];
+			char err[FILE_ERROR_TEXT];
 			struct npy npy;
 
 			assert_int_equal(npy_dtype_check(shared[i].t, err, sizeof(err)), 0);
@@ -79,7 +79,7 @@ static void all_types_and_shapes_come_back(void **state)
 static void sixty_four_of_the_longest_sizes_fit_into_a_header(void **state)
 {
 	int64_t shape[64];
-	char err[NPY_ERROR_TEXT];
+	char err[FILE_ERROR_TEXT];
 	unsigned char byte = 9;
 	struct npy npy;
 
@@ -114,7 +114,7 @@ static void types_that_numpy_has_not_are_not_written(void **state)
 		{ { 99, 8, 1 }, "type 99" },
 		{ { kDLFloat, 128, 1 }, "float128" },
 	};
-	char err[NPY_ERROR_TEXT];
+	char err[FILE_ERROR_TEXT];
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
@@ -153,7 +153,7 @@ static void a_failed_write_leaves_the_old_file_and_nothing_else(void **state)
 {
 	unsigned char before[FILE_MAX], after[FILE_MAX];
 	int32_t values[3] = { 1, 2, 3 };
-	char err[NPY_ERROR_TEXT];
+	char err[FILE_ERROR_TEXT];
 	unsigned calls = 0;
 	int64_t n = 3;
 
@@ -175,7 +175,7 @@ static void every_failure_of_a_write_leaves_one_whole_file(void **state)
 {
 	int32_t old[2] = { 1, 2 }, new[3] = { 3, 4, 5 };
 	unsigned char bytes[FILE_MAX];
-	char err[NPY_ERROR_TEXT];
+	char err[FILE_ERROR_TEXT];
 	unsigned n = 1;
 	bool fired;
 
@@ -198,7 +198,7 @@ static void every_failure_of_a_write_leaves_one_whole_file(void **state)
 /* Again with a file that has a name from the start. */
 static void a_named_temporary_file_goes_too(void **state)
 {
-	char err[NPY_ERROR_TEXT];
+	char err[FILE_ERROR_TEXT];
 	unsigned calls = 0;
 	int32_t value = 1;
 	int64_t n = 1;
@@ -207,7 +207,7 @@ static void a_named_temporary_file_goes_too(void **state)
 	(void)state;
 	r = fault_nth(1, npy_write(file, (DLDataType){ kDLInt, 32, 1 }, 1, &n, &value, stop_at_once,
 				   &calls, err, sizeof(err)));
-	assert_string_equal(fault_fired(), "npy: O_TMPFILE");
+	assert_string_equal(fault_fired(), "file: O_TMPFILE");
 	assert_int_equal(r, -ECANCELED);
 	assert_int_equal(count_entries(directory), 0);
 }
@@ -217,7 +217,7 @@ static void a_full_disk_leaves_no_file(void **state)
 	enum { LIMIT = 100000, SIZE = 4 * LIMIT };
 	struct rlimit saved, limit;
 	char *data = calloc(1, SIZE);
-	char err[NPY_ERROR_TEXT];
+	char err[FILE_ERROR_TEXT];
 	int r;
 
 	(void)state;
@@ -238,7 +238,7 @@ static void a_full_disk_leaves_no_file(void **state)
 static void a_device_is_written_directly(void **state)
 {
 	int32_t values[3] = { 1, 2, 3 };
-	char err[NPY_ERROR_TEXT];
+	char err[FILE_ERROR_TEXT];
 
 	(void)state;
 	assert_int_equal(write_ints("/dev/null", 3, values, err), 0);
@@ -248,7 +248,7 @@ static void a_device_is_written_directly(void **state)
 
 static void a_place_where_no_file_can_be_says_so(void **state)
 {
-	char path[DIRECTORY_MAX + 32], err[NPY_ERROR_TEXT];
+	char path[DIRECTORY_MAX + 32], err[FILE_ERROR_TEXT];
 	int32_t value = 1;
 
 	(void)state;
@@ -260,7 +260,7 @@ static void a_place_where_no_file_can_be_says_so(void **state)
 
 static void a_replaced_file_keeps_its_mode_and_links_lead_on(void **state)
 {
-	char link[DIRECTORY_MAX + 16], err[NPY_ERROR_TEXT];
+	char link[DIRECTORY_MAX + 16], err[FILE_ERROR_TEXT];
 	int32_t values[3] = { 1, 2, 3 };
 	struct stat st;
 
@@ -282,7 +282,7 @@ static void a_replaced_file_keeps_its_mode_and_links_lead_on(void **state)
 static void a_new_file_has_the_mode_of_the_umask(void **state)
 {
 	mode_t saved = umask(027);
-	char err[NPY_ERROR_TEXT];
+	char err[FILE_ERROR_TEXT];
 	int32_t value = 1;
 	struct stat st;
 	int r = write_ints(file, 1, &value, err);
@@ -314,9 +314,9 @@ static int hear(void *context, uint64_t done, uint64_t total)
 
 static void progress_is_told_chunk_by_chunk_to_the_end(void **state)
 {
-	enum { SIZE = 2 * NPY_CHUNK + 4 };
+	enum { SIZE = 2 * FILE_CHUNK + 4 };
 	char *data = calloc(1, SIZE), *back = malloc(SIZE);
-	char err[NPY_ERROR_TEXT];
+	char err[FILE_ERROR_TEXT];
 	struct heard heard = { 0 };
 	int64_t n = SIZE;
 	struct npy npy;

@@ -614,6 +614,8 @@ static void descriptors_are_cached_within_their_bound(void **state)
 		segs[i] = new_segment(user, PAGE, false);
 		assert_int_equal(object_create(&segs[i]->object, PAGE, NULL, &made), 0);
 		close(made);
+		segment_cache(segs[i]);
+		segment_cache(segs[i]);
 		assert_int_equal(segment_descriptor(segs[i], false, &fds[i][0]), 0);
 		assert_int_equal(segment_descriptor(segs[i], false, &fds[i][1]), 0);
 		assert_int_equal(segment_descriptor(segs[i], true, &fds[i][2]), 0);

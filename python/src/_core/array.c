@@ -175,6 +175,14 @@ struct hold *hold_unref_py(struct hold *h)
 	return hold_unref(h);
 }
 
+void array_deinit(PyObject *self)
+{
+	struct array *a = (struct array *)self;
+
+	a->hold = hold_unref_py(a->hold);
+	a->plain = hold_unref_py(a->plain);
+}
+
 struct hold *array_hold(PyObject *self)
 {
 	struct hold *h = ((struct array *)self)->hold;
@@ -382,6 +390,45 @@ static bool one_dimensional(const DLTensor *t)
 	return longer < 2;
 }
 
+static struct hold *remap_writable(struct hold *h)
+{
+	DLManagedTensorVersioned *m = NULL;
+	int r;
+
+	hold_ref(h); /* another thread may release the tensor meanwhile */
+	Py_BEGIN_ALLOW_THREADS
+	r = tl_remap(h->managed, TL_MODE_COPY_ON_WRITE, &m);
+	hold_unref(h);
+	Py_END_ALLOW_THREADS
+	if (!r)
+		return hold_new(m);
+	PyErr_Format(PyExc_BufferError,
+		     "who asks for plain bytes may write, and there is no copy-on-write mapping for it (%s); "
+		     "hand over memoryview(tensor)",
+		     tl_last_error());
+	return NULL;
+}
+
+/*
+ * Who asks for plain bytes of a read-only tensor may be PyTorch: torch.frombuffer() and torch.asarray() ask like that, and
+ * write nevertheless. They are given a copy-on-write mapping, as with DLPack. A reference; NULL with an exception.
+ */
+static struct hold *plain_bytes(struct array *a)
+{
+	struct hold *h = a->hold, *plain;
+
+	if (a->plain)
+		return hold_ref(a->plain);
+	plain = hold_read_only(h) && h->nbytes ? remap_writable(h) : hold_ref(h);
+	if (!plain)
+		return NULL;
+	if (a->plain) /* another thread was faster */
+		hold_unref(plain);
+	else
+		a->plain = plain;
+	return hold_ref(a->plain);
+}
+
 int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 {
 	static char none;
@@ -405,17 +452,20 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 		PyErr_SetString(PyExc_BufferError, why);
 		return -1;
 	}
+	view->readonly = hold_read_only(h);
+	h = flags & PyBUF_ND ? hold_ref(h) : plain_bytes((struct array *)self);
+	if (!h)
+		return -1;
 	t = &h->managed->dl_tensor;
+	view->internal = h;
 	view->buf = t->data ? (char *)t->data + t->byte_offset : &none;
 	view->len = (Py_ssize_t)h->nbytes;
-	view->readonly = hold_read_only(h);
 	view->itemsize = (Py_ssize_t)element_bits(t->dtype, h->managed->flags) / 8;
 	view->format = flags & PyBUF_FORMAT ? (char *)dtype_format(t->dtype) : NULL;
 	view->ndim = flags & PyBUF_ND ? t->ndim : 1;
 	view->shape = flags & PyBUF_ND && t->ndim ? (Py_ssize_t *)t->shape : NULL;
 	view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES && t->ndim ? h->byte_strides : NULL;
 	view->suboffsets = NULL;
-	view->internal = hold_ref(h);
 	view->obj = Py_NewRef(self);
 	return 0;
 }

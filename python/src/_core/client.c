@@ -518,12 +518,38 @@ static PyObject *get_closed(PyObject *self, void *unused)
 	return PyBool_FromLong(!c->client || c->closing);
 }
 
+static const char get_doc[] =
+	"get($self, name, *, timeout=None, newer_than=None, mode='r', spin=None)\n--\n\n"
+	"Takes a lease on the tensor that name means now, and returns it as a Tensor: the same memory, no copy.\n\n"
+	"timeout: seconds to wait for the name, or for a newer version; None: do not wait; inf: for ever.\n"
+	"newer_than: a version; only one above it will do.\n"
+	"mode: 'r' read-only, or 'c' copy-on-write: writable, and what is written is seen here alone.\n"
+	"spin: seconds of the timeout to spin before sleeping, for the shortest way to a commit.\n"
+	"NotFoundError (a FileNotFoundError): no tensor has that name. NotNewerError (a BlockingIOError):\n"
+	"it is not newer. TimeoutError: none came in time. DisconnectedError: no daemon any more.";
+
+static const char put_doc[] =
+	"put($self, name, array, *, metadata=None, timeout=None, wait=True)\n--\n\n"
+	"Publishes a copy of array under name and returns its version, an int from 1.\n\n"
+	"array: what has __dlpack__, the buffer protocol or __array_interface__, in the CPU's memory, of any\n"
+	"    strides: NumPy, PyTorch, JAX, bytes, array.array, ...\n"
+	"metadata: bytes to attach, at most 1024.\n"
+	"timeout: seconds to wait for space if there is none.\n"
+	"wait: False returns None without waiting for the daemon; should that refuse, the next\n"
+	"    create(), put() or commit() raises it.\n"
+	"NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user. BufferError:\n"
+	"the array's elements have no DLPack type. UnsupportedError: it is on a GPU. TypeError: it is no array.";
+
+static const char delete_doc[] =
+	"delete($self, name, /)\n--\n\n"
+	"Forgets name; who holds its tensor keeps it. NotFoundError: there is none.";
+
 static PyMethodDef methods[] = {
-	{ "get", FASTCALL(client_get), METH_FASTCALL | METH_KEYWORDS, NULL },
-	{ "put", FASTCALL(client_put), METH_FASTCALL | METH_KEYWORDS, NULL },
+	{ "get", FASTCALL(client_get), METH_FASTCALL | METH_KEYWORDS, get_doc },
+	{ "put", FASTCALL(client_put), METH_FASTCALL | METH_KEYWORDS, put_doc },
 	{ "_publish", FASTCALL(client_publish), METH_FASTCALL | METH_KEYWORDS, NULL },
 	{ "_create", client_create, METH_VARARGS, NULL },
-	{ "delete", client_delete, METH_O, NULL },
+	{ "delete", client_delete, METH_O, delete_doc },
 	{ "_stat", look_stat, METH_O, NULL },
 	{ "_list", look_list, METH_O, NULL },
 	{ "_status", look_status, METH_NOARGS, NULL },

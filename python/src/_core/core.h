@@ -77,15 +77,19 @@ static inline bool hold_read_only(const struct hold *h)
 
 /* ---- Objects ---- */
 
-/* Both start with the hold, so that they share what only looks at it. */
+/*
+ * Both start with this, so that they share what only looks at it. `plain` is what was given to who asked for plain bytes:
+ * PyTorch gives such a buffer back at once, and keeps its address and the object. It goes with the object, not before.
+ */
 struct array {
 	PyObject_HEAD struct hold *hold; /* NULL: released */
+	struct hold *plain;
 };
 
 struct client;
 
 struct draft {
-	PyObject_HEAD struct hold *hold; /* NULL: ended */
+	struct array array;	 /* its hold is NULL when it has ended */
 	struct client *client;		 /* a reference */
 	PyObject *name;			 /* str */
 	struct draft *next, **link;	 /* among the client's open drafts, borrowed */
@@ -114,12 +118,15 @@ int client_init(PyObject *module);
 
 /* A Tensor over @managed, which it takes over, also on failure. */
 PyObject *tensor_from(DLManagedTensorVersioned *managed);
+/* _share(): a Tensor over the same hold, of a Tensor or a Draft. */
+PyObject *array_share(PyObject *self, PyObject *unused);
 PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft);
 bool is_tensor(PyObject *o);
 bool is_draft(PyObject *o);
 
 /* array.c: getters and the buffer protocol of both. Of a hold that is there, or NULL with an exception. */
 struct hold *array_hold(PyObject *self);
+void array_deinit(PyObject *self);
 PyObject *array_get_shape(PyObject *self, void *unused);
 PyObject *array_get_dtype(PyObject *self, void *unused);
 PyObject *array_get_dtype_tuple(PyObject *self, void *unused);

@@ -59,7 +59,7 @@ PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
 		hold_unref(h);
 		return NULL;
 	}
-	d->hold = h;
+	d->array.hold = h;
 	d->client = (struct client *)Py_NewRef(c);
 	d->name = Py_NewRef(name);
 	d->pid = getpid();
@@ -70,19 +70,19 @@ PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
 
 void draft_ended(struct draft *d, enum draft_state state, uint64_t version)
 {
-	struct hold *h = d->hold;
+	struct hold *h = d->array.hold;
 
 	draft_unlink(d);
 	d->state = state;
 	d->version = version;
-	d->hold = NULL;
+	d->array.hold = NULL;
 	hold_unref(h);
 }
 
 struct draft *draft_with_bytes_at(struct client *c, const void *data)
 {
 	for (struct draft *d = c->drafts; data && d; d = d->next)
-		if (d->hold && d->hold->managed->dl_tensor.data == data)
+		if (d->array.hold && d->array.hold->managed->dl_tensor.data == data)
 			return d;
 	return NULL;
 }
@@ -114,14 +114,14 @@ int draft_publish(struct draft *d, const char *name, const tl_put_options *optio
 	};
 	if (!same.dl_tensor.data)
 		tensor = h->managed; /* no bytes, no address */
-	d->hold = NULL; /* no second commit by another thread */
+	d->array.hold = NULL; /* no second commit by another thread */
 	Py_BEGIN_ALLOW_THREADS
 	r = tl_publish(d->client->client, name, tensor, options, copied, version);
 	Py_END_ALLOW_THREADS
 	if (r)
 		raise_error(r); /* before anything else can fail */
 	client_end(d->client);
-	d->hold = h;
+	d->array.hold = h;
 	if (r)
 		return -1;
 	if (tensor == h->managed)
@@ -162,7 +162,7 @@ static PyObject *draft_abort(PyObject *self, PyObject *unused)
 	struct draft *d = (struct draft *)self;
 
 	(void)unused;
-	if (d->hold)
+	if (d->array.hold)
 		draft_ended(d, DRAFT_ABORTED, 0);
 	Py_RETURN_NONE;
 }
@@ -174,6 +174,7 @@ static void draft_dealloc(PyObject *self)
 	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
 	draft_ended(d, DRAFT_ABORTED, 0);
+	array_deinit(self);
 	Py_CLEAR(d->client);
 	Py_CLEAR(d->name);
 	end(self);
@@ -245,12 +246,13 @@ static PyMethodDef methods[] = {
 	  "abort($self)\n--\n\nGives the memory back unpublished. Does nothing the second time." },
 	{ "__dlpack__", FASTCALL(draft_dlpack_here), METH_FASTCALL | METH_KEYWORDS, NULL },
 	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS, NULL },
+	{ "_share", array_share, METH_NOARGS, NULL },
 	{ 0 },
 };
 
 static PyGetSetDef getters[] = {
 	{ "shape", array_get_shape, NULL, "Sizes, a tuple of ints.", NULL },
-	{ "dtype", array_get_dtype, NULL, "Element type, a str such as 'float32'.", NULL },
+	{ "_dtype_word", array_get_dtype, NULL, NULL, NULL },
 	{ "strides", array_get_strides, NULL,
 	  "Steps in bytes, a tuple of ints; None for packed types of less than a byte.", NULL },
 	{ "nbytes", array_get_nbytes, NULL, "Bytes of the payload.", NULL },

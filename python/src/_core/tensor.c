@@ -13,9 +13,9 @@ bool is_tensor(PyObject *o)
 	return PyObject_TypeCheck(o, tensor_base);
 }
 
-PyObject *tensor_from(DLManagedTensorVersioned *managed)
+/* Takes the reference over, also on failure. */
+static PyObject *tensor_over(struct hold *h)
 {
-	struct hold *h = hold_new(managed);
 	PyObject *self;
 
 	if (!h)
@@ -29,6 +29,19 @@ PyObject *tensor_from(DLManagedTensorVersioned *managed)
 	return self;
 }
 
+PyObject *tensor_from(DLManagedTensorVersioned *managed)
+{
+	return tensor_over(hold_new(managed));
+}
+
+PyObject *array_share(PyObject *self, PyObject *unused)
+{
+	struct hold *h = array_hold(self);
+
+	(void)unused;
+	return h ? tensor_over(hold_ref(h)) : NULL;
+}
+
 static PyObject *tensor_refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	(void)args;
@@ -39,11 +52,10 @@ static PyObject *tensor_refuse_new(PyTypeObject *type, PyObject *args, PyObject 
 
 static void tensor_dealloc(PyObject *self)
 {
-	struct array *t = (struct array *)self;
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
-	t->hold = hold_unref_py(t->hold);
+	array_deinit(self);
 	end(self);
 	Py_DECREF(type);
 }
@@ -150,18 +162,26 @@ static PyObject *tensor_remap(PyObject *self, PyObject *mode_text)
 }
 
 static PyMethodDef methods[] = {
-	{ "release", tensor_release, METH_NOARGS, NULL },
+	{ "release", tensor_release, METH_NOARGS,
+	  "release($self)\n--\n\n"
+	  "Gives the lease back, as the end of the object does. Views that there are keep it until they are gone." },
 	{ "__enter__", tensor_enter, METH_NOARGS, NULL },
 	{ "__exit__", tensor_exit, METH_VARARGS, NULL },
-	{ "__dlpack__", FASTCALL(tensor_dlpack), METH_FASTCALL | METH_KEYWORDS, NULL },
-	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS, NULL },
+	{ "__dlpack__", FASTCALL(tensor_dlpack), METH_FASTCALL | METH_KEYWORDS,
+	  "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+	  "A DLPack capsule. Of a read-only Tensor: over the shared memory, with the READ_ONLY flag, for NumPy;\n"
+	  "over a copy-on-write mapping of its own for who may ignore the flag. BufferError: it is read-only and\n"
+	  "max_version is None; another device or a stream is asked for; the tensor was released." },
+	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS,
+	  "__dlpack_device__($self)\n--\n\nDLPack's device type and number: (1, 0), the CPU." },
 	{ "_remap", tensor_remap, METH_O, NULL },
+	{ "_share", array_share, METH_NOARGS, NULL },
 	{ 0 },
 };
 
 static PyGetSetDef getters[] = {
 	{ "shape", array_get_shape, NULL, "Sizes, a tuple of ints.", NULL },
-	{ "dtype", array_get_dtype, NULL, "Element type, a str such as 'float32'.", NULL },
+	{ "_dtype_word", array_get_dtype, NULL, NULL, NULL },
 	{ "strides", array_get_strides, NULL,
 	  "Steps in bytes, a tuple of ints; None for packed types of less than a byte.", NULL },
 	{ "nbytes", array_get_nbytes, NULL, "Bytes of the payload.", NULL },

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading and making arrays of other libraries."""
+"""Reading objects that have __array_interface__ (NumPy's older protocol; PIL images, for one, have only that)."""
 
-import sys
-
-from ._dtypes import _parse_word
-
-_KINDS = "biufc"
+from ._dtypes import parse_dtype
 
 
 def read_interface(array):
@@ -16,32 +12,42 @@ def read_interface(array):
     interface = array.__array_interface__
     if not isinstance(interface, dict):
         raise BufferError("__array_interface__ is no dict")
-    typestr = interface.get("typestr", "")
-    if not isinstance(typestr, str) or len(typestr) < 3 or typestr[1] not in _KINDS:
-        raise BufferError(f"elements of typestr {typestr!r} have no DLPack type")
+    typestr = interface.get("typestr")
+    if isinstance(typestr, str) and typestr[1:2] == "V":  # ml_dtypes' bfloat16 and such, which only have names
+        typestr = getattr(getattr(array, "dtype", None), "name", typestr)
+    elif not isinstance(typestr, str) or typestr[1:2] not in tuple("biufc"):
+        raise BufferError(f"elements of typestr {typestr!r} have no DLPack type; integers, floats and bools have")
     if interface.get("mask") is not None:
         raise BufferError("a masked array has no DLPack type")
     try:
-        code, bits, _ = _parse_word(typestr)
-    except ValueError as error:
-        raise BufferError(str(error)) from None
-    try:
+        code, bits, _ = parse_dtype(typestr)
         shape = tuple(int(n) for n in interface["shape"])
-    except (KeyError, TypeError, ValueError):
-        raise BufferError("__array_interface__ has no shape") from None
-    return (*_place(interface, shape, bits // 8), (code, bits))[:0] or _row(interface, shape, code, bits)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BufferError(f"__array_interface__ cannot be used: {error!r}") from None
+    if any(n < 0 for n in shape):
+        raise BufferError(f"__array_interface__ has a negative size: {shape}")
+    address, owner = _address(array, interface)
+    return address, (code, bits), shape, _steps(interface.get("strides"), shape, bits // 8), owner
 
 
-def _row(interface, shape, code, bits):
-    itemsize = bits // 8
-    address, owner = _address(interface, shape, itemsize)
-    strides = interface.get("strides")
+def _address(array, interface):
+    data = interface.get("data")
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], int):
+        return data[0], array
+    if isinstance(data, bytes):  # PIL: a copy of the image
+        import ctypes
+
+        return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0, (array, data)
+    raise BufferError("__array_interface__ has no address in 'data'")
+
+
+def _steps(strides, shape, itemsize):
     if strides is None:
         steps, step = [], 1
         for size in reversed(shape):
             steps.append(step)
             step *= size or 1
-        return address, (code, bits), shape, tuple(reversed(steps)), owner
+        return tuple(reversed(steps))
     if len(strides) != len(shape) or any(int(step) % itemsize for step in strides):
         raise BufferError("__array_interface__: strides are no multiples of the element's size, one for each dimension")
-    return address, (code, bits), shape, tuple(int(step) // itemsize for step in strides), owner
+    return tuple(int(step) // itemsize for step in strides)

@@ -118,3 +118,12 @@ def numpy_dtype(word):
     if found is None:
         raise TypeError(f"neither NumPy nor ml_dtypes has a dtype {word!r}")
     return numpy.dtype(found)
+
+
+@lru_cache(maxsize=256)
+def find_dtype(word):
+    """NumPy's dtype for one of our words, or the word."""
+    try:
+        return numpy_dtype(word)
+    except (ImportError, TypeError):
+        return word

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "files/dtype.h"
+#include "files/file.h"
+#include "files/npz.h"
+#include "files/output.h"
+#include "files/safetensors.h"
+#include "files/tensorproto.h"
+#include "files/transpose.h"
+#include "util/cleanup.h"
+
+static const struct {
+	const char *name;
+	bool single;
+} formats[FILE_FORMATS] = {
+	[FILE_NPY] = { "npy", true },
+	[FILE_NPZ] = { "npz", false },
+	[FILE_SAFETENSORS] = { "safetensors", false },
+	[FILE_TENSORPROTO] = { "pb", true },
+};
+
+enum file_format file_format_of(const char *path)
+{
+	const char *base = strrchr(path, '/');
+	const char *dot = strrchr(base ? base : path, '.');
+
+	return dot ? file_format_by_name(dot + 1) : FILE_FORMAT_UNKNOWN;
+}
+
+enum file_format file_format_by_name(const char *name)
+{
+	for (int i = FILE_FORMAT_UNKNOWN + 1; i < FILE_FORMATS; i++) {
+		if (!strcmp(name, formats[i].name))
+			return i;
+	}
+	return FILE_FORMAT_UNKNOWN;
+}
+
+const char *file_format_name(enum file_format format)
+{
+	return formats[format].name;
+}
+
+bool file_format_is_single(enum file_format format)
+{
+	return formats[format].single;
+}
+
+/* ---- reading ---------------------------------------------------------------------------------- */
+
+static int add_npy(struct tensor_file *f, const struct report *to)
+{
+	struct file_entry *e = file_entry_add(f, "", 0);
+
+	if (!e || file_entry_set_shape(e, f->npy.ndim, f->npy.shape))
+		return report_memory(to);
+	e->dtype = f->npy.dtype;
+	e->nbytes = f->npy.nbytes;
+	e->fortran_order = f->npy.fortran_order;
+	return 0;
+}
+
+static int open_format(struct tensor_file *f, const char *path, const struct report *to)
+{
+	int r;
+
+	if (f->format == FILE_NPY) { /* has its own way with pipes */
+		r = npy_open(&f->npy, path, to->text, to->size);
+		return r ? r : add_npy(f, to);
+	}
+	r = input_open(&f->in, path, to);
+	if (r)
+		return r;
+	switch (f->format) {
+	case FILE_NPZ:
+		return npz_open(f, to);
+	case FILE_SAFETENSORS:
+		return safetensors_open(f, to);
+	case FILE_TENSORPROTO:
+		return tensorproto_open(f, to);
+	default:
+		return report(to, -EINVAL, "no format is known for it");
+	}
+}
+
+int file_open(struct tensor_file *f, const char *path, enum file_format format, char *err,
+	      size_t err_len)
+{
+	const char *shown = strcmp(path, "-") ? path : "standard input";
+	struct report to = { .path = shown, .text = err, .size = err_len };
+	int r;
+
+	*f = (struct tensor_file){ .format = format, .in = { .fd = -1 }, .npy = { .fd = -1 } };
+	f->path = strdup(shown);
+	r = f->path ? open_format(f, path, &to) : report_memory(&to);
+	if (r) {
+		file_close(f);
+		return r;
+	}
+	for (size_t i = 0; i < f->count; i++) {
+		if (__builtin_add_overflow(f->nbytes, f->entries[i].nbytes, &f->nbytes))
+			f->nbytes = UINT64_MAX; /* what constants repeat to; no memory has that */
+	}
+	return 0;
+}
+
+void file_close(struct tensor_file *f)
+{
+	for (size_t i = 0; i < f->count; i++) {
+		free(f->entries[i].name);
+		free(f->entries[i].shape);
+	}
+	for (size_t i = 0; i < f->note_count; i++) {
+		free(f->notes[i].key);
+		free(f->notes[i].text);
+	}
+	free(f->entries);
+	free(f->notes);
+	free(f->path);
+	npy_close(&f->npy);
+	input_close(&f->in);
+	*f = (struct tensor_file){ .in = { .fd = -1 }, .npy = { .fd = -1 } };
+}
+
+/* npy_read() counts for itself alone, and a file of its kind has nothing else. */
+static int read_ordered(struct tensor_file *f, const struct file_entry *e, void *dst,
+			const struct report *to)
+{
+	switch (f->format) {
+	case FILE_NPY:
+		return npy_read(&f->npy, dst, f->progress, f->context, to->text, to->size);
+	case FILE_NPZ:
+		return npz_read(f, e, dst, to);
+	case FILE_SAFETENSORS:
+		return safetensors_read(f, e, dst, to);
+	default:
+		return tensorproto_read(f, e, dst, to);
+	}
+}
+
+int file_read_entry(struct tensor_file *f, size_t i, void *dst, file_progress progress,
+		    void *context, char *err, size_t err_len)
+{
+	struct report to = { .path = f->path, .text = err, .size = err_len };
+	const struct file_entry *e = &f->entries[i];
+	cleanup_(freep) void *columns = NULL;
+	int r;
+
+	f->progress = progress;
+	f->context = context;
+	if (!e->fortran_order)
+		return read_ordered(f, e, dst, &to);
+	columns = malloc(e->nbytes + 1);
+	if (!columns)
+		return report_memory(&to);
+	r = read_ordered(f, e, columns, &to);
+	if (!r)
+		transpose(dst, columns, e->dtype.bits / 8, e->ndim, e->shape);
+	return r;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------- */
+
+static uint64_t size_of(const struct file_item *items, size_t count)
+{
+	uint64_t total = 0, bits = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		if (file_count_bits(items[i].dtype, items[i].ndim, items[i].shape, &bits) == 0)
+			total += bits / 8;
+	}
+	return total;
+}
+
+int file_write(const char *path, enum file_format format, const struct file_item *items,
+	       size_t count, file_progress progress, void *context, char *err, size_t err_len)
+{
+	struct report to = { .path = strcmp(path, "-") ? path : "standard output",
+			     .text = err,
+			     .size = err_len };
+	cleanup_(output_deinit) struct output out = { .fd = -1 };
+	int r;
+
+	if (format == FILE_NPY)
+		return npy_write(path, items->dtype, items->ndim, items->shape, items->data,
+				 progress, context, err, err_len);
+	r = output_init(&out, path, &to);
+	if (r)
+		return r;
+	out.progress = progress;
+	out.context = context;
+	out.total = size_of(items, count);
+	switch (format) {
+	case FILE_NPZ:
+		r = npz_write(&out, items, count);
+		break;
+	case FILE_SAFETENSORS:
+		r = safetensors_write(&out, items, count);
+		break;
+	case FILE_TENSORPROTO:
+		r = tensorproto_write(&out, items);
+		break;
+	default:
+		r = report(&to, -EINVAL, "no format is known for it");
+	}
+	return r ? r : output_commit(&out);
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "files/input.h"
+#include "util/cleanup.h"
+
+enum { FIRST_BUFFER = 1 << 20 };
+
+ssize_t read_full(int fd, void *to, size_t size, off_t offset)
+{
+	size_t done = 0;
+
+	while (done < size) {
+		ssize_t n;
+
+		if (offset < 0)
+			n = read(fd, (char *)to + done, size - done);
+		else
+			n = pread(fd, (char *)to + done, size - done, offset + (off_t)done);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -1;
+		if (n == 0)
+			break;
+		done += (size_t)n;
+	}
+	return (ssize_t)done;
+}
+
+static int read_stream(struct input *in, int fd, const struct report *to)
+{
+	cleanup_(freep) char *buffer = NULL;
+	size_t done = 0, room = 0;
+
+	while (done == room) {
+		char *larger;
+		ssize_t n;
+
+		room = room ? room * 2 : FIRST_BUFFER;
+		larger = realloc(buffer, room);
+		if (!larger)
+			return report(to, -ENOMEM, "out of memory for %zu bytes", room);
+		buffer = larger;
+		n = read_full(fd, buffer + done, room - done, -1);
+		if (n < 0)
+			return report_errno(to, "read");
+		done += (size_t)n;
+	}
+	in->size = done;
+	in->buffer = take_ptr(buffer);
+	return 0;
+}
+
+int input_open(struct input *in, const char *path, const struct report *to)
+{
+	cleanup_(fd_closep) int fd = -1;
+	struct stat st;
+	off_t at;
+
+	*in = (struct input){ .fd = -1 };
+	fd = strcmp(path, "-") ? open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY)
+			       : fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+	if (fd < 0)
+		return report_errno(to, "open");
+	if (fstat(fd, &st) < 0)
+		return report_errno(to, "examine");
+	if (!S_ISREG(st.st_mode))
+		return read_stream(in, fd, to);
+	at = lseek(fd, 0, SEEK_CUR);
+	if (at < 0)
+		return report_errno(to, "examine");
+	in->base = (uint64_t)at;
+	in->size = st.st_size > at ? (uint64_t)(st.st_size - at) : 0;
+	in->fd = take_fd(&fd);
+	return 0;
+}
+
+void input_close(struct input *in)
+{
+	in->fd = fd_close(in->fd);
+	free(in->buffer);
+	in->buffer = NULL;
+}
+
+int input_read(const struct input *in, void *dst, size_t size, uint64_t offset,
+	       const struct report *to)
+{
+	ssize_t n;
+
+	if (offset > in->size || size > in->size - offset)
+		return report(to, -EINVAL,
+			      "truncated: %zu bytes are needed at byte %" PRIu64
+			      ", the file has %" PRIu64,
+			      size, offset, in->size);
+	if (in->fd < 0) {
+		if (size)
+			memcpy(dst, in->buffer + offset, size);
+		return 0;
+	}
+	n = read_full(in->fd, dst, size, (off_t)(in->base + offset));
+	if (n < 0)
+		return report_errno(to, "read");
+	if ((size_t)n < size)
+		return report(to, -EINVAL, "truncated: it became shorter while it was read");
+	return 0;
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "files/output.h"
+#include "util/cleanup.h"
+#include "util/fault.h"
+
+enum { TEMPORARY_TRIES = 100 };
+
+/* A test wants this call to fail, as on a full disk. */
+static bool injected(const char *what)
+{
+	if (!fault(what))
+		return false;
+	errno = ENOSPC;
+	return true;
+}
+
+void output_deinit(struct output *out)
+{
+	if (out->temporary)
+		unlink(out->temporary);
+	fd_close(out->fd);
+	free(out->temporary);
+	free(out->target);
+}
+
+/* A new file beside the target, or with @link a name for the file that has none. */
+static int output_name(struct output *out, bool link)
+{
+	char self[32];
+
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", out->fd);
+	for (unsigned i = 0; i < TEMPORARY_TRIES; i++) {
+		cleanup_(freep) char *name = NULL;
+		int r;
+
+		if (asprintf(&name, "%s.%ld-%u.tmp", out->target, (long)getpid(), i) < 0) {
+			name = NULL;
+			return -1;
+		}
+		if (link) {
+			r = linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
+		} else {
+			r = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+			out->fd = r;
+		}
+		if (r >= 0) {
+			out->temporary = take_ptr(name);
+			return 0;
+		}
+		if (errno != EEXIST)
+			return -1;
+	}
+	return -1;
+}
+
+/* A file without a name goes by itself if we are killed. Not every file system has them. */
+static int output_new(struct output *out)
+{
+	char *slash = strrchr(out->target, '/');
+	const char *where = slash ? "/" : ".";
+	int fd;
+
+	if (slash && slash != out->target) {
+		where = out->target;
+		*slash = '\0';
+	}
+	fd = fault("file: O_TMPFILE") ? -1 : open(where, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+	if (slash)
+		*slash = '/';
+	if (fd >= 0 && access("/proc/self/fd", X_OK) == 0) { /* which it takes to give it a name */
+		out->fd = fd;
+		return 0;
+	}
+	fd_close(fd);
+	return output_name(out, false);
+}
+
+int output_init(struct output *out, const char *path, const struct report *to)
+{
+	struct stat st;
+	bool exists;
+
+	*out = (struct output){ .fd = -1, .to = to };
+	if (strcmp(path, "-") == 0) {
+		out->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+		return out->fd < 0 ? report_errno(to, "open") : 0;
+	}
+	exists = stat(path, &st) == 0;
+	if (exists && !S_ISREG(st.st_mode)) {
+		out->fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+		return out->fd < 0 ? report_errno(to, "open") : 0;
+	}
+	if (exists && access(path, W_OK) < 0)
+		return report_errno(to, "replace");
+	/* A link goes on leading to the file, which is replaced where it is. */
+	out->target = exists ? realpath(path, NULL) : strdup(path);
+	if (!out->target)
+		return report_errno(to, "open");
+	if (output_new(out) < 0)
+		return report_errno(to, "create a file beside it");
+	if (exists && fchmod(out->fd, st.st_mode & 0777) < 0)
+		return report_errno(to, "set its mode");
+	return 0;
+}
+
+int output_write(struct output *out, const void *bytes, size_t size)
+{
+	size_t done = 0;
+
+	while (done < size) {
+		ssize_t n = injected("file: write")
+				    ? -1
+				    : write(out->fd, (const char *)bytes + done, size - done);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return report_errno(out->to, "write");
+		done += (size_t)n;
+	}
+	return 0;
+}
+
+int file_tell(file_progress progress, void *context, uint64_t done, uint64_t total,
+	      const struct report *to)
+{
+	int r = progress ? progress(context, done, total) : 0;
+
+	return r ? report(to, r, "stopped after %" PRIu64 " of %" PRIu64 " bytes", done, total) : 0;
+}
+
+int output_write_data(struct output *out, const void *bytes, uint64_t size)
+{
+	const char *from = bytes;
+	int r;
+
+	do {
+		size_t n = size < FILE_CHUNK ? size : FILE_CHUNK;
+
+		r = output_write(out, from, n);
+		if (r)
+			return r;
+		out->done += n;
+		size -= n;
+		r = file_tell(out->progress, out->context, out->done, out->total, out->to);
+		if (r)
+			return r;
+		if (size)
+			from += n;
+	} while (size);
+	return 0;
+}
+
+int output_commit(struct output *out)
+{
+	int fd;
+
+	if (out->target && !out->temporary && output_name(out, true) < 0)
+		return report_errno(out->to, "create a file beside it");
+	fd = take_fd(&out->fd);
+	if (close(fd) < 0 && errno != EINTR)
+		return report_errno(out->to, "write");
+	if (!out->target)
+		return 0;
+	if (injected("file: rename") || rename(out->temporary, out->target) < 0)
+		return report_errno(out->to, "replace");
+	free(take_ptr(out->temporary));
+	return 0;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "files/report.h"
+
+int report(const struct report *to, int error, const char *format, ...)
+{
+	va_list args;
+	int n;
+
+	if (!to->size)
+		return error;
+	n = snprintf(to->text, to->size, "%s: ", to->path);
+	if (n < 0 || (size_t)n >= to->size)
+		return error;
+	va_start(args, format);
+	vsnprintf(to->text + n, to->size - (size_t)n, format, args);
+	va_end(args);
+	return error;
+}
+
+int report_errno(const struct report *to, const char *doing)
+{
+	int error = errno ? errno : EIO;
+
+	return report(to, -error, "cannot %s: %s", doing, strerror(error));
+}
+
+int report_memory(const struct report *to)
+{
+	return report(to, -ENOMEM, "out of memory");
+}
+
+const char *report_shown(const char *text, size_t len, char out[FILE_SHOWN_MAX + 4])
+{
+	size_t n = len < FILE_SHOWN_MAX ? len : FILE_SHOWN_MAX;
+
+	for (size_t i = 0; i < n; i++)
+		out[i] = text[i] < ' ' || text[i] > '~' ? '?' : text[i];
+	memcpy(out + n, len > n ? "..." : "", len > n ? 4 : 1);
+	return out;
+}

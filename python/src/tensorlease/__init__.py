@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Named tensors between processes, without a copy.
+
+    import tensorlease
+
+    with tensorlease.connect() as client:          # starts a daemon for this user if none runs
+        client.put("cam0/rgb", frame)              # publishes a copy
+        with client.create("cam0/rgb", (720, 1280, 3), "uint8") as draft:
+            camera.read_into(draft.numpy())        # straight into shared memory; published at the end of the block
+
+        frame = client.get("cam0/rgb", timeout=1)  # the same pages, in any process
+        frame.numpy(), frame.torch(), frame.jax()
+
+The lease on a tensor lasts as long as the Tensor or any view of it.
+"""
+
+from . import _core
+from ._arrays import read_interface as _read_interface
+from ._client import Client, ClientInfo, Holding, Info, Published, Status, connect
+from ._errors import (
+    BY_ERRNO as _BY_ERRNO,
+)
+from ._errors import (
+    CONNECTING as _CONNECTING,
+)
+from ._errors import (
+    DisconnectedError,
+    Error,
+    InvalidError,
+    NoDaemonError,
+    NoSpaceError,
+    NotFoundError,
+    NotNewerError,
+    PermissionDeniedError,
+    TimeoutError,
+    UnsupportedError,
+)
+from ._tensor import Draft, Tensor
+
+_core.register(_BY_ERRNO, _CONNECTING, Error, Tensor, Draft, _read_interface)
+
+__version__ = _core.library_version
+
+__all__ = [
+    "Client",
+    "ClientInfo",
+    "DisconnectedError",
+    "Draft",
+    "Error",
+    "Holding",
+    "Info",
+    "InvalidError",
+    "NoDaemonError",
+    "NoSpaceError",
+    "NotFoundError",
+    "NotNewerError",
+    "PermissionDeniedError",
+    "Published",
+    "Status",
+    "Tensor",
+    "TimeoutError",
+    "UnsupportedError",
+    "connect",
+]

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor and Draft: the objects of the extension, with what other libraries want of them."""
+
+import weakref
+
+from . import _core
+from ._dtypes import find_dtype, numpy_dtype
+
+
+def _size_text(nbytes):
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            return f"{nbytes} B" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+
+
+class _Raw:
+    """The bytes of an array for NumPy, where the buffer protocol has no words for its elements."""
+
+    def __init__(self, array):
+        self.shared = array._share()  # holds the lease
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (array._address, self.shared.read_only),
+            "shape": (array.nbytes,),
+            "typestr": "|u1",
+        }
+
+
+def _as_numpy(array):
+    """Over the same memory; writable if that is."""
+    import numpy
+
+    code, _, lanes = array._dtype_tuple
+    if code in (0, 1, 2, 5, 6) and lanes == 1 and isinstance(array.itemsize, int):
+        return numpy.asarray(memoryview(array))
+    dtype = numpy_dtype(array._dtype_word)
+    if dtype.itemsize != array.itemsize:
+        raise TypeError(f"NumPy has no packed {array._dtype_word}: its elements take {dtype.itemsize} bytes each")
+    if not array.size:
+        return numpy.empty(array.shape, dtype)
+    return numpy.asarray(_Raw(array)).view(dtype).reshape(array.shape)
+
+
+def _dtype(self):
+    """Element type: a numpy.dtype if NumPy is installed and has one, else its name, a str. Both equal the name: 'float32'."""
+    return find_dtype(self._dtype_word)
+
+
+def _array_method(self, dtype=None, *, copy=None):
+    import numpy
+
+    array = _as_numpy(self)
+    wanted = array.dtype if dtype is None else numpy.dtype(dtype)
+    if copy:
+        return numpy.array(array, dtype=wanted)
+    if wanted == array.dtype:
+        return array
+    if copy is False:
+        raise ValueError(f"{array.dtype} as {wanted} is a copy, which copy=False forbids")
+    return array.astype(wanted)
+
+
+class Tensor(_core.Tensor):
+    """A tensor that another process published, held by a lease.
+
+    Its bytes stay as they are until it and all views of it are gone: arrays of other libraries, memoryviews,
+    DLPack capsules. Got by Client.get(); mode 'r' is the shared memory itself, read-only; mode 'c' is
+    copy-on-write: writable, zero-copy until a page is written to, and what is written is seen by
+    this Tensor and its views alone.
+
+    Libraries take it as it is: ``numpy.asarray(t)``, ``numpy.from_dlpack(t)``, ``torch.from_dlpack(t)``,
+    ``memoryview(t)``. A library that may ignore DLPack's read-only flag (PyTorch, CuPy, tvm-ffi) is given a
+    copy-on-write view of its own of a read-only Tensor, still without a copy, so that its writes
+    reach nobody. One that asks for a DLPack capsule without a version (JAX, NumPy before 2.1) gets a
+    BufferError from a read-only Tensor: get it with ``mode='c'``, or use jax() and numpy().
+    """
+
+    __slots__ = ()
+
+    def numpy(self, *, copy=False):
+        """A numpy.ndarray over the same memory: read-only of a mode 'r' Tensor, writable of a mode 'c' one.
+
+        copy: True makes an independent, writable array.
+        bfloat16 and the float8 types need the package ml_dtypes. TypeError: NumPy has no such dtype.
+        """
+        array = _as_numpy(self)
+        return array.copy() if copy else array
+
+    def torch(self, *, copy=False):
+        """A torch.Tensor, zero-copy and writable: of a mode 'r' Tensor, over a copy-on-write view of its own.
+
+        PyTorch knows no read-only tensors, so it never gets the shared memory itself. What is written to a tensor
+        from a mode 'r' Tensor is in that torch.Tensor alone; torch tensors of one mode 'c' Tensor share its memory.
+        copy: True makes a copy. BufferError or RuntimeError: PyTorch has no such dtype.
+        """
+        import torch
+
+        if copy:
+            return torch.from_dlpack(self).clone()
+        return torch.from_dlpack(self)
+
+    def jax(self, *, copy=False):
+        """A jax.Array, zero-copy over a copy-on-write view. copy: True makes a copy.
+
+        JAX only takes memory that it could write to, and never shows a write: its arrays are immutable.
+        """
+        import jax
+
+        writable = self.copy_on_write() if self.read_only else self
+        array = jax.dlpack.from_dlpack(writable)
+        return array.copy() if copy else array
+
+    def copy_on_write(self):
+        """Another Tensor of the same name and version with mode 'c', with a lease of its own; no copy."""
+        return self._remap("c")
+
+    def read_only_view(self):
+        """Another Tensor of the same name and version with mode 'r': the shared memory, without what was written here."""
+        return self._remap("r")
+
+    dtype = property(_dtype)
+    __array__ = _array_method
+
+    def __repr__(self):
+        if self.released:
+            return "<tensorlease.Tensor, released>"
+        where = "" if self.device == "cpu" else f", {self.device}"
+        called = "" if self.name is None else f" {self.name!r} version {self.version}"
+        mode = "read-only" if self.read_only else "copy-on-write" if called else "writable"
+        return f"<tensorlease.Tensor{called}: {self.dtype} {self.shape}, {_size_text(self.nbytes)}, {mode}{where}>"
+
+    def __reduce__(self):
+        raise TypeError("a Tensor is a lease of this process; send its name and version, and get it there")
+
+
+class Draft(_core.Draft):
+    """Memory for a tensor that is not published yet; made by Client.create().
+
+    Write to it through numpy(), torch(), ``draft[...] = values``, ``memoryview(draft)`` or DLPack, then commit() or abort().
+    As a context manager it is committed when the block ends, and aborted if that raises. Views stay valid
+    after the commit but must not be written to: others read those bytes. Arrays that numpy() returned are made
+    read-only by the commit; of other views the writer has to take care.
+    It belongs to the process that made it: after a fork the child must not touch it.
+    """
+
+    __slots__ = ("_arrays", "__weakref__")
+
+    def numpy(self):
+        """A writable numpy.ndarray over the draft's memory."""
+        array = _as_numpy(self)
+        try:
+            self._arrays.append(weakref.ref(array))
+        except AttributeError:
+            self._arrays = [weakref.ref(array)]
+        return array
+
+    def torch(self):
+        """A torch.Tensor over the draft's memory. It must not be written to after the commit."""
+        import torch
+
+        return torch.from_dlpack(self)
+
+    dtype = property(_dtype)
+    __array__ = _array_method
+
+    def __getitem__(self, index):
+        return self.numpy()[index]
+
+    def __setitem__(self, index, value):
+        self.numpy()[index] = value
+
+    def __len__(self):
+        if not self.ndim:
+            raise TypeError("a draft without dimensions has no length")
+        return self.shape[0]
+
+    def commit(self, *, metadata=None, wait=True):
+        version = super().commit(metadata=metadata, wait=wait)
+        self._seal()
+        return version
+
+    commit.__doc__ = _core.Draft.commit.__doc__
+
+    def _seal(self):
+        for reference in getattr(self, "_arrays", ()):
+            array = reference()
+            if array is not None:
+                array.flags.writeable = False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        if kind is not None:
+            self.abort()
+        elif self.state == "open":
+            self.commit()
+
+    def __repr__(self):
+        if self.state != "open":
+            return f"<tensorlease.Draft {self.name!r}, {self.state}>"
+        return f"<tensorlease.Draft {self.name!r}: {self.dtype} {self.shape}, {_size_text(self.nbytes)}, not committed>"
+
+    def __reduce__(self):
+        raise TypeError("a Draft belongs to the process that created it")

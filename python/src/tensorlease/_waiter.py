@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The thread behind Client.aget(): one for all waits of a client, asleep until one of the names is published.
+
+Invariants: `waits` and `stopped` are changed under the lock; a wait that is in `waits` is served by the thread, or removed by
+the loop that it belongs to, whichever comes first; only a wait that was removed gets its result.
+"""
+
+import os
+import threading
+
+from ._errors import Error, NotFoundError, NotNewerError
+
+_SLICE = 60.0  # seconds; the library itself looks after the daemon
+
+
+class _Wait:
+    __slots__ = ("future", "loop", "mode", "name", "newer_than")
+
+    def __init__(self, name, newer_than, mode, loop, future):
+        self.name = name
+        self.newer_than = newer_than
+        self.mode = mode
+        self.loop = loop
+        self.future = future
+
+
+def _deliver(future, tensor, error):
+    """In the loop."""
+    if future.done():  # cancelled meanwhile
+        if tensor is not None:
+            tensor.release()
+    elif error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(tensor)
+
+
+class Waiter:
+    """Made at the first aget() that has to wait."""
+
+    def __init__(self, client):
+        self.client = client
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.waits = {}  # _Wait -> None, in order of arrival
+        self.thread = None
+        self.stopped = False
+
+    def add(self, wait):
+        with self.lock:
+            if self.stopped:
+                raise ValueError("the client is closed")
+            self.waits[wait] = None
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._run, name="tensorlease-aget", daemon=True)
+                self.thread.start()
+        self.client._wake()
+
+    def discard(self, wait):
+        with self.lock:
+            there = self.waits.pop(wait, self) is None
+        if there:
+            self.client._wake()
+
+    def stop(self):
+        with self.lock:
+            self.stopped = True
+            waits, self.waits = self.waits, {}
+            thread = self.thread
+        self.client._wake()
+        for wait in waits:
+            self._hand_over(wait, None, ValueError("the client was closed during an aget"))
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self):
+        while True:
+            with self.lock:
+                if self.stopped or not self.waits:
+                    self.thread = None
+                    return
+                word = self.client._wake_word()
+                waits = tuple(self.waits)
+            try:
+                which = self.client._wait_many(tuple((w.name, w.newer_than) for w in waits), word, _SLICE)
+            except Error as error:
+                self._fail(waits, error)
+                continue
+            except ValueError:  # closed
+                with self.lock:
+                    self.thread = None
+                return
+            if which is not None:
+                self._serve(waits[which:])
+
+    def _serve(self, waits):
+        """All that are there now, not only the one that woke us."""
+        for wait in waits:
+            tensor = error = None
+            try:
+                tensor = self.client.get(wait.name, newer_than=wait.newer_than, mode=wait.mode)
+            except (NotFoundError, NotNewerError):
+                continue
+            except Exception as caught:
+                error = caught
+            with self.lock:
+                mine = self.waits.pop(wait, self) is None
+            if mine:
+                self._hand_over(wait, tensor, error)
+            elif tensor is not None:
+                tensor.release()
+
+    def _fail(self, waits, error):
+        for wait in waits:
+            with self.lock:
+                mine = self.waits.pop(wait, self) is None
+            if mine:
+                self._hand_over(wait, None, error)
+
+    @staticmethod
+    def _hand_over(wait, tensor, error):
+        try:
+            wait.loop.call_soon_threadsafe(_deliver, wait.future, tensor, error)
+        except RuntimeError:  # the loop is closed
+            if tensor is not None:
+                tensor.release()
