@@ -31,6 +31,7 @@ enum {
 	OPTION_NEWER_THAN = 1 << 6,
 	OPTION_METADATA = 1 << 7,
 	OPTION_CLIENTS = 1 << 8,
+	OPTION_FORMAT = 1 << 9,
 	OPTION_EVERYWHERE = OPTION_SOCKET | OPTION_JSON | OPTION_HELP | OPTION_VERSION,
 };
 
@@ -38,6 +39,7 @@ struct cli {
 	const char *socket;   /* NULL: the library looks for it */
 	const char *output;   /* NULL: a summary */
 	const char *metadata; /* or NULL */
+	const char *format;   /* NULL: the file's suffix says it */
 	int64_t timeout_ns;   /* -1: for ever; valid if OPTION_TIMEOUT is given */
 	uint64_t newer_than;
 	unsigned given;	   /* OPTION_* */
@@ -75,9 +77,18 @@ void cli_options_help(FILE *out, unsigned which);
  */
 int cli_connect(struct cli *cli, bool autostart);
 
+/*
+ * Connects and gets cli->args[0] as the options say. NULL with an exit code in *code after saying why.
+ */
+DLManagedTensorVersioned *cli_get(struct cli *cli, int64_t default_timeout_ns, tl_info *info,
+				  int *code);
+
 int command_put(struct cli *cli);
 int command_get(struct cli *cli);
 int command_wait(struct cli *cli);
+int command_load(struct cli *cli);
+int command_save(struct cli *cli);
+int command_show(struct cli *cli);
 int command_ls(struct cli *cli);
 int command_info(struct cli *cli);
 int command_rm(struct cli *cli);

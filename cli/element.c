@@ -238,3 +238,21 @@ size_t elements_read(const struct elements *e, uint64_t first, union value_block
 	convert(e, block, n * parts);
 	return n;
 }
+
+size_t elements_doubles(const struct elements *e, uint64_t first, double out[VALUE_BLOCK])
+{
+	union value_block block;
+	size_t n = elements_read(e, first, &block);
+
+	for (size_t i = 0; i < n; i++) {
+		if (e->kind == VALUE_INT)
+			out[i] = (double)block.i[i];
+		else if (e->kind == VALUE_FLOAT)
+			out[i] = block.d[i];
+		else if (e->kind == VALUE_COMPLEX)
+			out[i] = hypot(block.d[2 * i], block.d[2 * i + 1]);
+		else
+			out[i] = (double)block.u[i];
+	}
+	return n;
+}

@@ -12,12 +12,8 @@
 #include "cli/progress.h"
 #include "files/npy.h"
 
-/*
- * Connects and gets cli->args[0] as the options say. NULL with an exit code in *code after saying
- * why.
- */
-static DLManagedTensorVersioned *get(struct cli *cli, int64_t default_timeout_ns, tl_info *info,
-				     int *code)
+DLManagedTensorVersioned *cli_get(struct cli *cli, int64_t default_timeout_ns, tl_info *info,
+				  int *code)
 {
 	tl_get_options options = { .size = sizeof(options),
 				   .newer_than = cli->newer_than,
@@ -106,7 +102,7 @@ int command_get(struct cli *cli)
 	tl_info info;
 	int r;
 
-	tensor = get(cli, 0, &info, &r);
+	tensor = cli_get(cli, 0, &info, &r);
 	if (!tensor)
 		return r;
 	if (cli->output)
@@ -126,7 +122,7 @@ int command_wait(struct cli *cli)
 	tl_info info;
 	int r;
 
-	tensor = get(cli, -1, &info, &r);
+	tensor = cli_get(cli, -1, &info, &r);
 	if (!tensor)
 		return r;
 	tensor->deleter(tensor);

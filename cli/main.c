@@ -24,6 +24,25 @@ static const struct command commands[] = {
 	  "output) is written straight from shared memory and replaced as a whole; types\n"
 	  "that .npy does not know are refused.\n",
 	  OPTION_OUTPUT | OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_get },
+	{ "load", "PREFIX FILE", "publish what is in a file, all at once",
+	  "Publishes the tensors of a .npz or .safetensors file under PREFIX/ and their\n"
+	  "names in the file, in one step: who sees one of them sees all. A .npy file or a\n"
+	  "TensorFlow TensorProto (.pb) becomes one tensor called PREFIX. FILE may be -,\n"
+	  "standard input, with --format. If anything about the file is wrong, nothing is\n"
+	  "published. The metadata of a .safetensors file is shown by --json, and dropped.\n",
+	  OPTION_FORMAT | OPTION_TIMEOUT, 2, 2, command_load },
+	{ "save", "PREFIX FILE", "write tensors to a file",
+	  "Writes all tensors below PREFIX/, as they were at one moment, to a .npz or\n"
+	  ".safetensors file, or the one called PREFIX to a .npy or .pb file. FILE may be\n"
+	  "-, standard output, with --format; a file is replaced as a whole. Types that the\n"
+	  "format does not know are refused.\n",
+	  OPTION_FORMAT, 2, 2, command_save },
+	{ "show", "NAME", "draw a tensor, or its histogram",
+	  "Draws what looks like a picture (HxW, HxWx3, HxWx4, CxHxW with 1, 3 or 4\n"
+	  "channels): in colour on a terminal, in letters elsewhere or with $NO_COLOR; with\n"
+	  "--output as a PNG file. uint8 is drawn as it is, all else from its smallest value\n"
+	  "to its largest. Of other tensors it prints a histogram.\n",
+	  OPTION_OUTPUT | OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_show },
 	{ "ls", "[PREFIX]", "list tensors",
 	  "Lists the tensors whose names start with PREFIX, sorted by name. On a terminal\n"
 	  "a table; elsewhere lines of name, version, dtype, shape, bytes and time of\n"
@@ -85,8 +104,8 @@ static void help_all(FILE *out)
 	fputs("\n"
 	      "The daemon is looked for at --socket, else $TENSORLEASE_SOCKET, else\n"
 	      "/run/tensorlease/socket, else $XDG_RUNTIME_DIR/tensorlease/socket, else\n"
-	      "/tmp/tensorlease-UID/socket. Where no address is given, put, wait and get\n"
-	      "--timeout start a daemon for this user if none runs.\n",
+	      "/tmp/tensorlease-UID/socket. Where no address is given, put, load, wait and\n"
+	      "get --timeout start a daemon for this user if none runs.\n",
 	      out);
 	fputs(exit_codes, out);
 }

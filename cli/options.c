@@ -21,7 +21,9 @@ struct option_row {
 };
 
 static const struct option_row rows[] = {
-	{ OPTION_OUTPUT, 'o', "output", "FILE.npy", "write the tensor to this file" },
+	{ OPTION_OUTPUT, 'o', "output", "FILE", "write it to this file" },
+	{ OPTION_FORMAT, 'f', "format", "NAME",
+	  "npy, npz, safetensors or pb, whatever the file's name says" },
 	{ OPTION_METADATA, 'm', "metadata", "TEXT", "attach this text, at most 1024 bytes" },
 	{ OPTION_TIMEOUT, 't', "timeout", "SECONDS",
 	  "wait that long at most, as 0.5; or \"forever\"" },
@@ -92,6 +94,9 @@ static int take(struct cli *cli, const struct option_row *row, const char *value
 		return CLI_OK;
 	case OPTION_OUTPUT:
 		cli->output = value;
+		return CLI_OK;
+	case OPTION_FORMAT:
+		cli->format = value;
 		return CLI_OK;
 	case OPTION_METADATA:
 		if (strlen(value) > TL_METADATA_MAX)

@@ -135,7 +135,7 @@ static int names_check(const tl_group *group)
 /* Copies the items and gives each its place; *total bytes in all. */
 static int members_init(tl_group *group, const tl_group_item *items, uint64_t *total)
 {
-	uint64_t nbytes;
+	uint64_t nbytes = 0;
 	int r;
 
 	*total = 0;
@@ -395,6 +395,25 @@ static int many_get(struct many *m, const tl_get_options *want)
 	}
 }
 
+static int many_run(struct many *m, struct name_key *keys, const char *const *names,
+		    const tl_get_options *want, DLManagedTensorVersioned **out)
+{
+	int r;
+
+	for (size_t i = 0; i < m->count; i++) {
+		if (!names[i])
+			return tl_fail(-EINVAL, "name %zu of %zu is NULL", i, m->count);
+		r = client_check_name(names[i], strlen(names[i]));
+		if (r)
+			return r;
+		keys[i] = name_key(names[i]);
+	}
+	r = many_get(m, want);
+	if (!r) /* untouched on failure */
+		memcpy(out, m->out, m->count * sizeof(DLManagedTensorVersioned *));
+	return r;
+}
+
 TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count,
 		       const tl_get_options *options, DLManagedTensorVersioned **out)
 {
@@ -418,24 +437,15 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 	if (count > GROUP_MAX)
 		return tl_fail(-EINVAL, "tl_get_many: %zu tensors; the limit is %d", count,
 			       GROUP_MAX);
+	m.mode = want.mode;
 	keys = calloc(count + 1, sizeof(*keys));
+	m.keys = keys;
 	m.refs = calloc(count + 1, sizeof(*m.refs));
 	m.out = calloc(count + 1, sizeof(DLManagedTensorVersioned *));
-	if (!keys || !m.refs || !m.out)
+	if (keys && m.refs && m.out)
+		r = many_run(&m, keys, names, &want, out);
+	else
 		r = tl_fail(-ENOMEM, "no memory for %zu tensors", count);
-	for (size_t i = 0; !r && i < count; i++) {
-		r = names[i] ? client_check_name(names[i], strlen(names[i]))
-			     : tl_fail(-EINVAL, "name %zu of %zu is NULL", i, count);
-		if (!r)
-			keys[i] = name_key(names[i]);
-	}
-	m.keys = keys;
-	m.mode = want.mode;
-	if (!r)
-		r = many_get(&m, &want);
-	if (!r)
-		memcpy(out, m.out,
-		       count * sizeof(DLManagedTensorVersioned *)); /* untouched on failure */
 	free(keys);
 	free(m.refs);
 	free(m.out);

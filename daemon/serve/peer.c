@@ -305,7 +305,7 @@ static int peer_identity(int fd, struct client_identity *who)
 int peer_new(struct server *server, int fd_take)
 {
 	cleanup_(fd_closep) int fd = fd_take;
-	struct client_identity who;
+	struct client_identity who = { 0 };
 	struct peer *peer;
 	int r;
 

@@ -27,11 +27,11 @@ static int may_publish(const struct state *st, const struct client *c, uint32_t 
 	return STATE_E_DENIED;
 }
 
-int tensor_may_name(const struct state *st, const struct client *c, const struct name_key *key)
+int tensor_may_name(const struct state *st, const struct client *c, const struct name_key *name)
 {
-	uint32_t name = name_find(st, key);
+	uint32_t index = name_find(st, name);
 
-	return name == CATALOG_NONE ? 0 : may_publish(st, c, name);
+	return index == CATALOG_NONE ? 0 : may_publish(st, c, index);
 }
 
 static const char *description_check(const struct tensor_description *d, uint64_t room,
@@ -151,7 +151,7 @@ int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 {
 	struct catalog_row *row;
 	uint32_t slot, name;
-	uint64_t nbytes;
+	uint64_t nbytes = 0;
 	int r;
 
 	if (!draft_find(st, c, ref, &slot))

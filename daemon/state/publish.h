@@ -38,6 +38,6 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 		const void *meta, uint16_t meta_len, uint64_t *version, const char **why);
 
 /* STATE_E_NOT_FOUND, STATE_E_DENIED. */
-int tensor_delete(struct state *st, const struct client *c, const struct name_key *name);
+int tensor_delete(struct state *st, const struct client *c, const struct name_key *key);
 /* May @c publish or delete under that name? 0 or STATE_E_DENIED. */
 int tensor_may_name(const struct state *st, const struct client *c, const struct name_key *name);

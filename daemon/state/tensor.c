@@ -376,18 +376,23 @@ static bool small_is_spare(const struct segment *seg, const struct list *segment
 	return false;
 }
 
-/* Nothing is in it any more. */
+/* Is it worth keeping, though nothing is in it any more? */
+static bool segment_is_worth(const struct state *st, const struct segment *seg,
+			     const struct client *writer)
+{
+	if (seg->tainted)
+		return false;
+	if (seg->small)
+		return writer && !small_is_spare(seg, &writer->small);
+	return st->store.warm_bytes + seg->size <= st->store.warm_max;
+}
+
 static void segment_emptied(struct state *st, struct segment *seg, struct client *writer)
 {
 	seg->tainted |= seg->quarantine;
-	if (seg->tainted) {
+	if (!segment_is_worth(st, seg, writer)) {
 		tensor_end_segment(st, seg);
-	} else if (seg->small) {
-		if (!writer || small_is_spare(seg, &writer->small))
-			tensor_end_segment(st, seg);
-	} else if (st->store.warm_bytes + seg->size > st->store.warm_max) {
-		tensor_end_segment(st, seg);
-	} else {
+	} else if (!seg->small) {
 		segment_keep_warm(seg, (uint64_t)now_mono_ns());
 		if (st->store.warm_count > SEGMENT_WARM_MAX)
 			tensor_end_segment(st, segment_pop_warm(&st->store, NULL));

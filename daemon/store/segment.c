@@ -203,9 +203,8 @@ struct segment *segment_take_warm(struct segment_store *store, const struct quot
 	list_for_each_entry(seg, &store->warm, link) {
 		if (seg->charge.user != user || seg->size < size || seg->size - size > size / 8)
 			continue;
-		if (seg->writer == writer)
-			best = seg; /* the most recently used of its own is the warmest */
-		else if (seg->writer == 0 && !best)
+		/* its own, the most recently used; else one that nobody writes */
+		if (seg->writer == writer || (seg->writer == 0 && !best))
 			best = seg;
 	}
 	if (best)

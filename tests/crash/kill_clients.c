@@ -221,13 +221,14 @@ static void a_thousand_killed_clients_leave_nothing(void **state)
 	static const char *const extra[] = { "--warm-time", "0", NULL };
 	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .extra = extra);
 	unsigned fds, objects, clients = 0, kills = KILLS;
+	const char *asked = getenv("TL_KILLS");
 	struct tl_status s = td_status(&d);
 	tl_client *client;
 
 	(void)state;
 	test_timeout(2 * TEST_TIMEOUT_S);
-	if (getenv("TL_KILLS"))
-		kills = (unsigned)atoi(getenv("TL_KILLS"));
+	if (asked)
+		kills = (unsigned)atoi(asked);
 	must_be(s.clients, 0);
 	fds = count_fds(d.pid);
 	objects = td_objects(&d);

@@ -358,11 +358,11 @@ static void shapes_and_metadata_of_every_size_are_stored(void **state)
 	(void)state;
 	fx_start();
 	fx_connect(&t, 1000);
-	for (uint8_t ndim = 0; ndim <= WIRE_NDIM_MAX; ndim++)
+	for (unsigned ndim = 0; ndim <= WIRE_NDIM_MAX; ndim++)
 		for (unsigned i = 0; i < sizeof(some) / sizeof(some[0]); i++)
-			commit_described(&t, ndim, some[i]);
-	for (uint16_t meta_len = 0; meta_len <= WIRE_META_MAX; meta_len++)
-		commit_described(&t, (uint8_t)(meta_len % 65), meta_len);
+			commit_described(&t, (uint8_t)ndim, some[i]);
+	for (unsigned meta_len = 0; meta_len <= WIRE_META_MAX; meta_len++)
+		commit_described(&t, (uint8_t)(meta_len % 65), (uint16_t)meta_len);
 	assert_int_equal(fx_delete(&t, "d"), 0);
 	assert_int_equal(st.catalog.chunks.in_use, 0);
 	fx_leave(&t, true);

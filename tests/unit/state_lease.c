@@ -389,7 +389,7 @@ static int link_as(struct tester *t, uint64_t ref, const char *name, uint64_t *l
 
 static void linked_names_keep_the_bytes_each(void **state)
 {
-	uint64_t ref, memory, links[3];
+	uint64_t ref, memory, links[3] = { 0 };
 	struct tester t, reader;
 	const struct catalog_row *row;
 

@@ -19,7 +19,9 @@ static int stat_name(struct client *c, PyObject *name, tl_info *info)
 	const char *text = name_utf8(name);
 	int r;
 
-	if (!text || !client_begin(c))
+	if (!text)
+		return PyErr_ExceptionMatches(PyExc_ValueError) ? -EINVAL : 1;
+	if (!client_begin(c))
 		return 1;
 	Py_BEGIN_ALLOW_THREADS
 	r = tl_stat(c->client, text, info);

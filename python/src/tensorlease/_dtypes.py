@@ -53,6 +53,15 @@ _NAMED = {
 _WIDTHS = {"i": "int", "u": "uint", "f": "float", "c": "complex"}
 
 
+def _parse_base(text):
+    if text in _NAMED:
+        return _NAMED[text]
+    numbered = re.fullmatch(r"([a-z]+)(\d+)", text)
+    if numbered and numbered[1] in _CODES and int(numbered[2]) < 256:
+        return (_CODES[numbered[1]], int(numbered[2]))
+    return None
+
+
 @lru_cache(maxsize=256)
 def _parse_word(word):
     text = word.removeprefix("torch.").removeprefix("jax.numpy.")
@@ -66,13 +75,13 @@ def _parse_word(word):
     if letters:
         text = f"{_WIDTHS[letters[1]]}{int(letters[2]) * 8}"
     text = _LETTERS.get(text, text)
-    lanes = re.fullmatch(r"(.+?)x(\d+)", text)
-    base, count = (lanes[1], int(lanes[2])) if lanes else (text, 1)
-    if base in _NAMED:
-        return (*_NAMED[base], count)
-    numbered = re.fullmatch(r"([a-z]+)(\d+)", base)
-    if numbered and numbered[1] in _CODES and int(numbered[2]) < 256 and count < 65536:
-        return (_CODES[numbered[1]], int(numbered[2]), count)
+    found = _parse_base(text)
+    if found:
+        return (*found, 1)
+    base, x, count = text.rpartition("x")
+    found = _parse_base(base)
+    if found and x and count.isdecimal() and int(count) < 65536:
+        return (*found, int(count))
     raise ValueError(f"no element type is called {word!r}; 'float32', 'uint8', 'bfloat16', 'bool' are")
 
 

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
+#include "cli/format.h"
+#include "cli/group.h"
+
+enum file_format group_format(struct cli *cli, const char *path)
+{
+	enum file_format format;
+
+	if (cli->format) {
+		format = file_format_by_name(cli->format);
+		if (format == FILE_FORMAT_UNKNOWN)
+			cli_fail(cli, CLI_USAGE,
+				 "--format wants npy, npz, safetensors or pb, not '%s'",
+				 cli->format);
+		return format;
+	}
+	format = file_format_of(path);
+	if (format == FILE_FORMAT_UNKNOWN)
+		cli_fail(
+			cli, CLI_USAGE,
+			"'%s' ends in none of .npy, .npz, .safetensors and .pb: --format says what it is",
+			path);
+	return format;
+}
+
+void group_json(cJSON *tensors, const char *name, DLDataType dtype, int ndim, const int64_t *shape,
+		uint64_t nbytes)
+{
+	cJSON *object = json_object(), *sizes = json_array();
+	char *text = format_dtype(dtype);
+
+	json_text(object, "name", name);
+	json_text(object, "dtype", text);
+	for (int i = 0; i < ndim; i++)
+		json_i64(sizes, NULL, shape[i]);
+	json_add(object, "shape", sizes);
+	json_u64(object, "bytes", nbytes);
+	json_add(tensors, NULL, object);
+	free(text);
+}

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connecting, getting, putting, looking around, and how failures are said."""
+
+import array
+import builtins
+import inspect
+import math
+import os
+import pickle
+import signal
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import PACKAGE, eventually, run_python
+
+import tensorlease
+
+
+def test_a_value_comes_back_as_it_was(client):
+    frame = np.arange(24, dtype="float32").reshape(2, 3, 4)
+    assert client.put("client/value", frame) == 1
+    tensor = client.get("client/value")
+    assert (tensor.name, tensor.version, tensor.shape, tensor.device) == ("client/value", 1, (2, 3, 4), "cpu")
+    assert tensor.dtype == "float32" and tensor.nbytes == 96 and tensor.strides == (48, 16, 4)
+    assert (tensor.ndim, tensor.size, tensor.itemsize, tensor.metadata, tensor.uid) == (3, 24, 4, b"", os.getuid())
+    assert abs(tensor.committed_ns - time.time_ns()) < 60e9
+    assert (tensor.numpy() == frame).all()
+
+
+def test_versions_count_and_survive_a_delete(client):
+    assert [client.put("client/count", b"x") for _ in range(3)] == [1, 2, 3]
+    client.delete("client/count")
+    assert "client/count" not in client
+    assert client.put("client/count", b"x") == 4
+
+
+def test_metadata_goes_with_the_tensor(client):
+    client.put("client/meta", b"x", metadata=b"\0frame 7")
+    assert client.get("client/meta").metadata == b"\0frame 7"
+    assert client.stat("client/meta").metadata == b"\0frame 7"
+    client.put("client/meta", b"x", metadata=bytes(1024))
+    assert client.get("client/meta").metadata == bytes(1024)
+    with pytest.raises(ValueError, match="1025"):
+        client.put("client/meta", b"x", metadata=bytes(1025))
+    with pytest.raises(TypeError, match="metadata"):
+        client.put("client/meta", b"x", metadata=7)
+
+
+def test_no_such_name_is_a_file_not_found_error(client):
+    for call in (client.get, client.stat, client.delete):
+        with pytest.raises(FileNotFoundError, match="client/none") as caught:
+            call("client/none")
+        assert isinstance(caught.value, tensorlease.NotFoundError) and caught.value.errno == 2
+
+
+def test_a_wait_in_vain_is_a_timeout_error(client):
+    start = time.monotonic()
+    with pytest.raises(builtins.TimeoutError, match="client/none.*50 ms"):
+        client.get("client/none", timeout=0.05)
+    assert 0.04 < time.monotonic() - start < 5
+    client.put("client/old", b"x")
+    with pytest.raises(tensorlease.TimeoutError, match="above 1"):
+        client.get("client/old", newer_than=1, timeout=0.01)
+    with pytest.raises(BlockingIOError, match="above 1"):
+        client.get("client/old", newer_than=1)
+    assert client.get("client/old", newer_than=0, timeout=math.inf).version == 1
+
+
+@pytest.mark.parametrize("name", ["", "/", "a//b", "../x", "a/.", "a\0b", "x" * 256, "a\nb"])
+def test_what_is_no_name_is_a_value_error(client, name):
+    with pytest.raises(ValueError):
+        client.put(name, b"x")
+    with pytest.raises(ValueError):
+        client.get(name)
+    assert name not in client
+
+
+def test_names_may_be_any_unicode(client):
+    client.put("café/☕", b"x")
+    assert client.get("café/☕").name == "café/☕"
+    with pytest.raises(TypeError):
+        client.get(b"bytes")
+    with pytest.raises(UnicodeEncodeError):
+        client.get("\ud800")
+
+
+@pytest.mark.parametrize("arguments", [{"mode": "w"}, {"mode": 7}, {"timeout": -1}, {"timeout": math.nan}, {"spin": -1}])
+def test_wrong_arguments_of_get_are_value_errors(client, arguments):
+    with pytest.raises(ValueError):
+        client.get("client/none", **arguments)
+
+
+@pytest.mark.parametrize("arguments", [{"newer": 1}, {"timeout": "1"}, {"newer_than": "1"}])
+def test_arguments_of_a_wrong_kind_are_type_errors(client, arguments):
+    with pytest.raises(TypeError):
+        client.get("client/none", **arguments)
+    for wrong in ((), ("a", "b"), (7,)):
+        with pytest.raises(TypeError):
+            client.get(*wrong)
+    with pytest.raises(TypeError, match="twice"):
+        client.get("a", name="a")
+    with pytest.raises(OverflowError):
+        client.get("client/none", newer_than=-1)
+
+
+def test_a_waiting_get_sees_the_commit(client):
+    threading.Timer(0.05, client.put, ("client/later", np.ones(3))).start()
+    assert client.get("client/later", timeout=30).numpy().sum() == 3
+    threading.Timer(0.05, client.put, ("client/later", np.zeros(3))).start()
+    assert client.get("client/later", newer_than=1, timeout=30, spin=0.01).version == 2
+
+
+def test_a_waiting_get_leaves_the_gil_to_others(client):
+    count = 0
+    over = threading.Event()
+
+    def work():
+        nonlocal count
+        while not over.is_set():
+            count += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with pytest.raises(TimeoutError):
+        client.get("client/none", timeout=0.3)
+    with pytest.raises(TimeoutError):
+        client.get("client/none", timeout=0.3, spin=0.3)
+    seen = count
+    over.set()
+    thread.join()
+    assert seen > 1000
+
+
+def test_a_large_put_leaves_the_gil_to_others(client):
+    payload = np.ones(1 << 27, "uint8")
+    count, over, started = 0, threading.Event(), threading.Event()
+
+    def work():
+        nonlocal count
+        while not over.is_set():
+            count += 1
+            started.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait()
+    before = count
+    client.put("client/large", payload)
+    seen = count - before
+    over.set()
+    thread.join()
+    client.delete("client/large")
+    assert seen > 100
+
+
+def test_a_signal_ends_a_waiting_get(address):
+    code = (
+        "import signal, threading, os, tensorlease\n"
+        "c = tensorlease.connect()\n"
+        "threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "try: c.get('client/none', timeout=50)\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+    )
+    assert run_python(code, timeout=20).stdout == "interrupted\n"
+
+
+def test_a_signal_handler_that_returns_does_not_end_the_wait(client):
+    seen = []
+    old = signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
+    try:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(TimeoutError):
+            client.get("client/none", timeout=0.3)
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+    assert seen == [1]
+
+
+def test_close_wakes_who_waits(address):
+    client = tensorlease.connect()
+    outcome = []
+
+    def wait():
+        try:
+            client.get("client/none", timeout=60)
+        except ValueError as error:
+            outcome.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.05)
+    client.close()
+    thread.join(20)
+    assert outcome == ["the client was closed during a get"]
+    client.close()
+    assert client.closed and "closed" in repr(client)
+    for call in (client.status, client.list, lambda: client.put("a", b""), lambda: client.get("a")):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+
+
+def test_tensors_outlive_their_client(address):
+    with tensorlease.connect() as client:
+        client.put("client/outlives", np.arange(1000))
+        tensor = client.get("client/outlives")
+        draft = client.create("client/draft", 3, "int8")
+    assert tensor.numpy()[999] == 999 and tensor.name == "client/outlives"
+    with pytest.raises(ValueError, match="closed"):
+        draft.commit()
+    draft.abort()
+    tensor.release()
+
+
+def test_list_stat_and_contains(client):
+    client.put("list/a", np.zeros((2, 3), "int16"))
+    client.put("list/b", array.array("d", [1.0]))
+    assert [(i.name, i.shape, i.dtype, i.nbytes) for i in client.list("list/")] == [
+        ("list/a", (2, 3), "int16", 12),
+        ("list/b", (1,), "float64", 8),
+    ]
+    assert client.stat("list/b") == client.list("list/b")[0]
+    assert "list/a" in client and "list" not in client
+    assert len(client.list()) >= 2 and client.list("no/such") == []
+
+
+def test_status_clients_and_holdings(client):
+    client.put("held/a", np.zeros(5))
+    tensor = client.get("held/a")
+    status = client.status()
+    assert status.clients >= 1 and status.tensors >= 1 and status.daemon_pid > 0
+    (mine,) = [c for c in client.clients() if c.pid == os.getpid()]
+    held = [h for h in client.holdings(mine.id) if h.name == "held/a"]
+    assert [(h.version, h.nbytes, h.leases, h.retired) for h in held] == [(1, 40, 1, False)]
+    assert mine.leases == 1 and mine.bytes_held == 40 and repr(client).endswith(f"{status.address}>")
+    client.delete("held/a")
+    assert [h.retired for h in client.holdings(mine.id) if h.name == "held/a"] == [True]
+    tensor.release()
+    assert not client.holdings(mine.id)
+
+
+def test_what_does_not_fit_is_said(client):
+    with pytest.raises(tensorlease.NoSpaceError) as caught:
+        client.create("client/huge", (1 << 40,), "uint8")
+    assert isinstance(caught.value, OSError) and caught.value.errno == 28
+    with pytest.raises(ValueError):
+        client.create("client/huge", (1 << 62, 1 << 62), "uint8")
+
+
+def test_nobody_listens(tmp_path):
+    with pytest.raises(ConnectionRefusedError, match="no daemon") as caught:
+        tensorlease.connect(tmp_path / "none", autostart=False)
+    assert isinstance(caught.value, tensorlease.NoDaemonError)
+    with pytest.raises(ValueError):
+        tensorlease.connect("x" * 200, autostart=False)
+    with pytest.raises(TypeError):
+        tensorlease.connect(7)
+
+
+def test_a_daemon_is_started_and_ends_by_itself(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORLEASE_SOCKET", str(tmp_path / "socket"))
+    with tensorlease.connect() as client:
+        assert client.put("auto", b"x") == 1
+        pid = client.status().daemon_pid
+        assert os.readlink(f"/proc/{pid}/exe") == str(PACKAGE / "bin" / "tensorleased")
+        with tensorlease.connect(str(tmp_path / "socket"), autostart=False) as other:
+            assert other.get("auto").size == 1
+    os.kill(pid, signal.SIGTERM)
+    eventually(lambda: not os.path.exists(f"/proc/{pid}/fd/0"))
+
+
+def test_after_a_restart_calls_connect_again(tmp_path):
+    address = str(tmp_path / "socket")
+
+    def start():
+        daemon = subprocess.Popen(
+            [PACKAGE / "bin" / "tensorleased", "--foreground", "--socket", address], stderr=subprocess.DEVNULL
+        )
+        eventually(lambda: os.path.exists(address))
+        return daemon
+
+    daemon = start()
+    client = tensorlease.connect(address, autostart=False)
+    client.put("a", np.arange(5000))
+    tensor = client.get("a")
+    daemon.kill()
+    daemon.wait()
+    os.unlink(address)
+    assert (tensor.numpy() == np.arange(5000)).all()
+    with pytest.raises(ConnectionError):
+        client.delete("a")
+    thread = threading.Timer(0.2, lambda: started.append(start()))
+    started = []
+    thread.start()
+    putter = threading.Timer(0.6, client.put, ("after", b"x"))
+    putter.start()
+    assert client.get("after", timeout=30).size == 1  # waits over the restart
+    putter.join()
+    tensor.release()
+    client.close()
+    started[0].terminate()
+    started[0].wait()
+
+
+def test_a_client_can_be_pickled_as_another_connection(client):
+    copy = pickle.loads(pickle.dumps(client))
+    try:
+        client.put("client/pickled", b"12")
+        assert copy.get("client/pickled").nbytes == 2 and copy is not client
+    finally:
+        copy.close()
+    with pytest.raises(TypeError, match="name and version"):
+        pickle.dumps(client.get("client/pickled"))
+
+
+def test_many_threads_share_a_client(client):
+    client.put("client/shared", np.arange(100))
+    failures = []
+
+    def work(n):
+        try:
+            for i in range(300):
+                with client.get("client/shared") as tensor:
+                    assert tensor.numpy()[7] == 7
+                client.put(f"client/shared/{n}", np.full(10, i))
+                assert client.get(f"client/shared/{n}", mode="c").numpy()[0] == i
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_put_without_waiting_is_seen(client):
+    assert client.put("client/async", b"x", wait=False) is None
+    assert client.get("client/async", timeout=30).version == 1
+
+
+def test_public_things_say_what_they_do():
+    assert tensorlease.__version__ == "0.1.0"
+    for name in tensorlease.__all__:
+        assert getattr(tensorlease, name).__doc__, name
+    for thing in (tensorlease.Client, tensorlease.Tensor, tensorlease.Draft):
+        for name, member in inspect.getmembers(thing):
+            if not name.startswith("_"):
+                assert member.__doc__, f"{thing.__name__}.{name}"
+    assert str(inspect.signature(tensorlease.connect)).startswith("(address=None, *, autostart=True")

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Tensor: dtypes, buffers, __array__, modes, release."""
+
+import gc
+import hashlib
+import io
+import os
+
+import numpy as np
+import pytest
+from conftest import leases_of, run_python
+
+import tensorlease
+
+NUMPY_DTYPES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+)
+
+
+@pytest.fixture
+def tensor(client):
+    client.put("tensor/t", np.arange(12, dtype="int32").reshape(3, 4))
+    return client.get("tensor/t")
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (7,), (2, 3, 4), (1,) * 32])
+def test_all_dtypes_of_numpy_and_shapes(client, dtype, shape):
+    values = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    client.put("tensor/dtype", values)
+    for mode in "rc":
+        tensor = client.get("tensor/dtype", mode=mode)
+        assert tensor.dtype == dtype and tensor.shape == shape and tensor.nbytes == values.nbytes
+        for array in (tensor.numpy(), np.asarray(tensor), np.asarray(memoryview(tensor)), np.from_dlpack(tensor)):
+            assert array.dtype == values.dtype and array.shape == shape and (array == values).all()
+            if array.size:
+                assert array.flags.writeable == (mode == "c")
+
+
+def test_64_dimensions(client):
+    if np.lib.NumpyVersion(np.__version__) < "2.0.0":
+        pytest.skip("NumPy 1 has 32 dimensions")
+    client.put("tensor/deep", np.zeros((1,) * 64, "int8"))
+    assert client.get("tensor/deep").numpy().shape == (1,) * 64
+
+
+def test_the_memory_is_shared_and_aligned(client):
+    client.put("tensor/shared", np.arange(10000))
+    one, two = client.get("tensor/shared"), client.get("tensor/shared")
+    address = one.numpy().__array_interface__["data"][0]
+    assert address == two.numpy().__array_interface__["data"][0] == np.from_dlpack(one).__array_interface__["data"][0]
+    assert address % 256 == 0
+
+
+def test_a_read_only_tensor_stays_so(tensor):
+    array = tensor.numpy()
+    with pytest.raises(ValueError):
+        array[0] = 1
+    with pytest.raises(ValueError):
+        array.flags.writeable = True
+    with pytest.raises(TypeError):
+        memoryview(tensor)[0, 0] = 1
+    with pytest.raises((TypeError, BufferError)):
+        io.BytesIO(b"123456").readinto(tensor)
+
+
+def test_copy_on_write_is_seen_by_nobody_else(client):
+    client.put("tensor/cow", np.zeros(5000, "int32"))
+    mine, other = client.get("tensor/cow", mode="c"), client.get("tensor/cow", mode="c")
+    mine.numpy()[:] = 7
+    assert mine.numpy()[4999] == 7 and np.asarray(mine)[0] == 7
+    assert not other.numpy().any() and not client.get("tensor/cow").numpy().any()
+    assert not mine.read_only_view().numpy().any()
+    assert not mine.copy_on_write().numpy().any()
+    code = (
+        "import tensorlease; c = tensorlease.connect(autostart=False)\n"
+        "assert not c.get('tensor/cow').numpy().any()\n"
+        "c.get('tensor/cow', mode='c').numpy()[:] = 9\n"
+    )
+    run_python(code)
+    assert mine.numpy()[0] == 7 and not other.numpy().any()
+
+
+def test_remapping_keeps_the_version(client):
+    client.put("tensor/remap", np.zeros(5))
+    tensor = client.get("tensor/remap")
+    client.put("tensor/remap", np.ones(5))
+    cow = tensor.copy_on_write()
+    tensor.release()
+    assert cow.version == 1 and not cow.numpy().any() and not cow.read_only
+    assert cow.read_only_view().version == 1 and client.get("tensor/remap").version == 2
+    client.delete("tensor/remap")
+    assert not cow.copy_on_write().numpy().any()
+
+
+def test_buffers_describe_the_tensor(tensor):
+    view = memoryview(tensor)
+    assert (view.format, view.shape, view.strides, view.itemsize, view.nbytes) == ("i", (3, 4), (16, 4), 4, 48)
+    assert view.readonly and view.c_contiguous and view.obj is tensor
+    assert view.tolist() == tensor.numpy().tolist()
+    assert bytes(tensor) == tensor.numpy().tobytes()
+    assert hashlib.sha256(tensor).digest() == hashlib.sha256(bytes(tensor)).digest()
+    with io.BytesIO() as file:
+        file.write(tensor)
+        assert file.getvalue() == bytes(tensor)
+
+
+def test_array_method_follows_numpy_2(tensor):
+    assert tensor.__array__().dtype == "int32" and not tensor.__array__().flags.writeable
+    assert tensor.__array__("float64").dtype == "float64"
+    copy = tensor.__array__(copy=True)
+    copy[0] = 9
+    assert tensor.numpy()[0, 0] == 0
+    with pytest.raises(ValueError):
+        tensor.__array__("float64", copy=False)
+    assert np.add(tensor, 1)[0, 1] == 2 and np.stack([tensor, tensor]).shape == (2, 3, 4)
+    assert np.result_type(tensor, "int8") == "int32" and tensor.numpy(copy=True).flags.writeable
+
+
+def test_types_that_numpy_has_not(client):
+    draft = client.create("tensor/bf16", (2, 3), "bfloat16")
+    draft.commit()
+    tensor = client.get("tensor/bf16")
+    assert tensor.dtype == "bfloat16" and tensor.itemsize == 2 and tensor.strides == (6, 2)
+    with pytest.raises(BufferError, match="format"):
+        memoryview(tensor)
+    try:
+        import ml_dtypes
+    except ImportError:
+        with pytest.raises(TypeError, match="ml_dtypes"):
+            tensor.numpy()
+        with pytest.raises(TypeError, match="ml_dtypes"):
+            np.asarray(tensor)
+        return
+    assert tensor.numpy().dtype == ml_dtypes.bfloat16 and not tensor.numpy().flags.writeable
+    assert np.asarray(tensor).shape == (2, 3)
+
+
+def test_packed_types(client):
+    client.create("tensor/int4", (3, 3), "int4").commit()
+    tensor = client.get("tensor/int4")
+    assert (tensor.dtype, tensor.nbytes, tensor.itemsize, tensor.strides) == ("int4", 5, 0.5, None)
+    with pytest.raises(BufferError, match="packed"):
+        memoryview(tensor)
+    with pytest.raises(TypeError):
+        tensor.numpy()
+    client.create("tensor/int4", (3, 3), "int4", padded=True).commit()
+    assert client.get("tensor/int4").nbytes == 9
+    client.create("tensor/f4x2", (3,), "float4_e2m1fnx2").commit()
+    assert client.get("tensor/f4x2").nbytes == 3
+
+
+def test_repr_says_something(client):
+    client.put("tensor/repr", np.zeros((720, 1280, 3), "uint8"))
+    tensor = client.get("tensor/repr")
+    assert repr(tensor) == "<tensorlease.Tensor 'tensor/repr' version 1: uint8 (720, 1280, 3), 2.6 MiB, read-only>"
+    assert "copy-on-write" in repr(tensor.copy_on_write())
+    tensor.release()
+    assert repr(tensor) == "<tensorlease.Tensor, released>"
+
+
+def test_release_ends_the_lease_and_the_object(client, observer):
+    client.put("tensor/end", np.arange(3))
+    before = leases_of(observer, os.getpid())
+    tensor = client.get("tensor/end")
+    assert leases_of(observer, os.getpid()) == before + 1
+    tensor.release()
+    tensor.release()
+    assert leases_of(observer, os.getpid()) == before and tensor.released
+    for use in (
+        lambda: tensor.shape,
+        lambda: tensor.name,
+        lambda: tensor.version,
+        lambda: tensor.dtype,
+        lambda: tensor.metadata,
+        lambda: tensor.copy_on_write(),
+        lambda: tensor.__dlpack_device__(),
+        lambda: tensor.__enter__(),
+    ):
+        with pytest.raises(ValueError, match="released"):
+            use()
+    for use in (lambda: memoryview(tensor), lambda: tensor.__dlpack__()):
+        with pytest.raises(BufferError, match="released"):
+            use()
+    with client.get("tensor/end") as other:
+        assert other.shape == (3,)
+    assert other.released
+
+
+@pytest.mark.parametrize("mode", "rc")
+def test_the_lease_lives_as_long_as_any_view(client, observer, mode):
+    before = leases_of(observer, os.getpid())
+    client.put("tensor/views", np.arange(2000))
+    for make in (
+        memoryview,
+        lambda t: t.numpy(),
+        np.asarray,
+        np.from_dlpack,
+        lambda t: t.numpy()[5:].reshape(-1, 5)[3],
+        lambda t: t.__dlpack__(max_version=(1, 0)),
+        lambda t: t.__array__(),
+    ):
+        tensor = client.get("tensor/views", mode=mode)
+        view = make(tensor)
+        tensor.release()
+        del tensor
+        assert leases_of(observer, os.getpid()) == before + 1
+        if isinstance(view, np.ndarray):
+            assert view.sum() > 0
+        del view
+        gc.collect()
+        assert leases_of(observer, os.getpid()) == before
+
+
+def test_a_bf16_view_holds_its_lease(client, observer):
+    pytest.importorskip("ml_dtypes")
+    client.create("tensor/bfview", (1000,), "bfloat16").commit()
+    before = leases_of(observer, os.getpid())
+    array = client.get("tensor/bfview").numpy()
+    assert leases_of(observer, os.getpid()) == before + 1
+    del array
+    assert leases_of(observer, os.getpid()) == before
+
+
+def test_who_asks_for_plain_bytes_may_give_the_buffer_back_and_go_on(client, observer):
+    """As torch.frombuffer() does: it keeps the address and the object."""
+    import ctypes
+
+    class Buffer(ctypes.Structure):
+        _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("rest", ctypes.c_byte * 256)]
+
+    before = leases_of(observer, os.getpid())
+    client.put("tensor/plain", np.arange(5000))
+    tensor = client.get("tensor/plain")
+    view = Buffer()
+    assert ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(tensor), ctypes.byref(view), 0) == 0
+    address = view.buf
+    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
+    tensor.release()
+    ctypes.memset(address, 0xFF, 40000)  # a write hits nobody
+    assert client.get("tensor/plain").numpy()[4999] == 4999
+    del tensor
+    assert leases_of(observer, os.getpid()) == before
+
+
+def test_tensors_and_drafts_come_from_clients_only():
+    for kind in (tensorlease.Tensor, tensorlease.Draft):
+        with pytest.raises(TypeError, match="come from Client"):
+            kind()
+
+
+def test_names_of_dtypes():
+    from tensorlease._dtypes import parse_dtype
+
+    for dtype in NUMPY_DTYPES:
+        expected = parse_dtype(dtype)
+        kind = np.dtype(dtype)
+        assert parse_dtype(kind) == parse_dtype(kind.str) == parse_dtype(kind.type) == parse_dtype(kind.char) == expected
+        assert expected[1] == kind.itemsize * 8 or dtype == "bool"
+    assert parse_dtype(float) == (2, 64, 1) and parse_dtype(bool) == (6, 8, 1) and parse_dtype((4, 16, 1)) == (4, 16, 1)
+    assert parse_dtype("float32x4") == (2, 32, 4) and parse_dtype("torch.bfloat16") == (4, 16, 1)
+    for wrong in (">f4", "flot32", "M8[ns]", np.dtype(">i4"), np.dtype("M8[ns]"), np.dtype("S3"), "float999"):
+        with pytest.raises(ValueError):
+            parse_dtype(wrong)
+    with pytest.raises(TypeError):
+        parse_dtype(7)
