@@ -132,7 +132,7 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 			return r;
 		row = &s->rows[ref_slot(*ref)];
 		if (row->name == index && name_is(s, name, key)) {
-			if (row->version > newer_than)
+			if (newer_than == 0 || row->version > newer_than)
 				return 0;
 			r = LEASE_E_OLD;
 		} else {
@@ -184,17 +184,19 @@ static int broken_chain(void)
 
 int row_shape(const struct session *s, const struct catalog_row *row, int64_t *shape)
 {
-	if (row->ndim <= CATALOG_INLINE_NDIM)
-		memcpy(shape, row->shape, row->ndim * sizeof(*shape));
-	else if (row->ndim > TL_NDIM_MAX ||
-		 !chunks_read(s, row->chunk, 0, shape, row->ndim * sizeof(*shape)))
-		return broken_chain();
+	if (row->flags & ROW_SHAPE_IN_CHUNKS)
+		return row->ndim <= TL_NDIM_MAX && chunks_read(s, row->chunk, 0, shape,
+							       row->ndim * sizeof(*shape))
+			       ? 0
+			       : broken_chain();
+	for (unsigned i = 0; i < row->ndim && i < CATALOG_INLINE_NDIM; i++)
+		shape[i] = row->shape[i];
 	return 0;
 }
 
 static int row_metadata(const struct session *s, const struct catalog_row *row, unsigned char *to)
 {
-	size_t shape_bytes = row->ndim > CATALOG_INLINE_NDIM ? row->ndim * sizeof(int64_t) : 0;
+	size_t shape_bytes = row->flags & ROW_SHAPE_IN_CHUNKS ? row->ndim * sizeof(int64_t) : 0;
 
 	if (row->meta_len <= CATALOG_INLINE_META)
 		memcpy(to, row->meta, row->meta_len);

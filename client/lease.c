@@ -188,7 +188,7 @@ static inline int fill_dims(const struct session *s, const struct catalog_row *r
 	int ndim = row->ndim;
 	int64_t stride = 1;
 
-	if (__builtin_expect(ndim > CATALOG_INLINE_NDIM || row->nbytes == 0, 0)) {
+	if (__builtin_expect(row->flags & ROW_SHAPE_IN_CHUNKS || row->segment == CATALOG_NONE, 0)) {
 		int r = row_shape(s, row, shape);
 
 		if (!r)
@@ -317,7 +317,7 @@ int tensor_lease_new(const struct use *use, uint64_t ref, enum tl_mode mode, int
 	const unsigned char *base = NULL;
 	int r;
 
-	if (row->nbytes == 0)
+	if (row->segment == CATALOG_NONE)
 		return wrap(use, ref, NULL, mode == TL_MODE_READ ? NULL : &private, out);
 	if (mode == TL_MODE_READ)
 		r = mapping_read(s, row->segment, row->segment_generation, deadline, &base);

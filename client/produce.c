@@ -21,17 +21,6 @@
 #include "proto/tensor.h"
 #include "util/clock.h"
 
-uint32_t draft_extra(int ndim, size_t metadata_size)
-{
-	uint32_t extra = 0;
-
-	if (ndim > CATALOG_INLINE_NDIM)
-		extra += (uint32_t)ndim * 8;
-	if (metadata_size > CATALOG_INLINE_META)
-		extra += (uint32_t)metadata_size;
-	return extra;
-}
-
 /* ---- The list ---- */
 
 static void draft_link(struct session *s, struct tl_draft *draft)
@@ -115,7 +104,7 @@ static struct tl_draft *draft_alloc(const struct draft_request *want)
 	memset(draft, 0, offsetof(struct tl_draft, name));
 	list_init(&draft->link);
 	draft->room = want->nbytes;
-	draft->extra = draft_extra(want->ndim, want->metadata_max);
+	draft->extra = row_extra((unsigned)want->ndim, want->shape, want->metadata_max);
 	draft->tensor_flags = (uint8_t)want->flags;
 	draft->name_len = (uint8_t)want->name_len;
 	memcpy(draft->name, want->name, want->name_len);

@@ -78,7 +78,6 @@ int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, con
 int draft_check(struct tl_draft *draft); /* may it be committed? */
 void draft_free(struct tl_draft *draft);
 int draft_metadata(struct tl_draft *draft, const void *metadata, size_t size);
-uint32_t draft_extra(int ndim, size_t metadata_size);
 int put_options(tl_put_options *o, const tl_put_options *options);
 int put_copy(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o,
 	     uint64_t *version);

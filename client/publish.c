@@ -113,7 +113,7 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft, uin
 		return PUBLISH_E_COPY; /* of a lost draft the bytes at least are still here */
 	if (!p->contiguous || p->nbytes > draft->room ||
 	    first_byte(p) != draft->managed.dl_tensor.data ||
-	    draft_extra(t->ndim, p->options.metadata_size) > draft->extra)
+	    row_extra((unsigned)t->ndim, t->shape, p->options.metadata_size) > draft->extra)
 		return PUBLISH_E_COPY;
 	session_drain(draft->session);
 	if (atomic_load(&draft->session->lost))
@@ -177,7 +177,8 @@ static bool same_tensor(const struct session *s, const struct catalog_row *row,
 	return row->ndim == t->ndim && row->dtype_code == t->dtype.code &&
 	       row->dtype_bits == t->dtype.bits && row->dtype_lanes == t->dtype.lanes &&
 	       row->nbytes == p->nbytes &&
-	       row->flags == (p->tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) &&
+	       ((row->flags ^ p->tensor->flags) & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) ==
+		       0 &&
 	       !row_shape(s, row, shape) &&
 	       !memcmp(shape, t->shape, sizeof(*shape) * (size_t)t->ndim);
 }

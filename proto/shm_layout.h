@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <stdalign.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,8 +19,8 @@
 enum {
 	CATALOG_WAKE_WORDS = 256,
 	CATALOG_INLINE_NAME = 32,
-	CATALOG_INLINE_NDIM = 4,
-	CATALOG_INLINE_META = 24,
+	CATALOG_INLINE_NDIM = 6,
+	CATALOG_INLINE_META = 32,
 	CATALOG_CHUNK_BYTES = 60,
 	CATALOG_MAX_TENSORS = 1 << 24, /* a slot has 24 bits */
 	CATALOG_MAX_CHAIN = 64,	       /* names in one bucket; more are refused */
@@ -63,15 +64,15 @@ static inline uint64_t live_word(uint32_t generation)
 	return (uint64_t)generation << 1 | 1;
 }
 
+enum { ROW_SHAPE_IN_CHUNKS = 0x80 }; /* among a row's flags */
+
 /*
- * A tensor. Constant from LIVE until it is reclaimed, but for the word.
- * If ndim > CATALOG_INLINE_NDIM the shape, and if meta_len > CATALOG_INLINE_META the metadata, lie
- * one after the other in the chain of chunks that starts at @chunk.
+ * A tensor. Constant from LIVE until it is reclaimed, but for the word. What a get reads is in its first
+ * 64 bytes. A shape of more than CATALOG_INLINE_NDIM sizes, or with one of 2^32 or more, and metadata of more than
+ * CATALOG_INLINE_META bytes lie one after the other in the chain of chunks that starts at @chunk.
  */
 struct catalog_row {
 	alignas(64) _Atomic uint64_t word;
-	uint64_t version;
-	uint64_t nbytes;
 	uint64_t offset;  /* of element 0 in the segment, a multiple of TL_ALIGNMENT */
 	uint32_t segment; /* CATALOG_NONE: it has no bytes */
 	uint32_t segment_generation;
@@ -82,15 +83,36 @@ struct catalog_row {
 	uint16_t dtype_lanes;
 	uint16_t meta_len;
 	uint8_t ndim;
-	uint8_t flags; /* DLPack's IS_SUBBYTE_TYPE_PADDED or 0 */
+	uint8_t flags; /* DLPack's IS_SUBBYTE_TYPE_PADDED, ROW_SHAPE_IN_CHUNKS */
+	uint32_t shape[CATALOG_INLINE_NDIM];
+
+	uint64_t version;
+	uint64_t nbytes;
 	uint64_t committed_ns;
-	int64_t shape[CATALOG_INLINE_NDIM];
-	uint8_t meta[CATALOG_INLINE_META];
 	uint32_t uid; /* who published it */
 	uint32_t reserved;
+	uint8_t meta[CATALOG_INLINE_META];
 };
-static_assert(sizeof(struct catalog_row) == 128 && offsetof(struct catalog_row, shape) == 64,
+static_assert(sizeof(struct catalog_row) == 128 && offsetof(struct catalog_row, version) == 64,
 	      "layout");
+
+/* Does that shape lie in the row? */
+static inline bool row_has_room_for(unsigned ndim, const int64_t *shape)
+{
+	for (unsigned i = 0; i < ndim; i++) {
+		if (i == CATALOG_INLINE_NDIM || shape[i] > UINT32_MAX)
+			return false;
+	}
+	return true;
+}
+
+/* Bytes of shape and metadata that do not. */
+static inline uint32_t row_extra(unsigned ndim, const int64_t *shape, size_t meta_len)
+{
+	size_t extra = row_has_room_for(ndim, shape) ? 0 : ndim * sizeof(int64_t);
+
+	return (uint32_t)(extra + (meta_len > CATALOG_INLINE_META ? meta_len : 0));
+}
 
 /*
  * A name. Its text is constant as long as any row says that it is called so; at other times the

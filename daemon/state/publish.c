@@ -56,13 +56,7 @@ static const char *description_check(const struct tensor_description *d, uint64_
 /* Bytes that the row has no room for. */
 static uint32_t description_extra(const struct tensor_description *d)
 {
-	uint32_t extra = 0;
-
-	if (d->ndim > CATALOG_INLINE_NDIM)
-		extra += d->ndim * (uint32_t)sizeof(int64_t);
-	if (d->meta_len > CATALOG_INLINE_META)
-		extra += d->meta_len;
-	return extra;
+	return row_extra(d->ndim, d->shape, d->meta_len);
 }
 
 static void row_describe(struct state *st, uint32_t slot, const struct tensor_description *d)
@@ -75,12 +69,13 @@ static void row_describe(struct state *st, uint32_t slot, const struct tensor_de
 	row->dtype_bits = d->dtype_bits;
 	row->dtype_lanes = d->dtype_lanes;
 	row->ndim = d->ndim;
-	row->flags = d->flags;
+	row->flags = row_has_room_for(d->ndim, d->shape) ? d->flags
+							 : d->flags | ROW_SHAPE_IN_CHUNKS;
 	row->meta_len = d->meta_len;
-	if (d->ndim > CATALOG_INLINE_NDIM)
+	if (row->flags & ROW_SHAPE_IN_CHUNKS)
 		catalog_chunks_write(&st->catalog, &end, d->shape, shape_size);
-	else if (d->ndim)
-		memcpy(row->shape, d->shape, shape_size);
+	for (unsigned i = 0; !(row->flags & ROW_SHAPE_IN_CHUNKS) && i < d->ndim; i++)
+		row->shape[i] = (uint32_t)d->shape[i];
 	if (d->meta_len > CATALOG_INLINE_META)
 		catalog_chunks_write(&st->catalog, &end, d->meta, d->meta_len);
 	else if (d->meta_len)
@@ -320,15 +315,15 @@ int tensor_group(struct state *st, struct client *c, uint64_t ref, uint32_t coun
 static void link_describe(struct tensor_description *d, const struct state *st,
 			  const struct catalog_row *from, int64_t *shape)
 {
-	if (from->ndim > CATALOG_INLINE_NDIM)
+	if (from->flags & ROW_SHAPE_IN_CHUNKS)
 		catalog_chunks_read(&st->catalog, from->chunk, shape, from->ndim * sizeof(int64_t));
-	else
-		memcpy(shape, from->shape, sizeof(from->shape));
+	for (unsigned i = 0; !(from->flags & ROW_SHAPE_IN_CHUNKS) && i < from->ndim; i++)
+		shape[i] = from->shape[i];
 	d->dtype_code = from->dtype_code;
 	d->dtype_bits = from->dtype_bits;
 	d->dtype_lanes = from->dtype_lanes;
 	d->ndim = from->ndim;
-	d->flags = from->flags;
+	d->flags = from->flags & (uint8_t)~ROW_SHAPE_IN_CHUNKS;
 	d->shape = shape;
 }
 

@@ -254,7 +254,6 @@ def test_a_deleter_after_the_interpreters_end(address):  # 20
         "    m = abi.consume(c.get('dlpack/late').__dlpack__(**kwargs))\n"
         "    libc = ctypes.CDLL(None)\n"
         "    deleter = ctypes.cast(m.deleter, ctypes.c_void_p)\n"
-        "    libc.on_exit(deleter, None) if False else None\n"
         "    # __cxa_atexit(function, argument, handle) calls the deleter after Py_FinalizeEx()\n"
         "    libc.__cxa_atexit.argtypes = [ctypes.c_void_p] * 3\n"
         "    assert libc.__cxa_atexit(deleter, ctypes.addressof(m), None) == 0\n"
@@ -335,8 +334,6 @@ def test_exchange_takes_tensors_of_others(exchange):
     tensor = out.value
     assert (tensor.name, tensor.version, tensor.metadata) == (None, None, None)
     assert tensor.numpy().T.tobytes() == producer.payload.raw[:16] and "writable" in repr(tensor)
-    with pytest.raises(BufferError):
-        hash(bytes(memoryview(tensor).cast("B")))
     view = memoryview(tensor)
     tensor.release()
     assert producer.deleted == 0

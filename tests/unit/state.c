@@ -302,11 +302,10 @@ static void check_stored(uint32_t slot, const struct tensor_description *d)
 	assert_int_equal(row->dtype_code, d->dtype_code);
 	assert_int_equal(row->dtype_bits, d->dtype_bits);
 	assert_int_equal(row->dtype_lanes, d->dtype_lanes);
-	assert_int_equal(row->nbytes, 24);
-	if (d->ndim > CATALOG_INLINE_NDIM)
+	if (row->flags & ROW_SHAPE_IN_CHUNKS)
 		seen_chunks(&chunk, &fill, shape, d->ndim * sizeof(int64_t));
-	else
-		memcpy(shape, row->shape, sizeof(row->shape));
+	for (unsigned i = 0; !(row->flags & ROW_SHAPE_IN_CHUNKS) && i < d->ndim; i++)
+		shape[i] = row->shape[i];
 	if (d->meta_len > CATALOG_INLINE_META)
 		seen_chunks(&chunk, &fill, meta, d->meta_len);
 	else
@@ -342,12 +341,45 @@ static void commit_described(struct tester *t, uint8_t ndim, uint16_t meta_len)
 	else if (ndim)
 		shape[ndim - 1] *= 3;
 	/* exactly what it needs, no more */
-	rq.extra = (ndim > CATALOG_INLINE_NDIM ? ndim * 8U : 0) +
-		   (meta_len > CATALOG_INLINE_META ? meta_len : 0);
+	rq.extra = row_extra(ndim, shape, meta_len);
 	assert_int_equal(fx_create_once(t, &rq, &slot), 0);
 	assert_int_equal(tensor_commit(&st, &t->c, fx_ref(slot), &d, &version, &why), 0);
 	check_stored(slot, &d);
+	assert_int_equal(catalog_row(&st.catalog, slot)->nbytes, 24);
 	assert_int_equal(st.catalog.chunks_reserved, 0);
+}
+
+static void a_size_of_2_to_the_32_lies_in_chunks(void **state)
+{
+	static const int64_t shapes[3][2] = { { 0, 1LL << 32 },
+					      { 0, UINT32_MAX },
+					      { 1LL << 40, 0 } };
+	const char *why = NULL;
+	uint64_t version;
+	struct tester t;
+	uint32_t slot;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 1000);
+	for (int i = 0; i < 3; i++) {
+		struct tensor_description d = { .dtype_code = 1,
+						.dtype_bits = 8,
+						.dtype_lanes = 1,
+						.ndim = 2,
+						.shape = shapes[i],
+						.name = name_key("wide", 4) };
+		struct tensor_request rq = { .extra = row_extra(2, shapes[i], 0) };
+
+		assert_int_equal(rq.extra, i == 1 ? 0 : 16);
+		assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
+		assert_int_equal(tensor_commit(&st, &t.c, fx_ref(slot), &d, &version, &why), 0);
+		check_stored(slot, &d);
+	}
+	assert_int_equal(fx_delete(&t, "wide"), 0);
+	assert_int_equal(st.catalog.chunks.in_use, 0);
+	fx_leave(&t, true);
+	fx_stop();
 }
 
 static void shapes_and_metadata_of_every_size_are_stored(void **state)
@@ -387,7 +419,7 @@ static void try_bad(struct tester *t, const struct tensor_description *d, uint32
 static void commits_that_make_no_sense_are_refused(void **state)
 {
 	int64_t good = 100, more = 101, negative = -1, huge[3] = { INT64_MAX, INT64_MAX, 2 },
-		five[5] = { 1, 1, 1, 1, 1 };
+		seven[7] = { 1, 1, 1, 1, 1, 1, 1 };
 	struct tensor_description d;
 	unsigned char meta[1024] = { 0 };
 	struct tester t;
@@ -413,8 +445,8 @@ static void commits_that_make_no_sense_are_refused(void **state)
 	try_bad(&t, &d, 0);
 	d = fx_bytes("../n", &good);
 	try_bad(&t, &d, 0);
-	d = fx_bytes("n", five); /* more than the draft set aside */
-	d.ndim = 5;
+	d = fx_bytes("n", seven); /* more than the draft set aside */
+	d.ndim = 7;
 	try_bad(&t, &d, 0);
 	d = fx_bytes("n", &good);
 	d.meta = meta;
@@ -518,6 +550,7 @@ int main(void)
 		TEST(a_bucket_takes_so_many_names_and_no_more),
 		TEST(names_of_every_length_are_stored),
 		TEST(shapes_and_metadata_of_every_size_are_stored),
+		TEST(a_size_of_2_to_the_32_lies_in_chunks),
 		TEST(commits_that_make_no_sense_are_refused),
 		TEST(a_name_belongs_to_who_published_it),
 		TEST(a_draft_is_its_clients_alone),

@@ -49,6 +49,10 @@ PyAPI_FUNC(void) PyBuffer_Release(Py_buffer *view);
 #define PyBUF_INDIRECT	   (0x0100 | PyBUF_STRIDES)
 #define PyBUF_FULL_RO	   (PyBUF_INDIRECT | PyBUF_FORMAT)
 
+/* Py_RETURN_NONE of 3.12's headers takes None for immortal, which it is not where the extension runs on 3.11. */
+#undef Py_RETURN_NONE
+#define Py_RETURN_NONE return Py_NewRef(Py_None)
+
 #define FASTCALL(function) ((PyCFunction)(void (*)(void))(function))
 
 #define NS_PER_SEC INT64_C(1000000000)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""await client.aget(): waits in asyncio without blocking the loop, by one thread for all of them."""
+
+import asyncio
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import leases_of
+
+import tensorlease
+
+
+def waiters():
+    return [thread for thread in threading.enumerate() if thread.name == "tensorlease-aget"]
+
+
+def test_what_is_there_comes_at_once(client):
+    async def main():
+        client.put("async/a", np.arange(3))
+        tensor = await client.aget("async/a")
+        return tensor.numpy().sum(), (await client.aget("async/a", mode="c")).read_only
+
+    assert asyncio.run(main()) == (3, False)
+    assert not waiters()
+
+
+def test_waits_are_served_by_one_thread(client):
+    async def main():
+        waits = [asyncio.create_task(client.aget(f"async/many{n}", timeout=60)) for n in range(100)]
+        newer = asyncio.create_task(client.aget("async/many0", newer_than=1, timeout=60))
+        ticks = 0
+        await asyncio.sleep(0.05)
+        assert len(waiters()) == 1
+        for n in reversed(range(100)):
+            client.put(f"async/many{n}", np.full(3, n))
+            await asyncio.sleep(0)
+            ticks += 1
+        values = [int((await wait).numpy()[0]) for wait in waits]
+        client.put("async/many0", np.full(3, 1000))
+        assert (await newer).version == 2
+        return values, ticks
+
+    assert asyncio.run(main()) == (list(range(100)), 100)
+    client.close()
+    assert not waiters()
+
+
+def test_more_names_than_the_kernel_waits_for(client):
+    async def main():
+        waits = [asyncio.create_task(client.aget(f"async/crowd{n}", timeout=60)) for n in range(600)]
+        await asyncio.sleep(0.05)
+        for n in range(600):
+            client.put(f"async/crowd{n}", b"x", wait=False)
+        return sum([(await wait).nbytes for wait in waits])
+
+    assert asyncio.run(main()) == 600
+
+
+def test_time_is_up(client):
+    async def main():
+        start = time.monotonic()
+        with pytest.raises(TimeoutError, match="async/none.*0.1 s"):
+            await client.aget("async/none", timeout=0.1)
+        assert 0.09 < time.monotonic() - start < 10
+        with pytest.raises(FileNotFoundError):
+            await client.aget("async/none", timeout=0)
+        with pytest.raises(FileNotFoundError):
+            await client.aget("async/none", timeout=None)
+        with pytest.raises(ValueError):
+            await client.aget("a//b")
+
+    asyncio.run(main())
+
+
+def test_cancelled_waits_take_no_lease(client, observer):
+    async def main():
+        waits = [asyncio.create_task(client.aget("async/cancel")) for _ in range(10)]
+        await asyncio.sleep(0.02)
+        for wait in waits[:9]:
+            wait.cancel()
+        client.put("async/cancel", b"x")
+        (await waits[9]).release()
+        assert sum([r is not None for r in await asyncio.gather(*waits[:9], return_exceptions=True)]) == 9
+        await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+    assert leases_of(observer, os.getpid()) == 0
+    assert client.get("async/cancel").version == 1
+
+
+def test_close_ends_the_waits(address):
+    async def main():
+        client = tensorlease.connect()
+        wait = asyncio.create_task(client.aget("async/closed"))
+        await asyncio.sleep(0.02)
+        client.close()
+        with pytest.raises(ValueError, match="closed"):
+            await wait
+        with pytest.raises(ValueError, match="closed"):
+            await client.aget("async/closed")
+
+    asyncio.run(main())
+    assert not waiters()
+
+
+def test_several_loops_share_a_client(client):
+    results = []
+
+    def run(n):
+        async def main():
+            tensor = await client.aget(f"async/loop{n}", timeout=60)
+            results.append(int(tensor.numpy()[0]))
+
+        asyncio.run(main())
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    for n in range(4):
+        client.put(f"async/loop{n}", np.full(1, n))
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [0, 1, 2, 3]
+
+
+def test_a_stream_loses_nothing_that_is_waited_for(client):
+    async def produce():
+        for n in range(200):
+            client.put("async/stream", np.full(4, n))
+            await asyncio.sleep(0.001)
+
+    async def consume():
+        seen, version = [], 0
+        while version < 200:
+            tensor = await client.aget("async/stream", newer_than=version, timeout=60)
+            assert tensor.version > version and tensor.numpy()[0] == tensor.version - 1
+            version = tensor.version
+            seen.append(version)
+        return len(seen)
+
+    async def main():
+        return await asyncio.gather(consume(), consume(), produce())
+
+    one, two, _ = asyncio.run(main())
+    assert one > 50 and two > 50
+
+
+def test_an_idle_wait_uses_no_processor(client):
+    async def main():
+        wait = asyncio.create_task(client.aget("async/idle", timeout=60))
+        await asyncio.sleep(0.05)
+        before = time.process_time()
+        await asyncio.sleep(1.0)
+        used = time.process_time() - before
+        wait.cancel()
+        return used
+
+    assert asyncio.run(main()) < 0.05
+
+
+def test_a_child_has_waits_of_its_own(client):
+    async def main(name):
+        asyncio.get_running_loop().call_later(0.05, client.put, name, b"x")
+        return (await client.aget(name, timeout=60)).nbytes
+
+    assert asyncio.run(main("async/parent")) == 1
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if asyncio.run(main("async/child")) == 1 else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert asyncio.run(main("async/again")) == 1

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts: created, written, committed or aborted."""
+
+import gc
+import os
+
+import numpy as np
+import pytest
+from conftest import run_python
+
+import tensorlease
+
+
+def test_a_block_that_ends_commits(client):
+    with client.create("draft/a", (2, 3), "float32", metadata=b"m") as draft:
+        assert draft.state == "open" and draft.version is None and draft.name == "draft/a"
+        assert (draft.shape, draft.dtype, draft.nbytes, draft.device) == ((2, 3), "float32", 24, "cpu")
+        assert "not committed" in repr(draft) and "draft/a" not in client
+        draft[...] = 7
+        draft[0, 1] = 8
+        assert draft[0, 1] == 8 and len(draft) == 2
+    assert draft.state == "committed" and draft.version == 1 and "committed" in repr(draft)
+    tensor = client.get("draft/a")
+    assert tensor.numpy().tolist() == [[7, 8, 7], [7, 7, 7]] and tensor.metadata == b"m"
+
+
+def test_a_block_that_raises_aborts(client):
+    with pytest.raises(KeyError), client.create("draft/b", 5, "int8") as draft:
+        raise KeyError
+    assert draft.state == "aborted" and "draft/b" not in client
+    draft.abort()
+    with pytest.raises(ValueError, match="committed or aborted"):
+        draft.commit()
+
+
+def test_a_block_may_commit_or_abort_itself(client):
+    with client.create("draft/c", 5, "int8") as draft:
+        assert draft.commit(metadata=b"own") == 1
+    with client.create("draft/c", 5, "int8") as draft:
+        draft.abort()
+    assert client.get("draft/c").version == 1 and client.get("draft/c").metadata == b"own"
+
+
+def test_a_commit_consumes(client):
+    draft = client.create("draft/d", (3,), "int8")
+    assert draft.commit() == 1
+    for use in (draft.commit, lambda: draft.shape, lambda: draft.numpy(), lambda: draft[0]):
+        with pytest.raises((ValueError, BufferError), match="committed or aborted"):
+            use()
+    for use in (lambda: memoryview(draft), lambda: draft.__dlpack__()):
+        with pytest.raises(BufferError):
+            use()
+    draft = client.create("draft/d", (3,), "int8")
+    assert draft.commit(wait=False) is None and client.get("draft/d", newer_than=1, timeout=30).version == 2
+
+
+def test_all_views_write_into_the_tensor(client):
+    draft = client.create("draft/views", (4,), "int32")
+    draft.numpy()[0] = 1
+    np.asarray(draft)[1] = 2
+    memoryview(draft)[2] = 3
+    np.from_dlpack(draft)[3] = 4
+    assert np.from_dlpack(draft).__array_interface__["data"][0] == draft._address
+    draft.commit()
+    assert client.get("draft/views").numpy().tolist() == [1, 2, 3, 4]
+
+
+def test_views_stay_readable_after_the_commit(client):
+    draft = client.create("draft/after", (1000,), "float64")
+    array, view = draft.numpy(), memoryview(draft)
+    array[:] = 5
+    draft.commit()
+    del draft
+    for _ in range(20):
+        client.put("draft/after", np.zeros(1000))
+    gc.collect()
+    assert array.sum() == 5000 and view[999] == 5
+    with pytest.raises(ValueError):
+        array[0] = 1  # sealed by the commit
+
+
+def test_publishing_a_draft_under_another_name(client):
+    draft = client.create("draft/e", (3,), "int8")
+    draft[...] = 3
+    assert client.publish("draft/other", draft) == (1, False)
+    assert draft.state == "committed" and "draft/e" not in client
+    assert client.get("draft/other").numpy().tolist() == [3, 3, 3]
+
+
+def test_publishing_an_array_over_a_draft_commits_it(client):
+    with client.create("draft/f", (3, 2), "int16") as draft:
+        array = np.from_dlpack(draft)
+        array[:] = 6
+        assert client.publish("draft/f", array).copied is False
+        assert draft.state == "committed"
+    assert client.get("draft/f").version == 1
+
+
+@pytest.mark.parametrize("shape", [(), 0, (0, 3), 7, (2, 3), [4, 5], np.int64(3), (np.int32(2), 1), (1,) * 64])
+def test_shapes(client, shape):
+    with client.create("draft/shape", shape, "int16") as draft:
+        assert draft.numpy().shape == draft.shape
+    assert client.get("draft/shape").shape == np.zeros(shape, "int8").shape
+
+
+@pytest.mark.parametrize("dtype", ["f4", "<f8", float, np.float32, np.dtype("int8"), bool, "bool", ">u1", "?", "half"])
+def test_dtypes(client, dtype):
+    with client.create("draft/dtype", 3, dtype) as draft:
+        assert draft.dtype == np.dtype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("draft/x", -1, "int8"), ValueError),
+        (("draft/x", (1,) * 65, "int8"), ValueError),
+        (("draft/x", "3", "int8"), TypeError),
+        (("draft/x", 1.5, "int8"), TypeError),
+        (("draft/x", 3, "int7x"), ValueError),
+        (("draft/x", 3, "int3"), ValueError),
+        (("draft/x", 3, None), TypeError),
+        (("draft/x", 3, ">f4"), ValueError),
+        (("draft/x", 1 << 70, "int8"), OverflowError),
+        (("", 3, "int8"), ValueError),
+        ((7, 3, "int8"), TypeError),
+    ],
+)
+def test_wrong_arguments(client, arguments, error):
+    with pytest.raises(error):
+        client.create(*arguments)
+
+
+def test_a_draft_that_is_forgotten_is_aborted(client):
+    before = client.status().drafts
+    draft = client.create("draft/g", 1 << 20, "int8")
+    view = memoryview(draft)
+    del draft
+    gc.collect()
+    view[0] = 1  # the view keeps it
+    del view
+    gc.collect()
+    assert "draft/g" not in client
+    client.put("draft/settle", b"x")
+    assert client.status().drafts <= before + 1  # one may be granted ahead
+
+
+def test_space_comes_back(client):
+    for _ in range(30):  # 30 times a quarter of the capacity
+        with pytest.raises(KeyError), client.create("draft/h", 1 << 28, "int8", timeout=30):
+            raise KeyError
+    for _ in range(10):
+        client.create("draft/h", 1 << 28, "int8", timeout=30).commit()
+    client.delete("draft/h")
+
+
+def test_a_draft_is_not_for_children(client):
+    draft = client.create("draft/fork", 3, "int8")
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            refused = 0
+            for use in (lambda: memoryview(draft), lambda: draft.__dlpack__(), lambda: draft.numpy(), draft.commit):
+                try:
+                    use()
+                except (BufferError, OSError) as error:
+                    refused += "before fork()" in str(error)
+            draft.abort()
+            status = 0 if refused == 4 else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert draft.commit() == 1
+
+
+def test_another_users_thread_may_commit(client):
+    import threading
+
+    draft = client.create("draft/thread", 3, "int8")
+    draft[...] = 1
+    thread = threading.Thread(target=draft.commit)
+    thread.start()
+    thread.join()
+    assert client.get("draft/thread").numpy().tolist() == [1, 1, 1]
+
+
+def test_drafts_work_without_numpy(address):
+    code = (
+        "import sys; sys.modules['numpy'] = None\n"
+        "import tensorlease; c = tensorlease.connect()\n"
+        "with c.create('draft/bare', (2, 2), 'int16') as d:\n"
+        "    assert d.dtype == 'int16'; memoryview(d)[1, 1] = 7\n"
+        "t = c.get('draft/bare')\n"
+        "assert memoryview(t).tolist() == [[0, 0], [0, 7]] or memoryview(t)[1, 1] == 7\n"
+        "assert t.dtype == 'int16' and c.put('draft/bare', t) == 2\n"
+        "print(repr(t), t.shape)\n"
+    )
+    assert "int16 (2, 2)" in run_python(code).stdout
+
+
+def test_drafts_do_not_travel(client):
+    import pickle
+
+    with pytest.raises(TypeError, match="process"):
+        pickle.dumps(client.create("draft/pickle", 3, "int8"))
+    assert isinstance(client, tensorlease.Client)

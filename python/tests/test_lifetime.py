@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases come back: after del, gc, the end of threads and processes; and fork and spawn work."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from conftest import eventually, leases_of, run_python
+
+import tensorlease
+
+
+@pytest.fixture
+def held(client, observer):
+    client.put("life/t", np.arange(5000, dtype="int32"))
+    assert leases_of(observer, os.getpid()) == 0
+    return lambda: leases_of(observer, os.getpid())
+
+
+def test_del_and_gc(client, held):
+    tensor = client.get("life/t")
+    assert held() == 1
+    del tensor
+    assert held() == 0
+    ring = [client.get("life/t")]
+    ring.append(ring)
+    del ring
+    gc.collect()
+    assert held() == 0
+    for _ in range(1000):
+        client.get("life/t", mode="c")
+    assert held() == 0
+
+
+def test_exceptions_hold_no_leases(client, held):
+    def fails():
+        tensor = client.get("life/t")
+        raise KeyError(tensor.shape)
+
+    with pytest.raises(KeyError):
+        fails()
+    gc.collect()
+    assert held() == 0
+
+
+def test_threads_that_end(client, held):
+    local = threading.local()
+
+    def work():
+        local.tensor = client.get("life/t")
+        local.view = client.get("life/t").numpy()
+        assert held() >= 2
+
+    for _ in range(10):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert held() == 0
+
+
+def test_a_tensor_may_be_given_back_by_another_thread(client, held):
+    tensors = [client.get("life/t", mode=mode) for mode in "rc" * 50]
+    threads = [threading.Thread(target=lambda part: [t.release() for t in part], args=(tensors[n::4],)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert held() == 0
+
+
+def test_descriptors_and_mappings_do_not_pile_up(client):
+    client.put("life/fd", np.zeros(100000))
+    client.get("life/fd", mode="c").numpy()[0] = 1
+
+    def count():
+        gc.collect()
+        with open("/proc/self/maps") as maps:
+            return len(os.listdir("/proc/self/fd")), sum("tensorlease" in line for line in maps)
+
+    before = count()
+    for i in range(200):
+        client.put("life/fd", np.full(100000, i))
+        client.get("life/fd", mode="c").numpy()[0] = 1
+        np.from_dlpack(client.get("life/fd"))
+        client.get("life/fd").copy_on_write().numpy()[1] = 1
+    fds, maps = count()
+    assert fds <= before[0] + 8 and maps <= before[1] + 16
+
+
+def test_a_killed_process_holds_nothing(client, observer):
+    client.put("life/killed", np.arange(5000))
+    code = (
+        "import sys, tensorlease; c = tensorlease.connect()\n"
+        "held = [c.get('life/killed', mode=m) for m in 'rc' * 500]; view = held[0].numpy()\n"
+        "print('ready', flush=True); sys.stdin.read()\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"ready\n"
+    assert leases_of(observer, child.pid) == 1000
+    child.kill()
+    child.wait()
+    eventually(lambda: leases_of(observer, child.pid) == 0, 5)
+    assert not [c for c in observer.clients() if c.pid == child.pid]
+    client.delete("life/killed")
+    eventually(lambda: not [i for i in observer.list("life/killed")])
+    child.stdin.close()
+    child.stdout.close()
+
+
+def test_a_process_that_ends_without_closing(client):
+    code = (
+        "import tensorlease, numpy as np; c = tensorlease.connect()\n"
+        "t = c.get('life/end'); a = t.numpy(); d = c.create('life/draft', 3, 'int8'); w = c.get('life/end', mode='c').numpy()\n"
+    )
+    client.put("life/end", np.arange(5000))
+    result = run_python(code)
+    assert result.stderr == ""
+    assert client.list("life/draft") == []
+
+
+# ---- fork ----
+
+
+def in_child(work):
+    """What work() returns in a forked child, without pytest's ends."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        status = 99
+        try:
+            status = work() or 0
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_fork_keeps_everything_usable(client, observer):
+    client.put("life/fork", np.arange(5000))
+    read, cow = client.get("life/fork"), client.get("life/fork", mode="c")
+    array, view, capsule = read.numpy(), memoryview(cow), read.__dlpack__(max_version=(1, 0))
+    cow.numpy()[0] = 5
+
+    def child():
+        assert array[4999] == 4999 and view[0] == 5
+        cow.numpy()[1] = 6
+        assert client.get("life/fork").version == 1
+        client.put("life/fork", np.zeros(3))
+        assert client.get("life/fork", newer_than=1).shape == (3,)
+        assert not read.copy_on_write().numpy()[0]
+        with client.create("life/child", 3, "int8") as draft:
+            draft[...] = 1
+        return 0
+
+    assert in_child(child) == 0
+    assert view[1] == 1 and view[0] == 5 and array[1] == 1
+    assert client.get("life/child").numpy().tolist() == [1, 1, 1]
+    assert client.get("life/fork").shape == (3,)
+    assert read.name == "life/fork" and capsule is not None
+    del array, view, capsule, read, cow
+    assert leases_of(observer, os.getpid()) == 0
+
+
+def test_children_of_children_and_many_forks(client):
+    client.put("life/tree", np.arange(5000))
+    tensor = client.get("life/tree")
+
+    def leaf():
+        assert tensor.numpy()[7] == 7 and client.get("life/tree").numpy()[8] == 8
+
+    def child():
+        leaf()
+        return in_child(leaf)
+
+    for _ in range(10):
+        assert in_child(child) == 0
+
+
+def test_a_fork_while_threads_get(client):
+    client.put("life/busy", np.arange(5000))
+    over = threading.Event()
+    failures = []
+
+    def work():
+        try:
+            while not over.is_set():
+                assert client.get("life/busy").numpy()[9] == 9
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+
+    def child():
+        for _ in range(100):
+            assert client.get("life/busy").numpy()[9] == 9
+
+    results = [in_child(child) for _ in range(15)]
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert results == [0] * 15 and failures == []
+
+
+def test_a_fork_while_another_thread_waits(client):
+    outcome = []
+    thread = threading.Thread(target=lambda: outcome.append(client.get("life/waited", timeout=60).nbytes))
+    thread.start()
+
+    def child():
+        client.put("life/from_child", b"1")
+        client.close()
+
+    assert in_child(child) == 0
+    client.put("life/waited", b"12")
+    thread.join()
+    assert outcome == [2]
+
+
+# ---- multiprocessing: what a DataLoader does ----
+
+
+def worker(client, tensor, todo, done):
+    """Of a forked pool: client and tensor were inherited. Of a spawned one: a connection of its own."""
+    total = 0 if tensor is None else int(tensor.numpy()[4999])
+    while (name := todo.get()) is not None:
+        with client.get(name, timeout=30) as source:
+            total += int(source.numpy().sum())
+            with client.create(f"{name}/out", source.shape, source.dtype) as draft:
+                np.multiply(source, 2, out=draft.numpy())
+        done.put(f"{name}/out")
+    done.put(total)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers(client, method):
+    context = multiprocessing.get_context(method)
+    todo, done = context.Queue(), context.Queue()
+    client.put("life/weights", np.arange(5000))
+    weights = client.get("life/weights") if method == "fork" else None
+    workers = [context.Process(target=worker, args=(client, weights, todo, done)) for _ in range(3)]
+    for process in workers:
+        process.start()
+    for n in range(30):
+        client.put(f"life/batch{n}", np.full(5000, n))
+        todo.put(f"life/batch{n}")
+    results = [client.get(done.get(timeout=60), mode="c") for _ in range(30)]
+    for _ in workers:
+        todo.put(None)
+    totals = [done.get(timeout=60) for _ in workers]
+    for process in workers:
+        process.join(60)
+    assert [process.exitcode for process in workers] == [0, 0, 0]
+    assert sorted(int(r.numpy()[0]) for r in results) == [2 * n for n in range(30)]
+    assert sum(totals) == sum(range(30)) * 5000 + (3 * 4999 if weights else 0)
+    for n in range(30):
+        client.delete(f"life/batch{n}")
+        client.delete(f"life/batch{n}/out")
+
+
+def test_a_pool_that_is_killed_leaves_nothing(client, observer):
+    context = multiprocessing.get_context("fork")
+    client.put("life/pool", np.arange(5000))
+    tensor = client.get("life/pool")
+    ready = context.Queue()
+
+    def hold():
+        held = [client.get("life/pool") for _ in range(10)]
+        ready.put(len(held) + int(tensor.numpy()[1]))
+        signal.pause()
+
+    workers = [context.Process(target=hold) for _ in range(3)]
+    for process in workers:
+        process.start()
+    assert [ready.get(timeout=30) for _ in workers] == [11, 11, 11]
+    for process in workers:
+        process.kill()
+        process.join()
+    pids = {process.pid for process in workers}
+    eventually(lambda: not any(c.pid in pids for c in observer.clients()), 10)
+    assert leases_of(observer, os.getpid()) == 1
+
+
+def test_get_and_release_take_no_time(client):
+    """1 us is the aim; this only notices when something is very wrong."""
+    import time
+
+    client.put("life/fast", np.zeros((720, 1280, 3), "uint8"))
+    get = client.get
+    get("life/fast")
+    best = min(_timed(get, time.perf_counter) for _ in range(5))
+    print(f"get + release: {best * 1e9:.0f} ns")
+    assert best < 20e-6
+
+
+def _timed(get, clock):
+    start = clock()
+    for _ in range(2000):
+        get("life/fast").release()
+    return (clock() - start) / 2000
+
+
+def test_the_module_is_not_for_two_versions():
+    assert tensorlease.__version__ == tensorlease._core.library_version

@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What put() and publish() take, and what they refuse: other people's arrays, right and wrong."""
+
+import array
+import ctypes
+import decimal
+import gc
+import os
+
+import dlpack_abi as abi
+import numpy as np
+import pytest
+
+import tensorlease
+
+
+def value(client, name="sources/x"):
+    return client.get(name).numpy()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a,
+        lambda a: a.T,
+        lambda a: a[::-1],
+        lambda a: a[:, ::2],
+        lambda a: a[1:, ::-2, 1:2],
+        lambda a: np.broadcast_to(a[0, 0, 0], (3, 4)),
+        lambda a: np.broadcast_to(a, (2, *a.shape)),
+        lambda a: a[2, 3, 4],
+        lambda a: a[:0],
+        lambda a: np.asfortranarray(a),
+        lambda a: a.transpose(2, 0, 1)[::-1, :, ::3],
+    ],
+)
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "complex128"])
+def test_any_strides(client, view, dtype):
+    source = view(np.arange(4 * 6 * 8).reshape(4, 6, 8).astype(dtype))
+    client.put("sources/x", source)
+    assert (value(client) == source).all() and value(client).shape == source.shape
+    client.put("sources/x", memoryview(np.asarray(source)))
+    assert (value(client) == source).all()
+
+
+def test_things_with_buffers(client):
+    for source, dtype, shape in (
+        (b"abc", "uint8", (3,)),
+        (bytearray(b"abcd"), "uint8", (4,)),
+        (memoryview(b"abcd").cast("H"), "uint16", (2,)),
+        (array.array("d", [1, 2]), "float64", (2,)),
+        (array.array("L", [1, 2]), "uint64", (2,)),
+        (array.array("q", [1, -2]), "int64", (2,)),
+        ((ctypes.c_float * 3)(1, 2, 3), "float32", (3,)),
+        ((ctypes.c_int16 * 3 * 2)(), "int16", (2, 3)),
+        (memoryview(bytes(12)).cast("i", (1, 3)), "int32", (1, 3)),
+        (memoryview(b"\1\0").cast("?"), "bool", (2,)),
+    ):
+        client.put("sources/x", source)
+        got = client.get("sources/x")
+        assert (got.dtype, got.shape) == (dtype, shape) and bytes(got) == bytes(source)
+
+
+def test_read_only_and_immutable_arrays(client):
+    frozen = np.arange(5)
+    frozen.flags.writeable = False
+    client.put("sources/x", frozen)
+    assert (value(client) == frozen).all()
+    client.put("sources/x", np.float64(3))
+    assert value(client).shape == () and value(client) == 3
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        np.arange(3, dtype=">i4"),
+        np.arange(3).astype("M8[s]"),
+        np.zeros(3, "longdouble"),
+        np.array(["a", "bc"]),
+        np.zeros(2, [("a", "i4"), ("b", "f4")]),
+        np.array([object()]),
+        memoryview(b"abc").cast("c"),
+    ],
+)
+def test_elements_without_a_dlpack_type_are_buffer_errors(client, source):  # 30
+    if isinstance(source, memoryview):
+        client.put("sources/x", source)  # chars are bytes
+        return
+    with pytest.raises((BufferError, ValueError), match="(?i)type|big|little|format"):
+        client.put("sources/x", source)
+    assert not client.list("sources/none")
+
+
+@pytest.mark.parametrize("source", [7, "text", None, [1, 2], {}, decimal.Decimal(1), object()])
+def test_what_is_no_array_is_a_type_error(client, source):
+    with pytest.raises(TypeError, match="numpy.asarray"):
+        client.put("sources/x", source)
+
+
+class Interface:
+    def __init__(self, array, **changes):
+        self.array = array
+        self.__array_interface__ = {**array.__array_interface__, **changes}
+
+
+def test_things_with_array_interface(client):
+    source = np.arange(12, dtype="int16").reshape(3, 4)
+    for array_ in (source, source.T, source[::-1, ::2], np.zeros((0, 3)), np.array(3.5)):
+        client.put("sources/x", Interface(array_))
+        assert (value(client) == array_).all() and value(client).shape == array_.shape
+    client.put("sources/x", Interface(source, data=source.tobytes(), strides=None))
+    assert (value(client) == source).all()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"typestr": "<M8[s]"},
+        {"typestr": ">i2"},
+        {"typestr": "|V2"},
+        {"typestr": 7},
+        {"typestr": "<i3"},
+        {"shape": (-1, 4)},
+        {"shape": 7},
+        {"shape": (1,) * 65, "strides": None},
+        {"strides": (3, 2)},
+        {"strides": (8,)},
+        {"data": None},
+        {"data": ("0", True)},
+        {"data": (0, False)},
+        {"mask": object()},
+        {"shape": (1 << 62, 4)},
+        {"shape": (1 << 63, 4)},
+    ],
+)
+def test_a_wrong_array_interface_is_refused(client, changes):
+    with pytest.raises((BufferError, ValueError, OverflowError)):
+        client.put("sources/x", Interface(np.arange(12, dtype="int16").reshape(3, 4), **changes))
+
+
+# ---- DLPack producers ----
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_dlpack_producers_are_read_and_given_back_once(client, legacy):
+    for arguments, expected in (
+        ({}, np.arange(16, dtype="uint8").view("int32")),
+        ({"byte_offset": 4}, np.arange(4, 20, dtype="uint8").view("int32")),
+        ({"shape": (2, 3), "strides": (1, 2)}, np.arange(24, dtype="uint8").view("int32").reshape(3, 2).T),
+        ({"shape": (2, 3), "strides": None}, np.arange(24, dtype="uint8").view("int32").reshape(2, 3)),
+        ({"shape": (3,), "strides": (0,)}, np.full(3, 0x03020100, "int32")),
+        ({"shape": (3,), "strides": (-1,), "byte_offset": 8}, np.arange(12, dtype="uint8").view("int32")[::-1]),
+        ({"shape": ()}, np.array(0x03020100, "int32")),
+        ({"shape": None, "ndim": 0, "strides": None}, np.array(0x03020100, "int32")),
+        ({"shape": (0, 3), "data": None}, np.zeros((0, 3), "int32")),
+        ({"shape": (5,), "dtype": (0, 8, 1), "byte_offset": 3}, np.arange(3, 8, dtype="int8")),
+        ({"dtype": (1, 16, 1), "byte_offset": 1}, np.arange(1, 9, dtype="uint8").view("uint16")),  # misaligned
+    ):
+        producer = abi.Producer(legacy=legacy, **arguments)
+        client.put("sources/x", producer)
+        assert (value(client) == expected).all() and value(client).shape == expected.shape
+        assert producer.deleted == 1
+        assert abi.name_of(producer.capsule) == ("used_dltensor" if legacy else "used_dltensor_versioned")
+        producer = abi.Producer(legacy=legacy, **arguments)
+        assert client.publish("sources/x", producer) == (client.stat("sources/x").version, True)
+        assert (value(client) == expected).all() and producer.deleted == 1
+
+
+def test_producers_are_asked_for_the_version_first(client):
+    producer = abi.Producer()
+    client.put("sources/x", producer)
+    assert producer.calls == [{"max_version": (1, 3)}]
+    producer = abi.Producer(legacy=True)
+    client.put("sources/x", producer)
+    assert producer.calls == [{"max_version": (1, 3)}, {}]
+
+
+def test_a_deleter_may_be_missing(client):
+    client.put("sources/x", abi.Producer(deleter=False))
+    client.put("sources/x", abi.Producer(deleter=False, legacy=True))
+    assert value(client).shape == (4,)
+
+
+def test_read_only_producers_are_read(client):
+    producer = abi.Producer(flags=abi.READ_ONLY | abi.IS_COPIED)
+    client.put("sources/x", producer)
+    assert value(client).shape == (4,) and producer.deleted == 1
+
+
+def test_types_without_numpy_come_through(client):
+    for dtype, flags, expected in (
+        ((4, 16, 1), 0, ("bfloat16", 8)),
+        ((10, 8, 1), 0, ("float8_e4m3fn", 4)),
+        ((17, 4, 2), 0, ("float4_e2m1fnx2", 4)),
+        ((17, 4, 1), 0, ("float4_e2m1fn", 2)),
+        ((0, 4, 1), abi.PADDED, ("int4", 4)),
+        ((2, 32, 4), 0, ("float32x4", 64)),
+        ((15, 6, 1), 0, ("float6_e2m3fn", 3)),
+    ):
+        producer = abi.Producer(dtype=dtype, flags=flags)
+        client.put("sources/x", producer)
+        got = client.get("sources/x")
+        assert (str(got._dtype_word), got.nbytes) == expected and producer.deleted == 1
+
+
+HOSTILE = {
+    "another major version": {"major": 2},
+    "no version": {"major": 0},
+    "negative dimensions": {"ndim": -1},
+    "too many dimensions": {"ndim": 65, "shape": (1,) * 65},
+    "absurdly many dimensions": {"ndim": 0x7FFFFFFF},
+    "no shape": {"shape": None, "ndim": 2, "strides": None},
+    "a negative size": {"shape": (-1,), "strides": (1,)},
+    "an overflowing shape": {"shape": (1 << 40, 1 << 40), "strides": (1 << 40, 1)},
+    "an overflowing stride": {"shape": (3, 3), "strides": (1 << 62, 1)},
+    "an overflowing byte_offset": {"byte_offset": (1 << 64) - 4},
+    "NULL data": {"data": None},
+    "no bits": {"dtype": (0, 0, 1)},
+    "no lanes": {"dtype": (0, 32, 0)},
+    "bool of one bit": {"dtype": (6, 1, 1)},
+    "an unknown code": {"dtype": (200, 8, 1)},
+    "an odd width": {"dtype": (2, 24, 1)},
+    "an opaque pointer type of 3 bits": {"dtype": (3, 3, 1)},
+}
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("wrong", HOSTILE)
+def test_hostile_producers_are_refused_and_given_back_once(client, wrong, legacy):  # 2, 4, 10 to 13
+    if legacy and "major" in HOSTILE[wrong]:
+        pytest.skip("a legacy capsule has no version")
+    for call in (client.put, client.publish):
+        producer = abi.Producer(legacy=legacy, **HOSTILE[wrong])
+        with pytest.raises((BufferError, tensorlease.Error)):
+            call("sources/hostile", producer)
+        assert producer.deleted == 1 and "sources/hostile" not in client
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_other_devices_are_refused(client, legacy):  # 26, 27
+    for device in ((2, 0), (2, 7), (10, 0), (12, 0)):
+        producer = abi.Producer(device=device, legacy=legacy)
+        with pytest.raises(tensorlease.UnsupportedError, match="device"):
+            client.put("sources/hostile", producer)
+        assert producer.calls == [] and producer.deleted == 0
+        liar = abi.Producer(device=device, says_device=(1, 0), legacy=legacy)
+        with pytest.raises(tensorlease.Error):
+            client.put("sources/hostile", liar)
+        assert liar.deleted == 1
+    for wrong in (None, 7, ("cpu", 0), (), (1, 2, 3)):
+        producer = abi.Producer(legacy=legacy)
+        producer.says_device = wrong
+        with pytest.raises(BufferError, match="__dlpack_device__"):
+            client.put("sources/hostile", producer)
+
+
+def test_what_is_no_capsule_is_refused(client):  # 14
+    for wrong in (None, 7, "dltensor", np.ones(3)):
+        with pytest.raises(BufferError, match="capsule"):
+            client.put("sources/hostile", abi.Producer(returns=wrong) if wrong is not None else Returns(None))
+    for name in ("used_dltensor", "used_dltensor_versioned", "other", ""):
+        producer = abi.Producer(name=name or "x")
+        with pytest.raises(BufferError, match="capsule"):
+            client.put("sources/hostile", producer)
+        assert producer.deleted == 0
+
+
+class Returns:
+    def __init__(self, value):
+        self.value = value
+
+    def __dlpack__(self, **_):
+        return self.value
+
+
+def test_a_capsule_that_was_used_is_refused(client):
+    producer = abi.Producer()
+    capsule = producer.__dlpack__()
+    client.put("sources/x", Returns(capsule))
+    with pytest.raises(BufferError, match="unused"):
+        client.put("sources/x", Returns(capsule))
+    assert producer.deleted == 1
+
+
+def test_what_a_producer_raises_is_passed_on(client):
+    for error in (RuntimeError("grad"), BufferError("no"), ValueError("v"), KeyboardInterrupt(), TypeError("t")):
+        with pytest.raises(type(error)):
+            client.put("sources/hostile", abi.Producer(raises=error))
+
+
+def test_another_protocol_serves_where_dlpack_refuses(client):
+    class Both(np.ndarray):
+        def __dlpack__(self, **_):
+            raise BufferError("not by DLPack")
+
+    client.put("sources/x", np.arange(3).view(Both))
+    assert (value(client) == np.arange(3)).all()
+
+
+def test_a_refused_put_gives_everything_back(client):
+    producer = abi.Producer()
+    for name in ("", "a//b"):
+        with pytest.raises(ValueError):
+            client.put(name, producer)
+    for call in (client.put, client.publish):
+        producer = abi.Producer()
+        with pytest.raises(ValueError):
+            call("sources/x", producer, metadata=bytes(2000))
+        assert producer.deleted == 1
+
+
+def test_sources_are_not_kept(client):
+    class Watched(np.ndarray):
+        gone = 0
+
+        def __del__(self):
+            Watched.gone += 1
+
+    for call in (client.put, client.publish):
+        source = np.arange(5).view(Watched)
+        call("sources/x", source)
+        del source
+        gc.collect()
+    assert Watched.gone >= 2
+
+
+def test_tensors_are_put_as_they_are(client):
+    client.put("sources/a", np.arange(5, dtype="int32"))
+    client.put("sources/x", client.get("sources/a"))
+    cow = client.get("sources/a", mode="c")
+    cow.numpy()[0] = 77
+    client.put("sources/y", cow)
+    assert value(client)[0] == 0 and value(client, "sources/y")[0] == 77
+    assert client.publish("sources/z", cow).copied
+    assert value(client, "sources/z")[0] == 77
+    cow.release()
+    with pytest.raises(ValueError, match="released"):
+        client.put("sources/x", cow)
+
+
+def test_a_second_name_costs_no_copy(client):
+    client.put("sources/a", np.arange(5000))
+    tensor = client.get("sources/a")
+    for n, source in enumerate((tensor, tensor.numpy(), memoryview(tensor), np.from_dlpack(tensor))):
+        assert client.publish(f"sources/link{n}", source, metadata=b"m").copied is False
+        link = client.get(f"sources/link{n}")
+        assert link._address == tensor._address and link.metadata == b"m"
+    assert tensor.numpy()[7] == 7 and client.publish("sources/part", tensor.numpy()[5:]).copied
+    assert client.publish("sources/other", np.arange(3)) == tensorlease.Published(1, True)
+
+
+def test_bfloat16_of_ml_dtypes(client):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for kind in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
+        source = np.arange(6).reshape(2, 3).astype(kind)
+        client.put("sources/x", source)
+        assert value(client).dtype == source.dtype and (value(client) == source).all()
+        client.put("sources/x", source.T)
+        assert (value(client) == source.T).all()
+
+
+def test_pil_images(client):
+    image = pytest.importorskip("PIL.Image").new("RGB", (4, 2), (1, 2, 3))
+    client.put("sources/x", image)
+    assert value(client).shape == (2, 4, 3) and value(client)[1, 3].tolist() == [1, 2, 3]
+
+
+def test_leases_are_counted_for_nothing_put(client, observer):
+    from conftest import leases_of
+
+    before = leases_of(observer, os.getpid())
+    client.put("sources/x", np.arange(3))
+    assert leases_of(observer, os.getpid()) == before
