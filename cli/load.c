@@ -52,12 +52,12 @@ static int load_single(struct cli *cli, struct tensor_file *f)
 
 /* ---- many ------------------------------------------------------------------------------------- */
 
-/* "PREFIX/name"; an empty prefix stands for itself. */
-static char *full_name(const struct cli *cli, const char *name)
+/* "PREFIX/name"; an empty prefix is none, and a file of one tensor has no name for it. */
+static char *full_name(const struct cli *cli, const struct tensor_file *f, const char *name)
 {
-	if (!*cli->args[0] || !*name)
-		return cli_text("%s%s", cli->args[0], name);
-	return cli_text("%s/%s", cli->args[0], name);
+	if (file_format_is_single(f->format))
+		return cli_text("%s", cli->args[0]);
+	return cli_text(*cli->args[0] ? "%s/%s" : "%s%s", cli->args[0], name);
 }
 
 static tl_group_item *group_items(const struct cli *cli, const struct tensor_file *f)
@@ -67,7 +67,7 @@ static tl_group_item *group_items(const struct cli *cli, const struct tensor_fil
 	for (size_t i = 0; i < f->count; i++) {
 		const struct file_entry *e = &f->entries[i];
 
-		items[i] = (tl_group_item){ .name = full_name(cli, e->name),
+		items[i] = (tl_group_item){ .name = full_name(cli, f, e->name),
 					    .shape = e->shape,
 					    .ndim = e->ndim,
 					    .dtype = e->dtype };
@@ -126,7 +126,7 @@ static void print_loaded_json(const struct cli *cli, const struct tensor_file *f
 
 	for (size_t i = 0; i < f->count; i++) {
 		const struct file_entry *e = &f->entries[i];
-		char *name = full_name(cli, e->name);
+		char *name = full_name(cli, f, e->name);
 
 		group_json(tensors, name, e->dtype, e->ndim, e->shape, e->nbytes);
 		free(name);
@@ -154,7 +154,7 @@ static void print_loaded(const struct cli *cli, const struct tensor_file *f)
 	}
 	for (size_t i = 0; i < f->count; i++) {
 		const struct file_entry *e = &f->entries[i];
-		char *name = full_name(cli, e->name), *dtype = format_dtype(e->dtype);
+		char *name = full_name(cli, f, e->name), *dtype = format_dtype(e->dtype);
 		char *shape = format_shape(e->shape, e->ndim);
 
 		printf("%s\t%s\t%s\t%" PRIu64 "\n", name, dtype, shape, e->nbytes);

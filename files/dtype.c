@@ -38,8 +38,7 @@ int file_count_bits(DLDataType t, int32_t ndim, const int64_t *shape, uint64_t *
 	for (int32_t i = 0; i < ndim; i++) {
 		if (shape[i] == 0)
 			empty = true;
-		else if (!checked_mul_u64(&product, product, (uint64_t)shape[i]) ||
-			 product / 8 > INT64_MAX)
+		else if (!checked_mul_u64(&product, product, (uint64_t)shape[i]))
 			return -EOVERFLOW;
 	}
 	*bits = empty ? 0 : product;

@@ -138,7 +138,7 @@ static int check_size(const struct file_entry *e, const struct row *row)
 	uint64_t bits;
 
 	if (file_count_bits(e->dtype, e->ndim, e->shape, &bits))
-		return bad(row, "has a shape of more than 2^63 bytes");
+		return bad(row, "has a shape of more than 2^61 bytes");
 	if (bits % 8)
 		return report(row->to, -EINVAL,
 			      "malformed header: '%s' does not end on a byte: it has %" PRIu64
@@ -374,7 +374,7 @@ static int place(struct placed *p, const struct file_item *item, const struct re
 		return report(to, -ENOTSUP, "%s: a .safetensors file cannot hold %s", item->name,
 			      file_dtype_text(item->dtype, text));
 	if (file_count_bits(item->dtype, item->ndim, item->shape, &bits))
-		return report(to, -EOVERFLOW, "%s: a shape of more than 2^63 bytes", item->name);
+		return report(to, -EOVERFLOW, "%s: a shape of more than 2^61 bytes", item->name);
 	if (bits % 8)
 		return report(to, -ENOTSUP,
 			      "%s: a .safetensors file cannot hold a tensor of %" PRIu64

@@ -422,8 +422,8 @@ static int check_amount(const struct proto *p, struct file_entry *e, const struc
 
 	if (file_count_bits(e->dtype, e->ndim, e->shape, &bits))
 		return report(to, -EINVAL,
-			      "the sizes in tensor_shape make more than %" PRId64 " bytes",
-			      INT64_MAX);
+			      "the sizes in tensor_shape make more than %" PRIu64 " bytes",
+			      FILE_BYTES_MAX);
 	e->nbytes = bits / 8;
 	numel = bits / e->dtype.bits;
 	if (p->present & 1 << FIELD_CONTENT) {

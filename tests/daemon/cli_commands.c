@@ -24,6 +24,16 @@ static void exit_codes_tell_what_happened(void **state)
 		{ 2, { "put", "a" } },
 		{ 2, { "put", "a", "b", "c" } },
 		{ 2, { "ls", "a", "b" } },
+		{ 2, { "load", "a" } },
+		{ 2, { "load", "a", "file.txt" } },
+		{ 2, { "load", "a", "file.npz", "--format", "zip" } },
+		{ 2, { "save", "a", "file" } },
+		{ 2, { "save", "a", "-" } },
+		{ 2, { "show" } },
+		{ 2, { "show", "a", "--format", "npy" } },
+		{ 1, { "load", "a", "/nonexistent/file.npz" } },
+		{ 3, { "save", "a", "/nonexistent/file.npz" } },
+		{ 3, { "show", "a" } },
 		{ 2, { "status", "a" } },
 		{ 2, { "rm" } },
 		{ 2, { "get" } },
@@ -463,9 +473,8 @@ static void status_tells_who_holds_what(void **state)
 
 static void help_tells_the_exit_codes(void **state)
 {
-	static const char *const commands[] = {
-		"put", "get", "ls", "info", "rm", "status", "wait"
-	};
+	static const char *const commands[] = { "put", "get",  "load", "save",	 "show",
+						"ls",  "info", "rm",   "status", "wait" };
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
