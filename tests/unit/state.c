@@ -72,7 +72,7 @@ static void a_committed_tensor_is_seen_by_clients(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	assert_int_equal(fx_create(&t, 5000, &slot), 0);
 	ref = fx_ref(slot);
 	assert_int_equal(seen->drafts, 1);
@@ -85,7 +85,7 @@ static void a_committed_tensor_is_seen_by_clients(void **state)
 	assert_int_equal(row->version, 1);
 	assert_int_equal(row->nbytes, 5000);
 	assert_int_equal(row->offset % 256, 0);
-	assert_int_equal(row->uid, 1000);
+	assert_int_equal(row->uid, 71000);
 	assert_int_equal(row->shape[0], 5000);
 	assert_true(row->committed_ns > 0);
 	assert_int_equal(seen->tensors, 1);
@@ -109,7 +109,7 @@ static void an_aborted_draft_leaves_nothing(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	fx_put(&t, "kept", 100); /* so that there is a small segment already */
 	before = fx_snapshot(&t);
 	assert_int_equal(fx_create(&t, 5000, &slot), 0);
@@ -136,7 +136,7 @@ static void versions_count_and_go_on_after_a_delete(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	for (uint64_t i = 1; i <= 50; i++) {
 		assert_int_equal(fx_create(&t, 300, &slot), 0);
 		assert_int_equal(fx_commit(&t, fx_ref(slot), "n", 300, &version), 0);
@@ -187,7 +187,7 @@ static void forgotten_names_never_count_back(void **state)
 
 	(void)state;
 	fx_start(.max_tensors = 2);
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	for (int i = 0; i < 5; i++)
 		put_version(&t, "a");
 	assert_int_equal(fx_delete(&t, "a"), 0);
@@ -231,7 +231,7 @@ static void a_bucket_takes_so_many_names_and_no_more(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	for (unsigned i = 0; i < CATALOG_MAX_CHAIN; i++) {
 		name_in_bucket(i, name);
 		assert_int_equal(put_version(&t, name), 1);
@@ -260,7 +260,7 @@ static void names_of_every_length_are_stored(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	for (size_t len = 1; len <= 255; len++) {
 		memset(name, 0, sizeof(name));
 		for (size_t i = 0; i < len; i++)
@@ -361,7 +361,7 @@ static void a_size_of_2_to_the_32_lies_in_chunks(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	for (int i = 0; i < 3; i++) {
 		struct tensor_description d = { .dtype_code = 1,
 						.dtype_bits = 8,
@@ -389,7 +389,7 @@ static void shapes_and_metadata_of_every_size_are_stored(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	for (unsigned ndim = 0; ndim <= WIRE_NDIM_MAX; ndim++)
 		for (unsigned i = 0; i < sizeof(some) / sizeof(some[0]); i++)
 			commit_described(&t, (uint8_t)ndim, some[i]);
@@ -426,7 +426,7 @@ static void commits_that_make_no_sense_are_refused(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	fx_put(&t, "kept", 10);
 	d = fx_bytes("n", &more);
 	try_bad(&t, &d, 0);
@@ -467,8 +467,8 @@ static void a_name_belongs_to_who_published_it(void **state)
 	(void)state;
 	fx_start();
 	st.uid = 500;
-	fx_connect(&owner, 1000);
-	fx_connect(&other, 1001);
+	fx_connect(&owner, 71000);
+	fx_connect(&other, 71001);
 	fx_connect(&root, 0);
 	fx_connect(&daemon, 500);
 	ref = fx_put(&owner, "mine", 100);
@@ -480,7 +480,7 @@ static void a_name_belongs_to_who_published_it(void **state)
 	assert_int_equal(fx_commit(&other, fx_ref(slot), "mine", 100, NULL), STATE_E_DENIED);
 	assert_unchanged(before, &other);
 	assert_int_equal(seen_find("mine"), ref);
-	assert_true(seen_row(ref_slot(ref))->uid == 1000);
+	assert_true(seen_row(ref_slot(ref))->uid == 71000);
 	/* the daemon's user and root may */
 	assert_int_equal(tensor_may_name(&st, &daemon.c, &key), 0);
 	assert_int_equal(tensor_may_name(&st, &root.c, &key), 0);
@@ -503,8 +503,8 @@ static void a_draft_is_its_clients_alone(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&a, 1000);
-	fx_connect(&b, 1000);
+	fx_connect(&a, 71000);
+	fx_connect(&b, 71000);
 	assert_int_equal(fx_create(&a, 100, &slot), 0);
 	ref = fx_ref(slot);
 	assert_int_equal(fx_commit(&b, ref, "n", 100, NULL), STATE_E_GONE);
@@ -532,7 +532,7 @@ static void a_tensor_of_no_bytes_takes_none(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	ref = fx_put(&t, "empty", 0);
 	assert_int_equal(seen_row(ref_slot(ref))->segment, CATALOG_NONE);
 	assert_int_equal(st.store.quota.used, 0);

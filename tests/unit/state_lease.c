@@ -18,7 +18,7 @@ static void a_tensor_without_leases_goes_when_it_is_replaced(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	ref = fx_put(&t, "n", SMALL);
 	fx_put(&t, "n", SMALL);
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
@@ -36,8 +36,8 @@ static void check_a_lease(uint64_t nbytes)
 	uint32_t leases;
 
 	fx_start();
-	fx_connect(&t, 1000);
-	fx_connect(&reader, 1001);
+	fx_connect(&t, 71000);
+	fx_connect(&reader, 71001);
 	ref = fx_put(&t, "n", nbytes);
 	memory = fx_memory(ref);
 	assert_true(fx_hold(&reader, ref));
@@ -86,7 +86,7 @@ static void a_deleted_tensor_stays_with_who_holds_it(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	ref = fx_put(&t, "n", SMALL);
 	assert_true(fx_hold(&t, ref));
 	assert_int_equal(fx_delete(&t, "n"), 0);
@@ -109,7 +109,7 @@ static void rescan_finds_every_release_that_was_not_told(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	for (int i = 0; i < 20; i++) {
 		snprintf(name, sizeof(name), "n%d", i);
 		refs[i] = fx_put(&t, name, SMALL);
@@ -138,9 +138,9 @@ static void a_client_that_ends_gives_up_its_leases(void **state)
 	(void)state;
 	for (int clean = 0; clean < 2; clean++) {
 		fx_start();
-		fx_connect(&t, 1000);
-		fx_connect(&one, 1001);
-		fx_connect(&two, 1002);
+		fx_connect(&t, 71000);
+		fx_connect(&one, 71001);
+		fx_connect(&two, 71002);
 		ref = fx_put(&t, "n", LARGE);
 		assert_true(fx_hold(&one, ref));
 		assert_true(fx_hold(&two, ref));
@@ -167,8 +167,8 @@ static void a_release_that_was_never_told_is_found_at_the_end(void **state)
 	(void)state;
 	for (int clean = 0; clean < 2; clean++) {
 		fx_start();
-		fx_connect(&t, 1000);
-		fx_connect(&reader, 1001);
+		fx_connect(&t, 71000);
+		fx_connect(&reader, 71001);
 		ref = fx_put(&t, "n", LARGE);
 		assert_true(fx_hold(&reader, ref));
 		assert_int_equal(fx_delete(&t, "n"), 0);
@@ -208,8 +208,8 @@ static void what_an_unclean_reader_held_is_never_used_again(uint64_t nbytes, boo
 	struct tester t, reader;
 
 	fx_start(.capacity = 64 * MIB);
-	fx_connect(&t, 1000);
-	fx_connect(&reader, 1001);
+	fx_connect(&t, 71000);
+	fx_connect(&reader, 71001);
 	ref = fx_put(&t, "n", nbytes);
 	fx_put(&t, "neighbour", nbytes);
 	memory = fx_memory(ref);
@@ -249,8 +249,8 @@ static void tainted_memory_is_unlinked_but_not_punched(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
-	fx_connect(&reader, 1001);
+	fx_connect(&t, 71000);
+	fx_connect(&reader, 71001);
 	ref = fx_put(&t, "n", LARGE);
 	assert_int_equal(segment_descriptor(st.tensors[ref_slot(ref)].segment, true, &fd), 0);
 	map = mmap(NULL, LARGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -275,7 +275,7 @@ static void what_an_unclean_writer_wrote_lives_but_is_not_reused(void **state)
 
 	(void)state;
 	fx_start(.capacity = 64 * MIB);
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	small = fx_put(&t, "small", SMALL);
 	large = fx_put(&t, "large", LARGE);
 	warm = fx_put(&t, "warm", LARGE);
@@ -289,7 +289,7 @@ static void what_an_unclean_writer_wrote_lives_but_is_not_reused(void **state)
 	assert_int_equal(st.store.warm_count, 0);
 	assert_int_equal(fx_state(ref_slot(small)), ROW_LIVE);
 	assert_int_equal(fx_state(ref_slot(large)), ROW_LIVE);
-	fx_connect(&next, 1000);
+	fx_connect(&next, 71000);
 	must_not_be_handed_out(&next, small_memory, 0, SMALL);
 	assert_int_equal(fx_delete(&next, "small"), 0);
 	assert_int_equal(fx_delete(&next, "large"), 0);
@@ -307,13 +307,13 @@ static void a_clean_writer_leaves_warm_memory_to_its_user(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	ref = fx_put(&t, "n", LARGE);
 	fx_put(&t, "small", SMALL);
 	memory = fx_memory(ref);
 	fx_leave(&t, true);
-	fx_connect(&other, 1001);
-	fx_connect(&next, 1000);
+	fx_connect(&other, 71001);
+	fx_connect(&next, 71000);
 	assert_int_equal(fx_delete(&next, "n"), 0);
 	assert_int_equal(st.store.warm_count, 1);
 	assert_true(fx_memory(fx_put(&other, "o", LARGE)) != memory);
@@ -333,7 +333,7 @@ static void the_same_producer_settles_into_warm_memory(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	first = fx_put(&t, "n", LARGE);
 	memory[0] = fx_memory(first);
 	second = fx_put(&t, "n", LARGE);
@@ -355,9 +355,9 @@ static void drafts_of_a_client_that_ends_are_aborted(void **state)
 	(void)state;
 	for (int clean = 0; clean < 2; clean++) {
 		fx_start();
-		fx_connect(&watcher, 1001);
+		fx_connect(&watcher, 71001);
 		before = fx_snapshot(&watcher);
-		fx_connect(&t, 1000);
+		fx_connect(&t, 71000);
 		for (int i = 0; i < 5; i++) {
 			assert_int_equal(fx_create(&t, SMALL, &slot), 0);
 			assert_int_equal(fx_create(&t, LARGE, &slot), 0);
@@ -395,8 +395,8 @@ static void linked_names_keep_the_bytes_each(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
-	fx_connect(&reader, 1001);
+	fx_connect(&t, 71000);
+	fx_connect(&reader, 71001);
 	for (uint64_t nbytes = SMALL; nbytes <= LARGE; nbytes += LARGE - SMALL) {
 		ref = fx_put(&t, "n", nbytes);
 		memory = fx_memory(ref);
@@ -415,7 +415,7 @@ static void linked_names_keep_the_bytes_each(void **state)
 			row = catalog_row(&st.catalog, ref_slot(links[i]));
 			assert_int_equal(fx_memory(links[i]), memory);
 			assert_int_equal(row->nbytes, nbytes);
-			assert_int_equal(row->uid, 1001);
+			assert_int_equal(row->uid, 71001);
 			assert_int_equal(row->meta_len, 4);
 		}
 		if (nbytes == SMALL)
@@ -438,12 +438,12 @@ static void a_taint_goes_from_link_to_link(void **state)
 
 	(void)state;
 	fx_start(.capacity = 64 * MIB);
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	ref = fx_put(&t, "n", SMALL);
 	fx_put(&t, "neighbour", SMALL);
 	memory = fx_memory(ref);
 	offset = catalog_row(&st.catalog, ref_slot(ref))->offset;
-	fx_connect(&reader, 1001);
+	fx_connect(&reader, 71001);
 	assert_true(fx_hold(&reader, ref));
 	assert_true(fx_hold(&t, ref));
 	assert_int_equal(link_as(&t, ref, "l", &link), 0);
@@ -467,8 +467,8 @@ static void an_unused_ahead_draft_is_taken_back(void **state)
 
 	(void)state;
 	fx_start(.capacity = 300 * KIB);
-	fx_connect(&t, 1000);
-	fx_connect(&other, 1001);
+	fx_connect(&t, 71000);
+	fx_connect(&other, 71001);
 	assert_int_equal(fx_create_once(&t, &ahead, &used), 0);
 	assert_int_equal(fx_create_once(&t, &ahead, &unused), 0);
 	assert_int_equal(st.ahead, 2);
@@ -502,8 +502,8 @@ static void ahead_drafts_of_others_make_no_room_in_a_quota(void **state)
 
 	(void)state;
 	fx_start(.capacity = 4 * MIB, .user_capacity = 150 * KIB);
-	fx_connect(&t, 1000);
-	fx_connect(&other, 1001);
+	fx_connect(&t, 71000);
+	fx_connect(&other, 71001);
 	assert_int_equal(fx_create_once(&t, &ahead, &kept), 0);
 	assert_int_equal(fx_create(&other, LARGE, &slot), 0);
 	assert_int_equal(fx_create(&other, LARGE, &slot), STATE_E_QUOTA);

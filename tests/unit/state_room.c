@@ -13,7 +13,7 @@ static void what_can_never_fit_is_refused_at_once(void **state)
 
 	(void)state;
 	fx_start(.capacity = 1 * MIB, .user_capacity = 512 * KIB);
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	before = fx_snapshot(&t);
 	assert_int_equal(fx_create(&t, 512 * KIB + 1, &slot), STATE_E_NEVER);
 	assert_int_equal(fx_create(&t, 2 * MIB, &slot), STATE_E_NEVER);
@@ -34,8 +34,8 @@ static void who_fills_the_capacity_is_told_so(void **state)
 
 	(void)state;
 	fx_start(.capacity = 4 * LARGE_PAGES, .user_capacity = 3 * LARGE_PAGES);
-	fx_connect(&a, 1000);
-	fx_connect(&b, 1001);
+	fx_connect(&a, 71000);
+	fx_connect(&b, 71001);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(fx_create(&a, LARGE, &slots[i]), 0);
 	before = fx_snapshot(&a);
@@ -64,7 +64,7 @@ static void warm_memory_goes_before_anyone_is_refused(void **state)
 
 	(void)state;
 	fx_start(.capacity = 4 * LARGE_PAGES);
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	fx_put(&t, "a", LARGE);
 	fx_put(&t, "b", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
@@ -96,7 +96,7 @@ static void ahead_drafts_take_nothing_from_others(void **state)
 
 	(void)state;
 	fx_start(.capacity = 4 * LARGE_PAGES);
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	fx_put(&t, "a", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
 	assert_int_equal(st.store.warm_count, 1);
@@ -113,7 +113,7 @@ static void warm_memory_is_trimmed_when_its_time_is_over(void **state)
 
 	(void)state;
 	fx_start(.warm_ns = 1000 * 1000000000ULL);
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	assert_int_equal(state_trim_warm(&st, 1), 0); /* nothing is warm */
 	fx_put(&t, "a", LARGE);
 	fx_put(&t, "b", 2 * LARGE);
@@ -146,7 +146,7 @@ static void so_many_segments_are_kept_warm_and_no_more(void **state)
 
 	(void)state;
 	fx_start(.capacity = 512 * MIB);
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	for (unsigned i = 0; i < SEGMENT_WARM_MAX + 10; i++)
 		assert_int_equal(fx_create(&t, 70000, &slots[i]), 0);
 	for (unsigned i = 0; i < SEGMENT_WARM_MAX + 10; i++)
@@ -158,7 +158,7 @@ static void so_many_segments_are_kept_warm_and_no_more(void **state)
 
 static void there_are_so_many_tensors_drafts_and_clients_and_no_more(void **state)
 {
-	struct client_identity who = { .uid = 1000 };
+	struct client_identity who = { .uid = 71000 };
 	struct snapshot before;
 	struct tester t, u;
 	struct client third;
@@ -166,8 +166,8 @@ static void there_are_so_many_tensors_drafts_and_clients_and_no_more(void **stat
 
 	(void)state;
 	fx_start(.max_tensors = CLIENT_DRAFTS_MAX + 10, .max_clients = 2);
-	fx_connect(&t, 1000);
-	fx_connect(&u, 1000);
+	fx_connect(&t, 71000);
+	fx_connect(&u, 71000);
 	assert_int_equal(client_init(&third, &st, &who), STATE_E_CLIENTS);
 	client_deinit(&third, &st, true); /* fine on a half-made one */
 	for (int i = 0; i < CLIENT_DRAFTS_MAX; i++) {
@@ -187,7 +187,7 @@ static void there_are_so_many_tensors_drafts_and_clients_and_no_more(void **stat
 	assert_int_equal(fx_create(&u, 100, &slot), 0);
 	fx_leave(&t, true);
 	fx_leave(&u, false);
-	fx_connect(&u, 1000);
+	fx_connect(&u, 71000);
 	fx_leave(&u, true);
 	fx_stop();
 }
@@ -201,7 +201,7 @@ static void a_segment_that_cannot_be_made_is_given_back(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	before = fx_snapshot(&t);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(tensor_create(&st, &t.c, &rqs[i], &slot), STATE_E_BACKING);
@@ -225,7 +225,7 @@ static void a_client_may_end_while_its_segment_is_made(void **state)
 	(void)state;
 	for (int i = 0; i < 8; i++) {
 		fx_start();
-		fx_connect(&t, 1000);
+		fx_connect(&t, 71000);
 		assert_int_equal(tensor_create(&st, &t.c, &rqs[i & 1], &slot), STATE_E_BACKING);
 		seg = st.tensors[slot].segment;
 		if (i & 2)
@@ -255,7 +255,7 @@ static void while_a_segment_is_made_no_other_draft_gets_into_it(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	assert_int_equal(tensor_create(&st, &t.c, &rq, &first), STATE_E_BACKING);
 	assert_int_equal(fx_create_once(&t, &rq, &second), 0);
 	seg = st.tensors[first].segment;
@@ -279,8 +279,8 @@ static void small_tensors_share_segments_that_grow(void **state)
 
 	(void)state;
 	fx_start(.capacity = 64 * MIB, .max_tensors = 4096);
-	fx_connect(&t, 1000);
-	fx_connect(&u, 1000);
+	fx_connect(&t, 71000);
+	fx_connect(&u, 71000);
 	for (int i = 0; i < 500; i++)
 		assert_int_equal(fx_create(&t, 8000, &slot), 0);
 	assert_true(st.catalog.segments.in_use < 10);
@@ -308,7 +308,7 @@ static void when_room_is_scarce_small_segments_are_smaller(void **state)
 
 	(void)state;
 	fx_start(.capacity = 5 * PAGE);
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	for (int i = 0; i < 5; i++)
 		assert_int_equal(fx_create(&t, PAGE, &slot), 0);
 	assert_int_equal(fx_create(&t, 1, &slot), STATE_E_FULL);
@@ -337,7 +337,7 @@ static void try_every_fault(uint64_t nbytes)
 
 	for (n = 1;; n++) {
 		fx_start(); /* anew, so that all arrays of the catalog must grow */
-		fx_connect(&t, 1000);
+		fx_connect(&t, 71000);
 		before = fx_snapshot(&t);
 		r = fault_nth(n, create_and_commit(&t, nbytes));
 		if (!fault_fired()) {
@@ -376,7 +376,7 @@ static void link_unwinds_at_every_step(void **state)
 	(void)state;
 	for (n = 1;; n++) {
 		fx_start();
-		fx_connect(&t, 1000);
+		fx_connect(&t, 71000);
 		ref = fx_put(&t, "n", LARGE);
 		assert_true(fx_hold(&t, ref));
 		/* all that the arrays have is taken: they must grow */
@@ -432,7 +432,7 @@ static void the_end_tells_all_clients(void **state)
 
 	(void)state;
 	fx_start();
-	fx_connect(&t, 1000);
+	fx_connect(&t, 71000);
 	words = (const void *)((const char *)seen + seen->off_clients);
 	assert_int_equal(words[t.c.index], live_word(t.c.generation));
 	catalog_end_foreign(st.instance); /* as the next daemon does for a dead one */
@@ -560,7 +560,7 @@ static void walk_step(struct walk *w)
 
 	snprintf(name, sizeof(name), "n%u", (unsigned)walk_random(w, WALK_NAMES));
 	if (!w->here[i]) {
-		fx_connect(&w->clients[i], 1000 + (i & 1));
+		fx_connect(&w->clients[i], 71000 + (i & 1));
 		w->here[i] = true;
 		w->helds[i] = 0;
 	} else if (walk_random(w, 400) == 0) {
