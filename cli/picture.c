@@ -91,7 +91,7 @@ static unsigned char to_byte(double v)
 {
 	if (!(v > 0)) /* NaN too */
 		return 0;
-	return v < 255 ? (unsigned char)(v + 0.5) : 255;
+	return v < 255 ? (unsigned char)lround(v) : 255;
 }
 
 void picture_draw(struct picture *p, const struct elements *e)
@@ -185,7 +185,7 @@ static void print_letters(FILE *out, const unsigned char *top, const unsigned ch
 			light /= 2;
 			bottom += 3;
 		}
-		putc(shades[(int)(light * 9 / 255 + 0.5)], out);
+		putc(shades[lround(light * 9 / 255)], out);
 	}
 	putc('\n', out);
 }

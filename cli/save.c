@@ -3,6 +3,7 @@
  * save: tensors become a file, as they were at one moment, straight from shared memory. The names are
  * listed first; should one of them be gone when the tensors are got, they are listed again.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -147,6 +148,7 @@ static int write_saved(struct cli *cli, const struct saved *s, enum file_format 
 	struct progress progress;
 	int r = CLI_OK;
 
+	assert(s->tensors); /* they were got */
 	for (size_t i = 0; i < s->count && !r; i++)
 		r = make_item(cli, s, i, &items[i]);
 	if (!r) {

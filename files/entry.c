@@ -14,6 +14,18 @@ static void *grow(void *rows, size_t count, size_t size)
 	return reallocarray(rows, 2 * (count + 1), size);
 }
 
+/* Not strndup(), which may look for a NUL beyond them. */
+char *file_text_new(const char *text, size_t len)
+{
+	char *copy = malloc(len + 1);
+
+	if (!copy)
+		return NULL;
+	memcpy(copy, text, len);
+	copy[len] = '\0';
+	return copy;
+}
+
 struct file_entry *file_entry_add(struct tensor_file *f, const char *name, size_t len)
 {
 	struct file_entry *entries = grow(f->entries, f->count, sizeof(*entries));
@@ -23,7 +35,7 @@ struct file_entry *file_entry_add(struct tensor_file *f, const char *name, size_
 		return NULL;
 	f->entries = entries;
 	e = &entries[f->count];
-	*e = (struct file_entry){ .name = strndup(name, len) };
+	*e = (struct file_entry){ .name = file_text_new(name, len) };
 	if (!e->name)
 		return NULL;
 	f->count++;

@@ -74,6 +74,9 @@ struct file_item {
 	const void *data; /* C-contiguous, packed */
 };
 
+/* The @len bytes at @text as a string of their own; NULL: no memory. */
+char *file_text_new(const char *text, size_t len);
+
 /* One more entry, with a copy of @name; NULL: no memory. Takes over nothing. */
 struct file_entry *file_entry_add(struct tensor_file *f, const char *name, size_t len);
 /* A copy of @shape. -ENOMEM. */

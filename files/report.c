@@ -6,20 +6,19 @@
 
 #include "files/report.h"
 
-int report(const struct report *to, int error, const char *format, ...)
+void report_text(const struct report *to, const char *format, ...)
 {
 	va_list args;
 	int n;
 
 	if (!to->size)
-		return error;
+		return;
 	n = snprintf(to->text, to->size, "%s: ", to->path);
 	if (n < 0 || (size_t)n >= to->size)
-		return error;
+		return;
 	va_start(args, format);
 	vsnprintf(to->text + n, to->size - (size_t)n, format, args);
 	va_end(args);
-	return error;
 }
 
 int report_errno(const struct report *to, const char *doing)

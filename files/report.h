@@ -19,9 +19,11 @@ struct report {
 	size_t size;
 };
 
-/* "PATH: what is wrong" goes to @to; returns @error. */
-__attribute__((format(printf, 3, 4))) int report(const struct report *to, int error,
-						 const char *format, ...);
+/* "PATH: what is wrong" goes to @to. */
+__attribute__((format(printf, 2, 3))) void report_text(const struct report *to, const char *format,
+						       ...);
+/* The same; its value is @error. A macro, so that a reader of the caller sees that. */
+#define report(to, error, ...) (report_text((to), __VA_ARGS__), (error))
 /* The same for errno: "PATH: cannot DOING: why". */
 int report_errno(const struct report *to, const char *doing);
 int report_memory(const struct report *to);

@@ -196,16 +196,17 @@ static int check_local(struct zip_member *m, const struct input *in, uint64_t li
 		       const char *shown, const struct report *to)
 {
 	size_t len = strlen(m->name);
-	cleanup_(freep) char *name = malloc(len + 1);
+	cleanup_(freep) char *name = NULL;
 	unsigned char local[LOCAL_SIZE];
 	uint64_t start, end;
 	bool differs;
 
-	if (!name)
-		return report_memory(to);
 	if (m->header > limit || limit - m->header < LOCAL_SIZE + len)
 		return report(to, -EINVAL, "malformed archive: '%s' is said to be at byte %" PRIu64,
 			      shown, m->header);
+	name = malloc(len + 1);
+	if (!name)
+		return report_memory(to);
 	if (input_read(in, local, sizeof(local), m->header, to) ||
 	    input_read(in, name, len, m->header + LOCAL_SIZE, to))
 		return -EINVAL;
@@ -269,7 +270,7 @@ static int read_member(struct zip_member *m, const struct input *in, const unsig
 		return report(to, -EINVAL, "malformed archive: the extra fields of '%s'", shown);
 	if (get16(row + 34) != 0 && get16(row + 34) != 0xffff)
 		return report(to, -ENOTSUP, "an archive in several parts");
-	m->name = strndup((const char *)row + CENTRAL_SIZE, len);
+	m->name = file_text_new((const char *)row + CENTRAL_SIZE, len);
 	if (!m->name)
 		return report_memory(to);
 	r = check_kind(m, shown, to);

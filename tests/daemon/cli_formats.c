@@ -15,7 +15,8 @@ static void write_safetensors(const char *path, const char *header, size_t size)
 
 	must(bytes);
 	put_number(bytes, n, 8);
-	memcpy(bytes + 8, header, n);
+	for (size_t i = 0; i < n; i++)
+		bytes[8 + i] = (unsigned char)header[i];
 	for (size_t i = 0; i < size; i++)
 		bytes[8 + n + i] = (unsigned char)i;
 	write_file(path, bytes, 8 + n + size);

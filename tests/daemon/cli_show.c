@@ -69,8 +69,8 @@ static struct png read_png(const char *path)
 	must(at == bytes + size && !memcmp(at - 8, "IEND", 4));
 	png.width = big32(bytes + 16);
 	png.height = big32(bytes + 20);
-	must_be(bytes[24], 8);
-	png.colour = bytes[25];
+	must_be((unsigned char)bytes[24], 8);
+	png.colour = (unsigned char)bytes[25];
 	row = png.width * (png.colour == 0 ? 1U : png.colour == 2 ? 3U : 4U);
 	must(!memcmp(bytes + 37, "IDAT", 4));
 	must_be(uncompress(raw, &n, (Bytef *)bytes + 41, big32(bytes + 33)), Z_OK);

@@ -59,8 +59,8 @@ static void add_local(struct bytes *b, const struct member *m, size_t *packed)
 	*packed = pack(m, data, sizeof(data));
 	add_number(b, 0x04034b50, 4);
 	add_number(b, 20, 2);
-	add_number(b, (uint64_t)(m->flags + m->local_flags) | (later ? 8 : 0), 2);
-	add_number(b, (uint64_t)((m->deflate ? 8 : 0) + m->method + m->local_method), 2);
+	add_number(b, ((unsigned)m->flags + (unsigned)m->local_flags) | (later ? 8 : 0), 2);
+	add_number(b, (m->deflate ? 8U : 0) + (unsigned)m->method + (unsigned)m->local_method, 2);
 	add_number(b, 0, 4);
 	add_number(b, later ? 0 : crc + (uint32_t)m->local_crc, 4);
 	add_number(b, later ? 0 : *packed + (size_t)m->local_packed, 4);
@@ -84,7 +84,7 @@ static void add_row(struct bytes *b, const struct member *m, size_t packed, size
 	add_number(b, 20, 2);
 	add_number(b, 20, 2);
 	add_number(b, (uint64_t)m->flags | (m->descriptor ? 8 : 0), 2);
-	add_number(b, (uint64_t)((m->deflate ? 8 : 0) + m->method), 2);
+	add_number(b, (m->deflate ? 8U : 0) + (unsigned)m->method, 2);
 	add_number(b, 0, 4);
 	add_number(b, crc + (uint32_t)m->crc, 4);
 	add_number(b, packed + (size_t)m->packed_lie, 4);
