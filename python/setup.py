@@ -102,7 +102,13 @@ setup(
             sources=sorted(str(p.relative_to(HERE)) for p in (HERE / "src" / "_core").glob("*.c")),
             depends=sorted(str(p.relative_to(HERE)) for p in (HERE / "src" / "_core").glob("*.h")),
             libraries=["tensorlease"],
-            extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers"],
+            extra_compile_args=[
+                "-std=gnu11",
+                "-fvisibility=hidden",
+                "-Wall",
+                "-Wextra",
+                "-Wno-missing-field-initializers",
+            ],
             extra_link_args=["-Wl,-rpath,$ORIGIN/lib", "-Wl,-z,relro,-z,now"],
             py_limited_api=True,
         )

@@ -3,12 +3,13 @@
 
 import asyncio
 import os
+import subprocess
 import threading
 import time
 
 import numpy as np
 import pytest
-from conftest import leases_of
+from conftest import PACKAGE, eventually, leases_of
 
 import tensorlease
 
@@ -160,6 +161,37 @@ def test_an_idle_wait_uses_no_processor(client):
         return used
 
     assert asyncio.run(main()) < 0.05
+
+
+def test_a_wait_goes_on_over_a_restart(tmp_path):
+    address = str(tmp_path / "socket")
+
+    def start():
+        daemon = subprocess.Popen(
+            [PACKAGE / "bin" / "tensorleased", "--foreground", "--socket", address], stderr=subprocess.DEVNULL
+        )
+        eventually(lambda: os.path.exists(address))
+        return daemon
+
+    async def main(daemon, client):
+        wait = asyncio.create_task(client.aget("async/restart", timeout=60))
+        await asyncio.sleep(0.05)
+        daemon.kill()
+        daemon.wait()
+        os.unlink(address)
+        await asyncio.sleep(1.5)
+        assert not wait.done()
+        daemon = start()
+        with tensorlease.connect(address, autostart=False) as other:
+            other.put("async/restart", b"12")
+            assert (await wait).nbytes == 2
+        return daemon
+
+    daemon = start()
+    with tensorlease.connect(address, autostart=False) as client:
+        daemon = asyncio.run(main(daemon, client))
+    daemon.terminate()
+    daemon.wait()
 
 
 def test_a_child_has_waits_of_its_own(client):

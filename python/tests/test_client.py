@@ -87,7 +87,9 @@ def test_names_may_be_any_unicode(client):
         client.get("\ud800")
 
 
-@pytest.mark.parametrize("arguments", [{"mode": "w"}, {"mode": 7}, {"timeout": -1}, {"timeout": math.nan}, {"spin": -1}])
+@pytest.mark.parametrize(
+    "arguments", [{"mode": "w"}, {"mode": 7}, {"timeout": -1}, {"timeout": math.nan}, {"spin": -1}]
+)
 def test_wrong_arguments_of_get_are_value_errors(client, arguments):
     with pytest.raises(ValueError):
         client.get("client/none", **arguments)

@@ -72,10 +72,28 @@ def test_torch_is_zero_copy_and_holds_the_lease(torch, client, observer):
     assert leases_of(observer, os.getpid()) == before
 
 
-TORCH_DTYPES = (
-    "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64 complex64 complex128 "
-    "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
-).split()
+TORCH_DTYPES = [
+    "bool",
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "int32",
+    "uint64",
+    "int64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+]
 
 
 @pytest.mark.parametrize("name", TORCH_DTYPES)
@@ -175,22 +193,21 @@ def test_tvm_ffi_writes_reach_nobody(tensor):
 
 
 def test_mpi_sends_and_receives(tensor):
+    """mpi4py asks as PyTorch does with copy=False, so what it receives into a read-only Tensor is seen by nobody."""
     pytest.importorskip("mpi4py")
     code = (
         "import numpy as np, tensorlease\n"
         "from mpi4py import MPI\n"
         "c = tensorlease.connect(); t = c.get('consumers/t'); out = np.empty((2, 3, 1000), 'float32')\n"
         "MPI.COMM_SELF.Sendrecv(t, 0, recvbuf=out, source=0)\n"
-        "print(out[1, 2, 999])\n"
-        "try: MPI.COMM_SELF.Sendrecv(out, 0, recvbuf=t, source=0)\n"
-        "except BufferError: print('refused')\n"
+        "MPI.COMM_SELF.Sendrecv(out * 3, 0, recvbuf=t, source=0)\n"
         "w = t.copy_on_write(); MPI.COMM_SELF.Sendrecv(out * 2, 0, recvbuf=w, source=0)\n"
-        "print(w.numpy()[1, 2, 999], t.numpy()[1, 2, 999])\n"
+        "print(out[1, 2, 999], t.numpy()[1, 2, 999], w.numpy()[1, 2, 999])\n"
     )
     result = run_python(code, check=False)
     if "cannot load MPI" in result.stderr:
         pytest.skip("mpi4py is there, an MPI library is not")
-    assert result.stdout.split() == ["5999.0", "refused", "11998.0", "5999.0"], result.stderr
+    assert result.stdout.split() == ["5999.0", "5999.0", "11998.0"], result.stderr
 
 
 def test_pickle_of_a_numpy_view_is_a_copy(tensor):

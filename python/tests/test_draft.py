@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from conftest import run_python
+from conftest import from_dlpack, run_python
 
 import tensorlease
 
@@ -59,8 +59,8 @@ def test_all_views_write_into_the_tensor(client):
     draft.numpy()[0] = 1
     np.asarray(draft)[1] = 2
     memoryview(draft)[2] = 3
-    np.from_dlpack(draft)[3] = 4
-    assert np.from_dlpack(draft).__array_interface__["data"][0] == draft._address
+    from_dlpack(draft)[3] = 4
+    assert from_dlpack(draft).__array_interface__["data"][0] == draft._address
     draft.commit()
     assert client.get("draft/views").numpy().tolist() == [1, 2, 3, 4]
 
@@ -89,14 +89,14 @@ def test_publishing_a_draft_under_another_name(client):
 
 def test_publishing_an_array_over_a_draft_commits_it(client):
     with client.create("draft/f", (3, 2), "int16") as draft:
-        array = np.from_dlpack(draft)
+        array = from_dlpack(draft)
         array[:] = 6
         assert client.publish("draft/f", array).copied is False
         assert draft.state == "committed"
     assert client.get("draft/f").version == 1
 
 
-@pytest.mark.parametrize("shape", [(), 0, (0, 3), 7, (2, 3), [4, 5], np.int64(3), (np.int32(2), 1), (1,) * 64])
+@pytest.mark.parametrize("shape", [(), 0, (0, 3), 7, (2, 3), [4, 5], np.int64(3), (np.int32(2), 1), (1,) * 32])
 def test_shapes(client, shape):
     with client.create("draft/shape", shape, "int16") as draft:
         assert draft.numpy().shape == draft.shape

@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import eventually, leases_of, run_python
+from conftest import eventually, from_dlpack, leases_of, run_python
 
 import tensorlease
 
@@ -66,7 +66,9 @@ def test_threads_that_end(client, held):
 
 def test_a_tensor_may_be_given_back_by_another_thread(client, held):
     tensors = [client.get("life/t", mode=mode) for mode in "rc" * 50]
-    threads = [threading.Thread(target=lambda part: [t.release() for t in part], args=(tensors[n::4],)) for n in range(4)]
+    threads = [
+        threading.Thread(target=lambda part: [t.release() for t in part], args=(tensors[n::4],)) for n in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -87,7 +89,7 @@ def test_descriptors_and_mappings_do_not_pile_up(client):
     for i in range(200):
         client.put("life/fd", np.full(100000, i))
         client.get("life/fd", mode="c").numpy()[0] = 1
-        np.from_dlpack(client.get("life/fd"))
+        from_dlpack(client.get("life/fd"))
         client.get("life/fd").copy_on_write().numpy()[1] = 1
     fds, maps = count()
     assert fds <= before[0] + 8 and maps <= before[1] + 16

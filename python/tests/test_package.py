@@ -14,7 +14,9 @@ import tensorlease
 
 def test_library_and_daemon_are_carried():
     assert (PACKAGE / "lib" / "libtensorlease.so.0").is_file() and (PACKAGE / "py.typed").is_file()
-    version = subprocess.run([PACKAGE / "bin" / "tensorleased", "--version"], capture_output=True, text=True, check=True)
+    version = subprocess.run(
+        [PACKAGE / "bin" / "tensorleased", "--version"], capture_output=True, text=True, check=True
+    )
     assert tensorlease.__version__ in version.stdout
 
 

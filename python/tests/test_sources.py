@@ -10,6 +10,7 @@ import os
 import dlpack_abi as abi
 import numpy as np
 import pytest
+from conftest import from_dlpack, leases_of
 
 import tensorlease
 
@@ -131,6 +132,7 @@ def test_things_with_array_interface(client):
         {"mask": object()},
         {"shape": (1 << 62, 4)},
         {"shape": (1 << 63, 4)},
+        {"typestr": "<f1"},
     ],
 )
 def test_a_wrong_array_interface_is_refused(client, changes):
@@ -341,7 +343,7 @@ def test_tensors_are_put_as_they_are(client):
 def test_a_second_name_costs_no_copy(client):
     client.put("sources/a", np.arange(5000))
     tensor = client.get("sources/a")
-    for n, source in enumerate((tensor, tensor.numpy(), memoryview(tensor), np.from_dlpack(tensor))):
+    for n, source in enumerate((tensor, tensor.numpy(), memoryview(tensor), from_dlpack(tensor))):
         assert client.publish(f"sources/link{n}", source, metadata=b"m").copied is False
         link = client.get(f"sources/link{n}")
         assert link._address == tensor._address and link.metadata == b"m"
@@ -366,8 +368,6 @@ def test_pil_images(client):
 
 
 def test_leases_are_counted_for_nothing_put(client, observer):
-    from conftest import leases_of
-
     before = leases_of(observer, os.getpid())
     client.put("sources/x", np.arange(3))
     assert leases_of(observer, os.getpid()) == before

@@ -8,13 +8,26 @@ import os
 
 import numpy as np
 import pytest
-from conftest import leases_of, run_python
+from conftest import from_dlpack, leases_of, run_python
 
 import tensorlease
 
-NUMPY_DTYPES = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
-)
+NUMPY_DTYPES = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
 
 
 @pytest.fixture
@@ -31,7 +44,7 @@ def test_all_dtypes_of_numpy_and_shapes(client, dtype, shape):
     for mode in "rc":
         tensor = client.get("tensor/dtype", mode=mode)
         assert tensor.dtype == dtype and tensor.shape == shape and tensor.nbytes == values.nbytes
-        for array in (tensor.numpy(), np.asarray(tensor), np.asarray(memoryview(tensor)), np.from_dlpack(tensor)):
+        for array in (tensor.numpy(), np.asarray(tensor), np.asarray(memoryview(tensor)), from_dlpack(tensor)):
             assert array.dtype == values.dtype and array.shape == shape and (array == values).all()
             if array.size:
                 assert array.flags.writeable == (mode == "c")
@@ -48,7 +61,7 @@ def test_the_memory_is_shared_and_aligned(client):
     client.put("tensor/shared", np.arange(10000))
     one, two = client.get("tensor/shared"), client.get("tensor/shared")
     address = one.numpy().__array_interface__["data"][0]
-    assert address == two.numpy().__array_interface__["data"][0] == np.from_dlpack(one).__array_interface__["data"][0]
+    assert address == two.numpy().__array_interface__["data"][0] == from_dlpack(one).__array_interface__["data"][0]
     assert address % 256 == 0
 
 
@@ -195,7 +208,7 @@ def test_the_lease_lives_as_long_as_any_view(client, observer, mode):
         memoryview,
         lambda t: t.numpy(),
         np.asarray,
-        np.from_dlpack,
+        from_dlpack,
         lambda t: t.numpy()[5:].reshape(-1, 5)[3],
         lambda t: t.__dlpack__(max_version=(1, 0)),
         lambda t: t.__array__(),
@@ -255,7 +268,9 @@ def test_names_of_dtypes():
     for dtype in NUMPY_DTYPES:
         expected = parse_dtype(dtype)
         kind = np.dtype(dtype)
-        assert parse_dtype(kind) == parse_dtype(kind.str) == parse_dtype(kind.type) == parse_dtype(kind.char) == expected
+        assert (
+            parse_dtype(kind) == parse_dtype(kind.str) == parse_dtype(kind.type) == parse_dtype(kind.char) == expected
+        )
         assert expected[1] == kind.itemsize * 8 or dtype == "bool"
     assert parse_dtype(float) == (2, 64, 1) and parse_dtype(bool) == (6, 8, 1) and parse_dtype((4, 16, 1)) == (4, 16, 1)
     assert parse_dtype("float32x4") == (2, 32, 4) and parse_dtype("torch.bfloat16") == (4, 16, 1)

@@ -11,18 +11,32 @@ static const struct dtype_row {
 	uint8_t code, bits;
 	const char *format; /* of the buffer protocol, native */
 } formats[] = {
-	{ kDLInt, 8, "b" },	 { kDLInt, 16, "h" },	    { kDLInt, 32, "i" },
-	{ kDLInt, 64, "l" },	 { kDLUInt, 8, "B" },	    { kDLUInt, 16, "H" },
-	{ kDLUInt, 32, "I" },	 { kDLUInt, 64, "L" },	    { kDLFloat, 16, "e" },
-	{ kDLFloat, 32, "f" },	 { kDLFloat, 64, "d" },	    { kDLComplex, 64, "Zf" },
+	{ kDLInt, 8, "b" },	   { kDLInt, 16, "h" },	  { kDLInt, 32, "i" },
+	{ kDLInt, 64, "l" },	   { kDLUInt, 8, "B" },	  { kDLUInt, 16, "H" },
+	{ kDLUInt, 32, "I" },	   { kDLUInt, 64, "L" },  { kDLFloat, 16, "e" },
+	{ kDLFloat, 32, "f" },	   { kDLFloat, 64, "d" }, { kDLComplex, 64, "Zf" },
 	{ kDLComplex, 128, "Zd" }, { kDLBool, 8, "?" },
 };
 
 static const char *const code_names[] = {
-	"int",		     "uint",	    "float",	    "opaque",	     "bfloat",
-	"complex",	     "bool",	    "float8_e3m4",  "float8_e4m3",   "float8_e4m3b11fnuz",
-	"float8_e4m3fn",     "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
-	"float6_e2m3fn",     "float6_e3m2fn", "float4_e2m1fn",
+	"int",
+	"uint",
+	"float",
+	"opaque",
+	"bfloat",
+	"complex",
+	"bool",
+	"float8_e3m4",
+	"float8_e4m3",
+	"float8_e4m3b11fnuz",
+	"float8_e4m3fn",
+	"float8_e4m3fnuz",
+	"float8_e5m2",
+	"float8_e5m2fnuz",
+	"float8_e8m0fnu",
+	"float6_e2m3fn",
+	"float6_e3m2fn",
+	"float4_e2m1fn",
 };
 
 static const char *dtype_format(DLDataType t)
@@ -39,11 +53,24 @@ static const char *dtype_format(DLDataType t)
 static int code_of_letter(char c)
 {
 	switch (c) {
-	case 'b': case 'h': case 'i': case 'l': case 'q': case 'n':
+	case 'b':
+	case 'h':
+	case 'i':
+	case 'l':
+	case 'q':
+	case 'n':
 		return kDLInt;
-	case 'B': case 'H': case 'I': case 'L': case 'Q': case 'N': case 'c':
+	case 'B':
+	case 'H':
+	case 'I':
+	case 'L':
+	case 'Q':
+	case 'N':
+	case 'c':
 		return kDLUInt;
-	case 'e': case 'f': case 'd':
+	case 'e':
+	case 'f':
+	case 'd':
 		return kDLFloat;
 	case '?':
 		return kDLBool;
@@ -76,7 +103,8 @@ bool dtype_from_format(const char *format, Py_ssize_t itemsize, DLDataType *out)
 
 PyObject *dtype_text(DLDataType t)
 {
-	const char *name = t.code < sizeof(code_names) / sizeof(*code_names) ? code_names[t.code] : NULL;
+	const char *name = t.code < sizeof(code_names) / sizeof(*code_names) ? code_names[t.code]
+									     : NULL;
 	char text[48];
 
 	if (!name)
@@ -95,9 +123,10 @@ PyObject *dtype_text(DLDataType t)
 
 PyObject *device_text(DLDevice device)
 {
-	static const char *const names[] = { [kDLCPU] = "cpu", [kDLCUDA] = "cuda", [kDLCUDAHost] = "cuda_host",
-					     [kDLROCM] = "rocm", [kDLROCMHost] = "rocm_host",
-					     [kDLCUDAManaged] = "cuda_managed" };
+	static const char *const names[] = {
+		[kDLCPU] = "cpu",   [kDLCUDA] = "cuda",		 [kDLCUDAHost] = "cuda_host",
+		[kDLROCM] = "rocm", [kDLROCMHost] = "rocm_host", [kDLCUDAManaged] = "cuda_managed"
+	};
 	unsigned type = device.device_type;
 
 	if (type == kDLCPU)
@@ -167,9 +196,9 @@ enum { SLOW_END = 1 << 20 }; /* bytes of a private mapping whose end may take a 
 struct hold *hold_unref_py(struct hold *h)
 {
 	if (h && h->managed && !hold_read_only(h) && h->nbytes >= SLOW_END) {
-		Py_BEGIN_ALLOW_THREADS
+		Py_BEGIN_ALLOW_THREADS;
 		hold_unref(h);
-		Py_END_ALLOW_THREADS
+		Py_END_ALLOW_THREADS;
 		return NULL;
 	}
 	return hold_unref(h);
@@ -396,16 +425,17 @@ static struct hold *remap_writable(struct hold *h)
 	int r;
 
 	hold_ref(h); /* another thread may release the tensor meanwhile */
-	Py_BEGIN_ALLOW_THREADS
+	Py_BEGIN_ALLOW_THREADS;
 	r = tl_remap(h->managed, TL_MODE_COPY_ON_WRITE, &m);
 	hold_unref(h);
-	Py_END_ALLOW_THREADS
+	Py_END_ALLOW_THREADS;
 	if (!r)
 		return hold_new(m);
-	PyErr_Format(PyExc_BufferError,
-		     "who asks for plain bytes may write, and there is no copy-on-write mapping for it (%s); "
-		     "hand over memoryview(tensor)",
-		     tl_last_error());
+	PyErr_Format(
+		PyExc_BufferError,
+		"who asks for plain bytes may write, and there is no copy-on-write mapping for it (%s); "
+		"hand over memoryview(tensor)",
+		tl_last_error());
 	return NULL;
 }
 
@@ -439,7 +469,8 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 	view->obj = NULL;
 	if (!h) {
 		PyErr_Clear();
-		why = is_draft(self) ? "the draft was committed or aborted" : "the tensor was released";
+		why = is_draft(self) ? "the draft was committed or aborted"
+				     : "the tensor was released";
 	} else {
 		why = buffer_refusal(h, flags);
 	}
@@ -464,7 +495,8 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 	view->format = flags & PyBUF_FORMAT ? (char *)dtype_format(t->dtype) : NULL;
 	view->ndim = flags & PyBUF_ND ? t->ndim : 1;
 	view->shape = flags & PyBUF_ND && t->ndim ? (Py_ssize_t *)t->shape : NULL;
-	view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES && t->ndim ? h->byte_strides : NULL;
+	view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES && t->ndim ? h->byte_strides
+									    : NULL;
 	view->suboffsets = NULL;
 	view->obj = Py_NewRef(self);
 	return 0;

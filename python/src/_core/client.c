@@ -4,8 +4,8 @@
  * close() leaves the closing to the last of them, after it has woken those that wait.
  */
 #include <errno.h>
-#include <linux/futex.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -29,16 +29,17 @@ static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 	struct client *self;
 	allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
 
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OpO", names, &address, &autostart, &timeout) ||
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OpO", names, &address, &autostart,
+					 &timeout) ||
 	    parse_timeout(timeout, &options.timeout_ns))
 		return NULL;
 	if (address != Py_None && !PyUnicode_FSConverter(address, &path))
 		return NULL;
 	options.address = path ? PyBytes_AsString(path) : NULL;
 	options.flags = autostart ? TL_CONNECT_AUTOSTART : 0;
-	Py_BEGIN_ALLOW_THREADS
+	Py_BEGIN_ALLOW_THREADS;
 	r = tl_connect(&client, &options);
-	Py_END_ALLOW_THREADS
+	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_connect_error(r);
 	Py_XDECREF(path);
@@ -68,9 +69,9 @@ static void close_now(struct client *c)
 	tl_client *client = c->client;
 
 	c->client = NULL;
-	Py_BEGIN_ALLOW_THREADS
+	Py_BEGIN_ALLOW_THREADS;
 	tl_close(client);
-	Py_END_ALLOW_THREADS
+	Py_END_ALLOW_THREADS;
 }
 
 void client_end(struct client *c)
@@ -139,8 +140,8 @@ static int get_timed_out(const struct getting *g, PyObject *name)
 	PyObject *text;
 
 	if (g->options.newer_than)
-		text = PyUnicode_FromFormat("no version of '%U' above %llu came within %lld ms", name,
-					    (unsigned long long)g->options.newer_than,
+		text = PyUnicode_FromFormat("no version of '%U' above %llu came within %lld ms",
+					    name, (unsigned long long)g->options.newer_than,
 					    (long long)(g->timeout_ns / 1000000));
 	else
 		text = PyUnicode_FromFormat("no tensor '%U' came within %lld ms", name,
@@ -168,12 +169,12 @@ static int get_wait(struct getting *g, PyObject *name, DLManagedTensorVersioned 
 
 		if (left <= 0)
 			return get_timed_out(g, name);
-		Py_BEGIN_ALLOW_THREADS
+		Py_BEGIN_ALLOW_THREADS;
 		r = tl_wait_many(g->client->client, &item, 1, &g->client->over, over,
 				 left < NS_PER_SEC ? left : NS_PER_SEC, &which);
 		if (!r)
 			r = tl_get(g->client->client, g->name, &g->options, out);
-		Py_END_ALLOW_THREADS
+		Py_END_ALLOW_THREADS;
 		if (!r)
 			return 0;
 		if (r == -ECANCELED || g->client->closing) {
@@ -189,12 +190,13 @@ static int get_wait(struct getting *g, PyObject *name, DLManagedTensorVersioned 
 	}
 }
 
-static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+			    PyObject *names)
 {
 	PyObject *name = NULL, *timeout = NULL, *newer = NULL, *mode = NULL, *spin = NULL;
-	const struct keyword keywords[] = { { "name", &name },	       { "timeout", &timeout },
-					    { "newer_than", &newer },  { "mode", &mode },
-					    { "spin", &spin },	       { NULL, NULL } };
+	const struct keyword keywords[] = { { "name", &name },	      { "timeout", &timeout },
+					    { "newer_than", &newer }, { "mode", &mode },
+					    { "spin", &spin },	      { NULL, NULL } };
 	struct getting g = { .client = (struct client *)self,
 			     .options = { .size = sizeof(g.options) } };
 	DLManagedTensorVersioned *m;
@@ -213,11 +215,12 @@ static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t na
 	}
 	if (!client_begin(g.client))
 		return NULL;
-	if (g.options.spin_ns && g.timeout_ns) /* a spin, and then the wait that can be interrupted */
+	if (g.options.spin_ns &&
+	    g.timeout_ns) /* a spin, and then the wait that can be interrupted */
 		g.options.timeout_ns = g.options.spin_ns;
-	Py_BEGIN_ALLOW_THREADS
+	Py_BEGIN_ALLOW_THREADS;
 	r = tl_get(g.client->client, g.name, &g.options, &m);
-	Py_END_ALLOW_THREADS
+	Py_END_ALLOW_THREADS;
 	if (r && g.timeout_ns && worth_waiting(r)) {
 		g.options.timeout_ns = g.options.spin_ns = 0;
 		r = get_wait(&g, name, &m);
@@ -275,9 +278,9 @@ static PyObject *client_wait_many(PyObject *self, PyObject *args)
 		client_end(c);
 		return NULL;
 	}
-	Py_BEGIN_ALLOW_THREADS
+	Py_BEGIN_ALLOW_THREADS;
 	r = tl_wait_many(c->client, items, (size_t)count, &c->rescan, word, ns, &which);
-	Py_END_ALLOW_THREADS
+	Py_END_ALLOW_THREADS;
 	PyMem_Free(items);
 	if (r && r != -ECANCELED && r != -EINTR && r != -ETIMEDOUT)
 		raise_error(r);
@@ -313,8 +316,8 @@ struct putting {
 	int waits;
 };
 
-static int parse_putting(const char *function, struct putting *p, PyObject *const *args, Py_ssize_t nargs,
-			 PyObject *names)
+static int parse_putting(const char *function, struct putting *p, PyObject *const *args,
+			 Py_ssize_t nargs, PyObject *names)
 {
 	PyObject *name = NULL, *metadata = NULL, *timeout = NULL, *wait = NULL;
 	const struct keyword keywords[] = { { "name", &name },	       { "array", &p->array },
@@ -338,7 +341,8 @@ static int parse_putting(const char *function, struct putting *p, PyObject *cons
 	return 0;
 }
 
-static PyObject *client_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+static PyObject *client_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+			    PyObject *names)
 {
 	struct client *c = (struct client *)self;
 	struct putting p;
@@ -354,9 +358,9 @@ static PyObject *client_put(PyObject *self, PyObject *const *args, Py_ssize_t na
 	}
 	if (client_begin(c)) {
 		p.options.flags = s.flags;
-		Py_BEGIN_ALLOW_THREADS
+		Py_BEGIN_ALLOW_THREADS;
 		r = tl_put(c->client, p.name, &s.tensor, &p.options, p.waits ? &version : NULL);
-		Py_END_ALLOW_THREADS
+		Py_END_ALLOW_THREADS;
 		if (r)
 			raise_error(r);
 		client_end(c);
@@ -381,8 +385,8 @@ static DLManagedTensorVersioned *publishable(const struct source *s)
 	return again;
 }
 
-static int publish_source(struct client *c, const struct putting *p, struct source *s, uint64_t *version,
-			  bool *copied)
+static int publish_source(struct client *c, const struct putting *p, struct source *s,
+			  uint64_t *version, bool *copied)
 {
 	DLManagedTensorVersioned same = {
 		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
@@ -394,13 +398,13 @@ static int publish_source(struct client *c, const struct putting *p, struct sour
 
 	if (!client_begin(c))
 		return -1;
-	Py_BEGIN_ALLOW_THREADS
+	Py_BEGIN_ALLOW_THREADS;
 	again = publishable(s);
 	r = tl_publish(c->client, p->name, again ? again : &same, &p->options, copied,
 		       p->waits ? version : NULL);
 	if (r && again)
 		again->deleter(again);
-	Py_END_ALLOW_THREADS
+	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_error(r);
 	client_end(c);
@@ -408,7 +412,8 @@ static int publish_source(struct client *c, const struct putting *p, struct sour
 }
 
 /* publish(name, tensor, ...) -> (version, copied) */
-static PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+static PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+				PyObject *names)
 {
 	struct client *c = (struct client *)self;
 	struct draft *draft = NULL;
@@ -456,14 +461,15 @@ static PyObject *client_create(PyObject *self, PyObject *args)
 	Py_buffer bytes;
 	const char *text;
 
-	if (!PyArg_ParseTuple(args, "OO!(iii)KOO", &name, &PyTuple_Type, &shape, &code, &bits, &lanes,
-			      &spec.flags, &metadata, &timeout))
+	if (!PyArg_ParseTuple(args, "OO!(iii)KOO", &name, &PyTuple_Type, &shape, &code, &bits,
+			      &lanes, &spec.flags, &metadata, &timeout))
 		return NULL;
 	text = name_utf8(name);
 	if (!text || parse_timeout(timeout, &spec.timeout_ns))
 		return NULL;
 	if (PyTuple_Size(shape) > TL_NDIM_MAX)
-		return raise_text(-EINVAL, "%zd dimensions; the limit is %d", PyTuple_Size(shape), TL_NDIM_MAX);
+		return raise_text(-EINVAL, "%zd dimensions; the limit is %d", PyTuple_Size(shape),
+				  TL_NDIM_MAX);
 	spec.ndim = (int32_t)PyTuple_Size(shape);
 	for (int i = 0; i < spec.ndim; i++) {
 		sizes[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
@@ -477,11 +483,11 @@ static PyObject *client_create(PyObject *self, PyObject *args)
 		PyBuffer_Release(&bytes);
 		return NULL;
 	}
-	Py_BEGIN_ALLOW_THREADS
+	Py_BEGIN_ALLOW_THREADS;
 	r = tl_create(c->client, text, &spec, &draft);
 	if (!r && bytes.len)
 		r = tl_draft_set_metadata(draft, bytes.buf, (size_t)bytes.len);
-	Py_END_ALLOW_THREADS
+	Py_END_ALLOW_THREADS;
 	if (r) {
 		raise_error(r);
 		tl_abort(draft);
@@ -499,9 +505,9 @@ static PyObject *client_delete(PyObject *self, PyObject *name)
 
 	if (!text || !client_begin(c))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
+	Py_BEGIN_ALLOW_THREADS;
 	r = tl_delete(c->client, text);
-	Py_END_ALLOW_THREADS
+	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_error(r);
 	client_end(c);
@@ -540,9 +546,9 @@ static const char put_doc[] =
 	"NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user. BufferError:\n"
 	"the array's elements have no DLPack type. UnsupportedError: it is on a GPU. TypeError: it is no array.";
 
-static const char delete_doc[] =
-	"delete($self, name, /)\n--\n\n"
-	"Forgets name; who holds its tensor keeps it. NotFoundError: there is none.";
+static const char
+	delete_doc[] = "delete($self, name, /)\n--\n\n"
+		       "Forgets name; who holds its tensor keeps it. NotFoundError: there is none.";
 
 static PyMethodDef methods[] = {
 	{ "get", FASTCALL(client_get), METH_FASTCALL | METH_KEYWORDS, get_doc },
@@ -568,12 +574,8 @@ static PyGetSetDef getters[] = {
 };
 
 static PyType_Slot slots[] = {
-	{ Py_tp_new, client_new },
-	{ Py_tp_dealloc, client_dealloc },
-	{ Py_tp_methods, methods },
-	{ Py_tp_getset, getters },
-	{ Py_sq_contains, look_contains },
-	{ 0, NULL },
+	{ Py_tp_new, client_new }, { Py_tp_dealloc, client_dealloc }, { Py_tp_methods, methods },
+	{ Py_tp_getset, getters }, { Py_sq_contains, look_contains }, { 0, NULL },
 };
 
 static PyType_Spec spec = {
@@ -586,5 +588,7 @@ static PyType_Spec spec = {
 int client_init(PyObject *module)
 {
 	client_base = (PyTypeObject *)PyType_FromSpec(&spec);
-	return client_base && !PyModule_AddObjectRef(module, "Client", (PyObject *)client_base) ? 0 : -1;
+	return client_base && !PyModule_AddObjectRef(module, "Client", (PyObject *)client_base)
+		       ? 0
+		       : -1;
 }

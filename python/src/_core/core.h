@@ -16,38 +16,7 @@
 
 #include <tensorlease/tensorlease.h>
 
-/*
- * The buffer protocol is in the stable ABI since 3.11, with the very struct, functions and slots that 3.10 has; only
- * 3.10's headers hide them. So we declare them, and one extension serves both.
- */
-typedef struct {
-	void *buf;
-	PyObject *obj;
-	Py_ssize_t len;
-	Py_ssize_t itemsize;
-	int readonly;
-	int ndim;
-	char *format;
-	Py_ssize_t *shape;
-	Py_ssize_t *strides;
-	Py_ssize_t *suboffsets;
-	void *internal;
-} Py_buffer;
-
-PyAPI_FUNC(int) PyObject_CheckBuffer(PyObject *obj);
-PyAPI_FUNC(int) PyObject_GetBuffer(PyObject *obj, Py_buffer *view, int flags);
-PyAPI_FUNC(void) PyBuffer_Release(Py_buffer *view);
-
-#define Py_bf_getbuffer	    1
-#define Py_bf_releasebuffer 2
-
-#define PyBUF_WRITABLE	   0x0001
-#define PyBUF_FORMAT	   0x0004
-#define PyBUF_ND	   0x0008
-#define PyBUF_STRIDES	   (0x0010 | PyBUF_ND)
-#define PyBUF_F_CONTIGUOUS (0x0040 | PyBUF_STRIDES)
-#define PyBUF_INDIRECT	   (0x0100 | PyBUF_STRIDES)
-#define PyBUF_FULL_RO	   (PyBUF_INDIRECT | PyBUF_FORMAT)
+#include "buffer_abi.h"
 
 /* Py_RETURN_NONE of 3.12's headers takes None for immortal, which it is not where the extension runs on 3.11. */
 #undef Py_RETURN_NONE
@@ -93,22 +62,22 @@ struct array {
 struct client;
 
 struct draft {
-	struct array array;	 /* its hold is NULL when it has ended */
-	struct client *client;		 /* a reference */
-	PyObject *name;			 /* str */
-	struct draft *next, **link;	 /* among the client's open drafts, borrowed */
-	unsigned long long version;	 /* once committed */
-	int pid;			 /* drafts are not inherited */
+	struct array array;	    /* its hold is NULL when it has ended */
+	struct client *client;	    /* a reference */
+	PyObject *name;		    /* str */
+	struct draft *next, **link; /* among the client's open drafts, borrowed */
+	unsigned long long version; /* once committed */
+	int pid;		    /* drafts are not inherited */
 	enum draft_state { DRAFT_OPEN, DRAFT_COMMITTED, DRAFT_ABORTED } state;
 };
 
 struct client {
 	PyObject_HEAD tl_client *client; /* NULL: closed */
 	struct draft *drafts;
-	unsigned calls;	   /* in the library now, on other threads */
-	bool closing;	   /* the last of them closes */
-	uint32_t over;	   /* interrupts the waiting gets when the client is closed */
-	uint32_t rescan;   /* interrupts wait_many() */
+	unsigned calls;	 /* in the library now, on other threads */
+	bool closing;	 /* the last of them closes */
+	uint32_t over;	 /* interrupts the waiting gets when the client is closed */
+	uint32_t rescan; /* interrupts wait_many() */
 };
 
 extern PyTypeObject *tensor_base, *draft_base, *client_base;

@@ -11,12 +11,13 @@
 
 #include "core.h"
 
-#define LEGACY	  "dltensor"
+#define LEGACY "dltensor"
 #define VERSIONED "dltensor_versioned"
 
 /* ---- What a capsule refers to ---- */
 
-struct export {
+struct export
+{
 	union {
 		DLManagedTensorVersioned versioned;
 		DLManagedTensor legacy;
@@ -126,18 +127,17 @@ static struct export *export_copied(struct hold *h, bool versioned)
 		return NULL;
 	}
 	e = export_new(&t);
-	if (!e || (h->nbytes &&
-		   posix_memalign(&e->memory, TL_ALIGNMENT, (size_t)h->nbytes))) {
+	if (!e || (h->nbytes && posix_memalign(&e->memory, TL_ALIGNMENT, (size_t)h->nbytes))) {
 		export_free(e);
 		PyErr_NoMemory();
 		return NULL;
 	}
 	hold_ref(h);
-	Py_BEGIN_ALLOW_THREADS
+	Py_BEGIN_ALLOW_THREADS;
 	if (h->nbytes)
 		memcpy(e->memory, (char *)t.data + t.byte_offset, (size_t)h->nbytes);
 	hold_unref(h);
-	Py_END_ALLOW_THREADS
+	Py_END_ALLOW_THREADS;
 	t.data = e->memory;
 	t.byte_offset = 0;
 	export_set(e, &t,
@@ -263,8 +263,9 @@ static int parse_asked(struct asked *a, const DLTensor *t, PyObject *const *args
 		if (parse_pair(dl_device, "dl_device is a tuple of two ints or None", device))
 			return -1;
 		if (device[0] != (long)t->device.device_type || device[1] != t->device.device_id)
-			return refuse("the tensor stays on its device: dl_device is __dlpack_device__()",
-				      dl_device);
+			return refuse(
+				"the tensor stays on its device: dl_device is __dlpack_device__()",
+				dl_device);
 	}
 	/*
 	 * NumPy passes all three of these at every call, dl_device as None unless the user names a device. Nobody
@@ -281,16 +282,17 @@ static DLManagedTensorVersioned *remapped(struct hold *h)
 	int r;
 
 	hold_ref(h); /* another thread may release the tensor meanwhile */
-	Py_BEGIN_ALLOW_THREADS
+	Py_BEGIN_ALLOW_THREADS;
 	r = tl_remap(h->managed, TL_MODE_COPY_ON_WRITE, &m);
 	hold_unref(h);
-	Py_END_ALLOW_THREADS
+	Py_END_ALLOW_THREADS;
 	if (!r)
 		return m;
-	PyErr_Format(PyExc_BufferError,
-		     "__dlpack__: the tensor is read-only, the consumer may write, and there is no copy-on-write "
-		     "mapping for it (%s); copy=True makes a copy",
-		     tl_last_error());
+	PyErr_Format(
+		PyExc_BufferError,
+		"__dlpack__: the tensor is read-only, the consumer may write, and there is no copy-on-write "
+		"mapping for it (%s); copy=True makes a copy",
+		tl_last_error());
 	return NULL;
 }
 
@@ -299,9 +301,9 @@ static struct hold *exported_hold(PyObject *self)
 	struct hold *h = ((struct array *)self)->hold;
 
 	if (!h)
-		PyErr_SetString(PyExc_BufferError, is_draft(self)
-							   ? "__dlpack__: the draft was committed or aborted"
-							   : "__dlpack__: the tensor was released");
+		PyErr_SetString(PyExc_BufferError,
+				is_draft(self) ? "__dlpack__: the draft was committed or aborted"
+					       : "__dlpack__: the tensor was released");
 	return h;
 }
 
@@ -322,9 +324,10 @@ PyObject *tensor_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 	if (!hold_read_only(h) || a.honours_read_only)
 		return capsule_of(export_shared(h, a.versioned), a.versioned);
 	if (!a.versioned) {
-		PyErr_SetString(PyExc_BufferError,
-				"__dlpack__: the tensor is read-only, which a DLPack capsule without a version "
-				"cannot say; get it with mode=\"c\" (copy-on-write), or ask with max_version=(1, 0)");
+		PyErr_SetString(
+			PyExc_BufferError,
+			"__dlpack__: the tensor is read-only, which a DLPack capsule without a version "
+			"cannot say; get it with mode=\"c\" (copy-on-write), or ask with max_version=(1, 0)");
 		return NULL;
 	}
 	m = remapped(h);
@@ -447,7 +450,8 @@ int dlpack_init(PyTypeObject *type)
 		.current_work_stream = api_stream,
 	};
 	PyObject *capsule = PyCapsule_New(&api, "dlpack_exchange_api", NULL);
-	int r = capsule ? PyObject_SetAttrString((PyObject *)type, "__dlpack_c_exchange_api__", capsule)
+	int r = capsule ? PyObject_SetAttrString((PyObject *)type, "__dlpack_c_exchange_api__",
+						 capsule)
 			: -1;
 
 	Py_XDECREF(capsule);

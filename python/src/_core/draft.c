@@ -92,14 +92,15 @@ static struct hold *draft_take(struct draft *d)
 	struct hold *h = array_hold((PyObject *)d);
 
 	if (h && d->pid != getpid()) {
-		raise_text(-ESTALE, "the draft belongs to the process that created it, before fork()");
+		raise_text(-ESTALE,
+			   "the draft belongs to the process that created it, before fork()");
 		return NULL;
 	}
 	return h;
 }
 
-int draft_publish(struct draft *d, const char *name, const tl_put_options *options, uint64_t *version,
-		  bool *copied)
+int draft_publish(struct draft *d, const char *name, const tl_put_options *options,
+		  uint64_t *version, bool *copied)
 {
 	struct hold *h = draft_take(d);
 	DLManagedTensorVersioned same, *tensor = &same;
@@ -114,10 +115,10 @@ int draft_publish(struct draft *d, const char *name, const tl_put_options *optio
 	};
 	if (!same.dl_tensor.data)
 		tensor = h->managed; /* no bytes, no address */
-	d->array.hold = NULL; /* no second commit by another thread */
-	Py_BEGIN_ALLOW_THREADS
+	d->array.hold = NULL;	     /* no second commit by another thread */
+	Py_BEGIN_ALLOW_THREADS;
 	r = tl_publish(d->client->client, name, tensor, options, copied, version);
-	Py_END_ALLOW_THREADS
+	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_error(r); /* before anything else can fail */
 	client_end(d->client);
@@ -130,11 +131,14 @@ int draft_publish(struct draft *d, const char *name, const tl_put_options *optio
 	return 0;
 }
 
-static PyObject *draft_commit(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+static PyObject *draft_commit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+			      PyObject *names)
 {
 	struct draft *d = (struct draft *)self;
 	PyObject *metadata = NULL, *wait = NULL;
-	const struct keyword keywords[] = { { "metadata", &metadata }, { "wait", &wait }, { NULL, NULL } };
+	const struct keyword keywords[] = { { "metadata", &metadata },
+					    { "wait", &wait },
+					    { NULL, NULL } };
 	tl_put_options options = { .size = sizeof(options) };
 	uint64_t version = 0;
 	int waits = 1, r;
@@ -225,7 +229,8 @@ static int draft_get_buffer(PyObject *self, Py_buffer *view, int flags)
 	return array_get_buffer(self, view, flags);
 }
 
-static PyObject *draft_dlpack_here(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+static PyObject *draft_dlpack_here(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+				   PyObject *names)
 {
 	if (((struct draft *)self)->pid == getpid())
 		return draft_dlpack(self, args, nargs, names);
@@ -258,7 +263,8 @@ static PyGetSetDef getters[] = {
 	{ "nbytes", array_get_nbytes, NULL, "Bytes of the payload.", NULL },
 	{ "ndim", array_get_ndim, NULL, "Number of dimensions.", NULL },
 	{ "size", array_get_size, NULL, "Number of elements.", NULL },
-	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element; a fraction for packed types.", NULL },
+	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element; a fraction for packed types.",
+	  NULL },
 	{ "device", array_get_device, NULL, "Where it lies, a str: 'cpu'.", NULL },
 	{ "name", get_name, NULL, "The name it will be published under.", NULL },
 	{ "version", get_version, NULL, "Its version once it is committed; None before.", NULL },
@@ -291,7 +297,8 @@ int draft_init(PyObject *module)
 	if (!draft_base)
 		return -1;
 	allocate = (allocfunc)PyType_GetSlot(draft_base, Py_tp_alloc);
-	return dlpack_init(draft_base) || PyModule_AddObjectRef(module, "Draft", (PyObject *)draft_base)
+	return dlpack_init(draft_base) ||
+			       PyModule_AddObjectRef(module, "Draft", (PyObject *)draft_base)
 		       ? -1
 		       : 0;
 }

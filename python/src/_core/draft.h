@@ -5,8 +5,8 @@
 #include "core.h"
 
 /* Commits under @name; on success *version (if asked for) and *copied (may be NULL). 0, or -1 with an exception. */
-int draft_publish(struct draft *d, const char *name, const tl_put_options *options, uint64_t *version,
-		  bool *copied);
+int draft_publish(struct draft *d, const char *name, const tl_put_options *options,
+		  uint64_t *version, bool *copied);
 
 /* It was published, or not: it has no memory any more. */
 void draft_ended(struct draft *d, enum draft_state state, uint64_t version);

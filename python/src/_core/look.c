@@ -9,9 +9,10 @@ static PyObject *info_tuple(const tl_info *info)
 {
 	return Py_BuildValue("(sKNNKKNky#)", info->name, (unsigned long long)info->version,
 			     shape_tuple(info->ndim, info->shape), dtype_text(info->dtype),
-			     (unsigned long long)info->nbytes, (unsigned long long)info->committed_ns,
-			     device_text(info->device), (unsigned long)info->uid,
-			     (const char *)info->metadata, (Py_ssize_t)info->metadata_size);
+			     (unsigned long long)info->nbytes,
+			     (unsigned long long)info->committed_ns, device_text(info->device),
+			     (unsigned long)info->uid, (const char *)info->metadata,
+			     (Py_ssize_t)info->metadata_size);
 }
 
 static int stat_name(struct client *c, PyObject *name, tl_info *info)
@@ -23,9 +24,9 @@ static int stat_name(struct client *c, PyObject *name, tl_info *info)
 		return PyErr_ExceptionMatches(PyExc_ValueError) ? -EINVAL : 1;
 	if (!client_begin(c))
 		return 1;
-	Py_BEGIN_ALLOW_THREADS
+	Py_BEGIN_ALLOW_THREADS;
 	r = tl_stat(c->client, text, info);
-	Py_END_ALLOW_THREADS
+	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_error(r);
 	client_end(c);
@@ -182,9 +183,9 @@ PyObject *look_status(PyObject *self, PyObject *unused)
 	(void)unused;
 	if (!client_begin(c))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
+	Py_BEGIN_ALLOW_THREADS;
 	r = tl_get_status(c->client, &s);
-	Py_END_ALLOW_THREADS
+	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_error(r);
 	client_end(c);

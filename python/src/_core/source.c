@@ -31,7 +31,9 @@ static int check_device(PyObject *array)
 
 	if (!pair)
 		return -1;
-	type = PyTuple_Check(pair) && PyTuple_Size(pair) == 2 ? PyNumber_Index(PyTuple_GetItem(pair, 0)) : NULL;
+	type = PyTuple_Check(pair) && PyTuple_Size(pair) == 2
+		       ? PyNumber_Index(PyTuple_GetItem(pair, 0))
+		       : NULL;
 	number = type ? PyLong_AsLong(type) : -1;
 	Py_DECREF(pair);
 	Py_XDECREF(type);
@@ -41,9 +43,10 @@ static int check_device(PyObject *array)
 	}
 	if (can_read(number))
 		return 0;
-	raise_text(-ENOTSUP,
-		   "the array lies on a device (DLPack type %ld) that the CPU cannot read; copy it to the CPU first",
-		   number);
+	raise_text(
+		-ENOTSUP,
+		"the array lies on a device (DLPack type %ld) that the CPU cannot read; copy it to the CPU first",
+		number);
 	return -1;
 }
 
@@ -56,7 +59,8 @@ static PyObject *ask_capsule(PyObject *array)
 			       : NULL;
 	PyObject *capsule = asked ? PyObject_Call(method, none, asked) : NULL;
 
-	if (!capsule && asked && PyErr_ExceptionMatches(PyExc_TypeError)) { /* of before DLPack 1.0 */
+	if (!capsule && asked &&
+	    PyErr_ExceptionMatches(PyExc_TypeError)) { /* of before DLPack 1.0 */
 		PyErr_Clear();
 		capsule = PyObject_Call(method, none, NULL);
 	}
@@ -131,10 +135,11 @@ static int source_buffer(struct source *s, PyObject *array)
 		return -1;
 	s->has_view = true;
 	if (!dtype_from_format(v->format, v->itemsize, &dtype)) {
-		PyErr_Format(PyExc_BufferError,
-			     "elements of format '%s' (%zd bytes) have no DLPack type; little-endian integers, "
-			     "floats, complex numbers and bools have",
-			     v->format ? v->format : "B", v->itemsize);
+		PyErr_Format(
+			PyExc_BufferError,
+			"elements of format '%s' (%zd bytes) have no DLPack type; little-endian integers, "
+			"floats, complex numbers and bools have",
+			v->format ? v->format : "B", v->itemsize);
 		return -1;
 	}
 	if (v->ndim < 0 || v->ndim > TL_NDIM_MAX || v->suboffsets)
@@ -220,9 +225,11 @@ static int source_ours(struct source *s, PyObject *array)
 /* Another protocol may do: __dlpack__() refuses what it has no words for, such as read-only to a legacy asker. */
 static bool may_fall_back(void)
 {
-	return PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_TypeError) ||
+	return PyErr_ExceptionMatches(PyExc_BufferError) ||
+	       PyErr_ExceptionMatches(PyExc_TypeError) ||
 	       PyErr_ExceptionMatches(PyExc_RuntimeError) ||
-	       PyErr_ExceptionMatches(PyExc_AttributeError) || PyErr_ExceptionMatches(PyExc_ValueError);
+	       PyErr_ExceptionMatches(PyExc_AttributeError) ||
+	       PyErr_ExceptionMatches(PyExc_ValueError);
 }
 
 static int source_any(struct source *s, PyObject *array)

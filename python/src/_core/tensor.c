@@ -113,7 +113,8 @@ static PyObject *get_version(PyObject *self, void *unused)
 	tl_info info;
 
 	(void)unused;
-	return tensor_info(self, &info) ? PyLong_FromUnsignedLongLong(info.version) : none_or_error();
+	return tensor_info(self, &info) ? PyLong_FromUnsignedLongLong(info.version)
+					: none_or_error();
 }
 
 static PyObject *get_metadata(PyObject *self, void *unused)
@@ -154,10 +155,10 @@ static PyObject *tensor_remap(PyObject *self, PyObject *mode_text)
 	if (!h || parse_mode(mode_text, &mode))
 		return NULL;
 	hold_ref(h); /* another thread may release us meanwhile */
-	Py_BEGIN_ALLOW_THREADS
+	Py_BEGIN_ALLOW_THREADS;
 	r = tl_remap(h->managed, mode, &m);
 	hold_unref(h);
-	Py_END_ALLOW_THREADS
+	Py_END_ALLOW_THREADS;
 	return r ? raise_error(r) : tensor_from(m);
 }
 
@@ -187,7 +188,8 @@ static PyGetSetDef getters[] = {
 	{ "nbytes", array_get_nbytes, NULL, "Bytes of the payload.", NULL },
 	{ "ndim", array_get_ndim, NULL, "Number of dimensions.", NULL },
 	{ "size", array_get_size, NULL, "Number of elements.", NULL },
-	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element; a fraction for packed types.", NULL },
+	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element; a fraction for packed types.",
+	  NULL },
 	{ "device", array_get_device, NULL, "Where it lies, a str: 'cpu'.", NULL },
 	{ "read_only", array_get_read_only, NULL, "True of a Tensor got with mode='r'.", NULL },
 	{ "released", array_get_released, NULL, "True after release().", NULL },

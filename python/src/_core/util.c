@@ -10,7 +10,7 @@
 PyTypeObject *tensor_type, *draft_type;
 PyObject *interface_reader;
 
-static PyObject *errors;	/* dict: errno -> class */
+static PyObject *errors;	 /* dict: errno -> class */
 static PyObject *connect_errors; /* the same, when connecting */
 static PyObject *base_error;
 

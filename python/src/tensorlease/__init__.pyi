@@ -3,7 +3,7 @@ import builtins
 import os
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsFloat, SupportsIndex
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsFloat, SupportsIndex, overload
 
 from typing_extensions import Buffer, Self
 
@@ -147,7 +147,10 @@ class Draft(_Described):
     def state(self) -> Literal["open", "committed", "aborted"]: ...
     def numpy(self) -> Any: ...
     def torch(self) -> Any: ...
-    def commit(self, *, metadata: Buffer | None = None, wait: bool = True) -> int | None: ...
+    @overload
+    def commit(self, *, metadata: Buffer | None = None, wait: Literal[True] = True) -> int: ...
+    @overload
+    def commit(self, *, metadata: Buffer | None = None, wait: bool) -> int | None: ...
     def abort(self) -> None: ...
     def __getitem__(self, index: Any) -> Any: ...
     def __setitem__(self, index: Any, value: Any) -> None: ...
@@ -179,6 +182,7 @@ class Client:
     async def aget(
         self, name: str, *, timeout: float | None = ..., newer_than: int | None = None, mode: _Mode = "r"
     ) -> Tensor: ...
+    @overload
     def put(
         self,
         name: str,
@@ -186,7 +190,17 @@ class Client:
         *,
         metadata: Buffer | None = None,
         timeout: _Seconds = None,
-        wait: bool = True,
+        wait: Literal[True] = True,
+    ) -> int: ...
+    @overload
+    def put(
+        self,
+        name: str,
+        array: _Array,
+        *,
+        metadata: Buffer | None = None,
+        timeout: _Seconds = None,
+        wait: bool,
     ) -> int | None: ...
     def create(
         self,

@@ -13,7 +13,7 @@ def read_interface(array):
     if not isinstance(interface, dict):
         raise BufferError("__array_interface__ is no dict")
     typestr = interface.get("typestr")
-    if isinstance(typestr, str) and typestr[1:2] == "V":  # ml_dtypes' bfloat16 and such, which only have names
+    if isinstance(typestr, str) and (typestr[1:2] == "V" or typestr[1:] == "f1"):  # ml_dtypes', which only have names
         typestr = getattr(getattr(array, "dtype", None), "name", typestr)
     elif not isinstance(typestr, str) or typestr[1:2] not in tuple("biufc"):
         raise BufferError(f"elements of typestr {typestr!r} have no DLPack type; integers, floats and bools have")

@@ -2,6 +2,7 @@
 """The Client, and what its questions are answered with."""
 
 import asyncio
+import errno
 import math
 import operator
 import os
@@ -83,10 +84,10 @@ class Published(NamedTuple):
 def connect(address=None, *, autostart=True, timeout=10.0):
     """Connects to a daemon and returns a Client, which is a context manager.
 
-    address: path of its socket, a str or os.PathLike. None: $TENSORLEASE_SOCKET, else /run/tensorlease/socket if it exists, else
-        $XDG_RUNTIME_DIR/tensorlease/socket, else /tmp/tensorlease-UID/socket.
+    address: path of its socket, a str or os.PathLike. None: $TENSORLEASE_SOCKET, else /run/tensorlease/socket if
+        it exists, else $XDG_RUNTIME_DIR/tensorlease/socket, else /tmp/tensorlease-UID/socket.
     autostart: if nobody listens there, start the daemon of this package for this user; it ends by itself
-        when nobody has used it for a while.
+        when there have been no clients and no tensors for a while.
     timeout: seconds that a request waits for the daemon's answer.
     NoDaemonError (a ConnectionRefusedError): nobody listens. PermissionDeniedError: the socket is not for this user.
     """
@@ -231,6 +232,4 @@ def _time_out(wait, seconds):
     if wait.future.done():
         return
     what = f"no version of {wait.name!r} above {wait.newer_than}" if wait.newer_than else f"no tensor {wait.name!r}"
-    import errno
-
     wait.future.set_exception(TimeoutError(errno.ETIMEDOUT, f"{what} came within {seconds:g} s"))

@@ -88,8 +88,8 @@ def _parse_word(word):
 def parse_dtype(dtype):
     """(code, bits, lanes) of what somebody calls an element type.
 
-    A str ('float32', '<f4', 'bfloat16', 'int4', 'float32x4'), a triple, NumPy's dtypes and scalar types, ml_dtypes' and JAX's,
-    PyTorch's dtypes, or Python's bool, int, float and complex. ValueError or TypeError: none of them.
+    A str ('float32', '<f4', 'bfloat16', 'int4', 'float32x4'), a triple, NumPy's dtypes and scalar types, those of
+    ml_dtypes, JAX and PyTorch, or Python's bool, int, float and complex. ValueError or TypeError: none of them.
     """
     if isinstance(dtype, str):
         return _parse_word(dtype)

@@ -43,7 +43,7 @@ def _as_numpy(array):
 
 
 def _dtype(self):
-    """Element type: a numpy.dtype if NumPy is installed and has one, else its name, a str. Both equal the name: 'float32'."""
+    """Element type: a numpy.dtype if NumPy is installed and has one, else its name, a str. Both equal 'float32'."""
     return find_dtype(self._dtype_word)
 
 
@@ -116,7 +116,7 @@ class Tensor(_core.Tensor):
         return self._remap("c")
 
     def read_only_view(self):
-        """Another Tensor of the same name and version with mode 'r': the shared memory, without what was written here."""
+        """Another Tensor of the same name and version with mode 'r': without what was written here."""
         return self._remap("r")
 
     dtype = property(_dtype)
@@ -137,22 +137,22 @@ class Tensor(_core.Tensor):
 class Draft(_core.Draft):
     """Memory for a tensor that is not published yet; made by Client.create().
 
-    Write to it through numpy(), torch(), ``draft[...] = values``, ``memoryview(draft)`` or DLPack, then commit() or abort().
-    As a context manager it is committed when the block ends, and aborted if that raises. Views stay valid
+    Write to it through numpy(), torch(), ``draft[...] = values``, ``memoryview(draft)`` or DLPack, then commit() or
+    abort(). As a context manager it is committed when the block ends, and aborted if that raises. Views stay valid
     after the commit but must not be written to: others read those bytes. Arrays that numpy() returned are made
     read-only by the commit; of other views the writer has to take care.
     It belongs to the process that made it: after a fork the child must not touch it.
     """
 
-    __slots__ = ("_arrays", "__weakref__")
+    __slots__ = ("__weakref__", "_array")
 
     def numpy(self):
         """A writable numpy.ndarray over the draft's memory."""
-        array = _as_numpy(self)
-        try:
-            self._arrays.append(weakref.ref(array))
-        except AttributeError:
-            self._arrays = [weakref.ref(array)]
+        reference = getattr(self, "_array", None)
+        array = None if reference is None else reference()
+        if array is None or self.state != "open":
+            array = _as_numpy(self)
+            self._array = weakref.ref(array)
         return array
 
     def torch(self):
@@ -183,10 +183,10 @@ class Draft(_core.Draft):
     commit.__doc__ = _core.Draft.commit.__doc__
 
     def _seal(self):
-        for reference in getattr(self, "_arrays", ()):
-            array = reference()
-            if array is not None:
-                array.flags.writeable = False
+        reference = getattr(self, "_array", None)
+        array = None if reference is None else reference()
+        if array is not None:
+            array.flags.writeable = False
 
     def __enter__(self):
         return self

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The thread behind Client.aget(): one for all waits of a client, asleep until one of the names is published.
 
-Invariants: `waits` and `stopped` are changed under the lock; a wait that is in `waits` is served by the thread, or removed by
-the loop that it belongs to, whichever comes first; only a wait that was removed gets its result.
+Invariants: `waits` and `stopped` are changed under the lock; a wait that is in `waits` is served by the thread, or
+removed by the loop that it belongs to, whichever comes first; only who removed it hands over its result.
 """
 
 import os
 import threading
+import time
 
-from ._errors import Error, NotFoundError, NotNewerError
+from ._errors import DisconnectedError, Error, NotFoundError, NotNewerError
 
 _SLICE = 60.0  # seconds; the library itself looks after the daemon
+_BACKOFF = 0.1
 
 
 class _Wait:
@@ -83,6 +85,9 @@ class Waiter:
                 waits = tuple(self.waits)
             try:
                 which = self.client._wait_many(tuple((w.name, w.newer_than) for w in waits), word, _SLICE)
+            except DisconnectedError:  # as get() does, a wait goes on until a daemon is there again
+                time.sleep(_BACKOFF)
+                continue
             except Error as error:
                 self._fail(waits, error)
                 continue
@@ -99,7 +104,7 @@ class Waiter:
             tensor = error = None
             try:
                 tensor = self.client.get(wait.name, newer_than=wait.newer_than, mode=wait.mode)
-            except (NotFoundError, NotNewerError):
+            except (NotFoundError, NotNewerError, DisconnectedError):
                 continue
             except Exception as caught:
                 error = caught

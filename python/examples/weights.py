@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Weights shared by workers: loaded once, mapped by all; a new version is taken up between two requests.
+
+python weights.py [--workers 4]
+"""
+
+import argparse
+import multiprocessing
+import os
+
+import numpy as np
+
+import tensorlease
+
+LAYERS = {"weights/fc1": (256, 512), "weights/fc2": (512, 10)}
+
+
+def load(client, seed):
+    """Writes a model's weights straight into shared memory. An epoch of the model is the version of its last layer."""
+    random = np.random.default_rng(seed)
+    for name, shape in LAYERS.items():
+        with client.create(name, shape, "float32") as draft:
+            draft[...] = random.standard_normal(shape, dtype="float32") * seed
+    return client.stat("weights/fc2").version
+
+
+def infer(layers, batch):
+    hidden = np.maximum(batch @ layers["weights/fc1"].numpy(), 0)
+    return hidden @ layers["weights/fc2"].numpy()
+
+
+def work(client, ready, results):
+    batch = np.ones((2, 256), "float32")
+    outputs = []
+    for epoch in (1, 2):
+        # The old layers stay mapped and unchanged until we let go of them, whatever the publisher does.
+        layers = {name: client.get(name, newer_than=epoch - 1, timeout=60) for name in LAYERS}
+        outputs.append(float(infer(layers, batch).sum()))
+        ready.put(epoch)
+    results.put((os.getpid(), outputs, sum(tensor.nbytes for tensor in layers.values())))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--workers", type=int, default=4)
+    options = parser.parse_args()
+    context = multiprocessing.get_context("fork")
+    ready, results = context.Queue(), context.Queue()
+    with tensorlease.connect() as client:
+        for name in LAYERS:
+            if name in client:
+                raise SystemExit(
+                    f"{name} is there already; this example wants a daemon of its own ($TENSORLEASE_SOCKET)"
+                )
+        load(client, 1)
+        workers = [context.Process(target=work, args=(client, ready, results)) for _ in range(options.workers)]
+        for worker in workers:
+            worker.start()
+        for _ in workers:
+            assert ready.get(timeout=60) == 1
+        load(client, 2)
+        answers = [results.get(timeout=60) for _ in workers]
+        for worker in workers:
+            worker.join()
+        for pid, outputs, nbytes in answers:
+            print(f"worker {pid}: {outputs}, {nbytes} bytes of weights, shared")
+        assert len({tuple(outputs) for _, outputs, _ in answers}) == 1 and answers[0][1][0] != answers[0][1][1]
+        for name in LAYERS:
+            client.delete(name)
+
+
+if __name__ == "__main__":
+    main()
