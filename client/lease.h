@@ -41,12 +41,10 @@ static inline void lease_release(struct session *s, uint32_t slot)
 	if (__builtin_expect(!held, 0))
 		return; /* inherited by a forked child without holds of its own */
 	was = atomic_fetch_sub(&held[slot], 1); /* R1 */
-	if (__builtin_expect(was != 1, 0)) {
-		if (was == 0)
-			atomic_fetch_add(&held[slot],
-					 1); /* nothing was held: a forked child's leftover */
+	/* 0: nothing was held, a forked child's leftover. Taken back; if that made it 0, go on */
+	if (__builtin_expect(was != 1, 0) &&
+	    (was != 0 || atomic_fetch_add(&held[slot], 1) != UINT32_MAX))
 		return;
-	}
 	word = atomic_load(&s->rows[slot].word); /* R2 */
 	if (__builtin_expect(row_word_state(word) == ROW_RETIRED, 0))
 		lease_tell(s, ref_make(word >> 2, slot));

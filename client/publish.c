@@ -164,7 +164,7 @@ static int publish_link(const struct publishing *p, struct session *s, uint64_t 
 	r = answer_expect(&answer, WIRE_COMMITTED, what);
 	if (!r && version)
 		*version = ((const struct wire_committed *)(const void *)answer.bytes)->version;
-	return r;
+	return r == -ESTALE ? PUBLISH_E_COPY : r; /* another user's bytes stay that user's */
 }
 
 /* Does the row say just what the tensor says? The row's tensor is held. */

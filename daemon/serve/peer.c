@@ -96,7 +96,7 @@ static int peer_send_now(struct peer *peer, const void *message, int fd_peek)
 	int r;
 
 	if (fd_peek >= 0 && !peer_may_get_fd(peer))
-		return -ETOOMANYREFS;
+		return -EXFULL;
 	r = conn_send(peer->fd, message, fd_peek, MSG_DONTWAIT);
 	if (!r && fd_peek >= 0)
 		peer->fds_unread++;
@@ -161,8 +161,15 @@ void peer_send(struct peer *peer, const void *message, int fd_take)
 	fd_close(fd_take);
 }
 
+/* The kernel's limits for all of us; the peer's own is -EXFULL. */
+static bool is_short(int r)
+{
+	return r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE || r == -ENOMEM;
+}
+
 void peer_send_lent(struct peer *peer, const void *message, int fd_peek)
 {
+	const struct wire_header *header = message;
 	int r = -EAGAIN;
 
 	if (peer->dropping || peer->deaf)
@@ -175,6 +182,12 @@ void peer_send_lent(struct peer *peer, const void *message, int fd_peek)
 		return;
 	if (is_gone(r)) {
 		peer_deafen(peer);
+		return;
+	}
+	if (is_short(r) && fd_peek >= 0 && header->type == WIRE_SEGMENT) {
+		/* not its fault, and nothing depends on it */
+		peer_error(peer, header->serial, WIRE_E_NO_RESOURCES,
+			   "the daemon cannot send a descriptor now: %s", strerror(-r));
 		return;
 	}
 	log_warn("client dropped: it does not read its messages",

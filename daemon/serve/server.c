@@ -167,7 +167,8 @@ void server_settle(struct server *server)
 	space_settle(server);
 	state_publish_numbers(&server->state); /* before somebody is told that all is done */
 	settle_answer(server);
-	if (!list_empty(&server->state.store.doomed))
+	if (!list_empty(&server->state.store.doomed) ||
+	    server->room_seen != server->state.room_made)
 		space_settle(server); /* of peers that were dropped when they were answered */
 	if (!server->stopping)
 		idle_settle(server);

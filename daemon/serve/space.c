@@ -167,6 +167,19 @@ static void create_work(uv_work_t *work)
 
 static bool create_try(struct create *create);
 
+/* /dev/shm is full, but not all of it is in use: the create may try again soon. */
+static bool create_made_room(struct create *create)
+{
+	struct state *st = &create->server->state;
+
+	if (create->result != -ENOSPC || !create->peer || create->rq.ahead ||
+	    !tensor_make_room(st, NULL))
+		return false;
+	tensor_backed(st, &create->peer->client, create->slot, create->result);
+	create->soon_deadline = deadline_after(SPACE_SOON_NS);
+	return true;
+}
+
 static void create_worked(uv_work_t *work, int status)
 {
 	struct create *create = container_of(work, struct create, work);
@@ -175,11 +188,8 @@ static void create_worked(uv_work_t *work, int status)
 	if (status)
 		create->result = -ECANCELED;
 	server->jobs--;
-	if (create->result == -ENOSPC && create->peer && tensor_make_room(&server->state, NULL)) {
-		/* /dev/shm is full, but not all of it is in use */
-		tensor_backed(&server->state, &create->peer->client, create->slot, create->result);
+	if (create_made_room(create)) {
 		list_del(&create->link);
-		create->soon_deadline = deadline_after(SPACE_SOON_NS);
 		list_add_tail(&server->waiting, &create->link);
 		create->peer->creates++;
 	} else {
@@ -205,6 +215,8 @@ static bool create_back(struct create *create)
 		return false;
 	}
 	create_work(&create->work);
+	if (create_made_room(create))
+		return false;
 	create_backed(create);
 	return true;
 }

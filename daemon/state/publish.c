@@ -167,6 +167,8 @@ int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 	}
 	row_describe(st, slot, d);
 	row->nbytes = nbytes;
+	if (nbytes == 0)
+		row->segment = CATALOG_NONE; /* readers take that for "no bytes" */
 	draft_end(st, c, slot);
 	publish(st, c, slot, name, version);
 	return 0;
@@ -192,6 +194,7 @@ static int member_new(struct state *st, struct client *c, uint32_t leader,
 	}
 	name_pin(st, name);
 	catalog_row(&st->catalog, *slot)->name = name;
+	st->named++;
 	draft_share(st, *slot, leader);
 	st->tensors[leader].group = true;
 	return 0;
@@ -340,6 +343,12 @@ static void link_share(struct state *st, uint32_t slot, uint32_t from)
 	draft_share(st, slot, from);
 }
 
+/* The bytes go on counting against who made them: not for the sake of another user's name. */
+static bool may_charge(const struct state *st, const struct client *c, const struct segment *seg)
+{
+	return !seg || seg->charge.user == c->user || c->uid == st->uid || c->uid == 0;
+}
+
 int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct name_key *name,
 		const void *meta, uint16_t meta_len, uint64_t *version, const char **why)
 {
@@ -358,6 +367,8 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 	    !lease_held_by(c, from))
 		return STATE_E_GONE;
 	r = tensor_may_name(st, c, name);
+	if (!r && !may_charge(st, c, st->tensors[from].segment))
+		r = STATE_E_GONE;
 	if (!r)
 		r = tensor_create(st, c, &rq, &slot);
 	if (r)

@@ -26,14 +26,14 @@ enum state_outcome {
 	STATE_E_CLIENTS,
 };
 
-enum { CLIENT_DRAFTS_MAX = 1024 };
+enum { CLIENT_DRAFTS_MAX = 1024, CLIENT_MEMBERS_MAX = 65536 };
 
 /* The private half of a row. */
 struct tensor {
-	struct segment *segment; /* holds a place in it; NULL: it has no bytes */
-	uint32_t share; /* ring of the slots that share the place (LINK, MEMBER); itself if alone */
-	uint32_t owner; /* DRAFT: index of its client */
-	uint32_t next, prev; /* DRAFT: ring of its client's drafts */
+	struct segment *segment;    /* holds a place in it; NULL: it has no bytes */
+	uint32_t share, share_prev; /* ring of the slots that share the place (LINK, MEMBER) */
+	uint32_t owner;		    /* DRAFT: index of its client */
+	uint32_t next, prev;	    /* DRAFT: ring of its client's drafts */
 	uint16_t chunks_reserved;
 	bool ahead;   /* DRAFT: may be taken back while unused */
 	bool tainted; /* somebody we lost sight of may be using the bytes */
@@ -64,6 +64,7 @@ struct state {
 	struct client **served;	   /* by client index; those whose ledger we read */
 	uint64_t next_client_id;
 	uint32_t uid;	    /* ours */
+	unsigned named;	    /* drafts that have their name already: members of groups */
 	unsigned ahead;	    /* drafts that may be taken back */
 	uint64_t room_made; /* counts what may let a waiting create succeed */
 	uint64_t instance;

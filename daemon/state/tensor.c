@@ -25,8 +25,8 @@ static int slot_reserve(struct state *st, const struct tensor_request *rq, uint3
 	int r;
 
 	*chunks = catalog_chunks_for(rq->extra) + catalog_chunks_for(WIRE_NAME_MAX);
-	/* each draft there is may become a name of its own */
-	r = name_prepare(st, st->catalog.header->drafts + 1);
+	/* each draft that has no name yet may become one */
+	r = name_prepare(st, st->catalog.header->drafts - st->named + 1);
 	if (r)
 		return r;
 	do {
@@ -53,7 +53,9 @@ static int slot_take(struct state *st, struct client *c, const struct tensor_req
 	if (atomic_load(&st->catalog.header->slots_high) < st->catalog.rows.high)
 		atomic_store(&st->catalog.header->slots_high, st->catalog.rows.high);
 	t = &st->tensors[*slot];
-	*t = (struct tensor){ .share = *slot, .owner = c->index, .next = *slot, .prev = *slot };
+	*t = (struct tensor){
+		.share = *slot, .share_prev = *slot, .owner = c->index, .next = *slot, .prev = *slot
+	};
 	t->chunks_reserved = (uint16_t)chunks;
 	atomic_fetch_add(&st->catalog.header->drafts, 1);
 	c->drafts++;
@@ -63,7 +65,7 @@ static int slot_take(struct state *st, struct client *c, const struct tensor_req
 static void slot_give(struct state *st, struct client *c, uint32_t slot)
 {
 	catalog_chunks_unreserve(&st->catalog, st->tensors[slot].chunks_reserved);
-	st->tensors[slot] = (struct tensor){ .share = slot };
+	st->tensors[slot] = (struct tensor){ .share = slot, .share_prev = slot };
 	catalog_give(&st->catalog.rows, slot);
 	atomic_fetch_sub(&st->catalog.header->drafts, 1);
 	if (c)
@@ -89,6 +91,8 @@ void tensor_free_segment(struct state *st, struct segment *seg)
 	segment_free(seg);
 }
 
+static void draft_give_up(struct state *st, struct client *c, uint32_t slot);
+
 static bool ahead_take_back(struct state *st, struct client *c)
 {
 	uint32_t slot = c->draft_head, head = slot;
@@ -105,8 +109,7 @@ static bool ahead_take_back(struct state *st, struct client *c)
 			word = atomic_load(&row->word);
 			atomic_store(&row->word, word | ROW_RETIRED);
 			if (!lease_held_by(c, slot)) {
-				atomic_store(&row->word, word);
-				tensor_abort(st, c, ref_make(word >> 2, slot));
+				draft_give_up(st, c, slot); /* never a DRAFT again */
 				return true;
 			}
 			atomic_store(&row->word,
@@ -289,6 +292,7 @@ void draft_end(struct state *st, struct client *c, uint32_t slot)
 	if (t->ahead)
 		st->ahead--;
 	t->ahead = false;
+	st->named -= catalog_row(&st->catalog, slot)->name != CATALOG_NONE;
 	catalog_chunks_unreserve(&st->catalog, t->chunks_reserved);
 	t->chunks_reserved = 0;
 	atomic_fetch_sub(&st->catalog.header->drafts, 1);
@@ -412,11 +416,9 @@ static struct client *writer_of(const struct state *st, const struct segment *se
 static void share_leave(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
-	uint32_t prev;
 
-	for (prev = t->share; st->tensors[prev].share != slot; prev = st->tensors[prev].share)
-		;
-	st->tensors[prev].share = t->share;
+	st->tensors[t->share_prev].share = t->share;
+	st->tensors[t->share].share_prev = t->share_prev;
 	st->tensors[t->share].tainted |= t->tainted;
 }
 
@@ -428,6 +430,8 @@ void draft_share(struct state *st, uint32_t slot, uint32_t with)
 	t->place = w->place;
 	t->units = w->units;
 	t->share = w->share;
+	t->share_prev = with;
+	st->tensors[w->share].share_prev = slot;
 	w->share = slot;
 }
 
@@ -463,7 +467,7 @@ void tensor_reclaim(struct state *st, uint32_t slot)
 	if (row->name != CATALOG_NONE)
 		name_unpin(st, row->name);
 	row->chunk = row->name = CATALOG_NONE;
-	st->tensors[slot] = (struct tensor){ .share = slot };
+	st->tensors[slot] = (struct tensor){ .share = slot, .share_prev = slot };
 	catalog_give(&st->catalog.rows, slot);
 }
 
@@ -482,7 +486,9 @@ bool draft_request(const struct state *st, const struct client *c, uint64_t ref,
 {
 	uint32_t slot;
 
-	if (!draft_find(st, c, ref, &slot))
+	/* what belongs to a group has used up what it set aside */
+	if (!draft_find(st, c, ref, &slot) || st->tensors[slot].group ||
+	    catalog_row(&st->catalog, slot)->name != CATALOG_NONE)
 		return false;
 	rq->nbytes = catalog_row(&st->catalog, slot)->nbytes;
 	rq->extra = (st->tensors[slot].chunks_reserved - catalog_chunks_for(WIRE_NAME_MAX)) *
@@ -501,23 +507,30 @@ static void members_abort(struct state *st, struct client *c, uint32_t slot)
 	}
 }
 
-void tensor_abort(struct state *st, struct client *c, uint64_t ref)
+static void draft_give_up(struct state *st, struct client *c, uint32_t slot)
 {
-	uint32_t slot;
-
-	if (!draft_find(st, c, ref, &slot))
-		return;
 	if (st->tensors[slot].group)
 		members_abort(st, c, slot);
 	draft_end(st, c, slot);
 	tensor_reclaim(st, slot);
 }
 
+void tensor_abort(struct state *st, struct client *c, uint64_t ref)
+{
+	uint32_t slot;
+
+	if (draft_find(st, c, ref, &slot))
+		draft_give_up(st, c, slot);
+}
+
 int draft_new_member(struct state *st, struct client *c, const struct tensor_request *rq,
 		     uint32_t *slot)
 {
-	int r = slot_take(st, c, rq, slot);
+	int r;
 
+	if (c->drafts >= CLIENT_DRAFTS_MAX + CLIENT_MEMBERS_MAX)
+		return STATE_E_DRAFTS;
+	r = slot_take(st, c, rq, slot);
 	if (r)
 		return r;
 	row_init(catalog_row(&st->catalog, *slot), rq->nbytes);

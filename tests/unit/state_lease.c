@@ -390,20 +390,25 @@ static int link_as(struct tester *t, uint64_t ref, const char *name, uint64_t *l
 static void linked_names_keep_the_bytes_each(void **state)
 {
 	uint64_t ref, memory, links[3] = { 0 };
-	struct tester t, reader;
+	struct tester t, reader, stranger;
 	const struct catalog_row *row;
 
 	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
-	fx_connect(&reader, 71001);
+	fx_connect(&reader, 71000);
+	fx_connect(&stranger, 71001);
 	for (uint64_t nbytes = SMALL; nbytes <= LARGE; nbytes += LARGE - SMALL) {
 		ref = fx_put(&t, "n", nbytes);
 		memory = fx_memory(ref);
 		assert_int_equal(link_as(&reader, ref, "l0", &links[0]),
 				 STATE_E_GONE); /* it holds no lease */
 		assert_true(fx_hold(&reader, ref));
-		assert_int_equal(link_as(&reader, ref, "n", &links[0]), STATE_E_DENIED);
+		assert_true(fx_hold(&stranger, ref));
+		assert_int_equal(link_as(&stranger, ref, "n", &links[0]), STATE_E_DENIED);
+		assert_int_equal(link_as(&stranger, ref, "l0", &links[0]),
+				 STATE_E_GONE); /* the bytes count against another user */
+		fx_drop(&stranger, ref);
 		assert_int_equal(link_as(&reader, ref, "../n", &links[0]), STATE_E_INVALID);
 		assert_int_equal(link_as(&reader, ref, "l0", &links[0]), 0);
 		assert_int_equal(fx_delete(&t, "n"), 0);
@@ -415,7 +420,7 @@ static void linked_names_keep_the_bytes_each(void **state)
 			row = catalog_row(&st.catalog, ref_slot(links[i]));
 			assert_int_equal(fx_memory(links[i]), memory);
 			assert_int_equal(row->nbytes, nbytes);
-			assert_int_equal(row->uid, 71001);
+			assert_int_equal(row->uid, 71000);
 			assert_int_equal(row->meta_len, 4);
 		}
 		if (nbytes == SMALL)
@@ -426,6 +431,7 @@ static void linked_names_keep_the_bytes_each(void **state)
 		assert_int_equal(fx_delete(&reader, "l1"), 0);
 		assert_int_equal(st.catalog.rows.in_use, 0);
 	}
+	fx_leave(&stranger, true);
 	fx_leave(&reader, true);
 	fx_leave(&t, true);
 	fx_stop();
@@ -443,7 +449,7 @@ static void a_taint_goes_from_link_to_link(void **state)
 	fx_put(&t, "neighbour", SMALL);
 	memory = fx_memory(ref);
 	offset = catalog_row(&st.catalog, ref_slot(ref))->offset;
-	fx_connect(&reader, 71001);
+	fx_connect(&reader, 71000);
 	assert_true(fx_hold(&reader, ref));
 	assert_true(fx_hold(&t, ref));
 	assert_int_equal(link_as(&t, ref, "l", &link), 0);

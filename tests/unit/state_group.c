@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups and ahead drafts in the state layer: what hostile refs and bad moments must not do. */
+#include <pthread.h>
+
+#include "tests/unit/state_fixture.h"
+
+enum { MEMBERS = 40000, ROUNDS = 30000 };
+
+static int member(struct tester *t, uint64_t ref, const char *name, uint64_t offset, int64_t nbytes)
+{
+	struct tensor_description d = fx_bytes(name, &nbytes);
+	const char *why = NULL;
+
+	return tensor_member(&st, &t->c, ref, offset, &d, &why);
+}
+
+static void members_are_nobodys_drafts(void **state)
+{
+	const char *why = NULL;
+	uint64_t version;
+	struct tester t;
+	uint32_t slot;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 71000);
+	fx_put(&t, "kept", 10);
+	assert_int_equal(fx_create(&t, 1000, &slot), 0);
+	assert_int_equal(member(&t, fx_ref(slot), "a", 0, 100), 0);
+	assert_int_equal(member(&t, fx_ref(slot), "b", 256, 745), STATE_E_INVALID); /* too far */
+	assert_int_equal(member(&t, fx_ref(slot), "b", 256, 744), 0);
+	for (uint32_t i = 0; i < st.catalog.rows.high; i++) {
+		struct tensor_request rq = { 0 };
+		int64_t nbytes = 1;
+		struct tensor_description d = fx_bytes("c", &nbytes);
+
+		if (i == slot || fx_state(i) != ROW_DRAFT)
+			continue;
+		/* its reserve is spent: what it set aside says nothing any more */
+		assert_false(draft_request(&st, &t.c, fx_ref(i), &rq));
+		assert_int_equal(member(&t, fx_ref(i), "d", 0, 1), STATE_E_INVALID);
+		assert_int_equal(tensor_commit(&st, &t.c, fx_ref(i), &d, &version, &why),
+				 STATE_E_INVALID); /* and ends it */
+		break;
+	}
+	assert_int_equal(tensor_group(&st, &t.c, fx_ref(slot), 2, &why), STATE_E_INVALID);
+	assert_int_equal(st.catalog.rows.in_use, 1);
+	assert_int_equal(st.catalog.chunks_reserved, 0);
+	assert_int_equal(t.c.drafts, 0);
+	assert_int_equal(fx_delete(&t, "kept"), 0);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+/* Each of its steps is a few memory operations: were one of them a walk through all, this would not end in time. */
+static void forty_thousand_members_end_at_once(void **state)
+{
+	struct tester t;
+	uint32_t slot;
+	char name[16];
+
+	(void)state;
+	fx_start(.max_tensors = MEMBERS + 16);
+	fx_connect(&t, 71000);
+	for (int round = 0; round < 20; round++) {
+		const char *why = NULL;
+
+		assert_int_equal(fx_create(&t, 1000, &slot), 0);
+		for (int i = 0; i < MEMBERS; i++) {
+			snprintf(name, sizeof(name), "m%d", i);
+			assert_int_equal(member(&t, fx_ref(slot), name, 0, 0), 0);
+		}
+		if (round % 2)
+			tensor_abort(&st, &t.c, fx_ref(slot));
+		else
+			assert_int_equal(tensor_group(&st, &t.c, fx_ref(slot), MEMBERS + 1, &why),
+					 STATE_E_INVALID);
+		assert_int_equal(st.catalog.rows.in_use, 0);
+	}
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+struct taker {
+	struct tester *t;
+	_Atomic uint64_t ref; /* of the draft to take into use; 0: wait */
+	_Atomic int answer;   /* -1: none yet */
+	_Atomic bool stop;
+};
+
+/* What client/ahead.c does: count, then look. */
+static void *take_into_use(void *arg)
+{
+	struct taker *taker = arg;
+
+	while (!atomic_load(&taker->stop)) {
+		uint64_t ref = atomic_exchange(&taker->ref, 0);
+		uint32_t slot = ref_slot(ref);
+
+		if (!ref)
+			continue;
+		atomic_fetch_add(&taker->t->ledger->held[slot], 1);
+		atomic_store(&taker->answer, catalog_row(&st.catalog, slot)->word ==
+						     row_word(ref_generation(ref), ROW_DRAFT));
+	}
+	return NULL;
+}
+
+static void an_ahead_draft_is_taken_back_or_used_never_both(void **state)
+{
+	const struct tensor_request rq = { .nbytes = 1000, .ahead = true };
+	unsigned used = 0, both = 0;
+	struct taker taker = { 0 };
+	pthread_t thread;
+	struct tester t;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 71000);
+	taker.t = &t;
+	assert_int_equal(pthread_create(&thread, NULL, take_into_use, &taker), 0);
+	for (int i = 0; i < ROUNDS; i++) {
+		uint32_t slot;
+		uint64_t ref;
+		bool there;
+
+		assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
+		ref = fx_ref(slot);
+		atomic_store(&taker.answer, -1);
+		atomic_store(&taker.ref, ref);
+		for (int spin = i % 200; spin > 0; spin--)
+			atomic_thread_fence(memory_order_seq_cst);
+		tensor_make_room(&st, NULL);
+		while (atomic_load(&taker.answer) < 0)
+			;
+		there = draft_find(&st, &t.c, ref, &slot);
+		used += taker.answer == 1;
+		both += taker.answer == 1 && !there;
+		atomic_store(&t.ledger->held[slot], 0);
+		tensor_abort(&st, &t.c, ref);
+		fx_drain();
+	}
+	atomic_store(&taker.stop, true);
+	pthread_join(thread, NULL);
+	print_message("%u of %d taken into use\n", used, ROUNDS);
+	assert_int_equal(both, 0);
+	fx_leave(&t, true);
+	fx_stop();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(members_are_nobodys_drafts),
+		TEST(forty_thousand_members_end_at_once),
+		TEST(an_ahead_draft_is_taken_back_or_used_never_both),
+	};
+
+	return RUN(tests);
+}
