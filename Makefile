@@ -113,12 +113,13 @@ CHOSEN = $(if $(T),$(foreach t,$(TEST_OUT),$(if $(strip $(foreach p,$(T),$(finds
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all help deps deps-check tests test demo python test-python bench check check-format check-werror check-tidy \
+.PHONY: all help deps deps-check deps-python tests test demo python test-python bench check check-format check-werror check-tidy \
 	check-cppcheck check-units format layers lint install uninstall clean FORCE
 
 # Goals which install what is missing before the first file is compiled.
 DEPS := $(if $(filter deps test demo,$(MAKECMDGOALS)),deps) \
-	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check)
+	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
+	$(if $(filter python test-python,$(MAKECMDGOALS)),deps-python)
 
 all: $(LIB_OUT) $(DAEMON_OUT) $(CLI_OUT) ## the library, the daemon and the command line tool (default)
 
@@ -131,6 +132,9 @@ deps: ## install what build, test and demo need (Debian packages; asks for nothi
 deps-check: ## install what check needs as well
 	@tools/deps check
 
+deps-python:
+	@tools/deps python
+
 tests: all $(TEST_OUT) $(FAKECUDA_OUT) ## build the tests, run nothing
 
 test: $(DEPS) tests ## run all tests; T='unit/wire' some; SAN=address,undefined or SAN=thread builds apart
@@ -140,7 +144,7 @@ test: $(DEPS) tests ## run all tests; T='unit/wire' some; SAN=address,undefined 
 demo: $(DEPS) all $(DEMO_OUT) ## build, then show two processes sharing a tensor
 	@demo/run $(O)
 
-python: ## a wheel of the Python package, with library and daemon in it; PYTHON=python3
+python: $(DEPS) ## a wheel of the Python package, with library and daemon in it; PYTHON=python3
 	@rm -rf $(O)/python
 	@$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps -w $(O)/python ./python
 	@rm -rf python/build python/src/*.egg-info
