@@ -104,8 +104,8 @@ static void help_all(FILE *out)
 	fputs("\n"
 	      "The daemon is looked for at --socket, else $TENSORLEASE_SOCKET, else\n"
 	      "/run/tensorlease/socket, else $XDG_RUNTIME_DIR/tensorlease/socket, else\n"
-	      "/tmp/tensorlease-UID/socket. Where no address is given, put, load, wait and\n"
-	      "get --timeout start a daemon for this user if none runs.\n",
+	      "/tmp/tensorlease-UID/socket. Where no address is given, put, load, wait,\n"
+	      "and get and show with --timeout, start a daemon for this user if none runs.\n",
 	      out);
 	fputs(exit_codes, out);
 }

@@ -134,6 +134,17 @@ static int instance_bind(struct instance *in, char *why, size_t why_size)
 	return 0;
 }
 
+/* A file that is not ours to remove; looked for before a lock file is made beside it. */
+static int path_check(const struct instance *in, char *why, size_t why_size)
+{
+	struct stat st;
+
+	if (lstat(in->socket, &st) || S_ISSOCK(st.st_mode))
+		return 0;
+	snprintf(why, why_size, "%s is there already and is not a socket", in->socket);
+	return -EEXIST;
+}
+
 static int activated_path(struct instance *in, int fd)
 {
 	struct sockaddr_un address = { 0 };
@@ -171,7 +182,9 @@ int instance_init(struct instance *in, const char *socket, int activated_fd, cha
 			 sizeof(in->socket) - 1, socket);
 		return -ENAMETOOLONG;
 	}
-	r = instance_lock(in, text, why, why_size);
+	r = path_check(in, why, why_size);
+	if (!r)
+		r = instance_lock(in, text, why, why_size);
 	if (!r) {
 		instance_clean(text);
 		r = object_random(&in->id);

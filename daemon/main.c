@@ -112,6 +112,14 @@ static unsigned descriptors_plan(uint32_t *max_clients)
 	return left < FD_CACHE_MAX ? (unsigned)left : FD_CACHE_MAX;
 }
 
+/* Nothing of the caller's stays open in the background: not its locks, not its pipes. */
+static void close_inherited(int *keep_fd)
+{
+	if (*keep_fd != 3 && dup3(*keep_fd, 3, O_CLOEXEC) == 3)
+		*keep_fd = 3;
+	close_range((unsigned)*keep_fd + 1, ~0U, 0);
+}
+
 /* The first process waits until the second says how it went, then exits with that. Returns in the
  * second only. */
 static int detach(int *ready_fd)
@@ -131,8 +139,9 @@ static int detach(int *ready_fd)
 			status = EXIT_FAILURE;
 		_exit(status);
 	}
-	close(pipe_fds[0]);
 	*ready_fd = pipe_fds[1];
+	if (!getenv("LISTEN_FDS"))
+		close_inherited(ready_fd);
 	setsid();
 	return 0;
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include "daemon/options.h"
@@ -20,7 +21,7 @@ static const char usage[] =
 	"      --socket PATH         listen here (default: $TENSORLEASE_SOCKET, or\n"
 	"                            /run/tensorlease/socket as root, or\n"
 	"                            $XDG_RUNTIME_DIR/tensorlease/socket)\n"
-	"      --capacity BYTES      memory for tensors, with K, M, G or % of /dev/shm (50%)\n"
+	"      --capacity BYTES      memory for tensors, with K, M, G, T or % of /dev/shm (50%)\n"
 	"      --uid-capacity BYTES  of it, for one user (all of it)\n"
 	"      --max-tensors N       tensors at a time (131072)\n"
 	"      --max-clients N       connections at a time (1024)\n"
@@ -138,8 +139,13 @@ static int config_line(void *context, const char *section, const char *name, con
 
 static int config_read(struct options *o, const char *path)
 {
-	int r = ini_parse(path, config_line, o);
+	struct stat st;
+	int r = stat(path, &st) ? -1 : ini_parse(path, config_line, o);
 
+	if (r == 0 && S_ISDIR(st.st_mode)) {
+		errno = EISDIR;
+		r = -1;
+	}
 	if (r == 0)
 		return 0;
 	if (r < 0)

@@ -28,8 +28,6 @@ enum {
 	QUEUED_MIN = 512
 }; /* a message's sk_buff and its data have 768 bytes at least on 64-bit kernels */
 
-#define OVERFLOW_UID 65534 /* what users that this user namespace does not know look like */
-
 struct outgoing {
 	struct list link;
 	int fd;
@@ -300,15 +298,27 @@ static void peer_on_poll(uv_poll_t *poll, int status, int events)
 	server_settle(server);
 }
 
+static int peer_credentials(int fd, struct ucred *cred)
+{
+	socklen_t length = sizeof(*cred);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, cred, &length) ? -errno : 0;
+}
+
+bool peer_is_nobody(int fd_peek)
+{
+	struct ucred cred;
+
+	return !peer_credentials(fd_peek, &cred) && cred.uid == PEER_OVERFLOW_UID;
+}
+
 static int peer_identity(int fd, struct client_identity *who)
 {
 	struct ucred cred;
-	socklen_t length = sizeof(cred);
+	int r = peer_credentials(fd, &cred);
 
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &length))
-		return -errno;
-	if (cred.uid == OVERFLOW_UID)
-		return -EPERM;
+	if (r)
+		return r;
 	*who = (struct client_identity){ .uid = cred.uid,
 					 .gid = cred.gid,
 					 .pid = (uint32_t)cred.pid };

@@ -28,6 +28,11 @@ struct peer {
 	bool dropping;
 };
 
+enum { PEER_OVERFLOW_UID = 65534 }; /* how users look that this user namespace does not know */
+
+/* Is it such a user's connection? It may be anybody's, so it is nobody's. */
+bool peer_is_nobody(int fd_peek);
+
 /* Takes @fd_take over. On failure it is closed. STATE_E_CLIENTS or a negative errno. */
 int peer_new(struct server *server, int fd_take);
 

@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -49,16 +51,20 @@ static void server_on_signal(uv_signal_t *handle, int number)
 
 /* ---- accepting ------------------------------------------------------------------------------ */
 
-static void server_turn_away(int fd_take, const struct server *server)
+/* Says why, and closes. */
+static __attribute__((format(printf, 2, 3))) void server_turn_away(int fd_take, const char *format,
+								   ...)
 {
 	struct {
 		struct wire_error_reply reply;
 		char text[WIRE_TEXT_MAX];
 	} m = { .reply = { .header = { .type = WIRE_ERROR }, .code = WIRE_E_CLIENTS } };
-	int length = snprintf(m.text, sizeof(m.text),
-			      "the daemon has its maximum of %u clients (--max-clients)",
-			      server->state.catalog.header->max_clients);
+	va_list args;
+	int length;
 
+	va_start(args, format);
+	length = vsnprintf(m.text, sizeof(m.text), format, args);
+	va_end(args);
 	m.reply.text_len = (uint16_t)length;
 	m.reply.header.length = (uint32_t)(sizeof(m.reply) + (size_t)length);
 	conn_send(fd_take, &m, -1, MSG_DONTWAIT);
@@ -105,12 +111,22 @@ static void server_on_listen(uv_poll_t *poll, int status, int events)
 		if (fd < 0)
 			break;
 		if (server->peer_count >= server->state.catalog.header->max_clients) {
-			server_turn_away(fd, server);
+			server_turn_away(fd,
+					 "the daemon has its maximum of %u clients (--max-clients)",
+					 server->state.catalog.header->max_clients);
+			continue;
+		}
+		if (peer_is_nobody(fd)) {
+			server_turn_away(
+				fd,
+				"user %d (nobody) is refused: it may be any user that this "
+				"user namespace does not know",
+				PEER_OVERFLOW_UID);
 			continue;
 		}
 		r = peer_new(server, fd);
 		if (r)
-			log_warn("client refused", "error=%d", r);
+			log_warn("client refused", "error=%s", log_str(strerror(r < 0 ? -r : 0)));
 	}
 	server_settle(server);
 }

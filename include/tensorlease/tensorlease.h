@@ -30,6 +30,10 @@
  *	-ENOMEM, -EMFILE, -ENFILE	this process is out of memory or descriptors
  *	-EPROTO		the daemon answered something that the protocol does not allow
  *
+ * What needs no request (a get of what is mapped, tl_stat(), tl_list(), tl_get_status()) goes on
+ * without the daemon: after it was killed it shows what was published then, until another daemon
+ * listens at the address. That one starts with nothing: names are published anew, with versions from 1.
+ *
  * After fork() the child may go on reading and releasing every tensor that its parent held at that
  * moment: it has holds of its own on them. Its other calls use a connection of their own, made at
  * need. Drafts stay the parent's.
@@ -145,7 +149,7 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
 /*
  * Publishes the draft: from now on its name means this tensor, the tensor that it meant before is
  * retired, and nobody may write to the bytes any more. Always consumes @draft. With @version, waits
- * for the daemon and stores the tensor's version (from 1, never going back); with NULL it sends one
+ * for the daemon and stores the tensor's version (from 1, never going back while that daemon runs); with NULL it sends one
  * message and returns at once: the tensor is visible as soon as the daemon has read it. Should the
  * daemon refuse, or end before it answered anything later, the next commit or create on this client
  * fails and says so. -EACCES: the name belongs to another user. -ESTALE: the draft is another
@@ -356,7 +360,10 @@ typedef struct tl_status {
 	uint32_t daemon_pid;
 } tl_status;
 
-/* Tells about the daemon. No request. */
+/*
+ * Tells about the daemon. No request: if it was killed and no other one has come yet, this is what it left;
+ * started_ns differs from the one before when another one has come.
+ */
 TL_API int tl_get_status(tl_client *client, tl_status *status);
 
 typedef struct tl_client_info {
