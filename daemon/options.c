@@ -185,7 +185,7 @@ static int option_handle(struct options *o, int code, int which, bool config_onl
 		puts("tensorleased 0.1.0");
 		return OPTIONS_E_DONE;
 	case OPT_CONFIG:
-		return config_only ? config_read(o, optarg) : 0;
+		return config_only && optarg ? config_read(o, optarg) : 0;
 	case OPT_FOREGROUND:
 		o->foreground = true;
 		return 0;
