@@ -13,6 +13,7 @@
 #include "client/client.h"
 #include "client/lease.h"
 #include "client/produce.h"
+#include "client/request.h"
 #include "proto/conn.h"
 #include "util/clock.h"
 

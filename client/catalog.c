@@ -13,6 +13,7 @@
 #include "client/error.h"
 #include "client/fork.h"
 #include "client/lease.h"
+#include "client/request.h"
 #include "client/tensor_lease.h"
 #include "util/clock.h"
 

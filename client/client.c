@@ -15,6 +15,7 @@
 #include "client/error.h"
 #include "client/fork.h"
 #include "client/produce.h"
+#include "client/request.h"
 #include "client/session.h"
 #include "proto/conn.h"
 #include "proto/tensor.h"

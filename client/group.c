@@ -16,6 +16,7 @@
 #include "client/fork.h"
 #include "client/lease.h"
 #include "client/produce.h"
+#include "client/request.h"
 #include "client/tensor_lease.h"
 #include "proto/tensor.h"
 #include "util/clock.h"

@@ -22,6 +22,7 @@
 #include "client/fork.h"
 #include "client/lease.h"
 #include "client/mapping.h"
+#include "client/request.h"
 #include "client/tensor_lease.h"
 #include "proto/conn.h"
 #include "proto/tensor.h"

@@ -12,6 +12,7 @@
 
 #include "client/error.h"
 #include "client/mapping.h"
+#include "client/request.h"
 #include "util/cleanup.h"
 #include "util/fd.h"
 

@@ -16,6 +16,7 @@
 #include "client/lease.h"
 #include "client/mapping.h"
 #include "client/produce.h"
+#include "client/request.h"
 #include "proto/copy.h"
 #include "proto/shm_layout.h"
 #include "proto/tensor.h"

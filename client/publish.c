@@ -16,6 +16,7 @@
 #include "client/lease.h"
 #include "client/mapping.h"
 #include "client/produce.h"
+#include "client/request.h"
 #include "client/tensor_lease.h"
 #include "proto/tensor.h"
 

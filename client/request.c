@@ -20,6 +20,7 @@
 #include "client/client.h"
 #include "client/error.h"
 #include "client/mapping.h"
+#include "client/request.h"
 #include "client/session.h"
 #include "proto/conn.h"
 #include "util/cleanup.h"

@@ -32,6 +32,7 @@
 #include "client/error.h"
 #include "client/mapping.h"
 #include "client/produce.h"
+#include "client/request.h"
 #include "client/session.h"
 #include "proto/conn.h"
 #include "util/checked.h"

@@ -18,6 +18,7 @@
 #include "client/error.h"
 #include "client/fork.h"
 #include "client/lease.h"
+#include "client/request.h"
 #include "proto/tensor.h"
 #include "util/clock.h"
 

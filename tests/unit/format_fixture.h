@@ -23,47 +23,10 @@
 #include "files/bytes.h"
 #include "files/file.h"
 
-enum { TIMEOUT_S = 60, BYTES_MAX = 1 << 16, DIRECTORY_MAX = 512 };
+#define FILE_NAME "a.bin"
+#include "tests/unit/file_fixture.h"
 
-#define COUNT(array) (sizeof(array) / sizeof(*(array)))
-#define I64(...) ((int64_t[]){ __VA_ARGS__ })
-
-static char directory[DIRECTORY_MAX];
-static char file[DIRECTORY_MAX + 16]; /* directory/a.bin */
-static unsigned fds_before;
-
-static inline unsigned count_entries(const char *path)
-{
-	DIR *dir = opendir(path);
-	unsigned n = 0;
-
-	assert_non_null(dir);
-	for (const struct dirent *e = readdir(dir); e; e = readdir(dir))
-		n++;
-	closedir(dir);
-	return n - 2;
-}
-
-static inline int begin(void **state)
-{
-	const char *tmp = getenv("TMPDIR");
-
-	(void)state;
-	snprintf(directory, sizeof(directory), "%s/format.XXXXXX", tmp ? tmp : "/tmp");
-	if (!mkdtemp(directory))
-		return -1;
-	snprintf(file, sizeof(file), "%s/a.bin", directory);
-	fds_before = count_entries("/proc/self/fd");
-	return 0;
-}
-
-static inline int end(void **state)
-{
-	(void)state;
-	unlink(file);
-	assert_int_equal(count_entries("/proc/self/fd"), fds_before);
-	return rmdir(directory);
-}
+enum { BYTES_MAX = 1 << 16 };
 
 /* ---- bytes ---- */
 

@@ -25,47 +25,10 @@
 #include "files/npy.h"
 #include "files/output.h"
 
-enum { TIMEOUT_S = 60, FILE_MAX = 4096, DIRECTORY_MAX = 512 };
+#define FILE_NAME "a.npy"
+#include "tests/unit/file_fixture.h"
 
-#define COUNT(array) (sizeof(array) / sizeof(*(array)))
-#define I64(...) ((int64_t[]){ __VA_ARGS__ })
-
-static char directory[DIRECTORY_MAX];
-static char file[DIRECTORY_MAX + 16]; /* directory/a.npy */
-static unsigned fds_before;
-
-static inline unsigned count_entries(const char *path)
-{
-	DIR *dir = opendir(path);
-	unsigned n = 0;
-
-	assert_non_null(dir);
-	for (const struct dirent *e = readdir(dir); e; e = readdir(dir))
-		n++;
-	closedir(dir);
-	return n - 2;
-}
-
-static inline int begin(void **state)
-{
-	const char *tmp = getenv("TMPDIR");
-
-	(void)state;
-	snprintf(directory, sizeof(directory), "%s/npy.XXXXXX", tmp ? tmp : "/tmp");
-	if (!mkdtemp(directory))
-		return -1;
-	snprintf(file, sizeof(file), "%s/a.npy", directory);
-	fds_before = count_entries("/proc/self/fd");
-	return 0;
-}
-
-static inline int end(void **state)
-{
-	(void)state;
-	unlink(file);
-	assert_int_equal(count_entries("/proc/self/fd"), fds_before);
-	return rmdir(directory);
-}
+enum { FILE_MAX = 4096 };
 
 static const struct {
 	const char *descr;
