@@ -304,6 +304,8 @@ TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *opt
 		if (r < 0)
 			return r;
 	}
+	if (options->flags & TL_GET_LOCAL)
+		return tl_fail(-EAGAIN, "'%s' cannot be had without a request or a wait", name);
 	return get_slow(client, &key, options, out);
 }
 
@@ -470,6 +472,9 @@ static int get_slow(tl_client *client, const struct name_key *key, const tl_get_
 		return r;
 	if (want->mode != TL_MODE_READ && want->mode != TL_MODE_COPY_ON_WRITE)
 		return tl_fail(-EINVAL, "tl_get_options.mode is %d", (int)want->mode);
+	if (want->flags & ~(uint32_t)TL_GET_LOCAL)
+		return tl_fail(-EINVAL, "tl_get_options.flags is %#x; %#x is known", want->flags,
+			       TL_GET_LOCAL);
 	if (g.spin_end > g.deadline)
 		g.spin_end = g.deadline;
 	for (;;) {

@@ -241,13 +241,18 @@ enum tl_mode {
 				  copied by the kernel when it is first written to */
 };
 
+enum {
+	TL_GET_LOCAL = 1, /* only if it takes no request, no wait and no system call; else -EAGAIN:
+			     for callers who hold a lock that they would give up for the full call */
+};
+
 typedef struct tl_get_options {
 	size_t size;	     /* sizeof(tl_get_options) */
 	int64_t timeout_ns;  /* how long to wait for the name, or for a newer version */
 	uint64_t newer_than; /* only a version above this will do; 0: any */
 	int64_t spin_ns;     /* of that time, how long to spin before sleeping */
 	enum tl_mode mode;
-	uint32_t reserved; /* 0 */
+	uint32_t flags; /* TL_GET_* */
 } tl_get_options;
 
 /*
