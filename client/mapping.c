@@ -203,7 +203,7 @@ static int map_segment(int fd, uint64_t size, int prot, void **out)
 static int request_fd(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		      uint64_t *size, int *fd)
 {
-	struct wire_map m = {
+	struct wire_segment_ref m = {
 		.header = { .type = WIRE_MAP, .length = sizeof(m) },
 		.segment = segment,
 		.segment_generation = generation,

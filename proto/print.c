@@ -152,9 +152,9 @@ static void print_ref(struct line *line, const void *message)
 	add_ref(line, m->ref);
 }
 
-static void print_map(struct line *line, const void *message)
+static void print_segment_ref(struct line *line, const void *message)
 {
-	const struct wire_map *m = message;
+	const struct wire_segment_ref *m = message;
 
 	add_segment(line, m->segment, m->segment_generation);
 }
@@ -237,6 +237,95 @@ static void print_holding(struct line *line, const void *message)
 	add_text(line, "name", wire_tail(m, sizeof(*m)), m->name_len);
 }
 
+static void add_device(struct line *line, const uint8_t device[WIRE_DEVICE_ID])
+{
+	add(line, " device=");
+	for (unsigned i = 0; i < WIRE_DEVICE_ID; i++)
+		add(line, "%02x", device[i]);
+}
+
+static void print_export(struct line *line, const void *message)
+{
+	const struct wire_export *m = message;
+
+	add(line, " kind=%" PRIu32 " size=%" PRIu64 " part_size=%" PRIu64 " parts=%" PRIu32,
+	    m->kind, m->size, m->part_size, m->parts);
+	add_device(line, m->device);
+}
+
+static void print_part(struct line *line, const void *message)
+{
+	const struct wire_part *m = message;
+
+	add_segment(line, m->segment, m->segment_generation);
+	add(line, " part=%" PRIu32 " part_size=%" PRIu64, m->part, m->part_size);
+}
+
+static void print_import(struct line *line, const void *message)
+{
+	const struct wire_import *m = message;
+
+	add_segment(line, m->segment, m->segment_generation);
+	add(line, " part=%" PRIu32, m->part);
+}
+
+static void print_place(struct line *line, const void *message)
+{
+	const struct wire_place *m = message;
+	const unsigned char *tail = wire_tail(m, sizeof(*m));
+
+	add_segment(line, m->segment, m->segment_generation);
+	add(line, " offset=%" PRIu64 " cookie=%" PRIx64 "%s", m->offset, m->cookie,
+	    m->flags & WIRE_PLACE_EVENT ? " EVENT" : "");
+	add(line, " dtype=%u/%ux%u tensor_flags=%u", m->dtype_code, m->dtype_bits, m->dtype_lanes,
+	    m->tensor_flags);
+	add_shape(line, tail, m->ndim);
+	add_text(line, "name", tail + m->ndim * 8, m->name_len);
+	add(line, " meta=%u bytes", m->meta_len);
+}
+
+static void print_placed(struct line *line, const void *message)
+{
+	const struct wire_placed *m = message;
+
+	add_ref(line, m->ref);
+	add(line, " version=%" PRIu64, m->version);
+}
+
+static void print_freed(struct line *line, const void *message)
+{
+	const struct wire_freed *m = message;
+
+	add_ref(line, m->ref);
+	add(line, " cookie=%" PRIx64, m->cookie);
+}
+
+static void print_finished(struct line *line, const void *message)
+{
+	const struct wire_finished *m = message;
+
+	add_ref(line, m->ref);
+	add(line, "%s", m->failed ? " FAILED" : "");
+}
+
+static void print_devices(struct line *line, const void *message)
+{
+	const struct wire_devices *m = message;
+
+	add(line, " from=%" PRIu32, m->from);
+}
+
+static void print_device(struct line *line, const void *message)
+{
+	const struct wire_device *m = message;
+
+	add(line,
+	    " number=%" PRIu32 " used=%" PRIu64 " capacity=%" PRIu64 " user_capacity=%" PRIu64,
+	    m->number, m->used, m->capacity, m->user_capacity);
+	add(line, " segments=%" PRIu32, m->segments);
+	add_device(line, m->device);
+}
+
 static void print_error(struct line *line, const void *message)
 {
 	const struct wire_error_reply *m = message;
@@ -246,16 +335,40 @@ static void print_error(struct line *line, const void *message)
 }
 
 static void (*const printers[])(struct line *line, const void *message) = {
-	[WIRE_HELLO] = print_hello,	  [WIRE_LEDGER] = print_ledger,
-	[WIRE_CREATE] = print_create,	  [WIRE_COMMIT] = print_commit,
-	[WIRE_ABORT] = print_ref,	  [WIRE_MAP] = print_map,
-	[WIRE_DELETE] = print_delete,	  [WIRE_RELEASED] = print_ref,
-	[WIRE_MEMBER] = print_member,	  [WIRE_GROUP] = print_group,
-	[WIRE_LINK] = print_link,	  [WIRE_CLIENTS] = print_clients,
-	[WIRE_HOLDINGS] = print_holdings, [WIRE_WELCOME] = print_welcome,
-	[WIRE_DRAFT] = print_draft,	  [WIRE_COMMITTED] = print_committed,
-	[WIRE_SEGMENT] = print_segment,	  [WIRE_CLIENT] = print_client,
-	[WIRE_HOLDING] = print_holding,	  [WIRE_ERROR] = print_error,
+	[WIRE_HELLO] = print_hello,
+	[WIRE_LEDGER] = print_ledger,
+	[WIRE_CREATE] = print_create,
+	[WIRE_COMMIT] = print_commit,
+	[WIRE_ABORT] = print_ref,
+	[WIRE_MAP] = print_segment_ref,
+	[WIRE_DELETE] = print_delete,
+	[WIRE_RELEASED] = print_ref,
+	[WIRE_MEMBER] = print_member,
+	[WIRE_GROUP] = print_group,
+	[WIRE_LINK] = print_link,
+	[WIRE_CLIENTS] = print_clients,
+	[WIRE_HOLDINGS] = print_holdings,
+	[WIRE_WELCOME] = print_welcome,
+	[WIRE_DRAFT] = print_draft,
+	[WIRE_COMMITTED] = print_committed,
+	[WIRE_SEGMENT] = print_segment,
+	[WIRE_CLIENT] = print_client,
+	[WIRE_HOLDING] = print_holding,
+	[WIRE_ERROR] = print_error,
+	[WIRE_EXPORT] = print_export,
+	[WIRE_IMPORTED] = print_export,
+	[WIRE_PART] = print_part,
+	[WIRE_IMPORT] = print_import,
+	[WIRE_PLACE] = print_place,
+	[WIRE_PLACED] = print_placed,
+	[WIRE_FREED] = print_freed,
+	[WIRE_FINISHED] = print_finished,
+	[WIRE_DEVICES] = print_devices,
+	[WIRE_DEVICE] = print_device,
+	[WIRE_EXPORTED] = print_segment_ref,
+	[WIRE_UNEXPORT] = print_segment_ref,
+	[WIRE_UNMAP] = print_segment_ref,
+	[WIRE_UNMAPPED] = print_segment_ref,
 };
 
 void wire_print(const void *message, bool with_fd, char *line, size_t size)

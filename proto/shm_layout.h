@@ -64,12 +64,25 @@ static inline uint64_t live_word(uint32_t generation)
 	return (uint64_t)generation << 1 | 1;
 }
 
-enum { ROW_SHAPE_IN_CHUNKS = 0x80 }; /* among a row's flags */
+/* Among a row's flags. */
+enum {
+	ROW_SHAPE_IN_CHUNKS = 0x80,
+	ROW_ON_DEVICE = 0x40, /* its segment is not SEGMENT_SHM */
+	ROW_EVENT = 0x20,     /* the handle of its event is in the chunks */
+};
+
+/* What a row on a device has come to; others are always ROW_FINISHED. */
+enum row_progress {
+	ROW_FINISHED = 0,
+	ROW_UNFINISHED, /* the work that writes the bytes may still run: wait for the event */
+	ROW_WITHDRAWN,	/* the bytes are lost: the row stays to say so */
+};
 
 /*
  * A tensor. Constant from LIVE until it is reclaimed, but for the word. What a get reads is in its first
  * 64 bytes. A shape of more than CATALOG_INLINE_NDIM sizes, or with one of 2^32 or more, and metadata of more than
- * CATALOG_INLINE_META bytes lie one after the other in the chain of chunks that starts at @chunk.
+ * CATALOG_INLINE_META bytes, and the handle of an event, lie one after the other in the chain of chunks that starts
+ * at @chunk.
  */
 struct catalog_row {
 	alignas(64) _Atomic uint64_t word;
@@ -90,7 +103,7 @@ struct catalog_row {
 	uint64_t nbytes;
 	uint64_t committed_ns;
 	uint32_t uid; /* who published it */
-	uint32_t reserved;
+	_Atomic uint32_t progress;
 	uint8_t meta[CATALOG_INLINE_META];
 };
 static_assert(sizeof(struct catalog_row) == 128 && offsetof(struct catalog_row, version) == 64,
@@ -137,11 +150,20 @@ struct catalog_chunk {
 };
 static_assert(sizeof(struct catalog_chunk) == 64, "layout");
 
+enum segment_kind {
+	SEGMENT_SHM = 0,
+	SEGMENT_CUDA_IPC = 1, /* dies with its producer */
+	SEGMENT_CUDA_VMM = 2, /* lives as long as anyone has a descriptor of it */
+};
+
 struct catalog_segment {
 	_Atomic uint64_t word; /* live_word(generation), or generation << 1 when it is gone */
-	uint64_t size;	       /* bytes, constant while it lives */
+	uint64_t size;	       /* bytes; this and all below are constant while it lives */
+	uint8_t device[16];    /* its UUID; zero if SEGMENT_SHM */
+	uint32_t kind;	       /* enum segment_kind */
+	uint32_t reserved;
 };
-static_assert(sizeof(struct catalog_segment) == 16, "layout");
+static_assert(sizeof(struct catalog_segment) == 40, "layout");
 
 /*
  * The catalog starts with this; then come, at the offsets it names, arrays: uint64_t clients[],
@@ -189,7 +211,7 @@ struct catalog_header {
 };
 
 #define CATALOG_LAYOUT                                                                             \
-	((uint64_t)1 << 48 | (uint64_t)sizeof(struct catalog_header) << 32 |                       \
+	((uint64_t)2 << 48 | (uint64_t)sizeof(struct catalog_header) << 32 |                       \
 	 (uint64_t)sizeof(struct catalog_row) << 16 | sizeof(struct catalog_name))
 
 /* One per client: a memfd of exactly ledger_size() bytes, sealed against shrinking and growing. */

@@ -16,7 +16,7 @@ enum {
 	DLPACK_SUBBYTE_PADDED = 1 << 2
 }; /* of DLPack's flags the only one that a producer may set */
 
-enum fd_rule { FD_NONE, FD_ONE, FD_BY_FLAG };
+enum fd_rule { FD_NONE, FD_ONE, FD_BY_FLAG, FD_BY_KIND };
 
 union wire_any {
 	struct wire_header header;
@@ -28,7 +28,7 @@ union wire_any {
 	struct wire_commit commit;
 	struct wire_committed committed;
 	struct wire_ref ref;
-	struct wire_map map;
+	struct wire_segment_ref segment_ref;
 	struct wire_segment segment;
 	struct wire_delete delete;
 	struct wire_link link;
@@ -40,9 +40,18 @@ union wire_any {
 	struct wire_holding holding;
 	struct wire_plain plain;
 	struct wire_error_reply error;
-	unsigned char bytes[80];
+	struct wire_export export;
+	struct wire_part part;
+	struct wire_import import;
+	struct wire_place place;
+	struct wire_placed placed;
+	struct wire_freed freed;
+	struct wire_finished finished;
+	struct wire_devices devices;
+	struct wire_device device;
+	unsigned char bytes[120];
 };
-static_assert(sizeof(union wire_any) == 80, "every fixed part fits");
+static_assert(sizeof(union wire_any) == 120, "every fixed part fits");
 
 struct span {
 	uint8_t at;
@@ -70,9 +79,17 @@ struct rule {
 	uint8_t flags_at;
 	uint32_t flags; /* those known */
 	struct span zero[2];
-	struct part tail[3];
+	struct part tail[4];
 	check_fn *check;
 };
+
+static bool is_zero(const unsigned char *p, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (p[i])
+			return false;
+	return true;
+}
 
 static bool label_is_clean(const char label[WIRE_LABEL_MAX])
 {
@@ -159,9 +176,9 @@ static const char *check_ref(const union wire_any *m)
 	return ref_generation(m->ref.ref) ? NULL : "not a ref";
 }
 
-static const char *check_map(const union wire_any *m)
+static const char *check_segment_ref(const union wire_any *m)
 {
-	return m->map.segment < CATALOG_MAX_TENSORS ? NULL : "MAP: segment out of bounds";
+	return m->segment_ref.segment < CATALOG_MAX_TENSORS ? NULL : "segment out of bounds";
 }
 
 static const char *check_segment(const union wire_any *m)
@@ -208,6 +225,60 @@ static const char *check_holding(const union wire_any *m)
 	return m->holding.retired <= 1 ? NULL : "HOLDING: retired is neither 0 nor 1";
 }
 
+static const char *check_export(const union wire_any *m)
+{
+	bool vmm = m->export.kind == SEGMENT_CUDA_VMM;
+
+	if (!vmm && m->export.kind != SEGMENT_CUDA_IPC)
+		return "EXPORT: unknown kind of segment";
+	if (m->export.parts == 0 || m->export.parts > (vmm ? WIRE_PARTS_MAX : 1))
+		return "EXPORT: number of parts out of bounds";
+	if (m->export.size == 0 || m->export.size > INT64_MAX || m->export.part_size == 0 ||
+	    m->export.part_size > m->export.size ||
+	    (m->export.parts == 1 && m->export.part_size != m->export.size))
+		return "EXPORT: size out of bounds";
+	if (vmm && !is_zero(m->export.handle, sizeof(m->export.handle)))
+		return "EXPORT: a handle beside a descriptor";
+	return NULL;
+}
+
+static const char *check_part(const union wire_any *m)
+{
+	if (m->part.segment >= CATALOG_MAX_TENSORS)
+		return "PART: segment out of bounds";
+	if (m->part.part == 0 || m->part.part >= WIRE_PARTS_MAX)
+		return "PART: number out of bounds";
+	return m->part.part_size ? NULL : "PART: of no bytes";
+}
+
+static const char *check_import(const union wire_any *m)
+{
+	if (m->import.segment >= CATALOG_MAX_TENSORS)
+		return "IMPORT: segment out of bounds";
+	return m->import.part < WIRE_PARTS_MAX ? NULL : "IMPORT: part out of bounds";
+}
+
+static const char *check_place(const union wire_any *m)
+{
+	if (m->place.segment >= CATALOG_MAX_TENSORS)
+		return "PLACE: segment out of bounds";
+	return m->place.tensor_flags & ~DLPACK_SUBBYTE_PADDED ? "PLACE: unknown tensor flag" : NULL;
+}
+
+static const char *check_placed(const union wire_any *m)
+{
+	if (ref_generation(m->placed.ref) == 0)
+		return "PLACED: not a ref";
+	return m->placed.version ? NULL : "PLACED: version 0";
+}
+
+static const char *check_finished(const union wire_any *m)
+{
+	if (ref_generation(m->finished.ref) == 0)
+		return "FINISHED: not a ref";
+	return m->finished.failed <= 1 ? NULL : "FINISHED: failed is neither 0 nor 1";
+}
+
 static const char *check_error(const union wire_any *m)
 {
 	if (m->error.code == 0 || m->error.code > WIRE_E_NO_RESOURCES)
@@ -238,6 +309,11 @@ static const char *check_error(const union wire_any *m)
 	{                                                                                          \
 		AT(type, ndim), 1, 8, 0, WIRE_NDIM_MAX, "too many dimensions"                      \
 	}
+/* One if the flag is set: the flag is the lowest. */
+#define EVENT(type)                                                                                \
+	{                                                                                          \
+		AT(type, flags), 1, WIRE_HANDLE_BYTES, 0, 1, "unknown flag"                        \
+	}
 #define REQUEST(type_name) .name = type_name, .side = WIRE_TO_DAEMON
 #define REPLY(type_name) .name = type_name, .side = WIRE_TO_CLIENT
 
@@ -256,7 +332,8 @@ static const struct rule rules[] = {
 			  .tail = { SHAPE(wire_commit), NAME(wire_commit, 1), META(wire_commit) },
 			  .check = check_commit },
 	[WIRE_ABORT] = { REQUEST("ABORT"), FIXED(wire_ref), .check = check_ref },
-	[WIRE_MAP] = { REQUEST("MAP"), FIXED(wire_map), .serial = true, .check = check_map },
+	[WIRE_MAP] = { REQUEST("MAP"), FIXED(wire_segment_ref), .serial = true,
+		       .check = check_segment_ref },
 	[WIRE_DELETE] = { REQUEST("DELETE"), FIXED(wire_delete), .serial = true,
 			  .zero = { SPAN(wire_delete, reserved), SPAN(wire_delete, reserved2) },
 			  .tail = { NAME(wire_delete, 1) } },
@@ -276,6 +353,27 @@ static const struct rule rules[] = {
 	[WIRE_GROUP] = { REQUEST("GROUP"), FIXED(wire_group), .serial = true,
 			 .zero = { SPAN(wire_group, reserved) }, .check = check_group },
 
+	[WIRE_EXPORT] = { REQUEST("EXPORT"), FIXED(wire_export), .serial = true, .fds = FD_BY_KIND,
+			  .check = check_export },
+	[WIRE_PART] = { REQUEST("PART"), FIXED(wire_part), .fds = FD_ONE,
+			.zero = { SPAN(wire_part, reserved) }, .check = check_part },
+	[WIRE_UNEXPORT] = { REQUEST("UNEXPORT"), FIXED(wire_segment_ref), .serial = true,
+			    .check = check_segment_ref },
+	[WIRE_IMPORT] = { REQUEST("IMPORT"), FIXED(wire_import), .serial = true,
+			  .zero = { SPAN(wire_import, reserved) }, .check = check_import },
+	[WIRE_UNMAPPED] = { REQUEST("UNMAPPED"), FIXED(wire_segment_ref),
+			    .check = check_segment_ref },
+	[WIRE_PLACE] = { REQUEST("PLACE"), FIXED(wire_place), .serial = true,
+			 FLAGS(wire_place, WIRE_PLACE_EVENT),
+			 .zero = { SPAN(wire_place, reserved) },
+			 .tail = { SHAPE(wire_place), NAME(wire_place, 1), META(wire_place),
+				   EVENT(wire_place) },
+			 .check = check_place },
+	[WIRE_FINISHED] = { REQUEST("FINISHED"), FIXED(wire_finished),
+			    .zero = { SPAN(wire_finished, reserved) }, .check = check_finished },
+	[WIRE_DEVICES] = { REQUEST("DEVICES"), FIXED(wire_devices), .serial = true,
+			   .zero = { SPAN(wire_devices, reserved) } },
+
 	[WIRE_WELCOME] = { REPLY("WELCOME"), FIXED(wire_welcome), .serial = true, .fds = FD_ONE,
 			   .zero = { SPAN(wire_welcome, reserved) }, .check = check_welcome },
 	[WIRE_READY] = { REPLY("READY"), FIXED(wire_plain), .serial = true },
@@ -292,6 +390,15 @@ static const struct rule rules[] = {
 	[WIRE_HOLDING] = { REPLY("HOLDING"), FIXED(wire_holding), .serial = true,
 			   .zero = { SPAN(wire_holding, reserved) },
 			   .tail = { NAME(wire_holding, 1) }, .check = check_holding },
+	[WIRE_EXPORTED] = { REPLY("EXPORTED"), FIXED(wire_segment_ref), .serial = true,
+			    .check = check_segment_ref },
+	[WIRE_IMPORTED] = { REPLY("IMPORTED"), FIXED(wire_export), .serial = true,
+			    .fds = FD_BY_KIND, .check = check_export },
+	[WIRE_PLACED] = { REPLY("PLACED"), FIXED(wire_placed), .serial = true,
+			  .check = check_placed },
+	[WIRE_FREED] = { REPLY("FREED"), FIXED(wire_freed), .check = check_ref },
+	[WIRE_UNMAP] = { REPLY("UNMAP"), FIXED(wire_segment_ref), .check = check_segment_ref },
+	[WIRE_DEVICE] = { REPLY("DEVICE"), FIXED(wire_device), .serial = true },
 	[WIRE_ERROR] = { REPLY("ERROR"),
 			 FIXED(wire_error_reply), /* serial 0: no request in particular */
 			 .zero = { SPAN(wire_error_reply, reserved) },
@@ -302,14 +409,6 @@ static_assert(sizeof(rules) / sizeof(rules[0]) == WIRE_REPLY_END, "a row for eac
 static const struct rule *find_rule(unsigned type)
 {
 	return type < WIRE_REPLY_END && rules[type].fixed ? &rules[type] : NULL;
-}
-
-static bool is_zero(const unsigned char *p, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		if (p[i])
-			return false;
-	return true;
 }
 
 static uint32_t load_u32(const union wire_any *m, size_t at)
@@ -355,6 +454,8 @@ static const char *check_fds(const union wire_any *m, const struct rule *rule, u
 
 	if (rule->fds == FD_BY_FLAG)
 		want = load_u32(m, rule->flags_at) & WIRE_DRAFT_FD;
+	if (rule->fds == FD_BY_KIND)
+		want = m->export.kind == SEGMENT_CUDA_VMM;
 	if (nfds > want)
 		return want ? "more than one descriptor" : "a descriptor where none belongs";
 	return nfds < want ? "its descriptor is missing" : NULL;

@@ -43,6 +43,14 @@ enum wire_type {
 	WIRE_GOODBYE,
 	WIRE_MEMBER,
 	WIRE_GROUP,
+	WIRE_EXPORT,
+	WIRE_PART,
+	WIRE_UNEXPORT,
+	WIRE_IMPORT,
+	WIRE_UNMAPPED,
+	WIRE_PLACE,
+	WIRE_FINISHED,
+	WIRE_DEVICES,
 	WIRE_REQUEST_END,
 	/* daemon to client */
 	WIRE_WELCOME = 64,
@@ -54,6 +62,12 @@ enum wire_type {
 	WIRE_CLIENT,
 	WIRE_HOLDING,
 	WIRE_ERROR,
+	WIRE_EXPORTED,
+	WIRE_IMPORTED,
+	WIRE_PLACED,
+	WIRE_FREED,
+	WIRE_UNMAP,
+	WIRE_DEVICE,
 	WIRE_REPLY_END,
 };
 
@@ -187,13 +201,16 @@ struct wire_ref {
 };
 static_assert(sizeof(struct wire_ref) == 24, "wire");
 
-/* MAP: Answer: SEGMENT with one fd, read-only, or ERROR. */
-struct wire_map {
+/*
+ * MAP: Answer: SEGMENT with one fd, read-only, or ERROR. Of memory on a device: EXPORTED; UNEXPORT, whose
+ * answer is DONE or ERROR; UNMAP (serial 0) and UNMAPPED, which have no answer.
+ */
+struct wire_segment_ref {
 	struct wire_header header;
 	uint32_t segment;
 	uint32_t segment_generation;
 };
-static_assert(sizeof(struct wire_map) == 24, "wire");
+static_assert(sizeof(struct wire_segment_ref) == 24, "wire");
 
 struct wire_segment {
 	struct wire_header header;
@@ -303,6 +320,8 @@ static_assert(sizeof(struct wire_holding) == 48, "wire");
 struct wire_plain {
 	struct wire_header header;
 };
+
+#include "proto/wire_device.h"
 
 /* ERROR, then text_len bytes of text for people. */
 struct wire_error_reply {

@@ -67,7 +67,7 @@ static inline void samples_requests(struct samples *all)
 	       .flags = WIRE_COMMIT_ANSWER, .dtype_code = 2, .dtype_bits = 32, .dtype_lanes = 1,
 	       .ndim = 64, .tensor_flags = 4, .name_len = 255, .meta_len = 1024);
 	SAMPLE(all, WIRE_ABORT, 0, struct wire_ref, .ref = ref);
-	SAMPLE(all, WIRE_MAP, 0, struct wire_map, .segment = 3, .segment_generation = 9);
+	SAMPLE(all, WIRE_MAP, 0, struct wire_segment_ref, .segment = 3, .segment_generation = 9);
 	SAMPLE(all, WIRE_DELETE, 1, struct wire_delete, .name_len = 1);
 	SAMPLE(all, WIRE_DELETE, 255, struct wire_delete, .name_len = 255);
 	SAMPLE(all, WIRE_RELEASED, 0, struct wire_ref, .ref = ref);
@@ -79,6 +79,28 @@ static inline void samples_requests(struct samples *all)
 	       .dtype_code = 2, .dtype_bits = 32, .dtype_lanes = 1, .ndim = 64, .tensor_flags = 4,
 	       .name_len = 255, .meta_len = 1024);
 	SAMPLE(all, WIRE_GROUP, 0, struct wire_group, .ref = ref, .count = 1);
+	SAMPLE(all, WIRE_EXPORT, 0, struct wire_export, .size = 1, .part_size = 1, .parts = 1,
+	       .kind = SEGMENT_CUDA_IPC, .handle = { 1 });
+	SAMPLE(all, WIRE_EXPORT, 0, struct wire_export, .size = INT64_MAX, .part_size = 1 << 21,
+	       .parts = WIRE_PARTS_MAX, .kind = SEGMENT_CUDA_VMM, .device = { 1 })
+		->nfds = 1;
+	SAMPLE(all, WIRE_PART, 0, struct wire_part, .part_size = 1 << 21, .segment = 3,
+	       .segment_generation = 9, .part = 1)
+		->nfds = 1;
+	SAMPLE(all, WIRE_UNEXPORT, 0, struct wire_segment_ref, .segment = 3,
+	       .segment_generation = 9);
+	SAMPLE(all, WIRE_IMPORT, 0, struct wire_import, .segment = 3, .segment_generation = 9,
+	       .part = WIRE_PARTS_MAX - 1);
+	SAMPLE(all, WIRE_UNMAPPED, 0, struct wire_segment_ref, .segment = 3,
+	       .segment_generation = 9);
+	SAMPLE(all, WIRE_PLACE, 1, struct wire_place, .segment = 3, .segment_generation = 9,
+	       .name_len = 1);
+	SAMPLE(all, WIRE_PLACE, 64 * 8 + 255 + 1024 + 64, struct wire_place, .segment = 3,
+	       .segment_generation = 9, .offset = UINT64_MAX, .cookie = UINT64_MAX,
+	       .flags = WIRE_PLACE_EVENT, .dtype_code = 2, .dtype_bits = 32, .dtype_lanes = 1,
+	       .ndim = 64, .tensor_flags = 4, .name_len = 255, .meta_len = 1024);
+	SAMPLE(all, WIRE_FINISHED, 0, struct wire_finished, .ref = ref, .failed = 1);
+	SAMPLE(all, WIRE_DEVICES, 0, struct wire_devices, .from = UINT32_MAX);
 	SAMPLE(all, WIRE_CLIENTS, 0, struct wire_clients, .after = 0);
 	SAMPLE(all, WIRE_HOLDINGS, 0, struct wire_holdings, .id = 1, .slot = UINT32_MAX);
 	SAMPLE(all, WIRE_SETTLE, 0, struct wire_plain, .header = { 0 });
@@ -106,6 +128,18 @@ static inline void samples_replies(struct samples *all)
 	SAMPLE(all, WIRE_HOLDING, 1, struct wire_holding, .version = 1, .name_len = 1);
 	SAMPLE(all, WIRE_HOLDING, 255, struct wire_holding, .version = 1, .name_len = 255,
 	       .retired = 1);
+	SAMPLE(all, WIRE_EXPORTED, 0, struct wire_segment_ref, .segment = 3,
+	       .segment_generation = 9);
+	SAMPLE(all, WIRE_IMPORTED, 0, struct wire_export, .size = 512, .part_size = 512, .parts = 1,
+	       .kind = SEGMENT_CUDA_IPC, .device = { 1 });
+	SAMPLE(all, WIRE_IMPORTED, 0, struct wire_export, .size = 1 << 22, .part_size = 1 << 21,
+	       .parts = 2, .kind = SEGMENT_CUDA_VMM, .device = { 1 })
+		->nfds = 1;
+	SAMPLE(all, WIRE_PLACED, 0, struct wire_placed, .ref = ref, .version = 1);
+	SAMPLE(all, WIRE_FREED, 0, struct wire_freed, .ref = ref, .cookie = 5);
+	SAMPLE(all, WIRE_UNMAP, 0, struct wire_segment_ref, .segment = 3, .segment_generation = 9);
+	SAMPLE(all, WIRE_DEVICE, 0, struct wire_device, .device = { 1 }, .used = 5,
+	       .capacity = UINT64_MAX, .number = 3);
 	SAMPLE(all, WIRE_ERROR, 0, struct wire_error_reply, .code = WIRE_E_INVALID);
 	SAMPLE(all, WIRE_ERROR, 512, struct wire_error_reply, .code = WIRE_E_NO_RESOURCES,
 	       .text_len = 512);

@@ -301,7 +301,7 @@ static void handle_delete(struct peer *peer, struct conn_message *m)
 
 static void handle_map(struct peer *peer, struct conn_message *m)
 {
-	const struct wire_map *map = AS(wire_map, m);
+	const struct wire_segment_ref *map = AS(wire_segment_ref, m);
 	const struct state *st = &peer->server->state;
 	struct wire_segment answer = { .header = { .type = WIRE_SEGMENT,
 						   .length = sizeof(answer),
