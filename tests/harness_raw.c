@@ -298,7 +298,7 @@ int rc_ref(struct raw *rc, enum wire_type type, uint64_t ref)
 
 int rc_map(struct raw *rc, uint32_t segment, uint32_t generation, int *fd)
 {
-	struct wire_map map = { .segment = segment, .segment_generation = generation };
+	struct wire_segment_ref map = { .segment = segment, .segment_generation = generation };
 	struct conn_message m;
 	int r = judge(rc_call(rc, WIRE_MAP, &map, sizeof(map), &m), &m, WIRE_SEGMENT);
 

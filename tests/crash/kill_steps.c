@@ -281,7 +281,7 @@ static int with_rescan_set(const struct test_daemon *d, void *arg)
 static int after_map(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
-	struct wire_map map = { .segment = s->draft.segment,
+	struct wire_segment_ref map = { .segment = s->draft.segment,
 				.segment_generation = s->draft.segment_generation };
 	struct raw rc = rc_open(d);
 

@@ -302,7 +302,7 @@ static void who_never_takes_its_descriptors_is_disconnected(void **state)
 	bad = rc_open(&d);
 	give_up_sending_after(&bad, 10);
 	while (sent < 100000 && r == 0) {
-		struct wire_map map = { .segment = draft.segment,
+		struct wire_segment_ref map = { .segment = draft.segment,
 					.segment_generation = draft.segment_generation };
 
 		r = rc_send(&bad, WIRE_MAP, &map, sizeof(map), -1);
@@ -356,7 +356,7 @@ static void who_never_reads_its_answers_is_disconnected(void **state)
 
 static void ask_to_map(struct raw *rc, const struct wire_draft *draft)
 {
-	struct wire_map map = { .segment = draft->segment,
+	struct wire_segment_ref map = { .segment = draft->segment,
 				.segment_generation = draft->segment_generation };
 
 	must_be(rc_send(rc, WIRE_MAP, &map, sizeof(map), -1), 0);
