@@ -152,8 +152,9 @@ static_assert(sizeof(struct catalog_chunk) == 64, "layout");
 
 enum segment_kind {
 	SEGMENT_SHM = 0,
-	SEGMENT_CUDA_IPC = 1, /* dies with its producer */
-	SEGMENT_CUDA_VMM = 2, /* lives as long as anyone has a descriptor of it */
+	SEGMENT_CUDA_IPC = 1,  /* dies with its producer */
+	SEGMENT_CUDA_VMM = 2,  /* lives as long as anyone has a descriptor of it */
+	SEGMENT_CUDA_POOL = 3, /* stream-ordered; dies with its producer */
 };
 
 struct catalog_segment {

@@ -229,7 +229,7 @@ static const char *check_export(const union wire_any *m)
 {
 	bool vmm = m->export.kind == SEGMENT_CUDA_VMM;
 
-	if (!vmm && m->export.kind != SEGMENT_CUDA_IPC)
+	if (!vmm && m->export.kind != SEGMENT_CUDA_IPC && m->export.kind != SEGMENT_CUDA_POOL)
 		return "EXPORT: unknown kind of segment";
 	if (m->export.parts == 0 || m->export.parts > (vmm ? WIRE_PARTS_MAX : 1))
 		return "EXPORT: number of parts out of bounds";
@@ -455,7 +455,7 @@ static const char *check_fds(const union wire_any *m, const struct rule *rule, u
 	if (rule->fds == FD_BY_FLAG)
 		want = load_u32(m, rule->flags_at) & WIRE_DRAFT_FD;
 	if (rule->fds == FD_BY_KIND)
-		want = m->export.kind == SEGMENT_CUDA_VMM;
+		want = m->export.kind != SEGMENT_CUDA_IPC;
 	if (nfds > want)
 		return want ? "more than one descriptor" : "a descriptor where none belongs";
 	return nfds < want ? "its descriptor is missing" : NULL;

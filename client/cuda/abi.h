@@ -74,24 +74,27 @@ enum cuda_device_attribute {
 	CUDA_DEVICE_POSIX_DESCRIPTORS = 103, /* such memory can be exported as a descriptor */
 	CUDA_DEVICE_MEMORY_POOLS = 115,	     /* stream-ordered allocation */
 	CUDA_DEVICE_POOL_HANDLE_TYPES = 119, /* bits of enum cuda_handle_type */
-	CUDA_DEVICE_IPC_EVENTS = 125,	     /* since 11.? drivers; older ones say 1 */
+	CUDA_DEVICE_IPC_EVENTS = 125,	     /* CUDA_E_INVALID_VALUE before CUDA 12 */
 	CUDA_DEVICE_FABRIC_HANDLES = 128,
 };
 
-/* CUpointer_attribute, with the type that each is returned as */
+/*
+ * CUpointer_attribute, with the type that each is returned as. A truth value may be written as one byte or four: into an
+ * unsigned that was 0 before.
+ */
 enum cuda_pointer_attribute {
 	CUDA_POINTER_CONTEXT = 1,		/* CUcontext */
 	CUDA_POINTER_MEMORY_TYPE = 2,		/* unsigned: enum cuda_memory_type */
 	CUDA_POINTER_DEVICE_POINTER = 3,	/* CUdeviceptr */
 	CUDA_POINTER_HOST_POINTER = 4,		/* void * */
-	CUDA_POINTER_SYNC_MEMOPS = 6,		/* unsigned */
+	CUDA_POINTER_SYNC_MEMOPS = 6,		/* truth */
 	CUDA_POINTER_BUFFER_ID = 7,		/* unsigned long long, never reused in a process */
-	CUDA_POINTER_IS_MANAGED = 8,		/* unsigned */
+	CUDA_POINTER_IS_MANAGED = 8,		/* truth */
 	CUDA_POINTER_DEVICE_ORDINAL = 9,	/* int */
-	CUDA_POINTER_LEGACY_IPC_CAPABLE = 10,	/* unsigned; int in the documentation's words */
+	CUDA_POINTER_LEGACY_IPC_CAPABLE = 10,	/* truth */
 	CUDA_POINTER_RANGE_START = 11,		/* CUdeviceptr */
 	CUDA_POINTER_RANGE_SIZE = 12,		/* size_t */
-	CUDA_POINTER_MAPPED = 13,		/* unsigned */
+	CUDA_POINTER_MAPPED = 13,		/* truth */
 	CUDA_POINTER_ALLOWED_HANDLE_TYPES = 14, /* unsigned long long: enum cuda_handle_type */
 	CUDA_POINTER_ACCESS_FLAGS = 16,		/* unsigned long long: enum cuda_access_flags */
 	CUDA_POINTER_POOL = 17,			/* CUmemoryPool */

@@ -168,19 +168,39 @@ TL_API void tl_abort(tl_draft *draft);
  */
 TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out);
 
+/*
+ * Streams of a GPU, as DLPack's Python protocol numbers them; any other value is a CUstream (or cudaStream_t) of
+ * the device's primary context. Tensors on the CPU have none.
+ */
+#define TL_STREAM_DEFAULT ((intptr_t)0)	   /* not said: the legacy default stream */
+#define TL_STREAM_LEGACY ((intptr_t)1)	   /* CUDA's legacy default stream */
+#define TL_STREAM_PER_THREAD ((intptr_t)2) /* CUDA's per-thread default stream */
+#define TL_STREAM_NONE ((intptr_t)-1)	   /* no order is wanted: the caller sees to it */
+
+enum {
+	TL_PUBLISH_NO_COPY = 1, /* tl_publish(): if a copy is needed, fail with -ENOTSUP instead */
+	TL_PUBLISH_SEALED = 2,	/* GPU: wait here until the stream has written the tensor, so that
+				   no consumer ever has to: right for weights */
+	TL_PUBLISH_STAGING = 4, /* GPU: what cannot be shared as it is may be copied, on the GPU */
+};
+
 typedef struct tl_put_options {
 	size_t size;	      /* sizeof(tl_put_options) */
 	const void *metadata; /* opaque bytes to attach, copied; may be NULL */
 	size_t metadata_size; /* at most TL_METADATA_MAX */
 	uint64_t flags; /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED if the source is so, else 0 */
-	int64_t timeout_ns; /* how long to wait for space if there is none */
+	int64_t timeout_ns; /* how long to wait for space if there is none; not on a GPU */
+	uint32_t how;	    /* TL_PUBLISH_* */
+	uint32_t reserved;  /* 0 */
+	intptr_t stream;    /* GPU: TL_STREAM_*, or the stream on which the source was written */
 } tl_put_options;
 
 /*
- * Publishes a copy of @source, which lies in memory that the CPU can read: any strides (negative
- * and 0 too), any byte_offset. The copy is C-contiguous. Create, copy, commit; errors and @version
- * as there. -EINVAL: @source breaks a rule of DLPack, the text says which; -ENOTSUP: its device is
- * not the CPU.
+ * Publishes a copy of @source. On the CPU: any strides (negative and 0 too), any byte_offset; the copy is
+ * C-contiguous. On a GPU: C-contiguous only; the copy lies on the same GPU, in memory as tl_alloc_cuda() makes it,
+ * and is queued on options->stream, as the caller's next writes to the source must be. Create, copy, commit;
+ * errors and @version as there. -EINVAL: @source breaks a rule of DLPack, the text says which; -ENOTSUP: its
+ * device is neither.
  */
 TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 		  const tl_put_options *options, uint64_t *version);
@@ -191,6 +211,14 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  * the CPU it is copied once, and *copied (may be NULL) says so. On success @tensor is consumed: its
  * deleter has been called. On failure it is still yours. flags in @options are ignored: @tensor
  * carries its own.
+ *
+ * On a GPU (CUDA) nothing is copied unless options->how has TL_PUBLISH_STAGING: the allocation that the tensor lies
+ * in is exported. On success the library owns @tensor; it calls its deleter, on a thread of its own, when no
+ * lease is left on what was published and no process has the memory mapped: the memory must stay as it is until
+ * then. Consumers wait, on their streams, for what options->stream had to do when this was called. Memory that
+ * is not of CUDA's virtual memory management dies with this process, and the tensor with it: -ENODATA to who
+ * gets it afterwards. -ENOTSUP: that memory cannot be shared; the text says why and what to do. -ENODEV: CUDA cannot
+ * be used here; the text says what is missing. -ENOSPC, -EDQUOT: over what the daemon lets users have on that GPU.
  */
 TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
 		      const tl_put_options *options, bool *copied, uint64_t *version);
@@ -252,7 +280,8 @@ typedef struct tl_get_options {
 	uint64_t newer_than; /* only a version above this will do; 0: any */
 	int64_t spin_ns;     /* of that time, how long to spin before sleeping */
 	enum tl_mode mode;
-	uint32_t flags; /* TL_GET_* */
+	uint32_t flags;	 /* TL_GET_* */
+	intptr_t stream; /* GPU: TL_STREAM_*, or the stream that will use the tensor */
 } tl_get_options;
 
 /*
@@ -263,6 +292,14 @@ typedef struct tl_get_options {
  * system call. Waits as options->timeout_ns says, without asking the daemon. -ENOENT: no tensor has
  * that name (at once, if the timeout is 0); -ETIMEDOUT: none came in time, or none newer than
  * options->newer_than; -EAGAIN: there is one but it is not newer, and the timeout is 0.
+ *
+ * A tensor on a GPU is handed out with the device's number in this process. options->stream is made to wait for
+ * the producer's work, at every get; nothing blocks. The deleter does not wait either: it notes what is queued
+ * on that stream by then, and a thread of the library gives up the lease when that is done. So use the tensor on that
+ * stream, or order other streams with it. Read-only is enforced by the GPU for memory of tl_alloc_cuda(), and otherwise a
+ * promise. -ENODATA: the process that published it is gone and its memory with it (after waiting for a newer
+ * version as the timeout says); -ENODEV: no CUDA here, or not that GPU: the text names its UUID; -ENOTSUP: its
+ * mode is copy-on-write.
  */
 TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,
 		  DLManagedTensorVersioned **out);
@@ -312,12 +349,15 @@ typedef struct tl_info {
 	uint64_t committed_ns; /* when, in nanoseconds of CLOCK_REALTIME */
 	uint64_t flags;	       /* DLPack flags a get would show */
 	DLDataType dtype;
-	DLDevice device;
-	uint32_t uid; /* the user who published it */
+	DLDevice
+		device; /* of a GPU that this process has not used through the library: number -1 */
+	uint32_t uid;	/* the user who published it */
 	int32_t ndim;
 	int64_t shape[TL_NDIM_MAX];
 	uint32_t metadata_size;
 	unsigned char metadata[TL_METADATA_MAX];
+	unsigned char device_uuid[16]; /* the GPU's; 0 if on the CPU */
+	bool withdrawn;		       /* its memory is gone with the process that published it */
 } tl_info;
 
 /*
@@ -326,6 +366,97 @@ typedef struct tl_info {
  * tensor stays readable.
  */
 TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info);
+
+/*
+ * Is the tensor, which tl_get() handed out, still there? 0, or -ENODATA: it lay in memory on a GPU that was its
+ * producer's, and that is gone; do not use it. Always 0 for tensors on the CPU. No request. -EINVAL: it did not come from
+ * tl_get().
+ */
+TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor);
+
+/* ---- GPUs ---------------------------------------------------------------------------------- */
+
+/*
+ * As tl_create(), on GPU @device (its number in this process, as CUDA counts): memory of the library's own, made
+ * with CUDA's virtual memory management in units of 2 MiB, and filled in place: tl_draft_tensor() has its device
+ * pointer. What is published so outlives this process, and consumers map it read-only. Recycled: a producer that publishes
+ * the same size again and again settles into a fixed set of allocations. Commit it with tl_commit() after
+ * tl_draft_set_stream(). spec->timeout_ns is not used. Errors as tl_create(); -ENODEV: CUDA cannot be used here, or there is no
+ * such device; -ENOTSUP: this driver or GPU has no such memory, or none that can be exported; -ENOMEM: the GPU's memory is full.
+ */
+TL_API int tl_alloc_cuda(tl_client *client, const char *name, const tl_spec *spec, int device,
+			 tl_draft **out);
+
+/*
+ * Says on which stream the draft, which is on a GPU, is written (TL_STREAM_DEFAULT if not said): consumers wait for what
+ * is queued there when it is committed. TL_STREAM_NONE: it is written already. -EINVAL: the draft is on the CPU.
+ */
+TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream);
+
+/* What opens memory on a GPU in another process, for programs that use CUDA's own calls. */
+typedef struct tl_ipc_handle {
+	size_t size;		       /* sizeof(tl_ipc_handle) */
+	unsigned char device_uuid[16]; /* cudaDeviceProp.uuid, cuDeviceGetUuid_v2() */
+	unsigned char memory[64];      /* cudaIpcMemHandle_t, CUipcMemHandle */
+	unsigned char event[64];       /* cudaIpcEventHandle_t, if has_event */
+	uint64_t allocation_size;      /* bytes of the allocation that the handle opens */
+	uint64_t offset;	       /* of the tensor in it, in bytes */
+	bool has_event;
+} tl_ipc_handle;
+
+/*
+ * Publishes a tensor by a handle that the caller made with cudaIpcGetMemHandle(). Needs no CUDA in the library. The
+ * memory must stay until @freed(@context) is called, on a thread of the library, when no lease is left and no client
+ * of the library has it mapped. With an event consumers wait for it at every get; it must stay as long. @spec has shape, type and
+ * flags. If the call fails @freed is not called. Errors as tl_publish(). -EINVAL: the tensor does not fit into
+ * the allocation.
+ */
+TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_ipc_handle *handle,
+				 const tl_spec *spec, const tl_put_options *options,
+				 void (*freed)(void *context), void *context, uint64_t *version);
+
+/*
+ * Gets a tensor on a GPU for a caller who opens it with cudaIpcOpenMemHandle(). Needs no CUDA in the library and opens
+ * nothing: the tensor in *out has no data and device number -1; its data will be what the caller opens plus
+ * handle->offset. Close that before calling the deleter, which gives up the lease at once. options->stream and mode
+ * are not used. Errors as tl_get(); -ENOTSUP: it is memory that such a handle cannot open (tl_alloc_cuda(), or of a
+ * virtual memory allocator).
+ */
+TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_options *options,
+			     tl_ipc_handle *handle, DLManagedTensorVersioned **out);
+
+typedef struct tl_cuda_info {
+	size_t size;		/* sizeof(tl_cuda_info), set by the caller */
+	int32_t count;		/* GPUs that this process sees */
+	int32_t driver_version; /* of the CUDA that the driver implements: 12040 is 12.4 */
+	unsigned char uuid[16];
+	char name[128];
+	uint64_t total_bytes;
+	int32_t compute_major, compute_minor;
+	bool integrated; /* shares the CPU's memory, as Tegra's do */
+	bool vmm;	 /* tl_alloc_cuda() can work */
+	bool legacy_ipc; /* a plain allocation said that it can be exported */
+	bool memory_pools;
+} tl_cuda_info;
+
+/*
+ * Tells about GPU @device of this process. Loads and initialises CUDA. -ENODEV: CUDA cannot be used here (the text says what is
+ * missing), or there is no such device.
+ */
+TL_API int tl_get_cuda_info(int device, tl_cuda_info *info);
+
+typedef struct tl_device_usage {
+	unsigned char uuid[16];
+	uint64_t bytes_used;	/* of allocations that are published, or kept for drafts */
+	uint64_t capacity;	/* UINT64_MAX: no limit */
+	uint64_t user_capacity; /* of each user; UINT64_MAX: no limit */
+	uint32_t segments;
+} tl_device_usage;
+
+/* Calls @visit for each GPU on which the daemon counts something; a request for each. As tl_list(). */
+TL_API int tl_list_devices(tl_client *client,
+			   int (*visit)(const tl_device_usage *usage, void *context),
+			   void *context);
 
 /* ---- Looking around ------------------------------------------------------------------------ */
 
