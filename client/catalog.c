@@ -10,6 +10,7 @@
 
 #include "client/catalog.h"
 #include "client/client.h"
+#include "client/cuda/device.h"
 #include "client/error.h"
 #include "client/fork.h"
 #include "client/lease.h"
@@ -221,6 +222,20 @@ static int row_name(const struct session *s, const struct catalog_row *row, char
 	return 0;
 }
 
+static void row_device(const struct session *s, const struct catalog_row *row, tl_info *info)
+{
+	const struct catalog_segment *segment = &s->segments[row->segment];
+
+	info->device = (DLDevice){ kDLCPU, 0 };
+	memset(info->device_uuid, 0, sizeof(info->device_uuid));
+	info->withdrawn = false;
+	if (!(row->flags & ROW_ON_DEVICE) || row->segment >= s->slots)
+		return;
+	memcpy(info->device_uuid, segment->device, sizeof(info->device_uuid));
+	info->device = (DLDevice){ kDLCUDA, cuda_ordinal(info->device_uuid) };
+	info->withdrawn = atomic_load(&row->progress) == ROW_WITHDRAWN;
+}
+
 int row_info(const struct session *s, const struct catalog_row *row, tl_info *info)
 {
 	int r;
@@ -231,7 +246,7 @@ int row_info(const struct session *s, const struct catalog_row *row, tl_info *in
 	info->flags = (row->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) |
 		      DLPACK_FLAG_BITMASK_READ_ONLY;
 	info->dtype = (DLDataType){ row->dtype_code, row->dtype_bits, row->dtype_lanes };
-	info->device = (DLDevice){ kDLCPU, 0 };
+	row_device(s, row, info);
 	info->uid = row->uid;
 	info->ndim = row->ndim;
 	info->metadata_size = row->meta_len;

@@ -12,6 +12,7 @@
 
 #include "client/address.h"
 #include "client/client.h"
+#include "client/cuda/session.h"
 #include "client/error.h"
 #include "client/fork.h"
 #include "client/produce.h"
@@ -344,6 +345,7 @@ TL_API void tl_close(tl_client *client)
 		produce_abort_all(s);
 		session_close(s);
 	}
+	cuda_wake(); /* of sessions that are lost nothing more will be heard */
 	client_unref(client);
 }
 

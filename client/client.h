@@ -33,7 +33,7 @@ struct tl_client {
 	struct session_peer
 		*making; /* a thread is connecting: its socket, which a forked child closes */
 	bool connecting;
-	bool closed;
+	_Atomic bool closed;
 };
 
 /* A session and the count that one call holds on it. */

@@ -17,7 +17,7 @@
  * then the parent's to keep. If the daemon is gone there is nobody who could reuse the memory.
  *
  * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions
- * produce, receive, mapping; then the users'. fork() takes all of them, so that the child finds
+ * produce, receive, mapping; then the users'; then that of GPUs. fork() takes all of them, so that the child finds
  * nothing half done.
  */
 #include <errno.h>
@@ -29,6 +29,7 @@
 
 #include "client/address.h"
 #include "client/client.h"
+#include "client/cuda/session.h"
 #include "client/error.h"
 #include "client/fork.h"
 #include "client/mapping.h"
@@ -62,6 +63,7 @@ static void lock_all(void)
 		}
 	}
 	users_lock();
+	cuda_before_fork();
 }
 
 static void unlock_all(void)
@@ -215,6 +217,7 @@ static void after_fork_parent(void)
 			reopen(s);
 		}
 	}
+	cuda_after_fork_parent();
 	unlock_all();
 	errno = saved;
 }
@@ -241,6 +244,7 @@ static void child_session(struct session *s)
 	if (atomic_load(&s->drained))
 		return;
 	drop_parents(s);
+	cuda_child_session(s);
 	if (s->fork_peer) {
 		session_adopt_peer(s, s->fork_peer);
 		free(s->fork_peer);
@@ -304,7 +308,9 @@ static void after_fork_child(void)
 	list_for_each_entry(c, &clients, link)
 		child_client(c);
 	users_after_fork_child();
+	cuda_after_fork_child();
 	unlock_all();
+	cuda_child_releases();
 	close_left();
 	errno = saved;
 }

@@ -288,9 +288,9 @@ struct many {
 	const struct name_key *keys;
 	uint64_t *refs;
 	size_t count;
-	enum tl_mode mode;
+	const tl_get_options *want;
 	DLManagedTensorVersioned **out;
-	size_t missing; /* after LEASE_E_NONE: which one */
+	size_t missing; /* after LEASE_E_NONE, LEASE_E_WITHDRAWN: which one */
 	struct patience patience;
 };
 
@@ -326,10 +326,12 @@ static int many_wrap(struct many *m, const struct use *use)
 
 	for (n = 0; n < m->count; n++) {
 		users_add(&s->users, 1); /* the lease's own; @use has one meanwhile */
-		r = tensor_lease_new(use, m->refs[n], m->mode, client_deadline(m->client),
+		r = tensor_lease_new(use, m->refs[n], m->want, client_deadline(m->client),
 				     &m->out[n]);
-		if (r)
+		if (r) {
+			m->missing = n;
 			break;
+		}
 	}
 	if (!r)
 		return 0;
@@ -388,6 +390,12 @@ static int many_get(struct many *m, const tl_get_options *want)
 		else if (r == LEASE_E_TOO_MANY)
 			return tl_fail(-EOVERFLOW, "'%s' is held %u times by this process",
 				       m->keys[m->missing].text, LEDGER_HELD_MAX);
+		else if (r == LEASE_E_WITHDRAWN)
+			return tl_fail(
+				-ENODATA,
+				"the process that published '%s' is gone, and its GPU memory "
+				"with it",
+				m->keys[m->missing].text);
 		else if (r != LEASE_E_GONE && renewals++)
 			return tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
 				       m->client->address);
@@ -438,7 +446,7 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 	if (count > GROUP_MAX)
 		return tl_fail(-EINVAL, "tl_get_many: %zu tensors; the limit is %d", count,
 			       GROUP_MAX);
-	m.mode = want.mode;
+	m.want = &want;
 	keys = calloc(count + 1, sizeof(*keys));
 	m.keys = keys;
 	m.refs = calloc(count + 1, sizeof(*m.refs));

@@ -18,6 +18,7 @@
 
 #include "client/catalog.h"
 #include "client/client.h"
+#include "client/cuda/lease.h"
 #include "client/error.h"
 #include "client/fork.h"
 #include "client/lease.h"
@@ -160,11 +161,24 @@ static inline void lease_free(struct tensor_lease *l, int ndim)
 
 /* ---- The tensor that is handed out ---- */
 
+static inline void lease_end(struct tensor_lease *l)
+{
+	struct session *s = l->session;
+	uint32_t slot = ref_slot(l->ref);
+
+	lease_free(l, l->ndim);
+	lease_release(s, slot);
+	users_leave(&s->users);
+}
+
+void tensor_lease_end(struct tensor_lease *l)
+{
+	lease_end(l);
+}
+
 static void lease_delete(DLManagedTensorVersioned *managed)
 {
 	struct tensor_lease *l = (struct tensor_lease *)managed;
-	struct session *s = l->session;
-	uint32_t slot = ref_slot(l->ref);
 
 	if (__builtin_expect(l->private_size != 0, 0)) {
 		int saved = errno;
@@ -172,14 +186,15 @@ static void lease_delete(DLManagedTensorVersioned *managed)
 		munmap(l->private_map, l->private_size);
 		errno = saved;
 	}
-	lease_free(l, l->ndim);
-	lease_release(s, slot);
-	users_leave(&s->users);
+	lease_end(l);
 }
 
 struct tensor_lease *tensor_lease_of(const DLManagedTensorVersioned *managed)
 {
-	return managed && managed->deleter == lease_delete ? (struct tensor_lease *)managed : NULL;
+	return managed && (managed->deleter == lease_delete ||
+			   managed->deleter == cuda_lease_delete)
+		       ? (struct tensor_lease *)managed
+		       : NULL;
 }
 
 /* Fills shape and strides. */
@@ -217,8 +232,8 @@ static inline int wrap(const struct use *use, uint64_t ref, const void *data,
 	l->ndim = row->ndim;
 	l->session = use->session;
 	l->ref = ref;
-	l->private_map = private ? private->map : NULL;
 	l->private_size = private ? private->map_size : 0;
+	l->private_map = private ? private->map : NULL;
 	r = fill_dims(use->session, row, l->dims, l->dims + row->ndim);
 	if (__builtin_expect(r != 0, 0)) {
 		lease_free(l, l->ndim);
@@ -243,10 +258,15 @@ static inline int wrap(const struct use *use, uint64_t ref, const void *data,
 	return 0;
 }
 
+int tensor_lease_wrap(const struct use *use, uint64_t ref, DLManagedTensorVersioned **out)
+{
+	return wrap(use, ref, NULL, NULL, out);
+}
+
 /* ---- The hot path ---- */
 
-static inline int get_mapped(const struct use *use, const struct name_key *key, uint64_t newer_than,
-			     DLManagedTensorVersioned **out)
+static inline int get_mapped(const struct use *use, const struct name_key *key,
+			     const tl_get_options *want, DLManagedTensorVersioned **out)
 {
 	struct session *s = use->session;
 	const struct catalog_row *row;
@@ -254,15 +274,17 @@ static inline int get_mapped(const struct use *use, const struct name_key *key, 
 	uint64_t ref;
 	int r;
 
-	r = lookup_take(s, key, newer_than, &ref);
+	r = lookup_take(s, key, want->newer_than, &ref);
 	if (r)
 		return r;
 	row = &s->rows[ref_slot(ref)];
 	r = LEASE_E_UNMAPPED;
 	if (row->segment < s->slots) {
 		base = mapping_find(s, row->segment, row->segment_generation);
-		if (base)
+		if (__builtin_expect(base != NULL, 1))
 			r = wrap(use, ref, base + row->offset, NULL, out);
+		else if (row->flags & ROW_ON_DEVICE)
+			r = cuda_lease_known(use, ref, want, out);
 	}
 	if (__builtin_expect(r != 0, 0))
 		lease_release(s, ref_slot(ref));
@@ -272,13 +294,38 @@ static inline int get_mapped(const struct use *use, const struct name_key *key, 
 static int get_slow(tl_client *client, const struct name_key *key, const tl_get_options *want,
 		    DLManagedTensorVersioned **out);
 
+static inline int get(tl_client *client, const char *name, const tl_get_options *options,
+		      DLManagedTensorVersioned **out)
+{
+	struct name_key key = name_key(name);
+	struct use use;
+	int r;
+
+	use.session = atomic_load_explicit(&client->session, memory_order_acquire);
+	if (options->mode == TL_MODE_READ && use.session && users_enter(&use.session->users)) {
+		r = get_mapped(&use, &key, options, out);
+		if (!r)
+			return 0;
+		client_leave(&use);
+		if (r < 0)
+			return r;
+	}
+	if (options->flags & TL_GET_LOCAL)
+		return tl_fail(-EAGAIN, "'%s' cannot be had without a request or a wait", name);
+	return get_slow(client, &key, options, out);
+}
+
+int tensor_lease_get(tl_client *client, const char *name, const tl_get_options *options,
+		     DLManagedTensorVersioned **out)
+{
+	return get(client, name, options, out);
+}
+
 TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,
 		  DLManagedTensorVersioned **out)
 {
 	static const tl_get_options defaults = { .size = sizeof(defaults) };
 	tl_get_options copy;
-	struct name_key key;
-	struct use use;
 	int r;
 
 	if (!client || !name || !out)
@@ -294,32 +341,26 @@ TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *opt
 	} else {
 		options = &defaults;
 	}
-	key = name_key(name);
-	use.session = atomic_load_explicit(&client->session, memory_order_acquire);
-	if (options->mode == TL_MODE_READ && use.session && users_enter(&use.session->users)) {
-		r = get_mapped(&use, &key, options->newer_than, out);
-		if (!r)
-			return 0;
-		client_leave(&use);
-		if (r < 0)
-			return r;
-	}
-	if (options->flags & TL_GET_LOCAL)
-		return tl_fail(-EAGAIN, "'%s' cannot be had without a request or a wait", name);
-	return get_slow(client, &key, options, out);
+	if (__builtin_expect(options->flags & ~(uint32_t)TL_GET_LOCAL, 0))
+		return tl_fail(-EINVAL, "tl_get_options.flags is %#x; %#x is known", options->flags,
+			       TL_GET_LOCAL);
+	return get(client, name, options, out);
 }
 
 /* ---- All the rest ---- */
 
-int tensor_lease_new(const struct use *use, uint64_t ref, enum tl_mode mode, int64_t deadline,
-		     DLManagedTensorVersioned **out)
+int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *want,
+		     int64_t deadline, DLManagedTensorVersioned **out)
 {
 	struct session *s = use->session;
 	const struct catalog_row *row = &s->rows[ref_slot(ref)];
+	enum tl_mode mode = want->mode;
 	struct private_map private = { 0 };
 	const unsigned char *base = NULL;
 	int r;
 
+	if (row->flags & ROW_ON_DEVICE)
+		return cuda_lease_new(use, ref, want, deadline, out);
 	if (row->segment == CATALOG_NONE)
 		return wrap(use, ref, NULL, mode == TL_MODE_READ ? NULL : &private, out);
 	if (mode == TL_MODE_READ)
@@ -348,7 +389,7 @@ static int take_and_map(const struct use *use, const struct name_key *key,
 	r = lookup_take(use->session, key, want->newer_than, &ref);
 	if (r)
 		return r;
-	r = tensor_lease_new(use, ref, want->mode, deadline, out);
+	r = tensor_lease_new(use, ref, want, deadline, out);
 	if (r)
 		lease_release(use->session, ref_slot(ref));
 	return r;
@@ -401,6 +442,12 @@ static int not_found(const struct name_key *key, const tl_get_options *want, int
 {
 	const char *newer = why == LEASE_E_OLD ? "newer tensor called" : "tensor called";
 
+	if (why == LEASE_E_WITHDRAWN)
+		return tl_fail(
+			-ENODATA,
+			"the process that published '%s' is gone, and with it the GPU memory it lay in: "
+			"publish it anew, or from memory of tl_alloc_cuda(), which stays",
+			key->text);
 	if (want->timeout_ns)
 		return tl_fail(-ETIMEDOUT, "no %s '%s' came within %lld ms", newer, key->text,
 			       (long long)(want->timeout_ns / NS_PER_MS));
@@ -428,7 +475,7 @@ static int get_attempt(const struct getting *g, const struct use *use, int64_t r
 	int r = take_and_map(use, g->key, g->want, request_deadline, out);
 	int waited;
 
-	if (r != LEASE_E_NONE && r != LEASE_E_OLD)
+	if (r != LEASE_E_NONE && r != LEASE_E_OLD && r != LEASE_E_WITHDRAWN)
 		return r;
 	if (atomic_load(&use->session->lost) && (r == LEASE_E_NONE || g->want->timeout_ns))
 		return LEASE_E_UNSERVED; /* its daemon cannot tell us of a commit */
@@ -472,9 +519,6 @@ static int get_slow(tl_client *client, const struct name_key *key, const tl_get_
 		return r;
 	if (want->mode != TL_MODE_READ && want->mode != TL_MODE_COPY_ON_WRITE)
 		return tl_fail(-EINVAL, "tl_get_options.mode is %d", (int)want->mode);
-	if (want->flags & ~(uint32_t)TL_GET_LOCAL)
-		return tl_fail(-EINVAL, "tl_get_options.flags is %#x; %#x is known", want->flags,
-			       TL_GET_LOCAL);
 	if (g.spin_end > g.deadline)
 		g.spin_end = g.deadline;
 	for (;;) {
@@ -553,5 +597,21 @@ TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)
 		return r;
 	*info = found;
 	info->flags = tensor->flags;
+	return 0;
+}
+
+TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor)
+{
+	const struct tensor_lease *l = tensor_lease_of(tensor);
+	const struct catalog_row *row;
+
+	if (!l)
+		return tl_fail(-EINVAL, "tl_tensor_check: the tensor is not from tl_get()");
+	row = &l->session->rows[ref_slot(l->ref)];
+	if (row_is_ours(l) && row->flags & ROW_ON_DEVICE &&
+	    atomic_load(&row->progress) == ROW_WITHDRAWN)
+		return tl_fail(-ENODATA,
+			       "the process that published the tensor is gone, and with it the GPU "
+			       "memory it lay in");
 	return 0;
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "client/client.h"
+#include "client/cuda/publish.h"
 #include "client/error.h"
 #include "client/lease.h"
 #include "client/mapping.h"
@@ -24,7 +25,7 @@
 
 /* ---- The list ---- */
 
-static void draft_link(struct session *s, struct tl_draft *draft)
+void draft_link(struct session *s, struct tl_draft *draft)
 {
 	pthread_mutex_lock(&s->produce_mutex);
 	list_add_tail(&s->drafts, &draft->link);
@@ -51,6 +52,8 @@ void draft_free(struct tl_draft *draft)
 		return;
 	if (draft->session) {
 		draft_unlink(draft);
+		if (draft->block)
+			cuda_draft_leave(draft);
 		users_leave(&draft->session->users);
 	}
 	free(draft->metadata);
@@ -71,7 +74,8 @@ void produce_abort_all(struct session *s)
 			lease_release(s, ref_slot(draft->ref));
 		draft->hold = false;
 		draft->ended = true;
-		draft_abort_ref(s, draft->ref, deadline);
+		if (!draft->block)
+			draft_abort_ref(s, draft->ref, deadline);
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
 }
@@ -95,7 +99,7 @@ void produce_deinit(struct session *s)
 
 /* ---- Creating ---- */
 
-static struct tl_draft *draft_alloc(const struct draft_request *want)
+struct tl_draft *draft_alloc(const struct draft_request *want)
 {
 	struct tl_draft *draft = malloc(sizeof(*draft) + 2 * sizeof(int64_t) * (size_t)want->ndim);
 	DLTensor *t;
@@ -266,10 +270,22 @@ static int spec_request(struct draft_request *want, const tl_spec *spec)
 	return 0;
 }
 
+int draft_request_check(struct draft_request *want, const tl_spec *spec)
+{
+	tl_spec copy;
+	int r;
+
+	r = client_options(&copy, sizeof(copy), spec, sizeof(copy), "tl_spec");
+	if (r)
+		return r;
+	want->name_len = strlen(want->name);
+	r = client_check_name(want->name, want->name_len);
+	return r ? r : spec_request(want, &copy);
+}
+
 TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, tl_draft **out)
 {
 	struct draft_request want = { .name = name, .metadata_max = TL_METADATA_MAX };
-	tl_spec copy;
 	int r;
 
 	if (!client || !name || !spec || !out)
@@ -278,14 +294,7 @@ TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, t
 			       : !name ? "name"
 			       : !spec ? "spec"
 				       : "out");
-	r = client_options(&copy, sizeof(copy), spec, sizeof(copy), "tl_spec");
-	if (r)
-		return r;
-	want.name_len = strlen(name);
-	r = client_check_name(name, want.name_len);
-	if (r)
-		return r;
-	r = spec_request(&want, &copy);
+	r = draft_request_check(&want, spec);
 	if (r)
 		return r;
 	return draft_new(client, &want, out);
@@ -377,6 +386,8 @@ int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, con
 	uint32_t ahead;
 	int r;
 
+	if (draft->block)
+		return cuda_draft_commit(draft, as, flags, name, name_len, version);
 	ahead = ahead_begin(s, draft->room, draft->extra, deadline);
 	commit_message(bytes, draft, as, flags, name, name_len, version != NULL, ahead);
 	if (version) {
@@ -462,7 +473,7 @@ TL_API void tl_abort(tl_draft *draft)
 
 	if (!draft)
 		return;
-	tell = !draft->stale && !draft->ended && !draft->committed;
+	tell = !draft->block && !draft->stale && !draft->ended && !draft->committed;
 	draft_unlink(draft);
 	if (tell)
 		draft_abort_ref(draft->session, draft->ref,
@@ -472,21 +483,27 @@ TL_API void tl_abort(tl_draft *draft)
 
 /* ---- Put ---- */
 
-static int put_request(struct draft_request *want, const DLTensor *source, const tl_put_options *o)
+int source_check(const DLTensor *source, uint64_t flags, char *why, size_t why_len)
+{
+	DLTensor as = *source;
+
+	if (as.device.device_type == kDLCUDA)
+		as.device.device_type = kDLCPU; /* all else is the same */
+	return tensor_check_source(&as, flags, why, why_len);
+}
+
+int put_request(struct draft_request *want, const DLTensor *source, const tl_put_options *o)
 {
 	bool padded = o->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	char why[TENSOR_WHY_TEXT];
 	int r;
 
-	r = tensor_check_source(source, o->flags, why, sizeof(why));
+	r = source_check(source, o->flags, why, sizeof(why));
 	if (!r)
 		r = tensor_nbytes(source->dtype, source->ndim, source->shape, padded,
 				  &want->nbytes);
 	if (r)
 		return tl_fail(r == -EOVERFLOW ? -EINVAL : r, "the source tensor: %s", why);
-	if (o->metadata_size > TL_METADATA_MAX || (o->metadata_size && !o->metadata))
-		return tl_fail(-EINVAL, "tl_put_options: %zu bytes of metadata%s; the limit is %d",
-			       o->metadata_size, o->metadata ? "" : " at NULL", TL_METADATA_MAX);
 	want->shape = source->shape;
 	want->ndim = source->ndim;
 	want->dtype = source->dtype;
@@ -528,8 +545,19 @@ int put_copy(tl_client *client, const char *name, const DLTensor *source, const 
 
 int put_options(tl_put_options *o, const tl_put_options *options)
 {
+	const uint32_t known = TL_PUBLISH_NO_COPY | TL_PUBLISH_SEALED | TL_PUBLISH_STAGING;
+	int r;
+
 	*o = (tl_put_options){ .size = sizeof(*o) };
-	return options ? client_options(o, sizeof(*o), options, sizeof(*o), "tl_put_options") : 0;
+	r = options ? client_options(o, sizeof(*o), options, sizeof(*o), "tl_put_options") : 0;
+	if (!r && (o->how & ~known || o->reserved))
+		r = tl_fail(-EINVAL,
+			    "tl_put_options.how is %#x, of which %#x is known; reserved is %u",
+			    o->how, known, o->reserved);
+	if (!r && (o->metadata_size > TL_METADATA_MAX || (o->metadata_size && !o->metadata)))
+		r = tl_fail(-EINVAL, "tl_put_options: %zu bytes of metadata%s; the limit is %d",
+			    o->metadata_size, o->metadata ? "" : " at NULL", TL_METADATA_MAX);
+	return r;
 }
 
 TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
@@ -550,5 +578,9 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 		return tl_fail(-EINVAL, "tl_put_options.flags is %#llx; %#llx is known",
 			       (unsigned long long)o.flags,
 			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
+	if (source->device.device_type == kDLCUDA) {
+		r = client_check_name(name, strlen(name));
+		return r ? r : cuda_put(client, name, source, &o, version);
+	}
 	return put_copy(client, name, source, &o, version);
 }

@@ -24,9 +24,12 @@ struct tl_draft {
 	uint32_t extra; /* bytes of shape and metadata that were */
 	bool hold;
 	bool exported;
-	bool committed; /* the handle lives on as an exported tensor */
-	bool ended;	/* aborted by tl_close() */
-	bool stale;	/* the parent's */
+	bool committed;		  /* the handle lives on as an exported tensor */
+	bool ended;		  /* aborted by tl_close() */
+	bool stale;		  /* the parent's */
+	struct cuda_block *block; /* its memory, if it is on a GPU; it has no ref then */
+	intptr_t stream;	  /* on which it is written, then */
+	bool written;		  /* published: what writes it is the tensor's affair */
 	unsigned char *metadata;
 	uint16_t metadata_size;
 	uint8_t tensor_flags;
@@ -71,7 +74,13 @@ void produce_abort_all(struct session *s); /* tl_close(): the drafts that are no
 void produce_deinit(struct session *s);
 void produce_orphan_all(struct session *s); /* in a forked child: drafts stay the parent's */
 
-/* publish.c uses these. */
+/* publish.c and cuda/ use these. */
+struct tl_draft *draft_alloc(const struct draft_request *want); /* without memory */
+void draft_link(struct session *s, struct tl_draft *draft);
+int draft_request_check(struct draft_request *want, const tl_spec *spec); /* want->name is there */
+int put_request(struct draft_request *want, const DLTensor *source, const tl_put_options *o);
+/* tensor_check_source(), for tensors on GPUs too. */
+int source_check(const DLTensor *source, uint64_t flags, char *why, size_t why_len);
 int draft_new(tl_client *client, const struct draft_request *want, struct tl_draft **out);
 int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
 		 size_t name_len, uint64_t *version);

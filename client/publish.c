@@ -12,6 +12,7 @@
 
 #include "client/catalog.h"
 #include "client/client.h"
+#include "client/cuda/publish.h"
 #include "client/error.h"
 #include "client/lease.h"
 #include "client/mapping.h"
@@ -46,7 +47,7 @@ TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out)
 	s = draft->session;
 	pthread_mutex_lock(&s->produce_mutex);
 	/* After a commit others may still look at the bytes, through the exported tensor. */
-	if (!draft->hold) {
+	if (!draft->hold && !draft->block) {
 		atomic_fetch_add(&s->held[ref_slot(draft->ref)], 1);
 		draft->hold = true;
 	}
@@ -88,6 +89,11 @@ struct publishing {
 	uint64_t nbytes;
 	bool contiguous;
 };
+
+static bool on_gpu(const struct publishing *p)
+{
+	return p->tensor->dl_tensor.device.device_type == kDLCUDA;
+}
 
 static const unsigned char *first_byte(const struct publishing *p)
 {
@@ -213,6 +219,39 @@ static uint64_t held_ref_at(struct session *s, const struct publishing *p)
 	return 0;
 }
 
+/* What another process published cannot be exported once more by this one. */
+static int publish_leased_gpu(const struct publishing *p)
+{
+	if (p->options.how & TL_PUBLISH_STAGING)
+		return PUBLISH_E_COPY;
+	return tl_fail(
+		-ENOTSUP,
+		"'%s': the tensor was got from another process, on a GPU, and cannot be published under a "
+		"second name without a copy (TL_PUBLISH_STAGING)",
+		p->name);
+}
+
+/* The copy that is needed: into shared memory, or on the GPU, if what is there cannot be shared. */
+static int publish_theirs(const struct publishing *p, bool *copied, uint64_t *version)
+{
+	int r;
+
+	if (on_gpu(p))
+		return cuda_publish(p->client, p->name, p->tensor, p->nbytes, &p->options, copied,
+				    version);
+	if (p->options.how & TL_PUBLISH_NO_COPY)
+		return tl_fail(
+			-ENOTSUP,
+			"'%s': the tensor lies in memory of its own and would be copied: write "
+			"into a draft, or allow the copy",
+			p->name);
+	r = put_copy(p->client, p->name, &p->tensor->dl_tensor, &p->options, version);
+	*copied = !r;
+	if (!r && p->tensor->deleter)
+		p->tensor->deleter(p->tensor);
+	return r;
+}
+
 /* Without a copy, if it lies in memory of ours. 0, PUBLISH_E_COPY, or a negative errno. */
 static int publish_ours(const struct publishing *p, uint64_t *version)
 {
@@ -224,6 +263,8 @@ static int publish_ours(const struct publishing *p, uint64_t *version)
 
 	if (draft)
 		return publish_draft(p, draft, version);
+	if (lease && on_gpu(p))
+		return publish_leased_gpu(p);
 	if (lease && lease->private_size)
 		return PUBLISH_E_COPY; /* what was written to it is this process's alone */
 	r = client_enter(p->client, true, client_deadline(p->client), &use);
@@ -237,7 +278,7 @@ static int publish_ours(const struct publishing *p, uint64_t *version)
 		draft = draft_at(use.session, first_byte(p));
 	if (draft)
 		r = publish_draft(p, draft, version);
-	else if (!ref && !lease && first_byte(p) && p->contiguous)
+	else if (!ref && !lease && first_byte(p) && p->contiguous && !on_gpu(p))
 		ref = held_ref_at(use.session, p);
 	if (!draft)
 		r = ref && p->contiguous ? publish_link(p, use.session, ref, version)
@@ -256,18 +297,16 @@ static int publish_check(struct publishing *p)
 	if (t->version.major != DLPACK_MAJOR_VERSION)
 		return tl_fail(-EINVAL, "the tensor is of DLPack %u.%u; %d is known",
 			       t->version.major, t->version.minor, DLPACK_MAJOR_VERSION);
-	r = tensor_check_source(&t->dl_tensor, t->flags, why, sizeof(why));
+	r = source_check(&t->dl_tensor, t->flags, why, sizeof(why));
 	if (!r)
 		r = tensor_nbytes(t->dl_tensor.dtype, t->dl_tensor.ndim, t->dl_tensor.shape, padded,
 				  &p->nbytes);
 	if (r)
 		return tl_fail(r == -EOVERFLOW ? -EINVAL : r, "the tensor: %s", why);
-	if (p->options.metadata_size > TL_METADATA_MAX ||
-	    (p->options.metadata_size && !p->options.metadata))
-		return tl_fail(-EINVAL, "tl_put_options: %zu bytes of metadata%s; the limit is %d",
-			       p->options.metadata_size, p->options.metadata ? "" : " at NULL",
-			       TL_METADATA_MAX);
 	p->contiguous = tensor_is_contiguous(&t->dl_tensor);
+	if (on_gpu(p) && !p->contiguous)
+		return tl_fail(-ENOTSUP,
+			       "a tensor on a GPU must be C-contiguous: make it so first");
 	return client_check_name(p->name, p->name_len);
 }
 
@@ -275,6 +314,7 @@ TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersio
 		      const tl_put_options *options, bool *copied, uint64_t *version)
 {
 	struct publishing p = { .client = client, .name = name, .tensor = tensor };
+	bool copy = false;
 	uint64_t v = 0;
 	int r;
 
@@ -291,18 +331,15 @@ TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersio
 		return r;
 	p.options.flags = tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	r = publish_ours(&p, version ? &v : NULL);
-	if (copied && r >= 0)
-		*copied = false;
-	if (r == PUBLISH_E_COPY) {
-		r = put_copy(client, name, &tensor->dl_tensor, &p.options, version ? &v : NULL);
-		if (copied && !r)
-			*copied = true;
-	}
+	if (!r && tensor->deleter)
+		tensor->deleter(tensor);
+	if (r == PUBLISH_E_COPY)
+		r = publish_theirs(&p, &copy, version ? &v : NULL);
 	if (r)
 		return r;
+	if (copied)
+		*copied = copy;
 	if (version)
 		*version = v;
-	if (tensor->deleter)
-		tensor->deleter(tensor);
 	return 0;
 }

@@ -42,6 +42,7 @@ TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 		    DLManagedTensorVersioned **out)
 {
 	const struct tensor_lease *l = tensor_lease_of(held);
+	tl_get_options want = { .size = sizeof(want), .mode = mode };
 	struct use use;
 	int r;
 
@@ -54,12 +55,17 @@ TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 	users_add(&use.session->users, 1); /* @held has one too, so it is not drained meanwhile */
 	r = hold_again(use.session, ref_slot(l->ref));
 	if (!r) {
-		r = tensor_lease_new(&use, l->ref, mode, client_deadline(use.session->client), out);
+		r = tensor_lease_new(&use, l->ref, &want, client_deadline(use.session->client),
+				     out);
 		if (!r)
 			return 0; /* the lease has the use's count */
 		lease_release(use.session, ref_slot(l->ref));
 	}
 	client_leave(&use);
+	if (r == LEASE_E_WITHDRAWN)
+		return tl_fail(
+			-ENODATA,
+			"the process that published the tensor is gone, and its GPU memory with it");
 	if (r == LEASE_E_TOO_MANY)
 		return tl_fail(-EOVERFLOW, "the tensor is held %u times by this process",
 			       LEDGER_HELD_MAX);

@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "client/client.h"
+#include "client/cuda/session.h"
 #include "client/error.h"
 #include "client/mapping.h"
 #include "client/request.h"
@@ -136,12 +137,12 @@ bool session_probe(struct session *s)
 
 /* ---- Sending ---- */
 
-/* Sends with the descriptors that requests of this library have: none. */
-int session_send(struct session *s, const void *message, int64_t deadline)
+int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t deadline)
 {
 	for (;;) {
-		int r = atomic_load(&s->lost) ? -EPIPE
-					      : conn_send(s->socket, message, -1, MSG_DONTWAIT);
+		int r = atomic_load(&s->lost)
+				? -EPIPE
+				: conn_send(s->socket, message, fd_peek, MSG_DONTWAIT);
 
 		switch (r) {
 		case 0:
@@ -192,6 +193,10 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 {
 	uint32_t serial = m->header.serial;
 
+	if (m->header.type == WIRE_FREED || m->header.type == WIRE_UNMAP) {
+		cuda_message(s, m);
+		return;
+	}
 	/* processed in order: an answer to a later message says that a commit was, too */
 	if ((int32_t)((serial - s->unanswered) << 1) >= 0)
 		s->unanswered = 0;
@@ -376,24 +381,35 @@ void session_expect(struct session *s, uint32_t serial, struct request *req,
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
-int session_ask(struct session *s, void *message, int64_t deadline, struct request *req,
-		struct conn_message *answer)
+int session_ask_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
+		   struct request *req, struct conn_message *answer)
 {
 	struct wire_header *h = message;
 	int r;
 
 	h->serial = session_serial(s);
 	session_expect(s, h->serial, req, answer);
-	r = session_send(s, message, deadline);
+	r = session_send_fd(s, message, fd_peek, deadline);
 	if (r)
 		session_forget(s, req);
 	return r;
 }
 
-int session_call(struct session *s, void *message, int64_t deadline, struct conn_message *answer)
+bool session_answered(struct session *s, struct request *req)
+{
+	bool done;
+
+	pthread_mutex_lock(&s->receive_mutex);
+	done = req->done;
+	pthread_mutex_unlock(&s->receive_mutex);
+	return done;
+}
+
+int session_call_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
+		    struct conn_message *answer)
 {
 	struct request req;
-	int r = session_ask(s, message, deadline, &req, answer);
+	int r = session_ask_fd(s, message, fd_peek, deadline, &req, answer);
 
 	req.fresh = true;
 	return r ? r : session_await(s, &req, deadline);

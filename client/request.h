@@ -12,10 +12,20 @@ bool session_probe(struct session *s); /* false if the connection has ended */
  * Sends without an answer; waits until @deadline for room. 0, SESSION_E_UNSENT, or a negative
  * errno.
  */
-int session_send(struct session *s, const void *message, int64_t deadline);
+int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t deadline);
+static inline int session_send(struct session *s, const void *message, int64_t deadline)
+{
+	return session_send_fd(s, message, -1, deadline);
+}
 
 /* Sends and waits for the answer, whatever it is. 0, SESSION_E_*, or a negative errno. */
-int session_call(struct session *s, void *message, int64_t deadline, struct conn_message *answer);
+int session_call_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
+		    struct conn_message *answer);
+static inline int session_call(struct session *s, void *message, int64_t deadline,
+			       struct conn_message *answer)
+{
+	return session_call_fd(s, message, -1, deadline, answer);
+}
 
 /*
  * An answer with @serial, to what another message asks for too. Pending until session_await() or
@@ -28,8 +38,15 @@ void session_expect(struct session *s, uint32_t serial, struct request *req,
  * The halves of it: the request is pending from the first to the end of the second, or
  * session_forget().
  */
-int session_ask(struct session *s, void *message, int64_t deadline, struct request *req,
-		struct conn_message *answer);
+int session_ask_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
+		   struct request *req, struct conn_message *answer);
+static inline int session_ask(struct session *s, void *message, int64_t deadline,
+			      struct request *req, struct conn_message *answer)
+{
+	return session_ask_fd(s, message, -1, deadline, req, answer);
+}
+/* Has its answer come, or the connection ended? Then it needs no session_await() any more. */
+bool session_answered(struct session *s, struct request *req);
 int session_await(struct session *s, struct request *req, int64_t deadline);
 void session_forget(struct session *s, struct request *req);
 

@@ -29,6 +29,7 @@
 
 #include "client/address.h"
 #include "client/client.h"
+#include "client/cuda/session.h"
 #include "client/error.h"
 #include "client/mapping.h"
 #include "client/produce.h"
@@ -52,6 +53,7 @@ static void goodbye(struct session *s)
 /* Alone with @s. Its struct stays, marked as drained. */
 static void session_destroy(struct session *s)
 {
+	cuda_session_end(s);
 	pthread_mutex_lock(&s->client->mutex); /* fork() finds all of it, or nothing */
 	produce_deinit(s);
 	mappings_deinit(s);

@@ -16,6 +16,7 @@
 #include "util/list.h"
 
 struct ahead;
+struct cuda_session;
 struct mapping;
 struct session_peer;
 struct tl_client;
@@ -107,6 +108,8 @@ struct session {
 	struct ahead *ahead[SESSION_AHEAD];
 	struct size_use sizes[SESSION_SIZES];
 	unsigned next_ahead, next_size;
+
+	struct cuda_session *cuda; /* once GPUs are used; cuda/session.c */
 };
 
 /* ---- Users: whoever holds a count may touch the session's resources (users.h) ---- */

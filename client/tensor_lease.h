@@ -14,8 +14,16 @@ struct tensor_lease {
 	DLManagedTensorVersioned managed; /* first: the deleter gets its address */
 	struct session *session;	  /* with a count on it */
 	uint64_t ref;
-	void *private_map; /* copy-on-write: this lease's own mapping */
-	size_t private_size;
+	size_t private_size; /* copy-on-write: this lease's own mapping */
+	union {
+		void *private_map;
+		struct cuda_lease {		  /* on a GPU; cuda/lease.c */
+			struct cuda_view *view;	  /* NULL: nothing is opened */
+			struct cuda_event *event; /* what it waits for once its user has left */
+			intptr_t stream;
+			struct list queue_link;
+		} cuda;
+	};
 	int ndim;	/* room in dims; dl_tensor.ndim is its user's to change */
 	int64_t dims[]; /* shape, then strides */
 };
@@ -31,7 +39,19 @@ int client_take(tl_client *client, const struct name_key *key, struct use *use, 
 
 /*
  * Maps and hands out the tensor of a lease that @use has taken; on success *out has both that lease
- * and the use's count. 0, LEASE_E_UNSERVED, SESSION_E_*, or a negative errno.
+ * and the use's count. 0, LEASE_E_UNSERVED, LEASE_E_WITHDRAWN, SESSION_E_*, or a negative errno.
  */
-int tensor_lease_new(const struct use *use, uint64_t ref, enum tl_mode mode, int64_t deadline,
+int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *want,
+		     int64_t deadline, DLManagedTensorVersioned **out);
+
+/* A flag beside TL_GET_*: on a GPU, without opening it. */
+#define LEASE_HANDLE ((uint32_t)1 << 31)
+
+/* tl_get() with options that are checked already. */
+int tensor_lease_get(tl_client *client, const char *name, const tl_get_options *options,
 		     DLManagedTensorVersioned **out);
+
+/* Its end, when nothing is mapped for it any more: gives up the lease and the count. */
+void tensor_lease_end(struct tensor_lease *l);
+/* A lease object of a tensor on a device, with what it has in common with others; cuda/lease.c. */
+int tensor_lease_wrap(const struct use *use, uint64_t ref, DLManagedTensorVersioned **out);

@@ -58,7 +58,7 @@ static void a_foreign_tensor_is_copied_once(void **state)
 	f.managed.version.major = 2;
 	must_be(tl_publish(client, "p", &f.managed, NULL, &copied, &version), -EINVAL);
 	f.managed.version.major = 1;
-	f.managed.dl_tensor.device.device_type = kDLCUDA;
+	f.managed.dl_tensor.device.device_type = kDLOpenCL;
 	must_be(tl_publish(client, "p", &f.managed, NULL, &copied, &version), -ENOTSUP);
 	f.managed.dl_tensor.device.device_type = kDLCPU;
 	must_be(tl_publish(client, "p/", &f.managed, NULL, &copied, &version), -EINVAL);

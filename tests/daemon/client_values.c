@@ -353,7 +353,8 @@ static void bad_arguments_are_named(void **state)
 	must_be(tl_create(client, "a", &spec, &draft), -EINVAL);
 	source = bytes_tensor(NULL, shape);
 	must_be(tl_put(client, "a", &source, NULL, NULL), -EINVAL);
-	source.device.device_type = kDLCUDA;
+	source = bytes_tensor(larger, shape);
+	source.device.device_type = kDLOpenCL;
 	must_be(tl_put(client, "a", &source, NULL, NULL), -ENOTSUP);
 
 	put_bytes(client, "a", 1, 1);

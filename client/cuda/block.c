@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blocks. Allocating, mapping and exporting memory takes long, and an importer's mapping of it as well, so a block that
+ * nobody uses any more is kept for the next draft of its size: at most BLOCKS_MAX of them, for FREE_NS. They are given
+ * back by the library's thread, since that may wait for the GPU.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/client.h"
+#include "client/cuda/block.h"
+#include "client/error.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+enum { BLOCKS_MAX = 16 };
+#define FREE_NS (10 * NS_PER_SEC)
+
+/* ---- Memory ---- */
+
+static void block_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint64_t size)
+{
+	scope->driver->mem_unmap(base, size);
+	scope->driver->mem_address_free(base, size);
+}
+
+/* Maps @handle at an address of its own, to be read and written. */
+static CUresult map_handle(const struct cuda_scope *scope, const struct cuda_device *device,
+			   cuda_vmm_handle handle, uint64_t size, CUdeviceptr *base)
+{
+	const struct cuda_driver *d = scope->driver;
+	struct cuda_access access = { .location = { CUDA_LOCATION_DEVICE, device->ordinal },
+				      .flags = CUDA_ACCESS_READ_WRITE };
+	CUresult e;
+
+	e = d->mem_address_reserve(base, size, 0, 0, 0);
+	if (e)
+		return e;
+	e = d->mem_map(*base, size, 0, handle, 0);
+	if (e) {
+		d->mem_address_free(*base, size);
+		return e;
+	}
+	e = d->mem_set_access(*base, size, &access, 1);
+	if (e)
+		block_unmap(scope, *base, size);
+	return e;
+}
+
+/* Memory of @size bytes, mapped at *base, and the descriptor that opens it elsewhere. */
+static int allocate(const struct cuda_scope *scope, const struct cuda_device *device, uint64_t size,
+		    CUdeviceptr *base, int *fd)
+{
+	struct cuda_allocation_prop prop = {
+		.type = CUDA_ALLOCATION_PINNED,
+		.handle_types = CUDA_HANDLE_POSIX_FD,
+		.location = { CUDA_LOCATION_DEVICE, device->ordinal },
+	};
+	const struct cuda_driver *d = scope->driver;
+	cuda_vmm_handle handle;
+	CUresult e;
+
+	e = d->mem_create(&handle, size, &prop, 0);
+	if (e)
+		return cuda_fail(e, "allocating %" PRIu64 " bytes on GPU %d", size,
+				 device->ordinal);
+	*fd = -1;
+	e = map_handle(scope, device, handle, size, base);
+	if (!e) {
+		e = d->mem_export(fd, handle, CUDA_HANDLE_POSIX_FD, 0);
+		if (e)
+			block_unmap(scope, *base, size);
+	}
+	d->mem_release(handle); /* the mapping keeps it */
+	return e ? cuda_fail(e, "making %" PRIu64 " bytes on GPU %d shareable", size,
+			     device->ordinal)
+		 : 0;
+}
+
+/* ---- Blocks ---- */
+
+static void destroy(struct cuda_block *block)
+{
+	struct cuda_device *device = block->export->memory.device;
+	CUdeviceptr base = block->export->memory.base;
+	struct cuda_scope scope;
+
+	pthread_mutex_lock(&cuda_lock);
+	list_del(&block->export->link);
+	pthread_mutex_unlock(&cuda_lock);
+	cuda_export_drop(block->export);
+	if (!cuda_enter(device, &scope)) {
+		block_unmap(&scope, base, block->size);
+		cuda_leave(&scope);
+	}
+	free(block);
+}
+
+/* A free one of just that size. */
+static struct cuda_block *reuse(struct cuda_session *cs, const struct cuda_device *device,
+				uint64_t size)
+{
+	struct cuda_block *block, *found = NULL;
+
+	pthread_mutex_lock(&cuda_lock);
+	list_for_each_entry(block, &cs->blocks, link) {
+		if (block->size != size || block->export->memory.device != device)
+			continue;
+		found = block;
+		break;
+	}
+	if (found) {
+		list_del(&found->link);
+		cs->nblocks--;
+		found->uses = 1;
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	return found;
+}
+
+static int export_block(struct session *s, struct cuda_block *block, struct cuda_device *device,
+			CUdeviceptr base, const int *fd_peek)
+{
+	struct cuda_memory memory = {
+		.kind = SEGMENT_CUDA_VMM,
+		.device = device,
+		.base = base,
+		.size = block->size,
+		.nparts = 1,
+	};
+
+	memcpy(memory.uuid, device->uuid.bytes, sizeof(memory.uuid));
+	return cuda_export_new(&block->export, s, &memory, fd_peek);
+}
+
+static int block_new(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
+		     struct cuda_block **out)
+{
+	struct cuda_block *block = calloc(1, sizeof(*block));
+	struct cuda_scope scope;
+	CUdeviceptr base;
+	int fd = -1;
+	int r;
+
+	if (!block)
+		return tl_fail(-ENOMEM, "no memory for a block");
+	list_init(&block->link);
+	block->owner = cs;
+	block->size = size;
+	block->uses = 1;
+	r = cuda_enter(device, &scope);
+	if (r) {
+		free(block);
+		return r;
+	}
+	r = allocate(&scope, device, size, &base, &fd);
+	if (!r) {
+		r = export_block(cs->session, block, device, base, &fd);
+		if (r)
+			block_unmap(&scope, base, size);
+	}
+	cuda_leave(&scope);
+	fd_close(fd);
+	if (r) {
+		free(block);
+		return r;
+	}
+	block->export->owned = true;
+	pthread_mutex_lock(&cuda_lock);
+	list_add_head(&cs->exports, &block->export->link);
+	pthread_mutex_unlock(&cuda_lock);
+	*out = block;
+	return 0;
+}
+
+/* Destroys free ones: all, or those that have been free since before @until or are too many. */
+static void trim(struct cuda_session *cs, bool all, int64_t until)
+{
+	for (;;) {
+		struct cuda_block *block = NULL;
+
+		pthread_mutex_lock(&cuda_lock);
+		if (!list_empty(&cs->blocks))
+			block = list_last_entry(&cs->blocks, struct cuda_block, link);
+		if (block && !all && block->free_since > until && cs->nblocks <= BLOCKS_MAX)
+			block = NULL;
+		if (block) {
+			list_del(&block->link);
+			cs->nblocks--;
+		}
+		pthread_mutex_unlock(&cuda_lock);
+		if (!block)
+			return;
+		destroy(block);
+	}
+}
+
+int cuda_block_get(struct session *s, struct cuda_device *device, uint64_t size,
+		   struct cuda_block **out)
+{
+	struct cuda_session *cs;
+	int r;
+
+	if (!device->granularity)
+		return tl_fail(
+			-ENOTSUP,
+			"GPU %d or its driver cannot make memory that is shared by descriptors "
+			"(CUDA's virtual memory management); `tensorlease doctor` says more",
+			device->ordinal);
+	r = cuda_session_get(s, &cs);
+	if (r)
+		return r;
+	size = (size + device->granularity - 1) / device->granularity * device->granularity;
+	if (size == 0)
+		size = device->granularity;
+	*out = reuse(cs, device, size);
+	if (*out)
+		return 0;
+	r = block_new(cs, device, size, out);
+	if (r == -ENOMEM || r == -ENOSPC || r == -EDQUOT) {
+		trim(cs, true, 0); /* what is kept for other sizes may be what is missing */
+		r = block_new(cs, device, size, out);
+	}
+	return r;
+}
+
+void cuda_block_use(struct cuda_block *block)
+{
+	pthread_mutex_lock(&cuda_lock);
+	block->uses++;
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+void cuda_block_put(struct cuda_block *block)
+{
+	pthread_mutex_lock(&cuda_lock);
+	if (--block->uses == 0) {
+		block->free_since = now_mono_ns();
+		list_add_head(&block->owner->blocks, &block->link);
+		block->owner->nblocks++;
+		cuda_wake(); /* it sees to the bounds */
+	}
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+int64_t cuda_blocks_trim(struct cuda_session *cs)
+{
+	int64_t now = now_mono_ns(), due = 0;
+
+	trim(cs, false, now - FREE_NS);
+	pthread_mutex_lock(&cuda_lock);
+	if (!list_empty(&cs->blocks)) {
+		struct cuda_block *oldest = list_last_entry(&cs->blocks, struct cuda_block, link);
+
+		due = oldest->free_since + FREE_NS - now;
+		if (due <= 0)
+			due = 1;
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	return due;
+}
+
+void cuda_blocks_end(struct cuda_session *cs)
+{
+	trim(cs, true, 0);
+}

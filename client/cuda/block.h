@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory on a GPU that the library allocated for drafts: exported once, used again and again. */
+#pragma once
+
+#include <stdint.h>
+
+#include "client/cuda/export.h"
+#include "client/cuda/session.h"
+
+struct cuda_block {
+	struct list link; /* in its cuda_session's blocks while nobody uses it */
+	struct cuda_session *owner;
+	struct cuda_export *export;
+	uint64_t size;
+	int64_t free_since;
+	unsigned uses; /* a draft, a published tensor, an exported draft; cuda_lock */
+};
+
+/* One of at least @size bytes, whose content is anything, used once. 0, SESSION_E_*, or a negative errno. */
+int cuda_block_get(struct session *s, struct cuda_device *device, uint64_t size,
+		   struct cuda_block **out);
+void cuda_block_use(struct cuda_block *block);
+/* One use less; on whatever thread. The caller has a count on the session. */
+void cuda_block_put(struct cuda_block *block);
+
+/* Gives back what has been free for long. How long until that is due again (ns); 0: nothing is free. The thread's. */
+int64_t cuda_blocks_trim(struct cuda_session *cs);
+/* All of them; the session is over. */
+void cuda_blocks_end(struct cuda_session *cs);

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/cuda/device.h"
+#include "client/error.h"
+
+enum { DEVICES_MAX = 64 };
+
+static struct {
+	struct cuda_device list[DEVICES_MAX];
+	int n;
+	CUresult result; /* of looking for them */
+} devices;
+
+static pthread_once_t devices_once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t context_mutex = PTHREAD_MUTEX_INITIALIZER; /* of retaining them */
+static _Atomic bool devices_known;
+
+const struct cuda_driver *cuda_driver(void)
+{
+	const char *why = NULL;
+	const struct cuda_driver *d = cuda_driver_get(&why);
+
+	if (!d)
+		tl_fail(-ENODEV, "CUDA cannot be used: %s", why);
+	return d;
+}
+
+int cuda_fail(CUresult result, const char *what, ...)
+{
+	char text[256];
+	va_list args;
+
+	va_start(args, what);
+	vsnprintf(text, sizeof(text), what, args);
+	va_end(args);
+	return tl_fail(cuda_errno(result), "%s: %s", text, cuda_error_text(result));
+}
+
+const char *cuda_uuid_format(const unsigned char uuid[16], char text[CUDA_UUID_TEXT])
+{
+	char *at = text + sprintf(text, "GPU-");
+
+	for (int i = 0; i < 16; i++)
+		at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+			      uuid[i]);
+	return text;
+}
+
+/* ---- Finding them ---- */
+
+static size_t granularity(const struct cuda_driver *d, const struct cuda_device *dev)
+{
+	struct cuda_allocation_prop prop = {
+		.type = CUDA_ALLOCATION_PINNED,
+		.handle_types = CUDA_HANDLE_POSIX_FD,
+		.location = { CUDA_LOCATION_DEVICE, dev->ordinal },
+	};
+	size_t size = 0;
+	int vmm = 0, posix = 0;
+
+	d->device_get_attribute(&vmm, CUDA_DEVICE_VMM, dev->device);
+	d->device_get_attribute(&posix, CUDA_DEVICE_POSIX_DESCRIPTORS, dev->device);
+	if (!vmm || !posix || !d->mem_get_allocation_granularity ||
+	    d->mem_get_allocation_granularity(&size, &prop, CUDA_GRANULARITY_MINIMUM))
+		return 0;
+	return size;
+}
+
+static void find_devices(void)
+{
+	const struct cuda_driver *d = cuda_driver_get(NULL);
+	int count = 0;
+
+	devices.result = d->device_get_count(&count);
+	for (int i = 0; !devices.result && i < count && i < DEVICES_MAX; i++) {
+		struct cuda_device *dev = &devices.list[i];
+
+		dev->ordinal = i;
+		list_init(&dev->events);
+		devices.result = d->device_get(&dev->device, i);
+		if (!devices.result)
+			devices.result = d->device_get_uuid(&dev->uuid, dev->device);
+		if (!devices.result)
+			dev->granularity = granularity(d, dev);
+		devices.n = i + 1;
+	}
+	atomic_store(&devices_known, true);
+}
+
+static int devices_get(void)
+{
+	if (!cuda_driver())
+		return -ENODEV;
+	pthread_once(&devices_once, find_devices);
+	if (devices.result)
+		return cuda_fail(devices.result, "looking for GPUs");
+	return 0;
+}
+
+int cuda_device_at(int ordinal, struct cuda_device **out)
+{
+	int r = devices_get();
+
+	if (r)
+		return r;
+	if (ordinal < 0 || ordinal >= devices.n)
+		return tl_fail(-ENODEV, "there is no GPU %d; this process sees %d%s", ordinal,
+			       devices.n,
+			       devices.n ? ", from 0" : " (is CUDA_VISIBLE_DEVICES set?)");
+	*out = &devices.list[ordinal];
+	return 0;
+}
+
+static int find_uuid(const unsigned char uuid[16])
+{
+	for (int i = 0; i < devices.n; i++)
+		if (!memcmp(devices.list[i].uuid.bytes, uuid, 16))
+			return i;
+	return -1;
+}
+
+int cuda_device_with(const unsigned char uuid[16], struct cuda_device **out)
+{
+	char text[CUDA_UUID_TEXT];
+	int r = devices_get();
+	int i;
+
+	if (r)
+		return r;
+	i = find_uuid(uuid);
+	if (i < 0)
+		return tl_fail(
+			-ENODEV,
+			"the tensor is on %s, which is not among the %d GPUs that this process "
+			"sees: add it to CUDA_VISIBLE_DEVICES, or to the container's devices",
+			cuda_uuid_format(uuid, text), devices.n);
+	*out = &devices.list[i];
+	return 0;
+}
+
+int cuda_ordinal(const unsigned char uuid[16])
+{
+	return atomic_load(&devices_known) ? find_uuid(uuid) : -1;
+}
+
+/* ---- Contexts ---- */
+
+static int retain(const struct cuda_driver *d, struct cuda_device *device, CUcontext *context)
+{
+	CUresult e = CUDA_OK;
+
+	pthread_mutex_lock(&context_mutex);
+	if (!device->context)
+		e = d->primary_ctx_retain(&device->context, device->device);
+	*context = device->context;
+	pthread_mutex_unlock(&context_mutex);
+	return e ? cuda_fail(e, "the primary context of GPU %d", device->ordinal) : 0;
+}
+
+int cuda_enter(struct cuda_device *device, struct cuda_scope *scope)
+{
+	const struct cuda_driver *d = cuda_driver();
+	CUcontext context;
+	CUresult e;
+	int r;
+
+	if (!d)
+		return -ENODEV;
+	r = retain(d, device, &context);
+	if (r)
+		return r;
+	e = d->ctx_push(context);
+	if (e)
+		return cuda_fail(e, "making the context of GPU %d current", device->ordinal);
+	scope->driver = d;
+	scope->capture_mode = CUDA_CAPTURE_MODE_RELAXED;
+	if (d->thread_exchange_capture_mode(&scope->capture_mode))
+		scope->capture_mode = -1;
+	return 0;
+}
+
+void cuda_leave(struct cuda_scope *scope)
+{
+	CUcontext context;
+
+	if (scope->capture_mode >= 0)
+		scope->driver->thread_exchange_capture_mode(&scope->capture_mode);
+	scope->driver->ctx_pop(&context);
+}

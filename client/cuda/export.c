@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/client.h"
+#include "client/cuda/export.h"
+#include "client/cuda/view.h"
+#include "client/error.h"
+#include "util/clock.h"
+
+/* ---- Making one ---- */
+
+static int send_parts(struct cuda_export *e, const int *fds_peek, int64_t deadline)
+{
+	for (uint32_t i = 1; i < e->memory.nparts; i++) {
+		struct wire_part m = {
+			.header = { .type = WIRE_PART, .length = sizeof(m) },
+			.part_size = e->memory.parts[i].size,
+			.segment = e->segment,
+			.segment_generation = e->generation,
+			.part = i,
+		};
+		int r = session_send_fd(e->session, &m, fds_peek[i], deadline);
+
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+static int send_export(struct cuda_export *e, const int *fds_peek)
+{
+	const struct cuda_memory *memory = &e->memory;
+	struct wire_export m = {
+		.header = { .type = WIRE_EXPORT, .length = sizeof(m) },
+		.size = memory->size,
+		.part_size = memory->nparts > 1 ? memory->parts[0].size : memory->size,
+		.kind = memory->kind,
+		.parts = memory->nparts,
+	};
+	const struct wire_segment_ref *exported;
+	int64_t deadline = client_deadline(e->session->client);
+	struct conn_message answer;
+	int r;
+
+	memcpy(m.device, memory->uuid, sizeof(m.device));
+	memcpy(m.handle, memory->handle, sizeof(m.handle));
+	r = session_call_fd(e->session, &m, fds_peek ? fds_peek[0] : -1, deadline, &answer);
+	if (!r)
+		r = answer_expect(&answer, WIRE_EXPORTED, "exporting GPU memory");
+	if (r)
+		return r;
+	exported = (const void *)answer.bytes;
+	e->segment = exported->segment;
+	e->generation = exported->segment_generation;
+	return send_parts(e, fds_peek, deadline);
+}
+
+int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
+		    const int *fds_peek)
+{
+	struct cuda_export *e = calloc(1, sizeof(*e));
+	int r;
+
+	if (!e)
+		return tl_fail(-ENOMEM, "no memory for an export");
+	list_init(&e->link);
+	list_init(&e->queue_link);
+	list_init(&e->sources);
+	list_init(&e->events);
+	e->session = s;
+	e->memory = *memory;
+	r = send_export(e, fds_peek);
+	if (r) {
+		free(e);
+		return r;
+	}
+	*out = e;
+	return 0;
+}
+
+static void destroy_events(struct cuda_export *e)
+{
+	struct cuda_scope scope;
+
+	if (list_empty(&e->events))
+		return;
+	if (cuda_enter(e->memory.device, &scope)) {
+		scope.driver = NULL; /* CUDA is gone, and with it the events */
+	}
+	list_for_each_safe(l, &e->events) {
+		struct cuda_event *event = list_entry(l, struct cuda_event, link);
+
+		if (scope.driver)
+			scope.driver->event_destroy(event->event);
+		list_del(&event->link);
+		free(event);
+	}
+	if (scope.driver)
+		cuda_leave(&scope);
+}
+
+static void export_free(struct cuda_export *e)
+{
+	cuda_views_forget(e->session->instance, e->segment, e->generation);
+	destroy_events(e);
+	free(e->memory.parts);
+	free(e);
+}
+
+static void unexport_message(const struct cuda_export *e, struct wire_segment_ref *m)
+{
+	*m = (struct wire_segment_ref){
+		.header = { .type = WIRE_UNEXPORT, .length = sizeof(*m) },
+		.segment = e->segment,
+		.segment_generation = e->generation,
+	};
+}
+
+void cuda_export_drop(struct cuda_export *e)
+{
+	struct wire_segment_ref m;
+
+	unexport_message(e, &m);
+	m.header.serial = session_serial(e->session);
+	session_send(e->session, &m, client_deadline(e->session->client));
+	export_free(e);
+}
+
+/* ---- Finding them ---- */
+
+static bool same_memory(const struct cuda_memory *a, const struct cuda_memory *b)
+{
+	if (a->kind != b->kind || a->base != b->base || a->size != b->size ||
+	    a->nparts != b->nparts || a->device != b->device)
+		return false;
+	if (!a->base)
+		return !memcmp(a->handle, b->handle, sizeof(a->handle)) &&
+		       !memcmp(a->uuid, b->uuid, sizeof(a->uuid));
+	for (uint32_t i = 0; i < a->nparts; i++)
+		if (a->parts[i].id != b->parts[i].id || a->parts[i].base != b->parts[i].base)
+			return false;
+	return true;
+}
+
+static struct cuda_export *export_find(struct cuda_session *cs, const struct cuda_memory *want)
+{
+	struct cuda_export *e;
+
+	list_for_each_entry(e, &cs->exports, link)
+		if (!e->owned && same_memory(&e->memory, want))
+			return e;
+	return NULL;
+}
+
+struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32_t generation)
+{
+	struct cuda_session *cs;
+	struct cuda_export *e;
+
+	list_for_each_entry(cs, &cuda_sessions, link) {
+		if (cs->session->instance != instance)
+			continue;
+		list_for_each_entry(e, &cs->exports, link)
+			if (e->segment == segment && e->generation == generation)
+				return e;
+	}
+	return NULL;
+}
+
+struct cuda_source *cuda_source_here(const struct cuda_export *e, uint64_t ref)
+{
+	struct cuda_source *source;
+
+	list_for_each_entry(source, &e->sources, link)
+		if (source->ref == ref)
+			return source;
+	return NULL;
+}
+
+/* ---- Events ---- */
+
+/* A new one that other processes can open. The context is current. */
+static int event_new(const struct cuda_scope *scope, struct cuda_event **out)
+{
+	struct cuda_event *event = calloc(1, sizeof(*event));
+	CUresult e;
+
+	if (!event)
+		return tl_fail(-ENOMEM, "no memory for an event");
+	list_init(&event->link);
+	e = scope->driver->event_create(&event->event,
+					CUDA_EVENT_DISABLE_TIMING | CUDA_EVENT_INTERPROCESS);
+	if (!e) {
+		e = scope->driver->ipc_get_event_handle(&event->handle, event->event);
+		if (e)
+			scope->driver->event_destroy(event->event);
+	}
+	if (e) {
+		free(event);
+		return cuda_fail(e, "an event that other processes can wait for");
+	}
+	*out = event;
+	return 0;
+}
+
+/* One of the export's, recorded on the stream. */
+static int event_record(struct cuda_export *e, intptr_t stream, struct cuda_event **out)
+{
+	struct cuda_event *event = NULL;
+	struct cuda_scope scope;
+	CUresult result;
+	int r;
+
+	r = cuda_enter(e->memory.device, &scope);
+	if (r)
+		return r;
+	pthread_mutex_lock(&cuda_lock);
+	if (!list_empty(&e->events)) {
+		event = list_first_entry(&e->events, struct cuda_event, link);
+		list_del(&event->link);
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	if (!event)
+		r = event_new(&scope, &event);
+	if (!r) {
+		result = scope.driver->event_record(event->event, cuda_stream(stream));
+		if (result)
+			r = cuda_fail(result, "recording an event on stream %#llx",
+				      (unsigned long long)stream);
+	}
+	if (r && event) {
+		pthread_mutex_lock(&cuda_lock);
+		list_add_tail(&e->events, &event->link);
+		pthread_mutex_unlock(&cuda_lock);
+	}
+	cuda_leave(&scope);
+	if (!r)
+		*out = event;
+	return r;
+}
+
+/* ---- Sources ---- */
+
+static struct cuda_source *source_alloc(void)
+{
+	struct cuda_source *source = calloc(1, sizeof(*source));
+
+	if (!source) {
+		tl_fail(-ENOMEM, "no memory to publish a tensor");
+		return NULL;
+	}
+	list_init(&source->link);
+	list_init(&source->queue_link);
+	return source;
+}
+
+/* cuda_lock, if others know the export. */
+static void source_link(struct cuda_export *e, struct cuda_source *source)
+{
+	source->export = e;
+	list_add_tail(&e->sources, &source->link);
+	e->nsources++;
+	users_add(&e->session->users, 1); /* the source's; the caller has one meanwhile */
+}
+
+int cuda_source_in(struct cuda_export *e, struct cuda_source **out)
+{
+	*out = source_alloc();
+	if (!*out)
+		return -ENOMEM;
+	pthread_mutex_lock(&cuda_lock);
+	source_link(e, *out);
+	pthread_mutex_unlock(&cuda_lock);
+	return 0;
+}
+
+/* An export that is ending is in no list any more, and not found. */
+static bool source_join(struct cuda_session *cs, const struct cuda_memory *memory,
+			struct cuda_source *source)
+{
+	struct cuda_export *e;
+
+	pthread_mutex_lock(&cuda_lock);
+	e = export_find(cs, memory);
+	if (e)
+		source_link(e, source);
+	pthread_mutex_unlock(&cuda_lock);
+	return e != NULL;
+}
+
+int cuda_source_for(struct session *s, struct cuda_opening *o, struct cuda_source **out)
+{
+	struct cuda_source *source;
+	struct cuda_session *cs;
+	struct cuda_export *e;
+	int r;
+
+	r = cuda_session_get(s, &cs);
+	if (r)
+		return r;
+	source = source_alloc();
+	if (!source)
+		return -ENOMEM;
+	*out = source;
+	if (source_join(cs, o->memory, source))
+		return 0;
+	r = o->open ? o->open(o) : 0;
+	if (!r)
+		r = cuda_export_new(&e, s, o->memory, o->fds_peek);
+	if (r) {
+		free(source);
+		return r;
+	}
+	o->memory->parts = NULL; /* the export's */
+	pthread_mutex_lock(&cuda_lock);
+	source_link(e, source);
+	list_add_head(&cs->exports, &e->link);
+	pthread_mutex_unlock(&cuda_lock);
+	return 0;
+}
+
+/* ---- Publishing ---- */
+
+static size_t place_message(unsigned char *bytes, const struct cuda_export *e,
+			    const struct cuda_placing *p, const struct cuda_source *source)
+{
+	const unsigned char *handle = source->event ? source->event->handle.bytes
+						    : p->foreign_event;
+	struct wire_place m = {
+		.header = { .type = WIRE_PLACE },
+		.offset = p->offset,
+		.cookie = (uint64_t)(uintptr_t)source,
+		.segment = e->segment,
+		.segment_generation = e->generation,
+		.flags = handle ? WIRE_PLACE_EVENT : 0,
+		.dtype_code = p->as->dtype.code,
+		.dtype_bits = p->as->dtype.bits,
+		.dtype_lanes = p->as->dtype.lanes,
+		.ndim = (uint8_t)p->as->ndim,
+		.tensor_flags = (uint8_t)(p->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED),
+		.name_len = (uint16_t)p->name_len,
+		.meta_len = (uint16_t)p->metadata_size,
+	};
+	unsigned char *at = bytes + sizeof(m);
+	size_t shape_bytes = sizeof(int64_t) * (size_t)p->as->ndim;
+
+	if (shape_bytes)
+		memcpy(at, p->as->shape, shape_bytes);
+	at += shape_bytes;
+	memcpy(at, p->name, p->name_len);
+	at += p->name_len;
+	if (p->metadata_size)
+		memcpy(at, p->metadata, p->metadata_size);
+	at += p->metadata_size;
+	if (handle)
+		memcpy(at, handle, WIRE_HANDLE_BYTES);
+	at += handle ? WIRE_HANDLE_BYTES : 0;
+	m.header.length = (uint32_t)(at - bytes);
+	memcpy(bytes, &m, sizeof(m));
+	return m.header.length;
+}
+
+/*
+ * It was not published, and the thread ends the export if that was all. Or it is not known (@r is
+ * -ETIMEDOUT): then FREED may still come.
+ */
+static void source_abandon(struct cuda_source *source, int r)
+{
+	pthread_mutex_lock(&cuda_lock);
+	source->done = NULL;
+	source->abandoned = true;
+	source->told = true;
+	if (r != -ETIMEDOUT)
+		source->freed = true;
+	cuda_queue_source(source);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+static int place_request(struct cuda_export *e, const struct cuda_placing *p,
+			 struct cuda_source *source, uint64_t *version)
+{
+	unsigned char bytes[WIRE_MAX];
+	const struct wire_placed *placed;
+	struct conn_message answer;
+	char what[TL_NAME_MAX + 16];
+	int r;
+
+	place_message(bytes, e, p, source);
+	r = session_call(e->session, bytes, client_deadline(e->session->client), &answer);
+	if (r)
+		return r;
+	snprintf(what, sizeof(what), "publishing '%.*s'", (int)p->name_len, p->name);
+	r = answer_expect(&answer, WIRE_PLACED, what);
+	if (r)
+		return r;
+	placed = (const void *)answer.bytes;
+	if (version)
+		*version = placed->version;
+	pthread_mutex_lock(&cuda_lock);
+	source->ref = placed->ref;
+	if (source->event || source->freed)
+		cuda_queue_source(source);
+	pthread_mutex_unlock(&cuda_lock);
+	return 0;
+}
+
+int cuda_place(struct cuda_source *source, const struct cuda_placing *p,
+	       void (*done)(void *context), void *context, uint64_t *version)
+{
+	int r = 0;
+
+	source->done = done;
+	source->context = context;
+	if (p->stream != TL_STREAM_NONE && !p->foreign_event)
+		r = event_record(source->export, p->stream, &source->event);
+	source->finished = source->told = !source->event;
+	if (!r)
+		r = place_request(source->export, p, source, version);
+	if (r)
+		source_abandon(source, r);
+	return r;
+}
+
+int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *context), void *context)
+{
+	struct cuda_source *source;
+	int r = cuda_source_in(e, &source);
+
+	if (r)
+		return r;
+	r = event_record(e, stream, &source->event);
+	pthread_mutex_lock(&cuda_lock);
+	source->done = r ? NULL : done;
+	source->context = context;
+	source->finished = !source->event;
+	source->abandoned = source->freed = source->told = true;
+	cuda_queue_source(source);
+	pthread_mutex_unlock(&cuda_lock);
+	return r;
+}
+
+/* ---- The thread ---- */
+
+/* Has its event come? */
+static bool source_finished(struct cuda_source *source)
+{
+	struct cuda_scope scope;
+	CUresult result;
+
+	if (source->finished)
+		return true;
+	if (cuda_enter(source->export->memory.device, &scope))
+		return source->finished = source->failed = true;
+	result = scope.driver->event_query(source->event->event);
+	cuda_leave(&scope);
+	if (result == CUDA_E_NOT_READY)
+		return false;
+	source->failed = result != CUDA_OK;
+	return source->finished = true;
+}
+
+enum source_step cuda_source_step(struct cuda_source *source)
+{
+	struct cuda_export *e = source->export;
+
+	if (!source_finished(source))
+		return SOURCE_WAIT;
+	if (!source->ref && !source->abandoned)
+		return SOURCE_IDLE; /* its publisher still has it in hand */
+	if (source->ref && !source->told && !source->freed) {
+		source->told = true;
+		return SOURCE_TELL;
+	}
+	if (!source->freed)
+		return SOURCE_IDLE;
+	list_del(&source->link);
+	if (source->event)
+		list_add_tail(&e->events, &source->event->link);
+	source->event = NULL;
+	if (--e->nsources || e->owned)
+		return SOURCE_DONE;
+	list_del(&e->link); /* nobody publishes in it from now on */
+	return SOURCE_LAST;
+}
+
+void cuda_source_tell(struct cuda_source *source)
+{
+	struct session *s = source->export->session;
+	struct wire_finished m = {
+		.header = { .type = WIRE_FINISHED, .length = sizeof(m) },
+		.ref = source->ref,
+		.failed = source->failed,
+	};
+
+	session_send(s, &m, client_deadline(s->client));
+}
+
+static void source_free(struct cuda_source *source, struct session *s)
+{
+	void (*done)(void *context) = source->done;
+	void *context = source->context;
+
+	free(source);
+	if (done)
+		done(context);
+	users_leave(&s->users);
+}
+
+void cuda_source_done(struct cuda_source *source)
+{
+	source_free(source, source->export->session);
+}
+
+bool cuda_export_end(struct cuda_export *e, struct cuda_source *last)
+{
+	struct session *s = e->session;
+	struct wire_segment_ref m;
+
+	if (e->memory.kind == SEGMENT_CUDA_VMM) { /* lives as long as anyone has it mapped */
+		cuda_export_drop(e);
+		source_free(last, s);
+		return false;
+	}
+	e->last = last;
+	unexport_message(e, &m);
+	if (!session_ask(s, &m, client_deadline(s->client), &e->ending, &e->answer))
+		return true;
+	cuda_export_ended(e);
+	return false;
+}
+
+void cuda_export_ended(struct cuda_export *e)
+{
+	struct cuda_source *last = e->last;
+	struct session *s = e->session;
+
+	export_free(e);
+	source_free(last, s);
+}

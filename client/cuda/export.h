@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The producer's side: an allocation of this process is made known to the daemon as a segment (an
+ * export), and tensors in it are published (sources). A source keeps what it was published from
+ * until nobody holds the tensor any more and its own work has ended; then `done` is called, on the
+ * library's thread. An export lasts as long as it has sources, or as the block that owns it. Memory
+ * that must not be freed while others have it open is given back only after a handshake: the last
+ * sources are done when the daemon says that everybody has closed it.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/cuda/session.h"
+#include "client/request.h"
+#include "proto/conn.h"
+#include "proto/shm_layout.h"
+#include "proto/wire.h"
+
+/* A piece of device memory that one call of the driver allocated, or mapped. */
+struct cuda_part {
+	CUdeviceptr base;
+	uint64_t size;
+	uint64_t id; /* never the same again in this process */
+};
+
+/* A range of device memory. */
+struct cuda_memory {
+	enum segment_kind kind;
+	struct cuda_device *device; /* NULL: known by a handle only */
+	unsigned char uuid[16];
+	CUdeviceptr base; /* 0: likewise */
+	uint64_t size;
+	unsigned char handle[WIRE_HANDLE_BYTES]; /* not of SEGMENT_CUDA_VMM */
+	uint32_t nparts;
+	struct cuda_part *parts; /* malloc()ed; NULL: likewise */
+};
+
+struct cuda_export {
+	struct list link; /* in its cuda_session's exports, as long as it may be published in */
+	struct list queue_link; /* of the thread */
+	struct session *session;
+	struct cuda_memory memory;
+	uint32_t segment, generation;
+	bool owned; /* by a block, which ends it */
+	unsigned nsources;
+	struct list sources;	  /* changed, as nsources and events, under cuda_lock */
+	struct list events;	  /* struct cuda_event that no source has now */
+	struct cuda_source *last; /* to be done when the UNEXPORT is answered */
+	struct request ending;
+	struct conn_message answer;
+};
+
+struct cuda_source {
+	struct list link;	/* in its export's sources */
+	struct list queue_link; /* of the thread */
+	struct cuda_export *export;
+	struct cuda_event *event; /* NULL: none */
+	uint64_t ref;		  /* 0: the daemon has not said yet */
+	bool abandoned;		  /* publishing it failed */
+	bool freed;		  /* nobody holds it */
+	bool finished;		  /* its work has ended: the event need not be waited for */
+	bool failed;		  /* that failed */
+	bool told;		  /* FINISHED was sent, or needs not be */
+	void (*done)(void *context);
+	void *context;
+};
+
+/* What is to be published. */
+struct cuda_placing {
+	const DLTensor *as; /* dtype, ndim and shape */
+	uint64_t flags;	    /* DLPack's */
+	uint64_t offset;    /* in the memory */
+	const char *name;
+	size_t name_len;
+	const void *metadata;
+	size_t metadata_size;
+	intptr_t stream;		    /* TL_STREAM_NONE: it is written already */
+	const unsigned char *foreign_event; /* somebody else's handle, instead of the stream */
+};
+
+/*
+ * Makes an export, whose descriptors, one a part, are @fds_peek, and which takes over what @memory
+ * owns, on success. Nobody else knows it yet. 0, SESSION_E_*, or a negative errno.
+ */
+int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
+		    const int *fds_peek);
+/* Tells the daemon that it ends, which nobody waits for, and frees it. It has no sources. */
+void cuda_export_drop(struct cuda_export *e);
+
+/*
+ * A source in an export of @memory: one that there is, or a new one, for which @open(@context) makes what opens it
+ * elsewhere. To be given to cuda_place(). As cuda_export_new().
+ */
+struct cuda_opening {
+	int (*open)(struct cuda_opening *o); /* NULL: memory->handle is there */
+	struct cuda_memory *memory;	     /* its parts are taken over by a new export */
+	const int *fds_peek;
+};
+int cuda_source_for(struct session *s, struct cuda_opening *o, struct cuda_source **out);
+/* One in an export that a block owns. */
+int cuda_source_in(struct cuda_export *e, struct cuda_source **out);
+
+/*
+ * Publishes; consumes @source. On success @done(@context) will be called once, on failure never. 0,
+ * SESSION_E_*, or a negative errno.
+ */
+int cuda_place(struct cuda_source *source, const struct cuda_placing *p,
+	       void (*done)(void *context), void *context, uint64_t *version);
+/* Calls @done(@context) when what is queued on the stream by now has ended. On failure it is not called. */
+int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *context), void *context);
+
+/* ---- Under cuda_lock ---- */
+
+/* What this process exported itself, to the daemon with that instance; NULL: it did not. */
+struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32_t generation);
+struct cuda_source *cuda_source_here(const struct cuda_export *e, uint64_t ref);
+
+/* What the thread is to do with a source, without the lock. */
+enum source_step {
+	SOURCE_WAIT, /* look again later: GPU work is going on */
+	SOURCE_IDLE, /* a message will tell */
+	SOURCE_TELL, /* cuda_source_tell() */
+	SOURCE_DONE, /* cuda_source_done(): it is out of all lists */
+	SOURCE_LAST, /* cuda_export_end(): likewise, and so is its export */
+};
+enum source_step cuda_source_step(struct cuda_source *source);
+
+/* ---- Without it ---- */
+
+void cuda_source_tell(struct cuda_source *source);
+void cuda_source_done(struct cuda_source *source);
+/* True: the thread has to wait until `ending` is answered, then call cuda_export_ended(). */
+bool cuda_export_end(struct cuda_export *e, struct cuda_source *last);
+void cuda_export_ended(struct cuda_export *e);

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For programs that use CUDA's own IPC calls. The library needs no CUDA for it. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/client.h"
+#include "client/cuda/export.h"
+#include "client/cuda/lease.h"
+#include "client/cuda/mapping.h"
+#include "client/error.h"
+#include "client/produce.h"
+#include "util/fd.h"
+
+/* ---- Publishing ---- */
+
+struct freed {
+	void (*call)(void *context);
+	void *context;
+};
+
+static void call_freed(void *context)
+{
+	struct freed *freed = context;
+
+	if (freed->call)
+		freed->call(freed->context);
+	free(freed);
+}
+
+static int handle_memory(struct cuda_memory *memory, const tl_ipc_handle *handle, uint64_t nbytes)
+{
+	if (!handle->allocation_size || handle->allocation_size > INT64_MAX ||
+	    handle->offset > handle->allocation_size ||
+	    nbytes > handle->allocation_size - handle->offset)
+		return tl_fail(-EINVAL,
+			       "tl_ipc_handle: a tensor of %" PRIu64 " bytes at %" PRIu64
+			       " does not fit into an allocation of %" PRIu64,
+			       nbytes, handle->offset, handle->allocation_size);
+	*memory = (struct cuda_memory){
+		.kind = SEGMENT_CUDA_IPC,
+		.size = handle->allocation_size,
+		.nparts = 1,
+	};
+	memcpy(memory->uuid, handle->device_uuid, sizeof(memory->uuid));
+	memcpy(memory->handle, handle->memory, sizeof(memory->handle));
+	return 0;
+}
+
+struct handle_publishing {
+	struct cuda_memory memory;
+	struct cuda_placing placing;
+	struct freed *freed;
+	uint64_t *version;
+};
+
+static int publish_in(struct session *s, void *context)
+{
+	struct handle_publishing *p = context;
+	struct cuda_opening o = { .memory = &p->memory };
+	struct cuda_source *source;
+	int r = cuda_source_for(s, &o, &source);
+
+	return r ? r : cuda_place(source, &p->placing, call_freed, p->freed, p->version);
+}
+
+static int publish_handle(tl_client *client, const tl_ipc_handle *handle, const tl_put_options *o,
+			  const struct draft_request *want, const struct freed *freed,
+			  uint64_t *version)
+{
+	DLTensor as = { .dtype = want->dtype, .ndim = want->ndim, .shape = (int64_t *)want->shape };
+	struct handle_publishing p = {
+		.placing = { .as = &as,
+			     .flags = want->flags,
+			     .offset = handle->offset,
+			     .name = want->name,
+			     .name_len = want->name_len,
+			     .metadata = o->metadata,
+			     .metadata_size = o->metadata_size,
+			     .stream = TL_STREAM_NONE,
+			     .foreign_event = handle->has_event ? handle->event : NULL },
+		.version = version,
+	};
+	int r = handle_memory(&p.memory, handle, want->nbytes);
+
+	if (r)
+		return r;
+	p.freed = malloc(sizeof(*p.freed));
+	if (!p.freed)
+		return tl_fail(-ENOMEM, "no memory to publish '%s'", want->name);
+	*p.freed = *freed;
+	r = cuda_with_session(client, want->name, publish_in, &p);
+	if (r)
+		free(p.freed);
+	return r;
+}
+
+TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_ipc_handle *handle,
+				 const tl_spec *spec, const tl_put_options *options,
+				 void (*freed)(void *context), void *context, uint64_t *version)
+{
+	struct draft_request want = { .name = name };
+	const struct freed call = { freed, context };
+	tl_ipc_handle copy;
+	tl_put_options o;
+	int r;
+
+	if (!client || !name || !handle || !spec)
+		return tl_fail(-EINVAL, "tl_publish_ipc_handle: %s is NULL",
+			       !client	 ? "client"
+			       : !name	 ? "name"
+			       : !handle ? "handle"
+					 : "spec");
+	r = client_options(&copy, sizeof(copy), handle, sizeof(copy), "tl_ipc_handle");
+	if (!r)
+		r = put_options(&o, options);
+	if (!r)
+		r = draft_request_check(&want, spec);
+	return r ? r : publish_handle(client, &copy, &o, &want, &call, version);
+}
+
+/* ---- Getting ---- */
+
+static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
+{
+	struct session *s = l->session;
+	const struct catalog_row *row = &s->rows[ref_slot(l->ref)];
+	tl_ipc_handle h = { .size = sizeof(h), .offset = row->offset };
+	struct wire_export what;
+	int r;
+
+	r = cuda_import_handle(s, row->segment, row->segment_generation, &what);
+	if (r)
+		return r;
+	if (what.kind != SEGMENT_CUDA_IPC)
+		return tl_fail(
+			-ENOTSUP,
+			"the tensor is not in memory that a CUDA IPC handle opens, but in that of "
+			"%s: get it with tl_get()",
+			what.kind == SEGMENT_CUDA_POOL ? "a stream-ordered pool"
+						       : "a virtual memory allocator");
+	memcpy(h.device_uuid, what.device, sizeof(h.device_uuid));
+	memcpy(h.memory, what.handle, sizeof(h.memory));
+	h.allocation_size = what.size;
+	h.has_event = atomic_load(&row->progress) == ROW_UNFINISHED;
+	if (h.has_event)
+		r = cuda_row_event(s, row, h.event);
+	if (!r)
+		*handle = h;
+	return r;
+}
+
+TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_options *options,
+			     tl_ipc_handle *handle, DLManagedTensorVersioned **out)
+{
+	tl_get_options want = { .size = sizeof(want) };
+	DLManagedTensorVersioned *tensor;
+	struct tensor_lease *l;
+	int r = 0;
+
+	if (!client || !name || !handle || !out)
+		return tl_fail(-EINVAL, "tl_get_ipc_handle: %s is NULL",
+			       !client	 ? "client"
+			       : !name	 ? "name"
+			       : !handle ? "handle"
+					 : "out");
+	if (handle->size < sizeof(*handle))
+		return tl_fail(-EINVAL, "tl_ipc_handle.size is %zu; it is sizeof(tl_ipc_handle)",
+			       handle->size);
+	if (options)
+		r = client_options(&want, sizeof(want), options, sizeof(want), "tl_get_options");
+	if (!r)
+		r = tensor_lease_get_handle(client, name, &want, &tensor);
+	if (r)
+		return r;
+	l = tensor_lease_of(tensor);
+	if (tensor->dl_tensor.device.device_type != kDLCUDA)
+		r = tl_fail(-ENOTSUP, "'%s' is not on a GPU", name);
+	else
+		r = fill_handle(l, handle);
+	if (r) {
+		tensor->deleter(tensor);
+		return r == SESSION_E_UNSENT || r == SESSION_E_LOST
+			       ? tl_fail(-ENOTCONN, "the daemon at %s ended the connection",
+					 client->address)
+			       : r;
+	}
+	*out = tensor;
+	return 0;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is to be known about GPUs: this process's, and those that the daemon counts bytes on. */
+#include <errno.h>
+#include <string.h>
+
+#include "client/client.h"
+#include "client/cuda/device.h"
+#include "client/error.h"
+#include "client/request.h"
+
+static int attribute(const struct cuda_driver *d, const struct cuda_device *device, int which)
+{
+	int value = 0;
+
+	return d->device_get_attribute(&value, which, device->device) ? 0 : value;
+}
+
+/* Makes an allocation to see whether it says that it can be exported. */
+static bool legacy_capable(struct cuda_device *device)
+{
+	struct cuda_scope scope;
+	CUdeviceptr p = 0;
+	unsigned capable = 0;
+
+	if (cuda_enter(device, &scope))
+		return false;
+	if (!scope.driver->mem_alloc(&p, 2 << 20)) {
+		if (scope.driver->pointer_get_attribute(&capable, CUDA_POINTER_LEGACY_IPC_CAPABLE,
+							p))
+			capable = 1; /* older drivers do not know the question */
+		scope.driver->mem_free(p);
+	}
+	cuda_leave(&scope);
+	return capable;
+}
+
+TL_API int tl_get_cuda_info(int device, tl_cuda_info *info)
+{
+	tl_cuda_info now = { .size = sizeof(now) };
+	const struct cuda_driver *d;
+	struct cuda_device *dev;
+	size_t total = 0;
+	int r;
+
+	if (!info)
+		return tl_fail(-EINVAL, "tl_get_cuda_info: info is NULL");
+	if (info->size < sizeof(now))
+		return tl_fail(-EINVAL, "tl_cuda_info.size is %zu; it is sizeof(tl_cuda_info)",
+			       info->size);
+	r = cuda_device_at(device, &dev);
+	if (r)
+		return r;
+	d = cuda_driver();
+	if (!d)
+		return -ENODEV;
+	d->device_get_count(&now.count);
+	now.driver_version = d->version;
+	memcpy(now.uuid, dev->uuid.bytes, sizeof(now.uuid));
+	d->device_get_name(now.name, sizeof(now.name), dev->device);
+	if (!d->device_total_mem(&total, dev->device))
+		now.total_bytes = total;
+	now.compute_major = attribute(d, dev, CUDA_DEVICE_COMPUTE_CAPABILITY_MAJOR);
+	now.compute_minor = attribute(d, dev, CUDA_DEVICE_COMPUTE_CAPABILITY_MINOR);
+	now.integrated = attribute(d, dev, CUDA_DEVICE_INTEGRATED);
+	now.memory_pools = attribute(d, dev, CUDA_DEVICE_MEMORY_POOLS);
+	now.vmm = dev->granularity != 0;
+	now.legacy_ipc = legacy_capable(dev);
+	*info = now;
+	return 0;
+}
+
+TL_API int tl_list_devices(tl_client *client,
+			   int (*visit)(const tl_device_usage *usage, void *context), void *context)
+{
+	struct wire_devices m = { .header = { .type = WIRE_DEVICES, .length = sizeof(m) } };
+
+	if (!client || !visit)
+		return tl_fail(-EINVAL, "tl_list_devices: %s is NULL", client ? "visit" : "client");
+	for (;;) {
+		struct conn_message answer;
+		tl_device_usage usage;
+		struct wire_device d;
+		int r;
+
+		r = client_request(client, &m, 0, "listing GPUs", &answer);
+		if (r || answer.header.type == WIRE_DONE)
+			return r;
+		r = answer_expect(&answer, WIRE_DEVICE, "listing GPUs");
+		if (r)
+			return r;
+		memcpy(&d, answer.bytes, sizeof(d));
+		usage = (tl_device_usage){
+			.bytes_used = d.used,
+			.capacity = d.capacity,
+			.user_capacity = d.user_capacity,
+			.segments = d.segments,
+		};
+		memcpy(usage.uuid, d.device, sizeof(usage.uuid));
+		m.from = d.number + 1;
+		r = visit(&usage, context);
+		if (r)
+			return r;
+	}
+}

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Leases on tensors that lie on a GPU. Taking one makes the consumer's stream wait for the producer's event,
+ * unless the row says that its work has ended. Giving one up waits for nothing: what the consumer queued until then is marked
+ * by an event, and the library's thread gives up the lease when that has come.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "client/catalog.h"
+#include "client/cuda/export.h"
+#include "client/cuda/lease.h"
+#include "client/cuda/view.h"
+#include "client/error.h"
+#include "client/lease.h"
+
+/* ---- Taking ---- */
+
+int cuda_row_event(const struct session *s, const struct catalog_row *row, unsigned char handle[64])
+{
+	size_t at = 0;
+
+	if (row->flags & ROW_SHAPE_IN_CHUNKS)
+		at += row->ndim * sizeof(int64_t);
+	if (row->meta_len > CATALOG_INLINE_META)
+		at += row->meta_len;
+	if (!(row->flags & ROW_EVENT) || !chunks_read(s, row->chunk, at, handle, WIRE_HANDLE_BYTES))
+		return tl_fail(-EPROTO, "an unfinished tensor without an event");
+	return 0;
+}
+
+/* The event of what this process published itself; NULL: it has come. cuda_lock. */
+static struct cuda_event *own_event(struct cuda_view *view, uint64_t ref)
+{
+	struct cuda_export *e = cuda_export_here(view->session->instance, view->segment,
+						 view->generation);
+	struct cuda_source *source = e ? cuda_source_here(e, ref) : NULL;
+
+	return source ? source->event : NULL;
+}
+
+/* The context is current. */
+static int wait_for_event(struct cuda_view *view, const struct catalog_row *row, uint64_t ref,
+			  const struct cuda_scope *scope, intptr_t stream)
+{
+	unsigned char handle[WIRE_HANDLE_BYTES];
+	struct cuda_event *own;
+	CUevent event = NULL;
+	CUresult e = CUDA_OK;
+	int r;
+
+	r = cuda_row_event(view->session, row, handle);
+	if (r)
+		return r;
+	pthread_mutex_lock(&cuda_lock);
+	own = view->mapping ? NULL : own_event(view, ref);
+	if (own)
+		event = own->event;
+	else if (view->mapping)
+		r = cuda_view_event(view, scope, handle, &event);
+	if (event)
+		e = scope->driver->stream_wait_event(cuda_stream(stream), event, 0);
+	pthread_mutex_unlock(&cuda_lock);
+	if (e)
+		return cuda_fail(e, "making stream %#llx wait for the producer's work",
+				 (unsigned long long)stream);
+	return r;
+}
+
+/* Makes the stream wait for the producer's work. LEASE_E_WITHDRAWN: that will not end any more. */
+static int order_after_producer(struct cuda_view *view, const struct catalog_row *row, uint64_t ref,
+				intptr_t stream)
+{
+	struct cuda_scope scope;
+	int r;
+
+	if (stream == TL_STREAM_NONE || atomic_load(&row->progress) != ROW_UNFINISHED)
+		return 0;
+	r = cuda_enter(view->device, &scope);
+	if (r)
+		return r;
+	r = wait_for_event(view, row, ref, &scope, stream);
+	cuda_leave(&scope);
+	switch (atomic_load(&row->progress)) {
+	case ROW_WITHDRAWN:
+		return LEASE_E_WITHDRAWN;
+	case ROW_FINISHED:
+		return 0; /* meanwhile; the event may be gone */
+	default:
+		return r;
+	}
+}
+
+static int lease_in(struct cuda_view *view, const struct use *use, uint64_t ref,
+		    const tl_get_options *want, DLManagedTensorVersioned **out)
+{
+	const struct catalog_row *row = &use->session->rows[ref_slot(ref)];
+	struct tensor_lease *l;
+	int r;
+
+	if (!view->base)
+		return tl_fail(
+			-ENOTSUP,
+			"the tensor was published by this process by its handle, which only other "
+			"processes can open");
+	r = order_after_producer(view, row, ref, want->stream);
+	if (!r)
+		r = tensor_lease_wrap(use, ref, out);
+	if (r)
+		return r;
+	l = (struct tensor_lease *)*out;
+	l->cuda.view = view;
+	l->cuda.event = NULL;
+	l->cuda.stream = want->stream;
+	list_init(&l->cuda.queue_link);
+	l->managed.deleter = cuda_lease_delete;
+	l->managed.dl_tensor.data = row->nbytes ? (void *)(uintptr_t)(view->base + row->offset)
+						: NULL;
+	l->managed.dl_tensor.device = (DLDevice){ kDLCUDA, view->device->ordinal };
+	return 0;
+}
+
+static int check_want(const struct catalog_row *row, const tl_get_options *want)
+{
+	if (atomic_load(&row->progress) == ROW_WITHDRAWN)
+		return LEASE_E_WITHDRAWN;
+	if (want->mode != TL_MODE_READ)
+		return tl_fail(-ENOTSUP, "a tensor on a GPU cannot be mapped copy-on-write");
+	return 0;
+}
+
+/* For who opens it himself. */
+static int lease_without_view(const struct use *use, uint64_t ref, DLManagedTensorVersioned **out)
+{
+	struct tensor_lease *l;
+	int r = tensor_lease_wrap(use, ref, out);
+
+	if (r)
+		return r;
+	l = (struct tensor_lease *)*out;
+	l->cuda.view = NULL;
+	l->cuda.stream = TL_STREAM_NONE;
+	l->managed.deleter = cuda_lease_delete;
+	l->managed.dl_tensor.device = (DLDevice){ kDLCUDA, -1 };
+	return 0;
+}
+
+int cuda_lease_new(const struct use *use, uint64_t ref, const tl_get_options *want,
+		   int64_t deadline, DLManagedTensorVersioned **out)
+{
+	const struct catalog_row *row = &use->session->rows[ref_slot(ref)];
+	struct cuda_view *view;
+	int r;
+
+	r = check_want(row, want);
+	if (!r && want->flags & LEASE_HANDLE)
+		return lease_without_view(use, ref, out);
+	if (!r)
+		r = cuda_view_get(use->session, row->segment, row->segment_generation, deadline,
+				  &view);
+	if (r) /* its producer may have gone while we tried to open it */
+		return atomic_load(&row->progress) == ROW_WITHDRAWN ? LEASE_E_WITHDRAWN : r;
+	r = lease_in(view, use, ref, want, out);
+	if (r)
+		cuda_view_put(view);
+	return r;
+}
+
+int tensor_lease_get_handle(tl_client *client, const char *name, const tl_get_options *want,
+			    DLManagedTensorVersioned **out)
+{
+	tl_get_options o = *want;
+
+	o.mode = TL_MODE_READ;
+	o.stream = TL_STREAM_NONE;
+	o.flags = LEASE_HANDLE;
+	return tensor_lease_get(client, name, &o, out);
+}
+
+int cuda_lease_known(const struct use *use, uint64_t ref, const tl_get_options *want,
+		     DLManagedTensorVersioned **out)
+{
+	const struct catalog_row *row = &use->session->rows[ref_slot(ref)];
+	struct cuda_view *view;
+	int r;
+
+	r = want->flags & LEASE_HANDLE ? LEASE_E_UNMAPPED : check_want(row, want);
+	if (r)
+		return r;
+	view = cuda_view_known(use->session, row->segment, row->segment_generation);
+	if (!view)
+		return LEASE_E_UNMAPPED;
+	r = lease_in(view, use, ref, want, out);
+	if (r)
+		cuda_view_put(view);
+	return r;
+}
+
+/* ---- Giving up ---- */
+
+void cuda_lease_end(struct tensor_lease *l)
+{
+	struct cuda_view *view = l->cuda.view;
+
+	if (view)
+		cuda_view_put(view);
+	tensor_lease_end(l);
+}
+
+/* True: the stream has work left, and the lease is queued until that has ended. The context is current. */
+static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
+{
+	CUstream stream = cuda_stream(l->cuda.stream);
+	struct cuda_device *device = l->cuda.view->device;
+	struct cuda_event *event;
+
+	if (scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
+		return false; /* idle; or an error, after which nothing runs on it */
+	event = cuda_event_take(device);
+	if (event && scope->driver->event_record(event->event, stream)) {
+		cuda_event_give(device, event);
+		event = NULL; /* the thread asks the stream instead */
+	}
+	l->cuda.event = event;
+	pthread_mutex_lock(&cuda_lock);
+	cuda_queue_lease(l);
+	pthread_mutex_unlock(&cuda_lock);
+	cuda_wake();
+	return true;
+}
+
+void cuda_lease_delete(DLManagedTensorVersioned *managed)
+{
+	struct tensor_lease *l = (struct tensor_lease *)managed;
+	struct cuda_scope scope;
+	int saved = errno;
+	bool deferred = false;
+
+	/* Without a driver (after fork(), at the end of the process) nothing can be queued. */
+	if (l->cuda.view && l->cuda.stream != TL_STREAM_NONE && cuda_driver_get(NULL) &&
+	    !cuda_enter(l->cuda.view->device, &scope)) {
+		deferred = defer(l, &scope);
+		cuda_leave(&scope);
+	}
+	if (!deferred)
+		cuda_lease_end(l);
+	errno = saved;
+}
+
+bool cuda_lease_idle(struct tensor_lease *l)
+{
+	struct cuda_device *device = l->cuda.view->device;
+	struct cuda_scope scope;
+	CUresult e;
+
+	if (cuda_enter(device, &scope))
+		return true;
+	e = l->cuda.event ? scope.driver->event_query(l->cuda.event->event)
+			  : scope.driver->stream_query(cuda_stream(l->cuda.stream));
+	cuda_leave(&scope);
+	if (e == CUDA_E_NOT_READY)
+		return false;
+	if (l->cuda.event)
+		list_add_head(&device->events, &l->cuda.event->link);
+	return true;
+}

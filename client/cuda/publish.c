@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Publishing what lies on a GPU: tensors of others where they are, drafts in memory of our own, and copies into such
+ * memory, on the GPU.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "client/cuda/block.h"
+#include "client/cuda/export.h"
+#include "client/cuda/locate.h"
+#include "client/cuda/publish.h"
+#include "client/error.h"
+#include "client/request.h"
+#include "proto/tensor.h"
+
+/* ---- Tensors of others ---- */
+
+static void source_delete(void *context)
+{
+	DLManagedTensorVersioned *tensor = context;
+
+	if (tensor->deleter)
+		tensor->deleter(tensor);
+}
+
+struct publishing {
+	struct cuda_located *located;
+	struct cuda_placing placing;
+	DLManagedTensorVersioned *tensor;
+	uint64_t *version;
+};
+
+struct opening {
+	struct cuda_opening base;
+	struct cuda_located *located;
+};
+
+static int open_located(struct cuda_opening *base)
+{
+	struct opening *o = container_of(base, struct opening, base);
+	int r = o->located->opened ? 0 : cuda_located_open(o->located);
+
+	o->base.fds_peek = o->located->fds;
+	return r;
+}
+
+static int publish_in(struct session *s, void *context)
+{
+	struct publishing *p = context;
+	struct opening o = { .base = { .open = open_located, .memory = &p->located->memory },
+			     .located = p->located };
+	struct cuda_source *source;
+	int r = cuda_source_for(s, &o.base, &source);
+
+	return r ? r : cuda_place(source, &p->placing, source_delete, p->tensor, p->version);
+}
+
+/* What `sealed` means: the host waits, nobody else has to. */
+static int wait_for_stream(struct cuda_device *device, intptr_t stream)
+{
+	struct cuda_scope scope;
+	CUresult e;
+	int r;
+
+	if (stream == TL_STREAM_NONE)
+		return 0;
+	r = cuda_enter(device, &scope);
+	if (r)
+		return r;
+	e = scope.driver->stream_synchronize(cuda_stream(stream));
+	cuda_leave(&scope);
+	return e ? cuda_fail(e, "waiting for stream %#llx", (unsigned long long)stream) : 0;
+}
+
+static struct cuda_placing placing_of(const char *name, const DLTensor *as, uint64_t flags,
+				      const tl_put_options *o)
+{
+	return (struct cuda_placing){
+		.as = as,
+		.flags = flags,
+		.name = name,
+		.name_len = strlen(name),
+		.metadata = o->metadata,
+		.metadata_size = o->metadata_size,
+		.stream = o->how & TL_PUBLISH_SEALED ? TL_STREAM_NONE : o->stream,
+	};
+}
+
+static CUdeviceptr first_byte(const DLTensor *t)
+{
+	return (CUdeviceptr)(uintptr_t)t->data + t->byte_offset;
+}
+
+int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
+		 uint64_t nbytes, const tl_put_options *o, bool *copied, uint64_t *version)
+{
+	const DLTensor *t = &tensor->dl_tensor;
+	struct cuda_device *device;
+	struct cuda_located located;
+	struct publishing p = { .located = &located, .tensor = tensor, .version = version };
+	int r;
+
+	r = cuda_device_at(t->device.device_id, &device);
+	if (r)
+		return r;
+	r = nbytes ? cuda_locate(first_byte(t), nbytes, device, &located) : -ENOTSUP;
+	if (r == -ENOTSUP && (!nbytes || o->how & TL_PUBLISH_STAGING)) {
+		if (nbytes)
+			cuda_located_deinit(&located);
+		r = cuda_put(client, name, t, o, version);
+		if (!r && tensor->deleter)
+			tensor->deleter(tensor);
+		*copied = nbytes != 0;
+		return r;
+	}
+	*copied = false;
+	if (!r && o->how & TL_PUBLISH_SEALED)
+		r = wait_for_stream(device, o->stream);
+	if (!r) {
+		p.placing = placing_of(name, t, o->flags, o);
+		p.placing.offset = located.offset;
+		r = cuda_with_session(client, name, publish_in, &p);
+	}
+	cuda_located_deinit(&located);
+	return r;
+}
+
+/* ---- Drafts ---- */
+
+static void block_done(void *context)
+{
+	cuda_block_put(context);
+}
+
+struct draft_making {
+	struct cuda_device *device;
+	struct tl_draft *draft;
+};
+
+static int block_for_draft(struct session *s, void *context)
+{
+	struct draft_making *m = context;
+	int r = cuda_block_get(s, m->device, m->draft->room, &m->draft->block);
+
+	if (r)
+		return r;
+	m->draft->session = s;
+	users_add(&s->users, 1); /* the draft's */
+	draft_link(s, m->draft);
+	return 0;
+}
+
+/* A draft with memory on @device. */
+static int draft_on(tl_client *client, const struct draft_request *want, struct cuda_device *device,
+		    struct tl_draft **out)
+{
+	struct draft_making m = { .device = device, .draft = draft_alloc(want) };
+	DLTensor *t;
+	int r;
+
+	if (!m.draft)
+		return tl_fail(-ENOMEM, "no memory for a draft");
+	r = cuda_with_session(client, want->name, block_for_draft, &m);
+	if (r) {
+		draft_free(m.draft);
+		return r;
+	}
+	t = &m.draft->managed.dl_tensor;
+	t->device = (DLDevice){ kDLCUDA, device->ordinal };
+	if (want->nbytes)
+		t->data = (void *)(uintptr_t)m.draft->block->export->memory.base;
+	*out = m.draft;
+	return 0;
+}
+
+TL_API int tl_alloc_cuda(tl_client *client, const char *name, const tl_spec *spec, int device,
+			 tl_draft **out)
+{
+	struct draft_request want = { .name = name, .metadata_max = TL_METADATA_MAX };
+	struct cuda_device *dev;
+	int r;
+
+	if (!client || !name || !spec || !out)
+		return tl_fail(-EINVAL, "tl_alloc_cuda: %s is NULL",
+			       !client ? "client"
+			       : !name ? "name"
+			       : !spec ? "spec"
+				       : "out");
+	r = draft_request_check(&want, spec);
+	if (!r)
+		r = cuda_device_at(device, &dev);
+	return r ? r : draft_on(client, &want, dev, out);
+}
+
+TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream)
+{
+	if (!draft)
+		return tl_fail(-EINVAL, "tl_draft_set_stream: draft is NULL");
+	if (!draft->block)
+		return tl_fail(-EINVAL, "the draft of '%s' is on the CPU, which has no streams",
+			       draft->name);
+	draft->stream = stream;
+	return 0;
+}
+
+int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
+		      size_t name_len, uint64_t *version)
+{
+	struct cuda_placing p = {
+		.as = as,
+		.flags = flags,
+		.name = name,
+		.name_len = name_len,
+		.metadata = draft->metadata,
+		.metadata_size = draft->metadata_size,
+		.stream = draft->stream,
+	};
+	struct cuda_source *source;
+	int r;
+
+	cuda_block_use(draft->block); /* the tensor's */
+	r = cuda_source_in(draft->block->export, &source);
+	if (!r)
+		r = cuda_place(source, &p, block_done, draft->block, version);
+	if (r) {
+		cuda_block_put(draft->block);
+		return r > 0 ? tl_fail(-ENOTCONN,
+				       "the daemon ended the connection; whether '%s' was "
+				       "committed is not known",
+				       name)
+			     : r;
+	}
+	draft->committed = true;
+	draft->written = true;
+	return 0;
+}
+
+void cuda_draft_leave(struct tl_draft *draft)
+{
+	struct cuda_block *block = draft->block;
+
+	draft->block = NULL;
+	if (draft->written || draft->stream == TL_STREAM_NONE ||
+	    cuda_retire(block->export, draft->stream, block_done, block))
+		cuda_block_put(block);
+}
+
+/* ---- Copies ---- */
+
+static int copy_into(struct tl_draft *draft, const DLTensor *source, uint64_t nbytes)
+{
+	struct cuda_scope scope;
+	CUresult e;
+	int r;
+
+	if (!nbytes)
+		return 0;
+	r = cuda_enter(draft->block->export->memory.device, &scope);
+	if (r)
+		return r;
+	e = scope.driver->memcpy_dtod_async(draft->block->export->memory.base, first_byte(source),
+					    nbytes, cuda_stream(draft->stream));
+	cuda_leave(&scope);
+	return e ? cuda_fail(e, "copying %" PRIu64 " bytes for '%s'", nbytes, draft->name) : 0;
+}
+
+int cuda_put(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o,
+	     uint64_t *version)
+{
+	struct draft_request want = { .name = name, .name_len = strlen(name) };
+	struct cuda_device *device;
+	tl_draft *draft;
+	int r;
+
+	r = put_request(&want, source, o);
+	if (!r && !tensor_is_contiguous(source))
+		r = tl_fail(-ENOTSUP, "a tensor on a GPU must be C-contiguous: make it so first");
+	if (!r)
+		r = cuda_device_at(source->device.device_id, &device);
+	if (!r)
+		r = draft_on(client, &want, device, &draft);
+	if (r)
+		return r;
+	/* Written by nobody yet: the copy is on the legacy stream, which waits for the others. */
+	draft->stream = o->stream == TL_STREAM_NONE ? TL_STREAM_LEGACY : o->stream;
+	r = draft_metadata(draft, o->metadata, o->metadata_size);
+	if (!r)
+		r = copy_into(draft, source, want.nbytes);
+	if (!r && o->how & TL_PUBLISH_SEALED)
+		r = wait_for_stream(device, draft->stream);
+	if (r) {
+		tl_abort(draft);
+		return r;
+	}
+	if (o->how & TL_PUBLISH_SEALED)
+		draft->stream = TL_STREAM_NONE;
+	return tl_commit(draft, version);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Publishing tensors that lie on a GPU. */
+#pragma once
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/client.h"
+#include "client/produce.h"
+
+/*
+ * tl_publish() of a tensor on a GPU that is no draft of ours: checked, contiguous, of @nbytes bytes. 0, or a
+ * negative errno.
+ */
+int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
+		 uint64_t nbytes, const tl_put_options *o, bool *copied, uint64_t *version);
+/* tl_put() of one. */
+int cuda_put(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o,
+	     uint64_t *version);
+
+/* draft_commit() of a draft on a GPU. */
+int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
+		      size_t name_len, uint64_t *version);
+/* The draft leaves its memory, which is used again when the work on its stream has ended. */
+void cuda_draft_leave(struct tl_draft *draft);

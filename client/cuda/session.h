@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a session has to do with GPUs, and the thread that looks after it. All of it is under one lock, which is
+ * taken after any other of the library's and never held across a request or a call that waits.
+ *
+ * The thread, one for the process and only once GPUs are used, reads the sockets of these sessions (the daemon
+ * speaks up: FREED, UNMAP), looks whether queued GPU work has ended, and then does what had to wait for it: gives up leases,
+ * says that a producer's work is finished, calls the deleters of what was published, closes mappings.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/cuda/device.h"
+#include "client/session.h"
+#include "util/list.h"
+
+struct conn_message;
+struct tensor_lease;
+
+extern pthread_mutex_t cuda_lock;
+extern struct list cuda_sessions;   /* struct cuda_session */
+extern pthread_cond_t cuda_changed; /* a view is open, or a session not busy any more */
+
+struct cuda_event {
+	struct list link;
+	CUevent event;
+	struct cuda_ipc_handle handle; /* of one that other processes can open */
+};
+
+struct cuda_session {
+	struct list link; /* among those that the thread looks after */
+	struct session *session;
+	struct list exports; /* struct cuda_export */
+	struct list views;   /* struct cuda_view */
+	struct list blocks;  /* struct cuda_block, free ones; most recently used first */
+	unsigned nblocks;
+	bool busy; /* the thread uses the session's connection: it must not go */
+};
+
+/* The session's, made at need; the thread runs. 0, or a negative errno with a text. */
+int cuda_session_get(struct session *s, struct cuda_session **out);
+
+/*
+ * Calls @work with a connected session of the client's, and once more with a new one if that was lost
+ * (SESSION_E_UNSENT). @name for the text.
+ */
+int cuda_with_session(struct tl_client *client, const char *name,
+		      int (*work)(struct session *s, void *context), void *context);
+
+/* A message that nobody asked for. The receive mutex is held. */
+void cuda_message(struct session *s, const struct conn_message *m);
+
+/* The session has no user any more: closes what it has on GPUs. */
+void cuda_session_end(struct session *s);
+
+/* A client was closed, or lost its connection: the thread looks again. */
+void cuda_wake(void);
+
+/* fork(): the lock is held around it; in the child nothing of CUDA can be used. */
+void cuda_before_fork(void);
+void cuda_after_fork_parent(void);
+void cuda_after_fork_child(void); /* the lock is free then */
+void cuda_child_session(struct session *s);
+void cuda_child_releases(void); /* after the locks are free */
+
+/* ---- Queues of the thread; cuda_lock ---- */
+
+struct cuda_source;
+struct cuda_view;
+struct cuda_export;
+
+void cuda_queue_lease(struct tensor_lease *l);	    /* give it up when its event has come */
+void cuda_queue_source(struct cuda_source *source); /* look after its event, or its end */
+void cuda_queue_view(struct cuda_view *view);	    /* close it */
+
+/* An event of the device that no other process sees; may fail: NULL. The context is current. */
+struct cuda_event *cuda_event_take(struct cuda_device *device);
+void cuda_event_give(struct cuda_device *device, struct cuda_event *event);

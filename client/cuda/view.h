@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The consumer's side: a session's view of a segment on a GPU. Memory is opened once in a process
+ * and device (a mapping, counted), also if several sessions see it. A view stays until the daemon
+ * asks to close it (UNMAP) and no lease uses it.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/cuda/session.h"
+#include "proto/shm_layout.h"
+
+struct cuda_mapping;
+
+struct cuda_view {
+	struct list link;	/* in its cuda_session's views */
+	struct list queue_link; /* of the thread */
+	struct session *session;
+	uint32_t segment, generation;
+	struct cuda_device *device;
+	CUdeviceptr base; /* 0: this process published it by a handle, and cannot open that */
+	struct cuda_mapping *mapping; /* NULL: this process exported it */
+	unsigned leases;
+	bool open;	    /* the above is there */
+	bool unmap;	    /* the daemon asked for it */
+	struct list events; /* struct cuda_event, opened ones */
+};
+
+/*
+ * The view of a segment, opened if need be, with a lease counted on it. The caller holds a lease on
+ * a tensor in it. 0, SESSION_E_*, or a negative errno.
+ */
+int cuda_view_get(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
+		  struct cuda_view **out);
+/* Likewise, if it is open; else NULL. */
+struct cuda_view *cuda_view_known(struct session *s, uint32_t segment, uint32_t generation);
+bool cuda_view_is_open(struct session *s, uint32_t segment, uint32_t generation);
+/* A segment that this process exported is no more. */
+void cuda_views_forget(uint64_t instance, uint32_t segment, uint32_t generation);
+/* One lease less. */
+void cuda_view_put(struct cuda_view *view);
+
+/* The daemon asks to close it. cuda_lock. */
+void cuda_view_unmap(struct cuda_session *cs, uint32_t segment, uint32_t generation);
+
+/* For the thread, without the lock: closes a view that is out of all lists, and frees it. */
+void cuda_view_close(struct cuda_view *view);
+/* Likewise, and says so to the daemon. */
+void cuda_view_unmapped(struct cuda_view *view);
+
+/* The opened event with that handle, kept with the view. cuda_lock; the device's context is current. */
+int cuda_view_event(struct cuda_view *view, const struct cuda_scope *scope,
+		    const unsigned char handle[64], CUevent *out);
