@@ -2,7 +2,6 @@
 /* The types and constants of the CUDA driver's ABI that driver.h needs. Facts, the same on every 64-bit Linux. */
 #pragma once
 
-#include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -199,16 +198,3 @@ struct cuda_pool_props {
 struct cuda_pool_pointer {
 	unsigned char bytes[64];
 };
-
-static_assert(sizeof(CUdeviceptr) == 8 && sizeof(void *) == 8, "64-bit only");
-static_assert(sizeof(struct cuda_uuid) == 16, "CUuuid");
-static_assert(sizeof(struct cuda_ipc_handle) == 64, "CUipcMemHandle, CUipcEventHandle");
-static_assert(sizeof(struct cuda_location) == 8, "CUmemLocation");
-static_assert(sizeof(struct cuda_access) == 12, "CUmemAccessDesc");
-static_assert(sizeof(struct cuda_allocation_prop) == 32 &&
-		      offsetof(struct cuda_allocation_prop, compression) == 24,
-	      "CUmemAllocationProp");
-static_assert(sizeof(struct cuda_pool_props) == 88 &&
-		      offsetof(struct cuda_pool_props, max_size) == 24,
-	      "CUmemPoolProps");
-static_assert(sizeof(struct cuda_pool_pointer) == 64, "CUmemPoolPtrExportData");

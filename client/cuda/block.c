@@ -216,6 +216,10 @@ int cuda_block_get(struct session *s, struct cuda_device *device, uint64_t size,
 	if (size == 0)
 		size = device->granularity;
 	*out = reuse(cs, device, size);
+	if (!*out) {
+		cuda_catch_up(s);
+		*out = reuse(cs, device, size);
+	}
 	if (*out)
 		return 0;
 	r = block_new(cs, device, size, out);

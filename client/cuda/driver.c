@@ -8,6 +8,7 @@
  */
 #include "client/cuda/driver.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -19,6 +20,20 @@
 #include <string.h>
 
 #include "client/cuda/functions.h"
+
+/* What the driver reads and writes has the driver's layout; tests/unit/cuda_driver.c compares more of it. */
+static_assert(sizeof(CUdeviceptr) == 8 && sizeof(void *) == 8, "64-bit only");
+static_assert(sizeof(struct cuda_uuid) == 16, "CUuuid");
+static_assert(sizeof(struct cuda_ipc_handle) == 64, "CUipcMemHandle, CUipcEventHandle");
+static_assert(sizeof(struct cuda_location) == 8, "CUmemLocation");
+static_assert(sizeof(struct cuda_access) == 12, "CUmemAccessDesc");
+static_assert(sizeof(struct cuda_allocation_prop) == 32 &&
+		      offsetof(struct cuda_allocation_prop, compression) == 24,
+	      "CUmemAllocationProp");
+static_assert(sizeof(struct cuda_pool_props) == 88 &&
+		      offsetof(struct cuda_pool_props, max_size) == 24,
+	      "CUmemPoolProps");
+static_assert(sizeof(struct cuda_pool_pointer) == 64, "CUmemPoolPtrExportData");
 
 enum group { NEEDED, ALONE, VMM, POOLS };
 enum state { UNKNOWN, LOADING, READY, FAILED };

@@ -10,10 +10,6 @@
  */
 #pragma once
 
-#include <assert.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "client/cuda/abi.h"
 
 /*

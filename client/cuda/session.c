@@ -217,6 +217,12 @@ static unsigned look_at_sources(void)
 	return left;
 }
 
+void cuda_catch_up(struct session *s)
+{
+	session_drain(s);
+	look_at_sources();
+}
+
 static void finish_exports(void)
 {
 	pthread_mutex_lock(&cuda_lock);

@@ -53,6 +53,9 @@ int cuda_with_session(struct tl_client *client, const char *name,
 /* A message that nobody asked for. The receive mutex is held. */
 void cuda_message(struct session *s, const struct conn_message *m);
 
+/* Does at once what the thread would do about sources: what the daemon freed just now is free then. */
+void cuda_catch_up(struct session *s);
+
 /* The session has no user any more: closes what it has on GPUs. */
 void cuda_session_end(struct session *s);
 

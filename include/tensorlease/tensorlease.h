@@ -213,7 +213,7 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  * carries its own.
  *
  * On a GPU (CUDA) nothing is copied unless options->how has TL_PUBLISH_STAGING: the allocation that the tensor lies
- * in is exported. On success the library owns @tensor; it calls its deleter, on a thread of its own, when no
+ * in is exported. On success the library owns @tensor; it calls its deleter, on any thread, when no
  * lease is left on what was published and no process has the memory mapped: the memory must stay as it is until
  * then. Consumers wait, on their streams, for what options->stream had to do when this was called. Memory that
  * is not of CUDA's virtual memory management dies with this process, and the tensor with it: -ENODATA to who
@@ -406,7 +406,7 @@ typedef struct tl_ipc_handle {
 
 /*
  * Publishes a tensor by a handle that the caller made with cudaIpcGetMemHandle(). Needs no CUDA in the library. The
- * memory must stay until @freed(@context) is called, on a thread of the library, when no lease is left and no client
+ * memory must stay until @freed(@context) is called, on any thread, when no lease is left and no client
  * of the library has it mapped. With an event consumers wait for it at every get; it must stay as long. @spec has shape, type and
  * flags. If the call fails @freed is not called. Errors as tl_publish(). -EINVAL: the tensor does not fit into
  * the allocation.
