@@ -113,13 +113,13 @@ CHOSEN = $(if $(T),$(foreach t,$(TEST_OUT),$(if $(strip $(foreach p,$(T),$(finds
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all help deps deps-check deps-python tests test demo python test-python bench check check-format check-werror check-tidy \
-	check-cppcheck check-units format layers lint install uninstall clean FORCE
+.PHONY: all help deps deps-check deps-python tests test demo python test-python bench bench-python check check-format check-werror \
+	check-tidy check-cppcheck check-units format layers lint install uninstall clean FORCE
 
 # Goals which install what is missing before the first file is compiled.
 DEPS := $(if $(filter deps test demo,$(MAKECMDGOALS)),deps) \
 	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
-	$(if $(filter python test-python,$(MAKECMDGOALS)),deps-python)
+	$(if $(filter python test-python bench-python,$(MAKECMDGOALS)),deps-python)
 
 all: $(LIB_OUT) $(DAEMON_OUT) $(CLI_OUT) ## the library, the daemon and the command line tool (default)
 
@@ -156,8 +156,18 @@ test-python: python ## test the wheel in an environment of its own; PYTHON_TEST_
 	@$(O)/venv/bin/pip install --quiet --disable-pip-version-check pytest $(PYTHON_TEST_PACKAGES) $(O)/python/*.whl
 	@cd python && $(abspath $(O))/venv/bin/python -m pytest -q -p no:cacheprovider $(PYTHON_TEST_ARGS)
 
+# Environments are kept below $(O)/interop: about 6 GB. INTEROP_ARGS='--install --remove': installs Debian packages, removes
+# each environment after its tests.
+.PHONY: test-interop
+test-interop: python ## test with real libraries, each in an environment of its own; LIBS='torch jax' some
+	@tests/interop/run --build $(O)/interop --wheel $(O)/python/*.whl $(INTEROP_ARGS) $(LIBS)
+
 bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 	@$(if $(BENCH_OUT),$(BENCH_OUT) $(BENCH_ARGS),echo "no bench/main.c" >&2; exit 1)
+
+# Installs what is compared with into $(O)/bench-python: gigabytes, if pip finds a PyTorch with CUDA.
+bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENCH_ARGS is passed on
+	@$(PYTHON) bench/python/run.py --environments $(O)/bench-python --wheel $(O)/python/*.whl $(BENCH_ARGS)
 
 check: $(DEPS) check-format layers check-cppcheck check-tidy check-werror check-units ## all static checks
 
@@ -288,7 +298,7 @@ $(TEST_OUT): $(O)/%: $(O)/obj/%.o $(call obj,$(HARNESS)) $(ARCHIVE)
 $(FAKECUDA_OUT): $(call obj,$(FAKECUDA))
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
-	@$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
+	@$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -o $@ $^
 
 .SECONDARY:
 

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ray's object store: objects of any type that have references, not names; the consumer is an actor.
+
+put: ray.put() of an array; what it replaces is freed by Ray when it likes. get: ray.get() of a reference that the actor has, which gives an array over
+the store's memory; its end releases it. transfer: a call of the actor with the reference in its arguments, in which it gets the array.
+"""
+
+import os
+import time
+
+import ray
+
+from . import BaseConsumer, BaseProducer
+
+CAPACITY = 3 << 30
+
+
+class Handle:
+    """The actor, as worker.py wants a consumer."""
+
+    def __init__(self, consuming):
+        self.actor = ray.remote(num_cpus=0)(consuming).remote("ray", None)
+
+    def call(self, method, *arguments):
+        return ray.get(getattr(self.actor, method).remote(*arguments))
+
+    def transfer(self, producer, n):
+        return [producer.transfer(self.actor) for _ in range(n)]
+
+    def close(self):
+        self.call("close")
+        ray.kill(self.actor)
+
+
+class Producer(BaseProducer):
+    version = f"Ray {ray.__version__}"
+
+    def __init__(self, folder):
+        ray.init(
+            num_cpus=2,
+            object_store_memory=CAPACITY,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            _temp_dir=os.path.join(folder, "ray"),
+        )
+
+    def start_consumer(self, consuming):
+        return Handle(consuming)
+
+    def resize(self, source):
+        self.source = source
+        self.kept = self.last = None
+        self.kept = ray.put(source)
+        return [self.kept]  # in a list: a reference that is an argument itself becomes its value
+
+    def puts(self):
+        put, source = ray.put, self.source
+
+        def put_it():
+            self.last = put(source)
+
+        return {"ray": (put_it, None)}
+
+    def latest(self):
+        return [self.last]
+
+    def transfer(self, actor):
+        start = time.perf_counter_ns()
+        return ray.get(actor.receive.remote([self.kept])) - start
+
+    def close(self):
+        ray.shutdown()
+
+
+class Consumer(BaseConsumer):
+    def __init__(self, address):
+        self.ref = None
+
+    def resize(self, size, token):
+        [self.ref] = token
+
+    def gets(self):
+        get, ref = ray.get, self.ref
+
+        def get_it():
+            get(ref)
+
+        return {"ray": get_it}
+
+    def look(self, token):
+        return ray.get(token[0])
+
+    def receive(self, refs):
+        ray.get(refs[0])
+        return time.perf_counter_ns()

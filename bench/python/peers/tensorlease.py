@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tensorlease, with a daemon of its own.
+
+put: client.put(), which waits for the version, and with wait=False. get: client.get(name).release(), the lease alone; client.get(name).numpy() and
+the end of the array, which ends the lease; client.get(name, mode="c").torch(), which maps pages of its own each time.
+transfer: commit(wait=False) of a draft to a consumer that sleeps in get(newer_than=...).
+"""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import tensorlease
+
+from . import BaseConsumer, BaseProducer
+
+
+class Producer(BaseProducer):
+    version = f"tensorlease {tensorlease.__version__}"
+
+    def __init__(self, folder):
+        self.address = os.path.join(folder, "tensorlease")
+        self.daemon = subprocess.Popen(
+            [
+                Path(tensorlease.__file__).parent / "bin" / "tensorleased",
+                *("--foreground", "--socket", self.address, "--log-level", "error"),
+            ]
+        )
+        end = time.monotonic() + 10
+        while not os.path.exists(self.address):
+            if self.daemon.poll() is not None or time.monotonic() > end:
+                raise RuntimeError("the daemon did not start")
+            time.sleep(0.005)
+        self.client = tensorlease.connect(self.address, autostart=False)
+
+    def resize(self, source):
+        self.source = source
+        self.client.put("get", source)
+        self.client.put("transfer", source)
+
+    def puts(self):
+        put, source = self.client.put, self.source
+
+        def wait():
+            put("put", source)
+
+        def no_wait():
+            put("put", source, wait=False)
+
+        return {"tensorlease": (wait, None), "tensorlease/no-wait": (no_wait, None)}
+
+    def before_send(self):
+        self.draft = self.client.create("transfer", self.source.shape, "uint8")
+
+    def send(self):
+        self.draft.commit(wait=False)
+
+    def close(self):
+        self.client.close()
+        self.daemon.send_signal(signal.SIGTERM)
+        self.daemon.wait()
+
+
+class Consumer(BaseConsumer):
+    def __init__(self, address):
+        self.client = tensorlease.connect(address, autostart=False)
+
+    def resize(self, size, token):
+        self.seen = self.client.stat("transfer").version
+
+    def gets(self):
+        get = self.client.get
+
+        def tensor():
+            get("get").release()
+
+        def array():
+            get("get").numpy()
+
+        def torch():
+            get("get", mode="c").torch()
+
+        return {"tensorlease": tensor, "tensorlease/numpy": array, "tensorlease/torch": torch}
+
+    def look(self, token):
+        return self.client.get("put").numpy()
+
+    def receive(self):
+        tensor = self.client.get("transfer", newer_than=self.seen, timeout=60)
+        self.seen = tensor.version
+        tensor.numpy()
+
+    def close(self):
+        self.client.close()

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.multiprocessing: tensors that go from one process to another through a queue, as descriptors.
+
+put: share_memory_(), which copies into new shared memory each time. There is nothing to get by name. transfer: put() of a shared tensor into a SimpleQueue, to
+a consumer that sleeps in get(); what it gets it can write to.
+"""
+
+import torch
+import torch.multiprocessing
+
+from . import BaseConsumer, BaseProducer
+
+
+class Producer(BaseProducer):
+    version = f"torch {torch.__version__}"
+
+    def __init__(self, folder):
+        self.address = self.queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
+
+    def resize(self, source):
+        self.source = source
+        self.tensor = torch.from_numpy(source).share_memory_()
+
+    def puts(self):
+        from_numpy, source = torch.from_numpy, self.source
+
+        def put():
+            self.last = from_numpy(source).share_memory_()
+
+        return {"torch": (put, None)}
+
+    def latest(self):
+        self.queue.put(self.last)
+
+    def send(self):
+        self.queue.put(self.tensor)
+
+
+class Consumer(BaseConsumer):
+    def __init__(self, address):
+        self.queue = address
+
+    def look(self, token):
+        return self.queue.get().numpy()
+
+    def receive(self):
+        self.queue.get().numpy()

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What there is to measure: peers, operations, sizes; and what of it --only wants."""
+
+import collections
+
+SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20]
+
+Peer = collections.namedtuple("Peer", "name environment packages gets puts")
+
+# Plasma wants an old NumPy. Versions are fixed where others would be another thing.
+PEERS = [
+    Peer("floor", "main", ["numpy"], ["floor"], ["floor"]),
+    Peer(
+        "tensorlease",
+        "main",
+        ["numpy"],
+        ["tensorlease", "tensorlease/numpy", "tensorlease/torch"],
+        ["tensorlease", "tensorlease/no-wait"],
+    ),
+    Peer(
+        "shared_memory",
+        "main",
+        ["numpy"],
+        ["shared_memory/open", "shared_memory/opened"],
+        ["shared_memory/new", "shared_memory/in-place"],
+    ),
+    Peer("plasma", "plasma", ["numpy<2", "pyarrow==11.0.0"], ["plasma"], ["plasma"]),
+    Peer("iceoryx2", "main", ["numpy", "iceoryx2"], ["iceoryx2"], ["iceoryx2"]),
+    Peer("torch", "main", ["numpy", "torch==2.13.0"], [], ["torch"]),
+    Peer("ray", "main", ["numpy", "ray"], ["ray"], ["ray"]),
+]
+
+# Operation: what it is called, what ratios compare, sizes, rounds and ns per round and case (or number of
+# transfers), the same with --quick.
+OPERATIONS = {
+    "get": ("get + release", "median", SIZES, (15, 20e6), (3, 5e6)),
+    "put": ("put", "median", SIZES, (15, 40e6), (3, 10e6)),
+    "transfer": ("transfer to a sleeping consumer", "median", [4 << 10, 1 << 20, 64 << 20], (15, 20), (3, 5)),
+    "get-busy": ("get + release, a busy thread", "mean", [4 << 10], (10, 200e6), (3, 100e6)),
+}
+
+BASES = ("floor", "tensorlease")  # what others are compared with
+
+
+def cases_of(peer, operation):
+    if operation == "put":
+        return peer.puts
+    if operation == "transfer":
+        return [peer.name]
+    if operation == "get-busy" and peer.name == "iceoryx2":
+        return []  # cannot be given enough samples for as long as a thread's turn of the GIL
+    return peer.gets
+
+
+def plan(only):
+    """{(operation, size): {peer's name: cases}}, with floor and tensorlease wherever there is anything."""
+    chosen = {}
+    for operation, (_, _, sizes, *_) in OPERATIONS.items():
+        for size in sizes:
+            cases = {
+                peer.name: [
+                    case
+                    for case in cases_of(peer, operation)
+                    if not only or only.search(f"{operation}/{size}/{case}") or case in BASES
+                ]
+                for peer in PEERS
+            }
+            if not only or any(only.search(f"{operation}/{size}/{c}") for some in cases.values() for c in some):
+                chosen[operation, size] = cases
+    return chosen

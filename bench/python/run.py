@@ -1,0 +1,297 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measures the Python package beside other ways to hand tensors from process to process, in one run.
+
+Rows are OPERATION/SIZE/CASE. The operations:
+
+    get       a tensor that the consumer knows and has mapped before: get it as an array, give it back. Not in it: whatever the first get costs,
+              and looking at the bytes.
+    put       publish a copy of an array of bytes in private memory, again and again; the one before goes. Not in it: what the daemon or store does afterwards.
+    transfer  the producer hands over what is in shared memory already; ends when a consumer that slept has got it as an array and given it back.
+              Both processes are on whatever CPU the kernel likes.
+    get-busy  get, while another thread of the consumer computes in Python: what the GIL does to it. One call at a time; the mean is
+              what a program feels, since it waits for the other thread's turn (5 ms) in a few calls or in all.
+
+Peers, and what each leaves out, are in the heads of peers/*.py. In short, of what tensorlease's get does: shared_memory/open knows no shape, type or holder;
+shared_memory/opened and torch have no names and no get; iceoryx2 gives each sample once; Plasma and Ray have references instead of names.
+
+Each peer is two processes (worker.py): a producer, and a consumer that it starts; before anything is timed, the consumer has seen by checksum what each
+way of putting put. Operations and sizes come one after the other; in each, all peers take turns in rounds. Numbers are the median and the
+99th percentile of all samples; a sample is one call, or the mean of 10 if a call takes less than 10 us. "x floor" and "x ours" are medians, over the
+rounds, of the ratio of a round's median (get-busy: mean) to that of the floor and of tensorlease (the case without a suffix) in the same round. The floor of a get is a
+look-up of an attribute, of a put numpy.copyto() into warm private memory, of a transfer a byte through a pipe.
+
+What cannot be installed, or fails, is a line that says why; the exit code is 1 if tensorlease or the floor is among them.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from plan import OPERATIONS, PEERS, SIZES, plan
+from report import Row, print_head, print_markdown, print_rows, write_json
+
+HERE = Path(__file__).resolve().parent
+ANSWER_S = 300  # a peer that takes longer for an answer has failed
+END_S = 60
+
+
+class Failed(Exception):
+    """A peer cannot be measured; says why."""
+
+
+class CaseFailed(Failed):
+    """One case of a peer cannot be measured."""
+
+
+# ---- Environments ------------------------------------------------------------------------------
+
+
+def last_line(text):
+    """What a program said last, or pip's last ERROR."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR:")]
+    return (errors or lines or ["no reason given"])[-1][:200]
+
+
+class Environments:
+    """Virtual environments with the peers' packages; what was installed once is not asked for again."""
+
+    def __init__(self, folder, python, wheel):
+        self.folder, self.python, self.wheel = folder, python, wheel
+        self.renewed = set()
+
+    def pip(self, name, *arguments):
+        """Installs; never builds another project from its sources, which takes longer than the bench."""
+        command = [self.folder / name / "bin" / "python", "-m", "pip", "install", "--only-binary=:all:", "--quiet"]
+        command += ["--disable-pip-version-check", *arguments]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            raise Failed(f"not installed: {last_line(done.stdout)}")
+
+    def ready(self, peer):
+        """The Python that has the peer's packages."""
+        home = self.folder / peer.environment
+        python = home / "bin" / "python"
+        if not python.exists():
+            subprocess.run([self.python, "-m", "venv", home], check=True)
+        mark = home / "installed.json"
+        installed = json.loads(mark.read_text()) if mark.exists() else []
+        for package in peer.packages:
+            if package not in installed:
+                print(f"installing {package}", file=sys.stderr)
+                self.pip(peer.environment, package)
+                installed.append(package)
+                mark.write_text(json.dumps(installed))
+        if peer.name == "tensorlease" and self.wheel:
+            self.pip(peer.environment, "--force-reinstall", "--no-deps", self.wheel)
+        return python
+
+
+# ---- Workers -----------------------------------------------------------------------------------
+
+
+class Worker:
+    """A peer's producer, as run.py sees it."""
+
+    def __init__(self, peer, python, folder):
+        self.peer = peer
+        self.failed = None
+        self.folder = folder / peer.name
+        self.folder.mkdir()
+        ours, theirs = socket.socketpair()
+        ours.settimeout(ANSWER_S)
+        self.channel = ours.makefile("rw", encoding="utf-8")
+        environment = {
+            **os.environ,
+            "HOME": str(self.folder),  # what they write there goes with the folder
+            "TMPDIR": str(self.folder),
+            "PYTHONPATH": str(HERE),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+        with theirs, open(self.folder / "log", "wb") as log:
+            self.process = subprocess.Popen(
+                [python, HERE / "worker.py", peer.name, self.folder, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        ours.close()  # the channel holds it
+        try:
+            self.version = self.answer()["version"]
+        except Failed:
+            self.end()
+            raise
+
+    def call(self, method, *arguments):
+        try:
+            self.channel.write(json.dumps([method, *arguments]) + "\n")
+            self.channel.flush()
+        except OSError:
+            pass  # answer() says why
+        return self.answer()
+
+    def answer(self):
+        try:
+            line = self.channel.readline()
+        except OSError:
+            raise Failed(f"failed: no answer within {ANSWER_S} s") from None
+        answer = json.loads(line) if line else {"error": last_line((self.folder / "log").read_text(errors="replace"))}
+        if "error" in answer:
+            raise (CaseFailed if answer.get("of") == "case" else Failed)(f"failed: {answer['error']}")
+        return answer["ok"]
+
+    def end(self):
+        """Ends its processes, in order if it still can."""
+        try:
+            self.channel.close()
+        except OSError:
+            pass
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+
+# ---- Measuring ---------------------------------------------------------------------------------
+
+
+class Bench:
+    def __init__(self, options, folder):
+        self.options, self.folder = options, folder
+        self.plan = plan(options.only)
+        self.workers, self.failures, self.rows = [], {}, []
+
+    def start(self):
+        environments = Environments(self.options.environments, self.options.python, self.options.wheel)
+        for peer in PEERS:
+            if not any(cases[peer.name] for cases in self.plan.values()):
+                continue
+            try:
+                python = environments.ready(peer)
+                self.workers.append(Worker(peer, python, self.folder))
+            except Failed as e:
+                self.failures[peer.name] = str(e)
+
+    def resize(self, size):
+        """All to the new size; checks that what is put is what the consumer sees."""
+        for worker in self.alive():
+            try:
+                worker.call("resize", size)
+                worker.call("check")
+            except Failed as e:
+                self.fail(worker, str(e))
+
+    def alive(self):
+        return [w for w in self.workers if not w.failed]
+
+    def fail(self, worker, reason):
+        worker.failed = reason
+        self.failures[worker.peer.name] = reason
+
+    def run(self):
+        for size in SIZES:
+            operations = {o: cases for (o, s), cases in self.plan.items() if s == size}
+            if not operations:
+                continue
+            self.resize(size)
+            for operation, cases in operations.items():
+                rows = [Row(operation, size, case, w) for w in self.alive() for case in cases[w.peer.name]]
+                self.measure(operation, rows)
+
+    def measure(self, operation, rows):
+        *_, full, quick = OPERATIONS[operation]
+        rounds, budget = quick if self.options.quick else full
+        for n in range(rounds + 1):  # the first is not counted: it warms up
+            for row in rows:
+                if row.reason or row.worker.failed:
+                    continue
+                try:
+                    row.measure(budget)
+                except CaseFailed as e:
+                    row.reason = self.failures[f"{operation} {row.case}"] = str(e)
+                except Failed as e:
+                    row.reason = str(e)
+                    self.fail(row.worker, f"{row.id} {e}")
+                if n == 0:
+                    row.rounds.clear()
+        rows = [row for row in rows if row.rounds and not row.reason]
+        self.rows += rows
+        if rows and not self.options.markdown:
+            print_rows(operation, rows)
+
+    def end(self):
+        for worker in self.workers:
+            if not worker.failed:
+                try:
+                    worker.call("close")
+                except Failed as e:
+                    self.fail(worker, f"at its end {e}")
+            worker.end()
+        for left in Path("/dev/shm").glob(f"iox2_{self.folder.name}_*"):
+            left.unlink()
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--environments", type=Path, required=True, help="folder for the virtual environments")
+    parser.add_argument("--wheel", help="tensorlease's; without it, what is installed there")
+    parser.add_argument("--python", default=sys.executable, help="for the environments; Plasma needs 3.11 or older")
+    parser.add_argument("--quick", action="store_true", help="fewer samples")
+    parser.add_argument("--only", type=re.compile, metavar="REGEX", help="only the rows whose id matches")
+    parser.add_argument("--json", metavar="FILE", help="all numbers")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print tables of medians and 99th percentiles at the end"
+    )
+    return parser.parse_args()
+
+
+def stop(number, frame):
+    raise SystemExit(128 + number)
+
+
+def main():
+    options = parse()
+    options.environments = options.environments.absolute()
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGHUP, stop)
+    folder = Path(tempfile.mkdtemp(prefix="tlb-", dir="/tmp"))  # short: sockets' paths are limited
+    bench = Bench(options, folder)
+    try:
+        if not bench.plan:
+            print("--only matches no row", file=sys.stderr)
+            return 2
+        bench.start()
+        print_head(bench)
+        bench.run()
+    finally:
+        bench.end()
+        shutil.rmtree(folder, ignore_errors=True)
+    if options.markdown:
+        print_markdown(bench.rows)
+    for name, reason in bench.failures.items():
+        print(f"{name}: {reason}")
+    if options.json:
+        write_json(bench, options.json)
+    return 1 if {"floor", "tensorlease"} & bench.failures.keys() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

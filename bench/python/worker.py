@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The producer's process of one peer; run.py starts it with the peer's Python, and it starts the consumer's.
+
+run.py asks over a socket, one line of JSON for each question and answer. peers/__init__.py says what a peer is.
+"""
+
+import importlib
+import itertools
+import json
+import multiprocessing
+import os
+import socket
+import sys
+import threading
+import time
+import zlib
+
+GROUP = 10  # fast calls are timed together, since reading the clock takes a tenth of a microsecond
+FAST_NS = 10_000
+SETTLE_NS = 200_000  # until a consumer that said it will wait does so
+VISIBLE_S = 10  # what was put must be there by then
+
+
+def measure(op, after, budget_ns, group, most):
+    """Times of op() until budget_ns are over, in ns; after() is not timed."""
+    clock = time.perf_counter_ns
+    samples = []
+    end = clock() + budget_ns
+    while True:
+        start = clock()
+        for _ in itertools.repeat(None, group):
+            op()
+        stop = clock()
+        samples.append((stop - start) / group)
+        if after:
+            after()
+        if stop >= end or len(samples) == most:
+            return samples
+
+
+def group_of(op, after):
+    """How many calls to time together; also warms up."""
+    if after:
+        for _ in range(3):
+            op()
+            after()
+        return 1
+    samples = measure(op, None, 2_000_000, 1, 5)
+    return GROUP if min(samples) < FAST_NS else 1
+
+
+def spin(ns):
+    end = time.perf_counter_ns() + ns
+    while time.perf_counter_ns() < end:
+        pass
+
+
+class Failed(Exception):
+    """Says what is wrong without its type."""
+
+
+class Consuming:
+    """What a consumer is asked to do, in its process."""
+
+    def __init__(self, peer, address):
+        self.peer = importlib.import_module(f"peers.{peer}").Consumer(address)
+        self.ops = {}
+        self.groups = {}
+
+    def resize(self, size, token):
+        self.peer.resize(size, token)
+        self.ops = self.peer.gets()
+        self.groups = {}
+
+    def get(self, case, budget_ns, calls):
+        """calls: there are only so many to get, or None."""
+        op = self.ops[case]
+        if calls is not None:
+            return measure(op, None, 0, calls, 1)
+        if case not in self.groups:
+            self.groups[case] = group_of(op, None)
+        return measure(op, None, budget_ns, self.groups[case], None)
+
+    def get_busy(self, case, budget_ns, calls):
+        """One call at a time, while another thread computes in Python."""
+        stop = threading.Event()
+        running = threading.Event()
+
+        def compute():
+            running.set()
+            while not stop.is_set():
+                sum(range(100))
+
+        thread = threading.Thread(target=compute)
+        thread.start()
+        running.wait()
+        try:
+            return measure(self.ops[case], None, budget_ns if calls is None else 0, 1, calls)
+        finally:
+            stop.set()
+            thread.join()
+
+    def receive(self, *arguments):
+        return self.peer.receive(*arguments)
+
+    def checksum(self, token):
+        return zlib.crc32(self.peer.look(token))
+
+    def close(self):
+        self.peer.close()
+
+
+def consume(peer, address, conn):
+    """Main of the consumer's process."""
+    consuming = Consuming(peer, address)
+    conn.send(("ok", None))
+    while True:
+        try:
+            method, arguments = conn.recv()
+        except EOFError:
+            return
+        try:
+            if method == "receive":
+                for _ in range(*arguments):
+                    conn.send(("ok", "waiting"))
+                    consuming.peer.receive()
+                    conn.send(("ok", time.perf_counter_ns()))
+                continue
+            conn.send(("ok", getattr(consuming, method)(*arguments)))
+        except Exception as e:
+            conn.send(("error", f"{type(e).__name__}: {e}"))
+        if method == "close":
+            return
+
+
+class Child:
+    """The consumer, a child of this process."""
+
+    def __init__(self, peer, address):
+        context = multiprocessing.get_context("spawn")
+        self.conn, other = context.Pipe()
+        self.process = context.Process(target=consume, args=(peer, address, other), daemon=True)
+        self.process.start()
+        other.close()
+        self.answer()
+
+    def ask(self, method, *arguments):
+        self.conn.send((method, arguments))
+
+    def answer(self):
+        kind, value = self.conn.recv()
+        if kind == "error":
+            raise Failed(value)
+        return value
+
+    def call(self, method, *arguments):
+        self.ask(method, *arguments)
+        return self.answer()
+
+    def transfer(self, producer, n):
+        """From send() to the end of the consumer's receive(), in ns; the consumer waits when it begins."""
+        samples = []
+        self.ask("receive", n)
+        for _ in range(n):
+            producer.before_send()
+            self.answer()
+            spin(SETTLE_NS)
+            start = time.perf_counter_ns()
+            producer.send()
+            samples.append(self.answer() - start)
+            producer.after_send()
+        return samples
+
+    def close(self):
+        self.call("close")
+        self.process.join()
+
+
+class Producing:
+    """What run.py asks for."""
+
+    def __init__(self, peer, folder):
+        import numpy
+
+        self.numpy = numpy
+        self.producer = importlib.import_module(f"peers.{peer}").Producer(folder)
+        start = getattr(self.producer, "start_consumer", None)
+        self.consumer = start(Consuming) if start else Child(peer, self.producer.address)
+        self.puts = {}
+        self.groups = {}
+
+    def hello(self):
+        return {"version": self.producer.version, "pid": os.getpid()}
+
+    def resize(self, size):
+        block = self.numpy.frombuffer(os.urandom(min(size, 1 << 20)), dtype="uint8")
+        self.source = self.numpy.resize(block, size)
+        token = self.producer.resize(self.source)
+        self.consumer.call("resize", size, token)
+        self.puts = self.producer.puts()
+        self.groups = {}
+
+    def check(self):
+        """Does the consumer see what each way of putting put?"""
+        for n, (op, after) in enumerate(self.puts.values()):
+            self.source[0] = n
+            self.source[-1] = 255 - n
+            op()
+            self.expect(zlib.crc32(self.source))
+            if after:
+                after()
+        return list(self.puts)
+
+    def expect(self, checksum):
+        end = time.monotonic() + VISIBLE_S
+        while self.consumer.call("checksum", self.producer.latest()) != checksum:
+            if time.monotonic() > end:
+                raise Failed("the consumer sees other bytes than were put")
+
+    def put(self, case, budget_ns):
+        op, after = self.puts[case]
+        if case not in self.groups:
+            self.groups[case] = group_of(op, after)
+        return measure(op, after, budget_ns, self.groups[case], None)
+
+    def get(self, case, budget_ns, method="get"):
+        refill = getattr(self.producer, "refill", None)
+        if not refill:
+            return self.consumer.call(method, case, budget_ns, None)
+        samples = []
+        end = time.perf_counter_ns() + budget_ns
+        while time.perf_counter_ns() < end:
+            samples += self.consumer.call(method, case, 0, refill(GROUP))
+        return samples
+
+    def busy(self, case, budget_ns):
+        return self.get(case, budget_ns, "get_busy")
+
+    def transfer(self, case, n):
+        return self.consumer.transfer(self.producer, n)
+
+    def close(self):
+        self.consumer.close()
+        self.producer.close()
+
+
+def reason(e):
+    return str(e) if isinstance(e, Failed) else f"{type(e).__name__}: {e}"
+
+
+def main():
+    peer, folder, descriptor = sys.argv[1:]
+    channel = socket.socket(fileno=int(descriptor)).makefile("rw", encoding="utf-8")
+
+    def say(answer):
+        channel.write(json.dumps(answer) + "\n")
+        channel.flush()
+
+    producing = None
+    try:
+        producing = Producing(peer, folder)
+        say({"ok": producing.hello()})
+        for line in channel:
+            method, *arguments = json.loads(line)
+            try:
+                say({"ok": getattr(producing, method)(*arguments)})
+            except Exception as e:
+                if method not in ("get", "busy", "put"):
+                    raise
+                say({"error": reason(e), "of": "case"})  # the others may work
+            if method == "close":
+                return
+    except Exception as e:
+        import traceback
+
+        traceback.print_exc()
+        try:
+            say({"error": reason(e), "of": "peer"})
+        except OSError:
+            pass  # run.py is gone
+    # Not closed properly: the consumer and what the producer started end when they see us gone.
+    if producing:
+        producing.producer.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,645 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Start, devices, contexts, errors, symbols. Set by the environment:
+ *   FAKECUDA_DIR        where the registry and legacy memory are; must be set, best on tmpfs
+ *   FAKECUDA_DEVICES    how many (2); CUDA_VISIBLE_DEVICES hides and reorders them as the real one does
+ *   FAKECUDA_MEMORY     bytes of each (1 GiB)
+ *   FAKECUDA_DELAY_US   how long each piece of work on a stream takes (0)
+ *   FAKECUDA_FAIL       "cuMemMap:3:2,...": the third call in each process gives error 2
+ *   FAKECUDA_INIT       what cuInit() returns
+ *   FAKECUDA_VERSION    of the driver (12040)
+ *   FAKECUDA_HIDE       names, by commas, that cuGetProcAddress() does not know
+ *   FAKECUDA_PIDNS      legacy memory opens only where this is the same
+ *   FAKECUDA_NO_VMM, _NO_LEGACY, _NO_POOLS, _NO_PEER, _INTEGRATED, _WSL, _MIG: if set and not "0"
+ */
+#include "tests/fakecuda/fake.h"
+
+#include <ctype.h>
+
+struct fake fake = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+
+enum { STACK = 32, FAILS = 16 };
+static _Thread_local struct CUctx_st *stack[STACK];
+static _Thread_local int depth;
+
+static struct fail {
+	char name[64];
+	int nth, code;
+	_Atomic int calls;
+} fails[FAILS];
+static pthread_once_t fails_once = PTHREAD_ONCE_INIT;
+
+bool fake_flag(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value && *value && strcmp(value, "0") != 0;
+}
+
+static long number(const char *name, long otherwise)
+{
+	const char *value = getenv(name);
+
+	return value && *value ? strtol(value, NULL, 0) : otherwise;
+}
+
+static void fails_read(void)
+{
+	const char *p = getenv("FAKECUDA_FAIL");
+
+	for (int i = 0; p && i < FAILS; i++) {
+		if (sscanf(p, "%63[^:]:%d:%d", fails[i].name, &fails[i].nth, &fails[i].code) != 3)
+			fails[i].nth = 0;
+		p = strchr(p, ',');
+		p += p != NULL;
+	}
+}
+
+static CUresult injected(const char *function)
+{
+	const char *v2 = strstr(function, "_v2");
+	size_t n = v2 ? (size_t)(v2 - function) : strlen(function);
+
+	pthread_once(&fails_once, fails_read);
+	for (int i = 0; i < FAILS; i++) {
+		struct fail *f = &fails[i];
+
+		if (!f->nth || strncmp(f->name, function, n) != 0 || f->name[n])
+			continue;
+		if (atomic_fetch_add(&f->calls, 1) + 1 == f->nth)
+			return f->code;
+	}
+	return CUDA_OK;
+}
+
+CUresult fake_enter(const char *function)
+{
+	if (atomic_load(&fake.pid) != getpid())
+		return CUDA_E_NOT_INITIALIZED; /* or after fork() */
+	return injected(function);
+}
+
+uint64_t fake_id(void)
+{
+	uint64_t id;
+
+	fake_lock(fake.registry);
+	id = ++fake.registry->next_id;
+	fake_unlock(fake.registry);
+	return id;
+}
+
+void fake_live(enum fake_kind kind, int change)
+{
+	fake_lock(fake.registry);
+	fake.registry->processes[fake.self].live[kind] += change;
+	fake_unlock(fake.registry);
+}
+
+uint64_t fake_namespace(void)
+{
+	const char *name = getenv("FAKECUDA_PIDNS");
+	uint64_t hash = 14695981039346656037U;
+
+	for (; name && *name; name++)
+		hash = (hash ^ (unsigned char)*name) * 1099511628211U;
+	return hash;
+}
+
+static unsigned long long used(int device)
+{
+	unsigned long long bytes = 0;
+
+	for (int i = 0; i < FAKE_PROCESSES; i++)
+		bytes += fake.registry->processes[i].used[fake.physical[device]];
+	return bytes;
+}
+
+CUresult fake_charge(int device, size_t size)
+{
+	CUresult r = CUDA_E_OUT_OF_MEMORY;
+
+	fake_lock(fake.registry);
+	fake_reap(fake.registry);
+	if (size <= fake.memory && used(device) <= fake.memory - size) {
+		fake.registry->processes[fake.self].used[fake.physical[device]] += size;
+		r = CUDA_OK;
+	}
+	fake_unlock(fake.registry);
+	return r;
+}
+
+void fake_uncharge(int device, size_t size)
+{
+	fake_lock(fake.registry);
+	fake.registry->processes[fake.self].used[fake.physical[device]] -= size;
+	fake_unlock(fake.registry);
+}
+
+/* ---- Devices ---- */
+
+static struct cuda_uuid uuid_of(int physical)
+{
+	struct cuda_uuid uuid = { { 0xfa, 0x4e, 0xcd, 0xa0, 0x10, 0x20, 0x40, 0x30, 0x80, 0x50,
+				    0x60, 0x70, 0x11, 0x22, 0x33, (unsigned char)physical } };
+
+	uuid.bytes[0] ^= (unsigned char)physical;
+	if (fake_flag("FAKECUDA_MIG"))
+		uuid.bytes[1] = 0x4d;
+	return uuid;
+}
+
+static void uuid_text(char text[48], int physical)
+{
+	struct cuda_uuid uuid = uuid_of(physical);
+	int n = sprintf(text, fake_flag("FAKECUDA_MIG") ? "MIG-" : "GPU-");
+
+	for (int i = 0; i < 16; i++)
+		n += sprintf(text + n, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+			     uuid.bytes[i]);
+}
+
+/* The device that one entry of CUDA_VISIBLE_DEVICES means, or -1. */
+static int visible_device(const char *entry, size_t length, int devices)
+{
+	char text[48];
+	char *end;
+	int found = -1;
+	long index;
+
+	if (!length)
+		return -1;
+	if (isdigit((unsigned char)*entry)) {
+		index = strtol(entry, &end, 10);
+		return end == entry + length && index < devices ? (int)index : -1;
+	}
+	for (int i = 0; i < devices; i++) {
+		uuid_text(text, i);
+		if (length <= 4 || strncasecmp(text, entry, length) != 0)
+			continue;
+		if (found >= 0)
+			return -1; /* more than one begins like that */
+		found = i;
+	}
+	return found;
+}
+
+/* As the real one: those before the first entry that means nothing; none at all if one is named twice. */
+static void devices_read(void)
+{
+	const char *p = getenv("CUDA_VISIBLE_DEVICES");
+	int devices = (int)number("FAKECUDA_DEVICES", 2);
+
+	if (devices > FAKE_DEVICES)
+		devices = FAKE_DEVICES;
+	fake.devices = 0;
+	if (!p) {
+		for (; fake.devices < devices; fake.devices++)
+			fake.physical[fake.devices] = fake.devices;
+		return;
+	}
+	for (;;) {
+		size_t length = strcspn(p, ",");
+		int device = visible_device(p, length, devices);
+
+		if (device < 0)
+			return;
+		for (int i = 0; i < fake.devices; i++) {
+			if (fake.physical[i] == device) {
+				fake.devices = 0;
+				return;
+			}
+		}
+		if (fake.devices < FAKE_DEVICES)
+			fake.physical[fake.devices++] = device;
+		if (!p[length])
+			return;
+		p += length + 1;
+	}
+}
+
+int fake_ordinal(int physical)
+{
+	for (int i = 0; i < fake.devices; i++)
+		if (fake.physical[i] == physical)
+			return i;
+	return -1;
+}
+
+static CUresult start(void)
+{
+	struct fake_registry *reg = fake_registry_map();
+
+	if (!reg) {
+		fprintf(stderr, "fakecuda: FAKECUDA_DIR is not set or cannot be used\n");
+		return CUDA_E_UNKNOWN;
+	}
+	fake_lock(reg);
+	fake_reap(reg);
+	for (fake.self = 0; fake.self < FAKE_PROCESSES; fake.self++)
+		if (!reg->processes[fake.self].pid)
+			break;
+	if (fake.self < FAKE_PROCESSES) {
+		reg->processes[fake.self].pid = getpid();
+		reg->processes[fake.self].start = fake_process_start(getpid());
+	}
+	fake_unlock(reg);
+	if (fake.self == FAKE_PROCESSES)
+		return CUDA_E_OUT_OF_MEMORY;
+	fake.registry = reg;
+	fake.memory = (size_t)number("FAKECUDA_MEMORY", 1L << 30);
+	fake.delay_us = number("FAKECUDA_DELAY_US", 0);
+	atomic_store(&fake.pid, getpid());
+	return CUDA_OK;
+}
+
+CUresult cuInit(unsigned flags)
+{
+	CUresult r = (CUresult)number("FAKECUDA_INIT", CUDA_OK);
+
+	if (flags)
+		return CUDA_E_INVALID_VALUE;
+	if (atomic_load(&fake.pid))
+		return atomic_load(&fake.pid) == getpid() ? CUDA_OK : CUDA_E_NOT_INITIALIZED;
+	if (!r)
+		r = injected(__func__);
+	if (r)
+		return r;
+	pthread_mutex_lock(&fake.lock);
+	devices_read();
+	r = fake.devices ? CUDA_OK : CUDA_E_NO_DEVICE;
+	if (!r && !atomic_load(&fake.pid))
+		r = start();
+	return fake_leave(r);
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+	if (!version)
+		return CUDA_E_INVALID_VALUE;
+	*version = (int)number("FAKECUDA_VERSION", 12040);
+	return CUDA_OK;
+}
+
+CUresult cuDeviceGetCount(int *count)
+{
+	ENTER();
+	*count = fake.devices;
+	return CUDA_OK;
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+	ENTER();
+	if (ordinal < 0 || ordinal >= fake.devices)
+		return CUDA_E_INVALID_DEVICE;
+	*device = ordinal;
+	return CUDA_OK;
+}
+
+static bool valid(CUdevice device)
+{
+	return device >= 0 && device < fake.devices;
+}
+
+CUresult cuDeviceGetName(char *name, int size, CUdevice device)
+{
+	ENTER();
+	if (!valid(device))
+		return CUDA_E_INVALID_DEVICE;
+	snprintf(name, (size_t)size, "Fake GPU%s", fake_flag("FAKECUDA_MIG") ? " MIG 1g.10gb" : "");
+	return CUDA_OK;
+}
+
+CUresult cuDeviceGetUuid_v2(struct cuda_uuid *uuid, CUdevice device)
+{
+	ENTER();
+	if (!valid(device))
+		return CUDA_E_INVALID_DEVICE;
+	*uuid = uuid_of(fake.physical[device]);
+	return CUDA_OK;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+	ENTER();
+	if (!valid(device))
+		return CUDA_E_INVALID_DEVICE;
+	*bytes = fake.memory;
+	return CUDA_OK;
+}
+
+static CUresult attribute_value(int *value, int attribute, int device)
+{
+	switch (attribute) {
+	case CUDA_DEVICE_INTEGRATED:
+		*value = fake_flag("FAKECUDA_INTEGRATED");
+		break;
+	case CUDA_DEVICE_COMPUTE_MODE:
+	case CUDA_DEVICE_PCI_DEVICE_ID:
+	case CUDA_DEVICE_PCI_DOMAIN_ID:
+	case CUDA_DEVICE_FABRIC_HANDLES:
+		*value = 0;
+		break;
+	case CUDA_DEVICE_PCI_BUS_ID:
+		*value = fake.physical[device] + 1;
+		break;
+	case CUDA_DEVICE_UNIFIED_ADDRESSING:
+	case CUDA_DEVICE_MANAGED_MEMORY:
+		*value = 1;
+		break;
+	case CUDA_DEVICE_IPC_EVENTS:
+		*value = 1;
+		return number("FAKECUDA_VERSION", 12040) < 12000 ? CUDA_E_INVALID_VALUE : CUDA_OK;
+	case CUDA_DEVICE_COMPUTE_CAPABILITY_MAJOR:
+		*value = 9;
+		break;
+	case CUDA_DEVICE_COMPUTE_CAPABILITY_MINOR:
+		*value = 0;
+		break;
+	case CUDA_DEVICE_VMM:
+	case CUDA_DEVICE_POSIX_DESCRIPTORS:
+		*value = !fake_flag("FAKECUDA_NO_VMM");
+		break;
+	case CUDA_DEVICE_MEMORY_POOLS:
+		*value = !fake_flag("FAKECUDA_NO_POOLS");
+		break;
+	case CUDA_DEVICE_POOL_HANDLE_TYPES:
+		*value = fake_flag("FAKECUDA_NO_POOLS") ? 0 : CUDA_HANDLE_POSIX_FD;
+		break;
+	default:
+		return CUDA_E_INVALID_VALUE;
+	}
+	return CUDA_OK;
+}
+
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
+{
+	ENTER();
+	return valid(device) ? attribute_value(value, attribute, device) : CUDA_E_INVALID_DEVICE;
+}
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+	ENTER();
+	if (!valid(device) || !valid(peer))
+		return CUDA_E_INVALID_DEVICE;
+	*can = device != peer && !fake_flag("FAKECUDA_NO_PEER");
+	return CUDA_OK;
+}
+
+/* ---- Contexts: the primary ones, and others for the tests of what may not be done in two ---- */
+
+struct CUctx_st *fake_context(void)
+{
+	return depth ? stack[depth - 1] : NULL;
+}
+
+/* Contexts are never freed: a thread may have a destroyed one on its stack. */
+static struct CUctx_st *context_new(int device, bool primary)
+{
+	struct CUctx_st *ctx = calloc(1, sizeof(*ctx));
+
+	ctx->device = device;
+	ctx->primary = primary;
+	ctx->refs = 1;
+	ctx->next = fake.contexts;
+	fake.contexts = ctx;
+	fake_live(FAKE_CONTEXT, 1);
+	return ctx;
+}
+
+static void context_end(struct CUctx_st *ctx)
+{
+	stream_context_wait(ctx);
+	memory_context_end(ctx);
+	stream_context_end(ctx);
+	ctx->destroyed = true;
+	fake_live(FAKE_CONTEXT, -1);
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+	ENTER_LOCKED();
+	if (!valid(device))
+		return fake_leave(CUDA_E_INVALID_DEVICE);
+	if (fake.primary[device])
+		fake.primary[device]->refs++;
+	else
+		fake.primary[device] = context_new(device, true);
+	*context = fake.primary[device];
+	return fake_leave(CUDA_OK);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+	ENTER_LOCKED();
+	if (!valid(device))
+		return fake_leave(CUDA_E_INVALID_DEVICE);
+	if (!fake.primary[device])
+		return fake_leave(CUDA_E_INVALID_CONTEXT);
+	if (--fake.primary[device]->refs == 0) {
+		context_end(fake.primary[device]);
+		fake.primary[device] = NULL;
+	}
+	return fake_leave(CUDA_OK);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
+{
+	ENTER_LOCKED();
+	if (!valid(device))
+		return fake_leave(CUDA_E_INVALID_DEVICE);
+	*flags = 0;
+	*active = fake.primary[device] != NULL;
+	return fake_leave(CUDA_OK);
+}
+
+static CUresult push(CUcontext context)
+{
+	if (!context || context->destroyed)
+		return CUDA_E_INVALID_CONTEXT;
+	if (depth == STACK)
+		return CUDA_E_UNKNOWN;
+	stack[depth++] = context;
+	return CUDA_OK;
+}
+
+/* Not in the library's table. */
+FAKE_PUBLIC CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
+FAKE_PUBLIC CUresult cuCtxDestroy_v2(CUcontext context);
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
+{
+	ENTER_LOCKED();
+	(void)flags;
+	if (!valid(device))
+		return fake_leave(CUDA_E_INVALID_DEVICE);
+	*context = context_new(device, false);
+	return fake_leave(push(*context));
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+	ENTER_LOCKED();
+	if (!context || context->primary || context->destroyed)
+		return fake_leave(CUDA_E_INVALID_CONTEXT);
+	context_end(context);
+	if (fake_context() == context)
+		depth--;
+	return fake_leave(CUDA_OK);
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context)
+{
+	ENTER();
+	*context = fake_context();
+	return CUDA_OK;
+}
+
+CUresult cuCtxSetCurrent(CUcontext context)
+{
+	ENTER_LOCKED();
+	if (context && context->destroyed)
+		return fake_leave(CUDA_E_INVALID_CONTEXT);
+	if (depth)
+		depth--;
+	return fake_leave(context ? push(context) : CUDA_OK);
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+	ENTER_LOCKED();
+	return fake_leave(push(context));
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+	ENTER();
+	if (!depth)
+		return CUDA_E_INVALID_CONTEXT;
+	depth--;
+	if (context)
+		*context = stack[depth];
+	return CUDA_OK;
+}
+
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+	ENTER_CONTEXT(ctx);
+	*device = ctx->device;
+	return fake_leave(CUDA_OK);
+}
+
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+	ENTER_CONTEXT(ctx);
+	fake_lock(fake.registry);
+	fake_reap(fake.registry);
+	*total = fake.memory;
+	*free = fake.memory - used(ctx->device);
+	fake_unlock(fake.registry);
+	return fake_leave(CUDA_OK);
+}
+
+/* ---- Errors and symbols ---- */
+
+static const struct error {
+	CUresult code;
+	const char *name;
+	const char *text;
+} errors[] = {
+	{ CUDA_OK, "CUDA_SUCCESS", "no error" },
+	{ CUDA_E_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument" },
+	{ CUDA_E_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory" },
+	{ CUDA_E_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error" },
+	{ CUDA_E_STUB_LIBRARY, "CUDA_ERROR_STUB_LIBRARY", "the library is a stub" },
+	{ CUDA_E_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected" },
+	{ CUDA_E_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal" },
+	{ CUDA_E_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context" },
+	{ CUDA_E_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle" },
+	{ CUDA_E_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready" },
+	{ CUDA_E_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "illegal memory access" },
+	{ CUDA_E_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported" },
+	{ CUDA_E_SYSTEM_NOT_READY, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized" },
+	{ CUDA_E_SYSTEM_DRIVER_MISMATCH, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+	  "driver and library versions differ" },
+	{ CUDA_E_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+	  "operation not permitted when stream is capturing" },
+	{ CUDA_E_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error" },
+};
+
+static const struct error *error_find(CUresult code)
+{
+	for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+		if (errors[i].code == code)
+			return &errors[i];
+	return NULL;
+}
+
+CUresult cuGetErrorName(CUresult result, const char **text)
+{
+	const struct error *e = error_find(result);
+
+	*text = e ? e->name : NULL;
+	return e ? CUDA_OK : CUDA_E_INVALID_VALUE;
+}
+
+CUresult cuGetErrorString(CUresult result, const char **text)
+{
+	const struct error *e = error_find(result);
+
+	*text = e ? e->text : NULL;
+	return e ? CUDA_OK : CUDA_E_INVALID_VALUE;
+}
+
+static const struct symbol {
+	const char *name;
+	void *function;
+	int version;
+} symbols[] = {
+#define SYMBOL(group, member, name, suffix, version) { #name, (void *)name##suffix, version },
+	CUDA_FUNCTIONS(SYMBOL)
+#undef SYMBOL
+};
+
+static bool hidden(const char *name)
+{
+	const char *p = getenv("FAKECUDA_HIDE");
+	size_t n = strlen(name);
+
+	for (; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
+		if (strncmp(p, name, n) == 0 && (!p[n] || p[n] == ','))
+			return true;
+	return false;
+}
+
+FAKE_PUBLIC CUresult cuGetProcAddress(const char *name, void **function, int version,
+				      unsigned long long flags);
+FAKE_PUBLIC CUresult cuGetProcAddress_v2(const char *name, void **function, int version,
+					 unsigned long long flags, int *status);
+
+CUresult cuGetProcAddress_v2(const char *name, void **function, int version,
+			     unsigned long long flags, int *status)
+{
+	int mine = 0, answer = 1;
+
+	(void)flags;
+	cuDriverGetVersion(&mine);
+	*function = NULL;
+	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+		if (strcmp(symbols[i].name, name) != 0 || symbols[i].version > mine || hidden(name))
+			continue;
+		answer = version < symbols[i].version ? 2 : 0;
+		if (!answer)
+			*function = symbols[i].function;
+	}
+	if (status)
+		*status = answer;
+	return *function || status ? CUDA_OK : CUDA_E_NOT_FOUND;
+}
+
+CUresult cuGetProcAddress(const char *name, void **function, int version, unsigned long long flags)
+{
+	return cuGetProcAddress_v2(name, function, version, flags, NULL);
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of the fake driver: what its files share. "Device memory" is files and memfds that are mapped at the address which
+ * the device pointer says. One lock guards all state of the process; under it comes the registry's.
+ */
+#pragma once
+
+#include "client/cuda/driver.h"
+#include "client/cuda/functions.h"
+#include "tests/fakecuda/reap.h"
+
+/* Declares every exported function with the type that the library calls it by. */
+#define FAKE_DECLARE(group, member, name, suffix, version)                                         \
+	__attribute__((visibility("default"))) extern __typeof__(*((struct cuda_driver *)NULL)     \
+									  ->member) name##suffix;
+CUDA_FUNCTIONS(FAKE_DECLARE)
+#undef FAKE_DECLARE
+
+#define FAKE_PUBLIC __attribute__((visibility("default")))
+#define FAKE_GRANULARITY ((size_t)2 << 20)
+
+struct CUctx_st {
+	struct CUctx_st *next;
+	int device; /* ordinal */
+	unsigned refs;
+	bool primary;
+	bool destroyed;
+	CUresult sticky; /* a fault: every call of this context gives that */
+	CUstream legacy;
+};
+
+struct CUmemPoolHandle_st {
+	struct CUmemPoolHandle_st *next;
+	uint64_t id;
+	int fd;
+	int device; /* ordinal */
+	int handle_types;
+	size_t size;
+	char *base;
+	bool imported;
+};
+
+struct block {
+	struct block *next;
+	uint64_t id;
+	char *base;
+	size_t size;
+	unsigned users;
+	struct CUctx_st *ctx;
+	int device;
+	bool imported;
+};
+
+/* Physical memory of cuMemCreate. */
+struct vmm {
+	struct vmm *next;
+	uint64_t id;
+	int fd;
+	size_t size;
+	unsigned handles;
+	unsigned mappings;
+	int device;
+	bool imported;
+	struct cuda_allocation_prop prop;
+};
+
+struct reservation {
+	struct reservation *next;
+	char *base;
+	size_t size;
+	unsigned mappings;
+};
+
+/* What one address belongs to. */
+struct range {
+	struct range *next;
+	enum fake_kind kind;
+	char *base;
+	size_t size;
+	uint64_t buffer_id;
+	uint64_t shared_id; /* in the registry; 0: not there */
+	unsigned opens;
+	struct CUctx_st *ctx;
+	int device;
+	struct block *block;
+	struct vmm *vmm;
+	size_t offset; /* in vmm */
+	struct reservation *reservation;
+	CUmemoryPool pool;
+	unsigned char access[FAKE_DEVICES]; /* by ordinal */
+};
+
+struct fake {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct fake_registry *registry;
+	int self;	 /* in the registry */
+	_Atomic int pid; /* that initialised it; 0: nobody */
+	int devices;
+	int physical[FAKE_DEVICES]; /* by ordinal */
+	size_t memory;
+	long delay_us;
+	struct CUctx_st *primary[FAKE_DEVICES];
+	struct CUctx_st *contexts;
+	struct CUstream_st *streams;
+	struct range *ranges;
+};
+extern struct fake fake;
+
+/* ---- device.c ---- */
+
+CUresult fake_enter(const char *function);
+bool fake_flag(const char *name);
+uint64_t fake_id(void);
+void fake_live(enum fake_kind kind, int change);
+int fake_ordinal(int physical); /* -1: not visible */
+uint64_t fake_namespace(void);
+struct CUctx_st *fake_context(void);
+CUresult fake_charge(int device, size_t size);
+void fake_uncharge(int device, size_t size);
+
+/* Every exported function starts with one of these; what locks is undone by fake_leave(). */
+#define ENTER()                                                                                    \
+	do {                                                                                       \
+		CUresult entered_ = fake_enter(__func__);                                          \
+		if (entered_)                                                                      \
+			return entered_;                                                           \
+	} while (0)
+#define ENTER_LOCKED()                                                                             \
+	ENTER();                                                                                   \
+	pthread_mutex_lock(&fake.lock)
+#define ENTER_CONTEXT(ctx)                                                                         \
+	ENTER_LOCKED();                                                                            \
+	struct CUctx_st *ctx = fake_context();                                                     \
+	do {                                                                                       \
+		CUresult state_ = fake_context_state(ctx);                                         \
+		if (state_)                                                                        \
+			return fake_leave(state_);                                                 \
+	} while (0)
+static inline CUresult fake_leave(CUresult r)
+{
+	pthread_mutex_unlock(&fake.lock);
+	return r;
+}
+static inline CUresult fake_context_state(const struct CUctx_st *ctx)
+{
+	if (!ctx)
+		return CUDA_E_INVALID_CONTEXT;
+	return ctx->destroyed ? CUDA_E_CONTEXT_IS_DESTROYED : ctx->sticky;
+}
+
+/* ---- memory.c ---- (all under the lock) */
+
+char *va_take(size_t size);
+void va_give(char *base, size_t size);
+void va_hide(char *base, size_t size);
+struct range *range_add(enum fake_kind kind, char *base, size_t size, int device);
+struct range *range_of(CUdeviceptr pointer);
+bool range_covers(CUdeviceptr pointer, size_t size);
+bool range_allows(CUdeviceptr pointer, size_t size, int device, int access);
+void range_remove(struct range *range);
+bool shared_add(struct range *range, uint64_t block, uint64_t offset);
+void shared_end(struct range *range);
+bool open_add(uint64_t id);
+void open_remove(uint64_t id);
+bool shared_exists(uint64_t id);
+void memory_context_end(struct CUctx_st *ctx);
+
+/* ---- stream.c ---- (all under the lock) */
+
+CUresult stream_resolve(CUstream *stream, struct CUctx_st *ctx);
+void stream_context_wait(struct CUctx_st *ctx);
+void stream_context_end(struct CUctx_st *ctx);
+CUresult capture_check(void); /* for what may not be called while a stream is captured */
+
+/* ---- pool.c ---- */
+void pool_range_free(struct range *range);

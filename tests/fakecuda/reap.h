@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What becomes of allocations and events when they, or their process, end. All under the registry's lock. */
+#pragma once
+
+#include "tests/fakecuda/registry.h"
+
+/* When a process started, in the kernel's ticks; 0 if it has ended, be it buried or not. */
+static inline unsigned long long fake_process_start(int pid)
+{
+	char path[64], text[1024] = "", *p, state = 'Z';
+	unsigned long long start = 0;
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	p = n > 0 ? strrchr(text, ')') : NULL; /* the name before it may hold anything */
+	if (!p ||
+	    sscanf(p + 1,
+		   " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+		   &state, &start) != 2)
+		return 0;
+	return state == 'Z' || state == 'X' ? 0 : start;
+}
+
+static inline bool fake_process_alive(const struct fake_process *p)
+{
+	return p->pid && fake_process_start(p->pid) == p->start;
+}
+
+/* How many processes other than @process have it open. */
+static inline unsigned fake_opens(const struct fake_registry *reg, uint64_t id, int process)
+{
+	unsigned n = 0;
+
+	for (int i = 0; i < FAKE_OPENS; i++)
+		n += reg->opens[i].id == id && reg->opens[i].process != process;
+	return n;
+}
+
+static inline void fake_event_wake(struct fake_event *event)
+{
+	syscall(SYS_futex, &event->completed, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* After the owner has let go, or somebody who had it open. */
+static inline void fake_event_settle(struct fake_registry *reg, struct fake_event *event)
+{
+	if (event->owner < 0 && !fake_opens(reg, event->id, -1))
+		event->id = 0;
+}
+
+/* Its bytes become poison for whoever still has it open. @fd is of its block's file. */
+static inline void fake_poison(int fd, uint64_t offset, uint64_t size)
+{
+	unsigned char bytes[1 << 16];
+
+	memset(bytes, FAKE_POISON, sizeof(bytes));
+	while (size) {
+		size_t n = size < sizeof(bytes) ? size : sizeof(bytes);
+
+		if (pwrite(fd, bytes, n, (off_t)offset) != (ssize_t)n)
+			return;
+		offset += n;
+		size -= n;
+	}
+}
+
+/* An allocation ends: poisoned if somebody has it open. Counts that as @violation. */
+static inline void fake_allocation_end(struct fake_registry *reg, struct fake_allocation *a,
+				       enum fake_violation violation)
+{
+	char path[PATH_MAX];
+
+	if (fake_opens(reg, a->id, a->owner)) {
+		int fd = -1;
+
+		reg->violations[violation]++;
+		if (a->block) {
+			fake_block_path(path, a->block);
+			fd = open(path, O_RDWR | O_CLOEXEC);
+		}
+		if (fd >= 0) {
+			fake_poison(fd, a->offset, a->size);
+			close(fd);
+		}
+	}
+	a->id = 0;
+}
+
+static inline void fake_bury(struct fake_registry *reg, int dead)
+{
+	char path[PATH_MAX];
+
+	for (int i = 0; i < FAKE_OPENS; i++)
+		if (reg->opens[i].id && reg->opens[i].process == dead)
+			reg->opens[i].id = 0;
+	for (int i = 0; i < FAKE_ALLOCATIONS; i++) {
+		struct fake_allocation *a = &reg->allocations[i];
+
+		if (!a->id || a->owner != dead)
+			continue;
+		fake_allocation_end(reg, a, FAKE_ORPHANED);
+	}
+	for (int i = 0; i < FAKE_ALLOCATIONS; i++) {
+		struct fake_allocation *a = &reg->allocations[i];
+
+		if (a->owner != dead || !a->block)
+			continue;
+		fake_block_path(path, a->block);
+		unlink(path); /* who has it mapped reads on */
+		a->block = 0;
+	}
+	for (int i = 0; i < FAKE_EVENTS; i++) {
+		struct fake_event *event = &reg->events[i];
+
+		if (!event->id)
+			continue;
+		if (event->owner == dead) {
+			event->owner = -1;
+			event->end = FAKE_EVENT_ORPHANED;
+			fake_event_wake(event);
+		}
+		fake_event_settle(reg, event);
+	}
+	memset(&reg->processes[dead], 0, sizeof(reg->processes[dead]));
+}
+
+/* Takes what dead processes have left out of the registry. Under the lock. */
+static inline void fake_reap(struct fake_registry *reg)
+{
+	for (int i = 0; i < FAKE_PROCESSES; i++)
+		if (reg->processes[i].pid && !fake_process_alive(&reg->processes[i]))
+			fake_bury(reg, i);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work on streams: what stream.c runs and event.c and copy.c put there. All under the lock. */
+#pragma once
+
+#include "tests/fakecuda/fake.h"
+
+struct op;
+struct CUstream_st {
+	struct CUstream_st *next;
+	struct CUctx_st *ctx;
+	unsigned flags;
+	unsigned refs;
+	bool is_legacy;
+	bool started;
+	bool closed;
+	int capture; /* CUDA_CAPTURE_x */
+	int capture_mode;
+	pthread_t capturer;
+	struct op *head, **tail;
+	uint64_t submitted, completed;
+};
+
+struct CUevent_st {
+	struct CUctx_st *ctx;
+	unsigned flags;
+	unsigned refs; /* the handle and work that is not done */
+	bool imported;
+	bool captured; /* last recorded in a capture: never happens */
+	uint64_t id;   /* of shared ones; 0: not shared */
+	struct fake_event own;
+	struct fake_event *state; /* &own or in the registry */
+};
+
+enum op_type { OP_NOTHING, OP_COPY, OP_SET, OP_RECORD, OP_WAIT, OP_FREE };
+
+/* The work of another stream up to a number has to be done first. */
+struct dependency {
+	CUstream stream; /* a reference */
+	uint64_t ticket;
+};
+
+struct op {
+	struct op *next;
+	enum op_type type;
+	void *to;
+	const void *from;
+	bool to_device, from_device;
+	unsigned char byte;
+	size_t size;
+	CUevent event; /* a reference */
+	uint32_t sequence;
+	struct range *range;
+	unsigned n;
+	struct dependency *dependencies;
+};
+
+/* Puts a copy of @op at the end of a resolved stream. */
+CUresult stream_submit(CUstream stream, const struct op *op);
+void stream_wait(CUstream stream);
+bool stream_capturing(CUstream stream, bool invalidate);
+
+void op_run(struct CUctx_st *ctx, const struct op *op); /* copy.c */
+
+/* ---- event.c ---- */
+bool event_done(CUevent event, uint32_t sequence);
+void event_wait(CUevent event, uint32_t sequence); /* not under the lock */
+void event_complete(CUevent event, uint32_t sequence);
+void event_unref(CUevent event);

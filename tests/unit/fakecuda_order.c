@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fake driver keeps the rules that it is there to enforce: streams, events, capture. */
+#include <dlfcn.h>
+
+#include "tests/unit/fakecuda_fixture.h"
+
+static int late_out(const struct test_daemon *d, void *arg)
+{
+	const struct cuda_driver *cu = gpu_use(0);
+	CUdeviceptr p = export(cu, 0, SIZE, 0x71);
+	CUstream stream;
+	CUevent event;
+
+	(void)d, (void)arg;
+	gpu_must(cu->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	must_be(cu->event_create(&event, CUDA_EVENT_INTERPROCESS), CUDA_E_INVALID_VALUE);
+	gpu_must(cu->event_create(&event, CUDA_EVENT_DISABLE_TIMING));
+	must_be(cu->ipc_get_event_handle(&shared->event, event), CUDA_E_INVALID_HANDLE);
+	gpu_must(cu->event_destroy(event));
+	gpu_must(cu->event_create(&event, CUDA_EVENT_INTERPROCESS | CUDA_EVENT_DISABLE_TIMING));
+	gpu_must(cu->ipc_get_event_handle(&shared->event, event));
+	must_be(cu->ipc_open_event_handle(&event, shared->event), CUDA_E_INVALID_CONTEXT);
+	parent_tell(1);
+	parent_await();
+	gpu_hold(getpid());
+	gpu_fill(p, 0x72, SIZE, stream);
+	gpu_fill(p, 0x73, SIZE, stream);
+	gpu_must(cu->event_record(event, stream));
+	must_be(cu->event_query(event), CUDA_E_NOT_READY);
+	parent_tell(2);
+	parent_await();
+	gpu_must(cu->event_synchronize(event));
+	gpu_must(cu->event_destroy(event));
+	gpu_must(cu->stream_destroy(stream));
+	gpu_must(cu->mem_free(p));
+	return 0;
+}
+
+static int late_in(const struct test_daemon *d, void *arg)
+{
+	const struct cuda_driver *cu = gpu_use(0);
+	CUstream careless, careful;
+	CUevent event;
+	CUdeviceptr p;
+
+	(void)d, (void)arg;
+	gpu_must(cu->stream_create(&careless, CUDA_STREAM_NON_BLOCKING));
+	gpu_must(cu->stream_create(&careful, CUDA_STREAM_NON_BLOCKING));
+	gpu_must(cu->ipc_open_event_handle(&event, shared->event));
+	p = import(cu, 0);
+	gpu_must(cu->event_query(event)); /* not recorded yet */
+	parent_tell(1);
+	parent_await();
+	must_be(gpu_read(p, SIZE, careless), 0x71);
+	gpu_must(cu->stream_wait_event(careful, event, 0));
+	must_be(cu->stream_query(careful), CUDA_E_NOT_READY);
+	must_be(cu->event_query(event), CUDA_E_NOT_READY);
+	gpu_hold(0);
+	must_be(gpu_read(p, SIZE, careful), 0x73);
+	gpu_must(cu->event_query(event));
+	gpu_must(cu->event_destroy(event));
+	gpu_must(cu->ipc_close_mem_handle(p));
+	gpu_must(cu->stream_destroy(careless));
+	gpu_must(cu->stream_destroy(careful));
+	return 0;
+}
+
+static void who_does_not_wait_for_the_event_reads_stale_bytes(void **state)
+{
+	struct test_child e, i;
+
+	(void)state;
+	e = child_start(NULL, late_out, NULL);
+	child_await(&e);
+	i = child_start(NULL, late_in, NULL);
+	child_await(&i);
+	child_go(&e);
+	child_await(&e);
+	child_go(&i);
+	child_must_succeed(&i);
+	child_go(&e);
+	child_must_succeed(&e);
+	must_be(gpu_violations(FAKE_EVENT_GONE_EARLY), 0);
+	must_be(gpu_live_all(), 0);
+}
+
+static int dying_out(const struct test_daemon *d, void *arg)
+{
+	const struct cuda_driver *cu = gpu_use(0);
+	CUdeviceptr p = export(cu, 0, SIZE, 0x71);
+	const bool destroys = *(bool *)arg;
+	CUevent event;
+
+	(void)d;
+	gpu_must(cu->event_create(&event, CUDA_EVENT_INTERPROCESS | CUDA_EVENT_DISABLE_TIMING));
+	gpu_must(cu->ipc_get_event_handle(&shared->event, event));
+	gpu_hold(getpid());
+	gpu_fill(p, 1, 1, CUDA_STREAM_LEGACY);
+	gpu_must(cu->event_record(event, CUDA_STREAM_LEGACY));
+	parent_tell(1);
+	parent_await();
+	if (destroys)
+		gpu_must(cu->event_destroy(event));
+	parent_tell(2);
+	parent_await();
+	return 0;
+}
+
+static int dying_in(const struct test_daemon *d, void *arg)
+{
+	const struct cuda_driver *cu = gpu_use(0);
+	CUevent event;
+
+	(void)d, (void)arg;
+	gpu_must(cu->ipc_open_event_handle(&event, shared->event));
+	gpu_must(cu->stream_wait_event(CUDA_STREAM_PER_THREAD, event, 0));
+	must_be(cu->stream_query(CUDA_STREAM_PER_THREAD), CUDA_E_NOT_READY);
+	parent_tell(1);
+	gpu_must(cu->stream_synchronize(CUDA_STREAM_PER_THREAD));
+	return 0;
+}
+
+static void events_that_end_early(bool destroyed)
+{
+	struct test_child e, i;
+
+	e = child_start(NULL, dying_out, &destroyed);
+	child_await(&e);
+	i = child_start(NULL, dying_in, NULL);
+	child_await(&i);
+	if (destroyed) {
+		child_go(&e);
+		child_await(&e);
+	}
+	child_kill(&e);
+	child_must_succeed(&i);
+	must_be(gpu_violations(FAKE_EVENT_GONE_EARLY), destroyed);
+	must_be(gpu_live_all(), 0);
+}
+
+static void waiting_for_the_event_of_a_killed_process_ends(void **state)
+{
+	(void)state;
+	events_that_end_early(false);
+}
+
+static void an_event_destroyed_in_flight_is_counted(void **state)
+{
+	(void)state;
+	events_that_end_early(true);
+}
+
+static int streams(const struct test_daemon *d, void *arg)
+{
+	const struct cuda_driver *cu = gpu_use(0);
+	CUstream blocking, free_running;
+	CUdeviceptr p;
+	unsigned char byte = 0;
+	CUevent event;
+
+	(void)d, (void)arg;
+	gpu_must(cu->mem_alloc(&p, SIZE));
+	gpu_must(cu->stream_create(&blocking, 0));
+	gpu_must(cu->stream_create(&free_running, CUDA_STREAM_NON_BLOCKING));
+	gpu_must(cu->event_create(&event, CUDA_EVENT_DISABLE_TIMING));
+	gpu_fill(p, 1, SIZE, CUDA_STREAM_LEGACY);
+	must_be(gpu_read(p, SIZE, blocking), 1); /* behind the legacy stream */
+	gpu_fill(p, 2, SIZE, blocking);
+	must_be(gpu_read(p, SIZE, CUDA_STREAM_LEGACY), 2);
+	gpu_fill(p, 3, SIZE, CUDA_STREAM_PER_THREAD);
+	must_be(gpu_read(p, SIZE, NULL), 3);
+
+	for (int i = 0; i < 20; i++)
+		gpu_fill(p, 5, SIZE, CUDA_STREAM_LEGACY);
+	gpu_fill(p, 6, SIZE, CUDA_STREAM_LEGACY);
+	gpu_must(cu->event_record(event, CUDA_STREAM_LEGACY));
+	must(gpu_read(p, SIZE, free_running) != 6); /* waits for nobody */
+	must_be(cu->event_query(event), CUDA_E_NOT_READY);
+	gpu_must(cu->stream_wait_event(free_running, event, 0));
+	must_be(gpu_read(p, SIZE, free_running), 6);
+	gpu_must(cu->event_query(event));
+	gpu_hold(getpid());
+	gpu_must(cu->memcpy_dtoh_async(&byte, p, 1, free_running));
+	must_be(byte, 0);
+	must_be(cu->stream_query(free_running), CUDA_E_NOT_READY);
+	gpu_hold(0);
+	gpu_must(cu->mem_free(p)); /* waits for it */
+	must_be(byte, 6);
+	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
+	must_be(cu->stream_query((CUstream)&p), CUDA_E_INVALID_HANDLE);
+	gpu_must(cu->stream_destroy(blocking));
+	must_be(cu->stream_synchronize(blocking), CUDA_E_INVALID_HANDLE);
+	return 0;
+}
+
+static void streams_wait_for_each_other_as_they_should(void **state)
+{
+	(void)state;
+	gpu_setenv("FAKECUDA_DELAY_US", "30000");
+	run_one(streams);
+}
+
+static int capture(const struct test_daemon *d, void *arg)
+{
+	const struct cuda_driver *cu = gpu_use(0);
+	CUresult (*begin)(CUstream, int), (*end)(CUstream, void **);
+	void *library = dlopen("libcuda.so.1", RTLD_NOW), *graph;
+	int mode = CUDA_CAPTURE_MODE_RELAXED, status;
+	CUstream stream;
+	CUdeviceptr p;
+	CUevent event;
+
+	(void)d, (void)arg;
+	*(void **)&begin = dlsym(library, "cuStreamBeginCapture_v2");
+	*(void **)&end = dlsym(library, "cuStreamEndCapture");
+	gpu_must(cu->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	gpu_must(cu->event_create(&event, CUDA_EVENT_INTERPROCESS | CUDA_EVENT_DISABLE_TIMING));
+	gpu_must(begin(stream, CUDA_CAPTURE_MODE_GLOBAL));
+	gpu_must(cu->stream_is_capturing(stream, &status));
+	must_be(status, CUDA_CAPTURE_ACTIVE);
+	gpu_must(cu->thread_exchange_capture_mode(&mode));
+	must_be(mode, CUDA_CAPTURE_MODE_GLOBAL);
+	gpu_must(cu->mem_alloc(&p, SIZE)); /* allowed in relaxed mode */
+	gpu_must(cu->thread_exchange_capture_mode(&mode));
+	must_be(mode, CUDA_CAPTURE_MODE_RELAXED);
+	must_be(cu->mem_alloc(&p, SIZE), CUDA_E_STREAM_CAPTURE_UNSUPPORTED);
+	gpu_must(cu->stream_is_capturing(stream, &status));
+	must_be(status, CUDA_CAPTURE_INVALIDATED);
+	must_be(end(stream, &graph), 901);
+	gpu_must(begin(stream, CUDA_CAPTURE_MODE_RELAXED));
+	must_be(cu->event_record(event, stream), CUDA_E_STREAM_CAPTURE_UNSUPPORTED);
+	must_be(end(stream, &graph), 901);
+	return 0;
+}
+
+static void captured_streams_refuse_what_a_graph_cannot_hold(void **state)
+{
+	(void)state;
+	run_one(capture);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		RULE(who_does_not_wait_for_the_event_reads_stale_bytes),
+		RULE(waiting_for_the_event_of_a_killed_process_ends),
+		RULE(an_event_destroyed_in_flight_is_counted),
+		RULE(streams_wait_for_each_other_as_they_should),
+		RULE(captured_streams_refuse_what_a_graph_cannot_hold),
+	};
+
+	(void)argc;
+	return RUN_RULES(tests, argv);
+}
