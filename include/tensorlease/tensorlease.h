@@ -260,6 +260,14 @@ TL_API int tl_group_commit(tl_group *group);
 /* Gives the memory back unpublished. NULL is fine. */
 TL_API void tl_group_abort(tl_group *group);
 
+/*
+ * Publishes copies of @count tensors, sources[i] as names[i], in one step: a group made, filled and committed.
+ * @options hold for each of them. Sources as for tl_put() on the CPU. All or, on failure, none; errors as tl_put() and
+ * tl_group_create(), whose text names the tensor.
+ */
+TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTensor *const *sources,
+		       size_t count, const tl_put_options *options);
+
 /* ---- Getting ------------------------------------------------------------------------------- */
 
 enum tl_mode {

@@ -297,6 +297,54 @@ static void a_waiting_get_of_many_gets_them_when_they_come(void **state)
 	tl_close(client);
 }
 
+static void copies_of_many_are_put_in_one_step(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	static unsigned char bytes[300][64];
+	static int64_t shapes[300][2], strides[2] = { 1, 8 };
+	const char *const none[1] = { NULL };
+	DLManagedTensorVersioned *got[300];
+	const DLTensor *sources[300];
+	static DLTensor tensors[300];
+	static struct named n;
+	struct tl_status s;
+
+	(void)state;
+	name_items(&n, "copy", 300, 1);
+	for (int i = 0; i < 300; i++) {
+		for (int k = 0; k < 64; k++)
+			bytes[i][k] = (unsigned char)(i + k);
+		shapes[i][0] = shapes[i][1] = i == 7 ? 0 : 8;
+		tensors[i] = bytes_tensor(bytes[i], shapes[i]);
+		tensors[i].ndim = 2;
+		tensors[i].strides = i == 5 ? strides : NULL; /* transposed */
+		sources[i] = &tensors[i];
+	}
+	must_be(tl_put_many(client, n.list, sources, 300, NULL), 0);
+	must_be(tl_get_many(client, n.list, 300, NULL, got), 0);
+	for (int i = 0; i < 300; i++)
+		for (int k = 0; k < 64 && i != 7; k++) {
+			const unsigned char *data = got[i]->dl_tensor.data;
+			int from = i == 5 ? k % 8 * 8 + k / 8 : k;
+
+			must_be(data[k], bytes[i][from]);
+		}
+	must(!got[7]->dl_tensor.data);
+	drop_all(got, 300);
+
+	s = td_status(&d);
+	tensors[299].device.device_type = kDLOpenCL;
+	must_be(tl_put_many(client, n.list, sources, 300, NULL), -ENOTSUP);
+	must(strstr(tl_last_error(), n.list[299]));
+	must_be(tl_put_many(client, none, sources, 1, NULL), -EINVAL);
+	must_be(tl_put_many(client, n.list, sources, 0, NULL), -EINVAL);
+	must_be(tl_put_many(client, n.list, sources, 65537, NULL), -EINVAL);
+	must_be(td_status(&d).bytes_used, s.bytes_used);
+	must_be(td_status(&d).drafts, 0);
+	tl_close(client);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -306,6 +354,7 @@ int main(void)
 		TEST(nobody_sees_half_a_group),
 		TEST(a_dead_producers_group_leaves_nothing),
 		TEST(a_waiting_get_of_many_gets_them_when_they_come),
+		TEST(copies_of_many_are_put_in_one_step),
 	};
 
 	return RUN(tests);

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Many tensors in one call: copied and published in one step, or got as of one moment. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/catalog.h"
+#include "client/client.h"
+#include "client/error.h"
+#include "client/fork.h"
+#include "client/lease.h"
+#include "client/produce.h"
+#include "client/tensor_lease.h"
+#include "proto/copy.h"
+#include "proto/tensor.h"
+#include "util/clock.h"
+
+/* ---- Putting ---- */
+
+static int source_item(tl_group_item *item, const char *name, const DLTensor *source,
+		       const tl_put_options *o)
+{
+	char why[TENSOR_WHY_TEXT];
+	int r;
+
+	if (!name || !source)
+		return tl_fail(-EINVAL, "tl_put_many: a %s is NULL", name ? "source" : "name");
+	r = tensor_check_source(source, o->flags, why, sizeof(why));
+	if (r)
+		return tl_fail(r == -EOVERFLOW ? -EINVAL : r, "'%s': %s", name, why);
+	*item = (tl_group_item){
+		.name = name,
+		.shape = source->shape,
+		.ndim = source->ndim,
+		.dtype = source->dtype,
+		.flags = o->flags,
+		.metadata = o->metadata,
+		.metadata_size = o->metadata_size,
+	};
+	return 0;
+}
+
+static int copy_all(tl_group *group, const char *const *names, const DLTensor *const *sources,
+		    size_t count, uint64_t flags)
+{
+	for (size_t i = 0; i < count; i++) {
+		DLTensor *to = tl_group_tensor(group, i);
+		int r = to->data ? copy_gather(to->data, sources[i], flags) : 0;
+
+		if (r)
+			return tl_fail(r, "copying '%s': %m", names[i]);
+	}
+	return 0;
+}
+
+TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTensor *const *sources,
+		       size_t count, const tl_put_options *options)
+{
+	tl_group_item *items;
+	tl_group *group;
+	tl_put_options o;
+	int r;
+
+	if (!client || !names || !sources)
+		return tl_fail(-EINVAL, "tl_put_many: %s is NULL",
+			       !client	? "client"
+			       : !names ? "names"
+					: "sources");
+	r = put_options(&o, options);
+	if (r)
+		return r;
+	if (!count || count > GROUP_MAX)
+		return tl_fail(-EINVAL, "tl_put_many: %zu tensors; 1 to %d are allowed", count,
+			       GROUP_MAX);
+	items = calloc(count, sizeof(*items));
+	if (!items)
+		return tl_fail(-ENOMEM, "no memory for %zu tensors", count);
+	for (size_t i = 0; !r && i < count; i++)
+		r = source_item(&items[i], names[i], sources[i], &o);
+	if (!r)
+		r = tl_group_create(client, items, count, o.timeout_ns, &group);
+	free(items);
+	if (r)
+		return r;
+	r = copy_all(group, names, sources, count, o.flags);
+	if (r) {
+		tl_group_abort(group);
+		return r;
+	}
+	return tl_group_commit(group);
+}
+
+/* ---- Getting ---- */
+
+struct many {
+	tl_client *client;
+	const struct name_key *keys;
+	uint64_t *refs;
+	size_t count;
+	const tl_get_options *want;
+	DLManagedTensorVersioned **out;
+	size_t missing; /* after LEASE_E_NONE, LEASE_E_WITHDRAWN: which one */
+	struct patience patience;
+};
+
+/*
+ * Leases on all of them as of one moment: no group was published while they were taken, and what a
+ * single commit changes is one of them.
+ */
+static int many_take(struct many *m, struct session *s)
+{
+	uint64_t before = atomic_load(&s->catalog->groups);
+	size_t n;
+	int r = before & 1 ? LEASE_E_GONE : 0;
+
+	for (n = 0; !r && n < m->count; n++)
+		r = lookup_take(s, &m->keys[n], 0, &m->refs[n]);
+	if (r && n)
+		m->missing = --n; /* that one was not taken */
+	if (!r && atomic_load(&s->catalog->groups) != before)
+		r = LEASE_E_GONE;
+	if (!r)
+		return 0;
+	while (n--)
+		lease_release(s, ref_slot(m->refs[n]));
+	return r;
+}
+
+/* Turns the leases into tensors. On failure none is left. */
+static int many_wrap(struct many *m, const struct use *use)
+{
+	struct session *s = use->session;
+	size_t n;
+	int r = 0;
+
+	for (n = 0; n < m->count; n++) {
+		users_add(&s->users, 1); /* the lease's own; @use has one meanwhile */
+		r = tensor_lease_new(use, m->refs[n], m->want, client_deadline(m->client),
+				     &m->out[n]);
+		if (r) {
+			m->missing = n;
+			break;
+		}
+	}
+	if (!r)
+		return 0;
+	for (size_t i = 0; i < n; i++)
+		m->out[i]->deleter(m->out[i]);
+	users_add(&s->users, -1);
+	for (size_t i = n; i < m->count; i++)
+		lease_release(s, ref_slot(m->refs[i]));
+	return r;
+}
+
+static int many_attempt(struct many *m, bool connected)
+{
+	struct use use;
+	int r;
+
+	r = client_enter(m->client, connected, client_deadline(m->client), &use);
+	if (r)
+		return r;
+	r = many_take(m, use.session);
+	if (!r)
+		r = many_wrap(m, &use);
+	else if (r == LEASE_E_GONE)
+		r = lookup_again(use.session, &m->patience) ?: LEASE_E_GONE;
+	client_leave(&use);
+	return r;
+}
+
+/* Waits until a name is there. */
+static int many_wait(struct many *m, int64_t deadline, const tl_get_options *want)
+{
+	tl_get_options wait = { .size = sizeof(wait), .spin_ns = want->spin_ns };
+	DLManagedTensorVersioned *tensor;
+	int r;
+
+	wait.timeout_ns = deadline == DEADLINE_NEVER ? -1 : deadline_left_ns(deadline);
+	r = tl_get(m->client, m->keys[m->missing].text, &wait, &tensor);
+	if (!r)
+		tensor->deleter(tensor);
+	return r;
+}
+
+static int many_get(struct many *m, const tl_get_options *want)
+{
+	int64_t deadline = deadline_after(want->timeout_ns);
+
+	for (unsigned renewals = 0;;) {
+		int r = many_attempt(m, renewals > 0);
+
+		if (r <= 0)
+			return r;
+		if (r == LEASE_E_NONE)
+			r = many_wait(m, deadline, want);
+		else if (r == LEASE_E_FORKING)
+			fork_wait();
+		else if (r == LEASE_E_TOO_MANY)
+			return tl_fail(-EOVERFLOW, "'%s' is held %u times by this process",
+				       m->keys[m->missing].text, LEDGER_HELD_MAX);
+		else if (r == LEASE_E_WITHDRAWN)
+			return tl_fail(
+				-ENODATA,
+				"the process that published '%s' is gone, and its GPU memory "
+				"with it",
+				m->keys[m->missing].text);
+		else if (r != LEASE_E_GONE && renewals++)
+			return tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
+				       m->client->address);
+		if (r < 0)
+			return r;
+	}
+}
+
+static int many_run(struct many *m, struct name_key *keys, const char *const *names,
+		    const tl_get_options *want, DLManagedTensorVersioned **out)
+{
+	int r;
+
+	for (size_t i = 0; i < m->count; i++) {
+		if (!names[i])
+			return tl_fail(-EINVAL, "name %zu of %zu is NULL", i, m->count);
+		r = client_check_name(names[i], strlen(names[i]));
+		if (r)
+			return r;
+		keys[i] = name_key(names[i]);
+	}
+	r = many_get(m, want);
+	if (!r) /* untouched on failure */
+		memcpy(out, m->out, m->count * sizeof(DLManagedTensorVersioned *));
+	return r;
+}
+
+TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count,
+		       const tl_get_options *options, DLManagedTensorVersioned **out)
+{
+	tl_get_options want = { .size = sizeof(want) };
+	struct many m = { .client = client, .count = count };
+	struct name_key *keys;
+	int r = 0;
+
+	if (!client || !names || !out)
+		return tl_fail(-EINVAL, "tl_get_many: %s is NULL",
+			       !client	? "client"
+			       : !names ? "names"
+					: "out");
+	if (options)
+		r = client_options(&want, sizeof(want), options, sizeof(want), "tl_get_options");
+	if (r)
+		return r;
+	if (want.newer_than || (want.mode != TL_MODE_READ && want.mode != TL_MODE_COPY_ON_WRITE))
+		return tl_fail(-EINVAL, "tl_get_many: newer_than is %llu, not 0, or mode is %d",
+			       (unsigned long long)want.newer_than, (int)want.mode);
+	if (want.flags)
+		return tl_fail(-EINVAL, "tl_get_many: tl_get_options.flags is %#x, not 0",
+			       want.flags);
+	if (count > GROUP_MAX)
+		return tl_fail(-EINVAL, "tl_get_many: %zu tensors; the limit is %d", count,
+			       GROUP_MAX);
+	m.want = &want;
+	keys = calloc(count + 1, sizeof(*keys));
+	m.keys = keys;
+	m.refs = calloc(count + 1, sizeof(*m.refs));
+	m.out = calloc(count + 1, sizeof(DLManagedTensorVersioned *));
+	if (keys && m.refs && m.out)
+		r = many_run(&m, keys, names, &want, out);
+	else
+		r = tl_fail(-ENOMEM, "no memory for %zu tensors", count);
+	free(keys);
+	free(m.refs);
+	free(m.out);
+	return r;
+}
