@@ -119,7 +119,7 @@ CHOSEN = $(if $(T),$(foreach t,$(TEST_OUT),$(if $(strip $(foreach p,$(T),$(finds
 # Goals which install what is missing before the first file is compiled.
 DEPS := $(if $(filter deps test demo,$(MAKECMDGOALS)),deps) \
 	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
-	$(if $(filter python test-python bench-python,$(MAKECMDGOALS)),deps-python)
+	$(if $(filter python test-python test-interop bench-python,$(MAKECMDGOALS)),deps-python)
 
 all: $(LIB_OUT) $(DAEMON_OUT) $(CLI_OUT) ## the library, the daemon and the command line tool (default)
 
@@ -151,10 +151,11 @@ python: $(DEPS) ## a wheel of the Python package, with library and daemon in it;
 	@for wheel in $(O)/python/*.whl; do echo "  WHEEL   $$wheel"; done
 
 # PYTHON_TEST_PACKAGES='numpy torch jax' tests with those too; what is not there is skipped, with the reason.
-test-python: python ## test the wheel in an environment of its own; PYTHON_TEST_ARGS is passed to pytest
+test-python: python $(CLI_OUT) ## test the wheel in an environment of its own; PYTHON_TEST_ARGS is passed to pytest
 	@rm -rf $(O)/venv && $(PYTHON) -m venv $(O)/venv
 	@$(O)/venv/bin/pip install --quiet --disable-pip-version-check pytest $(PYTHON_TEST_PACKAGES) $(O)/python/*.whl
-	@cd python && $(abspath $(O))/venv/bin/python -m pytest -q -p no:cacheprovider $(PYTHON_TEST_ARGS)
+	@cd python && TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) \
+		$(abspath $(O))/venv/bin/python -m pytest -q -p no:cacheprovider $(PYTHON_TEST_ARGS)
 
 # Environments are kept below $(O)/interop: about 6 GB. INTEROP_ARGS='--install --remove': installs Debian packages, removes
 # each environment after its tests.

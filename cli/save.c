@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * save: tensors become a file, as they were at one moment, straight from shared memory. The names are
- * listed first; should one of them be gone when the tensors are got, they are listed again.
- */
-#include <assert.h>
-#include <errno.h>
+/* save: tensors become a file, as they were at one moment, straight from shared memory. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,157 +9,32 @@
 #include "cli/group.h"
 #include "cli/out.h"
 #include "cli/progress.h"
+#include "cli/transfer.h"
 #include "files/dtype.h"
 #include "files/file.h"
 
-enum { TRIES = 10 };
-
-struct saved {
-	char **names;
-	size_t count;
-	size_t prefix; /* bytes of each name that do not go into the file */
-	DLManagedTensorVersioned **tensors;
-};
-
-static int compare(const void *a, const void *b)
+/* The library's reason, or the file's. */
+static int fail(struct cli *cli, int code, const char *why, int r)
 {
-	return strcmp(*(char *const *)a, *(char *const *)b);
+	return *why ? cli_fail(cli, code, "%s", why) : cli_fail_library(cli, r);
 }
 
-static int visit_name(const tl_info *info, void *context)
+static int save(struct cli *cli, struct transfer *t, enum file_format format)
 {
-	struct saved *s = context;
-
-	s->names = cli_grow(s->names, s->count, sizeof(*s->names));
-	s->names[s->count++] = cli_text("%s", info->name);
-	return 0;
-}
-
-static void forget_names(struct saved *s)
-{
-	for (size_t i = 0; i < s->count; i++)
-		free(s->names[i]);
-	s->count = 0;
-	free(s->names);
-	s->names = NULL;
-}
-
-static void saved_deinit(struct saved *s)
-{
-	for (size_t i = 0; i < s->count; i++) {
-		if (s->tensors && s->tensors[i])
-			s->tensors[i]->deleter(s->tensors[i]);
-	}
-	free(s->tensors);
-	forget_names(s);
-}
-
-/* ---- getting ---------------------------------------------------------------------------------- */
-
-/* The names below the prefix, sorted. */
-static int list_names(struct cli *cli, struct saved *s)
-{
-	char *prefix = cli_text(*cli->args[0] ? "%s/" : "%s", cli->args[0]);
-	int r;
-
-	s->prefix = strlen(prefix);
-	r = tl_list(cli->client, prefix, visit_name, s);
-	free(prefix);
-	if (r)
-		return cli_fail_library(cli, r);
-	if (!s->count)
-		return cli_fail(cli, CLI_NOT_FOUND, "there is no tensor below '%s/'", cli->args[0]);
-	qsort(s->names, s->count, sizeof(*s->names), compare);
-	return CLI_OK;
-}
-
-static int get_names(struct cli *cli, struct saved *s)
-{
-	int r;
-
-	s->tensors = cli_need(calloc(s->count, sizeof(*s->tensors)));
-	r = tl_get_many(cli->client, (const char *const *)s->names, s->count, NULL, s->tensors);
-	if (r) {
-		free(s->tensors);
-		s->tensors = NULL;
-	}
-	return r;
-}
-
-static int get_group(struct cli *cli, struct saved *s)
-{
-	for (int i = 0;; i++) {
-		int r = list_names(cli, s);
-
-		if (r)
-			return r;
-		r = get_names(cli, s);
-		if (!r)
-			return CLI_OK;
-		if (r != -ENOENT || i == TRIES)
-			return cli_fail_library(cli, r);
-		forget_names(s);
-	}
-}
-
-static int get_single(struct cli *cli, struct saved *s)
-{
-	int r;
-
-	s->names = cli_grow(NULL, 0, sizeof(*s->names));
-	s->names[s->count++] = cli_text("%s", cli->args[0]);
-	s->tensors = cli_need(calloc(1, sizeof(*s->tensors)));
-	r = tl_get(cli->client, cli->args[0], NULL, s->tensors);
-	return r ? cli_fail_library(cli, r) : CLI_OK;
-}
-
-/* ---- writing ---------------------------------------------------------------------------------- */
-
-static int make_item(struct cli *cli, const struct saved *s, size_t i, struct file_item *item)
-{
-	const DLManagedTensorVersioned *tensor = s->tensors[i];
-	const DLTensor *t = &tensor->dl_tensor;
-
-	if (t->device.device_type != kDLCPU)
-		return cli_fail(cli, CLI_FAILURE,
-				"%s is not in the CPU's memory: it cannot be written to a file",
-				s->names[i]);
-	if (tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
-		return cli_fail(cli, CLI_FAILURE,
-				"%s has elements padded to bytes, which no file format knows",
-				s->names[i]);
-	*item = (struct file_item){ .name = s->names[i] + s->prefix,
-				    .dtype = t->dtype,
-				    .ndim = t->ndim,
-				    .shape = t->shape,
-				    .data = t->data };
-	return CLI_OK;
-}
-
-static int write_saved(struct cli *cli, const struct saved *s, enum file_format format)
-{
-	struct file_item *items = cli_need(calloc(s->count, sizeof(*items)));
 	char why[FILE_ERROR_TEXT];
 	struct progress progress;
-	int r = CLI_OK;
+	int r = transfer_pick(t, cli->client, cli->args[0], format, why);
 
-	assert(s->tensors); /* they were got */
-	for (size_t i = 0; i < s->count && !r; i++)
-		r = make_item(cli, s, i, &items[i]);
-	if (!r) {
-		progress_start(&progress, "saving", cli->args[1]);
-		r = file_write(cli->args[1], format, items, s->count, progress_step, &progress, why,
-			       sizeof(why));
-		progress_end(&progress);
-		if (r)
-			r = cli_fail(cli, CLI_FAILURE, "%s", why);
-	}
-	free(items);
-	return r;
+	if (r)
+		return fail(cli, cli_code(r), why, r);
+	progress_start(&progress, "saving", cli->args[1]);
+	r = transfer_save(t, cli->args[1], format, progress_step, &progress, why);
+	progress_end(&progress);
+	return r ? fail(cli, CLI_FAILURE, why, r) : CLI_OK;
 }
 
 /* Nothing if the file itself went to stdout. */
-static void print_saved(const struct cli *cli, const struct saved *s, enum file_format format)
+static void print_saved(const struct cli *cli, const struct transfer *t, enum file_format format)
 {
 	cJSON *object, *tensors;
 	uint64_t nbytes = 0;
@@ -174,14 +44,14 @@ static void print_saved(const struct cli *cli, const struct saved *s, enum file_
 		return;
 	object = json_object();
 	tensors = json_array();
-	for (size_t i = 0; i < s->count; i++) {
-		const DLTensor *t = &s->tensors[i]->dl_tensor;
+	for (size_t i = 0; i < t->count; i++) {
+		const DLTensor *d = &t->tensors[i]->dl_tensor;
 		uint64_t bits = 0;
 
-		file_count_bits(t->dtype, t->ndim, t->shape, &bits);
+		file_count_bits(d->dtype, d->ndim, d->shape, &bits);
 		nbytes += bits / 8 + (bits % 8 != 0);
 		if (cli->json)
-			group_json(tensors, s->names[i], t->dtype, t->ndim, t->shape,
+			group_json(tensors, t->names[i], d->dtype, d->ndim, d->shape,
 				   bits / 8 + (bits % 8 != 0));
 	}
 	json_text(object, "prefix", cli->args[0]);
@@ -195,26 +65,24 @@ static void print_saved(const struct cli *cli, const struct saved *s, enum file_
 	}
 	cJSON_Delete(object);
 	size = format_size(nbytes, true);
-	printf("%s: %zu tensor%s, %s, saved to %s\n", cli->args[0], s->count,
-	       s->count == 1 ? "" : "s", size, cli->args[1]);
+	printf("%s: %zu tensor%s, %s, saved to %s\n", cli->args[0], t->count,
+	       t->count == 1 ? "" : "s", size, cli->args[1]);
 	free(size);
 }
 
 int command_save(struct cli *cli)
 {
 	enum file_format format = group_format(cli, cli->args[1]);
-	struct saved s = { 0 };
+	struct transfer t = { 0 };
 	int r;
 
 	if (format == FILE_FORMAT_UNKNOWN)
 		return CLI_USAGE;
 	r = cli_connect(cli, false);
 	if (!r)
-		r = file_format_is_single(format) ? get_single(cli, &s) : get_group(cli, &s);
+		r = save(cli, &t, format);
 	if (!r)
-		r = write_saved(cli, &s, format);
-	if (!r)
-		print_saved(cli, &s, format);
-	saved_deinit(&s);
+		print_saved(cli, &t, format);
+	transfer_deinit(&t);
 	return r;
 }

@@ -3,11 +3,15 @@
 
 They go into the package as lib/libtensorlease.so.0 and bin/tensorleased: the library looks for the daemon beside
 itself, so autostart works without anything installed. An sdist carries their sources in core/.
+The extension has the project's code for files in it, which needs cJSON and zlib: linked in where there is an archive
+that can be; else libcjson goes into lib/, too, and zlib is the machine's, which every Linux has.
 """
 
 import os
+import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -16,13 +20,34 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 CORE = HERE / "core" if (HERE / "core" / "Makefile").exists() else HERE.parent
-CORE_PARTS = ["Makefile", "LICENSE", "include", "util", "proto", "client", "daemon"]
+CORE_PARTS = ["Makefile", "LICENSE", "include", "util", "proto", "client", "daemon", "files", "cli"]
+HIDE = ["-Wl,--exclude-libs,ALL"]  # what an archive exports is not exported again
+EVERYWHERE = ["z"]  # and one process should have it once only: Python's own modules use it
+# What the extension uses of the project beside the library: files, and the copying of arrays.
+USED_SOURCES = ["files/*.c", "util/*.c", "cli/transfer.c", "proto/copy.c", "proto/tensor.c"]
+
+
+def find_library(cc, file):
+    """Where the linker finds it, or None."""
+    found = subprocess.run([cc, f"-print-file-name={file}"], capture_output=True, text=True, check=True).stdout.strip()
+    return Path(found).resolve() if os.path.isabs(found) else None
 
 
 def static_archive(cc, name):
     """The linker's word for lib<name>.a if there is one, so that the daemon in a wheel needs libc only."""
-    found = subprocess.run([cc, f"-print-file-name=lib{name}.a"], capture_output=True, text=True, check=True)
-    return f"-l:lib{name}.a" if os.path.isabs(found.stdout.strip()) else None
+    return f"-l:lib{name}.a" if find_library(cc, f"lib{name}.a") else None
+
+
+def links_into_a_shared_object(cc, archive):
+    """Some systems' archives are not position-independent enough."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [cc, "-shared", "-o", f"{folder}/probe.so", *HIDE, "-Wl,--whole-archive", archive]
+        return subprocess.run([*command, "-Wl,--no-whole-archive"], capture_output=True).returncode == 0
+
+
+def soname(library):
+    text = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+    return re.search(r"SONAME.*\[(.+)\]", text)[1]
 
 
 def daemon_libraries(cc):
@@ -39,17 +64,36 @@ class BuildExtension(build_ext):
 
     def run(self):
         tree = Path(self.build_temp).resolve() / "core"
-        self.make(tree)
-        for extension in self.extensions:
-            extension.include_dirs.append(str(CORE / "include"))
-            extension.library_dirs.append(str(tree / "lib"))
-        super().run()
-        self.carry(tree, Path(self.build_lib) / "tensorlease")
-        if self.inplace:
-            self.carry(tree, HERE / "src" / "tensorlease")
-
-    def make(self, tree):
         cc = os.environ.get("CC", "gcc").split()[0]
+        objects = [
+            f"{tree}/obj/{source.relative_to(CORE).with_suffix('.o')}"
+            for pattern in USED_SOURCES
+            for source in sorted(CORE.glob(pattern))
+        ]
+        self.carried = {"lib/libtensorlease.so.0": tree / "lib/libtensorlease.so.0"}
+        self.carried["bin/tensorleased"] = tree / "bin/tensorleased"
+        self.make(tree, cc, objects)
+        for extension in self.extensions:
+            extension.include_dirs += [str(CORE / "include"), str(CORE)]
+            extension.library_dirs.append(str(tree / "lib"))
+            extension.extra_objects += objects
+            extension.extra_link_args += [self.link(cc, name) for name in ("cjson", "z")]
+        super().run()
+        self.carry(Path(self.build_lib) / "tensorlease")
+        if self.inplace:
+            self.carry(HERE / "src" / "tensorlease")
+
+    def link(self, cc, name):
+        """What the extension is linked with for lib<name>."""
+        archive = static_archive(cc, name)
+        if archive and links_into_a_shared_object(cc, archive):
+            return archive
+        library = find_library(cc, f"lib{name}.so")
+        if library and name not in EVERYWHERE:
+            self.carried[f"lib/{soname(library)}"] = library
+        return f"-l{name}"
+
+    def make(self, tree, cc, objects):
         libraries = daemon_libraries(cc)
         command = [
             os.environ.get("MAKE", "make"),
@@ -62,23 +106,24 @@ class BuildExtension(build_ext):
             f"{tree}/lib/libtensorlease.so.0",
             f"{tree}/lib/libtensorlease.so",
             f"{tree}/bin/tensorleased",
+            *objects,
         ]
         if libraries:
             command.append(f"DAEMON_LIBS={libraries}")
         environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "O", "SAN")}
         subprocess.run(command, check=True, env=environment)
 
-    def carry(self, tree, package):
-        for source, place in (("lib/libtensorlease.so.0", "lib"), ("bin/tensorleased", "bin")):
-            target = package / place / os.path.basename(source)
+    def carry(self, package):
+        for place, source in self.carried.items():
+            target = package / place
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)
-            shutil.copyfile(tree / source, target)
+            shutil.copyfile(source, target)
             target.chmod(0o755)
 
     def get_outputs(self):
         package = Path(self.build_lib) / "tensorlease"
-        return [*super().get_outputs(), str(package / "lib/libtensorlease.so.0"), str(package / "bin/tensorleased")]
+        return [*super().get_outputs(), *(str(package / place) for place in self.carried)]
 
 
 class SourceDistribution(sdist):
@@ -109,7 +154,7 @@ setup(
                 "-Wextra",
                 "-Wno-missing-field-initializers",
             ],
-            extra_link_args=["-Wl,-rpath,$ORIGIN/lib", "-Wl,-z,relro,-z,now"],
+            extra_link_args=["-Wl,-rpath,$ORIGIN/lib", "-Wl,-z,relro,-z,now", *HIDE],
             py_limited_api=True,
         )
     ],

@@ -13,21 +13,19 @@ import numpy as np
 
 import tensorlease
 
-LAYERS = {"weights/fc1": (256, 512), "weights/fc2": (512, 10)}
+LAYERS = {"fc1": (256, 512), "fc2": (512, 10)}
 
 
 def load(client, seed):
-    """Writes a model's weights straight into shared memory. An epoch of the model is the version of its last layer."""
+    """Publishes a model's weights in one step: nobody ever sees a layer of one epoch beside one of another."""
     random = np.random.default_rng(seed)
-    for name, shape in LAYERS.items():
-        with client.create(name, shape, "float32") as draft:
-            draft[...] = random.standard_normal(shape, dtype="float32") * seed
-    return client.stat("weights/fc2").version
+    arrays = {name: random.standard_normal(shape, dtype="float32") * seed for name, shape in LAYERS.items()}
+    client.put_many(arrays, prefix="weights/")
 
 
 def infer(layers, batch):
-    hidden = np.maximum(batch @ layers["weights/fc1"].numpy(), 0)
-    return hidden @ layers["weights/fc2"].numpy()
+    hidden = np.maximum(batch @ layers["fc1"].numpy(), 0)
+    return hidden @ layers["fc2"].numpy()
 
 
 def work(client, ready, results):
@@ -35,7 +33,8 @@ def work(client, ready, results):
     outputs = []
     for epoch in (1, 2):
         # The old layers stay mapped and unchanged until we let go of them, whatever the publisher does.
-        layers = {name: client.get(name, newer_than=epoch - 1, timeout=60) for name in LAYERS}
+        client.get("weights/fc2", newer_than=epoch - 1, timeout=60).release()  # when one is new, all are
+        layers = client.get_many(LAYERS, prefix="weights/")
         outputs.append(float(infer(layers, batch).sum()))
         ready.put(epoch)
     results.put((os.getpid(), outputs, sum(tensor.nbytes for tensor in layers.values())))
@@ -48,11 +47,8 @@ def main():
     context = multiprocessing.get_context("fork")
     ready, results = context.Queue(), context.Queue()
     with tensorlease.connect() as client:
-        for name in LAYERS:
-            if name in client:
-                raise SystemExit(
-                    f"{name} is there already; this example wants a daemon of its own ($TENSORLEASE_SOCKET)"
-                )
+        if client.list("weights/"):
+            raise SystemExit("weights/ is there already; this example wants a daemon of its own ($TENSORLEASE_SOCKET)")
         load(client, 1)
         workers = [context.Process(target=work, args=(client, ready, results)) for _ in range(options.workers)]
         for worker in workers:
@@ -66,8 +62,8 @@ def main():
         for pid, outputs, nbytes in answers:
             print(f"worker {pid}: {outputs}, {nbytes} bytes of weights, shared")
         assert len({tuple(outputs) for _, outputs, _ in answers}) == 1 and answers[0][1][0] != answers[0][1][1]
-        for name in LAYERS:
-            client.delete(name)
+        for info in client.list("weights/"):
+            client.delete(info.name)
 
 
 if __name__ == "__main__":

@@ -21,14 +21,18 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         ("dataloader", ["--batches", "12", "--workers", "2", "--method", "fork"], "12 batches"),
         ("camera", ["--frames", "60"], "slow: "),
         ("weights", ["--workers", "3"], "bytes of weights, shared"),
+        ("state_dict", ["--save", "model.safetensors"], "48 tensors saved to model.safetensors"),
     ],
 )
 def test_example(name, arguments, says, tmp_path):
+    if name == "state_dict":
+        pytest.importorskip("torch")
     result = subprocess.run(
         [sys.executable, EXAMPLES / f"{name}.py", *arguments],
         capture_output=True,
         text=True,
         timeout=100,
+        cwd=tmp_path,
         env={**os.environ, "TENSORLEASE_SOCKET": str(tmp_path / "socket")},
     )
     with tensorlease.connect(tmp_path / "socket") as client:
@@ -40,4 +44,4 @@ def test_example(name, arguments, says, tmp_path):
 
 
 def test_all_examples_are_tried():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"dataloader", "camera", "weights"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"dataloader", "camera", "state_dict", "weights"}

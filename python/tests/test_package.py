@@ -38,6 +38,16 @@ def test_the_daemon_needs_libc_only():
     assert names <= {"libc", "libpthread", "libdl", "librt", "libm"}
 
 
+def test_the_extension_needs_what_it_carries_only():
+    needed = subprocess.run(["ldd", tensorlease._core.__file__], capture_output=True, text=True)
+    if needed.returncode:
+        pytest.skip("there is no ldd")
+    places = dict(re.findall(r"^\s*(lib\w+)[^\s]* => (.*?)(?: \(.*)?$", needed.stdout, re.M))
+    carried = {name for name, place in places.items() if Path(place).parent.resolve() == (PACKAGE / "lib").resolve()}
+    assert "libtensorlease" in carried and carried <= {"libtensorlease", "libcjson"}
+    assert set(places) - carried <= {"libc", "libpthread", "libdl", "librt", "libm", "libz"}
+
+
 def test_importing_loads_no_array_library():
     code = "import sys, tensorlease; print([m for m in ('numpy', 'torch', 'jax') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
@@ -57,7 +67,7 @@ def test_stubs_name_what_is_there():
             members |= {m.name for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))}
         public = {m for m in dir(getattr(tensorlease, name)) if not m.startswith("_")}
         assert public == {m for m in members if not m.startswith("_")}, name
-    for name in ("Info", "Status", "ClientInfo", "Holding", "Published"):
+    for name in ("Info", "Status", "ClientInfo", "Holding", "Published", "Loaded"):
         fields = [m.target.id for m in classes[name].body if isinstance(m, ast.AnnAssign)]
         assert fields == list(getattr(tensorlease, name)._fields)
 

@@ -13,7 +13,10 @@
 
 #include "core.h"
 #include "draft.h"
+#include "file.h"
 #include "look.h"
+#include "many.h"
+#include "wait.h"
 
 PyTypeObject *client_base;
 
@@ -111,14 +114,9 @@ static void client_dealloc(PyObject *self)
 	Py_DECREF(type);
 }
 
-/* ---- Getting ---- */
+/* ---- Waiting ---- */
 
-struct getting {
-	struct client *client;
-	const char *name;
-	tl_get_options options;
-	int64_t timeout_ns;
-};
+#define UNTOLD_SLICE_NS INT64_C(10000000)
 
 static int64_t now_ns(void)
 {
@@ -129,55 +127,38 @@ static int64_t now_ns(void)
 }
 
 /* What a look finds that a wait may change. */
-static bool worth_waiting(int r)
+bool worth_waiting(int r)
 {
 	return r == -ENOENT || r == -EAGAIN || r == -ENOTCONN || r == -ECONNREFUSED ||
 	       r == -ETIMEDOUT || r == -EINTR;
 }
 
-static int get_timed_out(const struct getting *g, PyObject *name)
-{
-	PyObject *text;
-
-	if (g->options.newer_than)
-		text = PyUnicode_FromFormat("no version of '%U' above %llu came within %lld ms",
-					    name, (unsigned long long)g->options.newer_than,
-					    (long long)(g->timeout_ns / 1000000));
-	else
-		text = PyUnicode_FromFormat("no tensor '%U' came within %lld ms", name,
-					    (long long)(g->timeout_ns / 1000000));
-	if (text)
-		raise_text(-ETIMEDOUT, "%s", PyUnicode_AsUTF8AndSize(text, NULL));
-	Py_XDECREF(text);
-	return -1;
-}
-
 /*
- * After a look that found nothing: sleeps, without the GIL, until there is something. In slices of a second, since a
- * signal that comes between PyErr_CheckSignals() and the sleep does not end it.
+ * In slices of a second, since a signal that comes between PyErr_CheckSignals() and the sleep does not end it; of some
+ * milliseconds where nothing tells us when to look.
  */
-static int get_wait(struct getting *g, PyObject *name, DLManagedTensorVersioned **out)
+int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 {
-	tl_wait_item item = { .name = g->name, .newer_than = g->options.newer_than };
-	int64_t end = g->timeout_ns < 0 ? INT64_MAX : now_ns() + g->timeout_ns;
-	uint32_t over = __atomic_load_n(&g->client->over, __ATOMIC_SEQ_CST);
+	int64_t end = timeout_ns < 0 ? INT64_MAX : now_ns() + timeout_ns;
+	uint32_t over = __atomic_load_n(&c->over, __ATOMIC_SEQ_CST);
 
 	for (;;) {
 		int64_t left = end == INT64_MAX ? INT64_MAX : end - now_ns();
+		int64_t slice = w->item.name ? NS_PER_SEC : UNTOLD_SLICE_NS;
 		size_t which;
 		int r;
 
 		if (left <= 0)
-			return get_timed_out(g, name);
+			return 1;
 		Py_BEGIN_ALLOW_THREADS;
-		r = tl_wait_many(g->client->client, &item, 1, &g->client->over, over,
-				 left < NS_PER_SEC ? left : NS_PER_SEC, &which);
-		if (!r)
-			r = tl_get(g->client->client, g->name, &g->options, out);
+		r = tl_wait_many(c->client, &w->item, w->item.name ? 1 : 0, &c->over, over,
+				 left < slice ? left : slice, &which);
+		if (!r || (r == -ETIMEDOUT && !w->item.name))
+			r = w->look(w->context);
 		Py_END_ALLOW_THREADS;
 		if (!r)
 			return 0;
-		if (r == -ECANCELED || g->client->closing) {
+		if (r == -ECANCELED || c->closing) {
 			PyErr_SetString(PyExc_ValueError, "the client was closed during a get");
 			return -1;
 		}
@@ -190,6 +171,74 @@ static int get_wait(struct getting *g, PyObject *name, DLManagedTensorVersioned 
 	}
 }
 
+/* ---- Getting ---- */
+
+struct getting {
+	tl_client *client;
+	const char *name;
+	tl_get_options options;
+	int64_t timeout_ns;
+	DLManagedTensorVersioned *tensor;
+};
+
+static int get_look(void *context)
+{
+	struct getting *g = context;
+
+	return tl_get(g->client, g->name, &g->options, &g->tensor);
+}
+
+static int get_timed_out(const struct getting *g)
+{
+	long long ms = (long long)(g->timeout_ns / 1000000);
+
+	if (g->options.newer_than)
+		raise_text(-ETIMEDOUT, "no version of '%s' above %llu came within %lld ms", g->name,
+			   (unsigned long long)g->options.newer_than, ms);
+	else
+		raise_text(-ETIMEDOUT, "no tensor '%s' came within %lld ms", g->name, ms);
+	return -1;
+}
+
+static int get_wait(struct client *c, struct getting *g)
+{
+	const struct wait wait = { .item = { .name = g->name, .newer_than = g->options.newer_than },
+				   .look = get_look,
+				   .context = g };
+	int r;
+
+	g->options.timeout_ns = g->options.spin_ns = 0;
+	r = client_wait(c, &wait, g->timeout_ns);
+	return r > 0 ? get_timed_out(g) : r;
+}
+
+/* Who gives the GIL up may get it back only after another thread's 5 ms: so not for what takes no request. */
+static int get_local(struct getting *g)
+{
+	int r;
+
+	if (g->options.mode != TL_MODE_READ)
+		return -EAGAIN;
+	g->options.flags = TL_GET_LOCAL;
+	r = get_look(g);
+	g->options.flags = 0;
+	return r;
+}
+
+static int get_now(struct getting *g)
+{
+	int r = get_local(g);
+
+	if (!r)
+		return 0;
+	if (g->timeout_ns) /* a spin, and then the wait that can be interrupted */
+		g->options.timeout_ns = g->options.spin_ns;
+	Py_BEGIN_ALLOW_THREADS;
+	r = get_look(g);
+	Py_END_ALLOW_THREADS;
+	return r;
+}
+
 static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			    PyObject *names)
 {
@@ -197,9 +246,8 @@ static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t na
 	const struct keyword keywords[] = { { "name", &name },	      { "timeout", &timeout },
 					    { "newer_than", &newer }, { "mode", &mode },
 					    { "spin", &spin },	      { NULL, NULL } };
-	struct getting g = { .client = (struct client *)self,
-			     .options = { .size = sizeof(g.options) } };
-	DLManagedTensorVersioned *m;
+	struct client *c = (struct client *)self;
+	struct getting g = { .options = { .size = sizeof(g.options) } };
 	int r;
 
 	if (parse_arguments("get", args, nargs, names, 1, keywords))
@@ -213,22 +261,16 @@ static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t na
 		if (PyErr_Occurred())
 			return NULL;
 	}
-	if (!client_begin(g.client))
+	if (!client_begin(c))
 		return NULL;
-	if (g.options.spin_ns &&
-	    g.timeout_ns) /* a spin, and then the wait that can be interrupted */
-		g.options.timeout_ns = g.options.spin_ns;
-	Py_BEGIN_ALLOW_THREADS;
-	r = tl_get(g.client->client, g.name, &g.options, &m);
-	Py_END_ALLOW_THREADS;
-	if (r && g.timeout_ns && worth_waiting(r)) {
-		g.options.timeout_ns = g.options.spin_ns = 0;
-		r = get_wait(&g, name, &m);
-	} else if (r) {
+	g.client = c->client;
+	r = get_now(&g);
+	if (r && g.timeout_ns && worth_waiting(r))
+		r = get_wait(c, &g);
+	else if (r)
 		raise_error(r);
-	}
-	client_end(g.client);
-	return r ? NULL : tensor_from(m);
+	client_end(c);
+	return r ? NULL : tensor_from(g.tensor);
 }
 
 /* ---- Waiting for many, for the thread behind aget() ---- */
@@ -556,6 +598,11 @@ static PyMethodDef methods[] = {
 	{ "_publish", FASTCALL(client_publish), METH_FASTCALL | METH_KEYWORDS, NULL },
 	{ "_create", client_create, METH_VARARGS, NULL },
 	{ "delete", client_delete, METH_O, delete_doc },
+	{ "_put_many", many_put, METH_VARARGS, NULL },
+	{ "_get_many", many_get, METH_VARARGS, NULL },
+	{ "_get_all", many_get_all, METH_VARARGS, NULL },
+	{ "_load", file_load, METH_VARARGS, NULL },
+	{ "_save", file_save, METH_VARARGS, NULL },
 	{ "_stat", look_stat, METH_O, NULL },
 	{ "_list", look_list, METH_O, NULL },
 	{ "_status", look_status, METH_NOARGS, NULL },

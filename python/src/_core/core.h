@@ -152,6 +152,8 @@ int util_init(PyObject *module);
 PyObject *raise_error(int r);
 PyObject *raise_connect_error(int r);
 PyObject *raise_text(int r, const char *format, ...);
+/* The exception that is on its way, with @name in front of its words: for calls with many arrays. */
+void raise_again_with_name(PyObject *name);
 PyObject *register_types(PyObject *module, PyObject *args);
 
 /* The UTF-8 of a name without NULs; valid as long as @o. */

@@ -40,11 +40,32 @@ PyObject *look_stat(PyObject *self, PyObject *name)
 	return stat_name((struct client *)self, name, &info) ? NULL : info_tuple(&info);
 }
 
+/* With the GIL: a lease that takes no request tells it fastest. */
+static bool is_there(struct client *c, PyObject *name)
+{
+	static const tl_get_options local = { .size = sizeof(local), .flags = TL_GET_LOCAL };
+	const char *text = name_utf8(name);
+	DLManagedTensorVersioned *tensor;
+	bool there = false;
+
+	if (text && client_begin(c)) {
+		there = !tl_get(c->client, text, &local, &tensor);
+		if (there)
+			tensor->deleter(tensor);
+		client_end(c);
+	}
+	PyErr_Clear();
+	return there;
+}
+
 int look_contains(PyObject *self, PyObject *name)
 {
 	tl_info info;
-	int r = stat_name((struct client *)self, name, &info);
+	int r;
 
+	if (is_there((struct client *)self, name))
+		return 1;
+	r = stat_name((struct client *)self, name, &info);
 	if (!r)
 		return 1;
 	if (r != -ENOENT && r != -EINVAL)
@@ -53,125 +74,150 @@ int look_contains(PyObject *self, PyObject *name)
 	return 0;
 }
 
-/* A listing: the library calls back without the GIL. */
+/* ---- Listings: the library calls back without the GIL, which is taken for many items at once ---- */
+
+enum { BATCH = 128 };
+
 struct listing {
 	PyObject *list;
 	PyThreadState *thread;
+	PyObject *(*make)(const void *item);
+	size_t size; /* of an item */
+	size_t count;
+	unsigned char *batch;
 };
 
-static int append(struct listing *l, PyObject *item)
+static PyObject *make_info(const void *item)
 {
-	int r = item ? PyList_Append(l->list, item) : -1;
+	return info_tuple(item);
+}
 
-	Py_XDECREF(item);
+static PyObject *make_client(const void *item)
+{
+	const tl_client_info *info = item;
+
+	return Py_BuildValue(
+		"(KskkkkKKK)", (unsigned long long)info->id, info->label, (unsigned long)info->pid,
+		(unsigned long)info->uid, (unsigned long)info->gid, (unsigned long)info->drafts,
+		(unsigned long long)info->leases, (unsigned long long)info->tensors_held,
+		(unsigned long long)info->bytes_held);
+}
+
+static PyObject *make_holding(const void *item)
+{
+	const tl_holding *holding = item;
+
+	return Py_BuildValue("(sKKKO)", holding->name, (unsigned long long)holding->version,
+			     (unsigned long long)holding->nbytes,
+			     (unsigned long long)holding->leases,
+			     holding->retired ? Py_True : Py_False);
+}
+
+/* With the GIL. 0, or -1 with an exception. */
+static int append_batch(struct listing *l)
+{
+	int r = 0;
+
+	for (size_t i = 0; !r && i < l->count; i++) {
+		PyObject *item = l->make(l->batch + i * l->size);
+
+		r = item ? PyList_Append(l->list, item) : -1;
+		Py_XDECREF(item);
+	}
+	l->count = 0;
 	return r;
+}
+
+static int visit(struct listing *l, const void *item)
+{
+	int r;
+
+	memcpy(l->batch + l->count++ * l->size, item, l->size);
+	if (l->count < BATCH)
+		return 0;
+	PyEval_RestoreThread(l->thread);
+	r = append_batch(l);
+	l->thread = PyEval_SaveThread();
+	return r ? 1 : 0;
 }
 
 static int visit_info(const tl_info *info, void *context)
 {
-	struct listing *l = context;
-	int r;
-
-	PyEval_RestoreThread(l->thread);
-	r = append(l, info_tuple(info));
-	l->thread = PyEval_SaveThread();
-	return r ? 1 : 0;
+	return visit(context, info);
 }
 
 static int visit_client(const tl_client_info *info, void *context)
 {
-	struct listing *l = context;
-	int r;
-
-	PyEval_RestoreThread(l->thread);
-	r = append(l, Py_BuildValue("(KskkkkKKK)", (unsigned long long)info->id, info->label,
-				    (unsigned long)info->pid, (unsigned long)info->uid,
-				    (unsigned long)info->gid, (unsigned long)info->drafts,
-				    (unsigned long long)info->leases,
-				    (unsigned long long)info->tensors_held,
-				    (unsigned long long)info->bytes_held));
-	l->thread = PyEval_SaveThread();
-	return r ? 1 : 0;
+	return visit(context, info);
 }
 
 static int visit_holding(const tl_holding *holding, void *context)
 {
-	struct listing *l = context;
-	int r;
-
-	PyEval_RestoreThread(l->thread);
-	r = append(l, Py_BuildValue("(sKKKO)", holding->name, (unsigned long long)holding->version,
-				    (unsigned long long)holding->nbytes,
-				    (unsigned long long)holding->leases,
-				    holding->retired ? Py_True : Py_False));
-	l->thread = PyEval_SaveThread();
-	return r ? 1 : 0;
+	return visit(context, holding);
 }
 
-/* With the GIL again: the list, or an exception. @r is what the library said; 1: a visit raised. */
-static PyObject *listed(struct client *c, struct listing *l, int r)
+/* False with an exception. */
+static bool listing_begin(struct listing *l, struct client *c)
 {
+	l->list = PyList_New(0);
+	l->batch = PyMem_Malloc(BATCH * l->size);
+	if (l->list && !l->batch)
+		PyErr_NoMemory();
+	if (l->list && l->batch && client_begin(c)) {
+		l->thread = PyEval_SaveThread();
+		return true;
+	}
+	Py_XDECREF(l->list);
+	PyMem_Free(l->batch);
+	return false;
+}
+
+/* The list, or NULL with an exception. @r is what the library said; 1: a visit raised. */
+static PyObject *listing_end(struct listing *l, struct client *c, int r)
+{
+	PyEval_RestoreThread(l->thread);
 	if (r < 0)
 		raise_error(r);
 	client_end(c);
 	if (!r)
-		return l->list;
-	Py_DECREF(l->list);
-	return NULL;
+		r = append_batch(l);
+	PyMem_Free(l->batch);
+	if (r)
+		Py_CLEAR(l->list);
+	return l->list;
 }
 
 PyObject *look_list(PyObject *self, PyObject *prefix)
 {
 	struct client *c = (struct client *)self;
+	struct listing l = { .make = make_info, .size = sizeof(tl_info) };
 	const char *text = name_utf8(prefix);
-	struct listing l = { .list = PyList_New(0) };
-	int r;
 
-	if (!text || !l.list || !client_begin(c)) {
-		Py_XDECREF(l.list);
+	if (!text || !listing_begin(&l, c))
 		return NULL;
-	}
-	l.thread = PyEval_SaveThread();
-	r = tl_list(c->client, text, visit_info, &l);
-	PyEval_RestoreThread(l.thread);
-	return listed(c, &l, r);
+	return listing_end(&l, c, tl_list(c->client, text, visit_info, &l));
 }
 
 PyObject *look_clients(PyObject *self, PyObject *unused)
 {
 	struct client *c = (struct client *)self;
-	struct listing l = { .list = PyList_New(0) };
-	int r;
+	struct listing l = { .make = make_client, .size = sizeof(tl_client_info) };
 
 	(void)unused;
-	if (!l.list || !client_begin(c)) {
-		Py_XDECREF(l.list);
+	if (!listing_begin(&l, c))
 		return NULL;
-	}
-	l.thread = PyEval_SaveThread();
-	r = tl_list_clients(c->client, visit_client, &l);
-	PyEval_RestoreThread(l.thread);
-	return listed(c, &l, r);
+	return listing_end(&l, c, tl_list_clients(c->client, visit_client, &l));
 }
 
 PyObject *look_holdings(PyObject *self, PyObject *id)
 {
 	struct client *c = (struct client *)self;
+	struct listing l = { .make = make_holding, .size = sizeof(tl_holding) };
 	unsigned long long number = PyLong_AsUnsignedLongLong(id);
-	struct listing l = { 0 };
-	int r;
 
-	if (PyErr_Occurred())
+	if (PyErr_Occurred() || !listing_begin(&l, c))
 		return NULL;
-	l.list = PyList_New(0);
-	if (!l.list || !client_begin(c)) {
-		Py_XDECREF(l.list);
-		return NULL;
-	}
-	l.thread = PyEval_SaveThread();
-	r = tl_list_holdings(c->client, number, visit_holding, &l);
-	PyEval_RestoreThread(l.thread);
-	return listed(c, &l, r);
+	return listing_end(&l, c, tl_list_holdings(c->client, number, visit_holding, &l));
 }
 
 PyObject *look_status(PyObject *self, PyObject *unused)

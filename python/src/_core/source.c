@@ -70,13 +70,28 @@ static PyObject *ask_capsule(PyObject *array)
 	return capsule;
 }
 
+/*
+ * A struct under the other kind's name is not touched: its deleter is not where we would look for it. One tells the
+ * kinds apart by the first 8 bytes: of a legacy struct they are an address, which does not look like a version.
+ */
+enum { NO_VERSION = 256 };
+
+/* From here on the tensor is ours to delete, whatever the capsule's destructor thinks of that. */
+static int take_from(PyObject *capsule, const char *used)
+{
+	return PyCapsule_SetName(capsule, used) || PyCapsule_SetDestructor(capsule, NULL);
+}
+
 static int source_versioned(struct source *s, PyObject *capsule)
 {
 	DLManagedTensorVersioned *m = PyCapsule_GetPointer(capsule, "dltensor_versioned");
 
-	if (!m || PyCapsule_SetName(capsule, "used_dltensor_versioned"))
+	if (m && m->version.major >= NO_VERSION)
+		return refuse(
+			"the array's capsule \"dltensor_versioned\" holds a struct without a version");
+	if (!m || take_from(capsule, "used_dltensor_versioned"))
 		return -1;
-	s->versioned = m; /* from here on it is ours to delete */
+	s->versioned = m;
 	if (m->version.major != DLPACK_MAJOR_VERSION)
 		return refuse("the array's capsule is of another major version of DLPack");
 	s->tensor = m->dl_tensor;
@@ -87,8 +102,13 @@ static int source_versioned(struct source *s, PyObject *capsule)
 static int source_legacy(struct source *s, PyObject *capsule)
 {
 	DLManagedTensor *m = PyCapsule_GetPointer(capsule, "dltensor");
+	DLPackVersion version = { 0 };
 
-	if (!m || PyCapsule_SetName(capsule, "used_dltensor"))
+	if (m)
+		memcpy(&version, m, sizeof(version));
+	if (version.major == DLPACK_MAJOR_VERSION && version.minor < NO_VERSION)
+		return refuse("the array's capsule \"dltensor\" holds a struct with a version");
+	if (!m || take_from(capsule, "used_dltensor"))
 		return -1;
 	s->legacy = m;
 	s->tensor = m->dl_tensor;
@@ -97,22 +117,16 @@ static int source_legacy(struct source *s, PyObject *capsule)
 
 static int source_dlpack(struct source *s, PyObject *array)
 {
-	PyObject *capsule;
-	int r;
-
 	if (PyObject_HasAttrString(array, "__dlpack_device__") && check_device(array))
 		return -1;
-	capsule = ask_capsule(array);
-	if (!capsule)
+	s->owner = ask_capsule(array);
+	if (!s->owner)
 		return -1;
-	if (PyCapsule_IsValid(capsule, "dltensor_versioned"))
-		r = source_versioned(s, capsule);
-	else if (PyCapsule_IsValid(capsule, "dltensor"))
-		r = source_legacy(s, capsule);
-	else
-		r = refuse("the array's __dlpack__() returned no unused DLPack capsule");
-	Py_DECREF(capsule);
-	return r;
+	if (PyCapsule_IsValid(s->owner, "dltensor_versioned"))
+		return source_versioned(s, s->owner);
+	if (PyCapsule_IsValid(s->owner, "dltensor"))
+		return source_legacy(s, s->owner);
+	return refuse("the array's __dlpack__() returned no unused DLPack capsule");
 }
 
 /* ---- The buffer protocol ---- */
@@ -275,7 +289,7 @@ int source_begin(struct source *s, PyObject *array)
 	return r;
 }
 
-/* Deleters may run Python code: an exception that is on its way stays. */
+/* Deleters and a refused capsule's destructor may run Python code: an exception that is on its way stays. */
 void source_end(struct source *s)
 {
 	PyObject *type, *value, *traceback;

@@ -89,6 +89,38 @@ PyObject *raise_text(int r, const char *format, ...)
 	return raise_from(errors, r, text);
 }
 
+void raise_again_with_name(PyObject *name)
+{
+	PyObject *type, *value, *traceback;
+
+	PyErr_Fetch(&type, &value, &traceback);
+	PyErr_NormalizeException(&type, &value, &traceback);
+	if (type == PyExc_BufferError || type == PyExc_TypeError || type == PyExc_ValueError ||
+	    type == PyExc_RuntimeError) {
+		PyErr_Format(type, "'%U': %S", name, value);
+	} else if (base_error && value && PyObject_IsInstance(value, base_error) == 1) {
+		PyObject *number = PyObject_GetAttrString(value, "errno");
+		PyObject *text = PyObject_GetAttrString(value, "strerror");
+		PyObject *words = text ? PyUnicode_FromFormat("'%U': %S", name, text) : NULL;
+		PyObject *error = number && words
+					  ? PyObject_CallFunctionObjArgs(type, number, words, NULL)
+					  : NULL;
+
+		if (error)
+			PyErr_SetObject(type, error);
+		Py_XDECREF(number);
+		Py_XDECREF(text);
+		Py_XDECREF(words);
+		Py_XDECREF(error);
+	} else {
+		PyErr_Restore(type, value, traceback);
+		return;
+	}
+	Py_XDECREF(type);
+	Py_XDECREF(value);
+	Py_XDECREF(traceback);
+}
+
 /* ---- Arguments ---- */
 
 const char *name_utf8(PyObject *o)

@@ -11,12 +11,16 @@
         frame = client.get("cam0/rgb", timeout=1)  # the same pages, in any process
         frame.numpy(), frame.torch(), frame.jax()
 
+        client.put_many(model.state_dict(), prefix="model/")       # many, in one step
+        layers = client.get_many(prefix="model/")                  # all of one moment
+        client.load("llama", "model.safetensors")                  # a file's; save() writes one
+
 The lease on a tensor lasts as long as the Tensor or any view of it.
 """
 
 from . import _core
 from ._arrays import read_interface as _read_interface
-from ._client import Client, ClientInfo, Holding, Info, Published, Status, connect
+from ._client import Client, ClientInfo, Holding, Info, Loaded, Published, Status, connect
 from ._errors import (
     BY_ERRNO as _BY_ERRNO,
 )
@@ -50,6 +54,7 @@ __all__ = [
     "Holding",
     "Info",
     "InvalidError",
+    "Loaded",
     "NoDaemonError",
     "NoSpaceError",
     "NotFoundError",

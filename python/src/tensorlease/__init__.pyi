@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import builtins
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsFloat, SupportsIndex, overload
 
@@ -18,6 +18,7 @@ class _ArrayInterface(Protocol):
 
 _Array = _DLPack | Buffer | _ArrayInterface
 _Mode = Literal["r", "c"]
+_Format = Literal["npy", "npz", "safetensors", "pb"]
 _Seconds = SupportsFloat | None
 
 __version__: str
@@ -81,6 +82,10 @@ class Holding(NamedTuple):
 class Published(NamedTuple):
     version: int | None
     copied: bool
+
+class Loaded(NamedTuple):
+    names: list[str]
+    metadata: dict[str, str]
 
 class _Described:
     @property
@@ -221,6 +226,34 @@ class Client:
         timeout: _Seconds = None,
         wait: bool = True,
     ) -> Published: ...
+    def put_many(
+        self,
+        arrays: Mapping[str, _Array],
+        *,
+        prefix: str = "",
+        metadata: Buffer | Mapping[str, Buffer | None] | None = None,
+        timeout: _Seconds = None,
+    ) -> None: ...
+    def get_many(
+        self, names: str | Iterable[str] = "", *, prefix: str = "", timeout: _Seconds = None, mode: _Mode = "r"
+    ) -> dict[str, Tensor]: ...
+    def load(
+        self,
+        prefix: str,
+        path: str | os.PathLike[str],
+        *,
+        format: _Format | None = None,
+        timeout: _Seconds = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Loaded: ...
+    def save(
+        self,
+        prefix: str,
+        path: str | os.PathLike[str],
+        *,
+        format: _Format | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> builtins.list[str]: ...
     def delete(self, name: str, /) -> None: ...
     def stat(self, name: str) -> Info: ...
     def list(self, prefix: str = "") -> builtins.list[Info]: ...

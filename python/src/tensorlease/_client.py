@@ -7,11 +7,12 @@ import math
 import operator
 import os
 import threading
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from . import _core
 from ._dtypes import parse_dtype
-from ._errors import NotFoundError, NotNewerError, TimeoutError
+from ._errors import InvalidError, NotFoundError, NotNewerError, TimeoutError
 from ._waiter import Waiter, _Wait
 
 _PADDED = 4  # DLPack's IS_SUBBYTE_TYPE_PADDED
@@ -79,6 +80,13 @@ class Published(NamedTuple):
 
     version: int  # None with wait=False
     copied: bool  # the bytes had to be copied once
+
+
+class Loaded(NamedTuple):
+    """What load() published."""
+
+    names: list  # of the tensors, in the order of the file
+    metadata: dict  # texts about the file as a whole: the __metadata__ of .safetensors
 
 
 def connect(address=None, *, autostart=True, timeout=10.0):
@@ -164,7 +172,50 @@ class Client(_core.Client):
             seal()
         return Published(version, copied)
 
+    def put_many(self, arrays, *, prefix="", metadata=None, timeout=None):
+        """Publishes copies of many arrays in one step: all or, on failure, none.
+
+        arrays: a dict, or another mapping, of 1 to 65,536 names and arrays, each as put() takes it. A state_dict is
+            one: ``client.put_many(model.state_dict(), prefix="model/")``. What shares memory in there does not here.
+        prefix: goes before each name.
+        metadata: bytes to attach to each of them, or a dict of names, as in arrays, and bytes, for some of them.
+        timeout: seconds to wait for space if there is none.
+        Who gets one of them in its new version, and then another one, gets that in its new version too; get_many()
+        always gets all of them. Their memory comes back when the last of them is gone. Errors are those of put(), with
+        the name in the text. Returns None: stat() tells versions.
+        """
+        if not isinstance(arrays, Mapping):
+            raise TypeError(f"arrays is a mapping of names and arrays, such as a dict, not {type(arrays)!r}")
+        names = [prefix + name for name in arrays]
+        if isinstance(metadata, Mapping):
+            unknown = [name for name in metadata if name not in arrays]
+            if unknown:
+                raise InvalidError(errno.EINVAL, f"metadata for {unknown[0]!r}, which is not among the arrays")
+            each = [metadata.get(name) for name in arrays]
+        else:
+            each = [metadata] * len(names)
+        self._put_many(names, [arrays[name] for name in arrays], each, timeout)
+
     # ---- Getting ----
+
+    def get_many(self, names="", *, prefix="", timeout=None, mode="r"):
+        """Takes leases on many tensors as they were at one moment: never only a part of what a put_many() published.
+
+        names: an iterable of names, or a str: then all tensors whose names start with it.
+        prefix: goes before what names says, and is left out of the result's keys. So
+            ``client.get_many(prefix="model/")`` is what ``client.put_many(arrays, prefix="model/")`` published.
+        timeout: seconds to wait until all names are there or, with a str, any; None: do not wait; inf: for ever.
+        mode: 'r' read-only, or 'c' copy-on-write, as get().
+        Returns a dict of names and Tensors, each with a lease of its own. With a str the names are listed before and
+        after the tensors are got, and all is done again if they changed in between: what came in one step is in the
+        result as a whole, or not at all.
+        NotFoundError: a name is missing, or none starts so. TimeoutError: still after that time. The rest as get().
+        """
+        if isinstance(names, str):
+            found = self._get_all(prefix + names, timeout, mode)
+            return {name[len(prefix) :]: tensor for name, tensor in found.items()} if prefix else found
+        names = list(names)
+        return dict(zip(names, self._get_many([prefix + name for name in names], timeout, mode), strict=True))
 
     async def aget(self, name, *, timeout=math.inf, newer_than=None, mode="r"):
         """get() for asyncio: waits without blocking the loop. One thread serves all waits of this client.
@@ -200,6 +251,35 @@ class Client(_core.Client):
                 if waiter is None or waiter.pid != os.getpid():
                     waiter = self._waiter = Waiter(self)
         return waiter
+
+    # ---- Files ----
+
+    def load(self, prefix, path, *, format=None, timeout=None, progress=None):
+        """Publishes what is in a file, in one step, as `tensorlease load` does.
+
+        The tensors of a .npz or .safetensors file are called PREFIX/NAME, with their names in the file, in which '/'
+        splits components, too; an empty prefix is left out. The one in a .npy file, or in a TensorProto (.pb), is
+        called prefix.
+        path: a str or os.PathLike. format: 'npy', 'npz', 'safetensors' or 'pb'; None: what the path ends in.
+        timeout: seconds to wait for space if there is none.
+        progress: is called as progress(done, total), in bytes, on this thread; what it raises ends the load.
+        Returns Loaded(names, metadata). The bytes go from the file straight into shared memory, without the GIL.
+        InvalidError (a ValueError): the file is malformed, or a name in it is none; the text says what and where.
+        UnsupportedError: it has what tensors have not, such as strings. OSError: it cannot be read. Nothing is
+        published then, nor if Ctrl-C ends it.
+        """
+        return Loaded._make(self._load(prefix, path, format, timeout, progress))
+
+    def save(self, prefix, path, *, format=None, progress=None):
+        """Writes tensors to a file, as `tensorlease save` does, and returns their names.
+
+        All tensors below PREFIX/ go into a .npz or .safetensors file, called without that, as they were at one moment;
+        into a .npy or .pb file goes the one called prefix. A file that is there is replaced as a whole, or not at all.
+        path, format and progress: as load().
+        NotFoundError: there is no such tensor. UnsupportedError: the format has no name for a type, as .npy and .npz
+        for bfloat16. OSError: it cannot be written.
+        """
+        return self._save(prefix, path, format, progress)
 
     # ---- Looking around ----
 

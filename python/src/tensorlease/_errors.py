@@ -22,7 +22,7 @@ class TimeoutError(Error, builtins.TimeoutError):
 
 
 class InvalidError(Error, ValueError):
-    """An argument is wrong: a name, a shape, a type, the size of the metadata, a DLPack tensor."""
+    """An argument is wrong: a name, a shape, a type, the size of the metadata, a DLPack tensor, a file."""
 
 
 class PermissionDeniedError(Error, PermissionError):
@@ -42,7 +42,7 @@ class NoDaemonError(DisconnectedError, ConnectionRefusedError):
 
 
 class UnsupportedError(Error):
-    """The memory is of a kind that cannot be shared, such as a GPU's."""
+    """The memory is of a kind that cannot be shared, such as a GPU's, or the types of a file cannot be tensors'."""
 
 
 BY_ERRNO = {

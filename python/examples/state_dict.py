@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A PyTorch model's state_dict, published whole by a trainer and taken over, without a copy, by workers.
+
+python state_dict.py [--blocks 24] [--workers 2] [--save model.safetensors]
+"""
+
+import argparse
+import multiprocessing
+import time
+
+import tensorlease
+
+
+def make_model(blocks):
+    import torch
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(blocks)))
+    return model.to(torch.bfloat16).eval()
+
+
+def work(client, blocks, results):
+    import torch
+
+    model = make_model(blocks)
+    tensors = client.get_many(prefix="model/", timeout=60)
+    state = {name: tensor.torch() for name, tensor in tensors.items()}
+    model.load_state_dict(state, assign=True)  # its parameters now are the shared pages, copy-on-write
+    with torch.inference_mode():
+        results.put(float(model(torch.ones(1, 64, dtype=torch.bfloat16)).sum()))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--blocks", type=int, default=24)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--save", help="also write the model to this file")
+    options = parser.parse_args()
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    with tensorlease.connect() as client:
+        if client.list("model/"):
+            raise SystemExit("model/ is there already; this example wants a daemon of its own ($TENSORLEASE_SOCKET)")
+        workers = [context.Process(target=work, args=(client, options.blocks, results)) for _ in range(options.workers)]
+        for worker in workers:
+            worker.start()
+        state = make_model(options.blocks).state_dict()
+        start = time.perf_counter()
+        client.put_many(state, prefix="model/")
+        milliseconds = (time.perf_counter() - start) * 1e3
+        print(f"{len(state)} tensors, {sum(t.nbytes for t in state.values())} bytes, put in {milliseconds:.1f} ms")
+        answers = [results.get(timeout=100) for _ in workers]
+        for worker in workers:
+            worker.join()
+        print(f"{len(answers)} workers answer {answers[0]}")
+        assert len(set(answers)) == 1
+        if options.save:
+            print(f"{len(client.save('model', options.save))} tensors saved to {options.save}")
+        for name in state:
+            client.delete(f"model/{name}")
+
+
+if __name__ == "__main__":
+    main()

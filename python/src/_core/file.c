@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files: reading them into tensors and writing tensors to them, with the code of the command line. */
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli/transfer.h"
+#include "file.h"
+
+#define LOOK_NS INT64_C(100000000) /* how often Ctrl-C and close() are looked for */
+
+/* ---- Telling how far it is ---- */
+
+struct telling {
+	struct client *client;
+	PyObject *progress; /* NULL: nobody wants to hear */
+	PyThreadState *thread;
+	int64_t looked_ns;
+};
+
+static int64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * NS_PER_SEC + ts.tv_nsec;
+}
+
+static int tell_python(const struct telling *t, uint64_t done, uint64_t total)
+{
+	PyObject *answer;
+
+	if (PyErr_CheckSignals())
+		return -1;
+	if (t->client->closing) {
+		PyErr_SetString(PyExc_ValueError, "the client was closed meanwhile");
+		return -1;
+	}
+	if (!t->progress)
+		return 0;
+	answer = PyObject_CallFunction(t->progress, "KK", (unsigned long long)done,
+				       (unsigned long long)total);
+	Py_XDECREF(answer);
+	return answer ? 0 : -1;
+}
+
+/* A file_progress. */
+static int tell(void *context, uint64_t done, uint64_t total)
+{
+	struct telling *t = context;
+	int64_t now = now_ns();
+	int r;
+
+	if (!t->progress && now - t->looked_ns < LOOK_NS)
+		return 0;
+	t->looked_ns = now;
+	PyEval_RestoreThread(t->thread);
+	r = tell_python(t, done, total);
+	t->thread = PyEval_SaveThread();
+	return r ? -ECANCELED : 0;
+}
+
+/* ---- Errors and arguments ---- */
+
+/* The library's errors are ours; of a file's, what is wrong with its contents. The rest is plain Python's OSErrors. */
+static PyObject *raise_file(int r, const char *why)
+{
+	PyObject *text, *error;
+
+	if (PyErr_Occurred()) /* what progress raised, or Ctrl-C */
+		return NULL;
+	if (r == -ENOMEM)
+		return PyErr_NoMemory();
+	if (r == -EINVAL || r == -ENOTSUP)
+		return raise_text(r, "%s", why);
+	text = PyUnicode_DecodeUTF8(why, (Py_ssize_t)strlen(why), "replace");
+	error = text ? PyObject_CallFunction(PyExc_OSError, "iO", -r, text) : NULL;
+	if (error)
+		PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+	Py_XDECREF(text);
+	Py_XDECREF(error);
+	return NULL;
+}
+
+static PyObject *raise_any(int r, const char *why)
+{
+	return *why ? raise_file(r, why) : raise_error(r);
+}
+
+struct arguments {
+	const char *prefix;
+	PyObject *path; /* bytes */
+	const char *path_text;
+	enum file_format format;
+	struct telling telling;
+};
+
+static enum file_format find_format(const char *name, const char *path)
+{
+	enum file_format format = name ? file_format_by_name(name) : file_format_of(path);
+
+	if (format != FILE_FORMAT_UNKNOWN)
+		return format;
+	if (name)
+		raise_text(-EINVAL, "format is 'npy', 'npz', 'safetensors' or 'pb', not '%s'",
+			   name);
+	else
+		raise_text(
+			-EINVAL,
+			"'%s' ends in none of .npy, .npz, .safetensors and .pb: format= says what it is",
+			path);
+	return FILE_FORMAT_UNKNOWN;
+}
+
+/* 0 or -1. Py_CLEAR(a->path) at the end. */
+static int parse_file(struct arguments *a, PyObject *self, PyObject *prefix, PyObject *path,
+		      const char *format, PyObject *progress)
+{
+	*a = (struct arguments){ .telling = { .client = (struct client *)self } };
+	a->prefix = name_utf8(prefix);
+	if (!a->prefix || !PyUnicode_FSConverter(path, &a->path))
+		return -1;
+	a->path_text = PyBytes_AsString(a->path);
+	if (!strcmp(a->path_text, "-")) /* a file like any other */
+		a->path_text = "./-";
+	a->format = find_format(format, a->path_text);
+	if (a->format == FILE_FORMAT_UNKNOWN)
+		return -1;
+	if (progress != Py_None && !PyCallable_Check(progress)) {
+		PyErr_Format(PyExc_TypeError, "progress is a function, or None, not %R",
+			     Py_TYPE(progress));
+		return -1;
+	}
+	a->telling.progress = progress == Py_None ? NULL : progress;
+	a->telling.looked_ns = now_ns();
+	return 0;
+}
+
+/* ---- load ---- */
+
+static PyObject *loaded_names(const struct tensor_file *f, const char *prefix)
+{
+	PyObject *names = PyList_New((Py_ssize_t)f->count);
+
+	for (size_t i = 0; names && i < f->count; i++) {
+		char *text = transfer_name(f, i, prefix);
+		PyObject *name = text ? PyUnicode_FromString(text) : PyErr_NoMemory();
+
+		free(text);
+		if (!name)
+			Py_CLEAR(names);
+		else
+			PyList_SetItem(names, (Py_ssize_t)i, name);
+	}
+	return names;
+}
+
+static PyObject *loaded_notes(const struct tensor_file *f)
+{
+	PyObject *notes = PyDict_New();
+
+	for (size_t i = 0; notes && i < f->note_count; i++) {
+		PyObject *text = PyUnicode_DecodeUTF8(
+			f->notes[i].text, (Py_ssize_t)strlen(f->notes[i].text), "replace");
+
+		if (!text || PyDict_SetItemString(notes, f->notes[i].key, text))
+			Py_CLEAR(notes);
+		Py_XDECREF(text);
+	}
+	return notes;
+}
+
+static PyObject *load_file(struct arguments *a, struct tensor_file *f, int64_t timeout_ns)
+{
+	tl_client *client = a->telling.client->client;
+	char why[FILE_ERROR_TEXT];
+	int r;
+
+	a->telling.thread = PyEval_SaveThread();
+	r = transfer_load(client, f, a->prefix, timeout_ns, tell, &a->telling, why);
+	PyEval_RestoreThread(a->telling.thread);
+	return r ? raise_any(r, why)
+		 : Py_BuildValue("NN", loaded_names(f, a->prefix), loaded_notes(f));
+}
+
+/* _load(prefix, path, format or None, timeout, progress) -> (names, texts of the file) */
+PyObject *file_load(PyObject *self, PyObject *args)
+{
+	PyObject *prefix, *path, *timeout, *progress, *result = NULL;
+	char why[FILE_ERROR_TEXT];
+	const char *format;
+	struct arguments a;
+	struct tensor_file f;
+	int64_t timeout_ns;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "OOzOO", &prefix, &path, &format, &timeout, &progress) ||
+	    parse_timeout(timeout, &timeout_ns))
+		return NULL;
+	if (!parse_file(&a, self, prefix, path, format, progress) &&
+	    client_begin(a.telling.client)) {
+		Py_BEGIN_ALLOW_THREADS;
+		r = file_open(&f, a.path_text, a.format, why, sizeof(why));
+		Py_END_ALLOW_THREADS;
+		if (r)
+			raise_file(r, why);
+		else
+			result = load_file(&a, &f, timeout_ns);
+		if (!r)
+			file_close(&f);
+		client_end(a.telling.client);
+	}
+	Py_CLEAR(a.path);
+	return result;
+}
+
+/* ---- save ---- */
+
+static PyObject *saved_names(const struct transfer *t)
+{
+	PyObject *names = PyList_New((Py_ssize_t)t->count);
+
+	for (size_t i = 0; names && i < t->count; i++) {
+		PyObject *name = PyUnicode_FromString(t->names[i]);
+
+		if (!name)
+			Py_CLEAR(names);
+		else
+			PyList_SetItem(names, (Py_ssize_t)i, name);
+	}
+	return names;
+}
+
+static PyObject *save_file(struct arguments *a)
+{
+	tl_client *client = a->telling.client->client;
+	PyObject *names = NULL;
+	char why[FILE_ERROR_TEXT];
+	struct transfer t;
+	int picked, r = 0;
+
+	a->telling.thread = PyEval_SaveThread();
+	picked = transfer_pick(&t, client, a->prefix, a->format, why);
+	if (!picked)
+		r = transfer_save(&t, a->path_text, a->format, tell, &a->telling, why);
+	PyEval_RestoreThread(a->telling.thread);
+	if (picked && *why)
+		raise_text(picked, "%s", why);
+	else if (picked)
+		raise_error(picked);
+	else
+		names = r ? raise_file(r, why) : saved_names(&t);
+	transfer_deinit(&t);
+	return names;
+}
+
+/* _save(prefix, path, format or None, progress) -> names */
+PyObject *file_save(PyObject *self, PyObject *args)
+{
+	PyObject *prefix, *path, *progress, *result = NULL;
+	const char *format;
+	struct arguments a;
+
+	if (!PyArg_ParseTuple(args, "OOzO", &prefix, &path, &format, &progress))
+		return NULL;
+	if (!parse_file(&a, self, prefix, path, format, progress) &&
+	    client_begin(a.telling.client)) {
+		result = save_file(&a);
+		client_end(a.telling.client);
+	}
+	Py_CLEAR(a.path);
+	return result;
+}

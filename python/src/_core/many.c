@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups: many tensors put in one step, or got as of one moment. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/transfer.h"
+#include "many.h"
+#include "proto/copy.h"
+#include "proto/tensor.h"
+#include "wait.h"
+
+/* ---- Putting ---- */
+
+struct part {
+	struct source source;
+	Py_buffer metadata;
+};
+
+struct putting {
+	tl_group_item *items;
+	struct part *parts;
+	size_t count; /* parts that have begun */
+};
+
+static int part_check(const char *name, const struct source *s)
+{
+	char why[TENSOR_WHY_TEXT];
+	int r = tensor_check_source(&s->tensor, s->flags, why, sizeof(why));
+
+	if (!r)
+		return 0;
+	raise_text(r == -EOVERFLOW ? -EINVAL : r, "'%s': %s", name, why);
+	return -1;
+}
+
+/* @array and @metadata are kept until putting_deinit(). */
+static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObject *metadata)
+{
+	tl_group_item *item = &p->items[p->count];
+	struct part *part = &p->parts[p->count];
+	const char *text = name_utf8(name);
+
+	if (!text)
+		return -1;
+	if (source_begin(&part->source, array)) {
+		raise_again_with_name(name);
+		return -1;
+	}
+	if (parse_metadata(metadata, &part->metadata)) {
+		source_end(&part->source);
+		return -1;
+	}
+	p->count++;
+	if (part_check(text, &part->source))
+		return -1;
+	*item = (tl_group_item){
+		.name = text,
+		.shape = part->source.tensor.shape,
+		.ndim = part->source.tensor.ndim,
+		.dtype = part->source.tensor.dtype,
+		.flags = part->source.flags,
+		.metadata = part->metadata.len ? part->metadata.buf : NULL,
+		.metadata_size = (size_t)part->metadata.len,
+	};
+	return 0;
+}
+
+static void putting_deinit(struct putting *p)
+{
+	for (size_t i = 0; i < p->count; i++) {
+		source_end(&p->parts[i].source);
+		PyBuffer_Release(&p->parts[i].metadata);
+	}
+	PyMem_Free(p->parts);
+	PyMem_Free(p->items);
+}
+
+static int putting_init(struct putting *p, PyObject *names, PyObject *arrays, PyObject *metadata)
+{
+	Py_ssize_t n = PyList_Size(names);
+
+	if (PyList_Size(arrays) != n || PyList_Size(metadata) != n) {
+		PyErr_SetString(PyExc_ValueError, "lists of different lengths");
+		return -1;
+	}
+	p->items = PyMem_Calloc((size_t)n + 1, sizeof(*p->items));
+	p->parts = PyMem_Calloc((size_t)n + 1, sizeof(*p->parts));
+	if (!p->items || !p->parts) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	for (Py_ssize_t i = 0; i < n; i++)
+		if (putting_add(p, PyList_GetItem(names, i), PyList_GetItem(arrays, i),
+				PyList_GetItem(metadata, i)))
+			return -1;
+	return 0;
+}
+
+/* Without the GIL. */
+static int putting_publish(const struct putting *p, tl_client *client, int64_t timeout_ns)
+{
+	tl_group *group;
+	int r = tl_group_create(client, p->items, p->count, timeout_ns, &group);
+
+	if (r)
+		return r;
+	for (size_t i = 0; !r && i < p->count; i++) {
+		void *to = tl_group_tensor(group, i)->data;
+
+		if (to)
+			r = copy_gather(to, &p->parts[i].source.tensor, p->parts[i].source.flags);
+	}
+	if (!r)
+		return tl_group_commit(group);
+	tl_group_abort(group);
+	return r;
+}
+
+/* _put_many(names, arrays, metadata, timeout); three lists of the same length */
+PyObject *many_put(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	PyObject *names, *arrays, *metadata, *timeout;
+	struct putting p = { 0 };
+	int64_t timeout_ns;
+	int r = -1;
+
+	if (!PyArg_ParseTuple(args, "O!O!O!O", &PyList_Type, &names, &PyList_Type, &arrays,
+			      &PyList_Type, &metadata, &timeout) ||
+	    parse_timeout(timeout, &timeout_ns))
+		return NULL;
+	if (!putting_init(&p, names, arrays, metadata) && client_begin(c)) {
+		Py_BEGIN_ALLOW_THREADS;
+		r = putting_publish(&p, c->client, timeout_ns);
+		Py_END_ALLOW_THREADS;
+		if (r)
+			raise_error(r);
+		client_end(c);
+	}
+	putting_deinit(&p);
+	if (r)
+		return NULL;
+	Py_RETURN_NONE;
+}
+
+/* ---- Getting by name ---- */
+
+struct getting {
+	tl_client *client;
+	const char **names;
+	size_t count;
+	tl_get_options options;
+	DLManagedTensorVersioned **tensors;
+	struct wait wait; /* for the first name that is missing */
+};
+
+static const char *find_missing(const struct getting *g)
+{
+	tl_info info;
+
+	for (size_t i = 0; i < g->count; i++)
+		if (tl_stat(g->client, g->names[i], &info))
+			return g->names[i];
+	return g->names[0]; /* all are there by now: it is not waited for */
+}
+
+static int many_look(void *context)
+{
+	struct getting *g = context;
+	int r = tl_get_many(g->client, g->names, g->count, &g->options, g->tensors);
+
+	if (r == -ENOENT)
+		g->wait.item.name = find_missing(g);
+	return r;
+}
+
+/* Takes what @g has. */
+static PyObject *tensor_list(struct getting *g)
+{
+	PyObject *list = PyList_New((Py_ssize_t)g->count);
+	size_t n = 0;
+
+	while (list && n < g->count) {
+		PyObject *tensor = tensor_from(g->tensors[n]);
+
+		g->tensors[n] = NULL;
+		if (!tensor)
+			Py_CLEAR(list);
+		else
+			PyList_SetItem(list, (Py_ssize_t)n++, tensor);
+	}
+	for (; n < g->count; n++)
+		if (g->tensors[n])
+			g->tensors[n]->deleter(g->tensors[n]);
+	return list;
+}
+
+static int many_take(struct client *c, struct getting *g, int64_t timeout_ns)
+{
+	int r;
+
+	g->client = c->client;
+	g->wait = (struct wait){ .look = many_look, .context = g };
+	Py_BEGIN_ALLOW_THREADS;
+	r = many_look(g);
+	Py_END_ALLOW_THREADS;
+	if (!r)
+		return 0;
+	if (!timeout_ns || !worth_waiting(r)) {
+		raise_error(r);
+		return -1;
+	}
+	r = client_wait(c, &g->wait, timeout_ns);
+	if (r > 0)
+		raise_text(-ETIMEDOUT, "no tensor '%s' came within %lld ms", g->wait.item.name,
+			   (long long)(timeout_ns / 1000000));
+	return r ? -1 : 0;
+}
+
+static int getting_init(struct getting *g, PyObject *names)
+{
+	Py_ssize_t n = PyList_Size(names);
+
+	g->names = PyMem_Calloc((size_t)n + 1, sizeof(*g->names));
+	g->tensors = PyMem_Calloc((size_t)n + 1, sizeof(DLManagedTensorVersioned *));
+	if (!g->names || !g->tensors) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	for (Py_ssize_t i = 0; i < n; i++) {
+		g->names[i] = name_utf8(PyList_GetItem(names, i));
+		if (!g->names[i])
+			return -1;
+	}
+	g->count = (size_t)n;
+	return 0;
+}
+
+/* _get_many(names: list, timeout, mode) -> list of Tensors */
+PyObject *many_get(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	struct getting g = { .options = { .size = sizeof(g.options) } };
+	PyObject *names, *timeout, *mode, *list = NULL;
+	int64_t timeout_ns;
+
+	if (!PyArg_ParseTuple(args, "O!OO", &PyList_Type, &names, &timeout, &mode) ||
+	    parse_timeout(timeout, &timeout_ns) || parse_mode(mode, &g.options.mode))
+		return NULL;
+	if (!getting_init(&g, names) && client_begin(c)) {
+		int r = many_take(c, &g, timeout_ns);
+
+		client_end(c);
+		if (!r)
+			list = tensor_list(&g);
+	}
+	PyMem_Free(g.tensors);
+	PyMem_Free(g.names);
+	return list;
+}
+
+/* ---- Getting by what the names start with ---- */
+
+struct getting_all {
+	tl_client *client;
+	const char *prefix;
+	enum tl_mode mode;
+	struct transfer found;
+	char why[FILE_ERROR_TEXT];
+};
+
+static int all_look(void *context)
+{
+	struct getting_all *g = context;
+	int r = transfer_get(&g->found, g->client, g->prefix, g->mode, g->why);
+
+	if (r == -EBUSY)
+		return -EAGAIN;
+	return !r && !g->found.count ? -ENOENT : r;
+}
+
+/* Takes what @found has. */
+static PyObject *tensor_dict(struct transfer *found)
+{
+	PyObject *dict = PyDict_New();
+
+	for (size_t i = 0; dict && i < found->count; i++) {
+		PyObject *name = PyUnicode_FromString(found->names[i]);
+		PyObject *tensor = tensor_from(found->tensors[i]);
+
+		found->tensors[i] = NULL;
+		if (!name || !tensor || PyDict_SetItem(dict, name, tensor))
+			Py_CLEAR(dict);
+		Py_XDECREF(name);
+		Py_XDECREF(tensor);
+	}
+	transfer_deinit(found);
+	return dict;
+}
+
+/* The last look failed with @r. */
+static int all_failed(const struct getting_all *g, int r, int64_t timeout_ns)
+{
+	if (r == -EAGAIN)
+		raise_text(timeout_ns ? -ETIMEDOUT : -EBUSY, "%s", g->why);
+	else if (r == -ENOENT && timeout_ns)
+		raise_text(-ETIMEDOUT, "no tensor whose name starts with '%s' came within %lld ms",
+			   g->prefix, (long long)(timeout_ns / 1000000));
+	else if (r == -ENOENT)
+		raise_text(-ENOENT, "there is no tensor whose name starts with '%s'", g->prefix);
+	else
+		raise_error(r);
+	return -1;
+}
+
+static int all_take(struct client *c, struct getting_all *g, int64_t timeout_ns)
+{
+	const struct wait wait = { .look = all_look, .context = g };
+	int r;
+
+	g->client = c->client;
+	Py_BEGIN_ALLOW_THREADS;
+	r = all_look(g);
+	Py_END_ALLOW_THREADS;
+	if (!r)
+		return 0;
+	if (!timeout_ns || !worth_waiting(r))
+		return all_failed(g, r, timeout_ns);
+	*g->why = '\0';
+	r = client_wait(c, &wait, timeout_ns);
+	return r > 0 ? all_failed(g, *g->why ? -EAGAIN : -ENOENT, timeout_ns) : r;
+}
+
+/* _get_all(prefix, timeout, mode) -> dict of names and Tensors */
+PyObject *many_get_all(PyObject *self, PyObject *args)
+{
+	struct client *c = (struct client *)self;
+	PyObject *prefix, *timeout, *mode;
+	struct getting_all g = { 0 };
+	int64_t timeout_ns;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "OOO", &prefix, &timeout, &mode) ||
+	    parse_timeout(timeout, &timeout_ns) || parse_mode(mode, &g.mode))
+		return NULL;
+	g.prefix = name_utf8(prefix);
+	if (!g.prefix || !client_begin(c))
+		return NULL;
+	r = all_take(c, &g, timeout_ns);
+	client_end(c);
+	return r ? NULL : tensor_dict(&g.found);
+}

@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups: methods of the Client, behind put_many() and get_many() of _client.py. */
+#pragma once
+
+#include "core.h"
+
+PyObject *many_put(PyObject *self, PyObject *args);
+PyObject *many_get(PyObject *self, PyObject *args);
+PyObject *many_get_all(PyObject *self, PyObject *args);

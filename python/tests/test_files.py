@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""load() and save(): files of NumPy, safetensors and TensorFlow become tensors, and tensors files."""
+
+import ctypes
+import json
+import os
+import signal
+import struct
+import subprocess
+import threading
+import zipfile
+
+import numpy as np
+import pytest
+from conftest import eventually, run_python
+
+import tensorlease
+
+# Of safetensors: name in the file, name here, bits.
+TYPES = [
+    ("BOOL", "bool", 8),
+    ("F4", "float4_e2m1fn", 4),
+    ("F6_E2M3", "float6_e2m3fn", 6),
+    ("F6_E3M2", "float6_e3m2fn", 6),
+    ("U8", "uint8", 8),
+    ("I8", "int8", 8),
+    ("F8_E5M2", "float8_e5m2", 8),
+    ("F8_E4M3", "float8_e4m3fn", 8),
+    ("F8_E8M0", "float8_e8m0fnu", 8),
+    ("F8_E4M3FNUZ", "float8_e4m3fnuz", 8),
+    ("F8_E5M2FNUZ", "float8_e5m2fnuz", 8),
+    ("I16", "int16", 16),
+    ("U16", "uint16", 16),
+    ("F16", "float16", 16),
+    ("BF16", "bfloat16", 16),
+    ("I32", "int32", 32),
+    ("U32", "uint32", 32),
+    ("F32", "float32", 32),
+    ("C64", "complex64", 64),
+    ("F64", "float64", 64),
+    ("I64", "int64", 64),
+    ("U64", "uint64", 64),
+]
+
+
+def bytes_of(tensor):
+    return ctypes.string_at(tensor._address, tensor.nbytes) if tensor.nbytes else b""
+
+
+def safetensors_of(path):
+    """{name: (type, shape, bytes)}, read here and not by the code that is tested."""
+    raw = path.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header, data = json.loads(raw[8 : 8 + length]), raw[8 + length :]
+    header.pop("__metadata__", None)
+    return {name: (e["dtype"], e["shape"], data[slice(*e["data_offsets"])]) for name, e in header.items()}
+
+
+def write_safetensors(path, tensors, metadata=None):
+    header, data = {} if metadata is None else {"__metadata__": metadata}, b""
+    for name, (dtype, shape, payload) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(payload)]}
+        data += payload
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def test_npy(client, tmp_path):
+    for name, array in {
+        "c": np.random.default_rng(1).standard_normal((30, 40, 5)),
+        "fortran": np.asfortranarray(np.arange(12, dtype="int16").reshape(3, 4)),
+        "scalar": np.array(7, "uint64"),
+        "empty": np.zeros((3, 0), "float32"),
+        "bool": np.array([True, False]),
+        "complex": np.ones(3, "complex128") * 1j,
+    }.items():
+        np.save(tmp_path / "in.npy", array)
+        assert client.load(f"files/npy/{name}", tmp_path / "in.npy") == ([f"files/npy/{name}"], {})
+        tensor = client.get(f"files/npy/{name}")
+        assert tensor.dtype == array.dtype and tensor.shape == array.shape and (tensor.numpy() == array).all()
+        assert client.save(f"files/npy/{name}", str(tmp_path / "out.npy")) == [f"files/npy/{name}"]
+        back = np.load(tmp_path / "out.npy")
+        assert back.dtype == array.dtype and back.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
+def test_npz(client, tmp_path, write):
+    arrays = {"a": np.arange(5000), "deep/b": np.zeros((2, 3), "float16"), "f": np.asfortranarray(np.eye(3, 4))}
+    write(tmp_path / "in.npz", **arrays)
+    loaded = client.load("files/npz", tmp_path / "in.npz")
+    assert isinstance(loaded, tensorlease.Loaded) and loaded.names == [f"files/npz/{name}" for name in arrays]
+    got = client.get_many(prefix="files/npz/")
+    assert got.keys() == arrays.keys() and all((got[n].numpy() == a).all() for n, a in arrays.items())
+    assert client.save("files/npz", tmp_path / "out.npz") == [f"files/npz/{name}" for name in sorted(arrays)]
+    with np.load(tmp_path / "out.npz") as back:
+        assert set(back) == set(arrays)
+        for name, array in arrays.items():
+            assert back[name].dtype == array.dtype and back[name].tobytes() == array.tobytes()
+
+
+def test_every_type_of_safetensors_comes_back_bit_by_bit(client, tmp_path):
+    random = np.random.default_rng(2)
+    tensors = {}
+    for name, _, bits in TYPES:
+        shape = [3, 8]  # whole bytes of every type
+        payload = random.integers(0, 256, 24 * bits // 8, "uint8")
+        tensors[f"t/{name}"] = (name, shape, (payload % 2 if name == "BOOL" else payload).tobytes())
+        tensors[f"empty/{name}"] = (name, [0, 8], b"")
+    write_safetensors(tmp_path / "in.safetensors", tensors, {"format": "pt", "who": "näme"})
+    loaded = client.load("files/st", tmp_path / "in.safetensors")
+    assert loaded.metadata == {"format": "pt", "who": "näme"}
+    assert loaded.names == [f"files/st/{name}" for name in tensors]
+    got = client.get_many(prefix="files/st/")
+    for name, dtype, _ in TYPES:
+        assert client.stat(f"files/st/t/{name}").dtype == dtype and got[f"t/{name}"].shape == (3, 8)
+        assert bytes_of(got[f"t/{name}"]) == tensors[f"t/{name}"][2]
+    client.save("files/st", tmp_path / "out.safetensors")
+    assert safetensors_of(tmp_path / "out.safetensors") == tensors
+
+
+def test_the_safetensors_package_agrees(client, tmp_path):
+    torch = pytest.importorskip("torch")
+    safetensors = pytest.importorskip("safetensors.torch")
+    state = {f"layers.{i}.weight": torch.randn(16, 4).to(torch.bfloat16) for i in range(320)}
+    state |= {"f8": torch.randn(64).to(torch.float8_e4m3fn), "f": torch.randn(2, 3, 4), "i": torch.arange(9)}
+    state |= {"step": torch.tensor(3.5), "mask": torch.tensor([True, False]), "none": torch.zeros(0, 2)}
+    safetensors.save_file(state, tmp_path / "in.safetensors", {"format": "pt"})
+    assert client.load("files/pt", tmp_path / "in.safetensors").metadata == {"format": "pt"}
+    got = {name: tensor.torch() for name, tensor in client.get_many(prefix="files/pt/").items()}
+    client.put_many(state, prefix="files/put/")
+    client.save("files/put", tmp_path / "out.safetensors")
+    back = safetensors.load_file(tmp_path / "out.safetensors")
+    assert got.keys() == back.keys() == state.keys()
+    for name, tensor in state.items():
+        for other in (got[name], back[name]):
+            assert other.dtype == tensor.dtype and other.shape == tensor.shape
+            assert other.flatten().view(torch.uint8).equal(tensor.flatten().view(torch.uint8)), name
+    assert safetensors_of(tmp_path / "out.safetensors") == safetensors_of(tmp_path / "in.safetensors")
+
+
+def test_tensorproto(client, tmp_path):
+    content = np.arange(6, dtype="float32")
+    shape = b"".join(b"\x12\x02\x08" + bytes([n]) for n in (2, 3))
+    message = b"\x08\x01" + b"\x12" + bytes([len(shape)]) + shape + b"\x22\x18" + content.tobytes()
+    (tmp_path / "in.pb").write_bytes(message)
+    assert client.load("files/pb", tmp_path / "in.pb").names == ["files/pb"]
+    assert (client.get("files/pb").numpy() == content.reshape(2, 3)).all()
+    client.save("files/pb", tmp_path / "out.pb")
+    client.load("files/pb/again", tmp_path / "out.pb")
+    assert (client.get("files/pb/again").numpy() == content.reshape(2, 3)).all()
+
+
+def test_format_says_what_the_name_does_not(client, tmp_path, monkeypatch):
+    np.save(tmp_path / "in.npy", np.arange(3))
+    os.rename(tmp_path / "in.npy", tmp_path / "in.data")
+    with pytest.raises(ValueError, match=r"in\.data.*format="):
+        client.load("files/format", tmp_path / "in.data")
+    with pytest.raises(ValueError, match="'npz'.*not 'numpy'"):
+        client.load("files/format", tmp_path / "in.data", format="numpy")
+    client.load("files/format", tmp_path / "in.data", format="npy")
+    monkeypatch.chdir(tmp_path)
+    client.save("files/format", "-", format="npy")  # a file like any other
+    assert (np.load(tmp_path / "-") == np.arange(3)).all()
+    assert client.load("files/format", "-", format="npy").names == ["files/format"]
+
+
+def test_an_empty_prefix(client, tmp_path):
+    np.savez(tmp_path / "in.npz", **{"files.a": np.arange(3), "files.b/c": np.arange(4)})
+    assert client.load("", tmp_path / "in.npz").names == ["files.a", "files.b/c"]
+    assert (client.get("files.a").numpy() == np.arange(3)).all()
+    for name in ("files.a", "files.b/c"):
+        client.delete(name)
+
+
+def malformed(tmp_path):
+    """(file, what its error says)"""
+    good = {"a": ("F32", [2], bytes(8)), "b": ("U8", [4], bytes(4))}
+    for name, tensors, text in (
+        ("size", {**good, "c": ("F32", [3], bytes(8))}, "c"),
+        ("slash", {**good, "c//d": ("U8", [1], bytes(1))}, "c//d"),
+        ("dots", {**good, "../up": ("U8", [1], bytes(1))}, r"\.\."),
+        ("long", {**good, "x" * 250: ("U8", [1], bytes(1))}, "255"),
+    ):
+        path = tmp_path / f"{name}.safetensors"
+        write_safetensors(path, tensors)
+        yield path, text
+    path = tmp_path / "cut.safetensors"
+    write_safetensors(path, good)
+    path.write_bytes(path.read_bytes()[:-1])
+    yield path, "cut"
+    path = tmp_path / "none.safetensors"
+    write_safetensors(path, {})
+    yield path, "no tensor"
+    path = tmp_path / "text.npz"
+    path.write_bytes(b"not an archive at all")
+    yield path, "text.npz"
+    path = tmp_path / "checksum.npz"
+    np.savez(path, a=np.arange(1000), b=np.arange(1000))
+    raw = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        last = archive.getinfo("b.npy")
+    raw[last.header_offset + 5000] ^= 1  # in the last one's data: all was read by then
+    path.write_bytes(raw)
+    yield path, "b"
+    path = tmp_path / "cut.npy"
+    np.save(path, np.arange(100))
+    path.write_bytes(path.read_bytes()[:-8])
+    yield path, "cut.npy"
+
+
+def test_malformed_files_are_value_errors_and_publish_nothing(client, tmp_path):
+    tried = 0
+    for path, text in malformed(tmp_path):
+        with pytest.raises(ValueError, match=text) as caught:
+            client.load("files/bad", path)
+        assert isinstance(caught.value, tensorlease.InvalidError), path
+        tried += 1
+    assert tried == 9
+    assert client.list("files/bad") == [] and eventually(lambda: client.status().drafts == 0)
+
+
+def test_what_tensors_have_not(client, tmp_path):
+    np.save(tmp_path / "dates.npy", np.zeros(3, "M8[s]"))
+    np.savez(tmp_path / "text.npz", a=np.zeros(3), b=np.array(["x", "y"]))
+    write_safetensors(tmp_path / "type.safetensors", {"a": ("F32", [2], bytes(8)), "b": ("F99", [2], bytes(8))})
+    for name in ("dates.npy", "text.npz", "type.safetensors"):
+        with pytest.raises(tensorlease.UnsupportedError, match=name):
+            client.load("files/odd", tmp_path / name)
+    assert client.list("files/odd") == []
+
+
+def test_what_a_format_has_not(client, tmp_path):
+    with client.create("files/odd/bf16", 4, "bfloat16"):
+        pass
+    with client.create("files/padded/i4", 4, "int4", padded=True):
+        pass
+    (tmp_path / "there.npy").write_bytes(b"as it was")
+    for prefix, name in (
+        ("files/odd/bf16", "there.npy"),
+        ("files/odd", "new.npz"),
+        ("files/padded", "new.safetensors"),
+    ):
+        with pytest.raises(tensorlease.UnsupportedError):
+            client.save(prefix, tmp_path / name)
+    assert os.listdir(tmp_path) == ["there.npy"] and (tmp_path / "there.npy").read_bytes() == b"as it was"
+
+
+def test_files_that_are_not_there(client, tmp_path):
+    with pytest.raises(FileNotFoundError, match="none.npz") as caught:
+        client.load("files/x", tmp_path / "none.npz")
+    assert not isinstance(caught.value, tensorlease.Error)  # which is about tensors
+    with pytest.raises(OSError, match="folder.npz"):
+        (tmp_path / "folder.npz").mkdir()
+        client.load("files/x", tmp_path / "folder.npz")
+    client.put("files/there/x", b"x")
+    with pytest.raises(FileNotFoundError, match="nowhere") as caught:
+        client.save("files/there", tmp_path / "nowhere" / "out.npz")
+    assert not isinstance(caught.value, tensorlease.Error)
+    for name in ("out.npz", "out.npy"):
+        with pytest.raises(tensorlease.NotFoundError, match="files/not"):
+            client.save("files/not", tmp_path / name)
+    assert client.list("files/x") == []
+
+
+def test_wrong_arguments(client, tmp_path):
+    for call in (
+        lambda: client.load(7, "a.npy"),
+        lambda: client.load("a", 7),
+        lambda: client.load("a", "a.npy", progress=7),
+        lambda: client.save("a", None),
+        lambda: client.load("a", "a.npy", format=7),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    for call in (
+        lambda: client.load("a", "a\0.npy"),
+        lambda: client.load("a\0", "a.npy"),
+        lambda: client.load("a", "a.npy", timeout=-1),
+    ):
+        with pytest.raises(ValueError):
+            call()
+
+
+def test_no_space(client, tmp_path):
+    with open(tmp_path / "huge.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (1 << 31,)})
+        file.truncate(file.tell() + (1 << 31))
+    with pytest.raises(tensorlease.NoSpaceError):
+        client.load("files/huge", tmp_path / "huge.npy", timeout=0.05)
+    assert client.list("files/huge") == []
+
+
+def test_progress(client, tmp_path):
+    np.savez(tmp_path / "in.npz", a=np.zeros(3 << 20), b=np.zeros(1 << 20))
+    for call in (
+        lambda tell: client.load("files/progress", tmp_path / "in.npz", progress=tell),
+        lambda tell: client.save("files/progress", tmp_path / "out.safetensors", progress=tell),
+    ):
+        steps = []
+        call(lambda done, total, steps=steps: steps.append((done, total)))
+        assert len(steps) > 3 and steps == sorted(steps) and steps[-1] == (4 << 23, 4 << 23)
+        assert {total for _, total in steps} == {4 << 23}
+
+
+def test_progress_can_stop_it(client, tmp_path):
+    class EnoughError(Exception):
+        pass
+
+    def stop(done, total):
+        if done > total / 2:
+            raise EnoughError
+
+    client.put("files/stop/a", np.zeros(4 << 20))
+    client.save("files/stop", tmp_path / "in.npz")
+    client.delete("files/stop/a")
+    (tmp_path / "out.npz").write_bytes(b"as it was")
+    with pytest.raises(EnoughError):
+        client.load("files/stopped", tmp_path / "in.npz", progress=stop)
+    client.load("files/stop", tmp_path / "in.npz")
+    with pytest.raises(EnoughError):
+        client.save("files/stop", tmp_path / "out.npz", progress=stop)
+    assert client.list("files/stopped") == [] and eventually(lambda: client.status().drafts == 0)
+    assert (tmp_path / "out.npz").read_bytes() == b"as it was" and len(os.listdir(tmp_path)) == 2
+
+
+def test_closing_ends_a_load(address, tmp_path):
+    np.save(tmp_path / "in.npy", np.zeros(4 << 20))
+    client = tensorlease.connect()
+    with pytest.raises(ValueError, match="closed"):
+        client.load("files/closed", tmp_path / "in.npy", progress=lambda *_: client.close())
+    assert client.closed
+    with tensorlease.connect() as other:
+        assert "files/closed" not in other
+
+
+def test_ctrl_c_ends_a_load(address, tmp_path):
+    np.save(tmp_path / "in.npy", np.zeros(4 << 20))
+    code = (
+        "import os, signal, tensorlease\n"
+        "client = tensorlease.connect(autostart=False)\n"
+        "def tell(done, total): signal.raise_signal(signal.SIGINT)\n"
+        f"try: client.load('files/ctrl', {str(tmp_path / 'in.npy')!r}, progress=tell)\n"
+        "except KeyboardInterrupt: print('interrupted', client.list('files/ctrl'))\n"
+    )
+    assert run_python(code).stdout == "interrupted []\n"
+
+
+def test_a_killed_loader_publishes_nothing(client, tmp_path):
+    np.savez(tmp_path / "in.npz", a=np.zeros(4 << 20), b=np.zeros(4 << 20))
+    code = (
+        "import os, signal, tensorlease\n"
+        "client = tensorlease.connect(autostart=False)\n"
+        "def tell(done, total): done > total / 2 and os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"client.load('files/killed', {str(tmp_path / 'in.npz')!r}, progress=tell)\n"
+    )
+    assert run_python(code, check=False).returncode == -signal.SIGKILL
+    assert client.list("files/killed") == []
+
+
+def test_others_run_during_a_load(client, tmp_path):
+    """The GIL is free while a file is read: another thread's call returns before the load is over."""
+    client.put("files/gil/a", np.zeros(8 << 20))
+    client.save("files/gil", tmp_path / "in.npz")
+    path, reached, done = tmp_path / "pipe", [], threading.Event()
+    os.mkfifo(path)
+
+    def load():
+        reached.append(client.load("files/piped", path, format="npz").names)
+        done.set()
+
+    thread = threading.Thread(target=load, daemon=True)
+    thread.start()
+    with open(path, "wb") as pipe:  # neither end can go on while the other keeps the GIL
+        pipe.write((tmp_path / "in.npz").read_bytes())
+    assert done.wait(60) and reached == [["files/piped/a"]]
+    thread.join()
+    for name in ("files/gil/a", "files/piped/a"):
+        client.delete(name)
+
+
+def test_save_is_of_one_moment(client, tmp_path):
+    over = threading.Event()
+    with tensorlease.connect() as other:
+
+        def put():
+            version = 0
+            while not over.is_set():
+                version += 1
+                other.put_many({str(n): np.full(10, version) for n in range(50)}, prefix="files/moment/")
+
+        client.put_many({str(n): np.full(10, 0) for n in range(50)}, prefix="files/moment/")
+        thread = threading.Thread(target=put)
+        thread.start()
+        try:
+            for _ in range(30):
+                client.save("files/moment", tmp_path / "out.npz")
+                with np.load(tmp_path / "out.npz") as saved:
+                    assert len(saved) == 50 and len({int(a[i]) for a in saved.values() for i in (0, -1)}) == 1
+        finally:
+            over.set()
+            thread.join()
+
+
+def test_the_command_line_agrees(client, address, tmp_path):
+    """What was loaded by the one is saved by the other, to the same bytes."""
+    tool = os.environ.get("TL_TEST_CLI")
+    if not tool:
+        pytest.skip("TL_TEST_CLI does not say where the command line tool is")
+    np.savez(tmp_path / "in.npz", a=np.arange(10), b=np.eye(3))
+    client.load("files/cli", tmp_path / "in.npz")
+    client.save("files/cli", tmp_path / "python.safetensors")
+    command = [tool, "--socket", address]
+    subprocess.run([*command, "save", "files/cli", tmp_path / "cli.safetensors"], check=True)
+    subprocess.run(
+        [*command, "load", "files/cli2", tmp_path / "python.safetensors"], check=True, stdout=subprocess.DEVNULL
+    )
+    client.save("files/cli2", tmp_path / "again.safetensors")
+    files = {(tmp_path / f"{name}.safetensors").read_bytes() for name in ("python", "cli", "again")}
+    assert len(files) == 1
