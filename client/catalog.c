@@ -231,9 +231,14 @@ static void row_device(const struct session *s, const struct catalog_row *row, t
 	info->withdrawn = false;
 	if (!(row->flags & ROW_ON_DEVICE) || row->segment >= s->slots)
 		return;
-	memcpy(info->device_uuid, segment->device, sizeof(info->device_uuid));
-	info->device = (DLDevice){ kDLCUDA, cuda_ordinal(info->device_uuid) };
+	info->device = (DLDevice){ kDLCUDA, -1 };
 	info->withdrawn = atomic_load(&row->progress) == ROW_WITHDRAWN;
+	memcpy(info->device_uuid, segment->device, sizeof(info->device_uuid));
+	/* A withdrawn row does not keep its segment, whose entry may be another's by now. */
+	if (atomic_load(&segment->word) >> 1 != row->segment_generation)
+		memset(info->device_uuid, 0, sizeof(info->device_uuid));
+	else
+		info->device.device_id = cuda_ordinal(info->device_uuid);
 }
 
 int row_info(const struct session *s, const struct catalog_row *row, tl_info *info)

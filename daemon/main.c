@@ -24,7 +24,8 @@
 enum { EXIT_USAGE = 2, EXIT_SERVED = 3 };
 enum {
 	FD_RESERVE = 32, /* descriptors for ourselves: the loop, the catalog, those on their way */
-	FD_CACHE_MAX = 4096, /* of segments, kept open for the next client that maps them */
+	FD_CACHE_MAX = 4096,   /* of segments, kept open for the next client that maps them */
+	FD_DEVICE_MAX = 16384, /* of what opens memory on devices */
 };
 
 /* The socket of an activated service, or -1. */
@@ -88,28 +89,31 @@ static int socket_default(char *path, size_t size)
 
 /*
  * As many descriptors as we may have. So many clients that we never run out: one that cannot be
- * served is told so. What clients cannot use is for caching.
+ * served is told so. Of what clients cannot use, half opens memory on devices, and the rest is for
+ * caching.
  */
-static unsigned descriptors_plan(uint32_t *max_clients)
+static void descriptors_plan(struct state_limits *l)
 {
 	struct rlimit limit;
 	rlim_t left;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit))
-		return 0;
+		return;
 	limit.rlim_cur = limit.rlim_max;
 	setrlimit(RLIMIT_NOFILE,
 		  &limit); /* a service may not be allowed to; then it stays as it is */
 	getrlimit(RLIMIT_NOFILE, &limit);
 	left = limit.rlim_cur > FD_RESERVE ? limit.rlim_cur - FD_RESERVE : 1;
-	if (left < *max_clients) {
+	if (left < l->max_clients) {
 		log_warn("fewer clients than asked for: the limit of open files is too low",
-			 "max_clients=%u now=%llu RLIMIT_NOFILE=%llu", *max_clients,
+			 "max_clients=%u now=%llu RLIMIT_NOFILE=%llu", l->max_clients,
 			 (unsigned long long)left, (unsigned long long)limit.rlim_cur);
-		*max_clients = (uint32_t)left;
+		l->max_clients = (uint32_t)left;
 	}
-	left -= *max_clients;
-	return left < FD_CACHE_MAX ? (unsigned)left : FD_CACHE_MAX;
+	left -= l->max_clients;
+	l->device_fds_max = left / 2 < FD_DEVICE_MAX ? (unsigned)(left / 2) : FD_DEVICE_MAX;
+	left -= l->device_fds_max;
+	l->fds_max = left < FD_CACHE_MAX ? (unsigned)left : FD_CACHE_MAX;
 }
 
 /* Nothing of the caller's stays open in the background: not its locks, not its pipes. */
@@ -173,6 +177,8 @@ static int serve(const struct options *o, struct instance *instance, int *ready_
 		.idle_exit_ns = o->idle_exit_ns,
 		.limits = { .capacity = o->capacity,
 			    .user_capacity = o->uid_capacity,
+			    .device_capacity = o->gpu_capacity,
+			    .device_user_capacity = o->gpu_uid_capacity,
 			    .max_tensors = o->max_tensors,
 			    .max_clients = o->max_clients,
 			    .warm_ns = (uint64_t)o->warm_ns },
@@ -180,7 +186,7 @@ static int serve(const struct options *o, struct instance *instance, int *ready_
 	struct server *server = calloc(1, sizeof(*server));
 	int r;
 
-	so.limits.fds_max = descriptors_plan(&so.limits.max_clients);
+	descriptors_plan(&so.limits);
 	r = server ? server_init(server, instance->id, &so) : -ENOMEM;
 
 	if (r) {

@@ -23,6 +23,9 @@ static const char usage[] =
 	"                            $XDG_RUNTIME_DIR/tensorlease/socket)\n"
 	"      --capacity BYTES      memory for tensors, with K, M, G, T or % of /dev/shm (50%)\n"
 	"      --uid-capacity BYTES  of it, for one user (all of it)\n"
+	"      --gpu-capacity BYTES  memory on each GPU for tensors (no limit)\n"
+	"      --gpu-uid-capacity BYTES\n"
+	"                            of it, for one user (no limit)\n"
 	"      --max-tensors N       tensors at a time (131072)\n"
 	"      --max-clients N       connections at a time (1024)\n"
 	"      --warm-time SECONDS   keep unused memory ready for its producer this long (30)\n"
@@ -105,6 +108,12 @@ static int option_set(struct options *o, const char *name, const char *value, co
 		*wanted = "a number of bytes from 4096, with K, M, G, T or %";
 		return parse_bytes(value, *name == 'c' ? &o->capacity : &o->uid_capacity);
 	}
+	if (!strcmp(name, "gpu-capacity") || !strcmp(name, "gpu-uid-capacity")) {
+		*wanted = "a number of bytes from 4096, with K, M, G or T";
+		if (strchr(value, '%')) /* of what? */
+			return -EINVAL;
+		return parse_bytes(value, name[4] == 'c' ? &o->gpu_capacity : &o->gpu_uid_capacity);
+	}
 	if (!strcmp(name, "max-tensors")) {
 		*wanted = "a number from 1 to 16777215";
 		return parse_count(value, CATALOG_MAX_TENSORS - 1, &o->max_tensors);
@@ -161,6 +170,8 @@ static const struct option longs[] = {
 	{ "socket", required_argument, NULL, OPT_VALUE },
 	{ "capacity", required_argument, NULL, OPT_VALUE },
 	{ "uid-capacity", required_argument, NULL, OPT_VALUE },
+	{ "gpu-capacity", required_argument, NULL, OPT_VALUE },
+	{ "gpu-uid-capacity", required_argument, NULL, OPT_VALUE },
 	{ "max-tensors", required_argument, NULL, OPT_VALUE },
 	{ "max-clients", required_argument, NULL, OPT_VALUE },
 	{ "warm-time", required_argument, NULL, OPT_VALUE },
@@ -221,7 +232,9 @@ int options_init(struct options *o, int argc, char **argv)
 {
 	int r;
 
-	*o = (struct options){ .max_tensors = 131072,
+	*o = (struct options){ .gpu_capacity = UINT64_MAX,
+			       .gpu_uid_capacity = UINT64_MAX,
+			       .max_tensors = 131072,
 			       .max_clients = 1024,
 			       .idle_exit_ns = -1,
 			       .warm_ns = 30 * NS_PER_SEC,

@@ -13,6 +13,8 @@ struct options {
 	char *socket; /* NULL: by default */
 	uint64_t capacity;
 	uint64_t uid_capacity;
+	uint64_t gpu_capacity; /* UINT64_MAX: no limit */
+	uint64_t gpu_uid_capacity;
 	uint32_t max_tensors;
 	uint32_t max_clients;
 	int64_t idle_exit_ns; /* < 0: never */

@@ -65,20 +65,52 @@ int rc_receive(struct raw *rc, struct conn_message *m)
 	return conn_receive(rc->fd, WIRE_TO_CLIENT, m, MSG_DONTWAIT);
 }
 
+/* What the daemon says of its own accord is kept for who asks; anything else is thrown away. */
+static void put_aside(struct raw *rc, const struct conn_message *m)
+{
+	struct raw_told *told = &rc->told[rc->told_n];
+	struct wire_segment_ref unmap;
+	struct wire_freed freed;
+
+	if (m->fd >= 0)
+		close(m->fd);
+	if (m->header.type != WIRE_FREED && m->header.type != WIRE_UNMAP)
+		return;
+	must_be(m->header.serial, 0);
+	must(rc->told_n < RAW_TOLD_MAX);
+	rc->told_n++;
+	*told = (struct raw_told){ .type = m->header.type };
+	if (m->header.type == WIRE_FREED) {
+		memcpy(&freed, m->bytes, sizeof(freed));
+		told->ref = freed.ref;
+		told->cookie = freed.cookie;
+	} else {
+		memcpy(&unmap, m->bytes, sizeof(unmap));
+		told->segment = unmap.segment;
+		told->generation = unmap.segment_generation;
+	}
+}
+
+/* The message with that serial. */
+static int rc_await(struct raw *rc, uint32_t serial, struct conn_message *answer)
+{
+	int r;
+
+	for (;;) {
+		r = rc_receive(rc, answer);
+		if (r || answer->header.serial == serial)
+			return r;
+		put_aside(rc, answer);
+	}
+}
+
 int rc_call(struct raw *rc, enum wire_type type, void *message, size_t length,
 	    struct conn_message *answer)
 {
 	struct wire_header *h = message;
 	int r = rc_send(rc, type, message, length, -1);
 
-	while (r == 0) {
-		r = rc_receive(rc, answer);
-		if (r == 0 && answer->header.serial == h->serial)
-			return 0;
-		if (r == 0 && answer->fd >= 0)
-			close(answer->fd);
-	}
-	return r;
+	return r ? r : rc_await(rc, h->serial, answer);
 }
 
 void rc_hello(struct raw *rc)
@@ -162,9 +194,13 @@ void rc_goodbye(struct raw *rc)
 {
 	struct wire_plain goodbye = { 0 };
 	struct conn_message m;
+	int r;
 
 	must_be(rc_send(rc, WIRE_GOODBYE, &goodbye, sizeof(goodbye), -1), 0);
-	must_be(rc_receive(rc, &m), -ECONNRESET);
+	do { /* what it was told meanwhile and did not read */
+		r = rc_receive(rc, &m);
+	} while (r == 0 && (m.header.type == WIRE_FREED || m.header.type == WIRE_UNMAP));
+	must_be(r, -ECONNRESET);
 	rc_close(rc);
 }
 
@@ -352,6 +388,169 @@ int rc_put(struct raw *rc, const char *name, uint64_t nbytes, int byte, struct w
 		must_be(pwrite(fd, block, n, (off_t)(draft->offset + at)), n);
 	}
 	return rc_commit(rc, draft->ref, name, nbytes);
+}
+
+/* ---- memory on devices ---- */
+
+int rc_answer(struct raw *rc, uint32_t serial, enum wire_type type)
+{
+	struct conn_message m;
+
+	must_be(rc_await(rc, serial, &m), 0);
+	return rc_judge(&m, type);
+}
+
+int rc_export(struct raw *rc, enum segment_kind kind, uint16_t device, uint64_t size,
+	      uint64_t part_size, uint32_t parts, int fd_peek, struct wire_segment_ref *seg)
+{
+	struct wire_export e = {
+		.size = size, .part_size = part_size, .kind = kind, .parts = parts
+	};
+	struct conn_message m;
+	int r;
+
+	memcpy(e.device, &device, sizeof(device));
+	memset(e.handle, kind == SEGMENT_CUDA_VMM ? 0 : 0x68, sizeof(e.handle));
+	must_be(rc_send(rc, WIRE_EXPORT, &e, sizeof(e), fd_peek), 0);
+	must_be(rc_await(rc, e.header.serial, &m), 0);
+	r = rc_judge(&m, WIRE_EXPORTED);
+	if (r == 0)
+		memcpy(seg, m.bytes, sizeof(*seg));
+	return r;
+}
+
+uint32_t rc_part(struct raw *rc, const struct wire_segment_ref *seg, uint32_t part, uint64_t size,
+		 int fd_peek)
+{
+	struct wire_part m = { .segment = seg->segment,
+			       .segment_generation = seg->segment_generation,
+			       .part = part,
+			       .part_size = size };
+
+	must_be(rc_send(rc, WIRE_PART, &m, sizeof(m), fd_peek), 0);
+	return m.header.serial;
+}
+
+static uint32_t send_segment_ref(struct raw *rc, enum wire_type type,
+				 const struct wire_segment_ref *seg)
+{
+	struct wire_segment_ref m = { .segment = seg->segment,
+				      .segment_generation = seg->segment_generation };
+
+	must_be(rc_send(rc, type, &m, sizeof(m), -1), 0);
+	return m.header.serial;
+}
+
+uint32_t rc_unexport(struct raw *rc, const struct wire_segment_ref *seg)
+{
+	return send_segment_ref(rc, WIRE_UNEXPORT, seg);
+}
+
+void rc_unmapped(struct raw *rc, const struct wire_segment_ref *seg)
+{
+	send_segment_ref(rc, WIRE_UNMAPPED, seg);
+}
+
+int rc_import(struct raw *rc, const struct wire_segment_ref *seg, uint32_t part,
+	      struct wire_export *imported, int *fd)
+{
+	struct wire_import import = { .segment = seg->segment,
+				      .segment_generation = seg->segment_generation,
+				      .part = part };
+	struct conn_message m;
+	int r;
+
+	r = judge(rc_call(rc, WIRE_IMPORT, &import, sizeof(import), &m), &m, WIRE_IMPORTED);
+	if (r == 0 && imported)
+		memcpy(imported, m.bytes, sizeof(*imported));
+	if (r == 0 && fd)
+		*fd = m.fd;
+	else if (m.fd >= 0)
+		close(m.fd);
+	return r;
+}
+
+int rc_place_as(struct raw *rc, const struct wire_segment_ref *seg, struct wire_placed *placed,
+		const struct raw_place *place)
+{
+	struct {
+		struct wire_place fixed;
+		unsigned char tail[WIRE_MAX];
+	} p = { .fixed = { .offset = place->offset,
+			   .cookie = place->cookie,
+			   .segment = seg->segment,
+			   .segment_generation = seg->segment_generation,
+			   .flags = place->event ? WIRE_PLACE_EVENT : 0,
+			   .dtype_code = 1,
+			   .dtype_bits = 8,
+			   .dtype_lanes = 1,
+			   .ndim = place->ndim ? place->ndim : 1,
+			   .name_len = (uint16_t)strlen(place->name),
+			   .meta_len = place->meta_len } };
+	struct conn_message m;
+	unsigned char *at = p.tail;
+	uint64_t size;
+	int r;
+
+	for (unsigned i = 0; i < p.fixed.ndim; i++, at += sizeof(size)) {
+		size = i + 1 < p.fixed.ndim ? 1 : place->nbytes;
+		memcpy(at, &size, sizeof(size));
+	}
+	at = (unsigned char *)mempcpy(at, place->name, p.fixed.name_len);
+	at = (unsigned char *)mempcpy(at, place->meta ? place->meta : "", place->meta_len);
+	if (place->event)
+		at = (unsigned char *)mempcpy(at, place->event, WIRE_HANDLE_BYTES);
+	r = judge(rc_call(rc, WIRE_PLACE, &p, (size_t)(at - (unsigned char *)&p), &m), &m,
+		  WIRE_PLACED);
+	if (r == 0 && placed)
+		memcpy(placed, m.bytes, sizeof(*placed));
+	return r;
+}
+
+void rc_finished(struct raw *rc, uint64_t ref, bool failed)
+{
+	struct wire_finished m = { .ref = ref, .failed = failed };
+
+	must_be(rc_send(rc, WIRE_FINISHED, &m, sizeof(m), -1), 0);
+}
+
+bool rc_device(struct raw *rc, uint32_t from, struct wire_device *device)
+{
+	struct wire_devices ask = { .from = from };
+	struct conn_message m;
+
+	must_be(rc_call(rc, WIRE_DEVICES, &ask, sizeof(ask), &m), 0);
+	if (m.header.type == WIRE_DONE)
+		return false;
+	must_be(m.header.type, WIRE_DEVICE);
+	memcpy(device, m.bytes, sizeof(*device));
+	return true;
+}
+
+struct raw_told rc_told(struct raw *rc, enum wire_type type)
+{
+	struct conn_message m;
+	struct raw_told told;
+
+	for (unsigned i = 0;; i++) {
+		if (i == rc->told_n) {
+			must_be(rc_receive(rc, &m), 0);
+			put_aside(rc, &m);
+			must(i < rc->told_n); /* else it was an answer to nothing */
+		}
+		if (rc->told[i].type != type)
+			continue;
+		told = rc->told[i];
+		rc->told_n--;
+		memmove(&rc->told[i], &rc->told[i + 1], (rc->told_n - i) * sizeof(told));
+		return told;
+	}
+}
+
+bool rc_told_nothing(struct raw *rc)
+{
+	rc_settle(rc); /* notices are sent before that is answered */
+	return rc->told_n == 0;
 }
 
 bool rc_hold(struct raw *rc, uint64_t ref)

@@ -10,7 +10,7 @@
 
 struct test_daemon;
 
-enum { RAW_SEGMENTS_MAX = 64 };
+enum { RAW_SEGMENTS_MAX = 64, RAW_TOLD_MAX = 256 };
 
 struct raw {
 	int fd;
@@ -27,6 +27,12 @@ struct raw {
 		uint32_t generation;
 		int fd;
 	} writable[RAW_SEGMENTS_MAX]; /* descriptors that came with drafts */
+	unsigned told_n;
+	struct raw_told {
+		enum wire_type type; /* FREED, UNMAP */
+		uint64_t ref, cookie;
+		uint32_t segment, generation;
+	} told[RAW_TOLD_MAX]; /* came while something else was waited for */
 };
 
 struct raw rc_connect(const struct test_daemon *d);
@@ -67,6 +73,45 @@ int rc_link(struct raw *rc, uint64_t ref, const char *name);
 
 /* Create, fill with @byte, commit; 0 or the wire error. */
 int rc_put(struct raw *rc, const char *name, uint64_t nbytes, int byte, struct wire_draft *draft);
+/* ---- memory on devices; 0 or the wire error ---- */
+
+/* @fd_peek opens its first part, or is -1. The device's UUID is @device and zeros. */
+int rc_export(struct raw *rc, enum segment_kind kind, uint16_t device, uint64_t size,
+	      uint64_t part_size, uint32_t parts, int fd_peek, struct wire_segment_ref *seg);
+/* Sends the next part; an error comes later, if at all. Its serial. */
+uint32_t rc_part(struct raw *rc, const struct wire_segment_ref *seg, uint32_t part, uint64_t size,
+		 int fd_peek);
+/* Sends UNEXPORT; its serial. */
+uint32_t rc_unexport(struct raw *rc, const struct wire_segment_ref *seg);
+/* The answer of that serial: 0 if it is of @type, else the wire error. */
+int rc_answer(struct raw *rc, uint32_t serial, enum wire_type type);
+/* @fd may be NULL: then what comes is closed. */
+int rc_import(struct raw *rc, const struct wire_segment_ref *seg, uint32_t part,
+	      struct wire_export *imported, int *fd);
+void rc_unmapped(struct raw *rc, const struct wire_segment_ref *seg);
+
+struct raw_place {
+	const char *name;
+	uint64_t offset, nbytes, cookie;
+	uint8_t ndim;	   /* leading sizes of 1 make it so many; 0: one */
+	const void *event; /* WIRE_HANDLE_BYTES, or NULL */
+	const void *meta;
+	uint16_t meta_len;
+};
+/* rc_place(&rc, &seg, &placed, .name = "a", .nbytes = 100) */
+#define rc_place(rc, seg, placed, ...)                                                             \
+	rc_place_as(rc, seg, placed, &(const struct raw_place){ __VA_ARGS__ })
+int rc_place_as(struct raw *rc, const struct wire_segment_ref *seg, struct wire_placed *placed,
+		const struct raw_place *place);
+void rc_finished(struct raw *rc, uint64_t ref, bool failed);
+/* The first device with a number of at least @from; false: there is none. */
+bool rc_device(struct raw *rc, uint32_t from, struct wire_device *device);
+
+/* The next FREED or UNMAP, whichever is asked for; others that come before are kept. */
+struct raw_told rc_told(struct raw *rc, enum wire_type type);
+/* Nothing of that kind has come up to now: all the daemon had to say is read. */
+bool rc_told_nothing(struct raw *rc);
+
 /* Takes a lease by the protocol: false if the tensor is not live. */
 bool rc_hold(struct raw *rc, uint64_t ref);
 void rc_drop(struct raw *rc, uint64_t ref);
@@ -79,6 +124,18 @@ static inline const struct catalog_row *rc_row(const struct raw *rc, uint64_t re
 	const unsigned char *base = (const unsigned char *)rc->catalog + rc->catalog->off_rows;
 
 	return (const struct catalog_row *)(const void *)base + ref_slot(ref);
+}
+
+static inline const struct catalog_segment *rc_segment(const struct raw *rc, uint32_t index)
+{
+	const unsigned char *base = (const unsigned char *)rc->catalog + rc->catalog->off_segments;
+
+	return (const struct catalog_segment *)(const void *)base + index;
+}
+
+static inline enum row_progress rc_progress(const struct raw *rc, uint64_t ref)
+{
+	return (enum row_progress)atomic_load(&rc_row(rc, ref)->progress);
 }
 
 /* A memfd ready to be a ledger of that many slots, but not sealed. */

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include "daemon/serve/handlers.h"
 #include "daemon/serve/peer.h"
 #include "daemon/serve/settle.h"
 #include "daemon/serve/space.h"
@@ -17,10 +18,7 @@
 #include "util/cleanup.h"
 #include "util/log.h"
 
-/* The message as what its type says it is. */
-#define AS(type, m) ((const struct type *)(const void *)(m)->bytes)
-
-static void send_done(struct peer *peer, uint32_t serial)
+void send_done(struct peer *peer, uint32_t serial)
 {
 	struct wire_plain m = {
 		.header = { .type = WIRE_DONE, .length = sizeof(m), .serial = serial }
@@ -39,9 +37,8 @@ static void send_committed(struct peer *peer, uint32_t serial, uint64_t version)
 	peer_send(peer, &m, -1);
 }
 
-/* What was wrong with a tensor that was to be published, or a name that was to be deleted. */
-static void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r,
-			    const char *why)
+void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r,
+		     const char *why)
 {
 	const struct state *st = &peer->server->state;
 	uint32_t index;
@@ -74,6 +71,13 @@ static void send_name_error(struct peer *peer, uint32_t serial, const struct nam
 			   "%.*s: too many tensors (the daemon's maximum is %u) or drafts (%d)",
 			   name->len, name->text, st->catalog.header->max_tensors,
 			   CLIENT_DRAFTS_MAX);
+		break;
+	case STATE_E_NOTICES:
+		peer_error(
+			peer, serial, WIRE_E_LIMIT,
+			"%.*s: this client has its maximum of %d tensors on devices, those included "
+			"that are free but of which it has not read so",
+			name->len, name->text, CLIENT_NOTICES_MAX);
 		break;
 	default:
 		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
@@ -183,9 +187,7 @@ static void handle_create(struct peer *peer, struct conn_message *m)
 	space_create(peer, create->header.serial, &rq, create->timeout_ns);
 }
 
-/* Shape, name and metadata follow each other. */
-static void description_tail(struct tensor_description *d, const unsigned char *tail,
-			     uint16_t name_len)
+void description_tail(struct tensor_description *d, const unsigned char *tail, uint16_t name_len)
 {
 	d->shape = (const void *)tail;
 	tail += d->ndim * sizeof(int64_t);
@@ -319,6 +321,12 @@ static void handle_map(struct peer *peer, struct conn_message *m)
 			   map->segment_generation);
 		return;
 	}
+	if (seg->device) {
+		peer_error(peer, map->header.serial, WIRE_E_INVALID,
+			   "segment %u is memory on a device, to be opened by IMPORT",
+			   map->segment);
+		return;
+	}
 	answer.size = seg->size;
 	if (seg->fd_ro >= 0) {
 		peer_send_lent(peer, &answer, seg->fd_ro);
@@ -432,6 +440,14 @@ static const struct request {
 	[WIRE_GOODBYE] = { handle_goodbye, PEER_READY },
 	[WIRE_MEMBER] = { handle_member, PEER_READY },
 	[WIRE_GROUP] = { handle_group, PEER_READY },
+	[WIRE_EXPORT] = { handle_export, PEER_READY },
+	[WIRE_PART] = { handle_part, PEER_READY },
+	[WIRE_UNEXPORT] = { handle_unexport, PEER_READY },
+	[WIRE_IMPORT] = { handle_import, PEER_READY },
+	[WIRE_UNMAPPED] = { handle_unmapped, PEER_READY },
+	[WIRE_PLACE] = { handle_place, PEER_READY },
+	[WIRE_FINISHED] = { handle_finished, PEER_READY },
+	[WIRE_DEVICES] = { handle_devices, PEER_READY },
 };
 
 void peer_dispatch(struct peer *peer, struct conn_message *m)

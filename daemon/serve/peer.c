@@ -2,8 +2,8 @@
 /*
  * Peers. libuv cannot receive plain descriptors, so a peer is a uv_poll_t over our own recvmsg and
  * sendmsg. Invariants: (1) a dropped peer is out of the state and of all lists at once, its memory
- * is freed by the close callback; (2) the out queue is empty, or we poll for writability. Loop
- * thread only.
+ * is freed by the close callback; (2) the out queue is empty and so are its client's notices, once
+ * server_settle() has seen to them, or we poll for writability. Loop thread only.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +19,7 @@
 #include "daemon/serve/peer.h"
 #include "daemon/serve/settle.h"
 #include "daemon/serve/space.h"
+#include "daemon/state/device.h"
 #include "daemon/state/lease.h"
 #include "util/cleanup.h"
 #include "util/fd.h"
@@ -105,7 +106,7 @@ static void peer_on_poll(uv_poll_t *poll, int status, int events);
 
 static void peer_poll(struct peer *peer)
 {
-	bool out = !list_empty(&peer->out);
+	bool out = !list_empty(&peer->out) || (!peer->deaf && notice_next(&peer->client));
 
 	if (peer->polling_out == out && uv_is_active((uv_handle_t *)&peer->poll))
 		return;
@@ -165,33 +166,56 @@ static bool is_short(int r)
 	return r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE || r == -ENOMEM;
 }
 
-void peer_send_lent(struct peer *peer, const void *message, int fd_peek)
+bool peer_send_lent(struct peer *peer, const void *message, int fd_peek)
 {
 	const struct wire_header *header = message;
 	int r = -EAGAIN;
 
 	if (peer->dropping || peer->deaf)
-		return;
+		return true;
 	if (list_empty(&peer->out))
 		r = peer_send_now(peer, message, fd_peek);
 	if (r == -EAGAIN)
 		r = peer_queue(peer, message, fd_peek);
 	if (!r)
-		return;
+		return true;
 	if (is_gone(r)) {
 		peer_deafen(peer);
-		return;
+		return true;
 	}
-	if (is_short(r) && fd_peek >= 0 && header->type == WIRE_SEGMENT) {
+	if (is_short(r) && fd_peek >= 0 &&
+	    (header->type == WIRE_SEGMENT || header->type == WIRE_IMPORTED)) {
 		/* not its fault, and nothing depends on it */
 		peer_error(peer, header->serial, WIRE_E_NO_RESOURCES,
 			   "the daemon cannot send a descriptor now: %s", strerror(-r));
-		return;
+		return false;
 	}
 	log_warn("client dropped: it does not read its messages",
 		 "client=%llu pid=%u uid=%u error=%d", (unsigned long long)peer->client.id,
 		 peer->client.pid, peer->client.uid, -r);
 	peer_drop(peer, false);
+	return true;
+}
+
+void peer_notify(struct peer *peer)
+{
+	struct notice *n;
+	int r = 0;
+
+	if (peer->dropping || peer->deaf)
+		return;
+	while (list_empty(&peer->out) && (n = notice_next(&peer->client))) {
+		r = peer_send_now(peer, &n->message, -1);
+		if (r)
+			break;
+		notice_sent(n);
+	}
+	if (is_gone(r))
+		peer_deafen(peer);
+	else if (r && r != -EAGAIN)
+		peer_drop(peer, false);
+	else
+		peer_poll(peer);
 }
 
 static void peer_flush(struct peer *peer)
@@ -213,7 +237,7 @@ static void peer_flush(struct peer *peer)
 		outgoing_free(o);
 		peer->queued--;
 	}
-	peer_poll(peer);
+	peer_notify(peer);
 }
 
 void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *format, ...)

@@ -45,10 +45,14 @@ void peer_drop(struct peer *peer, bool clean);
 /* Sends, or queues what the socket does not take. A peer that does not read is dropped. @fd_take
  * may be -1. */
 void peer_send(struct peer *peer, const void *message, int fd_take);
-/* The same with a descriptor that stays the caller's. */
-void peer_send_lent(struct peer *peer, const void *message, int fd_peek);
+/* The same with a descriptor that stays the caller's. False: for want of descriptors it was not
+ * sent, and the peer was told so. */
+bool peer_send_lent(struct peer *peer, const void *message, int fd_peek);
 void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
+
+/* Sends the client's notices as far as it reads. They are not part of the queue. */
+void peer_notify(struct peer *peer);
 
 /* The front door (dispatch.c): a message that passed wire_check(). */
 void peer_dispatch(struct peer *peer, struct conn_message *m);

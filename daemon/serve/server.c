@@ -165,7 +165,8 @@ static void warm_settle(struct server *server)
 static void idle_settle(struct server *server)
 {
 	const struct catalog_header *h = server->state.catalog.header;
-	bool idle = !server->peer_count && !h->tensors && !server->jobs;
+	bool idle = !server->peer_count && h->tensors == server->state.withdrawn.count &&
+		    !server->jobs;
 
 	if (server->idle_exit_ns < 0)
 		return;
@@ -176,13 +177,28 @@ static void idle_settle(struct server *server)
 			       (uint64_t)(server->idle_exit_ns / NS_PER_MS), 0);
 }
 
+/* Those to whom something has become due since. A peer that does not read them polls, from then on. */
+static void notices_settle(struct server *server)
+{
+	struct list *notified = &server->state.notified;
+	struct client *client;
+
+	while (!list_empty(notified)) {
+		client = list_first_entry(notified, struct client, notified);
+		list_del(&client->notified);
+		peer_notify(container_of(client, struct peer, client));
+	}
+}
+
 void server_settle(struct server *server)
 {
 	if (!server->stopping)
 		warm_settle(server);
+	notices_settle(server); /* may drop peers: what that frees is seen to below */
 	space_settle(server);
 	state_publish_numbers(&server->state); /* before somebody is told that all is done */
 	settle_answer(server);
+	notices_settle(server); /* of peers that were dropped when they were answered */
 	if (!list_empty(&server->state.store.doomed) ||
 	    server->room_seen != server->state.room_made)
 		space_settle(server); /* of peers that were dropped when they were answered */

@@ -11,6 +11,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "daemon/state/device.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/tensor.h"
 #include "util/cleanup.h"
@@ -31,6 +32,7 @@ int client_init(struct client *c, struct state *st, const struct client_identity
 	c->small_next = SEGMENT_SMALL_FIRST;
 	list_init(&c->small);
 	list_init(&c->large);
+	device_init_client(c);
 	memcpy(c->label, who->label, sizeof(c->label));
 	c->label[sizeof(c->label) - 1] = '\0';
 	c->user = quota_user_ref(&st->store.quota, c->uid);
@@ -133,6 +135,7 @@ void client_deinit(struct client *c, struct state *st, bool clean)
 	}
 	list_leave(&c->small, st);
 	list_leave(&c->large, st);
+	device_end_client(st, c);
 	catalog_give(&st->catalog.clients, c->index);
 	c->index = CATALOG_NONE;
 	c->user = quota_user_unref(c->user);

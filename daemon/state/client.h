@@ -18,6 +18,13 @@ struct client {
 	uint64_t small_next; /* size of the next one of the former */
 	uint32_t drafts;     /* how many, those being made included */
 	uint32_t draft_head; /* a slot in the ring, or CATALOG_NONE */
+	/* for device.c: */
+	struct list exports;  /* segments on devices that it exported, by writer_link */
+	struct list imports;  /* of struct device_import, by client_link */
+	struct list placed;   /* of struct notice, by link: FREED of its tensors, not due yet */
+	struct list notices;  /* of struct notice, by link: due, and not sent yet */
+	struct list notified; /* in state.notified */
+	uint32_t import_count, notice_count;
 };
 
 struct client_identity {

@@ -14,6 +14,7 @@
 #include <assert.h>
 #include <sys/mman.h>
 
+#include "daemon/state/device.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/tensor.h"
 
@@ -45,6 +46,8 @@ void lease_retire(struct state *st, uint32_t slot)
 	uint64_t word = atomic_load(&row->word);
 
 	assert(row_word_state(word) == ROW_LIVE);
+	if (row->flags & ROW_ON_DEVICE)
+		device_retired(st, slot);
 	atomic_store(&row->word, word | ROW_RETIRED); /* T1 */
 	atomic_fetch_sub(&st->catalog.header->tensors, 1);
 	atomic_fetch_add(&st->catalog.header->retired, 1);

@@ -34,8 +34,7 @@ int tensor_may_name(const struct state *st, const struct client *c, const struct
 	return index == CATALOG_NONE ? 0 : may_publish(st, c, index);
 }
 
-static const char *description_check(const struct tensor_description *d, uint64_t room,
-				     uint64_t *nbytes)
+const char *description_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes)
 {
 	DLDataType dtype = { .code = d->dtype_code,
 			     .bits = d->dtype_bits,
@@ -53,13 +52,12 @@ static const char *description_check(const struct tensor_description *d, uint64_
 	return NULL;
 }
 
-/* Bytes that the row has no room for. */
-static uint32_t description_extra(const struct tensor_description *d)
+uint32_t description_extra(const struct tensor_description *d)
 {
-	return row_extra(d->ndim, d->shape, d->meta_len);
+	return row_extra(d->ndim, d->shape, d->meta_len) + (d->event ? WIRE_HANDLE_BYTES : 0);
 }
 
-static void row_describe(struct state *st, uint32_t slot, const struct tensor_description *d)
+void description_write(struct state *st, uint32_t slot, const struct tensor_description *d)
 {
 	struct chunk_end end = { .first = CATALOG_NONE, .last = CATALOG_NONE };
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
@@ -80,6 +78,10 @@ static void row_describe(struct state *st, uint32_t slot, const struct tensor_de
 		catalog_chunks_write(&st->catalog, &end, d->meta, d->meta_len);
 	else if (d->meta_len)
 		memcpy(row->meta, d->meta, d->meta_len);
+	if (d->event) {
+		catalog_chunks_write(&st->catalog, &end, d->event, WIRE_HANDLE_BYTES);
+		row->flags |= ROW_EVENT;
+	}
 	row->chunk = end.first;
 	st->tensors[slot].chunks_reserved = (uint16_t)(st->tensors[slot].chunks_reserved -
 						       end.count);
@@ -128,7 +130,7 @@ static void published(struct state *st, uint32_t slot, uint64_t former)
 }
 
 /* The order is that of PROTOCOL.md section 4. */
-static void publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index,
+void tensor_publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index,
 		    uint64_t *version)
 {
 	uint64_t former;
@@ -165,12 +167,12 @@ int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 		tensor_abort(st, c, ref);
 		return r;
 	}
-	row_describe(st, slot, d);
+	description_write(st, slot, d);
 	row->nbytes = nbytes;
 	if (nbytes == 0)
 		row->segment = CATALOG_NONE; /* readers take that for "no bytes" */
 	draft_end(st, c, slot);
-	publish(st, c, slot, name, version);
+	tensor_publish(st, c, slot, name, version);
 	return 0;
 }
 
@@ -222,7 +224,7 @@ int tensor_member(struct state *st, struct client *c, uint64_t ref, uint64_t off
 		r = member_new(st, c, leader, d, nbytes, &slot);
 	if (r)
 		return r;
-	row_describe(st, slot, d);
+	description_write(st, slot, d);
 	row = catalog_row(&st->catalog, slot);
 	if (nbytes) {
 		row->segment = memory->segment;
@@ -366,6 +368,10 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 	     word != row_word(ref_generation(ref), ROW_RETIRED)) ||
 	    !lease_held_by(c, from))
 		return STATE_E_GONE;
+	if (catalog_row(&st->catalog, from)->flags & ROW_ON_DEVICE) {
+		*why = "a tensor on a device has one name: it is its producer that is told when it is free";
+		return STATE_E_INVALID;
+	}
 	r = tensor_may_name(st, c, name);
 	if (!r && !may_charge(st, c, st->tensors[from].segment))
 		r = STATE_E_GONE;
@@ -379,11 +385,18 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 			     version, why);
 }
 
+void tensor_unname(struct state *st, uint32_t index)
+{
+	struct catalog_name *name = catalog_name(&st->catalog, index);
+	uint64_t former = name->current;
+
+	atomic_store(&name->current, 0);
+	lease_retire(st, ref_slot(former));
+}
+
 int tensor_delete(struct state *st, const struct client *c, const struct name_key *key)
 {
 	uint32_t index = name_find(st, key);
-	struct catalog_name *name;
-	uint64_t former;
 	int r;
 
 	if (index == CATALOG_NONE || catalog_name(&st->catalog, index)->current == 0)
@@ -391,9 +404,6 @@ int tensor_delete(struct state *st, const struct client *c, const struct name_ke
 	r = tensor_may_name(st, c, key);
 	if (r)
 		return r;
-	name = catalog_name(&st->catalog, index);
-	former = name->current;
-	atomic_store(&name->current, 0);
-	lease_retire(st, ref_slot(former));
+	tensor_unname(st, index);
 	return 0;
 }

@@ -12,6 +12,7 @@ struct tensor_description {
 	uint16_t meta_len;
 	const int64_t *shape;
 	const void *meta;
+	const void *event; /* WIRE_HANDLE_BYTES of a handle, or NULL */
 	struct name_key name;
 };
 
@@ -41,3 +42,17 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 int tensor_delete(struct state *st, const struct client *c, const struct name_key *key);
 /* May @c publish or delete under that name? 0 or STATE_E_DENIED. */
 int tensor_may_name(const struct state *st, const struct client *c, const struct name_key *name);
+
+/* ---- for device.c ---- */
+
+/* What is wrong with it, or NULL and its bytes, at most @room. */
+const char *description_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes);
+/* Bytes that the row has no room for. */
+uint32_t description_extra(const struct tensor_description *d);
+/* Into the row and chunks of a draft that set them aside. */
+void description_write(struct state *st, uint32_t slot, const struct tensor_description *d);
+/* What was a draft is what the name @index means, from now on. */
+void tensor_publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index,
+		    uint64_t *version);
+/* The name @index, which means a tensor, means none any more. */
+void tensor_unname(struct state *st, uint32_t index);

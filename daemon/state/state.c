@@ -33,6 +33,10 @@ int state_init(struct state *st, uint64_t instance, const struct state_limits *l
 
 	*st = (struct state){ .instance = instance, .uid = geteuid(), .warm_ns = limits->warm_ns };
 	st->names.oldest = st->names.newest = CATALOG_NONE;
+	st->withdrawn.oldest = st->withdrawn.newest = CATALOG_NONE;
+	list_init(&st->notified);
+	device_table_init(&st->devices, limits->device_capacity, limits->device_user_capacity,
+			  limits->device_fds_max);
 	segment_store_init(&st->store, instance, limits->capacity, limits->user_capacity,
 			   limits->fds_max);
 	r = catalog_init(&st->catalog, instance, &shape);
@@ -62,8 +66,10 @@ void state_deinit(struct state *st)
 		if (!seg)
 			continue;
 		seg->places = 0; /* whatever tensors there are end with us */
-		tensor_end_segment(st, seg);
-		object_destroy(&seg->object, false); /* who holds some of it reads on */
+		if (!seg->device) {
+			tensor_end_segment(st, seg);
+			object_destroy(&seg->object, false); /* who holds some of it reads on */
+		}
 		tensor_free_segment(st, seg);
 	}
 	table_free(st->tensors, h->max_tensors, sizeof(*st->tensors));

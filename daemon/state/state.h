@@ -24,22 +24,39 @@ enum state_outcome {
 	STATE_E_GONE,
 	STATE_E_INVALID,
 	STATE_E_CLIENTS,
+	STATE_E_DEVICES, /* too many devices */
+	STATE_E_FDS,	 /* too many descriptors that open memory */
+	STATE_E_IMPORTS, /* this client has too many segments open */
+	STATE_E_NOTICES, /* this client has too much to be told */
 };
 
-enum { CLIENT_DRAFTS_MAX = 1024, CLIENT_MEMBERS_MAX = 65536 };
+enum {
+	CLIENT_DRAFTS_MAX = 1024,
+	CLIENT_MEMBERS_MAX = 65536,
+	CLIENT_NOTICES_MAX = 65536, /* tensors on devices, those included of which it has not been
+				       told that they are free */
+	CLIENT_IMPORTS_MAX = 16384, /* segments on devices that it has open */
+	WITHDRAWN_MAX = 1024,	    /* rows that only say that their bytes are lost */
+};
 
 /* The private half of a row. */
 struct tensor {
 	struct segment *segment;    /* holds a place in it; NULL: it has no bytes */
 	uint32_t share, share_prev; /* ring of the slots that share the place (LINK, MEMBER) */
 	uint32_t owner;		    /* DRAFT: index of its client */
-	uint32_t next, prev;	    /* DRAFT: ring of its client's drafts */
+	uint32_t next, prev; /* DRAFT: ring of its client's drafts; withdrawn: list of them */
 	uint16_t chunks_reserved;
 	bool ahead;   /* DRAFT: may be taken back while unused */
 	bool tainted; /* somebody we lost sight of may be using the bytes */
 	bool group;   /* DRAFT: memory of a group; its members are in the ring */
-	uint32_t place,
-		units; /* where its place is in a small segment, and its size, in SEGMENT_UNITs */
+	union {
+		struct {
+			/* where its place is in a small segment, and its size, in SEGMENT_UNITs */
+			uint32_t place, units;
+		};
+		/* on a device: what its producer is told in the end; NULL: it is gone */
+		struct notice *freed;
+	};
 };
 
 struct name_info {
@@ -63,9 +80,14 @@ struct state {
 	struct segment **segments; /* by index */
 	struct client **served;	   /* by client index; those whose ledger we read */
 	uint64_t next_client_id;
-	uint32_t uid;	    /* ours */
-	unsigned named;	    /* drafts that have their name already: members of groups */
-	unsigned ahead;	    /* drafts that may be taken back */
+	uint32_t uid;	/* ours */
+	unsigned named; /* drafts that have their name already: members of groups */
+	unsigned ahead; /* drafts that may be taken back */
+	struct device_table devices;
+	struct list notified; /* of struct client: they have notices that nobody looked at yet */
+	struct {
+		uint32_t oldest, newest, count; /* slots, or CATALOG_NONE */
+	} withdrawn;
 	uint64_t room_made; /* counts what may let a waiting create succeed */
 	uint64_t instance;
 	uint64_t warm_ns; /* how long segments are kept warm */
@@ -77,6 +99,9 @@ struct state_limits {
 	uint32_t max_tensors;
 	uint32_t max_clients;
 	unsigned fds_max; /* descriptors for caching */
+	uint64_t device_capacity;
+	uint64_t device_user_capacity;
+	unsigned device_fds_max; /* descriptors that open memory on devices */
 	uint64_t warm_ns;
 };
 

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "daemon/state/device.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/tensor.h"
 #include "proto/tensor.h"
@@ -154,7 +155,7 @@ bool tensor_make_room(struct state *st, const struct quota_user *user)
 	return false;
 }
 
-static int segment_index(struct state *st, struct segment *seg)
+int tensor_index_segment(struct state *st, struct segment *seg)
 {
 	struct catalog_segment *row;
 	int r = catalog_take(&st->catalog, &st->catalog.segments, &seg->index);
@@ -164,6 +165,9 @@ static int segment_index(struct state *st, struct segment *seg)
 	row = catalog_segment(&st->catalog, seg->index);
 	seg->generation = (uint32_t)(atomic_load(&row->word) >> 1) + 1;
 	row->size = seg->size;
+	row->kind = SEGMENT_SHM;
+	row->reserved = 0;
+	memset(row->device, 0, sizeof(row->device));
 	st->segments[seg->index] = seg;
 	atomic_fetch_add(&st->catalog.header->segments, 1);
 	return 0;
@@ -191,7 +195,7 @@ static int segment_make(struct state *st, struct client *c, const struct tensor_
 	}
 	if (r)
 		return r;
-	r = segment_index(st, seg);
+	r = tensor_index_segment(st, seg);
 	if (r) {
 		segment_free(seg);
 		return r;
@@ -447,6 +451,10 @@ static void place_give(struct state *st, uint32_t slot)
 	}
 	if (!seg)
 		return;
+	if (seg->device) {
+		device_reclaim(st, slot);
+		return;
+	}
 	seg->places--;
 	if (seg->small && !t->tainted)
 		segment_place_give(seg, (uint64_t)t->place * SEGMENT_UNIT,

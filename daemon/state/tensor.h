@@ -38,7 +38,12 @@ void tensor_end_segment(struct state *st, struct segment *seg);
 /* After its object is destroyed. */
 void tensor_free_segment(struct state *st, struct segment *seg);
 
-/* ---- for publish.c ---- */
+/* ---- for device.c ---- */
+
+/* Gives the segment its index and generation; the catalog says that it lives when its word does. */
+int tensor_index_segment(struct state *st, struct segment *seg);
+
+/* ---- for publish.c, device.c ---- */
 
 /* Is @ref a draft of @c's? */
 bool draft_find(const struct state *st, const struct client *c, uint64_t ref, uint32_t *slot);

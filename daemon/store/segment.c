@@ -60,6 +60,25 @@ int segment_new(struct segment **segp, struct segment_store *store, struct quota
 	return 0;
 }
 
+int segment_new_on_device(struct segment **segp, struct segment_store *store,
+			  struct device_memory *memory_take, uint64_t size)
+{
+	struct segment *seg = fault("segment_new") ? NULL : calloc(1, sizeof(*seg));
+
+	if (!seg) {
+		device_memory_free(memory_take);
+		return -ENOMEM;
+	}
+	seg->store = store;
+	seg->device = memory_take;
+	seg->size = size;
+	seg->fd_ro = -1;
+	list_init(&seg->link);
+	list_init(&seg->writer_link);
+	*segp = seg;
+	return 0;
+}
+
 static void segment_uncache(struct segment *seg)
 {
 	if (seg->fd_ro < 0)
@@ -79,6 +98,7 @@ struct segment *segment_free(struct segment *seg)
 	list_del(&seg->link);
 	list_del(&seg->writer_link);
 	quota_charge_deinit(&seg->charge);
+	device_memory_free(seg->device);
 	free(seg);
 	return NULL;
 }

@@ -2,13 +2,14 @@
 /*
  * Segments: shared-memory objects that hold the bytes of one large tensor or of many small ones of
  * one producer. Making and destroying their pages (object.h) is left to the caller, who may do it
- * on another thread.
+ * on another thread. And memory on devices (device.h), of which a segment is little but the number.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/store/device.h"
 #include "daemon/store/object.h"
 #include "daemon/store/quota.h"
 #include "util/list.h"
@@ -44,6 +45,7 @@ struct segment {
 	struct list writer_link;     /* in its writer's segments while it has one */
 	struct object object;
 	struct quota_charge charge;
+	struct device_memory *device; /* NULL: it is shared memory */
 	uint64_t size;
 	uint64_t writer;     /* id of the client that maps it writable; 0: none any more */
 	uint64_t warm_since; /* monotonic ns */
@@ -73,6 +75,9 @@ void segment_store_init(struct segment_store *store, uint64_t instance, uint64_t
  */
 int segment_new(struct segment **segp, struct segment_store *store, struct quota_user *user,
 		uint64_t size, bool small);
+/* A segment of @size bytes that is @memory_take, which it owns (freed on failure). -ENOMEM. */
+int segment_new_on_device(struct segment **segp, struct segment_store *store,
+			  struct device_memory *memory_take, uint64_t size);
 /* After its object is destroyed, or was never made: gives the charge back. */
 struct segment *segment_free(struct segment *seg);
 

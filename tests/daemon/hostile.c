@@ -177,7 +177,7 @@ static void valid_messages_with_random_contents_change_nothing(void **state)
 		if (h->type == WIRE_CREATE) /* never waits */
 			s.create.timeout_ns = 0;
 		h->serial = ++rc.serial;
-		must_be(rc_send_bytes(&rc, s.bytes, s.length, -1, 0), 0);
+		must_be(rc_send_bytes(&rc, s.bytes, s.length, honest.ledger_fd, s.nfds), 0);
 		if (i % 16 == 0) {
 			struct wire_plain settle = { 0 };
 
@@ -303,7 +303,7 @@ static void who_never_takes_its_descriptors_is_disconnected(void **state)
 	give_up_sending_after(&bad, 10);
 	while (sent < 100000 && r == 0) {
 		struct wire_segment_ref map = { .segment = draft.segment,
-					.segment_generation = draft.segment_generation };
+						.segment_generation = draft.segment_generation };
 
 		r = rc_send(&bad, WIRE_MAP, &map, sizeof(map), -1);
 		sent += r == 0;
@@ -357,7 +357,7 @@ static void who_never_reads_its_answers_is_disconnected(void **state)
 static void ask_to_map(struct raw *rc, const struct wire_draft *draft)
 {
 	struct wire_segment_ref map = { .segment = draft->segment,
-				.segment_generation = draft->segment_generation };
+					.segment_generation = draft->segment_generation };
 
 	must_be(rc_send(rc, WIRE_MAP, &map, sizeof(map), -1), 0);
 }

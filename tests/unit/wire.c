@@ -143,10 +143,12 @@ static const struct {
 	size_t at;
 	size_t size;
 } reserved[] = {
-	{ WIRE_HELLO, 20, 4 },	 { WIRE_CREATE, 42, 6 }, { WIRE_COMMIT, 38, 2 },
-	{ WIRE_DELETE, 18, 6 },	 { WIRE_LINK, 28, 4 },	 { WIRE_HOLDINGS, 28, 4 },
-	{ WIRE_WELCOME, 18, 2 }, { WIRE_DRAFT, 52, 4 },	 { WIRE_HOLDING, 43, 5 },
-	{ WIRE_ERROR, 22, 2 },	 { WIRE_MEMBER, 42, 6 }, { WIRE_GROUP, 28, 4 },
+	{ WIRE_HELLO, 20, 4 },	  { WIRE_CREATE, 42, 6 },  { WIRE_COMMIT, 38, 2 },
+	{ WIRE_DELETE, 18, 6 },	  { WIRE_LINK, 28, 4 },	   { WIRE_HOLDINGS, 28, 4 },
+	{ WIRE_WELCOME, 18, 2 },  { WIRE_DRAFT, 52, 4 },   { WIRE_HOLDING, 43, 5 },
+	{ WIRE_ERROR, 22, 2 },	  { WIRE_MEMBER, 42, 6 },  { WIRE_GROUP, 28, 4 },
+	{ WIRE_PART, 36, 4 },	  { WIRE_IMPORT, 28, 4 },  { WIRE_PLACE, 54, 2 },
+	{ WIRE_FINISHED, 28, 4 }, { WIRE_DEVICES, 20, 4 },
 };
 
 static void assert_bits_are_refused(const struct sample *s, size_t at, size_t size)
@@ -181,6 +183,7 @@ static void every_unknown_flag_is_refused(void **state)
 		size_t at = sample_type(s) == WIRE_CREATE   ? offsetof(struct wire_create, flags)
 			    : sample_type(s) == WIRE_DRAFT  ? offsetof(struct wire_draft, flags)
 			    : sample_type(s) == WIRE_COMMIT ? offsetof(struct wire_commit, flags)
+			    : sample_type(s) == WIRE_PLACE  ? offsetof(struct wire_place, flags)
 							    : 0;
 
 		for (unsigned bit = 1; at && bit < 32;
@@ -190,10 +193,14 @@ static void every_unknown_flag_is_refused(void **state)
 			changed.bytes[at + bit / 8] |= (unsigned char)(1 << bit % 8);
 			assert_bad(&changed);
 		}
-		for (unsigned bit = 0; sample_type(s) == WIRE_COMMIT && bit < 8; bit++) {
+		at = sample_type(s) == WIRE_COMMIT   ? offsetof(struct wire_commit, tensor_flags)
+		     : sample_type(s) == WIRE_MEMBER ? offsetof(struct wire_member, tensor_flags)
+		     : sample_type(s) == WIRE_PLACE  ? offsetof(struct wire_place, tensor_flags)
+						     : 0;
+		for (unsigned bit = 0; at && bit < 8; bit++) {
 			struct sample changed = *s;
 
-			changed.commit.tensor_flags = (uint8_t)(1 << bit);
+			changed.bytes[at] = (unsigned char)(1 << bit);
 			if (bit == 2) /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED */
 				assert_good(&changed);
 			else
@@ -246,6 +253,7 @@ static void every_count_must_match_its_tail(void **state)
 		{ WIRE_COMMIT, 36, false }, { WIRE_DELETE, 16, false },	 { WIRE_LINK, 24, false },
 		{ WIRE_LINK, 26, false },   { WIRE_HOLDING, 40, false }, { WIRE_ERROR, 20, false },
 		{ WIRE_MEMBER, 36, true },  { WIRE_MEMBER, 38, false },	 { WIRE_MEMBER, 40, false },
+		{ WIRE_PLACE, 48, true },   { WIRE_PLACE, 50, false },	 { WIRE_PLACE, 52, false },
 	};
 
 	(void)state;
@@ -322,6 +330,86 @@ static void requests_out_of_bounds_are_refused(void **state)
 	BAD(WIRE_MEMBER, 1026, 0, struct wire_member, .ref = ref, .meta_len = 1025, .name_len = 1);
 	BAD(WIRE_GROUP, 0, 0, struct wire_group, .ref = 0, .count = 1);
 	BAD(WIRE_GROUP, 0, 0, struct wire_group, .ref = ref, .count = 0);
+}
+
+/* EXPORT and IMPORTED are one struct with one rule. */
+static void exports_out_of_bounds_are_refused(enum wire_type type)
+{
+	const struct wire_export ipc = {
+		.size = 10, .part_size = 10, .parts = 1, .kind = SEGMENT_CUDA_IPC
+	};
+	const struct wire_export vmm = {
+		.size = 10, .part_size = 5, .parts = 2, .kind = SEGMENT_CUDA_VMM
+	};
+	const struct wire_export pool = {
+		.size = 10, .part_size = 10, .parts = 1, .kind = SEGMENT_CUDA_POOL, .handle = { 1 }
+	};
+	struct wire_export e;
+	struct sample s;
+
+	s = whole(type, &ipc, sizeof(ipc), 0, 0);
+	assert_good(&s);
+	s = whole(type, &vmm, sizeof(vmm), 0, 1);
+	assert_good(&s);
+	s = whole(type, &pool, sizeof(pool), 0, 1);
+	assert_good(&s);
+#define BAD_EXPORT(from, nfds, ...)                                                                \
+	e = from;                                                                                  \
+	__VA_ARGS__;                                                                               \
+	s = whole(type, &e, sizeof(e), 0, nfds);                                                   \
+	assert_bad(&s);
+	BAD_EXPORT(ipc, 0, e.kind = SEGMENT_SHM)
+	BAD_EXPORT(ipc, 1, e.kind = SEGMENT_SHM)
+	BAD_EXPORT(ipc, 0, e.kind = 4)
+	BAD_EXPORT(ipc, 1, e.kind = 4)
+	BAD_EXPORT(ipc, 1, )
+	BAD_EXPORT(vmm, 0, )
+	BAD_EXPORT(pool, 0, )
+	BAD_EXPORT(vmm, 2, )
+	BAD_EXPORT(ipc, 0, e.parts = 0)
+	BAD_EXPORT(ipc, 0, e.parts = 2; e.part_size = 5)
+	BAD_EXPORT(pool, 1, e.parts = 2; e.part_size = 5)
+	BAD_EXPORT(vmm, 1, e.parts = 0)
+	BAD_EXPORT(vmm, 1, e.parts = WIRE_PARTS_MAX + 1)
+	BAD_EXPORT(ipc, 0, e.size = e.part_size = 0)
+	BAD_EXPORT(ipc, 0, e.part_size = 9)
+	BAD_EXPORT(ipc, 0, e.size = e.part_size = (uint64_t)INT64_MAX + 1)
+	BAD_EXPORT(vmm, 1, e.part_size = 0)
+	BAD_EXPORT(vmm, 1, e.part_size = 11)
+	BAD_EXPORT(vmm, 1, e.handle[63] = 1)
+}
+
+static void messages_about_devices_out_of_bounds_are_refused(void **state)
+{
+	const uint64_t ref = ref_make(1, 0);
+
+	(void)state;
+	exports_out_of_bounds_are_refused(WIRE_EXPORT);
+	exports_out_of_bounds_are_refused(WIRE_IMPORTED);
+	BAD(WIRE_PART, 0, 1, struct wire_part, .part_size = 0, .part = 1);
+	BAD(WIRE_PART, 0, 1, struct wire_part, .part_size = 1, .part = 0);
+	BAD(WIRE_PART, 0, 1, struct wire_part, .part_size = 1, .part = WIRE_PARTS_MAX);
+	BAD(WIRE_PART, 0, 1, struct wire_part, .part_size = 1, .part = 1,
+	    .segment = CATALOG_MAX_TENSORS);
+	BAD(WIRE_IMPORT, 0, 0, struct wire_import, .part = WIRE_PARTS_MAX);
+	BAD(WIRE_IMPORT, 0, 0, struct wire_import, .segment = CATALOG_NONE);
+	BAD(WIRE_UNEXPORT, 0, 0, struct wire_segment_ref, .segment = CATALOG_MAX_TENSORS);
+	BAD(WIRE_UNMAPPED, 0, 0, struct wire_segment_ref, .segment = CATALOG_NONE);
+	BAD(WIRE_UNMAP, 0, 0, struct wire_segment_ref, .segment = CATALOG_NONE);
+	BAD(WIRE_EXPORTED, 0, 0, struct wire_segment_ref, .segment = CATALOG_NONE);
+	BAD(WIRE_PLACE, 0, 0, struct wire_place, .name_len = 0);
+	BAD(WIRE_PLACE, 256, 0, struct wire_place, .name_len = 256);
+	BAD(WIRE_PLACE, 1, 0, struct wire_place, .name_len = 1, .segment = CATALOG_NONE);
+	BAD(WIRE_PLACE, 65 * 8 + 1, 0, struct wire_place, .ndim = 65, .name_len = 1);
+	BAD(WIRE_PLACE, 1026, 0, struct wire_place, .name_len = 1, .meta_len = 1025);
+	BAD(WIRE_PLACE, 1, 0, struct wire_place, .name_len = 1, .flags = WIRE_PLACE_EVENT);
+	BAD(WIRE_PLACE, 1 + 64, 0, struct wire_place, .name_len = 1);
+	BAD(WIRE_PLACE, 1 + 63, 0, struct wire_place, .name_len = 1, .flags = WIRE_PLACE_EVENT);
+	BAD(WIRE_FINISHED, 0, 0, struct wire_finished, .ref = 0);
+	BAD(WIRE_FINISHED, 0, 0, struct wire_finished, .ref = ref, .failed = 2);
+	BAD(WIRE_PLACED, 0, 0, struct wire_placed, .ref = 0, .version = 1);
+	BAD(WIRE_PLACED, 0, 0, struct wire_placed, .ref = ref, .version = 0);
+	BAD(WIRE_FREED, 0, 0, struct wire_freed, .ref = 5);
 }
 
 static void replies_out_of_bounds_are_refused(void **state)
@@ -418,6 +506,63 @@ static void the_printer_shows_every_member(void **state)
 		      "name=\"cam0/rgb\" meta=3 bytes");
 }
 
+static void assert_printed(enum wire_type type, const void *fixed, size_t size, unsigned nfds,
+			   const char *expected)
+{
+	struct sample s = whole(type, fixed, size, 0, nfds);
+	char line[512];
+
+	assert_good(&s);
+	wire_print(s.bytes, nfds, line, sizeof(line));
+	assert_string_equal(line, expected);
+}
+
+#define PRINTED(type, nfds, expected, kind, ...)                                                   \
+	assert_printed(type, &(kind){ __VA_ARGS__ }, sizeof(kind), nfds, expected)
+
+static void the_printer_shows_what_is_on_devices(void **state)
+{
+	struct wire_place p = { .segment = 3,
+				.segment_generation = 9,
+				.offset = 512,
+				.cookie = 0xabc,
+				.flags = WIRE_PLACE_EVENT,
+				.dtype_code = 2,
+				.dtype_bits = 16,
+				.dtype_lanes = 1,
+				.name_len = 3 };
+	struct sample s = whole(WIRE_PLACE, &p, sizeof(p), 3 + 64, 0);
+	char line[256];
+
+	(void)state;
+	wire_print(s.bytes, false, line, sizeof(line));
+	assert_string_equal(line, "PLACE #1 segment=9/3 offset=512 cookie=abc EVENT dtype=2/16x1 "
+				  "tensor_flags=0 shape=[] name=\"nnn\" meta=0 bytes");
+	PRINTED(WIRE_EXPORT, 1,
+		"EXPORT #1 kind=2 size=10 part_size=5 parts=2 "
+		"device=010203000000000000000000000000ff +fd",
+		struct wire_export, .kind = SEGMENT_CUDA_VMM, .size = 10, .part_size = 5,
+		.parts = 2, .device = { 1, 2, 3, [15] = 0xff });
+	PRINTED(WIRE_PART, 1, "PART #1 segment=9/3 part=1 part_size=5 +fd", struct wire_part,
+		.segment = 3, .segment_generation = 9, .part = 1, .part_size = 5);
+	PRINTED(WIRE_IMPORT, 0, "IMPORT #1 segment=9/3 part=4", struct wire_import, .segment = 3,
+		.segment_generation = 9, .part = 4);
+	PRINTED(WIRE_UNMAP, 0, "UNMAP #1 segment=9/3", struct wire_segment_ref, .segment = 3,
+		.segment_generation = 9);
+	PRINTED(WIRE_PLACED, 0, "PLACED #1 ref=7/42 version=6", struct wire_placed,
+		.ref = ref_make(7, 42), .version = 6);
+	PRINTED(WIRE_FREED, 0, "FREED #1 ref=7/42 cookie=abc", struct wire_freed,
+		.ref = ref_make(7, 42), .cookie = 0xabc);
+	PRINTED(WIRE_FINISHED, 0, "FINISHED #1 ref=7/42 FAILED", struct wire_finished,
+		.ref = ref_make(7, 42), .failed = 1);
+	PRINTED(WIRE_DEVICES, 0, "DEVICES #1 from=8", struct wire_devices, .from = 8);
+	PRINTED(WIRE_DEVICE, 0,
+		"DEVICE #1 number=8 used=1 capacity=2 user_capacity=3 segments=4 "
+		"device=00000000000000000000000000000000",
+		struct wire_device, .number = 8, .used = 1, .capacity = 2, .user_capacity = 3,
+		.segments = 4);
+}
+
 static void errors_have_names(void **state)
 {
 	(void)state;
@@ -444,9 +589,11 @@ int main(void)
 		cmocka_unit_test(every_count_must_match_its_tail),
 		cmocka_unit_test(requests_out_of_bounds_are_refused),
 		cmocka_unit_test(replies_out_of_bounds_are_refused),
+		cmocka_unit_test(messages_about_devices_out_of_bounds_are_refused),
 		cmocka_unit_test(the_printer_stays_in_its_buffer),
 		cmocka_unit_test(the_printer_escapes_what_is_not_text),
 		cmocka_unit_test(the_printer_shows_every_member),
+		cmocka_unit_test(the_printer_shows_what_is_on_devices),
 		cmocka_unit_test(errors_have_names),
 	};
 

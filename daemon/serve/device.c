@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages about memory on devices. What they mean for the state is state/device.c. */
+#include <string.h>
+
+#include "daemon/serve/handlers.h"
+#include "daemon/state/device.h"
+#include "util/cleanup.h"
+
+static void send_segment_gone(struct peer *peer, uint32_t serial, uint32_t segment,
+			      uint32_t generation)
+{
+	peer_error(peer, serial, WIRE_E_NOT_FOUND,
+		   "segment %u of generation %u is not there, or not this client's to use so",
+		   segment, generation);
+}
+
+/* What else than the request may stand in the way. */
+static void send_device_error(struct peer *peer, uint32_t serial, int r)
+{
+	const struct state *st = &peer->server->state;
+
+	switch (r) {
+	case STATE_E_DEVICES:
+		peer_error(peer, serial, WIRE_E_LIMIT, "tensors lie on %d devices already",
+			   DEVICES_MAX);
+		break;
+	case STATE_E_FDS:
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
+			   "no descriptor left for memory on devices: %llu of %llu are in use, of "
+			   "which one user may have %llu",
+			   (unsigned long long)st->devices.fds.used,
+			   (unsigned long long)st->devices.fds.capacity,
+			   (unsigned long long)st->devices.fds.user_capacity);
+		break;
+	case STATE_E_TENSORS:
+		peer_error(peer, serial, WIRE_E_LIMIT,
+			   "the daemon has no room for more than %u segments (--max-tensors)",
+			   st->catalog.header->max_tensors);
+		break;
+	case STATE_E_IMPORTS:
+		peer_error(peer, serial, WIRE_E_LIMIT,
+			   "this client has its maximum of %d segments on devices open",
+			   CLIENT_IMPORTS_MAX);
+		break;
+	case STATE_E_NOTICES:
+		peer_error(peer, serial, WIRE_E_LIMIT,
+			   "this client has not read %d messages that it was to be sent",
+			   CLIENT_NOTICES_MAX);
+		break;
+	default:
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES, "the daemon could not make room: %s",
+			   strerror(r < 0 ? -r : 0));
+		break;
+	}
+}
+
+/* ---- segments ------------------------------------------------------------------------------- */
+
+static void send_export_error(struct peer *peer, const struct wire_export *m, int r,
+			      const char *why)
+{
+	struct device_table *devices = &peer->server->state.devices;
+	const struct device *device = device_find(devices, m->device);
+	uint32_t serial = m->header.serial;
+
+	switch (r) {
+	case STATE_E_INVALID:
+		peer_error(peer, serial, WIRE_E_INVALID, "%s", why);
+		break;
+	case STATE_E_FULL:
+		peer_error(peer, serial, WIRE_E_NO_SPACE,
+			   "no room for %llu bytes: %llu of %llu bytes on that device "
+			   "(--gpu-capacity) are in use",
+			   (unsigned long long)m->size,
+			   (unsigned long long)(device ? device->quota.used : 0),
+			   (unsigned long long)devices->capacity);
+		break;
+	case STATE_E_QUOTA:
+		peer_error(peer, serial, WIRE_E_QUOTA,
+			   "no room for %llu bytes: user %u may have %llu bytes on a device "
+			   "(--gpu-uid-capacity)",
+			   (unsigned long long)m->size, peer->client.uid,
+			   (unsigned long long)devices->user_capacity);
+		break;
+	default:
+		send_device_error(peer, serial, r);
+		break;
+	}
+}
+
+void handle_export(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_export *export = AS(wire_export, m);
+	struct wire_segment_ref answer = { .header = { .type = WIRE_EXPORTED,
+						       .length = sizeof(answer),
+						       .serial = export->header.serial } };
+	struct segment *seg;
+	const char *why;
+	int r;
+
+	r = device_export(&peer->server->state, &peer->client, export, take_fd(&m->fd), &seg, &why);
+	if (r) {
+		send_export_error(peer, export, r, why);
+		return;
+	}
+	answer.segment = seg->index;
+	answer.segment_generation = seg->generation;
+	peer_send(peer, &answer, -1);
+}
+
+void handle_part(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_part *part = AS(wire_part, m);
+	const char *why;
+	int r;
+
+	r = device_part(&peer->server->state, &peer->client, part, take_fd(&m->fd), &why);
+	if (r == STATE_E_NOT_FOUND)
+		send_segment_gone(peer, part->header.serial, part->segment,
+				  part->segment_generation);
+	else if (r)
+		peer_error(peer, part->header.serial, WIRE_E_INVALID, "part %u of segment %u: %s",
+			   part->part, part->segment, why);
+}
+
+void handle_unexport(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
+	uint32_t serial = ref->header.serial, places = 0;
+	int r = device_unexport(&peer->server->state, &peer->client, ref, &places);
+
+	if (r == STATE_E_NOT_FOUND)
+		send_segment_gone(peer, serial, ref->segment, ref->segment_generation);
+	else if (r == STATE_E_INVALID)
+		peer_error(peer, serial, WIRE_E_INVALID, "%u tensors are still in segment %u",
+			   places, ref->segment);
+	else if (r)
+		send_device_error(peer, serial, r);
+	/* DONE comes when nobody has it open any more */
+}
+
+void handle_import(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_import *import = AS(wire_import, m);
+	struct wire_export answer = { .header = { .type = WIRE_IMPORTED,
+						  .length = sizeof(answer),
+						  .serial = import->header.serial } };
+	struct state *st = &peer->server->state;
+	const struct catalog_segment *row;
+	const struct device_part *part;
+	struct segment *seg;
+	const char *why;
+	bool first;
+	int r;
+
+	r = device_import(st, &peer->client, import, &seg, &first, &why);
+	if (r == STATE_E_NOT_FOUND)
+		send_segment_gone(peer, import->header.serial, import->segment,
+				  import->segment_generation);
+	else if (r == STATE_E_INVALID)
+		peer_error(peer, import->header.serial, WIRE_E_INVALID, "segment %u, part %u: %s",
+			   import->segment, import->part, why);
+	else if (r)
+		send_device_error(peer, import->header.serial, r);
+	if (r)
+		return;
+	row = catalog_segment(&st->catalog, seg->index);
+	part = &seg->device->part[import->part];
+	answer.size = seg->size;
+	answer.part_size = part->size;
+	answer.kind = row->kind;
+	answer.parts = seg->device->parts;
+	memcpy(answer.device, row->device, sizeof(answer.device));
+	memcpy(answer.handle, seg->device->handle, sizeof(answer.handle));
+	if (!peer_send_lent(peer, &answer, part->fd) && first)
+		device_unmapped(st, &peer->client, import->segment, import->segment_generation);
+}
+
+void handle_unmapped(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
+
+	device_unmapped(&peer->server->state, &peer->client, ref->segment, ref->segment_generation);
+}
+
+/* ---- tensors -------------------------------------------------------------------------------- */
+
+void handle_place(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_place *place = AS(wire_place, m);
+	struct wire_placed answer = { .header = { .type = WIRE_PLACED,
+						  .length = sizeof(answer),
+						  .serial = place->header.serial } };
+	struct tensor_description d = {
+		.dtype_code = place->dtype_code,
+		.dtype_bits = place->dtype_bits,
+		.dtype_lanes = place->dtype_lanes,
+		.ndim = place->ndim,
+		.flags = place->tensor_flags,
+		.meta_len = place->meta_len,
+	};
+	struct device_placed placed;
+	const char *why = NULL;
+	int r;
+
+	description_tail(&d, wire_tail(m->bytes, sizeof(*place)), place->name_len);
+	if (place->flags & WIRE_PLACE_EVENT)
+		d.event = (const unsigned char *)d.meta + place->meta_len;
+	r = device_place(&peer->server->state, &peer->client, place, &d, &placed, &why);
+	if (r == STATE_E_NOT_FOUND)
+		send_segment_gone(peer, place->header.serial, place->segment,
+				  place->segment_generation);
+	else if (r)
+		send_name_error(peer, place->header.serial, &d.name, r, why);
+	if (r)
+		return;
+	answer.ref = placed.ref;
+	answer.version = placed.version;
+	peer_send(peer, &answer, -1);
+}
+
+void handle_finished(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_finished *finished = AS(wire_finished, m);
+
+	device_finished(&peer->server->state, &peer->client, finished->ref, finished->failed);
+}
+
+/* ---- looking around ------------------------------------------------------------------------- */
+
+void handle_devices(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_devices *request = AS(wire_devices, m);
+	const struct device_table *devices = &peer->server->state.devices;
+	struct wire_device answer = { .header = { .type = WIRE_DEVICE,
+						  .length = sizeof(answer),
+						  .serial = request->header.serial },
+				      .capacity = devices->capacity,
+				      .user_capacity = devices->user_capacity };
+	uint32_t i = request->from;
+
+	while (i < DEVICES_MAX && !devices->list[i].segments)
+		i++;
+	if (i >= DEVICES_MAX) {
+		send_done(peer, request->header.serial);
+		return;
+	}
+	answer.number = i;
+	answer.used = devices->list[i].quota.used;
+	answer.segments = devices->list[i].segments;
+	memcpy(answer.device, devices->list[i].id, sizeof(answer.device));
+	peer_send(peer, &answer, -1);
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Devices and the memory on them. Invariants: (1) device.segments counts the memory charged to it,
+ * and only an entry without any is given to another device; (2) a descriptor is charged from
+ * device_memory_new() on, before it has come, so that no part is refused for want of one. Loop
+ * thread only.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "daemon/store/device.h"
+#include "util/cleanup.h"
+#include "util/fault.h"
+#include "util/fd.h"
+
+void device_table_init(struct device_table *table, uint64_t capacity, uint64_t user_capacity,
+		       unsigned fds_max)
+{
+	*table = (struct device_table){
+		.capacity = capacity,
+		.user_capacity = user_capacity,
+		.fds = { .capacity = fds_max, .user_capacity = fds_max - fds_max / 2 },
+	};
+}
+
+struct device *device_find(struct device_table *table, const uint8_t id[DEVICE_ID])
+{
+	for (unsigned i = 0; i < DEVICES_MAX; i++) {
+		struct device *device = &table->list[i];
+
+		if (device->segments && !memcmp(device->id, id, DEVICE_ID))
+			return device;
+	}
+	return NULL;
+}
+
+/* The entry of that device, or one to become it. */
+static struct device *device_take(struct device_table *table, const uint8_t id[DEVICE_ID])
+{
+	struct device *device = device_find(table, id);
+
+	if (device)
+		return device;
+	for (unsigned i = 0; i < DEVICES_MAX; i++) {
+		device = &table->list[i];
+		if (device->segments)
+			continue;
+		device->quota = (struct quota){ .capacity = table->capacity,
+						.user_capacity = table->user_capacity };
+		memcpy(device->id, id, DEVICE_ID);
+		return device;
+	}
+	return NULL;
+}
+
+static int charge(struct quota_charge *charge, struct quota *quota, uint32_t uid, uint64_t amount)
+{
+	struct quota_user *user = quota_user_ref(quota, uid);
+	int r = user ? quota_charge(charge, user, amount) : -ENOMEM;
+
+	quota_user_unref(user); /* the charge has a reference of its own */
+	return r;
+}
+
+static int memory_charge(struct device_memory *m, struct device_table *table,
+			 const uint8_t id[DEVICE_ID], uint32_t uid, uint64_t size, uint32_t fds)
+{
+	struct device *device;
+	int r;
+
+	if (fds) {
+		r = charge(&m->fds, &table->fds, uid, fds);
+		if (r)
+			return r < 0 ? r : DEVICE_E_FDS;
+	}
+	device = device_take(table, id);
+	if (!device)
+		return DEVICE_E_DEVICES;
+	r = charge(&m->bytes, &device->quota, uid, size);
+	/* the user's quota is to blame only if nothing else is in the way */
+	if (r == QUOTA_E_USER && size > device->quota.capacity - device->quota.used)
+		r = QUOTA_E_FULL;
+	if (r)
+		return r;
+	m->device = device;
+	device->segments++;
+	return 0;
+}
+
+int device_memory_new(struct device_memory **mp, struct device_table *table,
+		      const uint8_t id[DEVICE_ID], uint32_t uid, uint64_t size, uint32_t parts,
+		      bool has_fds)
+{
+	struct device_memory *m;
+	int r;
+
+	if (fault("device_memory_new"))
+		return -ENOMEM;
+	m = calloc(1, sizeof(*m) + parts * sizeof(m->part[0]));
+	if (!m)
+		return -ENOMEM;
+	m->parts = parts;
+	list_init(&m->importers);
+	r = memory_charge(m, table, id, uid, size, has_fds ? parts : 0);
+	if (r) {
+		device_memory_free(m);
+		return r;
+	}
+	*mp = m;
+	return 0;
+}
+
+void device_memory_add(struct device_memory *m, uint64_t size, int fd_take)
+{
+	m->part[m->arrived++] = (struct device_part){ .size = size, .fd = fd_take };
+	m->size_arrived += size;
+}
+
+void device_memory_close(struct device_memory *m)
+{
+	while (m->arrived)
+		fd_close(m->part[--m->arrived].fd);
+	quota_charge_deinit(&m->fds);
+}
+
+void device_memory_discharge(struct device_memory *m)
+{
+	quota_charge_deinit(&m->bytes);
+	if (m->device)
+		m->device->segments--;
+	m->device = NULL;
+}
+
+struct device_memory *device_memory_free(struct device_memory *m)
+{
+	if (!m)
+		return NULL;
+	device_memory_close(m);
+	device_memory_discharge(m);
+	free(m);
+	return NULL;
+}
+
+const char *device_descriptor_check(int fd)
+{
+	struct stat st;
+
+	if (!fstat(fd, &st)) {
+		if (S_ISCHR(st.st_mode))
+			return NULL;
+		/* a file that has a name could be changed by who finds it */
+		if (S_ISREG(st.st_mode) && st.st_nlink == 0 && fcntl(fd, F_GET_SEALS) >= 0)
+			return NULL;
+	}
+	return "the descriptor is neither a memfd nor a character device";
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For the tests of tensors on devices. No device is needed: to the daemon memory there is a handle, or a descriptor. */
+#pragma once
+
+#include <sys/mman.h>
+
+#include "tests/harness.h"
+
+enum { GPU = 1, OTHER_GPU = 2 };
+
+static const unsigned char event[WIRE_HANDLE_BYTES] = "an event";
+
+static inline int memory_new(void)
+{
+	int fd = memfd_create("device memory", MFD_CLOEXEC);
+
+	must(fd >= 0);
+	return fd;
+}
+
+static inline struct wire_segment_ref export_ipc(struct raw *rc, uint64_t size)
+{
+	struct wire_segment_ref seg;
+
+	must_be(rc_export(rc, SEGMENT_CUDA_IPC, GPU, size, size, 1, -1, &seg), 0);
+	return seg;
+}
+
+static inline struct wire_segment_ref export_vmm(struct raw *rc, uint64_t size)
+{
+	struct wire_segment_ref seg;
+	int fd = memory_new();
+
+	must_be(rc_export(rc, SEGMENT_CUDA_VMM, GPU, size, size, 1, fd, &seg), 0);
+	close(fd);
+	return seg;
+}
+
+static inline uint64_t used_on(struct raw *rc, uint16_t gpu)
+{
+	struct wire_device device;
+
+	for (uint32_t from = 0; rc_device(rc, from, &device); from = device.number + 1)
+		if (memcmp(device.device, &gpu, sizeof(gpu)) == 0)
+			return device.used;
+	return 0;
+}
+
+/* What must be the same afterwards. */
+struct device_before {
+	struct tl_status status;
+	unsigned fds, devices;
+};
+
+static inline struct device_before device_look(const struct test_daemon *d)
+{
+	struct device_before b = { .status = td_status(d) };
+	struct raw rc = rc_open(d);
+	struct wire_device device;
+
+	for (uint32_t from = 0; rc_device(&rc, from, &device); from = device.number + 1)
+		b.devices++;
+	rc_goodbye(&rc);
+	td_settle(d);
+	b.fds = count_fds(d->pid);
+	return b;
+}
+
+static inline void must_be_as_before(const struct test_daemon *d, const struct device_before *b)
+{
+	struct device_before now = device_look(d);
+
+	must(td_alive(d));
+	must_be(now.fds, b->fds);
+	must_be(now.devices, b->devices);
+	must_be(now.status.tensors, b->status.tensors);
+	must_be(now.status.retired, b->status.retired);
+	must_be(now.status.drafts, b->status.drafts);
+	must_be(now.status.segments, b->status.segments);
+	must_be(now.status.clients, b->status.clients);
+	must_be(now.status.bytes_used, b->status.bytes_used);
+}

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors on devices: what is full. The asker is told at once, the others go on. */
+#include <fcntl.h>
+
+#include "tests/daemon/device_common.h"
+
+#define ARGUMENTS(...)                                                                             \
+	(const char *const[])                                                                      \
+	{                                                                                          \
+		__VA_ARGS__, NULL                                                                  \
+	}
+
+static int export_on(struct raw *rc, uint16_t gpu, uint64_t size, struct wire_segment_ref *seg)
+{
+	struct wire_segment_ref mine;
+
+	return rc_export(rc, SEGMENT_CUDA_IPC, gpu, size, size, 1, -1, seg ? seg : &mine);
+}
+
+static int export_fds(struct raw *rc, uint32_t parts, struct wire_segment_ref *seg)
+{
+	int fd = memory_new(), r;
+
+	r = rc_export(rc, SEGMENT_CUDA_VMM, GPU, parts * MIB, MIB, parts, fd, seg);
+	close(fd);
+	return r;
+}
+
+/* ---- bytes ---- */
+
+static void a_device_has_its_capacity_each_by_itself(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.extra = ARGUMENTS("--gpu-capacity", "10M"));
+	struct device_before before = device_look(&d);
+	struct raw rc = rc_open(&d), reader = rc_open(&d);
+	struct wire_segment_ref a, b;
+	struct wire_device device;
+	uint32_t serial;
+
+	(void)state;
+	must_be(export_on(&rc, GPU, 10 * MIB + 1, NULL), WIRE_E_NO_SPACE);
+	must_be(export_on(&rc, GPU, INT64_MAX, NULL), WIRE_E_NO_SPACE);
+	must_be(export_on(&rc, GPU, 6 * MIB, &a), 0);
+	must_be(export_on(&rc, GPU, 4 * MIB + 1, NULL), WIRE_E_NO_SPACE); /* at once */
+	must_be(export_on(&rc, GPU, INT64_MAX, NULL), WIRE_E_NO_SPACE);
+	must_be(export_on(&rc, GPU, 4 * MIB, &b), 0);
+	must_be(export_on(&rc, GPU, 1, NULL), WIRE_E_NO_SPACE);
+	must_be(export_on(&reader, GPU, 1, NULL), WIRE_E_NO_SPACE);
+	must_be(export_on(&rc, OTHER_GPU, 10 * MIB, NULL), 0);
+	must(rc_device(&rc, 0, &device));
+	must_be(device.used, 10 * MIB);
+	must_be(device.capacity, 10 * MIB);
+
+	must_be(rc_import(&reader, &a, 0, NULL, NULL), 0);
+	serial = rc_unexport(&rc, &a);
+	rc_told(&reader, WIRE_UNMAP);
+	must_be(export_on(&rc, GPU, 1, NULL),
+		WIRE_E_NO_SPACE); /* it is there as long as it is open */
+	rc_unmapped(&reader, &a);
+	must_be(rc_answer(&rc, serial, WIRE_DONE), 0);
+	must_be(export_on(&rc, GPU, 6 * MIB, NULL), 0);
+	rc_close(&rc);
+	td_settle(&d);
+	must_be(export_on(&reader, GPU, 10 * MIB, NULL), 0);
+	rc_goodbye(&reader);
+	must_be_as_before(&d, &before);
+}
+
+static void a_users_part_of_a_device_is_told_apart(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.extra = ARGUMENTS("--gpu-capacity", "10M",
+								      "--gpu-uid-capacity", "6M"));
+	struct raw a = rc_open(&d), b = rc_open(&d);
+
+	(void)state;
+	must_be(export_on(&a, GPU, 6 * MIB + 1, NULL), WIRE_E_QUOTA);
+	must_be(export_on(&a, GPU, 10 * MIB + 1, NULL), WIRE_E_NO_SPACE); /* not for his sake */
+	must_be(export_on(&a, GPU, 4 * MIB, NULL), 0);
+	must_be(export_on(&b, GPU, 2 * MIB + 1, NULL),
+		WIRE_E_QUOTA); /* of the user, not the client */
+	must_be(export_on(&b, GPU, 2 * MIB, NULL), 0);
+	must_be(export_on(&b, OTHER_GPU, 6 * MIB, NULL), 0); /* on each device */
+	rc_goodbye(&a);
+	must_be(export_on(&b, GPU, 4 * MIB, NULL), 0);
+	rc_goodbye(&b);
+}
+
+static int use_all_of_mine(const struct test_daemon *d, void *arg)
+{
+	struct raw rc = rc_open(d);
+	struct wire_segment_ref seg;
+
+	must_be(export_on(&rc, GPU, 6 * MIB, &seg), 0);
+	must_be(export_on(&rc, GPU, 1, NULL), WIRE_E_QUOTA);
+	must_be(rc_place(&rc, &seg, NULL, .name = "alice", .nbytes = 1), 0);
+	parent_tell(1);
+	parent_await();
+	rc_goodbye(&rc);
+	(void)arg;
+	return 0;
+}
+
+static int use_the_rest(const struct test_daemon *d, void *arg)
+{
+	struct raw rc = rc_open(d);
+	struct wire_segment_ref seg, hers = { .segment = 0, .segment_generation = 1 };
+
+	(void)arg;
+	must_be(export_on(&rc, GPU, 4 * MIB, &seg), 0);
+	must_be(export_on(&rc, GPU, 1, NULL), WIRE_E_NO_SPACE);
+	must_be(rc_place(&rc, &seg, NULL, .name = "alice", .nbytes = 1), WIRE_E_DENIED);
+	must_be(rc_place(&rc, &seg, NULL, .name = "bob", .nbytes = 1), 0);
+	must_be(rc_place(&rc, &hers, NULL, .name = "bob", .nbytes = 1), WIRE_E_NOT_FOUND);
+	must_be(rc_import(&rc, &hers, 0, NULL, NULL), 0); /* every client may read every tensor */
+	must_be(rc_answer(&rc, rc_unexport(&rc, &hers), WIRE_DONE), WIRE_E_NOT_FOUND);
+	rc_goodbye(&rc);
+	return 0;
+}
+
+static void users_share_a_device(void **state)
+{
+	struct test_child alice, bob;
+
+	(void)state;
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be other users");
+	cleanup_td struct test_daemon d = td_start(.for_others = true,
+						   .extra = ARGUMENTS("--gpu-capacity", "10M",
+								      "--gpu-uid-capacity", "6M"));
+	alice = child_start_as(1111, &d, use_all_of_mine, NULL);
+	child_await(&alice);
+	bob = child_start_as(2222, &d, use_the_rest, NULL);
+	child_must_succeed(&bob);
+	child_go(&alice);
+	child_must_succeed(&alice);
+	must_be(td_status(&d).segments, 0);
+}
+
+static void the_65th_device_is_refused(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct device_before before = device_look(&d);
+	struct wire_segment_ref segs[64], seg;
+	struct raw rc = rc_open(&d);
+	struct wire_device device;
+	uint32_t n = 0;
+
+	(void)state;
+	for (int round = 0; round < 3; round++) { /* each round others than before */
+		for (uint16_t i = 0; i < 64; i++)
+			must_be(export_on(&rc, (uint16_t)(1000 * round + i + 1), 5, &segs[i]), 0);
+		must_be(export_on(&rc, 999, 5, &seg), WIRE_E_LIMIT);
+		must_be(export_on(&rc, (uint16_t)(1000 * round + 7), 5, &seg), 0);
+		must_be(rc_answer(&rc, rc_unexport(&rc, &seg), WIRE_DONE), 0);
+		for (n = 0; rc_device(&rc, n, &device); n = device.number + 1)
+			must_be(device.used, 5);
+		must_be(n, 64);
+		must_be(rc_answer(&rc, rc_unexport(&rc, &segs[20]), WIRE_DONE), 0);
+		must_be(export_on(&rc, 999, 5, &segs[20]), 0);
+		for (int i = 0; i < 64; i++)
+			must_be(rc_answer(&rc, rc_unexport(&rc, &segs[i]), WIRE_DONE), 0);
+		must(!rc_device(&rc, 0, &device));
+	}
+	rc_goodbye(&rc);
+	must_be_as_before(&d, &before);
+}
+
+/* ---- descriptors ---- */
+
+static void descriptors_are_a_bounded_share_and_counted_for_each_user(void **state)
+{
+	/* 192 - 32 for itself - 32 clients: 64 for memory on devices, half of that for each user */
+	cleanup_td struct test_daemon d = td_start(.nofile = 192, .max_clients = 32,
+						   .extra = ARGUMENTS("--warm-time", "0"));
+	struct device_before before = device_look(&d);
+	struct raw rc = rc_open(&d), other = rc_open(&d);
+	struct wire_segment_ref segs[32], seg;
+
+	(void)state;
+	must_be(export_fds(&rc, 33, &seg), WIRE_E_NO_RESOURCES); /* all its parts, from the start */
+	must_be(export_fds(&rc, 20, &segs[0]), 0);
+	must_be(export_fds(&rc, 13, &seg), WIRE_E_NO_RESOURCES);
+	must_be(rc_answer(&rc, rc_unexport(&rc, &segs[0]), WIRE_DONE), 0);
+	for (int i = 0; i < 32; i++)
+		must_be(export_fds(i % 2 ? &rc : &other, 1, &segs[i]), 0);
+	must_be(export_fds(&rc, 1, &seg), WIRE_E_NO_RESOURCES);
+	must_be(export_fds(&other, 1, &seg),
+		WIRE_E_NO_RESOURCES);		  /* connections do not multiply it */
+	must_be(export_on(&rc, GPU, 1, NULL), 0); /* a handle needs none */
+	must_be(count_fds(d.pid), before.fds + 2 + 32);
+	must_be(rc_put(&other, "cpu", MIB, 1, NULL), 0);
+	must_be(rc_delete(&other, "cpu"), 0);
+	must_be(rc_answer(&rc, rc_unexport(&rc, &segs[1]), WIRE_DONE), 0);
+	must_be(export_fds(&other, 1, &seg), 0);
+	rc_goodbye(&rc);
+	rc_goodbye(&other);
+	must_be_as_before(&d, &before);
+}
+
+static void a_segment_of_1024_parts(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct device_before before = device_look(&d);
+	struct raw rc = rc_open(&d), reader = rc_open(&d);
+	struct wire_segment_ref seg;
+	int fd = memory_new();
+
+	(void)state;
+	must_be(rc_export(&rc, SEGMENT_CUDA_VMM, GPU, 1024 * MIB, MIB, 1024, fd, &seg), 0);
+	for (uint32_t i = 1; i < 1024; i++)
+		rc_part(&rc, &seg, i, MIB, fd);
+	close(fd);
+	must_be(rc_place(&rc, &seg, NULL, .name = "a", .nbytes = 1024 * MIB), 0);
+	for (uint32_t i = 0; i < 1024; i++)
+		must_be(rc_import(&reader, &seg, i, NULL, NULL), 0);
+	rc_goodbye(&rc);
+	must_be(count_fds(d.pid), before.fds + 1 + 1024); /* it outlives its producer */
+	must_be(rc_delete(&reader, "a"), 0);
+	rc_told(&reader, WIRE_UNMAP);
+	rc_goodbye(&reader);
+	must_be_as_before(&d, &before);
+}
+
+static void who_never_takes_its_descriptors_is_disconnected(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw rc = rc_open(&d), bad = rc_open(&d), good = rc_open(&d);
+	struct device_before before;
+	struct wire_segment_ref seg;
+	unsigned got = 0;
+
+	(void)state;
+	must_be(export_fds(&rc, 1, &seg), 0);
+	rc_goodbye(&good);
+	before = device_look(&d);
+	before.status.clients--;
+	before.fds--;
+	for (int i = 0; i < 40; i++) {
+		struct wire_import import = { .segment = seg.segment,
+					      .segment_generation = seg.segment_generation };
+		int r = rc_send(&bad, WIRE_IMPORT, &import, sizeof(import), -1);
+
+		must(r == 0 || r == -EPIPE || r == -ECONNRESET);
+	}
+	rc_settle(&rc); /* all of them were handled before the first is received */
+	for (struct conn_message m; rc_receive(&bad, &m) == 0; got++)
+		close(m.fd);
+	must_be(got, WIRE_FDS_UNREAD_MAX);
+	rc_close(&bad);
+	must_be_as_before(&d, &before);
+	must_be(rc_answer(&rc, rc_unexport(&rc, &seg), WIRE_DONE), 0); /* nobody has it open */
+	rc_goodbye(&rc);
+}
+
+/* ---- slots, imports, notices ---- */
+
+static void slots_and_segments_are_those_of_all_tensors(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.max_tensors = 100);
+	struct device_before before = device_look(&d);
+	struct raw rc = rc_open(&d);
+	struct wire_segment_ref segs[100], seg;
+	char name[16];
+
+	(void)state;
+	must_be(export_on(&rc, GPU, 100, &segs[0]), 0);
+	for (int i = 0; i < 100; i++) {
+		snprintf(name, sizeof(name), "n%d", i);
+		must_be(rc_place(&rc, &segs[0], NULL, .name = name, .nbytes = 1), 0);
+	}
+	must_be(rc_place(&rc, &segs[0], NULL, .name = "more", .nbytes = 1), WIRE_E_LIMIT);
+	must_be(rc_place(&rc, &segs[0], NULL, .name = "n1", .nbytes = 1), WIRE_E_LIMIT);
+	must_be(td_status(&d).drafts, 0);
+	must_be(rc_delete(&rc, "n50"), 0);
+	must_be(rc_place(&rc, &segs[0], NULL, .name = "more", .nbytes = 1), 0);
+	for (int i = 1; i < 100; i++)
+		must_be(export_on(&rc, GPU, 1, &segs[i]), 0);
+	must_be(export_on(&rc, GPU, 1, &seg), WIRE_E_LIMIT);
+	must_be(rc_answer(&rc, rc_unexport(&rc, &segs[42]), WIRE_DONE), 0);
+	must_be(export_on(&rc, GPU, 1, &seg), 0);
+	rc_goodbye(&rc);
+	must_be(td_status(&d).tensors, 100); /* withdrawn */
+	must_be(td_status(&d).segments, 0);
+	rc = rc_open(&d);
+	for (int i = 0; i < 100; i++) {
+		snprintf(name, sizeof(name), "n%d", i);
+		must_be(rc_delete(&rc, i == 50 ? "more" : name), 0);
+	}
+	rc_goodbye(&rc);
+	must_be_as_before(&d, &before);
+}
+
+static void what_one_client_may_have_open_is_bounded(void **state)
+{
+	enum { IMPORTS = 16384 };
+	cleanup_td struct test_daemon d = td_start(.max_tensors = IMPORTS + 16);
+	struct raw rc = rc_open(&d), reader = rc_open(&d);
+	struct device_before before = device_look(&d);
+	struct wire_segment_ref seg = { 0 }, first = { 0 };
+
+	(void)state;
+	for (int i = 0; i <= IMPORTS; i++) {
+		must_be(export_on(&rc, GPU, 1, &seg), 0);
+		if (i == 0)
+			first = seg;
+		must_be(rc_import(&reader, &seg, 0, NULL, NULL), i < IMPORTS ? 0 : WIRE_E_LIMIT);
+	}
+	must_be(rc_import(&reader, &first, 0, NULL, NULL), 0); /* that is open already */
+	rc_unmapped(&reader, &first);
+	must_be(rc_import(&reader, &seg, 0, NULL, NULL), 0);
+	rc_close(&rc);
+	td_settle(&d);
+	must_be(td_status(&d).segments, IMPORTS);
+	rc_close(&reader);
+	before.status.clients = 0;
+	before.fds -= 2;
+	must_be_as_before(&d, &before);
+}
+
+static void note_freed(const struct conn_message *m, bool *seen, unsigned *freed)
+{
+	struct wire_freed f;
+
+	must_be(m->header.type, WIRE_FREED);
+	memcpy(&f, m->bytes, sizeof(f));
+	must(!seen[f.cookie]);
+	seen[f.cookie] = true;
+	++*freed;
+}
+
+/* What it is to be told waits, all of it, and it is not disconnected for that: it was asked nothing. */
+static void who_does_not_read_is_told_later(void **state)
+{
+	enum { PLACED = 65536 };
+	static bool seen[PLACED];
+	cleanup_td struct test_daemon d = td_start(.max_tensors = PLACED + 100);
+	struct raw rc = rc_open(&d), other = rc_open(&d);
+	struct wire_segment_ref seg = export_ipc(&rc, 100);
+	unsigned freed = 0;
+	struct conn_message m;
+	char name[16];
+
+	(void)state;
+	test_timeout(120);
+	for (unsigned i = 0; i < PLACED; i++) {
+		snprintf(name, sizeof(name), "n%u", i);
+		must_be(rc_place(&rc, &seg, NULL, .name = name, .nbytes = 1, .cookie = i), 0);
+	}
+	must_be(rc_place(&rc, &seg, NULL, .name = "more", .nbytes = 1), WIRE_E_LIMIT);
+	for (unsigned i = 0; i < PLACED; i++) {
+		snprintf(name, sizeof(name), "n%u", i);
+		must_be(rc_delete(&other, name), 0);
+	}
+	must_be(td_status(&d).tensors, 0);
+	must_be(td_status(&d).clients, 2);
+	for (; freed < 1000; note_freed(&m, seen, &freed))
+		must_be(rc_receive(&rc, &m), 0);
+	rc_settle(&other); /* as much as its socket takes, and no more, has been sent since */
+	must_be(td_status(&d).clients, 2);
+	for (; freed < PLACED; note_freed(&m, seen, &freed))
+		must_be(rc_receive(&rc, &m), 0);
+	must(rc_told_nothing(&rc));
+	must_be(rc_place(&rc, &seg, NULL, .name = "more", .nbytes = 1), 0);
+	rc_goodbye(&rc);
+	rc_goodbye(&other);
+}
+
+/* ---- options ---- */
+
+static void options_are_bytes_without_percent(void **state)
+{
+	static const char *const bad[] = { "10%", "x", "-5", "", "1X", "12" };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct test_daemon d = td_start(.expect_exit = true,
+						.extra = ARGUMENTS(i % 2 ? "--gpu-capacity"
+									 : "--gpu-uid-capacity",
+								   bad[i]));
+
+		must_be(WEXITSTATUS(td_exit_status(&d)), 2);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_device_has_its_capacity_each_by_itself),
+		TEST(a_users_part_of_a_device_is_told_apart),
+		TEST(users_share_a_device),
+		TEST(the_65th_device_is_refused),
+		TEST(descriptors_are_a_bounded_share_and_counted_for_each_user),
+		TEST(a_segment_of_1024_parts),
+		TEST(who_never_takes_its_descriptors_is_disconnected),
+		TEST(slots_and_segments_are_those_of_all_tensors),
+		TEST(what_one_client_may_have_open_is_bounded),
+		TEST(who_does_not_read_is_told_later),
+		TEST(options_are_bytes_without_percent),
+	};
+
+	return RUN(tests);
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory on devices: its accounts, its descriptors, and which of these are taken. */
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include "daemon/store/segment.h"
+#include "tests/harness.h"
+#include "util/fault.h"
+
+static struct device_table devices;
+
+static int memory_of(struct device_memory **m, uint8_t id, uint32_t uid, uint64_t size,
+		     uint32_t fds)
+{
+	uint8_t uuid[DEVICE_ID] = { id };
+
+	return device_memory_new(m, &devices, uuid, uid, size, fds ? fds : 1, fds);
+}
+
+static void assert_no_devices(void)
+{
+	for (int i = 0; i < DEVICES_MAX; i++) {
+		assert_int_equal(devices.list[i].quota.used, 0);
+		assert_int_equal(devices.list[i].segments, 0);
+		assert_null(devices.list[i].quota.users);
+	}
+	assert_int_equal(devices.fds.used, 0);
+	assert_null(devices.fds.users);
+}
+
+static void devices_are_accounted_each_by_itself(void **state)
+{
+	struct device_memory *a = NULL, *b = NULL, *c = NULL, *no = NULL;
+
+	(void)state;
+	device_table_init(&devices, 100, 70, 5);
+	assert_int_equal(devices.fds.user_capacity, 3);
+	assert_int_equal(memory_of(&a, 1, 7, 60, 0), 0);
+	assert_int_equal(memory_of(&no, 1, 7, 11, 0), DEVICE_E_USER);
+	assert_int_equal(memory_of(&no, 1, 7, 41, 0), DEVICE_E_FULL); /* not for the user's sake */
+	assert_int_equal(memory_of(&no, 1, 7, UINT64_MAX, 0), DEVICE_E_FULL);
+	assert_int_equal(memory_of(&b, 1, 8, 40, 0), 0);
+	assert_int_equal(memory_of(&no, 1, 9, 1, 0), DEVICE_E_FULL);
+	assert_int_equal(memory_of(&c, 2, 7, 70, 3), 0);
+	assert_int_equal(memory_of(&no, 2, 7, 0, 1), DEVICE_E_FDS);
+	assert_int_equal(memory_of(&no, 2, 8, 31, 1), DEVICE_E_FULL);
+	assert_null(no);
+	assert_ptr_equal(device_find(&devices, a->device->id), &devices.list[0]);
+	assert_int_equal(devices.list[0].segments, 2);
+	assert_int_equal(devices.list[1].quota.used, 70);
+	assert_int_equal(devices.fds.used, 3);
+	a = device_memory_free(a);
+	device_memory_discharge(b);
+	device_memory_discharge(b); /* twice is harmless */
+	assert_int_equal(devices.list[0].segments, 0);
+	assert_int_equal(memory_of(&a, 3, 7, 1, 0), 0); /* another device in its place */
+	assert_int_equal(devices.list[0].id[0], 3);
+	device_memory_free(b);
+	assert_int_equal(devices.list[0].segments, 1);
+	device_memory_free(a);
+	device_memory_free(c);
+	assert_null(device_memory_free(NULL));
+	assert_no_devices();
+}
+
+static void memory_owns_the_descriptors_of_its_parts(void **state)
+{
+	unsigned before = count_fds(0);
+	struct device_memory *m = NULL;
+
+	(void)state;
+	device_table_init(&devices, UINT64_MAX, UINT64_MAX, 8);
+	assert_int_equal(memory_of(&m, 1, 7, INT64_MAX, 3), 0);
+	assert_int_equal(devices.fds.used, 3); /* before they come */
+	for (int i = 0; i < 3; i++) {
+		assert_false(device_memory_complete(m));
+		device_memory_add(m, 10, memfd_create("part", MFD_CLOEXEC));
+	}
+	assert_true(device_memory_complete(m));
+	assert_int_equal(m->size_arrived, 30);
+	assert_int_equal(count_fds(0), before + 3);
+	device_memory_close(m);
+	assert_int_equal(count_fds(0), before);
+	assert_int_equal(devices.fds.used, 0);
+	assert_int_equal(devices.list[0].quota.used, INT64_MAX); /* not a matter of descriptors */
+	device_memory_free(m);
+	assert_int_equal(memory_of(&m, 1, 7, 10, 2), 0);
+	device_memory_add(m, 10, memfd_create("part", MFD_CLOEXEC));
+	device_memory_free(m); /* half of it came */
+	assert_int_equal(count_fds(0), before);
+	assert_no_devices();
+}
+
+static void device_memory_unwinds_at_every_step(void **state)
+{
+	uint8_t id[DEVICE_ID] = { 1 };
+	struct segment_store s;
+	unsigned n;
+
+	(void)state;
+	segment_store_init(&s, 1, 0, 0, 0);
+	device_table_init(&devices, 100, 100, 8);
+	for (n = 1;; n++) {
+		struct device_memory *m = NULL;
+		struct segment *seg = NULL;
+		int r;
+
+		fault_arm(n);
+		r = device_memory_new(&m, &devices, id, 7, 10, 2, true);
+		if (!r) {
+			device_memory_add(m, 5, memfd_create("part", MFD_CLOEXEC));
+			r = segment_new_on_device(&seg, &s, m, 10);
+		}
+		fault_disarm();
+		assert_int_equal(r, fault_fired() ? -ENOMEM : 0);
+		segment_free(seg);
+		assert_no_devices();
+		if (!fault_fired())
+			break;
+	}
+	assert_int_equal(n, 3);
+}
+
+static void only_memory_is_kept_as_a_descriptor(void **state)
+{
+	int pipes[2], fd;
+
+	(void)state;
+	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
+	assert_non_null(device_descriptor_check(pipes[0]));
+	assert_non_null(device_descriptor_check(-1));
+	close(pipes[0]);
+	close(pipes[1]);
+	fd = open("/", O_RDONLY | O_CLOEXEC);
+	assert_non_null(device_descriptor_check(fd));
+	close(fd);
+	fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	assert_non_null(device_descriptor_check(fd));
+	close(fd);
+	fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	assert_null(device_descriptor_check(fd));
+	close(fd);
+	fd = memfd_create("memory", MFD_CLOEXEC);
+	assert_null(device_descriptor_check(fd));
+	close(fd);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(devices_are_accounted_each_by_itself),
+		TEST(memory_owns_the_descriptors_of_its_parts),
+		TEST(device_memory_unwinds_at_every_step),
+		TEST(only_memory_is_kept_as_a_descriptor),
+	};
+
+	return RUN(tests);
+}
