@@ -233,8 +233,8 @@ static const char *check_export(const union wire_any *m)
 		return "EXPORT: unknown kind of segment";
 	if (m->export.parts == 0 || m->export.parts > (vmm ? WIRE_PARTS_MAX : 1))
 		return "EXPORT: number of parts out of bounds";
-	if (m->export.size == 0 || m->export.size > INT64_MAX || m->export.part_size == 0 ||
-	    m->export.part_size > m->export.size ||
+	if (m->export.size == 0 || m->export.size > WIRE_DEVICE_BYTES_MAX ||
+	    m->export.part_size == 0 || m->export.part_size > m->export.size ||
 	    (m->export.parts == 1 && m->export.part_size != m->export.size))
 		return "EXPORT: size out of bounds";
 	if (vmm && !is_zero(m->export.handle, sizeof(m->export.handle)))

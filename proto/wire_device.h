@@ -11,6 +11,9 @@ enum {
 	WIRE_PARTS_MAX = 1024,	/* allocations that one segment spans */
 };
 
+/* Of a segment on a device: the sum of as many as there can be is still a number. */
+#define WIRE_DEVICE_BYTES_MAX ((uint64_t)1 << 46)
+
 /*
  * EXPORT: a segment of memory on a device; with an fd if it is SEGMENT_CUDA_VMM, that of its first
  * part, or SEGMENT_CUDA_POOL, that of its pool. Answer: EXPORTED or ERROR. IMPORTED, with such an fd,

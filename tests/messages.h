@@ -81,8 +81,9 @@ static inline void samples_requests(struct samples *all)
 	SAMPLE(all, WIRE_GROUP, 0, struct wire_group, .ref = ref, .count = 1);
 	SAMPLE(all, WIRE_EXPORT, 0, struct wire_export, .size = 1, .part_size = 1, .parts = 1,
 	       .kind = SEGMENT_CUDA_IPC, .handle = { 1 });
-	SAMPLE(all, WIRE_EXPORT, 0, struct wire_export, .size = INT64_MAX, .part_size = 1 << 21,
-	       .parts = WIRE_PARTS_MAX, .kind = SEGMENT_CUDA_VMM, .device = { 1 })
+	SAMPLE(all, WIRE_EXPORT, 0, struct wire_export, .size = WIRE_DEVICE_BYTES_MAX,
+	       .part_size = 1 << 21, .parts = WIRE_PARTS_MAX, .kind = SEGMENT_CUDA_VMM,
+	       .device = { 1 })
 		->nfds = 1;
 	SAMPLE(all, WIRE_PART, 0, struct wire_part, .part_size = 1 << 21, .segment = 3,
 	       .segment_generation = 9, .part = 1)

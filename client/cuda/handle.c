@@ -31,7 +31,7 @@ static void call_freed(void *context)
 
 static int handle_memory(struct cuda_memory *memory, const tl_ipc_handle *handle, uint64_t nbytes)
 {
-	if (!handle->allocation_size || handle->allocation_size > INT64_MAX ||
+	if (!handle->allocation_size || handle->allocation_size > WIRE_DEVICE_BYTES_MAX ||
 	    handle->offset > handle->allocation_size ||
 	    nbytes > handle->allocation_size - handle->offset)
 		return tl_fail(-EINVAL,

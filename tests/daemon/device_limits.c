@@ -39,10 +39,10 @@ static void a_device_has_its_capacity_each_by_itself(void **state)
 
 	(void)state;
 	must_be(export_on(&rc, GPU, 10 * MIB + 1, NULL), WIRE_E_NO_SPACE);
-	must_be(export_on(&rc, GPU, INT64_MAX, NULL), WIRE_E_NO_SPACE);
+	must_be(export_on(&rc, GPU, WIRE_DEVICE_BYTES_MAX, NULL), WIRE_E_NO_SPACE);
 	must_be(export_on(&rc, GPU, 6 * MIB, &a), 0);
 	must_be(export_on(&rc, GPU, 4 * MIB + 1, NULL), WIRE_E_NO_SPACE); /* at once */
-	must_be(export_on(&rc, GPU, INT64_MAX, NULL), WIRE_E_NO_SPACE);
+	must_be(export_on(&rc, GPU, WIRE_DEVICE_BYTES_MAX, NULL), WIRE_E_NO_SPACE);
 	must_be(export_on(&rc, GPU, 4 * MIB, &b), 0);
 	must_be(export_on(&rc, GPU, 1, NULL), WIRE_E_NO_SPACE);
 	must_be(export_on(&reader, GPU, 1, NULL), WIRE_E_NO_SPACE);
