@@ -235,7 +235,8 @@ def test_hostile_producers_are_refused_and_given_back_once(client, wrong, legacy
         producer = abi.Producer(legacy=legacy, **HOSTILE[wrong])
         with pytest.raises((BufferError, tensorlease.Error)):
             call("sources/hostile", producer)
-        assert producer.deleted == 1 and "sources/hostile" not in client
+        # What has no version may be a legacy struct, whose deleter is elsewhere: it is not touched.
+        assert producer.deleted == (wrong != "no version") and "sources/hostile" not in client
 
 
 @pytest.mark.parametrize("legacy", [False, True])

@@ -108,6 +108,9 @@ static bool c_order(const DLTensor *t)
 {
 	int64_t step = 1;
 
+	for (int i = 0; i < t->ndim; i++)
+		if (t->shape[i] == 0)
+			return true;
 	for (int i = t->ndim - 1; t->strides && i >= 0; i--) {
 		if (t->shape[i] != 1 && t->strides[i] != step)
 			return false;

@@ -86,7 +86,7 @@ static int source_versioned(struct source *s, PyObject *capsule)
 {
 	DLManagedTensorVersioned *m = PyCapsule_GetPointer(capsule, "dltensor_versioned");
 
-	if (m && m->version.major >= NO_VERSION)
+	if (m && (!m->version.major || m->version.major >= NO_VERSION))
 		return refuse(
 			"the array's capsule \"dltensor_versioned\" holds a struct without a version");
 	if (!m || take_from(capsule, "used_dltensor_versioned"))

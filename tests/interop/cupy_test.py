@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CuPy, which needs a GPU: its exact calls are made by a double (cupy_double.py). A tensor of the CPU must be refused
+with nothing taken. The tests of the double itself, on producers made by hand, are the model for tensors on a GPU: such
+a tensor takes the producer's place in take().
+"""
+
+import gc
+import os
+
+import dlpack_abi as abi
+import pytest
+from conftest import leases_of
+from cupy_double import CUDA, MANAGED, Device, from_dlpack, with_ml_dtypes
+
+import tensorlease
+
+
+class Watched:
+    """A Tensor or Draft, and what was asked of it."""
+
+    def __init__(self, array):
+        self.array, self.calls = array, []
+
+    def __dlpack_device__(self):
+        self.calls.append("device")
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **asked):
+        self.calls.append(asked)
+        return self.array.__dlpack__(**asked)
+
+
+@pytest.fixture(params=["r", "c", "draft"])
+def ours(client, request):
+    client.put("cupy/t", bytes(range(100)))
+    if request.param == "draft":
+        return client.create("cupy/draft", (10, 10), "uint8")
+    return client.get("cupy/t", mode=request.param)
+
+
+@pytest.mark.parametrize("asked", [{}, {"copy": False}, {"copy": True}])
+def test_tensors_of_the_cpu_are_refused_by_their_device(ours, observer, asked):
+    before = leases_of(observer, os.getpid())
+    watched = Watched(ours)
+    with pytest.raises(TypeError, match="arrays of the CPU"):
+        from_dlpack(watched, **asked)
+    assert watched.calls == ["device"]  # no capsule was asked for
+    assert leases_of(observer, os.getpid()) == before
+
+
+def test_its_request_is_answered_with_a_buffer_error(ours):
+    """A TypeError would be taken for a producer that knows no versions, and asked again."""
+    for copy in (None, False, True):
+        with pytest.raises(BufferError, match="stream"):
+            ours.__dlpack__(stream=Device.stream, max_version=(1, 0), copy=copy)
+    with pytest.raises(BufferError, match="stream"):
+        ours.__dlpack__(stream=Device.stream)
+
+
+@pytest.mark.parametrize("way", [{"max_version": (1, 0)}, {"max_version": (1, 0), "copy": True}, {}])
+def test_capsules_of_the_cpu_are_given_back(client, observer, way):
+    """Without __dlpack_device__ it looks when it has consumed the capsule already."""
+    client.put("cupy/t", bytes(range(100)))
+    before = leases_of(observer, os.getpid())
+    tensor = client.get("cupy/t", mode="c")
+    capsule = tensor.__dlpack__(**way)
+    tensor.release()
+    with pytest.raises(RuntimeError, match="device type 1"):
+        from_dlpack(capsule)
+    gc.collect()
+    assert abi.name_of(capsule).startswith("used_")
+    assert leases_of(observer, os.getpid()) == before
+    with pytest.raises(ValueError, match="used"):
+        from_dlpack(capsule)
+
+
+def test_its_arrays_are_not_put(client, observer):
+    for device in ((CUDA, 0), (CUDA, 3), (MANAGED, 0)):
+        producer = abi.Producer(device=device)
+        with pytest.raises(tensorlease.UnsupportedError, match="device"):
+            client.put("cupy/array", producer)
+        assert producer.calls == []  # CuPy would wait for a stream
+    assert "cupy/array" not in client
+
+
+# ---- The double, on what a GPU's tensors will be ----
+
+
+def take(producer, **asked):
+    return from_dlpack(producer, **asked)
+
+
+def test_it_asks_on_the_tensors_device_for_a_version():
+    class Producer(abi.Producer):
+        def __dlpack__(self, **asked):
+            self.on = Device.current
+            return super().__dlpack__(**asked)
+
+    producer = Producer(device=(CUDA, 3), shape=(2, 3), strides=(1, 2), byte_offset=8)
+    array = take(producer)
+    assert producer.calls == [{"stream": 1, "max_version": (1, 0), "copy": None}]
+    assert (producer.on, Device.current) == (3, 0)
+    assert (array.device, array.dtype, array.shape, array.strides) == ((CUDA, 3), "int32", (2, 3), (4, 8))
+    assert array.address == producer.managed.tensor.data + 8
+    assert producer.deleted == 0
+    del array
+    assert producer.deleted == 1
+
+
+def test_it_asks_again_without_a_version_but_not_for_a_copy():
+    producer = abi.Producer(device=(CUDA, 0))
+    take(producer, copy=True)
+    assert producer.calls == [{"stream": 1, "max_version": (1, 0), "copy": True}]
+
+    class Old(abi.Producer):
+        def __dlpack__(self, *, stream):
+            self.calls.append(stream)
+            return super().__dlpack__()
+
+    old = Old(device=(CUDA, 0), legacy=True)
+    array = take(old)
+    assert old.calls[0] == 1 and abi.name_of(old.capsule) == "used_dltensor"
+    del array
+    assert old.deleted == 1
+    with pytest.raises(TypeError):
+        take(old, copy=True)
+    assert Device.current == 0
+
+
+def test_managed_memory_is_a_gpus():
+    producer = abi.Producer(device=(MANAGED, 0))
+    assert take(producer).device == (MANAGED, 0)
+    gc.collect()
+    assert producer.deleted == 1
+
+
+@pytest.mark.parametrize("device", [3, 10, 11, 12, 99])
+def test_other_devices_are_not_asked(device):
+    producer = abi.Producer(device=(device, 0))
+    with pytest.raises(TypeError, match=str(device)):
+        take(producer)
+    assert producer.calls == []
+    liar = abi.Producer(device=(device, 0), says_device=(CUDA, 0))
+    with pytest.raises(RuntimeError, match=str(device)):
+        take(liar)
+    gc.collect()
+    assert liar.deleted == 1
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize(
+    "wrong, error",
+    [
+        ({"dtype": (2, 32, 4)}, ValueError),
+        ({"dtype": (4, 16, 1)}, NotImplementedError),
+        ({"dtype": (5, 32, 1)}, TypeError),
+        ({"dtype": (10, 8, 1)}, TypeError),
+        ({"dtype": (17, 4, 1)}, TypeError),
+        ({"dtype": (6, 1, 1)}, TypeError),
+    ],
+)
+def test_what_it_cannot_take_is_given_back_once(wrong, error, legacy):
+    class Producer(abi.Producer):  # of before DLPack 1.0 if legacy
+        def __dlpack__(self, *, stream, **versions):
+            if self.legacy and versions:
+                raise TypeError(versions)
+            return super().__dlpack__()
+
+    producer = Producer(device=(CUDA, 0), legacy=legacy, **wrong)
+    with pytest.raises(error):
+        take(producer)
+    gc.collect()
+    assert producer.deleted == 1
+
+
+def test_another_major_version_is_given_back_once():
+    producer = abi.Producer(device=(CUDA, 0), major=2)
+    with pytest.raises(BufferError, match="version"):
+        take(producer)
+    gc.collect()
+    assert producer.deleted == 1
+
+
+def test_bfloat16_with_ml_dtypes():
+    producer = abi.Producer(device=(CUDA, 0), dtype=(4, 16, 1))
+    assert with_ml_dtypes(producer).dtype == "bfloat16"
+    assert producer.deleted == 1

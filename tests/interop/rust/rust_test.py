@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Rust program (interop.rs, with nothing but rustc) over the C library: it and this process read what the other
+publishes. The library is the wheel's, which is of the same build as the daemon."""
+
+import array
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import tensorlease
+
+HERE = Path(__file__).resolve().parent
+LIBRARY = Path(tensorlease.__file__).parent / "lib"
+
+
+@pytest.fixture
+def program():
+    if not shutil.which("rustc"):
+        pytest.skip("no rustc")
+    with tempfile.TemporaryDirectory(prefix="tl-") as name:
+        folder = Path(name)
+        (folder / "libtensorlease.so").symlink_to(LIBRARY / "libtensorlease.so.0")
+        command = [
+            "rustc",
+            "--edition",
+            "2021",
+            "-O",
+            "-D",
+            "warnings",
+            "-L",
+            folder,
+            "-C",
+            f"link-arg=-Wl,-rpath,{LIBRARY}",
+        ]
+        subprocess.run([*command, "-o", folder / "interop", HERE / "interop.rs"], check=True, cwd=folder)
+        yield folder / "interop"
+
+
+def test_a_rust_program_and_a_python_program_read_each_others_tensors(program, address, client, observer):
+    client.put(
+        "rust/from-python", memoryview(array.array("h", (n * 1000 for n in range(15)))).cast("B").cast("h", (3, 5))
+    )
+    result = subprocess.run([program, address], capture_output=True, text=True, timeout=100)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "0.1.0"
+    with client.get("rust/put") as tensor:
+        assert (tensor.shape, tensor.dtype, tensor.metadata) == ((2, 3, 4), "float32", b"from Rust")
+        assert bytes(tensor) == bytes(n * 7 % 251 for n in range(96))
+    with client.get("rust/draft") as tensor:
+        assert tensor.shape == (1000, 1000) and bytes(tensor) == bytes(n * 7 % 251 for n in range(1000000))
+    with client.get("rust/transposed") as tensor:
+        assert bytes(tensor) == bytes((n // 3 + n % 3 * 4) * 7 % 251 for n in range(12))
+    assert {info.name for info in client.list("rust/")} == {
+        f"rust/{name}" for name in ("from-python", "put", "transposed", "draft", "published", "linked")
+    }
+    assert observer.status().retired == 0 and sum(c.leases + c.drafts for c in observer.clients()) == 0
