@@ -81,11 +81,12 @@ INTERNALS := $(filter-out daemon/main.c cli/main.c,$(sort $(LIB) $(DAEMON) $(CLI
 HARNESS := $(wildcard tests/*.c)
 TESTS := $(wildcard tests/unit/*.c tests/crash/*.c tests/fuzz/*.c tests/daemon/*.c)
 FAKECUDA := $(wildcard tests/fakecuda/*.c)
+GPU_CHECKS := $(wildcard tests/gpu/*.c)
 BENCH := $(wildcard bench/*.c)
 DEMOS := $(wildcard demo/*.c)
 MANS := $(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8)
 
-SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(BENCH) $(DEMOS))
+SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(GPU_CHECKS) $(BENCH) $(DEMOS))
 DIRS := util proto client daemon files cli tests bench demo include
 FORMATTED := $(shell find $(wildcard $(DIRS)) -name '*.[ch]' 2>/dev/null)
 
@@ -100,6 +101,7 @@ CLI_OUT := $(if $(wildcard cli/main.c),$(O)/bin/tensorlease)
 BENCH_OUT := $(if $(wildcard bench/main.c),$(O)/bin/tensorlease-bench)
 DEMO_OUT := $(patsubst %.c,$(O)/%,$(DEMOS))
 TEST_OUT := $(patsubst %.c,$(O)/%,$(TESTS))
+GPU_CHECK_OUT := $(patsubst %.c,$(O)/%,$(GPU_CHECKS))
 FAKECUDA_OUT := $(if $(FAKECUDA),$(O)/tests/fakecuda/libcuda.so.1)
 ARCHIVE := $(O)/obj/internals.a
 MAP := $(wildcard client/libtensorlease.map)
@@ -141,6 +143,11 @@ test: $(DEPS) tests ## run all tests; T='unit/wire' some; SAN=address,undefined 
 	@TL_TEST_DAEMON=$(abspath $(O)/bin/tensorleased) TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) \
 		TL_TEST_BUILD=$(abspath $(O)) SAN=$(SAN) tools/run-tests $(CHOSEN)
 
+# GPU_CHECK_FAKE=1: on the fake driver, to see that the checks themselves work. GPU_CHECK_ARGS='--markdown FILE'
+.PHONY: gpu-check
+gpu-check: all $(GPU_CHECK_OUT) $(filter $(O)/tests/daemon/gpu_% $(O)/tests/unit/cuda_driver,$(TEST_OUT)) $(FAKECUDA_OUT) ## on a real GPU: tests, questions and costs, as a table
+	@tests/gpu/run --build $(abspath $(O)) $(if $(GPU_CHECK_FAKE),--fake) $(GPU_CHECK_ARGS)
+
 demo: $(DEPS) all $(DEMO_OUT) ## build, then show two processes sharing a tensor
 	@demo/run $(O)
 
@@ -151,13 +158,13 @@ python: $(DEPS) ## a wheel of the Python package, with library and daemon in it;
 	@for wheel in $(O)/python/*.whl; do echo "  WHEEL   $$wheel"; done
 
 # PYTHON_TEST_PACKAGES='numpy torch jax' tests with those too; what is not there is skipped, with the reason.
-test-python: python $(CLI_OUT) ## test the wheel in an environment of its own; PYTHON_TEST_ARGS is passed to pytest
+test-python: python $(CLI_OUT) $(FAKECUDA_OUT) ## test the wheel in an environment of its own; PYTHON_TEST_ARGS is passed to pytest
 	@rm -rf $(O)/venv && $(PYTHON) -m venv $(O)/venv
 	@$(O)/venv/bin/pip install --quiet --disable-pip-version-check pytest $(PYTHON_TEST_PACKAGES) $(O)/python/*.whl
-	@cd python && TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) \
+	@cd python && TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) TL_TEST_FAKECUDA_LIB=$(abspath $(FAKECUDA_OUT)) \
 		$(abspath $(O))/venv/bin/python -m pytest -q -p no:cacheprovider $(PYTHON_TEST_ARGS)
 
-# Environments are kept below $(O)/interop: about 6 GB. INTEROP_ARGS='--install --remove': installs Debian packages, removes
+# Environments are kept below $(O)/interop: about 8 GB. INTEROP_ARGS='--install --remove': installs Debian packages, removes
 # each environment after its tests.
 .PHONY: test-interop
 test-interop: python ## test with real libraries, each in an environment of its own; LIBS='torch jax' some
@@ -290,7 +297,7 @@ $(DEMO_OUT): $(O)/demo/%: $(O)/obj/demo/%.o $(SO) $(SO_LINKS)
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -pie $(RPATH) -o $@ $< -L$(O)/lib -ltensorlease
 
-$(TEST_OUT): $(O)/%: $(O)/obj/%.o $(call obj,$(HARNESS)) $(ARCHIVE)
+$(TEST_OUT) $(GPU_CHECK_OUT): $(O)/%: $(O)/obj/%.o $(call obj,$(HARNESS)) $(ARCHIVE)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -pie -o $@ $^ $(TEST_LIBS)

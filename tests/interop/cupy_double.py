@@ -96,10 +96,25 @@ class Array:
         except KeyError:
             raise TypeError(f"element type {dtype.code} of {dtype.bits} bits") from None
 
-    def __del__(self):
+    def __del__(self):  # on whatever thread
         managed = getattr(self, "managed", None)
         if managed is not None and managed.deleter:
             managed.deleter(ctypes.byref(managed))
+
+
+class Viewed:
+    """What cupy.asarray() makes of an object with __cuda_array_interface__, whose stream it waits for on the host."""
+
+    def __init__(self, array, synchronize):
+        description = array.__cuda_array_interface__
+        if description.get("mask") is not None:
+            raise ValueError("CuPy takes no masked arrays")
+        if description["version"] >= 3 and description.get("stream") is not None:
+            synchronize(description["stream"])
+        self.owner = array
+        self.shape, self.typestr = description["shape"], description["typestr"]
+        self.address = description["data"][0]  # the flag beside it is not looked at
+        self.strides = description.get("strides")
 
 
 with_ml_dtypes = functools.partial(from_dlpack, ml_dtypes=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CuPy, which needs a GPU: its exact calls are made by a double (cupy_double.py). A tensor of the CPU must be refused
-with nothing taken. The tests of the double itself, on producers made by hand, are the model for tensors on a GPU: such
-a tensor takes the producer's place in take().
+with nothing taken; a tensor on a GPU, here the fake driver's, is taken as CuPy would. The tests of the double itself are on
+producers made by hand.
 """
 
 import gc
@@ -9,10 +9,13 @@ import os
 
 import dlpack_abi as abi
 import pytest
-from conftest import leases_of
-from cupy_double import CUDA, MANAGED, Device, from_dlpack, with_ml_dtypes
+from conftest import eventually, leases_of
+from cuda_driver import Array, Child, Driver, FakeMachine
+from cupy_double import CUDA, MANAGED, Device, Viewed, from_dlpack, with_ml_dtypes
 
 import tensorlease
+
+FAKE = os.environ.get("TL_TEST_FAKECUDA_LIB", "")
 
 
 class Watched:
@@ -74,13 +77,105 @@ def test_capsules_of_the_cpu_are_given_back(client, observer, way):
         from_dlpack(capsule)
 
 
-def test_its_arrays_are_not_put(client, observer):
-    for device in ((CUDA, 0), (CUDA, 3), (MANAGED, 0)):
-        producer = abi.Producer(device=device)
-        with pytest.raises(tensorlease.UnsupportedError, match="device"):
-            client.put("cupy/array", producer)
-        assert producer.calls == []  # CuPy would wait for a stream
+def test_its_managed_arrays_are_not_put(client):
+    producer = abi.Producer(device=(MANAGED, 0))
+    with pytest.raises(tensorlease.UnsupportedError, match="device"):
+        client.put("cupy/array", producer)
+    assert producer.calls == []  # CuPy would wait for a stream
     assert "cupy/array" not in client
+
+
+def test_its_arrays_are_given_back_where_there_is_no_such_gpu(client):
+    for call in (client.put, client.publish):
+        producer = abi.Producer(device=(CUDA, 99))
+        with pytest.raises(tensorlease.NoDeviceError):
+            call("cupy/array", producer)
+        assert producer.calls == [{"stream": 1, "max_version": (1, 3)}]
+        assert producer.deleted == 1
+    assert "cupy/array" not in client
+
+
+# ---- Tensors on a GPU ----
+
+
+@pytest.fixture
+def gpu(address, monkeypatch):
+    if not os.path.exists(FAKE):
+        pytest.skip("TL_TEST_FAKECUDA_LIB does not name the fake driver")
+    before = os.environ.get("LD_LIBRARY_PATH")
+    monkeypatch.setenv("LD_LIBRARY_PATH", os.path.dirname(FAKE) + (f":{before}" if before else ""))
+    machine = FakeMachine()
+    monkeypatch.setenv("FAKECUDA_DIR", str(machine.path))
+    yield machine
+    assert machine.live("allocation", "import", "mapping", "handle") == 0
+    machine.close()
+
+
+def produce(link):
+    """As CuPy: its array is filled on its current stream, and nobody is told which."""
+    client, driver = tensorlease.connect(autostart=False), Driver()
+    array = Array(driver, (4, 8), dtype=(2, 32, 1)).fill(7)
+    client.publish("cupy/gpu", array)
+    with client.create("cupy/bfloat16", 16, "bfloat16", device=0):
+        pass
+    link.send(array.streams)
+    link.recv()
+    client.delete("cupy/gpu")
+    client.delete("cupy/bfloat16")
+    eventually(lambda: array.deleted)
+    driver.free(array.memory)
+
+
+def consume(link):
+    client, driver = tensorlease.connect(autostart=False), Driver()
+    me = os.getpid()
+    tensor = client.get("cupy/gpu")
+    for stream in (1, 2, driver.stream()):
+        Device.stream = stream
+        watched = Watched(tensor)
+        array = from_dlpack(watched)
+        assert watched.calls == ["device", {"stream": stream, "max_version": (1, 0), "copy": None}]
+        assert (array.device, array.dtype, array.shape) == ((CUDA, 0), "float32", (4, 8))
+        assert array.strides == (32, 4)
+        assert leases_of(client, me) == 2
+        assert driver.read(array.address, 128, stream) == bytes([7]) * 128
+        del array
+        eventually(lambda: leases_of(client, me) == 1)
+    with pytest.raises(BufferError, match="copy"):
+        from_dlpack(tensor, copy=True)
+    assert from_dlpack(tensor, copy=False).shape == (4, 8)
+    other = client.get("cupy/bfloat16")
+    with pytest.raises(NotImplementedError):
+        from_dlpack(other)
+    assert with_ml_dtypes(other).dtype == "bfloat16"
+    del other
+    eventually(lambda: leases_of(client, me) == 1)
+    waited = []
+    viewed = Viewed(tensor, waited.append)
+    assert waited == [1] and (viewed.shape, viewed.typestr, viewed.strides) == ((4, 8), "<f4", None)
+    assert viewed.address == tensor._address
+    del tensor
+    eventually(lambda: leases_of(client, me) == 2)  # one for the stream that it waited for
+    del viewed
+    eventually(lambda: leases_of(client, me) == 0)
+    draft = client.create("cupy/draft", (4, 8), "float32", device=0)
+    written = from_dlpack(draft)
+    assert draft.stream == Device.stream
+    driver.fill(written.address, 1, 128, Device.stream)
+    draft.commit()
+    tensor = client.get("cupy/draft")
+    Device.stream = driver.stream()
+    array = from_dlpack(tensor)
+    assert driver.read(array.address, 128, Device.stream) == bytes([1]) * 128
+    client.delete("cupy/draft")
+    link.recv()
+
+
+def test_it_takes_tensors_on_a_gpu(gpu):
+    producer = Child(produce)
+    assert producer.hear() == [1]
+    Child(consume).end()
+    producer.end()
 
 
 # ---- The double, on what a GPU's tensors will be ----

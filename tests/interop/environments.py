@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the tests with real libraries run: each line is a Python environment of its own, and what is tested in it.
+
+Versions are pinned: what a library takes differs from one to the next, and the tests know exactly what. What cannot be
+installed is reported as skipped, with the reason.
+"""
+
+from typing import NamedTuple
+
+
+class Environment(NamedTuple):
+    name: str
+    packages: str = ""  # for pip
+    tests: tuple = ("libraries_test.py", "uses_test.py")
+    libraries: tuple = ()  # adapters of libraries.py
+    pythons: str = "3.11 3.12 3.10 3.13"  # the first that there is
+    system: bool = False  # on the system's Python and its packages
+    needs: str = ""  # Debian packages, or PROGRAM=PACKAGE where a program is enough
+    megabytes: int = 300  # that it takes on disk
+
+
+ENVIRONMENTS = (
+    Environment("numpy", "numpy==2.4.6 ml_dtypes==0.6.0", libraries=("numpy",), pythons="3.13 3.12 3.11"),
+    Environment("numpy1", "numpy==1.24.4 ml_dtypes==0.3.2", libraries=("numpy1",), pythons="3.10 3.11"),
+    # A build for the CPU; the ordinary one takes gigabytes.
+    Environment("torch", "torch==2.13.0+cpu", libraries=("torch",), pythons="3.11", megabytes=1200),
+    Environment("torch1", libraries=("torch1",), system=True, needs="python3-torch", megabytes=900),
+    Environment("jax", "jax==0.10.2 jaxlib==0.10.2", libraries=("jax",), pythons="3.12 3.11 3.13", megabytes=800),
+    Environment(
+        "tensorflow", "tensorflow-cpu==2.21.0", libraries=("tensorflow",), pythons="3.12 3.11 3.13", megabytes=2000
+    ),
+    Environment("tvm-ffi", "apache-tvm-ffi==0.1.15.post2 numpy==2.4.6", libraries=("tvm-ffi",)),
+    Environment("mxnet", "mxnet==1.9.1 numpy==1.23.5", libraries=("mxnet",), pythons="3.10 3.11"),
+    Environment(
+        "onnxruntime", "onnxruntime==1.31.1 numpy==2.4.6", libraries=("onnxruntime",), pythons="3.13 3.12 3.11"
+    ),
+    Environment("paddle", "paddlepaddle==3.3.1 numpy==2.4.6", libraries=("paddle",), megabytes=1200),
+    Environment("pyarrow", "pyarrow==26.0.1 numpy==2.4.6", libraries=("pyarrow",), pythons="3.13 3.12 3.11"),
+    Environment("nanobind", "nanobind==3.1.0 numpy==2.4.6", libraries=("nanobind",), needs="g++=g++"),
+    Environment(
+        "open3d",
+        "open3d==0.19.0 numpy==2.4.6",
+        ("open3d_test.py",),
+        pythons="3.11 3.12 3.10",
+        needs="libgl1 libgomp1 libx11-6",
+        megabytes=2000,
+    ),
+    Environment("mpi4py", "mpi4py==4.1.2", ("mpi",), needs="mpirun=openmpi-bin mpicc=libopenmpi-dev"),
+    # The last that gives memory back at once and goes on using it; built from source.
+    Environment("mpi4py3", "mpi4py==3.1.6", ("mpi",), needs="mpirun=openmpi-bin mpicc=libopenmpi-dev"),
+    # tvm-ffi brings DLPack's own header.
+    Environment("c++", "apache-tvm-ffi==0.1.15.post2", ("cpp",), needs="g++=g++"),
+    Environment("rust", tests=("rust",), needs="rustc=rustc"),
+    # The usual mistakes of producers, made by hand; and CuPy's calls, made by a double. No library at all.
+    Environment("mistakes", tests=("mistakes_test.py", "cupy_test.py"), pythons="3.13 3.12 3.11 3.10"),
+)

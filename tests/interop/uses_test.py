@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people do with the libraries: computing on shared memory, and straight into it."""
+
+import signal
+import struct
+import subprocess
+import sys
+
+import pytest
+
+import raw
+
+FLOATS = struct.pack("64f", *range(64))
+DOUBLED = struct.pack("64f", *range(0, 128, 2))
+SUM = sum(range(64))
+
+
+@pytest.fixture
+def tensor(client):
+    raw.publish(client, "uses/x", (8, 8), "float32", FLOATS)
+    return client.get("uses/x")
+
+
+def unharmed(client):
+    return raw.plain(client.get("uses/x")) == FLOATS
+
+
+def only(name):
+    return pytest.mark.library(name)
+
+
+# ---- NumPy ----
+
+
+@only("numpy")
+def test_numpy_computes_into_a_draft(client, tensor, peer):
+    import numpy as np
+
+    with client.create("uses/y", (8, 8), "float32") as draft:
+        np.multiply(tensor, 2, out=draft.numpy())
+    assert peer.read("uses/y") == ("float32", (8, 8), DOUBLED)
+    assert np.sum(tensor) == SUM and (np.matmul(tensor, tensor.numpy()) == tensor.numpy() @ tensor.numpy()).all()
+
+
+@only("numpy")
+@pytest.mark.parametrize("make", ["Fortran", "strided", "reversed", "read-only", "scalar", "subclass"])
+def test_numpy_arrays_of_all_kinds_are_put(client, peer, make):
+    import numpy as np
+
+    base = np.frombuffer(FLOATS, "f4").reshape(8, 8)
+    array = {
+        "Fortran": np.asfortranarray(base),
+        "strided": base[1::2, ::3],
+        "reversed": base[::-1, ::-1],
+        "read-only": base,
+        "scalar": np.float32(3.5),
+        "subclass": base.view(np.matrix),
+    }[make]
+    client.put("uses/kind", array)
+    assert peer.read("uses/kind") == ("float32", np.shape(array), array.tobytes())
+
+
+@only("numpy")
+def test_the_mask_of_a_masked_array_is_not_published(client, peer):
+    import numpy as np
+
+    client.put("uses/masked", np.ma.masked_array(np.frombuffer(FLOATS, "f4"), [True] * 64))
+    assert peer.read("uses/masked") == ("float32", (64,), FLOATS)
+
+
+# ---- PyTorch ----
+
+
+@only("torch")
+def test_torch_trains_on_weights_that_many_share(client, tensor):
+    """Weights are loaded without a copy; training writes to this process's pages alone."""
+    import torch
+
+    layer = torch.nn.Linear(8, 8, bias=False)
+    weights = tensor.torch()
+    layer.load_state_dict({"weight": weights}, assign=True)
+    assert layer.weight.data_ptr() == weights.data_ptr()
+    layer.requires_grad_()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    layer(torch.ones(8)).sum().backward()
+    optimizer.step()
+    assert layer.weight.data_ptr() == weights.data_ptr()
+    assert torch.allclose(layer.weight[0], torch.arange(8) - 0.1)
+    assert unharmed(client)
+
+
+@only("torch")
+def test_torch_computes_into_a_draft(client, tensor, peer):
+    import torch
+
+    with client.create("uses/y", (8, 8), torch.float32) as draft:
+        torch.mul(tensor.torch(), 2, out=draft.torch())
+    assert peer.read("uses/y") == ("float32", (8, 8), DOUBLED)
+
+
+# ---- JAX ----
+
+
+@only("jax")
+def test_jax_compiles_and_differentiates(client, tensor, peer):
+    import jax
+
+    array = tensor.jax()
+    assert float(jax.jit(jax.numpy.sum)(array)) == SUM
+    gradient = jax.grad(lambda x: (x * x).sum())(array)
+    client.put("uses/y", gradient)
+    assert peer.read("uses/y") == ("float32", (8, 8), DOUBLED)
+    updated = jax.jit(lambda x: x.at[0, 0].set(7), donate_argnums=0)(tensor.jax())
+    assert float(updated[0, 0]) == 7 and unharmed(client)
+
+
+# ---- TensorFlow ----
+
+
+@only("tensorflow")
+def test_tensorflow_compiles_and_feeds_a_data_set(client, tensor, peer):
+    import tensorflow as tf
+
+    array = tf.experimental.dlpack.from_dlpack(tensor.copy_on_write().__dlpack__())
+    doubled = tf.function(lambda x: x * 2)(array)
+    client.put("uses/y", doubled)
+    assert peer.read("uses/y") == ("float32", (8, 8), DOUBLED)
+    rows = tf.data.Dataset.from_tensor_slices(array).batch(4)
+    assert sum(float(tf.reduce_sum(row)) for row in rows) == SUM
+    variable = tf.Variable(array)
+    variable.assign_add(tf.ones((8, 8)))
+    assert unharmed(client)
+
+
+# ---- TVM ----
+
+
+@only("tvm-ffi")
+def test_tvm_functions_take_tensors_as_they_are(client, tensor):
+    import tvm_ffi
+
+    echo = tvm_ffi.get_global_func("testing.echo")
+    back = echo(tensor)
+    assert tuple(back.shape) == (8, 8) and str(back.dtype) == "float32"
+    ours = tensor.copy_on_write()
+    assert raw.plain(echo(ours)) == FLOATS
+    assert unharmed(client)
+
+
+# ---- MXNet ----
+
+
+@only("mxnet")
+def test_mxnet_computes_into_a_draft(client, tensor, peer):
+    import mxnet as mx
+
+    array = mx.nd.from_dlpack(tensor.copy_on_write().__dlpack__())
+    assert float(array.sum().asscalar()) == SUM
+    with client.create("uses/y", (8, 8), "float32") as draft:
+        out = mx.nd.from_dlpack(draft.__dlpack__())
+        mx.nd.elemwise_add(array, array, out=out)
+        out.wait_to_read()
+    assert peer.read("uses/y") == ("float32", (8, 8), DOUBLED)
+    assert unharmed(client)
+
+
+# ---- ONNX Runtime ----
+
+
+def onnx_model():
+    """y = x + x, of float32[8, 8], in protobuf's words."""
+
+    def field(number, value):
+        if isinstance(value, int):
+            return bytes([number << 3, value])
+        value = value if isinstance(value, bytes) else value.encode()
+        assert len(value) < 128
+        return bytes([number << 3 | 2, len(value)]) + value
+
+    dim = field(1, field(1, 8))
+    kind = field(1, field(1, 1) + field(2, dim + dim))
+    node = field(1, "x") + field(1, "x") + field(2, "y") + field(4, "Add")
+    ends = field(11, field(1, "x") + field(2, kind)) + field(12, field(1, "y") + field(2, kind))
+    return field(1, 8) + field(7, field(1, node) + field(2, "g") + ends) + field(8, field(2, 13))
+
+
+@only("onnxruntime")
+def test_onnxruntime_runs_from_shared_memory_into_a_draft(client, tensor, peer):
+    import onnxruntime as ort
+
+    session = ort.InferenceSession(onnx_model(), providers=["CPUExecutionProvider"])
+    value = ort.OrtValue.from_dlpack(tensor.copy_on_write())
+    [result] = session.run_with_ort_values(["y"], {"x": value})
+    client.put("uses/y", result)
+    assert peer.read("uses/y") == ("float32", (8, 8), DOUBLED)
+    draft = client.create("uses/z", (8, 8), "float32")
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", value)
+    binding.bind_ortvalue_output("y", ort.OrtValue.from_dlpack(draft))
+    session.run_with_iobinding(binding)
+    draft.commit()
+    assert peer.read("uses/z") == ("float32", (8, 8), DOUBLED)
+    assert unharmed(client)
+
+
+@only("onnxruntime")
+def test_onnxruntime_writes_to_read_only_arrays_of_numpy(client, tensor):
+    """The way that docs/INTEROP.md warns of: NumPy's flag is ignored, so the process dies; nobody else is harmed."""
+    code = (
+        "import numpy as np, onnxruntime as ort, tensorlease\n"
+        "t = tensorlease.connect(autostart=False).get('uses/x')\n"
+        "value = ort.OrtValue.ortvalue_from_numpy(t.numpy())\n"
+        "assert value.data_ptr() == t.numpy().__array_interface__['data'][0]\n"
+        "print('writes', flush=True)\n"
+        "value.update_inplace(np.zeros((8, 8), 'float32'))\n"
+    )
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert (child.stdout, child.returncode) == ("writes\n", -signal.SIGSEGV), child.stderr
+    assert unharmed(client)
+
+
+# ---- PaddlePaddle ----
+
+
+@only("paddle")
+def test_paddle_trains_on_weights_that_many_share(client, tensor):
+    import paddle
+
+    weights = paddle.from_dlpack(tensor)
+    weights.stop_gradient = False
+    (weights * weights).sum().backward()
+    assert float((weights.grad - 2 * weights).abs().sum()) == 0
+    with paddle.no_grad():
+        weights.subtract_(weights.grad * 0.5)
+    assert float(weights.sum()) == 0 and unharmed(client)
+
+
+# ---- Arrow ----
+
+
+@only("pyarrow")
+@pytest.mark.parametrize("mode", "rc")
+def test_arrow_buffers_are_the_memory(client, tensor, mode):
+    import pyarrow as pa
+    import pyarrow.compute
+
+    t = client.get("uses/x", mode=mode)
+    buffer = pa.py_buffer(t)
+    assert buffer.address == t._address and buffer.size == 256 and buffer.is_mutable == (mode == "c")
+    array = pa.Array.from_buffers(pa.float32(), 64, [None, buffer])
+    assert pa.compute.sum(array).as_py() == SUM
+    made = pa.Tensor.from_numpy(t.numpy())
+    assert made.to_numpy().__array_interface__["data"][0] == t._address and made.is_mutable == (mode == "c")
+    column = pa.array(t.numpy().reshape(-1))
+    assert column.buffers()[1].address == t._address
+    assert pa.table({"x": column}).slice(8, 2).to_pydict() == {"x": [8.0, 9.0]}
+    t.release()
+    client.put("uses/x", b"other")
+    del tensor
+    assert pa.compute.sum(array).as_py() == SUM and buffer.to_pybytes() == FLOATS
+
+
+@only("pyarrow")
+def test_arrow_arrays_are_put(client, peer):
+    import pyarrow as pa
+
+    column = pa.array([1.0, 2.0, 3.0, 4.0], pa.float32())
+    client.put("uses/column", column)
+    assert peer.read("uses/column") == ("float32", (4,), struct.pack("4f", 1, 2, 3, 4))
+    client.put("uses/column", column.slice(1, 2))
+    assert peer.read("uses/column") == ("float32", (2,), struct.pack("2f", 2, 3))
+    client.put("uses/column", pa.py_buffer(b"bytes"))
+    assert peer.read("uses/column") == ("int8", (5,), b"bytes")  # as Arrow describes it
+    version = client.stat("uses/column").version
+    for other in (pa.array([1, None]), pa.array(["text"]), pa.array([True]), pa.chunked_array([[1]])):
+        with pytest.raises((BufferError, TypeError, ValueError)):
+            client.put("uses/column", other)
+    assert client.stat("uses/column").version == version
