@@ -93,7 +93,6 @@ class Library:
     makes = None  # those that make() makes; None: what the first way takes
     max_ndim = 64
     strided = True  # it has arrays that are not contiguous
-    loses_size_zero = False  # it never calls the deleter of a tensor without data
     keeps_tensor = False  # its array holds the Tensor as well, with a lease of its own
     shows_writes = True  # write() writes to the array itself
 
@@ -228,10 +227,9 @@ class Torch1(Torch):
 
     name = "torch1"
     takes = ("int8", "int16", "int32", "int64", "uint8", *FLOATS, "bfloat16", *COMPLEX)
-    loses_size_zero = True
     ways = (
         Way("torch.from_dlpack(t)", lambda a, t: a.lib.from_dlpack(t), r=REFUSED),
-        Way("t.torch()", lambda a, t: t.torch(), r=REFUSED),
+        Way("t.torch()", lambda a, t: t.torch()),
         *capsules(lambda a, capsule: a.lib.utils.dlpack.from_dlpack(capsule), r=REFUSED, c=REFUSED),
     )
 

@@ -326,8 +326,6 @@ def test_size_zero_comes_back(library, taken, client, mine):
     put(client, "lib/zero", "float32", (0,))
     for _ in range(3):
         way.take(library, client.get("lib/zero", mode=mode))
-    if library.loses_size_zero and mine():
-        pytest.skip(f"{library.name} does not call the deleter of a tensor of size zero")
     assert mine() == 0
 
 

@@ -625,14 +625,15 @@ def test_26_another_device_than_said__ours(client):
 def test_26_another_device_than_said__theirs(client, observer):
     for device in ((2, 0), (10, 0), (13, 0), (0, 0), (-1, 0), (99, 0)):
         for make in both(device=device, says_device=(1, 0)):
-            refused(client, observer, make, "device_type|CUDA")
-        for make in both(device=(1, 0), says_device=device):  # nothing is asked for, nothing is consumed
-            refused(client, observer, make, "device", deleted=0)
+            refused(client, observer, make, "device|CUDA|GPU")
+        # Of a device that is none of ours nothing is asked for, and nothing is consumed.
+        for make in both(device=(1, 0), says_device=device):
+            refused(client, observer, make, "device|CUDA|GPU", deleted=device[0] == 2)
 
     class Silent(abi.Producer):
         __dlpack_device__ = property()
 
-    refused(client, observer, lambda: Silent(device=(2, 0)), "device_type|CUDA")
+    refused(client, observer, lambda: Silent(device=(2, 0)), "device|CUDA|GPU")
     taken(client, observer, Silent, PAYLOAD[:16], (4,), "int32")
 
 
@@ -644,7 +645,7 @@ def test_27_number_of_the_device__ours(client):
 def test_27_number_of_the_device__theirs(client, observer):
     for number in (0, 1, 7, -1):
         for make in both(device=(2, number)):
-            refused(client, observer, make, "device", deleted=0)
+            refused(client, observer, make, "device|CUDA|GPU")
         for make in both(device=(1, number)):  # there is one CPU
             taken(client, observer, make, PAYLOAD[:16], (4,), "int32")
 
