@@ -53,7 +53,7 @@ struct cli {
 struct command {
 	const char *name;
 	const char *arguments; /* "NAME FILE.npy" */
-	const char *summary;   /* one line */
+	const char *summary;   /* one line; NULL: not listed */
 	const char *details;   /* paragraphs of its --help */
 	unsigned options;      /* that it takes beside those of OPTION_EVERYWHERE */
 	int min_args;
@@ -93,3 +93,5 @@ int command_ls(struct cli *cli);
 int command_info(struct cli *cli);
 int command_rm(struct cli *cli);
 int command_status(struct cli *cli);
+int command_doctor(struct cli *cli);
+int command_doctor_child(struct cli *cli);

@@ -14,17 +14,25 @@ enum { SHOWN = 8 }; /* first values */
 
 /* ---- What is known of it ------------------------------------------------------------------- */
 
-static char *device_text(DLDevice device)
+char *describe_device(const tl_info *info)
 {
-	switch (device.device_type) {
+	const DLDevice *device = &info->device;
+	char *uuid, *text;
+
+	switch (device->device_type) {
 	case kDLCPU:
 		return cli_text("cpu");
 	case kDLCUDA:
-		return cli_text("cuda:%d", device.device_id);
+		if (device->device_id >= 0)
+			return cli_text("cuda:%d", device->device_id);
+		uuid = format_uuid(info->device_uuid);
+		text = cli_text("cuda:%s", uuid);
+		free(uuid);
+		return text;
 	case kDLCUDAManaged:
 		return cli_text("cuda-managed");
 	default:
-		return cli_text("device %d:%d", (int)device.device_type, device.device_id);
+		return cli_text("device %d:%d", (int)device->device_type, device->device_id);
 	}
 }
 
@@ -68,7 +76,7 @@ void describe_info(const struct cli *cli, const tl_info *info)
 	field_take(cli, "dtype", format_dtype(info->dtype));
 	field_take(cli, "shape", format_shape(info->shape, info->ndim));
 	field_take(cli, "size", format_size(info->nbytes, cli->terminal));
-	field_take(cli, "device", device_text(info->device));
+	field_take(cli, "device", describe_device(info));
 	if (cli->terminal)
 		cli_field(cli, "published", "%s ago, %s", age, date);
 	else
@@ -76,6 +84,10 @@ void describe_info(const struct cli *cli, const tl_info *info)
 	field_take(cli, "owner", owner_text(cli, info->uid));
 	if (info->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
 		cli_field(cli, "flags", "padded");
+	if (info->withdrawn)
+		cli_field(cli, "withdrawn", "%s",
+			  cli->terminal ? "its memory is gone with the process that published it"
+					: "1");
 	describe_metadata(cli, info);
 	free(age);
 	free(date);
@@ -83,7 +95,7 @@ void describe_info(const struct cli *cli, const tl_info *info)
 
 void describe_info_json(cJSON *to, const tl_info *info)
 {
-	char *dtype = format_dtype(info->dtype), *device = device_text(info->device);
+	char *dtype = format_dtype(info->dtype), *device = describe_device(info);
 	char *hex = format_hex(info->metadata, info->metadata_size);
 	char text[TL_METADATA_MAX + 1];
 	cJSON *shape = json_array();
@@ -101,6 +113,13 @@ void describe_info_json(cJSON *to, const tl_info *info)
 	json_text(to, "device", device);
 	json_u64(to, "device_type", (uint64_t)info->device.device_type);
 	json_i64(to, "device_id", info->device.device_id);
+	if (info->device.device_type == kDLCUDA) {
+		char *uuid = format_uuid(info->device_uuid);
+
+		json_text(to, "device_uuid", uuid);
+		free(uuid);
+	}
+	json_bool(to, "withdrawn", info->withdrawn);
 	json_u64(to, "committed_ns", info->committed_ns);
 	json_u64(to, "uid", info->uid);
 	json_bool(to, "padded", info->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);

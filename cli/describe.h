@@ -5,6 +5,9 @@
 #include "cli/cli.h"
 #include "cli/out.h"
 
+/* "cpu", "cuda:0", or "cuda:UUID" where this process has not used the GPU. The caller's to free. */
+char *describe_device(const tl_info *info);
+
 /* Name, version, type, shape, size, device, age, owner, metadata. */
 void describe_info(const struct cli *cli, const tl_info *info);
 void describe_info_json(cJSON *to, const tl_info *info);

@@ -115,17 +115,25 @@ int command_get(struct cli *cli)
 	return r;
 }
 
+/* Takes no lease: a tensor on a GPU would have to be opened here for it. */
 int command_wait(struct cli *cli)
 {
-	DLManagedTensorVersioned *tensor;
+	tl_wait_item item = { .name = cli->args[0], .newer_than = cli->newer_than };
+	int64_t timeout = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : -1;
 	cJSON *object;
+	size_t which;
 	tl_info info;
 	int r;
 
-	tensor = cli_get(cli, -1, &info, &r);
-	if (!tensor)
+	r = cli_connect(cli, timeout != 0);
+	if (r)
 		return r;
-	tensor->deleter(tensor);
+	do { /* once more if the name was deleted in between */
+		r = tl_wait_many(cli->client, &item, 1, NULL, 0, timeout, &which);
+		r = r ? r : tl_stat(cli->client, item.name, &info);
+	} while (r == -ENOENT && timeout < 0);
+	if (r)
+		return cli_fail_library(cli, r);
 	if (cli->json) {
 		object = json_object();
 		describe_info_json(object, &info);

@@ -66,6 +66,16 @@ static const struct command commands[] = {
 	  "Waits until NAME exists, or has a version above --newer-than, and prints its\n"
 	  "name and version. Without --timeout it waits for ever.\n",
 	  OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_wait },
+	{ "doctor", "", "try what works on this machine, and say what to do",
+	  "Tries, for real, what tensorlease needs and can use here: shared memory and its\n"
+	  "pages, memfds and seals, futexes, limits, the daemon, an exchange between two\n"
+	  "processes, and on each GPU an exchange of each kind of memory. Each probe is a\n"
+	  "line: ok, warn (works, with a drawback), fail or skipped, what was found and, if\n"
+	  "it is not ok, what to do. The exchanges use a daemon of their own. The exit code\n"
+	  "is 1 if a probe failed; a machine without a GPU is no failure.\n",
+	  0, 0, 0, command_doctor },
+	{ "doctor-child", "ROLE [ARGUMENT]...", NULL, "The other end of the doctor's exchanges.\n",
+	  0, 1, -1, command_doctor_child },
 };
 
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
@@ -97,6 +107,8 @@ static void help_all(FILE *out)
 	for (int i = 0; i < COMMANDS; i++) {
 		const struct command *c = &commands[i];
 
+		if (!c->summary) /* for the program itself */
+			continue;
 		fprintf(out, "  %-6s %-15s %s\n", c->name, c->arguments, c->summary);
 	}
 	fputs("  help   [COMMAND]       print this, or the help of a command\n\nOptions:\n", out);

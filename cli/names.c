@@ -16,7 +16,7 @@
 struct listed {
 	char *name;
 	cJSON *json; /* or the cells: */
-	char *version, *dtype, *shape, *size, *age;
+	char *version, *dtype, *shape, *size, *age, *device;
 };
 
 struct listing {
@@ -45,6 +45,11 @@ static int visit_tensor(const tl_info *info, void *context)
 	row->size = format_size(info->nbytes, people);
 	row->age = people ? format_age(info->committed_ns)
 			  : cli_text("%" PRIu64, info->committed_ns);
+	row->device = describe_device(info);
+	if (info->withdrawn) { /* the version's memory is gone */
+		free(row->device);
+		row->device = cli_text("withdrawn");
+	}
 	return 0;
 }
 
@@ -67,14 +72,15 @@ static void print_listing_json(const struct listing *list)
 
 static void print_listing(const struct listing *list)
 {
-	static const char *const headers[] = { "NAME", "VERSION", "DTYPE", "SHAPE", "SIZE", "AGE" };
-	struct table table = { .columns = 6, .right = 1 << 1 | 1 << 4 };
+	static const char *const headers[] = { "NAME", "VERSION", "DTYPE", "SHAPE",
+					       "SIZE", "AGE",	  "DEVICE" };
+	struct table table = { .columns = 7, .right = 1 << 1 | 1 << 4 };
 
 	for (size_t i = 0; i < list->count; i++) {
 		const struct listed *row = &list->rows[i];
 
 		table_row(&table, (char *[]){ row->name, row->version, row->dtype, row->shape,
-					      row->size, row->age });
+					      row->size, row->age, row->device });
 	}
 	table_print(&table, headers, list->cli->terminal);
 	table_deinit(&table);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* status: the daemon, and with --clients who holds what. */
+/* status: the daemon, what it counts on GPUs, and with --clients who holds what. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -22,6 +22,20 @@ static int visit_client(const tl_client_info *info, void *context)
 
 	clients->rows = cli_grow(clients->rows, clients->count, sizeof(*clients->rows));
 	clients->rows[clients->count++] = *info;
+	return 0;
+}
+
+struct devices {
+	tl_device_usage *rows;
+	size_t count;
+};
+
+static int visit_device(const tl_device_usage *usage, void *context)
+{
+	struct devices *devices = context;
+
+	devices->rows = cli_grow(devices->rows, devices->count, sizeof(*devices->rows));
+	devices->rows[devices->count++] = *usage;
 	return 0;
 }
 
@@ -48,6 +62,35 @@ static void status_json(cJSON *to, const tl_status *s)
 	json_u64(to, "segments", s->segments);
 	json_u64(to, "clients", s->clients);
 	json_u64(to, "max_clients", s->max_clients);
+}
+
+/* A limit that is none is null. */
+static void limit_json(cJSON *to, const char *key, uint64_t value)
+{
+	if (value == UINT64_MAX)
+		json_add(to, key, cJSON_CreateNull());
+	else
+		json_u64(to, key, value);
+}
+
+static cJSON *devices_json(const struct devices *devices)
+{
+	cJSON *array = json_array();
+
+	for (size_t i = 0; i < devices->count; i++) {
+		const tl_device_usage *u = &devices->rows[i];
+		cJSON *object = json_object();
+		char *uuid = format_uuid(u->uuid);
+
+		json_text(object, "uuid", uuid);
+		json_u64(object, "bytes_used", u->bytes_used);
+		limit_json(object, "capacity", u->capacity);
+		limit_json(object, "user_capacity", u->user_capacity);
+		json_u64(object, "segments", u->segments);
+		json_add(array, NULL, object);
+		free(uuid);
+	}
+	return array;
 }
 
 static int visit_holding_json(const tl_holding *holding, void *context)
@@ -87,12 +130,14 @@ static int client_json(struct cli *cli, cJSON *to, const tl_client_info *info)
 	return r == -ENOENT ? 0 : r;
 }
 
-static int print_json(struct cli *cli, const tl_status *status, const struct clients *clients)
+static int print_json(struct cli *cli, const tl_status *status, const struct devices *devices,
+		      const struct clients *clients)
 {
 	cJSON *object = json_object(), *array;
 	int r = 0;
 
 	status_json(object, status);
+	json_add(object, "gpus", devices_json(devices));
 	if (cli->given & OPTION_CLIENTS) {
 		array = json_array();
 		for (size_t i = 0; i < clients->count && !r; i++)
@@ -156,6 +201,28 @@ static void print_status(const struct cli *cli, const tl_status *s)
 	cli_field(cli, "commits", "%" PRIu64, s->commits);
 	free(uptime);
 	free(date);
+}
+
+/* One field for each GPU: "gpu". */
+static void print_devices(const struct cli *cli, const struct devices *devices)
+{
+	for (size_t i = 0; i < devices->count; i++) {
+		const tl_device_usage *u = &devices->rows[i];
+		char *uuid = format_uuid(u->uuid),
+		     *used = format_size(u->bytes_used, cli->terminal);
+		char *most = u->capacity == UINT64_MAX
+				     ? cli_text(cli->terminal ? "no limit" : "none")
+				     : format_size(u->capacity, cli->terminal);
+
+		if (cli->terminal)
+			cli_field(cli, "gpu", "%s: %s used (%s), %u segments", uuid, used, most,
+				  u->segments);
+		else
+			cli_field(cli, "gpu", "%s\t%s\t%s\t%u", uuid, used, most, u->segments);
+		free(uuid);
+		free(used);
+		free(most);
+	}
 }
 
 struct holdings {
@@ -231,25 +298,30 @@ int command_status(struct cli *cli)
 {
 	tl_status status = { .size = sizeof(status) };
 	struct clients clients = { 0 };
+	struct devices devices = { 0 };
 	int r;
 
 	r = cli_connect(cli, false);
 	if (r)
 		return r;
 	r = tl_get_status(cli->client, &status);
+	if (!r)
+		r = tl_list_devices(cli->client, visit_device, &devices);
 	if (!r && cli->given & OPTION_CLIENTS)
 		r = tl_list_clients(cli->client, visit_client, &clients);
 	if (r)
 		r = cli_fail_library(cli, r);
 	else if (cli->json)
-		r = print_json(cli, &status, &clients);
+		r = print_json(cli, &status, &devices, &clients);
 	else {
 		print_status(cli, &status);
+		print_devices(cli, &devices);
 		if (cli->given & OPTION_CLIENTS) {
 			print_clients(cli, &clients);
 			r = print_holdings(cli, &clients);
 		}
 	}
 	free(clients.rows);
+	free(devices.rows);
 	return r;
 }

@@ -244,7 +244,6 @@ static void child_session(struct session *s)
 	if (atomic_load(&s->drained))
 		return;
 	drop_parents(s);
-	cuda_child_session(s);
 	if (s->fork_peer) {
 		session_adopt_peer(s, s->fork_peer);
 		free(s->fork_peer);

@@ -74,7 +74,9 @@ void produce_abort_all(struct session *s)
 			lease_release(s, ref_slot(draft->ref));
 		draft->hold = false;
 		draft->ended = true;
-		if (!draft->block)
+		if (draft->block)
+			cuda_draft_leave(draft);
+		else
 			draft_abort_ref(s, draft->ref, deadline);
 	}
 	pthread_mutex_unlock(&s->produce_mutex);

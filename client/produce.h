@@ -29,6 +29,7 @@ struct tl_draft {
 	bool stale;		  /* the parent's */
 	struct cuda_block *block; /* its memory, if it is on a GPU; it has no ref then */
 	intptr_t stream;	  /* on which it is written, then */
+	bool sealed;		  /* the host has waited for that */
 	bool written;		  /* published: what writes it is the tensor's affair */
 	unsigned char *metadata;
 	uint16_t metadata_size;

@@ -133,6 +133,9 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft, uin
 		if (r)
 			return r;
 	}
+	r = draft->block ? cuda_draft_written(draft, &p->options) : 0;
+	if (r)
+		return r;
 	return draft_commit(draft, t, p->tensor->flags, p->name, p->name_len, version);
 }
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "client/client.h"
+#include "client/cuda/lease.h"
 #include "client/error.h"
 #include "client/fork.h"
 #include "client/lease.h"
@@ -38,25 +39,25 @@ static int hold_again(struct session *s, uint32_t slot)
 	}
 }
 
-TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
-		    DLManagedTensorVersioned **out)
+static int remap(const DLManagedTensorVersioned *held, tl_get_options *want,
+		 DLManagedTensorVersioned **out, const char *function)
 {
 	const struct tensor_lease *l = tensor_lease_of(held);
-	tl_get_options want = { .size = sizeof(want), .mode = mode };
 	struct use use;
 	int r;
 
 	if (!l || !out)
-		return tl_fail(-EINVAL, "tl_remap: %s",
+		return tl_fail(-EINVAL, "%s: %s", function,
 			       l ? "out is NULL" : "the tensor is not from tl_get()");
-	if (mode != TL_MODE_READ && mode != TL_MODE_COPY_ON_WRITE)
-		return tl_fail(-EINVAL, "tl_remap: the mode is %d", (int)mode);
+	if (want->mode != TL_MODE_READ && want->mode != TL_MODE_COPY_ON_WRITE)
+		return tl_fail(-EINVAL, "%s: the mode is %d", function, (int)want->mode);
+	if (held->deleter == cuda_lease_delete && !l->cuda.view)
+		want->flags = LEASE_HANDLE;
 	use.session = l->session;
 	users_add(&use.session->users, 1); /* @held has one too, so it is not drained meanwhile */
 	r = hold_again(use.session, ref_slot(l->ref));
 	if (!r) {
-		r = tensor_lease_new(&use, l->ref, &want, client_deadline(use.session->client),
-				     out);
+		r = tensor_lease_new(&use, l->ref, want, client_deadline(use.session->client), out);
 		if (!r)
 			return 0; /* the lease has the use's count */
 		lease_release(use.session, ref_slot(l->ref));
@@ -72,4 +73,22 @@ TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 	return r < 0 ? r
 		     : tl_fail(-ENOTCONN,
 			       "the daemon that knows the tensor is gone, so it cannot be mapped anew");
+}
+
+TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
+		    DLManagedTensorVersioned **out)
+{
+	tl_get_options want = { .size = sizeof(want), .mode = mode };
+
+	if (held && held->deleter == cuda_lease_delete)
+		want.stream = tensor_lease_of(held)->cuda.stream;
+	return remap(held, &want, out, "tl_remap");
+}
+
+TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream,
+			   DLManagedTensorVersioned **out)
+{
+	tl_get_options want = { .size = sizeof(want), .mode = TL_MODE_READ, .stream = stream };
+
+	return remap(held, &want, out, "tl_remap_stream");
 }

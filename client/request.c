@@ -105,6 +105,8 @@ static void request_done(struct request *req, int result)
 	req->done = true;
 	if (req->wake)
 		pthread_cond_signal(req->wake);
+	else
+		cuda_wake(); /* it may be one that the thread awaits without a wait */
 }
 
 static void lost_locked(struct session *s, int result)
@@ -170,7 +172,13 @@ int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t
 static void late_answer(struct session *s, const struct conn_message *m)
 {
 	struct wire_ref abort = { .header = { .type = WIRE_ABORT, .length = sizeof(abort) } };
+	struct wire_segment_ref unexport;
 
+	if (m->header.type == WIRE_EXPORTED) {
+		memcpy(&unexport, m->bytes, sizeof(unexport));
+		unexport.header.type = WIRE_UNEXPORT;
+		conn_send(s->socket, &unexport, -1, MSG_DONTWAIT);
+	}
 	if (m->header.type != WIRE_DRAFT)
 		return;
 	abort.ref = ((const struct wire_draft *)(const void *)m->bytes)->ref;

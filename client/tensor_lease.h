@@ -21,6 +21,7 @@ struct tensor_lease {
 			struct cuda_view *view;	  /* NULL: nothing is opened */
 			struct cuda_event *event; /* what it waits for once its user has left */
 			intptr_t stream;
+			uint64_t thread; /* whose TL_STREAM_PER_THREAD that is */
 			struct list queue_link;
 		} cuda;
 	};

@@ -209,9 +209,11 @@ int cuda_block_get(struct session *s, struct cuda_device *device, uint64_t size,
 			"GPU %d or its driver cannot make memory that is shared by descriptors "
 			"(CUDA's virtual memory management); `tensorlease doctor` says more",
 			device->ordinal);
-	r = cuda_session_get(s, &cs);
+	r = cuda_session_with_thread(s, &cs);
 	if (r)
 		return r;
+	if (atomic_load(&s->lost))
+		return SESSION_E_UNSENT; /* what is free there may be in use all the same */
 	size = (size + device->granularity - 1) / device->granularity * device->granularity;
 	if (size == 0)
 		size = device->granularity;
@@ -246,6 +248,16 @@ void cuda_block_put(struct cuda_block *block)
 		block->owner->nblocks++;
 		cuda_wake(); /* it sees to the bounds */
 	}
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+void cuda_block_forget(struct cuda_block *block)
+{
+	static struct list parents = LIST_INIT(parents);
+
+	pthread_mutex_lock(&cuda_lock);
+	list_del(&block->link);
+	list_add_tail(&parents, &block->link);
 	pthread_mutex_unlock(&cuda_lock);
 }
 

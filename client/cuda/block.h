@@ -23,6 +23,9 @@ void cuda_block_use(struct cuda_block *block);
 /* One use less; on whatever thread. The caller has a count on the session. */
 void cuda_block_put(struct cuda_block *block);
 
+/* In a forked child: the block is its parent's, and not used here. */
+void cuda_block_forget(struct cuda_block *block);
+
 /* Gives back what has been free for long. How long until that is due again (ns); 0: nothing is free. The thread's. */
 int64_t cuda_blocks_trim(struct cuda_session *cs);
 /* All of them; the session is over. */

@@ -193,3 +193,15 @@ void cuda_leave(struct cuda_scope *scope)
 		scope->driver->thread_exchange_capture_mode(&scope->capture_mode);
 	scope->driver->ctx_pop(&context);
 }
+
+int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream)
+{
+	int status = CUDA_CAPTURE_NONE;
+	CUresult e = scope->driver->stream_is_capturing(cuda_stream(stream), &status);
+
+	/* The legacy stream cannot be used either while a stream that waits for it is captured. */
+	if (e == CUDA_E_STREAM_CAPTURE_IMPLICIT || status != CUDA_CAPTURE_NONE)
+		return tl_fail(-EBUSY, "stream %#llx is being captured into a graph",
+			       (unsigned long long)stream);
+	return 0;
+}

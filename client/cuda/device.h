@@ -41,6 +41,12 @@ struct cuda_scope {
 int cuda_enter(struct cuda_device *device, struct cuda_scope *scope);
 void cuda_leave(struct cuda_scope *scope);
 
+/*
+ * May work of ours be put on the stream, and the stream be asked about its own? Not while it is captured into a graph: that
+ * would spoil the capture. 0, or -EBUSY with a text.
+ */
+int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream);
+
 /* The negative errno of @result; the text is @what, formatted, then the driver's. */
 int cuda_fail(CUresult result, const char *what, ...) __attribute__((format(printf, 2, 3)));
 

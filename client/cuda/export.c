@@ -30,6 +30,25 @@ static int send_parts(struct cuda_export *e, const int *fds_peek, int64_t deadli
 	return 0;
 }
 
+static void unexport_message(const struct cuda_export *e, struct wire_segment_ref *m)
+{
+	*m = (struct wire_segment_ref){
+		.header = { .type = WIRE_UNEXPORT, .length = sizeof(*m) },
+		.segment = e->segment,
+		.segment_generation = e->generation,
+	};
+}
+
+/* Nobody waits for the answer. */
+static void send_unexport(struct cuda_export *e)
+{
+	struct wire_segment_ref m;
+
+	unexport_message(e, &m);
+	m.header.serial = session_serial(e->session);
+	session_send(e->session, &m, client_deadline(e->session->client));
+}
+
 static int send_export(struct cuda_export *e, const int *fds_peek)
 {
 	const struct cuda_memory *memory = &e->memory;
@@ -55,7 +74,10 @@ static int send_export(struct cuda_export *e, const int *fds_peek)
 	exported = (const void *)answer.bytes;
 	e->segment = exported->segment;
 	e->generation = exported->segment_generation;
-	return send_parts(e, fds_peek, deadline);
+	r = send_parts(e, fds_peek, deadline);
+	if (r)
+		send_unexport(e);
+	return r;
 }
 
 int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
@@ -110,22 +132,9 @@ static void export_free(struct cuda_export *e)
 	free(e);
 }
 
-static void unexport_message(const struct cuda_export *e, struct wire_segment_ref *m)
-{
-	*m = (struct wire_segment_ref){
-		.header = { .type = WIRE_UNEXPORT, .length = sizeof(*m) },
-		.segment = e->segment,
-		.segment_generation = e->generation,
-	};
-}
-
 void cuda_export_drop(struct cuda_export *e)
 {
-	struct wire_segment_ref m;
-
-	unexport_message(e, &m);
-	m.header.serial = session_serial(e->session);
-	session_send(e->session, &m, client_deadline(e->session->client));
+	send_unexport(e);
 	export_free(e);
 }
 
@@ -170,13 +179,14 @@ struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32
 	return NULL;
 }
 
-struct cuda_source *cuda_source_here(const struct cuda_export *e, uint64_t ref)
+CUevent cuda_event_here(const struct cuda_export *e, const unsigned char handle[64])
 {
 	struct cuda_source *source;
 
 	list_for_each_entry(source, &e->sources, link)
-		if (source->ref == ref)
-			return source;
+		if (source->event &&
+		    !memcmp(source->event->handle.bytes, handle, sizeof(source->event->handle)))
+			return source->event->event;
 	return NULL;
 }
 
@@ -223,7 +233,8 @@ static int event_record(struct cuda_export *e, intptr_t stream, struct cuda_even
 		list_del(&event->link);
 	}
 	pthread_mutex_unlock(&cuda_lock);
-	if (!event)
+	r = cuda_stream_usable(&scope, stream);
+	if (!r && !event)
 		r = event_new(&scope, &event);
 	if (!r) {
 		result = scope.driver->event_record(event->event, cuda_stream(stream));
@@ -244,7 +255,8 @@ static int event_record(struct cuda_export *e, intptr_t stream, struct cuda_even
 
 /* ---- Sources ---- */
 
-static struct cuda_source *source_alloc(void)
+/* With a count on the session; the caller has one meanwhile. */
+static struct cuda_source *source_alloc(struct session *s)
 {
 	struct cuda_source *source = calloc(1, sizeof(*source));
 
@@ -254,21 +266,32 @@ static struct cuda_source *source_alloc(void)
 	}
 	list_init(&source->link);
 	list_init(&source->queue_link);
+	users_add(&s->users, 1);
 	return source;
 }
 
-/* cuda_lock, if others know the export. */
+static void source_free(struct cuda_source *source, struct session *s)
+{
+	void (*done)(void *context) = source->done;
+	void *context = source->context;
+
+	free(source);
+	if (done)
+		done(context);
+	users_leave(&s->users);
+}
+
+/* cuda_lock, if others know the export. The source has a count on the session. */
 static void source_link(struct cuda_export *e, struct cuda_source *source)
 {
 	source->export = e;
 	list_add_tail(&e->sources, &source->link);
 	e->nsources++;
-	users_add(&e->session->users, 1); /* the source's; the caller has one meanwhile */
 }
 
 int cuda_source_in(struct cuda_export *e, struct cuda_source **out)
 {
-	*out = source_alloc();
+	*out = source_alloc(e->session);
 	if (!*out)
 		return -ENOMEM;
 	pthread_mutex_lock(&cuda_lock);
@@ -298,10 +321,10 @@ int cuda_source_for(struct session *s, struct cuda_opening *o, struct cuda_sourc
 	struct cuda_export *e;
 	int r;
 
-	r = cuda_session_get(s, &cs);
+	r = cuda_session_with_thread(s, &cs);
 	if (r)
 		return r;
-	source = source_alloc();
+	source = source_alloc(s);
 	if (!source)
 		return -ENOMEM;
 	*out = source;
@@ -311,7 +334,7 @@ int cuda_source_for(struct session *s, struct cuda_opening *o, struct cuda_sourc
 	if (!r)
 		r = cuda_export_new(&e, s, o->memory, o->fds_peek);
 	if (r) {
-		free(source);
+		source_free(source, s);
 		return r;
 	}
 	o->memory->parts = NULL; /* the export's */
@@ -364,32 +387,38 @@ static size_t place_message(unsigned char *bytes, const struct cuda_export *e,
 }
 
 /*
- * It was not published, and the thread ends the export if that was all. Or it is not known (@r is
- * -ETIMEDOUT): then FREED may still come.
+ * It was not published, and the thread ends the export if that was all. Or it is not known (no answer in time): then
+ * FREED may still come.
  */
-static void source_abandon(struct cuda_source *source, int r)
+static void source_abandon(struct cuda_source *source, bool unknown)
 {
 	pthread_mutex_lock(&cuda_lock);
-	source->done = NULL;
+	if (!source->export->owned)
+		source->done = NULL; /* it stays its owner's */
 	source->abandoned = true;
 	source->told = true;
-	if (r != -ETIMEDOUT)
+	if (!unknown)
 		source->freed = true;
 	cuda_queue_source(source);
 	pthread_mutex_unlock(&cuda_lock);
 }
 
 static int place_request(struct cuda_export *e, const struct cuda_placing *p,
-			 struct cuda_source *source, uint64_t *version)
+			 struct cuda_source *source, uint64_t *version, bool *sent)
 {
 	unsigned char bytes[WIRE_MAX];
 	const struct wire_placed *placed;
+	int64_t deadline = client_deadline(e->session->client);
 	struct conn_message answer;
+	struct request req;
 	char what[TL_NAME_MAX + 16];
 	int r;
 
 	place_message(bytes, e, p, source);
-	r = session_call(e->session, bytes, client_deadline(e->session->client), &answer);
+	r = session_ask(e->session, bytes, deadline, &req, &answer);
+	*sent = !r;
+	if (!r)
+		r = session_await(e->session, &req, deadline);
 	if (r)
 		return r;
 	snprintf(what, sizeof(what), "publishing '%.*s'", (int)p->name_len, p->name);
@@ -410,29 +439,36 @@ static int place_request(struct cuda_export *e, const struct cuda_placing *p,
 int cuda_place(struct cuda_source *source, const struct cuda_placing *p,
 	       void (*done)(void *context), void *context, uint64_t *version)
 {
+	struct cuda_event *event = NULL;
+	bool sent = false;
 	int r = 0;
 
+	if (p->stream != TL_STREAM_NONE && !p->foreign_event)
+		r = event_record(source->export, p->stream, &event);
+	pthread_mutex_lock(&cuda_lock);
 	source->done = done;
 	source->context = context;
-	if (p->stream != TL_STREAM_NONE && !p->foreign_event)
-		r = event_record(source->export, p->stream, &source->event);
-	source->finished = source->told = !source->event;
+	source->event = event;
+	source->finished = source->told = !event;
+	pthread_mutex_unlock(&cuda_lock);
 	if (!r)
-		r = place_request(source->export, p, source, version);
+		r = place_request(source->export, p, source, version, &sent);
 	if (r)
-		source_abandon(source, r);
+		source_abandon(source, sent && r == -ETIMEDOUT);
 	return r;
 }
 
 int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *context), void *context)
 {
+	struct cuda_event *event = NULL;
 	struct cuda_source *source;
 	int r = cuda_source_in(e, &source);
 
 	if (r)
 		return r;
-	r = event_record(e, stream, &source->event);
+	r = event_record(e, stream, &event);
 	pthread_mutex_lock(&cuda_lock);
+	source->event = event;
 	source->done = r ? NULL : done;
 	source->context = context;
 	source->finished = !source->event;
@@ -484,29 +520,6 @@ enum source_step cuda_source_step(struct cuda_source *source)
 		return SOURCE_DONE;
 	list_del(&e->link); /* nobody publishes in it from now on */
 	return SOURCE_LAST;
-}
-
-void cuda_source_tell(struct cuda_source *source)
-{
-	struct session *s = source->export->session;
-	struct wire_finished m = {
-		.header = { .type = WIRE_FINISHED, .length = sizeof(m) },
-		.ref = source->ref,
-		.failed = source->failed,
-	};
-
-	session_send(s, &m, client_deadline(s->client));
-}
-
-static void source_free(struct cuda_source *source, struct session *s)
-{
-	void (*done)(void *context) = source->done;
-	void *context = source->context;
-
-	free(source);
-	if (done)
-		done(context);
-	users_leave(&s->users);
 }
 
 void cuda_source_done(struct cuda_source *source)

@@ -105,8 +105,8 @@ int cuda_source_for(struct session *s, struct cuda_opening *o, struct cuda_sourc
 int cuda_source_in(struct cuda_export *e, struct cuda_source **out);
 
 /*
- * Publishes; consumes @source. On success @done(@context) will be called once, on failure never. 0,
- * SESSION_E_*, or a negative errno.
+ * Publishes; consumes @source. On success @done(@context) will be called once; on failure never, but if a block owns
+ * the export: it is called in any case, as soon as nobody can use the memory. 0, SESSION_E_*, or a negative errno.
  */
 int cuda_place(struct cuda_source *source, const struct cuda_placing *p,
 	       void (*done)(void *context), void *context, uint64_t *version);
@@ -117,13 +117,14 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *conte
 
 /* What this process exported itself, to the daemon with that instance; NULL: it did not. */
 struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32_t generation);
-struct cuda_source *cuda_source_here(const struct cuda_export *e, uint64_t ref);
+/* The event with that handle of what was published in it; NULL: it has come. */
+CUevent cuda_event_here(const struct cuda_export *e, const unsigned char handle[64]);
 
 /* What the thread is to do with a source, without the lock. */
 enum source_step {
 	SOURCE_WAIT, /* look again later: GPU work is going on */
 	SOURCE_IDLE, /* a message will tell */
-	SOURCE_TELL, /* cuda_source_tell() */
+	SOURCE_TELL, /* say that it is finished */
 	SOURCE_DONE, /* cuda_source_done(): it is out of all lists */
 	SOURCE_LAST, /* cuda_export_end(): likewise, and so is its export */
 };
@@ -131,7 +132,6 @@ enum source_step cuda_source_step(struct cuda_source *source);
 
 /* ---- Without it ---- */
 
-void cuda_source_tell(struct cuda_source *source);
 void cuda_source_done(struct cuda_source *source);
 /* True: the thread has to wait until `ending` is answered, then call cuda_export_ended(). */
 bool cuda_export_end(struct cuda_export *e, struct cuda_source *last);

@@ -8,7 +8,7 @@
 #include "client/client.h"
 #include "client/cuda/export.h"
 #include "client/cuda/lease.h"
-#include "client/cuda/mapping.h"
+#include "client/cuda/view.h"
 #include "client/error.h"
 #include "client/produce.h"
 #include "util/fd.h"
@@ -130,7 +130,8 @@ static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
 	struct wire_export what;
 	int r;
 
-	r = cuda_import_handle(s, row->segment, row->segment_generation, &what);
+	r = cuda_view_ask(s, row->segment, row->segment_generation, client_deadline(s->client),
+			  &what);
 	if (r)
 		return r;
 	if (what.kind != SEGMENT_CUDA_IPC)

@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
 #include "client/catalog.h"
 #include "client/cuda/export.h"
@@ -13,6 +14,9 @@
 #include "client/cuda/view.h"
 #include "client/error.h"
 #include "client/lease.h"
+#include "util/clock.h"
+
+#define DEATH_NS (100 * NS_PER_MS)
 
 /* ---- Taking ---- */
 
@@ -29,35 +33,25 @@ int cuda_row_event(const struct session *s, const struct catalog_row *row, unsig
 	return 0;
 }
 
-/* The event of what this process published itself; NULL: it has come. cuda_lock. */
-static struct cuda_event *own_event(struct cuda_view *view, uint64_t ref)
-{
-	struct cuda_export *e = cuda_export_here(view->session->instance, view->segment,
-						 view->generation);
-	struct cuda_source *source = e ? cuda_source_here(e, ref) : NULL;
-
-	return source ? source->event : NULL;
-}
-
 /* The context is current. */
-static int wait_for_event(struct cuda_view *view, const struct catalog_row *row, uint64_t ref,
+static int wait_for_event(struct cuda_view *view, const struct catalog_row *row,
 			  const struct cuda_scope *scope, intptr_t stream)
 {
 	unsigned char handle[WIRE_HANDLE_BYTES];
-	struct cuda_event *own;
 	CUevent event = NULL;
 	CUresult e = CUDA_OK;
 	int r;
 
 	r = cuda_row_event(view->session, row, handle);
+	if (!r)
+		r = cuda_stream_usable(scope, stream);
 	if (r)
 		return r;
 	pthread_mutex_lock(&cuda_lock);
-	own = view->mapping ? NULL : own_event(view, ref);
-	if (own)
-		event = own->event;
-	else if (view->mapping)
+	if (view->mapping)
 		r = cuda_view_event(view, scope, handle, &event);
+	else
+		event = cuda_event_here(view->export, handle);
 	if (event)
 		e = scope->driver->stream_wait_event(cuda_stream(stream), event, 0);
 	pthread_mutex_unlock(&cuda_lock);
@@ -68,7 +62,7 @@ static int wait_for_event(struct cuda_view *view, const struct catalog_row *row,
 }
 
 /* Makes the stream wait for the producer's work. LEASE_E_WITHDRAWN: that will not end any more. */
-static int order_after_producer(struct cuda_view *view, const struct catalog_row *row, uint64_t ref,
+static int order_after_producer(struct cuda_view *view, const struct catalog_row *row,
 				intptr_t stream)
 {
 	struct cuda_scope scope;
@@ -79,7 +73,7 @@ static int order_after_producer(struct cuda_view *view, const struct catalog_row
 	r = cuda_enter(view->device, &scope);
 	if (r)
 		return r;
-	r = wait_for_event(view, row, ref, &scope, stream);
+	r = wait_for_event(view, row, &scope, stream);
 	cuda_leave(&scope);
 	switch (atomic_load(&row->progress)) {
 	case ROW_WITHDRAWN:
@@ -89,6 +83,17 @@ static int order_after_producer(struct cuda_view *view, const struct catalog_row
 	default:
 		return r;
 	}
+}
+
+/* A number of this thread's, never another's. */
+static uint64_t this_thread(void)
+{
+	static _Thread_local uint64_t mine;
+	static _Atomic uint64_t last;
+
+	if (!mine)
+		mine = atomic_fetch_add(&last, 1) + 1;
+	return mine;
 }
 
 static int lease_in(struct cuda_view *view, const struct use *use, uint64_t ref,
@@ -103,7 +108,7 @@ static int lease_in(struct cuda_view *view, const struct use *use, uint64_t ref,
 			-ENOTSUP,
 			"the tensor was published by this process by its handle, which only other "
 			"processes can open");
-	r = order_after_producer(view, row, ref, want->stream);
+	r = order_after_producer(view, row, want->stream);
 	if (!r)
 		r = tensor_lease_wrap(use, ref, out);
 	if (r)
@@ -112,6 +117,7 @@ static int lease_in(struct cuda_view *view, const struct use *use, uint64_t ref,
 	l->cuda.view = view;
 	l->cuda.event = NULL;
 	l->cuda.stream = want->stream;
+	l->cuda.thread = want->stream == TL_STREAM_PER_THREAD ? this_thread() : 0;
 	list_init(&l->cuda.queue_link);
 	l->managed.deleter = cuda_lease_delete;
 	l->managed.dl_tensor.data = row->nbytes ? (void *)(uintptr_t)(view->base + row->offset)
@@ -126,7 +132,8 @@ static int check_want(const struct catalog_row *row, const tl_get_options *want)
 		return LEASE_E_WITHDRAWN;
 	if (want->mode != TL_MODE_READ)
 		return tl_fail(-ENOTSUP, "a tensor on a GPU cannot be mapped copy-on-write");
-	return 0;
+	/* It was open here before fork(), perhaps: that is of no use without a driver. */
+	return want->flags & LEASE_HANDLE || cuda_driver() ? 0 : -ENODEV;
 }
 
 /* For who opens it himself. */
@@ -145,6 +152,27 @@ static int lease_without_view(const struct use *use, uint64_t ref, DLManagedTens
 	return 0;
 }
 
+/*
+ * Opening what belonged to a process that died just now fails before the daemon has heard of its death. It will have very soon:
+ * then that is what to say.
+ */
+static int failed(const struct session *s, const struct catalog_row *row, int r)
+{
+	const struct timespec pause = { .tv_nsec = NS_PER_MS };
+	int64_t deadline = deadline_after(DEATH_NS);
+
+	if (r == -ENOENT && !session_served(s))
+		return LEASE_E_UNSERVED; /* the daemon dropped us just now */
+	if (r > 0 || r == -ENODEV || r == -ENOTSUP || r == -EBUSY || r == -ETIMEDOUT)
+		return r;
+	while (atomic_load(&row->progress) != ROW_WITHDRAWN) {
+		if (deadline_passed(deadline) || !session_served(s))
+			return r;
+		nanosleep(&pause, NULL);
+	}
+	return LEASE_E_WITHDRAWN;
+}
+
 int cuda_lease_new(const struct use *use, uint64_t ref, const tl_get_options *want,
 		   int64_t deadline, DLManagedTensorVersioned **out)
 {
@@ -153,17 +181,17 @@ int cuda_lease_new(const struct use *use, uint64_t ref, const tl_get_options *wa
 	int r;
 
 	r = check_want(row, want);
-	if (!r && want->flags & LEASE_HANDLE)
-		return lease_without_view(use, ref, out);
-	if (!r)
-		r = cuda_view_get(use->session, row->segment, row->segment_generation, deadline,
-				  &view);
-	if (r) /* its producer may have gone while we tried to open it */
-		return atomic_load(&row->progress) == ROW_WITHDRAWN ? LEASE_E_WITHDRAWN : r;
-	r = lease_in(view, use, ref, want, out);
 	if (r)
-		cuda_view_put(view);
-	return r;
+		return r;
+	if (want->flags & LEASE_HANDLE)
+		return lease_without_view(use, ref, out);
+	r = cuda_view_get(use->session, row->segment, row->segment_generation, deadline, &view);
+	if (!r) {
+		r = lease_in(view, use, ref, want, out);
+		if (r)
+			cuda_view_put(view);
+	}
+	return r ? failed(use->session, row, r) : 0;
 }
 
 int tensor_lease_get_handle(tl_client *client, const char *name, const tl_get_options *want,
@@ -193,7 +221,7 @@ int cuda_lease_known(const struct use *use, uint64_t ref, const tl_get_options *
 	r = lease_in(view, use, ref, want, out);
 	if (r)
 		cuda_view_put(view);
-	return r;
+	return r < 0 ? LEASE_E_UNMAPPED : r; /* cuda_lease_new() knows what a failure means */
 }
 
 /* ---- Giving up ---- */
@@ -214,8 +242,11 @@ static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 	struct cuda_device *device = l->cuda.view->device;
 	struct cuda_event *event;
 
-	if (scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
-		return false; /* idle; or an error, after which nothing runs on it */
+	if (l->cuda.thread && l->cuda.thread != this_thread())
+		stream = CUDA_STREAM_LEGACY; /* which waits for all threads' streams */
+	else if (cuda_stream_usable(scope, l->cuda.stream) ||
+		 scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
+		return false; /* idle; or captured; or an error, after which nothing runs on it */
 	event = cuda_event_take(device);
 	if (event && scope->driver->event_record(event->event, stream)) {
 		cuda_event_give(device, event);

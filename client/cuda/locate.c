@@ -98,6 +98,8 @@ static int add_part(struct cuda_memory *m, const struct cuda_part *part)
 	return 0;
 }
 
+enum { LOCATE_E_NOTHING = 1 };
+
 /* The allocation at @at; of virtual memory that is what one cuMemMap() mapped. */
 static int find_part(const struct cuda_driver *d, CUdeviceptr at, struct cuda_part *part)
 {
@@ -107,6 +109,8 @@ static int find_part(const struct cuda_driver *d, CUdeviceptr at, struct cuda_pa
 	CUresult e;
 
 	e = d->mem_get_address_range(&part->base, &size, at);
+	if (e == CUDA_E_NOT_FOUND || e == CUDA_E_INVALID_VALUE)
+		return LOCATE_E_NOTHING;
 	if (e)
 		return cuda_fail(e, "asking for the allocation at %#llx", at);
 	if (d->pointer_get_attribute(&id, CUDA_POINTER_BUFFER_ID, part->base))
@@ -126,12 +130,12 @@ static int find_parts(const struct cuda_driver *d, CUdeviceptr at, uint64_t size
 		struct cuda_part part;
 		int r = find_part(d, next, &part);
 
-		if (r)
+		if (r < 0)
 			return r;
-		if (!m->nparts) {
+		if (!r && !m->nparts) {
 			m->base = part.base;
 			out->offset = at - part.base;
-		} else if (part.base != next || m->kind != SEGMENT_CUDA_VMM) {
+		} else if (r || part.base != next || m->kind != SEGMENT_CUDA_VMM) {
 			return tl_fail(-EINVAL,
 				       "the tensor has %" PRIu64
 				       " bytes at %#llx, but its allocation "

@@ -7,7 +7,6 @@
 #include "client/client.h"
 #include "client/cuda/mapping.h"
 #include "client/cuda/session.h"
-#include "client/cuda/view.h"
 #include "client/error.h"
 #include "client/request.h"
 #include "util/cleanup.h"
@@ -354,22 +353,12 @@ int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation, i
 	return r;
 }
 
-int cuda_import_handle(struct session *s, uint32_t segment, uint32_t generation,
+int cuda_import_handle(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		       struct wire_export *out)
 {
-	struct wire_segment_ref unmapped = {
-		.header = { .type = WIRE_UNMAPPED, .length = sizeof(unmapped) },
-		.segment = segment,
-		.segment_generation = generation,
-	};
-	int64_t deadline = client_deadline(s->client);
 	int fd = -1;
-	int r;
+	int r = import_part(s, segment, generation, 0, deadline, out, &fd);
 
-	r = import_part(s, segment, generation, 0, deadline, out, &fd);
 	fd_close(fd);
-	/* The lease protects it; but if a view of it is open, the daemon must go on counting that. */
-	if (!r && !cuda_view_is_open(s, segment, generation))
-		session_send(s, &unmapped, deadline);
 	return r;
 }

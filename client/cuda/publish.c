@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/cuda/block.h"
@@ -93,8 +94,8 @@ static CUdeviceptr first_byte(const DLTensor *t)
 	return (CUdeviceptr)(uintptr_t)t->data + t->byte_offset;
 }
 
-int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
-		 uint64_t nbytes, const tl_put_options *o, bool *copied, uint64_t *version)
+static int publish_shared(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
+			  uint64_t nbytes, const tl_put_options *o, uint64_t *version)
 {
 	const DLTensor *t = &tensor->dl_tensor;
 	struct cuda_device *device;
@@ -105,17 +106,7 @@ int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *
 	r = cuda_device_at(t->device.device_id, &device);
 	if (r)
 		return r;
-	r = nbytes ? cuda_locate(first_byte(t), nbytes, device, &located) : -ENOTSUP;
-	if (r == -ENOTSUP && (!nbytes || o->how & TL_PUBLISH_STAGING)) {
-		if (nbytes)
-			cuda_located_deinit(&located);
-		r = cuda_put(client, name, t, o, version);
-		if (!r && tensor->deleter)
-			tensor->deleter(tensor);
-		*copied = nbytes != 0;
-		return r;
-	}
-	*copied = false;
+	r = cuda_locate(first_byte(t), nbytes, device, &located);
 	if (!r && o->how & TL_PUBLISH_SEALED)
 		r = wait_for_stream(device, o->stream);
 	if (!r) {
@@ -205,6 +196,19 @@ TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream)
 	return 0;
 }
 
+int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o)
+{
+	int r;
+
+	if (o->stream != TL_STREAM_DEFAULT)
+		draft->stream = o->stream;
+	if (!(o->how & TL_PUBLISH_SEALED))
+		return 0;
+	r = wait_for_stream(draft->block->export->memory.device, draft->stream);
+	draft->sealed = !r;
+	return r;
+}
+
 int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
 		      size_t name_len, uint64_t *version)
 {
@@ -215,23 +219,23 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 		.name_len = name_len,
 		.metadata = draft->metadata,
 		.metadata_size = draft->metadata_size,
-		.stream = draft->stream,
+		.stream = draft->sealed ? TL_STREAM_NONE : draft->stream,
 	};
 	struct cuda_source *source;
 	int r;
 
 	cuda_block_use(draft->block); /* the tensor's */
 	r = cuda_source_in(draft->block->export, &source);
-	if (!r)
-		r = cuda_place(source, &p, block_done, draft->block, version);
-	if (r) {
+	if (r)
 		cuda_block_put(draft->block);
+	else
+		r = cuda_place(source, &p, block_done, draft->block, version);
+	if (r)
 		return r > 0 ? tl_fail(-ENOTCONN,
 				       "the daemon ended the connection; whether '%s' was "
 				       "committed is not known",
 				       name)
 			     : r;
-	}
 	draft->committed = true;
 	draft->written = true;
 	return 0;
@@ -242,7 +246,12 @@ void cuda_draft_leave(struct tl_draft *draft)
 	struct cuda_block *block = draft->block;
 
 	draft->block = NULL;
-	if (draft->written || draft->stream == TL_STREAM_NONE ||
+	if (draft->stale) {
+		cuda_block_forget(block);
+		return;
+	}
+	/* Who had it as an exported tensor may have queued more than what was published. */
+	if ((draft->written && !draft->exported) || draft->stream == TL_STREAM_NONE ||
 	    cuda_retire(block->export, draft->stream, block_done, block))
 		cuda_block_put(block);
 }
@@ -266,12 +275,27 @@ static int copy_into(struct tl_draft *draft, const DLTensor *source, uint64_t nb
 	return e ? cuda_fail(e, "copying %" PRIu64 " bytes for '%s'", nbytes, draft->name) : 0;
 }
 
-int cuda_put(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o,
-	     uint64_t *version)
+/* What was copied is given up when that is done; the block stays ours until then. */
+struct original {
+	DLManagedTensorVersioned *tensor;
+	struct cuda_block *block;
+};
+
+static void original_done(void *context)
+{
+	struct original *original = context;
+
+	source_delete(original->tensor);
+	cuda_block_put(original->block);
+	free(original);
+}
+
+/* A draft for a copy of @source, which the stream of @o will write. */
+static int draft_for_copy(tl_client *client, const char *name, const DLTensor *source,
+			  const tl_put_options *o, struct tl_draft **out)
 {
 	struct draft_request want = { .name = name, .name_len = strlen(name) };
 	struct cuda_device *device;
-	tl_draft *draft;
 	int r;
 
 	r = put_request(&want, source, o);
@@ -280,21 +304,88 @@ int cuda_put(tl_client *client, const char *name, const DLTensor *source, const 
 	if (!r)
 		r = cuda_device_at(source->device.device_id, &device);
 	if (!r)
-		r = draft_on(client, &want, device, &draft);
-	if (r)
-		return r;
+		r = draft_on(client, &want, device, out);
 	/* Written by nobody yet: the copy is on the legacy stream, which waits for the others. */
-	draft->stream = o->stream == TL_STREAM_NONE ? TL_STREAM_LEGACY : o->stream;
-	r = draft_metadata(draft, o->metadata, o->metadata_size);
 	if (!r)
-		r = copy_into(draft, source, want.nbytes);
-	if (!r && o->how & TL_PUBLISH_SEALED)
-		r = wait_for_stream(device, draft->stream);
+		(*out)->stream = o->stream == TL_STREAM_NONE ? TL_STREAM_LEGACY : o->stream;
+	return r;
+}
+
+/* Copies and commits; consumes the draft. */
+static int commit_copy(struct tl_draft *draft, const DLTensor *source, const tl_put_options *o,
+		       uint64_t *version)
+{
+	int r = draft_metadata(draft, o->metadata, o->metadata_size);
+
+	if (!r)
+		r = copy_into(draft, source, draft->room);
+	if (!r && o->how & TL_PUBLISH_SEALED) {
+		r = wait_for_stream(draft->block->export->memory.device, draft->stream);
+		draft->sealed = !r;
+	}
+	if (!r)
+		return tl_commit(draft, version);
+	tl_abort(draft);
+	return r;
+}
+
+/* Publishes a copy of @tensor, whose deleter is called when that has been made. */
+static int publish_copy(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
+			const tl_put_options *o, uint64_t *version)
+{
+	struct original *original = malloc(sizeof(*original));
+	struct cuda_export *e;
+	struct session *s;
+	tl_draft *draft;
+	intptr_t stream;
+	int r;
+
+	if (!original)
+		return tl_fail(-ENOMEM, "no memory to publish '%s'", name);
+	r = draft_for_copy(client, name, &tensor->dl_tensor, o, &draft);
 	if (r) {
-		tl_abort(draft);
+		free(original);
 		return r;
 	}
-	if (o->how & TL_PUBLISH_SEALED)
-		draft->stream = TL_STREAM_NONE;
-	return tl_commit(draft, version);
+	*original = (struct original){ tensor, draft->block };
+	stream = draft->stream;
+	e = draft->block->export;
+	s = draft->session;
+	users_add(&s->users, 1); /* the draft will be gone */
+	cuda_block_use(draft->block);
+	r = commit_copy(draft, &tensor->dl_tensor, o, version);
+	if (r) {
+		cuda_block_put(original->block);
+		free(original);
+	} else if (cuda_retire(e, stream, original_done, original)) {
+		wait_for_stream(e->memory.device, stream);
+		original_done(original);
+	}
+	users_leave(&s->users);
+	return r;
+}
+
+int cuda_put(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o,
+	     uint64_t *version)
+{
+	tl_draft *draft;
+	int r = draft_for_copy(client, name, source, o, &draft);
+
+	return r ? r : commit_copy(draft, source, o, version);
+}
+
+int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
+		 uint64_t nbytes, const tl_put_options *o, bool *copied, uint64_t *version)
+{
+	int r;
+
+	*copied = false;
+	if (nbytes) {
+		r = publish_shared(client, name, tensor, nbytes, o, version);
+		if (r != -ENOTSUP || !(o->how & TL_PUBLISH_STAGING))
+			return r;
+	}
+	r = publish_copy(client, name, tensor, o, version);
+	*copied = !r && nbytes != 0;
+	return r;
 }

@@ -17,6 +17,8 @@ int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *
 int cuda_put(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o,
 	     uint64_t *version);
 
+/* tl_publish() of a draft on a GPU says on which stream it was written, and whether to wait. */
+int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o);
 /* draft_commit() of a draft on a GPU. */
 int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
 		      size_t name_len, uint64_t *version);

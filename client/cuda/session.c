@@ -9,9 +9,11 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -38,7 +40,7 @@ static struct {
 	struct list views;   /* struct cuda_view: to be closed */
 	struct list exports; /* struct cuda_export: UNEXPORT not answered yet */
 	bool running;
-	int wake; /* eventfd */
+	_Atomic int wake; /* eventfd */
 } thread = {
 	.leases = LIST_INIT(thread.leases),
 	.sources = LIST_INIT(thread.sources),
@@ -74,10 +76,11 @@ void cuda_queue_view(struct cuda_view *view)
 
 void cuda_wake(void)
 {
+	int wake = atomic_load(&thread.wake);
 	uint64_t one = 1;
 	int saved = errno;
 
-	if (thread.wake >= 0 && write(thread.wake, &one, sizeof(one)) < 0)
+	if (wake >= 0 && write(wake, &one, sizeof(one)) < 0)
 		errno = saved; /* full: it is awake */
 }
 
@@ -86,14 +89,18 @@ void cuda_message(struct session *s, const struct conn_message *m)
 	const struct wire_segment_ref *unmap = (const void *)m->bytes;
 	const struct wire_freed *freed = (const void *)m->bytes;
 	struct cuda_source *source = (struct cuda_source *)(uintptr_t)freed->cookie;
+	struct wire_segment_ref not_open;
 
 	pthread_mutex_lock(&cuda_lock);
 	if (m->header.type == WIRE_FREED) {
 		source->freed = true;
 		cuda_queue_source(source);
-	} else if (s->cuda) {
-		cuda_view_unmap(s->cuda, unmap->segment, unmap->segment_generation);
+	} else if (s->cuda && cuda_view_unmap(s->cuda, unmap->segment, unmap->segment_generation)) {
 		cuda_wake();
+	} else { /* an import whose answer came too late: we have nothing open */
+		not_open = *unmap;
+		not_open.header.type = WIRE_UNMAPPED;
+		conn_send(s->socket, &not_open, -1, MSG_DONTWAIT);
 	}
 	pthread_mutex_unlock(&cuda_lock);
 }
@@ -139,6 +146,12 @@ static bool forsaken(const struct session *s)
 	return atomic_load(&s->lost) && s->client->closed;
 }
 
+/* Does nobody hold it that we could know of? What this process holds itself it knows. cuda_lock. */
+static bool forsaken_export(const struct cuda_export *e)
+{
+	return forsaken(e->session) && !cuda_views_leased(e);
+}
+
 /* Gives up the leases whose GPU work has ended. How many are left. */
 static unsigned end_leases(void)
 {
@@ -171,6 +184,24 @@ static void end_export(struct cuda_export *e, struct cuda_source *last)
 	pthread_mutex_lock(&cuda_lock);
 	list_add_tail(&thread.exports, &e->queue_link);
 	pthread_mutex_unlock(&cuda_lock);
+	cuda_wake(); /* the answer may have come before it was in the list */
+}
+
+/* cuda_lock, which is given up meanwhile: the source may be done and gone when this returns. */
+static void tell_finished(const struct cuda_source *source)
+{
+	struct session *s = source->export->session;
+	struct wire_finished m = {
+		.header = { .type = WIRE_FINISHED, .length = sizeof(m) },
+		.ref = source->ref,
+		.failed = source->failed,
+	};
+
+	users_add(&s->users, 1);
+	pthread_mutex_unlock(&cuda_lock);
+	session_send(s, &m, client_deadline(s->client));
+	users_leave(&s->users);
+	pthread_mutex_lock(&cuda_lock);
 }
 
 /* Looks at each source once. How many wait for the GPU. */
@@ -179,6 +210,7 @@ static unsigned look_at_sources(void)
 	struct list waiting = LIST_INIT(waiting);
 	unsigned left = 0;
 
+	thread_index(); /* it takes a lock that comes before cuda_lock, at a thread's first count */
 	pthread_mutex_lock(&cuda_lock);
 	while (!list_empty(&thread.sources)) {
 		struct cuda_source *source = list_first_entry(&thread.sources, struct cuda_source,
@@ -187,21 +219,21 @@ static unsigned look_at_sources(void)
 		enum source_step step;
 
 		list_del(&source->queue_link);
-		if (forsaken(e->session))
-			source->freed = source->finished = true;
+		if (!source->freed && forsaken_export(e))
+			source->freed = true;
 		step = cuda_source_step(source);
 		if (step == SOURCE_WAIT) {
 			list_add_tail(&waiting, &source->queue_link);
 			left++;
 		}
-		if (step == SOURCE_TELL)
-			list_add_head(&thread.sources, &source->queue_link);
 		if (step == SOURCE_WAIT || step == SOURCE_IDLE)
 			continue;
+		if (step == SOURCE_TELL) {
+			tell_finished(source);
+			continue;
+		}
 		pthread_mutex_unlock(&cuda_lock);
-		if (step == SOURCE_TELL)
-			cuda_source_tell(source);
-		else if (step == SOURCE_DONE)
+		if (step == SOURCE_DONE)
 			cuda_source_done(source);
 		else
 			end_export(e, source);
@@ -308,7 +340,7 @@ static void poll_sessions(struct polled *p, int64_t wait_ns)
 			poll_add(p, cs->session->socket, cs);
 	pthread_mutex_unlock(&cuda_lock);
 	ppoll(p->fds, p->n, wait_ns ? &ts : NULL, NULL);
-	if (p->n && read(thread.wake, &count, sizeof(count)) < 0)
+	if (p->n && read(p->fds[0].fd, &count, sizeof(count)) < 0)
 		count = 0;
 	pthread_mutex_lock(&cuda_lock);
 }
@@ -347,11 +379,12 @@ static void queue_forsaken(void)
 	list_for_each_entry(cs, &cuda_sessions, link) {
 		struct cuda_export *e;
 
-		if (!forsaken(cs->session))
-			continue;
-		list_for_each_entry(e, &cs->exports, link)
+		list_for_each_entry(e, &cs->exports, link) {
+			if (!forsaken_export(e))
+				continue;
 			list_for_each(l, &e->sources)
 				requeue(list_entry(l, struct cuda_source, link));
+		}
 	}
 	pthread_mutex_unlock(&cuda_lock);
 }
@@ -382,7 +415,7 @@ static int64_t trim_blocks(void)
 
 static void *run(void *arg)
 {
-	struct polled polled = { 0 };
+	static struct polled polled; /* a forked child goes on with it */
 	int64_t wait_ns = 0, look = 0;
 
 	(void)arg;
@@ -444,7 +477,8 @@ static struct cuda_session *session_add(struct session *s)
 		return NULL;
 	cs->session = s;
 	list_init(&cs->exports);
-	list_init(&cs->views);
+	for (unsigned i = 0; i < CUDA_VIEW_BUCKETS; i++)
+		list_init(&cs->views[i]);
 	list_init(&cs->blocks);
 	list_add_tail(&cuda_sessions, &cs->link);
 	s->cuda = cs;
@@ -454,15 +488,25 @@ static struct cuda_session *session_add(struct session *s)
 
 int cuda_session_get(struct session *s, struct cuda_session **out)
 {
+	int r = 0;
+
+	pthread_mutex_lock(&cuda_lock);
+	if (!s->cuda && !session_add(s))
+		r = -ENOMEM;
+	*out = s->cuda;
+	pthread_mutex_unlock(&cuda_lock);
+	return r ? tl_fail(r, "no memory to look after GPU tensors") : 0;
+}
+
+int cuda_session_with_thread(struct session *s, struct cuda_session **out)
+{
 	int r;
 
 	pthread_mutex_lock(&cuda_lock);
 	r = thread_start();
-	if (!r && !s->cuda)
-		r = session_add(s) ? 0 : -ENOMEM;
-	*out = s->cuda;
 	pthread_mutex_unlock(&cuda_lock);
-	return r ? tl_fail(r, "no thread, or no memory, to look after GPU tensors: %m") : 0;
+	return r ? tl_fail(r, "no thread to look after GPU tensors: %s", strerror(-r))
+		 : cuda_session_get(s, out);
 }
 
 int cuda_with_session(struct tl_client *client, const char *name,
@@ -488,7 +532,6 @@ int cuda_with_session(struct tl_client *client, const char *name,
 void cuda_session_end(struct session *s)
 {
 	struct cuda_session *cs;
-	struct list views = LIST_INIT(views);
 
 	pthread_mutex_lock(&cuda_lock);
 	cs = s->cuda;
@@ -505,14 +548,16 @@ void cuda_session_end(struct session *s)
 		if (view->session != s)
 			continue;
 		list_del(&view->queue_link);
-		list_add_tail(&cs->views, &view->link);
+		list_add_tail(&cs->views[0], &view->link);
 	}
 	pthread_mutex_unlock(&cuda_lock);
-	list_for_each_safe(l, &cs->views) {
-		struct cuda_view *view = list_entry(l, struct cuda_view, link);
+	for (unsigned i = 0; i < CUDA_VIEW_BUCKETS; i++) {
+		list_for_each_safe(l, &cs->views[i]) {
+			struct cuda_view *view = list_entry(l, struct cuda_view, link);
 
-		list_del(l);
-		cuda_view_close(view);
+			list_del(l);
+			cuda_view_close(view);
+		}
 	}
 	cuda_blocks_end(cs);
 	s->cuda = NULL;
@@ -531,40 +576,60 @@ void cuda_after_fork_parent(void)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
+/* The parent's, with which nothing may be done here. */
+static struct list inherited_exports = LIST_INIT(inherited_exports);
+static struct list inherited_blocks = LIST_INIT(inherited_blocks);
+static struct list uncounted = LIST_INIT(uncounted); /* whose sources' counts we still have */
+
+static void move_all(struct list *to, struct list *from)
+{
+	while (!list_empty(from)) {
+		struct list *l = from->next;
+
+		list_del(l);
+		list_add_tail(to, l);
+	}
+}
+
 /*
  * The thread is not here, and what it would have done is the parent's, but for leases: the child's ledger counts
  * those, too.
  */
 void cuda_after_fork_child(void)
 {
+	struct cuda_session *cs;
+
 	pthread_cond_init(&cuda_changed, NULL);
 	thread.running = false;
-	thread.wake = fd_close(thread.wake);
+	atomic_store(&thread.wake, fd_close(thread.wake));
 	list_init(&thread.sources);
-	list_init(&thread.views);
 	list_init(&thread.exports);
+	list_for_each_entry(cs, &cuda_sessions, link) {
+		cs->busy = false;
+		move_all(&uncounted, &cs->exports);
+		move_all(&inherited_blocks, &cs->blocks);
+		cs->nblocks = 0;
+	}
 	pthread_mutex_unlock(&cuda_lock);
-}
-
-void cuda_child_session(struct session *s)
-{
-	struct cuda_export *e;
-	struct cuda_source *source;
-
-	if (!s->cuda)
-		return;
-	s->cuda->busy = false;
-	list_for_each_entry(e, &s->cuda->exports, link)
-		list_for_each_entry(source, &e->sources, link)
-			users_add(&s->users, -1); /* it never ends here */
 }
 
 void cuda_child_releases(void)
 {
+	struct cuda_export *e;
+	struct cuda_source *source;
+
 	while (!list_empty(&thread.leases)) {
 		struct list *l = thread.leases.next;
 
+		struct tensor_lease *lease = list_entry(l, struct tensor_lease, cuda.queue_link);
+
 		list_del(l);
-		cuda_lease_end(list_entry(l, struct tensor_lease, cuda.queue_link));
+		free(lease->cuda.event); /* what the driver has of it is the parent's */
+		cuda_lease_end(lease);
 	}
+	list_for_each_entry(e, &uncounted, link)
+		list_for_each_entry(source, &e->sources, link)
+			users_add(&e->session->users, -1); /* it never ends here */
+	move_all(&inherited_exports, &uncounted);
+	users_check();
 }

@@ -30,18 +30,22 @@ struct cuda_event {
 	struct cuda_ipc_handle handle; /* of one that other processes can open */
 };
 
+enum { CUDA_VIEW_BUCKETS = 256 };
+
 struct cuda_session {
 	struct list link; /* among those that the thread looks after */
 	struct session *session;
-	struct list exports; /* struct cuda_export */
-	struct list views;   /* struct cuda_view */
-	struct list blocks;  /* struct cuda_block, free ones; most recently used first */
+	struct list exports;		      /* struct cuda_export */
+	struct list views[CUDA_VIEW_BUCKETS]; /* struct cuda_view, by segment */
+	struct list blocks; /* struct cuda_block, free ones; most recently used first */
 	unsigned nblocks;
 	bool busy; /* the thread uses the session's connection: it must not go */
 };
 
-/* The session's, made at need; the thread runs. 0, or a negative errno with a text. */
+/* The session's, made at need. 0, or a negative errno with a text. */
 int cuda_session_get(struct session *s, struct cuda_session **out);
+/* Likewise, and the thread runs, as it must where something will be left to be looked after. */
+int cuda_session_with_thread(struct session *s, struct cuda_session **out);
 
 /*
  * Calls @work with a connected session of the client's, and once more with a new one if that was lost
@@ -66,8 +70,7 @@ void cuda_wake(void);
 void cuda_before_fork(void);
 void cuda_after_fork_parent(void);
 void cuda_after_fork_child(void); /* the lock is free then */
-void cuda_child_session(struct session *s);
-void cuda_child_releases(void); /* after the locks are free */
+void cuda_child_releases(void);	  /* after the locks are free */
 
 /* ---- Queues of the thread; cuda_lock ---- */
 

@@ -12,12 +12,17 @@
 
 /* ---- Finding, making ---- */
 
+static struct list *bucket(struct cuda_session *cs, uint32_t segment)
+{
+	return &cs->views[segment % CUDA_VIEW_BUCKETS];
+}
+
 /* cuda_lock. */
 static struct cuda_view *view_find(struct cuda_session *cs, uint32_t segment, uint32_t generation)
 {
 	struct cuda_view *view;
 
-	list_for_each_entry(view, &cs->views, link)
+	list_for_each_entry(view, bucket(cs, segment), link)
 		if (view->segment == segment && view->generation == generation)
 			return view;
 	return NULL;
@@ -35,7 +40,7 @@ static struct cuda_view *view_add(struct cuda_session *cs, uint32_t segment, uin
 	view->generation = generation;
 	list_init(&view->queue_link);
 	list_init(&view->events);
-	list_add_head(&cs->views, &view->link);
+	list_add_head(bucket(cs, segment), &view->link);
 	return view;
 }
 
@@ -47,6 +52,7 @@ static bool view_own(struct cuda_view *view)
 
 	if (!e)
 		return false;
+	view->export = e;
 	view->device = e->memory.device;
 	view->base = e->memory.base;
 	return true;
@@ -104,7 +110,7 @@ int cuda_view_get(struct session *s, uint32_t segment, uint32_t generation, int6
 	struct cuda_view *view;
 	int r;
 
-	r = cuda_session_get(s, &cs);
+	r = cuda_session_with_thread(s, &cs);
 	if (r)
 		return r;
 	pthread_mutex_lock(&cuda_lock);
@@ -141,13 +147,40 @@ struct cuda_view *cuda_view_known(struct session *s, uint32_t segment, uint32_t 
 	return view;
 }
 
-bool cuda_view_is_open(struct session *s, uint32_t segment, uint32_t generation)
+/* Others who want the segment wait while we ask: else they might open it, and we say that it is not open. */
+int cuda_view_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
+		  struct wire_export *out)
 {
-	struct cuda_view *view = cuda_view_known(s, segment, generation);
+	struct cuda_view *view, *asking = NULL;
+	struct cuda_session *cs;
+	int r;
 
+	r = cuda_session_get(s, &cs);
+	if (r)
+		return r;
+	pthread_mutex_lock(&cuda_lock);
+	while ((view = view_find(cs, segment, generation)) && !view->open)
+		pthread_cond_wait(&cuda_changed, &cuda_lock);
 	if (view)
+		view->leases++;
+	else
+		asking = view_add(cs, segment, generation);
+	pthread_mutex_unlock(&cuda_lock);
+	if (!view && !asking)
+		return tl_fail(-ENOMEM, "no memory for a view");
+	r = cuda_import_handle(s, segment, generation, deadline, out);
+	if (view) {
 		cuda_view_put(view);
-	return view != NULL;
+		return r;
+	}
+	if (!r)
+		send_unmapped(asking);
+	pthread_mutex_lock(&cuda_lock);
+	list_del(&asking->link);
+	pthread_cond_broadcast(&cuda_changed);
+	pthread_mutex_unlock(&cuda_lock);
+	free(asking);
+	return r;
 }
 
 /* ---- Closing ---- */
@@ -157,27 +190,46 @@ void cuda_view_put(struct cuda_view *view)
 	bool wake = false;
 
 	pthread_mutex_lock(&cuda_lock);
-	if (--view->leases == 0 && view->unmap) {
-		list_del(&view->link);
-		cuda_queue_view(view);
-		wake = true;
+	if (--view->leases == 0) {
+		/* If it is our own memory, that may be what the end of its export waits for. */
+		wake = view->unmap || (view->export && atomic_load(&view->export->session->lost));
+		if (view->unmap) {
+			list_del(&view->link);
+			cuda_queue_view(view);
+		}
 	}
 	pthread_mutex_unlock(&cuda_lock);
 	if (wake)
 		cuda_wake();
 }
 
-void cuda_view_unmap(struct cuda_session *cs, uint32_t segment, uint32_t generation)
+bool cuda_view_unmap(struct cuda_session *cs, uint32_t segment, uint32_t generation)
 {
 	struct cuda_view *view = view_find(cs, segment, generation);
 
-	if (!view || !view->open)
-		return; /* it could not be opened, and has said so, or will */
+	if (!view)
+		return false;
 	view->unmap = true;
-	if (view->leases)
-		return;
+	if (!view->open || view->leases)
+		return true; /* who opens it will have a lease, and give that up */
 	list_del(&view->link);
 	cuda_queue_view(view);
+	return true;
+}
+
+bool cuda_views_leased(const struct cuda_export *e)
+{
+	struct cuda_session *cs;
+
+	list_for_each_entry(cs, &cuda_sessions, link) {
+		struct cuda_view *view = cs->session->instance == e->session->instance
+						 ? view_find(cs, e->segment, e->generation)
+						 : NULL;
+
+		if (view && view->leases)
+			return true;
+	}
+	return false;
 }
 
 void cuda_views_forget(uint64_t instance, uint32_t segment, uint32_t generation)

@@ -11,7 +11,9 @@
 
 #include "client/cuda/session.h"
 #include "proto/shm_layout.h"
+#include "proto/wire.h"
 
+struct cuda_export;
 struct cuda_mapping;
 
 struct cuda_view {
@@ -21,7 +23,8 @@ struct cuda_view {
 	uint32_t segment, generation;
 	struct cuda_device *device;
 	CUdeviceptr base; /* 0: this process published it by a handle, and cannot open that */
-	struct cuda_mapping *mapping; /* NULL: this process exported it */
+	struct cuda_mapping *mapping;	  /* NULL: this process exported it */
+	const struct cuda_export *export; /* that, then */
 	unsigned leases;
 	bool open;	    /* the above is there */
 	bool unmap;	    /* the daemon asked for it */
@@ -36,14 +39,18 @@ int cuda_view_get(struct session *s, uint32_t segment, uint32_t generation, int6
 		  struct cuda_view **out);
 /* Likewise, if it is open; else NULL. */
 struct cuda_view *cuda_view_known(struct session *s, uint32_t segment, uint32_t generation);
-bool cuda_view_is_open(struct session *s, uint32_t segment, uint32_t generation);
+/* What opens the first part of a segment; nothing is opened. The caller holds a lease. As cuda_view_get(). */
+int cuda_view_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
+		  struct wire_export *out);
+/* Does this process hold a lease on something in what it exported? cuda_lock. */
+bool cuda_views_leased(const struct cuda_export *e);
 /* A segment that this process exported is no more. */
 void cuda_views_forget(uint64_t instance, uint32_t segment, uint32_t generation);
 /* One lease less. */
 void cuda_view_put(struct cuda_view *view);
 
-/* The daemon asks to close it. cuda_lock. */
-void cuda_view_unmap(struct cuda_session *cs, uint32_t segment, uint32_t generation);
+/* The daemon asks to close it. False: there is none. cuda_lock. */
+bool cuda_view_unmap(struct cuda_session *cs, uint32_t segment, uint32_t generation);
 
 /* For the thread, without the lock: closes a view that is out of all lists, and frees it. */
 void cuda_view_close(struct cuda_view *view);

@@ -162,7 +162,7 @@ TL_API void tl_abort(tl_draft *draft);
 
 /*
  * Turns a draft into a managed, writable DLPack tensor for libraries that fill tensors of their own
- * kind. *out owns the draft (the handle must not be used again): give it, or any DLPack tensor over
+ * kind. *out owns the draft (the handle is for tl_draft_set_stream() only, then): give it, or any DLPack tensor over
  * the same bytes, to tl_publish(), which then commits it without a copy; its deleter aborts it
  * otherwise.
  */
@@ -330,6 +330,13 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
  */
 TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 		    DLManagedTensorVersioned **out);
+
+/*
+ * As tl_remap(), read-only, for use on another stream than @held was got for: @stream waits for the producer's work, and the
+ * deleter of *out looks at @stream. Not used on the CPU. -ENODATA, -ENODEV: as tl_get().
+ */
+TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream,
+			   DLManagedTensorVersioned **out);
 
 typedef struct tl_wait_item {
 	const char *name;

@@ -7,11 +7,108 @@
 
 static const struct cuda_driver *cuda; /* in a child, after gpu_open() */
 
+/* ---- Memory of the test's own ---- */
+
+enum gpu_kind {
+	GPU_LEGACY,
+	GPU_VMM,
+	GPU_PARTS, /* virtual memory of several allocations */
+	GPU_POOL,
+	GPU_KINDS,
+};
+
+enum { GPU_PART = 2 << 20, GPU_PARTS_MAX = 8 };
+
+struct gpu_memory {
+	enum gpu_kind kind;
+	CUcontext context;
+	CUdeviceptr base;
+	size_t size;
+	unsigned parts;
+	CUmemoryPool pool;
+};
+
+static inline void gpu_map_part(CUdeviceptr at, size_t size, int device, bool shareable)
+{
+	struct cuda_allocation_prop prop = {
+		.type = CUDA_ALLOCATION_PINNED,
+		.handle_types = shareable ? CUDA_HANDLE_POSIX_FD : 0,
+		.location = { CUDA_LOCATION_DEVICE, device },
+	};
+	struct cuda_access access = { prop.location, CUDA_ACCESS_READ_WRITE };
+	cuda_vmm_handle handle;
+
+	gpu_must(cuda->mem_create(&handle, size, &prop, 0));
+	gpu_must(cuda->mem_map(at, size, 0, handle, 0));
+	gpu_must(cuda->mem_release(handle));
+	gpu_must(cuda->mem_set_access(at, size, &access, 1));
+}
+
+static inline CUmemoryPool gpu_pool(int device, bool shareable)
+{
+	struct cuda_pool_props props = {
+		.type = CUDA_ALLOCATION_PINNED,
+		.handle_types = shareable ? CUDA_HANDLE_POSIX_FD : 0,
+		.location = { CUDA_LOCATION_DEVICE, device },
+	};
+	CUmemoryPool pool;
+
+	gpu_must(cuda->pool_create(&pool, &props));
+	return pool;
+}
+
+/* @size: of virtual memory a multiple of GPU_PART is made. */
+static inline void gpu_memory_init(struct gpu_memory *m, enum gpu_kind kind, size_t size,
+				   int device)
+{
+	*m = (struct gpu_memory){ .kind = kind, .size = size };
+	gpu_must(cuda->ctx_get_current(&m->context));
+	switch (kind) {
+	case GPU_LEGACY:
+		gpu_must(cuda->mem_alloc(&m->base, size));
+		return;
+	case GPU_POOL:
+		m->pool = gpu_pool(device, true);
+		gpu_must(cuda->mem_alloc_from_pool_async(&m->base, size, m->pool,
+							 CUDA_STREAM_LEGACY));
+		return;
+	default:
+		m->size = (size + GPU_PART - 1) / GPU_PART * GPU_PART;
+		m->parts = kind == GPU_PARTS ? (unsigned)(m->size / GPU_PART) : 1;
+		gpu_must(cuda->mem_address_reserve(&m->base, m->size, 0, 0, 0));
+		for (unsigned i = 0; i < m->parts; i++)
+			gpu_map_part(m->base + i * (m->size / m->parts), m->size / m->parts, device,
+				     true);
+	}
+}
+
+/* On any thread. */
+static inline void gpu_memory_deinit(struct gpu_memory *m)
+{
+	CUcontext before;
+
+	gpu_must(cuda->ctx_push(m->context));
+	switch (m->kind) {
+	case GPU_LEGACY:
+		gpu_must(cuda->mem_free(m->base));
+		break;
+	case GPU_POOL:
+		gpu_must(cuda->mem_free(m->base));
+		gpu_must(cuda->pool_destroy(m->pool));
+		break;
+	default:
+		gpu_must(cuda->mem_unmap(m->base, m->size));
+		gpu_must(cuda->mem_address_free(m->base, m->size));
+	}
+	gpu_must(cuda->ctx_pop(&before));
+}
+
 /* A tensor of somebody else's on a GPU. */
 struct gpu_foreign {
 	DLManagedTensorVersioned managed;
 	int64_t shape[1];
-	CUdeviceptr memory; /* freed by its deleter */
+	CUdeviceptr memory;
+	struct gpu_memory *owned; /* freed by the deleter, at once; NULL: nothing */
 	_Atomic int deleted;
 };
 
@@ -19,6 +116,8 @@ static inline void gpu_foreign_delete(DLManagedTensorVersioned *managed)
 {
 	struct gpu_foreign *f = managed->manager_ctx;
 
+	if (f->owned)
+		gpu_memory_deinit(f->owned);
 	atomic_fetch_add(&f->deleted, 1);
 }
 
@@ -94,3 +193,73 @@ static inline uint64_t gpu_put_draft(tl_client *client, const char *name, int va
 	must_be(tl_commit(draft, &version), 0);
 	return version;
 }
+
+/* ---- What must be left at the end: nothing ---- */
+
+static inline int gpu_add_usage(const tl_device_usage *usage, void *context)
+{
+	*(uint64_t *)context += usage->bytes_used;
+	return 0;
+}
+
+/* Bytes on GPUs that the daemon counts; it has settled. */
+static inline uint64_t gpu_charged(const struct test_daemon *d)
+{
+	tl_client *client;
+	uint64_t n = 0;
+
+	td_settle(d);
+	client = td_connect(d);
+	must_be(tl_list_devices(client, gpu_add_usage, &n), 0);
+	tl_close(client);
+	return n;
+}
+
+struct gpu_daemon {
+	struct test_daemon d;
+	unsigned fds; /* that it has when nothing is published */
+};
+
+static inline void gpu_daemon_stop(struct gpu_daemon *g)
+{
+	td_stop(&g->d);
+}
+#define cleanup_gpu __attribute__((cleanup(gpu_daemon_stop)))
+
+static inline struct gpu_daemon gpu_daemon_start(const struct td_options *options)
+{
+	struct gpu_daemon g = { .d = td_start_options(options) };
+
+	must_be(gpu_charged(&g.d), 0);
+	td_settle(&g.d);
+	g.fds = count_fds(g.d.pid);
+	return g;
+}
+#define gpu_start(...) gpu_daemon_start(&(const struct td_options){ __VA_ARGS__ })
+
+/* All clients have ended: no GPU object, no byte, no descriptor is left, and nobody broke a rule. */
+static inline void gpu_nothing_left(const struct gpu_daemon *g)
+{
+	struct tl_status status = td_status(&g->d);
+
+	must_be(gpu_live_all(), 0);
+	must_be(gpu_charged(&g->d), 0);
+	must_be(status.clients, 0);
+	must_be(status.drafts, 0);
+	must_be(status.retired, 0);
+	td_settle(&g->d);
+	must_be(count_fds(g->d.pid), g->fds);
+	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
+	must_be(gpu_violations(FAKE_EVENT_GONE_EARLY), 0);
+	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
+}
+
+/* The call fails with @error, and the text has @words in it. */
+#define must_refuse(call, error, words)                                                            \
+	do {                                                                                       \
+		must_be(call, error);                                                              \
+		if (!strstr(tl_last_error(), words))                                               \
+			fprintf(stderr, "not '%s' in: %s\n", (const char *)(words),                \
+				tl_last_error());                                                  \
+		must(strstr(tl_last_error(), words));                                              \
+	} while (0)

@@ -84,6 +84,7 @@ void op_run(struct CUctx_st *ctx, const struct op *op)
 		pool_range_free(op->range);
 		break;
 	case OP_NOTHING:
+	case OP_CALL:
 		break;
 	}
 }

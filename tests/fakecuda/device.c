@@ -9,7 +9,7 @@
  *   FAKECUDA_INIT       what cuInit() returns
  *   FAKECUDA_VERSION    of the driver (12040)
  *   FAKECUDA_HIDE       names, by commas, that cuGetProcAddress() does not know
- *   FAKECUDA_PIDNS      legacy memory opens only where this is the same
+ *   FAKECUDA_PIDNS      legacy memory opens only where this is the same; "real": in the same PID namespace
  *   FAKECUDA_NO_VMM, _NO_LEGACY, _NO_POOLS, _NO_PEER, _INTEGRATED, _WSL, _MIG: if set and not "0"
  */
 #include "tests/fakecuda/fake.h"
@@ -100,7 +100,11 @@ uint64_t fake_namespace(void)
 {
 	const char *name = getenv("FAKECUDA_PIDNS");
 	uint64_t hash = 14695981039346656037U;
+	char real[64] = "";
 
+	if (name && !strcmp(name, "real") &&
+	    readlink("/proc/self/ns/pid", real, sizeof(real) - 1) > 0)
+		name = real;
 	for (; name && *name; name++)
 		hash = (hash ^ (unsigned char)*name) * 1099511628211U;
 	return hash;

@@ -31,7 +31,7 @@ struct CUevent_st {
 	struct fake_event *state; /* &own or in the registry */
 };
 
-enum op_type { OP_NOTHING, OP_COPY, OP_SET, OP_RECORD, OP_WAIT, OP_FREE };
+enum op_type { OP_NOTHING, OP_COPY, OP_SET, OP_RECORD, OP_WAIT, OP_FREE, OP_CALL };
 
 /* The work of another stream up to a number has to be done first. */
 struct dependency {
@@ -50,6 +50,8 @@ struct op {
 	CUevent event; /* a reference */
 	uint32_t sequence;
 	struct range *range;
+	void (*function)(void *argument); /* OP_CALL */
+	void *argument;
 	unsigned n;
 	struct dependency *dependencies;
 };

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Processes of the doctor's, from both sides. See doctor_child.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/doctor_child.h"
+#include "cli/out.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+enum { ARGS_MAX = 8, LINE_MAX_ = 64 << 10 };
+
+static const int64_t answer_ns = 30 * NS_PER_SEC, end_ns = 10 * NS_PER_SEC;
+
+/* ---- In the doctor ---- */
+
+bool doctor_can_go_apart(void)
+{
+	int status = 1;
+	pid_t pid = fork();
+
+	if (!pid)
+		_exit(unshare(CLONE_NEWPID) && unshare(CLONE_NEWUSER | CLONE_NEWPID));
+	return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
+}
+
+/* The first process of a new PID namespace; the one between passes its end on. */
+static void go_apart(void)
+{
+	int status;
+	pid_t pid;
+
+	if (unshare(CLONE_NEWPID) && unshare(CLONE_NEWUSER | CLONE_NEWPID))
+		_exit(125);
+	pid = fork();
+	if (!pid)
+		return;
+	close(STDIN_FILENO); /* the pipes must end with the other one */
+	close(STDOUT_FILENO);
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		_exit(126);
+	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+}
+
+static _Noreturn void become(const char *const *args, bool apart, const int to[2],
+			     const int from[2])
+{
+	const char *argv[ARGS_MAX + 3] = { "tensorlease", "doctor-child" };
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	dup2(to[0], STDIN_FILENO);
+	dup2(from[1], STDOUT_FILENO);
+	for (int i = 0; i < 2; i++) {
+		close(to[i]);
+		close(from[i]);
+	}
+	if (apart)
+		go_apart();
+	for (int i = 0; i < ARGS_MAX && args[i]; i++)
+		argv[i + 2] = args[i];
+	execv("/proc/self/exe", (char **)(uintptr_t)argv);
+	_exit(127);
+}
+
+int doctor_spawn(struct doctor_child *c, bool apart, const char *const *args)
+{
+	int to[2], from[2], r;
+	pid_t pid;
+
+	if (pipe2(to, O_CLOEXEC))
+		return -errno;
+	if (pipe2(from, O_CLOEXEC)) {
+		r = -errno;
+		close(to[0]);
+		close(to[1]);
+		return r;
+	}
+	pid = fork(); /* one thread, and no CUDA, in this process */
+	if (!pid)
+		become(args, apart, to, from);
+	r = pid < 0 ? -errno : 0;
+	close(to[0]);
+	close(from[1]);
+	*c = (struct doctor_child){ .pid = pid, .to = to[1], .from = from[0] };
+	if (!r)
+		return 0;
+	close(c->to);
+	close(c->from);
+	*c = (struct doctor_child){ 0 };
+	return r;
+}
+
+/* Reads to the end of a line; false: it did not come. */
+static bool read_line(int fd, char *line, size_t size)
+{
+	int64_t deadline = deadline_after(answer_ns);
+	size_t n = 0;
+
+	for (; n + 1 < size; n++) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		int ms = deadline_left_ms(deadline);
+
+		if (poll(&p, 1, ms) <= 0 || read(fd, line + n, 1) != 1)
+			return false;
+		if (line[n] == '\n')
+			break;
+	}
+	line[n] = '\0';
+	return true;
+}
+
+/* Why a child did not answer. */
+static char *silence_of(struct doctor_child *c)
+{
+	int status = 0;
+	struct pollfd p = { .fd = c->from, .events = POLLIN };
+
+	if (poll(&p, 1, 0) == 0)
+		return cli_text("the process did not answer in %d s",
+				(int)(answer_ns / NS_PER_SEC));
+	if (waitpid(c->pid, &status, 0) == c->pid) {
+		c->pid = 0;
+		close(c->to);
+		close(c->from);
+	}
+	if (WIFSIGNALED(status))
+		return cli_text("the process was killed by signal %d (%s)", WTERMSIG(status),
+				strsignal(WTERMSIG(status)));
+	return cli_text("the process ended with status %d", WEXITSTATUS(status));
+}
+
+bool doctor_answer(struct doctor_child *c, char **words)
+{
+	char *line = cli_need(malloc(LINE_MAX_));
+	bool ok = false;
+
+	if (!read_line(c->from, line, LINE_MAX_)) {
+		*words = silence_of(c);
+	} else {
+		const char *space = strchr(line, ' ');
+
+		ok = !strncmp(line, "ok ", 3);
+		*words = cli_text("%s", space ? space + 1 : line);
+	}
+	free(line);
+	return ok;
+}
+
+void doctor_go(struct doctor_child *c)
+{
+	if (c->pid && write(c->to, "\n", 1) != 1)
+		return; /* its silence will tell */
+}
+
+static void reap(struct doctor_child *c)
+{
+	waitpid(c->pid, NULL, 0);
+	close(c->from);
+	*c = (struct doctor_child){ 0 };
+}
+
+void doctor_kill(struct doctor_child *c)
+{
+	if (!c->pid)
+		return;
+	kill(c->pid, SIGKILL);
+	close(c->to);
+	reap(c);
+}
+
+void doctor_end(struct doctor_child *c)
+{
+	int64_t deadline = deadline_after(end_ns);
+	struct pollfd p = { .fd = c->from, .events = POLLIN };
+	char byte;
+
+	if (!c->pid)
+		return;
+	close(c->to);
+	/* Its answers' pipe ends with it. */
+	while (poll(&p, 1, deadline_left_ms(deadline)) > 0 && read(c->from, &byte, 1) > 0)
+		;
+	if (deadline_passed(deadline))
+		kill(c->pid, SIGKILL);
+	reap(c);
+}
+
+/* ---- What is exchanged ---- */
+
+static unsigned char byte_at(size_t i, unsigned seed)
+{
+	return (unsigned char)(((i + seed) * 0x9e3779b97f4a7c15U) >> 56);
+}
+
+void doctor_fill(unsigned char *bytes, size_t size, unsigned seed)
+{
+	for (size_t i = 0; i < size; i++)
+		bytes[i] = byte_at(i, seed);
+}
+
+ssize_t doctor_compare(const unsigned char *bytes, size_t size, unsigned seed)
+{
+	for (size_t i = 0; i < size; i++)
+		if (bytes[i] != byte_at(i, seed))
+			return (ssize_t)i;
+	return -1;
+}
+
+/* ---- In the child ---- */
+
+void child_answer(bool ok, const char *format, ...)
+{
+	va_list args;
+
+	fputs(ok ? "ok " : "fail ", stdout);
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	putchar('\n');
+	fflush(stdout);
+}
+
+bool child_await(void)
+{
+	char byte;
+
+	return read(STDIN_FILENO, &byte, 1) == 1;
+}
+
+int command_doctor_child(struct cli *cli)
+{
+	static const struct role {
+		const char *name;
+		int args;
+		int (*run)(char *const *args);
+	} roles[] = {
+		{ "put", 3, child_put },
+		{ "gpus", 0, child_gpus },
+		{ "gpu-put", 4, child_gpu_put },
+		{ "gpu-get", 3, child_gpu_get },
+	};
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++)
+		if (!strcmp(roles[i].name, cli->args[0]) && cli->nargs == roles[i].args + 1)
+			return roles[i].run(cli->args + 1);
+	return cli_fail(cli, CLI_USAGE, "doctor-child is of no use by itself");
+}

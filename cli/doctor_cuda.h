@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * doctor: the few calls of the CUDA driver that a program makes which is not ours: it has memory, fills it and
+ * looks at it. Found at run time, in the doctor's children only.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef unsigned long long cuda_pointer;
+typedef void *cuda_stream;
+
+enum { CUDA_NOT_READY = 600, CUDA_COMPUTE_MODE = 20 };
+
+struct doctor_cuda {
+	int (*init)(unsigned flags);
+	int (*error_name)(int result, const char **name);
+	int (*count)(int *count);
+	int (*attribute)(int *value, int which, int device);
+	int (*can_access_peer)(int *can, int device, int peer);
+	int (*retain)(void **context, int device);
+	int (*set_current)(void *context);
+	int (*alloc)(cuda_pointer *pointer, size_t size);
+	int (*stream_create)(cuda_stream *stream, unsigned flags);
+	int (*stream_query)(cuda_stream stream);
+	int (*stream_synchronize)(cuda_stream stream);
+	int (*write)(cuda_pointer to, const void *from, size_t size);
+	int (*read)(void *to, cuda_pointer from, size_t size, cuda_stream stream);
+	int (*fill)(cuda_pointer to, unsigned char byte, size_t size, cuda_stream stream);
+};
+
+/*
+ * Loads the driver, and makes @device's primary context current unless it is negative. False with
+ * *why, which is static.
+ */
+bool doctor_cuda_open(struct doctor_cuda *c, int device, const char **why);
+/* Where libcuda.so.1 lies; "": it cannot be loaded. Static. */
+const char *doctor_cuda_path(void);
+/* "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)" in @text. */
+const char *doctor_cuda_error(const struct doctor_cuda *c, const char *call, int result, char *text,
+			      size_t size);

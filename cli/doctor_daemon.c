@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* doctor: the daemon that would be used, and an own one, through which two processes exchange a tensor. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <inttypes.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/doctor.h"
+#include "cli/doctor_child.h"
+#include "cli/format.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+static const int64_t request_ns = 10 * NS_PER_SEC;
+
+/* ---- The one in use ---- */
+
+static void say_unreachable(struct doctor *d, int r)
+{
+	const char *environment = getenv("TENSORLEASE_SOCKET");
+	bool asked = d->cli->socket || (environment && *environment);
+	const char *why = cli_reason(r);
+
+	if ((r == -ENOENT || r == -ECONNREFUSED) && !asked)
+		doctor_say(d, DOCTOR_OK, "daemon", NULL,
+			   "none runs; put, load and others start one at need (%s)", why);
+	else if (r == -ENOENT || r == -ECONNREFUSED)
+		doctor_say(
+			d, DOCTOR_FAIL, "daemon",
+			"start it (systemctl start tensorleased.socket, or tensorleased --socket "
+			"PATH), or ask for another (--socket, $TENSORLEASE_SOCKET)",
+			"%s", why);
+	else if (r == -EACCES)
+		doctor_say(d, DOCTOR_FAIL, "daemon",
+			   "join its group and log in again: usermod -aG tensorlease USER", "%s",
+			   why);
+	else if (r == -EPROTONOSUPPORT)
+		doctor_say(
+			d, DOCTOR_FAIL, "daemon",
+			"library and daemon are of different versions: restart the daemon after an update",
+			"%s", why);
+	else if (r == -EUSERS)
+		doctor_say(d, DOCTOR_FAIL, "daemon", "start it with a larger --max-clients", "%s",
+			   why);
+	else
+		doctor_say(d, DOCTOR_FAIL, "daemon", "look at its log: journalctl -u tensorleased",
+			   "%s", why);
+}
+
+static void say_use(struct doctor *d, const tl_status *s)
+{
+	char *used = format_size(s->bytes_used, true), *all = format_size(s->capacity, true);
+	char *age = format_age(s->started_ns);
+	bool full = s->bytes_used - s->bytes_warm > s->capacity / 10 * 9 ||
+		    s->tensors > s->max_tensors / 10 * 9 || s->clients > s->max_clients / 10 * 9;
+
+	doctor_say(
+		d, full ? DOCTOR_WARN : DOCTOR_OK, "daemon",
+		"it is nearly full: see what lies there (tensorlease ls, tensorlease status "
+		"--clients), or start it with a larger --capacity, --max-tensors or --max-clients",
+		"%s, pid %u, for %s: %u of %u tensors, %s of %s, %u of %u clients", s->address,
+		s->daemon_pid, age, s->tensors, s->max_tensors, used, all, s->clients,
+		s->max_clients);
+	free(used);
+	free(all);
+	free(age);
+}
+
+/* What it runs may be older than what is installed by now. Only of one's own can that be seen. */
+static void say_replaced(struct doctor *d, uint32_t pid)
+{
+	char path[64], program[256] = "";
+
+	snprintf(path, sizeof(path), "/proc/%u/exe", pid);
+	if (readlink(path, program, sizeof(program) - 1) > 0 && strstr(program, "tensorleased") &&
+	    strstr(program, " (deleted)"))
+		doctor_say(
+			d, DOCTOR_WARN, "daemon's program",
+			"restart it when nobody needs its tensors: systemctl restart tensorleased",
+			"%s: it was replaced since", program);
+}
+
+static void say_permissions(struct doctor *d, const char *address)
+{
+	const struct passwd *user;
+	const struct group *group;
+	char owner[64], members[64];
+	struct stat st;
+
+	if (stat(address, &st)) {
+		doctor_say(d, DOCTOR_WARN, "socket",
+			   "processes that start now cannot connect: restart the daemon", "%s: %m",
+			   address);
+		return;
+	}
+	user = getpwuid(st.st_uid);
+	snprintf(owner, sizeof(owner), "%s", user ? user->pw_name : "?");
+	group = getgrgid(st.st_gid);
+	snprintf(members, sizeof(members), "%s", group ? group->gr_name : "?");
+	doctor_say(d, st.st_mode & 2 ? DOCTOR_WARN : DOCTOR_OK, "socket",
+		   "every user of this machine may read every tensor: chmod o-w",
+		   "mode %04o, owner %s (%u), group %s (%u)", st.st_mode & 07777, owner, st.st_uid,
+		   members, st.st_gid);
+}
+
+static int visit_self(const tl_client_info *info, void *context)
+{
+	*(bool *)context |= info->pid == (uint32_t)getpid() && info->uid == geteuid();
+	return 0;
+}
+
+/* The kernel tells the daemon our pid as its own namespace numbers it. */
+static void say_daemon_namespace(struct doctor *d, tl_client *client)
+{
+	bool known = false;
+	int r = tl_list_clients(client, visit_self, &known);
+
+	if (r)
+		doctor_say(d, DOCTOR_WARN, "daemon's namespaces",
+			   "look at its log: journalctl -u tensorleased", "%s", cli_reason(r));
+	else if (!known)
+		doctor_say(
+			d, DOCTOR_WARN, "daemon's namespaces",
+			"tensors are shared all the same; tensorlease status --clients shows other pids, "
+			"and see the PID namespaces of GPU memory below",
+			"it does not know us as pid %d, uid %u: it runs in another PID or user namespace",
+			(int)getpid(), geteuid());
+	else
+		doctor_say(d, DOCTOR_OK, "daemon's namespaces", NULL,
+			   "it knows us as pid %d, uid %u", (int)getpid(), geteuid());
+}
+
+static void say_daemon(struct doctor *d)
+{
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = d->cli->socket,
+				 .timeout_ns = request_ns };
+	tl_status status = { .size = sizeof(status) };
+	tl_client *client;
+	int r = tl_connect(&client, &o);
+
+	if (r) {
+		say_unreachable(d, r);
+		return;
+	}
+	r = tl_get_status(client, &status);
+	if (r) {
+		say_unreachable(d, r);
+	} else {
+		say_use(d, &status);
+		say_replaced(d, status.daemon_pid);
+		say_permissions(d, status.address);
+		say_daemon_namespace(d, client);
+	}
+	tl_close(client);
+}
+
+/* ---- An own one ---- */
+
+static struct doctor *interrupted;
+
+/* Leaves nothing behind after ^C either. Only calls that a handler may make. */
+static void on_signal(int number)
+{
+	char path[128];
+
+	if (interrupted->daemon)
+		kill(interrupted->daemon, SIGTERM);
+	unlink(interrupted->socket);
+	strcpy(stpcpy(path, interrupted->socket), ".lock");
+	unlink(path);
+	rmdir(interrupted->dir);
+	_exit(128 + number);
+}
+
+static int make_directory(struct doctor *d)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	if (!tmp || !*tmp || strlen(tmp) > 60)
+		tmp = "/tmp";
+	snprintf(d->dir, sizeof(d->dir), "%s/tensorlease-doctor-XXXXXX", tmp);
+	if (mkdtemp(d->dir)) {
+		snprintf(d->socket, sizeof(d->socket), "%s/s", d->dir);
+		interrupted = d;
+		signal(SIGINT, on_signal);
+		signal(SIGTERM, on_signal);
+		signal(SIGHUP, on_signal);
+		return 0;
+	}
+	doctor_say(d, DOCTOR_FAIL, "own daemon", "make $TMPDIR, or /tmp, writable", "%s: %m",
+		   d->dir);
+	d->dir[0] = '\0';
+	return -1;
+}
+
+static void start_daemon(struct doctor *d)
+{
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = d->socket,
+				 .flags = TL_CONNECT_AUTOSTART,
+				 .timeout_ns = request_ns };
+	tl_status status = { .size = sizeof(status) };
+	int64_t begin = now_mono_ns();
+	char *span, path[64], program[256] = "";
+	int r;
+
+	if (make_directory(d))
+		return;
+	prctl(PR_SET_CHILD_SUBREAPER, 1); /* a detached daemon becomes our child: we see its end */
+	r = tl_connect(&d->client, &o);
+	span = format_span((uint64_t)(now_mono_ns() - begin));
+	if (!r)
+		r = tl_get_status(d->client, &status);
+	if (r) {
+		doctor_say(
+			d, DOCTOR_FAIL, "own daemon",
+			"install tensorleased beside this program, or name it in $TENSORLEASE_DAEMON",
+			"%s", cli_reason(r));
+		d->socket[0] = '\0';
+	} else {
+		d->daemon = (pid_t)status.daemon_pid;
+		snprintf(path, sizeof(path), "/proc/%d/exe", (int)d->daemon);
+		if (readlink(path, program, sizeof(program) - 1) < 0)
+			strcpy(program, "tensorleased");
+		doctor_say(d, DOCTOR_OK, "own daemon", NULL, "%s listens after %s", program, span);
+	}
+	free(span);
+}
+
+static void remove_directory(const char *path)
+{
+	DIR *dir = opendir(path);
+	struct dirent *entry;
+
+	while (dir && (entry = readdir(dir)))
+		unlinkat(dirfd(dir), entry->d_name, 0);
+	if (dir)
+		closedir(dir);
+	rmdir(path);
+}
+
+void doctor_daemon_end(struct doctor *d)
+{
+	const struct timespec nap = { .tv_nsec = NS_PER_MS };
+	int64_t deadline = deadline_after(request_ns);
+
+	tl_close(d->client);
+	d->client = NULL;
+	if (d->daemon) {
+		kill(d->daemon, SIGTERM);
+		while (waitpid(d->daemon, NULL, WNOHANG) == 0) {
+			if (deadline_passed(deadline))
+				kill(d->daemon, SIGKILL);
+			nanosleep(&nap, NULL);
+		}
+		d->daemon = 0;
+	}
+	if (*d->dir)
+		remove_directory(d->dir);
+	signal(SIGINT, SIG_DFL);
+	signal(SIGTERM, SIG_DFL);
+	signal(SIGHUP, SIG_DFL);
+	d->dir[0] = '\0';
+}
+
+/* ---- An exchange ---- */
+
+enum { EXCHANGED = 4 << 20 };
+
+static DLManagedTensorVersioned *get(tl_client *client, const char *name, uint64_t newer_than,
+				     int64_t *ns)
+{
+	tl_get_options o = { .size = sizeof(o),
+			     .timeout_ns = request_ns,
+			     .newer_than = newer_than };
+	DLManagedTensorVersioned *tensor;
+	int64_t begin = now_mono_ns();
+	int r = tl_get(client, name, &o, &tensor);
+
+	*ns = now_mono_ns() - begin;
+	return r ? NULL : tensor;
+}
+
+/* True if it is what the other process wrote; else says why not. */
+static bool right(struct doctor *d, DLManagedTensorVersioned *tensor, unsigned seed)
+{
+	static const char advice[] = "run the tests: make test";
+	ssize_t wrong;
+
+	if (!tensor) {
+		doctor_say(d, DOCTOR_FAIL, "exchange", advice, "getting: %s", tl_last_error());
+		return false;
+	}
+	wrong = doctor_compare(tensor->dl_tensor.data, EXCHANGED, seed);
+	if (wrong >= 0)
+		doctor_say(d, DOCTOR_FAIL, "exchange", advice,
+			   "byte %zd is not what the other process wrote", wrong);
+	return wrong < 0;
+}
+
+static void exchange(struct doctor *d, struct doctor_child *child)
+{
+	DLManagedTensorVersioned *first = NULL, *again = NULL, *newer = NULL;
+	int64_t ns1, ns2, ns3, late;
+	tl_info info = { 0 };
+
+	first = get(d->client, "doctor/cpu", 0, &ns1);
+	if (right(d, first, 1)) {
+		again = get(d->client, "doctor/cpu", 0, &ns2);
+		doctor_go(child);
+		newer = get(d->client, "doctor/cpu", 1, &ns3);
+		late = now_real_ns();
+		if (right(d, newer, 2) && !tl_tensor_info(newer, &info))
+			doctor_say(
+				d, DOCTOR_OK, "exchange", NULL,
+				"4 MiB from another process: first get %.1f us, again %.2f us; a waiting "
+				"get came back %.1f us after the commit; all bytes are right",
+				(double)ns1 / 1e3, (double)ns2 / 1e3,
+				(double)(late - (int64_t)info.committed_ns) / 1e3);
+	}
+	if (first)
+		first->deleter(first);
+	if (again)
+		again->deleter(again);
+	if (newer)
+		newer->deleter(newer);
+}
+
+static void say_exchange(struct doctor *d)
+{
+	struct doctor_child child = { 0 };
+	char *words;
+	int r;
+
+	if (!*d->socket) {
+		doctor_say(d, DOCTOR_SKIPPED, "exchange", NULL, "there is no own daemon");
+		return;
+	}
+	r = doctor_spawn(&child, false,
+			 (const char *const[]){ "put", d->socket, "doctor/cpu", "4194304", NULL });
+	if (r) {
+		doctor_say(d, DOCTOR_FAIL, "exchange", "raise the limit of processes: ulimit -u",
+			   "starting a process: %s", strerror(-r));
+		return;
+	}
+	if (doctor_answer(&child, &words))
+		exchange(d, &child);
+	else
+		doctor_say(d, DOCTOR_FAIL, "exchange", "see above", "the other process: %s", words);
+	free(words);
+	doctor_end(&child);
+}
+
+void doctor_daemons(struct doctor *d)
+{
+	say_daemon(d);
+	start_daemon(d);
+	say_exchange(d);
+}
+
+/* The other process: publishes, and once more when told. */
+int child_put(char *const *args)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = args[0], .timeout_ns = request_ns };
+	int64_t size = strtoll(args[2], NULL, 10);
+	tl_spec spec = { .size = sizeof(spec),
+			 .shape = &size,
+			 .ndim = 1,
+			 .dtype = { kDLUInt, 8, 1 },
+			 .timeout_ns = request_ns };
+	tl_client *client;
+	uint64_t version;
+	int r = tl_connect(&client, &o);
+
+	if (r) {
+		child_answer(false, "%s", tl_last_error());
+		return CLI_FAILURE;
+	}
+	for (unsigned seed = 1; !r && (seed == 1 || child_await()); seed++) {
+		tl_draft *draft;
+
+		r = tl_create(client, args[1], &spec, &draft);
+		if (!r) {
+			doctor_fill(tl_draft_tensor(draft)->data, (size_t)size, seed);
+			r = tl_commit(draft, &version);
+		}
+		child_answer(!r, "%s", r ? tl_last_error() : "published");
+	}
+	tl_close(client);
+	return r ? CLI_FAILURE : CLI_OK;
+}

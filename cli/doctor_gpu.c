@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * doctor: GPUs. This process never loads the driver; its children do (doctor_gpu_child.c). For each GPU: what it
+ * is, and an exchange between two processes of each kind of memory.
+ */
+#include <errno.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/doctor.h"
+#include "cli/doctor_child.h"
+#include "cli/format.h"
+
+struct gpu {
+	struct doctor *doctor;
+	int number;
+	bool vmm, integrated;
+};
+
+/* ---- Is there one? ---- */
+
+/* How much says that there is a GPU to be used. */
+enum evidence { NOTHING, HARDWARE, DRIVER };
+
+struct nodes {
+	unsigned count, closed;
+	char first_closed[128];
+};
+
+static void look_at_nodes(struct nodes *nodes)
+{
+	static const char *const patterns[] = { "/dev/nvidiactl",    "/dev/nvidia-uvm",
+						"/dev/nvidia[0-9]*", "/dev/nvidia-caps/*",
+						"/dev/dxg",	     "/dev/nvmap" };
+
+	for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++) {
+		glob_t found;
+
+		if (glob(patterns[i], 0, NULL, &found))
+			continue;
+		for (size_t k = 0; k < found.gl_pathc; k++) {
+			nodes->count++;
+			/* Those in nvidia-caps are for some users only. */
+			if (i == 3 || !access(found.gl_pathv[k], R_OK | W_OK))
+				continue;
+			if (!nodes->closed++)
+				snprintf(nodes->first_closed, sizeof(nodes->first_closed), "%s",
+					 found.gl_pathv[k]);
+		}
+		globfree(&found);
+	}
+}
+
+static bool nvidia_on_pci(void)
+{
+	glob_t found;
+	bool is = false;
+
+	if (glob("/sys/bus/pci/devices/*/vendor", 0, NULL, &found))
+		return false;
+	for (size_t i = 0; i < found.gl_pathc && !is; i++) {
+		char vendor[16], class[16], path[256];
+
+		snprintf(path, sizeof(path), "%.*sclass", (int)strlen(found.gl_pathv[i]) - 6,
+			 found.gl_pathv[i]);
+		doctor_read(found.gl_pathv[i], vendor, sizeof(vendor));
+		doctor_read(path, class, sizeof(class));
+		is = !strcmp(vendor, "0x10de") && !strncmp(class, "0x03", 4);
+	}
+	globfree(&found);
+	return is;
+}
+
+static const char *environment(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value ? value : "not set";
+}
+
+static enum evidence say_nodes(struct doctor *d)
+{
+	struct nodes nodes = { 0 };
+	char module[200];
+	bool pci = nvidia_on_pci();
+
+	look_at_nodes(&nodes);
+	doctor_read("/proc/driver/nvidia/version", module, sizeof(module));
+	if (!nodes.count && !*module && !pci) {
+		doctor_say(
+			d, DOCTOR_SKIPPED, "device nodes", NULL,
+			"no NVIDIA GPU is to be seen here: no /dev/nvidia*, no kernel module, none on the "
+			"PCI bus");
+		return NOTHING;
+	}
+	if (!nodes.count)
+		doctor_say(d, DOCTOR_WARN, "device nodes",
+			   "install the driver, or start the container with --gpus all", "%s%s",
+			   pci ? "an NVIDIA GPU is on the PCI bus" : "the kernel module is loaded",
+			   ", but there are no /dev/nvidia*");
+	else if (nodes.closed)
+		doctor_say(
+			d, DOCTOR_FAIL, "device nodes",
+			"make them readable and writable for this user: groups video or render, or the "
+			"options of the container's device",
+			"%u, of which %u are not for this user (%s)", nodes.count, nodes.closed,
+			nodes.first_closed);
+	else
+		doctor_say(d, DOCTOR_OK, "device nodes", NULL,
+			   "%u; NVIDIA_VISIBLE_DEVICES %s, CUDA_VISIBLE_DEVICES %s", nodes.count,
+			   environment("NVIDIA_VISIBLE_DEVICES"),
+			   environment("CUDA_VISIBLE_DEVICES"));
+	return nodes.count || *module ? DRIVER : HARDWARE;
+}
+
+/* CUDA cannot be used: how bad is that? A machine without a GPU is fine. */
+static void say_no_driver(struct doctor *d, enum evidence evidence, const char *words)
+{
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+	const char *advice =
+		"if a GPU is meant to be here: install its driver, or start the container with --gpus all";
+	enum doctor_result result = evidence == DRIVER	   ? DOCTOR_FAIL
+				    : evidence == HARDWARE ? DOCTOR_WARN
+							   : DOCTOR_SKIPPED;
+
+	if (strstr(words, "stub")) {
+		advice = "take the toolkit's folder stubs out of LD_LIBRARY_PATH and the linker's "
+			 "configuration: it is for linking only";
+		result = evidence == NOTHING ? DOCTOR_WARN : DOCTOR_FAIL;
+	} else if (!strstr(words, "cannot be loaded") && evidence == NOTHING) {
+		result = DOCTOR_WARN; /* there is a driver, after all */
+		if (visible)
+			advice =
+				"CUDA_VISIBLE_DEVICES hides what there is: unset it, or name a device "
+				"(nvidia-smi -L)";
+	}
+	doctor_say(d, result, "driver", advice, "%s", words);
+}
+
+/* ---- An exchange ---- */
+
+struct exchange {
+	const struct gpu *gpu;
+	const char *probe;	    /* "gpu 0 legacy" */
+	const char *advice;	    /* if it fails */
+	const char *advice_opening; /* if that is what fails; NULL: the same */
+	const char *kind;	    /* of the role gpu-put */
+	char name[64], device[16];
+	struct doctor_child producer, consumer;
+};
+
+/* The next answer of @child; unless ok, it is said as this probe's. The words are the caller's. */
+static char *answer(struct exchange *e, const char *who, struct doctor_child *child)
+{
+	char *words;
+
+	if (doctor_answer(child, &words))
+		return words;
+	doctor_say(e->gpu->doctor, DOCTOR_FAIL, e->probe, e->advice, "%s: %s", who, words);
+	free(words);
+	return NULL;
+}
+
+static bool spawn(struct exchange *e, struct doctor_child *child, bool apart, const char *role,
+		  const char *kind)
+{
+	struct doctor *d = e->gpu->doctor;
+	int r = doctor_spawn(
+		child, apart,
+		(const char *const[]){ role, d->socket, e->name, e->device, kind, NULL });
+
+	if (r)
+		doctor_say(d, DOCTOR_FAIL, e->probe, "raise the limit of processes: ulimit -u",
+			   "starting a process: %s", strerror(-r));
+	return !r;
+}
+
+static bool spawn_consumer(struct exchange *e)
+{
+	return spawn(e, &e->consumer, false, "gpu-get", NULL);
+}
+
+/* First a tensor at rest, then one that the producer's GPU still works on when it is published. */
+static bool first_exchange(struct exchange *e)
+{
+	char *published = NULL, *got = NULL;
+	bool works;
+
+	if (spawn(e, &e->producer, false, "gpu-put", e->kind))
+		published = answer(e, "publishing", &e->producer);
+	if (e->advice_opening)
+		e->advice = e->advice_opening;
+	if (published && spawn_consumer(e))
+		got = answer(e, "getting", &e->consumer);
+	if (got)
+		doctor_say(e->gpu->doctor, DOCTOR_OK, e->probe, NULL, "%s; %s; all bytes are right",
+			   published, got);
+	works = got != NULL;
+	free(published);
+	free(got);
+	return works;
+}
+
+static bool second_exchange(struct exchange *e, const char *probe)
+{
+	char *published, *got = NULL;
+	bool works;
+
+	e->probe = probe;
+	e->advice =
+		"producers publish sealed (TL_PUBLISH_SEALED, sealed=True) until this works: then nobody "
+		"has to wait for an event";
+	doctor_go(&e->consumer); /* it waits for the next version */
+	doctor_go(&e->producer);
+	published = answer(e, "publishing", &e->producer);
+	if (published)
+		got = answer(e, "getting", &e->consumer);
+	if (got)
+		doctor_say(e->gpu->doctor, strstr(got, "had ended") ? DOCTOR_SKIPPED : DOCTOR_OK,
+			   e->probe, NULL, "%s; %s", published, got);
+	works = got != NULL;
+	free(published);
+	free(got);
+	return works;
+}
+
+/* Its producer is killed; does another process still get what it published? */
+static void survival(struct exchange *e, const char *probe)
+{
+	struct doctor *d = e->gpu->doctor;
+	char *got = NULL;
+
+	e->probe = probe;
+	e->advice =
+		"tensors here end with their producers: keep producers running, or let them publish again";
+	doctor_end(&e->consumer);
+	doctor_kill(&e->producer);
+	if (!spawn_consumer(e))
+		return;
+	got = answer(e, "getting", &e->consumer);
+	if (got)
+		doctor_say(
+			d, DOCTOR_OK, e->probe, NULL,
+			"its producer was killed: another process still gets it, all bytes are right");
+	free(got);
+}
+
+static void exchange_end(struct exchange *e)
+{
+	doctor_end(&e->consumer);
+	doctor_end(&e->producer);
+	tl_delete(e->gpu->doctor->client, e->name);
+}
+
+/* ---- Kinds of memory ---- */
+
+/* @probe: of that GPU, for its first words. */
+static struct exchange exchange_of(const struct gpu *g, const char *probe, const char *kind)
+{
+	struct exchange e = { .gpu = g, .probe = probe, .kind = kind };
+
+	snprintf(e.name, sizeof(e.name), "doctor/%s/%s", probe, kind);
+	snprintf(e.device, sizeof(e.device), "%d", g->number);
+	return e;
+}
+
+static void try_vmm(const struct gpu *g)
+{
+	char probe[32], order[32], outlives[32];
+	struct exchange e;
+
+	snprintf(probe, sizeof(probe), "gpu %d vmm", g->number);
+	snprintf(order, sizeof(order), "gpu %d order", g->number);
+	snprintf(outlives, sizeof(outlives), "gpu %d survival", g->number);
+	e = exchange_of(g, probe, "vmm");
+	e.advice =
+		"publish plain allocations (cudaMalloc, a framework's own) with tl_publish(): they need no "
+		"virtual memory management, but end with their producer; a driver from 470 on has it";
+	if (first_exchange(&e) && second_exchange(&e, order))
+		survival(&e, outlives);
+	exchange_end(&e);
+}
+
+/* Why it cannot work here, whatever one does; or NULL. */
+static const char *no_legacy(const struct gpu *g)
+{
+	if (g->integrated || g->doctor->tegra)
+		return "GPUs that share the CPU's memory (Tegra) have no legacy handles";
+	if (g->doctor->wsl)
+		return "WSL refuses legacy handles, whatever its capability flags say";
+	return NULL;
+}
+
+static bool try_legacy(const struct gpu *g)
+{
+	const char *known = no_legacy(g);
+	struct exchange e;
+	char probe[32];
+	bool works;
+
+	snprintf(probe, sizeof(probe), "gpu %d legacy", g->number);
+	e = exchange_of(g, probe, "legacy");
+	e.advice =
+		"plain allocations (cudaMalloc) cannot be exported on this system: make tensors with "
+		"tl_alloc_cuda(), or publish with TL_PUBLISH_STAGING";
+	e.advice_opening =
+		"handles of plain allocations open only within one PID namespace, and not in some "
+		"containers: share it (docker run --pid=host, or --pid=container:NAME), make tensors with "
+		"tl_alloc_cuda(), or publish with TL_PUBLISH_STAGING";
+	if (known && g->vmm) { /* nothing that anybody could mend */
+		doctor_say(g->doctor, DOCTOR_WARN, probe, e.advice, "%s", known);
+		return false;
+	}
+	works = first_exchange(&e);
+	exchange_end(&e);
+	return works;
+}
+
+/* Both sides' next answers; *words are the last ones. */
+static bool once_more(struct exchange *e, char **words)
+{
+	bool works;
+
+	free(*words);
+	doctor_go(&e->consumer);
+	doctor_go(&e->producer);
+	works = doctor_answer(&e->producer, words);
+	if (!works)
+		return false;
+	free(*words);
+	return doctor_answer(&e->consumer, words);
+}
+
+/* The consumer in a PID namespace of its own, as in another container. What was found goes to @out. */
+static bool try_apart(const struct gpu *g, const char *probe, const char *kind, char *out,
+		      size_t size)
+{
+	struct exchange e = exchange_of(g, probe, kind);
+	bool opens = false, waits = false;
+	char *words = NULL;
+
+	if (spawn(&e, &e.producer, false, "gpu-put", kind) && doctor_answer(&e.producer, &words)) {
+		free(words);
+		words = NULL;
+		if (spawn(&e, &e.consumer, true, "gpu-get", NULL))
+			opens = doctor_answer(&e.consumer, &words);
+	}
+	if (opens) /* with work under way the event must open there, too */
+		waits = once_more(&e, &words);
+	if (waits)
+		snprintf(out, size, "%s: works", kind);
+	else
+		snprintf(out, size, "%s: %s (%s)", kind,
+			 opens ? "works only if the producer's work has ended" : "does not work",
+			 words ? words : "no answer");
+	free(words);
+	exchange_end(&e);
+	return waits;
+}
+
+static void try_namespaces(const struct gpu *g, bool legacy_works)
+{
+	bool legacy = false, vmm = true;
+	char a[300] = "", b[300] = "", probe[32];
+
+	snprintf(probe, sizeof(probe), "gpu %d pid ns", g->number);
+	if (!doctor_can_go_apart()) {
+		doctor_say(g->doctor, DOCTOR_SKIPPED, probe, NULL,
+			   "this user may not make a PID namespace");
+		return;
+	}
+	if (legacy_works)
+		legacy = try_apart(g, probe, "legacy", a, sizeof(a));
+	if (g->vmm)
+		vmm = try_apart(g, probe, "vmm", b, sizeof(b));
+	doctor_say(
+		g->doctor, (legacy || !legacy_works) && vmm ? DOCTOR_OK : DOCTOR_WARN, probe,
+		"let containers that share tensors share the PID namespace (docker run --pid=host, or "
+		"--pid=container:NAME); or use the kind of memory that works, published sealed",
+		"a consumer in another PID namespace: %s%s%s", a, *a && *b ? "; " : "", b);
+}
+
+/* ---- All of them ---- */
+
+static uint64_t number_of(const cJSON *object, const char *key)
+{
+	const cJSON *item = cJSON_GetObjectItem(object, key);
+
+	return cJSON_IsNumber(item) ? (uint64_t)item->valuedouble : 0;
+}
+
+static bool truth_of(const cJSON *object, const char *key)
+{
+	return cJSON_IsTrue(cJSON_GetObjectItem(object, key));
+}
+
+static const char *text_of(const cJSON *object, const char *key)
+{
+	const char *text = cJSON_GetStringValue(cJSON_GetObjectItem(object, key));
+
+	return text ? text : "";
+}
+
+static void try_gpu(struct doctor *d, const cJSON *about, int number)
+{
+	struct gpu g = { .doctor = d,
+			 .number = number,
+			 .vmm = truth_of(about, "vmm"),
+			 .integrated = truth_of(about, "integrated") };
+	uint64_t mode = number_of(about, "compute_mode");
+	char *memory = format_size(number_of(about, "bytes"), true), probe[32];
+	bool mig = strstr(text_of(about, "name"), "MIG") != NULL, legacy;
+
+	snprintf(probe, sizeof(probe), "gpu %d", number);
+	doctor_say(
+		d, mode ? DOCTOR_FAIL : DOCTOR_OK, probe,
+		"two processes cannot use it at once: nvidia-smi -c DEFAULT (root), or start MPS "
+		"(nvidia-cuda-mps-control -d)",
+		"%s, %s-%s, %s, compute capability %s%s%s; says: virtual memory management %s, legacy "
+		"handles %s, memory pools %s",
+		text_of(about, "name"), mig ? "MIG" : "GPU", text_of(about, "uuid"), memory,
+		text_of(about, "compute"), g.integrated ? ", integrated" : "",
+		mode == 3   ? ", exclusive to one process"
+		: mode == 2 ? ", prohibited"
+			    : "",
+		g.vmm ? "yes" : "no", truth_of(about, "legacy") ? "yes" : "no",
+		truth_of(about, "pools") ? "yes" : "no");
+	free(memory);
+	if (!*d->socket) {
+		doctor_say(d, DOCTOR_SKIPPED, probe, NULL,
+			   "there is no own daemon to exchange through");
+		return;
+	}
+	try_vmm(&g);
+	legacy = try_legacy(&g);
+	try_namespaces(&g, legacy);
+}
+
+static void say_peers(struct doctor *d, const cJSON *gpus)
+{
+	int count = cJSON_GetArraySize(gpus), without = 0;
+	char first[64] = "";
+
+	if (count < 2) {
+		doctor_say(d, DOCTOR_SKIPPED, "peer access", NULL, "there is one GPU");
+		return;
+	}
+	for (int i = 0; i < count; i++) {
+		const cJSON *peers = cJSON_GetObjectItem(cJSON_GetArrayItem(gpus, i), "peers");
+
+		for (int k = 0; k < count; k++) {
+			if (k == i || cJSON_IsTrue(cJSON_GetArrayItem(peers, k)))
+				continue;
+			if (!without++)
+				snprintf(first, sizeof(first), " (%d cannot read %d)", i, k);
+		}
+	}
+	doctor_say(
+		d, without ? DOCTOR_WARN : DOCTOR_OK, "peer access",
+		"tensors are handed out on the GPU where they lie, which works; kernels of another GPU need a "
+		"copy. See nvidia-smi topo -p2p r, and virtualisation settings (ACS, IOMMU)",
+		"%d of %d pairs%s", count * (count - 1) - without, count * (count - 1), first);
+}
+
+static void say_mps(struct doctor *d)
+{
+	const char *pipe = getenv("CUDA_MPS_PIPE_DIRECTORY");
+	char path[300];
+
+	snprintf(path, sizeof(path), "%.250s/control", pipe && *pipe ? pipe : "/tmp/nvidia-mps");
+	if (!access(path, F_OK))
+		doctor_say(d, DOCTOR_OK, "mps", NULL, "MPS is used, at %s", path);
+}
+
+void doctor_gpus(struct doctor *d)
+{
+	enum evidence evidence = say_nodes(d);
+	struct doctor_child child = { 0 };
+	cJSON *gpus = NULL;
+	int version;
+	char *words;
+
+	if (doctor_spawn(&child, false, (const char *const[]){ "gpus", NULL }))
+		return;
+	if (doctor_answer(&child, &words))
+		gpus = cJSON_Parse(words);
+	if (gpus) {
+		const cJSON *first = cJSON_GetArrayItem(gpus, 0);
+
+		version = (int)number_of(first, "driver");
+		doctor_say(d, DOCTOR_OK, "driver", NULL, "CUDA %d.%d, %d GPUs, %s", version / 1000,
+			   version % 1000 / 10, cJSON_GetArraySize(gpus),
+			   text_of(first, "library"));
+	} else {
+		say_no_driver(d, evidence, words);
+	}
+	free(words);
+	doctor_end(&child);
+	if (!gpus)
+		return;
+	say_mps(d);
+	for (int i = 0; i < cJSON_GetArraySize(gpus); i++)
+		try_gpu(d, cJSON_GetArrayItem(gpus, i), i);
+	say_peers(d, gpus);
+	cJSON_Delete(gpus);
+}

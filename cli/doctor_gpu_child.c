@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* doctor: what its children do with a GPU. Each is a producer or a consumer as any program may be one. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/doctor.h"
+#include "cli/doctor_child.h"
+#include "cli/doctor_cuda.h"
+#include "cli/format.h"
+#include "util/clock.h"
+
+enum { SIZE = 32 << 20, LATER = 0x5a };
+
+static const int64_t request_ns = 10 * NS_PER_SEC, get_ns = 20 * NS_PER_SEC;
+
+static struct doctor_cuda cuda;
+
+/* Says it and returns false unless @result is 0. */
+static bool cuda_ok(int result, const char *call)
+{
+	char text[160];
+
+	if (result)
+		child_answer(false, "%s",
+			     doctor_cuda_error(&cuda, call, result, text, sizeof(text)));
+	return !result;
+}
+
+/* ---- gpus ---- */
+
+static cJSON *gpu_json(int number, const tl_cuda_info *info)
+{
+	cJSON *object = json_object(), *peers = json_array();
+	char *uuid = format_uuid(info->uuid);
+	char compute[32];
+	int value = 0;
+
+	snprintf(compute, sizeof(compute), "%d.%d", info->compute_major, info->compute_minor);
+	json_text(object, "library", doctor_cuda_path());
+	json_i64(object, "driver", info->driver_version);
+	json_text(object, "name", info->name);
+	json_text(object, "uuid", uuid);
+	json_u64(object, "bytes", info->total_bytes);
+	json_text(object, "compute", compute);
+	json_bool(object, "integrated", info->integrated);
+	json_bool(object, "vmm", info->vmm);
+	json_bool(object, "legacy", info->legacy_ipc);
+	json_bool(object, "pools", info->memory_pools);
+	cuda.attribute(&value, CUDA_COMPUTE_MODE, number);
+	json_i64(object, "compute_mode", value);
+	for (int i = 0; i < info->count; i++) {
+		int can = 0;
+
+		json_bool(peers, NULL,
+			  i != number && !cuda.can_access_peer(&can, number, i) && can);
+	}
+	json_add(object, "peers", peers);
+	free(uuid);
+	return object;
+}
+
+int child_gpus(char *const *args)
+{
+	tl_cuda_info info = { .size = sizeof(info) };
+	cJSON *array = json_array();
+	const char *why;
+	char *text;
+	int r = tl_get_cuda_info(0, &info);
+
+	(void)args;
+	if (r) {
+		child_answer(false, "%s", cli_reason(r));
+		return CLI_FAILURE;
+	}
+	if (!doctor_cuda_open(&cuda, -1, &why)) {
+		child_answer(false, "%s", why);
+		return CLI_FAILURE;
+	}
+	for (int i = 0; i < info.count && !r; i++) {
+		r = tl_get_cuda_info(i, &info);
+		if (!r)
+			json_add(array, NULL, gpu_json(i, &info));
+	}
+	if (r) {
+		child_answer(false, "%s", cli_reason(r));
+		return CLI_FAILURE;
+	}
+	text = cli_need(cJSON_PrintUnformatted(array));
+	child_answer(true, "%s", text);
+	cJSON_free(text);
+	cJSON_Delete(array);
+	return CLI_OK;
+}
+
+/* ---- gpu-put ---- */
+
+struct producer {
+	tl_client *client;
+	const char *name;
+	int device;
+	bool legacy;
+	tl_draft *draft;     /* else: */
+	cuda_pointer memory; /* of cuMemAlloc */
+};
+
+static const int64_t shape[1] = { SIZE };
+
+static void foreign_delete(DLManagedTensorVersioned *tensor)
+{
+	free(tensor); /* the memory goes with the process */
+}
+
+static DLManagedTensorVersioned *foreign_tensor(const struct producer *p)
+{
+	DLManagedTensorVersioned *t = cli_need(calloc(1, sizeof(*t)));
+
+	t->version = (DLPackVersion){ DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION };
+	t->deleter = foreign_delete;
+	t->dl_tensor = (DLTensor){ .data = (void *)(uintptr_t)p->memory,
+				   .device = { kDLCUDA, p->device },
+				   .ndim = 1,
+				   .dtype = { kDLUInt, 8, 1 },
+				   .shape = (int64_t *)(uintptr_t)shape };
+	return t;
+}
+
+/* Memory for one tensor; 0: it was said why not. */
+static cuda_pointer allocate(struct producer *p)
+{
+	tl_spec spec = {
+		.size = sizeof(spec), .shape = shape, .ndim = 1, .dtype = { kDLUInt, 8, 1 }
+	};
+
+	if (p->legacy)
+		return cuda_ok(cuda.alloc(&p->memory, SIZE), "cuMemAlloc") ? p->memory : 0;
+	if (tl_alloc_cuda(p->client, p->name, &spec, p->device, &p->draft)) {
+		child_answer(false, "%s", tl_last_error());
+		return 0;
+	}
+	return (cuda_pointer)(uintptr_t)tl_draft_tensor(p->draft)->data;
+}
+
+static bool publish(struct producer *p, cuda_stream stream)
+{
+	tl_put_options o = { .size = sizeof(o), .stream = (intptr_t)stream };
+	uint64_t version;
+	int r;
+
+	if (p->legacy) {
+		DLManagedTensorVersioned *tensor = foreign_tensor(p);
+
+		r = tl_publish(p->client, p->name, tensor, &o, NULL, &version);
+		if (r)
+			free(tensor);
+	} else {
+		r = tl_draft_set_stream(p->draft, (intptr_t)stream);
+		r = r ? r : tl_commit(p->draft, &version);
+	}
+	if (r)
+		child_answer(false, "%s", cli_reason(r));
+	return !r;
+}
+
+static bool put_at_rest(struct producer *p, cuda_stream stream)
+{
+	unsigned char *bytes = cli_need(malloc(SIZE));
+	cuda_pointer at = allocate(p);
+	int64_t begin;
+	bool ok;
+
+	doctor_fill(bytes, SIZE, 1);
+	ok = at && cuda_ok(cuda.write(at, bytes, SIZE), "cuMemcpyHtoD");
+	free(bytes);
+	begin = now_mono_ns();
+	if (!ok || !publish(p, stream))
+		return false;
+	child_answer(true, "32 MiB published in %.0f us", (double)(now_mono_ns() - begin) / 1e3);
+	return true;
+}
+
+/* About 100 ms of work on the stream, whose last piece writes what the consumer should see. */
+static bool queue_work(cuda_pointer at, cuda_stream stream)
+{
+	int64_t begin, each;
+	int n;
+
+	if (!cuda_ok(cuda.fill(at, 0, SIZE, stream), "cuMemsetD8Async") ||
+	    !cuda_ok(cuda.stream_synchronize(stream), "cuStreamSynchronize"))
+		return false;
+	begin = now_mono_ns();
+	if (!cuda_ok(cuda.fill(at, 0, SIZE, stream), "cuMemsetD8Async") ||
+	    !cuda_ok(cuda.stream_synchronize(stream), "cuStreamSynchronize"))
+		return false;
+	each = now_mono_ns() - begin + 1;
+	n = (int)(100 * NS_PER_MS / each);
+	for (int i = 0; i < n && i < 900; i++) /* the queue holds about 1,000 */
+		if (!cuda_ok(cuda.fill(at, (unsigned char)i, SIZE, stream), "cuMemsetD8Async"))
+			return false;
+	return cuda_ok(cuda.fill(at, LATER, SIZE, stream), "cuMemsetD8Async");
+}
+
+static bool put_unfinished(struct producer *p, cuda_stream stream)
+{
+	cuda_pointer at = allocate(p);
+
+	if (!at || !queue_work(at, stream) || !publish(p, stream))
+		return false;
+	child_answer(true, "published while its producer's stream %s",
+		     cuda.stream_query(stream) == CUDA_NOT_READY ? "was at work" : "was idle");
+	return true;
+}
+
+static tl_client *child_client(const char *address)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = address, .timeout_ns = request_ns };
+	tl_client *client;
+
+	if (!tl_connect(&client, &o))
+		return client;
+	child_answer(false, "%s", tl_last_error());
+	return NULL;
+}
+
+static bool open_device(const char *number, int *device, cuda_stream *stream)
+{
+	const unsigned non_blocking = 1;
+	const char *why;
+
+	*device = atoi(number);
+	if (doctor_cuda_open(&cuda, *device, &why))
+		return cuda_ok(cuda.stream_create(stream, non_blocking), "cuStreamCreate");
+	child_answer(false, "%s", why);
+	return false;
+}
+
+/* SOCKET NAME DEVICE KIND. Publishes at once, again when told, and keeps both until its end. */
+int child_gpu_put(char *const *args)
+{
+	struct producer p = { .name = args[1], .legacy = !strcmp(args[3], "legacy") };
+	cuda_stream stream;
+	bool ok;
+
+	if (!open_device(args[2], &p.device, &stream))
+		return CLI_FAILURE;
+	p.client = child_client(args[0]);
+	ok = p.client && put_at_rest(&p, stream);
+	if (ok && child_await())
+		ok = put_unfinished(&p, stream);
+	while (ok && child_await())
+		;
+	tl_close(p.client);
+	return ok ? CLI_OK : CLI_FAILURE;
+}
+
+/* ---- gpu-get ---- */
+
+/* What a kernel on @stream would see now. */
+static bool bytes_right(const DLManagedTensorVersioned *t, cuda_stream stream, uint64_t version)
+{
+	unsigned char *bytes = cli_need(malloc(SIZE));
+	cuda_pointer at = (cuda_pointer)(uintptr_t)t->dl_tensor.data;
+	ssize_t wrong = -1;
+	bool ok = cuda_ok(cuda.read(bytes, at, SIZE, stream), "cuMemcpyDtoHAsync") &&
+		  cuda_ok(cuda.stream_synchronize(stream), "cuStreamSynchronize");
+
+	if (ok && version == 1)
+		wrong = doctor_compare(bytes, SIZE, 1);
+	for (ssize_t i = 0; ok && version > 1 && wrong < 0 && i < SIZE; i++)
+		wrong = bytes[i] == LATER ? -1 : i;
+	free(bytes);
+	if (wrong >= 0)
+		child_answer(false, "byte %zd is not what the producer wrote", wrong);
+	return ok && wrong < 0;
+}
+
+static bool get_and_compare(tl_client *client, const char *name, uint64_t newer_than,
+			    cuda_stream stream)
+{
+	tl_get_options o = { .size = sizeof(o),
+			     .timeout_ns = get_ns,
+			     .newer_than = newer_than,
+			     .stream = (intptr_t)stream };
+	DLManagedTensorVersioned *t;
+	int64_t begin = now_mono_ns(), ns;
+	tl_info info;
+	bool waits, ok;
+	int r;
+
+	r = tl_get(client, name, &o, &t);
+	if (r) {
+		child_answer(false, "%s", cli_reason(r));
+		return false;
+	}
+	ns = now_mono_ns() - begin;
+	waits = cuda.stream_query(stream) == CUDA_NOT_READY;
+	r = tl_tensor_info(t, &info);
+	ok = !r && t->dl_tensor.shape[0] == SIZE && bytes_right(t, stream, info.version);
+	t->deleter(t);
+	if (!ok)
+		return false;
+	if (!newer_than)
+		child_answer(true, "first got in %.0f us", (double)ns / 1e3);
+	else
+		child_answer(
+			true, "%s",
+			waits ? "the consumer's stream waited for it, and the bytes are right"
+			      : "the bytes are right, but the work had ended by the get: the order "
+				"was not put to the test");
+	return true;
+}
+
+/* SOCKET NAME DEVICE. Gets at once what there is, and when told the next version. */
+int child_gpu_get(char *const *args)
+{
+	cuda_stream stream;
+	tl_client *client;
+	int device;
+	bool ok;
+
+	if (!open_device(args[2], &device, &stream))
+		return CLI_FAILURE;
+	client = child_client(args[0]);
+	ok = client && get_and_compare(client, args[1], 0, stream);
+	if (ok && child_await())
+		ok = get_and_compare(client, args[1], 1, stream);
+	while (ok && child_await())
+		;
+	tl_close(client);
+	return ok ? CLI_OK : CLI_FAILURE;
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* doctor: shared memory. How much there is, whether an object can be made, and in what pages. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "cli/doctor.h"
+#include "cli/format.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+enum { HUGE = 2 << 20, PROBE = 16 << 20 };
+
+static const char bigger[] =
+	"give it more: docker run --shm-size=8g (or --ipc=host); in Kubernetes mount an emptyDir "
+	"with medium: Memory at /dev/shm; else mount -o remount,size=8G /dev/shm";
+
+/* ---- Size ---- */
+
+/* The mount options of /dev/shm. */
+static void mount_options(char *out, size_t size)
+{
+	FILE *f = fopen("/proc/self/mounts", "re");
+	char at[256], type[64], options[256];
+
+	snprintf(out, size, "not a mount of its own");
+	while (f && fscanf(f, "%*s %255s %63s %255s %*d %*d", at, type, options) == 3)
+		if (!strcmp(at, "/dev/shm"))
+			snprintf(out, size, "%s, %s", type, options);
+	if (f)
+		fclose(f);
+}
+
+/* What daemons have made there. */
+static void count_objects(unsigned *count, uint64_t *bytes)
+{
+	DIR *dir = opendir("/dev/shm");
+	struct dirent *entry;
+	struct stat st;
+
+	*count = 0;
+	*bytes = 0;
+	while (dir && (entry = readdir(dir))) {
+		if (strncmp(entry->d_name, "tensorlease", 11) != 0 ||
+		    fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+			continue;
+		++*count;
+		*bytes += (uint64_t)st.st_blocks * 512;
+	}
+	if (dir)
+		closedir(dir);
+}
+
+static bool say_size(struct doctor *d)
+{
+	char options[400];
+	struct statvfs fs;
+	struct statfs kind;
+	uint64_t size, left, bytes;
+	char *a, *b, *c, *half;
+	unsigned count;
+
+	if (statvfs("/dev/shm", &fs) || statfs("/dev/shm", &kind)) {
+		doctor_say(d, DOCTOR_FAIL, "/dev/shm",
+			   "tensors lie there: mount -t tmpfs tmpfs /dev/shm", "%m");
+		return false;
+	}
+	size = (uint64_t)fs.f_blocks * fs.f_frsize;
+	left = (uint64_t)fs.f_bavail * fs.f_frsize;
+	mount_options(options, sizeof(options));
+	count_objects(&count, &bytes);
+	a = format_size(size, true);
+	b = format_size(left, true);
+	c = format_size(bytes, true);
+	half = format_size(size / 2, true);
+	if ((uint64_t)kind.f_type != TMPFS_MAGIC)
+		doctor_say(d, DOCTOR_WARN, "/dev/shm",
+			   "what is written there goes to a disk: mount a tmpfs at /dev/shm",
+			   "%s, %s free; no tmpfs (%s)", a, b, options);
+	else if (size < 1 << 30)
+		doctor_say(d, DOCTOR_WARN, "/dev/shm", bigger,
+			   "only %s, so a daemon takes at most %s of tensors (%s)", a, half,
+			   options);
+	else if (left < size / 2)
+		doctor_say(d, DOCTOR_WARN, "/dev/shm",
+			   "less is free than a daemon may use by default (half): see who fills it "
+			   "(ls -lS /dev/shm), or start tensorleased with a smaller --capacity",
+			   "%s, only %s free; %u objects of tensorlease, %s (%s)", a, b, count, c,
+			   options);
+	else
+		doctor_say(d, DOCTOR_OK, "/dev/shm", NULL,
+			   "%s, %s free; a daemon's capacity is half, %s; %u objects of "
+			   "tensorlease, %s (%s)",
+			   a, b, half, count, c, options);
+	free(a);
+	free(b);
+	free(c);
+	free(half);
+	return true;
+}
+
+/* ---- An object ---- */
+
+/* A new object of @size bytes, allocated and already without a name; or a negative errno. */
+static int object_new(size_t size)
+{
+	char name[64];
+	int fd, r;
+
+	snprintf(name, sizeof(name), "/tensorlease-doctor-%d", (int)getpid());
+	fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+	if (fd < 0)
+		return -errno;
+	shm_unlink(name);
+	if (ftruncate(fd, (off_t)size)) {
+		r = -errno;
+		fd_close(fd);
+		return r;
+	}
+	r = posix_fallocate(fd, 0, (off_t)size);
+	if (!r)
+		return fd;
+	fd_close(fd);
+	return -r;
+}
+
+static const char *object_advice(int r)
+{
+	switch (r) {
+	case -ENOSPC:
+		return "it is full: remove what is not needed (ls -lS /dev/shm), or give it more memory";
+	case -EACCES:
+	case -EPERM:
+		return "it should have mode 1777: chmod 1777 /dev/shm";
+	case -EROFS:
+		return "it is mounted read-only: mount -o remount,rw /dev/shm";
+	default:
+		return "see what kind of file system lies there: df -T /dev/shm";
+	}
+}
+
+/* The value of one line of this process's smaps for the mapping that begins at @at, in bytes. */
+static uint64_t smaps_value(const void *at, const char *key)
+{
+	FILE *f = fopen("/proc/self/smaps", "re");
+	uint64_t kib = 0;
+	char line[512], begin[32];
+	bool in = false;
+
+	snprintf(begin, sizeof(begin), "%" PRIxPTR "-", (uintptr_t)at);
+	while (f && fgets(line, sizeof(line), f)) {
+		if (strchr(line, '-') && strspn(line, "0123456789abcdef") >= 6)
+			in = !strncmp(line, begin, strlen(begin));
+		else if (in && !strncmp(line, key, strlen(key)))
+			kib = strtoull(line + strlen(key) + 1, NULL, 10);
+	}
+	if (f)
+		fclose(f);
+	return kib << 10;
+}
+
+static void say_pages(struct doctor *d, char *at, double gbps)
+{
+	static const char advice[] =
+		"first touches of large tensors get several times faster with 2 MiB pages: mount -o "
+		"remount,huge=advise /dev/shm (root; put huge=advise into /etc/fstab to keep it)";
+	char enabled[128], shmem[128];
+	uint64_t huge = smaps_value(at, "ShmemPmdMapped:");
+	bool collapses;
+
+	doctor_read("/sys/kernel/mm/transparent_hugepage/enabled", enabled, sizeof(enabled));
+	doctor_read("/sys/kernel/mm/transparent_hugepage/shmem_enabled", shmem, sizeof(shmem));
+	if (huge) {
+		doctor_say(d, DOCTOR_OK, "huge pages", NULL,
+			   "%d of %d pages of 2 MiB in a new object; filled at %.1f GB/s",
+			   (int)(huge / HUGE), PROBE / HUGE, gbps);
+		return;
+	}
+	collapses = !madvise(at, PROBE, MADV_COLLAPSE) && smaps_value(at, "ShmemPmdMapped:");
+	doctor_say(d, DOCTOR_WARN, "huge pages",
+		   *shmem ? advice : "this kernel has no transparent huge pages in shared memory",
+		   "none in a new object, filled at %.1f GB/s (enabled: %s; shmem_enabled: %s; "
+		   "MADV_COLLAPSE %s)",
+		   gbps, *enabled ? enabled : "not there", *shmem ? shmem : "not there",
+		   collapses ? "works" : "does not");
+}
+
+/* As the daemon makes a segment and a producer maps it: at 2 MiB, advised. */
+static void say_object(struct doctor *d)
+{
+	int fd = object_new(PROBE);
+	char *space, *at;
+	int64_t begin;
+	double gbps;
+
+	if (fd < 0) {
+		doctor_say(d, DOCTOR_FAIL, "shm object", object_advice(fd), "16 MiB: %s",
+			   strerror(-fd));
+		return;
+	}
+	space = mmap(NULL, PROBE + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	at = (char *)(((uintptr_t)space + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
+	if (space == MAP_FAILED ||
+	    mmap(at, PROBE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+		doctor_say(d, DOCTOR_FAIL, "shm object",
+			   "raise the limit of address space: ulimit -v", "mapping it: %m");
+		fd_close(fd);
+		return;
+	}
+	madvise(at, PROBE, MADV_HUGEPAGE);
+	begin = now_mono_ns();
+	memset(at, 1, PROBE);
+	gbps = (double)PROBE / (double)(now_mono_ns() - begin);
+	doctor_say(d, DOCTOR_OK, "shm object", NULL,
+		   "made, allocated, mapped and filled 16 MiB, and unlinked");
+	say_pages(d, at, gbps);
+	munmap(space, PROBE + HUGE);
+	fd_close(fd);
+}
+
+/* ---- Limits of the group ---- */
+
+/* The lowest limit of the control groups that we are in, or UINT64_MAX. */
+static uint64_t group_limit(const char *root, const char *path, const char *file)
+{
+	char at[600], text[64];
+	uint64_t lowest = UINT64_MAX, value;
+	size_t n;
+
+	snprintf(at, sizeof(at), "%.100s%.400s", root, path);
+	n = strlen(at);
+	for (;;) {
+		char full[700];
+
+		snprintf(full, sizeof(full), "%s/%s", at, file);
+		doctor_read(full, text, sizeof(text));
+		value = *text >= '0' && *text <= '9' ? strtoull(text, NULL, 10) : UINT64_MAX;
+		lowest = value < lowest ? value : lowest;
+		if (n <= strlen(root))
+			return lowest;
+		while (n > strlen(root) && at[n - 1] != '/')
+			n--;
+		n -= n > strlen(root);
+		at[n] = '\0';
+	}
+}
+
+static uint64_t memory_limit(void)
+{
+	FILE *f = fopen("/proc/self/cgroup", "re");
+	uint64_t lowest = UINT64_MAX, value;
+	char line[512], *path;
+
+	while (f && fgets(line, sizeof(line), f)) {
+		line[strcspn(line, "\n")] = '\0';
+		path = strchr(line, ':');
+		path = path ? strchr(path + 1, ':') : NULL;
+		if (!path)
+			continue;
+		*path++ = '\0';
+		if (!strncmp(line, "0::", 3) || !strcmp(line, "0:"))
+			value = group_limit("/sys/fs/cgroup", path, "memory.max");
+		else if (strstr(line, ":memory"))
+			value = group_limit("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes");
+		else
+			continue;
+		lowest = value < lowest ? value : lowest;
+	}
+	if (f)
+		fclose(f);
+	return lowest;
+}
+
+static void say_limit(struct doctor *d)
+{
+	uint64_t limit = memory_limit();
+	uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	char *memory = format_size(ram, true), *most;
+	struct statvfs fs;
+	uint64_t capacity = 0;
+
+	if (!statvfs("/dev/shm", &fs))
+		capacity = (uint64_t)fs.f_blocks * fs.f_frsize / 2;
+	if (limit >= ram) {
+		doctor_say(d, DOCTOR_OK, "memory limit", NULL, "none; the machine has %s", memory);
+		free(memory);
+		return;
+	}
+	most = format_size(limit, true);
+	doctor_say(
+		d, capacity > limit ? DOCTOR_WARN : DOCTOR_OK, "memory limit",
+		"tensors count: a daemon in here that may use half of /dev/shm is killed before it is "
+		"full; raise the limit (docker run --memory), or start tensorleased with a --capacity "
+		"below it",
+		"%s for this control group; the machine has %s", most, memory);
+	free(most);
+	free(memory);
+}
+
+void doctor_memory(struct doctor *d)
+{
+	if (say_size(d))
+		say_object(d);
+	say_limit(d);
+}
