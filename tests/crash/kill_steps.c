@@ -282,7 +282,7 @@ static int after_map(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
 	struct wire_segment_ref map = { .segment = s->draft.segment,
-				.segment_generation = s->draft.segment_generation };
+					.segment_generation = s->draft.segment_generation };
 	struct raw rc = rc_open(d);
 
 	must_be(rc_send(&rc, WIRE_MAP, &map, sizeof(map), -1), 0); /* its answer has a descriptor */
