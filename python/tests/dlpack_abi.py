@@ -56,6 +56,8 @@ api.PyCapsule_SetName.argtypes = [c.py_object, c.c_char_p]
 
 USED = c.create_string_buffer(b"used_dltensor_versioned")
 USED_LEGACY = c.create_string_buffer(b"used_dltensor")
+for name in (USED, USED_LEGACY):  # capsules may go after this module has
+    c.pythonapi.Py_IncRef(c.py_object(name))
 
 
 def name_of(capsule):

@@ -98,7 +98,8 @@ def test_metadata(client):
         ({"a//b": b"2"}, ValueError, "a//b"),
         ({"x" * 250: b"2"}, ValueError, "255"),
         ({7: b"2"}, TypeError, "str"),
-        ({"two": abi.Producer(device=(2, 0))}, tensorlease.UnsupportedError, "'many/none/two': .*device"),
+        ({"two": abi.Producer(device=(2, 0))}, tensorlease.UnsupportedError, "'many/none/two': .*GPU"),
+        ({"two": abi.Producer(device=(10, 0))}, tensorlease.UnsupportedError, "'many/none/two': .*device"),
     ],
 )
 def test_all_or_none(client, bad, error, text):

@@ -67,7 +67,7 @@ def test_stubs_name_what_is_there():
             members |= {m.name for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))}
         public = {m for m in dir(getattr(tensorlease, name)) if not m.startswith("_")}
         assert public == {m for m in members if not m.startswith("_")}, name
-    for name in ("Info", "Status", "ClientInfo", "Holding", "Published", "Loaded"):
+    for name in ("Info", "Status", "ClientInfo", "Holding", "Published", "Loaded", "CudaDevice", "DeviceUsage"):
         fields = [m.target.id for m in classes[name].body if isinstance(m, ast.AnnAssign)]
         assert fields == list(getattr(tensorlease, name)._fields)
 
@@ -85,6 +85,8 @@ def test_errors_fit_into_pythons(tmp_path):
         ("InvalidError", ValueError),
         ("NoSpaceError", OSError),
         ("UnsupportedError", OSError),
+        ("NoDeviceError", OSError),
+        ("WithdrawnError", OSError),
     ):
         kind = getattr(tensorlease, mine)
         assert issubclass(kind, pythons) and issubclass(kind, tensorlease.Error) and issubclass(kind, OSError)

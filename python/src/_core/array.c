@@ -2,8 +2,9 @@
 /* What Tensor and Draft have in common: the hold, the description, and the buffer protocol. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "core.h"
+#include "cuda.h"
 
 /* ---- Element types ---- */
 
@@ -131,6 +132,8 @@ PyObject *device_text(DLDevice device)
 
 	if (type == kDLCPU)
 		return PyUnicode_InternFromString("cpu");
+	if (type == kDLCUDA && device.device_id < 0) /* this process has not used it yet */
+		return PyUnicode_InternFromString("cuda");
 	if (type < sizeof(names) / sizeof(*names) && names[type])
 		return PyUnicode_FromFormat("%s:%d", names[type], (int)device.device_id);
 	return PyUnicode_FromFormat("device%u:%d", type, (int)device.device_id);
@@ -160,6 +163,8 @@ struct hold *hold_new(DLManagedTensorVersioned *managed)
 	}
 	atomic_init(&h->refs, 1);
 	h->managed = managed;
+	h->stream = TL_STREAM_DEFAULT;
+	h->pid = hold_on_gpu(h) ? getpid() : 0;
 	for (int i = 0; i < t->ndim; i++)
 		n *= (uint64_t)t->shape[i];
 	h->nbytes = bits % 8 ? (n * bits + 7) / 8 : n * (bits / 8);
@@ -386,7 +391,7 @@ static const char *buffer_refusal(const struct hold *h, int flags)
 	const DLTensor *t = &h->managed->dl_tensor;
 
 	if (t->device.device_type != kDLCPU)
-		return "the tensor does not lie in the CPU's memory";
+		return "the tensor is on a GPU, whose memory the CPU cannot read: torch.from_dlpack(tensor).cpu()";
 	if ((flags & PyBUF_WRITABLE) && hold_read_only(h))
 		return "the tensor is read-only; get it with mode=\"c\" to write to a copy-on-write view";
 	if (element_bits(t->dtype, h->managed->flags) % 8)

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core.h"
+#include "cuda.h"
 #include "draft.h"
 #include "file.h"
 #include "look.h"
@@ -162,7 +162,7 @@ int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 			PyErr_SetString(PyExc_ValueError, "the client was closed during a get");
 			return -1;
 		}
-		if (!worth_waiting(r)) {
+		if (!worth_waiting(r) && (r != -ENODATA || !w->item.name)) {
 			raise_error(r);
 			return -1;
 		}
@@ -178,14 +178,22 @@ struct getting {
 	const char *name;
 	tl_get_options options;
 	int64_t timeout_ns;
+	intptr_t
+		stream; /* that of the options is TL_STREAM_NONE: it may need the driver, so not with the GIL */
 	DLManagedTensorVersioned *tensor;
+	struct wait wait;
 };
 
 static int get_look(void *context)
 {
 	struct getting *g = context;
+	int r = tl_get(g->client, g->name, &g->options, &g->tensor);
+	tl_info info;
 
-	return tl_get(g->client, g->name, &g->options, &g->tensor);
+	/* A withdrawn tensor is there, for who waits: only a newer one will do. */
+	if (r == -ENODATA && !tl_stat(g->client, g->name, &info) && info.withdrawn)
+		g->wait.item.newer_than = info.version;
+	return r;
 }
 
 static int get_timed_out(const struct getting *g)
@@ -202,14 +210,17 @@ static int get_timed_out(const struct getting *g)
 
 static int get_wait(struct client *c, struct getting *g)
 {
-	const struct wait wait = { .item = { .name = g->name, .newer_than = g->options.newer_than },
-				   .look = get_look,
-				   .context = g };
 	int r;
 
 	g->options.timeout_ns = g->options.spin_ns = 0;
-	r = client_wait(c, &wait, g->timeout_ns);
-	return r > 0 ? get_timed_out(g) : r;
+	r = client_wait(c, &g->wait, g->timeout_ns);
+	if (r <= 0)
+		return r;
+	r = get_look(g);
+	if (r != -ENODATA)
+		return r ? get_timed_out(g) : 0;
+	raise_error(r);
+	return -1;
 }
 
 /* Who gives the GIL up may get it back only after another thread's 5 ms: so not for what takes no request. */
@@ -239,22 +250,53 @@ static int get_now(struct getting *g)
 	return r;
 }
 
+/* The Tensor of what was got, with the order that its user wants. */
+static PyObject *tensor_on(DLManagedTensorVersioned *tensor, intptr_t stream)
+{
+	PyObject *self = tensor_from(tensor);
+	struct hold *h = self ? ((struct array *)self)->hold : NULL, *ordered;
+	DLManagedTensorVersioned *m;
+	int r;
+
+	if (!h || !hold_on_gpu(h) || stream == TL_STREAM_DEFAULT)
+		return self;
+	if (stream == TL_STREAM_NONE) {
+		h->stream = stream;
+		return self;
+	}
+	r = hold_lease(h, stream, &m);
+	ordered = r ? NULL : hold_new(m);
+	if (r)
+		raise_error(r);
+	if (!ordered) {
+		Py_DECREF(self);
+		return NULL;
+	}
+	ordered->stream = stream;
+	((struct array *)self)->hold = ordered;
+	hold_unref_py(h);
+	return self;
+}
+
 static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			    PyObject *names)
 {
-	PyObject *name = NULL, *timeout = NULL, *newer = NULL, *mode = NULL, *spin = NULL;
-	const struct keyword keywords[] = { { "name", &name },	      { "timeout", &timeout },
-					    { "newer_than", &newer }, { "mode", &mode },
-					    { "spin", &spin },	      { NULL, NULL } };
+	PyObject *name = NULL, *timeout = NULL, *newer = NULL, *mode = NULL, *spin = NULL,
+		 *stream = NULL;
+	const struct keyword keywords[] = {
+		{ "name", &name }, { "timeout", &timeout }, { "newer_than", &newer },
+		{ "mode", &mode }, { "spin", &spin },	    { "stream", &stream },
+		{ NULL, NULL }
+	};
 	struct client *c = (struct client *)self;
-	struct getting g = { .options = { .size = sizeof(g.options) } };
+	struct getting g = { .options = { .size = sizeof(g.options), .stream = TL_STREAM_NONE } };
 	int r;
 
 	if (parse_arguments("get", args, nargs, names, 1, keywords))
 		return NULL;
 	g.name = name_utf8(name);
 	if (!g.name || parse_timeout(timeout, &g.timeout_ns) || parse_mode(mode, &g.options.mode) ||
-	    parse_timeout(spin, &g.options.spin_ns))
+	    parse_timeout(spin, &g.options.spin_ns) || parse_stream(stream, &g.stream))
 		return NULL;
 	if (newer && newer != Py_None) {
 		g.options.newer_than = PyLong_AsUnsignedLongLong(newer);
@@ -264,13 +306,16 @@ static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t na
 	if (!client_begin(c))
 		return NULL;
 	g.client = c->client;
+	g.wait = (struct wait){ .item = { .name = g.name, .newer_than = g.options.newer_than },
+				.look = get_look,
+				.context = &g };
 	r = get_now(&g);
-	if (r && g.timeout_ns && worth_waiting(r))
+	if (r && g.timeout_ns && (worth_waiting(r) || r == -ENODATA))
 		r = get_wait(c, &g);
 	else if (r)
 		raise_error(r);
 	client_end(c);
-	return r ? NULL : tensor_from(g.tensor);
+	return r ? NULL : tensor_on(g.tensor, g.stream);
 }
 
 /* ---- Waiting for many, for the thread behind aget() ---- */
@@ -358,21 +403,44 @@ struct putting {
 	int waits;
 };
 
-static int parse_putting(const char *function, struct putting *p, PyObject *const *args,
-			 Py_ssize_t nargs, PyObject *names)
+static int parse_flag(PyObject *o, uint32_t flag, uint32_t *flags)
 {
-	PyObject *name = NULL, *metadata = NULL, *timeout = NULL, *wait = NULL;
-	const struct keyword keywords[] = { { "name", &name },	       { "array", &p->array },
-					    { "metadata", &metadata }, { "timeout", &timeout },
-					    { "wait", &wait },	       { NULL, NULL } };
+	int truth = o ? PyObject_IsTrue(o) : 0;
+
+	if (truth > 0)
+		*flags |= flag;
+	return truth < 0 ? -1 : 0;
+}
+
+static int parse_putting(bool publish, struct putting *p, PyObject *const *args, Py_ssize_t nargs,
+			 PyObject *names)
+{
+	PyObject *name = NULL, *metadata = NULL, *timeout = NULL, *wait = NULL, *stream = NULL;
+	PyObject *sealed = NULL, *staging = NULL, *no_copy = NULL;
+	const struct keyword keywords[] = {
+		{ "name", &name },
+		{ publish ? "tensor" : "array", &p->array },
+		{ "metadata", &metadata },
+		{ "timeout", &timeout },
+		{ "wait", &wait },
+		{ "stream", &stream },
+		{ publish ? "sealed" : NULL, &sealed },
+		{ "staging", &staging },
+		{ "no_copy", &no_copy },
+		{ NULL, NULL },
+	};
 
 	memset(p, 0, sizeof(*p));
 	p->options.size = sizeof(p->options);
 	p->waits = 1;
-	if (parse_arguments(function, args, nargs, names, 2, keywords))
+	if (parse_arguments(publish ? "publish" : "put", args, nargs, names, 2, keywords))
 		return -1;
 	p->name = name_utf8(name);
-	if (!p->name || parse_timeout(timeout, &p->options.timeout_ns))
+	if (!p->name || parse_timeout(timeout, &p->options.timeout_ns) ||
+	    parse_stream(stream, &p->options.stream) ||
+	    parse_flag(sealed, TL_PUBLISH_SEALED, &p->options.how) ||
+	    parse_flag(staging, TL_PUBLISH_STAGING, &p->options.how) ||
+	    parse_flag(no_copy, TL_PUBLISH_NO_COPY, &p->options.how))
 		return -1;
 	if (wait && (p->waits = PyObject_IsTrue(wait)) < 0)
 		return -1;
@@ -381,6 +449,17 @@ static int parse_putting(const char *function, struct putting *p, PyObject *cons
 	p->options.metadata = p->metadata.len ? p->metadata.buf : NULL;
 	p->options.metadata_size = (size_t)p->metadata.len;
 	return 0;
+}
+
+/*
+ * A copy on a GPU is queued on the stream. Who names none does not know which, so he must not come back to his array, or give it
+ * away, before it is made.
+ */
+static void copy_options(tl_put_options *o, const struct source *s)
+{
+	if (source_on_gpu(s) && o->stream == TL_STREAM_DEFAULT)
+		o->how |= TL_PUBLISH_SEALED;
+	o->stream = s->stream;
 }
 
 static PyObject *client_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
@@ -392,14 +471,15 @@ static PyObject *client_put(PyObject *self, PyObject *const *args, Py_ssize_t na
 	uint64_t version = 0;
 	int r = -1;
 
-	if (parse_putting("put", &p, args, nargs, names))
+	if (parse_putting(false, &p, args, nargs, names))
 		return NULL;
-	if (source_begin(&s, p.array)) {
+	if (source_begin(&s, p.array, &p.options.stream)) {
 		PyBuffer_Release(&p.metadata);
 		return NULL;
 	}
 	if (client_begin(c)) {
 		p.options.flags = s.flags;
+		copy_options(&p.options, &s);
 		Py_BEGIN_ALLOW_THREADS;
 		r = tl_put(c->client, p.name, &s.tensor, &p.options, p.waits ? &version : NULL);
 		Py_END_ALLOW_THREADS;
@@ -453,6 +533,32 @@ static int publish_source(struct client *c, const struct putting *p, struct sour
 	return r ? -1 : 0;
 }
 
+/* The library owns it then: its deleter is called when nobody holds what was published. */
+static int publish_gpu(struct client *c, struct putting *p, struct source *s, uint64_t *version,
+		       bool *copied)
+{
+	struct draft *draft = draft_with_bytes_at(c, s->tensor.data);
+	int r;
+
+	if (source_own(s) || !client_begin(c))
+		return -1;
+	if (p->options.how & TL_PUBLISH_STAGING) /* it may be copied */
+		copy_options(&p->options, s);
+	p->options.stream = s->stream;
+	if (draft)
+		draft_say_stream(draft, s->stream);
+	Py_BEGIN_ALLOW_THREADS;
+	r = tl_publish(c->client, p->name, s->versioned, &p->options, copied,
+		       p->waits ? version : NULL);
+	Py_END_ALLOW_THREADS;
+	if (r)
+		raise_error(r);
+	else
+		s->versioned = NULL;
+	client_end(c);
+	return r ? -1 : 0;
+}
+
 /* publish(name, tensor, ...) -> (version, copied) */
 static PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 				PyObject *names)
@@ -465,17 +571,18 @@ static PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_
 	bool copied = false;
 	int r;
 
-	if (parse_putting("publish", &p, args, nargs, names))
+	if (parse_putting(true, &p, args, nargs, names))
 		return NULL;
 	if (is_draft(p.array)) {
 		r = draft_publish((struct draft *)p.array, p.name, &p.options,
 				  p.waits ? &version : NULL, &copied);
 	} else {
-		r = source_begin(&s, p.array);
+		r = source_begin(&s, p.array, &p.options.stream);
 		if (!r) {
 			const void *data = s.tensor.data;
 
-			r = publish_source(c, &p, &s, &version, &copied);
+			r = source_on_gpu(&s) ? publish_gpu(c, &p, &s, &version, &copied)
+					      : publish_source(c, &p, &s, &version, &copied);
 			if (!r && !copied)
 				draft = draft_with_bytes_at(c, data);
 			if (draft)
@@ -491,20 +598,20 @@ static PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_
 	return Py_BuildValue("KO", (unsigned long long)version, copied ? Py_True : Py_False);
 }
 
-/* _create(name, shape, (code, bits, lanes), flags, metadata, timeout) -> Draft */
+/* _create(name, shape, (code, bits, lanes), flags, metadata, timeout, GPU or -1) -> Draft */
 static PyObject *client_create(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
 	PyObject *name, *shape, *metadata, *timeout;
 	int64_t sizes[TL_NDIM_MAX];
 	tl_spec spec = { .size = sizeof(spec), .shape = sizes };
-	int code, bits, lanes, r;
+	int code, bits, lanes, device, r;
 	tl_draft *draft = NULL;
 	Py_buffer bytes;
 	const char *text;
 
-	if (!PyArg_ParseTuple(args, "OO!(iii)KOO", &name, &PyTuple_Type, &shape, &code, &bits,
-			      &lanes, &spec.flags, &metadata, &timeout))
+	if (!PyArg_ParseTuple(args, "OO!(iii)KOOi", &name, &PyTuple_Type, &shape, &code, &bits,
+			      &lanes, &spec.flags, &metadata, &timeout, &device))
 		return NULL;
 	text = name_utf8(name);
 	if (!text || parse_timeout(timeout, &spec.timeout_ns))
@@ -526,7 +633,8 @@ static PyObject *client_create(PyObject *self, PyObject *args)
 		return NULL;
 	}
 	Py_BEGIN_ALLOW_THREADS;
-	r = tl_create(c->client, text, &spec, &draft);
+	r = device < 0 ? tl_create(c->client, text, &spec, &draft)
+		       : tl_alloc_cuda(c->client, text, &spec, device, &draft);
 	if (!r && bytes.len)
 		r = tl_draft_set_metadata(draft, bytes.buf, (size_t)bytes.len);
 	Py_END_ALLOW_THREADS;
@@ -567,26 +675,34 @@ static PyObject *get_closed(PyObject *self, void *unused)
 }
 
 static const char get_doc[] =
-	"get($self, name, *, timeout=None, newer_than=None, mode='r', spin=None)\n--\n\n"
+	"get($self, name, *, timeout=None, newer_than=None, mode='r', spin=None, stream=None)\n--\n\n"
 	"Takes a lease on the tensor that name means now, and returns it as a Tensor: the same memory, no copy.\n\n"
 	"timeout: seconds to wait for the name, or for a newer version; None: do not wait; inf: for ever.\n"
 	"newer_than: a version; only one above it will do.\n"
 	"mode: 'r' read-only, or 'c' copy-on-write: writable, and what is written is seen here alone.\n"
 	"spin: seconds of the timeout to spin before sleeping, for the shortest way to a commit.\n"
+	"stream: of a tensor on a GPU, for users of its address and of __cuda_array_interface__: the stream that will\n"
+	"    use it waits for the producer's work, and the lease ends when that stream's is done; -1: no order. Who takes\n"
+	"    it by DLPack (torch(), cupy.from_dlpack()) names his stream there, and need not here.\n"
 	"NotFoundError (a FileNotFoundError): no tensor has that name. NotNewerError (a BlockingIOError):\n"
-	"it is not newer. TimeoutError: none came in time. DisconnectedError: no daemon any more.";
+	"it is not newer. TimeoutError: none came in time. DisconnectedError: no daemon any more.\n"
+	"WithdrawnError: its GPU memory is gone with its producer. NoDeviceError: no CUDA here, or not that GPU.";
 
 static const char put_doc[] =
-	"put($self, name, array, *, metadata=None, timeout=None, wait=True)\n--\n\n"
+	"put($self, name, array, *, metadata=None, timeout=None, wait=True, stream=None)\n--\n\n"
 	"Publishes a copy of array under name and returns its version, an int from 1.\n\n"
 	"array: what has __dlpack__, the buffer protocol or __array_interface__, in the CPU's memory, of any\n"
-	"    strides: NumPy, PyTorch, JAX, bytes, array.array, ...\n"
+	"    strides: NumPy, PyTorch, JAX, bytes, array.array, ... Or what has __dlpack__ or\n"
+	"    __cuda_array_interface__ on a GPU, contiguous: the copy is made and stays there.\n"
 	"metadata: bytes to attach, at most 1024.\n"
 	"timeout: seconds to wait for space if there is none.\n"
 	"wait: False returns None without waiting for the daemon; should that refuse, the next\n"
 	"    create(), put() or commit() raises it.\n"
+	"stream: on a GPU, where the copy is queued: an int as DLPack numbers streams, or a stream object of another\n"
+	"    library. What writes the array next must be on it, too. None: put() returns when the copy is made.\n"
 	"NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user. BufferError:\n"
-	"the array's elements have no DLPack type. UnsupportedError: it is on a GPU. TypeError: it is no array.";
+	"the array's elements have no DLPack type. UnsupportedError: it is on another device, or strided on a GPU.\n"
+	"NoDeviceError: CUDA cannot be used here. TypeError: it is no array.";
 
 static const char
 	delete_doc[] = "delete($self, name, /)\n--\n\n"
@@ -606,6 +722,7 @@ static PyMethodDef methods[] = {
 	{ "_stat", look_stat, METH_O, NULL },
 	{ "_list", look_list, METH_O, NULL },
 	{ "_status", look_status, METH_NOARGS, NULL },
+	{ "_devices", look_devices, METH_NOARGS, NULL },
 	{ "_clients", look_clients, METH_NOARGS, NULL },
 	{ "_holdings", look_holdings, METH_O, NULL },
 	{ "_wait_many", client_wait_many, METH_VARARGS, NULL },

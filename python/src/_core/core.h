@@ -32,6 +32,8 @@ struct hold {
 	_Atomic size_t refs; /* of the object, of each buffer and of each DLPack export */
 	DLManagedTensorVersioned *managed;
 	uint64_t nbytes;
+	intptr_t stream; /* on a GPU: that it was got for, or TL_STREAM_DEFAULT: it was not said */
+	int pid;	 /* on a GPU: whose; CUDA does not survive fork(). 0: on the CPU */
 	Py_ssize_t byte_strides[]; /* for the buffer protocol; not for packed types */
 };
 
@@ -53,10 +55,12 @@ static inline bool hold_read_only(const struct hold *h)
 /*
  * Both start with this, so that they share what only looks at it. `plain` is what was given to who asked for plain bytes:
  * PyTorch gives such a buffer back at once, and keeps its address and the object. It goes with the object, not before.
+ * So does, on a GPU, the lease of who asked for __cuda_array_interface__.
  */
 struct array {
 	PyObject_HEAD struct hold *hold; /* NULL: released */
 	struct hold *plain;
+	bool unflagged; /* DLPack: it is not said that it is read-only */
 };
 
 struct client;
@@ -68,6 +72,10 @@ struct draft {
 	struct draft *next, **link; /* among the client's open drafts, borrowed */
 	unsigned long long version; /* once committed */
 	int pid;		    /* drafts are not inherited */
+	tl_draft *handle;  /* on a GPU: for tl_draft_set_stream(), as long as there is a hold */
+	intptr_t stream;   /* that writes it, as far as is known */
+	bool stream_said;  /* by the user: no other counts */
+	bool many_streams; /* were asked for by consumers */
 	enum draft_state { DRAFT_OPEN, DRAFT_COMMITTED, DRAFT_ABORTED } state;
 };
 
@@ -138,11 +146,21 @@ struct source {
 	DLManagedTensorVersioned *versioned;
 	Py_buffer view;
 	bool has_view;
+	intptr_t stream; /* on a GPU: that waits for what writes the bytes */
 	int64_t dims[2 * TL_NDIM_MAX];
 };
 
-/* 0, or -1 with an exception. End with source_end(). */
-int source_begin(struct source *s, PyObject *array);
+/*
+ * 0, or -1 with an exception. End with source_end(). @stream: on a GPU, which is to wait for what writes the array, or
+ * TL_STREAM_DEFAULT; NULL: it must be on the CPU.
+ */
+int source_begin(struct source *s, PyObject *array, const intptr_t *stream);
+static inline bool source_on_gpu(const struct source *s)
+{
+	return s->tensor.device.device_type == kDLCUDA;
+}
+/* Makes s->versioned something that owns the array, to be handed over. 0, or -1 with an exception. */
+int source_own(struct source *s);
 void source_end(struct source *s);
 
 /* ---- Errors and arguments (util.c) ---- */

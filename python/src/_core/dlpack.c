@@ -4,12 +4,16 @@
  * Invariant: memory that is mapped read-only is only given to who says, by the way he asks, that he honours the
  * READ_ONLY flag. Everybody else gets a copy-on-write mapping of the same tensor (tl_remap()), where a write hits no
  * one; PyTorch, CuPy and tvm-ffi ignore the flag, and writing into a read-only mapping kills the process.
+ * On a GPU there is no copy-on-write: who asks for a versioned capsule is given the shared memory with the flag, and a
+ * lease of his own for the stream that he names (cuda.h).
  * Deleters need no GIL and no interpreter.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core.h"
+#include "cuda.h"
+#include "draft.h"
 
 #define LEGACY "dltensor"
 #define VERSIONED "dltensor_versioned"
@@ -99,7 +103,8 @@ static struct export *export_shared(struct hold *h, bool versioned)
 		PyErr_NoMemory();
 		return NULL;
 	}
-	e->hold = hold_ref(h);
+	/* Some consumers never call the deleter of a tensor without bytes, which needs no lease. */
+	e->hold = h->nbytes ? hold_ref(h) : NULL;
 	export_set(e, &h->managed->dl_tensor, h->managed->flags, versioned);
 	return e;
 }
@@ -199,6 +204,7 @@ struct asked {
 	bool versioned;
 	bool copy, no_copy;
 	bool honours_read_only;
+	intptr_t stream; /* on a GPU */
 };
 
 static int refuse(const char *why, PyObject *value)
@@ -242,6 +248,50 @@ static int parse_copy(struct asked *a, PyObject *copy)
 	return 0;
 }
 
+/* On a GPU None is the legacy default stream, as the protocol says. */
+static int parse_asked_stream(struct asked *a, const DLTensor *t, PyObject *stream)
+{
+	long long number;
+
+	if (t->device.device_type != kDLCUDA)
+		return !stream || stream == Py_None
+			       ? 0
+			       : refuse("a tensor in CPU memory has no stream: None is asked for",
+					stream);
+	a->stream = TL_STREAM_LEGACY;
+	if (!stream || stream == Py_None)
+		return 0;
+	number = PyLong_Check(stream) ? PyLong_AsLongLong(stream) : 0;
+	if (number == 0 || number < TL_STREAM_NONE || PyErr_Occurred()) {
+		PyErr_Clear();
+		return refuse(
+			"a CUDA stream is None or 1 (legacy default), 2 (per-thread default), an address, or "
+			"-1 (no order wanted)",
+			stream);
+	}
+	a->stream = (intptr_t)number;
+	return 0;
+}
+
+static int parse_dl_device(const DLTensor *t, PyObject *dl_device)
+{
+	long device[2];
+
+	if (!dl_device || dl_device == Py_None)
+		return 0;
+	if (parse_pair(dl_device, "dl_device is a tuple of two ints or None", device))
+		return -1;
+	if (device[0] == (long)t->device.device_type && device[1] == t->device.device_id)
+		return 0;
+	if (t->device.device_type == kDLCUDA && device[0] == kDLCPU)
+		return refuse(
+			"the tensor is on a GPU, and the CPU cannot read it; torch.from_dlpack(tensor).cpu() "
+			"copies it: dl_device is __dlpack_device__()",
+			dl_device);
+	return refuse("the tensor stays on its device: dl_device is __dlpack_device__()",
+		      dl_device);
+}
+
 static int parse_asked(struct asked *a, const DLTensor *t, PyObject *const *args, Py_ssize_t nargs,
 		       PyObject *names)
 {
@@ -251,25 +301,19 @@ static int parse_asked(struct asked *a, const DLTensor *t, PyObject *const *args
 					    { "dl_device", &dl_device },
 					    { "copy", &copy },
 					    { NULL, NULL } };
-	long version[2] = { 0, 0 }, device[2];
+	long version[2] = { 0, 0 };
 
 	memset(a, 0, sizeof(*a));
 	if (parse_arguments("__dlpack__", args, nargs, names, 0, keywords))
 		return -1;
-	if (stream && stream != Py_None && t->device.device_type == kDLCPU)
-		return refuse("a tensor in CPU memory has no stream: None is asked for", stream);
+	if (parse_asked_stream(a, t, stream))
+		return -1;
 	if (max_version && max_version != Py_None &&
 	    parse_pair(max_version, "max_version is a tuple of two ints or None", version))
 		return -1;
 	a->versioned = version[0] >= 1;
-	if (dl_device && dl_device != Py_None) {
-		if (parse_pair(dl_device, "dl_device is a tuple of two ints or None", device))
-			return -1;
-		if (device[0] != (long)t->device.device_type || device[1] != t->device.device_id)
-			return refuse(
-				"the tensor stays on its device: dl_device is __dlpack_device__()",
-				dl_device);
-	}
+	if (parse_dl_device(t, dl_device))
+		return -1;
 	/*
 	 * NumPy passes all three of these at every call, dl_device as None unless the user names a device. Nobody
 	 * who ignores READ_ONLY asks like that: PyTorch leaves away what it has no value for.
@@ -299,6 +343,61 @@ static DLManagedTensorVersioned *remapped(struct hold *h)
 	return NULL;
 }
 
+/* ---- On a GPU ---- */
+
+static void refuse_gpu_copy(void)
+{
+	PyErr_SetString(PyExc_BufferError,
+			"__dlpack__: a tensor on a GPU is not copied here; the consumer does that: "
+			"torch.from_dlpack(tensor).clone(), cupy.from_dlpack(tensor).copy()");
+}
+
+/* A lease of his own for who works on that stream; without order for a tensor that is not the library's. */
+static struct hold *gpu_hold(struct hold *h, intptr_t stream)
+{
+	DLManagedTensorVersioned *m;
+	int r = hold_lease(h, stream, &m);
+
+	if (r == -EINVAL)
+		return hold_ref(h);
+	if (r) {
+		raise_error(r);
+		return NULL;
+	}
+	return hold_new(m);
+}
+
+static PyObject *gpu_dlpack(const struct array *self, struct hold *h, const struct asked *a)
+{
+	bool flagged = hold_read_only(h) && !self->unflagged;
+	struct export *e;
+
+	if (!hold_usable(h))
+		return NULL;
+	if (a->copy) {
+		refuse_gpu_copy();
+		return NULL;
+	}
+	if (flagged && !a->versioned) {
+		PyErr_SetString(
+			PyExc_BufferError,
+			"__dlpack__: the tensor is read-only, which a DLPack capsule without a version "
+			"cannot say; ask with max_version=(1, 0), or hand over tensor.unflagged() if the "
+			"consumer does not write");
+		return NULL;
+	}
+	h = gpu_hold(h, a->stream);
+	if (!h)
+		return NULL;
+	e = export_shared(h, a->versioned);
+	hold_unref(h);
+	if (e && a->versioned && !flagged)
+		e->versioned.flags &= ~DLPACK_FLAG_BITMASK_READ_ONLY;
+	return capsule_of(e, a->versioned);
+}
+
+/* ---- __dlpack__() ---- */
+
 static struct hold *exported_hold(PyObject *self)
 {
 	struct hold *h = ((struct array *)self)->hold;
@@ -318,10 +417,8 @@ PyObject *tensor_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 
 	if (!h || parse_asked(&a, &h->managed->dl_tensor, args, nargs, names))
 		return NULL;
-	if (a.copy && h->managed->dl_tensor.device.device_type != kDLCPU) {
-		refuse("this tensor cannot be copied here: copy is False or None", Py_True);
-		return NULL;
-	}
+	if (hold_on_gpu(h))
+		return gpu_dlpack((struct array *)self, h, &a);
 	if (a.copy)
 		return capsule_of(export_copied(h, a.versioned), a.versioned);
 	if (!hold_read_only(h) || a.honours_read_only)
@@ -344,8 +441,13 @@ PyObject *draft_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, 
 
 	if (!h || parse_asked(&a, &h->managed->dl_tensor, args, nargs, names))
 		return NULL;
+	if (a.copy && hold_on_gpu(h)) {
+		refuse_gpu_copy();
+		return NULL;
+	}
 	if (a.copy)
 		return capsule_of(export_copied(h, a.versioned), a.versioned);
+	draft_used_on((struct draft *)self, a.stream);
 	return capsule_of(export_shared(h, a.versioned), a.versioned);
 }
 
@@ -385,6 +487,28 @@ static int api_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, voi
 	return 0;
 }
 
+/* Ready on the stream that api_stream() names. */
+static struct export *api_export_gpu(PyObject *self, struct hold *h)
+{
+	struct hold *leased;
+	struct export *e;
+
+	if (!hold_usable(h))
+		return NULL;
+	if (is_draft(self)) {
+		draft_used_on((struct draft *)self, TL_STREAM_LEGACY);
+		return export_shared(h, true);
+	}
+	leased = gpu_hold(h, TL_STREAM_LEGACY);
+	if (!leased)
+		return NULL;
+	e = export_shared(leased, true);
+	hold_unref(leased);
+	if (e && ((struct array *)self)->unflagged)
+		e->versioned.flags &= ~DLPACK_FLAG_BITMASK_READ_ONLY;
+	return e;
+}
+
 /* Who asks this way cannot say whether he honours READ_ONLY. */
 static int api_from_py(void *py_object, DLManagedTensorVersioned **out)
 {
@@ -399,11 +523,11 @@ static int api_from_py(void *py_object, DLManagedTensorVersioned **out)
 	h = exported_hold(self);
 	if (!h)
 		return -1;
-	if (hold_read_only(h)) {
+	if (!hold_on_gpu(h) && hold_read_only(h)) {
 		*out = remapped(h);
 		return *out ? 0 : -1;
 	}
-	e = export_shared(h, true);
+	e = hold_on_gpu(h) ? api_export_gpu(self, h) : export_shared(h, true);
 	if (!e)
 		return -1;
 	*out = &e->versioned;
@@ -433,11 +557,11 @@ static int api_to_py(DLManagedTensorVersioned *tensor, void **out)
 static int api_stream(DLDeviceType type, int32_t id, void **out)
 {
 	(void)id;
-	if (type != kDLCPU) {
-		PyErr_SetString(PyExc_BufferError, "tensorlease works on no streams");
+	if (type != kDLCPU && type != kDLCUDA) {
+		PyErr_SetString(PyExc_BufferError, "tensorlease works on CPUs and CUDA's GPUs");
 		return -1;
 	}
-	*out = NULL;
+	*out = NULL; /* of a GPU: the legacy default stream */
 	return 0;
 }
 

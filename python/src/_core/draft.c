@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core.h"
+#include "cuda.h"
 #include "draft.h"
 
 PyTypeObject *draft_base;
@@ -64,6 +64,7 @@ PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
 	d->name = Py_NewRef(name);
 	d->pid = getpid();
 	d->state = DRAFT_OPEN;
+	d->handle = hold_on_gpu(h) ? draft : NULL;
 	draft_link(c, d);
 	return (PyObject *)d;
 }
@@ -76,7 +77,47 @@ void draft_ended(struct draft *d, enum draft_state state, uint64_t version)
 	d->state = state;
 	d->version = version;
 	d->array.hold = NULL;
+	d->handle = NULL;
 	hold_unref(h);
+}
+
+/* ---- On which stream it is written, on a GPU ---- */
+
+static void set_stream(struct draft *d, intptr_t stream)
+{
+	d->stream = stream;
+	d->many_streams = false;
+	tl_draft_set_stream(d->handle, stream);
+}
+
+void draft_used_on(struct draft *d, intptr_t stream)
+{
+	if (!d->handle || d->stream_said || stream == TL_STREAM_NONE)
+		return;
+	if (d->stream != TL_STREAM_DEFAULT && d->stream != stream)
+		d->many_streams = true;
+	else
+		set_stream(d, stream);
+}
+
+void draft_say_stream(struct draft *d, intptr_t stream)
+{
+	if (!d->handle || stream == TL_STREAM_DEFAULT)
+		return;
+	d->stream_said = true;
+	set_stream(d, stream);
+}
+
+/* False with an exception: it is not clear on which. */
+static bool draft_stream_known(const struct draft *d)
+{
+	if (!d->many_streams)
+		return true;
+	raise_text(
+		-EINVAL,
+		"the draft was handed to consumers on several streams: say which of them has the last work on "
+		"it, after the others': commit(stream=...)");
+	return false;
 }
 
 struct draft *draft_with_bytes_at(struct client *c, const void *data)
@@ -106,7 +147,10 @@ int draft_publish(struct draft *d, const char *name, const tl_put_options *optio
 	DLManagedTensorVersioned same, *tensor = &same;
 	int r;
 
-	if (!h || !client_begin(d->client))
+	if (!h)
+		return -1;
+	draft_say_stream(d, options->stream);
+	if (!draft_stream_known(d) || !client_begin(d->client))
 		return -1;
 	same = (DLManagedTensorVersioned){
 		.version = h->managed->version,
@@ -135,10 +179,10 @@ static PyObject *draft_commit(PyObject *self, PyObject *const *args, Py_ssize_t 
 			      PyObject *names)
 {
 	struct draft *d = (struct draft *)self;
-	PyObject *metadata = NULL, *wait = NULL;
-	const struct keyword keywords[] = { { "metadata", &metadata },
-					    { "wait", &wait },
-					    { NULL, NULL } };
+	PyObject *metadata = NULL, *wait = NULL, *stream = NULL;
+	const struct keyword keywords[] = {
+		{ "metadata", &metadata }, { "wait", &wait }, { "stream", &stream }, { NULL, NULL }
+	};
 	tl_put_options options = { .size = sizeof(options) };
 	uint64_t version = 0;
 	int waits = 1, r;
@@ -148,7 +192,7 @@ static PyObject *draft_commit(PyObject *self, PyObject *const *args, Py_ssize_t 
 		return NULL;
 	if (wait && (waits = PyObject_IsTrue(wait)) < 0)
 		return NULL;
-	if (parse_metadata(metadata, &bytes))
+	if (parse_stream(stream, &options.stream) || parse_metadata(metadata, &bytes))
 		return NULL;
 	options.metadata = bytes.len ? bytes.buf : NULL;
 	options.metadata_size = (size_t)bytes.len;
@@ -209,6 +253,32 @@ static PyObject *get_version(PyObject *self, void *unused)
 	return PyLong_FromUnsignedLongLong(d->version);
 }
 
+static PyObject *get_stream(PyObject *self, void *unused)
+{
+	(void)unused;
+	return stream_number(((struct draft *)self)->stream);
+}
+
+static int set_stream_attribute(PyObject *self, PyObject *value, void *unused)
+{
+	struct draft *d = (struct draft *)self;
+	intptr_t stream;
+
+	(void)unused;
+	if (!value || value == Py_None) {
+		PyErr_SetString(PyExc_TypeError, "a stream is an int or a stream object");
+		return -1;
+	}
+	if (!array_hold(self) || parse_stream(value, &stream))
+		return -1;
+	if (!d->handle) {
+		raise_text(-EINVAL, "the draft is on the CPU, which has no streams");
+		return -1;
+	}
+	draft_say_stream(d, stream);
+	return 0;
+}
+
 static PyObject *get_state(PyObject *self, void *unused)
 {
 	static const char *const texts[] = { "open", "committed", "aborted" };
@@ -241,11 +311,14 @@ static PyObject *draft_dlpack_here(PyObject *self, PyObject *const *args, Py_ssi
 
 static PyMethodDef methods[] = {
 	{ "commit", FASTCALL(draft_commit), METH_FASTCALL | METH_KEYWORDS,
-	  "commit($self, *, metadata=None, wait=True)\n--\n\n"
+	  "commit($self, *, metadata=None, wait=True, stream=None)\n--\n\n"
 	  "Publishes the tensor; nobody may write to its bytes any more.\n\n"
 	  "metadata: bytes to attach, at most 1024; replaces what create() was given.\n"
 	  "wait: False returns None without waiting for the daemon; should that refuse, the next\n"
 	  "    create(), put() or commit() raises it.\n"
+	  "stream: on a GPU, the stream that writes the draft, for which consumers wait: an int as DLPack numbers them,\n"
+	  "    or another library's object. None: the one that a consumer of the draft named (torch.from_dlpack(draft)\n"
+	  "    names PyTorch's current stream), else CUDA's legacy default stream.\n"
 	  "Returns the version, an int from 1. ValueError: committed or aborted before." },
 	{ "abort", draft_abort, METH_NOARGS,
 	  "abort($self)\n--\n\nGives the memory back unpublished. Does nothing the second time." },
@@ -265,9 +338,12 @@ static PyGetSetDef getters[] = {
 	{ "size", array_get_size, NULL, "Number of elements.", NULL },
 	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element; a fraction for packed types.",
 	  NULL },
-	{ "device", array_get_device, NULL, "Where it lies, a str: 'cpu'.", NULL },
+	{ "device", array_get_device, NULL, "Where it lies, a str: 'cpu', 'cuda:0'.", NULL },
 	{ "name", get_name, NULL, "The name it will be published under.", NULL },
 	{ "version", get_version, NULL, "Its version once it is committed; None before.", NULL },
+	{ "stream", get_stream, set_stream_attribute,
+	  "On a GPU: the stream that writes the draft, an int, or None as long as nobody has named one; may be set.",
+	  NULL },
 	{ "state", get_state, NULL, "'open', 'committed' or 'aborted'.", NULL },
 	{ "_dtype_tuple", array_get_dtype_tuple, NULL, NULL, NULL },
 	{ "_address", array_get_address, NULL, NULL, NULL },

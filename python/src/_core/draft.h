@@ -11,5 +11,10 @@ int draft_publish(struct draft *d, const char *name, const tl_put_options *optio
 /* It was published, or not: it has no memory any more. */
 void draft_ended(struct draft *d, enum draft_state state, uint64_t version);
 
+/* On a GPU: a consumer will work on it there. */
+void draft_used_on(struct draft *d, intptr_t stream);
+/* On a GPU: the user says on which stream it is written; TL_STREAM_DEFAULT: he does not. */
+void draft_say_stream(struct draft *d, intptr_t stream);
+
 /* The open draft whose bytes begin there, borrowed, or NULL. */
 struct draft *draft_with_bytes_at(struct client *c, const void *data);

@@ -3,16 +3,20 @@
 #include <errno.h>
 #include <string.h>
 
+#include "cuda.h"
 #include "look.h"
 
 static PyObject *info_tuple(const tl_info *info)
 {
-	return Py_BuildValue("(sKNNKKNky#)", info->name, (unsigned long long)info->version,
+	return Py_BuildValue("(sKNNKKNky#NN)", info->name, (unsigned long long)info->version,
 			     shape_tuple(info->ndim, info->shape), dtype_text(info->dtype),
 			     (unsigned long long)info->nbytes,
 			     (unsigned long long)info->committed_ns, device_text(info->device),
 			     (unsigned long)info->uid, (const char *)info->metadata,
-			     (Py_ssize_t)info->metadata_size);
+			     (Py_ssize_t)info->metadata_size,
+			     info->device.device_type == kDLCPU ? Py_NewRef(Py_None)
+								: uuid_text(info->device_uuid),
+			     PyBool_FromLong(info->withdrawn));
 }
 
 static int stat_name(struct client *c, PyObject *name, tl_info *info)
@@ -43,7 +47,9 @@ PyObject *look_stat(PyObject *self, PyObject *name)
 /* With the GIL: a lease that takes no request tells it fastest. */
 static bool is_there(struct client *c, PyObject *name)
 {
-	static const tl_get_options local = { .size = sizeof(local), .flags = TL_GET_LOCAL };
+	static const tl_get_options local = { .size = sizeof(local),
+					      .flags = TL_GET_LOCAL,
+					      .stream = TL_STREAM_NONE };
 	const char *text = name_utf8(name);
 	DLManagedTensorVersioned *tensor;
 	bool there = false;
@@ -103,6 +109,22 @@ static PyObject *make_client(const void *item)
 		(unsigned long long)info->bytes_held);
 }
 
+static PyObject *limit(uint64_t bytes)
+{
+	if (bytes == UINT64_MAX)
+		Py_RETURN_NONE;
+	return PyLong_FromUnsignedLongLong(bytes);
+}
+
+static PyObject *make_device(const void *item)
+{
+	const tl_device_usage *usage = item;
+
+	return Py_BuildValue("(NKNNk)", uuid_text(usage->uuid),
+			     (unsigned long long)usage->bytes_used, limit(usage->capacity),
+			     limit(usage->user_capacity), (unsigned long)usage->segments);
+}
+
 static PyObject *make_holding(const void *item)
 {
 	const tl_holding *holding = item;
@@ -149,6 +171,11 @@ static int visit_info(const tl_info *info, void *context)
 static int visit_client(const tl_client_info *info, void *context)
 {
 	return visit(context, info);
+}
+
+static int visit_device(const tl_device_usage *usage, void *context)
+{
+	return visit(context, usage);
 }
 
 static int visit_holding(const tl_holding *holding, void *context)
@@ -207,6 +234,17 @@ PyObject *look_clients(PyObject *self, PyObject *unused)
 	if (!listing_begin(&l, c))
 		return NULL;
 	return listing_end(&l, c, tl_list_clients(c->client, visit_client, &l));
+}
+
+PyObject *look_devices(PyObject *self, PyObject *unused)
+{
+	struct client *c = (struct client *)self;
+	struct listing l = { .make = make_device, .size = sizeof(tl_device_usage) };
+
+	(void)unused;
+	if (!listing_begin(&l, c))
+		return NULL;
+	return listing_end(&l, c, tl_list_devices(c->client, visit_device, &l));
 }
 
 PyObject *look_holdings(PyObject *self, PyObject *id)

@@ -43,7 +43,7 @@ static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObj
 
 	if (!text)
 		return -1;
-	if (source_begin(&part->source, array)) {
+	if (source_begin(&part->source, array, NULL)) {
 		raise_again_with_name(name);
 		return -1;
 	}
@@ -155,14 +155,20 @@ struct getting {
 	struct wait wait; /* for the first name that is missing */
 };
 
-static const char *find_missing(const struct getting *g)
+static void find_missing(struct getting *g)
 {
 	tl_info info;
 
-	for (size_t i = 0; i < g->count; i++)
-		if (tl_stat(g->client, g->names[i], &info))
-			return g->names[i];
-	return g->names[0]; /* all are there by now: it is not waited for */
+	g->wait.item = (tl_wait_item){ .name = g->names[0] }; /* all are there by now */
+	for (size_t i = 0; i < g->count; i++) {
+		int r = tl_stat(g->client, g->names[i], &info);
+
+		if (!r && !info.withdrawn)
+			continue;
+		g->wait.item.name = g->names[i];
+		g->wait.item.newer_than = r ? 0 : info.version;
+		return;
+	}
 }
 
 static int many_look(void *context)
@@ -170,8 +176,8 @@ static int many_look(void *context)
 	struct getting *g = context;
 	int r = tl_get_many(g->client, g->names, g->count, &g->options, g->tensors);
 
-	if (r == -ENOENT)
-		g->wait.item.name = find_missing(g);
+	if (r == -ENOENT || r == -ENODATA)
+		find_missing(g);
 	return r;
 }
 
@@ -207,11 +213,16 @@ static int many_take(struct client *c, struct getting *g, int64_t timeout_ns)
 	Py_END_ALLOW_THREADS;
 	if (!r)
 		return 0;
-	if (!timeout_ns || !worth_waiting(r)) {
+	if (!timeout_ns || (!worth_waiting(r) && r != -ENODATA)) {
 		raise_error(r);
 		return -1;
 	}
 	r = client_wait(c, &g->wait, timeout_ns);
+	if (r > 0 && g->wait.item.newer_than) {
+		raise_text(-ENODATA, "'%s' is withdrawn: its GPU memory is gone with its producer",
+			   g->wait.item.name);
+		return -1;
+	}
 	if (r > 0)
 		raise_text(-ETIMEDOUT, "no tensor '%s' came within %lld ms", g->wait.item.name,
 			   (long long)(timeout_ns / 1000000));
@@ -241,7 +252,7 @@ static int getting_init(struct getting *g, PyObject *names)
 PyObject *many_get(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
-	struct getting g = { .options = { .size = sizeof(g.options) } };
+	struct getting g = { .options = { .size = sizeof(g.options), .stream = TL_STREAM_NONE } };
 	PyObject *names, *timeout, *mode, *list = NULL;
 	int64_t timeout_ns;
 

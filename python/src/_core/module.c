@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The module tensorlease._core. Its state is the process's: one interpreter. */
-#include "core.h"
+#include "cuda.h"
 
 _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "shapes are handed out as they are");
 
 static PyMethodDef functions[] = {
 	{ "register", register_types, METH_VARARGS, NULL },
+	{ "cuda_devices", cuda_devices, METH_NOARGS, NULL },
 	{ 0 },
 };
 

@@ -5,13 +5,21 @@
  * version, and that there are as many sizes as dimensions.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "core.h"
+#include "cuda.h"
 
 static int refuse(const char *why)
 {
 	PyErr_SetString(PyExc_BufferError, why);
+	return -1;
+}
+
+static int refuse_gpu(void)
+{
+	raise_text(-ENOTSUP, "the array is on a GPU, and tensors of one step are all on the CPU: "
+			     "publish() it by itself, or copy it to the CPU first");
 	return -1;
 }
 
@@ -22,8 +30,8 @@ static bool can_read(long type)
 	return type == kDLCPU || type == kDLCUDAHost || type == kDLROCMHost;
 }
 
-/* Asked before __dlpack__(), which might copy between devices or wait for one. */
-static int check_device(PyObject *array)
+/* The type, or -1. Asked before __dlpack__(), which might copy between devices or wait for one. */
+static int check_device(PyObject *array, bool gpu_too)
 {
 	PyObject *pair = PyObject_CallMethod(array, "__dlpack_device__", NULL);
 	PyObject *type;
@@ -41,32 +49,68 @@ static int check_device(PyObject *array)
 		PyErr_Clear();
 		return refuse("the array's __dlpack_device__() is no pair of a type and a number");
 	}
-	if (can_read(number))
-		return 0;
+	if (can_read(number) || (number == kDLCUDA && gpu_too))
+		return (int)number;
+	if (number == kDLCUDA)
+		return refuse_gpu();
 	raise_text(
 		-ENOTSUP,
-		"the array lies on a device (DLPack type %ld) that the CPU cannot read; copy it to the CPU first",
+		"the array lies on a device (DLPack type %ld) that is neither a CPU nor a GPU of CUDA "
+		"with memory of its own (2); copy it to the CPU first",
 		number);
 	return -1;
 }
 
-static PyObject *ask_capsule(PyObject *array)
+/* __dlpack__(stream=..., max_version=...), without what is not to be said. */
+static PyObject *ask_with(PyObject *method, intptr_t stream, bool version)
 {
-	PyObject *method = PyObject_GetAttrString(array, "__dlpack__");
-	PyObject *none = method ? PyTuple_New(0) : NULL;
-	PyObject *asked = none ? Py_BuildValue("{s(ii)}", "max_version", DLPACK_MAJOR_VERSION,
-					       DLPACK_MINOR_VERSION)
-			       : NULL;
-	PyObject *capsule = asked ? PyObject_Call(method, none, asked) : NULL;
+	PyObject *none = PyTuple_New(0), *asked = PyDict_New(), *value;
+	PyObject *capsule = NULL;
+	int r = none && asked ? 0 : -1;
 
-	if (!capsule && asked &&
-	    PyErr_ExceptionMatches(PyExc_TypeError)) { /* of before DLPack 1.0 */
-		PyErr_Clear();
-		capsule = PyObject_Call(method, none, NULL);
+	if (!r && version) {
+		value = Py_BuildValue("(ii)", DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION);
+		r = value ? PyDict_SetItemString(asked, "max_version", value) : -1;
+		Py_XDECREF(value);
 	}
+	if (!r && stream != TL_STREAM_DEFAULT) {
+		value = PyLong_FromSsize_t(stream);
+		r = value ? PyDict_SetItemString(asked, "stream", value) : -1;
+		Py_XDECREF(value);
+	}
+	if (!r)
+		capsule = PyObject_Call(method, none, asked);
 	Py_XDECREF(asked);
 	Py_XDECREF(none);
-	Py_XDECREF(method);
+	return capsule;
+}
+
+/* It knows fewer arguments, perhaps: those of DLPack 1.0 are new. */
+static bool ask_again(const PyObject *capsule)
+{
+	if (capsule || !PyErr_ExceptionMatches(PyExc_TypeError))
+		return false;
+	PyErr_Clear();
+	return true;
+}
+
+/*
+ * On a GPU the producer makes our stream wait for what writes the array, whichever stream that is on. To say no stream means the
+ * legacy one; but PyTorch takes it for none wanted, so that is said to who knows no streams.
+ */
+static PyObject *ask_capsule(const struct source *s, PyObject *array)
+{
+	PyObject *method = PyObject_GetAttrString(array, "__dlpack__");
+	PyObject *capsule;
+
+	if (!method)
+		return NULL;
+	capsule = ask_with(method, s->stream, true);
+	if (ask_again(capsule))
+		capsule = ask_with(method, s->stream, false);
+	if (s->stream == TL_STREAM_LEGACY && ask_again(capsule))
+		capsule = ask_with(method, TL_STREAM_DEFAULT, false);
+	Py_DECREF(method);
 	return capsule;
 }
 
@@ -115,18 +159,38 @@ static int source_legacy(struct source *s, PyObject *capsule)
 	return 0;
 }
 
-static int source_dlpack(struct source *s, PyObject *array)
+/* A tensor on a GPU from an array that did not say so: nobody has been asked for its stream. */
+static int check_capsule(const struct source *s, bool gpu)
 {
-	if (PyObject_HasAttrString(array, "__dlpack_device__") && check_device(array))
-		return -1;
-	s->owner = ask_capsule(array);
+	if (source_on_gpu(s) == gpu)
+		return 0;
+	return refuse("the array's __dlpack_device__() says another device than its capsule");
+}
+
+static int source_dlpack(struct source *s, PyObject *array, const intptr_t *stream)
+{
+	bool gpu = false;
+	int r;
+
+	if (PyObject_HasAttrString(array, "__dlpack_device__")) {
+		r = check_device(array, stream != NULL);
+		if (r < 0)
+			return -1;
+		gpu = r == kDLCUDA;
+	}
+	s->stream = !gpu			   ? TL_STREAM_DEFAULT
+		    : *stream == TL_STREAM_DEFAULT ? TL_STREAM_LEGACY
+						   : *stream;
+	s->owner = ask_capsule(s, array);
 	if (!s->owner)
 		return -1;
 	if (PyCapsule_IsValid(s->owner, "dltensor_versioned"))
-		return source_versioned(s, s->owner);
-	if (PyCapsule_IsValid(s->owner, "dltensor"))
-		return source_legacy(s, s->owner);
-	return refuse("the array's __dlpack__() returned no unused DLPack capsule");
+		r = source_versioned(s, s->owner);
+	else if (PyCapsule_IsValid(s->owner, "dltensor"))
+		r = source_legacy(s, s->owner);
+	else
+		r = refuse("the array's __dlpack__() returned no unused DLPack capsule");
+	return r ? r : check_capsule(s, gpu);
 }
 
 /* ---- The buffer protocol ---- */
@@ -222,9 +286,62 @@ static int source_interface(struct source *s, PyObject *array)
 	return 0;
 }
 
+/* ---- __cuda_array_interface__, of who has nothing better: (address, dtype, shape, strides, owner, device, stream) ---- */
+
+static int source_cuda(struct source *s, PyObject *array, const intptr_t *stream)
+{
+	PyObject *read = PyObject_CallFunctionObjArgs(cuda_reader, array, NULL);
+	PyObject *shape, *strides, *owner, *theirs;
+	unsigned long long address;
+	int code, bits, device;
+	Py_ssize_t n;
+
+	if (!read)
+		return -1;
+	s->owner = read;
+	if (!PyArg_ParseTuple(read, "K(ii)O!O!OiO", &address, &code, &bits, &PyTuple_Type, &shape,
+			      &PyTuple_Type, &strides, &owner, &device, &theirs))
+		return -1;
+	n = PyTuple_Size(shape);
+	if (n > TL_NDIM_MAX || PyTuple_Size(strides) != n || fill_dims(s->dims, shape, n) ||
+	    fill_dims(s->dims + TL_NDIM_MAX, strides, n))
+		return PyErr_Occurred() ? -1
+					: refuse("__cuda_array_interface__: too many dimensions");
+	if (!stream)
+		return refuse_gpu();
+	s->stream = *stream; /* the user's word is above the interface's */
+	if (s->stream == TL_STREAM_DEFAULT && parse_stream(theirs, &s->stream))
+		return -1;
+	if (s->stream == TL_STREAM_DEFAULT)
+		s->stream = TL_STREAM_LEGACY;
+	s->tensor = (DLTensor){
+		.data = (void *)(uintptr_t)address,
+		.device = { kDLCUDA, device },
+		.ndim = (int32_t)n,
+		.dtype = { (uint8_t)code, (uint8_t)bits, 1 },
+		.shape = s->dims,
+		.strides = s->dims + TL_NDIM_MAX,
+	};
+	return 0;
+}
+
 /* ---- All ---- */
 
-static int source_ours(struct source *s, PyObject *array)
+static int lease_for(struct source *s, intptr_t stream)
+{
+	int r;
+
+	s->stream = stream == TL_STREAM_DEFAULT ? TL_STREAM_LEGACY : stream;
+	if (!hold_usable(s->hold))
+		return -1;
+	r = hold_lease(s->hold, s->stream, &s->versioned);
+	if (!r || r == -EINVAL) /* a draft, or not the library's */
+		return 0;
+	raise_error(r);
+	return -1;
+}
+
+static int source_ours(struct source *s, PyObject *array, const intptr_t *stream)
 {
 	struct hold *h = array_hold(array);
 
@@ -233,7 +350,19 @@ static int source_ours(struct source *s, PyObject *array)
 	s->hold = hold_ref(h);
 	s->tensor = h->managed->dl_tensor;
 	s->flags = h->managed->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
-	return 0;
+	if (!hold_on_gpu(h))
+		return 0;
+	if (!stream)
+		return refuse_gpu();
+	if (is_draft(array)) {
+		struct draft *d = (struct draft *)array;
+
+		s->stream = *stream != TL_STREAM_DEFAULT     ? *stream
+			    : d->stream != TL_STREAM_DEFAULT ? d->stream
+							     : TL_STREAM_LEGACY;
+		return 0;
+	}
+	return lease_for(s, *stream);
 }
 
 /* Another protocol may do: __dlpack__() refuses what it has no words for, such as read-only to a legacy asker. */
@@ -246,13 +375,13 @@ static bool may_fall_back(void)
 	       PyErr_ExceptionMatches(PyExc_ValueError);
 }
 
-static int source_any(struct source *s, PyObject *array)
+static int source_any(struct source *s, PyObject *array, const intptr_t *stream)
 {
 	bool buffer = PyObject_CheckBuffer(array);
 	bool interface = PyObject_HasAttrString(array, "__array_interface__");
 
 	if (PyObject_HasAttrString(array, "__dlpack__")) {
-		if (!source_dlpack(s, array))
+		if (!source_dlpack(s, array, stream))
 			return 0;
 		if (!(buffer || interface) || !may_fall_back())
 			return -1;
@@ -269,6 +398,8 @@ static int source_any(struct source *s, PyObject *array)
 	}
 	if (interface)
 		return source_interface(s, array);
+	if (PyObject_HasAttrString(array, "__cuda_array_interface__"))
+		return source_cuda(s, array, stream);
 	PyErr_Format(PyExc_TypeError,
 		     "%R has neither __dlpack__ nor the buffer protocol nor __array_interface__; "
 		     "numpy.asarray() makes an array of many things",
@@ -276,12 +407,13 @@ static int source_any(struct source *s, PyObject *array)
 	return -1;
 }
 
-int source_begin(struct source *s, PyObject *array)
+int source_begin(struct source *s, PyObject *array, const intptr_t *stream)
 {
 	int r;
 
 	memset(s, 0, offsetof(struct source, dims));
-	r = is_tensor(array) || is_draft(array) ? source_ours(s, array) : source_any(s, array);
+	r = is_tensor(array) || is_draft(array) ? source_ours(s, array, stream)
+						: source_any(s, array, stream);
 	if (!r && (s->tensor.ndim < 0 || (s->tensor.ndim && !s->tensor.shape)))
 		r = refuse("the array's DLPack tensor has no shape, or fewer than 0 dimensions");
 	if (r)
@@ -305,4 +437,67 @@ void source_end(struct source *s)
 	Py_XDECREF(s->owner);
 	memset(s, 0, offsetof(struct source, dims));
 	PyErr_Restore(type, value, traceback);
+}
+
+/* ---- Handing it over ---- */
+
+struct owned {
+	DLManagedTensorVersioned managed;
+	DLManagedTensor *legacy; /* or */
+	struct hold *hold;	 /* or */
+	PyObject *owner;
+	int64_t dims[];
+};
+
+/* On any thread, perhaps one of the library's, perhaps when the interpreter has ended. */
+static void owned_delete(DLManagedTensorVersioned *managed)
+{
+	struct owned *o = (struct owned *)managed;
+
+	if (o->legacy && o->legacy->deleter)
+		o->legacy->deleter(o->legacy);
+	hold_unref(o->hold);
+	if (o->owner && Py_IsInitialized()) {
+		PyGILState_STATE state = PyGILState_Ensure();
+
+		Py_DECREF(o->owner);
+		PyGILState_Release(state);
+	}
+	free(o);
+}
+
+int source_own(struct source *s)
+{
+	size_t ndim = (size_t)s->tensor.ndim;
+	struct owned *o;
+
+	if (s->versioned)
+		return 0;
+	o = calloc(1, sizeof(*o) + 2 * sizeof(int64_t) * ndim);
+	if (!o) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	o->managed = (DLManagedTensorVersioned){
+		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
+		.deleter = owned_delete,
+		.flags = s->flags,
+		.dl_tensor = s->tensor,
+	};
+	o->legacy = s->legacy;
+	s->legacy = NULL;
+	o->hold = s->hold;
+	s->hold = NULL;
+	if (!o->legacy && !o->hold) { /* __cuda_array_interface__ */
+		o->owner = s->owner;
+		s->owner = NULL;
+		for (size_t i = 0; i < ndim; i++) {
+			o->dims[i] = s->tensor.shape[i];
+			o->dims[ndim + i] = s->tensor.strides[i];
+		}
+		o->managed.dl_tensor.shape = o->dims;
+		o->managed.dl_tensor.strides = o->dims + ndim;
+	}
+	s->versioned = &o->managed;
+	return 0;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The Tensor: a lease as a Python object. */
+#include <errno.h>
 #include <string.h>
 
-#include "core.h"
+#include "cuda.h"
 
 PyTypeObject *tensor_base;
 
@@ -136,6 +137,14 @@ static PyObject *get_committed_ns(PyObject *self, void *unused)
 					: none_or_error();
 }
 
+static PyObject *get_withdrawn(PyObject *self, void *unused)
+{
+	struct hold *h = array_hold(self);
+
+	(void)unused;
+	return h ? PyBool_FromLong(tl_tensor_check(h->managed) == -ENODATA) : NULL;
+}
+
 static PyObject *get_uid(PyObject *self, void *unused)
 {
 	tl_info info;
@@ -162,6 +171,26 @@ static PyObject *tensor_remap(PyObject *self, PyObject *mode_text)
 	return r ? raise_error(r) : tensor_from(m);
 }
 
+static PyObject *tensor_unflagged(PyObject *self, PyObject *unused)
+{
+	struct hold *h = array_hold(self);
+	PyObject *other;
+
+	if (!h)
+		return NULL;
+	if (!hold_on_gpu(h)) {
+		PyErr_SetString(
+			PyExc_TypeError,
+			"unflagged() is for tensors on GPUs; copy_on_write() makes one on the CPU that may be "
+			"written to");
+		return NULL;
+	}
+	other = array_share(self, unused);
+	if (other)
+		((struct array *)other)->unflagged = true;
+	return other;
+}
+
 static PyMethodDef methods[] = {
 	{ "release", tensor_release, METH_NOARGS,
 	  "release($self)\n--\n\n"
@@ -171,10 +200,19 @@ static PyMethodDef methods[] = {
 	{ "__dlpack__", FASTCALL(tensor_dlpack), METH_FASTCALL | METH_KEYWORDS,
 	  "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
 	  "A DLPack capsule. Of a read-only Tensor: over the shared memory, with the READ_ONLY flag, for NumPy;\n"
-	  "over a copy-on-write mapping of its own for who may ignore the flag. BufferError: it is read-only and\n"
-	  "max_version is None; another device or a stream is asked for; the tensor was released." },
+	  "over a copy-on-write mapping of its own for who may ignore the flag. On a GPU: a lease of its own, with the\n"
+	  "flag; stream, a CUDA stream as DLPack numbers them, waits for the producer's work, and the lease ends when\n"
+	  "what is queued on it by the end of the consumer's tensor is done. BufferError: it is read-only and\n"
+	  "max_version is None; another device is asked for, or a stream on the CPU, or a copy on a GPU; the tensor was\n"
+	  "released. WithdrawnError: its memory is gone with its producer." },
 	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS,
-	  "__dlpack_device__($self)\n--\n\nDLPack's device type and number: (1, 0), the CPU." },
+	  "__dlpack_device__($self)\n--\n\nDLPack's device type and number: (1, 0) is the CPU, (2, n) GPU n." },
+	{ "unflagged", tensor_unflagged, METH_NOARGS,
+	  "unflagged($self)\n--\n\n"
+	  "Of a Tensor on a GPU: the same tensor and lease, whose DLPack capsules do not say that it is read-only.\n\n"
+	  "For libraries that know no such flag (JAX, TensorFlow). They must not write to it: others read those\n"
+	  "bytes, or the memory is mapped read-only, and then CUDA is of no more use in this process." },
+	{ "_cuda_stream", tensor_cuda_stream, METH_NOARGS, NULL },
 	{ "_remap", tensor_remap, METH_O, NULL },
 	{ "_share", array_share, METH_NOARGS, NULL },
 	{ 0 },
@@ -190,9 +228,12 @@ static PyGetSetDef getters[] = {
 	{ "size", array_get_size, NULL, "Number of elements.", NULL },
 	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element; a fraction for packed types.",
 	  NULL },
-	{ "device", array_get_device, NULL, "Where it lies, a str: 'cpu'.", NULL },
+	{ "device", array_get_device, NULL, "Where it lies, a str: 'cpu', 'cuda:0'.", NULL },
 	{ "read_only", array_get_read_only, NULL, "True of a Tensor got with mode='r'.", NULL },
 	{ "released", array_get_released, NULL, "True after release().", NULL },
+	{ "withdrawn", get_withdrawn, NULL,
+	  "True of a tensor on a GPU whose memory is gone with the process that published it.",
+	  NULL },
 	{ "name", get_name, NULL, "The name it was published under.", NULL },
 	{ "version", get_version, NULL, "Its version under that name, from 1.", NULL },
 	{ "metadata", get_metadata, NULL, "What its producer attached, bytes.", NULL },

@@ -5,10 +5,10 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "core.h"
+#include "cuda.h"
 
 PyTypeObject *tensor_type, *draft_type;
-PyObject *interface_reader;
+PyObject *interface_reader, *cuda_reader, *stream_reader;
 
 static PyObject *errors;	 /* dict: errno -> class */
 static PyObject *connect_errors; /* the same, when connecting */
@@ -19,18 +19,21 @@ int util_init(PyObject *module)
 	return PyModule_AddStringConstant(module, "library_version", tl_version());
 }
 
-/* _core.register(errors, connect_errors, base error, Tensor, Draft, interface reader) */
+/* _core.register(errors, connect_errors, base error, Tensor, Draft, three readers) */
 PyObject *register_types(PyObject *module, PyObject *args)
 {
-	PyObject *e, *ce, *base, *tensor, *draft, *reader;
+	PyObject *e, *ce, *base, *tensor, *draft, *reader, *cuda, *stream;
 
 	(void)module;
-	if (!PyArg_ParseTuple(args, "OOOOOO", &e, &ce, &base, &tensor, &draft, &reader))
+	if (!PyArg_ParseTuple(args, "OOOOOOOO", &e, &ce, &base, &tensor, &draft, &reader, &cuda,
+			      &stream))
 		return NULL;
 	Py_XDECREF(errors);
 	Py_XDECREF(connect_errors);
 	Py_XDECREF(base_error);
 	Py_XDECREF(interface_reader);
+	Py_XDECREF(cuda_reader);
+	Py_XDECREF(stream_reader);
 	Py_XDECREF((PyObject *)tensor_type);
 	Py_XDECREF((PyObject *)draft_type);
 	errors = Py_NewRef(e);
@@ -39,7 +42,32 @@ PyObject *register_types(PyObject *module, PyObject *args)
 	tensor_type = (PyTypeObject *)Py_NewRef(tensor);
 	draft_type = (PyTypeObject *)Py_NewRef(draft);
 	interface_reader = Py_NewRef(reader);
+	cuda_reader = Py_NewRef(cuda);
+	stream_reader = Py_NewRef(stream);
 	Py_RETURN_NONE;
+}
+
+/* The library's advice names what C programs call. */
+static const char *const in_python[][2] = {
+	{ "tl_alloc_cuda()", "Client.create(..., device=...)" },
+	{ "TL_PUBLISH_STAGING", "staging=True" },
+};
+
+static PyObject *words_of(const char *text)
+{
+	PyObject *words = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+
+	for (size_t i = 0; words && i < sizeof(in_python) / sizeof(*in_python); i++) {
+		PyObject *replaced;
+
+		if (!strstr(text, in_python[i][0]))
+			continue;
+		replaced = PyObject_CallMethod(words, "replace", "ss", in_python[i][0],
+					       in_python[i][1]);
+		Py_DECREF(words);
+		words = replaced;
+	}
+	return words;
 }
 
 static PyObject *raise_from(PyObject *classes, int r, const char *text)
@@ -56,7 +84,7 @@ static PyObject *raise_from(PyObject *classes, int r, const char *text)
 	}
 	if (!class)
 		class = base_error ? base_error : PyExc_OSError;
-	words = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+	words = words_of(text);
 	error = words ? PyObject_CallFunctionObjArgs(class, number, words, NULL) : NULL;
 	if (error)
 		PyErr_SetObject((PyObject *)Py_TYPE(error), error);

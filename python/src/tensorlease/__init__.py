@@ -11,6 +11,9 @@
         frame = client.get("cam0/rgb", timeout=1)  # the same pages, in any process
         frame.numpy(), frame.torch(), frame.jax()
 
+        client.publish("act/7", cuda_tensor)       # of PyTorch, CuPy, ...: the same GPU memory in any process
+        client.get("act/7").torch()
+
         client.put_many(model.state_dict(), prefix="model/")       # many, in one step
         layers = client.get_many(prefix="model/")                  # all of one moment
         client.load("llama", "model.safetensors")                  # a file's; save() writes one
@@ -21,6 +24,9 @@ The lease on a tensor lasts as long as the Tensor or any view of it.
 from . import _core
 from ._arrays import read_interface as _read_interface
 from ._client import Client, ClientInfo, Holding, Info, Loaded, Published, Status, connect
+from ._cuda import CudaDevice, DeviceUsage, cuda_devices
+from ._cuda import read_interface as _read_cuda_interface
+from ._cuda import stream_number as _stream_number
 from ._errors import (
     BY_ERRNO as _BY_ERRNO,
 )
@@ -32,22 +38,28 @@ from ._errors import (
     Error,
     InvalidError,
     NoDaemonError,
+    NoDeviceError,
     NoSpaceError,
     NotFoundError,
     NotNewerError,
     PermissionDeniedError,
     TimeoutError,
     UnsupportedError,
+    WithdrawnError,
 )
 from ._tensor import Draft, Tensor
 
-_core.register(_BY_ERRNO, _CONNECTING, Error, Tensor, Draft, _read_interface)
+_core.register(
+    _BY_ERRNO, _CONNECTING, Error, Tensor, Draft, _read_interface, _read_cuda_interface, _stream_number
+)
 
 __version__ = _core.library_version
 
 __all__ = [
     "Client",
     "ClientInfo",
+    "CudaDevice",
+    "DeviceUsage",
     "DisconnectedError",
     "Draft",
     "Error",
@@ -56,6 +68,7 @@ __all__ = [
     "InvalidError",
     "Loaded",
     "NoDaemonError",
+    "NoDeviceError",
     "NoSpaceError",
     "NotFoundError",
     "NotNewerError",
@@ -65,5 +78,7 @@ __all__ = [
     "Tensor",
     "TimeoutError",
     "UnsupportedError",
+    "WithdrawnError",
     "connect",
+    "cuda_devices",
 ]

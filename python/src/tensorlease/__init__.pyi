@@ -16,7 +16,13 @@ class _ArrayInterface(Protocol):
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
 
-_Array = _DLPack | Buffer | _ArrayInterface
+class _CudaArrayInterface(Protocol):
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+_Array = _DLPack | Buffer | _ArrayInterface | _CudaArrayInterface
+_Device = str | int | tuple[int, int] | Any | None  # 'cpu', 'cuda:0', 0, (2, 0), torch.device, ...
+_Stream = int | Any | None  # as DLPack numbers them, or an object of another library
 _Mode = Literal["r", "c"]
 _Format = Literal["npy", "npz", "safetensors", "pb"]
 _Seconds = SupportsFloat | None
@@ -33,6 +39,8 @@ class NoSpaceError(Error): ...
 class DisconnectedError(Error, ConnectionError): ...
 class NoDaemonError(DisconnectedError, ConnectionRefusedError): ...
 class UnsupportedError(Error): ...
+class NoDeviceError(Error): ...
+class WithdrawnError(Error): ...
 
 class Info(NamedTuple):
     name: str
@@ -44,6 +52,8 @@ class Info(NamedTuple):
     device: str
     uid: int
     metadata: bytes
+    device_uuid: str | None
+    withdrawn: bool
 
 class Status(NamedTuple):
     address: str
@@ -79,6 +89,25 @@ class Holding(NamedTuple):
     leases: int
     retired: bool
 
+class CudaDevice(NamedTuple):
+    number: int
+    name: str
+    uuid: str
+    total_bytes: int
+    compute_capability: tuple[int, int]
+    driver_version: int
+    vmm: bool
+    legacy_ipc: bool
+    memory_pools: bool
+    integrated: bool
+
+class DeviceUsage(NamedTuple):
+    uuid: str
+    bytes_used: int
+    capacity: int | None
+    user_capacity: int | None
+    segments: int
+
 class Published(NamedTuple):
     version: int | None
     copied: bool
@@ -108,7 +137,7 @@ class _Described:
     def __dlpack__(
         self,
         *,
-        stream: None = None,
+        stream: int | None = None,
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
@@ -116,6 +145,8 @@ class _Described:
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> Any: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
 class Tensor(_Described):
     @property
@@ -132,10 +163,13 @@ class Tensor(_Described):
     def read_only(self) -> bool: ...
     @property
     def released(self) -> bool: ...
+    @property
+    def withdrawn(self) -> bool: ...
     def numpy(self, *, copy: bool = False) -> Any: ...
     def torch(self, *, copy: bool = False) -> Any: ...
     def jax(self, *, copy: bool = False) -> Any: ...
     def copy_on_write(self) -> Tensor: ...
+    def unflagged(self) -> Tensor: ...
     def read_only_view(self) -> Tensor: ...
     def release(self) -> None: ...
     def __enter__(self) -> Self: ...
@@ -150,12 +184,18 @@ class Draft(_Described):
     def version(self) -> int | None: ...
     @property
     def state(self) -> Literal["open", "committed", "aborted"]: ...
+    @property
+    def stream(self) -> int | None: ...
+    @stream.setter
+    def stream(self, stream: _Stream) -> None: ...
     def numpy(self) -> Any: ...
     def torch(self) -> Any: ...
     @overload
-    def commit(self, *, metadata: Buffer | None = None, wait: Literal[True] = True) -> int: ...
+    def commit(
+        self, *, metadata: Buffer | None = None, wait: Literal[True] = True, stream: _Stream = None
+    ) -> int: ...
     @overload
-    def commit(self, *, metadata: Buffer | None = None, wait: bool) -> int | None: ...
+    def commit(self, *, metadata: Buffer | None = None, wait: bool, stream: _Stream = None) -> int | None: ...
     def abort(self) -> None: ...
     def __getitem__(self, index: Any) -> Any: ...
     def __setitem__(self, index: Any, value: Any) -> None: ...
@@ -183,9 +223,16 @@ class Client:
         newer_than: int | None = None,
         mode: _Mode = "r",
         spin: _Seconds = None,
+        stream: _Stream = None,
     ) -> Tensor: ...
     async def aget(
-        self, name: str, *, timeout: float | None = ..., newer_than: int | None = None, mode: _Mode = "r"
+        self,
+        name: str,
+        *,
+        timeout: float | None = ...,
+        newer_than: int | None = None,
+        mode: _Mode = "r",
+        stream: _Stream = None,
     ) -> Tensor: ...
     @overload
     def put(
@@ -196,6 +243,7 @@ class Client:
         metadata: Buffer | None = None,
         timeout: _Seconds = None,
         wait: Literal[True] = True,
+        stream: _Stream = None,
     ) -> int: ...
     @overload
     def put(
@@ -206,6 +254,7 @@ class Client:
         metadata: Buffer | None = None,
         timeout: _Seconds = None,
         wait: bool,
+        stream: _Stream = None,
     ) -> int | None: ...
     def create(
         self,
@@ -213,6 +262,18 @@ class Client:
         shape: SupportsIndex | Sequence[SupportsIndex],
         dtype: Any,
         *,
+        device: _Device = None,
+        metadata: Buffer | None = None,
+        timeout: _Seconds = None,
+        padded: bool = False,
+    ) -> Draft: ...
+    def empty(
+        self,
+        name: str,
+        shape: SupportsIndex | Sequence[SupportsIndex],
+        dtype: Any,
+        *,
+        device: _Device = None,
         metadata: Buffer | None = None,
         timeout: _Seconds = None,
         padded: bool = False,
@@ -222,6 +283,10 @@ class Client:
         name: str,
         tensor: _Array,
         *,
+        stream: _Stream = None,
+        sealed: bool = False,
+        staging: bool = False,
+        no_copy: bool = False,
         metadata: Buffer | None = None,
         timeout: _Seconds = None,
         wait: bool = True,
@@ -258,9 +323,11 @@ class Client:
     def stat(self, name: str) -> Info: ...
     def list(self, prefix: str = "") -> builtins.list[Info]: ...
     def status(self) -> Status: ...
+    def devices(self) -> builtins.list[DeviceUsage]: ...
     def clients(self) -> builtins.list[ClientInfo]: ...
     def holdings(self, client_id: int) -> builtins.list[Holding]: ...
 
+def cuda_devices() -> list[CudaDevice]: ...
 def connect(
     address: str | os.PathLike[str] | None = None, *, autostart: bool = True, timeout: _Seconds = 10.0
 ) -> Client: ...

@@ -10,8 +10,15 @@ def read_interface(array):
     BufferError: it describes something that DLPack has no words for.
     """
     interface = array.__array_interface__
+    dtype, shape, steps = read_description(array, interface, "__array_interface__")
+    address, owner = _address(array, interface)
+    return address, dtype, shape, steps, owner
+
+
+def read_description(array, interface, called):
+    """((code, bits), shape, strides in elements) that such an interface, or CUDA's, tells. BufferError as above."""
     if not isinstance(interface, dict):
-        raise BufferError("__array_interface__ is no dict")
+        raise BufferError(f"{called} is no dict")
     typestr = interface.get("typestr")
     if isinstance(typestr, str) and (typestr[1:2] == "V" or typestr[1:] == "f1"):  # ml_dtypes', which only have names
         typestr = getattr(getattr(array, "dtype", None), "name", typestr)
@@ -23,11 +30,10 @@ def read_interface(array):
         code, bits, _ = parse_dtype(typestr)
         shape = tuple(int(n) for n in interface["shape"])
     except (KeyError, TypeError, ValueError) as error:
-        raise BufferError(f"__array_interface__ cannot be used: {error!r}") from None
+        raise BufferError(f"{called} cannot be used: {error!r}") from None
     if any(n < 0 for n in shape):
-        raise BufferError(f"__array_interface__ has a negative size: {shape}")
-    address, owner = _address(array, interface)
-    return address, (code, bits), shape, _steps(interface.get("strides"), shape, bits // 8), owner
+        raise BufferError(f"{called} has a negative size: {shape}")
+    return (code, bits), shape, _steps(interface.get("strides"), shape, bits // 8, called)
 
 
 def _address(array, interface):
@@ -41,7 +47,7 @@ def _address(array, interface):
     raise BufferError("__array_interface__ has no address in 'data'")
 
 
-def _steps(strides, shape, itemsize):
+def _steps(strides, shape, itemsize, called):
     if strides is None:
         steps, step = [], 1
         for size in reversed(shape):
@@ -49,5 +55,5 @@ def _steps(strides, shape, itemsize):
             step *= size or 1
         return tuple(reversed(steps))
     if len(strides) != len(shape) or any(int(step) % itemsize for step in strides):
-        raise BufferError("__array_interface__: strides are no multiples of the element's size, one for each dimension")
+        raise BufferError(f"{called}: strides are no multiples of the element's size, one for each dimension")
     return tuple(int(step) // itemsize for step in strides)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from . import _core
+from ._cuda import DeviceUsage, parse_device
 from ._dtypes import parse_dtype
-from ._errors import InvalidError, NotFoundError, NotNewerError, TimeoutError
+from ._errors import InvalidError, NotFoundError, NotNewerError, TimeoutError, WithdrawnError
 from ._waiter import Waiter, _Wait
 
 _PADDED = 4  # DLPack's IS_SUBBYTE_TYPE_PADDED
@@ -27,9 +28,11 @@ class Info(NamedTuple):
     dtype: str
     nbytes: int  # of the payload
     committed_ns: int  # when, as time.time_ns()
-    device: str
+    device: str  # 'cpu', 'cuda:0'; 'cuda' of a GPU that this process has not used through tensorlease
     uid: int  # of the user who published it
     metadata: bytes
+    device_uuid: str  # of a GPU, the same in all processes; None: the CPU
+    withdrawn: bool  # its GPU memory is gone with the process that published it
 
 
 class Status(NamedTuple):
@@ -144,29 +147,68 @@ class Client(_core.Client):
 
     # ---- Publishing ----
 
-    def create(self, name, shape, dtype, *, metadata=None, timeout=None, padded=False):
+    def create(self, name, shape, dtype, *, device=None, metadata=None, timeout=None, padded=False):
         """Makes memory for a tensor that will be called name, and returns it as a Draft to write to.
 
         shape: an int or a sequence of ints, each 0 or more, at most 64 of them.
         dtype: 'float32', numpy.float32, torch.float32, ...; 'bfloat16' and DLPack's small floats too.
-        metadata: bytes to attach, at most 1024. timeout: seconds to wait for space if there is none.
+        device: None or 'cpu': shared memory. 'cuda:1', 1, a torch.device, ...: that GPU ('cuda' is 'cuda:0'). What is
+            published from there outlives this process, and the GPU enforces that consumers only read it.
+        metadata: bytes to attach, at most 1024. timeout: seconds to wait for space if there is none; not on a GPU.
         padded: for types of less than a byte, each element takes a byte.
-        NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user.
+        NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user. NoDeviceError: CUDA
+        cannot be used here, or there is no such GPU. UnsupportedError: it has no memory that can be shared so.
         """
+        number = parse_device(device)
+        number = -1 if number is None else number
         try:
             sizes = (operator.index(shape),)
         except TypeError:
             sizes = tuple(operator.index(n) for n in shape)
-        return self._create(name, sizes, parse_dtype(dtype), _PADDED if padded else 0, metadata, timeout)
+        return self._create(name, sizes, parse_dtype(dtype), _PADDED if padded else 0, metadata, timeout, number)
 
-    def publish(self, name, tensor, *, metadata=None, timeout=None, wait=True):
+    empty = create  # what NumPy and PyTorch call it
+
+    def publish(
+        self,
+        name,
+        tensor,
+        *,
+        stream=None,
+        sealed=False,
+        staging=False,
+        no_copy=False,
+        metadata=None,
+        timeout=None,
+        wait=True,
+    ):
         """Publishes tensor by handing it over, without a copy where that is possible.
 
-        It is possible with a Draft, with arrays over a Draft's whole memory, and with a read-only Tensor, which thereby
-        gets a second name. Everything else is copied once, as put() does, and the result's `copied` says so.
+        On the CPU it is possible with a Draft, with arrays over a Draft's whole memory, and with a read-only Tensor,
+        which thereby gets a second name. Everything else is copied once, as put() does, and the result's `copied` says
+        so. no_copy: UnsupportedError instead of that copy.
+
+        On a GPU nothing is copied: the allocation that the tensor lies in is shared. The library keeps the tensor until
+        nobody holds what was published; until then it must not be written to. It goes with this process, unless it is
+        of CUDA's virtual memory (create(device=...), PyTorch's expandable_segments).
+        stream: what is queued there now, and what the tensor's own library is doing to it, is waited for by consumers,
+            on their streams: an int as DLPack numbers streams, or a stream object. None: CUDA's legacy default stream.
+        sealed: wait here until it is written, so that no consumer has to: right for weights.
+        staging: what cannot be shared as it is may be copied, on the GPU. Without a stream named, waits for the copy.
+        UnsupportedError: it cannot be shared, or is strided; the text says what to do. NoDeviceError: no CUDA here.
         Returns Published(version, copied).
         """
-        version, copied = self._publish(name, tensor, metadata=metadata, timeout=timeout, wait=wait)
+        version, copied = self._publish(
+            name,
+            tensor,
+            stream=stream,
+            sealed=sealed,
+            staging=staging,
+            no_copy=no_copy,
+            metadata=metadata,
+            timeout=timeout,
+            wait=wait,
+        )
         seal = getattr(tensor, "_seal", None)
         if seal is not None:
             seal()
@@ -175,8 +217,9 @@ class Client(_core.Client):
     def put_many(self, arrays, *, prefix="", metadata=None, timeout=None):
         """Publishes copies of many arrays in one step: all or, on failure, none.
 
-        arrays: a dict, or another mapping, of 1 to 65,536 names and arrays, each as put() takes it. A state_dict is
-            one: ``client.put_many(model.state_dict(), prefix="model/")``. What shares memory in there does not here.
+        arrays: a dict, or another mapping, of 1 to 65,536 names and arrays on the CPU, as put() takes them. A
+            state_dict is one: ``client.put_many(model.state_dict(), prefix="model/")``. What shares memory in there does
+            not here.
         prefix: goes before each name.
         metadata: bytes to attach to each of them, or a dict of names, as in arrays, and bytes, for some of them.
         timeout: seconds to wait for space if there is none.
@@ -217,18 +260,18 @@ class Client(_core.Client):
         names = list(names)
         return dict(zip(names, self._get_many([prefix + name for name in names], timeout, mode), strict=True))
 
-    async def aget(self, name, *, timeout=math.inf, newer_than=None, mode="r"):
+    async def aget(self, name, *, timeout=math.inf, newer_than=None, mode="r", stream=None):
         """get() for asyncio: waits without blocking the loop. One thread serves all waits of this client.
 
         timeout: seconds; by default it waits for ever, or until the task is cancelled. The rest as get().
         """
         try:
-            return self.get(name, newer_than=newer_than, mode=mode)
-        except (NotFoundError, NotNewerError):
+            return self.get(name, newer_than=newer_than, mode=mode, stream=stream)
+        except (NotFoundError, NotNewerError, WithdrawnError):
             if not timeout:
                 raise
         loop = asyncio.get_running_loop()
-        wait = _Wait(name, newer_than or 0, mode, loop, loop.create_future())
+        wait = _Wait(name, newer_than or 0, mode, stream, loop, loop.create_future())
         waiter = self._get_waiter()
         waiter.add(wait)
         timer = None
@@ -294,6 +337,10 @@ class Client(_core.Client):
     def status(self):
         """Status of the daemon."""
         return Status._make(self._status())
+
+    def devices(self):
+        """DeviceUsages of the GPUs on which the daemon counts something."""
+        return [DeviceUsage._make(t) for t in self._devices()]
 
     def clients(self):
         """ClientInfos of the daemon's clients."""

@@ -42,7 +42,15 @@ class NoDaemonError(DisconnectedError, ConnectionRefusedError):
 
 
 class UnsupportedError(Error):
-    """The memory is of a kind that cannot be shared, such as a GPU's, or the types of a file cannot be tensors'."""
+    """Memory of a kind that cannot be shared, what a GPU's tensors cannot do, or types of a file that no tensor has."""
+
+
+class NoDeviceError(Error):
+    """CUDA cannot be used in this process, or the GPU is not among those that it sees."""
+
+
+class WithdrawnError(Error):
+    """The tensor lay in GPU memory of the process that published it, and that has ended."""
 
 
 BY_ERRNO = {
@@ -57,6 +65,8 @@ BY_ERRNO = {
     errno.ENOTCONN: DisconnectedError,
     errno.ECONNREFUSED: NoDaemonError,
     errno.ENOTSUP: UnsupportedError,
+    errno.ENODEV: NoDeviceError,
+    errno.ENODATA: WithdrawnError,
 }
 
 CONNECTING = {

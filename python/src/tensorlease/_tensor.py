@@ -4,7 +4,11 @@
 import weakref
 
 from . import _core
+from ._cuda import interface_of
 from ._dtypes import find_dtype, numpy_dtype
+
+
+_CUDA = 2
 
 
 def _size_text(nbytes):
@@ -29,6 +33,8 @@ class _Raw:
 
 def _as_numpy(array):
     """Over the same memory; writable if that is."""
+    if array.__dlpack_device__()[0] == _CUDA:
+        raise TypeError(f"the tensor is on {array.device}, whose memory NumPy cannot read: t.torch().cpu().numpy()")
     import numpy
 
     code, _, lanes = array._dtype_tuple
@@ -61,6 +67,10 @@ def _array_method(self, dtype=None, *, copy=None):
     return array.astype(wanted)
 
 
+def _no_interface():
+    raise AttributeError("the tensor is on the CPU: it has no __cuda_array_interface__")
+
+
 class Tensor(_core.Tensor):
     """A tensor that another process published, held by a lease.
 
@@ -74,6 +84,10 @@ class Tensor(_core.Tensor):
     copy-on-write view of its own of a read-only Tensor, still without a copy, so that its writes
     reach nobody. One that asks for a DLPack capsule without a version (JAX, NumPy before 2.1) gets a
     BufferError from a read-only Tensor: get it with ``mode='c'``, or use jax() and numpy().
+
+    On a GPU there is no mode 'c', and no NumPy. Each ``torch.from_dlpack(t)``, ``cupy.from_dlpack(t)`` names its
+    stream, which is made to wait for the producer's work; the lease ends when what that stream has got until then
+    is done. They are given the shared memory, flagged read-only: writing to it is an error that nobody may see.
     """
 
     __slots__ = ()
@@ -96,19 +110,26 @@ class Tensor(_core.Tensor):
         """
         import torch
 
-        if copy:
-            return torch.from_dlpack(self).clone()
-        return torch.from_dlpack(self)
+        try:
+            array = torch.from_dlpack(self)
+        except BufferError:  # an old PyTorch, which asks for a capsule without a version
+            if not self.read_only or self.__dlpack_device__()[0] == _CUDA:
+                raise
+            array = torch.from_dlpack(self.copy_on_write())
+        return array.clone() if copy else array
 
     def jax(self, *, copy=False):
-        """A jax.Array, zero-copy over a copy-on-write view. copy: True makes a copy.
+        """A jax.Array, zero-copy over a copy-on-write view; on a GPU over the memory itself. copy: True makes a copy.
 
         JAX only takes memory that it could write to, and never shows a write: its arrays are immutable.
         """
         import jax
 
-        writable = self.copy_on_write() if self.read_only else self
-        array = jax.dlpack.from_dlpack(writable)
+        if self.__dlpack_device__()[0] == _CUDA:
+            taken = self.unflagged()
+        else:
+            taken = self.copy_on_write() if self.read_only else self
+        array = jax.dlpack.from_dlpack(taken)
         return array.copy() if copy else array
 
     def copy_on_write(self):
@@ -118,6 +139,13 @@ class Tensor(_core.Tensor):
     def read_only_view(self):
         """Another Tensor of the same name and version with mode 'r': without what was written here."""
         return self._remap("r")
+
+    @property
+    def __cuda_array_interface__(self):
+        """Version 3, of a tensor on a GPU: for CuPy and Numba. Its stream is that of get(), or the legacy one."""
+        if self.__dlpack_device__()[0] != _CUDA:
+            _no_interface()
+        return interface_of(self, self._cuda_stream(), True)
 
     dtype = property(_dtype)
     __array__ = _array_method
@@ -142,6 +170,10 @@ class Draft(_core.Draft):
     after the commit but must not be written to: others read those bytes. Arrays that numpy() returned are made
     read-only by the commit; of other views the writer has to take care.
     It belongs to the process that made it: after a fork the child must not touch it.
+
+    On a GPU consumers of what is committed wait for one stream's work: the one that commit(stream=...) or the attribute
+    stream says; else the one that was named when the draft was taken by DLPack, as torch() does; else CUDA's legacy
+    default stream. To NumPy, ``draft[...] = values`` and memoryview() it is closed: fill ``draft.torch()``.
     """
 
     __slots__ = ("__weakref__", "_array")
@@ -161,6 +193,13 @@ class Draft(_core.Draft):
 
         return torch.from_dlpack(self)
 
+    @property
+    def __cuda_array_interface__(self):
+        """Version 3, writable, of a draft on a GPU: for CuPy and Numba. Say then on which stream it is written."""
+        if self.__dlpack_device__()[0] != _CUDA:
+            _no_interface()
+        return interface_of(self, None, False)
+
     dtype = property(_dtype)
     __array__ = _array_method
 
@@ -175,8 +214,8 @@ class Draft(_core.Draft):
             raise TypeError("a draft without dimensions has no length")
         return self.shape[0]
 
-    def commit(self, *, metadata=None, wait=True):
-        version = super().commit(metadata=metadata, wait=wait)
+    def commit(self, *, metadata=None, wait=True, stream=None):
+        version = super().commit(metadata=metadata, wait=wait, stream=stream)
         self._seal()
         return version
 

@@ -9,19 +9,20 @@ import os
 import threading
 import time
 
-from ._errors import DisconnectedError, Error, NotFoundError, NotNewerError
+from ._errors import DisconnectedError, Error, NotFoundError, NotNewerError, WithdrawnError
 
 _SLICE = 60.0  # seconds; the library itself looks after the daemon
 _BACKOFF = 0.1
 
 
 class _Wait:
-    __slots__ = ("future", "loop", "mode", "name", "newer_than")
+    __slots__ = ("future", "loop", "mode", "name", "newer_than", "stream")
 
-    def __init__(self, name, newer_than, mode, loop, future):
+    def __init__(self, name, newer_than, mode, stream, loop, future):
         self.name = name
         self.newer_than = newer_than
         self.mode = mode
+        self.stream = stream
         self.loop = loop
         self.future = future
 
@@ -103,7 +104,10 @@ class Waiter:
         for wait in waits:
             tensor = error = None
             try:
-                tensor = self.client.get(wait.name, newer_than=wait.newer_than, mode=wait.mode)
+                tensor = self.client.get(wait.name, newer_than=wait.newer_than, mode=wait.mode, stream=wait.stream)
+            except WithdrawnError:  # the name is there, and would wake us again at once
+                self._wait_for_newer(wait)
+                continue
             except (NotFoundError, NotNewerError, DisconnectedError):
                 continue
             except Exception as caught:
@@ -114,6 +118,14 @@ class Waiter:
                 self._hand_over(wait, tensor, error)
             elif tensor is not None:
                 tensor.release()
+
+    def _wait_for_newer(self, wait):
+        try:
+            info = self.client.stat(wait.name)
+        except Error:
+            return
+        if info.withdrawn:
+            wait.newer_than = max(wait.newer_than, info.version)
 
     def _fail(self, waits, error):
         for wait in waits:

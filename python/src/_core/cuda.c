@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors on GPUs. A Tensor is got for no stream in particular; each consumer says by __dlpack__(stream=...) on which he works
+ * and is given a lease of his own for that: his stream waits for the producer's work, and the end of that lease for his.
+ */
+#include <errno.h>
+#include <unistd.h>
+
+#include "cuda.h"
+
+int parse_stream(PyObject *o, intptr_t *stream)
+{
+	PyObject *number;
+	long long value;
+
+	*stream = TL_STREAM_DEFAULT;
+	if (!o || o == Py_None)
+		return 0;
+	number = PyLong_Check(o) ? Py_NewRef(o)
+				 : PyObject_CallFunctionObjArgs(stream_reader, o, NULL);
+	if (!number)
+		return -1;
+	value = PyLong_AsLongLong(number);
+	Py_DECREF(number);
+	if (value == -1 && PyErr_Occurred())
+		return -1;
+	if (value >= TL_STREAM_NONE && value != 0) {
+		*stream = (intptr_t)value;
+		return 0;
+	}
+	raise_text(
+		-EINVAL,
+		"stream %lld: 1 is CUDA's legacy default stream, 2 the per-thread one, -1 none, and "
+		"what is above 2 a stream's address; 0 could be either of the first two: give the stream object",
+		value);
+	return -1;
+}
+
+PyObject *stream_number(intptr_t stream)
+{
+	if (stream == TL_STREAM_DEFAULT)
+		Py_RETURN_NONE;
+	return PyLong_FromSsize_t(stream);
+}
+
+bool hold_usable(const struct hold *h)
+{
+	if (!h->pid || h->pid == getpid())
+		return true;
+	PyErr_SetString(
+		PyExc_BufferError,
+		"CUDA does not work in a process that was forked after its parent used it, such as a "
+		"DataLoader's worker: start it with the method 'spawn', and get the tensor there");
+	return false;
+}
+
+int hold_lease(struct hold *h, intptr_t stream, DLManagedTensorVersioned **out)
+{
+	int r;
+
+	hold_ref(h); /* another thread may release the tensor meanwhile */
+	Py_BEGIN_ALLOW_THREADS;
+	r = tl_remap_stream(h->managed, stream, out);
+	hold_unref(h);
+	Py_END_ALLOW_THREADS;
+	return r;
+}
+
+PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused)
+{
+	struct array *a = (struct array *)self;
+	struct hold *h = array_hold(self), *ordered;
+	DLManagedTensorVersioned *m;
+	int r;
+
+	(void)unused;
+	if (!h || !hold_usable(h))
+		return NULL;
+	if (h->stream == TL_STREAM_NONE)
+		Py_RETURN_NONE;
+	if (h->stream != TL_STREAM_DEFAULT)
+		return PyLong_FromSsize_t(h->stream);
+	if (!a->plain) {
+		r = hold_lease(h, TL_STREAM_LEGACY, &m);
+		if (r ==
+		    -EINVAL) /* not the library's: its maker has seen to it, or his user does */
+			return PyLong_FromLong(TL_STREAM_LEGACY);
+		if (r)
+			return raise_error(r);
+		ordered = hold_new(m);
+		if (!ordered)
+			return NULL;
+		if (a->plain) /* another thread was faster */
+			hold_unref(ordered);
+		else
+			a->plain = ordered;
+	}
+	return PyLong_FromLong(TL_STREAM_LEGACY);
+}
+
+PyObject *uuid_text(const unsigned char uuid[16])
+{
+	char text[48];
+	int n = PyOS_snprintf(text, sizeof(text), "GPU-");
+
+	for (int i = 0; i < 16; i++)
+		n += PyOS_snprintf(text + n, sizeof(text) - (size_t)n, "%s%02x",
+				   i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+	return PyUnicode_FromString(text);
+}
+
+static PyObject *device_tuple(int number, const tl_cuda_info *i)
+{
+	return Py_BuildValue("(isNK(ii)iNNNN)", number, i->name, uuid_text(i->uuid),
+			     (unsigned long long)i->total_bytes, (int)i->compute_major,
+			     (int)i->compute_minor, (int)i->driver_version, PyBool_FromLong(i->vmm),
+			     PyBool_FromLong(i->legacy_ipc), PyBool_FromLong(i->memory_pools),
+			     PyBool_FromLong(i->integrated));
+}
+
+PyObject *cuda_devices(PyObject *module, PyObject *unused)
+{
+	tl_cuda_info info = { .size = sizeof(info), .count = 1 };
+	PyObject *list = PyList_New(0);
+
+	(void)module;
+	(void)unused;
+	for (int i = 0; list && i < info.count; i++) {
+		PyObject *item;
+		int r;
+
+		Py_BEGIN_ALLOW_THREADS;
+		r = tl_get_cuda_info(i, &info);
+		Py_END_ALLOW_THREADS;
+		item = r ? raise_error(r) : device_tuple(i, &info);
+		if (!item || PyList_Append(list, item))
+			Py_CLEAR(list);
+		Py_XDECREF(item);
+	}
+	return list;
+}

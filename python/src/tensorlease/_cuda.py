@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs: what is said of devices and streams in Python, and __cuda_array_interface__."""
+
+import ctypes
+import operator
+import re
+from typing import NamedTuple
+
+from . import _core
+from ._arrays import read_description
+
+_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+_KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # DLPack's codes that NumPy has a letter for
+
+
+class CudaDevice(NamedTuple):
+    """A GPU of this process."""
+
+    number: int  # as CUDA counts them here
+    name: str
+    uuid: str  # as nvidia-smi prints it; the same in all processes
+    total_bytes: int
+    compute_capability: tuple
+    driver_version: int  # of the CUDA that the driver implements: 12040 is 12.4
+    vmm: bool  # create(device=) can work
+    legacy_ipc: bool  # what cudaMalloc() gives can be shared
+    memory_pools: bool  # and what pools give, if they were made for it
+    integrated: bool  # shares the CPU's memory, as Tegra's do
+
+
+class DeviceUsage(NamedTuple):
+    """What a daemon counts on a GPU. Sizes are bytes; None: no limit."""
+
+    uuid: str
+    bytes_used: int  # of allocations that are published, or kept for drafts
+    capacity: int
+    user_capacity: int  # of each user
+    segments: int
+
+
+def cuda_devices():
+    """CudaDevices of this process, by number.
+
+    Loads and initialises CUDA. NoDeviceError: it cannot be used here; the text says what is missing.
+    """
+    return [CudaDevice._make(t) for t in _core.cuda_devices()]
+
+
+def parse_device(device):
+    """The number of a GPU, or None for the CPU.
+
+    None, 'cpu', 'cuda' (which is 'cuda:0'), 'cuda:1', a number, a DLPack pair (2, 1), a torch.device, a CuPy device.
+    """
+    if device is None:
+        return None
+    if isinstance(device, tuple) and len(device) == 2:
+        kind, number = (operator.index(n) for n in device)
+        if kind == 1:
+            return None
+        if kind == 2 and number >= 0:
+            return number
+    elif hasattr(device, "__index__"):
+        number = operator.index(device)
+        if number >= 0:
+            return number
+    elif type(getattr(device, "id", None)) is int and not isinstance(device, str):
+        return device.id
+    else:
+        found = re.fullmatch(r"(cpu)(?::0)?|cuda(?::(\d+))?", str(device))
+        if found:
+            return None if found[1] else int(found[2] or 0)
+    raise ValueError(f"device {device!r}: 'cpu', 'cuda:0' and the like, or a GPU's number, are devices")
+
+
+def stream_number(stream):
+    """A stream object of another library as DLPack numbers streams."""
+    if hasattr(stream, "__cuda_stream__"):
+        handle = stream.__cuda_stream__()[1]
+    else:
+        for attribute in ("cuda_stream", "ptr", "handle"):  # PyTorch's, CuPy's, Numba's
+            handle = getattr(stream, attribute, None)
+            if handle is not None:
+                break
+        else:
+            raise TypeError(f"{stream!r} is no stream; an int as DLPack numbers them is, or a stream object")
+    handle = operator.index(getattr(handle, "value", handle) or 0)
+    return handle or 1  # CUDA's own 0 is the legacy default stream
+
+
+def device_of_pointer(address):
+    """The number of the GPU that the address is on."""
+    ordinal = ctypes.c_int(-1)
+    try:
+        error = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute(
+            ctypes.byref(ordinal), _ORDINAL, ctypes.c_uint64(address)
+        )
+    except (OSError, AttributeError) as problem:
+        raise BufferError(f"__cuda_array_interface__: CUDA cannot be asked for the device: {problem}") from None
+    if error or ordinal.value < 0:
+        raise BufferError(f"__cuda_array_interface__: {address:#x} is on no GPU (CUDA's error {error})")
+    return ordinal.value
+
+
+def read_interface(array):
+    """(address, (code, bits), shape, strides in elements, owner, device, stream) of __cuda_array_interface__.
+
+    BufferError: it describes something that DLPack has no words for.
+    """
+    interface = array.__cuda_array_interface__
+    (code, bits), shape, steps = read_description(array, interface, "__cuda_array_interface__")
+    data = interface.get("data")
+    if not (isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], int)):
+        raise BufferError("__cuda_array_interface__ has no address in 'data'")
+    empty = not data[0] or 0 in shape
+    return (
+        0 if empty else data[0],
+        (code, bits),
+        shape,
+        steps,
+        array,
+        0 if empty else device_of_pointer(data[0]),
+        interface.get("stream"),
+    )
+
+
+def _in_c_order(array):
+    step = array.itemsize
+    for size, stride in zip(reversed(array.shape), reversed(array.strides), strict=True):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def interface_of(array, stream, read_only):
+    """__cuda_array_interface__, version 3, of a Tensor or Draft on a GPU."""
+    code, bits, lanes = array._dtype_tuple
+    letter = _KINDS.get(code)
+    if letter is None or lanes != 1 or bits % 8:
+        raise AttributeError(f"__cuda_array_interface__ has no word for {array._dtype_word}; use DLPack")
+    return {
+        "version": 3,
+        "shape": array.shape,
+        "typestr": f"{'|' if bits == 8 else '<'}{letter}{bits // 8}",
+        "data": (array._address or 0, read_only),
+        "strides": None if _in_c_order(array) else array.strides,
+        "stream": stream,
+    }
