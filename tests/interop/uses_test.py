@@ -61,10 +61,13 @@ def test_numpy_arrays_of_all_kinds_are_put(client, peer, make):
 
 
 @only("numpy")
-def test_the_mask_of_a_masked_array_is_not_published(client, peer):
+def test_a_masked_array_is_refused(client, peer):
     import numpy as np
 
-    client.put("uses/masked", np.ma.masked_array(np.frombuffer(FLOATS, "f4"), [True] * 64))
+    masked = np.ma.masked_array(np.frombuffer(FLOATS, "f4"), [True] * 64)
+    with pytest.raises(BufferError, match="masked array"):
+        client.put("uses/masked", masked)
+    client.put("uses/masked", masked.data)
     assert peer.read("uses/masked") == ("float32", (64,), FLOATS)
 
 

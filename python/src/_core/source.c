@@ -380,6 +380,9 @@ static int source_any(struct source *s, PyObject *array, const intptr_t *stream)
 	bool buffer = PyObject_CheckBuffer(array);
 	bool interface = PyObject_HasAttrString(array, "__array_interface__");
 
+	if (PyObject_HasAttrString(
+		    array, "_sharedmask")) /* of numpy.ma alone; its DLPack drops the mask */
+		return refuse("a masked array has no DLPack type; publish its .data, or .filled()");
 	if (PyObject_HasAttrString(array, "__dlpack__")) {
 		if (!source_dlpack(s, array, stream))
 			return 0;
