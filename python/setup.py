@@ -21,6 +21,11 @@ from setuptools.command.sdist import sdist
 HERE = Path(__file__).resolve().parent
 CORE = HERE / "core" if (HERE / "core" / "Makefile").exists() else HERE.parent
 CORE_PARTS = ["Makefile", "LICENSE", "include", "util", "proto", "client", "daemon", "files", "cli"]
+# What is linked in or carried wants its notice beside it: there, where Debian's packages leave it.
+NOTICES = {
+    f"licenses/{package}.txt": Path("/usr/share/doc", package, "copyright")
+    for package in ("libuv1-dev", "libinih-dev", "libcjson-dev", "zlib1g-dev", "libxxhash-dev")
+}
 HIDE = ["-Wl,--exclude-libs,ALL"]  # what an archive exports is not exported again
 EVERYWHERE = ["z"]  # and one process should have it once only: Python's own modules use it
 # What the extension uses of the project beside the library: files, and the copying of arrays.
@@ -72,6 +77,7 @@ class BuildExtension(build_ext):
         ]
         self.carried = {"lib/libtensorlease.so.0": tree / "lib/libtensorlease.so.0"}
         self.carried["bin/tensorleased"] = tree / "bin/tensorleased"
+        self.carried.update({place: notice for place, notice in NOTICES.items() if notice.exists()})
         self.make(tree, cc, objects)
         for extension in self.extensions:
             extension.include_dirs += [str(CORE / "include"), str(CORE)]
@@ -119,7 +125,7 @@ class BuildExtension(build_ext):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)
             shutil.copyfile(source, target)
-            target.chmod(0o755)
+            target.chmod(0o644 if place in NOTICES else 0o755)
 
     def get_outputs(self):
         package = Path(self.build_lib) / "tensorlease"
