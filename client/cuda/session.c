@@ -581,6 +581,21 @@ static struct list inherited_exports = LIST_INIT(inherited_exports);
 static struct list inherited_blocks = LIST_INIT(inherited_blocks);
 static struct list uncounted = LIST_INIT(uncounted); /* whose sources' counts we still have */
 
+/* Who was opening them is not here, and nobody may wait for that. */
+static void drop_half_open(struct cuda_session *cs)
+{
+	static struct list half_open = LIST_INIT(half_open);
+
+	for (unsigned i = 0; i < CUDA_VIEW_BUCKETS; i++) {
+		list_for_each_safe(l, &cs->views[i]) {
+			if (list_entry(l, struct cuda_view, link)->open)
+				continue;
+			list_del(l);
+			list_add_tail(&half_open, l);
+		}
+	}
+}
+
 static void move_all(struct list *to, struct list *from)
 {
 	while (!list_empty(from)) {
@@ -609,6 +624,7 @@ void cuda_after_fork_child(void)
 		move_all(&uncounted, &cs->exports);
 		move_all(&inherited_blocks, &cs->blocks);
 		cs->nblocks = 0;
+		drop_half_open(cs);
 	}
 	pthread_mutex_unlock(&cuda_lock);
 }

@@ -91,6 +91,68 @@ static void threads_and_clients_share_one_mapping(void **state)
 	with_producer(crowd);
 }
 
+/* ---- One allocation, exported by two clients: two segments of the same memory ---- */
+
+static int exports_twice(const struct test_daemon *d, void *arg)
+{
+	tl_client *client[2] = { gpu_open(d, 0), td_connect(d) };
+	CUdeviceptr memory = gpu_alloc(N);
+	struct gpu_foreign f[2];
+
+	(void)arg;
+	gpu_fill(memory, 6, N, CUDA_STREAM_LEGACY);
+	for (int i = 0; i < 2; i++) {
+		gpu_foreign_init(&f[i], memory + i * 512, N / 2, 0);
+		must_be(tl_publish(client[i], i ? "b" : "a", &f[i].managed, NULL, NULL, NULL), 0);
+	}
+	parent_tell(1);
+	parent_await();
+	for (int i = 0; i < 2; i++) {
+		must_be(tl_delete(client[0], i ? "b" : "a"), 0);
+		eventually(atomic_load(&f[i].deleted));
+		must_be(f[1].deleted, i);
+	}
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client[0]);
+	tl_close(client[1]);
+	return 0;
+}
+
+static int opens_twice(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *a = gpu_get(client, "a", TL_STREAM_LEGACY);
+	DLManagedTensorVersioned *b = gpu_get(client, "b", TL_STREAM_LEGACY);
+
+	(void)arg;
+	must_be(gpu_data(b), gpu_data(a) + 512);
+	parent_tell(1);
+	parent_await();
+	drop(a);
+	must_be(gpu_read(gpu_data(b), N / 2, CUDA_STREAM_LEGACY), 6);
+	drop(b);
+	parent_await();
+	tl_close(client);
+	return 0;
+}
+
+static void two_clients_export_the_same_memory(void **state)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start(&g.d, exports_twice, NULL), c;
+
+	(void)state;
+	child_await(&p);
+	c = child_start(&g.d, opens_twice, NULL);
+	child_await(&c);
+	child_go(&c);
+	child_go(&p);
+	child_must_succeed(&p);
+	child_go(&c);
+	child_must_succeed(&c);
+	gpu_nothing_left(&g);
+}
+
 /* ---- Other ways to a lease ---- */
 
 static int other_ways(const struct test_daemon *d, void *arg)
@@ -200,7 +262,8 @@ static int exports_drafts(const struct test_daemon *d, void *arg)
 		must_be(tl_draft_export(draft_new(client, "e"), &e), 0);
 		must(!(e->flags & DLPACK_FLAG_BITMASK_READ_ONLY));
 		memory = gpu_data(e);
-		gpu_fill(memory, 20 + i, N, stream);
+		for (int k = 0; k < 5; k++) /* longer than a read that does not wait */
+			gpu_fill(memory, 20 + i - (k < 4), N, stream);
 		w = wrap(e);
 		o.how = i ? TL_PUBLISH_SEALED : 0;
 		must_be(tl_publish(client, "e", &w->managed, &o, &copied, NULL), 0);
@@ -341,14 +404,69 @@ static void a_process_reads_what_it_publishes(void **state)
 	gpu_nothing_left(&g);
 }
 
+/* ---- Threads that read the socket, and so the answers to the library's own thread ---- */
+
+enum { EXCHANGES = 1000 };
+
+/* A little at a time: if an answer were overlooked nothing would wake the library's thread again. */
+static void *talks(void *arg)
+{
+	for (int i = 0; i < EXCHANGES; i++) {
+		uint64_t n = 0;
+
+		pthread_barrier_wait(&all);
+		for (int k = 0; k < i % 4; k++)
+			must_be(tl_list_devices(arg, gpu_add_usage, &n), 0);
+	}
+	return NULL;
+}
+
+static int comes_and_goes(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	pthread_t thread[2];
+
+	(void)arg;
+	pthread_barrier_init(&all, NULL, 3);
+	for (int i = 0; i < 2; i++)
+		must_be(pthread_create(&thread[i], NULL, talks, client), 0);
+	for (int i = 0; i < EXCHANGES; i++) {
+		struct gpu_foreign f;
+		struct gpu_memory m;
+
+		gpu_memory_init(&m, GPU_LEGACY, 4096, 0);
+		gpu_foreign_init(&f, m.base, 4096, 0);
+		f.owned = &m;
+		must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+		pthread_barrier_wait(&all);
+		must_be(tl_delete(client, "t"), 0);
+		eventually(atomic_load(&f.deleted));
+	}
+	for (int i = 0; i < 2; i++)
+		pthread_join(thread[i], NULL);
+	tl_close(client);
+	return 0;
+}
+
+static void no_answer_is_overlooked(void **state)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	(void)state;
+	must_be(td_run_client(&g.d, comes_and_goes, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		GPU_TEST(threads_and_clients_share_one_mapping),
+		GPU_TEST(two_clients_export_the_same_memory),
 		GPU_TEST(leases_taken_in_other_ways),
 		GPU_TEST(exported_drafts_are_published_in_place),
 		GPU_TEST(aborted_drafts_wait_for_their_streams),
 		GPU_TEST(a_process_reads_what_it_publishes),
+		GPU_TEST(no_answer_is_overlooked),
 	};
 
 	(void)argc;
