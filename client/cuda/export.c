@@ -103,31 +103,10 @@ int cuda_export_new(struct cuda_export **out, struct session *s, const struct cu
 	return 0;
 }
 
-static void destroy_events(struct cuda_export *e)
-{
-	struct cuda_scope scope;
-
-	if (list_empty(&e->events))
-		return;
-	if (cuda_enter(e->memory.device, &scope)) {
-		scope.driver = NULL; /* CUDA is gone, and with it the events */
-	}
-	list_for_each_safe(l, &e->events) {
-		struct cuda_event *event = list_entry(l, struct cuda_event, link);
-
-		if (scope.driver)
-			scope.driver->event_destroy(event->event);
-		list_del(&event->link);
-		free(event);
-	}
-	if (scope.driver)
-		cuda_leave(&scope);
-}
-
 static void export_free(struct cuda_export *e)
 {
 	cuda_views_forget(e->session->instance, e->segment, e->generation);
-	destroy_events(e);
+	cuda_events_destroy(e->memory.device, &e->events);
 	free(e->memory.parts);
 	free(e);
 }
@@ -216,12 +195,19 @@ static int event_new(const struct cuda_scope *scope, struct cuda_event **out)
 	return 0;
 }
 
-/* One of the export's, recorded on the stream. */
+static void event_give(struct cuda_export *e, struct cuda_event *event)
+{
+	pthread_mutex_lock(&cuda_lock);
+	list_add_tail(&e->events, &event->link);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+/* One of the export's, recorded on the stream; NULL if all work there has ended, so that nobody needs to wait. */
 static int event_record(struct cuda_export *e, intptr_t stream, struct cuda_event **out)
 {
 	struct cuda_event *event = NULL;
 	struct cuda_scope scope;
-	CUresult result;
+	CUresult result = CUDA_OK;
 	int r;
 
 	r = cuda_enter(e->memory.device, &scope);
@@ -238,14 +224,15 @@ static int event_record(struct cuda_export *e, intptr_t stream, struct cuda_even
 		r = event_new(&scope, &event);
 	if (!r) {
 		result = scope.driver->event_record(event->event, cuda_stream(stream));
-		if (result)
-			r = cuda_fail(result, "recording an event on stream %#llx",
+		if (!result)
+			result = scope.driver->event_query(event->event);
+		if (result && result != CUDA_E_NOT_READY)
+			r = cuda_fail(result, "what is queued on stream %#llx",
 				      (unsigned long long)stream);
 	}
-	if (r && event) {
-		pthread_mutex_lock(&cuda_lock);
-		list_add_tail(&e->events, &event->link);
-		pthread_mutex_unlock(&cuda_lock);
+	if (event && (r || !result)) {
+		event_give(e, event);
+		event = NULL;
 	}
 	cuda_leave(&scope);
 	if (!r)

@@ -105,7 +105,7 @@ void cuda_message(struct session *s, const struct conn_message *m)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* ---- Local events ---- */
+/* ---- Events ---- */
 
 struct cuda_event *cuda_event_take(struct cuda_device *device)
 {
@@ -136,6 +136,24 @@ void cuda_event_give(struct cuda_device *device, struct cuda_event *event)
 	pthread_mutex_lock(&cuda_lock);
 	list_add_head(&device->events, &event->link);
 	pthread_mutex_unlock(&cuda_lock);
+}
+
+void cuda_events_destroy(struct cuda_device *device, struct list *events)
+{
+	struct cuda_scope scope = { 0 };
+
+	if (list_empty(events) || cuda_enter(device, &scope))
+		scope.driver = NULL; /* CUDA is gone, and with it the events */
+	list_for_each_safe(l, events) {
+		struct cuda_event *event = list_entry(l, struct cuda_event, link);
+
+		if (scope.driver)
+			scope.driver->event_destroy(event->event);
+		list_del(&event->link);
+		free(event);
+	}
+	if (scope.driver)
+		cuda_leave(&scope);
 }
 
 /* ---- The thread's work ---- */

@@ -85,3 +85,5 @@ void cuda_queue_view(struct cuda_view *view);	    /* close it */
 /* An event of the device that no other process sees; may fail: NULL. The context is current. */
 struct cuda_event *cuda_event_take(struct cuda_device *device);
 void cuda_event_give(struct cuda_device *device, struct cuda_event *event);
+/* All of a list, whatever kind they are. */
+void cuda_events_destroy(struct cuda_device *device, struct list *events);

@@ -253,20 +253,7 @@ void cuda_views_forget(uint64_t instance, uint32_t segment, uint32_t generation)
 
 void cuda_view_close(struct cuda_view *view)
 {
-	struct cuda_scope scope = { 0 };
-
-	if (!list_empty(&view->events) && cuda_enter(view->device, &scope))
-		scope.driver = NULL; /* CUDA is gone, and with it the events */
-	list_for_each_safe(l, &view->events) {
-		struct cuda_event *event = list_entry(l, struct cuda_event, link);
-
-		if (scope.driver)
-			scope.driver->event_destroy(event->event);
-		list_del(&event->link);
-		free(event);
-	}
-	if (scope.driver)
-		cuda_leave(&scope);
+	cuda_events_destroy(view->device, &view->events);
 	if (view->mapping)
 		cuda_mapping_put(view->mapping);
 	free(view);

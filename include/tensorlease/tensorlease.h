@@ -219,6 +219,8 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  * is not of CUDA's virtual memory management dies with this process, and the tensor with it: -ENODATA to who
  * gets it afterwards. -ENOTSUP: that memory cannot be shared; the text says why and what to do. -ENODEV: CUDA cannot
  * be used here; the text says what is missing. -ENOSPC, -EDQUOT: over what the daemon lets users have on that GPU.
+ * -EBUSY: the stream is being captured into a graph. Deleters are called one after the other on one thread: a slow
+ * one delays the others. If the daemon dies, nobody can say any more who holds what: deleters are called at tl_close() then.
  */
 TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
 		      const tl_put_options *options, bool *copied, uint64_t *version);
@@ -307,7 +309,7 @@ typedef struct tl_get_options {
  * stream, or order other streams with it. Read-only is enforced by the GPU for memory of tl_alloc_cuda(), and otherwise a
  * promise. -ENODATA: the process that published it is gone and its memory with it (after waiting for a newer
  * version as the timeout says); -ENODEV: no CUDA here, or not that GPU: the text names its UUID; -ENOTSUP: its
- * mode is copy-on-write.
+ * mode is copy-on-write; -EBUSY: the stream is being captured into a graph.
  */
 TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,
 		  DLManagedTensorVersioned **out);

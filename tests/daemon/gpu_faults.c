@@ -265,7 +265,11 @@ static int fails_on_the_gpu(const struct test_daemon *d, void *arg)
 
 	(void)arg;
 	gpu_foreign_init(&f, m, N, 0);
-	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL),
+		-EIO); /* it has failed already */
+	must_be(tl_stat(client, "t", &info), -ENOENT);
+	gpu_fill(m, 1, N, CUDA_STREAM_LEGACY);
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0); /* it will */
 	eventually(!tl_stat(client, "t", &info) && info.withdrawn);
 	must_be(tl_get(client, "t", NULL, &t), -ENODATA);
 	must_be(tl_delete(client, "t"), 0);
@@ -280,7 +284,8 @@ static void work_that_fails_withdraws_its_tensor(void **state)
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 
 	(void)state;
-	gpu_setenv("FAKECUDA_FAIL", "cuEventQuery:1:719");
+	gpu_setenv("FAKECUDA_DELAY_US", "20000");
+	gpu_setenv("FAKECUDA_FAIL", "cuEventQuery:1:719,cuEventQuery:3:719");
 	must_be(td_run_client(&g.d, fails_on_the_gpu, NULL), 0);
 	gpu_nothing_left(&g);
 }

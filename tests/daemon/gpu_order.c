@@ -30,7 +30,8 @@ static int writer(const struct test_daemon *d, void *arg)
 		must_be(tl_delete(client, "t"), 0);
 		eventually(atomic_load(&f[n].deleted));
 	}
-	must_be(gpu_live(FAKE_EVENT), 2); /* the anchor's, and one for all versions */
+	must(gpu_live(FAKE_EVENT) <=
+	     2); /* one for all versions, and the anchor's if its work was not done at once */
 	must_be(tl_delete(client, "anchor"), 0);
 	eventually(atomic_load(&anchor.deleted));
 	gpu_must(cuda->mem_free(memory));
