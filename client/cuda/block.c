@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "client/client.h"
 #include "client/cuda/block.h"
@@ -17,6 +18,8 @@
 
 enum { BLOCKS_MAX = 16 };
 #define FREE_NS (10 * NS_PER_SEC)
+#define GRACE_NS (20 * NS_PER_MS) /* what was freed just now counts as free */
+#define LOOK_NS (1 * NS_PER_MS)
 
 /* ---- Memory ---- */
 
@@ -197,9 +200,37 @@ static void trim(struct cuda_session *cs, bool all, int64_t until)
 	}
 }
 
-int cuda_block_get(struct session *s, struct cuda_device *device, uint64_t size,
+static bool no_room(int r)
+{
+	return r == -ENOMEM || r == -ENOSPC || r == -EDQUOT;
+}
+
+/*
+ * A new one. If there is no room, what is kept for other sizes goes; and what others free is waited for, as is what was
+ * freed just now and is still on its way through the thread, the daemon and importers.
+ */
+static int block_wait(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
+		      int64_t deadline, struct cuda_block **out)
+{
+	for (;;) {
+		int r = block_new(cs, device, size, out);
+
+		if (!no_room(r) || atomic_load(&cs->session->lost) || deadline_passed(deadline))
+			return r;
+		nanosleep(&(struct timespec){ .tv_nsec = LOOK_NS }, NULL);
+		cuda_catch_up(cs->session);
+		*out = reuse(cs, device, size);
+		if (*out)
+			return 0;
+		trim(cs, true, 0);
+	}
+}
+
+int cuda_block_get(struct session *s, struct cuda_device *device, uint64_t size, int64_t timeout_ns,
 		   struct cuda_block **out)
 {
+	int64_t deadline = deadline_after(timeout_ns >= 0 && timeout_ns < GRACE_NS ? GRACE_NS
+										   : timeout_ns);
 	struct cuda_session *cs;
 	int r;
 
@@ -224,12 +255,7 @@ int cuda_block_get(struct session *s, struct cuda_device *device, uint64_t size,
 	}
 	if (*out)
 		return 0;
-	r = block_new(cs, device, size, out);
-	if (r == -ENOMEM || r == -ENOSPC || r == -EDQUOT) {
-		trim(cs, true, 0); /* what is kept for other sizes may be what is missing */
-		r = block_new(cs, device, size, out);
-	}
-	return r;
+	return block_wait(cs, device, size, deadline, out);
 }
 
 void cuda_block_use(struct cuda_block *block)

@@ -17,7 +17,7 @@ struct cuda_block {
 };
 
 /* One of at least @size bytes, whose content is anything, used once. 0, SESSION_E_*, or a negative errno. */
-int cuda_block_get(struct session *s, struct cuda_device *device, uint64_t size,
+int cuda_block_get(struct session *s, struct cuda_device *device, uint64_t size, int64_t timeout_ns,
 		   struct cuda_block **out);
 void cuda_block_use(struct cuda_block *block);
 /* One use less; on whatever thread. The caller has a count on the session. */

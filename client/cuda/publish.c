@@ -128,12 +128,13 @@ static void block_done(void *context)
 struct draft_making {
 	struct cuda_device *device;
 	struct tl_draft *draft;
+	int64_t timeout_ns;
 };
 
 static int block_for_draft(struct session *s, void *context)
 {
 	struct draft_making *m = context;
-	int r = cuda_block_get(s, m->device, m->draft->room, &m->draft->block);
+	int r = cuda_block_get(s, m->device, m->draft->room, m->timeout_ns, &m->draft->block);
 
 	if (r)
 		return r;
@@ -147,7 +148,9 @@ static int block_for_draft(struct session *s, void *context)
 static int draft_on(tl_client *client, const struct draft_request *want, struct cuda_device *device,
 		    struct tl_draft **out)
 {
-	struct draft_making m = { .device = device, .draft = draft_alloc(want) };
+	struct draft_making m = { .device = device,
+				  .draft = draft_alloc(want),
+				  .timeout_ns = want->timeout_ns };
 	DLTensor *t;
 	int r;
 

@@ -189,7 +189,7 @@ typedef struct tl_put_options {
 	const void *metadata; /* opaque bytes to attach, copied; may be NULL */
 	size_t metadata_size; /* at most TL_METADATA_MAX */
 	uint64_t flags; /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED if the source is so, else 0 */
-	int64_t timeout_ns; /* how long to wait for space if there is none; not on a GPU */
+	int64_t timeout_ns; /* how long to wait for space, for a copy, if there is none */
 	uint32_t how;	    /* TL_PUBLISH_* */
 	uint32_t reserved;  /* 0 */
 	intptr_t stream;    /* GPU: TL_STREAM_*, or the stream on which the source was written */
@@ -398,7 +398,7 @@ TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor);
  * with CUDA's virtual memory management in units of 2 MiB, and filled in place: tl_draft_tensor() has its device
  * pointer. What is published so outlives this process, and consumers map it read-only. Recycled: a producer that publishes
  * the same size again and again settles into a fixed set of allocations. Commit it with tl_commit() after
- * tl_draft_set_stream(). spec->timeout_ns is not used. Errors as tl_create(); -ENODEV: CUDA cannot be used here, or there is no
+ * tl_draft_set_stream(). Waits for room as spec->timeout_ns says. Errors as tl_create(); -ENODEV: CUDA cannot be used here, or there is no
  * such device; -ENOTSUP: this driver or GPU has no such memory, or none that can be exported; -ENOMEM: the GPU's memory is full.
  */
 TL_API int tl_alloc_cuda(tl_client *client, const char *name, const tl_spec *spec, int device,

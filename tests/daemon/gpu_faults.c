@@ -363,6 +363,45 @@ static void a_gpus_capacity_and_a_users_part_of_it(void **state)
 	}
 }
 
+static void *deletes(void *client)
+{
+	must_be(tl_delete(client, "d"), 0);
+	return NULL;
+}
+
+static int waits_for_room(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	int64_t n = 8 << 20, start;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *draft;
+	pthread_t thread;
+
+	(void)arg;
+	gpu_put_draft(client, "d", 1, n, 0, CUDA_STREAM_LEGACY);
+	spec.timeout_ns = 60 * MS;
+	start = now_ns();
+	must_be(tl_alloc_cuda(client, "e", &spec, 0, &draft), -ENOSPC);
+	must(now_ns() - start >= 60 * MS);
+	spec.timeout_ns = 20 * SECOND;
+	must_be(pthread_create(&thread, NULL, deletes, client), 0);
+	must_be(tl_alloc_cuda(client, "e", &spec, 0, &draft), 0);
+	pthread_join(thread, NULL);
+	tl_abort(draft);
+	tl_close(client);
+	return 0;
+}
+
+static void room_is_waited_for(void **state)
+{
+	static const char *const capacity[] = { "--gpu-capacity", "8M", NULL };
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = capacity);
+
+	(void)state;
+	must_be(td_run_client(&g.d, waits_for_room, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 static int fills_the_gpu(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
@@ -398,6 +437,7 @@ int main(int argc, char **argv)
 		GPU_TEST(getting),
 		GPU_TEST(work_that_fails_withdraws_its_tensor),
 		GPU_TEST(a_gpus_capacity_and_a_users_part_of_it),
+		GPU_TEST(room_is_waited_for),
 		GPU_TEST(a_full_gpu),
 	};
 
