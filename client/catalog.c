@@ -245,6 +245,7 @@ int row_info(const struct session *s, const struct catalog_row *row, tl_info *in
 {
 	int r;
 
+	memset(info->reserved, 0, sizeof(info->reserved));
 	info->version = row->version;
 	info->nbytes = row->nbytes;
 	info->committed_ns = row->committed_ns;

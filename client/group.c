@@ -68,6 +68,8 @@ static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
 		return tl_fail(-EINVAL, "'%s': %zu bytes of metadata%s; the limit is %d",
 			       item->name, item->metadata_size, item->metadata ? "" : " at NULL",
 			       TL_METADATA_MAX);
+	if (item->reserved[0] || item->reserved[1])
+		return tl_fail(-EINVAL, "'%s': tl_group_item.reserved is not 0", item->name);
 	if (tensor_dtype_check(item->dtype, &why))
 		return tl_fail(-EINVAL, "'%s': %s (code %u, bits %u, lanes %u)", item->name, why,
 			       item->dtype.code, item->dtype.bits, item->dtype.lanes);

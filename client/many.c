@@ -249,9 +249,11 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 		r = client_options(&want, sizeof(want), options, sizeof(want), "tl_get_options");
 	if (r)
 		return r;
-	if (want.newer_than || (want.mode != TL_MODE_READ && want.mode != TL_MODE_COPY_ON_WRITE))
-		return tl_fail(-EINVAL, "tl_get_many: newer_than is %llu, not 0, or mode is %d",
-			       (unsigned long long)want.newer_than, (int)want.mode);
+	if (want.newer_than)
+		return tl_fail(-EINVAL, "tl_get_many: newer_than must be 0; it is %llu",
+			       (unsigned long long)want.newer_than);
+	if (want.mode != TL_MODE_READ && want.mode != TL_MODE_COPY_ON_WRITE)
+		return tl_fail(-EINVAL, "tl_get_options.mode is %d", (int)want.mode);
 	if (want.flags)
 		return tl_fail(-EINVAL, "tl_get_many: tl_get_options.flags is %#x, not 0",
 			       want.flags);

@@ -40,8 +40,8 @@ int gpu_devices(void)
 }
 
 /*
- * Skips the test. In a child of it, which cannot, must() fails: tests/gpu/run takes a failure that names gpu_is_real() for a
- * skip.
+ * Skips the test. In a child of it, which cannot, must() fails: tests/gpu/run takes a failure that
+ * names gpu_is_real() for a skip.
  */
 static void skip_if_real(const char *why)
 {

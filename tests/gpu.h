@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests that need a GPU, or the fake of one (tests/fakecuda/). A test program's main() calls gpu_init() first. Each GPU_TEST has a
- * fake machine of its own, whose counters it can ask for.
+ * Tests that need a GPU, or the fake of one (tests/fakecuda/). A test program's main() calls
+ * gpu_init() first. Each GPU_TEST has a fake machine of its own, whose counters it can ask for.
  *
- * The test itself must not use CUDA, only its children (child_start): after fork() CUDA does not work in the child of a process that used
- * it. setenv() before child_start() sets up what the child sees: tests/fakecuda/device.c lists the variables. What was set with
- * gpu_setenv() is taken back after the test.
+ * The test itself must not use CUDA, only its children (child_start): after fork() CUDA does not
+ * work in the child of a process that used it. setenv() before child_start() sets up what the child
+ * sees: tests/fakecuda/device.c lists the variables. What was set with gpu_setenv() is taken back
+ * after the test.
  *
- * With TL_TEST_GPU=real the same tests use the machine's own driver. Nobody counts then: gpu_live_all() and
- * gpu_violations() are 0, delays are none, and what only the fake can do skips the test.
+ * With TL_TEST_GPU=real the same tests use the machine's own driver. Nobody counts then:
+ * gpu_live_all() and gpu_violations() are 0, delays are none, and what only the fake can do skips
+ * the test.
  */
 #pragma once
 
@@ -36,8 +38,8 @@ unsigned long long gpu_violations(enum fake_violation violation);
 /* Copies and fills of that process start only when it is no longer held: 0 lets it go on. Any process may call it. */
 void gpu_hold(pid_t pid);
 /*
- * Real work does not look whether it is held; what this puts before it does. gpu_fill() and gpu_read() begin with it. A copy to memory
- * of malloc() would not come back while it is held.
+ * Real work does not look whether it is held; what this puts before it does. gpu_fill() and
+ * gpu_read() begin with it. A copy to memory of malloc() would not come back while it is held.
  */
 void gpu_held_from_here(CUstream stream);
 

@@ -457,7 +457,7 @@ int rc_import(struct raw *rc, const struct wire_segment_ref *seg, uint32_t part,
 	struct wire_import import = { .segment = seg->segment,
 				      .segment_generation = seg->segment_generation,
 				      .part = part };
-	struct conn_message m;
+	struct conn_message m = { .fd = -1 };
 	int r;
 
 	r = judge(rc_call(rc, WIRE_IMPORT, &import, sizeof(import), &m), &m, WIRE_IMPORTED);

@@ -78,8 +78,8 @@ enum cuda_device_attribute {
 };
 
 /*
- * CUpointer_attribute, with the type that each is returned as. A truth value may be written as one byte or four: into an
- * unsigned that was 0 before.
+ * CUpointer_attribute, with the type that each is returned as. A truth value may be written as one
+ * byte or four: into an unsigned that was 0 before.
  */
 enum cuda_pointer_attribute {
 	CUDA_POINTER_CONTEXT = 1,		/* CUcontext */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks. Allocating, mapping and exporting memory takes long, and an importer's mapping of it as well, so a block that
- * nobody uses any more is kept for the next draft of its size: at most BLOCKS_MAX of them, for FREE_NS. They are given
- * back by the library's thread, since that may wait for the GPU.
+ * Blocks. Allocating, mapping and exporting memory takes long, and an importer's mapping of it as
+ * well, so a block that nobody uses any more is kept for the next draft of its size: at most
+ * BLOCKS_MAX of them, for FREE_NS. They are given back by the library's thread, since that may wait
+ * for the GPU.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -143,7 +144,7 @@ static int block_new(struct cuda_session *cs, struct cuda_device *device, uint64
 {
 	struct cuda_block *block = calloc(1, sizeof(*block));
 	struct cuda_scope scope;
-	CUdeviceptr base;
+	CUdeviceptr base = 0;
 	int fd = -1;
 	int r;
 
@@ -206,8 +207,9 @@ static bool no_room(int r)
 }
 
 /*
- * A new one. If there is no room, what is kept for other sizes goes; and what others free is waited for, as is what was
- * freed just now and is still on its way through the thread, the daemon and importers.
+ * A new one. If there is no room, what is kept for other sizes goes; and what others free is waited
+ * for, as is what was freed just now and is still on its way through the thread, the daemon and
+ * importers.
  */
 static int block_wait(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
 		      int64_t deadline, struct cuda_block **out)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The GPUs of this process: known by UUID to other processes, by number to this one. Work is done in a
- * device's primary context, which is the one that CUDA's runtime uses: it is retained at the first use and pushed around each
- * group of calls, so that what the caller has current stays.
+ * The GPUs of this process: known by UUID to other processes, by number to this one. Work is done
+ * in a device's primary context, which is the one that CUDA's runtime uses: it is retained at the
+ * first use and pushed around each group of calls, so that what the caller has current stays.
  */
 #pragma once
 
@@ -42,8 +42,8 @@ int cuda_enter(struct cuda_device *device, struct cuda_scope *scope);
 void cuda_leave(struct cuda_scope *scope);
 
 /*
- * May work of ours be put on the stream, and the stream be asked about its own? Not while it is captured into a graph: that
- * would spoil the capture. 0, or -EBUSY with a text.
+ * May work of ours be put on the stream, and the stream be asked about its own? Not while it is
+ * captured into a graph: that would spoil the capture. 0, or -EBUSY with a text.
  */
 int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream);
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finding and initialising the driver, once per process. The table is written by one thread under the lock before `state`
- * becomes READY and never again.
+ * Finding and initialising the driver, once per process. The table is written by one thread under
+ * the lock before `state` becomes READY and never again.
  *
- * No lock is held across fork(): cuInit() itself forks (it runs nvidia-modprobe). So the child's handler starts with a fresh lock, and takes
- * a driver that was being initialised by another thread for an initialised one.
+ * No lock is held across fork(): cuInit() itself forks (it runs nvidia-modprobe). So the child's
+ * handler starts with a fresh lock, and takes a driver that was being initialised by another thread
+ * for an initialised one.
  */
 #include "client/cuda/driver.h"
 

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA driver, found at run time: what of its ABI this library uses, declared in our own words, and the table of its
- * functions. Nothing of the CUDA toolkit is needed to build; one binary runs with and without a GPU.
+ * The CUDA driver, found at run time: what of its ABI this library uses, declared in our own words,
+ * and the table of its functions. Nothing of the CUDA toolkit is needed to build; one binary runs
+ * with and without a GPU.
  *
- * The types keep the driver's names, the constants do not, so that a file may include this and, its types renamed, <cuda.h>
- * (tests/unit/cuda_driver.c compares the two where that header is installed).
+ * The types keep the driver's names, the constants do not, so that a file may include this and, its
+ * types renamed, <cuda.h> (tests/unit/cuda_driver.c compares the two where that header is
+ * installed).
  *
- * Streams are always named explicitly: CUDA_STREAM_LEGACY, CUDA_STREAM_PER_THREAD or a handle. NULL means the legacy one.
+ * Streams are always named explicitly: CUDA_STREAM_LEGACY, CUDA_STREAM_PER_THREAD or a handle. NULL
+ * means the legacy one.
  */
 #pragma once
 
 #include "client/cuda/abi.h"
 
 /*
- * Members are named like the driver's functions, without cu and the suffix of the ABI's version. All of a group marked
- * optional are there, or all of it is NULL.
+ * Members are named like the driver's functions, without cu and the suffix of the ABI's version.
+ * All of a group marked optional are there, or all of it is NULL.
  */
 struct cuda_driver {
 	int version; /* of the driver: 1000 * major + 10 * minor of the CUDA it implements */
@@ -130,11 +133,12 @@ struct cuda_driver {
 };
 
 /*
- * The driver, loaded and initialised at the first call, or NULL with *why the reason for people: what is missing and what to
- * do about it. The answer of the first call holds for the life of the process. Any thread. *why is valid for ever.
+ * The driver, loaded and initialised at the first call, or NULL with *why the reason for people:
+ * what is missing and what to do about it. The answer of the first call holds for the life of the
+ * process. Any thread. *why is valid for ever.
  *
- * After fork() in a process that had initialised CUDA the child gets NULL: CUDA does not work there. A child whose parent
- * never asked for it may.
+ * After fork() in a process that had initialised CUDA the child gets NULL: CUDA does not work
+ * there. A child whose parent never asked for it may.
  */
 const struct cuda_driver *cuda_driver_get(const char **why);
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -222,7 +223,7 @@ static int event_record(struct cuda_export *e, intptr_t stream, struct cuda_even
 	r = cuda_stream_usable(&scope, stream);
 	if (!r && !event)
 		r = event_new(&scope, &event);
-	if (!r) {
+	if (!r && event) {
 		result = scope.driver->event_record(event->event, cuda_stream(stream));
 		if (!result)
 			result = scope.driver->event_query(event->event);
@@ -305,7 +306,7 @@ int cuda_source_for(struct session *s, struct cuda_opening *o, struct cuda_sourc
 {
 	struct cuda_source *source;
 	struct cuda_session *cs;
-	struct cuda_export *e;
+	struct cuda_export *e = NULL;
 	int r;
 
 	r = cuda_session_with_thread(s, &cs);
@@ -324,6 +325,7 @@ int cuda_source_for(struct session *s, struct cuda_opening *o, struct cuda_sourc
 		source_free(source, s);
 		return r;
 	}
+	assert(e);
 	o->memory->parts = NULL; /* the export's */
 	pthread_mutex_lock(&cuda_lock);
 	source_link(e, source);
@@ -374,8 +376,8 @@ static size_t place_message(unsigned char *bytes, const struct cuda_export *e,
 }
 
 /*
- * It was not published, and the thread ends the export if that was all. Or it is not known (no answer in time): then
- * FREED may still come.
+ * It was not published, and the thread ends the export if that was all. Or it is not known (no
+ * answer in time): then FREED may still come.
  */
 static void source_abandon(struct cuda_source *source, bool unknown)
 {

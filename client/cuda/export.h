@@ -92,8 +92,8 @@ int cuda_export_new(struct cuda_export **out, struct session *s, const struct cu
 void cuda_export_drop(struct cuda_export *e);
 
 /*
- * A source in an export of @memory: one that there is, or a new one, for which @open(@context) makes what opens it
- * elsewhere. To be given to cuda_place(). As cuda_export_new().
+ * A source in an export of @memory: one that there is, or a new one, for which @open(@context)
+ * makes what opens it elsewhere. To be given to cuda_place(). As cuda_export_new().
  */
 struct cuda_opening {
 	int (*open)(struct cuda_opening *o); /* NULL: memory->handle is there */
@@ -105,8 +105,9 @@ int cuda_source_for(struct session *s, struct cuda_opening *o, struct cuda_sourc
 int cuda_source_in(struct cuda_export *e, struct cuda_source **out);
 
 /*
- * Publishes; consumes @source. On success @done(@context) will be called once; on failure never, but if a block owns
- * the export: it is called in any case, as soon as nobody can use the memory. 0, SESSION_E_*, or a negative errno.
+ * Publishes; consumes @source. On success @done(@context) will be called once; on failure never,
+ * but if a block owns the export: it is called in any case, as soon as nobody can use the memory.
+ * 0, SESSION_E_*, or a negative errno.
  */
 int cuda_place(struct cuda_source *source, const struct cuda_placing *p,
 	       void (*done)(void *context), void *context, uint64_t *version);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver's functions that driver.h has members for: (group, member, name, suffix of the exported symbol, the CUDA version that
- * brought this form of it). Groups: NEEDED; ALONE may be NULL by itself; VMM and POOLS are there as a whole or not at all.
+ * The driver's functions that driver.h has members for: (group, member, name, suffix of the
+ * exported symbol, the CUDA version that brought this form of it). Groups: NEEDED; ALONE may be
+ * NULL by itself; VMM and POOLS are there as a whole or not at all.
  */
 #pragma once
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leases on tensors that lie on a GPU. Taking one makes the consumer's stream wait for the producer's event,
- * unless the row says that its work has ended. Giving one up waits for nothing: what the consumer queued until then is marked
- * by an event, and the library's thread gives up the lease when that has come.
+ * Leases on tensors that lie on a GPU. Taking one makes the consumer's stream wait for the
+ * producer's event, unless the row says that its work has ended. Giving one up waits for nothing:
+ * what the consumer queued until then is marked by an event, and the library's thread gives up the
+ * lease when that has come.
  */
 #include <errno.h>
 #include <string.h>
@@ -153,8 +154,8 @@ static int lease_without_view(const struct use *use, uint64_t ref, DLManagedTens
 }
 
 /*
- * Opening what belonged to a process that died just now fails before the daemon has heard of its death. It will have very soon:
- * then that is what to say.
+ * Opening what belonged to a process that died just now fails before the daemon has heard of its
+ * death. It will have very soon: then that is what to say.
  */
 static int failed(const struct session *s, const struct catalog_row *row, int r)
 {

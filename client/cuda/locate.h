@@ -12,8 +12,8 @@ struct cuda_located {
 };
 
 /*
- * Finds what [@at, @at + @size) lies in. cuda_located_deinit() afterwards, in any case. 0; -ENOTSUP: it
- * cannot be shared, and the text says why and what to do; or another negative errno.
+ * Finds what [@at, @at + @size) lies in. cuda_located_deinit() afterwards, in any case. 0;
+ * -ENOTSUP: it cannot be shared, and the text says why and what to do; or another negative errno.
  */
 int cuda_locate(CUdeviceptr at, uint64_t size, struct cuda_device *device,
 		struct cuda_located *out);

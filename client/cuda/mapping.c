@@ -289,8 +289,8 @@ void cuda_mapping_put(struct cuda_mapping *m)
 }
 
 /*
- * One to count on, that is open, or a new one that is ours to open. cuda_lock. NULL: no memory. One that another
- * thread is opening is waited for; if that fails we try ourselves.
+ * One to count on, that is open, or a new one that is ours to open. cuda_lock. NULL: no memory. One
+ * that another thread is opening is waited for; if that fails we try ourselves.
  */
 static struct cuda_mapping *take(const struct session *s, uint32_t segment, uint32_t generation,
 				 bool *is_new)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Publishing what lies on a GPU: tensors of others where they are, drafts in memory of our own, and copies into such
- * memory, on the GPU.
+ * Publishing what lies on a GPU: tensors of others where they are, drafts in memory of our own, and
+ * copies into such memory, on the GPU.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -299,6 +300,7 @@ static int draft_for_copy(tl_client *client, const char *name, const DLTensor *s
 {
 	struct draft_request want = { .name = name, .name_len = strlen(name) };
 	struct cuda_device *device;
+	struct tl_draft *draft = NULL;
 	int r;
 
 	r = put_request(&want, source, o);
@@ -307,11 +309,14 @@ static int draft_for_copy(tl_client *client, const char *name, const DLTensor *s
 	if (!r)
 		r = cuda_device_at(source->device.device_id, &device);
 	if (!r)
-		r = draft_on(client, &want, device, out);
+		r = draft_on(client, &want, device, &draft);
+	if (r)
+		return r;
+	assert(draft);
 	/* Written by nobody yet: the copy is on the legacy stream, which waits for the others. */
-	if (!r)
-		(*out)->stream = o->stream == TL_STREAM_NONE ? TL_STREAM_LEGACY : o->stream;
-	return r;
+	draft->stream = o->stream == TL_STREAM_NONE ? TL_STREAM_LEGACY : o->stream;
+	*out = draft;
+	return 0;
 }
 
 /* Copies and commits; consumes the draft. */

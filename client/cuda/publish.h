@@ -8,8 +8,8 @@
 #include "client/produce.h"
 
 /*
- * tl_publish() of a tensor on a GPU that is no draft of ours: checked, contiguous, of @nbytes bytes. 0, or a
- * negative errno.
+ * tl_publish() of a tensor on a GPU that is no draft of ours: checked, contiguous, of @nbytes
+ * bytes. 0, or a negative errno.
  */
 int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
 		 uint64_t nbytes, const tl_put_options *o, bool *copied, uint64_t *version);

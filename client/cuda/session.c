@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sessions that use GPUs, and the thread that looks after them. It sleeps in poll() until the daemon says something or
- * somebody wakes it; only while GPU work is awaited it looks again by itself, first after 20 us, then less and less often. It works
- * through queues: under the lock it takes something off and decides, without it it acts. What it acts on cannot go meanwhile:
- * leases and sources hold counts on their session, and a session in whose connection it is at work is marked busy, which its end
- * waits for.
+ * Sessions that use GPUs, and the thread that looks after them. It sleeps in poll() until the
+ * daemon says something or somebody wakes it; only while GPU work is awaited it looks again by
+ * itself, first after 20 us, then less and less often. It works through queues: under the lock it
+ * takes something off and decides, without it it acts. What it acts on cannot go meanwhile: leases
+ * and sources hold counts on their session, and a session in whose connection it is at work is
+ * marked busy, which its end waits for.
  */
 #include <errno.h>
 #include <poll.h>
@@ -625,8 +626,8 @@ static void move_all(struct list *to, struct list *from)
 }
 
 /*
- * The thread is not here, and what it would have done is the parent's, but for leases: the child's ledger counts
- * those, too.
+ * The thread is not here, and what it would have done is the parent's, but for leases: the child's
+ * ledger counts those, too.
  */
 void cuda_after_fork_child(void)
 {

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a session has to do with GPUs, and the thread that looks after it. All of it is under one lock, which is
- * taken after any other of the library's and never held across a request or a call that waits.
+ * What a session has to do with GPUs, and the thread that looks after it. All of it is under one
+ * lock, which is taken after any other of the library's and never held across a request or a call
+ * that waits.
  *
- * The thread, one for the process and only once GPUs are used, reads the sockets of these sessions (the daemon
- * speaks up: FREED, UNMAP), looks whether queued GPU work has ended, and then does what had to wait for it: gives up leases,
- * says that a producer's work is finished, calls the deleters of what was published, closes mappings.
+ * The thread, one for the process and only once GPUs are used, reads the sockets of these sessions
+ * (the daemon speaks up: FREED, UNMAP), looks whether queued GPU work has ended, and then does what
+ * had to wait for it: gives up leases, says that a producer's work is finished, calls the deleters
+ * of what was published, closes mappings.
  */
 #pragma once
 
@@ -48,8 +50,8 @@ int cuda_session_get(struct session *s, struct cuda_session **out);
 int cuda_session_with_thread(struct session *s, struct cuda_session **out);
 
 /*
- * Calls @work with a connected session of the client's, and once more with a new one if that was lost
- * (SESSION_E_UNSENT). @name for the text.
+ * Calls @work with a connected session of the client's, and once more with a new one if that was
+ * lost (SESSION_E_UNSENT). @name for the text.
  */
 int cuda_with_session(struct tl_client *client, const char *name,
 		      int (*work)(struct session *s, void *context), void *context);

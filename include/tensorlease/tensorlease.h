@@ -32,7 +32,8 @@
  *
  * What needs no request (a get of what is mapped, tl_stat(), tl_list(), tl_get_status()) goes on
  * without the daemon: after it was killed it shows what was published then, until another daemon
- * listens at the address. That one starts with nothing: names are published anew, with versions from 1.
+ * listens at the address. That one starts with nothing: names are published anew, with versions
+ * from 1.
  *
  * After fork() the child may go on reading and releasing every tensor that its parent held at that
  * moment: it has holds of its own on them. Its other calls use a connection of their own, made at
@@ -149,11 +150,11 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
 /*
  * Publishes the draft: from now on its name means this tensor, the tensor that it meant before is
  * retired, and nobody may write to the bytes any more. Always consumes @draft. With @version, waits
- * for the daemon and stores the tensor's version (from 1, never going back while that daemon runs); with NULL it sends one
- * message and returns at once: the tensor is visible as soon as the daemon has read it. Should the
- * daemon refuse, or end before it answered anything later, the next commit or create on this client
- * fails and says so. -EACCES: the name belongs to another user. -ESTALE: the draft is another
- * process's or lost.
+ * for the daemon and stores the tensor's version (from 1, never going back while that daemon runs);
+ * with NULL it sends one message and returns at once: the tensor is visible as soon as the daemon
+ * has read it. Should the daemon refuse, or end before it answered anything later, the next commit
+ * or create on this client fails and says so. -EACCES: the name belongs to another user. -ESTALE:
+ * the draft is another process's or lost.
  */
 TL_API int tl_commit(tl_draft *draft, uint64_t *version);
 
@@ -162,15 +163,15 @@ TL_API void tl_abort(tl_draft *draft);
 
 /*
  * Turns a draft into a managed, writable DLPack tensor for libraries that fill tensors of their own
- * kind. *out owns the draft (the handle is for tl_draft_set_stream() only, then): give it, or any DLPack tensor over
- * the same bytes, to tl_publish(), which then commits it without a copy; its deleter aborts it
- * otherwise.
+ * kind. *out owns the draft (the handle is for tl_draft_set_stream() only, then): give it, or any
+ * DLPack tensor over the same bytes, to tl_publish(), which then commits it without a copy; its
+ * deleter aborts it otherwise.
  */
 TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out);
 
 /*
- * Streams of a GPU, as DLPack's Python protocol numbers them; any other value is a CUstream (or cudaStream_t) of
- * the device's primary context. Tensors on the CPU have none.
+ * Streams of a GPU, as DLPack's Python protocol numbers them; any other value is a CUstream (or
+ * cudaStream_t) of the device's primary context. Tensors on the CPU have none.
  */
 #define TL_STREAM_DEFAULT ((intptr_t)0)	   /* not said: the legacy default stream */
 #define TL_STREAM_LEGACY ((intptr_t)1)	   /* CUDA's legacy default stream */
@@ -196,11 +197,11 @@ typedef struct tl_put_options {
 } tl_put_options;
 
 /*
- * Publishes a copy of @source. On the CPU: any strides (negative and 0 too), any byte_offset; the copy is
- * C-contiguous. On a GPU: C-contiguous only; the copy lies on the same GPU, in memory as tl_alloc_cuda() makes it,
- * and is queued on options->stream, as the caller's next writes to the source must be. Create, copy, commit;
- * errors and @version as there. -EINVAL: @source breaks a rule of DLPack, the text says which; -ENOTSUP: its
- * device is neither.
+ * Publishes a copy of @source. On the CPU: any strides (negative and 0 too), any byte_offset; the
+ * copy is C-contiguous. On a GPU: C-contiguous only; the copy lies on the same GPU, in memory as
+ * tl_alloc_cuda() makes it, and is queued on options->stream, as the caller's next writes to the
+ * source must be. Create, copy, commit; errors and @version as there. -EINVAL: @source breaks a
+ * rule of DLPack, the text says which; -ENOTSUP: its device is neither.
  */
 TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 		  const tl_put_options *options, uint64_t *version);
@@ -212,23 +213,25 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  * deleter has been called. On failure it is still yours. flags in @options are ignored: @tensor
  * carries its own.
  *
- * On a GPU (CUDA) nothing is copied unless options->how has TL_PUBLISH_STAGING: the allocation that the tensor lies
- * in is exported. On success the library owns @tensor; it calls its deleter, on any thread, when no
- * lease is left on what was published and no process has the memory mapped: the memory must stay as it is until
- * then. Consumers wait, on their streams, for what options->stream had to do when this was called. Memory that
- * is not of CUDA's virtual memory management dies with this process, and the tensor with it: -ENODATA to who
- * gets it afterwards. -ENOTSUP: that memory cannot be shared; the text says why and what to do. -ENODEV: CUDA cannot
- * be used here; the text says what is missing. -ENOSPC, -EDQUOT: over what the daemon lets users have on that GPU.
- * -EBUSY: the stream is being captured into a graph. Deleters are called one after the other on one thread: a slow
- * one delays the others. If the daemon dies, nobody can say any more who holds what: deleters are called at tl_close() then.
+ * On a GPU (CUDA) nothing is copied unless options->how has TL_PUBLISH_STAGING: the allocation that
+ * the tensor lies in is exported. On success the library owns @tensor; it calls its deleter, on any
+ * thread, when no lease is left on what was published and no process has the memory mapped: the
+ * memory must stay as it is until then. Consumers wait, on their streams, for what options->stream
+ * had to do when this was called. Memory that is not of CUDA's virtual memory management dies with
+ * this process, and the tensor with it: -ENODATA to who gets it afterwards. -ENOTSUP: that memory
+ * cannot be shared; the text says why and what to do. -ENODEV: CUDA cannot be used here; the text
+ * says what is missing. -ENOSPC, -EDQUOT: over what the daemon lets users have on that GPU. -EBUSY:
+ * the stream is being captured into a graph. Deleters are called one after the other on one thread:
+ * a slow one delays the others. If the daemon dies, nobody can say any more who holds what:
+ * deleters are called at tl_close() then.
  */
 TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
 		      const tl_put_options *options, bool *copied, uint64_t *version);
 
 /* ---- Groups -------------------------------------------------------------------------------- */
 
-typedef struct tl_group
-	tl_group; /* tensors still being written that will be published in one step */
+/* Tensors still being written that will be published in one step. */
+typedef struct tl_group tl_group;
 
 typedef struct tl_group_item {
 	const char *name;
@@ -238,6 +241,7 @@ typedef struct tl_group_item {
 	uint64_t flags;	      /* as in tl_spec */
 	const void *metadata; /* copied; may be NULL */
 	size_t metadata_size; /* at most TL_METADATA_MAX */
+	uint64_t reserved[2]; /* 0 */
 } tl_group_item;
 
 /*
@@ -263,9 +267,9 @@ TL_API int tl_group_commit(tl_group *group);
 TL_API void tl_group_abort(tl_group *group);
 
 /*
- * Publishes copies of @count tensors, sources[i] as names[i], in one step: a group made, filled and committed.
- * @options hold for each of them. Sources as for tl_put() on the CPU. All or, on failure, none; errors as tl_put() and
- * tl_group_create(), whose text names the tensor.
+ * Publishes copies of @count tensors, sources[i] as names[i], in one step: a group made, filled and
+ * committed. @options hold for each of them. Sources as for tl_put() on the CPU. All or, on
+ * failure, none; errors as tl_put() and tl_group_create(), whose text names the tensor.
  */
 TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTensor *const *sources,
 		       size_t count, const tl_put_options *options);
@@ -303,12 +307,13 @@ typedef struct tl_get_options {
  * that name (at once, if the timeout is 0); -ETIMEDOUT: none came in time, or none newer than
  * options->newer_than; -EAGAIN: there is one but it is not newer, and the timeout is 0.
  *
- * A tensor on a GPU is handed out with the device's number in this process. options->stream is made to wait for
- * the producer's work, at every get; nothing blocks. The deleter does not wait either: it notes what is queued
- * on that stream by then, and a thread of the library gives up the lease when that is done. So use the tensor on that
- * stream, or order other streams with it. Read-only is enforced by the GPU for memory of tl_alloc_cuda(), and otherwise a
- * promise. -ENODATA: the process that published it is gone and its memory with it (after waiting for a newer
- * version as the timeout says); -ENODEV: no CUDA here, or not that GPU: the text names its UUID; -ENOTSUP: its
+ * A tensor on a GPU is handed out with the device's number in this process. options->stream is made
+ * to wait for the producer's work, at every get; nothing blocks. The deleter does not wait either:
+ * it notes what is queued on that stream by then, and a thread of the library gives up the lease
+ * when that is done. So use the tensor on that stream, or order other streams with it. Read-only is
+ * enforced by the GPU for memory of tl_alloc_cuda(), and otherwise a promise. -ENODATA: the process
+ * that published it is gone and its memory with it (after waiting for a newer version as the
+ * timeout says); -ENODEV: no CUDA here, or not that GPU: the text names its UUID; -ENOTSUP: its
  * mode is copy-on-write; -EBUSY: the stream is being captured into a graph.
  */
 TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,
@@ -334,8 +339,9 @@ TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 		    DLManagedTensorVersioned **out);
 
 /*
- * As tl_remap(), read-only, for use on another stream than @held was got for: @stream waits for the producer's work, and the
- * deleter of *out looks at @stream. Not used on the CPU. -ENODATA, -ENODEV: as tl_get().
+ * As tl_remap(), read-only, for use on another stream than @held was got for: @stream waits for the
+ * producer's work, and the deleter of *out looks at @stream. Not used on the CPU. -ENODATA,
+ * -ENODEV: as tl_get().
  */
 TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream,
 			   DLManagedTensorVersioned **out);
@@ -343,6 +349,7 @@ TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream
 typedef struct tl_wait_item {
 	const char *name;
 	uint64_t newer_than; /* only a version above this will do; 0: any */
+	uint64_t reserved;   /* 0 */
 } tl_wait_item;
 
 /*
@@ -375,6 +382,7 @@ typedef struct tl_info {
 	unsigned char metadata[TL_METADATA_MAX];
 	unsigned char device_uuid[16]; /* the GPU's; 0 if on the CPU */
 	bool withdrawn;		       /* its memory is gone with the process that published it */
+	uint64_t reserved[16];	       /* 0; for later versions */
 } tl_info;
 
 /*
@@ -385,28 +393,31 @@ typedef struct tl_info {
 TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info);
 
 /*
- * Is the tensor, which tl_get() handed out, still there? 0, or -ENODATA: it lay in memory on a GPU that was its
- * producer's, and that is gone; do not use it. Always 0 for tensors on the CPU. No request. -EINVAL: it did not come from
- * tl_get().
+ * Is the tensor, which tl_get() handed out, still there? 0, or -ENODATA: it lay in memory on a GPU
+ * that was its producer's, and that is gone; do not use it. Always 0 for tensors on the CPU. No
+ * request. -EINVAL: it did not come from tl_get().
  */
 TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor);
 
 /* ---- GPUs ---------------------------------------------------------------------------------- */
 
 /*
- * As tl_create(), on GPU @device (its number in this process, as CUDA counts): memory of the library's own, made
- * with CUDA's virtual memory management in units of 2 MiB, and filled in place: tl_draft_tensor() has its device
- * pointer. What is published so outlives this process, and consumers map it read-only. Recycled: a producer that publishes
- * the same size again and again settles into a fixed set of allocations. Commit it with tl_commit() after
- * tl_draft_set_stream(). Waits for room as spec->timeout_ns says. Errors as tl_create(); -ENODEV: CUDA cannot be used here, or there is no
- * such device; -ENOTSUP: this driver or GPU has no such memory, or none that can be exported; -ENOMEM: the GPU's memory is full.
+ * As tl_create(), on GPU @device (its number in this process, as CUDA counts): memory of the
+ * library's own, made with CUDA's virtual memory management in units of 2 MiB, and filled in place:
+ * tl_draft_tensor() has its device pointer. What is published so outlives this process, and
+ * consumers map it read-only. Recycled: a producer that publishes the same size again and again
+ * settles into a fixed set of allocations. Commit it with tl_commit() after tl_draft_set_stream().
+ * Waits for room as spec->timeout_ns says. Errors as tl_create(); -ENODEV: CUDA cannot be used
+ * here, or there is no such device; -ENOTSUP: this driver or GPU has no such memory, or none that
+ * can be exported; -ENOMEM: the GPU's memory is full.
  */
 TL_API int tl_alloc_cuda(tl_client *client, const char *name, const tl_spec *spec, int device,
 			 tl_draft **out);
 
 /*
- * Says on which stream the draft, which is on a GPU, is written (TL_STREAM_DEFAULT if not said): consumers wait for what
- * is queued there when it is committed. TL_STREAM_NONE: it is written already. -EINVAL: the draft is on the CPU.
+ * Says on which stream the draft, which is on a GPU, is written (TL_STREAM_DEFAULT if not said):
+ * consumers wait for what is queued there when it is committed. TL_STREAM_NONE: it is written
+ * already. -EINVAL: the draft is on the CPU.
  */
 TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream);
 
@@ -422,22 +433,22 @@ typedef struct tl_ipc_handle {
 } tl_ipc_handle;
 
 /*
- * Publishes a tensor by a handle that the caller made with cudaIpcGetMemHandle(). Needs no CUDA in the library. The
- * memory must stay until @freed(@context) is called, on any thread, when no lease is left and no client
- * of the library has it mapped. With an event consumers wait for it at every get; it must stay as long. @spec has shape, type and
- * flags. If the call fails @freed is not called. Errors as tl_publish(). -EINVAL: the tensor does not fit into
- * the allocation.
+ * Publishes a tensor by a handle that the caller made with cudaIpcGetMemHandle(). Needs no CUDA in
+ * the library. The memory must stay until @freed(@context) is called, on any thread, when no lease
+ * is left and no client of the library has it mapped. With an event consumers wait for it at every
+ * get; it must stay as long. @spec has shape, type and flags. If the call fails @freed is not
+ * called. Errors as tl_publish(). -EINVAL: the tensor does not fit into the allocation.
  */
 TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_ipc_handle *handle,
 				 const tl_spec *spec, const tl_put_options *options,
 				 void (*freed)(void *context), void *context, uint64_t *version);
 
 /*
- * Gets a tensor on a GPU for a caller who opens it with cudaIpcOpenMemHandle(). Needs no CUDA in the library and opens
- * nothing: the tensor in *out has no data and device number -1; its data will be what the caller opens plus
- * handle->offset. Close that before calling the deleter, which gives up the lease at once. options->stream and mode
- * are not used. Errors as tl_get(); -ENOTSUP: it is memory that such a handle cannot open (tl_alloc_cuda(), or of a
- * virtual memory allocator).
+ * Gets a tensor on a GPU for a caller who opens it with cudaIpcOpenMemHandle(). Needs no CUDA in
+ * the library and opens nothing: the tensor in *out has no data and device number -1; its data will
+ * be what the caller opens plus handle->offset. Close that before calling the deleter, which gives
+ * up the lease at once. options->stream and mode are not used. Errors as tl_get(); -ENOTSUP: it is
+ * memory that such a handle cannot open (tl_alloc_cuda(), or of a virtual memory allocator).
  */
 TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_options *options,
 			     tl_ipc_handle *handle, DLManagedTensorVersioned **out);
@@ -457,8 +468,8 @@ typedef struct tl_cuda_info {
 } tl_cuda_info;
 
 /*
- * Tells about GPU @device of this process. Loads and initialises CUDA. -ENODEV: CUDA cannot be used here (the text says what is
- * missing), or there is no such device.
+ * Tells about GPU @device of this process. Loads and initialises CUDA. -ENODEV: CUDA cannot be used
+ * here (the text says what is missing), or there is no such device.
  */
 TL_API int tl_get_cuda_info(int device, tl_cuda_info *info);
 
@@ -514,8 +525,8 @@ typedef struct tl_status {
 } tl_status;
 
 /*
- * Tells about the daemon. No request: if it was killed and no other one has come yet, this is what it left;
- * started_ns differs from the one before when another one has come.
+ * Tells about the daemon. No request: if it was killed and no other one has come yet, this is what
+ * it left; started_ns differs from the one before when another one has come.
  */
 TL_API int tl_get_status(tl_client *client, tl_status *status);
 

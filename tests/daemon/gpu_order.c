@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who waits for whom on GPUs. The producer's work stands still (gpu_hold) or is slow, so that a wait which is missing anywhere shows old
- * bytes; that it would show them is checked too.
+ * Who waits for whom on GPUs. The producer's work stands still (gpu_hold) or is slow, so that a
+ * wait which is missing anywhere shows old bytes; that it would show them is checked too.
  */
 #include "tests/daemon/gpu_common.h"
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies and fills, in the order of their streams. Pointers are looked at when the call is made (unknown ones: 1) and again when the work
- * is done: what has gone meanwhile is a bad access, after which the context gives 700 for ever. Memory that is mapped but not accessible
- * faults as memory does.
+ * Copies and fills, in the order of their streams. Pointers are looked at when the call is made
+ * (unknown ones: 1) and again when the work is done: what has gone meanwhile is a bad access, after
+ * which the context gives 700 for ever. Memory that is mapped but not accessible faults as memory
+ * does.
  *
- * The bytes of a device are copied unseen by ThreadSanitizer: tests race on them on purpose, to see what a missing wait does.
+ * The bytes of a device are copied unseen by ThreadSanitizer: tests race on them on purpose, to see
+ * what a missing wait does.
  */
 #include "tests/fakecuda/stream.h"
 

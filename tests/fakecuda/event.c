@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Events: how often each was recorded and up to which recording the work is done. Interprocess ones keep that in the registry, where
- * others wait for it with a futex.
+ * Events: how often each was recorded and up to which recording the work is done. Interprocess ones
+ * keep that in the registry, where others wait for it with a futex.
  */
 #include "tests/fakecuda/stream.h"
 

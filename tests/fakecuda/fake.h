@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of the fake driver: what its files share. "Device memory" is files and memfds that are mapped at the address which
- * the device pointer says. One lock guards all state of the process; under it comes the registry's.
+ * The inside of the fake driver: what its files share. "Device memory" is files and memfds that are
+ * mapped at the address which the device pointer says. One lock guards all state of the process;
+ * under it comes the registry's.
  */
 #pragma once
 

@@ -2,8 +2,9 @@
 /*
  * Addresses, legacy allocations and their IPC, managed memory, what a pointer is.
  *
- * Like the real one, allocations under 2 MiB share a block of that size: the handle of one exports the block, so its importers can
- * reach the neighbours, and yields the allocation's own base. Freed addresses are used again at once, the last freed first.
+ * Like the real one, allocations under 2 MiB share a block of that size: the handle of one exports
+ * the block, so its importers can reach the neighbours, and yields the allocation's own base. Freed
+ * addresses are used again at once, the last freed first.
  */
 #include "tests/fakecuda/fake.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compares abi.h and functions.h with the toolkit's headers, while compiling. Its types get other names here, since ours have theirs.
+ * Compares abi.h and functions.h with the toolkit's headers, while compiling. Its types get other
+ * names here, since ours have theirs.
  */
 #pragma once
 

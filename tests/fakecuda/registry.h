@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the processes that use one fake GPU share: a file `registry` in $FAKECUDA_DIR, mapped by all. Legacy allocations, who has
- * them open, interprocess events, what each process has alive, and what rules were broken.
- * One robust lock guards all but the words of events. Nothing in it needs a process to end well: whoever looks first after a death
- * buries the dead (fake_reap).
+ * What the processes that use one fake GPU share: a file `registry` in $FAKECUDA_DIR, mapped by
+ * all. Legacy allocations, who has them open, interprocess events, what each process has alive, and
+ * what rules were broken. One robust lock guards all but the words of events. Nothing in it needs a
+ * process to end well: whoever looks first after a death buries the dead (fake_reap).
  */
 #pragma once
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams: a queue and a thread each, which takes FAKECUDA_DELAY_US for each piece of work, and the rules by which the legacy stream
- * and the blocking ones wait for each other. Work that waits blocks its stream's thread, never the caller's.
+ * Streams: a queue and a thread each, which takes FAKECUDA_DELAY_US for each piece of work, and the
+ * rules by which the legacy stream and the blocking ones wait for each other. Work that waits
+ * blocks its stream's thread, never the caller's.
  */
 #include "tests/fakecuda/stream.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Virtual memory management: a physical allocation is a memfd, an exported descriptor a duplicate of it, so the kernel keeps the
- * memory for as long as anything refers to it anywhere.
+ * Virtual memory management: a physical allocation is a memfd, an exported descriptor a duplicate
+ * of it, so the kernel keeps the memory for as long as anything refers to it anywhere.
  */
 #include "tests/fakecuda/fake.h"
 
