@@ -356,6 +356,7 @@ static void a_gpus_capacity_and_a_users_part_of_it(void **state)
 		      over = { -EDQUOT, "--gpu-uid-capacity" };
 
 	(void)state;
+	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
 	for (int i = 0; i < 2; i++) {
 		cleanup_gpu struct gpu_daemon g = gpu_start(.extra = i ? quota : capacity);
 

@@ -86,6 +86,7 @@ static void numbers_differ_between_processes(void **state)
 	tl_client *client;
 
 	(void)state;
+	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
 	gpu_setenv("CUDA_VISIBLE_DEVICES", "1,0");
 	p = child_start(&g.d, producer, (int[]){ 1, 0 });
 	child_await(&p);

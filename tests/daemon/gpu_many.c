@@ -87,6 +87,7 @@ static int crowd(const struct test_daemon *d, void *arg)
 static void threads_and_clients_share_one_mapping(void **state)
 {
 	(void)state;
+	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
 	gpu_setenv("FAKECUDA_DELAY_US", "100");
 	with_producer(crowd);
 }
@@ -198,6 +199,7 @@ static int other_ways(const struct test_daemon *d, void *arg)
 static void leases_taken_in_other_ways(void **state)
 {
 	(void)state;
+	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
 	gpu_setenv("FAKECUDA_DELAY_US", "2000");
 	with_producer(other_ways);
 }

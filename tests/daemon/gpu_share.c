@@ -87,6 +87,7 @@ static void a_plain_allocation_is_shared_by_its_handle(void **state)
 static void a_tensor_inside_a_larger_allocation(void **state)
 {
 	(void)state;
+	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
 	share(&(struct producing){ .value = 8, .at = 123456 * 4, .device = 1 }, legacy_producer);
 }
 
@@ -121,6 +122,7 @@ static int draft_producer(const struct test_daemon *d, void *arg)
 static void a_draft_on_a_gpu_is_filled_in_place(void **state)
 {
 	(void)state;
+	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
 	gpu_setenv("FAKECUDA_DELAY_US", "20000");
 	share(&(struct producing){ .value = 11, .device = 1 }, draft_producer);
 }
