@@ -79,14 +79,12 @@ static void with_visible(const struct test_daemon *d, const char *visible, struc
 	must_be(td_run_client(d, consumer, s), 0);
 }
 
-static void numbers_differ_between_processes(void **state)
+static void numbers_differ(void)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 	struct test_child p;
 	tl_client *client;
 
-	(void)state;
-	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
 	gpu_setenv("CUDA_VISIBLE_DEVICES", "1,0");
 	p = child_start(&g.d, producer, (int[]){ 1, 0 });
 	child_await(&p);
@@ -100,6 +98,13 @@ static void numbers_differ_between_processes(void **state)
 	must_be(tl_delete(client, "cpu"), 0);
 	tl_close(client);
 	gpu_nothing_left(&g);
+}
+
+static void numbers_differ_between_processes(void **state)
+{
+	(void)state;
+	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
+	numbers_differ();
 }
 
 /* ---- No CUDA at all ---- */
