@@ -215,8 +215,8 @@ layers: ## fail if an #include goes up a layer, or <uv.h> leaves daemon/serve
 lint: ## fail if a function or a file is over its budget of lines
 	@tools/check-budget $(FORMATTED)
 
-clean: ## remove every build tree
-	rm -rf build build-*
+clean: ## remove every build tree, and what pip leaves in python/
+	rm -rf build build-* python/build python/src/*.egg-info
 
 # ---- how things are built ----------------------------------------------------------------------
 

@@ -18,6 +18,11 @@ int cli_connect(struct cli *cli, bool autostart)
 	if (!r)
 		return CLI_OK;
 	if (r == -ENOENT || r == -ECONNREFUSED) /* no daemon, which is not "no such tensor" */
-		return cli_fail(cli, CLI_FAILURE, "%s", cli_reason(r));
+		return cli_fail(cli, CLI_FAILURE, "%s%s", cli_reason(r),
+				cli->socket ? " (--socket said where)"
+				: given	    ? " ($TENSORLEASE_SOCKET said where)"
+				: autostart ? ""
+					    : ", put and load do too; --socket or "
+					      "$TENSORLEASE_SOCKET names another");
 	return cli_fail_library(cli, r);
 }

@@ -17,7 +17,6 @@ enum { SHOWN = 8 }; /* first values */
 char *describe_device(const tl_info *info)
 {
 	const DLDevice *device = &info->device;
-	char *uuid, *text;
 
 	switch (device->device_type) {
 	case kDLCPU:
@@ -25,10 +24,7 @@ char *describe_device(const tl_info *info)
 	case kDLCUDA:
 		if (device->device_id >= 0)
 			return cli_text("cuda:%d", device->device_id);
-		uuid = format_uuid(info->device_uuid);
-		text = cli_text("cuda:%s", uuid);
-		free(uuid);
-		return text;
+		return format_uuid(info->device_uuid);
 	case kDLCUDAManaged:
 		return cli_text("cuda-managed");
 	default:

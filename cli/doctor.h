@@ -44,6 +44,7 @@ __attribute__((format(printf, 5, 6))) void doctor_say(struct doctor *d, enum doc
 const char *doctor_read(const char *path, char *text, size_t size);
 
 void doctor_memory(struct doctor *d);  /* doctor_memory.c: shared memory */
+void doctor_orphans(struct doctor *d); /* doctor_orphans.c: what dead daemons left there */
 void doctor_kernel(struct doctor *d);  /* doctor_kernel.c: calls, limits, namespaces */
 void doctor_daemons(struct doctor *d); /* doctor_daemon.c: the one in use, and an own one */
 void doctor_daemon_end(struct doctor *d);

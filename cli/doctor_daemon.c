@@ -24,33 +24,63 @@ static const int64_t request_ns = 10 * NS_PER_SEC;
 
 /* ---- The one in use ---- */
 
+/* What it says of the socket: who may use it is not to be guessed. */
+static char *access_advice(const struct doctor *d)
+{
+	const char *environment = getenv("TENSORLEASE_SOCKET"), *address = d->cli->socket;
+	const struct group *group;
+	struct stat st;
+
+	if (!address)
+		address = environment && *environment ? environment : "/run/tensorlease/socket";
+	if (stat(address, &st) || !S_ISSOCK(st.st_mode) || !(st.st_mode & S_IWGRP))
+		return cli_text("run as the user whom it is for, or ask for another daemon "
+				"(--socket, $TENSORLEASE_SOCKET)");
+	group = getgrgid(st.st_gid);
+	return group ? cli_text("join its group and log in again: usermod -aG %s USER",
+				group->gr_name)
+		     : cli_text("make this user a member of the group %u", st.st_gid);
+}
+
+static const char clients_advice[] = "start it with a larger --max-clients";
+static const char nobody_advice
+	[] = "run as another user; in a container, map this user in its user namespace (docker run "
+	     "--user, /etc/subuid)";
+
+/* Of a connection that was turned away. */
+static const char *refused_advice(const char *why)
+{
+	return strstr(why, "(nobody)") ? nobody_advice : clients_advice;
+}
+
 static void say_unreachable(struct doctor *d, int r)
 {
 	const char *environment = getenv("TENSORLEASE_SOCKET");
 	bool asked = d->cli->socket || (environment && *environment);
 	const char *why = cli_reason(r);
+	int fact = (int)strcspn(why, ";"); /* the rest is advice, and we have our own */
+	char *advice;
 
 	if ((r == -ENOENT || r == -ECONNREFUSED) && !asked)
 		doctor_say(d, DOCTOR_OK, "daemon", NULL,
-			   "none runs; put, load and others start one at need (%s)", why);
+			   "%.*s; put, load and others start one at need", fact, why);
 	else if (r == -ENOENT || r == -ECONNREFUSED)
 		doctor_say(
 			d, DOCTOR_FAIL, "daemon",
 			"start it (systemctl start tensorleased.socket, or tensorleased --socket "
 			"PATH), or ask for another (--socket, $TENSORLEASE_SOCKET)",
-			"%s", why);
-	else if (r == -EACCES)
-		doctor_say(d, DOCTOR_FAIL, "daemon",
-			   "join its group and log in again: usermod -aG tensorlease USER", "%s",
-			   why);
-	else if (r == -EPROTONOSUPPORT)
+			"%.*s", fact, why);
+	else if (r == -EACCES) {
+		advice = access_advice(d);
+		doctor_say(d, DOCTOR_FAIL, "daemon", advice, "%s", why);
+		free(advice);
+	} else if (r == -EPROTONOSUPPORT)
 		doctor_say(
 			d, DOCTOR_FAIL, "daemon",
 			"library and daemon are of different versions: restart the daemon after an update",
 			"%s", why);
 	else if (r == -EUSERS)
-		doctor_say(d, DOCTOR_FAIL, "daemon", "start it with a larger --max-clients", "%s",
-			   why);
+		doctor_say(d, DOCTOR_FAIL, "daemon", refused_advice(why), "%s", why);
 	else
 		doctor_say(d, DOCTOR_FAIL, "daemon", "look at its log: journalctl -u tensorleased",
 			   "%s", why);
@@ -203,6 +233,42 @@ static int make_directory(struct doctor *d)
 	return -1;
 }
 
+/* A process that was started by one of ours which has ended, and so came to us; 0: there is none. */
+static pid_t adopted(void)
+{
+	DIR *proc = opendir("/proc");
+	struct dirent *entry;
+	pid_t found = 0;
+
+	while (proc && !found && (entry = readdir(proc))) {
+		char path[300], text[512] = "", *end;
+		int parent;
+
+		if (*entry->d_name < '0' || *entry->d_name > '9')
+			continue;
+		snprintf(path, sizeof(path), "/proc/%s/stat", entry->d_name);
+		end = strrchr(doctor_read(path, text, sizeof(text)), ')');
+		if (end && sscanf(end + 1, " %*c %d", &parent) == 1 && parent == getpid())
+			found = (pid_t)atoi(entry->d_name);
+	}
+	if (proc)
+		closedir(proc);
+	return found;
+}
+
+static void end_process(pid_t pid)
+{
+	const struct timespec nap = { .tv_nsec = NS_PER_MS };
+	int64_t deadline = deadline_after(request_ns);
+
+	kill(pid, SIGTERM);
+	while (waitpid(pid, NULL, WNOHANG) == 0) {
+		if (deadline_passed(deadline))
+			kill(pid, SIGKILL);
+		nanosleep(&nap, NULL);
+	}
+}
+
 static void start_daemon(struct doctor *d)
 {
 	tl_connect_options o = { .size = sizeof(o),
@@ -222,11 +288,14 @@ static void start_daemon(struct doctor *d)
 	if (!r)
 		r = tl_get_status(d->client, &status);
 	if (r) {
-		doctor_say(
-			d, DOCTOR_FAIL, "own daemon",
-			"install tensorleased beside this program, or name it in $TENSORLEASE_DAEMON",
-			"%s", cli_reason(r));
+		doctor_say(d, DOCTOR_FAIL, "own daemon",
+			   r == -EUSERS ? refused_advice(cli_reason(r))
+					: "install tensorleased beside this program, or name it in "
+					  "$TENSORLEASE_DAEMON",
+			   "%s", cli_reason(r));
 		d->socket[0] = '\0';
+		while ((d->daemon = adopted())) /* it may run all the same */
+			end_process(d->daemon);
 	} else {
 		d->daemon = (pid_t)status.daemon_pid;
 		snprintf(path, sizeof(path), "/proc/%d/exe", (int)d->daemon);
@@ -251,20 +320,11 @@ static void remove_directory(const char *path)
 
 void doctor_daemon_end(struct doctor *d)
 {
-	const struct timespec nap = { .tv_nsec = NS_PER_MS };
-	int64_t deadline = deadline_after(request_ns);
-
 	tl_close(d->client);
 	d->client = NULL;
-	if (d->daemon) {
-		kill(d->daemon, SIGTERM);
-		while (waitpid(d->daemon, NULL, WNOHANG) == 0) {
-			if (deadline_passed(deadline))
-				kill(d->daemon, SIGKILL);
-			nanosleep(&nap, NULL);
-		}
-		d->daemon = 0;
-	}
+	if (d->daemon)
+		end_process(d->daemon);
+	d->daemon = 0;
 	if (*d->dir)
 		remove_directory(d->dir);
 	signal(SIGINT, SIG_DFL);

@@ -420,8 +420,9 @@ static void try_gpu(struct doctor *d, const cJSON *about, int number)
 		"(nvidia-cuda-mps-control -d)",
 		"%s, %s-%s, %s, compute capability %s%s%s; says: virtual memory management %s, legacy "
 		"handles %s, memory pools %s",
-		text_of(about, "name"), mig ? "MIG" : "GPU", text_of(about, "uuid"), memory,
-		text_of(about, "compute"), g.integrated ? ", integrated" : "",
+		text_of(about, "name"), mig ? "MIG" : "GPU",
+		text_of(about, "uuid") + strlen("GPU-"), memory, text_of(about, "compute"),
+		g.integrated ? ", integrated" : "",
 		mode == 3   ? ", exclusive to one process"
 		: mode == 2 ? ", prohibited"
 			    : "",

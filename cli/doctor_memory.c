@@ -312,7 +312,9 @@ static void say_limit(struct doctor *d)
 
 void doctor_memory(struct doctor *d)
 {
-	if (say_size(d))
+	if (say_size(d)) {
+		doctor_orphans(d);
 		say_object(d);
+	}
 	say_limit(d);
 }

@@ -104,7 +104,7 @@ char *format_hex(const void *bytes, size_t size)
 
 char *format_uuid(const unsigned char u[16])
 {
-	return cli_text("%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+	return cli_text("GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
 			u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11],
 			u[12], u[13], u[14], u[15]);
 }

@@ -23,7 +23,7 @@ char *format_age(uint64_t realtime_ns);
 /* "2026-11-21 08:23:15.042 UTC" */
 char *format_date(uint64_t realtime_ns);
 char *format_hex(const void *bytes, size_t size);
-/* "fa4ecda0-1020-4030-8050-607011223300", as nvidia-smi writes it after its prefix. */
+/* "GPU-fa4ecda0-1020-4030-8050-607011223300", as nvidia-smi writes it. */
 char *format_uuid(const unsigned char uuid[16]);
 
 /* The shortest text that reads back as the same double, or the same float. */

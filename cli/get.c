@@ -12,6 +12,19 @@
 #include "cli/progress.h"
 #include "files/npy.h"
 
+/* Getting a tensor on a GPU opens it, and that needs CUDA; telling of it does not. */
+static int get_failed(struct cli *cli, int error)
+{
+	int code = cli_code(error);
+	tl_info info;
+
+	if (code == CLI_FAILURE && !tl_stat(cli->client, cli->args[0], &info) &&
+	    info.device.device_type == kDLCUDA)
+		return cli_fail(cli, code, "%s; '%s' is on a GPU: `tensorlease info` needs no CUDA",
+				cli_reason(error), cli->args[0]);
+	return cli_fail_library(cli, error);
+}
+
 DLManagedTensorVersioned *cli_get(struct cli *cli, int64_t default_timeout_ns, tl_info *info,
 				  int *code)
 {
@@ -28,7 +41,7 @@ DLManagedTensorVersioned *cli_get(struct cli *cli, int64_t default_timeout_ns, t
 		return NULL;
 	r = tl_get(cli->client, cli->args[0], &options, &tensor);
 	if (r) {
-		*code = cli_fail_library(cli, r);
+		*code = get_failed(cli, r);
 		return NULL;
 	}
 	r = tl_tensor_info(tensor, info);
@@ -64,8 +77,7 @@ static int write_file(struct cli *cli, const DLTensor *t)
 
 	if (t->device.device_type != kDLCPU)
 		return cli_fail(cli, CLI_FAILURE,
-				"%s is not in the CPU's memory: it cannot be written to a file",
-				cli->args[0]);
+				"'%s' is on a GPU: it cannot be written to a file", cli->args[0]);
 	progress_start(&progress, "writing", cli->output);
 	r = npy_write(cli->output, t->dtype, t->ndim, t->shape, t->data, progress_step, &progress,
 		      why, sizeof(why));
@@ -102,6 +114,9 @@ int command_get(struct cli *cli)
 	tl_info info;
 	int r;
 
+	r = cli->output ? cli_check_output(cli, cli->output, "npy") : CLI_OK;
+	if (r)
+		return r;
 	tensor = cli_get(cli, 0, &info, &r);
 	if (!tensor)
 		return r;

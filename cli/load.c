@@ -13,6 +13,7 @@
 #include "cli/progress.h"
 #include "cli/transfer.h"
 #include "files/file.h"
+#include "util/clock.h"
 
 /* ---- telling ---------------------------------------------------------------------------------- */
 
@@ -65,6 +66,7 @@ static int load(struct cli *cli, struct tensor_file *f)
 {
 	int64_t timeout_ns = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : 0;
 	char why[FILE_ERROR_TEXT];
+	int64_t begin = now_mono_ns();
 	struct progress progress;
 	int r;
 
@@ -73,7 +75,7 @@ static int load(struct cli *cli, struct tensor_file *f)
 	progress_end(&progress);
 	if (!r)
 		return CLI_OK;
-	return *why ? cli_fail(cli, CLI_FAILURE, "%s", why) : cli_fail_library(cli, r);
+	return *why ? cli_fail(cli, CLI_FAILURE, "%s", why) : cli_fail_space(cli, r, begin);
 }
 
 int command_load(struct cli *cli)

@@ -38,15 +38,15 @@ static const struct command commands[] = {
 	  "format does not know are refused.\n",
 	  OPTION_FORMAT, 2, 2, command_save },
 	{ "show", "NAME", "draw a tensor, or its histogram",
-	  "Draws what looks like a picture (HxW, HxWx3, HxWx4, CxHxW with 1, 3 or 4\n"
-	  "channels): in colour on a terminal, in letters elsewhere or with $NO_COLOR; with\n"
-	  "--output as a PNG file. uint8 is drawn as it is, all else from its smallest value\n"
+	  "Draws what looks like a picture (HxW from 8x8 on, HxWx3, HxWx4, CxHxW with 1, 3\n"
+	  "or 4 channels): in colour on a terminal, in letters elsewhere or with $NO_COLOR;\n"
+	  "with --output as a PNG file, HxW of any size. uint8 is drawn as it is, all else from its smallest value\n"
 	  "to its largest. Of other tensors it prints a histogram.\n",
 	  OPTION_OUTPUT | OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_show },
 	{ "ls", "[PREFIX]", "list tensors",
 	  "Lists the tensors whose names start with PREFIX, sorted by name. On a terminal\n"
-	  "a table; elsewhere lines of name, version, dtype, shape, bytes and time of\n"
-	  "publishing in nanoseconds since 1970, separated by tabs.\n",
+	  "a table; elsewhere lines of name, version, dtype, shape, bytes, time of\n"
+	  "publishing in nanoseconds since 1970, and device, separated by tabs.\n",
 	  0, 0, 1, command_ls },
 	{ "info", "NAME", "tell all that is known of a tensor",
 	  "Tells type, shape, size, device, age, owner and metadata of a tensor, without\n"
@@ -55,8 +55,9 @@ static const struct command commands[] = {
 	{ "rm", "NAME...", "forget names",
 	  "Each NAME is forgotten; a tensor that somebody holds stays with its holders\n"
 	  "until they release it. Goes on after a failure; the exit code is 3 only if\n"
-	  "nothing but unknown names went wrong.\n",
-	  0, 1, -1, command_rm },
+	  "nothing but unknown names went wrong. With --below it forgets every name below\n"
+	  "NAME/ instead, as load publishes them (\"\" means all names), and says how many.\n",
+	  OPTION_BELOW, 1, -1, command_rm },
 	{ "status", "", "tell about the daemon",
 	  "Tells uptime, clients, tensors and memory of the daemon; with --clients also\n"
 	  "who is connected and which tensors each client holds. \"Retired\" tensors have\n"
@@ -86,7 +87,7 @@ static const char
 		       "  1  failure\n"
 		       "  2  usage: wrong options or arguments\n"
 		       "  3  not found: no tensor has that name\n"
-		       "  4  timeout: no tensor, or none newer, came in time; or no answer did\n";
+		       "  4  timeout: no tensor, none newer, no room or no answer in time\n";
 
 static const struct command *find_command(const char *name)
 {

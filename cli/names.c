@@ -141,26 +141,85 @@ static int worse(int a, int b)
 	return CLI_FAILURE;
 }
 
+struct names {
+	char **texts;
+	size_t count;
+};
+
+static int visit_name(const tl_info *info, void *context)
+{
+	struct names *names = context;
+
+	names->texts = cli_grow(names->texts, names->count, sizeof(*names->texts));
+	names->texts[names->count++] = cli_text("%s", info->name);
+	return 0;
+}
+
+static void print_below(const struct cli *cli, const char *prefix, unsigned count)
+{
+	if (cli->json)
+		return;
+	printf(cli->terminal ? "%s: %u name%s forgotten\n" : "%s\t%u\n", prefix, count,
+	       count == 1 ? "" : "s");
+}
+
+/* Says that @name could not be deleted. */
+static int delete_failed(const char *name, int error, const char *why, cJSON *errors)
+{
+	cJSON *object = json_object();
+
+	cli_warn("%s", why);
+	json_text(object, "name", name);
+	json_text(object, "error", why);
+	json_i64(object, "code", cli_code(error));
+	json_add(errors, NULL, object);
+	return cli_code(error);
+}
+
 static int delete_one(struct cli *cli, const char *name, cJSON *deleted, cJSON *errors)
 {
 	int r = tl_delete(cli->client, name);
-	cJSON *error;
 
-	if (!r) {
-		json_text(deleted, NULL, name);
-		return CLI_OK;
+	if (r)
+		return delete_failed(name, r, cli_reason(r), errors);
+	json_text(deleted, NULL, name);
+	return CLI_OK;
+}
+
+/* What somebody else deletes meanwhile is no failure. */
+static int delete_below(struct cli *cli, const char *prefix, cJSON *deleted, cJSON *errors)
+{
+	char *slash = cli_text("%s%s", prefix, *prefix ? "/" : ""), *none;
+	struct names names = { 0 };
+	int code = CLI_OK, r = tl_list(cli->client, slash, visit_name, &names);
+	unsigned count = 0;
+
+	if (r)
+		code = delete_failed(prefix, r, cli_reason(r), errors);
+	for (size_t i = 0; i < names.count; i++) {
+		r = tl_delete(cli->client, names.texts[i]);
+		if (!r)
+			json_text(deleted, NULL, names.texts[i]);
+		else if (r != -ENOENT)
+			code = worse(code, delete_failed(names.texts[i], r, cli_reason(r), errors));
+		count += !r;
+		free(names.texts[i]);
 	}
-	cli_warn("%s", cli_reason(r));
-	error = json_object();
-	json_text(error, "name", name);
-	json_text(error, "error", cli_reason(r));
-	json_i64(error, "code", cli_code(r));
-	json_add(errors, NULL, error);
-	return cli_code(r);
+	if (!code && !names.count) {
+		none = cli_text("there is no tensor below '%s'", slash);
+		code = delete_failed(prefix, -ENOENT, none, errors);
+		free(none);
+	} else {
+		print_below(cli, prefix, count);
+	}
+	free(names.texts);
+	free(slash);
+	return code;
 }
 
 int command_rm(struct cli *cli)
 {
+	bool below = cli->given & OPTION_BELOW;
 	cJSON *object, *deleted, *errors;
 	int code, r;
 
@@ -172,7 +231,8 @@ int command_rm(struct cli *cli)
 	errors = json_array();
 	code = CLI_OK;
 	for (int i = 0; i < cli->nargs; i++)
-		code = worse(code, delete_one(cli, cli->args[i], deleted, errors));
+		code = worse(code, (below ? delete_below : delete_one)(cli, cli->args[i], deleted,
+								       errors));
 	if (code) { /* like every failure: the first error's words */
 		const cJSON *first = cJSON_GetArrayItem(errors, 0);
 

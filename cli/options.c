@@ -30,6 +30,7 @@ static const struct option_row rows[] = {
 	{ OPTION_NEWER_THAN, 'n', "newer-than", "VERSION",
 	  "only a version above this one will do" },
 	{ OPTION_CLIENTS, 'c', "clients", NULL, "also list the clients and what they hold" },
+	{ OPTION_BELOW, 'r', "below", NULL, "all names below NAME/, instead of NAME" },
 	{ OPTION_SOCKET, 's', "socket", "PATH", "the daemon's socket" },
 	{ OPTION_JSON, 'j', "json", NULL, "print one JSON object, with exact numbers" },
 	{ OPTION_HELP, 'h', "help", NULL, "print this help" },
@@ -161,10 +162,13 @@ int cli_options_parse(struct cli *cli, int argc, char **argv, const char **comma
 			return cli_fail(cli, CLI_USAGE, "option '%s' wants an argument",
 					argv[optind - 1]);
 		if (c == '?' && optopt > 0 && optopt < LONG_BASE)
-			return cli_fail(cli, CLI_USAGE, "unknown option '-%c'", optopt);
+			return cli_fail(cli, CLI_USAGE,
+					"unknown option '-%c'; see 'tensorlease --help'", optopt);
 		if (c == '?')
-			return cli_fail(cli, CLI_USAGE, "unknown or ambiguous option '%s'",
-					argv[optind - 1]);
+			return cli_fail(
+				cli, CLI_USAGE,
+				"unknown or ambiguous option '%s'; see 'tensorlease --help'",
+				argv[optind - 1]);
 		r = take(cli, find(c), optarg);
 		if (r)
 			return r;

@@ -6,9 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <unistd.h>
 
 #include "cli/format.h"
 #include "cli/out.h"
+#include "util/clock.h"
 
 void *cli_need(void *pointer)
 {
@@ -111,6 +114,48 @@ const char *cli_reason(int error)
 int cli_fail_library(struct cli *cli, int error)
 {
 	return cli_fail(cli, cli_code(error), "%s", cli_reason(error));
+}
+
+int cli_fail_space(struct cli *cli, int error, int64_t begin_ns)
+{
+	static const char how[] = "`tensorlease status --clients` shows who holds what, "
+				  "`tensorlease rm` frees names";
+	int64_t waited = now_mono_ns() - begin_ns;
+
+	if (error != -ENOSPC && error != -EDQUOT)
+		return cli_fail_library(cli, error);
+	if (cli->given & OPTION_TIMEOUT && cli->timeout_ns > 0 && waited >= cli->timeout_ns)
+		return cli_fail(cli, CLI_TIMEOUT, "%s, and no room came within %lld ms; %s",
+				cli_reason(error), (long long)(cli->timeout_ns / NS_PER_MS), how);
+	return cli_fail(cli, CLI_FAILURE, "%s; %s", cli_reason(error), how);
+}
+
+static bool ends_as_another(const char *path, const char *ending)
+{
+	static const char *const known[] = { "npy",  "npz",  "safetensors", "pb",   "pt",   "png",
+					     "jpg",  "jpeg", "gif",	    "bmp",  "webp", "tif",
+					     "tiff", "svg",  "pdf",	    "json", "txt",  "csv" };
+	const char *slash = strrchr(path, '/'), *dot = strrchr(slash ? slash : path, '.');
+
+	for (size_t i = 0; dot && i < sizeof(known) / sizeof(known[0]); i++)
+		if (!strcasecmp(dot + 1, known[i]))
+			return strcasecmp(dot + 1, ending) != 0;
+	return false;
+}
+
+int cli_check_output(struct cli *cli, const char *path, const char *ending)
+{
+	if (!strcmp(path, "-") && isatty(STDOUT_FILENO))
+		return cli_fail(cli, CLI_USAGE,
+				"these bytes are nothing for a terminal: name a file, or redirect "
+				"the standard output");
+	if (ending && ends_as_another(path, ending))
+		return cli_fail(cli, CLI_USAGE, "'%s': %s", path,
+				!strcmp(ending, "npy")
+					? "get writes .npy files; `tensorlease save` "
+					  "writes .npz, .safetensors and .pb"
+					: "show writes .png files");
+	return CLI_OK;
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------- */

@@ -21,6 +21,16 @@ __attribute__((format(printf, 3, 4))) int cli_fail(struct cli *cli, int code, co
  * The same for a negative errno of the library, in the library's words; the code follows from it.
  */
 int cli_fail_library(struct cli *cli, int error);
+/*
+ * The same for a call that began at @begin and asked for room in the daemon's memory: how to get some, and
+ * whether it was waited for.
+ */
+int cli_fail_space(struct cli *cli, int error, int64_t begin_ns);
+/*
+ * Refuses to write bytes to a terminal, and a file whose name ends as another kind than @ending ("png")
+ * does; NULL: no matter how.
+ */
+int cli_check_output(struct cli *cli, const char *path, const char *ending);
 /* The exit code for a negative errno. */
 int cli_code(int error);
 /* Says it on stderr only. */

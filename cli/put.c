@@ -3,12 +3,15 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/format.h"
 #include "cli/out.h"
 #include "cli/progress.h"
+#include "files/file.h"
 #include "files/npy.h"
+#include "util/clock.h"
 
 static int64_t put_timeout(const struct cli *cli)
 {
@@ -24,6 +27,7 @@ static int put_straight(struct cli *cli, struct npy *npy, uint64_t *version)
 			 .dtype = npy->dtype,
 			 .timeout_ns = put_timeout(cli) };
 	char why[FILE_ERROR_TEXT];
+	int64_t begin = now_mono_ns();
 	struct progress progress;
 	tl_draft *draft;
 	int r;
@@ -31,7 +35,7 @@ static int put_straight(struct cli *cli, struct npy *npy, uint64_t *version)
 	progress_start(&progress, "reading", cli->args[1]);
 	r = tl_create(cli->client, cli->args[0], &spec, &draft);
 	if (r)
-		return cli_fail_library(cli, r);
+		return cli_fail_space(cli, r, begin);
 	r = npy_read(npy, tl_draft_tensor(draft)->data, progress_step, &progress, why, sizeof(why));
 	progress_end(&progress);
 	if (r) {
@@ -56,6 +60,7 @@ static int put_transposed(struct cli *cli, struct npy *npy, uint64_t *version)
 				   .metadata = cli->metadata,
 				   .metadata_size = cli->metadata ? strlen(cli->metadata) : 0,
 				   .timeout_ns = put_timeout(cli) };
+	int64_t begin = now_mono_ns();
 	char why[FILE_ERROR_TEXT];
 	DLTensor view;
 	int r;
@@ -64,7 +69,7 @@ static int put_transposed(struct cli *cli, struct npy *npy, uint64_t *version)
 	if (r)
 		return cli_fail(cli, CLI_FAILURE, "%s", why);
 	r = tl_put(cli->client, cli->args[0], &view, &options, version);
-	return r ? cli_fail_library(cli, r) : CLI_OK;
+	return r ? cli_fail_space(cli, r, begin) : CLI_OK;
 }
 
 static void print_put_json(const struct cli *cli, const struct npy *npy, uint64_t version)
@@ -100,6 +105,14 @@ static void print_put(const struct cli *cli, const struct npy *npy, uint64_t ver
 	free(size);
 }
 
+/* A file, and of a kind that put does not know. */
+static bool is_for_load(const char *path)
+{
+	enum file_format format = file_format_of(path);
+
+	return format != FILE_FORMAT_UNKNOWN && format != FILE_NPY && !access(path, R_OK);
+}
+
 int command_put(struct cli *cli)
 {
 	char why[FILE_ERROR_TEXT];
@@ -108,7 +121,8 @@ int command_put(struct cli *cli)
 	int r;
 
 	if (npy_open(&npy, cli->args[1], why, sizeof(why)))
-		return cli_fail(cli, CLI_FAILURE, "%s", why);
+		return cli_fail(cli, CLI_FAILURE, "%s%s", why,
+				is_for_load(cli->args[1]) ? "; `tensorlease load` takes it" : "");
 	r = cli_connect(cli, true);
 	if (!r && npy.fortran_order)
 		r = put_transposed(cli, &npy, &version);

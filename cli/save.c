@@ -78,7 +78,9 @@ int command_save(struct cli *cli)
 
 	if (format == FILE_FORMAT_UNKNOWN)
 		return CLI_USAGE;
-	r = cli_connect(cli, false);
+	r = cli_check_output(cli, cli->args[1], NULL);
+	if (!r)
+		r = cli_connect(cli, false);
 	if (!r)
 		r = save(cli, &t, format);
 	if (!r)

@@ -16,7 +16,7 @@
 #include "files/png.h"
 #include "files/report.h"
 
-enum { COLUMNS = 80, LINES = 40, PROMPT = 3, CELLS_MAX = 1000 };
+enum { COLUMNS = 80, LINES = 40, PROMPT = 3, CELLS_MAX = 1000, PICTURE_LEAST = 8 };
 
 /* ---- the place there is ----------------------------------------------------------------------- */
 
@@ -142,12 +142,18 @@ static int refuse(struct cli *cli, const tl_info *info)
 	return r;
 }
 
+/* A small matrix of numbers is more likely just that. */
+static bool looks_like_one(const struct picture *p)
+{
+	return p->channels > 1 || (p->width >= PICTURE_LEAST && p->height >= PICTURE_LEAST);
+}
+
 static int show(struct cli *cli, const tl_info *info, const DLTensor *tensor,
 		const struct elements *e)
 {
 	unsigned columns, lines;
 	struct picture p;
-	bool is_picture = picture_init(&p, info, e);
+	bool is_picture = picture_init(&p, info, e) && (cli->output || looks_like_one(&p));
 	int r = CLI_OK;
 
 	if (cli->output && !is_picture)
@@ -178,6 +184,9 @@ int command_show(struct cli *cli)
 	tl_info info;
 	int r;
 
+	r = cli->output ? cli_check_output(cli, cli->output, "png") : CLI_OK;
+	if (r)
+		return r;
 	tensor = cli_get(cli, 0, &info, &r);
 	if (!tensor)
 		return r;
@@ -186,8 +195,11 @@ int command_show(struct cli *cli)
 		elements_init(&e, &info, (const char *)t->data + t->byte_offset);
 	else
 		elements_init(&e, &info, NULL);
-	if (e.kind == VALUE_NONE)
-		r = cli_fail(cli, CLI_FAILURE, "%s has values that cannot be shown", info.name);
+	if (t->device.device_type != kDLCPU)
+		r = cli_fail(cli, CLI_FAILURE, "'%s' is on a GPU: its values cannot be shown",
+			     info.name);
+	else if (e.kind == VALUE_NONE)
+		r = cli_fail(cli, CLI_FAILURE, "'%s' has values that cannot be shown", info.name);
 	else
 		r = show(cli, &info, t, &e);
 	elements_deinit(&e);

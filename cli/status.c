@@ -44,6 +44,23 @@ static char *label_of(const tl_client_info *info)
 	return format_printable(info->label, strnlen(info->label, sizeof(info->label)));
 }
 
+static bool is_self(const tl_client_info *info)
+{
+	return info->pid == (uint32_t)getpid();
+}
+
+/* For people: this command is among the clients, too. */
+static char *marked_label(const struct cli *cli, const tl_client_info *info)
+{
+	char *label = label_of(info), *text;
+
+	if (!cli->terminal || !is_self(info))
+		return label;
+	text = cli_text("%s (this command)", label);
+	free(label);
+	return text;
+}
+
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
 static void status_json(cJSON *to, const tl_status *s)
@@ -118,7 +135,7 @@ static int client_json(struct cli *cli, cJSON *to, const tl_client_info *info)
 	json_u64(object, "uid", info->uid);
 	json_u64(object, "gid", info->gid);
 	json_text(object, "label", label);
-	json_bool(object, "self", info->pid == (uint32_t)getpid());
+	json_bool(object, "self", is_self(info));
 	json_u64(object, "drafts", info->drafts);
 	json_u64(object, "leases", info->leases);
 	json_u64(object, "tensors_held", info->tensors_held);
@@ -215,8 +232,8 @@ static void print_devices(const struct cli *cli, const struct devices *devices)
 				     : format_size(u->capacity, cli->terminal);
 
 		if (cli->terminal)
-			cli_field(cli, "gpu", "%s: %s used (%s), %u segments", uuid, used, most,
-				  u->segments);
+			cli_field(cli, "gpu", "%s: %s used (%s), %u segment%s", uuid, used, most,
+				  u->segments, u->segments == 1 ? "" : "s");
 		else
 			cli_field(cli, "gpu", "%s\t%s\t%s\t%u", uuid, used, most, u->segments);
 		free(uuid);
@@ -257,7 +274,7 @@ static void print_clients(const struct cli *cli, const struct clients *clients)
 
 		table_row(&table,
 			  (char *[]){ cli_text("%" PRIu64, c->id), cli_text("%u", c->pid),
-				      cli_text("%u", c->uid), label_of(c),
+				      cli_text("%u", c->uid), marked_label(cli, c),
 				      cli_text("%u", c->drafts), cli_text("%" PRIu64, c->leases),
 				      cli_text("%" PRIu64, c->tensors_held),
 				      format_size(c->bytes_held, cli->terminal) });

@@ -221,13 +221,17 @@ int transfer_get(struct transfer *t, tl_client *client, const char *prefix, enum
 static int pick_below(struct transfer *t, tl_client *client, const char *prefix, char *why)
 {
 	char *slash = NULL;
+	tl_info info;
 	int r;
 
 	if (asprintf(&slash, "%s%s", prefix, *prefix ? "/" : "") < 0)
 		return no_memory(why);
 	r = transfer_get(t, client, slash, TL_MODE_READ, why);
 	if (!r && !t->count) {
-		snprintf(why, FILE_ERROR_TEXT, "there is no tensor below '%s/'", prefix);
+		snprintf(why, FILE_ERROR_TEXT, "there is no tensor below '%s/'%s", prefix,
+			 tl_stat(client, prefix, &info)
+				 ? ""
+				 : ", but one of that very name: a .npy or .pb file takes it");
 		r = -ENOENT;
 	}
 	free(slash);
@@ -260,11 +264,11 @@ static int make_item(struct file_item *item, const struct transfer *t, size_t i,
 	const char *no = NULL;
 
 	if (d->device.device_type != kDLCPU)
-		no = "is not in the CPU's memory: it cannot be written to a file";
+		no = "is on a GPU: it cannot be written to a file";
 	else if (tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
 		no = "has elements padded to bytes, which no file format knows";
 	if (no) {
-		snprintf(why, FILE_ERROR_TEXT, "%s %s", t->names[i], no);
+		snprintf(why, FILE_ERROR_TEXT, "'%s' %s", t->names[i], no);
 		return -ENOTSUP;
 	}
 	*item = (struct file_item){ .name = t->names[i] + t->prefix,

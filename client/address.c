@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <limits.h>
 #include <signal.h>
 #include <spawn.h>
@@ -109,22 +110,42 @@ static int check_directory(const char *directory)
 
 /* ---- Connecting ---- */
 
+/* The socket's mode or owner keeps us out, or a directory on the way does. */
+static int permission_failure(const char *address)
+{
+	char buffer[1024], number[16];
+	struct group entry, *group = NULL;
+	struct stat st;
+
+	if (stat(address, &st))
+		return tl_fail(-EACCES, "the socket %s is not for this user: %m", address);
+	if (!(st.st_mode & S_IWGRP))
+		return tl_fail(-EACCES, "the socket %s is for user %u only: its mode is %04o",
+			       address, (unsigned)st.st_uid, (unsigned)st.st_mode & 07777);
+	getgrgid_r(st.st_gid, &entry, buffer, sizeof(buffer), &group);
+	snprintf(number, sizeof(number), "%u", (unsigned)st.st_gid);
+	return tl_fail(-EACCES,
+		       "the socket %s is for members of the group %s: join it (usermod -aG) and "
+		       "log in again",
+		       address, group ? group->gr_name : number);
+}
+
 static int connect_failure(int r, const char *address)
 {
 	switch (r) {
 	case -ENOENT:
-		return tl_fail(
-			r,
-			"no daemon: there is no socket %s; start tensorleased, or say where it is "
-			"($TENSORLEASE_SOCKET)",
-			address);
+		return tl_fail(r,
+			       "no daemon: there is no socket %s; `tensorleased --socket %s` "
+			       "starts one",
+			       address, address);
 	case -ECONNREFUSED:
-		return tl_fail(r, "no daemon listens at %s; start tensorleased", address);
+		return tl_fail(r, "no daemon listens at %s; `tensorleased --socket %s` starts one",
+			       address, address);
 	case -ETIMEDOUT:
 		return tl_fail(r, "the daemon at %s did not take the connection in time", address);
 	case -EACCES:
 	case -EPERM:
-		return tl_fail(-EACCES, "the socket %s is not for this user: %m", address);
+		return permission_failure(address);
 	default:
 		return tl_fail(r, "connecting to %s: %m", address);
 	}
@@ -169,25 +190,26 @@ static bool is_program(const char *path)
 	return !stat(path, &st) && S_ISREG(st.st_mode) && !access(path, X_OK);
 }
 
-/* @directory of @file, then @relative to it. */
-static bool beside(char *out, size_t size, const char *file, const char *relative)
+/* @relative to the directory of @file. */
+static bool beside(char out[PATH_MAX], const char *file, const char *relative)
 {
 	const char *slash = strrchr(file, '/');
+	char path[PATH_MAX];
 	int n;
 
 	if (!slash)
 		return false;
-	n = snprintf(out, size, "%.*s/%s", (int)(slash - file), file, relative);
-	return n > 0 && (size_t)n < size && is_program(out);
+	n = snprintf(path, sizeof(path), "%.*s/%s", (int)(slash - file), file, relative);
+	return n > 0 && (size_t)n < sizeof(path) && is_program(path) && realpath(path, out);
 }
 
-static bool beside_file(char *out, size_t size, const char *file)
+static bool beside_file(char out[PATH_MAX], const char *file)
 {
 	static const char *const places[] = { "../bin/" DAEMON_NAME, "../../bin/" DAEMON_NAME,
 					      DAEMON_NAME };
 
 	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++)
-		if (beside(out, size, file, places[i]))
+		if (beside(out, file, places[i]))
 			return true;
 	return false;
 }
@@ -207,8 +229,9 @@ static bool in_path(char *out, size_t size)
 	return false;
 }
 
-static int find_daemon(char *out, size_t size)
+static int find_daemon(char out[PATH_MAX])
 {
+	const size_t size = PATH_MAX;
 	const char *asked = secure_getenv("TENSORLEASE_DAEMON");
 	char self[PATH_MAX];
 	Dl_info info;
@@ -221,12 +244,12 @@ static int find_daemon(char *out, size_t size)
 		return tl_fail(-ENOENT, "$TENSORLEASE_DAEMON is %s, which is no program", asked);
 	}
 	if (dladdr((void *)tl_version, &info) && info.dli_fname && realpath(info.dli_fname, self) &&
-	    beside_file(out, size, self))
+	    beside_file(out, self))
 		return 0;
 	n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 	if (n > 0) {
 		self[n] = '\0';
-		if (beside_file(out, size, self))
+		if (beside_file(out, self))
 			return 0;
 	}
 #ifdef BINDIR
@@ -243,12 +266,16 @@ static int find_daemon(char *out, size_t size)
 
 static int make_private_directory(const char *address)
 {
+	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
 	char directory[PATH_MAX];
 
 	if (!in_private_directory(address, directory, sizeof(directory)))
 		return 0;
 	if (mkdir(directory, 0700) && errno != EEXIST)
-		return tl_fail(-errno, "making the directory %s: %m", directory);
+		return tl_fail(-errno, "making the directory %s%s: %m", directory,
+			       runtime && !strncmp(directory, runtime, strlen(runtime))
+				       ? " (from $XDG_RUNTIME_DIR)"
+				       : "");
 	return check_directory(directory);
 }
 
@@ -348,7 +375,7 @@ int address_autostart(const char *address, int64_t deadline)
 	pid_t pid;
 	int r;
 
-	r = find_daemon(program, sizeof(program));
+	r = find_daemon(program);
 	if (r)
 		return r;
 	r = make_private_directory(address);

@@ -356,7 +356,6 @@ TL_API int tl_delete(tl_client *client, const char *name)
 	unsigned char bytes[sizeof(struct wire_delete) + TL_NAME_MAX];
 	struct wire_delete m = { .header = { .type = WIRE_DELETE } };
 	struct conn_message answer;
-	char what[TL_NAME_MAX + 16];
 	size_t len;
 	int r;
 
@@ -370,8 +369,7 @@ TL_API int tl_delete(tl_client *client, const char *name)
 	m.name_len = (uint16_t)len;
 	memcpy(bytes, &m, sizeof(m));
 	memcpy(bytes + sizeof(m), name, len);
-	snprintf(what, sizeof(what), "deleting '%s'", name);
-	return client_request(client, bytes, WIRE_DONE, what, &answer);
+	return client_request(client, bytes, WIRE_DONE, "deleting", &answer);
 }
 
 static bool at_end(const struct conn_message *answer)

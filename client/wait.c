@@ -51,7 +51,7 @@ struct waiting {
 	size_t count;
 	const _Atomic uint32_t *interrupt; /* may be NULL */
 	uint32_t interrupt_value;
-	int64_t deadline;
+	int64_t timeout_ns, deadline;
 	bool stay; /* there is time to wait at all */
 
 	struct wait_word words[WORDS_MAX]; /* what to sleep on */
@@ -206,6 +206,19 @@ static int wait_renew(struct waiting *w, struct session *old)
 	return now_mono_ns() - now < BACKOFF_NS ? nap(BACKOFF_NS) : 0;
 }
 
+/* Nothing came in time. */
+static int wait_failure(const struct waiting *w)
+{
+	long long ms = w->timeout_ns / NS_PER_MS;
+
+	if (w->count != 1)
+		return tl_fail(-ETIMEDOUT,
+			       "none of the %zu names came, or came newer, within %lld ms",
+			       w->count, ms);
+	return tl_fail(-ETIMEDOUT, "no %s called '%s' came within %lld ms",
+		       w->items->newer_than ? "newer tensor" : "tensor", w->items->name, ms);
+}
+
 static int wait_loop(struct waiting *w, size_t *which)
 {
 	for (;;) {
@@ -230,8 +243,7 @@ static int wait_loop(struct waiting *w, size_t *which)
 		}
 		if (r == -ETIMEDOUT && w->deadline != DEADLINE_NEVER &&
 		    deadline_passed(w->deadline))
-			return tl_fail(r, "none of %zu names came, or came newer, in time",
-				       w->count);
+			return wait_failure(w);
 		if (r == -EINTR)
 			return tl_fail(r, "the wait was interrupted by a signal");
 		if (r < 0)
@@ -260,11 +272,13 @@ TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t cou
 	w->count = count;
 	w->interrupt = (const _Atomic uint32_t *)interrupt;
 	w->interrupt_value = interrupt_value;
+	w->timeout_ns = timeout_ns;
 	w->deadline = deadline_after(timeout_ns);
 	w->stay = timeout_ns != 0;
 	for (size_t i = 0; i < count && !r; i++) {
-		if (!items[i].name) {
-			r = tl_fail(-EINVAL, "tl_wait_many: items[%zu].name is NULL", i);
+		if (!items[i].name || items[i].reserved) {
+			r = tl_fail(-EINVAL, "tl_wait_many: items[%zu].%s", i,
+				    items[i].name ? "reserved is not 0" : "name is NULL");
 			break;
 		}
 		w->keys[i] = name_key(items[i].name);

@@ -20,7 +20,8 @@ static const char usage[] =
 	"\n"
 	"      --socket PATH         listen here (default: $TENSORLEASE_SOCKET, or\n"
 	"                            /run/tensorlease/socket as root, or\n"
-	"                            $XDG_RUNTIME_DIR/tensorlease/socket)\n"
+	"                            $XDG_RUNTIME_DIR/tensorlease/socket, or\n"
+	"                            /tmp/tensorlease-UID/socket)\n"
 	"      --capacity BYTES      memory for tensors, with K, M, G, T or % of /dev/shm (50%)\n"
 	"      --uid-capacity BYTES  of it, for one user (all of it)\n"
 	"      --gpu-capacity BYTES  memory on each GPU for tensors (no limit)\n"
@@ -105,7 +106,8 @@ static int option_set(struct options *o, const char *name, const char *value, co
 		return o->socket && *value ? 0 : -EINVAL;
 	}
 	if (!strcmp(name, "capacity") || !strcmp(name, "uid-capacity")) {
-		*wanted = "a number of bytes from 4096, with K, M, G, T or %";
+		*wanted =
+			"a number of bytes from 4096, with K, M, G or T, or up to 100 % of /dev/shm";
 		return parse_bytes(value, *name == 'c' ? &o->capacity : &o->uid_capacity);
 	}
 	if (!strcmp(name, "gpu-capacity") || !strcmp(name, "gpu-uid-capacity")) {

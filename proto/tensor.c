@@ -428,8 +428,9 @@ static int check_device(const DLTensor *t, const struct because *because)
 		return 0;
 	return refuse(because, -ENOTSUP,
 		      "device_type is %d (id %" PRId32
-		      "), it must be %d, %d or %d: memory that the CPU reads",
-		      type, t->device.device_id, kDLCPU, kDLCUDAHost, kDLROCMHost);
+		      "), it must be kDLCPU (%d), kDLCUDAHost (%d), kDLROCMHost (%d) or, where "
+		      "GPUs are supported, kDLCUDA (%d)",
+		      type, t->device.device_id, kDLCPU, kDLCUDAHost, kDLROCMHost, kDLCUDA);
 }
 
 /* No process has addresses further apart; it keeps sums of offsets, in bits too, within 64 bits. */

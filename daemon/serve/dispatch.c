@@ -53,12 +53,12 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 		break;
 	case STATE_E_DENIED:
 		index = name_find(st, name);
-		peer_error(peer, serial, WIRE_E_DENIED, "%.*s belongs to user %u, not to user %u",
+		peer_error(peer, serial, WIRE_E_DENIED, "'%.*s' belongs to user %u, not to user %u",
 			   name->len, name->text,
 			   index == CATALOG_NONE ? 0 : st->names.info[index].uid, peer->client.uid);
 		break;
 	case STATE_E_NOT_FOUND:
-		peer_error(peer, serial, WIRE_E_NOT_FOUND, "no tensor is called %.*s", name->len,
+		peer_error(peer, serial, WIRE_E_NOT_FOUND, "no tensor is called '%.*s'", name->len,
 			   name->text);
 		break;
 	case STATE_E_BUCKET:

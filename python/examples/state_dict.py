@@ -11,6 +11,8 @@ import time
 
 import tensorlease
 
+PREFIX = "state_dict_example"
+
 
 def make_model(blocks):
     import torch
@@ -23,7 +25,7 @@ def work(client, blocks, results):
     import torch
 
     model = make_model(blocks)
-    tensors = client.get_many(prefix="model/", timeout=60)
+    tensors = client.get_many(prefix=f"{PREFIX}/", timeout=60)
     state = {name: tensor.torch() for name, tensor in tensors.items()}
     model.load_state_dict(state, assign=True)  # its parameters now are the shared pages, copy-on-write
     with torch.inference_mode():
@@ -39,14 +41,14 @@ def main():
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     with tensorlease.connect() as client:
-        if client.list("model/"):
-            raise SystemExit("model/ is there already; this example wants a daemon of its own ($TENSORLEASE_SOCKET)")
+        if client.list(f"{PREFIX}/"):
+            raise SystemExit(f"{PREFIX}/ is there already: `tensorlease rm` it, or use another daemon")
         workers = [context.Process(target=work, args=(client, options.blocks, results)) for _ in range(options.workers)]
         for worker in workers:
             worker.start()
         state = make_model(options.blocks).state_dict()
         start = time.perf_counter()
-        client.put_many(state, prefix="model/")
+        client.put_many(state, prefix=f"{PREFIX}/")
         milliseconds = (time.perf_counter() - start) * 1e3
         print(f"{len(state)} tensors, {sum(t.nbytes for t in state.values())} bytes, put in {milliseconds:.1f} ms")
         answers = [results.get(timeout=100) for _ in workers]
@@ -55,9 +57,9 @@ def main():
         print(f"{len(answers)} workers answer {answers[0]}")
         assert len(set(answers)) == 1
         if options.save:
-            print(f"{len(client.save('model', options.save))} tensors saved to {options.save}")
+            print(f"{len(client.save(PREFIX, options.save))} tensors saved to {options.save}")
         for name in state:
-            client.delete(f"model/{name}")
+            client.delete(f"{PREFIX}/{name}")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def main():
     ready, results = context.Queue(), context.Queue()
     with tensorlease.connect() as client:
         if client.list("weights/"):
-            raise SystemExit("weights/ is there already; this example wants a daemon of its own ($TENSORLEASE_SOCKET)")
+            raise SystemExit("weights/ is there already: `tensorlease rm` it, or use another daemon")
         load(client, 1)
         workers = [context.Process(target=work, args=(client, ready, results)) for _ in range(options.workers)]
         for worker in workers:

@@ -43,8 +43,14 @@ def test_metadata_goes_with_the_tensor(client):
     assert client.stat("client/meta").metadata == b"\0frame 7"
     client.put("client/meta", b"x", metadata=bytes(1024))
     assert client.get("client/meta").metadata == bytes(1024)
-    with pytest.raises(ValueError, match="1025"):
-        client.put("client/meta", b"x", metadata=bytes(1025))
+    for call in (
+        lambda: client.put("client/meta", b"x", metadata=bytes(1025)),
+        lambda: client.publish("client/meta", b"x", metadata=bytes(1025)),
+        lambda: client.create("client/meta", 1, "int8", metadata=bytes(1025)),
+        lambda: client.create("client/meta", 1, "int8").commit(metadata=bytes(1025)),
+    ):
+        with pytest.raises(tensorlease.InvalidError, match=r"\] metadata: 1025 bytes; the limit is 1024$"):
+            call()
     with pytest.raises(TypeError, match="metadata"):
         client.put("client/meta", b"x", metadata=7)
 
@@ -88,24 +94,39 @@ def test_names_may_be_any_unicode(client):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"mode": "w"}, {"mode": 7}, {"timeout": -1}, {"timeout": math.nan}, {"spin": -1}]
+    "arguments",
+    [
+        {"mode": "w"},
+        {"mode": 7},
+        {"timeout": -1},
+        {"timeout": math.nan},
+        {"spin": -1},
+        {"newer_than": -1},
+        {"newer_than": 1 << 64},
+    ],
 )
 def test_wrong_arguments_of_get_are_value_errors(client, arguments):
-    with pytest.raises(ValueError):
+    ((name, value),) = arguments.items()
+    with pytest.raises(ValueError, match=f"^{name} is .* not {value}$|^{name} is .* not '{value}'$"):
         client.get("client/none", **arguments)
 
 
-@pytest.mark.parametrize("arguments", [{"newer": 1}, {"timeout": "1"}, {"newer_than": "1"}])
+@pytest.mark.parametrize("arguments", [{"newer": 1}, {"timeout": "1"}, {"spin": "1"}, {"newer_than": 1.5}])
 def test_arguments_of_a_wrong_kind_are_type_errors(client, arguments):
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=next(iter(arguments))):
         client.get("client/none", **arguments)
     for wrong in ((), ("a", "b"), (7,)):
         with pytest.raises(TypeError):
             client.get(*wrong)
     with pytest.raises(TypeError, match="twice"):
         client.get("a", name="a")
-    with pytest.raises(OverflowError):
-        client.get("client/none", newer_than=-1)
+
+
+def test_newer_than_takes_any_integer(client):
+    client.put("client/integer", b"x")
+    assert client.get("client/integer", newer_than=np.uint8(0)).version == 1
+    with pytest.raises(tensorlease.NotNewerError):
+        client.get("client/integer", newer_than=np.int64(1))
 
 
 def test_a_waiting_get_sees_the_commit(client):
@@ -247,7 +268,7 @@ def test_what_does_not_fit_is_said(client):
     with pytest.raises(tensorlease.NoSpaceError) as caught:
         client.create("client/huge", (1 << 40,), "uint8")
     assert isinstance(caught.value, OSError) and caught.value.errno == 28
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"shape: \(\d+, \d+\) of 8 bits each is more than"):
         client.create("client/huge", (1 << 62, 1 << 62), "uint8")
 
 
@@ -263,12 +284,38 @@ def test_nobody_listens(tmp_path):
 
 def test_a_daemon_is_started_and_ends_by_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORLEASE_SOCKET", str(tmp_path / "socket"))
-    with tensorlease.connect() as client:
+    for missing in (lambda: tensorlease.connect(), lambda: tensorlease.connect(tmp_path / "socket")):
+        with pytest.raises(tensorlease.NoDaemonError):
+            missing()  # an address was given: a daemon there is not started unasked
+    assert not os.listdir(tmp_path)
+    with tensorlease.connect(autostart=True) as client:
         assert client.put("auto", b"x") == 1
         pid = client.status().daemon_pid
         assert os.readlink(f"/proc/{pid}/exe") == str(PACKAGE / "bin" / "tensorleased")
         with tensorlease.connect(str(tmp_path / "socket"), autostart=False) as other:
             assert other.get("auto").size == 1
+    os.kill(pid, signal.SIGTERM)
+    eventually(lambda: not os.path.exists(f"/proc/{pid}/fd/0"))
+
+
+@pytest.mark.skipif(
+    os.path.exists("/run/tensorlease/socket"), reason="this machine has a daemon at the address that comes before"
+)
+@pytest.mark.parametrize("empty", [False, True])
+def test_without_an_address_a_daemon_is_started(tmp_path, monkeypatch, empty):
+    monkeypatch.delenv("TENSORLEASE_SOCKET", raising=False)
+    if empty:
+        monkeypatch.setenv("TENSORLEASE_SOCKET", "")
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(tensorlease.NoDaemonError):
+        tensorlease.connect(autostart=False)
+    with tensorlease.connect() as client:
+        pid = client.status().daemon_pid
+        assert client.status().address == str(tmp_path / "tensorlease" / "socket")
+        other = pickle.loads(pickle.dumps(client))
+        assert other.status().daemon_pid == pid
+        other.close()
     os.kill(pid, signal.SIGTERM)
     eventually(lambda: not os.path.exists(f"/proc/{pid}/fd/0"))
 
@@ -352,4 +399,4 @@ def test_public_things_say_what_they_do():
         for name, member in inspect.getmembers(thing):
             if not name.startswith("_"):
                 assert member.__doc__, f"{thing.__name__}.{name}"
-    assert str(inspect.signature(tensorlease.connect)).startswith("(address=None, *, autostart=True")
+    assert str(inspect.signature(tensorlease.connect)).startswith("(address=None, *, autostart=None")

@@ -387,7 +387,7 @@ def test_exchange_works_on_default_streams(exchange):
 def test_without_a_daemon_the_refusal_says_why(tmp_path):
     code = (
         "import os, signal, time, numpy as np, tensorlease\n"
-        "c = tensorlease.connect()\n"
+        "c = tensorlease.connect(autostart=True)\n"
         "c.put('a', np.arange(5000)); t = c.get('a')\n"
         "pid = c.status().daemon_pid\n"
         "os.kill(pid, signal.SIGKILL); time.sleep(0.2)\n"
@@ -395,7 +395,7 @@ def test_without_a_daemon_the_refusal_says_why(tmp_path):
         "try: t.__dlpack__(max_version=(1, 0))\n"
         "except BufferError as e: print('copy=True' in str(e))\n"
         "print(t.__dlpack__(max_version=(1, 0), copy=True) is not None)\n"
-        "os.kill(tensorlease.connect().status().daemon_pid, signal.SIGTERM)\n"  # a new one tidies up
+        "os.kill(tensorlease.connect(autostart=True).status().daemon_pid, signal.SIGTERM)\n"  # a new one tidies up
     )
     result = run_python(code, TENSORLEASE_SOCKET=str(tmp_path / "socket"))
     assert result.stdout == "12497500 7\nTrue\nTrue\n", result.stderr

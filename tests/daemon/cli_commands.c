@@ -31,6 +31,12 @@ static void exit_codes_tell_what_happened(void **state)
 		{ 2, { "save", "a", "-" } },
 		{ 2, { "show" } },
 		{ 2, { "show", "a", "--format", "npy" } },
+		{ 2, { "show", "a", "-o", "f.jpg" } },
+		{ 2, { "get", "a", "-o", "f.npz" } },
+		{ 3, { "get", "a", "-o", "f.NPY" } },
+		{ 3, { "show", "a", "-o", "tmp.Xy12" } },
+		{ 2, { "ls", "--below" } },
+		{ 3, { "rm", "--below", "a" } },
 		{ 1, { "load", "a", "/nonexistent/file.npz" } },
 		{ 3, { "save", "a", "/nonexistent/file.npz" } },
 		{ 3, { "show", "a" } },
@@ -73,9 +79,41 @@ static void without_a_daemon_it_says_how_to_start_one(void **state)
 						     commands[i], NULL });
 
 		must_exit(&r, 1);
-		must_contain(r.err, "tensorleased");
+		must_contain(r.err, "`tensorleased --socket /tmp/tl-no-such-socket` starts one");
+		must_contain(r.err, "--socket said where");
+		must(!strstr(r.err, "$TENSORLEASE_SOCKET"));
 		must(!*r.out);
 	}
+}
+
+static int is_refused(const struct test_daemon *d, void *text)
+{
+	tl_client *client;
+
+	must_be(tl_connect(&client, &(tl_connect_options){ .size = sizeof(tl_connect_options),
+							   .address = d->socket }),
+		-EACCES);
+	must_contain(tl_last_error(), (const char *)text);
+	return 0;
+}
+
+/* To others the library says which group a socket is for. */
+static void a_socket_of_others_says_whose_it_is(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
+	char group[] = "for members of the group 60123: join it (usermod -aG)";
+	char user[] = "is for user 0 only";
+	struct test_child child;
+
+	(void)state;
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be another user");
+	must_be(chown(d.socket, 0, 60123), 0);
+	must_be(chmod(d.socket, 0660), 0);
+	child = child_start_as(60124, &d, is_refused, group);
+	child_must_succeed(&child);
+	must_be(chmod(d.socket, 0600), 0);
+	child = child_start_as(60124, &d, is_refused, user);
+	child_must_succeed(&child);
 }
 
 static void end_daemon(pid_t pid)
@@ -118,6 +156,7 @@ static void put_starts_a_daemon_where_none_runs_and_ls_does_not(void **state)
 		end_daemon(cJSON_GetObjectItem(json, "daemon_pid")->valueint);
 		cJSON_Delete(json);
 		must_exit(&none, 1);
+		must_contain(none.err, "put and load do too");
 	}
 	if (old)
 		setenv("XDG_RUNTIME_DIR", old, 1);
@@ -377,6 +416,88 @@ static void rm_forgets_several_and_goes_on_after_a_failure(void **state)
 	}
 }
 
+static void rm_below_forgets_a_group(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+
+	(void)state;
+	put_six(&d, "m");
+	put_six(&d, "m/a");
+	put_six(&d, "m/b/c");
+	put_six(&d, "mm");
+	{
+		cleanup_result struct result r = run(&d, "rm", "--below", "m");
+		cleanup_result struct result ls = run(&d, "ls");
+		cleanup_result struct result again = run(&d, "rm", "m", "-r", "--json");
+		cJSON *json = json_of(&again);
+
+		must_exit(&r, 0);
+		assert_string_equal(r.out, "m\t2\n");
+		must(!strncmp(ls.out, "m\t", 2) && strstr(ls.out, "\nmm\t"));
+		must_be(td_status(&d).tensors, 2);
+		must_exit(&again, 3);
+		must_contain(cJSON_GetObjectItem(json, "error")->valuestring, "below 'm/'");
+		cJSON_Delete(json);
+	}
+	{
+		cleanup_result struct result r = run(&d, "rm", "--below", "", "--json");
+		cJSON *json = json_of(&r);
+
+		must_exit(&r, 0);
+		must_be(cJSON_GetArraySize(cJSON_GetObjectItem(json, "deleted")), 2);
+		must_be(td_status(&d).tensors, 0);
+		cJSON_Delete(json);
+	}
+}
+
+static void without_room_put_says_how_to_get_some(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.extra = (const char *const[]){ "--capacity",
+										   "1M", NULL });
+	struct path file = in(&d, "big.npy");
+	static unsigned char big[700000];
+
+	(void)state;
+	write_npy(file.text, 1, "|u1", false, "(700000,)", big, sizeof(big));
+	{
+		cleanup_result struct result first = run(&d, "put", "a", file.text);
+		cleanup_result struct result now = run(&d, "put", "b", file.text);
+		cleanup_result struct result late = run(&d, "put", "b", file.text, "-t", "0.05");
+		cleanup_result struct result load = run(&d, "load", "b", file.text, "-t", "0.05");
+
+		must_exit(&first, 0);
+		must_exit(&now, 1);
+		must_contain(now.err, "tensorlease status --clients");
+		must(!strstr(now.err, " ms"));
+		must_exit(&late, 4);
+		must_contain(late.err, "no room came within 50 ms");
+		must_exit(&load, 4);
+	}
+}
+
+static void hints_name_what_would_do(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path npz = in(&d, "m.npz");
+
+	(void)state;
+	put_six(&d, "m/a");
+	{
+		cleanup_result struct result save = run(&d, "save", "m", npz.text);
+		cleanup_result struct result put = run(&d, "put", "x", npz.text);
+		cleanup_result struct result below = run(&d, "save", "m/a", npz.text);
+		cleanup_result struct result late = run(&d, "wait", "x", "-t", "0.01");
+
+		must_exit(&save, 0);
+		must_exit(&put, 1);
+		must_contain(put.err, "`tensorlease load` takes it");
+		must_exit(&below, 3);
+		must_contain(below.err, "one of that very name: a .npy or .pb file takes it");
+		must_exit(&late, 4);
+		must_contain(late.err, "no tensor called 'x' came within 10 ms");
+	}
+}
+
 static int put_later(const struct test_daemon *d, void *arg)
 {
 	static const int64_t shape = 1;
@@ -500,6 +621,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(exit_codes_tell_what_happened),
 		TEST(without_a_daemon_it_says_how_to_start_one),
+		TEST(a_socket_of_others_says_whose_it_is),
 		TEST(put_starts_a_daemon_where_none_runs_and_ls_does_not),
 		TEST(errors_are_json_too),
 		TEST(options_stand_before_or_after_the_command),
@@ -509,6 +631,9 @@ int main(void)
 		TEST(complex_values_are_pairs),
 		TEST(ls_lists_names_with_that_prefix_in_order),
 		TEST(rm_forgets_several_and_goes_on_after_a_failure),
+		TEST(rm_below_forgets_a_group),
+		TEST(without_room_put_says_how_to_get_some),
+		TEST(hints_name_what_would_do),
 		TEST(wait_ends_when_a_newer_version_comes),
 		TEST(status_tells_who_holds_what),
 		TEST(help_tells_the_exit_codes),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensorlease doctor: on the machine as it is, and on fake GPUs that lack one thing each. */
-#include "tests/cli/run.h"
+#include "tests/cli/files.h"
 #include "tests/gpu.h"
 
 #include <dirent.h>
@@ -172,6 +172,72 @@ static void without_tensorleased_it_says_so_and_goes_on(void **state)
 	if (saved)
 		setenv("TENSORLEASE_DAEMON", saved, 1);
 	free(saved);
+}
+
+/*
+ * What the library started may run though it cannot be used. Here that is no daemon at all: its command line
+ * names the doctor's socket, by which doctor_at() finds it.
+ */
+static void a_daemon_that_cannot_be_used_is_ended(void **state)
+{
+	const char *before = getenv("TENSORLEASE_DAEMON");
+	char *saved = before ? strdup(before) : NULL;
+	cleanup_td struct test_daemon d = td_start(0); /* for its directory */
+	struct path program = in(&d, "program"), pid = in(&d, "pid");
+	char script[512];
+
+	(void)state;
+	snprintf(script, sizeof(script), "#!/bin/sh\ntail -F \"$2\" 2>/dev/null &\necho $! >%s\n",
+		 pid.text);
+	write_file(program.text, script, strlen(script));
+	must_be(chmod(program.text, 0700), 0);
+	setenv("TENSORLEASE_DAEMON", program.text, 1);
+	{
+		cleanup_visit struct visit v = doctor_at(d.socket);
+
+		must_say(&v, "own daemon", "fail", "$TENSORLEASE_DAEMON");
+		must_say(&v, "exchange", "skipped", NULL);
+	}
+	must_be(access(pid.text, F_OK) ? errno : 0, 0); /* it was started */
+	unsetenv("TENSORLEASE_DAEMON");
+	if (saved)
+		setenv("TENSORLEASE_DAEMON", saved, 1);
+	free(saved);
+}
+
+static void what_killed_daemons_left_is_told(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	char instance[64] = "", path[300];
+	unsigned daemons = 0;
+	FILE *f;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s.lock", d.socket);
+	f = fopen(path, "re");
+	must(f && fscanf(f, "%*d %16s", instance) == 1);
+	fclose(f);
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	{
+		cleanup_visit struct visit v = doctor_at(d.socket);
+
+		must(!strstr(v.result.out, instance)); /* it lives */
+	}
+	td_kill(&d);
+	{
+		cleanup_visit struct visit v = doctor_at(NULL);
+		const cJSON *one = probe(&v, "left behind");
+
+		must(one);
+		assert_string_equal(member(one, "result"), "warn");
+		must_contain(member(one, "advice"), "rm /dev/shm/tensorlease-");
+		must_be(sscanf(member(one, "found"), "%*u objects of %u", &daemons), 1);
+		if (daemons <= 16) /* it names no more; those of other tests are there, too */
+			must_contain(member(one, "advice"), instance);
+	}
+	cleanup_td struct test_daemon second = td_start(.socket = d.socket); /* tidies up */
+
+	must_be(td_objects(&d), 0);
 }
 
 static void without_libcuda_the_rest_is_tried(void **state)
@@ -391,6 +457,8 @@ int main(int argc, char **argv)
 		GPU_TEST(what_every_machine_has_is_tried),
 		GPU_TEST(a_daemon_that_was_asked_for_and_is_not_there_is_a_failure),
 		GPU_TEST(without_tensorleased_it_says_so_and_goes_on),
+		GPU_TEST(a_daemon_that_cannot_be_used_is_ended),
+		GPU_TEST(what_killed_daemons_left_is_told),
 		GPU_TEST(without_libcuda_the_rest_is_tried),
 		GPU_TEST(interrupted_it_leaves_nothing_behind),
 		GPU_TEST(lines_have_five_columns),

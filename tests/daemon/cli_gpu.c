@@ -5,7 +5,7 @@
 
 enum { N = 3 << 20 };
 
-static const char uuid[] = "fa4ecda0-1020-4030-8050-607011223300"; /* of the first fake GPU */
+static const char uuid[] = "GPU-fa4ecda0-1020-4030-8050-607011223300"; /* of the first fake GPU */
 
 /* One tensor of each kind, kept until the end. */
 static int publish_both(const struct test_daemon *d, void *arg)
@@ -79,8 +79,8 @@ static void ls_and_info_tell_where_a_tensor_lies(void **state)
 		must_exit(&ls, 0);
 		must_contain(ls.out, "\tcpu\n");
 		must_contain(ls.out, "gpu/vmm\t1\tuint8\t3145728\t3145728\t");
-		must_contain(ls.out, "\tcuda:fa4ecda0-1020-4030-8050-607011223300\n");
-		must_contain(info.out, "device\tcuda:fa4ecda0-1020-4030-8050-607011223300\n");
+		must_contain(ls.out, "\tGPU-fa4ecda0-1020-4030-8050-607011223300\n");
+		must_contain(info.out, "device\tGPU-fa4ecda0-1020-4030-8050-607011223300\n");
 		must(!strstr(info.out, "withdrawn"));
 	}
 	child_kill(&child);
@@ -95,6 +95,27 @@ static void ls_and_info_tell_where_a_tensor_lies(void **state)
 		must_contain(info.out, "withdrawn\t1\n");
 	}
 	show_driver(path);
+}
+
+static void get_needs_a_driver_and_says_what_does_not(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	struct test_child child = child_start(&d, publish_both, NULL);
+	char *path;
+
+	(void)state;
+	child_await(&child);
+	path = hide_driver();
+	if (access("/dev/nvidiactl", F_OK)) {
+		cleanup_result struct result r = run(&d, "get", "gpu/vmm");
+
+		must_exit(&r, 1);
+		must_contain(r.err, "'gpu/vmm' is on a GPU: `tensorlease info`");
+	}
+	show_driver(path);
+	child_go(&child);
+	child_must_succeed(&child);
+	SKIP_UNLESS(access("/dev/nvidiactl", F_OK), "there is a driver on this machine");
 }
 
 static void status_tells_what_lies_on_each_gpu(void **state)
@@ -126,7 +147,7 @@ static void status_tells_what_lies_on_each_gpu(void **state)
 		must_be(cJSON_GetObjectItem(gpu, "capacity")->valuedouble, 1 << 30);
 		must(cJSON_IsNull(cJSON_GetObjectItem(gpu, "user_capacity")));
 		must_be(cJSON_GetObjectItem(gpu, "segments")->valueint, 2);
-		must_contain(text.out, "gpu\tfa4ecda0-1020-4030-8050-607011223300\t");
+		must_contain(text.out, "gpu\tGPU-fa4ecda0-1020-4030-8050-607011223300\t");
 		must_contain(text.out, "\t1073741824\t2\n");
 		cJSON_Delete(json);
 	}
@@ -186,6 +207,7 @@ static void what_needs_the_bytes_says_that_they_are_on_a_gpu(void **state)
 				print_error("case %zu: %s %s\n", i, args[0], args[1]);
 			must_exit(&r, 1);
 			must_contain(r.err, "gpu/");
+			must_contain(r.err, "is on a GPU");
 			must_be(access(file.text, F_OK) ? errno : 0, ENOENT);
 		}
 	}
@@ -197,6 +219,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		GPU_TEST(ls_and_info_tell_where_a_tensor_lies),
+		GPU_TEST(get_needs_a_driver_and_says_what_does_not),
 		GPU_TEST(status_tells_what_lies_on_each_gpu),
 		GPU_TEST(wait_needs_no_driver),
 		GPU_TEST(what_needs_the_bytes_says_that_they_are_on_a_gpu),

@@ -188,21 +188,28 @@ static void a_picture_is_drawn_in_letters(void **state)
 {
 	cleanup_td struct test_daemon d = td_start(0);
 	static unsigned char wide[200 * 100];
-	unsigned char levels[2][10];
+	unsigned char levels[8][10];
 	const char *line;
 
 	(void)state;
 	unsetenv("COLUMNS");
 	for (int x = 0; x < 10; x++)
-		levels[0][x] = levels[1][x] = (unsigned char)(x * 255 / 9);
-	put(&d, "levels", u8, SHAPE(2, 10), levels);
+		levels[0][x] = (unsigned char)(x * 255 / 9);
+	for (int y = 1; y < 8; y++)
+		memcpy(levels[y], levels[0], sizeof(levels[y]));
+	put(&d, "levels", u8, SHAPE(8, 10), levels);
+	put(&d, "matrix", u8, SHAPE(7, 10), levels);
 	put(&d, "wide", u8, SHAPE(100, 200), wide);
 	{
 		cleanup_result struct result r = run(&d, "show", "levels");
+		cleanup_result struct result m = run(&d, "show", "matrix");
 		cleanup_result struct result w = run(&d, "show", "wide");
 
 		must_exit(&r, 0);
-		assert_string_equal(r.out, "levels version 1: uint8 2x10\n .:-=+*#%@\n");
+		assert_string_equal(r.out, "levels version 1: uint8 8x10\n .:-=+*#%@\n"
+					   " .:-=+*#%@\n .:-=+*#%@\n .:-=+*#%@\n");
+		must_exit(&m, 0);
+		must_contain(m.out, "count 70, min 0, max 255"); /* numbers, not a picture */
 		must_exit(&w, 0);
 		line = strchr(w.out, '\n') + 1;
 		must_be(strchr(line, '\n') - line, 80);

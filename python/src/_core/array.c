@@ -222,9 +222,7 @@ struct hold *array_hold(PyObject *self)
 	struct hold *h = ((struct array *)self)->hold;
 
 	if (!h)
-		PyErr_SetString(PyExc_ValueError, is_draft(self)
-							  ? "the draft was committed or aborted"
-							  : "the tensor was released");
+		raise_ended(self, PyExc_ValueError);
 	return h;
 }
 
@@ -467,18 +465,16 @@ static struct hold *plain_bytes(struct array *a)
 int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 {
 	static char none;
-	struct hold *h = array_hold(self);
-	const char *why = NULL;
+	struct hold *h = ((struct array *)self)->hold;
+	const char *why;
 	const DLTensor *t;
 
 	view->obj = NULL;
 	if (!h) {
-		PyErr_Clear();
-		why = is_draft(self) ? "the draft was committed or aborted"
-				     : "the tensor was released";
-	} else {
-		why = buffer_refusal(h, flags);
+		raise_ended(self, PyExc_BufferError);
+		return -1;
 	}
+	why = buffer_refusal(h, flags);
 	if (!why && !in_c_order(h) && (flags & PyBUF_STRIDES) != PyBUF_STRIDES)
 		why = "the tensor is not contiguous";
 	if (!why && (flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && h->nbytes &&

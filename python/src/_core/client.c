@@ -34,7 +34,7 @@ static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 
 	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OpO", names, &address, &autostart,
 					 &timeout) ||
-	    parse_timeout(timeout, &options.timeout_ns))
+	    parse_seconds("timeout", timeout, &options.timeout_ns))
 		return NULL;
 	if (address != Py_None && !PyUnicode_FSConverter(address, &path))
 		return NULL;
@@ -295,14 +295,10 @@ static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t na
 	if (parse_arguments("get", args, nargs, names, 1, keywords))
 		return NULL;
 	g.name = name_utf8(name);
-	if (!g.name || parse_timeout(timeout, &g.timeout_ns) || parse_mode(mode, &g.options.mode) ||
-	    parse_timeout(spin, &g.options.spin_ns) || parse_stream(stream, &g.stream))
+	if (!g.name || parse_seconds("timeout", timeout, &g.timeout_ns) ||
+	    parse_mode(mode, &g.options.mode) || parse_seconds("spin", spin, &g.options.spin_ns) ||
+	    parse_stream(stream, &g.stream) || parse_newer_than(newer, &g.options.newer_than))
 		return NULL;
-	if (newer && newer != Py_None) {
-		g.options.newer_than = PyLong_AsUnsignedLongLong(newer);
-		if (PyErr_Occurred())
-			return NULL;
-	}
 	if (!client_begin(c))
 		return NULL;
 	g.client = c->client;
@@ -358,7 +354,7 @@ static PyObject *client_wait_many(PyObject *self, PyObject *args)
 	int r;
 
 	if (!PyArg_ParseTuple(args, "O!IO", &PyTuple_Type, &list, &word, &timeout) ||
-	    parse_timeout(timeout, &ns) || !client_begin(c))
+	    parse_seconds("timeout", timeout, &ns) || !client_begin(c))
 		return NULL;
 	items = wait_items(list, &count);
 	if (!items) {
@@ -396,7 +392,8 @@ static PyObject *client_wake_word(PyObject *self, PyObject *unused)
 /* ---- Publishing ---- */
 
 struct putting {
-	const char *name;
+	PyObject *called; /* str */
+	const char *name; /* its text */
 	PyObject *array;
 	tl_put_options options;
 	Py_buffer metadata;
@@ -415,10 +412,10 @@ static int parse_flag(PyObject *o, uint32_t flag, uint32_t *flags)
 static int parse_putting(bool publish, struct putting *p, PyObject *const *args, Py_ssize_t nargs,
 			 PyObject *names)
 {
-	PyObject *name = NULL, *metadata = NULL, *timeout = NULL, *wait = NULL, *stream = NULL;
+	PyObject *metadata = NULL, *timeout = NULL, *wait = NULL, *stream = NULL;
 	PyObject *sealed = NULL, *staging = NULL, *no_copy = NULL;
 	const struct keyword keywords[] = {
-		{ "name", &name },
+		{ "name", &p->called },
 		{ publish ? "tensor" : "array", &p->array },
 		{ "metadata", &metadata },
 		{ "timeout", &timeout },
@@ -435,8 +432,8 @@ static int parse_putting(bool publish, struct putting *p, PyObject *const *args,
 	p->waits = 1;
 	if (parse_arguments(publish ? "publish" : "put", args, nargs, names, 2, keywords))
 		return -1;
-	p->name = name_utf8(name);
-	if (!p->name || parse_timeout(timeout, &p->options.timeout_ns) ||
+	p->name = name_utf8(p->called);
+	if (!p->name || parse_seconds("timeout", timeout, &p->options.timeout_ns) ||
 	    parse_stream(stream, &p->options.stream) ||
 	    parse_flag(sealed, TL_PUBLISH_SEALED, &p->options.how) ||
 	    parse_flag(staging, TL_PUBLISH_STAGING, &p->options.how) ||
@@ -574,7 +571,7 @@ static PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_
 	if (parse_putting(true, &p, args, nargs, names))
 		return NULL;
 	if (is_draft(p.array)) {
-		r = draft_publish((struct draft *)p.array, p.name, &p.options,
+		r = draft_publish((struct draft *)p.array, p.called, &p.options,
 				  p.waits ? &version : NULL, &copied);
 	} else {
 		r = source_begin(&s, p.array, &p.options.stream);
@@ -586,7 +583,7 @@ static PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_
 			if (!r && !copied)
 				draft = draft_with_bytes_at(c, data);
 			if (draft)
-				draft_ended(draft, DRAFT_COMMITTED, version);
+				draft_committed(draft, p.called, version);
 			source_end(&s);
 		}
 	}
@@ -614,11 +611,11 @@ static PyObject *client_create(PyObject *self, PyObject *args)
 			      &lanes, &spec.flags, &metadata, &timeout, &device))
 		return NULL;
 	text = name_utf8(name);
-	if (!text || parse_timeout(timeout, &spec.timeout_ns))
+	if (!text || parse_seconds("timeout", timeout, &spec.timeout_ns))
 		return NULL;
 	if (PyTuple_Size(shape) > TL_NDIM_MAX)
-		return raise_text(-EINVAL, "%zd dimensions; the limit is %d", PyTuple_Size(shape),
-				  TL_NDIM_MAX);
+		return raise_text(-EINVAL, "shape: %zd dimensions; the limit is %d",
+				  PyTuple_Size(shape), TL_NDIM_MAX);
 	spec.ndim = (int32_t)PyTuple_Size(shape);
 	for (int i = 0; i < spec.ndim; i++) {
 		sizes[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));

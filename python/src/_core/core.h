@@ -170,14 +170,17 @@ int util_init(PyObject *module);
 PyObject *raise_error(int r);
 PyObject *raise_connect_error(int r);
 PyObject *raise_text(int r, const char *format, ...);
+/* Why a Tensor or Draft has no hold, as a @class. */
+void raise_ended(PyObject *self, PyObject *class);
 /* The exception that is on its way, with @name in front of its words: for calls with many arrays. */
 void raise_again_with_name(PyObject *name);
 PyObject *register_types(PyObject *module, PyObject *args);
 
 /* The UTF-8 of a name without NULs; valid as long as @o. */
 const char *name_utf8(PyObject *o);
-/* Seconds to nanoseconds: None 0, inf -1. 0 or -1. */
-int parse_timeout(PyObject *o, int64_t *ns);
+/* Seconds to nanoseconds: None 0, inf -1. 0 or -1; the exception names @argument. */
+int parse_seconds(const char *argument, PyObject *o, int64_t *ns);
+int parse_newer_than(PyObject *o, uint64_t *version); /* None: 0 */
 int parse_mode(PyObject *o, enum tl_mode *mode);
 /* bytes-like, or None: a view without an object. */
 int parse_metadata(PyObject *o, Py_buffer *view);

@@ -403,9 +403,7 @@ static struct hold *exported_hold(PyObject *self)
 	struct hold *h = ((struct array *)self)->hold;
 
 	if (!h)
-		PyErr_SetString(PyExc_BufferError,
-				is_draft(self) ? "__dlpack__: the draft was committed or aborted"
-					       : "__dlpack__: the tensor was released");
+		raise_ended(self, PyExc_BufferError);
 	return h;
 }
 

@@ -69,16 +69,25 @@ PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
 	return (PyObject *)d;
 }
 
-void draft_ended(struct draft *d, enum draft_state state, uint64_t version)
+static void draft_ended(struct draft *d, enum draft_state state)
 {
 	struct hold *h = d->array.hold;
 
 	draft_unlink(d);
 	d->state = state;
-	d->version = version;
 	d->array.hold = NULL;
 	d->handle = NULL;
 	hold_unref(h);
+}
+
+void draft_committed(struct draft *d, PyObject *name, uint64_t version)
+{
+	PyObject *old = d->name;
+
+	d->name = Py_NewRef(name);
+	d->version = version;
+	Py_DECREF(old);
+	draft_ended(d, DRAFT_COMMITTED);
 }
 
 /* ---- On which stream it is written, on a GPU ---- */
@@ -140,14 +149,15 @@ static struct hold *draft_take(struct draft *d)
 	return h;
 }
 
-int draft_publish(struct draft *d, const char *name, const tl_put_options *options,
-		  uint64_t *version, bool *copied)
+int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options, uint64_t *version,
+		  bool *copied)
 {
 	struct hold *h = draft_take(d);
+	const char *text = h ? name_utf8(name) : NULL;
 	DLManagedTensorVersioned same, *tensor = &same;
 	int r;
 
-	if (!h)
+	if (!text)
 		return -1;
 	draft_say_stream(d, options->stream);
 	if (!draft_stream_known(d) || !client_begin(d->client))
@@ -161,7 +171,7 @@ int draft_publish(struct draft *d, const char *name, const tl_put_options *optio
 		tensor = h->managed; /* no bytes, no address */
 	d->array.hold = NULL;	     /* no second commit by another thread */
 	Py_BEGIN_ALLOW_THREADS;
-	r = tl_publish(d->client->client, name, tensor, options, copied, version);
+	r = tl_publish(d->client->client, text, tensor, options, copied, version);
 	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_error(r); /* before anything else can fail */
@@ -171,7 +181,7 @@ int draft_publish(struct draft *d, const char *name, const tl_put_options *optio
 		return -1;
 	if (tensor == h->managed)
 		h->managed = NULL; /* consumed */
-	draft_ended(d, DRAFT_COMMITTED, version ? *version : 0);
+	draft_committed(d, name, version ? *version : 0);
 	return 0;
 }
 
@@ -196,7 +206,7 @@ static PyObject *draft_commit(PyObject *self, PyObject *const *args, Py_ssize_t 
 		return NULL;
 	options.metadata = bytes.len ? bytes.buf : NULL;
 	options.metadata_size = (size_t)bytes.len;
-	r = draft_publish(d, name_utf8(d->name), &options, waits ? &version : NULL, NULL);
+	r = draft_publish(d, d->name, &options, waits ? &version : NULL, NULL);
 	PyBuffer_Release(&bytes);
 	if (r)
 		return NULL;
@@ -211,7 +221,7 @@ static PyObject *draft_abort(PyObject *self, PyObject *unused)
 
 	(void)unused;
 	if (d->array.hold)
-		draft_ended(d, DRAFT_ABORTED, 0);
+		draft_ended(d, DRAFT_ABORTED);
 	Py_RETURN_NONE;
 }
 
@@ -221,7 +231,7 @@ static void draft_dealloc(PyObject *self)
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
-	draft_ended(d, DRAFT_ABORTED, 0);
+	draft_ended(d, DRAFT_ABORTED);
 	array_deinit(self);
 	Py_CLEAR(d->client);
 	Py_CLEAR(d->name);
@@ -339,7 +349,7 @@ static PyGetSetDef getters[] = {
 	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element; a fraction for packed types.",
 	  NULL },
 	{ "device", array_get_device, NULL, "Where it lies, a str: 'cpu', 'cuda:0'.", NULL },
-	{ "name", get_name, NULL, "The name it will be published under.", NULL },
+	{ "name", get_name, NULL, "The name it will be published under, or was.", NULL },
 	{ "version", get_version, NULL, "Its version once it is committed; None before.", NULL },
 	{ "stream", get_stream, set_stream_attribute,
 	  "On a GPU: the stream that writes the draft, an int, or None as long as nobody has named one; may be set.",

@@ -5,11 +5,11 @@
 #include "core.h"
 
 /* Commits under @name; on success *version (if asked for) and *copied (may be NULL). 0, or -1 with an exception. */
-int draft_publish(struct draft *d, const char *name, const tl_put_options *options,
-		  uint64_t *version, bool *copied);
+int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options, uint64_t *version,
+		  bool *copied);
 
-/* It was published, or not: it has no memory any more. */
-void draft_ended(struct draft *d, enum draft_state state, uint64_t version);
+/* It was published under @name, as @version if that is not 0: it has no memory any more. */
+void draft_committed(struct draft *d, PyObject *name, uint64_t version);
 
 /* On a GPU: a consumer will work on it there. */
 void draft_used_on(struct draft *d, intptr_t stream);

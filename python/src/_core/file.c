@@ -195,7 +195,7 @@ PyObject *file_load(PyObject *self, PyObject *args)
 	int r;
 
 	if (!PyArg_ParseTuple(args, "OOzOO", &prefix, &path, &format, &timeout, &progress) ||
-	    parse_timeout(timeout, &timeout_ns))
+	    parse_seconds("timeout", timeout, &timeout_ns))
 		return NULL;
 	if (!parse_file(&a, self, prefix, path, format, progress) &&
 	    client_begin(a.telling.client)) {

@@ -48,6 +48,7 @@ static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObj
 		return -1;
 	}
 	if (parse_metadata(metadata, &part->metadata)) {
+		raise_again_with_name(name);
 		source_end(&part->source);
 		return -1;
 	}
@@ -128,7 +129,7 @@ PyObject *many_put(PyObject *self, PyObject *args)
 
 	if (!PyArg_ParseTuple(args, "O!O!O!O", &PyList_Type, &names, &PyList_Type, &arrays,
 			      &PyList_Type, &metadata, &timeout) ||
-	    parse_timeout(timeout, &timeout_ns))
+	    parse_seconds("timeout", timeout, &timeout_ns))
 		return NULL;
 	if (!putting_init(&p, names, arrays, metadata) && client_begin(c)) {
 		Py_BEGIN_ALLOW_THREADS;
@@ -257,7 +258,7 @@ PyObject *many_get(PyObject *self, PyObject *args)
 	int64_t timeout_ns;
 
 	if (!PyArg_ParseTuple(args, "O!OO", &PyList_Type, &names, &timeout, &mode) ||
-	    parse_timeout(timeout, &timeout_ns) || parse_mode(mode, &g.options.mode))
+	    parse_seconds("timeout", timeout, &timeout_ns) || parse_mode(mode, &g.options.mode))
 		return NULL;
 	if (!getting_init(&g, names) && client_begin(c)) {
 		int r = many_take(c, &g, timeout_ns);
@@ -353,7 +354,7 @@ PyObject *many_get_all(PyObject *self, PyObject *args)
 	int r;
 
 	if (!PyArg_ParseTuple(args, "OOO", &prefix, &timeout, &mode) ||
-	    parse_timeout(timeout, &timeout_ns) || parse_mode(mode, &g.mode))
+	    parse_seconds("timeout", timeout, &timeout_ns) || parse_mode(mode, &g.mode))
 		return NULL;
 	g.prefix = name_utf8(prefix);
 	if (!g.prefix || !client_begin(c))

@@ -47,10 +47,11 @@ PyObject *register_types(PyObject *module, PyObject *args)
 	Py_RETURN_NONE;
 }
 
-/* The library's advice names what C programs call. */
+/* The library's words name what C programs know. */
 static const char *const in_python[][2] = {
 	{ "tl_alloc_cuda()", "Client.create(..., device=...)" },
 	{ "TL_PUBLISH_STAGING", "staging=True" },
+	{ "tl_spec: ", "" },
 };
 
 static PyObject *words_of(const char *text)
@@ -117,6 +118,23 @@ PyObject *raise_text(int r, const char *format, ...)
 	return raise_from(errors, r, text);
 }
 
+void raise_ended(PyObject *self, PyObject *class)
+{
+	const struct draft *d = (const struct draft *)self;
+
+	if (!is_draft(self))
+		PyErr_SetString(class, "the tensor was released");
+	else if (d->state == DRAFT_ABORTED)
+		PyErr_Format(class, "draft %R was aborted", d->name);
+	else if (d->state == DRAFT_OPEN)
+		PyErr_Format(class, "draft %R is being committed by another thread", d->name);
+	else if (d->version)
+		PyErr_Format(class, "draft %R was committed as version %llu: get() it", d->name,
+			     d->version);
+	else
+		PyErr_Format(class, "draft %R was committed: get() it", d->name);
+}
+
 void raise_again_with_name(PyObject *name)
 {
 	PyObject *type, *value, *traceback;
@@ -168,24 +186,49 @@ const char *name_utf8(PyObject *o)
 	return text;
 }
 
-int parse_timeout(PyObject *o, int64_t *ns)
+int parse_seconds(const char *argument, PyObject *o, int64_t *ns)
 {
+	static const char what[] = "%s is in seconds, 0 or more, float('inf') or None, not %R";
 	double seconds;
 
 	*ns = 0;
 	if (!o || o == Py_None)
 		return 0;
 	seconds = PyFloat_AsDouble(o);
-	if (seconds == -1.0 && PyErr_Occurred())
+	if (seconds == -1.0 && PyErr_Occurred()) {
+		if (PyErr_ExceptionMatches(PyExc_TypeError))
+			PyErr_Format(PyExc_TypeError, what, argument, o);
 		return -1;
+	}
 	if (isnan(seconds) || seconds < 0) {
-		PyErr_Format(PyExc_ValueError,
-			     "a timeout is in seconds, 0 or more, float('inf') or None, not %R", o);
+		PyErr_Format(PyExc_ValueError, what, argument, o);
 		return -1;
 	}
 	/* below 2^63 */
 	*ns = seconds > 9.2e9 ? -1 : (int64_t)ceil(seconds * 1e9);
 	return 0;
+}
+
+int parse_newer_than(PyObject *o, uint64_t *version)
+{
+	PyObject *number;
+
+	*version = 0;
+	if (!o || o == Py_None)
+		return 0;
+	number = PyNumber_Index(o);
+	if (number) {
+		*version = PyLong_AsUnsignedLongLong(number);
+		Py_DECREF(number);
+	}
+	if (!PyErr_Occurred())
+		return 0;
+	if (PyErr_ExceptionMatches(PyExc_OverflowError))
+		PyErr_Format(PyExc_ValueError,
+			     "newer_than is a version, an int from 0 to 2^64-1, not %R", o);
+	else if (PyErr_ExceptionMatches(PyExc_TypeError))
+		PyErr_Format(PyExc_TypeError, "newer_than is a version, an int, not %R", o);
+	return -1;
 }
 
 int parse_mode(PyObject *o, enum tl_mode *mode)
@@ -213,7 +256,13 @@ int parse_metadata(PyObject *o, Py_buffer *view)
 		PyErr_Format(PyExc_TypeError, "metadata is bytes, or None, not %R", Py_TYPE(o));
 		return -1;
 	}
-	return PyObject_GetBuffer(o, view, 0);
+	if (PyObject_GetBuffer(o, view, 0))
+		return -1;
+	if (view->len <= TL_METADATA_MAX)
+		return 0;
+	raise_text(-EINVAL, "metadata: %zd bytes; the limit is %d", view->len, TL_METADATA_MAX);
+	PyBuffer_Release(view);
+	return -1;
 }
 
 static int keyword_put(const char *function, const struct keyword *keywords, PyObject *name,

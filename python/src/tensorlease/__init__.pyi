@@ -207,7 +207,7 @@ class Draft(_Described):
 
 class Client:
     def __init__(
-        self, address: str | os.PathLike[str] | None = None, *, autostart: bool = True, timeout: _Seconds = 10.0
+        self, address: str | os.PathLike[str] | None = None, *, autostart: bool | None = None, timeout: _Seconds = 10.0
     ) -> None: ...
     @property
     def closed(self) -> bool: ...
@@ -329,5 +329,5 @@ class Client:
 
 def cuda_devices() -> list[CudaDevice]: ...
 def connect(
-    address: str | os.PathLike[str] | None = None, *, autostart: bool = True, timeout: _Seconds = 10.0
+    address: str | os.PathLike[str] | None = None, *, autostart: bool | None = None, timeout: _Seconds = 10.0
 ) -> Client: ...

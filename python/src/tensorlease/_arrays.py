@@ -23,7 +23,11 @@ def read_description(array, interface, called):
     if isinstance(typestr, str) and (typestr[1:2] == "V" or typestr[1:] == "f1"):  # ml_dtypes', which only have names
         typestr = getattr(getattr(array, "dtype", None), "name", typestr)
     elif not isinstance(typestr, str) or typestr[1:2] not in tuple("biufc"):
-        raise BufferError(f"elements of typestr {typestr!r} have no DLPack type; integers, floats and bools have")
+        raise BufferError(
+            f"elements of typestr {typestr!r} have no DLPack type; integers, floats, complex numbers and bools have"
+        )
+    elif typestr[0] == ">" and typestr[2:] != "1":
+        raise BufferError(f"the elements are big-endian, DLPack's types are not: array.astype('<{typestr[1:]}')")
     if interface.get("mask") is not None:
         raise BufferError("a masked array has no DLPack type")
     try:

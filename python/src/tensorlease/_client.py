@@ -17,6 +17,7 @@ from ._errors import InvalidError, NotFoundError, NotNewerError, TimeoutError, W
 from ._waiter import Waiter, _Wait
 
 _PADDED = 4  # DLPack's IS_SUBBYTE_TYPE_PADDED
+_SIZE_MAX = 2**63 - 1
 
 
 class Info(NamedTuple):
@@ -92,13 +93,14 @@ class Loaded(NamedTuple):
     metadata: dict  # texts about the file as a whole: the __metadata__ of .safetensors
 
 
-def connect(address=None, *, autostart=True, timeout=10.0):
+def connect(address=None, *, autostart=None, timeout=10.0):
     """Connects to a daemon and returns a Client, which is a context manager.
 
     address: path of its socket, a str or os.PathLike. None: $TENSORLEASE_SOCKET, else /run/tensorlease/socket if
         it exists, else $XDG_RUNTIME_DIR/tensorlease/socket, else /tmp/tensorlease-UID/socket.
     autostart: if nobody listens there, start the daemon of this package for this user; it ends by itself
-        when there have been no clients and no tensors for a while.
+        when there have been no clients and no tensors for a while. None: only if no address was given, neither here nor
+        by $TENSORLEASE_SOCKET: a mistyped one is an error then.
     timeout: seconds that a request waits for the daemon's answer.
     NoDaemonError (a ConnectionRefusedError): nobody listens. PermissionDeniedError: the socket is not for this user.
     """
@@ -113,14 +115,16 @@ class Client(_core.Client):
     replaced by the next call.
     """
 
-    def __new__(cls, address=None, *, autostart=True, timeout=10.0):
-        self = super().__new__(cls, address, autostart=autostart, timeout=timeout)
+    def __new__(cls, address=None, *, autostart=None, timeout=10.0):
+        given = address is not None or bool(os.environ.get("TENSORLEASE_SOCKET"))
+        starts = not given if autostart is None else autostart
+        self = super().__new__(cls, address, autostart=starts, timeout=timeout)
         self._arguments = (address, autostart, timeout)
         self._waiter = None
         self._waiter_lock = threading.Lock()
         return self
 
-    def __init__(self, address=None, *, autostart=True, timeout=10.0):
+    def __init__(self, address=None, *, autostart=None, timeout=10.0):
         pass
 
     def __reduce__(self):
@@ -161,11 +165,9 @@ class Client(_core.Client):
         """
         number = parse_device(device)
         number = -1 if number is None else number
-        try:
-            sizes = (operator.index(shape),)
-        except TypeError:
-            sizes = tuple(operator.index(n) for n in shape)
-        return self._create(name, sizes, parse_dtype(dtype), _PADDED if padded else 0, metadata, timeout, number)
+        sizes, element = _parse_shape(shape), parse_dtype(dtype)
+        _check_size(sizes, 8 if padded else element[1] * element[2])
+        return self._create(name, sizes, element, _PADDED if padded else 0, metadata, timeout, number)
 
     empty = create  # what NumPy and PyTorch call it
 
@@ -349,6 +351,25 @@ class Client(_core.Client):
     def holdings(self, client_id):
         """Holdings of the client with that id."""
         return [Holding._make(t) for t in self._holdings(client_id)]
+
+
+def _parse_shape(shape):
+    try:
+        return (operator.index(shape),)
+    except TypeError:
+        pass
+    try:
+        return tuple(operator.index(n) for n in shape)
+    except TypeError:
+        raise TypeError(f"shape is an int or a sequence of ints, not {shape!r}") from None
+
+
+def _check_size(sizes, bits):
+    for i, size in enumerate(sizes):
+        if not 0 <= size <= _SIZE_MAX:
+            raise InvalidError(errno.EINVAL, f"shape: dimension {i} is {size}; it may be 0 to 2^63-1")
+    if math.prod(sizes) * bits > 8 * _SIZE_MAX:
+        raise InvalidError(errno.EINVAL, f"shape: {sizes} of {bits} bits each is more than 2^63-1 bytes")
 
 
 def _reconnect(cls, address, autostart, timeout):

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * doctor: shared memory that daemons left behind which were killed and never started again at the same
+ * socket. A daemon has its catalog open for writing as long as it lives, so it is gone for sure, in whatever
+ * PID namespace it was, if a write lease on the catalog is granted: that is for files which nobody has open
+ * or mapped.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/doctor.h"
+#include "cli/format.h"
+#include "util/fd.h"
+
+enum { INSTANCE = sizeof("tensorlease-0123456789abcdef-") - 1, SHOWN = 16 };
+
+static const char catalog_key[] = "0000000000000000";
+
+static bool is_catalog(const char *name)
+{
+	return !strncmp(name, "tensorlease-", 12) && strlen(name) == INSTANCE + 16 &&
+	       !strcmp(name + INSTANCE, catalog_key);
+}
+
+/* Of others' files, and where there are no leases, nothing is known. */
+static bool is_abandoned(int dir, const char *name)
+{
+	int fd = openat(dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	bool is = fd >= 0 && !fcntl(fd, F_SETLEASE, F_WRLCK);
+
+	if (is)
+		fcntl(fd, F_SETLEASE, F_UNLCK);
+	fd_close(fd);
+	return is;
+}
+
+static void count_instance(DIR *dir, const char *catalog, unsigned *objects, uint64_t *bytes)
+{
+	struct dirent *entry;
+	struct stat st;
+
+	rewinddir(dir);
+	while ((entry = readdir(dir))) {
+		if (strncmp(entry->d_name, catalog, INSTANCE) != 0 ||
+		    fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+			continue;
+		++*objects;
+		*bytes += (uint64_t)st.st_blocks * 512;
+	}
+}
+
+void doctor_orphans(struct doctor *d)
+{
+	DIR *dir = opendir("/dev/shm"), *counted = opendir("/dev/shm");
+	unsigned daemons = 0, objects = 0;
+	uint64_t bytes = 0;
+	struct dirent *entry;
+	char *size, *advice = cli_text("no process uses them: rm"), *longer;
+	void (*before)(int) = signal(SIGIO, SIG_IGN); /* whoever opens a file that we lease */
+
+	while (dir && counted && (entry = readdir(dir))) {
+		if (!is_catalog(entry->d_name) || !is_abandoned(dirfd(dir), entry->d_name))
+			continue;
+		count_instance(counted, entry->d_name, &objects, &bytes);
+		if (daemons++ < SHOWN) {
+			longer = cli_text("%s /dev/shm/%.*s*", advice, INSTANCE, entry->d_name);
+			free(advice);
+			advice = longer;
+		}
+	}
+	signal(SIGIO, before);
+	size = format_size(bytes, true);
+	if (daemons > SHOWN) {
+		longer = cli_text("%s; doctor names the next ones then", advice);
+		free(advice);
+		advice = longer;
+	}
+	if (daemons)
+		doctor_say(d, DOCTOR_WARN, "left behind", advice,
+			   "%u objects of %u daemon%s that %s killed, %s", objects, daemons,
+			   daemons == 1 ? "" : "s", daemons == 1 ? "was" : "were", size);
+	free(size);
+	free(advice);
+	if (dir)
+		closedir(dir);
+	if (counted)
+		closedir(counted);
+}
