@@ -63,8 +63,8 @@ static cJSON *gpu_json(int number, const tl_cuda_info *info)
 int child_gpus(char *const *args)
 {
 	tl_cuda_info info = { .size = sizeof(info) };
-	cJSON *array = json_array();
 	const char *why;
+	cJSON *array;
 	char *text;
 	int r = tl_get_cuda_info(0, &info);
 
@@ -77,12 +77,14 @@ int child_gpus(char *const *args)
 		child_answer(false, "%s", why);
 		return CLI_FAILURE;
 	}
+	array = json_array();
 	for (int i = 0; i < info.count && !r; i++) {
 		r = tl_get_cuda_info(i, &info);
 		if (!r)
 			json_add(array, NULL, gpu_json(i, &info));
 	}
 	if (r) {
+		cJSON_Delete(array);
 		child_answer(false, "%s", cli_reason(r));
 		return CLI_FAILURE;
 	}

@@ -302,7 +302,7 @@ static void interrupted_it_leaves_nothing_behind(void **state)
 		execl(cli_path(), "tensorlease", "doctor", (char *)NULL);
 		_exit(126);
 	}
-	soon(command_lines(dir) >= 3); /* the daemon, and both ends of an exchange */
+	soon(command_lines(dir) >= 2); /* the daemon, and one end of an exchange at least */
 	must_be(kill(pid, SIGINT), 0);
 	must(waitpid(pid, &status, 0) == pid);
 	must(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT);

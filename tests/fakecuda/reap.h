@@ -29,7 +29,8 @@ static inline unsigned long long fake_process_start(int pid)
 
 static inline bool fake_process_alive(const struct fake_process *p)
 {
-	return p->pid && fake_process_start(p->pid) == p->start;
+	return p->start &&
+	       fake_process_start(p->pid) == p->start; /* 0: killed while it registered */
 }
 
 /* How many processes other than @process have it open. */

@@ -324,7 +324,7 @@ static tl_wait_item *wait_items(PyObject *list, Py_ssize_t *count)
 	*count = PyTuple_Size(list);
 	if (*count < 0)
 		return NULL;
-	items = PyMem_Malloc(sizeof(*items) * (size_t)(*count ? *count : 1));
+	items = PyMem_Calloc((size_t)(*count ? *count : 1), sizeof(*items));
 	for (Py_ssize_t i = 0; items && i < *count; i++) {
 		PyObject *pair = PyTuple_GetItem(list, i);
 		PyObject *name = PyTuple_GetItem(pair, 0), *newer = PyTuple_GetItem(pair, 1);
