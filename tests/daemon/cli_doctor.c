@@ -42,13 +42,21 @@ static unsigned command_lines(const char *text)
 	return n;
 }
 
+/* Where a socket's path is short enough: it has 107 bytes. */
+static const char *short_tmp(void)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	return tmp && *tmp && strlen(tmp) < 48 ? tmp : "/tmp";
+}
+
 static struct visit doctor_at(const char *socket)
 {
 	const char *before = getenv("TMPDIR");
 	char *saved = before ? strdup(before) : NULL, dir[128];
 	struct visit v = { 0 };
 
-	snprintf(dir, sizeof(dir), "%.80s/visit-XXXXXX", saved && *saved ? saved : "/tmp");
+	snprintf(dir, sizeof(dir), "%s/visit-XXXXXX", short_tmp());
 	must(mkdtemp(dir));
 	setenv("TMPDIR", dir, 1);
 	v.result = run_at(socket, (const char *const[]){ "doctor", "--json", NULL });
@@ -286,14 +294,13 @@ static bool is_empty(const char *path)
 
 static void interrupted_it_leaves_nothing_behind(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	char dir[128];
 	int status;
 	pid_t pid;
 
 	(void)state;
 	gpu_setenv("FAKECUDA_DELAY_US", "2000000"); /* it is busy with the GPUs for long */
-	snprintf(dir, sizeof(dir), "%.80s/visit-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+	snprintf(dir, sizeof(dir), "%s/visit-XXXXXX", short_tmp());
 	must(mkdtemp(dir));
 	pid = fork();
 	if (!pid) {
@@ -302,7 +309,7 @@ static void interrupted_it_leaves_nothing_behind(void **state)
 		execl(cli_path(), "tensorlease", "doctor", (char *)NULL);
 		_exit(126);
 	}
-	soon(command_lines(dir) >= 2); /* the daemon, and one end of an exchange at least */
+	soon(command_lines(dir) >= 3); /* the daemon, and both ends of an exchange */
 	must_be(kill(pid, SIGINT), 0);
 	must(waitpid(pid, &status, 0) == pid);
 	must(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT);
