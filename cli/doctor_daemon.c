@@ -278,10 +278,18 @@ static void start_daemon(struct doctor *d)
 	tl_status status = { .size = sizeof(status) };
 	int64_t begin = now_mono_ns();
 	char *span, path[64], program[256] = "";
+	sigset_t ends, before;
 	int r;
 
-	if (make_directory(d))
+	sigemptyset(&ends);
+	sigaddset(&ends, SIGINT);
+	sigaddset(&ends, SIGTERM);
+	sigaddset(&ends, SIGHUP);
+	sigprocmask(SIG_BLOCK, &ends, &before); /* on_signal() has to know the daemon */
+	if (make_directory(d)) {
+		sigprocmask(SIG_SETMASK, &before, NULL);
 		return;
+	}
 	prctl(PR_SET_CHILD_SUBREAPER, 1); /* a detached daemon becomes our child: we see its end */
 	r = tl_connect(&d->client, &o);
 	span = format_span((uint64_t)(now_mono_ns() - begin));
@@ -303,6 +311,7 @@ static void start_daemon(struct doctor *d)
 			strcpy(program, "tensorleased");
 		doctor_say(d, DOCTOR_OK, "own daemon", NULL, "%s listens after %s", program, span);
 	}
+	sigprocmask(SIG_SETMASK, &before, NULL);
 	free(span);
 }
 
