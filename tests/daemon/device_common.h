@@ -49,7 +49,7 @@ static inline uint64_t used_on(struct raw *rc, uint16_t gpu)
 /* What must be the same afterwards. */
 struct device_before {
 	struct tl_status status;
-	unsigned fds, devices;
+	unsigned fds, objects, devices;
 };
 
 static inline struct device_before device_look(const struct test_daemon *d)
@@ -63,6 +63,7 @@ static inline struct device_before device_look(const struct test_daemon *d)
 	rc_goodbye(&rc);
 	td_settle(d);
 	b.fds = count_fds(d->pid);
+	b.objects = td_objects(d);
 	return b;
 }
 
@@ -72,6 +73,7 @@ static inline void must_be_as_before(const struct test_daemon *d, const struct d
 
 	must(td_alive(d));
 	must_be(now.fds, b->fds);
+	must_be(now.objects, b->objects);
 	must_be(now.devices, b->devices);
 	must_be(now.status.tensors, b->status.tensors);
 	must_be(now.status.retired, b->status.retired);

@@ -129,3 +129,16 @@ static inline void gpu_nothing_left(const struct gpu_daemon *g)
 				tl_last_error());                                                  \
 		must(strstr(tl_last_error(), words));                                              \
 	} while (0)
+
+/* Runs @fn(@arg) in a process beside @producer, which is let go when that has ended. Nothing is left. */
+static inline void gpu_with_producer(child_fn *producer, child_fn *fn, void *arg)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start(&g.d, producer, NULL);
+
+	child_await(&p);
+	must_be(td_run_client(&g.d, fn, arg), 0);
+	child_go(&p);
+	child_must_succeed(&p);
+	gpu_nothing_left(&g);
+}

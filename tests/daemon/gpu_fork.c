@@ -169,28 +169,16 @@ static int forking(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void forked(void *from_thread)
-{
-	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, producer, NULL);
-
-	child_await(&p);
-	must_be(td_run_client(&g.d, forking, from_thread), 0);
-	child_go(&p);
-	child_must_succeed(&p);
-	gpu_nothing_left(&g);
-}
-
 static void a_child_releases_and_the_parent_goes_on(void **state)
 {
 	(void)state;
-	forked(NULL);
+	gpu_with_producer(producer, forking, NULL);
 }
 
 static void a_fork_by_a_thread_that_is_new_here(void **state)
 {
 	(void)state;
-	forked((void *)1);
+	gpu_with_producer(producer, forking, (void *)1);
 }
 
 /* ---- A parent that never used CUDA ---- */

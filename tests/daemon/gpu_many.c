@@ -30,18 +30,6 @@ static int producer(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void with_producer(child_fn *fn)
-{
-	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, producer, NULL);
-
-	child_await(&p);
-	must_be(td_run_client(&g.d, fn, NULL), 0);
-	child_go(&p);
-	child_must_succeed(&p);
-	gpu_nothing_left(&g);
-}
-
 /* ---- Threads ---- */
 
 static pthread_barrier_t all;
@@ -89,7 +77,7 @@ static void threads_and_clients_share_one_mapping(void **state)
 	(void)state;
 	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
 	gpu_setenv("FAKECUDA_DELAY_US", "100");
-	with_producer(crowd);
+	gpu_with_producer(producer, crowd, NULL);
 }
 
 /* ---- One allocation, exported by two clients: two segments of the same memory ---- */
@@ -201,7 +189,7 @@ static void leases_taken_in_other_ways(void **state)
 	(void)state;
 	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
 	gpu_setenv("FAKECUDA_DELAY_US", "2000");
-	with_producer(other_ways);
+	gpu_with_producer(producer, other_ways, NULL);
 }
 
 /* ---- Drafts ---- */

@@ -9,45 +9,13 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include "tests/daemon/device_common.h"
 #include "tests/harness.h"
 #include "tests/messages.h"
 
 enum { MALFORMED = 100000 };
 
 static struct samples all;
-
-/* What must be the same afterwards. */
-struct before {
-	unsigned fds;
-	unsigned objects;
-	struct tl_status status;
-};
-
-static struct before look(const struct test_daemon *d)
-{
-	struct before b;
-
-	td_settle(d);
-	b.status = td_status(d);
-	b.fds = count_fds(d->pid);
-	b.objects = td_objects(d);
-	return b;
-}
-
-static void must_be_as(const struct test_daemon *d, const struct before *b)
-{
-	struct before now = look(d);
-
-	must(td_alive(d));
-	must_be(now.fds, b->fds);
-	must_be(now.objects, b->objects);
-	must_be(now.status.tensors, b->status.tensors);
-	must_be(now.status.retired, b->status.retired);
-	must_be(now.status.drafts, b->status.drafts);
-	must_be(now.status.segments, b->status.segments);
-	must_be(now.status.clients, b->status.clients);
-	must_be(now.status.bytes_used, b->status.bytes_used);
-}
 
 static unsigned fuzz_rounds(unsigned otherwise)
 {
@@ -112,14 +80,14 @@ static void malformed_messages_of_all_kinds_change_nothing(void **state)
 	struct raw honest = rc_open(&d);
 	uint64_t seed = 0x9e3779b97f4a7c15;
 	unsigned rounds = fuzz_rounds(MALFORMED);
-	struct before before;
+	struct device_before before;
 	int64_t longest = 0, t;
 
 	(void)state;
 	test_timeout(280);
 	samples_make(&all);
 	honest_work(&honest);
-	before = look(&d);
+	before = device_look(&d);
 	for (unsigned i = 0; i < rounds; i++) {
 		struct sample s = all.list[samples_random(&seed) % all.n];
 		struct raw rc = connection_at(&d, i % 10 < 8 ? 0 : i % 10 - 7);
@@ -137,7 +105,7 @@ static void malformed_messages_of_all_kinds_change_nothing(void **state)
 	print_message("%u malformed messages; the longest round of honest work took %.3f ms\n",
 		      rounds, (double)longest / 1e6);
 	must(longest < 2 * SECOND);
-	must_be_as(&d, &before);
+	must_be_as_before(&d, &before);
 	rc_goodbye(&honest);
 }
 
@@ -148,7 +116,7 @@ static void valid_messages_with_random_contents_change_nothing(void **state)
 	struct raw honest = rc_open(&d), rc = rc_open(&d);
 	uint64_t seed = 0x2545f4914f6cdd1d;
 	unsigned rounds = fuzz_rounds(MALFORMED);
-	struct before before;
+	struct device_before before;
 	struct conn_message m;
 
 	(void)state;
@@ -156,7 +124,7 @@ static void valid_messages_with_random_contents_change_nothing(void **state)
 	samples_make(&all);
 	honest_work(&honest);
 	rc_close(&rc);
-	before = look(&d);
+	before = device_look(&d);
 	rc = rc_open(&d);
 	for (unsigned i = 0; i < rounds; i++) {
 		struct sample s = all.list[samples_random(&seed) % all.n];
@@ -190,7 +158,7 @@ static void valid_messages_with_random_contents_change_nothing(void **state)
 	}
 	rc_close(&rc);
 	rc_delete(&honest, "n");
-	must_be_as(&d, &before);
+	must_be_as_before(&d, &before);
 	rc_goodbye(&honest);
 }
 
@@ -203,11 +171,11 @@ static void half_a_hello_and_silence_harm_nobody(void **state)
 		.version_max = 1
 	};
 	struct raw honest = rc_open(&d), silent[32];
-	struct before before;
+	struct device_before before;
 
 	(void)state;
 	honest_work(&honest);
-	before = look(&d);
+	before = device_look(&d);
 	for (int i = 0; i < 32; i++)
 		silent[i] = connection_at(&d, (unsigned)i % 2);
 	for (size_t length = 1; length < sizeof(hello); length++) {
@@ -220,14 +188,14 @@ static void half_a_hello_and_silence_harm_nobody(void **state)
 	honest_work(&honest);
 	for (int i = 0; i < 32; i++)
 		rc_close(&silent[i]);
-	must_be_as(&d, &before);
+	must_be_as_before(&d, &before);
 	rc_goodbye(&honest);
 }
 
 static void a_message_out_of_order_ends_the_connection(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
-	struct before before = look(&d);
+	struct device_before before = device_look(&d);
 	int ledger;
 
 	(void)state;
@@ -252,13 +220,13 @@ static void a_message_out_of_order_ends_the_connection(void **state)
 			rc_close(&rc);
 		}
 	}
-	must_be_as(&d, &before);
+	must_be_as_before(&d, &before);
 }
 
 static void nothing_is_read_after_goodbye(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
-	struct before before = look(&d);
+	struct device_before before = device_look(&d);
 	struct raw rc = rc_open(&d);
 	struct wire_plain goodbye = { 0 };
 	struct wire_create create = { .nbytes = 4096 };
@@ -271,7 +239,7 @@ static void nothing_is_read_after_goodbye(void **state)
 	must(r == 0 || r == -EPIPE || r == -ECONNRESET);
 	must_be(rc_receive(&rc, &m), -ECONNRESET);
 	rc_close(&rc);
-	must_be_as(&d, &before);
+	must_be_as_before(&d, &before);
 }
 
 static void give_up_sending_after(struct raw *rc, unsigned seconds)
@@ -286,7 +254,7 @@ static void who_never_takes_its_descriptors_is_disconnected(void **state)
 	cleanup_td struct test_daemon d = td_start();
 	struct raw honest = rc_open(&d), bad;
 	struct wire_draft draft;
-	struct before before;
+	struct device_before before;
 	unsigned sent = 0, got = 0;
 	int64_t longest = 0, t;
 	struct conn_message m;
@@ -298,7 +266,7 @@ static void who_never_takes_its_descriptors_is_disconnected(void **state)
 		0); /* it may keep one open for this */
 	close(fd);
 	honest_work(&honest);
-	before = look(&d);
+	before = device_look(&d);
 	bad = rc_open(&d);
 	give_up_sending_after(&bad, 10);
 	while (sent < 100000 && r == 0) {
@@ -323,7 +291,7 @@ static void who_never_takes_its_descriptors_is_disconnected(void **state)
 	must(got <= WIRE_FDS_UNREAD_MAX);
 	must(longest < SECOND);
 	rc_close(&bad);
-	must_be_as(&d, &before);
+	must_be_as_before(&d, &before);
 	rc_goodbye(&honest);
 }
 
@@ -331,13 +299,13 @@ static void who_never_reads_its_answers_is_disconnected(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw honest = rc_open(&d), bad;
-	struct before before;
+	struct device_before before;
 	unsigned sent = 0;
 	int r = 0;
 
 	(void)state;
 	honest_work(&honest);
-	before = look(&d);
+	before = device_look(&d);
 	bad = rc_open(&d);
 	give_up_sending_after(&bad, 10);
 	while (sent < 1000000 && r == 0) {
@@ -350,7 +318,7 @@ static void who_never_reads_its_answers_is_disconnected(void **state)
 	}
 	must(r == -EPIPE || r == -ECONNRESET);
 	rc_close(&bad);
-	must_be_as(&d, &before);
+	must_be_as_before(&d, &before);
 	rc_goodbye(&honest);
 }
 
