@@ -5,7 +5,6 @@
 #include <ftw.h>
 #include <grp.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/inotify.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -37,6 +38,20 @@
 		long long v_ = (long long)(value), e_ = (long long)(expected);                     \
 		if (v_ != e_)                                                                      \
 			must_failed(__FILE__, __LINE__, #value, v_, e_);                           \
+	} while (0)
+
+/*
+ * Waits, without a sleep of its own, for what another thread or process does: at most 20 s. Once it was
+ * seen, it is well: it may be so for a moment only.
+ */
+#define eventually(condition)                                                                      \
+	do {                                                                                       \
+		int64_t until_ = now_ns() + 20 * SECOND;                                           \
+		bool seen_;                                                                        \
+		while (!(seen_ = (condition)) && now_ns() < until_)                                \
+			sched_yield();                                                             \
+		if (!seen_)                                                                        \
+			must_failed(__FILE__, __LINE__, "within 20 s: " #condition, 0, 0);         \
 	} while (0)
 
 _Noreturn void must_failed(const char *file, int line, const char *what, long long value,

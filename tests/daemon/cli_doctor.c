@@ -4,7 +4,6 @@
 #include "tests/gpu.h"
 
 #include <dirent.h>
-#include <sched.h>
 
 /* A run of the doctor with a TMPDIR of its own, which must be empty afterwards. */
 struct visit {
@@ -283,15 +282,6 @@ static bool is_empty(const char *path)
 	return n == 2;
 }
 
-/* Waits, without a sleep of its own, for what another process does. */
-#define soon(condition)                                                                            \
-	do {                                                                                       \
-		int64_t until_ = now_ns() + 20 * SECOND;                                           \
-		while (!(condition) && now_ns() < until_)                                          \
-			sched_yield();                                                             \
-		must(condition);                                                                   \
-	} while (0)
-
 static void interrupt_after(unsigned after)
 {
 	char dir[128];
@@ -308,13 +298,13 @@ static void interrupt_after(unsigned after)
 		execl(cli_path(), "tensorlease", "doctor", (char *)NULL);
 		_exit(126);
 	}
-	soon(command_lines(dir) >=
-	     after); /* 1: its daemon just starts; 3: and both ends of an exchange */
+	eventually(command_lines(dir) >=
+		   after); /* 1: its daemon just starts; 3: and both ends of an exchange */
 	must_be(kill(pid, SIGINT), 0);
 	must(waitpid(pid, &status, 0) == pid);
 	must(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT);
-	soon(is_empty(dir));
-	soon(command_lines(dir) == 0);
+	eventually(is_empty(dir));
+	eventually(command_lines(dir) == 0);
 	must_be(rmdir(dir) ? errno : 0, 0);
 }
 

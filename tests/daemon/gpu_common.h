@@ -19,15 +19,6 @@ static inline CUdeviceptr gpu_alloc(size_t size)
 	return p;
 }
 
-/* Waits, without a sleep of its own, for what another thread does: at most 20 s. */
-#define eventually(condition)                                                                      \
-	do {                                                                                       \
-		int64_t until_ = now_ns() + 20 * SECOND;                                           \
-		while (!(condition) && now_ns() < until_)                                          \
-			sched_yield();                                                             \
-		must(condition);                                                                   \
-	} while (0)
-
 static inline DLManagedTensorVersioned *gpu_get(tl_client *client, const char *name,
 						intptr_t stream)
 {
