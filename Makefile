@@ -167,8 +167,9 @@ test-python: python $(CLI_OUT) $(FAKECUDA_OUT) ## test the wheel in an environme
 # Environments are kept below $(O)/interop: about 8 GB. INTEROP_ARGS='--install --remove': installs Debian packages, removes
 # each environment after its tests.
 .PHONY: test-interop
-test-interop: python $(FAKECUDA_OUT) ## test with real libraries, each in an environment of its own; LIBS='torch jax' some
-	@TL_TEST_FAKECUDA_LIB=$(abspath $(FAKECUDA_OUT)) tests/interop/run --build $(O)/interop --wheel $(O)/python/*.whl $(INTEROP_ARGS) $(LIBS)
+test-interop: python $(CLI_OUT) $(FAKECUDA_OUT) ## test with real libraries, each in an environment of its own; LIBS='torch jax' some
+	@TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) TL_TEST_FAKECUDA_LIB=$(abspath $(FAKECUDA_OUT)) \
+		tests/interop/run --build $(O)/interop --wheel $(O)/python/*.whl $(INTEROP_ARGS) $(LIBS)
 
 bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 	@$(if $(BENCH_OUT),$(BENCH_OUT) $(BENCH_ARGS),echo "no bench/main.c" >&2; exit 1)

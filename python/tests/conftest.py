@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 import tensorlease
 
 PACKAGE = Path(tensorlease.__file__).parent
-LIMIT_S = 120  # for one test
+LIMIT_S = 300  # for one test, on a machine that has much else to do
 
 
 def _listens(address):
@@ -29,20 +30,26 @@ def _listens(address):
 
 
 @contextlib.contextmanager
+def daemon_at(address, capacity="1G"):
+    """A daemon, as a process that a test may kill."""
+    command = [PACKAGE / "bin" / "tensorleased", "--foreground", "--socket", address, "--capacity", capacity]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        eventually(lambda: process.poll() is not None or _listens(address))
+        assert process.poll() is None, "the daemon did not start"
+        yield process
+        if process.poll() is None:
+            process.terminate()
+            assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
 def run_daemon():
-    with tempfile.TemporaryDirectory(prefix="tl-py-") as folder:
-        address = f"{folder}/socket"
-        process = subprocess.Popen(
-            [PACKAGE / "bin" / "tensorleased", "--foreground", "--socket", address, "--capacity", "1G"],
-            stderr=subprocess.DEVNULL,
-        )
-        end = time.monotonic() + 10
-        while not _listens(address):
-            assert process.poll() is None and time.monotonic() < end, "the daemon did not start"
-            time.sleep(0.005)
-        yield address
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+    with tempfile.TemporaryDirectory(prefix="tl-py-") as folder, daemon_at(f"{folder}/socket"):
+        yield f"{folder}/socket"
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +78,22 @@ def observer(address):
 
 
 @pytest.fixture(autouse=True)
-def time_limit():
-    faulthandler.dump_traceback_later(LIMIT_S, exit=True)
+def time_limit(request):
+    """A test that takes too long fails; one that does not even hear of it ends everything, and says where it was."""
+
+    def is_over(*_):
+        raise AssertionError(f"it took more than {LIMIT_S} s")
+
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        stderr = os.dup(2)
+    faulthandler.dump_traceback_later(LIMIT_S + 60, exit=True, file=stderr)
+    before = signal.signal(signal.SIGALRM, is_over)
+    signal.alarm(LIMIT_S)
     yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
     faulthandler.cancel_dump_traceback_later()
+    os.close(stderr)
 
 
 def leases_of(observer, pid):
@@ -82,13 +101,87 @@ def leases_of(observer, pid):
     return sum(c.leases for c in observer.clients() if c.pid == pid)
 
 
-def eventually(condition, seconds=10):
+def eventually(condition):
     """Waits for what another process does; a condition that stays false fails the test."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.002)
     return True
+
+
+def until_asleep(tid):
+    """Until a thread, of whatever process, sleeps in the kernel: seen ten times in a row, unlike a sleep for the GIL."""
+    seen = 0
+
+    def look():
+        nonlocal seen
+        with open(f"/proc/{tid}/stat") as stat:
+            seen = seen + 1 if stat.read().rpartition(") ")[2].startswith("S") else 0
+        return seen == 10
+
+    eventually(look)
+
+
+def once_asleep(call):
+    """A thread that makes a call as soon as the one that starts it sleeps."""
+    me = threading.get_native_id()
+
+    def work():
+        until_asleep(me)
+        call()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def close_during(client, call):
+    """Closes a client during one of its calls that waits. What that call says."""
+    said = []
+
+    def wait():
+        try:
+            call()
+        except ValueError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until_asleep(thread.native_id)
+    client.close()
+    thread.join()
+    return said
+
+
+def gives_the_gil_up(call):
+    """Another thread gets to count during a call, or during one of its repetitions: on a busy machine not in each."""
+    return eventually(lambda: count_meanwhile(call) > 0)
+
+
+def count_meanwhile(call):
+    """How far another thread counts during a call: not at all if that keeps the GIL."""
+    count, over, started = [0], threading.Event(), threading.Event()
+
+    def work():
+        while not over.is_set():
+            count[0] += 1
+            started.set()
+            time.sleep(0)  # gives the GIL to who waits for it
+
+    thread = threading.Thread(target=work)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(100)  # nobody takes the GIL who is not given it
+    try:
+        thread.start()
+        started.wait()
+        before = count[0]
+        call()
+        return count[0] - before
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        thread.join()
 
 
 def run_python(code, *, timeout=60, check=True, **environment):
@@ -101,6 +194,29 @@ def run_python(code, *, timeout=60, check=True, **environment):
         check=check,
         env={**os.environ, **environment},
     )
+
+
+# Python does so by itself, but not where a shell started it in the background.
+HEED_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
+
+def is_interrupted(call):
+    """Whether SIGINT ends a call that waits, in another interpreter that has a client, by KeyboardInterrupt."""
+    code = (
+        f"{HEED_SIGINT}import tensorlease\n"
+        "client = tensorlease.connect(autostart=False)\n"
+        "print('ready', flush=True)\n"
+        f"try: {call}\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout.readline() == "ready\n"
+            until_asleep(child.pid)
+            child.send_signal(signal.SIGINT)
+            return child.communicate(timeout=60)[0] == "interrupted\n"
+        finally:
+            child.kill()
 
 
 def from_dlpack(array):

@@ -103,12 +103,12 @@ class Child:
         theirs.close()
         self.pid = self.process.pid
 
-    def hear(self, seconds=60):
+    def hear(self, seconds=90):  # longer than eventually() in the child
         assert self.link.poll(seconds), "the child said nothing in time"
         try:
             heard = self.link.recv()
         except EOFError:
-            self.process.join(10)
+            self.process.join(60)
             raise AssertionError(f"the child ended with {self.process.exitcode}") from None
         if isinstance(heard, BaseException):
             raise heard
@@ -121,14 +121,14 @@ class Child:
         """Lets it come to its end, which must be a good one. What it returned."""
         self.tell()
         result = self.hear()
-        self.process.join(30)
+        self.process.join(60)
         assert self.process.exitcode == 0
         self.link.close()
         return result
 
     def kill(self):
         self.process.kill()
-        self.process.join(10)
+        self.process.join(60)
         self.link.close()
 
 

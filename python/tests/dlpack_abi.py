@@ -45,6 +45,20 @@ Versioned._fields_ = [
     ("tensor", Tensor),
 ]
 
+
+class Exchange(c.Structure):
+    _fields_ = [
+        ("major", c.c_uint32),
+        ("minor", c.c_uint32),
+        ("previous", c.c_void_p),
+        ("allocate", c.c_void_p),
+        ("from_py", c.PYFUNCTYPE(c.c_int, c.py_object, c.POINTER(c.POINTER(Versioned)))),
+        ("to_py", c.PYFUNCTYPE(c.c_int, c.POINTER(Versioned), c.POINTER(c.py_object))),
+        ("borrow", c.c_void_p),
+        ("stream", c.PYFUNCTYPE(c.c_int, c.c_int32, c.c_int32, c.POINTER(c.c_void_p))),
+    ]
+
+
 api = c.pythonapi
 api.PyCapsule_New.restype = c.py_object
 api.PyCapsule_New.argtypes = [c.c_void_p, c.c_void_p, c.c_void_p]
@@ -70,6 +84,11 @@ def versioned_of(capsule):
 
 def legacy_of(capsule):
     return Managed.from_address(api.PyCapsule_GetPointer(capsule, b"dltensor"))
+
+
+def exchange_of(array):
+    """The C exchange interface of its type."""
+    return Exchange.from_address(api.PyCapsule_GetPointer(array.__dlpack_c_exchange_api__, b"dlpack_exchange_api"))
 
 
 def consume(capsule):

@@ -3,19 +3,25 @@
 
 import asyncio
 import os
-import subprocess
 import threading
 import time
 
 import numpy as np
 import pytest
-from conftest import PACKAGE, eventually, leases_of
+from conftest import daemon_at, eventually, leases_of, until_asleep
 
 import tensorlease
 
 
 def waiters():
     return [thread for thread in threading.enumerate() if thread.name == "tensorlease-aget"]
+
+
+async def until_all_wait():
+    """All tasks, and the one thread that serves them."""
+    await asyncio.sleep(0)
+    (thread,) = waiters()
+    until_asleep(thread.native_id)
 
 
 def test_what_is_there_comes_at_once(client):
@@ -33,8 +39,7 @@ def test_waits_are_served_by_one_thread(client):
         waits = [asyncio.create_task(client.aget(f"async/many{n}", timeout=60)) for n in range(100)]
         newer = asyncio.create_task(client.aget("async/many0", newer_than=1, timeout=60))
         ticks = 0
-        await asyncio.sleep(0.05)
-        assert len(waiters()) == 1
+        await until_all_wait()
         for n in reversed(range(100)):
             client.put(f"async/many{n}", np.full(3, n))
             await asyncio.sleep(0)
@@ -52,7 +57,7 @@ def test_waits_are_served_by_one_thread(client):
 def test_more_names_than_the_kernel_waits_for(client):
     async def main():
         waits = [asyncio.create_task(client.aget(f"async/crowd{n}", timeout=60)) for n in range(600)]
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
         for n in range(600):
             client.put(f"async/crowd{n}", b"x", wait=False)
         return sum([(await wait).nbytes for wait in waits])
@@ -65,7 +70,7 @@ def test_time_is_up(client):
         start = time.monotonic()
         with pytest.raises(TimeoutError, match="async/none.*0.1 s"):
             await client.aget("async/none", timeout=0.1)
-        assert 0.09 < time.monotonic() - start < 10
+        assert time.monotonic() - start > 0.09
         with pytest.raises(FileNotFoundError):
             await client.aget("async/none", timeout=0)
         with pytest.raises(FileNotFoundError):
@@ -79,16 +84,15 @@ def test_time_is_up(client):
 def test_cancelled_waits_take_no_lease(client, observer):
     async def main():
         waits = [asyncio.create_task(client.aget("async/cancel")) for _ in range(10)]
-        await asyncio.sleep(0.02)
+        await until_all_wait()
         for wait in waits[:9]:
             wait.cancel()
         client.put("async/cancel", b"x")
         (await waits[9]).release()
         assert sum([r is not None for r in await asyncio.gather(*waits[:9], return_exceptions=True)]) == 9
-        await asyncio.sleep(0.05)
 
     asyncio.run(main())
-    assert leases_of(observer, os.getpid()) == 0
+    eventually(lambda: leases_of(observer, os.getpid()) == 0)
     assert client.get("async/cancel").version == 1
 
 
@@ -96,7 +100,7 @@ def test_close_ends_the_waits(address):
     async def main():
         client = tensorlease.connect()
         wait = asyncio.create_task(client.aget("async/closed"))
-        await asyncio.sleep(0.02)
+        await until_all_wait()
         client.close()
         with pytest.raises(ValueError, match="closed"):
             await wait
@@ -108,19 +112,21 @@ def test_close_ends_the_waits(address):
 
 
 def test_several_loops_share_a_client(client):
-    results = []
+    results, all_wait = [], threading.Barrier(5)
 
     def run(n):
         async def main():
-            tensor = await client.aget(f"async/loop{n}", timeout=60)
-            results.append(int(tensor.numpy()[0]))
+            wait = asyncio.create_task(client.aget(f"async/loop{n}", timeout=60))
+            await asyncio.sleep(0)
+            all_wait.wait()
+            results.append(int((await wait).numpy()[0]))
 
         asyncio.run(main())
 
     threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
-    time.sleep(0.05)
+    all_wait.wait()
     for n in range(4):
         client.put(f"async/loop{n}", np.full(1, n))
     for thread in threads:
@@ -129,33 +135,30 @@ def test_several_loops_share_a_client(client):
 
 
 def test_a_stream_loses_nothing_that_is_waited_for(client):
-    async def produce():
+    async def produce(seen):
         for n in range(200):
             client.put("async/stream", np.full(4, n))
-            await asyncio.sleep(0.001)
+            assert await seen.get() == await seen.get() == n + 1
 
-    async def consume():
-        seen, version = [], 0
-        while version < 200:
+    async def consume(seen):
+        for version in range(200):
             tensor = await client.aget("async/stream", newer_than=version, timeout=60)
-            assert tensor.version > version and tensor.numpy()[0] == tensor.version - 1
-            version = tensor.version
-            seen.append(version)
-        return len(seen)
+            assert tensor.numpy()[0] == version
+            seen.put_nowait(tensor.version)
 
     async def main():
-        return await asyncio.gather(consume(), consume(), produce())
+        seen = asyncio.Queue()
+        await asyncio.gather(consume(seen), consume(seen), produce(seen))
 
-    one, two, _ = asyncio.run(main())
-    assert one > 50 and two > 50
+    asyncio.run(main())
 
 
 def test_an_idle_wait_uses_no_processor(client):
     async def main():
         wait = asyncio.create_task(client.aget("async/idle", timeout=60))
-        await asyncio.sleep(0.05)
+        await until_all_wait()
         before = time.process_time()
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.0)  # what is measured
         used = time.process_time() - before
         wait.cancel()
         return used
@@ -166,32 +169,19 @@ def test_an_idle_wait_uses_no_processor(client):
 def test_a_wait_goes_on_over_a_restart(tmp_path):
     address = str(tmp_path / "socket")
 
-    def start():
-        daemon = subprocess.Popen(
-            [PACKAGE / "bin" / "tensorleased", "--foreground", "--socket", address], stderr=subprocess.DEVNULL
-        )
-        eventually(lambda: os.path.exists(address))
-        return daemon
-
-    async def main(daemon, client):
+    async def main(first, client):
         wait = asyncio.create_task(client.aget("async/restart", timeout=60))
-        await asyncio.sleep(0.05)
-        daemon.kill()
-        daemon.wait()
-        os.unlink(address)
-        await asyncio.sleep(1.5)
+        await until_all_wait()
+        first.kill()
+        first.wait()
+        await asyncio.sleep(1.5)  # longer than the library takes to notice: the wait must stay
         assert not wait.done()
-        daemon = start()
-        with tensorlease.connect(address, autostart=False) as other:
+        with daemon_at(address), tensorlease.connect(address, autostart=False) as other:
             other.put("async/restart", b"12")
             assert (await wait).nbytes == 2
-        return daemon
 
-    daemon = start()
-    with tensorlease.connect(address, autostart=False) as client:
-        daemon = asyncio.run(main(daemon, client))
-    daemon.terminate()
-    daemon.wait()
+    with daemon_at(address) as first, tensorlease.connect(address, autostart=False) as client:
+        asyncio.run(main(first, client))
 
 
 def test_a_child_has_waits_of_its_own(client):

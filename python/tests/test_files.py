@@ -12,7 +12,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from conftest import eventually, run_python
+from conftest import HEED_SIGINT, eventually, run_python
 
 import tensorlease
 
@@ -336,7 +336,7 @@ def test_closing_ends_a_load(address, tmp_path):
 def test_ctrl_c_ends_a_load(address, tmp_path):
     np.save(tmp_path / "in.npy", np.zeros(4 << 20))
     code = (
-        "import os, signal, tensorlease\n"
+        f"{HEED_SIGINT}import tensorlease\n"
         "client = tensorlease.connect(autostart=False)\n"
         "def tell(done, total): signal.raise_signal(signal.SIGINT)\n"
         f"try: client.load('files/ctrl', {str(tmp_path / 'in.npy')!r}, progress=tell)\n"

@@ -4,11 +4,15 @@
 import gc
 import os
 
+import gpu_help
 import pytest
 from conftest import eventually, leases_of
 from cuda_driver import Array, Child, Driver, Interface, Taken, run
+from gpu_help import connect
 
 import tensorlease
+
+daemon = gpu_help.daemon
 
 
 def why_not_torch():
@@ -58,10 +62,6 @@ def cuda_gpu():
     why = why_not_cuda()
     if why:
         pytest.skip(why)
-
-
-def connect():
-    return tensorlease.connect(autostart=False)
 
 
 # ---- PyTorch ----

@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import eventually, from_dlpack, leases_of, run_python
+from conftest import eventually, from_dlpack, leases_of, run_python, until_asleep
 
 import tensorlease
 
@@ -107,7 +107,7 @@ def test_a_killed_process_holds_nothing(client, observer):
     assert leases_of(observer, child.pid) == 1000
     child.kill()
     child.wait()
-    eventually(lambda: leases_of(observer, child.pid) == 0, 5)
+    eventually(lambda: leases_of(observer, child.pid) == 0)
     assert not [c for c in observer.clients() if c.pid == child.pid]
     client.delete("life/killed")
     eventually(lambda: not [i for i in observer.list("life/killed")])
@@ -218,6 +218,7 @@ def test_a_fork_while_another_thread_waits(client):
     outcome = []
     thread = threading.Thread(target=lambda: outcome.append(client.get("life/waited", timeout=60).nbytes))
     thread.start()
+    until_asleep(thread.native_id)
 
     def child():
         client.put("life/from_child", b"1")
@@ -250,7 +251,7 @@ def test_workers(client, method):
     todo, done = context.Queue(), context.Queue()
     client.put("life/weights", np.arange(5000))
     weights = client.get("life/weights") if method == "fork" else None
-    workers = [context.Process(target=worker, args=(client, weights, todo, done)) for _ in range(3)]
+    workers = [context.Process(target=worker, args=(client, weights, todo, done), daemon=True) for _ in range(3)]
     for process in workers:
         process.start()
     for n in range(30):
@@ -281,15 +282,15 @@ def test_a_pool_that_is_killed_leaves_nothing(client, observer):
         ready.put(len(held) + int(tensor.numpy()[1]))
         signal.pause()
 
-    workers = [context.Process(target=hold) for _ in range(3)]
+    workers = [context.Process(target=hold, daemon=True) for _ in range(3)]
     for process in workers:
         process.start()
-    assert [ready.get(timeout=30) for _ in workers] == [11, 11, 11]
+    assert [ready.get(timeout=60) for _ in workers] == [11, 11, 11]
     for process in workers:
         process.kill()
         process.join()
     pids = {process.pid for process in workers}
-    eventually(lambda: not any(c.pid in pids for c in observer.clients()), 10)
+    eventually(lambda: not any(c.pid in pids for c in observer.clients()))
     assert leases_of(observer, os.getpid()) == 1
 
 

@@ -72,7 +72,7 @@ def test_stubs_name_what_is_there():
         assert fields == list(getattr(tensorlease, name)._fields)
 
 
-def test_errors_fit_into_pythons(tmp_path):
+def test_errors_fit_into_pythons():
     import builtins
 
     for mine, pythons in (

@@ -56,6 +56,7 @@ def test_things_with_buffers(client):
         ((ctypes.c_int16 * 3 * 2)(), "int16", (2, 3)),
         (memoryview(bytes(12)).cast("i", (1, 3)), "int32", (1, 3)),
         (memoryview(b"\1\0").cast("?"), "bool", (2,)),
+        (memoryview(b"abc").cast("c"), "uint8", (3,)),
     ):
         client.put("sources/x", source)
         got = client.get("sources/x")
@@ -80,16 +81,12 @@ def test_read_only_and_immutable_arrays(client):
         np.array(["a", "bc"]),
         np.zeros(2, [("a", "i4"), ("b", "f4")]),
         np.array([object()]),
-        memoryview(b"abc").cast("c"),
     ],
 )
 def test_elements_without_a_dlpack_type_are_buffer_errors(client, source):  # 30
-    if isinstance(source, memoryview):
-        client.put("sources/x", source)  # chars are bytes
-        return
     with pytest.raises((BufferError, ValueError), match="(?i)type|big|little|format"):
-        client.put("sources/x", source)
-    assert not client.list("sources/none")
+        client.put("sources/none", source)
+    assert "sources/none" not in client
 
 
 @pytest.mark.parametrize("source", [7, "text", None, [1, 2], {}, decimal.Decimal(1), object()])
@@ -234,11 +231,11 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-@pytest.mark.parametrize("wrong", HOSTILE)
+@pytest.mark.parametrize(
+    ("wrong", "legacy"),
+    [(wrong, legacy) for wrong in HOSTILE for legacy in (False, True) if not (legacy and "major" in HOSTILE[wrong])],
+)
 def test_hostile_producers_are_refused_and_given_back_once(client, wrong, legacy):  # 2, 4, 10 to 13
-    if legacy and "major" in HOSTILE[wrong]:
-        pytest.skip("a legacy capsule has no version")
     for call in (client.put, client.publish):
         producer = abi.Producer(legacy=legacy, **HOSTILE[wrong])
         with pytest.raises((BufferError, tensorlease.Error)):

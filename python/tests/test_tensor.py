@@ -5,6 +5,7 @@ import gc
 import hashlib
 import io
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -147,6 +148,10 @@ def test_types_that_numpy_has_not(client):
         return
     assert tensor.numpy().dtype == ml_dtypes.bfloat16 and not tensor.numpy().flags.writeable
     assert np.asarray(tensor).shape == (2, 3)
+
+
+def test_pickle_of_a_numpy_view_is_a_copy(tensor):
+    assert (pickle.loads(pickle.dumps(tensor.numpy())) == tensor.numpy()).all()
 
 
 def test_packed_types(client):

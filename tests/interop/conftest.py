@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests with real libraries share: the fixtures of python/tests, the choice of libraries, the report.
-
-Each outcome is written to the file TL_INTEROP_REPORT at once, one JSON object a line, so that a test that kills the
-process takes nobody else's result with it.
-"""
+"""What the tests with real libraries share: the fixtures of python/tests, and the choice of libraries."""
 
 import importlib.util
 import json
@@ -16,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from libraries import LIBRARIES, OWN, REFUSED, WORDS
+from report import tell
 
 HERE = Path(__file__).resolve().parent
 PYTHON_TESTS = HERE.parent.parent / "python" / "tests"
@@ -107,35 +104,14 @@ def library(library_class):
     """The adapter, with its library imported."""
     if library_class not in _loaded:
         _loaded[library_class] = library_class()
-        _report({"library": library_class.name, "version": _loaded[library_class].version()})
+        tell({"library": library_class.name, "version": _loaded[library_class].version()})
     return _loaded[library_class]
 
 
 @pytest.fixture
 def found(library_class):
     """found(way, mode, what=value): something the test saw, for the table in docs/INTEROP.md."""
-    return lambda way, mode, **what: _report({"library": library_class.name, "way": way.name, "mode": mode, **what})
-
-
-def _report(line):
-    path = os.environ.get("TL_INTEROP_REPORT")
-    if path:
-        with open(path, "a") as file:
-            file.write(json.dumps(line) + "\n")
-
-
-def pytest_runtest_logreport(report):
-    if report.skipped:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        _report({"test": report.nodeid, "outcome": "skipped", "reason": reason.removeprefix("Skipped: ")})
-    elif report.failed:
-        _report({"test": report.nodeid, "outcome": "failed", "reason": report.longreprtext[-2000:]})
-    elif report.when == "call":
-        _report({"test": report.nodeid, "outcome": "passed"})
-
-
-def pytest_runtest_logstart(nodeid):
-    _report({"started": nodeid})
+    return lambda way, mode, **what: tell({"library": library_class.name, "way": way.name, "mode": mode, **what})
 
 
 # ---- memory ----

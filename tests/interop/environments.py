@@ -51,6 +51,14 @@ ENVIRONMENTS = (
     # tvm-ffi brings DLPack's own header.
     Environment("c++", "apache-tvm-ffi==0.1.15.post2", ("cpp",), needs="g++=g++"),
     Environment("rust", tests=("rust",), needs="rustc=rustc"),
+    # Those of the package's own tests that need more than NumPy.
+    Environment(
+        "package",
+        "torch==2.13.0+cpu numpy==2.4.6 ml_dtypes==0.6.0 safetensors pillow",
+        tuple(f"../../python/tests/test_{name}.py" for name in ("examples", "files", "many", "sources", "tensor")),
+        pythons="3.11",
+        megabytes=1200,
+    ),
     # The usual mistakes of producers, made by hand; and CuPy's calls, made by a double. No library at all.
     Environment("mistakes", tests=("mistakes_test.py", "cupy_test.py"), pythons="3.13 3.12 3.11 3.10"),
 )

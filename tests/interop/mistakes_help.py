@@ -181,22 +181,12 @@ def by_capsule(asked):
     return export
 
 
-class Exchange(ctypes.Structure):
-    _fields_ = [
-        ("version", ctypes.c_uint32 * 2),
-        ("previous", ctypes.c_void_p),
-        ("allocate", ctypes.c_void_p),
-        ("from_py", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.POINTER(abi.Versioned)))),
-    ]
-
-
 class Exchanged:
     """A tensor by the C exchange interface, deleted with this object."""
 
     def __init__(self, source):
-        api = abi.api.PyCapsule_GetPointer(source.__dlpack_c_exchange_api__, b"dlpack_exchange_api")
         self.out = ctypes.POINTER(abi.Versioned)()
-        assert Exchange.from_address(api).from_py(source, ctypes.byref(self.out)) == 0
+        assert abi.exchange_of(source).from_py(source, ctypes.byref(self.out)) == 0
 
     def __del__(self):
         self.out.contents.deleter(self.out)

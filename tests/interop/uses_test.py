@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What people do with the libraries: computing on shared memory, and straight into it."""
 
+import gc
+import os
 import signal
 import struct
 import subprocess
@@ -9,6 +11,8 @@ import sys
 import pytest
 
 import raw
+from conftest import leases_of
+from libraries import Torch
 
 FLOATS = struct.pack("64f", *range(64))
 DOUBLED = struct.pack("64f", *range(0, 128, 2))
@@ -101,6 +105,123 @@ def test_torch_computes_into_a_draft(client, tensor, peer):
     assert peer.read("uses/y") == ("float32", (8, 8), DOUBLED)
 
 
+@only("torch")
+@pytest.mark.parametrize("word", Torch.takes)
+def test_torch_element_types_are_taken_for_names(client, peer, word):
+    """And come back as they were, also from a view that is not contiguous."""
+    import torch
+
+    dtype = getattr(torch, word.replace("fnx2", "fn_x2"))
+    draft = client.create("uses/type", (2, 2), dtype)
+    array = draft.torch()
+    assert array.dtype is dtype and array.shape == (2, 2)
+    size = array.element_size()
+    payload = bytes(n % 2 if word == "bool" else n for n in range(4 * size))
+    raw.Memory(draft).fill(payload)
+    client.put("uses/turned", array.T)
+    draft.commit()
+    assert str(client.get("uses/type").dtype) == word
+    assert peer.read("uses/type") == (word, (2, 2), payload)
+    turned = b"".join(payload[size * n : size * (n + 1)] for n in (0, 2, 1, 3))
+    assert peer.read("uses/turned") == (word, (2, 2), turned)
+
+
+@only("torch")
+def test_a_part_of_a_torch_tensor_holds_the_lease(client, tensor, observer):
+    import torch
+
+    before = leases_of(observer, os.getpid())
+    array = client.get("uses/x", mode="c").torch()
+    array[0, 3] = 7
+    part = array[0, 2:].view(torch.int32)[1:]
+    del array
+    assert leases_of(observer, os.getpid()) == before + 1
+    assert part.view(torch.float32)[0] == 7 and unharmed(client)
+    del part
+    assert leases_of(observer, os.getpid()) == before
+
+
+@only("torch")
+@pytest.mark.parametrize(
+    "make",
+    [
+        "t.torch()",
+        "t.torch(copy=True)",
+        "torch.from_dlpack(t)",
+        "torch.from_dlpack(t, copy=False)",
+        "torch.from_dlpack(t, copy=True)",
+        "torch.from_dlpack(t, device='cpu')",
+        "torch.from_dlpack(t, device='cpu', copy=False)",
+        "torch.as_tensor(t)",
+    ],
+)
+def test_writes_to_a_torch_tensor_reach_nobody(client, tensor, make):
+    import torch
+
+    one, two = (eval(make, {"t": tensor, "torch": torch}) for _ in range(2))
+    assert one.shape == (8, 8) and one.dtype is torch.float32 and one.is_contiguous()
+    one.fill_(-1)
+    assert two[7, 7] == 63 and raw.plain(tensor) == FLOATS and unharmed(client)
+
+
+@only("torch")
+@pytest.mark.parametrize("make", ["torch.asarray(t)", "torch.frombuffer(t, dtype=torch.float32)"])
+def test_torch_over_plain_bytes_writes_to_nobody_else(client, tensor, make, recwarn):
+    import torch
+
+    made = eval(make, {"t": tensor, "torch": torch})
+    tensor.copy_on_write()
+    made.fill_(-1)
+    assert raw.plain(tensor) == FLOATS and unharmed(client)
+
+
+@only("torch")
+def test_torch_views_are_put_and_an_array_over_a_draft_is_published(client):
+    import torch
+
+    source = torch.arange(24).reshape(4, 6)
+    for view in (source, source.T, source[::2, 1::3], source.expand(3, 4, 6), torch.tensor(3.5)):
+        client.put("uses/view", view)
+        assert torch.equal(client.get("uses/view").torch(), view)
+    with pytest.raises((BufferError, RuntimeError), match="grad"):
+        client.put("uses/grad", torch.ones(3, requires_grad=True))
+    with client.create("uses/draft", (3, 4), torch.float32) as draft:
+        made = draft.torch()
+        made.fill_(2.5)
+        assert client.publish("uses/draft", made) == (1, False)
+    assert client.get("uses/draft").torch().sum() == 30
+
+
+LOADER = """
+import tensorlease, torch
+
+class Frames(torch.utils.data.Dataset):
+    def __init__(self):
+        self.client = tensorlease.connect(autostart=False)
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, n):
+        return self.client.get(f"uses/frame{n}").torch().clone()
+
+if __name__ == "__main__":
+    for method in ("fork", "spawn"):
+        loader = torch.utils.data.DataLoader(Frames(), batch_size=5, num_workers=2, multiprocessing_context=method)
+        print([int(batch.sum()) for batch in loader])
+"""
+
+
+@only("torch")
+def test_a_torch_data_loader_gets_by_name(client, tmp_path):
+    for n in range(20):
+        raw.publish(client, f"uses/frame{n}", (3,), "float32", struct.pack("3f", n, n, n))
+    (tmp_path / "loader.py").write_text(LOADER)  # the workers that are spawned import it
+    command = [sys.executable, tmp_path / "loader.py"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert result.stdout == "[30, 105, 180, 255]\n" * 2, result.stderr
+
+
 # ---- JAX ----
 
 
@@ -115,6 +236,30 @@ def test_jax_compiles_and_differentiates(client, tensor, peer):
     assert peer.read("uses/y") == ("float32", (8, 8), DOUBLED)
     updated = jax.jit(lambda x: x.at[0, 0].set(7), donate_argnums=0)(tensor.jax())
     assert float(updated[0, 0]) == 7 and unharmed(client)
+
+
+@only("jax")
+def test_jax_may_copy(client, tensor, observer):
+    import jax
+
+    copy = tensor.jax(copy=True)
+    assert float(jax.numpy.asarray(tensor)[7, 7]) == 63
+    gc.collect()
+    before = leases_of(observer, os.getpid())
+    tensor.release()
+    assert leases_of(observer, os.getpid()) == before - 1
+    assert float(copy[7, 7]) == 63 and unharmed(client)
+
+
+@only("jax")
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
+def test_jax_is_not_asked_to_halve_what_it_cannot_take_whole(client, dtype):
+    import jax
+
+    raw.publish(client, "uses/wide", (2,), dtype, bytes(range(32 if dtype == "complex128" else 16)))
+    with jax.enable_x64(False), pytest.raises(TypeError, match=f"{dtype}.*jax_enable_x64"):
+        client.get("uses/wide").jax()
+    assert client.get("uses/wide").jax().dtype == dtype
 
 
 # ---- TensorFlow ----

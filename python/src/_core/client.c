@@ -8,7 +8,6 @@
 #include <linux/futex.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cuda.h"
@@ -36,9 +35,12 @@ static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 					 &timeout) ||
 	    parse_seconds("timeout", timeout, &options.timeout_ns))
 		return NULL;
-	if (address != Py_None && !PyUnicode_FSConverter(address, &path))
-		return NULL;
-	options.address = path ? PyBytes_AsString(path) : NULL;
+	if (address != Py_None) {
+		path = parse_path("address", address);
+		if (!path)
+			return NULL;
+		options.address = PyBytes_AsString(path);
+	}
 	options.flags = autostart ? TL_CONNECT_AUTOSTART : 0;
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_connect(&client, &options);
@@ -114,70 +116,13 @@ static void client_dealloc(PyObject *self)
 	Py_DECREF(type);
 }
 
-/* ---- Waiting ---- */
-
-#define UNTOLD_SLICE_NS INT64_C(10000000)
-
-static int64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * NS_PER_SEC + ts.tv_nsec;
-}
-
-/* What a look finds that a wait may change. */
-bool worth_waiting(int r)
-{
-	return r == -ENOENT || r == -EAGAIN || r == -ENOTCONN || r == -ECONNREFUSED ||
-	       r == -ETIMEDOUT || r == -EINTR;
-}
-
-/*
- * In slices of a second, since a signal that comes between PyErr_CheckSignals() and the sleep does not end it; of some
- * milliseconds where nothing tells us when to look.
- */
-int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
-{
-	int64_t end = timeout_ns < 0 ? INT64_MAX : now_ns() + timeout_ns;
-	uint32_t over = __atomic_load_n(&c->over, __ATOMIC_SEQ_CST);
-
-	for (;;) {
-		int64_t left = end == INT64_MAX ? INT64_MAX : end - now_ns();
-		int64_t slice = w->item.name ? NS_PER_SEC : UNTOLD_SLICE_NS;
-		size_t which;
-		int r;
-
-		if (left <= 0)
-			return 1;
-		Py_BEGIN_ALLOW_THREADS;
-		r = tl_wait_many(c->client, &w->item, w->item.name ? 1 : 0, &c->over, over,
-				 left < slice ? left : slice, &which);
-		if (!r || (r == -ETIMEDOUT && !w->item.name))
-			r = w->look(w->context);
-		Py_END_ALLOW_THREADS;
-		if (!r)
-			return 0;
-		if (r == -ECANCELED || c->closing) {
-			PyErr_SetString(PyExc_ValueError, "the client was closed during a get");
-			return -1;
-		}
-		if (!worth_waiting(r) && (r != -ENODATA || !w->item.name)) {
-			raise_error(r);
-			return -1;
-		}
-		if (PyErr_CheckSignals())
-			return -1;
-	}
-}
-
 /* ---- Getting ---- */
 
 struct getting {
 	tl_client *client;
 	const char *name;
 	tl_get_options options;
-	int64_t timeout_ns;
+	int64_t timeout_ns, spin_ns; /* those of the options are a slice's */
 	intptr_t
 		stream; /* that of the options is TL_STREAM_NONE: it may need the driver, so not with the GIL */
 	DLManagedTensorVersioned *tensor;
@@ -208,12 +153,38 @@ static int get_timed_out(const struct getting *g)
 	return -1;
 }
 
+/* 0; 1: it did not come, or is not to be spun for; -1 with an exception. */
+static int get_spin(struct client *c, struct getting *g, int64_t end)
+{
+	int64_t spun = wait_end(g->spin_ns),
+		left = g->spin_ns ? wait_left(spun < end ? spun : end) : 0;
+	int r = -ETIMEDOUT;
+
+	while (left > 0 && (r == -ETIMEDOUT || r == -EINTR)) {
+		g->options.timeout_ns = g->options.spin_ns = left < WAIT_SLICE_NS ? left
+										  : WAIT_SLICE_NS;
+		Py_BEGIN_ALLOW_THREADS;
+		r = get_look(g);
+		Py_END_ALLOW_THREADS;
+		g->options.timeout_ns = g->options.spin_ns = 0;
+		if (!r)
+			return 0;
+		if (c->closing)
+			return wait_closed("a get");
+		if (PyErr_CheckSignals())
+			return -1;
+		left = wait_left(spun < end ? spun : end);
+	}
+	return 1;
+}
+
 static int get_wait(struct client *c, struct getting *g)
 {
-	int r;
+	int64_t end = wait_end(g->timeout_ns);
+	int r = get_spin(c, g, end);
 
-	g->options.timeout_ns = g->options.spin_ns = 0;
-	r = client_wait(c, &g->wait, g->timeout_ns);
+	if (r > 0)
+		r = client_wait(c, &g->wait, end == INT64_MAX ? -1 : wait_left(end));
 	if (r <= 0)
 		return r;
 	r = get_look(g);
@@ -242,8 +213,6 @@ static int get_now(struct getting *g)
 
 	if (!r)
 		return 0;
-	if (g->timeout_ns) /* a spin, and then the wait that can be interrupted */
-		g->options.timeout_ns = g->options.spin_ns;
 	Py_BEGIN_ALLOW_THREADS;
 	r = get_look(g);
 	Py_END_ALLOW_THREADS;
@@ -296,8 +265,9 @@ static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t na
 		return NULL;
 	g.name = name_utf8(name);
 	if (!g.name || parse_seconds("timeout", timeout, &g.timeout_ns) ||
-	    parse_mode(mode, &g.options.mode) || parse_seconds("spin", spin, &g.options.spin_ns) ||
-	    parse_stream(stream, &g.stream) || parse_newer_than(newer, &g.options.newer_than))
+	    parse_mode(mode, &g.options.mode) || parse_seconds("spin", spin, &g.spin_ns) ||
+	    parse_stream(stream, &g.stream) ||
+	    parse_uint64("newer_than", newer == Py_None ? NULL : newer, &g.options.newer_than))
 		return NULL;
 	if (!client_begin(c))
 		return NULL;
@@ -396,8 +366,15 @@ struct putting {
 	const char *name; /* its text */
 	PyObject *array;
 	tl_put_options options;
+	int64_t timeout_ns; /* that of the options is a slice's */
 	Py_buffer metadata;
 	int waits;
+	/* of the call itself: */
+	tl_client *client;
+	const struct source *source;
+	DLManagedTensorVersioned *tensor;
+	uint64_t version;
+	bool copied;
 };
 
 static int parse_flag(PyObject *o, uint32_t flag, uint32_t *flags)
@@ -433,7 +410,7 @@ static int parse_putting(bool publish, struct putting *p, PyObject *const *args,
 	if (parse_arguments(publish ? "publish" : "put", args, nargs, names, 2, keywords))
 		return -1;
 	p->name = name_utf8(p->called);
-	if (!p->name || parse_seconds("timeout", timeout, &p->options.timeout_ns) ||
+	if (!p->name || parse_seconds("timeout", timeout, &p->timeout_ns) ||
 	    parse_stream(stream, &p->options.stream) ||
 	    parse_flag(sealed, TL_PUBLISH_SEALED, &p->options.how) ||
 	    parse_flag(staging, TL_PUBLISH_STAGING, &p->options.how) ||
@@ -459,13 +436,21 @@ static void copy_options(tl_put_options *o, const struct source *s)
 	o->stream = s->stream;
 }
 
+static int put_attempt(void *context, int64_t timeout_ns)
+{
+	struct putting *p = context;
+
+	p->options.timeout_ns = timeout_ns;
+	return tl_put(p->client, p->name, &p->source->tensor, &p->options,
+		      p->waits ? &p->version : NULL);
+}
+
 static PyObject *client_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			    PyObject *names)
 {
 	struct client *c = (struct client *)self;
 	struct putting p;
 	struct source s;
-	uint64_t version = 0;
 	int r = -1;
 
 	if (parse_putting(false, &p, args, nargs, names))
@@ -477,10 +462,10 @@ static PyObject *client_put(PyObject *self, PyObject *const *args, Py_ssize_t na
 	if (client_begin(c)) {
 		p.options.flags = s.flags;
 		copy_options(&p.options, &s);
-		Py_BEGIN_ALLOW_THREADS;
-		r = tl_put(c->client, p.name, &s.tensor, &p.options, p.waits ? &version : NULL);
-		Py_END_ALLOW_THREADS;
-		if (r)
+		p.client = c->client;
+		p.source = &s;
+		r = client_with_space(c, put_attempt, &p, p.timeout_ns);
+		if (r < 0)
 			raise_error(r);
 		client_end(c);
 	}
@@ -490,7 +475,7 @@ static PyObject *client_put(PyObject *self, PyObject *const *args, Py_ssize_t na
 		return NULL;
 	if (!p.waits)
 		Py_RETURN_NONE;
-	return PyLong_FromUnsignedLongLong(version);
+	return PyLong_FromUnsignedLongLong(p.version);
 }
 
 /* A tensor that we got, read-only: another lease of it, so that the library knows it at once. Else NULL. */
@@ -504,8 +489,16 @@ static DLManagedTensorVersioned *publishable(const struct source *s)
 	return again;
 }
 
-static int publish_source(struct client *c, const struct putting *p, struct source *s,
-			  uint64_t *version, bool *copied)
+static int publish_attempt(void *context, int64_t timeout_ns)
+{
+	struct putting *p = context;
+
+	p->options.timeout_ns = timeout_ns;
+	return tl_publish(p->client, p->name, p->tensor, &p->options, &p->copied,
+			  p->waits ? &p->version : NULL);
+}
+
+static int publish_source(struct client *c, struct putting *p, struct source *s)
 {
 	DLManagedTensorVersioned same = {
 		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
@@ -519,20 +512,20 @@ static int publish_source(struct client *c, const struct putting *p, struct sour
 		return -1;
 	Py_BEGIN_ALLOW_THREADS;
 	again = publishable(s);
-	r = tl_publish(c->client, p->name, again ? again : &same, &p->options, copied,
-		       p->waits ? version : NULL);
+	Py_END_ALLOW_THREADS;
+	p->client = c->client;
+	p->tensor = again ? again : &same;
+	r = client_with_space(c, publish_attempt, p, p->timeout_ns);
+	if (r < 0)
+		raise_error(r);
 	if (r && again)
 		again->deleter(again);
-	Py_END_ALLOW_THREADS;
-	if (r)
-		raise_error(r);
 	client_end(c);
 	return r ? -1 : 0;
 }
 
 /* The library owns it then: its deleter is called when nobody holds what was published. */
-static int publish_gpu(struct client *c, struct putting *p, struct source *s, uint64_t *version,
-		       bool *copied)
+static int publish_gpu(struct client *c, struct putting *p, struct source *s)
 {
 	struct draft *draft = draft_with_bytes_at(c, s->tensor.data);
 	int r;
@@ -544,13 +537,14 @@ static int publish_gpu(struct client *c, struct putting *p, struct source *s, ui
 	p->options.stream = s->stream;
 	if (draft)
 		draft_say_stream(draft, s->stream);
+	p->client = c->client;
+	p->tensor = s->versioned;
 	Py_BEGIN_ALLOW_THREADS;
-	r = tl_publish(c->client, p->name, s->versioned, &p->options, copied,
-		       p->waits ? version : NULL);
+	r = publish_attempt(p, p->timeout_ns);
 	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_error(r);
-	else
+	if (!r || r == -EINPROGRESS) /* it may be published: the library keeps it */
 		s->versioned = NULL;
 	client_end(c);
 	return r ? -1 : 0;
@@ -564,26 +558,24 @@ static PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_
 	struct draft *draft = NULL;
 	struct putting p;
 	struct source s;
-	uint64_t version = 0;
-	bool copied = false;
 	int r;
 
 	if (parse_putting(true, &p, args, nargs, names))
 		return NULL;
 	if (is_draft(p.array)) {
+		p.options.timeout_ns = p.timeout_ns;
 		r = draft_publish((struct draft *)p.array, p.called, &p.options,
-				  p.waits ? &version : NULL, &copied);
+				  p.waits ? &p.version : NULL, &p.copied);
 	} else {
 		r = source_begin(&s, p.array, &p.options.stream);
 		if (!r) {
 			const void *data = s.tensor.data;
 
-			r = source_on_gpu(&s) ? publish_gpu(c, &p, &s, &version, &copied)
-					      : publish_source(c, &p, &s, &version, &copied);
-			if (!r && !copied)
+			r = source_on_gpu(&s) ? publish_gpu(c, &p, &s) : publish_source(c, &p, &s);
+			if (!r && !p.copied)
 				draft = draft_with_bytes_at(c, data);
 			if (draft)
-				draft_committed(draft, p.called, version);
+				draft_committed(draft, p.called, p.version);
 			source_end(&s);
 		}
 	}
@@ -591,8 +583,30 @@ static PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_
 	if (r)
 		return NULL;
 	if (!p.waits)
-		return Py_BuildValue("OO", Py_None, copied ? Py_True : Py_False);
-	return Py_BuildValue("KO", (unsigned long long)version, copied ? Py_True : Py_False);
+		return Py_BuildValue("OO", Py_None, p.copied ? Py_True : Py_False);
+	return Py_BuildValue("KO", (unsigned long long)p.version, p.copied ? Py_True : Py_False);
+}
+
+struct creating {
+	tl_client *client;
+	const char *name;
+	tl_spec spec;
+	int device; /* a GPU's number, or -1 */
+	const Py_buffer *metadata;
+	tl_draft *draft;
+};
+
+static int create_attempt(void *context, int64_t timeout_ns)
+{
+	struct creating *w = context;
+	int r;
+
+	w->spec.timeout_ns = timeout_ns;
+	r = w->device < 0 ? tl_create(w->client, w->name, &w->spec, &w->draft)
+			  : tl_alloc_cuda(w->client, w->name, &w->spec, w->device, &w->draft);
+	if (r || !w->metadata->len)
+		return r;
+	return tl_draft_set_metadata(w->draft, w->metadata->buf, (size_t)w->metadata->len);
 }
 
 /* _create(name, shape, (code, bits, lanes), flags, metadata, timeout, GPU or -1) -> Draft */
@@ -600,48 +614,43 @@ static PyObject *client_create(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
 	PyObject *name, *shape, *metadata, *timeout;
-	int64_t sizes[TL_NDIM_MAX];
-	tl_spec spec = { .size = sizeof(spec), .shape = sizes };
-	int code, bits, lanes, device, r;
-	tl_draft *draft = NULL;
+	int64_t sizes[TL_NDIM_MAX], timeout_ns;
+	struct creating w = { .spec = { .size = sizeof(w.spec), .shape = sizes } };
+	int code, bits, lanes, r;
 	Py_buffer bytes;
-	const char *text;
 
 	if (!PyArg_ParseTuple(args, "OO!(iii)KOOi", &name, &PyTuple_Type, &shape, &code, &bits,
-			      &lanes, &spec.flags, &metadata, &timeout, &device))
+			      &lanes, &w.spec.flags, &metadata, &timeout, &w.device))
 		return NULL;
-	text = name_utf8(name);
-	if (!text || parse_seconds("timeout", timeout, &spec.timeout_ns))
+	w.name = name_utf8(name);
+	if (!w.name || parse_seconds("timeout", timeout, &timeout_ns))
 		return NULL;
 	if (PyTuple_Size(shape) > TL_NDIM_MAX)
 		return raise_text(-EINVAL, "shape: %zd dimensions; the limit is %d",
 				  PyTuple_Size(shape), TL_NDIM_MAX);
-	spec.ndim = (int32_t)PyTuple_Size(shape);
-	for (int i = 0; i < spec.ndim; i++) {
+	w.spec.ndim = (int32_t)PyTuple_Size(shape);
+	for (int i = 0; i < w.spec.ndim; i++) {
 		sizes[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
 		if (sizes[i] == -1 && PyErr_Occurred())
 			return NULL;
 	}
-	spec.dtype = (DLDataType){ (uint8_t)code, (uint8_t)bits, (uint16_t)lanes };
+	w.spec.dtype = (DLDataType){ (uint8_t)code, (uint8_t)bits, (uint16_t)lanes };
 	if (parse_metadata(metadata, &bytes))
 		return NULL;
 	if (!client_begin(c)) {
 		PyBuffer_Release(&bytes);
 		return NULL;
 	}
-	Py_BEGIN_ALLOW_THREADS;
-	r = device < 0 ? tl_create(c->client, text, &spec, &draft)
-		       : tl_alloc_cuda(c->client, text, &spec, device, &draft);
-	if (!r && bytes.len)
-		r = tl_draft_set_metadata(draft, bytes.buf, (size_t)bytes.len);
-	Py_END_ALLOW_THREADS;
-	if (r) {
+	w.client = c->client;
+	w.metadata = &bytes;
+	r = client_with_space(c, create_attempt, &w, timeout_ns);
+	if (r < 0)
 		raise_error(r);
-		tl_abort(draft);
-	}
+	if (r)
+		tl_abort(w.draft);
 	client_end(c);
 	PyBuffer_Release(&bytes);
-	return r ? NULL : draft_from(c, name, draft);
+	return r ? NULL : draft_from(c, name, w.draft);
 }
 
 static PyObject *client_delete(PyObject *self, PyObject *name)

@@ -176,11 +176,17 @@ void raise_ended(PyObject *self, PyObject *class);
 void raise_again_with_name(PyObject *name);
 PyObject *register_types(PyObject *module, PyObject *args);
 
-/* The UTF-8 of a name without NULs; valid as long as @o. */
+/* The UTF-8 of a name, or of another @argument that is a str, without NULs; valid as long as @o. */
 const char *name_utf8(PyObject *o);
+const char *text_utf8(const char *argument, PyObject *o);
+/* Of a str, bytes or os.PathLike: bytes, a reference. NULL with an exception that names @argument. */
+PyObject *parse_path(const char *argument, PyObject *o);
 /* Seconds to nanoseconds: None 0, inf -1. 0 or -1; the exception names @argument. */
 int parse_seconds(const char *argument, PyObject *o, int64_t *ns);
-int parse_newer_than(PyObject *o, uint64_t *version); /* None: 0 */
+/* check_seconds(argument, timeout): the same for Python code. */
+PyObject *check_seconds(PyObject *module, PyObject *args);
+/* An int of 64 bits without a sign; NULL: 0. */
+int parse_uint64(const char *argument, PyObject *o, uint64_t *number);
 int parse_mode(PyObject *o, enum tl_mode *mode);
 /* bytes-like, or None: a view without an object. */
 int parse_metadata(PyObject *o, Py_buffer *view);

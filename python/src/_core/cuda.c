@@ -22,8 +22,11 @@ int parse_stream(PyObject *o, intptr_t *stream)
 		return -1;
 	value = PyLong_AsLongLong(number);
 	Py_DECREF(number);
-	if (value == -1 && PyErr_Occurred())
+	if (value == -1 && PyErr_Occurred()) {
+		if (PyErr_ExceptionMatches(PyExc_OverflowError))
+			PyErr_Format(PyExc_ValueError, "stream %R is no stream's address", o);
 		return -1;
+	}
 	if (value >= TL_STREAM_NONE && value != 0) {
 		*stream = (intptr_t)value;
 		return 0;

@@ -2,10 +2,10 @@
 /* Files: reading them into tensors and writing tensors to them, with the code of the command line. */
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/transfer.h"
 #include "file.h"
+#include "wait.h"
 
 #define LOOK_NS INT64_C(100000000) /* how often Ctrl-C and close() are looked for */
 
@@ -17,14 +17,6 @@ struct telling {
 	PyThreadState *thread;
 	int64_t looked_ns;
 };
-
-static int64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * NS_PER_SEC + ts.tv_nsec;
-}
 
 static int tell_python(const struct telling *t, uint64_t done, uint64_t total)
 {
@@ -114,16 +106,26 @@ static enum file_format find_format(const char *name, const char *path)
 
 /* 0 or -1. Py_CLEAR(a->path) at the end. */
 static int parse_file(struct arguments *a, PyObject *self, PyObject *prefix, PyObject *path,
-		      const char *format, PyObject *progress)
+		      PyObject *format, PyObject *progress)
 {
+	const char *called = NULL;
+
 	*a = (struct arguments){ .telling = { .client = (struct client *)self } };
-	a->prefix = name_utf8(prefix);
-	if (!a->prefix || !PyUnicode_FSConverter(path, &a->path))
+	a->prefix = text_utf8("prefix", prefix);
+	if (!a->prefix)
+		return -1;
+	if (format != Py_None) {
+		called = text_utf8("format", format);
+		if (!called)
+			return -1;
+	}
+	a->path = parse_path("path", path);
+	if (!a->path)
 		return -1;
 	a->path_text = PyBytes_AsString(a->path);
 	if (!strcmp(a->path_text, "-")) /* a file like any other */
 		a->path_text = "./-";
-	a->format = find_format(format, a->path_text);
+	a->format = find_format(called, a->path_text);
 	if (a->format == FILE_FORMAT_UNKNOWN)
 		return -1;
 	if (progress != Py_None && !PyCallable_Check(progress)) {
@@ -170,31 +172,44 @@ static PyObject *loaded_notes(const struct tensor_file *f)
 	return notes;
 }
 
+struct loading {
+	struct arguments *arguments;
+	struct tensor_file *file;
+	char why[FILE_ERROR_TEXT];
+};
+
+static int load_attempt(void *context, int64_t timeout_ns)
+{
+	struct loading *l = context;
+	struct telling *t = &l->arguments->telling;
+
+	return transfer_load(t->client->client, l->file, l->arguments->prefix, timeout_ns, tell, t,
+			     l->why);
+}
+
 static PyObject *load_file(struct arguments *a, struct tensor_file *f, int64_t timeout_ns)
 {
-	tl_client *client = a->telling.client->client;
-	char why[FILE_ERROR_TEXT];
+	struct loading l = { .arguments = a, .file = f };
 	int r;
 
-	a->telling.thread = PyEval_SaveThread();
-	r = transfer_load(client, f, a->prefix, timeout_ns, tell, &a->telling, why);
-	PyEval_RestoreThread(a->telling.thread);
-	return r ? raise_any(r, why)
-		 : Py_BuildValue("NN", loaded_names(f, a->prefix), loaded_notes(f));
+	a->telling.thread = PyThreadState_Get();
+	r = client_with_space(a->telling.client, load_attempt, &l, timeout_ns);
+	if (r)
+		return r < 0 ? raise_any(r, l.why) : NULL;
+	return Py_BuildValue("NN", loaded_names(f, a->prefix), loaded_notes(f));
 }
 
 /* _load(prefix, path, format or None, timeout, progress) -> (names, texts of the file) */
 PyObject *file_load(PyObject *self, PyObject *args)
 {
-	PyObject *prefix, *path, *timeout, *progress, *result = NULL;
+	PyObject *prefix, *path, *format, *timeout, *progress, *result = NULL;
 	char why[FILE_ERROR_TEXT];
-	const char *format;
 	struct arguments a;
 	struct tensor_file f;
 	int64_t timeout_ns;
 	int r;
 
-	if (!PyArg_ParseTuple(args, "OOzOO", &prefix, &path, &format, &timeout, &progress) ||
+	if (!PyArg_ParseTuple(args, "OOOOO", &prefix, &path, &format, &timeout, &progress) ||
 	    parse_seconds("timeout", timeout, &timeout_ns))
 		return NULL;
 	if (!parse_file(&a, self, prefix, path, format, progress) &&
@@ -257,11 +272,10 @@ static PyObject *save_file(struct arguments *a)
 /* _save(prefix, path, format or None, progress) -> names */
 PyObject *file_save(PyObject *self, PyObject *args)
 {
-	PyObject *prefix, *path, *progress, *result = NULL;
-	const char *format;
+	PyObject *prefix, *path, *format, *progress, *result = NULL;
 	struct arguments a;
 
-	if (!PyArg_ParseTuple(args, "OOzO", &prefix, &path, &format, &progress))
+	if (!PyArg_ParseTuple(args, "OOOO", &prefix, &path, &format, &progress))
 		return NULL;
 	if (!parse_file(&a, self, prefix, path, format, progress) &&
 	    client_begin(a.telling.client)) {

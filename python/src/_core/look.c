@@ -218,7 +218,7 @@ PyObject *look_list(PyObject *self, PyObject *prefix)
 {
 	struct client *c = (struct client *)self;
 	struct listing l = { .make = make_info, .size = sizeof(tl_info) };
-	const char *text = name_utf8(prefix);
+	const char *text = text_utf8("prefix", prefix);
 
 	if (!text || !listing_begin(&l, c))
 		return NULL;
@@ -251,9 +251,9 @@ PyObject *look_holdings(PyObject *self, PyObject *id)
 {
 	struct client *c = (struct client *)self;
 	struct listing l = { .make = make_holding, .size = sizeof(tl_holding) };
-	unsigned long long number = PyLong_AsUnsignedLongLong(id);
+	uint64_t number;
 
-	if (PyErr_Occurred() || !listing_begin(&l, c))
+	if (parse_uint64("client_id", id, &number) || !listing_begin(&l, c))
 		return NULL;
 	return listing_end(&l, c, tl_list_holdings(c->client, number, visit_holding, &l));
 }

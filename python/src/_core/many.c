@@ -18,6 +18,7 @@ struct part {
 };
 
 struct putting {
+	tl_client *client;
 	tl_group_item *items;
 	struct part *parts;
 	size_t count; /* parts that have begun */
@@ -98,11 +99,11 @@ static int putting_init(struct putting *p, PyObject *names, PyObject *arrays, Py
 	return 0;
 }
 
-/* Without the GIL. */
-static int putting_publish(const struct putting *p, tl_client *client, int64_t timeout_ns)
+static int putting_attempt(void *context, int64_t timeout_ns)
 {
+	const struct putting *p = context;
 	tl_group *group;
-	int r = tl_group_create(client, p->items, p->count, timeout_ns, &group);
+	int r = tl_group_create(p->client, p->items, p->count, timeout_ns, &group);
 
 	if (r)
 		return r;
@@ -132,10 +133,9 @@ PyObject *many_put(PyObject *self, PyObject *args)
 	    parse_seconds("timeout", timeout, &timeout_ns))
 		return NULL;
 	if (!putting_init(&p, names, arrays, metadata) && client_begin(c)) {
-		Py_BEGIN_ALLOW_THREADS;
-		r = putting_publish(&p, c->client, timeout_ns);
-		Py_END_ALLOW_THREADS;
-		if (r)
+		p.client = c->client;
+		r = client_with_space(c, putting_attempt, &p, timeout_ns);
+		if (r < 0)
 			raise_error(r);
 		client_end(c);
 	}
@@ -356,7 +356,7 @@ PyObject *many_get_all(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "OOO", &prefix, &timeout, &mode) ||
 	    parse_seconds("timeout", timeout, &timeout_ns) || parse_mode(mode, &g.mode))
 		return NULL;
-	g.prefix = name_utf8(prefix);
+	g.prefix = text_utf8("prefix", prefix);
 	if (!g.prefix || !client_begin(c))
 		return NULL;
 	r = all_take(c, &g, timeout_ns);

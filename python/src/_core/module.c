@@ -5,6 +5,7 @@
 _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "shapes are handed out as they are");
 
 static PyMethodDef functions[] = {
+	{ "check_seconds", check_seconds, METH_VARARGS, NULL },
 	{ "register", register_types, METH_VARARGS, NULL },
 	{ "cuda_devices", cuda_devices, METH_NOARGS, NULL },
 	{ 0 },

@@ -375,14 +375,33 @@ static bool may_fall_back(void)
 	       PyErr_ExceptionMatches(PyExc_ValueError);
 }
 
+/* What their own DLPack drops: numpy.ma the mask; PyTorch that a view is negated (x.conj().imag). */
+static int check_dropped(PyObject *array)
+{
+	PyObject *negated;
+	int truth;
+
+	if (PyObject_HasAttrString(array, "_sharedmask")) /* of numpy.ma alone */
+		return refuse("a masked array has no DLPack type; publish its .data, or .filled()");
+	if (!PyObject_HasAttrString(array, "is_neg")) /* of PyTorch alone */
+		return 0;
+	negated = PyObject_CallMethod(array, "is_neg", NULL);
+	truth = negated ? PyObject_IsTrue(negated) : -1;
+	Py_XDECREF(negated);
+	if (truth > 0)
+		return refuse("PyTorch's DLPack forgets the sign of this view; publish its "
+			      ".resolve_neg()");
+	PyErr_Clear();
+	return 0;
+}
+
 static int source_any(struct source *s, PyObject *array, const intptr_t *stream)
 {
 	bool buffer = PyObject_CheckBuffer(array);
 	bool interface = PyObject_HasAttrString(array, "__array_interface__");
 
-	if (PyObject_HasAttrString(
-		    array, "_sharedmask")) /* of numpy.ma alone; its DLPack drops the mask */
-		return refuse("a masked array has no DLPack type; publish its .data, or .filled()");
+	if (check_dropped(array))
+		return -1;
 	if (PyObject_HasAttrString(array, "__dlpack__")) {
 		if (!source_dlpack(s, array, stream))
 			return 0;

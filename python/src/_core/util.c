@@ -25,6 +25,10 @@ PyObject *register_types(PyObject *module, PyObject *args)
 	PyObject *e, *ce, *base, *tensor, *draft, *reader, *cuda, *stream;
 
 	(void)module;
+	if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+		PyErr_SetString(PyExc_ImportError, "tensorlease does not work in subinterpreters");
+		return NULL;
+	}
 	if (!PyArg_ParseTuple(args, "OOOOOOOO", &e, &ce, &base, &tensor, &draft, &reader, &cuda,
 			      &stream))
 		return NULL;
@@ -52,6 +56,7 @@ static const char *const in_python[][2] = {
 	{ "tl_alloc_cuda()", "Client.create(..., device=...)" },
 	{ "TL_PUBLISH_STAGING", "staging=True" },
 	{ "tl_spec: ", "" },
+	{ "options->", "" },
 };
 
 static PyObject *words_of(const char *text)
@@ -169,21 +174,38 @@ void raise_again_with_name(PyObject *name)
 
 /* ---- Arguments ---- */
 
-const char *name_utf8(PyObject *o)
+const char *text_utf8(const char *argument, PyObject *o)
 {
 	Py_ssize_t size;
 	const char *text;
 
 	if (!PyUnicode_Check(o)) {
-		PyErr_Format(PyExc_TypeError, "a tensor's name is a str, not %R", Py_TYPE(o));
+		PyErr_Format(PyExc_TypeError, "%s is a str, not %R", argument, Py_TYPE(o));
 		return NULL;
 	}
 	text = PyUnicode_AsUTF8AndSize(o, &size);
 	if (text && strlen(text) != (size_t)size) {
-		raise_text(-EINVAL, "a name with a NUL character");
+		raise_text(-EINVAL, "%s has a NUL character in it", argument);
 		return NULL;
 	}
 	return text;
+}
+
+const char *name_utf8(PyObject *o)
+{
+	return text_utf8("a tensor's name", o);
+}
+
+PyObject *parse_path(const char *argument, PyObject *o)
+{
+	PyObject *path = NULL;
+
+	if (PyUnicode_FSConverter(o, &path))
+		return path;
+	if (PyErr_ExceptionMatches(PyExc_TypeError))
+		PyErr_Format(PyExc_TypeError, "%s is a str or os.PathLike, not %R", argument,
+			     Py_TYPE(o));
+	return NULL;
 }
 
 int parse_seconds(const char *argument, PyObject *o, int64_t *ns)
@@ -209,25 +231,38 @@ int parse_seconds(const char *argument, PyObject *o, int64_t *ns)
 	return 0;
 }
 
-int parse_newer_than(PyObject *o, uint64_t *version)
+PyObject *check_seconds(PyObject *module, PyObject *args)
 {
-	PyObject *number;
+	const char *argument;
+	PyObject *timeout;
+	int64_t ns;
 
-	*version = 0;
-	if (!o || o == Py_None)
+	(void)module;
+	if (!PyArg_ParseTuple(args, "sO", &argument, &timeout) ||
+	    parse_seconds(argument, timeout, &ns))
+		return NULL;
+	Py_RETURN_NONE;
+}
+
+int parse_uint64(const char *argument, PyObject *o, uint64_t *number)
+{
+	static const char what[] = "%s is an int from 0 to 2^64-1, not %R";
+	PyObject *given;
+
+	*number = 0;
+	if (!o)
 		return 0;
-	number = PyNumber_Index(o);
-	if (number) {
-		*version = PyLong_AsUnsignedLongLong(number);
-		Py_DECREF(number);
+	given = PyNumber_Index(o);
+	if (given) {
+		*number = PyLong_AsUnsignedLongLong(given);
+		Py_DECREF(given);
 	}
 	if (!PyErr_Occurred())
 		return 0;
 	if (PyErr_ExceptionMatches(PyExc_OverflowError))
-		PyErr_Format(PyExc_ValueError,
-			     "newer_than is a version, an int from 0 to 2^64-1, not %R", o);
+		PyErr_Format(PyExc_ValueError, what, argument, o);
 	else if (PyErr_ExceptionMatches(PyExc_TypeError))
-		PyErr_Format(PyExc_TypeError, "newer_than is a version, an int, not %R", o);
+		PyErr_Format(PyExc_TypeError, what, argument, o);
 	return -1;
 }
 
@@ -256,8 +291,12 @@ int parse_metadata(PyObject *o, Py_buffer *view)
 		PyErr_Format(PyExc_TypeError, "metadata is bytes, or None, not %R", Py_TYPE(o));
 		return -1;
 	}
-	if (PyObject_GetBuffer(o, view, 0))
+	if (PyObject_GetBuffer(o, view, 0)) {
+		memset(view, 0, sizeof(*view));
+		PyErr_Clear();
+		PyErr_Format(PyExc_BufferError, "metadata is contiguous bytes, not %R", o);
 		return -1;
+	}
 	if (view->len <= TL_METADATA_MAX)
 		return 0;
 	raise_text(-EINVAL, "metadata: %zd bytes; the limit is %d", view->len, TL_METADATA_MAX);

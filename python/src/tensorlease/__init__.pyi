@@ -28,6 +28,8 @@ _Format = Literal["npy", "npz", "safetensors", "pb"]
 _Seconds = SupportsFloat | None
 
 __version__: str
+__all__: list[str]
+_core: Any  # the extension
 
 class Error(OSError): ...
 class NotFoundError(Error, FileNotFoundError): ...
@@ -206,6 +208,9 @@ class Draft(_Described):
     ) -> None: ...
 
 class Client:
+    def __new__(
+        cls, address: str | os.PathLike[str] | None = None, *, autostart: bool | None = None, timeout: _Seconds = 10.0
+    ) -> Self: ...
     def __init__(
         self, address: str | os.PathLike[str] | None = None, *, autostart: bool | None = None, timeout: _Seconds = 10.0
     ) -> None: ...
@@ -214,7 +219,7 @@ class Client:
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *args: object) -> None: ...
-    def __contains__(self, name: str) -> bool: ...
+    def __contains__(self, name: str, /) -> bool: ...
     def get(
         self,
         name: str,
@@ -229,7 +234,7 @@ class Client:
         self,
         name: str,
         *,
-        timeout: float | None = ...,
+        timeout: _Seconds = ...,
         newer_than: int | None = None,
         mode: _Mode = "r",
         stream: _Stream = None,

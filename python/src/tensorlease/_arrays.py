@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading objects that have __array_interface__ (NumPy's older protocol; PIL images, for one, have only that)."""
 
+import ctypes
+import operator
+
 from ._dtypes import parse_dtype
+
+_LIMIT = 2**63
 
 
 def read_interface(array):
@@ -11,8 +16,10 @@ def read_interface(array):
     """
     interface = array.__array_interface__
     dtype, shape, steps = read_description(array, interface, "__array_interface__")
-    address, owner = _address(array, interface)
-    return address, dtype, shape, steps, owner
+    data = interface.get("data")
+    if isinstance(data, bytes):
+        return _address_of_bytes(data, shape, steps, dtype[1] // 8), dtype, shape, steps, (array, data)
+    return address_in(interface, "__array_interface__"), dtype, shape, steps, array
 
 
 def read_description(array, interface, called):
@@ -21,7 +28,10 @@ def read_description(array, interface, called):
         raise BufferError(f"{called} is no dict")
     typestr = interface.get("typestr")
     if isinstance(typestr, str) and (typestr[1:2] == "V" or typestr[1:] == "f1"):  # ml_dtypes', which only have names
-        typestr = getattr(getattr(array, "dtype", None), "name", typestr)
+        dtype = getattr(array, "dtype", None)
+        if getattr(dtype, "names", None):
+            raise BufferError(f"structured elements have no DLPack type; put the fields {dtype.names} by themselves")
+        typestr = getattr(dtype, "name", typestr)
     elif not isinstance(typestr, str) or typestr[1:2] not in tuple("biufc"):
         raise BufferError(
             f"elements of typestr {typestr!r} have no DLPack type; integers, floats, complex numbers and bools have"
@@ -32,23 +42,30 @@ def read_description(array, interface, called):
         raise BufferError("a masked array has no DLPack type")
     try:
         code, bits, _ = parse_dtype(typestr)
-        shape = tuple(int(n) for n in interface["shape"])
+        shape = tuple(operator.index(n) for n in interface["shape"])
+        steps = _steps(interface.get("strides"), shape, bits // 8, called)
     except (KeyError, TypeError, ValueError) as error:
         raise BufferError(f"{called} cannot be used: {error!r}") from None
-    if any(n < 0 for n in shape):
-        raise BufferError(f"{called} has a negative size: {shape}")
-    return (code, bits), shape, _steps(interface.get("strides"), shape, bits // 8, called)
+    if not all(0 <= n < _LIMIT for n in shape) or not all(-_LIMIT <= n < _LIMIT for n in steps):
+        raise BufferError(f"{called}: sizes are 0 to 2^63-1, and strides below 2^63: {shape}, {steps}")
+    return (code, bits), shape, steps
 
 
-def _address(array, interface):
+def address_in(interface, called):
+    """Of its 'data'."""
     data = interface.get("data")
-    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], int):
-        return data[0], array
-    if isinstance(data, bytes):  # PIL: a copy of the image
-        import ctypes
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], int) and 0 <= data[0] < 2 * _LIMIT:
+        return data[0]
+    raise BufferError(f"{called} has no address in 'data'")
 
-        return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0, (array, data)
-    raise BufferError("__array_interface__ has no address in 'data'")
+
+def _address_of_bytes(data, shape, steps, itemsize):
+    """PIL's: a copy of the image."""
+    ends = [(size - 1) * step for size, step in zip(shape, steps, strict=True)]
+    first, last = sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends)
+    if 0 not in shape and (first < 0 or (last + 1) * itemsize > len(data)):
+        raise BufferError(f"__array_interface__: {len(data)} bytes of 'data' are too few for shape {shape}")
+    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
 
 
 def _steps(strides, shape, itemsize, called):
@@ -58,6 +75,7 @@ def _steps(strides, shape, itemsize, called):
             steps.append(step)
             step *= size or 1
         return tuple(reversed(steps))
-    if len(strides) != len(shape) or any(int(step) % itemsize for step in strides):
+    strides = tuple(operator.index(step) for step in strides)
+    if len(strides) != len(shape) or any(step % itemsize for step in strides):
         raise BufferError(f"{called}: strides are no multiples of the element's size, one for each dimension")
-    return tuple(int(step) // itemsize for step in strides)
+    return tuple(step // itemsize for step in strides)

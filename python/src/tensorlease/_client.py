@@ -7,7 +7,7 @@ import math
 import operator
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from . import _core
@@ -18,6 +18,7 @@ from ._waiter import Waiter, _Wait
 
 _PADDED = 4  # DLPack's IS_SUBBYTE_TYPE_PADDED
 _SIZE_MAX = 2**63 - 1
+_EVER = 9.2e9  # seconds from which on the library waits for ever
 
 
 class Info(NamedTuple):
@@ -101,14 +102,20 @@ def connect(address=None, *, autostart=None, timeout=10.0):
     autostart: if nobody listens there, start the daemon of this package for this user; it ends by itself
         when there have been no clients and no tensors for a while. None: only if no address was given, neither here nor
         by $TENSORLEASE_SOCKET: a mistyped one is an error then.
-    timeout: seconds that a request waits for the daemon's answer.
+    timeout: seconds that a request waits for the daemon's answer, the first ones included; None or 0: 10. No signal
+        ends that wait.
     NoDaemonError (a ConnectionRefusedError): nobody listens. PermissionDeniedError: the socket is not for this user.
     """
     return Client(address, autostart=autostart, timeout=timeout)
 
 
 class Client(_core.Client):
-    """A connection to a daemon. Any thread may use it at any time.
+    """A connection to a daemon. Any thread may use it at any time; what waits or copies releases the GIL.
+
+    Ctrl-C and close() end what waits, for a tensor or for space. Beside its own errors each call may raise a ValueError
+    (the client is closed; an argument is wrong), a TypeError, a DisconnectedError (the daemon is gone; the next call
+    connects anew) and, if the daemon does not answer within connect()'s timeout, a TimeoutError. MemoryError and the
+    OSErrors of a process without memory or descriptors are what they are everywhere.
 
     After a fork the child may use it as well: it reads on what its parent held, and connects anew when it has
     to. Pickled, as by multiprocessing's spawn, it is another connection to the same address. Connections that end are
@@ -132,7 +139,10 @@ class Client(_core.Client):
         return (_reconnect, (type(self), address, autostart, timeout))
 
     def close(self):
-        """Ends the connection; waiting gets end with a ValueError. Tensors got through it stay valid."""
+        """Ends the connection. What waits in other threads ends with a ValueError; Tensors got through it stay valid.
+
+        Drafts that are not committed will not be. Does nothing the second time.
+        """
         waiter = self._waiter
         if waiter is not None and waiter.pid == os.getpid():
             waiter.stop()
@@ -198,6 +208,7 @@ class Client(_core.Client):
         sealed: wait here until it is written, so that no consumer has to: right for weights.
         staging: what cannot be shared as it is may be copied, on the GPU. Without a stream named, waits for the copy.
         UnsupportedError: it cannot be shared, or is strided; the text says what to do. NoDeviceError: no CUDA here.
+        Error with the errno EINPROGRESS: the daemon did not answer, so it may be published, and is kept as if it were.
         Returns Published(version, copied).
         """
         version, copied = self._publish(
@@ -231,7 +242,7 @@ class Client(_core.Client):
         """
         if not isinstance(arrays, Mapping):
             raise TypeError(f"arrays is a mapping of names and arrays, such as a dict, not {type(arrays)!r}")
-        names = [prefix + name for name in arrays]
+        names = _prefixed(prefix, arrays)
         if isinstance(metadata, Mapping):
             unknown = [name for name in metadata if name not in arrays]
             if unknown:
@@ -257,28 +268,32 @@ class Client(_core.Client):
         NotFoundError: a name is missing, or none starts so. TimeoutError: still after that time. The rest as get().
         """
         if isinstance(names, str):
+            _check_str("prefix", prefix)
             found = self._get_all(prefix + names, timeout, mode)
             return {name[len(prefix) :]: tensor for name, tensor in found.items()} if prefix else found
+        if not isinstance(names, Iterable) or isinstance(names, (bytes, bytearray)):
+            raise TypeError(f"names is a str or an iterable of them, not {type(names)!r}")
         names = list(names)
-        return dict(zip(names, self._get_many([prefix + name for name in names], timeout, mode), strict=True))
+        return dict(zip(names, self._get_many(_prefixed(prefix, names), timeout, mode), strict=True))
 
     async def aget(self, name, *, timeout=math.inf, newer_than=None, mode="r", stream=None):
         """get() for asyncio: waits without blocking the loop. One thread serves all waits of this client.
 
         timeout: seconds; by default it waits for ever, or until the task is cancelled. The rest as get().
         """
+        _core.check_seconds("timeout", timeout)
         try:
             return self.get(name, newer_than=newer_than, mode=mode, stream=stream)
         except (NotFoundError, NotNewerError, WithdrawnError):
             if not timeout:
                 raise
         loop = asyncio.get_running_loop()
-        wait = _Wait(name, newer_than or 0, mode, stream, loop, loop.create_future())
+        wait = _Wait(name, operator.index(newer_than or 0), mode, stream, loop, loop.create_future())
         waiter = self._get_waiter()
         waiter.add(wait)
         timer = None
-        if timeout != math.inf:
-            timer = loop.call_later(timeout, _time_out, wait, timeout)
+        if timeout < _EVER:
+            timer = loop.call_later(float(timeout), _time_out, wait, timeout)
         try:
             return await wait.future
         finally:
@@ -333,11 +348,11 @@ class Client(_core.Client):
         return Info._make(self._stat(name))
 
     def list(self, prefix=""):
-        """Infos of the tensors whose names start with prefix, sorted by name."""
+        """Infos of the tensors whose names start with prefix, a str, sorted by name; those of all without one."""
         return sorted(map(Info._make, self._list(prefix)))
 
     def status(self):
-        """Status of the daemon."""
+        """Status of the daemon. Asks nobody: after the daemon was killed it is what was so then."""
         return Status._make(self._status())
 
     def devices(self):
@@ -349,8 +364,20 @@ class Client(_core.Client):
         return [ClientInfo._make(t) for t in self._clients()]
 
     def holdings(self, client_id):
-        """Holdings of the client with that id."""
+        """Holdings of the client with that id, an int of clients(). NotFoundError: there is none."""
         return [Holding._make(t) for t in self._holdings(client_id)]
+
+
+def _check_str(argument, value):
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} is a str, not {type(value)!r}")
+
+
+def _prefixed(prefix, names):
+    _check_str("prefix", prefix)
+    for name in names:
+        _check_str("a tensor's name", name)
+    return [prefix + name for name in names]
 
 
 def _parse_shape(shape):
@@ -359,16 +386,18 @@ def _parse_shape(shape):
     except TypeError:
         pass
     try:
-        return tuple(operator.index(n) for n in shape)
+        if not isinstance(shape, (str, bytes, bytearray)):
+            return tuple(operator.index(n) for n in shape)
     except TypeError:
-        raise TypeError(f"shape is an int or a sequence of ints, not {shape!r}") from None
+        pass
+    raise TypeError(f"shape is an int or a sequence of ints, not {shape!r}")
 
 
 def _check_size(sizes, bits):
     for i, size in enumerate(sizes):
         if not 0 <= size <= _SIZE_MAX:
             raise InvalidError(errno.EINVAL, f"shape: dimension {i} is {size}; it may be 0 to 2^63-1")
-    if math.prod(sizes) * bits > 8 * _SIZE_MAX:
+    if math.prod(size or 1 for size in sizes) * bits > 8 * _SIZE_MAX:
         raise InvalidError(errno.EINVAL, f"shape: {sizes} of {bits} bits each is more than 2^63-1 bytes")
 
 

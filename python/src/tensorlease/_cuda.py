@@ -7,8 +7,9 @@ import re
 from typing import NamedTuple
 
 from . import _core
-from ._arrays import read_description
+from ._arrays import address_in, read_description
 
+_DEVICES_MAX = 2**31
 _ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # DLPack's codes that NumPy has a letter for
 
@@ -57,16 +58,16 @@ def parse_device(device):
         kind, number = (operator.index(n) for n in device)
         if kind == 1:
             return None
-        if kind == 2 and number >= 0:
+        if kind == 2 and 0 <= number < _DEVICES_MAX:
             return number
     elif hasattr(device, "__index__"):
         number = operator.index(device)
-        if number >= 0:
+        if 0 <= number < _DEVICES_MAX:
             return number
     elif type(getattr(device, "id", None)) is int and not isinstance(device, str):
         return device.id
     else:
-        found = re.fullmatch(r"(cpu)(?::0)?|cuda(?::(\d+))?", str(device))
+        found = re.fullmatch(r"(cpu)(?::0)?|cuda(?::([0-9]{1,9}))?", str(device))
         if found:
             return None if found[1] else int(found[2] or 0)
     raise ValueError(f"device {device!r}: 'cpu', 'cuda:0' and the like, or a GPU's number, are devices")
@@ -108,17 +109,15 @@ def read_interface(array):
     """
     interface = array.__cuda_array_interface__
     (code, bits), shape, steps = read_description(array, interface, "__cuda_array_interface__")
-    data = interface.get("data")
-    if not (isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], int)):
-        raise BufferError("__cuda_array_interface__ has no address in 'data'")
-    empty = not data[0] or 0 in shape
+    address = address_in(interface, "__cuda_array_interface__")
+    empty = not address or 0 in shape
     return (
-        0 if empty else data[0],
+        0 if empty else address,
         (code, bits),
         shape,
         steps,
         array,
-        0 if empty else device_of_pointer(data[0]),
+        0 if empty else device_of_pointer(address),
         interface.get("stream"),
     )
 

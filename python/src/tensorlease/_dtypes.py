@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Element types. Here they are words such as 'float32'; DLPack's are triples (code, bits, lanes)."""
 
+import operator
 import re
 from functools import lru_cache
 
@@ -56,7 +57,7 @@ _WIDTHS = {"i": "int", "u": "uint", "f": "float", "c": "complex"}
 def _parse_base(text):
     if text in _NAMED:
         return _NAMED[text]
-    numbered = re.fullmatch(r"([a-z]+)(\d+)", text)
+    numbered = re.fullmatch(r"([a-z]+)([0-9]+)", text)
     if numbered and numbered[1] in _CODES and int(numbered[2]) < 256:
         return (_CODES[numbered[1]], int(numbered[2]))
     return None
@@ -64,14 +65,14 @@ def _parse_base(text):
 
 @lru_cache(maxsize=256)
 def _parse_word(word):
-    text = word.removeprefix("torch.").removeprefix("jax.numpy.")
+    text = word.removeprefix("torch.").removeprefix("jax.numpy.").replace("fn_x", "fnx")
     if text[:1] in "<=|":
         text = text[1:]
     elif text[:1] in (">", "!"):
         if text[1:] not in ("i1", "u1", "b1", "b", "B", "?"):
             raise ValueError(f"dtype {word!r} is big-endian; DLPack's types are little-endian")
         text = text[1:]
-    letters = re.fullmatch(r"([iufc])(\d+)", text)
+    letters = re.fullmatch(r"([iufc])([0-9]+)", text)
     if letters:
         text = f"{_WIDTHS[letters[1]]}{int(letters[2]) * 8}"
     text = _LETTERS.get(text, text)
@@ -80,9 +81,9 @@ def _parse_word(word):
         return (*found, 1)
     base, x, count = text.rpartition("x")
     found = _parse_base(base)
-    if found and x and count.isdecimal() and int(count) < 65536:
+    if found and x and re.fullmatch("[0-9]{1,5}", count) and int(count) < 65536:
         return (*found, int(count))
-    raise ValueError(f"no element type is called {word!r}; 'float32', 'uint8', 'bfloat16', 'bool' are")
+    raise ValueError(f"dtype: no element type is called {word!r}; 'float32', 'uint8', 'bfloat16', 'bool' are")
 
 
 def parse_dtype(dtype):
@@ -94,7 +95,9 @@ def parse_dtype(dtype):
     if isinstance(dtype, str):
         return _parse_word(dtype)
     if isinstance(dtype, tuple) and len(dtype) == 3:
-        code, bits, lanes = (int(n) for n in dtype)
+        code, bits, lanes = (operator.index(n) for n in dtype)
+        if not (0 <= code < 256 and 0 <= bits < 256 and 0 <= lanes < 65536):
+            raise ValueError(f"dtype {dtype}: DLPack's triples are (code, bits, lanes), of 8, 8 and 16 bits")
         return (code, bits, lanes)
     if isinstance(dtype, type):
         if dtype in (bool, int, float, complex):
@@ -108,7 +111,7 @@ def parse_dtype(dtype):
         return _parse_word(name)
     if str(dtype).startswith("torch."):
         return _parse_word(str(dtype))
-    raise TypeError(f"{dtype!r} is no element type; 'float32' is one")
+    raise TypeError(f"dtype: {dtype!r} is no element type; 'float32' is one")
 
 
 def numpy_dtype(word):

@@ -8,7 +8,8 @@ from ._cuda import interface_of
 from ._dtypes import find_dtype, numpy_dtype
 
 
-_CUDA = 2
+_CUDA = 2  # DLPack's numbers
+_COMPLEX = 5
 
 
 def _size_text(nbytes):
@@ -75,8 +76,9 @@ class Tensor(_core.Tensor):
     """A tensor that another process published, held by a lease.
 
     Its bytes stay as they are until it and all views of it are gone: arrays of other libraries, memoryviews,
-    DLPack capsules. Got by Client.get(); mode 'r' is the shared memory itself, read-only; mode 'c' is
-    copy-on-write: writable, zero-copy until a page is written to, and what is written is seen by
+    DLPack capsules. Any thread may use it and let go of it; after release() its attributes and methods raise a
+    ValueError, protocols a BufferError. Got by Client.get(); mode 'r' is the shared memory itself, read-only;
+    mode 'c' is copy-on-write: writable, zero-copy until a page is written to, and what is written is seen by
     this Tensor and its views alone.
 
     Libraries take it as it is: ``numpy.asarray(t)``, ``numpy.from_dlpack(t)``, ``torch.from_dlpack(t)``,
@@ -90,7 +92,7 @@ class Tensor(_core.Tensor):
     is done. They are given the shared memory, flagged read-only: writing to it is an error that nobody may see.
     """
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
 
     def numpy(self, *, copy=False):
         """A numpy.ndarray over the same memory: read-only of a mode 'r' Tensor, writable of a mode 'c' one.
@@ -122,8 +124,16 @@ class Tensor(_core.Tensor):
         """A jax.Array, zero-copy over a copy-on-write view; on a GPU over the memory itself. copy: True makes a copy.
 
         JAX only takes memory that it could write to, and never shows a write: its arrays are immutable.
+        TypeError: elements of 64 bits, which JAX would cut to 32 unless jax_enable_x64 is set.
         """
         import jax
+
+        code, bits, _ = self._dtype_tuple
+        if bits > (64 if code == _COMPLEX else 32) and not jax.config.jax_enable_x64:
+            raise TypeError(
+                f"JAX would copy {self.dtype} to half its bits: jax.config.update('jax_enable_x64', True) lets it take "
+                "the tensor as it is"
+            )
 
         if self.__dlpack_device__()[0] == _CUDA:
             taken = self.unflagged()
@@ -133,7 +143,10 @@ class Tensor(_core.Tensor):
         return array.copy() if copy else array
 
     def copy_on_write(self):
-        """Another Tensor of the same name and version with mode 'c', with a lease of its own; no copy."""
+        """Another Tensor of the same name and version with mode 'c', with a lease of its own; no copy.
+
+        UnsupportedError: it is on a GPU.
+        """
         return self._remap("c")
 
     def read_only_view(self):
@@ -169,6 +182,7 @@ class Draft(_core.Draft):
     abort(). As a context manager it is committed when the block ends, and aborted if that raises. Views stay valid
     after the commit but must not be written to: others read those bytes. Arrays that numpy() returned are made
     read-only by the commit; of other views the writer has to take care.
+    Any thread may write to it, and one of them commits it: a second commit is a ValueError.
     It belongs to the process that made it: after a fork the child must not touch it.
 
     On a GPU consumers of what is committed wait for one stream's work: the one that commit(stream=...) or the attribute
@@ -179,7 +193,7 @@ class Draft(_core.Draft):
     __slots__ = ("__weakref__", "_array")
 
     def numpy(self):
-        """A writable numpy.ndarray over the draft's memory."""
+        """A writable numpy.ndarray over the draft's memory. ValueError: it was committed or aborted."""
         reference = getattr(self, "_array", None)
         array = None if reference is None else reference()
         if array is None or self.state != "open":
@@ -188,7 +202,7 @@ class Draft(_core.Draft):
         return array
 
     def torch(self):
-        """A torch.Tensor over the draft's memory. It must not be written to after the commit."""
+        """A torch.Tensor over the draft's memory. It must not be written to after the commit. Errors as numpy()."""
         import torch
 
         return torch.from_dlpack(self)

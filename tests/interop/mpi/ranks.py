@@ -131,7 +131,7 @@ def private():
         for way in ("buffer", "dlpack"):
             with client.get("mpi/private") as for_me:
                 COMM.Recv(WAYS[way](for_me), 0)
-            assert bytes(client.get("mpi/private")) == b"\1" * 1000
+                assert bytes(for_me) == bytes(client.get("mpi/private")) == b"\1" * 1000
             assert leases() == 0
     if RANK == 1:
         with client.get("mpi/private", mode="c") as for_me:

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For test_gpu_*.py: tensors on GPUs, on the fake driver of the project's own tests. Each child is a process that uses
+CUDA; the test itself never does."""
+
+import ctypes
+import gc
+import os
+from pathlib import Path
+
+import dlpack_abi as abi
+import pytest
+from conftest import eventually, leases_of, run_daemon
+from cuda_driver import LEGACY, Array, Driver, FakeMachine, Taken
+
+import tensorlease
+
+N = 3 << 20
+FAKE = os.environ.get("TL_TEST_FAKECUDA_LIB", "")
+
+
+@pytest.fixture
+def daemon():
+    """One for each test: versions start from 1."""
+    with run_daemon() as address:
+        yield address
+
+
+@pytest.fixture
+def gpus(address, monkeypatch):
+    """Two GPUs that only this test has. Nothing may be left on them, and no rule of CUDA broken."""
+    if not os.path.exists(FAKE):
+        pytest.skip("TL_TEST_FAKECUDA_LIB does not name the fake driver (`make test-python` does)")
+    before = os.environ.get("LD_LIBRARY_PATH")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(FAKE).parent) + (f":{before}" if before else ""))
+    machine = FakeMachine()
+    monkeypatch.setenv("FAKECUDA_DIR", str(machine.path))
+    yield machine
+    assert machine.close() is None
+
+
+def connect():
+    return tensorlease.connect(autostart=False)
+
+
+# ---- Producers ----
+
+
+def take_back(client, array):
+    """Deletes "t", which is that array: its memory is free when it was given back."""
+    client.delete("t")
+    eventually(lambda: array.deleted)
+    array.driver.free(array.memory)
+
+
+def publish_and_stay(link, byte, asked=None, how=None):
+    client, driver = connect(), Driver()
+    array = Array(driver, (N,), offset=1 << 20, **(how or {}))
+    array.fill(byte)
+    published = client.publish("t", array, **(asked or {}))
+    link.send((published, array.streams))
+    link.recv()
+    assert array.deleted == 0
+    take_back(client, array)
+    assert array.deleted == 1
+
+
+def fill_draft_and_stay(link, byte, device=0):
+    client, driver = connect(), Driver(device)
+    with client.create("t", (N,), "uint8", device=device) as draft:
+        Taken(driver, draft, LEGACY).fill(byte)
+    link.send(draft.version)
+    link.recv()
+    client.delete("t")
+
+
+# ---- Consumers ----
+
+
+def take(byte, stream=None):
+    client, driver = connect(), Driver()
+    tensor = client.get("t", timeout=10)
+    assert (tensor.device, tensor.__dlpack_device__()) == ("cuda:0", (2, 0))
+    assert (tensor.shape, tensor.dtype, tensor.nbytes, tensor.read_only) == ((N,), "uint8", N, True)
+    assert tensor.withdrawn is False
+    taken = Taken(driver, tensor, stream)
+    assert taken.managed.flags == abi.READ_ONLY
+    assert (taken.device, taken.shape) == ((2, 0), (N,))
+    assert taken.address == tensor._address
+    assert taken.read() == bytes([byte]) * N
+    del tensor, taken
+    gc.collect()
+    eventually(lambda: leases_of(client, os.getpid()) == 0)  # when its stream has got that far
+
+
+def take_now(byte):
+    """Waits for nothing."""
+    client, driver = connect(), Driver()
+    return Taken(driver, client.get("t"), -1).peek() == bytes([byte]) * N
+
+
+def tell_what_is_seen(link):
+    """Of 64 bytes: first what is there at once, and whether the stream that waits has to; then what that one sees."""
+    client, driver = connect(), Driver()
+    tensor = client.get("t")
+    unordered = Taken(driver, tensor, -1)
+    unordered.stream = driver.stream()
+    stale = unordered.read()
+    ordered = Taken(driver, tensor)
+    pending = driver.library.cuStreamQuery(ctypes.c_void_p(ordered.stream)) == 600
+    link.send((stale, pending))
+    link.send(ordered.read())
+    link.recv()

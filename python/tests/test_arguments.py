@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong arguments: an exception that names the parameter, whatever it is given."""
+
+import asyncio
+import math
+import sys
+import types
+import weakref
+
+import numpy as np
+import pytest
+
+import tensorlease
+from conftest import run_python
+
+A = np.arange(6.0)
+
+
+def aget(client, name, **asked):
+    return asyncio.run(client.aget(name, **asked))
+
+
+@pytest.mark.parametrize("wrong", [7, 1.5, ["x"], object()])
+@pytest.mark.parametrize(
+    ("parameter", "call"),
+    [
+        ("address", lambda c, x: tensorlease.connect(x)),
+        ("timeout", lambda c, x: tensorlease.connect(timeout=[x])),
+        ("name", lambda c, x: c.put(x, A)),
+        ("name", lambda c, x: c.create(x, 3, "f4")),
+        ("name", lambda c, x: c.put_many({7: A})),
+        ("prefix", lambda c, x: c.put_many({"a": A}, prefix=x)),
+        ("metadata", lambda c, x: c.put("a", A, metadata=x)),
+        ("metadata", lambda c, x: c.put_many({"a": A}, metadata=x)),
+        ("timeout", lambda c, x: c.create("a", 3, "f4", timeout=[x])),
+        ("shape", lambda c, x: c.create("a", (3, [x]), "f4")),
+        ("dtype", lambda c, x: c.create("a", 3, [x])),
+        ("name", lambda c, x: c.get_many([x])),
+        ("prefix", lambda c, x: c.get_many(["a"], prefix=x)),
+        ("prefix", lambda c, x: c.get_many(prefix=x)),
+        ("mode", lambda c, x: c.get_many(["a"], mode=x)),
+        ("timeout", lambda c, x: aget(c, "there", timeout=[x])),
+        ("newer_than", lambda c, x: aget(c, "there", newer_than=[x])),
+        ("prefix", lambda c, x: c.load(x, "a.npy")),
+        ("path", lambda c, x: c.load("a", x)),
+        ("format", lambda c, x: c.load("a", "a.npy", format=x)),
+        ("progress", lambda c, x: c.load("a", "a.npy", progress=[x])),
+        ("prefix", lambda c, x: c.save(x, "a.npy")),
+        ("path", lambda c, x: c.save("there", x)),
+        ("format", lambda c, x: c.save("there", "a.npy", format=x)),
+        ("prefix", lambda c, x: c.list(x)),
+        ("name", lambda c, x: c.stat(x)),
+        ("client_id", lambda c, x: c.holdings([x])),
+    ],
+)
+def test_a_wrong_kind_is_told_by_the_parameters_name(client, parameter, call, wrong):
+    client.put("there", A)
+    with pytest.raises((TypeError, ValueError), match=rf"\b{parameter}\b"):
+        call(client, wrong)
+
+
+@pytest.mark.parametrize("names", [7, None, b"ab"])
+def test_get_many_says_what_names_are(client, names):
+    with pytest.raises(TypeError, match="names is a str or an iterable of them"):
+        client.get_many(names)
+
+
+@pytest.mark.parametrize("shape", ["", "3", b"ab", bytearray(b"ab"), (2.0,), None])
+def test_what_is_no_shape_makes_no_tensor(client, shape):
+    with pytest.raises(TypeError, match="shape is an int or a sequence of ints"):
+        client.create("a", shape, "u1")
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 62, 1 << 62), (1 << 62, 0, 9), 1 << 70, (3, -1)])
+def test_sizes_beyond_all_limits_are_named(client, shape):
+    with pytest.raises(tensorlease.InvalidError, match="shape: "):
+        client.create("a", shape, "u1")
+
+
+@pytest.mark.parametrize("dtype", [(2, 32, 70000), (300, 8, 1), (2, -32, 1), "float٣٢", "float32x٤", "", "i3"])
+def test_a_type_that_is_none_is_not_taken_for_another(client, dtype):
+    with pytest.raises(ValueError):
+        client.create("a", 3, dtype)
+
+
+@pytest.mark.parametrize("timeout", [-1, math.nan, "1"])
+@pytest.mark.parametrize("name", ["there", "nowhere"])
+def test_aget_checks_its_timeout_as_get_does(client, name, timeout):
+    client.put("there", A)
+    with pytest.raises((ValueError, TypeError), match="^timeout is in seconds"):
+        aget(client, name, timeout=timeout)
+
+
+def test_numbers_that_do_not_fit_are_value_errors(client):
+    for call in (
+        lambda: client.put("a", A, stream=1 << 70),
+        lambda: client.create("a", 3, "f4", device=1 << 70),
+        lambda: client.create("a", 3, "f4", device=f"cuda:{1 << 70}"),
+        lambda: client.holdings(1 << 70),
+        lambda: client.holdings(-1),
+    ):
+        with pytest.raises(ValueError, match="stream|device|client_id"):
+            call()
+
+
+def test_an_empty_address_is_named_as_here(client):
+    with pytest.raises(tensorlease.InvalidError, match="] address is empty"):
+        tensorlease.connect("")
+
+
+def test_metadata_must_be_contiguous(client):
+    with pytest.raises(BufferError, match="metadata"):
+        client.put("a", A, metadata=memoryview(b"1234")[::2])
+
+
+class Described:
+    def __init__(self, **interface):
+        self.__array_interface__ = {"version": 3, "typestr": "<i4", "shape": (3,), **interface}
+
+
+@pytest.mark.parametrize(
+    "interface",
+    [
+        {"data": bytes(11)},
+        {"data": bytes(12), "strides": (8,)},
+        {"data": bytes(12), "strides": (-4,)},
+        {"data": bytes(12), "shape": (1 << 62,)},
+        {"data": bytes(12), "shape": "33"},
+        {"data": (A.ctypes.data, False), "strides": 4},
+        {"data": (A.ctypes.data, False), "strides": (1 << 70,)},
+        {"data": ((1 << 64) + A.ctypes.data, False)},
+        {"data": (-8, False)},
+    ],
+)
+def test_an_array_interface_that_lies_is_refused(client, interface):
+    with pytest.raises(BufferError, match="__array_interface__"):
+        client.put("a", Described(**interface))
+
+
+def test_bytes_of_an_array_interface_that_suffice_are_taken(client):
+    for shape, strides in (((3,), None), ((0,), None), ((2,), (8,)), ((3, 5), (4, 0))):
+        client.put("a", Described(data=np.arange(3, dtype="i4").tobytes(), shape=shape, strides=strides))
+        assert client.get("a").shape == shape
+
+
+def test_structured_elements_are_refused_in_words(client):
+    with pytest.raises(BufferError, match=r"structured elements .*'x', 'y'"):
+        client.put("a", np.zeros(2, [("x", "f4"), ("y", "f4")]))
+
+
+def test_a_view_whose_sign_dlpack_forgets_is_refused(client):
+    class Lazy:
+        """As torch.ones(3, dtype=torch.complex64).conj().imag."""
+
+        def __init__(self, negated):
+            self.is_neg = lambda: negated
+
+        def __dlpack__(self, **_):
+            return A.__dlpack__()
+
+        def __dlpack_device__(self):
+            return (1, 0)
+
+    client.put("a", Lazy(False))
+    for call in (client.put, client.publish):
+        with pytest.raises(BufferError, match="resolve_neg"):
+            call("a", Lazy(True))
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8", "f8", "c16", "i4", "c8", "?"])
+def test_jax_is_not_given_what_it_would_cut_to_half(client, monkeypatch, dtype):
+    """As with the real one: without jax_enable_x64 it copies, and makes other numbers of large ones, in silence."""
+    config = types.SimpleNamespace(jax_enable_x64=False)
+    fake = types.SimpleNamespace(config=config, dlpack=types.SimpleNamespace(from_dlpack=lambda t: ("array", t.dtype)))
+    monkeypatch.setitem(sys.modules, "jax", fake)
+    client.put("a", np.zeros(3, dtype))
+    tensor = client.get("a")
+    if dtype in ("i8", "u8", "f8", "c16"):
+        with pytest.raises(TypeError, match="jax_enable_x64"):
+            tensor.jax()
+        config.jax_enable_x64 = True
+    assert tensor.jax() == ("array", np.dtype(dtype))
+
+
+def test_tensors_take_weak_references(client):
+    client.put("a", A)
+    tensor, gone = client.get("a"), []
+    weakref.finalize(tensor, gone.append, 1)
+    assert weakref.ref(tensor)() is tensor
+    del tensor
+    assert gone == [1]
+
+
+def test_subinterpreters_are_refused_and_leave_this_one_alone(client):
+    code = """
+import sys, tensorlease
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+client = tensorlease.connect(autostart=False)
+other = interpreters.create()
+try:
+    said = interpreters.run_string(other, "import tensorlease")
+except Exception as error:
+    said = error
+print("ImportError" in repr(said))
+interpreters.destroy(other)
+try:
+    client.get("nowhere")
+except tensorlease.NotFoundError as error:
+    print("still here")
+"""
+    assert run_python(code).stdout == "True\nstill here\n"

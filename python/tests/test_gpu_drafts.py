@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts on a GPU: filled in place, on whatever stream; they outlive their producer."""
+
+import gpu_help
+import pytest
+from conftest import eventually
+from cuda_driver import LEGACY, Array, Child, Driver, Taken, run
+from gpu_help import N, connect, take, take_now, tell_what_is_seen
+
+import tensorlease
+
+daemon, gpus = gpu_help.daemon, gpu_help.gpus
+
+
+def drafts(link):
+    client, driver = connect(), Driver(1)
+    with client.empty("t", (N // 4,), "float32", device="cuda:1", metadata=b"m") as draft:
+        assert (draft.device, draft.__dlpack_device__(), draft.state) == ("cuda:1", (2, 1), "open")
+        assert draft.stream is None
+        written = Taken(driver, draft, driver.stream())
+        assert written.managed.flags == 0
+        assert draft.stream == written.stream
+        written.fill(0)
+    assert (draft.version, draft.state) == (1, "committed")
+    written.give_back()
+    tensor = client.get("t")
+    assert (tensor.metadata, tensor.dtype, tensor.device) == (b"m", "float32", "cuda:1")
+    assert Taken(driver, tensor).read() == bytes(N)
+    link.send(1)
+    link.recv()
+    for device in (0, "cuda", (2, 0)):
+        draft = client.create("u", 4, "int8", device=device)
+        assert draft.device == "cuda:0"
+        draft.abort()
+        with pytest.raises(BufferError, match="aborted"):
+            draft.__dlpack__(stream=1)
+    assert client.create("u", 4, "int8", device="cpu").device == "cpu"
+    for wrong in ("gpu", "cuda:-1", -1, (10, 0), 1.5, "cuda:x"):
+        with pytest.raises(ValueError, match="device"):
+            client.create("u", 4, "int8", device=wrong)
+    with pytest.raises(tensorlease.NoDeviceError, match="no GPU 2"):
+        client.create("u", 4, "int8", device=2)
+    with pytest.raises(RuntimeError, match="on purpose"), client.create("u", 4, "int8", device=0):
+        raise RuntimeError("on purpose")
+    assert "u" not in client
+    empty = client.create("u", (0, 3), "int8", device=0)
+    assert empty.commit() == 1
+    assert client.get("u").shape == (0, 3)
+    client.delete("t")
+    client.delete("u")
+
+
+def get_zeros(byte):
+    client, driver = connect(), Driver()
+    tensor = client.get("t", timeout=10)
+    assert tensor.device == "cuda:1"
+    assert tensor.__dlpack_device__() == (2, 1)
+    return Taken(Driver(1), tensor).read() == bytes([byte]) * N
+
+
+def test_drafts_on_a_gpu(gpus):
+    producer = Child(drafts)
+    producer.hear()
+    assert run(get_zeros, 0)
+    producer.end()
+
+
+def publish_draft_and_stay(link):
+    client, driver = connect(), Driver()
+    with client.create("t", (N,), "uint8", device=0) as draft:
+        written = Taken(driver, draft).fill(3)
+        driver.synchronize(written.stream)
+        written.give_back()
+    with client.create("t", (N,), "uint8", device=0) as draft:
+        written = Taken(driver, draft).fill(5)
+        driver.synchronize(written.stream)
+        draft.stream = -1  # is written: nobody has to wait, not even to see that it is
+    written.give_back()
+    link.send(draft.version)
+    link.recv()
+
+
+def test_what_a_draft_published_outlives_its_producer(gpus, observer):
+    producer = Child(publish_draft_and_stay)
+    assert producer.hear() == 2
+    pid = producer.pid
+    producer.kill()
+    eventually(lambda: pid not in [c.pid for c in observer.clients()])
+    assert not observer.stat("t").withdrawn
+    run(take, 5)
+    observer.delete("t")
+
+
+def publish_held_draft(link):
+    client, driver = connect(), Driver()
+    draft = client.create("t", (64,), "uint8", device=0)
+    written = Taken(driver, draft)
+    link.send("ready")
+    link.recv()
+    written.fill(8)
+    link.send(draft.commit())
+    link.recv()
+    written.give_back()
+    client.delete("t")
+
+
+def test_consumers_wait_for_the_stream_that_filled_a_draft(gpus):
+    producer = Child(publish_held_draft)
+    producer.hear()
+    gpus.hold(producer.pid)
+    producer.tell()
+    producer.hear()
+    consumer = Child(tell_what_is_seen)
+    _, pending = consumer.hear()
+    assert pending
+    gpus.hold(0)
+    assert consumer.hear() == bytes([8]) * 64
+    consumer.end()
+    producer.end()
+
+
+def seals_a_draft(link):
+    client, driver = connect(), Driver()
+    draft = client.create("t", (N,), "uint8", device=0)
+    written = Taken(driver, draft)
+    link.send("ready")
+    link.recv()
+    written.fill(5)
+    link.send(client.publish("t", draft, sealed=True))
+    link.recv()
+    written.give_back()
+    client.delete("t")
+
+
+def test_a_draft_may_be_sealed(gpus):
+    producer = Child(seals_a_draft)
+    producer.hear()
+    gpus.hold(producer.pid)
+    producer.tell()
+    assert not producer.link.poll(0.2)  # a short time in which it must not return; it hangs on our word
+    gpus.hold(0)
+    assert producer.hear() == (1, False)
+    gpus.hold(producer.pid)
+    assert run(take_now, 5)
+    gpus.hold(0)
+    producer.end()
+
+
+def drafts_and_streams():
+    client, driver = connect(), Driver()
+
+    def made(name="t"):
+        return client.create(name, (64,), "uint8", device=0)
+
+    draft, a, b = made(), driver.stream(), driver.stream()
+    draft.__dlpack__(stream=a)
+    draft.__dlpack__(stream=-1)
+    assert draft.stream == a
+    draft.__dlpack__(stream=b)
+    with pytest.raises(ValueError, match="several streams"):
+        draft.commit()
+    assert draft.state == "open"
+    draft.commit(stream=b)
+    draft = made()
+    draft.__dlpack__()
+    assert draft.stream == LEGACY
+    draft.stream = a
+    draft.__dlpack__(stream=b)
+    assert draft.stream == a
+    with pytest.raises(ValueError, match="legacy"):
+        draft.stream = 0
+    with pytest.raises(TypeError):
+        del draft.stream
+    assert draft.commit() == 2
+    draft = made()
+    assert client.publish("t", draft, stream=b) == (3, False)
+    draft = made()
+    written = Taken(driver, draft).fill(6)
+    assert client.publish("t", Rewrapped(driver, written, a)) == (4, False)
+    assert draft.state == "committed"
+    del written
+    assert Taken(driver, client.get("t")).read() == bytes([6]) * 64
+    with pytest.raises(ValueError, match="on the CPU"):
+        client.create("c", 4, "int8").stream = 1
+    client.delete("t")
+
+
+class Rewrapped:
+    """Another library's tensor over memory of a draft."""
+
+    def __init__(self, driver, taken, stream):
+        self.array = Array(driver, taken.shape, memory=taken.address)
+        self.taken = taken
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **asked):
+        self.array.driver.wait(asked["stream"], self.taken.stream)
+        return self.array.__dlpack__(**asked)
+
+
+def test_on_which_stream_a_draft_is_written(gpus):
+    run(drafts_and_streams)

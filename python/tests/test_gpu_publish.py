@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publishing what is on a GPU, and putting it: what is shared where it is, what is copied, what is refused."""
+
+import ctypes
+
+import dlpack_abi as abi
+import gpu_help
+import pytest
+from conftest import eventually
+from cuda_driver import LEGACY, Array, Child, Driver, Interface, Taken, run
+from gpu_help import N, connect, fill_draft_and_stay, publish_and_stay, take, take_back
+
+import tensorlease
+
+daemon, gpus = gpu_help.daemon, gpu_help.gpus
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_tensor_is_published_where_it_is(gpus, observer, legacy):
+    producer = Child(publish_and_stay, 7, {}, {"legacy": legacy})
+    published, streams = producer.hear()
+    assert published == (1, False)
+    assert streams == ([1, 1] if legacy else [1])  # ours, which it makes wait for its own
+    run(take, 7)
+    info = observer.stat("t")
+    assert (info.shape, info.nbytes, info.withdrawn) == ((N,), N, False)
+    assert info.device == "cuda" and info.device_uuid.startswith("GPU-")
+    assert observer.list() == [info]
+    (usage,) = observer.devices()
+    assert usage.uuid == info.device_uuid and usage.bytes_used >= N and usage.segments == 1
+    producer.end()
+    assert "t" not in observer
+
+
+def puts():
+    client, driver = connect(), Driver()
+    array = Array(driver, (N,)).fill(1)
+    assert client.put("t", array) == 1
+    assert array.streams == [LEGACY]
+    assert array.deleted == 1  # it is the caller's again
+    array.fill(2)
+    mine = driver.stream()
+    assert client.put("t", array, stream=mine) == 2
+    assert array.streams[1:] == [mine]
+    driver.fill(array.address, 3, N, mine)  # after the copy
+    assert client.put("u", Interface(array), stream=mine) == 1
+    assert Taken(driver, client.get("t")).read() == bytes([2]) * N
+    assert Taken(driver, client.get("u")).read() == bytes([3]) * N
+    assert client.put("v", client.get("t")) == 1
+    assert Taken(driver, client.get("v")).read() == bytes([2]) * N
+    with pytest.raises(tensorlease.UnsupportedError, match="publish"):
+        client.put_many({"a": array})
+    with pytest.raises(tensorlease.UnsupportedError, match="publish"):
+        client.put_many({"a": client.get("t")})
+    with pytest.raises(tensorlease.UnsupportedError, match="publish"):
+        client.put_many({"a": Interface(array)})
+    driver.free(array.memory)
+    ancient = Ancient(driver, (64,), legacy=True).fill(4)
+    assert client.put("w", ancient) == 1
+    assert Taken(driver, client.get("w")).read() == bytes([4]) * 64
+    with pytest.raises(TypeError, match="stream"):
+        client.put("w", ancient, stream=mine)
+    driver.free(ancient.memory)
+    strided = Array(driver, (4, 4))
+    strided.strides[0], strided.strides[1] = 1, 4
+    with pytest.raises(tensorlease.UnsupportedError, match="contiguous"):
+        client.put("x", strided)
+    with pytest.raises(tensorlease.UnsupportedError, match="contiguous"):
+        client.publish("x", strided)
+    assert strided.deleted == 2
+    driver.free(strided.memory)
+    for name in "tuvw":
+        client.delete(name)
+
+
+class Ancient(Array):
+    """Knows no streams, and so means the legacy one."""
+
+    def __dlpack__(self):
+        return super().__dlpack__()
+
+
+def test_put_copies_on_the_gpu(gpus):
+    run(puts)
+
+
+def stagings():
+    client, driver = connect(), Driver()
+    managed = ctypes.c_uint64()
+    driver.call("cuMemAllocManaged", ctypes.byref(managed), ctypes.c_size_t(N), ctypes.c_uint(1))
+    array = Array(driver, (N,), memory=managed.value).fill(6)
+    with pytest.raises(tensorlease.UnsupportedError, match="staging=True") as caught:
+        client.publish("t", array)
+    assert "TL_" not in str(caught.value) and "tl_" not in str(caught.value)
+    assert array.deleted == 1
+    assert client.publish("t", array, staging=True) == (1, True)
+    eventually(lambda: array.deleted == 2)
+    driver.free(managed.value)
+    tensor = client.get("t")
+    assert Taken(driver, tensor).read() == bytes([6]) * N
+    with pytest.raises(tensorlease.UnsupportedError, match="staging=True"):
+        client.publish("u", tensor)
+    with pytest.raises(tensorlease.UnsupportedError, match="copied"):
+        client.publish("c", b"1234", no_copy=True)
+    with pytest.raises(TypeError, match="staging"):
+        client.put("c", b"1234", staging=True)
+    for device, says in (((10, 0), None), ((13, 0), None), ((2, 0), (1, 0)), ((1, 0), (2, 0))):
+        producer = abi.Producer(device=device, says_device=says or device)
+        error = BufferError if says else tensorlease.UnsupportedError
+        with pytest.raises(error, match="device"):
+            client.publish("c", producer)
+        assert producer.deleted == (1 if says else 0)
+    assert "c" not in client
+    client.delete("t")
+
+
+def test_staging_and_refusals(gpus):
+    run(stagings)
+
+
+def take_named(name, byte):
+    client, driver = connect(), Driver()
+    return Taken(driver, client.get(name, timeout=10)).read() == bytes([byte]) * N
+
+
+def second_name(link):
+    client, driver = connect(), Driver()
+    tensor = client.get("t", timeout=10)
+    with pytest.raises(tensorlease.UnsupportedError, match="staging=True"):
+        client.publish("u", tensor)
+    link.send(client.publish("u", tensor, staging=True))
+    tensor.release()
+    assert Taken(driver, client.get("u")).read() == bytes([6]) * N
+    link.recv()
+    client.delete("u")
+
+
+@pytest.mark.parametrize("kind", ["plain", "draft"])
+def test_what_came_from_another_process_under_a_second_name(gpus, kind):
+    producer = Child(fill_draft_and_stay, 6) if kind == "draft" else Child(publish_and_stay, 6)
+    producer.hear()
+    consumer = Child(second_name)
+    assert consumer.hear() == (1, kind == "plain")  # what is exported by descriptors can be so again
+    assert run(take_named, "u", 6)
+    consumer.end()
+    producer.end()
+
+
+def on_the_second():
+    client, driver = connect(), Driver(1)
+    array = Array(driver, (N,)).fill(4)
+    client.publish("t", Interface(array))
+    assert client.stat("t").device == "cuda:1"
+    client.delete("t")
+    driver.free(array.memory)
+
+
+def test_the_interfaces_device_is_its_pointers(gpus):
+    run(on_the_second)
+
+
+def closes_first():
+    client, driver = connect(), Driver()
+    other = connect()
+    array = Array(driver, (N,)).fill(1)
+    client.publish("t", array)
+    client.close()
+    taken = Taken(driver, other.get("t"))
+    assert taken.read() == bytes([1]) * N
+    del taken
+    take_back(other, array)
+
+
+def test_what_was_published_stays_when_the_client_is_closed(gpus):
+    run(closes_first)

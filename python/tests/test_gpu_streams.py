@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of work: who waits for which stream, and who for none."""
+
+import ctypes
+
+import gpu_help
+import pytest
+from conftest import eventually, leases_of
+from cuda_driver import Array, Child, Driver, Taken, run
+from gpu_help import N, connect, publish_and_stay, take, take_back, take_now, tell_what_is_seen
+
+daemon, gpus = gpu_help.daemon, gpu_help.gpus
+
+
+def test_the_users_stream_is_the_one_that_is_asked_for(gpus):
+    for version, (asked, named) in enumerate(((-1, -1), (2, 2), (1, 1)), 1):
+        producer = Child(publish_and_stay, 8, {"stream": asked, "sealed": asked != -1})
+        assert producer.hear() == ((version, False), [named])
+        if asked != -1:
+            run(take, 8)
+        producer.end()
+
+
+def stream_objects():
+    client, driver = connect(), Driver()
+    mine = driver.stream()
+
+    class Torch:
+        cuda_stream = mine
+
+    class TorchDefault:
+        cuda_stream = 0
+
+    class Cupy:
+        ptr = mine
+
+    class Core:
+        def __cuda_stream__(self):
+            return (0, mine)
+
+    class Numba:
+        handle = ctypes.c_void_p(mine)
+
+    for stream, number in ((Torch(), mine), (TorchDefault(), 1), (Cupy(), mine), (Core(), mine), (Numba(), mine)):
+        array = Array(driver, (16,)).fill(1)
+        client.publish("t", array, stream=stream)
+        assert array.streams == [number]
+        take_back(client, array)
+    array = Array(driver, (16,)).fill(1)
+    for wrong in (0, -2, 1 << 70):
+        with pytest.raises((ValueError, OverflowError)):
+            client.publish("t", array, stream=wrong)
+    with pytest.raises(ValueError, match="give the stream object"):
+        client.put("t", array, stream=0)
+    with pytest.raises(TypeError, match="no stream"):
+        client.get("t", stream="main")
+    assert array.streams == [] and array.deleted == 0
+    driver.free(array.memory)
+
+
+def test_stream_objects_of_other_libraries(gpus):
+    run(stream_objects)
+
+
+def publish_held(link):
+    client, driver = connect(), Driver()
+    array = Array(driver, (64,)).fill(3)
+    driver.synchronize(array.work)
+    link.send("written once")
+    link.recv()
+    array.fill(4)  # stands still
+    link.send(client.publish("t", array))
+    link.recv()
+    take_back(client, array)
+
+
+def test_consumers_wait_for_what_the_producer_queued(gpus):
+    """The producer's GPU stands still: a consumer that waits does not come back before it runs again, and one that asks
+    for no order sees what was there before."""
+    producer = Child(publish_held)
+    producer.hear()
+    gpus.hold(producer.pid)
+    producer.tell()
+    assert producer.hear() == (1, False)
+    waiting = Child(tell_what_is_seen)
+    stale, pending = waiting.hear()
+    assert stale == bytes([3]) * 64  # on a stream that was not told to wait
+    assert pending  # on one that was, nothing has come yet
+    gpus.hold(0)
+    assert waiting.hear() == bytes([4]) * 64
+    waiting.end()
+    producer.end()
+
+
+def put_while_held(link):
+    client, driver = connect(), Driver()
+    array = Array(driver, (64,)).fill(1)
+    driver.synchronize(array.work)
+    link.send("ready")
+    link.recv()
+    link.send(client.put("t", array))
+    link.recv()
+    driver.free(array.memory)
+    client.delete("t")
+
+
+def test_put_without_a_stream_returns_when_the_copy_is_made(gpus):
+    producer = Child(put_while_held)
+    producer.hear()
+    gpus.hold(producer.pid)
+    producer.tell()
+    assert not producer.link.poll(0.2)  # a short time in which it must not return; it hangs on our word
+    gpus.hold(0)
+    assert producer.hear() == 1
+    producer.end()
+
+
+def release_defers(link):
+    client, driver = connect(), Driver()
+    tensor = client.get("t")
+    taken = Taken(driver, tensor)
+    taken.read()
+    tensor.release()
+    link.send("taken")
+    link.recv()  # our GPU stands still from now on
+    to = driver.alloc(N)
+    driver.call(
+        "cuMemcpyDtoDAsync_v2",
+        ctypes.c_uint64(to),
+        ctypes.c_uint64(taken.address),
+        ctypes.c_size_t(N),
+        ctypes.c_void_p(taken.stream),
+    )
+    taken.give_back()  # does not wait
+    link.send("given back")
+    link.recv()
+    driver.synchronize(taken.stream)
+    driver.free(to)
+
+
+def test_a_lease_lasts_as_long_as_the_consumers_queued_work(gpus, observer):
+    producer = Child(publish_and_stay, 9)
+    producer.hear()
+    consumer = Child(release_defers)
+    consumer.hear()
+    gpus.hold(consumer.pid)
+    consumer.tell()
+    consumer.hear()
+    assert leases_of(observer, consumer.pid) == 1
+    gpus.hold(0)
+    eventually(lambda: leases_of(observer, consumer.pid) == 0)
+    consumer.end()
+    producer.end()
+
+
+def test_sealed_tensors_need_no_waiting(gpus):
+    producer = Child(publish_and_stay, 5, {"sealed": True})
+    producer.hear()
+    gpus.hold(producer.pid)  # whatever it does now
+    assert run(take_now, 5)
+    gpus.hold(0)
+    producer.end()
