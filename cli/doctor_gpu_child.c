@@ -181,9 +181,13 @@ static bool put_at_rest(struct producer *p, cuda_stream stream)
 	return true;
 }
 
-/* About 100 ms of work on the stream, whose last piece writes what the consumer should see. */
+/*
+ * About 100 ms of work on the stream, whose last piece writes what the consumer should see; each time twice as much, for a
+ * consumer that came too late to see it under way.
+ */
 static bool queue_work(cuda_pointer at, cuda_stream stream)
 {
+	static int64_t work_ns = 100 * NS_PER_MS;
 	int64_t begin, each;
 	int n;
 
@@ -195,7 +199,8 @@ static bool queue_work(cuda_pointer at, cuda_stream stream)
 	    !cuda_ok(cuda.stream_synchronize(stream), "cuStreamSynchronize"))
 		return false;
 	each = now_mono_ns() - begin + 1;
-	n = (int)(100 * NS_PER_MS / each);
+	n = (int)(work_ns / each);
+	work_ns *= 2;
 	for (int i = 0; i < n && i < 900; i++) /* the queue holds about 1,000 */
 		if (!cuda_ok(cuda.fill(at, (unsigned char)i, SIZE, stream), "cuMemsetD8Async"))
 			return false;
@@ -236,7 +241,7 @@ static bool open_device(const char *number, int *device, cuda_stream *stream)
 	return false;
 }
 
-/* SOCKET NAME DEVICE KIND. Publishes at once, again when told, and keeps both until its end. */
+/* SOCKET NAME DEVICE KIND. Publishes at once, again each time it is told, and keeps all of it until its end. */
 int child_gpu_put(char *const *args)
 {
 	struct producer p = { .name = args[1], .legacy = !strcmp(args[3], "legacy") };
@@ -247,10 +252,8 @@ int child_gpu_put(char *const *args)
 		return CLI_FAILURE;
 	p.client = child_client(args[0]);
 	ok = p.client && put_at_rest(&p, stream);
-	if (ok && child_await())
-		ok = put_unfinished(&p, stream);
 	while (ok && child_await())
-		;
+		ok = put_unfinished(&p, stream);
 	tl_close(p.client);
 	return ok ? CLI_OK : CLI_FAILURE;
 }
@@ -276,12 +279,13 @@ static bool bytes_right(const DLManagedTensorVersioned *t, cuda_stream stream, u
 	return ok && wrong < 0;
 }
 
-static bool get_and_compare(tl_client *client, const char *name, uint64_t newer_than,
+/* A version newer than @version, which it becomes; 0: the first. */
+static bool get_and_compare(tl_client *client, const char *name, uint64_t *version,
 			    cuda_stream stream)
 {
 	tl_get_options o = { .size = sizeof(o),
 			     .timeout_ns = get_ns,
-			     .newer_than = newer_than,
+			     .newer_than = *version,
 			     .stream = (intptr_t)stream };
 	DLManagedTensorVersioned *t;
 	int64_t begin = now_mono_ns(), ns;
@@ -301,7 +305,8 @@ static bool get_and_compare(tl_client *client, const char *name, uint64_t newer_
 	t->deleter(t);
 	if (!ok)
 		return false;
-	if (!newer_than)
+	*version = info.version;
+	if (!o.newer_than)
 		child_answer(true, "first got in %.0f us", (double)ns / 1e3);
 	else
 		child_answer(
@@ -312,9 +317,10 @@ static bool get_and_compare(tl_client *client, const char *name, uint64_t newer_
 	return true;
 }
 
-/* SOCKET NAME DEVICE. Gets at once what there is, and when told the next version. */
+/* SOCKET NAME DEVICE. Gets at once what there is, and each time it is told the next version. */
 int child_gpu_get(char *const *args)
 {
+	uint64_t version = 0;
 	cuda_stream stream;
 	tl_client *client;
 	int device;
@@ -323,11 +329,9 @@ int child_gpu_get(char *const *args)
 	if (!open_device(args[2], &device, &stream))
 		return CLI_FAILURE;
 	client = child_client(args[0]);
-	ok = client && get_and_compare(client, args[1], 0, stream);
-	if (ok && child_await())
-		ok = get_and_compare(client, args[1], 1, stream);
+	ok = client && get_and_compare(client, args[1], &version, stream);
 	while (ok && child_await())
-		;
+		ok = get_and_compare(client, args[1], &version, stream);
 	tl_close(client);
 	return ok ? CLI_OK : CLI_FAILURE;
 }

@@ -80,7 +80,11 @@ struct histogram histogram_of(const struct elements *e)
 
 static double edge(const struct histogram *h, int bin)
 {
-	return bin == h->bins && !h->single ? h->high : h->low + bin * h->width;
+	const int half = bin / 2; /* bin * width may overflow */
+
+	if (bin == h->bins && !h->single)
+		return h->high;
+	return h->low + half * h->width + (bin - half) * h->width;
 }
 
 static void bin_text(const struct histogram *h, int bin, char *text, size_t size)

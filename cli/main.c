@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensorlease: the command line. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,8 +41,9 @@ static const struct command commands[] = {
 	{ "show", "NAME", "draw a tensor, or its histogram",
 	  "Draws what looks like a picture (HxW from 8x8 on, HxWx3, HxWx4, CxHxW with 1, 3\n"
 	  "or 4 channels): in colour on a terminal, in letters elsewhere or with $NO_COLOR;\n"
-	  "with --output as a PNG file, HxW of any size. uint8 is drawn as it is, all else from its smallest value\n"
-	  "to its largest. Of other tensors it prints a histogram.\n",
+	  "with --output as a PNG file, HxW of any size. uint8 and bool are drawn as they\n"
+	  "are, all else from its smallest value to its largest. Of other tensors it prints\n"
+	  "a histogram.\n",
 	  OPTION_OUTPUT | OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_show },
 	{ "ls", "[PREFIX]", "list tensors",
 	  "Lists the tensors whose names start with PREFIX, sorted by name. On a terminal\n"
@@ -200,7 +202,7 @@ static int run(struct cli *cli, int argc, char **argv)
 	if (cli->given & OPTION_VERSION)
 		return print_version(cli);
 	if (name && !strcmp(name, "help")) {
-		name = cli->nargs ? cli->args[0] : NULL;
+		name = cli->nargs && strcmp(cli->args[0], "help") != 0 ? cli->args[0] : NULL;
 		cli->given |= OPTION_HELP;
 	}
 	command = name ? find_command(name) : NULL;
@@ -224,11 +226,21 @@ static int flush(int code)
 	return code ? code : CLI_FAILURE;
 }
 
+/* Where one was closed, what is opened next would take its place, and be written to for it. */
+static void keep_standard_streams(void)
+{
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+		if (fcntl(fd, F_GETFD) < 0)
+			open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	struct cli cli = { .terminal = isatty(STDOUT_FILENO) };
 	int code;
 
+	keep_standard_streams();
 	signal(SIGPIPE, SIG_IGN); /* leave by the door, with a goodbye to the daemon */
 	code = run(&cli, argc, argv);
 	tl_close(cli.client);

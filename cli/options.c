@@ -93,6 +93,9 @@ static int take(struct cli *cli, const struct option_row *row, const char *value
 			return cli_fail(cli, CLI_USAGE, "--socket wants a path");
 		cli->socket = value;
 		return CLI_OK;
+	case OPTION_JSON:
+		cli->json = true;
+		return CLI_OK;
 	case OPTION_OUTPUT:
 		cli->output = value;
 		return CLI_OK;

@@ -49,7 +49,7 @@ void picture_deinit(struct picture *p)
 /* ---- values to pixels ------------------------------------------------------------------------- */
 
 struct scale {
-	double low, factor; /* of a colour */
+	double low, factor; /* of a colour, both for half of it: the whole range may overflow */
 	double alpha_factor;
 };
 
@@ -63,11 +63,11 @@ static int channel_of(const struct picture *p, uint64_t value)
 static struct scale scale_of(const struct picture *p, const struct elements *e)
 {
 	double low = INFINITY, high = -INFINITY, values[VALUE_BLOCK];
-	struct scale s = { .factor = 1, .alpha_factor = 1 };
+	struct scale s = { .factor = 2, .alpha_factor = 1 };
 	size_t n;
 
 	if (e->kind == VALUE_BOOL)
-		return (struct scale){ .factor = 255, .alpha_factor = 255 };
+		return (struct scale){ .factor = 2 * 255, .alpha_factor = 255 };
 	if (e->kind == VALUE_UINT && e->bits == 8)
 		return s;
 	s.alpha_factor = 255;
@@ -82,8 +82,8 @@ static struct scale scale_of(const struct picture *p, const struct elements *e)
 		}
 	}
 	if (low <= high)
-		s.low = low;
-	s.factor = high > low ? 255 / (high - low) : 0;
+		s.low = low / 2;
+	s.factor = high > low ? 255 / (high / 2 - low / 2) : 0;
 	return s;
 }
 
@@ -110,7 +110,7 @@ void picture_draw(struct picture *p, const struct elements *e)
 			if (p->planes)
 				to = (to % area) * (uint64_t)p->channels + (uint64_t)channel;
 			p->pixels[to] = to_byte(channel == 3 ? values[i] * s.alpha_factor
-							     : (values[i] - s.low) * s.factor);
+							     : (values[i] / 2 - s.low) * s.factor);
 		}
 	}
 }

@@ -1,40 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli/format.h"
+#include "cli/out.h"
 #include "cli/progress.h"
+#include "util/clock.h"
 
-#define SECOND 1000000000LL
-
-static int64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * SECOND + t.tv_nsec;
-}
+enum { COLUMNS = 80 };
 
 void progress_start(struct progress *progress, const char *what, const char *name)
 {
-	*progress = (struct progress){ .what = what, .name = name, .started_ns = now_ns() };
+	*progress = (struct progress){ .what = what, .name = name, .started_ns = now_mono_ns() };
+}
+
+/* One line, whatever the width of the terminal: of a name that is too long the end is shown. */
+static void print_line(const struct progress *p, const char *numbers)
+{
+	char *name = format_printable(p->name, strlen(p->name)), *from = name;
+	size_t columns = COLUMNS, taken = strlen(p->what) + strlen(numbers) + strlen(" ...: ");
+	struct winsize size;
+
+	if (!ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col)
+		columns = size.ws_col;
+	while (*from && format_columns(from) + taken >= columns)
+		from++;
+	while ((*from & 0xc0) == 0x80) /* in the middle of a character */
+		from++;
+	fprintf(stderr, "\r%s %s%s: %s\033[K", p->what, from > name ? "..." : "", from, numbers);
+	free(name);
 }
 
 int progress_step(void *context, uint64_t done, uint64_t total)
 {
 	struct progress *p = context;
-	char *of, *so_far, *speed;
-	int64_t now = now_ns(), spent = now - p->started_ns;
+	char *of, *so_far, *speed, *numbers;
+	int64_t now = now_mono_ns(), spent = now - p->started_ns;
 
-	if (spent < SECOND || now - p->shown_ns < SECOND / 10 || !isatty(STDERR_FILENO))
+	if (spent < NS_PER_SEC || now - p->shown_ns < NS_PER_SEC / 10 || !isatty(STDERR_FILENO))
 		return 0;
 	so_far = format_size(done, true);
 	of = format_size(total, true);
-	speed = format_size((uint64_t)((double)done * SECOND / (double)spent), true);
-	fprintf(stderr, "\r%s %s: %s of %s (%u %%), %s/s\033[K", p->what, p->name, so_far, of,
-		total ? (unsigned)(100.0 * (double)done / (double)total) : 100, speed);
+	speed = format_size((uint64_t)((double)done * NS_PER_SEC / (double)spent), true);
+	numbers = cli_text("%s of %s (%u %%), %s/s", so_far, of,
+			   total ? (unsigned)(100.0 * (double)done / (double)total) : 100, speed);
+	print_line(p, numbers);
+	free(numbers);
 	free(so_far);
 	free(of);
 	free(speed);

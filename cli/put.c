@@ -10,33 +10,29 @@
 #include "cli/out.h"
 #include "cli/progress.h"
 #include "files/file.h"
-#include "files/npy.h"
 #include "util/clock.h"
 
-static int64_t put_timeout(const struct cli *cli)
-{
-	return cli->given & OPTION_TIMEOUT ? cli->timeout_ns : 0;
-}
-
 /* The file's bytes are read to where the tensor will lie. */
-static int put_straight(struct cli *cli, struct npy *npy, uint64_t *version)
+static int put(struct cli *cli, struct tensor_file *f, uint64_t *version)
 {
+	const struct file_entry *e = &f->entries[0];
 	tl_spec spec = { .size = sizeof(spec),
-			 .shape = npy->shape,
-			 .ndim = npy->ndim,
-			 .dtype = npy->dtype,
-			 .timeout_ns = put_timeout(cli) };
+			 .shape = e->shape,
+			 .ndim = e->ndim,
+			 .dtype = e->dtype,
+			 .timeout_ns = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : 0 };
 	char why[FILE_ERROR_TEXT];
 	int64_t begin = now_mono_ns();
 	struct progress progress;
 	tl_draft *draft;
 	int r;
 
-	progress_start(&progress, "reading", cli->args[1]);
+	progress_start(&progress, "reading", f->path);
 	r = tl_create(cli->client, cli->args[0], &spec, &draft);
 	if (r)
 		return cli_fail_space(cli, r, begin);
-	r = npy_read(npy, tl_draft_tensor(draft)->data, progress_step, &progress, why, sizeof(why));
+	r = file_read_entry(f, 0, tl_draft_tensor(draft)->data, progress_step, &progress, why,
+			    sizeof(why));
 	progress_end(&progress);
 	if (r) {
 		tl_abort(draft);
@@ -53,42 +49,23 @@ static int put_straight(struct cli *cli, struct npy *npy, uint64_t *version)
 	return r ? cli_fail_library(cli, r) : CLI_OK;
 }
 
-/* The library copies it into C order. */
-static int put_transposed(struct cli *cli, struct npy *npy, uint64_t *version)
-{
-	tl_put_options options = { .size = sizeof(options),
-				   .metadata = cli->metadata,
-				   .metadata_size = cli->metadata ? strlen(cli->metadata) : 0,
-				   .timeout_ns = put_timeout(cli) };
-	int64_t begin = now_mono_ns();
-	char why[FILE_ERROR_TEXT];
-	DLTensor view;
-	int r;
-
-	r = npy_view(npy, &view, why, sizeof(why));
-	if (r)
-		return cli_fail(cli, CLI_FAILURE, "%s", why);
-	r = tl_put(cli->client, cli->args[0], &view, &options, version);
-	return r ? cli_fail_space(cli, r, begin) : CLI_OK;
-}
-
-static void print_put_json(const struct cli *cli, const struct npy *npy, uint64_t version)
+static void print_put_json(const struct cli *cli, const struct file_entry *e, uint64_t version)
 {
 	cJSON *object = json_object(), *shape = json_array();
-	char *dtype = format_dtype(npy->dtype);
+	char *dtype = format_dtype(e->dtype);
 
 	json_text(object, "name", cli->args[0]);
 	json_u64(object, "version", version);
 	json_text(object, "dtype", dtype);
-	for (int i = 0; i < npy->ndim; i++)
-		json_i64(shape, NULL, npy->shape[i]);
+	for (int i = 0; i < e->ndim; i++)
+		json_i64(shape, NULL, e->shape[i]);
 	json_add(object, "shape", shape);
-	json_u64(object, "bytes", npy->nbytes);
+	json_u64(object, "bytes", e->nbytes);
 	json_print(object);
 	free(dtype);
 }
 
-static void print_put(const struct cli *cli, const struct npy *npy, uint64_t version)
+static void print_put(const struct cli *cli, const struct file_entry *e, uint64_t version)
 {
 	char *dtype, *shape, *size;
 
@@ -96,9 +73,9 @@ static void print_put(const struct cli *cli, const struct npy *npy, uint64_t ver
 		printf("%s\t%" PRIu64 "\n", cli->args[0], version);
 		return;
 	}
-	dtype = format_dtype(npy->dtype);
-	shape = format_shape(npy->shape, npy->ndim);
-	size = format_size(npy->nbytes, true);
+	dtype = format_dtype(e->dtype);
+	shape = format_shape(e->shape, e->ndim);
+	size = format_size(e->nbytes, true);
 	printf("%s version %" PRIu64 ": %s %s, %s\n", cli->args[0], version, dtype, shape, size);
 	free(dtype);
 	free(shape);
@@ -117,21 +94,19 @@ int command_put(struct cli *cli)
 {
 	char why[FILE_ERROR_TEXT];
 	uint64_t version = 0;
-	struct npy npy;
+	struct tensor_file f;
 	int r;
 
-	if (npy_open(&npy, cli->args[1], why, sizeof(why)))
+	if (file_open(&f, cli->args[1], FILE_NPY, why, sizeof(why)))
 		return cli_fail(cli, CLI_FAILURE, "%s%s", why,
 				is_for_load(cli->args[1]) ? "; `tensorlease load` takes it" : "");
 	r = cli_connect(cli, true);
-	if (!r && npy.fortran_order)
-		r = put_transposed(cli, &npy, &version);
-	else if (!r)
-		r = put_straight(cli, &npy, &version);
+	if (!r)
+		r = put(cli, &f, &version);
 	if (!r && cli->json)
-		print_put_json(cli, &npy, version);
+		print_put_json(cli, &f.entries[0], version);
 	else if (!r)
-		print_put(cli, &npy, version);
-	npy_close(&npy);
+		print_put(cli, &f.entries[0], version);
+	file_close(&f);
 	return r;
 }

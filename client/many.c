@@ -180,6 +180,7 @@ static int many_wait(struct many *m, int64_t deadline, const tl_get_options *wan
 	r = tl_get(m->client, m->keys[m->missing].text, &wait, &tensor);
 	if (!r)
 		tensor->deleter(tensor);
+	m->patience = (struct patience){ 0 }; /* it was for what was published before */
 	return r;
 }
 

@@ -129,6 +129,17 @@ struct tl_draft *draft_alloc(const struct draft_request *want)
 	return draft;
 }
 
+enum { CREATING_TEXT = TL_NAME_MAX + 16 };
+
+/* What is asked for, in words; the memory of a group has no name. */
+static const char *creating(const struct draft_request *want, char what[CREATING_TEXT])
+{
+	if (!want->name_len)
+		return "creating a group";
+	snprintf(what, CREATING_TEXT, "creating '%s'", want->name);
+	return what;
+}
+
 /* One round trip, and as long as there is no room. */
 static int create_request(struct session *s, const struct draft_request *want, uint32_t extra,
 			  struct wire_draft *out)
@@ -143,7 +154,7 @@ static int create_request(struct session *s, const struct draft_request *want, u
 	};
 	struct conn_message answer;
 	int64_t deadline;
-	char what[TL_NAME_MAX + 16];
+	char what[CREATING_TEXT];
 	int r;
 
 	memcpy(bytes, &m, sizeof(m));
@@ -155,8 +166,7 @@ static int create_request(struct session *s, const struct draft_request *want, u
 	r = session_call(s, bytes, deadline, &answer);
 	if (r)
 		return r;
-	snprintf(what, sizeof(what), "creating '%s'", want->name);
-	r = answer_expect(&answer, WIRE_DRAFT, what);
+	r = answer_expect(&answer, WIRE_DRAFT, creating(want, what));
 	if (!r)
 		memcpy(out, answer.bytes, sizeof(*out));
 	return r;
@@ -219,6 +229,7 @@ static int draft_obtain(struct tl_draft *draft, const struct use *use,
 int draft_new(tl_client *client, const struct draft_request *want, struct tl_draft **out)
 {
 	struct tl_draft *draft = draft_alloc(want);
+	char what[CREATING_TEXT];
 	int r;
 
 	if (!draft)
@@ -236,9 +247,8 @@ int draft_new(tl_client *client, const struct draft_request *want, struct tl_dra
 		}
 		client_leave(&use);
 		if (r > 0 && attempt)
-			r = tl_fail(-ENOTCONN,
-				    "creating '%s': the daemon at %s ended the connection",
-				    want->name, client->address);
+			r = tl_fail(-ENOTCONN, "%s: the daemon at %s ended the connection",
+				    creating(want, what), client->address);
 		if (r < 0)
 			break;
 	}

@@ -36,7 +36,7 @@ struct file_entry {
 
 	/* the format's own */
 	uint64_t offset; /* in the file */
-	uint64_t packed; /* bytes there */
+	uint64_t packed; /* bytes there; of a TensorProto's list: that its numbers make */
 	uint64_t skip;	 /* of what is unpacked: the header of a .npy file */
 	uint32_t crc;
 	uint32_t

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -142,12 +141,10 @@ int npy_open(struct npy *npy, const char *path, char *err, size_t err_len)
 
 void npy_close(struct npy *npy)
 {
-	if (npy->map)
-		munmap(npy->map, npy->map_size);
 	free(npy->buffer);
 	free(npy->path);
 	npy->fd = fd_close(npy->fd);
-	npy->map = npy->buffer = NULL;
+	npy->buffer = NULL;
 	npy->path = NULL;
 }
 
@@ -179,69 +176,7 @@ int npy_read(struct npy *npy, void *dst, file_progress progress, void *context, 
 	return 0;
 }
 
-/* The strides of the file's order, in elements. */
-static void npy_strides(struct npy *npy)
-{
-	int64_t stride = 1;
-
-	for (int32_t i = 0; i < npy->ndim; i++) {
-		int32_t at = npy->fortran_order ? i : npy->ndim - 1 - i;
-
-		npy->strides[at] = stride;
-		if (npy->shape[at] > 1)
-			stride *= npy->shape[at];
-	}
-}
-
-static int npy_map(struct npy *npy, const struct report *to)
-{
-	uint64_t before = npy->offset % (uint64_t)sysconf(_SC_PAGESIZE);
-	void *map = mmap(NULL, npy->nbytes + before, PROT_READ, MAP_PRIVATE, npy->fd,
-			 (off_t)(npy->offset - before));
-
-	if (map == MAP_FAILED)
-		return report_errno(to, "map");
-	npy->map = map;
-	npy->map_size = npy->nbytes + before;
-	madvise(map, npy->map_size, MADV_WILLNEED);
-	return 0;
-}
-
-int npy_view(struct npy *npy, DLTensor *view, char *err, size_t err_len)
-{
-	struct report to = { .path = npy->path, .text = err, .size = err_len };
-	char *data = npy->buffer;
-
-	if (!data && npy->nbytes) {
-		int r = npy->map ? 0 : npy_map(npy, &to);
-
-		if (r)
-			return r;
-		data = (char *)npy->map + (npy->map_size - npy->nbytes);
-	}
-	npy_strides(npy);
-	*view = (DLTensor){
-		.data = data,
-		.device = { .device_type = kDLCPU },
-		.ndim = npy->ndim,
-		.dtype = npy->dtype,
-		.shape = npy->shape,
-		.strides = npy->strides,
-	};
-	return 0;
-}
-
 /* ---- writing ---------------------------------------------------------------------------------- */
-
-int npy_dtype_check(DLDataType t, char *err, size_t err_len)
-{
-	char descr[8], why[NPY_WHY_TEXT];
-
-	if (npy_descr_format(t, descr, why) == 0)
-		return 0;
-	snprintf(err, err_len, "%s", why);
-	return -ENOTSUP;
-}
 
 int npy_write(const char *path, DLDataType t, int32_t ndim, const int64_t *shape, const void *data,
 	      file_progress progress, void *context, char *err, size_t err_len)

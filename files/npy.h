@@ -32,9 +32,6 @@ struct npy {
 	int fd;	    /* of a regular file, else -1 */
 	uint64_t offset;
 	void *buffer; /* the whole data, if it came through a pipe */
-	void *map;
-	size_t map_size;
-	int64_t strides[NPY_NDIM_MAX];
 };
 
 /*
@@ -50,15 +47,6 @@ void npy_close(struct npy *npy);
  */
 int npy_read(struct npy *npy, void *dst, file_progress progress, void *context, char *err,
 	     size_t err_len);
-
-/*
- * The data where it lies, mapped, with the strides of its order. *view is valid until npy_close().
- * If somebody cuts the file off meanwhile, reading the view is a SIGBUS.
- */
-int npy_view(struct npy *npy, DLTensor *view, char *err, size_t err_len);
-
-/* Can a .npy file hold elements of type @t? If not, -ENOTSUP and why. */
-int npy_dtype_check(DLDataType t, char *err, size_t err_len);
 
 /*
  * Writes C-contiguous data to a file, or to standard output if @path is "-". A regular file is

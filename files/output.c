@@ -36,6 +36,8 @@ void output_deinit(struct output *out)
 /* A new file beside the target, or with @link a name for the file that has none. */
 static int output_name(struct output *out, bool link)
 {
+	const char *slash = strrchr(out->target, '/');
+	int directory = slash ? (int)(slash - out->target) + 1 : 0;
 	char self[32];
 
 	snprintf(self, sizeof(self), "/proc/self/fd/%d", out->fd);
@@ -43,7 +45,9 @@ static int output_name(struct output *out, bool link)
 		cleanup_(freep) char *name = NULL;
 		int r;
 
-		if (asprintf(&name, "%s.%ld-%u.tmp", out->target, (long)getpid(), i) < 0) {
+		/* Not the target's name and more: that may be as long as names can be. */
+		if (asprintf(&name, "%.*stensorlease-%ld-%u.tmp", directory, out->target,
+			     (long)getpid(), i) < 0) {
 			name = NULL;
 			return -1;
 		}

@@ -194,8 +194,6 @@ static int read_metadata(struct tensor_file *f, const cJSON *item, const struct 
 {
 	const cJSON *value;
 
-	if (f->note_count)
-		return report(to, -EINVAL, "malformed header: '__metadata__' is there twice");
 	if (!cJSON_IsObject(item))
 		return report(to, -EINVAL, "malformed header: '__metadata__' is not an object");
 	cJSON_ArrayForEach(value, item)
@@ -254,21 +252,41 @@ static int check_places(struct tensor_file *f, uint64_t start, const struct repo
 	return 0;
 }
 
-/* Before it is parsed: not too many values, and no NUL, which cJSON would end a string at. */
+static bool is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
+/* Is that a number, but not as one of this format is written? 0, 1, 23: nothing else. */
+static bool is_odd_number(const char *text, size_t at)
+{
+	char c = text[at], before = text[at - 1];
+
+	if (strchr("+-.", c) || ((c == 'e' || c == 'E') && is_digit(before)))
+		return true;
+	return is_digit(c) && before == '0' && !is_digit(text[at - 2]);
+}
+
+/* Before it is parsed: not too many values, and nothing that cJSON takes and others do not. */
 static int check_text(const char *text, size_t len, const struct report *to)
 {
 	size_t values = 0;
 	bool string = false;
 
 	for (size_t i = 0; i < len; i++) {
-		if (!text[i])
-			return report(to, -EINVAL, "malformed header: a NUL at byte %zu", i);
+		if ((unsigned char)text[i] < ' ' &&
+		    (string || !text[i] || !strchr("\t\n\r", text[i])))
+			return report(to, -EINVAL,
+				      "malformed header: a control character at byte %zu", i);
 		if (text[i] == '"')
 			string = !string;
 		else if (string && text[i] == '\\' && strncmp(text + i + 1, "u0000", 5) == 0)
 			return report(to, -EINVAL, "malformed header: a NUL in a string");
 		else if (string && text[i] == '\\')
 			i++;
+		else if (!string && i > 1 && is_odd_number(text, i))
+			return report(to, -EINVAL, "malformed header: no whole number at byte %zu",
+				      i);
 		else if (!string && (text[i] == ',' || text[i] == '[' || text[i] == '{'))
 			values++;
 	}
@@ -281,6 +299,7 @@ static int read_header(struct tensor_file *f, const char *text, size_t len, cons
 {
 	cleanup_(json_deletep) cJSON *json = NULL;
 	const char *end = NULL;
+	unsigned metadata = 0;
 	const cJSON *item;
 	int r;
 
@@ -302,8 +321,12 @@ static int read_header(struct tensor_file *f, const char *text, size_t len, cons
 	}
 	cJSON_ArrayForEach(item, json)
 	{
-		r = strcmp(item->string, "__metadata__") ? read_tensor(f, item, to)
-							 : read_metadata(f, item, to);
+		if (strcmp(item->string, "__metadata__") != 0)
+			r = read_tensor(f, item, to);
+		else if (metadata++)
+			r = report(to, -EINVAL, "malformed header: '__metadata__' is there twice");
+		else
+			r = read_metadata(f, item, to);
 		if (r)
 			return r;
 	}

@@ -450,9 +450,9 @@ struct writer {
 	struct tensor_file *f;
 	const struct report *to;
 	const struct type_row *type;
-	unsigned char *dst; /* NULL: only judge */
-	unsigned bytes;	    /* each number takes */
-	uint64_t done;
+	unsigned char *dst;  /* NULL: only judge */
+	unsigned bytes;	     /* each number takes */
+	uint64_t size, done; /* bytes of all of them: as counted first, and until now */
 };
 
 static int out_of_range(const struct writer *w, uint64_t value)
@@ -481,12 +481,20 @@ static bool fits(const struct writer *w, uint64_t value)
 	return value < 1ULL << bits;
 }
 
+/* Who writes to it meanwhile makes no more of it than there is room for. */
+static int changed(const struct writer *w)
+{
+	return report(w->to, -EINVAL, "it became another file while it was read");
+}
+
 static int take_number(void *context, uint64_t value)
 {
 	struct writer *w = context;
 
 	if (!fits(w, value))
 		return out_of_range(w, value);
+	if (w->done == w->size)
+		return changed(w);
 	if (w->dst)
 		put_number(w->dst + w->done, value, (int)w->bytes);
 	w->done += w->bytes;
@@ -511,7 +519,7 @@ static int walk_numbers(struct tensor_file *f, struct writer *w, const struct re
 		if (r)
 			return r;
 	}
-	return 0;
+	return w->done == w->size ? 0 : changed(w);
 }
 
 static struct writer writer_of(struct tensor_file *f, const struct type_row *type,
@@ -551,6 +559,7 @@ int tensorproto_open(struct tensor_file *f, const struct report *to)
 	if (r || e->kind == FIELD_CONTENT)
 		return r;
 	w = writer_of(f, p.type, to);
+	e->packed = w.size = p.numbers * w.bytes;
 	return walk_numbers(f, &w, to);
 }
 
@@ -584,6 +593,7 @@ int tensorproto_read(struct tensor_file *f, const struct file_entry *e, void *ds
 			continue;
 		w = writer_of(f, &types[i], to);
 		w.dst = dst;
+		w.size = e->packed;
 		r = walk_numbers(f, &w, to);
 		if (r)
 			return r;

@@ -17,7 +17,7 @@
 
 #include "tests/harness.h"
 
-enum { PIDS_MAX = 512, FDS_MAX = 1024, DIRS_MAX = 16, WAIT_MS = 20000, CHILD_FAILED = 97 };
+enum { PIDS_MAX = 512, FDS_MAX = 1024, DIRS_MAX = 16, WAIT_MS = WAIT_S * 1000, CHILD_FAILED = 97 };
 
 /* What the current test has made, so that its teardown can take it away whatever happened. */
 static pid_t pids[PIDS_MAX];
@@ -177,10 +177,7 @@ void test_init(void)
 
 void test_timeout(unsigned seconds)
 {
-	const char *factor = getenv(
-		"TL_TEST_TIMEOUT_FACTOR"); /* for sanitizers and slow machines */
-
-	alarm(seconds * (factor ? (unsigned)atoi(factor) : 1));
+	alarm(seconds);
 }
 
 int test_setup(void **state)
@@ -359,7 +356,10 @@ static int try_connect(const char *path)
 
 static int pidfd_of(pid_t pid)
 {
-	return (int)syscall(SYS_pidfd_open, pid, 0);
+	int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+
+	must(fd >= 0);
+	return fd;
 }
 
 static void show_log(const struct test_daemon *d)
@@ -376,11 +376,10 @@ static void show_log(const struct test_daemon *d)
  */
 static void wait_until_it_listens(struct test_daemon *d, int notify_fd, int inotify_fd)
 {
-	int64_t end = now_ns() + WAIT_MS * 1000000LL;
+	int64_t end = now_ns() + WAIT_S * SECOND;
 	int pidfd = pidfd_of(d->pid), fd;
 	char drain[4096];
 
-	must(pidfd >= 0);
 	while ((fd = try_connect(d->socket)) < 0) {
 		struct pollfd p[] = { { .fd = notify_fd, .events = POLLIN },
 				      { .fd = inotify_fd, .events = POLLIN },
@@ -493,7 +492,6 @@ static int wait_for(pid_t pid, int *status)
 	struct pollfd p = { .fd = pidfd_of(pid), .events = POLLIN };
 	int r;
 
-	must(p.fd >= 0);
 	r = poll(&p, 1, WAIT_MS);
 	close(p.fd);
 	if (r != 1)
@@ -538,6 +536,30 @@ void td_kill(struct test_daemon *d)
 bool td_alive(const struct test_daemon *d)
 {
 	return d->pid > 0 && waitpid(d->pid, NULL, WNOHANG) == 0;
+}
+
+void end_daemon(pid_t pid)
+{
+	struct pollfd p = { .fd = pidfd_of(pid), .events = POLLIN };
+
+	must_be(kill(pid, SIGTERM), 0);
+	must_be(poll(&p, 1, WAIT_MS), 1);
+	close(p.fd);
+	waitpid(pid, NULL, WNOHANG); /* a child of ours, if we are its subreaper */
+}
+
+void td_freeze(const struct test_daemon *d)
+{
+	int status;
+
+	must_be(kill(d->pid, SIGSTOP), 0);
+	must_be(waitpid(d->pid, &status, WUNTRACED), d->pid);
+	must(WIFSTOPPED(status));
+}
+
+void td_thaw(const struct test_daemon *d)
+{
+	must_be(kill(d->pid, SIGCONT), 0);
 }
 
 char *td_log(const struct test_daemon *d)
@@ -597,7 +619,9 @@ struct tl_status td_status(const struct test_daemon *d)
 
 tl_client *td_connect(const struct test_daemon *d)
 {
-	tl_connect_options o = { .size = sizeof(o), .address = d->socket };
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = d->socket,
+				 .timeout_ns = WAIT_S * SECOND };
 	tl_client *client = NULL;
 
 	must_be(tl_connect(&client, &o), 0);
@@ -610,7 +634,9 @@ static _Noreturn void run_child(uid_t uid, const struct test_daemon *d, child_fn
 {
 	in_child = true;
 	memset(pids, 0, sizeof(pids));
-	signal(SIGALRM, SIG_DFL); /* the alarm itself is not inherited */
+	signal(SIGALRM, SIG_DFL);   /* the alarm itself is not inherited */
+	for (int i = 0; i < 5; i++) /* cmocka's handlers would go on with the tests, here */
+		signal((const int[]){ SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS }[i], SIG_DFL);
 	if (uid) {
 		if (setgroups(0, NULL) || setresgid(getegid(), getegid(), getegid()) ||
 		    setresuid(uid, uid, uid))

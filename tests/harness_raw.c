@@ -9,7 +9,7 @@
 
 #include "tests/harness.h"
 
-enum { ANSWER_MS = 10000, FDS_AT_ONCE = 32 };
+enum { FDS_AT_ONCE = 32 };
 
 struct raw rc_connect(const struct test_daemon *d)
 {
@@ -60,7 +60,7 @@ int rc_receive(struct raw *rc, struct conn_message *m)
 	struct pollfd p = { .fd = rc->fd, .events = POLLIN };
 
 	m->fd = -1;
-	if (poll(&p, 1, ANSWER_MS) == 0)
+	if (poll(&p, 1, WAIT_S * 1000) == 0)
 		return -ETIMEDOUT;
 	return conn_receive(rc->fd, WIRE_TO_CLIENT, m, MSG_DONTWAIT);
 }

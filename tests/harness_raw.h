@@ -46,7 +46,7 @@ void rc_close(struct raw *rc);			 /* without a word */
 int rc_send(struct raw *rc, enum wire_type type, void *message, size_t length, int fd_peek);
 /* Whatever bytes, with any number of copies of a descriptor. 0 or a negative errno. */
 int rc_send_bytes(struct raw *rc, const void *bytes, size_t length, int fd_peek, unsigned nfds);
-/* The next message; -ETIMEDOUT after ten seconds, -ECONNRESET at the end. */
+/* The next message; -ETIMEDOUT after WAIT_S, -ECONNRESET at the end. */
 int rc_receive(struct raw *rc, struct conn_message *m);
 /* Sends, then receives until the answer to that. */
 int rc_call(struct raw *rc, enum wire_type type, void *message, size_t length,

@@ -40,8 +40,9 @@ static void server_stop(struct server *server, const char *why)
 	uv_close((uv_handle_t *)&server->warm_timer, NULL);
 	uv_close((uv_handle_t *)&server->idle_timer, NULL);
 	uv_close((uv_handle_t *)&server->accept_timer, NULL);
+	/* caught until all is cleaned up: another signal must not end us halfway */
 	for (unsigned i = 0; i < 2; i++)
-		uv_close((uv_handle_t *)&server->signals[i], NULL);
+		uv_unref((uv_handle_t *)&server->signals[i]);
 }
 
 static void server_on_signal(uv_signal_t *handle, int number)
@@ -261,7 +262,12 @@ void server_run(struct server *server)
 
 void server_deinit(struct server *server)
 {
-	uv_loop_close(&server->loop);
 	state_deinit(&server->state);
+	for (unsigned i = 0; i < 2; i++)
+		uv_close((uv_handle_t *)&server->signals[i], NULL);
+	signal(SIGTERM, SIG_IGN); /* the socket and its lock are still to go */
+	signal(SIGINT, SIG_IGN);
+	uv_run(&server->loop, UV_RUN_DEFAULT);
+	uv_loop_close(&server->loop);
 	fd_close(server->spare_fd);
 }

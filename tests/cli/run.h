@@ -67,35 +67,56 @@ static inline char *read_back(int fd)
 	return text;
 }
 
-/* Runs the program; @socket NULL: without an address. */
-static inline struct result run_at(const char *socket, const char *const *args)
+/* The program while it runs; what it says goes to files. */
+struct running {
+	pid_t pid;
+	int out, err;
+};
+
+/* Starts the program; @socket NULL: without an address. */
+static inline struct running start_at(const char *socket, const char *const *args)
 {
 	const char *argv[ARGS_MAX + 1] = { cli_path() };
-	int out = memory_file(), err = memory_file(), status;
-	struct result r;
-	pid_t pid;
+	struct running r = { .out = memory_file(), .err = memory_file() };
 
 	for (int i = 0; args[i]; i++) {
 		must(i + 2 < ARGS_MAX);
 		argv[i + 1] = args[i];
 	}
-	pid = fork();
-	must(pid >= 0);
-	if (!pid) {
-		dup2(out, STDOUT_FILENO);
-		dup2(err, STDERR_FILENO);
+	r.pid = fork();
+	must(r.pid >= 0);
+	if (!r.pid) {
+		dup2(r.out, STDOUT_FILENO);
+		dup2(r.err, STDERR_FILENO);
 		if (socket)
 			setenv("TENSORLEASE_SOCKET", socket, 1);
 		execv(argv[0], (char **)(uintptr_t)argv);
 		_exit(126);
 	}
-	must(waitpid(pid, &status, 0) == pid);
-	r.code = WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
-	r.out = read_back(out);
-	r.err = read_back(err);
 	return r;
 }
 
+/* Waits for its end. */
+static inline struct result finish(const struct running *running)
+{
+	struct result r;
+	int status;
+
+	must(waitpid(running->pid, &status, 0) == running->pid);
+	r.code = WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+	r.out = read_back(running->out);
+	r.err = read_back(running->err);
+	return r;
+}
+
+static inline struct result run_at(const char *socket, const char *const *args)
+{
+	struct running running = start_at(socket, args);
+
+	return finish(&running);
+}
+
+#define start(d, ...) start_at((d)->socket, (const char *const[]){ __VA_ARGS__, NULL })
 #define run(d, ...) run_at((d)->socket, (const char *const[]){ __VA_ARGS__, NULL })
 
 /* With that exit code, or the test fails and shows what the program said. */

@@ -24,7 +24,8 @@ struct model {
 		_Atomic uint32_t held[SLOTS];
 		_Atomic uint64_t ring[RING]; /* RELEASED messages */
 		_Atomic uint64_t head, tail;
-		uint64_t gets, bad;
+		uint64_t gets;
+		_Atomic uint64_t bad;
 	} readers[READERS];
 	bool retired[SLOTS];
 	uint64_t commits, waited;
@@ -35,7 +36,7 @@ static void tell(struct reader *r, uint64_t ref)
 	uint64_t head = atomic_load(&r->head);
 
 	while (head - atomic_load(&r->tail) == RING)
-		;
+		sched_yield();
 	atomic_store(&r->ring[head % RING], ref);
 	atomic_store(&r->head, head + 1);
 }
@@ -146,7 +147,10 @@ static uint64_t model_bad(const struct model *m)
 	return bad;
 }
 
-/* How many bad leases there were in @ns; all retired slots must be reclaimed in the end. */
+/*
+ * How many bad leases there were in @ns, or, with the bug, until the first; all retired slots must be reclaimed in the
+ * end.
+ */
 static uint64_t model_run(struct model *m, int64_t ns)
 {
 	pthread_t threads[READERS];
@@ -158,7 +162,7 @@ static uint64_t model_run(struct model *m, int64_t ns)
 		m->readers[i].model = m;
 		must_be(pthread_create(&threads[i], NULL, model_reader, &m->readers[i]), 0);
 	}
-	for (uint64_t n = 0; n % 1024 || now_ns() < end; n++) {
+	for (uint64_t n = 0; n % 1024 || now_ns() < end || (m->skip_t2 && !model_bad(m)); n++) {
 		model_messages(m);
 		slot = (slot + 1) % SLOTS;
 		if (row_word_state(atomic_load(&m->word[slot])) == ROW_FREE)
@@ -175,7 +179,7 @@ static uint64_t model_run(struct model *m, int64_t ns)
 	print_message("%llu commits, %llu of them met a lease, %llu leases, %llu bad\n",
 		      (unsigned long long)m->commits, (unsigned long long)m->waited,
 		      (unsigned long long)gets, (unsigned long long)model_bad(m));
-	must(gets > 1000);
+	must(gets > 0);
 	return model_bad(m);
 }
 
@@ -196,7 +200,7 @@ static void without_reading_the_ledgers_there_are_bad_leases(void **state)
 	(void)state;
 	must(m);
 	m->skip_t2 = true;
-	must(model_run(m, 2 * SECOND) > 0);
+	must(model_run(m, 0) > 0);
 	free(m);
 }
 
@@ -262,7 +266,7 @@ static uint64_t publish(tl_client *client, unsigned name, uint64_t version, bool
 	tl_spec spec = { .size = sizeof(spec),
 			 .shape = &shape,
 			 .ndim = 1,
-			 .timeout_ns = 20 * SECOND,
+			 .timeout_ns = WAIT_S * SECOND,
 			 .dtype = { .code = 1, .bits = 8, .lanes = 1 } };
 	uint64_t given = version;
 	tl_draft *draft = NULL;
@@ -382,6 +386,8 @@ static void *consume_thread(void *arg)
 		c->x ^= c->x >> 7;
 		c->x ^= c->x << 17;
 		get_one(c, info);
+		if (c->gets % 256 == 0)
+			atomic_fetch_add(&c->shared->gets, 256);
 	}
 	for (unsigned i = 0; i < KEPT; i++) {
 		if (c->kept[i].tensor) {
@@ -389,7 +395,6 @@ static void *consume_thread(void *arg)
 			c->kept[i].tensor->deleter(c->kept[i].tensor);
 		}
 	}
-	atomic_fetch_add(&c->shared->gets, c->gets);
 	free(info);
 	return NULL;
 }
@@ -458,6 +463,7 @@ static void race(struct test_daemon *d, double seconds)
 		consumers[i] = child_start(d, consume, &roles[PRODUCERS + i]);
 	}
 	nanosleep(&ts, NULL); /* the duration of the race; nothing waits for anything */
+	eventually(atomic_load(&shared->gets) > 1000 && atomic_load(&shared->commits) > 100);
 	atomic_store(&shared->stop, true);
 	for (unsigned i = 0; i < CONSUMERS; i++)
 		failed |= child_wait(&consumers[i]);
@@ -476,7 +482,6 @@ static void race(struct test_daemon *d, double seconds)
 		      (unsigned long long)shared->bad);
 	must_be(shared->bad, 0);
 	must_be(shared->errors, 0);
-	must(shared->gets > 1000 && shared->commits > 100);
 	munmap(shared, sizeof(*shared));
 	all_must_be_back(d);
 }
@@ -486,7 +491,7 @@ static double race_seconds(double usual)
 	const char *text = getenv("TL_RACE_SECONDS");
 	double seconds = text && atof(text) > 0 ? atof(text) : usual;
 
-	test_timeout((unsigned)seconds + TEST_TIMEOUT_S);
+	test_timeout((unsigned)seconds + TEST_TIMEOUT_S + WAIT_S);
 	return seconds;
 }
 

@@ -162,12 +162,9 @@ static void sizes_that_overflow_never_fit(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		int64_t start = now_ns();
-		int r = rc_create(&rc, "a", sizes[i], -1,
-				  &draft); /* at once, in spite of the timeout */
+		int r = rc_create(&rc, "a", sizes[i], -1, &draft); /* told, though it may wait */
 
 		must(r == WIRE_E_NO_SPACE || r == WIRE_E_INVALID);
-		must(now_ns() - start < SECOND);
 	}
 	after = td_status(&d);
 	must_be(after.bytes_used, before.bytes_used);

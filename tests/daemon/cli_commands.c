@@ -15,6 +15,7 @@ static void exit_codes_tell_what_happened(void **state)
 		{ 0, { "status" } },
 		{ 0, { "--help" } },
 		{ 0, { "help", "put" } },
+		{ 0, { "help", "help" } },
 		{ 0, { "--version" } },
 		{ 1, { "put", "a", "/nonexistent/file.npy" } },
 		{ 2, { NULL } },
@@ -114,17 +115,6 @@ static void a_socket_of_others_says_whose_it_is(void **state)
 	must_be(chmod(d.socket, 0600), 0);
 	child = child_start_as(60124, &d, is_refused, user);
 	child_must_succeed(&child);
-}
-
-static void end_daemon(pid_t pid)
-{
-	must_be(kill(pid, SIGTERM), 0);
-	for (int i = 0; i < 2000; i++) { /* a child of ours only if we are its subreaper */
-		if (waitpid(pid, NULL, WNOHANG) == pid || (kill(pid, 0) && errno == ESRCH))
-			return;
-		usleep(5000);
-	}
-	must(!"the daemon ends");
 }
 
 static void put_starts_a_daemon_where_none_runs_and_ls_does_not(void **state)
@@ -498,44 +488,23 @@ static void hints_name_what_would_do(void **state)
 	}
 }
 
-static int put_later(const struct test_daemon *d, void *arg)
-{
-	static const int64_t shape = 1;
-	tl_client *client = td_connect(d);
-	float value = 1;
-	DLTensor tensor = { .data = &value,
-			    .device = { kDLCPU, 0 },
-			    .ndim = 1,
-			    .dtype = { kDLFloat, 32, 1 },
-			    .shape = (int64_t[]){ shape },
-			    .strides = (int64_t[]){ 1 } };
-
-	parent_tell(1);
-	parent_await();
-	usleep(100000); /* so that the other is likely to wait by then; right without it, too */
-	must_be(tl_put(client, arg, &tensor, NULL, NULL), 0);
-	tl_close(client);
-	return 0;
-}
-
 static void wait_ends_when_a_newer_version_comes(void **state)
 {
 	cleanup_td struct test_daemon d = td_start(0);
-	char name[] = "a";
-	struct test_child child = child_start(&d, put_later, name);
+	struct running waits;
 
 	(void)state;
 	put_six(&d, "a");
-	must_be(child_await(&child), 1);
-	child_go(&child);
+	td_settle(&d);
+	waits = start(&d, "wait", "a", "--newer-than", "1", "--timeout", "60");
+	eventually(td_status(&d).clients == 1);
+	put_six(&d, "a");
 	{
-		cleanup_result struct result r = run(&d, "wait", "a", "--newer-than", "1",
-						     "--timeout", "20");
+		cleanup_result struct result r = finish(&waits);
 
 		must_exit(&r, 0);
 		assert_string_equal(r.out, "a\t2\n");
 	}
-	child_must_succeed(&child);
 	{
 		cleanup_result struct result r = run(&d, "wait", "a", "--newer-than", "2",
 						     "--timeout", "0.05");
@@ -562,7 +531,7 @@ static void status_tells_who_holds_what(void **state)
 	put_six(&d, "cam0/rgb");
 	{
 		cleanup_result struct result text = run(&d, "status", "--clients");
-		cleanup_result struct result r = run(&d, "status", "--clients", "--json");
+		cleanup_result struct result r = run(&d, "status", "-cj");
 		cJSON *json = json_of(&r), *clients = cJSON_GetObjectItem(json, "client_list"), *c;
 		int found = 0;
 

@@ -234,49 +234,64 @@ static void standard_input_and_output_need_a_format(void **state)
 
 /* ---- Failures ------------------------------------------------------------------------------ */
 
+/* The file is refused with that text, and nobody ever sees anything of it. */
+static void must_refuse(const struct test_daemon *d, const char *file, const char *reason)
+{
+	cleanup_result struct result r = run(d, "--json", "load", "p", file);
+	cJSON *json = json_of(&r);
+
+	must_exit(&r, 1);
+	must_contain(cJSON_GetObjectItem(json, "error")->valuestring, reason);
+	cJSON_Delete(json);
+	must_be(td_status(d).tensors, 0);
+	must_be(td_status(d).drafts, 0);
+	must_be(td_status(d).commits, 0);
+}
+
+#define ONE_OF_TWO "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+#define TWO_OF(name)                                                                               \
+	ONE_OF_TWO "\"" name "\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}"
+
 /* Whatever is wrong, and be it with the last tensor alone: nothing is published. */
 static void a_broken_entry_publishes_nothing(void **state)
 {
-	static const char *const headers[] = {
-		"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-		"\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
-		"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-		"\"b//c\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
-		"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-		"\"..\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
-		"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-		"\"\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
-		"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-		"\"\\u001b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
-		"{}",
+	static const struct {
+		const char *header;
+		size_t data;
+		const char *reason;
+	} cases[] = {
+		{ ONE_OF_TWO "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3,
+		  "'b' overlaps another tensor" },
+		{ TWO_OF("b"), 3, "truncated: 'b' ends at byte 4 of the data, there are 3" },
+		{ TWO_OF("b"), 5, "1 bytes too many" },
+		{ TWO_OF("a"), 4, "'a' is there twice" },
+		{ TWO_OF("b//c"), 4, "'p/b//c' is not a name: a component of the name is empty" },
+		{ TWO_OF(".."), 4, "'p/..' is not a name" },
+		{ TWO_OF(""), 4, "'p/' is not a name" },
+		{ TWO_OF("\\u001b"), 4, "is not a name: the name has a control character in it" },
+		{ "{}", 0, "there is no tensor in it" },
 	};
 	cleanup_td struct test_daemon d = td_start(0);
-	struct path st = in(&d, "x.safetensors"), npz = in(&d, "x.npz");
+	struct path st = in(&d, "x.safetensors"), npz = in(&d, "x.npz"), npy = in(&d, "x.npy");
+	struct path pb = in(&d, "x.pb");
 
 	(void)state;
-	for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++) {
-		write_safetensors(st.text, headers[i], i == 5 ? 0 : i ? 4 : 3);
-		{
-			cleanup_result struct result r = run(&d, "--json", "load", "p", st.text);
-			cJSON *json = json_of(&r);
-
-			must_exit(&r, 1);
-			must(*cJSON_GetObjectItem(json, "error")->valuestring);
-			cJSON_Delete(json);
-		}
-		must_be(td_status(&d).tensors, 0);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		write_safetensors(st.text, cases[i].header, cases[i].data);
+		must_refuse(&d, st.text, cases[i].reason);
 	}
 	for (int bad = 0; bad < 3; bad++) { /* found out only when the data is read */
 		write_npz(npz.text, 3, bad);
-		{
-			cleanup_result struct result r = run(&d, "load", "p", npz.text);
-
-			must_exit(&r, 1);
-			must_contain(r.err, "does not have the checksum");
-		}
-		must_be(td_status(&d).tensors, 0);
-		must_be(td_status(&d).drafts, 0);
+		must_refuse(&d, npz.text, "does not have the checksum");
 	}
+	write_npy(npy.text, 1, "<f4", true, "(2, 4)", six, sizeof(six));
+	must_refuse(&d, npy.text, "promises 32 bytes of data, there are 24");
+	write_proto(pb.text, 0x22, "0123456789", 10);
+	must_refuse(&d, pb.text, "tensor_content has 10 bytes, dtype and shape make 12");
+	write_proto(pb.text, 0x3a, "\1\2\3\4", 4);
+	must_refuse(&d, pb.text, "int_val has 4 elements, the shape has only 3");
+	write_proto(pb.text, 0x42, "text", 4);
+	must_refuse(&d, pb.text, "string_val in a tensor of int32");
 }
 
 /* Who sees a new one of them sees the new ones of all. */
@@ -365,6 +380,7 @@ static void a_file_that_does_not_fit_is_refused(void **state)
 		cleanup_result struct result r = run(&d, "load", "large", file.text);
 
 		must_exit(&r, 1);
+		must_contain(r.err, "creating a group: 34359738368 bytes never fit");
 		must_be(td_status(&d).tensors, 0);
 	}
 }

@@ -165,7 +165,7 @@ static void wait_needs_no_driver(void **state)
 	child_await(&child);
 	path = hide_driver();
 	{
-		cleanup_result struct result r = run(&d, "wait", "gpu/vmm", "--timeout", "5");
+		cleanup_result struct result r = run(&d, "wait", "gpu/vmm", "--timeout", "60");
 
 		must_exit(&r, 0);
 		assert_string_equal(r.out, "gpu/vmm\t1\n");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* show: pictures in letters, in colour on a terminal and as PNG files; histograms of the rest. */
+#include <float.h>
 #include <math.h>
 #include <pty.h>
 #include <zlib.h>
@@ -142,6 +143,7 @@ static void values_are_scaled_from_the_smallest_to_the_largest(void **state)
 	static const unsigned char bools[2] = { 0, 1 }, nibbles[2] = { 0x80, 0x0f };
 	static const uint16_t bf16[2] = { 0x3f80, 0x4000 };
 	static const float alpha[8] = { 10, 0, 5, 0.5F, 0, 10, 5, 2 };
+	static const double far[3] = { -DBL_MAX, 0, DBL_MAX };
 	cleanup_td struct test_daemon d = td_start(0);
 
 	(void)state;
@@ -155,6 +157,8 @@ static void values_are_scaled_from_the_smallest_to_the_largest(void **state)
 	must(!memcmp(shown(&d, "n").pixels, "\0\x88\xff\0", 4));
 	put(&d, "h", (DLDataType){ kDLBfloat, 16, 1 }, SHAPE(1, 2), bf16);
 	must(!memcmp(shown(&d, "h").pixels, "\0\xff", 2));
+	put(&d, "far", (DLDataType){ kDLFloat, 64, 1 }, SHAPE(1, 3), far);
+	must(!memcmp(shown(&d, "far").pixels, "\0\x80\xff", 3));
 	put(&d, "a", f32, SHAPE(1, 2, 4), alpha); /* from 0 to 1, and no part of the scale */
 	must(!memcmp(shown(&d, "a").pixels, "\xff\0\x80\x80\0\xff\x80\xff", 8));
 }
@@ -283,17 +287,20 @@ static void other_tensors_become_a_histogram(void **state)
 	static const float floats[8] = { 0, 1, 1, 2, 16, NAN, INFINITY, 0 };
 	static const int64_t ints[5] = { -1, 1, 1, 1, 2 };
 	static const float pair[4] = { 3, 4, 0, 0 };
+	static const double far[3] = { -1.6e308, 0, 1.6e308 };
 	cleanup_td struct test_daemon d = td_start(0);
 
 	(void)state;
 	put(&d, "f", f32, SHAPE(8), floats);
 	put(&d, "i", (DLDataType){ kDLInt, 64, 1 }, SHAPE(5), ints);
 	put(&d, "c", (DLDataType){ kDLComplex, 64, 1 }, SHAPE(2), pair);
+	put(&d, "far", (DLDataType){ kDLFloat, 64, 1 }, SHAPE(3), far);
 	put(&d, "none", f32, SHAPE(0, 3), floats);
 	{
 		cleanup_result struct result f = run(&d, "show", "f");
 		cleanup_result struct result i = run(&d, "show", "i");
 		cleanup_result struct result c = run(&d, "show", "c");
+		cleanup_result struct result far_out = run(&d, "show", "far");
 		cleanup_result struct result none = run(&d, "show", "none");
 
 		must_exit(&f, 0);
@@ -307,6 +314,9 @@ static void other_tensors_become_a_histogram(void **state)
 		must_contain(i.out, "count 5, min -1, max 2, mean 0.8\n");
 		must_exit(&c, 0);
 		must_contain(c.out, "count 2, min 0, max 5, mean 2.5\n"); /* magnitudes */
+		must_exit(&far_out, 0);
+		must_contain(far_out.out, " 0 .. 2e+307            1 ####");
+		must_contain(far_out.out, " 1.4e+308 .. 1.6e+308            1 ####");
 		must_exit(&none, 0);
 		assert_string_equal(none.out, "none version 1: float32 0x3\ncount 0\n");
 	}

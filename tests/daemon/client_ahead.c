@@ -28,10 +28,10 @@ static void a_repeated_put_waits_for_nobody(void **state)
 	for (int i = 0; i < 3; i++)
 		must_be(tl_put(client, "a", &t, NULL, &(uint64_t){ 0 }), 0);
 	must_be(td_status(&d).drafts, 1); /* the one ahead */
-	must_be(kill(d.pid, SIGSTOP), 0);
+	td_freeze(&d);
 	memset(data, 2, sizeof(data));
 	must_be(tl_put(client, "a", &t, NULL, NULL), 0); /* although the daemon cannot answer */
-	must_be(kill(d.pid, SIGCONT), 0);
+	td_thaw(&d);
 	td_settle(&d);
 	got = get(client, "a");
 	must(all_bytes(got, 2, 4096));

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
 
 #include "proto/tensor.h"
 #include "tests/harness.h"
@@ -56,6 +57,28 @@ static inline bool all_bytes(const DLManagedTensorVersioned *t, int value, size_
 		if (p[i] != value)
 			return false;
 	return true;
+}
+
+/* 'S' once it sleeps in the kernel; a sleep for a lock would be over before we look again. */
+static inline char state_of_thread(pid_t tid)
+{
+	char path[64], state = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	f = fopen(path, "re");
+	must(f);
+	must(fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
+	fclose(f);
+	return state;
+}
+
+/* Until that thread, which stores its number there, sleeps, ten times in a row. */
+static inline void until_it_sleeps(const _Atomic pid_t *tid)
+{
+	eventually(atomic_load(tid));
+	for (int asleep = 0; asleep < 10; sched_yield())
+		asleep = state_of_thread(atomic_load(tid)) == 'S' ? asleep + 1 : 0;
 }
 
 static inline uint64_t file_offset_of(const void *address, uint64_t *inode)

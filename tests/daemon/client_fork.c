@@ -271,13 +271,14 @@ static int short_child(const struct test_daemon *d, void *arg)
 
 static void forking_while_threads_are_at_work(void **state)
 {
+	(void)state;
+	SKIP_UNLESS(MAY_FORK_AMONG_THREADS, "AddressSanitizer's allocator does not survive it");
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
 	struct busy b = { .client = client };
 	struct family f;
 	pthread_t threads[3];
 
-	(void)state;
 	take_family(&f, client);
 	for (int i = 0; i < 3; i++)
 		must_be(pthread_create(&threads[i], NULL, busy_thread, &b), 0);

@@ -271,7 +271,7 @@ static void a_dead_producers_group_leaves_nothing(void **state)
 
 static void a_waiting_get_of_many_gets_them_when_they_come(void **state)
 {
-	const tl_get_options wait = { .size = sizeof(wait), .timeout_ns = 20000 * MS };
+	const tl_get_options wait = { .size = sizeof(wait), .timeout_ns = WAIT_S * SECOND };
 	const tl_get_options brief = { .size = sizeof(brief), .timeout_ns = 20 * MS };
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);

@@ -5,11 +5,10 @@
  */
 #include <linux/futex.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 
 #include "tests/daemon/client_common.h"
 
-enum { NAMES = 300, ATTEMPTS = 5 };
+enum { NAMES = 300 };
 
 /* ---- What the tests of waiting share ---- */
 
@@ -53,6 +52,7 @@ struct waiter {
 	_Atomic pid_t tid;
 	int result;
 	size_t which;
+	_Atomic bool done;
 };
 
 static void *waiter_run(void *arg)
@@ -63,31 +63,14 @@ static void *waiter_run(void *arg)
 	atomic_store(&w->tid, (pid_t)syscall(SYS_gettid));
 	w->result = tl_wait_many(w->client, w->items, w->count, w->interrupt, 0, w->timeout_ns,
 				 &w->which);
+	atomic_store(&w->done, true);
 	return NULL;
 }
 
-/* 'S' once it sleeps in the kernel; a sleep for a lock would be over before we look again. */
-static char state_of_thread(pid_t tid)
-{
-	char path[64], state = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
-	f = fopen(path, "re");
-	must(f);
-	must(fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
-	fclose(f);
-	return state;
-}
-
-/* Until it sleeps, ten times in a row. */
 static void waiter_start(struct waiter *w)
 {
 	must_be(pthread_create(&w->thread, NULL, waiter_run, w), 0);
-	while (!atomic_load(&w->tid))
-		sched_yield();
-	for (int asleep = 0; asleep < 10; sched_yield())
-		asleep = state_of_thread(atomic_load(&w->tid)) == 'S' ? asleep + 1 : 0;
+	until_it_sleeps(&w->tid);
 }
 
 static int waiter_join(struct waiter *w)
@@ -187,7 +170,10 @@ static void time_runs_out_for_many_and_for_none(void **state)
 	tl_close(client);
 }
 
-/* Whatever the number of names, a commit wakes within much less than the second after which a sleeper looks by itself. */
+/*
+ * Whatever the number of names, a commit wakes within much less than the second after which a sleeper looks by itself: not
+ * each time, if the machine is busy, but it must be seen.
+ */
 static void any_of_them_wakes(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -198,13 +184,13 @@ static void any_of_them_wakes(void **state)
 
 	(void)state;
 	for (size_t c = 0; c < 4; c++) {
-		int64_t fastest = INT64_MAX;
+		int64_t took = INT64_MAX;
 
-		for (int i = 0; i < ATTEMPTS; i++) {
+		for (int i = 0; took >= 500 * MS; i++) {
 			struct waiter w = { .client = client,
 					    .items = n.items,
 					    .count = counts[c],
-					    .timeout_ns = 60 * SECOND };
+					    .timeout_ns = -1 };
 			int64_t start;
 
 			snprintf(prefix, sizeof(prefix), "%zu/%d", c, i);
@@ -214,10 +200,8 @@ static void any_of_them_wakes(void **state)
 			put_bytes(producer, n.text[counts[c] - 1], 1, 10);
 			must_be(waiter_join(&w), 0);
 			must_be(w.which, counts[c] - 1);
-			if (now_ns() - start < fastest)
-				fastest = now_ns() - start;
+			took = now_ns() - start;
 		}
-		must(fastest < 500 * MS);
 	}
 	tl_close(client);
 	tl_close(producer);
@@ -263,9 +247,9 @@ static void another_word_ends_the_wait(void **state)
 	name_all(&n, "never");
 	must_be(tl_wait_many(client, n.items, 3, &word, 0, -1, &which), -ECANCELED); /* before */
 	for (size_t c = 0; c < 4; c++) {
-		int64_t fastest = INT64_MAX;
+		int64_t took = INT64_MAX;
 
-		for (int i = 0; i < ATTEMPTS; i++) {
+		for (int i = 0; took >= 500 * MS; i++) {
 			struct waiter w = { .client = client,
 					    .items = n.items,
 					    .count = counts[c],
@@ -279,10 +263,8 @@ static void another_word_ends_the_wait(void **state)
 			wake(&word, (uint32_t)i + 1);
 			must_be(waiter_join(&w), -ECANCELED);
 			must_be(w.which, SIZE_MAX);
-			if (now_ns() - start < fastest)
-				fastest = now_ns() - start;
+			took = now_ns() - start;
 		}
-		must(fastest < 500 * MS);
 	}
 	tl_close(client);
 }
@@ -330,7 +312,10 @@ static void a_signal_handler_ends_the_wait(void **state)
 		};
 
 		waiter_start(&w);
-		must_be(pthread_kill(w.thread, SIGUSR1), 0);
+		do { /* it wakes now and then by itself, and a signal at that moment ends nothing */
+			must_be(pthread_kill(w.thread, SIGUSR1), 0);
+			sched_yield();
+		} while (!atomic_load(&w.done));
 		must_be(waiter_join(&w), -EINTR);
 	}
 	must_be(sigaction(SIGUSR1, &before, NULL), 0);

@@ -104,9 +104,8 @@ static void leases_of_the_killed_are_gone_in_a_moment(void **state)
 		must_be(row_word_state(atomic_load(&rc_row(&rc, draft.ref)->word)), ROW_RETIRED);
 		child_kill(&c);
 		start = now_ns();
-		while (atomic_load(&rc_row(&rc, draft.ref)->word) ==
-		       row_word(ref_generation(draft.ref), ROW_RETIRED))
-			must(now_ns() - start < SECOND);
+		eventually(atomic_load(&rc_row(&rc, draft.ref)->word) !=
+			   row_word(ref_generation(draft.ref), ROW_RETIRED));
 		longest = now_ns() - start > longest ? now_ns() - start : longest;
 	}
 	print_message("leases gone at most %.3f ms after the process\n", (double)longest / 1e6);
@@ -385,7 +384,6 @@ static void kill_9_anywhere_costs_nobody_anything(void **state)
 	unsigned fds;
 
 	(void)state;
-	test_timeout(120);
 	td_settle(&d);
 	fds = count_fds(d.pid);
 	for (int i = 0; i < KILLS; i++) {

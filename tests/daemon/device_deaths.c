@@ -475,7 +475,6 @@ static void kill_9_anywhere_costs_nobody_anything(void **state)
 	char name[16];
 
 	(void)state;
-	test_timeout(120);
 	for (int i = 0; i < KILLS; i++) {
 		struct test_child *c = &children[i % AT_ONCE];
 		int64_t until = now_ns() + (int64_t)(samples_random(&seed) % 5000000);

@@ -166,7 +166,7 @@ static void descriptors_that_could_stall_or_change_are_refused(void **state)
 	unsigned fds = count_fds(d.pid);
 	struct wire_segment_ref seg;
 	int bad[7], pair[2], pipes[2], memory;
-	char path[80];
+	char path[80], named[] = "/dev/shm/tl-test-XXXXXX";
 
 	(void)state;
 	must_be(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
@@ -177,8 +177,7 @@ static void descriptors_that_could_stall_or_change_are_refused(void **state)
 	bad[2] = pipes[1];
 	bad[3] = open(d.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	bad[4] = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	snprintf(path, sizeof(path), "/dev/shm/tl-test-%d", (int)getpid());
-	bad[5] = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600); /* it has a name */
+	bad[5] = mkostemp(named, O_CLOEXEC); /* it has a name */
 	bad[6] = dup(rc.fd);
 	for (int i = 0; i < 7; i++) {
 		must(bad[i] >= 0);
@@ -189,7 +188,7 @@ static void descriptors_that_could_stall_or_change_are_refused(void **state)
 		must_be(count_fds(d.pid), fds);
 		must_be(used_on(&rc, GPU), 0);
 	}
-	unlink(path);
+	unlink(named);
 	memory = memory_new();
 	must_be(rc_export(&rc, SEGMENT_CUDA_VMM, GPU, 100, 50, 2, memory, &seg), 0);
 	close(memory);
@@ -623,19 +622,6 @@ static void a_failed_tensor_of_a_dead_producer_keeps_no_memory(void **state)
 	rc_goodbye(&reader);
 }
 
-static void an_idle_daemon_does_not_stay_for_what_is_lost(void **state)
-{
-	const char *const extra[] = { "--idle-exit=3", NULL };
-	cleanup_td struct test_daemon d = td_start(.extra = extra);
-	struct raw rc = rc_open(&d);
-	struct wire_segment_ref seg = export_ipc(&rc, 1000);
-
-	(void)state;
-	must_be(rc_place(&rc, &seg, NULL, .name = "a", .nbytes = 10), 0);
-	rc_goodbye(&rc);
-	must_be(td_exit_status(&d), 0);
-}
-
 /* ---- with the rest ---- */
 
 static void what_only_shared_memory_can_do_is_refused(void **state)
@@ -736,7 +722,6 @@ int main(void)
 		TEST(what_dies_with_its_producer_is_withdrawn),
 		TEST(what_outlives_its_producer_stays_until_nobody_uses_it),
 		TEST(a_failed_tensor_of_a_dead_producer_keeps_no_memory),
-		TEST(an_idle_daemon_does_not_stay_for_what_is_lost),
 		TEST(what_only_shared_memory_can_do_is_refused),
 		TEST(what_is_held_is_shown),
 		TEST(devices_are_counted_each_by_itself),

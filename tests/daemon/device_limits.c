@@ -340,7 +340,6 @@ static void who_does_not_read_is_told_later(void **state)
 	char name[16];
 
 	(void)state;
-	test_timeout(120);
 	for (unsigned i = 0; i < PLACED; i++) {
 		snprintf(name, sizeof(name), "n%u", i);
 		must_be(rc_place(&rc, &seg, NULL, .name = name, .nbytes = 1, .cookie = i), 0);

@@ -22,7 +22,7 @@ static inline CUdeviceptr gpu_alloc(size_t size)
 static inline DLManagedTensorVersioned *gpu_get(tl_client *client, const char *name,
 						intptr_t stream)
 {
-	tl_get_options o = { .size = sizeof(o), .timeout_ns = 20 * SECOND, .stream = stream };
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND, .stream = stream };
 	DLManagedTensorVersioned *t = NULL;
 
 	must_be(tl_get(client, name, &o, &t), 0);

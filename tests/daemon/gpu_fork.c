@@ -271,10 +271,11 @@ static int churning(const struct test_daemon *d, void *arg)
 
 static void forks_while_threads_publish_and_get(void **state)
 {
+	(void)state;
+	SKIP_UNLESS(MAY_FORK_AMONG_THREADS, "AddressSanitizer's allocator does not survive it");
 	cleanup_gpu struct gpu_daemon g = gpu_start(.max_clients = 200);
 	struct test_child p = child_start(&g.d, producer, NULL);
 
-	(void)state;
 	gpu_setenv("FAKECUDA_DELAY_US", "100");
 	child_await(&p);
 	must_be(td_run_client(&g.d, churning, NULL), 0);

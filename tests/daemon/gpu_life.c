@@ -223,7 +223,7 @@ static int holds_a_dead_ones(const struct test_daemon *d, void *arg)
 	must_refuse(tl_get(client, "t", &wait, &next), -ENODATA, "gone");
 	must(now_ns() - start >= 30 * MS);
 	parent_tell(1); /* somebody will publish it anew while we wait */
-	wait = (tl_get_options){ .size = sizeof(wait), .timeout_ns = 20 * SECOND };
+	wait = (tl_get_options){ .size = sizeof(wait), .timeout_ns = WAIT_S * SECOND };
 	must_be(tl_get(client, "t", &wait, &next), 0);
 	must_be(tl_tensor_check(next), 0);
 	must_be(gpu_read(gpu_data(next), N, CUDA_STREAM_LEGACY), 8);

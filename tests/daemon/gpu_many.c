@@ -357,7 +357,7 @@ static void *publishes(void *arg)
 static int reads_along(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0), *reader = td_connect(d);
-	tl_get_options o = { .size = sizeof(o), .timeout_ns = 20 * SECOND, .spin_ns = SECOND };
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND, .spin_ns = SECOND };
 	pthread_t thread;
 	CUstream stream;
 

@@ -24,16 +24,14 @@ static unsigned fuzz_rounds(unsigned otherwise)
 	return text ? (unsigned)strtoul(text, NULL, 0) : otherwise;
 }
 
-/* One round of honest work on another connection, and how long it took. */
-static int64_t honest_work(struct raw *rc)
+/* One round of honest work on another connection. */
+static void honest_work(struct raw *rc)
 {
-	int64_t start = now_ns();
 	struct wire_draft draft;
 
 	must_be(rc_put(rc, "honest", 1000, 1, &draft), 0);
 	must(rc_hold(rc, draft.ref));
 	rc_drop(rc, draft.ref);
-	return now_ns() - start;
 }
 
 /* Changes a sample until it is not valid any more. */
@@ -81,7 +79,6 @@ static void malformed_messages_of_all_kinds_change_nothing(void **state)
 	uint64_t seed = 0x9e3779b97f4a7c15;
 	unsigned rounds = fuzz_rounds(MALFORMED);
 	struct device_before before;
-	int64_t longest = 0, t;
 
 	(void)state;
 	test_timeout(280);
@@ -97,14 +94,9 @@ static void malformed_messages_of_all_kinds_change_nothing(void **state)
 		if (i % 8 == 0)
 			rc_must_end(&rc); /* the others are gone before they hear of it */
 		rc_close(&rc);
-		if (i % 500 == 0) {
-			t = honest_work(&honest);
-			longest = t > longest ? t : longest;
-		}
+		if (i % 500 == 0)
+			honest_work(&honest);
 	}
-	print_message("%u malformed messages; the longest round of honest work took %.3f ms\n",
-		      rounds, (double)longest / 1e6);
-	must(longest < 2 * SECOND);
 	must_be_as_before(&d, &before);
 	rc_goodbye(&honest);
 }
@@ -242,9 +234,10 @@ static void nothing_is_read_after_goodbye(void **state)
 	must_be_as_before(&d, &before);
 }
 
-static void give_up_sending_after(struct raw *rc, unsigned seconds)
+/* Who is not disconnected, as it should be, does not wait for ever. */
+static void give_up_sending(struct raw *rc)
 {
-	struct timeval tv = { .tv_sec = seconds };
+	struct timeval tv = { .tv_sec = WAIT_S };
 
 	must_be(setsockopt(rc->fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv)), 0);
 }
@@ -256,7 +249,6 @@ static void who_never_takes_its_descriptors_is_disconnected(void **state)
 	struct wire_draft draft;
 	struct device_before before;
 	unsigned sent = 0, got = 0;
-	int64_t longest = 0, t;
 	struct conn_message m;
 	int r = 0, fd = -1;
 
@@ -268,17 +260,15 @@ static void who_never_takes_its_descriptors_is_disconnected(void **state)
 	honest_work(&honest);
 	before = device_look(&d);
 	bad = rc_open(&d);
-	give_up_sending_after(&bad, 10);
+	give_up_sending(&bad);
 	while (sent < 100000 && r == 0) {
 		struct wire_segment_ref map = { .segment = draft.segment,
 						.segment_generation = draft.segment_generation };
 
 		r = rc_send(&bad, WIRE_MAP, &map, sizeof(map), -1);
 		sent += r == 0;
-		if (sent % 8 == 0) {
-			t = honest_work(&honest);
-			longest = t > longest ? t : longest;
-		}
+		if (sent % 8 == 0)
+			honest_work(&honest);
 	}
 	must(r == -EPIPE || r == -ECONNRESET);
 	while (rc_receive(&bad, &m) == 0) {
@@ -286,10 +276,7 @@ static void who_never_takes_its_descriptors_is_disconnected(void **state)
 		if (m.fd >= 0)
 			close(m.fd);
 	}
-	print_message("%u requests sent, %u descriptors got; honest work at most %.3f ms\n", sent,
-		      got, (double)longest / 1e6);
 	must(got <= WIRE_FDS_UNREAD_MAX);
-	must(longest < SECOND);
 	rc_close(&bad);
 	must_be_as_before(&d, &before);
 	rc_goodbye(&honest);
@@ -307,7 +294,7 @@ static void who_never_reads_its_answers_is_disconnected(void **state)
 	honest_work(&honest);
 	before = device_look(&d);
 	bad = rc_open(&d);
-	give_up_sending_after(&bad, 10);
+	give_up_sending(&bad);
 	while (sent < 1000000 && r == 0) {
 		struct wire_clients ask = { .after = 0 };
 

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "tests/harness.h"
+#include "tests/daemon/shm_common.h"
 
 /* Sends CREATE without waiting; its serial. */
 static uint32_t ask_for(struct raw *rc, uint64_t nbytes, int64_t timeout_ns)
@@ -60,7 +60,7 @@ static void a_full_capacity_is_told_at_once_without_a_timeout(void **state)
 	must_be(rc_create(&rc, "a", 100, 0, &one), used < 16 * MIB ? 0 : WIRE_E_NO_SPACE);
 	for (int i = 0; i < n; i++)
 		must_be(rc_ref(&rc, WIRE_ABORT, drafts[i].ref), 0);
-	must_be(rc_create(&rc, "a", 8 * MIB, SECOND, &one), 0); /* warm segments make room */
+	must_be(rc_create(&rc, "a", 8 * MIB, -1, &one), 0); /* warm segments make room */
 	rc_goodbye(&rc);
 	must_be(td_status(&d).drafts, 0);
 }
@@ -77,7 +77,6 @@ static void a_wait_for_space_ends_when_its_time_is_up(void **state)
 	start = now_ns();
 	must_be(rc_create(&waiter, "b", 9 * MIB, 300000000, &b), WIRE_E_NO_SPACE);
 	must(now_ns() - start >= 300000000);
-	must(now_ns() - start < 3 * SECOND);
 	rc_goodbye(&holder);
 	rc_goodbye(&waiter);
 }
@@ -109,7 +108,7 @@ static void who_waits_for_space_gets_it_when_it_comes(void **state)
 	must_be(rc_put(&holder, "a", 9 * MIB, 1, &a), 0); /* by a last release */
 	must(rc_hold(&holder, a.ref));
 	must_be(rc_delete(&holder, "a"), 0);
-	serial = ask_for(&waiter, 9 * MIB, 20 * SECOND);
+	serial = ask_for(&waiter, 9 * MIB, WAIT_S * SECOND);
 	rc_settle(&holder);
 	must(!has_answer(&waiter));
 	rc_drop(&holder, a.ref);
@@ -285,47 +284,6 @@ static void one_client_has_at_most_1024_drafts(void **state)
 
 /* ---- A tmpfs that is full ---- */
 
-static int shm_of(const struct test_daemon *d)
-{
-	char path[64];
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/root/dev/shm", (int)d->pid);
-	fd = open(path, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
-	must(fd >= 0);
-	return fd;
-}
-
-/* All but @leave bytes. */
-static void fill_shm(const struct test_daemon *d, off_t leave)
-{
-	int dir = shm_of(d), fd = openat(dir, "filler", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	off_t at = 0;
-
-	must(fd >= 0);
-	for (off_t step = (off_t)MIB; step >= 4096; step /= 2)
-		while (fallocate(fd, 0, at, step) == 0)
-			at += step;
-	must_be(errno, ENOSPC);
-	if (leave)
-		must_be(ftruncate(fd, at - leave), 0);
-	close(fd);
-	close(dir);
-}
-
-static void empty_shm(const struct test_daemon *d)
-{
-	int dir = shm_of(d);
-
-	must_be(unlinkat(dir, "filler", 0), 0);
-	close(dir);
-}
-
-static bool may_mount(void)
-{
-	return geteuid() == 0 && access("/proc/self/ns/mnt", F_OK) == 0;
-}
-
 static void a_full_tmpfs_is_an_error_for_the_asker_only(void **state)
 {
 	struct wire_draft drafts[24], draft, kept;
@@ -334,7 +292,7 @@ static void a_full_tmpfs_is_an_error_for_the_asker_only(void **state)
 	int n = 0, r;
 
 	(void)state;
-	SKIP_UNLESS(may_mount(), "needs root, to mount a small tmpfs");
+	SKIP_UNLESS(may_mount(), "may not mount a small tmpfs");
 	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .shm_size = 24 * MIB);
 	rc = rc_open(&d);
 	reader = rc_open(&d);
@@ -355,7 +313,7 @@ static void a_full_tmpfs_is_an_error_for_the_asker_only(void **state)
 	for (int i = 0; i < 4; i++)
 		must_be(rc_ref(&rc, WIRE_ABORT, drafts[i].ref), 0);
 	empty_shm(&d);
-	must_be(rc_create(&rc, NULL, 2 * MIB, SECOND, &draft), 0);
+	must_be(rc_create(&rc, NULL, 2 * MIB, -1, &draft), 0);
 	rc_goodbye(&rc);
 	rc_goodbye(&reader);
 }
@@ -369,7 +327,7 @@ static void a_full_tmpfs_does_not_kill_the_daemon_that_grows_its_catalog(void **
 	int r = 0;
 
 	(void)state;
-	SKIP_UNLESS(may_mount(), "needs root, to mount a small tmpfs");
+	SKIP_UNLESS(may_mount(), "may not mount a small tmpfs");
 	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .shm_size = 24 * MIB,
 						   .max_tensors = 60000);
 	rc = rc_open(&d);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How the daemon starts, who may connect, and what is left when it ends. */
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "tests/harness.h"
+#include "tests/daemon/device_common.h"
 
 static unsigned count_entries_beside(const char *socket_path)
 {
@@ -25,21 +26,52 @@ static unsigned count_entries_beside(const char *socket_path)
 	return n;
 }
 
+/* Is one of the process's descriptors that socket? */
+static bool has_socket(pid_t pid, unsigned long inode)
+{
+	char path[300], target[64] = "", expected[64];
+	struct dirent *e;
+	bool has = false;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	snprintf(expected, sizeof(expected), "socket:[%lu]", inode);
+	dir = opendir(path);
+	must(dir);
+	while (!has && (e = readdir(dir))) {
+		ssize_t n = readlinkat(dirfd(dir), e->d_name, target, sizeof(target) - 1);
+
+		has = n > 0 && n == (ssize_t)strlen(expected) &&
+		      !memcmp(target, expected, (size_t)n);
+	}
+	closedir(dir);
+	return has;
+}
+
 static void the_socket_is_a_path_that_the_group_may_use(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
-	char line[512];
+	char line[512], path[300];
+	unsigned long inode;
+	unsigned seen = 0;
 	struct stat st;
-	FILE *f = fopen("/proc/net/unix", "re");
+	FILE *f;
 
 	(void)state;
 	must_be(stat(d.socket, &st), 0);
 	must(S_ISSOCK(st.st_mode));
 	must_be(st.st_mode & 0777, 0660);
+	f = fopen("/proc/net/unix", "re");
 	must(f);
-	while (fgets(line, sizeof(line), f)) /* an abstract one is shown with @ */
-		must(!strchr(line, '@') || !strstr(line, "tensorlease"));
+	while (fgets(line, sizeof(line), f)) { /* all that have a name: one, and not abstract */
+		if (sscanf(line, "%*s %*s %*s %*s %*s %*s %lu %299s", &inode, path) != 2 ||
+		    !has_socket(d.pid, inode))
+			continue;
+		must(!strcmp(path, d.socket));
+		seen++;
+	}
 	fclose(f);
+	must(seen >= 1);
 }
 
 static void who_is_not_in_the_group_cannot_connect(void **state)
@@ -130,6 +162,28 @@ static void sigint_ends_it_as_sigterm_does(void **state)
 	must_be(count_entries_beside(d.socket), 0);
 }
 
+/* As by an impatient ^C ^C: what has begun to be cleaned up is so to the end. */
+static void another_signal_does_not_cut_the_end_short(void **state)
+{
+	enum { TENSORS = 1000 }; /* each an object of its own */
+	struct test_daemon d = td_start(.capacity = 512 * MIB);
+	struct raw rc = rc_open(&d);
+	char name[16];
+
+	(void)state;
+	for (int i = 0; i < TENSORS; i++) {
+		snprintf(name, sizeof(name), "n%d", i);
+		must_be(rc_put(&rc, name, 300000, i, NULL), 0);
+	}
+	must_be(kill(d.pid, SIGTERM), 0);
+	eventually(td_objects(&d) < TENSORS);
+	must_be(kill(d.pid, SIGTERM), 0);
+	must_be(kill(d.pid, SIGINT), 0);
+	td_exit_status(&d); /* of its last moment: whatever, all is gone by then */
+	must_be(td_objects(&d), 0);
+	rc_close(&rc);
+}
+
 static void the_next_daemon_removes_what_a_killed_one_left(void **state)
 {
 	struct test_daemon dead = td_start(), next;
@@ -193,30 +247,41 @@ static int listen_at(const char *path)
 	return fd;
 }
 
+/* A socket to be handed to daemons. */
+struct given {
+	char dir[64], path[108];
+	int fd;
+};
+
+static void given_begin(struct given *g)
+{
+	snprintf(g->dir, sizeof(g->dir), "%s/tl-given-XXXXXX",
+		 getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	must(mkdtemp(g->dir));
+	snprintf(g->path, sizeof(g->path), "%s/socket", g->dir);
+	g->fd = listen_at(g->path);
+}
+
+static void given_end(struct given *g)
+{
+	close(g->fd);
+	must_be(unlink(g->path), 0); /* it belongs to who gave it */
+	rmdir(g->dir);
+}
+
 static void it_serves_a_socket_that_it_was_given(void **state)
 {
-	char dir[64], path[108];
 	struct test_daemon d;
-	int fd;
+	struct given g;
 
 	(void)state;
-	snprintf(dir, sizeof(dir), "%s/tl-given-XXXXXX",
-		 getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-	must(mkdtemp(dir));
-	snprintf(path, sizeof(path), "%s/socket", dir);
-	fd = listen_at(path);
-	d = td_start(.socket = path, .listen_fd_peek = fd);
-	td_settle(&d);
-	td_stop(&d);
-	must_be(access(path, F_OK), 0); /* it belongs to who gave it */
-
-	d = td_start(.socket = path,
-		     .listen_fd_peek = fd); /* as systemd does at the next connection */
-	td_settle(&d);
-	td_stop(&d);
-	close(fd);
-	unlink(path);
-	rmdir(dir);
+	given_begin(&g);
+	for (int i = 0; i < 2; i++) { /* again, as systemd does at the next connection */
+		d = td_start(.socket = g.path, .listen_fd_peek = g.fd);
+		td_settle(&d);
+		td_stop(&d);
+	}
+	given_end(&g);
 }
 
 static void it_says_when_it_is_ready(void **state)
@@ -281,6 +346,34 @@ static void without_a_common_version_both_ranges_are_named(void **state)
 	rc_close(&rc);
 }
 
+/* One that ends when it has been idle for a second, with a client that was there before it: it is not idle yet. */
+struct idling {
+	struct test_daemon d;
+	struct raw rc;
+	struct given given;
+};
+
+static void idling_begin(struct idling *i)
+{
+	static const char *const extra[] = { "--idle-exit=1", NULL };
+	struct test_daemon before = { 0 };
+
+	given_begin(&i->given);
+	snprintf(before.socket, sizeof(before.socket), "%s", i->given.path);
+	i->rc = rc_connect(&before);
+	i->d = td_start(.socket = i->given.path, .listen_fd_peek = i->given.fd, .extra = extra);
+	rc_hello(&i->rc);
+	rc_ledger(&i->rc);
+}
+
+static void idling_must_end(struct idling *i)
+{
+	rc_goodbye(&i->rc);
+	must_be(td_exit_status(&i->d), 0);
+	must_be(td_objects(&i->d), 0);
+	given_end(&i->given);
+}
+
 /* Longer than the second that it was told to wait. */
 static void must_stay_alive(struct test_daemon *d)
 {
@@ -290,21 +383,29 @@ static void must_stay_alive(struct test_daemon *d)
 
 static void an_idle_daemon_ends_but_not_while_anything_is_there(void **state)
 {
-	static const char *const extra[] = { "--idle-exit=1", NULL };
-	struct test_daemon d = td_start(.extra = extra);
-	struct raw rc = rc_open(&d);
+	struct idling i;
 
 	(void)state;
-	must_stay_alive(&d); /* a client */
-	must_be(rc_put(&rc, "a", 10, 1, NULL), 0);
-	rc_goodbye(&rc);
-	must_stay_alive(&d); /* a tensor */
-	rc = rc_open(&d);
-	must_be(rc_delete(&rc, "a"), 0);
-	rc_goodbye(&rc);
-	must_be(td_exit_status(&d), 0);
-	must_be(td_objects(&d), 0);
-	must_be(count_entries_beside(d.socket), 0);
+	idling_begin(&i);
+	must_stay_alive(&i.d); /* a client */
+	must_be(rc_put(&i.rc, "a", 10, 1, NULL), 0);
+	rc_goodbye(&i.rc);
+	must_stay_alive(&i.d); /* a tensor */
+	i.rc = rc_open(&i.d);
+	must_be(rc_delete(&i.rc, "a"), 0);
+	idling_must_end(&i);
+}
+
+static void an_idle_daemon_does_not_stay_for_what_is_lost(void **state)
+{
+	struct wire_segment_ref seg;
+	struct idling i;
+
+	(void)state;
+	idling_begin(&i);
+	seg = export_ipc(&i.rc, 1000);
+	must_be(rc_place(&i.rc, &seg, NULL, .name = "a", .nbytes = 10), 0);
+	idling_must_end(&i); /* with its producer the tensor's bytes are gone */
 }
 
 static void wrong_options_are_refused_with_a_word(void **state)
@@ -337,6 +438,7 @@ int main(void)
 		TEST(the_overflow_user_is_refused),
 		TEST(a_clean_stop_leaves_nothing),
 		TEST(sigint_ends_it_as_sigterm_does),
+		TEST(another_signal_does_not_cut_the_end_short),
 		TEST(the_next_daemon_removes_what_a_killed_one_left),
 		TEST(a_second_daemon_on_the_same_socket_is_refused),
 		TEST(it_serves_a_socket_that_it_was_given),
@@ -344,6 +446,7 @@ int main(void)
 		TEST(one_client_too_many_is_told_so),
 		TEST(without_a_common_version_both_ranges_are_named),
 		TEST(an_idle_daemon_ends_but_not_while_anything_is_there),
+		TEST(an_idle_daemon_does_not_stay_for_what_is_lost),
 		TEST(wrong_options_are_refused_with_a_word),
 	};
 

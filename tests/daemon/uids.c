@@ -196,7 +196,7 @@ static int see_only_zeros_or_own(const struct test_daemon *d, void *arg)
 	unsigned char *p;
 
 	(void)arg;
-	must_be(rc_create(&rc, NULL, 4 * MIB, SECOND, &draft), 0);
+	must_be(rc_create(&rc, NULL, 4 * MIB, -1, &draft), 0);
 	p = mmap(NULL, draft.segment_size, PROT_READ, MAP_SHARED, rc_writable(&rc, &draft), 0);
 	must(p != MAP_FAILED);
 	for (uint64_t i = 0; i < draft.segment_size; i++)

@@ -22,7 +22,7 @@
 #include "proto/conn.h"
 #include "tests/messages.h"
 
-enum { TIMEOUT_S = 20, MANY_FDS = 200 };
+enum { TIMEOUT_S = 120, MANY_FDS = 200 };
 
 static int ends[2];
 static unsigned fds_before;

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { TIMEOUT_S = 60, DIRECTORY_MAX = 512 };
+enum { TIMEOUT_S = 240, DIRECTORY_MAX = 512 };
 
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 #define I64(...) ((int64_t[]){ __VA_ARGS__ })

@@ -22,7 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "files/npy.h"
+#include "files/file.h"
 #include "files/output.h"
 
 #define FILE_NAME "a.npy"

@@ -57,7 +57,6 @@ static void all_types_and_shapes_come_back(void **state)
 			char err[FILE_ERROR_TEXT];
 			struct npy npy;
 
-			assert_int_equal(npy_dtype_check(shared[i].t, err, sizeof(err)), 0);
 			assert_int_equal(npy_write(file, shared[i].t, shapes[j].ndim,
 						   shapes[j].shape, data, NULL, NULL, err,
 						   sizeof(err)),
@@ -118,8 +117,6 @@ static void types_that_numpy_has_not_are_not_written(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		assert_int_equal(npy_dtype_check(cases[i].t, err, sizeof(err)), -ENOTSUP);
-		assert_non_null(strstr(err, cases[i].reason));
 		assert_int_equal(
 			npy_write(file, cases[i].t, 1, I64(1), err, NULL, NULL, err, sizeof(err)),
 			-ENOTSUP);

@@ -40,6 +40,8 @@ static const struct {
 	{ "{}x", 0, -EINVAL, "follows the object" },
 	{ "{}\n", 0, -EINVAL, "follows the object" },
 	{ "{\"a\\u0000b\":1}", 0, -EINVAL, "a NUL in a string" },
+	{ "{\"a\nb\":1}", 0, -EINVAL, "a control character at byte 3" },
+	{ "{\f\"a\":1}", 0, -EINVAL, "a control character at byte 1" },
 	/* a tensor */
 	{ "{\"a\":1}", 0, -EINVAL, "'a' is not an object" },
 	{ "{\"a\":[]}", 0, -EINVAL, "'a' is not an object" },
@@ -64,11 +66,16 @@ static const struct {
 	{ ONE("\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]"), 4, -EINVAL, "not an array" },
 	{ ONE("\"dtype\":\"F32\",\"shape\":{\"0\":1},\"data_offsets\":[0,4]"), 4, -EINVAL,
 	  "not an array" },
-	{ ONE(F32("-1", "0", "4")), 4, -EINVAL, "not a whole number" },
-	{ ONE(F32("1.5", "0", "4")), 4, -EINVAL, "not a whole number" },
+	{ ONE(F32("-1", "0", "4")), 4, -EINVAL, "no whole number at byte" },
+	{ ONE(F32("1.5", "0", "4")), 4, -EINVAL, "no whole number at byte" },
+	{ ONE(F32("1.0", "0", "4")), 4, -EINVAL, "no whole number at byte 30" },
+	{ ONE(F32("01", "0", "4")), 4, -EINVAL, "no whole number at byte 30" },
+	{ ONE(F32("00", "0", "0")), 0, -EINVAL, "no whole number at byte 30" },
+	{ ONE(F32("-0", "0", "0")), 0, -EINVAL, "no whole number at byte 29" },
+	{ ONE(F32("1E0", "0", "4")), 4, -EINVAL, "no whole number at byte 30" },
 	{ ONE(F32("\"1\"", "0", "4")), 4, -EINVAL, "not a whole number" },
 	{ ONE(F32("null", "0", "4")), 4, -EINVAL, "not a whole number" },
-	{ ONE(F32("1e300", "0", "4")), 4, -EINVAL, "not a whole number" },
+	{ ONE(F32("1e300", "0", "4")), 4, -EINVAL, "no whole number at byte" },
 	{ ONE(F32("9223372036854775808", "0", "4")), 4, -EINVAL, "not a whole number" },
 	{ ONE(F32("4503599627370496,4503599627370496", "0", "4")), 4, -EINVAL, "2^61" },
 	{ ONE(F32("4503599627370496,0,4503599627370496", "0", "0")), 0, -EINVAL, "2^61" },
@@ -78,8 +85,10 @@ static const struct {
 	{ ONE("\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]"), 4, -EINVAL,
 	  "not a pair" },
 	{ ONE(F32("1", "\"0\"", "4")), 4, -EINVAL, "not whole numbers" },
-	{ ONE(F32("1", "0", "4.5")), 4, -EINVAL, "not whole numbers" },
-	{ ONE(F32("1", "-4", "0")), 4, -EINVAL, "not whole numbers" },
+	{ ONE(F32("1", "0", "4.5")), 4, -EINVAL, "no whole number at byte" },
+	{ ONE(F32("1", "-4", "0")), 4, -EINVAL, "no whole number at byte" },
+	{ ONE(F32("1", "0", "4.0")), 4, -EINVAL, "no whole number at byte" },
+	{ ONE(F32("1", "00", "4")), 4, -EINVAL, "no whole number at byte" },
 	{ ONE(F32("1", "0", "18446744073709551620")), 4, -EINVAL, "not whole numbers" },
 	{ ONE(F32("1", "4", "0")), 4, -EINVAL, "go backwards" },
 	/* sizes that lie */
@@ -119,6 +128,7 @@ static const struct {
 	{ "{\"__metadata__\":1}", 0, -EINVAL, "not an object" },
 	{ "{\"__metadata__\":[]}", 0, -EINVAL, "not an object" },
 	{ "{\"__metadata__\":{\"a\":1}}", 0, -EINVAL, "value that is not a string" },
+	{ "{\"__metadata__\":{},\"__metadata__\":{\"a\":\"b\"}}", 0, -EINVAL, "twice" },
 	{ "{\"__metadata__\":{\"a\":\"b\"},\"__metadata__\":{\"a\":\"b\"}}", 0, -EINVAL, "twice" },
 };
 
@@ -164,7 +174,7 @@ static void lengths_that_lie_are_refused(void **state)
 	assert_refused(FILE_SAFETENSORS, "short", &b, -EINVAL, "at least 8 bytes, this one 7");
 	make(&b, "{ }", 0);
 	b.at[9] = '\0';
-	assert_refused(FILE_SAFETENSORS, "NUL", &b, -EINVAL, "a NUL at byte 1");
+	assert_refused(FILE_SAFETENSORS, "NUL", &b, -EINVAL, "a control character at byte 1");
 }
 
 /* As deep, and with as many values, as nobody writes. */

@@ -15,7 +15,7 @@
 
 #include "proto/tensor.h"
 
-enum { TIMEOUT_S = 60 };
+enum { TIMEOUT_S = 120 };
 
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 #define I64(...) ((int64_t[]){ __VA_ARGS__ })

@@ -437,6 +437,36 @@ static void a_file_cut_off_in_a_field_is_refused(void **state)
 	survive_changes(FILE_TENSORPROTO, &b);
 }
 
+/* There is room for the numbers that were there when it was opened. */
+static void a_file_that_becomes_another_is_noticed(void **state)
+{
+	static const uint64_t numbers[6] = { 1, 2, 3, 4, 5, 6 };
+	char err[FILE_ERROR_TEXT];
+	unsigned char data[12];
+	struct tensor_file f;
+	static struct bytes b;
+
+	(void)state;
+	for (size_t n = 0; n <= 6; n++) {
+		start(&b, 8, 1, I64(1));
+		list(&b, 9, 5, false, numbers, 2);
+		string(&b, 99, "01234567890123456789012345678901234567890", 31);
+		put_file(b.at, b.n);
+		assert_int_equal(file_open(&f, file, FILE_TENSORPROTO, err, sizeof(err)), 0);
+		start(&b, 8, 1, I64(1));
+		list(&b, 9, 5, false, numbers, n);
+		string(&b, 99, "01234567890123456789012345678901234567890", 41 - 5 * n);
+		put_file(b.at, b.n);
+		memset(data, '#', sizeof(data));
+		assert_int_equal(file_read_entry(&f, 0, data, NULL, NULL, err, sizeof(err)),
+				 n == 2 ? 0 : -EINVAL);
+		if (n != 2)
+			assert_non_null(strstr(err, "became another file"));
+		assert_memory_equal(data + 8, "####", 4); /* not a byte more */
+		file_close(&f);
+	}
+}
+
 /* ---- writing ---- */
 
 static void all_types_come_back_bit_by_bit(void **state)
@@ -502,6 +532,7 @@ int main(void)
 		CASE(malformed_messages_are_refused),
 		CASE(more_than_64_dimensions_are_refused),
 		CASE(a_file_cut_off_in_a_field_is_refused),
+		CASE(a_file_that_becomes_another_is_noticed),
 		CASE(all_types_come_back_bit_by_bit),
 		CASE(what_it_cannot_hold_is_not_written),
 	};

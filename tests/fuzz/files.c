@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bytes that nobody meant as a file of tensors, and files that become others while they are read: each is
+ * read, or refused in words; the sanitizers watch. By itself a test with a fixed seed ($TL_FUZZ_SEED,
+ * $TL_FUZZ_ROUNDS); with clang -fsanitize=fuzzer -DTL_LIBFUZZER a fuzzer.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "files/file.h"
+#include "tests/messages.h"
+
+enum { FORMATS = FILE_FORMATS - 1, READ_MAX = 1 << 20, SAMPLE_MAX = 1024 };
+
+static int fd = -1; /* of a file without a name, for all */
+static char path[32];
+
+static void check(bool right)
+{
+	if (!right)
+		abort();
+}
+
+static void become(const unsigned char *bytes, size_t n)
+{
+	check(ftruncate(fd, 0) == 0 && pwrite(fd, bytes, n, 0) == (ssize_t)n);
+}
+
+static void check_words(const char *err)
+{
+	check(!strncmp(err, path, strlen(path)) && strlen(err) > strlen(path) + 2);
+	for (const char *c = err; *c; c++)
+		check(*c >= ' ');
+}
+
+/* Reads all entries of the file, which is @later by then if that is not NULL. Could all of it be read? */
+static bool feed(enum file_format format, const unsigned char *bytes, size_t n,
+		 const unsigned char *later, size_t later_n)
+{
+	char err[FILE_ERROR_TEXT] = "";
+	struct tensor_file f;
+	int r;
+
+	become(bytes, n);
+	r = file_open(&f, path, format, err, sizeof(err));
+	if (r) {
+		check(r < 0);
+		check_words(err);
+		return false;
+	}
+	if (later)
+		become(later, later_n);
+	for (size_t i = 0; i < f.count && !r && f.nbytes < READ_MAX; i++) {
+		void *data = malloc(f.entries[i].nbytes); /* not a byte more */
+
+		r = file_read_entry(&f, i, data, NULL, NULL, err, sizeof(err));
+		free(data);
+	}
+	if (r) {
+		check(r < 0);
+		check_words(err);
+	}
+	file_close(&f);
+	return !r;
+}
+
+static void start(void)
+{
+	fd = memfd_create("file", MFD_CLOEXEC);
+	check(fd >= 0);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+}
+
+#ifdef TL_LIBFUZZER
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* The format, how much of the rest is the file at first (0: all), and that rest. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	size_t first;
+
+	if (fd < 0)
+		start();
+	if (size < 3)
+		return 0;
+	first = (size_t)data[1] << 8 | data[2];
+	if (first && first <= size - 3)
+		feed(1 + data[0] % FORMATS, data + 3, first, data + 3 + first, size - 3 - first);
+	else
+		feed(1 + data[0] % FORMATS, data + 3, size - 3, NULL, 0);
+	return 0;
+}
+#else
+
+#define FILE_OF(format, text)                                                                      \
+	{                                                                                          \
+		format, sizeof(text) - 1, text                                                     \
+	}
+
+static const struct sample_file {
+	enum file_format format;
+	size_t n;
+	const char *bytes;
+} samples[] = {
+	FILE_OF(FILE_NPY, "\x93NUMPY\x01\0\x33\0{'descr':'<i2','fortran_order':False,'shape':(2,)}"
+			  "\n\1\2\3\4"),
+	FILE_OF(FILE_NPY,
+		"\x93NUMPY\x02\0\x33\0\0\0{'descr':'<i2','fortran_order':True,'shape':(2,2)}\n"
+		"\1\2\3\4\5\6\7\b"),
+	/* a.npy stored, b.npy deflated */
+	FILE_OF(FILE_NPZ,
+		"PK\x03\x04\x14\0\0\0\0\0\0\0!\0\xb8\x97\x66uA\0\0\0\x41\0\0\0\x05\0\0\0\x61.npy"
+		"\x93NUMPY\x01\0\x33\0{'descr':'<i2','fortran_order':False,'shape':(2,)}\n\1\2\3\4"
+		"PK\x03\x04\x14\0\0\0\x08\0\0\0!\0\x82\x1e\x82\x43\x46\0\0\0\x45\0\0\0\x05\0\0\0"
+		"\x62.npy\x9b\xec\x17\xea\x1b\x10\xc9\xc8`\xccP\xad\x9e\x92Z\x9c\\\xa4n\xa5n\x93"
+		"i\xa4\xae\xa3\x9e\x96_TR\x94\x98\x17\x9f_\x94\x92\n\x14\r)*M\xd5Q/\xceH,HU\xb7"
+		"\xd2\x30\xd2\x31\xd2\xac\xe5\x62`dbfaec\x07\0"
+		"PK\x01\x02\x14\x03\x14\0\0\0\0\0\0\0!\0\xb8\x97\x66uA\0\0\0\x41\0\0\0\x05\0\0\0"
+		"\0\0\0\0\0\0\0\0\x80\x01\0\0\0\0\x61.npy"
+		"PK\x01\x02\x14\x03\x14\0\0\0\x08\0\0\0!\0\x82\x1e\x82\x43\x46\0\0\0\x45\0\0\0\x05"
+		"\0\0\0\0\0\0\0\0\0\0\0\x80\x01\x64\0\0\0\x62.npy"
+		"PK\x05\x06\0\0\0\0\x02\0\x02\0\x66\0\0\0\xcd\0\0\0\0\0"),
+	FILE_OF(FILE_SAFETENSORS,
+		"\xc4\0\0\0\0\0\0\0{\"__metadata__\":{\"format\":\"\\u00e4\"},"
+		"\"a.b\":{\"dtype\":\"F16\",\"shape\":[2,1],\"data_offsets\":[0,4]},"
+		"\"c\":{\"dtype\":\"F4\",\"shape\":[4],\"data_offsets\":[4,6]},"
+		"\"e\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[6,7]}}"
+		"\1\2\3\4\5\6\7"),
+	/* the values as bytes, as a list that is packed, and one by one; one value for all of them */
+	FILE_OF(FILE_TENSORPROTO, "\x08\x03\x12\x08\x12\x02\x08\x01\x12\x02\x08\x02\x22\x08"
+				  "\1\2\3\4\5\6\7\b"),
+	FILE_OF(FILE_TENSORPROTO, "\x08\x03\x12\x04\x12\x02\x08\x03\x3a\x04\x01\xac\x02\x03"),
+	FILE_OF(FILE_TENSORPROTO, "\x08\x08\x12\x04\x12\x02\x08\x02\x4d\0\0\x80\x3f\x4d\0\0\0\x40"),
+	FILE_OF(FILE_TENSORPROTO, "\x08\x0a\x12\x04\x12\x02\x08\x28\x58\x01\xc2\x01\x03xyz"),
+};
+
+enum { SAMPLES = sizeof(samples) / sizeof(samples[0]) };
+
+static uint64_t number_from(const char *variable, uint64_t otherwise)
+{
+	const char *text = getenv(variable);
+
+	return text ? strtoull(text, NULL, 0) : otherwise;
+}
+
+/* Changes some bytes, moves some to elsewhere, or cuts. */
+static size_t mutate(unsigned char bytes[SAMPLE_MAX], size_t n, uint64_t *seed)
+{
+	static const unsigned char edges[] = { 0, 1, 2, 0x7f, 0x80, 0xfe, 0xff, '0', '9', '"' };
+	unsigned changes = (unsigned)(samples_random(seed) % 4);
+	uint64_t r = samples_random(seed);
+	size_t from = r % n, to = (r >> 16) % n, len = (r >> 32) % 16;
+
+	for (unsigned i = 0; i < changes; i++) {
+		uint64_t c = samples_random(seed);
+
+		bytes[(c >> 8) % n] = c & 1 ? edges[(c >> 40) % sizeof(edges)]
+					    : (unsigned char)(c >> 48);
+	}
+	if (r >> 60 == 0)
+		return from + 1;
+	if (r >> 60 > 3 || from + len > n || n + len > SAMPLE_MAX)
+		return n;
+	memmove(bytes + to + len, bytes + to, n - to); /* @len bytes more, at @to */
+	memmove(bytes + to, bytes + from, len);
+	return n + len;
+}
+
+/* One of the samples, changed, in a piece of memory of its own. */
+static unsigned char *make(const struct sample_file *s, uint64_t *seed, size_t *n)
+{
+	unsigned char bytes[SAMPLE_MAX], *copy;
+
+	memcpy(bytes, s->bytes, s->n);
+	*n = mutate(bytes, s->n, seed);
+	copy = malloc(*n);
+	assert_non_null(copy);
+	memcpy(copy, bytes, *n);
+	return copy;
+}
+
+static void samples_are_read(void **state)
+{
+	(void)state;
+	for (int i = 0; i < SAMPLES; i++)
+		assert_true(feed(samples[i].format, (const unsigned char *)samples[i].bytes,
+				 samples[i].n, NULL, 0));
+}
+
+static void changed_files_never_break_the_reader(void **state)
+{
+	uint64_t seed = number_from("TL_FUZZ_SEED", 0x9e3779b97f4a7c15);
+	uint64_t rounds = number_from("TL_FUZZ_ROUNDS", 30000), passed = 0;
+
+	(void)state;
+	for (uint64_t i = 0; i < rounds; i++) {
+		const struct sample_file *s = &samples[samples_random(&seed) % SAMPLES];
+		size_t n;
+		unsigned char *bytes = make(s, &seed, &n);
+
+		passed += feed(s->format, bytes, n, NULL, 0);
+		free(bytes);
+	}
+	assert_true(passed > rounds / 100); /* else it tried nothing but the first test */
+	assert_true(passed < rounds);
+}
+
+static void files_that_change_while_they_are_read_never_break_the_reader(void **state)
+{
+	uint64_t seed = number_from("TL_FUZZ_SEED", 0x2545f4914f6cdd1d);
+	uint64_t rounds = number_from("TL_FUZZ_ROUNDS", 30000);
+
+	(void)state;
+	for (uint64_t i = 0; i < rounds; i++) {
+		const struct sample_file *first = &samples[samples_random(&seed) % SAMPLES];
+		const struct sample_file *then = &samples[samples_random(&seed) % SAMPLES];
+		size_t n;
+		unsigned char *bytes = make(then, &seed, &n);
+
+		feed(first->format, (const unsigned char *)first->bytes, first->n, bytes, n);
+		free(bytes);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(samples_are_read),
+		cmocka_unit_test(changed_files_never_break_the_reader),
+		cmocka_unit_test(files_that_change_while_they_are_read_never_break_the_reader),
+	};
+	int r;
+
+	start();
+	r = cmocka_run_group_tests(tests, NULL, NULL);
+	close(fd);
+	return r;
+}
+#endif
