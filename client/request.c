@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "client/client.h"
+#include "client/cuda/export.h"
 #include "client/cuda/session.h"
 #include "client/error.h"
 #include "client/mapping.h"
@@ -179,6 +180,8 @@ static void late_answer(struct session *s, const struct conn_message *m)
 		unexport.header.type = WIRE_UNEXPORT;
 		conn_send(s->socket, &unexport, -1, MSG_DONTWAIT);
 	}
+	if (m->header.type == WIRE_PLACED || m->header.type == WIRE_ERROR)
+		cuda_late_answer(s, m);
 	if (m->header.type != WIRE_DRAFT)
 		return;
 	abort.ref = ((const struct wire_draft *)(const void *)m->bytes)->ref;

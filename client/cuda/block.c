@@ -102,7 +102,7 @@ static void destroy(struct cuda_block *block)
 	free(block);
 }
 
-/* A free one of just that size. */
+/* A free one of just that size. None when the daemon is gone: others may have it mapped, and read it. */
 static struct cuda_block *reuse(struct cuda_session *cs, const struct cuda_device *device,
 				uint64_t size)
 {
@@ -110,6 +110,8 @@ static struct cuda_block *reuse(struct cuda_session *cs, const struct cuda_devic
 
 	pthread_mutex_lock(&cuda_lock);
 	list_for_each_entry(block, &cs->blocks, link) {
+		if (atomic_load(&cs->session->lost))
+			break;
 		if (block->size != size || block->export->memory.device != device)
 			continue;
 		found = block;
@@ -293,7 +295,7 @@ int64_t cuda_blocks_trim(struct cuda_session *cs)
 {
 	int64_t now = now_mono_ns(), due = 0;
 
-	trim(cs, false, now - FREE_NS);
+	trim(cs, atomic_load(&cs->session->lost), now - FREE_NS);
 	pthread_mutex_lock(&cuda_lock);
 	if (!list_empty(&cs->blocks)) {
 		struct cuda_block *oldest = list_last_entry(&cs->blocks, struct cuda_block, link);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,10 +80,29 @@ static int send_export(struct cuda_export *e, const int *fds_peek)
 	return r;
 }
 
+static struct cuda_export *export_alloc(const struct cuda_memory *memory)
+{
+	struct cuda_export *e = calloc(1, sizeof(*e));
+	size_t bytes = memory->nparts * sizeof(*memory->parts);
+
+	if (!e)
+		return NULL;
+	e->memory = *memory;
+	if (!memory->parts)
+		return e;
+	e->memory.parts = malloc(bytes); /* @memory may be exported once more, by another session */
+	if (!e->memory.parts) {
+		free(e);
+		return NULL;
+	}
+	memcpy(e->memory.parts, memory->parts, bytes);
+	return e;
+}
+
 int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
 		    const int *fds_peek)
 {
-	struct cuda_export *e = calloc(1, sizeof(*e));
+	struct cuda_export *e = export_alloc(memory);
 	int r;
 
 	if (!e)
@@ -94,9 +112,9 @@ int cuda_export_new(struct cuda_export **out, struct session *s, const struct cu
 	list_init(&e->sources);
 	list_init(&e->events);
 	e->session = s;
-	e->memory = *memory;
 	r = send_export(e, fds_peek);
 	if (r) {
+		free(e->memory.parts);
 		free(e);
 		return r;
 	}
@@ -104,10 +122,25 @@ int cuda_export_new(struct cuda_export **out, struct session *s, const struct cu
 	return 0;
 }
 
+/* If the daemon is gone, others may still find in its catalog that they have to wait for them: they stay. */
+static void events_end(struct cuda_export *e)
+{
+	if (!e->forsaken) {
+		cuda_events_destroy(e->memory.device, &e->events);
+		return;
+	}
+	list_for_each_safe(l, &e->events) {
+		list_del(l);
+		free(list_entry(l, struct cuda_event, link));
+	}
+}
+
 static void export_free(struct cuda_export *e)
 {
-	cuda_views_forget(e->session->instance, e->segment, e->generation);
-	cuda_events_destroy(e->memory.device, &e->events);
+	pthread_mutex_lock(&cuda_lock);
+	cuda_views_forget(e);
+	pthread_mutex_unlock(&cuda_lock);
+	events_end(e);
 	free(e->memory.parts);
 	free(e);
 }
@@ -254,6 +287,7 @@ static struct cuda_source *source_alloc(struct session *s)
 	}
 	list_init(&source->link);
 	list_init(&source->queue_link);
+	source->in_hand = true;
 	users_add(&s->users, 1);
 	return source;
 }
@@ -273,6 +307,7 @@ static void source_free(struct cuda_source *source, struct session *s)
 static void source_link(struct cuda_export *e, struct cuda_source *source)
 {
 	source->export = e;
+	source->freed = e->forsaken;
 	list_add_tail(&e->sources, &source->link);
 	e->nsources++;
 }
@@ -288,18 +323,37 @@ int cuda_source_in(struct cuda_export *e, struct cuda_source **out)
 	return 0;
 }
 
-/* An export that is ending is in no list any more, and not found. */
+/*
+ * Into an export of that memory, if there is one; one that is ending is in no list any more, and
+ * not found. If not the caller makes one, and then says so: two would be opened twice by others.
+ */
 static bool source_join(struct cuda_session *cs, const struct cuda_memory *memory,
 			struct cuda_source *source)
 {
 	struct cuda_export *e;
 
 	pthread_mutex_lock(&cuda_lock);
-	e = export_find(cs, memory);
+	while (!(e = export_find(cs, memory)) && cs->exporting)
+		pthread_cond_wait(&cuda_changed, &cuda_lock);
 	if (e)
 		source_link(e, source);
+	else
+		cs->exporting = true;
 	pthread_mutex_unlock(&cuda_lock);
 	return e != NULL;
+}
+
+/* It was made; NULL: it could not be. */
+static void source_made(struct cuda_session *cs, struct cuda_export *e, struct cuda_source *source)
+{
+	pthread_mutex_lock(&cuda_lock);
+	if (e) {
+		source_link(e, source);
+		list_add_head(&cs->exports, &e->link);
+	}
+	cs->exporting = false;
+	pthread_cond_broadcast(&cuda_changed);
+	pthread_mutex_unlock(&cuda_lock);
 }
 
 int cuda_source_for(struct session *s, struct cuda_opening *o, struct cuda_source **out)
@@ -321,17 +375,10 @@ int cuda_source_for(struct session *s, struct cuda_opening *o, struct cuda_sourc
 	r = o->open ? o->open(o) : 0;
 	if (!r)
 		r = cuda_export_new(&e, s, o->memory, o->fds_peek);
-	if (r) {
+	source_made(cs, e, source);
+	if (r)
 		source_free(source, s);
-		return r;
-	}
-	assert(e);
-	o->memory->parts = NULL; /* the export's */
-	pthread_mutex_lock(&cuda_lock);
-	source_link(e, source);
-	list_add_head(&cs->exports, &e->link);
-	pthread_mutex_unlock(&cuda_lock);
-	return 0;
+	return r;
 }
 
 /* ---- Publishing ---- */
@@ -376,24 +423,28 @@ static size_t place_message(unsigned char *bytes, const struct cuda_export *e,
 }
 
 /*
- * It was not published, and the thread ends the export if that was all. Or it is not known (no
- * answer in time): then FREED may still come.
+ * Its publisher lets go of it. If it was not published the thread ends it, and the export if that
+ * was all. If that is not known, a late answer tells, or FREED.
  */
-static void source_abandon(struct cuda_source *source, bool unknown)
+static void source_let_go(struct cuda_source *source, bool published, bool unknown)
 {
 	pthread_mutex_lock(&cuda_lock);
-	if (!source->export->owned)
-		source->done = NULL; /* it stays its owner's */
-	source->abandoned = true;
-	source->told = true;
+	source->in_hand = false;
 	if (!unknown)
+		source->serial = 0;
+	if (!published && !unknown) {
+		if (!source->export->owned)
+			source->done = NULL; /* it stays its owner's */
 		source->freed = true;
-	cuda_queue_source(source);
+	}
+	if (source->event || source->freed)
+		cuda_queue_source(source);
 	pthread_mutex_unlock(&cuda_lock);
 }
 
+/* *unknown: it was sent, but there is no answer. */
 static int place_request(struct cuda_export *e, const struct cuda_placing *p,
-			 struct cuda_source *source, uint64_t *version, bool *sent)
+			 struct cuda_source *source, uint64_t *version, bool *unknown)
 {
 	unsigned char bytes[WIRE_MAX];
 	const struct wire_placed *placed;
@@ -405,9 +456,13 @@ static int place_request(struct cuda_export *e, const struct cuda_placing *p,
 
 	place_message(bytes, e, p, source);
 	r = session_ask(e->session, bytes, deadline, &req, &answer);
-	*sent = !r;
-	if (!r)
-		r = session_await(e->session, &req, deadline);
+	if (r)
+		return r;
+	pthread_mutex_lock(&cuda_lock);
+	source->serial = req.serial;
+	pthread_mutex_unlock(&cuda_lock);
+	r = session_await(e->session, &req, deadline);
+	*unknown = r != 0;
 	if (r)
 		return r;
 	snprintf(what, sizeof(what), "publishing '%.*s'", (int)p->name_len, p->name);
@@ -419,17 +474,24 @@ static int place_request(struct cuda_export *e, const struct cuda_placing *p,
 		*version = placed->version;
 	pthread_mutex_lock(&cuda_lock);
 	source->ref = placed->ref;
-	if (source->event || source->freed)
-		cuda_queue_source(source);
 	pthread_mutex_unlock(&cuda_lock);
 	return 0;
+}
+
+static int not_known(const struct cuda_placing *p)
+{
+	return tl_fail(-EINPROGRESS,
+		       "the daemon did not answer in time, or ended the connection: whether '%.*s' "
+		       "is or will be published is not known; its memory must stay as it is until "
+		       "its deleter is called",
+		       (int)p->name_len, p->name);
 }
 
 int cuda_place(struct cuda_source *source, const struct cuda_placing *p,
 	       void (*done)(void *context), void *context, uint64_t *version)
 {
 	struct cuda_event *event = NULL;
-	bool sent = false;
+	bool unknown = false;
 	int r = 0;
 
 	if (p->stream != TL_STREAM_NONE && !p->foreign_event)
@@ -441,10 +503,41 @@ int cuda_place(struct cuda_source *source, const struct cuda_placing *p,
 	source->finished = source->told = !event;
 	pthread_mutex_unlock(&cuda_lock);
 	if (!r)
-		r = place_request(source->export, p, source, version, &sent);
-	if (r)
-		source_abandon(source, sent && r == -ETIMEDOUT);
-	return r;
+		r = place_request(source->export, p, source, version, &unknown);
+	source_let_go(source, !r, unknown);
+	return unknown ? not_known(p) : r;
+}
+
+/* Of those that were sent and not answered yet. cuda_lock. */
+static struct cuda_source *source_asked(struct cuda_session *cs, uint32_t serial)
+{
+	struct cuda_source *source;
+	struct cuda_export *e;
+
+	list_for_each_entry(e, &cs->exports, link)
+		list_for_each_entry(source, &e->sources, link)
+			if (source->serial == serial)
+				return source;
+	return NULL;
+}
+
+void cuda_late_answer(struct session *s, const struct conn_message *m)
+{
+	const struct wire_placed *placed = (const void *)m->bytes;
+	struct cuda_source *source = NULL;
+
+	pthread_mutex_lock(&cuda_lock);
+	if (s->cuda && m->header.serial)
+		source = source_asked(s->cuda, m->header.serial);
+	if (source) {
+		source->serial = 0;
+		if (m->header.type == WIRE_PLACED)
+			source->ref = placed->ref;
+		else
+			source->freed = true; /* refused */
+		cuda_queue_source(source);
+	}
+	pthread_mutex_unlock(&cuda_lock);
 }
 
 int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *context), void *context)
@@ -461,7 +554,8 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *conte
 	source->done = r ? NULL : done;
 	source->context = context;
 	source->finished = !source->event;
-	source->abandoned = source->freed = source->told = true;
+	source->freed = source->told = true;
+	source->in_hand = false;
 	cuda_queue_source(source);
 	pthread_mutex_unlock(&cuda_lock);
 	return r;
@@ -491,10 +585,10 @@ enum source_step cuda_source_step(struct cuda_source *source)
 {
 	struct cuda_export *e = source->export;
 
+	if (source->in_hand)
+		return SOURCE_IDLE; /* its publisher may yet give it an event, and queues it then */
 	if (!source_finished(source))
 		return SOURCE_WAIT;
-	if (!source->ref && !source->abandoned)
-		return SOURCE_IDLE; /* its publisher still has it in hand */
 	if (source->ref && !source->told && !source->freed) {
 		source->told = true;
 		return SOURCE_TELL;
@@ -516,22 +610,38 @@ void cuda_source_done(struct cuda_source *source)
 	source_free(source, source->export->session);
 }
 
-bool cuda_export_end(struct cuda_export *e, struct cuda_source *last)
+/* Sends UNEXPORT. False: the daemon is gone; else it is sent, or has to be sent once the daemon reads again. */
+static bool ask_to_end(struct cuda_export *e)
 {
 	struct session *s = e->session;
 	struct wire_segment_ref m;
+	int r;
 
+	unexport_message(e, &m);
+	r = session_ask(s, &m, client_deadline(s->client), &e->ending, &e->answer);
+	e->asked = !r;
+	return !r || r == -ETIMEDOUT;
+}
+
+bool cuda_export_end(struct cuda_export *e, struct cuda_source *last)
+{
 	if (e->memory.kind == SEGMENT_CUDA_VMM) { /* lives as long as anyone has it mapped */
+		struct session *s = e->session;
+
 		cuda_export_drop(e);
 		source_free(last, s);
 		return false;
 	}
 	e->last = last;
-	unexport_message(e, &m);
-	if (!session_ask(s, &m, client_deadline(s->client), &e->ending, &e->answer))
+	if (ask_to_end(e))
 		return true;
 	cuda_export_ended(e);
 	return false;
+}
+
+bool cuda_export_answered(struct cuda_export *e)
+{
+	return e->asked ? session_answered(e->session, &e->ending) : !ask_to_end(e);
 }
 
 void cuda_export_ended(struct cuda_export *e)

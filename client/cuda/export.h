@@ -45,11 +45,13 @@ struct cuda_export {
 	struct session *session;
 	struct cuda_memory memory;
 	uint32_t segment, generation;
-	bool owned; /* by a block, which ends it */
+	bool owned;    /* by a block, which ends it */
+	bool forsaken; /* nobody will hear any more who holds it: its sources are free */
 	unsigned nsources;
 	struct list sources;	  /* changed, as nsources and events, under cuda_lock */
 	struct list events;	  /* struct cuda_event that no source has now */
 	struct cuda_source *last; /* to be done when the UNEXPORT is answered */
+	bool asked;		  /* UNEXPORT was sent */
 	struct request ending;
 	struct conn_message answer;
 };
@@ -59,8 +61,9 @@ struct cuda_source {
 	struct list queue_link; /* of the thread */
 	struct cuda_export *export;
 	struct cuda_event *event; /* NULL: none */
-	uint64_t ref;		  /* 0: the daemon has not said yet */
-	bool abandoned;		  /* publishing it failed */
+	uint64_t ref;		  /* 0: the daemon has not said yet, or it was not published */
+	uint32_t serial;	  /* of PLACE; 0: not sent */
+	bool in_hand;		  /* of its publisher: nobody else ends it */
 	bool freed;		  /* nobody holds it */
 	bool finished;		  /* its work has ended: the event need not be waited for */
 	bool failed;		  /* that failed */
@@ -83,8 +86,8 @@ struct cuda_placing {
 };
 
 /*
- * Makes an export, whose descriptors, one a part, are @fds_peek, and which takes over what @memory
- * owns, on success. Nobody else knows it yet. 0, SESSION_E_*, or a negative errno.
+ * Makes an export of @memory, whose descriptors, one a part, are @fds_peek. Nobody else knows it
+ * yet. 0, SESSION_E_*, or a negative errno.
  */
 int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
 		    const int *fds_peek);
@@ -97,7 +100,7 @@ void cuda_export_drop(struct cuda_export *e);
  */
 struct cuda_opening {
 	int (*open)(struct cuda_opening *o); /* NULL: memory->handle is there */
-	struct cuda_memory *memory;	     /* its parts are taken over by a new export */
+	struct cuda_memory *memory;
 	const int *fds_peek;
 };
 int cuda_source_for(struct session *s, struct cuda_opening *o, struct cuda_source **out);
@@ -107,12 +110,16 @@ int cuda_source_in(struct cuda_export *e, struct cuda_source **out);
 /*
  * Publishes; consumes @source. On success @done(@context) will be called once; on failure never,
  * but if a block owns the export: it is called in any case, as soon as nobody can use the memory.
- * 0, SESSION_E_*, or a negative errno.
+ * 0, SESSION_E_UNSENT, or a negative errno; -EINPROGRESS: there was no answer, so that it may be
+ * published, now or later: as after success.
  */
 int cuda_place(struct cuda_source *source, const struct cuda_placing *p,
 	       void (*done)(void *context), void *context, uint64_t *version);
 /* Calls @done(@context) when what is queued on the stream by now has ended. On failure it is not called. */
 int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *context), void *context);
+
+/* The answer to a PLACE, whose publisher did not wait for it any longer. The receive mutex is held. */
+void cuda_late_answer(struct session *s, const struct conn_message *m);
 
 /* ---- Under cuda_lock ---- */
 
@@ -134,6 +141,7 @@ enum source_step cuda_source_step(struct cuda_source *source);
 /* ---- Without it ---- */
 
 void cuda_source_done(struct cuda_source *source);
-/* True: the thread has to wait until `ending` is answered, then call cuda_export_ended(). */
+/* True: the thread has to call cuda_export_answered() until that is true, then cuda_export_ended(). */
 bool cuda_export_end(struct cuda_export *e, struct cuda_source *last);
+bool cuda_export_answered(struct cuda_export *e);
 void cuda_export_ended(struct cuda_export *e);

@@ -91,7 +91,7 @@ static int publish_handle(tl_client *client, const tl_ipc_handle *handle, const 
 		return tl_fail(-ENOMEM, "no memory to publish '%s'", want->name);
 	*p.freed = *freed;
 	r = cuda_with_session(client, want->name, publish_in, &p);
-	if (r)
+	if (r && r != -EINPROGRESS)
 		free(p.freed);
 	return r;
 }

@@ -236,25 +236,38 @@ void cuda_lease_end(struct tensor_lease *l)
 	tensor_lease_end(l);
 }
 
+/* Marks what is queued on the stream by now. cuda_lock; the context is current. */
+static CUresult mark(struct tensor_lease *l, const struct cuda_scope *scope, CUstream stream)
+{
+	struct cuda_device *device = l->cuda.view->device;
+	struct cuda_event *event;
+	CUresult e;
+
+	if (cuda_stream_usable(scope, (intptr_t)stream))
+		return CUDA_E_NOT_READY;
+	event = cuda_event_take(device);
+	if (!event)
+		return CUDA_E_OUT_OF_MEMORY;
+	e = scope->driver->event_record(event->event, stream);
+	if (e)
+		list_add_head(&device->events, &event->link);
+	else
+		l->cuda.event = event;
+	return e;
+}
+
 /* True: the stream has work left, and the lease is queued until that has ended. The context is current. */
 static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	CUstream stream = cuda_stream(l->cuda.stream);
-	struct cuda_device *device = l->cuda.view->device;
-	struct cuda_event *event;
 
 	if (l->cuda.thread && l->cuda.thread != this_thread())
 		stream = CUDA_STREAM_LEGACY; /* which waits for all threads' streams */
 	else if (cuda_stream_usable(scope, l->cuda.stream) ||
 		 scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
 		return false; /* idle; or captured; or an error, after which nothing runs on it */
-	event = cuda_event_take(device);
-	if (event && scope->driver->event_record(event->event, stream)) {
-		cuda_event_give(device, event);
-		event = NULL; /* the thread asks the stream instead */
-	}
-	l->cuda.event = event;
 	pthread_mutex_lock(&cuda_lock);
+	mark(l, scope, stream);
 	cuda_queue_lease(l);
 	pthread_mutex_unlock(&cuda_lock);
 	cuda_wake();
@@ -279,6 +292,17 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 	errno = saved;
 }
 
+/* If there was no event to mark the place with: the stream is asked, or, if only its thread can name it, marked now. */
+static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *scope)
+{
+	CUresult e;
+
+	if (!l->cuda.thread)
+		return scope->driver->stream_query(cuda_stream(l->cuda.stream));
+	e = mark(l, scope, CUDA_STREAM_LEGACY);
+	return e == CUDA_OK || e == CUDA_E_OUT_OF_MEMORY ? CUDA_E_NOT_READY : e;
+}
+
 bool cuda_lease_idle(struct tensor_lease *l)
 {
 	struct cuda_device *device = l->cuda.view->device;
@@ -288,7 +312,7 @@ bool cuda_lease_idle(struct tensor_lease *l)
 	if (cuda_enter(device, &scope))
 		return true;
 	e = l->cuda.event ? scope.driver->event_query(l->cuda.event->event)
-			  : scope.driver->stream_query(cuda_stream(l->cuda.stream));
+			  : ask_unmarked(l, &scope);
 	cuda_leave(&scope);
 	if (e == CUDA_E_NOT_READY)
 		return false;

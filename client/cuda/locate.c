@@ -100,6 +100,17 @@ static int add_part(struct cuda_memory *m, const struct cuda_part *part)
 
 enum { LOCATE_E_NOTHING = 1 };
 
+/* The same for virtual memory, which not every driver finds as an allocation. */
+static CUresult find_mapping(const struct cuda_driver *d, CUdeviceptr at, CUdeviceptr *base,
+			     size_t *size)
+{
+	CUresult e = d->pointer_get_attribute(base, CUDA_POINTER_MAPPING_BASE, at);
+
+	if (!e)
+		e = d->pointer_get_attribute(size, CUDA_POINTER_MAPPING_SIZE, at);
+	return !e && !*size ? CUDA_E_NOT_FOUND : e;
+}
+
 /* The allocation at @at; of virtual memory that is what one cuMemMap() mapped. */
 static int find_part(const struct cuda_driver *d, CUdeviceptr at, struct cuda_part *part)
 {
@@ -109,6 +120,8 @@ static int find_part(const struct cuda_driver *d, CUdeviceptr at, struct cuda_pa
 	CUresult e;
 
 	e = d->mem_get_address_range(&part->base, &size, at);
+	if (e == CUDA_E_NOT_FOUND)
+		e = find_mapping(d, at, &part->base, &size);
 	if (e == CUDA_E_NOT_FOUND || e == CUDA_E_INVALID_VALUE)
 		return LOCATE_E_NOTHING;
 	if (e)

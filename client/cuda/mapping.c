@@ -39,15 +39,29 @@ static int import_part(struct session *s, uint32_t segment, uint32_t generation,
 	return 0;
 }
 
+/* What its producer says of its size need not be true. */
+static int check_size(const struct cuda_mapping *m, const struct cuda_scope *scope)
+{
+	CUdeviceptr base = 0;
+	size_t size = 0;
+
+	if (scope->driver->mem_get_address_range(&base, &size, m->base) ||
+	    size - (m->base - base) >= m->size)
+		return 0;
+	return tl_fail(-EPROTO,
+		       "the producer said that its GPU memory has %" PRIu64
+		       " bytes, but it has %zu",
+		       m->size, size);
+}
+
 /* ---- CUDA_IPC ---- */
 
 static int open_ipc(struct cuda_mapping *m, const struct cuda_scope *scope,
 		    const struct wire_export *what)
 {
 	struct cuda_ipc_handle handle;
-	CUdeviceptr base = 0;
-	size_t size = 0;
 	CUresult e;
+	int r;
 
 	memcpy(handle.bytes, what->handle, sizeof(handle.bytes));
 	e = scope->driver->ipc_open_mem_handle(&m->base, handle, CUDA_IPC_LAZY_ENABLE_PEER_ACCESS);
@@ -55,19 +69,19 @@ static int open_ipc(struct cuda_mapping *m, const struct cuda_scope *scope,
 		return cuda_fail(e,
 				 "opening memory of another process (%" PRIu64 " bytes on GPU %d)",
 				 m->size, m->device->ordinal);
-	/* What its producer says of its size need not be true. */
-	if (scope->driver->mem_get_address_range(&base, &size, m->base) == CUDA_OK &&
-	    size - (m->base - base) < m->size) {
+	r = check_size(m, scope);
+	if (r)
 		scope->driver->ipc_close_mem_handle(m->base);
-		return tl_fail(-EPROTO,
-			       "the producer said that its GPU memory has %" PRIu64
-			       " bytes, but it has %zu",
-			       m->size, size);
-	}
-	return 0;
+	return r;
 }
 
 /* ---- CUDA_POOL ---- */
+
+static void close_pool(const struct cuda_mapping *m, const struct cuda_scope *scope)
+{
+	scope->driver->mem_free(m->base);
+	scope->driver->pool_destroy(m->pool);
+}
 
 static int open_pool(struct cuda_mapping *m, const struct cuda_scope *scope,
 		     const struct wire_export *what, int fd_peek)
@@ -77,6 +91,7 @@ static int open_pool(struct cuda_mapping *m, const struct cuda_scope *scope,
 				      .flags = CUDA_ACCESS_READ_WRITE };
 	struct cuda_pool_pointer pointer;
 	CUresult e;
+	int r;
 
 	if (!d->pool_import)
 		return tl_fail(-ENOTSUP, "this driver (%d) has no stream-ordered memory pools",
@@ -93,7 +108,10 @@ static int open_pool(struct cuda_mapping *m, const struct cuda_scope *scope,
 		return cuda_fail(e, "opening memory of another process's pool on GPU %d",
 				 m->device->ordinal);
 	}
-	return 0;
+	r = check_size(m, scope);
+	if (r)
+		close_pool(m, scope);
+	return r;
 }
 
 /* ---- CUDA_VMM ---- */
@@ -231,8 +249,7 @@ static void close_as_kind(struct cuda_mapping *m)
 		scope.driver->ipc_close_mem_handle(m->base);
 		break;
 	case SEGMENT_CUDA_POOL:
-		scope.driver->mem_free(m->base);
-		scope.driver->pool_destroy(m->pool);
+		close_pool(m, &scope);
 		break;
 	default:
 		unmap_parts(m, &scope);

@@ -71,9 +71,10 @@ static int wait_for_stream(struct cuda_device *device, intptr_t stream)
 	r = cuda_enter(device, &scope);
 	if (r)
 		return r;
-	e = scope.driver->stream_synchronize(cuda_stream(stream));
+	r = cuda_stream_usable(&scope, stream);
+	e = r ? CUDA_OK : scope.driver->stream_synchronize(cuda_stream(stream));
 	cuda_leave(&scope);
-	return e ? cuda_fail(e, "waiting for stream %#llx", (unsigned long long)stream) : 0;
+	return e ? cuda_fail(e, "waiting for stream %#llx", (unsigned long long)stream) : r;
 }
 
 static struct cuda_placing placing_of(const char *name, const DLTensor *as, uint64_t flags,
@@ -234,15 +235,22 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 		cuda_block_put(draft->block);
 	else
 		r = cuda_place(source, &p, block_done, draft->block, version);
-	if (r)
-		return r > 0 ? tl_fail(-ENOTCONN,
-				       "the daemon ended the connection; whether '%s' was "
-				       "committed is not known",
-				       name)
-			     : r;
-	draft->committed = true;
-	draft->written = true;
-	return 0;
+	draft->committed = draft->written = !r || r == -EINPROGRESS;
+	if (r == -EINPROGRESS) /* the memory is ours: nobody need do anything about it */
+		return atomic_load(&draft->session->lost)
+			       ? tl_fail(-ENOTCONN,
+					 "the daemon ended the connection; whether '%s' was "
+					 "committed is not known",
+					 name)
+			       : tl_fail(-ETIMEDOUT,
+					 "the daemon did not answer in time; whether '%s' was "
+					 "committed is not known",
+					 name);
+	return r == SESSION_E_UNSENT ? tl_fail(-ENOTCONN,
+					       "the daemon ended the connection; '%s' was not "
+					       "committed",
+					       name)
+				     : r;
 }
 
 void cuda_draft_leave(struct tl_draft *draft)
@@ -255,9 +263,12 @@ void cuda_draft_leave(struct tl_draft *draft)
 		return;
 	}
 	/* Who had it as an exported tensor may have queued more than what was published. */
-	if ((draft->written && !draft->exported) || draft->stream == TL_STREAM_NONE ||
-	    cuda_retire(block->export, draft->stream, block_done, block))
-		cuda_block_put(block);
+	if ((!draft->written || draft->exported) && draft->stream != TL_STREAM_NONE) {
+		if (!cuda_retire(block->export, draft->stream, block_done, block))
+			return;
+		wait_for_stream(block->export->memory.device, draft->stream);
+	}
+	cuda_block_put(block);
 }
 
 /* ---- Copies ---- */
@@ -273,10 +284,13 @@ static int copy_into(struct tl_draft *draft, const DLTensor *source, uint64_t nb
 	r = cuda_enter(draft->block->export->memory.device, &scope);
 	if (r)
 		return r;
-	e = scope.driver->memcpy_dtod_async(draft->block->export->memory.base, first_byte(source),
-					    nbytes, cuda_stream(draft->stream));
+	r = cuda_stream_usable(&scope, draft->stream); /* no graph may write into the block later */
+	e = r ? CUDA_OK
+	      : scope.driver->memcpy_dtod_async(draft->block->export->memory.base,
+						first_byte(source), nbytes,
+						cuda_stream(draft->stream));
 	cuda_leave(&scope);
-	return e ? cuda_fail(e, "copying %" PRIu64 " bytes for '%s'", nbytes, draft->name) : 0;
+	return e ? cuda_fail(e, "copying %" PRIu64 " bytes for '%s'", nbytes, draft->name) : r;
 }
 
 /* What was copied is given up when that is done; the block stays ours until then. */

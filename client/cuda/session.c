@@ -111,17 +111,14 @@ void cuda_message(struct session *s, const struct conn_message *m)
 struct cuda_event *cuda_event_take(struct cuda_device *device)
 {
 	const struct cuda_driver *d = cuda_driver_get(NULL);
-	struct cuda_event *event = NULL;
+	struct cuda_event *event;
 
-	pthread_mutex_lock(&cuda_lock);
 	if (!list_empty(&device->events)) {
 		event = list_first_entry(&device->events, struct cuda_event, link);
 		list_del(&event->link);
-	}
-	pthread_mutex_unlock(&cuda_lock);
-	if (event || !d)
 		return event;
-	event = calloc(1, sizeof(*event));
+	}
+	event = d ? calloc(1, sizeof(*event)) : NULL;
 	if (!event)
 		return NULL;
 	list_init(&event->link);
@@ -130,13 +127,6 @@ struct cuda_event *cuda_event_take(struct cuda_device *device)
 		return NULL;
 	}
 	return event;
-}
-
-void cuda_event_give(struct cuda_device *device, struct cuda_event *event)
-{
-	pthread_mutex_lock(&cuda_lock);
-	list_add_head(&device->events, &event->link);
-	pthread_mutex_unlock(&cuda_lock);
 }
 
 void cuda_events_destroy(struct cuda_device *device, struct list *events)
@@ -159,16 +149,45 @@ void cuda_events_destroy(struct cuda_device *device, struct list *events)
 
 /* ---- The thread's work ---- */
 
-/* Is the daemon gone, and its client closed? Then nobody can say any more what is still in use. cuda_lock. */
-static bool forsaken(const struct session *s)
+/*
+ * Is the daemon gone, so that nobody can say any more what is still in use, but by this process? A
+ * block is given back to the driver then, which keeps its memory for all who have it mapped. What
+ * others own stays until the client is closed. cuda_lock.
+ */
+static bool forsaken(const struct cuda_export *e)
 {
-	return atomic_load(&s->lost) && s->client->closed;
+	return atomic_load(&e->session->lost) && (e->owned || e->session->client->closed) &&
+	       !cuda_views_leased(e);
 }
 
-/* Does nobody hold it that we could know of? What this process holds itself it knows. cuda_lock. */
-static bool forsaken_export(const struct cuda_export *e)
+/* Nobody finds it any more, and its sources end when their own work has. cuda_lock. */
+static void forsake(struct cuda_export *e)
 {
-	return forsaken(e->session) && !cuda_views_leased(e);
+	struct cuda_source *source;
+
+	e->forsaken = true;
+	list_del(&e->link);
+	cuda_views_forget(e);
+	list_for_each_entry(source, &e->sources, link) {
+		source->freed = true;
+		requeue(source);
+	}
+}
+
+static void forsake_all(void)
+{
+	struct cuda_session *cs;
+
+	pthread_mutex_lock(&cuda_lock);
+	list_for_each_entry(cs, &cuda_sessions, link) {
+		list_for_each_safe(l, &cs->exports) {
+			struct cuda_export *e = list_entry(l, struct cuda_export, link);
+
+			if (forsaken(e))
+				forsake(e);
+		}
+	}
+	pthread_mutex_unlock(&cuda_lock);
 }
 
 /* Gives up the leases whose GPU work has ended. How many are left. */
@@ -238,8 +257,6 @@ static unsigned look_at_sources(void)
 		enum source_step step;
 
 		list_del(&source->queue_link);
-		if (!source->freed && forsaken_export(e))
-			source->freed = true;
 		step = cuda_source_step(source);
 		if (step == SOURCE_WAIT) {
 			list_add_tail(&waiting, &source->queue_link);
@@ -271,25 +288,32 @@ static unsigned look_at_sources(void)
 void cuda_catch_up(struct session *s)
 {
 	session_drain(s);
-	look_at_sources();
+	if (look_at_sources())
+		cuda_wake(); /* the thread may not have seen those that wait */
 }
 
-static void finish_exports(void)
+/* How many have yet to be told of to the daemon. */
+static unsigned finish_exports(void)
 {
+	unsigned left = 0;
+
 	pthread_mutex_lock(&cuda_lock);
 	list_for_each_safe(l, &thread.exports) {
 		struct cuda_export *e = list_entry(l, struct cuda_export, queue_link);
 
 		pthread_mutex_unlock(&cuda_lock);
-		if (session_answered(e->session, &e->ending)) {
+		if (cuda_export_answered(e)) {
 			pthread_mutex_lock(&cuda_lock);
 			list_del(l);
 			pthread_mutex_unlock(&cuda_lock);
 			cuda_export_ended(e);
+		} else {
+			left += !e->asked;
 		}
 		pthread_mutex_lock(&cuda_lock);
 	}
 	pthread_mutex_unlock(&cuda_lock);
+	return left;
 }
 
 static void set_busy(struct cuda_session *cs, bool busy)
@@ -389,25 +413,6 @@ static void hear_sessions(struct polled *p)
 	}
 }
 
-/* Those of sessions that nobody will hear of again. */
-static void queue_forsaken(void)
-{
-	struct cuda_session *cs;
-
-	pthread_mutex_lock(&cuda_lock);
-	list_for_each_entry(cs, &cuda_sessions, link) {
-		struct cuda_export *e;
-
-		list_for_each_entry(e, &cs->exports, link) {
-			if (!forsaken_export(e))
-				continue;
-			list_for_each(l, &e->sources)
-				requeue(list_entry(l, struct cuda_source, link));
-		}
-	}
-	pthread_mutex_unlock(&cuda_lock);
-}
-
 /* Gives back blocks that have been free for long. When to look again (ns); 0: there are none. */
 static int64_t trim_blocks(void)
 {
@@ -446,9 +451,9 @@ static void *run(void *arg)
 		poll_sessions(&polled, wait_ns);
 		hear_sessions(&polled);
 		pthread_mutex_unlock(&cuda_lock);
-		queue_forsaken();
+		forsake_all();
 		left = end_leases() + look_at_sources();
-		finish_exports();
+		left += finish_exports();
 		close_views();
 		trim = trim_blocks();
 		look = !left		     ? 0
@@ -599,6 +604,7 @@ void cuda_after_fork_parent(void)
 static struct list inherited_exports = LIST_INIT(inherited_exports);
 static struct list inherited_blocks = LIST_INIT(inherited_blocks);
 static struct list uncounted = LIST_INIT(uncounted); /* whose sources' counts we still have */
+static struct list ending = LIST_INIT(ending);	     /* likewise, of their last */
 
 /* Who was opening them is not here, and nobody may wait for that. */
 static void drop_half_open(struct cuda_session *cs)
@@ -637,9 +643,9 @@ void cuda_after_fork_child(void)
 	thread.running = false;
 	atomic_store(&thread.wake, fd_close(thread.wake));
 	list_init(&thread.sources);
-	list_init(&thread.exports);
+	move_all(&ending, &thread.exports);
 	list_for_each_entry(cs, &cuda_sessions, link) {
-		cs->busy = false;
+		cs->busy = cs->exporting = false;
 		move_all(&uncounted, &cs->exports);
 		move_all(&inherited_blocks, &cs->blocks);
 		cs->nblocks = 0;
@@ -666,5 +672,8 @@ void cuda_child_releases(void)
 		list_for_each_entry(source, &e->sources, link)
 			users_add(&e->session->users, -1); /* it never ends here */
 	move_all(&inherited_exports, &uncounted);
+	list_for_each_entry(e, &ending, queue_link)
+		users_add(&e->session->users, -1);
+	list_init(&ending);
 	users_check();
 }

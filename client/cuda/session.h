@@ -23,8 +23,9 @@ struct conn_message;
 struct tensor_lease;
 
 extern pthread_mutex_t cuda_lock;
-extern struct list cuda_sessions;   /* struct cuda_session */
-extern pthread_cond_t cuda_changed; /* a view is open, or a session not busy any more */
+extern struct list cuda_sessions; /* struct cuda_session */
+extern pthread_cond_t
+	cuda_changed; /* a view is open, an export made, a session not busy any more */
 
 struct cuda_event {
 	struct list link;
@@ -41,7 +42,8 @@ struct cuda_session {
 	struct list views[CUDA_VIEW_BUCKETS]; /* struct cuda_view, by segment */
 	struct list blocks; /* struct cuda_block, free ones; most recently used first */
 	unsigned nblocks;
-	bool busy; /* the thread uses the session's connection: it must not go */
+	bool exporting; /* a publisher makes an export: others wait, they may want the same */
+	bool busy;	/* the thread uses the session's connection: it must not go */
 };
 
 /* The session's, made at need. 0, or a negative errno with a text. */
@@ -86,6 +88,5 @@ void cuda_queue_view(struct cuda_view *view);	    /* close it */
 
 /* An event of the device that no other process sees; may fail: NULL. The context is current. */
 struct cuda_event *cuda_event_take(struct cuda_device *device);
-void cuda_event_give(struct cuda_device *device, struct cuda_event *event);
 /* All of a list, whatever kind they are. */
 void cuda_events_destroy(struct cuda_device *device, struct list *events);

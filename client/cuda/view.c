@@ -232,23 +232,20 @@ bool cuda_views_leased(const struct cuda_export *e)
 	return false;
 }
 
-void cuda_views_forget(uint64_t instance, uint32_t segment, uint32_t generation)
+void cuda_views_forget(const struct cuda_export *e)
 {
 	struct cuda_session *cs;
 
-	pthread_mutex_lock(&cuda_lock);
 	list_for_each_entry(cs, &cuda_sessions, link) {
-		struct cuda_view *view;
+		struct cuda_view *view = cs->session->instance == e->session->instance
+						 ? view_find(cs, e->segment, e->generation)
+						 : NULL;
 
-		if (cs->session->instance != instance)
-			continue;
-		view = view_find(cs, segment, generation);
-		if (!view)
-			continue;
-		list_del(&view->link); /* no lease, no mapping, no events: it was our own */
+		if (!view || view->export != e)
+			continue;      /* opened as others' memory is */
+		list_del(&view->link); /* no mapping, no events: it was our own */
 		free(view);
 	}
-	pthread_mutex_unlock(&cuda_lock);
 }
 
 void cuda_view_close(struct cuda_view *view)

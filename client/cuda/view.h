@@ -44,8 +44,8 @@ int cuda_view_ask(struct session *s, uint32_t segment, uint32_t generation, int6
 		  struct wire_export *out);
 /* Does this process hold a lease on something in what it exported? cuda_lock. */
 bool cuda_views_leased(const struct cuda_export *e);
-/* A segment that this process exported is no more. */
-void cuda_views_forget(uint64_t instance, uint32_t segment, uint32_t generation);
+/* Those of what this process exported go: no lease is left. cuda_lock. */
+void cuda_views_forget(const struct cuda_export *e);
 /* One lease less. */
 void cuda_view_put(struct cuda_view *view);
 

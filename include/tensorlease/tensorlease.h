@@ -224,6 +224,10 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  * the stream is being captured into a graph. Deleters are called one after the other on one thread:
  * a slow one delays the others. If the daemon dies, nobody can say any more who holds what:
  * deleters are called at tl_close() then.
+ *
+ * -EINPROGRESS, on a GPU only: the daemon did not answer in time, or ended the connection first, so
+ * that the tensor may have been published, or still be. @tensor is the library's then, as on
+ * success, and its memory must stay as it is; its deleter is called when nobody can hold it.
  */
 TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
 		      const tl_put_options *options, bool *copied, uint64_t *version);
@@ -437,7 +441,8 @@ typedef struct tl_ipc_handle {
  * the library. The memory must stay until @freed(@context) is called, on any thread, when no lease
  * is left and no client of the library has it mapped. With an event consumers wait for it at every
  * get; it must stay as long. @spec has shape, type and flags. If the call fails @freed is not
- * called. Errors as tl_publish(). -EINVAL: the tensor does not fit into the allocation.
+ * called, but after -EINPROGRESS it is. Errors as tl_publish(). -EINVAL: the tensor does not fit
+ * into the allocation.
  */
 TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_ipc_handle *handle,
 				 const tl_spec *spec, const tl_put_options *options,

@@ -424,6 +424,124 @@ static void shapes_of_all_sizes_with_metadata(void **state)
 	gpu_nothing_left(&g);
 }
 
+/* ---- Virtual memory that is no allocation to the driver ---- */
+
+static int maps_only(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_foreign f;
+	struct gpu_memory m;
+
+	(void)arg;
+	gpu_memory_init(&m, GPU_PARTS, N, 0);
+	gpu_fill(m.base, 4, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, m.base, N, 0);
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	parent_tell(1);
+	parent_await();
+	must_be(tl_delete(client, "t"), 0);
+	eventually(atomic_load(&f.deleted));
+	gpu_memory_deinit(&m);
+	tl_close(client);
+	return 0;
+}
+
+static int reads_t(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_LEGACY);
+
+	(void)arg;
+	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 4);
+	drop(t);
+	tl_close(client);
+	return 0;
+}
+
+static void mapped_memory_that_the_driver_does_not_find(void **state)
+{
+	(void)state;
+	gpu_setenv(
+		"FAKECUDA_FAIL",
+		"cuMemGetAddressRange:1:500,cuMemGetAddressRange:2:500,cuMemGetAddressRange:3:500");
+	gpu_with_producer(maps_only, reads_t, NULL);
+}
+
+/* ---- What a producer says of its memory ---- */
+
+static int overstates(const struct test_daemon *d, void *arg)
+{
+	enum gpu_kind kind = *(enum gpu_kind *)arg;
+	tl_cuda_info info = { .size = sizeof(info) };
+	struct wire_export m = { .size = 2 * N, .part_size = 2 * N, .parts = 1 };
+	struct cuda_pool_pointer pointer;
+	struct cuda_ipc_handle handle;
+	struct conn_message answer;
+	struct wire_segment_ref seg;
+	struct wire_placed placed;
+	struct gpu_memory memory;
+	struct raw rc = rc_open(d);
+	int fd = -1;
+
+	cuda = gpu_use(0);
+	must_be(tl_get_cuda_info(0, &info), 0);
+	memcpy(m.device, info.uuid, sizeof(m.device));
+	gpu_memory_init(&memory, kind, N, 0);
+	if (kind == GPU_POOL) {
+		m.kind = SEGMENT_CUDA_POOL;
+		gpu_must(cuda->pool_export(&fd, memory.pool, CUDA_HANDLE_POSIX_FD, 0));
+		gpu_must(cuda->pool_export_pointer(&pointer, memory.base));
+		memcpy(m.handle, pointer.bytes, sizeof(m.handle));
+	} else {
+		m.kind = SEGMENT_CUDA_IPC;
+		gpu_must(cuda->ipc_get_mem_handle(&handle, memory.base));
+		memcpy(m.handle, handle.bytes, sizeof(m.handle));
+	}
+	m.header.type = WIRE_EXPORT;
+	m.header.length = sizeof(m);
+	m.header.serial = ++rc.serial;
+	must_be(rc_send_bytes(&rc, &m, sizeof(m), fd, fd >= 0), 0);
+	must_be(rc_receive(&rc, &answer), 0);
+	must_be(rc_judge(&answer, WIRE_EXPORTED), 0);
+	memcpy(&seg, answer.bytes, sizeof(seg));
+	must_be(rc_place(&rc, &seg, &placed, .name = "t", .nbytes = 2 * N), 0);
+	parent_tell(1);
+	parent_await();
+	rc_goodbye(&rc);
+	if (fd >= 0)
+		close(fd);
+	gpu_memory_deinit(&memory);
+	return 0;
+}
+
+static int is_not_deceived(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t;
+
+	(void)arg;
+	must_refuse(tl_get(client, "t", NULL, &t), -EPROTO, "but it has");
+	tl_close(client);
+	return 0;
+}
+
+static void memory_smaller_than_its_producer_says(void **state)
+{
+	enum gpu_kind kinds[] = { GPU_LEGACY, GPU_POOL };
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start();
+		struct test_child p = child_start(&g.d, overstates, &kinds[i]);
+
+		child_await(&p);
+		must_be(td_run_client(&g.d, is_not_deceived, NULL), 0);
+		child_go(&p);
+		child_must_succeed(&p);
+		gpu_nothing_left(&g);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -435,6 +553,8 @@ int main(int argc, char **argv)
 		GPU_TEST(a_copied_original_goes_when_it_has_been_read),
 		GPU_TEST(mistakes_are_named),
 		GPU_TEST(shapes_of_all_sizes_with_metadata),
+		GPU_TEST(mapped_memory_that_the_driver_does_not_find),
+		GPU_TEST(memory_smaller_than_its_producer_says),
 	};
 
 	(void)argc;

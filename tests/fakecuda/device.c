@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Start, devices, contexts, errors, symbols. Set by the environment: FAKECUDA_DIR        where the
- * registry and legacy memory are; must be set, best on tmpfs FAKECUDA_DEVICES    how many (2);
- * CUDA_VISIBLE_DEVICES hides and reorders them as the real one does FAKECUDA_MEMORY     bytes of
- * each (1 GiB) FAKECUDA_DELAY_US   how long each piece of work on a stream takes (0) FAKECUDA_FAIL
- * "cuMemMap:3:2,...": the third call in each process gives error 2 FAKECUDA_INIT       what
- * cuInit() returns FAKECUDA_VERSION    of the driver (12040) FAKECUDA_HIDE       names, by commas,
- * that cuGetProcAddress() does not know FAKECUDA_PIDNS      legacy memory opens only where this is
- * the same; "real": in the same PID namespace FAKECUDA_NO_VMM, _NO_LEGACY, _NO_POOLS, _NO_PEER,
- * _INTEGRATED, _WSL, _MIG: if set and not "0"
+ * Start, devices, contexts, errors, symbols. Set by the environment:
+ *	FAKECUDA_DIR		where the registry and legacy memory are; must be set, best on tmpfs
+ *	FAKECUDA_DEVICES	how many (2); CUDA_VISIBLE_DEVICES hides and reorders them as the real one does
+ *	FAKECUDA_MEMORY		bytes of each (1 GiB)
+ *	FAKECUDA_DELAY_US	how long each piece of work on a stream takes (0)
+ *	FAKECUDA_FAIL		"cuMemMap:3:2,...": the third call in each process gives error 2; -1: the
+ *				process stops there (SIGSTOP), and the call works when it goes on
+ *	FAKECUDA_INIT		what cuInit() returns
+ *	FAKECUDA_VERSION	of the driver (12040)
+ *	FAKECUDA_HIDE		names, by commas, that cuGetProcAddress() does not know
+ *	FAKECUDA_PIDNS		legacy memory opens only where this is the same; "real": in the same PID
+ *				namespace
+ *	FAKECUDA_NO_VMM, _NO_LEGACY, _NO_POOLS, _NO_PEER, _INTEGRATED, _WSL, _MIG: if set and not "0"
  */
 #include "tests/fakecuda/fake.h"
 
@@ -64,8 +68,11 @@ static CUresult injected(const char *function)
 
 		if (!f->nth || strncmp(f->name, function, n) != 0 || f->name[n])
 			continue;
-		if (atomic_fetch_add(&f->calls, 1) + 1 == f->nth)
+		if (atomic_fetch_add(&f->calls, 1) + 1 != f->nth)
+			continue;
+		if (f->code >= 0)
 			return f->code;
+		raise(SIGSTOP);
 	}
 	return CUDA_OK;
 }

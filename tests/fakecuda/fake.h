@@ -39,6 +39,7 @@ struct CUmemPoolHandle_st {
 	size_t size;
 	char *base;
 	bool imported;
+	bool destroyed; /* ends with the last of its allocations */
 };
 
 struct block {

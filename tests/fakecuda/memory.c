@@ -424,7 +424,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 	range = range_at(pointer);
 	if (range && (range->kind == FAKE_ALLOCATION || range->kind == FAKE_MANAGED))
 		range_end(range);
-	else if (range && range->kind == FAKE_POOL_ALLOCATION)
+	else if (range && (range->kind == FAKE_POOL_ALLOCATION || range->kind == FAKE_POOL_IMPORT))
 		pool_range_free(range);
 	else
 		r = CUDA_E_INVALID_VALUE;

@@ -20,7 +20,7 @@ static bool pool_known(CUmemoryPool pool)
 {
 	for (CUmemoryPool p = pools; p; p = p->next)
 		if (p == pool)
-			return true;
+			return !p->destroyed;
 	return false;
 }
 
@@ -78,22 +78,16 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct cuda_pool_props *props
 	return fake_leave(CUDA_OK);
 }
 
-CUresult cuMemPoolDestroy(CUmemoryPool pool)
+/* Ends one that was destroyed, if nothing of it is allocated. */
+static void pool_settle(CUmemoryPool pool)
 {
-	ENTER_LOCKED();
 	CUmemoryPool *p = &pools;
 
-	if (!pool_known(pool) || pool == defaults[pool->device])
-		return fake_leave(CUDA_E_INVALID_VALUE);
-	for (struct CUctx_st *ctx = fake.contexts; ctx; ctx = ctx->next)
-		stream_context_wait(ctx);
-	for (struct range *r = fake.ranges; r;) {
-		struct range *next = r->next;
-
+	if (!pool->destroyed)
+		return;
+	for (struct range *r = fake.ranges; r; r = r->next)
 		if (r->pool == pool)
-			pool_range_free(r);
-		r = next;
-	}
+			return;
 	while (*p != pool)
 		p = &(*p)->next;
 	*p = pool->next;
@@ -101,6 +95,18 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	close(pool->fd);
 	free(pool);
 	fake_live(FAKE_POOL, -1);
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+	ENTER_LOCKED();
+
+	if (!pool_known(pool) || pool == defaults[pool->device])
+		return fake_leave(CUDA_E_INVALID_VALUE);
+	for (struct CUctx_st *ctx = fake.contexts; ctx; ctx = ctx->next)
+		stream_context_wait(ctx);
+	pool->destroyed = true;
+	pool_settle(pool);
 	return fake_leave(CUDA_OK);
 }
 
@@ -173,6 +179,8 @@ CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
 /* Also when nobody has it open: what is read after a free is never what was there. */
 void pool_range_free(struct range *range)
 {
+	CUmemoryPool pool = range->pool;
+
 	if (range->kind == FAKE_POOL_IMPORT) {
 		open_remove(range->shared_id);
 	} else {
@@ -182,6 +190,7 @@ void pool_range_free(struct range *range)
 			    range->size);
 	}
 	range_remove(range);
+	pool_settle(pool);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)

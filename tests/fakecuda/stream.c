@@ -179,17 +179,26 @@ static void depend(struct op *op, CUstream stream)
 	}
 }
 
+/* Is it the legacy stream, while one is captured that waits for it? */
+static bool captured_implicitly(CUstream stream, bool invalidate)
+{
+	bool found = false;
+
+	for (CUstream s = fake.streams; s && stream->is_legacy; s = s->next)
+		if (s->ctx == stream->ctx && !(s->flags & CUDA_STREAM_NON_BLOCKING))
+			found |= stream_capturing(s, invalidate);
+	return found;
+}
+
 CUresult stream_submit(CUstream stream, const struct op *op)
 {
 	struct op *copy;
 
+	stream->captured += stream->capture == CUDA_CAPTURE_ACTIVE;
 	if (stream->capture)
 		return stream->capture == CUDA_CAPTURE_ACTIVE ? CUDA_OK : 901; /* part of a graph */
-	if (stream->is_legacy)
-		for (CUstream s = fake.streams; s; s = s->next)
-			if (s->ctx == stream->ctx && !(s->flags & CUDA_STREAM_NON_BLOCKING) &&
-			    stream_capturing(s, true))
-				return CUDA_E_STREAM_CAPTURE_IMPLICIT;
+	if (captured_implicitly(stream, true))
+		return CUDA_E_STREAM_CAPTURE_IMPLICIT;
 	copy = malloc(sizeof(*copy));
 	*copy = *op;
 	copy->next = NULL;
@@ -339,6 +348,8 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
 
 FAKE_PUBLIC CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
 FAKE_PUBLIC CUresult cuStreamEndCapture(CUstream stream, void **graph);
+FAKE_PUBLIC CUresult cuGraphGetNodes(void *graph, void **nodes, size_t *n);
+FAKE_PUBLIC CUresult cuGraphDestroy(void *graph);
 
 bool stream_capturing(CUstream stream, bool invalidate)
 {
@@ -378,6 +389,7 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
 	if (!r) {
 		stream->capture = CUDA_CAPTURE_ACTIVE;
 		stream->capture_mode = mode;
+		stream->captured = 0;
 		stream->capturer = pthread_self();
 	}
 	return fake_leave(r);
@@ -395,7 +407,29 @@ CUresult cuStreamEndCapture(CUstream stream, void **graph)
 	if (r != CUDA_E_ILLEGAL_STATE && r != CUDA_E_INVALID_HANDLE)
 		stream->capture = CUDA_CAPTURE_NONE;
 	*graph = NULL;
+	if (!r) { /* all there is to know of it is how long it is */
+		size_t *length = malloc(sizeof(*length));
+
+		*length = stream->captured;
+		*graph = length;
+	}
 	return fake_leave(r);
+}
+
+CUresult cuGraphGetNodes(void *graph, void **nodes, size_t *n)
+{
+	ENTER();
+	if (!graph || nodes || !n)
+		return CUDA_E_INVALID_VALUE;
+	*n = *(size_t *)graph;
+	return CUDA_OK;
+}
+
+CUresult cuGraphDestroy(void *graph)
+{
+	ENTER();
+	free(graph);
+	return graph ? CUDA_OK : CUDA_E_INVALID_VALUE;
 }
 
 CUresult cuStreamIsCapturing(CUstream stream, int *status)
@@ -403,6 +437,8 @@ CUresult cuStreamIsCapturing(CUstream stream, int *status)
 	ENTER_CONTEXT(ctx);
 	CUresult r = stream_resolve(&stream, ctx);
 
+	if (!r && captured_implicitly(stream, false))
+		r = CUDA_E_STREAM_CAPTURE_IMPLICIT; /* and says nothing */
 	if (!r)
 		*status = stream->capture;
 	return fake_leave(r);

@@ -16,6 +16,7 @@ struct CUstream_st {
 	int capture; /* CUDA_CAPTURE_x */
 	int capture_mode;
 	pthread_t capturer;
+	size_t captured; /* pieces of work */
 	struct op *head, **tail;
 	uint64_t submitted, completed;
 };

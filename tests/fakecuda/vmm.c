@@ -288,8 +288,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, cuda_vmm_hand
 	struct vmm *v = vmm_find(handle);
 	struct range *range;
 
-	if (!v || !size || flags || !aligned(pointer) || !aligned(size) || !aligned(offset) ||
-	    offset > v->size || size > v->size - offset)
+	if (!v || !size || flags || !aligned(pointer) || !aligned(size) || offset || size > v->size)
 		return fake_leave(CUDA_E_INVALID_VALUE);
 	reservation = reservation_of(base, size);
 	if (!reservation || overlaps(base, size))

@@ -150,13 +150,34 @@ static void an_event_destroyed_in_flight_is_counted(void **state)
 	events_that_end_early(true);
 }
 
+/* An event that does not come before this process is let go. */
+static int holds_an_event(const struct test_daemon *d, void *arg)
+{
+	const struct cuda_driver *cu = gpu_use(0);
+	CUdeviceptr p = export(cu, 0, SIZE, 0);
+	CUevent event;
+
+	(void)d, (void)arg;
+	gpu_must(cu->event_create(&event, CUDA_EVENT_INTERPROCESS | CUDA_EVENT_DISABLE_TIMING));
+	gpu_must(cu->ipc_get_event_handle(&shared->event, event));
+	gpu_hold(getpid());
+	gpu_fill(p, 1, 1, CUDA_STREAM_LEGACY);
+	gpu_must(cu->event_record(event, CUDA_STREAM_LEGACY));
+	parent_tell(1);
+	parent_await();
+	gpu_must(cu->ctx_synchronize());
+	gpu_must(cu->event_destroy(event));
+	gpu_must(cu->mem_free(p));
+	return 0;
+}
+
 static int streams(const struct test_daemon *d, void *arg)
 {
 	const struct cuda_driver *cu = gpu_use(0);
 	CUstream blocking, free_running;
+	CUevent event, held;
 	CUdeviceptr p;
 	unsigned char byte = 0;
-	CUevent event;
 
 	(void)d, (void)arg;
 	gpu_must(cu->mem_alloc(&p, SIZE));
@@ -170,13 +191,14 @@ static int streams(const struct test_daemon *d, void *arg)
 	gpu_fill(p, 3, SIZE, CUDA_STREAM_PER_THREAD);
 	must_be(gpu_read(p, SIZE, NULL), 3);
 
-	for (int i = 0; i < 20; i++)
-		gpu_fill(p, 5, SIZE, CUDA_STREAM_LEGACY);
+	gpu_must(cu->ipc_open_event_handle(&held, shared->event));
+	gpu_must(cu->stream_wait_event(CUDA_STREAM_LEGACY, held, 0));
 	gpu_fill(p, 6, SIZE, CUDA_STREAM_LEGACY);
 	gpu_must(cu->event_record(event, CUDA_STREAM_LEGACY));
-	must(gpu_read(p, SIZE, free_running) != 6); /* waits for nobody */
+	must_be(gpu_read(p, SIZE, free_running), 3); /* waits for nobody */
 	must_be(cu->event_query(event), CUDA_E_NOT_READY);
 	gpu_must(cu->stream_wait_event(free_running, event, 0));
+	gpu_hold(0);
 	must_be(gpu_read(p, SIZE, free_running), 6);
 	gpu_must(cu->event_query(event));
 	gpu_hold(getpid());
@@ -188,6 +210,7 @@ static int streams(const struct test_daemon *d, void *arg)
 	must_be(byte, 6);
 	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
 	must_be(cu->stream_query((CUstream)&p), CUDA_E_INVALID_HANDLE);
+	gpu_must(cu->event_destroy(held));
 	gpu_must(cu->stream_destroy(blocking));
 	must_be(cu->stream_synchronize(blocking), CUDA_E_INVALID_HANDLE);
 	return 0;
@@ -197,7 +220,7 @@ static void streams_wait_for_each_other_as_they_should(void **state)
 {
 	(void)state;
 	gpu_setenv("FAKECUDA_DELAY_US", "30000");
-	run_one(streams);
+	run_two(holds_an_event, streams);
 }
 
 static int capture(const struct test_daemon *d, void *arg)

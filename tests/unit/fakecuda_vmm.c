@@ -209,12 +209,12 @@ static int pool_out(const struct test_daemon *d, void *arg)
 					       .location.type = CUDA_LOCATION_DEVICE };
 	const struct cuda_driver *cu = gpu_use(0);
 	CUmemoryPool pool, of;
-	CUdeviceptr p;
+	CUdeviceptr first, p;
 	int fd;
 
 	(void)d, (void)arg;
 	gpu_must(cu->pool_create(&pool, &props));
-	gpu_must(cu->mem_alloc_from_pool_async(&p, 1000, pool, CUDA_STREAM_LEGACY));
+	gpu_must(cu->mem_alloc_from_pool_async(&first, 1000, pool, CUDA_STREAM_LEGACY));
 	gpu_must(cu->mem_alloc_from_pool_async(&p, SIZE, pool, CUDA_STREAM_LEGACY));
 	gpu_must(cu->pointer_get_attribute(&of, CUDA_POINTER_POOL, p));
 	must(of == pool);
@@ -229,6 +229,9 @@ static int pool_out(const struct test_daemon *d, void *arg)
 	gpu_must(cu->mem_free_async(p, CUDA_STREAM_LEGACY));
 	must_be(cu->mem_free_async(p, CUDA_STREAM_LEGACY), CUDA_E_INVALID_VALUE);
 	gpu_must(cu->pool_destroy(pool));
+	must_be(cu->pool_destroy(pool), CUDA_E_INVALID_VALUE);
+	must_be(gpu_live(FAKE_POOL), 1); /* there is an allocation left in it */
+	gpu_must(cu->mem_free(first));
 	must_be(gpu_live_all(), 1);
 	return 0;
 }
