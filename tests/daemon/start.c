@@ -253,13 +253,16 @@ struct given {
 	int fd;
 };
 
-static void given_begin(struct given *g)
+static struct given given_begin(void)
 {
-	snprintf(g->dir, sizeof(g->dir), "%s/tl-given-XXXXXX",
+	struct given g;
+
+	snprintf(g.dir, sizeof(g.dir), "%s/tl-given-XXXXXX",
 		 getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-	must(mkdtemp(g->dir));
-	snprintf(g->path, sizeof(g->path), "%s/socket", g->dir);
-	g->fd = listen_at(g->path);
+	must(mkdtemp(g.dir));
+	snprintf(g.path, sizeof(g.path), "%s/socket", g.dir);
+	g.fd = listen_at(g.path);
+	return g;
 }
 
 static void given_end(struct given *g)
@@ -272,10 +275,9 @@ static void given_end(struct given *g)
 static void it_serves_a_socket_that_it_was_given(void **state)
 {
 	struct test_daemon d;
-	struct given g;
+	struct given g = given_begin();
 
 	(void)state;
-	given_begin(&g);
 	for (int i = 0; i < 2; i++) { /* again, as systemd does at the next connection */
 		d = td_start(.socket = g.path, .listen_fd_peek = g.fd);
 		td_settle(&d);
@@ -358,7 +360,7 @@ static void idling_begin(struct idling *i)
 	static const char *const extra[] = { "--idle-exit=1", NULL };
 	struct test_daemon before = { 0 };
 
-	given_begin(&i->given);
+	i->given = given_begin();
 	snprintf(before.socket, sizeof(before.socket), "%s", i->given.path);
 	i->rc = rc_connect(&before);
 	i->d = td_start(.socket = i->given.path, .listen_fd_peek = i->given.fd, .extra = extra);
