@@ -113,6 +113,7 @@ static void request_done(struct request *req, int result)
 static void lost_locked(struct session *s, int result)
 {
 	atomic_store(&s->lost, true);
+	cuda_wake(); /* nobody polls its socket from now on */
 	list_for_each_safe(l, &s->pending)
 		request_done(list_entry(l, struct request, link), result);
 }

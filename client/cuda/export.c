@@ -323,35 +323,52 @@ int cuda_source_in(struct cuda_export *e, struct cuda_source **out)
 	return 0;
 }
 
+/* An export that a publisher is at; on its stack. */
+struct making {
+	struct list link;
+	const struct cuda_memory *memory;
+};
+
+/* cuda_lock. */
+static bool is_made(struct cuda_session *cs, const struct cuda_memory *memory)
+{
+	struct making *m;
+
+	list_for_each_entry(m, &cs->making, link)
+		if (same_memory(m->memory, memory))
+			return true;
+	return false;
+}
+
 /*
  * Into an export of that memory, if there is one; one that is ending is in no list any more, and
  * not found. If not the caller makes one, and then says so: two would be opened twice by others.
  */
-static bool source_join(struct cuda_session *cs, const struct cuda_memory *memory,
-			struct cuda_source *source)
+static bool source_join(struct cuda_session *cs, struct making *m, struct cuda_source *source)
 {
 	struct cuda_export *e;
 
 	pthread_mutex_lock(&cuda_lock);
-	while (!(e = export_find(cs, memory)) && cs->exporting)
+	while (!(e = export_find(cs, m->memory)) && is_made(cs, m->memory))
 		pthread_cond_wait(&cuda_changed, &cuda_lock);
 	if (e)
 		source_link(e, source);
 	else
-		cs->exporting = true;
+		list_add_tail(&cs->making, &m->link);
 	pthread_mutex_unlock(&cuda_lock);
 	return e != NULL;
 }
 
 /* It was made; NULL: it could not be. */
-static void source_made(struct cuda_session *cs, struct cuda_export *e, struct cuda_source *source)
+static void source_made(struct cuda_session *cs, struct making *m, struct cuda_export *e,
+			struct cuda_source *source)
 {
 	pthread_mutex_lock(&cuda_lock);
 	if (e) {
 		source_link(e, source);
 		list_add_head(&cs->exports, &e->link);
 	}
-	cs->exporting = false;
+	list_del(&m->link);
 	pthread_cond_broadcast(&cuda_changed);
 	pthread_mutex_unlock(&cuda_lock);
 }
@@ -360,6 +377,7 @@ int cuda_source_for(struct session *s, struct cuda_opening *o, struct cuda_sourc
 {
 	struct cuda_source *source;
 	struct cuda_session *cs;
+	struct making making = { .memory = o->memory };
 	struct cuda_export *e = NULL;
 	int r;
 
@@ -370,12 +388,12 @@ int cuda_source_for(struct session *s, struct cuda_opening *o, struct cuda_sourc
 	if (!source)
 		return -ENOMEM;
 	*out = source;
-	if (source_join(cs, o->memory, source))
+	if (source_join(cs, &making, source))
 		return 0;
 	r = o->open ? o->open(o) : 0;
 	if (!r)
 		r = cuda_export_new(&e, s, o->memory, o->fds_peek);
-	source_made(cs, e, source);
+	source_made(cs, &making, e, source);
 	if (r)
 		source_free(source, s);
 	return r;
@@ -605,9 +623,9 @@ enum source_step cuda_source_step(struct cuda_source *source)
 	return SOURCE_LAST;
 }
 
-void cuda_source_done(struct cuda_source *source)
+void cuda_source_done(struct cuda_source *source, struct session *s)
 {
-	source_free(source, source->export->session);
+	source_free(source, s);
 }
 
 /* Sends UNEXPORT. False: the daemon is gone; else it is sent, or has to be sent once the daemon reads again. */
@@ -618,9 +636,9 @@ static bool ask_to_end(struct cuda_export *e)
 	int r;
 
 	unexport_message(e, &m);
-	r = session_ask(s, &m, client_deadline(s->client), &e->ending, &e->answer);
+	r = session_ask(s, &m, 0, &e->ending, &e->answer); /* the thread waits for nobody */
 	e->asked = !r;
-	return !r || r == -ETIMEDOUT;
+	return r <= 0;
 }
 
 bool cuda_export_end(struct cuda_export *e, struct cuda_source *last)

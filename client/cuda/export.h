@@ -140,7 +140,7 @@ enum source_step cuda_source_step(struct cuda_source *source);
 
 /* ---- Without it ---- */
 
-void cuda_source_done(struct cuda_source *source);
+void cuda_source_done(struct cuda_source *source, struct session *s); /* its export may be gone */
 /* True: the thread has to call cuda_export_answered() until that is true, then cuda_export_ended(). */
 bool cuda_export_end(struct cuda_export *e, struct cuda_source *last);
 bool cuda_export_answered(struct cuda_export *e);

@@ -254,6 +254,7 @@ static unsigned look_at_sources(void)
 		struct cuda_source *source = list_first_entry(&thread.sources, struct cuda_source,
 							      queue_link);
 		struct cuda_export *e = source->export;
+		struct session *s = e->session; /* another thread may end the export meanwhile */
 		enum source_step step;
 
 		list_del(&source->queue_link);
@@ -270,7 +271,7 @@ static unsigned look_at_sources(void)
 		}
 		pthread_mutex_unlock(&cuda_lock);
 		if (step == SOURCE_DONE)
-			cuda_source_done(source);
+			cuda_source_done(source, s);
 		else
 			end_export(e, source);
 		pthread_mutex_lock(&cuda_lock);
@@ -292,25 +293,29 @@ void cuda_catch_up(struct session *s)
 		cuda_wake(); /* the thread may not have seen those that wait */
 }
 
-/* How many have yet to be told of to the daemon. */
+/* How many the daemon has yet to be told of. */
 static unsigned finish_exports(void)
 {
 	unsigned left = 0;
 
 	pthread_mutex_lock(&cuda_lock);
-	list_for_each_safe(l, &thread.exports) {
+	for (struct list *l = thread.exports.next; l != &thread.exports; l = l->next) {
 		struct cuda_export *e = list_entry(l, struct cuda_export, queue_link);
+		bool answered;
 
 		pthread_mutex_unlock(&cuda_lock);
-		if (cuda_export_answered(e)) {
-			pthread_mutex_lock(&cuda_lock);
-			list_del(l);
-			pthread_mutex_unlock(&cuda_lock);
-			cuda_export_ended(e);
-		} else {
-			left += !e->asked;
-		}
+		answered = cuda_export_answered(e);
 		pthread_mutex_lock(&cuda_lock);
+		if (!answered) {
+			left += !e->asked;
+			continue;
+		}
+		list_del(l);
+		pthread_mutex_unlock(&cuda_lock);
+		cuda_export_ended(e);
+		pthread_mutex_lock(&cuda_lock);
+		l = &thread.exports; /* from the start: the deleter may have forked */
+		left = 0;
 	}
 	pthread_mutex_unlock(&cuda_lock);
 	return left;
@@ -501,6 +506,7 @@ static struct cuda_session *session_add(struct session *s)
 		return NULL;
 	cs->session = s;
 	list_init(&cs->exports);
+	list_init(&cs->making);
 	for (unsigned i = 0; i < CUDA_VIEW_BUCKETS; i++)
 		list_init(&cs->views[i]);
 	list_init(&cs->blocks);
@@ -645,7 +651,8 @@ void cuda_after_fork_child(void)
 	list_init(&thread.sources);
 	move_all(&ending, &thread.exports);
 	list_for_each_entry(cs, &cuda_sessions, link) {
-		cs->busy = cs->exporting = false;
+		cs->busy = false;
+		list_init(&cs->making);
 		move_all(&uncounted, &cs->exports);
 		move_all(&inherited_blocks, &cs->blocks);
 		cs->nblocks = 0;

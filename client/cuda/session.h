@@ -42,8 +42,8 @@ struct cuda_session {
 	struct list views[CUDA_VIEW_BUCKETS]; /* struct cuda_view, by segment */
 	struct list blocks; /* struct cuda_block, free ones; most recently used first */
 	unsigned nblocks;
-	bool exporting; /* a publisher makes an export: others wait, they may want the same */
-	bool busy;	/* the thread uses the session's connection: it must not go */
+	struct list making; /* struct making: exports that publishers are at (export.c) */
+	bool busy;	    /* the thread uses the session's connection: it must not go */
 };
 
 /* The session's, made at need. 0, or a negative errno with a text. */

@@ -524,7 +524,7 @@ static int frees_when_nobody_listens(const struct test_daemon *d, void *arg)
 	fill_socket(client);
 	gpu_hold(0);
 	gpu_must(cuda->stream_synchronize(stream));
-	for (int i = 0; i < 100; i++) /* each as long as the thread tries to tell the daemon */
+	for (int i = 0; i < 100; i++) /* in which the thread tries to tell the daemon */
 		must_be(tl_delete(client, "nobody"), -ETIMEDOUT);
 	must_be(f.deleted, 0);
 	parent_tell(1);
