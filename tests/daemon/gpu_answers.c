@@ -362,8 +362,7 @@ static int looks_from_two_threads(const struct test_daemon *d, void *arg)
 	int64_t n = N;
 	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
 	struct raw rc = rc_open(d);
-	uint64_t used = 0;
-	tl_draft *draft;
+	tl_draft *draft = NULL;
 
 	(void)arg;
 	for (int i = 0; i < 3; i++)
@@ -382,10 +381,9 @@ static int looks_from_two_threads(const struct test_daemon *d, void *arg)
 	must_be(tl_publish(client, "waits", &look.waits.managed, NULL, NULL, NULL), 0);
 	must_be(unfinished(&rc), 1);
 	must_be(tl_delete(client, "passes"), 0);
-	must_be(tl_list_devices(client, gpu_add_usage, &used),
-		0); /* it is known to be free by now */
-	must_be(tl_alloc_cuda(client, "draft", &spec, 0, &draft), 0);
-	must_be(look.passes.deleted, 1);
+	/* Who wants a draft looks first whether something is free. */
+	eventually(!tl_alloc_cuda(client, "draft", &spec, 0, &draft) &&
+		   (atomic_load(&look.passes.deleted) || (tl_abort(draft), false)));
 	gpu_hold(0);
 	eventually(unfinished(&rc) == 0);
 	tl_abort(draft);
