@@ -88,7 +88,8 @@ static struct cuda_export *export_alloc(const struct cuda_memory *memory)
 	if (!e)
 		return NULL;
 	e->memory = *memory;
-	if (!memory->parts)
+	e->memory.parts = NULL;
+	if (!memory->parts || !bytes)
 		return e;
 	e->memory.parts = malloc(bytes); /* @memory may be exported once more, by another session */
 	if (!e->memory.parts) {
