@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,9 +89,9 @@ static struct cuda_export *export_alloc(const struct cuda_memory *memory)
 	if (!e)
 		return NULL;
 	e->memory = *memory;
-	e->memory.parts = NULL;
-	if (!memory->parts || !bytes)
+	if (!memory->parts)
 		return e;
+	assert(bytes);
 	e->memory.parts = malloc(bytes); /* @memory may be exported once more, by another session */
 	if (!e->memory.parts) {
 		free(e);
