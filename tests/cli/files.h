@@ -2,6 +2,7 @@
 /* The .npy files that the command line is given in tests. */
 #pragma once
 
+#include <dirent.h>
 #include <fcntl.h>
 
 #include "tests/cli/run.h"
@@ -85,4 +86,17 @@ static inline void put_six(const struct test_daemon *d, const char *name)
 
 		must_exit(&r, 0);
 	}
+}
+
+/* Of a directory; . and .. are two. */
+static inline unsigned entries_of(const char *path)
+{
+	DIR *dir = opendir(path);
+	unsigned n = 0;
+
+	must(dir);
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
 }

@@ -270,18 +270,6 @@ static void without_libcuda_the_rest_is_tried(void **state)
 	SKIP_UNLESS(!real, "there is a driver on this machine");
 }
 
-static bool is_empty(const char *path)
-{
-	DIR *dir = opendir(path);
-	unsigned n = 0;
-
-	must(dir);
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n == 2;
-}
-
 static void interrupt_after(unsigned after)
 {
 	char dir[128];
@@ -303,7 +291,7 @@ static void interrupt_after(unsigned after)
 	must_be(kill(pid, SIGINT), 0);
 	must(waitpid(pid, &status, 0) == pid);
 	must(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT);
-	eventually(is_empty(dir));
+	eventually(entries_of(dir) == 2);
 	eventually(command_lines(dir) == 0);
 	must_be(rmdir(dir) ? errno : 0, 0);
 }

@@ -78,18 +78,6 @@ static void put_zeros(const struct test_daemon *d, const char *name, size_t size
 	unlink(file.text);
 }
 
-static unsigned entries_of(const char *path)
-{
-	DIR *dir = opendir(path);
-	unsigned n = 0;
-
-	must(dir);
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
-}
-
 /* The kernel kills it when it writes beyond the limit. */
 static void killed_while_it_writes_it_leaves_what_was_there(void **state)
 {

@@ -59,6 +59,29 @@ static inline bool all_bytes(const DLManagedTensorVersioned *t, int value, size_
 	return true;
 }
 
+struct lease_count {
+	uint32_t pid;
+	uint64_t n;
+};
+
+static inline int count_leases_of(const tl_client_info *info, void *context)
+{
+	struct lease_count *count = context;
+
+	if (!count->pid || info->pid == count->pid)
+		count->n += info->leases;
+	return 0;
+}
+
+/* What that process holds according to the daemon; 0: what all do. */
+static inline uint64_t leases_of(tl_client *client, pid_t pid)
+{
+	struct lease_count count = { .pid = (uint32_t)pid };
+
+	must_be(tl_list_clients(client, count_leases_of, &count), 0);
+	return count.n;
+}
+
 /* 'S' once it sleeps in the kernel; a sleep for a lock would be over before we look again. */
 static inline char state_of_thread(pid_t tid)
 {

@@ -25,22 +25,6 @@ static void name_all(struct names *n, const char *prefix)
 	}
 }
 
-/* What this process holds according to the daemon. */
-static int add_leases(const tl_client_info *info, void *context)
-{
-	if (info->pid == (uint32_t)getpid())
-		*(uint64_t *)context += info->leases;
-	return 0;
-}
-
-static uint64_t leases(tl_client *client)
-{
-	uint64_t n = 0;
-
-	must_be(tl_list_clients(client, add_leases, &n), 0);
-	return n;
-}
-
 /* A thread in tl_wait_many(). */
 struct waiter {
 	tl_client *client;
@@ -120,7 +104,7 @@ static void the_first_that_is_new_enough_is_told(void **state)
 	must_be(which, 1);
 	must_be(tl_delete(client, "w/b"), 0);
 	must_be(wait_now(client, items, 3, &which), -ETIMEDOUT);
-	must_be(leases(client), 0);
+	must_be(leases_of(client, getpid()), 0);
 	must_be(td_status(&d).retired, 0);
 	tl_close(client);
 }
@@ -229,7 +213,7 @@ static void each_waiter_gets_what_it_waits_for(void **state)
 		must_be(waiter_join(&w[i]), 0);
 		must(w[i].which == 19 || (i > 0 && w[i].which == 9));
 	}
-	must_be(leases(client), 0);
+	must_be(leases_of(client, getpid()), 0);
 	tl_close(client);
 	tl_close(producer);
 }
@@ -387,15 +371,15 @@ static void each_mode_from_each_mode(void **state)
 				must(all_bytes(again, 1, n)); /* what was published */
 				must_be(again->dl_tensor.data == held->dl_tensor.data,
 					!from && !to);
-				must_be(leases(client), 2);
+				must_be(leases_of(client, getpid()), 2);
 				if (modes[to] == TL_MODE_COPY_ON_WRITE)
 					memset(again->dl_tensor.data, 8, n);
 				must(all_bytes(held, from ? 9 : 1, n));
 				drop(held);
-				must_be(leases(client), 1);
+				must_be(leases_of(client, getpid()), 1);
 				must(all_bytes(again, to ? 8 : 1, n));
 				drop(again);
-				must_be(leases(client), 0);
+				must_be(leases_of(client, getpid()), 0);
 			}
 		}
 	}
@@ -478,7 +462,7 @@ static void tensors_without_bytes_or_dimensions(void **state)
 		drop(again);
 		drop(held);
 	}
-	must_be(leases(client), 0);
+	must_be(leases_of(client, getpid()), 0);
 	tl_close(client);
 }
 
@@ -514,10 +498,10 @@ static void what_tl_get_did_not_give_is_refused(void **state)
 	must_be(tl_remap(held, (enum tl_mode) - 1, &out), -EINVAL);
 	must(!out);
 	must_be(deleted, 0);
-	must_be(leases(client), 1);
+	must_be(leases_of(client, getpid()), 1);
 	drop(exported);
 	drop(held);
-	must_be(leases(client), 0);
+	must_be(leases_of(client, getpid()), 0);
 	tl_close(client);
 }
 
@@ -568,7 +552,7 @@ static void local_gets_take_what_is_mapped(void **state)
 	must(strstr(tl_last_error(), "'l'"));
 	put_bytes(producer, "l", 1, 5000);
 	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* not mapped */
-	must_be(leases(client), 0);
+	must_be(leases_of(client, getpid()), 0);
 	drop(get(client, "l"));
 	must_be(get_local(client, "l", &o, &t), 0);
 	must(all_bytes(t, 1, 5000) && t->flags == DLPACK_FLAG_BITMASK_READ_ONLY);
@@ -585,7 +569,7 @@ static void local_gets_take_what_is_mapped(void **state)
 	must_be(tl_delete(producer, "l"), 0);
 	o = (tl_get_options){ 0 };
 	must_be(get_local(client, "l", &o, &t), -EAGAIN);
-	must_be(leases(client), 0);
+	must_be(leases_of(client, getpid()), 0);
 	o.flags = 0;
 	must_be(tl_get(client, "l", &o, &t), -ENOENT); /* the full call says why */
 	tl_close(client);

@@ -33,15 +33,6 @@ struct parents {
 	bool of_main_thread;
 };
 
-static uint64_t held;
-
-static int count_leases(const tl_client_info *info, void *context)
-{
-	(void)context;
-	held += info->leases;
-	return 0;
-}
-
 /* What a child may do, and what it may not. */
 static void may_and_may_not(struct parents *p, int value)
 {
@@ -162,7 +153,7 @@ static int forking(const struct test_daemon *d, void *arg)
 	must_be(tl_commit(p.draft, NULL), 0);
 	must_be(tl_delete(p.client, "d"), 0);
 	drop(p.draft_tensor);
-	eventually((held = 0, tl_list_clients(p.client, count_leases, NULL)) == 0 && held == 0);
+	eventually(leases_of(p.client, 0) == 0);
 	gpu_must(cuda->stream_destroy(stream));
 	free(to);
 	tl_close(p.client);

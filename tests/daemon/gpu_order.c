@@ -260,20 +260,6 @@ static void sealed_means_written(void **state)
 
 /* ---- Giving up ---- */
 
-static int holds_count(const tl_client_info *info, void *context)
-{
-	*(uint64_t *)context += info->leases;
-	return 0;
-}
-
-static uint64_t leases(tl_client *client)
-{
-	uint64_t n = 0;
-
-	must_be(tl_list_clients(client, holds_count, &n), 0);
-	return n;
-}
-
 struct releasing {
 	bool per_thread; /* the deleter is called on another thread than the one whose stream it was */
 	bool none;
@@ -298,7 +284,7 @@ static int busy_reader(const struct test_daemon *d, void *arg)
 		gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	t = gpu_get(client, "t", r->none ? TL_STREAM_NONE : (intptr_t)stream);
 	gpu_must(cuda->stream_synchronize(stream));
-	must_be(leases(client), 1);
+	must_be(leases_of(client, 0), 1);
 	gpu_hold(getpid());
 	/* Without a stream nothing of the tensor may be left to do. */
 	gpu_held_from_here(stream);
@@ -310,17 +296,17 @@ static int busy_reader(const struct test_daemon *d, void *arg)
 		drop(t);
 	}
 	must_be(cuda->stream_query(stream), CUDA_E_NOT_READY); /* the deleter did not wait */
-	must_be(leases(client), r->none ? 0 : 1);
+	must_be(leases_of(client, 0), r->none ? 0 : 1);
 	parent_tell(1);
 	parent_await(); /* its name is gone by now */
-	must_be(leases(client), r->none ? 0 : 1);
+	must_be(leases_of(client, 0), r->none ? 0 : 1);
 	parent_tell(1);
 	parent_await();
 	gpu_hold(0);
 	gpu_must(cuda->stream_synchronize(stream));
 	if (!r->none)
 		must_be(gpu_read(to, N, stream), NEW);
-	eventually(leases(client) == 0);
+	eventually(leases_of(client, 0) == 0);
 	if (!r->per_thread)
 		gpu_must(cuda->stream_destroy(stream));
 	gpu_must(cuda->mem_free(to));
@@ -430,7 +416,7 @@ static int capturer(const struct test_daemon *d, void *arg)
 	gpu_must(cuda->stream_synchronize(stream));
 	gpu_must(cuda->mem_free(memory));
 	gpu_must(cuda->stream_destroy(stream));
-	eventually(leases(client) == 0);
+	eventually(leases_of(client, 0) == 0);
 	tl_close(client);
 	return 0;
 }

@@ -56,20 +56,6 @@ static void memory_still_written_is_not_handed_out(void **state)
 	gpu_nothing_left(&g);
 }
 
-static int count_leases(const tl_client_info *info, void *context)
-{
-	*(uint64_t *)context += info->leases;
-	return 0;
-}
-
-static uint64_t leases(tl_client *client)
-{
-	uint64_t n = 0;
-
-	must_be(tl_list_clients(client, count_leases, &n), 0);
-	return n;
-}
-
 static void *drop_on_thread(void *arg)
 {
 	drop(arg);
@@ -92,7 +78,7 @@ static int reads_on_the_threads_stream(const struct test_daemon *d, void *arg)
 	} else {
 		drop(t);
 	}
-	eventually(leases(client) == 0);
+	eventually(leases_of(client, 0) == 0);
 	gpu_must(cuda->stream_query(CUDA_STREAM_PER_THREAD));
 	gpu_must(cuda->mem_free(to));
 	tl_close(client);

@@ -10,21 +10,6 @@ struct both {
 	const struct test_daemon *killed, *stays;
 };
 
-static int add_leases(const tl_client_info *info, void *context)
-{
-	if (info->pid == (uint32_t)getpid())
-		*(uint64_t *)context += info->leases;
-	return 0;
-}
-
-static uint64_t leases(tl_client *client)
-{
-	uint64_t n = 0;
-
-	must_be(tl_list_clients(client, add_leases, &n), 0);
-	return n;
-}
-
 static int value_of(int name, int daemon)
 {
 	return 10 + name + (name == DRAFT ? daemon : 0); /* drafts are memory of their own */
@@ -106,10 +91,10 @@ static int reads_from_both(const struct test_daemon *d, void *arg)
 	parent_await(); /* one is killed */
 	must_read(t[0], 0);
 	must_read(t[1], 1);
-	must_be(leases(client[1]), NAMES);
+	must_be(leases_of(client[1], getpid()), NAMES);
 	for (int name = 0; name < NAMES; name++)
 		again[name] = gpu_get(client[1], names[name], TL_STREAM_LEGACY);
-	must_be(leases(client[1]), 2 * NAMES);
+	must_be(leases_of(client[1], getpid()), 2 * NAMES);
 	drop_all(again);
 	drop_all(t[0]); /* closes its mappings of memory that the other's tensors are in, too */
 	tl_close(client[0]);
@@ -117,9 +102,9 @@ static int reads_from_both(const struct test_daemon *d, void *arg)
 	parent_tell(1);
 	parent_await(); /* the producer has left the killed one as well */
 	must_read(t[1], 1);
-	must_be(leases(client[1]), NAMES);
+	must_be(leases_of(client[1], getpid()), NAMES);
 	drop_all(t[1]);
-	eventually(leases(client[1]) == 0);
+	eventually(leases_of(client[1], getpid()) == 0);
 	tl_close(client[1]);
 	return 0;
 }
