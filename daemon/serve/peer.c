@@ -21,6 +21,7 @@
 #include "daemon/serve/space.h"
 #include "daemon/state/device.h"
 #include "daemon/state/lease.h"
+#include "daemon/state/tensor.h"
 #include "util/cleanup.h"
 #include "util/fd.h"
 #include "util/log.h"
@@ -270,6 +271,15 @@ static void peer_refuse(struct peer *peer, const struct conn_message *m)
 	peer_drop(peer, false);
 }
 
+/* For state: a COMMIT of an ahead draft may be there. An error counts as yes: nothing is lost by that. */
+bool peer_unread(const struct client *c)
+{
+	const struct peer *peer = container_of(c, struct peer, client);
+	int bytes;
+
+	return peer->fd >= 0 && (ioctl(peer->fd, SIOCINQ, &bytes) || bytes > 0);
+}
+
 /* All messages of the peer have been read: had it failed to send some RELEASED, it said so before
  * (PROTOCOL.md 5). */
 static void peer_drained(struct peer *peer)
@@ -277,6 +287,7 @@ static void peer_drained(struct peer *peer)
 	const struct ledger *ledger = peer->client.ledger;
 	uint32_t rescan = ledger ? atomic_load(&((struct ledger *)ledger)->rescan) : 0;
 
+	tensor_messages_read(&peer->server->state, &peer->client);
 	if (rescan == peer->rescan)
 		return;
 	peer->rescan = rescan;

@@ -51,6 +51,9 @@ bool peer_send_lent(struct peer *peer, const void *message, int fd_peek);
 void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
 
+/* Has the client sent what was not read yet? For struct state. */
+bool peer_unread(const struct client *c);
+
 /* Sends the client's notices as far as it reads. They are not part of the queue. */
 void peer_notify(struct peer *peer);
 

@@ -244,6 +244,7 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 	list_init(&server->working);
 	list_init(&server->settling);
 	r = state_init(&server->state, instance, &options->limits);
+	server->state.unread = peer_unread;
 	if (!r)
 		r = server_init_loop(server);
 	if (r) {

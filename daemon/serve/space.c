@@ -173,7 +173,7 @@ static bool create_made_room(struct create *create)
 	struct state *st = &create->server->state;
 
 	if (create->result != -ENOSPC || !create->peer || create->rq.ahead ||
-	    !tensor_make_room(st, NULL))
+	    tensor_make_room(st, NULL) != ROOM_MADE)
 		return false;
 	tensor_backed(st, &create->peer->client, create->slot, create->result);
 	create->soon_deadline = deadline_after(SPACE_SOON_NS);

@@ -18,6 +18,7 @@ struct client {
 	uint64_t small_next; /* size of the next one of the former */
 	uint32_t drafts;     /* how many, those being made included */
 	uint32_t draft_head; /* a slot in the ring, or CATALOG_NONE */
+	bool room_unread;    /* a draft could not be taken back before its messages are read */
 	/* for device.c: */
 	struct list exports;  /* segments on devices that it exported, by writer_link */
 	struct list imports;  /* of struct device_import, by client_link */

@@ -94,33 +94,57 @@ void tensor_free_segment(struct state *st, struct segment *seg)
 
 static void draft_give_up(struct state *st, struct client *c, uint32_t slot);
 
-static bool ahead_take_back(struct state *st, struct client *c)
+/*
+ * Takes one ahead draft back if it is unused. Its client counts a hold, then looks whether the row is still a draft; it
+ * gives the hold up when it has sent COMMIT.
+ *
+ * ORDER: as T1, T2. The hold is read before the socket: if it is 0 because COMMIT was sent, that COMMIT is in the socket
+ * or has been handled.
+ */
+static enum room ahead_try_back(struct state *st, struct client *c, uint32_t slot)
+{
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+	uint64_t word = atomic_load(&row->word);
+	bool held;
+
+	atomic_store(&row->word, word | ROW_RETIRED);
+	held = lease_held_by(c, slot);
+	if (!held && !(st->unread && st->unread(c))) {
+		draft_give_up(st, c, slot); /* never a DRAFT again */
+		return ROOM_MADE;
+	}
+	atomic_store(&row->word, word);
+	if (!held) {
+		c->room_unread = true;
+		return ROOM_LATER;
+	}
+	st->tensors[slot].ahead = false; /* in use: from now on a draft like others */
+	st->ahead--;
+	return ROOM_NONE;
+}
+
+static enum room ahead_take_back(struct state *st, struct client *c)
 {
 	uint32_t slot = c->draft_head, head = slot;
-	struct catalog_row *row;
-	uint64_t word;
+	enum room room = ROOM_NONE;
 
 	if (slot == CATALOG_NONE)
-		return false;
+		return ROOM_NONE;
 	do {
-		if (st->tensors[slot].ahead) {
-			/* as T1, T2: its client counts a hold, then looks whether it is still a
-			 * draft */
-			row = catalog_row(&st->catalog, slot);
-			word = atomic_load(&row->word);
-			atomic_store(&row->word, word | ROW_RETIRED);
-			if (!lease_held_by(c, slot)) {
-				draft_give_up(st, c, slot); /* never a DRAFT again */
-				return true;
-			}
-			atomic_store(&row->word,
-				     word); /* in use: from now on a draft like others */
-			st->tensors[slot].ahead = false;
-			st->ahead--;
-		}
+		if (st->tensors[slot].ahead)
+			room = ahead_try_back(st, c, slot);
+		if (room != ROOM_NONE)
+			return room;
 		slot = st->tensors[slot].next;
 	} while (slot != head);
-	return false;
+	return ROOM_NONE;
+}
+
+void tensor_messages_read(struct state *st, struct client *c)
+{
+	if (c->room_unread)
+		st->room_made++;
+	c->room_unread = false;
 }
 
 /* The segment for small tensors that its writer has to spare. */
@@ -137,22 +161,27 @@ static bool spare_take_back(struct state *st, struct client *c)
 	return false;
 }
 
-bool tensor_make_room(struct state *st, const struct quota_user *user)
+enum room tensor_make_room(struct state *st, const struct quota_user *user)
 {
 	struct segment *seg = segment_pop_warm(&st->store, user);
+	bool later = false;
+	enum room room;
 	struct client *c;
 
 	if (seg) {
 		tensor_end_segment(st, seg);
-		return true;
+		return ROOM_MADE;
 	}
 	for (uint32_t i = 0; i < st->catalog.clients.high; i++) {
 		c = st->served[i];
-		if (c && (!user || c->user == user) &&
-		    ((st->ahead && ahead_take_back(st, c)) || spare_take_back(st, c)))
-			return true;
+		if (!c || (user && c->user != user))
+			continue;
+		room = st->ahead ? ahead_take_back(st, c) : ROOM_NONE;
+		if (room == ROOM_MADE || spare_take_back(st, c))
+			return ROOM_MADE;
+		later |= room == ROOM_LATER;
 	}
-	return false;
+	return later ? ROOM_LATER : ROOM_NONE;
 }
 
 int tensor_index_segment(struct state *st, struct segment *seg)

@@ -23,9 +23,14 @@ int tensor_create(struct state *st, struct client *c, const struct tensor_reques
  * Passes @error on. */
 int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error);
 
-/* Frees room by taking back what nobody uses: a warm segment or an unused ahead draft (of @user
- * only, or of anyone). */
-bool tensor_make_room(struct state *st, const struct quota_user *user);
+/*
+ * Frees room by taking back what nobody uses: a warm segment or an unused ahead draft (of @user only, or of anyone).
+ * ROOM_LATER: nothing yet, but perhaps when a client's messages have been read (tensor_messages_read()).
+ */
+enum room { ROOM_NONE, ROOM_MADE, ROOM_LATER };
+enum room tensor_make_room(struct state *st, const struct quota_user *user);
+/* All that @c has sent was read: what could not be taken back because of that may be now. */
+void tensor_messages_read(struct state *st, struct client *c);
 
 /* Gives a draft back, and the members of its group. Nothing happens if it is none of @c's. */
 void tensor_abort(struct state *st, struct client *c, uint64_t ref);

@@ -84,6 +84,42 @@ static void a_draft_ahead_in_use_is_not_taken_back(void **state)
 	tl_close(other);
 }
 
+/* The producer gives up its hold when it has sent COMMIT, and the daemon may read another's CREATE first. */
+static void a_commit_on_its_way_is_not_lost_to_who_needs_room(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
+	tl_client *client = td_connect(&d);
+	struct raw other = rc_open(&d);
+	struct wire_create big = { .nbytes = 9 * MIB, .timeout_ns = -1 };
+	int64_t shape[1] = { 4 * MIB };
+	unsigned char *data = malloc(4 * MIB);
+	DLTensor source = bytes_tensor(data, shape);
+	DLManagedTensorVersioned *t;
+	struct conn_message answer;
+
+	(void)state;
+	must(data);
+	memset(data, 9, 4 * MIB);
+	for (int i = 0; i < 3; i++)
+		put_bytes(client, "a", i, 4 * MIB);
+	must_be(td_status(&d).drafts, 1); /* the one ahead: 4 MiB of the 8 in use */
+	td_freeze(&d);
+	must_be(rc_send(&other, WIRE_CREATE, &big, sizeof(big), -1), 0);
+	must_be(tl_put(client, "a", &source, NULL, NULL), 0);
+	free(data);
+	td_thaw(&d);
+	must_be(rc_receive(&other, &answer), 0);
+	must_be(answer.header.type, WIRE_DRAFT); /* in the room of what "a" meant before */
+	close(answer.fd);
+	td_settle(&d);
+	t = get(client, "a");
+	must(all_bytes(t, 9, 4 * MIB));
+	drop(t);
+	must_be(tl_delete(client, "a"), 0); /* and nothing was refused */
+	rc_close(&other);
+	tl_close(client);
+}
+
 static void many_sizes_keep_few_drafts_ahead(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -123,6 +159,7 @@ int main(void)
 		TEST(a_repeated_put_waits_for_nobody),
 		TEST(drafts_ahead_give_way),
 		TEST(a_draft_ahead_in_use_is_not_taken_back),
+		TEST(a_commit_on_its_way_is_not_lost_to_who_needs_room),
 		TEST(many_sizes_keep_few_drafts_ahead),
 		TEST(a_refused_commit_is_told_at_the_next_call),
 	};
