@@ -17,7 +17,7 @@
  * then the parent's to keep. If the daemon is gone there is nobody who could reuse the memory.
  *
  * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions
- * produce, receive, mapping; then the users'; then that of GPUs. fork() takes all of them, so that the child finds
+ * produce, receive, mapping; then that of GPUs; then the users'. fork() takes all of them, so that the child finds
  * nothing half done.
  */
 #include <errno.h>
@@ -62,8 +62,8 @@ static void lock_all(void)
 			pthread_mutex_lock(&s->mapping_mutex);
 		}
 	}
-	users_lock();
 	cuda_before_fork();
+	users_lock();
 }
 
 static void unlock_all(void)

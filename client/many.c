@@ -95,7 +95,8 @@ TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTens
 struct many {
 	tl_client *client;
 	const struct name_key *keys;
-	uint64_t *refs;
+	uint64_t *refs; /* leased, or 0 */
+	bool *fresh;	/* leased in this round */
 	size_t count;
 	const tl_get_options *want;
 	DLManagedTensorVersioned **out;
@@ -103,27 +104,89 @@ struct many {
 	struct patience patience;
 };
 
+static void many_give(struct many *m, struct session *s, size_t i)
+{
+	lease_release(s, ref_slot(m->refs[i]));
+	m->refs[i] = 0;
+}
+
+static void many_give_all(struct many *m, struct session *s)
+{
+	for (size_t i = 0; i < m->count; i++)
+		if (m->refs[i])
+			many_give(m, s, i);
+}
+
+/* Takes the leases that are missing. */
+static int many_fill(struct many *m, struct session *s)
+{
+	for (size_t i = 0; i < m->count; i++) {
+		int r;
+
+		m->fresh[i] = !m->refs[i];
+		if (!m->fresh[i])
+			continue;
+		r = lookup_take(s, &m->keys[i], 0, &m->refs[i]);
+		if (r) {
+			m->refs[i] = 0;
+			m->missing = i;
+			return r;
+		}
+	}
+	return 0;
+}
+
+/* Does the tensor's name still mean it? Under our lease, so that the row says which name that is. */
+static bool is_current(const struct session *s, uint64_t ref)
+{
+	uint32_t name = s->rows[ref_slot(ref)].name;
+
+	return name < s->max_names && atomic_load(&s->names[name].current) == ref;
+}
+
+/* Gives up the leases, of those that are @fresh or of the others, on what their names no longer mean. */
+static bool many_stood_still(struct many *m, struct session *s, bool fresh)
+{
+	bool all = true;
+
+	for (size_t i = 0; i < m->count; i++) {
+		if (m->fresh[i] != fresh || !m->refs[i] || is_current(s, m->refs[i]))
+			continue;
+		many_give(m, s, i);
+		all = false;
+	}
+	return all;
+}
+
 /*
- * Leases on all of them as of one moment: no group was published while they were taken, and what a
- * single commit changes is one of them.
+ * Leases on all of them as of one moment: that after the last lease was taken. Each name meant its tensor when that was
+ * leased, and means it still when it is looked at again; a tensor that was replaced never is current again, so it was
+ * at every moment between. That holds for groups too, whose names all mean their members before one of these can be
+ * leased. Those just taken are looked at first: what changes often has the least time to change again.
  */
 static int many_take(struct many *m, struct session *s)
 {
-	uint64_t before = atomic_load(&s->catalog->groups);
-	size_t n;
-	int r = before & 1 ? LEASE_E_GONE : 0;
+	for (;;) {
+		int r = many_fill(m, s);
+		bool still;
 
-	for (n = 0; !r && n < m->count; n++)
-		r = lookup_take(s, &m->keys[n], 0, &m->refs[n]);
-	if (r && n)
-		m->missing = --n; /* that one was not taken */
-	if (!r && atomic_load(&s->catalog->groups) != before)
-		r = LEASE_E_GONE;
-	if (!r)
-		return 0;
-	while (n--)
-		lease_release(s, ref_slot(m->refs[n]));
-	return r;
+		if (!r) {
+			still = many_stood_still(m, s, true);
+			still = many_stood_still(m, s, false) && still;
+			if (still)
+				return 0;
+			r = lookup_again(s, &m->patience);
+		}
+		if (r == -ETIMEDOUT)
+			r = tl_fail(-ETIMEDOUT,
+				    "there was no moment at which the %zu tensors could be had together: "
+				    "some are replaced faster than all can be looked at",
+				    m->count);
+		if (r) {
+			many_give_all(m, s);
+			return r;
+		}
+	}
 }
 
 /* Turns the leases into tensors. On failure none is left. */
@@ -133,8 +196,8 @@ static int many_wrap(struct many *m, const struct use *use)
 	size_t n;
 	int r = 0;
 
+	users_join(&s->users, (int64_t)m->count); /* the leases' own; @use has one meanwhile */
 	for (n = 0; n < m->count; n++) {
-		users_add(&s->users, 1); /* the lease's own; @use has one meanwhile */
 		r = tensor_lease_new(use, m->refs[n], m->want, client_deadline(m->client),
 				     &m->out[n]);
 		if (r) {
@@ -144,11 +207,12 @@ static int many_wrap(struct many *m, const struct use *use)
 	}
 	if (!r)
 		return 0;
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++) {
 		m->out[i]->deleter(m->out[i]);
-	users_add(&s->users, -1);
-	for (size_t i = n; i < m->count; i++)
-		lease_release(s, ref_slot(m->refs[i]));
+		m->refs[i] = 0;
+	}
+	many_give_all(m, s);
+	users_add(&s->users, -(int64_t)(m->count - n));
 	return r;
 }
 
@@ -163,8 +227,6 @@ static int many_attempt(struct many *m, bool connected)
 	r = many_take(m, use.session);
 	if (!r)
 		r = many_wrap(m, &use);
-	else if (r == LEASE_E_GONE)
-		r = lookup_again(use.session, &m->patience) ?: LEASE_E_GONE;
 	client_leave(&use);
 	return r;
 }
@@ -206,7 +268,7 @@ static int many_get(struct many *m, const tl_get_options *want)
 				"the process that published '%s' is gone, and its GPU memory "
 				"with it",
 				m->keys[m->missing].text);
-		else if (r != LEASE_E_GONE && renewals++)
+		else if (renewals++)
 			return tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
 				       m->client->address);
 		if (r < 0)
@@ -265,13 +327,15 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 	keys = calloc(count + 1, sizeof(*keys));
 	m.keys = keys;
 	m.refs = calloc(count + 1, sizeof(*m.refs));
+	m.fresh = calloc(count + 1, sizeof(*m.fresh));
 	m.out = calloc(count + 1, sizeof(DLManagedTensorVersioned *));
-	if (keys && m.refs && m.out)
+	if (keys && m.refs && m.fresh && m.out)
 		r = many_run(&m, keys, names, &want, out);
 	else
 		r = tl_fail(-ENOMEM, "no memory for %zu tensors", count);
 	free(keys);
 	free(m.refs);
+	free(m.fresh);
 	free(m.out);
 	return r;
 }

@@ -54,7 +54,7 @@ static int remap(const DLManagedTensorVersioned *held, tl_get_options *want,
 	if (l->managed.deleter == cuda_lease_delete && !l->cuda.view)
 		want->flags = LEASE_HANDLE;
 	use.session = l->session;
-	users_add(&use.session->users, 1); /* @held has one too, so it is not drained meanwhile */
+	users_join(&use.session->users, 1); /* @held has one, so it is not drained meanwhile */
 	r = hold_again(use.session, ref_slot(l->ref));
 	if (!r) {
 		r = tensor_lease_new(&use, l->ref, want, client_deadline(use.session->client), out);

@@ -12,6 +12,9 @@
  *     the barrier, and is read; if it saw true it takes the count back and touches nothing. So
  *     after the barrier true users only become fewer, each counter only falls (but for counts that
  *     are taken back at once), and what is read is never less than what is there.
+ *     users_join() is the exception: it adds to a session that may be closing. It does so under the
+ *     mutex under which the counters are read, so no sum has one thread's counter from before it
+ *     and another's from after.
  * (2) A thread that leaves counts first, then looks at `users_closing`. If it saw 0, its count was
  *     stored before the barrier, and the reading after it sees it. If not, it reads the sum itself.
  *     It does not touch the session to do so: it walks the list of closing sessions, under the
@@ -118,6 +121,14 @@ static struct users *users_pop_drained(void)
 	}
 	pthread_mutex_unlock(&mutex);
 	return found;
+}
+
+void users_join(struct users *u, int64_t n)
+{
+	thread_index(); /* takes the mutex, the first time */
+	pthread_mutex_lock(&mutex);
+	users_add(u, n);
+	pthread_mutex_unlock(&mutex);
 }
 
 void users_check(void)

@@ -95,6 +95,12 @@ static inline bool users_enter(struct users *u)
 	return false;
 }
 
+/*
+ * Takes @n more counts for who has one, which another thread may give back meanwhile (a lease) or which the session's
+ * end may be waiting for. Not on a hot path: takes the mutex.
+ */
+void users_join(struct users *u, int64_t n);
+
 /* Before the first session: finds out how fences can be had here. */
 void users_init(void);
 /*

@@ -194,8 +194,6 @@ struct catalog_header {
 
 	alignas(64) _Atomic uint64_t
 		names_unlinked;	 /* a search that found nothing holds if this stood still */
-	_Atomic uint64_t groups; /* odd while a group is being published; get_many compares before
-				    and after */
 	_Atomic uint32_t slots_high; /* rows from here on were never used */
 
 	alignas(64) _Atomic uint64_t bytes_used; /* for tl_get_status() */

@@ -290,7 +290,7 @@ static struct cuda_source *source_alloc(struct session *s)
 	list_init(&source->link);
 	list_init(&source->queue_link);
 	source->in_hand = true;
-	users_add(&s->users, 1);
+	users_join(&s->users, 1);
 	return source;
 }
 

@@ -141,7 +141,7 @@ static int block_for_draft(struct session *s, void *context)
 	if (r)
 		return r;
 	m->draft->session = s;
-	users_add(&s->users, 1); /* the draft's */
+	users_join(&s->users, 1); /* the draft's */
 	draft_link(s, m->draft);
 	return 0;
 }
@@ -373,7 +373,7 @@ static int publish_copy(tl_client *client, const char *name, DLManagedTensorVers
 	stream = draft->stream;
 	e = draft->block->export;
 	s = draft->session;
-	users_add(&s->users, 1); /* the draft will be gone */
+	users_join(&s->users, 1); /* the draft will be gone */
 	cuda_block_use(draft->block);
 	r = commit_copy(draft, &tensor->dl_tensor, o, version);
 	if (r) {

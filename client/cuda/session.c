@@ -235,7 +235,7 @@ static void tell_finished(const struct cuda_source *source)
 		.failed = source->failed,
 	};
 
-	users_add(&s->users, 1);
+	users_join(&s->users, 1);
 	pthread_mutex_unlock(&cuda_lock);
 	session_send(s, &m, client_deadline(s->client));
 	users_leave(&s->users);

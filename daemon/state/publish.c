@@ -250,15 +250,11 @@ static uint32_t group_members(const struct state *st, uint32_t leader, uint32_t 
 
 /*
  * In one step: first all names point at what is not LIVE yet, so that who looks one of them up
- * waits; then all become LIVE. Who has got a new one finds no old one any more. tl_get_many()
- * compares header->groups besides.
+ * waits; then all become LIVE. Who has got a new one finds no old one any more.
  */
 static void group_publish(struct state *st, struct client *c, const uint32_t *slots,
 			  uint64_t *formers, uint32_t count)
 {
-	_Atomic uint64_t *groups = &st->catalog.header->groups;
-
-	atomic_fetch_add(groups, 1);
 	for (uint32_t i = 0; i < count; i++) {
 		formers[i] = row_publish(st, c, slots[i],
 					 catalog_row(&st->catalog, slots[i])->name);
@@ -266,7 +262,6 @@ static void group_publish(struct state *st, struct client *c, const uint32_t *sl
 	}
 	for (uint32_t i = 0; i < count; i++)
 		row_go_live(st, slots[i]);
-	atomic_fetch_add(groups, 1);
 	for (uint32_t i = 0; i < count; i++) {
 		draft_end(st, c, slots[i]);
 		published(st, slots[i], formers[i]);

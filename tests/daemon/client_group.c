@@ -345,6 +345,69 @@ static void copies_of_many_are_put_in_one_step(void **state)
 	tl_close(client);
 }
 
+/* ---- names published one by one, got as of one moment ---- */
+
+struct pair {
+	tl_client *client;
+	const char *first, *second;
+	_Atomic bool stop;
+	_Atomic unsigned rounds;
+};
+
+static void put_number(tl_client *client, const char *name, unsigned number)
+{
+	int64_t shape[1] = { sizeof(number) };
+	DLTensor t = bytes_tensor(&number, shape);
+
+	must_be(tl_put(client, name, &t, NULL, NULL), 0);
+}
+
+static void *put_first_then_second(void *arg)
+{
+	struct pair *p = arg;
+
+	for (unsigned n = 1; !atomic_load(&p->stop); n++) {
+		put_number(p->client, p->first, n);
+		put_number(p->client, p->second, n);
+		atomic_store(&p->rounds, n);
+	}
+	return NULL;
+}
+
+/* The first is got first, and the second much later: by then both have been replaced. */
+static void what_is_got_together_was_there_together(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	static struct named n;
+	struct pair pair = { .client = td_connect(&d) };
+	tl_client *client = td_connect(&d);
+	DLManagedTensorVersioned *got[MANY];
+	pthread_t thread;
+
+	(void)state;
+	name_items(&n, "t", MANY, 64);
+	must_be(publish(client, &n, MANY, 0), 0);
+	pair.first = n.list[0];
+	pair.second = n.list[MANY - 1];
+	put_number(client, pair.first, 0);
+	put_number(client, pair.second, 0);
+	must_be(pthread_create(&thread, NULL, put_first_then_second, &pair), 0);
+	for (unsigned i = 0; i < 2000 || atomic_load(&pair.rounds) < 2000; i++) {
+		unsigned first, second;
+
+		must_be(tl_get_many(client, n.list, MANY, NULL, got), 0);
+		first = round_of(got[0]);
+		second = round_of(got[MANY - 1]);
+		must(second == first || second + 1 == first);
+		drop_all(got, MANY);
+	}
+	atomic_store(&pair.stop, true);
+	pthread_join(thread, NULL);
+	must_be(leases_of(client, getpid()), 0);
+	tl_close(pair.client);
+	tl_close(client);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -352,6 +415,7 @@ int main(void)
 		TEST(members_may_differ_in_everything),
 		TEST(what_is_wrong_with_one_publishes_none),
 		TEST(nobody_sees_half_a_group),
+		TEST(what_is_got_together_was_there_together),
 		TEST(a_dead_producers_group_leaves_nothing),
 		TEST(a_waiting_get_of_many_gets_them_when_they_come),
 		TEST(copies_of_many_are_put_in_one_step),
