@@ -246,6 +246,8 @@ int client_enter(struct tl_client *client, bool connected, int64_t deadline, str
 
 		if (s && users_enter(&s->users)) {
 			use->session = s;
+			if (atomic_load_explicit(&s->pinned, memory_order_relaxed))
+				fork_unpin(s);
 			if (session_served(s) && !(connected && atomic_load(&s->lost)))
 				return 0;
 			client_leave(use);

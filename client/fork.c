@@ -12,26 +12,32 @@
  * any other word of the protocol (lease.h). A release that falls between copy and fork makes the
  * child hold too much, never too little, until it ends.
  *
- * If the second connection cannot be had although the daemon serves us, the parent adds a hold for
- * each slot to its own ledger and keeps it as long as the session lasts: what the child reads is
- * then the parent's to keep. If the daemon is gone there is nobody who could reuse the memory.
+ * If the second connection cannot be had although the daemon serves us, the parent adds a hold for each slot to its own
+ * ledger: what the child reads is then the parent's to keep. A pipe tells when to stop: the child has its only writing
+ * end, as long as its session is there, and it is closed by exec and by death. Should the parent end first, the daemon
+ * finds the ledger still mapped by the child, and goes on reading it. If the daemon is gone there is nobody who could
+ * reuse the memory.
  *
  * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions
  * produce, receive, mapping; then that of GPUs; then the users'. fork() takes all of them, so that the child finds
  * nothing half done.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "client/address.h"
 #include "client/client.h"
 #include "client/cuda/session.h"
 #include "client/error.h"
 #include "client/fork.h"
+#include "client/lease.h"
 #include "client/mapping.h"
 #include "client/produce.h"
 #include "client/session.h"
@@ -82,42 +88,57 @@ static void unlock_all(void)
 	pthread_mutex_unlock(&clients_mutex);
 }
 
-/* The count of a slot without the drafts': 0 or 1 of them for each. */
-static uint32_t leases_on(struct session *s, uint32_t slot)
-{
-	uint32_t held = atomic_load(&s->held[slot]);
-
-	return held > LEDGER_HELD_MAX ? 0 : held;
-}
-
-static void copy_counts(struct session *s, _Atomic uint32_t *to, uint32_t slots)
+/* The first slot from @slot on that our ledger counts, drafts included, and its count; CATALOG_NONE. */
+static uint32_t next_counted(const struct session *s, uint32_t slot, uint32_t *count)
 {
 	uint32_t high = atomic_load(&s->catalog->slots_high);
+
+	high = high < s->slots ? high : s->slots;
+	while (slot < high) {
+		if (!atomic_load(&s->touched[slot / LEDGER_PAGE_SLOTS])) { /* stays empty */
+			slot = (slot / LEDGER_PAGE_SLOTS + 1) * LEDGER_PAGE_SLOTS;
+			continue;
+		}
+		*count = atomic_load(&s->held[slot]);
+		if (*count && *count <= LEDGER_HELD_MAX)
+			return slot;
+		slot++;
+	}
+	return CATALOG_NONE;
+}
+
+#define for_each_counted(s, slot, count)                                                           \
+	for (slot = next_counted(s, 0, &(count)); slot != CATALOG_NONE;                            \
+	     slot = next_counted(s, slot + 1, &(count)))
+
+/* All but the drafts': 0 or 1 of them for each slot. */
+static void copy_counts(struct session *s, struct ledger *to)
+{
+	_Atomic uint32_t *held = ledger_held(to, s->slots);
 	struct tl_draft *draft;
+	uint32_t slot, count;
 
-	for (uint32_t slot = 0; slot < high && slot < slots; slot++) {
-		uint32_t held = leases_on(s, slot);
-
-		if (held) /* do not touch pages that stay empty */
-			atomic_store(&to[slot], held);
+	for_each_counted(s, slot, count) {
+		ledger_touch(to->touched, slot);
+		atomic_store(&held[slot], count);
 	}
 	list_for_each_entry(draft, &s->drafts, link) {
-		uint32_t slot = ref_slot(draft->ref);
-
-		if (draft->hold && atomic_load(&to[slot]))
-			atomic_fetch_sub(&to[slot], 1);
+		slot = ref_slot(draft->ref);
+		if (draft->hold && atomic_load(&to->touched[slot / LEDGER_PAGE_SLOTS]) &&
+		    atomic_load(&held[slot]))
+			atomic_fetch_sub(&held[slot], 1);
 	}
 }
 
 /* Does it hold anything but drafts? The session's state is FORKING. */
 static bool holds_leases(struct session *s)
 {
-	uint32_t high = atomic_load(&s->catalog->slots_high);
 	uint64_t leases = 0, drafts = 0;
 	struct tl_draft *draft;
+	uint32_t slot, count;
 
-	for (uint32_t slot = 0; slot < high && slot < s->slots; slot++)
-		leases += leases_on(s, slot);
+	for_each_counted(s, slot, count)
+		leases += count;
 	list_for_each_entry(draft, &s->drafts, link)
 		drafts += draft->hold;
 	return leases > drafts;
@@ -136,21 +157,95 @@ static int second_connection(struct session *s, struct session_peer *peer, int64
 	if (peer->welcome.instance != s->instance || peer->welcome.max_tensors != s->slots ||
 	    peer->welcome.client_index >= s->catalog->max_clients)
 		return tl_fail(-ENOTCONN, "another daemon serves %s", s->client->address);
-	copy_counts(s, peer->ledger->held, s->slots); /* complete before the daemon reads it */
+	copy_counts(s, peer->ledger); /* complete before the daemon reads it */
 	return session_peer_ledger(peer, deadline);
 }
 
-/* The parent holds for the child, as long as this session lasts. */
+/* ---- Holding for a child that could not get a connection ---- */
+
+struct fork_pin {
+	struct list link; /* in session->pins; produce_mutex */
+	int heir;	  /* ends when the child needs it no more */
+	uint32_t n;
+	uint32_t slots[]; /* of which we have one hold each */
+};
+
+static struct fork_pin *pin_alloc(struct session *s)
+{
+	uint32_t slot, count, n = 0;
+	struct fork_pin *pin;
+	int ends[2];
+
+	for_each_counted(s, slot, count)
+		n++;
+	pin = malloc(sizeof(*pin) + n * sizeof(*pin->slots));
+	if (!pin)
+		return NULL;
+	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK)) {
+		free(pin);
+		return NULL;
+	}
+	*pin = (struct fork_pin){ .heir = ends[0] };
+	s->heir = ends[1];
+	return pin;
+}
+
+/* Without memory or descriptors for @pin: until the session ends. */
 static void pin(struct session *s)
 {
-	uint32_t high = atomic_load(&s->catalog->slots_high);
+	struct fork_pin *pin = pin_alloc(s);
+	uint32_t slot, count;
 
-	for (uint32_t slot = 0; slot < high && slot < s->slots; slot++) {
-		uint32_t held = leases_on(s, slot);
-
-		if (held && held < LEDGER_HELD_MAX)
-			atomic_fetch_add(&s->held[slot], 1);
+	for_each_counted(s, slot, count) {
+		if (count == LEDGER_HELD_MAX)
+			continue;
+		atomic_fetch_add(&s->held[slot], 1);
+		if (pin)
+			pin->slots[pin->n++] = slot;
 	}
+	s->inherited = true;
+	if (!pin)
+		return;
+	list_add_tail(&s->pins, &pin->link);
+	atomic_store(&s->pinned, true);
+}
+
+static void pin_free(struct fork_pin *pin)
+{
+	list_del(&pin->link);
+	fd_close(pin->heir);
+	free(pin);
+}
+
+static void unpin_locked(struct session *s)
+{
+	struct pollfd heir = { .events = POLLIN };
+
+	list_for_each_safe(l, &s->pins) {
+		struct fork_pin *pin = list_entry(l, struct fork_pin, link);
+
+		heir.fd = pin->heir;
+		if (poll(&heir, 1, 0) != 1)
+			continue;
+		for (uint32_t i = 0; i < pin->n; i++)
+			lease_release(s, pin->slots[i]);
+		pin_free(pin);
+	}
+	atomic_store(&s->pinned, !list_empty(&s->pins));
+}
+
+void fork_unpin(struct session *s)
+{
+	pthread_mutex_lock(&s->produce_mutex);
+	unpin_locked(s);
+	pthread_mutex_unlock(&s->produce_mutex);
+}
+
+void fork_forget_pins(struct session *s)
+{
+	list_for_each_safe(l, &s->pins)
+		pin_free(list_entry(l, struct fork_pin, link));
+	atomic_store(&s->pinned, false);
 }
 
 static void prepare_session(struct session *s, int64_t deadline)
@@ -159,6 +254,7 @@ static void prepare_session(struct session *s, int64_t deadline)
 
 	if (atomic_load(&s->drained) || !s->held || atomic_load(&s->state) != SESSION_OPEN)
 		return;
+	unpin_locked(s);
 	atomic_store(&s->state,
 		     SESSION_FORKING); /* ORDER: before the counts are read, see lease_hold() */
 	if (atomic_load(&s->lost) || !session_served(s) || !holds_leases(s))
@@ -214,6 +310,10 @@ static void after_fork_parent(void)
 				free(s->fork_peer);
 				s->fork_peer = NULL;
 			}
+			if (s->held) { /* else it is an ancestor's that we keep */
+				s->heir = fd_close(s->heir);
+				s->inherited = false;
+			}
 			reopen(s);
 		}
 	}
@@ -233,10 +333,14 @@ static void drop_parents(struct session *s)
 	s->reading = false;
 	s->commit_error = 0;
 	s->socket = fd_close(s->socket);
-	if (s->ledger)
-		munmap(s->ledger, s->ledger_bytes);
-	s->ledger = NULL;
-	s->held = NULL;
+	fork_forget_pins(s);
+	if (s->inherited) { /* stays mapped until we read no more: see above */
+		mprotect(s->ledger, s->ledger_bytes, PROT_NONE);
+		s->held = NULL;
+		s->touched = NULL;
+	} else {
+		session_unmap_ledger(s);
+	}
 }
 
 static void child_session(struct session *s)
@@ -351,28 +455,8 @@ int fork_exiting(void)
 	return atomic_load(&exiting);
 }
 
-/*
- * The process ends: it reads and writes no more. Nothing is freed: other threads may still be at
- * work. If one of them holds the lock, the daemon will see the connection end without a goodbye,
- * which is safe.
- */
-__attribute__((destructor)) static void say_goodbye(void)
+/* Nothing is said to the daemon: it sees when the process is gone, and until then other threads may be at work. */
+__attribute__((destructor)) static void process_ends(void)
 {
-	struct wire_plain m = { .header = { .type = WIRE_GOODBYE, .length = sizeof(m) } };
-	struct tl_client *c;
-
 	atomic_store(&exiting, true);
-	if (pthread_mutex_trylock(&clients_mutex))
-		return;
-	list_for_each_entry(c, &clients, link) {
-		for (struct session *s = c->sessions; s; s = s->older) {
-			int open = SESSION_OPEN;
-
-			if (atomic_load(&s->drained) || atomic_load(&s->lost) || s->socket < 0)
-				continue;
-			if (atomic_compare_exchange_strong(&s->state, &open, SESSION_OVER))
-				conn_send(s->socket, &m, -1, MSG_DONTWAIT);
-		}
-	}
-	pthread_mutex_unlock(&clients_mutex);
 }

@@ -364,9 +364,9 @@ int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *
 	if (row->segment == CATALOG_NONE)
 		return wrap(use, ref, NULL, mode == TL_MODE_READ ? NULL : &private, out);
 	if (mode == TL_MODE_READ)
-		r = mapping_read(s, row->segment, row->segment_generation, deadline, &base);
+		r = mapping_read(s, ref, row->segment, row->segment_generation, deadline, &base);
 	else
-		r = mapping_private(s, row->segment, row->segment_generation, row->offset,
+		r = mapping_private(s, ref, row->segment, row->segment_generation, row->offset,
 				    row->nbytes, deadline, &private);
 	if (r == -ENOENT && !session_served(s))
 		return LEASE_E_UNSERVED; /* the daemon dropped us just now */
@@ -528,6 +528,8 @@ static int get_slow(tl_client *client, const struct name_key *key, const tl_get_
 		if (!old || !users_enter(&old->users)) {
 			r = SESSION_E_UNSENT;
 		} else {
+			if (atomic_load_explicit(&old->pinned, memory_order_relaxed))
+				fork_unpin(old);
 			r = get_attempt(&g, &use, client_deadline(client), out);
 			if (!r)
 				return 0; /* the lease has the use's count */

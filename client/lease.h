@@ -71,6 +71,7 @@ static inline int lease_hold(struct session *s, uint64_t ref)
 		return s->held ? LEASE_E_GONE : LEASE_E_UNSERVED;
 	if (atomic_load_explicit(&row->word, memory_order_relaxed) != live) /* G1 */
 		return LEASE_E_GONE;
+	ledger_touch(s->touched, slot);
 	was = atomic_fetch_add(&s->held[slot], 1); /* G2 */
 	if (__builtin_expect(was < LEDGER_HELD_MAX && atomic_load(&row->word) == live &&
 				     session_served(s) &&

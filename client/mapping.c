@@ -200,14 +200,9 @@ static int map_segment(int fd, uint64_t size, int prot, void **out)
 /* ---- Reading ---- */
 
 /* Asks the daemon for a read-only descriptor. */
-static int request_fd(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
-		      uint64_t *size, int *fd)
+static int request_fd(struct session *s, uint64_t ref, int64_t deadline, uint64_t *size, int *fd)
 {
-	struct wire_segment_ref m = {
-		.header = { .type = WIRE_MAP, .length = sizeof(m) },
-		.segment = segment,
-		.segment_generation = generation,
-	};
+	struct wire_ref m = { .header = { .type = WIRE_MAP, .length = sizeof(m) }, .ref = ref };
 	struct conn_message answer;
 	int r;
 
@@ -240,7 +235,7 @@ static void install(struct session *s, uint32_t segment, uint32_t generation, vo
 			      memory_order_release); /* ORDER: see mapping_find() */
 }
 
-int mapping_read(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
+int mapping_read(struct session *s, uint64_t ref, uint32_t segment, uint32_t generation, int64_t deadline,
 		 const unsigned char **base)
 {
 	cleanup_(fd_closep) int fd = -1;
@@ -253,7 +248,7 @@ int mapping_read(struct session *s, uint32_t segment, uint32_t generation, int64
 	*base = mapping_find(s, segment, generation);
 	if (*base)
 		return 0;
-	r = request_fd(s, segment, generation, deadline, &size, &fd);
+	r = request_fd(s, ref, deadline, &size, &fd);
 	if (r)
 		return r;
 	r = map_segment(fd, size, PROT_READ, &p);
@@ -311,7 +306,7 @@ static void keep_cow_fd_locked(struct session *s, uint32_t segment, uint32_t gen
 	s->cow_fds++;
 }
 
-int mapping_private(struct session *s, uint32_t segment, uint32_t generation, uint64_t offset,
+int mapping_private(struct session *s, uint64_t ref, uint32_t segment, uint32_t generation, uint64_t offset,
 		    uint64_t size, int64_t deadline, struct private_map *out)
 {
 	cleanup_(fd_closep) int fd = -1;
@@ -331,7 +326,7 @@ int mapping_private(struct session *s, uint32_t segment, uint32_t generation, ui
 	if (kept)
 		return r;
 
-	r = request_fd(s, segment, generation, deadline, &segment_size, &fd);
+	r = request_fd(s, ref, deadline, &segment_size, &fd);
 	if (r)
 		return r;
 	r = map_private(fd, offset, size, out);

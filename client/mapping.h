@@ -47,8 +47,10 @@ static inline const unsigned char *mapping_find(const struct session *s, uint32_
 	return m->base;
 }
 
-/* The same, asking the daemon for it if there is none. 0, SESSION_E_*, or a negative errno. */
-int mapping_read(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
+/*
+ * The same, asking the daemon for it if there is none; the caller holds @ref. 0, SESSION_E_*, or a negative errno.
+ */
+int mapping_read(struct session *s, uint64_t ref, uint32_t segment, uint32_t generation, int64_t deadline,
 		 const unsigned char **base);
 
 /*
@@ -60,7 +62,7 @@ struct private_map {
 	void *data; /* at @offset of the segment */
 };
 
-int mapping_private(struct session *s, uint32_t segment, uint32_t generation, uint64_t offset,
+int mapping_private(struct session *s, uint64_t ref, uint32_t segment, uint32_t generation, uint64_t offset,
 		    uint64_t size, int64_t deadline, struct private_map *out);
 
 /*

@@ -31,6 +31,7 @@
 #include "client/client.h"
 #include "client/cuda/session.h"
 #include "client/error.h"
+#include "client/fork.h"
 #include "client/mapping.h"
 #include "client/produce.h"
 #include "client/request.h"
@@ -42,12 +43,13 @@
 
 /* ---- The end ---- */
 
-static void goodbye(struct session *s)
+void session_unmap_ledger(struct session *s)
 {
-	struct wire_plain m = { .header = { .type = WIRE_GOODBYE, .length = sizeof(m) } };
-
-	if (s->socket >= 0 && !atomic_load(&s->lost) && atomic_load(&s->state) == SESSION_OPEN)
-		conn_send(s->socket, &m, -1, MSG_DONTWAIT);
+	if (s->ledger)
+		munmap(s->ledger, s->ledger_bytes);
+	s->ledger = NULL;
+	s->held = NULL;
+	s->touched = NULL;
 }
 
 /* Alone with @s. Its struct stays, marked as drained. */
@@ -57,12 +59,10 @@ static void session_destroy(struct session *s)
 	pthread_mutex_lock(&s->client->mutex); /* fork() finds all of it, or nothing */
 	produce_deinit(s);
 	mappings_deinit(s);
-	goodbye(s);
+	fork_forget_pins(s);
+	s->heir = fd_close(s->heir);
+	session_unmap_ledger(s); /* before the socket: that nobody has it mapped says that nothing is used */
 	s->socket = fd_close(s->socket);
-	if (s->ledger)
-		munmap(s->ledger, s->ledger_bytes);
-	s->ledger = NULL;
-	s->held = NULL;
 	if (s->catalog)
 		munmap((void *)s->catalog, s->catalog_size);
 	s->catalog = NULL;
@@ -133,12 +133,12 @@ static int handshake(const struct session_peer *peer, const void *message, int f
 
 void session_peer_deinit(struct session_peer *peer)
 {
+	if (peer->ledger) /* before the socket, as in session_destroy() */
+		munmap(peer->ledger, ledger_size(peer->welcome.max_tensors));
+	peer->ledger = NULL;
 	peer->socket = fd_close(peer->socket);
 	peer->ledger_fd = fd_close(peer->ledger_fd);
 	peer->catalog_fd = fd_close(peer->catalog_fd);
-	if (peer->ledger)
-		munmap(peer->ledger, ledger_size(peer->welcome.max_tensors));
-	peer->ledger = NULL;
 }
 
 /*
@@ -154,7 +154,7 @@ static int ledger_new(struct session_peer *peer)
 	if (peer->ledger_fd < 0)
 		return tl_fail(-errno, "memfd_create for the ledger: %m");
 	if (ftruncate(peer->ledger_fd, (off_t)size) ||
-	    fcntl(peer->ledger_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+	    fcntl(peer->ledger_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
 		return tl_fail(-errno, "making a ledger of %zu bytes: %m", size);
 	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, peer->ledger_fd, 0);
 	if (p == MAP_FAILED)
@@ -277,7 +277,8 @@ void session_adopt_peer(struct session *s, struct session_peer *peer)
 	s->socket = peer->socket;
 	s->ledger = peer->ledger;
 	s->ledger_bytes = ledger_size(peer->welcome.max_tensors);
-	s->held = peer->ledger->held;
+	s->held = ledger_held(peer->ledger, s->slots);
+	s->touched = peer->ledger->touched;
 	s->mine = (const _Atomic uint64_t *)(const void *)clients + peer->welcome.client_index;
 	s->mine_live = live_word(peer->welcome.client_generation);
 	atomic_store(&s->serial, 2); /* those of the handshake */
@@ -294,6 +295,8 @@ static struct session *session_alloc(struct tl_client *client)
 	memset(s, 0, sizeof(*s));
 	s->client = client;
 	s->socket = -1;
+	s->heir = -1;
+	list_init(&s->pins);
 	pthread_mutex_init(&s->receive_mutex, NULL);
 	pthread_mutex_init(&s->mapping_mutex, NULL);
 	pthread_mutex_init(&s->produce_mutex, NULL);

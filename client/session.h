@@ -35,7 +35,7 @@ enum { SESSION_AHEAD = 4, SESSION_SIZES = 8, SESSION_COW_FDS = 32 };
 enum session_state {
 	SESSION_OPEN,	 /* leases may be taken */
 	SESSION_FORKING, /* fork() copies the ledger: give the lease back, then fork_wait() */
-	SESSION_OVER,	 /* not any more: said goodbye, or inherited by a forked child */
+	SESSION_OVER,	 /* not any more: inherited by a forked child */
 };
 
 /* A message waiting for its answer; owned by who sent it. */
@@ -65,6 +65,7 @@ struct session {
 	const struct catalog_segment *segments;
 	const struct catalog_chunk *chunks;
 	_Atomic uint32_t *held;	      /* the ledger's counters; NULL: inherited, holds nothing */
+	_Atomic uint8_t *touched;     /* the ledger's, a byte for each page of held */
 	const _Atomic uint64_t *mine; /* our client's word; leases are good while it is mine_live */
 	uint64_t mine_live;
 	struct mapping *mappings; /* by segment; mapping.c */
@@ -83,6 +84,11 @@ struct session {
 	int socket;
 	struct session_peer *fork_peer; /* during fork(): the child's connection */
 	bool close_after_fork;		/* in the child: session_close() is due */
+	/* fork.c, if the child could not get a connection: */
+	struct list pins;     /* struct fork_pin: what we hold for children; produce_mutex */
+	_Atomic bool pinned;  /* there are some */
+	bool inherited;	      /* the ledger is an ancestor's, kept mapped; during fork(): it will be */
+	int heir;	      /* or -1: its end tells that ancestor that we read no more */
 
 	/*
 	 * Requests. The mutex is not held while a thread reads the socket: `reading` says that one
@@ -149,6 +155,7 @@ void session_peer_deinit(struct session_peer *peer);
  * A session over @peer's connected socket: hello, catalog, ledger. session_adopt_peer() completes
  * it.
  */
+void session_unmap_ledger(struct session *s);
 int session_new(struct session **out, struct tl_client *client, struct session_peer *peer,
 		int64_t deadline);
 void session_adopt_peer(struct session *s, struct session_peer *peer);

@@ -104,13 +104,13 @@ static void descriptors_plan(struct state_limits *l)
 		  &limit); /* a service may not be allowed to; then it stays as it is */
 	getrlimit(RLIMIT_NOFILE, &limit);
 	left = limit.rlim_cur > FD_RESERVE ? limit.rlim_cur - FD_RESERVE : 1;
-	if (left < l->max_clients) {
+	if (left / 2 < l->max_clients) { /* each has a socket and a ledger */
 		log_warn("fewer clients than asked for: the limit of open files is too low",
 			 "max_clients=%u now=%llu RLIMIT_NOFILE=%llu", l->max_clients,
-			 (unsigned long long)left, (unsigned long long)limit.rlim_cur);
-		l->max_clients = (uint32_t)left;
+			 (unsigned long long)left / 2, (unsigned long long)limit.rlim_cur);
+		l->max_clients = (uint32_t)left / 2;
 	}
-	left -= l->max_clients;
+	left -= 2 * (rlim_t)l->max_clients;
 	l->device_fds_max = left / 2 < FD_DEVICE_MAX ? (unsigned)(left / 2) : FD_DEVICE_MAX;
 	left -= l->device_fds_max;
 	l->fds_max = left < FD_CACHE_MAX ? (unsigned)left : FD_CACHE_MAX;

@@ -213,7 +213,11 @@ struct catalog_header {
 	((uint64_t)2 << 48 | (uint64_t)sizeof(struct catalog_header) << 32 |                       \
 	 (uint64_t)sizeof(struct catalog_row) << 16 | sizeof(struct catalog_name))
 
-/* One per client: a memfd of exactly ledger_size() bytes, sealed against shrinking and growing. */
+/*
+ * One per client: a memfd of exactly ledger_size() bytes, sealed against shrinking and growing, not against sealing:
+ * whether F_SEAL_WRITE can be added tells the daemon whether somebody still has it mapped. After the head come a byte
+ * for each page of counters, then, from a page boundary on, the counters.
+ */
 struct ledger {
 	uint64_t magic;
 	uint64_t layout;
@@ -221,14 +225,45 @@ struct ledger {
 	_Atomic uint32_t rescan; /* counts RELEASED messages that could not be sent; the daemon
 				    looks at all slots */
 	uint64_t reserved[5];
-	_Atomic uint32_t held[]; /* leases on each slot */
+	/*
+	 * Not 0 before any counter of that page is: the daemon reads no others, since it would allocate the page of a
+	 * hole by reading it.
+	 */
+	_Atomic uint8_t touched[];
 };
 static_assert(sizeof(struct ledger) == 64, "layout");
 
-#define LEDGER_LAYOUT ((uint64_t)1 << 48 | sizeof(struct ledger))
+#define LEDGER_LAYOUT ((uint64_t)2 << 48 | sizeof(struct ledger))
 #define LEDGER_HELD_MAX 0x7fffffffU
+
+enum { LEDGER_PAGE = 4096, LEDGER_PAGE_SLOTS = LEDGER_PAGE / 4 };
+
+/* Where the counters start. */
+static inline size_t ledger_head_size(uint32_t slots)
+{
+	size_t pages = ((size_t)slots + LEDGER_PAGE_SLOTS - 1) / LEDGER_PAGE_SLOTS;
+
+	return (sizeof(struct ledger) + pages + LEDGER_PAGE - 1) & ~(size_t)(LEDGER_PAGE - 1);
+}
 
 static inline size_t ledger_size(uint32_t slots)
 {
-	return (sizeof(struct ledger) + (size_t)slots * 4 + 4095) & ~(size_t)4095;
+	size_t size = ledger_head_size(slots) + (size_t)slots * 4;
+
+	return (size + LEDGER_PAGE - 1) & ~(size_t)(LEDGER_PAGE - 1);
+}
+
+/* Leases on each slot. */
+static inline _Atomic uint32_t *ledger_held(const struct ledger *l, uint32_t slots)
+{
+	return (_Atomic uint32_t *)(void *)((char *)(uintptr_t)l + ledger_head_size(slots));
+}
+
+/* Before a slot is counted for the first time. ORDER: seq_cst, before G2; the daemon reads it after T1. */
+static inline void ledger_touch(_Atomic uint8_t *touched, uint32_t slot)
+{
+	_Atomic uint8_t *page = &touched[slot / LEDGER_PAGE_SLOTS];
+
+	if (__builtin_expect(!atomic_load_explicit(page, memory_order_acquire), 0))
+		atomic_store(page, 1);
 }

@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_VERSION 1 /* the version this code speaks; WIRE_VERSION_MIN..WIRE_VERSION */
-#define WIRE_VERSION_MIN 1
+#define WIRE_VERSION 2 /* the version this code speaks; WIRE_VERSION_MIN..WIRE_VERSION */
+#define WIRE_VERSION_MIN 2
 
 enum {
 	WIRE_MAX = 2048,     /* bytes of a message, header included */
@@ -40,7 +40,6 @@ enum wire_type {
 	WIRE_CLIENTS,
 	WIRE_HOLDINGS,
 	WIRE_SETTLE,
-	WIRE_GOODBYE,
 	WIRE_MEMBER,
 	WIRE_GROUP,
 	WIRE_EXPORT,
@@ -194,7 +193,10 @@ struct wire_committed {
 };
 static_assert(sizeof(struct wire_committed) == 24, "wire");
 
-/* ABORT and RELEASED: no answer; a ref that means nothing any more is ignored. */
+/*
+ * ABORT and RELEASED: no answer; a ref that means nothing any more is ignored. MAP, of a tensor on which the client's
+ * ledger shows a lease: SEGMENT, or ERROR.
+ */
 struct wire_ref {
 	struct wire_header header;
 	uint64_t ref;
@@ -202,8 +204,8 @@ struct wire_ref {
 static_assert(sizeof(struct wire_ref) == 24, "wire");
 
 /*
- * MAP: Answer: SEGMENT with one fd, read-only, or ERROR. Of memory on a device: EXPORTED; UNEXPORT, whose
- * answer is DONE or ERROR; UNMAP (serial 0) and UNMAPPED, which have no answer.
+ * Of memory on a device: EXPORTED; UNEXPORT, whose answer is DONE or ERROR; UNMAP (serial 0) and UNMAPPED, which have
+ * no answer.
  */
 struct wire_segment_ref {
 	struct wire_header header;
@@ -212,6 +214,7 @@ struct wire_segment_ref {
 };
 static_assert(sizeof(struct wire_segment_ref) == 24, "wire");
 
+/* Answers MAP, with one fd, read-only. */
 struct wire_segment {
 	struct wire_header header;
 	uint64_t size;
@@ -315,7 +318,7 @@ struct wire_holding {
 static_assert(sizeof(struct wire_holding) == 48, "wire");
 
 /*
- * SETTLE: DONE once no work is left that an earlier message began. GOODBYE: no answer. READY, DONE.
+ * SETTLE: DONE once no work is left that an earlier message began. READY, DONE.
  */
 struct wire_plain {
 	struct wire_header header;

@@ -143,7 +143,7 @@ int ledger_new(uint32_t slots, uint64_t magic)
 
 int ledger_seal(int fd)
 {
-	return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+	return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
 }
 
 void rc_ledger(struct raw *rc)
@@ -192,11 +192,16 @@ void rc_close(struct raw *rc)
 
 void rc_goodbye(struct raw *rc)
 {
-	struct wire_plain goodbye = { 0 };
 	struct conn_message m;
 	int r;
 
-	must_be(rc_send(rc, WIRE_GOODBYE, &goodbye, sizeof(goodbye), -1), 0);
+	if (rc->ledger)
+		munmap(rc->ledger, rc->ledger_size);
+	rc->ledger = NULL;
+	for (unsigned i = 0; i < rc->writable_n; i++)
+		close(rc->writable[i].fd);
+	rc->writable_n = 0;
+	must_be(shutdown(rc->fd, SHUT_WR), 0);
 	do { /* what it was told meanwhile and did not read */
 		r = rc_receive(rc, &m);
 	} while (r == 0 && (m.header.type == WIRE_FREED || m.header.type == WIRE_UNMAP));
@@ -332,9 +337,9 @@ int rc_ref(struct raw *rc, enum wire_type type, uint64_t ref)
 	return rc_send(rc, type, &m, sizeof(m), -1);
 }
 
-int rc_map(struct raw *rc, uint32_t segment, uint32_t generation, int *fd)
+int rc_map(struct raw *rc, uint64_t ref, int *fd)
 {
-	struct wire_segment_ref map = { .segment = segment, .segment_generation = generation };
+	struct wire_ref map = { .ref = ref };
 	struct conn_message m;
 	int r = judge(rc_call(rc, WIRE_MAP, &map, sizeof(map), &m), &m, WIRE_SEGMENT);
 
@@ -555,7 +560,7 @@ bool rc_told_nothing(struct raw *rc)
 
 bool rc_hold(struct raw *rc, uint64_t ref)
 {
-	atomic_fetch_add(&rc->ledger->held[ref_slot(ref)], 1);
+	atomic_fetch_add(rc_held(rc, ref_slot(ref)), 1);
 	if (atomic_load(&rc_row(rc, ref)->word) == row_word(ref_generation(ref), ROW_LIVE))
 		return true;
 	rc_drop(rc, ref);
@@ -564,17 +569,20 @@ bool rc_hold(struct raw *rc, uint64_t ref)
 
 void rc_drop(struct raw *rc, uint64_t ref)
 {
-	if (atomic_fetch_sub(&rc->ledger->held[ref_slot(ref)], 1) == 1 &&
+	if (atomic_fetch_sub(rc_held(rc, ref_slot(ref)), 1) == 1 &&
 	    row_word_state(atomic_load(&rc_row(rc, ref)->word)) == ROW_RETIRED)
 		must_be(rc_ref(rc, WIRE_RELEASED, ref), 0);
 }
 
 const unsigned char *rc_view(struct raw *rc, const struct wire_draft *draft)
 {
+	bool held = rc_hold(rc, draft->ref);
 	int fd = -1;
 	void *p;
 
-	must_be(rc_map(rc, draft->segment, draft->segment_generation, &fd), 0);
+	must_be(rc_map(rc, draft->ref, &fd), 0);
+	if (held)
+		rc_drop(rc, draft->ref);
 	p = mmap(NULL, draft->segment_size, PROT_READ, MAP_SHARED, fd, 0);
 	must(p != MAP_FAILED);
 	close(fd);

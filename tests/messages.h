@@ -67,7 +67,7 @@ static inline void samples_requests(struct samples *all)
 	       .flags = WIRE_COMMIT_ANSWER, .dtype_code = 2, .dtype_bits = 32, .dtype_lanes = 1,
 	       .ndim = 64, .tensor_flags = 4, .name_len = 255, .meta_len = 1024);
 	SAMPLE(all, WIRE_ABORT, 0, struct wire_ref, .ref = ref);
-	SAMPLE(all, WIRE_MAP, 0, struct wire_segment_ref, .segment = 3, .segment_generation = 9);
+	SAMPLE(all, WIRE_MAP, 0, struct wire_ref, .ref = 1 << 24 | 3);
 	SAMPLE(all, WIRE_DELETE, 1, struct wire_delete, .name_len = 1);
 	SAMPLE(all, WIRE_DELETE, 255, struct wire_delete, .name_len = 255);
 	SAMPLE(all, WIRE_RELEASED, 0, struct wire_ref, .ref = ref);
@@ -105,7 +105,6 @@ static inline void samples_requests(struct samples *all)
 	SAMPLE(all, WIRE_CLIENTS, 0, struct wire_clients, .after = 0);
 	SAMPLE(all, WIRE_HOLDINGS, 0, struct wire_holdings, .id = 1, .slot = UINT32_MAX);
 	SAMPLE(all, WIRE_SETTLE, 0, struct wire_plain, .header = { 0 });
-	SAMPLE(all, WIRE_GOODBYE, 0, struct wire_plain, .header = { 0 });
 }
 
 static inline void samples_replies(struct samples *all)

@@ -112,7 +112,7 @@ static void handle_hello(struct peer *peer, struct conn_message *m)
 			peer, hello->header.serial, WIRE_E_VERSION,
 			"the client speaks versions %u to %u of the protocol, the daemon %d to %d",
 			hello->version_min, hello->version_max, WIRE_VERSION_MIN, WIRE_VERSION);
-		peer_drop(peer, true);
+		peer_drop(peer);
 		return;
 	}
 	if (hello->version_max < WIRE_VERSION)
@@ -122,7 +122,7 @@ static void handle_hello(struct peer *peer, struct conn_message *m)
 	if (fd < 0) {
 		peer_error(peer, hello->header.serial, WIRE_E_NO_RESOURCES,
 			   "the daemon is out of descriptors");
-		peer_drop(peer, true);
+		peer_drop(peer);
 		return;
 	}
 	peer->phase = PEER_GREETED;
@@ -141,24 +141,18 @@ static void handle_ledger(struct peer *peer, struct conn_message *m)
 
 	if (ledger->layout != LEDGER_LAYOUT) {
 		peer_error(peer, serial, WIRE_E_INVALID, "the ledger's layout is not the daemon's");
-		peer_drop(peer, true);
+		peer_drop(peer);
 		return;
 	}
 	r = client_serve(&peer->client, &peer->server->state, take_fd(&m->fd), ledger->size, &why);
 	if (r) {
 		peer_error(peer, serial, r < 0 ? WIRE_E_NO_RESOURCES : WIRE_E_INVALID, "%s",
 			   r < 0 ? strerror(-r) : why);
-		peer_drop(peer, true);
+		peer_drop(peer);
 		return;
 	}
 	peer->phase = PEER_READY;
 	peer_send(peer, &ready, -1);
-}
-
-static void handle_goodbye(struct peer *peer, struct conn_message *m)
-{
-	(void)m;
-	peer_drop(peer, true);
 }
 
 /* ---- tensors -------------------------------------------------------------------------------- */
@@ -301,30 +295,39 @@ static void handle_delete(struct peer *peer, struct conn_message *m)
 		send_done(peer, delete->header.serial);
 }
 
+/* Whoever may read a tensor has a lease on it; without one, a segment may hold what is not published. */
+static struct segment *segment_held(const struct state *st, const struct client *c, uint64_t ref)
+{
+	uint32_t slot = ref_slot(ref);
+	uint64_t word;
+
+	if (slot >= st->catalog.rows.high)
+		return NULL;
+	word = atomic_load(&catalog_row(&st->catalog, slot)->word);
+	if (word != row_word(ref_generation(ref), ROW_LIVE) &&
+	    word != row_word(ref_generation(ref), ROW_RETIRED))
+		return NULL;
+	return lease_held_by(c, slot) ? st->tensors[slot].segment : NULL;
+}
+
 static void handle_map(struct peer *peer, struct conn_message *m)
 {
-	const struct wire_segment_ref *map = AS(wire_segment_ref, m);
-	const struct state *st = &peer->server->state;
+	const struct wire_ref *map = AS(wire_ref, m);
 	struct wire_segment answer = { .header = { .type = WIRE_SEGMENT,
 						   .length = sizeof(answer),
 						   .serial = map->header.serial } };
-	struct segment *seg = NULL;
+	struct segment *seg = segment_held(&peer->server->state, &peer->client, map->ref);
 	int fd = -1, r;
 
-	if (map->segment < st->catalog.segments.high)
-		seg = st->segments[map->segment];
-	if (!seg || seg->doomed || seg->generation != map->segment_generation ||
-	    atomic_load(&catalog_segment(&st->catalog, seg->index)->word) !=
-		    live_word(seg->generation)) {
+	if (!seg) {
 		peer_error(peer, map->header.serial, WIRE_E_NOT_FOUND,
-			   "segment %u of generation %u is not there", map->segment,
-			   map->segment_generation);
+			   "this client has no lease on tensor %#llx, or it has no bytes",
+			   (unsigned long long)map->ref);
 		return;
 	}
 	if (seg->device) {
 		peer_error(peer, map->header.serial, WIRE_E_INVALID,
-			   "segment %u is memory on a device, to be opened by IMPORT",
-			   map->segment);
+			   "segment %u is memory on a device, to be opened by IMPORT", seg->index);
 		return;
 	}
 	answer.size = seg->size;
@@ -437,7 +440,6 @@ static const struct request {
 	[WIRE_CLIENTS] = { handle_clients, PEER_READY },
 	[WIRE_HOLDINGS] = { handle_holdings, PEER_READY },
 	[WIRE_SETTLE] = { handle_settle, PEER_READY },
-	[WIRE_GOODBYE] = { handle_goodbye, PEER_READY },
 	[WIRE_MEMBER] = { handle_member, PEER_READY },
 	[WIRE_GROUP] = { handle_group, PEER_READY },
 	[WIRE_EXPORT] = { handle_export, PEER_READY },
@@ -460,7 +462,7 @@ void peer_dispatch(struct peer *peer, struct conn_message *m)
 			 peer->client.pid, peer->client.uid, wire_type_name(m->header.type));
 		peer_error(peer, m->header.serial, WIRE_E_PROTOCOL, "%s is out of order",
 			   wire_type_name(m->header.type));
-		peer_drop(peer, false);
+		peer_drop(peer);
 		return;
 	}
 	request->handle(peer, m);

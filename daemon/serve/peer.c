@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Peers. libuv cannot receive plain descriptors, so a peer is a uv_poll_t over our own recvmsg and
- * sendmsg. Invariants: (1) a dropped peer is out of the state and of all lists at once, its memory
- * is freed by the close callback; (2) the out queue is empty and so are its client's notices, once
+ * sendmsg. Invariants: (1) a dropped peer is out of all lists at once, but for an orphan (client_end()),
+ * which stays in that of the peers; its memory is freed by the close callback, or later, when it is no
+ * orphan any more; (2) the out queue is empty and so are its client's notices, once
  * server_settle() has seen to them, or we poll for writability. Loop thread only.
  */
 #include <errno.h>
@@ -44,32 +45,114 @@ static struct outgoing *outgoing_free(struct outgoing *o)
 	return NULL;
 }
 
+/* ---- the end -------------------------------------------------------------------------------- */
+
+enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SETTLED = 128, ORPHAN_MS_MAX = 1024 };
+
 static void peer_on_closed(uv_handle_t *handle)
 {
 	struct peer *peer = container_of((uv_poll_t *)handle, struct peer, poll);
 
-	free(peer);
+	peer->closed = true;
+	if (!peer->orphan)
+		free(peer);
 }
 
-void peer_drop(struct peer *peer, bool clean)
+/* Its client is over. */
+static void peer_leave(struct peer *peer)
+{
+	struct server *server = peer->server;
+
+	list_del(&peer->link);
+	server->peer_count--;
+	if (!peer->orphan)
+		return; /* the close callback is still to come */
+	server->orphans--;
+	peer->orphan = false;
+	if (peer->closed)
+		free(peer);
+}
+
+static void peers_on_timer(uv_timer_t *timer)
+{
+	struct server *server = container_of(timer, struct server, orphan_timer);
+
+	peers_look(server);
+	server_settle(server);
+}
+
+static void peers_look_again(struct server *server, unsigned ms)
+{
+	server->orphan_ms = ms < ORPHAN_MS_MAX ? ms : ORPHAN_MS_MAX;
+	uv_timer_start(&server->orphan_timer, peers_on_timer, server->orphan_ms, 0);
+}
+
+void peers_look(struct server *server)
+{
+	struct peer *peer, *ahead;
+
+	list_for_each_entry_safe(peer, ahead, &server->peers, link) {
+		if (peer->orphan && client_look(&peer->client, &server->state))
+			peer_leave(peer);
+	}
+	if (server->orphans)
+		peers_look_again(server, server->orphan_ms * 2);
+}
+
+bool peers_unsettled(const struct server *server)
+{
+	return server->orphans && server->orphan_ms < ORPHAN_MS_SETTLED;
+}
+
+/* What a peer has in serve/. */
+static void peer_shut(struct peer *peer)
 {
 	struct outgoing *o, *ahead;
 
 	if (peer->dropping)
 		return;
 	peer->dropping = true;
-	log_debug("client gone", "client=%llu pid=%u clean=%d", (unsigned long long)peer->client.id,
-		  peer->client.pid, clean);
 	space_forget(peer);
 	settle_forget(peer);
-	client_deinit(&peer->client, &peer->server->state, clean);
 	list_for_each_entry_safe(o, ahead, &peer->out, link)
 		outgoing_free(o);
-	list_del(&peer->link);
-	peer->server->peer_count--;
 	uv_close((uv_handle_t *)&peer->poll, peer_on_closed);
 	peer->fd = fd_close(peer->fd);
 }
+
+void peer_drop(struct peer *peer)
+{
+	struct server *server = peer->server;
+	bool over;
+
+	if (peer->dropping)
+		return;
+	over = client_end(&peer->client, &server->state);
+	log_debug("client gone", "client=%llu pid=%u orphan=%d",
+		  (unsigned long long)peer->client.id, peer->client.pid, !over);
+	peer_shut(peer);
+	if (over) {
+		peer_leave(peer);
+		return;
+	}
+	peer->orphan = true;
+	server->orphans++;
+	peers_look_again(server, ORPHAN_MS_FIRST);
+}
+
+void peers_end(struct server *server)
+{
+	struct peer *peer, *ahead;
+
+	uv_close((uv_handle_t *)&server->orphan_timer, NULL);
+	list_for_each_entry_safe(peer, ahead, &server->peers, link) {
+		peer_shut(peer);
+		client_deinit(&peer->client, &server->state, false);
+		peer_leave(peer);
+	}
+}
+
+/* ---- sending -------------------------------------------------------------------------------- */
 
 /*
  * Descriptors in a socket's queue count against our limit for all clients: each may leave only so
@@ -142,7 +225,7 @@ static bool is_gone(int r)
 	return r == -EPIPE || r == -ECONNRESET;
 }
 
-/* It has closed its end: nothing reaches it, but what it sent before (a COMMIT, GOODBYE) is still
+/* It has closed its end: nothing reaches it, but what it sent before (a COMMIT) is still
  * to be read. */
 static void peer_deafen(struct peer *peer)
 {
@@ -194,7 +277,7 @@ bool peer_send_lent(struct peer *peer, const void *message, int fd_peek)
 	log_warn("client dropped: it does not read its messages",
 		 "client=%llu pid=%u uid=%u error=%d", (unsigned long long)peer->client.id,
 		 peer->client.pid, peer->client.uid, -r);
-	peer_drop(peer, false);
+	peer_drop(peer);
 	return true;
 }
 
@@ -214,7 +297,7 @@ void peer_notify(struct peer *peer)
 	if (is_gone(r))
 		peer_deafen(peer);
 	else if (r && r != -EAGAIN)
-		peer_drop(peer, false);
+		peer_drop(peer);
 	else
 		peer_poll(peer);
 }
@@ -232,7 +315,7 @@ static void peer_flush(struct peer *peer)
 			if (is_gone(r))
 				peer_deafen(peer);
 			else
-				peer_drop(peer, false);
+				peer_drop(peer);
 			return;
 		}
 		outgoing_free(o);
@@ -268,7 +351,7 @@ static void peer_refuse(struct peer *peer, const struct conn_message *m)
 		 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid,
 		 log_str(m->why));
 	peer_error(peer, 0, WIRE_E_PROTOCOL, "%s", m->why);
-	peer_drop(peer, false);
+	peer_drop(peer);
 }
 
 /* For state: a COMMIT of an ahead draft may be there. An error counts as yes: nothing is lost by that. */
@@ -310,12 +393,15 @@ static void peer_read(struct peer *peer)
 			return;
 		}
 		if (r) {
-			peer_drop(peer, false);
+			peer_drop(peer);
 			return;
 		}
 		peer_dispatch(peer, &m);
 		fd_close(m.fd); /* unless the handler took it */
 	}
+	/* that may have been all, which nothing would tell us; a look too many is harmless */
+	if (!peer->dropping)
+		peer_drained(peer);
 }
 
 static void peer_on_poll(uv_poll_t *poll, int status, int events)

@@ -26,6 +26,8 @@ struct peer {
 	bool polling_out;
 	bool deaf; /* it has closed its end; we read what it sent before */
 	bool dropping;
+	bool orphan; /* dropped, and its process goes on using what it holds (client_end()) */
+	bool closed; /* the loop is done with the handle */
 };
 
 enum { PEER_OVERFLOW_UID = 65534 }; /* how users look that this user namespace does not know */
@@ -37,10 +39,15 @@ bool peer_is_nobody(int fd_peek);
 int peer_new(struct server *server, int fd_take);
 
 /*
- * Ends the connection; at once for the state, while the memory lives until the loop is done with
- * it. Fine to call twice, and from a handler of the same peer.
+ * Ends the connection. The memory lives until the loop is done with the handle, and as long as the peer is an orphan.
+ * Fine to call twice, and from a handler of the same peer.
  */
-void peer_drop(struct peer *peer, bool clean);
+void peer_drop(struct peer *peer);
+/* Looks whether orphans have gone. The daemon ends: all peers go, and what they had is used for nothing else. */
+void peers_look(struct server *server);
+void peers_end(struct server *server);
+/* An orphan was just made, and may be only a process that has not quite ended. */
+bool peers_unsettled(const struct server *server);
 
 /* Sends, or queues what the socket does not take. A peer that does not read is dropped. @fd_take
  * may be -1. */

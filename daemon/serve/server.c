@@ -25,14 +25,11 @@ enum { ACCEPT_BATCH = 16, ACCEPT_PAUSE_MS = 100 };
 
 static void server_stop(struct server *server, const char *why)
 {
-	struct peer *peer, *ahead;
-
 	if (server->stopping)
 		return;
 	server->stopping = true;
 	log_info("stopping", "why=%s clients=%u", log_str(why), server->peer_count);
-	list_for_each_entry_safe(peer, ahead, &server->peers, link)
-		peer_drop(peer, false);
+	peers_end(server);
 	space_stop(server);
 	uv_close((uv_handle_t *)&server->listener, NULL);
 	server->listen_fd = fd_close(server->listen_fd);
@@ -166,7 +163,7 @@ static void warm_settle(struct server *server)
 static void idle_settle(struct server *server)
 {
 	const struct catalog_header *h = server->state.catalog.header;
-	bool idle = !server->peer_count && h->tensors == server->state.withdrawn.count &&
+	bool idle = server->peer_count == server->orphans && h->tensors == server->state.withdrawn.count &&
 		    !server->jobs;
 
 	if (server->idle_exit_ns < 0)
@@ -220,6 +217,7 @@ static int server_init_loop(struct server *server)
 	uv_timer_init(&server->loop, &server->space_timer);
 	uv_timer_init(&server->loop, &server->warm_timer);
 	uv_timer_init(&server->loop, &server->idle_timer);
+	uv_timer_init(&server->loop, &server->orphan_timer);
 	uv_timer_init(&server->loop, &server->accept_timer);
 	r = uv_poll_init(&server->loop, &server->listener, server->listen_fd);
 	if (!r)

@@ -23,6 +23,7 @@ struct server {
 	uv_timer_t space_timer; /* the next deadline of a create that waits for room */
 	uv_timer_t warm_timer;	/* the next trim of warm segments */
 	uv_timer_t idle_timer;
+	uv_timer_t orphan_timer; /* the next look at orphans */
 	uv_timer_t accept_timer; /* runs while descriptors are too few even to turn a client away */
 	uv_signal_t signals[2];
 	struct state state;
@@ -33,7 +34,9 @@ struct server {
 	struct list working;  /* of struct create: a worker makes their segment */
 	struct list settling; /* of struct settle */
 	unsigned jobs;	      /* with the workers */
-	unsigned peer_count;
+	unsigned peer_count; /* orphans included */
+	unsigned orphans;
+	unsigned orphan_ms; /* from the last look at them to the next */
 	uint64_t room_seen; /* state.room_made when waiting creates were last tried */
 	int64_t idle_exit_ns;
 	bool stopping;

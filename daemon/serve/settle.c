@@ -52,7 +52,7 @@ void settle_answer(struct server *server)
 	struct settle *settle;
 	struct peer *peer;
 
-	while (!space_busy(server) && !list_empty(&server->settling)) {
+	while (!space_busy(server) && !peers_unsettled(server) && !list_empty(&server->settling)) {
 		settle = list_first_entry(&server->settling, struct settle, link);
 		list_del(&settle->link);
 		peer = settle->peer;

@@ -47,7 +47,6 @@ struct destroy {
 	struct server *server;
 	struct segment *segment;
 	struct object object;
-	bool punch;
 };
 
 static struct create *create_free(struct create *create)
@@ -287,7 +286,7 @@ static void destroy_work(uv_work_t *work)
 {
 	struct destroy *destroy = container_of(work, struct destroy, work);
 
-	object_destroy(&destroy->object, destroy->punch);
+	object_destroy(&destroy->object, true);
 }
 
 static void destroy_worked(uv_work_t *work, int status)
@@ -296,7 +295,7 @@ static void destroy_worked(uv_work_t *work, int status)
 	struct server *server = destroy->server;
 
 	if (status)
-		object_destroy(&destroy->object, false);
+		object_destroy(&destroy->object, true);
 	server->jobs--;
 	tensor_free_segment(&server->state, destroy->segment);
 	free(destroy);
@@ -311,15 +310,14 @@ static void segment_destroy(struct server *server, struct segment *seg)
 	if (destroy) {
 		*destroy = (struct destroy){ .server = server,
 					     .segment = seg,
-					     .object = seg->object,
-					     .punch = !seg->tainted };
+					     .object = seg->object };
 		if (!uv_queue_work(&server->loop, &destroy->work, destroy_work, destroy_worked)) {
 			server->jobs++;
 			return;
 		}
 		free(destroy);
 	}
-	object_destroy(&seg->object, !seg->tainted);
+	object_destroy(&seg->object, true);
 	tensor_free_segment(&server->state, seg);
 }
 

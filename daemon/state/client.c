@@ -2,6 +2,12 @@
 /*
  * Clients. A client owns its drafts, the list of segments it writes, and the ledger that we map
  * read-only. Death order: its ledger, its drafts, its segments, its account. Loop thread only.
+ *
+ * Whose connection ended may still use what it held: its process may have closed the socket, or we dropped it. What
+ * tells is its ledger: whoever takes leases has that mapped writable, and the kernel knows whether anybody does, since
+ * F_SEAL_WRITE can only be added if not. The mapping goes with the process, whether it exits, is killed or calls exec,
+ * and before its descriptors do. A client that lies about this harms itself: others are protected by what is looked at
+ * when memory changes hands (segment_take_warm()).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,6 +35,7 @@ int client_init(struct client *c, struct state *st, const struct client_identity
 		.uid = who->uid, .gid = who->gid, .pid = who->pid, .index = CATALOG_NONE
 	};
 	c->draft_head = CATALOG_NONE;
+	c->ledger_fd = -1;
 	c->small_next = SEGMENT_SMALL_FIRST;
 	list_init(&c->small);
 	list_init(&c->large);
@@ -53,7 +60,7 @@ int client_init(struct client *c, struct state *st, const struct client_identity
 /* What we read of a client's is memory that it cannot take away: a sealed memfd of small pages. */
 static const char *ledger_check(int fd, uint64_t size)
 {
-	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
 	struct statfs fs;
 	struct stat st;
 	int have;
@@ -64,7 +71,9 @@ static const char *ledger_check(int fd, uint64_t size)
 		return "the ledger is not a memfd of ordinary pages";
 	have = fcntl(fd, F_GET_SEALS);
 	if (have < 0 || (have & seals) != seals)
-		return "the ledger is not sealed against shrinking, growing and sealing";
+		return "the ledger is not sealed against shrinking and growing";
+	if (have & F_SEAL_SEAL || (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
+		return "the ledger is sealed against sealing, or its descriptor is not for writing";
 	if ((uint64_t)st.st_size != size)
 		return "the ledger's size is not what it says";
 	return NULL;
@@ -92,50 +101,84 @@ int client_serve(struct client *c, struct state *st, int fd_take, uint64_t size,
 	}
 	c->ledger = ledger;
 	c->ledger_size = size;
+	c->ledger_slots = slots;
+	c->ledger_fd = take_fd(&fd);
 	st->served[c->index] = c;
 	atomic_store(&st->catalog.client_words[c->index], live_word(c->generation));
 	return 0;
 }
 
-static void list_taint(struct list *segments)
+/*
+ * Has anybody the ledger mapped writable? Our own mapping counts, since it was made with a descriptor for writing. An
+ * error other than EBUSY means that the client sealed it against that: it is taken at its word.
+ */
+static bool ledger_is_mapped(struct client *c)
 {
-	struct segment *seg;
+	void *map;
+	bool mapped;
 
-	list_for_each_entry(seg, segments, writer_link)
-		seg->tainted = true;
+	if (c->ledger)
+		munmap((void *)c->ledger, c->ledger_size);
+	c->ledger = NULL;
+	mapped = fcntl(c->ledger_fd, F_ADD_SEALS, F_SEAL_WRITE) && errno == EBUSY;
+	if (!mapped)
+		return false;
+	map = mmap(NULL, c->ledger_size, PROT_READ, MAP_SHARED, c->ledger_fd, 0);
+	c->ledger = map == MAP_FAILED ? NULL : map; /* without it, it holds all: lease_held_by() */
+	return true;
 }
 
-/* Segments for small tensors end with their writer; those for large ones go on serving its user if
- * it left well. */
-static void list_leave(struct list *segments, struct state *st)
+/* Segments for small tensors end with their writer; those for large ones go on serving its user. */
+static void list_leave(struct list *segments, struct state *st, bool reuse)
 {
 	struct segment *seg, *next;
 
 	list_for_each_entry_safe(seg, next, segments, writer_link) {
 		list_del(&seg->writer_link);
 		seg->writer = 0;
-		if (seg->places == 0 && (seg->tainted || seg->small))
+		if (reuse && seg->places == 0 && seg->small)
 			tensor_end_segment(st, seg);
 	}
 }
 
-void client_deinit(struct client *c, struct state *st, bool clean)
+bool client_end(struct client *c, struct state *st)
+{
+	if (c->index == CATALOG_NONE)
+		return true;
+	lease_end_client(st, c);
+	device_end_client(st, c);
+	return client_look(c, st);
+}
+
+bool client_look(struct client *c, struct state *st)
+{
+	uint32_t leases;
+
+	if (c->ledger_fd >= 0 && ledger_is_mapped(c) &&
+	    (c->draft_head != CATALOG_NONE || client_next_held(c, st, 0, &leases) != CATALOG_NONE)) {
+		lease_rescan(st); /* it cannot say what it releases */
+		return false;
+	}
+	client_deinit(c, st, true);
+	return true;
+}
+
+void client_deinit(struct client *c, struct state *st, bool reuse)
 {
 	if (c->index == CATALOG_NONE)
 		return;
-	if (!clean) { /* it may go on writing */
-		list_taint(&c->small);
-		list_taint(&c->large);
-	}
-	lease_end_client(st, c, clean);
-	while (c->draft_head != CATALOG_NONE) {
+	lease_end_client(st, c);
+	device_end_client(st, c);
+	lease_drop_client(st, c);
+	while (reuse && c->draft_head != CATALOG_NONE) {
 		uint32_t slot = c->draft_head;
 
 		tensor_abort(st, c, ref_make(catalog_row(&st->catalog, slot)->word >> 2, slot));
 	}
-	list_leave(&c->small, st);
-	list_leave(&c->large, st);
-	device_end_client(st, c);
+	list_leave(&c->small, st, reuse);
+	list_leave(&c->large, st, reuse);
+	if (reuse)
+		lease_rescan(st);
 	catalog_give(&st->catalog.clients, c->index);
 	c->index = CATALOG_NONE;
 	c->user = quota_user_unref(c->user);
@@ -147,11 +190,11 @@ uint32_t client_next_held(const struct client *c, const struct state *st, uint32
 {
 	enum row_state row;
 
-	for (; slot < st->catalog.rows.high; slot++) {
+	while ((slot = lease_next_of(c, st, slot, leases)) != CATALOG_NONE) {
 		row = row_word_state(catalog_row(&st->catalog, slot)->word);
-		*leases = lease_held_by(c, slot);
-		if (*leases && (row == ROW_LIVE || row == ROW_RETIRED))
+		if (row == ROW_LIVE || row == ROW_RETIRED)
 			return slot;
+		slot++;
 	}
 	return CATALOG_NONE;
 }

@@ -13,6 +13,9 @@ struct client {
 	uint32_t generation;	     /* of its word there */
 	const struct ledger *ledger; /* mapped read-only, NULL before LEDGER */
 	size_t ledger_size;
+	uint32_t ledger_slots;
+	int ledger_fd; /* -1 before LEDGER */
+	bool ended;    /* takes no more leases */
 	struct list small;   /* segments for small tensors that it writes, by writer_link */
 	struct list large;   /* segments for large tensors that it has mapped writable */
 	uint64_t small_next; /* size of the next one of the former */
@@ -43,10 +46,18 @@ int client_init(struct client *c, struct state *st, const struct client_identity
 int client_serve(struct client *c, struct state *st, int fd_take, uint64_t size, const char **why);
 
 /*
- * The connection is over: aborts its drafts, drops its ledger, gives up its segments. Not @clean:
- * what it could read or write is never reused. Fine on a half-made client.
+ * The connection is over: @c takes no more leases (D1). True: nobody maps its ledger any more, so nobody uses what it
+ * held, and all of that is given back. False: somebody does, who may go on reading and writing. @c is an orphan then:
+ * its leases and drafts stay, until client_look() says that it is gone.
  */
-void client_deinit(struct client *c, struct state *st, bool clean);
+bool client_end(struct client *c, struct state *st);
+/* Looks at an orphan; as client_end(). */
+bool client_look(struct client *c, struct state *st);
+/*
+ * Without a look: with @reuse all that it had is given back. Without, at the daemon's end, nothing of it is used for
+ * anything else. Fine on a half-made client.
+ */
+void client_deinit(struct client *c, struct state *st, bool reuse);
 
 struct client_sums {
 	uint64_t leases, tensors, bytes;

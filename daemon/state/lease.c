@@ -3,8 +3,8 @@
  * Leases: who is using which tensor. A client takes a lease without asking us by writing its own
  * ledger; we learn of it when we read that page. A late view is safe: it keeps memory longer, it
  * never frees it early. Invariants: (1) a row's word goes LIVE -> RETIRED -> FREE here only; (2) a
- * tensor stays RETIRED from T1 until no served ledger holds its slot; (3) bytes held by a
- * connection that ended unclean are never reused.
+ * tensor stays RETIRED from T1 until no ledger holds its slot; (3) the ledger of a connection that
+ * ended is read until nobody maps it any more (client.c).
  *
  * ORDER: T1 then T2 here, G2 then G3 in client/lease.c; D1 then D2 here, G2 then G3 there; T1 then
  * T2 here, R1 then R2 there. Each side writes its own word, then reads the other's; all four
@@ -17,10 +17,39 @@
 #include "daemon/state/device.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/tensor.h"
+#include "util/fd.h"
 
+/*
+ * ORDER: the page's byte is read before the counter, both seq_cst: the client sets it before G2. A page that was never
+ * written is not read, since that would allocate it.
+ */
 uint32_t lease_held_by(const struct client *c, uint32_t slot)
 {
-	return c->ledger ? atomic_load(&((struct ledger *)c->ledger)->held[slot]) : 0;
+	struct ledger *l = (struct ledger *)c->ledger;
+
+	if (!l)
+		return c->ledger_fd >= 0; /* an orphan's that could not be mapped again */
+	if (!atomic_load(&l->touched[slot / LEDGER_PAGE_SLOTS]))
+		return 0;
+	return atomic_load(&ledger_held(l, c->ledger_slots)[slot]);
+}
+
+uint32_t lease_next_of(const struct client *c, const struct state *st, uint32_t slot,
+		       uint32_t *leases)
+{
+	struct ledger *l = (struct ledger *)c->ledger;
+
+	while (slot < st->catalog.rows.high) {
+		if (l && !atomic_load(&l->touched[slot / LEDGER_PAGE_SLOTS])) {
+			slot = (slot / LEDGER_PAGE_SLOTS + 1) * LEDGER_PAGE_SLOTS;
+			continue;
+		}
+		*leases = lease_held_by(c, slot);
+		if (*leases)
+			return slot;
+		slot++;
+	}
+	return CATALOG_NONE;
 }
 
 bool lease_held(const struct state *st, uint32_t slot)
@@ -75,27 +104,28 @@ void lease_released(struct state *st, uint64_t ref)
 
 void lease_rescan(struct state *st)
 {
+	if (!atomic_load(&st->catalog.header->retired))
+		return;
 	for (uint32_t slot = 0; slot < st->catalog.rows.high; slot++) {
 		if (is_retired(st, slot) && !lease_held(st, slot))
 			lease_done(st, slot);
 	}
 }
 
-void lease_end_client(struct state *st, struct client *c, bool clean)
+void lease_end_client(struct state *st, struct client *c)
 {
-	uint64_t dead = (uint64_t)c->generation << 1;
-
-	if (!c->ledger)
+	if (c->ended)
 		return;
-	atomic_store(&st->catalog.client_words[c->index], dead); /* D1 */
+	c->ended = true;
+	if (c->ledger_fd >= 0) /* D1 */
+		atomic_store(&st->catalog.client_words[c->index], (uint64_t)c->generation << 1);
+}
+
+void lease_drop_client(struct state *st, struct client *c)
+{
 	st->served[c->index] = NULL;
-	for (uint32_t slot = 0; slot < st->catalog.rows.high; slot++) { /* D2 */
-		if (!clean && lease_held_by(c, slot))
-			st->tensors[slot].tainted = true;
-	}
-	munmap((void *)c->ledger, c->ledger_size);
+	if (c->ledger)
+		munmap((void *)c->ledger, c->ledger_size);
 	c->ledger = NULL;
-	/* also what it gave up (R1) and could not say (R2) any more */
-	if (atomic_load(&st->catalog.header->retired))
-		lease_rescan(st);
+	c->ledger_fd = fd_close(c->ledger_fd);
 }

@@ -6,6 +6,9 @@
 
 /* How many leases on @slot @c has. */
 uint32_t lease_held_by(const struct client *c, uint32_t slot);
+/* The first slot from @slot on of which it has some, and how many; CATALOG_NONE. */
+uint32_t lease_next_of(const struct client *c, const struct state *st, uint32_t slot,
+		       uint32_t *leases);
 /* Does anyone hold @slot? */
 bool lease_held(const struct state *st, uint32_t slot);
 
@@ -16,5 +19,7 @@ void lease_released(struct state *st, uint64_t ref);
 /* A client could not say which: looks at all retired tensors. */
 void lease_rescan(struct state *st);
 
-/* D1, D2: @c takes no more leases. Not @clean: what it holds it may hold for ever. */
-void lease_end_client(struct state *st, struct client *c, bool clean);
+/* D1: @c takes no more leases. Those that it has stay. */
+void lease_end_client(struct state *st, struct client *c);
+/* What it has counts for nothing from now on. The caller looks at all retired tensors then: lease_rescan(). */
+void lease_drop_client(struct state *st, struct client *c);

@@ -47,7 +47,6 @@ struct tensor {
 	uint32_t next, prev; /* DRAFT: ring of its client's drafts; withdrawn: list of them */
 	uint16_t chunks_reserved;
 	bool ahead;   /* DRAFT: may be taken back while unused */
-	bool tainted; /* somebody we lost sight of may be using the bytes */
 	bool group;   /* DRAFT: memory of a group; its members are in the ring */
 	union {
 		struct {

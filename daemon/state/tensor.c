@@ -276,14 +276,16 @@ static int place_large(struct state *st, struct client *c, const struct tensor_r
 	if (nbytes > st->store.quota.capacity)
 		return STATE_E_NEVER;
 	size = (nbytes + PAGE - 1) / PAGE * PAGE;
-	*segp = segment_take_warm(&st->store, c->user, c->id, size);
-	if (*segp) {
-		if ((*segp)->writer != c->id) {
+	while ((*segp = segment_take_warm(&st->store, c->user, c->id, size))) {
+		if ((*segp)->writer == c->id)
+			return 0;
+		if (!(*segp)->handed || !object_is_written(&(*segp)->object)) {
 			(*segp)->writer = c->id;
 			(*segp)->handed = false;
 			list_add_tail(&c->large, &(*segp)->writer_link);
+			return 0;
 		}
-		return 0;
+		tensor_end_segment(st, *segp); /* its former writer, or an heir of his, may write */
 	}
 	r = segment_make(st, c, rq, size, segp);
 	return r ? r : STATE_E_BACKING;
@@ -417,8 +419,6 @@ static bool small_is_spare(const struct segment *seg, const struct list *segment
 static bool segment_is_worth(const struct state *st, const struct segment *seg,
 			     const struct client *writer)
 {
-	if (seg->tainted)
-		return false;
 	if (seg->small)
 		return writer && !small_is_spare(seg, &writer->small);
 	return st->store.warm_bytes + seg->size <= st->store.warm_max;
@@ -426,7 +426,6 @@ static bool segment_is_worth(const struct state *st, const struct segment *seg,
 
 static void segment_emptied(struct state *st, struct segment *seg, struct client *writer)
 {
-	seg->tainted |= seg->quarantine;
 	if (!segment_is_worth(st, seg, writer)) {
 		tensor_end_segment(st, seg);
 	} else if (!seg->small) {
@@ -452,7 +451,6 @@ static void share_leave(struct state *st, uint32_t slot)
 
 	st->tensors[t->share_prev].share = t->share;
 	st->tensors[t->share].share_prev = t->share_prev;
-	st->tensors[t->share].tainted |= t->tainted;
 }
 
 void draft_share(struct state *st, uint32_t slot, uint32_t with)
@@ -485,11 +483,9 @@ static void place_give(struct state *st, uint32_t slot)
 		return;
 	}
 	seg->places--;
-	if (seg->small && !t->tainted)
+	if (seg->small)
 		segment_place_give(seg, (uint64_t)t->place * SEGMENT_UNIT,
 				   (uint64_t)t->units * SEGMENT_UNIT);
-	if (t->tainted)
-		seg->quarantine = true;
 	if (seg->places == 0)
 		segment_emptied(st, seg, seg->small ? writer_of(st, seg) : NULL);
 }

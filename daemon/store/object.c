@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -99,19 +100,36 @@ int object_open(const struct object *o, int flags, int *fd)
 	return 0;
 }
 
-void object_destroy(const struct object *o, bool punch)
+/*
+ * A read lease (fcntl_locking(2)) can only be had while nobody has the file open for writing; a mapping counts as the
+ * descriptor that it was made with. If somebody opens it just then, the signal must be a harmless one.
+ */
+bool object_is_written(const struct object *o)
+{
+	bool written;
+	int fd;
+
+	if (object_open(o, O_RDONLY, &fd))
+		return true;
+	written = fcntl(fd, F_SETSIG, SIGURG) || fcntl(fd, F_SETLEASE, F_RDLCK);
+	close(fd);
+	return written;
+}
+
+/*
+ * Truncated, not punched: a hole would be filled again by whoever maps it and reads, and be counted by nobody.
+ */
+void object_destroy(const struct object *o, bool discard)
 {
 	char name[OBJECT_NAME_MAX];
-	struct stat st;
 	int fd;
 
 	object_name(o, name);
-	fd = punch ? shm_open(name, O_RDWR | O_CLOEXEC, 0) : -1;
+	fd = discard ? shm_open(name, O_RDWR | O_CLOEXEC, 0) : -1;
 	shm_unlink(name);
 	if (fd < 0)
 		return;
-	if (!fstat(fd, &st) && st.st_size > 0)
-		(void)!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, st.st_size);
+	(void)!ftruncate(fd, 0);
 	close(fd);
 }
 

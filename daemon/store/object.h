@@ -26,8 +26,15 @@ int object_create(const struct object *o, uint64_t size, const atomic_bool *canc
 /* A further descriptor of @o: O_RDONLY or O_RDWR in @flags. */
 int object_open(const struct object *o, int flags, int *fd);
 
-/* Unlinks @o; with @punch gives its pages back at once, even if somebody maps it. */
-void object_destroy(const struct object *o, bool punch);
+/*
+ * Has anybody @o open for writing, or mapped so? As the kernel knows it; also if that cannot be known.
+ */
+bool object_is_written(const struct object *o);
+
+/*
+ * Unlinks @o; with @discard its pages are gone at once, even if somebody maps it: who touches it then gets SIGBUS.
+ */
+void object_destroy(const struct object *o, bool discard);
 
 /* The catalog's object has a name that can be told from the instance alone. */
 struct object object_of_catalog(uint64_t instance);

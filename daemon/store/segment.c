@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Segments. A segment is in use (places > 0), being filled by its writer (small), warm, or doomed.
- * Invariants: (1) every segment is charged from segment_new() to segment_free(); (2) a tainted
- * segment never gets warm; (3) a doomed one is on the doomed list and has no places. Loop thread
- * only.
+ * Invariants: (1) every segment is charged from segment_new() to segment_free(); (2) a segment goes
+ * from one writer to another only if nobody has it open for writing; (3) a doomed one is on the
+ * doomed list and has no places. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -171,7 +171,7 @@ int segment_place_take(struct segment *seg, uint64_t nbytes, uint64_t *offset)
 {
 	uint32_t length = units_of(nbytes), start;
 
-	if (!seg->small || seg->tainted || length > seg->max_run)
+	if (!seg->small || length > seg->max_run)
 		return SEGMENT_E_NO_ROOM;
 	if (!run_find(seg, seg->hint, length, &start) && !run_find(seg, 0, length, &start)) {
 		seg->max_run = length - 1;
@@ -207,7 +207,7 @@ void segment_keep_warm(struct segment *seg, uint64_t now)
 {
 	struct segment_store *store = seg->store;
 
-	assert(!seg->tainted && !seg->warm && !seg->doomed && seg->places == 0);
+	assert(!seg->warm && !seg->doomed && seg->places == 0);
 	seg->warm = true;
 	seg->warm_since = now;
 	list_add_tail(&store->warm, &seg->link);

@@ -55,8 +55,6 @@ struct segment {
 	int fd_ro;	 /* cached, or -1 */
 	bool small;
 	bool handed;  /* its writer has been given a writable descriptor */
-	bool tainted; /* somebody we lost sight of may read or write it: never reuse, never punch */
-	bool quarantine; /* the same of a part of it; the rest may be used as long as any of it is */
 	bool warm;
 	bool doomed;
 	/* small segments only: */

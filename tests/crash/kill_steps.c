@@ -203,7 +203,7 @@ static int with_ahead(const struct test_daemon *d, void *arg, bool in_use)
 	must_be(m.header.type, WIRE_DRAFT);
 	memcpy(&draft, m.bytes, sizeof(draft));
 	if (in_use)
-		atomic_fetch_add(&rc.ledger->held[ref_slot(draft.ref)], 1);
+		atomic_fetch_add(rc_held(&rc, ref_slot(draft.ref)), 1);
 	die();
 }
 
@@ -222,7 +222,7 @@ static int between_g2_and_g3(const struct test_daemon *d, void *arg)
 	const struct situation *s = arg;
 	struct raw rc = rc_open(d);
 
-	atomic_fetch_add(&rc.ledger->held[ref_slot(s->draft.ref)], 1); /* G2 */
+	atomic_fetch_add(rc_held(&rc, ref_slot(s->draft.ref)), 1); /* G2 */
 	parent_tell(1);
 	parent_await();
 	die();
@@ -249,7 +249,7 @@ static int between_r1_and_r2(const struct test_daemon *d, void *arg)
 	must(rc_hold(&rc, s->draft.ref));
 	parent_tell(1);
 	parent_await();
-	must_be(atomic_fetch_sub(&rc.ledger->held[ref_slot(s->draft.ref)], 1), 1); /* R1 */
+	must_be(atomic_fetch_sub(rc_held(&rc, ref_slot(s->draft.ref)), 1), 1); /* R1 */
 	die();
 }
 
@@ -273,7 +273,7 @@ static int with_rescan_set(const struct test_daemon *d, void *arg)
 	must(rc_hold(&rc, s->draft.ref));
 	parent_tell(1);
 	parent_await();
-	atomic_fetch_sub(&rc.ledger->held[ref_slot(s->draft.ref)], 1);
+	atomic_fetch_sub(rc_held(&rc, ref_slot(s->draft.ref)), 1);
 	atomic_store(&rc.ledger->rescan, 1); /* and the second attempt to send was not made */
 	die();
 }
@@ -281,10 +281,10 @@ static int with_rescan_set(const struct test_daemon *d, void *arg)
 static int after_map(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
-	struct wire_segment_ref map = { .segment = s->draft.segment,
-					.segment_generation = s->draft.segment_generation };
+	struct wire_ref map = { .ref = s->draft.ref };
 	struct raw rc = rc_open(d);
 
+	must(rc_hold(&rc, s->draft.ref));
 	must_be(rc_send(&rc, WIRE_MAP, &map, sizeof(map), -1), 0); /* its answer has a descriptor */
 	die();
 }
@@ -323,20 +323,6 @@ static int while_space_is_made(const struct test_daemon *d, void *arg)
 
 	(void)arg;
 	must_be(rc_send(&rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
-	die();
-}
-
-static int after_goodbye(const struct test_daemon *d, void *arg)
-{
-	const struct situation *s = arg;
-	struct wire_plain goodbye = { 0 };
-	struct raw rc = rc_open(d);
-	struct wire_draft draft;
-
-	must_be(rc_put(&rc, "mine", s->nbytes, 7, NULL), 0);
-	must_be(rc_create(&rc, "another", s->nbytes, 0, &draft), 0);
-	must(rc_hold(&rc, s->draft.ref));
-	must_be(rc_send(&rc, WIRE_GOODBYE, &goodbye, sizeof(goodbye), -1), 0);
 	die();
 }
 
@@ -410,7 +396,6 @@ struct step {
 	child_fn *fn;
 	void (*check)(struct situation *s);
 	bool deletes; /* "theirs" is deleted while the child is alive and waits */
-	bool lost;    /* and what it lay in may be read on: it stays as it is */
 };
 
 static const struct step steps[] = {
@@ -428,9 +413,9 @@ static const struct step steps[] = {
 	{ "after ABORT", after_abort, must_be_nothing_of_it },
 	{ "with an unused ahead draft", with_an_unused_ahead_draft, must_be_nothing_of_it },
 	{ "with an ahead draft in use", with_an_ahead_draft_in_use, must_be_nothing_of_it },
-	{ "between G2 and G3", between_g2_and_g3, must_be_nothing_of_it, true, true },
+	{ "between G2 and G3", between_g2_and_g3, must_be_nothing_of_it, true },
 	{ "between G2 and G3, live", between_g2_and_g3, must_be_unharmed },
-	{ "holding", holding, must_be_nothing_of_it, true, true },
+	{ "holding", holding, must_be_nothing_of_it, true },
 	{ "holding, live", holding, must_be_unharmed },
 	{ "between R1 and R2", between_r1_and_r2, must_be_nothing_of_it, true },
 	{ "between R1 and R2, live", between_r1_and_r2, must_be_unharmed },
@@ -440,18 +425,15 @@ static const struct step steps[] = {
 	{ "after LINK", after_link, whole_3 },
 	{ "waiting for space", waiting_for_space, must_be_nothing_of_it },
 	{ "while space is made", while_space_is_made, must_be_nothing_of_it },
-	{ "after GOODBYE", after_goodbye, whole_7 },
 };
 
-/* Whoever held it is gone: no tensor is left, and its bytes are as they were if they may still be read. */
-static void check_deleted(struct situation *s, const struct step *step)
+/* Whoever held it is gone: no tensor is left. */
+static void check_deleted(const struct situation *s)
 {
 	struct tl_status status = td_status(s->d);
 
 	must_be(status.retired, 0);
 	must_be(status.tensors, 0);
-	if (step->lost)
-		bytes_must_be(s->view, 3, s->nbytes); /* neither punched nor written over */
 }
 
 static void meet_child(struct situation *s, const struct step *step, struct test_child *c)
@@ -511,13 +493,11 @@ static void try_step(const struct test_daemon *d, const struct step *step, uint6
 	must_be(td_status(d).drafts, 0);
 	step->check(&s);
 	if (step->deletes)
-		check_deleted(&s, step);
+		check_deleted(&s);
 	else
 		must_be(rc_delete(&s.rc, "theirs"), 0);
 	/* the living one goes on: what it gets now is not what the dead one may use */
 	must_be(rc_put(&s.rc, "theirs", nbytes, 4, NULL), 0);
-	if (step->lost)
-		bytes_must_be(s.view, 3, nbytes);
 	must_be(rc_delete(&s.rc, "theirs"), 0);
 	rc_goodbye(&s.rc);
 	munmap((void *)(s.view - s.draft.offset), s.draft.segment_size);
@@ -547,35 +527,11 @@ static void large_tensors_survive_a_death_at_every_step(void **state)
 	try_all(LARGE);
 }
 
-/* Goodbye or not decides what becomes of memory. */
-static void only_a_clean_end_leaves_memory_for_its_user(void **state)
-{
-	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
-	struct situation s = { .d = &d, .nbytes = LARGE, .rc = rc_open(&d) };
-	struct test_child c;
-
-	(void)state;
-	must_be(rc_put(&s.rc, "theirs", LARGE, 3, &s.draft), 0);
-	c = child_start(&d, after_commit, &s);
-	child_wait(&c);
-	td_settle(&d);
-	must_be(rc_delete(&s.rc, "mine"), 0);
-	must_be(td_status(&d).bytes_warm, 0);
-	c = child_start(&d, after_goodbye, &s);
-	child_wait(&c);
-	td_settle(&d);
-	must(td_status(&d).bytes_warm >= LARGE); /* its draft's */
-	must_be(rc_delete(&s.rc, "mine"), 0);
-	must(td_status(&d).bytes_warm >= 2 * LARGE);
-	rc_goodbye(&s.rc);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(small_tensors_survive_a_death_at_every_step),
 		TEST(large_tensors_survive_a_death_at_every_step),
-		TEST(only_a_clean_end_leaves_memory_for_its_user),
 	};
 
 	return RUN(tests);

@@ -48,9 +48,9 @@ static void another_clients_draft_is_not_yours(void **state)
 	must_be(rc_ref(&thief, WIRE_ABORT, draft.ref), 0);
 	must_be(rc_ref(&thief, WIRE_RELEASED, draft.ref), 0);
 	must_be(rc_link(&thief, draft.ref, "c"), WIRE_E_GONE);
-	atomic_store(&thief.ledger->held[ref_slot(draft.ref)], 1);
+	atomic_store(rc_held(&thief, ref_slot(draft.ref)), 1);
 	must_be(rc_link(&thief, draft.ref, "c"), WIRE_E_GONE); /* a draft cannot be leased */
-	atomic_store(&thief.ledger->held[ref_slot(draft.ref)], 0);
+	atomic_store(rc_held(&thief, ref_slot(draft.ref)), 0);
 	must_be(rc_ref(&thief, WIRE_RELEASED, draft.ref), 0);
 	rc_settle(&thief);
 	must_be(td_status(&d).drafts, 1);
@@ -121,29 +121,40 @@ static void refs_that_never_were_are_gone_or_ignored(void **state)
 	rc_goodbye(&rc);
 }
 
-static void a_dead_segment_is_not_mapped(void **state)
+/* A segment may have drafts in it, and what was aborted. */
+static void only_who_holds_a_tensor_maps_its_segment(void **state)
 {
 	cleanup_td struct test_daemon d = td_start(.max_tensors = 256);
-	struct raw rc = rc_open(&d);
-	struct wire_draft draft;
+	struct raw rc = rc_open(&d), other = rc_open(&d);
+	struct wire_draft draft, written, empty;
 	int fd = -1;
 
 	(void)state;
-	must_be(rc_put(&rc, "a", MIB, 1, &draft), 0);
-	must_be(rc_map(&rc, draft.segment, draft.segment_generation + 1, &fd), WIRE_E_NOT_FOUND);
-	must_be(rc_map(&rc, draft.segment, draft.segment_generation - 1, &fd), WIRE_E_NOT_FOUND);
-	must_be(rc_map(&rc, 255, 1, &fd), WIRE_E_NOT_FOUND);
-	must_be(rc_map(&rc, 256, 1, &fd), WIRE_E_NOT_FOUND);
-	must_be(rc_map(&rc, CATALOG_MAX_TENSORS - 1, 1, &fd), WIRE_E_NOT_FOUND);
-	must_be(rc_map(&rc, draft.segment, draft.segment_generation, &fd), 0);
-	must_be(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY); /* even for the producer */
+	must_be(rc_put(&rc, "a", 1000, 1, &draft), 0);
+	must_be(rc_put(&rc, "empty", 0, 1, &empty), 0);
+	must_be(rc_create(&rc, NULL, 1000, 0, &written), 0);
+	must_be(written.segment, draft.segment);
+	must_be(rc_map(&other, draft.ref, &fd), WIRE_E_NOT_FOUND);
+	must_be(rc_map(&other, written.ref, &fd), WIRE_E_NOT_FOUND);
+	atomic_fetch_add(rc_held(&other, ref_slot(written.ref)), 1); /* a draft is nobody's to read */
+	must_be(rc_map(&other, written.ref, &fd), WIRE_E_NOT_FOUND);
+	atomic_fetch_sub(rc_held(&other, ref_slot(written.ref)), 1);
+	must(rc_hold(&other, draft.ref) && rc_hold(&other, empty.ref));
+	must_be(rc_map(&other, draft.ref + (1 << 24), &fd), WIRE_E_NOT_FOUND);
+	must_be(rc_map(&other, empty.ref, &fd), WIRE_E_NOT_FOUND);
+	must_be(rc_map(&other, ref_make(1, 255), &fd), WIRE_E_NOT_FOUND);
+	must_be(rc_map(&other, ref_make(1, 256), &fd), WIRE_E_NOT_FOUND);
+	must_be(rc_map(&other, ref_make(1, CATALOG_MAX_TENSORS - 1), &fd), WIRE_E_NOT_FOUND);
+	must_be(rc_map(&other, draft.ref, &fd), 0);
+	must_be(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
 	close(fd);
-	rc_close(&rc); /* unclean: its segment is never used again */
-
-	rc = rc_open(&d);
 	must_be(rc_delete(&rc, "a"), 0);
-	rc_settle(&rc);
-	must_be(rc_map(&rc, draft.segment, draft.segment_generation, &fd), WIRE_E_NOT_FOUND);
+	must_be(rc_map(&other, draft.ref, &fd), 0); /* retired, but held */
+	close(fd);
+	rc_drop(&other, draft.ref);
+	must_be(rc_map(&other, draft.ref, &fd), WIRE_E_NOT_FOUND);
+	rc_drop(&other, empty.ref);
+	rc_goodbye(&other);
 	rc_goodbye(&rc);
 }
 
@@ -304,7 +315,7 @@ int main(void)
 		TEST(another_clients_draft_is_not_yours),
 		TEST(a_draft_is_committed_or_aborted_once),
 		TEST(refs_that_never_were_are_gone_or_ignored),
-		TEST(a_dead_segment_is_not_mapped),
+		TEST(only_who_holds_a_tensor_maps_its_segment),
 		TEST(sizes_that_overflow_never_fit),
 		TEST(descriptions_that_do_not_fit_abort_the_draft),
 		TEST(a_commit_wants_no_more_room_than_was_asked_for),

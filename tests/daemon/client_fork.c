@@ -295,11 +295,149 @@ static void forking_while_threads_are_at_work(void **state)
 	tl_close(client);
 }
 
+static void who_forks_and_calls_exec_gets_all_back(void **state)
+{
+	enum { ROUNDS = 100, SIZE = 100000 };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	DLManagedTensorVersioned *held, *small;
+	struct tl_status s;
+
+	(void)state;
+	put_bytes(client, "large", 1, SIZE);
+	put_bytes(client, "small", 1, 5000);
+	for (int i = 0; i < ROUNDS; i++) {
+		pid_t pid;
+		int status;
+
+		held = get(client, "large");
+		small = get(client, "small");
+		pid = fork();
+		if (pid == 0) {
+			if (i % 2)
+				execl("/bin/true", "true", NULL);
+			_exit(0);
+		}
+		must(pid > 0);
+		must_be(waitpid(pid, &status, 0), pid);
+		must_be(status, 0);
+		put_bytes(client, "large", i, SIZE);
+		put_bytes(client, "small", i, 5000);
+		drop(held);
+		drop(small);
+	}
+	s = td_status(&d);
+	must_be(s.clients, 1);
+	must_be(s.retired, 0);
+	must(s.bytes_used - s.bytes_warm <= 4 * SIZE); /* with what is asked for ahead */
+	tl_close(client);
+}
+
+/* ---- No connection for the child ---- */
+
+static int held_by_its_parent(const struct test_daemon *d, void *arg)
+{
+	struct family *f = arg;
+
+	(void)d;
+	check_family(f);
+	parent_tell(1);
+	parent_await();
+	check_family(f);
+	for (int i = 1; i < HELD; i++)
+		drop(f->held[i]);
+	parent_tell(2);
+	parent_await();
+	return 0;
+}
+
+static void replace_family(struct family *f)
+{
+	char name[16];
+
+	for (int v = 0; v < 20; v++)
+		for (int i = 0; i < HELD; i++) {
+			snprintf(name, sizeof(name), "f/%d", i);
+			put_bytes(f->client, name, 200, f->size[i]);
+		}
+}
+
+static void a_parent_holds_for_its_child_and_no_longer(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct test_child c;
+	struct family f;
+
+	(void)state;
+	take_family(&f, td_connect(&d));
+	td_freeze(&d); /* it cannot answer the child's connection */
+	c = child_start(&d, held_by_its_parent, &f);
+	td_thaw(&d);
+	must_be(child_await(&c), 1);
+	for (int i = 0; i < HELD; i++)
+		drop(f.held[i]);
+	replace_family(&f);
+	must_be(td_status(&d).retired, HELD);
+	child_go(&c);
+	must_be(child_await(&c), 2);
+	must_be(td_status(&d).retired, HELD); /* it has one left, and one pin is for all of them */
+	child_go(&c);
+	child_must_succeed(&c);
+	put_bytes(f.client, "f/0", 1, 100); /* the next call sees that it is gone */
+	must_be(td_status(&d).retired, 0);
+	tl_close(f.client);
+}
+
+static int fork_and_leave(const struct test_daemon *d, void *arg)
+{
+	struct family *f = arg;
+	pid_t pid;
+
+	take_family(f, td_connect(d));
+	parent_tell(1);
+	parent_await(); /* the daemon stands still */
+	pid = fork();
+	if (pid == 0) {
+		_exit(held_by_its_parent(d, f));
+	}
+	must(pid > 0);
+	return 0;
+}
+
+static void an_heir_reads_on_when_its_parent_has_ended(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct test_child c;
+	struct family f, mine;
+
+	(void)state;
+	c = child_start(&d, fork_and_leave, &f);
+	must_be(child_await(&c), 1);
+	td_freeze(&d);
+	child_go(&c);
+	must_be(child_wait_open(&c), 0);
+	must_be(child_await(&c), 1);
+	td_thaw(&d);
+	mine.client = td_connect(&d);
+	for (int i = 0; i < HELD; i++)
+		mine.size[i] = (size_t)100 << i * 2;
+	replace_family(&mine);
+	must_be(td_status(&d).retired, HELD);
+	child_go(&c);
+	must_be(child_await(&c), 2);
+	child_hang_up(&c);
+	eventually(td_status(&d).retired == 0);
+	tl_close(mine.client);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_child_reads_on),	       TEST(a_childs_end_gives_everything_back),
 		TEST(drafts_stay_the_parents), TEST(a_closed_clients_tensors_are_inherited_too),
+		TEST(who_forks_and_calls_exec_gets_all_back),
+		TEST(a_parent_holds_for_its_child_and_no_longer),
+		TEST(an_heir_reads_on_when_its_parent_has_ended),
 		TEST(grandchildren_hold_too),  TEST(forking_while_threads_are_at_work),
 	};
 

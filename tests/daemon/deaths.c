@@ -2,6 +2,7 @@
 /* Who dies or stalls, and what must hold then. Real processes, killed where it hurts. */
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
@@ -78,8 +79,8 @@ static void a_killed_consumers_leases_vanish(void **state)
 	s = td_status(&d);
 	must_be(s.clients, 1);
 	must_be(s.retired, 0);
-	must(s.bytes_used <=
-	     used - MIB); /* what the dead may still have mapped is not kept warm either */
+	must_be(s.bytes_used, used); /* kept warm: the dead have nothing mapped */
+	must_be(s.bytes_warm, MIB);
 	must_be(rc_put(&rc, "a", MIB, 2, NULL), 0);
 	rc_goodbye(&rc);
 }
@@ -125,7 +126,8 @@ static int write_half_and_stay(const struct test_daemon *d, void *arg)
 
 static void a_producer_killed_before_commit_leaves_nothing(void **state)
 {
-	cleanup_td struct test_daemon d = td_start();
+	static const char *const extra[] = { "--warm-time", "0", NULL };
+	cleanup_td struct test_daemon d = td_start(.extra = extra);
 	struct tl_status before = td_status(&d), s;
 	unsigned objects = td_objects(&d), fds = count_fds(d.pid);
 	tl_client *client = td_connect(&d);
@@ -244,7 +246,7 @@ static void who_lost_its_connection_reads_on_undisturbed(void **state)
 	small_bytes = rc_view(&reader, &small);
 	must_be(shutdown(reader.fd, SHUT_RDWR), 0);
 	td_settle(&d);
-	must_be(td_status(&d).clients, 1);
+	must_be(td_status(&d).clients, 2); /* it is there, and so is what it holds */
 
 	for (int i = 0; i < 3000; i++) { /* the same sizes, so that memory is used again */
 		must_be(rc_put(&producer, "large", MIB, i & 0x7f, NULL), 0);
@@ -258,10 +260,38 @@ static void who_lost_its_connection_reads_on_undisturbed(void **state)
 	must_be(rc_delete(&producer, "small"), 0);
 	rc_goodbye(&producer);
 	td_settle(&d);
-	bytes_must_be(large_bytes, 0xaa, MIB); /* not punched either */
+	bytes_must_be(large_bytes, 0xaa, MIB);
 	bytes_must_be(small_bytes, 0xbb, 5000);
-	must_be(td_status(&d).retired, 0);
+	must_be(td_status(&d).retired, 2);
+	must(td_status(&d).bytes_used >= MIB); /* charged as long as it can be read */
+	rc_close(&reader);			/* and now it reads no more */
+	eventually(td_status(&d).retired == 0);
+	must_be(td_status(&d).clients, 0);
+	must_be(td_status(&d).bytes_used, td_status(&d).bytes_warm);
+}
+
+/* What it releases it cannot say, but its ledger shows it. */
+static void a_lost_reader_gives_up_one_of_two(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw producer = rc_open(&d), reader = rc_open(&d);
+	struct wire_draft one, two;
+
+	(void)state;
+	must_be(rc_put(&producer, "one", MIB, 1, &one), 0);
+	must_be(rc_put(&producer, "two", MIB, 2, &two), 0);
+	must(rc_hold(&reader, one.ref) && rc_hold(&reader, two.ref));
+	must_be(rc_delete(&producer, "one"), 0);
+	must_be(rc_delete(&producer, "two"), 0);
+	must_be(shutdown(reader.fd, SHUT_RDWR), 0);
+	must_be(td_status(&d).retired, 2);
+	atomic_fetch_sub(rc_held(&reader, ref_slot(one.ref)), 1);
+	eventually(td_status(&d).retired == 1);
+	atomic_fetch_sub(rc_held(&reader, ref_slot(two.ref)), 1);
+	eventually(td_status(&d).retired == 0);
+	eventually(td_status(&d).clients == 1); /* though it has its ledger mapped */
 	rc_close(&reader);
+	rc_goodbye(&producer);
 }
 
 static void a_lost_reader_takes_no_new_lease(void **state)
@@ -315,7 +345,81 @@ static void what_a_lost_producer_writes_reaches_nobody(void **state)
 	rc_goodbye(&next);
 }
 
-static void memory_left_with_goodbye_is_used_again(void **state)
+/* ---- exit() with threads that go on ---- */
+
+static struct {
+	_Atomic bool waits;
+	_Atomic bool writing;
+	unsigned char *bytes;
+	const unsigned char *read;
+} leaving;
+
+static void *write_for_ever(void *arg)
+{
+	(void)arg;
+	for (int i = 0;; i++) {
+		memset(leaving.bytes, 0xe0 + i % 16, 8 * MIB);
+		atomic_store(&leaving.writing, true);
+	}
+	return NULL;
+}
+
+/* After all other destructors, those of the library included. */
+__attribute__((destructor(101))) static void last_of_all(void)
+{
+	if (!atomic_load(&leaving.waits))
+		return;
+	parent_tell(1);
+	parent_await();
+	bytes_must_be(leaving.read, 0x55, MIB);
+	parent_tell(2);
+	parent_await();
+}
+
+static int exit_while_a_thread_writes(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = td_connect(d);
+	tl_draft *draft = lib_create(client, "mine", 8 * MIB);
+	pthread_t thread;
+
+	(void)arg;
+	leaving.bytes = tl_draft_tensor(draft)->data;
+	leaving.read = lib_get(client, "read")->dl_tensor.data;
+	must_be(pthread_create(&thread, NULL, write_for_ever, NULL), 0);
+	eventually(atomic_load(&leaving.writing));
+	atomic_store(&leaving.waits, true);
+	exit(0);
+}
+
+static void what_threads_do_while_their_process_exits_harms_nobody(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB);
+	tl_client *client = td_connect(&d);
+	DLManagedTensorVersioned *tensor;
+	struct test_child c;
+
+	(void)state;
+	lib_put(client, "read", MIB, 0x55);
+	c = child_start(&d, exit_while_a_thread_writes, NULL);
+	must_be(child_await(&c), 1);
+	for (int i = 0; i < 20; i++) {
+		lib_put(client, "read", MIB, i);
+		lib_put(client, "theirs", 8 * MIB, 0x33);
+		tensor = lib_get(client, "theirs");
+		for (int k = 0; k < 10; k++)
+			bytes_must_be(tensor->dl_tensor.data, 0x33, 8 * MIB);
+		tensor->deleter(tensor);
+	}
+	child_go(&c);
+	must_be(child_await(&c), 2);
+	child_go(&c);
+	child_must_succeed(&c);
+	must_be(td_status(&d).drafts, 2); /* ours, of two sizes, asked for ahead */
+	must_be(td_status(&d).retired, 0);
+	tl_close(client);
+}
+
+static void memory_of_who_left_is_used_again(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
@@ -475,9 +579,11 @@ int main(void)
 		TEST(a_producer_killed_after_commit_leaves_its_tensor),
 		TEST(a_stopped_holder_holds_only_its_own),
 		TEST(who_lost_its_connection_reads_on_undisturbed),
+		TEST(a_lost_reader_gives_up_one_of_two),
 		TEST(a_lost_reader_takes_no_new_lease),
 		TEST(what_a_lost_producer_writes_reaches_nobody),
-		TEST(memory_left_with_goodbye_is_used_again),
+		TEST(what_threads_do_while_their_process_exits_harms_nobody),
+		TEST(memory_of_who_left_is_used_again),
 		TEST(kill_9_anywhere_costs_nobody_anything),
 		TEST(a_client_that_forks_and_dies_leaves_its_child_reading),
 	};

@@ -32,6 +32,7 @@ static void an_exported_handle_is_what_others_import(void **state)
 	struct wire_segment_ref seg = export_ipc(&producer, 5 * MIB), no;
 	const struct catalog_segment *row = rc_segment(&consumer, seg.segment);
 	struct wire_export imported;
+	struct wire_placed placed;
 	struct wire_draft draft;
 	int fd = -1;
 
@@ -54,7 +55,12 @@ static void an_exported_handle_is_what_others_import(void **state)
 	bytes_must_be(imported.handle, 0x68, sizeof(imported.handle));
 
 	must_be(rc_import(&consumer, &seg, 1, NULL, NULL), WIRE_E_INVALID);
-	must_be(rc_map(&consumer, seg.segment, seg.segment_generation, &fd), WIRE_E_INVALID);
+	must_be(rc_place(&producer, &seg, &placed, .name = "n", .nbytes = 10), 0);
+	must(rc_hold(&consumer, placed.ref));
+	must_be(rc_map(&consumer, placed.ref, &fd), WIRE_E_INVALID);
+	must_be(rc_delete(&producer, "n"), 0);
+	rc_drop(&consumer, placed.ref);
+	must_be(rc_told(&producer, WIRE_FREED).ref, placed.ref);
 	no = seg;
 	no.segment_generation++;
 	must_be(rc_import(&consumer, &no, 0, NULL, NULL), WIRE_E_NOT_FOUND);
@@ -153,7 +159,7 @@ static void a_pool_has_a_descriptor_and_a_place_in_it(void **state)
 	must_be(rc_place(&producer, &seg, NULL, .name = "a", .nbytes = 100), 0);
 	rc_goodbye(&producer); /* and with it the pool */
 	must_be(rc_told(&consumer, WIRE_UNMAP).segment, seg.segment);
-	must_be(count_fds(d.pid), fds - 1);
+	must_be(count_fds(d.pid), fds - 2);
 	must_be(used_on(&consumer, GPU), 0);
 	must_be(rc_import(&consumer, &seg, 0, NULL, NULL), WIRE_E_NOT_FOUND);
 	rc_goodbye(&consumer);
@@ -566,7 +572,7 @@ static void what_outlives_its_producer_stays_until_nobody_uses_it(void **state)
 	fds = count_fds(d.pid);
 	rc_goodbye(&producer);
 	must_be(rc_told(&reader, WIRE_UNMAP).segment, lost.segment); /* nothing finished is in it */
-	must_be(count_fds(d.pid), fds - 1 - 3); /* the connection, and three segments' */
+	must_be(count_fds(d.pid), fds - 2 - 3); /* the connection, its ledger, and three segments' */
 	must_be(td_status(&d).segments, 2);	/* one of them because the reader has it open */
 	must_be(used_on(&reader, GPU), 1500);
 	must_be(rc_import(&reader, &idle, 0, NULL, NULL), WIRE_E_NOT_FOUND);
@@ -590,7 +596,7 @@ static void what_outlives_its_producer_stays_until_nobody_uses_it(void **state)
 	must_be(used_on(&reader, GPU), 1000);
 	rc_drop(&reader, a.ref); /* the last finished one: the withdrawn do not count */
 	must_be(rc_told(&reader, WIRE_UNMAP).segment, seg.segment);
-	must_be(count_fds(d.pid), fds - 5);
+	must_be(count_fds(d.pid), fds - 6);
 	must_be(used_on(&reader, GPU), 1000); /* as long as it is open somewhere */
 	rc_unmapped(&reader, &seg);
 	rc_settle(&reader);

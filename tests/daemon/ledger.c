@@ -111,22 +111,36 @@ static int end_of_a_pipe(void)
 	return ends[0];
 }
 
+static int read_only(int fd_take)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd_take);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	must(fd >= 0);
+	close(fd_take);
+	return fd;
+}
+
 static void only_a_sealed_memfd_of_the_right_size_is_taken(void **state)
 {
 	enum { SLOTS = 1024 };
-	const int all_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	const int all_seals = F_SEAL_SHRINK | F_SEAL_GROW;
 	cleanup_td struct test_daemon d = td_start(.max_tensors = SLOTS);
 	uint64_t size = ledger_size(SLOTS);
 	struct raw honest = rc_open(&d);
 	unsigned fds;
 	const struct offer offers[] = {
 		{ "not sealed", memfd_with(SLOTS, LEDGER_MAGIC, 0), size, LEDGER_LAYOUT },
-		{ "may shrink", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_GROW | F_SEAL_SEAL), size,
+		{ "may shrink", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_GROW), size,
 		  LEDGER_LAYOUT },
-		{ "may grow", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_SHRINK | F_SEAL_SEAL), size,
+		{ "may grow", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_SHRINK), size,
 		  LEDGER_LAYOUT },
-		{ "may be sealed", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_SHRINK | F_SEAL_GROW),
-		  size, LEDGER_LAYOUT },
+		{ "may not be sealed", memfd_with(SLOTS, LEDGER_MAGIC, all_seals | F_SEAL_SEAL), size,
+		  LEDGER_LAYOUT },
+		{ "only for reading", read_only(memfd_with(SLOTS, LEDGER_MAGIC, all_seals)), size,
+		  LEDGER_LAYOUT },
 		{ "too small", resized(SLOTS, 4096), size, LEDGER_LAYOUT },
 		{ "empty", resized(SLOTS, 0), size, LEDGER_LAYOUT },
 		{ "too large", resized(SLOTS, (off_t)size + 4096), size, LEDGER_LAYOUT },
@@ -171,7 +185,7 @@ static void only_a_sealed_memfd_of_the_right_size_is_taken(void **state)
 static void a_ledger_on_huge_pages_is_refused(void **state)
 {
 	enum {
-		SLOTS = (2 * MIB - sizeof(struct ledger)) / 4
+		SLOTS = (2 * MIB - LEDGER_PAGE) / 4
 	}; /* ledger_size() of it is one huge page */
 	struct ledger header = { .magic = LEDGER_MAGIC, .layout = LEDGER_LAYOUT, .slots = SLOTS };
 	int fd = memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
@@ -215,7 +229,7 @@ static void it_cannot_be_pulled_away_once_it_is_taken(void **state)
 static void fill(struct raw *rc, uint32_t value)
 {
 	for (uint32_t i = 0; i < rc->welcome.max_tensors; i++)
-		atomic_store(&rc->ledger->held[i], value);
+		atomic_store(rc_held(rc, i), value);
 }
 
 static void mad_counters_hold_only_until_their_client_ends(void **state)
@@ -271,7 +285,7 @@ static void rescan_finds_what_nobody_told(void **state)
 	must(rc_hold(&quiet, draft.ref));
 	must_be(rc_delete(&honest, "a"), 0);
 	must_be(td_status(&d).retired, 1);
-	atomic_store(&quiet.ledger->held[ref_slot(draft.ref)], 0);
+	atomic_store(rc_held(&quiet, ref_slot(draft.ref)), 0);
 	must_be(td_status(&d).retired, 1); /* it was not told */
 	atomic_store(&quiet.ledger->rescan, 1);
 	rc_settle(&quiet); /* any message makes it look */
@@ -295,7 +309,7 @@ static void who_dies_before_it_could_tell_leaves_nothing(void **state)
 		must(rc_hold(&dies, draft.ref));
 		must_be(rc_delete(&honest, "a"), 0);
 		must_be(td_status(&d).retired, 1);
-		atomic_store(&dies.ledger->held[ref_slot(draft.ref)], 0);
+		atomic_store(rc_held(&dies, ref_slot(draft.ref)), 0);
 		if (clean)
 			rc_goodbye(&dies);
 		else

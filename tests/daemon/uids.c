@@ -66,7 +66,7 @@ static int try_to_write(const struct test_daemon *d, void *arg)
 
 	own_descriptors_can_be_opened_again();
 	must(rc_hold(&rc, tensor->ref));
-	must_be(rc_map(&rc, tensor->segment, tensor->segment_generation, &fd), 0);
+	must_be(rc_map(&rc, tensor->ref, &fd), 0);
 	must_not_be_writable(fd, tensor->segment_size);
 	must_not_be_writable(rc.catalog_fd, rc.welcome.catalog_size);
 	bytes_must_be(rc_view(&rc, tensor), 5, MIB);

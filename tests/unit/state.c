@@ -96,7 +96,7 @@ static void a_committed_tensor_is_seen_by_clients(void **state)
 	assert_int_equal(wakes, 1);
 	assert_ptr_equal(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, st.catalog.fd_ro, 0),
 			 MAP_FAILED);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -124,7 +124,7 @@ static void an_aborted_draft_leaves_nothing(void **state)
 	assert_true(fx_ref(slot) != ref);
 	tensor_abort(&st, &t.c, ref);
 	assert_int_equal(fx_state(slot), ROW_DRAFT);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -154,7 +154,7 @@ static void versions_count_and_go_on_after_a_delete(void **state)
 		}
 	}
 	assert_int_equal(fx_delete(&t, "never"), STATE_E_NOT_FOUND);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -206,7 +206,7 @@ static void forgotten_names_never_count_back(void **state)
 	assert_int_equal(fx_delete(&t, "a"), 0);
 	assert_int_equal(st.catalog.rows.in_use, 0);
 	assert_int_equal(st.catalog.chunks_reserved, 0);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -247,7 +247,7 @@ static void a_bucket_takes_so_many_names_and_no_more(void **state)
 		assert_int_equal(put_version(&t, name), 2);
 		assert_true(seen_find(name) != 0);
 	}
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -286,7 +286,7 @@ static void names_of_every_length_are_stored(void **state)
 	assert_int_equal(st.catalog.names.in_use, 0);
 	assert_true(chunks > 0);
 	assert_int_equal(st.catalog.chunks.in_use, 0);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -378,7 +378,7 @@ static void a_size_of_2_to_the_32_lies_in_chunks(void **state)
 	}
 	assert_int_equal(fx_delete(&t, "wide"), 0);
 	assert_int_equal(st.catalog.chunks.in_use, 0);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -397,7 +397,7 @@ static void shapes_and_metadata_of_every_size_are_stored(void **state)
 		commit_described(&t, (uint8_t)(meta_len % 65), (uint16_t)meta_len);
 	assert_int_equal(fx_delete(&t, "d"), 0);
 	assert_int_equal(st.catalog.chunks.in_use, 0);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -452,7 +452,7 @@ static void commits_that_make_no_sense_are_refused(void **state)
 	d.meta = meta;
 	d.meta_len = 1024;
 	try_bad(&t, &d, 900);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -488,10 +488,10 @@ static void a_name_belongs_to_who_published_it(void **state)
 	/* and what is nobody's anyone may take, with its version going on */
 	assert_int_equal(put_version(&other, "mine"), 2);
 	assert_int_equal(fx_delete(&owner, "mine"), STATE_E_DENIED);
-	fx_leave(&owner, true);
-	fx_leave(&other, true);
-	fx_leave(&root, true);
-	fx_leave(&daemon, true);
+	fx_leave(&owner);
+	fx_leave(&other);
+	fx_leave(&root);
+	fx_leave(&daemon);
 	fx_stop();
 }
 
@@ -520,8 +520,8 @@ static void a_draft_is_its_clients_alone(void **state)
 	lease_released(&st, 0);
 	lease_released(&st, ref); /* it is live: a lie */
 	assert_int_equal(seen_find("n"), ref);
-	fx_leave(&a, true);
-	fx_leave(&b, true);
+	fx_leave(&a);
+	fx_leave(&b);
 	fx_stop();
 }
 
@@ -536,7 +536,7 @@ static void a_tensor_of_no_bytes_takes_none(void **state)
 	ref = fx_put(&t, "empty", 0);
 	assert_int_equal(seen_row(ref_slot(ref))->segment, CATALOG_NONE);
 	assert_int_equal(st.store.quota.used, 0);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 

@@ -140,7 +140,7 @@ static void export_unwinds_at_every_step(void **state)
 		assert_devices(0, 0, 0);
 		assert_int_equal(t.c.notice_count, 0);
 		assert_int_equal(export_and_end(&t), 0);
-		fx_leave(&t, true);
+		fx_leave(&t);
 		fx_stop();
 		if (!fault_fired())
 			break;
@@ -177,7 +177,7 @@ static void place_unwinds_at_every_step(void **state)
 		assert_int_equal(told(&t), WIRE_FREED);
 		assert_int_equal(told(&t), 0);
 		assert_int_equal(st.catalog.chunks_reserved, 0);
-		fx_leave(&t, true);
+		fx_leave(&t);
 		fx_stop();
 		if (!fault_fired())
 			break;
@@ -208,10 +208,10 @@ static void import_unwinds_at_every_step(void **state)
 	}
 	assert_int_equal(n, 2);
 	assert_int_equal(u.c.import_count, 1);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	assert_int_equal(told(&u), WIRE_UNMAP);
 	assert_devices(1000, 0, 1); /* closed, but still open somewhere */
-	fx_leave(&u, true);
+	fx_leave(&u);
 	assert_devices(0, 0, 0);
 	fx_stop();
 }
@@ -240,7 +240,7 @@ static void a_client_may_open_what_is_its_own(void **state)
 			assert_int_equal(told(&t), WIRE_DONE);
 		}
 		assert_int_equal(export(&t, SEGMENT_CUDA_VMM, 10, 2, &seg), 0);
-		fx_leave(&t, i % 2);
+		fx_leave(&t);
 		assert_devices(0, 0, 0);
 		assert_int_equal(st.catalog.segments.in_use, 0);
 		fx_stop();
@@ -266,8 +266,8 @@ static void an_unmap_not_sent_yet_is_not_sent_after_unmapped(void **state)
 	device_unmapped(&st, &u.c, index, generation);
 	assert_int_equal(told(&u), 0);
 	assert_int_equal(told(&t), WIRE_DONE);
-	fx_leave(&t, true);
-	fx_leave(&u, true);
+	fx_leave(&t);
+	fx_leave(&u);
 	assert_true(list_empty(&st.notified));
 	fx_stop();
 }
@@ -297,7 +297,7 @@ static void a_client_that_ends_with_too_many_lost_ones(void **state)
 			assert_true(fx_hold(&u, ref));
 	}
 	assert_int_equal(st.withdrawn.count, LOST / 4);
-	fx_leave(&t, false);
+	fx_leave(&t);
 	assert_int_equal(st.withdrawn.count, WITHDRAWN_MAX);
 	assert_devices(10, 1, 1); /* the finished ones in the other segment */
 	for (uint32_t slot = 0; slot < st.catalog.rows.high; slot++) {
@@ -307,7 +307,7 @@ static void a_client_that_ends_with_too_many_lost_ones(void **state)
 	assert_int_equal(st.withdrawn.count, 0);
 	assert_int_equal(st.withdrawn.oldest, CATALOG_NONE);
 	assert_int_equal(st.withdrawn.newest, CATALOG_NONE);
-	fx_leave(&u, false);
+	fx_leave(&u);
 	for (uint32_t slot = 0; slot < st.catalog.rows.high; slot++) {
 		if (fx_state(slot) == ROW_LIVE)
 			tensor_unname(&st, catalog_row(&st.catalog, slot)->name);
@@ -330,7 +330,7 @@ static void the_state_ends_with_memory_on_devices(void **state)
 	fx_connect(&t, 71000);
 	assert_int_equal(export(&t, SEGMENT_CUDA_VMM, 10, 1, &seg), 0);
 	assert_int_equal(place(&t, seg, "a", false, NULL), 0);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	assert_devices(10, 1, 1);
 	fx_stop();
 	assert_devices(0, 0, 0);
@@ -362,7 +362,7 @@ static void shared_memory_is_as_it_was(void **state)
 	assert_int_equal(told(&t), 0);
 	fx_put(&t, "cpu", 100);
 	assert_int_equal(told(&t), WIRE_FREED);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 

@@ -67,7 +67,7 @@ static inline void fx_drain(void)
 	struct segment *seg, *ahead;
 
 	list_for_each_entry_safe(seg, ahead, &st.store.doomed, link) {
-		object_destroy(&seg->object, !seg->tainted);
+		object_destroy(&seg->object, true);
 		tensor_free_segment(&st, seg);
 	}
 }
@@ -99,11 +99,33 @@ static inline void fx_connect(struct tester *t, uint32_t uid)
 	assert_null(why);
 }
 
-static inline void fx_leave(struct tester *t, bool clean)
+/* Its process ends: what it has mapped goes before its connection. */
+static inline void fx_leave(struct tester *t)
 {
-	client_deinit(&t->c, &st, clean);
 	munmap(t->ledger, t->size);
+	assert_true(client_end(&t->c, &st));
 	fx_drain();
+}
+
+/* Its connection ends, and its process goes on using what it holds, until fx_die(). */
+static inline void fx_orphan(struct tester *t)
+{
+	assert_false(client_end(&t->c, &st));
+	assert_false(client_look(&t->c, &st));
+	fx_drain();
+}
+
+static inline void fx_die(struct tester *t)
+{
+	munmap(t->ledger, t->size);
+	assert_true(client_look(&t->c, &st));
+	fx_drain();
+}
+
+static inline _Atomic uint32_t *fx_held(struct tester *t, uint32_t slot)
+{
+	ledger_touch(t->ledger->touched, slot);
+	return &ledger_held(t->ledger, st.catalog.header->max_tensors)[slot];
 }
 
 static inline uint64_t fx_ref(uint32_t slot)
@@ -187,14 +209,14 @@ static inline int fx_delete(struct tester *t, const char *name)
 /* G2 and G3; R1 and R2. */
 static inline bool fx_hold(struct tester *t, uint64_t ref)
 {
-	atomic_fetch_add(&t->ledger->held[ref_slot(ref)], 1);
+	atomic_fetch_add(fx_held(t, ref_slot(ref)), 1);
 	return catalog_row(&st.catalog, ref_slot(ref))->word ==
 	       row_word(ref_generation(ref), ROW_LIVE);
 }
 
 static inline void fx_drop(struct tester *t, uint64_t ref)
 {
-	if (atomic_fetch_sub(&t->ledger->held[ref_slot(ref)], 1) == 1)
+	if (atomic_fetch_sub(fx_held(t, ref_slot(ref)), 1) == 1)
 		lease_released(&st, ref);
 	fx_drain();
 }

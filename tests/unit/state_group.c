@@ -48,7 +48,7 @@ static void members_are_nobodys_drafts(void **state)
 	assert_int_equal(st.catalog.chunks_reserved, 0);
 	assert_int_equal(t.c.drafts, 0);
 	assert_int_equal(fx_delete(&t, "kept"), 0);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -77,7 +77,7 @@ static void forty_thousand_members_end_at_once(void **state)
 					 STATE_E_INVALID);
 		assert_int_equal(st.catalog.rows.in_use, 0);
 	}
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -109,7 +109,7 @@ static void *take_into_use(void *arg)
 			spin(&spins);
 			continue;
 		}
-		atomic_fetch_add(&taker->t->ledger->held[slot], 1);
+		atomic_fetch_add(fx_held(taker->t, slot), 1);
 		atomic_store(&taker->answer, catalog_row(&st.catalog, slot)->word ==
 						     row_word(ref_generation(ref), ROW_DRAFT));
 	}
@@ -146,7 +146,7 @@ static void an_ahead_draft_is_taken_back_or_used_never_both(void **state)
 		there = draft_find(&st, &t.c, ref, &slot);
 		used += taker.answer == 1;
 		both += taker.answer == 1 && !there;
-		atomic_store(&t.ledger->held[slot], 0);
+		atomic_store(fx_held(&t, slot), 0);
 		tensor_abort(&st, &t.c, ref);
 		fx_drain();
 	}
@@ -154,7 +154,7 @@ static void an_ahead_draft_is_taken_back_or_used_never_both(void **state)
 	pthread_join(thread, NULL);
 	print_message("%u of %d taken into use\n", used, ROUNDS);
 	assert_int_equal(both, 0);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Leases: when memory may be used again, and when never. */
+#include <sys/stat.h>
+
 #include "tests/unit/state_fixture.h"
 #include "tests/unit/state_snapshot.h"
 
@@ -24,7 +26,7 @@ static void a_tensor_without_leases_goes_when_it_is_replaced(void **state)
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
 	assert_int_equal(seen->retired, 0);
 	assert_int_equal(st.catalog.rows.in_use, 1);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -55,9 +57,9 @@ static void check_a_lease(uint64_t nbytes)
 	assert_int_equal(leases, 2);
 
 	/* no new lease, and none of the old ones is the last before the last */
-	atomic_fetch_add(&reader.ledger->held[ref_slot(ref)], 1);
+	atomic_fetch_add(fx_held(&reader, ref_slot(ref)), 1);
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
-	atomic_fetch_sub(&reader.ledger->held[ref_slot(ref)], 1);
+	atomic_fetch_sub(fx_held(&reader, ref_slot(ref)), 1);
 	fx_drop(&t, ref);
 	lease_released(&st, ref); /* a lie: reader holds it */
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
@@ -67,8 +69,8 @@ static void check_a_lease(uint64_t nbytes)
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
 	assert_int_equal(seen->retired, 0);
 	lease_released(&st, ref); /* late: means nothing */
-	fx_leave(&reader, true);
-	fx_leave(&t, true);
+	fx_leave(&reader);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -97,7 +99,7 @@ static void a_deleted_tensor_stays_with_who_holds_it(void **state)
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
 	fx_drop(&t, ref);
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -118,13 +120,13 @@ static void rescan_finds_every_release_that_was_not_told(void **state)
 	}
 	assert_int_equal(seen->retired, 20);
 	for (int i = 0; i < 20; i += 2)
-		atomic_fetch_sub(&t.ledger->held[ref_slot(refs[i])], 1);
+		atomic_fetch_sub(fx_held(&t, ref_slot(refs[i])), 1);
 	lease_rescan(&st);
 	fx_drain();
 	assert_int_equal(seen->retired, 10);
 	for (int i = 0; i < 20; i++)
 		assert_int_equal(fx_state(ref_slot(refs[i])), i % 2 ? ROW_RETIRED : ROW_FREE);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	assert_int_equal(seen->retired, 0);
 	assert_int_equal(st.catalog.rows.in_use, 0);
 	fx_stop();
@@ -136,7 +138,7 @@ static void a_client_that_ends_gives_up_its_leases(void **state)
 	uint64_t word, ref;
 
 	(void)state;
-	for (int clean = 0; clean < 2; clean++) {
+	for (int stays = 0; stays < 2; stays++) {
 		fx_start();
 		fx_connect(&t, 71000);
 		fx_connect(&one, 71001);
@@ -147,14 +149,19 @@ static void a_client_that_ends_gives_up_its_leases(void **state)
 		assert_int_equal(fx_delete(&t, "n"), 0);
 		word = live_word(one.c.generation);
 		assert_int_equal(st.catalog.client_words[one.c.index], word);
-		fx_leave(&one, clean);
+		if (stays)
+			fx_orphan(&one);
+		else
+			fx_leave(&one);
 		assert_int_equal(st.catalog.client_words[1], word & ~1ULL);
 		assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
-		fx_leave(&two, true);
+		fx_leave(&two);
+		assert_int_equal(fx_state(ref_slot(ref)), stays ? ROW_RETIRED : ROW_FREE);
+		if (stays)
+			fx_die(&one);
 		assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
-		assert_int_equal(st.store.warm_count,
-				 clean ? 1 : 0); /* kept warm only if nobody may read on */
-		fx_leave(&t, true);
+		assert_int_equal(st.store.warm_count, 1);
+		fx_leave(&t);
 		fx_stop();
 	}
 }
@@ -165,20 +172,26 @@ static void a_release_that_was_never_told_is_found_at_the_end(void **state)
 	uint64_t ref;
 
 	(void)state;
-	for (int clean = 0; clean < 2; clean++) {
+	for (int stays = 0; stays < 2; stays++) {
 		fx_start();
 		fx_connect(&t, 71000);
 		fx_connect(&reader, 71001);
 		ref = fx_put(&t, "n", LARGE);
 		assert_true(fx_hold(&reader, ref));
+		assert_true(fx_hold(&reader, fx_put(&t, "m", LARGE)));
 		assert_int_equal(fx_delete(&t, "n"), 0);
-		atomic_fetch_sub(&reader.ledger->held[ref_slot(ref)],
+		atomic_fetch_sub(fx_held(&reader, ref_slot(ref)),
 				 1); /* R1, and dies before R2 */
 		assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
-		fx_leave(&reader, clean);
+		if (stays) /* it holds another one */
+			fx_orphan(&reader);
+		else
+			fx_leave(&reader);
 		assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
 		assert_int_equal(seen->retired, 0);
-		fx_leave(&t, true);
+		if (stays)
+			fx_die(&reader);
+		fx_leave(&t);
 		fx_stop();
 	}
 }
@@ -202,7 +215,7 @@ static void must_not_be_handed_out(struct tester *t, uint64_t memory, uint64_t o
 	fx_drain();
 }
 
-static void what_an_unclean_reader_held_is_never_used_again(uint64_t nbytes, bool retired_before)
+static void what_an_orphan_holds(uint64_t nbytes, bool retired_before)
 {
 	uint64_t ref, memory, offset;
 	struct tester t, reader;
@@ -217,90 +230,133 @@ static void what_an_unclean_reader_held_is_never_used_again(uint64_t nbytes, boo
 	assert_true(fx_hold(&reader, ref));
 	if (retired_before)
 		assert_int_equal(fx_delete(&t, "n"), 0);
-	fx_leave(&reader, false);
+	fx_orphan(&reader);
 	if (!retired_before)
 		assert_int_equal(fx_delete(&t, "n"), 0);
-	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED); /* and charged */
 	must_not_be_handed_out(&t, memory, offset, nbytes);
-	/* when the last tensor has left its segment, that goes, and is not punched */
 	assert_int_equal(fx_delete(&t, "neighbour"), 0);
 	must_not_be_handed_out(&t, memory, offset, nbytes);
-	for (uint32_t i = 0; i < st.catalog.segments.high; i++)
-		assert_true(!st.segments[i] || st.segments[i]->object.key != memory);
-	fx_leave(&t, true);
+	fx_die(&reader);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	fx_leave(&t);
 	fx_stop();
 }
 
-static void what_an_unclean_reader_held_stays_as_it_is(void **state)
+static void what_an_orphan_holds_stays_as_it_is(void **state)
 {
 	(void)state;
 	for (int retired_before = 0; retired_before < 2; retired_before++) {
-		what_an_unclean_reader_held_is_never_used_again(SMALL, retired_before);
-		what_an_unclean_reader_held_is_never_used_again(LARGE, retired_before);
+		what_an_orphan_holds(SMALL, retired_before);
+		what_an_orphan_holds(LARGE, retired_before);
 	}
 }
 
-static void tainted_memory_is_unlinked_but_not_punched(void **state)
+static void drafts_of_an_orphan_stay_its_own(void **state)
+{
+	uint32_t small, large;
+	struct tester t, next;
+
+	(void)state;
+	fx_start(.capacity = 64 * MIB);
+	fx_connect(&t, 71000);
+	fx_connect(&next, 71000);
+	assert_int_equal(fx_create(&t, SMALL, &small), 0);
+	assert_int_equal(fx_create(&t, LARGE, &large), 0);
+	fx_orphan(&t);
+	assert_int_equal(fx_state(small), ROW_DRAFT);
+	assert_int_equal(seen->drafts, 2);
+	assert_int_equal(seen->clients, 2);
+	must_not_be_handed_out(&next, fx_memory(fx_ref(small)), 0, SMALL);
+	must_not_be_handed_out(&next, fx_memory(fx_ref(large)), 0, LARGE);
+	fx_die(&t);
+	assert_int_equal(seen->drafts, 0);
+	assert_int_equal(seen->clients, 1);
+	fx_leave(&next);
+	fx_stop();
+}
+
+static void an_orphan_that_holds_nothing_is_gone(void **state)
 {
 	struct tester t, reader;
-	unsigned char *map;
 	uint64_t ref;
-	int fd = -1;
 
 	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	fx_connect(&reader, 71001);
 	ref = fx_put(&t, "n", LARGE);
-	assert_int_equal(segment_descriptor(st.tensors[ref_slot(ref)].segment, true, &fd), 0);
-	map = mmap(NULL, LARGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	assert_ptr_not_equal(map, MAP_FAILED);
-	memset(map, 5, LARGE);
 	assert_true(fx_hold(&reader, ref));
-	fx_leave(&reader, false);
 	assert_int_equal(fx_delete(&t, "n"), 0);
-	assert_int_equal(st.store.quota.used, 0);
-	assert_int_equal(st.catalog.segments.in_use, 0);
-	bytes_must_be(map, 5, LARGE);
-	munmap(map, LARGE);
-	close(fd);
-	fx_leave(&t, true);
+	fx_orphan(&reader);
+	atomic_fetch_sub(fx_held(&reader, ref_slot(ref)), 1); /* which nobody is told */
+	assert_true(client_look(&reader.c, &st));
+	munmap(reader.ledger, reader.size);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	fx_leave(&t);
 	fx_stop();
 }
 
-static void what_an_unclean_writer_wrote_lives_but_is_not_reused(void **state)
+/* A descriptor that outlives its connection, in whatever process. */
+static void what_can_still_be_written_goes_to_nobody_else(void **state)
 {
-	uint64_t small, large, small_memory, large_memory, warm;
 	struct tester t, next;
+	uint64_t ref, memory;
+	int fd = -1;
 
 	(void)state;
-	fx_start(.capacity = 64 * MIB);
+	fx_start();
 	fx_connect(&t, 71000);
-	small = fx_put(&t, "small", SMALL);
-	large = fx_put(&t, "large", LARGE);
-	warm = fx_put(&t, "warm", LARGE);
-	small_memory = fx_memory(small);
-	large_memory = fx_memory(large);
-	warm = fx_memory(warm);
-	assert_int_equal(fx_delete(&t, "warm"), 0);
+	ref = fx_put(&t, "n", LARGE);
+	memory = fx_memory(ref);
+	assert_int_equal(segment_descriptor(st.tensors[ref_slot(ref)].segment, true, &fd), 0);
+	st.tensors[ref_slot(ref)].segment->handed = true;
+	assert_int_equal(fx_delete(&t, "n"), 0);
+	fx_leave(&t);
 	assert_int_equal(st.store.warm_count, 1);
-	fx_leave(&t, false);
-	/* committed tensors stay; warm memory that it has mapped does not */
-	assert_int_equal(st.store.warm_count, 0);
-	assert_int_equal(fx_state(ref_slot(small)), ROW_LIVE);
-	assert_int_equal(fx_state(ref_slot(large)), ROW_LIVE);
 	fx_connect(&next, 71000);
-	must_not_be_handed_out(&next, small_memory, 0, SMALL);
-	assert_int_equal(fx_delete(&next, "small"), 0);
-	assert_int_equal(fx_delete(&next, "large"), 0);
+	assert_true(fx_memory(fx_put(&next, "n", LARGE)) != memory);
 	assert_int_equal(st.store.warm_count, 0);
-	large = fx_put(&next, "large", LARGE);
-	assert_true(fx_memory(large) != large_memory && fx_memory(large) != warm);
-	fx_leave(&next, true);
+	close(fd);
+	fx_leave(&next);
 	fx_stop();
 }
 
-static void a_clean_writer_leaves_warm_memory_to_its_user(void **state)
+static void the_daemon_does_not_allocate_ledgers_by_reading_them(void **state)
+{
+	enum { SLOTS = 64 * LEDGER_PAGE_SLOTS };
+	struct tester t, idle;
+	struct stat before, after;
+	char name[16];
+	uint64_t ref = 0;
+
+	(void)state;
+	fx_start(.max_tensors = SLOTS, .capacity = 64 * MIB);
+	fx_connect(&t, 71000);
+	fx_connect(&idle, 71001);
+	for (int i = 0; i < 5 * LEDGER_PAGE_SLOTS; i++) {
+		snprintf(name, sizeof(name), "n%d", i);
+		ref = fx_put(&t, name, 0);
+	}
+	assert_true(fx_hold(&idle, ref));
+	assert_int_equal(fstat(idle.c.ledger_fd, &before), 0);
+	for (int i = 0; i < 5 * LEDGER_PAGE_SLOTS; i++) {
+		snprintf(name, sizeof(name), "n%d", i);
+		assert_int_equal(fx_delete(&t, name), 0);
+	}
+	lease_rescan(&st);
+	assert_int_equal(client_sum(&idle.c, &st).leases, 1);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
+	assert_int_equal(fstat(idle.c.ledger_fd, &after), 0);
+	assert_int_equal(after.st_blocks, before.st_blocks);
+	assert_true(after.st_blocks * 512 <= 3 * LEDGER_PAGE);
+	fx_leave(&idle);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	fx_leave(&t);
+	fx_stop();
+}
+
+static void a_writer_leaves_warm_memory_to_its_user(void **state)
 {
 	struct tester t, other, next;
 	uint64_t ref, memory;
@@ -311,7 +367,7 @@ static void a_clean_writer_leaves_warm_memory_to_its_user(void **state)
 	ref = fx_put(&t, "n", LARGE);
 	fx_put(&t, "small", SMALL);
 	memory = fx_memory(ref);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_connect(&other, 71001);
 	fx_connect(&next, 71000);
 	assert_int_equal(fx_delete(&next, "n"), 0);
@@ -321,8 +377,8 @@ static void a_clean_writer_leaves_warm_memory_to_its_user(void **state)
 	assert_int_equal(fx_memory(ref), memory);
 	assert_false(st.tensors[ref_slot(ref)].segment->handed); /* it has no descriptor yet */
 	assert_int_equal(fx_delete(&next, "small"), 0); /* the small one ends with its writer */
-	fx_leave(&next, true);
-	fx_leave(&other, true);
+	fx_leave(&next);
+	fx_leave(&other);
 	fx_stop();
 }
 
@@ -342,7 +398,7 @@ static void the_same_producer_settles_into_warm_memory(void **state)
 		assert_int_equal(fx_memory(fx_put(&t, "n", LARGE)), memory[i % 2]);
 	assert_int_equal(st.catalog.segments.in_use, 2);
 	assert_int_equal(st.store.warm_count, 1);
-	fx_leave(&t, true);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -353,7 +409,7 @@ static void drafts_of_a_client_that_ends_are_aborted(void **state)
 	uint32_t slot;
 
 	(void)state;
-	for (int clean = 0; clean < 2; clean++) {
+	for (int stays = 0; stays < 2; stays++) {
 		fx_start();
 		fx_connect(&watcher, 71001);
 		before = fx_snapshot(&watcher);
@@ -363,12 +419,18 @@ static void drafts_of_a_client_that_ends_are_aborted(void **state)
 			assert_int_equal(fx_create(&t, LARGE, &slot), 0);
 		}
 		assert_int_equal(seen->drafts, 10);
-		fx_leave(&t, clean);
+		if (stays) {
+			fx_orphan(&t);
+			assert_int_equal(seen->drafts, 10);
+			fx_die(&t);
+		} else {
+			fx_leave(&t);
+		}
 		while (state_trim_warm(&st, UINT64_MAX))
 			fx_drain();
 		before.fds = count_fds(0);
 		assert_unchanged(before, &watcher);
-		fx_leave(&watcher, true);
+		fx_leave(&watcher);
 		fx_stop();
 	}
 }
@@ -431,13 +493,13 @@ static void linked_names_keep_the_bytes_each(void **state)
 		assert_int_equal(fx_delete(&reader, "l1"), 0);
 		assert_int_equal(st.catalog.rows.in_use, 0);
 	}
-	fx_leave(&stranger, true);
-	fx_leave(&reader, true);
-	fx_leave(&t, true);
+	fx_leave(&stranger);
+	fx_leave(&reader);
+	fx_leave(&t);
 	fx_stop();
 }
 
-static void a_taint_goes_from_link_to_link(void **state)
+static void what_an_orphan_holds_stays_under_another_name(void **state)
 {
 	uint64_t ref, memory, offset, link;
 	struct tester t, reader;
@@ -454,11 +516,12 @@ static void a_taint_goes_from_link_to_link(void **state)
 	assert_true(fx_hold(&t, ref));
 	assert_int_equal(link_as(&t, ref, "l", &link), 0);
 	fx_drop(&t, ref);
-	fx_leave(&reader, false); /* held one of the two */
+	fx_orphan(&reader); /* holds one of the two */
 	assert_int_equal(fx_delete(&t, "n"), 0);
 	assert_int_equal(fx_delete(&t, "l"), 0);
 	must_not_be_handed_out(&t, memory, offset, SMALL);
-	fx_leave(&t, true);
+	fx_die(&reader);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -480,7 +543,7 @@ static void an_unused_ahead_draft_is_taken_back(void **state)
 	assert_int_equal(st.ahead, 2);
 	/* taken into use by the lease protocol */
 	ref = fx_ref(used);
-	atomic_fetch_add(&t.ledger->held[used], 1);
+	atomic_fetch_add(fx_held(&t, used), 1);
 	assert_int_equal(fx_state(used), ROW_DRAFT);
 
 	assert_int_equal(fx_create(&other, LARGE, &slot), 0); /* fits at once */
@@ -495,8 +558,8 @@ static void an_unused_ahead_draft_is_taken_back(void **state)
 	assert_int_equal(fx_commit(&t, ref, "n", LARGE, NULL), 0);
 	fx_drop(&t, ref);
 	assert_int_equal(fx_state(used), ROW_LIVE);
-	fx_leave(&other, true);
-	fx_leave(&t, true);
+	fx_leave(&other);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -518,8 +581,8 @@ static void ahead_drafts_of_others_make_no_room_in_a_quota(void **state)
 	/* its own it does */
 	assert_int_equal(fx_create(&t, LARGE, &slot), 0);
 	assert_int_equal(st.ahead, 0);
-	fx_leave(&t, true);
-	fx_leave(&other, true);
+	fx_leave(&t);
+	fx_leave(&other);
 	fx_stop();
 }
 
@@ -532,14 +595,16 @@ int main(void)
 		TEST(rescan_finds_every_release_that_was_not_told),
 		TEST(a_client_that_ends_gives_up_its_leases),
 		TEST(a_release_that_was_never_told_is_found_at_the_end),
-		TEST(what_an_unclean_reader_held_stays_as_it_is),
-		TEST(tainted_memory_is_unlinked_but_not_punched),
-		TEST(what_an_unclean_writer_wrote_lives_but_is_not_reused),
-		TEST(a_clean_writer_leaves_warm_memory_to_its_user),
+		TEST(what_an_orphan_holds_stays_as_it_is),
+		TEST(drafts_of_an_orphan_stay_its_own),
+		TEST(an_orphan_that_holds_nothing_is_gone),
+		TEST(what_can_still_be_written_goes_to_nobody_else),
+		TEST(the_daemon_does_not_allocate_ledgers_by_reading_them),
+		TEST(a_writer_leaves_warm_memory_to_its_user),
 		TEST(the_same_producer_settles_into_warm_memory),
 		TEST(drafts_of_a_client_that_ends_are_aborted),
 		TEST(linked_names_keep_the_bytes_each),
-		TEST(a_taint_goes_from_link_to_link),
+		TEST(what_an_orphan_holds_stays_under_another_name),
 		TEST(an_unused_ahead_draft_is_taken_back),
 		TEST(ahead_drafts_of_others_make_no_room_in_a_quota),
 	};

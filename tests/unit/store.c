@@ -210,11 +210,11 @@ static void a_read_only_descriptor_cannot_write(void **state)
 	object_destroy(&o, false);
 }
 
-/* Destroys a mapped object of ones; what the mapping shows then, and how many blocks are left. */
-static unsigned char destroyed_while_mapped(bool punch, blkcnt_t *blocks)
+/* Destroys an object of ones that somebody maps; how many blocks are left, and its size. */
+static blkcnt_t destroyed_while_mapped(bool discard, off_t *size, unsigned char *seen)
 {
 	struct object o = object_new();
-	unsigned char *map, seen;
+	unsigned char *map;
 	struct stat st;
 	int fd = -1;
 
@@ -222,32 +222,34 @@ static unsigned char destroyed_while_mapped(bool punch, blkcnt_t *blocks)
 	map = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(map, MAP_FAILED);
 	memset(map, 1, 4 * PAGE);
-	object_destroy(&o, punch);
+	object_destroy(&o, discard);
 	assert_int_equal(fstat(fd, &st), 0);
-	*blocks = st.st_blocks;
-	assert_int_equal(st.st_size, 4 * PAGE); /* shrinking would be a SIGBUS for who reads */
-	seen = map[3 * PAGE];
+	*size = st.st_size;
+	*seen = discard ? 0 : map[3 * PAGE];
 	munmap(map, 4 * PAGE);
 	close(fd);
-	return seen;
+	return st.st_blocks;
 }
 
-static void punching_gives_the_memory_back_though_it_is_mapped(void **state)
+static void discarding_gives_the_memory_back_though_it_is_mapped(void **state)
 {
-	blkcnt_t blocks;
+	unsigned char seen;
+	off_t size;
 
 	(void)state;
-	assert_int_equal(destroyed_while_mapped(true, &blocks), 0);
-	assert_int_equal(blocks, 0);
+	assert_int_equal(destroyed_while_mapped(true, &size, &seen), 0);
+	assert_int_equal(size, 0); /* so that nobody fills it by reading */
 }
 
-static void without_punching_a_mapping_keeps_its_bytes(void **state)
+static void without_discarding_a_mapping_keeps_its_bytes(void **state)
 {
-	blkcnt_t blocks;
+	unsigned char seen;
+	off_t size;
 
 	(void)state;
-	assert_int_equal(destroyed_while_mapped(false, &blocks), 1);
-	assert_int_equal(blocks * 512, 4 * PAGE);
+	assert_int_equal(destroyed_while_mapped(false, &size, &seen) * 512, 4 * PAGE);
+	assert_int_equal(size, 4 * PAGE);
+	assert_int_equal(seen, 1);
 }
 
 static void a_stale_instance_goes_and_leaves_others_alone(void **state)
@@ -509,13 +511,35 @@ static void a_segment_fills_to_its_last_byte(void **state)
 	assert_int_equal(segment_place_take(seg, PAGE + 1, &offset), SEGMENT_E_NO_ROOM);
 	assert_int_equal(segment_place_take(seg, PAGE, &offset), 0);
 	segment_place_give(seg, offset, PAGE);
-	seg->tainted = true; /* its writer may still be writing */
-	assert_int_equal(segment_place_take(seg, 1, &offset), SEGMENT_E_NO_ROOM);
 	segment_free(seg);
 	seg = new_segment(user, 1 << 19, false); /* for one large tensor */
 	assert_int_equal(segment_place_take(seg, 1, &offset), SEGMENT_E_NO_ROOM);
 	segment_free(seg);
 	store_end();
+}
+
+static void who_has_an_object_open_for_writing_is_seen(void **state)
+{
+	struct object o = object_new();
+	int rw = -1, ro = -1;
+	void *map;
+
+	(void)state;
+	assert_int_equal(object_create(&o, 4 * PAGE, NULL, &rw), 0);
+	assert_true(object_is_written(&o));
+	assert_int_equal(object_open(&o, O_RDONLY, &ro), 0);
+	map = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, rw, 0);
+	assert_ptr_not_equal(map, MAP_FAILED);
+	close(rw);
+	assert_true(object_is_written(&o)); /* the mapping is left */
+	munmap(map, PAGE);
+	assert_false(object_is_written(&o));
+	map = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, ro, 0);
+	assert_false(object_is_written(&o)); /* readers do not count */
+	munmap(map, PAGE);
+	close(ro);
+	object_destroy(&o, true);
+	assert_true(object_is_written(&o)); /* what cannot be known */
 }
 
 static void a_place_not_given_back_is_never_handed_out(void **state)
@@ -561,7 +585,7 @@ static void warm_segments_go_to_whom_they_may(void **state)
 	assert_null(segment_take_warm(&store, user, 7, 8 * PAGE));
 	segment_keep_warm(mine, 2);
 
-	left = new_segment(user, 8 * PAGE, false); /* its writer said goodbye */
+	left = new_segment(user, 8 * PAGE, false); /* its writer is gone */
 	segment_keep_warm(left, 3);
 	other = new_segment(user, 8 * PAGE, false);
 	other->writer = 7;
@@ -671,8 +695,8 @@ int main(void)
 		STORE_TEST(objects_are_allocated_private_and_exclusive),
 		STORE_TEST(object_names_are_random),
 		STORE_TEST(a_read_only_descriptor_cannot_write),
-		STORE_TEST(punching_gives_the_memory_back_though_it_is_mapped),
-		STORE_TEST(without_punching_a_mapping_keeps_its_bytes),
+		STORE_TEST(discarding_gives_the_memory_back_though_it_is_mapped),
+		STORE_TEST(without_discarding_a_mapping_keeps_its_bytes),
 		STORE_TEST(a_stale_instance_goes_and_leaves_others_alone),
 		STORE_TEST(a_cancelled_object_leaves_nothing),
 		STORE_TEST(object_create_unwinds_at_every_step),
@@ -680,6 +704,7 @@ int main(void)
 		STORE_TEST(segments_are_charged_until_they_are_freed),
 		STORE_TEST(small_places_never_overlap),
 		STORE_TEST(a_segment_fills_to_its_last_byte),
+		STORE_TEST(who_has_an_object_open_for_writing_is_seen),
 		STORE_TEST(a_place_not_given_back_is_never_handed_out),
 		STORE_TEST(warm_segments_go_to_whom_they_may),
 		STORE_TEST(the_least_recently_used_warm_segment_goes_first),

@@ -227,7 +227,7 @@ static void a_request_that_has_an_answer_needs_a_serial(void **state)
 	for (size_t i = 0; i < all.n; i++) {
 		struct sample s = all.list[i];
 		unsigned t = sample_type(&s);
-		bool free_of_it = t == WIRE_ABORT || t == WIRE_RELEASED || t == WIRE_GOODBYE ||
+		bool free_of_it = t == WIRE_ABORT || t == WIRE_RELEASED ||
 				  t == WIRE_ERROR || t == WIRE_MEMBER || t == WIRE_PART ||
 				  t == WIRE_UNMAPPED || t == WIRE_FINISHED || t == WIRE_FREED ||
 				  t == WIRE_UNMAP ||
@@ -315,8 +315,9 @@ static void requests_out_of_bounds_are_refused(void **state)
 	BAD(WIRE_COMMIT, 1026, 0, struct wire_commit, .ref = ref, .meta_len = 1025, .name_len = 1);
 	BAD(WIRE_ABORT, 0, 0, struct wire_ref, .ref = 0);
 	BAD(WIRE_RELEASED, 0, 0, struct wire_ref, .ref = 12);
-	BAD(WIRE_MAP, 0, 0, struct wire_segment_ref, .segment = CATALOG_NONE);
-	BAD(WIRE_MAP, 0, 0, struct wire_segment_ref, .segment = CATALOG_MAX_TENSORS);
+	BAD(WIRE_MAP, 0, 0, struct wire_ref, .ref = 0);
+	BAD(WIRE_UNMAPPED, 0, 0, struct wire_segment_ref, .segment = CATALOG_NONE);
+	BAD(WIRE_UNMAPPED, 0, 0, struct wire_segment_ref, .segment = CATALOG_MAX_TENSORS);
 	BAD(WIRE_DELETE, 0, 0, struct wire_delete, .name_len = 0);
 	BAD(WIRE_DELETE, 256, 0, struct wire_delete, .name_len = 256);
 	BAD(WIRE_LINK, 0, 0, struct wire_link, .ref = ref, .name_len = 0);
