@@ -28,7 +28,13 @@ enum {
 
 #define CATALOG_NONE UINT32_MAX
 
-/* A reference to one life of a slot: generation << 24 | slot. 0: none. Generations start at 1. */
+/*
+ * A reference to one life of a slot: generation << 24 | slot. 0: none. Generations start at 1; a slot that has had the
+ * last one is not used any more, and neither is a segment's or a client's entry.
+ */
+#define ROW_GENERATION_MAX (((uint64_t)1 << 40) - 1)
+#define ENTRY_GENERATION_MAX UINT32_MAX
+
 static inline uint64_t ref_make(uint64_t generation, uint32_t slot)
 {
 	return generation << 24 | slot;

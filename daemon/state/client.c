@@ -179,7 +179,8 @@ void client_deinit(struct client *c, struct state *st, bool reuse)
 	list_leave(&c->large, st, reuse);
 	if (reuse)
 		lease_rescan(st);
-	catalog_give(&st->catalog.clients, c->index);
+	if (c->generation < ENTRY_GENERATION_MAX)
+		catalog_give(&st->catalog.clients, c->index);
 	c->index = CATALOG_NONE;
 	c->user = quota_user_unref(c->user);
 	atomic_fetch_sub(&st->catalog.header->clients, 1);

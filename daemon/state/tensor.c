@@ -63,11 +63,18 @@ static int slot_take(struct state *st, struct client *c, const struct tensor_req
 	return 0;
 }
 
+/* Another life of the slot would have the ref of an earlier one after the last generation: then it stays taken. */
+static void row_give(struct state *st, uint32_t slot)
+{
+	if (catalog_row(&st->catalog, slot)->word >> 2 < ROW_GENERATION_MAX)
+		catalog_give(&st->catalog.rows, slot);
+}
+
 static void slot_give(struct state *st, struct client *c, uint32_t slot)
 {
 	catalog_chunks_unreserve(&st->catalog, st->tensors[slot].chunks_reserved);
 	st->tensors[slot] = (struct tensor){ .share = slot, .share_prev = slot };
-	catalog_give(&st->catalog.rows, slot);
+	row_give(st, slot);
 	atomic_fetch_sub(&st->catalog.header->drafts, 1);
 	if (c)
 		c->drafts--;
@@ -86,7 +93,8 @@ void tensor_end_segment(struct state *st, struct segment *seg)
 void tensor_free_segment(struct state *st, struct segment *seg)
 {
 	st->segments[seg->index] = NULL;
-	catalog_give(&st->catalog.segments, seg->index);
+	if (seg->generation < ENTRY_GENERATION_MAX)
+		catalog_give(&st->catalog.segments, seg->index);
 	atomic_fetch_sub(&st->catalog.header->segments, 1);
 	st->room_made++;
 	segment_free(seg);
@@ -501,7 +509,7 @@ void tensor_reclaim(struct state *st, uint32_t slot)
 		name_unpin(st, row->name);
 	row->chunk = row->name = CATALOG_NONE;
 	st->tensors[slot] = (struct tensor){ .share = slot, .share_prev = slot };
-	catalog_give(&st->catalog.rows, slot);
+	row_give(st, slot);
 }
 
 /* ---- the end of a draft --------------------------------------------------------------------- */

@@ -435,6 +435,74 @@ static void drafts_of_a_client_that_ends_are_aborted(void **state)
 	}
 }
 
+/* ---- the last generations ---- */
+
+static void no_slot_has_more_lives_than_a_ref_can_say(void **state)
+{
+	struct tester t;
+	uint64_t ref, last;
+
+	(void)state;
+	fx_start();
+	fx_connect(&t, 71000);
+	ref = fx_put(&t, "n", SMALL);
+	assert_int_equal(fx_delete(&t, "n"), 0);
+	atomic_store(&catalog_row(&st.catalog, ref_slot(ref))->word,
+		     row_word(ROW_GENERATION_MAX - 1, ROW_FREE));
+	last = fx_put(&t, "n", SMALL);
+	assert_int_equal(last, ref_make(ROW_GENERATION_MAX, ref_slot(ref)));
+	assert_true(fx_hold(&t, last));
+	fx_drop(&t, last);
+	assert_int_equal(fx_delete(&t, "n"), 0);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	for (int i = 0; i < 3; i++) {
+		last = fx_put(&t, "n", SMALL);
+		assert_true(ref_slot(last) != ref_slot(ref));
+		assert_int_equal(ref_generation(last), (uint64_t)i / 2 + 1);
+	}
+	fx_leave(&t);
+	fx_stop();
+}
+
+static void no_segment_or_client_has_more_lives_than_its_word_can_say(void **state)
+{
+	struct tester t, next;
+	uint32_t index, place;
+	uint64_t ref;
+
+	(void)state;
+	fx_start(.warm_ns = 1);
+	fx_connect(&t, 71000);
+	for (int i = 0; i < 2; i++) {
+		ref = fx_put(&t, "n", LARGE);
+		index = st.tensors[ref_slot(ref)].segment->index;
+		if (i)
+			assert_int_equal(st.segments[index]->generation, ENTRY_GENERATION_MAX);
+		assert_int_equal(fx_delete(&t, "n"), 0);
+		while (state_trim_warm(&st, UINT64_MAX))
+			fx_drain();
+		if (!i)
+			atomic_store(&catalog_segment(&st.catalog, index)->word,
+				     (uint64_t)(ENTRY_GENERATION_MAX - 1) << 1);
+	}
+	ref = fx_put(&t, "n", LARGE);
+	assert_true(st.tensors[ref_slot(ref)].segment->index != index);
+
+	fx_connect(&next, 71000);
+	place = next.c.index;
+	fx_leave(&next);
+	atomic_store(&st.catalog.client_words[place], (uint64_t)(ENTRY_GENERATION_MAX - 1) << 1);
+	fx_connect(&next, 71000);
+	assert_int_equal(next.c.index, place);
+	assert_int_equal(next.c.generation, ENTRY_GENERATION_MAX);
+	fx_leave(&next);
+	fx_connect(&next, 71000);
+	assert_true(next.c.index != place);
+	fx_leave(&next);
+	fx_leave(&t);
+	fx_stop();
+}
+
 /* ---- LINK ---- */
 
 static int link_as(struct tester *t, uint64_t ref, const char *name, uint64_t *linked)
@@ -603,6 +671,8 @@ int main(void)
 		TEST(a_writer_leaves_warm_memory_to_its_user),
 		TEST(the_same_producer_settles_into_warm_memory),
 		TEST(drafts_of_a_client_that_ends_are_aborted),
+		TEST(no_slot_has_more_lives_than_a_ref_can_say),
+		TEST(no_segment_or_client_has_more_lives_than_its_word_can_say),
 		TEST(linked_names_keep_the_bytes_each),
 		TEST(what_an_orphan_holds_stays_under_another_name),
 		TEST(an_unused_ahead_draft_is_taken_back),
