@@ -28,7 +28,8 @@ void draft_abort_ref(struct session *s, uint64_t ref, int64_t deadline)
 {
 	struct wire_ref m = { .header = { .type = WIRE_ABORT, .length = sizeof(m) }, .ref = ref };
 
-	session_send(s, &m, deadline);
+	if (session_send(s, &m, deadline) < 0)
+		session_abort_later(s, ref);
 }
 
 /* Is it worth it: was that size committed before? Remembers that it was now. */

@@ -240,7 +240,7 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 
 int client_enter(struct tl_client *client, bool connected, int64_t deadline, struct use *use)
 {
-	for (;;) {
+	for (unsigned renewals = 0; renewals <= RENEWALS_MAX; renewals++) {
 		struct session *s = atomic_load_explicit(&client->session, memory_order_acquire);
 		int r;
 
@@ -252,6 +252,8 @@ int client_enter(struct tl_client *client, bool connected, int64_t deadline, str
 				return 0;
 			client_leave(use);
 		}
+		if (renewals && deadline_passed(deadline))
+			break;
 		r = client_renew(client, s, deadline);
 		if (r)
 			return r;

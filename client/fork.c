@@ -332,6 +332,8 @@ static void drop_parents(struct session *s)
 	list_init(&s->pending);
 	s->reading = false;
 	s->commit_error = 0;
+	s->naborts = 0;
+	atomic_store(&s->aborts_due, false);
 	s->socket = fd_close(s->socket);
 	fork_forget_pins(s);
 	if (s->inherited) { /* stays mapped until we read no more: see above */

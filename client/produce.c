@@ -461,6 +461,8 @@ static int commit(struct tl_draft *draft, uint64_t *version)
 			 draft->name_len, version ? &v : NULL);
 	if (!r && version)
 		*version = v;
+	if (r && !draft->committed && !draft->block) /* it was not sent */
+		draft_abort_ref(draft->session, draft->ref, deadline_after(0));
 	draft_free(draft);
 	return r;
 }

@@ -141,8 +141,44 @@ bool session_probe(struct session *s)
 
 /* ---- Sending ---- */
 
+static int abort_now(struct session *s, uint64_t ref)
+{
+	struct wire_ref m = { .header = { .type = WIRE_ABORT, .length = sizeof(m) }, .ref = ref };
+
+	return conn_send(s->socket, &m, -1, MSG_DONTWAIT);
+}
+
+static void abort_later_locked(struct session *s, uint64_t ref)
+{
+	uint64_t *more = realloc(s->aborts, (s->naborts + 1) * sizeof(*more));
+
+	if (!more)
+		return; /* the draft stays until the connection ends */
+	s->aborts = more;
+	s->aborts[s->naborts++] = ref;
+	atomic_store(&s->aborts_due, true);
+}
+
+void session_abort_later(struct session *s, uint64_t ref)
+{
+	pthread_mutex_lock(&s->receive_mutex);
+	abort_later_locked(s, ref);
+	pthread_mutex_unlock(&s->receive_mutex);
+}
+
+static void send_aborts(struct session *s)
+{
+	pthread_mutex_lock(&s->receive_mutex);
+	while (s->naborts && !abort_now(s, s->aborts[s->naborts - 1]))
+		s->naborts--;
+	atomic_store(&s->aborts_due, s->naborts > 0);
+	pthread_mutex_unlock(&s->receive_mutex);
+}
+
 int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t deadline)
 {
+	if (atomic_load_explicit(&s->aborts_due, memory_order_relaxed))
+		send_aborts(s);
 	for (;;) {
 		int r = atomic_load(&s->lost)
 				? -EPIPE
@@ -173,8 +209,8 @@ int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t
 /* An answer to a request that gave up: what it carries must not be lost. */
 static void late_answer(struct session *s, const struct conn_message *m)
 {
-	struct wire_ref abort = { .header = { .type = WIRE_ABORT, .length = sizeof(abort) } };
 	struct wire_segment_ref unexport;
+	uint64_t ref;
 
 	if (m->header.type == WIRE_EXPORTED) {
 		memcpy(&unexport, m->bytes, sizeof(unexport));
@@ -185,8 +221,9 @@ static void late_answer(struct session *s, const struct conn_message *m)
 		cuda_late_answer(s, m);
 	if (m->header.type != WIRE_DRAFT)
 		return;
-	abort.ref = ((const struct wire_draft *)(const void *)m->bytes)->ref;
-	conn_send(s->socket, &abort, -1, MSG_DONTWAIT);
+	ref = ((const struct wire_draft *)(const void *)m->bytes)->ref;
+	if (abort_now(s, ref))
+		abort_later_locked(s, ref);
 }
 
 static void commit_refused(struct session *s, const struct conn_message *m)

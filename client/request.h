@@ -18,6 +18,9 @@ static inline int session_send(struct session *s, const void *message, int64_t d
 	return session_send_fd(s, message, -1, deadline);
 }
 
+/* An ABORT that did not fit into the socket is sent before the next message. */
+void session_abort_later(struct session *s, uint64_t ref);
+
 /* Sends and waits for the answer, whatever it is. 0, SESSION_E_*, or a negative errno. */
 int session_call_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
 		    struct conn_message *answer);

@@ -348,6 +348,7 @@ struct session *session_free(struct session *s)
 	pthread_mutex_destroy(&s->receive_mutex);
 	pthread_mutex_destroy(&s->mapping_mutex);
 	pthread_mutex_destroy(&s->produce_mutex);
+	free(s->aborts);
 	free(s);
 	return NULL;
 }

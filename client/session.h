@@ -100,6 +100,9 @@ struct session {
 	uint32_t unanswered; /* serial of the last COMMIT nobody waited for; 0: it was processed */
 	int commit_error;    /* of the first refused COMMIT that nobody waited for; told once */
 	char commit_text[WIRE_TEXT_MAX + 1];
+	uint64_t *aborts;	/* refs of drafts whose ABORT could not be sent yet */
+	uint32_t naborts;
+	_Atomic bool aborts_due; /* there are some */
 	_Atomic uint32_t serial;
 
 	/* mapping.c */

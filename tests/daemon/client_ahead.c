@@ -153,6 +153,42 @@ static void a_refused_commit_is_told_at_the_next_call(void **state)
 	tl_close(client);
 }
 
+/* Neither COMMIT nor ABORT can be sent: the draft is given back with the next message. */
+static void a_commit_that_times_out_leaves_no_draft(void **state)
+{
+	enum { DRAFTS = 1000 };
+	static tl_draft *drafts[DRAFTS];
+	cleanup_td struct test_daemon d = td_start();
+	tl_connect_options o = { .size = sizeof(o), .address = d.socket, .timeout_ns = 100 * MS };
+	tl_client *client;
+	int i = 0, r = 0;
+
+	(void)state;
+	eventually(tl_connect(&client, &o) == 0);
+	for (int k = 0; k < DRAFTS; k++)
+		eventually(tl_create(client, "a",
+				     &(tl_spec){ .size = sizeof(tl_spec),
+						 .shape = &(int64_t){ 100 + k },
+						 .ndim = 1,
+						 .dtype = U8 },
+				     &drafts[k]) == 0);
+	must_be(td_status(&d).drafts, DRAFTS);
+	td_freeze(&d);
+	while (!r && i < DRAFTS)
+		r = tl_commit(drafts[i++], NULL);
+	must_be(r, -ETIMEDOUT);
+	tl_abort(drafts[i++]);
+	td_thaw(&d);
+	td_settle(&d);
+	must_be(td_status(&d).drafts, DRAFTS - i + 2);
+	must_be(tl_delete(client, "nothing"), -ENOENT);
+	must_be(td_status(&d).drafts, DRAFTS - i);
+	while (i < DRAFTS)
+		tl_abort(drafts[i++]);
+	tl_close(client);
+	must_be(td_status(&d).drafts, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -161,6 +197,7 @@ int main(void)
 		TEST(a_draft_ahead_in_use_is_not_taken_back),
 		TEST(a_commit_on_its_way_is_not_lost_to_who_needs_room),
 		TEST(many_sizes_keep_few_drafts_ahead),
+		TEST(a_commit_that_times_out_leaves_no_draft),
 		TEST(a_refused_commit_is_told_at_the_next_call),
 	};
 
