@@ -118,7 +118,8 @@ static void copy_counts(struct session *s, struct ledger *to)
 	struct tl_draft *draft;
 	uint32_t slot, count;
 
-	for_each_counted(s, slot, count) {
+	for_each_counted(s, slot, count)
+	{
 		ledger_touch(to->touched, slot);
 		atomic_store(&held[slot], count);
 	}
@@ -137,8 +138,7 @@ static bool holds_leases(struct session *s)
 	struct tl_draft *draft;
 	uint32_t slot, count;
 
-	for_each_counted(s, slot, count)
-		leases += count;
+	for_each_counted(s, slot, count) leases += count;
 	list_for_each_entry(draft, &s->drafts, link)
 		drafts += draft->hold;
 	return leases > drafts;
@@ -176,8 +176,7 @@ static struct fork_pin *pin_alloc(struct session *s)
 	struct fork_pin *pin;
 	int ends[2];
 
-	for_each_counted(s, slot, count)
-		n++;
+	for_each_counted(s, slot, count) n++;
 	pin = malloc(sizeof(*pin) + n * sizeof(*pin->slots));
 	if (!pin)
 		return NULL;
@@ -196,7 +195,8 @@ static void pin(struct session *s)
 	struct fork_pin *pin = pin_alloc(s);
 	uint32_t slot, count;
 
-	for_each_counted(s, slot, count) {
+	for_each_counted(s, slot, count)
+	{
 		if (count == LEDGER_HELD_MAX)
 			continue;
 		atomic_fetch_add(&s->held[slot], 1);

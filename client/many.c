@@ -178,10 +178,11 @@ static int many_take(struct many *m, struct session *s)
 			r = lookup_again(s, &m->patience);
 		}
 		if (r == -ETIMEDOUT)
-			r = tl_fail(-ETIMEDOUT,
-				    "there was no moment at which the %zu tensors could be had together: "
-				    "some are replaced faster than all can be looked at",
-				    m->count);
+			r = tl_fail(
+				-ETIMEDOUT,
+				"there was no moment at which the %zu tensors could be had together: "
+				"some are replaced faster than all can be looked at",
+				m->count);
 		if (r) {
 			many_give_all(m, s);
 			return r;

@@ -235,8 +235,8 @@ static void install(struct session *s, uint32_t segment, uint32_t generation, vo
 			      memory_order_release); /* ORDER: see mapping_find() */
 }
 
-int mapping_read(struct session *s, uint64_t ref, uint32_t segment, uint32_t generation, int64_t deadline,
-		 const unsigned char **base)
+int mapping_read(struct session *s, uint64_t ref, uint32_t segment, uint32_t generation,
+		 int64_t deadline, const unsigned char **base)
 {
 	cleanup_(fd_closep) int fd = -1;
 	uint64_t size;
@@ -306,8 +306,8 @@ static void keep_cow_fd_locked(struct session *s, uint32_t segment, uint32_t gen
 	s->cow_fds++;
 }
 
-int mapping_private(struct session *s, uint64_t ref, uint32_t segment, uint32_t generation, uint64_t offset,
-		    uint64_t size, int64_t deadline, struct private_map *out)
+int mapping_private(struct session *s, uint64_t ref, uint32_t segment, uint32_t generation,
+		    uint64_t offset, uint64_t size, int64_t deadline, struct private_map *out)
 {
 	cleanup_(fd_closep) int fd = -1;
 	struct mapping *m;

@@ -50,8 +50,8 @@ static inline const unsigned char *mapping_find(const struct session *s, uint32_
 /*
  * The same, asking the daemon for it if there is none; the caller holds @ref. 0, SESSION_E_*, or a negative errno.
  */
-int mapping_read(struct session *s, uint64_t ref, uint32_t segment, uint32_t generation, int64_t deadline,
-		 const unsigned char **base);
+int mapping_read(struct session *s, uint64_t ref, uint32_t segment, uint32_t generation,
+		 int64_t deadline, const unsigned char **base);
 
 /*
  * A private writable mapping of @size bytes at @offset: unmap *@map, *@map_size. As mapping_read().
@@ -62,8 +62,8 @@ struct private_map {
 	void *data; /* at @offset of the segment */
 };
 
-int mapping_private(struct session *s, uint64_t ref, uint32_t segment, uint32_t generation, uint64_t offset,
-		    uint64_t size, int64_t deadline, struct private_map *out);
+int mapping_private(struct session *s, uint64_t ref, uint32_t segment, uint32_t generation,
+		    uint64_t offset, uint64_t size, int64_t deadline, struct private_map *out);
 
 /*
  * Takes the descriptor that came with a draft. By the thread that reads the socket, in the order of

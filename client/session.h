@@ -85,10 +85,10 @@ struct session {
 	struct session_peer *fork_peer; /* during fork(): the child's connection */
 	bool close_after_fork;		/* in the child: session_close() is due */
 	/* fork.c, if the child could not get a connection: */
-	struct list pins;     /* struct fork_pin: what we hold for children; produce_mutex */
-	_Atomic bool pinned;  /* there are some */
-	bool inherited;	      /* the ledger is an ancestor's, kept mapped; during fork(): it will be */
-	int heir;	      /* or -1: its end tells that ancestor that we read no more */
+	struct list pins;    /* struct fork_pin: what we hold for children; produce_mutex */
+	_Atomic bool pinned; /* there are some */
+	bool inherited; /* the ledger is an ancestor's, kept mapped; during fork(): it will be */
+	int heir;	/* or -1: its end tells that ancestor that we read no more */
 
 	/*
 	 * Requests. The mutex is not held while a thread reads the socket: `reading` says that one
@@ -100,7 +100,7 @@ struct session {
 	uint32_t unanswered; /* serial of the last COMMIT nobody waited for; 0: it was processed */
 	int commit_error;    /* of the first refused COMMIT that nobody waited for; told once */
 	char commit_text[WIRE_TEXT_MAX + 1];
-	uint64_t *aborts;	/* refs of drafts whose ABORT could not be sent yet */
+	uint64_t *aborts; /* refs of drafts whose ABORT could not be sent yet */
 	uint32_t naborts;
 	_Atomic bool aborts_due; /* there are some */
 	_Atomic uint32_t serial;

@@ -199,7 +199,7 @@ struct catalog_header {
 	uint64_t reserved;
 
 	alignas(64) _Atomic uint64_t
-		names_unlinked;	 /* a search that found nothing holds if this stood still */
+		names_unlinked;	     /* a search that found nothing holds if this stood still */
 	_Atomic uint32_t slots_high; /* rows from here on were never used */
 
 	alignas(64) _Atomic uint64_t bytes_used; /* for tl_get_status() */

@@ -39,8 +39,8 @@ struct raw rc_connect(const struct test_daemon *d);
 void rc_hello(struct raw *rc);			 /* until WELCOME, the catalog mapped */
 void rc_ledger(struct raw *rc);			 /* until READY */
 struct raw rc_open(const struct test_daemon *d); /* all three */
-void rc_goodbye(struct raw *rc);		 /* leaves, and waits until the daemon has seen it */
-void rc_close(struct raw *rc);			 /* leaves */
+void rc_goodbye(struct raw *rc); /* leaves, and waits until the daemon has seen it */
+void rc_close(struct raw *rc);	 /* leaves */
 
 /* Fills in type, length and, if it is 0, the serial; sends it. 0 or a negative errno. */
 int rc_send(struct raw *rc, enum wire_type type, void *message, size_t length, int fd_peek);
@@ -67,7 +67,7 @@ int rc_judge(const struct conn_message *m, enum wire_type expected);
 /* A tensor of @nbytes uint8 under @name; 0 or the wire error. */
 int rc_commit(struct raw *rc, uint64_t ref, const char *name, uint64_t nbytes);
 int rc_ref(struct raw *rc, enum wire_type type, uint64_t ref); /* ABORT or RELEASED */
-int rc_map(struct raw *rc, uint64_t ref, int *fd); /* of a tensor that it holds */
+int rc_map(struct raw *rc, uint64_t ref, int *fd);	       /* of a tensor that it holds */
 int rc_delete(struct raw *rc, const char *name);
 int rc_link(struct raw *rc, uint64_t ref, const char *name);
 

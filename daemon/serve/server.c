@@ -21,7 +21,7 @@
 #include "util/fd.h"
 #include "util/log.h"
 
-enum { ACCEPT_BATCH = 16, ACCEPT_PAUSE_MS = 100 };
+enum { ACCEPT_BATCH = 16, ACCEPT_PAUSE_MS = 100, GUARD_BATCH = 16 };
 
 static void server_stop(struct server *server, const char *why)
 {
@@ -32,6 +32,8 @@ static void server_stop(struct server *server, const char *why)
 	peers_end(server);
 	space_stop(server);
 	uv_close((uv_handle_t *)&server->listener, NULL);
+	if (server->state.store.guard.fd >= 0)
+		uv_close((uv_handle_t *)&server->guard, NULL);
 	server->listen_fd = fd_close(server->listen_fd);
 	uv_close((uv_handle_t *)&server->space_timer, NULL);
 	uv_close((uv_handle_t *)&server->warm_timer, NULL);
@@ -129,6 +131,51 @@ static void server_on_listen(uv_poll_t *poll, int status, int events)
 	server_settle(server);
 }
 
+/* ---- sizes that clients change -------------------------------------------------------------- */
+
+static void server_drop_writer(struct server *server, uint64_t writer)
+{
+	struct peer *peer;
+
+	list_for_each_entry(peer, &server->peers, link) {
+		if (peer->client.id != writer || peer->dropping)
+			continue;
+		log_warn("client dropped: it changed the size of a segment",
+			 "client=%llu pid=%u uid=%u", (unsigned long long)writer, peer->client.pid,
+			 peer->client.uid);
+		peer_drop(peer);
+		return;
+	}
+	log_warn("the size of a segment was changed by a client that is gone", "client=%llu",
+		 (unsigned long long)writer);
+}
+
+static void server_on_guard(uv_poll_t *poll, int status, int events)
+{
+	struct server *server = container_of(poll, struct server, guard);
+	uint64_t writer;
+
+	(void)status;
+	(void)events;
+	for (unsigned n = 0; n < GUARD_BATCH && guard_next(&server->state.store.guard, &writer);
+	     n++)
+		server_drop_writer(server, writer);
+	server_settle(server);
+}
+
+/* Without it a client may grow what it has a descriptor of. */
+static int guard_start(struct server *server)
+{
+	int fd = server->state.store.guard.fd, r;
+
+	if (fd < 0) {
+		log_warn("sizes of segments are not guarded: inotify cannot be had", "");
+		return 0;
+	}
+	r = uv_poll_init(&server->loop, &server->guard, fd);
+	return r ? r : uv_poll_start(&server->guard, UV_READABLE, server_on_guard);
+}
+
 /* ---- what time and change bring ------------------------------------------------------------- */
 
 static void server_on_warm(uv_timer_t *timer)
@@ -163,8 +210,8 @@ static void warm_settle(struct server *server)
 static void idle_settle(struct server *server)
 {
 	const struct catalog_header *h = server->state.catalog.header;
-	bool idle = server->peer_count == server->orphans && h->tensors == server->state.withdrawn.count &&
-		    !server->jobs;
+	bool idle = server->peer_count == server->orphans &&
+		    h->tensors == server->state.withdrawn.count && !server->jobs;
 
 	if (server->idle_exit_ns < 0)
 		return;
@@ -222,6 +269,8 @@ static int server_init_loop(struct server *server)
 	r = uv_poll_init(&server->loop, &server->listener, server->listen_fd);
 	if (!r)
 		r = uv_poll_start(&server->listener, UV_READABLE, server_on_listen);
+	if (!r)
+		r = guard_start(server);
 	for (unsigned i = 0; !r && i < 2; i++) {
 		uv_signal_init(&server->loop, &server->signals[i]);
 		server->signals[i].data = server;

@@ -20,6 +20,7 @@ struct server_options {
 struct server {
 	uv_loop_t loop;
 	uv_poll_t listener;
+	uv_poll_t guard;	/* sizes of segments that clients have changed */
 	uv_timer_t space_timer; /* the next deadline of a create that waits for room */
 	uv_timer_t warm_timer;	/* the next trim of warm segments */
 	uv_timer_t idle_timer;
@@ -34,7 +35,7 @@ struct server {
 	struct list working;  /* of struct create: a worker makes their segment */
 	struct list settling; /* of struct settle */
 	unsigned jobs;	      /* with the workers */
-	unsigned peer_count; /* orphans included */
+	unsigned peer_count;  /* orphans included */
 	unsigned orphans;
 	unsigned orphan_ms; /* from the last look at them to the next */
 	uint64_t room_seen; /* state.room_made when waiting creates were last tried */

@@ -47,6 +47,7 @@ struct destroy {
 	struct server *server;
 	struct segment *segment;
 	struct object object;
+	bool written; /* somebody has it open, and could grow it again */
 };
 
 static struct create *create_free(struct create *create)
@@ -133,7 +134,7 @@ static void answer_draft(struct peer *peer, uint32_t serial, uint32_t slot, int 
 			return;
 		}
 		m.flags = WIRE_DRAFT_FD;
-		seg->handed = true;
+		segment_handed(seg);
 		peer_send(peer, &m, take_fd(&fd));
 		return;
 	}
@@ -286,7 +287,21 @@ static void destroy_work(uv_work_t *work)
 {
 	struct destroy *destroy = container_of(work, struct destroy, work);
 
-	object_destroy(&destroy->object, true);
+	object_discard(&destroy->object);
+	destroy->written = object_is_written(&destroy->object) == 1;
+}
+
+static void destroy_done(struct destroy *destroy)
+{
+	struct segment_store *store = &destroy->server->state.store;
+	const struct segment *seg = destroy->segment;
+
+	guard_sweep(&store->guard, 0);
+	if (destroy->written)
+		guard_remnant(&store->guard, &destroy->object, seg->guarded.writer);
+	else
+		object_destroy(&destroy->object);
+	tensor_free_segment(&destroy->server->state, destroy->segment);
 }
 
 static void destroy_worked(uv_work_t *work, int status)
@@ -294,10 +309,9 @@ static void destroy_worked(uv_work_t *work, int status)
 	struct destroy *destroy = container_of(work, struct destroy, work);
 	struct server *server = destroy->server;
 
-	if (status)
-		object_destroy(&destroy->object, true);
+	(void)status;
 	server->jobs--;
-	tensor_free_segment(&server->state, destroy->segment);
+	destroy_done(destroy);
 	free(destroy);
 	server_settle(server);
 }
@@ -305,20 +319,19 @@ static void destroy_worked(uv_work_t *work, int status)
 static void segment_destroy(struct server *server, struct segment *seg)
 {
 	struct destroy *destroy = seg->size > SPACE_INLINE ? calloc(1, sizeof(*destroy)) : NULL;
+	struct destroy here = { .server = server, .segment = seg, .object = seg->object };
 
 	list_del(&seg->link);
 	if (destroy) {
-		*destroy = (struct destroy){ .server = server,
-					     .segment = seg,
-					     .object = seg->object };
+		*destroy = here;
 		if (!uv_queue_work(&server->loop, &destroy->work, destroy_work, destroy_worked)) {
 			server->jobs++;
 			return;
 		}
 		free(destroy);
 	}
-	object_destroy(&seg->object, true);
-	tensor_free_segment(&server->state, seg);
+	destroy_work(&here.work);
+	destroy_done(&here);
 }
 
 static void doomed_settle(struct server *server)

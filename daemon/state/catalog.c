@@ -186,7 +186,7 @@ void catalog_deinit(struct catalog *cat)
 		munmap(cat->header, cat->size);
 	}
 	if (cat->fd_rw >= 0)
-		object_destroy(&object, false);
+		object_destroy(&object);
 	fd_close(cat->fd_rw);
 	fd_close(cat->fd_ro);
 	free(cat->clients.next);

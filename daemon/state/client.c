@@ -155,7 +155,8 @@ bool client_look(struct client *c, struct state *st)
 	uint32_t leases;
 
 	if (c->ledger_fd >= 0 && ledger_is_mapped(c) &&
-	    (c->draft_head != CATALOG_NONE || client_next_held(c, st, 0, &leases) != CATALOG_NONE)) {
+	    (c->draft_head != CATALOG_NONE ||
+	     client_next_held(c, st, 0, &leases) != CATALOG_NONE)) {
 		lease_rescan(st); /* it cannot say what it releases */
 		return false;
 	}
@@ -179,6 +180,7 @@ void client_deinit(struct client *c, struct state *st, bool reuse)
 	list_leave(&c->large, st, reuse);
 	if (reuse)
 		lease_rescan(st);
+	guard_sweep(&st->store.guard, c->id);
 	if (c->generation < ENTRY_GENERATION_MAX)
 		catalog_give(&st->catalog.clients, c->index);
 	c->index = CATALOG_NONE;

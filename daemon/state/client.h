@@ -14,8 +14,8 @@ struct client {
 	const struct ledger *ledger; /* mapped read-only, NULL before LEDGER */
 	size_t ledger_size;
 	uint32_t ledger_slots;
-	int ledger_fd; /* -1 before LEDGER */
-	bool ended;    /* takes no more leases */
+	int ledger_fd;	     /* -1 before LEDGER */
+	bool ended;	     /* takes no more leases */
 	struct list small;   /* segments for small tensors that it writes, by writer_link */
 	struct list large;   /* segments for large tensors that it has mapped writable */
 	uint64_t small_next; /* size of the next one of the former */

@@ -40,8 +40,10 @@ int state_init(struct state *st, uint64_t instance, const struct state_limits *l
 	segment_store_init(&st->store, instance, limits->capacity, limits->user_capacity,
 			   limits->fds_max);
 	r = catalog_init(&st->catalog, instance, &shape);
-	if (r)
+	if (r) {
+		segment_store_deinit(&st->store);
 		return r;
+	}
 	h = st->catalog.header;
 	st->tensors = table_new(h->max_tensors, sizeof(*st->tensors));
 	st->segments = table_new(h->max_tensors, sizeof(struct segment *));
@@ -68,7 +70,7 @@ void state_deinit(struct state *st)
 		seg->places = 0; /* whatever tensors there are end with us */
 		if (!seg->device) {
 			tensor_end_segment(st, seg);
-			object_destroy(&seg->object, false); /* who holds some of it reads on */
+			object_destroy(&seg->object); /* who holds some of it reads on */
 		}
 		tensor_free_segment(st, seg);
 	}
@@ -80,6 +82,7 @@ void state_deinit(struct state *st)
 	st->segments = NULL;
 	st->names.info = NULL;
 	st->served = NULL;
+	segment_store_deinit(&st->store);
 	catalog_deinit(&st->catalog);
 }
 

@@ -46,8 +46,8 @@ struct tensor {
 	uint32_t owner;		    /* DRAFT: index of its client */
 	uint32_t next, prev; /* DRAFT: ring of its client's drafts; withdrawn: list of them */
 	uint16_t chunks_reserved;
-	bool ahead;   /* DRAFT: may be taken back while unused */
-	bool group;   /* DRAFT: memory of a group; its members are in the ring */
+	bool ahead; /* DRAFT: may be taken back while unused */
+	bool group; /* DRAFT: memory of a group; its members are in the ring */
 	union {
 		struct {
 			/* where its place is in a small segment, and its size, in SEGMENT_UNITs */

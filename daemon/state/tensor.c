@@ -287,7 +287,7 @@ static int place_large(struct state *st, struct client *c, const struct tensor_r
 	while ((*segp = segment_take_warm(&st->store, c->user, c->id, size))) {
 		if ((*segp)->writer == c->id)
 			return 0;
-		if (!(*segp)->handed || !object_is_written(&(*segp)->object)) {
+		if (!(*segp)->handed || object_is_written(&(*segp)->object) == 0) {
 			(*segp)->writer = c->id;
 			(*segp)->handed = false;
 			list_add_tail(&c->large, &(*segp)->writer_link);

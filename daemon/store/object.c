@@ -20,7 +20,7 @@
 #include "util/fault.h"
 #include "util/fd.h"
 
-enum { OBJECT_NAME_MAX = 64 };
+enum { OBJECT_NAME_MAX = 48 };
 
 #define OBJECT_STEP ((uint64_t)64 << 20) /* allocated between two looks at the cancel flag */
 
@@ -104,33 +104,65 @@ int object_open(const struct object *o, int flags, int *fd)
  * A read lease (fcntl_locking(2)) can only be had while nobody has the file open for writing; a mapping counts as the
  * descriptor that it was made with. If somebody opens it just then, the signal must be a harmless one.
  */
-bool object_is_written(const struct object *o)
+int object_is_written(const struct object *o)
 {
-	bool written;
-	int fd;
+	int fd, r = object_open(o, O_RDONLY, &fd);
 
-	if (object_open(o, O_RDONLY, &fd))
-		return true;
-	written = fcntl(fd, F_SETSIG, SIGURG) || fcntl(fd, F_SETLEASE, F_RDLCK);
+	if (r)
+		return r;
+	if (fcntl(fd, F_SETSIG, SIGURG) || fcntl(fd, F_SETLEASE, F_RDLCK))
+		r = errno == EAGAIN ? 1 : -errno;
 	close(fd);
-	return written;
+	return r;
 }
 
-/*
- * Truncated, not punched: a hole would be filled again by whoever maps it and reads, and be counted by nobody.
- */
-void object_destroy(const struct object *o, bool discard)
+/* Pages can be added beyond the end, too: more than the size needs, in pages of the size that the file has. */
+static bool has_size(const struct stat *st, uint64_t size)
 {
-	char name[OBJECT_NAME_MAX];
+	uint64_t page = (uint64_t)st->st_blksize;
+
+	return (uint64_t)st->st_size == size &&
+	       (uint64_t)st->st_blocks * 512 <= (size + page - 1) / page * page;
+}
+
+bool object_resize(const struct object *o, uint64_t size)
+{
+	bool differs = false;
+	struct stat st;
 	int fd;
 
-	object_name(o, name);
-	fd = discard ? shm_open(name, O_RDWR | O_CLOEXEC, 0) : -1;
-	shm_unlink(name);
-	if (fd < 0)
-		return;
-	(void)!ftruncate(fd, 0);
+	if (object_open(o, O_RDWR, &fd))
+		return false;
+	if (!fstat(fd, &st) && !has_size(&st, size)) {
+		differs = true;
+		(void)!ftruncate(fd, (off_t)size);
+		if ((uint64_t)st.st_size < size)
+			(void)posix_fallocate(fd, 0, (off_t)size);
+	}
 	close(fd);
+	return differs;
+}
+
+/* Truncated, not punched: a hole would be filled again by whoever maps it and reads, and be counted by nobody. */
+void object_discard(const struct object *o)
+{
+	object_resize(o, 0);
+}
+
+void object_destroy(const struct object *o)
+{
+	char name[OBJECT_NAME_MAX];
+
+	object_name(o, name);
+	shm_unlink(name);
+}
+
+void object_path(const struct object *o, char path[OBJECT_PATH_MAX])
+{
+	char name[OBJECT_NAME_MAX];
+
+	object_name(o, name);
+	snprintf(path, OBJECT_PATH_MAX, "/dev/shm%s", name);
 }
 
 unsigned object_destroy_instance(uint64_t instance)

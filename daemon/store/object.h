@@ -27,14 +27,20 @@ int object_create(const struct object *o, uint64_t size, const atomic_bool *canc
 int object_open(const struct object *o, int flags, int *fd);
 
 /*
- * Has anybody @o open for writing, or mapped so? As the kernel knows it; also if that cannot be known.
+ * Has anybody @o open for writing, or mapped so, as the kernel knows it? 1, 0, or a negative errno: that cannot be known.
  */
-bool object_is_written(const struct object *o);
+int object_is_written(const struct object *o);
 
-/*
- * Unlinks @o; with @discard its pages are gone at once, even if somebody maps it: who touches it then gets SIGBUS.
- */
-void object_destroy(const struct object *o, bool discard);
+/* Gives @o @size allocated bytes, if it has another size. Did it have one? */
+bool object_resize(const struct object *o, uint64_t size);
+
+/* Its pages are gone at once, even if somebody maps it: who touches it then gets SIGBUS. */
+void object_discard(const struct object *o);
+/* Unlinks @o. Who maps it keeps its pages. */
+void object_destroy(const struct object *o);
+
+enum { OBJECT_PATH_MAX = 64 };
+void object_path(const struct object *o, char path[OBJECT_PATH_MAX]);
 
 /* The catalog's object has a name that can be told from the instance alone. */
 struct object object_of_catalog(uint64_t instance);

@@ -27,6 +27,18 @@ void segment_store_init(struct segment_store *store, uint64_t instance, uint64_t
 	};
 	list_init(&store->warm);
 	list_init(&store->doomed);
+	guard_init(&store->guard);
+}
+
+void segment_store_deinit(struct segment_store *store)
+{
+	guard_deinit(&store->guard);
+}
+
+void segment_handed(struct segment *seg)
+{
+	seg->handed = true;
+	guard_begin(&seg->store->guard, &seg->guarded, &seg->object, seg->size, seg->writer);
 }
 
 int segment_new(struct segment **segp, struct segment_store *store, struct quota_user *user,
@@ -93,6 +105,7 @@ struct segment *segment_free(struct segment *seg)
 		return NULL;
 	assert(seg->places == 0 && !seg->warm);
 	segment_uncache(seg);
+	guard_end(&seg->store->guard, &seg->guarded);
 	if (seg->doomed)
 		seg->store->going--;
 	list_del(&seg->link);
@@ -249,6 +262,7 @@ void segment_doom(struct segment *seg)
 {
 	if (seg->doomed)
 		return;
+	guard_end(&seg->store->guard, &seg->guarded);
 	if (seg->warm)
 		warm_remove(seg);
 	segment_uncache(seg);

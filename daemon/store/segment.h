@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "daemon/store/device.h"
+#include "daemon/store/guard.h"
 #include "daemon/store/object.h"
 #include "daemon/store/quota.h"
 #include "util/list.h"
@@ -37,6 +38,7 @@ struct segment_store {
 	unsigned warm_count;
 	unsigned fds_cached;
 	unsigned fds_max;
+	struct guard guard;
 };
 
 struct segment {
@@ -45,6 +47,7 @@ struct segment {
 	struct list writer_link;     /* in its writer's segments while it has one */
 	struct object object;
 	struct quota_charge charge;
+	struct guarded guarded;	      /* from when a writable descriptor was handed out */
 	struct device_memory *device; /* NULL: it is shared memory */
 	uint64_t size;
 	uint64_t writer;     /* id of the client that maps it writable; 0: none any more */
@@ -54,7 +57,7 @@ struct segment {
 	uint32_t places; /* tensors in it, drafts included */
 	int fd_ro;	 /* cached, or -1 */
 	bool small;
-	bool handed;  /* its writer has been given a writable descriptor */
+	bool handed; /* its writer has been given a writable descriptor */
 	bool warm;
 	bool doomed;
 	/* small segments only: */
@@ -64,6 +67,9 @@ struct segment {
 	uint64_t used[];  /* a bit a unit */
 };
 
+void segment_store_deinit(struct segment_store *store);
+/* Its writer has been given a writable descriptor. */
+void segment_handed(struct segment *seg);
 void segment_store_init(struct segment_store *store, uint64_t instance, uint64_t capacity,
 			uint64_t user_capacity, unsigned fds_max);
 

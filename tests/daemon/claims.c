@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Well-formed requests that claim what is not so: an error for who asks, and nothing changes for the others. */
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include "proto/wire.h"
 #include "tests/harness.h"
@@ -136,7 +137,8 @@ static void only_who_holds_a_tensor_maps_its_segment(void **state)
 	must_be(written.segment, draft.segment);
 	must_be(rc_map(&other, draft.ref, &fd), WIRE_E_NOT_FOUND);
 	must_be(rc_map(&other, written.ref, &fd), WIRE_E_NOT_FOUND);
-	atomic_fetch_add(rc_held(&other, ref_slot(written.ref)), 1); /* a draft is nobody's to read */
+	atomic_fetch_add(rc_held(&other, ref_slot(written.ref)),
+			 1); /* a draft is nobody's to read */
 	must_be(rc_map(&other, written.ref, &fd), WIRE_E_NOT_FOUND);
 	atomic_fetch_sub(rc_held(&other, ref_slot(written.ref)), 1);
 	must(rc_hold(&other, draft.ref) && rc_hold(&other, empty.ref));
@@ -156,6 +158,68 @@ static void only_who_holds_a_tensor_maps_its_segment(void **state)
 	rc_drop(&other, empty.ref);
 	rc_goodbye(&other);
 	rc_goodbye(&rc);
+}
+
+/* ---- sizes that are the daemon's ---- */
+
+/* And all of it is allocated, and no more. */
+static bool is_of_size(int fd, uint64_t size)
+{
+	struct stat st;
+
+	must_be(fstat(fd, &st), 0);
+	return (uint64_t)st.st_size == size && (uint64_t)st.st_blocks * 512 == size;
+}
+
+static void who_changes_the_size_of_a_segment_gains_nothing(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB);
+	struct raw honest = rc_open(&d);
+	struct wire_draft draft;
+	struct tl_status s;
+	unsigned objects = td_objects(&d);
+
+	(void)state;
+	for (int how = 0; how < 5; how++) {
+		static const off_t sizes[] = { 400 * MIB, 400 * MIB, 400 * MIB, 4096, 400 * MIB };
+		struct raw rc = rc_open(&d);
+		int fd;
+
+		must_be(rc_put(&rc, "a", 8 * MIB, 1, &draft), 0);
+		fd = fcntl(rc_writable(&rc, &draft), F_DUPFD_CLOEXEC, 0);
+		must(fd >= 0);
+		if (how == 0)
+			must_be(ftruncate(fd, sizes[how]), 0);
+		else if (how == 1)
+			must_be(posix_fallocate(fd, 0, sizes[how]), 0);
+		else if (how == 2)
+			must_be(pwrite(fd, "more", 4, sizes[how]), 4);
+		else if (how == 3)
+			must_be(ftruncate(fd, sizes[how]), 0);
+		else
+			must_be(fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, sizes[how]), 0);
+		eventually(is_of_size(fd, 8 * MIB));
+		rc_must_end(&rc);
+		rc_close(&rc);
+		s = td_status(&d);
+		must_be(s.tensors, 1);
+		must_be(s.bytes_used, 8 * MIB);
+
+		/* nor when it is over */
+		must_be(rc_delete(&honest, "a"), 0);
+		must_be(rc_create(&honest, NULL, 60 * MIB, 0, &draft), 0);
+		must_be(rc_ref(&honest, WIRE_ABORT, draft.ref), 0);
+		td_settle(&d);
+		must(is_of_size(fd, 0));
+		must_be(posix_fallocate(fd, 0, 400 * MIB), 0);
+		eventually(is_of_size(fd, 0));
+		close(fd);
+	}
+	rc_goodbye(&honest);
+	s = td_status(&d);
+	must_be(s.clients, 0);
+	must_be(s.bytes_used, s.bytes_warm);
+	must(td_objects(&d) <= objects + s.segments + 1);
 }
 
 static void sizes_that_overflow_never_fit(void **state)
@@ -316,6 +380,7 @@ int main(void)
 		TEST(a_draft_is_committed_or_aborted_once),
 		TEST(refs_that_never_were_are_gone_or_ignored),
 		TEST(only_who_holds_a_tensor_maps_its_segment),
+		TEST(who_changes_the_size_of_a_segment_gains_nothing),
 		TEST(sizes_that_overflow_never_fit),
 		TEST(descriptions_that_do_not_fit_abort_the_draft),
 		TEST(a_commit_wants_no_more_room_than_was_asked_for),

@@ -433,12 +433,15 @@ static void an_heir_reads_on_when_its_parent_has_ended(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_child_reads_on),	       TEST(a_childs_end_gives_everything_back),
-		TEST(drafts_stay_the_parents), TEST(a_closed_clients_tensors_are_inherited_too),
+		TEST(a_child_reads_on),
+		TEST(a_childs_end_gives_everything_back),
+		TEST(drafts_stay_the_parents),
+		TEST(a_closed_clients_tensors_are_inherited_too),
 		TEST(who_forks_and_calls_exec_gets_all_back),
 		TEST(a_parent_holds_for_its_child_and_no_longer),
 		TEST(an_heir_reads_on_when_its_parent_has_ended),
-		TEST(grandchildren_hold_too),  TEST(forking_while_threads_are_at_work),
+		TEST(grandchildren_hold_too),
+		TEST(forking_while_threads_are_at_work),
 	};
 
 	return RUN(tests);

@@ -264,7 +264,7 @@ static void who_lost_its_connection_reads_on_undisturbed(void **state)
 	bytes_must_be(small_bytes, 0xbb, 5000);
 	must_be(td_status(&d).retired, 2);
 	must(td_status(&d).bytes_used >= MIB); /* charged as long as it can be read */
-	rc_close(&reader);			/* and now it reads no more */
+	rc_close(&reader);		       /* and now it reads no more */
 	eventually(td_status(&d).retired == 0);
 	must_be(td_status(&d).clients, 0);
 	must_be(td_status(&d).bytes_used, td_status(&d).bytes_warm);

@@ -133,12 +133,10 @@ static void only_a_sealed_memfd_of_the_right_size_is_taken(void **state)
 	unsigned fds;
 	const struct offer offers[] = {
 		{ "not sealed", memfd_with(SLOTS, LEDGER_MAGIC, 0), size, LEDGER_LAYOUT },
-		{ "may shrink", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_GROW), size,
-		  LEDGER_LAYOUT },
-		{ "may grow", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_SHRINK), size,
-		  LEDGER_LAYOUT },
-		{ "may not be sealed", memfd_with(SLOTS, LEDGER_MAGIC, all_seals | F_SEAL_SEAL), size,
-		  LEDGER_LAYOUT },
+		{ "may shrink", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_GROW), size, LEDGER_LAYOUT },
+		{ "may grow", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_SHRINK), size, LEDGER_LAYOUT },
+		{ "may not be sealed", memfd_with(SLOTS, LEDGER_MAGIC, all_seals | F_SEAL_SEAL),
+		  size, LEDGER_LAYOUT },
 		{ "only for reading", read_only(memfd_with(SLOTS, LEDGER_MAGIC, all_seals)), size,
 		  LEDGER_LAYOUT },
 		{ "too small", resized(SLOTS, 4096), size, LEDGER_LAYOUT },
@@ -184,9 +182,7 @@ static void only_a_sealed_memfd_of_the_right_size_is_taken(void **state)
 
 static void a_ledger_on_huge_pages_is_refused(void **state)
 {
-	enum {
-		SLOTS = (2 * MIB - LEDGER_PAGE) / 4
-	}; /* ledger_size() of it is one huge page */
+	enum { SLOTS = (2 * MIB - LEDGER_PAGE) / 4 }; /* ledger_size() of it is one huge page */
 	struct ledger header = { .magic = LEDGER_MAGIC, .layout = LEDGER_LAYOUT, .slots = SLOTS };
 	int fd = memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
 	struct offer o = { "of huge pages", fd, 2 * MIB, LEDGER_LAYOUT };

@@ -67,7 +67,8 @@ static inline void fx_drain(void)
 	struct segment *seg, *ahead;
 
 	list_for_each_entry_safe(seg, ahead, &st.store.doomed, link) {
-		object_destroy(&seg->object, true);
+		object_discard(&seg->object);
+		object_destroy(&seg->object);
 		tensor_free_segment(&st, seg);
 	}
 }

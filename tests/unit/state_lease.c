@@ -180,8 +180,7 @@ static void a_release_that_was_never_told_is_found_at_the_end(void **state)
 		assert_true(fx_hold(&reader, ref));
 		assert_true(fx_hold(&reader, fx_put(&t, "m", LARGE)));
 		assert_int_equal(fx_delete(&t, "n"), 0);
-		atomic_fetch_sub(fx_held(&reader, ref_slot(ref)),
-				 1); /* R1, and dies before R2 */
+		atomic_fetch_sub(fx_held(&reader, ref_slot(ref)), 1); /* R1, and dies before R2 */
 		assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
 		if (stays) /* it holds another one */
 			fx_orphan(&reader);

@@ -119,6 +119,7 @@ static void device_memory_unwinds_at_every_step(void **state)
 			break;
 	}
 	assert_int_equal(n, 3);
+	segment_store_deinit(&s);
 }
 
 static void only_memory_is_kept_as_a_descriptor(void **state)

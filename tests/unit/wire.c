@@ -227,10 +227,9 @@ static void a_request_that_has_an_answer_needs_a_serial(void **state)
 	for (size_t i = 0; i < all.n; i++) {
 		struct sample s = all.list[i];
 		unsigned t = sample_type(&s);
-		bool free_of_it = t == WIRE_ABORT || t == WIRE_RELEASED ||
-				  t == WIRE_ERROR || t == WIRE_MEMBER || t == WIRE_PART ||
-				  t == WIRE_UNMAPPED || t == WIRE_FINISHED || t == WIRE_FREED ||
-				  t == WIRE_UNMAP ||
+		bool free_of_it = t == WIRE_ABORT || t == WIRE_RELEASED || t == WIRE_ERROR ||
+				  t == WIRE_MEMBER || t == WIRE_PART || t == WIRE_UNMAPPED ||
+				  t == WIRE_FINISHED || t == WIRE_FREED || t == WIRE_UNMAP ||
 				  (t == WIRE_COMMIT && !(s.commit.flags & WIRE_COMMIT_ANSWER));
 
 		s.header.serial = 0;
