@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses: which socket, connecting to it, and autostart. The directory under /tmp and the one
- * under $XDG_RUNTIME_DIR are trusted only if they are directories of ours with mode 0700 and no
- * symbolic link: whoever can write there could put a socket of his own in the daemon's place.
+ * Addresses: which socket, connecting to it, and autostart. Whose daemon listens there is asked of
+ * the connection (trust.h), whatever the path. The directories below were not looked at for that:
+ * a daemon is not started in one that others could rearrange under it.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -26,6 +26,7 @@
 
 #include "client/address.h"
 #include "client/error.h"
+#include "client/trust.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -98,7 +99,8 @@ static int check_directory(const char *directory)
 	if (lstat(directory, &st))
 		return tl_fail(-errno, "%s: %m", directory);
 	if (!S_ISDIR(st.st_mode))
-		return tl_fail(-EACCES, "%s is not a directory", directory);
+		return tl_fail(-EACCES, "%s is not a directory: no daemon can be started in it",
+			       directory);
 	if (st.st_uid != geteuid())
 		return tl_fail(-EACCES, "%s belongs to uid %u, not to us (%u)", directory,
 			       (unsigned)st.st_uid, (unsigned)geteuid());
@@ -157,15 +159,8 @@ int address_connect(const char *address, int64_t deadline, int *socket_out)
 	int64_t left = deadline_left_ns(deadline);
 	struct timeval tv = { .tv_sec = left / NS_PER_SEC,
 			      .tv_usec = left % NS_PER_SEC / 1000 + 1 };
-	char directory[sizeof(sun.sun_path)];
 	int r;
 
-	if (in_private_directory(address, directory, sizeof(directory)) &&
-	    !access(directory, F_OK)) {
-		r = check_directory(directory);
-		if (r)
-			return r;
-	}
 	*socket_out = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (*socket_out < 0)
 		return tl_fail(-errno, "making a socket: %m");
@@ -178,7 +173,7 @@ int address_connect(const char *address, int64_t deadline, int *socket_out)
 	} while (r == -EINTR && !deadline_passed(deadline));
 	if (r)
 		return connect_failure(r == -EAGAIN || r == -EINTR ? -ETIMEDOUT : r, address);
-	return 0;
+	return trust_peer(*socket_out, address);
 }
 
 /* ---- Autostart ---- */
