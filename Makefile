@@ -232,12 +232,17 @@ $(O)/obj/%.o: %.c $(O)/obj/flags | $(DEPS)
 	@echo "  CC      $<"
 	@$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
+# Autostart looks for the daemon where it is installed.
+$(O)/obj/client/address.o: private ALL_CPPFLAGS += -DBINDIR='"$(BINDIR)"'
+$(O)/obj/client/address.o: $(O)/obj/bindir.list
+
 -include $(patsubst %.c,$(O)/obj/%.d,$(SOURCES))
 
 # A source that goes or comes must relink what holds it.
 $(O)/obj/%.list: FORCE
 	@mkdir -p $(@D)
 	@echo '$(LIST)' | cmp -s - $@ || echo '$(LIST)' > $@
+$(O)/obj/bindir.list: LIST = $(BINDIR)
 $(O)/obj/lib.list: LIST = $(LIB)
 $(O)/obj/internals.list: LIST = $(INTERNALS)
 $(O)/obj/daemon.list: LIST = $(DAEMON)

@@ -33,6 +33,9 @@
 
 #define SYSTEM_SOCKET "/run/tensorlease/socket"
 #define DAEMON_NAME "tensorleased"
+#ifndef BINDIR /* where it is installed: the Makefile says */
+#define BINDIR "/usr/local/bin"
+#endif
 
 enum { EXIT_SERVED = 3 }; /* tensorleased: another daemon serves this address */
 
@@ -185,78 +188,94 @@ static bool is_program(const char *path)
 	return !stat(path, &st) && S_ISREG(st.st_mode) && !access(path, X_OK);
 }
 
-/* @relative to the directory of @file. */
-static bool beside(char out[PATH_MAX], const char *file, const char *relative)
-{
-	const char *slash = strrchr(file, '/');
-	char path[PATH_MAX];
-	int n;
+/* Looking for the daemon's program. */
+struct search {
+	char found[PATH_MAX];
+	char skipped[640]; /* those that there are but that others could have written, and why */
+};
 
-	if (!slash)
+/* @name in @directory, of @n bytes. */
+static bool search_at(struct search *s, const char *directory, size_t n, const char *name)
+{
+	char path[PATH_MAX], why[PATH_MAX + 128];
+	int length = snprintf(path, sizeof(path), "%.*s/%s", (int)n, directory, name);
+	size_t used = strlen(s->skipped);
+
+	if (length <= 0 || (size_t)length >= sizeof(path) || !is_program(path) ||
+	    !realpath(path, s->found))
 		return false;
-	n = snprintf(path, sizeof(path), "%.*s/%s", (int)(slash - file), file, relative);
-	return n > 0 && (size_t)n < sizeof(path) && is_program(path) && realpath(path, out);
+	if (trust_program(s->found, why, sizeof(why)))
+		return true;
+	if (!strstr(s->skipped, s->found)) /* it may be met again on another way */
+		snprintf(s->skipped + used, sizeof(s->skipped) - used, "; not %s, since %s",
+			 s->found, why);
+	return false;
 }
 
-static bool beside_file(char out[PATH_MAX], const char *file)
+static bool search_beside(struct search *s, const char *file)
 {
 	static const char *const places[] = { "../bin/" DAEMON_NAME, "../../bin/" DAEMON_NAME,
 					      DAEMON_NAME };
+	const char *slash = strrchr(file, '/');
 
-	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++)
-		if (beside(out, file, places[i]))
+	for (size_t i = 0; slash && i < sizeof(places) / sizeof(*places); i++)
+		if (search_at(s, file, (size_t)(slash - file), places[i]))
 			return true;
 	return false;
 }
 
-static bool in_path(char *out, size_t size)
+static bool search_path(struct search *s)
 {
 	const char *path = secure_getenv("PATH");
 
 	while (path && *path) {
 		size_t n = strcspn(path, ":");
-		int length = snprintf(out, size, "%.*s/" DAEMON_NAME, (int)n, path);
 
-		if (n && length > 0 && (size_t)length < size && is_program(out))
+		if (n && search_at(s, path, n, DAEMON_NAME))
 			return true;
 		path += n + (path[n] == ':');
 	}
 	return false;
 }
 
+/*
+ * First the one that came with the library: it speaks the same protocol. For a library that was installed this is
+ * the one that was installed; for one that is part of a program that is looked for before what lies beside the program.
+ */
+static bool search_everywhere(struct search *s)
+{
+	char library[PATH_MAX], program[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
+	Dl_info info;
+
+	program[n > 0 ? n : 0] = '\0';
+	if (dladdr((void *)tl_version, &info) && info.dli_fname &&
+	    realpath(info.dli_fname, library) && strcmp(library, program) != 0 &&
+	    search_beside(s, library))
+		return true;
+	return search_at(s, BINDIR, strlen(BINDIR), DAEMON_NAME) || search_beside(s, program) ||
+	       search_path(s);
+}
+
 static int find_daemon(char out[PATH_MAX])
 {
-	const size_t size = PATH_MAX;
 	const char *asked = secure_getenv("TENSORLEASE_DAEMON");
-	char self[PATH_MAX];
-	Dl_info info;
-	ssize_t n;
+	struct search s = { .skipped = "" };
 
-	if (asked && *asked) {
-		snprintf(out, size, "%s", asked);
+	if (asked && *asked) { /* the user's own word */
+		snprintf(out, PATH_MAX, "%s", asked);
 		if (is_program(out))
 			return 0;
 		return tl_fail(-ENOENT, "$TENSORLEASE_DAEMON is %s, which is no program", asked);
 	}
-	if (dladdr((void *)tl_version, &info) && info.dli_fname && realpath(info.dli_fname, self) &&
-	    beside_file(out, self))
-		return 0;
-	n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	if (n > 0) {
-		self[n] = '\0';
-		if (beside_file(out, self))
-			return 0;
-	}
-#ifdef BINDIR
-	snprintf(out, size, "%s/%s", BINDIR, DAEMON_NAME);
-	if (is_program(out))
-		return 0;
-#endif
-	if (in_path(out, size))
-		return 0;
-	return tl_fail(-ENOENT, "no program " DAEMON_NAME
-				" to start: neither beside this library or program, nor in $PATH; "
-				"$TENSORLEASE_DAEMON may name it");
+	if (!search_everywhere(&s))
+		return tl_fail(-ENOENT,
+			       "no program " DAEMON_NAME
+			       " to start: neither beside this library or program, nor in " BINDIR
+			       " or $PATH; $TENSORLEASE_DAEMON may name one%s",
+			       s.skipped);
+	memcpy(out, s.found, PATH_MAX);
+	return 0;
 }
 
 static int make_private_directory(const char *address)

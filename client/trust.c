@@ -7,11 +7,14 @@
  */
 #include <ctype.h>
 #include <errno.h>
+#include <grp.h>
+#include <limits.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -29,6 +32,11 @@ enum {
 	OVERFLOW_UID = 65534, /* any user that this user namespace does not know */
 	PASSWD_SIZE = 4096,
 };
+
+static bool is_us(uid_t uid)
+{
+	return uid == geteuid() && uid != OVERFLOW_UID;
+}
 
 /* ---- Daemons ---- */
 
@@ -97,11 +105,68 @@ int trust_peer(int socket, const char *address)
 
 	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size))
 		return tl_fail(-errno, "asking who listens at %s: %m", address);
-	if (peer.uid == 0 || (peer.uid == geteuid() && peer.uid != OVERFLOW_UID) ||
-	    is_service(peer.uid))
+	if (peer.uid == 0 || is_us(peer.uid) || is_service(peer.uid))
 		return 0;
 	r = list && *list ? is_listed(list, peer.uid) : 0;
 	if (r < 0)
 		return r;
 	return r ? 0 : refuse_peer(peer.uid, address);
+}
+
+/* ---- Programs ---- */
+
+/* Many systems give each user a group of the same name, and let it write what the user makes. */
+static bool is_own_group(gid_t gid)
+{
+	char user_buffer[PASSWD_SIZE], group_buffer[PASSWD_SIZE];
+	struct passwd user_entry, *user = NULL;
+	struct group group_entry, *group = NULL;
+
+	if (getpwuid_r(geteuid(), &user_entry, user_buffer, sizeof(user_buffer), &user) || !user ||
+	    getgrgid_r(gid, &group_entry, group_buffer, sizeof(group_buffer), &group) || !group)
+		return false;
+	return user->pw_gid == gid && !strcmp(user->pw_name, group->gr_name) && !*group->gr_mem;
+}
+
+/* One part of a program's path: a directory (@is_parent: of the program itself), or the program. */
+static bool trust_part(const char *path, bool is_program, bool is_parent, char *why, size_t size)
+{
+	struct stat st;
+	bool written;
+
+	if (lstat(path, &st) || (is_program ? !S_ISREG(st.st_mode) : !S_ISDIR(st.st_mode))) {
+		snprintf(why, size, "%s changes while it is looked at", path);
+		return false;
+	}
+	if (st.st_uid != 0 && !is_us(st.st_uid)) {
+		snprintf(why, size, "%s belongs to user %u, who is neither us (%u) nor root", path,
+			 (unsigned)st.st_uid, (unsigned)geteuid());
+		return false;
+	}
+	written = st.st_mode & S_IWOTH || (st.st_mode & S_IWGRP && !is_own_group(st.st_gid));
+	/* in a sticky one others cannot rename what is root's or ours, but put what is not theirs */
+	if (!written || (!is_program && !is_parent && st.st_mode & S_ISVTX))
+		return true;
+	snprintf(why, size, "others can write %s: it has mode %04o and group %u", path,
+		 (unsigned)st.st_mode & 07777, (unsigned)st.st_gid);
+	return false;
+}
+
+/*
+ * From the root on: what was found good cannot be replaced by others while the next part is looked at, nor when the
+ * program is started by that path.
+ */
+bool trust_program(const char *path, char *why, size_t size)
+{
+	const char *last = strrchr(path, '/');
+	char part[PATH_MAX];
+
+	for (const char *end = path; end <= last; end = end + 1 + strcspn(end + 1, "/")) {
+		size_t length = end == path ? 1 : (size_t)(end - path);
+
+		snprintf(part, sizeof(part), "%.*s", (int)length, path);
+		if (!trust_part(part, false, end == last, why, size))
+			return false;
+	}
+	return trust_part(path, true, false, why, size);
 }

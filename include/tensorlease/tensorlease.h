@@ -108,6 +108,10 @@ typedef struct tl_connect_options {
  * between. That is for a daemon that another user runs, such as an account that a group shares:
  * whoever runs it can read all that is published and forge what is got.
  *
+ * The program that TL_CONNECT_AUTOSTART starts is $TENSORLEASE_DAEMON, or the first tensorleased of
+ * those beside the library, where it was installed, beside the program and in $PATH that nobody
+ * but root and us can write, nor replace.
+ *
  * -ENOENT, -ECONNREFUSED: nobody listens there; -EACCES: the socket is not for us, the daemon is
  * another user's, or the directory of a daemon to be started is not ours alone;
  * -EPROTONOSUPPORT: the daemon speaks no version that we speak; -EUSERS: it has its maximum of

@@ -6,7 +6,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "tests/harness.h"
+#include "client/trust.h"
+#include "tests/cli/run.h"
 
 enum { MALLORY = 60201, VICTIM = 60202, ATTEMPTS = 5000 };
 
@@ -379,6 +380,163 @@ static void a_runtime_directory_leads_nobody_astray(void **state)
 	must_be(status, 0);
 }
 
+/* ---- Programs ------------------------------------------------------------------------------- */
+
+/* What is wrong with DIR/a/b/program, whose parts have these modes and owners; NULL: nothing. */
+struct program_case {
+	mode_t a, b, program;
+	uid_t a_uid, b_uid, program_uid; /* 0: ours */
+	gid_t gid;			 /* of all three, if not 0 */
+	const char *wrong;
+};
+
+static void make_program(const struct place *p, const struct program_case *c, char path[128])
+{
+	static const char *const parts[] = { "a", "a/b", "a/b/program" };
+	const mode_t modes[] = { c->a, c->b, c->program };
+	const uid_t uids[] = { c->a_uid, c->b_uid, c->program_uid };
+
+	for (int i = 0; i < 3; i++) {
+		snprintf(path, 128, "%s/%s", p->dir, parts[i]);
+		if (i < 2)
+			must_be(mkdir(path, 0755), 0);
+		else
+			close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0755));
+		if (uids[i] || c->gid)
+			must_be(chown(path, uids[i] ? uids[i] : geteuid(), c->gid), 0);
+		must_be(chmod(path, modes[i] ? modes[i] : 0755), 0);
+	}
+}
+
+static void must_be_judged(const struct program_case *c)
+{
+	char path[128], why[512] = "";
+	struct place p = place_begin();
+	bool trusted;
+
+	make_program(&p, c, path);
+	trusted = trust_program(path, why, sizeof(why));
+	if (trusted != !c->wrong || (c->wrong && !strstr(why, c->wrong)))
+		print_error("modes %o %o %o: %d, %s\n", c->a, c->b, c->program, trusted, why);
+	place_end(&p);
+	must(trusted == !c->wrong);
+	must(!c->wrong || strstr(why, c->wrong));
+}
+
+static void a_program_is_trusted_if_nobody_else_can_change_it(void **state)
+{
+	static const struct program_case cases[] = {
+		{ .a = 0 },
+		{ .a = 0700, .b = 0500, .program = 0500 },
+		{ .program = 0757, .wrong = "/a/b/program: it has mode 0757" },
+		{ .b = 0777, .wrong = "/a/b: it has mode 0777" },
+		{ .b = 01777, .wrong = "/a/b: it has mode 1777" }, /* others can link one in */
+		{ .a = 0777, .wrong = "/a: it has mode 0777" },
+		{ .a = 01777 }, /* nobody else can rename what is ours in there */
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		must_be_judged(&cases[i]);
+}
+
+static void a_program_of_another_user_or_group_is_not_trusted(void **state)
+{
+	static const struct program_case cases[] = {
+		{ .a_uid = MALLORY, .wrong = "/a belongs to user 60201" },
+		{ .a = 01777, .b_uid = MALLORY, .wrong = "/a/b belongs to user 60201" },
+		{ .program_uid = MALLORY, .wrong = "/a/b/program belongs to user 60201" },
+		{ .program = 0775, .gid = MALLORY, .wrong = "mode 0775 and group 60201" },
+		{ .b = 0775, .gid = MALLORY, .wrong = "mode 0775 and group 60201" },
+		{ .a = 0775, .b = 0775, .program = 0775 }, /* root's own group */
+		{ .gid = MALLORY },
+	};
+
+	(void)state;
+	NEEDS_ROOT;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		must_be_judged(&cases[i]);
+}
+
+static void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void shell(const char *format, ...)
+{
+	char command[1024];
+	va_list args;
+
+	va_start(args, format);
+	must(vsnprintf(command, sizeof(command), format, args) < (int)sizeof(command));
+	va_end(args);
+	must_be(system(command), 0);
+}
+
+/* The command line with its library, and a program in the daemon's place that leaves a mark. */
+static void install_copy(const struct place *p)
+{
+	const char *cli = cli_path();
+	int folder = (int)(strrchr(cli, '/') - cli);
+
+	shell("mkdir -p '%s/bin' '%s/lib'", p->dir, p->dir);
+	shell("cp '%s' '%s/bin/tensorlease'", cli, p->dir);
+	shell("cp '%.*s/../lib/libtensorlease.so.0' '%s/lib/'", folder, cli, p->dir);
+	shell("printf '#!/bin/sh\\n>%s/mark\\nexit 9\\n' >'%s/bin/tensorleased'", p->dir, p->dir);
+	shell("chmod 755 '%s/bin/tensorleased'", p->dir);
+}
+
+static struct result run_copy(const struct place *p)
+{
+	const char *const args[] = { "wait", "a", "--timeout", "0.05", NULL };
+	struct result r;
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/bin/tensorlease", p->dir);
+	setenv("TL_TEST_CLI", path, 1);
+	setenv("XDG_RUNTIME_DIR", p->dir, 1);
+	r = run_at(NULL, args);
+	unsetenv("XDG_RUNTIME_DIR");
+	return r;
+}
+
+/* It is started from where nobody else can write; where others can it is not, and that is said. */
+static void autostart_starts_no_program_that_others_could_have_put_there(void **state)
+{
+	const char *before = getenv("TL_TEST_CLI");
+	char *cli = before ? strdup(before) : NULL, mark[80];
+	struct place p;
+
+	(void)state;
+	SKIP_UNLESS(access("/run/tensorlease/socket", F_OK), "a system daemon runs here");
+	SKIP_UNLESS(access("/usr/local/bin/tensorleased", F_OK), "a daemon is installed here");
+	SKIP_UNLESS(system("command -v tensorleased >/dev/null"), "a daemon is in $PATH");
+	p = place_begin();
+	install_copy(&p);
+	snprintf(mark, sizeof(mark), "%s/mark", p.dir);
+	shell("chmod 777 '%s/bin'", p.dir);
+	{
+		cleanup_result struct result r = run_copy(&p);
+
+		must_exit(&r, 1);
+		must_contain(r.err, "/bin/tensorleased, since others can write");
+		must_contain(r.err, "mode 0777");
+		must_contain(r.err, "$TENSORLEASE_DAEMON");
+		must(access(mark, F_OK));
+	}
+	shell("chmod 755 '%s/bin'", p.dir);
+	{
+		cleanup_result struct result r = run_copy(&p);
+
+		must_exit(&r, 1);
+		must_contain(r.err, "ended with status 9");
+		must_be(access(mark, F_OK), 0);
+	}
+	place_end(&p);
+	if (cli)
+		setenv("TL_TEST_CLI", cli, 1);
+	else
+		unsetenv("TL_TEST_CLI");
+	free(cli);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -389,6 +547,9 @@ int main(void)
 		TEST(a_directory_renamed_in_and_out_leads_nobody_astray),
 		TEST(another_spelling_of_a_path_leads_nobody_astray),
 		TEST(a_runtime_directory_leads_nobody_astray),
+		TEST(a_program_is_trusted_if_nobody_else_can_change_it),
+		TEST(a_program_of_another_user_or_group_is_not_trusted),
+		TEST(autostart_starts_no_program_that_others_could_have_put_there),
 	};
 
 	return RUN(tests);
