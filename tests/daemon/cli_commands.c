@@ -101,13 +101,13 @@ static int is_refused(const struct test_daemon *d, void *text)
 /* To others the library says which group a socket is for. */
 static void a_socket_of_others_says_whose_it_is(void **state)
 {
-	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	char group[] = "for members of the group 60123: join it (usermod -aG)";
 	char user[] = "is for user 0 only";
 	struct test_child child;
 
 	(void)state;
 	SKIP_UNLESS(geteuid() == 0, "needs root, to be another user");
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	must_be(chown(d.socket, 0, 60123), 0);
 	must_be(chmod(d.socket, 0660), 0);
 	child = child_start_as(60124, &d, is_refused, group);
@@ -119,13 +119,15 @@ static void a_socket_of_others_says_whose_it_is(void **state)
 
 static void put_starts_a_daemon_where_none_runs_and_ls_does_not(void **state)
 {
-	cleanup_td struct test_daemon d = td_start(0); /* for its directory */
-	struct path runtime = in(&d, "xdg"), file = in(&d, "a.npy");
 	const char *daemon = getenv("TL_TEST_DAEMON"), *runtime_before = getenv("XDG_RUNTIME_DIR");
-	char *old = runtime_before ? strdup(runtime_before) : NULL;
+	char *old;
 
 	(void)state;
 	SKIP_UNLESS(access("/run/tensorlease/socket", F_OK), "a system daemon runs here");
+	cleanup_td struct test_daemon d = td_start(0); /* for its directory */
+	struct path runtime = in(&d, "xdg"), file = in(&d, "a.npy");
+
+	old = runtime_before ? strdup(runtime_before) : NULL;
 	must_be(mkdir(runtime.text, 0700) ? errno : 0, 0);
 	setenv("XDG_RUNTIME_DIR", runtime.text, 1);
 	if (daemon)
@@ -496,7 +498,7 @@ static void wait_ends_when_a_newer_version_comes(void **state)
 	(void)state;
 	put_six(&d, "a");
 	td_settle(&d);
-	waits = start(&d, "wait", "a", "--newer-than", "1", "--timeout", "60");
+	waits = start(&d, "wait", "a", "--newer-than", "1", "--timeout", "forever");
 	eventually(td_status(&d).clients == 1);
 	put_six(&d, "a");
 	{

@@ -427,7 +427,7 @@ static void a_program_is_trusted_if_nobody_else_can_change_it(void **state)
 {
 	static const struct program_case cases[] = {
 		{ .a = 0 },
-		{ .a = 0700, .b = 0500, .program = 0500 },
+		{ .a = 0700, .b = 0710, .program = 0500 },
 		{ .program = 0757, .wrong = "/a/b/program: it has mode 0757" },
 		{ .b = 0777, .wrong = "/a/b: it has mode 0777" },
 		{ .b = 01777, .wrong = "/a/b: it has mode 1777" }, /* others can link one in */
@@ -501,13 +501,14 @@ static struct result run_copy(const struct place *p)
 static void autostart_starts_no_program_that_others_could_have_put_there(void **state)
 {
 	const char *before = getenv("TL_TEST_CLI");
-	char *cli = before ? strdup(before) : NULL, mark[80];
+	char *cli, mark[80];
 	struct place p;
 
 	(void)state;
 	SKIP_UNLESS(access("/run/tensorlease/socket", F_OK), "a system daemon runs here");
 	SKIP_UNLESS(access("/usr/local/bin/tensorleased", F_OK), "a daemon is installed here");
 	SKIP_UNLESS(system("command -v tensorleased >/dev/null"), "a daemon is in $PATH");
+	cli = before ? strdup(before) : NULL;
 	p = place_begin();
 	install_copy(&p);
 	snprintf(mark, sizeof(mark), "%s/mark", p.dir);
