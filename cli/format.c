@@ -142,7 +142,7 @@ bool format_is_utf8(const char *text, size_t size)
 	size_t n;
 
 	for (; size; text += n, size -= n) {
-		n = *text ? text_utf8(text, size, &code) : 0;
+		n = *text ? text_character(text, size, &code) : 0;
 		if (!n)
 			return false;
 	}

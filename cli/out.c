@@ -234,7 +234,7 @@ void json_print(cJSON *object)
 	uint32_t code;
 
 	for (const char *at = text; left; at += n, left -= n) {
-		n = text_utf8(at, left, &code);
+		n = text_character(at, left, &code);
 		n += !n;
 		if (code < 0x7f || !text_is_hidden(code))
 			fwrite(at, 1, n, stdout);

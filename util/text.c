@@ -4,7 +4,7 @@
 
 #include "util/text.h"
 
-size_t text_utf8(const char *at, size_t size, uint32_t *code)
+size_t text_character(const char *at, size_t size, uint32_t *code)
 {
 	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
 	const unsigned char *s = (const unsigned char *)at;
@@ -56,7 +56,7 @@ bool text_is_hidden(uint32_t code)
 size_t text_next(const char *at, size_t size, bool *shown)
 {
 	uint32_t code;
-	size_t n = text_utf8(at, size, &code);
+	size_t n = text_character(at, size, &code);
 
 	*shown = n && !text_is_hidden(code);
 	return *shown ? n : 1;

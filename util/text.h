@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* Bytes of the well-formed UTF-8 character at @at, of which there are @size > 0, and its number; 0: there is none. */
-size_t text_utf8(const char *at, size_t size, uint32_t *code);
+size_t text_character(const char *at, size_t size, uint32_t *code);
 
 /* Controls, format characters, separators of lines, and whatever else Unicode has that is not seen. */
 bool text_is_hidden(uint32_t code);
