@@ -120,6 +120,7 @@ static void a_user_who_is_named_is_trusted(void **state)
 				must(strstr(tl_last_error(), cases[i].list));
 		}
 		unsetenv("TENSORLEASE_TRUST_UID");
+		must_be(td_status(&d).clients, 0);
 	}
 	place_end(&p);
 }
