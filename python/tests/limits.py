@@ -6,4 +6,4 @@ import os
 
 def limit(seconds):
     """So many seconds; where $TL_TEST_TIMEOUT gives a program of tests more than the usual 600, so much more."""
-    return seconds * float(os.environ.get("TL_TEST_TIMEOUT") or 600) / 600
+    return max(1, seconds * int(os.environ.get("TL_TEST_TIMEOUT") or 600) // 600)
