@@ -82,7 +82,7 @@ static int refuse_peer(uid_t uid, const char *address)
 {
 	char buffer[PASSWD_SIZE];
 	struct passwd entry, *found = NULL;
-	const char *name = "who has no name here";
+	const char *name = "unknown here";
 
 	if (uid == OVERFLOW_UID)
 		name = "unknown to this user namespace";
