@@ -56,7 +56,7 @@ endif
 # Evaluated at the first use, once: `make test` may have to install pkg-config first.
 memo = $(eval $(1) := $(2))$($(1))
 pkg_cflags = $(shell $(PKG_CONFIG) --cflags $(1) 2>/dev/null)
-HAVE_SYSTEMD = $(call memo,HAVE_SYSTEMD,$(shell $(PKG_CONFIG) --exists libsystemd && echo 1))
+HAVE_SYSTEMD = $(call memo,HAVE_SYSTEMD,$(shell $(PKG_CONFIG) --exists libsystemd 2>/dev/null && echo 1))
 PKGS = libuv libcjson zlib inih cmocka $(if $(HAVE_SYSTEMD),libsystemd)
 PKG_CFLAGS = $(call memo,PKG_CFLAGS,$(foreach p,libxxhash $(PKGS),$(call pkg_cflags,$(p))))
 DAEMON_PKGS = libuv inih $(if $(HAVE_SYSTEMD),libsystemd)
@@ -227,10 +227,25 @@ $(O)/obj/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
 
-$(O)/obj/%.o: %.c $(O)/obj/flags | $(DEPS)
+# Before the first file is compiled, once for each tree: one line says what is missing. An sdist has no tools/.
+$(O)/obj/can-build: private HEADERS = stdio.h uv.h xxhash.h cjson/cJSON.h zlib.h ini.h
+$(O)/obj/can-build-tests: private HEADERS = cmocka.h
+$(O)/obj/can-build-tests: | $(O)/obj/can-build
+$(O)/obj/can-build $(O)/obj/can-build-tests: | $(DEPS)
+	@mkdir -p $(@D)
+	@$(if $(wildcard tools/can-build),tools/can-build '$(HEADERS)' \
+		'$(if $(filter command,$(origin DAEMON_LIBS)),,$(PKG_CONFIG))' $(CC) $(PKG_CFLAGS) $(CPPFLAGS))
+	@touch $@
+
+$(call obj,$(HARNESS) $(TESTS) $(GPU_CHECKS)): | $(O)/obj/can-build-tests
+$(O)/obj/%.o: %.c $(O)/obj/flags | $(O)/obj/can-build
 	@mkdir -p $(@D)
 	@echo "  CC      $<"
 	@$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+# Autostart looks for the daemon where it is installed.
+$(O)/obj/client/address.o: private ALL_CPPFLAGS += -DBINDIR='"$(BINDIR)"'
+$(O)/obj/client/address.o: $(O)/obj/bindir.list
 
 -include $(patsubst %.c,$(O)/obj/%.d,$(SOURCES))
 
@@ -238,6 +253,7 @@ $(O)/obj/%.o: %.c $(O)/obj/flags | $(DEPS)
 $(O)/obj/%.list: FORCE
 	@mkdir -p $(@D)
 	@echo '$(LIST)' | cmp -s - $@ || echo '$(LIST)' > $@
+$(O)/obj/bindir.list: LIST = $(BINDIR)
 $(O)/obj/lib.list: LIST = $(LIB)
 $(O)/obj/internals.list: LIST = $(INTERNALS)
 $(O)/obj/daemon.list: LIST = $(DAEMON)

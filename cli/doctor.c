@@ -46,7 +46,7 @@ static void say_json(struct doctor *d, enum doctor_result result, const char *pr
 void doctor_say(struct doctor *d, enum doctor_result result, const char *probe, const char *advice,
 		const char *format, ...)
 {
-	char *found, *shown;
+	char *found, *shown, *told;
 	va_list args;
 	int n;
 
@@ -57,19 +57,20 @@ void doctor_say(struct doctor *d, enum doctor_result result, const char *probe, 
 	shown = format_printable(found, strlen(found)); /* names of devices, texts of drivers */
 	if (result == DOCTOR_OK)
 		advice = NULL;
+	told = format_printable(advice ? advice : "", advice ? strlen(advice) : 0);
 	d->said[result]++;
 	if (d->probes)
 		say_json(d, result, probe, found, advice);
 	else if (d->people)
 		printf("  %-7s  %-20s  %s\n%s%s%s", result_names[result], probe, shown,
-		       advice ? "           what to do: " : "", advice ? advice : "",
-		       advice ? "\n" : "");
+		       advice ? "           what to do: " : "", told, advice ? "\n" : "");
 	else
 		printf("%s\t%s\t%s\t%s\t%s\n", result_names[result], d->section, probe, shown,
-		       advice ? advice : "");
+		       told);
 	fflush(stdout); /* the next probe may take long */
 	free(found);
 	free(shown);
+	free(told);
 }
 
 static void sum_up(struct doctor *d)

@@ -33,6 +33,10 @@ static char *access_advice(const struct doctor *d)
 
 	if (!address)
 		address = environment && *environment ? environment : "/run/tensorlease/socket";
+	if (strstr(cli_reason(-EACCES), "TENSORLEASE_TRUST_UID"))
+		return cli_text("if that user may read and forge all tensors, say so in "
+				"$TENSORLEASE_TRUST_UID; else ask for another daemon (--socket, "
+				"$TENSORLEASE_SOCKET)");
 	if (stat(address, &st) || !S_ISSOCK(st.st_mode) || !(st.st_mode & S_IWGRP))
 		return cli_text("run as the user whom it is for, or ask for another daemon "
 				"(--socket, $TENSORLEASE_SOCKET)");
@@ -72,7 +76,7 @@ static void say_unreachable(struct doctor *d, int r)
 			"%.*s", fact, why);
 	else if (r == -EACCES) {
 		advice = access_advice(d);
-		doctor_say(d, DOCTOR_FAIL, "daemon", advice, "%s", why);
+		doctor_say(d, DOCTOR_FAIL, "daemon", advice, "%.*s", fact, why);
 		free(advice);
 	} else if (r == -EPROTONOSUPPORT)
 		doctor_say(

@@ -22,10 +22,19 @@ enum { INSTANCE = sizeof("tensorlease-0123456789abcdef-") - 1, SHOWN = 16 };
 
 static const char catalog_key[] = "0000000000000000";
 
+/* As the daemon makes them. Anybody can make another file there, whose name would be pasted into a shell. */
+static bool is_object(const char *name)
+{
+	static const char digits[] = "0123456789abcdef";
+
+	return !strncmp(name, "tensorlease-", 12) && strspn(name + 12, digits) == 16 &&
+	       name[INSTANCE - 1] == '-' && strspn(name + INSTANCE, digits) == 16 &&
+	       !name[INSTANCE + 16];
+}
+
 static bool is_catalog(const char *name)
 {
-	return !strncmp(name, "tensorlease-", 12) && strlen(name) == INSTANCE + 16 &&
-	       !strcmp(name + INSTANCE, catalog_key);
+	return is_object(name) && !strcmp(name + INSTANCE, catalog_key);
 }
 
 /* Of others' files, and where there are no leases, nothing is known. */
@@ -47,7 +56,7 @@ static void count_instance(DIR *dir, const char *catalog, unsigned *objects, uin
 
 	rewinddir(dir);
 	while ((entry = readdir(dir))) {
-		if (strncmp(entry->d_name, catalog, INSTANCE) != 0 ||
+		if (!is_object(entry->d_name) || strncmp(entry->d_name, catalog, INSTANCE) != 0 ||
 		    fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
 			continue;
 		++*objects;

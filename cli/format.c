@@ -9,6 +9,7 @@
 #include "cli/format.h"
 #include "cli/out.h"
 #include "files/dtype.h"
+#include "util/text.h"
 
 enum { NS = 1000000000 };
 
@@ -135,36 +136,13 @@ void format_float(float value, char text[FORMAT_NUMBER])
 	} while (digits++ < 9 && strtof(text, NULL) != value);
 }
 
-/* Bytes of the well-formed UTF-8 character at @s, 0 if there is none. */
-static size_t utf8_length(const unsigned char *s, size_t size)
-{
-	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-	uint32_t c = s[0];
-	size_t n;
-
-	if (c < 0x80)
-		return 1;
-	n = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
-	if (c < 0xc2 || c > 0xf4 || n > size)
-		return 0;
-	c &= 0x7fu >> n;
-	for (size_t i = 1; i < n; i++) {
-		if ((s[i] & 0xc0) != 0x80)
-			return 0;
-		c = c << 6 | (s[i] & 0x3fu);
-	}
-	if (c < least[n] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
-		return 0;
-	return n;
-}
-
 bool format_is_utf8(const char *text, size_t size)
 {
-	const unsigned char *s = (const unsigned char *)text;
+	uint32_t code;
 	size_t n;
 
-	for (; size; s += n, size -= n) {
-		n = *s ? utf8_length(s, size) : 0;
+	for (; size; text += n, size -= n) {
+		n = *text ? text_character(text, size, &code) : 0;
 		if (!n)
 			return false;
 	}
@@ -173,20 +151,9 @@ bool format_is_utf8(const char *text, size_t size)
 
 char *format_printable(const char *text, size_t size)
 {
-	const unsigned char *s = (const unsigned char *)text;
-	char *out = cli_need(malloc(4 * size + 1)), *at = out;
-	size_t n;
+	char *out = cli_need(malloc(4 * size + 1));
 
-	for (; size; s += n, size -= n) {
-		n = utf8_length(s, size);
-		if (!n || *s < 0x20 || *s == 0x7f || (*s == 0xc2 && s[1] < 0xa0)) {
-			at += snprintf(at, 5, "\\x%02x", *s);
-			n = 1;
-		} else {
-			at = mempcpy(at, s, n);
-		}
-	}
-	*at = '\0';
+	text_escape(out, 4 * size + 1, text, size);
 	return out;
 }
 

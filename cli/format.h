@@ -31,7 +31,7 @@ void format_double(double value, char text[FORMAT_NUMBER]);
 void format_float(float value, char text[FORMAT_NUMBER]);
 
 bool format_is_utf8(const char *text, size_t size);
-/* @text with what could upset a terminal (controls, malformed UTF-8) as \xNN. */
+/* @text with what could upset a terminal or deceive its reader (util/text.h) as \xNN. */
 char *format_printable(const char *text, size_t size);
 /* Columns it takes on a terminal, a character counted as one. */
 size_t format_columns(const char *text);

@@ -103,8 +103,8 @@ static void print_written(const struct cli *cli, const tl_info *info)
 	if (!cli->terminal)
 		return;
 	size = format_size(info->nbytes, true);
-	printf("%s version %" PRIu64 ", %s, written to %s\n", info->name, info->version, size,
-	       cli->output);
+	cli_print("%s version %" PRIu64 ", %s, written to %s\n", info->name, info->version, size,
+		  cli->output);
 	free(size);
 }
 
@@ -154,8 +154,8 @@ int command_wait(struct cli *cli)
 		describe_info_json(object, &info);
 		json_print(object);
 	} else {
-		printf(cli->terminal ? "%s version %" PRIu64 "\n" : "%s\t%" PRIu64 "\n", info.name,
-		       info.version);
+		cli_print(cli->terminal ? "%s version %" PRIu64 "\n" : "%s\t%" PRIu64 "\n",
+			  info.name, info.version);
 	}
 	return CLI_OK;
 }

@@ -44,8 +44,8 @@ static void print_loaded(const struct cli *cli, const struct tensor_file *f)
 	if (cli->terminal) {
 		char *size = format_size(f->nbytes, true);
 
-		printf("%s: %zu tensor%s, %s, loaded from %s\n", cli->args[0], f->count,
-		       f->count == 1 ? "" : "s", size, f->path);
+		cli_print("%s: %zu tensor%s, %s, loaded from %s\n", cli->args[0], f->count,
+			  f->count == 1 ? "" : "s", size, f->path);
 		free(size);
 		return;
 	}
@@ -55,7 +55,7 @@ static void print_loaded(const struct cli *cli, const struct tensor_file *f)
 		     *dtype = format_dtype(e->dtype);
 		char *shape = format_shape(e->shape, e->ndim);
 
-		printf("%s\t%s\t%s\t%" PRIu64 "\n", name, dtype, shape, e->nbytes);
+		cli_print("%s\t%s\t%s\t%" PRIu64 "\n", name, dtype, shape, e->nbytes);
 		free(name);
 		free(dtype);
 		free(shape);

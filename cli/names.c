@@ -159,8 +159,8 @@ static void print_below(const struct cli *cli, const char *prefix, unsigned coun
 {
 	if (cli->json)
 		return;
-	printf(cli->terminal ? "%s: %u name%s forgotten\n" : "%s\t%u\n", prefix, count,
-	       count == 1 ? "" : "s");
+	cli_print(cli->terminal ? "%s: %u name%s forgotten\n" : "%s\t%u\n", prefix, count,
+		  count == 1 ? "" : "s");
 }
 
 /* Says that @name could not be deleted. */

@@ -12,6 +12,7 @@
 #include "cli/format.h"
 #include "cli/out.h"
 #include "util/clock.h"
+#include "util/text.h"
 
 void *cli_need(void *pointer)
 {
@@ -225,16 +226,54 @@ void json_bool(cJSON *to, const char *key, bool value)
 	json_add(to, key, cJSON_CreateBool(value));
 }
 
+/* Beyond ASCII there are only strings, in which \u says the same. */
 void json_print(cJSON *object)
 {
 	char *text = cli_need(cJSON_PrintUnformatted(object));
+	size_t left = strlen(text), n;
+	uint32_t code;
 
-	puts(text);
+	for (const char *at = text; left; at += n, left -= n) {
+		n = text_character(at, left, &code);
+		n += !n;
+		if (code < 0x7f || !text_is_hidden(code))
+			fwrite(at, 1, n, stdout);
+		else if (code < 0x10000)
+			printf("\\u%04x", code);
+		else
+			printf("\\u%04x\\u%04x", 0xd800 | ((code - 0x10000) >> 10),
+			       0xdc00 | (code & 0x3ff));
+	}
+	putchar('\n');
 	cJSON_free(text);
 	cJSON_Delete(object);
 }
 
 /* ---- Text ---------------------------------------------------------------------------------- */
+
+__attribute__((format(printf, 1, 0))) static void print_v(const char *format, va_list args)
+{
+	char *text = text_v(format, args), *at = text, *shown;
+
+	for (size_t n; *at; at += n) {
+		n = strcspn(at, "\t\n");
+		shown = format_printable(at, n);
+		fputs(shown, stdout);
+		free(shown);
+		for (; at[n] == '\t' || at[n] == '\n'; n++)
+			putchar(at[n]);
+	}
+	free(text);
+}
+
+void cli_print(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	print_v(format, args);
+	va_end(args);
+}
 
 void cli_field(const struct cli *cli, const char *key, const char *format, ...)
 {
@@ -242,7 +281,7 @@ void cli_field(const struct cli *cli, const char *key, const char *format, ...)
 
 	printf(cli->terminal ? "%-12s " : "%s\t", key);
 	va_start(args, format);
-	vprintf(format, args);
+	print_v(format, args);
 	va_end(args);
 	putchar('\n');
 }
@@ -252,8 +291,12 @@ void table_row(struct table *table, char *const *cells)
 	size_t columns = (size_t)table->columns, used = table->rows * columns;
 
 	table->cells = cli_grow(table->cells, table->rows, columns * sizeof(char *));
-	for (size_t i = 0; i < columns; i++)
-		table->cells[used + i] = cli_need(cells[i]);
+	for (size_t i = 0; i < columns; i++) {
+		char *cell = cli_need(cells[i]);
+
+		table->cells[used + i] = format_printable(cell, strlen(cell));
+		free(cell);
+	}
 	table->rows++;
 }
 

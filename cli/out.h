@@ -44,7 +44,7 @@ void *cli_need(void *pointer);
 void *cli_grow(void *rows, size_t count, size_t size);
 __attribute__((format(printf, 1, 2))) char *cli_text(const char *format, ...);
 
-/* Prints @object and a newline on stdout and frees it. */
+/* Prints @object and a newline on stdout and frees it. What text is not to be shown is said by its \u. */
 void json_print(cJSON *object);
 cJSON *json_object(void);
 cJSON *json_array(void);
@@ -57,6 +57,11 @@ void json_double(cJSON *to, const char *key,
 void json_text(cJSON *to, const char *key, const char *text);
 void json_bool(cJSON *to, const char *key, bool value);
 
+/*
+ * printf() of what has names, paths or other text of others in it: what of that is not to be shown is escaped. Tabs and
+ * newlines are printed.
+ */
+__attribute__((format(printf, 1, 2))) void cli_print(const char *format, ...);
 /* One "key value" line: aligned for people, else with a tab between. */
 __attribute__((format(printf, 3, 4))) void cli_field(const struct cli *cli, const char *key,
 						     const char *format, ...);
@@ -72,7 +77,7 @@ struct table {
 	char **cells; /* rows * columns, ours */
 };
 
-/* Takes over @cells[columns], each allocated. */
+/* Takes over @cells[columns], each allocated, and escapes what is not to be shown. */
 void table_row(struct table *table, char *const *cells);
 void table_print(const struct table *table, const char *const *headers, bool terminal);
 void table_deinit(struct table *table);

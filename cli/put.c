@@ -70,13 +70,13 @@ static void print_put(const struct cli *cli, const struct file_entry *e, uint64_
 	char *dtype, *shape, *size;
 
 	if (!cli->terminal) {
-		printf("%s\t%" PRIu64 "\n", cli->args[0], version);
+		cli_print("%s\t%" PRIu64 "\n", cli->args[0], version);
 		return;
 	}
 	dtype = format_dtype(e->dtype);
 	shape = format_shape(e->shape, e->ndim);
 	size = format_size(e->nbytes, true);
-	printf("%s version %" PRIu64 ": %s %s, %s\n", cli->args[0], version, dtype, shape, size);
+	cli_print("%s version %" PRIu64 ": %s %s, %s\n", cli->args[0], version, dtype, shape, size);
 	free(dtype);
 	free(shape);
 	free(size);

@@ -65,8 +65,8 @@ static void print_saved(const struct cli *cli, const struct transfer *t, enum fi
 	}
 	cJSON_Delete(object);
 	size = format_size(nbytes, true);
-	printf("%s: %zu tensor%s, %s, saved to %s\n", cli->args[0], t->count,
-	       t->count == 1 ? "" : "s", size, cli->args[1]);
+	cli_print("%s: %zu tensor%s, %s, saved to %s\n", cli->args[0], t->count,
+		  t->count == 1 ? "" : "s", size, cli->args[1]);
 	free(size);
 }
 

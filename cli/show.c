@@ -54,11 +54,9 @@ static bool wants_colour(const struct cli *cli)
 
 static void print_title(const tl_info *info)
 {
-	char *name = format_printable(info->name, strlen(info->name));
 	char *dtype = format_dtype(info->dtype), *shape = format_shape(info->shape, info->ndim);
 
-	printf("%s version %" PRIu64 ": %s %s\n", name, info->version, dtype, shape);
-	free(name);
+	cli_print("%s version %" PRIu64 ": %s %s\n", info->name, info->version, dtype, shape);
 	free(dtype);
 	free(shape);
 }
@@ -122,8 +120,8 @@ static int write_png(struct cli *cli, const tl_info *info, const struct picture 
 	if (png_write(cli->output, p->width, p->height, p->channels, p->pixels, why, sizeof(why)))
 		return cli_fail(cli, CLI_FAILURE, "%s", why);
 	if (cli->terminal && !cli->json && strcmp(cli->output, "-") != 0)
-		printf("%s version %" PRIu64 ", %" PRIu32 " x %" PRIu32 " pixels, drawn to %s\n",
-		       info->name, info->version, p->width, p->height, cli->output);
+		cli_print("%s version %" PRIu64 ", %" PRIu32 " x %" PRIu32 " pixels, drawn to %s\n",
+			  info->name, info->version, p->width, p->height, cli->output);
 	return CLI_OK;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses: which socket, connecting to it, and autostart. The directory under /tmp and the one
- * under $XDG_RUNTIME_DIR are trusted only if they are directories of ours with mode 0700 and no
- * symbolic link: whoever can write there could put a socket of his own in the daemon's place.
+ * Addresses: which socket, connecting to it, and autostart. Whose daemon listens there is asked of
+ * the connection (trust.h), whatever the path. The directories below were not looked at for that:
+ * a daemon is not started in one that others could rearrange under it.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -26,12 +26,16 @@
 
 #include "client/address.h"
 #include "client/error.h"
+#include "client/trust.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
 #define SYSTEM_SOCKET "/run/tensorlease/socket"
 #define DAEMON_NAME "tensorleased"
+#ifndef BINDIR /* where it is installed: the Makefile says */
+#define BINDIR "/usr/local/bin"
+#endif
 
 enum { EXIT_SERVED = 3 }; /* tensorleased: another daemon serves this address */
 
@@ -98,7 +102,8 @@ static int check_directory(const char *directory)
 	if (lstat(directory, &st))
 		return tl_fail(-errno, "%s: %m", directory);
 	if (!S_ISDIR(st.st_mode))
-		return tl_fail(-EACCES, "%s is not a directory", directory);
+		return tl_fail(-EACCES, "%s is not a directory: no daemon can be started in it",
+			       directory);
 	if (st.st_uid != geteuid())
 		return tl_fail(-EACCES, "%s belongs to uid %u, not to us (%u)", directory,
 			       (unsigned)st.st_uid, (unsigned)geteuid());
@@ -157,15 +162,8 @@ int address_connect(const char *address, int64_t deadline, int *socket_out)
 	int64_t left = deadline_left_ns(deadline);
 	struct timeval tv = { .tv_sec = left / NS_PER_SEC,
 			      .tv_usec = left % NS_PER_SEC / 1000 + 1 };
-	char directory[sizeof(sun.sun_path)];
 	int r;
 
-	if (in_private_directory(address, directory, sizeof(directory)) &&
-	    !access(directory, F_OK)) {
-		r = check_directory(directory);
-		if (r)
-			return r;
-	}
 	*socket_out = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (*socket_out < 0)
 		return tl_fail(-errno, "making a socket: %m");
@@ -178,7 +176,7 @@ int address_connect(const char *address, int64_t deadline, int *socket_out)
 	} while (r == -EINTR && !deadline_passed(deadline));
 	if (r)
 		return connect_failure(r == -EAGAIN || r == -EINTR ? -ETIMEDOUT : r, address);
-	return 0;
+	return trust_peer(*socket_out, address);
 }
 
 /* ---- Autostart ---- */
@@ -190,78 +188,94 @@ static bool is_program(const char *path)
 	return !stat(path, &st) && S_ISREG(st.st_mode) && !access(path, X_OK);
 }
 
-/* @relative to the directory of @file. */
-static bool beside(char out[PATH_MAX], const char *file, const char *relative)
-{
-	const char *slash = strrchr(file, '/');
-	char path[PATH_MAX];
-	int n;
+/* Looking for the daemon's program. */
+struct search {
+	char found[PATH_MAX];
+	char skipped[640]; /* those that there are but that others could have written, and why */
+};
 
-	if (!slash)
+/* @name in @directory, of @n bytes. */
+static bool search_at(struct search *s, const char *directory, size_t n, const char *name)
+{
+	char path[PATH_MAX], why[PATH_MAX + 128];
+	int length = snprintf(path, sizeof(path), "%.*s/%s", (int)n, directory, name);
+	size_t used = strlen(s->skipped);
+
+	if (length <= 0 || (size_t)length >= sizeof(path) || !is_program(path) ||
+	    !realpath(path, s->found))
 		return false;
-	n = snprintf(path, sizeof(path), "%.*s/%s", (int)(slash - file), file, relative);
-	return n > 0 && (size_t)n < sizeof(path) && is_program(path) && realpath(path, out);
+	if (trust_program(s->found, why, sizeof(why)))
+		return true;
+	if (!strstr(s->skipped, s->found)) /* it may be met again on another way */
+		snprintf(s->skipped + used, sizeof(s->skipped) - used, "; not %s, since %s",
+			 s->found, why);
+	return false;
 }
 
-static bool beside_file(char out[PATH_MAX], const char *file)
+static bool search_beside(struct search *s, const char *file)
 {
 	static const char *const places[] = { "../bin/" DAEMON_NAME, "../../bin/" DAEMON_NAME,
 					      DAEMON_NAME };
+	const char *slash = strrchr(file, '/');
 
-	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++)
-		if (beside(out, file, places[i]))
+	for (size_t i = 0; slash && i < sizeof(places) / sizeof(*places); i++)
+		if (search_at(s, file, (size_t)(slash - file), places[i]))
 			return true;
 	return false;
 }
 
-static bool in_path(char *out, size_t size)
+static bool search_path(struct search *s)
 {
 	const char *path = secure_getenv("PATH");
 
 	while (path && *path) {
 		size_t n = strcspn(path, ":");
-		int length = snprintf(out, size, "%.*s/" DAEMON_NAME, (int)n, path);
 
-		if (n && length > 0 && (size_t)length < size && is_program(out))
+		if (n && search_at(s, path, n, DAEMON_NAME))
 			return true;
 		path += n + (path[n] == ':');
 	}
 	return false;
 }
 
+/*
+ * First the one that came with the library: it speaks the same protocol. For a library that was installed this is
+ * the one that was installed; for one that is part of a program that is looked for before what lies beside the program.
+ */
+static bool search_everywhere(struct search *s)
+{
+	char library[PATH_MAX], program[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
+	Dl_info info;
+
+	program[n > 0 ? n : 0] = '\0';
+	if (dladdr((void *)tl_version, &info) && info.dli_fname &&
+	    realpath(info.dli_fname, library) && strcmp(library, program) != 0 &&
+	    search_beside(s, library))
+		return true;
+	return search_at(s, BINDIR, strlen(BINDIR), DAEMON_NAME) || search_beside(s, program) ||
+	       search_path(s);
+}
+
 static int find_daemon(char out[PATH_MAX])
 {
-	const size_t size = PATH_MAX;
 	const char *asked = secure_getenv("TENSORLEASE_DAEMON");
-	char self[PATH_MAX];
-	Dl_info info;
-	ssize_t n;
+	struct search s = { .skipped = "" };
 
-	if (asked && *asked) {
-		snprintf(out, size, "%s", asked);
+	if (asked && *asked) { /* the user's own word */
+		snprintf(out, PATH_MAX, "%s", asked);
 		if (is_program(out))
 			return 0;
 		return tl_fail(-ENOENT, "$TENSORLEASE_DAEMON is %s, which is no program", asked);
 	}
-	if (dladdr((void *)tl_version, &info) && info.dli_fname && realpath(info.dli_fname, self) &&
-	    beside_file(out, self))
-		return 0;
-	n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	if (n > 0) {
-		self[n] = '\0';
-		if (beside_file(out, self))
-			return 0;
-	}
-#ifdef BINDIR
-	snprintf(out, size, "%s/%s", BINDIR, DAEMON_NAME);
-	if (is_program(out))
-		return 0;
-#endif
-	if (in_path(out, size))
-		return 0;
-	return tl_fail(-ENOENT, "no program " DAEMON_NAME
-				" to start: neither beside this library or program, nor in $PATH; "
-				"$TENSORLEASE_DAEMON may name it");
+	if (!search_everywhere(&s))
+		return tl_fail(-ENOENT,
+			       "no program " DAEMON_NAME
+			       " to start: neither beside this library or program, nor in " BINDIR
+			       " or $PATH; $TENSORLEASE_DAEMON may name one%s",
+			       s.skipped);
+	memcpy(out, s.found, PATH_MAX);
+	return 0;
 }
 
 static int make_private_directory(const char *address)

@@ -11,6 +11,7 @@
 #include <tensorlease/tensorlease.h>
 
 #include "client/error.h"
+#include "util/text.h"
 
 enum { TEXT_MAX = 1024 };
 
@@ -25,7 +26,7 @@ int tl_fail(int err, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	memcpy(last_text, text, strlen(text) + 1);
+	text_escape(last_text, sizeof(last_text), text, strlen(text)); /* names are others' */
 	errno = -err;
 	return err;
 }

@@ -30,18 +30,49 @@ static int lock_path(const struct instance *in, char *path, size_t size)
 }
 
 /*
+ * What the file says is believed, and it is written over: so nobody else may have written it, nor led us to another
+ * file of ours by a second name.
+ */
+static int lock_check(const struct stat *st, const char *path, char *why, size_t why_size)
+{
+	if (!S_ISREG(st->st_mode))
+		snprintf(why, why_size, "%s is no regular file: remove it", path);
+	else if (st->st_uid != geteuid())
+		snprintf(
+			why, why_size,
+			"%s belongs to user %u, not to us (%u): remove it, if no daemon runs there",
+			path, (unsigned)st->st_uid, (unsigned)geteuid());
+	else if (st->st_mode & 0022)
+		snprintf(why, why_size, "others can write %s: it has mode %04o; remove it", path,
+			 (unsigned)st->st_mode & 07777);
+	else if (st->st_nlink > 1)
+		snprintf(why, why_size, "%s has %u names: remove it", path, (unsigned)st->st_nlink);
+	else
+		return 0;
+	return -EPERM;
+}
+
+/*
  * 1: the file that we locked is not the one at @path any more, its daemon removed it when it ended.
  */
-static int lock_try(struct instance *in, const char *path)
+static int lock_try(struct instance *in, const char *path, char *why, size_t why_size)
 {
 	struct stat ours, there;
+	int r;
 
-	in->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (in->lock_fd < 0)
-		return -errno;
+	in->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
+			   0600);
+	if (in->lock_fd < 0 || fstat(in->lock_fd, &ours)) {
+		r = -errno;
+		snprintf(why, why_size, "cannot open %s: %s", path, strerror(-r));
+		return r;
+	}
+	r = lock_check(&ours, path, why, why_size);
+	if (r)
+		return r;
 	if (flock(in->lock_fd, LOCK_EX | LOCK_NB))
 		return -errno;
-	if (fstat(in->lock_fd, &ours) || stat(path, &there) || ours.st_ino != there.st_ino) {
+	if (lstat(path, &there) || ours.st_dev != there.st_dev || ours.st_ino != there.st_ino) {
 		in->lock_fd = fd_close(in->lock_fd);
 		return 1;
 	}
@@ -57,12 +88,10 @@ static int instance_lock(struct instance *in, char *text, char *why, size_t why_
 	if (r)
 		return r;
 	do {
-		r = lock_try(in, path);
+		r = lock_try(in, path, why, why_size);
 	} while (r == 1);
-	if (in->lock_fd < 0) {
-		snprintf(why, why_size, "cannot open %s: %s", path, strerror(-r));
+	if (*why)
 		return r;
-	}
 	n = pread(in->lock_fd, text, LOCK_TEXT - 1, 0);
 	text[n > 0 ? n : 0] = '\0';
 	if (r == -EWOULDBLOCK) {

@@ -17,7 +17,9 @@
 
 #include "tests/harness.h"
 
-enum { PIDS_MAX = 512, FDS_MAX = 1024, DIRS_MAX = 16, WAIT_MS = WAIT_S * 1000, CHILD_FAILED = 97 };
+enum { PIDS_MAX = 512, FDS_MAX = 1024, DIRS_MAX = 16, CHILD_FAILED = 97 };
+
+#define WAIT_MS ((int)WAIT_S * 1000)
 
 /* What the current test has made, so that its teardown can take it away whatever happened. */
 static pid_t pids[PIDS_MAX];
@@ -177,7 +179,7 @@ void test_init(void)
 
 void test_timeout(unsigned seconds)
 {
-	alarm(seconds);
+	alarm(test_limit(seconds));
 }
 
 int test_setup(void **state)

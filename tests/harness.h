@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "tensorlease/tensorlease.h"
+#include "tests/limit.h"
 
 #define KIB (1ULL << 10)
 #define MIB (1ULL << 20)
@@ -44,7 +45,7 @@
  * What must happen is waited for so long: on a machine that is busy with other things, too. Less than a test's time, so
  * that a failure says what did not happen.
  */
-enum { WAIT_S = 60 };
+#define WAIT_S test_limit(60)
 
 /*
  * Waits, without a sleep of its own, for what another thread or process does: at most WAIT_S. Once it was
@@ -74,7 +75,8 @@ enum { TEST_TIMEOUT_S = 120 };
 void test_init(void);
 int test_setup(void **state);
 int test_teardown(void **state);
-void test_timeout(unsigned seconds); /* for a test that needs longer */
+void test_timeout(unsigned seconds); /* for a test that needs longer; scaled as test_limit() does */
+/* First of all, or with nothing started any more: the test ends right here, and cleans nothing up. */
 #define SKIP_UNLESS(condition, reason)                                                             \
 	do {                                                                                       \
 		if (!(condition)) {                                                                \

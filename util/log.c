@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Structured log. A line is built on the stack and written once, so lines of several threads and
- * processes do not mix. A line that is too long is cut; control characters never reach the output.
+ * processes do not mix. A line that is too long is cut; control characters never reach the output,
+ * and what log_quote() was given not in any form that a reader would not see.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -13,6 +14,7 @@
 
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/text.h"
 
 enum { LINE_SIZE = 4096 };
 
@@ -51,63 +53,60 @@ static bool is_control(unsigned char c)
 	return c < 0x20 || c == 0x7f;
 }
 
-/* U+0080 to U+009F, which some terminals obey. */
-static bool is_c1(const unsigned char *s)
+static bool needs_quotes(const char *text, size_t length)
 {
-	return s[0] == 0xc2 && s[1] >= 0x80 && s[1] <= 0x9f;
-}
+	bool shown = length > 0;
 
-static bool needs_quotes(const unsigned char *s)
-{
-	if (!*s)
-		return true;
-	for (; *s; s++) {
-		if (*s == ' ' || *s == '"' || *s == '\\' || *s == '=' || is_control(*s) || is_c1(s))
+	for (size_t n; length && shown; text += n, length -= n) {
+		if (strchr(" \"\\=", *text))
 			return true;
+		n = text_next(text, length, &shown);
 	}
-	return false;
+	return !shown;
 }
 
-/* Writes the escaped form of the byte at @s to @out (5 bytes); @left counts the rest of a C1 pair. */
-static int escape(char out[5], const unsigned char *s, int *left)
+/* Writes the escaped form of what begins at @text to @out; its bytes there go to @taken, those of @text are returned. */
+static size_t escape(char out[8], const char *text, size_t length, size_t *taken)
 {
-	if (is_c1(s))
-		*left = 2;
-	if (*s == '"' || *s == '\\')
-		return snprintf(out, 5, "\\%c", *s);
-	if (*s == '\n')
-		return snprintf(out, 5, "\\n");
-	if (is_control(*s) || *left > 0) {
-		*left -= *left > 0;
-		return snprintf(out, 5, "\\x%02x", *s);
-	}
-	return snprintf(out, 5, "%c", *s);
+	bool shown;
+	size_t n = text_next(text, length, &shown);
+
+	if (*text == '"' || *text == '\\')
+		*taken = (size_t)snprintf(out, 8, "\\%c", *text);
+	else if (*text == '\n')
+		*taken = (size_t)snprintf(out, 8, "\\n");
+	else if (!shown)
+		*taken = (size_t)snprintf(out, 8, "\\x%02x", (unsigned char)*text);
+	else
+		*taken = (size_t)snprintf(out, 8, "%.*s", (int)n, text);
+	return n;
 }
 
 const char *log_quote(char *buf, size_t size, const char *text)
 {
-	const unsigned char *s = (const unsigned char *)(text ? text : "null");
-	size_t n = 0;
-	int c1_left = 0;
-	char piece[5];
+	const char *at = text ? text : "null";
+	size_t used = 0, taken, left = strlen(at);
+	char piece[8];
 
-	if (!needs_quotes(s) && strlen((const char *)s) < size)
-		return strcpy(buf, (const char *)s);
+	if (!needs_quotes(at, left) && left < size)
+		return strcpy(buf, at);
 
-	buf[n++] = '"';
-	for (; *s; s++) {
-		size_t len = (size_t)escape(piece, s, &c1_left);
+	buf[used++] = '"';
+	while (left) {
+		size_t n = escape(piece, at, left, &taken);
 
-		if (n + len + sizeof("...\"") > size) {
-			memcpy(buf + n, "...", 3);
-			n += 3;
+		if (used + taken + sizeof("...\"") > size) {
+			memcpy(buf + used, "...", 3);
+			used += 3;
 			break;
 		}
-		memcpy(buf + n, piece, len);
-		n += len;
+		memcpy(buf + used, piece, taken);
+		used += taken;
+		at += n;
+		left -= n;
 	}
-	buf[n++] = '"';
-	buf[n] = '\0';
+	buf[used++] = '"';
+	buf[used] = '\0';
 	return buf;
 }
 

@@ -26,6 +26,7 @@
 #include "util/cleanup.h"
 #include "util/fd.h"
 #include "util/log.h"
+#include "util/text.h"
 
 enum {
 	QUEUED_MIN = 512
@@ -330,18 +331,17 @@ void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *f
 		struct wire_error_reply reply;
 		char text[WIRE_TEXT_MAX];
 	} m = { .reply = { .header = { .type = WIRE_ERROR, .serial = serial }, .code = code } };
+	char text[WIRE_TEXT_MAX] = "";
 	va_list args;
-	int length;
+	size_t length;
 
 	va_start(args, format);
-	length = vsnprintf(m.text, sizeof(m.text), format, args);
+	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	if (length < 0)
-		length = 0;
-	if ((size_t)length >= sizeof(m.text))
-		length = sizeof(m.text) - 1;
+	text_escape(m.text, sizeof(m.text), text, strlen(text)); /* names are others' */
+	length = strlen(m.text);
 	m.reply.text_len = (uint16_t)length;
-	m.reply.header.length = (uint32_t)(sizeof(m.reply) + (size_t)length);
+	m.reply.header.length = (uint32_t)(sizeof(m.reply) + length);
 	peer_send(peer, &m, -1);
 }
 

@@ -98,12 +98,24 @@ typedef struct tl_connect_options {
 
 /*
  * Connects to the daemon at options->address, or $TENSORLEASE_SOCKET, or /run/tensorlease/socket if
- * it exists, or $XDG_RUNTIME_DIR/tensorlease/socket, or /tmp/tensorlease-UID/socket (which must be
- * in a directory of ours with mode 0700). On success *out is yours; give it back with tl_close().
- * Blocks for two round trips, or until an autostarted daemon listens. @options may be NULL.
- * -ENOENT, -ECONNREFUSED: nobody listens there; -EACCES: the socket, or its directory, is not for
- * us; -EPROTONOSUPPORT: the daemon speaks no version that we speak; -EUSERS: it has its maximum of
- * clients.
+ * it exists, or $XDG_RUNTIME_DIR/tensorlease/socket, or /tmp/tensorlease-UID/socket. On success
+ * *out is yours; give it back with tl_close(). Blocks for two round trips, or until an autostarted
+ * daemon listens. @options may be NULL.
+ *
+ * Whatever the address, whoever listens there must be trusted: our own (effective) user, root
+ * (systemd listens as root for a service that it starts), the system user `tensorlease` of the
+ * packaged service, or one of the uids in $TENSORLEASE_TRUST_UID, a list of numbers with commas
+ * between. That is for a daemon that another user runs, such as an account that a group shares:
+ * whoever runs it can read all that is published and forge what is got.
+ *
+ * The program that TL_CONNECT_AUTOSTART starts is $TENSORLEASE_DAEMON, or the first tensorleased of
+ * those beside the library, where it was installed, beside the program and in $PATH that nobody
+ * but root and us can write, nor replace.
+ *
+ * -ENOENT, -ECONNREFUSED: nobody listens there; -EACCES: the socket is not for us, the daemon is
+ * another user's, or the directory of a daemon to be started is not ours alone;
+ * -EPROTONOSUPPORT: the daemon speaks no version that we speak; -EUSERS: it has its maximum of
+ * clients; -EINVAL: also if $TENSORLEASE_TRUST_UID was needed and is no such list.
  */
 TL_API int tl_connect(tl_client **out, const tl_connect_options *options);
 

@@ -14,11 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
+from limits import limit
 
 import tensorlease
 
 PACKAGE = Path(tensorlease.__file__).parent
-LIMIT_S = 300  # for one test, on a machine that has much else to do
+LIMIT_S = limit(300)  # for one test, on a machine that has much else to do
 
 
 def _listens(address):
@@ -40,7 +41,7 @@ def daemon_at(address, capacity="1G"):
         yield process
         if process.poll() is None:
             process.terminate()
-            assert process.wait(60) == 0
+            assert process.wait(limit(60)) == 0
     finally:
         process.kill()
         process.wait()
@@ -103,7 +104,7 @@ def leases_of(observer, pid):
 
 def eventually(condition):
     """Waits for what another process does; a condition that stays false fails the test."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + limit(60)
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.002)
@@ -184,7 +185,7 @@ def count_meanwhile(call):
         thread.join()
 
 
-def run_python(code, *, timeout=60, check=True, **environment):
+def run_python(code, *, timeout=limit(60), check=True, **environment):
     """Another interpreter; its result. What it writes is in stdout and stderr."""
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", code],
@@ -214,7 +215,7 @@ def is_interrupted(call):
             assert child.stdout.readline() == "ready\n"
             until_asleep(child.pid)
             child.send_signal(signal.SIGINT)
-            return child.communicate(timeout=60)[0] == "interrupted\n"
+            return child.communicate(timeout=limit(60))[0] == "interrupted\n"
         finally:
             child.kill()
 

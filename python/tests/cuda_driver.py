@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 
 import dlpack_abi as abi
+from limits import limit
 
 CUDA = 2
 LEGACY, PER_THREAD = 1, 2
@@ -108,7 +109,7 @@ class Child:
         try:
             heard = self.link.recv()
         except EOFError:
-            self.process.join(60)
+            self.process.join(limit(60))
             raise AssertionError(f"the child ended with {self.process.exitcode}") from None
         if isinstance(heard, BaseException):
             raise heard
@@ -121,14 +122,14 @@ class Child:
         """Lets it come to its end, which must be a good one. What it returned."""
         self.tell()
         result = self.hear()
-        self.process.join(60)
+        self.process.join(limit(60))
         assert self.process.exitcode == 0
         self.link.close()
         return result
 
     def kill(self):
         self.process.kill()
-        self.process.join(60)
+        self.process.join(limit(60))
         self.link.close()
 
 

@@ -11,6 +11,7 @@ import dlpack_abi as abi
 import pytest
 from conftest import eventually, leases_of, run_daemon
 from cuda_driver import LEGACY, Array, Driver, FakeMachine, Taken
+from limits import limit
 
 import tensorlease
 
@@ -78,7 +79,7 @@ def fill_draft_and_stay(link, byte, device=0):
 
 def take(byte, stream=None):
     client, driver = connect(), Driver()
-    tensor = client.get("t", timeout=10)
+    tensor = client.get("t", timeout=limit(10))
     assert (tensor.device, tensor.__dlpack_device__()) == ("cuda:0", (2, 0))
     assert (tensor.shape, tensor.dtype, tensor.nbytes, tensor.read_only) == ((N,), "uint8", N, True)
     assert tensor.withdrawn is False

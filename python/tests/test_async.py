@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from conftest import daemon_at, eventually, leases_of, until_asleep
+from limits import limit
 
 import tensorlease
 
@@ -36,8 +37,8 @@ def test_what_is_there_comes_at_once(client):
 
 def test_waits_are_served_by_one_thread(client):
     async def main():
-        waits = [asyncio.create_task(client.aget(f"async/many{n}", timeout=60)) for n in range(100)]
-        newer = asyncio.create_task(client.aget("async/many0", newer_than=1, timeout=60))
+        waits = [asyncio.create_task(client.aget(f"async/many{n}", timeout=limit(60))) for n in range(100)]
+        newer = asyncio.create_task(client.aget("async/many0", newer_than=1, timeout=limit(60)))
         ticks = 0
         await until_all_wait()
         for n in reversed(range(100)):
@@ -56,7 +57,7 @@ def test_waits_are_served_by_one_thread(client):
 
 def test_more_names_than_the_kernel_waits_for(client):
     async def main():
-        waits = [asyncio.create_task(client.aget(f"async/crowd{n}", timeout=60)) for n in range(600)]
+        waits = [asyncio.create_task(client.aget(f"async/crowd{n}", timeout=limit(60))) for n in range(600)]
         await asyncio.sleep(0)
         for n in range(600):
             client.put(f"async/crowd{n}", b"x", wait=False)
@@ -116,7 +117,7 @@ def test_several_loops_share_a_client(client):
 
     def run(n):
         async def main():
-            wait = asyncio.create_task(client.aget(f"async/loop{n}", timeout=60))
+            wait = asyncio.create_task(client.aget(f"async/loop{n}", timeout=limit(60)))
             await asyncio.sleep(0)
             all_wait.wait()
             results.append(int((await wait).numpy()[0]))
@@ -142,7 +143,7 @@ def test_a_stream_loses_nothing_that_is_waited_for(client):
 
     async def consume(seen):
         for version in range(200):
-            tensor = await client.aget("async/stream", newer_than=version, timeout=60)
+            tensor = await client.aget("async/stream", newer_than=version, timeout=limit(60))
             assert tensor.numpy()[0] == version
             seen.put_nowait(tensor.version)
 
@@ -155,7 +156,7 @@ def test_a_stream_loses_nothing_that_is_waited_for(client):
 
 def test_an_idle_wait_uses_no_processor(client):
     async def main():
-        wait = asyncio.create_task(client.aget("async/idle", timeout=60))
+        wait = asyncio.create_task(client.aget("async/idle", timeout=limit(60)))
         await until_all_wait()
         before = time.process_time()
         await asyncio.sleep(1.0)  # what is measured
@@ -170,7 +171,7 @@ def test_a_wait_goes_on_over_a_restart(tmp_path):
     address = str(tmp_path / "socket")
 
     async def main(first, client):
-        wait = asyncio.create_task(client.aget("async/restart", timeout=60))
+        wait = asyncio.create_task(client.aget("async/restart", timeout=limit(60)))
         await until_all_wait()
         first.kill()
         first.wait()
@@ -187,7 +188,7 @@ def test_a_wait_goes_on_over_a_restart(tmp_path):
 def test_a_child_has_waits_of_its_own(client):
     async def main(name):
         asyncio.get_running_loop().call_later(0.05, client.put, name, b"x")
-        return (await client.aget(name, timeout=60)).nbytes
+        return (await client.aget(name, timeout=limit(60))).nbytes
 
     assert asyncio.run(main("async/parent")) == 1
     pid = os.fork()

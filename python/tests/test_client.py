@@ -14,6 +14,7 @@ import time
 import numpy as np
 import pytest
 from conftest import PACKAGE, close_during, daemon_at, eventually, gives_the_gil_up, is_interrupted, once_asleep
+from limits import limit
 
 import tensorlease
 
@@ -130,10 +131,10 @@ def test_newer_than_takes_any_integer(client):
 
 def test_a_waiting_get_sees_the_commit(client):
     thread = once_asleep(lambda: client.put("client/later", np.ones(3)))
-    assert client.get("client/later", timeout=60).numpy().sum() == 3
+    assert client.get("client/later", timeout=limit(60)).numpy().sum() == 3
     thread.join()
     thread = once_asleep(lambda: client.put("client/later", np.zeros(3)))
-    assert client.get("client/later", newer_than=1, timeout=60, spin=0.01).version == 2
+    assert client.get("client/later", newer_than=1, timeout=limit(60), spin=0.01).version == 2
     thread.join()
 
 
@@ -149,7 +150,7 @@ def test_a_waiting_get_leaves_the_gil_to_others(client):
 
 def test_a_large_put_leaves_the_gil_to_others(client):
     payload = np.ones(1 << 27, "uint8")
-    assert gives_the_gil_up(lambda: client.put("client/large", payload, timeout=60))
+    assert gives_the_gil_up(lambda: client.put("client/large", payload, timeout=limit(60)))
     client.delete("client/large")
 
 
@@ -168,7 +169,7 @@ def test_a_signal_handler_that_returns_does_not_end_the_wait(client, observer):
     old = signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
     try:
         thread = once_asleep(interrupt)
-        assert client.get("client/after", timeout=60).version == 1
+        assert client.get("client/after", timeout=limit(60)).version == 1
         thread.join()
     finally:
         signal.signal(signal.SIGUSR1, old)
@@ -177,7 +178,7 @@ def test_a_signal_handler_that_returns_does_not_end_the_wait(client, observer):
 
 def test_close_wakes_who_waits(address):
     client = tensorlease.connect()
-    said = close_during(client, lambda: client.get("client/none", timeout=60))
+    said = close_during(client, lambda: client.get("client/none", timeout=limit(60)))
     assert said == ["the client was closed during a get"]
     client.close()
     assert client.closed and "closed" in repr(client)
@@ -300,7 +301,7 @@ def test_after_a_restart_calls_connect_again(tmp_path):
 
         thread = once_asleep(start)
         try:
-            assert client.get("after", timeout=60).size == 1  # waits over the restart
+            assert client.get("after", timeout=limit(60)).size == 1  # waits over the restart
             tensor.release()
             client.close()
         finally:
@@ -343,7 +344,7 @@ def test_many_threads_share_a_client(client):
 
 def test_put_without_waiting_is_seen(client):
     assert client.put("client/async", b"x", wait=False) is None
-    assert client.get("client/async", timeout=30).version == 1
+    assert client.get("client/async", timeout=limit(30)).version == 1
 
 
 def test_public_things_say_what_they_do():

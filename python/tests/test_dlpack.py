@@ -12,6 +12,7 @@ import dlpack_abi as abi
 import numpy as np
 import pytest
 from conftest import from_dlpack, leases_of, run_python
+from limits import limit
 
 NUMPY = {"dl_device": None, "copy": None, "max_version": (1, 0)}  # as NumPy 2 asks
 TORCH = {"max_version": (1, 0)}
@@ -259,7 +260,7 @@ def test_a_deleter_after_the_interpreters_end(address):  # 20
         "    assert libc.__cxa_atexit(deleter, ctypes.addressof(m), None) == 0\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code, os.path.dirname(__file__)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, os.path.dirname(__file__)], capture_output=True, text=True, timeout=limit(60)
     )
     assert result.returncode == 0, result.stderr
 

@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 from conftest import from_dlpack, run_python
+from limits import limit
 
 
 def test_a_block_that_ends_commits(client):
@@ -49,7 +50,7 @@ def test_a_commit_consumes(client):
         with pytest.raises(BufferError, match="committed as version 1"):
             use()
     draft = client.create("draft/d", (3,), "int8")
-    assert draft.commit(wait=False) is None and client.get("draft/d", newer_than=1, timeout=60).version == 2
+    assert draft.commit(wait=False) is None and client.get("draft/d", newer_than=1, timeout=limit(60)).version == 2
     with pytest.raises(ValueError, match=r"draft 'draft/d' was committed: get\(\) it"):
         draft.commit()
 
@@ -169,10 +170,10 @@ def test_a_draft_that_is_forgotten_is_aborted(client):
 
 def test_space_comes_back(client):
     for _ in range(30):  # 30 times a quarter of the capacity
-        with pytest.raises(KeyError), client.create("draft/h", 1 << 28, "int8", timeout=60):
+        with pytest.raises(KeyError), client.create("draft/h", 1 << 28, "int8", timeout=limit(60)):
             raise KeyError
     for _ in range(10):
-        client.create("draft/h", 1 << 28, "int8", timeout=60).commit()
+        client.create("draft/h", 1 << 28, "int8", timeout=limit(60)).commit()
     client.delete("draft/h")
 
 

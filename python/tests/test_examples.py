@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from limits import limit
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -27,7 +28,7 @@ def test_example(name, arguments, says, client, tmp_path):
         [sys.executable, EXAMPLES / f"{name}.py", *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=limit(100),
         cwd=tmp_path,
     )
     assert result.returncode == 0, result.stderr

@@ -13,6 +13,7 @@ import zipfile
 import numpy as np
 import pytest
 from conftest import HEED_SIGINT, eventually, run_python
+from limits import limit
 
 import tensorlease
 
@@ -372,7 +373,7 @@ def test_others_run_during_a_load(client, tmp_path):
     thread.start()
     with open(path, "wb") as pipe:  # neither end can go on while the other keeps the GIL
         pipe.write((tmp_path / "in.npz").read_bytes())
-    assert done.wait(60) and reached == [["files/piped/a"]]
+    assert done.wait(limit(60)) and reached == [["files/piped/a"]]
     thread.join()
     for name in ("files/gil/a", "files/piped/a"):
         client.delete(name)

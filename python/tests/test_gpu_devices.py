@@ -6,6 +6,7 @@ import gpu_help
 import pytest
 from cuda_driver import Child, Driver, Taken, run
 from gpu_help import N, connect, fill_draft_and_stay
+from limits import limit
 
 import tensorlease
 
@@ -18,7 +19,7 @@ def devices_here():
 
 def number_of_t():
     client, driver = connect(), Driver()
-    tensor = client.get("t", timeout=10)
+    tensor = client.get("t", timeout=limit(10))
     assert Taken(driver, tensor).read() == bytes(N)
     assert client.stat("t").device == tensor.device
     return tensor.device

@@ -6,6 +6,7 @@ import pytest
 from conftest import eventually
 from cuda_driver import LEGACY, Array, Child, Driver, Taken, run
 from gpu_help import N, connect, take, take_now, tell_what_is_seen
+from limits import limit
 
 import tensorlease
 
@@ -52,7 +53,7 @@ def drafts(link):
 
 def get_zeros(byte):
     client, driver = connect(), Driver()
-    tensor = client.get("t", timeout=10)
+    tensor = client.get("t", timeout=limit(10))
     assert tensor.device == "cuda:1"
     assert tensor.__dlpack_device__() == (2, 1)
     return Taken(Driver(1), tensor).read() == bytes([byte]) * N

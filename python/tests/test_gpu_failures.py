@@ -9,6 +9,7 @@ import pytest
 from conftest import eventually, leases_of
 from cuda_driver import LEGACY, Array, Child, Driver, Interface, Taken
 from gpu_help import N, connect, publish_and_stay
+from limits import limit
 
 import tensorlease
 
@@ -17,7 +18,7 @@ daemon, gpus = gpu_help.daemon, gpu_help.gpus
 
 def hold_and_wait(link):
     client, driver = connect(), Driver()
-    taken = [Taken(driver, client.get("t", timeout=10)) for _ in range(5)]
+    taken = [Taken(driver, client.get("t", timeout=limit(10))) for _ in range(5)]
     link.send(len(taken))
     link.recv()
 
@@ -35,7 +36,7 @@ def test_a_killed_consumer_holds_nothing(gpus, observer):
 
 def sees_it_go(link):
     client, driver = connect(), Driver()
-    tensor = client.get("t", timeout=10)
+    tensor = client.get("t", timeout=limit(10))
     taken = Taken(driver, tensor)
     taken.read()
     link.send("got")
@@ -56,7 +57,7 @@ def sees_it_go(link):
     info = client.stat("t")
     assert info.withdrawn and info.version == 1 and "t" in client
     link.send("waiting")
-    again = client.get("t", timeout=60)  # waits for it to be published anew
+    again = client.get("t", timeout=limit(60))  # waits for it to be published anew
     assert again.version == 2
     assert Taken(driver, again).read() == bytes([2]) * N
     link.send("back")
@@ -81,7 +82,7 @@ def test_a_dead_producers_tensor_is_withdrawn(gpus, observer):
 
 
 async def _wait_for_anew(client):
-    return await client.aget("t", timeout=60)
+    return await client.aget("t", timeout=limit(60))
 
 
 def waits_for_anew(link):

@@ -14,6 +14,7 @@ import pytest
 from conftest import eventually, leases_of
 from cuda_driver import LEGACY, PER_THREAD, Array, Child, Driver, Interface, Taken, run
 from gpu_help import N, connect, publish_and_stay
+from limits import limit
 
 import tensorlease
 
@@ -29,7 +30,7 @@ def each_export_has_a_lease():
     client, driver = connect(), Driver()
     other = connect()
     me = os.getpid()
-    tensor = client.get("t", timeout=10)
+    tensor = client.get("t", timeout=limit(10))
     eventually(lambda: leases_of(other, me) == 1)
     a, b = Taken(driver, tensor), Taken(driver, tensor, PER_THREAD)
     eventually(lambda: leases_of(other, me) == 3)

@@ -9,6 +9,7 @@ import pytest
 from conftest import eventually
 from cuda_driver import LEGACY, Array, Child, Driver, Interface, Taken, run
 from gpu_help import N, connect, fill_draft_and_stay, publish_and_stay, take, take_back
+from limits import limit
 
 import tensorlease
 
@@ -120,12 +121,12 @@ def test_staging_and_refusals(gpus):
 
 def take_named(name, byte):
     client, driver = connect(), Driver()
-    return Taken(driver, client.get(name, timeout=10)).read() == bytes([byte]) * N
+    return Taken(driver, client.get(name, timeout=limit(10))).read() == bytes([byte]) * N
 
 
 def second_name(link):
     client, driver = connect(), Driver()
-    tensor = client.get("t", timeout=10)
+    tensor = client.get("t", timeout=limit(10))
     with pytest.raises(tensorlease.UnsupportedError, match="staging=True"):
         client.publish("u", tensor)
     link.send(client.publish("u", tensor, staging=True))

@@ -9,6 +9,7 @@ import pytest
 from conftest import eventually, leases_of
 from cuda_driver import Array, Child, Driver, Interface, Taken, run
 from gpu_help import connect
+from limits import limit
 
 import tensorlease
 
@@ -101,7 +102,7 @@ def torch_consumer(times):
     side = torch.cuda.Stream()
     for _ in range(times):
         with torch.cuda.stream(side):
-            tensor = client.get("t", timeout=10)
+            tensor = client.get("t", timeout=limit(10))
             assert tensor.device == "cuda:0"
             taken = tensor.torch()
             assert taken.is_cuda and taken.data_ptr() == tensor._address
@@ -180,7 +181,7 @@ def torch_late_reader(link):
     import torch
 
     client = connect()
-    taken = client.get("t", timeout=10).torch()
+    taken = client.get("t", timeout=limit(10)).torch()
     total = torch.zeros((), device="cuda")
     torch.cuda.synchronize()
     torch.cuda._sleep(LONG)
@@ -242,7 +243,7 @@ def test_a_killed_producers_memory_is_withdrawn(torch_gpu, address, observer):
 
 def torch_device_of_t():
     client = connect()
-    tensor = client.get("t", timeout=10)
+    tensor = client.get("t", timeout=limit(10))
     return tensor.device, float(tensor.torch().float().mean())
 
 
@@ -289,7 +290,7 @@ def cupy_consumer():
     import cupy
 
     client = connect()
-    tensor = client.get("t", timeout=10)
+    tensor = client.get("t", timeout=limit(10))
     expected = cupy.arange(1 << 20, dtype="float32")
     with cupy.cuda.Stream(non_blocking=True):
         assert bool((cupy.from_dlpack(tensor) == expected).all())
@@ -333,7 +334,7 @@ def plain_producer(link):
 def plain_consumer():
     client, driver = connect(), Driver()
     for name in "tvw":
-        tensor = client.get(name, timeout=10)
+        tensor = client.get(name, timeout=limit(10))
         assert Taken(driver, tensor).read() == bytes([7]) * (1 << 20)
         assert tensor.__cuda_array_interface__["data"] == (tensor._address, True)
     del tensor

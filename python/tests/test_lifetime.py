@@ -12,6 +12,7 @@ import threading
 import numpy as np
 import pytest
 from conftest import eventually, from_dlpack, leases_of, run_python, until_asleep
+from limits import limit
 
 import tensorlease
 
@@ -216,7 +217,7 @@ def test_a_fork_while_threads_get(client):
 
 def test_a_fork_while_another_thread_waits(client):
     outcome = []
-    thread = threading.Thread(target=lambda: outcome.append(client.get("life/waited", timeout=60).nbytes))
+    thread = threading.Thread(target=lambda: outcome.append(client.get("life/waited", timeout=limit(60)).nbytes))
     thread.start()
     until_asleep(thread.native_id)
 
@@ -237,7 +238,7 @@ def worker(client, tensor, todo, done):
     """Of a forked pool: client and tensor were inherited. Of a spawned one: a connection of its own."""
     total = 0 if tensor is None else int(tensor.numpy()[4999])
     while (name := todo.get()) is not None:
-        with client.get(name, timeout=30) as source:
+        with client.get(name, timeout=limit(30)) as source:
             total += int(source.numpy().sum())
             with client.create(f"{name}/out", source.shape, source.dtype) as draft:
                 np.multiply(source, 2, out=draft.numpy())
@@ -257,12 +258,12 @@ def test_workers(client, method):
     for n in range(30):
         client.put(f"life/batch{n}", np.full(5000, n))
         todo.put(f"life/batch{n}")
-    results = [client.get(done.get(timeout=60), mode="c") for _ in range(30)]
+    results = [client.get(done.get(timeout=limit(60)), mode="c") for _ in range(30)]
     for _ in workers:
         todo.put(None)
-    totals = [done.get(timeout=60) for _ in workers]
+    totals = [done.get(timeout=limit(60)) for _ in workers]
     for process in workers:
-        process.join(60)
+        process.join(limit(60))
     assert [process.exitcode for process in workers] == [0, 0, 0]
     assert sorted(int(r.numpy()[0]) for r in results) == [2 * n for n in range(30)]
     assert sum(totals) == sum(range(30)) * 5000 + (3 * 4999 if weights else 0)
@@ -285,7 +286,7 @@ def test_a_pool_that_is_killed_leaves_nothing(client, observer):
     workers = [context.Process(target=hold, daemon=True) for _ in range(3)]
     for process in workers:
         process.start()
-    assert [ready.get(timeout=60) for _ in workers] == [11, 11, 11]
+    assert [ready.get(timeout=limit(60)) for _ in workers] == [11, 11, 11]
     for process in workers:
         process.kill()
         process.join()

@@ -23,6 +23,7 @@ from conftest import (
     once_asleep,
     run_python,
 )
+from limits import limit
 
 import tensorlease
 
@@ -190,14 +191,14 @@ def test_a_wait_for_names_ends_when_the_last_is_there(client, observer):
 
     client.put("many/wait/a", b"a")
     thread = once_asleep(publish)
-    got = client.get_many(["a", "b", "c", "d"], prefix="many/wait/", timeout=60)
+    got = client.get_many(["a", "b", "c", "d"], prefix="many/wait/", timeout=limit(60))
     assert b"".join(bytes(t) for t in got.values()) == b"abcd"
     thread.join()
 
 
 def test_a_wait_for_a_prefix_ends_when_there_is_one(client, observer):
     thread = once_asleep(lambda: observer.put_many(arrays_of(50), prefix="many/later/"))
-    assert len(client.get_many(prefix="many/later/", timeout=60)) == 50
+    assert len(client.get_many(prefix="many/later/", timeout=limit(60))) == 50
     thread.join()
 
 
@@ -209,7 +210,7 @@ def test_a_signal_ends_a_wait(address, names):
 @pytest.mark.parametrize("names", [["many/none"], "many/none"])
 def test_close_ends_a_wait(address, names):
     client = tensorlease.connect()
-    (said,) = close_during(client, lambda: client.get_many(names, timeout=60))
+    (said,) = close_during(client, lambda: client.get_many(names, timeout=limit(60)))
     assert "closed" in said
     for call in (lambda: client.put_many({"a": b""}), lambda: client.get_many(names)):
         with pytest.raises(ValueError, match="closed"):
@@ -237,14 +238,14 @@ def test_a_get_never_sees_half_of_a_put(client):
         while last < rounds:
             assert publisher.poll() in (None, 0)
             for got in (
-                client.get_many(names, prefix="many/step/", timeout=60),
-                client.get_many(prefix="many/step/", timeout=60),
+                client.get_many(names, prefix="many/step/", timeout=limit(60)),
+                client.get_many(prefix="many/step/", timeout=limit(60)),
             ):
                 values = {int(v) for t in got.values() for v in (t.numpy()[0], t.numpy()[-1])}
                 assert len(got) == 40 and len(values) == 1 and min(values) >= last
                 last = min(values)
                 seen.add(last)
-        assert publisher.wait(60) == 0 and len(seen) > 1
+        assert publisher.wait(limit(60)) == 0 and len(seen) > 1
     finally:
         publisher.kill()
         publisher.wait()
@@ -261,7 +262,7 @@ def test_names_that_come_together_are_got_together(client):
     )
     publisher = subprocess.Popen([sys.executable, "-c", code])
     try:
-        end = time.monotonic() + 60  # of a busy machine; 200 rounds take some seconds
+        end = time.monotonic() + limit(60)  # of a busy machine; 200 rounds take some seconds
         for i in range(200):
             client.put("many/go", b"")
             got = {}
@@ -280,7 +281,7 @@ def test_names_that_come_together_are_got_together(client):
 
 def test_a_put_gives_the_gil_up(client):
     arrays = {"many/gil/a": bytes(1 << 26), "many/gil/b": bytes(1 << 26)}
-    assert gives_the_gil_up(lambda: client.put_many(arrays, timeout=60))
+    assert gives_the_gil_up(lambda: client.put_many(arrays, timeout=limit(60)))
     for name in "ab":
         client.delete(f"many/gil/{name}")
 

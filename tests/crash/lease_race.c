@@ -491,7 +491,7 @@ static double race_seconds(double usual)
 	const char *text = getenv("TL_RACE_SECONDS");
 	double seconds = text && atof(text) > 0 ? atof(text) : usual;
 
-	test_timeout((unsigned)seconds + TEST_TIMEOUT_S + WAIT_S);
+	test_timeout((unsigned)seconds + 2 * TEST_TIMEOUT_S);
 	return seconds;
 }
 

@@ -101,13 +101,13 @@ static int is_refused(const struct test_daemon *d, void *text)
 /* To others the library says which group a socket is for. */
 static void a_socket_of_others_says_whose_it_is(void **state)
 {
-	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	char group[] = "for members of the group 60123: join it (usermod -aG)";
 	char user[] = "is for user 0 only";
 	struct test_child child;
 
 	(void)state;
 	SKIP_UNLESS(geteuid() == 0, "needs root, to be another user");
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	must_be(chown(d.socket, 0, 60123), 0);
 	must_be(chmod(d.socket, 0660), 0);
 	child = child_start_as(60124, &d, is_refused, group);
@@ -119,13 +119,15 @@ static void a_socket_of_others_says_whose_it_is(void **state)
 
 static void put_starts_a_daemon_where_none_runs_and_ls_does_not(void **state)
 {
-	cleanup_td struct test_daemon d = td_start(0); /* for its directory */
-	struct path runtime = in(&d, "xdg"), file = in(&d, "a.npy");
 	const char *daemon = getenv("TL_TEST_DAEMON"), *runtime_before = getenv("XDG_RUNTIME_DIR");
-	char *old = runtime_before ? strdup(runtime_before) : NULL;
+	char *old;
 
 	(void)state;
 	SKIP_UNLESS(access("/run/tensorlease/socket", F_OK), "a system daemon runs here");
+	cleanup_td struct test_daemon d = td_start(0); /* for its directory */
+	struct path runtime = in(&d, "xdg"), file = in(&d, "a.npy");
+
+	old = runtime_before ? strdup(runtime_before) : NULL;
 	must_be(mkdir(runtime.text, 0700) ? errno : 0, 0);
 	setenv("XDG_RUNTIME_DIR", runtime.text, 1);
 	if (daemon)
@@ -496,7 +498,7 @@ static void wait_ends_when_a_newer_version_comes(void **state)
 	(void)state;
 	put_six(&d, "a");
 	td_settle(&d);
-	waits = start(&d, "wait", "a", "--newer-than", "1", "--timeout", "60");
+	waits = start(&d, "wait", "a", "--newer-than", "1", "--timeout", "forever");
 	eventually(td_status(&d).clients == 1);
 	put_six(&d, "a");
 	{
@@ -561,6 +563,94 @@ static void status_tells_who_holds_what(void **state)
 	tl_close(client);
 }
 
+/* What turns the direction of a line, breaks it, or is not seen at all. */
+static void must_hide_nothing(const struct result *r)
+{
+	static const char *const hidden[] = { "\u202e", "\u2066", "\u200b",	"\u2028",  "\u2029",
+					      "\u00ad", "\ufeff", "\U000e0041", "\xc2\x9b" };
+
+	for (size_t i = 0; i < sizeof(hidden) / sizeof(hidden[0]); i++) {
+		if (strstr(r->out, hidden[i]) || strstr(r->err, hidden[i]))
+			print_error("hidden character %zu in\n%s\n%s\n", i, r->out, r->err);
+		must(!strstr(r->out, hidden[i]) && !strstr(r->err, hidden[i]));
+	}
+}
+
+/* Whoever publishes chooses the name, and others read it on their terminals. */
+static void names_cannot_disguise_themselves(void **state)
+{
+	static const char name[] = "a\u202eb\u2066/\u200b\u00ad\ufeffc\u2028\u2029/\U000e0041";
+	static const char shown[] = "a\\xe2\\x80\\xaeb\\xe2\\x81\\xa6/";
+	static const char *const commands[][6] = {
+		{ "ls" },
+		{ "info", name },
+		{ "get", name },
+		{ "show", name },
+		{ "wait", name },
+		{ "wait", name, "--newer-than", "7", "--timeout", "0.01" },
+		{ "status", "--clients" },
+		{ "put", name, "FILE" },
+		{ "load", name, "FILE" },
+		{ "rm", name },
+		{ "rm", name },
+		{ "rm", "--below", name },
+		{ "info", name },
+		{ "get", name },
+		{ "save", name, "/dev/null", "-f", "npz" },
+	};
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "six.npy");
+	DLManagedTensorVersioned *held;
+	tl_client *client = td_connect(&d);
+
+	(void)state;
+	put_six(&d, name);
+	must_be(tl_get(client, name, NULL, &held), 0);
+	for (size_t i = 0; i < 2 * sizeof(commands) / sizeof(commands[0]); i++) {
+		const char *args[9] = { i % 2 ? "--json" : "--socket",
+					i % 2 ? "--json" : d.socket };
+		const char *const *command = commands[i / 2];
+		bool removes = !strcmp(command[0], "rm");
+
+		for (int k = 0; k < 6 && command[k]; k++)
+			args[2 + k] = !strcmp(command[k], "FILE") ? file.text : command[k];
+		{
+			cleanup_result struct result r = run_at(d.socket, args);
+
+			must_hide_nothing(&r);
+			if (i % 2) {
+				cJSON_Delete(json_of(&r));
+				must(strstr(r.out, "a\\u202eb\\u2066/") ||
+				     (r.code &&
+				      strstr(r.out,
+					     "a\\\\xe2\\\\x80\\\\xaeb"))); /* an error's text */
+			} else if (!removes || r.code) {
+				must_contain(*r.err ? r.err : r.out, shown);
+			}
+		}
+		if (i % 2 == 0 && removes && i / 2 == 9)
+			put_six(&d, name); /* for the same with --json */
+	}
+	held->deleter(held);
+	tl_close(client);
+}
+
+/* The texts of errors are shown by all kinds of programs. */
+static void errors_do_not_carry_what_others_hid_in_names(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	tl_client *client = td_connect(&d);
+
+	(void)state;
+	must_be(tl_delete(client, "a\u202eb"), -ENOENT); /* the daemon's words */
+	must_contain(tl_last_error(), "a\\xe2\\x80\\xaeb");
+	must_be(tl_delete(client, "\u00e4\u65e5"), -ENOENT); /* what can be seen stays */
+	must_contain(tl_last_error(), "\u00e4\u65e5");
+	must_be(tl_delete(client, "a\n\u200b"), -EINVAL); /* the library's */
+	must_contain(tl_last_error(), "a\\x0a\\xe2\\x80\\x8b");
+	tl_close(client);
+}
+
 static void help_tells_the_exit_codes(void **state)
 {
 	static const char *const commands[] = { "put", "get",  "load", "save",	 "show",
@@ -605,6 +695,8 @@ int main(void)
 		TEST(hints_name_what_would_do),
 		TEST(wait_ends_when_a_newer_version_comes),
 		TEST(status_tells_who_holds_what),
+		TEST(names_cannot_disguise_themselves),
+		TEST(errors_do_not_carry_what_others_hid_in_names),
 		TEST(help_tells_the_exit_codes),
 	};
 

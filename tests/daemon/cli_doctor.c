@@ -248,6 +248,36 @@ static void what_killed_daemons_left_is_told(void **state)
 	must_be(td_objects(&d), 0); /* it tidied up */
 }
 
+/* Anybody can make a file there, and what is said about it is pasted into shells. */
+static void names_that_are_none_of_ours_are_not_repeated(void **state)
+{
+	static const char *const names[] = {
+		"tensorlease-$(id)\u202e\x1b[31mxxx-0000000000000000",
+		"tensorlease-0123456789ABCDEF-0000000000000000",
+		"tensorlease-0123456789abcde;-0000000000000000",
+	};
+	char path[128];
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		must(strlen(names[i]) == strlen("tensorlease-") + 16 + 1 + 16);
+		snprintf(path, sizeof(path), "/dev/shm/%s", names[i]);
+		close(open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+	}
+	{
+		cleanup_visit struct visit v = doctor_at(NULL);
+		const cJSON *one = probe(&v, "left behind");
+
+		for (int i = 0; i < 3; i++) {
+			snprintf(path, sizeof(path), "/dev/shm/%s", names[i]);
+			must_be(unlink(path), 0);
+			must(!one || !strstr(member(one, "advice"), names[i] + 12));
+			snprintf(path, sizeof(path), "%.12s", names[i] + 12);
+			must(!one || !strstr(member(one, "advice"), path));
+		}
+	}
+}
+
 static void without_libcuda_the_rest_is_tried(void **state)
 {
 	const char *now = getenv("LD_LIBRARY_PATH"); /* gpu_init() has set it */
@@ -452,6 +482,7 @@ int main(int argc, char **argv)
 		GPU_TEST(without_tensorleased_it_says_so_and_goes_on),
 		GPU_TEST(a_daemon_that_cannot_be_used_is_ended),
 		GPU_TEST(what_killed_daemons_left_is_told),
+		GPU_TEST(names_that_are_none_of_ours_are_not_repeated),
 		GPU_TEST(without_libcuda_the_rest_is_tried),
 		GPU_TEST(interrupted_it_leaves_nothing_behind),
 		GPU_TEST(lines_have_five_columns),

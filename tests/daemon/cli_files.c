@@ -166,10 +166,10 @@ static void a_type_that_npy_does_not_know_is_refused(void **state)
 
 static void what_cannot_be_written_is_a_failure(void **state)
 {
-	cleanup_td struct test_daemon d = td_start(0);
-
 	(void)state;
 	SKIP_UNLESS(!access("/dev/full", W_OK), "no /dev/full");
+	cleanup_td struct test_daemon d = td_start(0);
+
 	put_six(&d, "a");
 	{
 		cleanup_result struct result r = run(&d, "get", "a", "-o", "/dev/full");

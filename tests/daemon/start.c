@@ -247,6 +247,68 @@ static int listen_at(const char *path)
 	return fd;
 }
 
+/* A lock file for SOCKET that says that the daemon of @instance died there. */
+static void leave_lock(const char *socket, uint64_t instance, char path[128])
+{
+	int fd;
+
+	snprintf(path, 128, "%s.lock", socket);
+	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	must(fd >= 0);
+	must(dprintf(fd, "1 %016llx\n", (unsigned long long)instance) > 0);
+	close(fd);
+}
+
+/* The daemon does not start, says why, and the instance that the file names has lost nothing. */
+static void must_refuse_lock(const struct test_daemon *named, const char *socket, const char *word)
+{
+	unsigned objects = td_objects(named);
+	struct test_daemon d = td_start(.socket = socket, .expect_exit = true);
+	int status = td_exit_status(&d);
+	char *log = td_log(&d), path[128];
+
+	snprintf(path, sizeof(path), "%s.lock", socket);
+	if (!strstr(log, path) || !strstr(log, word))
+		print_error("its message: %s\n", log);
+	must(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+	must(strstr(log, path) && strstr(log, word));
+	free(log);
+	must_be(td_objects(named), objects);
+	must(access(socket, F_OK));
+}
+
+/* Who writes it decides what is removed from shared memory. */
+static void a_lock_file_that_others_could_have_written_is_not_believed(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	char socket[108], path[128], other[128];
+
+	(void)state;
+	snprintf(socket, sizeof(socket), "%s/second", d.dir);
+	snprintf(other, sizeof(other), "%s/precious", d.dir);
+	leave_lock(socket, d.instance, path);
+	must_be(chmod(path, 0622), 0);
+	must_refuse_lock(&d, socket, "0622");
+	must_be(chmod(path, 0600), 0);
+
+	must_be(link(path, other), 0); /* it would be written over */
+	must_refuse_lock(&d, socket, "2 names");
+	must_be(unlink(path), 0);
+	must_be(symlink(other, path), 0);
+	must_refuse_lock(&d, socket, "cannot open");
+	must_be(unlink(path), 0);
+	must_be(mkfifo(path, 0600), 0);
+	must_refuse_lock(&d, socket, "no regular file");
+	must_be(unlink(path), 0);
+	if (geteuid() == 0) {
+		leave_lock(socket, d.instance, path);
+		must_be(chown(path, 1234, 1234), 0);
+		must_refuse_lock(&d, socket, "user 1234");
+		must_be(unlink(path), 0);
+	}
+	td_settle(&d);
+}
+
 /* A socket to be handed to daemons. */
 struct given {
 	char dir[64], path[108];
@@ -443,6 +505,7 @@ int main(void)
 		TEST(another_signal_does_not_cut_the_end_short),
 		TEST(the_next_daemon_removes_what_a_killed_one_left),
 		TEST(a_second_daemon_on_the_same_socket_is_refused),
+		TEST(a_lock_file_that_others_could_have_written_is_not_believed),
 		TEST(it_serves_a_socket_that_it_was_given),
 		TEST(it_says_when_it_is_ready),
 		TEST(one_client_too_many_is_told_so),

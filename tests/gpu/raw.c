@@ -114,7 +114,7 @@ static int produce(const struct test_daemon *d, void *arg)
 static int consume(const struct test_daemon *d, void *arg)
 {
 	const enum side side = *(enum side *)arg;
-	tl_get_options o = { .size = sizeof(o), .timeout_ns = 20 * SECOND };
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND };
 	tl_ipc_handle h = { .size = sizeof(h) };
 	tl_client *client = td_connect(d);
 	struct cuda_ipc_handle handle;

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "proto/conn.h"
+#include "tests/limit.h"
 #include "tests/messages.h"
 
 enum { TIMEOUT_S = 120, MANY_FDS = 200 };
@@ -43,7 +44,7 @@ static unsigned count_fds(void)
 static int setup(void **state)
 {
 	(void)state;
-	alarm(TIMEOUT_S);
+	alarm(test_limit(TIMEOUT_S));
 	samples_make(&all);
 	fds_before = count_fds();
 	return socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends);

@@ -18,6 +18,7 @@
 
 #include "proto/copy.h"
 #include "proto/tensor.h"
+#include "tests/limit.h"
 
 enum { TIMEOUT_S = 120, ROUNDS = 3000, CANARY = 16 };
 
@@ -406,6 +407,6 @@ int main(void)
 		cmocka_unit_test(a_copy_writes_its_bytes_and_no_other),
 	};
 
-	alarm(TIMEOUT_S);
+	alarm(test_limit(TIMEOUT_S));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "tests/limit.h"
+
 enum { TIMEOUT_S = 240, DIRECTORY_MAX = 512 };
 
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))

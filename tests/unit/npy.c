@@ -454,6 +454,6 @@ int main(void)
 		CASE(a_file_that_shrinks_after_it_was_opened_is_noticed),
 	};
 
-	alarm(TIMEOUT_S);
+	alarm(test_limit(TIMEOUT_S));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -365,6 +365,6 @@ int main(void)
 		CASE(progress_is_told_chunk_by_chunk_to_the_end),
 	};
 
-	alarm(TIMEOUT_S);
+	alarm(test_limit(TIMEOUT_S));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

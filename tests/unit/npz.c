@@ -517,6 +517,6 @@ int main(void)
 		PREPARED(fortran_order_becomes_c_order),
 	};
 
-	alarm(TIMEOUT_S);
+	alarm(test_limit(TIMEOUT_S));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "proto/tensor.h"
+#include "tests/limit.h"
 
 enum { TIMEOUT_S = 120 };
 
@@ -722,6 +723,6 @@ int main(void)
 		cmocka_unit_test(the_reason_is_cut_to_its_room),
 	};
 
-	alarm(TIMEOUT_S);
+	alarm(test_limit(TIMEOUT_S));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -537,6 +537,6 @@ int main(void)
 		CASE(what_it_cannot_hold_is_not_written),
 	};
 
-	alarm(TIMEOUT_S);
+	alarm(test_limit(TIMEOUT_S));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

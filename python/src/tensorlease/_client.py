@@ -104,7 +104,8 @@ def connect(address=None, *, autostart=None, timeout=10.0):
         by $TENSORLEASE_SOCKET: a mistyped one is an error then.
     timeout: seconds that a request waits for the daemon's answer, the first ones included; None or 0: 10. No signal
         ends that wait.
-    NoDaemonError (a ConnectionRefusedError): nobody listens. PermissionDeniedError: the socket is not for this user.
+    NoDaemonError (a ConnectionRefusedError): nobody listens. PermissionDeniedError: the socket is not for this user, or the
+    daemon is another user's; $TENSORLEASE_TRUST_UID names uids other than ours and root's to trust, commas between.
     """
     return Client(address, autostart=autostart, timeout=timeout)
 
