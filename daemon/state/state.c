@@ -81,6 +81,7 @@ void state_deinit(struct state *st)
 	st->names.info = NULL;
 	st->served = NULL;
 	catalog_deinit(&st->catalog);
+	object_destroy_instance(st->instance); /* what could not be unlinked when its time came */
 }
 
 void state_publish_numbers(struct state *st)
