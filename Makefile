@@ -81,12 +81,13 @@ INTERNALS := $(filter-out daemon/main.c cli/main.c,$(sort $(LIB) $(DAEMON) $(CLI
 HARNESS := $(wildcard tests/*.c)
 TESTS := $(wildcard tests/unit/*.c tests/crash/*.c tests/fuzz/*.c tests/daemon/*.c)
 FAKECUDA := $(wildcard tests/fakecuda/*.c)
+FAULTS_SOURCES := $(wildcard tests/faults/*.c)
 GPU_CHECKS := $(wildcard tests/gpu/*.c)
 BENCH := $(wildcard bench/*.c)
 DEMOS := $(wildcard demo/*.c)
 MANS := $(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8)
 
-SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(GPU_CHECKS) $(BENCH) $(DEMOS))
+SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(GPU_CHECKS) $(BENCH) $(DEMOS))
 DIRS := util proto client daemon files cli tests bench demo include
 FORMATTED := $(shell find $(wildcard $(DIRS)) -name '*.[ch]' 2>/dev/null)
 
@@ -103,6 +104,7 @@ DEMO_OUT := $(patsubst %.c,$(O)/%,$(DEMOS))
 TEST_OUT := $(patsubst %.c,$(O)/%,$(TESTS))
 GPU_CHECK_OUT := $(patsubst %.c,$(O)/%,$(GPU_CHECKS))
 FAKECUDA_OUT := $(if $(FAKECUDA),$(O)/tests/fakecuda/libcuda.so.1)
+FAULTS_OUT := $(O)/tests/faults/case $(O)/tests/faults/client $(O)/tests/faults/interpose.so
 ARCHIVE := $(O)/obj/internals.a
 MAP := $(wildcard client/libtensorlease.map)
 
@@ -119,7 +121,7 @@ CHOSEN = $(if $(T),$(foreach t,$(TEST_OUT),$(if $(strip $(foreach p,$(T),$(finds
 	check-tidy check-cppcheck check-units format layers lint install uninstall clean FORCE
 
 # Goals which install what is missing before the first file is compiled.
-DEPS := $(if $(filter deps test demo,$(MAKECMDGOALS)),deps) \
+DEPS := $(if $(filter deps test demo faults,$(MAKECMDGOALS)),deps) \
 	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
 	$(if $(filter python test-python test-interop bench-python,$(MAKECMDGOALS)),deps-python)
 
@@ -147,6 +149,12 @@ test: $(DEPS) tests ## run all tests; T='unit/wire' some; SAN=address,undefined 
 .PHONY: gpu-check
 gpu-check: all $(GPU_CHECK_OUT) $(filter $(O)/tests/daemon/gpu_% $(O)/tests/unit/cuda_driver,$(TEST_OUT)) $(FAKECUDA_OUT) ## on a real GPU: tests, questions and costs, as a table
 	@tests/gpu/run --build $(abspath $(O)) $(if $(GPU_CHECK_FAKE),--fake) $(GPU_CHECK_ARGS)
+
+# FAULTS=all: without a limit of time; 'library cli': some kinds of case; 'daemon:malloc:17': one call. docs/HACKING.md
+.PHONY: faults
+faults: $(DEPS) all $(FAULTS_OUT) ## fail each allocation and system call once; FAULTS='daemon:malloc:17' one of them
+	$(if $(SAN),@echo "the interposer and sanitizers both replace malloc(): make faults without SAN" >&2; exit 1)
+	@$(PYTHON) tests/faults/run --build $(abspath $(O)) $(FAULTS_ARGS) $(FAULTS)
 
 demo: $(DEPS) all $(DEMO_OUT) ## build, then show two processes sharing a tensor
 	@demo/run $(O)
@@ -324,6 +332,25 @@ $(FAKECUDA_OUT): $(call obj,$(FAKECUDA))
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -o $@ $^
+
+$(O)/tests/faults/case: $(call obj,tests/faults/case.c $(HARNESS)) $(ARCHIVE)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -pie -o $@ $^ $(TEST_LIBS)
+
+# With the library as it is shipped.
+$(O)/tests/faults/client: $(call obj,tests/faults/client.c) $(SO) $(SO_LINKS)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -pie -Wl,-rpath,'$$ORIGIN/../../lib' -o $@ $< -L$(O)/lib -ltensorlease
+
+# It stands in for libc's functions: those that the compiler knows, too.
+INTERPOSER := $(call obj,tests/faults/interpose.c tests/faults/calls.c)
+$(INTERPOSER): ALL_CFLAGS += -fno-builtin -U_FORTIFY_SOURCE
+$(O)/tests/faults/interpose.so: $(INTERPOSER)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -shared -o $@ $^
 
 .SECONDARY:
 

@@ -49,8 +49,7 @@ enum { FORK_TIMEOUT_S = 1 };
 
 static pthread_mutex_t clients_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct list clients = LIST_INIT(clients);
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static int once_result;
+static bool registered; /* the handlers; under the mutex */
 static _Atomic bool exiting;
 
 /* ---- Before ---- */
@@ -422,21 +421,29 @@ static void after_fork_child(void)
 
 /* ---- The list ---- */
 
-static void register_handlers(void)
+/* What failed for want of memory is tried again with the next client. */
+static int register_handlers_locked(void)
 {
-	users_init();
-	once_result = -pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+	int r = 0;
+
+	if (!registered) {
+		users_init();
+		r = -pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+	}
+	registered = !r;
+	return r;
 }
 
 int fork_add_client(struct tl_client *client)
 {
-	pthread_once(&once, register_handlers);
-	if (once_result)
-		return tl_fail(once_result, "pthread_atfork: %m");
+	int r;
+
 	pthread_mutex_lock(&clients_mutex);
-	list_add_tail(&clients, &client->link);
+	r = register_handlers_locked();
+	if (!r)
+		list_add_tail(&clients, &client->link);
 	pthread_mutex_unlock(&clients_mutex);
-	return 0;
+	return r ? tl_fail(r, "pthread_atfork: %m") : 0;
 }
 
 void fork_remove_client(struct tl_client *client)

@@ -7,7 +7,6 @@
  * (3) Every segment with a mapping or a descriptor is in `known`, once.
  */
 #include <errno.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "client/error.h"
@@ -20,9 +19,10 @@ enum { SWEEP_STEP = 4, PAGE = 4096 };
 
 #define HUGE ((size_t)2 << 20)
 
+/* The table, and room to know all of it: what a descriptor came for must never be lost for want of memory. */
 static size_t table_size(const struct session *s)
 {
-	return (size_t)s->slots * sizeof(struct mapping);
+	return (size_t)s->slots * (sizeof(struct mapping) + sizeof(*s->known));
 }
 
 int mappings_init(struct session *s)
@@ -33,6 +33,7 @@ int mappings_init(struct session *s)
 	if (p == MAP_FAILED)
 		return tl_fail(-errno, "a table of %u mappings: %m", s->slots);
 	s->mappings = p;
+	s->known = (void *)(s->mappings + s->slots);
 	return 0;
 }
 
@@ -75,9 +76,8 @@ void mappings_deinit(struct session *s)
 		drop_write(m);
 		drop_cow(s, m);
 	}
-	free(s->known);
 	s->known = NULL;
-	s->nknown = s->known_room = 0;
+	s->nknown = 0;
 	if (s->mappings)
 		munmap(s->mappings, table_size(s));
 	s->mappings = NULL;
@@ -96,22 +96,12 @@ void mappings_forget_writable(struct session *s)
 /*
  * Enters @segment into `known`. Done before anything is kept for it, so that nothing can be lost.
  */
-static int know(struct session *s, uint32_t segment)
+static void know(struct session *s, uint32_t segment)
 {
 	if (s->mappings[segment].known)
-		return 0;
-	if (s->nknown == s->known_room) {
-		uint32_t room = s->known_room ? s->known_room * 2 : 64;
-		uint32_t *more = realloc(s->known, room * sizeof(*more));
-
-		if (!more)
-			return -ENOMEM;
-		s->known = more;
-		s->known_room = room;
-	}
+		return;
 	s->known[s->nknown++] = segment;
 	s->mappings[segment].known = true;
-	return 0;
 }
 
 static bool segment_lives(const struct session *s, uint32_t segment, uint32_t generation)
@@ -256,16 +246,10 @@ int mapping_read(struct session *s, uint64_t ref, uint32_t segment, uint32_t gen
 		return r;
 
 	pthread_mutex_lock(&s->mapping_mutex);
-	r = know(s, segment);
-	if (!r) {
-		install(s, segment, generation, p, size);
-		sweep(s);
-	}
+	know(s, segment);
+	install(s, segment, generation, p, size);
+	sweep(s);
 	pthread_mutex_unlock(&s->mapping_mutex);
-	if (r) {
-		munmap(p, size);
-		return tl_fail(r, "no memory to remember a mapping");
-	}
 	*base = mapping_find(s, segment, generation);
 	return 0;
 }
@@ -296,8 +280,7 @@ static void keep_cow_fd_locked(struct session *s, uint32_t segment, uint32_t gen
 {
 	struct mapping *m = &s->mappings[segment];
 
-	if (know(s, segment))
-		return;
+	know(s, segment);
 	drop_cow(s, m);
 	if (s->cow_fds == SESSION_COW_FDS)
 		return;
@@ -351,15 +334,11 @@ void mapping_keep_draft_fd(struct session *s, const struct wire_draft *draft, in
 	}
 	m = &s->mappings[draft->segment];
 	pthread_mutex_lock(&s->mapping_mutex);
-	if (know(s, draft->segment)) {
-		/* Out of memory: its drafts fail with -EPROTO until we connect again. */
-		fd_close(fd_take);
-	} else {
-		drop_write(m); /* of an earlier generation */
-		m->write_generation = draft->segment_generation;
-		m->write_size = draft->segment_size;
-		m->write_fd = fd_take + 1;
-	}
+	know(s, draft->segment);
+	drop_write(m); /* of an earlier generation */
+	m->write_generation = draft->segment_generation;
+	m->write_size = draft->segment_size;
+	m->write_fd = fd_take + 1;
 	pthread_mutex_unlock(&s->mapping_mutex);
 }
 

@@ -189,8 +189,12 @@ int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t
 			return 0;
 		case -EAGAIN:
 		case -ENOBUFS:
-			if (socket_wait(s->socket, POLLOUT, deadline))
-				return tl_fail(-ETIMEDOUT, "the daemon at %s reads no messages",
+			r = socket_wait(s->socket, POLLOUT, deadline);
+			if (r == -ETIMEDOUT)
+				return tl_fail(r, "the daemon at %s reads no messages",
+					       s->client->address);
+			if (r)
+				return tl_fail(r, "waiting for the daemon at %s: %m",
 					       s->client->address);
 			break;
 		case -EPIPE:
@@ -406,10 +410,10 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 		pass_reading_locked(s); /* we may have been woken for that, and leave */
 	pthread_mutex_unlock(&s->receive_mutex);
 	pthread_cond_destroy(&wake);
-	if (r < 0)
+	if (r == -EPROTO || r == -ETIMEDOUT)
 		return tl_fail(r, "the daemon at %s %s", s->client->address,
 			       r == -EPROTO ? "broke the protocol" : "did not answer in time");
-	return r;
+	return r < 0 ? tl_fail(r, "waiting for the daemon at %s: %m", s->client->address) : r;
 }
 
 void session_forget(struct session *s, struct request *req)

@@ -94,8 +94,9 @@ static int receive_until(int socket, struct conn_message *m, int64_t deadline)
 
 		if (r != -EAGAIN)
 			return r;
-		if (socket_wait(socket, POLLIN, deadline))
-			return -ETIMEDOUT;
+		r = socket_wait(socket, POLLIN, deadline);
+		if (r)
+			return r;
 	}
 }
 
@@ -122,13 +123,15 @@ static int handshake(const struct session_peer *peer, const void *message, int f
 
 	answer->fd = -1;
 	answer->why = NULL;
-	while ((r = conn_send(peer->socket, message, fd_peek, MSG_DONTWAIT)) == -EAGAIN)
-		if (socket_wait(peer->socket, POLLOUT, deadline))
-			break;
+	while ((r = conn_send(peer->socket, message, fd_peek, MSG_DONTWAIT)) == -EAGAIN) {
+		r = socket_wait(peer->socket, POLLOUT, deadline);
+		if (r)
+			return handshake_failure(r, peer->address, answer);
+	}
 	if (!r || r == -EPIPE || r == -ECONNRESET) /* it may have said why */
 		r = receive_until(peer->socket, answer, deadline);
 	if (r)
-		return handshake_failure(r == -EAGAIN ? -ETIMEDOUT : r, peer->address, answer);
+		return handshake_failure(r, peer->address, answer);
 	return answer_expect(answer, want, peer->address);
 }
 

@@ -108,7 +108,7 @@ struct session {
 	/* mapping.c */
 	pthread_mutex_t mapping_mutex;
 	uint32_t *known; /* segments with a mapping or a descriptor, for the sweep */
-	uint32_t nknown, known_room, sweep;
+	uint32_t nknown, sweep;
 	unsigned cow_fds;
 
 	/* produce.c */

@@ -16,6 +16,7 @@
 
 #include "daemon/instance.h"
 #include "daemon/options.h"
+#include "daemon/serve/loop.h"
 #include "daemon/serve/server.h"
 #include "proto/conn.h"
 #include "util/fault.h"
@@ -90,15 +91,15 @@ static int socket_default(char *path, size_t size)
 /*
  * As many descriptors as we may have. So many clients that we never run out: one that cannot be
  * served is told so. Of what clients cannot use, half opens memory on devices, and the rest is for
- * caching.
+ * caching. Returns how many there may be in all.
  */
-static void descriptors_plan(struct state_limits *l)
+static unsigned descriptors_plan(struct state_limits *l)
 {
 	struct rlimit limit;
-	rlim_t left;
+	rlim_t left, all;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit))
-		return;
+		return FD_RESERVE;
 	limit.rlim_cur = limit.rlim_max;
 	setrlimit(RLIMIT_NOFILE,
 		  &limit); /* a service may not be allowed to; then it stays as it is */
@@ -114,6 +115,9 @@ static void descriptors_plan(struct state_limits *l)
 	l->device_fds_max = left / 2 < FD_DEVICE_MAX ? (unsigned)(left / 2) : FD_DEVICE_MAX;
 	left -= l->device_fds_max;
 	l->fds_max = left < FD_CACHE_MAX ? (unsigned)left : FD_CACHE_MAX;
+	/* each client, and one on its way to it */
+	all = FD_RESERVE + 2ULL * l->max_clients + l->device_fds_max + l->fds_max;
+	return (unsigned)(all < limit.rlim_cur ? all : limit.rlim_cur);
 }
 
 /* Nothing of the caller's stays open in the background: not its locks, not its pipes. */
@@ -186,7 +190,7 @@ static int serve(const struct options *o, struct instance *instance, int *ready_
 	struct server *server = calloc(1, sizeof(*server));
 	int r;
 
-	descriptors_plan(&so.limits);
+	so.fds = descriptors_plan(&so.limits);
 	r = server ? server_init(server, instance->id, &so) : -ENOMEM;
 
 	if (r) {
@@ -216,6 +220,11 @@ static int run(const struct options *o, int *ready_fd)
 		snprintf(path, sizeof(path), "%s", o->socket);
 	else if (fd < 0 && socket_default(path, sizeof(path)))
 		return EXIT_FAILURE;
+	r = loop_start_workers();
+	if (r) {
+		fprintf(stderr, "tensorleased: cannot start: %s\n", strerror(-r));
+		return EXIT_FAILURE;
+	}
 	r = instance_init(&instance, path, fd, why, sizeof(why));
 	if (r) {
 		fprintf(stderr, "tensorleased: %s\n", why);

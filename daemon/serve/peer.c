@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "daemon/serve/loop.h"
 #include "daemon/serve/peer.h"
 #include "daemon/serve/settle.h"
 #include "daemon/serve/space.h"
@@ -189,14 +190,21 @@ static int peer_send_now(struct peer *peer, const void *message, int fd_peek)
 
 static void peer_on_poll(uv_poll_t *poll, int status, int events);
 
+/* May drop it. */
 static void peer_poll(struct peer *peer)
 {
+	int r;
 	bool out = !list_empty(&peer->out) || (!peer->deaf && notice_next(&peer->client));
 
 	if (peer->polling_out == out && uv_is_active((uv_handle_t *)&peer->poll))
 		return;
 	peer->polling_out = out;
-	uv_poll_start(&peer->poll, UV_READABLE | (out ? UV_WRITABLE : 0), peer_on_poll);
+	r = loop_poll(&peer->poll, peer->fd, UV_READABLE | (out ? UV_WRITABLE : 0), peer_on_poll);
+	if (!r)
+		return;
+	log_warn("client dropped: it cannot be polled", "client=%llu error=%s",
+		 (unsigned long long)peer->client.id, log_str(strerror(-r)));
+	peer_drop(peer, false);
 }
 
 static int peer_queue(struct peer *peer, const void *message, int fd_peek)

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "daemon/serve/loop.h"
 #include "daemon/serve/peer.h"
 #include "daemon/serve/settle.h"
 #include "daemon/serve/space.h"
@@ -77,7 +78,8 @@ static void server_on_accept_timer(uv_timer_t *timer)
 {
 	struct server *server = container_of(timer, struct server, accept_timer);
 
-	uv_poll_start(&server->listener, UV_READABLE, server_on_listen);
+	if (loop_poll(&server->listener, server->listen_fd, UV_READABLE, server_on_listen))
+		uv_timer_start(timer, server_on_accept_timer, ACCEPT_PAUSE_MS, 0);
 }
 
 /* Out of descriptors: the client would wait in the backlog for ever, and we would spin. */
@@ -173,7 +175,7 @@ static int guard_start(struct server *server)
 		return 0;
 	}
 	r = uv_poll_init(&server->loop, &server->guard, fd);
-	return r ? r : uv_poll_start(&server->guard, UV_READABLE, server_on_guard);
+	return r ? r : loop_poll(&server->guard, fd, UV_READABLE, server_on_guard);
 }
 
 /* ---- what time and change bring ------------------------------------------------------------- */
@@ -253,12 +255,15 @@ void server_settle(struct server *server)
 
 /* ---- beginning and end ---------------------------------------------------------------------- */
 
-static int server_init_loop(struct server *server)
+static int server_make_loop(void *arg)
 {
 	static const int numbers[2] = { SIGTERM, SIGINT };
+	struct server *server = arg;
 	int r;
 
 	r = uv_loop_init(&server->loop);
+	if (!r)
+		r = loop_provide(&server->loop, server->listen_fd, server->fds);
 	if (r)
 		return r;
 	uv_timer_init(&server->loop, &server->space_timer);
@@ -266,16 +271,18 @@ static int server_init_loop(struct server *server)
 	uv_timer_init(&server->loop, &server->idle_timer);
 	uv_timer_init(&server->loop, &server->orphan_timer);
 	uv_timer_init(&server->loop, &server->accept_timer);
-	r = uv_poll_init(&server->loop, &server->listener, server->listen_fd);
-	if (!r)
-		r = uv_poll_start(&server->listener, UV_READABLE, server_on_listen);
-	if (!r)
-		r = guard_start(server);
 	for (unsigned i = 0; !r && i < 2; i++) {
 		uv_signal_init(&server->loop, &server->signals[i]);
 		server->signals[i].data = server;
 		r = uv_signal_start(&server->signals[i], server_on_signal, numbers[i]);
 	}
+	uv_run(&server->loop, UV_RUN_NOWAIT); /* enters what signals come through */
+	if (!r)
+		r = uv_poll_init(&server->loop, &server->listener, server->listen_fd);
+	if (!r)
+		r = loop_poll(&server->listener, server->listen_fd, UV_READABLE, server_on_listen);
+	if (!r)
+		r = guard_start(server);
 	return r;
 }
 
@@ -285,6 +292,7 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 
 	*server = (struct server){ .listen_fd = options->listen_fd,
 				   .idle_exit_ns = options->idle_exit_ns,
+				   .fds = options->fds,
 				   .spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC) };
 	list_init(&server->peers);
 	list_init(&server->waiting);
@@ -293,7 +301,7 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 	r = state_init(&server->state, instance, &options->limits);
 	server->state.unread = peer_unread;
 	if (!r)
-		r = server_init_loop(server);
+		r = loop_attempt(server_make_loop, server);
 	if (r) {
 		state_deinit(&server->state);
 		fd_close(server->spare_fd);

@@ -13,6 +13,7 @@
 
 struct server_options {
 	int listen_fd; /* listening, non-blocking; the server closes it */
+	unsigned fds;  /* how many descriptors there may be */
 	struct state_limits limits;
 	int64_t idle_exit_ns; /* end after so long without clients and tensors; < 0: never */
 };
@@ -29,6 +30,7 @@ struct server {
 	uv_signal_t signals[2];
 	struct state state;
 	int listen_fd;
+	unsigned fds;
 	int spare_fd; /* given up for a moment when descriptors run out, to turn a client away */
 	struct list peers;    /* of struct peer */
 	struct list waiting;  /* of struct create: they wait for room */

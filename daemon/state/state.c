@@ -84,6 +84,7 @@ void state_deinit(struct state *st)
 	st->served = NULL;
 	segment_store_deinit(&st->store);
 	catalog_deinit(&st->catalog);
+	object_destroy_instance(st->instance); /* what could not be unlinked when its time came */
 }
 
 void state_publish_numbers(struct state *st)

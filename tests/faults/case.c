@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One case of `make faults`: the program that is meant runs with the interposer, all others as always, and when the fault
+ * has come and gone everything must be as if it had not been. Arguments: which kind of case. The runner (run) sets
+ * TL_FAULT_PRELOAD, TL_FAULT_REPORT and, but for the first run, which only counts, TL_FAULT.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "tests/cli/run.h"
+#include "tests/daemon/client_common.h"
+#include "tests/faults/report.h"
+#include "tests/harness.h"
+
+enum { CASE_TIMEOUT_S = 90, BYSTANDER = 300 << 10, ATTEMPTS = 4, TALK_FD = 3, EXIT_NOT_FOUND = 3 };
+
+static struct report *report;
+
+static bool fired(void)
+{
+	return atomic_load(&report->fired);
+}
+
+static void arm(bool on)
+{
+	atomic_store(&report->armed, on);
+}
+
+/* What the runner has set. */
+static const char *env(const char *name)
+{
+	const char *value = getenv(name);
+
+	must(value);
+	return value;
+}
+
+/* Programs started from now on are subject to it, if they are the one that is meant. */
+static void preload(const char *target, const char *within)
+{
+	setenv("LD_PRELOAD", env("TL_FAULT_PRELOAD"), 1);
+	setenv("TL_FAULT_TARGET", target, 1);
+	setenv("TL_FAULT_WITHIN", within, 1);
+}
+
+static void preload_no_more(void)
+{
+	unsetenv("LD_PRELOAD");
+}
+
+static void show(const struct test_daemon *d)
+{
+	char *log = td_log(d);
+
+	print_error("the daemon's stderr:\n%s\n", log);
+	free(log);
+}
+
+/* Nothing of a daemon's is in /dev/shm, if that is ours alone. */
+static void shm_must_be_empty(void)
+{
+	DIR *dir = opendir("/dev/shm");
+	struct dirent *e;
+
+	must(dir);
+	while (getenv("TL_FAULT_OWN_SHM") && (e = readdir(dir))) {
+		if (!strncmp(e->d_name, "tensorlease", 11)) {
+			print_error("left in /dev/shm: %s\n", e->d_name);
+			must(!"nothing is left in /dev/shm");
+		}
+	}
+	closedir(dir);
+}
+
+/* ---- The client that does everything ---- */
+
+struct talker {
+	pid_t pid;
+	int fd; /* its TALK_FD's other end */
+};
+
+static struct talker client_start(const struct test_daemon *d, const char *how)
+{
+	const char *binary = env("TL_FAULT_CLIENT");
+	struct talker c;
+	int pair[2];
+
+	must_be(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+	fflush(stdout);
+	c.pid = fork();
+	must(c.pid >= 0);
+	if (!c.pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		setenv("TENSORLEASE_SOCKET", d->socket, 1);
+		if (pair[0] == TALK_FD)
+			fcntl(TALK_FD, F_SETFD, 0);
+		else
+			dup2(pair[0], TALK_FD);
+		execl(binary, binary, "client", how, NULL);
+		_exit(127);
+	}
+	close(pair[0]);
+	c.fd = pair[1];
+	return c;
+}
+
+static void client_must_succeed(struct talker *c, struct test_daemon *d)
+{
+	int status = 0;
+
+	close(c->fd);
+	must_be(waitpid(c->pid, &status, 0), c->pid);
+	if (status)
+		show(d);
+	must_be(status, 0);
+}
+
+/* All gave back what they had: what is left is kept for the next producer. */
+static void numbers_must_be_none(struct test_daemon *d)
+{
+	struct tl_status s;
+
+	eventually((s = td_status(d), !s.clients));
+	must_be(s.tensors, 0);
+	must_be(s.retired, 0);
+	must_be(s.drafts, 0);
+	must_be(s.bytes_used, s.bytes_warm);
+}
+
+/* ---- The fault is in the library ---- */
+
+static void start_daemon(struct test_daemon *d, const char *socket)
+{
+	*d = td_start(.socket = socket);
+}
+
+static void the_library_survives_a_failed_call(void **state)
+{
+	cleanup_td struct test_daemon first = td_start(.capacity = 64 * MIB);
+	cleanup_td struct test_daemon second = { .pid = 0 };
+	struct talker client;
+	char byte;
+
+	(void)state;
+	test_timeout(CASE_TIMEOUT_S);
+	arm(true);
+	preload("client", "libtensorlease");
+	client = client_start(&first, "restart");
+	preload_no_more();
+	if (read(client.fd, &byte, 1) == 1) { /* it has come to where the daemon is to be killed */
+		td_settle(&first);
+		td_kill(&first);
+		first.pid = 0;
+		start_daemon(&second, first.socket);
+		must_be(write(client.fd, &byte, 1), 1);
+	}
+	client_must_succeed(&client, second.pid ? &second : &first);
+	must(second.pid);
+	numbers_must_be_none(&second);
+}
+
+static void the_library_survives_it_while_it_starts_a_daemon(void **state)
+{
+	struct test_daemon d = td_start(.capacity = 64 * MIB);
+	struct talker client;
+	struct raw rc;
+
+	(void)state;
+	test_timeout(CASE_TIMEOUT_S);
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	td_stop(&d); /* what is wanted is its directory */
+	arm(true);
+	preload("client", "libtensorlease");
+	client = client_start(&d, "autostart");
+	preload_no_more();
+	client_must_succeed(&client, &d);
+	rc = rc_open(&d);
+	d.pid = (pid_t)rc.catalog->daemon_pid;
+	d.instance = rc.welcome.instance;
+	rc_goodbye(&rc);
+	numbers_must_be_none(&d);
+	end_daemon(d.pid);
+	must_be(td_objects(&d), 0);
+}
+
+/* ---- The fault is in the daemon ---- */
+
+/* It ended by itself instead, as it should, with a word why. */
+static void must_have_refused(struct test_daemon *d, int status)
+{
+	char *log = td_log(d);
+
+	d->pid = 0;
+	print_message("it did not start, status %#x: %s\n", status, log);
+	must(fired());
+	must(WIFEXITED(status) && WEXITSTATUS(status) >= 1 && WEXITSTATUS(status) <= 3);
+	must_contain(log, "tensorleased: ");
+	free(log);
+	shm_must_be_empty();
+}
+
+/* It serves, not only listens; false: it has ended. */
+static bool started(struct test_daemon *d)
+{
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = d->socket,
+				 .timeout_ns = 20 * SECOND };
+	tl_client *client = NULL;
+	int status = 0, r;
+
+	while ((r = tl_connect(&client, &o))) {
+		if (waitpid(d->pid, &status, WNOHANG) == d->pid) {
+			must_have_refused(d, status);
+			return false;
+		}
+		must(r != -ETIMEDOUT);
+		sched_yield();
+	}
+	tl_close(client);
+	return true;
+}
+
+/* It failed because of the fault, and said so. */
+static void may_fail(int r)
+{
+	print_message("bystander: %d %s\n", r, tl_last_error());
+	must(fired());
+	must(r < 0 && r != -ETIMEDOUT && *tl_last_error());
+	must(!strstr(tl_last_error(), "killed by signal")); /* of a daemon that it started */
+}
+
+static int bystander_put(tl_client *client, unsigned char *data)
+{
+	int64_t shape[1] = { BYSTANDER };
+	DLTensor t = bytes_tensor(data, shape);
+
+	return tl_put(client, "bystander", &t, NULL, &(uint64_t){ 0 });
+}
+
+/* Holds a tensor, and looks at it when all is over. */
+static int bystander(const struct test_daemon *d, void *arg)
+{
+	static unsigned char data[BYSTANDER];
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = d->socket,
+				 .timeout_ns = 20 * SECOND };
+	DLManagedTensorVersioned *t = NULL, *again = NULL;
+	tl_client *client = NULL;
+	int r;
+
+	(void)arg;
+	memset(data, 5, sizeof(data));
+	for (unsigned i = 0; i < ATTEMPTS && (r = tl_connect(&client, &o)); i++)
+		may_fail(r);
+	must(client);
+	for (unsigned i = 0; i < ATTEMPTS && (r = bystander_put(client, data)); i++)
+		may_fail(r);
+	for (unsigned i = 0; i < ATTEMPTS && (r = tl_get(client, "bystander", NULL, &t)); i++)
+		may_fail(r);
+	must(t);
+	must(all_bytes(t, 5, BYSTANDER));
+	parent_tell(1);
+	parent_await();
+	must(all_bytes(t, 5, BYSTANDER));
+	for (unsigned i = 0; i < ATTEMPTS && (r = tl_get(client, "bystander", NULL, &again)); i++)
+		may_fail(r);
+	must(again);
+	must(all_bytes(again, 5, BYSTANDER));
+	drop(t);
+	drop(again);
+	for (unsigned i = 0; i < ATTEMPTS && (r = tl_delete(client, "bystander")); i++) {
+		may_fail(r);
+		if (r == -ENOENT && i > 0) /* the answer was what failed */
+			break;
+	}
+	tl_close(client);
+	return 0;
+}
+
+static void the_daemon_survives_a_failed_call(void **state)
+{
+	cleanup_td struct test_daemon d = { .pid = 0 };
+	struct test_child by;
+	struct talker client;
+	struct raw rc;
+
+	(void)state;
+	test_timeout(CASE_TIMEOUT_S);
+	arm(true);
+	preload("tensorleased", "");
+	d = td_start(.expect_exit = true);
+	preload_no_more();
+	if (!started(&d))
+		return;
+	by = child_start(&d, bystander, NULL);
+	child_await(&by);
+	client = client_start(&d, "");
+	client_must_succeed(&client, &d);
+	child_go(&by);
+	child_must_succeed(&by);
+	must(td_alive(&d));
+	arm(false); /* who asks now has no patience */
+	rc = rc_open(&d);
+	d.instance = rc.welcome.instance;
+	rc_goodbye(&rc);
+	numbers_must_be_none(&d);
+	arm(true);
+	td_stop(&d);
+	shm_must_be_empty();
+}
+
+static void a_daemon_survives_it_while_it_is_started_by_a_client(void **state)
+{
+	struct test_daemon d = td_start(.capacity = 64 * MIB);
+	tl_connect_options o = { .size = sizeof(o),
+				 .address = d.socket,
+				 .flags = TL_CONNECT_AUTOSTART,
+				 .timeout_ns = 20 * SECOND };
+	tl_client *client = NULL;
+	tl_status s = { .size = sizeof(s) };
+	int r;
+
+	(void)state;
+	test_timeout(CASE_TIMEOUT_S);
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	td_stop(&d); /* what is wanted is its directory */
+	setenv("TENSORLEASE_DAEMON", env("TL_TEST_DAEMON"), 1);
+	arm(true);
+	preload("tensorleased", "");
+	for (unsigned i = 0; i < ATTEMPTS && (r = tl_connect(&client, &o)); i++)
+		may_fail(r);
+	preload_no_more();
+	must(client);
+	for (unsigned i = 0; i < ATTEMPTS && (r = bystander_put(client, calloc(1, BYSTANDER))); i++)
+		may_fail(r);
+	must_be(tl_get_status(client, &s), 0);
+	for (unsigned i = 0; i < ATTEMPTS && (r = tl_delete(client, "bystander")); i++)
+		may_fail(r);
+	tl_close(client);
+	end_daemon((pid_t)s.daemon_pid);
+	shm_must_be_empty();
+}
+
+/* ---- The fault is in the command line ---- */
+
+static void write_file(const char *path, const void *head, size_t head_size,
+		       const unsigned char *data, size_t size)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	must(fd >= 0);
+	must_be(write(fd, head, head_size), head_size);
+	must_be(write(fd, data, size), size);
+	close(fd);
+}
+
+/* What is in @dir, but for dots. */
+static unsigned count_files(const char *path)
+{
+	DIR *dir = opendir(path);
+	struct dirent *e;
+	unsigned n = 0;
+
+	must(dir);
+	while ((e = readdir(dir)))
+		n += e->d_name[0] != '.' || strlen(e->d_name) > 2;
+	closedir(dir);
+	return n;
+}
+
+/* The file ends with @data. */
+static void must_end_with(const char *path, const unsigned char *data, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	size_t n = 0;
+	char *all_of_it;
+
+	must(fd >= 0);
+	all_of_it = read_all(fd, &n);
+	close(fd);
+	must(n >= size && !memcmp(all_of_it + n - size, data, size));
+	free(all_of_it);
+}
+
+/* Done, or not at all and said so; in the latter case it is done when it is tried again. */
+static void command(const struct test_daemon *d, const char *out_dir, const char *const *args,
+		    const char *expected)
+{
+	for (unsigned attempt = 0;; attempt++) {
+		struct result r = run_at(d->socket, args);
+		bool done = r.code == 0;
+
+		if (attempt && r.code == EXIT_NOT_FOUND && !strcmp(args[0], "rm"))
+			done = true; /* what failed was to say that it was done */
+
+		if (!done) {
+			print_message("%s: %d: %s", args[0], r.code, r.err);
+			must(fired());
+			must(attempt < 2);
+			must(r.code > 0 && r.code <= EXIT_NOT_FOUND);
+			must(*r.err);
+			must_be(count_files(out_dir), 0);
+		} else if (expected && !r.code) {
+			must_contain(r.out, expected);
+		}
+		result_deinit(&r);
+		if (done)
+			return;
+	}
+}
+
+static void the_command_line_does_all_or_says_so(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB);
+	static const char npy[] =
+		"\x93NUMPY\1\0\x46\0{'descr': '|u1', 'fortran_order': False, 'shape': (70000,), }        \n";
+	static const char
+		json[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[70000],\"data_offsets\":[0,70000]}}";
+	char head[8 + sizeof(json) - 1] = { sizeof(json) - 1 };
+	char in_npy[128], in_model[128], out_dir[128], out_npy[160], out_model[160];
+	unsigned char *data = malloc(70000);
+
+	(void)state;
+	must(data);
+	test_timeout(CASE_TIMEOUT_S);
+	for (unsigned i = 0; i < 70000; i++)
+		data[i] = (unsigned char)(i * 7);
+	memcpy(head + 8, json, sizeof(json) - 1);
+	snprintf(in_npy, sizeof(in_npy), "%s/in.npy", d.dir);
+	snprintf(in_model, sizeof(in_model), "%s/in.safetensors", d.dir);
+	snprintf(out_dir, sizeof(out_dir), "%s/out", d.dir);
+	snprintf(out_npy, sizeof(out_npy), "%s/out.npy", out_dir);
+	snprintf(out_model, sizeof(out_model), "%s/out.safetensors", out_dir);
+	must_be(sizeof(npy) - 1, 80);
+	write_file(in_npy, npy, sizeof(npy) - 1, data, 70000);
+	write_file(in_model, head, sizeof(head), data, 70000);
+	must_be(mkdir(out_dir, 0700), 0);
+
+	arm(true);
+	preload("tensorlease", "");
+#define COMMAND(expected, ...)                                                                     \
+	command(&d, out_dir, (const char *const[]){ __VA_ARGS__, NULL }, expected)
+	COMMAND(NULL, "put", "x", in_npy);
+	COMMAND("x", "ls");
+	COMMAND("70000", "show", "x");
+	COMMAND("tensors", "status", "--clients");
+	COMMAND(NULL, "get", "x", "-o", out_npy);
+	must_end_with(out_npy, data, 70000);
+	must_be(unlink(out_npy), 0);
+	COMMAND(NULL, "load", "model", in_model);
+	COMMAND("model/a", "ls");
+	COMMAND(NULL, "save", "model", out_model);
+	must_end_with(out_model, data, 70000);
+	must_be(unlink(out_model), 0);
+	must_be(count_files(out_dir), 0);
+	COMMAND(NULL, "rm", "x");
+	COMMAND(NULL, "rm", "--below", "model");
+	preload_no_more();
+	free(data);
+	numbers_must_be_none(&d);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		struct CMUnitTest test;
+	} cases[] = {
+		{ "library", TEST(the_library_survives_a_failed_call) },
+		{ "autostart", TEST(the_library_survives_it_while_it_starts_a_daemon) },
+		{ "daemon", TEST(the_daemon_survives_a_failed_call) },
+		{ "started", TEST(a_daemon_survives_it_while_it_is_started_by_a_client) },
+		{ "cli", TEST(the_command_line_does_all_or_says_so) },
+	};
+	const char *path = getenv("TL_FAULT_REPORT");
+	int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+
+	if (fd < 0 || argc < 2) {
+		fprintf(stderr, "tests/faults/run runs this\n");
+		return 2;
+	}
+	report = mmap(NULL, sizeof(*report), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (report == MAP_FAILED) {
+		perror("mapping the report");
+		return 2;
+	}
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		if (!strcmp(cases[i].name, argv[1])) {
+			const struct CMUnitTest chosen[] = { cases[i].test };
+
+			return RUN(chosen);
+		}
+	}
+	fprintf(stderr, "no kind of case is called %s\n", argv[1]);
+	return 2;
+}

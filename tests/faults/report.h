@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the interposer (interpose.c), the cases and the runner (run) share: a file that all of them map. The runner reads
+ * it by these offsets; tests/faults/run has the same layout in Python.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum {
+	REPORT_FUNCTIONS = 128,
+	REPORT_MODULES = 64,
+	REPORT_SITES = 4096,
+	REPORT_FRAMES = 14,
+	REPORT_HOWS = 8,
+};
+
+struct report_function {
+	char name[24];
+	uint32_t calls;
+	int32_t hows
+		[REPORT_HOWS]; /* errno values that it may fail with; REPORT_CTRUNC; 0 at the end */
+	uint32_t reserved;
+};
+
+/* Of recvmsg(): it succeeds, but its descriptors are lost. */
+#define REPORT_CTRUNC 1000
+
+struct report_frame {
+	uint32_t module;
+	uint32_t offset;
+};
+
+/* A place in the program, with the way that led there, where a function is called. */
+struct report_site {
+	uint64_t hash;
+	uint32_t function;
+	uint32_t hits;
+	uint32_t first; /* number of its first call, among those of the function */
+	uint32_t hows;	/* bit i: it can fail there with hows[i] */
+	int32_t live;	/* blocks of memory allocated there and not freed */
+	uint32_t depth;
+	struct report_frame frames[REPORT_FRAMES];
+};
+
+struct report {
+	_Atomic uint32_t armed; /* calls are counted, and one may fail */
+	_Atomic uint32_t fired; /* 1 + index of the site that failed */
+	uint32_t fired_call;	/* its number, among those of the function */
+	int32_t fired_how;
+	_Atomic uint32_t lock;
+	uint32_t nfunctions;
+	uint32_t nmodules;
+	uint32_t nsites;
+	uint32_t overflow; /* one of the tables was too small */
+	uint32_t reserved;
+	struct report_function functions[REPORT_FUNCTIONS];
+	char modules[REPORT_MODULES][128];
+	struct report_site sites[REPORT_SITES];
+};
