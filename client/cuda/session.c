@@ -234,7 +234,6 @@ static unsigned look_at_sources(void)
 	struct list waiting = LIST_INIT(waiting);
 	unsigned left = 0;
 
-	thread_index(); /* it takes a lock that comes before cuda_lock, at a thread's first count */
 	pthread_mutex_lock(&cuda_lock);
 	while (!list_empty(&thread.sources)) {
 		struct cuda_source *source = list_first_entry(&thread.sources, struct cuda_source,
