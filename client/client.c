@@ -12,6 +12,7 @@
 
 #include "client/address.h"
 #include "client/client.h"
+#include "client/cuda/finish.h"
 #include "client/cuda/session.h"
 #include "client/error.h"
 #include "client/fork.h"
@@ -335,12 +336,16 @@ TL_API int tl_connect(tl_client **out, const tl_connect_options *options)
 	return 0;
 }
 
-TL_API void tl_close(tl_client *client)
+TL_API int tl_close(tl_client *client)
 {
 	struct session *s;
+	int r = 0;
 
 	if (!client)
-		return;
+		return 0;
+	s = atomic_load(&client->session);
+	if (s)
+		r = cuda_finish(s); /* before it is closed: a fork() meanwhile finds it as usual */
 	pthread_mutex_lock(&client->mutex);
 	client->closed = true;
 	s = atomic_exchange(&client->session, NULL);
@@ -351,6 +356,7 @@ TL_API void tl_close(tl_client *client)
 	}
 	cuda_wake(); /* of sessions that are lost nothing more will be heard */
 	client_unref(client);
+	return r;
 }
 
 /* ---- Requests ---- */

@@ -115,8 +115,8 @@ static unsigned descriptors_plan(struct state_limits *l)
 	l->device_fds_max = left / 2 < FD_DEVICE_MAX ? (unsigned)(left / 2) : FD_DEVICE_MAX;
 	left -= l->device_fds_max;
 	l->fds_max = left < FD_CACHE_MAX ? (unsigned)left : FD_CACHE_MAX;
-	/* each client, and one on its way to it */
-	all = FD_RESERVE + 2ULL * l->max_clients + l->device_fds_max + l->fds_max;
+	/* of each client a socket, a ledger, and one on its way to it */
+	all = FD_RESERVE + 3ULL * l->max_clients + l->device_fds_max + l->fds_max;
 	return (unsigned)(all < limit.rlim_cur ? all : limit.rlim_cur);
 }
 

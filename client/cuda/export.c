@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "client/client.h"
 #include "client/cuda/export.h"
+#include "client/cuda/finish.h"
 #include "client/cuda/view.h"
 #include "client/error.h"
 #include "util/clock.h"
@@ -104,9 +106,12 @@ static struct cuda_export *export_alloc(const struct cuda_memory *memory)
 int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
 		    const int *fds_peek)
 {
-	struct cuda_export *e = export_alloc(memory);
-	int r;
+	struct cuda_export *e;
+	int r = memory->kind == SEGMENT_CUDA_VMM ? cuda_finish_at_exit() : 0;
 
+	if (r)
+		return r;
+	e = export_alloc(memory);
 	if (!e)
 		return tl_fail(-ENOMEM, "no memory for an export");
 	list_init(&e->link);
@@ -591,14 +596,59 @@ static bool source_finished(struct cuda_source *source)
 
 	if (source->finished)
 		return true;
-	if (cuda_enter(source->export->memory.device, &scope))
-		return source->finished = source->failed = true;
-	result = scope.driver->event_query(source->event->event);
-	cuda_leave(&scope);
+	if (cuda_enter(source->export->memory.device, &scope)) {
+		result = CUDA_E_UNKNOWN;
+	} else {
+		result = scope.driver->event_query(source->event->event);
+		cuda_leave(&scope);
+	}
 	if (result == CUDA_E_NOT_READY)
 		return false;
-	source->failed = result != CUDA_OK;
+	source->failure = result;
 	return source->finished = true;
+}
+
+/* Says that its work has ended, without a wait. False: the daemon does not read. */
+static bool source_tell(struct cuda_source *source)
+{
+	struct session *s = source->export->session;
+	struct wire_finished m = {
+		.header = { .type = WIRE_FINISHED, .length = sizeof(m) },
+		.ref = source->ref,
+		.failed = source->failure != CUDA_OK,
+	};
+	int r = conn_send(s->socket, &m, -1, MSG_DONTWAIT);
+
+	if (r == -EAGAIN || r == -ENOBUFS)
+		return false;
+	source->told = true; /* if the connection is gone nobody is left to be told */
+	if (source->failure) {
+		s->cuda->failures++;
+		s->cuda->failure = source->failure;
+	}
+	return true;
+}
+
+/* The daemon's word: the tensor is there, and whoever gets it waits for its work. */
+static bool source_unfinished(const struct cuda_source *source)
+{
+	const struct catalog_row *row = &source->export->session->rows[ref_slot(source->ref)];
+	uint64_t word = atomic_load(&row->word), generation = ref_generation(source->ref);
+
+	return (word == row_word(generation, ROW_LIVE) ||
+		word == row_word(generation, ROW_RETIRED)) &&
+	       atomic_load(&row->progress) == ROW_UNFINISHED;
+}
+
+enum source_need cuda_source_need(struct cuda_source *source)
+{
+	if (source->in_hand || source->freed || !source->ref || !source_unfinished(source))
+		return SOURCE_NEEDS_NOTHING;
+	if (!source_finished(source))
+		return SOURCE_NEEDS_GPU;
+	if (!source->told)
+		source_tell(source);
+	return SOURCE_NEEDS_DAEMON;
 }
 
 enum source_step cuda_source_step(struct cuda_source *source)
@@ -609,10 +659,8 @@ enum source_step cuda_source_step(struct cuda_source *source)
 		return SOURCE_IDLE; /* its publisher may yet give it an event, and queues it then */
 	if (!source_finished(source))
 		return SOURCE_WAIT;
-	if (source->ref && !source->told && !source->freed) {
-		source->told = true;
-		return SOURCE_TELL;
-	}
+	if (source->ref && !source->told && !source->freed && !source_tell(source))
+		return SOURCE_WAIT;
 	if (!source->freed)
 		return SOURCE_IDLE;
 	list_del(&source->link);

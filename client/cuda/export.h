@@ -66,8 +66,8 @@ struct cuda_source {
 	bool in_hand;		  /* of its publisher: nobody else ends it */
 	bool freed;		  /* nobody holds it */
 	bool finished;		  /* its work has ended: the event need not be waited for */
-	bool failed;		  /* that failed */
 	bool told;		  /* FINISHED was sent, or needs not be */
+	CUresult failure;	  /* of that work; CUDA_OK: none */
 	void (*done)(void *context);
 	void *context;
 };
@@ -130,13 +130,23 @@ CUevent cuda_event_here(const struct cuda_export *e, const unsigned char handle[
 
 /* What the thread is to do with a source, without the lock. */
 enum source_step {
-	SOURCE_WAIT, /* look again later: GPU work is going on */
+	SOURCE_WAIT, /* look again later: GPU work is going on, or the daemon does not read */
 	SOURCE_IDLE, /* a message will tell */
-	SOURCE_TELL, /* say that it is finished */
 	SOURCE_DONE, /* cuda_source_done(): it is out of all lists */
 	SOURCE_LAST, /* cuda_export_end(): likewise, and so is its export */
 };
 enum source_step cuda_source_step(struct cuda_source *source);
+
+/*
+ * What a tensor still needs this process for. If its work has ended the daemon is told so here,
+ * unless that has happened.
+ */
+enum source_need {
+	SOURCE_NEEDS_NOTHING,
+	SOURCE_NEEDS_DAEMON, /* which has not yet handled that its work has ended */
+	SOURCE_NEEDS_GPU,    /* it is being written */
+};
+enum source_need cuda_source_need(struct cuda_source *source);
 
 /* ---- Without it ---- */
 

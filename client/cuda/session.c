@@ -169,6 +169,9 @@ static void forsake(struct cuda_export *e)
 	list_del(&e->link);
 	cuda_views_forget(e);
 	list_for_each_entry(source, &e->sources, link) {
+		if (e->memory.kind == SEGMENT_CUDA_VMM &&
+		    cuda_source_need(source) != SOURCE_NEEDS_NOTHING)
+			e->session->cuda->abandoned++;
 		source->freed = true;
 		requeue(source);
 	}
@@ -225,30 +228,12 @@ static void end_export(struct cuda_export *e, struct cuda_source *last)
 	cuda_wake(); /* the answer may have come before it was in the list */
 }
 
-/* cuda_lock, which is given up meanwhile: the source may be done and gone when this returns. */
-static void tell_finished(const struct cuda_source *source)
-{
-	struct session *s = source->export->session;
-	struct wire_finished m = {
-		.header = { .type = WIRE_FINISHED, .length = sizeof(m) },
-		.ref = source->ref,
-		.failed = source->failed,
-	};
-
-	users_join(&s->users, 1);
-	pthread_mutex_unlock(&cuda_lock);
-	session_send(s, &m, client_deadline(s->client));
-	users_leave(&s->users);
-	pthread_mutex_lock(&cuda_lock);
-}
-
-/* Looks at each source once. How many wait for the GPU. */
+/* Looks at each source once. How many wait for the GPU, or for the daemon to read. */
 static unsigned look_at_sources(void)
 {
 	struct list waiting = LIST_INIT(waiting);
 	unsigned left = 0;
 
-	thread_index(); /* it takes a lock that comes before cuda_lock, at a thread's first count */
 	pthread_mutex_lock(&cuda_lock);
 	while (!list_empty(&thread.sources)) {
 		struct cuda_source *source = list_first_entry(&thread.sources, struct cuda_source,
@@ -265,10 +250,6 @@ static unsigned look_at_sources(void)
 		}
 		if (step == SOURCE_WAIT || step == SOURCE_IDLE)
 			continue;
-		if (step == SOURCE_TELL) {
-			tell_finished(source);
-			continue;
-		}
 		pthread_mutex_unlock(&cuda_lock);
 		if (step == SOURCE_DONE)
 			cuda_source_done(source, s);
@@ -652,6 +633,7 @@ void cuda_after_fork_child(void)
 	move_all(&ending, &thread.exports);
 	list_for_each_entry(cs, &cuda_sessions, link) {
 		cs->busy = false;
+		cs->failures = cs->abandoned = 0;
 		list_init(&cs->making);
 		move_all(&uncounted, &cs->exports);
 		move_all(&inherited_blocks, &cs->blocks);

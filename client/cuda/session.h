@@ -44,6 +44,10 @@ struct cuda_session {
 	unsigned nblocks;
 	struct list making; /* struct making: exports that publishers are at (export.c) */
 	bool busy;	    /* the thread uses the session's connection: it must not go */
+	bool waited;	    /* tl_close() did, in vain: exit() does not again */
+	unsigned abandoned; /* tensors that were unfinished when the daemon had gone */
+	unsigned failures;  /* of work that was to write what is published */
+	CUresult failure;   /* of the last of it */
 };
 
 /* The session's, made at need. 0, or a negative errno with a text. */

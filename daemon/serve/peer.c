@@ -204,7 +204,7 @@ static void peer_poll(struct peer *peer)
 		return;
 	log_warn("client dropped: it cannot be polled", "client=%llu error=%s",
 		 (unsigned long long)peer->client.id, log_str(strerror(-r)));
-	peer_drop(peer, false);
+	peer_drop(peer);
 }
 
 static int peer_queue(struct peer *peer, const void *message, int fd_peek)

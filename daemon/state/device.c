@@ -162,7 +162,8 @@ int device_export(struct state *st, struct client *c, const struct wire_export *
 	struct segment *seg;
 	int r;
 
-	*why = fd < 0 ? NULL : device_descriptor_check(fd);
+	*why = fd < 0 ? NULL
+		      : device_descriptor_check(fd, m->part_size, m->kind == SEGMENT_CUDA_POOL);
 	if (*why)
 		return STATE_E_INVALID;
 	r = export_new(st, c, m, &seg);
@@ -200,7 +201,7 @@ int device_part(struct state *st, struct client *c, const struct wire_part *m, i
 		return STATE_E_NOT_FOUND;
 	*why = part_check(seg, m);
 	if (!*why)
-		*why = device_descriptor_check(fd);
+		*why = device_descriptor_check(fd, m->part_size, false);
 	if (*why)
 		return STATE_E_INVALID;
 	segment_add_part(st, seg, m->part_size, take_fd(&fd));

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include "daemon/store/device.h"
 #include "util/cleanup.h"
@@ -144,16 +145,60 @@ struct device_memory *device_memory_free(struct device_memory *m)
 	return NULL;
 }
 
-const char *device_descriptor_check(int fd)
+/* ---- descriptors ---------------------------------------------------------------------------- */
+
+/*
+ * It would be the host's memory, and ours to keep. Pages beyond its end are in no size: those that it
+ * got before it was sealed stay, and show in its blocks only.
+ */
+static const char *memfd_check(int fd, const struct stat *st, uint64_t size, bool pool)
+{
+	const int sealed = F_SEAL_SHRINK | F_SEAL_GROW;
+	int seals = fcntl(fd, F_GET_SEALS);
+	uint64_t whole = (uint64_t)st->st_size, blocks = (uint64_t)st->st_blocks * 512;
+
+	if (seals < 0 || st->st_nlink) /* with a name it could be changed by who finds it */
+		return "the descriptor is neither a memfd nor a character device";
+	if ((seals & sealed) != sealed)
+		return "the memfd is not sealed with F_SEAL_SHRINK and F_SEAL_GROW";
+	if (pool ? whole < size : whole != size)
+		return "the memfd has another size than the message says";
+	if (blocks > whole && blocks - whole >= (uint64_t)st->st_blksize)
+		return "the memfd has pages beyond its end";
+	return NULL;
+}
+
+/*
+ * What is known for good: NVIDIA's number, and the ranges out of which Linux gives numbers to
+ * drivers that have none (NVIDIA's others, those of WSL and Tegra). All others belong to something
+ * else: terminals, /dev/zero, /dev/fuse, which would live on in our hands. /proc/devices knows more,
+ * but need not be there for a service.
+ */
+bool device_number_fits(dev_t number)
+{
+	enum { MISC = 10, NVIDIA = 195 };
+	unsigned major_ = major(number), minor_ = minor(number);
+
+	if (major_ == MISC)
+		return minor_ < 128 || minor_ > 254; /* those between are assigned */
+	return major_ == NVIDIA || (major_ >= 234 && major_ <= 254) ||
+	       (major_ >= 384 && major_ <= 511);
+}
+
+const char *device_descriptor_check(int fd, uint64_t size, bool pool)
 {
 	struct stat st;
+	int flags = fcntl(fd, F_GETFL);
 
-	if (!fstat(fd, &st)) {
-		if (S_ISCHR(st.st_mode))
-			return NULL;
-		/* a file that has a name could be changed by who finds it */
-		if (S_ISREG(st.st_mode) && st.st_nlink == 0 && fcntl(fd, F_GET_SEALS) >= 0)
-			return NULL;
-	}
-	return "the descriptor is neither a memfd nor a character device";
+	if (flags < 0 || fstat(fd, &st))
+		return "the descriptor cannot be looked at";
+	if (flags & O_PATH)
+		return "the descriptor is a place only, of O_PATH";
+	if (S_ISREG(st.st_mode))
+		return memfd_check(fd, &st, size, pool);
+	if (!S_ISCHR(st.st_mode))
+		return "the descriptor is neither a memfd nor a character device";
+	return device_number_fits(st.st_rdev)
+		       ? NULL
+		       : "the descriptor is of a character device that is no GPU's";
 }

@@ -122,9 +122,22 @@ TL_API int tl_connect(tl_client **out, const tl_connect_options *options);
 /*
  * Ends the use of @client: no other thread may be in a call on it. Tensors got through it stay
  * valid until their deleters are called; drafts not committed are aborted, and their handles may
- * only be given to tl_abort(). NULL is fine.
+ * only be given to tl_abort(). NULL is fine. @client is gone whatever is returned.
+ *
+ * A tensor on a GPU that can outlive this process does so only once the GPU has written it and the
+ * daemon knows. tl_close() waits for that, at most the client's timeout, and says what was not to
+ * be had: -ETIMEDOUT: the GPU has not written all of them yet, or the daemon did not answer; if
+ * this process lives on until they are written they stay, else they are withdrawn. -EIO: the GPU
+ * failed to write some that were published through this connection; those are withdrawn.
+ * -ENOTCONN: the daemon went first. It waits neither for memory that dies with this process, nor
+ * for a tensor whose publishing failed with -EINPROGRESS or whose memory is free again.
+ *
+ * exit(), or a return from main(), waits likewise, for all clients of the process that are still
+ * open, but nobody can be told how that ended; a timeout of "for ever" is 10 seconds there. After
+ * _exit(), a signal that ends the process, or an exit() in a forked child, what was not finished is
+ * withdrawn: call tl_close() first.
  */
-TL_API void tl_close(tl_client *client);
+TL_API int tl_close(tl_client *client);
 
 /* ---- Publishing ---------------------------------------------------------------------------- */
 

@@ -2,6 +2,7 @@
 /* For the tests of tensors on devices. No device is needed: to the daemon memory there is a handle, or a descriptor. */
 #pragma once
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include "tests/harness.h"
@@ -10,12 +11,20 @@ enum { GPU = 1, OTHER_GPU = 2 };
 
 static const unsigned char event[WIRE_HANDLE_BYTES] = "an event";
 
-static inline int memory_new(void)
+/* Of @size bytes, not written yet; it takes none of them. */
+static inline int memory_sealed(uint64_t size, int seals)
 {
-	int fd = memfd_create("device memory", MFD_CLOEXEC);
+	int fd = memfd_create("device memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	must(fd >= 0);
+	must_be(ftruncate(fd, (off_t)size), 0);
+	must_be(fcntl(fd, F_ADD_SEALS, seals), 0);
 	return fd;
+}
+
+static inline int memory_new(uint64_t size)
+{
+	return memory_sealed(size, F_SEAL_SHRINK | F_SEAL_GROW);
 }
 
 static inline struct wire_segment_ref export_ipc(struct raw *rc, uint64_t size)
@@ -29,7 +38,7 @@ static inline struct wire_segment_ref export_ipc(struct raw *rc, uint64_t size)
 static inline struct wire_segment_ref export_vmm(struct raw *rc, uint64_t size)
 {
 	struct wire_segment_ref seg;
-	int fd = memory_new();
+	int fd = memory_new(size);
 
 	must_be(rc_export(rc, SEGMENT_CUDA_VMM, GPU, size, size, 1, fd, &seg), 0);
 	close(fd);

@@ -27,8 +27,8 @@ struct story {
 
 static struct wire_segment_ref story_export(struct raw *rc, const struct story *s)
 {
-	int fd = s->kind == SEGMENT_CUDA_IPC ? -1 : memory_new();
 	bool half = s->step == HALF_EXPORTED && s->kind == SEGMENT_CUDA_VMM;
+	int fd = s->kind == SEGMENT_CUDA_IPC ? -1 : memory_new(half ? 500 : 1000);
 	struct wire_segment_ref seg;
 
 	must_be(rc_export(rc, s->kind, GPU, 1000, half ? 500 : 1000, half ? 2 : 1, fd, &seg), 0);

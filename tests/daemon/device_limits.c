@@ -19,7 +19,7 @@ static int export_on(struct raw *rc, uint16_t gpu, uint64_t size, struct wire_se
 
 static int export_fds(struct raw *rc, uint32_t parts, struct wire_segment_ref *seg)
 {
-	int fd = memory_new(), r;
+	int fd = memory_new(MIB), r;
 
 	r = rc_export(rc, SEGMENT_CUDA_VMM, GPU, parts * MIB, MIB, parts, fd, seg);
 	close(fd);
@@ -196,13 +196,106 @@ static void descriptors_are_a_bounded_share_and_counted_for_each_user(void **sta
 	must_be_as_before(&d, &before);
 }
 
+/* Refused as the first part, as a later one, and as a pool; the daemon keeps nothing of it. */
+static void must_not_be_kept(const struct test_daemon *d, struct raw *rc, int fd_take)
+{
+	struct wire_segment_ref seg;
+	int good = memory_new(4096);
+	unsigned fds;
+
+	must(fd_take >= 0);
+	must_be(rc_export(rc, SEGMENT_CUDA_VMM, GPU, 8192, 4096, 2, good, &seg), 0);
+	fds = count_fds(d->pid);
+	must_be(rc_answer(rc, rc_part(rc, &seg, 1, 4096, fd_take), 0), WIRE_E_INVALID);
+	must_be(count_fds(d->pid), fds);
+	must_be(rc_answer(rc, rc_unexport(rc, &seg), WIRE_DONE), 0);
+	must_be(rc_export(rc, SEGMENT_CUDA_VMM, GPU, 4096, 4096, 1, fd_take, &seg), WIRE_E_INVALID);
+	must_be(count_fds(d->pid), fds - 1);
+	must_be(used_on(rc, GPU), 0);
+	close(good);
+	close(fd_take);
+}
+
+static void must_be_no_pool(struct raw *rc, int fd_take)
+{
+	struct wire_segment_ref seg;
+
+	must_be(rc_export(rc, SEGMENT_CUDA_POOL, GPU, 4096, 4096, 1, fd_take, &seg),
+		WIRE_E_INVALID);
+	close(fd_take);
+}
+
+/* It fits, and has more than it says all the same. */
+static int memory_beyond_its_end(void)
+{
+	int fd = memory_sealed(4096, 0);
+
+	must_be(fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 8 * (off_t)MIB), 0);
+	must_be(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+	return fd;
+}
+
+static void the_hosts_memory_is_not_kept_as_a_devices(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct device_before before = device_look(&d);
+	struct raw rc = rc_open(&d);
+	struct wire_segment_ref seg;
+	int fd;
+
+	(void)state;
+	must_not_be_kept(&d, &rc, memory_new(1536 * MIB)); /* 4,096 bytes, they say */
+	must_not_be_kept(&d, &rc, memory_new(4095));
+	must_not_be_kept(&d, &rc, memory_sealed(4096, 0)); /* may grow later */
+	must_not_be_kept(&d, &rc, memory_sealed(4096, F_SEAL_SHRINK | F_SEAL_SEAL));
+	must_not_be_kept(&d, &rc, memory_sealed(4096, F_SEAL_GROW));
+	must_not_be_kept(&d, &rc, memory_beyond_its_end());
+	must_be_no_pool(&rc, memory_new(4095));
+	must_be_no_pool(&rc, memory_sealed(4096, F_SEAL_SHRINK));
+	must_be_no_pool(&rc, memory_beyond_its_end());
+	fd = memory_new(4096);
+	must_be((int)write(fd, "written", 7), 7);
+	must_be(rc_export(&rc, SEGMENT_CUDA_VMM, GPU, 4096, 4096, 1, fd, &seg), 0);
+	close(fd);
+	fd = memory_new(16 * MIB); /* a pool has more than what is allocated in it */
+	must_be(rc_export(&rc, SEGMENT_CUDA_POOL, GPU, 4096, 4096, 1, fd, &seg), 0);
+	close(fd);
+	rc_goodbye(&rc);
+	must_be_as_before(&d, &before);
+}
+
+static void character_devices_that_are_no_gpus_are_not_kept(void **state)
+{
+	static const char *const paths[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/urandom",
+					     "/dev/ptmx", "/dev/tty",  "/dev/mem",  "/dev/kmsg",
+					     "/dev/fuse", "/dev/kvm",  "/dev/cuse" };
+	cleanup_td struct test_daemon d = td_start();
+	struct device_before before = device_look(&d);
+	struct raw rc = rc_open(&d);
+	int tried = 0;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+		int fd = open(paths[i], O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+
+		if (fd < 0)
+			continue; /* it is not here, or not for us */
+		must_not_be_kept(&d, &rc, fd);
+		tried++;
+	}
+	must(tried >= 3);
+	must_not_be_kept(&d, &rc, open("/dev/null", O_PATH | O_CLOEXEC));
+	rc_goodbye(&rc);
+	must_be_as_before(&d, &before);
+}
+
 static void a_segment_of_1024_parts(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct device_before before = device_look(&d);
 	struct raw rc = rc_open(&d), reader = rc_open(&d);
 	struct wire_segment_ref seg;
-	int fd = memory_new();
+	int fd = memory_new(MIB);
 
 	(void)state;
 	must_be(rc_export(&rc, SEGMENT_CUDA_VMM, GPU, 1024 * MIB, MIB, 1024, fd, &seg), 0);
@@ -388,6 +481,8 @@ int main(void)
 		TEST(users_share_a_device),
 		TEST(the_65th_device_is_refused),
 		TEST(descriptors_are_a_bounded_share_and_counted_for_each_user),
+		TEST(the_hosts_memory_is_not_kept_as_a_devices),
+		TEST(character_devices_that_are_no_gpus_are_not_kept),
 		TEST(a_segment_of_1024_parts),
 		TEST(who_never_takes_its_descriptors_is_disconnected),
 		TEST(slots_and_segments_are_those_of_all_tensors),

@@ -175,5 +175,9 @@ void stream_context_wait(struct CUctx_st *ctx);
 void stream_context_end(struct CUctx_st *ctx);
 CUresult capture_check(void); /* for what may not be called while a stream is captured */
 
+/* ---- vmm.c ---- */
+/* A memfd that stays @size bytes long, as the daemon asks for; -1: there is none. */
+int fake_memfd(const char *name, size_t size);
+
 /* ---- pool.c ---- */
 void pool_range_free(struct range *range);

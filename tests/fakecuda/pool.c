@@ -54,8 +54,8 @@ static CUmemoryPool pool_new(int device, int handle_types)
 	int fd;
 
 	snprintf(name, sizeof(name), "fakecuda-pool-%d", fake.physical[device]);
-	fd = memfd_create(name, MFD_CLOEXEC);
-	if (fd < 0 || ftruncate(fd, (off_t)POOL_SIZE))
+	fd = fake_memfd(name, POOL_SIZE);
+	if (fd < 0)
 		return NULL;
 	return pool_add_take(fd, device, handle_types, false);
 }

@@ -127,6 +127,18 @@ static void vmm_settle(struct vmm *vmm)
 	free(vmm);
 }
 
+int fake_memfd(const char *name, size_t size)
+{
+	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd >= 0 && (ftruncate(fd, (off_t)size) ||
+			fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))) {
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
 CUresult cuMemCreate(cuda_vmm_handle *handle, size_t size, const struct cuda_allocation_prop *prop,
 		     unsigned long long flags)
 {
@@ -139,10 +151,8 @@ CUresult cuMemCreate(cuda_vmm_handle *handle, size_t size, const struct cuda_all
 	if (fake_charge(prop->location.id, size))
 		return fake_leave(CUDA_E_OUT_OF_MEMORY);
 	snprintf(name, sizeof(name), "fakecuda-vmm-%d", fake.physical[prop->location.id]);
-	fd = memfd_create(name, MFD_CLOEXEC);
-	if (fd < 0 || ftruncate(fd, (off_t)size)) {
-		if (fd >= 0)
-			close(fd);
+	fd = fake_memfd(name, size);
+	if (fd < 0) {
 		fake_uncharge(prop->location.id, size);
 		return fake_leave(CUDA_E_OUT_OF_MEMORY);
 	}

@@ -13,11 +13,13 @@ static void start(void)
 		 .device_fds_max = 16);
 }
 
-static int memory_new(void)
+static int memory_new(uint64_t size)
 {
-	int fd = memfd_create("device memory", MFD_CLOEXEC);
+	int fd = memfd_create("device memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, (off_t)size), 0);
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
 	return fd;
 }
 
@@ -31,8 +33,8 @@ static int export(struct tester *t, enum segment_kind kind, uint64_t size, uint3
 				 .device = { GPU } };
 	const char *why;
 
-	return device_export(&st, &t->c, &m, kind == SEGMENT_CUDA_IPC ? -1 : memory_new(), segp,
-			     &why);
+	return device_export(&st, &t->c, &m,
+			     kind == SEGMENT_CUDA_IPC ? -1 : memory_new(size / parts), segp, &why);
 }
 
 static int place(struct tester *t, const struct segment *seg, const char *name, bool unfinished,

@@ -2,6 +2,7 @@
 /* Memory on devices: its accounts, its descriptors, and which of these are taken. */
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/sysmacros.h>
 
 #include "daemon/store/segment.h"
 #include "tests/harness.h"
@@ -122,28 +123,63 @@ static void device_memory_unwinds_at_every_step(void **state)
 	segment_store_deinit(&s);
 }
 
+static const char *check_and_close(int fd, uint64_t size, bool pool)
+{
+	const char *why = device_descriptor_check(fd, size, pool);
+
+	close(fd);
+	return why;
+}
+
+static int memfd_of(off_t size, int seals)
+{
+	int fd = memfd_create("memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, size), 0);
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+	return fd;
+}
+
 static void only_memory_is_kept_as_a_descriptor(void **state)
 {
-	int pipes[2], fd;
+	const int sealed = F_SEAL_SHRINK | F_SEAL_GROW;
+	int pipes[2];
 
 	(void)state;
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
-	assert_non_null(device_descriptor_check(pipes[0]));
-	assert_non_null(device_descriptor_check(-1));
-	close(pipes[0]);
+	assert_non_null(check_and_close(pipes[0], 1, false));
 	close(pipes[1]);
-	fd = open("/", O_RDONLY | O_CLOEXEC);
-	assert_non_null(device_descriptor_check(fd));
-	close(fd);
-	fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-	assert_non_null(device_descriptor_check(fd));
-	close(fd);
-	fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-	assert_null(device_descriptor_check(fd));
-	close(fd);
-	fd = memfd_create("memory", MFD_CLOEXEC);
-	assert_null(device_descriptor_check(fd));
-	close(fd);
+	assert_non_null(device_descriptor_check(-1, 1, false));
+	assert_non_null(check_and_close(open("/", O_RDONLY | O_CLOEXEC), 1, false));
+	assert_non_null(check_and_close(open("/proc/self/exe", O_RDONLY | O_CLOEXEC), 1, false));
+	assert_non_null(check_and_close(open("/dev/null", O_RDWR | O_CLOEXEC), 1, false));
+	assert_null(check_and_close(memfd_of(100, sealed), 100, false));
+	assert_non_null(check_and_close(memfd_of(100, sealed), 99, false));
+	assert_non_null(check_and_close(memfd_of(100, sealed), 101, false));
+	assert_non_null(check_and_close(memfd_of(100, F_SEAL_GROW), 100, false));
+	assert_non_null(check_and_close(memfd_of(100, F_SEAL_SHRINK), 100, false));
+	assert_null(check_and_close(memfd_of(100, sealed), 99, true));
+	assert_non_null(check_and_close(memfd_of(100, sealed), 101, true));
+	assert_non_null(check_and_close(memfd_of(100, F_SEAL_GROW), 99, true));
+}
+
+static void a_gpus_number_is_nvidias_or_one_that_nobody_owns(void **state)
+{
+	static const unsigned fits[][2] = { { 195, 0 },	 { 195, 255 }, { 234, 0 },
+					    { 254, 1 },	 { 384, 0 },   { 511, 7 },
+					    { 10, 127 }, { 10, 58 },   { 10, 257 } };
+	static const unsigned not [][2] = { { 1, 3 },	 { 1, 1 },   { 1, 5 },	   { 4, 64 },
+					    { 5, 0 },	 { 5, 2 },   { 10, 229 },  { 10, 232 },
+					    { 10, 200 }, { 136, 0 }, { 226, 128 }, { 194, 0 },
+					    { 196, 0 },	 { 233, 0 }, { 255, 0 },   { 383, 0 },
+					    { 512, 0 } };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(fits) / sizeof(fits[0]); i++)
+		assert_true(device_number_fits(makedev(fits[i][0], fits[i][1])));
+	for (size_t i = 0; i < sizeof(not ) / sizeof(not [0]); i++)
+		assert_false(device_number_fits(makedev(not [i][0], not [i][1])));
 }
 
 int main(void)
@@ -153,6 +189,7 @@ int main(void)
 		TEST(memory_owns_the_descriptors_of_its_parts),
 		TEST(device_memory_unwinds_at_every_step),
 		TEST(only_memory_is_kept_as_a_descriptor),
+		TEST(a_gpus_number_is_nvidias_or_one_that_nobody_owns),
 	};
 
 	return RUN(tests);

@@ -69,20 +69,37 @@ bool client_begin(struct client *c)
 	return true;
 }
 
-static void close_now(struct client *c)
+/* Other threads go on: it may wait for the GPU, and for deleters that want the GIL. */
+static int close_now(struct client *c)
 {
 	tl_client *client = c->client;
+	int r;
 
 	c->client = NULL;
 	Py_BEGIN_ALLOW_THREADS;
-	tl_close(client);
+	r = tl_close(client);
 	Py_END_ALLOW_THREADS;
+	return r;
+}
+
+/* Where nobody can be given an exception: sys.unraisablehook is told. One on its way stays. */
+static void close_aside(struct client *c)
+{
+	PyObject *type, *value, *traceback;
+	int r = close_now(c);
+
+	if (!r)
+		return;
+	PyErr_Fetch(&type, &value, &traceback);
+	raise_error(r);
+	PyErr_WriteUnraisable((PyObject *)Py_TYPE(c)); /* the client itself may be going */
+	PyErr_Restore(type, value, traceback);
 }
 
 void client_end(struct client *c)
 {
 	if (--c->calls == 0 && c->closing && c->client)
-		close_now(c);
+		close_aside(c);
 }
 
 static void wake(uint32_t *word)
@@ -94,13 +111,15 @@ static void wake(uint32_t *word)
 static PyObject *client_close(PyObject *self, PyObject *unused)
 {
 	struct client *c = (struct client *)self;
+	int r;
 
 	(void)unused;
 	c->closing = true;
 	wake(&c->over);
 	wake(&c->rescan);
-	if (c->client && !c->calls)
-		close_now(c);
+	r = c->client && !c->calls ? close_now(c) : 0;
+	if (r)
+		return raise_error(r);
 	Py_RETURN_NONE;
 }
 
@@ -111,7 +130,7 @@ static void client_dealloc(PyObject *self)
 	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
 	if (c->client) /* nobody is in a call: a call has a reference */
-		close_now(c);
+		close_aside(c);
 	end(self);
 	Py_DECREF(type);
 }

@@ -143,6 +143,12 @@ class Client(_core.Client):
         """Ends the connection. What waits in other threads ends with a ValueError; Tensors got through it stay valid.
 
         Drafts that are not committed will not be. Does nothing the second time.
+
+        Waits, at most the client's timeout, until the GPU has written what was published in memory that outlives this
+        process. A TimeoutError (it has not, or the daemon does not answer), a DisconnectedError or another Error (the
+        GPU failed) says what others will not get; the client is closed all the same. If the client is not closed but
+        collected, sys.unraisablehook is told. The interpreter's end waits likewise, but tells nobody; os._exit(), with
+        which multiprocessing ends its processes, does not wait.
         """
         waiter = self._waiter
         if waiter is not None and waiter.pid == os.getpid():

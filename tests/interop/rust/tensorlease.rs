@@ -141,7 +141,7 @@ extern "C" {
     fn tl_version() -> *const c_char;
     fn tl_last_error() -> *const c_char;
     fn tl_connect(out: *mut *mut TlClient, options: *const ConnectOptions) -> c_int;
-    fn tl_close(client: *mut TlClient);
+    fn tl_close(client: *mut TlClient) -> c_int;
     fn tl_create(
         client: *mut TlClient,
         name: *const c_char,
@@ -237,7 +237,7 @@ unsafe impl Sync for Client {}
 
 impl Drop for Client {
     fn drop(&mut self) {
-        unsafe { tl_close(self.0) }
+        unsafe { tl_close(self.0) };
     }
 }
 

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Both waits look at the sources themselves, which any thread may do under cuda_lock: the library's
+ * thread may be in a deleter that does not come back, or may be the one that calls tl_close(). That
+ * the daemon has handled what it was told is read from its catalog, so nobody need read the socket
+ * either. No deleter is called: at exit nothing can be said about what those need.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "client/client.h"
+#include "client/cuda/export.h"
+#include "client/cuda/finish.h"
+#include "client/error.h"
+#include "util/clock.h"
+
+#define LOOK_FIRST_NS (20 * NS_PER_MS / 1000)
+#define LOOK_LAST_NS (1 * NS_PER_MS)
+#define LOCK_NS (1 * NS_PER_SEC)
+
+/* How many of a session's tensors need this process for what. */
+struct needs {
+	unsigned gpu, daemon;
+};
+
+/* What tl_close() tells about. */
+struct outcome {
+	struct needs needs;
+	unsigned abandoned, failures;
+	CUresult failure;
+};
+
+static bool connection_gone(const struct session *s)
+{
+	struct pollfd p = { .fd = s->socket };
+
+	return atomic_load(&s->lost) || (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR));
+}
+
+/* cuda_lock. */
+static struct needs look(struct cuda_session *cs)
+{
+	struct needs needs = { 0 };
+	struct cuda_source *source;
+	struct cuda_export *e;
+
+	list_for_each_entry(e, &cs->exports, link) {
+		if (e->memory.kind != SEGMENT_CUDA_VMM)
+			continue; /* it dies with us, and what is in it */
+		list_for_each_entry(source, &e->sources, link) {
+			enum source_need need = cuda_source_need(source);
+
+			needs.gpu += need == SOURCE_NEEDS_GPU;
+			needs.daemon += need == SOURCE_NEEDS_DAEMON;
+		}
+	}
+	return needs;
+}
+
+/* Until it is time to look again; less long if that connection, or -1, ends. */
+static void pause_for(int socket, int64_t *ns)
+{
+	struct pollfd p = { .fd = socket };
+
+	ppoll(&p, 1, &(struct timespec){ .tv_nsec = *ns }, NULL);
+	*ns = *ns < LOOK_LAST_NS ? *ns + *ns / 2 : *ns;
+}
+
+/* ---- tl_close() ---- */
+
+static struct outcome look_once(struct session *s, bool last)
+{
+	struct outcome o = { 0 };
+	struct cuda_session *cs;
+
+	pthread_mutex_lock(&cuda_lock);
+	cs = s->cuda;
+	if (cs) {
+		cs->waited = last;
+		o.needs = look(cs);
+		o.abandoned = cs->abandoned;
+		o.failures = cs->failures;
+		o.failure = cs->failure;
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	return o;
+}
+
+static int outcome_tell(const struct session *s, const struct outcome *o, bool gone)
+{
+	unsigned unfinished = o->needs.gpu + o->needs.daemon + o->abandoned;
+	const char *address = s->client->address;
+
+	if (o->failures)
+		return tl_fail(-EIO,
+			       "the GPU failed to write %u of the tensors that were published, "
+			       "which are withdrawn: %s",
+			       o->failures, cuda_error_text(o->failure));
+	if (!unfinished)
+		return 0;
+	if (gone || o->abandoned)
+		return tl_fail(-ENOTCONN,
+			       "the daemon at %s went before it knew that the GPU has written %u "
+			       "of the tensors that were published: publish them anew",
+			       address, unfinished);
+	if (o->needs.gpu)
+		return tl_fail(-ETIMEDOUT,
+			       "the GPU has not written %u of the tensors that were published "
+			       "within the client's timeout: if this process ends before it has, "
+			       "they are withdrawn",
+			       o->needs.gpu);
+	return tl_fail(-ETIMEDOUT,
+		       "the daemon at %s does not answer: it may not know yet that the GPU has "
+		       "written %u of the tensors that were published",
+		       address, o->needs.daemon);
+}
+
+int cuda_finish(struct session *s)
+{
+	int64_t deadline = client_deadline(s->client), wait = LOOK_FIRST_NS;
+
+	for (;;) {
+		bool late = deadline_passed(deadline), gone = connection_gone(s);
+		struct outcome o = look_once(s, late);
+
+		if (late || gone || o.needs.gpu + o.needs.daemon == 0)
+			return outcome_tell(s, &o, gone);
+		pause_for(s->socket, &wait);
+	}
+}
+
+/* ---- exit() ---- */
+
+static _Atomic pid_t exit_pid; /* whose work it is; a forked child has none */
+static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
+static int exit_result;
+
+/* A client that waits for ever does not do so here. */
+static int64_t exit_deadline(const struct cuda_session *cs, int64_t start)
+{
+	int64_t timeout = cs->session->client->timeout_ns, deadline;
+
+	if (timeout < 0)
+		timeout = CLIENT_TIMEOUT_DEFAULT_S * NS_PER_SEC;
+	return cs->waited || __builtin_add_overflow(start, timeout, &deadline) ? start : deadline;
+}
+
+/* Does any session have to be waited for? cuda_lock. */
+static bool look_at_all(int64_t start)
+{
+	struct cuda_session *cs;
+	bool wait = false;
+
+	list_for_each_entry(cs, &cuda_sessions, link) {
+		bool late = deadline_passed(exit_deadline(cs, start));
+		struct needs needs = look(cs);
+
+		if (needs.gpu + needs.daemon && !late && !connection_gone(cs->session))
+			wait = true;
+	}
+	return wait;
+}
+
+/*
+ * Other threads go on meanwhile, or stand still for ever with the lock: it is tried, not waited
+ * for.
+ */
+static void finish_all(void)
+{
+	int64_t start = now_mono_ns(), wait = LOOK_FIRST_NS;
+	int64_t lock_until = deadline_after(LOCK_NS);
+
+	if (atomic_load(&exit_pid) != getpid())
+		return;
+	for (;;) {
+		if (!pthread_mutex_trylock(&cuda_lock)) {
+			bool again = look_at_all(start);
+
+			pthread_mutex_unlock(&cuda_lock);
+			if (!again)
+				return;
+			lock_until = deadline_after(LOCK_NS);
+		} else if (deadline_passed(lock_until)) {
+			return;
+		}
+		pause_for(-1, &wait);
+	}
+}
+
+static void exit_register(void)
+{
+	exit_result = atexit(finish_all) ? -ENOMEM : 0;
+}
+
+int cuda_finish_at_exit(void)
+{
+	pthread_once(&exit_once, exit_register);
+	atomic_store(&exit_pid, getpid());
+	return exit_result ? tl_fail(exit_result, "no memory for a function to be called at exit")
+			   : 0;
+}

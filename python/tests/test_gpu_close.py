@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Producers that publish in memory which outlives them, and end at once."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+
+import gpu_help
+import pytest
+from conftest import eventually
+from cuda_driver import LEGACY, Child, Driver, Taken, run
+from gpu_help import N, take
+
+import tensorlease
+
+daemon, gpus = gpu_help.daemon, gpu_help.gpus
+
+PROGRAM = """
+import os
+from test_gpu_close import publish
+client = publish(7)
+if os.environ["ENDING"] != "exit":
+    client.close() if os.environ["ENDING"] == "close" else None
+    del client
+    os._exit(0)
+"""
+
+
+def publish(byte, timeout=60.0):
+    client, driver = tensorlease.connect(autostart=False, timeout=timeout), Driver()
+    with client.create("t", (N,), "uint8", device=0) as draft:
+        taken = Taken(driver, draft, LEGACY)
+        taken.fill(byte)
+        taken.give_back()
+    return client
+
+
+@pytest.mark.parametrize("ending", ["close", "collected", "exit"])
+def test_what_was_published_stays(gpus, monkeypatch, ending):
+    monkeypatch.setenv("FAKECUDA_DELAY_US", "50000")
+    monkeypatch.setenv("ENDING", ending)
+    subprocess.run([sys.executable, "-c", PROGRAM], cwd=os.path.dirname(__file__), check=True, timeout=120)
+    monkeypatch.delenv("FAKECUDA_DELAY_US")
+    run(take, 7)
+    run(delete)
+
+
+def use():
+    Driver()
+
+
+def delete():
+    tensorlease.connect(autostart=False).delete("t")
+
+
+def close_while_another_thread_works(link):
+    link.recv()  # its work is held
+    client = publish(8)
+    closed = threading.Event()
+
+    def work():
+        eventually(lambda: client.closed)  # the other thread is in tl_close(), or has been there
+        link.send(closed.is_set())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    client.close()
+    closed.set()
+    thread.join()
+    link.send(client.closed)
+    link.recv()
+
+
+def test_other_threads_go_on_while_it_closes(gpus):
+    run(use)  # so that there is a machine that can be held
+    child = Child(close_while_another_thread_works)
+    gpus.hold(child.pid)
+    child.tell()
+    assert child.hear() is False  # it was not closed yet, and this thread ran
+    gpus.hold(0)
+    assert child.hear() is True
+    child.end()
+    run(take, 8)
+    run(delete)
+
+
+def close_too_early(link):
+    link.recv()
+    client = publish(9, timeout=0.05)
+    with pytest.raises(tensorlease.TimeoutError, match="has not written 1 of the tensors"):
+        client.close()
+    assert client.closed
+    client.close()
+    unraisable = []
+    sys.unraisablehook = unraisable.append
+    client = publish(9, timeout=0.05)
+    del client
+    gc.collect()
+    assert [u.exc_type for u in unraisable] == [tensorlease.TimeoutError]
+    unraisable.clear()
+    link.send("closed")
+    link.recv()
+
+
+def test_it_says_what_was_not_finished_in_time(gpus):
+    run(use)  # so that there is a machine that can be held
+    child = Child(close_too_early)
+    gpus.hold(child.pid)
+    child.tell()
+    assert child.hear() == "closed"
+    gpus.hold(0)
+    child.end()
+    run(delete)
