@@ -132,14 +132,20 @@ int cuda_export_new(struct cuda_export **out, struct session *s, const struct cu
 /* If the daemon is gone, others may still find in its catalog that they have to wait for them: they stay. */
 static void events_end(struct cuda_export *e)
 {
+	static struct list staying = LIST_INIT(staying); /* cuda_lock */
+
 	if (!e->forsaken) {
 		cuda_events_destroy(e->memory.device, &e->events);
 		return;
 	}
-	list_for_each_safe(l, &e->events) {
+	pthread_mutex_lock(&cuda_lock);
+	while (!list_empty(&e->events)) {
+		struct list *l = e->events.next;
+
 		list_del(l);
-		free(list_entry(l, struct cuda_event, link));
+		list_add_tail(&staying, l);
 	}
+	pthread_mutex_unlock(&cuda_lock);
 }
 
 static void export_free(struct cuda_export *e)

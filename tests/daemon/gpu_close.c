@@ -483,11 +483,11 @@ static int forks_unfinished(const struct test_daemon *d, void *arg)
 
 static void a_forked_child_leaves_it_to_its_parent(void **state)
 {
-	cleanup_gpu struct gpu_daemon g = gpu_start();
 	struct test_child p;
 
 	(void)state;
 	SKIP_UNLESS(MAY_FORK_AMONG_THREADS, "a sanitizer's allocator does not survive fork()");
+	cleanup_gpu struct gpu_daemon g = gpu_start();
 	p = child_start(&g.d, forks_unfinished, NULL);
 	child_await(&p);
 	must_be(td_run_client(&g.d, is_unfinished, NULL), 0);
