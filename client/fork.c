@@ -12,7 +12,7 @@
  * any other word of the protocol (lease.h). A release that falls between copy and fork makes the
  * child hold too much, never too little, until it ends.
  *
- * If the second connection cannot be had although the daemon serves us, the parent adds a hold for each slot to its own
+ * If the second connection cannot be had, the parent adds a hold for each slot to its own
  * ledger: what the child reads is then the parent's to keep. A pipe tells when to stop: the child has its only writing
  * end, as long as its session is there, and it is closed by exec and by death. Should the parent end first, the daemon
  * finds the ledger still mapped by the child, and goes on reading it. If the daemon is gone there is nobody who could
@@ -256,8 +256,12 @@ static void prepare_session(struct session *s, int64_t deadline)
 	unpin_locked(s);
 	atomic_store(&s->state,
 		     SESSION_FORKING); /* ORDER: before the counts are read, see lease_hold() */
-	if (atomic_load(&s->lost) || !session_served(s) || !holds_leases(s))
+	if (!holds_leases(s))
 		return;
+	if (atomic_load(&s->lost) || !session_served(s)) {
+		pin(s); /* the daemon may read our ledger as that of an orphan */
+		return;
+	}
 	peer = malloc(sizeof(*peer));
 	if (!peer) {
 		pin(s);
@@ -270,8 +274,7 @@ static void prepare_session(struct session *s, int64_t deadline)
 	}
 	session_peer_deinit(peer);
 	free(peer);
-	if (session_served(s))
-		pin(s);
+	pin(s);
 }
 
 static void before_fork(void)

@@ -7,7 +7,8 @@
  * shown: that the sum, read one counter after the other, is never 0 too early; and that somebody
  * reads it after it became 0.
  *
- * (1) users_close() sets `closing`, then orders all threads (membarrier), then reads. A thread that
+ * (1) users_close() sets `closing`, then orders all threads (membarrier), then lets itself and others
+ *     read. A thread that
  *     enters counts first, then looks at `closing`. If it saw false, its count was stored before
  *     the barrier, and is read; if it saw true it takes the count back and touches nothing. So
  *     after the barrier true users only become fewer, each counter only falls (but for counts that
@@ -16,7 +17,8 @@
  *     mutex under which the counters are read, so no sum has one thread's counter from before it
  *     and another's from after.
  * (2) A thread that leaves counts first, then looks at `users_closing`. If it saw 0, its count was
- *     stored before the barrier, and the reading after it sees it. If not, it reads the sum itself.
+ *     stored before the second barrier, and the reading after that sees it. If not, it reads the sum
+ *     itself.
  *     It does not touch the session to do so: it walks the list of closing sessions, under the
  *     mutex.
  * (3) The session's struct outlives every enter: see session.c.
@@ -28,6 +30,7 @@
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -141,6 +144,16 @@ void users_check(void)
 	errno = saved;
 }
 
+/* Orders all threads: what any of them did before its users_fence() is seen after this, or it sees what we did. */
+static void order_all(void)
+{
+	if (!users_asymmetric)
+		atomic_thread_fence(memory_order_seq_cst);
+	while (users_asymmetric && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) &&
+	       (errno == ENOMEM || errno == EINTR || errno == EAGAIN))
+		sched_yield();
+}
+
 void users_close(struct users *u)
 {
 	bool first;
@@ -148,16 +161,14 @@ void users_close(struct users *u)
 	pthread_mutex_lock(&mutex);
 	first = !atomic_exchange(&u->closing, true);
 	if (first) {
+		order_all(); /* (1): before anybody may find it in the list */
 		list_add_tail(&closing, &u->link);
 		atomic_fetch_add(&users_closing, 1);
 	}
 	pthread_mutex_unlock(&mutex);
 	if (!first)
 		return;
-	if (users_asymmetric)
-		membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-	else
-		atomic_thread_fence(memory_order_seq_cst);
+	order_all(); /* (2) */
 	users_check();
 }
 

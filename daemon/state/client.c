@@ -146,6 +146,7 @@ bool client_end(struct client *c, struct state *st)
 	if (c->index == CATALOG_NONE)
 		return true;
 	lease_end_client(st, c);
+	tensor_messages_read(st, c); /* what there was has been, or is lost */
 	device_end_client(st, c);
 	return client_look(c, st);
 }

@@ -5,7 +5,7 @@
  */
 #include <time.h>
 
-#include "tests/harness.h"
+#include "tests/crash/press.h"
 
 enum { KILLS = 1000, AT_ONCE = 8, NAMES = 12, HELD_MAX = 6, LONGEST_US = 30000 };
 
@@ -230,6 +230,8 @@ static void a_thousand_killed_clients_leave_nothing(void **state)
 	unsigned fds, objects, clients = 0, kills = KILLS;
 	const char *asked = getenv("TL_KILLS");
 	struct tl_status s = td_status(&d);
+	struct press *press = press_new(256 * MIB);
+	struct test_child presser;
 	tl_client *client;
 
 	(void)state;
@@ -240,7 +242,9 @@ static void a_thousand_killed_clients_leave_nothing(void **state)
 	fds = count_fds(d.pid);
 	objects = td_objects(&d);
 
+	presser = press_start(&d, press);
 	kill_at_random(&d, kills);
+	press_stop(press, &presser, 100);
 
 	s = td_status(&d);
 	print_message("%u kills, %llu commits; left: %u tensors in %u segments, %llu bytes\n",

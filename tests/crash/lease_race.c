@@ -2,12 +2,13 @@
 /*
  * The race that the lease protocol (PROTOCOL.md section 5) is about, at full speed: many take and release what others
  * replace. First the bare steps between threads of one process, then real clients of a real daemon.
- * TL_RACE_SECONDS prolongs the latter.
+ * TL_RACE_SECONDS prolongs the latter. A further client asks for too much all the time, so that drafts asked for ahead
+ * and warm memory are taken back at any moment.
  */
 #include <pthread.h>
 #include <sys/mman.h>
 
-#include "tests/harness.h"
+#include "tests/crash/press.h"
 
 /* ---- the steps alone ------------------------------------------------------------------------- */
 
@@ -440,8 +441,9 @@ static void all_must_be_back(const struct test_daemon *d)
 	must_be(td_objects(d), s.segments + 1);
 }
 
-static void race(struct test_daemon *d, double seconds)
+static void race(struct test_daemon *d, uint64_t capacity, double seconds)
 {
+	struct press *press = press_new(capacity);
 	struct shared *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
 				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	struct test_child producers[PRODUCERS], consumers[CONSUMERS];
@@ -449,6 +451,7 @@ static void race(struct test_daemon *d, double seconds)
 	struct timespec ts = { .tv_sec = (time_t)seconds,
 			       .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9) };
 
+	struct test_child presser = press_start(d, press);
 	char *log;
 	int failed = 0;
 
@@ -476,6 +479,7 @@ static void race(struct test_daemon *d, double seconds)
 	}
 	must(td_alive(d));
 	must_be(failed, 0);
+	press_stop(press, &presser, 100);
 	print_message("%llu gets, %llu of them kept, %llu commits, %llu errors, %llu bad\n",
 		      (unsigned long long)shared->gets, (unsigned long long)shared->kept,
 		      (unsigned long long)shared->commits, (unsigned long long)shared->errors,
@@ -495,22 +499,24 @@ static double race_seconds(double usual)
 	return seconds;
 }
 
+#define CAPACITY (512 * MIB)
+
 static void no_reader_sees_a_tensor_change(void **state)
 {
-	cleanup_td struct test_daemon d = td_start(.capacity = 512 * MIB, .max_tensors = 4096);
+	cleanup_td struct test_daemon d = td_start(.capacity = CAPACITY, .max_tensors = 4096);
 
 	(void)state;
-	race(&d, race_seconds(12));
+	race(&d, CAPACITY, race_seconds(12));
 }
 
 static void nor_if_all_memory_is_made_and_destroyed(void **state)
 {
 	static const char *const extra[] = { "--warm-time", "0", NULL };
-	cleanup_td struct test_daemon d = td_start(.capacity = 512 * MIB, .max_tensors = 4096,
+	cleanup_td struct test_daemon d = td_start(.capacity = CAPACITY, .max_tensors = 4096,
 						   .extra = extra);
 
 	(void)state;
-	race(&d, race_seconds(3));
+	race(&d, CAPACITY, race_seconds(3));
 	must_be(td_status(&d).bytes_used, 0);
 	must_be(td_objects(&d), 1);
 }
