@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drafts: asked for and asked for ahead, taken into use, committed, aborted, taken back while unused, and what
- * becomes of them at the end of a connection. PROTOCOL.md, sections 4 and 5.
+ * Drafts: asked for and asked for ahead, taken into use, committed, aborted, taken back while unused;
+ * and what becomes of them at the end of a connection. PROTOCOL.md, sections 4 and 5.
  *
- * One producer with NT threads, a daemon, two slots. Everybody else who wants memory is the daemon's choice to take an
- * unused draft back; and the daemon's choice to retire what is published. `rescan` is one step here: lease.pml has
- * it in full.
+ * One producer with NT threads, a daemon, two slots. Others who want memory are the daemon's choice to
+ * take an unused draft back; others who publish are its choice to retire what is published. `rescan` is
+ * one step here: lease.pml has it in full.
  *
  * Sizes: each thread makes DRAFTS drafts; QUEUE messages fit into the socket.
- * Situations: DIES, CLOSES, DROPS, KEEPS as in lease.pml; EARLY_GOODBYE: a thread that ends says GOODBYE though another has a draft.
+ * Situations: DIES, CLOSES, DROPS, KEEPS as in lease.pml. EARLY_GOODBYE: a thread that ends says GOODBYE
+ * though another one has a draft.
  */
-#include "common.h"
+#include "common.inc"
 
 #ifndef NT
 #define NT 1

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fork(): a child that inherits leases (client/fork.c). The parent's thread Getter gets and releases while its thread
- * Forker forks once. Ledger and socket 0 are the parent's, 1 those that are made for the child. After the fork, each
- * process has its own copy of descriptors and mappings.
+ * fork(): a child that inherits leases (client/fork.c). The parent's thread Getter gets and releases while
+ * its thread Forker forks once. Ledger and socket 0 are the parent's, 1 those that are made for the child.
+ * After the fork, each process has its own copy of descriptors and mappings. If the second connection cannot be
+ * had, the parent holds for the child (it pins), until it sees that the child has ended.
  *
  * Sizes: GETS gets by Getter, PUBS publishes.
- * Situations: REFUSED (the second connection may fail), DROPS (the daemon drops the parent at any moment), DIES (the parent dies at
- * any moment), CHILD_DIES.
+ * Situations: REFUSED (the second connection may fail), DROPS (the daemon drops the parent at any moment),
+ * DIES (the parent dies at any moment), CHILD_DIES.
  */
-#include "common.h"
+#include "common.inc"
 
 #define NS 2
 #ifndef PUBS
@@ -244,14 +245,19 @@ proctype Getter()
 	d_step { held[AT(1, s)] = n; n = 0 }
 #define PIN(s) \
 	if \
-	:: held[AT(0, s)] -> held[AT(0, s)]++ \
+	:: held[AT(0, s)] -> d_step { held[AT(0, s)]++; pinned = pinned + (s) + 1 } \
 	:: else \
 	fi
+#ifdef UNPINS_EARLY
+#define HEIRLESS 1
+#else
+#define HEIRLESS (!living)
+#endif
 
 proctype Forker()
 {
-	byte n;
-	bit pinned, has;
+	byte n, pinned;
+	bit has, last;
 
 	{
 	d_step { parent_maps[1] = 1; parent_socket[1] = 1 }
@@ -315,7 +321,13 @@ proctype Forker()
 	parent_socket[1] = 0;
 	parent_maps[1] = 0;
 	forking = 0;
-	forks = 0
+	if				/* when the child has ended, if the parent is there to see it */
+	:: d_step { pinned && HEIRLESS -> SEEN(unpins) }
+		if :: pinned & 1 -> release(0, 0) :: else fi;
+		if :: pinned & 2 -> release(0, 1) :: else fi
+	:: skip
+	fi;
+	d_step { pinned = 0; forks = 0 }
 	}
 #ifdef DIES
 	unless { parent_dead }

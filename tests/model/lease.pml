@@ -6,15 +6,15 @@
  * One access to something shared is one step. Everything is sequentially consistent but for what a planted
  * mistake puts into a store buffer (WEAK_...).
  *
- * Sizes: NT threads; thread i is one of client CLIENT(i)'s; NC clients, each with a ledger; NS slots; NN names; PUBS
- * publishes by the daemon; GETS gets of each thread; QUEUE messages fit into a socket; BATCH messages are read
- * at one go; LEAVES(c) says whether client c ends its connection when its threads have ended.
- * Situations: DIES (client 0's process dies at any moment), CLOSES (client 0's socket closes, its process goes on),
- * DROPS (the daemon drops client 0 at any moment), KEEPS (threads keep their last lease for ever), DELETES, NOISE (thread 0 may send something else
- * first).
- * Planted mistakes: `run` has the list.
+ * Sizes: NT threads; thread i is one of client CLIENT(i)'s; NC clients, each with a ledger; NN names; PUBS
+ * publishes by the daemon; GETS gets by each thread; QUEUE messages fit into a socket; BATCH messages are
+ * read at one go; LEAVES(c) says whether client c ends its connection when its threads have ended.
+ * Situations: DIES (client 0's process dies at any moment), CLOSES (client 0's socket closes, its process
+ * goes on), DROPS (the daemon drops client 0 at any moment), KEEPS (a thread may keep a lease for ever),
+ * DELETES, NOISE (thread 0 may send something else first).
+ * Planted mistakes: `list` has them.
  */
-#include "common.h"
+#include "common.inc"
 
 #ifndef NT
 #define NT 3
@@ -111,7 +111,10 @@ byte late_retire;	/* slot + 1 */
 
 /* ---- The daemon ---- */
 
-/* One ledger's counter. A page's mark is never taken back, so the mark and the counter behind it are one step. */
+/*
+ * One ledger's counter. A page's mark is never taken back. So whoever finds it set may as well have looked at it
+ * when he looks at the counter: both are one step.
+ */
 #ifdef NO_PAGES
 #define COUNTS(c, s) (served[c] && held[AT(c, s)])
 #else
@@ -198,7 +201,10 @@ inline forget(c)
 #else
 #define STUCK(s) (STATE(word[s]) == RETIRED && !HELD(s))
 #endif
-/* A look that would find what the one before found is left out, so that the end is seen; while threads work it is not. */
+/*
+ * A look that would find what the one before it found is left out, so that the search sees the end. While
+ * threads are at work, none is left out.
+ */
 #define WORTH_A_LOOK(c) (WORKING || !mapped[c] || SHOWS_NONE(c) || STUCK(0) || STUCK(1))
 
 inline look_at_orphan(c)

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tl_get_many(): leases on what several names mean at one moment. Names are published one by one, in groups, and
- * deleted. PROTOCOL.md, sections 4 and 5.
+ * tl_get_many(): leases on what several names mean at one moment. Names are published one by one, in groups,
+ * and deleted. PROTOCOL.md, sections 4 and 5.
  *
- * A ref is a version here: it is never used again as long as somebody has a lease on it (lease.pml), so no slots are
- * modelled, and a lease fails as if it had found the row retired. Time is counted in changes of a `current`; from[] and until[] are when
- * a version began and ceased to be the current one. A group changes all its names at one time, the first one: until all its
- * members are LIVE nobody can lease one.
+ * A ref is a version here. It is never used again while somebody has a lease on it (lease.pml shows that), so
+ * there are no slots, and get is one look at `current` and one at the word.
  *
- * Sizes: NAMES names; CHANGES publishes (a group counts as one); ROUNDS second looks, after which the reader gives up.
+ * Time counts the changes of any `current`. from[] and until[] say when a version began and ceased to be current.
+ * A group changes all its names at one time, that of the first: nobody can lease a member until all are LIVE.
+ *
+ * Sizes: NAMES names; CHANGES publishes and deletes (a group counts as one); the reader gives up after ROUNDS
+ * second looks.
  */
-#include "common.h"
+#include "common.inc"
 
 #ifndef NAMES
 #define NAMES 2

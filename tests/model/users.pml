@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who uses a session (client/users.c): counters that each thread changes alone, with plain stores; their sum, taken
- * under a mutex by whoever may be the last; users_enter(), users_leave(), users_join(), users_close().
+ * Who uses a session (client/users.c): users_enter(), users_leave(), users_join(), users_close(). Each thread
+ * changes a counter of its own with plain stores. Whoever may be the last takes the sum, under a mutex.
  *
- * Each thread has a store buffer of two stores, as x86 has; what takes the mutex empties its own, and membarrier(2) empties
- * those of all, one after the other. SYMMETRIC is the library where there is no membarrier(2): each
- * thread has a fence instead.
+ * Each thread has a store buffer of two stores, as on x86. A thread that takes the mutex empties its own;
+ * membarrier(2) empties those of all, one after the other. SYMMETRIC is the library on a kernel without
+ * membarrier(2): each thread has a fence instead.
  *
- * Sizes: NT threads do OPS things each: a call, which may leave a lease behind; the end of a lease, whoever took it;
- * or a second lease by who has one (tl_remap()).
+ * Sizes: NT threads do OPS things each: a call, which may leave a lease behind; the end of a lease, whoever
+ * took it; or a second lease by whoever has one (tl_remap()).
  */
-#include "common.h"
+#include "common.inc"
 
 #ifndef NT
 #define NT 3
