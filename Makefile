@@ -123,7 +123,8 @@ CHOSEN = $(if $(T),$(foreach t,$(TEST_OUT),$(if $(strip $(foreach p,$(T),$(finds
 # Goals which install what is missing before the first file is compiled.
 DEPS := $(if $(filter deps test demo faults,$(MAKECMDGOALS)),deps) \
 	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
-	$(if $(filter python test-python test-interop bench-python,$(MAKECMDGOALS)),deps-python)
+	$(if $(filter python test-python test-interop bench-python,$(MAKECMDGOALS)),deps-python) \
+	$(if $(filter model,$(MAKECMDGOALS)),deps-model)
 
 all: $(LIB_OUT) $(DAEMON_OUT) $(CLI_OUT) ## the library, the daemon and the command line tool (default)
 
@@ -138,6 +139,10 @@ deps-check: ## install what check needs as well
 
 deps-python:
 	@tools/deps python
+
+.PHONY: deps-model
+deps-model:
+	@tools/deps model
 
 tests: all $(TEST_OUT) $(FAKECUDA_OUT) ## build the tests, run nothing
 
@@ -155,6 +160,11 @@ gpu-check: all $(GPU_CHECK_OUT) $(filter $(O)/tests/daemon/gpu_% $(O)/tests/unit
 faults: $(DEPS) all $(FAULTS_OUT) ## fail each allocation and system call once; FAULTS='daemon:malloc:17' one of them
 	$(if $(SAN),@echo "the interposer and sanitizers both replace malloc(): make faults without SAN" >&2; exit 1)
 	@$(PYTHON) tests/faults/run --build $(abspath $(O)) $(FAULTS_ARGS) $(FAULTS)
+
+# MODEL_JOBS searches at a time (default: one for each CPU), each in MODEL_MEMORY MiB (default 1600).
+.PHONY: model
+model: $(DEPS) ## check the models of the protocol to the end, and that planted mistakes are found; MODEL='fork' some
+	@tests/model/run --build $(abspath $(O)/model) $(MODEL)
 
 demo: $(DEPS) all $(DEMO_OUT) ## build, then show two processes sharing a tensor
 	@demo/run $(O)

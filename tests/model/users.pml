@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who uses a session (client/users.c): users_enter(), users_leave(), users_join(), users_close(). Each thread
+ * changes a counter of its own with plain stores. Whoever may be the last takes the sum, under a mutex.
+ *
+ * Each thread has a store buffer of two stores, as on x86. A thread that takes the mutex empties its own;
+ * membarrier(2) empties those of all, one after the other. SYMMETRIC is the library on a kernel without
+ * membarrier(2): each thread has a fence instead.
+ *
+ * Sizes: NT threads do OPS things each: a call, which may leave a lease behind; the end of a lease, whoever
+ * took it; or a second lease by whoever has one (tl_remap()).
+ */
+#include "common.inc"
+
+#ifndef NT
+#define NT 3
+#endif
+#ifndef OPS
+#define OPS 2
+#endif
+
+short count[NT];			/* as others see it */
+chan stores[NT] = [2] of { short };	/* what they do not see yet */
+bit closing, listed;
+byte users_closing;
+bit mutex;
+
+/* ---- For the assertions ---- */
+
+byte users;				/* true ones: calls that were let in, and leases */
+byte leases;				/* those that no thread is at work with */
+byte drained;
+byte running = NT + 1;
+
+#define LOCK atomic { !mutex && empty(stores[me]) -> mutex = 1 }
+#define UNLOCK atomic { empty(stores[me]) -> mutex = 0 }
+
+inline add(n)
+{
+	atomic { own = own + (n); stores[me]!own }
+}
+
+inline fence()
+{
+#ifdef SYMMETRIC
+	empty(stores[me])
+#else
+	skip
+#endif
+}
+
+#ifdef NO_MUTEX_IN_CHECK
+#define CHECK_LOCK skip
+#define CHECK_UNLOCK skip
+#else
+#define CHECK_LOCK LOCK
+#define CHECK_UNLOCK UNLOCK
+#endif
+
+inline check()
+{
+	CHECK_LOCK;
+	if
+	:: listed ->
+		d_step { sum = 0; k = 0 }
+		do
+		:: d_step { k < NT - 1 -> sum = sum + count[k]; k++ }
+		:: d_step { k == NT - 1 -> sum = sum + count[k]; k = 0; last = (sum == 0); sum = 0 } break
+		od;
+		if
+		:: d_step { last -> listed = 0; users_closing-- }
+		:: else
+		fi
+	:: else
+	fi;
+	CHECK_UNLOCK;
+	if
+	:: d_step { last -> last = 0; drained++; assert(drained == 1); assert(users == 0) }
+	:: else
+	fi
+}
+
+inline leave()
+{
+	add(-1);
+	fence();
+#ifndef NO_LOOK
+	if
+	:: users_closing -> check()
+	:: else
+	fi
+#endif
+}
+
+proctype Thread(byte me)
+{
+	short own, sum;
+	byte k, ops;
+	bit last, saw;
+
+	do
+	:: d_step { ops < OPS -> ops++ }		/* users_enter() */
+#ifdef LOOK_FIRST
+		saw = closing;
+		add(1);
+		fence();
+#else
+		add(1);
+		fence();
+		saw = closing;
+#endif
+		if
+		:: d_step { saw -> saw = 0; SEEN(too_late) } leave()
+		:: d_step { !saw -> users++; assert(!drained) }
+			if
+			:: leases++
+			:: d_step { users--; skip } leave()
+			fi
+		fi
+	:: d_step { ops < OPS && leases -> ops++; leases-- }
+		if
+		:: d_step { users--; skip } leave()
+		:: skip;				/* users_join() */
+#ifdef JOINS_WITHOUT_MUTEX
+			atomic { own++; stores[me]!own; users++; leases = leases + 2 }
+#else
+			LOCK;
+			atomic { own++; stores[me]!own; users++ }
+			UNLOCK;
+			atomic { leases = leases + 2; if :: closing -> SEEN(joins_closing) :: else fi }
+#endif
+		fi
+	:: break
+	od;
+	skip;
+	d_step { running--; ops = 0; own = 0 }
+}
+
+active proctype Closer()
+{
+	short sum;
+	byte k;
+	bit last;
+
+	d_step { !mutex -> closing = 1; users_closing = 1 }	/* in one go under the mutex */
+#ifdef LISTED_BEFORE_BARRIER
+	listed = 1;
+#define LIST skip
+#else
+#define LIST listed = 1
+#endif
+#if !defined(SYMMETRIC) && !defined(NO_BARRIER)
+	do					/* membarrier(): the fences of the others, one by one */
+	:: d_step { k < NT -> do :: stores[k]?count[k] :: empty(stores[k]) -> break od; k++ }
+	:: d_step { k == NT -> k = 0 } break
+	od;
+#endif
+	/* Only now: who leaves meanwhile would count before the barrier. */
+	atomic { !mutex -> mutex = 1; LIST }
+	do
+	:: d_step { k < NT - 1 -> sum = sum + count[k]; k++ }
+	:: d_step { k == NT - 1 -> sum = sum + count[k]; k = 0; last = (sum == 0 && listed); sum = 0 } break
+	od;
+	if
+	:: d_step { last -> listed = 0; users_closing-- }
+	:: else
+	fi;
+	mutex = 0;
+	if
+	:: d_step { last -> drained++; assert(drained == 1); assert(users == 0); SEEN(drained_by_closer) }
+	:: d_step { else -> SEEN(drained_by_last) }
+	fi;
+	running--
+}
+
+active proctype Buffers()	/* what was stored becomes visible some time */
+{
+end_buffers:
+	do
+	:: stores[0]?count[0]
+	:: stores[1]?count[1]
+	:: stores[NT - 1]?count[NT - 1]
+	od
+}
+
+init {
+	atomic {
+		run Thread(0);
+		run Thread(1);
+#if NT > 2
+		run Thread(2);
+#endif
+	}
+	timeout ->
+	assert(!running && !mutex);
+	/* whoever leaves last drains it */
+	assert(drained || users);
+	assert(!users || leases == users)
+}
