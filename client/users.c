@@ -95,6 +95,13 @@ void users_init(void)
 	users_asymmetric = !membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
 }
 
+void users_barrier(void)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+	if (users_asymmetric)
+		membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+}
+
 static bool users_drained(const struct users *u)
 {
 	int64_t sum = 0;
@@ -154,10 +161,7 @@ void users_close(struct users *u)
 	pthread_mutex_unlock(&mutex);
 	if (!first)
 		return;
-	if (users_asymmetric)
-		membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-	else
-		atomic_thread_fence(memory_order_seq_cst);
+	users_barrier();
 	users_check();
 }
 
