@@ -187,7 +187,7 @@ static void answer(struct liar *liar, int socket, struct conn_message *m)
 	case WIRE_COMMIT:
 		if (!(commit->flags & WIRE_COMMIT_ANSWER))
 			break;
-		/* fall through */
+		__attribute__((fallthrough));
 	case WIRE_LINK:
 		liar_send(socket, m, WIRE_COMMITTED, &committed, sizeof(committed), -1);
 		break;

@@ -333,7 +333,7 @@ static bool any_answer(struct liar *l, int socket, struct conn_message *m)
 		return false;
 	do {
 		s = all.list[samples_random(&seed) % all.n];
-	} while (s.side != WIRE_TO_CLIENT || s.header.type == WIRE_FREED);
+	} while (s.side != WIRE_TO_CLIENT);
 	for (unsigned i = 0; i < samples_random(&seed) % 3; i++)
 		s.bytes[16 + samples_random(&seed) % (s.length - 15)] = (unsigned char)
 			samples_random(&seed);
