@@ -486,7 +486,7 @@ int mapping_write(struct session *s, const struct wire_draft *draft, struct writ
 	if (!r && !map)
 		r = tl_fail(-EPROTO, "segment %u went while there is a draft in it",
 			    draft->segment);
-	if (!r) {
+	if (!r && map) {
 		map->refs++;
 		*out = map;
 	}

@@ -16,6 +16,13 @@
 #include "proto/conn.h"
 #include "proto/shm_layout.h"
 
+/* What it changes while it is looked at are races, meant as such. */
+#if defined(__SANITIZE_THREAD__)
+#define THREAD_SANITIZER true
+#else
+#define THREAD_SANITIZER false
+#endif
+
 enum {
 	LIAR_SLOTS = 64,
 	LIAR_NAMES = 64,
