@@ -149,7 +149,8 @@ static inline void lease_fill(struct tensor_lease *l, const struct use *use, uin
 
 static int no_memory(void)
 {
-	return tl_fail(-ENOMEM, "no memory for a lease");
+	tl_fail(-ENOMEM, "no memory for a lease");
+	return -ENOMEM;
 }
 
 /* A lease object with shape and strides. */
