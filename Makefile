@@ -102,6 +102,11 @@ CLI_OUT := $(if $(wildcard cli/main.c),$(O)/bin/tensorlease)
 BENCH_OUT := $(if $(wildcard bench/main.c),$(O)/bin/tensorlease-bench)
 DEMO_OUT := $(patsubst %.c,$(O)/%,$(DEMOS))
 TEST_OUT := $(patsubst %.c,$(O)/%,$(TESTS))
+# What `make fuzz` runs: programs of tests/fuzz/ linked as fuzzers, files.c once for each format.
+FUZZ_FORMATS := npy npz safetensors pb
+FUZZ := daemon client $(FUZZ_FORMATS)
+FUZZ_OUT := $(addprefix $(O)/fuzz/,$(FUZZ))
+FUZZ_SECONDS := 60
 GPU_CHECK_OUT := $(patsubst %.c,$(O)/%,$(GPU_CHECKS))
 FAKECUDA_OUT := $(if $(FAKECUDA),$(O)/tests/fakecuda/libcuda.so.1)
 FAULTS_OUT := $(O)/tests/faults/case $(O)/tests/faults/client $(O)/tests/faults/interpose.so
@@ -118,11 +123,12 @@ CHOSEN = $(if $(T),$(foreach t,$(TEST_OUT),$(if $(strip $(foreach p,$(T),$(finds
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: all help deps deps-check deps-python tests test demo python test-python bench bench-python check check-format check-werror \
-	check-tidy check-cppcheck check-units format layers lint install uninstall clean FORCE
+	check-tidy check-cppcheck check-units format layers lint fuzz fuzz-build install uninstall clean FORCE
 
 # Goals which install what is missing before the first file is compiled.
 DEPS := $(if $(filter deps test demo faults,$(MAKECMDGOALS)),deps) \
 	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
+	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
 	$(if $(filter python test-python test-interop bench-python,$(MAKECMDGOALS)),deps-python) \
 	$(if $(filter model,$(MAKECMDGOALS)),deps-model)
 
@@ -140,14 +146,17 @@ deps-check: ## install what check needs as well
 deps-python:
 	@tools/deps python
 
-.PHONY: deps-model
+.PHONY: deps-model deps-fuzz
 deps-model:
 	@tools/deps model
+deps-fuzz:
+	@tools/deps fuzz
 
 tests: all $(TEST_OUT) $(FAKECUDA_OUT) ## build the tests, run nothing
 
 test: $(DEPS) tests ## run all tests; T='unit/wire' some; SAN=address,undefined or SAN=thread builds apart
 	@TL_TEST_DAEMON=$(abspath $(O)/bin/tensorleased) TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) \
+		TL_TEST_CORPUS=$(abspath tests/fuzz/corpus) \
 		TL_TEST_BUILD=$(abspath $(O)) SAN=$(SAN) tools/run-tests $(CHOSEN)
 
 # GPU_CHECK_FAKE=1: on the fake driver, to see that the checks themselves work. GPU_CHECK_ARGS='--markdown FILE'
@@ -165,6 +174,14 @@ faults: $(DEPS) all $(FAULTS_OUT) ## fail each allocation and system call once; 
 .PHONY: model
 model: $(DEPS) ## check the models of the protocol to the end, and that planted mistakes are found; MODEL='fork' some
 	@tests/model/run --build $(abspath $(O)/model) $(MODEL)
+
+# Built apart, by clang. What breaks it is in build-fuzz/found/ and named; mend it, then add it to tests/fuzz/corpus/.
+fuzz: $(DEPS) ## invent inputs for daemon, library and file readers; FUZZ='npy client' some, FUZZ_SECONDS=60 each
+	@+$(MAKE) --no-print-directory O=build-fuzz CC=clang SAN=fuzzer-no-link,address,undefined FUZZ='$(FUZZ)' fuzz-build
+	@tools/fuzz build-fuzz '$(FUZZ_SECONDS)' $(FUZZ)
+
+fuzz-build: $(FUZZ_OUT)
+	@:
 
 demo: $(DEPS) all $(DEMO_OUT) ## build, then show two processes sharing a tensor
 	@demo/run $(O)
@@ -336,6 +353,20 @@ $(TEST_OUT) $(GPU_CHECK_OUT): $(O)/%: $(O)/obj/%.o $(call obj,$(HARNESS)) $(ARCH
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -pie -o $@ $^ $(TEST_LIBS)
+
+$(O)/obj/fuzz/%.o: tests/fuzz/%.c $(O)/obj/flags
+	@mkdir -p $(@D)
+	@echo "  CC      $< (fuzzer)"
+	@$(CC) $(ALL_CPPFLAGS) -DTL_LIBFUZZER $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+-include $(patsubst %,$(O)/obj/fuzz/%.d,daemon client files)
+
+fuzz_source = $(if $(filter $(1),$(FUZZ_FORMATS)),files,$(1))
+.SECONDEXPANSION:
+$(FUZZ_OUT): $(O)/fuzz/%: $(O)/obj/fuzz/$$(call fuzz_source,$$*).o $(call obj,$(HARNESS)) $(ARCHIVE)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -pie -o $@ $^ $(TEST_LIBS)
 
 # Stands in for the CUDA driver where there is none.
 $(FAKECUDA_OUT): $(call obj,$(FAKECUDA))

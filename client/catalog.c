@@ -2,7 +2,8 @@
 /*
  * The catalog as a client reads it. The daemon changes it meanwhile; what is believed without a
  * lease is only single words. A name's text, and a row, are read under a lease on the row that
- * mentions the name.
+ * mentions the name. Even then nothing is believed because it stands there: the daemon may be
+ * another user's. Every member is copied once, and the copy is judged before it is used.
  */
 #include <errno.h>
 #include <sched.h>
@@ -18,19 +19,26 @@
 #include "client/tensor_lease.h"
 #include "util/clock.h"
 
+/*
+ * Entries that a search looks at before it takes the chain for a circle. One bucket has
+ * CATALOG_MAX_CHAIN; a search that is led astray goes on in others'.
+ */
+enum { STEPS_MAX = 64 * CATALOG_MAX_CHAIN };
+
 bool chunks_read(const struct session *s, uint32_t chunk, size_t from, void *to, size_t n)
 {
 	unsigned char *out = to;
 
 	while (n) {
-		const struct catalog_chunk *c = &s->chunks[chunk];
+		const struct catalog_chunk *c;
 		size_t part;
 
 		if (chunk >= s->max_chunks)
 			return false;
+		c = &s->chunks[chunk];
+		chunk = load_once(&c->next);
 		if (from >= CATALOG_CHUNK_BYTES) {
 			from -= CATALOG_CHUNK_BYTES;
-			chunk = c->next;
 			continue;
 		}
 		part = CATALOG_CHUNK_BYTES - from < n ? CATALOG_CHUNK_BYTES - from : n;
@@ -38,7 +46,6 @@ bool chunks_read(const struct session *s, uint32_t chunk, size_t from, void *to,
 		out += part;
 		n -= part;
 		from = 0;
-		chunk = c->next;
 	}
 	return true;
 }
@@ -50,7 +57,8 @@ static bool long_name_is(const struct session *s, const struct catalog_name *nam
 {
 	char text[TL_NAME_MAX];
 
-	return chunks_read(s, name->chunk, 0, text, key->len) && !memcmp(text, key->text, key->len);
+	return chunks_read(s, load_once(&name->chunk), 0, text, key->len) &&
+	       !memcmp(text, key->text, key->len);
 }
 
 static inline uint64_t word_at(const char *p)
@@ -81,7 +89,7 @@ static inline bool same_bytes(const char *a, const char *b, size_t n)
 static inline bool name_is(const struct session *s, const struct catalog_name *name,
 			   const struct name_key *key)
 {
-	if (name->len != key->len)
+	if (load_once(&name->len) != key->len)
 		return false;
 	if (key->len <= CATALOG_INLINE_NAME)
 		return same_bytes(name->text, key->text, key->len);
@@ -133,8 +141,8 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 		if (r)
 			return r;
 		row = &s->rows[ref_slot(*ref)];
-		if (row->name == index && name_is(s, name, key)) {
-			if (newer_than == 0 || row->version > newer_than)
+		if (load_once(&row->name) == index && name_is(s, name, key)) {
+			if (newer_than == 0 || load_once(&row->version) > newer_than)
 				return 0;
 			r = LEASE_E_OLD;
 		} else {
@@ -153,15 +161,17 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref)
 {
 	const _Atomic uint32_t *bucket = &s->buckets[(key->hash >> 32) & s->bucket_mask];
+	struct patience patience = { 0 };
 	uint64_t unlinked;
 
-	do {
+	for (;;) {
 		uint32_t steps = 0;
 		uint32_t index;
+		int again;
 
 		unlinked = atomic_load(&s->catalog->names_unlinked);
 		index = atomic_load_explicit(bucket, memory_order_acquire);
-		for (; index < s->max_names && steps < s->max_names; steps++) {
+		for (; index < s->max_names && steps < STEPS_MAX; steps++) {
 			const struct catalog_name *name = &s->names[index];
 
 			if (atomic_load_explicit(&name->hash, memory_order_acquire) ==
@@ -173,8 +183,12 @@ int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_th
 			}
 			index = atomic_load_explicit(&name->next, memory_order_acquire);
 		}
-	} while (atomic_load(&s->catalog->names_unlinked) != unlinked);
-	return session_served(s) ? LEASE_E_NONE : LEASE_E_UNSERVED;
+		if (atomic_load(&s->catalog->names_unlinked) == unlinked)
+			return session_served(s) ? LEASE_E_NONE : LEASE_E_UNSERVED;
+		again = lookup_again(s, &patience);
+		if (again)
+			return again;
+	}
 }
 
 /* ---- Rows, under a lease ---- */
@@ -184,58 +198,102 @@ static int broken_chain(void)
 	return tl_fail(-EPROTO, "a chain of chunks in the catalog is too short");
 }
 
-int row_shape(const struct session *s, const struct catalog_row *row, int64_t *shape)
+int row_shape(const struct session *s, const struct catalog_row *row, const struct row_head *h,
+	      int64_t *shape)
 {
-	if (row->flags & ROW_SHAPE_IN_CHUNKS)
-		return row->ndim <= TL_NDIM_MAX && chunks_read(s, row->chunk, 0, shape,
-							       row->ndim * sizeof(*shape))
+	bool in_chunks = h->flags & ROW_SHAPE_IN_CHUNKS;
+	unsigned most = in_chunks ? TL_NDIM_MAX : CATALOG_INLINE_NDIM;
+
+	if (h->ndim > most)
+		return tl_fail(-EPROTO, "the catalog has a tensor of %u dimensions in place of %u",
+			       h->ndim, most);
+	if (in_chunks)
+		return chunks_read(s, h->chunk, 0, shape, h->ndim * sizeof(*shape))
 			       ? 0
 			       : broken_chain();
-	for (unsigned i = 0; i < row->ndim && i < CATALOG_INLINE_NDIM; i++)
-		shape[i] = row->shape[i];
+	for (unsigned i = 0; i < h->ndim; i++)
+		shape[i] = load_once(&row->shape[i]);
 	return 0;
 }
 
-static int row_metadata(const struct session *s, const struct catalog_row *row, unsigned char *to)
+/* How many bytes a copied shape makes. */
+static int row_nbytes(const struct row_head *h, const int64_t *shape, uint64_t *nbytes)
 {
-	size_t shape_bytes = row->flags & ROW_SHAPE_IN_CHUNKS ? row->ndim * sizeof(int64_t) : 0;
+	bool padded = h->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 
-	if (row->meta_len <= CATALOG_INLINE_META)
-		memcpy(to, row->meta, row->meta_len);
-	else if (row->meta_len > TL_METADATA_MAX ||
-		 !chunks_read(s, row->chunk, shape_bytes, to, row->meta_len))
+	if (!tensor_nbytes(h->dtype, h->ndim, shape, padded, nbytes))
+		return 0;
+	return tl_fail(-EPROTO,
+		       "the catalog has a tensor of type %u:%u:%u and %u dimensions that cannot be",
+		       h->dtype.code, h->dtype.bits, h->dtype.lanes, h->ndim);
+}
+
+int row_dims_any(const struct session *s, const struct catalog_row *row, const struct row_head *h,
+		 int64_t *shape, int64_t *strides, uint64_t *nbytes)
+{
+	int r = row_shape(s, row, h, shape);
+
+	if (!r)
+		r = row_nbytes(h, shape, nbytes);
+	if (!r)
+		tensor_contiguous_strides(h->ndim, shape, strides);
+	return r;
+}
+
+static int row_metadata(const struct session *s, const struct catalog_row *row,
+			const struct row_head *h, unsigned char *to)
+{
+	size_t shape_bytes = h->flags & ROW_SHAPE_IN_CHUNKS ? h->ndim * sizeof(int64_t) : 0;
+
+	if (h->meta_len > TL_METADATA_MAX)
+		return tl_fail(-EPROTO, "the catalog has %u bytes of metadata; the limit is %d",
+			       h->meta_len, TL_METADATA_MAX);
+	if (h->meta_len <= CATALOG_INLINE_META)
+		memcpy(to, row->meta, h->meta_len);
+	else if (!chunks_read(s, h->chunk, shape_bytes, to, h->meta_len))
 		return broken_chain();
 	return 0;
 }
 
-static int row_name(const struct session *s, const struct catalog_row *row, char *to)
+static int row_name(const struct session *s, const struct row_head *h, char *to)
 {
-	const struct catalog_name *name = &s->names[row->name];
+	const struct catalog_name *name;
+	const char *why;
+	size_t len;
 
-	if (row->name >= s->max_names || name->len > TL_NAME_MAX)
+	if (h->name >= s->max_names)
+		return tl_fail(-EPROTO, "the catalog mentions name %u of %u", h->name,
+			       s->max_names);
+	name = &s->names[h->name];
+	len = load_once(&name->len);
+	if (len > TL_NAME_MAX)
+		return tl_fail(-EPROTO, "the catalog has a name of %zu bytes", len);
+	if (len <= CATALOG_INLINE_NAME)
+		memcpy(to, name->text, len);
+	else if (!chunks_read(s, load_once(&name->chunk), 0, to, len))
 		return broken_chain();
-	if (name->len <= CATALOG_INLINE_NAME)
-		memcpy(to, name->text, name->len);
-	else if (!chunks_read(s, name->chunk, 0, to, name->len))
-		return broken_chain();
-	to[name->len] = '\0';
+	if (tensor_name_check(to, len, &why))
+		return tl_fail(-EPROTO, "a name in the catalog is none: %s", why);
+	to[len] = '\0';
 	return 0;
 }
 
-static void row_device(const struct session *s, const struct catalog_row *row, tl_info *info)
+static void row_device(const struct session *s, const struct catalog_row *row,
+		       const struct row_head *h, tl_info *info)
 {
-	const struct catalog_segment *segment = &s->segments[row->segment];
+	const struct catalog_segment *segment;
 
 	info->device = (DLDevice){ kDLCPU, 0 };
 	memset(info->device_uuid, 0, sizeof(info->device_uuid));
 	info->withdrawn = false;
-	if (!(row->flags & ROW_ON_DEVICE) || row->segment >= s->slots)
+	if (!(h->flags & ROW_ON_DEVICE) || h->segment >= s->slots)
 		return;
+	segment = &s->segments[h->segment];
 	info->device = (DLDevice){ kDLCUDA, -1 };
 	info->withdrawn = atomic_load(&row->progress) == ROW_WITHDRAWN;
 	memcpy(info->device_uuid, segment->device, sizeof(info->device_uuid));
 	/* A withdrawn row does not keep its segment, whose entry may be another's by now. */
-	if (atomic_load(&segment->word) >> 1 != row->segment_generation)
+	if (atomic_load(&segment->word) >> 1 != h->segment_generation)
 		memset(info->device_uuid, 0, sizeof(info->device_uuid));
 	else
 		info->device.device_id = cuda_ordinal(info->device_uuid);
@@ -243,24 +301,31 @@ static void row_device(const struct session *s, const struct catalog_row *row, t
 
 int row_info(const struct session *s, const struct catalog_row *row, tl_info *info)
 {
+	const struct row_head h = row_head(row);
+	uint64_t nbytes;
 	int r;
 
 	memset(info->reserved, 0, sizeof(info->reserved));
-	info->version = row->version;
-	info->nbytes = row->nbytes;
-	info->committed_ns = row->committed_ns;
-	info->flags = (row->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) |
+	info->version = load_once(&row->version);
+	info->nbytes = load_once(&row->nbytes);
+	info->committed_ns = load_once(&row->committed_ns);
+	info->flags = (h.flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) |
 		      DLPACK_FLAG_BITMASK_READ_ONLY;
-	info->dtype = (DLDataType){ row->dtype_code, row->dtype_bits, row->dtype_lanes };
-	row_device(s, row, info);
-	info->uid = row->uid;
-	info->ndim = row->ndim;
-	info->metadata_size = row->meta_len;
-	r = row_shape(s, row, info->shape);
+	info->dtype = h.dtype;
+	row_device(s, row, &h, info);
+	info->uid = load_once(&row->uid);
+	info->ndim = h.ndim;
+	info->metadata_size = h.meta_len;
+	r = row_shape(s, row, &h, info->shape);
 	if (!r)
-		r = row_metadata(s, row, info->metadata);
+		r = row_nbytes(&h, info->shape, &nbytes);
+	if (!r && nbytes != info->nbytes)
+		r = tl_fail(-EPROTO, "the catalog says %llu bytes of a tensor that has %llu",
+			    (unsigned long long)info->nbytes, (unsigned long long)nbytes);
 	if (!r)
-		r = row_name(s, row, info->name);
+		r = row_metadata(s, row, &h, info->metadata);
+	if (!r)
+		r = row_name(s, &h, info->name);
 	return r;
 }
 
@@ -269,6 +334,7 @@ int row_info(const struct session *s, const struct catalog_row *row, tl_info *in
 TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 {
 	struct name_key key;
+	tl_info found;
 	struct use use;
 	uint64_t ref;
 	int r;
@@ -287,9 +353,11 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 		return tl_fail(-ENOENT, "no tensor is called '%s'", name);
 	if (r)
 		return r;
-	r = row_info(use.session, &use.session->rows[ref_slot(ref)], info);
+	r = row_info(use.session, &use.session->rows[ref_slot(ref)], &found);
 	lease_release(use.session, ref_slot(ref));
 	client_leave(&use);
+	if (!r)
+		*info = found;
 	return r;
 }
 
@@ -301,26 +369,31 @@ struct listing {
 	tl_info info;
 };
 
-/* The names in a bucket, as of one moment. Returns how many. */
-static unsigned bucket_names(const struct session *s, uint32_t bucket,
-			     uint32_t names[CATALOG_MAX_CHAIN])
+/* The names in a bucket, as of one moment, and how many in *@n. 0, or as lookup_again(). */
+static int bucket_names(struct session *s, uint32_t bucket, uint32_t names[CATALOG_MAX_CHAIN],
+			unsigned *n)
 {
+	struct patience patience = { 0 };
 	uint64_t unlinked;
-	unsigned n;
 
-	do {
+	for (;;) {
 		uint32_t index;
+		int r;
 
-		n = 0;
+		*n = 0;
 		unlinked = atomic_load(&s->catalog->names_unlinked);
 		index = atomic_load_explicit(&s->buckets[bucket], memory_order_acquire);
-		while (index < s->max_names && n < CATALOG_MAX_CHAIN) {
-			names[n++] = index;
+		while (index < s->max_names && *n < CATALOG_MAX_CHAIN) {
+			names[(*n)++] = index;
 			index = atomic_load_explicit(&s->names[index].next, memory_order_acquire);
 		}
 		/* ORDER: as in lookup_take() */
-	} while (atomic_load(&s->catalog->names_unlinked) != unlinked);
-	return n;
+		if (atomic_load(&s->catalog->names_unlinked) == unlinked)
+			return 0;
+		r = lookup_again(s, &patience);
+		if (r)
+			return r;
+	}
 }
 
 /* Copies what the name at @index means into l->info. 0, LEASE_E_*, or -EPROTO. */
@@ -330,7 +403,7 @@ static int list_entry_info(struct session *s, uint32_t index, struct listing *l)
 
 	for (;;) {
 		uint64_t ref = atomic_load_explicit(&s->names[index].current, memory_order_acquire);
-		const struct catalog_row *row = &s->rows[ref_slot(ref)];
+		const struct catalog_row *row;
 		int r;
 
 		if (!ref)
@@ -344,7 +417,8 @@ static int list_entry_info(struct session *s, uint32_t index, struct listing *l)
 		}
 		if (r)
 			return r;
-		r = row->name == index ? row_info(s, row, &l->info) : LEASE_E_GONE;
+		row = &s->rows[ref_slot(ref)];
+		r = load_once(&row->name) == index ? row_info(s, row, &l->info) : LEASE_E_GONE;
 		lease_release(s, ref_slot(ref));
 		return r;
 	}
@@ -362,23 +436,29 @@ static bool listed_here(const struct session *s, uint32_t bucket, const struct l
 	       !strncmp(l->info.name, l->prefix, l->prefix_len);
 }
 
+static int list_unserved(const struct session *s)
+{
+	return tl_fail(-ENOTCONN, "the daemon at %s went away while its names were listed",
+		       s->client->address);
+}
+
 static int list_bucket(struct session *s, uint32_t bucket, struct listing *l)
 {
 	uint32_t names[CATALOG_MAX_CHAIN];
-	unsigned n = bucket_names(s, bucket, names);
+	unsigned n;
+	int r = bucket_names(s, bucket, names, &n);
 
+	if (r)
+		return r < 0 ? r : list_unserved(s);
 	for (unsigned i = 0; i < n; i++) {
-		int r = list_entry_info(s, names[i], l);
-
+		r = list_entry_info(s, names[i], l);
 		if (r == LEASE_E_FORKING) {
 			fork_wait();
 			i--;
 			continue;
 		}
 		if (r == LEASE_E_UNSERVED)
-			return tl_fail(-ENOTCONN,
-				       "the daemon at %s went away while its names were listed",
-				       s->client->address);
+			return list_unserved(s);
 		if (r < 0)
 			return r;
 		if (r || !listed_here(s, bucket, l))
@@ -430,8 +510,8 @@ TL_API int tl_get_status(tl_client *client, tl_status *status)
 	c = use.session->catalog;
 	now.size = size;
 	memcpy(now.address, client->address, sizeof(now.address));
-	now.started_ns = c->started_ns;
-	now.capacity = c->capacity;
+	now.started_ns = load_once(&c->started_ns);
+	now.capacity = load_once(&c->capacity);
 	now.bytes_used = atomic_load(&c->bytes_used);
 	now.bytes_warm = atomic_load(&c->bytes_warm);
 	now.commits = atomic_load(&c->commits);
@@ -440,9 +520,9 @@ TL_API int tl_get_status(tl_client *client, tl_status *status)
 	now.drafts = atomic_load(&c->drafts);
 	now.segments = atomic_load(&c->segments);
 	now.clients = atomic_load(&c->clients);
-	now.max_tensors = c->max_tensors;
-	now.max_clients = c->max_clients;
-	now.daemon_pid = c->daemon_pid;
+	now.max_tensors = load_once(&c->max_tensors);
+	now.max_clients = load_once(&c->max_clients);
+	now.daemon_pid = load_once(&c->daemon_pid);
 	client_leave(&use);
 	memset((char *)status + sizeof(now), 0, size - sizeof(now));
 	memcpy(status, &now, sizeof(now));

@@ -409,6 +409,9 @@ TL_API int tl_list_clients(tl_client *client,
 		if (r)
 			return r;
 		memcpy(&c, answer.bytes, sizeof(c));
+		if (c.id <= m.after)
+			return tl_fail(-EPROTO, "the daemon told of client %llu after %llu",
+				       (unsigned long long)c.id, (unsigned long long)m.after);
 		info = (tl_client_info){
 			.id = c.id,
 			.pid = c.pid,
@@ -451,6 +454,9 @@ TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
 		if (r)
 			return r;
 		memcpy(&h, answer.bytes, sizeof(h));
+		if (h.slot < m.slot)
+			return tl_fail(-EPROTO, "the daemon told of slot %u after %u", h.slot,
+				       m.slot);
 		holding = (tl_holding){
 			.version = h.version,
 			.nbytes = h.nbytes,

@@ -154,7 +154,7 @@ static int second_connection(struct session *s, struct session_peer *peer, int64
 	if (r)
 		return r;
 	if (peer->welcome.instance != s->instance || peer->welcome.max_tensors != s->slots ||
-	    peer->welcome.client_index >= s->catalog->max_clients)
+	    peer->welcome.client_index >= s->max_clients)
 		return tl_fail(-ENOTCONN, "another daemon serves %s", s->client->address);
 	copy_counts(s, peer->ledger); /* complete before the daemon reads it */
 	return session_peer_ledger(peer, deadline);

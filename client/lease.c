@@ -7,8 +7,6 @@
  */
 #include <errno.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -22,6 +20,7 @@
 #include "client/error.h"
 #include "client/fork.h"
 #include "client/lease.h"
+#include "client/lease_objects.h"
 #include "client/mapping.h"
 #include "client/request.h"
 #include "client/tensor_lease.h"
@@ -88,77 +87,6 @@ int lease_refused(struct session *s, uint32_t slot, uint32_t was)
 	}
 }
 
-/* ---- Lease objects: each thread keeps a few for its next gets, which spares it malloc() ---- */
-
-enum { CACHED_NDIM = 4, CACHED_MAX = 16 };
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define CACHE_LEASES 0 /* let the sanitizer see every end */
-#else
-#define CACHE_LEASES 1
-#endif
-
-static _Thread_local struct lease_cache {
-	struct tensor_lease *first; /* linked through `session` */
-	unsigned n;
-	bool registered; /* the key's destructor will empty it */
-} cache __attribute__((tls_model("initial-exec")));
-
-static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
-static pthread_key_t cache_key;
-static bool cache_usable;
-
-static void cache_empty(void *arg)
-{
-	(void)arg;
-	while (cache.first) {
-		struct tensor_lease *l = cache.first;
-
-		cache.first = (struct tensor_lease *)(void *)l->session;
-		free(l);
-	}
-	cache.n = 0;
-	cache.registered = false; /* a later deleter of this thread registers again */
-}
-
-static void cache_init(void)
-{
-	cache_usable = CACHE_LEASES && !pthread_key_create(&cache_key, cache_empty);
-}
-
-/* The thread's first: sees to it that the cache is emptied when the thread ends. */
-static bool cache_register(void)
-{
-	pthread_once(&cache_once, cache_init);
-	cache.registered = cache_usable && !pthread_setspecific(cache_key, &cache);
-	return cache.registered;
-}
-
-static inline struct tensor_lease *lease_alloc(int ndim)
-{
-	struct tensor_lease *l = cache.first;
-
-	if (__builtin_expect(!l || ndim > CACHED_NDIM, 0))
-		return malloc(sizeof(*l) +
-			      2 * sizeof(int64_t) *
-				      (size_t)(ndim > CACHED_NDIM ? ndim : CACHED_NDIM));
-	cache.first = (struct tensor_lease *)(void *)l->session;
-	cache.n--;
-	return l;
-}
-
-static inline void lease_free(struct tensor_lease *l, int ndim)
-{
-	if (__builtin_expect(ndim > CACHED_NDIM || cache.n == CACHED_MAX, 0) ||
-	    __builtin_expect(!cache.registered && !cache_register(), 0)) {
-		free(l);
-		return;
-	}
-	l->session = (struct session *)(void *)cache.first;
-	cache.first = l;
-	cache.n++;
-}
-
 /* ---- The tensor that is handed out ---- */
 
 static inline void lease_end(struct tensor_lease *l)
@@ -166,7 +94,7 @@ static inline void lease_end(struct tensor_lease *l)
 	struct session *s = l->session;
 	uint32_t slot = ref_slot(l->ref);
 
-	lease_free(l, l->ndim);
+	lease_object_give(l);
 	lease_release(s, slot);
 	users_leave(&s->users);
 }
@@ -197,70 +125,115 @@ struct tensor_lease *tensor_lease_of(const DLManagedTensorVersioned *managed)
 		       : NULL;
 }
 
-/* Fills shape and strides. */
-static inline int fill_dims(const struct session *s, const struct catalog_row *row, int64_t *shape,
-			    int64_t *strides)
+/* Makes the tensor of a lease that the use has taken. The lease takes over the use's count. */
+static inline void lease_fill(struct tensor_lease *l, const struct use *use, uint64_t ref,
+			      const struct row_head *h, const void *data, uint64_t flags)
 {
-	int ndim = row->ndim;
-	int64_t stride = 1;
-
-	if (__builtin_expect(row->flags & ROW_SHAPE_IN_CHUNKS || row->segment == CATALOG_NONE, 0)) {
-		int r = row_shape(s, row, shape);
-
-		if (!r)
-			tensor_contiguous_strides(ndim, shape, strides);
-		return r;
-	}
-	for (int i = ndim - 1; i >= 0; i--) {
-		shape[i] = row->shape[i];
-		strides[i] = stride;
-		stride *= shape[i];
-	}
-	return 0;
-}
-
-/* Makes the tensor of a lease that @use has taken. The lease takes over the use's count. */
-static inline int wrap(const struct use *use, uint64_t ref, const void *data,
-		       const struct private_map *private, DLManagedTensorVersioned **out)
-{
-	const struct catalog_row *row = &use->session->rows[ref_slot(ref)];
-	struct tensor_lease *l = lease_alloc(row->ndim);
-	int r;
-
-	if (__builtin_expect(!l, 0))
-		return tl_fail(-ENOMEM, "no memory for a lease");
-	l->ndim = row->ndim;
 	l->session = use->session;
 	l->ref = ref;
-	l->private_size = private ? private->map_size : 0;
-	l->private_map = private ? private->map : NULL;
-	r = fill_dims(use->session, row, l->dims, l->dims + row->ndim);
-	if (__builtin_expect(r != 0, 0)) {
-		lease_free(l, l->ndim);
-		return r;
-	}
 	l->managed = (DLManagedTensorVersioned){
 		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
 		.manager_ctx = l,
 		.deleter = lease_delete,
-		.flags = (row->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) |
-			 (private ? 0 : DLPACK_FLAG_BITMASK_READ_ONLY),
+		.flags = (h->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) | flags,
 		.dl_tensor = {
 			.data = (void *)data,
 			.device = { kDLCPU, 0 },
-			.ndim = row->ndim,
-			.dtype = { row->dtype_code, row->dtype_bits, row->dtype_lanes },
-			.shape = row->ndim ? l->dims : NULL,
-			.strides = row->ndim ? l->dims + row->ndim : NULL,
+			.ndim = h->ndim,
+			.dtype = h->dtype,
+			.shape = h->ndim ? l->dims : NULL,
+			.strides = h->ndim ? l->dims + h->ndim : NULL,
 		},
 	};
+}
+
+static int no_memory(void)
+{
+	tl_fail(-ENOMEM, "no memory for a lease");
+	return -ENOMEM;
+}
+
+/* A lease object with shape and strides. */
+static int lease_shaped(const struct use *use, uint64_t ref, const struct row_head *h,
+			uint64_t *nbytes, struct tensor_lease **out)
+{
+	const struct session *s = use->session;
+	struct tensor_lease *l = lease_object_take(h->ndim);
+	int r;
+
+	if (!l)
+		return no_memory();
+	l->private_size = 0;
+	r = row_dims(s, &s->rows[ref_slot(ref)], h, l->dims, l->dims + h->ndim, nbytes);
+	if (r)
+		lease_object_give(l);
+	else
+		*out = l;
+	return r;
+}
+
+int tensor_lease_wrap(const struct use *use, uint64_t ref, const struct row_head *h,
+		      uint64_t *nbytes, DLManagedTensorVersioned **out)
+{
+	struct tensor_lease *l;
+	int r = lease_shaped(use, ref, h, nbytes, &l);
+
+	if (r)
+		return r;
+	lease_fill(l, use, ref, h, NULL, DLPACK_FLAG_BITMASK_READ_ONLY);
 	*out = &l->managed;
 	return 0;
 }
 
-int tensor_lease_wrap(const struct use *use, uint64_t ref, DLManagedTensorVersioned **out)
+void tensor_lease_unwrap(DLManagedTensorVersioned *managed)
 {
-	return wrap(use, ref, NULL, NULL, out);
+	lease_object_give((struct tensor_lease *)managed);
+}
+
+static int out_of_place(const struct row_head *h, uint64_t nbytes, uint64_t size)
+{
+	return tl_fail(-EPROTO,
+		       "the catalog has a tensor of %llu bytes at %llu in a segment of %llu",
+		       (unsigned long long)nbytes, (unsigned long long)h->offset,
+		       (unsigned long long)size);
+}
+
+/*
+ * Likewise, in a mapping that is there: LEASE_E_UNMAPPED otherwise. h->segment is one. Says what it
+ * uses before it looks for it: see lease_objects.h.
+ */
+__attribute__((always_inline)) static inline int wrap_mapped(const struct use *use, uint64_t ref,
+							     const struct row_head *h,
+							     DLManagedTensorVersioned **out)
+{
+	struct session *s = use->session;
+	struct mapping *m = &s->mappings[h->segment];
+	struct tensor_lease *l = lease_object_take(h->ndim);
+	uint64_t size = 0, nbytes = 0;
+	const unsigned char *base;
+	int r;
+
+	if (__builtin_expect(!l, 0))
+		return no_memory();
+	l->private_size = 0;
+	lease_object_use(l, m);
+	base = mapping_find(m, h->segment_generation, &size);
+	if (__builtin_expect(!base, 0)) {
+		lease_object_give(l);
+		return LEASE_E_UNMAPPED;
+	}
+	r = row_dims(s, &s->rows[ref_slot(ref)], h, l->dims, l->dims + h->ndim, &nbytes);
+	if (!r &&
+	    __builtin_expect(
+		    h->offset > size || nbytes > size - h->offset || h->offset % TL_ALIGNMENT, 0))
+		r = out_of_place(h, nbytes, size);
+	if (__builtin_expect(r != 0, 0)) {
+		lease_object_give(l);
+		return r;
+	}
+	lease_fill(l, use, ref, h, base + h->offset, DLPACK_FLAG_BITMASK_READ_ONLY);
+	*out = &l->managed;
+	return 0;
 }
 
 /* ---- The hot path ---- */
@@ -269,30 +242,27 @@ static inline int get_mapped(const struct use *use, const struct name_key *key,
 			     const tl_get_options *want, DLManagedTensorVersioned **out)
 {
 	struct session *s = use->session;
-	const struct catalog_row *row;
-	const unsigned char *base;
+	struct row_head h;
 	uint64_t ref;
 	int r;
 
 	r = lookup_take(s, key, want->newer_than, &ref);
 	if (r)
 		return r;
-	row = &s->rows[ref_slot(ref)];
+	h = row_head(&s->rows[ref_slot(ref)]);
 	r = LEASE_E_UNMAPPED;
-	if (row->segment < s->slots) {
-		base = mapping_find(s, row->segment, row->segment_generation);
-		if (__builtin_expect(base != NULL, 1))
-			r = wrap(use, ref, base + row->offset, NULL, out);
-		else if (row->flags & ROW_ON_DEVICE)
-			r = cuda_lease_known(use, ref, want, out);
-	}
+	if (__builtin_expect(h.flags & ROW_ON_DEVICE, 0))
+		r = cuda_lease_known(use, ref, &h, want, out);
+	else if (h.segment < s->slots && h.segment_generation)
+		r = wrap_mapped(use, ref, &h, out);
 	if (__builtin_expect(r != 0, 0))
 		lease_release(s, ref_slot(ref));
 	return r;
 }
 
-static int get_slow(tl_client *client, const struct name_key *key, const tl_get_options *want,
-		    DLManagedTensorVersioned **out);
+__attribute__((noinline)) static int get_slow(tl_client *client, const struct name_key *key,
+					      const tl_get_options *want,
+					      DLManagedTensorVersioned **out);
 
 static inline int get(tl_client *client, const char *name, const tl_get_options *options,
 		      DLManagedTensorVersioned **out)
@@ -349,34 +319,83 @@ TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *opt
 
 /* ---- All the rest ---- */
 
+/* The tensor's own copy-on-write mapping. */
+static int lease_private(const struct use *use, uint64_t ref, const struct row_head *h,
+			 int64_t deadline, DLManagedTensorVersioned **out)
+{
+	struct private_map private = { 0 };
+	struct tensor_lease *l;
+	uint64_t nbytes = 0;
+	int r = lease_shaped(use, ref, h, &nbytes, &l);
+
+	if (r)
+		return r;
+	if (h->offset % TL_ALIGNMENT)
+		r = out_of_place(h, nbytes, UINT64_MAX);
+	else if (nbytes)
+		r = mapping_private(use->session, ref, h->segment, h->segment_generation, h->offset,
+				    nbytes, deadline, &private);
+	if (r) {
+		lease_object_give(l);
+		return r;
+	}
+	lease_fill(l, use, ref, h, private.data, 0);
+	l->private_map = private.map;
+	l->private_size = private.map_size;
+	*out = &l->managed;
+	return 0;
+}
+
+/* It has no bytes, and so no place. */
+static int lease_empty(const struct use *use, uint64_t ref, const struct row_head *h,
+		       enum tl_mode mode, DLManagedTensorVersioned **out)
+{
+	struct tensor_lease *l;
+	uint64_t nbytes = 0;
+	int r = lease_shaped(use, ref, h, &nbytes, &l);
+
+	if (!r && nbytes) {
+		lease_object_give(l);
+		r = tl_fail(-EPROTO, "the catalog has a tensor of %llu bytes without a place",
+			    (unsigned long long)nbytes);
+	}
+	if (r)
+		return r;
+	lease_fill(l, use, ref, h, NULL, mode == TL_MODE_READ ? DLPACK_FLAG_BITMASK_READ_ONLY : 0);
+	*out = &l->managed;
+	return 0;
+}
+
+static int lease_mapped(const struct use *use, uint64_t ref, const struct row_head *h,
+			int64_t deadline, DLManagedTensorVersioned **out)
+{
+	int r = mapping_read(use->session, ref, h->segment, h->segment_generation, deadline);
+
+	if (!r)
+		r = wrap_mapped(use, ref, h, out);
+	if (r == LEASE_E_UNMAPPED) /* it went between the two, though we hold what lies in it */
+		r = tl_fail(-EPROTO, "segment %u went while a tensor in it is leased", h->segment);
+	return r;
+}
+
 int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *want,
 		     int64_t deadline, DLManagedTensorVersioned **out)
 {
 	struct session *s = use->session;
-	const struct catalog_row *row = &s->rows[ref_slot(ref)];
-	enum tl_mode mode = want->mode;
-	struct private_map private = { 0 };
-	const unsigned char *base = NULL;
+	const struct row_head h = row_head(&s->rows[ref_slot(ref)]);
 	int r;
 
-	if (row->flags & ROW_ON_DEVICE)
-		return cuda_lease_new(use, ref, want, deadline, out);
-	if (row->segment == CATALOG_NONE)
-		return wrap(use, ref, NULL, mode == TL_MODE_READ ? NULL : &private, out);
-	if (mode == TL_MODE_READ)
-		r = mapping_read(s, ref, row->segment, row->segment_generation, deadline, &base);
+	if (h.flags & ROW_ON_DEVICE)
+		return cuda_lease_new(use, ref, &h, want, deadline, out);
+	if (h.segment == CATALOG_NONE)
+		return lease_empty(use, ref, &h, want->mode, out);
+	if (want->mode == TL_MODE_READ)
+		r = lease_mapped(use, ref, &h, deadline, out);
 	else
-		r = mapping_private(s, ref, row->segment, row->segment_generation, row->offset,
-				    row->nbytes, deadline, &private);
+		r = lease_private(use, ref, &h, deadline, out);
 	if (r == -ENOENT && !session_served(s))
 		return LEASE_E_UNSERVED; /* the daemon dropped us just now */
-	if (r)
-		return r == -ENOENT ? tl_fail(-EPROTO, "%s", tl_failure_text()) : r;
-	r = wrap(use, ref, mode == TL_MODE_READ ? base + row->offset : private.data,
-		 mode == TL_MODE_READ ? NULL : &private, out);
-	if (r && private.map)
-		munmap(private.map, private.map_size);
-	return r;
+	return r == -ENOENT ? tl_fail(-EPROTO, "%s", tl_failure_text()) : r;
 }
 
 static int take_and_map(const struct use *use, const struct name_key *key,
@@ -424,11 +443,11 @@ static int wait_for_commit(struct session *s, const _Atomic uint32_t *wake, uint
 	int64_t left;
 
 	spin(wake, seen, spin_end);
+	left = deadline_left_ns(deadline);
+	if (left == 0) /* looked at first: the word may change all the time */
+		return -ETIMEDOUT;
 	if (atomic_load_explicit(wake, memory_order_acquire) != seen)
 		return GET_E_AGAIN;
-	left = deadline_left_ns(deadline);
-	if (left == 0)
-		return -ETIMEDOUT;
 	sleep_on(wake, seen, left < SLICE_NS ? left : SLICE_NS);
 	if (!session_served(s))
 		return LEASE_E_UNSERVED;
@@ -610,7 +629,7 @@ TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor)
 	if (!l)
 		return tl_fail(-EINVAL, "tl_tensor_check: the tensor is not from tl_get()");
 	row = &l->session->rows[ref_slot(l->ref)];
-	if (row_is_ours(l) && row->flags & ROW_ON_DEVICE &&
+	if (row_is_ours(l) && load_once(&row->flags) & ROW_ON_DEVICE &&
 	    atomic_load(&row->progress) == ROW_WITHDRAWN)
 		return tl_fail(-ENODATA,
 			       "the process that published the tensor is gone, and with it the GPU "

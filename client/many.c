@@ -139,7 +139,7 @@ static int many_fill(struct many *m, struct session *s)
 /* Does the tensor's name still mean it? Under our lease, so that the row says which name that is. */
 static bool is_current(const struct session *s, uint64_t ref)
 {
-	uint32_t name = s->rows[ref_slot(ref)].name;
+	uint32_t name = load_once(&s->rows[ref_slot(ref)].name);
 
 	return name < s->max_names && atomic_load(&s->names[name].current) == ref;
 }

@@ -2,16 +2,24 @@
 /*
  * Mappings. A get finds one with one load; everything else happens under the session's mapping
  * mutex, which is never held over a request. Invariants: (1) a read-only mapping of generation g is
- * only removed when the segment's word no longer is live_word(g) while the daemon still served us:
- * our leases keep it live, so nobody uses it. (2) The same holds for writable ones and our drafts.
- * (3) Every segment with a mapping or a descriptor is in `known`, once.
+ * only removed when the segment's word no longer is live_word(g) while the daemon still served us.
+ * Our leases keep it live; but the daemon need not keep to that, so it is also seen to that no
+ * lease lies in it. (2) The same holds for writable ones and our drafts, which count themselves.
+ * (3) Every segment with a mapping or a descriptor is in `known`, once. (4) What the daemon says of
+ * an object's size is held against fstat() before the object is mapped.
  */
 #include <errno.h>
+#include <linux/magic.h>
+#include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include "client/error.h"
+#include "client/lease_objects.h"
 #include "client/mapping.h"
 #include "client/request.h"
+#include "util/checked.h"
 #include "util/cleanup.h"
 #include "util/fd.h"
 
@@ -39,23 +47,44 @@ int mappings_init(struct session *s)
 
 /* ---- Single mappings; the mutex is held, or @s is nobody else's ---- */
 
-static void drop_read(struct mapping *m)
+/*
+ * False: a lease lies in it, and it stays as it was. Then the daemon broke the protocol.
+ *
+ * ORDER: the generation is taken away, all threads are ordered, then their leases are looked at. Who
+ * takes a lease says that it uses the mapping, then looks at the generation (lease.c): one of the
+ * two sees the other.
+ */
+static bool drop_read(struct mapping *m)
 {
-	const void *base = m->base;
+	uint32_t generation = atomic_load_explicit(&m->generation, memory_order_relaxed);
 
-	if (!atomic_load_explicit(&m->generation, memory_order_relaxed))
-		return;
-	atomic_store_explicit(&m->generation, 0, memory_order_relaxed);
+	if (!generation)
+		return true;
+	atomic_store(&m->generation, 0);
+	users_barrier();
+	if (lease_objects_use(m)) {
+		atomic_store_explicit(&m->generation, generation, memory_order_release);
+		return false;
+	}
+	munmap((void *)m->base, m->size);
 	m->base = NULL;
-	munmap((void *)base, m->size);
+	return true;
+}
+
+static struct write_map *write_map_unref(struct write_map *map)
+{
+	if (map && --map->refs == 0) {
+		if (map->base)
+			munmap(map->base, map->size);
+		free(map);
+	}
+	return NULL;
 }
 
 static void drop_write(struct mapping *m)
 {
 	m->write_fd = fd_close(m->write_fd - 1) + 1;
-	if (m->write_base)
-		munmap(m->write_base, m->write_size);
-	m->write_base = NULL;
+	m->write = write_map_unref(m->write);
 	m->write_generation = 0;
 }
 
@@ -88,7 +117,8 @@ void mappings_forget_writable(struct session *s)
 	for (uint32_t i = 0; i < s->nknown; i++) {
 		struct mapping *m = &s->mappings[s->known[i]];
 
-		m->write_base = NULL; /* MADV_DONTFORK: there is nothing to unmap */
+		if (m->write)
+			m->write->base = NULL; /* MADV_DONTFORK: there is nothing to unmap */
 		drop_write(m);
 	}
 }
@@ -173,13 +203,35 @@ static void *map_aligned(int fd, size_t size, int prot)
 	return at;
 }
 
+int mapping_check_fd(int fd, uint64_t size, const char *what)
+{
+	struct statfs fs;
+	struct stat st;
+
+	if (fstat(fd, &st) || fstatfs(fd, &fs))
+		return tl_fail(-errno, "looking at the descriptor of %s: %m", what);
+	if (!S_ISREG(st.st_mode))
+		return tl_fail(-EPROTO, "the daemon's descriptor of %s is not of a regular file",
+			       what);
+	/* The kernel rounds such a mapping up: with MAP_FIXED over what lies behind it. */
+	if (fs.f_type == HUGETLBFS_MAGIC)
+		return tl_fail(-EPROTO, "the daemon's descriptor of %s is of hugetlbfs", what);
+	if (st.st_size < 0 || (uint64_t)st.st_size < size)
+		return tl_fail(-EPROTO, "%s has %lld bytes; the daemon says %llu", what,
+			       (long long)st.st_size, (unsigned long long)size);
+	return 0;
+}
+
 /* All of a segment, which has the size that the daemon says. */
 static int map_segment(int fd, uint64_t size, int prot, void **out)
 {
-	void *p = size >= HUGE ? map_aligned(fd, size, prot)
-			       : mmap(NULL, size, prot, MAP_SHARED, fd, 0);
+	int r = mapping_check_fd(fd, size, "a segment");
+	void *p;
 
 	*out = NULL;
+	if (r)
+		return r;
+	p = size >= HUGE ? map_aligned(fd, size, prot) : mmap(NULL, size, prot, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED)
 		return tl_fail(-errno, "mapping a segment of %llu bytes: %m",
 			       (unsigned long long)size);
@@ -208,35 +260,40 @@ static int request_fd(struct session *s, uint64_t ref, int64_t deadline, uint64_
 	return 0;
 }
 
-/* Puts a mapping in its place, or drops it because another thread was faster. */
-static void install(struct session *s, uint32_t segment, uint32_t generation, void *base,
-		    uint64_t size)
+/*
+ * Puts a mapping in its place, or drops it because another thread was faster. -EBUSY: a lease lies
+ * in the segment's life before.
+ */
+static int install(struct session *s, uint32_t segment, uint32_t generation, void *base,
+		   uint64_t size)
 {
 	struct mapping *m = &s->mappings[segment];
 
 	if (atomic_load_explicit(&m->generation, memory_order_relaxed) == generation) {
 		munmap(base, size);
-		return;
+		return 0;
 	}
-	drop_read(m); /* of a generation that is gone: ours is a later one */
+	if (!drop_read(m)) /* of a generation that is gone: ours is a later one */
+		return -EBUSY;
 	m->base = base;
 	m->size = size;
 	atomic_store_explicit(&m->generation, generation,
 			      memory_order_release); /* ORDER: see mapping_find() */
+	return 0;
 }
 
 int mapping_read(struct session *s, uint64_t ref, uint32_t segment, uint32_t generation,
-		 int64_t deadline, const unsigned char **base)
+		 int64_t deadline)
 {
 	cleanup_(fd_closep) int fd = -1;
 	uint64_t size;
 	void *p;
 	int r;
 
-	if (segment >= s->slots)
-		return tl_fail(-EPROTO, "the catalog names segment %u of %u", segment, s->slots);
-	*base = mapping_find(s, segment, generation);
-	if (*base)
+	if (segment >= s->slots || !generation)
+		return tl_fail(-EPROTO, "the catalog names segment %u of %u, generation %u",
+			       segment, s->slots, generation);
+	if (mapping_find(&s->mappings[segment], generation, &size))
 		return 0;
 	r = request_fd(s, ref, deadline, &size, &fd);
 	if (r)
@@ -247,20 +304,32 @@ int mapping_read(struct session *s, uint64_t ref, uint32_t segment, uint32_t gen
 
 	pthread_mutex_lock(&s->mapping_mutex);
 	know(s, segment);
-	install(s, segment, generation, p, size);
-	sweep(s);
+	r = install(s, segment, generation, p, size);
+	if (!r)
+		sweep(s);
 	pthread_mutex_unlock(&s->mapping_mutex);
-	*base = mapping_find(s, segment, generation);
-	return 0;
+	if (!r)
+		return 0;
+	munmap(p, size);
+	return tl_fail(-EPROTO,
+		       "the daemon gave segment %u to another while we use what lies in it",
+		       segment);
 }
 
 /* ---- Copy-on-write ---- */
 
 static int map_private(int fd, uint64_t offset, uint64_t size, struct private_map *out)
 {
-	uint64_t start = offset & ~(uint64_t)(PAGE - 1);
+	uint64_t start = offset & ~(uint64_t)(PAGE - 1), end;
 	void *p;
+	int r;
 
+	if (!checked_add_u64(&end, offset, size) || !size)
+		return tl_fail(-EPROTO, "the catalog has a tensor of %llu bytes at %llu",
+			       (unsigned long long)size, (unsigned long long)offset);
+	r = mapping_check_fd(fd, end, "a segment");
+	if (r)
+		return r;
 	out->map_size = (size_t)(offset - start + size);
 	p = mmap(NULL, out->map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd,
 		 (off_t)start);
@@ -298,8 +367,9 @@ int mapping_private(struct session *s, uint64_t ref, uint32_t segment, uint32_t 
 	bool kept;
 	int r = 0;
 
-	if (segment >= s->slots)
-		return tl_fail(-EPROTO, "the catalog names segment %u of %u", segment, s->slots);
+	if (segment >= s->slots || !generation)
+		return tl_fail(-EPROTO, "the catalog names segment %u of %u, generation %u",
+			       segment, s->slots, generation);
 	m = &s->mappings[segment];
 	pthread_mutex_lock(&s->mapping_mutex);
 	kept = m->cow_fd && m->cow_generation == generation;
@@ -342,39 +412,74 @@ void mapping_keep_draft_fd(struct session *s, const struct wire_draft *draft, in
 	pthread_mutex_unlock(&s->mapping_mutex);
 }
 
-static int write_base_locked(struct session *s, const struct wire_draft *draft, struct mapping *m)
+/* *@out: a new one, which holds all of @m's write_fd. */
+static int write_map_new(struct mapping *m, struct write_map **out)
 {
-	void *p;
+	struct write_map *map = malloc(sizeof(*map));
 	int r;
 
-	if (m->write_generation != draft->segment_generation)
-		return tl_fail(-EPROTO, "a draft in segment %u came without its descriptor",
-			       draft->segment);
-	if (m->write_base)
-		return 0;
-	r = map_segment(m->write_fd - 1, m->write_size, PROT_READ | PROT_WRITE, &p);
-	if (r)
+	if (!map)
+		return tl_fail(-ENOMEM, "no memory to remember a mapping");
+	r = map_segment(m->write_fd - 1, m->write_size, PROT_READ | PROT_WRITE, &map->base);
+	if (r) {
+		free(map);
 		return r;
-	madvise(p, m->write_size, MADV_DONTFORK); /* drafts stay the parent's */
-	m->write_base = p;
+	}
+	madvise(map->base, m->write_size, MADV_DONTFORK); /* drafts stay the parent's */
+	map->size = m->write_size;
+	map->refs = 1; /* the segment's */
 	m->write_fd = fd_close(m->write_fd - 1) + 1;
-	sweep(s);
+	*out = map;
 	return 0;
 }
 
-int mapping_write(struct session *s, const struct wire_draft *draft, unsigned char **base)
+static int write_base_locked(struct session *s, const struct wire_draft *draft, struct mapping *m)
 {
-	struct mapping *m;
+	int r;
+
+	if (!draft->segment_generation || m->write_generation != draft->segment_generation)
+		return tl_fail(-EPROTO, "a draft in segment %u came without its descriptor",
+			       draft->segment);
+	if (m->write_size != draft->segment_size)
+		return tl_fail(-EPROTO, "a draft in segment %u, which has %llu bytes, not %llu",
+			       draft->segment, (unsigned long long)m->write_size,
+			       (unsigned long long)draft->segment_size);
+	if (m->write)
+		return 0;
+	r = write_map_new(m, &m->write);
+	if (!r)
+		sweep(s);
+	return r;
+}
+
+int mapping_write(struct session *s, const struct wire_draft *draft, struct write_map **out)
+{
+	struct write_map *map;
 	int r;
 
 	if (draft->segment >= s->slots)
 		return tl_fail(-EPROTO, "a draft in segment %u of %u", draft->segment, s->slots);
-	m = &s->mappings[draft->segment];
 	pthread_mutex_lock(&s->mapping_mutex);
-	r = write_base_locked(s, draft, m);
-	*base = m->write_base;
+	r = write_base_locked(s, draft, &s->mappings[draft->segment]);
+	map = s->mappings[draft->segment].write; /* unless the sweep took it away again */
+	if (!r && !map)
+		r = tl_fail(-EPROTO, "segment %u went while there is a draft in it",
+			    draft->segment);
+	if (!r && map) {
+		map->refs++;
+		*out = map;
+	}
 	pthread_mutex_unlock(&s->mapping_mutex);
 	return r;
+}
+
+void mapping_write_end(struct session *s, struct write_map *map)
+{
+	if (!map)
+		return;
+	pthread_mutex_lock(&s->mapping_mutex);
+	write_map_unref(map);
+	pthread_mutex_unlock(&s->mapping_mutex);
 }
 
 /* ---- Whose is this pointer ---- */

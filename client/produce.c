@@ -54,6 +54,7 @@ void draft_free(struct tl_draft *draft)
 		draft_unlink(draft);
 		if (draft->block)
 			cuda_draft_leave(draft);
+		mapping_write_end(draft->session, draft->map);
 		users_leave(&draft->session->users);
 	}
 	free(draft->metadata);
@@ -89,6 +90,8 @@ void produce_orphan_all(struct session *s)
 
 		draft->stale = true;
 		draft->hold = false;
+		if (draft->map)
+			draft->map->base = NULL; /* it was not inherited: nothing to unmap */
 		list_del(&draft->link);
 	}
 	ahead_deinit(s);
@@ -175,19 +178,18 @@ static int create_request(struct session *s, const struct draft_request *want, u
 /* Where its bytes are. */
 static int draft_place(struct tl_draft *draft, const struct wire_draft *granted)
 {
-	unsigned char *base;
 	int r;
 
 	if (!draft->room)
 		return 0; /* no bytes: data stays NULL */
 	if (granted->segment == CATALOG_NONE || granted->offset > granted->segment_size ||
-	    granted->segment_size - granted->offset < draft->room)
+	    granted->segment_size - granted->offset < draft->room || granted->offset % TL_ALIGNMENT)
 		return tl_fail(-EPROTO, "a draft for %llu bytes at %llu of %llu",
 			       (unsigned long long)draft->room, (unsigned long long)granted->offset,
 			       (unsigned long long)granted->segment_size);
-	r = mapping_write(draft->session, granted, &base);
+	r = mapping_write(draft->session, granted, &draft->map);
 	if (!r)
-		draft->managed.dl_tensor.data = base + granted->offset;
+		draft->managed.dl_tensor.data = (char *)draft->map->base + granted->offset;
 	return r;
 }
 

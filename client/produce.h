@@ -20,8 +20,9 @@ struct tl_draft {
 	struct list link;		  /* in session->drafts; produce_mutex */
 	struct session *session;
 	uint64_t ref;
-	uint64_t room;	/* bytes that were asked for */
-	uint32_t extra; /* bytes of shape and metadata that were */
+	struct write_map *map; /* where it is written, if that is shared memory */
+	uint64_t room;	       /* bytes that were asked for */
+	uint32_t extra;	       /* bytes of shape and metadata that were */
 	bool hold;
 	bool exported;
 	bool committed;		  /* the handle lives on as an exported tensor */

@@ -182,14 +182,14 @@ static bool same_tensor(const struct session *s, const struct catalog_row *row,
 			const struct publishing *p)
 {
 	const DLTensor *t = &p->tensor->dl_tensor;
+	const struct row_head h = row_head(row);
 	int64_t shape[TL_NDIM_MAX];
 
-	return row->ndim == t->ndim && row->dtype_code == t->dtype.code &&
-	       row->dtype_bits == t->dtype.bits && row->dtype_lanes == t->dtype.lanes &&
-	       row->nbytes == p->nbytes &&
-	       ((row->flags ^ p->tensor->flags) & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) ==
-		       0 &&
-	       !row_shape(s, row, shape) &&
+	return h.ndim == t->ndim && h.dtype.code == t->dtype.code &&
+	       h.dtype.bits == t->dtype.bits && h.dtype.lanes == t->dtype.lanes &&
+	       load_once(&row->nbytes) == p->nbytes &&
+	       ((h.flags ^ p->tensor->flags) & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) == 0 &&
+	       !row_shape(s, row, &h, shape) &&
 	       !memcmp(shape, t->shape, sizeof(*shape) * (size_t)t->ndim);
 }
 

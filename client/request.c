@@ -274,6 +274,28 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 }
 
 /*
+ * Do the slot and the segment in it lie in this daemon's tables? All else was judged by
+ * wire_check(). The daemon may be another user's: what we do with a slot is to write to our ledger.
+ */
+static bool message_fits(const struct session *s, const struct conn_message *m)
+{
+	const void *bytes = m->bytes;
+	const struct wire_draft *draft = bytes;
+
+	switch (m->header.type) {
+	case WIRE_DRAFT:
+		return ref_slot(draft->ref) < s->slots &&
+		       (draft->segment < s->slots || draft->segment == CATALOG_NONE);
+	case WIRE_PLACED:
+		return ref_slot(((const struct wire_placed *)bytes)->ref) < s->slots;
+	case WIRE_EXPORTED:
+		return ((const struct wire_segment_ref *)bytes)->segment < s->slots;
+	default:
+		return true;
+	}
+}
+
+/*
  * Takes one message, if there is one, and hands it on. 0, -EAGAIN, or a negative errno: the
  * connection is gone.
  */
@@ -282,6 +304,10 @@ static int receive_locked(struct session *s)
 	struct conn_message m;
 	int r = conn_receive(s->socket, WIRE_TO_CLIENT, &m, MSG_DONTWAIT);
 
+	if (!r && !message_fits(s, &m)) {
+		m.fd = fd_close(m.fd);
+		r = -EBADMSG;
+	}
 	if (!r)
 		dispatch_locked(s, &m);
 	else if (r != -EAGAIN)

@@ -24,7 +24,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "client/address.h"
@@ -223,6 +222,7 @@ static bool array_fits(const struct catalog_header *c, uint64_t offset, uint64_t
 	       end <= c->size && offset >= sizeof(*c) && offset % align == 0;
 }
 
+/* @c is a copy: the daemon may change its own at any time. */
 static bool catalog_good(const struct catalog_header *c, const struct wire_welcome *w)
 {
 	return c->magic == CATALOG_MAGIC && c->layout == CATALOG_LAYOUT &&
@@ -238,52 +238,58 @@ static bool catalog_good(const struct catalog_header *c, const struct wire_welco
 	       array_fits(c, c->off_chunks, c->max_chunks, sizeof(struct catalog_chunk), 4);
 }
 
+static void catalog_adopt(struct session *s, const char *base, const struct catalog_header *c)
+{
+	s->clients = (const void *)(base + c->off_clients);
+	s->buckets = (const void *)(base + c->off_buckets);
+	s->names = (const void *)(base + c->off_names);
+	s->rows = (const void *)(base + c->off_rows);
+	s->segments = (const void *)(base + c->off_segments);
+	s->chunks = (const void *)(base + c->off_chunks);
+	s->slots = c->max_tensors;
+	s->max_names = c->max_names;
+	s->max_chunks = c->max_chunks;
+	s->max_clients = c->max_clients;
+	s->bucket_mask = c->bucket_mask;
+	s->instance = c->instance;
+}
+
 /* Maps the catalog that came with WELCOME. Its descriptor is not needed any longer. */
 static int catalog_map(struct session *s, struct session_peer *peer)
 {
 	const struct wire_welcome *w = &peer->welcome;
-	const struct catalog_header *c;
-	struct stat st;
+	struct catalog_header c;
 	void *p;
+	int r;
 
-	if (fstat(peer->catalog_fd, &st))
-		return tl_fail(-errno, "fstat of the catalog: %m");
-	if (w->catalog_size < sizeof(*c) || st.st_size < 0 ||
-	    (uint64_t)st.st_size < w->catalog_size)
-		return tl_fail(-EPROTO, "the daemon's catalog has %lld bytes; it says %llu",
-			       (long long)st.st_size, (unsigned long long)w->catalog_size);
+	if (w->catalog_size < sizeof(c))
+		return tl_fail(-EPROTO, "the daemon's catalog has %llu bytes, of %zu at least",
+			       (unsigned long long)w->catalog_size, sizeof(c));
+	r = mapping_check_fd(peer->catalog_fd, w->catalog_size, "the catalog");
+	if (r)
+		return r;
 	p = mmap(NULL, w->catalog_size, PROT_READ, MAP_SHARED, peer->catalog_fd, 0);
 	if (p == MAP_FAILED)
 		return tl_fail(-errno, "mapping the catalog of %llu bytes: %m",
 			       (unsigned long long)w->catalog_size);
-	s->catalog = c = p;
+	s->catalog = p;
 	s->catalog_size = w->catalog_size;
-	if (!catalog_good(c, w))
+	memcpy(&c, p, sizeof(c));
+	if (!catalog_good(&c, w))
 		return tl_fail(-EPROTO, "the daemon's catalog contradicts its WELCOME or itself");
-	s->buckets = (const void *)((const char *)p + c->off_buckets);
-	s->names = (const void *)((const char *)p + c->off_names);
-	s->rows = (const void *)((const char *)p + c->off_rows);
-	s->segments = (const void *)((const char *)p + c->off_segments);
-	s->chunks = (const void *)((const char *)p + c->off_chunks);
-	s->slots = c->max_tensors;
-	s->max_names = c->max_names;
-	s->max_chunks = c->max_chunks;
-	s->bucket_mask = c->bucket_mask;
-	s->instance = w->instance;
+	catalog_adopt(s, p, &c);
 	peer->catalog_fd = fd_close(peer->catalog_fd);
 	return 0;
 }
 
 void session_adopt_peer(struct session *s, struct session_peer *peer)
 {
-	const char *clients = (const char *)s->catalog + s->catalog->off_clients;
-
 	s->socket = peer->socket;
 	s->ledger = peer->ledger;
 	s->ledger_bytes = ledger_size(peer->welcome.max_tensors);
 	s->held = ledger_held(peer->ledger, s->slots);
 	s->touched = peer->ledger->touched;
-	s->mine = (const _Atomic uint64_t *)(const void *)clients + peer->welcome.client_index;
+	s->mine = &s->clients[peer->welcome.client_index];
 	s->mine_live = live_word(peer->welcome.client_generation);
 	atomic_store(&s->serial, 2); /* those of the handshake */
 	peer->socket = -1;

@@ -70,6 +70,8 @@ struct session {
 	uint64_t mine_live;
 	struct mapping *mappings; /* by segment; mapping.c */
 	uint32_t slots, max_names, max_chunks, bucket_mask;
+	uint32_t max_clients;
+	const _Atomic uint64_t *clients;
 	_Atomic int state;    /* enum session_state; changed by fork() and at the process's end */
 	_Atomic bool lost;    /* the connection is gone; what is mapped stays good */
 	_Atomic bool drained; /* the last user left: resources are gone */

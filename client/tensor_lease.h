@@ -14,7 +14,8 @@ struct tensor_lease {
 	DLManagedTensorVersioned managed; /* first: the deleter gets its address */
 	struct session *session;	  /* with a count on it */
 	uint64_t ref;
-	size_t private_size; /* copy-on-write: this lease's own mapping */
+	struct mapping *_Atomic mapping; /* what data lies in: lease_objects.h */
+	size_t private_size;		 /* copy-on-write: this lease's own mapping */
 	union {
 		void *private_map;
 		struct cuda_lease {		  /* on a GPU; cuda/lease.c */
@@ -25,8 +26,9 @@ struct tensor_lease {
 			struct list queue_link;
 		} cuda;
 	};
-	int ndim;	/* room in dims; dl_tensor.ndim is its user's to change */
-	int64_t dims[]; /* shape, then strides */
+	struct list objects_link; /* if it is listed: lease_objects.c */
+	bool listed;
+	int64_t dims[]; /* shape, then strides; dl_tensor.ndim is its user's to change */
 };
 
 /* @managed as a lease of ours, or NULL: somebody else's tensor. */
@@ -54,5 +56,11 @@ int tensor_lease_get(tl_client *client, const char *name, const tl_get_options *
 
 /* Its end, when nothing is mapped for it any more: gives up the lease and the count. */
 void tensor_lease_end(struct tensor_lease *l);
-/* A lease object of a tensor on a device, with what it has in common with others; cuda/lease.c. */
-int tensor_lease_wrap(const struct use *use, uint64_t ref, DLManagedTensorVersioned **out);
+/*
+ * A lease object of a tensor on a device, with what it has in common with others; its bytes are *@nbytes, not
+ * checked against anything. cuda/lease.c.
+ */
+int tensor_lease_wrap(const struct use *use, uint64_t ref, const struct row_head *head,
+		      uint64_t *nbytes, DLManagedTensorVersioned **out);
+/* The object alone: nothing was handed out. */
+void tensor_lease_unwrap(DLManagedTensorVersioned *managed);

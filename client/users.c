@@ -98,6 +98,14 @@ void users_init(void)
 	users_asymmetric = !membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
 }
 
+void users_barrier(void)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+	while (users_asymmetric && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) &&
+	       (errno == ENOMEM || errno == EINTR || errno == EAGAIN))
+		sched_yield();
+}
+
 static bool users_drained(const struct users *u)
 {
 	int64_t sum = 0;
@@ -144,16 +152,6 @@ void users_check(void)
 	errno = saved;
 }
 
-/* Orders all threads: what any of them did before its users_fence() is seen after this, or it sees what we did. */
-static void order_all(void)
-{
-	if (!users_asymmetric)
-		atomic_thread_fence(memory_order_seq_cst);
-	while (users_asymmetric && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) &&
-	       (errno == ENOMEM || errno == EINTR || errno == EAGAIN))
-		sched_yield();
-}
-
 void users_close(struct users *u)
 {
 	bool first;
@@ -161,14 +159,14 @@ void users_close(struct users *u)
 	pthread_mutex_lock(&mutex);
 	first = !atomic_exchange(&u->closing, true);
 	if (first) {
-		order_all(); /* (1): before anybody may find it in the list */
+		users_barrier(); /* (1): before anybody may find it in the list */
 		list_add_tail(&closing, &u->link);
 		atomic_fetch_add(&users_closing, 1);
 	}
 	pthread_mutex_unlock(&mutex);
 	if (!first)
 		return;
-	order_all(); /* (2) */
+	users_barrier(); /* (2) */
 	users_check();
 }
 

@@ -101,6 +101,9 @@ static inline bool users_enter(struct users *u)
  */
 void users_join(struct users *u, int64_t n);
 
+/* The other half of users_fence(): orders all threads, where that is only a compiler's barrier. */
+void users_barrier(void);
+
 /* Before the first session: finds out how fences can be had here. */
 void users_init(void);
 /*

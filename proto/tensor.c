@@ -178,6 +178,18 @@ int tensor_dtype_check(DLDataType t, const char **why)
 	return -EINVAL;
 }
 
+const uint8_t tensor_dtype_widths[256] = {
+	[TL_DTYPE_INT] = 1 | 2 | 4 | 8 | 16 | 32 | 64,
+	[TL_DTYPE_UINT] = 1 | 2 | 4 | 8 | 16 | 32 | 64,
+	[TL_DTYPE_FLOAT] = 16 | 32 | 64,
+	[TL_DTYPE_OPAQUE] = 64,
+	[TL_DTYPE_BFLOAT] = 16,
+	[TL_DTYPE_COMPLEX] = 32 | 64 | 128,
+	[TL_DTYPE_BOOL] = 8,
+	[TL_DTYPE_FLOAT8_E3M4... TL_DTYPE_FLOAT8_E8M0FNU] = 8,
+	[TL_DTYPE_FLOAT4_E2M1FN] = 4,
+};
+
 uint32_t tensor_element_bits(DLDataType t, bool padded)
 {
 	uint32_t bits = (uint32_t)t.bits * t.lanes;

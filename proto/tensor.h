@@ -61,6 +61,15 @@ int tensor_prefix_check(const char *prefix, size_t len, const char **why);
 /* One of DLPack's codes, with a width that it can have, and lanes. -EINVAL. */
 int tensor_dtype_check(DLDataType t, const char **why);
 
+/* Which widths that are a power of two a code can have: the width is its bit. */
+extern const uint8_t tensor_dtype_widths[256];
+
+/* Does tensor_dtype_check() let it pass? False may also mean that it is too unusual to say. */
+static inline bool tensor_dtype_is_usual(DLDataType t)
+{
+	return tensor_dtype_widths[t.code] & t.bits && !(t.bits & (t.bits - 1)) && t.lanes;
+}
+
 /*
  * Bits from one element to the next: lanes * bits; with @padded rounded up to whole bytes (of the element, as
  * DLPack has it: two lanes of 4 bits are one byte either way). Not a multiple of 8 for packed types only.

@@ -289,6 +289,31 @@ static int event_record(struct cuda_export *e, intptr_t stream, struct cuda_even
 
 /* ---- Sources ---- */
 
+/* All there are, by address. cuda_lock. */
+enum { KNOWN_BUCKETS = 1024 };
+static struct list known[KNOWN_BUCKETS];
+
+static struct list *known_bucket(uint64_t cookie)
+{
+	struct list *bucket = &known[cookie / 64 % KNOWN_BUCKETS];
+
+	if (!bucket->next)
+		list_init(bucket);
+	return bucket;
+}
+
+struct cuda_source *cuda_source_known(const struct session *s, uint64_t cookie)
+{
+	struct cuda_source *source;
+
+	list_for_each_entry(source, known_bucket(cookie), known_link)
+		if ((uintptr_t)source == cookie)
+			return !source->freed && source->export && source->export->session == s
+				       ? source
+				       : NULL;
+	return NULL;
+}
+
 /* With a count on the session; the caller has one meanwhile. */
 static struct cuda_source *source_alloc(struct session *s)
 {
@@ -301,6 +326,9 @@ static struct cuda_source *source_alloc(struct session *s)
 	list_init(&source->link);
 	list_init(&source->queue_link);
 	source->in_hand = true;
+	pthread_mutex_lock(&cuda_lock);
+	list_add_head(known_bucket((uintptr_t)source), &source->known_link);
+	pthread_mutex_unlock(&cuda_lock);
 	users_join(&s->users, 1);
 	return source;
 }
@@ -310,6 +338,9 @@ static void source_free(struct cuda_source *source, struct session *s)
 	void (*done)(void *context) = source->done;
 	void *context = source->context;
 
+	pthread_mutex_lock(&cuda_lock);
+	list_del(&source->known_link);
+	pthread_mutex_unlock(&cuda_lock);
 	free(source);
 	if (done)
 		done(context);

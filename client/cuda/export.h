@@ -59,6 +59,7 @@ struct cuda_export {
 struct cuda_source {
 	struct list link;	/* in its export's sources */
 	struct list queue_link; /* of the thread */
+	struct list known_link; /* by its address, from before it is published until it is freed */
 	struct cuda_export *export;
 	struct cuda_event *event; /* NULL: none */
 	uint64_t ref;		  /* 0: the daemon has not said yet, or it was not published */
@@ -71,6 +72,12 @@ struct cuda_source {
 	void (*done)(void *context);
 	void *context;
 };
+
+/*
+ * The source that a FREED on @s names by @cookie, or NULL: there is none, or it is free already. The daemon need not
+ * tell the truth. cuda_lock.
+ */
+struct cuda_source *cuda_source_known(const struct session *s, uint64_t cookie);
 
 /* What is to be published. */
 struct cuda_placing {

@@ -126,11 +126,12 @@ static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
 {
 	struct session *s = l->session;
 	const struct catalog_row *row = &s->rows[ref_slot(l->ref)];
-	tl_ipc_handle h = { .size = sizeof(h), .offset = row->offset };
+	const struct row_head head = row_head(row);
+	tl_ipc_handle h = { .size = sizeof(h), .offset = head.offset };
 	struct wire_export what;
 	int r;
 
-	r = cuda_view_ask(s, row->segment, row->segment_generation, client_deadline(s->client),
+	r = cuda_view_ask(s, head.segment, head.segment_generation, client_deadline(s->client),
 			  &what);
 	if (r)
 		return r;
@@ -141,6 +142,9 @@ static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
 			"%s: get it with tl_get()",
 			what.kind == SEGMENT_CUDA_POOL ? "a stream-ordered pool"
 						       : "a virtual memory allocator");
+	if (h.offset > what.size)
+		return tl_fail(-EPROTO, "the catalog has a tensor at %llu in %llu bytes of a GPU",
+			       (unsigned long long)h.offset, (unsigned long long)what.size);
 	memcpy(h.device_uuid, what.device, sizeof(h.device_uuid));
 	memcpy(h.memory, what.handle, sizeof(h.memory));
 	h.allocation_size = what.size;

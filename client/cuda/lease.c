@@ -12,6 +12,7 @@
 #include "client/catalog.h"
 #include "client/cuda/export.h"
 #include "client/cuda/lease.h"
+#include "client/cuda/mapping.h"
 #include "client/cuda/view.h"
 #include "client/error.h"
 #include "client/lease.h"
@@ -23,13 +24,14 @@
 
 int cuda_row_event(const struct session *s, const struct catalog_row *row, unsigned char handle[64])
 {
+	const struct row_head h = row_head(row);
 	size_t at = 0;
 
-	if (row->flags & ROW_SHAPE_IN_CHUNKS)
-		at += row->ndim * sizeof(int64_t);
-	if (row->meta_len > CATALOG_INLINE_META)
-		at += row->meta_len;
-	if (!(row->flags & ROW_EVENT) || !chunks_read(s, row->chunk, at, handle, WIRE_HANDLE_BYTES))
+	if (h.flags & ROW_SHAPE_IN_CHUNKS)
+		at += h.ndim * sizeof(int64_t);
+	if (h.meta_len > CATALOG_INLINE_META)
+		at += h.meta_len;
+	if (!(h.flags & ROW_EVENT) || !chunks_read(s, h.chunk, at, handle, WIRE_HANDLE_BYTES))
 		return tl_fail(-EPROTO, "an unfinished tensor without an event");
 	return 0;
 }
@@ -97,10 +99,17 @@ static uint64_t this_thread(void)
 	return mine;
 }
 
+static uint64_t view_size(const struct cuda_view *view)
+{
+	return view->mapping ? view->mapping->size : view->export->memory.size;
+}
+
 static int lease_in(struct cuda_view *view, const struct use *use, uint64_t ref,
-		    const tl_get_options *want, DLManagedTensorVersioned **out)
+		    const struct row_head *h, const tl_get_options *want,
+		    DLManagedTensorVersioned **out)
 {
 	const struct catalog_row *row = &use->session->rows[ref_slot(ref)];
+	uint64_t nbytes = 0, size = view_size(view);
 	struct tensor_lease *l;
 	int r;
 
@@ -111,9 +120,16 @@ static int lease_in(struct cuda_view *view, const struct use *use, uint64_t ref,
 			"processes can open");
 	r = order_after_producer(view, row, want->stream);
 	if (!r)
-		r = tensor_lease_wrap(use, ref, out);
+		r = tensor_lease_wrap(use, ref, h, &nbytes, out);
 	if (r)
 		return r;
+	if (h->offset > size || nbytes > size - h->offset) {
+		tensor_lease_unwrap(*out);
+		return tl_fail(-EPROTO,
+			       "the catalog has a tensor of %llu bytes at %llu in %llu of a GPU",
+			       (unsigned long long)nbytes, (unsigned long long)h->offset,
+			       (unsigned long long)size);
+	}
 	l = (struct tensor_lease *)*out;
 	l->cuda.view = view;
 	l->cuda.event = NULL;
@@ -121,8 +137,7 @@ static int lease_in(struct cuda_view *view, const struct use *use, uint64_t ref,
 	l->cuda.thread = want->stream == TL_STREAM_PER_THREAD ? this_thread() : 0;
 	list_init(&l->cuda.queue_link);
 	l->managed.deleter = cuda_lease_delete;
-	l->managed.dl_tensor.data = row->nbytes ? (void *)(uintptr_t)(view->base + row->offset)
-						: NULL;
+	l->managed.dl_tensor.data = nbytes ? (void *)(uintptr_t)(view->base + h->offset) : NULL;
 	l->managed.dl_tensor.device = (DLDevice){ kDLCUDA, view->device->ordinal };
 	return 0;
 }
@@ -138,10 +153,12 @@ static int check_want(const struct catalog_row *row, const tl_get_options *want)
 }
 
 /* For who opens it himself. */
-static int lease_without_view(const struct use *use, uint64_t ref, DLManagedTensorVersioned **out)
+static int lease_without_view(const struct use *use, uint64_t ref, const struct row_head *h,
+			      DLManagedTensorVersioned **out)
 {
 	struct tensor_lease *l;
-	int r = tensor_lease_wrap(use, ref, out);
+	uint64_t nbytes;
+	int r = tensor_lease_wrap(use, ref, h, &nbytes, out);
 
 	if (r)
 		return r;
@@ -174,8 +191,8 @@ static int failed(const struct session *s, const struct catalog_row *row, int r)
 	return LEASE_E_WITHDRAWN;
 }
 
-int cuda_lease_new(const struct use *use, uint64_t ref, const tl_get_options *want,
-		   int64_t deadline, DLManagedTensorVersioned **out)
+int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h,
+		   const tl_get_options *want, int64_t deadline, DLManagedTensorVersioned **out)
 {
 	const struct catalog_row *row = &use->session->rows[ref_slot(ref)];
 	struct cuda_view *view;
@@ -185,10 +202,10 @@ int cuda_lease_new(const struct use *use, uint64_t ref, const tl_get_options *wa
 	if (r)
 		return r;
 	if (want->flags & LEASE_HANDLE)
-		return lease_without_view(use, ref, out);
-	r = cuda_view_get(use->session, row->segment, row->segment_generation, deadline, &view);
+		return lease_without_view(use, ref, h, out);
+	r = cuda_view_get(use->session, h->segment, h->segment_generation, deadline, &view);
 	if (!r) {
-		r = lease_in(view, use, ref, want, out);
+		r = lease_in(view, use, ref, h, want, out);
 		if (r)
 			cuda_view_put(view);
 	}
@@ -206,8 +223,8 @@ int tensor_lease_get_handle(tl_client *client, const char *name, const tl_get_op
 	return tensor_lease_get(client, name, &o, out);
 }
 
-int cuda_lease_known(const struct use *use, uint64_t ref, const tl_get_options *want,
-		     DLManagedTensorVersioned **out)
+int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head *h,
+		     const tl_get_options *want, DLManagedTensorVersioned **out)
 {
 	const struct catalog_row *row = &use->session->rows[ref_slot(ref)];
 	struct cuda_view *view;
@@ -216,10 +233,10 @@ int cuda_lease_known(const struct use *use, uint64_t ref, const tl_get_options *
 	r = want->flags & LEASE_HANDLE ? LEASE_E_UNMAPPED : check_want(row, want);
 	if (r)
 		return r;
-	view = cuda_view_known(use->session, row->segment, row->segment_generation);
+	view = cuda_view_known(use->session, h->segment, h->segment_generation);
 	if (!view)
 		return LEASE_E_UNMAPPED;
-	r = lease_in(view, use, ref, want, out);
+	r = lease_in(view, use, ref, h, want, out);
 	if (r)
 		cuda_view_put(view);
 	return r < 0 ? LEASE_E_UNMAPPED : r; /* cuda_lease_new() knows what a failure means */

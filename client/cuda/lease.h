@@ -5,11 +5,11 @@
 #include "client/tensor_lease.h"
 
 /* As tensor_lease_new(), for a row on a device. */
-int cuda_lease_new(const struct use *use, uint64_t ref, const tl_get_options *want,
-		   int64_t deadline, DLManagedTensorVersioned **out);
+int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h,
+		   const tl_get_options *want, int64_t deadline, DLManagedTensorVersioned **out);
 /* Likewise without a request: LEASE_E_UNMAPPED if its segment is not open. */
-int cuda_lease_known(const struct use *use, uint64_t ref, const tl_get_options *want,
-		     DLManagedTensorVersioned **out);
+int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head *h,
+		     const tl_get_options *want, DLManagedTensorVersioned **out);
 
 /* A lease on a tensor on a GPU with nothing opened: no data, device number -1. As tl_get(). */
 int tensor_lease_get_handle(tl_client *client, const char *name, const tl_get_options *want,

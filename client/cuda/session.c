@@ -89,13 +89,16 @@ void cuda_message(struct session *s, const struct conn_message *m)
 {
 	const struct wire_segment_ref *unmap = (const void *)m->bytes;
 	const struct wire_freed *freed = (const void *)m->bytes;
-	struct cuda_source *source = (struct cuda_source *)(uintptr_t)freed->cookie;
 	struct wire_segment_ref not_open;
+	struct cuda_source *source;
 
 	pthread_mutex_lock(&cuda_lock);
 	if (m->header.type == WIRE_FREED) {
-		source->freed = true;
-		cuda_queue_source(source);
+		source = cuda_source_known(s, freed->cookie);
+		if (source) {
+			source->freed = true;
+			cuda_queue_source(source);
+		}
 	} else if (s->cuda && cuda_view_unmap(s->cuda, unmap->segment, unmap->segment_generation)) {
 		cuda_wake();
 	} else { /* an import whose answer came too late: we have nothing open */

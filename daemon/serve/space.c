@@ -421,6 +421,7 @@ void space_forget(struct peer *peer)
 		if (create->peer == peer) {
 			atomic_store(&create->cancel, true);
 			create->peer = NULL;
+			peer->client.drafts--; /* nobody's, until the worker has done with it */
 		}
 	}
 }

@@ -35,6 +35,10 @@
  * listens at the address. That one starts with nothing: names are published anew, with versions
  * from 1.
  *
+ * The daemon may be another user's: what it says, in messages, descriptors and shared memory, is
+ * checked before it is used (-EPROTO). It owns the memory, though: if it truncates what it has handed
+ * out, the next access is SIGBUS, and nobody can tell whether bytes are those that were published.
+ *
  * After fork() the child may go on reading and releasing every tensor that its parent held at that
  * moment: it has holds of its own on them. Its other calls use a connection of their own, made at
  * need. Drafts stay the parent's.

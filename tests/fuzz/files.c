@@ -1,25 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bytes that nobody meant as a file of tensors, and files that become others while they are read: each is
- * read, or refused in words; the sanitizers watch. By itself a test with a fixed seed ($TL_FUZZ_SEED,
- * $TL_FUZZ_ROUNDS); with clang -fsanitize=fuzzer -DTL_LIBFUZZER a fuzzer.
+ * read, or refused in words; the sanitizers watch. As a test, beside the corpus, changed samples with a fixed
+ * seed ($TL_FUZZ_SEED, $TL_FUZZ_ROUNDS). The fuzzer reads files of the format that it is called by.
+ *
+ * An input is two bytes, how much of the rest is the file at first (0: all), and that rest, of which the second part
+ * is what it has become.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-#include <stdio.h>
+#include <errno.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "files/file.h"
+#include "tests/fuzz/target.h"
 #include "tests/messages.h"
 
-enum { FORMATS = FILE_FORMATS - 1, READ_MAX = 1 << 20, SAMPLE_MAX = 1024 };
+enum { READ_MAX = 1 << 20, SAMPLE_MAX = 1024 };
 
 static int fd = -1; /* of a file without a name, for all */
 static char path[32];
@@ -80,27 +75,27 @@ static void start(void)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 }
 
-#ifdef TL_LIBFUZZER
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+static enum file_format fuzzed;
 
-/* The format, how much of the rest is the file at first (0: all), and that rest. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	struct input_bytes in = { data, size };
 	size_t first;
 
 	if (fd < 0)
 		start();
-	if (size < 3)
-		return 0;
-	first = (size_t)data[1] << 8 | data[2];
-	if (first && first <= size - 3)
-		feed(1 + data[0] % FORMATS, data + 3, first, data + 3 + first, size - 3 - first);
+	if (!fuzzed)
+		fuzzed = file_format_by_name(program_invocation_short_name);
+	check(fuzzed);
+	first = take_u16(&in);
+	if (first && first <= in.left)
+		feed(fuzzed, in.at, first, in.at + first, in.left - first);
 	else
-		feed(1 + data[0] % FORMATS, data + 3, size - 3, NULL, 0);
+		feed(fuzzed, in.at, in.left, NULL, 0);
 	return 0;
 }
-#else
 
+#ifndef TL_LIBFUZZER
 #define FILE_OF(format, text)                                                                      \
 	{                                                                                          \
 		format, sizeof(text) - 1, text                                                     \
@@ -231,9 +226,17 @@ static void files_that_change_while_they_are_read_never_break_the_reader(void **
 	}
 }
 
+static void files_of_the_corpus_never_break_the_reader(void **state)
+{
+	(void)state;
+	for (fuzzed = FILE_FORMAT_UNKNOWN + 1; fuzzed < FILE_FORMATS; fuzzed++)
+		assert_true(replay(file_format_name(fuzzed)) > 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(files_of_the_corpus_never_break_the_reader),
 		cmocka_unit_test(samples_are_read),
 		cmocka_unit_test(changed_files_never_break_the_reader),
 		cmocka_unit_test(files_that_change_while_they_are_read_never_break_the_reader),

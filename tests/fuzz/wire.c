@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bytes that nobody meant as a message: the validator answers and the printer prints what passed; the
- * sanitizers watch. By itself a test with a fixed seed ($TL_FUZZ_SEED, $TL_FUZZ_ROUNDS); with clang
- * -fsanitize=fuzzer -DTL_LIBFUZZER a fuzzer.
+ * sanitizers watch. A test with a fixed seed ($TL_FUZZ_SEED, $TL_FUZZ_ROUNDS): `make fuzz` has the same in daemon.c
+ * and client.c.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "tests/fuzz/target.h"
 #include "tests/messages.h"
 
 static int feed(const unsigned char *bytes, size_t length, unsigned nfds, enum wire_side side)
@@ -33,24 +25,6 @@ static int feed(const unsigned char *bytes, size_t length, unsigned nfds, enum w
 	return 0;
 }
 
-#ifdef TL_LIBFUZZER
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
-	if (size < 1)
-		return 0;
-	unsigned char *copy = malloc(
-		size); /* malloc's alignment: both ends receive into aligned memory */
-
-	if (!copy)
-		return 0;
-	memcpy(copy, data + 1, size - 1);
-	feed(copy, size - 1, data[0] >> 1 & 3, data[0] & 1 ? WIRE_TO_CLIENT : WIRE_TO_DAEMON);
-	free(copy);
-	return 0;
-}
-#else
 static struct samples all;
 
 static uint64_t number_from(const char *variable, uint64_t otherwise)
@@ -138,4 +112,3 @@ int main(void)
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
-#endif

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The library and a daemon that lies (tests/liar.h) in its messages and descriptors, and about what of its memory is
+ * gone: nothing is read or written where nothing is, or where something else is by now.
+ */
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "tests/unit/liar_fixture.h"
+
+/* ---- Descriptors ---- */
+
+static int put(tl_client *client)
+{
+	unsigned char bytes[600] = { 1 };
+	int64_t n = sizeof(bytes);
+	DLTensor t = bytes_tensor(bytes, &n);
+
+	return tl_put(client, "c", &t, NULL, NULL);
+}
+
+static void must_refuse_segments(void)
+{
+	tl_client *client = liar_connect(&liar);
+	struct outcomes o = try_all(client);
+
+	must_be(o.get, -EPROTO);
+	must_be(o.copy, -EPROTO);
+	must_be(o.many, -EPROTO);
+	must_be(put(client), -EPROTO);
+	tl_close(client);
+}
+
+static void a_segment_shorter_than_it_is_said_to_be_is_not_mapped(void **state)
+{
+	(void)state;
+	must_be(ftruncate(liar.segment_fds[0], 256), 0);
+	must_refuse_segments();
+	must_be(ftruncate(liar.segment_fds[0], LIAR_SEGMENT_BYTES), 0);
+}
+
+static void a_segment_that_is_no_regular_file_is_not_mapped(void **state)
+{
+	int pipes[2], other;
+
+	(void)state;
+	must_be(pipe(pipes), 0);
+	atomic_store(&liar.descriptor, pipes[0]);
+	must_refuse_segments();
+	other = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	atomic_store(&liar.descriptor, other);
+	must_refuse_segments();
+	close(other);
+	other = open("/dev/zero", O_RDWR | O_CLOEXEC);
+	atomic_store(&liar.descriptor, other);
+	must_refuse_segments();
+	close(other);
+	close(pipes[0]);
+	close(pipes[1]);
+}
+
+static void a_segment_of_huge_pages_is_not_mapped_over_what_lies_behind_it(void **state)
+{
+	int fd = memfd_create("liar", MFD_CLOEXEC | MFD_HUGETLB);
+
+	(void)state;
+	SKIP_UNLESS(fd >= 0 && !ftruncate(fd, 4 << 20), "there are no huge pages for a memfd");
+	atomic_store(&liar.descriptor, fd);
+	atomic_store(&liar.segment_size, (2 << 20) + 4096);
+	must_refuse_segments();
+	close(fd);
+}
+
+static void a_tensor_beyond_the_segment_that_was_mapped_is_refused(void **state)
+{
+	tl_client *client;
+
+	(void)state;
+	atomic_store(&liar.segment_size, 256); /* and it is larger */
+	client = liar_connect(&liar);
+	must_be(get_as(client, TL_MODE_READ), -EPROTO);
+	must_be(get_as(client, TL_MODE_READ), -EPROTO);
+	tl_close(client);
+}
+
+/* ---- Drafts ---- */
+
+static int put_after_draft(const struct wire_draft *draft)
+{
+	tl_client *client = liar_connect(&liar);
+	int r;
+
+	liar.draft = *draft;
+	r = put(client);
+	tl_close(client);
+	return r;
+}
+
+static void a_draft_that_cannot_be_is_refused(void **state)
+{
+	struct wire_draft good = liar.draft, bad;
+
+	(void)state;
+	must_be(put_after_draft(&good), 0);
+	bad = good;
+	bad.ref = ref_make(1, LIAR_SLOTS); /* our ledger ends before it */
+	must_be(put_after_draft(&bad), -EPROTO);
+	bad.ref = ref_make(1, 0xffffff);
+	must_be(put_after_draft(&bad), -EPROTO);
+	bad = good;
+	bad.segment = LIAR_SLOTS;
+	must_be(put_after_draft(&bad), -EPROTO);
+	bad = good;
+	bad.offset = LIAR_SEGMENT_BYTES - 512;
+	must_be(put_after_draft(&bad), -EPROTO);
+	bad = good;
+	bad.offset = 3;
+	must_be(put_after_draft(&bad), -EPROTO);
+	bad = good;
+	bad.segment_size = 1ULL << 40;
+	bad.offset = 1ULL << 39;
+	must_be(put_after_draft(&bad), -EPROTO);
+	bad = good;
+	bad.flags = 0; /* where is it? */
+	must_be(put_after_draft(&bad), -EPROTO);
+}
+
+static tl_draft *create(tl_client *client)
+{
+	int64_t shape = 600;
+	tl_spec spec = { .size = sizeof(spec), .shape = &shape, .ndim = 1, .dtype = U8 };
+	tl_draft *draft;
+
+	if (!tl_create(client, "d", &spec, &draft))
+		return draft;
+	return NULL;
+}
+
+static void a_draft_in_a_segment_that_grew_without_a_descriptor_is_refused(void **state)
+{
+	tl_client *client = liar_connect(&liar);
+	tl_draft *first = create(client);
+
+	(void)state;
+	must(first);
+	liar.draft.flags = 0;
+	liar.draft.segment_size = 1ULL << 40;
+	liar.draft.offset = 1ULL << 39;
+	must(!create(client));
+	tl_abort(first);
+	tl_close(client);
+}
+
+static void a_draft_keeps_its_memory_when_its_segment_is_given_to_another(void **state)
+{
+	tl_client *client = liar_connect(&liar);
+	tl_draft *first = create(client), *second;
+	unsigned char *bytes, *others;
+
+	(void)state;
+	must(first);
+	bytes = tl_draft_tensor(first)->data;
+	memset(bytes, 1, 600);
+	/* The segment is gone, says the catalog; then it has another life. */
+	atomic_store(&liar.catalog->segments[0].word, live_word(1) - 1);
+	liar.draft.segment = 1;
+	second = create(client); /* looks at what may go */
+	must(second);
+	tl_abort(second);
+	liar.draft.segment = 0;
+	liar.draft.segment_generation = 2;
+	atomic_store(&liar.catalog->segments[0].word, live_word(2));
+	second = create(client);
+	must(second);
+	others = tl_draft_tensor(second)->data;
+	must(others + 600 <= bytes || bytes + 600 <= others);
+	memset(others, 2, 600);
+	for (int i = 0; i < 600; i++)
+		must_be(bytes[i], 2); /* the same object, mapped twice */
+	tl_abort(first);
+	memset(others, 3, 600);
+	tl_abort(second);
+	tl_close(client);
+}
+
+/* ---- Memory that is in use ---- */
+
+/* Makes the client map three segments, in the life of that number, and so look at what may go. */
+static void map_more(tl_client *client, uint32_t generation)
+{
+	static const char *const names[] = { "more0", "more1", "more2" };
+	const int64_t shape = 10;
+
+	for (unsigned i = 0; i < 3; i++) {
+		struct catalog_row *row = &liar.catalog->rows[10 + i];
+
+		if (generation == 1)
+			liar_publish(&liar, 10 + i, names[i], 1, &shape, 1 + i, 0);
+		row->segment_generation = generation;
+		atomic_store(&liar.catalog->segments[1 + i].word, live_word(generation));
+		drop(get(client, names[i]));
+	}
+}
+
+enum { HELD = 100 }; /* more than a thread keeps objects for */
+
+static void a_leased_tensor_stays_mapped_when_its_segment_is_said_to_be_gone(void **state)
+{
+	tl_client *client = liar_connect(&liar);
+	DLManagedTensorVersioned *t[HELD];
+
+	(void)state;
+	for (int i = 0; i < HELD; i++)
+		t[i] = get(client, "a");
+	atomic_store(&liar.catalog->segments[0].word, live_word(2));
+	for (int i = 0; i < HELD; i++) { /* until only counted ones are left */
+		if (i % 10 == 0)
+			map_more(client, 1 + (unsigned)i / 10);
+		must(all_bytes(t[i], 1, 600));
+		drop(t[i]);
+	}
+	tl_close(client);
+}
+
+static void a_segment_of_which_something_is_leased_is_not_exchanged(void **state)
+{
+	tl_client *client = liar_connect(&liar);
+	DLManagedTensorVersioned *t = get(client, "a");
+
+	(void)state;
+	liar.catalog->rows[1].segment_generation = 2;
+	liar.catalog->segments[0].word = live_word(2);
+	atomic_store(&liar.descriptor, liar.segment_fds[2]);
+	must_be(tl_get(client, "b", NULL, &t), -EPROTO);
+	must(all_bytes(t, 1, 600));
+	drop(t);
+	t = get(client, "b"); /* now it may */
+	must(all_bytes(t, 3, 600));
+	drop(t);
+	tl_close(client);
+}
+
+static unsigned mappings_of(const char *what)
+{
+	char line[512];
+	unsigned n = 0;
+	FILE *f = fopen("/proc/self/maps", "re");
+
+	must(f);
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, what) != NULL;
+	fclose(f);
+	return n;
+}
+
+static void a_segment_that_is_gone_is_unmapped_once_nothing_in_it_is_leased(void **state)
+{
+	tl_client *client = liar_connect(&liar);
+	DLManagedTensorVersioned *t = get(client, "a");
+	unsigned before;
+
+	(void)state;
+	atomic_store(&liar.catalog->segments[0].word, live_word(2));
+	map_more(client, 1);
+	before = mappings_of("memfd:liar");
+	drop(t);
+	liar.catalog->rows[12].segment_generation = 2; /* another life: one goes, one comes */
+	atomic_store(&liar.catalog->segments[3].word, live_word(2));
+	must_be(tl_get(client, "more2", NULL, &t), 0);
+	must_be(mappings_of("memfd:liar"), before - 1);
+	drop(t);
+	tl_close(client);
+}
+
+/* ---- Messages ---- */
+
+static bool same_again(struct liar *l, int socket, struct conn_message *m)
+{
+	struct wire_client c = { .id = 1, .label = "x" };
+	struct {
+		struct wire_holding h;
+		char name[1];
+	} h = { .h = { .version = 1, .slot = 3, .name_len = 1 }, .name = "n" };
+
+	(void)l;
+	if (m->header.type == WIRE_CLIENTS)
+		liar_send(socket, m, WIRE_CLIENT, &c, sizeof(c), -1);
+	else if (m->header.type == WIRE_HOLDINGS)
+		liar_send(socket, m, WIRE_HOLDING, &h, sizeof(h.h) + 1, -1);
+	else
+		return false;
+	return true;
+}
+
+static int visit_client(const tl_client_info *info, void *context)
+{
+	(void)info;
+	++*(int *)context;
+	return 0;
+}
+
+static int visit_holding(const tl_holding *holding, void *context)
+{
+	(void)holding;
+	++*(int *)context;
+	return 0;
+}
+
+static void lists_that_never_end_are_not_believed(void **state)
+{
+	tl_client *client = liar_connect(&liar);
+	int visits = 0;
+
+	(void)state;
+	liar.answer = same_again;
+	must_be(tl_list_clients(client, visit_client, &visits), -EPROTO);
+	must_be(tl_list_holdings(client, 1, visit_holding, &visits), -EPROTO);
+	must_be(visits, 2);
+	tl_close(client);
+}
+
+static struct samples all;
+static _Atomic uint64_t random_state;
+
+/* One of all messages, with a descriptor if it may have one, as answer to whatever comes after the handshake. */
+static bool any_answer(struct liar *l, int socket, struct conn_message *m)
+{
+	uint64_t seed = atomic_fetch_add(&random_state, 1) * 0x9e3779b97f4a7c15 + 1;
+	struct sample s;
+
+	if (m->header.type == WIRE_HELLO || m->header.type == WIRE_LEDGER)
+		return false;
+	do {
+		s = all.list[samples_random(&seed) % all.n];
+	} while (s.side != WIRE_TO_CLIENT);
+	for (unsigned i = 0; i < samples_random(&seed) % 3; i++)
+		s.bytes[16 + samples_random(&seed) % (s.length - 15)] = (unsigned char)
+			samples_random(&seed);
+	s.header.serial = m->header.serial;
+	conn_send(socket, s.bytes, s.nfds ? l->segment_fds[1] : -1, MSG_DONTWAIT);
+	return true;
+}
+
+static void any_message_in_place_of_an_answer_is_an_error(void **state)
+{
+	tl_client *client;
+	int visits = 0;
+
+	(void)state;
+	samples_make(&all);
+	must_be(liar_try_connect(&liar, 50 * MS, &client), 0);
+	liar.answer = any_answer;
+	for (int i = 0; i < 300; i++) {
+		tl_draft *draft;
+
+		try_all(client);
+		must(put(client) <= 0);
+		must(tl_delete(client, "a") <= 0);
+		must(tl_list_clients(client, visit_client, &visits) <= 0);
+		must(tl_list_holdings(client, 1, visit_holding, &visits) <= 0);
+		draft = create(client);
+		if (draft)
+			memset(tl_draft_tensor(draft)->data, 1, 600);
+		tl_abort(draft);
+	}
+	liar.answer = NULL;
+	tl_close(client);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		LIE_TEST(a_segment_shorter_than_it_is_said_to_be_is_not_mapped),
+		LIE_TEST(a_segment_that_is_no_regular_file_is_not_mapped),
+		LIE_TEST(a_segment_of_huge_pages_is_not_mapped_over_what_lies_behind_it),
+		LIE_TEST(a_tensor_beyond_the_segment_that_was_mapped_is_refused),
+		LIE_TEST(a_draft_that_cannot_be_is_refused),
+		LIE_TEST(a_draft_in_a_segment_that_grew_without_a_descriptor_is_refused),
+		LIE_TEST(a_draft_keeps_its_memory_when_its_segment_is_given_to_another),
+		LIE_TEST(a_leased_tensor_stays_mapped_when_its_segment_is_said_to_be_gone),
+		LIE_TEST(a_segment_of_which_something_is_leased_is_not_exchanged),
+		LIE_TEST(a_segment_that_is_gone_is_unmapped_once_nothing_in_it_is_leased),
+		LIE_TEST(lists_that_never_end_are_not_believed),
+		LIE_TEST(any_message_in_place_of_an_answer_is_an_error),
+	};
+
+	return RUN(tests);
+}
