@@ -53,6 +53,7 @@ static void start(void)
 			    .device_fds_max = 4,
 			    .warm_ns = (uint64_t)3600 * NS_PER_SEC },
 		.idle_exit_ns = -1,
+		.fds = 64,
 	};
 	const struct sockaddr any = { .sa_family = AF_UNIX };
 	uint64_t instance;
