@@ -140,8 +140,7 @@ static bool take_into_use(struct session *s, struct tl_draft *draft, uint64_t re
 	bool ours;
 
 	pthread_mutex_lock(&s->produce_mutex);
-	ledger_touch(s->touched, slot);
-	atomic_fetch_add(&s->held[slot], 1);
+	hold_add(s, slot);
 	ours = atomic_load(&s->rows[slot].word) == row_word(ref_generation(ref), ROW_DRAFT);
 	if (ours) {
 		draft->ref = ref;

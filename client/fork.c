@@ -198,7 +198,7 @@ static void pin(struct session *s)
 	{
 		if (count == LEDGER_HELD_MAX)
 			continue;
-		atomic_fetch_add(&s->held[slot], 1);
+		hold_add(s, slot);
 		if (pin)
 			pin->slots[pin->n++] = slot;
 	}

@@ -52,6 +52,16 @@ static inline void lease_release(struct session *s, uint32_t slot)
 }
 
 /*
+ * Counts one more hold on a slot; what the counter was. The only way to do so: the daemon reads no counter of a page that
+ * is not marked.
+ */
+static inline uint32_t hold_add(struct session *s, uint32_t slot)
+{
+	ledger_touch(s->touched, slot);
+	return atomic_fetch_add(&s->held[slot], 1);
+}
+
+/*
  * Takes a lease on the life of a slot that @ref names. 0 or LEASE_E_*.
  *
  * ORDER: G2 then G3 here; T1 then T2 in retire, and D1 then D2 in drop, in the daemon. Each side
@@ -71,8 +81,7 @@ static inline int lease_hold(struct session *s, uint64_t ref)
 		return s->held ? LEASE_E_GONE : LEASE_E_UNSERVED;
 	if (atomic_load_explicit(&row->word, memory_order_relaxed) != live) /* G1 */
 		return LEASE_E_GONE;
-	ledger_touch(s->touched, slot);
-	was = atomic_fetch_add(&s->held[slot], 1); /* G2 */
+	was = hold_add(s, slot); /* G2 */
 	if (__builtin_expect(was < LEDGER_HELD_MAX && atomic_load(&row->word) == live &&
 				     session_served(s) &&
 				     atomic_load(&s->state) == SESSION_OPEN, /* G3 */

@@ -48,7 +48,7 @@ TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out)
 	pthread_mutex_lock(&s->produce_mutex);
 	/* After a commit others may still look at the bytes, through the exported tensor. */
 	if (!draft->hold && !draft->block) {
-		atomic_fetch_add(&s->held[ref_slot(draft->ref)], 1);
+		hold_add(s, ref_slot(draft->ref));
 		draft->hold = true;
 	}
 	draft->exported = true;

@@ -26,7 +26,7 @@ static int hold_again(struct session *s, uint32_t slot)
 
 		if (!s->held)
 			return LEASE_E_UNSERVED; /* inherited by a forked child; its parent holds it */
-		was = atomic_fetch_add(&s->held[slot], 1);
+		was = hold_add(s, slot);
 		state = atomic_load(&s->state);
 		if (was && was < LEDGER_HELD_MAX && state == SESSION_OPEN)
 			return 0;

@@ -139,6 +139,32 @@ static void a_view_of_an_exported_draft_is_committed(void **state)
 	tl_close(client);
 }
 
+/* The first that its client holds: nothing else has counted in that page of the ledger. */
+static void the_bytes_of_an_exported_draft_stay_after_its_commit(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	DLManagedTensorVersioned *exported;
+	struct foreign f;
+	uint64_t version;
+	bool copied;
+
+	(void)state;
+	must_be(tl_draft_export(create_bytes(client, "n", 5000), &exported), 0);
+	memset(exported->dl_tensor.data, 7, 5000);
+	foreign_init(&f, exported->dl_tensor.data, 5000, NULL);
+	must_be(tl_publish(client, "n", &f.managed, NULL, &copied, &version), 0);
+	must(!copied);
+	for (int i = 0; i < 20; i++)
+		put_bytes(i % 2 ? client : other, "n", i, 5000);
+	must(all_bytes(exported, 7, 5000));
+	must_be(td_status(&d).retired, 1);
+	drop(exported);
+	must_be(td_status(&d).retired, 0);
+	tl_close(other);
+	tl_close(client);
+}
+
 static void an_unpublished_export_is_aborted(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -276,6 +302,7 @@ int main(void)
 		TEST(a_foreign_tensor_is_copied_once),
 		TEST(an_exported_draft_is_not_copied),
 		TEST(a_view_of_an_exported_draft_is_committed),
+		TEST(the_bytes_of_an_exported_draft_stay_after_its_commit),
 		TEST(an_unpublished_export_is_aborted),
 		TEST(a_lost_export_is_copied_to_the_next_daemon),
 		TEST(a_leased_tensor_gets_another_name),
