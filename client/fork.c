@@ -12,11 +12,11 @@
  * any other word of the protocol (lease.h). A release that falls between copy and fork makes the
  * child hold too much, never too little, until it ends.
  *
- * If the second connection cannot be had although the daemon serves us, the parent adds a hold for each slot to its own
- * ledger: what the child reads is then the parent's to keep. A pipe tells when to stop: the child has its only writing
- * end, as long as its session is there, and it is closed by exec and by death. Should the parent end first, the daemon
- * finds the ledger still mapped by the child, and goes on reading it. If the daemon is gone there is nobody who could
- * reuse the memory.
+ * If the second connection cannot be had, the parent adds a hold for each slot to its own ledger: what the child reads is
+ * then the parent's to keep. A pipe tells when to stop: the child has its only writing end, as long as its session is
+ * there, and it is closed by exec and by death. Should the parent end first, the daemon finds the ledger still mapped by
+ * the child, and goes on reading it. It does so too when our own connection has ended (we are an orphan then), so that is
+ * no reason to do without. If the daemon is gone there is nobody who could reuse the memory, and the holds do no harm.
  *
  * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions
  * produce, receive, mapping; then that of GPUs; then the users'. fork() takes all of them, so that the child finds
@@ -273,9 +273,9 @@ static void prepare_session(struct session *s, int64_t deadline)
 	unpin_locked(s);
 	atomic_store(&s->state,
 		     SESSION_FORKING); /* ORDER: before the counts are read, see lease_hold() */
-	if (atomic_load(&s->lost) || !session_served(s) || !holds_leases(s))
+	if (!holds_leases(s))
 		return;
-	peer = malloc(sizeof(*peer));
+	peer = atomic_load(&s->lost) || !session_served(s) ? NULL : malloc(sizeof(*peer));
 	if (!peer) {
 		pin(s);
 		return;
@@ -287,8 +287,7 @@ static void prepare_session(struct session *s, int64_t deadline)
 	}
 	session_peer_deinit(peer);
 	free(peer);
-	if (session_served(s))
-		pin(s);
+	pin(s);
 }
 
 static void before_fork(void)
