@@ -140,7 +140,7 @@ void guard_remnant(struct guard *g, const struct object *o, uint64_t writer)
 
 static bool remnant_is_over(const struct guarded *w)
 {
-	return object_is_written(&w->object) != 1;
+	return object_discard(&w->object) && object_is_written(&w->object) != 1;
 }
 
 void guard_sweep(struct guard *g, uint64_t writer)

@@ -46,8 +46,8 @@ void guard_end(struct guard *g, struct guarded *w);
 bool guard_next(struct guard *g, uint64_t *writer);
 
 /*
- * An object that is over, and was truncated, but is open for writing somewhere, so that it may be grown again. It is
- * kept empty under its name until nobody has it open any more.
+ * An object that is over, and was truncated, but is open for writing somewhere, so that it may be grown again; or that
+ * could not be truncated yet. It is kept empty under its name until nobody has it open any more.
  */
 void guard_remnant(struct guard *g, const struct object *o, uint64_t writer);
 /* Looks whether some remnants are closed everywhere: those of @writer, and a few of all. */

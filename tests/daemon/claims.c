@@ -300,6 +300,48 @@ static void who_writes_without_end_keeps_the_daemon_from_nothing(void **state)
 	close(fds[1]);
 }
 
+/* fcntl(F_SETLEASE) makes others wait who open the file for writing: up to 45 s, unless they say that they will not. */
+static void a_lease_on_the_file_of_a_segment_stops_nothing(void **state)
+{
+	static const char *const extra[] = { "--warm-time", "0", NULL };
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB, .extra = extra);
+	struct raw honest = rc_open(&d), rc = rc_open(&d), producer = rc_open(&d);
+	struct wire_draft drafts[3];
+	int fds[3];
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		char name[2] = { (char)('a' + i), '\0' };
+
+		must_be(rc_put(&producer, name, 100 * KIB, 1, &drafts[i]), 0);
+		must(rc_hold(&rc, drafts[i].ref));
+		must_be(rc_map(&rc, drafts[i].ref, &fds[i]), 0);
+	}
+	rc_goodbye(&producer);
+	for (int i = 0; i < 3; i++) {
+		must_be(fcntl(fds[i], F_SETSIG, SIGURG), 0);
+		must_be(fcntl(fds[i], F_SETLEASE, F_RDLCK), 0);
+	}
+	for (int i = 0; i < 3; i++) {
+		char name[2] = { (char)('a' + i), '\0' };
+
+		must_be(rc_delete(&honest, name), 0);
+	}
+	rc_goodbye(&rc); /* what it held is over */
+	must_be(rc_put(&honest, "after", 1000, 1, NULL), 0);
+	for (int i = 0; i < 3; i++) {
+		must_be(fcntl(fds[i], F_SETLEASE, F_UNLCK), 0);
+		must_be(rc_put(&honest, "other", 100 * KIB, 1, NULL), 0);
+		must_be(rc_delete(&honest, "other"), 0); /* with this others are looked at again */
+	}
+	td_settle(&d);
+	for (int i = 0; i < 3; i++) {
+		must(is_of_size(fds[i], 0)); /* the memory is back, though somebody has it open */
+		close(fds[i]);
+	}
+	rc_goodbye(&honest);
+}
+
 static void sizes_that_overflow_never_fit(void **state)
 {
 	static const uint64_t sizes[] = {
@@ -461,6 +503,7 @@ int main(void)
 		TEST(who_changes_the_size_of_a_segment_gains_nothing),
 		TEST(a_change_that_nobody_was_told_of_is_found),
 		TEST(who_writes_without_end_keeps_the_daemon_from_nothing),
+		TEST(a_lease_on_the_file_of_a_segment_stops_nothing),
 		TEST(sizes_that_overflow_never_fit),
 		TEST(descriptions_that_do_not_fit_abort_the_draft),
 		TEST(a_commit_wants_no_more_room_than_was_asked_for),
