@@ -12,11 +12,11 @@
  * any other word of the protocol (lease.h). A release that falls between copy and fork makes the
  * child hold too much, never too little, until it ends.
  *
- * If the second connection cannot be had, the parent adds a hold for each slot to its own
- * ledger: what the child reads is then the parent's to keep. A pipe tells when to stop: the child has its only writing
- * end, as long as its session is there, and it is closed by exec and by death. Should the parent end first, the daemon
- * finds the ledger still mapped by the child, and goes on reading it. If the daemon is gone there is nobody who could
- * reuse the memory.
+ * If the second connection cannot be had, the parent adds a hold for each slot to its own ledger: what the child reads is
+ * then the parent's to keep. A pipe tells when to stop: the child has its only writing end, as long as its session is
+ * there, and it is closed by exec and by death. Should the parent end first, the daemon finds the ledger still mapped by
+ * the child, and goes on reading it. It does so too when our own connection has ended (we are an orphan then), so that is
+ * no reason to do without. If the daemon is gone there is nobody who could reuse the memory, and the holds do no harm.
  *
  * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions
  * produce, receive, mapping; then that of GPUs; then the users'. fork() takes all of them, so that the child finds
@@ -162,33 +162,50 @@ static int second_connection(struct session *s, struct session_peer *peer, int64
 
 /* ---- Holding for a child that could not get a connection ---- */
 
+enum { PIN_SLOTS = 4 }; /* room for so many at first */
+
 struct fork_pin {
 	struct list link; /* in session->pins; produce_mutex */
 	int heir;	  /* ends when the child needs it no more */
-	uint32_t n;
+	uint32_t n, room;
 	uint32_t slots[]; /* of which we have one hold each */
 };
 
 static struct fork_pin *pin_alloc(struct session *s)
 {
-	uint32_t slot, count, n = 0;
-	struct fork_pin *pin;
+	struct fork_pin *pin = malloc(sizeof(*pin) + PIN_SLOTS * sizeof(*pin->slots));
 	int ends[2];
 
-	for_each_counted(s, slot, count) n++;
-	pin = malloc(sizeof(*pin) + n * sizeof(*pin->slots));
 	if (!pin)
 		return NULL;
 	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK)) {
 		free(pin);
 		return NULL;
 	}
-	*pin = (struct fork_pin){ .heir = ends[0] };
+	*pin = (struct fork_pin){ .heir = ends[0], .room = PIN_SLOTS };
 	s->heir = ends[1];
 	return pin;
 }
 
-/* Without memory or descriptors for @pin: until the session ends. */
+/* Without memory for it the slot stays held until the session ends. */
+static void pin_note(struct fork_pin **at, uint32_t slot)
+{
+	struct fork_pin *pin = *at;
+
+	if (pin->n == pin->room) {
+		pin = realloc(pin, sizeof(*pin) + (size_t)pin->room * 2 * sizeof(*pin->slots));
+		if (!pin)
+			return;
+		pin->room *= 2;
+		*at = pin;
+	}
+	pin->slots[pin->n++] = slot;
+}
+
+/*
+ * Without memory or descriptors for @pin: until the session ends. How many slots are counted is not known before: a
+ * thread that was refused a lease just now counts one more for a moment.
+ */
 static void pin(struct session *s)
 {
 	struct fork_pin *pin = pin_alloc(s);
@@ -200,7 +217,7 @@ static void pin(struct session *s)
 			continue;
 		hold_add(s, slot);
 		if (pin)
-			pin->slots[pin->n++] = slot;
+			pin_note(&pin, slot);
 	}
 	s->inherited = true;
 	if (!pin)
@@ -258,11 +275,7 @@ static void prepare_session(struct session *s, int64_t deadline)
 		     SESSION_FORKING); /* ORDER: before the counts are read, see lease_hold() */
 	if (!holds_leases(s))
 		return;
-	if (atomic_load(&s->lost) || !session_served(s)) {
-		pin(s); /* the daemon may read our ledger as that of an orphan */
-		return;
-	}
-	peer = malloc(sizeof(*peer));
+	peer = atomic_load(&s->lost) || !session_served(s) ? NULL : malloc(sizeof(*peer));
 	if (!peer) {
 		pin(s);
 		return;

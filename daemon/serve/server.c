@@ -155,13 +155,17 @@ static void server_drop_writer(struct server *server, uint64_t writer)
 static void server_on_guard(uv_poll_t *poll, int status, int events)
 {
 	struct server *server = container_of(poll, struct server, guard);
+	struct guard *guard = &server->state.store.guard;
 	uint64_t writer;
 
 	(void)status;
 	(void)events;
-	for (unsigned n = 0; n < GUARD_BATCH && guard_next(&server->state.store.guard, &writer);
-	     n++)
-		server_drop_writer(server, writer);
+	/* of those that are due nothing would tell us again */
+	for (unsigned n = 0;
+	     (n < GUARD_BATCH || !list_empty(&guard->due)) && guard_next(guard, &writer); n++) {
+		if (writer)
+			server_drop_writer(server, writer);
+	}
 	server_settle(server);
 }
 

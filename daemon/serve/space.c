@@ -47,7 +47,7 @@ struct destroy {
 	struct server *server;
 	struct segment *segment;
 	struct object object;
-	bool written; /* somebody has it open, and could grow it again */
+	bool remains; /* it could not be emptied yet, or somebody has it open and could grow it again */
 };
 
 static struct create *create_free(struct create *create)
@@ -287,8 +287,8 @@ static void destroy_work(uv_work_t *work)
 {
 	struct destroy *destroy = container_of(work, struct destroy, work);
 
-	object_discard(&destroy->object);
-	destroy->written = object_is_written(&destroy->object) == 1;
+	destroy->remains = !object_discard(&destroy->object) ||
+			   object_is_written(&destroy->object) == 1;
 }
 
 static void destroy_done(struct destroy *destroy)
@@ -297,7 +297,7 @@ static void destroy_done(struct destroy *destroy)
 	const struct segment *seg = destroy->segment;
 
 	guard_sweep(&store->guard, 0);
-	if (destroy->written)
+	if (destroy->remains)
 		guard_remnant(&store->guard, &destroy->object, seg->guarded.writer);
 	else
 		object_destroy(&destroy->object);

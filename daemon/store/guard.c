@@ -25,6 +25,8 @@ static int watch_compare(const void *a, const void *b)
 void guard_init(struct guard *g)
 {
 	*g = (struct guard){ .fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC) };
+	list_init(&g->all);
+	list_init(&g->due);
 	list_init(&g->remnants);
 }
 
@@ -41,8 +43,10 @@ bool guard_begin(struct guard *g, struct guarded *w, const struct object *o, uin
 		return false;
 	object_path(o, path);
 	w->watch = inotify_add_watch(g->fd, path, IN_MODIFY);
-	if (w->watch > 0 && tsearch(w, &g->by_watch, watch_compare))
+	if (w->watch > 0 && tsearch(w, &g->by_watch, watch_compare)) {
+		list_add_tail(&g->all, &w->link);
 		return true;
+	}
 	if (w->watch > 0)
 		inotify_rm_watch(g->fd, w->watch);
 	w->watch = 0;
@@ -54,33 +58,61 @@ void guard_end(struct guard *g, struct guarded *w)
 	if (!w->watch)
 		return;
 	tdelete(w, &g->by_watch, watch_compare);
+	list_del(&w->link);
 	inotify_rm_watch(g->fd, w->watch);
 	w->watch = 0;
 }
 
 /* ---- what has changed ----------------------------------------------------------------------- */
 
-static bool watch_look(struct guard *g, int watch, uint64_t *writer)
+/* Its writer's id if it had another size, else 0. */
+static uint64_t guarded_look(const struct guarded *w)
+{
+	return object_resize(&w->object, w->size) ? w->writer : 0;
+}
+
+static struct guarded *guarded_find(const struct guard *g, int watch)
 {
 	const struct guarded key = { .watch = watch };
 	struct guarded *const *found = tfind(&key, &g->by_watch, watch_compare);
 
-	if (!found || !object_resize(&(*found)->object, (*found)->size))
-		return false;
-	*writer = (*found)->writer;
-	return true;
+	return found ? *found : NULL;
 }
 
-/* One event at a time: without a name it is no longer than its struct. What is lost in an overflow is seen at the next change. */
+/* The kernel's queue was full: nobody knows what has changed. */
+static void events_lost(struct guard *g)
+{
+	while (!list_empty(&g->all)) {
+		struct list *first = g->all.next;
+
+		list_del(first);
+		list_add_tail(&g->due, first);
+	}
+}
+
+/* One event at a time: without a name it is no longer than its struct. */
 bool guard_next(struct guard *g, uint64_t *writer)
 {
 	struct inotify_event event;
+	struct guarded *w = NULL;
 
-	while (g->fd >= 0 && read(g->fd, &event, sizeof(event)) == sizeof(event)) {
-		if (event.mask & IN_MODIFY && watch_look(g, event.wd, writer))
-			return true;
+	*writer = 0;
+	if (g->fd < 0)
+		return false;
+	if (!list_empty(&g->due)) {
+		w = list_first_entry(&g->due, struct guarded, link);
+		list_del(&w->link);
+		list_add_tail(&g->all, &w->link);
+	} else if (read(g->fd, &event, sizeof(event)) != sizeof(event)) {
+		return false;
+	} else if (event.mask & IN_Q_OVERFLOW) {
+		events_lost(g);
+	} else if (event.mask & IN_MODIFY) {
+		w = guarded_find(g, event.wd);
 	}
-	return false;
+	if (w)
+		*writer = guarded_look(w);
+	return true;
 }
 
 /* ---- remnants ------------------------------------------------------------------------------- */
@@ -108,7 +140,7 @@ void guard_remnant(struct guard *g, const struct object *o, uint64_t writer)
 
 static bool remnant_is_over(const struct guarded *w)
 {
-	return object_is_written(&w->object) != 1;
+	return object_discard(&w->object) && object_is_written(&w->object) != 1;
 }
 
 void guard_sweep(struct guard *g, uint64_t writer)

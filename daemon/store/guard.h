@@ -14,13 +14,16 @@
 
 struct guard {
 	int fd; /* of inotify, readable when guard_next() has something to do; -1: there is none */
-	void *by_watch; /* of struct guarded; tsearch(3) */
+	void *by_watch;	 /* of struct guarded; tsearch(3) */
+	struct list all; /* of struct guarded; the same */
+	struct list due; /* those of all that are to be looked at, since events were lost */
 	struct list remnants;
 };
 
 /* An object that is guarded; embedded in its segment. */
 struct guarded {
-	int watch; /* 0: it is not guarded */
+	int watch;	  /* 0: it is not guarded */
+	struct list link; /* in guard->all or ->due, if it is */
 	struct object object;
 	uint64_t size;	 /* that it must have */
 	uint64_t writer; /* id of the client that was given the descriptor */
@@ -36,14 +39,15 @@ bool guard_begin(struct guard *g, struct guarded *w, const struct object *o, uin
 void guard_end(struct guard *g, struct guarded *w);
 
 /*
- * Looks at what has changed. True: an object had another size than it must have, and has the right one now; *@writer is
- * who may have done it. False: there is nothing more.
+ * Looks at one thing that has changed. False: there is none. *@writer is 0, or, if an object had another size than it
+ * must have, and has the right one now, who may have done it. Clients can make changes faster than they are looked at:
+ * who calls this again and again must do other work, too.
  */
 bool guard_next(struct guard *g, uint64_t *writer);
 
 /*
- * An object that is over, and was truncated, but is open for writing somewhere, so that it may be grown again. It is
- * kept empty under its name until nobody has it open any more.
+ * An object that is over, and was truncated, but is open for writing somewhere, so that it may be grown again; or that
+ * could not be truncated yet. It is kept empty under its name until nobody has it open any more.
  */
 void guard_remnant(struct guard *g, const struct object *o, uint64_t writer);
 /* Looks whether some remnants are closed everywhere: those of @writer, and a few of all. */

@@ -85,6 +85,10 @@ int object_create(const struct object *o, uint64_t size, const atomic_bool *canc
 	return 0;
 }
 
+/*
+ * O_NONBLOCK: a process of our user may have set a lease on the file (fcntl(F_SETLEASE)); without it the kernel would let
+ * us wait until the lease is given up, up to 45 s.
+ */
 int object_open(const struct object *o, int flags, int *fd)
 {
 	char name[OBJECT_NAME_MAX];
@@ -93,7 +97,7 @@ int object_open(const struct object *o, int flags, int *fd)
 	if (fault("object_open"))
 		return -EMFILE;
 	object_name(o, name);
-	r = shm_open(name, flags | O_CLOEXEC, 0);
+	r = shm_open(name, flags | O_CLOEXEC | O_NONBLOCK, 0);
 	if (r < 0)
 		return -errno;
 	*fd = r;
@@ -125,28 +129,38 @@ static bool has_size(const struct stat *st, uint64_t size)
 	       (uint64_t)st->st_blocks * 512 <= (size + page - 1) / page * page;
 }
 
-bool object_resize(const struct object *o, uint64_t size)
+static int resize(const struct object *o, uint64_t size, bool *differs)
 {
-	bool differs = false;
 	struct stat st;
-	int fd;
+	int fd, r = object_open(o, O_RDWR, &fd);
 
-	if (object_open(o, O_RDWR, &fd))
-		return false;
+	*differs = false;
+	if (r)
+		return r;
 	if (!fstat(fd, &st) && !has_size(&st, size)) {
-		differs = true;
+		*differs = true;
 		(void)!ftruncate(fd, (off_t)size);
 		if ((uint64_t)st.st_size < size)
 			(void)posix_fallocate(fd, 0, (off_t)size);
 	}
 	close(fd);
-	return differs;
+	return 0;
+}
+
+bool object_resize(const struct object *o, uint64_t size)
+{
+	bool differs;
+
+	return !resize(o, size, &differs) && differs;
 }
 
 /* Truncated, not punched: a hole would be filled again by whoever maps it and reads, and be counted by nobody. */
-void object_discard(const struct object *o)
+bool object_discard(const struct object *o)
 {
-	object_resize(o, 0);
+	bool differs;
+	int r = resize(o, 0, &differs);
+
+	return !r || r == -ENOENT;
 }
 
 void object_destroy(const struct object *o)

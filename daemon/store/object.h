@@ -34,8 +34,11 @@ int object_is_written(const struct object *o);
 /* Gives @o @size allocated bytes, if it has another size. Did it have one? */
 bool object_resize(const struct object *o, uint64_t size);
 
-/* Its pages are gone at once, even if somebody maps it: who touches it then gets SIGBUS. */
-void object_discard(const struct object *o);
+/*
+ * Its pages are gone at once, even if somebody maps it: who touches it then gets SIGBUS. False: they are still there,
+ * since it could not be opened now.
+ */
+bool object_discard(const struct object *o);
 /* Unlinks @o. Who maps it keeps its pages. */
 void object_destroy(const struct object *o);
 

@@ -222,6 +222,126 @@ static void who_changes_the_size_of_a_segment_gains_nothing(void **state)
 	must(td_objects(&d) <= objects + s.segments + 1);
 }
 
+/* Large enough for a segment of its own. */
+static int writable_segment(struct raw *rc, const char *name)
+{
+	struct wire_draft draft;
+	int fd;
+
+	must_be(rc_put(rc, name, MIB, 1, &draft), 0);
+	fd = fcntl(rc_writable(rc, &draft), F_DUPFD_CLOEXEC, 0);
+	must(fd >= 0);
+	return fd;
+}
+
+/* In turn, so that the kernel does not take two changes for one. */
+static void write_in_turn(const int fds[2], unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		must_be(pwrite(fds[i % 2], "x", 1, 0), 1);
+}
+
+static void a_change_that_nobody_was_told_of_is_found(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
+	unsigned long queued = 0;
+	struct raw rc = rc_open(&d);
+	FILE *f = fopen("/proc/sys/fs/inotify/max_queued_events", "re");
+	int fds[2], grown;
+
+	(void)state;
+	must(f && fscanf(f, "%lu", &queued) == 1);
+	fclose(f);
+	fds[0] = writable_segment(&rc, "a");
+	fds[1] = writable_segment(&rc, "b");
+	grown = writable_segment(&rc, "c");
+	td_settle(&d);
+	td_freeze(&d);
+	write_in_turn(fds, queued < 1000000 ? (unsigned)queued + 10 : 1000000);
+	must_be(posix_fallocate(grown, 0, 400 * MIB), 0);
+	td_thaw(&d);
+	eventually(is_of_size(grown, MIB));
+	rc_must_end(&rc);
+	rc_close(&rc);
+	close(grown);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static int write_for_ever(const struct test_daemon *d, void *arg)
+{
+	(void)d;
+	for (;;)
+		write_in_turn(arg, 1000);
+	return 0;
+}
+
+static void who_writes_without_end_keeps_the_daemon_from_nothing(void **state)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
+	struct raw rc = rc_open(&d), other;
+	struct test_child writers[3];
+	int fds[2];
+
+	(void)state;
+	fds[0] = writable_segment(&rc, "a");
+	fds[1] = writable_segment(&rc, "b");
+	for (int i = 0; i < 3; i++)
+		writers[i] = child_start(&d, write_for_ever, fds);
+	for (int i = 0; i < 100; i++) {
+		other = rc_open(&d);
+		must_be(rc_put(&other, "c", 1000, 1, NULL), 0);
+		rc_goodbye(&other);
+	}
+	for (int i = 0; i < 3; i++)
+		child_kill(&writers[i]);
+	rc_close(&rc);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+/* fcntl(F_SETLEASE) makes others wait who open the file for writing: up to 45 s, unless they say that they will not. */
+static void a_lease_on_the_file_of_a_segment_stops_nothing(void **state)
+{
+	static const char *const extra[] = { "--warm-time", "0", NULL };
+	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB, .extra = extra);
+	struct raw honest = rc_open(&d), rc = rc_open(&d), producer = rc_open(&d);
+	struct wire_draft drafts[3];
+	int fds[3];
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		char name[2] = { (char)('a' + i), '\0' };
+
+		must_be(rc_put(&producer, name, 100 * KIB, 1, &drafts[i]), 0);
+		must(rc_hold(&rc, drafts[i].ref));
+		must_be(rc_map(&rc, drafts[i].ref, &fds[i]), 0);
+	}
+	rc_goodbye(&producer);
+	for (int i = 0; i < 3; i++) {
+		must_be(fcntl(fds[i], F_SETSIG, SIGURG), 0);
+		must_be(fcntl(fds[i], F_SETLEASE, F_RDLCK), 0);
+	}
+	for (int i = 0; i < 3; i++) {
+		char name[2] = { (char)('a' + i), '\0' };
+
+		must_be(rc_delete(&honest, name), 0);
+	}
+	rc_goodbye(&rc); /* what it held is over */
+	must_be(rc_put(&honest, "after", 1000, 1, NULL), 0);
+	for (int i = 0; i < 3; i++) {
+		must_be(fcntl(fds[i], F_SETLEASE, F_UNLCK), 0);
+		must_be(rc_put(&honest, "other", 100 * KIB, 1, NULL), 0);
+		must_be(rc_delete(&honest, "other"), 0); /* with this others are looked at again */
+	}
+	td_settle(&d);
+	for (int i = 0; i < 3; i++) {
+		must(is_of_size(fds[i], 0)); /* the memory is back, though somebody has it open */
+		close(fds[i]);
+	}
+	rc_goodbye(&honest);
+}
+
 static void sizes_that_overflow_never_fit(void **state)
 {
 	static const uint64_t sizes[] = {
@@ -381,6 +501,9 @@ int main(void)
 		TEST(refs_that_never_were_are_gone_or_ignored),
 		TEST(only_who_holds_a_tensor_maps_its_segment),
 		TEST(who_changes_the_size_of_a_segment_gains_nothing),
+		TEST(a_change_that_nobody_was_told_of_is_found),
+		TEST(who_writes_without_end_keeps_the_daemon_from_nothing),
+		TEST(a_lease_on_the_file_of_a_segment_stops_nothing),
 		TEST(sizes_that_overflow_never_fit),
 		TEST(descriptions_that_do_not_fit_abort_the_draft),
 		TEST(a_commit_wants_no_more_room_than_was_asked_for),

@@ -3,6 +3,9 @@
  * fork(): the child's tensors are protected by holds of its own, drafts stay the parent's, and
  * nothing is lost.
  */
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include "tests/daemon/client_common.h"
 
 enum { VERSIONS = 3000, HELD = 8 };
@@ -430,6 +433,66 @@ static void an_heir_reads_on_when_its_parent_has_ended(void **state)
 	tl_close(mine.client);
 }
 
+/* ---- A parent whose connection ended ---- */
+
+static void lose_connection(const struct test_daemon *d)
+{
+	for (int fd = 3; fd < 1024; fd++) {
+		struct sockaddr_un peer = { 0 };
+		socklen_t n = sizeof(peer);
+
+		if (!getpeername(fd, (struct sockaddr *)&peer, &n) && peer.sun_family == AF_UNIX &&
+		    !strcmp(peer.sun_path, d->socket))
+			must_be(shutdown(fd, SHUT_RDWR), 0);
+	}
+}
+
+static int reads_without_a_connection(const struct test_daemon *d, void *arg)
+{
+	struct family *f = arg;
+
+	(void)d;
+	check_family(f);
+	parent_tell(1);
+	parent_await();
+	check_family(f);
+	for (int i = 0; i < HELD; i++)
+		drop(f->held[i]);
+	tl_close(f->client);
+	return 0;
+}
+
+/* The daemon goes on reading the ledger of its parent, who must not release what the child reads. */
+static void a_child_of_who_lost_its_connection_reads_on(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct test_child c;
+	struct family f, mine;
+
+	(void)state;
+	for (int noticed = 0; noticed < 2; noticed++) {
+		take_family(&f, td_connect(&d));
+		lose_connection(&d);
+		td_settle(&d);
+		if (noticed) /* by a new session */
+			must_be(tl_delete(f.client, "f/0"), 0);
+		c = child_start(&d, reads_without_a_connection, &f);
+		must_be(child_await(&c), 1);
+		for (int i = 0; i < HELD; i++)
+			drop(f.held[i]);
+		mine = (struct family){ .client = td_connect(&d) };
+		memcpy(mine.size, f.size, sizeof(mine.size));
+		replace_family(&mine);
+		must_be(td_status(&d).retired, HELD);
+		child_go(&c);
+		child_must_succeed(&c);
+		tl_close(mine.client);
+		tl_close(f.client);
+		eventually(td_status(&d).retired == 0);
+		eventually(td_status(&d).clients == 0);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -440,6 +503,7 @@ int main(void)
 		TEST(who_forks_and_calls_exec_gets_all_back),
 		TEST(a_parent_holds_for_its_child_and_no_longer),
 		TEST(an_heir_reads_on_when_its_parent_has_ended),
+		TEST(a_child_of_who_lost_its_connection_reads_on),
 		TEST(grandchildren_hold_too),
 		TEST(forking_while_threads_are_at_work),
 	};
