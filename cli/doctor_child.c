@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -24,13 +25,38 @@ static const int64_t answer_ns = 30 * NS_PER_SEC, end_ns = 10 * NS_PER_SEC;
 
 /* ---- In the doctor ---- */
 
+static bool write_to(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	bool written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+
+	fd_close(fd);
+	return written;
+}
+
+/*
+ * The next child is the first process of a new PID namespace. Who may not make one gets a user namespace with it, in
+ * which users keep their numbers: without that all of them would be user 65534, and no daemon would be trusted.
+ */
+static bool new_pid_namespace(void)
+{
+	char uids[40], gids[40];
+
+	if (!unshare(CLONE_NEWPID))
+		return true;
+	snprintf(uids, sizeof(uids), "%u %u 1", (unsigned)geteuid(), (unsigned)geteuid());
+	snprintf(gids, sizeof(gids), "%u %u 1", (unsigned)getegid(), (unsigned)getegid());
+	return !unshare(CLONE_NEWUSER | CLONE_NEWPID) && write_to("/proc/self/setgroups", "deny") &&
+	       write_to("/proc/self/uid_map", uids) && write_to("/proc/self/gid_map", gids);
+}
+
 bool doctor_can_go_apart(void)
 {
 	int status = 1;
 	pid_t pid = fork();
 
 	if (!pid)
-		_exit(unshare(CLONE_NEWPID) && unshare(CLONE_NEWUSER | CLONE_NEWPID));
+		_exit(!new_pid_namespace());
 	return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
 }
 
@@ -40,7 +66,7 @@ static void go_apart(void)
 	int status;
 	pid_t pid;
 
-	if (unshare(CLONE_NEWPID) && unshare(CLONE_NEWUSER | CLONE_NEWPID))
+	if (!new_pid_namespace())
 		_exit(125);
 	pid = fork();
 	if (!pid)
