@@ -65,6 +65,7 @@ static void ls_and_info_tell_where_a_tensor_lies(void **state)
 {
 	cleanup_td struct test_daemon d = td_start(0);
 	struct test_child child = child_start(&d, publish_both, NULL);
+	struct raw rc;
 	char *path;
 
 	(void)state;
@@ -83,6 +84,9 @@ static void ls_and_info_tell_where_a_tensor_lies(void **state)
 		must_contain(info.out, "device\tGPU-fa4ecda0-1020-4030-8050-607011223300\n");
 		must(!strstr(info.out, "withdrawn"));
 	}
+	rc = rc_open(&d); /* a producer's death withdraws what is not finished, too */
+	eventually(gpu_unfinished(&rc) == 0);
+	rc_goodbye(&rc);
 	child_kill(&child);
 	td_settle(&d);
 	must(withdrawn(&d, "gpu/legacy")); /* it was its producer's memory */

@@ -342,19 +342,6 @@ static void let_it_sleep(DLManagedTensorVersioned *managed)
 	gpu_foreign_delete(managed);
 }
 
-static unsigned unfinished(const struct raw *rc)
-{
-	unsigned n = 0;
-
-	for (uint32_t slot = 0; slot < atomic_load(&rc->catalog->slots_high); slot++) {
-		const struct catalog_row *row = rc_row(rc, ref_make(1, slot));
-
-		n += row_word_state(atomic_load(&row->word)) == ROW_LIVE &&
-		     atomic_load(&row->progress) == ROW_UNFINISHED;
-	}
-	return n;
-}
-
 static int looks_from_two_threads(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
@@ -379,13 +366,13 @@ static int looks_from_two_threads(const struct test_daemon *d, void *arg)
 	gpu_hold(getpid());
 	gpu_fill(look.memory[1].base, 1, N, CUDA_STREAM_LEGACY);
 	must_be(tl_publish(client, "waits", &look.waits.managed, NULL, NULL, NULL), 0);
-	must_be(unfinished(&rc), 1);
+	must_be(gpu_unfinished(&rc), 1);
 	must_be(tl_delete(client, "passes"), 0);
 	td_settle(d); /* the client was sent that it is free */
 	must_be(tl_alloc_cuda(client, "draft", &spec, 0, &draft), 0);
 	must_be(look.passes.deleted, 1);
 	gpu_hold(0);
-	eventually(unfinished(&rc) == 0);
+	eventually(gpu_unfinished(&rc) == 0);
 	tl_abort(draft);
 	must_be(tl_delete(client, "waits"), 0);
 	eventually(atomic_load(&look.waits.deleted));

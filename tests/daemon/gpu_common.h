@@ -51,6 +51,20 @@ static inline uint64_t gpu_put_draft(tl_client *client, const char *name, int va
 	return version;
 }
 
+/* Tensors of which the daemon does not know yet that their producers' work has ended; none had its row before. */
+static inline unsigned gpu_unfinished(const struct raw *rc)
+{
+	unsigned n = 0;
+
+	for (uint32_t slot = 0; slot < atomic_load(&rc->catalog->slots_high); slot++) {
+		const struct catalog_row *row = rc_row(rc, ref_make(1, slot));
+
+		n += row_word_state(atomic_load(&row->word)) == ROW_LIVE &&
+		     atomic_load(&row->progress) == ROW_UNFINISHED;
+	}
+	return n;
+}
+
 /* ---- What must be left at the end: nothing ---- */
 
 static inline int gpu_add_usage(const tl_device_usage *usage, void *context)
