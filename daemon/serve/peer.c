@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,7 +104,14 @@ void peers_look(struct server *server)
 
 bool peers_unsettled(const struct server *server)
 {
-	return server->orphans && server->orphan_ms < ORPHAN_MS_SETTLED;
+	return server->behind || (server->orphans && server->orphan_ms < ORPHAN_MS_SETTLED);
+}
+
+/* Whether it is not read to the end: the loop comes back for the rest, and SETTLE waits for it. */
+static void peer_set_behind(struct peer *peer, bool behind)
+{
+	peer->server->behind += behind - peer->behind;
+	peer->behind = behind;
 }
 
 /* What a peer has in serve/. */
@@ -114,6 +122,7 @@ static void peer_shut(struct peer *peer)
 	if (peer->dropping)
 		return;
 	peer->dropping = true;
+	peer_set_behind(peer, false);
 	space_forget(peer);
 	settle_forget(peer);
 	list_for_each_entry_safe(o, ahead, &peer->out, link)
@@ -385,11 +394,20 @@ static void peer_drained(struct peer *peer)
 	lease_rescan(&peer->server->state);
 }
 
+/* Is there a message, or its end, that the loop will come back for? */
+static bool peer_is_readable(const struct peer *peer)
+{
+	struct pollfd p = { .fd = peer->fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) > 0;
+}
+
 static void peer_read(struct peer *peer)
 {
 	struct conn_message m;
 	int r;
 
+	peer_set_behind(peer, false);
 	for (unsigned n = 0; n < PEER_BATCH && !peer->dropping; n++) {
 		r = conn_receive(peer->fd, WIRE_TO_DAEMON, &m, MSG_DONTWAIT);
 		if (r == -EAGAIN) {
@@ -407,9 +425,11 @@ static void peer_read(struct peer *peer)
 		peer_dispatch(peer, &m);
 		fd_close(m.fd); /* unless the handler took it */
 	}
+	if (peer->dropping)
+		return;
 	/* that may have been all, which nothing would tell us; a look too many is harmless */
-	if (!peer->dropping)
-		peer_drained(peer);
+	peer_drained(peer);
+	peer_set_behind(peer, peer_is_readable(peer));
 }
 
 static void peer_on_poll(uv_poll_t *poll, int status, int events)

@@ -24,7 +24,8 @@ struct peer {
 	int fd;
 	enum peer_phase phase;
 	bool polling_out;
-	bool deaf; /* it has closed its end; we read what it sent before */
+	bool deaf;   /* it has closed its end; we read what it sent before */
+	bool behind; /* its socket holds more than one turn reads */
 	bool dropping;
 	bool orphan; /* dropped, and its process goes on using what it holds (client_end()) */
 	bool closed; /* the loop is done with the handle */

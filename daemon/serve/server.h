@@ -38,6 +38,7 @@ struct server {
 	struct list settling; /* of struct settle */
 	unsigned jobs;	      /* with the workers */
 	unsigned peer_count;  /* orphans included */
+	unsigned behind;      /* peers with more messages than one turn reads */
 	unsigned orphans;
 	unsigned orphan_ms; /* from the last look at them to the next */
 	uint64_t room_seen; /* state.room_made when waiting creates were last tried */

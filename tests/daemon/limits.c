@@ -42,6 +42,34 @@ static bool has_answer(const struct raw *rc)
 	return poll(&p, 1, 0) == 1;
 }
 
+/* More than the daemon reads from one connection before it looks at the next. */
+static void settled_is_who_has_read_all_that_was_sent_before(void **state)
+{
+	enum { MESSAGES = 200 };
+	setenv("TENSORLEASE_DEBUG", "wire", 1); /* it takes its time for each message */
+	cleanup_td struct test_daemon d = td_start();
+	unsetenv("TENSORLEASE_DEBUG");
+	struct raw sender = rc_open(&d), asker = rc_open(&d);
+	struct wire_plain settle = { 0 };
+	struct wire_draft draft;
+	struct conn_message m;
+
+	(void)state;
+	must_be(rc_create(&sender, "a", 100, 0, &draft), 0);
+	must_be(td_status(&d).drafts, 1);
+	td_freeze(&d);
+	for (int i = 1; i < MESSAGES; i++)
+		must_be(rc_ref(&sender, WIRE_ABORT, ref_make(1, 1000)), 0); /* nothing's */
+	must_be(rc_ref(&sender, WIRE_ABORT, draft.ref), 0);
+	must_be(rc_send(&asker, WIRE_SETTLE, &settle, sizeof(settle), -1), 0);
+	td_thaw(&d);
+	must_be(rc_receive(&asker, &m), 0);
+	must_be(rc_judge(&m, WIRE_DONE), 0);
+	must_be(atomic_load(&asker.catalog->drafts), 0);
+	rc_goodbye(&sender);
+	rc_goodbye(&asker);
+}
+
 static void a_full_capacity_is_told_at_once_without_a_timeout(void **state)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
@@ -540,6 +568,7 @@ static void a_daemon_that_cannot_even_turn_away_does_not_spin(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(settled_is_who_has_read_all_that_was_sent_before),
 		TEST(a_full_capacity_is_told_at_once_without_a_timeout),
 		TEST(a_wait_for_space_ends_when_its_time_is_up),
 		TEST(who_waits_for_space_gets_it_when_it_comes),
