@@ -27,6 +27,7 @@ struct peer {
 	bool deaf; /* it has closed its end; we read what it sent before */
 	bool dropping;
 	bool orphan; /* dropped, and its process goes on using what it holds (client_end()) */
+	bool slow;   /* it is an orphan, and to look whether it still is takes long */
 	bool closed; /* the loop is done with the handle */
 };
 
