@@ -26,6 +26,7 @@
 #include "daemon/state/lease.h"
 #include "daemon/state/tensor.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/fd.h"
 #include "util/log.h"
 #include "util/text.h"
@@ -52,6 +53,13 @@ static struct outgoing *outgoing_free(struct outgoing *o)
 
 enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SETTLED = 128, ORPHAN_MS_MAX = 1024 };
 
+/*
+ * For an orphan whose ledger has pages that are pinned a look takes long, since the kernel waits for them. It is slow
+ * from then on, and of the slow ones one is looked at at a time, so that they take only this part of our time.
+ */
+#define LOOK_SLOW_NS (5 * NS_PER_MS)
+enum { LOOK_SLOW_PART = 32 };
+
 static void peer_on_closed(uv_handle_t *handle)
 {
 	struct peer *peer = container_of((uv_poll_t *)handle, struct peer, poll);
@@ -59,6 +67,35 @@ static void peer_on_closed(uv_handle_t *handle)
 	peer->closed = true;
 	if (!peer->orphan)
 		free(peer);
+}
+
+/* Is its client over? @end: by client_end(), the first time. */
+static bool peer_look(struct peer *peer, bool end)
+{
+	struct server *server = peer->server;
+	int64_t began = now_mono_ns(), now;
+	bool over = end ? client_end(&peer->client, &server->state)
+			: client_look(&peer->client, &server->state);
+
+	now = now_mono_ns();
+	peer->slow = now - began > LOOK_SLOW_NS;
+	if (peer->slow)
+		server->slow_after = now + (now - began) * LOOK_SLOW_PART;
+	return over;
+}
+
+/* The slow ones take turns: who was looked at goes to the end. */
+static bool peer_is_due(struct peer *peer)
+{
+	struct server *server = peer->server;
+
+	if (!peer->orphan || !peer->slow)
+		return peer->orphan;
+	if (now_mono_ns() < server->slow_after)
+		return false;
+	list_del(&peer->link);
+	list_add_tail(&server->peers, &peer->link);
+	return true;
 }
 
 /* Its client is over. */
@@ -95,7 +132,7 @@ void peers_look(struct server *server)
 	struct peer *peer, *ahead;
 
 	list_for_each_entry_safe(peer, ahead, &server->peers, link) {
-		if (peer->orphan && client_look(&peer->client, &server->state))
+		if (peer_is_due(peer) && peer_look(peer, false))
 			peer_leave(peer);
 	}
 	if (server->orphans)
@@ -138,7 +175,7 @@ void peer_drop(struct peer *peer)
 
 	if (peer->dropping)
 		return;
-	over = client_end(&peer->client, &server->state);
+	over = peer_look(peer, true);
 	log_debug("client gone", "client=%llu pid=%u orphan=%d",
 		  (unsigned long long)peer->client.id, peer->client.pid, !over);
 	peer_shut(peer);

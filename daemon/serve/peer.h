@@ -28,6 +28,7 @@ struct peer {
 	bool behind; /* its socket holds more than one turn reads */
 	bool dropping;
 	bool orphan; /* dropped, and its process goes on using what it holds (client_end()) */
+	bool slow;   /* it is an orphan, and to look whether it still is takes long */
 	bool closed; /* the loop is done with the handle */
 };
 

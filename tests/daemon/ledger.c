@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include "tests/harness.h"
 
@@ -107,6 +108,7 @@ static int end_of_a_pipe(void)
 	int ends[2];
 
 	must_be(pipe2(ends, O_CLOEXEC), 0);
+	must(fcntl(ends[0], F_SETPIPE_SZ, 64 * 4096) >= 64 * 4096);
 	close(ends[1]);
 	return ends[0];
 }
@@ -315,6 +317,48 @@ static void who_dies_before_it_could_tell_leaves_nothing(void **state)
 	rc_goodbye(&honest);
 }
 
+/* Its ledger is mapped nowhere, but the kernel keeps one of its pages for what is in the pipe. */
+static void leave_with_a_page_in(struct raw *rc, int pipe_end)
+{
+	struct iovec page = { .iov_base = rc->ledger, .iov_len = 1 };
+
+	must_be(vmsplice(pipe_end, &page, 1, 0), 1);
+	must_be(munmap(rc->ledger, rc->ledger_size), 0);
+	rc->ledger = NULL;
+	rc_close(rc);
+}
+
+/* The daemon may wait for such pages when it looks, so it must not look at them all the time. */
+static void ledgers_whose_pages_are_kept_do_not_keep_the_daemon_busy(void **state)
+{
+	enum { LOST = 24 };
+	cleanup_td struct test_daemon d = td_start();
+	struct raw honest = rc_open(&d);
+	struct wire_draft draft;
+	int ends[2];
+
+	(void)state;
+	must_be(pipe2(ends, O_CLOEXEC), 0);
+	must(fcntl(ends[0], F_SETPIPE_SZ, 64 * 4096) >= 64 * 4096);
+	must_be(rc_put(&honest, "a", MIB, 1, &draft), 0);
+	for (int i = 0; i < LOST; i++) {
+		struct raw rc = rc_open(&d);
+
+		must(rc_hold(&rc, draft.ref));
+		leave_with_a_page_in(&rc, ends[1]);
+	}
+	must_be(rc_delete(&honest, "a"), 0);
+	for (int i = 0; i < 2000; i++)
+		must_be(rc_put(&honest, "b", 1000, 1, NULL), 0);
+	must_be(td_status(&d).retired, 1);
+	must_be(td_status(&d).clients, LOST + 1);
+	close(ends[0]);
+	close(ends[1]);
+	eventually(td_status(&d).clients == 1);
+	must_be(td_status(&d).retired, 0);
+	rc_goodbye(&honest);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -325,6 +369,7 @@ int main(void)
 		TEST(a_lying_rescan_word_costs_nothing_but_time),
 		TEST(rescan_finds_what_nobody_told),
 		TEST(who_dies_before_it_could_tell_leaves_nothing),
+		TEST(ledgers_whose_pages_are_kept_do_not_keep_the_daemon_busy),
 	};
 
 	return RUN(tests);
