@@ -202,7 +202,7 @@ static void close_lasts_as_long_as_the_work(void **state)
 
 static int runs_out_of_time(const struct test_daemon *d, void *arg)
 {
-	tl_client *client = hold_and_publish(d, SECOND / 20);
+	tl_client *client = hold_and_publish(d, SECOND);
 
 	must_refuse(tl_close(client), -ETIMEDOUT, "has not written 1 of the tensors");
 	if (!arg)
@@ -257,7 +257,7 @@ static void what_close_gave_up_is_finished_if_the_process_lives_on(void **state)
 static int exits_too_early(const struct test_daemon *d, void *arg)
 {
 	(void)arg;
-	hold_and_publish(d, SECOND / 20);
+	hold_and_publish(d, SECOND);
 	exit(0);
 }
 
@@ -383,7 +383,7 @@ static void a_daemon_that_dies_ends_the_wait(void **state)
 
 static int is_not_answered(const struct test_daemon *d, void *arg)
 {
-	tl_client *client = hold_and_publish(d, SECOND / 20);
+	tl_client *client = hold_and_publish(d, SECOND);
 
 	parent_tell(1);
 	parent_await(); /* it stands still */
