@@ -437,6 +437,65 @@ static void it_works_after_the_client_is_closed(void **state)
 	must_be(td_status(&d).clients, 0);
 }
 
+/* ---- Leases that go from thread to thread while their session closes ---- */
+
+enum { HANDS = 3, ROUNDS = 20000 };
+
+static struct {
+	_Atomic(DLManagedTensorVersioned *) tensor;
+	_Atomic unsigned rounds;
+	_Atomic bool stop;
+} passed_on;
+
+/* Takes the tensor, takes another lease on it, and gives back the one that another thread took. */
+static void *hand_on(void *arg)
+{
+	(void)arg;
+	while (atomic_load(&passed_on.rounds) < ROUNDS) {
+		DLManagedTensorVersioned *held = atomic_exchange(&passed_on.tensor, NULL), *again;
+
+		if (!held)
+			continue;
+		again = remap(held, TL_MODE_READ);
+		drop(held);
+		must(all_bytes(again, 1, 64));
+		atomic_fetch_add(&passed_on.rounds, 1);
+		atomic_store(&passed_on.tensor, again);
+	}
+	return NULL;
+}
+
+/* Each end of a session makes somebody look at the counts of all that are closing. */
+static void *close_others(void *arg)
+{
+	while (!atomic_load(&passed_on.stop))
+		tl_close(td_connect(arg));
+	return NULL;
+}
+
+static void a_closing_session_stays_while_its_lease_goes_from_hand_to_hand(void **state)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	pthread_t hands[HANDS], other;
+
+	(void)state;
+	atomic_store(&passed_on.rounds, 0);
+	atomic_store(&passed_on.stop, false);
+	put_bytes(client, "c", 1, 5000);
+	atomic_store(&passed_on.tensor, get(client, "c"));
+	tl_close(client);
+	must_be(pthread_create(&other, NULL, close_others, &d), 0);
+	for (int i = 0; i < HANDS; i++)
+		must_be(pthread_create(&hands[i], NULL, hand_on, NULL), 0);
+	for (int i = 0; i < HANDS; i++)
+		pthread_join(hands[i], NULL);
+	atomic_store(&passed_on.stop, true);
+	pthread_join(other, NULL);
+	drop(atomic_load(&passed_on.tensor));
+	must_be(td_status(&d).clients, 0);
+}
+
 static void tensors_without_bytes_or_dimensions(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -613,6 +672,7 @@ int main(void)
 		TEST(each_mode_from_each_mode),
 		TEST(the_version_stays_whatever_the_name_means),
 		TEST(it_works_after_the_client_is_closed),
+		TEST(a_closing_session_stays_while_its_lease_goes_from_hand_to_hand),
 		TEST(tensors_without_bytes_or_dimensions),
 		TEST(what_tl_get_did_not_give_is_refused),
 		TEST(without_its_daemon_only_what_is_mapped),

@@ -320,6 +320,35 @@ static void lists_that_never_end_are_not_believed(void **state)
 	tl_close(client);
 }
 
+static _Atomic unsigned handshakes;
+
+static bool count_handshakes(struct liar *l, int socket, struct conn_message *m)
+{
+	(void)l;
+	(void)socket;
+	atomic_fetch_add(&handshakes, m->header.type == WIRE_HELLO);
+	return false;
+}
+
+/* It answers, but its catalog says that it reads nobody's ledger: each connection is worth nothing. */
+static void a_daemon_that_serves_nobody_is_given_up(void **state)
+{
+	tl_client *client = liar_connect(&liar);
+	DLManagedTensorVersioned *t;
+
+	(void)state;
+	for (int i = 0; i < LIAR_CLIENTS; i++)
+		atomic_store(&liar.catalog->clients[i], 0);
+	liar.answer = count_handshakes;
+	must_be(tl_delete(client, "a"), -ENOTCONN);
+	must(strstr(tl_last_error(), "ends every connection"));
+	must(atomic_load(&handshakes) > 1 && atomic_load(&handshakes) < 20);
+	must_be(tl_get(client, "a", NULL, &t), -ENOTCONN);
+	must_be(put(client), -ENOTCONN);
+	must(atomic_load(&handshakes) < 60);
+	tl_close(client);
+}
+
 static struct samples all;
 static _Atomic uint64_t random_state;
 
@@ -382,6 +411,7 @@ int main(void)
 		LIE_TEST(a_segment_of_which_something_is_leased_is_not_exchanged),
 		LIE_TEST(a_segment_that_is_gone_is_unmapped_once_nothing_in_it_is_leased),
 		LIE_TEST(lists_that_never_end_are_not_believed),
+		LIE_TEST(a_daemon_that_serves_nobody_is_given_up),
 		LIE_TEST(any_message_in_place_of_an_answer_is_an_error),
 	};
 
