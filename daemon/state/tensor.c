@@ -427,6 +427,8 @@ static bool small_is_spare(const struct segment *seg, const struct list *segment
 static bool segment_is_worth(const struct state *st, const struct segment *seg,
 			     const struct client *writer)
 {
+	if (seg->guarded.changed)
+		return false;
 	if (seg->small)
 		return writer && !small_is_spare(seg, &writer->small);
 	return st->store.warm_bytes + seg->size <= st->store.warm_max;

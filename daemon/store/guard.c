@@ -66,9 +66,12 @@ void guard_end(struct guard *g, struct guarded *w)
 /* ---- what has changed ----------------------------------------------------------------------- */
 
 /* Its writer's id if it had another size, else 0. */
-static uint64_t guarded_look(const struct guarded *w)
+static uint64_t guarded_look(struct guarded *w)
 {
-	return object_resize(&w->object, w->size) ? w->writer : 0;
+	if (!object_resize(&w->object, w->size))
+		return 0;
+	w->changed = true;
+	return w->writer;
 }
 
 static struct guarded *guarded_find(const struct guard *g, int watch)

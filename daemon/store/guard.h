@@ -27,6 +27,7 @@ struct guarded {
 	struct object object;
 	uint64_t size;	 /* that it must have */
 	uint64_t writer; /* id of the client that was given the descriptor */
+	bool changed;	 /* it had another size once, and may have holes: not to be used again */
 	struct list remnant_link;
 };
 

@@ -140,8 +140,6 @@ static int resize(const struct object *o, uint64_t size, bool *differs)
 	if (!fstat(fd, &st) && !has_size(&st, size)) {
 		*differs = true;
 		(void)!ftruncate(fd, (off_t)size);
-		if ((uint64_t)st.st_size < size)
-			(void)posix_fallocate(fd, 0, (off_t)size);
 	}
 	close(fd);
 	return 0;

@@ -31,7 +31,9 @@ int object_open(const struct object *o, int flags, int *fd);
  */
 int object_is_written(const struct object *o);
 
-/* Gives @o @size allocated bytes, if it has another size. Did it have one? */
+/*
+ * Gives @o that size if it has another one, or pages beyond it. Did it? What was taken away from it is a hole then.
+ */
 bool object_resize(const struct object *o, uint64_t size);
 
 /*

@@ -162,13 +162,13 @@ static void only_who_holds_a_tensor_maps_its_segment(void **state)
 
 /* ---- sizes that are the daemon's ---- */
 
-/* And all of it is allocated, and no more. */
+/* And no more than that is allocated. */
 static bool is_of_size(int fd, uint64_t size)
 {
 	struct stat st;
 
 	must_be(fstat(fd, &st), 0);
-	return (uint64_t)st.st_size == size && (uint64_t)st.st_blocks * 512 == size;
+	return (uint64_t)st.st_size == size && (uint64_t)st.st_blocks * 512 <= size;
 }
 
 static void who_changes_the_size_of_a_segment_gains_nothing(void **state)
@@ -205,8 +205,9 @@ static void who_changes_the_size_of_a_segment_gains_nothing(void **state)
 		must_be(s.tensors, 1);
 		must_be(s.bytes_used, 8 * MIB);
 
-		/* nor when it is over */
+		/* nor when it is over, which it is when it is empty: there may be holes in it */
 		must_be(rc_delete(&honest, "a"), 0);
+		must_be(td_status(&d).bytes_used, 0);
 		must_be(rc_create(&honest, NULL, 60 * MIB, 0, &draft), 0);
 		must_be(rc_ref(&honest, WIRE_ABORT, draft.ref), 0);
 		td_settle(&d);

@@ -154,7 +154,8 @@ static tl_client *hold_and_publish(const struct test_daemon *d, int64_t timeout_
 	tl_client *client;
 
 	cuda = gpu_use(0);
-	eventually(tl_connect(&client, &o) == 0); /* its time is short, and the machine may be busy */
+	eventually(tl_connect(&client, &o) ==
+		   0); /* its time is short, and the machine may be busy */
 	gpu_must(cuda->ctx_synchronize());
 	gpu_hold(getpid());
 	gpu_put_draft(client, "t", 6, N, 0, CUDA_STREAM_LEGACY);
