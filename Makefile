@@ -183,6 +183,14 @@ fuzz: $(DEPS) ## invent inputs for daemon, library and file readers; FUZZ='npy c
 fuzz-build: $(FUZZ_OUT)
 	@:
 
+# Needs root, debootstrap and a mirror of Debian's; FRESH_ARGS='--mirror URL'. What cannot be made here is skipped.
+FRESH := bookworm:user bookworm:root trixie:user trixie:root
+.PHONY: fresh
+fresh: ## README's commands on new Debian systems; FRESH='bookworm:user trixie:root' some of them
+	@failed=; for one in $(FRESH); do \
+		tests/fresh/run $(FRESH_ARGS) "$${one%:*}" "$${one#*:}" || test $$? = 77 || failed="$$failed $$one"; \
+	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
+
 demo: $(DEPS) all $(DEMO_OUT) ## build, then show two processes sharing a tensor
 	@demo/run $(O)
 
