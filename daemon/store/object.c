@@ -110,7 +110,7 @@ int object_open(const struct object *o, int flags, int *fd)
  */
 int object_is_written(const struct object *o)
 {
-	int fd, r = object_open(o, O_RDONLY, &fd);
+	int fd = -1, r = object_open(o, O_RDONLY, &fd);
 
 	if (r)
 		return r;
@@ -132,7 +132,7 @@ static bool has_size(const struct stat *st, uint64_t size)
 static int resize(const struct object *o, uint64_t size, bool *differs)
 {
 	struct stat st;
-	int fd, r = object_open(o, O_RDWR, &fd);
+	int fd = -1, r = object_open(o, O_RDWR, &fd);
 
 	*differs = false;
 	if (r)
