@@ -151,6 +151,8 @@ deps-model:
 	@tools/deps model
 deps-fuzz:
 	@tools/deps fuzz
+deps-fresh:
+	@tools/deps fresh
 
 tests: all $(TEST_OUT) $(FAKECUDA_OUT) ## build the tests, run nothing
 
@@ -185,7 +187,7 @@ fuzz-build: $(FUZZ_OUT)
 
 # Needs root, debootstrap and a mirror of Debian's; FRESH_ARGS='--mirror URL'. What cannot be made here is skipped.
 FRESH := bookworm:user bookworm:root trixie:user trixie:root
-.PHONY: fresh
+.PHONY: fresh deps-fresh
 fresh: ## README's commands on new Debian systems; FRESH='bookworm:user trixie:root' some of them
 	@failed=; for one in $(FRESH); do \
 		tests/fresh/run $(FRESH_ARGS) "$${one%:*}" "$${one#*:}" || test $$? = 77 || failed="$$failed $$one"; \
