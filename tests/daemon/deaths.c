@@ -350,8 +350,10 @@ static void what_a_lost_producer_writes_reaches_nobody(void **state)
 static struct {
 	_Atomic bool waits;
 	_Atomic bool writing;
+	tl_client *client;
+	tl_draft *draft;
+	DLManagedTensorVersioned *read;
 	unsigned char *bytes;
-	const unsigned char *read;
 } leaving;
 
 static void *write_for_ever(void *arg)
@@ -371,20 +373,20 @@ __attribute__((destructor(101))) static void last_of_all(void)
 		return;
 	parent_tell(1);
 	parent_await();
-	bytes_must_be(leaving.read, 0x55, MIB);
+	bytes_must_be(leaving.read->dl_tensor.data, 0x55, MIB);
 	parent_tell(2);
 	parent_await();
 }
 
 static int exit_while_a_thread_writes(const struct test_daemon *d, void *arg)
 {
-	tl_client *client = td_connect(d);
-	tl_draft *draft = lib_create(client, "mine", 8 * MIB);
 	pthread_t thread;
 
 	(void)arg;
-	leaving.bytes = tl_draft_tensor(draft)->data;
-	leaving.read = lib_get(client, "read")->dl_tensor.data;
+	leaving.client = td_connect(d);
+	leaving.draft = lib_create(leaving.client, "mine", 8 * MIB);
+	leaving.bytes = tl_draft_tensor(leaving.draft)->data;
+	leaving.read = lib_get(leaving.client, "read");
 	must_be(pthread_create(&thread, NULL, write_for_ever, NULL), 0);
 	eventually(atomic_load(&leaving.writing));
 	atomic_store(&leaving.waits, true);
