@@ -241,7 +241,7 @@ int main(int argc, char **argv)
 	int code;
 
 	keep_standard_streams();
-	signal(SIGPIPE, SIG_IGN); /* leave by the door, with a goodbye to the daemon */
+	signal(SIGPIPE, SIG_IGN); /* write() says so, and what was begun is ended in order */
 	code = run(&cli, argc, argv);
 	tl_close(cli.client);
 	return flush(code);
