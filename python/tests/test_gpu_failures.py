@@ -195,7 +195,7 @@ def ends_with_everything_open(link):
 
 def test_an_interpreter_may_end_with_everything_open(gpus, observer):
     child = Child(ends_with_everything_open)
-    child.end()
-    assert observer.stat("t").withdrawn and observer.stat("u").withdrawn
+    child.end()  # the daemon may learn of it later than we do
+    eventually(lambda: observer.stat("t").withdrawn and observer.stat("u").withdrawn)
     observer.delete("t")
     observer.delete("u")
