@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the rows of the bench share: samples, results, processes. main.c says how a run goes. A row that
- * cannot go on calls errx(): the supervisor in main.c then cleans up.
+ * What the rows of the bench share: samples, results, processes. main.c says how a run goes. A row
+ * that cannot go on calls errx(): the supervisor in main.c then cleans up.
  */
 #pragma once
 
@@ -48,8 +48,8 @@ struct bench {
 	const char *address; /* of the run's daemon; NULL until bench_daemon() started it */
 	pid_t daemon_pid;
 	tl_client *client;
-	const char
-		*many_address; /* of the daemon with BENCH_MANY tensors; NULL until bench_many() */
+	const char *many_address; /* of the daemon with BENCH_MANY tensors; NULL until bench_many()
+				   */
 	pid_t many_pid;
 	tl_client *many_client; /* their producer */
 	struct bench_result *results[64];
@@ -88,7 +88,8 @@ struct bench_role {
 	int (*run)(int socket, int shared_fd, const char *argument);
 };
 
-/* Starts this program as role @role. @shared_fd: -1, or a descriptor to lend; @argument may be NULL. */
+/* Starts this program as role @role. @shared_fd: -1, or a descriptor to lend; @argument may be
+ * NULL. */
 void bench_helper_start(struct bench_helper *h, const char *role, int shared_fd,
 			const char *argument);
 void bench_helper_stop(struct bench_helper *h); /* kills and waits */
@@ -105,8 +106,8 @@ int bench_role_daemon(int socket, int shared_fd, const char *argument);
 void bench_daemon(struct bench *b);
 
 /*
- * The daemon with BENCH_MANY tensors of bench_many_bytes() called bench_name(), and no other; started at the
- * first call, which also reads what memory they take (memory.c).
+ * The daemon with BENCH_MANY tensors of bench_many_bytes() called bench_name(), and no other;
+ * started at the first call, which also reads what memory they take (memory.c).
  */
 enum { BENCH_MANY = 100000, BENCH_NAME_SIZE = 24 };
 void bench_many(struct bench *b);
@@ -131,9 +132,10 @@ void bench_publish(tl_client *client, const char *name, uint64_t nbytes);
 void bench_settle(tl_client *client);
 
 /*
- * Keeps a process (0: the calling thread) on the @n-th of the CPUs that we may use, or on all again. Who shares
- * a CPU with whom decides what a wake-up costs (an idle CPU of a virtual machine may take 30 us to come
- * up), so rows with other processes place them, those of the floor where ours are.
+ * Keeps a process (0: the calling thread) on the @n-th of the CPUs that we may use, or on all
+ * again. Who shares a CPU with whom decides what a wake-up costs (an idle CPU of a virtual machine
+ * may take 30 us to come up), so rows with other processes place them, those of the floor where
+ * ours are.
  */
 void bench_place(pid_t pid, unsigned n);
 void bench_unplace(pid_t pid);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The first get of a segment: a fresh 1 MiB tensor, which has a segment of its own that this process has never mapped. The
- * floor is what anybody needs to get at another process's memory: ask for its descriptor and receive it, one round
- * trip, and map it. Unmapping and closing are left out of the floor.
+ * The first get of a segment: a fresh 1 MiB tensor, which has a segment of its own that this
+ * process has never mapped. The floor is what anybody needs to get at another process's memory: ask
+ * for its descriptor and receive it, one round trip, and map it. Unmapping and closing are left out
+ * of the floor.
  */
 #include <err.h>
 #include <fcntl.h>
@@ -39,7 +40,8 @@ static int send_with_fd(int socket, int fd)
 	return sendmsg(socket, &m, 0) < 0 ? -1 : 0;
 }
 
-/* Answers the n-th message with the descriptor of the n-th file; @argument says how many there are. */
+/* Answers the n-th message with the descriptor of the n-th file; @argument says how many there are.
+ */
 int bench_role_descriptors(int socket, int shared_fd, const char *argument)
 {
 	unsigned n = (unsigned)strtoul(argument, NULL, 10);
@@ -99,7 +101,8 @@ static double first_ours(tl_client *client, unsigned i, DLManagedTensorVersioned
 	return bench_now() - start;
 }
 
-/* In groups: the one that is not measured falls asleep, and is woken by the first samples of its next group. All on one CPU. */
+/* In groups: the one that is not measured falls asleep, and is woken by the first samples of its
+ * next group. All on one CPU. */
 static void first_samples(struct bench *b, struct bench_result *r, unsigned n)
 {
 	DLManagedTensorVersioned **held = calloc(n, sizeof(DLManagedTensorVersioned *));

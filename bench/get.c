@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Get and release of mapped tensors by name. A sample is the mean of a batch, since reading the clock costs as much as
- * a get; names are visited in one random order, the same for the floor (sketch.c) and for us. Two threads
- * share one client, as threads of one process do, and one sketch.
+ * Get and release of mapped tensors by name. A sample is the mean of a batch, since reading the
+ * clock costs as much as a get; names are visited in one random order, the same for the floor
+ * (sketch.c) and for us. Two threads share one client, as threads of one process do, and one
+ * sketch.
  */
 #include <err.h>
 #include <linux/filter.h>
@@ -181,8 +182,8 @@ static void names_new(struct getting *g)
 
 		bench_name(name, i);
 		sketch_add(g->sketch, name, name);
-		random ^= random << 13, random ^= random >> 7,
-			random ^= random << 17; /* xorshift */
+		random ^= random << 13, random ^= random >> 7, random ^= random << 17; /* xorshift
+											*/
 		j = (uint32_t)(random % (i + 1));
 		g->names[i] = g->names[j];
 		g->names[j] = name;

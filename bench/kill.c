@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client is killed while it holds 1,000 leases. The tensors were deleted before, so that only its leases keep them: when
- * the daemon has dropped those, it counts no retired tensor any more. That number is read in shared memory, from
- * SIGKILL on. The floor is how long it takes until the socket of a killed process ends.
+ * A client is killed while it holds 1,000 leases. The tensors were deleted before, so that only its
+ * leases keep them: when the daemon has dropped those, it counts no retired tensor any more. That
+ * number is read in shared memory, from SIGKILL on. The floor is how long it takes until the socket
+ * of a killed process ends.
  */
 #include <err.h>
 #include <signal.h>

@@ -2,12 +2,14 @@
 /*
  * tensorlease-bench: measures what tensorlease promises, each thing beside its floor.
  *
- * The floor of a row is the least that the machine lets anybody do for the same effect, measured in the same run: one sample of
- * the floor, one of ours, and so on. Numbers are medians and 99th percentiles of the samples; the ratio is the median of
- * the pairs' ratios. Slow numbers are no failure: it exits with 0 unless something is broken.
+ * The floor of a row is the least that the machine lets anybody do for the same effect, measured in
+ * the same run: one sample of the floor, one of ours, and so on. Numbers are medians and 99th
+ * percentiles of the samples; the ratio is the median of the pairs' ratios. Slow numbers are no
+ * failure: it exits with 0 unless something is broken.
  *
- * The first process supervises: it makes the temporary directory, starts the second, which measures, and when that has ended,
- * however it did, waits for what it left (daemons end by themselves when it does), then removes the directory.
+ * The first process supervises: it makes the temporary directory, starts the second, which
+ * measures, and when that has ended, however it did, waits for what it left (daemons end by
+ * themselves when it does), then removes the directory.
  */
 #include <err.h>
 #include <errno.h>

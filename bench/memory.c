@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory, of a daemon with nothing but 100,000 tensors of 4 KiB, which one client has published and got once each.
+ * Memory, of a daemon with nothing but 100,000 tensors of 4 KiB, which one client has published and
+ * got once each.
  *
- * Bytes per tensor beyond its payload are what grew meanwhile, divided by the number of tensors: the blocks that the
- * kernel allocated to the catalog (st_blocks of the daemon's descriptor of it, recognised by its magic number), the
- * ledger's pages (Rss of that memfd here, where each tensor is got once), the
- * daemon's own memory (RssAnon), and what segments are larger than what lies in them (tl_status.bytes_used).
+ * Bytes per tensor beyond its payload are what grew meanwhile, divided by the number of tensors:
+ * the blocks that the kernel allocated to the catalog (st_blocks of the daemon's descriptor of it,
+ * recognised by its magic number), the ledger's pages (Rss of that memfd here, where each tensor is
+ * got once), the daemon's own memory (RssAnon), and what segments are larger than what lies in them
+ * (tl_status.bytes_used).
  */
 #include <dirent.h>
 #include <err.h>
@@ -22,7 +24,8 @@
 
 enum { IDLE_CLIENTS = 8 };
 
-/* "Name:   123 kB" in /proc/PID/FILE: the sum of all such lines; only after a line with @section, if that is given. */
+/* "Name:   123 kB" in /proc/PID/FILE: the sum of all such lines; only after a line with @section,
+ * if that is given. */
 static uint64_t proc_sum(pid_t pid, const char *file, const char *name, const char *section)
 {
 	char path[64], line[512];
@@ -122,9 +125,8 @@ uint64_t bench_many_bytes(void)
 	static uint64_t bytes;
 
 	if (!bytes)
-		bytes = bench_shm_free() > (uint64_t)1 << 30
-				? 4096
-				: 256; /* a container may have little */
+		bytes = bench_shm_free() > (uint64_t)1 << 30 ? 4096 : 256; /* a container may have
+									      little */
 	return bytes;
 }
 
@@ -186,7 +188,8 @@ static uint64_t switches(pid_t pid)
 	       proc_sum(pid, "status", "nonvoluntary_ctxt_switches", NULL);
 }
 
-/* Nobody asks for anything; there are tensors and clients. Whoever runs comes to sleep again, which is counted. */
+/* Nobody asks for anything; there are tensors and clients. Whoever runs comes to sleep again, which
+ * is counted. */
 static void idle(struct bench *b, struct bench_result *r)
 {
 	tl_client *clients[IDLE_CLIENTS];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Daemons and helper processes of the bench, and small things. Helpers are this program started again in a role, not
- * forked: nothing of the bench's own clients and mappings is in them. Each asks for a signal when its
- * parent ends, a daemon for SIGTERM, on which it removes what it made.
+ * Daemons and helper processes of the bench, and small things. Helpers are this program started
+ * again in a role, not forked: nothing of the bench's own clients and mappings is in them. Each
+ * asks for a signal when its parent ends, a daemon for SIGTERM, on which it removes what it made.
  */
 #include <err.h>
 #include <errno.h>

@@ -2,15 +2,16 @@
 /*
  * Create and commit of 4 KiB under one name, again and again, and put of large tensors.
  *
- * The floor of a create and commit is a round trip (memory is asked for) and one more message (it is
- * published), to a helper that does nothing with them. With the version wanted we wait for the commit's
- * answer, all on one CPU. Without, a publisher of the same shape should not wait at all, which is counted:
- * voluntary context switches of the thread during the calls. Those samples are 100 us apart, in which the daemon
- * (or the helper) gets done with the one before, on another CPU, as we spin meanwhile. Samples of the floor and of
- * ours alternate in groups: what we ask ahead is done after the call, at the expense of what is measured then.
+ * The floor of a create and commit is a round trip (memory is asked for) and one more message (it
+ * is published), to a helper that does nothing with them. With the version wanted we wait for the
+ * commit's answer, all on one CPU. Without, a publisher of the same shape should not wait at all,
+ * which is counted: voluntary context switches of the thread during the calls. Those samples are
+ * 100 us apart, in which the daemon (or the helper) gets done with the one before, on another CPU,
+ * as we spin meanwhile. Samples of the floor and of ours alternate in groups: what we ask ahead is
+ * done after the call, at the expense of what is measured then.
  *
- * The floor of a put is memcpy into a warm shared mapping of that size; there are two, used in turn, since what
- * was published last must stay readable while the next is written.
+ * The floor of a put is memcpy into a warm shared mapping of that size; there are two, used in
+ * turn, since what was published last must stay readable while the next is written.
  */
 #include <err.h>
 #include <stdio.h>
@@ -75,7 +76,8 @@ static long waits(void)
 	return u.ru_nvcsw;
 }
 
-/* A group of the floor, then one of ours; the first samples of each are for the other side to get warm. */
+/* A group of the floor, then one of ours; the first samples of each are for the other side to get
+ * warm. */
 static void with_version(struct bench *b, struct bench_result *r, int socket)
 {
 	for (unsigned i = 0; i < (b->quick ? 150 : 1000); i++) {

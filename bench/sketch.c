@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The floor of get and release: the least that the lease protocol asks for, in one process, none of it
- * the product's code. A get hashes the name (strlen and XXH3), walks its bucket, reads the name's current
- * tensor, adds 1 to the slot's counter (seq_cst), looks whether the row's word still says LIVE (seq_cst)
- * and compares the text; a release subtracts 1 and looks at the word if that made 0. Memory is private,
- * but a name and a row take as many cache lines as these steps need (one each), and there are as many of them
- * as the product has in the same row of the table.
+ * The floor of get and release: the least that the lease protocol asks for, in one process, none of
+ * it the product's code. A get hashes the name (strlen and XXH3), walks its bucket, reads the
+ * name's current tensor, adds 1 to the slot's counter (seq_cst), looks whether the row's word still
+ * says LIVE (seq_cst) and compares the text; a release subtracts 1 and looks at the word if that
+ * made 0. Memory is private, but a name and a row take as many cache lines as these steps need (one
+ * each), and there are as many of them as the product has in the same row of the table.
  *
- * What the product does on top, and the sketch does not: a DLPack tensor to hand out (malloc, free, shape
- * and strides), the mapping of the tensor's segment, lifetimes (a session may be replaced or closed meanwhile),
- * versions, and names that are taken out of their bucket by another process during the walk.
+ * What the product does on top, and the sketch does not: a DLPack tensor to hand out (malloc, free,
+ * shape and strides), the mapping of the tensor's segment, lifetimes (a session may be replaced or
+ * closed meanwhile), versions, and names that are taken out of their bucket by another process
+ * during the walk.
  */
 #include <err.h>
 #include <stdalign.h>

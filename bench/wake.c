@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a commit to the waiting consumer having the tensor. Three processes take part on both sides: this one sends, the
- * daemon (floor: the waker) receives one message and wakes, and the consumer (floor: the sleeper) wakes up and
- * looks at the clock. The time of sending is in the payload. We sleep until the consumer has said that it is
- * done, and then 100 us more, so that all are asleep at the next sample. All are on one CPU. The second row is the
- * same with a consumer that spins, on another CPU; the floor's waker makes no system call to wake it then.
+ * From a commit to the waiting consumer having the tensor. Three processes take part on both sides:
+ * this one sends, the daemon (floor: the waker) receives one message and wakes, and the consumer
+ * (floor: the sleeper) wakes up and looks at the clock. The time of sending is in the payload. We
+ * sleep until the consumer has said that it is done, and then 100 us more, so that all are asleep
+ * at the next sample. All are on one CPU. The second row is the same with a consumer that spins, on
+ * another CPU; the floor's waker makes no system call to wake it then.
  */
 #include <err.h>
 #include <limits.h>
@@ -30,9 +31,9 @@ static const char name[] = "bench/wake";
 
 /* Shared by all processes of one side. */
 struct page {
-	_Atomic uint32_t word; /* floor: what the waker adds to */
-	_Atomic uint32_t
-		go; /* the sample that the consumer may wait for: one that spins needs a CPU */
+	_Atomic uint32_t word;	/* floor: what the waker adds to */
+	_Atomic uint32_t go;	/* the sample that the consumer may wait for: one that spins needs a
+				   CPU */
 	_Atomic uint32_t ready; /* the sample that the consumer waits for */
 	_Atomic uint32_t done;	/* the sample that it has had */
 	uint32_t spin;		/* constant */

@@ -79,7 +79,8 @@ void cli_options_help(FILE *out, unsigned which);
 int cli_connect(struct cli *cli, bool autostart);
 
 /*
- * Connects and gets cli->args[0] as the options say. NULL with an exit code in *code after saying why.
+ * Connects and gets cli->args[0] as the options say. NULL with an exit code in *code after saying
+ * why.
  */
 DLManagedTensorVersioned *cli_get(struct cli *cli, int64_t default_timeout_ns, tl_info *info,
 				  int *code);

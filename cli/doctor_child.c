@@ -35,8 +35,9 @@ static bool write_to(const char *path, const char *text)
 }
 
 /*
- * The next child is the first process of a new PID namespace. Who may not make one gets a user namespace with it, in
- * which users keep their numbers: without that all of them would be user 65534, and no daemon would be trusted.
+ * The next child is the first process of a new PID namespace. Who may not make one gets a user
+ * namespace with it, in which users keep their numbers: without that all of them would be user
+ * 65534, and no daemon would be trusted.
  */
 static bool new_pid_namespace(void)
 {

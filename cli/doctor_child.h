@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * This program in another process: `tensorlease doctor-child ROLE [ARGUMENT]...`. A role does what it is for,
- * answers one line, "ok WORDS" or "fail WORDS", waits for a line (doctor_go), does the next thing and
- * answers again; it ends when its standard input does.
+ * This program in another process: `tensorlease doctor-child ROLE [ARGUMENT]...`. A role does what
+ * it is for, answers one line, "ok WORDS" or "fail WORDS", waits for a line (doctor_go), does the
+ * next thing and answers again; it ends when its standard input does.
  */
 #pragma once
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * doctor: the few calls of the CUDA driver that a program makes which is not ours: it has memory, fills it and
- * looks at it. Found at run time, in the doctor's children only.
+ * doctor: the few calls of the CUDA driver that a program makes which is not ours: it has memory,
+ * fills it and looks at it. Found at run time, in the doctor's children only.
  */
 #pragma once
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* doctor: the daemon that would be used, and an own one, through which two processes exchange a tensor. */
+/* doctor: the daemon that would be used, and an own one, through which two processes exchange a
+ * tensor. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -237,7 +238,8 @@ static int make_directory(struct doctor *d)
 	return -1;
 }
 
-/* A process that was started by one of ours which has ended, and so came to us; 0: there is none. */
+/* A process that was started by one of ours which has ended, and so came to us; 0: there is none.
+ */
 static pid_t adopted(void)
 {
 	DIR *proc = opendir("/proc");

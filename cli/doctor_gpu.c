@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * doctor: GPUs. This process never loads the driver; its children do (doctor_gpu_child.c). For each GPU: what it
- * is, and an exchange between two processes of each kind of memory.
+ * doctor: GPUs. This process never loads the driver; its children do (doctor_gpu_child.c). For each
+ * GPU: what it is, and an exchange between two processes of each kind of memory.
  */
 #include <errno.h>
 #include <glob.h>
@@ -348,7 +348,8 @@ static bool once_more(struct exchange *e, char **words)
 	return doctor_answer(&e->consumer, words);
 }
 
-/* The consumer in a PID namespace of its own, as in another container. What was found goes to @out. */
+/* The consumer in a PID namespace of its own, as in another container. What was found goes to @out.
+ */
 static bool try_apart(const struct gpu *g, const char *probe, const char *kind, char *out,
 		      size_t size)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* doctor: what its children do with a GPU. Each is a producer or a consumer as any program may be one. */
+/* doctor: what its children do with a GPU. Each is a producer or a consumer as any program may be
+ * one. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,8 +183,8 @@ static bool put_at_rest(struct producer *p, cuda_stream stream)
 }
 
 /*
- * About 100 ms of work on the stream, whose last piece writes what the consumer should see; each time twice as much, for a
- * consumer that came too late to see it under way.
+ * About 100 ms of work on the stream, whose last piece writes what the consumer should see; each
+ * time twice as much, for a consumer that came too late to see it under way.
  */
 static bool queue_work(cuda_pointer at, cuda_stream stream)
 {
@@ -241,7 +242,8 @@ static bool open_device(const char *number, int *device, cuda_stream *stream)
 	return false;
 }
 
-/* SOCKET NAME DEVICE KIND. Publishes at once, again each time it is told, and keeps all of it until its end. */
+/* SOCKET NAME DEVICE KIND. Publishes at once, again each time it is told, and keeps all of it until
+ * its end. */
 int child_gpu_put(char *const *args)
 {
 	struct producer p = { .name = args[1], .legacy = !strcmp(args[3], "legacy") };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * doctor: shared memory that daemons left behind which were killed and never started again at the same
- * socket. A daemon has its catalog open for writing as long as it lives, so it is gone for sure, in whatever
- * PID namespace it was, if a write lease on the catalog is granted: that is for files which nobody has open
- * or mapped.
+ * doctor: shared memory that daemons left behind which were killed and never started again at the
+ * same socket. A daemon has its catalog open for writing as long as it lives, so it is gone for
+ * sure, in whatever PID namespace it was, if a write lease on the catalog is granted: that is for
+ * files which nobody has open or mapped.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -22,7 +22,8 @@ enum { INSTANCE = sizeof("tensorlease-0123456789abcdef-") - 1, SHOWN = 16 };
 
 static const char catalog_key[] = "0000000000000000";
 
-/* As the daemon makes them. Anybody can make another file there, whose name would be pasted into a shell. */
+/* As the daemon makes them. Anybody can make another file there, whose name would be pasted into a
+ * shell. */
 static bool is_object(const char *name)
 {
 	static const char digits[] = "0123456789abcdef";

@@ -40,5 +40,6 @@ void elements_deinit(struct elements *elements);
 /* Values @first and on into @block; how many: VALUE_BLOCK unless the end is near, 0 at the end. */
 size_t elements_read(const struct elements *elements, uint64_t first, union value_block *block);
 
-/* The same as doubles, rounded where they are integers of more than 53 bits; the magnitude of complex ones. */
+/* The same as doubles, rounded where they are integers of more than 53 bits; the magnitude of
+ * complex ones. */
 size_t elements_doubles(const struct elements *elements, uint64_t first, double out[VALUE_BLOCK]);

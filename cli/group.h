@@ -6,7 +6,8 @@
 #include "cli/out.h"
 #include "files/file.h"
 
-/* The format that --format or the suffix of @path says; FILE_FORMAT_UNKNOWN after saying why not. */
+/* The format that --format or the suffix of @path says; FILE_FORMAT_UNKNOWN after saying why not.
+ */
 enum file_format group_format(struct cli *cli, const char *path);
 
 /* Appends a tensor to an array. */

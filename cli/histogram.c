@@ -40,8 +40,8 @@ static void choose_bins(struct histogram *h, const struct elements *e)
 	bool whole = e->kind == VALUE_INT || e->kind == VALUE_UINT || e->kind == VALUE_BOOL;
 
 	h->bins = HISTOGRAM_BINS;
-	h->width = h->high / HISTOGRAM_BINS -
-		   h->low / HISTOGRAM_BINS; /* their difference may overflow */
+	h->width = h->high / HISTOGRAM_BINS - h->low / HISTOGRAM_BINS; /* their difference may
+									  overflow */
 	if (whole && h->high - h->low < HISTOGRAM_BINS) {
 		h->bins = (int)(h->high - h->low) + 1;
 		h->width = 1;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the values of a tensor are spread; of complex ones their magnitudes. NaN and infinities are counted apart. */
+/* How the values of a tensor are spread; of complex ones their magnitudes. NaN and infinities are
+ * counted apart. */
 #pragma once
 
 #include <stdint.h>
@@ -10,10 +11,10 @@
 enum { HISTOGRAM_BINS = 16 };
 
 struct histogram {
-	int bins; /* 0: there is no value */
-	double low, high,
-		width; /* bin i is low + i * width and up; the last one has @high as well */
-	bool single;   /* each bin is one whole number */
+	int bins;		 /* 0: there is no value */
+	double low, high, width; /* bin i is low + i * width and up; the last one has @high as well
+				  */
+	bool single;		 /* each bin is one whole number */
 	uint64_t count[HISTOGRAM_BINS];
 	uint64_t values, nans, infinities;
 	double mean;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * load: what is in a file becomes tensors, all of them at once. Nothing is seen by anybody before all of
- * the file was read and found right.
+ * load: what is in a file becomes tensors, all of them at once. Nothing is seen by anybody before
+ * all of the file was read and found right.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@
 #include "files/file.h"
 #include "util/clock.h"
 
-/* ---- telling ---------------------------------------------------------------------------------- */
+/* ---- telling ----------------------------------------------------------------------------------
+ */
 
 static void print_loaded_json(const struct cli *cli, const struct tensor_file *f)
 {

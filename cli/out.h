@@ -22,13 +22,13 @@ __attribute__((format(printf, 3, 4))) int cli_fail(struct cli *cli, int code, co
  */
 int cli_fail_library(struct cli *cli, int error);
 /*
- * The same for a call that began at @begin and asked for room in the daemon's memory: how to get some, and
- * whether it was waited for.
+ * The same for a call that began at @begin and asked for room in the daemon's memory: how to get
+ * some, and whether it was waited for.
  */
 int cli_fail_space(struct cli *cli, int error, int64_t begin_ns);
 /*
- * Refuses to write bytes to a terminal, and a file whose name ends as another kind than @ending ("png")
- * does; NULL: no matter how.
+ * Refuses to write bytes to a terminal, and a file whose name ends as another kind than @ending
+ * ("png") does; NULL: no matter how.
  */
 int cli_check_output(struct cli *cli, const char *path, const char *ending);
 /* The exit code for a negative errno. */
@@ -44,7 +44,8 @@ void *cli_need(void *pointer);
 void *cli_grow(void *rows, size_t count, size_t size);
 __attribute__((format(printf, 1, 2))) char *cli_text(const char *format, ...);
 
-/* Prints @object and a newline on stdout and frees it. What text is not to be shown is said by its \u. */
+/* Prints @object and a newline on stdout and frees it. What text is not to be shown is said by its
+ * \u. */
 void json_print(cJSON *object);
 cJSON *json_object(void);
 cJSON *json_array(void);
@@ -52,14 +53,14 @@ cJSON *json_array(void);
 void json_add(cJSON *to, const char *key, cJSON *item);
 void json_u64(cJSON *to, const char *key, uint64_t value); /* exact, whatever its size */
 void json_i64(cJSON *to, const char *key, int64_t value);
-void json_double(cJSON *to, const char *key,
-		 double value); /* reads back as the same; nan, inf: a string */
+void json_double(cJSON *to, const char *key, double value); /* reads back as the same; nan, inf: a
+							       string */
 void json_text(cJSON *to, const char *key, const char *text);
 void json_bool(cJSON *to, const char *key, bool value);
 
 /*
- * printf() of what has names, paths or other text of others in it: what of that is not to be shown is escaped. Tabs and
- * newlines are printed.
+ * printf() of what has names, paths or other text of others in it: what of that is not to be shown
+ * is escaped. Tabs and newlines are printed.
  */
 __attribute__((format(printf, 1, 2))) void cli_print(const char *format, ...);
 /* One "key value" line: aligned for people, else with a tab between. */

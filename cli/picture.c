@@ -6,7 +6,8 @@
 #include "cli/out.h"
 #include "cli/picture.h"
 
-/* ---- what it is ------------------------------------------------------------------------------- */
+/* ---- what it is -------------------------------------------------------------------------------
+ */
 
 static bool is_channels(int64_t n)
 {
@@ -46,7 +47,8 @@ void picture_deinit(struct picture *p)
 	p->pixels = NULL;
 }
 
-/* ---- values to pixels ------------------------------------------------------------------------- */
+/* ---- values to pixels -------------------------------------------------------------------------
+ */
 
 struct scale {
 	double low, factor; /* of a colour, both for half of it: the whole range may overflow */
@@ -115,7 +117,8 @@ void picture_draw(struct picture *p, const struct elements *e)
 	}
 }
 
-/* ---- on a terminal ---------------------------------------------------------------------------- */
+/* ---- on a terminal ----------------------------------------------------------------------------
+ */
 
 /* The mean of a box of pixels, before black. */
 static void box(const struct picture *p, const uint32_t x[2], const uint32_t y[2],

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors as pictures: HxW, HxWx1, HxWx3, HxWx4, or CxHxW with 1, 3 or 4 channels; lanes count as a last
- * dimension. uint8 and bool are drawn as they are; of other types the smallest value is black and the
- * largest white, NaN black. An alpha channel goes from 0 to 1, or to the largest value of an integer.
+ * Tensors as pictures: HxW, HxWx1, HxWx3, HxWx4, or CxHxW with 1, 3 or 4 channels; lanes count as a
+ * last dimension. uint8 and bool are drawn as they are; of other types the smallest value is black
+ * and the largest white, NaN black. An alpha channel goes from 0 to 1, or to the largest value of
+ * an integer.
  */
 #pragma once
 
@@ -28,8 +29,8 @@ void picture_draw(struct picture *p, const struct elements *e);
 void picture_deinit(struct picture *p);
 
 /*
- * Prints it, smaller if it needs more than that many columns and lines: in 24-bit colour with half blocks,
- * or in letters.
+ * Prints it, smaller if it needs more than that many columns and lines: in 24-bit colour with half
+ * blocks, or in letters.
  */
 void picture_print(FILE *out, const struct picture *p, unsigned columns, unsigned lines,
 		   bool colour);

@@ -18,7 +18,8 @@
 
 enum { COLUMNS = 80, LINES = 40, PROMPT = 3, CELLS_MAX = 1000, PICTURE_LEAST = 8 };
 
-/* ---- the place there is ----------------------------------------------------------------------- */
+/* ---- the place there is -----------------------------------------------------------------------
+ */
 
 static unsigned environment(const char *name, unsigned otherwise)
 {
@@ -50,7 +51,8 @@ static bool wants_colour(const struct cli *cli)
 	return cli->terminal && !(no && *no) && !(term && !strcmp(term, "dumb"));
 }
 
-/* ---- telling ---------------------------------------------------------------------------------- */
+/* ---- telling ----------------------------------------------------------------------------------
+ */
 
 static void print_title(const tl_info *info)
 {
@@ -111,7 +113,8 @@ static void print_json(const struct cli *cli, const tl_info *info, const DLTenso
 	json_print(object);
 }
 
-/* ---- drawing ---------------------------------------------------------------------------------- */
+/* ---- drawing ----------------------------------------------------------------------------------
+ */
 
 static int write_png(struct cli *cli, const tl_info *info, const struct picture *p)
 {

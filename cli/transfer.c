@@ -22,7 +22,8 @@ static int no_memory(char *why)
 	return -ENOMEM;
 }
 
-/* ---- a file becomes tensors ------------------------------------------------------------------- */
+/* ---- a file becomes tensors -------------------------------------------------------------------
+ */
 
 char *transfer_name(const struct tensor_file *f, size_t i, const char *prefix)
 {
@@ -88,7 +89,8 @@ int transfer_load(tl_client *client, struct tensor_file *f, const char *prefix, 
 	return library(tl_group_commit(group), why);
 }
 
-/* ---- tensors that are there ---------------------------------------------------------------------------------- */
+/* ---- tensors that are there
+ * ---------------------------------------------------------------------------------- */
 
 struct names {
 	char **texts;
@@ -178,8 +180,9 @@ void transfer_deinit(struct transfer *t)
 }
 
 /*
- * A list may have caught a part of the names that come with a group. So they are listed again after the
- * tensors were got: what is in both lists was there in between, and nothing else that had come before.
+ * A list may have caught a part of the names that come with a group. So they are listed again after
+ * the tensors were got: what is in both lists was there in between, and nothing else that had come
+ * before.
  */
 static int get_listed(struct transfer *t, tl_client *client, const char *prefix, enum tl_mode mode,
 		      char *why)
@@ -216,7 +219,8 @@ int transfer_get(struct transfer *t, tl_client *client, const char *prefix, enum
 	return r;
 }
 
-/* ---- tensors become a file -------------------------------------------------------------------- */
+/* ---- tensors become a file --------------------------------------------------------------------
+ */
 
 static int pick_below(struct transfer *t, tl_client *client, const char *prefix, char *why)
 {

@@ -167,8 +167,8 @@ int address_connect(const char *address, int64_t deadline, int *socket_out)
 	*socket_out = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (*socket_out < 0)
 		return tl_fail(-errno, "making a socket: %m");
-	if (deadline !=
-	    DEADLINE_NEVER) /* how long connect() waits if the daemon's backlog is full */
+	if (deadline != DEADLINE_NEVER) /* how long connect() waits if the daemon's backlog is full
+					 */
 		setsockopt(*socket_out, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
 	memcpy(sun.sun_path, address, strlen(address) + 1);
 	do {
@@ -239,8 +239,9 @@ static bool search_path(struct search *s)
 }
 
 /*
- * First the one that came with the library: it speaks the same protocol. For a library that was installed this is
- * the one that was installed; for one that is part of a program that is looked for before what lies beside the program.
+ * First the one that came with the library: it speaks the same protocol. For a library that was
+ * installed this is the one that was installed; for one that is part of a program that is looked
+ * for before what lies beside the program.
  */
 static bool search_everywhere(struct search *s)
 {

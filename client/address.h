@@ -12,8 +12,8 @@
 int address_find(char *out, size_t size, const char *asked);
 
 /*
- * Connects to a daemon that may be trusted. *@socket is set as soon as there is one, also on failure: the caller closes
- * it.
+ * Connects to a daemon that may be trusted. *@socket is set as soon as there is one, also on
+ * failure: the caller closes it.
  */
 int address_connect(const char *address, int64_t deadline, int *socket);
 

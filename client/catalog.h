@@ -16,8 +16,8 @@
 #include "proto/tensor.h"
 
 /*
- * A plain member of shared memory, loaded once. The daemon may be another user's, and not what it should be:
- * what was judged must be what is used, so nobody looks at such a member twice.
+ * A plain member of shared memory, loaded once. The daemon may be another user's, and not what it
+ * should be: what was judged must be what is used, so nobody looks at such a member twice.
  */
 #define load_once(p) __atomic_load_n((p), __ATOMIC_RELAXED)
 
@@ -60,7 +60,8 @@ int lookup_again(struct session *s, struct patience *p);
  */
 bool chunks_read(const struct session *s, uint32_t chunk, size_t from, void *to, size_t n);
 
-/* What a row says in its first 64 bytes, but for the shape: a copy, of which nothing is judged yet. */
+/* What a row says in its first 64 bytes, but for the shape: a copy, of which nothing is judged yet.
+ */
 struct row_head {
 	uint64_t offset;
 	uint32_t segment, segment_generation;
@@ -99,8 +100,8 @@ static inline struct row_head row_head(const struct catalog_row *row)
 }
 
 /*
- * Fills shape and strides, which have room for h->ndim each, and *@nbytes. 0, or -EPROTO: there is no
- * such tensor.
+ * Fills shape and strides, which have room for h->ndim each, and *@nbytes. 0, or -EPROTO: there is
+ * no such tensor.
  */
 int row_dims_any(const struct session *s, const struct catalog_row *row, const struct row_head *h,
 		 int64_t *shape, int64_t *strides, uint64_t *nbytes);

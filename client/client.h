@@ -19,8 +19,8 @@
 enum { CLIENT_ADDRESS_MAX = 108, CLIENT_TIMEOUT_DEFAULT_S = 10 };
 
 struct tl_client {
-	_Atomic(struct session *)
-		session;       /* now; NULL in a forked child that has not connected yet */
+	_Atomic(struct session *) session; /* now; NULL in a forked child that has not connected yet
+					    */
 	_Atomic uint32_t refs; /* 1 until tl_close(), 1 for each session that has not drained */
 	struct list link;      /* among all clients of the process; fork.c */
 	int64_t timeout_ns;
@@ -29,9 +29,9 @@ struct tl_client {
 
 	pthread_mutex_t mutex;
 	pthread_cond_t renewed;
-	struct session *sessions; /* all ever made, newest first: a get may look at an old one */
-	struct session_peer
-		*making; /* a thread is connecting: its socket, which a forked child closes */
+	struct session *sessions;    /* all ever made, newest first: a get may look at an old one */
+	struct session_peer *making; /* a thread is connecting: its socket, which a forked child
+					closes */
 	bool connecting;
 	_Atomic bool closed;
 };
@@ -67,8 +67,8 @@ int client_request(struct tl_client *client, void *message, unsigned want, const
 		   struct conn_message *answer);
 
 void client_unref(struct tl_client *client);
-void client_init_renewed(
-	struct tl_client *client); /* also in a forked child, whose waiters are not there */
+void client_init_renewed(struct tl_client *client); /* also in a forked child, whose waiters are not
+						       there */
 
 /*
  * Copies an option struct that starts with its size: what the caller's version has of it; the rest

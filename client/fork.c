@@ -12,15 +12,17 @@
  * any other word of the protocol (lease.h). A release that falls between copy and fork makes the
  * child hold too much, never too little, until it ends.
  *
- * If the second connection cannot be had, the parent adds a hold for each slot to its own ledger: what the child reads is
- * then the parent's to keep. A pipe tells when to stop: the child has its only writing end, as long as its session is
- * there, and it is closed by exec and by death. Should the parent end first, the daemon finds the ledger still mapped by
- * the child, and goes on reading it. It does so too when our own connection has ended (we are an orphan then), so that is
- * no reason to do without. If the daemon is gone there is nobody who could reuse the memory, and the holds do no harm.
+ * If the second connection cannot be had, the parent adds a hold for each slot to its own ledger:
+ * what the child reads is then the parent's to keep. A pipe tells when to stop: the child has its
+ * only writing end, as long as its session is there, and it is closed by exec and by death. Should
+ * the parent end first, the daemon finds the ledger still mapped by the child, and goes on reading
+ * it. It does so too when our own connection has ended (we are an orphan then), so that is no
+ * reason to do without. If the daemon is gone there is nobody who could reuse the memory, and the
+ * holds do no harm.
  *
  * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions
- * produce, receive, mapping; then that of GPUs; then the users'. fork() takes all of them, so that the child finds
- * nothing half done.
+ * produce, receive, mapping; then that of GPUs; then the users'. fork() takes all of them, so that
+ * the child finds nothing half done.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -87,7 +89,8 @@ static void unlock_all(void)
 	pthread_mutex_unlock(&clients_mutex);
 }
 
-/* The first slot from @slot on that our ledger counts, drafts included, and its count; CATALOG_NONE. */
+/* The first slot from @slot on that our ledger counts, drafts included, and its count;
+ * CATALOG_NONE. */
 static uint32_t next_counted(const struct session *s, uint32_t slot, uint32_t *count)
 {
 	uint32_t high = atomic_load(&s->catalog->slots_high);
@@ -203,8 +206,8 @@ static void pin_note(struct fork_pin **at, uint32_t slot)
 }
 
 /*
- * Without memory or descriptors for @pin: until the session ends. How many slots are counted is not known before: a
- * thread that was refused a lease just now counts one more for a moment.
+ * Without memory or descriptors for @pin: until the session ends. How many slots are counted is not
+ * known before: a thread that was refused a lease just now counts one more for a moment.
  */
 static void pin(struct session *s)
 {
@@ -271,8 +274,8 @@ static void prepare_session(struct session *s, int64_t deadline)
 	if (atomic_load(&s->drained) || !s->held || atomic_load(&s->state) != SESSION_OPEN)
 		return;
 	unpin_locked(s);
-	atomic_store(&s->state,
-		     SESSION_FORKING); /* ORDER: before the counts are read, see lease_hold() */
+	atomic_store(&s->state, SESSION_FORKING); /* ORDER: before the counts are read, see
+						     lease_hold() */
 	if (!holds_leases(s))
 		return;
 	peer = atomic_load(&s->lost) || !session_served(s) ? NULL : malloc(sizeof(*peer));
@@ -480,7 +483,8 @@ int fork_exiting(void)
 	return atomic_load(&exiting);
 }
 
-/* Nothing is said to the daemon: it sees when the process is gone, and until then other threads may be at work. */
+/* Nothing is said to the daemon: it sees when the process is gone, and until then other threads may
+ * be at work. */
 __attribute__((destructor)) static void process_ends(void)
 {
 	atomic_store(&exiting, true);

@@ -13,8 +13,8 @@ void fork_remove_client(struct tl_client *client);
 void fork_wait(void);
 
 /*
- * Gives up what was held for children that need it no more. When session->pinned says that there is something; and what
- * is left at the session's end, which takes its holds along.
+ * Gives up what was held for children that need it no more. When session->pinned says that there is
+ * something; and what is left at the session's end, which takes its holds along.
  */
 void fork_unpin(struct session *s);
 void fork_forget_pins(struct session *s);

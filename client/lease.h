@@ -52,8 +52,8 @@ static inline void lease_release(struct session *s, uint32_t slot)
 }
 
 /*
- * Counts one more hold on a slot; what the counter was. The only way to do so: the daemon reads no counter of a page that
- * is not marked.
+ * Counts one more hold on a slot; what the counter was. The only way to do so: the daemon reads no
+ * counter of a page that is not marked.
  */
 static inline uint32_t hold_add(struct session *s, uint32_t slot)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory of leases, and which mapping each of them lies in. A daemon that says that a segment is
- * gone must not make us unmap what a lease points to, so before a mapping goes somebody asks who uses
- * it. A count in the mapping would cost every get two locked instructions. Instead a few objects of
- * each thread, which it uses again and again, are in a list and say what they use in a word of their
- * own; those beyond are counted.
+ * The memory of leases, and which mapping each of them lies in. A daemon that says that a segment
+ * is gone must not make us unmap what a lease points to, so before a mapping goes somebody asks who
+ * uses it. A count in the mapping would cost every get two locked instructions. Instead a few
+ * objects of each thread, which it uses again and again, are in a list and say what they use in a
+ * word of their own; those beyond are counted.
  *
  * ORDER: a lease writes what it uses, then users_fence(), then reads the mapping's generation.
  * drop_read() in mapping.c takes the generation away, then users_barrier(), then asks here.

@@ -136,7 +136,8 @@ static int many_fill(struct many *m, struct session *s)
 	return 0;
 }
 
-/* Does the tensor's name still mean it? Under our lease, so that the row says which name that is. */
+/* Does the tensor's name still mean it? Under our lease, so that the row says which name that is.
+ */
 static bool is_current(const struct session *s, uint64_t ref)
 {
 	uint32_t name = load_once(&s->rows[ref_slot(ref)].name);
@@ -144,7 +145,8 @@ static bool is_current(const struct session *s, uint64_t ref)
 	return name < s->max_names && atomic_load(&s->names[name].current) == ref;
 }
 
-/* Gives up the leases, of those that are @fresh or of the others, on what their names no longer mean. */
+/* Gives up the leases, of those that are @fresh or of the others, on what their names no longer
+ * mean. */
 static bool many_stood_still(struct many *m, struct session *s, bool fresh)
 {
 	bool all = true;
@@ -159,10 +161,11 @@ static bool many_stood_still(struct many *m, struct session *s, bool fresh)
 }
 
 /*
- * Leases on all of them as of one moment: that after the last lease was taken. Each name meant its tensor when that was
- * leased, and means it still when it is looked at again; a tensor that was replaced never is current again, so it was
- * at every moment between. That holds for groups too, whose names all mean their members before one of these can be
- * leased. Those just taken are looked at first: what changes often has the least time to change again.
+ * Leases on all of them as of one moment: that after the last lease was taken. Each name meant its
+ * tensor when that was leased, and means it still when it is looked at again; a tensor that was
+ * replaced never is current again, so it was at every moment between. That holds for groups too,
+ * whose names all mean their members before one of these can be leased. Those just taken are looked
+ * at first: what changes often has the least time to change again.
  */
 static int many_take(struct many *m, struct session *s)
 {

@@ -27,7 +27,8 @@ enum { SWEEP_STEP = 4, PAGE = 4096 };
 
 #define HUGE ((size_t)2 << 20)
 
-/* The table, and room to know all of it: what a descriptor came for must never be lost for want of memory. */
+/* The table, and room to know all of it: what a descriptor came for must never be lost for want of
+ * memory. */
 static size_t table_size(const struct session *s)
 {
 	return (size_t)s->slots * (sizeof(struct mapping) + sizeof(*s->known));
@@ -50,9 +51,9 @@ int mappings_init(struct session *s)
 /*
  * False: a lease lies in it, and it stays as it was. Then the daemon broke the protocol.
  *
- * ORDER: the generation is taken away, all threads are ordered, then their leases are looked at. Who
- * takes a lease says that it uses the mapping, then looks at the generation (lease.c): one of the
- * two sees the other.
+ * ORDER: the generation is taken away, all threads are ordered, then their leases are looked at.
+ * Who takes a lease says that it uses the mapping, then looks at the generation (lease.c): one of
+ * the two sees the other.
  */
 static bool drop_read(struct mapping *m)
 {
@@ -277,8 +278,9 @@ static int install(struct session *s, uint32_t segment, uint32_t generation, voi
 		return -EBUSY;
 	m->base = base;
 	m->size = size;
-	atomic_store_explicit(&m->generation, generation,
-			      memory_order_release); /* ORDER: see mapping_find() */
+	atomic_store_explicit(&m->generation, generation, memory_order_release); /* ORDER: see
+										    mapping_find()
+										  */
 	return 0;
 }
 

@@ -25,8 +25,8 @@ struct write_map {
 
 /* What a get reads is in one cache line. */
 struct mapping {
-	alignas(64) _Atomic uint32_t
-		generation; /* of base and size; 0: none. Stored after them, taken away before */
+	alignas(64) _Atomic uint32_t generation; /* of base and size; 0: none. Stored after them,
+						    taken away before */
 	_Atomic uint32_t leases; /* counted ones in base; the others are found by lease_objects.c */
 	const void *base;	 /* read-only */
 	uint64_t size;
@@ -41,8 +41,8 @@ struct mapping {
 static_assert(sizeof(struct mapping) == 64, "a cache line");
 
 /*
- * May @size bytes of what the daemon gave us as @what be mapped? A regular file, not of hugetlbfs, that
- * has them; that it keeps them nobody can say. 0, or a negative errno.
+ * May @size bytes of what the daemon gave us as @what be mapped? A regular file, not of hugetlbfs,
+ * that has them; that it keeps them nobody can say. 0, or a negative errno.
  */
 int mapping_check_fd(int fd, uint64_t size, const char *what);
 
@@ -69,8 +69,8 @@ static inline const unsigned char *mapping_find(const struct mapping *m, uint32_
 }
 
 /*
- * Sees to it that mapping_find() has the segment, asking the daemon for it if need be; the caller holds @ref. 0,
- * SESSION_E_*, or a negative errno.
+ * Sees to it that mapping_find() has the segment, asking the daemon for it if need be; the caller
+ * holds @ref. 0, SESSION_E_*, or a negative errno.
  */
 int mapping_read(struct session *s, uint64_t ref, uint32_t segment, uint32_t generation,
 		 int64_t deadline);

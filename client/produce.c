@@ -162,9 +162,10 @@ static int create_request(struct session *s, const struct draft_request *want, u
 
 	memcpy(bytes, &m, sizeof(m));
 	memcpy(bytes + sizeof(m), want->name, want->name_len);
-	if (want->timeout_ns < 0 ||
-	    __builtin_add_overflow(client_deadline(s->client), want->timeout_ns,
-				   &deadline)) /* both waits */
+	if (want->timeout_ns < 0 || __builtin_add_overflow(client_deadline(s->client),
+							   want->timeout_ns, &deadline)) /* both
+											    waits
+											  */
 		deadline = DEADLINE_NEVER;
 	r = session_call(s, bytes, deadline, &answer);
 	if (r)

@@ -62,8 +62,9 @@ bool ahead_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t dead
 		struct tl_draft *draft, struct wire_draft *out);
 
 /*
- * A tensor of that size is about to be committed. If another one looks like being needed: the serial
- * with which the COMMIT is to ask for it, else 0. If that COMMIT cannot be sent: ahead_cancel().
+ * A tensor of that size is about to be committed. If another one looks like being needed: the
+ * serial with which the COMMIT is to ask for it, else 0. If that COMMIT cannot be sent:
+ * ahead_cancel().
  */
 uint32_t ahead_begin(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline);
 void ahead_cancel(struct session *s, uint32_t serial);

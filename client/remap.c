@@ -13,10 +13,11 @@
 #include "client/tensor_lease.h"
 
 /*
- * One more on a slot that is held. Its word need not be looked at: our own count, which the daemon reads before it
- * reclaims, is above 0 from before to after.
+ * One more on a slot that is held. Its word need not be looked at: our own count, which the daemon
+ * reads before it reclaims, is above 0 from before to after.
  *
- * ORDER: the count is written before the state is read, as in lease_hold(): fork() sets it, then copies the counts.
+ * ORDER: the count is written before the state is read, as in lease_hold(): fork() sets it, then
+ * copies the counts.
  */
 static int hold_again(struct session *s, uint32_t slot)
 {
@@ -25,7 +26,8 @@ static int hold_again(struct session *s, uint32_t slot)
 		int state;
 
 		if (!s->held)
-			return LEASE_E_UNSERVED; /* inherited by a forked child; its parent holds it */
+			return LEASE_E_UNSERVED; /* inherited by a forked child; its parent holds it
+						  */
 		was = hold_add(s, slot);
 		state = atomic_load(&s->state);
 		if (was && was < LEDGER_HELD_MAX && state == SESSION_OPEN)

@@ -60,8 +60,8 @@ static void session_destroy(struct session *s)
 	mappings_deinit(s);
 	fork_forget_pins(s);
 	s->heir = fd_close(s->heir);
-	session_unmap_ledger(
-		s); /* before the socket: that nobody has it mapped says that nothing is used */
+	session_unmap_ledger(s); /* before the socket: that nobody has it mapped says that nothing
+				    is used */
 	s->socket = fd_close(s->socket);
 	if (s->catalog)
 		munmap((void *)s->catalog, s->catalog_size);

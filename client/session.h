@@ -23,14 +23,16 @@ struct tl_client;
 
 /* Outcomes of what needs the connection. */
 enum {
-	SESSION_E_UNSENT =
-		1,	/* it is gone, and the daemon has not seen the message: try a new one */
-	SESSION_E_LOST, /* it went while we waited for the answer */
+	SESSION_E_UNSENT = 1, /* it is gone, and the daemon has not seen the message: try a new one
+			       */
+	SESSION_E_LOST,	      /* it went while we waited for the answer */
 };
 
 enum { SESSION_AHEAD = 4, SESSION_SIZES = 8, SESSION_COW_FDS = 32 };
 
-#define SESSION_COMMIT_SERIAL ((uint32_t)1 << 31) /* in the serial of a COMMIT without an answer */
+#define SESSION_COMMIT_SERIAL                                                                      \
+	((uint32_t)1 << 31) /* in the serial of a COMMIT without an answer                         \
+			     */
 
 enum session_state {
 	SESSION_OPEN,	 /* leases may be taken */
@@ -152,8 +154,8 @@ struct session_peer {
 	}
 
 int session_peer_hello(struct session_peer *peer, const char *address, int64_t deadline);
-int session_peer_ledger(struct session_peer *peer,
-			int64_t deadline); /* sends it, waits for READY */
+int session_peer_ledger(struct session_peer *peer, int64_t deadline); /* sends it, waits for READY
+								       */
 void session_peer_deinit(struct session_peer *peer);
 
 /*

@@ -57,8 +57,8 @@ int tensor_lease_get(tl_client *client, const char *name, const tl_get_options *
 /* Its end, when nothing is mapped for it any more: gives up the lease and the count. */
 void tensor_lease_end(struct tensor_lease *l);
 /*
- * A lease object of a tensor on a device, with what it has in common with others; its bytes are *@nbytes, not
- * checked against anything. cuda/lease.c.
+ * A lease object of a tensor on a device, with what it has in common with others; its bytes are
+ * *@nbytes, not checked against anything. cuda/lease.c.
  */
 int tensor_lease_wrap(const struct use *use, uint64_t ref, const struct row_head *head,
 		      uint64_t *nbytes, DLManagedTensorVersioned **out);

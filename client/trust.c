@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trust. A daemon reads whatever its clients publish, and its clients compute with whatever it hands them. So a client
- * talks only to a daemon whose user could do that to it anyway. A path does not say whose daemon it leads to: between
- * a look at a directory and connect() others may rename what lies in /tmp. The connection does: the kernel notes the
- * user who called listen().
+ * Trust. A daemon reads whatever its clients publish, and its clients compute with whatever it
+ * hands them. So a client talks only to a daemon whose user could do that to it anyway. A path does
+ * not say whose daemon it leads to: between a look at a directory and connect() others may rename
+ * what lies in /tmp. The connection does: the kernel notes the user who called listen().
  */
 #include <ctype.h>
 #include <errno.h>
@@ -27,9 +27,9 @@
 #define SERVICE_USER "tensorlease"
 
 enum {
-	SERVICE_UID_MAX =
-		999,	      /* systemd-sysusers gives no higher one, and people get higher ones */
-	OVERFLOW_UID = 65534, /* any user that this user namespace does not know */
+	SERVICE_UID_MAX = 999, /* systemd-sysusers gives no higher one, and people get higher ones
+				*/
+	OVERFLOW_UID = 65534,  /* any user that this user namespace does not know */
 	PASSWD_SIZE = 4096,
 };
 
@@ -41,8 +41,9 @@ static bool is_us(uid_t uid)
 /* ---- Daemons ---- */
 
 /*
- * The service listens as this user where it was not systemd, as root, that made the socket. Where there is no such
- * account, or where somebody was given that name who is no system user, nobody is trusted for it.
+ * The service listens as this user where it was not systemd, as root, that made the socket. Where
+ * there is no such account, or where somebody was given that name who is no system user, nobody is
+ * trusted for it.
  */
 static bool is_service(uid_t uid)
 {
@@ -144,7 +145,8 @@ static bool trust_part(const char *path, bool is_program, bool is_parent, char *
 		return false;
 	}
 	written = st.st_mode & S_IWOTH || (st.st_mode & S_IWGRP && !is_own_group(st.st_gid));
-	/* in a sticky one others cannot rename what is root's or ours, but put what is not theirs */
+	/* in a sticky one others cannot rename what is root's or ours, but put what is not theirs
+	 */
 	if (!written || (!is_program && !is_parent && st.st_mode & S_ISVTX))
 		return true;
 	snprintf(why, size, "others can write %s: it has mode %04o and group %u", path,
@@ -153,8 +155,8 @@ static bool trust_part(const char *path, bool is_program, bool is_parent, char *
 }
 
 /*
- * From the root on: what was found good cannot be replaced by others while the next part is looked at, nor when the
- * program is started by that path.
+ * From the root on: what was found good cannot be replaced by others while the next part is looked
+ * at, nor when the program is started by that path.
  */
 bool trust_program(const char *path, char *why, size_t size)
 {

@@ -7,21 +7,18 @@
  * shown: that the sum, read one counter after the other, is never 0 too early; and that somebody
  * reads it after it became 0.
  *
- * (1) users_close() sets `closing`, then orders all threads (membarrier), then lets itself and others
- *     read. A thread that
- *     enters counts first, then looks at `closing`. If it saw false, its count was stored before
- *     the barrier, and is read; if it saw true it takes the count back and touches nothing. So
- *     after the barrier true users only become fewer, each counter only falls (but for counts that
- *     are taken back at once), and what is read is never less than what is there.
+ * (1) users_close() sets `closing`, then orders all threads (membarrier), then lets itself and
+ * others read. A thread that enters counts first, then looks at `closing`. If it saw false, its
+ * count was stored before the barrier, and is read; if it saw true it takes the count back and
+ * touches nothing. So after the barrier true users only become fewer, each counter only falls (but
+ * for counts that are taken back at once), and what is read is never less than what is there.
  *     users_join() is the exception: it adds to a session that may be closing. It does so under the
  *     mutex under which the counters are read, so no sum has one thread's counter from before it
  *     and another's from after.
  * (2) A thread that leaves counts first, then looks at `users_closing`. If it saw 0, its count was
- *     stored before the second barrier, and the reading after that sees it. If not, it reads the sum
- *     itself.
- *     It does not touch the session to do so: it walks the list of closing sessions, under the
- *     mutex.
- * (3) The session's struct outlives every enter: see session.c.
+ *     stored before the second barrier, and the reading after that sees it. If not, it reads the
+ * sum itself. It does not touch the session to do so: it walks the list of closing sessions, under
+ * the mutex. (3) The session's struct outlives every enter: see session.c.
  *
  * ORDER: users_fence() is only a compiler barrier where membarrier(2) can do the processor's part
  * from the other side; elsewhere it is a full fence. Counters are stored with release and summed

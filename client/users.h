@@ -21,8 +21,8 @@ enum {
 
 struct users {
 	struct {
-		alignas(64) _Atomic int64_t
-			count; /* taken by this thread less given back by it, whoever took them */
+		alignas(64) _Atomic int64_t count; /* taken by this thread less given back by it,
+						      whoever took them */
 	} of[USERS_THREADS];
 	_Atomic bool closing; /* no new user; under users_lock() */
 	struct list link;     /* closing and not drained yet */
@@ -96,8 +96,8 @@ static inline bool users_enter(struct users *u)
 }
 
 /*
- * Takes @n more counts for who has one, which another thread may give back meanwhile (a lease) or which the session's
- * end may be waiting for. Not on a hot path: takes the mutex.
+ * Takes @n more counts for who has one, which another thread may give back meanwhile (a lease) or
+ * which the session's end may be waiting for. Not on a hot path: takes the mutex.
  */
 void users_join(struct users *u, int64_t n);
 

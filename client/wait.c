@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for one of several names. Like a waiting tl_get() it sleeps on the catalog's wake words, here on several
- * of them and on a word of the caller's at once: futex_waitv(2), since Linux 5.16. Where that is missing, or there are
- * more words than it takes, it sleeps on one of them for a short time and looks at all.
- * Takes a lease to look at a name, as any reader of the catalog does, and gives it back before it sleeps.
+ * Waiting for one of several names. Like a waiting tl_get() it sleeps on the catalog's wake words,
+ * here on several of them and on a word of the caller's at once: futex_waitv(2), since Linux 5.16.
+ * Where that is missing, or there are more words than it takes, it sleeps on one of them for a
+ * short time and looks at all. Takes a lease to look at a name, as any reader of the catalog does,
+ * and gives it back before it sleeps.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -39,7 +40,8 @@ struct wait_word {
 
 enum { WORDS_MAX = 128 }; /* the kernel's limit */
 
-/* How long a waiter sleeps before it looks whether the daemon is there; and where it cannot sleep on all words. */
+/* How long a waiter sleeps before it looks whether the daemon is there; and where it cannot sleep
+ * on all words. */
 #define SLICE_NS (1 * NS_PER_SEC)
 #define SHORT_SLICE_NS (5 * NS_PER_MS)
 #define BACKOFF_NS (50 * NS_PER_MS)
@@ -76,7 +78,8 @@ static void add_word(struct waiting *w, const _Atomic uint32_t *word, uint32_t s
 	};
 }
 
-/* The words of this session, with what they are now. To be called before the names are looked at. */
+/* The words of this session, with what they are now. To be called before the names are looked at.
+ */
 static void collect_words(struct waiting *w, const struct session *s)
 {
 	memset(w->taken, 0, sizeof(w->taken));
@@ -94,7 +97,8 @@ static void collect_words(struct waiting *w, const struct session *s)
 	}
 }
 
-/* Until all of the words change, one is woken, a signal comes or @ns have passed. 0, or a negative errno. */
+/* Until all of the words change, one is woken, a signal comes or @ns have passed. 0, or a negative
+ * errno. */
 static int sleep_all(const struct waiting *w, int64_t ns)
 {
 	int64_t end = now_mono_ns() + ns;

@@ -30,8 +30,8 @@ static int lock_path(const struct instance *in, char *path, size_t size)
 }
 
 /*
- * What the file says is believed, and it is written over: so nobody else may have written it, nor led us to another
- * file of ours by a second name.
+ * What the file says is believed, and it is written over: so nobody else may have written it, nor
+ * led us to another file of ours by a second name.
  */
 static int lock_check(const struct stat *st, const char *path, char *why, size_t why_size)
 {

@@ -101,8 +101,8 @@ static unsigned descriptors_plan(struct state_limits *l)
 	if (getrlimit(RLIMIT_NOFILE, &limit))
 		return FD_RESERVE;
 	limit.rlim_cur = limit.rlim_max;
-	setrlimit(RLIMIT_NOFILE,
-		  &limit); /* a service may not be allowed to; then it stays as it is */
+	setrlimit(RLIMIT_NOFILE, &limit); /* a service may not be allowed to; then it stays as it is
+					   */
 	getrlimit(RLIMIT_NOFILE, &limit);
 	left = limit.rlim_cur > FD_RESERVE ? limit.rlim_cur - FD_RESERVE : 1;
 	if (left / 2 < l->max_clients) { /* each has a socket and a ledger */

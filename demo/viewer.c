@@ -22,8 +22,8 @@ struct viewer {
 	struct demo_mapping *mappings; /* that frames were seen in */
 	size_t mapping_count;
 	struct samples first; /* gets that had to map the frame's memory */
-	struct samples
-		later; /* gets of memory mapped before, after reading a frame: caches are cold */
+	struct samples later; /* gets of memory mapped before, after reading a frame: caches are
+				 cold */
 	struct samples warm;  /* a get and a release, of a row of them: caches are warm */
 	struct samples awake; /* from the commit to the return of a get that waited for it */
 };

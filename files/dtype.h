@@ -14,7 +14,7 @@ enum { FILE_DTYPE_TEXT = 48 };
 const char *file_dtype_text(DLDataType t, char text[FILE_DTYPE_TEXT]);
 
 /*
- * Bits of that many packed elements. A size of 0 does not excuse the others: they must make a number of
- * bytes without it. -EOVERFLOW: over FILE_BYTES_MAX bytes.
+ * Bits of that many packed elements. A size of 0 does not excuse the others: they must make a
+ * number of bytes without it. -EOVERFLOW: over FILE_BYTES_MAX bytes.
  */
 int file_count_bits(DLDataType t, int32_t ndim, const int64_t *shape, uint64_t *bits);

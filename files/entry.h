@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An open file of tensors: what is in it, and where. Each format fills this in when it opens a file,
- * having checked all of it but the bytes of the tensors themselves. Who reads files includes file.h.
+ * An open file of tensors: what is in it, and where. Each format fills this in when it opens a
+ * file, having checked all of it but the bytes of the tensors themselves. Who reads files includes
+ * file.h.
  */
 #pragma once
 
@@ -39,8 +40,8 @@ struct file_entry {
 	uint64_t packed; /* bytes there; of a TensorProto's list: that its numbers make */
 	uint64_t skip;	 /* of what is unpacked: the header of a .npy file */
 	uint32_t crc;
-	uint32_t
-		kind; /* zip: the method; TensorProto: the field that has the values, 0: none has */
+	uint32_t kind; /* zip: the method; TensorProto: the field that has the values, 0: none has
+			*/
 };
 
 /* A text about the file as a whole. */

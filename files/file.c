@@ -49,7 +49,8 @@ bool file_format_is_single(enum file_format format)
 	return formats[format].single;
 }
 
-/* ---- reading ---------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------
+ */
 
 static int add_npy(struct tensor_file *f, const struct report *to)
 {
@@ -162,7 +163,8 @@ int file_read_entry(struct tensor_file *f, size_t i, void *dst, file_progress pr
 	return r;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------
+ */
 
 static uint64_t size_of(const struct file_item *items, size_t count)
 {

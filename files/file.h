@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Files of tensors: .npy, .npz, .safetensors, and TensorFlow's TensorProto. Functions return 0 or a
- * negative errno; then the text in @err says what is wrong, with the file's name. -EINVAL: malformed;
- * -ENOTSUP: it has what is not shared, or the format has no such type. One thread at a time per file.
+ * negative errno; then the text in @err says what is wrong, with the file's name. -EINVAL:
+ * malformed; -ENOTSUP: it has what is not shared, or the format has no such type. One thread at a
+ * time per file.
  */
 #pragma once
 
@@ -17,16 +18,16 @@ const char *file_format_name(enum file_format format);
 bool file_format_is_single(enum file_format format);
 
 /*
- * Opens a file, or "-" for standard input, and checks everything about it but the tensors' bytes. Close
- * with file_close().
+ * Opens a file, or "-" for standard input, and checks everything about it but the tensors' bytes.
+ * Close with file_close().
  */
 int file_open(struct tensor_file *f, const char *path, enum file_format format, char *err,
 	      size_t err_len);
 void file_close(struct tensor_file *f);
 
 /*
- * Reads entry @i, its nbytes bytes, in C order, packed, straight to @dst. Each entry once, for @progress
- * (which may be NULL) counts them all together.
+ * Reads entry @i, its nbytes bytes, in C order, packed, straight to @dst. Each entry once, for
+ * @progress (which may be NULL) counts them all together.
  */
 int file_read_entry(struct tensor_file *f, size_t i, void *dst, file_progress progress,
 		    void *context, char *err, size_t err_len);

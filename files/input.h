@@ -25,5 +25,6 @@ void input_close(struct input *in);
 int input_read(const struct input *in, void *dst, size_t size, uint64_t offset,
 	       const struct report *to);
 
-/* Reads up to @size bytes, fewer at the end only; at @offset, or from a stream if that is negative. */
+/* Reads up to @size bytes, fewer at the end only; at @offset, or from a stream if that is negative.
+ */
 ssize_t read_full(int fd, void *to, size_t size, off_t offset);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading and writing .npy files. A file is judged before any of its data is used: its header says how
- * many bytes follow, and there must be neither fewer nor more. Data is read straight to where it goes.
+ * Reading and writing .npy files. A file is judged before any of its data is used: its header says
+ * how many bytes follow, and there must be neither fewer nor more. Data is read straight to where
+ * it goes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +21,8 @@
 
 enum { FIRST_BUFFER = 1 << 20 }; /* what a pipe's header says is believed as the bytes come */
 
-/* ---- reading ---------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------
+ */
 
 static int read_some(void *context, void *to, size_t size, size_t *got, const struct report *tell)
 {
@@ -45,7 +47,8 @@ static int report_size(const struct report *to, const struct npy *npy, uint64_t 
 		      actual - npy->nbytes, npy->nbytes, actual);
 }
 
-/* Everything that follows the header in a stream. Memory grows as bytes come, whatever was promised. */
+/* Everything that follows the header in a stream. Memory grows as bytes come, whatever was
+ * promised. */
 static int read_stream(struct npy *npy, int fd, const struct report *to)
 {
 	cleanup_(freep) char *buffer = NULL;
@@ -176,7 +179,8 @@ int npy_read(struct npy *npy, void *dst, file_progress progress, void *context, 
 	return 0;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------
+ */
 
 int npy_write(const char *path, DLDataType t, int32_t ndim, const int64_t *shape, const void *data,
 	      file_progress progress, void *context, char *err, size_t err_len)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A parser for just that dictionary: keys in any order, either quote, white space and trailing commas
- * as Python has them. Whatever else Python would take as an expression is refused.
+ * A parser for just that dictionary: keys in any order, either quote, white space and trailing
+ * commas as Python has them. Whatever else Python would take as an expression is refused.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -62,9 +62,11 @@ static const char *shown(const char *text, size_t len, char out[SHOWN_MAX + 4])
 	return out;
 }
 
-/* ---- tokens ----------------------------------------------------------------------------------- */
+/* ---- tokens -----------------------------------------------------------------------------------
+ */
 
-/* The next character that is not white space; NUL at the end (a NUL in the header fits nowhere either). */
+/* The next character that is not white space; NUL at the end (a NUL in the header fits nowhere
+ * either). */
 static char peek(struct parser *p)
 {
 	while (p->at < p->end && strchr(" \t\r\n\f", *p->at) && *p->at)
@@ -111,7 +113,8 @@ static int parse_string(struct parser *p, const char *expected, const char **tex
 	return 0;
 }
 
-/* ---- types ------------------------------------------------------------------------------------ */
+/* ---- types ------------------------------------------------------------------------------------
+ */
 
 static const struct descr_row {
 	char kind;
@@ -191,7 +194,8 @@ static int descr_parse(struct parser *p, const char *text, size_t len)
 		      all);
 }
 
-/* ---- values ----------------------------------------------------------------------------------- */
+/* ---- values -----------------------------------------------------------------------------------
+ */
 
 static int parse_descr(struct parser *p)
 {
@@ -274,7 +278,8 @@ static int parse_shape(struct parser *p)
 	return 0;
 }
 
-/* ---- the dictionary --------------------------------------------------------------------------- */
+/* ---- the dictionary ---------------------------------------------------------------------------
+ */
 
 static int parse_item(struct parser *p)
 {
@@ -340,7 +345,8 @@ static int parse_dictionary(struct parser *p)
 	return 0;
 }
 
-/* Bytes of that many elements; sizes of 0 do not excuse the others. *@flat: all orders are the same. */
+/* Bytes of that many elements; sizes of 0 do not excuse the others. *@flat: all orders are the
+ * same. */
 static int count_bytes(DLDataType t, int32_t ndim, const int64_t *shape, uint64_t *nbytes,
 		       bool *flat)
 {
@@ -380,7 +386,8 @@ static int header_parse(struct npy *npy, const char *header, size_t len, char wh
 	return 0;
 }
 
-/* The magic bytes, the version and the length of the text, which is *@len; *@at of all that was read. */
+/* The magic bytes, the version and the length of the text, which is *@len; *@at of all that was
+ * read. */
 static int read_start(npy_source source, void *context, size_t *at, size_t *len,
 		      const struct report *to)
 {
@@ -445,7 +452,8 @@ int npy_header_read(struct npy *npy, npy_source source, void *context, uint64_t 
 	return 0;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------
+ */
 
 static int refuse_type(DLDataType t, char why[NPY_WHY_TEXT])
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A file that takes another one's place once it is whole: after a failure there is what there was
- * before. Without a name until then, where that works. Devices, pipes and standard output are written
- * directly.
+ * before. Without a name until then, where that works. Devices, pipes and standard output are
+ * written directly.
  */
 #pragma once
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows are filtered by what is above them (PNG's "up"), which costs nothing and helps most pictures. */
+/* Rows are filtered by what is above them (PNG's "up"), which costs nothing and helps most
+ * pictures. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

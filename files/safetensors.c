@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The header is judged before any of the data is used: each tensor has exactly the bytes that its type
- * and shape make, and together they cover all that follows the header, without a hole or an overlap.
+ * The header is judged before any of the data is used: each tensor has exactly the bytes that its
+ * type and shape make, and together they cover all that follows the header, without a hole or an
+ * overlap.
  */
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -60,7 +61,8 @@ static void json_deletep(cJSON **json)
 	cJSON_Delete(*json);
 }
 
-/* ---- one tensor ------------------------------------------------------------------------------- */
+/* ---- one tensor -------------------------------------------------------------------------------
+ */
 
 /* What is being read, for messages. */
 struct row {
@@ -188,7 +190,8 @@ static int read_tensor(struct tensor_file *f, const cJSON *item, const struct re
 	return check_size(e, &row);
 }
 
-/* ---- all of them ------------------------------------------------------------------------------ */
+/* ---- all of them ------------------------------------------------------------------------------
+ */
 
 static int read_metadata(struct tensor_file *f, const cJSON *item, const struct report *to)
 {
@@ -377,7 +380,8 @@ int safetensors_read(struct tensor_file *f, const struct file_entry *e, void *ds
 	return file_read_straight(f, e->offset, e->packed, dst, to);
 }
 
-/* ---- writing ---------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------
+ */
 
 struct placed {
 	const struct file_item *item;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The values of a TensorProto are raw bytes (tensor_content) or a list of numbers, packed or not, in the
- * field for their type. A list that is too short goes on with its last number, and without one with zeros:
- * TensorFlow writes a constant that way. The file is walked twice: when it is opened, to judge all of it,
- * and when it is read.
+ * The values of a TensorProto are raw bytes (tensor_content) or a list of numbers, packed or not,
+ * in the field for their type. A list that is too short goes on with its last number, and without
+ * one with zeros: TensorFlow writes a constant that way. The file is walked twice: when it is
+ * opened, to judge all of it, and when it is read.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -19,7 +19,8 @@ enum { BLOCK = 4096, MESSAGE_MAX = INT32_MAX, FIXED_MAX = 10 };
 enum { WIRE_VARINT, WIRE_64, WIRE_BYTES, WIRE_START, WIRE_END, WIRE_32 };
 enum { FIELD_DTYPE = 1, FIELD_SHAPE = 2, FIELD_CONTENT = 4, FIELD_LAST = 18 };
 
-/* ---- types ------------------------------------------------------------------------------------ */
+/* ---- types ------------------------------------------------------------------------------------
+ */
 
 static const struct type_row {
 	uint8_t number; /* DataType */
@@ -47,7 +48,8 @@ static const struct type_row {
 
 enum { TYPES = sizeof(types) / sizeof(*types) };
 
-/* The lists: how each number is written, and how many bytes of the tensor it makes (0: as the type has). */
+/* The lists: how each number is written, and how many bytes of the tensor it makes (0: as the type
+ * has). */
 static const struct list_row {
 	const char *name;
 	uint8_t wire;
@@ -85,7 +87,8 @@ static const struct {
 	{ 16, "DT_QUINT16: quantized numbers" },
 };
 
-/* ---- the wire --------------------------------------------------------------------------------- */
+/* ---- the wire ---------------------------------------------------------------------------------
+ */
 
 /* Some bytes of the file, read in blocks. */
 struct cursor {
@@ -215,7 +218,8 @@ static int wrong_wire(const struct cursor *c, const char *name, unsigned wire)
 	return report(c->to, -EINVAL, "malformed: %s with wire type %u", name, wire);
 }
 
-/* ---- the message ------------------------------------------------------------------------------ */
+/* ---- the message ------------------------------------------------------------------------------
+ */
 
 struct proto {
 	uint64_t dtype; /* 0: none */
@@ -372,7 +376,8 @@ static int walk_field(struct cursor *c, struct proto *p)
 	return skip(c, wire, len);
 }
 
-/* ---- what it means ---------------------------------------------------------------------------- */
+/* ---- what it means ----------------------------------------------------------------------------
+ */
 
 static int find_type(struct proto *p, const struct report *to)
 {
@@ -444,7 +449,8 @@ static int check_amount(const struct proto *p, struct file_entry *e, const struc
 	return 0;
 }
 
-/* ---- reading ---------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------
+ */
 
 struct writer {
 	struct tensor_file *f;
@@ -602,7 +608,8 @@ int tensorproto_read(struct tensor_file *f, const struct file_entry *e, void *ds
 	return file_advance(f, e->nbytes, to);
 }
 
-/* ---- writing ---------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------
+ */
 
 static unsigned char *put_varint(unsigned char *p, uint64_t value)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The first and the last index are walked in tiles, so that neither side jumps through memory; those
- * between them by counting.
+ * The first and the last index are walked in tiles, so that neither side jumps through memory;
+ * those between them by counting.
  */
 #include <string.h>
 

@@ -5,5 +5,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* @src has elements of @size bytes with the first index fastest, @dst gets them with the last one fastest. */
+/* @src has elements of @size bytes with the first index fastest, @dst gets them with the last one
+ * fastest. */
 void transpose(void *dst, const void *src, size_t size, int32_t ndim, const int64_t *shape);

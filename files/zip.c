@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading the directory of a ZIP archive. Numbers are little-endian; names are those of APPNOTE.TXT. */
+/* Reading the directory of a ZIP archive. Numbers are little-endian; names are those of
+ * APPNOTE.TXT. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -44,7 +45,8 @@ static int compare_headers(const void *a, const void *b)
 	return m->header < n->header ? -1 : m->header > n->header;
 }
 
-/* ---- the end ---------------------------------------------------------------------------------- */
+/* ---- the end ----------------------------------------------------------------------------------
+ */
 
 static int read_end64(struct directory *d, const struct input *in, const unsigned char *locator,
 		      uint64_t locator_at, const struct report *to)
@@ -136,7 +138,8 @@ static int read_directory_place(struct directory *d, const struct input *in,
 	return 0;
 }
 
-/* ---- members ---------------------------------------------------------------------------------- */
+/* ---- members ----------------------------------------------------------------------------------
+ */
 
 /* The ZIP64 extra field holds those sizes that do not fit, in this order. */
 static int read_extra(struct zip_member *m, const unsigned char *extra, size_t len)
@@ -335,7 +338,8 @@ void zip_close(struct zip *zip)
 	*zip = (struct zip){ 0 };
 }
 
-/* ---- reading a member ------------------------------------------------------------------------- */
+/* ---- reading a member -------------------------------------------------------------------------
+ */
 
 int zip_reader_init(struct zip_reader *r, const struct input *in, const struct zip_member *member,
 		    const struct report *to)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZIP archives, with ZIP64: members that are stored or deflated are read, stored ones written. An archive
- * is judged as a whole before any member is read: every byte of its directory must be where it says, and
- * members must neither overlap nor unpack to more than they can.
+ * ZIP archives, with ZIP64: members that are stored or deflated are read, stored ones written. An
+ * archive is judged as a whole before any member is read: every byte of its directory must be where
+ * it says, and members must neither overlap nor unpack to more than they can.
  */
 #pragma once
 
@@ -65,7 +65,8 @@ struct zip_writer {
 	size_t count, room;
 };
 
-/* A member of @size bytes with that checksum follows: exactly these must be written to the output. */
+/* A member of @size bytes with that checksum follows: exactly these must be written to the output.
+ */
 int zip_writer_begin(struct zip_writer *w, const char *name, uint64_t size, uint32_t crc);
 /* The directory. */
 int zip_writer_finish(struct zip_writer *w);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing a ZIP archive of stored members. ZIP64 is used where a number does not fit, only there. */
+/* Writing a ZIP archive of stored members. ZIP64 is used where a number does not fit, only there.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -115,8 +115,8 @@ int conn_receive(int socket, enum wire_side side, struct conn_message *m, int fl
 		return (int)n;
 
 	collect_fds(&fds, &msg);
-	r = n == 0 ? -ECONNRESET
-		   : judge(m, (size_t)n, msg.msg_flags, fds.n, side); /* 0: the end, or empty */
+	r = n == 0 ? -ECONNRESET : judge(m, (size_t)n, msg.msg_flags, fds.n, side); /* 0: the end,
+										       or empty */
 	if (r) {
 		close_fds(&fds);
 		if (debug_who)

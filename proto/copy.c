@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gathering strided elements into C order. The view is first brought down to the fewest dimensions
- * that mean the same: an element is a run of bytes like any other, so that neighbours become one run.
- * What is left is copied two dimensions at a time: row by row, or, where the rows of the source run
- * across those of the copy (a transposition), in tiles that go through a small buffer, so that each
- * cache line on either side is touched once. The packed types below a byte go bit by bit.
+ * that mean the same: an element is a run of bytes like any other, so that neighbours become one
+ * run. What is left is copied two dimensions at a time: row by row, or, where the rows of the
+ * source run across those of the copy (a transposition), in tiles that go through a small buffer,
+ * so that each cache line on either side is touched once. The packed types below a byte go bit by
+ * bit.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -21,14 +22,16 @@ enum {
 	TILE_UNIT_MAX = 64, /* longer runs gain nothing from tiles */
 };
 
-/* What is left of the view; all dimensions are larger than 1. Units: bytes, or bits in the packed case. */
+/* What is left of the view; all dimensions are larger than 1. Units: bytes, or bits in the packed
+ * case. */
 struct view {
 	int ndim;
 	int64_t shape[DIMS_MAX];
 	int64_t stride[DIMS_MAX];
 };
 
-/* Adds the next inner dimension, as part of the one before it if that steps over exactly all of it. */
+/* Adds the next inner dimension, as part of the one before it if that steps over exactly all of it.
+ */
 static void view_push(struct view *v, int64_t size, int64_t stride)
 {
 	int last = v->ndim - 1;
@@ -63,7 +66,8 @@ static int64_t view_pop_run(struct view *v)
 	return v->shape[v->ndim];
 }
 
-/* ---- two dimensions --------------------------------------------------------------------------- */
+/* ---- two dimensions ---------------------------------------------------------------------------
+ */
 
 /* Rows of units. In the copy a row has no gaps. */
 struct plane {
@@ -95,8 +99,8 @@ static inline int64_t at_most(int64_t n, int64_t limit)
 }
 
 /*
- * One type for each size of unit: the compiler makes a load and a store of every memcpy(), aligned or
- * not. In a tile the source is read along its own short step and written along the copy's.
+ * One type for each size of unit: the compiler makes a load and a store of every memcpy(), aligned
+ * or not. In a tile the source is read along its own short step and written along the copy's.
  */
 #define DEFINE_PLANE(size, type, tile)                                                             \
 	static void plane_rows_##size(const struct plane *p)                                       \
@@ -202,14 +206,16 @@ static plane_copy *plane_kernel(int64_t unit, bool tiles)
 	}
 }
 
-/* ---- all dimensions --------------------------------------------------------------------------- */
+/* ---- all dimensions ---------------------------------------------------------------------------
+ */
 
 static uint64_t distance(int64_t stride)
 {
 	return stride < 0 ? -(uint64_t)stride : (uint64_t)stride;
 }
 
-/* Which dimension makes the rows: where the source is densest if that is not the innermost; else the next. */
+/* Which dimension makes the rows: where the source is densest if that is not the innermost; else
+ * the next. */
 static int row_dimension(const struct view *v, int64_t unit, bool *tiles)
 {
 	int columns = v->ndim - 1, row = columns - 1;
@@ -239,8 +245,8 @@ static void view_remove(struct view *v, int at)
 }
 
 /*
- * Counts through all dimensions of @v, the last one fastest; *@at, which starts at 0, is where the next
- * position lies. False after the last one, when everything is 0 again.
+ * Counts through all dimensions of @v, the last one fastest; *@at, which starts at 0, is where the
+ * next position lies. False after the last one, when everything is 0 again.
  */
 static bool view_next(const struct view *v, const int64_t *step, int64_t *index, int64_t *at)
 {
@@ -291,7 +297,8 @@ static void gather_bytes(char *dst, const char *src, struct view *v)
 	} while (view_next(v, v->stride, index, &from));
 }
 
-/* ---- packed types ----------------------------------------------------------------------------- */
+/* ---- packed types -----------------------------------------------------------------------------
+ */
 
 /* Appends bits to bytes, from the least significant bit on. */
 struct bit_writer {
@@ -359,7 +366,8 @@ static void gather_bits(char *dst, const char *src, struct view *v)
 	bit_writer_finish(&w);
 }
 
-/* ---- entry ------------------------------------------------------------------------------------ */
+/* ---- entry ------------------------------------------------------------------------------------
+ */
 
 /* The whole of a tensor that is in C order already. */
 static void copy_whole(unsigned char *dst, const char *src, uint64_t bits)

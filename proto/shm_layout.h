@@ -29,8 +29,9 @@ enum {
 #define CATALOG_NONE UINT32_MAX
 
 /*
- * A reference to one life of a slot: generation << 24 | slot. 0: none. Generations start at 1; a slot that has had the
- * last one is not used any more, and neither is a segment's or a client's entry.
+ * A reference to one life of a slot: generation << 24 | slot. 0: none. Generations start at 1; a
+ * slot that has had the last one is not used any more, and neither is a segment's or a client's
+ * entry.
  */
 #define ROW_GENERATION_MAX (((uint64_t)1 << 40) - 1)
 #define ENTRY_GENERATION_MAX UINT32_MAX
@@ -85,10 +86,10 @@ enum row_progress {
 };
 
 /*
- * A tensor. Constant from LIVE until it is reclaimed, but for the word. What a get reads is in its first
- * 64 bytes. A shape of more than CATALOG_INLINE_NDIM sizes, or with one of 2^32 or more, and metadata of more than
- * CATALOG_INLINE_META bytes, and the handle of an event, lie one after the other in the chain of chunks that starts
- * at @chunk.
+ * A tensor. Constant from LIVE until it is reclaimed, but for the word. What a get reads is in its
+ * first 64 bytes. A shape of more than CATALOG_INLINE_NDIM sizes, or with one of 2^32 or more, and
+ * metadata of more than CATALOG_INLINE_META bytes, and the handle of an event, lie one after the
+ * other in the chain of chunks that starts at @chunk.
  */
 struct catalog_row {
 	alignas(64) _Atomic uint64_t word;
@@ -198,9 +199,9 @@ struct catalog_header {
 	uint64_t capacity;   /* bytes */
 	uint64_t reserved;
 
-	alignas(64) _Atomic uint64_t
-		names_unlinked;	     /* a search that found nothing holds if this stood still */
-	_Atomic uint32_t slots_high; /* rows from here on were never used */
+	alignas(64) _Atomic uint64_t names_unlinked; /* a search that found nothing holds if this
+							stood still */
+	_Atomic uint32_t slots_high;		     /* rows from here on were never used */
 
 	alignas(64) _Atomic uint64_t bytes_used; /* for tl_get_status() */
 	_Atomic uint64_t bytes_warm;
@@ -211,8 +212,8 @@ struct catalog_header {
 	_Atomic uint32_t segments;
 	_Atomic uint32_t clients;
 
-	alignas(64) _Atomic uint32_t
-		wake[CATALOG_WAKE_WORDS]; /* futex words: hash % CATALOG_WAKE_WORDS */
+	alignas(64) _Atomic uint32_t wake[CATALOG_WAKE_WORDS]; /* futex words: hash %
+								  CATALOG_WAKE_WORDS */
 };
 
 #define CATALOG_LAYOUT                                                                             \
@@ -220,9 +221,10 @@ struct catalog_header {
 	 (uint64_t)sizeof(struct catalog_row) << 16 | sizeof(struct catalog_name))
 
 /*
- * One per client: a memfd of exactly ledger_size() bytes, sealed against shrinking and growing, not against sealing:
- * whether F_SEAL_WRITE can be added tells the daemon whether somebody still has it mapped. After the head come a byte
- * for each page of counters, then, from a page boundary on, the counters.
+ * One per client: a memfd of exactly ledger_size() bytes, sealed against shrinking and growing, not
+ * against sealing: whether F_SEAL_WRITE can be added tells the daemon whether somebody still has it
+ * mapped. After the head come a byte for each page of counters, then, from a page boundary on, the
+ * counters.
  */
 struct ledger {
 	uint64_t magic;
@@ -232,8 +234,8 @@ struct ledger {
 				    looks at all slots */
 	uint64_t reserved[5];
 	/*
-	 * Not 0 before any counter of that page is: the daemon reads no others, since it would allocate the page of a
-	 * hole by reading it.
+	 * Not 0 before any counter of that page is: the daemon reads no others, since it would
+	 * allocate the page of a hole by reading it.
 	 */
 	_Atomic uint8_t touched[];
 };
@@ -265,7 +267,8 @@ static inline _Atomic uint32_t *ledger_held(const struct ledger *l, uint32_t slo
 	return (_Atomic uint32_t *)(void *)((char *)(uintptr_t)l + ledger_head_size(slots));
 }
 
-/* Before a slot is counted for the first time. ORDER: seq_cst, before G2; the daemon reads it after T1. */
+/* Before a slot is counted for the first time. ORDER: seq_cst, before G2; the daemon reads it after
+ * T1. */
 static inline void ledger_touch(_Atomic uint8_t *touched, uint32_t slot)
 {
 	_Atomic uint8_t *page = &touched[slot / LEDGER_PAGE_SLOTS];

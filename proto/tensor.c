@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names, element types and extents. All arithmetic on numbers that others gave is checked, or done in
- * 128 bits where the operands bound the result.
+ * Names, element types and extents. All arithmetic on numbers that others gave is checked, or done
+ * in 128 bits where the operands bound the result.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -13,7 +13,8 @@
 #include "proto/tensor.h"
 #include "util/checked.h"
 
-/* ---- names ------------------------------------------------------------------------------------ */
+/* ---- names ------------------------------------------------------------------------------------
+ */
 
 /* Bytes of the well-formed UTF-8 character at @text, which goes in *@code; 0 if there is none. */
 static size_t utf8_next(const unsigned char *text, size_t len, uint32_t *code)
@@ -107,7 +108,8 @@ int tensor_prefix_check(const char *prefix, size_t len, const char **why)
 	return -EINVAL;
 }
 
-/* ---- element types ---------------------------------------------------------------------------- */
+/* ---- element types ----------------------------------------------------------------------------
+ */
 
 /* How each code is written, and which widths it can have; @named: one width, not written. */
 static const struct dtype_row {
@@ -212,7 +214,8 @@ const char *tensor_dtype_format(DLDataType t, char text[TENSOR_DTYPE_TEXT])
 	return text;
 }
 
-/* A number without sign or leading zeros, 1 to @max, that *@text starts with; *@text goes on after it. */
+/* A number without sign or leading zeros, 1 to @max, that *@text starts with; *@text goes on after
+ * it. */
 static unsigned take_number(const char **text, unsigned max)
 {
 	unsigned n = 0;
@@ -260,7 +263,8 @@ int tensor_dtype_parse(const char *text, DLDataType *out)
 	return -EINVAL;
 }
 
-/* ---- extents ---------------------------------------------------------------------------------- */
+/* ---- extents ----------------------------------------------------------------------------------
+ */
 
 int tensor_numel(int32_t ndim, const int64_t *shape, uint64_t *numel)
 {
@@ -338,8 +342,8 @@ static bool is_padded(uint64_t flags)
 }
 
 /*
- * In bits, then rounded outwards to bytes. A dimension's reach is held below 2^63 elements of less than
- * 2^24 bits, and there are 64 of them: 128 bits are enough.
+ * In bits, then rounded outwards to bytes. A dimension's reach is held below 2^63 elements of less
+ * than 2^24 bits, and there are 64 of them: 128 bits are enough.
  */
 static int strided_extent(const DLTensor *t, uint32_t bits, int64_t *low, int64_t *high)
 {
@@ -379,7 +383,8 @@ int tensor_extent(const DLTensor *t, uint64_t flags, int64_t *low, int64_t *high
 	return 0;
 }
 
-/* ---- what others made ------------------------------------------------------------------------- */
+/* ---- what others made -------------------------------------------------------------------------
+ */
 
 /* Text and error at once: `return refuse(&because, -EINVAL, "ndim is %d", ndim);`. */
 struct because {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a name, an element type and a shape may be, and how many bytes they make: the rules that both
- * ends apply to what others say. Nothing here allocates, and nothing reads a tensor's bytes. Functions
- * return 0 or a negative errno; outputs are untouched on failure. *@why is static text.
+ * What a name, an element type and a shape may be, and how many bytes they make: the rules that
+ * both ends apply to what others say. Nothing here allocates, and nothing reads a tensor's bytes.
+ * Functions return 0 or a negative errno; outputs are untouched on failure. *@why is static text.
  */
 #pragma once
 
@@ -42,21 +42,23 @@ enum tl_dtype {
 	TL_DTYPE_CODES, /* how many there are */
 };
 
-/* ---- names ------------------------------------------------------------------------------------ */
+/* ---- names ------------------------------------------------------------------------------------
+ */
 
 /*
- * 1 to 255 bytes of well-formed UTF-8 without control characters; components between `/`, none of them
- * empty, `.` or `..`. @name need not end with NUL. -EINVAL.
+ * 1 to 255 bytes of well-formed UTF-8 without control characters; components between `/`, none of
+ * them empty, `.` or `..`. @name need not end with NUL. -EINVAL.
  */
 int tensor_name_check(const char *name, size_t len, const char **why);
 
 /*
- * Can a name start with that? At most 255 bytes; it may be empty and it may end anywhere but inside a
- * character. -EINVAL.
+ * Can a name start with that? At most 255 bytes; it may be empty and it may end anywhere but inside
+ * a character. -EINVAL.
  */
 int tensor_prefix_check(const char *prefix, size_t len, const char **why);
 
-/* ---- element types ---------------------------------------------------------------------------- */
+/* ---- element types ----------------------------------------------------------------------------
+ */
 
 /* One of DLPack's codes, with a width that it can have, and lanes. -EINVAL. */
 int tensor_dtype_check(DLDataType t, const char **why);
@@ -71,28 +73,32 @@ static inline bool tensor_dtype_is_usual(DLDataType t)
 }
 
 /*
- * Bits from one element to the next: lanes * bits; with @padded rounded up to whole bytes (of the element, as
- * DLPack has it: two lanes of 4 bits are one byte either way). Not a multiple of 8 for packed types only.
+ * Bits from one element to the next: lanes * bits; with @padded rounded up to whole bytes (of the
+ * element, as DLPack has it: two lanes of 4 bits are one byte either way). Not a multiple of 8 for
+ * packed types only.
  */
 uint32_t tensor_element_bits(DLDataType t, bool padded);
 
-/* "float32", "bfloat16", "float8_e4m3fn", "int4", "float32x4" with lanes; "type31:7" if it is none. @text. */
+/* "float32", "bfloat16", "float8_e4m3fn", "int4", "float32x4" with lanes; "type31:7" if it is none.
+ * @text. */
 const char *tensor_dtype_format(DLDataType t, char text[TENSOR_DTYPE_TEXT]);
 
 /* The reverse, for valid types. -EINVAL. */
 int tensor_dtype_parse(const char *text, DLDataType *out);
 
-/* ---- extents ---------------------------------------------------------------------------------- */
+/* ---- extents ----------------------------------------------------------------------------------
+ */
 
 /*
- * How many elements; 1 if @ndim is 0. A size of 0 does not excuse the others: they must make a number
- * without it. -EINVAL: @ndim is not 0 to 64, no @shape, a negative size. -EOVERFLOW: over INT64_MAX.
+ * How many elements; 1 if @ndim is 0. A size of 0 does not excuse the others: they must make a
+ * number without it. -EINVAL: @ndim is not 0 to 64, no @shape, a negative size. -EOVERFLOW: over
+ * INT64_MAX.
  */
 int tensor_numel(int32_t ndim, const int64_t *shape, uint64_t *numel);
 
 /*
- * How many bytes they take in C order: the bits of all elements, rounded up to bytes once, at the end.
- * As tensor_numel(); -EINVAL for a type that tensor_dtype_check() refuses, too.
+ * How many bytes they take in C order: the bits of all elements, rounded up to bytes once, at the
+ * end. As tensor_numel(); -EINVAL for a type that tensor_dtype_check() refuses, too.
  */
 int tensor_nbytes(DLDataType t, int32_t ndim, const int64_t *shape, bool padded, uint64_t *nbytes);
 
@@ -103,15 +109,16 @@ void tensor_contiguous_strides(int32_t ndim, const int64_t *shape, int64_t *stri
 bool tensor_is_contiguous(const DLTensor *t);
 
 /*
- * The bytes that @t touches, from *low to below *high, counted from data + byte_offset; both 0 if it has
- * no elements. @flags are DLPack's. As tensor_nbytes(); -EOVERFLOW also if a stride leads too far.
+ * The bytes that @t touches, from *low to below *high, counted from data + byte_offset; both 0 if
+ * it has no elements. @flags are DLPack's. As tensor_nbytes(); -EOVERFLOW also if a stride leads
+ * too far.
  */
 int tensor_extent(const DLTensor *t, uint64_t flags, int64_t *low, int64_t *high);
 
 /*
- * May @t, which somebody else made, be read by the CPU as it says? Trusts that t->shape and t->strides
- * have ndim items, nothing else. If not, @why says in words which member, its value and the limit.
- * -EINVAL: it breaks a rule of DLPack. -EOVERFLOW: so large that it cannot be true. -ENOTSUP: it lies on
- * a device that the CPU cannot read.
+ * May @t, which somebody else made, be read by the CPU as it says? Trusts that t->shape and
+ * t->strides have ndim items, nothing else. If not, @why says in words which member, its value and
+ * the limit. -EINVAL: it breaks a rule of DLPack. -EOVERFLOW: so large that it cannot be true.
+ * -ENOTSUP: it lies on a device that the CPU cannot read.
  */
 int tensor_check_source(const DLTensor *t, uint64_t flags, char *why, size_t why_len);

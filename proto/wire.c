@@ -397,8 +397,8 @@ static const struct rule rules[] = {
 	[WIRE_FREED] = { REPLY("FREED"), FIXED(wire_freed), .check = check_ref },
 	[WIRE_UNMAP] = { REPLY("UNMAP"), FIXED(wire_segment_ref), .check = check_segment_ref },
 	[WIRE_DEVICE] = { REPLY("DEVICE"), FIXED(wire_device), .serial = true },
-	[WIRE_ERROR] = { REPLY("ERROR"),
-			 FIXED(wire_error_reply), /* serial 0: no request in particular */
+	[WIRE_ERROR] = { REPLY("ERROR"), FIXED(wire_error_reply), /* serial 0: no request in
+								     particular */
 			 .zero = { SPAN(wire_error_reply, reserved) },
 			 .tail = { TEXT(wire_error_reply) }, .check = check_error },
 };

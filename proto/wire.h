@@ -161,8 +161,8 @@ static_assert(sizeof(struct wire_draft) == 56, "wire");
 
 enum {
 	WIRE_COMMIT_ANSWER = 1,
-	WIRE_COMMIT_AHEAD =
-		2, /* and then CREATE as much again, AHEAD, with the serial ahead_serial */
+	WIRE_COMMIT_AHEAD = 2, /* and then CREATE as much again, AHEAD, with the serial ahead_serial
+				*/
 };
 
 /*
@@ -194,8 +194,8 @@ struct wire_committed {
 static_assert(sizeof(struct wire_committed) == 24, "wire");
 
 /*
- * ABORT and RELEASED: no answer; a ref that means nothing any more is ignored. MAP, of a tensor on which the client's
- * ledger shows a lease: SEGMENT, or ERROR.
+ * ABORT and RELEASED: no answer; a ref that means nothing any more is ignored. MAP, of a tensor on
+ * which the client's ledger shows a lease: SEGMENT, or ERROR.
  */
 struct wire_ref {
 	struct wire_header header;
@@ -204,8 +204,8 @@ struct wire_ref {
 static_assert(sizeof(struct wire_ref) == 24, "wire");
 
 /*
- * Of memory on a device: EXPORTED; UNEXPORT, whose answer is DONE or ERROR; UNMAP (serial 0) and UNMAPPED, which have
- * no answer.
+ * Of memory on a device: EXPORTED; UNEXPORT, whose answer is DONE or ERROR; UNMAP (serial 0) and
+ * UNMAPPED, which have no answer.
  */
 struct wire_segment_ref {
 	struct wire_header header;

@@ -16,8 +16,8 @@ enum {
 
 /*
  * EXPORT: a segment of memory on a device; with an fd if it is SEGMENT_CUDA_VMM, that of its first
- * part, or SEGMENT_CUDA_POOL, that of its pool. Answer: EXPORTED or ERROR. IMPORTED, with such an fd,
- * is the same struct.
+ * part, or SEGMENT_CUDA_POOL, that of its pool. Answer: EXPORTED or ERROR. IMPORTED, with such an
+ * fd, is the same struct.
  */
 struct wire_export {
 	struct wire_header header;

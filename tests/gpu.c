@@ -13,7 +13,8 @@ static const struct cuda_driver *driver;
 static pid_t test_pid;
 static bool skipped;
 
-/* Of the real driver: who is held, and the call that makes a stream wait for a function on the host. */
+/* Of the real driver: who is held, and the call that makes a stream wait for a function on the
+ * host. */
 static _Atomic uint32_t *held;
 static CUresult (*launch_host_function)(CUstream stream, void (*function)(void *), void *argument);
 

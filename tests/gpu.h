@@ -35,7 +35,8 @@ long long gpu_live(enum fake_kind kind);
 long long gpu_live_all(void);
 unsigned long long gpu_violations(enum fake_violation violation);
 
-/* Copies and fills of that process start only when it is no longer held: 0 lets it go on. Any process may call it. */
+/* Copies and fills of that process start only when it is no longer held: 0 lets it go on. Any
+ * process may call it. */
 void gpu_hold(pid_t pid);
 /*
  * Real work does not look whether it is held; what this puts before it does. gpu_fill() and

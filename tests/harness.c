@@ -211,7 +211,8 @@ int test_teardown(void **state)
 	}
 	memset(dirs, 0, sizeof(dirs));
 	memset(instances, 0, sizeof(instances));
-	if (has_failed) /* it leaves what it leaves, descriptors that the library still means to use too */
+	if (has_failed) /* it leaves what it leaves, descriptors that the library still means to use
+			   too */
 		return 0;
 	fds_left = 0;
 	each_fd(0, close_if_new);
@@ -373,8 +374,8 @@ static void show_log(const struct test_daemon *d)
 }
 
 /*
- * Until something listens: told by READY=1 if the daemon does that, else by what appears in the directory. Between
- * bind() and listen() nothing is told, hence the short timeout.
+ * Until something listens: told by READY=1 if the daemon does that, else by what appears in the
+ * directory. Between bind() and listen() nothing is told, hence the short timeout.
  */
 static void wait_until_it_listens(struct test_daemon *d, int notify_fd, int inotify_fd)
 {

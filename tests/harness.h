@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests with a real daemon share: daemons on sockets of their own, child processes, raw protocol
- * connections for those who misbehave, and counts of what must not be left behind.
- * must() works in a test and in its children; cmocka's asserts only in the test itself.
+ * What the tests with a real daemon share: daemons on sockets of their own, child processes, raw
+ * protocol connections for those who misbehave, and counts of what must not be left behind. must()
+ * works in a test and in its children; cmocka's asserts only in the test itself.
  */
 #pragma once
 
@@ -42,14 +42,14 @@
 	} while (0)
 
 /*
- * What must happen is waited for so long: on a machine that is busy with other things, too. Less than a test's time, so
- * that a failure says what did not happen.
+ * What must happen is waited for so long: on a machine that is busy with other things, too. Less
+ * than a test's time, so that a failure says what did not happen.
  */
 #define WAIT_S test_limit(60)
 
 /*
- * Waits, without a sleep of its own, for what another thread or process does: at most WAIT_S. Once it was
- * seen, it is well: it may be so for a moment only.
+ * Waits, without a sleep of its own, for what another thread or process does: at most WAIT_S. Once
+ * it was seen, it is well: it may be so for a moment only.
  */
 #define eventually(condition)                                                                      \
 	do {                                                                                       \
@@ -66,7 +66,8 @@ _Noreturn void must_failed(const char *file, int line, const char *what, long lo
 
 /* ---- Tests ---- */
 
-/* A test with a timeout, after which nothing is left: no process, descriptor, directory or shm object. */
+/* A test with a timeout, after which nothing is left: no process, descriptor, directory or shm
+ * object. */
 #define TEST(function) cmocka_unit_test_setup_teardown(function, test_setup, test_teardown)
 #define RUN(tests) (test_init(), cmocka_run_group_tests(tests, NULL, NULL))
 
@@ -76,7 +77,8 @@ void test_init(void);
 int test_setup(void **state);
 int test_teardown(void **state);
 void test_timeout(unsigned seconds); /* for a test that needs longer; scaled as test_limit() does */
-/* First of all, or with nothing started any more: the test ends right here, and cleans nothing up. */
+/* First of all, or with nothing started any more: the test ends right here, and cleans nothing up.
+ */
 #define SKIP_UNLESS(condition, reason)                                                             \
 	do {                                                                                       \
 		if (!(condition)) {                                                                \
@@ -86,8 +88,8 @@ void test_timeout(unsigned seconds); /* for a test that needs longer; scaled as 
 	} while (0)
 
 /*
- * May a process fork while other threads of it allocate? AddressSanitizer's allocator does not see to its locks at
- * fork(): a child may find one taken for ever.
+ * May a process fork while other threads of it allocate? AddressSanitizer's allocator does not see
+ * to its locks at fork(): a child may find one taken for ever.
  */
 #if defined(__SANITIZE_ADDRESS__)
 #define MAY_FORK_AMONG_THREADS false
@@ -168,10 +170,9 @@ struct test_child child_start(const struct test_daemon *d, child_fn *fn, void *a
 struct test_child child_start_as(uid_t uid, const struct test_daemon *d, child_fn *fn, void *arg);
 uint64_t child_await(struct test_child *c); /* what it told; must() fails if it ends instead */
 void child_go(struct test_child *c);
-int child_wait(struct test_child *c); /* its wait status */
-int child_wait_open(
-	struct test_child
-		*c); /* the same, but what it forked can still be talked to: child_hang_up() */
+int child_wait(struct test_child *c);	   /* its wait status */
+int child_wait_open(struct test_child *c); /* the same, but what it forked can still be talked to:
+					      child_hang_up() */
 void child_hang_up(struct test_child *c);
 void child_kill(struct test_child *c);
 void child_must_succeed(struct test_child *c);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Raw protocol connections: what a client could do that does not use the library. Comes with harness.h. What fails
- * against the protocol fails the test, by must(); what the daemon may answer is returned.
+ * Raw protocol connections: what a client could do that does not use the library. Comes with
+ * harness.h. What fails against the protocol fails the test, by must(); what the daemon may answer
+ * is returned.
  */
 #pragma once
 
@@ -57,7 +58,8 @@ void rc_must_end(struct raw *rc);
 void rc_must_fail(const struct conn_message *m, enum wire_error code);
 
 void rc_settle(struct raw *rc);
-/* 0 with the draft, or the positive wire error. A descriptor that comes with it is kept in rc->writable. */
+/* 0 with the draft, or the positive wire error. A descriptor that comes with it is kept in
+ * rc->writable. */
 int rc_create(struct raw *rc, const char *name, uint64_t nbytes, int64_t timeout_ns,
 	      struct wire_draft *draft);
 /* The descriptor to write that draft with. */
@@ -115,7 +117,8 @@ bool rc_told_nothing(struct raw *rc);
 /* Takes a lease by the protocol: false if the tensor is not live. */
 bool rc_hold(struct raw *rc, uint64_t ref);
 void rc_drop(struct raw *rc, uint64_t ref);
-/* Maps the segment of a live or held tensor read-only; its payload. The mapping stays until the process ends. */
+/* Maps the segment of a live or held tensor read-only; its payload. The mapping stays until the
+ * process ends. */
 const unsigned char *rc_view(struct raw *rc, const struct wire_draft *draft);
 void bytes_must_be(const unsigned char *bytes, int byte, size_t n);
 

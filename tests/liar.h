@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A daemon that lies: a thread that speaks the protocol to the library over a private socket, with a catalog and a
- * segment that the test writes whatever it likes into, while it is used too. Honest until told otherwise.
+ * A daemon that lies: a thread that speaks the protocol to the library over a private socket, with
+ * a catalog and a segment that the test writes whatever it likes into, while it is used too. Honest
+ * until told otherwise.
  */
 #pragma once
 
@@ -81,7 +82,8 @@ tl_client *liar_connect(const struct liar *liar);
 int liar_try_connect(const struct liar *liar, int64_t timeout_ns, tl_client **client);
 
 /*
- * A tensor of uint8 in slot @slot, under a name of that index: (@ndim) sizes, in segment @segment, generation 1, at
+ * A tensor of uint8 in slot @slot, under a name of that index: (@ndim) sizes, in segment @segment,
+ * generation 1, at
  * @offset. The row as an honest daemon fills it, LIVE in generation 1.
  */
 struct catalog_row *liar_publish(struct liar *liar, uint32_t slot, const char *name, unsigned ndim,

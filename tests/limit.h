@@ -5,8 +5,9 @@
 #include <stdlib.h>
 
 /*
- * @seconds on a machine on which a program of tests may take the usual 600; where $TL_TEST_TIMEOUT gives it more, so
- * much more. Waits are then shorter than tests, and tests shorter than programs, whatever that is.
+ * @seconds on a machine on which a program of tests may take the usual 600; where $TL_TEST_TIMEOUT
+ * gives it more, so much more. Waits are then shorter than tests, and tests shorter than programs,
+ * whatever that is.
  */
 static inline unsigned test_limit(unsigned seconds)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checked 64-bit arithmetic. Each returns true and sets *@out, or false (overflow; *@out is not usable). */
+/* Checked 64-bit arithmetic. Each returns true and sets *@out, or false (overflow; *@out is not
+ * usable). */
 #pragma once
 
 #include <stdbool.h>

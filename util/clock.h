@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clocks and deadlines. A deadline is a point of the monotonic clock, in ns; DEADLINE_NEVER is none. */
+/* Clocks and deadlines. A deadline is a point of the monotonic clock, in ns; DEADLINE_NEVER is
+ * none. */
 #pragma once
 
 #include <limits.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errors: 0 = done; < 0 = unexpected, a negative errno, passed up unchanged; > 0 = a named outcome which
- * the caller must act on. At the debug level each step of a failure leaves one line in the log.
+ * Errors: 0 = done; < 0 = unexpected, a negative errno, passed up unchanged; > 0 = a named outcome
+ * which the caller must act on. At the debug level each step of a failure leaves one line in the
+ * log.
  */
 #pragma once
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fault injection for tests: code which can fail asks fault("what") just before it tries, and fails if
- * the answer is yes. Not armed, that is one load. A test arms the n-th call, for every n:
- *     r = fault_nth(n, segment_new(&seg, &store, user, 4096));
- *     if (!fault_fired()) break;
+ * Fault injection for tests: code which can fail asks fault("what") just before it tries, and fails
+ * if the answer is yes. Not armed, that is one load. A test arms the n-th call, for every n: r =
+ * fault_nth(n, segment_new(&seg, &store, user, 4096)); if (!fault_fired()) break;
  */
 #pragma once
 
@@ -21,7 +20,8 @@ static inline bool fault(const char *what)
 	return fault_hit_(what);
 }
 
-/* Lets the @n-th call of fault() from now on say yes, once; 0 disarms. Forgets what fired before. */
+/* Lets the @n-th call of fault() from now on say yes, once; 0 disarms. Forgets what fired before.
+ */
 void fault_arm(unsigned int n);
 
 /* No call says yes any more; fault_fired() keeps its answer. */

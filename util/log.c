@@ -65,7 +65,8 @@ static bool needs_quotes(const char *text, size_t length)
 	return !shown;
 }
 
-/* Writes the escaped form of what begins at @text to @out; its bytes there go to @taken, those of @text are returned. */
+/* Writes the escaped form of what begins at @text to @out; its bytes there go to @taken, those of
+ * @text are returned. */
 static size_t escape(char out[8], const char *text, size_t length, size_t *taken)
 {
 	bool shown;

@@ -29,7 +29,8 @@ void log_set_level(enum log_level level);
 /* "error", "warn", "info" or "debug"; 0, or -EINVAL and *@out untouched. */
 int log_parse_level(enum log_level *out, const char *text);
 
-/* @fields is a printf format of key=value pairs with spaces between; "" or " " if there are none. */
+/* @fields is a printf format of key=value pairs with spaces between; "" or " " if there are none.
+ */
 void log_at(enum log_level level, const char *msg, const char *fields, ...)
 	__attribute__((format(printf, 3, 4)));
 
@@ -48,7 +49,8 @@ void log_at(enum log_level level, const char *msg, const char *fields, ...)
 enum { LOG_QUOTE_SIZE = 1100 }; /* 255 bytes, each escaped, fit */
 
 /*
- * @text as a logfmt value: unchanged if that is unambiguous, else in quotes with escapes; cut off with
+ * @text as a logfmt value: unchanged if that is unambiguous, else in quotes with escapes; cut off
+ * with
  * "..." if @size does not do (at least 8). NULL is `null`. Returns @buf.
  */
 const char *log_quote(char *buf, size_t size, const char *text);

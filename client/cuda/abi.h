@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The types and constants of the CUDA driver's ABI that driver.h needs. Facts, the same on every 64-bit Linux. */
+/* The types and constants of the CUDA driver's ABI that driver.h needs. Facts, the same on every
+ * 64-bit Linux. */
 #pragma once
 
 #include <stddef.h>
@@ -154,7 +155,8 @@ struct cuda_uuid {
 	unsigned char bytes[16];
 };
 
-/* CUipcMemHandle and CUipcEventHandle; the same bytes as the runtime's cudaIpcMemHandle_t and cudaIpcEventHandle_t */
+/* CUipcMemHandle and CUipcEventHandle; the same bytes as the runtime's cudaIpcMemHandle_t and
+ * cudaIpcEventHandle_t */
 struct cuda_ipc_handle {
 	unsigned char bytes[64];
 };

@@ -102,7 +102,8 @@ static void destroy(struct cuda_block *block)
 	free(block);
 }
 
-/* A free one of just that size. None when the daemon is gone: others may have it mapped, and read it. */
+/* A free one of just that size. None when the daemon is gone: others may have it mapped, and read
+ * it. */
 static struct cuda_block *reuse(struct cuda_session *cs, const struct cuda_device *device,
 				uint64_t size)
 {

@@ -16,7 +16,8 @@ struct cuda_block {
 	unsigned uses; /* a draft, a published tensor, an exported draft; cuda_lock */
 };
 
-/* One of at least @size bytes, whose content is anything, used once. 0, SESSION_E_*, or a negative errno. */
+/* One of at least @size bytes, whose content is anything, used once. 0, SESSION_E_*, or a negative
+ * errno. */
 int cuda_block_get(struct session *s, struct cuda_device *device, uint64_t size, int64_t timeout_ns,
 		   struct cuda_block **out);
 void cuda_block_use(struct cuda_block *block);
@@ -26,7 +27,8 @@ void cuda_block_put(struct cuda_block *block);
 /* In a forked child: the block is its parent's, and not used here. */
 void cuda_block_forget(struct cuda_block *block);
 
-/* Gives back what has been free for long. How long until that is due again (ns); 0: nothing is free. The thread's. */
+/* Gives back what has been free for long. How long until that is due again (ns); 0: nothing is
+ * free. The thread's. */
 int64_t cuda_blocks_trim(struct cuda_session *cs);
 /* All of them; the session is over. */
 void cuda_blocks_end(struct cuda_session *cs);

@@ -37,7 +37,8 @@ struct cuda_scope {
 	int capture_mode; /* another thread's stream capture must not be broken by our calls */
 };
 
-/* Makes the device's context current on this thread, until cuda_leave(). 0, or a negative errno with a text. */
+/* Makes the device's context current on this thread, until cuda_leave(). 0, or a negative errno
+ * with a text. */
 int cuda_enter(struct cuda_device *device, struct cuda_scope *scope);
 void cuda_leave(struct cuda_scope *scope);
 

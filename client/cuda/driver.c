@@ -22,7 +22,8 @@
 
 #include "client/cuda/functions.h"
 
-/* What the driver reads and writes has the driver's layout; tests/unit/cuda_driver.c compares more of it. */
+/* What the driver reads and writes has the driver's layout; tests/unit/cuda_driver.c compares more
+ * of it. */
 static_assert(sizeof(CUdeviceptr) == 8 && sizeof(void *) == 8, "64-bit only");
 static_assert(sizeof(struct cuda_uuid) == 16, "CUuuid");
 static_assert(sizeof(struct cuda_ipc_handle) == 64, "CUipcMemHandle, CUipcEventHandle");

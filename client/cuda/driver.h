@@ -30,8 +30,8 @@ struct cuda_driver {
 	CUresult (*device_get_count)(int *count);
 	CUresult (*device_get)(CUdevice *device, int ordinal);
 	CUresult (*device_get_name)(char *name, int size, CUdevice device);
-	CUresult (*device_get_uuid)(struct cuda_uuid *uuid,
-				    CUdevice device); /* MIG: the instance's */
+	CUresult (*device_get_uuid)(struct cuda_uuid *uuid, CUdevice device); /* MIG: the instance's
+									       */
 	CUresult (*device_total_mem)(size_t *bytes, CUdevice device);
 	CUresult (*device_get_attribute)(int *value, int attribute, CUdevice device);
 	CUresult (*device_can_access_peer)(int *can, CUdevice device, CUdevice peer);
@@ -89,7 +89,8 @@ struct cuda_driver {
 	CUresult (*memset_d8_async)(CUdeviceptr to, unsigned char byte, size_t size,
 				    CUstream stream);
 
-	/* Virtual memory management. Optional: without it nobody here can have or map such memory. */
+	/* Virtual memory management. Optional: without it nobody here can have or map such memory.
+	 */
 	CUresult (*mem_address_reserve)(CUdeviceptr *pointer, size_t size, size_t alignment,
 					CUdeviceptr wanted, unsigned long long flags);
 	CUresult (*mem_address_free)(CUdeviceptr pointer, size_t size);
@@ -110,9 +111,12 @@ struct cuda_driver {
 						  cuda_vmm_handle handle);
 	CUresult (*mem_export)(void *os_handle, cuda_vmm_handle handle, int type,
 			       unsigned long long flags); /* a descriptor: os_handle is an int * */
-	CUresult (*mem_import)(
-		cuda_vmm_handle *handle, void *os_handle,
-		int type); /* a descriptor: (void *)(intptr_t)fd; it stays the caller's */
+	CUresult (*mem_import)(cuda_vmm_handle *handle, void *os_handle,
+			       int type); /* a descriptor:
+					     (void
+					     *)(intptr_t)fd;
+					     it stays the
+					     caller's */
 	CUresult (*mem_retain_handle)(cuda_vmm_handle *handle, void *address);
 
 	/* Stream-ordered pools. Optional: without them nobody here can have such memory. */
@@ -142,7 +146,8 @@ struct cuda_driver {
  */
 const struct cuda_driver *cuda_driver_get(const char **why);
 
-/* "CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"; valid until the thread's next call. Works without a driver. */
+/* "CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"; valid until the thread's next call. Works without
+ * a driver. */
 const char *cuda_error_text(CUresult result);
 
 /* The negative errno that says best what @result means; 0 for CUDA_OK. */

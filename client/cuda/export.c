@@ -129,7 +129,8 @@ int cuda_export_new(struct cuda_export **out, struct session *s, const struct cu
 	return 0;
 }
 
-/* If the daemon is gone, others may still find in its catalog that they have to wait for them: they stay. */
+/* If the daemon is gone, others may still find in its catalog that they have to wait for them: they
+ * stay. */
 static void events_end(struct cuda_export *e)
 {
 	static struct list staying = LIST_INIT(staying); /* cuda_lock */
@@ -249,7 +250,8 @@ static void event_give(struct cuda_export *e, struct cuda_event *event)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* One of the export's, recorded on the stream; NULL if all work there has ended, so that nobody needs to wait. */
+/* One of the export's, recorded on the stream; NULL if all work there has ended, so that nobody
+ * needs to wait. */
 static int event_record(struct cuda_export *e, intptr_t stream, struct cuda_event **out)
 {
 	struct cuda_event *event = NULL;
@@ -715,7 +717,8 @@ void cuda_source_done(struct cuda_source *source, struct session *s)
 	source_free(source, s);
 }
 
-/* Sends UNEXPORT. False: the daemon is gone; else it is sent, or has to be sent once the daemon reads again. */
+/* Sends UNEXPORT. False: the daemon is gone; else it is sent, or has to be sent once the daemon
+ * reads again. */
 static bool ask_to_end(struct cuda_export *e)
 {
 	struct session *s = e->session;

@@ -74,8 +74,8 @@ struct cuda_source {
 };
 
 /*
- * The source that a FREED on @s names by @cookie, or NULL: there is none, or it is free already. The daemon need not
- * tell the truth. cuda_lock.
+ * The source that a FREED on @s names by @cookie, or NULL: there is none, or it is free already.
+ * The daemon need not tell the truth. cuda_lock.
  */
 struct cuda_source *cuda_source_known(const struct session *s, uint64_t cookie);
 
@@ -122,10 +122,12 @@ int cuda_source_in(struct cuda_export *e, struct cuda_source **out);
  */
 int cuda_place(struct cuda_source *source, const struct cuda_placing *p,
 	       void (*done)(void *context), void *context, uint64_t *version);
-/* Calls @done(@context) when what is queued on the stream by now has ended. On failure it is not called. */
+/* Calls @done(@context) when what is queued on the stream by now has ended. On failure it is not
+ * called. */
 int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *context), void *context);
 
-/* The answer to a PLACE, whose publisher did not wait for it any longer. The receive mutex is held. */
+/* The answer to a PLACE, whose publisher did not wait for it any longer. The receive mutex is held.
+ */
 void cuda_late_answer(struct session *s, const struct conn_message *m);
 
 /* ---- Under cuda_lock ---- */
@@ -158,7 +160,8 @@ enum source_need cuda_source_need(struct cuda_source *source);
 /* ---- Without it ---- */
 
 void cuda_source_done(struct cuda_source *source, struct session *s); /* its export may be gone */
-/* True: the thread has to call cuda_export_answered() until that is true, then cuda_export_ended(). */
+/* True: the thread has to call cuda_export_answered() until that is true, then cuda_export_ended().
+ */
 bool cuda_export_end(struct cuda_export *e, struct cuda_source *last);
 bool cuda_export_answered(struct cuda_export *e);
 void cuda_export_ended(struct cuda_export *e);

@@ -273,7 +273,8 @@ static CUresult mark(struct tensor_lease *l, const struct cuda_scope *scope, CUs
 	return e;
 }
 
-/* True: the stream has work left, and the lease is queued until that has ended. The context is current. */
+/* True: the stream has work left, and the lease is queued until that has ended. The context is
+ * current. */
 static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	CUstream stream = cuda_stream(l->cuda.stream);
@@ -309,7 +310,8 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 	errno = saved;
 }
 
-/* If there was no event to mark the place with: the stream is asked, or, if only its thread can name it, marked now. */
+/* If there was no event to mark the place with: the stream is asked, or, if only its thread can
+ * name it, marked now. */
 static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	CUresult e;

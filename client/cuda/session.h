@@ -23,9 +23,9 @@ struct conn_message;
 struct tensor_lease;
 
 extern pthread_mutex_t cuda_lock;
-extern struct list cuda_sessions; /* struct cuda_session */
-extern pthread_cond_t
-	cuda_changed; /* a view is open, an export made, a session not busy any more */
+extern struct list cuda_sessions;   /* struct cuda_session */
+extern pthread_cond_t cuda_changed; /* a view is open, an export made, a session not busy any more
+				     */
 
 struct cuda_event {
 	struct list link;
@@ -65,7 +65,8 @@ int cuda_with_session(struct tl_client *client, const char *name,
 /* A message that nobody asked for. The receive mutex is held. */
 void cuda_message(struct session *s, const struct conn_message *m);
 
-/* Does at once what the thread would do about sources: what the daemon freed just now is free then. */
+/* Does at once what the thread would do about sources: what the daemon freed just now is free then.
+ */
 void cuda_catch_up(struct session *s);
 
 /* The session has no user any more: closes what it has on GPUs. */

@@ -147,7 +147,8 @@ struct cuda_view *cuda_view_known(struct session *s, uint32_t segment, uint32_t 
 	return view;
 }
 
-/* Others who want the segment wait while we ask: else they might open it, and we say that it is not open. */
+/* Others who want the segment wait while we ask: else they might open it, and we say that it is not
+ * open. */
 int cuda_view_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		  struct wire_export *out)
 {

@@ -39,7 +39,8 @@ int cuda_view_get(struct session *s, uint32_t segment, uint32_t generation, int6
 		  struct cuda_view **out);
 /* Likewise, if it is open; else NULL. */
 struct cuda_view *cuda_view_known(struct session *s, uint32_t segment, uint32_t generation);
-/* What opens the first part of a segment; nothing is opened. The caller holds a lease. As cuda_view_get(). */
+/* What opens the first part of a segment; nothing is opened. The caller holds a lease. As
+ * cuda_view_get(). */
 int cuda_view_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		  struct wire_export *out);
 /* Does this process hold a lease on something in what it exported? cuda_lock. */
@@ -57,6 +58,7 @@ void cuda_view_close(struct cuda_view *view);
 /* Likewise, and says so to the daemon. */
 void cuda_view_unmapped(struct cuda_view *view);
 
-/* The opened event with that handle, kept with the view. cuda_lock; the device's context is current. */
+/* The opened event with that handle, kept with the view. cuda_lock; the device's context is
+ * current. */
 int cuda_view_event(struct cuda_view *view, const struct cuda_scope *scope,
 		    const unsigned char handle[64], CUevent *out);

@@ -295,7 +295,8 @@ static void handle_delete(struct peer *peer, struct conn_message *m)
 		send_done(peer, delete->header.serial);
 }
 
-/* Whoever may read a tensor has a lease on it; without one, a segment may hold what is not published. */
+/* Whoever may read a tensor has a lease on it; without one, a segment may hold what is not
+ * published. */
 static struct segment *segment_held(const struct state *st, const struct client *c, uint64_t ref)
 {
 	uint32_t slot = ref_slot(ref);

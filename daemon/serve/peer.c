@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Peers. libuv cannot receive plain descriptors, so a peer is a uv_poll_t over our own recvmsg and
- * sendmsg. Invariants: (1) a dropped peer is out of all lists at once, but for an orphan (client_end()),
- * which stays in that of the peers; its memory is freed by the close callback, or later, when it is no
- * orphan any more; (2) the out queue is empty and so are its client's notices, once
- * server_settle() has seen to them, or we poll for writability. Loop thread only.
+ * sendmsg. Invariants: (1) a dropped peer is out of all lists at once, but for an orphan
+ * (client_end()), which stays in that of the peers; its memory is freed by the close callback, or
+ * later, when it is no orphan any more; (2) the out queue is empty and so are its client's notices,
+ * once server_settle() has seen to them, or we poll for writability. Loop thread only.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -54,8 +54,9 @@ static struct outgoing *outgoing_free(struct outgoing *o)
 enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SETTLED = 128, ORPHAN_MS_MAX = 1024 };
 
 /*
- * For an orphan whose ledger has pages that are pinned a look takes long, since the kernel waits for them. It is slow
- * from then on, and of the slow ones one is looked at at a time, so that they take only this part of our time.
+ * For an orphan whose ledger has pages that are pinned a look takes long, since the kernel waits
+ * for them. It is slow from then on, and of the slow ones one is looked at at a time, so that they
+ * take only this part of our time.
  */
 #define LOOK_SLOW_NS (5 * NS_PER_MS)
 enum { LOOK_SLOW_PART = 32 };
@@ -408,7 +409,8 @@ static void peer_refuse(struct peer *peer, const struct conn_message *m)
 	peer_drop(peer);
 }
 
-/* For state: a COMMIT of an ahead draft may be there. An error counts as yes: nothing is lost by that. */
+/* For state: a COMMIT of an ahead draft may be there. An error counts as yes: nothing is lost by
+ * that. */
 bool peer_unread(const struct client *c)
 {
 	const struct peer *peer = container_of(c, struct peer, client);

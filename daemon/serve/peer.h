@@ -41,11 +41,12 @@ bool peer_is_nobody(int fd_peek);
 int peer_new(struct server *server, int fd_take);
 
 /*
- * Ends the connection. The memory lives until the loop is done with the handle, and as long as the peer is an orphan.
- * Fine to call twice, and from a handler of the same peer.
+ * Ends the connection. The memory lives until the loop is done with the handle, and as long as the
+ * peer is an orphan. Fine to call twice, and from a handler of the same peer.
  */
 void peer_drop(struct peer *peer);
-/* Looks whether orphans have gone. The daemon ends: all peers go, and what they had is used for nothing else. */
+/* Looks whether orphans have gone. The daemon ends: all peers go, and what they had is used for
+ * nothing else. */
 void peers_look(struct server *server);
 void peers_end(struct server *server);
 /* An orphan was just made, and may be only a process that has not quite ended. */

@@ -228,7 +228,8 @@ static void idle_settle(struct server *server)
 			       (uint64_t)(server->idle_exit_ns / NS_PER_MS), 0);
 }
 
-/* Those to whom something has become due since. A peer that does not read them polls, from then on. */
+/* Those to whom something has become due since. A peer that does not read them polls, from then on.
+ */
 static void notices_settle(struct server *server)
 {
 	struct list *notified = &server->state.notified;

@@ -47,7 +47,8 @@ struct destroy {
 	struct server *server;
 	struct segment *segment;
 	struct object object;
-	bool remains; /* it could not be emptied yet, or somebody has it open and could grow it again */
+	bool remains; /* it could not be emptied yet, or somebody has it open and could grow it
+			 again */
 };
 
 static struct create *create_free(struct create *create)

@@ -128,7 +128,8 @@ static int catalog_map(struct catalog *cat, const struct catalog_header *plan)
 	cat->client_words = (void *)((char *)map + plan->off_clients);
 	cat->buckets = (void *)((char *)map + plan->off_buckets);
 	memset(cat->buckets, 0xff,
-	       ((size_t)plan->bucket_mask + 1) * sizeof(uint32_t)); /* CATALOG_NONE */
+	       ((size_t)plan->bucket_mask + 1) * sizeof(uint32_t)); /* CATALOG_NONE
+								     */
 	return 0;
 }
 

@@ -3,11 +3,12 @@
  * Clients. A client owns its drafts, the list of segments it writes, and the ledger that we map
  * read-only. Death order: its ledger, its drafts, its segments, its account. Loop thread only.
  *
- * Whose connection ended may still use what it held: its process may have closed the socket, or we dropped it. What
- * tells is its ledger: whoever takes leases has that mapped writable, and the kernel knows whether anybody does, since
- * F_SEAL_WRITE can only be added if not. The mapping goes with the process, whether it exits, is killed or calls exec,
- * and before its descriptors do. A client that lies about this harms itself: others are protected by what is looked at
- * when memory changes hands (segment_take_warm()).
+ * Whose connection ended may still use what it held: its process may have closed the socket, or we
+ * dropped it. What tells is its ledger: whoever takes leases has that mapped writable, and the
+ * kernel knows whether anybody does, since F_SEAL_WRITE can only be added if not. The mapping goes
+ * with the process, whether it exits, is killed or calls exec, and before its descriptors do. A
+ * client that lies about this harms itself: others are protected by what is looked at when memory
+ * changes hands (segment_take_warm()).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -109,8 +110,9 @@ int client_serve(struct client *c, struct state *st, int fd_take, uint64_t size,
 }
 
 /*
- * Has anybody the ledger mapped writable? Our own mapping counts, since it was made with a descriptor for writing. An
- * error other than EBUSY means that the client sealed it against that: it is taken at its word.
+ * Has anybody the ledger mapped writable? Our own mapping counts, since it was made with a
+ * descriptor for writing. An error other than EBUSY means that the client sealed it against that:
+ * it is taken at its word.
  */
 static bool ledger_is_mapped(struct client *c)
 {

@@ -46,16 +46,17 @@ int client_init(struct client *c, struct state *st, const struct client_identity
 int client_serve(struct client *c, struct state *st, int fd_take, uint64_t size, const char **why);
 
 /*
- * The connection is over: @c takes no more leases (D1). True: nobody maps its ledger any more, so nobody uses what it
- * held, and all of that is given back. False: somebody does, who may go on reading and writing. @c is an orphan then:
- * its leases and drafts stay, until client_look() says that it is gone.
+ * The connection is over: @c takes no more leases (D1). True: nobody maps its ledger any more, so
+ * nobody uses what it held, and all of that is given back. False: somebody does, who may go on
+ * reading and writing. @c is an orphan then: its leases and drafts stay, until client_look() says
+ * that it is gone.
  */
 bool client_end(struct client *c, struct state *st);
 /* Looks at an orphan; as client_end(). */
 bool client_look(struct client *c, struct state *st);
 /*
- * Without a look: with @reuse all that it had is given back. Without, at the daemon's end, nothing of it is used for
- * anything else. Fine on a half-made client.
+ * Without a look: with @reuse all that it had is given back. Without, at the daemon's end, nothing
+ * of it is used for anything else. Fine on a half-made client.
  */
 void client_deinit(struct client *c, struct state *st, bool reuse);
 

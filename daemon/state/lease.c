@@ -20,8 +20,8 @@
 #include "util/fd.h"
 
 /*
- * ORDER: the page's byte is read before the counter, both seq_cst: the client sets it before G2. A page that was never
- * written is not read, since that would allocate it.
+ * ORDER: the page's byte is read before the counter, both seq_cst: the client sets it before G2. A
+ * page that was never written is not read, since that would allocate it.
  */
 uint32_t lease_held_by(const struct client *c, uint32_t slot)
 {

@@ -21,5 +21,6 @@ void lease_rescan(struct state *st);
 
 /* D1: @c takes no more leases. Those that it has stay. */
 void lease_end_client(struct state *st, struct client *c);
-/* What it has counts for nothing from now on. The caller looks at all retired tensors then: lease_rescan(). */
+/* What it has counts for nothing from now on. The caller looks at all retired tensors then:
+ * lease_rescan(). */
 void lease_drop_client(struct state *st, struct client *c);

@@ -301,8 +301,8 @@ int tensor_group(struct state *st, struct client *c, uint64_t ref, uint32_t coun
 		r = formers && slots ? group_check(st, c, leader, slots, count, why) : -ENOMEM;
 	if (!r) {
 		group_publish(st, c, slots, formers, count);
-		st->tensors[leader]
-			.group = false; /* only the memory is left of it: the members share it */
+		st->tensors[leader].group = false; /* only the memory is left of it: the members
+						      share it */
 	}
 	tensor_abort(st, c, ref);
 	free(formers);

@@ -78,7 +78,8 @@ struct state {
 	struct tensor *tensors;	   /* by slot */
 	struct segment **segments; /* by index */
 	struct client **served;	   /* by client index; those whose ledger we read */
-	/* Has @c sent what we have not read? Answered by serve/, where the sockets are; NULL: never. */
+	/* Has @c sent what we have not read? Answered by serve/, where the sockets are; NULL:
+	 * never. */
 	bool (*unread)(const struct client *c);
 	uint64_t next_client_id;
 	uint32_t uid;	/* ours */

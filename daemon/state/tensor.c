@@ -63,7 +63,8 @@ static int slot_take(struct state *st, struct client *c, const struct tensor_req
 	return 0;
 }
 
-/* Another life of the slot would have the ref of an earlier one after the last generation: then it stays taken. */
+/* Another life of the slot would have the ref of an earlier one after the last generation: then it
+ * stays taken. */
 static void row_give(struct state *st, uint32_t slot)
 {
 	if (catalog_row(&st->catalog, slot)->word >> 2 < ROW_GENERATION_MAX)
@@ -103,11 +104,11 @@ void tensor_free_segment(struct state *st, struct segment *seg)
 static void draft_give_up(struct state *st, struct client *c, uint32_t slot);
 
 /*
- * Takes one ahead draft back if it is unused. Its client counts a hold, then looks whether the row is still a draft; it
- * gives the hold up when it has sent COMMIT.
+ * Takes one ahead draft back if it is unused. Its client counts a hold, then looks whether the row
+ * is still a draft; it gives the hold up when it has sent COMMIT.
  *
- * ORDER: as T1, T2. The hold is read before the socket: if it is 0 because COMMIT was sent, that COMMIT is in the socket
- * or has been handled.
+ * ORDER: as T1, T2. The hold is read before the socket: if it is 0 because COMMIT was sent, that
+ * COMMIT is in the socket or has been handled.
  */
 static enum room ahead_try_back(struct state *st, struct client *c, uint32_t slot)
 {

@@ -148,8 +148,8 @@ struct device_memory *device_memory_free(struct device_memory *m)
 /* ---- descriptors ---------------------------------------------------------------------------- */
 
 /*
- * It would be the host's memory, and ours to keep. Pages beyond its end are in no size: those that it
- * got before it was sealed stay, and show in its blocks only.
+ * It would be the host's memory, and ours to keep. Pages beyond its end are in no size: those that
+ * it got before it was sealed stay, and show in its blocks only.
  */
 static const char *memfd_check(int fd, const struct stat *st, uint64_t size, bool pool)
 {
@@ -171,8 +171,8 @@ static const char *memfd_check(int fd, const struct stat *st, uint64_t size, boo
 /*
  * What is known for good: NVIDIA's number, and the ranges out of which Linux gives numbers to
  * drivers that have none (NVIDIA's others, those of WSL and Tegra). All others belong to something
- * else: terminals, /dev/zero, /dev/fuse, which would live on in our hands. /proc/devices knows more,
- * but need not be there for a service.
+ * else: terminals, /dev/zero, /dev/fuse, which would live on in our hands. /proc/devices knows
+ * more, but need not be there for a service.
  */
 bool device_number_fits(dev_t number)
 {

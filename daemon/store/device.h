@@ -84,9 +84,9 @@ struct device *device_find(struct device_table *table, const uint8_t id[DEVICE_I
 
 /*
  * May @fd be kept, as what opens memory of @size bytes? A memfd may if it holds no more than that,
- * and never will: it is sealed against growing and shrinking, and has just that size, or, of a pool,
- * in which that memory is one piece, at least that. A character device may if its number can be a
- * GPU's; how much it opens only its driver knows. NULL, or what is wrong.
+ * and never will: it is sealed against growing and shrinking, and has just that size, or, of a
+ * pool, in which that memory is one piece, at least that. A character device may if its number can
+ * be a GPU's; how much it opens only its driver knows. NULL, or what is wrong.
  */
 const char *device_descriptor_check(int fd, uint64_t size, bool pool);
 /* May a character device with that number be a GPU's? */

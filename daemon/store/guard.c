@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sizes of objects. A watch lives as long as its struct guarded. Remnants are looked at a few at a time, whenever
- * another object is over, so that a producer which unmaps late costs nothing but an empty file.
+ * Sizes of objects. A watch lives as long as its struct guarded. Remnants are looked at a few at a
+ * time, whenever another object is over, so that a producer which unmaps late costs nothing but an
+ * empty file.
  */
 #include <errno.h>
 #include <search.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Guards the sizes of objects that clients have descriptors for writing of: with such a descriptor an object of POSIX
- * shared memory can be grown, and pages added that nobody counts. The kernel tells of each change of size (inotify), and
- * we set it right again. Where inotify cannot be had nothing is guarded. Loop thread only.
+ * Guards the sizes of objects that clients have descriptors for writing of: with such a descriptor
+ * an object of POSIX shared memory can be grown, and pages added that nobody counts. The kernel
+ * tells of each change of size (inotify), and we set it right again. Where inotify cannot be had
+ * nothing is guarded. Loop thread only.
  */
 #pragma once
 
@@ -40,15 +41,16 @@ bool guard_begin(struct guard *g, struct guarded *w, const struct object *o, uin
 void guard_end(struct guard *g, struct guarded *w);
 
 /*
- * Looks at one thing that has changed. False: there is none. *@writer is 0, or, if an object had another size than it
- * must have, and has the right one now, who may have done it. Clients can make changes faster than they are looked at:
- * who calls this again and again must do other work, too.
+ * Looks at one thing that has changed. False: there is none. *@writer is 0, or, if an object had
+ * another size than it must have, and has the right one now, who may have done it. Clients can make
+ * changes faster than they are looked at: who calls this again and again must do other work, too.
  */
 bool guard_next(struct guard *g, uint64_t *writer);
 
 /*
- * An object that is over, and was truncated, but is open for writing somewhere, so that it may be grown again; or that
- * could not be truncated yet. It is kept empty under its name until nobody has it open any more.
+ * An object that is over, and was truncated, but is open for writing somewhere, so that it may be
+ * grown again; or that could not be truncated yet. It is kept empty under its name until nobody has
+ * it open any more.
  */
 void guard_remnant(struct guard *g, const struct object *o, uint64_t writer);
 /* Looks whether some remnants are closed everywhere: those of @writer, and a few of all. */

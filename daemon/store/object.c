@@ -86,8 +86,8 @@ int object_create(const struct object *o, uint64_t size, const atomic_bool *canc
 }
 
 /*
- * O_NONBLOCK: a process of our user may have set a lease on the file (fcntl(F_SETLEASE)); without it the kernel would let
- * us wait until the lease is given up, up to 45 s.
+ * O_NONBLOCK: a process of our user may have set a lease on the file (fcntl(F_SETLEASE)); without
+ * it the kernel would let us wait until the lease is given up, up to 45 s.
  */
 int object_open(const struct object *o, int flags, int *fd)
 {
@@ -105,8 +105,9 @@ int object_open(const struct object *o, int flags, int *fd)
 }
 
 /*
- * A read lease (fcntl_locking(2)) can only be had while nobody has the file open for writing; a mapping counts as the
- * descriptor that it was made with. If somebody opens it just then, the signal must be a harmless one.
+ * A read lease (fcntl_locking(2)) can only be had while nobody has the file open for writing; a
+ * mapping counts as the descriptor that it was made with. If somebody opens it just then, the
+ * signal must be a harmless one.
  */
 int object_is_written(const struct object *o)
 {
@@ -120,7 +121,8 @@ int object_is_written(const struct object *o)
 	return r;
 }
 
-/* Pages can be added beyond the end, too: more than the size needs, in pages of the size that the file has. */
+/* Pages can be added beyond the end, too: more than the size needs, in pages of the size that the
+ * file has. */
 static bool has_size(const struct stat *st, uint64_t size)
 {
 	uint64_t page = (uint64_t)st->st_blksize;
@@ -152,7 +154,8 @@ bool object_resize(const struct object *o, uint64_t size)
 	return !resize(o, size, &differs) && differs;
 }
 
-/* Truncated, not punched: a hole would be filled again by whoever maps it and reads, and be counted by nobody. */
+/* Truncated, not punched: a hole would be filled again by whoever maps it and reads, and be counted
+ * by nobody. */
 bool object_discard(const struct object *o)
 {
 	bool differs;

@@ -27,18 +27,20 @@ int object_create(const struct object *o, uint64_t size, const atomic_bool *canc
 int object_open(const struct object *o, int flags, int *fd);
 
 /*
- * Has anybody @o open for writing, or mapped so, as the kernel knows it? 1, 0, or a negative errno: that cannot be known.
+ * Has anybody @o open for writing, or mapped so, as the kernel knows it? 1, 0, or a negative errno:
+ * that cannot be known.
  */
 int object_is_written(const struct object *o);
 
 /*
- * Gives @o that size if it has another one, or pages beyond it. Did it? What was taken away from it is a hole then.
+ * Gives @o that size if it has another one, or pages beyond it. Did it? What was taken away from it
+ * is a hole then.
  */
 bool object_resize(const struct object *o, uint64_t size);
 
 /*
- * Its pages are gone at once, even if somebody maps it: who touches it then gets SIGBUS. False: they are still there,
- * since it could not be opened now.
+ * Its pages are gone at once, even if somebody maps it: who touches it then gets SIGBUS. False:
+ * they are still there, since it could not be opened now.
  */
 bool object_discard(const struct object *o);
 /* Unlinks @o. Who maps it keeps its pages. */

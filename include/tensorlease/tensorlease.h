@@ -36,8 +36,9 @@
  * from 1.
  *
  * The daemon may be another user's: what it says, in messages, descriptors and shared memory, is
- * checked before it is used (-EPROTO). It owns the memory, though: if it truncates what it has handed
- * out, the next access is SIGBUS, and nobody can tell whether bytes are those that were published.
+ * checked before it is used (-EPROTO). It owns the memory, though: if it truncates what it has
+ *handed out, the next access is SIGBUS, and nobody can tell whether bytes are those that were
+ *published.
  *
  * After fork() the child may go on reading and releasing every tensor that its parent held at that
  * moment: it has holds of its own on them. Its other calls use a connection of their own, made at
@@ -318,7 +319,8 @@ enum tl_mode {
 
 enum {
 	TL_GET_LOCAL = 1, /* only if it takes no request, no wait and no system call; else -EAGAIN:
-			     for callers who hold a lock that they would give up for the full call */
+			     for callers who hold a lock that they would give up for the full call
+			   */
 };
 
 typedef struct tl_get_options {
@@ -406,9 +408,9 @@ typedef struct tl_info {
 	uint64_t committed_ns; /* when, in nanoseconds of CLOCK_REALTIME */
 	uint64_t flags;	       /* DLPack flags a get would show */
 	DLDataType dtype;
-	DLDevice
-		device; /* of a GPU that this process has not used through the library: number -1 */
-	uint32_t uid;	/* the user who published it */
+	DLDevice device; /* of a GPU that this process has not used through the library: number -1
+			  */
+	uint32_t uid;	 /* the user who published it */
 	int32_t ndim;
 	int64_t shape[TL_NDIM_MAX];
 	uint32_t metadata_size;
@@ -515,7 +517,8 @@ typedef struct tl_device_usage {
 	uint32_t segments;
 } tl_device_usage;
 
-/* Calls @visit for each GPU on which the daemon counts something; a request for each. As tl_list(). */
+/* Calls @visit for each GPU on which the daemon counts something; a request for each. As tl_list().
+ */
 TL_API int tl_list_devices(tl_client *client,
 			   int (*visit)(const tl_device_usage *usage, void *context),
 			   void *context);

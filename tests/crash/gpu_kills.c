@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Producers and consumers of GPU tensors are killed: after each of their steps in turn, and then a thousand times at whatever
- * moment a timer hits, in calls of the driver and in the library's own thread too. A pair that lives goes on exchanging tensors all
- * the while. At the end nothing is left of anybody.
+ * Producers and consumers of GPU tensors are killed: after each of their steps in turn, and then a
+ * thousand times at whatever moment a timer hits, in calls of the driver and in the library's own
+ * thread too. A pair that lives goes on exchanging tensors all the while. At the end nothing is
+ * left of anybody.
  */
 #include <sys/mman.h>
 #include <time.h>

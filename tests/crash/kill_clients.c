@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A thousand clients, each killed at a random moment of a busy life. TL_KILLS says how many. The seed is fixed, the
- * moments are the scheduler's.
+ * A thousand clients, each killed at a random moment of a busy life. TL_KILLS says how many. The
+ * seed is fixed, the moments are the scheduler's.
  */
 #include <time.h>
 

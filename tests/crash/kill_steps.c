@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client that is killed after each step of its life in turn, and what must hold then. The clients speak the
- * protocol by hand, so that they can stop between any two of its steps.
+ * A client that is killed after each step of its life in turn, and what must hold then. The clients
+ * speak the protocol by hand, so that they can stop between any two of its steps.
  */
 #include <sys/mman.h>
 
@@ -144,7 +144,8 @@ static int after_commit_with_answer(const struct test_daemon *d, void *arg)
 	die();
 }
 
-/* The daemon is stopped meanwhile: when it reads all this, nobody is there to take its answer to the CREATE. */
+/* The daemon is stopped meanwhile: when it reads all this, nobody is there to take its answer to
+ * the CREATE. */
 static int after_commit_behind_a_request(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The race that the lease protocol (PROTOCOL.md section 5) is about, at full speed: many take and release what others
- * replace. First the bare steps between threads of one process, then real clients of a real daemon.
- * TL_RACE_SECONDS prolongs the latter. A further client asks for too much all the time, so that drafts asked for ahead
- * and warm memory are taken back at any moment.
+ * The race that the lease protocol (PROTOCOL.md section 5) is about, at full speed: many take and
+ * release what others replace. First the bare steps between threads of one process, then real
+ * clients of a real daemon. TL_RACE_SECONDS prolongs the latter. A further client asks for too much
+ * all the time, so that drafts asked for ahead and warm memory are taken back at any moment.
  */
 #include <pthread.h>
 #include <sys/mman.h>
@@ -149,8 +149,8 @@ static uint64_t model_bad(const struct model *m)
 }
 
 /*
- * How many bad leases there were in @ns, or, with the bug, until the first; all retired slots must be reclaimed in the
- * end.
+ * How many bad leases there were in @ns, or, with the bug, until the first; all retired slots must
+ * be reclaimed in the end.
  */
 static uint64_t model_run(struct model *m, int64_t ns)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client that asks for more than there is, all the time: whatever the daemon can take back for others it will. */
+/* A client that asks for more than there is, all the time: whatever the daemon can take back for
+ * others it will. */
 #pragma once
 
 #include <sys/mman.h>
@@ -43,8 +44,8 @@ static inline int press_for_room(const struct test_daemon *d, void *arg)
 		else
 			tl_abort(draft);
 		atomic_fetch_add(r ? &p->refused : &p->granted, 1);
-		nanosleep(&(struct timespec){ .tv_nsec = 200000 },
-			  NULL); /* leaves others the CPU */
+		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL); /* leaves others the CPU
+									   */
 	}
 	tl_close(client);
 	return 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Well-formed requests that claim what is not so: an error for who asks, and nothing changes for the others. */
+/* Well-formed requests that claim what is not so: an error for who asks, and nothing changes for
+ * the others. */
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -110,8 +111,8 @@ static void refs_that_never_were_are_gone_or_ignored(void **state)
 			must_be(rc_ref(&rc, WIRE_RELEASED, refs[i]), 0);
 			must_be(rc_ref(&rc, WIRE_ABORT, refs[i]), 0);
 			must_be(rc_commit(&rc, refs[i], "b", 1), WIRE_E_GONE);
-			must_be(rc_link(&rc, refs[i], "b"),
-				WIRE_E_GONE); /* not held, not even the first */
+			must_be(rc_link(&rc, refs[i], "b"), WIRE_E_GONE); /* not held, not even the
+									     first */
 		}
 	}
 	after = td_status(&d);
@@ -137,8 +138,8 @@ static void only_who_holds_a_tensor_maps_its_segment(void **state)
 	must_be(written.segment, draft.segment);
 	must_be(rc_map(&other, draft.ref, &fd), WIRE_E_NOT_FOUND);
 	must_be(rc_map(&other, written.ref, &fd), WIRE_E_NOT_FOUND);
-	atomic_fetch_add(rc_held(&other, ref_slot(written.ref)),
-			 1); /* a draft is nobody's to read */
+	atomic_fetch_add(rc_held(&other, ref_slot(written.ref)), 1); /* a draft is nobody's to read
+								      */
 	must_be(rc_map(&other, written.ref, &fd), WIRE_E_NOT_FOUND);
 	atomic_fetch_sub(rc_held(&other, ref_slot(written.ref)), 1);
 	must(rc_hold(&other, draft.ref) && rc_hold(&other, empty.ref));
@@ -301,7 +302,8 @@ static void who_writes_without_end_keeps_the_daemon_from_nothing(void **state)
 	close(fds[1]);
 }
 
-/* fcntl(F_SETLEASE) makes others wait who open the file for writing: up to 45 s, unless they say that they will not. */
+/* fcntl(F_SETLEASE) makes others wait who open the file for writing: up to 45 s, unless they say
+ * that they will not. */
 static void a_lease_on_the_file_of_a_segment_stops_nothing(void **state)
 {
 	static const char *const extra[] = { "--warm-time", "0", NULL };
@@ -416,9 +418,9 @@ static void a_commit_wants_no_more_room_than_was_asked_for(void **state)
 	(void)state;
 	for (int i = 0; i < 64; i++)
 		deep.shape[i] = 1;
-	must_be(rc_create(&rc, "a", 1, 0, &draft), 0); /* with no extra */
-	must_be(commit_as(&rc, draft.ref, "a", 1, &deep),
-		WIRE_E_INVALID); /* 64 sizes do not fit into the row */
+	must_be(rc_create(&rc, "a", 1, 0, &draft), 0);			   /* with no extra */
+	must_be(commit_as(&rc, draft.ref, "a", 1, &deep), WIRE_E_INVALID); /* 64 sizes do not fit
+									      into the row */
 	must_be(td_status(&d).drafts, 0);
 	rc_goodbye(&rc);
 }

@@ -183,8 +183,8 @@ static void without_tensorleased_it_says_so_and_goes_on(void **state)
 }
 
 /*
- * What the library started may run though it cannot be used. Here that is no daemon at all: its command line
- * names the doctor's socket, by which doctor_at() finds it.
+ * What the library started may run though it cannot be used. Here that is no daemon at all: its
+ * command line names the doctor's socket, by which doctor_at() finds it.
  */
 static void a_daemon_that_cannot_be_used_is_ended(void **state)
 {
@@ -317,8 +317,8 @@ static void interrupt_after(unsigned after)
 		execl(cli_path(), "tensorlease", "doctor", (char *)NULL);
 		_exit(126);
 	}
-	eventually(command_lines(dir) >=
-		   after); /* 1: its daemon just starts; 3: and both ends of an exchange */
+	eventually(command_lines(dir) >= after); /* 1: its daemon just starts; 3: and both ends of
+						    an exchange */
 	must_be(kill(pid, SIGINT), 0);
 	must(waitpid(pid, &status, 0) == pid);
 	must(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT);
@@ -454,8 +454,10 @@ static void what_surrounds_a_gpu_is_told(void **state)
 	}
 }
 
-/* An exchange with a consumer in a real PID namespace; the fake's handles open in one only, as the real driver's do. */
-/* On a GPU whose driver refuses legacy handles and events from another PID namespace. False: we may not make one. */
+/* An exchange with a consumer in a real PID namespace; the fake's handles open in one only, as the
+ * real driver's do. */
+/* On a GPU whose driver refuses legacy handles and events from another PID namespace. False: we may
+ * not make one. */
 static bool pid_namespaces_are_told(void)
 {
 	cleanup_visit struct visit v = doctor_at(NULL);
@@ -496,8 +498,9 @@ static bool write_to(const char *path, const char *text)
 }
 
 /*
- * Root becomes user 1000 of a user namespace of its own, whom an exec leaves without any right, and visits the doctor. The
- * directories above the daemon must belong to root or to us: root's do, nobody else's would.
+ * Root becomes user 1000 of a user namespace of its own, whom an exec leaves without any right, and
+ * visits the doctor. The directories above the daemon must belong to root or to us: root's do,
+ * nobody else's would.
  */
 static int visit_as_an_ordinary_user(const struct test_daemon *d, void *told)
 {

@@ -42,7 +42,8 @@ static void write_proto(const char *path, unsigned tag, const void *bytes, unsig
 	write_file(path, all, 10U + size);
 }
 
-/* A .npz file with stored members a.npy, b.npy, ..., each the same six floats; @bad has a wrong checksum. */
+/* A .npz file with stored members a.npy, b.npy, ..., each the same six floats; @bad has a wrong
+ * checksum. */
 static void write_npz(const char *path, int count, int bad)
 {
 	unsigned char all[8192] = { 0 }, *p = all, *start;

@@ -166,8 +166,8 @@ static void a_closed_stream_is_no_place_for_what_is_opened_next(void **state)
 /* ---- Progress ------------------------------------------------------------------------------ */
 
 /*
- * Runs `get @name -o @fifo`, whose stderr is @err, and takes what it writes a second after its first bytes: so it is
- * seen to take long at its next step, however fast or slow this machine is.
+ * Runs `get @name -o @fifo`, whose stderr is @err, and takes what it writes a second after its
+ * first bytes: so it is seen to take long at its next step, however fast or slow this machine is.
  */
 static void get_slowly(const struct test_daemon *d, const char *name, const char *fifo, int err)
 {
@@ -196,7 +196,8 @@ static void get_slowly(const struct test_daemon *d, const char *name, const char
 	must_be(status, 0);
 }
 
-/* All that was written to it, by processes that have ended; there may be more than one piece of it. */
+/* All that was written to it, by processes that have ended; there may be more than one piece of it.
+ */
 static void read_terminal(int pty, int terminal_take, char *text, size_t size)
 {
 	size_t used = 0;

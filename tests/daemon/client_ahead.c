@@ -84,7 +84,8 @@ static void a_draft_ahead_in_use_is_not_taken_back(void **state)
 	tl_close(other);
 }
 
-/* The producer gives up its hold when it has sent COMMIT, and the daemon may read another's CREATE first. */
+/* The producer gives up its hold when it has sent COMMIT, and the daemon may read another's CREATE
+ * first. */
 static void a_commit_on_its_way_is_not_lost_to_who_needs_room(void **state)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);

@@ -462,7 +462,8 @@ static int reads_without_a_connection(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* The daemon goes on reading the ledger of its parent, who must not release what the child reads. */
+/* The daemon goes on reading the ledger of its parent, who must not release what the child reads.
+ */
 static void a_child_of_who_lost_its_connection_reads_on(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for one of many names (tl_wait_many()), another lease on what is held (tl_remap()), and gets that must not
- * leave the process (TL_GET_LOCAL).
+ * Waiting for one of many names (tl_wait_many()), another lease on what is held (tl_remap()), and
+ * gets that must not leave the process (TL_GET_LOCAL).
  */
 #include <linux/futex.h>
 #include <sys/mman.h>
@@ -155,8 +155,8 @@ static void time_runs_out_for_many_and_for_none(void **state)
 }
 
 /*
- * Whatever the number of names, a commit wakes within much less than the second after which a sleeper looks by itself: not
- * each time, if the machine is busy, but it must be seen.
+ * Whatever the number of names, a commit wakes within much less than the second after which a
+ * sleeper looks by itself: not each time, if the machine is busy, but it must be seen.
  */
 static void any_of_them_wakes(void **state)
 {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The usual mistakes of those who make DLPack tensors, by their numbers in tests/interop (where capsules, streams and
- * __dlpack__() are; those need Python): that our tensors have none of them, and that tl_put() and tl_publish() read
- * what is unusual but right, and refuse what is wrong with nothing left behind and nothing consumed.
+ * The usual mistakes of those who make DLPack tensors, by their numbers in tests/interop (where
+ * capsules, streams and
+ * __dlpack__() are; those need Python): that our tensors have none of them, and that tl_put() and
+ * tl_publish() read what is unusual but right, and refuse what is wrong with nothing left behind
+ * and nothing consumed.
  */
 #include <sys/mman.h>
 
@@ -86,7 +88,8 @@ static void fixture_end(struct fixture *f)
 	td_stop(&f->d);
 }
 
-/* The same, whatever way it comes; the deleter is called once where it is handed over, and never where it is lent. */
+/* The same, whatever way it comes; the deleter is called once where it is handed over, and never
+ * where it is lent. */
 static void must_give(struct fixture *f, const void *expected, size_t n)
 {
 	const DLTensor *t = &f->s.managed.dl_tensor;
@@ -120,7 +123,8 @@ static void must_give(struct fixture *f, const void *expected, size_t n)
 	atomic_store(&f->s.deleted, 0);
 }
 
-/* Refused either way, with @text; still its owner's, and nothing is left of it. @error 0: whichever. */
+/* Refused either way, with @text; still its owner's, and nothing is left of it. @error 0:
+ * whichever. */
 static void must_refuse(struct fixture *f, int error, const char *text)
 {
 	struct tl_status before = td_status(&f->d), after;
@@ -222,7 +226,8 @@ static void our_tensors_have_none_of_them(void **state)
 	fixture_end(&f);
 }
 
-/* 1: nothing tells strides in bytes from strides in elements, so they are taken as what DLPack says. */
+/* 1: nothing tells strides in bytes from strides in elements, so they are taken as what DLPack
+ * says. */
 static void m01_strides_count_elements(void **state)
 {
 	struct fixture f;
@@ -420,8 +425,8 @@ static void m26_m27_devices_that_the_cpu_cannot_read(void **state)
 
 static void m14_structs_of_another_kind(void **state)
 {
-	DLManagedTensor *legacy = malloc(
-		sizeof(*legacy)); /* 16 bytes less than what it is taken for */
+	DLManagedTensor *legacy = malloc(sizeof(*legacy)); /* 16 bytes less than what it is taken
+							      for */
 	struct fixture f;
 
 	(void)state;
@@ -453,7 +458,8 @@ static void free_source(DLManagedTensorVersioned *m)
 	free(s);
 }
 
-/* 17, 18: once if it is consumed, else not at all; the struct, its shape and its bytes are gone then (21, 22). */
+/* 17, 18: once if it is consumed, else not at all; the struct, its shape and its bytes are gone
+ * then (21, 22). */
 static void m17_m18_m21_m22_deleters_free_everything_once(void **state)
 {
 	_Atomic int count = 0, *where = &count;
@@ -603,7 +609,8 @@ static void m23_read_only_memory_is_said_to_be(void **state)
 	fixture_end(&f);
 }
 
-/* 24, 25: what says that it is a copy is copied as everything else, and what is got does not say so. */
+/* 24, 25: what says that it is a copy is copied as everything else, and what is got does not say
+ * so. */
 static void m25_is_copied_is_not_passed_on(void **state)
 {
 	struct fixture f;
@@ -612,8 +619,8 @@ static void m25_is_copied_is_not_passed_on(void **state)
 	fixture_begin(&f);
 	f.s.managed.flags = DLPACK_FLAG_BITMASK_IS_COPIED;
 	must_give(&f, f.s.bytes, 96);
-	f.s.managed.flags = ~(
-		uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED; /* and unknown ones */
+	f.s.managed.flags = ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED; /* and unknown
+										      ones */
 	must_give(&f, f.s.bytes, 96);
 	fixture_end(&f);
 }

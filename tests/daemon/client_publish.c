@@ -116,8 +116,8 @@ static void a_view_of_an_exported_draft_is_committed(void **state)
 	must_be(tl_draft_export(create_bytes(client, "d", 4096), &exported), 0);
 	memset(exported->dl_tensor.data, 7, 4096);
 	foreign_init(&f, exported->dl_tensor.data, 4096, NULL);
-	f.managed.dl_tensor
-		.ndim = 3; /* another shape and type over the same bytes, and fewer of them */
+	f.managed.dl_tensor.ndim = 3; /* another shape and type over the same bytes, and fewer of
+					 them */
 	f.dims[0] = 10;
 	f.dims[1] = 5;
 	f.dims[2] = 20;
@@ -198,8 +198,8 @@ static void a_lost_export_is_copied_to_the_next_daemon(void **state)
 	must_be(tl_draft_export(create_bytes(client, "a", 100000), &exported), 0);
 	memset(exported->dl_tensor.data, 1, 100000);
 	td_kill(&first);
-	must_be(tl_publish(client, "e", exported, NULL, &copied, &version),
-		-ENOTCONN); /* still ours */
+	must_be(tl_publish(client, "e", exported, NULL, &copied, &version), -ENOTCONN); /* still
+											   ours */
 	second = td_start(.socket = first.socket);
 	must(td_alive(&second));
 	must_be(tl_publish(client, "e", exported, NULL, &copied, &version), 0);

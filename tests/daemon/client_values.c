@@ -314,8 +314,8 @@ static void a_write_to_a_private_copy_is_seen_by_nobody(void **state)
 		memset(a->dl_tensor.data, 2, sizes[i]);
 		must(all_bytes(a, 2, sizes[i]) && all_bytes(b, 1, sizes[i]) &&
 		     all_bytes(shared, 1, sizes[i]));
-		put_bytes(client, "cow", 3,
-			  sizes[i]); /* what they share stays while they hold it */
+		put_bytes(client, "cow", 3, sizes[i]); /* what they share stays while they hold it
+							*/
 		must(all_bytes(a, 2, sizes[i]) && all_bytes(b, 1, sizes[i]) &&
 		     all_bytes(shared, 1, sizes[i]));
 		drop(a);
@@ -360,8 +360,8 @@ static void bad_arguments_are_named(void **state)
 	put_bytes(client, "a", 1, 1);
 	must_be(tl_get(client, "a", &o, &t), -EINVAL);
 	must(strstr(tl_last_error(), "tl_get_options"));
-	((tl_get_options *)larger)->size = sizeof(
-		larger); /* of a later version: fine while the rest is 0 */
+	((tl_get_options *)larger)->size = sizeof(larger); /* of a later version: fine while the
+							      rest is 0 */
 	must_be(tl_get(client, "a", (tl_get_options *)larger, &t), 0);
 	drop(t);
 	larger[sizeof(larger) - 1] = 1;

@@ -468,8 +468,8 @@ static int work_until_killed(const struct test_daemon *d, void *arg)
 			if (held[k])
 				held[k]->deleter(held[k]);
 			held[k] = NULL;
-			if (tl_get(client, name, NULL, &held[k]) ==
-			    0) { /* one value all over, or it is torn */
+			if (tl_get(client, name, NULL, &held[k]) == 0) { /* one value all over, or
+									    it is torn */
 				const unsigned char *p = held[k]->dl_tensor.data;
 
 				bytes_must_be(p, p[0], (size_t)held[k]->dl_tensor.shape[0]);
@@ -503,8 +503,8 @@ static void kill_9_anywhere_costs_nobody_anything(void **state)
 				;
 			kill(c->pid, SIGKILL);
 			status = child_wait(c);
-			must(WIFSIGNALED(status) &&
-			     WTERMSIG(status) == SIGKILL); /* it did not fail before */
+			must(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL); /* it did not fail
+										     before */
 		}
 		samples_random(&seed);
 		*c = child_start(&d, work_until_killed, &seed);
@@ -538,7 +538,8 @@ static int fork_then_let_the_child_read(const struct test_daemon *d, void *arg)
 
 	if (pid == 0) {
 		parent_tell((uint64_t)getpid());
-		parent_await(); /* meanwhile our parent has ended and the name means something else */
+		parent_await(); /* meanwhile our parent has ended and the name means something else
+				 */
 		bytes_must_be(tensor->dl_tensor.data, 0x11, MIB);
 		tensor->deleter(tensor);
 		tensor = lib_get(client, arg); /* over a connection of its own */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For the tests of tensors on devices. No device is needed: to the daemon memory there is a handle, or a descriptor. */
+/* For the tests of tensors on devices. No device is needed: to the daemon memory there is a handle,
+ * or a descriptor. */
 #pragma once
 
 #include <fcntl.h>

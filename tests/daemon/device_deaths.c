@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors on devices: who dies or stalls, and what must hold then. Real processes, killed where it hurts. */
+/* Tensors on devices: who dies or stalls, and what must hold then. Real processes, killed where it
+ * hurts. */
 #include <fcntl.h>
 
 #include "tests/daemon/device_common.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors on devices, as PROTOCOL.md section 8 has them: from EXPORT to the last UNMAPPED. No device is needed: to
- * the daemon their memory is a handle, or a descriptor of whatever.
+ * Tensors on devices, as PROTOCOL.md section 8 has them: from EXPORT to the last UNMAPPED. No
+ * device is needed: to the daemon their memory is a handle, or a descriptor of whatever.
  */
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -568,9 +568,9 @@ static void what_outlives_its_producer_stays_until_nobody_uses_it(void **state)
 	fds = count_fds(d.pid);
 	rc_goodbye(&producer);
 	must_be(rc_told(&reader, WIRE_UNMAP).segment, lost.segment); /* nothing finished is in it */
-	must_be(count_fds(d.pid),
-		fds - 2 - 3);		    /* the connection, its ledger, and three segments' */
-	must_be(td_status(&d).segments, 2); /* one of them because the reader has it open */
+	must_be(count_fds(d.pid), fds - 2 - 3); /* the connection, its ledger, and three segments'
+						 */
+	must_be(td_status(&d).segments, 2);	/* one of them because the reader has it open */
 	must_be(used_on(&reader, GPU), 1500);
 	must_be(rc_import(&reader, &idle, 0, NULL, NULL), WIRE_E_NOT_FOUND);
 	must_be(rc_import(&reader, &half, 0, NULL, NULL), WIRE_E_NOT_FOUND);

@@ -54,8 +54,8 @@ static void a_device_has_its_capacity_each_by_itself(void **state)
 	must_be(rc_import(&reader, &a, 0, NULL, NULL), 0);
 	serial = rc_unexport(&rc, &a);
 	rc_told(&reader, WIRE_UNMAP);
-	must_be(export_on(&rc, GPU, 1, NULL),
-		WIRE_E_NO_SPACE); /* it is there as long as it is open */
+	must_be(export_on(&rc, GPU, 1, NULL), WIRE_E_NO_SPACE); /* it is there as long as it is open
+								 */
 	rc_unmapped(&reader, &a);
 	must_be(rc_answer(&rc, serial, WIRE_DONE), 0);
 	must_be(export_on(&rc, GPU, 6 * MIB, NULL), 0);
@@ -76,8 +76,8 @@ static void a_users_part_of_a_device_is_told_apart(void **state)
 	must_be(export_on(&a, GPU, 6 * MIB + 1, NULL), WIRE_E_QUOTA);
 	must_be(export_on(&a, GPU, 10 * MIB + 1, NULL), WIRE_E_NO_SPACE); /* not for his sake */
 	must_be(export_on(&a, GPU, 4 * MIB, NULL), 0);
-	must_be(export_on(&b, GPU, 2 * MIB + 1, NULL),
-		WIRE_E_QUOTA); /* of the user, not the client */
+	must_be(export_on(&b, GPU, 2 * MIB + 1, NULL), WIRE_E_QUOTA); /* of the user, not the client
+								       */
 	must_be(export_on(&b, GPU, 2 * MIB, NULL), 0);
 	must_be(export_on(&b, OTHER_GPU, 6 * MIB, NULL), 0); /* on each device */
 	rc_goodbye(&a);
@@ -168,7 +168,8 @@ static void the_65th_device_is_refused(void **state)
 
 static void descriptors_are_a_bounded_share_and_counted_for_each_user(void **state)
 {
-	/* 224 - 32 for itself - 2 for each of 32 clients: 64 for memory on devices, half of that for each user */
+	/* 224 - 32 for itself - 2 for each of 32 clients: 64 for memory on devices, half of that
+	 * for each user */
 	cleanup_td struct test_daemon d = td_start(.nofile = 224, .max_clients = 32,
 						   .extra = ARGUMENTS("--warm-time", "0"));
 	struct device_before before = device_look(&d);
@@ -183,9 +184,9 @@ static void descriptors_are_a_bounded_share_and_counted_for_each_user(void **sta
 	for (int i = 0; i < 32; i++)
 		must_be(export_fds(i % 2 ? &rc : &other, 1, &segs[i]), 0);
 	must_be(export_fds(&rc, 1, &seg), WIRE_E_NO_RESOURCES);
-	must_be(export_fds(&other, 1, &seg),
-		WIRE_E_NO_RESOURCES);		  /* connections do not multiply it */
-	must_be(export_on(&rc, GPU, 1, NULL), 0); /* a handle needs none */
+	must_be(export_fds(&other, 1, &seg), WIRE_E_NO_RESOURCES); /* connections do not multiply it
+								    */
+	must_be(export_on(&rc, GPU, 1, NULL), 0);		   /* a handle needs none */
 	must_be(count_fds(d.pid), before.fds + 4 + 32);
 	must_be(rc_put(&other, "cpu", MIB, 1, NULL), 0);
 	must_be(rc_delete(&other, "cpu"), 0);
@@ -420,7 +421,8 @@ static void note_freed(const struct conn_message *m, bool *seen, unsigned *freed
 	++*freed;
 }
 
-/* What it is to be told waits, all of it, and it is not disconnected for that: it was asked nothing. */
+/* What it is to be told waits, all of it, and it is not disconnected for that: it was asked
+ * nothing. */
 static void who_does_not_read_is_told_later(void **state)
 {
 	enum { PLACED = 65536 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPU tensors when the daemon is slow to answer, or dies meanwhile; and what is asked by many at once. */
+/* GPU tensors when the daemon is slow to answer, or dies meanwhile; and what is asked by many at
+ * once. */
 #include "tests/daemon/gpu_common.h"
 
 #include <sys/socket.h>
@@ -216,9 +217,9 @@ static int makes_a_draft(const struct test_daemon *d, void *arg)
 	own = gpu_get(client, "own", TL_STREAM_LEGACY);
 	gpu_must(cuda->ctx_synchronize());
 	parent_tell(1);
-	parent_await(); /* no daemon is there any more */
-	eventually(gpu_live(FAKE_VMM_MAPPING) ==
-		   2); /* the consumer's, and what we hold ourselves */
+	parent_await();				     /* no daemon is there any more */
+	eventually(gpu_live(FAKE_VMM_MAPPING) == 2); /* the consumer's, and what we hold ourselves
+						      */
 	must_be(gpu_read(gpu_data(own), N, CUDA_STREAM_LEGACY), 6);
 	drop(own);
 	eventually(gpu_live(FAKE_VMM_MAPPING) == 1);
@@ -491,7 +492,8 @@ static int only_socket(const struct test_daemon *d)
 	return -1;
 }
 
-/* Until nothing more goes into it: the daemon stands still. What it will read means nothing to it. */
+/* Until nothing more goes into it: the daemon stands still. What it will read means nothing to it.
+ */
 static void fill_socket(int fd)
 {
 	const struct wire_finished m = {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A producer that publishes and ends at once. Memory that outlives it is worth nothing if nobody can say any more that
- * the GPU has written it: tl_close() and exit() wait for that, and for nothing else.
+ * A producer that publishes and ends at once. Memory that outlives it is worth nothing if nobody
+ * can say any more that the GPU has written it: tl_close() and exit() wait for that, and for
+ * nothing else.
  */
 #include "tests/daemon/gpu_common.h"
 
@@ -154,8 +155,8 @@ static tl_client *hold_and_publish(const struct test_daemon *d, int64_t timeout_
 	tl_client *client;
 
 	cuda = gpu_use(0);
-	eventually(tl_connect(&client, &o) ==
-		   0); /* its time is short, and the machine may be busy */
+	eventually(tl_connect(&client, &o) == 0); /* its time is short, and the machine may be busy
+						   */
 	gpu_must(cuda->ctx_synchronize());
 	gpu_hold(getpid());
 	gpu_put_draft(client, "t", 6, N, 0, CUDA_STREAM_LEGACY);

@@ -51,7 +51,8 @@ static inline uint64_t gpu_put_draft(tl_client *client, const char *name, int va
 	return version;
 }
 
-/* Tensors of which the daemon does not know yet that their producers' work has ended; none had its row before. */
+/* Tensors of which the daemon does not know yet that their producers' work has ended; none had its
+ * row before. */
 static inline unsigned gpu_unfinished(const struct raw *rc)
 {
 	unsigned n = 0;
@@ -108,7 +109,8 @@ static inline struct gpu_daemon gpu_daemon_start(const struct td_options *option
 }
 #define gpu_start(...) gpu_daemon_start(&(const struct td_options){ __VA_ARGS__ })
 
-/* All clients have ended: no GPU object, no byte, no descriptor is left, and nobody broke a rule. */
+/* All clients have ended: no GPU object, no byte, no descriptor is left, and nobody broke a rule.
+ */
 static inline void gpu_nothing_left(const struct gpu_daemon *g)
 {
 	struct tl_status status = td_status(&g->d);
@@ -135,7 +137,8 @@ static inline void gpu_nothing_left(const struct gpu_daemon *g)
 		must(strstr(tl_last_error(), words));                                              \
 	} while (0)
 
-/* Runs @fn(@arg) in a process beside @producer, which is let go when that has ended. Nothing is left. */
+/* Runs @fn(@arg) in a process beside @producer, which is let go when that has ended. Nothing is
+ * left. */
 static inline void gpu_with_producer(child_fn *producer, child_fn *fn, void *arg)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();

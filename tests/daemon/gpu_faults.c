@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each call of the driver fails once, in turn: an error is returned, nothing is lost, and the next try works. And limits. */
+/* Each call of the driver fails once, in turn: an error is returned, nothing is lost, and the next
+ * try works. And limits. */
 #include "tests/daemon/gpu_common.h"
 
 enum { N = 3 << 20 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Children of a process that used GPUs: CUDA does not work there, all else does, and the parent notices nothing. */
+/* Children of a process that used GPUs: CUDA does not work there, all else does, and the parent
+ * notices nothing. */
 #include "tests/daemon/gpu_common.h"
 
 enum { N = 3 << 20 };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors on GPUs while the daemon's /dev/shm is full to the last page. Their bytes are not there, only their rows and
- * names: what has those already goes on, what needs more is refused, and nothing is lost.
+ * Tensors on GPUs while the daemon's /dev/shm is full to the last page. Their bytes are not there,
+ * only their rows and names: what has those already goes on, what needs more is refused, and
+ * nothing is lost.
  */
 #include "tests/daemon/gpu_common.h"
 #include "tests/daemon/shm_common.h"

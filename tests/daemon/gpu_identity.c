@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which GPU is meant, where processes number them differently, see only some, or have none at all. */
+/* Which GPU is meant, where processes number them differently, see only some, or have none at all.
+ */
 #include "tests/daemon/gpu_common.h"
 
 enum { N = 2 << 20 };
 
-/* Publishes "gpu0" and "gpu1" with the physical devices' bytes, whatever their numbers here; and one on the CPU. */
+/* Publishes "gpu0" and "gpu1" with the physical devices' bytes, whatever their numbers here; and
+ * one on the CPU. */
 static int producer(const struct test_daemon *d, void *arg)
 {
 	const int *physical = arg; /* by number here */
@@ -183,7 +185,8 @@ static void without_cuda_all_else_works(void **state)
 	gpu_nothing_left(&g);
 }
 
-/* The program again, with no libcuda to be found; the library path is read when a program starts. */
+/* The program again, with no libcuda to be found; the library path is read when a program starts.
+ */
 static int start_bare(const struct test_daemon *d, void *arg)
 {
 	char *argv[] = { (char *)"bare", (char *)d->socket, NULL };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kinds of memory on a GPU: what is shared as it is, what is refused, what is copied when that is allowed. */
+/* Kinds of memory on a GPU: what is shared as it is, what is refused, what is copied when that is
+ * allowed. */
 #include "tests/daemon/gpu_common.h"
 
 enum { N = 5 << 20, AT = 4096 * 700 };
@@ -113,7 +114,8 @@ static int grower(const struct test_daemon *d, void *arg)
 		snprintf(name, sizeof(name), "g/%u", i);
 		must_be(tl_publish(client, name, &f[i].managed, NULL, NULL, NULL), 0);
 	}
-	/* Another allocation comes to lie where a published one was: those who have that keep it. */
+	/* Another allocation comes to lie where a published one was: those who have that keep it.
+	 */
 	gpu_must(cuda->ctx_synchronize());
 	gpu_must(cuda->mem_unmap(base + GPU_PART, GPU_PART));
 	gpu_map_part(base + GPU_PART, GPU_PART, 0, true);
@@ -173,7 +175,8 @@ static void a_range_that_grows_and_changes_under_its_address(void **state)
 
 /* ---- What cannot be shared ---- */
 
-/* Refused, with the remedy; with leave it is copied, and what was queued on the stream is in the copy. */
+/* Refused, with the remedy; with leave it is copied, and what was queued on the stream is in the
+ * copy. */
 static void refused_then_copied(tl_client *client, CUdeviceptr memory, const char *words)
 {
 	tl_put_options o = { .size = sizeof(o), .how = TL_PUBLISH_STAGING };
@@ -259,7 +262,8 @@ static void a_driver_that_promises_too_much(void **state)
 	gpu_nothing_left(&g);
 }
 
-/* The original of a copy is given back when it has been read, not before: here it is unmapped at once then. */
+/* The original of a copy is given back when it has been read, not before: here it is unmapped at
+ * once then. */
 static int gives_the_original_back(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);

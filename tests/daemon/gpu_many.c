@@ -247,8 +247,8 @@ static int exports_drafts(const struct test_daemon *d, void *arg)
 	(void)arg;
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	o.stream = (intptr_t)stream;
-	for (int i = 0; i < 2;
-	     i++) { /* the stream is named when it is published, or the host waits for it */
+	for (int i = 0; i < 2; i++) { /* the stream is named when it is published, or the host waits
+					 for it */
 		must_be(tl_draft_export(draft_new(client, "e"), &e), 0);
 		must(!(e->flags & DLPACK_FLAG_BITMASK_READ_ONLY));
 		memory = gpu_data(e);
@@ -398,7 +398,8 @@ static void a_process_reads_what_it_publishes(void **state)
 
 enum { EXCHANGES = 1000 };
 
-/* A little at a time: if an answer were overlooked nothing would wake the library's thread again. */
+/* A little at a time: if an answer were overlooked nothing would wake the library's thread again.
+ */
 static void *talks(void *arg)
 {
 	for (int i = 0; i < EXCHANGES; i++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory on GPUs that is the test's own, of each kind, and tensors in it as another library would hand them out. */
+/* Memory on GPUs that is the test's own, of each kind, and tensors in it as another library would
+ * hand them out. */
 #pragma once
 
 #include "tests/daemon/client_common.h"

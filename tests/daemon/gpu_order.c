@@ -7,7 +7,8 @@
 
 enum { N = 1 << 20, OLD = 1, NEW = 2 };
 
-/* Fills "t" anew as often as it is told to, always in the same memory, each time with work that has just been queued. */
+/* Fills "t" anew as often as it is told to, always in the same memory, each time with work that has
+ * just been queued. */
 static int writer(const struct test_daemon *d, void *arg)
 {
 	const tl_put_options *o = arg;
@@ -18,7 +19,8 @@ static int writer(const struct test_daemon *d, void *arg)
 
 	gpu_fill(memory, OLD, N, CUDA_STREAM_LEGACY);
 	gpu_must(cuda->ctx_synchronize());
-	/* Keeps the memory exported all the while, so that events are recorded anew for each version. */
+	/* Keeps the memory exported all the while, so that events are recorded anew for each
+	 * version. */
 	gpu_foreign_init(&anchor, memory, 1, 0);
 	must_be(tl_publish(client, "anchor", &anchor.managed, NULL, NULL, NULL), 0);
 	for (parent_tell((uint64_t)getpid()), parent_await(); n < 8; n++) {
@@ -30,8 +32,8 @@ static int writer(const struct test_daemon *d, void *arg)
 		must_be(tl_delete(client, "t"), 0);
 		eventually(atomic_load(&f[n].deleted));
 	}
-	must(gpu_live(FAKE_EVENT) <=
-	     2); /* one for all versions, and the anchor's if its work was not done at once */
+	must(gpu_live(FAKE_EVENT) <= 2); /* one for all versions, and the anchor's if its work was
+					    not done at once */
 	must_be(tl_delete(client, "anchor"), 0);
 	eventually(atomic_load(&anchor.deleted));
 	gpu_must(cuda->mem_free(memory));
@@ -47,7 +49,8 @@ struct reading {
 	pid_t producer;
 };
 
-/* Get, look and release, three times for each version: each time after a get while its producer is held. */
+/* Get, look and release, three times for each version: each time after a get while its producer is
+ * held. */
 static int reader(const struct test_daemon *d, void *arg)
 {
 	struct reading *r = arg;
@@ -63,8 +66,8 @@ static int reader(const struct test_daemon *d, void *arg)
 		DLManagedTensorVersioned *t[3];
 
 		parent_await();
-		for (int i = 0; i < 3;
-		     i++) /* none of them may wait for the producer: it stands still */
+		for (int i = 0; i < 3; i++) /* none of them may wait for the producer: it stands
+					       still */
 			t[i] = gpu_get(client, "t", own ? (intptr_t)own : r->stream);
 		must_be(cuda->stream_query(stream), r->hold ? CUDA_E_NOT_READY : CUDA_OK);
 		drop(t[0]); /* waits neither */
@@ -261,7 +264,8 @@ static void sealed_means_written(void **state)
 /* ---- Giving up ---- */
 
 struct releasing {
-	bool per_thread; /* the deleter is called on another thread than the one whose stream it was */
+	bool per_thread; /* the deleter is called on another thread than the one whose stream it was
+			  */
 	bool none;
 };
 

@@ -152,7 +152,8 @@ static int reuses_blocks(const struct test_daemon *d, void *arg)
 		gpu_fill((CUdeviceptr)(uintptr_t)data, i, N, CUDA_STREAM_LEGACY);
 		must_be(tl_commit(draft, &version), 0);
 		must_be(version, i + 1);
-		/* Else blocks pile up behind the fake's memset, as behind any GPU that is slower than its producer. */
+		/* Else blocks pile up behind the fake's memset, as behind any GPU that is slower
+		 * than its producer. */
 		gpu_must(cuda->stream_synchronize(CUDA_STREAM_LEGACY));
 	}
 	tl_close(client);
@@ -185,8 +186,8 @@ static int own_reader(const struct test_daemon *d, void *arg)
 	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
 	a = gpu_get(client, "t", (intptr_t)stream);
 	b = gpu_get(other, "t", (intptr_t)stream);
-	must_be(gpu_data(a),
-		memory); /* one's own handle cannot be opened: it is the memory itself */
+	must_be(gpu_data(a), memory); /* one's own handle cannot be opened: it is the memory itself
+				       */
 	must_be(gpu_data(b), memory);
 	must_be(gpu_read(gpu_data(b), N, stream), 5);
 	must_be(gpu_live(FAKE_IMPORT), 0);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work on streams that the library must not lose sight of, though it gets no event, and streams that it must leave alone. */
+/* Work on streams that the library must not lose sight of, though it gets no event, and streams
+ * that it must leave alone. */
 #include "tests/daemon/gpu_common.h"
 
 #include <dlfcn.h>

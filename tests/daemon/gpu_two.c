@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two daemons, with tensors of the same names in the same memory at both, and processes that use both. One is killed. */
+/* Two daemons, with tensors of the same names in the same memory at both, and processes that use
+ * both. One is killed. */
 #include "tests/daemon/gpu_common.h"
 
 enum { N = 3 << 20, DRAFT = GPU_KINDS, NAMES };
@@ -166,7 +167,8 @@ struct side {
 static _Atomic bool stop;
 static CUcontext context;
 
-/* What lies at the one daemon is odd, at the other even. Each round's result; only the killed one may fail. */
+/* What lies at the one daemon is odd, at the other even. Each round's result; only the killed one
+ * may fail. */
 static int publish_once(struct side *s, int round)
 {
 	int64_t n = N;

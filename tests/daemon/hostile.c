@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients that break the protocol. Whatever they do, the daemon lives, keeps no descriptor, object or byte of
- * theirs, and serves the others.
+ * Clients that break the protocol. Whatever they do, the daemon lives, keeps no descriptor, object
+ * or byte of theirs, and serves the others.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -323,7 +323,8 @@ static void who_has_16_descriptors_to_take_keeps_its_connection(void **state)
 	rc_goodbye(&rc);
 }
 
-/* As a client of several threads does: its socket is never quite empty, but it takes what it is given. */
+/* As a client of several threads does: its socket is never quite empty, but it takes what it is
+ * given. */
 static void who_always_has_a_few_to_take_keeps_its_connection(void **state)
 {
 	enum { AHEAD = 4 };

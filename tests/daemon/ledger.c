@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one piece of a client's memory that the daemon reads: what it refuses, and what may be in it. */
+/* The one piece of a client's memory that the daemon reads: what it refuses, and what may be in it.
+ */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -14,7 +15,8 @@ struct offer {
 	uint64_t layout;
 };
 
-/* Offers a ledger: it must not be taken, whatever the daemon says, and the connection may only be used anew. */
+/* Offers a ledger: it must not be taken, whatever the daemon says, and the connection may only be
+ * used anew. */
 static void must_refuse(const struct test_daemon *d, const struct offer *o)
 {
 	struct wire_ledger ledger = { .size = o->size, .layout = o->layout };
@@ -216,8 +218,8 @@ static void it_cannot_be_pulled_away_once_it_is_taken(void **state)
 	must_be(fallocate(rc.ledger_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
 			  (off_t)rc.ledger_size),
 		0);
-	for (int i = 0; i < 100;
-	     i++) /* each retires the one before, so that every ledger is read */
+	for (int i = 0; i < 100; i++) /* each retires the one before, so that every ledger is read
+				       */
 		must_be(rc_put(&other, "a", 1000, i, &draft), 0);
 	must(td_alive(&d));
 	rc_goodbye(&rc);

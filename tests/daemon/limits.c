@@ -334,8 +334,8 @@ static void a_full_tmpfs_is_an_error_for_the_asker_only(void **state)
 	must(n > 4);
 	fill_shm(&d, 0); /* to the last page */
 	must_be(rc_create(&rc, NULL, MIB, 0, &draft), WIRE_E_NO_SPACE);
-	must_be(rc_create(&rc, NULL, 8 * MIB, 200000000, &draft),
-		WIRE_E_NO_SPACE); /* waits, in vain */
+	must_be(rc_create(&rc, NULL, 8 * MIB, 200000000, &draft), WIRE_E_NO_SPACE); /* waits, in
+										       vain */
 	bytes_must_be(bytes, 5, MIB);
 	must(td_alive(&d));
 	for (int i = 0; i < 4; i++)
@@ -451,7 +451,8 @@ static void a_daemon_out_of_descriptors_recovers(void **state)
 	rc_goodbye(&honest);
 }
 
-/* The lowest number that no descriptor of @pid has: with that as its limit it can open nothing more. */
+/* The lowest number that no descriptor of @pid has: with that as its limit it can open nothing
+ * more. */
 static unsigned lowest_free_fd(pid_t pid)
 {
 	char path[64];
@@ -473,7 +474,8 @@ static struct rlimit limit_fds(pid_t pid, rlim_t max)
 	return old;
 }
 
-/* recvmsg() then succeeds without the descriptor: the daemon must notice, and end no more than that connection. */
+/* recvmsg() then succeeds without the descriptor: the daemon must notice, and end no more than that
+ * connection. */
 static void a_descriptor_that_did_not_arrive_ends_one_connection(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -496,8 +498,8 @@ static void a_descriptor_that_did_not_arrive_ends_one_connection(void **state)
 	must_be(rc_send(&late, WIRE_LEDGER, &ledger, sizeof(ledger), fd), 0);
 	rc_must_end(&late);
 	rc_settle(&honest);
-	must_be(rc_put(&honest, "small", 100, 1, NULL),
-		WIRE_E_NO_RESOURCES); /* no way to make its segment */
+	must_be(rc_put(&honest, "small", 100, 1, NULL), WIRE_E_NO_RESOURCES); /* no way to make its
+										 segment */
 	must_be(prlimit(d.pid, RLIMIT_NOFILE, &old, NULL), 0);
 
 	must_be(rc_put(&honest, "small", 100, 1, NULL), 0);

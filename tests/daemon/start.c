@@ -211,9 +211,9 @@ static void the_next_daemon_removes_what_a_killed_one_left(void **state)
 	next = td_start(.socket = dead.socket);
 	must_be(td_objects(&dead), 0);
 	must(next.instance != dead.instance);
-	must(atomic_load(mine) !=
-	     live_word(old.welcome.client_generation)); /* it takes no lease any more */
-	bytes_must_be(bytes, 7, MIB);			/* but reads what it holds */
+	must(atomic_load(mine) != live_word(old.welcome.client_generation)); /* it takes no lease
+										any more */
+	bytes_must_be(bytes, 7, MIB); /* but reads what it holds */
 	rc = rc_open(&next);
 	must_be(rc_delete(&rc, "a"), WIRE_E_NOT_FOUND);
 	must_be(rc_put(&rc, "a", MIB, 8, NULL), 0);
@@ -381,8 +381,8 @@ static void one_client_too_many_is_told_so(void **state)
 
 		hello.header.serial = 0;
 		more = rc_connect(&d);
-		rc_send(&more, WIRE_HELLO, &hello, sizeof(hello),
-			-1); /* fails if it was told before it asked */
+		rc_send(&more, WIRE_HELLO, &hello, sizeof(hello), -1); /* fails if it was told
+									  before it asked */
 		must_be(rc_receive(&more, &m), 0);
 		rc_must_fail(&m, WIRE_E_CLIENTS);
 		must_be(rc_receive(&more, &m), -ECONNRESET);
@@ -415,7 +415,8 @@ static void without_a_common_version_both_ranges_are_named(void **state)
 	rc_close(&rc);
 }
 
-/* One that ends when it has been idle for a second, with a client that was there before it: it is not idle yet. */
+/* One that ends when it has been idle for a second, with a client that was there before it: it is
+ * not idle yet. */
 struct idling {
 	struct test_daemon d;
 	struct raw rc;

@@ -251,7 +251,8 @@ static int lead_astray(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* None of the names that tl_connect() makes up leads to anybody else's socket, whatever happens to them. */
+/* None of the names that tl_connect() makes up leads to anybody else's socket, whatever happens to
+ * them. */
 static int connect_often(const struct test_daemon *d, void *arg)
 {
 	char address[108];
@@ -356,7 +357,8 @@ static int connect_by_runtime(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* $XDG_RUNTIME_DIR may be wrong; then even a directory of ours in it may have been filled by others. */
+/* $XDG_RUNTIME_DIR may be wrong; then even a directory of ours in it may have been filled by
+ * others. */
 static void a_runtime_directory_leads_nobody_astray(void **state)
 {
 	struct test_child server, victim;

@@ -2,17 +2,16 @@
 /*
  * Start, devices, contexts, errors, symbols. Set by the environment:
  *	FAKECUDA_DIR		where the registry and legacy memory are; must be set, best on tmpfs
- *	FAKECUDA_DEVICES	how many (2); CUDA_VISIBLE_DEVICES hides and reorders them as the real one does
- *	FAKECUDA_MEMORY		bytes of each (1 GiB)
- *	FAKECUDA_DELAY_US	how long each piece of work on a stream takes (0)
- *	FAKECUDA_FAIL		"cuMemMap:3:2,...": the third call in each process gives error 2; -1: the
- *				process stops there (SIGSTOP), and the call works when it goes on
+ *	FAKECUDA_DEVICES	how many (2); CUDA_VISIBLE_DEVICES hides and reorders them as the
+ *real one does FAKECUDA_MEMORY		bytes of each (1 GiB) FAKECUDA_DELAY_US	how long each piece
+ *of work on a stream takes (0) FAKECUDA_FAIL		"cuMemMap:3:2,...": the third call in each
+ *process gives error 2; -1: the process stops there (SIGSTOP), and the call works when it goes on
  *	FAKECUDA_INIT		what cuInit() returns
  *	FAKECUDA_VERSION	of the driver (12040)
  *	FAKECUDA_HIDE		names, by commas, that cuGetProcAddress() does not know
- *	FAKECUDA_PIDNS		legacy memory opens only where this is the same; "real": in the same PID
- *				namespace
- *	FAKECUDA_NO_VMM, _NO_LEGACY, _NO_POOLS, _NO_PEER, _INTEGRATED, _WSL, _MIG: if set and not "0"
+ *	FAKECUDA_PIDNS		legacy memory opens only where this is the same; "real": in the same
+ *PID namespace FAKECUDA_NO_VMM, _NO_LEGACY, _NO_POOLS, _NO_PEER, _INTEGRATED, _WSL, _MIG: if set
+ *and not "0"
  */
 #include "tests/fakecuda/fake.h"
 
@@ -193,7 +192,8 @@ static int visible_device(const char *entry, size_t length, int devices)
 	return found;
 }
 
-/* As the real one: those before the first entry that means nothing; none at all if one is named twice. */
+/* As the real one: those before the first entry that means nothing; none at all if one is named
+ * twice. */
 static void devices_read(void)
 {
 	const char *p = getenv("CUDA_VISIBLE_DEVICES");

@@ -126,7 +126,8 @@ bool range_covers(CUdeviceptr pointer, size_t size)
 	return true;
 }
 
-/* Whether @device may do that; what no device may do is left to the memory's protection, which faults. */
+/* Whether @device may do that; what no device may do is left to the memory's protection, which
+ * faults. */
 bool range_allows(CUdeviceptr pointer, size_t size, int device, int access)
 {
 	CUdeviceptr end = pointer + size;
@@ -602,7 +603,8 @@ static unsigned long long handle_types(const struct range *r)
 	return r->pool ? (unsigned)r->pool->handle_types : 0;
 }
 
-/* The attribute as a number, and how many bytes of it are written; 0 bytes: there is no such attribute. */
+/* The attribute as a number, and how many bytes of it are written; 0 bytes: there is no such
+ * attribute. */
 static size_t attribute(unsigned long long *value, int which, const struct range *r,
 			CUdeviceptr pointer)
 {

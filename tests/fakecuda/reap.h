@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What becomes of allocations and events when they, or their process, end. All under the registry's lock. */
+/* What becomes of allocations and events when they, or their process, end. All under the registry's
+ * lock. */
 #pragma once
 
 #include "tests/fakecuda/registry.h"
@@ -29,8 +30,8 @@ static inline unsigned long long fake_process_start(int pid)
 
 static inline bool fake_process_alive(const struct fake_process *p)
 {
-	return p->start &&
-	       fake_process_start(p->pid) == p->start; /* 0: killed while it registered */
+	return p->start && fake_process_start(p->pid) == p->start; /* 0: killed while it registered
+								    */
 }
 
 /* How many processes other than @process have it open. */

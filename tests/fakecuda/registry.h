@@ -46,7 +46,8 @@ enum fake_kind {
 
 enum fake_violation {
 	FAKE_FREED_WHILE_OPEN, /* memory was freed that another process had open; it is poisoned */
-	FAKE_EVENT_GONE_EARLY, /* destroyed in flight and open elsewhere, or used elsewhere after that */
+	FAKE_EVENT_GONE_EARLY, /* destroyed in flight and open elsewhere, or used elsewhere after
+				  that */
 	FAKE_BAD_ACCESS, /* work on a stream met memory that is not mapped, or not for its device */
 	FAKE_ORPHANED,	 /* nobody's fault: an owner died while others had its memory open */
 	FAKE_VIOLATIONS,
@@ -69,7 +70,8 @@ struct fake_process {
 	unsigned long long used[FAKE_DEVICES]; /* bytes, by physical device */
 };
 
-/* Memory that another process may open: legacy, and what was exported from pools (block is 0 for those). */
+/* Memory that another process may open: legacy, and what was exported from pools (block is 0 for
+ * those). */
 struct fake_allocation {
 	uint64_t id; /* 0: free; never reused */
 	int owner;

@@ -23,7 +23,8 @@ static CUresult supported(void)
 	if (supported())                                                                           \
 	return fake_leave(supported())
 
-/* Above the numbers that tests look at: the real driver has no descriptor for each. -1 if @fd was. */
+/* Above the numbers that tests look at: the real driver has no descriptor for each. -1 if @fd was.
+ */
 static int fd_high_take(int fd)
 {
 	int high = fcntl(fd, F_DUPFD_CLOEXEC, 2048);
@@ -229,7 +230,8 @@ CUresult cuMemExportToShareableHandle(void *os_handle, cuda_vmm_handle handle, i
 	return fake_leave(CUDA_OK);
 }
 
-/* Which device a descriptor's memory is on: 0, 1 if it is no descriptor, 999 if it is of something else. */
+/* Which device a descriptor's memory is on: 0, 1 if it is no descriptor, 999 if it is of something
+ * else. */
 static CUresult fd_device(int fd, int *physical)
 {
 	char path[64], target[128];
@@ -315,7 +317,8 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, cuda_vmm_hand
 	return fake_leave(CUDA_OK);
 }
 
-/* Whether [base, base + size) is whole mappings, none left out between them; calls @visit for each then. */
+/* Whether [base, base + size) is whole mappings, none left out between them; calls @visit for each
+ * then. */
 static CUresult mappings_visit(CUdeviceptr pointer, size_t size,
 			       void (*visit)(struct range *range, const struct cuda_access *access),
 			       const struct cuda_access *access)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the interposer stands in for, but for memory: each with the errnos that it may fail with. Those that glibc or the
- * kernel cannot let fail are not here.
+ * What the interposer stands in for, but for memory: each with the errnos that it may fail with.
+ * Those that glibc or the kernel cannot let fail are not here.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -257,7 +257,8 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 	return fails(&f) ? -1 : REAL(int (*)(int, unsigned long, ...))(fd, request, arg);
 }
 
-/* Only a new entry needs room in the kernel: that it was not there before is seen when it has been made. */
+/* Only a new entry needs room in the kernel: that it was not there before is seen when it has been
+ * made. */
 EXPORT int epoll_ctl(int fd, int operation, int of, struct epoll_event *event)
 {
 	static struct function f = { "epoll_ctl", { ENOMEM, ENOSPC } };
@@ -341,7 +342,8 @@ static void lose_fds(struct msghdr *m)
 	m->msg_flags |= MSG_CTRUNC;
 }
 
-/* The message is there at the next call if it fails before it is taken; its descriptors alone are lost for good. */
+/* The message is there at the next call if it fails before it is taken; its descriptors alone are
+ * lost for good. */
 EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 {
 	static struct function before = { "recvmsg", { EINTR, EAGAIN, ENOMEM } };

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One case of `make faults`: the program that is meant runs with the interposer, all others as always, and when the fault
- * has come and gone everything must be as if it had not been. Arguments: which kind of case. The runner (run) sets
- * TL_FAULT_PRELOAD, TL_FAULT_REPORT and, but for the first run, which only counts, TL_FAULT.
+ * One case of `make faults`: the program that is meant runs with the interposer, all others as
+ * always, and when the fault has come and gone everything must be as if it had not been. Arguments:
+ * which kind of case. The runner (run) sets TL_FAULT_PRELOAD, TL_FAULT_REPORT and, but for the
+ * first run, which only counts, TL_FAULT.
  */
 #include <dirent.h>
 #include <fcntl.h>

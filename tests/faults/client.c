@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client that does everything the library can do, in steps. A call may fail once the fault has been injected (the report
- * says so), and only then: with a text, and with nothing half done. The step is then tried again and must succeed soon.
- * What a call says it did is looked at. In the end nothing of the library may be left in this process.
+ * A client that does everything the library can do, in steps. A call may fail once the fault has
+ * been injected (the report says so), and only then: with a text, and with nothing half done. The
+ * step is then tried again and must succeed soon. What a call says it did is looked at. In the end
+ * nothing of the library may be left in this process.
  *
- * Arguments: what the runs may be told apart by, the prefix of all names; `restart` if the daemon may be killed and
- * started again by whoever is at the other end of descriptor 3; `autostart` if there is no daemon yet.
+ * Arguments: what the runs may be told apart by, the prefix of all names; `restart` if the daemon
+ * may be killed and started again by whoever is at the other end of descriptor 3; `autostart` if
+ * there is no daemon yet.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -35,8 +37,8 @@ enum {
 
 #define MS 1000000LL
 #define REQUEST_NS                                                                                 \
-	(20000 *                                                                                   \
-	 MS) /* longer than anything takes: an answer that never comes is found by its error */
+	(20000 * MS) /* longer than anything takes: an answer that never comes is found by its     \
+			error */
 
 static const struct report *report; /* NULL: no fault is injected */
 static const char *step_name = "start";
@@ -495,7 +497,8 @@ static int step_still_there(void)
 	return 0;
 }
 
-/* Killed and started again: what is held stays, what needs the daemon says so, or connects again by itself. */
+/* Killed and started again: what is held stays, what needs the daemon says so, or connects again by
+ * itself. */
 static void restart(void)
 {
 	char byte = 'r';

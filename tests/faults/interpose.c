@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loaded with LD_PRELOAD into a released binary: counts its calls of what can fail, and lets one of them fail. Only calls
- * through the dynamic linker are seen, those of libuv and of other libraries included; what libc calls inside itself is
- * not.
+ * Loaded with LD_PRELOAD into a released binary: counts its calls of what can fail, and lets one of
+ *them fail. Only calls through the dynamic linker are seen, those of libuv and of other libraries
+ *included; what libc calls inside itself is not.
  *
  * TL_FAULT_REPORT	the file to be shared with the runner (report.h)
  * TL_FAULT_TARGET	the program's name; in others nothing happens
- * TL_FAULT_WITHIN	count only what is called from, or by way of, a module of which this is a part of the path
- * TL_FAULT		what fails: FUNCTION:N/HOW (the N-th call of the process) or FUNCTION@HASH:K/HOW (the K-th call at
- *			that place); HOW is a number, an errno or REPORT_CTRUNC. Not set: nothing, all is counted
+ * TL_FAULT_WITHIN	count only what is called from, or by way of, a module of which this is a
+ *part of the path TL_FAULT		what fails: FUNCTION:N/HOW (the N-th call of the process) or
+ *FUNCTION@HASH:K/HOW (the K-th call at that place); HOW is a number, an errno or REPORT_CTRUNC. Not
+ *set: nothing, all is counted
  *
- * A place is known by the return addresses that led to it, as offsets in their modules. Those of the program itself do
- * not count where TL_FAULT_WITHIN names a library.
+ * A place is known by the return addresses that led to it, as offsets in their modules. Those of
+ *the program itself do not count where TL_FAULT_WITHIN names a library.
  */
 #include <dlfcn.h>
 #include <errno.h>

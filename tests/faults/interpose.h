@@ -24,6 +24,7 @@ extern _Thread_local bool inside __attribute__((tls_model("initial-exec")));
 /* libc's own. */
 void *real_of(struct function *f);
 
-/* Counts the call. What it must fail with, in errno too, or 0. It can fail with hows[i] if bit i of @hows is set. */
+/* Counts the call. What it must fail with, in errno too, or 0. It can fail with hows[i] if bit i of
+ * @hows is set. */
 int fails_if(struct function *f, unsigned hows);
 int fails(struct function *f);

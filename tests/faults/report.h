@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the interposer (interpose.c), the cases and the runner (run) share: a file that all of them map. The runner reads
- * it by these offsets; tests/faults/run has the same layout in Python.
+ * What the interposer (interpose.c), the cases and the runner (run) share: a file that all of them
+ * map. The runner reads it by these offsets; tests/faults/run has the same layout in Python.
  */
 #pragma once
 
@@ -19,8 +19,8 @@ enum {
 struct report_function {
 	char name[24];
 	uint32_t calls;
-	int32_t hows
-		[REPORT_HOWS]; /* errno values that it may fail with; REPORT_CTRUNC; 0 at the end */
+	int32_t hows[REPORT_HOWS]; /* errno values that it may fail with; REPORT_CTRUNC; 0 at the
+				      end */
 	uint32_t reserved;
 };
 

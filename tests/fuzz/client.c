@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library and a daemon that says and writes whatever the input says: bytes of its catalog, answers, descriptors,
- * and words that change to and fro while the library looks. What is handed out must be there, and be what it is said
- * to be; the sanitizers watch the rest.
+ * The library and a daemon that says and writes whatever the input says: bytes of its catalog,
+ * answers, descriptors, and words that change to and fro while the library looks. What is handed
+ * out must be there, and be what it is said to be; the sanitizers watch the rest.
  *
  * An input is a row of steps: a byte that says what comes, and what that needs.
  */

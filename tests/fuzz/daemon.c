@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages of several clients, with and without descriptors, through the daemon's own event loop and handlers, in a
- * daemon that is so small that there is never enough of anything. After each input all that is counted must agree with
- * what is there; after everybody has gone everything must be back.
+ * Messages of several clients, with and without descriptors, through the daemon's own event loop
+ * and handlers, in a daemon that is so small that there is never enough of anything. After each
+ * input all that is counted must agree with what is there; after everybody has gone everything must
+ * be back.
  *
- * An input is a row of steps: a byte that says which connection and what it does, and what that needs.
+ * An input is a row of steps: a byte that says which connection and what it does, and what that
+ * needs.
  */
 #include <signal.h>
 #include <sys/mman.h>

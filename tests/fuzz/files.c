@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes that nobody meant as a file of tensors, and files that become others while they are read: each is
- * read, or refused in words; the sanitizers watch. As a test, beside the corpus, changed samples with a fixed
- * seed ($TL_FUZZ_SEED, $TL_FUZZ_ROUNDS). The fuzzer reads files of the format that it is called by.
+ * Bytes that nobody meant as a file of tensors, and files that become others while they are read:
+ * each is read, or refused in words; the sanitizers watch. As a test, beside the corpus, changed
+ * samples with a fixed seed ($TL_FUZZ_SEED, $TL_FUZZ_ROUNDS). The fuzzer reads files of the format
+ * that it is called by.
  *
- * An input is two bytes, how much of the rest is the file at first (0: all), and that rest, of which the second part
- * is what it has become.
+ * An input is two bytes, how much of the rest is the file at first (0: all), and that rest, of
+ * which the second part is what it has become.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -37,7 +38,8 @@ static void check_words(const char *err)
 		check(*c >= ' ');
 }
 
-/* Reads all entries of the file, which is @later by then if that is not NULL. Could all of it be read? */
+/* Reads all entries of the file, which is @later by then if that is not NULL. Could all of it be
+ * read? */
 static bool feed(enum file_format format, const unsigned char *bytes, size_t n,
 		 const unsigned char *later, size_t later_n)
 {
@@ -130,7 +132,8 @@ static const struct sample_file {
 		"\"c\":{\"dtype\":\"F4\",\"shape\":[4],\"data_offsets\":[4,6]},"
 		"\"e\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[6,7]}}"
 		"\1\2\3\4\5\6\7"),
-	/* the values as bytes, as a list that is packed, and one by one; one value for all of them */
+	/* the values as bytes, as a list that is packed, and one by one; one value for all of them
+	 */
 	FILE_OF(FILE_TENSORPROTO, "\x08\x03\x12\x08\x12\x02\x08\x01\x12\x02\x08\x02\x22\x08"
 				  "\1\2\3\4\5\6\7\b"),
 	FILE_OF(FILE_TENSORPROTO, "\x08\x03\x12\x04\x12\x02\x08\x03\x3a\x04\x01\xac\x02\x03"),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program of tests/fuzz/ is two: with TL_LIBFUZZER (`make fuzz`) libFuzzer calls its target with inputs that it
- * invents; else (`make test`) it is a cmocka program that calls it with the inputs of tests/fuzz/corpus/.
+ * A program of tests/fuzz/ is two: with TL_LIBFUZZER (`make fuzz`) libFuzzer calls its target with
+ * inputs that it invents; else (`make test`) it is a cmocka program that calls it with the inputs
+ * of tests/fuzz/corpus/.
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes that nobody meant as a message: the validator answers and the printer prints what passed; the
- * sanitizers watch. A test with a fixed seed ($TL_FUZZ_SEED, $TL_FUZZ_ROUNDS): `make fuzz` has the same in daemon.c
- * and client.c.
+ * Bytes that nobody meant as a message: the validator answers and the printer prints what passed;
+ * the sanitizers watch. A test with a fixed seed ($TL_FUZZ_SEED, $TL_FUZZ_ROUNDS): `make fuzz` has
+ * the same in daemon.c and client.c.
  */
 #include "tests/fuzz/target.h"
 #include "tests/messages.h"
@@ -95,8 +95,8 @@ static void random_bytes_never_break_the_reader(void **state)
 
 			memcpy(bytes + k, &r, length - k < 8 ? length - k : 8);
 		}
-		bytes[0] = (unsigned char)(bytes[0] %
-					   WIRE_REPLY_END); /* a type that there may be */
+		bytes[0] = (unsigned char)(bytes[0] % WIRE_REPLY_END); /* a type that there may be
+									*/
 		bytes[1] = 0;
 		feed(bytes, length, (unsigned)(seed % 3),
 		     seed & 4 ? WIRE_TO_CLIENT : WIRE_TO_DAEMON);

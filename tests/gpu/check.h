@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the programs of `make gpu-check` share. They find out, rather than test: each answer is a row, printed as
- * "ROW", result, name and detail with tabs between. tests/gpu/run collects them. Results: "ok", "differs" (from what
- * this project is built on), "fail", "skip" and, for what is only measured, "info".
+ * What the programs of `make gpu-check` share. They find out, rather than test: each answer is a
+ * row, printed as "ROW", result, name and detail with tabs between. tests/gpu/run collects them.
+ * Results: "ok", "differs" (from what this project is built on), "fail", "skip" and, for what is
+ * only measured, "info".
  */
 #pragma once
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What becomes of memory on a GPU whose process is killed, and whether it opens across PID namespaces. */
+/* What becomes of memory on a GPU whose process is killed, and whether it opens across PID
+ * namespaces. */
 #include "tests/gpu/check.h"
 
 #include <sched.h>

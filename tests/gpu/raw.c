@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Programs that use CUDA's own IPC calls on the other side of the library: the driver's, and cudaMalloc() and cudaIpc*
- * of a libcudart, if there is one ($GPU_CHECK_CUDART, or one that the loader finds). The handles are the same bytes.
+ * Programs that use CUDA's own IPC calls on the other side of the library: the driver's, and
+ * cudaMalloc() and cudaIpc* of a libcudart, if there is one ($GPU_CHECK_CUDART, or one that the
+ * loader finds). The handles are the same bytes.
  */
 #include "tests/gpu/check.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * copy_gather() against the obvious: each element by itself, each bit by itself. Sources and copies are
- * allocated to the byte, so that a sanitizer sees every byte too many.
+ * copy_gather() against the obvious: each element by itself, each bit by itself. Sources and copies
+ * are allocated to the byte, so that a sanitizer sees every byte too many.
  */
 #include <setjmp.h>
 #include <stdarg.h>

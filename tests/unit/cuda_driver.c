@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finding the driver: every way in which it is not there says what is missing. Each case is a process of its own, since the answer holds
- * for the life of one. Where <cuda.h> is installed (CPPFLAGS=-I.../cuda/include) our declarations are compared with it.
+ * Finding the driver: every way in which it is not there says what is missing. Each case is a
+ * process of its own, since the answer holds for the life of one. Where <cuda.h> is installed
+ * (CPPFLAGS=-I.../cuda/include) our declarations are compared with it.
  */
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A header of DLPack's own making comes first, one as old as 1.0: no type codes above 6, no padded flag, no
- * exchange interface, and the versioned tensor is a tag only. Ours must then declare nothing of that
- * again, and the API and the layer below must be usable all the same.
+ * A header of DLPack's own making comes first, one as old as 1.0: no type codes above 6, no padded
+ * flag, no exchange interface, and the versioned tensor is a tag only. Ours must then declare
+ * nothing of that again, and the API and the layer below must be usable all the same.
  */
 #include <stdint.h>
 

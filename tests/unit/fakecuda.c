@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake driver keeps the rules that it is there to enforce: legacy memory, processes, devices, pointers. */
+/* The fake driver keeps the rules that it is there to enforce: legacy memory, processes, devices,
+ * pointers. */
 #include <dlfcn.h>
 
 #include "tests/unit/fakecuda_fixture.h"
@@ -95,8 +96,8 @@ static int neighbours_in(const struct test_daemon *d, void *arg)
 	must_be(base, q);
 	must_be(size, 4096);
 	must_be(gpu_read(q, 4096, NULL), 0x32);
-	must_be(*(const unsigned char *)(uintptr_t)(q - 4096),
-		0x31); /* exposed, though not opened */
+	must_be(*(const unsigned char *)(uintptr_t)(q - 4096), 0x31); /* exposed, though not opened
+								       */
 	p = import(cu, 0);
 	must_be(p, q - 4096); /* one mapping of the block */
 	gpu_must(cu->ipc_close_mem_handle(q));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests of the fake driver share. Exporter and importer are processes; handles go between them in memory that all have mapped.
+ * What the tests of the fake driver share. Exporter and importer are processes; handles go between
+ * them in memory that all have mapped.
  */
 #pragma once
 

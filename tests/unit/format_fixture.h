@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files made by hand for the tests of the formats, in a directory of their own for each test, which must
- * be empty but for a.bin after it; so must the table of descriptors be as it was.
+ * Files made by hand for the tests of the formats, in a directory of their own for each test, which
+ * must be empty but for a.bin after it; so must the table of descriptors be as it was.
  */
 #pragma once
 
@@ -86,7 +86,8 @@ static inline int read_all_of(enum file_format format, const char *path, char *e
 	return r;
 }
 
-/* The file is refused with that text in the reason, which starts with its name; through a pipe, too. */
+/* The file is refused with that text in the reason, which starts with its name; through a pipe,
+ * too. */
 static inline void assert_refused(enum file_format format, const char *what, const struct bytes *b,
 				  int error, const char *reason)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests with a daemon that lies share: all the ways to look at a tensor, and what must be true of what comes. */
+/* What the tests with a daemon that lies share: all the ways to look at a tensor, and what must be
+ * true of what comes. */
 #pragma once
 
 #include "tests/daemon/client_common.h"
@@ -57,7 +58,8 @@ static inline int visit(const tl_info *info, void *context)
 	return 0;
 }
 
-/* In each way that there is; the outcomes, which all are 0 or an error, but for what is handed out by then. */
+/* In each way that there is; the outcomes, which all are 0 or an error, but for what is handed out
+ * by then. */
 struct outcomes {
 	int get, again, copy, stat, list, many;
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library and a daemon that lies (tests/liar.h) in its catalog: whatever stands there, at first or while it is
- * looked at, no tensor is handed out that is not there, and the process lives.
+ * The library and a daemon that lies (tests/liar.h) in its catalog: whatever stands there, at first
+ * or while it is looked at, no tensor is handed out that is not there, and the process lives.
  */
 #include "tests/unit/liar_fixture.h"
 

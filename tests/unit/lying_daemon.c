@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library and a daemon that lies (tests/liar.h) in its messages and descriptors, and about what of its memory is
- * gone: nothing is read or written where nothing is, or where something else is by now.
+ * The library and a daemon that lies (tests/liar.h) in its messages and descriptors, and about what
+ * of its memory is gone: nothing is read or written where nothing is, or where something else is by
+ * now.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -330,7 +331,8 @@ static bool count_handshakes(struct liar *l, int socket, struct conn_message *m)
 	return false;
 }
 
-/* It answers, but its catalog says that it reads nobody's ledger: each connection is worth nothing. */
+/* It answers, but its catalog says that it reads nobody's ledger: each connection is worth nothing.
+ */
 static void a_daemon_that_serves_nobody_is_given_up(void **state)
 {
 	tl_client *client = liar_connect(&liar);
@@ -352,7 +354,8 @@ static void a_daemon_that_serves_nobody_is_given_up(void **state)
 static struct samples all;
 static _Atomic uint64_t random_state;
 
-/* One of all messages, with a descriptor if it may have one, as answer to whatever comes after the handshake. */
+/* One of all messages, with a descriptor if it may have one, as answer to whatever comes after the
+ * handshake. */
 static bool any_answer(struct liar *l, int socket, struct conn_message *m)
 {
 	uint64_t seed = atomic_fetch_add(&random_state, 1) * 0x9e3779b97f4a7c15 + 1;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* .npz: archives that are malformed are refused for the right reason, others come back bit by bit. */
+/* .npz: archives that are malformed are refused for the right reason, others come back bit by bit.
+ */
 #include <zlib.h>
 
 #include "tests/unit/format_fixture.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* safetensors: what is malformed is refused for the right reason, what is not comes back bit by bit. */
+/* safetensors: what is malformed is refused for the right reason, what is not comes back bit by
+ * bit. */
 #include "tests/unit/format_fixture.h"
 
 /* The header as it is, and @data bytes after it. */

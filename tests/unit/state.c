@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names, versions, and what the catalog shows of a tensor. Leases are in state_lease.c, room in state_room.c. */
+/* Names, versions, and what the catalog shows of a tensor. Leases are in state_lease.c, room in
+ * state_room.c. */
 #include "tests/unit/state_fixture.h"
 #include "tests/unit/state_snapshot.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors on devices in the state layer: every failure in turn, and what cannot be brought about from outside. */
+/* Tensors on devices in the state layer: every failure in turn, and what cannot be brought about
+ * from outside. */
 #include "daemon/state/device.h"
 #include "tests/unit/state_snapshot.h"
 
@@ -274,7 +275,8 @@ static void an_unmap_not_sent_yet_is_not_sent_after_unmapped(void **state)
 	fx_stop();
 }
 
-/* Rows that are withdrawn while others are deleted for it, of the same client and before their turn. */
+/* Rows that are withdrawn while others are deleted for it, of the same client and before their
+ * turn. */
 static void a_client_that_ends_with_too_many_lost_ones(void **state)
 {
 	enum { LOST = WITHDRAWN_MAX + 500 };

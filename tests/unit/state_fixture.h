@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A daemon's state without a daemon, for the tests/unit/state*.c: clients with memfds for ledgers, a second, read-only
- * mapping of the catalog as clients have one.
+ * A daemon's state without a daemon, for the tests/unit/state*.c: clients with memfds for ledgers,
+ * a second, read-only mapping of the catalog as clients have one.
  */
 #pragma once
 

@@ -52,7 +52,8 @@ static void members_are_nobodys_drafts(void **state)
 	fx_stop();
 }
 
-/* Each of its steps is a few memory operations: were one of them a walk through all, this would not end in time. */
+/* Each of its steps is a few memory operations: were one of them a walk through all, this would not
+ * end in time. */
 static void forty_thousand_members_end_at_once(void **state)
 {
 	struct tester t;

@@ -195,7 +195,8 @@ static void a_release_that_was_never_told_is_found_at_the_end(void **state)
 	}
 }
 
-/* Puts until each of the writer's segments has been filled: none of it may be where @offset in @memory is. */
+/* Puts until each of the writer's segments has been filled: none of it may be where @offset in
+ * @memory is. */
 static void must_not_be_handed_out(struct tester *t, uint64_t memory, uint64_t offset,
 				   uint64_t nbytes)
 {
@@ -530,19 +531,24 @@ static void linked_names_keep_the_bytes_each(void **state)
 	for (uint64_t nbytes = SMALL; nbytes <= LARGE; nbytes += LARGE - SMALL) {
 		ref = fx_put(&t, "n", nbytes);
 		memory = fx_memory(ref);
-		assert_int_equal(link_as(&reader, ref, "l0", &links[0]),
-				 STATE_E_GONE); /* it holds no lease */
+		assert_int_equal(link_as(&reader, ref, "l0", &links[0]), STATE_E_GONE); /* it holds
+											   no lease
+											 */
 		assert_true(fx_hold(&reader, ref));
 		assert_true(fx_hold(&stranger, ref));
 		assert_int_equal(link_as(&stranger, ref, "n", &links[0]), STATE_E_DENIED);
-		assert_int_equal(link_as(&stranger, ref, "l0", &links[0]),
-				 STATE_E_GONE); /* the bytes count against another user */
+		assert_int_equal(link_as(&stranger, ref, "l0", &links[0]), STATE_E_GONE); /* the
+											     bytes
+											     count
+											     against
+											     another
+											     user */
 		fx_drop(&stranger, ref);
 		assert_int_equal(link_as(&reader, ref, "../n", &links[0]), STATE_E_INVALID);
 		assert_int_equal(link_as(&reader, ref, "l0", &links[0]), 0);
 		assert_int_equal(fx_delete(&t, "n"), 0);
-		assert_int_equal(link_as(&reader, ref, "l1", &links[1]),
-				 0); /* held, though retired */
+		assert_int_equal(link_as(&reader, ref, "l1", &links[1]), 0); /* held, though retired
+									      */
 		fx_drop(&reader, ref);
 		assert_int_equal(link_as(&reader, ref, "l2", &links[2]), STATE_E_GONE);
 		for (int i = 0; i < 2; i++) {
@@ -615,8 +621,8 @@ static void an_unused_ahead_draft_is_taken_back(void **state)
 
 	assert_int_equal(fx_create(&other, LARGE, &slot), 0); /* fits at once */
 	tensor_abort(&st, &other.c, fx_ref(slot));
-	assert_int_equal(fx_create(&other, 2 * LARGE, &slot),
-			 0); /* the unused one, and what was kept warm, went */
+	assert_int_equal(fx_create(&other, 2 * LARGE, &slot), 0); /* the unused one, and what was
+								     kept warm, went */
 	assert_int_equal(st.ahead, 0);
 	assert_int_equal(fx_state(used), ROW_DRAFT); /* an ordinary draft from now on */
 	assert_int_equal(fx_ref(used), ref);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Room: what a create says when there is none, what is kept warm, and that every failure gives all back. */
+/* Room: what a create says when there is none, what is kept warm, and that every failure gives all
+ * back. */
 #include "tests/unit/state_fixture.h"
 #include "tests/unit/state_snapshot.h"
 
@@ -40,8 +41,8 @@ static void who_fills_the_capacity_is_told_so(void **state)
 		assert_int_equal(fx_create(&a, LARGE, &slots[i]), 0);
 	before = fx_snapshot(&a);
 	assert_int_equal(fx_create(&a, LARGE, &slot), STATE_E_QUOTA);
-	assert_int_equal(fx_create(&a, 100, &slot),
-			 STATE_E_QUOTA); /* small ones need a segment, too */
+	assert_int_equal(fx_create(&a, 100, &slot), STATE_E_QUOTA); /* small ones need a segment,
+								       too */
 	assert_unchanged(before, &a);
 	assert_int_equal(fx_create(&b, LARGE, &slots[3]), 0);
 	before = fx_snapshot(&b);

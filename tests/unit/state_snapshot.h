@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Everything that can be taken from the state, to compare before and after; for the tests/unit/state*.c. */
+/* Everything that can be taken from the state, to compare before and after; for the
+ * tests/unit/state*.c. */
 #pragma once
 
 #include "tests/unit/state_fixture.h"

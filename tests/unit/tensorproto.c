@@ -415,7 +415,8 @@ static void more_than_64_dimensions_are_refused(void **state)
 	assert_refused(FILE_TENSORPROTO, "65", &b, -EINVAL, "more than 64 dimensions");
 }
 
-/* Cut off at the end of a field it is a message like any other, which no format of this kind can tell. */
+/* Cut off at the end of a field it is a message like any other, which no format of this kind can
+ * tell. */
 static void a_file_cut_off_in_a_field_is_refused(void **state)
 {
 	static struct bytes b;

@@ -34,12 +34,12 @@ static void what_cannot_is_escaped_once(void **state)
 		{ "\xc2\x9b", "\\xc2\\x9b" },	     /* a C1 control */
 		{ "a\u202eb", "a\\xe2\\x80\\xaeb" }, /* turns the rest of a line around */
 		{ "a\u200bb", "a\\xe2\\x80\\x8bb" }, /* is no wider than nothing */
-		{ "a\u2028\u2029",
-		  "a\\xe2\\x80\\xa8\\xe2\\x80\\xa9" },	  /* ends a line, or a paragraph */
-		{ "\U000e0041", "\\xf3\\xa0\\x81\\x81" }, /* a tag */
-		{ "\xff\xc3", "\\xff\\xc3" },		  /* no UTF-8 */
-		{ "\xed\xa0\x80", "\\xed\\xa0\\x80" },	  /* half of a pair */
-		{ "\xc0\xaf", "\\xc0\\xaf" },		  /* longer than it has to be */
+		{ "a\u2028\u2029", "a\\xe2\\x80\\xa8\\xe2\\x80\\xa9" }, /* ends a line, or a
+									   paragraph */
+		{ "\U000e0041", "\\xf3\\xa0\\x81\\x81" },		/* a tag */
+		{ "\xff\xc3", "\\xff\\xc3" },				/* no UTF-8 */
+		{ "\xed\xa0\x80", "\\xed\\xa0\\x80" },			/* half of a pair */
+		{ "\xc0\xaf", "\\xc0\\xaf" }, /* longer than it has to be */
 	};
 	char out[64], again[64];
 

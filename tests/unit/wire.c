@@ -26,7 +26,8 @@ static unsigned sample_type(struct sample *s)
 	return s->header.type;
 }
 
-/* Checks a copy of exactly that many bytes at an odd address: a sanitizer sees every byte too many. */
+/* Checks a copy of exactly that many bytes at an odd address: a sanitizer sees every byte too many.
+ */
 static int check_copy(const struct sample *s, size_t length, unsigned nfds, enum wire_side side,
 		      const char **why)
 {
@@ -186,8 +187,8 @@ static void every_unknown_flag_is_refused(void **state)
 			    : sample_type(s) == WIRE_PLACE  ? offsetof(struct wire_place, flags)
 							    : 0;
 
-		for (unsigned bit = 1; at && bit < 32;
-		     bit++) { /* bit 0 is the one that each knows */
+		for (unsigned bit = 1; at && bit < 32; bit++) { /* bit 0 is the one that each knows
+								 */
 			struct sample changed = *s;
 
 			changed.bytes[at + bit / 8] |= (unsigned char)(1 << bit % 8);
