@@ -80,8 +80,8 @@ void describe_info(const struct cli *cli, const tl_info *info)
 	field_take(cli, "owner", owner_text(cli, info->uid));
 	if (info->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
 		cli_field(cli, "flags", "padded");
-	if (info->withdrawn)
-		cli_field(cli, "withdrawn", "%s",
+	if (info->lost)
+		cli_field(cli, "lost", "%s",
 			  cli->terminal ? "its memory is gone with the process that published it"
 					: "1");
 	describe_metadata(cli, info);
@@ -115,7 +115,7 @@ void describe_info_json(cJSON *to, const tl_info *info)
 		json_text(to, "device_uuid", uuid);
 		free(uuid);
 	}
-	json_bool(to, "withdrawn", info->withdrawn);
+	json_bool(to, "lost", info->lost);
 	json_u64(to, "committed_ns", info->committed_ns);
 	json_u64(to, "uid", info->uid);
 	json_bool(to, "padded", info->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);

@@ -46,9 +46,9 @@ static int visit_tensor(const tl_info *info, void *context)
 	row->age = people ? format_age(info->committed_ns)
 			  : cli_text("%" PRIu64, info->committed_ns);
 	row->device = describe_device(info);
-	if (info->withdrawn) { /* the version's memory is gone */
+	if (info->lost) { /* the version's memory is gone */
 		free(row->device);
-		row->device = cli_text("withdrawn");
+		row->device = cli_text("lost");
 	}
 	return 0;
 }

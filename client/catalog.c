@@ -285,14 +285,14 @@ static void row_device(const struct session *s, const struct catalog_row *row,
 
 	info->device = (DLDevice){ kDLCPU, 0 };
 	memset(info->device_uuid, 0, sizeof(info->device_uuid));
-	info->withdrawn = false;
+	info->lost = false;
 	if (!(h->flags & ROW_ON_DEVICE) || h->segment >= s->slots)
 		return;
 	segment = &s->segments[h->segment];
 	info->device = (DLDevice){ kDLCUDA, -1 };
-	info->withdrawn = atomic_load(&row->progress) == ROW_WITHDRAWN;
+	info->lost = atomic_load(&row->progress) == ROW_LOST;
 	memcpy(info->device_uuid, segment->device, sizeof(info->device_uuid));
-	/* A withdrawn row does not keep its segment, whose entry may be another's by now. */
+	/* A lost row does not keep its segment, whose entry may be another's by now. */
 	if (atomic_load(&segment->word) >> 1 != h->segment_generation)
 		memset(info->device_uuid, 0, sizeof(info->device_uuid));
 	else

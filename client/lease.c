@@ -461,7 +461,7 @@ static int not_found(const struct name_key *key, const tl_get_options *want, int
 {
 	const char *newer = why == LEASE_E_OLD ? "newer tensor called" : "tensor called";
 
-	if (why == LEASE_E_WITHDRAWN)
+	if (why == LEASE_E_LOST)
 		return tl_fail(
 			-ENODATA,
 			"the process that published '%s' is gone, and with it the GPU memory it lay in: "
@@ -494,7 +494,7 @@ static int get_attempt(const struct getting *g, const struct use *use, int64_t r
 	int r = take_and_map(use, g->key, g->want, request_deadline, out);
 	int waited;
 
-	if (r != LEASE_E_NONE && r != LEASE_E_OLD && r != LEASE_E_WITHDRAWN)
+	if (r != LEASE_E_NONE && r != LEASE_E_OLD && r != LEASE_E_LOST)
 		return r;
 	if (atomic_load(&use->session->lost) && (r == LEASE_E_NONE || g->want->timeout_ns))
 		return LEASE_E_UNSERVED; /* its daemon cannot tell us of a commit */
@@ -630,7 +630,7 @@ TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor)
 		return tl_fail(-EINVAL, "tl_tensor_check: the tensor is not from tl_get()");
 	row = &l->session->rows[ref_slot(l->ref)];
 	if (row_is_ours(l) && load_once(&row->flags) & ROW_ON_DEVICE &&
-	    atomic_load(&row->progress) == ROW_WITHDRAWN)
+	    atomic_load(&row->progress) == ROW_LOST)
 		return tl_fail(-ENODATA,
 			       "the process that published the tensor is gone, and with it the GPU "
 			       "memory it lay in");

@@ -15,7 +15,7 @@ enum {
 	LEASE_E_UNSERVED,  /* the daemon does not read our ledger: another session is needed */
 	LEASE_E_FORKING,   /* fork() is at work: fork_wait() */
 	LEASE_E_TOO_MANY,  /* the counter is at its maximum */
-	LEASE_E_WITHDRAWN, /* its memory is gone with the process that published it */
+	LEASE_E_LOST,	   /* its memory is gone with the process that published it */
 	LEASE_E_UNMAPPED,  /* taken and given back: its segment is not mapped yet */
 };
 

@@ -100,7 +100,7 @@ struct many {
 	size_t count;
 	const tl_get_options *want;
 	DLManagedTensorVersioned **out;
-	size_t missing; /* after LEASE_E_NONE, LEASE_E_WITHDRAWN: which one */
+	size_t missing; /* after LEASE_E_NONE, LEASE_E_LOST: which one */
 	struct patience patience;
 };
 
@@ -266,7 +266,7 @@ static int many_get(struct many *m, const tl_get_options *want)
 		else if (r == LEASE_E_TOO_MANY)
 			return tl_fail(-EOVERFLOW, "'%s' is held %u times by this process",
 				       m->keys[m->missing].text, LEDGER_HELD_MAX);
-		else if (r == LEASE_E_WITHDRAWN)
+		else if (r == LEASE_E_LOST)
 			return tl_fail(
 				-ENODATA,
 				"the process that published '%s' is gone, and its GPU memory "

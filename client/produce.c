@@ -94,12 +94,12 @@ void produce_orphan_all(struct session *s)
 			draft->map->base = NULL; /* it was not inherited: nothing to unmap */
 		list_del(&draft->link);
 	}
-	ahead_deinit(s);
+	prefetch_deinit(s);
 }
 
 void produce_deinit(struct session *s)
 {
-	ahead_deinit(s);
+	prefetch_deinit(s);
 }
 
 /* ---- Creating ---- */
@@ -162,10 +162,10 @@ static int create_request(struct session *s, const struct draft_request *want, u
 
 	memcpy(bytes, &m, sizeof(m));
 	memcpy(bytes + sizeof(m), want->name, want->name_len);
-	if (want->timeout_ns < 0 || __builtin_add_overflow(client_deadline(s->client),
-							   want->timeout_ns, &deadline)) /* both
-											    waits
-											  */
+	if (want->timeout_ns < 0 ||
+	    __builtin_add_overflow(client_deadline(s->client), want->timeout_ns, &deadline)) /* both
+												waits
+											      */
 		deadline = DEADLINE_NEVER;
 	r = session_call(s, bytes, deadline, &answer);
 	if (r)
@@ -205,9 +205,9 @@ static int draft_obtain(struct tl_draft *draft, const struct use *use,
 	struct wire_draft granted;
 	int r;
 
-	/* A refused commit's ERROR came before the answer to what was asked for ahead behind it. */
-	if (!ahead_take(s, want->nbytes, draft->extra, client_deadline(s->client), draft,
-			&granted)) {
+	/* A refused commit's ERROR came before the answer to what was prefetched behind it. */
+	if (!prefetch_take(s, want->nbytes, draft->extra, client_deadline(s->client), draft,
+			   &granted)) {
 		session_drain(s);
 		r = session_commit_error(s);
 		if (!r)
@@ -352,13 +352,13 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
 
 static size_t commit_message(unsigned char *bytes, const struct tl_draft *draft, const DLTensor *as,
 			     uint64_t flags, const char *name, size_t name_len, bool answer,
-			     uint32_t ahead)
+			     uint32_t prefetch)
 {
 	struct wire_commit m = {
 		.header = { .type = WIRE_COMMIT },
 		.ref = draft->ref,
-		.flags = (answer ? WIRE_COMMIT_ANSWER : 0) | (ahead ? WIRE_COMMIT_AHEAD : 0),
-		.ahead_serial = ahead,
+		.flags = (answer ? WIRE_COMMIT_ANSWER : 0) | (prefetch ? WIRE_COMMIT_PREFETCH : 0),
+		.prefetch_serial = prefetch,
 		.dtype_code = as->dtype.code,
 		.dtype_bits = as->dtype.bits,
 		.dtype_lanes = as->dtype.lanes,
@@ -398,22 +398,22 @@ int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, con
 	struct conn_message answer;
 	struct request req;
 	char what[TL_NAME_MAX + 16];
-	uint32_t ahead;
+	uint32_t prefetch;
 	int r;
 
 	if (draft->block)
 		return cuda_draft_commit(draft, as, flags, name, name_len, version);
-	ahead = ahead_begin(s, draft->room, draft->extra, deadline);
-	commit_message(bytes, draft, as, flags, name, name_len, version != NULL, ahead);
+	prefetch = prefetch_begin(s, draft->room, draft->extra, deadline);
+	commit_message(bytes, draft, as, flags, name, name_len, version != NULL, prefetch);
 	if (version) {
 		r = session_ask(s, bytes, deadline, &req, &answer);
 	} else {
 		h->serial = session_serial(s) | SESSION_COMMIT_SERIAL;
-		session_unanswered(s, ahead ? ahead : h->serial); /* DRAFT comes after it */
+		session_unanswered(s, prefetch ? prefetch : h->serial); /* DRAFT comes after it */
 		r = session_send(s, bytes, deadline);
 	}
 	if (r) {
-		ahead_cancel(s, ahead);
+		prefetch_cancel(s, prefetch);
 		return r == SESSION_E_UNSENT ? lost_draft(draft->name) : r;
 	}
 	draft->committed = true;

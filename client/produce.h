@@ -12,7 +12,7 @@
 
 /*
  * A draft holds a count on its session. `hold` says that our ledger counts its slot: of drafts that
- * were asked for ahead, and of exported ones, whose memory must stay after the commit as long as
+ * were prefetched, and of exported ones, whose memory must stay after the commit as long as
  * the tensor is there.
  */
 struct tl_draft {
@@ -55,22 +55,23 @@ struct draft_request {
 	size_t metadata_max; /* room for that much */
 };
 
-/* ahead.c: drafts asked for before they are needed. The session's produce mutex is taken inside. */
+/* prefetch.c: drafts asked for before they are needed. The session's produce mutex is taken inside.
+ */
 
 /* One of that size, taken into use for @draft: its DRAFT message; false: there is none. */
-bool ahead_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline,
-		struct tl_draft *draft, struct wire_draft *out);
+bool prefetch_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline,
+		   struct tl_draft *draft, struct wire_draft *out);
 
 /*
  * A tensor of that size is about to be committed. If another one looks like being needed: the
  * serial with which the COMMIT is to ask for it, else 0. If that COMMIT cannot be sent:
- * ahead_cancel().
+ * prefetch_cancel().
  */
-uint32_t ahead_begin(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline);
-void ahead_cancel(struct session *s, uint32_t serial);
+uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline);
+void prefetch_cancel(struct session *s, uint32_t serial);
 
 /* The requests' memory. */
-void ahead_deinit(struct session *s);
+void prefetch_deinit(struct session *s);
 
 /* Tells the daemon that a draft is given up. */
 void draft_abort_ref(struct session *s, uint64_t ref, int64_t deadline);

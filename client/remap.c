@@ -65,7 +65,7 @@ static int remap(const DLManagedTensorVersioned *held, tl_get_options *want,
 		lease_release(use.session, ref_slot(l->ref));
 	}
 	client_leave(&use);
-	if (r == LEASE_E_WITHDRAWN)
+	if (r == LEASE_E_LOST)
 		return tl_fail(
 			-ENODATA,
 			"the process that published the tensor is gone, and its GPU memory with it");

@@ -4,7 +4,7 @@
  * one datagram, so senders need no lock. Of the threads that wait for answers one reads the socket
  * and hands each answer to its waiter; when it has its own it leaves the reading to another. The
  * mutex is not held while it waits. Nothing reads when nobody waits: what comes then (answers to
- * drafts asked for ahead, refusals of commits) is read by the next call that produces,
+ * prefetched drafts, refusals of commits) is read by the next call that produces,
  * session_drain(). Descriptors of drafts are handed to mapping.c by the reader itself, in the order
  * in which they came: the daemon sends one for each segment and counts on it from then on, also if
  * nobody waits for that draft any more.

@@ -15,7 +15,7 @@
 #include "proto/shm_layout.h"
 #include "util/list.h"
 
-struct ahead;
+struct prefetch;
 struct cuda_session;
 struct mapping;
 struct session_peer;
@@ -28,7 +28,7 @@ enum {
 	SESSION_E_LOST,	      /* it went while we waited for the answer */
 };
 
-enum { SESSION_AHEAD = 4, SESSION_SIZES = 8, SESSION_COW_FDS = 32 };
+enum { SESSION_PREFETCHED = 4, SESSION_SIZES = 8, SESSION_COW_FDS = 32 };
 
 #define SESSION_COMMIT_SERIAL                                                                      \
 	((uint32_t)1 << 31) /* in the serial of a COMMIT without an answer                         \
@@ -118,9 +118,9 @@ struct session {
 	/* produce.c */
 	pthread_mutex_t produce_mutex;
 	struct list drafts; /* struct tl_draft, open or exported */
-	struct ahead *ahead[SESSION_AHEAD];
+	struct prefetch *prefetched[SESSION_PREFETCHED];
 	struct size_use sizes[SESSION_SIZES];
-	unsigned next_ahead, next_size;
+	unsigned next_prefetch, next_size;
 
 	struct cuda_session *cuda; /* once GPUs are used; cuda/session.c */
 };

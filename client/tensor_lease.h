@@ -42,7 +42,7 @@ int client_take(tl_client *client, const struct name_key *key, struct use *use, 
 
 /*
  * Maps and hands out the tensor of a lease that @use has taken; on success *out has both that lease
- * and the use's count. 0, LEASE_E_UNSERVED, LEASE_E_WITHDRAWN, SESSION_E_*, or a negative errno.
+ * and the use's count. 0, LEASE_E_UNSERVED, LEASE_E_LOST, SESSION_E_*, or a negative errno.
  */
 int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *want,
 		     int64_t deadline, DLManagedTensorVersioned **out);

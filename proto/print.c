@@ -108,7 +108,7 @@ static void print_create(struct line *line, const void *message)
 
 	add(line, " nbytes=%" PRIu64 " timeout_ns=%" PRId64 " extra=%" PRIu32, m->nbytes,
 	    m->timeout_ns, m->extra);
-	add(line, "%s", m->flags & WIRE_CREATE_AHEAD ? " AHEAD" : "");
+	add(line, "%s", m->flags & WIRE_CREATE_PREFETCH ? " PREFETCH" : "");
 	add_text(line, "name", wire_tail(m, sizeof(*m)), m->name_len);
 }
 
@@ -129,8 +129,8 @@ static void print_commit(struct line *line, const void *message)
 
 	add_ref(line, m->ref);
 	add(line, "%s", m->flags & WIRE_COMMIT_ANSWER ? " ANSWER" : "");
-	if (m->flags & WIRE_COMMIT_AHEAD)
-		add(line, " AHEAD #%" PRIu32, m->ahead_serial);
+	if (m->flags & WIRE_COMMIT_PREFETCH)
+		add(line, " PREFETCH #%" PRIu32, m->prefetch_serial);
 	add(line, " dtype=%u/%ux%u tensor_flags=%u", m->dtype_code, m->dtype_bits, m->dtype_lanes,
 	    m->tensor_flags);
 	add_shape(line, tail, m->ndim);

@@ -82,7 +82,7 @@ enum {
 enum row_progress {
 	ROW_FINISHED = 0,
 	ROW_UNFINISHED, /* the work that writes the bytes may still run: wait for the event */
-	ROW_WITHDRAWN,	/* the bytes are lost: the row stays to say so */
+	ROW_LOST,	/* the bytes are lost: the row stays to say so */
 };
 
 /*

@@ -156,9 +156,9 @@ static const char *check_commit(const union wire_any *m)
 {
 	if (m->commit.flags & WIRE_COMMIT_ANSWER && m->header.serial == 0)
 		return "serial 0 on a request that has an answer";
-	if ((m->commit.flags & WIRE_COMMIT_AHEAD) == 0 ? m->commit.ahead_serial != 0
-						       : m->commit.ahead_serial == 0)
-		return "COMMIT: the serial of the draft ahead does not go with the flag";
+	if ((m->commit.flags & WIRE_COMMIT_PREFETCH) == 0 ? m->commit.prefetch_serial != 0
+							  : m->commit.prefetch_serial == 0)
+		return "COMMIT: the serial of the prefetched draft does not go with the flag";
 	if (ref_generation(m->commit.ref) == 0)
 		return "COMMIT: not a ref";
 	if (m->commit.tensor_flags & ~DLPACK_SUBBYTE_PADDED)
@@ -323,11 +323,11 @@ static const struct rule rules[] = {
 	[WIRE_LEDGER] = { REQUEST("LEDGER"), FIXED(wire_ledger), .serial = true, .fds = FD_ONE,
 			  .check = check_ledger },
 	[WIRE_CREATE] = { REQUEST("CREATE"), FIXED(wire_create), .serial = true,
-			  FLAGS(wire_create, WIRE_CREATE_AHEAD),
+			  FLAGS(wire_create, WIRE_CREATE_PREFETCH),
 			  .zero = { SPAN(wire_create, reserved), SPAN(wire_create, reserved2) },
 			  .tail = { NAME(wire_create, 0) }, .check = check_create },
 	[WIRE_COMMIT] = { REQUEST("COMMIT"), FIXED(wire_commit),
-			  FLAGS(wire_commit, WIRE_COMMIT_ANSWER | WIRE_COMMIT_AHEAD),
+			  FLAGS(wire_commit, WIRE_COMMIT_ANSWER | WIRE_COMMIT_PREFETCH),
 			  .zero = { SPAN(wire_commit, reserved), SPAN(wire_commit, reserved2) },
 			  .tail = { SHAPE(wire_commit), NAME(wire_commit, 1), META(wire_commit) },
 			  .check = check_commit },

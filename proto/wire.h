@@ -127,8 +127,9 @@ struct wire_ledger {
 static_assert(sizeof(struct wire_ledger) == 32, "wire");
 
 enum {
-	WIRE_CREATE_AHEAD = 1
-}; /* the client may never use it; the daemon may take it back unused */
+	WIRE_CREATE_PREFETCH = 1, /* the client may never use it; the daemon may take it back unused
+				   */
+};
 
 /* CREATE, then name_len bytes of name (may be 0). Answer: DRAFT, with one fd if its flag says so,
  * or ERROR. */
@@ -161,8 +162,8 @@ static_assert(sizeof(struct wire_draft) == 56, "wire");
 
 enum {
 	WIRE_COMMIT_ANSWER = 1,
-	WIRE_COMMIT_AHEAD = 2, /* and then CREATE as much again, AHEAD, with the serial ahead_serial
-				*/
+	WIRE_COMMIT_PREFETCH = 2, /* and then CREATE as much again, PREFETCH, with the serial
+				     prefetch_serial */
 };
 
 /*
@@ -182,7 +183,7 @@ struct wire_commit {
 	uint16_t name_len;
 	uint16_t meta_len;
 	uint16_t reserved;
-	uint32_t ahead_serial; /* 0 without AHEAD */
+	uint32_t prefetch_serial; /* 0 without PREFETCH */
 	uint32_t reserved2;
 };
 static_assert(sizeof(struct wire_commit) == 48, "wire");

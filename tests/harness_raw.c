@@ -68,7 +68,7 @@ int rc_receive(struct raw *rc, struct conn_message *m)
 /* What the daemon says of its own accord is kept for who asks; anything else is thrown away. */
 static void put_aside(struct raw *rc, const struct conn_message *m)
 {
-	struct raw_told *told = &rc->told[rc->told_n];
+	struct raw_notice *notice = &rc->notices[rc->nnotices];
 	struct wire_segment_ref unmap;
 	struct wire_freed freed;
 
@@ -77,17 +77,17 @@ static void put_aside(struct raw *rc, const struct conn_message *m)
 	if (m->header.type != WIRE_FREED && m->header.type != WIRE_UNMAP)
 		return;
 	must_be(m->header.serial, 0);
-	must(rc->told_n < RAW_TOLD_MAX);
-	rc->told_n++;
-	*told = (struct raw_told){ .type = m->header.type };
+	must(rc->nnotices < RAW_NOTICES_MAX);
+	rc->nnotices++;
+	*notice = (struct raw_notice){ .type = m->header.type };
 	if (m->header.type == WIRE_FREED) {
 		memcpy(&freed, m->bytes, sizeof(freed));
-		told->ref = freed.ref;
-		told->cookie = freed.cookie;
+		notice->ref = freed.ref;
+		notice->cookie = freed.cookie;
 	} else {
 		memcpy(&unmap, m->bytes, sizeof(unmap));
-		told->segment = unmap.segment;
-		told->generation = unmap.segment_generation;
+		notice->segment = unmap.segment;
+		notice->generation = unmap.segment_generation;
 	}
 }
 
@@ -532,30 +532,30 @@ bool rc_device(struct raw *rc, uint32_t from, struct wire_device *device)
 	return true;
 }
 
-struct raw_told rc_told(struct raw *rc, enum wire_type type)
+struct raw_notice rc_notice(struct raw *rc, enum wire_type type)
 {
 	struct conn_message m;
-	struct raw_told told;
+	struct raw_notice notice;
 
 	for (unsigned i = 0;; i++) {
-		if (i == rc->told_n) {
+		if (i == rc->nnotices) {
 			must_be(rc_receive(rc, &m), 0);
 			put_aside(rc, &m);
-			must(i < rc->told_n); /* else it was an answer to nothing */
+			must(i < rc->nnotices); /* else it was an answer to nothing */
 		}
-		if (rc->told[i].type != type)
+		if (rc->notices[i].type != type)
 			continue;
-		told = rc->told[i];
-		rc->told_n--;
-		memmove(&rc->told[i], &rc->told[i + 1], (rc->told_n - i) * sizeof(told));
-		return told;
+		notice = rc->notices[i];
+		rc->nnotices--;
+		memmove(&rc->notices[i], &rc->notices[i + 1], (rc->nnotices - i) * sizeof(notice));
+		return notice;
 	}
 }
 
 bool rc_told_nothing(struct raw *rc)
 {
 	rc_settle(rc); /* notices are sent before that is answered */
-	return rc->told_n == 0;
+	return rc->nnotices == 0;
 }
 
 bool rc_hold(struct raw *rc, uint64_t ref)

@@ -11,7 +11,7 @@
 
 struct test_daemon;
 
-enum { RAW_SEGMENTS_MAX = 64, RAW_TOLD_MAX = 256 };
+enum { RAW_SEGMENTS_MAX = 64, RAW_NOTICES_MAX = 256 };
 
 struct raw {
 	int fd;
@@ -28,12 +28,12 @@ struct raw {
 		uint32_t generation;
 		int fd;
 	} writable[RAW_SEGMENTS_MAX]; /* descriptors that came with drafts */
-	unsigned told_n;
-	struct raw_told {
+	unsigned nnotices;
+	struct raw_notice {
 		enum wire_type type; /* FREED, UNMAP */
 		uint64_t ref, cookie;
 		uint32_t segment, generation;
-	} told[RAW_TOLD_MAX]; /* came while something else was waited for */
+	} notices[RAW_NOTICES_MAX]; /* came while something else was waited for */
 };
 
 struct raw rc_connect(const struct test_daemon *d);
@@ -110,7 +110,7 @@ void rc_finished(struct raw *rc, uint64_t ref, bool failed);
 bool rc_device(struct raw *rc, uint32_t from, struct wire_device *device);
 
 /* The next FREED or UNMAP, whichever is asked for; others that come before are kept. */
-struct raw_told rc_told(struct raw *rc, enum wire_type type);
+struct raw_notice rc_notice(struct raw *rc, enum wire_type type);
 /* Nothing of that kind has come up to now: all the daemon had to say is read. */
 bool rc_told_nothing(struct raw *rc);
 

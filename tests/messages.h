@@ -60,7 +60,7 @@ static inline void samples_requests(struct samples *all)
 		->nfds = 1;
 	SAMPLE(all, WIRE_CREATE, 0, struct wire_create, .nbytes = 4096, .timeout_ns = -1);
 	SAMPLE(all, WIRE_CREATE, 255, struct wire_create, .nbytes = UINT64_MAX,
-	       .timeout_ns = INT64_MAX, .flags = WIRE_CREATE_AHEAD, .extra = WIRE_EXTRA_MAX,
+	       .timeout_ns = INT64_MAX, .flags = WIRE_CREATE_PREFETCH, .extra = WIRE_EXTRA_MAX,
 	       .name_len = 255);
 	SAMPLE(all, WIRE_COMMIT, 1, struct wire_commit, .ref = ref, .name_len = 1);
 	SAMPLE(all, WIRE_COMMIT, 64 * 8 + 255 + 1024, struct wire_commit, .ref = ref,

@@ -42,12 +42,12 @@ struct list {
 	for (pos = list_entry((head)->next, __typeof__(*pos), member); &pos->member != (head);     \
 	     pos = list_entry(pos->member.next, __typeof__(*pos), member))
 
-/* The same, but the body may unlink and free @pos (and not @ahead, which is the one after it). */
-#define list_for_each_entry_safe(pos, ahead, head, member)                                         \
+/* The same, but the body may unlink and free @pos (and not @after, which is the one after it). */
+#define list_for_each_entry_safe(pos, after, head, member)                                         \
 	for (pos = list_entry((head)->next, __typeof__(*pos), member),                             \
-	    ahead = list_entry(pos->member.next, __typeof__(*pos), member);                        \
+	    after = list_entry(pos->member.next, __typeof__(*pos), member);                        \
 	     &pos->member != (head);                                                               \
-	     pos = ahead, ahead = list_entry(pos->member.next, __typeof__(*pos), member))
+	     pos = after, after = list_entry(pos->member.next, __typeof__(*pos), member))
 
 static inline void list_init(struct list *node)
 {

@@ -135,7 +135,7 @@ static void events_end(struct cuda_export *e)
 {
 	static struct list staying = LIST_INIT(staying); /* cuda_lock */
 
-	if (!e->forsaken) {
+	if (!e->orphaned) {
 		cuda_events_destroy(e->memory.device, &e->events);
 		return;
 	}
@@ -327,7 +327,7 @@ static struct cuda_source *source_alloc(struct session *s)
 	}
 	list_init(&source->link);
 	list_init(&source->queue_link);
-	source->in_hand = true;
+	source->publisher_owned = true;
 	pthread_mutex_lock(&cuda_lock);
 	list_add_head(known_bucket((uintptr_t)source), &source->known_link);
 	pthread_mutex_unlock(&cuda_lock);
@@ -353,7 +353,7 @@ static void source_free(struct cuda_source *source, struct session *s)
 static void source_link(struct cuda_export *e, struct cuda_source *source)
 {
 	source->export = e;
-	source->freed = e->forsaken;
+	source->freed = e->orphaned;
 	list_add_tail(&e->sources, &source->link);
 	e->nsources++;
 }
@@ -493,7 +493,7 @@ static size_t place_message(unsigned char *bytes, const struct cuda_export *e,
 static void source_let_go(struct cuda_source *source, bool published, bool unknown)
 {
 	pthread_mutex_lock(&cuda_lock);
-	source->in_hand = false;
+	source->publisher_owned = false;
 	if (!unknown)
 		source->serial = 0;
 	if (!published && !unknown) {
@@ -564,7 +564,7 @@ int cuda_place(struct cuda_source *source, const struct cuda_placing *p,
 	source->done = done;
 	source->context = context;
 	source->event = event;
-	source->finished = source->told = !event;
+	source->finished = source->notified = !event;
 	pthread_mutex_unlock(&cuda_lock);
 	if (!r)
 		r = place_request(source->export, p, source, version, &unknown);
@@ -618,8 +618,8 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *conte
 	source->done = r ? NULL : done;
 	source->context = context;
 	source->finished = !source->event;
-	source->freed = source->told = true;
-	source->in_hand = false;
+	source->freed = source->notified = true;
+	source->publisher_owned = false;
 	cuda_queue_source(source);
 	pthread_mutex_unlock(&cuda_lock);
 	return r;
@@ -660,7 +660,7 @@ static bool source_tell(struct cuda_source *source)
 
 	if (r == -EAGAIN || r == -ENOBUFS)
 		return false;
-	source->told = true; /* if the connection is gone nobody is left to be told */
+	source->notified = true; /* if the connection is gone nobody is left to be told */
 	if (source->failure) {
 		s->cuda->failures++;
 		s->cuda->failure = source->failure;
@@ -681,11 +681,11 @@ static bool source_unfinished(const struct cuda_source *source)
 
 enum source_need cuda_source_need(struct cuda_source *source)
 {
-	if (source->in_hand || source->freed || !source->ref || !source_unfinished(source))
+	if (source->publisher_owned || source->freed || !source->ref || !source_unfinished(source))
 		return SOURCE_NEEDS_NOTHING;
 	if (!source_finished(source))
 		return SOURCE_NEEDS_GPU;
-	if (!source->told)
+	if (!source->notified)
 		source_tell(source);
 	return SOURCE_NEEDS_DAEMON;
 }
@@ -694,11 +694,11 @@ enum source_step cuda_source_step(struct cuda_source *source)
 {
 	struct cuda_export *e = source->export;
 
-	if (source->in_hand)
+	if (source->publisher_owned)
 		return SOURCE_IDLE; /* its publisher may yet give it an event, and queues it then */
 	if (!source_finished(source))
 		return SOURCE_WAIT;
-	if (source->ref && !source->told && !source->freed && !source_tell(source))
+	if (source->ref && !source->notified && !source->freed && !source_tell(source))
 		return SOURCE_WAIT;
 	if (!source->freed)
 		return SOURCE_IDLE;

@@ -46,7 +46,7 @@ struct cuda_export {
 	struct cuda_memory memory;
 	uint32_t segment, generation;
 	bool owned;    /* by a block, which ends it */
-	bool forsaken; /* nobody will hear any more who holds it: its sources are free */
+	bool orphaned; /* nobody will hear any more who holds it: its sources are free */
 	unsigned nsources;
 	struct list sources;	  /* changed, as nsources and events, under cuda_lock */
 	struct list events;	  /* struct cuda_event that no source has now */
@@ -64,10 +64,10 @@ struct cuda_source {
 	struct cuda_event *event; /* NULL: none */
 	uint64_t ref;		  /* 0: the daemon has not said yet, or it was not published */
 	uint32_t serial;	  /* of PLACE; 0: not sent */
-	bool in_hand;		  /* of its publisher: nobody else ends it */
+	bool publisher_owned;	  /* of its publisher: nobody else ends it */
 	bool freed;		  /* nobody holds it */
 	bool finished;		  /* its work has ended: the event need not be waited for */
-	bool told;		  /* FINISHED was sent, or needs not be */
+	bool notified;		  /* FINISHED was sent, or needs not be */
 	CUresult failure;	  /* of that work; CUDA_OK: none */
 	void (*done)(void *context);
 	void *context;

@@ -97,7 +97,7 @@ static int outcome_tell(const struct session *s, const struct outcome *o, bool g
 	if (o->failures)
 		return tl_fail(-EIO,
 			       "the GPU failed to write %u of the tensors that were published, "
-			       "which are withdrawn: %s",
+			       "which are lost: %s",
 			       o->failures, cuda_error_text(o->failure));
 	if (!unfinished)
 		return 0;
@@ -110,7 +110,7 @@ static int outcome_tell(const struct session *s, const struct outcome *o, bool g
 		return tl_fail(-ETIMEDOUT,
 			       "the GPU has not written %u of the tensors that were published "
 			       "within the client's timeout: if this process ends before it has, "
-			       "they are withdrawn",
+			       "they are lost",
 			       o->needs.gpu);
 	return tl_fail(-ETIMEDOUT,
 		       "the daemon at %s does not answer: it may not know yet that the GPU has "

@@ -64,7 +64,7 @@ static int wait_for_event(struct cuda_view *view, const struct catalog_row *row,
 	return r;
 }
 
-/* Makes the stream wait for the producer's work. LEASE_E_WITHDRAWN: that will not end any more. */
+/* Makes the stream wait for the producer's work. LEASE_E_LOST: that will not end any more. */
 static int order_after_producer(struct cuda_view *view, const struct catalog_row *row,
 				intptr_t stream)
 {
@@ -79,8 +79,8 @@ static int order_after_producer(struct cuda_view *view, const struct catalog_row
 	r = wait_for_event(view, row, &scope, stream);
 	cuda_leave(&scope);
 	switch (atomic_load(&row->progress)) {
-	case ROW_WITHDRAWN:
-		return LEASE_E_WITHDRAWN;
+	case ROW_LOST:
+		return LEASE_E_LOST;
 	case ROW_FINISHED:
 		return 0; /* meanwhile; the event may be gone */
 	default:
@@ -144,8 +144,8 @@ static int lease_in(struct cuda_view *view, const struct use *use, uint64_t ref,
 
 static int check_want(const struct catalog_row *row, const tl_get_options *want)
 {
-	if (atomic_load(&row->progress) == ROW_WITHDRAWN)
-		return LEASE_E_WITHDRAWN;
+	if (atomic_load(&row->progress) == ROW_LOST)
+		return LEASE_E_LOST;
 	if (want->mode != TL_MODE_READ)
 		return tl_fail(-ENOTSUP, "a tensor on a GPU cannot be mapped copy-on-write");
 	/* It was open here before fork(), perhaps: that is of no use without a driver. */
@@ -183,12 +183,12 @@ static int failed(const struct session *s, const struct catalog_row *row, int r)
 		return LEASE_E_UNSERVED; /* the daemon dropped us just now */
 	if (r > 0 || r == -ENODEV || r == -ENOTSUP || r == -EBUSY || r == -ETIMEDOUT)
 		return r;
-	while (atomic_load(&row->progress) != ROW_WITHDRAWN) {
+	while (atomic_load(&row->progress) != ROW_LOST) {
 		if (deadline_passed(deadline) || !session_served(s))
 			return r;
 		nanosleep(&pause, NULL);
 	}
-	return LEASE_E_WITHDRAWN;
+	return LEASE_E_LOST;
 }
 
 int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h,

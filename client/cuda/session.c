@@ -157,18 +157,18 @@ void cuda_events_destroy(struct cuda_device *device, struct list *events)
  * block is given back to the driver then, which keeps its memory for all who have it mapped. What
  * others own stays until the client is closed. cuda_lock.
  */
-static bool forsaken(const struct cuda_export *e)
+static bool orphaned(const struct cuda_export *e)
 {
 	return atomic_load(&e->session->lost) && (e->owned || e->session->client->closed) &&
 	       !cuda_views_leased(e);
 }
 
 /* Nobody finds it any more, and its sources end when their own work has. cuda_lock. */
-static void forsake(struct cuda_export *e)
+static void orphan(struct cuda_export *e)
 {
 	struct cuda_source *source;
 
-	e->forsaken = true;
+	e->orphaned = true;
 	list_del(&e->link);
 	cuda_views_forget(e);
 	list_for_each_entry(source, &e->sources, link) {
@@ -180,7 +180,7 @@ static void forsake(struct cuda_export *e)
 	}
 }
 
-static void forsake_all(void)
+static void orphan_all(void)
 {
 	struct cuda_session *cs;
 
@@ -189,8 +189,8 @@ static void forsake_all(void)
 		list_for_each_safe(l, &cs->exports) {
 			struct cuda_export *e = list_entry(l, struct cuda_export, link);
 
-			if (forsaken(e))
-				forsake(e);
+			if (orphaned(e))
+				orphan(e);
 		}
 	}
 	pthread_mutex_unlock(&cuda_lock);
@@ -440,7 +440,7 @@ static void *run(void *arg)
 		poll_sessions(&polled, wait_ns);
 		hear_sessions(&polled);
 		pthread_mutex_unlock(&cuda_lock);
-		forsake_all();
+		orphan_all();
 		left = end_leases() + look_at_sources();
 		left += finish_exports();
 		close_views();

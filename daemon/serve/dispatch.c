@@ -162,7 +162,7 @@ static void handle_create(struct peer *peer, struct conn_message *m)
 	const struct wire_create *create = AS(wire_create, m);
 	const struct tensor_request rq = { .nbytes = create->nbytes,
 					   .extra = create->extra,
-					   .ahead = create->flags & WIRE_CREATE_AHEAD };
+					   .prefetch = create->flags & WIRE_CREATE_PREFETCH };
 	struct name_key name;
 	const char *why;
 
@@ -201,24 +201,24 @@ static void handle_commit(struct peer *peer, struct conn_message *m)
 		.flags = commit->tensor_flags,
 		.meta_len = commit->meta_len,
 	};
-	struct tensor_request again = { .ahead = true };
+	struct tensor_request again = { .prefetch = true };
 	const char *why = NULL;
 	uint64_t version = 0;
-	bool ahead;
+	bool prefetch;
 	int r;
 
 	description_tail(&d, tail, commit->name_len);
-	ahead = commit->flags & WIRE_COMMIT_AHEAD &&
-		draft_request(&peer->server->state, &peer->client, commit->ref, &again);
+	prefetch = commit->flags & WIRE_COMMIT_PREFETCH &&
+		   draft_request(&peer->server->state, &peer->client, commit->ref, &again);
 	r = tensor_commit(&peer->server->state, &peer->client, commit->ref, &d, &version, &why);
 	if (r)
 		send_name_error(peer, commit->header.serial, &d.name, r, why);
 	else if (commit->flags & WIRE_COMMIT_ANSWER)
 		send_committed(peer, commit->header.serial, version);
-	if (ahead && !peer->dropping)
-		space_create(peer, commit->ahead_serial, &again, 0);
-	else if (commit->flags & WIRE_COMMIT_AHEAD)
-		peer_error(peer, commit->ahead_serial, WIRE_E_GONE, "the draft is not there");
+	if (prefetch && !peer->dropping)
+		space_create(peer, commit->prefetch_serial, &again, 0);
+	else if (commit->flags & WIRE_COMMIT_PREFETCH)
+		peer_error(peer, commit->prefetch_serial, WIRE_E_GONE, "the draft is not there");
 }
 
 static void handle_member(struct peer *peer, struct conn_message *m)

@@ -130,9 +130,9 @@ static void peers_look_again(struct server *server, unsigned ms)
 
 void peers_look(struct server *server)
 {
-	struct peer *peer, *ahead;
+	struct peer *peer, *after;
 
-	list_for_each_entry_safe(peer, ahead, &server->peers, link) {
+	list_for_each_entry_safe(peer, after, &server->peers, link) {
 		if (peer_is_due(peer) && peer_look(peer, false))
 			peer_leave(peer);
 	}
@@ -155,7 +155,7 @@ static void peer_set_behind(struct peer *peer, bool behind)
 /* What a peer has in serve/. */
 static void peer_shut(struct peer *peer)
 {
-	struct outgoing *o, *ahead;
+	struct outgoing *o, *after;
 
 	if (peer->dropping)
 		return;
@@ -163,7 +163,7 @@ static void peer_shut(struct peer *peer)
 	peer_set_behind(peer, false);
 	space_forget(peer);
 	settle_forget(peer);
-	list_for_each_entry_safe(o, ahead, &peer->out, link)
+	list_for_each_entry_safe(o, after, &peer->out, link)
 		outgoing_free(o);
 	uv_close((uv_handle_t *)&peer->poll, peer_on_closed);
 	peer->fd = fd_close(peer->fd);
@@ -191,10 +191,10 @@ void peer_drop(struct peer *peer)
 
 void peers_end(struct server *server)
 {
-	struct peer *peer, *ahead;
+	struct peer *peer, *after;
 
 	uv_close((uv_handle_t *)&server->orphan_timer, NULL);
-	list_for_each_entry_safe(peer, ahead, &server->peers, link) {
+	list_for_each_entry_safe(peer, after, &server->peers, link) {
 		peer_shut(peer);
 		client_deinit(&peer->client, &server->state, false);
 		peer_leave(peer);
@@ -285,10 +285,10 @@ static bool is_gone(int r)
  * to be read. */
 static void peer_deafen(struct peer *peer)
 {
-	struct outgoing *o, *ahead;
+	struct outgoing *o, *after;
 
 	peer->deaf = true;
-	list_for_each_entry_safe(o, ahead, &peer->out, link)
+	list_for_each_entry_safe(o, after, &peer->out, link)
 		outgoing_free(o);
 	peer->queued = 0;
 	peer_poll(peer);
@@ -360,10 +360,10 @@ void peer_notify(struct peer *peer)
 
 static void peer_flush(struct peer *peer)
 {
-	struct outgoing *o, *ahead;
+	struct outgoing *o, *after;
 	int r;
 
-	list_for_each_entry_safe(o, ahead, &peer->out, link) {
+	list_for_each_entry_safe(o, after, &peer->out, link) {
 		r = peer_send_now(peer, o->bytes, o->fd);
 		if (r == -EAGAIN)
 			return;
@@ -409,8 +409,8 @@ static void peer_refuse(struct peer *peer, const struct conn_message *m)
 	peer_drop(peer);
 }
 
-/* For state: a COMMIT of an ahead draft may be there. An error counts as yes: nothing is lost by
- * that. */
+/* For state: a COMMIT of a prefetched draft may be there. An error counts as yes: nothing is lost
+ * by that. */
 bool peer_unread(const struct client *c)
 {
 	const struct peer *peer = container_of(c, struct peer, client);

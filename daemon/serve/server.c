@@ -217,7 +217,7 @@ static void idle_settle(struct server *server)
 {
 	const struct catalog_header *h = server->state.catalog.header;
 	bool idle = server->peer_count == server->orphans &&
-		    h->tensors == server->state.withdrawn.count && !server->jobs;
+		    h->tensors == server->state.lost.count && !server->jobs;
 
 	if (server->idle_exit_ns < 0)
 		return;

@@ -36,9 +36,9 @@ void settle_add(struct peer *peer, uint32_t serial)
 
 void settle_forget(struct peer *peer)
 {
-	struct settle *settle, *ahead;
+	struct settle *settle, *after;
 
-	list_for_each_entry_safe(settle, ahead, &peer->server->settling, link) {
+	list_for_each_entry_safe(settle, after, &peer->server->settling, link) {
 		if (settle->peer == peer) {
 			list_del(&settle->link);
 			free(settle);

@@ -173,7 +173,7 @@ static bool create_made_room(struct create *create)
 {
 	struct state *st = &create->server->state;
 
-	if (create->result != -ENOSPC || !create->peer || create->rq.ahead ||
+	if (create->result != -ENOSPC || !create->peer || create->rq.prefetch ||
 	    tensor_make_room(st, NULL) != ROOM_MADE)
 		return false;
 	tensor_backed(st, &create->peer->client, create->slot, create->result);
@@ -273,8 +273,8 @@ void space_create(struct peer *peer, uint32_t serial, const struct tensor_reques
 	create->peer = peer;
 	create->serial = serial;
 	create->rq = *rq;
-	create->deadline = deadline_after(rq->ahead ? 0 : timeout_ns);
-	create->soon_deadline = deadline_after(rq->ahead ? 0 : SPACE_SOON_NS);
+	create->deadline = deadline_after(rq->prefetch ? 0 : timeout_ns);
+	create->soon_deadline = deadline_after(rq->prefetch ? 0 : SPACE_SOON_NS);
 	create->fd = -1;
 	if (create_try(create))
 		create_free(create);
@@ -337,9 +337,9 @@ static void segment_destroy(struct server *server, struct segment *seg)
 
 static void doomed_settle(struct server *server)
 {
-	struct segment *seg, *ahead;
+	struct segment *seg, *after;
 
-	list_for_each_entry_safe(seg, ahead, &server->state.store.doomed, link)
+	list_for_each_entry_safe(seg, after, &server->state.store.doomed, link)
 		segment_destroy(server, seg);
 }
 
@@ -356,9 +356,9 @@ static void space_on_timer(uv_timer_t *timer)
 static int64_t waiting_try(struct server *server)
 {
 	int64_t next = DEADLINE_NEVER, due;
-	struct create *create, *ahead;
+	struct create *create, *after;
 
-	list_for_each_entry_safe(create, ahead, &server->waiting, link) {
+	list_for_each_entry_safe(create, after, &server->waiting, link) {
 		struct peer *peer = create->peer;
 
 		list_del(&create->link);
@@ -370,8 +370,8 @@ static int64_t waiting_try(struct server *server)
 			continue;
 		}
 		if (list_empty(&create->link)) { /* not with a worker: it goes on waiting, before
-						    @ahead */
-			list_add_tail(&ahead->link, &create->link);
+						    @after */
+			list_add_tail(&after->link, &create->link);
 			peer->creates++;
 			due = create->deadline > create->soon_deadline ? create->deadline
 								       : create->soon_deadline;
@@ -412,9 +412,9 @@ bool space_busy(const struct server *server)
 void space_forget(struct peer *peer)
 {
 	struct server *server = peer->server;
-	struct create *create, *ahead;
+	struct create *create, *after;
 
-	list_for_each_entry_safe(create, ahead, &server->waiting, link) {
+	list_for_each_entry_safe(create, after, &server->waiting, link) {
 		if (create->peer == peer)
 			create_free(create);
 	}

@@ -3,8 +3,8 @@
  * Tensors on devices. A segment's life: exported (its parts may still be coming), live, ended (its
  * word is cleared, nobody new is let in), freed when nobody has it open. Invariants: (1) no tensor
  * is in an ended segment; (2) a tensor whose producer is connected has its notice in client.placed;
- * (3) the withdrawn rows that are LIVE are in the list of them, at most WITHDRAWN_MAX, and no
- * withdrawn row of a producer that is gone is in a segment. Loop thread only.
+ * (3) the lost rows that are LIVE are in the list of them, at most LOST_MAX, and no
+ * lost row of a producer that is gone is in a segment. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -397,53 +397,53 @@ void device_reclaim(struct state *st, uint32_t slot)
 		segment_end(st, seg); /* nobody is left who could use it again */
 }
 
-/* ---- withdrawn ones ------------------------------------------------------------------------- */
+/* ---- lost ones ------------------------------------------------------------------------- */
 
-static void withdrawn_add(struct state *st, uint32_t slot)
+static void lost_add(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
 
 	t->next = CATALOG_NONE;
-	t->prev = st->withdrawn.newest;
+	t->prev = st->lost.newest;
 	if (t->prev == CATALOG_NONE)
-		st->withdrawn.oldest = slot;
+		st->lost.oldest = slot;
 	else
 		st->tensors[t->prev].next = slot;
-	st->withdrawn.newest = slot;
-	st->withdrawn.count++;
+	st->lost.newest = slot;
+	st->lost.count++;
 }
 
 void device_retired(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
 
-	if (atomic_load(&catalog_row(&st->catalog, slot)->progress) != ROW_WITHDRAWN)
+	if (atomic_load(&catalog_row(&st->catalog, slot)->progress) != ROW_LOST)
 		return;
 	if (t->prev == CATALOG_NONE)
-		st->withdrawn.oldest = t->next;
+		st->lost.oldest = t->next;
 	else
 		st->tensors[t->prev].next = t->next;
 	if (t->next == CATALOG_NONE)
-		st->withdrawn.newest = t->prev;
+		st->lost.newest = t->prev;
 	else
 		st->tensors[t->next].prev = t->prev;
-	st->withdrawn.count--;
+	st->lost.count--;
 }
 
 /* Its bytes are lost. As long as its name means it, it stays to say so. */
-static void withdraw(struct state *st, uint32_t slot)
+static void lose(struct state *st, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 
-	if (atomic_load(&row->progress) == ROW_WITHDRAWN)
+	if (atomic_load(&row->progress) == ROW_LOST)
 		return;
-	atomic_store(&row->progress, ROW_WITHDRAWN);
+	atomic_store(&row->progress, ROW_LOST);
 	if (row_word_state(atomic_load(&row->word)) != ROW_LIVE)
 		return;
-	withdrawn_add(st, slot);
+	lost_add(st, slot);
 	catalog_wake(&st->catalog, catalog_name(&st->catalog, row->name)->hash);
-	if (st->withdrawn.count > WITHDRAWN_MAX)
-		tensor_unname(st, catalog_row(&st->catalog, st->withdrawn.oldest)->name);
+	if (st->lost.count > LOST_MAX)
+		tensor_unname(st, catalog_row(&st->catalog, st->lost.oldest)->name);
 }
 
 void device_finished(struct state *st, const struct client *c, uint64_t ref, bool failed)
@@ -461,7 +461,7 @@ void device_finished(struct state *st, const struct client *c, uint64_t ref, boo
 	    atomic_load(&row->progress) != ROW_UNFINISHED || st->tensors[slot].freed->client != c)
 		return;
 	if (failed)
-		withdraw(st, slot);
+		lose(st, slot);
 	else
 		atomic_store(&row->progress, ROW_FINISHED);
 }
@@ -489,7 +489,7 @@ static void placed_leave(struct state *st, uint32_t slot)
 		return;
 	t->segment = NULL;
 	seg->places--;
-	withdraw(st, slot);
+	lose(st, slot);
 }
 
 static void export_leave(struct state *st, struct segment *seg)

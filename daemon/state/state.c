@@ -33,7 +33,7 @@ int state_init(struct state *st, uint64_t instance, const struct state_limits *l
 
 	*st = (struct state){ .instance = instance, .uid = geteuid(), .warm_ns = limits->warm_ns };
 	st->names.oldest = st->names.newest = CATALOG_NONE;
-	st->withdrawn.oldest = st->withdrawn.newest = CATALOG_NONE;
+	st->lost.oldest = st->lost.newest = CATALOG_NONE;
 	list_init(&st->notified);
 	device_table_init(&st->devices, limits->device_capacity, limits->device_user_capacity,
 			  limits->device_fds_max);

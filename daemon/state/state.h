@@ -36,7 +36,7 @@ enum {
 	CLIENT_NOTICES_MAX = 65536, /* tensors on devices, those included of which it has not been
 				       told that they are free */
 	CLIENT_IMPORTS_MAX = 16384, /* segments on devices that it has open */
-	WITHDRAWN_MAX = 1024,	    /* rows that only say that their bytes are lost */
+	LOST_MAX = 1024,	    /* rows that only say that their bytes are lost */
 };
 
 /* The private half of a row. */
@@ -44,10 +44,10 @@ struct tensor {
 	struct segment *segment;    /* holds a place in it; NULL: it has no bytes */
 	uint32_t share, share_prev; /* ring of the slots that share the place (LINK, MEMBER) */
 	uint32_t owner;		    /* DRAFT: index of its client */
-	uint32_t next, prev; /* DRAFT: ring of its client's drafts; withdrawn: list of them */
+	uint32_t next, prev;	    /* DRAFT: ring of its client's drafts; lost: list of them */
 	uint16_t chunks_reserved;
-	bool ahead; /* DRAFT: may be taken back while unused */
-	bool group; /* DRAFT: memory of a group; its members are in the ring */
+	bool prefetch; /* DRAFT: may be taken back while unused */
+	bool group;    /* DRAFT: memory of a group; its members are in the ring */
 	union {
 		struct {
 			/* where its place is in a small segment, and its size, in SEGMENT_UNITs */
@@ -82,14 +82,14 @@ struct state {
 	 * never. */
 	bool (*unread)(const struct client *c);
 	uint64_t next_client_id;
-	uint32_t uid;	/* ours */
-	unsigned named; /* drafts that have their name already: members of groups */
-	unsigned ahead; /* drafts that may be taken back */
+	uint32_t uid;	     /* ours */
+	unsigned named;	     /* drafts that have their name already: members of groups */
+	unsigned prefetched; /* drafts that may be taken back */
 	struct device_table devices;
 	struct list notified; /* of struct client: they have notices that nobody looked at yet */
 	struct {
 		uint32_t oldest, newest, count; /* slots, or CATALOG_NONE */
-	} withdrawn;
+	} lost;
 	uint64_t room_made; /* counts what may let a waiting create succeed */
 	uint64_t instance;
 	uint64_t warm_ns; /* how long segments are kept warm */

@@ -104,13 +104,13 @@ void tensor_free_segment(struct state *st, struct segment *seg)
 static void draft_give_up(struct state *st, struct client *c, uint32_t slot);
 
 /*
- * Takes one ahead draft back if it is unused. Its client counts a hold, then looks whether the row
- * is still a draft; it gives the hold up when it has sent COMMIT.
+ * Takes one prefetched draft back if it is unused. Its client counts a hold, then looks whether the
+ * row is still a draft; it gives the hold up when it has sent COMMIT.
  *
  * ORDER: as T1, T2. The hold is read before the socket: if it is 0 because COMMIT was sent, that
  * COMMIT is in the socket or has been handled.
  */
-static enum room ahead_try_back(struct state *st, struct client *c, uint32_t slot)
+static enum room prefetch_try_back(struct state *st, struct client *c, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 	uint64_t word = atomic_load(&row->word);
@@ -127,12 +127,12 @@ static enum room ahead_try_back(struct state *st, struct client *c, uint32_t slo
 		c->room_unread = true;
 		return ROOM_LATER;
 	}
-	st->tensors[slot].ahead = false; /* in use: from now on a draft like others */
-	st->ahead--;
+	st->tensors[slot].prefetch = false; /* in use: from now on a draft like others */
+	st->prefetched--;
 	return ROOM_NONE;
 }
 
-static enum room ahead_take_back(struct state *st, struct client *c)
+static enum room prefetch_take_back(struct state *st, struct client *c)
 {
 	uint32_t slot = c->draft_head, head = slot;
 	enum room room = ROOM_NONE;
@@ -140,8 +140,8 @@ static enum room ahead_take_back(struct state *st, struct client *c)
 	if (slot == CATALOG_NONE)
 		return ROOM_NONE;
 	do {
-		if (st->tensors[slot].ahead)
-			room = ahead_try_back(st, c, slot);
+		if (st->tensors[slot].prefetch)
+			room = prefetch_try_back(st, c, slot);
 		if (room != ROOM_NONE)
 			return room;
 		slot = st->tensors[slot].next;
@@ -185,7 +185,7 @@ enum room tensor_make_room(struct state *st, const struct quota_user *user)
 		c = st->served[i];
 		if (!c || (user && c->user != user))
 			continue;
-		room = st->ahead ? ahead_take_back(st, c) : ROOM_NONE;
+		room = st->prefetched ? prefetch_take_back(st, c) : ROOM_NONE;
 		if (room == ROOM_MADE || spare_take_back(st, c))
 			return ROOM_MADE;
 		later |= room == ROOM_LATER;
@@ -211,7 +211,7 @@ int tensor_index_segment(struct state *st, struct segment *seg)
 	return 0;
 }
 
-/* Nothing is taken from others for an ahead draft, which may never be used. */
+/* Nothing is taken from others for a prefetched draft, which may never be used. */
 static int segment_make(struct state *st, struct client *c, const struct tensor_request *rq,
 			uint64_t size, struct segment **segp)
 {
@@ -224,7 +224,7 @@ static int segment_make(struct state *st, struct client *c, const struct tensor_
 		return STATE_E_NEVER;
 	r = segment_new(&seg, &st->store, c->user, size, small);
 	if (r == SEGMENT_E_FULL || r == SEGMENT_E_USER) {
-		if (!rq->ahead &&
+		if (!rq->prefetch &&
 		    (st->store.going || tensor_make_room(st, r == SEGMENT_E_USER ? c->user : NULL)))
 			return STATE_E_SOON;
 		/* PROTOCOL.md section 4: QUOTA only if nothing else is in the way */
@@ -316,8 +316,8 @@ static void draft_link(struct state *st, struct client *c, uint32_t slot)
 		st->tensors[head->prev].next = slot;
 		head->prev = slot;
 	}
-	if (t->ahead)
-		st->ahead++;
+	if (t->prefetch)
+		st->prefetched++;
 	atomic_store(&row->word, row_word((atomic_load(&row->word) >> 2) + 1, ROW_DRAFT));
 }
 
@@ -333,9 +333,9 @@ void draft_end(struct state *st, struct client *c, uint32_t slot)
 		st->tensors[t->next].prev = t->prev;
 		st->tensors[t->prev].next = t->next;
 	}
-	if (t->ahead)
-		st->ahead--;
-	t->ahead = false;
+	if (t->prefetch)
+		st->prefetched--;
+	t->prefetch = false;
 	st->named -= catalog_row(&st->catalog, slot)->name != CATALOG_NONE;
 	catalog_chunks_unreserve(&st->catalog, t->chunks_reserved);
 	t->chunks_reserved = 0;
@@ -375,7 +375,7 @@ int tensor_create(struct state *st, struct client *c, const struct tensor_reques
 		slot_give(st, c, *slot);
 		return r;
 	}
-	st->tensors[*slot].ahead = rq->ahead;
+	st->tensors[*slot].prefetch = rq->prefetch;
 	if (seg) {
 		seg->places++;
 		st->tensors[*slot].segment = seg;

@@ -9,7 +9,7 @@
 struct tensor_request {
 	uint64_t nbytes;
 	uint32_t extra; /* bytes of shape and metadata beyond the row */
-	bool ahead;	/* may be taken back while unused */
+	bool prefetch;	/* may be taken back while unused */
 };
 
 /*
@@ -24,9 +24,9 @@ int tensor_create(struct state *st, struct client *c, const struct tensor_reques
 int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error);
 
 /*
- * Frees room by taking back what nobody uses: a warm segment or an unused ahead draft (of @user
- * only, or of anyone). ROOM_LATER: nothing yet, but perhaps when a client's messages have been read
- * (tensor_messages_read()).
+ * Frees room by taking back what nobody uses: a warm segment or an unused prefetched draft (of
+ * @user only, or of anyone). ROOM_LATER: nothing yet, but perhaps when a client's messages have
+ * been read (tensor_messages_read()).
  */
 enum room { ROOM_NONE, ROOM_MADE, ROOM_LATER };
 enum room tensor_make_room(struct state *st, const struct quota_user *user);

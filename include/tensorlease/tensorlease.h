@@ -132,15 +132,15 @@ TL_API int tl_connect(tl_client **out, const tl_connect_options *options);
  * A tensor on a GPU that can outlive this process does so only once the GPU has written it and the
  * daemon knows. tl_close() waits for that, at most the client's timeout, and says what was not to
  * be had: -ETIMEDOUT: the GPU has not written all of them yet, or the daemon did not answer; if
- * this process lives on until they are written they stay, else they are withdrawn. -EIO: the GPU
- * failed to write some that were published through this connection; those are withdrawn.
+ * this process lives on until they are written they stay, else they are lost. -EIO: the GPU
+ * failed to write some that were published through this connection; those are lost.
  * -ENOTCONN: the daemon went first. It waits neither for memory that dies with this process, nor
  * for a tensor whose publishing failed with -EINPROGRESS or whose memory is free again.
  *
  * exit(), or a return from main(), waits likewise, for all clients of the process that are still
  * open, but nobody can be told how that ended; a timeout of "for ever" is 10 seconds there. After
  * _exit(), a signal that ends the process, or an exit() in a forked child, what was not finished is
- * withdrawn: call tl_close() first.
+ * lost: call tl_close() first.
  */
 TL_API int tl_close(tl_client *client);
 
@@ -158,7 +158,7 @@ typedef struct tl_spec {
 /*
  * Makes a draft: memory for a tensor of that shape and type that will be called @name. Write
  * through tl_draft_tensor(), then tl_commit() or tl_abort(). The memory may hold old bytes of this
- * user. One round trip; none if the library has memory granted ahead because the same size was
+ * user. One round trip; none if the library has a prefetched draft because the same size was
  * published before. -ENOSPC: it does not fit into the daemon's capacity, or /dev/shm is full (after
  * waiting for spec->timeout_ns); -EDQUOT: over this user's quota; -EACCES: the name belongs to
  * another user.
@@ -416,7 +416,7 @@ typedef struct tl_info {
 	uint32_t metadata_size;
 	unsigned char metadata[TL_METADATA_MAX];
 	unsigned char device_uuid[16]; /* the GPU's; 0 if on the CPU */
-	bool withdrawn;		       /* its memory is gone with the process that published it */
+	bool lost;		       /* its memory is gone with the process that published it */
 	uint64_t reserved[16];	       /* 0; for later versions */
 } tl_info;
 

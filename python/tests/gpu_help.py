@@ -82,7 +82,7 @@ def take(byte, stream=None):
     tensor = client.get("t", timeout=limit(10))
     assert (tensor.device, tensor.__dlpack_device__()) == ("cuda:0", (2, 0))
     assert (tensor.shape, tensor.dtype, tensor.nbytes, tensor.read_only) == ((N,), "uint8", N, True)
-    assert tensor.withdrawn is False
+    assert tensor.lost is False
     taken = Taken(driver, tensor, stream)
     assert taken.managed.flags == abi.READ_ONLY
     assert (taken.device, taken.shape) == ((2, 0), (N,))

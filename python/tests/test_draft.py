@@ -165,7 +165,7 @@ def test_a_draft_that_is_forgotten_is_aborted(client):
     gc.collect()
     assert "draft/g" not in client
     client.put("draft/settle", b"x")
-    assert client.status().drafts <= before + 1  # one may be granted ahead
+    assert client.status().drafts <= before + 1  # one may be prefetched
 
 
 def test_space_comes_back(client):

@@ -57,7 +57,7 @@ def test_two_devices_under_other_numbers(gpus, observer, monkeypatch):
 def nothing_works():
     client = connect()
     info = client.stat("t")
-    assert info.device == "cuda" and not info.withdrawn
+    assert info.device == "cuda" and not info.lost
     assert client.devices()[0].uuid == info.device_uuid
     for call in (
         lambda: client.get("t"),

@@ -87,7 +87,7 @@ def test_what_a_draft_published_outlives_its_producer(gpus, observer):
     pid = producer.pid
     producer.kill()
     eventually(lambda: pid not in [c.pid for c in observer.clients()])
-    assert not observer.stat("t").withdrawn
+    assert not observer.stat("t").lost
     run(take, 5)
     observer.delete("t")
 

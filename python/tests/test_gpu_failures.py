@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that are killed, fork or end while they use a GPU, and tensors that are withdrawn."""
+"""Processes that are killed, fork or end while they use a GPU, and tensors that are lost."""
 
 import asyncio
 import os
@@ -41,21 +41,21 @@ def sees_it_go(link):
     taken.read()
     link.send("got")
     link.recv()  # the producer is dead
-    eventually(lambda: tensor.withdrawn)
-    with pytest.raises(tensorlease.WithdrawnError, match="gone"):
+    eventually(lambda: tensor.lost)
+    with pytest.raises(tensorlease.TensorLostError, match="gone"):
         client.get("t")
-    with pytest.raises(tensorlease.WithdrawnError, match="gone"):
+    with pytest.raises(tensorlease.TensorLostError, match="gone"):
         client.get("t", timeout=0.05)
-    with pytest.raises(tensorlease.WithdrawnError, match="'t'"):
+    with pytest.raises(tensorlease.TensorLostError, match="'t'"):
         client.get_many(["t"])
-    with pytest.raises(tensorlease.WithdrawnError, match="'t'"):
+    with pytest.raises(tensorlease.TensorLostError, match="'t'"):
         client.get_many(["t"], timeout=0.05)
-    with pytest.raises(tensorlease.WithdrawnError):
+    with pytest.raises(tensorlease.TensorLostError):
         tensor.__dlpack__(stream=1, max_version=(1, 0))
     with pytest.raises(tensorlease.TimeoutError):
         asyncio.run(client.aget("t", timeout=0.05))
     info = client.stat("t")
-    assert info.withdrawn and info.version == 1 and "t" in client
+    assert info.lost and info.version == 1 and "t" in client
     link.send("waiting")
     again = client.get("t", timeout=limit(60))  # waits for it to be published anew
     assert again.version == 2
@@ -64,7 +64,7 @@ def sees_it_go(link):
     link.recv()
 
 
-def test_a_dead_producers_tensor_is_withdrawn(gpus, observer):
+def test_a_dead_producers_tensor_is_lost(gpus, observer):
     producer = Child(publish_and_stay, 1)
     producer.hear()
     consumer = Child(sees_it_go)
@@ -72,7 +72,7 @@ def test_a_dead_producers_tensor_is_withdrawn(gpus, observer):
     producer.kill()
     consumer.tell()
     assert consumer.hear() == "waiting"
-    assert observer.stat("t").withdrawn
+    assert observer.stat("t").lost
     again = Child(publish_and_stay, 2)
     published, _ = again.hear()
     assert published.version == 2
@@ -87,18 +87,18 @@ async def _wait_for_anew(client):
 
 def waits_for_anew(link):
     client, driver = connect(), Driver()
-    eventually(lambda: client.stat("t").withdrawn)
+    eventually(lambda: client.stat("t").lost)
     link.send("waiting")
     tensor = asyncio.run(_wait_for_anew(client))
     link.send(tensor.version)
     link.recv()
 
 
-def test_aget_waits_for_a_withdrawn_tensor_to_come_back(gpus, observer):
+def test_aget_waits_for_a_lost_tensor_to_come_back(gpus, observer):
     producer = Child(publish_and_stay, 1)
     producer.hear()
     producer.kill()
-    eventually(lambda: observer.stat("t").withdrawn)
+    eventually(lambda: observer.stat("t").lost)
     consumer = Child(waits_for_anew)
     consumer.hear()
     again = Child(publish_and_stay, 2)
@@ -196,6 +196,6 @@ def ends_with_everything_open(link):
 def test_an_interpreter_may_end_with_everything_open(gpus, observer):
     child = Child(ends_with_everything_open)
     child.end()  # the daemon may learn of it later than we do
-    eventually(lambda: observer.stat("t").withdrawn and observer.stat("u").withdrawn)
+    eventually(lambda: observer.stat("t").lost and observer.stat("u").lost)
     observer.delete("t")
     observer.delete("u")

@@ -24,7 +24,7 @@ def test_a_tensor_is_published_where_it_is(gpus, observer, legacy):
     assert streams == ([1, 1] if legacy else [1])  # ours, which it makes wait for its own
     run(take, 7)
     info = observer.stat("t")
-    assert (info.shape, info.nbytes, info.withdrawn) == ((N,), N, False)
+    assert (info.shape, info.nbytes, info.lost) == ((N,), N, False)
     assert info.device == "cuda" and info.device_uuid.startswith("GPU-")
     assert observer.list() == [info]
     (usage,) = observer.devices()

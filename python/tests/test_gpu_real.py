@@ -172,7 +172,7 @@ def test_a_draft_that_pytorch_fills(torch_gpu, address, observer):
     pid = producer.pid
     producer.kill()
     eventually(lambda: pid not in [c.pid for c in observer.clients()])
-    assert not observer.stat("t").withdrawn
+    assert not observer.stat("t").lost
     run(torch_consumer, 2)  # it outlives its producer
     observer.delete("t")
 
@@ -233,11 +233,11 @@ def test_element_types(torch_gpu, address):
     run(torch_types)
 
 
-def test_a_killed_producers_memory_is_withdrawn(torch_gpu, address, observer):
+def test_a_killed_producers_memory_is_lost(torch_gpu, address, observer):
     producer = Child(torch_producer, {"sealed": True})
     producer.hear()
     producer.kill()
-    eventually(lambda: observer.stat("t").withdrawn)
+    eventually(lambda: observer.stat("t").lost)
     observer.delete("t")
 
 

@@ -86,7 +86,7 @@ def test_errors_fit_into_pythons():
         ("NoSpaceError", OSError),
         ("UnsupportedError", OSError),
         ("NoDeviceError", OSError),
-        ("WithdrawnError", OSError),
+        ("TensorLostError", OSError),
     ):
         kind = getattr(tensorlease, mine)
         assert issubclass(kind, pythons) and issubclass(kind, tensorlease.Error) and issubclass(kind, OSError)

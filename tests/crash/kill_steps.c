@@ -149,7 +149,7 @@ static int after_commit_with_answer(const struct test_daemon *d, void *arg)
 static int after_commit_behind_a_request(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
-	struct wire_create c = { .nbytes = s->nbytes, .flags = WIRE_CREATE_AHEAD };
+	struct wire_create c = { .nbytes = s->nbytes, .flags = WIRE_CREATE_PREFETCH };
 	struct raw rc = rc_open(d);
 	struct wire_draft draft;
 
@@ -167,7 +167,7 @@ static int after_commit_behind_a_request(const struct test_daemon *d, void *arg)
 static int after_commit_with_an_answer_unread(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
-	struct wire_create c = { .nbytes = s->nbytes, .flags = WIRE_CREATE_AHEAD };
+	struct wire_create c = { .nbytes = s->nbytes, .flags = WIRE_CREATE_PREFETCH };
 	struct raw rc = rc_open(d);
 	struct wire_draft draft;
 
@@ -191,11 +191,11 @@ static int after_abort(const struct test_daemon *d, void *arg)
 	die();
 }
 
-/* An ahead draft; taken into use or not. */
-static int with_ahead(const struct test_daemon *d, void *arg, bool in_use)
+/* A prefetched draft; taken into use or not. */
+static int with_prefetch(const struct test_daemon *d, void *arg, bool in_use)
 {
 	const struct situation *s = arg;
-	struct wire_create c = { .nbytes = s->nbytes, .flags = WIRE_CREATE_AHEAD };
+	struct wire_create c = { .nbytes = s->nbytes, .flags = WIRE_CREATE_PREFETCH };
 	struct raw rc = rc_open(d);
 	struct conn_message m;
 	struct wire_draft draft;
@@ -208,14 +208,14 @@ static int with_ahead(const struct test_daemon *d, void *arg, bool in_use)
 	die();
 }
 
-static int with_an_unused_ahead_draft(const struct test_daemon *d, void *arg)
+static int with_an_unused_prefetched_draft(const struct test_daemon *d, void *arg)
 {
-	return with_ahead(d, arg, false);
+	return with_prefetch(d, arg, false);
 }
 
-static int with_an_ahead_draft_in_use(const struct test_daemon *d, void *arg)
+static int with_a_prefetched_draft_in_use(const struct test_daemon *d, void *arg)
 {
-	return with_ahead(d, arg, true);
+	return with_prefetch(d, arg, true);
 }
 
 static int between_g2_and_g3(const struct test_daemon *d, void *arg)
@@ -412,8 +412,9 @@ static const struct step steps[] = {
 	{ "after COMMIT behind a request", after_commit_behind_a_request, whole_7 },
 	{ "after COMMIT with an answer unread", after_commit_with_an_answer_unread, whole_7 },
 	{ "after ABORT", after_abort, must_be_nothing_of_it },
-	{ "with an unused ahead draft", with_an_unused_ahead_draft, must_be_nothing_of_it },
-	{ "with an ahead draft in use", with_an_ahead_draft_in_use, must_be_nothing_of_it },
+	{ "with an unused prefetched draft", with_an_unused_prefetched_draft,
+	  must_be_nothing_of_it },
+	{ "with a prefetched draft in use", with_a_prefetched_draft_in_use, must_be_nothing_of_it },
 	{ "between G2 and G3", between_g2_and_g3, must_be_nothing_of_it, true },
 	{ "between G2 and G3, live", between_g2_and_g3, must_be_unharmed },
 	{ "holding", holding, must_be_nothing_of_it, true },

@@ -3,7 +3,7 @@
  * The race that the lease protocol (PROTOCOL.md section 5) is about, at full speed: many take and
  * release what others replace. First the bare steps between threads of one process, then real
  * clients of a real daemon. TL_RACE_SECONDS prolongs the latter. A further client asks for too much
- * all the time, so that drafts asked for ahead and warm memory are taken back at any moment.
+ * all the time, so that prefetched drafts and warm memory are taken back at any moment.
  */
 #include <pthread.h>
 #include <sys/mman.h>

@@ -360,7 +360,7 @@ static void sizes_that_overflow_never_fit(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		int r = rc_create(&rc, "a", sizes[i], -1, &draft); /* told, though it may wait */
+		int r = rc_create(&rc, "a", sizes[i], -1, &draft); /* notice, though it may wait */
 
 		must(r == WIRE_E_NO_SPACE || r == WIRE_E_INVALID);
 	}

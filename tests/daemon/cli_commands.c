@@ -621,11 +621,10 @@ static void names_cannot_disguise_themselves(void **state)
 			if (i % 2) {
 				cJSON_Delete(json_of(&r));
 				must(strstr(r.out, "a\\u202eb\\u2066/") ||
-				     (r.code &&
-				      strstr(r.out, "a\\\\xe2\\\\x80\\\\xaeb"))); /* an
-										     error's
-										     text
-										   */
+				     (r.code && strstr(r.out, "a\\\\xe2\\\\x80\\\\xaeb"))); /* an
+											       error's
+											       text
+											     */
 			} else if (!removes || r.code) {
 				must_contain(*r.err ? r.err : r.out, shown);
 			}

@@ -48,11 +48,11 @@ static const char *text_of(const cJSON *object, const char *key)
 	return text ? text : "";
 }
 
-static bool withdrawn(const struct test_daemon *d, const char *name)
+static bool lost(const struct test_daemon *d, const char *name)
 {
 	cleanup_result struct result info = run(d, "info", name, "--json");
 	cJSON *json = json_of(&info);
-	bool is = cJSON_IsTrue(cJSON_GetObjectItem(json, "withdrawn"));
+	bool is = cJSON_IsTrue(cJSON_GetObjectItem(json, "lost"));
 
 	must_exit(&info, 0);
 	assert_string_equal(text_of(json, "device_uuid"), uuid);
@@ -72,7 +72,7 @@ static void ls_and_info_tell_where_a_tensor_lies(void **state)
 	child_await(&child);
 	path = hide_driver();
 	put_six(&d, "cpu");
-	must(!withdrawn(&d, "gpu/legacy"));
+	must(!lost(&d, "gpu/legacy"));
 	{
 		cleanup_result struct result ls = run(&d, "ls");
 		cleanup_result struct result info = run(&d, "info", "gpu/vmm");
@@ -82,21 +82,21 @@ static void ls_and_info_tell_where_a_tensor_lies(void **state)
 		must_contain(ls.out, "gpu/vmm\t1\tuint8\t3145728\t3145728\t");
 		must_contain(ls.out, "\tGPU-fa4ecda0-1020-4030-8050-607011223300\n");
 		must_contain(info.out, "device\tGPU-fa4ecda0-1020-4030-8050-607011223300\n");
-		must(!strstr(info.out, "withdrawn"));
+		must(!strstr(info.out, "lost"));
 	}
-	rc = rc_open(&d); /* a producer's death withdraws what is not finished, too */
+	rc = rc_open(&d); /* a producer's death loses what is not finished, too */
 	eventually(gpu_unfinished(&rc) == 0);
 	rc_goodbye(&rc);
 	child_kill(&child);
 	td_settle(&d);
-	must(withdrawn(&d, "gpu/legacy")); /* it was its producer's memory */
-	must(!withdrawn(&d, "gpu/vmm"));
+	must(lost(&d, "gpu/legacy")); /* it was its producer's memory */
+	must(!lost(&d, "gpu/vmm"));
 	{
 		cleanup_result struct result ls = run(&d, "ls", "gpu/legacy");
 		cleanup_result struct result info = run(&d, "info", "gpu/legacy");
 
-		must_contain(ls.out, "\twithdrawn\n");
-		must_contain(info.out, "withdrawn\t1\n");
+		must_contain(ls.out, "\tlost\n");
+		must_contain(info.out, "lost\t1\n");
 	}
 	show_driver(path);
 }

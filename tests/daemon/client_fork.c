@@ -332,7 +332,7 @@ static void who_forks_and_calls_exec_gets_all_back(void **state)
 	s = td_status(&d);
 	must_be(s.clients, 1);
 	must_be(s.retired, 0);
-	must(s.bytes_used - s.bytes_warm <= 4 * SIZE); /* with what is asked for ahead */
+	must(s.bytes_used - s.bytes_warm <= 4 * SIZE); /* with what is prefetched */
 	tl_close(client);
 }
 

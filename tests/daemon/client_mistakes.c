@@ -80,7 +80,7 @@ static void fixture_end(struct fixture *f)
 {
 	struct tl_status s;
 
-	tl_close(f->client); /* with what it was granted ahead */
+	tl_close(f->client); /* with what it was prefetched */
 	s = td_status(&f->d);
 	must_be(s.clients, 0); /* nor does any lease keep its connection */
 	must_be(s.drafts, 0);

@@ -416,7 +416,7 @@ static void what_threads_do_while_their_process_exits_harms_nobody(void **state)
 	must_be(child_await(&c), 2);
 	child_go(&c);
 	child_must_succeed(&c);
-	must_be(td_status(&d).drafts, 2); /* ours, of two sizes, asked for ahead */
+	must_be(td_status(&d).drafts, 2); /* ours, of two sizes, prefetched */
 	must_be(td_status(&d).retired, 0);
 	tl_close(client);
 }

@@ -109,12 +109,12 @@ static void a_killed_producer_leaves_what_outlives_it(void **state)
 		} else {
 			must_be(rc_import(&reader, &seg, 0, NULL, NULL), WIRE_E_NOT_FOUND);
 			if (open)
-				must_be(rc_told(&reader, WIRE_UNMAP).segment, seg.segment);
+				must_be(rc_notice(&reader, WIRE_UNMAP).segment, seg.segment);
 		}
 		if (named)
 			must_be(rc_delete(&reader, "a"), 0);
 		if (stays)
-			must_be(rc_told(&reader, WIRE_UNMAP).segment, seg.segment);
+			must_be(rc_notice(&reader, WIRE_UNMAP).segment, seg.segment);
 		if (i % 2)
 			rc_unmapped(&reader, &seg);
 		rc_close(&reader);
@@ -160,7 +160,7 @@ static void a_killed_importer_stands_in_nobodys_way(void **state)
 		must_be(rc_delete(&rc, "a"), 0);
 		must(rc_told_nothing(&rc)); /* it is held */
 		child_kill(&holder);
-		must_be(rc_told(&rc, WIRE_FREED).cookie, 9);
+		must_be(rc_notice(&rc, WIRE_FREED).cookie, 9);
 		serial = rc_unexport(&rc, &seg);
 		rc_settle(&rc);
 		if (i < 2)
@@ -187,10 +187,10 @@ static int open_and_stop(const struct test_daemon *d, void *arg)
 	parent_tell(1);
 	raise(SIGSTOP);
 	for (int i = 0; i < 1000; i++) { /* all of it, in the order in which it happened */
-		struct raw_told told = rc_told(&rc, WIRE_UNMAP);
+		struct raw_notice notice = rc_notice(&rc, WIRE_UNMAP);
 
-		must_be(told.segment, segs[i].segment);
-		must_be(told.generation, segs[i].segment_generation);
+		must_be(notice.segment, segs[i].segment);
+		must_be(notice.generation, segs[i].segment_generation);
 		rc_unmapped(&rc, &segs[i]);
 	}
 	rc_goodbye(&rc);
@@ -281,9 +281,9 @@ static void what_nobody_reads_ends_with_its_client(void **state)
 	must_be_as_before(&d, &before);
 }
 
-/* ---- withdrawn rows ---- */
+/* ---- lost rows ---- */
 
-static void the_daemon_keeps_1024_withdrawn_rows(void **state)
+static void the_daemon_keeps_1024_lost_rows(void **state)
 {
 	enum { KEPT = 1024, PLACED_N = 3000 };
 	static uint64_t refs[PLACED_N];
@@ -449,7 +449,7 @@ static void work_once(struct raw *rc, uint64_t *seed, struct wire_segment_ref *s
 				     (uint32_t)(samples_random(seed) % 8)),
 			    samples_random(seed) % 2);
 	}
-	rc->told_n = 0;
+	rc->nnotices = 0;
 }
 
 static int work_until_killed(const struct test_daemon *d, void *arg)
@@ -511,7 +511,7 @@ int main(void)
 		TEST(a_stopped_importer_holds_only_what_it_has_open),
 		TEST(a_thousand_unexports_that_end_together_are_answered),
 		TEST(what_nobody_reads_ends_with_its_client),
-		TEST(the_daemon_keeps_1024_withdrawn_rows),
+		TEST(the_daemon_keeps_1024_lost_rows),
 		TEST(the_next_daemon_knows_nothing_of_it),
 		TEST(a_daemon_ends_well_with_all_of_it_in_use),
 		TEST(kill_9_anywhere_costs_nobody_anything),

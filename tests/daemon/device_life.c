@@ -60,7 +60,7 @@ static void an_exported_handle_is_what_others_import(void **state)
 	must_be(rc_map(&consumer, placed.ref, &fd), WIRE_E_INVALID);
 	must_be(rc_delete(&producer, "n"), 0);
 	rc_drop(&consumer, placed.ref);
-	must_be(rc_told(&producer, WIRE_FREED).ref, placed.ref);
+	must_be(rc_notice(&producer, WIRE_FREED).ref, placed.ref);
 	no = seg;
 	no.segment_generation++;
 	must_be(rc_import(&consumer, &no, 0, NULL, NULL), WIRE_E_NOT_FOUND);
@@ -156,7 +156,7 @@ static void a_pool_has_a_descriptor_and_a_place_in_it(void **state)
 	close(pool);
 	must_be(rc_place(&producer, &seg, NULL, .name = "a", .nbytes = 100), 0);
 	rc_goodbye(&producer); /* and with it the pool */
-	must_be(rc_told(&consumer, WIRE_UNMAP).segment, seg.segment);
+	must_be(rc_notice(&consumer, WIRE_UNMAP).segment, seg.segment);
 	must_be(count_fds(d.pid), fds - 2);
 	must_be(used_on(&consumer, GPU), 0);
 	must_be(rc_import(&consumer, &seg, 0, NULL, NULL), WIRE_E_NOT_FOUND);
@@ -347,12 +347,12 @@ static void finished_is_said_by_the_producer_alone_and_once(void **state)
 	rc_finished(&producer, b.ref, false);
 	rc_settle(&producer);
 	must_be(rc_progress(&producer, a.ref), ROW_FINISHED);
-	must_be(rc_progress(&producer, b.ref), ROW_WITHDRAWN);
+	must_be(rc_progress(&producer, b.ref), ROW_LOST);
 	must(rc_hold(&other, b.ref)); /* it stays, to say so */
 	must_be(rc_delete(&other, "b"), 0);
 	must(rc_told_nothing(&producer));
 	rc_drop(&other, b.ref);
-	must_be(rc_told(&producer, WIRE_FREED).ref, b.ref); /* as any other */
+	must_be(rc_notice(&producer, WIRE_FREED).ref, b.ref); /* as any other */
 	rc_goodbye(&producer);
 	rc_goodbye(&other);
 }
@@ -365,7 +365,7 @@ static void the_producer_is_told_once_when_nobody_holds_or_names_it(void **state
 	struct raw producer = rc_open(&d), a = rc_open(&d), b = rc_open(&d);
 	struct wire_segment_ref seg = export_ipc(&producer, 1000);
 	struct wire_placed first, second;
-	struct raw_told told;
+	struct raw_notice notice;
 
 	(void)state;
 	must_be(rc_place(&producer, &seg, &first, .name = "a", .nbytes = 10, .cookie = 77), 0);
@@ -377,25 +377,25 @@ static void the_producer_is_told_once_when_nobody_holds_or_names_it(void **state
 	rc_settle(&b);
 	must(rc_told_nothing(&producer));
 	rc_drop(&b, first.ref);
-	told = rc_told(&producer, WIRE_FREED);
-	must_be(told.ref, first.ref);
-	must_be(told.cookie, 77);
+	notice = rc_notice(&producer, WIRE_FREED);
+	must_be(notice.ref, first.ref);
+	must_be(notice.cookie, 77);
 
 	must_be(rc_delete(&a, "a"), 0);
-	told = rc_told(&producer, WIRE_FREED);
-	must_be(told.ref, second.ref);
-	must_be(told.cookie, 78);
+	notice = rc_notice(&producer, WIRE_FREED);
+	must_be(notice.ref, second.ref);
+	must_be(notice.cookie, 78);
 	must(rc_told_nothing(&producer));
 	must_be(rc_place(&producer, &seg, &first, .name = "a", .nbytes = 10, .cookie = 1), 0);
 	must_be(rc_put(&producer, "a", 10, 1, NULL), 0); /* also by a tensor in shared memory */
-	must_be(rc_told(&producer, WIRE_FREED).cookie, 1);
+	must_be(rc_notice(&producer, WIRE_FREED).cookie, 1);
 	must_be(rc_place(&producer, &seg, &first, .name = "a", .nbytes = 10, .cookie = 2), 0);
 	must_be(td_status(&d).tensors, 1);
 	must(rc_hold(&a, first.ref));
 	must_be(rc_delete(&b, "a"), 0);
 	must(rc_told_nothing(&producer));
 	rc_close(&a); /* without a word */
-	must_be(rc_told(&producer, WIRE_FREED).cookie, 2);
+	must_be(rc_notice(&producer, WIRE_FREED).cookie, 2);
 	must_be(td_status(&d).retired, 0);
 	rc_goodbye(&producer);
 	rc_goodbye(&b);
@@ -409,7 +409,7 @@ static void an_unexport_waits_until_nobody_has_it_open(void **state)
 	struct raw producer = rc_open(&d), a = rc_open(&d), b = rc_open(&d), c = rc_open(&d);
 	struct wire_segment_ref seg = export_ipc(&producer, 1000), again;
 	struct conn_message m;
-	struct raw_told told;
+	struct raw_notice notice;
 	uint32_t serial;
 
 	(void)state;
@@ -428,16 +428,16 @@ static void an_unexport_waits_until_nobody_has_it_open(void **state)
 	must_be(rc_delete(&producer, "a"), 0);
 	must_be(rc_answer(&producer, rc_unexport(&producer, &seg), WIRE_DONE), WIRE_E_INVALID);
 	must_be(rc_delete(&producer, "b"), 0);
-	rc_told(&producer, WIRE_FREED);
-	rc_told(&producer, WIRE_FREED);
+	rc_notice(&producer, WIRE_FREED);
+	rc_notice(&producer, WIRE_FREED);
 	must(rc_told_nothing(&a));
 
 	serial = rc_unexport(&producer, &seg);
-	told = rc_told(&a, WIRE_UNMAP);
-	must_be(told.segment, seg.segment);
-	must_be(told.generation, seg.segment_generation);
-	rc_told(&b, WIRE_UNMAP);
-	rc_told(&c, WIRE_UNMAP);
+	notice = rc_notice(&a, WIRE_UNMAP);
+	must_be(notice.segment, seg.segment);
+	must_be(notice.generation, seg.segment_generation);
+	rc_notice(&b, WIRE_UNMAP);
+	rc_notice(&c, WIRE_UNMAP);
 	must_be(segment_word(&producer, &seg), (uint64_t)seg.segment_generation << 1);
 	must_be(rc_import(&a, &seg, 0, NULL, NULL), WIRE_E_NOT_FOUND);
 	must_be(rc_place(&producer, &seg, NULL, .name = "a", .nbytes = 10), WIRE_E_NOT_FOUND);
@@ -495,7 +495,7 @@ static void an_index_used_again_has_another_generation(void **state)
 
 /* ---- the producer's end ---- */
 
-static void what_dies_with_its_producer_is_withdrawn(void **state)
+static void what_dies_with_its_producer_is_lost(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw producer = rc_open(&d), reader = rc_open(&d);
@@ -517,12 +517,12 @@ static void what_dies_with_its_producer_is_withdrawn(void **state)
 	for (int i = 0; i < CATALOG_WAKE_WORDS; i++)
 		wakes_after += atomic_load(&reader.catalog->wake[i]);
 	must_be(wakes_after - wakes, 2);
-	must_be(rc_told(&reader, WIRE_UNMAP).segment, seg.segment);
+	must_be(rc_notice(&reader, WIRE_UNMAP).segment, seg.segment);
 	must_be(used_on(&reader, GPU), 0); /* though the reader has it open */
 	must_be(segment_word(&reader, &seg), (uint64_t)seg.segment_generation << 1);
-	must_be(rc_progress(&reader, finished.ref), ROW_WITHDRAWN);
-	must_be(rc_progress(&reader, unfinished.ref), ROW_WITHDRAWN);
-	must_be(rc_progress(&reader, retired.ref), ROW_WITHDRAWN);
+	must_be(rc_progress(&reader, finished.ref), ROW_LOST);
+	must_be(rc_progress(&reader, unfinished.ref), ROW_LOST);
+	must_be(rc_progress(&reader, retired.ref), ROW_LOST);
 	must_be(td_status(&d).tensors, 2); /* to say so */
 	must_be(td_status(&d).retired, 1);
 	must_be(td_status(&d).segments, 1);
@@ -567,7 +567,8 @@ static void what_outlives_its_producer_stays_until_nobody_uses_it(void **state)
 	rc_settle(&producer);
 	fds = count_fds(d.pid);
 	rc_goodbye(&producer);
-	must_be(rc_told(&reader, WIRE_UNMAP).segment, lost.segment); /* nothing finished is in it */
+	must_be(rc_notice(&reader, WIRE_UNMAP).segment, lost.segment); /* nothing finished is in it
+									*/
 	must_be(count_fds(d.pid), fds - 2 - 3); /* the connection, its ledger, and three segments'
 						 */
 	must_be(td_status(&d).segments, 2);	/* one of them because the reader has it open */
@@ -580,8 +581,8 @@ static void what_outlives_its_producer_stays_until_nobody_uses_it(void **state)
 
 	must_be(rc_progress(&reader, a.ref), ROW_FINISHED);
 	must_be(rc_progress(&reader, b.ref), ROW_FINISHED);
-	must_be(rc_progress(&reader, unfinished.ref), ROW_WITHDRAWN);
-	must_be(rc_progress(&reader, alone.ref), ROW_WITHDRAWN);
+	must_be(rc_progress(&reader, unfinished.ref), ROW_LOST);
+	must_be(rc_progress(&reader, alone.ref), ROW_LOST);
 	must_be(segment_word(&reader, &seg), live_word(seg.segment_generation));
 	must_be(rc_import(&reader, &seg, 0, &imported, &fd), 0); /* as if nothing had happened */
 	must(fcntl(fd, F_GET_SEALS) >= 0);
@@ -591,8 +592,8 @@ static void what_outlives_its_producer_stays_until_nobody_uses_it(void **state)
 	must_be(rc_delete(&reader, "b"), 0);
 	must(rc_told_nothing(&reader));
 	must_be(used_on(&reader, GPU), 1000);
-	rc_drop(&reader, a.ref); /* the last finished one: the withdrawn do not count */
-	must_be(rc_told(&reader, WIRE_UNMAP).segment, seg.segment);
+	rc_drop(&reader, a.ref); /* the last finished one: the lost do not count */
+	must_be(rc_notice(&reader, WIRE_UNMAP).segment, seg.segment);
 	must_be(count_fds(d.pid), fds - 6);
 	must_be(used_on(&reader, GPU), 1000); /* as long as it is open somewhere */
 	rc_unmapped(&reader, &seg);
@@ -619,7 +620,7 @@ static void a_failed_tensor_of_a_dead_producer_keeps_no_memory(void **state)
 	rc_close(&producer);
 	td_settle(&d);
 	must_be(used_on(&reader, GPU), 0);
-	must_be(rc_progress(&reader, failed.ref), ROW_WITHDRAWN);
+	must_be(rc_progress(&reader, failed.ref), ROW_LOST);
 	must_be(td_status(&d).tensors, 1);
 	must_be(td_status(&d).segments, 0);
 	rc_goodbye(&reader);
@@ -722,7 +723,7 @@ int main(void)
 		TEST(the_producer_is_told_once_when_nobody_holds_or_names_it),
 		TEST(an_unexport_waits_until_nobody_has_it_open),
 		TEST(an_index_used_again_has_another_generation),
-		TEST(what_dies_with_its_producer_is_withdrawn),
+		TEST(what_dies_with_its_producer_is_lost),
 		TEST(what_outlives_its_producer_stays_until_nobody_uses_it),
 		TEST(a_failed_tensor_of_a_dead_producer_keeps_no_memory),
 		TEST(what_only_shared_memory_can_do_is_refused),

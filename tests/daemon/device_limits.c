@@ -53,7 +53,7 @@ static void a_device_has_its_capacity_each_by_itself(void **state)
 
 	must_be(rc_import(&reader, &a, 0, NULL, NULL), 0);
 	serial = rc_unexport(&rc, &a);
-	rc_told(&reader, WIRE_UNMAP);
+	rc_notice(&reader, WIRE_UNMAP);
 	must_be(export_on(&rc, GPU, 1, NULL), WIRE_E_NO_SPACE); /* it is there as long as it is open
 								 */
 	rc_unmapped(&reader, &a);
@@ -309,7 +309,7 @@ static void a_segment_of_1024_parts(void **state)
 	rc_goodbye(&rc);
 	must_be(count_fds(d.pid), before.fds + 2 + 1024); /* it outlives its producer */
 	must_be(rc_delete(&reader, "a"), 0);
-	rc_told(&reader, WIRE_UNMAP);
+	rc_notice(&reader, WIRE_UNMAP);
 	rc_goodbye(&reader);
 	must_be_as_before(&d, &before);
 }
@@ -372,7 +372,7 @@ static void slots_and_segments_are_those_of_all_tensors(void **state)
 	must_be(rc_answer(&rc, rc_unexport(&rc, &segs[42]), WIRE_DONE), 0);
 	must_be(export_on(&rc, GPU, 1, &seg), 0);
 	rc_goodbye(&rc);
-	must_be(td_status(&d).tensors, 100); /* withdrawn */
+	must_be(td_status(&d).tensors, 100); /* lost */
 	must_be(td_status(&d).segments, 0);
 	rc = rc_open(&d);
 	for (int i = 0; i < 100; i++) {

@@ -103,7 +103,7 @@ static int reads_six(const struct test_daemon *d, void *arg)
 
 	t = gpu_get(client, "t", TL_STREAM_LEGACY);
 	must_be(tl_tensor_info(t, &info), 0);
-	must(!info.withdrawn);
+	must(!info.lost);
 	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 6);
 	drop(t);
 	must_be(tl_delete(client, "t"), 0);
@@ -214,7 +214,7 @@ static int runs_out_of_time(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static int is_withdrawn(const struct test_daemon *d, void *arg)
+static int is_lost(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
 	DLManagedTensorVersioned *t;
@@ -234,7 +234,7 @@ static void close_gives_up_after_the_clients_timeout_and_says_so(void **state)
 	must_be(td_run_client(&g.d, runs_out_of_time, NULL), 0);
 	gpu_hold(0);
 	td_settle(&g.d);
-	must_be(td_run_client(&g.d, is_withdrawn, NULL), 0);
+	must_be(td_run_client(&g.d, is_lost, NULL), 0);
 	gpu_nothing_left(&g);
 }
 
@@ -271,7 +271,7 @@ static void exit_gives_up_after_the_clients_timeout(void **state)
 	must_be(td_run_client(&g.d, exits_too_early, NULL), 0);
 	gpu_hold(0);
 	td_settle(&g.d);
-	must_be(td_run_client(&g.d, is_withdrawn, NULL), 0);
+	must_be(td_run_client(&g.d, is_lost, NULL), 0);
 	gpu_nothing_left(&g);
 }
 
@@ -317,7 +317,7 @@ static void what_dies_with_its_producer_is_not_waited_for(void **state)
 		must_be(td_run_client(&g.d, publishes_what_dies_anyway, close ? &close : NULL), 0);
 		gpu_hold(0);
 		td_settle(&g.d);
-		must_be(td_run_client(&g.d, is_withdrawn, NULL), 0);
+		must_be(td_run_client(&g.d, is_lost, NULL), 0);
 		must_be(td_run_client(&g.d, deletes_pooled, NULL), 0);
 		gpu_nothing_left(&g);
 	}
@@ -336,7 +336,7 @@ static int fails_to_write(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void what_the_gpu_failed_to_write_is_withdrawn_and_close_says_so(void **state)
+static void what_the_gpu_failed_to_write_is_lost_and_close_says_so(void **state)
 {
 	(void)state;
 	gpu_setenv("FAKECUDA_DELAY_US", LATE_US);
@@ -348,7 +348,7 @@ static void what_the_gpu_failed_to_write_is_withdrawn_and_close_says_so(void **s
 		must_be(td_run_client(&g.d, fails_to_write, close ? &close : NULL), 0);
 		unsetenv("FAKECUDA_FAIL");
 		td_settle(&g.d);
-		must_be(td_run_client(&g.d, is_withdrawn, NULL), 0);
+		must_be(td_run_client(&g.d, is_lost, NULL), 0);
 		gpu_nothing_left(&g);
 	}
 }
@@ -510,7 +510,7 @@ int main(int argc, char **argv)
 		GPU_TEST(what_close_gave_up_is_finished_if_the_process_lives_on),
 		GPU_TEST(exit_gives_up_after_the_clients_timeout),
 		GPU_TEST(what_dies_with_its_producer_is_not_waited_for),
-		GPU_TEST(what_the_gpu_failed_to_write_is_withdrawn_and_close_says_so),
+		GPU_TEST(what_the_gpu_failed_to_write_is_lost_and_close_says_so),
 		GPU_TEST(a_daemon_that_dies_ends_the_wait),
 		GPU_TEST(a_daemon_that_stands_still_is_not_waited_for_longer),
 		GPU_TEST(the_librarys_thread_is_not_needed),

@@ -277,7 +277,7 @@ static int fails_on_the_gpu(const struct test_daemon *d, void *arg)
 	gpu_fill(m, 1, N, CUDA_STREAM_LEGACY);
 	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0); /* it will */
 	gpu_hold(0);
-	eventually(!tl_stat(client, "t", &info) && info.withdrawn);
+	eventually(!tl_stat(client, "t", &info) && info.lost);
 	must_be(tl_get(client, "t", NULL, &t), -ENODATA);
 	must_be(tl_delete(client, "t"), 0);
 	eventually(atomic_load(&f.deleted));
@@ -286,7 +286,7 @@ static int fails_on_the_gpu(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void work_that_fails_withdraws_its_tensor(void **state)
+static void work_that_fails_loses_its_tensor(void **state)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 
@@ -444,7 +444,7 @@ int main(int argc, char **argv)
 		GPU_TEST(publishing_what_is_there),
 		GPU_TEST(publishing_drafts_and_copies),
 		GPU_TEST(getting),
-		GPU_TEST(work_that_fails_withdraws_its_tensor),
+		GPU_TEST(work_that_fails_loses_its_tensor),
 		GPU_TEST(a_gpus_capacity_and_a_users_part_of_it),
 		GPU_TEST(room_is_waited_for),
 		GPU_TEST(a_full_gpu),

@@ -218,7 +218,7 @@ static int holds_a_dead_ones(const struct test_daemon *d, void *arg)
 	must_refuse(tl_get(client, "t", NULL, &next), -ENODATA, "gone");
 	must_refuse(tl_remap(t, TL_MODE_READ, &again), -ENODATA, "gone");
 	must_be(tl_stat(client, "t", &info), 0);
-	must(info.withdrawn);
+	must(info.lost);
 	start = now_ns();
 	must_refuse(tl_get(client, "t", &wait, &next), -ENODATA, "gone");
 	must(now_ns() - start >= 30 * MS);
@@ -314,7 +314,7 @@ static void virtual_memory_outlives_its_producer(void **state)
 	producer_dies(&(struct dying){ .kind = GPU_PARTS });
 }
 
-static void what_was_never_written_is_withdrawn(void **state)
+static void what_was_never_written_is_lost(void **state)
 {
 	(void)state;
 	producer_dies(&(struct dying){ .kind = GPU_VMM, .unfinished = true });
@@ -405,7 +405,7 @@ int main(int argc, char **argv)
 		GPU_TEST(plain_memory_dies_with_its_producer),
 		GPU_TEST(a_pool_dies_with_its_producer),
 		GPU_TEST(virtual_memory_outlives_its_producer),
-		GPU_TEST(what_was_never_written_is_withdrawn),
+		GPU_TEST(what_was_never_written_is_lost),
 		GPU_TEST(what_is_held_stays_when_the_daemon_dies),
 	};
 

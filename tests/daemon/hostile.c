@@ -327,7 +327,7 @@ static void who_has_16_descriptors_to_take_keeps_its_connection(void **state)
  * given. */
 static void who_always_has_a_few_to_take_keeps_its_connection(void **state)
 {
-	enum { AHEAD = 4 };
+	enum { PIPELINED = 4 };
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d), other = rc_open(&d);
 	struct wire_draft draft;
@@ -335,7 +335,7 @@ static void who_always_has_a_few_to_take_keeps_its_connection(void **state)
 	(void)state;
 	must_be(rc_put(&rc, "mapped", MIB, 3, &draft), 0);
 	must(rc_hold(&rc, draft.ref));
-	for (int i = 0; i < AHEAD; i++)
+	for (int i = 0; i < PIPELINED; i++)
 		ask_to_map(&rc, &draft);
 	for (int i = 0; i < 500; i++) {
 		ask_to_map(&rc, &draft);
@@ -343,7 +343,7 @@ static void who_always_has_a_few_to_take_keeps_its_connection(void **state)
 			rc_settle(&other); /* so that what was asked is answered */
 		take_mapped(&rc);
 	}
-	for (int i = 0; i < AHEAD; i++)
+	for (int i = 0; i < PIPELINED; i++)
 		take_mapped(&rc);
 	rc_goodbye(&rc);
 	rc_goodbye(&other);

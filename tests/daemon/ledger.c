@@ -294,7 +294,7 @@ static void rescan_finds_what_nobody_told(void **state)
 	rc_goodbye(&honest);
 }
 
-/* Killed between R1 and R2: its ledger shows nothing any more, and nobody told. */
+/* Killed between R1 and R2: its ledger shows nothing any more, and nobody notice. */
 static void who_dies_before_it_could_tell_leaves_nothing(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();

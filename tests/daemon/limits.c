@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is full: bytes, quota, tmpfs, descriptors, slots. The asker is told, the others go on. */
+/* What is full: bytes, quota, tmpfs, descriptors, slots. The asker is notice, the others go on. */
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>

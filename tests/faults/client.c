@@ -198,7 +198,7 @@ static int step_put_get(void)
 {
 	uint64_t version = 0;
 
-	for (int i = 1; i <= 3; i++) { /* from the second on drafts come ahead */
+	for (int i = 1; i <= 3; i++) { /* from the second on drafts are prefetched */
 		TRY(put("small", i, SMALL, &version));
 		TRY(get(0, "small", i, SMALL, TL_MODE_READ));
 		TRY(get(1, "small", i, SMALL, TL_MODE_READ));

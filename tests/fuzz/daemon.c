@@ -276,7 +276,7 @@ static void check_drafts(const struct state *st)
 static void check_rows(const struct state *st)
 {
 	const struct catalog_header *h = st->catalog.header;
-	uint32_t live = 0, draft = 0, retired = 0, ahead = 0;
+	uint32_t live = 0, draft = 0, retired = 0, prefetched = 0;
 
 	for (uint32_t slot = 0; slot < st->catalog.rows.high; slot++) {
 		const struct catalog_row *row = catalog_row(&st->catalog, slot);
@@ -285,14 +285,14 @@ static void check_rows(const struct state *st)
 		live += state == ROW_LIVE;
 		draft += state == ROW_DRAFT;
 		retired += state == ROW_RETIRED;
-		ahead += state == ROW_DRAFT && st->tensors[slot].ahead;
+		prefetched += state == ROW_DRAFT && st->tensors[slot].prefetch;
 		if (state == ROW_LIVE)
 			fuzz_check(row->name < h->max_names && st->names.info[row->name].pins);
 	}
 	fuzz_check(live + draft + retired <= st->catalog.rows.in_use);
 	fuzz_check(h->tensors == live);
 	fuzz_check(h->retired == retired);
-	fuzz_check(ahead == st->ahead);
+	fuzz_check(prefetched == st->prefetched);
 }
 
 static void check_all(void)
@@ -341,7 +341,7 @@ static void end(void)
 	peers_look(&server);
 	check_all();
 	fuzz_check(!server.peer_count && list_empty(&server.waiting) &&
-		   list_empty(&server.settling) && !st->catalog.header->drafts && !st->ahead);
+		   list_empty(&server.settling) && !st->catalog.header->drafts && !st->prefetched);
 	delete_all(&conns[0]);
 	while (state_trim_warm(st, UINT64_MAX))
 		;
@@ -350,7 +350,7 @@ static void end(void)
 	check_all();
 	fuzz_check(!st->catalog.rows.in_use && !st->catalog.segments.in_use &&
 		   !st->catalog.chunks_reserved && !st->store.quota.used && !st->store.going &&
-		   !st->store.warm_bytes && !st->withdrawn.count && !st->devices.fds.used);
+		   !st->store.warm_bytes && !st->lost.count && !st->devices.fds.used);
 	fuzz_check(!st->store.quota.users);
 	raise(SIGTERM);
 	uv_run(&server.loop, UV_RUN_DEFAULT);

@@ -82,7 +82,7 @@ def taken(client, observer, make, expected, shape, dtype):
 def nothing_stays_but_bytes(client, observer):
     before = left(observer)
     yield
-    after = left(observer)  # drafts granted ahead are the next put's
+    after = left(observer)  # drafts prefetched are the next put's
     assert after._replace(bytes_used=0, drafts=0) == before._replace(bytes_used=0, drafts=0)
 
 

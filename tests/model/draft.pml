@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drafts: asked for and asked for ahead, taken into use, committed, aborted, taken back while unused;
+ * Drafts: asked for or prefetched, taken into use, committed, aborted, taken back while unused;
  * and what becomes of them at the end of a connection. PROTOCOL.md, sections 4 and 5.
  *
  * One producer with NT threads, a daemon, two slots. Others who want memory are the daemon's choice to
@@ -24,7 +24,7 @@
 #endif
 #define NS 2
 
-mtype = { CREATE, COMMIT, COMMIT_AHEAD, ABORT, RELEASED, GOODBYE };
+mtype = { CREATE, COMMIT, COMMIT_PREFETCH, ABORT, RELEASED, GOODBYE };
 
 /* ---- Shared memory and sockets ---- */
 
@@ -35,8 +35,8 @@ byte held[NS];
 bit rescan;
 chan queue = [QUEUE] of { mtype, byte };	/* to the daemon: a ref, or CREATE's thread */
 chan answer[NT] = [1] of { byte };		/* DRAFT that was asked for by CREATE */
-chan spare = [1] of { byte };			/* DRAFT that was asked for ahead, not used yet */
-bit asked;					/* ahead, and not used yet */
+chan spare = [1] of { byte };			/* DRAFT that was prefetched, not used yet */
+bit asked;					/* prefetched, and not used yet */
 
 /* ---- What the kernel knows ---- */
 
@@ -45,7 +45,7 @@ bit mapped = 1, closed, dead;
 /* ---- The daemon's own ---- */
 
 bit connected = 1, served = 1, orphan;
-bit ahead[NS];		/* the draft was asked for ahead and has never been seen in use */
+bit prefetched[NS];		/* the draft was prefetched and has never been seen in use */
 bit waiting[NT];	/* CREATE without room */
 
 /* ---- For the assertions ---- */
@@ -64,7 +64,7 @@ byte late_hold;		/* store buffer of thread 0, for a planted mistake: slot + 1 */
 #define IS_FREE(s) (STATE(word[s]) == FREE)
 #define FREED(s) d_step { \
 		assert(!WRITTEN(s)); \
-		word[s] = WORD(GEN(word[s]), FREE); ahead[s] = 0 }
+		word[s] = WORD(GEN(word[s]), FREE); prefetched[s] = 0 }
 #define COUNTS(s) (served && touched[s] && held[s])
 
 /* ---- The daemon ---- */
@@ -98,7 +98,7 @@ inline take_back(s)
 #endif
 	if
 	:: d_step { !any && !unread -> SEEN(taken_back) } FREED(s)
-	:: d_step { any -> word[s] = WORD(GEN(word[s]), DRAFT); ahead[s] = 0; SEEN(found_in_use) }
+	:: d_step { any -> word[s] = WORD(GEN(word[s]), DRAFT); prefetched[s] = 0; SEEN(found_in_use) }
 	:: d_step { !any && unread -> word[s] = WORD(GEN(word[s]), DRAFT); SEEN(found_unread) }
 	fi;
 	d_step { any = 0; unread = 0 }
@@ -149,10 +149,10 @@ inline end()
 #endif
 }
 
-#define GRANT(s, is_ahead, to) \
+#define GRANT(s, is_prefetched, to) \
 	d_step { \
 		assert(!WRITTEN(s)); \
-		word[s] = WORD(GEN(word[s]) + 1, DRAFT); ahead[s] = is_ahead; \
+		word[s] = WORD(GEN(word[s]) + 1, DRAFT); prefetched[s] = is_prefetched; \
 		to!REF(GEN(word[s]), s) }
 
 inline read_message()
@@ -160,17 +160,17 @@ inline read_message()
 	d_step { queue?type,ref; s = SLOT(ref) }
 	if
 	:: d_step { type == CREATE -> waiting[ref] = 1 }
-	:: type == COMMIT || type == COMMIT_AHEAD ->
+	:: type == COMMIT || type == COMMIT_PREFETCH ->
 		d_step {
 			gone = (word[s] != WORD(GEN(ref), DRAFT));
 			assert(!gone);
-			sent[s] = 0; ahead[s] = 0;
+			sent[s] = 0; prefetched[s] = 0;
 			word[s] = WORD(GEN(word[s]), LIVE)
 		}
 		if
-		:: type == COMMIT_AHEAD && IS_FREE(0) -> GRANT(0, 1, spare)
-		:: type == COMMIT_AHEAD && !IS_FREE(0) && IS_FREE(1) -> GRANT(1, 1, spare)
-		:: d_step { type == COMMIT_AHEAD && !IS_FREE(0) && !IS_FREE(1) -> asked = 0 }
+		:: type == COMMIT_PREFETCH && IS_FREE(0) -> GRANT(0, 1, spare)
+		:: type == COMMIT_PREFETCH && !IS_FREE(0) && IS_FREE(1) -> GRANT(1, 1, spare)
+		:: d_step { type == COMMIT_PREFETCH && !IS_FREE(0) && !IS_FREE(1) -> asked = 0 }
 		:: type == COMMIT
 		fi
 	:: type == ABORT ->
@@ -231,8 +231,8 @@ end_next:
 	:: waiting[1] && IS_FREE(1) -> GRANT(1, 0, answer[1]); waiting[1] = 0
 #endif
 	/* memory is wanted */
-	:: STATE(word[0]) == DRAFT && ahead[0] -> take_back(0)
-	:: STATE(word[1]) == DRAFT && ahead[1] -> take_back(1)
+	:: STATE(word[0]) == DRAFT && prefetched[0] -> take_back(0)
+	:: STATE(word[1]) == DRAFT && prefetched[1] -> take_back(1)
 	/* the name means something else now, or nothing */
 	:: STATE(word[0]) == LIVE -> word[0] = WORD(GEN(word[0]), RETIRED); look_and_reclaim(0)
 	:: STATE(word[1]) == LIVE -> word[1] = WORD(GEN(word[1]), RETIRED); look_and_reclaim(1)
@@ -281,7 +281,7 @@ inline send(type, r)
 proctype Thread(byte i)
 {
 	byte ref, s, r, made;
-	bit hold, last, is_ahead;
+	bit hold, last, is_prefetched;
 
 	{
 	skip;
@@ -303,8 +303,8 @@ again:
 #ifdef NO_LOOK_AT_WORD
 		:: d_step { uses[i] = s + 1 }
 #else
-		:: d_step { word[s] == WORD(GEN(ref), DRAFT) -> uses[i] = s + 1; SEEN(ahead_used) }
-		:: d_step { word[s] != WORD(GEN(ref), DRAFT) -> SEEN(ahead_lost) }
+		:: d_step { word[s] == WORD(GEN(ref), DRAFT) -> uses[i] = s + 1; SEEN(prefetch_used) }
+		:: d_step { word[s] != WORD(GEN(ref), DRAFT) -> SEEN(prefetch_lost) }
 			release();
 			send(ABORT, ref);
 			d_step { ref = 0; s = 0 }
@@ -327,21 +327,21 @@ again:
 	/* whatever becomes of the connection, what is written to is still a draft */
 	assert(STATE(word[s]) != FREE && GEN(word[s]) == GEN(ref));
 	if
-	:: d_step { !asked -> asked = 1; is_ahead = 1 }
+	:: d_step { !asked -> asked = 1; is_prefetched = 1 }
 	:: skip
 	fi;
 #ifdef HOLD_FIRST
 	if :: hold -> release() :: else fi;
 #endif
 	if
-	:: atomic { !CUT; queue!(is_ahead -> COMMIT_AHEAD : COMMIT),ref; sent[s] = GEN(ref); uses[i] = 0 }
+	:: atomic { !CUT; queue!(is_prefetched -> COMMIT_PREFETCH : COMMIT),ref; sent[s] = GEN(ref); uses[i] = 0 }
 	:: d_step { CUT -> uses[i] = 0 }
-	:: d_step { !is_ahead -> uses[i] = 0 }
+	:: d_step { !is_prefetched -> uses[i] = 0 }
 		if :: hold -> release() :: else fi;
 		send(ABORT, ref)
 	fi;
 	if :: hold -> release() :: else fi;
-	d_step { ref = 0; s = 0; is_ahead = 0 }
+	d_step { ref = 0; s = 0; is_prefetched = 0 }
 	goto again;
 leave:
 	skip;

@@ -275,11 +275,10 @@ static void an_unmap_not_sent_yet_is_not_sent_after_unmapped(void **state)
 	fx_stop();
 }
 
-/* Rows that are withdrawn while others are deleted for it, of the same client and before their
- * turn. */
+/* Rows that are lost while others are deleted for it, of the same client and before their turn. */
 static void a_client_that_ends_with_too_many_lost_ones(void **state)
 {
-	enum { LOST = WITHDRAWN_MAX + 500 };
+	enum { LOST = LOST_MAX + 500 };
 	struct segment *seg = NULL, *vmm = NULL;
 	struct tester t, u;
 	uint64_t ref = 0;
@@ -300,17 +299,17 @@ static void a_client_that_ends_with_too_many_lost_ones(void **state)
 		if (i % 50 == 0)
 			assert_true(fx_hold(&u, ref));
 	}
-	assert_int_equal(st.withdrawn.count, LOST / 4);
+	assert_int_equal(st.lost.count, LOST / 4);
 	fx_leave(&t);
-	assert_int_equal(st.withdrawn.count, WITHDRAWN_MAX);
+	assert_int_equal(st.lost.count, LOST_MAX);
 	assert_devices(10, 1, 1); /* the finished ones in the other segment */
 	for (uint32_t slot = 0; slot < st.catalog.rows.high; slot++) {
 		if (fx_state(slot) == ROW_LIVE && !st.tensors[slot].segment)
 			tensor_unname(&st, catalog_row(&st.catalog, slot)->name);
 	}
-	assert_int_equal(st.withdrawn.count, 0);
-	assert_int_equal(st.withdrawn.oldest, CATALOG_NONE);
-	assert_int_equal(st.withdrawn.newest, CATALOG_NONE);
+	assert_int_equal(st.lost.count, 0);
+	assert_int_equal(st.lost.oldest, CATALOG_NONE);
+	assert_int_equal(st.lost.newest, CATALOG_NONE);
 	fx_leave(&u);
 	for (uint32_t slot = 0; slot < st.catalog.rows.high; slot++) {
 		if (fx_state(slot) == ROW_LIVE)

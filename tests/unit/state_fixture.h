@@ -64,9 +64,9 @@ static inline void fx_start_limits(struct state_limits l)
 /* As serve/space.c does after each event. */
 static inline void fx_drain(void)
 {
-	struct segment *seg, *ahead;
+	struct segment *seg, *after;
 
-	list_for_each_entry_safe(seg, ahead, &st.store.doomed, link) {
+	list_for_each_entry_safe(seg, after, &st.store.doomed, link) {
 		object_discard(&seg->object);
 		object_destroy(&seg->object);
 		tensor_free_segment(&st, seg);

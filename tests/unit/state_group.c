@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups and ahead drafts in the state layer: what hostile refs and bad moments must not do. */
+/* Groups and prefetched drafts in the state layer: what hostile refs and bad moments must not do.
+ */
 #include <pthread.h>
 
 #include "tests/unit/state_fixture.h"
@@ -96,7 +97,7 @@ static void spin(unsigned *spins)
 		sched_yield();
 }
 
-/* What client/ahead.c does: count, then look. */
+/* What client/prefetch.c does: count, then look. */
 static void *take_into_use(void *arg)
 {
 	struct taker *taker = arg;
@@ -117,9 +118,9 @@ static void *take_into_use(void *arg)
 	return NULL;
 }
 
-static void an_ahead_draft_is_taken_back_or_used_never_both(void **state)
+static void a_prefetched_draft_is_taken_back_or_used_never_both(void **state)
 {
-	const struct tensor_request rq = { .nbytes = 1000, .ahead = true };
+	const struct tensor_request rq = { .nbytes = 1000, .prefetch = true };
 	unsigned used = 0, both = 0, spins = 0;
 	struct taker taker = { 0 };
 	pthread_t thread;
@@ -164,7 +165,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(members_are_nobodys_drafts),
 		TEST(forty_thousand_members_end_at_once),
-		TEST(an_ahead_draft_is_taken_back_or_used_never_both),
+		TEST(a_prefetched_draft_is_taken_back_or_used_never_both),
 	};
 
 	return RUN(tests);

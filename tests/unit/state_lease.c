@@ -598,11 +598,11 @@ static void what_an_orphan_holds_stays_under_another_name(void **state)
 	fx_stop();
 }
 
-/* ---- drafts asked for ahead ---- */
+/* ---- prefetched drafts ---- */
 
-static void an_unused_ahead_draft_is_taken_back(void **state)
+static void an_unused_prefetched_draft_is_taken_back(void **state)
 {
-	const struct tensor_request ahead = { .nbytes = LARGE, .ahead = true };
+	const struct tensor_request prefetch = { .nbytes = LARGE, .prefetch = true };
 	uint32_t unused, used, slot;
 	struct tester t, other;
 	uint64_t ref;
@@ -611,9 +611,9 @@ static void an_unused_ahead_draft_is_taken_back(void **state)
 	fx_start(.capacity = 300 * KIB);
 	fx_connect(&t, 71000);
 	fx_connect(&other, 71001);
-	assert_int_equal(fx_create_once(&t, &ahead, &used), 0);
-	assert_int_equal(fx_create_once(&t, &ahead, &unused), 0);
-	assert_int_equal(st.ahead, 2);
+	assert_int_equal(fx_create_once(&t, &prefetch, &used), 0);
+	assert_int_equal(fx_create_once(&t, &prefetch, &unused), 0);
+	assert_int_equal(st.prefetched, 2);
 	/* taken into use by the lease protocol */
 	ref = fx_ref(used);
 	atomic_fetch_add(fx_held(&t, used), 1);
@@ -623,7 +623,7 @@ static void an_unused_ahead_draft_is_taken_back(void **state)
 	tensor_abort(&st, &other.c, fx_ref(slot));
 	assert_int_equal(fx_create(&other, 2 * LARGE, &slot), 0); /* the unused one, and what was
 								     kept warm, went */
-	assert_int_equal(st.ahead, 0);
+	assert_int_equal(st.prefetched, 0);
 	assert_int_equal(fx_state(used), ROW_DRAFT); /* an ordinary draft from now on */
 	assert_int_equal(fx_ref(used), ref);
 	assert_int_equal(t.c.drafts, 1);
@@ -636,9 +636,9 @@ static void an_unused_ahead_draft_is_taken_back(void **state)
 	fx_stop();
 }
 
-static void ahead_drafts_of_others_make_no_room_in_a_quota(void **state)
+static void prefetched_drafts_of_others_make_no_room_in_a_quota(void **state)
 {
-	const struct tensor_request ahead = { .nbytes = LARGE, .ahead = true };
+	const struct tensor_request prefetch = { .nbytes = LARGE, .prefetch = true };
 	uint32_t slot, kept;
 	struct tester t, other;
 
@@ -646,14 +646,14 @@ static void ahead_drafts_of_others_make_no_room_in_a_quota(void **state)
 	fx_start(.capacity = 4 * MIB, .user_capacity = 150 * KIB);
 	fx_connect(&t, 71000);
 	fx_connect(&other, 71001);
-	assert_int_equal(fx_create_once(&t, &ahead, &kept), 0);
+	assert_int_equal(fx_create_once(&t, &prefetch, &kept), 0);
 	assert_int_equal(fx_create(&other, LARGE, &slot), 0);
 	assert_int_equal(fx_create(&other, LARGE, &slot), STATE_E_QUOTA);
 	assert_int_equal(fx_state(kept), ROW_DRAFT);
-	assert_int_equal(st.ahead, 1);
+	assert_int_equal(st.prefetched, 1);
 	/* its own it does */
 	assert_int_equal(fx_create(&t, LARGE, &slot), 0);
-	assert_int_equal(st.ahead, 0);
+	assert_int_equal(st.prefetched, 0);
 	fx_leave(&t);
 	fx_leave(&other);
 	fx_stop();
@@ -680,8 +680,8 @@ int main(void)
 		TEST(no_segment_or_client_has_more_lives_than_its_word_can_say),
 		TEST(linked_names_keep_the_bytes_each),
 		TEST(what_an_orphan_holds_stays_under_another_name),
-		TEST(an_unused_ahead_draft_is_taken_back),
-		TEST(ahead_drafts_of_others_make_no_room_in_a_quota),
+		TEST(an_unused_prefetched_draft_is_taken_back),
+		TEST(prefetched_drafts_of_others_make_no_room_in_a_quota),
 	};
 
 	return RUN(tests);

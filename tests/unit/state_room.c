@@ -89,9 +89,9 @@ static void warm_memory_goes_before_anyone_is_refused(void **state)
 	fx_stop();
 }
 
-static void ahead_drafts_take_nothing_from_others(void **state)
+static void prefetched_drafts_take_nothing_from_others(void **state)
 {
-	const struct tensor_request ahead = { .nbytes = 4 * LARGE, .ahead = true };
+	const struct tensor_request prefetch = { .nbytes = 4 * LARGE, .prefetch = true };
 	struct tester t;
 	uint32_t slot;
 
@@ -101,7 +101,7 @@ static void ahead_drafts_take_nothing_from_others(void **state)
 	fx_put(&t, "a", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
 	assert_int_equal(st.store.warm_count, 1);
-	assert_int_equal(fx_create_once(&t, &ahead, &slot), STATE_E_FULL);
+	assert_int_equal(fx_create_once(&t, &prefetch, &slot), STATE_E_FULL);
 	assert_int_equal(st.store.warm_count, 1);
 	fx_leave(&t);
 	fx_stop();
@@ -582,7 +582,7 @@ static void a_random_walk_ends_where_it_began(void **state)
 			walk_leave(&w, i, false);
 	assert_int_equal(seen->retired, 0);
 	assert_int_equal(seen->drafts, 0);
-	assert_int_equal(st.ahead, 0);
+	assert_int_equal(st.prefetched, 0);
 	fx_connect(&w.clients[0], 0);
 	for (unsigned i = 0; i < WALK_NAMES; i++) {
 		snprintf(name, sizeof(name), "n%u", i);
@@ -608,7 +608,7 @@ int main(void)
 		TEST(what_can_never_fit_is_refused_at_once),
 		TEST(who_fills_the_capacity_is_told_so),
 		TEST(warm_memory_goes_before_anyone_is_refused),
-		TEST(ahead_drafts_take_nothing_from_others),
+		TEST(prefetched_drafts_take_nothing_from_others),
 		TEST(warm_memory_is_trimmed_when_its_time_is_over),
 		TEST(so_many_segments_are_kept_warm_and_no_more),
 		TEST(there_are_so_many_tensors_drafts_and_clients_and_no_more),

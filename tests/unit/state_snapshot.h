@@ -9,7 +9,7 @@ struct snapshot {
 	uint64_t used, warm, bytes_of_user;
 	uint32_t rows, names, segments, chunks, clients, reserved, tensors, retired, drafts,
 		of_client;
-	unsigned objects, fds, going, ahead;
+	unsigned objects, fds, going, prefetched;
 };
 
 static inline struct snapshot fx_snapshot(const struct tester *t)
@@ -34,7 +34,7 @@ static inline struct snapshot fx_snapshot(const struct tester *t)
 	s.objects = fx_objects();
 	s.fds = count_fds(0);
 	s.going = st.store.going;
-	s.ahead = st.ahead;
+	s.prefetched = st.prefetched;
 	return s;
 }
 #define assert_unchanged(before, t)                                                                \

@@ -154,8 +154,8 @@ static int get_look(void *context)
 	int r = tl_get(g->client, g->name, &g->options, &g->tensor);
 	tl_info info;
 
-	/* A withdrawn tensor is there, for who waits: only a newer one will do. */
-	if (r == -ENODATA && !tl_stat(g->client, g->name, &info) && info.withdrawn)
+	/* A lost tensor is there, for who waits: only a newer one will do. */
+	if (r == -ENODATA && !tl_stat(g->client, g->name, &info) && info.lost)
 		g->wait.item.newer_than = info.version;
 	return r;
 }
@@ -711,7 +711,7 @@ static const char get_doc[] =
 	"    it by DLPack (torch(), cupy.from_dlpack()) names his stream there, and need not here.\n"
 	"NotFoundError (a FileNotFoundError): no tensor has that name. NotNewerError (a BlockingIOError):\n"
 	"it is not newer. TimeoutError: none came in time. DisconnectedError: no daemon any more.\n"
-	"WithdrawnError: its GPU memory is gone with its producer. NoDeviceError: no CUDA here, or not that GPU.";
+	"TensorLostError: its GPU memory is gone with its producer. NoDeviceError: no CUDA here, or not that GPU.";
 
 static const char put_doc[] =
 	"put($self, name, array, *, metadata=None, timeout=None, wait=True, stream=None)\n--\n\n"

@@ -16,7 +16,7 @@ static PyObject *info_tuple(const tl_info *info)
 			     (Py_ssize_t)info->metadata_size,
 			     info->device.device_type == kDLCPU ? Py_NewRef(Py_None)
 								: uuid_text(info->device_uuid),
-			     PyBool_FromLong(info->withdrawn));
+			     PyBool_FromLong(info->lost));
 }
 
 static int stat_name(struct client *c, PyObject *name, tl_info *info)

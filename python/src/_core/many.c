@@ -164,7 +164,7 @@ static void find_missing(struct getting *g)
 	for (size_t i = 0; i < g->count; i++) {
 		int r = tl_stat(g->client, g->names[i], &info);
 
-		if (!r && !info.withdrawn)
+		if (!r && !info.lost)
 			continue;
 		g->wait.item.name = g->names[i];
 		g->wait.item.newer_than = r ? 0 : info.version;
@@ -220,7 +220,7 @@ static int many_take(struct client *c, struct getting *g, int64_t timeout_ns)
 	}
 	r = client_wait(c, &g->wait, timeout_ns);
 	if (r > 0 && g->wait.item.newer_than) {
-		raise_text(-ENODATA, "'%s' is withdrawn: its GPU memory is gone with its producer",
+		raise_text(-ENODATA, "'%s' is lost: its GPU memory is gone with its producer",
 			   g->wait.item.name);
 		return -1;
 	}

@@ -137,7 +137,7 @@ static PyObject *get_committed_ns(PyObject *self, void *unused)
 					: none_or_error();
 }
 
-static PyObject *get_withdrawn(PyObject *self, void *unused)
+static PyObject *get_lost(PyObject *self, void *unused)
 {
 	struct hold *h = array_hold(self);
 
@@ -204,7 +204,7 @@ static PyMethodDef methods[] = {
 	  "flag; stream, a CUDA stream as DLPack numbers them, waits for the producer's work, and the lease ends when\n"
 	  "what is queued on it by the end of the consumer's tensor is done. BufferError: it is read-only and\n"
 	  "max_version is None; another device is asked for, or a stream on the CPU, or a copy on a GPU; the tensor was\n"
-	  "released. WithdrawnError: its memory is gone with its producer." },
+	  "released. TensorLostError: its memory is gone with its producer." },
 	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS,
 	  "__dlpack_device__($self)\n--\n\nDLPack's device type and number: (1, 0) is the CPU, (2, n) GPU n." },
 	{ "unflagged", tensor_unflagged, METH_NOARGS,
@@ -231,7 +231,7 @@ static PyGetSetDef getters[] = {
 	{ "device", array_get_device, NULL, "Where it lies, a str: 'cpu', 'cuda:0'.", NULL },
 	{ "read_only", array_get_read_only, NULL, "True of a Tensor got with mode='r'.", NULL },
 	{ "released", array_get_released, NULL, "True after release().", NULL },
-	{ "withdrawn", get_withdrawn, NULL,
+	{ "lost", get_lost, NULL,
 	  "True of a tensor on a GPU whose memory is gone with the process that published it.",
 	  NULL },
 	{ "name", get_name, NULL, "The name it was published under.", NULL },

@@ -45,7 +45,7 @@ from ._errors import (
     PermissionDeniedError,
     TimeoutError,
     UnsupportedError,
-    WithdrawnError,
+    TensorLostError,
 )
 from ._tensor import Draft, Tensor
 
@@ -78,7 +78,7 @@ __all__ = [
     "Tensor",
     "TimeoutError",
     "UnsupportedError",
-    "WithdrawnError",
+    "TensorLostError",
     "connect",
     "cuda_devices",
 ]

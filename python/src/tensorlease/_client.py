@@ -13,7 +13,7 @@ from typing import NamedTuple
 from . import _core
 from ._cuda import DeviceUsage, parse_device
 from ._dtypes import parse_dtype
-from ._errors import InvalidError, NotFoundError, NotNewerError, TimeoutError, WithdrawnError
+from ._errors import InvalidError, NotFoundError, NotNewerError, TimeoutError, TensorLostError
 from ._waiter import Waiter, _Wait
 
 _PADDED = 4  # DLPack's IS_SUBBYTE_TYPE_PADDED
@@ -34,7 +34,7 @@ class Info(NamedTuple):
     uid: int  # of the user who published it
     metadata: bytes
     device_uuid: str  # of a GPU, the same in all processes; None: the CPU
-    withdrawn: bool  # its GPU memory is gone with the process that published it
+    lost: bool  # its GPU memory is gone with the process that published it
 
 
 class Status(NamedTuple):
@@ -291,7 +291,7 @@ class Client(_core.Client):
         _core.check_seconds("timeout", timeout)
         try:
             return self.get(name, newer_than=newer_than, mode=mode, stream=stream)
-        except (NotFoundError, NotNewerError, WithdrawnError):
+        except (NotFoundError, NotNewerError, TensorLostError):
             if not timeout:
                 raise
         loop = asyncio.get_running_loop()

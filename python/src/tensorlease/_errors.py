@@ -49,7 +49,7 @@ class NoDeviceError(Error):
     """CUDA cannot be used in this process, or the GPU is not among those that it sees."""
 
 
-class WithdrawnError(Error):
+class TensorLostError(Error):
     """The tensor lay in GPU memory of the process that published it, and that has ended."""
 
 
@@ -66,7 +66,7 @@ BY_ERRNO = {
     errno.ECONNREFUSED: NoDaemonError,
     errno.ENOTSUP: UnsupportedError,
     errno.ENODEV: NoDeviceError,
-    errno.ENODATA: WithdrawnError,
+    errno.ENODATA: TensorLostError,
 }
 
 CONNECTING = {

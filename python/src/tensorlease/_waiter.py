@@ -9,7 +9,7 @@ import os
 import threading
 import time
 
-from ._errors import DisconnectedError, Error, NotFoundError, NotNewerError, WithdrawnError
+from ._errors import DisconnectedError, Error, NotFoundError, NotNewerError, TensorLostError
 
 _SLICE = 60.0  # seconds; the library itself looks after the daemon
 _BACKOFF = 0.1
@@ -105,7 +105,7 @@ class Waiter:
             tensor = error = None
             try:
                 tensor = self.client.get(wait.name, newer_than=wait.newer_than, mode=wait.mode, stream=wait.stream)
-            except WithdrawnError:  # the name is there, and would wake us again at once
+            except TensorLostError:  # the name is there, and would wake us again at once
                 self._wait_for_newer(wait)
                 continue
             except (NotFoundError, NotNewerError, DisconnectedError):
@@ -124,7 +124,7 @@ class Waiter:
             info = self.client.stat(wait.name)
         except Error:
             return
-        if info.withdrawn:
+        if info.lost:
             wait.newer_than = max(wait.newer_than, info.version)
 
     def _fail(self, waits, error):

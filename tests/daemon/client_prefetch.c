@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drafts asked for ahead: used when the same size comes again, given up when somebody needs the
+ * Prefetched drafts: used when the same size comes again, given up when somebody needs the
  * room.
  */
 #include "tests/daemon/client_common.h"
@@ -27,7 +27,7 @@ static void a_repeated_put_waits_for_nobody(void **state)
 	memset(data, 1, sizeof(data));
 	for (int i = 0; i < 3; i++)
 		must_be(tl_put(client, "a", &t, NULL, &(uint64_t){ 0 }), 0);
-	must_be(td_status(&d).drafts, 1); /* the one ahead */
+	must_be(td_status(&d).drafts, 1); /* the prefetched one */
 	td_freeze(&d);
 	memset(data, 2, sizeof(data));
 	must_be(tl_put(client, "a", &t, NULL, NULL), 0); /* although the daemon cannot answer */
@@ -40,7 +40,7 @@ static void a_repeated_put_waits_for_nobody(void **state)
 	must_be(td_status(&d).drafts, 0);
 }
 
-static void drafts_ahead_give_way(void **state)
+static void prefetched_drafts_give_way(void **state)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
 	tl_client *client = td_connect(&d), *other = td_connect(&d);
@@ -49,9 +49,9 @@ static void drafts_ahead_give_way(void **state)
 	(void)state;
 	for (int i = 0; i < 4; i++)
 		put_bytes(client, "a", i, 4 * MIB);
-	must_be(td_status(&d).drafts, 1); /* 4 MiB live, 4 ahead */
+	must_be(td_status(&d).drafts, 1); /* 4 MiB live, 4 prefetched */
 	must_be(tl_delete(client, "a"), 0);
-	draft = create(other, "b", 13 * MIB, 0); /* fits only without the one ahead */
+	draft = create(other, "b", 13 * MIB, 0); /* fits only without the prefetched one */
 	must_be(td_status(&d).drafts, 1);
 	tl_abort(draft);
 	put_bytes(client, "a", 7, 4 * MIB); /* the client finds it gone, and asks */
@@ -62,7 +62,7 @@ static void drafts_ahead_give_way(void **state)
 	must_be(td_status(&d).drafts, 0);
 }
 
-static void a_draft_ahead_in_use_is_not_taken_back(void **state)
+static void a_prefetched_draft_in_use_is_not_taken_back(void **state)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
 	tl_client *client = td_connect(&d), *other = td_connect(&d);
@@ -72,7 +72,7 @@ static void a_draft_ahead_in_use_is_not_taken_back(void **state)
 	(void)state;
 	for (int i = 0; i < 3; i++)
 		put_bytes(client, "a", i, 4 * MIB);
-	draft = create(client, "a", 4 * MIB, 0); /* the one ahead, in use now */
+	draft = create(client, "a", 4 * MIB, 0); /* the prefetched one, in use now */
 	memset(tl_draft_tensor(draft)->data, 9, 4 * MIB);
 	must_be(tl_delete(client, "a"), 0);
 	create(other, "b", 13 * MIB, -ENOSPC);
@@ -103,7 +103,7 @@ static void a_commit_on_its_way_is_not_lost_to_who_needs_room(void **state)
 	memset(data, 9, 4 * MIB);
 	for (int i = 0; i < 3; i++)
 		put_bytes(client, "a", i, 4 * MIB);
-	must_be(td_status(&d).drafts, 1); /* the one ahead: 4 MiB of the 8 in use */
+	must_be(td_status(&d).drafts, 1); /* the prefetched one: 4 MiB of the 8 in use */
 	td_freeze(&d);
 	must_be(rc_send(&other, WIRE_CREATE, &big, sizeof(big), -1), 0);
 	must_be(tl_put(client, "a", &source, NULL, NULL), 0);
@@ -121,7 +121,7 @@ static void a_commit_on_its_way_is_not_lost_to_who_needs_room(void **state)
 	tl_close(client);
 }
 
-static void many_sizes_keep_few_drafts_ahead(void **state)
+static void many_sizes_keep_few_prefetched_drafts(void **state)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
@@ -194,10 +194,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_repeated_put_waits_for_nobody),
-		TEST(drafts_ahead_give_way),
-		TEST(a_draft_ahead_in_use_is_not_taken_back),
+		TEST(prefetched_drafts_give_way),
+		TEST(a_prefetched_draft_in_use_is_not_taken_back),
 		TEST(a_commit_on_its_way_is_not_lost_to_who_needs_room),
-		TEST(many_sizes_keep_few_drafts_ahead),
+		TEST(many_sizes_keep_few_prefetched_drafts),
 		TEST(a_commit_that_times_out_leaves_no_draft),
 		TEST(a_refused_commit_is_told_at_the_next_call),
 	};

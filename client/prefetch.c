@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drafts asked for ahead: a producer that commits the same size again and again asks for the next
+ * Prefetched drafts: a producer that commits the same size again and again asks for the next
  * draft right behind a commit, and finds the answer there when it wants to create. The daemon may
  * take such a draft back as long as it is unused, so it is taken into use like a lease. What is
  * never used is given back with the connection, or when another size needs the place.
@@ -17,7 +17,7 @@
 #include "proto/conn.h"
 #include "util/clock.h"
 
-struct ahead {
+struct prefetch {
 	struct request request;
 	struct conn_message answer;
 	uint64_t nbytes;
@@ -49,13 +49,13 @@ static bool size_again(struct session *s, uint64_t nbytes, uint32_t extra)
 	return false;
 }
 
-static struct ahead **find(struct session *s, uint64_t nbytes, uint32_t extra)
+static struct prefetch **find(struct session *s, uint64_t nbytes, uint32_t extra)
 {
-	for (unsigned i = 0; i < SESSION_AHEAD; i++) {
-		struct ahead *a = s->ahead[i];
+	for (unsigned i = 0; i < SESSION_PREFETCHED; i++) {
+		struct prefetch *a = s->prefetched[i];
 
 		if (a && a->nbytes == nbytes && a->extra == extra)
-			return &s->ahead[i];
+			return &s->prefetched[i];
 	}
 	return NULL;
 }
@@ -63,15 +63,15 @@ static struct ahead **find(struct session *s, uint64_t nbytes, uint32_t extra)
 /*
  * A place for one more; the oldest one's, if all are taken: that is returned too, to be given back.
  */
-static struct ahead **place(struct session *s, struct ahead **evicted)
+static struct prefetch **place(struct session *s, struct prefetch **evicted)
 {
-	struct ahead **at;
+	struct prefetch **at;
 
 	*evicted = NULL;
-	for (unsigned i = 0; i < SESSION_AHEAD; i++)
-		if (!s->ahead[i])
-			return &s->ahead[i];
-	at = &s->ahead[s->next_ahead++ % SESSION_AHEAD];
+	for (unsigned i = 0; i < SESSION_PREFETCHED; i++)
+		if (!s->prefetched[i])
+			return &s->prefetched[i];
+	at = &s->prefetched[s->next_prefetch++ % SESSION_PREFETCHED];
 	*evicted = *at;
 	*at = NULL;
 	return at;
@@ -81,7 +81,7 @@ static struct ahead **place(struct session *s, struct ahead **evicted)
  * Gives one back that nobody uses. If its answer is still to come, the reader of the socket aborts
  * the draft.
  */
-static void give_back(struct session *s, struct ahead *a, int64_t deadline)
+static void give_back(struct session *s, struct prefetch *a, int64_t deadline)
 {
 	if (!a)
 		return;
@@ -92,9 +92,9 @@ static void give_back(struct session *s, struct ahead *a, int64_t deadline)
 	free(a);
 }
 
-uint32_t ahead_begin(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline)
+uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline)
 {
-	struct ahead *a, *evicted = NULL;
+	struct prefetch *a, *evicted = NULL;
 	uint32_t serial = 0;
 
 	if (!nbytes)
@@ -112,16 +112,16 @@ uint32_t ahead_begin(struct session *s, uint64_t nbytes, uint32_t extra, int64_t
 	return serial;
 }
 
-void ahead_cancel(struct session *s, uint32_t serial)
+void prefetch_cancel(struct session *s, uint32_t serial)
 {
 	pthread_mutex_lock(&s->produce_mutex);
-	for (unsigned i = 0; serial && i < SESSION_AHEAD; i++) {
-		struct ahead *a = s->ahead[i];
+	for (unsigned i = 0; serial && i < SESSION_PREFETCHED; i++) {
+		struct prefetch *a = s->prefetched[i];
 
 		if (!a || a->request.serial != serial)
 			continue;
 		session_forget(s, &a->request);
-		s->ahead[i] = NULL;
+		s->prefetched[i] = NULL;
 		free(a);
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
@@ -151,11 +151,11 @@ static bool take_into_use(struct session *s, struct tl_draft *draft, uint64_t re
 	return ours;
 }
 
-bool ahead_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline,
-		struct tl_draft *draft, struct wire_draft *out)
+bool prefetch_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline,
+		   struct tl_draft *draft, struct wire_draft *out)
 {
-	struct ahead *a = NULL;
-	struct ahead **at;
+	struct prefetch *a = NULL;
+	struct prefetch **at;
 	int r;
 
 	pthread_mutex_lock(&s->produce_mutex);
@@ -184,10 +184,10 @@ bool ahead_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t dead
 	return !r;
 }
 
-void ahead_deinit(struct session *s)
+void prefetch_deinit(struct session *s)
 {
-	for (unsigned i = 0; i < SESSION_AHEAD; i++) {
-		free(s->ahead[i]);
-		s->ahead[i] = NULL;
+	for (unsigned i = 0; i < SESSION_PREFETCHED; i++) {
+		free(s->prefetched[i]);
+		s->prefetched[i] = NULL;
 	}
 }
