@@ -72,23 +72,23 @@ ALL_LDFLAGS = -pthread -Wl,-z,relro,-z,now,--as-needed $(SAN_LDFLAGS) $(LDFLAGS)
 # ---- sources -----------------------------------------------------------------------------------
 
 UTIL := $(wildcard util/*.c)
-COMMON := $(UTIL) $(wildcard proto/*.c)
+COMMON := $(UTIL) $(wildcard tensor/*.c proto/*.c)
 LIB := $(COMMON) $(wildcard client/*.c client/cuda/*.c)
 STATE := $(wildcard daemon/store/*.c daemon/state/*.c daemon/serve/*.c)
 DAEMON := $(COMMON) $(STATE) $(wildcard daemon/*.c)
 CLI := $(wildcard cli/*.c files/*.c)
 INTERNALS := $(filter-out daemon/main.c cli/main.c,$(sort $(LIB) $(DAEMON) $(CLI)))
-HARNESS := $(wildcard tests/*.c)
-TESTS := $(wildcard tests/unit/*.c tests/crash/*.c tests/fuzz/*.c tests/daemon/*.c)
+HARNESS := $(wildcard tests/harness/*.c)
+TESTS := $(foreach d,unit client daemon cli gpu crash fuzz,$(wildcard tests/$(d)/*.c))
 FAKECUDA := $(wildcard tests/fakecuda/*.c)
 FAULTS_SOURCES := $(wildcard tests/faults/*.c)
-GPU_CHECKS := $(wildcard tests/gpu/*.c)
+GPU_CHECKS := $(wildcard tests/gpu_check/*.c)
 BENCH := $(wildcard bench/*.c)
 DEMOS := $(wildcard demo/*.c)
 MANS := $(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8)
 
 SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(GPU_CHECKS) $(BENCH) $(DEMOS))
-DIRS := util proto client daemon files cli tests bench demo include
+DIRS := util tensor proto client daemon files cli tests bench demo include
 FORMATTED := $(shell find $(wildcard $(DIRS)) -name '*.[ch]' 2>/dev/null)
 
 obj = $(patsubst %.c,$(O)/obj/%.o,$(1))
@@ -163,8 +163,8 @@ test: $(DEPS) tests ## run all tests; T='unit/wire' some; SAN=address,undefined 
 
 # GPU_CHECK_FAKE=1: on the fake driver, to see that the checks themselves work. GPU_CHECK_ARGS='--markdown FILE'
 .PHONY: gpu-check
-gpu-check: all $(GPU_CHECK_OUT) $(filter $(O)/tests/daemon/gpu_% $(O)/tests/unit/cuda_driver,$(TEST_OUT)) $(FAKECUDA_OUT) ## on a real GPU: tests, questions and costs, as a table
-	@tests/gpu/run --build $(abspath $(O)) $(if $(GPU_CHECK_FAKE),--fake) $(GPU_CHECK_ARGS)
+gpu-check: all $(GPU_CHECK_OUT) $(filter $(O)/tests/gpu/% $(O)/tests/unit/cuda_driver,$(TEST_OUT)) $(FAKECUDA_OUT) ## on a real GPU: tests, questions and costs, as a table
+	@tests/gpu_check/run --build $(abspath $(O)) $(if $(GPU_CHECK_FAKE),--fake) $(GPU_CHECK_ARGS)
 
 # FAULTS=all: without a limit of time; 'library cli': some kinds of case; 'daemon:malloc:17': one call. docs/HACKING.md
 .PHONY: faults

@@ -14,7 +14,7 @@
 #include "client/error.h"
 #include "client/produce.h"
 #include "client/request.h"
-#include "proto/tensor.h"
+#include "tensor/tensor.h"
 #include "util/clock.h"
 
 struct member {

@@ -25,7 +25,7 @@
 #include "client/request.h"
 #include "client/tensor_lease.h"
 #include "proto/conn.h"
-#include "proto/tensor.h"
+#include "tensor/tensor.h"
 #include "util/clock.h"
 
 enum { GET_E_AGAIN = 64 }; /* something changed: try again */

@@ -18,9 +18,9 @@
 #include "client/mapping.h"
 #include "client/produce.h"
 #include "client/request.h"
-#include "proto/copy.h"
 #include "proto/shm_layout.h"
-#include "proto/tensor.h"
+#include "tensor/copy.h"
+#include "tensor/tensor.h"
 #include "util/clock.h"
 
 /* ---- The list ---- */
@@ -162,10 +162,10 @@ static int create_request(struct session *s, const struct draft_request *want, u
 
 	memcpy(bytes, &m, sizeof(m));
 	memcpy(bytes + sizeof(m), want->name, want->name_len);
-	if (want->timeout_ns < 0 ||
-	    __builtin_add_overflow(client_deadline(s->client), want->timeout_ns, &deadline)) /* both
-												waits
-											      */
+	if (want->timeout_ns < 0 || __builtin_add_overflow(client_deadline(s->client),
+							   want->timeout_ns, &deadline)) /* both
+											    waits
+											  */
 		deadline = DEADLINE_NEVER;
 	r = session_call(s, bytes, deadline, &answer);
 	if (r)

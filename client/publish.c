@@ -19,7 +19,7 @@
 #include "client/produce.h"
 #include "client/request.h"
 #include "client/tensor_lease.h"
-#include "proto/tensor.h"
+#include "tensor/tensor.h"
 
 /* ---- Exported drafts ---- */
 

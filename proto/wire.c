@@ -3,7 +3,7 @@
  * The validator of every message, for both ends. What a message looks like is a row of the table
  * below; what is left are bounds between members, in a little function each. No state, no
  * allocation, and the message may lie at any address: its fixed part is copied before it is looked
- * at. Names, types and shapes are judged by proto/tensor.c: a wrong one is an error to answer, not
+ * at. Names, types and shapes are judged by tensor/tensor.c: a wrong one is an error to answer, not
  * a broken peer.
  */
 #include <errno.h>

@@ -20,7 +20,7 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 CORE = HERE / "core" if (HERE / "core" / "Makefile").exists() else HERE.parent
-CORE_PARTS = ["Makefile", "LICENSE", "include", "util", "proto", "client", "daemon", "files", "cli"]
+CORE_PARTS = ["Makefile", "LICENSE", "include", "util", "tensor", "proto", "client", "daemon", "files", "cli"]
 # What is linked in or carried wants its notice beside it: there, where Debian's packages leave it.
 NOTICES = {
     f"licenses/{package}.txt": Path("/usr/share/doc", package, "copyright")
@@ -29,7 +29,7 @@ NOTICES = {
 HIDE = ["-Wl,--exclude-libs,ALL"]  # what an archive exports is not exported again
 EVERYWHERE = ["z"]  # and one process should have it once only: Python's own modules use it
 # What the extension uses of the project beside the library: files, and the copying of arrays.
-USED_SOURCES = ["files/*.c", "util/*.c", "cli/transfer.c", "proto/copy.c", "proto/tensor.c"]
+USED_SOURCES = ["files/*.c", "util/*.c", "cli/transfer.c", "tensor/copy.c", "tensor/tensor.c"]
 
 
 def find_library(cc, file):

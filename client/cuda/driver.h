@@ -111,11 +111,12 @@ struct cuda_driver {
 						  cuda_vmm_handle handle);
 	CUresult (*mem_export)(void *os_handle, cuda_vmm_handle handle, int type,
 			       unsigned long long flags); /* a descriptor: os_handle is an int * */
-	CUresult (*mem_import)(cuda_vmm_handle *handle, void *os_handle, int type); /* a descriptor:
-										       (void
-										       *)(intptr_t)fd;
-										       it stays the
-										       caller's */
+	CUresult (*mem_import)(cuda_vmm_handle *handle, void *os_handle,
+			       int type); /* a descriptor:
+					     (void
+					     *)(intptr_t)fd;
+					     it stays the
+					     caller's */
 	CUresult (*mem_retain_handle)(cuda_vmm_handle *handle, void *address);
 
 	/* Stream-ordered pools. Optional: without them nobody here can have such memory. */

@@ -14,7 +14,7 @@
 #include "daemon/state/lease.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
-#include "proto/tensor.h"
+#include "tensor/tensor.h"
 #include "util/cleanup.h"
 #include "util/log.h"
 

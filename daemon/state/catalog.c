@@ -127,8 +127,9 @@ static int catalog_map(struct catalog *cat, const struct catalog_header *plan)
 	memcpy(cat->header, plan, sizeof(*plan));
 	cat->client_words = (void *)((char *)map + plan->off_clients);
 	cat->buckets = (void *)((char *)map + plan->off_buckets);
-	memset(cat->buckets, 0xff, ((size_t)plan->bucket_mask + 1) * sizeof(uint32_t)); /* CATALOG_NONE
-											 */
+	memset(cat->buckets, 0xff,
+	       ((size_t)plan->bucket_mask + 1) * sizeof(uint32_t)); /* CATALOG_NONE
+								     */
 	return 0;
 }
 

@@ -11,8 +11,8 @@
 #include "daemon/state/lease.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
-#include "proto/tensor.h"
 #include "proto/wire.h"
+#include "tensor/tensor.h"
 #include "util/clock.h"
 #include "util/fault.h"
 

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "tests/harness.h"
+#include "tests/harness/harness.h"
 
 enum { ARGS_MAX = 24 };
 

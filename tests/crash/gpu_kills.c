@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "tests/daemon/gpu_common.h"
+#include "tests/gpu/common.h"
 
 enum { N = 2 << 20, KILLS = 1000, ROUND = 50, LONGEST_US = 12000 };
 
@@ -198,12 +198,11 @@ static void forget_names(const struct test_daemon *d)
 	tl_close(client);
 }
 
-static void killed_after_each_step(void **state)
+GPU_TEST(killed_after_each_step)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 	unsigned survived = 0;
 
-	(void)state;
 	for (unsigned n = 1; survived < 2; n++) {
 		struct victim producer = { .steps = n },
 			      consumer = { .consumes = true, .steps = n };
@@ -223,7 +222,7 @@ static void killed_after_each_step(void **state)
 	}
 }
 
-static void killed_at_any_moment(void **state)
+GPU_TEST(killed_at_any_moment)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start(.max_clients = 100);
 	_Atomic bool *stop = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
@@ -231,7 +230,6 @@ static void killed_at_any_moment(void **state)
 	struct test_child steady[2];
 	unsigned seed = (unsigned)now_ns();
 
-	(void)state;
 	steady_device = gpu_devices() > 1;
 	test_timeout(240);
 	print_message("seed %u\n", seed);
@@ -266,12 +264,7 @@ static void killed_at_any_moment(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		GPU_TEST(killed_after_each_step),
-		GPU_TEST(killed_at_any_moment),
-	};
-
 	(void)argc;
 	gpu_init(argv);
-	return RUN(tests);
+	return suite_run();
 }

@@ -223,7 +223,7 @@ static void delete_all(tl_client *client)
 	}
 }
 
-static void a_thousand_killed_clients_leave_nothing(void **state)
+TEST(a_thousand_killed_clients_leave_nothing)
 {
 	static const char *const extra[] = { "--warm-time", "0", NULL };
 	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .extra = extra);
@@ -234,7 +234,6 @@ static void a_thousand_killed_clients_leave_nothing(void **state)
 	struct test_child presser;
 	tl_client *client;
 
-	(void)state;
 	test_timeout(240);
 	if (asked)
 		kills = (unsigned)atoi(asked);
@@ -272,9 +271,5 @@ static void a_thousand_killed_clients_leave_nothing(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(a_thousand_killed_clients_leave_nothing),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

@@ -5,8 +5,8 @@
  */
 #include <sys/mman.h>
 
-#include "tests/harness.h"
-#include "tests/messages.h"
+#include "tests/harness/harness.h"
+#include "tests/harness/messages.h"
 
 enum { SMALL = 5000, LARGE = 300000 };
 
@@ -517,24 +517,17 @@ static void try_all(uint64_t nbytes)
 	}
 }
 
-static void small_tensors_survive_a_death_at_every_step(void **state)
+TEST(small_tensors_survive_a_death_at_every_step)
 {
-	(void)state;
 	try_all(SMALL);
 }
 
-static void large_tensors_survive_a_death_at_every_step(void **state)
+TEST(large_tensors_survive_a_death_at_every_step)
 {
-	(void)state;
 	try_all(LARGE);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(small_tensors_survive_a_death_at_every_step),
-		TEST(large_tensors_survive_a_death_at_every_step),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

@@ -184,21 +184,19 @@ static uint64_t model_run(struct model *m, int64_t ns)
 	return model_bad(m);
 }
 
-static void the_steps_never_give_a_bad_lease(void **state)
+TEST(the_steps_never_give_a_bad_lease)
 {
 	struct model *m = calloc(1, sizeof(*m));
 
-	(void)state;
 	must(m);
 	must_be(model_run(m, 2 * SECOND), 0);
 	free(m);
 }
 
-static void without_reading_the_ledgers_there_are_bad_leases(void **state)
+TEST(without_reading_the_ledgers_there_are_bad_leases)
 {
 	struct model *m = calloc(1, sizeof(*m));
 
-	(void)state;
 	must(m);
 	m->skip_t2 = true;
 	must(model_run(m, 0) > 0);
@@ -501,21 +499,19 @@ static double race_seconds(double usual)
 
 #define CAPACITY (512 * MIB)
 
-static void no_reader_sees_a_tensor_change(void **state)
+TEST(no_reader_sees_a_tensor_change)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = CAPACITY, .max_tensors = 4096);
 
-	(void)state;
 	race(&d, CAPACITY, race_seconds(12));
 }
 
-static void nor_if_all_memory_is_made_and_destroyed(void **state)
+TEST(nor_if_all_memory_is_made_and_destroyed)
 {
 	static const char *const extra[] = { "--warm-time", "0", NULL };
 	cleanup_td struct test_daemon d = td_start(.capacity = CAPACITY, .max_tensors = 4096,
 						   .extra = extra);
 
-	(void)state;
 	race(&d, CAPACITY, race_seconds(3));
 	must_be(td_status(&d).bytes_used, 0);
 	must_be(td_objects(&d), 1);
@@ -523,12 +519,5 @@ static void nor_if_all_memory_is_made_and_destroyed(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(the_steps_never_give_a_bad_lease),
-		TEST(without_reading_the_ledgers_there_are_bad_leases),
-		TEST(no_reader_sees_a_tensor_change),
-		TEST(nor_if_all_memory_is_made_and_destroyed),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

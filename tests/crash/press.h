@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "tests/harness.h"
+#include "tests/harness/harness.h"
 
 struct press {
 	_Atomic bool stop;

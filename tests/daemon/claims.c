@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 
 #include "proto/wire.h"
-#include "tests/harness.h"
+#include "tests/harness/harness.h"
 
 /* COMMIT with any description; the wire error, or 0. */
 struct description {
@@ -37,13 +37,12 @@ static int commit_as(struct raw *rc, uint64_t ref, const char *name, size_t name
 	return rc_judge(&m, WIRE_COMMITTED);
 }
 
-static void another_clients_draft_is_not_yours(void **state)
+TEST(another_clients_draft_is_not_yours)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw owner = rc_open(&d), thief = rc_open(&d);
 	struct wire_draft draft;
 
-	(void)state;
 	must_be(rc_create(&owner, "a", MIB, 0, &draft), 0);
 	must_be(rc_commit(&thief, draft.ref, "a", MIB), WIRE_E_GONE);
 	must_be(rc_commit(&thief, draft.ref, "b", 1), WIRE_E_GONE);
@@ -63,13 +62,12 @@ static void another_clients_draft_is_not_yours(void **state)
 	rc_goodbye(&thief);
 }
 
-static void a_draft_is_committed_or_aborted_once(void **state)
+TEST(a_draft_is_committed_or_aborted_once)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
 	struct wire_draft draft;
 
-	(void)state;
 	must_be(rc_create(&rc, "a", 1000, 0, &draft), 0);
 	must_be(rc_commit(&rc, draft.ref, "a", 1000), 0);
 	must_be(rc_commit(&rc, draft.ref, "a", 1000), WIRE_E_GONE);
@@ -87,14 +85,13 @@ static void a_draft_is_committed_or_aborted_once(void **state)
 	rc_goodbye(&rc);
 }
 
-static void refs_that_never_were_are_gone_or_ignored(void **state)
+TEST(refs_that_never_were_are_gone_or_ignored)
 {
 	cleanup_td struct test_daemon d = td_start(.max_tensors = 256);
 	struct raw rc = rc_open(&d);
 	struct wire_draft draft;
 	struct tl_status before, after;
 
-	(void)state;
 	must_be(rc_put(&rc, "a", 1000, 1, &draft), 0);
 	before = td_status(&d);
 	{
@@ -124,14 +121,13 @@ static void refs_that_never_were_are_gone_or_ignored(void **state)
 }
 
 /* A segment may have drafts in it, and what was aborted. */
-static void only_who_holds_a_tensor_maps_its_segment(void **state)
+TEST(only_who_holds_a_tensor_maps_its_segment)
 {
 	cleanup_td struct test_daemon d = td_start(.max_tensors = 256);
 	struct raw rc = rc_open(&d), other = rc_open(&d);
 	struct wire_draft draft, written, empty;
 	int fd = -1;
 
-	(void)state;
 	must_be(rc_put(&rc, "a", 1000, 1, &draft), 0);
 	must_be(rc_put(&rc, "empty", 0, 1, &empty), 0);
 	must_be(rc_create(&rc, NULL, 1000, 0, &written), 0);
@@ -172,7 +168,7 @@ static bool is_of_size(int fd, uint64_t size)
 	return (uint64_t)st.st_size == size && (uint64_t)st.st_blocks * 512 <= size;
 }
 
-static void who_changes_the_size_of_a_segment_gains_nothing(void **state)
+TEST(who_changes_the_size_of_a_segment_gains_nothing)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB);
 	struct raw honest = rc_open(&d);
@@ -180,7 +176,6 @@ static void who_changes_the_size_of_a_segment_gains_nothing(void **state)
 	struct tl_status s;
 	unsigned objects = td_objects(&d);
 
-	(void)state;
 	for (int how = 0; how < 5; how++) {
 		static const off_t sizes[] = { 400 * MIB, 400 * MIB, 400 * MIB, 4096, 400 * MIB };
 		struct raw rc = rc_open(&d);
@@ -243,7 +238,7 @@ static void write_in_turn(const int fds[2], unsigned n)
 		must_be(pwrite(fds[i % 2], "x", 1, 0), 1);
 }
 
-static void a_change_that_nobody_was_told_of_is_found(void **state)
+TEST(a_change_that_nobody_was_told_of_is_found)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
 	unsigned long queued = 0;
@@ -251,7 +246,6 @@ static void a_change_that_nobody_was_told_of_is_found(void **state)
 	FILE *f = fopen("/proc/sys/fs/inotify/max_queued_events", "re");
 	int fds[2], grown;
 
-	(void)state;
 	must(f && fscanf(f, "%lu", &queued) == 1);
 	fclose(f);
 	fds[0] = writable_segment(&rc, "a");
@@ -278,14 +272,13 @@ static int write_for_ever(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void who_writes_without_end_keeps_the_daemon_from_nothing(void **state)
+TEST(who_writes_without_end_keeps_the_daemon_from_nothing)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
 	struct raw rc = rc_open(&d), other;
 	struct test_child writers[3];
 	int fds[2];
 
-	(void)state;
 	fds[0] = writable_segment(&rc, "a");
 	fds[1] = writable_segment(&rc, "b");
 	for (int i = 0; i < 3; i++)
@@ -304,7 +297,7 @@ static void who_writes_without_end_keeps_the_daemon_from_nothing(void **state)
 
 /* fcntl(F_SETLEASE) makes others wait who open the file for writing: up to 45 s, unless they say
  * that they will not. */
-static void a_lease_on_the_file_of_a_segment_stops_nothing(void **state)
+TEST(a_lease_on_the_file_of_a_segment_stops_nothing)
 {
 	static const char *const extra[] = { "--warm-time", "0", NULL };
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB, .extra = extra);
@@ -312,7 +305,6 @@ static void a_lease_on_the_file_of_a_segment_stops_nothing(void **state)
 	struct wire_draft drafts[3];
 	int fds[3];
 
-	(void)state;
 	for (int i = 0; i < 3; i++) {
 		char name[2] = { (char)('a' + i), '\0' };
 
@@ -345,7 +337,7 @@ static void a_lease_on_the_file_of_a_segment_stops_nothing(void **state)
 	rc_goodbye(&honest);
 }
 
-static void sizes_that_overflow_never_fit(void **state)
+TEST(sizes_that_overflow_never_fit)
 {
 	static const uint64_t sizes[] = {
 		UINT64_MAX,	   UINT64_MAX - 1,    UINT64_MAX - 255,
@@ -358,7 +350,6 @@ static void sizes_that_overflow_never_fit(void **state)
 	struct tl_status before = td_status(&d), after;
 	struct wire_draft draft;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		int r = rc_create(&rc, "a", sizes[i], -1, &draft); /* notice, though it may wait */
 
@@ -371,7 +362,7 @@ static void sizes_that_overflow_never_fit(void **state)
 	rc_goodbye(&rc);
 }
 
-static void descriptions_that_do_not_fit_abort_the_draft(void **state)
+TEST(descriptions_that_do_not_fit_abort_the_draft)
 {
 	static const struct description wrong[] = {
 		{ 1, 8, 1, 1, { 1001 } }, /* a byte more than the draft has */
@@ -391,7 +382,6 @@ static void descriptions_that_do_not_fit_abort_the_draft(void **state)
 	struct raw rc = rc_open(&d);
 	struct wire_draft draft;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		int r;
 
@@ -408,14 +398,13 @@ static void descriptions_that_do_not_fit_abort_the_draft(void **state)
 	rc_goodbye(&rc);
 }
 
-static void a_commit_wants_no_more_room_than_was_asked_for(void **state)
+TEST(a_commit_wants_no_more_room_than_was_asked_for)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct description deep = { .code = 1, .bits = 8, .lanes = 1, .ndim = 64 };
 	struct raw rc = rc_open(&d);
 	struct wire_draft draft;
 
-	(void)state;
 	for (int i = 0; i < 64; i++)
 		deep.shape[i] = 1;
 	must_be(rc_create(&rc, "a", 1, 0, &draft), 0);			   /* with no extra */
@@ -425,7 +414,7 @@ static void a_commit_wants_no_more_room_than_was_asked_for(void **state)
 	rc_goodbye(&rc);
 }
 
-static void wrong_names_are_refused_everywhere(void **state)
+TEST(wrong_names_are_refused_everywhere)
 {
 	static const char *const names[] = {
 		"/",	    "/a",     "a/",	  "a//b",	  ".",
@@ -439,7 +428,6 @@ static void wrong_names_are_refused_everywhere(void **state)
 	struct wire_draft draft, good;
 	int r;
 
-	(void)state;
 	must_be(rc_put(&rc, "good", 1, 1, &good), 0);
 	must(rc_hold(&rc, good.ref));
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -458,14 +446,13 @@ static void wrong_names_are_refused_everywhere(void **state)
 	rc_goodbye(&rc);
 }
 
-static void a_link_needs_a_lease_and_keeps_the_bytes(void **state)
+TEST(a_link_needs_a_lease_and_keeps_the_bytes)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw a = rc_open(&d), b = rc_open(&d);
 	struct wire_draft draft;
 	const unsigned char *bytes;
 
-	(void)state;
 	must_be(rc_put(&a, "a", MIB, 9, &draft), 0);
 	must_be(rc_link(&b, draft.ref, "b"), WIRE_E_GONE);
 	must(rc_hold(&b, draft.ref));
@@ -483,14 +470,13 @@ static void a_link_needs_a_lease_and_keeps_the_bytes(void **state)
 	rc_goodbye(&b);
 }
 
-static void nobody_tells_about_a_client_that_is_not_there(void **state)
+TEST(nobody_tells_about_a_client_that_is_not_there)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
 	struct wire_holdings ask = { .id = 1ULL << 60 };
 	struct conn_message m;
 
-	(void)state;
 	must_be(rc_call(&rc, WIRE_HOLDINGS, &ask, sizeof(ask), &m), 0);
 	rc_must_fail(&m, WIRE_E_NOT_FOUND);
 	rc_goodbye(&rc);
@@ -498,22 +484,5 @@ static void nobody_tells_about_a_client_that_is_not_there(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(another_clients_draft_is_not_yours),
-		TEST(a_draft_is_committed_or_aborted_once),
-		TEST(refs_that_never_were_are_gone_or_ignored),
-		TEST(only_who_holds_a_tensor_maps_its_segment),
-		TEST(who_changes_the_size_of_a_segment_gains_nothing),
-		TEST(a_change_that_nobody_was_told_of_is_found),
-		TEST(who_writes_without_end_keeps_the_daemon_from_nothing),
-		TEST(a_lease_on_the_file_of_a_segment_stops_nothing),
-		TEST(sizes_that_overflow_never_fit),
-		TEST(descriptions_that_do_not_fit_abort_the_draft),
-		TEST(a_commit_wants_no_more_room_than_was_asked_for),
-		TEST(wrong_names_are_refused_everywhere),
-		TEST(a_link_needs_a_lease_and_keeps_the_bytes),
-		TEST(nobody_tells_about_a_client_that_is_not_there),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

@@ -6,8 +6,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "tests/harness.h"
-#include "tests/messages.h"
+#include "tests/harness/harness.h"
+#include "tests/harness/messages.h"
 
 /* ---- With the library ---- */
 
@@ -50,7 +50,7 @@ static int get_twice_and_stay(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void a_killed_consumers_leases_vanish(void **state)
+TEST(a_killed_consumers_leases_vanish)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
@@ -58,7 +58,6 @@ static void a_killed_consumers_leases_vanish(void **state)
 	struct tl_status s;
 	uint64_t used;
 
-	(void)state;
 	must_be(rc_put(&rc, "a", MIB, 1, NULL), 0);
 	dies = child_start(&d, get_twice_and_stay, (void *)"a");
 	lives = child_start(&d, get_twice_and_stay, (void *)"a");
@@ -85,13 +84,12 @@ static void a_killed_consumers_leases_vanish(void **state)
 	rc_goodbye(&rc);
 }
 
-static void leases_of_the_killed_are_gone_in_a_moment(void **state)
+TEST(leases_of_the_killed_are_gone_in_a_moment)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
 	int64_t longest = 0;
 
-	(void)state;
 	for (int i = 0; i < 20; i++) {
 		struct wire_draft draft;
 		struct test_child c;
@@ -124,7 +122,7 @@ static int write_half_and_stay(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void a_producer_killed_before_commit_leaves_nothing(void **state)
+TEST(a_producer_killed_before_commit_leaves_nothing)
 {
 	static const char *const extra[] = { "--warm-time", "0", NULL };
 	cleanup_td struct test_daemon d = td_start(.extra = extra);
@@ -133,7 +131,6 @@ static void a_producer_killed_before_commit_leaves_nothing(void **state)
 	tl_client *client = td_connect(&d);
 	tl_info info;
 
-	(void)state;
 	for (int i = 0; i < 10; i++) {
 		struct test_child c = child_start(&d, write_half_and_stay, (void *)"never");
 
@@ -164,14 +161,13 @@ static int put_and_stay(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void a_producer_killed_after_commit_leaves_its_tensor(void **state)
+TEST(a_producer_killed_after_commit_leaves_its_tensor)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct test_child c = child_start(&d, put_and_stay, (void *)"stays");
 	DLManagedTensorVersioned *tensor;
 	tl_client *client;
 
-	(void)state;
 	child_await(&c);
 	child_kill(&c);
 	td_settle(&d);
@@ -201,7 +197,7 @@ static int hold_and_stop(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void a_stopped_holder_holds_only_its_own(void **state)
+TEST(a_stopped_holder_holds_only_its_own)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
 	struct raw rc = rc_open(&d);
@@ -209,7 +205,6 @@ static void a_stopped_holder_holds_only_its_own(void **state)
 	struct tl_status s;
 	int status;
 
-	(void)state;
 	must_be(rc_put(&rc, "a", MIB, 0x11, NULL), 0);
 	c = child_start(&d, hold_and_stop, (void *)"a");
 	child_await(&c);
@@ -231,14 +226,13 @@ static void a_stopped_holder_holds_only_its_own(void **state)
 
 /* ---- A connection that ends while its process lives ---- */
 
-static void who_lost_its_connection_reads_on_undisturbed(void **state)
+TEST(who_lost_its_connection_reads_on_undisturbed)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
 	struct raw producer = rc_open(&d), reader = rc_open(&d);
 	struct wire_draft large, small;
 	const unsigned char *large_bytes, *small_bytes;
 
-	(void)state;
 	must_be(rc_put(&producer, "large", MIB, 0xaa, &large), 0);
 	must_be(rc_put(&producer, "small", 5000, 0xbb, &small), 0);
 	must(rc_hold(&reader, large.ref) && rc_hold(&reader, small.ref));
@@ -271,13 +265,12 @@ static void who_lost_its_connection_reads_on_undisturbed(void **state)
 }
 
 /* What it releases it cannot say, but its ledger shows it. */
-static void a_lost_reader_gives_up_one_of_two(void **state)
+TEST(a_lost_reader_gives_up_one_of_two)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw producer = rc_open(&d), reader = rc_open(&d);
 	struct wire_draft one, two;
 
-	(void)state;
 	must_be(rc_put(&producer, "one", MIB, 1, &one), 0);
 	must_be(rc_put(&producer, "two", MIB, 2, &two), 0);
 	must(rc_hold(&reader, one.ref) && rc_hold(&reader, two.ref));
@@ -294,7 +287,7 @@ static void a_lost_reader_gives_up_one_of_two(void **state)
 	rc_goodbye(&producer);
 }
 
-static void a_lost_reader_takes_no_new_lease(void **state)
+TEST(a_lost_reader_takes_no_new_lease)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw producer = rc_open(&d), reader = rc_open(&d);
@@ -303,7 +296,6 @@ static void a_lost_reader_takes_no_new_lease(void **state)
 								 reader.catalog->off_clients) +
 			reader.welcome.client_index;
 
-	(void)state;
 	must_be(atomic_load(mine), live_word(reader.welcome.client_generation));
 	must_be(shutdown(reader.fd, SHUT_RDWR), 0);
 	td_settle(&d);
@@ -317,14 +309,13 @@ static void a_lost_reader_takes_no_new_lease(void **state)
 }
 
 /* A producer whose connection ended may go on writing: nobody else may be given that memory. */
-static void what_a_lost_producer_writes_reaches_nobody(void **state)
+TEST(what_a_lost_producer_writes_reaches_nobody)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
 	struct raw lost = rc_open(&d), next;
 	struct wire_draft draft, small, fresh;
 	int fd, small_fd;
 
-	(void)state;
 	must_be(rc_create(&lost, NULL, MIB, 0, &draft), 0);
 	must_be(rc_create(&lost, NULL, 1000, 0, &small), 0);
 	fd = fcntl(rc_writable(&lost, &draft), F_DUPFD_CLOEXEC, 0);
@@ -393,14 +384,13 @@ static int exit_while_a_thread_writes(const struct test_daemon *d, void *arg)
 	exit(0);
 }
 
-static void what_threads_do_while_their_process_exits_harms_nobody(void **state)
+TEST(what_threads_do_while_their_process_exits_harms_nobody)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB);
 	tl_client *client = td_connect(&d);
 	DLManagedTensorVersioned *tensor;
 	struct test_child c;
 
-	(void)state;
 	lib_put(client, "read", MIB, 0x55);
 	c = child_start(&d, exit_while_a_thread_writes, NULL);
 	must_be(child_await(&c), 1);
@@ -421,13 +411,12 @@ static void what_threads_do_while_their_process_exits_harms_nobody(void **state)
 	tl_close(client);
 }
 
-static void memory_of_who_left_is_used_again(void **state)
+TEST(memory_of_who_left_is_used_again)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
 	struct tl_status s;
 
-	(void)state;
 	must_be(rc_put(&rc, "a", MIB, 1, NULL), 0);
 	must_be(rc_delete(&rc, "a"), 0);
 	rc_goodbye(&rc);
@@ -479,7 +468,7 @@ static int work_until_killed(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void kill_9_anywhere_costs_nobody_anything(void **state)
+TEST(kill_9_anywhere_costs_nobody_anything)
 {
 	enum { KILLS = 150, AT_ONCE = 3 };
 	cleanup_td struct test_daemon d = td_start();
@@ -489,7 +478,6 @@ static void kill_9_anywhere_costs_nobody_anything(void **state)
 	struct tl_status s;
 	unsigned fds;
 
-	(void)state;
 	td_settle(&d);
 	fds = count_fds(d.pid);
 	for (int i = 0; i < KILLS; i++) {
@@ -553,13 +541,12 @@ static int fork_then_let_the_child_read(const struct test_daemon *d, void *arg)
 	return 0; /* without a word to the daemon */
 }
 
-static void a_client_that_forks_and_dies_leaves_its_child_reading(void **state)
+TEST(a_client_that_forks_and_dies_leaves_its_child_reading)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
 	struct test_child c;
 
-	(void)state;
 	must_be(rc_put(&rc, "a", MIB, 0x11, NULL), 0);
 	c = child_start(&d, fork_then_let_the_child_read, (void *)"a");
 	child_await(&c);
@@ -575,21 +562,5 @@ static void a_client_that_forks_and_dies_leaves_its_child_reading(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(a_killed_consumers_leases_vanish),
-		TEST(leases_of_the_killed_are_gone_in_a_moment),
-		TEST(a_producer_killed_before_commit_leaves_nothing),
-		TEST(a_producer_killed_after_commit_leaves_its_tensor),
-		TEST(a_stopped_holder_holds_only_its_own),
-		TEST(who_lost_its_connection_reads_on_undisturbed),
-		TEST(a_lost_reader_gives_up_one_of_two),
-		TEST(a_lost_reader_takes_no_new_lease),
-		TEST(what_a_lost_producer_writes_reaches_nobody),
-		TEST(what_threads_do_while_their_process_exits_harms_nobody),
-		TEST(memory_of_who_left_is_used_again),
-		TEST(kill_9_anywhere_costs_nobody_anything),
-		TEST(a_client_that_forks_and_dies_leaves_its_child_reading),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

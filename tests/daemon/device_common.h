@@ -6,7 +6,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
-#include "tests/harness.h"
+#include "tests/harness/harness.h"
 
 enum { GPU = 1, OTHER_GPU = 2 };
 

@@ -4,7 +4,7 @@
 #include <fcntl.h>
 
 #include "tests/daemon/device_common.h"
-#include "tests/messages.h"
+#include "tests/harness/messages.h"
 
 /* ---- one step further each time ---- */
 
@@ -76,14 +76,13 @@ static int produce_and_stay(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void a_killed_producer_leaves_what_outlives_it(void **state)
+TEST(a_killed_producer_leaves_what_outlives_it)
 {
 	static const enum segment_kind kinds[] = { SEGMENT_CUDA_IPC, SEGMENT_CUDA_VMM,
 						   SEGMENT_CUDA_POOL };
 	cleanup_td struct test_daemon d = td_start();
 	struct device_before before = device_look(&d);
 
-	(void)state;
 	for (unsigned i = 0; i < 3 * STEPS; i++) {
 		struct story s = { .kind = kinds[i % 3], .step = (enum step)(i / 3) };
 		struct test_child c = child_start(&d, produce_and_stay, &s);
@@ -137,12 +136,11 @@ static int open_and_stay(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void a_killed_importer_stands_in_nobodys_way(void **state)
+TEST(a_killed_importer_stands_in_nobodys_way)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct device_before before = device_look(&d);
 
-	(void)state;
 	for (int i = 0; i < 4; i++) {
 		struct raw rc = rc_open(&d);
 		struct wire_segment_ref seg = i % 2 ? export_ipc(&rc, 100) : export_vmm(&rc, 100);
@@ -197,7 +195,7 @@ static int open_and_stop(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void a_stopped_importer_holds_only_what_it_has_open(void **state)
+TEST(a_stopped_importer_holds_only_what_it_has_open)
 {
 	static struct wire_segment_ref segs[1000];
 	static uint32_t serials[1000];
@@ -208,7 +206,6 @@ static void a_stopped_importer_holds_only_what_it_has_open(void **state)
 	struct test_child c;
 	int status;
 
-	(void)state;
 	for (int i = 0; i < 1000; i++)
 		segs[i] = export_ipc(&rc, 1);
 	c = child_start(&d, open_and_stop, segs);
@@ -229,7 +226,7 @@ static void a_stopped_importer_holds_only_what_it_has_open(void **state)
 }
 
 /* More answers at once than are queued for who does not read, by no fault of its own. */
-static void a_thousand_unexports_that_end_together_are_answered(void **state)
+TEST(a_thousand_unexports_that_end_together_are_answered)
 {
 	static struct wire_segment_ref segs[1000];
 	static uint32_t serials[1000];
@@ -237,7 +234,6 @@ static void a_thousand_unexports_that_end_together_are_answered(void **state)
 	struct device_before before = device_look(&d);
 	struct raw rc = rc_open(&d), reader = rc_open(&d);
 
-	(void)state;
 	for (int i = 0; i < 1000; i++) {
 		segs[i] = export_vmm(&rc, 1);
 		must_be(rc_import(&reader, &segs[i], 0, NULL, NULL), 0);
@@ -254,7 +250,7 @@ static void a_thousand_unexports_that_end_together_are_answered(void **state)
 	must_be_as_before(&d, &before);
 }
 
-static void what_nobody_reads_ends_with_its_client(void **state)
+TEST(what_nobody_reads_ends_with_its_client)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct device_before before = device_look(&d);
@@ -262,7 +258,6 @@ static void what_nobody_reads_ends_with_its_client(void **state)
 	struct wire_segment_ref seg = export_ipc(&rc, 1), segs[600];
 	char name[16];
 
-	(void)state;
 	for (int i = 0; i < 600; i++) {
 		segs[i] = export_ipc(&other, 1);
 		must_be(rc_import(&rc, &segs[i], 0, NULL, NULL), 0);
@@ -283,7 +278,7 @@ static void what_nobody_reads_ends_with_its_client(void **state)
 
 /* ---- lost rows ---- */
 
-static void the_daemon_keeps_1024_lost_rows(void **state)
+TEST(the_daemon_keeps_1024_lost_rows)
 {
 	enum { KEPT = 1024, PLACED_N = 3000 };
 	static uint64_t refs[PLACED_N];
@@ -294,7 +289,6 @@ static void the_daemon_keeps_1024_lost_rows(void **state)
 	struct wire_placed placed;
 	char name[16];
 
-	(void)state;
 	for (int i = 0; i < PLACED_N; i++) {
 		snprintf(name, sizeof(name), "n%d", i);
 		must_be(rc_place(&rc, &seg, &placed, .name = name, .nbytes = 10, .event = event),
@@ -347,7 +341,7 @@ static void the_daemon_keeps_1024_lost_rows(void **state)
 
 /* ---- the daemon ---- */
 
-static void the_next_daemon_knows_nothing_of_it(void **state)
+TEST(the_next_daemon_knows_nothing_of_it)
 {
 	struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
@@ -355,7 +349,6 @@ static void the_next_daemon_knows_nothing_of_it(void **state)
 	struct wire_placed placed;
 	struct wire_device device;
 
-	(void)state;
 	must_be(rc_place(&rc, &seg, &placed, .name = "a", .nbytes = 1), 0);
 	must(rc_hold(&rc, placed.ref));
 	td_kill(&d);
@@ -371,14 +364,13 @@ static void the_next_daemon_knows_nothing_of_it(void **state)
 	rc_goodbye(&rc);
 }
 
-static void a_daemon_ends_well_with_all_of_it_in_use(void **state)
+TEST(a_daemon_ends_well_with_all_of_it_in_use)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d), reader = rc_open(&d), gone = rc_open(&d);
 	struct wire_segment_ref seg = export_vmm(&rc, 100), left = export_vmm(&gone, 100);
 	struct wire_placed placed;
 
-	(void)state;
 	must_be(rc_place(&gone, &left, NULL, .name = "left", .nbytes = 1), 0);
 	rc_goodbye(&gone);
 	must_be(rc_import(&reader, &seg, 0, NULL, NULL), 0);
@@ -465,7 +457,7 @@ static int work_until_killed(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void kill_9_anywhere_costs_nobody_anything(void **state)
+TEST(kill_9_anywhere_costs_nobody_anything)
 {
 	enum { KILLS = 120, AT_ONCE = 4 };
 	cleanup_td struct test_daemon d = td_start();
@@ -475,7 +467,6 @@ static void kill_9_anywhere_costs_nobody_anything(void **state)
 	struct raw rc = rc_open(&d);
 	char name[16];
 
-	(void)state;
 	for (int i = 0; i < KILLS; i++) {
 		struct test_child *c = &children[i % AT_ONCE];
 		int64_t until = now_ns() + (int64_t)(samples_random(&seed) % 5000000);
@@ -505,17 +496,5 @@ static void kill_9_anywhere_costs_nobody_anything(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(a_killed_producer_leaves_what_outlives_it),
-		TEST(a_killed_importer_stands_in_nobodys_way),
-		TEST(a_stopped_importer_holds_only_what_it_has_open),
-		TEST(a_thousand_unexports_that_end_together_are_answered),
-		TEST(what_nobody_reads_ends_with_its_client),
-		TEST(the_daemon_keeps_1024_lost_rows),
-		TEST(the_next_daemon_knows_nothing_of_it),
-		TEST(a_daemon_ends_well_with_all_of_it_in_use),
-		TEST(kill_9_anywhere_costs_nobody_anything),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

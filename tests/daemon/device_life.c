@@ -25,7 +25,7 @@ static uint64_t segment_word(const struct raw *rc, const struct wire_segment_ref
 
 /* ---- EXPORT, PART, IMPORT ---- */
 
-static void an_exported_handle_is_what_others_import(void **state)
+TEST(an_exported_handle_is_what_others_import)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw producer = rc_open(&d), consumer = rc_open(&d);
@@ -36,7 +36,6 @@ static void an_exported_handle_is_what_others_import(void **state)
 	struct wire_draft draft;
 	int fd = -1;
 
-	(void)state;
 	must_be(segment_word(&consumer, &seg), live_word(seg.segment_generation));
 	must_be(row->size, 5 * MIB);
 	must_be(row->kind, SEGMENT_CUDA_IPC);
@@ -77,7 +76,7 @@ static void an_exported_handle_is_what_others_import(void **state)
 	rc_goodbye(&consumer);
 }
 
-static void a_segment_of_parts_is_whole_when_all_have_come(void **state)
+TEST(a_segment_of_parts_is_whole_when_all_have_come)
 {
 	enum { PARTS = 5 };
 	cleanup_td struct test_daemon d = td_start();
@@ -87,7 +86,6 @@ static void a_segment_of_parts_is_whole_when_all_have_come(void **state)
 	struct wire_segment_ref seg;
 	struct wire_export imported;
 
-	(void)state;
 	for (int i = 0; i < PARTS; i++)
 		memory[i] = memory_new((uint64_t)(i + 1) * MIB);
 	must_be(rc_export(&producer, SEGMENT_CUDA_VMM, GPU, 15 * MIB, 1 * MIB, PARTS, memory[0],
@@ -136,7 +134,7 @@ static void a_segment_of_parts_is_whole_when_all_have_come(void **state)
 	rc_goodbye(&consumer);
 }
 
-static void a_pool_has_a_descriptor_and_a_place_in_it(void **state)
+TEST(a_pool_has_a_descriptor_and_a_place_in_it)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw producer = rc_open(&d), consumer = rc_open(&d);
@@ -145,7 +143,6 @@ static void a_pool_has_a_descriptor_and_a_place_in_it(void **state)
 	struct wire_segment_ref seg;
 	unsigned fds = count_fds(d.pid);
 
-	(void)state;
 	must_be(rc_export(&producer, SEGMENT_CUDA_POOL, GPU, 100, 100, 1, pool, &seg), 0);
 	must_be(count_fds(d.pid), fds + 1);
 	must_be(rc_import(&consumer, &seg, 0, &imported, &fd), 0);
@@ -163,7 +160,7 @@ static void a_pool_has_a_descriptor_and_a_place_in_it(void **state)
 	rc_goodbye(&consumer);
 }
 
-static void descriptors_that_could_stall_or_change_are_refused(void **state)
+TEST(descriptors_that_could_stall_or_change_are_refused)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
@@ -172,7 +169,6 @@ static void descriptors_that_could_stall_or_change_are_refused(void **state)
 	int bad[7], pair[2], pipes[2], memory;
 	char path[80], named[] = "/dev/shm/tl-test-XXXXXX";
 
-	(void)state;
 	must_be(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
 	must_be(pipe2(pipes, O_CLOEXEC), 0);
 	snprintf(path, sizeof(path), "%s/file", d.dir);
@@ -210,7 +206,7 @@ static void descriptors_that_could_stall_or_change_are_refused(void **state)
 
 /* ---- PLACE, FINISHED ---- */
 
-static void what_is_placed_is_published_in_one_step(void **state)
+TEST(what_is_placed_is_published_in_one_step)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw producer = rc_open(&d), consumer = rc_open(&d);
@@ -218,7 +214,6 @@ static void what_is_placed_is_published_in_one_step(void **state)
 	const struct catalog_row *row;
 	struct wire_placed placed;
 
-	(void)state;
 	must_be(rc_place(&producer, &seg, &placed, .name = "a", .offset = 7, .nbytes = 993), 0);
 	must_be(placed.version, 1);
 	row = rc_row(&consumer, placed.ref);
@@ -278,7 +273,7 @@ static void chunks_read(const struct raw *rc, uint32_t index, unsigned char *to,
 	}
 }
 
-static void the_event_lies_after_shape_and_metadata(void **state)
+TEST(the_event_lies_after_shape_and_metadata)
 {
 	static const struct {
 		uint8_t ndim;
@@ -291,7 +286,6 @@ static void the_event_lies_after_shape_and_metadata(void **state)
 	unsigned char meta[1024], chain[64 * 8 + 1024 + 64];
 	uint64_t sizes[2] = { 10, 4294967296 }; /* the second does not fit into a row's sizes */
 
-	(void)state;
 	memset(meta, 'm', sizeof(meta));
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]) * 2; i++) {
 		unsigned ndim = cases[i / 2].ndim, meta_len = cases[i / 2].meta_len;
@@ -318,7 +312,7 @@ static void the_event_lies_after_shape_and_metadata(void **state)
 	rc_goodbye(&rc);
 }
 
-static void finished_is_said_by_the_producer_alone_and_once(void **state)
+TEST(finished_is_said_by_the_producer_alone_and_once)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw producer = rc_open(&d), other = rc_open(&d);
@@ -326,7 +320,6 @@ static void finished_is_said_by_the_producer_alone_and_once(void **state)
 	struct wire_placed a, b;
 	struct wire_draft cpu;
 
-	(void)state;
 	must_be(rc_place(&producer, &seg, &a, .name = "a", .nbytes = 10, .event = event), 0);
 	must_be(rc_place(&producer, &seg, &b, .name = "b", .nbytes = 10, .event = event), 0);
 	must_be(rc_put(&producer, "cpu", 10, 1, &cpu), 0);
@@ -359,7 +352,7 @@ static void finished_is_said_by_the_producer_alone_and_once(void **state)
 
 /* ---- FREED ---- */
 
-static void the_producer_is_told_once_when_nobody_holds_or_names_it(void **state)
+TEST(the_producer_is_told_once_when_nobody_holds_or_names_it)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw producer = rc_open(&d), a = rc_open(&d), b = rc_open(&d);
@@ -367,7 +360,6 @@ static void the_producer_is_told_once_when_nobody_holds_or_names_it(void **state
 	struct wire_placed first, second;
 	struct raw_notice notice;
 
-	(void)state;
 	must_be(rc_place(&producer, &seg, &first, .name = "a", .nbytes = 10, .cookie = 77), 0);
 	must(rc_hold(&a, first.ref) && rc_hold(&b, first.ref) && rc_hold(&b, first.ref));
 	must_be(rc_place(&producer, &seg, &second, .name = "a", .nbytes = 10, .cookie = 78), 0);
@@ -403,7 +395,7 @@ static void the_producer_is_told_once_when_nobody_holds_or_names_it(void **state
 
 /* ---- UNEXPORT, UNMAP ---- */
 
-static void an_unexport_waits_until_nobody_has_it_open(void **state)
+TEST(an_unexport_waits_until_nobody_has_it_open)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw producer = rc_open(&d), a = rc_open(&d), b = rc_open(&d), c = rc_open(&d);
@@ -412,7 +404,6 @@ static void an_unexport_waits_until_nobody_has_it_open(void **state)
 	struct raw_notice notice;
 	uint32_t serial;
 
-	(void)state;
 	must_be(rc_place(&producer, &seg, NULL, .name = "a", .nbytes = 10), 0);
 	must_be(rc_place(&producer, &seg, NULL, .name = "b", .nbytes = 10), 0);
 	must_be(rc_import(&a, &seg, 0, NULL, NULL), 0);
@@ -464,14 +455,13 @@ static void an_unexport_waits_until_nobody_has_it_open(void **state)
 	rc_goodbye(&c);
 }
 
-static void an_index_used_again_has_another_generation(void **state)
+TEST(an_index_used_again_has_another_generation)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
 	struct wire_segment_ref seg, last = { .segment = CATALOG_NONE };
 	unsigned again = 0;
 
-	(void)state;
 	for (int i = 0; i < 40; i++) { /* whole ones, and such that never were */
 		int fd = memory_new(50 + (i % 2 ? 50 : 0));
 
@@ -495,7 +485,7 @@ static void an_index_used_again_has_another_generation(void **state)
 
 /* ---- the producer's end ---- */
 
-static void what_dies_with_its_producer_is_lost(void **state)
+TEST(what_dies_with_its_producer_is_lost)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw producer = rc_open(&d), reader = rc_open(&d);
@@ -503,7 +493,6 @@ static void what_dies_with_its_producer_is_lost(void **state)
 	struct wire_placed finished, unfinished, retired;
 	uint32_t wakes = 0, wakes_after = 0;
 
-	(void)state;
 	must_be(rc_place(&producer, &seg, &retired, .name = "c", .nbytes = 10), 0);
 	must_be(rc_place(&producer, &seg, &finished, .name = "a", .nbytes = 10), 0);
 	must_be(rc_place(&producer, &seg, &unfinished, .name = "b", .nbytes = 10, .event = event),
@@ -543,7 +532,7 @@ static void what_dies_with_its_producer_is_lost(void **state)
 	rc_goodbye(&reader);
 }
 
-static void what_outlives_its_producer_stays_until_nobody_uses_it(void **state)
+TEST(what_outlives_its_producer_stays_until_nobody_uses_it)
 {
 	cleanup_td struct test_daemon d = td_start();
 	unsigned fds;
@@ -555,7 +544,6 @@ static void what_outlives_its_producer_stays_until_nobody_uses_it(void **state)
 	struct wire_export imported;
 	int fd = -1, part = memory_new(100);
 
-	(void)state;
 	must_be(rc_export(&producer, SEGMENT_CUDA_VMM, GPU, 300, 100, 3, part, &half), 0);
 	must_be(rc_place(&producer, &seg, &a, .name = "a", .nbytes = 10), 0);
 	must_be(rc_place(&producer, &seg, &b, .name = "b", .nbytes = 10, .event = event), 0);
@@ -605,14 +593,13 @@ static void what_outlives_its_producer_stays_until_nobody_uses_it(void **state)
 	rc_goodbye(&reader);
 }
 
-static void a_failed_tensor_of_a_dead_producer_keeps_no_memory(void **state)
+TEST(a_failed_tensor_of_a_dead_producer_keeps_no_memory)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw producer = rc_open(&d), reader = rc_open(&d);
 	struct wire_segment_ref seg = export_vmm(&producer, 1000);
 	struct wire_placed failed;
 
-	(void)state;
 	must_be(rc_place(&producer, &seg, &failed, .name = "a", .nbytes = 10, .event = event), 0);
 	rc_finished(&producer, failed.ref, true);
 	must_be(rc_answer(&producer, rc_unexport(&producer, &seg), WIRE_DONE), WIRE_E_INVALID);
@@ -628,14 +615,13 @@ static void a_failed_tensor_of_a_dead_producer_keeps_no_memory(void **state)
 
 /* ---- with the rest ---- */
 
-static void what_only_shared_memory_can_do_is_refused(void **state)
+TEST(what_only_shared_memory_can_do_is_refused)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
 	struct wire_segment_ref seg = export_ipc(&rc, 1000);
 	struct wire_placed placed;
 
-	(void)state;
 	must_be(rc_place(&rc, &seg, &placed, .name = "a", .nbytes = 10), 0);
 	must(rc_hold(&rc, placed.ref));
 	must_be(rc_link(&rc, placed.ref, "b"), WIRE_E_INVALID);
@@ -647,7 +633,7 @@ static void what_only_shared_memory_can_do_is_refused(void **state)
 	rc_goodbye(&rc);
 }
 
-static void what_is_held_is_shown(void **state)
+TEST(what_is_held_is_shown)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
@@ -657,7 +643,6 @@ static void what_is_held_is_shown(void **state)
 	struct wire_placed placed;
 	struct conn_message m;
 
-	(void)state;
 	must_be(rc_place(&rc, &seg, &placed, .name = "a", .nbytes = 1000), 0);
 	must(rc_hold(&rc, placed.ref));
 	must_be(rc_call(&rc, WIRE_CLIENTS, &ask, sizeof(ask), &m), 0);
@@ -679,14 +664,13 @@ static void what_is_held_is_shown(void **state)
 	rc_goodbye(&rc);
 }
 
-static void devices_are_counted_each_by_itself(void **state)
+TEST(devices_are_counted_each_by_itself)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
 	struct wire_segment_ref a, b, c;
 	struct wire_device device;
 
-	(void)state;
 	must(!rc_device(&rc, 0, &device));
 	must_be(rc_export(&rc, SEGMENT_CUDA_IPC, GPU, 100, 100, 1, -1, &a), 0);
 	must_be(rc_export(&rc, SEGMENT_CUDA_IPC, OTHER_GPU, 1000, 1000, 1, -1, &b), 0);
@@ -712,24 +696,5 @@ static void devices_are_counted_each_by_itself(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(an_exported_handle_is_what_others_import),
-		TEST(a_segment_of_parts_is_whole_when_all_have_come),
-		TEST(a_pool_has_a_descriptor_and_a_place_in_it),
-		TEST(descriptors_that_could_stall_or_change_are_refused),
-		TEST(what_is_placed_is_published_in_one_step),
-		TEST(the_event_lies_after_shape_and_metadata),
-		TEST(finished_is_said_by_the_producer_alone_and_once),
-		TEST(the_producer_is_told_once_when_nobody_holds_or_names_it),
-		TEST(an_unexport_waits_until_nobody_has_it_open),
-		TEST(an_index_used_again_has_another_generation),
-		TEST(what_dies_with_its_producer_is_lost),
-		TEST(what_outlives_its_producer_stays_until_nobody_uses_it),
-		TEST(a_failed_tensor_of_a_dead_producer_keeps_no_memory),
-		TEST(what_only_shared_memory_can_do_is_refused),
-		TEST(what_is_held_is_shown),
-		TEST(devices_are_counted_each_by_itself),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

@@ -28,7 +28,7 @@ static int export_fds(struct raw *rc, uint32_t parts, struct wire_segment_ref *s
 
 /* ---- bytes ---- */
 
-static void a_device_has_its_capacity_each_by_itself(void **state)
+TEST(a_device_has_its_capacity_each_by_itself)
 {
 	cleanup_td struct test_daemon d = td_start(.extra = ARGUMENTS("--gpu-capacity", "10M"));
 	struct device_before before = device_look(&d);
@@ -37,7 +37,6 @@ static void a_device_has_its_capacity_each_by_itself(void **state)
 	struct wire_device device;
 	uint32_t serial;
 
-	(void)state;
 	must_be(export_on(&rc, GPU, 10 * MIB + 1, NULL), WIRE_E_NO_SPACE);
 	must_be(export_on(&rc, GPU, WIRE_DEVICE_BYTES_MAX, NULL), WIRE_E_NO_SPACE);
 	must_be(export_on(&rc, GPU, 6 * MIB, &a), 0);
@@ -66,13 +65,12 @@ static void a_device_has_its_capacity_each_by_itself(void **state)
 	must_be_as_before(&d, &before);
 }
 
-static void a_users_part_of_a_device_is_told_apart(void **state)
+TEST(a_users_part_of_a_device_is_told_apart)
 {
 	cleanup_td struct test_daemon d = td_start(.extra = ARGUMENTS("--gpu-capacity", "10M",
 								      "--gpu-uid-capacity", "6M"));
 	struct raw a = rc_open(&d), b = rc_open(&d);
 
-	(void)state;
 	must_be(export_on(&a, GPU, 6 * MIB + 1, NULL), WIRE_E_QUOTA);
 	must_be(export_on(&a, GPU, 10 * MIB + 1, NULL), WIRE_E_NO_SPACE); /* not for his sake */
 	must_be(export_on(&a, GPU, 4 * MIB, NULL), 0);
@@ -117,11 +115,10 @@ static int use_the_rest(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void users_share_a_device(void **state)
+TEST(users_share_a_device)
 {
 	struct test_child alice, bob;
 
-	(void)state;
 	SKIP_UNLESS(geteuid() == 0, "needs root, to be other users");
 	cleanup_td struct test_daemon d = td_start(.for_others = true,
 						   .extra = ARGUMENTS("--gpu-capacity", "10M",
@@ -135,7 +132,7 @@ static void users_share_a_device(void **state)
 	must_be(td_status(&d).segments, 0);
 }
 
-static void the_65th_device_is_refused(void **state)
+TEST(the_65th_device_is_refused)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct device_before before = device_look(&d);
@@ -144,7 +141,6 @@ static void the_65th_device_is_refused(void **state)
 	struct wire_device device;
 	uint32_t n = 0;
 
-	(void)state;
 	for (int round = 0; round < 3; round++) { /* each round others than before */
 		for (uint16_t i = 0; i < 64; i++)
 			must_be(export_on(&rc, (uint16_t)(1000 * round + i + 1), 5, &segs[i]), 0);
@@ -166,7 +162,7 @@ static void the_65th_device_is_refused(void **state)
 
 /* ---- descriptors ---- */
 
-static void descriptors_are_a_bounded_share_and_counted_for_each_user(void **state)
+TEST(descriptors_are_a_bounded_share_and_counted_for_each_user)
 {
 	/* 224 - 32 for itself - 2 for each of 32 clients: 64 for memory on devices, half of that
 	 * for each user */
@@ -176,7 +172,6 @@ static void descriptors_are_a_bounded_share_and_counted_for_each_user(void **sta
 	struct raw rc = rc_open(&d), other = rc_open(&d);
 	struct wire_segment_ref segs[32], seg;
 
-	(void)state;
 	must_be(export_fds(&rc, 33, &seg), WIRE_E_NO_RESOURCES); /* all its parts, from the start */
 	must_be(export_fds(&rc, 20, &segs[0]), 0);
 	must_be(export_fds(&rc, 13, &seg), WIRE_E_NO_RESOURCES);
@@ -236,7 +231,7 @@ static int memory_beyond_its_end(void)
 	return fd;
 }
 
-static void the_hosts_memory_is_not_kept_as_a_devices(void **state)
+TEST(the_hosts_memory_is_not_kept_as_a_devices)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct device_before before = device_look(&d);
@@ -244,7 +239,6 @@ static void the_hosts_memory_is_not_kept_as_a_devices(void **state)
 	struct wire_segment_ref seg;
 	int fd;
 
-	(void)state;
 	must_not_be_kept(&d, &rc, memory_new(1536 * MIB)); /* 4,096 bytes, they say */
 	must_not_be_kept(&d, &rc, memory_new(4095));
 	must_not_be_kept(&d, &rc, memory_sealed(4096, 0)); /* may grow later */
@@ -265,7 +259,7 @@ static void the_hosts_memory_is_not_kept_as_a_devices(void **state)
 	must_be_as_before(&d, &before);
 }
 
-static void character_devices_that_are_no_gpus_are_not_kept(void **state)
+TEST(character_devices_that_are_no_gpus_are_not_kept)
 {
 	static const char *const paths[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/urandom",
 					     "/dev/ptmx", "/dev/tty",  "/dev/mem",  "/dev/kmsg",
@@ -275,7 +269,6 @@ static void character_devices_that_are_no_gpus_are_not_kept(void **state)
 	struct raw rc = rc_open(&d);
 	int tried = 0;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
 		int fd = open(paths[i], O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 
@@ -290,7 +283,7 @@ static void character_devices_that_are_no_gpus_are_not_kept(void **state)
 	must_be_as_before(&d, &before);
 }
 
-static void a_segment_of_1024_parts(void **state)
+TEST(a_segment_of_1024_parts)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct device_before before = device_look(&d);
@@ -298,7 +291,6 @@ static void a_segment_of_1024_parts(void **state)
 	struct wire_segment_ref seg;
 	int fd = memory_new(MIB);
 
-	(void)state;
 	must_be(rc_export(&rc, SEGMENT_CUDA_VMM, GPU, 1024 * MIB, MIB, 1024, fd, &seg), 0);
 	for (uint32_t i = 1; i < 1024; i++)
 		rc_part(&rc, &seg, i, MIB, fd);
@@ -314,7 +306,7 @@ static void a_segment_of_1024_parts(void **state)
 	must_be_as_before(&d, &before);
 }
 
-static void who_never_takes_its_descriptors_is_disconnected(void **state)
+TEST(who_never_takes_its_descriptors_is_disconnected)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d), bad = rc_open(&d), good = rc_open(&d);
@@ -322,7 +314,6 @@ static void who_never_takes_its_descriptors_is_disconnected(void **state)
 	struct wire_segment_ref seg;
 	unsigned got = 0;
 
-	(void)state;
 	must_be(export_fds(&rc, 1, &seg), 0);
 	rc_goodbye(&good);
 	before = device_look(&d);
@@ -347,7 +338,7 @@ static void who_never_takes_its_descriptors_is_disconnected(void **state)
 
 /* ---- slots, imports, notices ---- */
 
-static void slots_and_segments_are_those_of_all_tensors(void **state)
+TEST(slots_and_segments_are_those_of_all_tensors)
 {
 	cleanup_td struct test_daemon d = td_start(.max_tensors = 100);
 	struct device_before before = device_look(&d);
@@ -355,7 +346,6 @@ static void slots_and_segments_are_those_of_all_tensors(void **state)
 	struct wire_segment_ref segs[100], seg;
 	char name[16];
 
-	(void)state;
 	must_be(export_on(&rc, GPU, 100, &segs[0]), 0);
 	for (int i = 0; i < 100; i++) {
 		snprintf(name, sizeof(name), "n%d", i);
@@ -383,7 +373,7 @@ static void slots_and_segments_are_those_of_all_tensors(void **state)
 	must_be_as_before(&d, &before);
 }
 
-static void what_one_client_may_have_open_is_bounded(void **state)
+TEST(what_one_client_may_have_open_is_bounded)
 {
 	enum { IMPORTS = 16384 };
 	cleanup_td struct test_daemon d = td_start(.max_tensors = IMPORTS + 16);
@@ -391,7 +381,6 @@ static void what_one_client_may_have_open_is_bounded(void **state)
 	struct device_before before = device_look(&d);
 	struct wire_segment_ref seg = { 0 }, first = { 0 };
 
-	(void)state;
 	for (int i = 0; i <= IMPORTS; i++) {
 		must_be(export_on(&rc, GPU, 1, &seg), 0);
 		if (i == 0)
@@ -423,7 +412,7 @@ static void note_freed(const struct conn_message *m, bool *seen, unsigned *freed
 
 /* What it is to be told waits, all of it, and it is not disconnected for that: it was asked
  * nothing. */
-static void who_does_not_read_is_told_later(void **state)
+TEST(who_does_not_read_is_told_later)
 {
 	enum { PLACED = 65536 };
 	static bool seen[PLACED];
@@ -434,7 +423,6 @@ static void who_does_not_read_is_told_later(void **state)
 	struct conn_message m;
 	char name[16];
 
-	(void)state;
 	for (unsigned i = 0; i < PLACED; i++) {
 		snprintf(name, sizeof(name), "n%u", i);
 		must_be(rc_place(&rc, &seg, NULL, .name = name, .nbytes = 1, .cookie = i), 0);
@@ -460,11 +448,10 @@ static void who_does_not_read_is_told_later(void **state)
 
 /* ---- options ---- */
 
-static void options_are_bytes_without_percent(void **state)
+TEST(options_are_bytes_without_percent)
 {
 	static const char *const bad[] = { "10%", "x", "-5", "", "1X", "12" };
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct test_daemon d = td_start(.expect_exit = true,
 						.extra = ARGUMENTS(i % 2 ? "--gpu-capacity"
@@ -477,21 +464,5 @@ static void options_are_bytes_without_percent(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(a_device_has_its_capacity_each_by_itself),
-		TEST(a_users_part_of_a_device_is_told_apart),
-		TEST(users_share_a_device),
-		TEST(the_65th_device_is_refused),
-		TEST(descriptors_are_a_bounded_share_and_counted_for_each_user),
-		TEST(the_hosts_memory_is_not_kept_as_a_devices),
-		TEST(character_devices_that_are_no_gpus_are_not_kept),
-		TEST(a_segment_of_1024_parts),
-		TEST(who_never_takes_its_descriptors_is_disconnected),
-		TEST(slots_and_segments_are_those_of_all_tensors),
-		TEST(what_one_client_may_have_open_is_bounded),
-		TEST(who_does_not_read_is_told_later),
-		TEST(options_are_bytes_without_percent),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

@@ -10,8 +10,8 @@
 #include <sys/time.h>
 
 #include "tests/daemon/device_common.h"
-#include "tests/harness.h"
-#include "tests/messages.h"
+#include "tests/harness/harness.h"
+#include "tests/harness/messages.h"
 
 enum { MALFORMED = 100000 };
 
@@ -72,7 +72,7 @@ static struct raw connection_at(const struct test_daemon *d, unsigned stage)
 	return rc;
 }
 
-static void malformed_messages_of_all_kinds_change_nothing(void **state)
+TEST(malformed_messages_of_all_kinds_change_nothing)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw honest = rc_open(&d);
@@ -80,7 +80,6 @@ static void malformed_messages_of_all_kinds_change_nothing(void **state)
 	unsigned rounds = fuzz_rounds(MALFORMED);
 	struct device_before before;
 
-	(void)state;
 	test_timeout(280);
 	samples_make(&all);
 	honest_work(&honest);
@@ -102,7 +101,7 @@ static void malformed_messages_of_all_kinds_change_nothing(void **state)
 }
 
 /* Well-formed, but about things that do not exist or are not theirs. */
-static void valid_messages_with_random_contents_change_nothing(void **state)
+TEST(valid_messages_with_random_contents_change_nothing)
 {
 	static const char *const extra[] = { "--warm-time", "0", NULL };
 	cleanup_td struct test_daemon d = td_start(.extra = extra);
@@ -112,7 +111,6 @@ static void valid_messages_with_random_contents_change_nothing(void **state)
 	struct device_before before;
 	struct conn_message m;
 
-	(void)state;
 	test_timeout(280);
 	samples_make(&all);
 	honest_work(&honest);
@@ -155,7 +153,7 @@ static void valid_messages_with_random_contents_change_nothing(void **state)
 	rc_goodbye(&honest);
 }
 
-static void half_a_hello_and_silence_harm_nobody(void **state)
+TEST(half_a_hello_and_silence_harm_nobody)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct wire_hello hello = {
@@ -166,7 +164,6 @@ static void half_a_hello_and_silence_harm_nobody(void **state)
 	struct raw honest = rc_open(&d), silent[32];
 	struct device_before before;
 
-	(void)state;
 	honest_work(&honest);
 	before = device_look(&d);
 	for (int i = 0; i < 32; i++)
@@ -185,13 +182,12 @@ static void half_a_hello_and_silence_harm_nobody(void **state)
 	rc_goodbye(&honest);
 }
 
-static void a_message_out_of_order_ends_the_connection(void **state)
+TEST(a_message_out_of_order_ends_the_connection)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct device_before before = device_look(&d);
 	int ledger;
 
-	(void)state;
 	samples_make(&all);
 	for (unsigned stage = 0; stage < 3; stage++) {
 		for (size_t i = 0; i < all.n && all.list[i].side == WIRE_TO_DAEMON; i++) {
@@ -222,7 +218,7 @@ static void give_up_sending(struct raw *rc)
 	must_be(setsockopt(rc->fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv)), 0);
 }
 
-static void who_never_takes_its_descriptors_is_disconnected(void **state)
+TEST(who_never_takes_its_descriptors_is_disconnected)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw honest = rc_open(&d), bad;
@@ -232,7 +228,6 @@ static void who_never_takes_its_descriptors_is_disconnected(void **state)
 	struct conn_message m;
 	int r = 0, fd = -1;
 
-	(void)state;
 	must_be(rc_put(&honest, "mapped", MIB, 3, &draft), 0);
 	must(rc_hold(&honest, draft.ref));
 	must_be(rc_map(&honest, draft.ref, &fd), 0); /* it may keep one open for this */
@@ -262,7 +257,7 @@ static void who_never_takes_its_descriptors_is_disconnected(void **state)
 	rc_goodbye(&honest);
 }
 
-static void who_never_reads_its_answers_is_disconnected(void **state)
+TEST(who_never_reads_its_answers_is_disconnected)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw honest = rc_open(&d), bad;
@@ -270,7 +265,6 @@ static void who_never_reads_its_answers_is_disconnected(void **state)
 	unsigned sent = 0;
 	int r = 0;
 
-	(void)state;
 	honest_work(&honest);
 	before = device_look(&d);
 	bad = rc_open(&d);
@@ -305,13 +299,12 @@ static void take_mapped(struct raw *rc)
 	close(m.fd);
 }
 
-static void who_has_16_descriptors_to_take_keeps_its_connection(void **state)
+TEST(who_has_16_descriptors_to_take_keeps_its_connection)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
 	struct wire_draft draft;
 
-	(void)state;
 	must_be(rc_put(&rc, "mapped", MIB, 3, &draft), 0);
 	must(rc_hold(&rc, draft.ref));
 	for (int round = 0; round < 200; round++) {
@@ -325,14 +318,13 @@ static void who_has_16_descriptors_to_take_keeps_its_connection(void **state)
 
 /* As a client of several threads does: its socket is never quite empty, but it takes what it is
  * given. */
-static void who_always_has_a_few_to_take_keeps_its_connection(void **state)
+TEST(who_always_has_a_few_to_take_keeps_its_connection)
 {
 	enum { PIPELINED = 4 };
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d), other = rc_open(&d);
 	struct wire_draft draft;
 
-	(void)state;
 	must_be(rc_put(&rc, "mapped", MIB, 3, &draft), 0);
 	must(rc_hold(&rc, draft.ref));
 	for (int i = 0; i < PIPELINED; i++)
@@ -351,16 +343,5 @@ static void who_always_has_a_few_to_take_keeps_its_connection(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(malformed_messages_of_all_kinds_change_nothing),
-		TEST(valid_messages_with_random_contents_change_nothing),
-		TEST(half_a_hello_and_silence_harm_nobody),
-		TEST(a_message_out_of_order_ends_the_connection),
-		TEST(who_never_takes_its_descriptors_is_disconnected),
-		TEST(who_never_reads_its_answers_is_disconnected),
-		TEST(who_has_16_descriptors_to_take_keeps_its_connection),
-		TEST(who_always_has_a_few_to_take_keeps_its_connection),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

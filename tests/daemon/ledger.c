@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "tests/harness.h"
+#include "tests/harness/harness.h"
 
 struct offer {
 	const char *what;
@@ -127,7 +127,7 @@ static int read_only(int fd_take)
 	return fd;
 }
 
-static void only_a_sealed_memfd_of_the_right_size_is_taken(void **state)
+TEST(only_a_sealed_memfd_of_the_right_size_is_taken)
 {
 	enum { SLOTS = 1024 };
 	const int all_seals = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -173,7 +173,6 @@ static void only_a_sealed_memfd_of_the_right_size_is_taken(void **state)
 		  LEDGER_LAYOUT },
 	};
 
-	(void)state;
 	td_settle(&d);
 	fds = count_fds(d.pid);
 	for (size_t i = 0; i < sizeof(offers) / sizeof(offers[0]); i++)
@@ -184,7 +183,7 @@ static void only_a_sealed_memfd_of_the_right_size_is_taken(void **state)
 	rc_goodbye(&honest);
 }
 
-static void a_ledger_on_huge_pages_is_refused(void **state)
+TEST(a_ledger_on_huge_pages_is_refused)
 {
 	enum { SLOTS = (2 * MIB - LEDGER_PAGE) / 4 }; /* ledger_size() of it is one huge page */
 	struct ledger header = { .magic = LEDGER_MAGIC, .layout = LEDGER_LAYOUT, .slots = SLOTS };
@@ -192,7 +191,6 @@ static void a_ledger_on_huge_pages_is_refused(void **state)
 	struct offer o = { "of huge pages", fd, 2 * MIB, LEDGER_LAYOUT };
 	void *p = MAP_FAILED;
 
-	(void)state;
 	if (fd >= 0 && ftruncate(fd, 2 * MIB) == 0)
 		p = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED && fd >= 0)
@@ -206,13 +204,12 @@ static void a_ledger_on_huge_pages_is_refused(void **state)
 	td_settle(&d);
 }
 
-static void it_cannot_be_pulled_away_once_it_is_taken(void **state)
+TEST(it_cannot_be_pulled_away_once_it_is_taken)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d), other = rc_open(&d);
 	struct wire_draft draft;
 
-	(void)state;
 	must(ftruncate(rc.ledger_fd, 0) && errno == EPERM);
 	must(ftruncate(rc.ledger_fd, (off_t)rc.ledger_size * 2) && errno == EPERM);
 	must_be(fallocate(rc.ledger_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
@@ -232,7 +229,7 @@ static void fill(struct raw *rc, uint32_t value)
 		atomic_store(rc_held(rc, i), value);
 }
 
-static void mad_counters_hold_only_until_their_client_ends(void **state)
+TEST(mad_counters_hold_only_until_their_client_ends)
 {
 	cleanup_td struct test_daemon d = td_start(.max_tensors = 256);
 	struct raw honest = rc_open(&d), mad = rc_open(&d);
@@ -240,7 +237,6 @@ static void mad_counters_hold_only_until_their_client_ends(void **state)
 	struct tl_status s;
 	struct conn_message m;
 
-	(void)state;
 	fill(&mad, UINT32_MAX);
 	for (int i = 0; i < 50; i++)
 		must_be(rc_put(&honest, "a", 1000, i, NULL), 0);
@@ -260,12 +256,11 @@ static void mad_counters_hold_only_until_their_client_ends(void **state)
 	rc_goodbye(&honest);
 }
 
-static void a_lying_rescan_word_costs_nothing_but_time(void **state)
+TEST(a_lying_rescan_word_costs_nothing_but_time)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw rc = rc_open(&d);
 
-	(void)state;
 	atomic_store(&rc.ledger->rescan, 1);
 	for (int i = 0; i < 200; i++)
 		must_be(rc_put(&rc, "a", 1000, i, NULL), 0);
@@ -274,13 +269,12 @@ static void a_lying_rescan_word_costs_nothing_but_time(void **state)
 }
 
 /* RELEASED did not fit into the socket: the daemon finds the retired tensor by itself. */
-static void rescan_finds_what_nobody_told(void **state)
+TEST(rescan_finds_what_nobody_told)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw honest = rc_open(&d), quiet = rc_open(&d);
 	struct wire_draft draft;
 
-	(void)state;
 	must_be(rc_put(&honest, "a", 1000, 1, &draft), 0);
 	must(rc_hold(&quiet, draft.ref));
 	must_be(rc_delete(&honest, "a"), 0);
@@ -295,13 +289,12 @@ static void rescan_finds_what_nobody_told(void **state)
 }
 
 /* Killed between R1 and R2: its ledger shows nothing any more, and nobody notice. */
-static void who_dies_before_it_could_tell_leaves_nothing(void **state)
+TEST(who_dies_before_it_could_tell_leaves_nothing)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw honest = rc_open(&d);
 	struct wire_draft draft;
 
-	(void)state;
 	for (int clean = 0; clean < 2; clean++) {
 		struct raw dies = rc_open(&d);
 
@@ -331,7 +324,7 @@ static void leave_with_a_page_in(struct raw *rc, int pipe_end)
 }
 
 /* The daemon may wait for such pages when it looks, so it must not look at them all the time. */
-static void ledgers_whose_pages_are_kept_do_not_keep_the_daemon_busy(void **state)
+TEST(ledgers_whose_pages_are_kept_do_not_keep_the_daemon_busy)
 {
 	enum { LOST = 24 };
 	cleanup_td struct test_daemon d = td_start();
@@ -339,7 +332,6 @@ static void ledgers_whose_pages_are_kept_do_not_keep_the_daemon_busy(void **stat
 	struct wire_draft draft;
 	int ends[2];
 
-	(void)state;
 	must_be(pipe2(ends, O_CLOEXEC), 0);
 	must(fcntl(ends[0], F_SETPIPE_SZ, 64 * 4096) >= 64 * 4096);
 	must_be(rc_put(&honest, "a", MIB, 1, &draft), 0);
@@ -363,16 +355,5 @@ static void ledgers_whose_pages_are_kept_do_not_keep_the_daemon_busy(void **stat
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(only_a_sealed_memfd_of_the_right_size_is_taken),
-		TEST(a_ledger_on_huge_pages_is_refused),
-		TEST(it_cannot_be_pulled_away_once_it_is_taken),
-		TEST(mad_counters_hold_only_until_their_client_ends),
-		TEST(a_lying_rescan_word_costs_nothing_but_time),
-		TEST(rescan_finds_what_nobody_told),
-		TEST(who_dies_before_it_could_tell_leaves_nothing),
-		TEST(ledgers_whose_pages_are_kept_do_not_keep_the_daemon_busy),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

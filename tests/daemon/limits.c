@@ -43,7 +43,7 @@ static bool has_answer(const struct raw *rc)
 }
 
 /* More than the daemon reads from one connection before it looks at the next. */
-static void settled_is_who_has_read_all_that_was_sent_before(void **state)
+TEST(settled_is_who_has_read_all_that_was_sent_before)
 {
 	enum { MESSAGES = 200 };
 	setenv("TENSORLEASE_DEBUG", "wire", 1); /* it takes its time for each message */
@@ -54,7 +54,6 @@ static void settled_is_who_has_read_all_that_was_sent_before(void **state)
 	struct wire_draft draft;
 	struct conn_message m;
 
-	(void)state;
 	must_be(rc_create(&sender, "a", 100, 0, &draft), 0);
 	must_be(td_status(&d).drafts, 1);
 	td_freeze(&d);
@@ -70,7 +69,7 @@ static void settled_is_who_has_read_all_that_was_sent_before(void **state)
 	rc_goodbye(&asker);
 }
 
-static void a_full_capacity_is_told_at_once_without_a_timeout(void **state)
+TEST(a_full_capacity_is_told_at_once_without_a_timeout)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
 	struct raw rc = rc_open(&d);
@@ -78,7 +77,6 @@ static void a_full_capacity_is_told_at_once_without_a_timeout(void **state)
 	uint64_t used;
 	int n = 0, r;
 
-	(void)state;
 	while ((r = rc_create(&rc, "a", MIB, 0, &drafts[n])) == 0)
 		must(++n < 64);
 	must_be(r, WIRE_E_NO_SPACE);
@@ -93,14 +91,13 @@ static void a_full_capacity_is_told_at_once_without_a_timeout(void **state)
 	must_be(td_status(&d).drafts, 0);
 }
 
-static void a_wait_for_space_ends_when_its_time_is_up(void **state)
+TEST(a_wait_for_space_ends_when_its_time_is_up)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
 	struct raw holder = rc_open(&d), waiter = rc_open(&d);
 	struct wire_draft a, b;
 	int64_t start;
 
-	(void)state;
 	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0);
 	start = now_ns();
 	must_be(rc_create(&waiter, "b", 9 * MIB, 300000000, &b), WIRE_E_NO_SPACE);
@@ -109,14 +106,13 @@ static void a_wait_for_space_ends_when_its_time_is_up(void **state)
 	rc_goodbye(&waiter);
 }
 
-static void who_waits_for_space_gets_it_when_it_comes(void **state)
+TEST(who_waits_for_space_gets_it_when_it_comes)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
 	struct raw holder = rc_open(&d), waiter = rc_open(&d);
 	struct wire_draft a, b;
 	uint32_t serial;
 
-	(void)state;
 	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* by an abort */
 	serial = ask_for(&waiter, 9 * MIB, -1);
 	rc_settle(&holder);
@@ -152,13 +148,12 @@ static void who_waits_for_space_gets_it_when_it_comes(void **state)
 	rc_goodbye(&waiter);
 }
 
-static void a_waiter_that_leaves_is_forgotten(void **state)
+TEST(a_waiter_that_leaves_is_forgotten)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
 	struct raw holder = rc_open(&d), waiter = rc_open(&d);
 	struct wire_draft a;
 
-	(void)state;
 	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0);
 	for (int i = 0; i < 20; i++)
 		ask_for(&waiter, 9 * MIB, -1);
@@ -170,7 +165,7 @@ static void a_waiter_that_leaves_is_forgotten(void **state)
 	rc_goodbye(&holder);
 }
 
-static void only_so_many_requests_of_one_client_wait(void **state)
+TEST(only_so_many_requests_of_one_client_wait)
 {
 	enum { WAITING_MAX = 64 };
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
@@ -178,7 +173,6 @@ static void only_so_many_requests_of_one_client_wait(void **state)
 	struct wire_draft a;
 	struct conn_message m;
 
-	(void)state;
 	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0);
 	for (int i = 0; i < WAITING_MAX; i++)
 		ask_for(&waiter, 9 * MIB, -1);
@@ -223,12 +217,11 @@ static int create_one(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void a_quota_is_a_users_not_a_connections(void **state)
+TEST(a_quota_is_a_users_not_a_connections)
 {
 	struct test_child greedy, modest;
 	uint64_t granted;
 
-	(void)state;
 	SKIP_UNLESS(geteuid() == 0, "needs root, to be two other users");
 	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .uid_capacity = 8 * MIB,
 						   .max_clients = 200, .for_others = true);
@@ -248,7 +241,7 @@ static void a_quota_is_a_users_not_a_connections(void **state)
 	must(td_status(&d).bytes_used <= td_status(&d).bytes_warm);
 }
 
-static void a_quota_wait_is_told_from_a_capacity_wait(void **state)
+TEST(a_quota_wait_is_told_from_a_capacity_wait)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB, .uid_capacity = 4 * MIB);
 	struct raw rc = rc_open(&d);
@@ -256,7 +249,6 @@ static void a_quota_wait_is_told_from_a_capacity_wait(void **state)
 	uint32_t serial;
 	int r;
 
-	(void)state;
 	r = rc_create(&rc, NULL, 8 * MIB, -1, &draft); /* never fits, and says so at once */
 	if (r == 0)
 		print_message("note: the quota does not bind root\n");
@@ -272,14 +264,13 @@ static void a_quota_wait_is_told_from_a_capacity_wait(void **state)
 	rc_goodbye(&rc);
 }
 
-static void slots_and_drafts_end_with_an_error(void **state)
+TEST(slots_and_drafts_end_with_an_error)
 {
 	cleanup_td struct test_daemon d = td_start(.max_tensors = 64);
 	struct raw a = rc_open(&d), b = rc_open(&d);
 	struct wire_draft drafts[65];
 	int n = 0, r;
 
-	(void)state;
 	while ((r = rc_create(&a, NULL, 10, 0, &drafts[n])) == 0)
 		must(++n <= 64);
 	must_be(r, WIRE_E_LIMIT);
@@ -292,14 +283,13 @@ static void slots_and_drafts_end_with_an_error(void **state)
 	rc_goodbye(&b);
 }
 
-static void one_client_has_at_most_1024_drafts(void **state)
+TEST(one_client_has_at_most_1024_drafts)
 {
 	cleanup_td struct test_daemon d = td_start(.max_tensors = 4096);
 	struct raw a = rc_open(&d), b = rc_open(&d);
 	struct wire_draft draft;
 	int n = 0, r;
 
-	(void)state;
 	while ((r = rc_create(&a, NULL, 10, 0, &draft)) == 0)
 		must(++n <= 1024);
 	must_be(r, WIRE_E_LIMIT);
@@ -312,14 +302,13 @@ static void one_client_has_at_most_1024_drafts(void **state)
 
 /* ---- A tmpfs that is full ---- */
 
-static void a_full_tmpfs_is_an_error_for_the_asker_only(void **state)
+TEST(a_full_tmpfs_is_an_error_for_the_asker_only)
 {
 	struct wire_draft drafts[24], draft, kept;
 	const unsigned char *bytes;
 	struct raw rc, reader;
 	int n = 0, r;
 
-	(void)state;
 	SKIP_UNLESS(may_mount(), "may not mount a small tmpfs");
 	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .shm_size = 24 * MIB);
 	rc = rc_open(&d);
@@ -347,14 +336,13 @@ static void a_full_tmpfs_is_an_error_for_the_asker_only(void **state)
 }
 
 /* The catalog grows in steps of its own: it must not be sparse where the daemon writes. */
-static void a_full_tmpfs_does_not_kill_the_daemon_that_grows_its_catalog(void **state)
+TEST(a_full_tmpfs_does_not_kill_the_daemon_that_grows_its_catalog)
 {
 	char name[256];
 	unsigned n = 0;
 	struct raw rc;
 	int r = 0;
 
-	(void)state;
 	SKIP_UNLESS(may_mount(), "may not mount a small tmpfs");
 	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .shm_size = 24 * MIB,
 						   .max_tensors = 60000);
@@ -414,7 +402,7 @@ static long ticks_of(pid_t pid)
 	return (long)(user + system);
 }
 
-static void a_daemon_out_of_descriptors_recovers(void **state)
+TEST(a_daemon_out_of_descriptors_recovers)
 {
 	enum { NOFILE = 128, MANY = 400 };
 	cleanup_td struct test_daemon d = td_start(.nofile = NOFILE, .max_clients = 1000);
@@ -423,7 +411,6 @@ static void a_daemon_out_of_descriptors_recovers(void **state)
 	unsigned before;
 	long ticks;
 
-	(void)state;
 	rc_hello(&waiting);
 	must_be(rc_put(&honest, "a", MIB, 1, NULL), 0);
 	td_settle(&d);
@@ -476,7 +463,7 @@ static struct rlimit limit_fds(pid_t pid, rlim_t max)
 
 /* recvmsg() then succeeds without the descriptor: the daemon must notice, and end no more than that
  * connection. */
-static void a_descriptor_that_did_not_arrive_ends_one_connection(void **state)
+TEST(a_descriptor_that_did_not_arrive_ends_one_connection)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw honest = rc_open(&d), late = rc_connect(&d), after;
@@ -485,7 +472,6 @@ static void a_descriptor_that_did_not_arrive_ends_one_connection(void **state)
 	unsigned before;
 	int fd;
 
-	(void)state;
 	rc_settle(&honest);
 	rc_hello(&late);
 	ledger.size = ledger_size(late.welcome.max_tensors);
@@ -513,7 +499,7 @@ static void a_descriptor_that_did_not_arrive_ends_one_connection(void **state)
 	rc_goodbye(&honest);
 }
 
-static void who_connects_while_there_are_no_descriptors_is_turned_away(void **state)
+TEST(who_connects_while_there_are_no_descriptors_is_turned_away)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw honest = rc_open(&d), turned_away;
@@ -521,7 +507,6 @@ static void who_connects_while_there_are_no_descriptors_is_turned_away(void **st
 	struct rlimit old;
 	unsigned before;
 
-	(void)state;
 	rc_settle(&honest);
 	before = count_fds(d.pid);
 	old = limit_fds(d.pid, lowest_free_fd(d.pid));
@@ -538,7 +523,7 @@ static void who_connects_while_there_are_no_descriptors_is_turned_away(void **st
 }
 
 /* Not even the spare descriptor helps, as when the whole system is out of files. */
-static void a_daemon_that_cannot_even_turn_away_does_not_spin(void **state)
+TEST(a_daemon_that_cannot_even_turn_away_does_not_spin)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct raw honest = rc_open(&d), waiting;
@@ -547,7 +532,6 @@ static void a_daemon_that_cannot_even_turn_away_does_not_spin(void **state)
 	char *log;
 	long ticks;
 
-	(void)state;
 	rc_settle(&honest);
 	old = limit_fds(d.pid, 3);
 	waiting = rc_connect(&d);
@@ -569,24 +553,5 @@ static void a_daemon_that_cannot_even_turn_away_does_not_spin(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(settled_is_who_has_read_all_that_was_sent_before),
-		TEST(a_full_capacity_is_told_at_once_without_a_timeout),
-		TEST(a_wait_for_space_ends_when_its_time_is_up),
-		TEST(who_waits_for_space_gets_it_when_it_comes),
-		TEST(a_waiter_that_leaves_is_forgotten),
-		TEST(only_so_many_requests_of_one_client_wait),
-		TEST(a_quota_is_a_users_not_a_connections),
-		TEST(a_quota_wait_is_told_from_a_capacity_wait),
-		TEST(slots_and_drafts_end_with_an_error),
-		TEST(one_client_has_at_most_1024_drafts),
-		TEST(a_full_tmpfs_is_an_error_for_the_asker_only),
-		TEST(a_full_tmpfs_does_not_kill_the_daemon_that_grows_its_catalog),
-		TEST(a_daemon_out_of_descriptors_recovers),
-		TEST(a_descriptor_that_did_not_arrive_ends_one_connection),
-		TEST(who_connects_while_there_are_no_descriptors_is_turned_away),
-		TEST(a_daemon_that_cannot_even_turn_away_does_not_spin),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <sys/mount.h>
 
-#include "tests/harness.h"
+#include "tests/harness/harness.h"
 
 static inline bool may_mount(void)
 {

@@ -49,7 +49,7 @@ static bool has_socket(pid_t pid, unsigned long inode)
 	return has;
 }
 
-static void the_socket_is_a_path_that_the_group_may_use(void **state)
+TEST(the_socket_is_a_path_that_the_group_may_use)
 {
 	cleanup_td struct test_daemon d = td_start();
 	char line[512], path[300];
@@ -58,7 +58,6 @@ static void the_socket_is_a_path_that_the_group_may_use(void **state)
 	struct stat st;
 	FILE *f;
 
-	(void)state;
 	must_be(stat(d.socket, &st), 0);
 	must(S_ISSOCK(st.st_mode));
 	must_be(st.st_mode & 0777, 0660);
@@ -91,9 +90,8 @@ static int is_not_in_the_group(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void who_is_not_in_the_group_cannot_connect(void **state)
+TEST(who_is_not_in_the_group_cannot_connect)
 {
-	(void)state;
 	SKIP_UNLESS(geteuid() == 0, "needs root, to be somebody else");
 	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	must_be(td_run_client(&d, is_not_in_the_group, NULL), 0);
@@ -116,11 +114,10 @@ static int try_to_say_hello(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void the_overflow_user_is_refused(void **state)
+TEST(the_overflow_user_is_refused)
 {
 	struct test_child c;
 
-	(void)state;
 	SKIP_UNLESS(geteuid() == 0, "needs root, to be user 65534");
 	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	c = child_start_as(65534, &d, try_to_say_hello, NULL);
@@ -128,14 +125,13 @@ static void the_overflow_user_is_refused(void **state)
 	td_settle(&d);
 }
 
-static void a_clean_stop_leaves_nothing(void **state)
+TEST(a_clean_stop_leaves_nothing)
 {
 	struct test_daemon d = td_start();
 	struct raw a = rc_open(&d), b = rc_open(&d);
 	struct wire_draft kept, draft;
 	struct conn_message m;
 
-	(void)state;
 	must_be(rc_put(&a, "small", 100, 1, NULL), 0);
 	must_be(rc_put(&a, "large", MIB, 2, &kept), 0);
 	must_be(rc_create(&a, "draft", MIB, 0, &draft), 0);
@@ -156,11 +152,10 @@ static void a_clean_stop_leaves_nothing(void **state)
 	rc_close(&b);
 }
 
-static void sigint_ends_it_as_sigterm_does(void **state)
+TEST(sigint_ends_it_as_sigterm_does)
 {
 	struct test_daemon d = td_start();
 
-	(void)state;
 	must_be(kill(d.pid, SIGINT), 0);
 	must_be(td_exit_status(&d), 0);
 	must_be(td_objects(&d), 0);
@@ -168,14 +163,13 @@ static void sigint_ends_it_as_sigterm_does(void **state)
 }
 
 /* As by an impatient ^C ^C: what has begun to be cleaned up is so to the end. */
-static void another_signal_does_not_cut_the_end_short(void **state)
+TEST(another_signal_does_not_cut_the_end_short)
 {
 	enum { TENSORS = 1000 }; /* each an object of its own */
 	struct test_daemon d = td_start(.capacity = 512 * MIB);
 	struct raw rc = rc_open(&d);
 	char name[16];
 
-	(void)state;
 	for (int i = 0; i < TENSORS; i++) {
 		snprintf(name, sizeof(name), "n%d", i);
 		must_be(rc_put(&rc, name, 300000, i, NULL), 0);
@@ -189,7 +183,7 @@ static void another_signal_does_not_cut_the_end_short(void **state)
 	rc_close(&rc);
 }
 
-static void the_next_daemon_removes_what_a_killed_one_left(void **state)
+TEST(the_next_daemon_removes_what_a_killed_one_left)
 {
 	struct test_daemon dead = td_start(), next;
 	struct raw old = rc_open(&dead), rc;
@@ -197,7 +191,6 @@ static void the_next_daemon_removes_what_a_killed_one_left(void **state)
 	struct wire_draft kept;
 	const unsigned char *bytes;
 
-	(void)state;
 	must_be(rc_put(&old, "a", MIB, 7, &kept), 0);
 	must(rc_hold(&old, kept.ref));
 	bytes = rc_view(&old, &kept);
@@ -223,14 +216,13 @@ static void the_next_daemon_removes_what_a_killed_one_left(void **state)
 	td_stop(&next);
 }
 
-static void a_second_daemon_on_the_same_socket_is_refused(void **state)
+TEST(a_second_daemon_on_the_same_socket_is_refused)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct test_daemon second = td_start(.socket = d.socket, .expect_exit = true);
 	int status = td_exit_status(&second);
 	char *log = td_log(&second);
 
-	(void)state;
 	must(WIFEXITED(status) && WEXITSTATUS(status) != 0);
 	if (!strstr(log, d.socket))
 		print_error("its message: %s\n", log);
@@ -283,12 +275,11 @@ static void must_refuse_lock(const struct test_daemon *named, const char *socket
 }
 
 /* Who writes it decides what is removed from shared memory. */
-static void a_lock_file_that_others_could_have_written_is_not_believed(void **state)
+TEST(a_lock_file_that_others_could_have_written_is_not_believed)
 {
 	cleanup_td struct test_daemon d = td_start();
 	char socket[108], path[128], other[128];
 
-	(void)state;
 	snprintf(socket, sizeof(socket), "%s/second", d.dir);
 	snprintf(other, sizeof(other), "%s/precious", d.dir);
 	leave_lock(socket, d.instance, path);
@@ -339,12 +330,11 @@ static void given_end(struct given *g)
 	rmdir(g->dir);
 }
 
-static void it_serves_a_socket_that_it_was_given(void **state)
+TEST(it_serves_a_socket_that_it_was_given)
 {
 	struct test_daemon d;
 	struct given g = given_begin();
 
-	(void)state;
 	for (int i = 0; i < 2; i++) { /* again, as systemd does at the next connection */
 		d = td_start(.socket = g.path, .listen_fd_peek = g.fd);
 		td_settle(&d);
@@ -353,9 +343,8 @@ static void it_serves_a_socket_that_it_was_given(void **state)
 	given_end(&g);
 }
 
-static void it_says_when_it_is_ready(void **state)
+TEST(it_says_when_it_is_ready)
 {
-	(void)state;
 #ifndef HAVE_SYSTEMD
 	SKIP_UNLESS(false, "built without libsystemd");
 #else
@@ -365,14 +354,13 @@ static void it_says_when_it_is_ready(void **state)
 #endif
 }
 
-static void one_client_too_many_is_told_so(void **state)
+TEST(one_client_too_many_is_told_so)
 {
 	cleanup_td struct test_daemon d = td_start(.max_clients = 4);
 	struct wire_hello hello = { .version_min = 1, .version_max = 1 };
 	struct raw full[4], more;
 	struct conn_message m;
 
-	(void)state;
 	for (int i = 0; i < 4; i++)
 		full[i] = rc_open(&d);
 	for (int i = 0; i < 20; i++) {
@@ -398,14 +386,13 @@ static void one_client_too_many_is_told_so(void **state)
 		rc_close(&full[i]);
 }
 
-static void without_a_common_version_both_ranges_are_named(void **state)
+TEST(without_a_common_version_both_ranges_are_named)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct wire_hello hello = { .version_min = 4711, .version_max = 4712 };
 	struct raw rc = rc_connect(&d);
 	struct conn_message m;
 
-	(void)state;
 	must_be(rc_call(&rc, WIRE_HELLO, &hello, sizeof(hello), &m), 0);
 	rc_must_fail(&m, WIRE_E_VERSION);
 	must(memmem(m.bytes, m.header.length, "4711", 4) &&
@@ -451,11 +438,10 @@ static void must_stay_alive(struct test_daemon *d)
 	must(td_alive(d));
 }
 
-static void an_idle_daemon_ends_but_not_while_anything_is_there(void **state)
+TEST(an_idle_daemon_ends_but_not_while_anything_is_there)
 {
 	struct idling i;
 
-	(void)state;
 	idling_begin(&i);
 	must_stay_alive(&i.d); /* a client */
 	must_be(rc_put(&i.rc, "a", 10, 1, NULL), 0);
@@ -466,19 +452,18 @@ static void an_idle_daemon_ends_but_not_while_anything_is_there(void **state)
 	idling_must_end(&i);
 }
 
-static void an_idle_daemon_does_not_stay_for_what_is_lost(void **state)
+TEST(an_idle_daemon_does_not_stay_for_what_is_lost)
 {
 	struct wire_segment_ref seg;
 	struct idling i;
 
-	(void)state;
 	idling_begin(&i);
 	seg = export_ipc(&i.rc, 1000);
 	must_be(rc_place(&i.rc, &seg, NULL, .name = "a", .nbytes = 10), 0);
 	idling_must_end(&i); /* with its producer the tensor's bytes are gone */
 }
 
-static void wrong_options_are_refused_with_a_word(void **state)
+TEST(wrong_options_are_refused_with_a_word)
 {
 	static const char *const wrong[][3] = {
 		{ "--no-such-option", NULL }, { "--capacity=a-lot", NULL },
@@ -487,7 +472,6 @@ static void wrong_options_are_refused_with_a_word(void **state)
 		{ "--log-level=loud", NULL },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		struct test_daemon d = td_start(.extra = wrong[i], .expect_exit = true);
 		int status = td_exit_status(&d);
@@ -502,24 +486,5 @@ static void wrong_options_are_refused_with_a_word(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(the_socket_is_a_path_that_the_group_may_use),
-		TEST(who_is_not_in_the_group_cannot_connect),
-		TEST(the_overflow_user_is_refused),
-		TEST(a_clean_stop_leaves_nothing),
-		TEST(sigint_ends_it_as_sigterm_does),
-		TEST(another_signal_does_not_cut_the_end_short),
-		TEST(the_next_daemon_removes_what_a_killed_one_left),
-		TEST(a_second_daemon_on_the_same_socket_is_refused),
-		TEST(a_lock_file_that_others_could_have_written_is_not_believed),
-		TEST(it_serves_a_socket_that_it_was_given),
-		TEST(it_says_when_it_is_ready),
-		TEST(one_client_too_many_is_told_so),
-		TEST(without_a_common_version_both_ranges_are_named),
-		TEST(an_idle_daemon_ends_but_not_while_anything_is_there),
-		TEST(an_idle_daemon_does_not_stay_for_what_is_lost),
-		TEST(wrong_options_are_refused_with_a_word),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "tests/harness.h"
+#include "tests/harness/harness.h"
 
 enum { ALICE = 1111, BOB = 2222 };
 
@@ -80,13 +80,12 @@ static int try_to_write(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void a_consumer_of_another_user_cannot_write(void **state)
+TEST(a_consumer_of_another_user_cannot_write)
 {
 	struct wire_draft tensor;
 	struct test_child c;
 	struct raw rc;
 
-	(void)state;
 	NEEDS_ROOT;
 	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	rc = rc_open(&d);
@@ -131,12 +130,11 @@ static int try_to_take_the_name(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void a_name_is_its_publishers(void **state)
+TEST(a_name_is_its_publishers)
 {
 	struct test_child alice, bob;
 	uint64_t ref;
 
-	(void)state;
 	NEEDS_ROOT;
 	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	alice = child_start_as(ALICE, &d, publish_and_stay, (void *)"alice/a");
@@ -168,12 +166,11 @@ static int be_denied(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void root_may_replace_and_delete_and_a_deleted_name_is_free(void **state)
+TEST(root_may_replace_and_delete_and_a_deleted_name_is_free)
 {
 	struct test_child c;
 	struct raw rc;
 
-	(void)state;
 	NEEDS_ROOT;
 	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	rc = rc_open(&d);
@@ -215,11 +212,10 @@ static int leave_bytes(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void warm_memory_never_goes_to_another_user(void **state)
+TEST(warm_memory_never_goes_to_another_user)
 {
 	struct test_child c;
 
-	(void)state;
 	NEEDS_ROOT;
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB, .for_others = true);
 	for (int i = 0; i < 5; i++) {
@@ -276,7 +272,7 @@ static void remove_squatted(uint64_t instance)
 }
 
 /* Even who knows the instance cannot stand in the way, and what is his is not touched. */
-static void squatters_stand_in_nobodys_way(void **state)
+TEST(squatters_stand_in_nobodys_way)
 {
 	char victim[128];
 	struct test_child c;
@@ -285,7 +281,6 @@ static void squatters_stand_in_nobodys_way(void **state)
 	unsigned squatted;
 	int fd;
 
-	(void)state;
 	NEEDS_ROOT;
 	cleanup_td struct test_daemon d = td_start(.for_others = true);
 	snprintf(victim, sizeof(victim), "%s/victim", d.dir);
@@ -312,13 +307,5 @@ static void squatters_stand_in_nobodys_way(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(a_consumer_of_another_user_cannot_write),
-		TEST(a_name_is_its_publishers),
-		TEST(root_may_replace_and_delete_and_a_deleted_name_is_free),
-		TEST(warm_memory_never_goes_to_another_user),
-		TEST(squatters_stand_in_nobodys_way),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

@@ -13,9 +13,9 @@
 #include <sys/stat.h>
 
 #include "tests/cli/run.h"
-#include "tests/daemon/client_common.h"
+#include "tests/client/common.h"
 #include "tests/faults/report.h"
-#include "tests/harness.h"
+#include "tests/harness/harness.h"
 
 enum { CASE_TIMEOUT_S = 90, BYSTANDER = 300 << 10, ATTEMPTS = 4, TALK_FD = 3, EXIT_NOT_FOUND = 3 };
 
@@ -139,14 +139,13 @@ static void start_daemon(struct test_daemon *d, const char *socket)
 	*d = td_start(.socket = socket);
 }
 
-static void the_library_survives_a_failed_call(void **state)
+TEST(the_library_survives_a_failed_call)
 {
 	cleanup_td struct test_daemon first = td_start(.capacity = 64 * MIB);
 	cleanup_td struct test_daemon second = { .pid = 0 };
 	struct talker client;
 	char byte;
 
-	(void)state;
 	test_timeout(CASE_TIMEOUT_S);
 	arm(true);
 	preload("client", "libtensorlease");
@@ -164,13 +163,12 @@ static void the_library_survives_a_failed_call(void **state)
 	numbers_must_be_none(&second);
 }
 
-static void the_library_survives_it_while_it_starts_a_daemon(void **state)
+TEST(the_library_survives_it_while_it_starts_a_daemon)
 {
 	struct test_daemon d = td_start(.capacity = 64 * MIB);
 	struct talker client;
 	struct raw rc;
 
-	(void)state;
 	test_timeout(CASE_TIMEOUT_S);
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	td_stop(&d); /* what is wanted is its directory */
@@ -282,14 +280,13 @@ static int bystander(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void the_daemon_survives_a_failed_call(void **state)
+TEST(the_daemon_survives_a_failed_call)
 {
 	cleanup_td struct test_daemon d = { .pid = 0 };
 	struct test_child by;
 	struct talker client;
 	struct raw rc;
 
-	(void)state;
 	test_timeout(CASE_TIMEOUT_S);
 	arm(true);
 	preload("tensorleased", "");
@@ -314,7 +311,7 @@ static void the_daemon_survives_a_failed_call(void **state)
 	shm_must_be_empty();
 }
 
-static void a_daemon_survives_it_while_it_is_started_by_a_client(void **state)
+TEST(a_daemon_survives_it_while_it_is_started_by_a_client)
 {
 	struct test_daemon d = td_start(.capacity = 64 * MIB);
 	tl_connect_options o = { .size = sizeof(o),
@@ -325,7 +322,6 @@ static void a_daemon_survives_it_while_it_is_started_by_a_client(void **state)
 	tl_status s = { .size = sizeof(s) };
 	int r;
 
-	(void)state;
 	test_timeout(CASE_TIMEOUT_S);
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	td_stop(&d); /* what is wanted is its directory */
@@ -414,7 +410,7 @@ static void command(const struct test_daemon *d, const char *out_dir, const char
 	}
 }
 
-static void the_command_line_does_all_or_says_so(void **state)
+TEST(the_command_line_does_all_or_says_so)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 64 * MIB);
 	static const char npy[] =
@@ -425,7 +421,6 @@ static void the_command_line_does_all_or_says_so(void **state)
 	char in_npy[128], in_model[128], out_dir[128], out_npy[160], out_model[160];
 	unsigned char *data = malloc(70000);
 
-	(void)state;
 	must(data);
 	test_timeout(CASE_TIMEOUT_S);
 	for (unsigned i = 0; i < 70000; i++)
@@ -469,13 +464,13 @@ int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
-		struct CMUnitTest test;
+		const char *test;
 	} cases[] = {
-		{ "library", TEST(the_library_survives_a_failed_call) },
-		{ "autostart", TEST(the_library_survives_it_while_it_starts_a_daemon) },
-		{ "daemon", TEST(the_daemon_survives_a_failed_call) },
-		{ "started", TEST(a_daemon_survives_it_while_it_is_started_by_a_client) },
-		{ "cli", TEST(the_command_line_does_all_or_says_so) },
+		{ "library", "the_library_survives_a_failed_call" },
+		{ "autostart", "the_library_survives_it_while_it_starts_a_daemon" },
+		{ "daemon", "the_daemon_survives_a_failed_call" },
+		{ "started", "a_daemon_survives_it_while_it_is_started_by_a_client" },
+		{ "cli", "the_command_line_does_all_or_says_so" },
 	};
 	const char *path = getenv("TL_FAULT_REPORT");
 	int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
@@ -491,11 +486,8 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-		if (!strcmp(cases[i].name, argv[1])) {
-			const struct CMUnitTest chosen[] = { cases[i].test };
-
-			return RUN(chosen);
-		}
+		if (!strcmp(cases[i].name, argv[1]))
+			return suite_run_one(cases[i].test);
 	}
 	fprintf(stderr, "no kind of case is called %s\n", argv[1]);
 	return 2;

@@ -10,9 +10,9 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "proto/tensor.h"
+#include "tensor/tensor.h"
 #include "tests/fuzz/target.h"
-#include "tests/liar.h"
+#include "tests/harness/liar.h"
 
 enum { STEPS_MAX = 64, ANSWERS_MAX = 16, HELD_MAX = 20 };
 
@@ -423,9 +423,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 }
 
 #ifndef TL_LIBFUZZER
-static void lies_of_the_corpus_are_survived(void **state)
+PLAIN_TEST(lies_of_the_corpus_are_survived)
 {
-	(void)state;
 	if (THREAD_SANITIZER) {
 		print_message("SKIP: the thread sanitizer would see the races that this is\n");
 		skip();
@@ -436,10 +435,6 @@ static void lies_of_the_corpus_are_survived(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(lies_of_the_corpus_are_survived),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return suite_run();
 }
 #endif

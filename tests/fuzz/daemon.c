@@ -389,18 +389,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 }
 
 #ifndef TL_LIBFUZZER
-static void messages_of_the_corpus_leave_nothing_behind(void **state)
+PLAIN_TEST(messages_of_the_corpus_leave_nothing_behind)
 {
-	(void)state;
 	assert_true(replay("daemon") > 0);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(messages_of_the_corpus_leave_nothing_behind),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return suite_run();
 }
 #endif

@@ -13,7 +13,7 @@
 
 #include "files/file.h"
 #include "tests/fuzz/target.h"
-#include "tests/messages.h"
+#include "tests/harness/messages.h"
 
 enum { READ_MAX = 1 << 20, SAMPLE_MAX = 1024 };
 
@@ -186,20 +186,18 @@ static unsigned char *make(const struct sample_file *s, uint64_t *seed, size_t *
 	return copy;
 }
 
-static void samples_are_read(void **state)
+PLAIN_TEST(samples_are_read)
 {
-	(void)state;
 	for (int i = 0; i < SAMPLES; i++)
 		assert_true(feed(samples[i].format, (const unsigned char *)samples[i].bytes,
 				 samples[i].n, NULL, 0));
 }
 
-static void changed_files_never_break_the_reader(void **state)
+PLAIN_TEST(changed_files_never_break_the_reader)
 {
 	uint64_t seed = number_from("TL_FUZZ_SEED", 0x9e3779b97f4a7c15);
 	uint64_t rounds = number_from("TL_FUZZ_ROUNDS", 30000), passed = 0;
 
-	(void)state;
 	for (uint64_t i = 0; i < rounds; i++) {
 		const struct sample_file *s = &samples[samples_random(&seed) % SAMPLES];
 		size_t n;
@@ -212,12 +210,11 @@ static void changed_files_never_break_the_reader(void **state)
 	assert_true(passed < rounds);
 }
 
-static void files_that_change_while_they_are_read_never_break_the_reader(void **state)
+PLAIN_TEST(files_that_change_while_they_are_read_never_break_the_reader)
 {
 	uint64_t seed = number_from("TL_FUZZ_SEED", 0x2545f4914f6cdd1d);
 	uint64_t rounds = number_from("TL_FUZZ_ROUNDS", 30000);
 
-	(void)state;
 	for (uint64_t i = 0; i < rounds; i++) {
 		const struct sample_file *first = &samples[samples_random(&seed) % SAMPLES];
 		const struct sample_file *then = &samples[samples_random(&seed) % SAMPLES];
@@ -229,25 +226,18 @@ static void files_that_change_while_they_are_read_never_break_the_reader(void **
 	}
 }
 
-static void files_of_the_corpus_never_break_the_reader(void **state)
+PLAIN_TEST(files_of_the_corpus_never_break_the_reader)
 {
-	(void)state;
 	for (fuzzed = FILE_FORMAT_UNKNOWN + 1; fuzzed < FILE_FORMATS; fuzzed++)
 		assert_true(replay(file_format_name(fuzzed)) > 0);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(files_of_the_corpus_never_break_the_reader),
-		cmocka_unit_test(samples_are_read),
-		cmocka_unit_test(changed_files_never_break_the_reader),
-		cmocka_unit_test(files_that_change_while_they_are_read_never_break_the_reader),
-	};
 	int r;
 
 	start();
-	r = cmocka_run_group_tests(tests, NULL, NULL);
+	r = suite_run();
 	close(fd);
 	return r;
 }

@@ -6,12 +6,9 @@
  */
 #pragma once
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -19,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "tests/harness/suite.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

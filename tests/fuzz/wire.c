@@ -5,7 +5,7 @@
  * the same in daemon.c and client.c.
  */
 #include "tests/fuzz/target.h"
-#include "tests/messages.h"
+#include "tests/harness/messages.h"
 
 static int feed(const unsigned char *bytes, size_t length, unsigned nfds, enum wire_side side)
 {
@@ -58,13 +58,12 @@ static void mutate(struct sample *s, uint64_t *seed)
 		s->header.length = (uint32_t)s->length;
 }
 
-static void changed_messages_never_break_the_reader(void **state)
+PLAIN_TEST(changed_messages_never_break_the_reader)
 {
 	uint64_t seed = number_from("TL_FUZZ_SEED", 0x9e3779b97f4a7c15);
 	uint64_t rounds = number_from("TL_FUZZ_ROUNDS", 1000000);
 	uint64_t passed = 0;
 
-	(void)state;
 	samples_make(&all);
 	for (uint64_t i = 0; i < rounds; i++) {
 		struct sample s = all.list[samples_random(&seed) % all.n];
@@ -81,12 +80,11 @@ static void changed_messages_never_break_the_reader(void **state)
 	assert_true(passed < rounds);
 }
 
-static void random_bytes_never_break_the_reader(void **state)
+PLAIN_TEST(random_bytes_never_break_the_reader)
 {
 	uint64_t seed = number_from("TL_FUZZ_SEED", 0x2545f4914f6cdd1d);
 	alignas(8) unsigned char bytes[WIRE_MAX] = { 0 };
 
-	(void)state;
 	for (unsigned i = 0; i < 200000; i++) {
 		size_t length = samples_random(&seed) % sizeof(bytes);
 
@@ -105,10 +103,5 @@ static void random_bytes_never_break_the_reader(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(changed_messages_never_break_the_reader),
-		cmocka_unit_test(random_bytes_never_break_the_reader),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return suite_run();
 }

@@ -2,7 +2,7 @@
 """The 31 things that DLPack producers usually get wrong, one by one: that we do not (`ours`), and what becomes of a
 tensor that somebody else got wrong so (`theirs`): it is read as DLPack says, or refused in words, and nothing stays.
 
-What might kill the process runs in one of its own: @alone. C callers have tests/daemon/client_mistakes.c.
+What might kill the process runs in one of its own: @alone. C callers have tests/client/mistakes.c.
 """
 
 import contextlib

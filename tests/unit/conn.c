@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages over a socket pair. Each test counts this process's descriptors before and after. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,8 +17,9 @@
 #include <unistd.h>
 
 #include "proto/conn.h"
-#include "tests/limit.h"
-#include "tests/messages.h"
+#include "tests/harness/limit.h"
+#include "tests/harness/messages.h"
+#include "tests/harness/suite.h"
 
 enum { TIMEOUT_S = 120, MANY_FDS = 200 };
 
@@ -108,9 +106,10 @@ static void assert_refused(enum wire_side side)
 	assert_int_equal(count_fds(), n);
 }
 
-static void every_valid_message_arrives_as_it_was_sent(void **state)
+#define TEST(name) TEST_WITH(name, setup, teardown)
+
+TEST(every_valid_message_arrives_as_it_was_sent)
 {
-	(void)state;
 	for (size_t i = 0; i < all.n; i++) {
 		struct sample *s = &all.list[i];
 		struct conn_message m;
@@ -128,25 +127,22 @@ static void every_valid_message_arrives_as_it_was_sent(void **state)
 	}
 }
 
-static void a_second_descriptor_is_refused_and_both_are_closed(void **state)
+TEST(a_second_descriptor_is_refused_and_both_are_closed)
 {
-	(void)state;
 	for (size_t n = 2; n <= 6; n++) {
 		send_with_many_fds(find_sample(WIRE_LEDGER), n);
 		assert_refused(WIRE_TO_DAEMON);
 	}
 }
 
-static void a_flood_of_descriptors_is_refused_and_closed(void **state)
+TEST(a_flood_of_descriptors_is_refused_and_closed)
 {
-	(void)state;
 	send_with_many_fds(find_sample(WIRE_LEDGER), MANY_FDS);
 	assert_refused(WIRE_TO_DAEMON);
 }
 
-static void a_descriptor_where_none_belongs_is_closed(void **state)
+TEST(a_descriptor_where_none_belongs_is_closed)
 {
-	(void)state;
 	for (size_t i = 0; i < all.n; i++) {
 		if (all.list[i].nfds)
 			continue;
@@ -155,31 +151,28 @@ static void a_descriptor_where_none_belongs_is_closed(void **state)
 	}
 }
 
-static void a_missing_descriptor_is_refused(void **state)
+TEST(a_missing_descriptor_is_refused)
 {
-	(void)state;
 	send_with_many_fds(find_sample(WIRE_LEDGER), 0);
 	assert_refused(WIRE_TO_DAEMON);
 }
 
-static void the_descriptor_of_a_malformed_message_is_closed(void **state)
+TEST(the_descriptor_of_a_malformed_message_is_closed)
 {
 	struct sample s = *find_sample(WIRE_LEDGER);
 
-	(void)state;
 	s.header.reserved = 1;
 	send_with_many_fds(&s, 1);
 	assert_refused(WIRE_TO_DAEMON);
 }
 
-static void a_message_too_long_is_refused_and_the_next_is_not(void **state)
+TEST(a_message_too_long_is_refused_and_the_next_is_not)
 {
 	static unsigned char big[WIRE_MAX + 1];
 	struct wire_header h = { .type = WIRE_SETTLE, .length = sizeof(big), .serial = 1 };
 	struct sample *settle = find_sample(WIRE_SETTLE);
 	struct conn_message m;
 
-	(void)state;
 	memcpy(big, &h, sizeof(h));
 	send_raw(ends[0], big, sizeof(big), NULL, 0);
 	h.length = WIRE_MAX; /* agrees with what is left of it */
@@ -191,11 +184,10 @@ static void a_message_too_long_is_refused_and_the_next_is_not(void **state)
 	assert_int_equal(conn_receive(ends[1], WIRE_TO_DAEMON, &m, MSG_DONTWAIT), 0);
 }
 
-static void the_end_of_the_connection_is_told(void **state)
+TEST(the_end_of_the_connection_is_told)
 {
 	struct conn_message m;
 
-	(void)state;
 	assert_int_equal(conn_receive(ends[1], WIRE_TO_DAEMON, &m, MSG_DONTWAIT), -EAGAIN);
 	close(ends[0]);
 	ends[0] = -1;
@@ -204,12 +196,11 @@ static void the_end_of_the_connection_is_told(void **state)
 	assert_int_equal(conn_send(ends[1], find_sample(WIRE_DONE)->bytes, -1, 0), -EPIPE);
 }
 
-static void the_last_words_are_heard_though_nothing_was_read(void **state)
+TEST(the_last_words_are_heard_though_nothing_was_read)
 {
 	struct sample *last = find_sample(WIRE_ERROR), *unread = find_sample(WIRE_SETTLE);
 	struct conn_message m;
 
-	(void)state;
 	assert_int_equal(conn_send(ends[1], unread->bytes, -1, 0), 0);
 	assert_int_equal(conn_send(ends[0], last->bytes, -1, 0), 0);
 	close(ends[0]);
@@ -219,26 +210,24 @@ static void the_last_words_are_heard_though_nothing_was_read(void **state)
 	assert_int_equal(conn_receive(ends[1], WIRE_TO_CLIENT, &m, MSG_DONTWAIT), -ECONNRESET);
 }
 
-static void an_empty_datagram_ends_it_and_its_descriptor_is_closed(void **state)
+TEST(an_empty_datagram_ends_it_and_its_descriptor_is_closed)
 {
 	struct conn_message m;
 	unsigned n = count_fds();
 
-	(void)state;
 	send_raw(ends[0], "", 0, ends, 1);
 	assert_int_equal(conn_receive(ends[1], WIRE_TO_DAEMON, &m, MSG_DONTWAIT), -ECONNRESET);
 	assert_int_equal(m.fd, -1);
 	assert_int_equal(count_fds(), n);
 }
 
-static void a_process_out_of_descriptors_refuses_and_recovers(void **state)
+TEST(a_process_out_of_descriptors_refuses_and_recovers)
 {
 	struct sample *s = find_sample(WIRE_LEDGER);
 	struct rlimit old, low;
 	struct conn_message m;
 	int probe = dup(0), r;
 
-	(void)state;
 	assert_true(probe >= 0); /* the lowest free number, and none below it is free */
 	close(probe);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
@@ -257,14 +246,13 @@ static void a_process_out_of_descriptors_refuses_and_recovers(void **state)
 	close(m.fd);
 }
 
-static void a_full_socket_says_so_and_keeps_the_descriptor(void **state)
+TEST(a_full_socket_says_so_and_keeps_the_descriptor)
 {
 	struct sample *s = find_sample(WIRE_SEGMENT);
 	struct conn_message m;
 	unsigned sent = 0;
 	int r;
 
-	(void)state;
 	while ((r = conn_send(ends[0], s->bytes, ends[0], MSG_DONTWAIT)) == 0)
 		sent++;
 	assert_int_equal(r, -EAGAIN);
@@ -287,13 +275,12 @@ static void on_timer(int signal)
 		_exit(99);
 }
 
-static void an_interrupted_receive_goes_on(void **state)
+TEST(an_interrupted_receive_goes_on)
 {
 	struct sigaction act = { .sa_handler = on_timer }; /* without SA_RESTART */
 	struct itimerval in_a_moment = { .it_value = { .tv_usec = 20000 } };
 	struct conn_message m;
 
-	(void)state;
 	alarm(0); /* the timer takes its place */
 	assert_int_equal(sigaction(SIGALRM, &act, NULL), 0);
 	assert_int_equal(setitimer(ITIMER_REAL, &in_a_moment, NULL), 0);
@@ -302,7 +289,7 @@ static void an_interrupted_receive_goes_on(void **state)
 	signal(SIGALRM, SIG_DFL);
 }
 
-static void messages_are_shown_when_asked_for(void **state)
+TEST(messages_are_shown_when_asked_for)
 {
 	struct sample *s = find_sample(WIRE_SEGMENT);
 	int out = memfd_create("stderr", MFD_CLOEXEC), saved = dup(STDERR_FILENO);
@@ -310,7 +297,6 @@ static void messages_are_shown_when_asked_for(void **state)
 	struct conn_message m = { .fd = -1 };
 	int r, bad;
 
-	(void)state;
 	assert_true(out >= 0 && saved >= 0);
 	fflush(stderr);
 	dup2(out, STDERR_FILENO);
@@ -340,26 +326,7 @@ static void messages_are_shown_when_asked_for(void **state)
 	assert_ptr_equal(strstr(strstr(text, "shorter"), "SEGMENT"), NULL);
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(every_valid_message_arrives_as_it_was_sent),
-		TEST(a_second_descriptor_is_refused_and_both_are_closed),
-		TEST(a_flood_of_descriptors_is_refused_and_closed),
-		TEST(a_descriptor_where_none_belongs_is_closed),
-		TEST(a_missing_descriptor_is_refused),
-		TEST(the_descriptor_of_a_malformed_message_is_closed),
-		TEST(a_message_too_long_is_refused_and_the_next_is_not),
-		TEST(the_end_of_the_connection_is_told),
-		TEST(the_last_words_are_heard_though_nothing_was_read),
-		TEST(an_empty_datagram_ends_it_and_its_descriptor_is_closed),
-		TEST(a_process_out_of_descriptors_refuses_and_recovers),
-		TEST(a_full_socket_says_so_and_keeps_the_descriptor),
-		TEST(an_interrupted_receive_goes_on),
-		TEST(messages_are_shown_when_asked_for),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return suite_run();
 }

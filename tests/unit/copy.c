@@ -3,22 +3,20 @@
  * copy_gather() against the obvious: each element by itself, each bit by itself. Sources and copies
  * are allocated to the byte, so that a sanitizer sees every byte too many.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include "proto/copy.h"
-#include "proto/tensor.h"
-#include "tests/limit.h"
+#include "tensor/copy.h"
+#include "tensor/tensor.h"
+#include "tests/harness/limit.h"
+#include "tests/harness/suite.h"
 
 enum { TIMEOUT_S = 120, ROUNDS = 3000, CANARY = 16 };
 
@@ -134,9 +132,8 @@ static void check_and_free(struct source *s, const char *what)
 }
 
 /* Any strides: overlapping, broadcast, reversed, with gaps. */
-static void views_of_any_strides_are_copied(void **state)
+PLAIN_TEST(views_of_any_strides_are_copied)
 {
-	(void)state;
 	seed = 0x7e5701ea5eULL;
 	for (int round = 0; round < ROUNDS; round++) {
 		struct source s = { .t = { .dtype = types[(size_t)round % COUNT(types)] } };
@@ -155,9 +152,8 @@ static void views_of_any_strides_are_copied(void **state)
 }
 
 /* Steps, crops, flips and permutations of an array: what programs really do. */
-static void slices_of_permuted_arrays_are_copied(void **state)
+PLAIN_TEST(slices_of_permuted_arrays_are_copied)
 {
-	(void)state;
 	seed = 0x51ce5;
 	for (int round = 0; round < ROUNDS; round++) {
 		struct source s = { .t = { .dtype = types[(size_t)round % COUNT(types)] } };
@@ -188,12 +184,11 @@ static void slices_of_permuted_arrays_are_copied(void **state)
 }
 
 /* Larger than a tile, and not a multiple of one. */
-static void transposed_arrays_of_every_element_size_are_copied(void **state)
+PLAIN_TEST(transposed_arrays_of_every_element_size_are_copied)
 {
 	static const int64_t sizes[][2] = { { 64, 64 }, { 65, 63 }, { 1, 200 },
 					    { 131, 3 }, { 3, 131 }, { 129, 97 } };
 
-	(void)state;
 	seed = 0x7a5;
 	for (size_t i = 0; i < COUNT(types); i++) {
 		for (size_t j = 0; j < COUNT(sizes); j++) {
@@ -215,9 +210,8 @@ static void transposed_arrays_of_every_element_size_are_copied(void **state)
 	}
 }
 
-static void planes_become_pixels_and_pixels_planes(void **state)
+PLAIN_TEST(planes_become_pixels_and_pixels_planes)
 {
-	(void)state;
 	seed = 0x41c;
 	for (size_t i = 0; i < COUNT(types); i++) {
 		struct source s = { .t = { .dtype = types[i], .ndim = 3 } };
@@ -237,9 +231,8 @@ static void planes_become_pixels_and_pixels_planes(void **state)
 	}
 }
 
-static void sixty_four_dimensions_are_copied(void **state)
+PLAIN_TEST(sixty_four_dimensions_are_copied)
 {
-	(void)state;
 	seed = 64;
 	for (int round = 0; round < 200; round++) {
 		struct source s = { .t = { .dtype = types[(size_t)round % COUNT(types)],
@@ -256,7 +249,7 @@ static void sixty_four_dimensions_are_copied(void **state)
 	}
 }
 
-static void a_number_of_elements_beyond_64_bits_is_not_copied(void **state)
+PLAIN_TEST(a_number_of_elements_beyond_64_bits_is_not_copied)
 {
 	int64_t shape[64], strides[64];
 	unsigned char value = 42, copy = 7;
@@ -268,7 +261,6 @@ static void a_number_of_elements_beyond_64_bits_is_not_copied(void **state)
 		       .strides = strides };
 	char why[TENSOR_WHY_TEXT];
 
-	(void)state;
 	for (int i = 0; i < 64; i++) {
 		shape[i] = 2;
 		strides[i] = 0;
@@ -278,7 +270,7 @@ static void a_number_of_elements_beyond_64_bits_is_not_copied(void **state)
 	assert_int_equal(copy, 7);
 }
 
-static void nothing_is_written_for_no_elements(void **state)
+PLAIN_TEST(nothing_is_written_for_no_elements)
 {
 	unsigned char copy = 7;
 	DLTensor t = { .device = { kDLCPU, 0 },
@@ -287,24 +279,22 @@ static void nothing_is_written_for_no_elements(void **state)
 		       .shape = I64(4, 0, 5),
 		       .strides = I64(INT64_MAX, 1, INT64_MIN) };
 
-	(void)state;
 	assert_int_equal(copy_gather(&copy, &t, 0), 0);
 	assert_int_equal(copy, 7);
 }
 
-static void a_scalar_without_shape_is_copied(void **state)
+PLAIN_TEST(a_scalar_without_shape_is_copied)
 {
 	unsigned char memory[9] = { 9, 9, 9, 1, 2, 3, 4, 9, 9 }, copy[4];
 	DLTensor t = {
 		.data = memory, .device = { kDLCPU, 0 }, .dtype = { 2, 32, 1 }, .byte_offset = 3
 	};
 
-	(void)state;
 	assert_int_equal(copy_gather(copy, &t, 0), 0);
 	assert_memory_equal(copy, memory + 3, 4);
 }
 
-static void null_strides_mean_c_order(void **state)
+PLAIN_TEST(null_strides_mean_c_order)
 {
 	unsigned char memory[13], copy[12];
 	DLTensor t = { .data = memory,
@@ -314,14 +304,13 @@ static void null_strides_mean_c_order(void **state)
 		       .shape = I64(2, 3),
 		       .byte_offset = 1 };
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(memory); i++)
 		memory[i] = (unsigned char)i;
 	assert_int_equal(copy_gather(copy, &t, 0), 0);
 	assert_memory_equal(copy, memory + 1, 12);
 }
 
-static void bits_beyond_the_last_element_become_zero(void **state)
+PLAIN_TEST(bits_beyond_the_last_element_become_zero)
 {
 	unsigned char memory[2] = { 0xff, 0xff }, copy[2] = { 0x55, 0x55 };
 	DLTensor t = { .data = memory,
@@ -331,7 +320,6 @@ static void bits_beyond_the_last_element_become_zero(void **state)
 		       .shape = I64(3),
 		       .strides = I64(1) };
 
-	(void)state;
 	assert_int_equal(copy_gather(copy, &t, 0), 0);
 	assert_int_equal(copy[0], 0xff);
 	assert_int_equal(copy[1], 0x0f);
@@ -341,7 +329,7 @@ static void bits_beyond_the_last_element_become_zero(void **state)
 	assert_int_equal(copy[1], 0x0f);
 }
 
-static void packed_elements_start_at_the_low_bits(void **state)
+PLAIN_TEST(packed_elements_start_at_the_low_bits)
 {
 	unsigned char memory[3] = { 0x21, 0x43, 0x65 }, copy[3];
 	DLTensor t = { .data = memory,
@@ -351,7 +339,6 @@ static void packed_elements_start_at_the_low_bits(void **state)
 		       .shape = I64(3),
 		       .strides = I64(2) };
 
-	(void)state;
 	assert_int_equal(copy_gather(copy, &t, 0), 0); /* 1, 3, 5 */
 	assert_int_equal(copy[0], 0x31);
 	assert_int_equal(copy[1], 0x05);
@@ -364,9 +351,8 @@ static void packed_elements_start_at_the_low_bits(void **state)
 	assert_int_equal(copy[2], 0x01);
 }
 
-static void a_copy_writes_its_bytes_and_no_other(void **state)
+PLAIN_TEST(a_copy_writes_its_bytes_and_no_other)
 {
-	(void)state;
 	seed = 0xca9a;
 	for (size_t i = 0; i < COUNT(types); i++) {
 		struct source s = { .t = { .dtype = types[i], .ndim = 2 } };
@@ -392,21 +378,6 @@ static void a_copy_writes_its_bytes_and_no_other(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(views_of_any_strides_are_copied),
-		cmocka_unit_test(slices_of_permuted_arrays_are_copied),
-		cmocka_unit_test(transposed_arrays_of_every_element_size_are_copied),
-		cmocka_unit_test(planes_become_pixels_and_pixels_planes),
-		cmocka_unit_test(sixty_four_dimensions_are_copied),
-		cmocka_unit_test(a_number_of_elements_beyond_64_bits_is_not_copied),
-		cmocka_unit_test(nothing_is_written_for_no_elements),
-		cmocka_unit_test(a_scalar_without_shape_is_copied),
-		cmocka_unit_test(null_strides_mean_c_order),
-		cmocka_unit_test(bits_beyond_the_last_element_become_zero),
-		cmocka_unit_test(packed_elements_start_at_the_low_bits),
-		cmocka_unit_test(a_copy_writes_its_bytes_and_no_other),
-	};
-
 	alarm(test_limit(TIMEOUT_S));
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return suite_run();
 }

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 #include "client/cuda/functions.h"
-#include "tests/gpu.h"
+#include "tests/harness/gpu.h"
 
 /* In a process of its own. */
 static void run(child_fn *fn, const char *arg)
@@ -32,7 +32,7 @@ static int absent(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void what_cuInit_says_is_said(void **state)
+GPU_TEST(what_cuInit_says_is_said)
 {
 	static const char *const cases[][2] = {
 		{ "34", "stub" },
@@ -44,23 +44,20 @@ static void what_cuInit_says_is_said(void **state)
 		{ "12345", "(12345)" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		gpu_setenv("FAKECUDA_INIT", cases[i][0]);
 		run(absent, cases[i][1]);
 	}
 }
 
-static void devices_hidden_by_the_environment_are_named(void **state)
+GPU_TEST(devices_hidden_by_the_environment_are_named)
 {
-	(void)state;
 	gpu_setenv("CUDA_VISIBLE_DEVICES", "7");
 	run(absent, "CUDA_VISIBLE_DEVICES is \"7\"");
 }
 
-static void an_old_driver_is_told_by_the_symbol_it_lacks(void **state)
+GPU_TEST(an_old_driver_is_told_by_the_symbol_it_lacks)
 {
-	(void)state;
 	gpu_setenv("FAKECUDA_VERSION", "11020");
 	run(absent, "11.2 and lacks cuDeviceGetUuid_v2");
 }
@@ -83,13 +80,12 @@ static int groups(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void an_optional_group_is_whole_or_not_there(void **state)
+GPU_TEST(an_optional_group_is_whole_or_not_there)
 {
 	static const char *const names[] = { "", "cuMemRetainAllocationHandle",
 					     "cuMemPoolExportPointer",
 					     "cuStreamCreateWithPriority" };
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		gpu_setenv("FAKECUDA_HIDE", names[i]);
 		run(groups, names[i]);
@@ -161,31 +157,28 @@ static void run_with_library(const char *dir, const char *which, const char *tex
 	must_be(status, 0);
 }
 
-static void a_missing_or_broken_library_is_told(void **state)
+GPU_TEST(a_missing_or_broken_library_is_told)
 {
 	char dir[1024];
 
-	(void)state;
 	run_with_library("/nonexistent", "absent", "libcuda.so.1 cannot be loaded: ");
 	run_with_library("/nonexistent", "absent", "is an NVIDIA driver installed?");
 	library_without(dir, sizeof(dir), NULL);
 	run_with_library(dir, "absent", "other/libcuda.so.1");
 }
 
-static void a_driver_without_a_needed_symbol_is_told(void **state)
+GPU_TEST(a_driver_without_a_needed_symbol_is_told)
 {
 	char dir[1024];
 
-	(void)state;
 	library_without(dir, sizeof(dir), "cuIpcOpenMemHandle");
 	run_with_library(dir, "absent", "lacks cuIpcOpenMemHandle_v2");
 }
 
-static void without_cuGetProcAddress_the_symbols_are_found_by_name(void **state)
+GPU_TEST(without_cuGetProcAddress_the_symbols_are_found_by_name)
 {
 	char dir[1024];
 
-	(void)state;
 	library_without(dir, sizeof(dir), "cuGetProcAddress");
 	run_with_library(dir, "works", "");
 }
@@ -231,9 +224,8 @@ static int forks(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void the_child_of_a_user_of_cuda_is_told_to_spawn(void **state)
+GPU_TEST(the_child_of_a_user_of_cuda_is_told_to_spawn)
 {
-	(void)state;
 	run(forks, NULL);
 }
 
@@ -245,9 +237,8 @@ static int forks_without(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void a_failure_is_remembered_over_fork(void **state)
+GPU_TEST(a_failure_is_remembered_over_fork)
 {
-	(void)state;
 	gpu_setenv("FAKECUDA_INIT", "100");
 	run(forks_without, NULL);
 }
@@ -265,9 +256,8 @@ static int forks_foreign(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void the_child_of_another_user_of_cuda_is_told_too(void **state)
+GPU_TEST(the_child_of_another_user_of_cuda_is_told_too)
 {
-	(void)state;
 	run(forks_foreign, NULL);
 }
 
@@ -292,14 +282,13 @@ static int threads(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void threads_find_it_once(void **state)
+GPU_TEST(threads_find_it_once)
 {
-	(void)state;
 	gpu_setenv("FAKECUDA_FAIL", "cuInit:2:999"); /* so it must not be called twice */
 	run(threads, NULL);
 }
 
-static void results_become_errnos(void **state)
+GPU_TEST(results_become_errnos)
 {
 	static const int cases[][2] = {
 		{ 0, 0 },	  { 1, -EINVAL },    { 2, -ENOMEM },	  { 3, -ENODEV },
@@ -309,7 +298,6 @@ static void results_become_errnos(void **state)
 		{ 719, -EIO },	  { 999, -EIO },     { 600, -EAGAIN },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		must_be(cuda_errno(cases[i][0]), cases[i][1]);
 	assert_string_equal(cuda_error_text(34), "CUDA_ERROR_STUB_LIBRARY (34)");
@@ -318,27 +306,12 @@ static void results_become_errnos(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		GPU_TEST(what_cuInit_says_is_said),
-		GPU_TEST(devices_hidden_by_the_environment_are_named),
-		GPU_TEST(an_old_driver_is_told_by_the_symbol_it_lacks),
-		GPU_TEST(an_optional_group_is_whole_or_not_there),
-		GPU_TEST(a_missing_or_broken_library_is_told),
-		GPU_TEST(a_driver_without_a_needed_symbol_is_told),
-		GPU_TEST(without_cuGetProcAddress_the_symbols_are_found_by_name),
-		GPU_TEST(the_child_of_a_user_of_cuda_is_told_to_spawn),
-		GPU_TEST(a_failure_is_remembered_over_fork),
-		GPU_TEST(the_child_of_another_user_of_cuda_is_told_too),
-		GPU_TEST(threads_find_it_once),
-		GPU_TEST(results_become_errnos),
-	};
-
 	if (argc == 3 && !strcmp(argv[1], "absent"))
 		return absent(NULL, argv[2]);
 	if (argc == 3 && !strcmp(argv[1], "works"))
 		return works();
 	gpu_init(argv);
-	return RUN(tests);
+	return suite_run();
 }
 
 #if __has_include(<cuda.h>)

@@ -10,29 +10,21 @@ typedef struct {
 } DLTensor;
 #endif
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 /* Includes it again: nothing is declared twice. */
 #include <tensorlease/tensorlease.h>
 
-#include "proto/tensor.h"
+#include "tensor/tensor.h"
+#include "tests/harness/suite.h"
 
-static void the_version_is_the_one_it_declares(void **state)
+PLAIN_TEST(the_version_is_the_one_it_declares)
 {
-	(void)state;
 	assert_int_equal(DLPACK_MAJOR_VERSION, 1);
 	assert_int_equal(DLPACK_MINOR_VERSION, 3);
 }
 
 /* Checked at compile time too; here for a reader who wants to see the numbers. */
-static void the_layout_is_the_one_other_binaries_have(void **state)
+PLAIN_TEST(the_layout_is_the_one_other_binaries_have)
 {
-	(void)state;
 	assert_int_equal(sizeof(DLTensor), 48);
 	assert_int_equal(sizeof(DLManagedTensor), 64);
 	assert_int_equal(sizeof(DLManagedTensorVersioned), 80);
@@ -42,7 +34,7 @@ static void the_layout_is_the_one_other_binaries_have(void **state)
 	assert_int_equal(offsetof(DLManagedTensorVersioned, dl_tensor), 32);
 }
 
-static void every_device_has_its_number(void **state)
+PLAIN_TEST(every_device_has_its_number)
 {
 	static const struct {
 		DLDeviceType type;
@@ -54,12 +46,11 @@ static void every_device_has_its_number(void **state)
 			{ kDLWebGPU, 15 }, { kDLHexagon, 16 },	   { kDLMAIA, 17 },
 			{ kDLTrn, 18 } };
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(devices) / sizeof(*devices); i++)
 		assert_int_equal((int)devices[i].type, devices[i].number);
 }
 
-static void every_type_code_has_its_number_under_both_names(void **state)
+PLAIN_TEST(every_type_code_has_its_number_under_both_names)
 {
 	static const int ours[] = { kDLInt,
 				    kDLUInt,
@@ -98,16 +89,14 @@ static void every_type_code_has_its_number_under_both_names(void **state)
 				     TL_DTYPE_FLOAT6_E3M2FN,
 				     TL_DTYPE_FLOAT4_E2M1FN };
 
-	(void)state;
 	for (int i = 0; i < TL_DTYPE_CODES; i++) {
 		assert_int_equal(ours[i], i);
 		assert_int_equal(layer[i], i);
 	}
 }
 
-static void the_flags_have_their_bits(void **state)
+PLAIN_TEST(the_flags_have_their_bits)
 {
-	(void)state;
 	assert_int_equal(DLPACK_FLAG_BITMASK_READ_ONLY, 1);
 	assert_int_equal(DLPACK_FLAG_BITMASK_IS_COPIED, 2);
 	assert_int_equal(DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, 4);
@@ -115,13 +104,5 @@ static void the_flags_have_their_bits(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_version_is_the_one_it_declares),
-		cmocka_unit_test(the_layout_is_the_one_other_binaries_have),
-		cmocka_unit_test(every_device_has_its_number),
-		cmocka_unit_test(every_type_code_has_its_number_under_both_names),
-		cmocka_unit_test(the_flags_have_their_bits),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return suite_run();
 }

@@ -63,45 +63,39 @@ struct DLManagedTensorVersioned {
 };
 #endif
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
-
-#include <cmocka.h>
 
 #include <tensorlease/dlpack.h>
 #include <tensorlease/tensorlease.h>
 
-#include "proto/tensor.h"
+#include "tensor/tensor.h"
+#include "tests/harness/suite.h"
 
-static void the_first_header_stays_in_charge(void **state)
+PLAIN_TEST(the_first_header_stays_in_charge)
 {
-	(void)state;
 	assert_int_equal(DLPACK_MINOR_VERSION, 0);
 }
 
-static void the_versioned_tensor_is_a_type(void **state)
+PLAIN_TEST(the_versioned_tensor_is_a_type)
 {
 	DLManagedTensorVersioned managed = { .flags = DLPACK_FLAG_BITMASK_READ_ONLY };
 	struct DLManagedTensorVersioned *same = &managed;
 
-	(void)state;
 	assert_int_equal(same->flags, 1);
 	assert_int_equal(sizeof(managed), 80);
 }
 
-static void newer_flags_and_codes_can_be_used(void **state)
+PLAIN_TEST(newer_flags_and_codes_can_be_used)
 {
 	DLDataType float4 = { .code = TL_DTYPE_FLOAT4_E2M1FN, .bits = 4, .lanes = 1 };
 	const char *why = NULL;
 
-	(void)state;
 	assert_int_equal(DLPACK_FLAG_BITMASK_IS_COPIED, 2);
 	assert_int_equal(DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, 4);
 	assert_int_equal(tensor_dtype_check(float4, &why), 0);
 }
 
-static void a_tensor_of_the_first_header_can_be_checked(void **state)
+PLAIN_TEST(a_tensor_of_the_first_header_can_be_checked)
 {
 	int64_t shape[] = { 2, 3 };
 	float values[6] = { 0 };
@@ -112,18 +106,10 @@ static void a_tensor_of_the_first_header_can_be_checked(void **state)
 		       .shape = shape };
 	char why[TENSOR_WHY_TEXT];
 
-	(void)state;
 	assert_int_equal(tensor_check_source(&t, 0, why, sizeof(why)), 0);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_first_header_stays_in_charge),
-		cmocka_unit_test(the_versioned_tensor_is_a_type),
-		cmocka_unit_test(newer_flags_and_codes_can_be_used),
-		cmocka_unit_test(a_tensor_of_the_first_header_can_be_checked),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return suite_run();
 }

@@ -61,9 +61,8 @@ static int share_in(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void two_processes_share_legacy_memory(void **state)
+RULE(two_processes_share_legacy_memory)
 {
-	(void)state;
 	run_two(share_out, share_in);
 	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
 }
@@ -106,9 +105,8 @@ static int neighbours_in(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void small_allocations_share_a_block(void **state)
+RULE(small_allocations_share_a_block)
 {
-	(void)state;
 	run_two(neighbours_out, neighbours_in);
 }
 
@@ -150,9 +148,8 @@ static int reuse_in(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void an_address_used_again_has_another_handle(void **state)
+RULE(an_address_used_again_has_another_handle)
 {
-	(void)state;
 	run_two(reuse_out, reuse_in);
 }
 
@@ -184,11 +181,10 @@ static int early_in(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void memory_freed_while_open_is_poisoned_and_counted(void **state)
+RULE(memory_freed_while_open_is_poisoned_and_counted)
 {
 	struct test_child e = child_start(NULL, early_out, NULL), i;
 
-	(void)state;
 	child_await(&e);
 	i = child_start(NULL, early_in, NULL);
 	child_await(&i);
@@ -201,11 +197,10 @@ static void memory_freed_while_open_is_poisoned_and_counted(void **state)
 	child_must_succeed(&e);
 }
 
-static void a_killed_owner_leaves_poison_and_nothing_alive(void **state)
+RULE(a_killed_owner_leaves_poison_and_nothing_alive)
 {
 	struct test_child e = child_start(NULL, early_out, NULL), i;
 
-	(void)state;
 	child_await(&e);
 	i = child_start(NULL, early_in, NULL);
 	child_await(&i);
@@ -218,11 +213,10 @@ static void a_killed_owner_leaves_poison_and_nothing_alive(void **state)
 	must_be(gpu_live_all(), 0);
 }
 
-static void a_killed_importer_is_no_longer_an_importer(void **state)
+RULE(a_killed_importer_is_no_longer_an_importer)
 {
 	struct test_child e = child_start(NULL, early_out, NULL), i;
 
-	(void)state;
 	child_await(&e);
 	i = child_start(NULL, early_in, NULL);
 	child_await(&i);
@@ -260,9 +254,8 @@ static int stays_out(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void another_pid_namespace_cannot_open_it(void **state)
+RULE(another_pid_namespace_cannot_open_it)
 {
-	(void)state;
 	run_two(stays_out, other_namespace_in);
 }
 
@@ -287,9 +280,8 @@ static int not_legacy(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void other_memory_has_no_legacy_handle(void **state)
+RULE(other_memory_has_no_legacy_handle)
 {
-	(void)state;
 	run_one(not_legacy);
 }
 
@@ -317,9 +309,8 @@ static int after_fork(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void every_call_after_fork_fails(void **state)
+RULE(every_call_after_fork_fails)
 {
-	(void)state;
 	run_one(after_fork);
 }
 
@@ -350,9 +341,8 @@ static int failures(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void calls_fail_as_the_environment_says(void **state)
+RULE(calls_fail_as_the_environment_says)
 {
-	(void)state;
 	gpu_setenv("FAKECUDA_FAIL", "cuMemAlloc:2:46,cuMemFree:1:719");
 	gpu_setenv("FAKECUDA_MEMORY", "4194304");
 	run_one(failures);
@@ -386,9 +376,8 @@ static int visible(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void visible_devices_reorder_the_ordinals(void **state)
+RULE(visible_devices_reorder_the_ordinals)
 {
-	(void)state;
 	gpu_setenv("FAKECUDA_DEVICES", "3");
 	for (int i = 0; i < 6; i++)
 		must_be(td_run_client(NULL, visible, &i), 0);
@@ -422,9 +411,8 @@ static int hidden_device_in(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void memory_is_on_the_device_it_was_made_on(void **state)
+RULE(memory_is_on_the_device_it_was_made_on)
 {
-	(void)state;
 	run_two(stays_out, other_device_in);
 	run_two(stays_out, hidden_device_in);
 }
@@ -472,30 +460,13 @@ static int pointers(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void pointers_say_what_they_are(void **state)
+RULE(pointers_say_what_they_are)
 {
-	(void)state;
 	run_one(pointers);
 }
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		RULE(two_processes_share_legacy_memory),
-		RULE(small_allocations_share_a_block),
-		RULE(an_address_used_again_has_another_handle),
-		RULE(memory_freed_while_open_is_poisoned_and_counted),
-		RULE(a_killed_owner_leaves_poison_and_nothing_alive),
-		RULE(a_killed_importer_is_no_longer_an_importer),
-		RULE(another_pid_namespace_cannot_open_it),
-		RULE(other_memory_has_no_legacy_handle),
-		RULE(every_call_after_fork_fails),
-		RULE(calls_fail_as_the_environment_says),
-		RULE(visible_devices_reorder_the_ordinals),
-		RULE(memory_is_on_the_device_it_was_made_on),
-		RULE(pointers_say_what_they_are),
-	};
-
 	(void)argc;
-	return RUN_RULES(tests, argv);
+	return RUN_RULES(argv);
 }

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "tests/gpu.h"
+#include "tests/harness/gpu.h"
 
 enum { SIZE = 1 << 20 };
 
@@ -36,7 +36,7 @@ static inline int teardown(void **state)
 }
 
 /* A GPU_TEST with two ends of a socket for descriptors. */
-#define RULE(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
+#define RULE(name) TEST_WITH(name, setup, teardown)
 
 static inline CUdeviceptr export(const struct cuda_driver *cu, int i, size_t size, int byte)
 {
@@ -80,8 +80,8 @@ static inline void run_one(child_fn *fn)
 }
 
 /* The main() of each. */
-#define RUN_RULES(tests, argv)                                                                     \
+#define RUN_RULES(argv)                                                                            \
 	(gpu_init(argv),                                                                           \
 	 shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,  \
 		       -1, 0),                                                                     \
-	 must(shared != MAP_FAILED), RUN(tests))
+	 must(shared != MAP_FAILED), suite_run())

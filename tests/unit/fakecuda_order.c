@@ -65,11 +65,10 @@ static int late_in(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void who_does_not_wait_for_the_event_reads_stale_bytes(void **state)
+RULE(who_does_not_wait_for_the_event_reads_stale_bytes)
 {
 	struct test_child e, i;
 
-	(void)state;
 	e = child_start(NULL, late_out, NULL);
 	child_await(&e);
 	i = child_start(NULL, late_in, NULL);
@@ -138,15 +137,13 @@ static void events_that_end_early(bool destroyed)
 	must_be(gpu_live_all(), 0);
 }
 
-static void waiting_for_the_event_of_a_killed_process_ends(void **state)
+RULE(waiting_for_the_event_of_a_killed_process_ends)
 {
-	(void)state;
 	events_that_end_early(false);
 }
 
-static void an_event_destroyed_in_flight_is_counted(void **state)
+RULE(an_event_destroyed_in_flight_is_counted)
 {
-	(void)state;
 	events_that_end_early(true);
 }
 
@@ -216,9 +213,8 @@ static int streams(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void streams_wait_for_each_other_as_they_should(void **state)
+RULE(streams_wait_for_each_other_as_they_should)
 {
-	(void)state;
 	gpu_setenv("FAKECUDA_DELAY_US", "30000");
 	run_two(holds_an_event, streams);
 }
@@ -256,22 +252,13 @@ static int capture(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void captured_streams_refuse_what_a_graph_cannot_hold(void **state)
+RULE(captured_streams_refuse_what_a_graph_cannot_hold)
 {
-	(void)state;
 	run_one(capture);
 }
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		RULE(who_does_not_wait_for_the_event_reads_stale_bytes),
-		RULE(waiting_for_the_event_of_a_killed_process_ends),
-		RULE(an_event_destroyed_in_flight_is_counted),
-		RULE(streams_wait_for_each_other_as_they_should),
-		RULE(captured_streams_refuse_what_a_graph_cannot_hold),
-	};
-
 	(void)argc;
-	return RUN_RULES(tests, argv);
+	return RUN_RULES(argv);
 }

@@ -107,9 +107,8 @@ static int vmm_rules(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void virtual_memory_keeps_to_its_granules(void **state)
+RULE(virtual_memory_keeps_to_its_granules)
 {
-	(void)state;
 	run_one(vmm_rules);
 }
 
@@ -131,11 +130,10 @@ static int vmm_write(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void memory_without_access_faults(void **state)
+RULE(memory_without_access_faults)
 {
 	int flags[] = { CUDA_ACCESS_NONE, CUDA_ACCESS_READ, CUDA_ACCESS_READ_WRITE };
 
-	(void)state;
 	for (int i = 0; i < 3; i++) {
 		int status = td_run_client(NULL, vmm_write, &flags[i]);
 
@@ -187,11 +185,10 @@ static int vmm_in(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void a_descriptor_keeps_virtual_memory_after_its_maker_was_killed(void **state)
+RULE(a_descriptor_keeps_virtual_memory_after_its_maker_was_killed)
 {
 	struct test_child e = child_start(NULL, vmm_out, NULL), i;
 
-	(void)state;
 	child_await(&e);
 	child_kill(&e);
 	must_be(gpu_live_all(), 0);
@@ -256,22 +253,14 @@ static int pool_in(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-static void two_processes_share_a_pool(void **state)
+RULE(two_processes_share_a_pool)
 {
-	(void)state;
 	run_two(pool_out, pool_in);
 	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
 }
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		RULE(virtual_memory_keeps_to_its_granules),
-		RULE(memory_without_access_faults),
-		RULE(a_descriptor_keeps_virtual_memory_after_its_maker_was_killed),
-		RULE(two_processes_share_a_pool),
-	};
-
 	(void)argc;
-	return RUN_RULES(tests, argv);
+	return RUN_RULES(argv);
 }

@@ -5,18 +5,16 @@
  */
 #pragma once
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include "tests/limit.h"
+#include "tests/harness/limit.h"
+#include "tests/harness/suite.h"
 
 enum { TIMEOUT_S = 240, DIRECTORY_MAX = 512 };
 

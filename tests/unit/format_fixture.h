@@ -5,14 +5,11 @@
  */
 #pragma once
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -24,6 +21,7 @@
 #include "files/file.h"
 
 #define FILE_NAME "a.bin"
+#include "tests/harness/suite.h"
 #include "tests/unit/file_fixture.h"
 
 enum { BYTES_MAX = 1 << 16 };
@@ -151,4 +149,4 @@ static inline void survive_changes(enum file_format format, struct bytes *b)
 	}
 }
 
-#define CASE(test) cmocka_unit_test_setup_teardown(test, begin, end)
+#define CASE(name) TEST_WITH(name, begin, end)

@@ -3,9 +3,9 @@
  * true of what comes. */
 #pragma once
 
-#include "tests/daemon/client_common.h"
-#include "tests/liar.h"
-#include "tests/messages.h"
+#include "tests/client/common.h"
+#include "tests/harness/liar.h"
+#include "tests/harness/messages.h"
 
 static struct liar liar;
 static const char *const both[] = { "a", "b" };
@@ -127,4 +127,4 @@ static inline int tear_down(void **state)
 	return test_teardown(state);
 }
 
-#define LIE_TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define LIE_TEST(name) TEST_WITH(name, set_up, tear_down)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library and a daemon that lies (tests/liar.h) in its catalog: whatever stands there, at first
- * or while it is looked at, no tensor is handed out that is not there, and the process lives.
+ * The library and a daemon that lies (tests/harness/liar.h) in its catalog: whatever stands there,
+ * at first or while it is looked at, no tensor is handed out that is not there, and the process
+ * lives.
  */
 #include "tests/unit/liar_fixture.h"
 
-static void a_daemon_that_says_the_truth_is_believed(void **state)
+LIE_TEST(a_daemon_that_says_the_truth_is_believed)
 {
 	tl_client *client = liar_connect(&liar);
 	struct outcomes o = try_all(client);
 
-	(void)state;
 	must(!o.get && !o.again && !o.copy && !o.stat && !o.list && !o.many);
 	tl_close(client);
 }
@@ -126,9 +126,8 @@ static void must_come(const char *lie, const char *what, int r, int expected)
 	must(!"the outcome of a lie");
 }
 
-static void a_row_that_cannot_be_is_refused_in_words(void **state)
+LIE_TEST(a_row_that_cannot_be_is_refused_in_words)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
 		const struct lie *l = &lies[i];
 
@@ -153,12 +152,11 @@ static void a_row_that_cannot_be_is_refused_in_words(void **state)
 	}
 }
 
-static void a_tensor_of_64_sizes_in_chunks_is_got(void **state)
+LIE_TEST(a_tensor_of_64_sizes_in_chunks_is_got)
 {
 	tl_client *client = liar_connect(&liar);
 	struct outcomes o;
 
-	(void)state;
 	in_chunks(&liar.catalog->rows[0], 64, 1);
 	liar.catalog->rows[0].nbytes = 1;
 	o = try_all(client);
@@ -209,9 +207,8 @@ CATALOG_LIE(circle, c->names[0].text[0] = 'z'; c->names[0].next = 0; c->names[1]
 CATALOG_LIE(long_name_far, c->names[1].len = 200; c->names[1].chunk = 0x7fffffff)
 CATALOG_LIE(never_ready, c->rows[0].word = row_word(1, ROW_DRAFT))
 
-static void a_name_that_cannot_be_is_not_believed(void **state)
+LIE_TEST(a_name_that_cannot_be_is_not_believed)
 {
-	(void)state;
 	must_be(stat_after(long_name), -ENOENT);
 	must_be(stat_after(name_256), -ENOENT);
 	must_be(stat_after(other_name), -ENOENT);
@@ -250,9 +247,8 @@ CATALOG_LIE(buckets_holes, c->header.bucket_mask = 5)
 CATALOG_LIE(clients_none, c->header.max_clients = 0)
 CATALOG_LIE(size_other, c->header.size--)
 
-static void a_catalog_that_contradicts_itself_is_refused(void **state)
+LIE_TEST(a_catalog_that_contradicts_itself_is_refused)
 {
-	(void)state;
 	must_be(connect_after(many_rows), -EPROTO);
 	must_be(connect_after(rows_far), -EPROTO);
 	must_be(connect_after(rows_odd), -EPROTO);
@@ -265,11 +261,10 @@ static void a_catalog_that_contradicts_itself_is_refused(void **state)
 	must_be(connect_after(size_other), -EPROTO);
 }
 
-static void a_catalog_shorter_than_it_is_said_to_be_is_not_read(void **state)
+LIE_TEST(a_catalog_shorter_than_it_is_said_to_be_is_not_read)
 {
 	tl_client *client;
 
-	(void)state;
 	must_be(ftruncate(liar.catalog_fd, 4096), 0);
 	must_be(liar_try_connect(&liar, 0, &client), -EPROTO);
 	must_be(ftruncate(liar.catalog_fd, sizeof(struct liar_catalog)), 0);
@@ -319,13 +314,12 @@ static void *flip(void *arg)
 	return NULL;
 }
 
-static void a_catalog_that_changes_while_it_is_looked_at_hands_out_nothing_false(void **state)
+LIE_TEST(a_catalog_that_changes_while_it_is_looked_at_hands_out_nothing_false)
 {
 	struct flipper f = { .stop = false };
 	tl_client *client;
 	unsigned got = 0;
 
-	(void)state;
 	SKIP_UNLESS(!THREAD_SANITIZER, "the thread sanitizer would see the race that this is");
 	must_be(liar_try_connect(&liar, 50 * MS, &client), 0);
 	in_chunks(&liar.catalog->rows[1], 8, 1); /* "b" has its shape there */
@@ -355,15 +349,5 @@ static void a_catalog_that_changes_while_it_is_looked_at_hands_out_nothing_false
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		LIE_TEST(a_daemon_that_says_the_truth_is_believed),
-		LIE_TEST(a_row_that_cannot_be_is_refused_in_words),
-		LIE_TEST(a_tensor_of_64_sizes_in_chunks_is_got),
-		LIE_TEST(a_name_that_cannot_be_is_not_believed),
-		LIE_TEST(a_catalog_that_contradicts_itself_is_refused),
-		LIE_TEST(a_catalog_shorter_than_it_is_said_to_be_is_not_read),
-		LIE_TEST(a_catalog_that_changes_while_it_is_looked_at_hands_out_nothing_false),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library and a daemon that lies (tests/liar.h) in its messages and descriptors, and about what
- * of its memory is gone: nothing is read or written where nothing is, or where something else is by
- * now.
+ * The library and a daemon that lies (tests/harness/liar.h) in its messages and descriptors, and
+ * about what of its memory is gone: nothing is read or written where nothing is, or where something
+ * else is by now.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -33,19 +33,17 @@ static void must_refuse_segments(void)
 	tl_close(client);
 }
 
-static void a_segment_shorter_than_it_is_said_to_be_is_not_mapped(void **state)
+LIE_TEST(a_segment_shorter_than_it_is_said_to_be_is_not_mapped)
 {
-	(void)state;
 	must_be(ftruncate(liar.segment_fds[0], 256), 0);
 	must_refuse_segments();
 	must_be(ftruncate(liar.segment_fds[0], LIAR_SEGMENT_BYTES), 0);
 }
 
-static void a_segment_that_is_no_regular_file_is_not_mapped(void **state)
+LIE_TEST(a_segment_that_is_no_regular_file_is_not_mapped)
 {
 	int pipes[2], other;
 
-	(void)state;
 	must_be(pipe(pipes), 0);
 	atomic_store(&liar.descriptor, pipes[0]);
 	must_refuse_segments();
@@ -61,11 +59,10 @@ static void a_segment_that_is_no_regular_file_is_not_mapped(void **state)
 	close(pipes[1]);
 }
 
-static void a_segment_of_huge_pages_is_not_mapped_over_what_lies_behind_it(void **state)
+LIE_TEST(a_segment_of_huge_pages_is_not_mapped_over_what_lies_behind_it)
 {
 	int fd = memfd_create("liar", MFD_CLOEXEC | MFD_HUGETLB);
 
-	(void)state;
 	SKIP_UNLESS(fd >= 0 && !ftruncate(fd, 4 << 20), "there are no huge pages for a memfd");
 	atomic_store(&liar.descriptor, fd);
 	atomic_store(&liar.segment_size, (2 << 20) + 4096);
@@ -73,11 +70,10 @@ static void a_segment_of_huge_pages_is_not_mapped_over_what_lies_behind_it(void 
 	close(fd);
 }
 
-static void a_tensor_beyond_the_segment_that_was_mapped_is_refused(void **state)
+LIE_TEST(a_tensor_beyond_the_segment_that_was_mapped_is_refused)
 {
 	tl_client *client;
 
-	(void)state;
 	atomic_store(&liar.segment_size, 256); /* and it is larger */
 	client = liar_connect(&liar);
 	must_be(get_as(client, TL_MODE_READ), -EPROTO);
@@ -98,11 +94,10 @@ static int put_after_draft(const struct wire_draft *draft)
 	return r;
 }
 
-static void a_draft_that_cannot_be_is_refused(void **state)
+LIE_TEST(a_draft_that_cannot_be_is_refused)
 {
 	struct wire_draft good = liar.draft, bad;
 
-	(void)state;
 	must_be(put_after_draft(&good), 0);
 	bad = good;
 	bad.ref = ref_make(1, LIAR_SLOTS); /* our ledger ends before it */
@@ -138,12 +133,11 @@ static tl_draft *create(tl_client *client)
 	return NULL;
 }
 
-static void a_draft_in_a_segment_that_grew_without_a_descriptor_is_refused(void **state)
+LIE_TEST(a_draft_in_a_segment_that_grew_without_a_descriptor_is_refused)
 {
 	tl_client *client = liar_connect(&liar);
 	tl_draft *first = create(client);
 
-	(void)state;
 	must(first);
 	liar.draft.flags = 0;
 	liar.draft.segment_size = 1ULL << 40;
@@ -153,13 +147,12 @@ static void a_draft_in_a_segment_that_grew_without_a_descriptor_is_refused(void 
 	tl_close(client);
 }
 
-static void a_draft_keeps_its_memory_when_its_segment_is_given_to_another(void **state)
+LIE_TEST(a_draft_keeps_its_memory_when_its_segment_is_given_to_another)
 {
 	tl_client *client = liar_connect(&liar);
 	tl_draft *first = create(client), *second;
 	unsigned char *bytes, *others;
 
-	(void)state;
 	must(first);
 	bytes = tl_draft_tensor(first)->data;
 	memset(bytes, 1, 600);
@@ -206,12 +199,11 @@ static void map_more(tl_client *client, uint32_t generation)
 
 enum { HELD = 100 }; /* more than a thread keeps objects for */
 
-static void a_leased_tensor_stays_mapped_when_its_segment_is_said_to_be_gone(void **state)
+LIE_TEST(a_leased_tensor_stays_mapped_when_its_segment_is_said_to_be_gone)
 {
 	tl_client *client = liar_connect(&liar);
 	DLManagedTensorVersioned *t[HELD];
 
-	(void)state;
 	for (int i = 0; i < HELD; i++)
 		t[i] = get(client, "a");
 	atomic_store(&liar.catalog->segments[0].word, live_word(2));
@@ -224,12 +216,11 @@ static void a_leased_tensor_stays_mapped_when_its_segment_is_said_to_be_gone(voi
 	tl_close(client);
 }
 
-static void a_segment_of_which_something_is_leased_is_not_exchanged(void **state)
+LIE_TEST(a_segment_of_which_something_is_leased_is_not_exchanged)
 {
 	tl_client *client = liar_connect(&liar);
 	DLManagedTensorVersioned *t = get(client, "a");
 
-	(void)state;
 	liar.catalog->rows[1].segment_generation = 2;
 	liar.catalog->segments[0].word = live_word(2);
 	atomic_store(&liar.descriptor, liar.segment_fds[2]);
@@ -255,13 +246,12 @@ static unsigned mappings_of(const char *what)
 	return n;
 }
 
-static void a_segment_that_is_gone_is_unmapped_once_nothing_in_it_is_leased(void **state)
+LIE_TEST(a_segment_that_is_gone_is_unmapped_once_nothing_in_it_is_leased)
 {
 	tl_client *client = liar_connect(&liar);
 	DLManagedTensorVersioned *t = get(client, "a");
 	unsigned before;
 
-	(void)state;
 	atomic_store(&liar.catalog->segments[0].word, live_word(2));
 	map_more(client, 1);
 	before = mappings_of("memfd:liar");
@@ -308,12 +298,11 @@ static int visit_holding(const tl_holding *holding, void *context)
 	return 0;
 }
 
-static void lists_that_never_end_are_not_believed(void **state)
+LIE_TEST(lists_that_never_end_are_not_believed)
 {
 	tl_client *client = liar_connect(&liar);
 	int visits = 0;
 
-	(void)state;
 	liar.answer = same_again;
 	must_be(tl_list_clients(client, visit_client, &visits), -EPROTO);
 	must_be(tl_list_holdings(client, 1, visit_holding, &visits), -EPROTO);
@@ -333,12 +322,11 @@ static bool count_handshakes(struct liar *l, int socket, struct conn_message *m)
 
 /* It answers, but its catalog says that it reads nobody's ledger: each connection is worth nothing.
  */
-static void a_daemon_that_serves_nobody_is_given_up(void **state)
+LIE_TEST(a_daemon_that_serves_nobody_is_given_up)
 {
 	tl_client *client = liar_connect(&liar);
 	DLManagedTensorVersioned *t;
 
-	(void)state;
 	for (int i = 0; i < LIAR_CLIENTS; i++)
 		atomic_store(&liar.catalog->clients[i], 0);
 	liar.answer = count_handshakes;
@@ -374,12 +362,11 @@ static bool any_answer(struct liar *l, int socket, struct conn_message *m)
 	return true;
 }
 
-static void any_message_in_place_of_an_answer_is_an_error(void **state)
+LIE_TEST(any_message_in_place_of_an_answer_is_an_error)
 {
 	tl_client *client;
 	int visits = 0;
 
-	(void)state;
 	samples_make(&all);
 	must_be(liar_try_connect(&liar, 50 * MS, &client), 0);
 	liar.answer = any_answer;
@@ -402,21 +389,5 @@ static void any_message_in_place_of_an_answer_is_an_error(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		LIE_TEST(a_segment_shorter_than_it_is_said_to_be_is_not_mapped),
-		LIE_TEST(a_segment_that_is_no_regular_file_is_not_mapped),
-		LIE_TEST(a_segment_of_huge_pages_is_not_mapped_over_what_lies_behind_it),
-		LIE_TEST(a_tensor_beyond_the_segment_that_was_mapped_is_refused),
-		LIE_TEST(a_draft_that_cannot_be_is_refused),
-		LIE_TEST(a_draft_in_a_segment_that_grew_without_a_descriptor_is_refused),
-		LIE_TEST(a_draft_keeps_its_memory_when_its_segment_is_given_to_another),
-		LIE_TEST(a_leased_tensor_stays_mapped_when_its_segment_is_said_to_be_gone),
-		LIE_TEST(a_segment_of_which_something_is_leased_is_not_exchanged),
-		LIE_TEST(a_segment_that_is_gone_is_unmapped_once_nothing_in_it_is_leased),
-		LIE_TEST(lists_that_never_end_are_not_believed),
-		LIE_TEST(a_daemon_that_serves_nobody_is_given_up),
-		LIE_TEST(any_message_in_place_of_an_answer_is_an_error),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

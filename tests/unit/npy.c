@@ -53,7 +53,7 @@ static void assert_refused(const char *what, const void *bytes, size_t size, int
 
 /* ---- what is refused ---- */
 
-static void malformed_headers_are_refused_with_the_reason(void **state)
+CASE(malformed_headers_are_refused_with_the_reason)
 {
 	static const struct {
 		const char *header;
@@ -117,7 +117,6 @@ static void malformed_headers_are_refused_with_the_reason(void **state)
 	};
 	unsigned char bytes[FILE_MAX];
 
-	(void)state;
 	for (unsigned version = 1; version <= 3; version++) {
 		for (size_t i = 0; i < COUNT(cases); i++)
 			assert_refused(cases[i].header, bytes,
@@ -126,7 +125,7 @@ static void malformed_headers_are_refused_with_the_reason(void **state)
 	}
 }
 
-static void types_that_are_not_shared_are_refused_by_name(void **state)
+CASE(types_that_are_not_shared_are_refused_by_name)
 {
 	static const struct {
 		const char *descr;
@@ -165,7 +164,6 @@ static void types_that_are_not_shared_are_refused_by_name(void **state)
 	unsigned char bytes[FILE_MAX];
 	char header[256];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		snprintf(header, sizeof(header),
 			 "{'descr': %s, 'fortran_order': False, 'shape': (1,), }\n",
@@ -177,11 +175,10 @@ static void types_that_are_not_shared_are_refused_by_name(void **state)
 
 #define GOOD "{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }\n"
 
-static void a_file_cut_off_anywhere_is_refused(void **state)
+CASE(a_file_cut_off_anywhere_is_refused)
 {
 	unsigned char bytes[FILE_MAX];
 
-	(void)state;
 	for (unsigned version = 1; version <= 3; version++) {
 		size_t size = make(bytes, version, GOOD, 12);
 
@@ -190,11 +187,10 @@ static void a_file_cut_off_anywhere_is_refused(void **state)
 	}
 }
 
-static void a_file_with_other_sizes_than_promised_is_refused_with_both(void **state)
+CASE(a_file_with_other_sizes_than_promised_is_refused_with_both)
 {
 	unsigned char bytes[FILE_MAX];
 
-	(void)state;
 	assert_refused("short", bytes, make(bytes, 1, GOOD, 7), -EINVAL,
 		       "promises 12 bytes of data, there are 7");
 	assert_refused("long", bytes, make(bytes, 1, GOOD, 13), -EINVAL, "there are 13");
@@ -206,12 +202,11 @@ static void a_file_with_other_sizes_than_promised_is_refused_with_both(void **st
 		       -EINVAL, "promises 9223372036854775807 bytes of data, there are 3");
 }
 
-static void a_header_that_is_none_is_refused(void **state)
+CASE(a_header_that_is_none_is_refused)
 {
 	unsigned char bytes[FILE_MAX];
 	size_t size = make(bytes, 1, GOOD, 12);
 
-	(void)state;
 	assert_refused("text", "hello, this is text", 19, -EINVAL, "not a .npy file");
 	assert_refused("zip", "PK\x03\x04", 4, -EINVAL, "not a .npy file");
 	assert_refused("ASCII", "\x93numpy\x01\x00", 8, -EINVAL, "not a .npy file");
@@ -235,14 +230,13 @@ static void a_header_that_is_none_is_refused(void **state)
 	assert_refused("a NUL at the end", bytes, size, -EINVAL, "follows the dictionary");
 }
 
-static void more_than_64_dimensions_are_refused(void **state)
+CASE(more_than_64_dimensions_are_refused)
 {
 	unsigned char bytes[FILE_MAX];
 	char header[512] = "{'descr': '|u1', 'fortran_order': False, 'shape': (";
 	char err[FILE_ERROR_TEXT];
 	struct npy npy;
 
-	(void)state;
 	for (int i = 0; i < 64; i++)
 		strcat(header, "1,");
 	strcat(header, ")}");
@@ -254,12 +248,11 @@ static void more_than_64_dimensions_are_refused(void **state)
 	assert_refused("65 dimensions", bytes, make(bytes, 1, header, 1), -EINVAL, "more than 64");
 }
 
-static void what_cannot_be_opened_says_so(void **state)
+CASE(what_cannot_be_opened_says_so)
 {
 	char err[FILE_ERROR_TEXT], small[8];
 	struct npy npy;
 
-	(void)state;
 	assert_int_equal(npy_open(&npy, file, err, sizeof(err)), -ENOENT);
 	assert_non_null(strstr(err, "cannot open: No such file"));
 	assert_int_equal(npy_open(&npy, directory, err, sizeof(err)), -EISDIR);
@@ -271,7 +264,7 @@ static void what_cannot_be_opened_says_so(void **state)
 
 /* ---- what is read ---- */
 
-static void headers_that_python_would_read_are_read(void **state)
+CASE(headers_that_python_would_read_are_read)
 {
 	static const char *const headers[] = {
 		"{'descr': '<u2', 'fortran_order': False, 'shape': (2, 3), }\n",
@@ -283,7 +276,6 @@ static void headers_that_python_would_read_are_read(void **state)
 	};
 	unsigned char bytes[FILE_MAX];
 
-	(void)state;
 	for (unsigned version = 1; version <= 3; version++) {
 		for (size_t i = 0; i < COUNT(headers); i++) {
 			char err[FILE_ERROR_TEXT];
@@ -308,12 +300,11 @@ static void headers_that_python_would_read_are_read(void **state)
 	}
 }
 
-static void every_shared_type_is_read_whatever_its_order_mark(void **state)
+CASE(every_shared_type_is_read_whatever_its_order_mark)
 {
 	static const char marks[] = "<=|>";
 	unsigned char bytes[FILE_MAX];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(shared); i++) {
 		for (const char *mark = marks; *mark; mark++) {
 			char header[128], err[FILE_ERROR_TEXT];
@@ -335,13 +326,12 @@ static void every_shared_type_is_read_whatever_its_order_mark(void **state)
 	}
 }
 
-static void fortran_order_is_read_into_c_order(void **state)
+CASE(fortran_order_is_read_into_c_order)
 {
 	unsigned char bytes[FILE_MAX], data[24];
 	char err[FILE_ERROR_TEXT];
 	struct tensor_file f;
 
-	(void)state;
 	put_file(bytes,
 		 make(bytes, 1, "{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3, 4)}", 24));
 	assert_int_equal(file_open(&f, file, FILE_NPY, err, sizeof(err)), 0);
@@ -353,13 +343,12 @@ static void fortran_order_is_read_into_c_order(void **state)
 	file_close(&f);
 }
 
-static void fortran_order_of_one_dimension_is_c_order(void **state)
+CASE(fortran_order_of_one_dimension_is_c_order)
 {
 	static const char *const shapes[] = { "()", "(6,)", "(1, 6)", "(6, 1, 1)", "(0, 5, 5)" };
 	static const size_t sizes[] = { 1, 6, 6, 6, 0 };
 	unsigned char bytes[FILE_MAX];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(shapes); i++) {
 		char header[128], err[FILE_ERROR_TEXT];
 		struct npy npy;
@@ -374,7 +363,7 @@ static void fortran_order_of_one_dimension_is_c_order(void **state)
 	}
 }
 
-static void a_pipe_is_read_to_its_end(void **state)
+CASE(a_pipe_is_read_to_its_end)
 {
 	unsigned char bytes[FILE_MAX], data[12];
 	char err[FILE_ERROR_TEXT], path[32];
@@ -383,7 +372,6 @@ static void a_pipe_is_read_to_its_end(void **state)
 	struct npy npy;
 	int ends[2];
 
-	(void)state;
 	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
 	assert_int_equal(write(ends[1], bytes, size), (ssize_t)size);
 	close(ends[1]);
@@ -395,7 +383,7 @@ static void a_pipe_is_read_to_its_end(void **state)
 	npy_close(&npy);
 }
 
-static void standard_input_is_read_from_where_it_stands(void **state)
+CASE(standard_input_is_read_from_where_it_stands)
 {
 	unsigned char bytes[FILE_MAX], data[12];
 	size_t size = make(bytes + 5, 1, GOOD, 12);
@@ -403,7 +391,6 @@ static void standard_input_is_read_from_where_it_stands(void **state)
 	char err[FILE_ERROR_TEXT];
 	struct npy npy;
 
-	(void)state;
 	memset(bytes, '#', 5);
 	put_file(bytes, size + 5);
 	fd = open(file, O_RDONLY | O_CLOEXEC);
@@ -419,14 +406,13 @@ static void standard_input_is_read_from_where_it_stands(void **state)
 	npy_close(&npy);
 }
 
-static void a_file_that_shrinks_after_it_was_opened_is_noticed(void **state)
+CASE(a_file_that_shrinks_after_it_was_opened_is_noticed)
 {
 	unsigned char bytes[FILE_MAX], data[12];
 	size_t size = make(bytes, 1, GOOD, 12);
 	char err[FILE_ERROR_TEXT];
 	struct npy npy;
 
-	(void)state;
 	put_file(bytes, size);
 	assert_int_equal(npy_open(&npy, file, err, sizeof(err)), 0);
 	assert_int_equal(truncate(file, (off_t)size - 5), 0);
@@ -437,23 +423,6 @@ static void a_file_that_shrinks_after_it_was_opened_is_noticed(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		CASE(malformed_headers_are_refused_with_the_reason),
-		CASE(types_that_are_not_shared_are_refused_by_name),
-		CASE(a_file_cut_off_anywhere_is_refused),
-		CASE(a_file_with_other_sizes_than_promised_is_refused_with_both),
-		CASE(a_header_that_is_none_is_refused),
-		CASE(more_than_64_dimensions_are_refused),
-		CASE(what_cannot_be_opened_says_so),
-		CASE(headers_that_python_would_read_are_read),
-		CASE(every_shared_type_is_read_whatever_its_order_mark),
-		CASE(fortran_order_is_read_into_c_order),
-		CASE(fortran_order_of_one_dimension_is_c_order),
-		CASE(a_pipe_is_read_to_its_end),
-		CASE(standard_input_is_read_from_where_it_stands),
-		CASE(a_file_that_shrinks_after_it_was_opened_is_noticed),
-	};
-
 	alarm(test_limit(TIMEOUT_S));
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return suite_run();
 }

@@ -5,14 +5,11 @@
  */
 #pragma once
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -26,6 +23,7 @@
 #include "files/output.h"
 
 #define FILE_NAME "a.npy"
+#include "tests/harness/suite.h"
 #include "tests/unit/file_fixture.h"
 
 enum { FILE_MAX = 4096 };
@@ -43,4 +41,4 @@ static const struct {
 	{ "<c8", { kDLComplex, 64, 1 } }, { "<c16", { kDLComplex, 128, 1 } },
 };
 
-#define CASE(test) cmocka_unit_test_setup_teardown(test, begin, end)
+#define CASE(name) TEST_WITH(name, begin, end)

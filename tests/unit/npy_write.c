@@ -21,14 +21,13 @@ static int write_ints(const char *path, int64_t n, const int32_t *values, char *
 			 FILE_ERROR_TEXT);
 }
 
-static void what_is_written_is_what_numpy_writes(void **state)
+CASE(what_is_written_is_what_numpy_writes)
 {
 	static const char expected[] = "{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }";
 	unsigned char bytes[FILE_MAX];
 	int32_t values[3] = { 1, -2, 3 };
 	char err[FILE_ERROR_TEXT];
 
-	(void)state;
 	assert_int_equal(write_ints(file, 3, values, err), 0);
 	assert_int_equal(get_file(bytes), 128 + 12);
 	assert_memory_equal(bytes, "\x93NUMPY\x01\x00\x76\x00", 10);
@@ -39,7 +38,7 @@ static void what_is_written_is_what_numpy_writes(void **state)
 	assert_memory_equal(bytes + 128, values, 12);
 }
 
-static void all_types_and_shapes_come_back(void **state)
+CASE(all_types_and_shapes_come_back)
 {
 	static const struct {
 		int32_t ndim;
@@ -49,7 +48,6 @@ static void all_types_and_shapes_come_back(void **state)
 		       { 2, { 3, 4 }, 12 }, { 4, { 2, 1, 3, 2 }, 12 }, { 3, { 4, 0, 9 }, 0 } };
 	unsigned char data[256], back[256];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(data); i++)
 		data[i] = (unsigned char)(i * 37);
 	for (size_t i = 0; i < COUNT(shared); i++) {
@@ -75,14 +73,13 @@ static void all_types_and_shapes_come_back(void **state)
 	}
 }
 
-static void sixty_four_of_the_longest_sizes_fit_into_a_header(void **state)
+CASE(sixty_four_of_the_longest_sizes_fit_into_a_header)
 {
 	int64_t shape[64];
 	char err[FILE_ERROR_TEXT];
 	unsigned char byte = 9;
 	struct npy npy;
 
-	(void)state;
 	for (int i = 0; i < 64; i++)
 		shape[i] = 1;
 	shape[0] = 0;
@@ -95,7 +92,7 @@ static void sixty_four_of_the_longest_sizes_fit_into_a_header(void **state)
 	npy_close(&npy);
 }
 
-static void types_that_numpy_has_not_are_not_written(void **state)
+CASE(types_that_numpy_has_not_are_not_written)
 {
 	static const struct {
 		DLDataType t;
@@ -115,7 +112,6 @@ static void types_that_numpy_has_not_are_not_written(void **state)
 	};
 	char err[FILE_ERROR_TEXT];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		assert_int_equal(
 			npy_write(file, cases[i].t, 1, I64(1), err, NULL, NULL, err, sizeof(err)),
@@ -146,7 +142,7 @@ static int stop_at_once(void *context, uint64_t done, uint64_t total)
 	return -ECANCELED;
 }
 
-static void a_failed_write_leaves_the_old_file_and_nothing_else(void **state)
+CASE(a_failed_write_leaves_the_old_file_and_nothing_else)
 {
 	unsigned char before[FILE_MAX], after[FILE_MAX];
 	int32_t values[3] = { 1, 2, 3 };
@@ -154,7 +150,6 @@ static void a_failed_write_leaves_the_old_file_and_nothing_else(void **state)
 	unsigned calls = 0;
 	int64_t n = 3;
 
-	(void)state;
 	assert_int_equal(write_ints(file, 2, values, err), 0);
 	assert_int_equal(get_file(before), 136);
 	assert_int_equal(npy_write(file, (DLDataType){ kDLInt, 32, 1 }, 1, &n, values, stop_at_once,
@@ -168,7 +163,7 @@ static void a_failed_write_leaves_the_old_file_and_nothing_else(void **state)
 }
 
 /* Whatever fails, the old file stays; without O_TMPFILE it works as well. */
-static void every_failure_of_a_write_leaves_one_whole_file(void **state)
+CASE(every_failure_of_a_write_leaves_one_whole_file)
 {
 	int32_t old[2] = { 1, 2 }, new[3] = { 3, 4, 5 };
 	unsigned char bytes[FILE_MAX];
@@ -176,7 +171,6 @@ static void every_failure_of_a_write_leaves_one_whole_file(void **state)
 	unsigned n = 1;
 	bool fired;
 
-	(void)state;
 	do {
 		int r;
 
@@ -193,7 +187,7 @@ static void every_failure_of_a_write_leaves_one_whole_file(void **state)
 }
 
 /* Again with a file that has a name from the start. */
-static void a_named_temporary_file_goes_too(void **state)
+CASE(a_named_temporary_file_goes_too)
 {
 	char err[FILE_ERROR_TEXT];
 	unsigned calls = 0;
@@ -201,7 +195,6 @@ static void a_named_temporary_file_goes_too(void **state)
 	int64_t n = 1;
 	int r;
 
-	(void)state;
 	r = fault_nth(1, npy_write(file, (DLDataType){ kDLInt, 32, 1 }, 1, &n, &value, stop_at_once,
 				   &calls, err, sizeof(err)));
 	assert_string_equal(fault_fired(), "file: O_TMPFILE");
@@ -209,7 +202,7 @@ static void a_named_temporary_file_goes_too(void **state)
 	assert_int_equal(count_entries(directory), 0);
 }
 
-static void a_full_disk_leaves_no_file(void **state)
+CASE(a_full_disk_leaves_no_file)
 {
 	enum { LIMIT = 100000, SIZE = 4 * LIMIT };
 	struct rlimit saved, limit;
@@ -217,7 +210,6 @@ static void a_full_disk_leaves_no_file(void **state)
 	char err[FILE_ERROR_TEXT];
 	int r;
 
-	(void)state;
 	assert_non_null(data);
 	assert_int_equal(getrlimit(RLIMIT_FSIZE, &saved), 0);
 	limit = (struct rlimit){ .rlim_cur = LIMIT, .rlim_max = saved.rlim_max };
@@ -232,36 +224,33 @@ static void a_full_disk_leaves_no_file(void **state)
 	assert_int_equal(count_entries(directory), 0);
 }
 
-static void a_device_is_written_directly(void **state)
+CASE(a_device_is_written_directly)
 {
 	int32_t values[3] = { 1, 2, 3 };
 	char err[FILE_ERROR_TEXT];
 
-	(void)state;
 	assert_int_equal(write_ints("/dev/null", 3, values, err), 0);
 	assert_int_equal(write_ints("/dev/full", 3, values, err), -ENOSPC);
 	assert_string_equal(err, "/dev/full: cannot write: No space left on device");
 }
 
-static void a_place_where_no_file_can_be_says_so(void **state)
+CASE(a_place_where_no_file_can_be_says_so)
 {
 	char path[DIRECTORY_MAX + 32], err[FILE_ERROR_TEXT];
 	int32_t value = 1;
 
-	(void)state;
 	snprintf(path, sizeof(path), "%s/no/such.npy", directory);
 	assert_int_equal(write_ints(path, 1, &value, err), -ENOENT);
 	assert_non_null(strstr(err, "No such file"));
 	assert_int_equal(write_ints(directory, 1, &value, err), -EISDIR);
 }
 
-static void a_replaced_file_keeps_its_mode_and_links_lead_on(void **state)
+CASE(a_replaced_file_keeps_its_mode_and_links_lead_on)
 {
 	char link[DIRECTORY_MAX + 16], err[FILE_ERROR_TEXT];
 	int32_t values[3] = { 1, 2, 3 };
 	struct stat st;
 
-	(void)state;
 	snprintf(link, sizeof(link), "%s/link", directory);
 	assert_int_equal(symlink("a.npy", link), 0);
 	assert_int_equal(write_ints(file, 3, values, err), 0);
@@ -276,7 +265,7 @@ static void a_replaced_file_keeps_its_mode_and_links_lead_on(void **state)
 	assert_int_equal(count_entries(directory), 1);
 }
 
-static void a_new_file_has_the_mode_of_the_umask(void **state)
+CASE(a_new_file_has_the_mode_of_the_umask)
 {
 	mode_t saved = umask(027);
 	char err[FILE_ERROR_TEXT];
@@ -284,7 +273,6 @@ static void a_new_file_has_the_mode_of_the_umask(void **state)
 	struct stat st;
 	int r = write_ints(file, 1, &value, err);
 
-	(void)state;
 	umask(saved);
 	assert_int_equal(r, 0);
 	assert_int_equal(stat(file, &st), 0);
@@ -309,7 +297,7 @@ static int hear(void *context, uint64_t done, uint64_t total)
 	return 0;
 }
 
-static void progress_is_told_chunk_by_chunk_to_the_end(void **state)
+CASE(progress_is_told_chunk_by_chunk_to_the_end)
 {
 	enum { SIZE = 2 * FILE_CHUNK + 4 };
 	char *data = calloc(1, SIZE), *back = malloc(SIZE);
@@ -318,7 +306,6 @@ static void progress_is_told_chunk_by_chunk_to_the_end(void **state)
 	int64_t n = SIZE;
 	struct npy npy;
 
-	(void)state;
 	assert_true(data && back);
 	data[SIZE - 1] = 7;
 	assert_int_equal(npy_write(file, (DLDataType){ kDLInt, 8, 1 }, 1, &n, data, hear, &heard,
@@ -349,22 +336,6 @@ static void progress_is_told_chunk_by_chunk_to_the_end(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		CASE(what_is_written_is_what_numpy_writes),
-		CASE(all_types_and_shapes_come_back),
-		CASE(sixty_four_of_the_longest_sizes_fit_into_a_header),
-		CASE(types_that_numpy_has_not_are_not_written),
-		CASE(a_failed_write_leaves_the_old_file_and_nothing_else),
-		CASE(every_failure_of_a_write_leaves_one_whole_file),
-		CASE(a_named_temporary_file_goes_too),
-		CASE(a_full_disk_leaves_no_file),
-		CASE(a_device_is_written_directly),
-		CASE(a_place_where_no_file_can_be_says_so),
-		CASE(a_replaced_file_keeps_its_mode_and_links_lead_on),
-		CASE(a_new_file_has_the_mode_of_the_umask),
-		CASE(progress_is_told_chunk_by_chunk_to_the_end),
-	};
-
 	alarm(test_limit(TIMEOUT_S));
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return suite_run();
 }

@@ -173,7 +173,9 @@ static int prepare(void **state)
 
 /* ---- what is refused ---- */
 
-static void members_that_lie_are_refused(void **state)
+#define PREPARED(name) TEST_WITH(name, prepare, end)
+
+PREPARED(members_that_lie_are_refused)
 {
 	const struct {
 		const char *reason;
@@ -247,14 +249,13 @@ static void members_that_lie_are_refused(void **state)
 	};
 	static struct bytes b;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		make(&b, &cases[i].m, 1, &(struct end){ 0 });
 		assert_refused(FILE_NPZ, cases[i].reason, &b, cases[i].error, cases[i].reason);
 	}
 }
 
-static void ends_that_lie_are_refused(void **state)
+PREPARED(ends_that_lie_are_refused)
 {
 	const struct {
 		const char *reason;
@@ -294,18 +295,16 @@ static void ends_that_lie_are_refused(void **state)
 					  { .name = "b.npy", .data = npy.at, .size = npy.n } };
 	static struct bytes b;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		make(&b, members, 2, &cases[i].e);
 		assert_refused(FILE_NPZ, cases[i].reason, &b, cases[i].error, cases[i].reason);
 	}
 }
 
-static void what_is_no_archive_is_refused(void **state)
+PREPARED(what_is_no_archive_is_refused)
 {
 	static struct bytes b;
 
-	(void)state;
 	b.n = 0;
 	assert_refused(FILE_NPZ, "empty", &b, -EINVAL, "it is no ZIP archive");
 	add_text(&b, "hello, this is text, and quite a lot of it");
@@ -314,13 +313,12 @@ static void what_is_no_archive_is_refused(void **state)
 	assert_refused(FILE_NPZ, "npy", &b, -EINVAL, "it is no ZIP archive");
 }
 
-static void members_that_overlap_or_are_there_twice_are_refused(void **state)
+PREPARED(members_that_overlap_or_are_there_twice_are_refused)
 {
 	struct member members[] = { { GOOD }, { GOOD } };
 	static struct bytes b;
 	size_t row;
 
-	(void)state;
 	make(&b, members, 2, &(struct end){ 0 });
 	assert_refused(FILE_NPZ, "twice", &b, -EINVAL, "'a' is there twice");
 	make(&b, members, 1, &(struct end){ 0 });
@@ -332,14 +330,13 @@ static void members_that_overlap_or_are_there_twice_are_refused(void **state)
 }
 
 /* The deflated bytes themselves are damaged. */
-static void damaged_members_are_refused(void **state)
+PREPARED(damaged_members_are_refused)
 {
 	const struct member m = { GOOD, .deflate = true };
 	static struct bytes b;
 	char err[FILE_ERROR_TEXT];
 	unsigned refused = 0;
 
-	(void)state;
 	make(&b, &m, 1, &(struct end){ 0 });
 	for (size_t i = 30 + 5; i < b.n - 22 - 46 - 5; i++) {
 		b.at[i] ^= 0x55;
@@ -350,12 +347,11 @@ static void damaged_members_are_refused(void **state)
 	assert_int_equal(refused, b.n - 22 - 46 - 5 - 35);
 }
 
-static void every_type_that_npy_refuses_is_refused_here_too(void **state)
+PREPARED(every_type_that_npy_refuses_is_refused_here_too)
 {
 	static const char *const descrs[] = { "|O", "|S5", "<U5", "<M8[ns]", "|V2", ">f4", "<f16" };
 	static struct bytes b, inner;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(descrs); i++) {
 		struct member m = { .name = "x/y.npy" };
 
@@ -367,7 +363,7 @@ static void every_type_that_npy_refuses_is_refused_here_too(void **state)
 	}
 }
 
-static void a_file_cut_off_anywhere_is_refused(void **state)
+PREPARED(a_file_cut_off_anywhere_is_refused)
 {
 	const struct member members[] = {
 		{ GOOD, .deflate = true },
@@ -375,7 +371,6 @@ static void a_file_cut_off_anywhere_is_refused(void **state)
 	};
 	static struct bytes b;
 
-	(void)state;
 	for (int wide = 0; wide < 2; wide++) {
 		make(&b, members, 2, &(struct end){ .wide = wide });
 		assert_truncations_refused(FILE_NPZ, &b);
@@ -385,7 +380,7 @@ static void a_file_cut_off_anywhere_is_refused(void **state)
 
 /* ---- what is read and written ---- */
 
-static void stored_and_deflated_members_are_read(void **state)
+PREPARED(stored_and_deflated_members_are_read)
 {
 	const struct member members[] = {
 		{ GOOD },
@@ -403,7 +398,6 @@ static void stored_and_deflated_members_are_read(void **state)
 	static struct bytes b;
 	struct tensor_file f;
 
-	(void)state;
 	for (int wide = 0; wide < 2; wide++) {
 		make(&b, members, 4, &(struct end){ .wide = wide, .comment = "a comment" });
 		put_file(b.at, b.n);
@@ -422,7 +416,7 @@ static void stored_and_deflated_members_are_read(void **state)
 	}
 }
 
-static void what_is_written_comes_back(void **state)
+PREPARED(what_is_written_comes_back)
 {
 	enum { MANY = 70000, N = 100 };
 	const struct file_item items[] = {
@@ -434,7 +428,6 @@ static void what_is_written_comes_back(void **state)
 	char err[FILE_ERROR_TEXT], data[16];
 	struct tensor_file f;
 
-	(void)state;
 	assert_int_equal(file_write(file, FILE_NPZ, items, 3, NULL, NULL, err, sizeof(err)), 0);
 	assert_int_equal(file_open(&f, file, FILE_NPZ, err, sizeof(err)), 0);
 	assert_int_equal(f.count, 3);
@@ -452,14 +445,13 @@ static void what_is_written_comes_back(void **state)
 }
 
 /* More members than fit into 16 bits, which takes ZIP64. */
-static void very_many_members_come_back(void **state)
+PREPARED(very_many_members_come_back)
 {
 	enum { MANY = 65536 };
 	struct file_item *items = calloc(MANY, sizeof(*items));
 	char(*names)[8] = calloc(MANY, sizeof(*names)), err[FILE_ERROR_TEXT];
 	struct tensor_file f;
 
-	(void)state;
 	assert_true(items && names);
 	for (int i = 0; i < MANY; i++) {
 		snprintf(names[i], sizeof(names[i]), "%d", i);
@@ -475,7 +467,7 @@ static void very_many_members_come_back(void **state)
 	free(names);
 }
 
-static void fortran_order_becomes_c_order(void **state)
+PREPARED(fortran_order_becomes_c_order)
 {
 	enum { D = 3, H = 40, W = 37 };
 	static unsigned char columns[D * H * W * 2], back[sizeof(columns)];
@@ -483,7 +475,6 @@ static void fortran_order_becomes_c_order(void **state)
 	char err[FILE_ERROR_TEXT];
 	struct tensor_file f;
 
-	(void)state;
 	for (unsigned d = 0; d < D; d++) {
 		for (unsigned h = 0; h < H; h++) {
 			for (unsigned w = 0; w < W; w++)
@@ -500,24 +491,8 @@ static void fortran_order_becomes_c_order(void **state)
 	file_close(&f);
 }
 
-#define PREPARED(test) cmocka_unit_test_setup_teardown(test, prepare, end)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		PREPARED(members_that_lie_are_refused),
-		PREPARED(ends_that_lie_are_refused),
-		PREPARED(what_is_no_archive_is_refused),
-		PREPARED(members_that_overlap_or_are_there_twice_are_refused),
-		PREPARED(damaged_members_are_refused),
-		PREPARED(every_type_that_npy_refuses_is_refused_here_too),
-		PREPARED(a_file_cut_off_anywhere_is_refused),
-		PREPARED(stored_and_deflated_members_are_read),
-		PREPARED(what_is_written_comes_back),
-		PREPARED(very_many_members_come_back),
-		PREPARED(fortran_order_becomes_c_order),
-	};
-
 	alarm(test_limit(TIMEOUT_S));
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return suite_run();
 }

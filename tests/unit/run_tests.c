@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How tools/run-tests counts what the versions of cmocka print. */
-#include "tests/harness.h"
+#include "tests/harness/harness.h"
 
 /* "passed failed skipped errors" of a program that printed @text. */
 static void must_count(const char *text, const char *counts)
@@ -21,9 +21,8 @@ static void must_count(const char *text, const char *counts)
 	assert_string_equal(line, counts);
 }
 
-static void tests_are_counted_whatever_the_version_of_cmocka(void **state)
+TEST(tests_are_counted_whatever_the_version_of_cmocka)
 {
-	(void)state;
 	must_count("[==========] Running 2 test(s).\n" /* 1.1.5 */
 		   "[  SKIPPED ] a\n"
 		   "[==========] 2 test(s) run.\n"
@@ -51,9 +50,5 @@ static void tests_are_counted_whatever_the_version_of_cmocka(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(tests_are_counted_whatever_the_version_of_cmocka),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

@@ -133,11 +133,10 @@ static const struct {
 	{ "{\"__metadata__\":{\"a\":\"b\"},\"__metadata__\":{\"a\":\"b\"}}", 0, -EINVAL, "twice" },
 };
 
-static void malformed_files_are_refused_with_the_reason(void **state)
+CASE(malformed_files_are_refused_with_the_reason)
 {
 	static struct bytes b;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(malformed); i++) {
 		make(&b, malformed[i].header, malformed[i].data);
 		assert_refused(FILE_SAFETENSORS, malformed[i].header, &b, malformed[i].error,
@@ -145,7 +144,7 @@ static void malformed_files_are_refused_with_the_reason(void **state)
 	}
 }
 
-static void lengths_that_lie_are_refused(void **state)
+CASE(lengths_that_lie_are_refused)
 {
 	static const struct {
 		uint64_t length;
@@ -162,7 +161,6 @@ static void lengths_that_lie_are_refused(void **state)
 	};
 	static struct bytes b;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		b.n = 0;
 		add_number(&b, cases[i].length, 8);
@@ -179,14 +177,13 @@ static void lengths_that_lie_are_refused(void **state)
 }
 
 /* As deep, and with as many values, as nobody writes. */
-static void headers_that_would_cost_much_are_refused(void **state)
+CASE(headers_that_would_cost_much_are_refused)
 {
 	enum { DEEP = 5000, MANY = (8 << 20) + 10 };
 	static struct bytes b;
 	char *many = malloc(MANY + 16), err[FILE_ERROR_TEXT];
 	int fd;
 
-	(void)state;
 	b.n = 0;
 	add_number(&b, 5 + DEEP, 8);
 	add_text(&b, "{\"a\":");
@@ -205,14 +202,13 @@ static void headers_that_would_cost_much_are_refused(void **state)
 	assert_non_null(strstr(err, "more than 8388608 values"));
 }
 
-static void more_than_64_dimensions_are_refused(void **state)
+CASE(more_than_64_dimensions_are_refused)
 {
 	char header[512] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[1";
 	char err[FILE_ERROR_TEXT];
 	static struct bytes b;
 	size_t n;
 
-	(void)state;
 	for (int i = 0; i < 63; i++)
 		strcat(header, ",1");
 	n = strlen(header);
@@ -232,11 +228,10 @@ static void more_than_64_dimensions_are_refused(void **state)
 		      "{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[0,2]},\"e\":{" F32(      \
 			      "0,3", "2", "2") "}}  "
 
-static void a_file_cut_off_anywhere_is_refused(void **state)
+CASE(a_file_cut_off_anywhere_is_refused)
 {
 	static struct bytes b;
 
-	(void)state;
 	make(&b, GOOD, 10);
 	assert_truncations_refused(FILE_SAFETENSORS, &b);
 	survive_changes(FILE_SAFETENSORS, &b);
@@ -244,14 +239,13 @@ static void a_file_cut_off_anywhere_is_refused(void **state)
 
 /* ---- what is read and written ---- */
 
-static void a_file_is_read_with_its_metadata(void **state)
+CASE(a_file_is_read_with_its_metadata)
 {
 	unsigned char data[10], expected[10];
 	char err[FILE_ERROR_TEXT];
 	static struct bytes b;
 	struct tensor_file f;
 
-	(void)state;
 	make(&b, GOOD, 10);
 	memcpy(expected, b.at + b.n - 10, 10);
 	put_file(b.at, b.n);
@@ -299,7 +293,7 @@ static const DLDataType all[] = {
 	{ kDLUInt, 64, 1 },
 };
 
-static void all_types_come_back_bit_by_bit(void **state)
+CASE(all_types_come_back_bit_by_bit)
 {
 	struct file_item items[COUNT(all)];
 	unsigned char data[256], back[256];
@@ -308,7 +302,6 @@ static void all_types_come_back_bit_by_bit(void **state)
 	uint64_t before = UINT64_MAX;
 	struct tensor_file f;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(data); i++)
 		data[i] = (unsigned char)(i * 41 + 7);
 	for (size_t i = 0; i < COUNT(all); i++) {
@@ -337,7 +330,7 @@ static void all_types_come_back_bit_by_bit(void **state)
 	file_close(&f);
 }
 
-static void what_is_written_is_what_the_library_writes(void **state)
+CASE(what_is_written_is_what_the_library_writes)
 {
 	static const char
 		expected[] = "\xa8\0\0\0\0\0\0\0"
@@ -353,7 +346,6 @@ static void what_is_written_is_what_the_library_writes(void **state)
 	char bytes[512], err[FILE_ERROR_TEXT];
 	int fd;
 
-	(void)state;
 	assert_int_equal(file_write(file, FILE_SAFETENSORS, items, 3, NULL, NULL, err, sizeof(err)),
 			 0);
 	fd = open(file, O_RDONLY | O_CLOEXEC);
@@ -362,7 +354,7 @@ static void what_is_written_is_what_the_library_writes(void **state)
 	assert_memory_equal(bytes, expected, sizeof(expected) - 1);
 }
 
-static void what_it_cannot_hold_is_not_written(void **state)
+CASE(what_it_cannot_hold_is_not_written)
 {
 	static const struct {
 		struct file_item item;
@@ -378,7 +370,6 @@ static void what_it_cannot_hold_is_not_written(void **state)
 	};
 	char err[FILE_ERROR_TEXT];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		assert_int_equal(file_write(file, FILE_SAFETENSORS, &cases[i].item, 1, NULL, NULL,
 					    err, sizeof(err)),
@@ -391,18 +382,6 @@ static void what_it_cannot_hold_is_not_written(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		CASE(malformed_files_are_refused_with_the_reason),
-		CASE(lengths_that_lie_are_refused),
-		CASE(headers_that_would_cost_much_are_refused),
-		CASE(more_than_64_dimensions_are_refused),
-		CASE(a_file_cut_off_anywhere_is_refused),
-		CASE(a_file_is_read_with_its_metadata),
-		CASE(all_types_come_back_bit_by_bit),
-		CASE(what_is_written_is_what_the_library_writes),
-		CASE(what_it_cannot_hold_is_not_written),
-	};
-
 	alarm(test_limit(TIMEOUT_S));
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return suite_run();
 }

@@ -64,14 +64,13 @@ static uint64_t seen_find(const char *text)
 	return 0;
 }
 
-static void a_committed_tensor_is_seen_by_clients(void **state)
+TEST(a_committed_tensor_is_seen_by_clients)
 {
 	const struct catalog_row *row;
 	struct tester t;
 	uint32_t slot, wakes = 0;
 	uint64_t version, ref;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	assert_int_equal(fx_create(&t, 5000, &slot), 0);
@@ -101,14 +100,13 @@ static void a_committed_tensor_is_seen_by_clients(void **state)
 	fx_stop();
 }
 
-static void an_aborted_draft_leaves_nothing(void **state)
+TEST(an_aborted_draft_leaves_nothing)
 {
 	struct snapshot before;
 	uint32_t slot, again;
 	struct tester t;
 	uint64_t ref;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	fx_put(&t, "kept", 100); /* so that there is a small segment already */
@@ -129,13 +127,12 @@ static void an_aborted_draft_leaves_nothing(void **state)
 	fx_stop();
 }
 
-static void versions_count_and_go_on_after_a_delete(void **state)
+TEST(versions_count_and_go_on_after_a_delete)
 {
 	struct tester t;
 	uint32_t slot;
 	uint64_t version, former = 0;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	for (uint64_t i = 1; i <= 50; i++) {
@@ -181,12 +178,11 @@ static void put_and_delete_others(struct tester *t, unsigned count)
 	}
 }
 
-static void forgotten_names_never_count_back(void **state)
+TEST(forgotten_names_never_count_back)
 {
 	uint64_t unlinked;
 	struct tester t;
 
-	(void)state;
 	fx_start(.max_tensors = 2);
 	fx_connect(&t, 71000);
 	for (int i = 0; i < 5; i++)
@@ -223,14 +219,13 @@ static void name_in_bucket(unsigned n, char name[32])
 	}
 }
 
-static void a_bucket_takes_so_many_names_and_no_more(void **state)
+TEST(a_bucket_takes_so_many_names_and_no_more)
 {
 	struct snapshot before;
 	struct tester t;
 	uint32_t slot;
 	char name[32];
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	for (unsigned i = 0; i < CATALOG_MAX_CHAIN; i++) {
@@ -252,14 +247,13 @@ static void a_bucket_takes_so_many_names_and_no_more(void **state)
 	fx_stop();
 }
 
-static void names_of_every_length_are_stored(void **state)
+TEST(names_of_every_length_are_stored)
 {
 	uint32_t chunks, names;
 	char name[256];
 	struct tester t;
 	uint64_t ref;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	for (size_t len = 1; len <= 255; len++) {
@@ -350,7 +344,7 @@ static void commit_described(struct tester *t, uint8_t ndim, uint16_t meta_len)
 	assert_int_equal(st.catalog.chunks_reserved, 0);
 }
 
-static void a_size_of_2_to_the_32_lies_in_chunks(void **state)
+TEST(a_size_of_2_to_the_32_lies_in_chunks)
 {
 	static const int64_t shapes[3][2] = { { 0, 1LL << 32 },
 					      { 0, UINT32_MAX },
@@ -360,7 +354,6 @@ static void a_size_of_2_to_the_32_lies_in_chunks(void **state)
 	struct tester t;
 	uint32_t slot;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	for (int i = 0; i < 3; i++) {
@@ -383,12 +376,11 @@ static void a_size_of_2_to_the_32_lies_in_chunks(void **state)
 	fx_stop();
 }
 
-static void shapes_and_metadata_of_every_size_are_stored(void **state)
+TEST(shapes_and_metadata_of_every_size_are_stored)
 {
 	static const uint16_t some[] = { 0, 1, 23, 24, 25, 60, 61, 119, 120, 121, 1023, 1024 };
 	struct tester t;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	for (unsigned ndim = 0; ndim <= WIRE_NDIM_MAX; ndim++)
@@ -417,7 +409,7 @@ static void try_bad(struct tester *t, const struct tensor_description *d, uint32
 	assert_unchanged(before, t); /* the draft is aborted */
 }
 
-static void commits_that_make_no_sense_are_refused(void **state)
+TEST(commits_that_make_no_sense_are_refused)
 {
 	int64_t good = 100, more = 101, negative = -1, huge[3] = { INT64_MAX, INT64_MAX, 2 },
 		seven[7] = { 1, 1, 1, 1, 1, 1, 1 };
@@ -425,7 +417,6 @@ static void commits_that_make_no_sense_are_refused(void **state)
 	unsigned char meta[1024] = { 0 };
 	struct tester t;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	fx_put(&t, "kept", 10);
@@ -457,7 +448,7 @@ static void commits_that_make_no_sense_are_refused(void **state)
 	fx_stop();
 }
 
-static void a_name_belongs_to_who_published_it(void **state)
+TEST(a_name_belongs_to_who_published_it)
 {
 	struct tester owner, other, root, daemon;
 	struct name_key key = name_key("mine", 4);
@@ -465,7 +456,6 @@ static void a_name_belongs_to_who_published_it(void **state)
 	uint32_t slot;
 	uint64_t ref;
 
-	(void)state;
 	fx_start();
 	st.uid = 500;
 	fx_connect(&owner, 71000);
@@ -496,13 +486,12 @@ static void a_name_belongs_to_who_published_it(void **state)
 	fx_stop();
 }
 
-static void a_draft_is_its_clients_alone(void **state)
+TEST(a_draft_is_its_clients_alone)
 {
 	struct tester a, b;
 	uint32_t slot;
 	uint64_t ref;
 
-	(void)state;
 	fx_start();
 	fx_connect(&a, 71000);
 	fx_connect(&b, 71000);
@@ -526,12 +515,11 @@ static void a_draft_is_its_clients_alone(void **state)
 	fx_stop();
 }
 
-static void a_tensor_of_no_bytes_takes_none(void **state)
+TEST(a_tensor_of_no_bytes_takes_none)
 {
 	struct tester t;
 	uint64_t ref;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	ref = fx_put(&t, "empty", 0);
@@ -543,20 +531,5 @@ static void a_tensor_of_no_bytes_takes_none(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(a_committed_tensor_is_seen_by_clients),
-		TEST(an_aborted_draft_leaves_nothing),
-		TEST(versions_count_and_go_on_after_a_delete),
-		TEST(forgotten_names_never_count_back),
-		TEST(a_bucket_takes_so_many_names_and_no_more),
-		TEST(names_of_every_length_are_stored),
-		TEST(shapes_and_metadata_of_every_size_are_stored),
-		TEST(a_size_of_2_to_the_32_lies_in_chunks),
-		TEST(commits_that_make_no_sense_are_refused),
-		TEST(a_name_belongs_to_who_published_it),
-		TEST(a_draft_is_its_clients_alone),
-		TEST(a_tensor_of_no_bytes_takes_none),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

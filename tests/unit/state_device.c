@@ -125,14 +125,13 @@ static int export_and_end(struct tester *t)
 	return r;
 }
 
-static void export_unwinds_at_every_step(void **state)
+TEST(export_unwinds_at_every_step)
 {
 	struct snapshot before;
 	struct tester t;
 	unsigned n;
 	int r;
 
-	(void)state;
 	for (n = 1;; n++) {
 		start();
 		fx_connect(&t, 71000);
@@ -154,7 +153,7 @@ static void export_unwinds_at_every_step(void **state)
 
 static const char long_name[] = "a/name/of/more/than/thirty-two/bytes/so/that/it/needs/chunks";
 
-static void place_unwinds_at_every_step(void **state)
+TEST(place_unwinds_at_every_step)
 {
 	struct snapshot before;
 	struct segment *seg;
@@ -162,7 +161,6 @@ static void place_unwinds_at_every_step(void **state)
 	unsigned n;
 	int r;
 
-	(void)state;
 	for (n = 1;; n++) {
 		start();
 		fx_connect(&t, 71000);
@@ -189,14 +187,13 @@ static void place_unwinds_at_every_step(void **state)
 	assert_int_equal(r, 0);
 }
 
-static void import_unwinds_at_every_step(void **state)
+TEST(import_unwinds_at_every_step)
 {
 	struct segment *seg;
 	struct tester t, u;
 	unsigned n;
 	int r;
 
-	(void)state;
 	start();
 	fx_connect(&t, 71000);
 	fx_connect(&u, 71000);
@@ -221,12 +218,11 @@ static void import_unwinds_at_every_step(void **state)
 
 /* ---- orders that nobody can ask for ---- */
 
-static void a_client_may_open_what_is_its_own(void **state)
+TEST(a_client_may_open_what_is_its_own)
 {
 	struct segment *seg;
 	struct tester t;
 
-	(void)state;
 	for (int i = 0; i < 4; i++) {
 		start();
 		fx_connect(&t, 71000);
@@ -250,13 +246,12 @@ static void a_client_may_open_what_is_its_own(void **state)
 	}
 }
 
-static void an_unmap_not_sent_yet_is_not_sent_after_unmapped(void **state)
+TEST(an_unmap_not_sent_yet_is_not_sent_after_unmapped)
 {
 	struct segment *seg;
 	struct tester t, u;
 	uint32_t index, generation;
 
-	(void)state;
 	start();
 	fx_connect(&t, 71000);
 	fx_connect(&u, 71000);
@@ -276,7 +271,7 @@ static void an_unmap_not_sent_yet_is_not_sent_after_unmapped(void **state)
 }
 
 /* Rows that are lost while others are deleted for it, of the same client and before their turn. */
-static void a_client_that_ends_with_too_many_lost_ones(void **state)
+TEST(a_client_that_ends_with_too_many_lost_ones)
 {
 	enum { LOST = LOST_MAX + 500 };
 	struct segment *seg = NULL, *vmm = NULL;
@@ -284,7 +279,6 @@ static void a_client_that_ends_with_too_many_lost_ones(void **state)
 	uint64_t ref = 0;
 	char name[16];
 
-	(void)state;
 	fx_start(.device_capacity = 1000, .device_user_capacity = 1000, .device_fds_max = 16,
 		 .max_tensors = 4096);
 	fx_connect(&t, 71000);
@@ -322,13 +316,12 @@ static void a_client_that_ends_with_too_many_lost_ones(void **state)
 	fx_stop();
 }
 
-static void the_state_ends_with_memory_on_devices(void **state)
+TEST(the_state_ends_with_memory_on_devices)
 {
 	unsigned fds = count_fds(0);
 	struct segment *seg;
 	struct tester t;
 
-	(void)state;
 	start();
 	fx_connect(&t, 71000);
 	assert_int_equal(export(&t, SEGMENT_CUDA_VMM, 10, 1, &seg), 0);
@@ -341,13 +334,12 @@ static void the_state_ends_with_memory_on_devices(void **state)
 }
 
 /* Invariant: what is in shared memory is not asked twice. */
-static void shared_memory_is_as_it_was(void **state)
+TEST(shared_memory_is_as_it_was)
 {
 	struct segment *seg;
 	struct tester t;
 	uint64_t ref;
 
-	(void)state;
 	start();
 	fx_connect(&t, 71000);
 	assert_int_equal(export(&t, SEGMENT_CUDA_IPC, 10, 1, &seg), 0);
@@ -371,16 +363,5 @@ static void shared_memory_is_as_it_was(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(export_unwinds_at_every_step),
-		TEST(place_unwinds_at_every_step),
-		TEST(import_unwinds_at_every_step),
-		TEST(a_client_may_open_what_is_its_own),
-		TEST(an_unmap_not_sent_yet_is_not_sent_after_unmapped),
-		TEST(a_client_that_ends_with_too_many_lost_ones),
-		TEST(the_state_ends_with_memory_on_devices),
-		TEST(shared_memory_is_as_it_was),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

@@ -13,7 +13,7 @@
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
 #include "proto/wire.h"
-#include "tests/harness.h"
+#include "tests/harness/harness.h"
 #include "util/clock.h"
 #include "util/fault.h"
 #include "util/fd.h"

@@ -15,14 +15,13 @@ static int member(struct tester *t, uint64_t ref, const char *name, uint64_t off
 	return tensor_member(&st, &t->c, ref, offset, &d, &why);
 }
 
-static void members_are_nobodys_drafts(void **state)
+TEST(members_are_nobodys_drafts)
 {
 	const char *why = NULL;
 	uint64_t version;
 	struct tester t;
 	uint32_t slot;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	fx_put(&t, "kept", 10);
@@ -55,13 +54,12 @@ static void members_are_nobodys_drafts(void **state)
 
 /* Each of its steps is a few memory operations: were one of them a walk through all, this would not
  * end in time. */
-static void forty_thousand_members_end_at_once(void **state)
+TEST(forty_thousand_members_end_at_once)
 {
 	struct tester t;
 	uint32_t slot;
 	char name[16];
 
-	(void)state;
 	fx_start(.max_tensors = MEMBERS + 16);
 	fx_connect(&t, 71000);
 	for (int round = 0; round < 20; round++) {
@@ -118,7 +116,7 @@ static void *take_into_use(void *arg)
 	return NULL;
 }
 
-static void a_prefetched_draft_is_taken_back_or_used_never_both(void **state)
+TEST(a_prefetched_draft_is_taken_back_or_used_never_both)
 {
 	const struct tensor_request rq = { .nbytes = 1000, .prefetch = true };
 	unsigned used = 0, both = 0, spins = 0;
@@ -126,7 +124,6 @@ static void a_prefetched_draft_is_taken_back_or_used_never_both(void **state)
 	pthread_t thread;
 	struct tester t;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	taker.t = &t;
@@ -162,11 +159,5 @@ static void a_prefetched_draft_is_taken_back_or_used_never_both(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(members_are_nobodys_drafts),
-		TEST(forty_thousand_members_end_at_once),
-		TEST(a_prefetched_draft_is_taken_back_or_used_never_both),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

@@ -13,12 +13,11 @@ static uint64_t fx_memory(uint64_t ref)
 	return st.tensors[ref_slot(ref)].segment->object.key;
 }
 
-static void a_tensor_without_leases_goes_when_it_is_replaced(void **state)
+TEST(a_tensor_without_leases_goes_when_it_is_replaced)
 {
 	struct tester t;
 	uint64_t ref;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	ref = fx_put(&t, "n", SMALL);
@@ -74,19 +73,17 @@ static void check_a_lease(uint64_t nbytes)
 	fx_stop();
 }
 
-static void a_leased_tensor_stays_until_the_last_release(void **state)
+TEST(a_leased_tensor_stays_until_the_last_release)
 {
-	(void)state;
 	check_a_lease(0x10000);
 	check_a_lease(LARGE);
 }
 
-static void a_deleted_tensor_stays_with_who_holds_it(void **state)
+TEST(a_deleted_tensor_stays_with_who_holds_it)
 {
 	struct tester t;
 	uint64_t ref;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	ref = fx_put(&t, "n", SMALL);
@@ -103,13 +100,12 @@ static void a_deleted_tensor_stays_with_who_holds_it(void **state)
 	fx_stop();
 }
 
-static void rescan_finds_every_release_that_was_not_told(void **state)
+TEST(rescan_finds_every_release_that_was_not_told)
 {
 	uint64_t refs[20];
 	struct tester t;
 	char name[16];
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	for (int i = 0; i < 20; i++) {
@@ -132,12 +128,11 @@ static void rescan_finds_every_release_that_was_not_told(void **state)
 	fx_stop();
 }
 
-static void a_client_that_ends_gives_up_its_leases(void **state)
+TEST(a_client_that_ends_gives_up_its_leases)
 {
 	struct tester t, one, two;
 	uint64_t word, ref;
 
-	(void)state;
 	for (int stays = 0; stays < 2; stays++) {
 		fx_start();
 		fx_connect(&t, 71000);
@@ -166,12 +161,11 @@ static void a_client_that_ends_gives_up_its_leases(void **state)
 	}
 }
 
-static void a_release_that_was_never_told_is_found_at_the_end(void **state)
+TEST(a_release_that_was_never_told_is_found_at_the_end)
 {
 	struct tester t, reader;
 	uint64_t ref;
 
-	(void)state;
 	for (int stays = 0; stays < 2; stays++) {
 		fx_start();
 		fx_connect(&t, 71000);
@@ -243,21 +237,19 @@ static void what_an_orphan_holds(uint64_t nbytes, bool retired_before)
 	fx_stop();
 }
 
-static void what_an_orphan_holds_stays_as_it_is(void **state)
+TEST(what_an_orphan_holds_stays_as_it_is)
 {
-	(void)state;
 	for (int retired_before = 0; retired_before < 2; retired_before++) {
 		what_an_orphan_holds(SMALL, retired_before);
 		what_an_orphan_holds(LARGE, retired_before);
 	}
 }
 
-static void drafts_of_an_orphan_stay_its_own(void **state)
+TEST(drafts_of_an_orphan_stay_its_own)
 {
 	uint32_t small, large;
 	struct tester t, next;
 
-	(void)state;
 	fx_start(.capacity = 64 * MIB);
 	fx_connect(&t, 71000);
 	fx_connect(&next, 71000);
@@ -276,12 +268,11 @@ static void drafts_of_an_orphan_stay_its_own(void **state)
 	fx_stop();
 }
 
-static void an_orphan_that_holds_nothing_is_gone(void **state)
+TEST(an_orphan_that_holds_nothing_is_gone)
 {
 	struct tester t, reader;
 	uint64_t ref;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	fx_connect(&reader, 71001);
@@ -298,13 +289,12 @@ static void an_orphan_that_holds_nothing_is_gone(void **state)
 }
 
 /* A descriptor that outlives its connection, in whatever process. */
-static void what_can_still_be_written_goes_to_nobody_else(void **state)
+TEST(what_can_still_be_written_goes_to_nobody_else)
 {
 	struct tester t, next;
 	uint64_t ref, memory;
 	int fd = -1;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	ref = fx_put(&t, "n", LARGE);
@@ -322,7 +312,7 @@ static void what_can_still_be_written_goes_to_nobody_else(void **state)
 	fx_stop();
 }
 
-static void the_daemon_does_not_allocate_ledgers_by_reading_them(void **state)
+TEST(the_daemon_does_not_allocate_ledgers_by_reading_them)
 {
 	enum { SLOTS = 64 * LEDGER_PAGE_SLOTS };
 	struct tester t, idle;
@@ -330,7 +320,6 @@ static void the_daemon_does_not_allocate_ledgers_by_reading_them(void **state)
 	char name[16];
 	uint64_t ref = 0;
 
-	(void)state;
 	fx_start(.max_tensors = SLOTS, .capacity = 64 * MIB);
 	fx_connect(&t, 71000);
 	fx_connect(&idle, 71001);
@@ -356,12 +345,11 @@ static void the_daemon_does_not_allocate_ledgers_by_reading_them(void **state)
 	fx_stop();
 }
 
-static void a_writer_leaves_warm_memory_to_its_user(void **state)
+TEST(a_writer_leaves_warm_memory_to_its_user)
 {
 	struct tester t, other, next;
 	uint64_t ref, memory;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	ref = fx_put(&t, "n", LARGE);
@@ -382,12 +370,11 @@ static void a_writer_leaves_warm_memory_to_its_user(void **state)
 	fx_stop();
 }
 
-static void the_same_producer_settles_into_warm_memory(void **state)
+TEST(the_same_producer_settles_into_warm_memory)
 {
 	uint64_t first, second, memory[2];
 	struct tester t;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	first = fx_put(&t, "n", LARGE);
@@ -402,13 +389,12 @@ static void the_same_producer_settles_into_warm_memory(void **state)
 	fx_stop();
 }
 
-static void drafts_of_a_client_that_ends_are_aborted(void **state)
+TEST(drafts_of_a_client_that_ends_are_aborted)
 {
 	struct snapshot before;
 	struct tester t, watcher;
 	uint32_t slot;
 
-	(void)state;
 	for (int stays = 0; stays < 2; stays++) {
 		fx_start();
 		fx_connect(&watcher, 71001);
@@ -437,12 +423,11 @@ static void drafts_of_a_client_that_ends_are_aborted(void **state)
 
 /* ---- the last generations ---- */
 
-static void no_slot_has_more_lives_than_a_ref_can_say(void **state)
+TEST(no_slot_has_more_lives_than_a_ref_can_say)
 {
 	struct tester t;
 	uint64_t ref, last;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	ref = fx_put(&t, "n", SMALL);
@@ -464,13 +449,12 @@ static void no_slot_has_more_lives_than_a_ref_can_say(void **state)
 	fx_stop();
 }
 
-static void no_segment_or_client_has_more_lives_than_its_word_can_say(void **state)
+TEST(no_segment_or_client_has_more_lives_than_its_word_can_say)
 {
 	struct tester t, next;
 	uint32_t index, place;
 	uint64_t ref;
 
-	(void)state;
 	fx_start(.warm_ns = 1);
 	fx_connect(&t, 71000);
 	for (int i = 0; i < 2; i++) {
@@ -517,13 +501,12 @@ static int link_as(struct tester *t, uint64_t ref, const char *name, uint64_t *l
 	return r;
 }
 
-static void linked_names_keep_the_bytes_each(void **state)
+TEST(linked_names_keep_the_bytes_each)
 {
 	uint64_t ref, memory, links[3] = { 0 };
 	struct tester t, reader, stranger;
 	const struct catalog_row *row;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	fx_connect(&reader, 71000);
@@ -572,12 +555,11 @@ static void linked_names_keep_the_bytes_each(void **state)
 	fx_stop();
 }
 
-static void what_an_orphan_holds_stays_under_another_name(void **state)
+TEST(what_an_orphan_holds_stays_under_another_name)
 {
 	uint64_t ref, memory, offset, link;
 	struct tester t, reader;
 
-	(void)state;
 	fx_start(.capacity = 64 * MIB);
 	fx_connect(&t, 71000);
 	ref = fx_put(&t, "n", SMALL);
@@ -600,14 +582,13 @@ static void what_an_orphan_holds_stays_under_another_name(void **state)
 
 /* ---- prefetched drafts ---- */
 
-static void an_unused_prefetched_draft_is_taken_back(void **state)
+TEST(an_unused_prefetched_draft_is_taken_back)
 {
 	const struct tensor_request prefetch = { .nbytes = LARGE, .prefetch = true };
 	uint32_t unused, used, slot;
 	struct tester t, other;
 	uint64_t ref;
 
-	(void)state;
 	fx_start(.capacity = 300 * KIB);
 	fx_connect(&t, 71000);
 	fx_connect(&other, 71001);
@@ -636,13 +617,12 @@ static void an_unused_prefetched_draft_is_taken_back(void **state)
 	fx_stop();
 }
 
-static void prefetched_drafts_of_others_make_no_room_in_a_quota(void **state)
+TEST(prefetched_drafts_of_others_make_no_room_in_a_quota)
 {
 	const struct tensor_request prefetch = { .nbytes = LARGE, .prefetch = true };
 	uint32_t slot, kept;
 	struct tester t, other;
 
-	(void)state;
 	fx_start(.capacity = 4 * MIB, .user_capacity = 150 * KIB);
 	fx_connect(&t, 71000);
 	fx_connect(&other, 71001);
@@ -661,28 +641,5 @@ static void prefetched_drafts_of_others_make_no_room_in_a_quota(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(a_tensor_without_leases_goes_when_it_is_replaced),
-		TEST(a_leased_tensor_stays_until_the_last_release),
-		TEST(a_deleted_tensor_stays_with_who_holds_it),
-		TEST(rescan_finds_every_release_that_was_not_told),
-		TEST(a_client_that_ends_gives_up_its_leases),
-		TEST(a_release_that_was_never_told_is_found_at_the_end),
-		TEST(what_an_orphan_holds_stays_as_it_is),
-		TEST(drafts_of_an_orphan_stay_its_own),
-		TEST(an_orphan_that_holds_nothing_is_gone),
-		TEST(what_can_still_be_written_goes_to_nobody_else),
-		TEST(the_daemon_does_not_allocate_ledgers_by_reading_them),
-		TEST(a_writer_leaves_warm_memory_to_its_user),
-		TEST(the_same_producer_settles_into_warm_memory),
-		TEST(drafts_of_a_client_that_ends_are_aborted),
-		TEST(no_slot_has_more_lives_than_a_ref_can_say),
-		TEST(no_segment_or_client_has_more_lives_than_its_word_can_say),
-		TEST(linked_names_keep_the_bytes_each),
-		TEST(what_an_orphan_holds_stays_under_another_name),
-		TEST(an_unused_prefetched_draft_is_taken_back),
-		TEST(prefetched_drafts_of_others_make_no_room_in_a_quota),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

@@ -6,13 +6,12 @@
 
 enum { LARGE = 100000, LARGE_PAGES = 25 * PAGE };
 
-static void what_can_never_fit_is_refused_at_once(void **state)
+TEST(what_can_never_fit_is_refused_at_once)
 {
 	struct snapshot before;
 	struct tester t;
 	uint32_t slot;
 
-	(void)state;
 	fx_start(.capacity = 1 * MIB, .user_capacity = 512 * KIB);
 	fx_connect(&t, 71000);
 	before = fx_snapshot(&t);
@@ -27,13 +26,12 @@ static void what_can_never_fit_is_refused_at_once(void **state)
 	fx_stop();
 }
 
-static void who_fills_the_capacity_is_told_so(void **state)
+TEST(who_fills_the_capacity_is_told_so)
 {
 	struct tester a, b;
 	struct snapshot before;
 	uint32_t slots[4], slot;
 
-	(void)state;
 	fx_start(.capacity = 4 * LARGE_PAGES, .user_capacity = 3 * LARGE_PAGES);
 	fx_connect(&a, 71000);
 	fx_connect(&b, 71001);
@@ -56,14 +54,13 @@ static void who_fills_the_capacity_is_told_so(void **state)
 	fx_stop();
 }
 
-static void warm_memory_goes_before_anyone_is_refused(void **state)
+TEST(warm_memory_goes_before_anyone_is_refused)
 {
 	const struct tensor_request rq = { .nbytes = 3 * LARGE };
 	struct tester t;
 	uint32_t slot;
 	uint64_t made;
 
-	(void)state;
 	fx_start(.capacity = 4 * LARGE_PAGES);
 	fx_connect(&t, 71000);
 	fx_put(&t, "a", LARGE);
@@ -89,13 +86,12 @@ static void warm_memory_goes_before_anyone_is_refused(void **state)
 	fx_stop();
 }
 
-static void prefetched_drafts_take_nothing_from_others(void **state)
+TEST(prefetched_drafts_take_nothing_from_others)
 {
 	const struct tensor_request prefetch = { .nbytes = 4 * LARGE, .prefetch = true };
 	struct tester t;
 	uint32_t slot;
 
-	(void)state;
 	fx_start(.capacity = 4 * LARGE_PAGES);
 	fx_connect(&t, 71000);
 	fx_put(&t, "a", LARGE);
@@ -107,12 +103,11 @@ static void prefetched_drafts_take_nothing_from_others(void **state)
 	fx_stop();
 }
 
-static void warm_memory_is_trimmed_when_its_time_is_over(void **state)
+TEST(warm_memory_is_trimmed_when_its_time_is_over)
 {
 	uint64_t now, due;
 	struct tester t;
 
-	(void)state;
 	fx_start(.warm_ns = 1000 * 1000000000ULL);
 	fx_connect(&t, 71000);
 	assert_int_equal(state_trim_warm(&st, 1), 0); /* nothing is warm */
@@ -140,12 +135,11 @@ static void warm_memory_is_trimmed_when_its_time_is_over(void **state)
 	fx_stop();
 }
 
-static void so_many_segments_are_kept_warm_and_no_more(void **state)
+TEST(so_many_segments_are_kept_warm_and_no_more)
 {
 	struct tester t;
 	uint32_t slots[SEGMENT_WARM_MAX + 10];
 
-	(void)state;
 	fx_start(.capacity = 512 * MIB);
 	fx_connect(&t, 71000);
 	for (unsigned i = 0; i < SEGMENT_WARM_MAX + 10; i++)
@@ -157,7 +151,7 @@ static void so_many_segments_are_kept_warm_and_no_more(void **state)
 	fx_stop();
 }
 
-static void there_are_so_many_tensors_drafts_and_clients_and_no_more(void **state)
+TEST(there_are_so_many_tensors_drafts_and_clients_and_no_more)
 {
 	struct client_identity who = { .uid = 71000 };
 	struct snapshot before;
@@ -165,7 +159,6 @@ static void there_are_so_many_tensors_drafts_and_clients_and_no_more(void **stat
 	struct client third;
 	uint32_t slot;
 
-	(void)state;
 	fx_start(.max_tensors = CLIENT_DRAFTS_MAX + 10, .max_clients = 2);
 	fx_connect(&t, 71000);
 	fx_connect(&u, 71000);
@@ -193,14 +186,13 @@ static void there_are_so_many_tensors_drafts_and_clients_and_no_more(void **stat
 	fx_stop();
 }
 
-static void a_segment_that_cannot_be_made_is_given_back(void **state)
+TEST(a_segment_that_cannot_be_made_is_given_back)
 {
 	const struct tensor_request rqs[] = { { .nbytes = LARGE }, { .nbytes = 100 } };
 	struct snapshot before;
 	struct tester t;
 	uint32_t slot;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	before = fx_snapshot(&t);
@@ -215,7 +207,7 @@ static void a_segment_that_cannot_be_made_is_given_back(void **state)
 	fx_stop();
 }
 
-static void a_client_may_end_while_its_segment_is_made(void **state)
+TEST(a_client_may_end_while_its_segment_is_made)
 {
 	const struct tensor_request rqs[] = { { .nbytes = LARGE }, { .nbytes = 100 } };
 	struct segment *seg;
@@ -223,7 +215,6 @@ static void a_client_may_end_while_its_segment_is_made(void **state)
 	uint32_t slot;
 	int fd = -1;
 
-	(void)state;
 	for (int i = 0; i < 4; i++) {
 		fx_start();
 		fx_connect(&t, 71000);
@@ -246,7 +237,7 @@ static void a_client_may_end_while_its_segment_is_made(void **state)
 	}
 }
 
-static void while_a_segment_is_made_no_other_draft_gets_into_it(void **state)
+TEST(while_a_segment_is_made_no_other_draft_gets_into_it)
 {
 	const struct tensor_request rq = { .nbytes = 100 };
 	uint32_t first, second;
@@ -254,7 +245,6 @@ static void while_a_segment_is_made_no_other_draft_gets_into_it(void **state)
 	struct tester t;
 	int fd;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	assert_int_equal(tensor_create(&st, &t.c, &rq, &first), STATE_E_BACKING);
@@ -272,13 +262,12 @@ static void while_a_segment_is_made_no_other_draft_gets_into_it(void **state)
 	fx_stop();
 }
 
-static void small_tensors_share_segments_that_grow(void **state)
+TEST(small_tensors_share_segments_that_grow)
 {
 	struct tester t, u;
 	uint64_t size = 0;
 	uint32_t slot;
 
-	(void)state;
 	fx_start(.capacity = 64 * MIB, .max_tensors = 4096);
 	fx_connect(&t, 71000);
 	fx_connect(&u, 71000);
@@ -302,12 +291,11 @@ static void small_tensors_share_segments_that_grow(void **state)
 	fx_stop();
 }
 
-static void when_room_is_scarce_small_segments_are_smaller(void **state)
+TEST(when_room_is_scarce_small_segments_are_smaller)
 {
 	struct tester t;
 	uint32_t slot;
 
-	(void)state;
 	fx_start(.capacity = 5 * PAGE);
 	fx_connect(&t, 71000);
 	for (int i = 0; i < 5; i++)
@@ -356,15 +344,14 @@ static void try_every_fault(uint64_t nbytes)
 	assert_true(n >= 4); /* it did try some */
 }
 
-static void create_and_commit_unwind_at_every_step(void **state)
+TEST(create_and_commit_unwind_at_every_step)
 {
-	(void)state;
 	try_every_fault(0);
 	try_every_fault(100);
 	try_every_fault(LARGE);
 }
 
-static void link_unwinds_at_every_step(void **state)
+TEST(link_unwinds_at_every_step)
 {
 	struct name_key key = name_key("another", 7);
 	struct snapshot before;
@@ -374,7 +361,6 @@ static void link_unwinds_at_every_step(void **state)
 	unsigned n;
 	int r;
 
-	(void)state;
 	for (n = 1;; n++) {
 		fx_start();
 		fx_connect(&t, 71000);
@@ -398,7 +384,7 @@ static void link_unwinds_at_every_step(void **state)
 	fx_stop();
 }
 
-static void state_init_unwinds_at_every_step(void **state)
+TEST(state_init_unwinds_at_every_step)
 {
 	struct state_limits l = {
 		.capacity = MIB, .user_capacity = MIB, .max_tensors = 16, .max_clients = 4
@@ -407,7 +393,6 @@ static void state_init_unwinds_at_every_step(void **state)
 	uint64_t instance;
 	int r;
 
-	(void)state;
 	assert_int_equal(object_random(&instance), 0);
 	for (n = 1;; n++) {
 		r = fault_nth(n, state_init(&st, instance, &l));
@@ -426,12 +411,11 @@ static void state_init_unwinds_at_every_step(void **state)
 	state_deinit(&st);
 }
 
-static void the_end_tells_all_clients(void **state)
+TEST(the_end_tells_all_clients)
 {
 	const _Atomic uint64_t *words;
 	struct tester t;
 
-	(void)state;
 	fx_start();
 	fx_connect(&t, 71000);
 	words = (const void *)((const char *)seen + seen->off_clients);
@@ -568,12 +552,11 @@ static void walk_step(struct walk *w)
 	fx_drain();
 }
 
-static void a_random_walk_ends_where_it_began(void **state)
+TEST(a_random_walk_ends_where_it_began)
 {
 	static struct walk w = { .x = 4711 };
 	char name[16];
 
-	(void)state;
 	fx_start(.capacity = 16 * MIB, .user_capacity = 12 * MIB, .max_tensors = 8192);
 	for (unsigned i = 0; i < WALK_STEPS; i++)
 		walk_step(&w);
@@ -604,25 +587,5 @@ static void a_random_walk_ends_where_it_began(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(what_can_never_fit_is_refused_at_once),
-		TEST(who_fills_the_capacity_is_told_so),
-		TEST(warm_memory_goes_before_anyone_is_refused),
-		TEST(prefetched_drafts_take_nothing_from_others),
-		TEST(warm_memory_is_trimmed_when_its_time_is_over),
-		TEST(so_many_segments_are_kept_warm_and_no_more),
-		TEST(there_are_so_many_tensors_drafts_and_clients_and_no_more),
-		TEST(a_segment_that_cannot_be_made_is_given_back),
-		TEST(a_client_may_end_while_its_segment_is_made),
-		TEST(while_a_segment_is_made_no_other_draft_gets_into_it),
-		TEST(small_tensors_share_segments_that_grow),
-		TEST(when_room_is_scarce_small_segments_are_smaller),
-		TEST(create_and_commit_unwind_at_every_step),
-		TEST(link_unwinds_at_every_step),
-		TEST(state_init_unwinds_at_every_step),
-		TEST(the_end_tells_all_clients),
-		TEST(a_random_walk_ends_where_it_began),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

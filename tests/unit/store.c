@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 
 #include "daemon/store/segment.h"
-#include "tests/harness.h"
+#include "tests/harness/harness.h"
 #include "util/fault.h"
 
 enum { PAGE = 4096, PLACES = 4096 };
@@ -44,13 +44,14 @@ static int store_teardown(void **state)
 
 /* ---- quotas ---- */
 
-static void nobody_gets_more_than_the_capacity(void **state)
+#define STORE_TEST(name) TEST_WITH(name, store_setup, store_teardown)
+
+STORE_TEST(nobody_gets_more_than_the_capacity)
 {
 	struct quota q = { .capacity = 1000, .user_capacity = 1000 };
 	struct quota_user *a = quota_user_ref(&q, 1), *b = quota_user_ref(&q, 2);
 	struct quota_charge first = { 0 }, second = { 0 };
 
-	(void)state;
 	assert_int_equal(quota_charge(&first, a, 600), 0);
 	assert_int_equal(quota_charge(&second, b, 401), QUOTA_E_FULL);
 	assert_null(second.user);
@@ -69,13 +70,12 @@ static void nobody_gets_more_than_the_capacity(void **state)
 	assert_null(q.users);
 }
 
-static void a_user_gets_no_more_than_its_quota(void **state)
+STORE_TEST(a_user_gets_no_more_than_its_quota)
 {
 	struct quota q = { .capacity = 1000, .user_capacity = 300 };
 	struct quota_user *a = quota_user_ref(&q, 1), *b = quota_user_ref(&q, 2);
 	struct quota_charge charges[4] = { { 0 } };
 
-	(void)state;
 	assert_int_equal(quota_charge(&charges[0], a, 301), QUOTA_E_USER);
 	assert_int_equal(quota_charge(&charges[0], a, 200), 0);
 	assert_int_equal(quota_charge(&charges[1], a, 101), QUOTA_E_USER);
@@ -93,13 +93,12 @@ static void a_user_gets_no_more_than_its_quota(void **state)
 	assert_null(q.users);
 }
 
-static void connections_of_one_uid_share_its_account(void **state)
+STORE_TEST(connections_of_one_uid_share_its_account)
 {
 	struct quota q = { .capacity = 1000, .user_capacity = 300 };
 	struct quota_user *one = quota_user_ref(&q, 1), *two = quota_user_ref(&q, 1);
 	struct quota_charge charge = { 0 }, more = { 0 };
 
-	(void)state;
 	assert_ptr_equal(one, two);
 	assert_int_equal(quota_charge(&charge, one, 300), 0);
 	assert_int_equal(quota_charge(&more, two, 1), QUOTA_E_USER);
@@ -116,13 +115,12 @@ static void connections_of_one_uid_share_its_account(void **state)
 	assert_null(quota_user_unref(NULL));
 }
 
-static void absurd_sizes_do_not_overflow_the_accounts(void **state)
+STORE_TEST(absurd_sizes_do_not_overflow_the_accounts)
 {
 	struct quota q = { .capacity = 1000, .user_capacity = UINT64_MAX };
 	struct quota_user *a = quota_user_ref(&q, 1);
 	struct quota_charge charge = { 0 }, more = { 0 };
 
-	(void)state;
 	assert_int_equal(quota_charge(&charge, a, 10), 0);
 	assert_int_equal(quota_charge(&more, a, UINT64_MAX), QUOTA_E_USER);
 	assert_int_equal(quota_charge(&more, a, UINT64_MAX - 10), QUOTA_E_FULL);
@@ -144,14 +142,13 @@ static struct object object_new(void)
 	return o;
 }
 
-static void objects_are_allocated_private_and_exclusive(void **state)
+STORE_TEST(objects_are_allocated_private_and_exclusive)
 {
 	struct object o = object_new();
 	int fd = -1, second = -1;
 	char path[OBJECT_PATH_MAX];
 	struct stat st;
 
-	(void)state;
 	assert_int_equal(object_create(&o, 3 * PAGE, NULL, &fd), 0);
 	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
 	object_path(&o, path);
@@ -170,11 +167,10 @@ static void objects_are_allocated_private_and_exclusive(void **state)
 	close(fd);
 }
 
-static void object_names_are_random(void **state)
+STORE_TEST(object_names_are_random)
 {
 	uint64_t keys[256];
 
-	(void)state;
 	for (unsigned i = 0; i < 256; i++) {
 		assert_int_equal(object_random(&keys[i]), 0);
 		assert_true(keys[i] != 0);
@@ -183,13 +179,12 @@ static void object_names_are_random(void **state)
 	}
 }
 
-static void a_read_only_descriptor_cannot_write(void **state)
+STORE_TEST(a_read_only_descriptor_cannot_write)
 {
 	struct object o = object_new();
 	int rw = -1, ro = -1;
 	char path[64];
 
-	(void)state;
 	assert_int_equal(object_create(&o, PAGE, NULL, &rw), 0);
 	assert_int_equal(object_open(&o, O_RDONLY, &ro), 0);
 	assert_true(fcntl(ro, F_GETFD) & FD_CLOEXEC);
@@ -227,34 +222,31 @@ static blkcnt_t destroyed_while_mapped(bool discard, off_t *size, unsigned char 
 	return st.st_blocks;
 }
 
-static void discarding_gives_the_memory_back_though_it_is_mapped(void **state)
+STORE_TEST(discarding_gives_the_memory_back_though_it_is_mapped)
 {
 	unsigned char seen;
 	off_t size;
 
-	(void)state;
 	assert_int_equal(destroyed_while_mapped(true, &size, &seen), 0);
 	assert_int_equal(size, 0); /* so that nobody fills it by reading */
 }
 
-static void without_discarding_a_mapping_keeps_its_bytes(void **state)
+STORE_TEST(without_discarding_a_mapping_keeps_its_bytes)
 {
 	unsigned char seen;
 	off_t size;
 
-	(void)state;
 	assert_int_equal(destroyed_while_mapped(false, &size, &seen) * 512, 4 * PAGE);
 	assert_int_equal(size, 4 * PAGE);
 	assert_int_equal(seen, 1);
 }
 
-static void a_stale_instance_goes_and_leaves_others_alone(void **state)
+STORE_TEST(a_stale_instance_goes_and_leaves_others_alone)
 {
 	struct object stale = { 0 }, ours = object_new(), foreign, trap;
 	char path[OBJECT_PATH_MAX], trap_path[128];
 	int fds[5];
 
-	(void)state;
 	assert_int_equal(object_random(&stale.instance), 0);
 	for (stale.key = 0; stale.key < 3; stale.key++)
 		assert_int_equal(object_create(&stale, PAGE, NULL, &fds[stale.key]), 0);
@@ -281,13 +273,12 @@ static void a_stale_instance_goes_and_leaves_others_alone(void **state)
 		close(fds[i]);
 }
 
-static void a_cancelled_object_leaves_nothing(void **state)
+STORE_TEST(a_cancelled_object_leaves_nothing)
 {
 	struct object o = object_new();
 	atomic_bool cancel = true;
 	int fd = -1;
 
-	(void)state;
 	assert_int_equal(object_create(&o, PAGE, &cancel, &fd), -ECANCELED);
 	assert_int_equal(fd, -1);
 	assert_int_equal(objects_of(instance), 0);
@@ -297,13 +288,12 @@ static void a_cancelled_object_leaves_nothing(void **state)
 	close(fd);
 }
 
-static void object_create_unwinds_at_every_step(void **state)
+STORE_TEST(object_create_unwinds_at_every_step)
 {
 	struct object o = object_new();
 	unsigned n, fds = count_fds(0);
 	int fd = -1, r;
 
-	(void)state;
 	for (n = 1;; n++) {
 		/* two steps of allocation: the second fails with the first one done */
 		r = fault_nth(n, object_create(&o, (64 << 20) + PAGE, NULL, &fd));
@@ -353,9 +343,8 @@ static struct segment *new_segment(struct quota_user *of, uint64_t size, bool sm
 	return seg;
 }
 
-static void segment_new_unwinds_at_every_step(void **state)
+STORE_TEST(segment_new_unwinds_at_every_step)
 {
-	(void)state;
 	store_start(1 << 20, 0);
 	for (unsigned n = 1;; n++) {
 		struct segment *seg = NULL;
@@ -372,11 +361,10 @@ static void segment_new_unwinds_at_every_step(void **state)
 	store_end();
 }
 
-static void segments_are_charged_until_they_are_freed(void **state)
+STORE_TEST(segments_are_charged_until_they_are_freed)
 {
 	struct segment *a, *b = NULL;
 
-	(void)state;
 	store_start(4 * PAGE, 0);
 	a = new_segment(user, 3 * PAGE, false);
 	assert_int_equal(segment_new(&b, &store, user, 2 * PAGE, false), SEGMENT_E_USER);
@@ -476,9 +464,8 @@ static void take_and_give_at_random(uint64_t size, uint64_t seed, unsigned steps
 	segment_free(seg);
 }
 
-static void small_places_never_overlap(void **state)
+STORE_TEST(small_places_never_overlap)
 {
-	(void)state;
 	store_start(16 << 20, 0);
 	take_and_give_at_random(64 << 10, 0x9e3779b97f4a7c15, 60000);
 	take_and_give_at_random(1 << 20, 12345, 60000);
@@ -486,12 +473,11 @@ static void small_places_never_overlap(void **state)
 	store_end();
 }
 
-static void a_segment_fills_to_its_last_byte(void **state)
+STORE_TEST(a_segment_fills_to_its_last_byte)
 {
 	struct segment *seg;
 	uint64_t offset;
 
-	(void)state;
 	store_start(1 << 20, 0);
 	seg = new_segment(user, PAGE, true);
 	for (uint64_t i = 0; i < PAGE / 256; i++) {
@@ -515,13 +501,12 @@ static void a_segment_fills_to_its_last_byte(void **state)
 	store_end();
 }
 
-static void who_has_an_object_open_for_writing_is_seen(void **state)
+STORE_TEST(who_has_an_object_open_for_writing_is_seen)
 {
 	struct object o = object_new();
 	int rw = -1, ro = -1;
 	void *map;
 
-	(void)state;
 	assert_int_equal(object_create(&o, 4 * PAGE, NULL, &rw), 0);
 	assert_int_equal(object_is_written(&o), 1);
 	assert_int_equal(object_open(&o, O_RDONLY, &ro), 0);
@@ -539,12 +524,11 @@ static void who_has_an_object_open_for_writing_is_seen(void **state)
 	assert_int_equal(object_is_written(&o), -ENOENT);
 }
 
-static void a_place_not_given_back_is_never_handed_out(void **state)
+STORE_TEST(a_place_not_given_back_is_never_handed_out)
 {
 	uint64_t quarantined, offset;
 	struct segment *seg;
 
-	(void)state;
 	store_start(1 << 20, 0);
 	seg = new_segment(user, 16 * PAGE, true);
 	assert_int_equal(segment_place_take(seg, 5000, &offset), 0);
@@ -561,12 +545,11 @@ static void a_place_not_given_back_is_never_handed_out(void **state)
 	store_end();
 }
 
-static void warm_segments_go_to_whom_they_may(void **state)
+STORE_TEST(warm_segments_go_to_whom_they_may)
 {
 	struct segment *mine, *left, *other;
 	struct quota_user *stranger;
 
-	(void)state;
 	store_start(64 * PAGE, 0);
 	stranger = quota_user_ref(&store.quota, 1001);
 	mine = new_segment(user, 8 * PAGE, false);
@@ -600,12 +583,11 @@ static void warm_segments_go_to_whom_they_may(void **state)
 	store_end();
 }
 
-static void the_least_recently_used_warm_segment_goes_first(void **state)
+STORE_TEST(the_least_recently_used_warm_segment_goes_first)
 {
 	struct quota_user *stranger;
 	struct segment *segs[3];
 
-	(void)state;
 	store_start(64 * PAGE, 0);
 	stranger = quota_user_ref(&store.quota, 1001);
 	for (unsigned i = 0; i < 3; i++) {
@@ -623,13 +605,12 @@ static void the_least_recently_used_warm_segment_goes_first(void **state)
 	store_end();
 }
 
-static void descriptors_are_cached_within_their_bound(void **state)
+STORE_TEST(descriptors_are_cached_within_their_bound)
 {
 	struct segment *segs[3];
 	int fds[3][3], made;
 	unsigned before;
 
-	(void)state;
 	store_start(64 * PAGE, 2);
 	before = count_fds(0);
 	for (int i = 0; i < 3; i++) {
@@ -658,13 +639,12 @@ static void descriptors_are_cached_within_their_bound(void **state)
 	store_end();
 }
 
-static void a_descriptor_that_cannot_be_opened_is_an_error(void **state)
+STORE_TEST(a_descriptor_that_cannot_be_opened_is_an_error)
 {
 	struct segment *seg;
 	int fd = -1, made = -1;
 	unsigned before;
 
-	(void)state;
 	store_start(64 * PAGE, 2);
 	before = count_fds(0);
 	seg = new_segment(user, PAGE, false);
@@ -682,34 +662,7 @@ static void a_descriptor_that_cannot_be_opened_is_an_error(void **state)
 	store_end();
 }
 
-#define STORE_TEST(function) cmocka_unit_test_setup_teardown(function, store_setup, store_teardown)
-
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		STORE_TEST(nobody_gets_more_than_the_capacity),
-		STORE_TEST(a_user_gets_no_more_than_its_quota),
-		STORE_TEST(connections_of_one_uid_share_its_account),
-		STORE_TEST(absurd_sizes_do_not_overflow_the_accounts),
-		STORE_TEST(objects_are_allocated_private_and_exclusive),
-		STORE_TEST(object_names_are_random),
-		STORE_TEST(a_read_only_descriptor_cannot_write),
-		STORE_TEST(discarding_gives_the_memory_back_though_it_is_mapped),
-		STORE_TEST(without_discarding_a_mapping_keeps_its_bytes),
-		STORE_TEST(a_stale_instance_goes_and_leaves_others_alone),
-		STORE_TEST(a_cancelled_object_leaves_nothing),
-		STORE_TEST(object_create_unwinds_at_every_step),
-		STORE_TEST(segment_new_unwinds_at_every_step),
-		STORE_TEST(segments_are_charged_until_they_are_freed),
-		STORE_TEST(small_places_never_overlap),
-		STORE_TEST(a_segment_fills_to_its_last_byte),
-		STORE_TEST(who_has_an_object_open_for_writing_is_seen),
-		STORE_TEST(a_place_not_given_back_is_never_handed_out),
-		STORE_TEST(warm_segments_go_to_whom_they_may),
-		STORE_TEST(the_least_recently_used_warm_segment_goes_first),
-		STORE_TEST(descriptors_are_cached_within_their_bound),
-		STORE_TEST(a_descriptor_that_cannot_be_opened_is_an_error),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

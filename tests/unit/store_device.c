@@ -5,7 +5,7 @@
 #include <sys/sysmacros.h>
 
 #include "daemon/store/segment.h"
-#include "tests/harness.h"
+#include "tests/harness/harness.h"
 #include "util/fault.h"
 
 static struct device_table devices;
@@ -29,11 +29,10 @@ static void assert_no_devices(void)
 	assert_null(devices.fds.users);
 }
 
-static void devices_are_accounted_each_by_itself(void **state)
+TEST(devices_are_accounted_each_by_itself)
 {
 	struct device_memory *a = NULL, *b = NULL, *c = NULL, *no = NULL;
 
-	(void)state;
 	device_table_init(&devices, 100, 70, 5);
 	assert_int_equal(devices.fds.user_capacity, 3);
 	assert_int_equal(memory_of(&a, 1, 7, 60, 0), 0);
@@ -64,12 +63,11 @@ static void devices_are_accounted_each_by_itself(void **state)
 	assert_no_devices();
 }
 
-static void memory_owns_the_descriptors_of_its_parts(void **state)
+TEST(memory_owns_the_descriptors_of_its_parts)
 {
 	unsigned before = count_fds(0);
 	struct device_memory *m = NULL;
 
-	(void)state;
 	device_table_init(&devices, UINT64_MAX, UINT64_MAX, 8);
 	assert_int_equal(memory_of(&m, 1, 7, INT64_MAX, 3), 0);
 	assert_int_equal(devices.fds.used, 3); /* before they come */
@@ -92,13 +90,12 @@ static void memory_owns_the_descriptors_of_its_parts(void **state)
 	assert_no_devices();
 }
 
-static void device_memory_unwinds_at_every_step(void **state)
+TEST(device_memory_unwinds_at_every_step)
 {
 	uint8_t id[DEVICE_ID] = { 1 };
 	struct segment_store s;
 	unsigned n;
 
-	(void)state;
 	segment_store_init(&s, 1, 0, 0, 0);
 	device_table_init(&devices, 100, 100, 8);
 	for (n = 1;; n++) {
@@ -141,12 +138,11 @@ static int memfd_of(off_t size, int seals)
 	return fd;
 }
 
-static void only_memory_is_kept_as_a_descriptor(void **state)
+TEST(only_memory_is_kept_as_a_descriptor)
 {
 	const int sealed = F_SEAL_SHRINK | F_SEAL_GROW;
 	int pipes[2];
 
-	(void)state;
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
 	assert_non_null(check_and_close(pipes[0], 1, false));
 	close(pipes[1]);
@@ -164,7 +160,7 @@ static void only_memory_is_kept_as_a_descriptor(void **state)
 	assert_non_null(check_and_close(memfd_of(100, F_SEAL_GROW), 99, true));
 }
 
-static void a_gpus_number_is_nvidias_or_one_that_nobody_owns(void **state)
+TEST(a_gpus_number_is_nvidias_or_one_that_nobody_owns)
 {
 	static const unsigned fits[][2] = { { 195, 0 },	 { 195, 255 }, { 234, 0 },
 					    { 254, 1 },	 { 384, 0 },   { 511, 7 },
@@ -175,7 +171,6 @@ static void a_gpus_number_is_nvidias_or_one_that_nobody_owns(void **state)
 					    { 196, 0 },	 { 233, 0 }, { 255, 0 },   { 383, 0 },
 					    { 512, 0 } };
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(fits) / sizeof(fits[0]); i++)
 		assert_true(device_number_fits(makedev(fits[i][0], fits[i][1])));
 	for (size_t i = 0; i < sizeof(not ) / sizeof(not [0]); i++)
@@ -184,13 +179,5 @@ static void a_gpus_number_is_nvidias_or_one_that_nobody_owns(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		TEST(devices_are_accounted_each_by_itself),
-		TEST(memory_owns_the_descriptors_of_its_parts),
-		TEST(device_memory_unwinds_at_every_step),
-		TEST(only_memory_is_kept_as_a_descriptor),
-		TEST(a_gpus_number_is_nvidias_or_one_that_nobody_owns),
-	};
-
-	return RUN(tests);
+	return suite_run();
 }

@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names, element types, extents, and what is refused of tensors that others made. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include "proto/tensor.h"
-#include "tests/limit.h"
+#include "tensor/tensor.h"
+#include "tests/harness/limit.h"
+#include "tests/harness/suite.h"
 
 enum { TIMEOUT_S = 120 };
 
@@ -46,7 +44,7 @@ static int check_name(name_rule *rule, const char *name, size_t len, const char 
 	return r;
 }
 
-static void names_of_all_good_kinds_pass(void **state)
+PLAIN_TEST(names_of_all_good_kinds_pass)
 {
 	static const char *const names[] = {
 		"a",
@@ -69,7 +67,6 @@ static void names_of_all_good_kinds_pass(void **state)
 		"kamera/\xc3\xa4/\xe2\x82\xac/\xf0\x9f\x98\x80",
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(names); i++) {
 		const char *why = "";
 
@@ -78,7 +75,7 @@ static void names_of_all_good_kinds_pass(void **state)
 	}
 }
 
-static void names_of_all_bad_kinds_are_refused_with_the_reason(void **state)
+PLAIN_TEST(names_of_all_bad_kinds_are_refused_with_the_reason)
 {
 	static const struct {
 		const char *name;
@@ -123,7 +120,6 @@ static void names_of_all_bad_kinds_are_refused_with_the_reason(void **state)
 		{ "\xff", "UTF-8" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(bad); i++) {
 		const char *why = NULL;
 
@@ -136,21 +132,19 @@ static void names_of_all_bad_kinds_are_refused_with_the_reason(void **state)
 	}
 }
 
-static void a_nul_in_a_name_is_a_control_character(void **state)
+PLAIN_TEST(a_nul_in_a_name_is_a_control_character)
 {
 	const char *why = NULL;
 
-	(void)state;
 	assert_int_equal(check_name(tensor_name_check, "a\0b", 3, &why), -EINVAL);
 	assert_non_null(strstr(why, "control"));
 }
 
-static void a_name_has_255_bytes_at_most(void **state)
+PLAIN_TEST(a_name_has_255_bytes_at_most)
 {
 	char name[TENSOR_NAME_MAX + 1];
 	const char *why = NULL;
 
-	(void)state;
 	memset(name, 'n', sizeof(name));
 	assert_int_equal(check_name(tensor_name_check, name, 255, &why), 0);
 	assert_int_equal(check_name(tensor_name_check, name, 256, &why), -EINVAL);
@@ -159,7 +153,7 @@ static void a_name_has_255_bytes_at_most(void **state)
 	assert_int_equal(check_name(tensor_prefix_check, name, 256, &why), -EINVAL);
 }
 
-static void a_prefix_may_be_empty_or_end_in_the_middle(void **state)
+PLAIN_TEST(a_prefix_may_be_empty_or_end_in_the_middle)
 {
 	static const char *const good[] = {
 		"", "a", "a/", "a/b", ".", "..", "a/.", "a/..", "cam0/r"
@@ -167,7 +161,6 @@ static void a_prefix_may_be_empty_or_end_in_the_middle(void **state)
 	static const char *const bad[] = { "/",	    "a//",  "./",   "../",
 					   "a/../", "\x01", "\xc3", "a/\xed\xa0\x80" };
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(good); i++) {
 		const char *why = "";
 
@@ -208,9 +201,8 @@ static bool width_is_good(unsigned code, unsigned bits)
 	}
 }
 
-static void of_all_codes_and_widths_only_those_of_dlpack_pass(void **state)
+PLAIN_TEST(of_all_codes_and_widths_only_those_of_dlpack_pass)
 {
-	(void)state;
 	for (unsigned code = 0; code < 256; code++) {
 		for (unsigned bits = 0; bits < 256; bits++) {
 			const char *why = NULL;
@@ -223,18 +215,17 @@ static void of_all_codes_and_widths_only_those_of_dlpack_pass(void **state)
 	}
 }
 
-static void lanes_are_1_to_65535(void **state)
+PLAIN_TEST(lanes_are_1_to_65535)
 {
 	const char *why = NULL;
 
-	(void)state;
 	assert_int_equal(tensor_dtype_check(dtype(2, 32, 65535), &why), 0);
 	assert_int_equal(tensor_dtype_check(dtype(17, 4, 2), &why), 0);
 	assert_int_equal(tensor_dtype_check(dtype(2, 32, 0), &why), -EINVAL);
 	assert_non_null(strstr(why, "lanes"));
 }
 
-static void types_have_their_names_and_come_back_from_them(void **state)
+PLAIN_TEST(types_have_their_names_and_come_back_from_them)
 {
 	static const struct {
 		DLDataType t;
@@ -266,7 +257,6 @@ static void types_have_their_names_and_come_back_from_them(void **state)
 		{ { 9, 8, 65535 }, "float8_e4m3b11fnuzx65535" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(types); i++) {
 		char text[TENSOR_DTYPE_TEXT];
 		DLDataType back;
@@ -277,9 +267,8 @@ static void types_have_their_names_and_come_back_from_them(void **state)
 	}
 }
 
-static void every_good_type_survives_being_written(void **state)
+PLAIN_TEST(every_good_type_survives_being_written)
 {
-	(void)state;
 	for (unsigned code = 0; code < TL_DTYPE_CODES; code++) {
 		for (unsigned bits = 0; bits < 256; bits++) {
 			char text[TENSOR_DTYPE_TEXT];
@@ -294,7 +283,7 @@ static void every_good_type_survives_being_written(void **state)
 	}
 }
 
-static void texts_that_are_no_type_are_refused(void **state)
+PLAIN_TEST(texts_that_are_no_type_are_refused)
 {
 	static const char *const bad[] = { "",
 					   "float",
@@ -324,7 +313,6 @@ static void texts_that_are_no_type_are_refused(void **state)
 	DLDataType t = { 99, 99, 99 };
 	char text[TENSOR_DTYPE_TEXT];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(bad); i++) {
 		if (tensor_dtype_parse(bad[i], &t) != -EINVAL)
 			fail_msg("\"%s\" is taken for a type", bad[i]);
@@ -337,12 +325,11 @@ static void texts_that_are_no_type_are_refused(void **state)
 
 /* ---- extents ---- */
 
-static void the_number_of_elements_is_the_product(void **state)
+PLAIN_TEST(the_number_of_elements_is_the_product)
 {
 	uint64_t n = 99;
 	int64_t ones[64], half = (int64_t)1 << 62;
 
-	(void)state;
 	for (size_t i = 0; i < 64; i++)
 		ones[i] = 1;
 	assert_int_equal(tensor_numel(0, NULL, &n), 0);
@@ -367,7 +354,7 @@ static void the_number_of_elements_is_the_product(void **state)
 	assert_int_equal(n, 7);
 }
 
-static void bytes_are_rounded_up_once_at_the_end(void **state)
+PLAIN_TEST(bytes_are_rounded_up_once_at_the_end)
 {
 	static const struct {
 		DLDataType t;
@@ -400,7 +387,6 @@ static void bytes_are_rounded_up_once_at_the_end(void **state)
 		{ { 2, 64, 65535 }, 1, false, 524280 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		uint64_t nbytes = 99;
 
@@ -411,12 +397,11 @@ static void bytes_are_rounded_up_once_at_the_end(void **state)
 	}
 }
 
-static void bytes_end_at_the_largest_int64(void **state)
+PLAIN_TEST(bytes_end_at_the_largest_int64)
 {
 	int64_t most = INT64_MAX;
 	uint64_t n = 7;
 
-	(void)state;
 	assert_int_equal(tensor_nbytes(dtype(1, 8, 1), 1, &most, false, &n), 0);
 	assert_true(n == INT64_MAX);
 	assert_int_equal(tensor_nbytes(dtype(0, 4, 1), 1, &most, false, &n), 0);
@@ -437,11 +422,10 @@ static void bytes_end_at_the_largest_int64(void **state)
 	assert_int_equal(n, 7);
 }
 
-static void strides_of_c_order_count_empty_sizes_as_one(void **state)
+PLAIN_TEST(strides_of_c_order_count_empty_sizes_as_one)
 {
 	int64_t strides[4];
 
-	(void)state;
 	tensor_contiguous_strides(3, I64(2, 3, 4), strides);
 	assert_memory_equal(strides, I64(12, 4, 1), 24);
 	tensor_contiguous_strides(4, I64(2, 0, 1, 4), strides);
@@ -461,7 +445,7 @@ static DLTensor strided(DLDataType t, int32_t ndim, int64_t *shape, int64_t *str
 			   .strides = strides };
 }
 
-static void contiguity_ignores_strides_that_never_count(void **state)
+PLAIN_TEST(contiguity_ignores_strides_that_never_count)
 {
 	static const struct {
 		int32_t ndim;
@@ -482,7 +466,6 @@ static void contiguity_ignores_strides_that_never_count(void **state)
 		{ 3, { 3, 0, 4 }, { 9, 9, 9 }, true },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		DLTensor t = strided(dtype(2, 32, 1), cases[i].ndim, (int64_t *)cases[i].shape,
 				     (int64_t *)cases[i].strides);
@@ -494,7 +477,7 @@ static void contiguity_ignores_strides_that_never_count(void **state)
 	}
 }
 
-static void extents_reach_as_far_as_the_strides_both_ways(void **state)
+PLAIN_TEST(extents_reach_as_far_as_the_strides_both_ways)
 {
 	static const struct {
 		DLDataType t;
@@ -525,7 +508,6 @@ static void extents_reach_as_far_as_the_strides_both_ways(void **state)
 		{ { 1, 8, 1 }, 0, 1, { 2 }, { INT64_MIN }, INT64_MIN, 1 },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		DLTensor t = strided(cases[i].t, cases[i].ndim, (int64_t *)cases[i].shape,
 				     (int64_t *)cases[i].strides);
@@ -537,7 +519,7 @@ static void extents_reach_as_far_as_the_strides_both_ways(void **state)
 	}
 }
 
-static void extents_beyond_64_bits_are_an_overflow(void **state)
+PLAIN_TEST(extents_beyond_64_bits_are_an_overflow)
 {
 	static const struct {
 		int64_t shape[3], strides[3];
@@ -553,7 +535,6 @@ static void extents_beyond_64_bits_are_an_overflow(void **state)
 	DLTensor wide = strided(dtype(2, 64, 65535), 1, I64(2), I64(INT64_MAX / 8));
 	int64_t low = 9, high = 9;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		DLTensor t = strided(dtype(1, 8, 1), 3, (int64_t *)cases[i].shape,
 				     (int64_t *)cases[i].strides);
@@ -592,12 +573,11 @@ static void assert_refused_(const DLTensor *t, int error, const char *const *wor
 	}
 }
 
-static void tensors_that_keep_the_rules_pass(void **state)
+PLAIN_TEST(tensors_that_keep_the_rules_pass)
 {
 	DLTensor t = strided(dtype(2, 32, 1), 2, I64(2, 3), I64(3, 1));
 	char why[TENSOR_WHY_TEXT];
 
-	(void)state;
 	assert_int_equal(check(&t, 0, why), 0);
 	t.strides = NULL;
 	assert_int_equal(check(&t, 0, why), 0);
@@ -616,11 +596,10 @@ static void tensors_that_keep_the_rules_pass(void **state)
 	assert_int_equal(check(&t, PADDED, why), 0);
 }
 
-static void a_broken_shape_is_refused_in_words(void **state)
+PLAIN_TEST(a_broken_shape_is_refused_in_words)
 {
 	DLTensor t = strided(dtype(2, 32, 1), 2, I64(2, -3), NULL);
 
-	(void)state;
 	assert_refused(NULL, -EINVAL, "NULL");
 	assert_refused(&t, -EINVAL, "shape[1] is -3", "at least 0");
 	t.shape = NULL;
@@ -635,11 +614,10 @@ static void a_broken_shape_is_refused_in_words(void **state)
 	assert_refused(&t, -EOVERFLOW, "9223372036854775807 elements", "float32");
 }
 
-static void a_broken_type_is_refused_in_words(void **state)
+PLAIN_TEST(a_broken_type_is_refused_in_words)
 {
 	DLTensor t = strided(dtype(2, 80, 1), 1, I64(1), NULL);
 
-	(void)state;
 	assert_refused(&t, -EINVAL, "code 2", "bits 80", "lanes 1", "16, 32 or 64");
 	t.dtype = dtype(18, 8, 1);
 	assert_refused(&t, -EINVAL, "code 18", "0 to 17");
@@ -649,11 +627,10 @@ static void a_broken_type_is_refused_in_words(void **state)
 	assert_refused(&t, -EINVAL, "lanes 0", "at least 1");
 }
 
-static void memory_that_the_cpu_cannot_read_is_told_apart(void **state)
+PLAIN_TEST(memory_that_the_cpu_cannot_read_is_told_apart)
 {
 	DLTensor t = strided(dtype(2, 32, 1), 1, I64(1), NULL);
 
-	(void)state;
 	for (int type = -1; type < 40; type++) {
 		t.device = (DLDevice){ .device_type = (DLDeviceType)type, .device_id = 5 };
 		if (type != kDLCPU && type != kDLCUDAHost && type != kDLROCMHost)
@@ -661,11 +638,10 @@ static void memory_that_the_cpu_cannot_read_is_told_apart(void **state)
 	}
 }
 
-static void a_place_that_cannot_be_is_refused_in_words(void **state)
+PLAIN_TEST(a_place_that_cannot_be_is_refused_in_words)
 {
 	DLTensor t = strided(dtype(2, 32, 1), 2, I64(2, 3), I64(3, 1));
 
-	(void)state;
 	t.data = NULL;
 	assert_refused(&t, -EINVAL, "data is NULL", "24 bytes");
 	t = strided(dtype(2, 32, 1), 2, I64(2, 3), I64(3, 1));
@@ -682,12 +658,11 @@ static void a_place_that_cannot_be_is_refused_in_words(void **state)
 	assert_refused(&t, -EOVERFLOW, "strides");
 }
 
-static void the_reason_is_cut_to_its_room(void **state)
+PLAIN_TEST(the_reason_is_cut_to_its_room)
 {
 	DLTensor t = strided(dtype(2, 32, 1), 70, NULL, NULL);
 	char why[8];
 
-	(void)state;
 	memset(why, '~', sizeof(why));
 	assert_int_equal(tensor_check_source(&t, 0, why, 5), -EINVAL);
 	assert_string_equal(why, "ndim");
@@ -697,32 +672,6 @@ static void the_reason_is_cut_to_its_room(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(names_of_all_good_kinds_pass),
-		cmocka_unit_test(names_of_all_bad_kinds_are_refused_with_the_reason),
-		cmocka_unit_test(a_nul_in_a_name_is_a_control_character),
-		cmocka_unit_test(a_name_has_255_bytes_at_most),
-		cmocka_unit_test(a_prefix_may_be_empty_or_end_in_the_middle),
-		cmocka_unit_test(of_all_codes_and_widths_only_those_of_dlpack_pass),
-		cmocka_unit_test(lanes_are_1_to_65535),
-		cmocka_unit_test(types_have_their_names_and_come_back_from_them),
-		cmocka_unit_test(every_good_type_survives_being_written),
-		cmocka_unit_test(texts_that_are_no_type_are_refused),
-		cmocka_unit_test(the_number_of_elements_is_the_product),
-		cmocka_unit_test(bytes_are_rounded_up_once_at_the_end),
-		cmocka_unit_test(bytes_end_at_the_largest_int64),
-		cmocka_unit_test(strides_of_c_order_count_empty_sizes_as_one),
-		cmocka_unit_test(contiguity_ignores_strides_that_never_count),
-		cmocka_unit_test(extents_reach_as_far_as_the_strides_both_ways),
-		cmocka_unit_test(extents_beyond_64_bits_are_an_overflow),
-		cmocka_unit_test(tensors_that_keep_the_rules_pass),
-		cmocka_unit_test(a_broken_shape_is_refused_in_words),
-		cmocka_unit_test(a_broken_type_is_refused_in_words),
-		cmocka_unit_test(memory_that_the_cpu_cannot_read_is_told_apart),
-		cmocka_unit_test(a_place_that_cannot_be_is_refused_in_words),
-		cmocka_unit_test(the_reason_is_cut_to_its_room),
-	};
-
 	alarm(test_limit(TIMEOUT_S));
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return suite_run();
 }

@@ -103,11 +103,10 @@ static void must_read(const char *what, const struct bytes *b, DLDataType t, con
 	file_close(&f);
 }
 
-static void every_list_of_values_is_read_packed_or_not(void **state)
+CASE(every_list_of_values_is_read_packed_or_not)
 {
 	static struct bytes b, data;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(types); i++) {
 		int64_t n = types[i].t.code == kDLComplex ? 1 : 2;
 
@@ -126,11 +125,10 @@ static void every_list_of_values_is_read_packed_or_not(void **state)
 	}
 }
 
-static void one_value_fills_the_shape_and_a_short_list_goes_on(void **state)
+CASE(one_value_fills_the_shape_and_a_short_list_goes_on)
 {
 	static struct bytes b, data;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(types); i++) {
 		size_t each = types[i].t.code == kDLComplex ? 2 : 1;
 
@@ -151,12 +149,11 @@ static void one_value_fills_the_shape_and_a_short_list_goes_on(void **state)
 	must_read("two of five", &b, types[2].t, (int32_t[]){ 1, 2, 2, 2, 2 }, 20);
 }
 
-static void content_is_read_for_every_type(void **state)
+CASE(content_is_read_for_every_type)
 {
 	unsigned char bytes[64];
 	static struct bytes b;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bytes); i++)
 		bytes[i] = (unsigned char)(i * 91);
 	for (size_t i = 0; i < COUNT(types); i++) {
@@ -175,11 +172,10 @@ static void content_is_read_for_every_type(void **state)
 	must_read("float8_e4m3fn", &b, (DLDataType){ kDLFloat8_e4m3fn, 8, 1 }, bytes, 4);
 }
 
-static void scalars_empty_tensors_and_unknown_fields_are_read(void **state)
+CASE(scalars_empty_tensors_and_unknown_fields_are_read)
 {
 	static struct bytes b;
 
-	(void)state;
 	b.n = 0;
 	number(&b, 1, 3); /* no shape: a scalar */
 	list(&b, 7, 0, false, (uint64_t[]){ 42 }, 1);
@@ -203,7 +199,7 @@ static void scalars_empty_tensors_and_unknown_fields_are_read(void **state)
 
 /* ---- what is refused ---- */
 
-static void types_that_are_not_shared_are_refused_by_name(void **state)
+CASE(types_that_are_not_shared_are_refused_by_name)
 {
 	static const struct {
 		unsigned dtype;
@@ -225,7 +221,6 @@ static void types_that_are_not_shared_are_refused_by_name(void **state)
 	};
 	static struct bytes b;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		start(&b, cases[i].dtype, 1, I64(2));
 		string(&b, 8, "a string", 8);
@@ -246,7 +241,7 @@ static void types_that_are_not_shared_are_refused_by_name(void **state)
 	assert_refused(FILE_TENSORPROTO, "variant", &b, -EINVAL, "variant_val in a tensor");
 }
 
-static void values_that_do_not_fit_are_refused(void **state)
+CASE(values_that_do_not_fit_are_refused)
 {
 	static const struct {
 		unsigned dtype, field;
@@ -270,7 +265,6 @@ static void values_that_do_not_fit_are_refused(void **state)
 	};
 	static struct bytes b;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		for (int packed = 0; packed < 2; packed++) {
 			start(&b, cases[i].dtype, 1, I64(1));
@@ -281,7 +275,7 @@ static void values_that_do_not_fit_are_refused(void **state)
 	}
 }
 
-static void amounts_that_lie_are_refused(void **state)
+CASE(amounts_that_lie_are_refused)
 {
 	static const struct {
 		unsigned dtype;
@@ -314,7 +308,6 @@ static void amounts_that_lie_are_refused(void **state)
 	static const uint64_t ones[4] = { 1, 1, 1, 1 };
 	static struct bytes b;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		start(&b, cases[i].dtype, 1, &cases[i].size);
 		if (cases[i].wire == 2)
@@ -343,7 +336,7 @@ static void amounts_that_lie_are_refused(void **state)
 
 #define RAW(bytes) bytes, sizeof(bytes) - 1
 
-static void malformed_messages_are_refused(void **state)
+CASE(malformed_messages_are_refused)
 {
 	static const struct {
 		const char *bytes;
@@ -393,7 +386,6 @@ static void malformed_messages_are_refused(void **state)
 	};
 	static struct bytes b;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		b.n = 0;
 		add(&b, cases[i].bytes, cases[i].n);
@@ -401,12 +393,11 @@ static void malformed_messages_are_refused(void **state)
 	}
 }
 
-static void more_than_64_dimensions_are_refused(void **state)
+CASE(more_than_64_dimensions_are_refused)
 {
 	int64_t shape[65];
 	static struct bytes b;
 
-	(void)state;
 	for (int i = 0; i < 65; i++)
 		shape[i] = 1;
 	start(&b, 4, 64, shape);
@@ -417,13 +408,12 @@ static void more_than_64_dimensions_are_refused(void **state)
 
 /* Cut off at the end of a field it is a message like any other, which no format of this kind can
  * tell. */
-static void a_file_cut_off_in_a_field_is_refused(void **state)
+CASE(a_file_cut_off_in_a_field_is_refused)
 {
 	static struct bytes b;
 	char err[FILE_ERROR_TEXT];
 	size_t shape_end;
 
-	(void)state;
 	start(&b, 1, 2, I64(2, 2));
 	shape_end = b.n;
 	string(&b, 4, "0123456789abcdef", 16);
@@ -439,7 +429,7 @@ static void a_file_cut_off_in_a_field_is_refused(void **state)
 }
 
 /* There is room for the numbers that were there when it was opened. */
-static void a_file_that_becomes_another_is_noticed(void **state)
+CASE(a_file_that_becomes_another_is_noticed)
 {
 	static const uint64_t numbers[6] = { 1, 2, 3, 4, 5, 6 };
 	char err[FILE_ERROR_TEXT];
@@ -447,7 +437,6 @@ static void a_file_that_becomes_another_is_noticed(void **state)
 	struct tensor_file f;
 	static struct bytes b;
 
-	(void)state;
 	for (size_t n = 0; n <= 6; n++) {
 		start(&b, 8, 1, I64(1));
 		list(&b, 9, 5, false, numbers, 2);
@@ -470,13 +459,12 @@ static void a_file_that_becomes_another_is_noticed(void **state)
 
 /* ---- writing ---- */
 
-static void all_types_come_back_bit_by_bit(void **state)
+CASE(all_types_come_back_bit_by_bit)
 {
 	unsigned char data[256], back[256];
 	char err[FILE_ERROR_TEXT];
 	struct tensor_file f;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(data); i++)
 		data[i] = (unsigned char)(i * 41 + 7);
 	for (size_t i = 0; i < COUNT(types); i++) {
@@ -494,7 +482,7 @@ static void all_types_come_back_bit_by_bit(void **state)
 	}
 }
 
-static void what_it_cannot_hold_is_not_written(void **state)
+CASE(what_it_cannot_hold_is_not_written)
 {
 	static const int64_t half_gig[] = { 1 << 29 };
 	static const struct {
@@ -509,7 +497,6 @@ static void what_it_cannot_hold_is_not_written(void **state)
 	};
 	char err[FILE_ERROR_TEXT];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		assert_int_equal(file_write(file, FILE_TENSORPROTO, &cases[i].item, 1, NULL, NULL,
 					    err, sizeof(err)),
@@ -522,22 +509,6 @@ static void what_it_cannot_hold_is_not_written(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		CASE(every_list_of_values_is_read_packed_or_not),
-		CASE(one_value_fills_the_shape_and_a_short_list_goes_on),
-		CASE(content_is_read_for_every_type),
-		CASE(scalars_empty_tensors_and_unknown_fields_are_read),
-		CASE(types_that_are_not_shared_are_refused_by_name),
-		CASE(values_that_do_not_fit_are_refused),
-		CASE(amounts_that_lie_are_refused),
-		CASE(malformed_messages_are_refused),
-		CASE(more_than_64_dimensions_are_refused),
-		CASE(a_file_cut_off_in_a_field_is_refused),
-		CASE(a_file_that_becomes_another_is_noticed),
-		CASE(all_types_come_back_bit_by_bit),
-		CASE(what_it_cannot_hold_is_not_written),
-	};
-
 	alarm(test_limit(TIMEOUT_S));
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return suite_run();
 }

@@ -1,32 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What of foreign text is shown as it is, and how the rest of it looks. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "client/error.h"
+#include "tests/harness/suite.h"
 #include "util/log.h"
 #include "util/text.h"
 
-static void what_can_be_seen_stays_as_it_is(void **state)
+PLAIN_TEST(what_can_be_seen_stays_as_it_is)
 {
 	static const char *const texts[] = { "",	   "cam0/rgb",
 					     "a b\\\"",	   "\u00e4\u65e5\u672c",
 					     "\U0001f4f7", "\u0301" };
 	char out[64];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
 		text_escape(out, sizeof(out), texts[i], strlen(texts[i]));
 		assert_string_equal(out, texts[i]);
 	}
 }
 
-static void what_cannot_is_escaped_once(void **state)
+PLAIN_TEST(what_cannot_is_escaped_once)
 {
 	static const char *const texts[][2] = {
 		{ "\033[31m", "\\x1b[31m" },
@@ -43,7 +39,6 @@ static void what_cannot_is_escaped_once(void **state)
 	};
 	char out[64], again[64];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
 		text_escape(out, sizeof(out), texts[i][0], strlen(texts[i][0]));
 		assert_string_equal(out, texts[i][1]);
@@ -52,14 +47,13 @@ static void what_cannot_is_escaped_once(void **state)
 	}
 }
 
-static void it_is_cut_between_characters(void **state)
+PLAIN_TEST(it_is_cut_between_characters)
 {
 	static const char text[] = "a\u202e\u65e5";
 	static const char *const cut[] = { "",	     "a",      "a",	 "a",	   "a",
 					   "a\\xe2", "a\\xe2", "a\\xe2", "a\\xe2", "a\\xe2\\x80" };
 	char out[16];
 
-	(void)state;
 	for (size_t size = 1; size <= 10; size++) {
 		memset(out, '#', sizeof(out));
 		text_escape(out, size, text, strlen(text));
@@ -68,11 +62,10 @@ static void it_is_cut_between_characters(void **state)
 	}
 }
 
-static void logs_and_failures_show_names_like_that(void **state)
+PLAIN_TEST(logs_and_failures_show_names_like_that)
 {
 	char out[64], small[8];
 
-	(void)state;
 	assert_string_equal(log_quote(out, sizeof(out), "\u65e5"), "\u65e5");
 	assert_string_equal(log_quote(out, sizeof(out), ""), "\"\"");
 	assert_string_equal(log_quote(out, sizeof(out), "a\"\n\u202e"),
@@ -85,12 +78,5 @@ static void logs_and_failures_show_names_like_that(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_can_be_seen_stays_as_it_is),
-		cmocka_unit_test(what_cannot_is_escaped_once),
-		cmocka_unit_test(it_is_cut_between_characters),
-		cmocka_unit_test(logs_and_failures_show_names_like_that),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return suite_run();
 }

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The validator and the printer: what is valid passes, one wrong thing at a time does not. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <errno.h>
 
-#include "tests/messages.h"
+#include "tests/harness/messages.h"
+#include "tests/harness/suite.h"
 
 static struct samples all;
 
@@ -65,11 +63,10 @@ static void assert_bad(const struct sample *s)
 	assert_bad_as(s, s->length, s->nfds, s->side);
 }
 
-static void every_type_has_a_valid_message(void **state)
+PLAIN_TEST(every_type_has_a_valid_message)
 {
 	bool seen[WIRE_REPLY_END] = { false };
 
-	(void)state;
 	for (size_t i = 0; i < all.n; i++) {
 		assert_good(&all.list[i]);
 		assert_string_not_equal(wire_type_name(sample_type(&all.list[i])), "unknown");
@@ -80,17 +77,15 @@ static void every_type_has_a_valid_message(void **state)
 				 (t >= WIRE_HELLO && t < WIRE_REQUEST_END) || t >= WIRE_WELCOME);
 }
 
-static void a_message_for_the_other_side_is_refused(void **state)
+PLAIN_TEST(a_message_for_the_other_side_is_refused)
 {
-	(void)state;
 	for (size_t i = 0; i < all.n; i++)
 		assert_bad_as(&all.list[i], all.list[i].length, all.list[i].nfds,
 			      all.list[i].side == WIRE_TO_CLIENT ? WIRE_TO_DAEMON : WIRE_TO_CLIENT);
 }
 
-static void an_unknown_type_is_refused(void **state)
+PLAIN_TEST(an_unknown_type_is_refused)
 {
-	(void)state;
 	for (size_t i = 0; i < all.n; i++) {
 		for (unsigned t = 0; t <= UINT16_MAX; t++) {
 			struct sample s = all.list[i];
@@ -107,9 +102,8 @@ static void an_unknown_type_is_refused(void **state)
 	}
 }
 
-static void every_wrong_length_is_refused(void **state)
+PLAIN_TEST(every_wrong_length_is_refused)
 {
-	(void)state;
 	for (size_t i = 0; i < all.n; i++) {
 		struct sample *s = &all.list[i];
 
@@ -126,13 +120,12 @@ static void every_wrong_length_is_refused(void **state)
 	}
 }
 
-static void a_message_longer_than_the_limit_is_refused(void **state)
+PLAIN_TEST(a_message_longer_than_the_limit_is_refused)
 {
 	unsigned char big[WIRE_MAX + 64] = { 0 };
 	struct wire_header h = { .type = WIRE_SETTLE, .length = sizeof(big), .serial = 1 };
 	const char *why = NULL;
 
-	(void)state;
 	memcpy(big, &h, sizeof(h));
 	assert_int_equal(wire_check(big, sizeof(big), 0, WIRE_TO_DAEMON, &why), -EBADMSG);
 	assert_non_null(why);
@@ -162,9 +155,8 @@ static void assert_bits_are_refused(const struct sample *s, size_t at, size_t si
 	}
 }
 
-static void every_reserved_bit_must_be_zero(void **state)
+PLAIN_TEST(every_reserved_bit_must_be_zero)
 {
-	(void)state;
 	for (size_t i = 0; i < all.n; i++) {
 		struct sample *s = &all.list[i];
 
@@ -176,9 +168,8 @@ static void every_reserved_bit_must_be_zero(void **state)
 	}
 }
 
-static void every_unknown_flag_is_refused(void **state)
+PLAIN_TEST(every_unknown_flag_is_refused)
 {
-	(void)state;
 	for (size_t i = 0; i < all.n; i++) {
 		struct sample *s = &all.list[i];
 		size_t at = sample_type(s) == WIRE_CREATE   ? offsetof(struct wire_create, flags)
@@ -210,9 +201,8 @@ static void every_unknown_flag_is_refused(void **state)
 	}
 }
 
-static void descriptors_come_only_where_they_belong(void **state)
+PLAIN_TEST(descriptors_come_only_where_they_belong)
 {
-	(void)state;
 	for (size_t i = 0; i < all.n; i++) {
 		struct sample *s = &all.list[i];
 
@@ -222,9 +212,8 @@ static void descriptors_come_only_where_they_belong(void **state)
 	}
 }
 
-static void a_request_that_has_an_answer_needs_a_serial(void **state)
+PLAIN_TEST(a_request_that_has_an_answer_needs_a_serial)
 {
-	(void)state;
 	for (size_t i = 0; i < all.n; i++) {
 		struct sample s = all.list[i];
 		unsigned t = sample_type(&s);
@@ -242,7 +231,7 @@ static void a_request_that_has_an_answer_needs_a_serial(void **state)
 }
 
 /* A counter of the tail one off, with everything else as it was. */
-static void every_count_must_match_its_tail(void **state)
+PLAIN_TEST(every_count_must_match_its_tail)
 {
 	static const struct {
 		unsigned type;
@@ -256,7 +245,6 @@ static void every_count_must_match_its_tail(void **state)
 		{ WIRE_PLACE, 48, true },   { WIRE_PLACE, 50, false },	 { WIRE_PLACE, 52, false },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < all.n; i++) {
 		for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++) {
 			for (int delta = -1; delta <= 1; delta += 2) {
@@ -292,11 +280,10 @@ static struct sample whole(enum wire_type type, const void *fixed, size_t size, 
 		assert_bad(&s_);                                                                   \
 	} while (0)
 
-static void requests_out_of_bounds_are_refused(void **state)
+PLAIN_TEST(requests_out_of_bounds_are_refused)
 {
 	const uint64_t ref = ref_make(1, 0);
 
-	(void)state;
 	BAD(WIRE_HELLO, 0, 0, struct wire_hello, .version_min = 2, .version_max = 1);
 	BAD(WIRE_HELLO, 0, 0, struct wire_hello, .version_min = 0, .version_max = 1);
 	BAD(WIRE_HELLO, 0, 0, struct wire_hello, .version_min = 1, .version_max = 1,
@@ -380,11 +367,10 @@ static void exports_out_of_bounds_are_refused(enum wire_type type)
 	BAD_EXPORT(vmm, 1, e.handle[63] = 1)
 }
 
-static void messages_about_devices_out_of_bounds_are_refused(void **state)
+PLAIN_TEST(messages_about_devices_out_of_bounds_are_refused)
 {
 	const uint64_t ref = ref_make(1, 0);
 
-	(void)state;
 	exports_out_of_bounds_are_refused(WIRE_EXPORT);
 	exports_out_of_bounds_are_refused(WIRE_IMPORTED);
 	BAD(WIRE_PART, 0, 1, struct wire_part, .part_size = 0, .part = 1);
@@ -413,7 +399,7 @@ static void messages_about_devices_out_of_bounds_are_refused(void **state)
 	BAD(WIRE_FREED, 0, 0, struct wire_freed, .ref = 5);
 }
 
-static void replies_out_of_bounds_are_refused(void **state)
+PLAIN_TEST(replies_out_of_bounds_are_refused)
 {
 	const uint64_t ref = ref_make(1, 0);
 	const struct wire_welcome good = {
@@ -422,7 +408,6 @@ static void replies_out_of_bounds_are_refused(void **state)
 	struct wire_welcome w;
 	struct sample s;
 
-	(void)state;
 #define BAD_WELCOME(member, value)                                                                 \
 	w = good;                                                                                  \
 	w.member = (value);                                                                        \
@@ -452,11 +437,10 @@ static void replies_out_of_bounds_are_refused(void **state)
 	BAD(WIRE_ERROR, 513, 0, struct wire_error_reply, .code = 1, .text_len = 513);
 }
 
-static void the_printer_stays_in_its_buffer(void **state)
+PLAIN_TEST(the_printer_stays_in_its_buffer)
 {
 	char line[4096];
 
-	(void)state;
 	for (size_t i = 0; i < all.n; i++) {
 		for (size_t size = 0; size < sizeof(line) - 8; size++) {
 			memset(line, 0x5a, sizeof(line));
@@ -469,21 +453,20 @@ static void the_printer_stays_in_its_buffer(void **state)
 	}
 }
 
-static void the_printer_escapes_what_is_not_text(void **state)
+PLAIN_TEST(the_printer_escapes_what_is_not_text)
 {
 	static const char expected[] = "DELETE #1 name=\"\\x1b[2J\\\"\\\\\\xff\"";
 	struct sample s = whole(WIRE_DELETE, &(struct wire_delete){ .name_len = 7 },
 				sizeof(struct wire_delete), 7, 0);
 	char line[256];
 
-	(void)state;
 	memcpy(s.bytes + sizeof(struct wire_delete), "\033[2J\"\\\xff", 7);
 	assert_good(&s);
 	wire_print(s.bytes, false, line, sizeof(line));
 	assert_string_equal(line, expected);
 }
 
-static void the_printer_shows_every_member(void **state)
+PLAIN_TEST(the_printer_shows_every_member)
 {
 	int64_t shape[2] = { 480, -640 };
 	struct wire_commit c = { .ref = ref_make(7, 42),
@@ -497,7 +480,6 @@ static void the_printer_shows_every_member(void **state)
 	struct sample s = whole(WIRE_COMMIT, &c, sizeof(c), 16 + 8 + 3, 0);
 	char line[256];
 
-	(void)state;
 	memcpy(s.bytes + sizeof(c), shape, sizeof(shape));
 	memcpy(s.bytes + sizeof(c) + sizeof(shape), "cam0/rgb", 8);
 	assert_good(&s);
@@ -521,7 +503,7 @@ static void assert_printed(enum wire_type type, const void *fixed, size_t size, 
 #define PRINTED(type, nfds, expected, kind, ...)                                                   \
 	assert_printed(type, &(kind){ __VA_ARGS__ }, sizeof(kind), nfds, expected)
 
-static void the_printer_shows_what_is_on_devices(void **state)
+PLAIN_TEST(the_printer_shows_what_is_on_devices)
 {
 	struct wire_place p = { .segment = 3,
 				.segment_generation = 9,
@@ -535,7 +517,6 @@ static void the_printer_shows_what_is_on_devices(void **state)
 	struct sample s = whole(WIRE_PLACE, &p, sizeof(p), 3 + 64, 0);
 	char line[256];
 
-	(void)state;
 	wire_print(s.bytes, false, line, sizeof(line));
 	assert_string_equal(line, "PLACE #1 segment=9/3 offset=512 cookie=abc EVENT dtype=2/16x1 "
 				  "tensor_flags=0 shape=[] name=\"nnn\" meta=0 bytes");
@@ -564,9 +545,8 @@ static void the_printer_shows_what_is_on_devices(void **state)
 		.segments = 4);
 }
 
-static void errors_have_names(void **state)
+PLAIN_TEST(errors_have_names)
 {
-	(void)state;
 	for (unsigned code = WIRE_E_INVALID; code <= WIRE_E_NO_RESOURCES; code++)
 		assert_string_not_equal(wire_error_name(code), "unknown");
 	assert_string_equal(wire_error_name(0), "unknown");
@@ -577,26 +557,6 @@ static void errors_have_names(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_type_has_a_valid_message),
-		cmocka_unit_test(a_message_for_the_other_side_is_refused),
-		cmocka_unit_test(an_unknown_type_is_refused),
-		cmocka_unit_test(every_wrong_length_is_refused),
-		cmocka_unit_test(a_message_longer_than_the_limit_is_refused),
-		cmocka_unit_test(every_reserved_bit_must_be_zero),
-		cmocka_unit_test(every_unknown_flag_is_refused),
-		cmocka_unit_test(descriptors_come_only_where_they_belong),
-		cmocka_unit_test(a_request_that_has_an_answer_needs_a_serial),
-		cmocka_unit_test(every_count_must_match_its_tail),
-		cmocka_unit_test(requests_out_of_bounds_are_refused),
-		cmocka_unit_test(replies_out_of_bounds_are_refused),
-		cmocka_unit_test(messages_about_devices_out_of_bounds_are_refused),
-		cmocka_unit_test(the_printer_stays_in_its_buffer),
-		cmocka_unit_test(the_printer_escapes_what_is_not_text),
-		cmocka_unit_test(the_printer_shows_every_member),
-		cmocka_unit_test(the_printer_shows_what_is_on_devices),
-		cmocka_unit_test(errors_have_names),
-	};
-
-	return cmocka_run_group_tests(tests, setup, NULL);
+	setup(NULL);
+	return suite_run();
 }

@@ -6,8 +6,8 @@
 
 #include "cli/transfer.h"
 #include "many.h"
-#include "proto/copy.h"
-#include "proto/tensor.h"
+#include "tensor/copy.h"
+#include "tensor/tensor.h"
 #include "wait.h"
 
 /* ---- Putting ---- */

@@ -1,0 +1,524 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensorlease doctor: on the machine as it is, and on fake GPUs that lack one thing each. */
+#include "tests/cli/files.h"
+#include "tests/harness/gpu.h"
+
+#include <dirent.h>
+#include <sched.h>
+
+/* A run of the doctor with a TMPDIR of its own, which must be empty afterwards. */
+struct visit {
+	struct result result;
+	cJSON *json;
+};
+
+static bool names(const char *path, const char *text)
+{
+	FILE *f = fopen(path, "re");
+	char line[4096];
+	size_t n;
+
+	if (!f)
+		return false;
+	n = fread(line, 1, sizeof(line), f);
+	fclose(f);
+	return memmem(line, n, text, strlen(text));
+}
+
+/* Processes that have @text among their arguments. */
+static unsigned command_lines(const char *text)
+{
+	DIR *proc = opendir("/proc");
+	struct dirent *entry;
+	char path[300];
+	unsigned n = 0;
+
+	must(proc);
+	while ((entry = readdir(proc))) {
+		snprintf(path, sizeof(path), "/proc/%s/cmdline", entry->d_name);
+		n += *entry->d_name >= '0' && *entry->d_name <= '9' && names(path, text);
+	}
+	closedir(proc);
+	return n;
+}
+
+/* Where a socket's path is short enough: it has 107 bytes. */
+static const char *short_tmp(void)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	return tmp && *tmp && strlen(tmp) < 48 ? tmp : "/tmp";
+}
+
+static struct visit doctor_at(const char *socket)
+{
+	const char *before = getenv("TMPDIR");
+	char *saved = before ? strdup(before) : NULL, dir[128];
+	struct visit v = { 0 };
+
+	snprintf(dir, sizeof(dir), "%s/visit-XXXXXX", short_tmp());
+	must(mkdtemp(dir));
+	setenv("TMPDIR", dir, 1);
+	v.result = run_at(socket, (const char *const[]){ "doctor", "--json", NULL });
+	must_be(command_lines(dir), 0); /* no daemon, no other end is left */
+	must_be(rmdir(dir) ? errno : 0, 0);
+	if (saved)
+		setenv("TMPDIR", saved, 1);
+	else
+		unsetenv("TMPDIR");
+	free(saved);
+	v.json = json_of(&v.result);
+	return v;
+}
+
+static void visit_deinit(struct visit *v)
+{
+	cJSON_Delete(v->json);
+	result_deinit(&v->result);
+}
+
+#define cleanup_visit __attribute__((cleanup(visit_deinit)))
+
+static const cJSON *probe(const struct visit *v, const char *name)
+{
+	const cJSON *one;
+
+	cJSON_ArrayForEach(
+		one, cJSON_GetObjectItem(
+			     v->json,
+			     "probes")) if (!strcmp(cJSON_GetObjectItem(one, "probe")->valuestring,
+						    name)) return one;
+	return NULL;
+}
+
+static const char *member(const cJSON *object, const char *key)
+{
+	const char *text = cJSON_GetStringValue(cJSON_GetObjectItem(object, key));
+
+	return text ? text : "";
+}
+
+/* @advice NULL: none must be given. */
+static void must_say(const struct visit *v, const char *name, const char *result,
+		     const char *advice)
+{
+	const cJSON *one = probe(v, name);
+
+	if (!one || strcmp(member(one, "result"), result) != 0)
+		print_error("%s: %s in %s\n", name, result, v->result.out);
+	must(one);
+	must(!strcmp(member(one, "result"), result));
+	must(*member(one, "found"));
+	if (advice)
+		must_contain(member(one, "advice"), advice);
+	else
+		must(!cJSON_HasObjectItem(one, "advice"));
+}
+
+static void must_have_failed(const struct visit *v, int fails)
+{
+	if (cJSON_GetObjectItem(v->json, "fail")->valueint != fails)
+		print_error("%s\n", v->result.out);
+	must_be(cJSON_GetObjectItem(v->json, "fail")->valueint, fails);
+	must_exit(&v->result, fails ? 1 : 0);
+}
+
+/* ---- Without a GPU ---- */
+
+GPU_TEST(what_every_machine_has_is_tried)
+{
+	static const char *const good[] = { "memfd", "futex, read-only", "shm object", "own daemon",
+					    "exchange" };
+	static const char *const there[] = { "kernel",	    "namespaces",   "seal future writes",
+					     "futex_waitv", "membarrier",   "limits",
+					     "/dev/shm",    "huge pages",   "memory limit",
+					     "daemon",	    "device nodes", "driver" };
+	cleanup_td struct test_daemon d = td_start(0);
+
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	cleanup_visit struct visit v = doctor_at(d.socket);
+
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+		must_say(&v, good[i], "ok", NULL);
+	for (size_t i = 0; i < sizeof(there) / sizeof(there[0]); i++)
+		must(probe(&v, there[i]));
+	must_say(&v, "daemon", "ok", NULL);
+	must_contain(member(probe(&v, "daemon"), "found"), d.socket);
+	must_say(&v, "daemon's namespaces", "ok", NULL);
+	must_be(td_status(&d).tensors, 0); /* the exchange went elsewhere */
+	must_be(td_status(&d).commits, 0);
+}
+
+GPU_TEST(a_daemon_that_was_asked_for_and_is_not_there_is_a_failure)
+{
+	gpu_setenv("FAKECUDA_DEVICES", "1");
+	cleanup_visit struct visit v = doctor_at("/nonexistent/socket");
+
+	must_say(&v, "daemon", "fail", "tensorleased --socket");
+	must_say(&v, "exchange", "ok", NULL);
+	must_have_failed(&v, 1);
+}
+
+GPU_TEST(without_tensorleased_it_says_so_and_goes_on)
+{
+	const char *before = getenv("TENSORLEASE_DAEMON");
+	char *saved = before ? strdup(before) : NULL;
+
+	setenv("TENSORLEASE_DAEMON", "/nonexistent/tensorleased", 1);
+	{
+		cleanup_visit struct visit v = doctor_at(NULL);
+
+		must_say(&v, "own daemon", "fail", "$TENSORLEASE_DAEMON");
+		must_say(&v, "exchange", "skipped", NULL);
+		must_say(&v, "driver", "ok", NULL);
+		must_be(v.result.code, 1);
+	}
+	unsetenv("TENSORLEASE_DAEMON");
+	if (saved)
+		setenv("TENSORLEASE_DAEMON", saved, 1);
+	free(saved);
+}
+
+/*
+ * What the library started may run though it cannot be used. Here that is no daemon at all: its
+ * command line names the doctor's socket, by which doctor_at() finds it.
+ */
+GPU_TEST(a_daemon_that_cannot_be_used_is_ended)
+{
+	const char *before = getenv("TENSORLEASE_DAEMON");
+	char *saved = before ? strdup(before) : NULL;
+	cleanup_td struct test_daemon d = td_start(0); /* for its directory */
+	struct path program = in(&d, "program"), pid = in(&d, "pid");
+	char script[512];
+
+	snprintf(script, sizeof(script), "#!/bin/sh\ntail -F \"$2\" 2>/dev/null &\necho $! >%s\n",
+		 pid.text);
+	write_file(program.text, script, strlen(script));
+	must_be(chmod(program.text, 0700), 0);
+	setenv("TENSORLEASE_DAEMON", program.text, 1);
+	{
+		cleanup_visit struct visit v = doctor_at(d.socket);
+
+		must_say(&v, "own daemon", "fail", "$TENSORLEASE_DAEMON");
+		must_say(&v, "exchange", "skipped", NULL);
+	}
+	must_be(access(pid.text, F_OK) ? errno : 0, 0); /* it was started */
+	unsetenv("TENSORLEASE_DAEMON");
+	if (saved)
+		setenv("TENSORLEASE_DAEMON", saved, 1);
+	free(saved);
+}
+
+GPU_TEST(what_killed_daemons_left_is_told)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	char instance[64] = "", path[300];
+	unsigned daemons = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s.lock", d.socket);
+	f = fopen(path, "re");
+	must(f && fscanf(f, "%*d %16s", instance) == 1);
+	fclose(f);
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	{
+		cleanup_visit struct visit v = doctor_at(d.socket);
+
+		must(!strstr(v.result.out, instance)); /* it lives */
+	}
+	td_kill(&d);
+	{
+		cleanup_visit struct visit v = doctor_at(NULL);
+		const cJSON *one = probe(&v, "left behind");
+
+		must(one);
+		assert_string_equal(member(one, "result"), "warn");
+		must_contain(member(one, "advice"), "rm /dev/shm/tensorlease-");
+		must_be(sscanf(member(one, "found"), "%*u objects of %u", &daemons), 1);
+		if (daemons <= 16) /* it names no more; those of other tests are there, too */
+			must_contain(member(one, "advice"), instance);
+	}
+	cleanup_td struct test_daemon second = td_start(.socket = d.socket);
+
+	must(td_alive(&second));
+	must_be(td_objects(&d), 0); /* it tidied up */
+}
+
+/* Anybody can make a file there, and what is said about it is pasted into shells. */
+GPU_TEST(names_that_are_none_of_ours_are_not_repeated)
+{
+	static const char *const names[] = {
+		"tensorlease-$(id)\u202e\x1b[31mxxx-0000000000000000",
+		"tensorlease-0123456789ABCDEF-0000000000000000",
+		"tensorlease-0123456789abcde;-0000000000000000",
+	};
+	char path[128];
+
+	for (int i = 0; i < 3; i++) {
+		must(strlen(names[i]) == strlen("tensorlease-") + 16 + 1 + 16);
+		snprintf(path, sizeof(path), "/dev/shm/%s", names[i]);
+		close(open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+	}
+	{
+		cleanup_visit struct visit v = doctor_at(NULL);
+		const cJSON *one = probe(&v, "left behind");
+
+		for (int i = 0; i < 3; i++) {
+			snprintf(path, sizeof(path), "/dev/shm/%s", names[i]);
+			must_be(unlink(path), 0);
+			must(!one || !strstr(member(one, "advice"), names[i] + 12));
+			snprintf(path, sizeof(path), "%.12s", names[i] + 12);
+			must(!one || !strstr(member(one, "advice"), path));
+		}
+	}
+}
+
+GPU_TEST(without_libcuda_the_rest_is_tried)
+{
+	const char *now = getenv("LD_LIBRARY_PATH"); /* gpu_init() has set it */
+	char *path = strdup(now ? now : "");
+	bool real = !access("/dev/nvidiactl", F_OK);
+
+	unsetenv("LD_LIBRARY_PATH"); /* which has the fake in it */
+	if (!real) {
+		cleanup_visit struct visit v = doctor_at(NULL);
+
+		must_say(&v, "driver", "skipped", "install its driver");
+		must_contain(member(probe(&v, "driver"), "found"), "libcuda.so.1");
+		must_say(&v, "exchange", "ok", NULL);
+		must(!probe(&v, "gpu 0"));
+		must_have_failed(&v, 0);
+	}
+	setenv("LD_LIBRARY_PATH", path, 1);
+	free(path);
+	SKIP_UNLESS(!real, "there is a driver on this machine");
+}
+
+static void interrupt_after(unsigned after)
+{
+	char dir[128];
+	int status;
+	pid_t pid;
+
+	gpu_setenv("FAKECUDA_DELAY_US", "2000000"); /* it is busy with the GPUs for long */
+	snprintf(dir, sizeof(dir), "%s/visit-XXXXXX", short_tmp());
+	must(mkdtemp(dir));
+	pid = fork();
+	if (!pid) {
+		setenv("TMPDIR", dir, 1);
+		must(freopen("/dev/null", "w", stdout));
+		execl(cli_path(), "tensorlease", "doctor", (char *)NULL);
+		_exit(126);
+	}
+	eventually(command_lines(dir) >= after); /* 1: its daemon just starts; 3: and both ends of
+						    an exchange */
+	must_be(kill(pid, SIGINT), 0);
+	must(waitpid(pid, &status, 0) == pid);
+	must(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT);
+	eventually(entries_of(dir) == 2);
+	eventually(command_lines(dir) == 0);
+	must_be(rmdir(dir) ? errno : 0, 0);
+}
+
+GPU_TEST(interrupted_it_leaves_nothing_behind)
+{
+	for (unsigned after = 1; after <= 3; after++)
+		interrupt_after(after);
+}
+
+GPU_TEST(lines_have_five_columns)
+{
+	unsigned lines = 0;
+	char *save = NULL;
+
+	gpu_setenv("FAKECUDA_DEVICES", "0");
+	cleanup_result struct result r = run_at(NULL, (const char *const[]){ "doctor", NULL });
+	for (char *l = strtok_r(r.out, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
+		unsigned tabs = 0;
+
+		for (const char *p = l; *p; p++)
+			tabs += *p == '\t';
+		must_be(tabs, 4);
+		must(!strncmp(l, "ok\t", 3) || !strncmp(l, "warn\t", 5) ||
+		     !strncmp(l, "fail\t", 5) || !strncmp(l, "skipped\t", 8));
+		lines++;
+	}
+	must(lines > 15);
+}
+
+/* ---- On fake GPUs ---- */
+
+GPU_TEST(on_good_gpus_all_works)
+{
+	static const char *const good[] = { "driver",	   "gpu 0",	     "gpu 0 vmm",
+					    "gpu 0 order", "gpu 0 survival", "gpu 0 legacy",
+					    "gpu 1 vmm",   "gpu 1 legacy",   "peer access" };
+
+	gpu_setenv("FAKECUDA_DELAY_US", "20000"); /* so that the order is put to the test */
+	{
+		cleanup_visit struct visit v = doctor_at(NULL);
+
+		for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+			must_say(&v, good[i], "ok", NULL);
+		must_contain(member(probe(&v, "gpu 0"), "found"),
+			     "GPU-fa4ecda0-1020-4030-8050-607011223300");
+		must_contain(member(probe(&v, "gpu 0 order"), "found"), "waited");
+		must_have_failed(&v, 0);
+	}
+	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
+	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
+}
+
+GPU_TEST(what_a_gpu_lacks_is_told_with_advice)
+{
+	static const struct {
+		const char *variable, *value, *probe, *result, *advice, *works;
+		int fails;
+	} cases[] = {
+		{ "FAKECUDA_NO_VMM", "1", "gpu 0 vmm", "fail", "tl_publish()", "gpu 0 legacy", 1 },
+		{ "FAKECUDA_NO_LEGACY", "1", "gpu 0 legacy", "fail", "tl_alloc_cuda()",
+		  "gpu 0 survival", 1 },
+		{ "FAKECUDA_FAIL", "cuIpcOpenMemHandle:1:201", "gpu 0 legacy", "fail", "--pid=host",
+		  "gpu 0 vmm", 1 },
+		{ "FAKECUDA_FAIL", "cuMemImportFromShareableHandle:1:800", "gpu 0 vmm", "fail",
+		  "cudaMalloc", "gpu 0 legacy", 1 },
+		{ "FAKECUDA_INTEGRATED", "1", "gpu 0 legacy", "warn", "tl_alloc_cuda()",
+		  "gpu 0 vmm", 0 },
+	};
+
+	gpu_setenv("FAKECUDA_DEVICES", "1");
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		setenv(cases[i].variable, cases[i].value, 1);
+		{
+			cleanup_visit struct visit v = doctor_at(NULL);
+
+			must_say(&v, cases[i].probe, cases[i].result, cases[i].advice);
+			must_say(&v, cases[i].works, "ok", NULL);
+			must_say(&v, "exchange", "ok", NULL);
+			must_have_failed(&v, cases[i].fails);
+		}
+		unsetenv(cases[i].variable);
+	}
+}
+
+/* A driver without a device, and a stub: a failure only where a GPU is to be seen. */
+GPU_TEST(a_driver_that_cannot_be_used_is_told_with_advice)
+{
+	static const struct {
+		const char *variable, *value, *found, *advice;
+	} cases[] = {
+		{ "CUDA_VISIBLE_DEVICES", "", "no device", "CUDA_VISIBLE_DEVICES" },
+		{ "FAKECUDA_DEVICES", "0", "no device", "--gpus" },
+		{ "FAKECUDA_INIT", "34", "stub", "stubs" },
+		{ "FAKECUDA_VERSION", "10000", "too old", "driver" },
+	};
+	bool gpu = !access("/dev/nvidiactl", F_OK);
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		setenv(cases[i].variable, cases[i].value, 1);
+		{
+			cleanup_visit struct visit v = doctor_at(NULL);
+
+			must_say(&v, "driver", gpu ? "fail" : "warn", cases[i].advice);
+			must_contain(member(probe(&v, "driver"), "found"), cases[i].found);
+			must(!probe(&v, "gpu 0"));
+			must_have_failed(&v, gpu);
+		}
+		unsetenv(cases[i].variable);
+	}
+}
+
+GPU_TEST(what_surrounds_a_gpu_is_told)
+{
+	gpu_setenv("FAKECUDA_MIG", "1");
+	gpu_setenv("FAKECUDA_NO_PEER", "1");
+	{
+		cleanup_visit struct visit v = doctor_at(NULL);
+
+		must_contain(member(probe(&v, "gpu 0"), "found"), "MIG-fa4d");
+		must_say(&v, "peer access", "warn", "copy");
+		must_have_failed(&v, 0);
+	}
+}
+
+/* An exchange with a consumer in a real PID namespace; the fake's handles open in one only, as the
+ * real driver's do. */
+/* On a GPU whose driver refuses legacy handles and events from another PID namespace. False: we may
+ * not make one. */
+static bool pid_namespaces_are_told(void)
+{
+	cleanup_visit struct visit v = doctor_at(NULL);
+	const char *found = member(probe(&v, "gpu 0 pid ns"), "found");
+
+	if (strstr(found, "may not make"))
+		return false;
+	must_say(&v, "gpu 0 legacy", "ok", NULL);
+	must_say(&v, "gpu 0 pid ns", "warn", "--pid=host");
+	must_contain(found, "legacy: does not work");
+	must_contain(found, "vmm: works only if");
+	must_have_failed(&v, 0);
+	return true;
+}
+
+static void look_at_real_pid_namespaces(void)
+{
+	gpu_setenv("FAKECUDA_DEVICES", "1");
+	gpu_setenv("FAKECUDA_PIDNS", "real");
+	gpu_setenv("FAKECUDA_DELAY_US", "20000");
+}
+
+GPU_TEST(what_does_not_work_across_pid_namespaces_is_told)
+{
+	look_at_real_pid_namespaces();
+	SKIP_UNLESS(pid_namespaces_are_told(), "this user may not make a PID namespace");
+}
+
+static bool write_to(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	bool written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+
+	if (fd >= 0)
+		close(fd);
+	return written;
+}
+
+/*
+ * Root becomes user 1000 of a user namespace of its own, whom an exec leaves without any right, and
+ * visits the doctor. The directories above the daemon must belong to root or to us: root's do,
+ * nobody else's would.
+ */
+static int visit_as_an_ordinary_user(const struct test_daemon *d, void *told)
+{
+	char uids[40], gids[40];
+
+	(void)d;
+	snprintf(uids, sizeof(uids), "1000 %u 1", (unsigned)geteuid());
+	snprintf(gids, sizeof(gids), "1000 %u 1", (unsigned)getegid());
+	*(bool *)told = !unshare(CLONE_NEWUSER) && write_to("/proc/self/setgroups", "deny") &&
+			write_to("/proc/self/uid_map", uids) &&
+			write_to("/proc/self/gid_map", gids) && pid_namespaces_are_told();
+	return 0;
+}
+
+GPU_TEST(an_ordinary_user_is_told_the_same)
+{
+	bool *told = mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			  -1, 0);
+	bool was_told;
+
+	SKIP_UNLESS(geteuid() == 0, "an ordinary user already: the test before this one was it");
+	must(told != MAP_FAILED);
+	look_at_real_pid_namespaces();
+	must_be(td_run_client(NULL, visit_as_an_ordinary_user, told), 0);
+	was_told = *told;
+	munmap(told, sizeof(*told));
+	SKIP_UNLESS(was_told, "this user may not make a user namespace");
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	return suite_run();
+}

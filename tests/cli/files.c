@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* .npy files through the command line, a daemon and back. */
+#include "tests/cli/files.h"
+
+/* ---- Round trips --------------------------------------------------------------------------- */
+
+/* The file goes in, and what comes out is @expected to the last byte. */
+static void round_trip(const struct test_daemon *d, const char *file, const char *expected)
+{
+	struct path back = in(d, "back.npy");
+	cleanup_result struct result put = run(d, "put", "t", file);
+	cleanup_result struct result get = run(d, "get", "t", "-o", back.text);
+
+	must_exit(&put, 0);
+	must_exit(&get, 0);
+	must_be_same_file(back.text, expected);
+	unlink(back.text);
+}
+
+TEST(a_file_comes_back_byte_for_byte)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path v1 = in(&d, "v1.npy"), v2 = in(&d, "v2.npy"), v3 = in(&d, "v3.npy");
+
+	write_npy(v1.text, 1, "<f4", false, "(2, 3)", six, sizeof(six));
+	write_npy(v2.text, 2, "<f4", false, "(2, 3)", six, sizeof(six));
+	write_npy(v3.text, 3, "<f4", false, "(2, 3)", six, sizeof(six));
+	round_trip(&d, v1.text, v1.text);
+	round_trip(&d, v2.text, v1.text);
+	round_trip(&d, v3.text, v1.text);
+}
+
+TEST(fortran_order_is_transposed)
+{
+	static const float columns[6] = { 0, 3, 1.5F, 4, -2, 1e9F };
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path fortran = in(&d, "fortran.npy"), c = in(&d, "c.npy");
+
+	write_npy(fortran.text, 1, "<f4", true, "(2, 3)", columns, sizeof(columns));
+	write_npy(c.text, 1, "<f4", false, "(2, 3)", six, sizeof(six));
+	round_trip(&d, fortran.text, c.text);
+}
+
+TEST(all_types_of_npy_come_back)
+{
+	static const struct {
+		const char *descr;
+		size_t size;
+	} types[] = { { "|b1", 1 }, { "|i1", 1 }, { "<i2", 2 }, { "<i4", 4 },  { "<i8", 8 },
+		      { "|u1", 1 }, { "<u2", 2 }, { "<u4", 4 }, { "<u8", 8 },  { "<f2", 2 },
+		      { "<f4", 4 }, { "<f8", 8 }, { "<c8", 8 }, { "<c16", 16 } };
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "type.npy");
+	unsigned char bytes[3 * 16];
+
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = i & 1;
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+		write_npy(file.text, 1, types[i].descr, false, "(3,)", bytes, 3 * types[i].size);
+		round_trip(&d, file.text, file.text);
+	}
+}
+
+TEST(scalars_and_empty_arrays_come_back)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "odd.npy");
+	double one = 1;
+
+	write_npy(file.text, 1, "<f8", false, "()", &one, sizeof(one));
+	round_trip(&d, file.text, file.text);
+	write_npy(file.text, 1, "<f8", false, "(0, 4)", NULL, 0);
+	round_trip(&d, file.text, file.text);
+}
+
+TEST(a_large_file_comes_back)
+{
+	enum { SIZE = 20 << 20 };
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "large.npy");
+	uint32_t *numbers = malloc(SIZE);
+
+	must(numbers);
+	for (uint32_t i = 0; i < SIZE / 4; i++)
+		numbers[i] = i * 2654435761U;
+	write_npy(file.text, 1, "<u4", false, "(5, 1048576)", numbers, SIZE);
+	free(numbers);
+	round_trip(&d, file.text, file.text);
+}
+
+/* ---- Failures ------------------------------------------------------------------------------ */
+
+TEST(broken_files_are_refused_and_publish_nothing)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "broken.npy");
+	static const char not_npy[] = "this is no array, but a text that is longer than a header";
+
+	for (int i = 0; i < 6; i++) {
+		if (i == 0)
+			write_file(file.text, "", 0);
+		else if (i == 1)
+			write_file(file.text, not_npy, sizeof(not_npy));
+		else if (i == 2) /* shorter than its header says */
+			write_npy(file.text, 1, "<f4", false, "(2, 4)", six, sizeof(six));
+		else if (i == 3)
+			write_npy(file.text, 1, "<f4", false, "(-1,)", six, sizeof(six));
+		else if (i == 4) /* objects */
+			write_npy(file.text, 1, "|O", false, "(3,)", six, sizeof(six));
+		else /* more than memory has */
+			write_npy(file.text, 1, "<f4", false, "(4611686018427387904, 4)", six,
+				  sizeof(six));
+		{
+			cleanup_result struct result put = run(&d, "--json", "put", "broken",
+							       file.text);
+			cleanup_result struct result info = run(&d, "info", "broken");
+			cJSON *json = json_of(&put);
+
+			must_exit(&put, 1);
+			must_contain(put.err, "broken.npy");
+			must(cJSON_IsString(cJSON_GetObjectItem(json, "error")));
+			must_be(cJSON_GetObjectItem(json, "code")->valueint, 1);
+			cJSON_Delete(json);
+			must_exit(&info, 3);
+		}
+	}
+	must_be(td_status(&d).drafts, 0);
+	must_be(td_status(&d).tensors, 0);
+}
+
+/*
+ * get -o leaves no half a file, and does not harm the one that was there, when it cannot do what
+ * was asked.
+ */
+TEST(a_type_that_npy_does_not_know_is_refused)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "bf16.npy");
+	tl_client *client = td_connect(&d);
+	int64_t shape = 2;
+	tl_spec spec = {
+		.size = sizeof(spec), .shape = &shape, .ndim = 1, .dtype = { kDLBfloat, 16, 1 }
+	};
+	uint64_t version;
+	tl_draft *draft;
+
+	must_be(tl_create(client, "b", &spec, &draft), 0);
+	memset(tl_draft_tensor(draft)->data, 0, 4);
+	must_be(tl_commit(draft, &version), 0);
+	tl_close(client);
+	{
+		cleanup_result struct result r = run(&d, "get", "b", "-o", file.text);
+
+		must_exit(&r, 1);
+		must_contain(r.err, "bfloat16");
+		must(access(file.text, F_OK) != 0);
+	}
+}
+
+TEST(what_cannot_be_written_is_a_failure)
+{
+	SKIP_UNLESS(!access("/dev/full", W_OK), "no /dev/full");
+	cleanup_td struct test_daemon d = td_start(0);
+
+	put_six(&d, "a");
+	{
+		cleanup_result struct result r = run(&d, "get", "a", "-o", "/dev/full");
+
+		must_exit(&r, 1);
+	}
+}
+
+int main(void)
+{
+	return suite_run();
+}

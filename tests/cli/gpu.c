@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command line about tensors on GPUs, which it can tell of without a GPU. */
+#include "tests/cli/files.h"
+#include "tests/gpu/common.h"
+
+enum { N = 3 << 20 };
+
+static const char uuid[] = "GPU-fa4ecda0-1020-4030-8050-607011223300"; /* of the first fake GPU */
+
+/* One tensor of each kind, kept until the end. */
+static int publish_both(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = gpu_alloc(N);
+	struct gpu_foreign f;
+
+	(void)arg;
+	gpu_fill(memory, 1, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, memory, N, 0);
+	must_be(tl_publish(client, "gpu/legacy", &f.managed, NULL, NULL, NULL), 0);
+	gpu_put_draft(client, "gpu/vmm", 2, N, 0, CUDA_STREAM_LEGACY);
+	gpu_must(cuda->stream_synchronize(CUDA_STREAM_LEGACY));
+	parent_tell(1);
+	parent_await();
+	return 0;
+}
+
+/* As on a machine without a driver: the command line gets none. */
+static char *hide_driver(void)
+{
+	const char *now = getenv("LD_LIBRARY_PATH"); /* gpu_init() has set it */
+	char *path = strdup(now ? now : "");
+
+	unsetenv("LD_LIBRARY_PATH");
+	return path;
+}
+
+static void show_driver(char *path)
+{
+	setenv("LD_LIBRARY_PATH", path, 1);
+	free(path);
+}
+
+static const char *text_of(const cJSON *object, const char *key)
+{
+	const char *text = cJSON_GetStringValue(cJSON_GetObjectItem(object, key));
+
+	return text ? text : "";
+}
+
+static bool lost(const struct test_daemon *d, const char *name)
+{
+	cleanup_result struct result info = run(d, "info", name, "--json");
+	cJSON *json = json_of(&info);
+	bool is = cJSON_IsTrue(cJSON_GetObjectItem(json, "lost"));
+
+	must_exit(&info, 0);
+	assert_string_equal(text_of(json, "device_uuid"), uuid);
+	must_contain(text_of(json, "device"), uuid);
+	cJSON_Delete(json);
+	return is;
+}
+
+GPU_TEST(ls_and_info_tell_where_a_tensor_lies)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	struct test_child child = child_start(&d, publish_both, NULL);
+	struct raw rc;
+	char *path;
+
+	child_await(&child);
+	path = hide_driver();
+	put_six(&d, "cpu");
+	must(!lost(&d, "gpu/legacy"));
+	{
+		cleanup_result struct result ls = run(&d, "ls");
+		cleanup_result struct result info = run(&d, "info", "gpu/vmm");
+
+		must_exit(&ls, 0);
+		must_contain(ls.out, "\tcpu\n");
+		must_contain(ls.out, "gpu/vmm\t1\tuint8\t3145728\t3145728\t");
+		must_contain(ls.out, "\tGPU-fa4ecda0-1020-4030-8050-607011223300\n");
+		must_contain(info.out, "device\tGPU-fa4ecda0-1020-4030-8050-607011223300\n");
+		must(!strstr(info.out, "lost"));
+	}
+	rc = rc_open(&d); /* a producer's death loses what is not finished, too */
+	eventually(gpu_unfinished(&rc) == 0);
+	rc_goodbye(&rc);
+	child_kill(&child);
+	td_settle(&d);
+	must(lost(&d, "gpu/legacy")); /* it was its producer's memory */
+	must(!lost(&d, "gpu/vmm"));
+	{
+		cleanup_result struct result ls = run(&d, "ls", "gpu/legacy");
+		cleanup_result struct result info = run(&d, "info", "gpu/legacy");
+
+		must_contain(ls.out, "\tlost\n");
+		must_contain(info.out, "lost\t1\n");
+	}
+	show_driver(path);
+}
+
+GPU_TEST(get_needs_a_driver_and_says_what_does_not)
+{
+	struct test_child child;
+	char *path;
+
+	SKIP_UNLESS(access("/dev/nvidiactl", F_OK), "there is a driver on this machine");
+	cleanup_td struct test_daemon d = td_start(0);
+
+	child = child_start(&d, publish_both, NULL);
+	child_await(&child);
+	path = hide_driver();
+	{
+		cleanup_result struct result r = run(&d, "get", "gpu/vmm");
+
+		must_exit(&r, 1);
+		must_contain(r.err, "'gpu/vmm' is on a GPU: `tensorlease info`");
+	}
+	show_driver(path);
+	child_go(&child);
+	child_must_succeed(&child);
+}
+
+GPU_TEST(status_tells_what_lies_on_each_gpu)
+{
+	cleanup_td struct test_daemon d = td_start(.extra = (const char *const[]){ "--gpu-capacity",
+										   "1G", NULL });
+	struct test_child child;
+
+	{
+		cleanup_result struct result r = run(&d, "status", "--json");
+		cJSON *json = json_of(&r);
+
+		must(cJSON_IsArray(cJSON_GetObjectItem(json, "gpus")));
+		must_be(cJSON_GetArraySize(cJSON_GetObjectItem(json, "gpus")), 0);
+		cJSON_Delete(json);
+	}
+	child = child_start(&d, publish_both, NULL);
+	child_await(&child);
+	{
+		cleanup_result struct result r = run(&d, "status", "--json");
+		cleanup_result struct result text = run(&d, "status");
+		cJSON *json = json_of(&r);
+		const cJSON *gpu = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "gpus"), 0);
+
+		must_exit(&r, 0);
+		assert_string_equal(text_of(gpu, "uuid"), uuid);
+		must(cJSON_GetObjectItem(gpu, "bytes_used")->valuedouble >= 2 * N);
+		must_be(cJSON_GetObjectItem(gpu, "capacity")->valuedouble, 1 << 30);
+		must(cJSON_IsNull(cJSON_GetObjectItem(gpu, "user_capacity")));
+		must_be(cJSON_GetObjectItem(gpu, "segments")->valueint, 2);
+		must_contain(text.out, "gpu\tGPU-fa4ecda0-1020-4030-8050-607011223300\t");
+		must_contain(text.out, "\t1073741824\t2\n");
+		cJSON_Delete(json);
+	}
+	child_go(&child);
+	child_must_succeed(&child);
+}
+
+GPU_TEST(wait_needs_no_driver)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	struct test_child child = child_start(&d, publish_both, NULL);
+	char *path;
+
+	child_await(&child);
+	path = hide_driver();
+	{
+		cleanup_result struct result r = run(&d, "wait", "gpu/vmm", "--timeout", "60");
+
+		must_exit(&r, 0);
+		assert_string_equal(r.out, "gpu/vmm\t1\n");
+	}
+	show_driver(path);
+	child_go(&child);
+	child_must_succeed(&child);
+}
+
+/* None of them may read a device pointer: an error in words, not a signal. */
+GPU_TEST(what_needs_the_bytes_says_that_they_are_on_a_gpu)
+{
+	static const struct {
+		const char *args[6];
+	} cases[] = {
+		{ { "get", "gpu/vmm", "-o", NULL } },
+		{ { "show", "gpu/vmm", "-o", NULL } },
+		{ { "save", "gpu/vmm", NULL } },
+		{ { "save", "gpu", NULL } },
+	};
+	cleanup_td struct test_daemon d = td_start(0);
+	struct test_child child = child_start(&d, publish_both, NULL);
+
+	child_await(&child);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct path file = in(&d, i == 1 ? "x.png" : i == 3 ? "x.npz" : "x.npy");
+		const char *args[8];
+		int n = 0;
+
+		for (; cases[i].args[n]; n++)
+			args[n] = cases[i].args[n];
+		args[n++] = file.text;
+		args[n] = NULL;
+		{
+			cleanup_result struct result r = run_at(d.socket, args);
+
+			if (r.code != 1 || !*r.err)
+				print_error("case %zu: %s %s\n", i, args[0], args[1]);
+			must_exit(&r, 1);
+			must_contain(r.err, "gpu/");
+			must_contain(r.err, "is on a GPU");
+			must_be(access(file.text, F_OK) ? errno : 0, ENOENT);
+		}
+	}
+	child_go(&child);
+	child_must_succeed(&child);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	return suite_run();
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What happens to files, and to the command line itself, while it reads and writes them. */
+#include <dirent.h>
+#include <poll.h>
+#include <pty.h>
+#include <sys/resource.h>
+
+#include "tests/cli/files.h"
+
+/* Is it connected, or about to be? Before that it opens the file that it was given. */
+static bool has_socket(pid_t pid)
+{
+	char path[64], target[64];
+	const struct dirent *e;
+	bool found = false;
+	ssize_t n;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	dir = opendir(path);
+	if (!dir)
+		return false;
+	while ((e = readdir(dir))) {
+		n = readlinkat(dirfd(dir), e->d_name, target, sizeof(target));
+		found |= atoi(e->d_name) > STDERR_FILENO && n > 7 && !memcmp(target, "socket:", 7);
+	}
+	closedir(dir);
+	return found;
+}
+
+TEST(a_file_cut_off_before_it_is_read_is_refused)
+{
+	enum { SIZE = 1 << 20 };
+	static const char *const commands[] = { "put", "load" };
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "cut.npy");
+	void *zeros = calloc(1, SIZE);
+
+	must(zeros);
+	for (int i = 0; i < 4; i++) {
+		struct running running;
+
+		write_npy(file.text, 1, "<f4", i & 1, "(256, 1024)", zeros, SIZE);
+		td_freeze(&d);
+		running = start(&d, commands[i / 2], "t", file.text);
+		eventually(has_socket(running.pid));
+		must_be(truncate(file.text, 128 + SIZE / 2), 0);
+		td_thaw(&d);
+		{
+			cleanup_result struct result r = finish(&running);
+
+			must_exit(&r, 1);
+			must_contain(r.err, "cut.npy: truncated: the header promises 1048576 bytes "
+					    "of data, there are 524288");
+		}
+		must_be(td_status(&d).tensors, 0);
+		must_be(td_status(&d).drafts, 0);
+	}
+	free(zeros);
+}
+
+/* Publishes @size bytes of float32. */
+static void put_zeros(const struct test_daemon *d, const char *name, size_t size)
+{
+	struct path file = in(d, "zeros.npy");
+	void *zeros = calloc(1, size);
+	char shape[32];
+
+	must(zeros);
+	snprintf(shape, sizeof(shape), "(%zu,)", size / 4);
+	write_npy(file.text, 1, "<f4", false, shape, zeros, size);
+	free(zeros);
+	{
+		cleanup_result struct result r = run(d, "put", name, file.text);
+
+		must_exit(&r, 0);
+	}
+	unlink(file.text);
+}
+
+/* The kernel kills it when it writes beyond the limit. */
+TEST(killed_while_it_writes_it_leaves_what_was_there)
+{
+	static const char *const names[] = { "a.npy", "a.npz", "a.safetensors", "a.pb" };
+	struct rlimit limit, small;
+	cleanup_td struct test_daemon d = td_start(0);
+	unsigned before;
+
+	put_zeros(&d, "p", 2 << 20);
+	put_zeros(&d, "p/x", 2 << 20);
+	must_be(getrlimit(RLIMIT_FSIZE, &limit), 0);
+	small = (struct rlimit){ 1 << 20, limit.rlim_max };
+	for (int i = 0; i < 4; i++) {
+		struct path file = in(&d, names[i]), old = in(&d, "old");
+
+		write_file(old.text, "old", 3);
+		write_file(file.text, "old", 3);
+		before = entries_of(d.dir);
+		must_be(setrlimit(RLIMIT_FSIZE, &small), 0);
+		{
+			cleanup_result struct result r = run(&d, "save", "p", file.text);
+
+			must_exit(&r, 256 + SIGXFSZ);
+		}
+		must_be(setrlimit(RLIMIT_FSIZE, &limit), 0);
+		must_be(entries_of(d.dir), before);
+		must_be_same_file(file.text, old.text);
+	}
+}
+
+/* The temporary file has a name of its own. */
+TEST(a_name_may_be_as_long_as_the_file_system_has_it)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	char name[NAME_MAX + 1], path[PATH_MAX];
+
+	put_six(&d, "a");
+	memset(name, 'n', NAME_MAX);
+	strcpy(name + NAME_MAX - 4, ".npy");
+	snprintf(path, sizeof(path), "%s/%s", d.dir, name);
+	{
+		cleanup_result struct result r = run(&d, "get", "a", "-o", path);
+
+		must_exit(&r, 0);
+	}
+	must_be_same_file(path, in(&d, "six.npy").text);
+	unlink(path);
+}
+
+TEST(a_closed_stream_is_no_place_for_what_is_opened_next)
+{
+	static const unsigned char picture[128 * 128]; /* drawn, more than a buffer holds */
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "picture.npy");
+	int status;
+	char *log;
+	pid_t pid;
+
+	write_npy(file.text, 1, "|u1", false, "(128, 128)", picture, sizeof(picture));
+	{
+		cleanup_result struct result r = run(&d, "put", "p", file.text);
+
+		must_exit(&r, 0);
+	}
+	pid = fork();
+	must(pid >= 0);
+	if (!pid) {
+		close(STDOUT_FILENO);
+		setenv("COLUMNS", "128", 1);
+		setenv("LINES", "128", 1);
+		execl(cli_path(), "tensorlease", "-s", d.socket, "show", "p", NULL);
+		_exit(126);
+	}
+	must(waitpid(pid, &status, 0) == pid);
+	must_be(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 1);
+	td_settle(&d);
+	log = td_log(&d);
+	must(!strstr(log, "bad message")); /* it did not go to the daemon */
+	free(log);
+}
+
+/* ---- Progress ------------------------------------------------------------------------------ */
+
+/*
+ * Runs `get @name -o @fifo`, whose stderr is @err, and takes what it writes a second after its
+ * first bytes: so it is seen to take long at its next step, however fast or slow this machine is.
+ */
+static void get_slowly(const struct test_daemon *d, const char *name, const char *fifo, int err)
+{
+	static char bytes[1 << 16];
+	struct pollfd p = { .events = POLLIN };
+	int64_t begun;
+	int fd, status;
+	pid_t pid = fork();
+
+	must(pid >= 0);
+	if (!pid) {
+		setenv("TENSORLEASE_SOCKET", d->socket, 1);
+		dup2(err, STDERR_FILENO);
+		execl(cli_path(), "tensorlease", "get", name, "-o", fifo, NULL);
+		_exit(126);
+	}
+	fd = p.fd = open(fifo, O_RDONLY | O_CLOEXEC);
+	must(fd >= 0);
+	must_be(poll(&p, 1, (int)WAIT_S * 1000), 1);
+	begun = now_ns();
+	eventually(now_ns() > begun + SECOND);
+	while (read(fd, bytes, sizeof(bytes)) > 0)
+		;
+	close(fd);
+	must(waitpid(pid, &status, 0) == pid);
+	must_be(status, 0);
+}
+
+/* All that was written to it, by processes that have ended; there may be more than one piece of it.
+ */
+static void read_terminal(int pty, int terminal_take, char *text, size_t size)
+{
+	size_t used = 0;
+	ssize_t n;
+
+	close(terminal_take); /* after the last piece comes EIO */
+	while ((n = read(pty, text + used, size - 1 - used)) > 0)
+		used += (size_t)n;
+	must(n < 0 && errno == EIO);
+	text[used] = '\0';
+}
+
+/* In one line, whatever is the width of the terminal and the length of the name; nowhere else. */
+TEST(what_takes_long_is_shown_on_a_terminal)
+{
+	enum { COLUMNS = 60 };
+	const struct winsize size = { .ws_col = COLUMNS, .ws_row = 24 };
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path fifo = in(&d, "a-rather-long-name-of-a-file-with-an-\xc3\xa4-in-it.npy");
+	int err = memory_file(), pty, terminal;
+	char text[4096], *line;
+
+	put_zeros(&d, "t", 16 << 20);
+	must_be(mkfifo(fifo.text, 0600), 0);
+	must_be(openpty(&pty, &terminal, NULL, NULL, &size), 0);
+	get_slowly(&d, "t", fifo.text, terminal);
+	read_terminal(pty, terminal, text, sizeof(text));
+	must(!strncmp(text, "\rwriting ...", 12));
+	must_contain(text, "it.npy: 8.0 MiB of 16.0 MiB (50 %), ");
+	must_be(strcspn(text + 1, "\033"), COLUMNS - 1);
+	line = strrchr(text, '\r');
+	assert_string_equal(line, "\r\033[K"); /* gone at the end */
+	close(pty);
+	get_slowly(&d, "t", fifo.text, err);
+	line = read_back(err);
+	assert_string_equal(line, "");
+	free(line);
+	unlink(fifo.text);
+}
+
+int main(void)
+{
+	return suite_run();
+}

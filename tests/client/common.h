@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tests of the library share: little tensors with bytes that tell who wrote them. */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+
+#include "tensor/tensor.h"
+#include "tests/harness/harness.h"
+
+#define U8 ((DLDataType){ TL_DTYPE_UINT, 8, 1 })
+#define MS 1000000LL
+
+static inline DLTensor bytes_tensor(void *data, const int64_t *shape)
+{
+	return (DLTensor){ .data = data,
+			   .device = { kDLCPU, 0 },
+			   .ndim = 1,
+			   .dtype = U8,
+			   .shape = (int64_t *)shape };
+}
+
+/* Publishes @n bytes of @value; the version. */
+static inline uint64_t put_bytes(tl_client *client, const char *name, int value, size_t n)
+{
+	unsigned char *data = malloc(n + 1);
+	int64_t shape[1] = { (int64_t)n };
+	DLTensor t = bytes_tensor(data, shape);
+	uint64_t version = 0;
+
+	must(data);
+	memset(data, value, n);
+	must_be(tl_put(client, name, &t, NULL, &version), 0);
+	free(data);
+	return version;
+}
+
+static inline DLManagedTensorVersioned *get(tl_client *client, const char *name)
+{
+	DLManagedTensorVersioned *t = NULL;
+
+	must_be(tl_get(client, name, NULL, &t), 0);
+	return t;
+}
+
+static inline void drop(DLManagedTensorVersioned *t)
+{
+	t->deleter(t);
+}
+
+static inline bool all_bytes(const DLManagedTensorVersioned *t, int value, size_t n)
+{
+	const unsigned char *p = t->dl_tensor.data;
+
+	for (size_t i = 0; i < n; i++)
+		if (p[i] != value)
+			return false;
+	return true;
+}
+
+struct lease_count {
+	uint32_t pid;
+	uint64_t n;
+};
+
+static inline int count_leases_of(const tl_client_info *info, void *context)
+{
+	struct lease_count *count = context;
+
+	if (!count->pid || info->pid == count->pid)
+		count->n += info->leases;
+	return 0;
+}
+
+/* What that process holds according to the daemon; 0: what all do. */
+static inline uint64_t leases_of(tl_client *client, pid_t pid)
+{
+	struct lease_count count = { .pid = (uint32_t)pid };
+
+	must_be(tl_list_clients(client, count_leases_of, &count), 0);
+	return count.n;
+}
+
+/* 'S' once it sleeps in the kernel; a sleep for a lock would be over before we look again. */
+static inline char state_of_thread(pid_t tid)
+{
+	char path[64], state = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	f = fopen(path, "re");
+	must(f);
+	must(fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
+	fclose(f);
+	return state;
+}
+
+/* Until that thread, which stores its number there, sleeps, ten times in a row. */
+static inline void until_it_sleeps(const _Atomic pid_t *tid)
+{
+	eventually(atomic_load(tid));
+	for (int asleep = 0; asleep < 10; sched_yield())
+		asleep = state_of_thread(atomic_load(tid)) == 'S' ? asleep + 1 : 0;
+}
+
+static inline uint64_t file_offset_of(const void *address, uint64_t *inode)
+{
+	unsigned long start, end, offset, node;
+	char line[512];
+	FILE *f = fopen("/proc/self/maps", "re");
+	uint64_t at = UINT64_MAX;
+
+	must(f);
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "%lx-%lx %*s %lx %*s %lu", &start, &end, &offset, &node) == 4 &&
+		    (unsigned long)address >= start && (unsigned long)address < end) {
+			at = (unsigned long)address - start + offset;
+			*inode = node;
+		}
+	fclose(f);
+	must(at != UINT64_MAX);
+	return at;
+}
+
+/* Do both lie in the same bytes of the same shared memory object? */
+static inline bool same_memory(const void *a, const void *b)
+{
+	uint64_t inode_a = 0, inode_b = 0;
+
+	return file_offset_of(a, &inode_a) == file_offset_of(b, &inode_b) && inode_a == inode_b;
+}

@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fork(): the child's tensors are protected by holds of its own, drafts stay the parent's, and
+ * nothing is lost.
+ */
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "tests/client/common.h"
+
+enum { VERSIONS = 3000, HELD = 8 };
+
+struct family {
+	tl_client *client;
+	DLManagedTensorVersioned *held[HELD];
+	size_t size[HELD];
+	tl_draft *draft;
+};
+
+static void take_family(struct family *f, tl_client *client)
+{
+	char name[16];
+
+	f->client = client;
+	for (int i = 0; i < HELD; i++) {
+		snprintf(name, sizeof(name), "f/%d", i);
+		f->size[i] = (size_t)100 << i * 2;
+		put_bytes(client, name, i + 1, f->size[i]);
+		f->held[i] = get(client, name);
+	}
+}
+
+static void check_family(const struct family *f)
+{
+	for (int i = 0; i < HELD; i++)
+		must(all_bytes(f->held[i], i + 1, f->size[i]));
+}
+
+static int reading_child(const struct test_daemon *d, void *arg)
+{
+	struct family *f = arg;
+	DLManagedTensorVersioned *t;
+
+	(void)d;
+	check_family(f);
+	parent_tell(1);
+	parent_await(); /* meanwhile the parent releases, and publishes thousands of versions */
+	check_family(f);
+	t = get(f->client, "f/0"); /* on the child's own connection */
+	must(*(unsigned char *)t->dl_tensor.data == 200);
+	drop(t);
+	put_bytes(f->client, "from/child", 1, 10);
+	parent_tell(2);
+	parent_await();
+	check_family(f);
+	for (int i = 0; i < HELD; i++)
+		drop(f->held[i]);
+	parent_tell(3);
+	parent_await();
+	tl_close(f->client);
+	return 0;
+}
+
+TEST(a_child_reads_on)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	struct test_child c;
+	struct family f;
+	char name[16];
+
+	take_family(&f, client);
+	c = child_start(&d, reading_child, &f);
+	must_be(child_await(&c), 1);
+	must_be(td_status(&d).clients, 2);
+	for (int i = 0; i < HELD; i++)
+		drop(f.held[i]);
+	for (int v = 0; v < VERSIONS; v++)
+		for (int i = 0; i < (v % 100 ? 4 : HELD); i++) {
+			snprintf(name, sizeof(name), "f/%d", i);
+			put_bytes(client, name, 200, f.size[i]);
+		}
+	must_be(td_status(&d).retired, HELD);
+	child_go(&c);
+	must_be(child_await(&c), 2);
+	child_go(&c);
+	must_be(child_await(&c), 3);
+	must_be(td_status(&d).retired, 0); /* what the child gave back is free */
+	child_go(&c);
+	child_must_succeed(&c);
+	must_be(td_status(&d).clients, 1);
+	tl_close(client);
+}
+
+static int dying_child(const struct test_daemon *d, void *arg)
+{
+	(void)d;
+	check_family(arg);
+	parent_tell(1);
+	parent_await();
+	check_family(arg);
+	return 0; /* with _exit(): no deleter, no destructor */
+}
+
+TEST(a_childs_end_gives_everything_back)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	struct test_child c[3];
+	struct family f;
+
+	take_family(&f, client);
+	for (int i = 0; i < 3; i++) {
+		c[i] = child_start(&d, dying_child, &f);
+		must_be(child_await(&c[i]), 1);
+	}
+	must_be(td_status(&d).clients, 4);
+	for (int i = 0; i < HELD; i++)
+		drop(f.held[i]);
+	for (int i = 0; i < HELD; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "f/%d", i);
+		must_be(tl_delete(client, name), 0);
+	}
+	must_be(td_status(&d).retired, HELD);
+	child_kill(&c[0]);
+	must_be(td_status(&d).retired, HELD);
+	child_go(&c[1]);
+	child_must_succeed(&c[1]);
+	child_go(&c[2]);
+	child_must_succeed(&c[2]);
+	must_be(td_status(&d).retired, 0);
+	must_be(td_status(&d).clients, 1);
+	tl_close(client);
+}
+
+static int draft_child(const struct test_daemon *d, void *arg)
+{
+	struct family *f = arg;
+	tl_client *client;
+
+	must_be(tl_commit(f->draft, NULL), -ESTALE);
+	must(strstr(tl_last_error(), "fork"));
+	put_bytes(f->client, "child", 2, 100); /* the inherited handle connects anew */
+	drop(get(f->client, "child"));
+	client = td_connect(d);
+	drop(get(client, "child"));
+	tl_close(client);
+	tl_close(f->client);
+	return 0;
+}
+
+TEST(drafts_stay_the_parents)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct family f = { .client = td_connect(&d) };
+	int64_t n = 5000;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	DLManagedTensorVersioned *t;
+
+	must_be(tl_create(f.client, "draft", &spec, &f.draft), 0);
+	memset(tl_draft_tensor(f.draft)->data, 1, 2500);
+	must_be(td_run_client(&d, draft_child, &f), 0);
+	must_be(td_status(&d).drafts, 1);
+	must_be(td_status(&d).clients, 1);
+	memset((char *)tl_draft_tensor(f.draft)->data + 2500, 1, 2500);
+	must_be(tl_commit(f.draft, &(uint64_t){ 0 }), 0);
+	t = get(f.client, "draft");
+	must(all_bytes(t, 1, 5000));
+	drop(t);
+	tl_close(f.client);
+}
+
+static int grandparent(const struct test_daemon *d, void *arg)
+{
+	struct family *f = arg;
+	int status;
+	pid_t pid;
+
+	(void)d;
+	pid = fork();
+	must(pid >= 0);
+	if (pid == 0) {
+		for (int i = 0; i < HELD; i += 2)
+			drop(f->held[i]);
+		for (int i = 1; i < HELD; i += 2)
+			must(all_bytes(f->held[i], i + 1, f->size[i]));
+		_exit(0);
+	}
+	must_be(waitpid(pid, &status, 0), pid);
+	must_be(status, 0);
+	check_family(f);
+	for (int i = 0; i < HELD; i++)
+		drop(f->held[i]);
+	return 0;
+}
+
+TEST(a_closed_clients_tensors_are_inherited_too)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	struct test_child c;
+	struct family f;
+
+	take_family(&f, client);
+	tl_close(client);
+	c = child_start(&d, dying_child, &f);
+	must_be(child_await(&c), 1);
+	for (int i = 0; i < HELD; i++)
+		drop(f.held[i]);
+	must_be(tl_delete(other, "f/3"), 0);
+	must_be(td_status(&d).retired, 1);
+	for (int i = 0; i < 100; i++)
+		put_bytes(other, "x", 99, f.size[3]);
+	child_go(&c);
+	child_must_succeed(&c);
+	must_be(td_status(&d).retired, 0);
+	tl_close(other);
+}
+
+TEST(grandchildren_hold_too)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	struct family f;
+
+	take_family(&f, client);
+	must_be(td_run_client(&d, grandparent, &f), 0);
+	check_family(&f);
+	for (int i = 0; i < HELD; i++)
+		drop(f.held[i]);
+	must_be(td_status(&d).clients, 1);
+	tl_close(client);
+}
+
+struct busy {
+	tl_client *client;
+	_Atomic bool stop;
+};
+
+static void *busy_thread(void *arg)
+{
+	struct busy *b = arg;
+
+	for (unsigned i = 0; !atomic_load(&b->stop); i++) {
+		DLManagedTensorVersioned *t = get(b->client, "f/2");
+
+		must(all_bytes(t, *(unsigned char *)t->dl_tensor.data,
+			       (size_t)t->dl_tensor.shape[0]));
+		drop(t);
+		if (i % 64 == 0)
+			put_bytes(b->client, "f/2", (int)(i & 127), 1600);
+	}
+	return NULL;
+}
+
+static int short_child(const struct test_daemon *d, void *arg)
+{
+	struct family *f = arg;
+
+	(void)d;
+	must(all_bytes(f->held[0], 1, f->size[0]));
+	drop(f->held[0]);
+	drop(get(f->client, "f/2"));
+	put_bytes(f->client, "short", 1, 50);
+	return 0;
+}
+
+TEST(forking_while_threads_are_at_work)
+{
+	SKIP_UNLESS(MAY_FORK_AMONG_THREADS, "AddressSanitizer's allocator does not survive it");
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	struct busy b = { .client = client };
+	struct family f;
+	pthread_t threads[3];
+
+	take_family(&f, client);
+	for (int i = 0; i < 3; i++)
+		must_be(pthread_create(&threads[i], NULL, busy_thread, &b), 0);
+	for (int i = 0; i < 40; i++)
+		must_be(td_run_client(&d, short_child, &f), 0);
+	atomic_store(&b.stop, true);
+	for (int i = 0; i < 3; i++)
+		pthread_join(threads[i], NULL);
+	check_family(&f);
+	for (int i = 0; i < HELD; i++)
+		drop(f.held[i]);
+	must_be(td_status(&d).clients, 1);
+	must_be(td_status(&d).retired, 0);
+	tl_close(client);
+}
+
+TEST(who_forks_and_calls_exec_gets_all_back)
+{
+	enum { ROUNDS = 100, SIZE = 100000 };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	DLManagedTensorVersioned *held, *small;
+	struct tl_status s;
+
+	put_bytes(client, "large", 1, SIZE);
+	put_bytes(client, "small", 1, 5000);
+	for (int i = 0; i < ROUNDS; i++) {
+		pid_t pid;
+		int status;
+
+		held = get(client, "large");
+		small = get(client, "small");
+		pid = fork();
+		if (pid == 0) {
+			if (i % 2)
+				execl("/bin/true", "true", NULL);
+			_exit(0);
+		}
+		must(pid > 0);
+		must_be(waitpid(pid, &status, 0), pid);
+		must_be(status, 0);
+		put_bytes(client, "large", i, SIZE);
+		put_bytes(client, "small", i, 5000);
+		drop(held);
+		drop(small);
+	}
+	s = td_status(&d);
+	must_be(s.clients, 1);
+	must_be(s.retired, 0);
+	must(s.bytes_used - s.bytes_warm <= 4 * SIZE); /* with what is prefetched */
+	tl_close(client);
+}
+
+/* ---- No connection for the child ---- */
+
+static int held_by_its_parent(const struct test_daemon *d, void *arg)
+{
+	struct family *f = arg;
+
+	(void)d;
+	check_family(f);
+	parent_tell(1);
+	parent_await();
+	check_family(f);
+	for (int i = 1; i < HELD; i++)
+		drop(f->held[i]);
+	parent_tell(2);
+	parent_await();
+	return 0;
+}
+
+static void replace_family(struct family *f)
+{
+	char name[16];
+
+	for (int v = 0; v < 20; v++)
+		for (int i = 0; i < HELD; i++) {
+			snprintf(name, sizeof(name), "f/%d", i);
+			put_bytes(f->client, name, 200, f->size[i]);
+		}
+}
+
+TEST(a_parent_holds_for_its_child_and_no_longer)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct test_child c;
+	struct family f;
+
+	take_family(&f, td_connect(&d));
+	td_freeze(&d); /* it cannot answer the child's connection */
+	c = child_start(&d, held_by_its_parent, &f);
+	td_thaw(&d);
+	must_be(child_await(&c), 1);
+	for (int i = 0; i < HELD; i++)
+		drop(f.held[i]);
+	replace_family(&f);
+	must_be(td_status(&d).retired, HELD);
+	child_go(&c);
+	must_be(child_await(&c), 2);
+	must_be(td_status(&d).retired, HELD); /* it has one left, and one pin is for all of them */
+	child_go(&c);
+	child_must_succeed(&c);
+	put_bytes(f.client, "f/0", 1, 100); /* the next call sees that it is gone */
+	must_be(td_status(&d).retired, 0);
+	tl_close(f.client);
+}
+
+static int fork_and_leave(const struct test_daemon *d, void *arg)
+{
+	struct family *f = arg;
+	pid_t pid;
+
+	take_family(f, td_connect(d));
+	parent_tell(1);
+	parent_await(); /* the daemon stands still */
+	pid = fork();
+	if (pid == 0) {
+		_exit(held_by_its_parent(d, f));
+	}
+	must(pid > 0);
+	return 0;
+}
+
+TEST(an_heir_reads_on_when_its_parent_has_ended)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct test_child c;
+	struct family f, mine;
+
+	c = child_start(&d, fork_and_leave, &f);
+	must_be(child_await(&c), 1);
+	td_freeze(&d);
+	child_go(&c);
+	must_be(child_wait_open(&c), 0);
+	must_be(child_await(&c), 1);
+	td_thaw(&d);
+	mine.client = td_connect(&d);
+	for (int i = 0; i < HELD; i++)
+		mine.size[i] = (size_t)100 << i * 2;
+	replace_family(&mine);
+	must_be(td_status(&d).retired, HELD);
+	child_go(&c);
+	must_be(child_await(&c), 2);
+	child_hang_up(&c);
+	eventually(td_status(&d).retired == 0);
+	tl_close(mine.client);
+}
+
+/* ---- A parent whose connection ended ---- */
+
+static void lose_connection(const struct test_daemon *d)
+{
+	for (int fd = 3; fd < 1024; fd++) {
+		struct sockaddr_un peer = { 0 };
+		socklen_t n = sizeof(peer);
+
+		if (!getpeername(fd, (struct sockaddr *)&peer, &n) && peer.sun_family == AF_UNIX &&
+		    !strcmp(peer.sun_path, d->socket))
+			must_be(shutdown(fd, SHUT_RDWR), 0);
+	}
+}
+
+static int reads_without_a_connection(const struct test_daemon *d, void *arg)
+{
+	struct family *f = arg;
+
+	(void)d;
+	check_family(f);
+	parent_tell(1);
+	parent_await();
+	check_family(f);
+	for (int i = 0; i < HELD; i++)
+		drop(f->held[i]);
+	tl_close(f->client);
+	return 0;
+}
+
+/* The daemon goes on reading the ledger of its parent, who must not release what the child reads.
+ */
+TEST(a_child_of_who_lost_its_connection_reads_on)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct test_child c;
+	struct family f, mine;
+
+	for (int noticed = 0; noticed < 2; noticed++) {
+		take_family(&f, td_connect(&d));
+		lose_connection(&d);
+		td_settle(&d);
+		if (noticed) /* by a new session */
+			must_be(tl_delete(f.client, "f/0"), 0);
+		c = child_start(&d, reads_without_a_connection, &f);
+		must_be(child_await(&c), 1);
+		for (int i = 0; i < HELD; i++)
+			drop(f.held[i]);
+		mine = (struct family){ .client = td_connect(&d) };
+		memcpy(mine.size, f.size, sizeof(mine.size));
+		replace_family(&mine);
+		must_be(td_status(&d).retired, HELD);
+		child_go(&c);
+		child_must_succeed(&c);
+		tl_close(mine.client);
+		tl_close(f.client);
+		eventually(td_status(&d).retired == 0);
+		eventually(td_status(&d).clients == 0);
+	}
+}
+
+int main(void)
+{
+	return suite_run();
+}

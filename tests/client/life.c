@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who may still use what when: deleters on any thread and after tl_close(), drafts of a closed
+ * client, many threads.
+ */
+#include "tests/client/common.h"
+
+static void *drop_on_a_thread(void *arg)
+{
+	drop(arg);
+	return NULL;
+}
+
+TEST(a_tensor_outlives_its_client)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	DLManagedTensorVersioned *a, *b;
+	pthread_t thread;
+
+	put_bytes(client, "a", 3, 100000);
+	put_bytes(client, "b", 4, 1000);
+	a = get(client, "a");
+	b = get(client, "b");
+	tl_close(client);
+	put_bytes(other, "a", 5, 100000);
+	for (int i = 0; i < 10; i++)
+		put_bytes(other, "b", 5, 1000);
+	must(all_bytes(a, 3, 100000) && all_bytes(b, 4, 1000));
+	must_be(td_status(&d).retired, 2);
+	must_be(td_status(&d).clients, 2);
+	must_be(pthread_create(&thread, NULL, drop_on_a_thread, a), 0);
+	pthread_join(thread, NULL);
+	must_be(td_status(&d).retired, 1);
+	drop(b);
+	must_be(td_status(&d).retired, 0);
+	must_be(td_status(&d).clients, 1); /* the last lease was the end of it */
+	tl_close(other);
+	tl_close(NULL);
+}
+
+TEST(closing_aborts_drafts)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	int64_t n = 100000;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *a, *b;
+
+	must_be(tl_create(client, "a", &spec, &a), 0);
+	must_be(tl_create(client, "b", &spec, &b), 0);
+	tl_close(client);
+	must_be(td_status(&d).drafts, 0);
+	tl_abort(a);
+	must_be(tl_commit(b, NULL), -ESTALE);
+	must_be(td_status(&d).clients, 0);
+	tl_abort(NULL);
+}
+
+enum { THREADS = 6, NAMES = 5, LOOPS = 4000 };
+
+struct hammer {
+	tl_client *client;
+	_Atomic(DLManagedTensorVersioned *) *mailbox; /* tensors change hands */
+	unsigned seed;
+	bool producer;
+};
+
+static void check_uniform(const DLManagedTensorVersioned *t)
+{
+	const unsigned char *p = t->dl_tensor.data;
+
+	must(all_bytes(t, p[0], (size_t)t->dl_tensor.shape[0]));
+}
+
+static void *hammer(void *arg)
+{
+	struct hammer *h = arg;
+	char name[16];
+
+	for (int i = 0; i < LOOPS; i++) {
+		DLManagedTensorVersioned *t = NULL;
+		int which = rand_r(&h->seed) % NAMES;
+		tl_get_options cow = { .size = sizeof(cow), .mode = TL_MODE_COPY_ON_WRITE };
+
+		snprintf(name, sizeof(name), "h/%d", which);
+		if (h->producer) {
+			put_bytes(h->client, name, rand_r(&h->seed) & 255,
+				  which == 4 ? 70000 : 100 << which);
+			continue;
+		}
+		must_be(tl_get(h->client, name, i % 16 ? NULL : &cow, &t), 0);
+		check_uniform(t);
+		if (i % 16 == 0)
+			memset(t->dl_tensor.data, i & 255, (size_t)t->dl_tensor.shape[0]);
+		t = atomic_exchange(&h->mailbox[which], t);
+		if (t) {
+			check_uniform(t);
+			drop(t);
+		}
+	}
+	return NULL;
+}
+
+TEST(threads_share_a_client)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *second = td_connect(&d);
+	_Atomic(DLManagedTensorVersioned *) mailbox[NAMES] = { NULL };
+	pthread_t threads[THREADS];
+	struct hammer h[THREADS];
+	char name[16];
+
+	for (int i = 0; i < NAMES; i++) {
+		snprintf(name, sizeof(name), "h/%d", i);
+		put_bytes(client, name, 1, 100);
+	}
+	for (unsigned i = 0; i < THREADS; i++) {
+		h[i] = (struct hammer){ i & 1 ? client : second, mailbox, i + 1, i < 2 };
+		must_be(pthread_create(&threads[i], NULL, hammer, &h[i]), 0);
+	}
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	for (int i = 0; i < NAMES; i++)
+		if (mailbox[i])
+			drop(mailbox[i]);
+	must_be(td_status(&d).retired, 0);
+	tl_close(client);
+	tl_close(second);
+	must_be(td_status(&d).clients, 0);
+}
+
+TEST(clients_come_and_go)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *keep = td_connect(&d);
+	unsigned fds;
+
+	put_bytes(keep, "k", 1, 5000);
+	fds = count_fds(0);
+	for (int i = 0; i < 300; i++) {
+		tl_client *client = td_connect(&d);
+		DLManagedTensorVersioned *t = get(client, "k");
+
+		if (i % 2)
+			drop(t);
+		tl_close(client);
+		if (i % 2 == 0)
+			drop(t);
+	}
+	must_be(count_fds(0), fds);
+	tl_close(keep);
+}
+
+TEST(a_daemon_that_is_full_says_so)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = 4 * MIB);
+	tl_client *client = td_connect(&d);
+	int64_t n = 3 * MIB;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *a, *b;
+	int64_t start;
+
+	must_be(tl_create(client, "a", &spec, &a), 0);
+	must_be(tl_create(client, "b", &spec, &b), -ENOSPC);
+	spec.timeout_ns = 50 * MS;
+	start = now_ns();
+	must_be(tl_create(client, "b", &spec, &b), -ENOSPC);
+	must(now_ns() - start >= 50 * MS);
+	tl_abort(a);
+	must_be(tl_create(client, "b", &spec, &b), 0);
+	tl_abort(b);
+	n = 100 * MIB;
+	spec.timeout_ns = -1;
+	must_be(tl_create(client, "b", &spec, &b), -ENOSPC); /* can never fit: at once */
+	tl_close(client);
+}
+
+int main(void)
+{
+	return suite_run();
+}

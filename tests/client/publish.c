@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Handing tensors over: what is ours is not copied, what is not is copied once, and who owns it
+ * when.
+ */
+#include "tests/client/common.h"
+
+/* Another library's tensor: over whatever memory, with a deleter that counts. */
+struct foreign {
+	DLManagedTensorVersioned managed;
+	DLManagedTensorVersioned *base; /* what it keeps alive, or NULL */
+	int64_t dims[8];
+	int deleted;
+};
+
+static void foreign_delete(DLManagedTensorVersioned *m)
+{
+	struct foreign *f = m->manager_ctx;
+
+	f->deleted++;
+	if (f->base)
+		drop(f->base);
+}
+
+static void foreign_init(struct foreign *f, void *data, int64_t n, DLManagedTensorVersioned *base)
+{
+	*f = (struct foreign){ .base = base, .dims = { n } };
+	f->managed = (DLManagedTensorVersioned){
+		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
+		.manager_ctx = f,
+		.deleter = foreign_delete,
+		.dl_tensor = bytes_tensor(data, f->dims),
+	};
+}
+
+static tl_draft *create_bytes(tl_client *client, const char *name, int64_t n)
+{
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *draft = NULL;
+
+	must_be(tl_create(client, name, &spec, &draft), 0);
+	return draft;
+}
+
+TEST(a_foreign_tensor_is_copied_once)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	unsigned char data[5000];
+	struct foreign f;
+	DLManagedTensorVersioned *t;
+	uint64_t version;
+	bool copied = false;
+
+	memset(data, 5, sizeof(data));
+	foreign_init(&f, data, sizeof(data), NULL);
+	f.managed.version.major = 2;
+	must_be(tl_publish(client, "p", &f.managed, NULL, &copied, &version), -EINVAL);
+	f.managed.version.major = 1;
+	f.managed.dl_tensor.device.device_type = kDLOpenCL;
+	must_be(tl_publish(client, "p", &f.managed, NULL, &copied, &version), -ENOTSUP);
+	f.managed.dl_tensor.device.device_type = kDLCPU;
+	must_be(tl_publish(client, "p/", &f.managed, NULL, &copied, &version), -EINVAL);
+	must_be(f.deleted, 0); /* still ours */
+	must_be(tl_publish(client, "p", &f.managed, NULL, &copied, &version), 0);
+	must_be(f.deleted, 1);
+	must_be(version, 1);
+	must(copied);
+	t = get(client, "p");
+	must(all_bytes(t, 5, sizeof(data)));
+	drop(t);
+	tl_close(client);
+}
+
+TEST(an_exported_draft_is_not_copied)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	tl_put_options o = { .size = sizeof(o), .metadata = "now", .metadata_size = 3 };
+	DLManagedTensorVersioned *exported, *t;
+	bool copied = true;
+	uint64_t version;
+	static tl_info info;
+	void *bytes;
+
+	for (int64_t n = 1000; n < 10000000; n *= 100) {
+		must_be(tl_draft_export(create_bytes(client, "ignored", n), &exported), 0);
+		must(!(exported->flags & DLPACK_FLAG_BITMASK_READ_ONLY));
+		bytes = exported->dl_tensor.data;
+		memset(bytes, 6, (size_t)n);
+		must_be(tl_publish(client, "e", exported, &o, &copied, &version), 0);
+		must(!copied);
+		t = get(client, "e");
+		must(all_bytes(t, 6, (size_t)n));
+		must_be(tl_tensor_info(t, &info), 0);
+		must(info.metadata_size == 3 && !memcmp(info.metadata, "now", 3));
+		drop(t);
+	}
+	must_be(tl_stat(client, "ignored", &info), -ENOENT);
+	tl_close(client);
+	must_be(td_status(&d).drafts, 0);
+}
+
+TEST(a_view_of_an_exported_draft_is_committed)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	DLManagedTensorVersioned *exported, *t;
+	struct foreign f;
+	bool copied = true;
+	uint64_t version;
+
+	must_be(tl_draft_export(create_bytes(client, "d", 4096), &exported), 0);
+	memset(exported->dl_tensor.data, 7, 4096);
+	foreign_init(&f, exported->dl_tensor.data, 4096, NULL);
+	f.managed.dl_tensor.ndim = 3; /* another shape and type over the same bytes, and fewer of
+					 them */
+	f.dims[0] = 10;
+	f.dims[1] = 5;
+	f.dims[2] = 20;
+	f.managed.dl_tensor.dtype = (DLDataType){ TL_DTYPE_FLOAT, 32, 1 };
+	must_be(tl_publish(client, "v", &f.managed, NULL, &copied, &version), 0);
+	must(!copied);
+	must_be(f.deleted, 1);
+	t = get(client, "v");
+	must_be(t->dl_tensor.ndim, 3);
+	must(same_memory(t->dl_tensor.data, exported->dl_tensor.data));
+	drop(t);
+	/* the owner still looks at its tensor: it stays, whatever the name means */
+	must_be(put_bytes(client, "v", 1, 4000), 2);
+	must_be(put_bytes(client, "v", 1, 4000), 3);
+	must_be(td_status(&d).retired, 1);
+	must(all_bytes(exported, 7, 4000));
+	drop(exported);
+	must_be(td_status(&d).retired, 0);
+	tl_close(client);
+}
+
+/* The first that its client holds: nothing else has counted in that page of the ledger. */
+TEST(the_bytes_of_an_exported_draft_stay_after_its_commit)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	DLManagedTensorVersioned *exported;
+	struct foreign f;
+	uint64_t version;
+	bool copied;
+
+	must_be(tl_draft_export(create_bytes(client, "n", 5000), &exported), 0);
+	memset(exported->dl_tensor.data, 7, 5000);
+	foreign_init(&f, exported->dl_tensor.data, 5000, NULL);
+	must_be(tl_publish(client, "n", &f.managed, NULL, &copied, &version), 0);
+	must(!copied);
+	for (int i = 0; i < 20; i++)
+		put_bytes(i % 2 ? client : other, "n", i, 5000);
+	must(all_bytes(exported, 7, 5000));
+	must_be(td_status(&d).retired, 1);
+	drop(exported);
+	must_be(td_status(&d).retired, 0);
+	tl_close(other);
+	tl_close(client);
+}
+
+TEST(an_unpublished_export_is_aborted)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	DLManagedTensorVersioned *a, *b;
+
+	must_be(tl_draft_export(create_bytes(client, "a", 100000), &a), 0);
+	must_be(tl_draft_export(create_bytes(client, "b", 100000), &b), 0);
+	must_be(td_status(&d).drafts, 2);
+	drop(a);
+	must_be(td_status(&d).drafts, 1);
+	tl_close(client);
+	must_be(td_status(&d).drafts, 1); /* somebody may be filling it */
+	memset(b->dl_tensor.data, 1, 100000);
+	drop(b);
+	must_be(td_status(&d).drafts, 0);
+	must_be(td_status(&d).clients, 0);
+}
+
+TEST(a_lost_export_is_copied_to_the_next_daemon)
+{
+	struct test_daemon first = td_start();
+	cleanup_td struct test_daemon second = { .pid = 0 };
+	tl_client *client = td_connect(&first);
+	DLManagedTensorVersioned *exported, *t;
+	bool copied = false;
+	uint64_t version;
+
+	must_be(tl_draft_export(create_bytes(client, "a", 100000), &exported), 0);
+	memset(exported->dl_tensor.data, 1, 100000);
+	td_kill(&first);
+	must_be(tl_publish(client, "e", exported, NULL, &copied, &version), -ENOTCONN); /* still
+											   ours */
+	second = td_start(.socket = first.socket);
+	must(td_alive(&second));
+	must_be(tl_publish(client, "e", exported, NULL, &copied, &version), 0);
+	must(copied);
+	t = get(client, "e");
+	must(all_bytes(t, 1, 100000));
+	drop(t);
+	tl_close(client);
+}
+
+TEST(a_leased_tensor_gets_another_name)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	DLManagedTensorVersioned *t, *u;
+	bool copied = true;
+	uint64_t version;
+
+	put_bytes(client, "one", 8, 5000);
+	must_be(tl_publish(client, "two", get(client, "one"), NULL, &copied, &version), 0);
+	must(!copied);
+	t = get(client, "one");
+	u = get(client, "two");
+	must(same_memory(t->dl_tensor.data, u->dl_tensor.data));
+	drop(t);
+	must_be(tl_delete(client, "one"), 0);
+	must(all_bytes(u, 8, 5000)); /* each keeps the bytes */
+	drop(u);
+	put_bytes(client, "new", 9, 5000);
+	u = get(client, "two");
+	must(all_bytes(u, 8, 5000));
+
+	/* the lease's tensor was retired meanwhile */
+	put_bytes(client, "two", 10, 5000);
+	must_be(tl_publish(client, "three", u, NULL, &copied, &version), 0);
+	must(!copied);
+	t = get(client, "three");
+	must(all_bytes(t, 8, 5000));
+	drop(t);
+	tl_close(client);
+	must_be(td_status(&d).retired, 0);
+}
+
+TEST(a_foreign_wrapper_of_a_lease_is_recognised)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	DLManagedTensorVersioned *t, *u;
+	struct foreign f;
+	bool copied = true;
+	uint64_t version;
+
+	put_bytes(client, "zero", 1, 5000);
+	put_bytes(client, "one", 8, 5000);
+	t = get(client, "one");
+	foreign_init(&f, t->dl_tensor.data, 5000, t);
+	must_be(tl_publish(client, "two", &f.managed, NULL, &copied, &version), 0);
+	must(!copied);
+	must_be(f.deleted, 1);
+	t = get(client, "one");
+	u = get(client, "two");
+	must(same_memory(t->dl_tensor.data, u->dl_tensor.data));
+	drop(u);
+
+	foreign_init(&f, t->dl_tensor.data, 4999, t); /* not the whole extent */
+	must_be(tl_publish(client, "part", &f.managed, NULL, &copied, &version), 0);
+	must(copied);
+	tl_close(client);
+}
+
+TEST(a_private_copy_is_copied)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	tl_get_options cow = { .size = sizeof(cow), .mode = TL_MODE_COPY_ON_WRITE };
+	DLManagedTensorVersioned *t;
+	bool copied = false;
+	uint64_t version;
+
+	put_bytes(client, "one", 8, 5000);
+	must_be(tl_get(client, "one", &cow, &t), 0);
+	memset(t->dl_tensor.data, 9, 5000);
+	must_be(tl_publish(client, "two", t, NULL, &copied, &version), 0);
+	must(copied);
+	t = get(client, "two");
+	must(all_bytes(t, 9, 5000));
+	drop(t);
+	t = get(client, "one");
+	must(all_bytes(t, 8, 5000));
+	drop(t);
+	tl_close(client);
+}
+
+int main(void)
+{
+	return suite_run();
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon goes, is killed, comes back, or is not there yet. */
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "tests/client/common.h"
+
+TEST(a_client_connects_again)
+{
+	struct test_daemon first = td_start();
+	cleanup_td struct test_daemon second = { .pid = 0 };
+	tl_client *client = td_connect(&first);
+	DLManagedTensorVersioned *t, *u;
+	tl_info info;
+
+	put_bytes(client, "a", 1, 100000);
+	t = get(client, "a");
+	td_stop(&first);
+	must(all_bytes(t, 1, 100000));
+	must_be(tl_get(client, "a", NULL, &u), -ENOTCONN);
+	must_be(tl_stat(client, "a", &info), -ENOTCONN);
+	must_be(tl_delete(client, "a"), -ENOTCONN);
+	must(strstr(tl_last_error(), first.socket));
+
+	second = td_start(.socket = first.socket);
+	must(td_alive(&second));
+	must_be(tl_get(client, "a", NULL, &u), -ENOENT); /* a stopped daemon leaves nothing */
+	must_be(put_bytes(client, "a", 2, 100), 1);
+	u = get(client, "a");
+	must(all_bytes(t, 1, 100000) && all_bytes(u, 2, 100));
+	drop(t);
+	drop(u);
+	tl_close(client);
+	must_be(td_status(&second).clients, 0);
+}
+
+TEST(held_and_mapped_tensors_survive_a_kill)
+{
+	struct test_daemon first = td_start();
+	cleanup_td struct test_daemon second = { .pid = 0 };
+	tl_client *client = td_connect(&first);
+	DLManagedTensorVersioned *t, *u;
+	tl_draft *draft;
+	int64_t n = 10;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+
+	put_bytes(client, "a", 1, 3 * MIB);
+	put_bytes(client, "b", 2, 100);
+	t = get(client, "a");
+	drop(get(client, "b"));
+	must_be(tl_create(client, "d", &spec, &draft), 0);
+	td_kill(&first);
+	must(all_bytes(t, 1, 3 * MIB));
+	u = get(client, "b"); /* mapped: nobody needs to be asked */
+	must(all_bytes(u, 2, 100));
+	drop(u);
+	must_be(tl_put(client, "c", &(DLTensor){ .data = &n, .device = { kDLCPU, 0 }, .dtype = U8 },
+		       NULL, NULL),
+		-ENOTCONN);
+	must_be(tl_commit(draft, NULL), -ESTALE);
+
+	second = td_start(.socket = first.socket);
+	must(td_alive(&second));
+	put_bytes(client, "c", 3, 100);
+	u = get(client, "c");
+	must(all_bytes(u, 3, 100) && all_bytes(t, 1, 3 * MIB));
+	drop(u);
+	drop(t);
+	tl_close(client);
+}
+
+struct waiter {
+	tl_client *client;
+	_Atomic pid_t tid;
+};
+
+static void *wait_for_name(void *arg)
+{
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND };
+	DLManagedTensorVersioned *t = NULL;
+	struct waiter *w = arg;
+
+	atomic_store(&w->tid, (pid_t)syscall(SYS_gettid));
+	return tl_get(w->client, "later", &o, &t) ? NULL : t;
+}
+
+TEST(a_waiter_survives_a_restart)
+{
+	struct test_daemon first = td_start();
+	cleanup_td struct test_daemon second = { .pid = 0 };
+	tl_client *client = td_connect(&first), *producer;
+	struct waiter w = { .client = client };
+	pthread_t thread;
+	void *got;
+
+	must_be(pthread_create(&thread, NULL, wait_for_name, &w), 0);
+	until_it_sleeps(&w.tid);
+	td_kill(&first);
+	second = td_start(.socket = first.socket);
+	must(td_alive(&second));
+	producer = td_connect(&second);
+	put_bytes(producer, "later", 7, 100);
+	pthread_join(thread, &got);
+	must(got && all_bytes(got, 7, 100));
+	drop(got);
+	tl_close(client);
+	tl_close(producer);
+}
+
+TEST(a_waiters_time_ends_without_a_daemon_too)
+{
+	struct test_daemon d = td_start();
+	cleanup_td struct test_daemon cleaner = { .pid = 0 };
+	tl_client *client = td_connect(&d);
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = 1500 * MS };
+	DLManagedTensorVersioned *t;
+	int64_t start = now_ns();
+
+	td_kill(&d);
+	must_be(tl_get(client, "later", &o, &t), -ENOTCONN);
+	must(now_ns() - start > 1000 * MS); /* it gives up a little early */
+	tl_close(client);
+	cleaner = td_start(.socket = d.socket); /* takes away what the killed one left */
+	must(td_alive(&cleaner));
+}
+
+TEST(a_daemon_that_does_not_answer_times_out)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_connect_options o = { .size = sizeof(o), .address = d.socket, .timeout_ns = 200 * MS };
+	tl_client *client, *unserved, *other = td_connect(&d);
+	DLManagedTensorVersioned *t;
+	int64_t start;
+	int r;
+
+	put_bytes(other, "a", 1, 10);
+	/* A busy machine's daemon may miss such a short time by itself. */
+	eventually(tl_connect(&client, &o) == 0);
+	eventually(tl_get(client, "a", NULL, &t) == 0);
+	drop(t);
+	td_freeze(&d);
+	start = now_ns();
+	must_be(tl_delete(client, "a"), -ETIMEDOUT);
+	must(now_ns() - start >= 200 * MS);
+	must_be(tl_connect(&unserved, &o), -ETIMEDOUT);
+	drop(get(client, "a")); /* that needs nobody */
+	td_thaw(&d);
+	td_settle(&d);
+	eventually((r = tl_delete(client, "a")) != -ETIMEDOUT);
+	must_be(r, -ENOENT); /* the answer that came late was not taken for this one */
+	tl_close(other);
+	tl_close(client);
+}
+
+TEST(a_fork_without_an_answer_pins)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	DLManagedTensorVersioned *t;
+	int status, go[2];
+	pid_t pid;
+
+	put_bytes(client, "a", 1, 100000);
+	t = get(client, "a");
+	must_be(pipe2(go, O_CLOEXEC), 0);
+	td_freeze(&d);
+	pid = fork();
+	must(pid >= 0);
+	if (pid == 0) {
+		char byte;
+
+		close(go[1]);
+		(void)!read(go[0], &byte, 1);
+		status = all_bytes(t, 1, 100000) ? 0 : 1;
+		drop(t);
+		_exit(status);
+	}
+	td_thaw(&d);
+	drop(t);
+	for (int i = 0; i < 50; i++)
+		put_bytes(client, "a", 2, 100000);
+	must_be(td_status(&d).retired, 1); /* the parent's, for the child */
+	close(go[0]);
+	close(go[1]);
+	must_be(waitpid(pid, &status, 0), pid);
+	must_be(status, 0);
+	tl_close(client);
+	must_be(td_status(&d).retired, 0);
+}
+
+TEST(nobody_there_is_said)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = "/nonexistent/socket" };
+	char longer[200];
+	tl_client *client;
+
+	must_be(tl_connect(&client, &o), -ENOENT);
+	must(strstr(tl_last_error(), "/nonexistent/socket"));
+	memset(longer, 'x', sizeof(longer));
+	longer[199] = '\0';
+	o.address = longer;
+	must_be(tl_connect(&client, &o), -EINVAL);
+	o.address = "";
+	must_be(tl_connect(&client, &o), -EINVAL);
+	o.address = NULL;
+	o.flags = 128;
+	must_be(tl_connect(&client, &o), -EINVAL);
+}
+
+/* ---- Autostart: in children, for it depends on the environment ---- */
+
+static uint32_t daemon_of(tl_client *client)
+{
+	tl_status s = { .size = sizeof(s) };
+
+	must_be(tl_get_status(client, &s), 0);
+	return s.daemon_pid;
+}
+
+static int autostarter(const struct test_daemon *d, void *arg)
+{
+	tl_connect_options o = { .size = sizeof(o), .flags = TL_CONNECT_AUTOSTART };
+	tl_client *client = NULL;
+
+	(void)d;
+	(void)arg;
+	parent_await();
+	must_be(tl_connect(&client, &o), 0);
+	put_bytes(client, "auto", 1, 1000);
+	parent_tell(daemon_of(client));
+	parent_await();
+	drop(get(client, "auto"));
+	tl_close(client);
+	return 0;
+}
+
+TEST(a_daemon_is_started_once)
+{
+	const char *binary = getenv("TL_TEST_DAEMON");
+	struct test_child c[4];
+	char dir[] = "/tmp/tl-auto-XXXXXX", path[64];
+	tl_client *client;
+	struct stat st;
+	uint64_t pid;
+
+	SKIP_UNLESS(access("/run/tensorlease/socket", F_OK), "a system daemon is there");
+	must(mkdtemp(dir));
+	setenv("XDG_RUNTIME_DIR", dir, 1);
+	setenv("TENSORLEASE_DAEMON", "/bin/false", 1);
+	must_be(tl_connect(&client, &(tl_connect_options){ .size = sizeof(tl_connect_options),
+							   .flags = TL_CONNECT_AUTOSTART }),
+		-ECONNREFUSED);
+	must(strstr(tl_last_error(), "status 1"));
+	setenv("TENSORLEASE_DAEMON", binary ? binary : "build/bin/tensorleased", 1);
+	must_be(tl_connect(&client, NULL), -ENOENT);
+	for (int i = 0; i < 4; i++) /* at once */
+		c[i] = child_start(NULL, autostarter, NULL);
+	for (int i = 0; i < 4; i++)
+		child_go(&c[i]);
+	pid = child_await(&c[0]);
+	must(pid > 1);
+	for (int i = 1; i < 4; i++)
+		must_be(child_await(&c[i]), pid);
+	snprintf(path, sizeof(path), "%s/tensorlease", dir);
+	must_be(stat(path, &st), 0);
+	must_be(st.st_mode & 07777, 0700);
+	for (int i = 0; i < 4; i++) {
+		child_go(&c[i]);
+		child_must_succeed(&c[i]);
+	}
+	end_daemon((pid_t)pid);
+
+	must_be(chmod(path, 0755), 0); /* not private: not trusted */
+	must_be(tl_connect(&client, &(tl_connect_options){ .size = sizeof(tl_connect_options),
+							   .flags = TL_CONNECT_AUTOSTART }),
+		-EACCES);
+	must(strstr(tl_last_error(), "0755"));
+	snprintf(path, sizeof(path), "rm -rf %s", dir);
+	must_be(system(path), 0);
+	unsetenv("XDG_RUNTIME_DIR");
+	unsetenv("TENSORLEASE_DAEMON");
+}
+
+int main(void)
+{
+	return suite_run();
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tests of GPU tensors share: producers and consumers in processes of their own. */
+#pragma once
+
+#include "tests/gpu/memory.h"
+
+/* In a child: a client, and the driver. */
+static inline tl_client *gpu_open(const struct test_daemon *d, int device)
+{
+	cuda = gpu_use(device);
+	return td_connect(d);
+}
+
+static inline CUdeviceptr gpu_alloc(size_t size)
+{
+	CUdeviceptr p = 0;
+
+	gpu_must(cuda->mem_alloc(&p, size));
+	return p;
+}
+
+static inline DLManagedTensorVersioned *gpu_get(tl_client *client, const char *name,
+						intptr_t stream)
+{
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND, .stream = stream };
+	DLManagedTensorVersioned *t = NULL;
+
+	must_be(tl_get(client, name, &o, &t), 0);
+	must_be(t->dl_tensor.device.device_type, kDLCUDA);
+	return t;
+}
+
+static inline CUdeviceptr gpu_data(const DLManagedTensorVersioned *t)
+{
+	return (CUdeviceptr)(uintptr_t)t->dl_tensor.data;
+}
+
+/* A tensor of @n bytes of @value in memory of the library's, published. */
+static inline uint64_t gpu_put_draft(tl_client *client, const char *name, int value, int64_t n,
+				     int device, CUstream stream)
+{
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	uint64_t version = 0;
+	tl_draft *draft;
+
+	must_be(tl_alloc_cuda(client, name, &spec, device, &draft), 0);
+	must_be(tl_draft_tensor(draft)->device.device_type, kDLCUDA);
+	gpu_fill((CUdeviceptr)(uintptr_t)tl_draft_tensor(draft)->data, value, (size_t)n, stream);
+	must_be(tl_draft_set_stream(draft, (intptr_t)stream), 0);
+	must_be(tl_commit(draft, &version), 0);
+	return version;
+}
+
+/* Tensors of which the daemon does not know yet that their producers' work has ended; none had its
+ * row before. */
+static inline unsigned gpu_unfinished(const struct raw *rc)
+{
+	unsigned n = 0;
+
+	for (uint32_t slot = 0; slot < atomic_load(&rc->catalog->slots_high); slot++) {
+		const struct catalog_row *row = rc_row(rc, ref_make(1, slot));
+
+		n += row_word_state(atomic_load(&row->word)) == ROW_LIVE &&
+		     atomic_load(&row->progress) == ROW_UNFINISHED;
+	}
+	return n;
+}
+
+/* ---- What must be left at the end: nothing ---- */
+
+static inline int gpu_add_usage(const tl_device_usage *usage, void *context)
+{
+	*(uint64_t *)context += usage->bytes_used;
+	return 0;
+}
+
+/* Bytes on GPUs that the daemon counts; it has settled. */
+static inline uint64_t gpu_charged(const struct test_daemon *d)
+{
+	tl_client *client;
+	uint64_t n = 0;
+
+	td_settle(d);
+	client = td_connect(d);
+	must_be(tl_list_devices(client, gpu_add_usage, &n), 0);
+	tl_close(client);
+	return n;
+}
+
+struct gpu_daemon {
+	struct test_daemon d;
+	unsigned fds; /* that it has when nothing is published */
+};
+
+static inline void gpu_daemon_stop(struct gpu_daemon *g)
+{
+	td_stop(&g->d);
+}
+#define cleanup_gpu __attribute__((cleanup(gpu_daemon_stop)))
+
+static inline struct gpu_daemon gpu_daemon_start(const struct td_options *options)
+{
+	struct gpu_daemon g = { .d = td_start_options(options) };
+
+	must_be(gpu_charged(&g.d), 0);
+	td_settle(&g.d);
+	g.fds = count_fds(g.d.pid);
+	return g;
+}
+#define gpu_start(...) gpu_daemon_start(&(const struct td_options){ __VA_ARGS__ })
+
+/* All clients have ended: no GPU object, no byte, no descriptor is left, and nobody broke a rule.
+ */
+static inline void gpu_nothing_left(const struct gpu_daemon *g)
+{
+	struct tl_status status = td_status(&g->d);
+
+	must_be(gpu_live_all(), 0);
+	must_be(gpu_charged(&g->d), 0);
+	must_be(status.clients, 0);
+	must_be(status.drafts, 0);
+	must_be(status.retired, 0);
+	td_settle(&g->d);
+	must_be(count_fds(g->d.pid), g->fds);
+	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
+	must_be(gpu_violations(FAKE_EVENT_GONE_EARLY), 0);
+	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
+}
+
+/* The call fails with @error, and the text has @words in it. */
+#define must_refuse(call, error, words)                                                            \
+	do {                                                                                       \
+		must_be(call, error);                                                              \
+		if (!strstr(tl_last_error(), words))                                               \
+			fprintf(stderr, "not '%s' in: %s\n", (const char *)(words),                \
+				tl_last_error());                                                  \
+		must(strstr(tl_last_error(), words));                                              \
+	} while (0)
+
+/* Runs @fn(@arg) in a process beside @producer, which is let go when that has ended. Nothing is
+ * left. */
+static inline void gpu_with_producer(child_fn *producer, child_fn *fn, void *arg)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start(&g.d, producer, NULL);
+
+	child_await(&p);
+	must_be(td_run_client(&g.d, fn, arg), 0);
+	child_go(&p);
+	child_must_succeed(&p);
+	gpu_nothing_left(&g);
+}

@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Each call of the driver fails once, in turn: an error is returned, nothing is lost, and the next
+ * try works. And limits. */
+#include "tests/gpu/common.h"
+
+enum { N = 3 << 20 };
+
+#if defined(__SANITIZE_THREAD__)
+enum { LATER = 2 }; /* each process takes a second to end */
+#else
+enum { LATER = 6 };
+#endif
+
+/* The call succeeds, at once or after one error that says something. */
+#define within_two(call)                                                                           \
+	do {                                                                                       \
+		int first_ = call;                                                                 \
+		if (first_)                                                                        \
+			must(first_ < 0 && *tl_last_error());                                      \
+		must_be(first_ ? call : 0, 0);                                                     \
+	} while (0)
+
+static struct gpu_foreign foreign[GPU_KINDS];
+static struct gpu_memory memory[GPU_KINDS];
+static const char *const names[] = { "legacy", "vmm", "parts", "pool" };
+
+static void make_memory(void)
+{
+	for (int kind = 0; kind < GPU_KINDS; kind++) {
+		gpu_memory_init(&memory[kind], kind, N, 0);
+		gpu_foreign_init(&foreign[kind], memory[kind].base, N, 0);
+	}
+}
+
+static void free_memory(void)
+{
+	for (int kind = 0; kind < GPU_KINDS; kind++) {
+		eventually(atomic_load(&foreign[kind].deleted));
+		must_be(foreign[kind].deleted, 1);
+		gpu_memory_deinit(&memory[kind]);
+	}
+}
+
+static int publishes(const struct test_daemon *d, void *arg)
+{
+	unsigned fds = count_fds(0);
+	tl_client *client;
+
+	(void)arg;
+	cuda = gpu_use(0);
+	make_memory();
+	client = td_connect(d);
+	for (int kind = 0; kind < GPU_KINDS; kind++) {
+		gpu_fill(memory[kind].base, 10 + kind, N, CUDA_STREAM_LEGACY);
+		within_two(
+			tl_publish(client, names[kind], &foreign[kind].managed, NULL, NULL, NULL));
+	}
+	for (int kind = 0; kind < GPU_KINDS; kind++)
+		must_be(tl_delete(client, names[kind]), 0);
+	free_memory();
+	tl_close(client);
+	eventually(count_fds(0) <= fds + 1); /* what wakes the library's thread */
+	return 0;
+}
+
+static int commit_one(tl_client *client)
+{
+	int64_t n = N;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *draft;
+	int r = tl_alloc_cuda(client, "draft", &spec, 0, &draft);
+
+	if (r)
+		return r;
+	gpu_fill((CUdeviceptr)(uintptr_t)tl_draft_tensor(draft)->data, 7, N, CUDA_STREAM_LEGACY);
+	return tl_commit(draft, NULL);
+}
+
+static int drafts(const struct test_daemon *d, void *arg)
+{
+	tl_put_options sealed = { .size = sizeof(sealed), .how = TL_PUBLISH_SEALED };
+	unsigned fds = count_fds(0);
+	struct gpu_foreign f;
+	CUdeviceptr source;
+	tl_client *client;
+
+	(void)arg;
+	cuda = gpu_use(0);
+	client = td_connect(d);
+	source = gpu_alloc(N);
+	gpu_foreign_init(&f, source, N, 0);
+	gpu_fill(source, 8, N, CUDA_STREAM_LEGACY);
+	for (int i = 0; i < 3; i++) {
+		within_two(commit_one(client));
+		within_two(tl_put(client, "put", &f.managed.dl_tensor, NULL, NULL));
+		within_two(tl_put(client, "put", &f.managed.dl_tensor, &sealed, NULL));
+	}
+	must_be(tl_delete(client, "draft") + tl_delete(client, "put"), 0);
+	gpu_must(cuda->mem_free(source));
+	tl_close(client);
+	eventually(count_fds(0) <= fds + 1);
+	return 0;
+}
+
+static int held_producer(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	make_memory();
+	gpu_must(cuda->ctx_synchronize());
+	gpu_hold(getpid());
+	for (int kind = 0; kind < GPU_KINDS; kind++) {
+		gpu_fill(memory[kind].base, 10 + kind, N, CUDA_STREAM_LEGACY);
+		must_be(tl_publish(client, names[kind], &foreign[kind].managed, NULL, NULL, NULL),
+			0);
+	}
+	parent_tell((uint64_t)getpid());
+	parent_await();
+	for (int kind = 0; kind < GPU_KINDS; kind++)
+		must_be(tl_delete(client, names[kind]), 0);
+	free_memory();
+	tl_close(client);
+	return 0;
+}
+
+static int gets(const struct test_daemon *d, void *arg)
+{
+	const char *fails = getenv("FAKECUDA_FAIL");
+	unsigned fds = count_fds(0);
+	DLManagedTensorVersioned *t[2 * GPU_KINDS];
+	tl_client *client;
+	CUstream stream;
+	tl_get_options o = { .size = sizeof(o) };
+
+	(void)arg;
+	cuda = gpu_use(0);
+	client = td_connect(d);
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	o.stream = (intptr_t)stream;
+	if (fails && strstr(fails, "cuMemPool"))
+		gpu_hold(0); /* a pool that is given up waits for all streams */
+	for (int i = 0; i < 2 * GPU_KINDS; i++)
+		within_two(tl_get(client, names[i % GPU_KINDS], &o, &t[i]));
+	for (int kind = 0; kind < GPU_KINDS; kind++)
+		drop(t[kind]); /* while its stream waits for the producer */
+	gpu_hold(0);
+	for (int kind = 0; kind < GPU_KINDS; kind++) {
+		must_be(gpu_read(gpu_data(t[GPU_KINDS + kind]), N, stream), 10 + kind);
+		drop(t[GPU_KINDS + kind]);
+	}
+	gpu_must(cuda->stream_destroy(stream));
+	tl_close(client);
+	eventually(count_fds(0) <= fds + 1);
+	return 0;
+}
+
+static void fail_each(const char *const *calls, void (*run)(struct gpu_daemon *g))
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	test_timeout(180);
+	for (; *calls; calls++) {
+		for (int nth = 1; nth <= LATER; nth++) {
+			char fail[128];
+
+			snprintf(fail, sizeof(fail), "%s:%d:%d", *calls, nth, nth % 2 ? 999 : 2);
+			gpu_setenv("FAKECUDA_FAIL", fail);
+			run(&g);
+			gpu_nothing_left(&g);
+		}
+	}
+}
+
+static void run_publishes(struct gpu_daemon *g)
+{
+	must_be(td_run_client(&g->d, publishes, NULL), 0);
+}
+
+static void run_drafts(struct gpu_daemon *g)
+{
+	must_be(td_run_client(&g->d, drafts, NULL), 0);
+}
+
+static void run_gets(struct gpu_daemon *g)
+{
+	char fail[128];
+	struct test_child p;
+
+	snprintf(fail, sizeof(fail), "%s", getenv("FAKECUDA_FAIL"));
+	gpu_setenv("FAKECUDA_FAIL", "");
+	p = child_start(&g->d, held_producer, NULL);
+	child_await(&p);
+	gpu_setenv("FAKECUDA_FAIL", fail);
+	must_be(td_run_client(&g->d, gets, NULL), 0);
+	child_go(&p);
+	child_must_succeed(&p);
+}
+
+GPU_TEST(publishing_what_is_there)
+{
+	static const char *const calls[] = {
+		"cuPointerGetAttribute",
+		"cuMemGetAddressRange",
+		"cuIpcGetMemHandle",
+		"cuMemRetainAllocationHandle",
+		"cuMemExportToShareableHandle",
+		"cuMemPoolExportToShareableHandle",
+		"cuMemPoolExportPointer",
+		"cuEventCreate",
+		"cuIpcGetEventHandle",
+		"cuEventRecord",
+		"cuStreamIsCapturing",
+		"cuThreadExchangeStreamCaptureMode",
+		NULL,
+	};
+
+	fail_each(calls, run_publishes);
+}
+
+GPU_TEST(publishing_drafts_and_copies)
+{
+	static const char *const calls[] = {
+		"cuMemCreate",
+		"cuMemAddressReserve",
+		"cuMemMap",
+		"cuMemSetAccess",
+		"cuEventCreate",
+		"cuMemExportToShareableHandle",
+		"cuIpcGetEventHandle",
+		"cuEventRecord",
+		"cuMemcpyDtoDAsync",
+		"cuStreamSynchronize",
+		NULL,
+	};
+
+	fail_each(calls, run_drafts);
+}
+
+GPU_TEST(getting)
+{
+	static const char *const calls[] = {
+		"cuIpcOpenMemHandle",	"cuMemImportFromShareableHandle",
+		"cuMemAddressReserve",	"cuMemMap",
+		"cuMemSetAccess",	"cuMemPoolImportFromShareableHandle",
+		"cuMemPoolSetAccess",	"cuMemPoolImportPointer",
+		"cuIpcOpenEventHandle", "cuStreamWaitEvent",
+		"cuEventCreate",	"cuEventRecord",
+		"cuMemGetAddressRange", NULL,
+	};
+
+	fail_each(calls, run_gets);
+}
+
+/* ---- The producer's work fails ---- */
+
+static int fails_on_the_gpu(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_foreign f;
+	CUdeviceptr m = gpu_alloc(N);
+	tl_info info = { 0 };
+	DLManagedTensorVersioned *t;
+
+	gpu_foreign_init(&f, m, N, 0);
+	if (*(bool *)arg) { /* it has failed already */
+		must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), -EIO);
+		must_be(tl_stat(client, "t", &info), -ENOENT);
+		gpu_must(cuda->mem_free(m));
+		tl_close(client);
+		return 0;
+	}
+	gpu_hold(getpid()); /* it has not ended when it is published */
+	gpu_fill(m, 1, N, CUDA_STREAM_LEGACY);
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0); /* it will */
+	gpu_hold(0);
+	eventually(!tl_stat(client, "t", &info) && info.lost);
+	must_be(tl_get(client, "t", NULL, &t), -ENODATA);
+	must_be(tl_delete(client, "t"), 0);
+	eventually(atomic_load(&f.deleted));
+	gpu_must(cuda->mem_free(m));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(work_that_fails_loses_its_tensor)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	gpu_setenv("FAKECUDA_FAIL", "cuEventQuery:1:719");
+	must_be(td_run_client(&g.d, fails_on_the_gpu, &(bool){ true }), 0);
+	gpu_setenv("FAKECUDA_FAIL", "cuEventQuery:2:719");
+	must_be(td_run_client(&g.d, fails_on_the_gpu, &(bool){ false }), 0);
+	gpu_nothing_left(&g);
+}
+
+/* ---- Limits ---- */
+
+struct limits {
+	int error;
+	const char *words;
+};
+
+static tl_draft *draft_of(tl_client *client, int64_t n, int device, int *r)
+{
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *draft = NULL;
+
+	*r = tl_alloc_cuda(client, "d", &spec, device, &draft);
+	return draft;
+}
+
+/* 8 MiB a GPU: four units of 2 MiB. */
+static int meets_limits(const struct test_daemon *d, void *arg)
+{
+	const struct limits *l = arg;
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_foreign f;
+	tl_draft *draft[4], *one;
+	CUdeviceptr plain = gpu_alloc(1 << 20);
+	uint64_t used = 0;
+	int r;
+
+	gpu_foreign_init(&f, plain, 1 << 20, 0);
+	for (int i = 0; i < 4; i++)
+		must((draft[i] = draft_of(client, 1 + i * 1000, 0, &r)));
+	must_be(tl_list_devices(client, gpu_add_usage, &used), 0);
+	must_be(used, 8 << 20);
+	must_refuse((draft_of(client, 1, 0, &r), r), l->error, l->words);
+	must_refuse(tl_publish(client, "p", &f.managed, NULL, NULL, NULL), l->error, l->words);
+	must_refuse(tl_put(client, "p", &f.managed.dl_tensor, NULL, NULL), l->error, l->words);
+	must_be(f.deleted, 0);
+	must((one = draft_of(client, 8 << 20, 1, &r))); /* another GPU is another account */
+	tl_abort(one);
+	for (int i = 0; i < 4; i++) {
+		tl_draft_set_stream(draft[i], TL_STREAM_NONE);
+		tl_abort(draft[i]);
+	}
+	must((one = draft_of(client, 8 << 20, 0, &r))); /* for which what is kept free must go */
+	tl_draft_set_stream(one, TL_STREAM_NONE);
+	must_be(tl_commit(one, NULL), 0);
+	must_refuse((draft_of(client, (8 << 20) + 1, 0, &r), r), l->error, l->words);
+	must_be(tl_delete(client, "d"), 0);
+	must_be(tl_publish(client, "p", &f.managed, NULL, NULL, NULL), l->error);
+	must_be(tl_put(client, "p", &f.managed.dl_tensor, NULL, NULL), 0); /* the same */
+	must_be(tl_publish(client, "p", &f.managed, NULL, NULL, NULL), 0);
+	must_be(tl_delete(client, "p"), 0);
+	eventually(atomic_load(&f.deleted));
+	gpu_must(cuda->mem_free(plain));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_gpus_capacity_and_a_users_part_of_it)
+{
+	static const char *const capacity[] = { "--gpu-capacity", "8M", NULL };
+	static const char *const quota[] = { "--gpu-uid-capacity", "8M", NULL };
+	struct limits full = { -ENOSPC, "--gpu-capacity" },
+		      over = { -EDQUOT, "--gpu-uid-capacity" };
+
+	SKIP_UNLESS(gpu_devices() >= 2, "needs two GPUs");
+	for (int i = 0; i < 2; i++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start(.extra = i ? quota : capacity);
+
+		must_be(td_run_client(&g.d, meets_limits, i ? &over : &full), 0);
+		gpu_nothing_left(&g);
+	}
+}
+
+static void *deletes(void *client)
+{
+	must_be(tl_delete(client, "d"), 0);
+	return NULL;
+}
+
+static int waits_for_room(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	int64_t n = 8 << 20, start;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_draft *draft;
+	pthread_t thread;
+
+	(void)arg;
+	gpu_put_draft(client, "d", 1, n, 0, CUDA_STREAM_LEGACY);
+	spec.timeout_ns = 60 * MS;
+	start = now_ns();
+	must_be(tl_alloc_cuda(client, "e", &spec, 0, &draft), -ENOSPC);
+	must(now_ns() - start >= 60 * MS);
+	spec.timeout_ns = WAIT_S * SECOND;
+	must_be(pthread_create(&thread, NULL, deletes, client), 0);
+	must_be(tl_alloc_cuda(client, "e", &spec, 0, &draft), 0);
+	pthread_join(thread, NULL);
+	tl_abort(draft);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(room_is_waited_for)
+{
+	static const char *const capacity[] = { "--gpu-capacity", "8M", NULL };
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = capacity);
+
+	must_be(td_run_client(&g.d, waits_for_room, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+static int fills_the_gpu(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	tl_draft *draft, *other;
+	int r;
+
+	(void)arg;
+	must((draft = draft_of(client, 10 << 20, 0, &r)));
+	must_refuse((draft_of(client, 10 << 20, 0, &r), r), -ENOMEM, "OUT_OF_MEMORY");
+	tl_draft_set_stream(draft, TL_STREAM_NONE);
+	tl_abort(draft);
+	must((other = draft_of(client, 12 << 20, 0, &r))); /* the free one made room */
+	tl_abort(other);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_full_gpu)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	gpu_setenv("FAKECUDA_MEMORY", "16777216");
+	must_be(td_run_client(&g.d, fills_the_gpu, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	return suite_run();
+}

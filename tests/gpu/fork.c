@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Children of a process that used GPUs: CUDA does not work there, all else does, and the parent
+ * notices nothing. */
+#include "tests/gpu/common.h"
+
+enum { N = 3 << 20 };
+
+static int producer(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_foreign f;
+	struct gpu_memory m;
+
+	(void)arg;
+	gpu_memory_init(&m, GPU_LEGACY, N, 0);
+	gpu_fill(m.base, 1, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, m.base, N, 0);
+	f.owned = &m;
+	must_be(tl_publish(client, "theirs", &f.managed, NULL, NULL, NULL), 0);
+	put_bytes(client, "cpu", 5, 100);
+	parent_tell(1);
+	parent_await();
+	must_be(tl_delete(client, "theirs") + tl_delete(client, "cpu"), 0);
+	eventually(atomic_load(&f.deleted));
+	tl_close(client);
+	return 0;
+}
+
+struct parents {
+	const struct test_daemon *d;
+	tl_client *client;
+	DLManagedTensorVersioned *theirs, *own, *draft_tensor, *cpu;
+	tl_draft *draft;
+	bool of_main_thread;
+};
+
+/* What a child may do, and what it may not. */
+static void may_and_may_not(struct parents *p, int value)
+{
+	int64_t n = N;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	DLManagedTensorVersioned *t;
+	tl_ipc_handle h = { .size = sizeof(h) };
+	tl_draft *draft;
+	tl_info info;
+
+	must_refuse(tl_get(p->client, "theirs", NULL, &t), -ENODEV, "fork()");
+	must_refuse(tl_get(p->client, "own", NULL, &t), -ENODEV, "fork()");
+	must_refuse(tl_alloc_cuda(p->client, "x", &spec, 0, &draft), -ENODEV, "fork()");
+	must_be(tl_get_ipc_handle(p->client, "theirs", NULL, &h, &t), 0);
+	drop(t);
+	must(all_bytes(t = get(p->client, "cpu"), 5, 100));
+	drop(t);
+	must_be(tl_stat(p->client, "own", &info), 0);
+	put_bytes(p->client, "childs", value, 1000);
+	must_be(tl_tensor_check(p->theirs), 0);
+}
+
+static _Noreturn void in_grandchild(struct parents *p)
+{
+	may_and_may_not(p, 2);
+	drop(p->theirs);
+	drop(p->own);
+	_exit(0);
+}
+
+static _Noreturn void in_child(struct parents *p)
+{
+	int status;
+	pid_t pid;
+
+	must(all_bytes(p->cpu, 5, 100));
+	drop(p->cpu);
+	may_and_may_not(p, 1);
+	pid = fork();
+	must(pid >= 0);
+	if (pid == 0)
+		in_grandchild(p);
+	must_be(waitpid(pid, &status, 0), pid);
+	must_be(status, 0);
+	drop(p->theirs);
+	drop(p->own);
+	must_be(tl_commit(p->draft, NULL), -ESTALE);
+	drop(p->draft_tensor);
+	tl_close(p->client);
+	if (p->of_main_thread)
+		exit(0); /* with all that is done then */
+	_exit(0);
+}
+
+static void *forks(void *arg)
+{
+	pid_t pid = fork();
+	int status;
+
+	must(pid >= 0);
+	if (pid == 0)
+		in_child(arg);
+	must_be(waitpid(pid, &status, 0), pid);
+	must_be(status, 0);
+	return NULL;
+}
+
+/* @arg: the fork is done by a thread that never used the library. */
+static int forking(const struct test_daemon *d, void *arg)
+{
+	struct parents p = { .d = d, .client = gpu_open(d, 0), .of_main_thread = !arg };
+	int64_t n = N;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	static struct gpu_foreign f;
+	static struct gpu_memory m;
+	DLManagedTensorVersioned *queued;
+	unsigned char *to = malloc(N);
+	tl_draft *exported;
+	pthread_t thread;
+	CUstream stream;
+
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	gpu_memory_init(&m, GPU_LEGACY, N, 0);
+	gpu_fill(m.base, 2, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, m.base, N, 0);
+	f.owned = &m;
+	must_be(tl_publish(p.client, "own", &f.managed, NULL, NULL, NULL), 0);
+	gpu_put_draft(p.client, "kept", 3, N, 0, CUDA_STREAM_LEGACY);
+	gpu_put_draft(p.client, "kept", 4, N, 0, CUDA_STREAM_LEGACY);
+	p.theirs = gpu_get(p.client, "theirs", (intptr_t)stream);
+	p.own = gpu_get(p.client, "own", (intptr_t)stream);
+	p.cpu = get(p.client, "cpu");
+	must_be(tl_alloc_cuda(p.client, "d", &spec, 0, &p.draft), 0);
+	must_be(tl_alloc_cuda(p.client, "e", &spec, 0, &exported), 0);
+	must_be(tl_draft_export(exported, &p.draft_tensor), 0);
+	queued = gpu_get(p.client, "theirs", (intptr_t)stream);
+	gpu_must(cuda->stream_synchronize(stream));
+	gpu_hold(getpid());
+	gpu_must(cuda->memcpy_dtoh_async(to, gpu_data(queued), N, stream));
+	drop(queued); /* its lease waits in the library's thread while we fork */
+	if (arg) {
+		must_be(pthread_create(&thread, NULL, forks, &p), 0);
+		pthread_join(thread, NULL);
+	} else {
+		forks(&p);
+	}
+	gpu_hold(0);
+	must_be(tl_delete(p.client, "childs"), 0);
+	must_be(gpu_read(gpu_data(p.theirs), N, stream), 1);
+	must_be(gpu_read(gpu_data(p.own), N, stream), 2);
+	drop(p.theirs);
+	drop(p.own);
+	drop(p.cpu);
+	must_be(f.deleted, 0);
+	must_be(tl_delete(p.client, "own") + tl_delete(p.client, "kept"), 0);
+	eventually(atomic_load(&f.deleted));
+	must_be(f.deleted, 1);
+	must_be(tl_commit(p.draft, NULL), 0);
+	must_be(tl_delete(p.client, "d"), 0);
+	drop(p.draft_tensor);
+	eventually(leases_of(p.client, 0) == 0);
+	gpu_must(cuda->stream_destroy(stream));
+	free(to);
+	tl_close(p.client);
+	return 0;
+}
+
+GPU_TEST(a_child_releases_and_the_parent_goes_on)
+{
+	gpu_with_producer(producer, forking, NULL);
+}
+
+GPU_TEST(a_fork_by_a_thread_that_is_new_here)
+{
+	gpu_with_producer(producer, forking, (void *)1);
+}
+
+/* ---- A parent that never used CUDA ---- */
+
+static int forks_first(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = td_connect(d);
+	DLManagedTensorVersioned *t;
+	int status;
+	pid_t pid;
+
+	(void)arg;
+	drop(get(client, "cpu"));
+	pid = fork();
+	if (pid == 0) {
+		cuda = gpu_use(0);
+		t = gpu_get(client, "theirs", TL_STREAM_LEGACY);
+		must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 1);
+		drop(t);
+		gpu_put_draft(client, "childs", 1, N, 0, CUDA_STREAM_LEGACY);
+		must_be(tl_delete(client, "childs"), 0);
+		tl_close(client);
+		_exit(0);
+	}
+	must_be(waitpid(pid, &status, 0), pid);
+	must_be(status, 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_child_may_be_the_first_to_use_a_gpu)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start(&g.d, producer, NULL);
+
+	child_await(&p);
+	must_be(td_run_client(&g.d, forks_first, NULL), 0);
+	child_go(&p);
+	child_must_succeed(&p);
+	gpu_nothing_left(&g);
+}
+
+/* ---- Forks while all is moving ---- */
+
+static _Atomic bool stop;
+static CUcontext context;
+
+static void *churns(void *arg)
+{
+	gpu_must(cuda->ctx_set_current(context));
+	while (!atomic_load(&stop)) {
+		DLManagedTensorVersioned *t = gpu_get(arg, "theirs", TL_STREAM_PER_THREAD);
+
+		gpu_put_draft(arg, "churn", 1, 1000, 0, CUDA_STREAM_PER_THREAD);
+		drop(t);
+	}
+	gpu_must(cuda->stream_synchronize(CUDA_STREAM_PER_THREAD));
+	return NULL;
+}
+
+static int churning(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	pthread_t thread[2];
+
+	(void)arg;
+	gpu_must(cuda->ctx_get_current(&context));
+	for (int i = 0; i < 2; i++)
+		must_be(pthread_create(&thread[i], NULL, churns, client), 0);
+	for (int i = 0; i < 100; i++) {
+		int status;
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			drop(get(client, "cpu"));
+			tl_close(client);
+			_exit(0);
+		}
+		must_be(waitpid(pid, &status, 0), pid);
+		must_be(status, 0);
+	}
+	atomic_store(&stop, true);
+	for (int i = 0; i < 2; i++)
+		pthread_join(thread[i], NULL);
+	must_be(tl_delete(client, "churn"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(forks_while_threads_publish_and_get)
+{
+	SKIP_UNLESS(MAY_FORK_AMONG_THREADS, "AddressSanitizer's allocator does not survive it");
+	cleanup_gpu struct gpu_daemon g = gpu_start(.max_clients = 200);
+	struct test_child p = child_start(&g.d, producer, NULL);
+
+	gpu_setenv("FAKECUDA_DELAY_US", "100");
+	child_await(&p);
+	must_be(td_run_client(&g.d, churning, NULL), 0);
+	child_go(&p);
+	child_must_succeed(&p);
+	gpu_nothing_left(&g);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	return suite_run();
+}

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long memory on a GPU lives, and what becomes of it when processes die. */
+#include "tests/gpu/common.h"
+
+enum { N = 3 << 20 };
+
+/* ---- One source, many who use it ---- */
+
+static int frees_at_once(const struct test_daemon *d, void *arg)
+{
+	enum gpu_kind kind = *(enum gpu_kind *)arg;
+	tl_client *client = gpu_open(d, 0);
+	static struct gpu_foreign f[3];
+	static struct gpu_memory m[3];
+
+	for (int i = 0; i < 3; i++) {
+		char name[] = { 't', (char)('0' + i), '\0' };
+
+		gpu_memory_init(&m[i], kind, N, 0);
+		gpu_fill(m[i].base, i, N, CUDA_STREAM_LEGACY);
+		gpu_foreign_init(&f[i], m[i].base, N, 0);
+		f[i].owned = &m[i];
+		must_be(tl_publish(client, name, &f[i].managed, NULL, NULL, NULL), 0);
+	}
+	tl_close(client); /* what was published stays, as long as this process does */
+	parent_tell(1);
+	parent_await();
+	for (int i = 0; i < 3; i++)
+		must_be(f[i].deleted, 0);
+	parent_tell(1);
+	for (int i = 0; i < 3; i++)
+		eventually(atomic_load(&f[i].deleted));
+	for (int i = 0; i < 3; i++)
+		must_be(f[i].deleted, 1);
+	return 0;
+}
+
+/* Holds four leases on each, two of another client's, and closes both clients while it does. */
+static int holds_many(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0), *other = td_connect(d);
+	DLManagedTensorVersioned *t[12];
+	CUstream stream;
+
+	(void)arg;
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	for (int i = 0; i < 12; i++) {
+		char name[] = { 't', (char)('0' + i % 3), '\0' };
+
+		t[i] = gpu_get(i % 2 ? client : other, name, (intptr_t)stream);
+		must_be(gpu_data(t[i]), gpu_data(t[i % 3])); /* opened once, for both */
+	}
+	tl_close(client);
+	tl_close(other);
+	parent_tell(1);
+	parent_await();
+	for (int i = 0; i < 12; i++) {
+		must_be(gpu_read(gpu_data(t[i]), N, stream), i % 3);
+		if (i >= 3)
+			drop(t[i]);
+	}
+	parent_tell(1);
+	parent_await();
+	for (int i = 0; i < 3; i++)
+		drop(t[i]);
+	gpu_must(cuda->stream_destroy(stream));
+	parent_tell(1);
+	parent_await();
+	return 0;
+}
+
+GPU_TEST(the_last_lease_gives_the_memory_back_once)
+{
+	gpu_setenv("FAKECUDA_DELAY_US", "3000");
+	for (enum gpu_kind kind = 0; kind < GPU_KINDS; kind++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start();
+		struct test_child p = child_start(&g.d, frees_at_once, &kind), c[2];
+		tl_client *client;
+
+		child_await(&p);
+		for (int i = 0; i < 2; i++) {
+			c[i] = child_start(&g.d, holds_many, NULL);
+			child_await(&c[i]);
+		}
+		client = td_connect(&g.d);
+		must_be(tl_delete(client, "t0") + tl_delete(client, "t1") + tl_delete(client, "t2"),
+			0);
+		tl_close(client);
+		for (int step = 0; step < 2; step++) {
+			for (int i = 0; i < 2; i++) {
+				child_go(&c[i]);
+				child_await(&c[i]);
+			}
+			if (step == 0) {
+				td_settle(&g.d);
+				child_go(&p);
+				child_await(&p);
+			}
+		}
+		child_must_succeed(&p);
+		for (int i = 0; i < 2; i++) {
+			child_go(&c[i]);
+			child_must_succeed(&c[i]);
+		}
+		gpu_nothing_left(&g);
+	}
+}
+
+/* ---- A deleter that uses the library ---- */
+
+static struct busy_deleter {
+	struct gpu_foreign f;
+	tl_client *client, *second;
+	CUcontext context;
+	_Atomic int done;
+} busy;
+
+static void delete_busily(DLManagedTensorVersioned *managed)
+{
+	DLManagedTensorVersioned *t = gpu_get(busy.second, "other", TL_STREAM_LEGACY);
+	CUcontext before;
+
+	(void)managed;
+	gpu_must(cuda->ctx_push(busy.context));
+	must_be(gpu_put_draft(busy.second, "third", 4, N, 0, CUDA_STREAM_LEGACY), 1);
+	drop(t);
+	must_be(tl_delete(busy.second, "other"), 0);
+	must_be(tl_delete(busy.second, "third"), 0);
+	tl_close(busy.second);
+	tl_close(busy.client); /* the one that it was published through */
+	gpu_must(cuda->ctx_pop(&before));
+	atomic_store(&busy.done, 1);
+}
+
+static int deletes_busily(const struct test_daemon *d, void *arg)
+{
+	CUdeviceptr memory;
+
+	(void)arg;
+	busy.client = gpu_open(d, 0);
+	busy.second = td_connect(d);
+	gpu_must(cuda->ctx_get_current(&busy.context));
+	memory = gpu_alloc(N);
+	gpu_foreign_init(&busy.f, memory, N, 0);
+	busy.f.managed.deleter = delete_busily;
+	gpu_put_draft(busy.second, "other", 3, N, 0, CUDA_STREAM_LEGACY);
+	must_be(tl_publish(busy.client, "t", &busy.f.managed, NULL, NULL, NULL), 0);
+	must_be(tl_delete(busy.client, "t"), 0);
+	eventually(atomic_load(&busy.done));
+	gpu_must(cuda->mem_free(memory));
+	return 0;
+}
+
+GPU_TEST(a_deleter_may_use_the_library)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	must_be(td_run_client(&g.d, deletes_busily, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+/* ---- Dead producers ---- */
+
+struct dying {
+	enum gpu_kind kind;
+	bool unfinished;
+};
+
+static int will_die(const struct test_daemon *d, void *arg)
+{
+	const struct dying *dying = arg;
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_foreign f;
+	struct gpu_memory m;
+
+	gpu_memory_init(&m, dying->kind, N, 0);
+	gpu_must(cuda->ctx_synchronize());
+	if (dying->unfinished)
+		gpu_hold(getpid());
+	gpu_fill(m.base, 6, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, m.base, N, 0);
+	must_be(tl_publish(client, "t", &f.managed,
+			   &(tl_put_options){ .size = sizeof(tl_put_options),
+					      .how = dying->unfinished ? 0 : TL_PUBLISH_SEALED },
+			   NULL, NULL),
+		0);
+	parent_tell(1);
+	parent_await();
+	return 1;
+}
+
+static int holds_a_dead_ones(const struct test_daemon *d, void *arg)
+{
+	const struct dying *dying = arg;
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_PER_THREAD), *next, *again;
+	bool lost = dying->unfinished || dying->kind == GPU_LEGACY || dying->kind == GPU_POOL;
+	tl_get_options wait = { .size = sizeof(wait), .timeout_ns = 30 * MS };
+	tl_info info;
+	int64_t start;
+
+	must_be(tl_tensor_check(t), 0);
+	parent_tell(1);
+	parent_await(); /* it is dead */
+	if (!lost) {
+		must_be(tl_tensor_check(t), 0);
+		must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_PER_THREAD), 6);
+		next = gpu_get(client, "t", TL_STREAM_PER_THREAD);
+		must_be(gpu_data(next), gpu_data(t));
+		drop(next);
+		drop(t);
+		tl_close(client);
+		return 0;
+	}
+	must_refuse(tl_tensor_check(t), -ENODATA, "gone");
+	must_refuse(tl_get(client, "t", NULL, &next), -ENODATA, "gone");
+	must_refuse(tl_remap(t, TL_MODE_READ, &again), -ENODATA, "gone");
+	must_be(tl_stat(client, "t", &info), 0);
+	must(info.lost);
+	start = now_ns();
+	must_refuse(tl_get(client, "t", &wait, &next), -ENODATA, "gone");
+	must(now_ns() - start >= 30 * MS);
+	parent_tell(1); /* somebody will publish it anew while we wait */
+	wait = (tl_get_options){ .size = sizeof(wait), .timeout_ns = WAIT_S * SECOND };
+	must_be(tl_get(client, "t", &wait, &next), 0);
+	must_be(tl_tensor_check(next), 0);
+	must_be(gpu_read(gpu_data(next), N, CUDA_STREAM_LEGACY), 8);
+	drop(next);
+	drop(t);
+	tl_close(client);
+	return 0;
+}
+
+static int publishes_anew(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	must_be(gpu_put_draft(client, "t", 8, N, 0, CUDA_STREAM_LEGACY), 2);
+	parent_tell(1);
+	parent_await();
+	must_be(tl_delete(client, "t"), 0);
+	tl_close(client);
+	return 0;
+}
+
+/* Did not know it before. */
+static int comes_late(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t;
+
+	if (*(bool *)arg) {
+		must_refuse(tl_get(client, "t", NULL, &t), -ENODATA, "tl_alloc_cuda");
+	} else {
+		t = gpu_get(client, "t", TL_STREAM_LEGACY);
+		must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 6);
+		drop(t);
+	}
+	tl_close(client);
+	return 0;
+}
+
+static void producer_dies(struct dying *dying)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	bool lost = dying->unfinished || dying->kind == GPU_LEGACY || dying->kind == GPU_POOL;
+	struct test_child p = child_start(&g.d, will_die, dying), c, q;
+	tl_client *client;
+
+	child_await(&p);
+	c = child_start(&g.d, holds_a_dead_ones, dying);
+	child_await(&c);
+	child_kill(&p);
+	gpu_hold(0);
+	td_settle(&g.d);
+	must_be(td_run_client(&g.d, comes_late, &lost), 0);
+	child_go(&c);
+	if (lost) {
+		child_await(&c);
+		q = child_start(&g.d, publishes_anew, NULL);
+		child_await(&q);
+		child_must_succeed(&c);
+		child_go(&q);
+		child_must_succeed(&q);
+	} else {
+		child_must_succeed(&c);
+		client = td_connect(&g.d);
+		must_be(tl_delete(client, "t"), 0);
+		tl_close(client);
+	}
+	gpu_nothing_left(&g);
+}
+
+GPU_TEST(plain_memory_dies_with_its_producer)
+{
+	producer_dies(&(struct dying){ .kind = GPU_LEGACY });
+	producer_dies(&(struct dying){ .kind = GPU_LEGACY, .unfinished = true });
+}
+
+GPU_TEST(a_pool_dies_with_its_producer)
+{
+	producer_dies(&(struct dying){ .kind = GPU_POOL });
+}
+
+GPU_TEST(virtual_memory_outlives_its_producer)
+{
+	producer_dies(&(struct dying){ .kind = GPU_VMM });
+	producer_dies(&(struct dying){ .kind = GPU_PARTS });
+}
+
+GPU_TEST(what_was_never_written_is_lost)
+{
+	producer_dies(&(struct dying){ .kind = GPU_VMM, .unfinished = true });
+}
+
+/* ---- A dead daemon ---- */
+
+static int survives_the_daemon(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0), *reader = td_connect(d);
+	static struct gpu_foreign f, again, held;
+	static struct gpu_memory m, m2;
+	DLManagedTensorVersioned *own, *theirs = gpu_get(client, "theirs", TL_STREAM_LEGACY);
+
+	(void)arg;
+	gpu_memory_init(&m, GPU_LEGACY, N, 0);
+	gpu_memory_init(&m2, GPU_LEGACY, N, 0);
+	gpu_fill(m.base, 1, N, CUDA_STREAM_LEGACY);
+	gpu_fill(m2.base, 2, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, m.base, N, 0);
+	gpu_foreign_init(&held, m2.base, N, 0);
+	f.owned = &m;
+	held.owned = &m2;
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	must_be(tl_publish(client, "held", &held.managed, NULL, NULL, NULL), 0);
+	own = gpu_get(reader, "held", TL_STREAM_LEGACY);
+	parent_tell(1);
+	parent_await(); /* another daemon listens there */
+	must_be(gpu_read(gpu_data(theirs), N, CUDA_STREAM_LEGACY), 9);
+	must_be(tl_tensor_check(theirs), 0);
+	gpu_foreign_init(&again, m.base, N, 0); /* the same memory, with the new one */
+	eventually(tl_publish(client, "t", &again.managed, NULL, NULL, NULL) == 0);
+	must_be(f.deleted, 0);
+	must_be(tl_delete(client, "t"), 0);
+	eventually(atomic_load(&again.deleted));
+	must_be(gpu_put_draft(client, "draft", 1, N, 0, CUDA_STREAM_LEGACY), 1);
+	must_be(tl_delete(client, "draft"), 0);
+	drop(theirs);
+	tl_close(client);
+	eventually(atomic_load(&f.deleted));
+	must_be(held.deleted, 0); /* we hold it ourselves, and that we know without a daemon */
+	must_be(gpu_read(gpu_data(own), N, CUDA_STREAM_LEGACY), 2);
+	drop(own);
+	eventually(atomic_load(&held.deleted));
+	tl_close(reader);
+	must_be(f.deleted, 1);
+	return 0;
+}
+
+static int publishes_theirs(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	gpu_put_draft(client, "theirs", 9, N, 0, CUDA_STREAM_LEGACY);
+	parent_tell(1);
+	parent_await();
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(what_is_held_stays_when_the_daemon_dies)
+{
+	struct test_daemon d = td_start();
+	struct test_child p = child_start(&d, publishes_theirs, NULL), c;
+	struct gpu_daemon g;
+
+	child_await(&p);
+	c = child_start(&d, survives_the_daemon, NULL);
+	child_await(&c);
+	td_kill(&d);
+	g = gpu_start(.socket = d.socket);
+	child_go(&c);
+	child_must_succeed(&c);
+	child_go(&p);
+	child_must_succeed(&p);
+	gpu_nothing_left(&g);
+	td_stop(&g.d);
+	td_stop(&d);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	return suite_run();
+}

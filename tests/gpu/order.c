@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who waits for whom on GPUs. The producer's work stands still (gpu_hold) or is slow, so that a
+ * wait which is missing anywhere shows old bytes; that it would show them is checked too.
+ */
+#include "tests/gpu/common.h"
+
+enum { N = 1 << 20, OLD = 1, NEW = 2 };
+
+/* Fills "t" anew as often as it is told to, always in the same memory, each time with work that has
+ * just been queued. */
+static int writer(const struct test_daemon *d, void *arg)
+{
+	const tl_put_options *o = arg;
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = gpu_alloc(N);
+	static struct gpu_foreign f[8], anchor;
+	int n = 0;
+
+	gpu_fill(memory, OLD, N, CUDA_STREAM_LEGACY);
+	gpu_must(cuda->ctx_synchronize());
+	/* Keeps the memory exported all the while, so that events are recorded anew for each
+	 * version. */
+	gpu_foreign_init(&anchor, memory, 1, 0);
+	must_be(tl_publish(client, "anchor", &anchor.managed, NULL, NULL, NULL), 0);
+	for (parent_tell((uint64_t)getpid()), parent_await(); n < 8; n++) {
+		gpu_fill(memory, NEW + n, N, (CUstream)(o->stream ? o->stream : 1));
+		gpu_foreign_init(&f[n], memory, N, 0);
+		must_be(tl_publish(client, "t", &f[n].managed, o, NULL, NULL), 0);
+		parent_tell(1);
+		parent_await();
+		must_be(tl_delete(client, "t"), 0);
+		eventually(atomic_load(&f[n].deleted));
+	}
+	must(gpu_live(FAKE_EVENT) <= 2); /* one for all versions, and the anchor's if its work was
+					    not done at once */
+	must_be(tl_delete(client, "anchor"), 0);
+	eventually(atomic_load(&anchor.deleted));
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client);
+	return 0;
+}
+
+struct reading {
+	intptr_t stream;
+	bool own_stream;
+	bool hold; /* the producer stands still while we get */
+	int versions;
+	pid_t producer;
+};
+
+/* Get, look and release, three times for each version: each time after a get while its producer is
+ * held. */
+static int reader(const struct test_daemon *d, void *arg)
+{
+	struct reading *r = arg;
+	tl_client *client = gpu_open(d, 0);
+	CUstream own = NULL, stream;
+
+	if (r->own_stream)
+		gpu_must(cuda->stream_create(&own, CUDA_STREAM_NON_BLOCKING));
+	stream = own				  ? own
+		 : r->stream == TL_STREAM_DEFAULT ? CUDA_STREAM_LEGACY
+						  : (CUstream)r->stream;
+	for (int v = 0; v < r->versions; v++) {
+		DLManagedTensorVersioned *t[3];
+
+		parent_await();
+		for (int i = 0; i < 3; i++) /* none of them may wait for the producer: it stands
+					       still */
+			t[i] = gpu_get(client, "t", own ? (intptr_t)own : r->stream);
+		must_be(cuda->stream_query(stream), r->hold ? CUDA_E_NOT_READY : CUDA_OK);
+		drop(t[0]); /* waits neither */
+		parent_tell(1);
+		parent_await();
+		must_be(gpu_read(gpu_data(t[1]), N, stream), NEW + v);
+		drop(t[1]);
+		drop(t[2]);
+		t[0] = gpu_get(client, "t", own ? (intptr_t)own : r->stream);
+		must_be(gpu_read(gpu_data(t[0]), N, stream), NEW + v);
+		drop(t[0]);
+		parent_tell(1);
+	}
+	if (own)
+		gpu_must(cuda->stream_destroy(own));
+	tl_close(client);
+	return 0;
+}
+
+static void every_get_waits(intptr_t producers, struct reading *r)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	tl_put_options o = { .size = sizeof(o), .stream = producers };
+	struct test_child p = child_start(&g.d, writer, &o), c;
+	pid_t pid = (pid_t)child_await(&p);
+
+	r->versions = 8;
+	r->hold = true;
+	c = child_start(&g.d, reader, r);
+	for (int v = 0; v < r->versions; v++) {
+		gpu_hold(pid);
+		child_go(&p);
+		child_await(&p); /* published; its work stands still */
+		child_go(&c);
+		child_await(&c); /* got, and one given up */
+		gpu_hold(0);
+		child_go(&c);
+		child_await(&c);
+	}
+	child_must_succeed(&c);
+	child_go(&p);
+	child_must_succeed(&p);
+	gpu_nothing_left(&g);
+}
+
+GPU_TEST(every_get_on_a_stream_of_its_own)
+{
+	every_get_waits(TL_STREAM_DEFAULT, &(struct reading){ .own_stream = true });
+}
+
+GPU_TEST(every_get_on_the_default_stream)
+{
+	every_get_waits(TL_STREAM_PER_THREAD, &(struct reading){ .stream = TL_STREAM_DEFAULT });
+}
+
+GPU_TEST(every_get_on_the_legacy_stream)
+{
+	every_get_waits(TL_STREAM_LEGACY, &(struct reading){ .stream = TL_STREAM_LEGACY });
+}
+
+GPU_TEST(every_get_on_the_threads_stream)
+{
+	every_get_waits(TL_STREAM_LEGACY, &(struct reading){ .stream = TL_STREAM_PER_THREAD });
+}
+
+/* ---- Without a wait ---- */
+
+static int careless_reader(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_NONE);
+	CUstream stream;
+
+	(void)arg;
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	must_be(gpu_read(gpu_data(t), N, stream), OLD); /* what the tests above would see */
+	parent_tell(1);
+	parent_await();
+	drop(t);
+	gpu_must(cuda->stream_destroy(stream));
+	tl_close(client);
+	return 0;
+}
+
+static int one_writer(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = gpu_alloc(N);
+	struct gpu_foreign f;
+
+	gpu_fill(memory, OLD, N, CUDA_STREAM_LEGACY);
+	gpu_must(cuda->ctx_synchronize());
+	gpu_hold(getpid());
+	gpu_fill(memory, NEW, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, memory, N, 0);
+	must_be(tl_publish(client, "t", &f.managed, arg, NULL, NULL), 0);
+	parent_tell((uint64_t)getpid());
+	parent_await();
+	must_be(tl_delete(client, "t"), 0);
+	eventually(atomic_load(&f.deleted));
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(no_stream_means_no_order)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start(&g.d, one_writer, NULL), c;
+
+	child_await(&p);
+	c = child_start(&g.d, careless_reader, NULL);
+	child_await(&c);
+	gpu_hold(0);
+	child_go(&c);
+	child_must_succeed(&c);
+	child_go(&p);
+	child_must_succeed(&p);
+	gpu_nothing_left(&g);
+}
+
+/* ---- Sealed ---- */
+
+static void *seals(void *arg)
+{
+	tl_put_options o = { .size = sizeof(o), .how = TL_PUBLISH_SEALED };
+	struct gpu_foreign *f = ((void **)arg)[1];
+
+	must_be(tl_publish(((void **)arg)[0], "t", &f->managed, &o, NULL, NULL), 0);
+	return NULL;
+}
+
+static int sealing_writer(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	CUdeviceptr memory = gpu_alloc(N);
+	struct gpu_foreign f;
+	void *args[2] = { client, &f };
+	pthread_t thread;
+
+	(void)arg;
+	gpu_fill(memory, OLD, N, CUDA_STREAM_LEGACY);
+	gpu_must(cuda->ctx_synchronize());
+	gpu_hold(getpid());
+	gpu_fill(memory, NEW, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, memory, N, 0);
+	must_be(pthread_create(&thread, NULL, seals, args), 0);
+	must_be(tl_get(client, "t",
+		       &(tl_get_options){ .size = sizeof(tl_get_options), .timeout_ns = 20 * MS },
+		       &(DLManagedTensorVersioned *){ NULL }),
+		-ETIMEDOUT); /* it waits first */
+	gpu_hold(0);
+	pthread_join(thread, NULL);
+	parent_tell(1);
+	parent_await();
+	must_be(tl_delete(client, "t"), 0);
+	eventually(atomic_load(&f.deleted));
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client);
+	return 0;
+}
+
+static int trusting_reader(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_NONE);
+
+	(void)arg;
+	must_be(gpu_live(FAKE_EVENT_IMPORT), 0);
+	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_PER_THREAD), NEW);
+	drop(t);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(sealed_means_written)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start(&g.d, sealing_writer, NULL);
+
+	child_await(&p);
+	must_be(td_run_client(&g.d, trusting_reader, NULL), 0);
+	child_go(&p);
+	child_must_succeed(&p);
+	gpu_nothing_left(&g);
+}
+
+/* ---- Giving up ---- */
+
+struct releasing {
+	bool per_thread; /* the deleter is called on another thread than the one whose stream it was
+			  */
+	bool none;
+};
+
+static void *drop_on_thread(void *arg)
+{
+	drop(arg);
+	return NULL;
+}
+
+static int busy_reader(const struct test_daemon *d, void *arg)
+{
+	const struct releasing *r = arg;
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t;
+	CUstream stream = CUDA_STREAM_PER_THREAD;
+	CUdeviceptr own = gpu_alloc(N), to = gpu_alloc(N);
+	pthread_t thread;
+
+	if (!r->per_thread)
+		gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	t = gpu_get(client, "t", r->none ? TL_STREAM_NONE : (intptr_t)stream);
+	gpu_must(cuda->stream_synchronize(stream));
+	must_be(leases_of(client, 0), 1);
+	gpu_hold(getpid());
+	/* Without a stream nothing of the tensor may be left to do. */
+	gpu_held_from_here(stream);
+	gpu_must(cuda->memcpy_dtod_async(to, r->none ? own : gpu_data(t), N, stream));
+	if (r->per_thread) {
+		must_be(pthread_create(&thread, NULL, drop_on_thread, t), 0);
+		pthread_join(thread, NULL);
+	} else {
+		drop(t);
+	}
+	must_be(cuda->stream_query(stream), CUDA_E_NOT_READY); /* the deleter did not wait */
+	must_be(leases_of(client, 0), r->none ? 0 : 1);
+	parent_tell(1);
+	parent_await(); /* its name is gone by now */
+	must_be(leases_of(client, 0), r->none ? 0 : 1);
+	parent_tell(1);
+	parent_await();
+	gpu_hold(0);
+	gpu_must(cuda->stream_synchronize(stream));
+	if (!r->none)
+		must_be(gpu_read(to, N, stream), NEW);
+	eventually(leases_of(client, 0) == 0);
+	if (!r->per_thread)
+		gpu_must(cuda->stream_destroy(stream));
+	gpu_must(cuda->mem_free(to));
+	gpu_must(cuda->mem_free(own));
+	tl_close(client);
+	return 0;
+}
+
+/* Overwrites the memory as soon as it has it back. */
+static int impatient_writer(const struct test_daemon *d, void *arg)
+{
+	const struct releasing *r = arg;
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_foreign f;
+	struct gpu_memory m;
+
+	gpu_memory_init(&m, GPU_LEGACY, N, 0);
+	gpu_fill(m.base, NEW, N, CUDA_STREAM_LEGACY);
+	gpu_foreign_init(&f, m.base, N, 0);
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
+	parent_tell(1);
+	parent_await();
+	must_be(tl_delete(client, "t"), 0);
+	if (r->none)
+		eventually(atomic_load(&f.deleted));
+	parent_tell((uint64_t)atomic_load(&f.deleted));
+	eventually(atomic_load(&f.deleted));
+	gpu_fill(m.base, 99, N, CUDA_STREAM_LEGACY);
+	gpu_must(cuda->ctx_synchronize());
+	gpu_memory_deinit(&m);
+	tl_close(client);
+	return 0;
+}
+
+static void released(struct releasing *r)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start(&g.d, impatient_writer, r), c;
+
+	child_await(&p);
+	c = child_start(&g.d, busy_reader, r);
+	child_await(&c); /* the deleter was called; its stream stands still */
+	child_go(&p);
+	must_be(child_await(&p), r->none);
+	child_go(&c);
+	child_await(&c);
+	child_go(&c);
+	child_must_succeed(&c);
+	child_must_succeed(&p);
+	gpu_nothing_left(&g);
+}
+
+GPU_TEST(a_lease_lasts_until_the_stream_is_done)
+{
+	released(&(struct releasing){ 0 });
+}
+
+GPU_TEST(a_lease_given_up_on_another_thread)
+{
+	released(&(struct releasing){ .per_thread = true });
+}
+
+GPU_TEST(a_lease_without_a_stream_ends_at_once)
+{
+	released(&(struct releasing){ .none = true });
+}
+
+/* ---- Streams that are captured ---- */
+
+typedef CUresult begin_capture(CUstream stream, int mode);
+typedef CUresult end_capture(CUstream stream, void **graph);
+
+#include <dlfcn.h>
+
+static int capturer(const struct test_daemon *d, void *arg)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	begin_capture *begin = (begin_capture *)dlsym(library, "cuStreamBeginCapture_v2");
+	end_capture *end = (end_capture *)dlsym(library, "cuStreamEndCapture");
+	tl_client *client = gpu_open(d, 0);
+	tl_get_options want = { .size = sizeof(want) };
+	tl_put_options o = { .size = sizeof(o) };
+	DLManagedTensorVersioned *before, *t;
+	CUdeviceptr memory = gpu_alloc(N);
+	struct gpu_foreign f;
+	CUstream stream;
+	void *graph;
+
+	(void)arg;
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	gpu_foreign_init(&f, memory, N, 0);
+	want.stream = o.stream = (intptr_t)stream;
+	before = gpu_get(client, "t", (intptr_t)stream);
+	gpu_must(begin(stream, CUDA_CAPTURE_MODE_GLOBAL));
+	must_refuse(tl_get(client, "t", &want, &t), -EBUSY, "captured");
+	must_refuse(tl_publish(client, "u", &f.managed, &o, NULL, NULL), -EBUSY, "captured");
+	drop(before);
+	gpu_must(end(stream, &graph)); /* the capture is unharmed */
+	t = gpu_get(client, "t", (intptr_t)stream);
+	drop(t);
+	must_be(f.deleted, 0);
+	parent_tell(1);
+	parent_await();
+	gpu_must(cuda->stream_synchronize(stream));
+	gpu_must(cuda->mem_free(memory));
+	gpu_must(cuda->stream_destroy(stream));
+	eventually(leases_of(client, 0) == 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_capture_is_not_spoilt)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start(&g.d, one_writer, NULL), c;
+
+	child_await(&p); /* unfinished: it stands still */
+	c = child_start(&g.d, capturer, NULL);
+	child_await(&c);
+	gpu_hold(0);
+	child_go(&c);
+	child_must_succeed(&c);
+	child_go(&p);
+	child_must_succeed(&p);
+	gpu_nothing_left(&g);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	return suite_run();
+}

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two daemons, with tensors of the same names in the same memory at both, and processes that use
+ * both. One is killed. */
+#include "tests/gpu/common.h"
+
+enum { N = 3 << 20, DRAFT = GPU_KINDS, NAMES };
+
+static const char *const names[NAMES] = { "plain", "virtual", "parts", "pooled", "draft" };
+
+struct both {
+	const struct test_daemon *killed, *stays;
+};
+
+static int value_of(int name, int daemon)
+{
+	return 10 + name + (name == DRAFT ? daemon : 0); /* drafts are memory of their own */
+}
+
+/* ---- Producer and consumer ---- */
+
+static int publishes_at_both(const struct test_daemon *d, void *arg)
+{
+	const struct both *both = arg;
+	tl_client *client[2] = { gpu_open(both->killed, 0), td_connect(both->stays) };
+	static struct gpu_foreign f[2][GPU_KINDS];
+	static struct gpu_memory m[GPU_KINDS];
+
+	(void)d;
+	for (int kind = 0; kind < GPU_KINDS; kind++) {
+		gpu_memory_init(&m[kind], kind, N, 0);
+		gpu_fill(m[kind].base, value_of(kind, 0), N, CUDA_STREAM_LEGACY);
+	}
+	for (int i = 0; i < 2; i++) {
+		for (int kind = 0; kind < GPU_KINDS; kind++) {
+			gpu_foreign_init(&f[i][kind], m[kind].base, N, 0);
+			must_be(tl_publish(client[i], names[kind], &f[i][kind].managed, NULL, NULL,
+					   NULL),
+				0);
+		}
+		gpu_put_draft(client[i], names[DRAFT], value_of(DRAFT, i), N, 0,
+			      CUDA_STREAM_LEGACY);
+	}
+	gpu_must(cuda->ctx_synchronize());
+	parent_tell(1);
+	parent_await(); /* one is killed */
+	tl_close(client[0]);
+	for (int kind = 0; kind < GPU_KINDS; kind++) {
+		eventually(atomic_load(&f[0][kind].deleted) == 1);
+		must_be(f[1][kind].deleted, 0);
+	}
+	parent_tell(1);
+	parent_await(); /* nobody reads any more */
+	for (int name = 0; name < NAMES; name++)
+		must_be(tl_delete(client[1], names[name]), 0);
+	for (int kind = 0; kind < GPU_KINDS; kind++) {
+		eventually(atomic_load(&f[1][kind].deleted) == 1);
+		must_be(f[0][kind].deleted, 1);
+		gpu_memory_deinit(&m[kind]);
+	}
+	tl_close(client[1]);
+	return 0;
+}
+
+static void must_read(DLManagedTensorVersioned *const *t, int daemon)
+{
+	for (int name = 0; name < NAMES; name++) {
+		must_be(gpu_read(gpu_data(t[name]), N, CUDA_STREAM_LEGACY), value_of(name, daemon));
+		if (daemon)
+			must_be(tl_tensor_check(t[name]), 0);
+	}
+}
+
+static void drop_all(DLManagedTensorVersioned *const *t)
+{
+	for (int name = 0; name < NAMES; name++)
+		drop(t[name]);
+}
+
+static int reads_from_both(const struct test_daemon *d, void *arg)
+{
+	const struct both *both = arg;
+	tl_client *client[2] = { gpu_open(both->killed, 0), td_connect(both->stays) };
+	DLManagedTensorVersioned *t[2][NAMES], *again[NAMES];
+
+	(void)d;
+	for (int i = 0; i < 2; i++) {
+		for (int name = 0; name < NAMES; name++)
+			t[i][name] = gpu_get(client[i], names[name], TL_STREAM_LEGACY);
+		must_read(t[i], i);
+	}
+	parent_tell(1);
+	parent_await(); /* one is killed */
+	must_read(t[0], 0);
+	must_read(t[1], 1);
+	must_be(leases_of(client[1], getpid()), NAMES);
+	for (int name = 0; name < NAMES; name++)
+		again[name] = gpu_get(client[1], names[name], TL_STREAM_LEGACY);
+	must_be(leases_of(client[1], getpid()), 2 * NAMES);
+	drop_all(again);
+	drop_all(t[0]); /* closes its mappings of memory that the other's tensors are in, too */
+	tl_close(client[0]);
+	must_read(t[1], 1);
+	parent_tell(1);
+	parent_await(); /* the producer has left the killed one as well */
+	must_read(t[1], 1);
+	must_be(leases_of(client[1], getpid()), NAMES);
+	drop_all(t[1]);
+	eventually(leases_of(client[1], getpid()) == 0);
+	tl_close(client[1]);
+	return 0;
+}
+
+static void must_be_untouched(const struct gpu_daemon *g, const struct tl_status *before,
+			      uint64_t charged)
+{
+	struct tl_status now = td_status(&g->d);
+
+	must_be(now.tensors, NAMES);
+	must_be(now.tensors, before->tensors);
+	must_be(now.retired, before->retired);
+	must_be(now.segments, before->segments);
+	must_be(now.clients, before->clients);
+	must_be(gpu_charged(&g->d), charged);
+}
+
+GPU_TEST(a_killed_daemon_takes_nothing_from_the_other)
+{
+	cleanup_gpu struct gpu_daemon stays = gpu_start();
+	struct gpu_daemon killed = gpu_start();
+	const struct both both = { .killed = &killed.d, .stays = &stays.d };
+	struct test_child p = child_start(NULL, publishes_at_both, (void *)&both), c;
+	struct tl_status before;
+	uint64_t charged;
+
+	child_await(&p);
+	c = child_start(NULL, reads_from_both, (void *)&both);
+	child_await(&c);
+	before = td_status(&stays.d);
+	charged = gpu_charged(&stays.d);
+	must(charged >= (uint64_t)NAMES * N);
+	td_kill(&killed.d);
+	child_go(&c);
+	child_await(&c);
+	must_be_untouched(&stays, &before, charged);
+	child_go(&p);
+	child_await(&p);
+	must_be_untouched(&stays, &before, charged);
+	child_go(&c);
+	child_must_succeed(&c);
+	child_go(&p);
+	child_must_succeed(&p);
+	gpu_nothing_left(&stays);
+	killed = gpu_start(.socket = killed.d.socket); /* takes away what the dead one left */
+	gpu_nothing_left(&killed);
+	td_stop(&killed.d);
+}
+
+/* ---- While all is moving ---- */
+
+struct side {
+	tl_client *client;
+	bool stays;
+	_Atomic unsigned rounds; /* that went well */
+};
+
+static _Atomic bool stop;
+static CUcontext context;
+
+/* What lies at the one daemon is odd, at the other even. Each round's result; only the killed one
+ * may fail. */
+static int publish_once(struct side *s, int round)
+{
+	int64_t n = N;
+	tl_spec spec = { .size = sizeof(spec),
+			 .shape = &n,
+			 .ndim = 1,
+			 .dtype = U8,
+			 .timeout_ns = WAIT_S * SECOND }; /* until readers give memory back */
+	int value = 2 * (round % 100) + (s->stays ? 0 : 1);
+	tl_draft *draft;
+	int r = tl_alloc_cuda(s->client, "moving", &spec, 0, &draft);
+
+	if (r)
+		return r;
+	gpu_fill((CUdeviceptr)(uintptr_t)tl_draft_tensor(draft)->data, value, N,
+		 CUDA_STREAM_PER_THREAD);
+	must_be(tl_draft_set_stream(draft, TL_STREAM_PER_THREAD), 0);
+	r = tl_commit(draft, NULL);
+	gpu_must(cuda->stream_synchronize(CUDA_STREAM_PER_THREAD)); /* not far ahead of readers */
+	return r;
+}
+
+static int read_once(struct side *s, int round)
+{
+	tl_get_options o = { .size = sizeof(o),
+			     .timeout_ns = round ? 0 : WAIT_S * SECOND, /* the first may be late */
+			     .stream = TL_STREAM_PER_THREAD };
+	DLManagedTensorVersioned *t;
+	int r = tl_get(s->client, "moving", &o, &t), value;
+
+	if (r)
+		return r;
+	value = gpu_read(gpu_data(t), N, CUDA_STREAM_PER_THREAD);
+	must(value >= 0); /* of one round, and not a half */
+	must_be(value % 2, !s->stays);
+	drop(t);
+	return 0;
+}
+
+static void go_on(struct side *s, int (*once)(struct side *s, int round))
+{
+	gpu_must(cuda->ctx_set_current(context));
+	for (int round = 0; !atomic_load(&stop); round++) {
+		int r = once(s, round);
+
+		if (s->stays)
+			must_be(r, 0);
+		if (r)
+			sched_yield();
+		else
+			atomic_fetch_add(&s->rounds, 1);
+	}
+	gpu_must(cuda->stream_synchronize(CUDA_STREAM_PER_THREAD));
+}
+
+static void *publishing(void *arg)
+{
+	go_on(arg, publish_once);
+	return NULL;
+}
+
+static void *reading(void *arg)
+{
+	go_on(arg, read_once);
+	return NULL;
+}
+
+static void some_rounds(struct side *s)
+{
+	unsigned seen = atomic_load(&s->rounds);
+
+	eventually(atomic_load(&s->rounds) > seen + 20);
+}
+
+/* Both sides at once, in one process; the parent says what has become of the daemons. */
+static void move(const struct both *both, struct side *sides, void *(*thread_of)(void *side))
+{
+	pthread_t thread[2];
+
+	sides[0] = (struct side){ .client = gpu_open(both->killed, 0) };
+	sides[1] = (struct side){ .client = td_connect(both->stays), .stays = true };
+	gpu_must(cuda->ctx_get_current(&context));
+	for (int i = 0; i < 2; i++)
+		must_be(pthread_create(&thread[i], NULL, thread_of, &sides[i]), 0);
+	some_rounds(&sides[0]);
+	some_rounds(&sides[1]);
+	parent_tell(1);
+	parent_await(); /* one is killed */
+	some_rounds(&sides[1]);
+	parent_tell(1);
+	parent_await(); /* and another is in its place */
+	some_rounds(&sides[0]);
+	some_rounds(&sides[1]);
+	parent_tell(1);
+	parent_await(); /* enough */
+	atomic_store(&stop, true);
+	for (int i = 0; i < 2; i++)
+		must_be(pthread_join(thread[i], NULL), 0);
+}
+
+static int publishes_on(const struct test_daemon *d, void *arg)
+{
+	struct side sides[2];
+
+	(void)d;
+	move(arg, sides, publishing);
+	for (int i = 0; i < 2; i++) {
+		must_be(tl_delete(sides[i].client, "moving"), 0);
+		tl_close(sides[i].client);
+	}
+	return 0;
+}
+
+static int reads_on(const struct test_daemon *d, void *arg)
+{
+	struct side sides[2];
+
+	(void)d;
+	move(arg, sides, reading);
+	for (int i = 0; i < 2; i++)
+		tl_close(sides[i].client);
+	return 0;
+}
+
+GPU_TEST(exchanges_go_on_while_the_other_daemon_is_killed)
+{
+	cleanup_gpu struct gpu_daemon stays = gpu_start();
+	struct gpu_daemon killed = gpu_start();
+	const struct both both = { .killed = &killed.d, .stays = &stays.d };
+	struct test_child p = child_start(NULL, publishes_on, (void *)&both),
+			  c = child_start(NULL, reads_on, (void *)&both);
+
+	child_await(&p);
+	child_await(&c);
+	td_kill(&killed.d);
+	child_go(&p);
+	child_go(&c);
+	child_await(&p);
+	child_await(&c);
+	killed.d = td_start(.socket = killed.d.socket);
+	child_go(&p);
+	child_go(&c);
+	child_await(&p);
+	child_await(&c);
+	child_go(&c);
+	child_must_succeed(&c);
+	child_go(&p);
+	child_must_succeed(&p);
+	gpu_nothing_left(&stays);
+	gpu_nothing_left(&killed);
+	td_stop(&killed.d);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	return suite_run();
+}

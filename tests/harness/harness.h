@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the tests with a real daemon share: daemons on sockets of their own, child processes, raw
+ * protocol connections for those who misbehave, and counts of what must not be left behind. must()
+ * works in a test and in its children; cmocka's asserts only in the test itself.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tensorlease/tensorlease.h"
+#include "tests/harness/limit.h"
+#include "tests/harness/suite.h"
+
+#define KIB (1ULL << 10)
+#define MIB (1ULL << 20)
+#define SECOND 1000000000LL
+
+/* ---- Checks ---- */
+
+#define must(condition) ((condition) ? (void)0 : must_failed(__FILE__, __LINE__, #condition, 0, 0))
+/* Two numbers are equal; says both, and the library's last error. */
+#define must_be(value, expected)                                                                   \
+	do {                                                                                       \
+		long long v_ = (long long)(value), e_ = (long long)(expected);                     \
+		if (v_ != e_)                                                                      \
+			must_failed(__FILE__, __LINE__, #value, v_, e_);                           \
+	} while (0)
+
+/*
+ * What must happen is waited for so long: on a machine that is busy with other things, too. Less
+ * than a test's time, so that a failure says what did not happen.
+ */
+#define WAIT_S test_limit(60)
+
+/*
+ * Waits, without a sleep of its own, for what another thread or process does: at most WAIT_S. Once
+ * it was seen, it is well: it may be so for a moment only.
+ */
+#define eventually(condition)                                                                      \
+	do {                                                                                       \
+		int64_t until_ = now_ns() + WAIT_S * SECOND;                                       \
+		bool seen_;                                                                        \
+		while (!(seen_ = (condition)) && now_ns() < until_)                                \
+			sched_yield();                                                             \
+		if (!seen_)                                                                        \
+			must_failed(__FILE__, __LINE__, "never: " #condition, 0, 0);               \
+	} while (0)
+
+_Noreturn void must_failed(const char *file, int line, const char *what, long long value,
+			   long long expected);
+
+/* ---- Tests ---- */
+
+/* A test with a timeout, after which nothing is left: no process, descriptor, directory or shm
+ * object. */
+#define TEST(name) TEST_WITH(name, test_setup, test_teardown)
+
+enum { TEST_TIMEOUT_S = 120 };
+
+void test_init(void); /* suite_run() does */
+int test_setup(void **state);
+int test_teardown(void **state);
+void test_timeout(unsigned seconds); /* for a test that needs longer; scaled as test_limit() does */
+/* First of all, or with nothing started any more: the test ends right here, and cleans nothing up.
+ */
+#define SKIP_UNLESS(condition, reason)                                                             \
+	do {                                                                                       \
+		if (!(condition)) {                                                                \
+			print_message("SKIP: %s\n", reason);                                       \
+			skip();                                                                    \
+		}                                                                                  \
+	} while (0)
+
+/*
+ * May a process fork while other threads of it allocate? AddressSanitizer's allocator does not see
+ * to its locks at fork(): a child may find one taken for ever.
+ */
+#if defined(__SANITIZE_ADDRESS__)
+#define MAY_FORK_AMONG_THREADS false
+#else
+#define MAY_FORK_AMONG_THREADS true
+#endif
+
+unsigned count_fds(pid_t pid); /* 0: our own */
+int64_t now_ns(void);	       /* CLOCK_MONOTONIC */
+
+/* ---- Daemons ---- */
+
+struct td_options {
+	uint64_t capacity; /* 0: 64 MiB */
+	uint64_t uid_capacity;
+	unsigned max_tensors;
+	unsigned max_clients;
+	unsigned nofile;	  /* RLIMIT_NOFILE of the daemon, soft and hard */
+	uint64_t shm_size;	  /* a /dev/shm of its own of that size; needs root */
+	const char *socket;	  /* where it listens; NULL: in a new directory */
+	const char *const *extra; /* more arguments, NULL at the end */
+	int listen_fd_peek;	  /* > 0: handed over as systemd does */
+	bool want_ready;	  /* wait for READY=1 as systemd does, for nothing else */
+	bool expect_exit;	  /* it will not start: td_exit_status() */
+	bool for_others; /* in a place that other users can reach; $TMPDIR may be private */
+};
+
+struct test_daemon {
+	pid_t pid; /* 0: none */
+	uint64_t instance;
+	bool own_shm;
+	bool own_dir;
+	char dir[64];
+	char socket[108];
+};
+
+/* cleanup_td struct test_daemon d = td_start(.capacity = 1 << 20); */
+#define td_start(...) td_start_options(&(const struct td_options){ __VA_ARGS__ })
+#define cleanup_td __attribute__((cleanup(td_stop)))
+
+struct test_daemon td_start_options(const struct td_options *options);
+/* SIGTERM: must exit with 0 and leave no shm object. Twice is harmless. */
+void td_stop(struct test_daemon *d);
+/* SIGKILL; the directory stays, for another daemon on the same socket. */
+void td_kill(struct test_daemon *d);
+/* Waits for a daemon that ends by itself; its wait status. */
+int td_exit_status(struct test_daemon *d);
+/* Until the daemon has nothing left to do. */
+void td_settle(const struct test_daemon *d);
+/* Its numbers once it has settled, the asking connection not counted. */
+struct tl_status td_status(const struct test_daemon *d);
+/* What it wrote to stderr so far; the caller frees it. */
+char *td_log(const struct test_daemon *d);
+unsigned td_objects(const struct test_daemon *d); /* shm objects of this instance */
+bool td_alive(const struct test_daemon *d);
+/* Ends one that somebody else started, and waits for that. */
+void end_daemon(pid_t pid);
+/* It stands still when this returns, and answers nobody; td_thaw() lets it go on. */
+void td_freeze(const struct test_daemon *d);
+void td_thaw(const struct test_daemon *d);
+/* A client of the library, which waits WAIT_S for answers; or must() fails. */
+tl_client *td_connect(const struct test_daemon *d);
+
+/* ---- Children ---- */
+
+struct test_child {
+	pid_t pid;
+	int to;
+	int from;
+};
+
+typedef int child_fn(const struct test_daemon *d, void *arg); /* its exit code */
+
+/* Runs @fn in a child; its wait status. */
+int td_run_client(const struct test_daemon *d, child_fn *fn, void *arg);
+struct test_child child_start(const struct test_daemon *d, child_fn *fn, void *arg);
+/* The same with another uid, but a group that may use the socket; needs root. */
+struct test_child child_start_as(uid_t uid, const struct test_daemon *d, child_fn *fn, void *arg);
+uint64_t child_await(struct test_child *c); /* what it told; must() fails if it ends instead */
+void child_go(struct test_child *c);
+int child_wait(struct test_child *c);	   /* its wait status */
+int child_wait_open(struct test_child *c); /* the same, but what it forked can still be talked to:
+					      child_hang_up() */
+void child_hang_up(struct test_child *c);
+void child_kill(struct test_child *c);
+void child_must_succeed(struct test_child *c);
+/* in the child: */
+void parent_tell(uint64_t value);
+void parent_await(void);
+
+#include "tests/harness/raw.h" /* needs what is above */

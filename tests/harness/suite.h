@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tests of a program: each registers itself where it is written, and they run in that order.
+ *
+ *	TEST(a_name_that_is_a_sentence)
+ *	{
+ *		must_be(1 + 1, 2);
+ *	}
+ *
+ *	int main(void)
+ *	{
+ *		return suite_run();
+ *	}
+ *
+ * TEST() is in harness.h. A file whose tests need something else of their own before and after them
+ * defines a macro like it with TEST_WITH().
+ */
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+/* A test with nothing before nor after it. */
+#define PLAIN_TEST(name) TEST_WITH(name, NULL, NULL)
+
+/* A test, cmocka's @set_up before it and @tear_down after it. */
+#define TEST_WITH(name, set_up, tear_down)                                                         \
+	static void name(void **test_state);                                                       \
+	__attribute__((constructor)) static void register_##name(void)                             \
+	{                                                                                          \
+		suite_add(&(const struct CMUnitTest)cmocka_unit_test_setup_teardown(name, set_up,  \
+										    tear_down));   \
+	}                                                                                          \
+	static void name(__attribute__((unused)) void **test_state)
+
+/* Copies @test. */
+void suite_add(const struct CMUnitTest *test);
+
+/* Runs all tests of the program; how many failed. */
+int suite_run(void);
+
+/* Runs the one test that is called @name; 1 if there is none. */
+int suite_run_one(const char *name);
