@@ -223,7 +223,7 @@ bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENCH_ARGS is passed on
 	@$(PYTHON) bench/python/run.py --environments $(O)/bench-python --wheel $(O)/python/*.whl $(BENCH_ARGS)
 
-check: $(DEPS) check-format layers check-cppcheck check-tidy check-werror check-units ## all static checks
+check: $(DEPS) check-format layers check-cppcheck check-tidy check-werror check-units check-docs ## all static checks
 
 check-format: $(DEPS)
 	@$(if $(FORMATTED),clang-format --dry-run -Werror --ferror-limit=3 $(FORMATTED))
@@ -248,6 +248,10 @@ check-cppcheck: $(DEPS)
 		--suppressions-list=tools/cppcheck-suppressions --template=gcc \
 		-D_GNU_SOURCE -D__linux__ '-Dcontainer_of(p,t,m)=((t *)((char *)(p) - offsetof(t, m)))' \
 		-I. -Iinclude $(SOURCES)
+
+.PHONY: check-docs
+check-docs:
+	@tools/check-docs
 
 check-units:
 	@tools/check-units
