@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # tensorlease: every target. `make help` lists them; sources are found by wildcard.
 
-VERSION := 0.1.0
-SOVERSION := 0
+# The header has the version, and everything else takes it from there. client/libtensorlease.map says what SOVERSION means.
+version_part = $(shell sed -n 's/^.define TL_VERSION_$(1) //p' include/tensorlease/tensorlease.h)
+VERSION := $(call version_part,MAJOR).$(call version_part,MINOR).$(call version_part,PATCH)
+SOVERSION := $(basename $(VERSION))
 
 CC := gcc
 AR := ar
@@ -333,7 +335,7 @@ pc = printf '%s\n' 'prefix=$(1)' 'libdir=$(2)' 'includedir=$(3)' '' 'Name: tenso
 	'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -ltensorlease' 'Libs.private: -pthread'
 
 # This one is for use in the tree; `install` writes its own.
-$(O)/lib/pkgconfig/tensorlease.pc: Makefile
+$(O)/lib/pkgconfig/tensorlease.pc: Makefile $(O)/obj/flags
 	@mkdir -p $(@D)
 	@$(call pc,$(abspath $(O)),$(abspath $(O)/lib),$(abspath include)) > $@
 

@@ -305,12 +305,12 @@ int row_info(const struct session *s, const struct catalog_row *row, tl_info *in
 	uint64_t nbytes;
 	int r;
 
-	memset(info->reserved, 0, sizeof(info->reserved));
+	info->size = sizeof(*info);
 	info->version = load_once(&row->version);
 	info->nbytes = load_once(&row->nbytes);
 	info->committed_ns = load_once(&row->committed_ns);
-	info->flags = (h.flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) |
-		      DLPACK_FLAG_BITMASK_READ_ONLY;
+	info->dlpack_flags = (h.flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) |
+			     DLPACK_FLAG_BITMASK_READ_ONLY;
 	info->dtype = h.dtype;
 	row_device(s, row, &h, info);
 	info->uid = load_once(&row->uid);
@@ -345,7 +345,9 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 			       : !name ? "name"
 				       : "info");
 	key = name_key(name);
-	r = client_check_name(name, key.len);
+	r = client_result_check(info, sizeof(found), "tl_info");
+	if (!r)
+		r = client_check_name(name, key.len);
 	if (r)
 		return r;
 	r = client_take(client, &key, &use, &ref);
@@ -357,7 +359,7 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 	lease_release(use.session, ref_slot(ref));
 	client_leave(&use);
 	if (!r)
-		*info = found;
+		client_result(info, &found, sizeof(found));
 	return r;
 }
 
@@ -494,21 +496,16 @@ TL_API int tl_get_status(tl_client *client, tl_status *status)
 	const struct catalog_header *c;
 	tl_status now = { 0 };
 	struct use use;
-	size_t size;
 	int r;
 
 	if (!client || !status)
 		return tl_fail(-EINVAL, "tl_get_status: %s is NULL", client ? "status" : "client");
-	size = status->size;
-	if (size < sizeof(now))
-		return tl_fail(-EINVAL,
-			       "tl_status.size is %zu; it is sizeof(tl_status), at least %zu", size,
-			       sizeof(now));
-	r = client_enter(client, false, client_deadline(client), &use);
+	r = client_result_check(status, sizeof(now), "tl_status");
+	if (!r)
+		r = client_enter(client, false, client_deadline(client), &use);
 	if (r)
 		return r;
 	c = use.session->catalog;
-	now.size = size;
 	memcpy(now.address, client->address, sizeof(now.address));
 	now.started_ns = load_once(&c->started_ns);
 	now.capacity = load_once(&c->capacity);
@@ -524,7 +521,6 @@ TL_API int tl_get_status(tl_client *client, tl_status *status)
 	now.max_clients = load_once(&c->max_clients);
 	now.daemon_pid = load_once(&c->daemon_pid);
 	client_leave(&use);
-	memset((char *)status + sizeof(now), 0, size - sizeof(now));
-	memcpy(status, &now, sizeof(now));
+	client_result(status, &now, sizeof(now));
 	return 0;
 }

@@ -62,6 +62,24 @@ int client_options(void *to, size_t to_size, const void *from, size_t first_size
 	return 0;
 }
 
+int client_result_check(const void *result, size_t known, const char *what)
+{
+	size_t size = *(const size_t *)result;
+
+	return size >= known ? 0
+			     : tl_fail(-EINVAL, "%s.size is %zu; it is sizeof(%s), at least %zu",
+				       what, size, what, known);
+}
+
+void client_result(void *result, void *from, size_t known)
+{
+	size_t size = *(const size_t *)result;
+
+	*(size_t *)from = size;
+	memcpy(result, from, known);
+	memset((char *)result + known, 0, size - known);
+}
+
 int client_check_name(const char *name, size_t len)
 {
 	const char *why;
@@ -310,7 +328,7 @@ static int client_configure(struct tl_client *client, const tl_connect_options *
 	return address_find(client->address, sizeof(client->address), o.address);
 }
 
-TL_API int tl_connect(tl_client **out, const tl_connect_options *options)
+TL_API int tl_connect(const tl_connect_options *options, tl_client **out)
 {
 	struct tl_client *client;
 	int r;
@@ -414,6 +432,7 @@ TL_API int tl_list_clients(tl_client *client,
 			return tl_fail(-EPROTO, "the daemon told of client %llu after %llu",
 				       (unsigned long long)c.id, (unsigned long long)m.after);
 		info = (tl_client_info){
+			.size = sizeof(info),
 			.id = c.id,
 			.pid = c.pid,
 			.uid = c.uid,
@@ -459,6 +478,7 @@ TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
 			return tl_fail(-EPROTO, "the daemon told of slot %u after %u", h.slot,
 				       m.slot);
 		holding = (tl_holding){
+			.size = sizeof(holding),
 			.version = h.version,
 			.nbytes = h.nbytes,
 			.leases = h.leases,

@@ -52,7 +52,7 @@ static tl_group *group_free(tl_group *group)
 static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
 {
 	const char *why = NULL;
-	bool padded = item->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	bool padded = item->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 
 	if (!item->name)
 		return tl_fail(-EINVAL, "item %zu of the group has no name", i);
@@ -61,9 +61,9 @@ static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
 	if (item->ndim < 0 || item->ndim > TL_NDIM_MAX || (item->ndim && !item->shape))
 		return tl_fail(-EINVAL, "'%s': ndim is %d (0 to %d)%s", item->name, item->ndim,
 			       TL_NDIM_MAX, item->shape ? "" : " and shape is NULL");
-	if (item->flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
-		return tl_fail(-EINVAL, "'%s': unknown flags %#llx", item->name,
-			       (unsigned long long)item->flags);
+	if (item->dlpack_flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
+		return tl_fail(-EINVAL, "'%s': dlpack_flags is %#llx, which has unknown bits",
+			       item->name, (unsigned long long)item->dlpack_flags);
 	if (item->metadata_size > TL_METADATA_MAX || (item->metadata_size && !item->metadata))
 		return tl_fail(-EINVAL, "'%s': %zu bytes of metadata%s; the limit is %d",
 			       item->name, item->metadata_size, item->metadata ? "" : " at NULL",
@@ -89,7 +89,7 @@ static int member_init(struct member *m, const tl_group_item *item)
 	m->metadata = malloc(item->metadata_size ? item->metadata_size : 1);
 	if (!m->name || !m->dims || !m->metadata)
 		return tl_fail(-ENOMEM, "no memory for a group");
-	m->flags = item->flags;
+	m->flags = item->dlpack_flags;
 	m->metadata_size = (uint16_t)item->metadata_size;
 	if (item->metadata_size)
 		memcpy(m->metadata, item->metadata, item->metadata_size);

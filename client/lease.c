@@ -465,7 +465,7 @@ static int not_found(const struct name_key *key, const tl_get_options *want, int
 		return tl_fail(
 			-ENODATA,
 			"the process that published '%s' is gone, and with it the GPU memory it lay in: "
-			"publish it anew, or from memory of tl_alloc_cuda(), which stays",
+			"publish it anew, or from memory that tl_create() made on the GPU, which stays",
 			key->text);
 	if (want->timeout_ns)
 		return tl_fail(-ETIMEDOUT, "no %s '%s' came within %lld ms", newer, key->text,
@@ -611,13 +611,16 @@ TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)
 	if (!l || !info)
 		return tl_fail(-EINVAL, "tl_tensor_info: %s",
 			       l ? "info is NULL" : "the tensor is not from tl_get()");
+	r = client_result_check(info, sizeof(found), "tl_info");
+	if (r)
+		return r;
 	r = row_info(l->session, &l->session->rows[ref_slot(l->ref)], &found);
 	if (!row_is_ours(l)) /* read after it: its word changes first */
 		return tl_fail(-ENOTCONN, "the daemon that knows the tensor does not serve us now");
 	if (r)
 		return r;
-	*info = found;
-	info->flags = tensor->flags;
+	found.dlpack_flags = tensor->flags;
+	client_result(info, &found, sizeof(found));
 	return 0;
 }
 

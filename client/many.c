@@ -25,7 +25,7 @@ static int source_item(tl_group_item *item, const char *name, const DLTensor *so
 
 	if (!name || !source)
 		return tl_fail(-EINVAL, "tl_put_many: a %s is NULL", name ? "source" : "name");
-	r = tensor_check_source(source, o->flags, why, sizeof(why));
+	r = tensor_check_source(source, o->dlpack_flags, why, sizeof(why));
 	if (r)
 		return tl_fail(r == -EOVERFLOW ? -EINVAL : r, "'%s': %s", name, why);
 	*item = (tl_group_item){
@@ -33,7 +33,7 @@ static int source_item(tl_group_item *item, const char *name, const DLTensor *so
 		.shape = source->shape,
 		.ndim = source->ndim,
 		.dtype = source->dtype,
-		.flags = o->flags,
+		.dlpack_flags = o->dlpack_flags,
 		.metadata = o->metadata,
 		.metadata_size = o->metadata_size,
 	};
@@ -82,7 +82,7 @@ TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTens
 	free(items);
 	if (r)
 		return r;
-	r = copy_all(group, names, sources, count, o.flags);
+	r = copy_all(group, names, sources, count, o.dlpack_flags);
 	if (r) {
 		tl_group_abort(group);
 		return r;

@@ -261,20 +261,21 @@ int draft_new(tl_client *client, const struct draft_request *want, struct tl_dra
 
 static int spec_request(struct draft_request *want, const tl_spec *spec)
 {
-	bool padded = spec->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	bool padded = spec->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	const char *why;
 
 	if (spec->ndim < 0 || spec->ndim > TL_NDIM_MAX || (spec->ndim && !spec->shape))
 		return tl_fail(-EINVAL, "tl_spec.ndim is %d (0 to %d)%s", spec->ndim, TL_NDIM_MAX,
 			       spec->shape ? "" : " and shape is NULL");
-	if (spec->flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
-		return tl_fail(-EINVAL, "tl_spec.flags is %#llx; %#llx is known",
-			       (unsigned long long)spec->flags,
+	if (spec->dlpack_flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
+		return tl_fail(-EINVAL, "tl_spec.dlpack_flags is %#llx; %#llx is known",
+			       (unsigned long long)spec->dlpack_flags,
 			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 	want->shape = spec->shape;
 	want->ndim = spec->ndim;
 	want->dtype = spec->dtype;
-	want->flags = spec->flags;
+	want->device = spec->device;
+	want->flags = spec->dlpack_flags;
 	want->timeout_ns = spec->timeout_ns;
 	if (tensor_dtype_check(spec->dtype, &why))
 		return tl_fail(-EINVAL, "tl_spec: %s (code %u, bits %u, lanes %u)", why,
@@ -298,6 +299,22 @@ int draft_request_check(struct draft_request *want, const tl_spec *spec)
 	return r ? r : spec_request(want, &copy);
 }
 
+static int device_check(DLDevice device)
+{
+	bool cpu = !device.device_type || device.device_type == kDLCPU;
+
+	if (cpu && device.device_id)
+		return tl_fail(-EINVAL, "tl_spec.device is number %d of the CPU; there is only 0",
+			       device.device_id);
+	if (!cpu && device.device_type != kDLCUDA)
+		return tl_fail(
+			-ENOTSUP,
+			"tl_spec.device is of DLPack's type %d; a draft is on the CPU (%d) or "
+			"on a GPU of CUDA (%d)",
+			(int)device.device_type, kDLCPU, kDLCUDA);
+	return 0;
+}
+
 TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, tl_draft **out)
 {
 	struct draft_request want = { .name = name, .metadata_max = TL_METADATA_MAX };
@@ -310,9 +327,12 @@ TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, t
 			       : !spec ? "spec"
 				       : "out");
 	r = draft_request_check(&want, spec);
+	if (!r)
+		r = device_check(want.device);
 	if (r)
 		return r;
-	return draft_new(client, &want, out);
+	return want.device.device_type == kDLCUDA ? cuda_create(client, &want, out)
+						  : draft_new(client, &want, out);
 }
 
 TL_API DLTensor *tl_draft_tensor(tl_draft *draft)
@@ -511,11 +531,11 @@ int source_check(const DLTensor *source, uint64_t flags, char *why, size_t why_l
 
 int put_request(struct draft_request *want, const DLTensor *source, const tl_put_options *o)
 {
-	bool padded = o->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	bool padded = o->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	char why[TENSOR_WHY_TEXT];
 	int r;
 
-	r = source_check(source, o->flags, why, sizeof(why));
+	r = source_check(source, o->dlpack_flags, why, sizeof(why));
 	if (!r)
 		r = tensor_nbytes(source->dtype, source->ndim, source->shape, padded,
 				  &want->nbytes);
@@ -524,7 +544,7 @@ int put_request(struct draft_request *want, const DLTensor *source, const tl_put
 	want->shape = source->shape;
 	want->ndim = source->ndim;
 	want->dtype = source->dtype;
-	want->flags = o->flags;
+	want->flags = o->dlpack_flags;
 	want->timeout_ns = o->timeout_ns;
 	want->metadata_max = o->metadata_size;
 	return 0;
@@ -552,7 +572,7 @@ int put_copy(tl_client *client, const char *name, const DLTensor *source, const 
 		tl_abort(draft);
 		return r;
 	}
-	r = want.nbytes ? copy_gather(draft->managed.dl_tensor.data, source, o->flags) : 0;
+	r = want.nbytes ? copy_gather(draft->managed.dl_tensor.data, source, o->dlpack_flags) : 0;
 	if (r) {
 		tl_abort(draft);
 		return tl_fail(r, "copying '%s': %m", name);
@@ -567,10 +587,10 @@ int put_options(tl_put_options *o, const tl_put_options *options)
 
 	*o = (tl_put_options){ .size = sizeof(*o) };
 	r = options ? client_options(o, sizeof(*o), options, sizeof(*o), "tl_put_options") : 0;
-	if (!r && (o->how & ~known || o->reserved))
+	if (!r && (o->flags & ~known || o->reserved))
 		r = tl_fail(-EINVAL,
-			    "tl_put_options.how is %#x, of which %#x is known; reserved is %u",
-			    o->how, known, o->reserved);
+			    "tl_put_options.flags is %#x, of which %#x is known; reserved is %u",
+			    o->flags, known, o->reserved);
 	if (!r && (o->metadata_size > TL_METADATA_MAX || (o->metadata_size && !o->metadata)))
 		r = tl_fail(-EINVAL, "tl_put_options: %zu bytes of metadata%s; the limit is %d",
 			    o->metadata_size, o->metadata ? "" : " at NULL", TL_METADATA_MAX);
@@ -591,9 +611,9 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 	r = put_options(&o, options);
 	if (r)
 		return r;
-	if (o.flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
-		return tl_fail(-EINVAL, "tl_put_options.flags is %#llx; %#llx is known",
-			       (unsigned long long)o.flags,
+	if (o.dlpack_flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
+		return tl_fail(-EINVAL, "tl_put_options.dlpack_flags is %#llx; %#llx is known",
+			       (unsigned long long)o.dlpack_flags,
 			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 	if (source->device.device_type == kDLCUDA) {
 		r = client_check_name(name, strlen(name));

@@ -49,6 +49,7 @@ struct draft_request {
 	const int64_t *shape;
 	int ndim;
 	DLDataType dtype;
+	DLDevice device; /* of tl_create() only: the CPU, or a GPU */
 	uint64_t flags;
 	int64_t timeout_ns;
 	uint64_t nbytes;

@@ -225,7 +225,7 @@ static uint64_t held_ref_at(struct session *s, const struct publishing *p)
 /* What another process published cannot be exported once more by this one. */
 static int publish_leased_gpu(const struct publishing *p)
 {
-	if (p->options.how & TL_PUBLISH_STAGING)
+	if (p->options.flags & TL_PUBLISH_STAGING)
 		return PUBLISH_E_COPY;
 	return tl_fail(
 		-ENOTSUP,
@@ -242,7 +242,7 @@ static int publish_theirs(const struct publishing *p, bool *copied, uint64_t *ve
 	if (on_gpu(p))
 		return cuda_publish(p->client, p->name, p->tensor, p->nbytes, &p->options, copied,
 				    version);
-	if (p->options.how & TL_PUBLISH_NO_COPY)
+	if (p->options.flags & TL_PUBLISH_NO_COPY)
 		return tl_fail(
 			-ENOTSUP,
 			"'%s': the tensor lies in memory of its own and would be copied: write "
@@ -332,7 +332,7 @@ TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersio
 		r = publish_check(&p);
 	if (r)
 		return r;
-	p.options.flags = tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	p.options.dlpack_flags = tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	r = publish_ours(&p, version ? &v : NULL);
 	if (!r && tensor->deleter)
 		tensor->deleter(tensor);

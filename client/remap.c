@@ -5,6 +5,8 @@
  */
 #include <errno.h>
 
+#include <tensorlease/cuda.h>
+
 #include "client/client.h"
 #include "client/cuda/lease.h"
 #include "client/error.h"
