@@ -17,6 +17,8 @@
 #include "client/lease.h"
 #include "client/request.h"
 #include "client/tensor_lease.h"
+#include "tensor/extent.h"
+#include "tensor/name.h"
 #include "util/clock.h"
 
 /*

@@ -13,7 +13,7 @@
 #include <tensorlease/tensorlease.h>
 
 #include "client/session.h"
-#include "tensor/tensor.h"
+#include "tensor/dtype.h"
 
 /*
  * A plain member of shared memory, loaded once. The daemon may be another user's, and not what it

@@ -20,7 +20,7 @@
 #include "client/request.h"
 #include "client/session.h"
 #include "proto/conn.h"
-#include "tensor/tensor.h"
+#include "tensor/name.h"
 #include "util/clock.h"
 
 TL_API const char *tl_version(void)

@@ -14,7 +14,8 @@
 #include "client/error.h"
 #include "client/produce.h"
 #include "client/request.h"
-#include "tensor/tensor.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
 #include "util/clock.h"
 
 struct member {

@@ -25,7 +25,6 @@
 #include "client/request.h"
 #include "client/tensor_lease.h"
 #include "proto/conn.h"
-#include "tensor/tensor.h"
 #include "util/clock.h"
 
 enum { GET_E_AGAIN = 64 }; /* something changed: try again */

@@ -11,8 +11,8 @@
 #include "client/lease.h"
 #include "client/produce.h"
 #include "client/tensor_lease.h"
+#include "tensor/check.h"
 #include "tensor/copy.h"
-#include "tensor/tensor.h"
 #include "util/clock.h"
 
 /* ---- Putting ---- */

@@ -19,8 +19,10 @@
 #include "client/produce.h"
 #include "client/request.h"
 #include "proto/shm_layout.h"
+#include "tensor/check.h"
 #include "tensor/copy.h"
-#include "tensor/tensor.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
 #include "util/clock.h"
 
 /* ---- The list ---- */

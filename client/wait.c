@@ -20,7 +20,6 @@
 #include "client/fork.h"
 #include "client/lease.h"
 #include "client/request.h"
-#include "tensor/tensor.h"
 #include "util/clock.h"
 
 #ifndef SYS_futex_waitv

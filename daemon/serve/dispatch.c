@@ -14,7 +14,7 @@
 #include "daemon/state/lease.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
-#include "tensor/tensor.h"
+#include "tensor/name.h"
 #include "util/cleanup.h"
 #include "util/log.h"
 

@@ -12,7 +12,9 @@
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
 #include "proto/wire.h"
-#include "tensor/tensor.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
+#include "tensor/name.h"
 #include "util/clock.h"
 #include "util/fault.h"
 

@@ -14,7 +14,6 @@
 #include "daemon/state/lease.h"
 #include "daemon/state/tensor.h"
 #include "proto/wire.h"
-#include "tensor/tensor.h"
 #include "util/clock.h"
 
 #define PAGE ((uint64_t)4096)
