@@ -266,7 +266,7 @@ __attribute__((noinline)) static int get_slow(tl_client *client, const struct na
 static inline int get(tl_client *client, const char *name, const tl_get_options *options,
 		      DLManagedTensorVersioned **out)
 {
-	struct name_key key = name_key(name);
+	struct name_key key = name_key(name, strlen(name));
 	struct use use;
 	int r;
 

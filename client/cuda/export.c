@@ -11,6 +11,7 @@
 #include "client/cuda/finish.h"
 #include "client/cuda/view.h"
 #include "client/error.h"
+#include "proto/description.h"
 #include "util/clock.h"
 
 /* ---- Making one ---- */
@@ -447,43 +448,23 @@ int cuda_source_for(struct session *s, struct cuda_opening *o, struct cuda_sourc
 
 /* ---- Publishing ---- */
 
-static size_t place_message(unsigned char *bytes, const struct cuda_export *e,
-			    const struct cuda_placing *p, const struct cuda_source *source)
+static void place_message(unsigned char *bytes, const struct cuda_export *e,
+			  const struct cuda_placing *p, const struct cuda_source *source)
 {
-	const unsigned char *handle = source->event ? source->event->handle.bytes
-						    : p->foreign_event;
+	struct tensor_description d = description_of(p->as, p->flags, p->name, p->name_len,
+						     p->metadata, p->metadata_size);
 	struct wire_place m = {
 		.header = { .type = WIRE_PLACE },
 		.offset = p->offset,
 		.cookie = (uint64_t)(uintptr_t)source,
 		.segment = e->segment,
 		.segment_generation = e->generation,
-		.flags = handle ? WIRE_PLACE_EVENT : 0,
-		.dtype_code = p->as->dtype.code,
-		.dtype_bits = p->as->dtype.bits,
-		.dtype_lanes = p->as->dtype.lanes,
-		.ndim = (uint8_t)p->as->ndim,
-		.tensor_flags = (uint8_t)(p->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED),
-		.name_len = (uint16_t)p->name_len,
-		.meta_len = (uint16_t)p->metadata_size,
 	};
-	unsigned char *at = bytes + sizeof(m);
-	size_t shape_bytes = sizeof(int64_t) * (size_t)p->as->ndim;
 
-	if (shape_bytes)
-		memcpy(at, p->as->shape, shape_bytes);
-	at += shape_bytes;
-	memcpy(at, p->name, p->name_len);
-	at += p->name_len;
-	if (p->metadata_size)
-		memcpy(at, p->metadata, p->metadata_size);
-	at += p->metadata_size;
-	if (handle)
-		memcpy(at, handle, WIRE_HANDLE_BYTES);
-	at += handle ? WIRE_HANDLE_BYTES : 0;
-	m.header.length = (uint32_t)(at - bytes);
-	memcpy(bytes, &m, sizeof(m));
-	return m.header.length;
+	d.event = source->event ? source->event->handle.bytes : p->foreign_event;
+	if (d.event)
+		m.flags = WIRE_PLACE_EVENT;
+	description_encode(bytes, &m, &d);
 }
 
 /*

@@ -16,8 +16,8 @@
 
 #include "client/cuda/session.h"
 #include "client/request.h"
+#include "proto/catalog_layout.h"
 #include "proto/conn.h"
-#include "proto/shm_layout.h"
 #include "proto/wire.h"
 
 /* A piece of device memory that one call of the driver allocated, or mapped. */
