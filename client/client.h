@@ -19,8 +19,8 @@
 enum { CLIENT_ADDRESS_MAX = 108, CLIENT_TIMEOUT_DEFAULT_S = 10 };
 
 struct tl_client {
-	_Atomic(struct session *) session; /* now; NULL in a forked child that has not connected yet
-					    */
+	/* The current one; NULL in a forked child that has not connected yet. */
+	_Atomic(struct session *) session;
 	_Atomic uint32_t refs; /* 1 until tl_close(), 1 for each session that has not drained */
 	struct list link;      /* among all clients of the process; fork.c */
 	int64_t timeout_ns;
@@ -29,9 +29,9 @@ struct tl_client {
 
 	pthread_mutex_t mutex;
 	pthread_cond_t renewed;
-	struct session *sessions;    /* all ever made, newest first: a get may look at an old one */
-	struct session_peer *making; /* a thread is connecting: its socket, which a forked child
-					closes */
+	struct session *sessions; /* all ever made, newest first: a get may look at an old one */
+	/* The connection that a thread is making, whose descriptors a forked child closes. */
+	struct session_peer *making;
 	bool connecting;
 	_Atomic bool closed;
 };

@@ -69,7 +69,7 @@ static void cache_empty(void *arg)
 	while (lease_cache.first) {
 		struct tensor_lease *l = lease_cache.first;
 
-		lease_cache.first = (struct tensor_lease *)(void *)l->session;
+		lease_cache.first = l->next;
 		lease_object_free(l);
 	}
 	lease_cache.n = 0;

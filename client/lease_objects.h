@@ -33,7 +33,7 @@ enum {
 
 /* Each thread keeps a few for its next gets, which spares it malloc(). */
 struct lease_cache {
-	struct tensor_lease *first; /* linked through `session` */
+	struct tensor_lease *first; /* linked through `next` */
 	unsigned n;
 	unsigned born;	 /* listed objects that this thread made */
 	bool registered; /* the key's destructor will empty it */
@@ -54,7 +54,7 @@ static inline struct tensor_lease *lease_object_take(int ndim)
 
 	if (__builtin_expect(!l || ndim > LEASE_CACHED_NDIM, 0))
 		return lease_object_new(ndim);
-	lease_cache.first = (struct tensor_lease *)(void *)l->session;
+	lease_cache.first = l->next;
 	lease_cache.n--;
 	return l;
 }
@@ -68,7 +68,7 @@ static inline void lease_object_give(struct tensor_lease *l)
 		return;
 	}
 	atomic_store_explicit(&l->mapping, NULL, memory_order_release);
-	l->session = (struct session *)(void *)lease_cache.first;
+	l->next = lease_cache.first;
 	lease_cache.first = l;
 	lease_cache.n++;
 }

@@ -12,7 +12,10 @@
 
 struct tensor_lease {
 	DLManagedTensorVersioned managed; /* first: the deleter gets its address */
-	struct session *session;	  /* with a count on it */
+	union {
+		struct session *session;   /* with a count on it */
+		struct tensor_lease *next; /* nobody's: in a thread's cache */
+	};
 	uint64_t ref;
 	struct mapping *_Atomic mapping; /* what data lies in: lease_objects.h */
 	size_t private_size;		 /* copy-on-write: this lease's own mapping */
