@@ -52,7 +52,7 @@ void draft_free(struct tl_draft *draft)
 		return;
 	if (draft->session) {
 		draft_unlink(draft);
-		if (draft->block)
+		if (draft->buffer)
 			cuda_draft_leave(draft);
 		mapping_write_end(draft->session, draft->map);
 		users_leave(&draft->session->users);
@@ -75,7 +75,7 @@ void produce_abort_all(struct session *s)
 			lease_release(s, ref_slot(draft->ref));
 		draft->hold = false;
 		draft->ended = true;
-		if (draft->block)
+		if (draft->buffer)
 			cuda_draft_leave(draft);
 		else
 			draft_abort_ref(s, draft->ref, deadline);
@@ -401,7 +401,7 @@ int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, con
 	uint32_t prefetch;
 	int r;
 
-	if (draft->block)
+	if (draft->buffer)
 		return cuda_draft_commit(draft, as, flags, name, name_len, version);
 	prefetch = prefetch_begin(s, draft->room, draft->extra, deadline);
 	commit_message(bytes, draft, as, flags, name, name_len, version != NULL, prefetch);
@@ -464,7 +464,7 @@ static int commit(struct tl_draft *draft, uint64_t *version)
 			 draft->name_len, version ? &v : NULL);
 	if (!r && version)
 		*version = v;
-	if (r && !draft->committed && !draft->block) /* it was not sent */
+	if (r && !draft->committed && !draft->buffer) /* it was not sent */
 		draft_abort_ref(draft->session, draft->ref, deadline_after(0));
 	draft_free(draft);
 	return r;
@@ -490,7 +490,7 @@ TL_API void tl_abort(tl_draft *draft)
 
 	if (!draft)
 		return;
-	tell = !draft->block && !draft->stale && !draft->ended && !draft->committed;
+	tell = !draft->buffer && !draft->stale && !draft->ended && !draft->committed;
 	draft_unlink(draft);
 	if (tell)
 		draft_abort_ref(draft->session, draft->ref,

@@ -25,13 +25,13 @@ struct tl_draft {
 	uint32_t extra;	       /* bytes of shape and metadata that were */
 	bool hold;
 	bool exported;
-	bool committed;		  /* the handle lives on as an exported tensor */
-	bool ended;		  /* aborted by tl_close() */
-	bool stale;		  /* the parent's */
-	struct cuda_block *block; /* its memory, if it is on a GPU; it has no ref then */
-	intptr_t stream;	  /* on which it is written, then */
-	bool sealed;		  /* the host has waited for that */
-	bool written;		  /* published: what writes it is the tensor's affair */
+	bool committed;		    /* the handle lives on as an exported tensor */
+	bool ended;		    /* aborted by tl_close() */
+	bool stale;		    /* the parent's */
+	struct cuda_buffer *buffer; /* its memory, if it is on a GPU; it has no ref then */
+	intptr_t stream;	    /* on which it is written, then */
+	bool sealed;		    /* the host has waited for that */
+	bool written;		    /* published: what writes it is the tensor's affair */
 	unsigned char *metadata;
 	uint16_t metadata_size;
 	uint8_t tensor_flags;

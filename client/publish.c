@@ -47,7 +47,7 @@ TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out)
 	s = draft->session;
 	pthread_mutex_lock(&s->produce_mutex);
 	/* After a commit others may still look at the bytes, through the exported tensor. */
-	if (!draft->hold && !draft->block) {
+	if (!draft->hold && !draft->buffer) {
 		hold_add(s, ref_slot(draft->ref));
 		draft->hold = true;
 	}
@@ -133,7 +133,7 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft, uin
 		if (r)
 			return r;
 	}
-	r = draft->block ? cuda_draft_written(draft, &p->options) : 0;
+	r = draft->buffer ? cuda_draft_written(draft, &p->options) : 0;
 	if (r)
 		return r;
 	return draft_commit(draft, t, p->tensor->flags, p->name, p->name_len, version);

@@ -53,7 +53,7 @@ static int remap(const DLManagedTensorVersioned *held, tl_get_options *want,
 			       l ? "out is NULL" : "the tensor is not from tl_get()");
 	if (want->mode != TL_MODE_READ && want->mode != TL_MODE_COPY_ON_WRITE)
 		return tl_fail(-EINVAL, "%s: the mode is %d", function, (int)want->mode);
-	if (l->managed.deleter == cuda_lease_delete && !l->cuda.view)
+	if (l->managed.deleter == cuda_lease_delete && !l->cuda.import)
 		want->flags = LEASE_HANDLE;
 	use.session = l->session;
 	users_join(&use.session->users, 1); /* @held has one, so it is not drained meanwhile */

@@ -18,7 +18,7 @@
 #include <time.h>
 
 #include "client/client.h"
-#include "client/cuda/export.h"
+#include "client/cuda/publication.h"
 #include "client/cuda/session.h"
 #include "client/error.h"
 #include "client/mapping.h"

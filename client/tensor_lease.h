@@ -21,9 +21,9 @@ struct tensor_lease {
 	size_t private_size;		 /* copy-on-write: this lease's own mapping */
 	union {
 		void *private_map;
-		struct cuda_lease {		  /* on a GPU; cuda/lease.c */
-			struct cuda_view *view;	  /* NULL: nothing is opened */
-			struct cuda_event *event; /* what it waits for once its user has left */
+		struct cuda_lease {		    /* on a GPU; cuda/lease.c */
+			struct cuda_import *import; /* NULL: nothing is opened */
+			struct cuda_event *event;   /* what it waits for once its user has left */
 			intptr_t stream;
 			uint64_t thread; /* whose TL_STREAM_PER_THREAD that is */
 			struct list queue_link;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Both waits look at the sources themselves, which any thread may do under cuda_lock: the library's
- * thread may be in a deleter that does not come back, or may be the one that calls tl_close(). That
- * the daemon has handled what it was told is read from its catalog, so nobody need read the socket
- * either. No deleter is called: at exit nothing can be said about what those need.
+ * Both waits look at the publications themselves, which any thread may do under cuda_lock: the
+ * library's thread may be in a deleter that does not come back, or may be the one that calls
+ * tl_close(). That the daemon has handled what it was told is read from its catalog, so nobody need
+ * read the socket either. No deleter is called: at exit nothing can be said about what those need.
  */
 #include <errno.h>
 #include <poll.h>
@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "client/client.h"
-#include "client/cuda/export.h"
 #include "client/cuda/finish.h"
+#include "client/cuda/publication.h"
 #include "client/error.h"
 #include "util/clock.h"
 
@@ -44,17 +44,17 @@ static bool connection_gone(const struct session *s)
 static struct needs look(struct cuda_session *cs)
 {
 	struct needs needs = { 0 };
-	struct cuda_source *source;
+	struct cuda_publication *publication;
 	struct cuda_export *e;
 
 	list_for_each_entry(e, &cs->exports, link) {
 		if (e->memory.kind != SEGMENT_CUDA_VMM)
 			continue; /* it dies with us, and what is in it */
-		list_for_each_entry(source, &e->sources, link) {
-			enum source_need need = cuda_source_need(source);
+		list_for_each_entry(publication, &e->publications, link) {
+			enum publication_need need = cuda_publication_need(publication);
 
-			needs.gpu += need == SOURCE_NEEDS_GPU;
-			needs.daemon += need == SOURCE_NEEDS_DAEMON;
+			needs.gpu += need == PUBLICATION_NEEDS_GPU;
+			needs.daemon += need == PUBLICATION_NEEDS_DAEMON;
 		}
 	}
 	return needs;

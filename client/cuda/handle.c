@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "client/client.h"
-#include "client/cuda/export.h"
+#include "client/cuda/import.h"
 #include "client/cuda/lease.h"
-#include "client/cuda/view.h"
+#include "client/cuda/publication.h"
 #include "client/error.h"
 #include "client/produce.h"
 #include "util/fd.h"
@@ -59,10 +59,10 @@ static int publish_in(struct session *s, void *context)
 {
 	struct handle_publishing *p = context;
 	struct cuda_opening o = { .memory = &p->memory };
-	struct cuda_source *source;
-	int r = cuda_source_for(s, &o, &source);
+	struct cuda_publication *publication;
+	int r = cuda_publication_for(s, &o, &publication);
 
-	return r ? r : cuda_place(source, &p->placing, call_freed, p->freed, p->version);
+	return r ? r : cuda_place(publication, &p->placing, call_freed, p->freed, p->version);
 }
 
 static int publish_handle(tl_client *client, const tl_ipc_handle *handle, const tl_put_options *o,
@@ -131,8 +131,8 @@ static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
 	struct wire_export what;
 	int r;
 
-	r = cuda_view_ask(s, head.segment, head.segment_generation, client_deadline(s->client),
-			  &what);
+	r = cuda_import_ask(s, head.segment, head.segment_generation, client_deadline(s->client),
+			    &what);
 	if (r)
 		return r;
 	if (what.kind != SEGMENT_CUDA_IPC)

@@ -10,10 +10,10 @@
 #include <time.h>
 
 #include "client/catalog.h"
-#include "client/cuda/export.h"
+#include "client/cuda/import.h"
 #include "client/cuda/lease.h"
 #include "client/cuda/mapping.h"
-#include "client/cuda/view.h"
+#include "client/cuda/publication.h"
 #include "client/error.h"
 #include "client/lease.h"
 #include "util/clock.h"
@@ -37,7 +37,7 @@ int cuda_row_event(const struct session *s, const struct catalog_row *row, unsig
 }
 
 /* The context is current. */
-static int wait_for_event(struct cuda_view *view, const struct catalog_row *row,
+static int wait_for_event(struct cuda_import *import, const struct catalog_row *row,
 			  const struct cuda_scope *scope, intptr_t stream)
 {
 	unsigned char handle[WIRE_HANDLE_BYTES];
@@ -45,16 +45,16 @@ static int wait_for_event(struct cuda_view *view, const struct catalog_row *row,
 	CUresult e = CUDA_OK;
 	int r;
 
-	r = cuda_row_event(view->session, row, handle);
+	r = cuda_row_event(import->session, row, handle);
 	if (!r)
 		r = cuda_stream_usable(scope, stream);
 	if (r)
 		return r;
 	pthread_mutex_lock(&cuda_lock);
-	if (view->mapping)
-		r = cuda_view_event(view, scope, handle, &event);
+	if (import->mapping)
+		r = cuda_import_event(import, scope, handle, &event);
 	else
-		event = cuda_event_here(view->export, handle);
+		event = cuda_event_here(import->export, handle);
 	if (event)
 		e = scope->driver->stream_wait_event(cuda_stream(stream), event, 0);
 	pthread_mutex_unlock(&cuda_lock);
@@ -65,7 +65,7 @@ static int wait_for_event(struct cuda_view *view, const struct catalog_row *row,
 }
 
 /* Makes the stream wait for the producer's work. LEASE_E_LOST: that will not end any more. */
-static int order_after_producer(struct cuda_view *view, const struct catalog_row *row,
+static int order_after_producer(struct cuda_import *import, const struct catalog_row *row,
 				intptr_t stream)
 {
 	struct cuda_scope scope;
@@ -73,10 +73,10 @@ static int order_after_producer(struct cuda_view *view, const struct catalog_row
 
 	if (stream == TL_STREAM_NONE || atomic_load(&row->progress) != ROW_UNFINISHED)
 		return 0;
-	r = cuda_enter(view->device, &scope);
+	r = cuda_enter(import->device, &scope);
 	if (r)
 		return r;
-	r = wait_for_event(view, row, &scope, stream);
+	r = wait_for_event(import, row, &scope, stream);
 	cuda_leave(&scope);
 	switch (atomic_load(&row->progress)) {
 	case ROW_LOST:
@@ -99,26 +99,26 @@ static uint64_t this_thread(void)
 	return mine;
 }
 
-static uint64_t view_size(const struct cuda_view *view)
+static uint64_t import_size(const struct cuda_import *import)
 {
-	return view->mapping ? view->mapping->size : view->export->memory.size;
+	return import->mapping ? import->mapping->size : import->export->memory.size;
 }
 
-static int lease_in(struct cuda_view *view, const struct use *use, uint64_t ref,
+static int lease_in(struct cuda_import *import, const struct use *use, uint64_t ref,
 		    const struct row_head *h, const tl_get_options *want,
 		    DLManagedTensorVersioned **out)
 {
 	const struct catalog_row *row = &use->session->rows[ref_slot(ref)];
-	uint64_t nbytes = 0, size = view_size(view);
+	uint64_t nbytes = 0, size = import_size(import);
 	struct tensor_lease *l;
 	int r;
 
-	if (!view->base)
+	if (!import->base)
 		return tl_fail(
 			-ENOTSUP,
 			"the tensor was published by this process by its handle, which only other "
 			"processes can open");
-	r = order_after_producer(view, row, want->stream);
+	r = order_after_producer(import, row, want->stream);
 	if (!r)
 		r = tensor_lease_wrap(use, ref, h, &nbytes, out);
 	if (r)
@@ -131,14 +131,14 @@ static int lease_in(struct cuda_view *view, const struct use *use, uint64_t ref,
 			       (unsigned long long)size);
 	}
 	l = (struct tensor_lease *)*out;
-	l->cuda.view = view;
+	l->cuda.import = import;
 	l->cuda.event = NULL;
 	l->cuda.stream = want->stream;
 	l->cuda.thread = want->stream == TL_STREAM_PER_THREAD ? this_thread() : 0;
 	list_init(&l->cuda.queue_link);
 	l->managed.deleter = cuda_lease_delete;
-	l->managed.dl_tensor.data = nbytes ? (void *)(uintptr_t)(view->base + h->offset) : NULL;
-	l->managed.dl_tensor.device = (DLDevice){ kDLCUDA, view->device->ordinal };
+	l->managed.dl_tensor.data = nbytes ? (void *)(uintptr_t)(import->base + h->offset) : NULL;
+	l->managed.dl_tensor.device = (DLDevice){ kDLCUDA, import->device->ordinal };
 	return 0;
 }
 
@@ -153,8 +153,8 @@ static int check_want(const struct catalog_row *row, const tl_get_options *want)
 }
 
 /* For who opens it himself. */
-static int lease_without_view(const struct use *use, uint64_t ref, const struct row_head *h,
-			      DLManagedTensorVersioned **out)
+static int lease_unopened(const struct use *use, uint64_t ref, const struct row_head *h,
+			  DLManagedTensorVersioned **out)
 {
 	struct tensor_lease *l;
 	uint64_t nbytes;
@@ -163,7 +163,7 @@ static int lease_without_view(const struct use *use, uint64_t ref, const struct 
 	if (r)
 		return r;
 	l = (struct tensor_lease *)*out;
-	l->cuda.view = NULL;
+	l->cuda.import = NULL;
 	l->cuda.stream = TL_STREAM_NONE;
 	l->managed.deleter = cuda_lease_delete;
 	l->managed.dl_tensor.device = (DLDevice){ kDLCUDA, -1 };
@@ -195,19 +195,19 @@ int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h
 		   const tl_get_options *want, int64_t deadline, DLManagedTensorVersioned **out)
 {
 	const struct catalog_row *row = &use->session->rows[ref_slot(ref)];
-	struct cuda_view *view;
+	struct cuda_import *import;
 	int r;
 
 	r = check_want(row, want);
 	if (r)
 		return r;
 	if (want->flags & LEASE_HANDLE)
-		return lease_without_view(use, ref, h, out);
-	r = cuda_view_get(use->session, h->segment, h->segment_generation, deadline, &view);
+		return lease_unopened(use, ref, h, out);
+	r = cuda_import_get(use->session, h->segment, h->segment_generation, deadline, &import);
 	if (!r) {
-		r = lease_in(view, use, ref, h, want, out);
+		r = lease_in(import, use, ref, h, want, out);
 		if (r)
-			cuda_view_put(view);
+			cuda_import_put(import);
 	}
 	return r ? failed(use->session, row, r) : 0;
 }
@@ -227,18 +227,18 @@ int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head 
 		     const tl_get_options *want, DLManagedTensorVersioned **out)
 {
 	const struct catalog_row *row = &use->session->rows[ref_slot(ref)];
-	struct cuda_view *view;
+	struct cuda_import *import;
 	int r;
 
 	r = want->flags & LEASE_HANDLE ? LEASE_E_UNMAPPED : check_want(row, want);
 	if (r)
 		return r;
-	view = cuda_view_known(use->session, h->segment, h->segment_generation);
-	if (!view)
+	import = cuda_import_known(use->session, h->segment, h->segment_generation);
+	if (!import)
 		return LEASE_E_UNMAPPED;
-	r = lease_in(view, use, ref, h, want, out);
+	r = lease_in(import, use, ref, h, want, out);
 	if (r)
-		cuda_view_put(view);
+		cuda_import_put(import);
 	return r < 0 ? LEASE_E_UNMAPPED : r; /* cuda_lease_new() knows what a failure means */
 }
 
@@ -246,17 +246,17 @@ int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head 
 
 void cuda_lease_end(struct tensor_lease *l)
 {
-	struct cuda_view *view = l->cuda.view;
+	struct cuda_import *import = l->cuda.import;
 
-	if (view)
-		cuda_view_put(view);
+	if (import)
+		cuda_import_put(import);
 	tensor_lease_end(l);
 }
 
 /* Marks what is queued on the stream by now. cuda_lock; the context is current. */
 static CUresult mark(struct tensor_lease *l, const struct cuda_scope *scope, CUstream stream)
 {
-	struct cuda_device *device = l->cuda.view->device;
+	struct cuda_device *device = l->cuda.import->device;
 	struct cuda_event *event;
 	CUresult e;
 
@@ -300,8 +300,8 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 	bool deferred = false;
 
 	/* Without a driver (after fork(), at the end of the process) nothing can be queued. */
-	if (l->cuda.view && l->cuda.stream != TL_STREAM_NONE && cuda_driver_get(NULL) &&
-	    !cuda_enter(l->cuda.view->device, &scope)) {
+	if (l->cuda.import && l->cuda.stream != TL_STREAM_NONE && cuda_driver_get(NULL) &&
+	    !cuda_enter(l->cuda.import->device, &scope)) {
 		deferred = defer(l, &scope);
 		cuda_leave(&scope);
 	}
@@ -324,7 +324,7 @@ static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *sc
 
 bool cuda_lease_idle(struct tensor_lease *l)
 {
-	struct cuda_device *device = l->cuda.view->device;
+	struct cuda_device *device = l->cuda.import->device;
 	struct cuda_scope scope;
 	CUresult e;
 

@@ -17,8 +17,8 @@ static struct list mappings = LIST_INIT(mappings);
 /* ---- Asking ---- */
 
 /* What opens a part, and its descriptor, or -1. As session_call(). */
-static int import_part(struct session *s, uint32_t segment, uint32_t generation, uint32_t part,
-		       int64_t deadline, struct wire_export *out, int *fd)
+static int ask_part(struct session *s, uint32_t segment, uint32_t generation, uint32_t part,
+		    int64_t deadline, struct wire_export *out, int *fd)
 {
 	struct wire_import m = {
 		.header = { .type = WIRE_IMPORT, .length = sizeof(m) },
@@ -160,7 +160,7 @@ static int map_parts(struct cuda_mapping *m, struct session *s, const struct cud
 		int fd = -1;
 
 		if (i)
-			r = import_part(s, m->segment, m->generation, i, deadline, &part, &fd);
+			r = ask_part(s, m->segment, m->generation, i, deadline, &part, &fd);
 		if (!r && (part.part_size > m->size - done || part.kind != what->kind))
 			r = tl_fail(-EPROTO, "the parts of a segment do not add up to its size");
 		if (!r)
@@ -349,7 +349,7 @@ int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation, i
 	int r;
 
 	/* Each session asks: the daemon counts connections, not processes. */
-	r = import_part(s, segment, generation, 0, deadline, &what, &fd);
+	r = ask_part(s, segment, generation, 0, deadline, &what, &fd);
 	*imported = !r;
 	if (r)
 		return r;
@@ -370,11 +370,11 @@ int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation, i
 	return r;
 }
 
-int cuda_import_handle(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
-		       struct wire_export *out)
+int cuda_mapping_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
+		     struct wire_export *out)
 {
 	int fd = -1;
-	int r = import_part(s, segment, generation, 0, deadline, out, &fd);
+	int r = ask_part(s, segment, generation, 0, deadline, out, &fd);
 
 	fd_close(fd);
 	return r;

@@ -37,5 +37,5 @@ void cuda_mapping_put(struct cuda_mapping *m);
  * What opens the first part of a segment; nothing is opened, but on success the daemon counts us as
  * one that has it open. As cuda_mapping_get().
  */
-int cuda_import_handle(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
-		       struct wire_export *out);
+int cuda_mapping_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
+		     struct wire_export *out);

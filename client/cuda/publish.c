@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/cuda/block.h"
-#include "client/cuda/export.h"
+#include "client/cuda/buffer.h"
 #include "client/cuda/locate.h"
+#include "client/cuda/publication.h"
 #include "client/cuda/publish.h"
 #include "client/error.h"
 #include "client/request.h"
@@ -19,7 +19,7 @@
 
 /* ---- Tensors of others ---- */
 
-static void source_delete(void *context)
+static void tensor_delete(void *context)
 {
 	DLManagedTensorVersioned *tensor = context;
 
@@ -53,10 +53,10 @@ static int publish_in(struct session *s, void *context)
 	struct publishing *p = context;
 	struct opening o = { .base = { .open = open_located, .memory = &p->located->memory },
 			     .located = p->located };
-	struct cuda_source *source;
-	int r = cuda_source_for(s, &o.base, &source);
+	struct cuda_publication *publication;
+	int r = cuda_publication_for(s, &o.base, &publication);
 
-	return r ? r : cuda_place(source, &p->placing, source_delete, p->tensor, p->version);
+	return r ? r : cuda_place(publication, &p->placing, tensor_delete, p->tensor, p->version);
 }
 
 /* What `sealed` means: the host waits, nobody else has to. */
@@ -122,9 +122,9 @@ static int publish_shared(tl_client *client, const char *name, DLManagedTensorVe
 
 /* ---- Drafts ---- */
 
-static void block_done(void *context)
+static void buffer_done(void *context)
 {
-	cuda_block_put(context);
+	cuda_buffer_put(context);
 }
 
 struct draft_making {
@@ -133,10 +133,10 @@ struct draft_making {
 	int64_t timeout_ns;
 };
 
-static int block_for_draft(struct session *s, void *context)
+static int buffer_for_draft(struct session *s, void *context)
 {
 	struct draft_making *m = context;
-	int r = cuda_block_get(s, m->device, m->draft->room, m->timeout_ns, &m->draft->block);
+	int r = cuda_buffer_get(s, m->device, m->draft->room, m->timeout_ns, &m->draft->buffer);
 
 	if (r)
 		return r;
@@ -158,7 +158,7 @@ static int draft_on(tl_client *client, const struct draft_request *want, struct 
 
 	if (!m.draft)
 		return tl_fail(-ENOMEM, "no memory for a draft");
-	r = cuda_with_session(client, want->name, block_for_draft, &m);
+	r = cuda_with_session(client, want->name, buffer_for_draft, &m);
 	if (r) {
 		draft_free(m.draft);
 		return r;
@@ -166,7 +166,7 @@ static int draft_on(tl_client *client, const struct draft_request *want, struct 
 	t = &m.draft->managed.dl_tensor;
 	t->device = (DLDevice){ kDLCUDA, device->ordinal };
 	if (want->nbytes)
-		t->data = (void *)(uintptr_t)m.draft->block->export->memory.base;
+		t->data = (void *)(uintptr_t)m.draft->buffer->export->memory.base;
 	*out = m.draft;
 	return 0;
 }
@@ -194,7 +194,7 @@ TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream)
 {
 	if (!draft)
 		return tl_fail(-EINVAL, "tl_draft_set_stream: draft is NULL");
-	if (!draft->block)
+	if (!draft->buffer)
 		return tl_fail(-EINVAL, "the draft of '%s' is on the CPU, which has no streams",
 			       draft->name);
 	draft->stream = stream;
@@ -209,7 +209,7 @@ int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o)
 		draft->stream = o->stream;
 	if (!(o->how & TL_PUBLISH_SEALED))
 		return 0;
-	r = wait_for_stream(draft->block->export->memory.device, draft->stream);
+	r = wait_for_stream(draft->buffer->export->memory.device, draft->stream);
 	draft->sealed = !r;
 	return r;
 }
@@ -226,15 +226,15 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 		.metadata_size = draft->metadata_size,
 		.stream = draft->sealed ? TL_STREAM_NONE : draft->stream,
 	};
-	struct cuda_source *source;
+	struct cuda_publication *publication;
 	int r;
 
-	cuda_block_use(draft->block); /* the tensor's */
-	r = cuda_source_in(draft->block->export, &source);
+	cuda_buffer_use(draft->buffer); /* the tensor's */
+	r = cuda_publication_in(draft->buffer->export, &publication);
 	if (r)
-		cuda_block_put(draft->block);
+		cuda_buffer_put(draft->buffer);
 	else
-		r = cuda_place(source, &p, block_done, draft->block, version);
+		r = cuda_place(publication, &p, buffer_done, draft->buffer, version);
 	draft->committed = draft->written = !r || r == -EINPROGRESS;
 	if (r == -EINPROGRESS) /* the memory is ours: nobody need do anything about it */
 		return atomic_load(&draft->session->lost)
@@ -255,20 +255,20 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 
 void cuda_draft_leave(struct tl_draft *draft)
 {
-	struct cuda_block *block = draft->block;
+	struct cuda_buffer *buffer = draft->buffer;
 
-	draft->block = NULL;
+	draft->buffer = NULL;
 	if (draft->stale) {
-		cuda_block_forget(block);
+		cuda_buffer_forget(buffer);
 		return;
 	}
 	/* Who had it as an exported tensor may have queued more than what was published. */
 	if ((!draft->written || draft->exported) && draft->stream != TL_STREAM_NONE) {
-		if (!cuda_retire(block->export, draft->stream, block_done, block))
+		if (!cuda_retire(buffer->export, draft->stream, buffer_done, buffer))
 			return;
-		wait_for_stream(block->export->memory.device, draft->stream);
+		wait_for_stream(buffer->export->memory.device, draft->stream);
 	}
-	cuda_block_put(block);
+	cuda_buffer_put(buffer);
 }
 
 /* ---- Copies ---- */
@@ -281,30 +281,31 @@ static int copy_into(struct tl_draft *draft, const DLTensor *source, uint64_t nb
 
 	if (!nbytes)
 		return 0;
-	r = cuda_enter(draft->block->export->memory.device, &scope);
+	r = cuda_enter(draft->buffer->export->memory.device, &scope);
 	if (r)
 		return r;
-	r = cuda_stream_usable(&scope, draft->stream); /* no graph may write into the block later */
+	r = cuda_stream_usable(&scope, draft->stream); /* no graph may write into the buffer later
+							*/
 	e = r ? CUDA_OK
-	      : scope.driver->memcpy_dtod_async(draft->block->export->memory.base,
+	      : scope.driver->memcpy_dtod_async(draft->buffer->export->memory.base,
 						first_byte(source), nbytes,
 						cuda_stream(draft->stream));
 	cuda_leave(&scope);
 	return e ? cuda_fail(e, "copying %" PRIu64 " bytes for '%s'", nbytes, draft->name) : r;
 }
 
-/* What was copied is given up when that is done; the block stays ours until then. */
+/* What was copied is given up when that is done; the draft buffer stays ours until then. */
 struct original {
 	DLManagedTensorVersioned *tensor;
-	struct cuda_block *block;
+	struct cuda_buffer *buffer;
 };
 
 static void original_done(void *context)
 {
 	struct original *original = context;
 
-	source_delete(original->tensor);
-	cuda_block_put(original->block);
+	tensor_delete(original->tensor);
+	cuda_buffer_put(original->buffer);
 	free(original);
 }
 
@@ -342,7 +343,7 @@ static int commit_copy(struct tl_draft *draft, const DLTensor *source, const tl_
 	if (!r)
 		r = copy_into(draft, source, draft->room);
 	if (!r && o->how & TL_PUBLISH_SEALED) {
-		r = wait_for_stream(draft->block->export->memory.device, draft->stream);
+		r = wait_for_stream(draft->buffer->export->memory.device, draft->stream);
 		draft->sealed = !r;
 	}
 	if (!r)
@@ -369,15 +370,15 @@ static int publish_copy(tl_client *client, const char *name, DLManagedTensorVers
 		free(original);
 		return r;
 	}
-	*original = (struct original){ tensor, draft->block };
+	*original = (struct original){ tensor, draft->buffer };
 	stream = draft->stream;
-	e = draft->block->export;
+	e = draft->buffer->export;
 	s = draft->session;
 	users_join(&s->users, 1); /* the draft will be gone */
-	cuda_block_use(draft->block);
+	cuda_buffer_use(draft->buffer);
 	r = commit_copy(draft, &tensor->dl_tensor, o, version);
 	if (r) {
-		cuda_block_put(original->block);
+		cuda_buffer_put(original->buffer);
 		free(original);
 	} else if (cuda_retire(e, stream, original_done, original)) {
 		wait_for_stream(e->memory.device, stream);

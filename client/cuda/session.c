@@ -4,7 +4,7 @@
  * daemon says something or somebody wakes it; only while GPU work is awaited it looks again by
  * itself, first after 20 us, then less and less often. It works through queues: under the lock it
  * takes something off and decides, without it it acts. What it acts on cannot go meanwhile: leases
- * and sources hold counts on their session, and a session in whose connection it is at work is
+ * and publications hold counts on their session, and a session in whose connection it is at work is
  * marked busy, which its end waits for.
  */
 #include <errno.h>
@@ -19,11 +19,12 @@
 #include <unistd.h>
 
 #include "client/client.h"
-#include "client/cuda/block.h"
+#include "client/cuda/buffer.h"
 #include "client/cuda/export.h"
+#include "client/cuda/import.h"
 #include "client/cuda/lease.h"
+#include "client/cuda/publication.h"
 #include "client/cuda/session.h"
-#include "client/cuda/view.h"
 #include "client/error.h"
 #include "client/request.h"
 #include "util/clock.h"
@@ -36,16 +37,16 @@ pthread_cond_t cuda_changed = PTHREAD_COND_INITIALIZER;
 struct list cuda_sessions = LIST_INIT(cuda_sessions);
 
 static struct {
-	struct list leases;  /* struct tensor_lease: wait for the GPU */
-	struct list sources; /* struct cuda_source: look at them */
-	struct list views;   /* struct cuda_view: to be closed */
-	struct list exports; /* struct cuda_export: UNEXPORT not answered yet */
+	struct list leases;	  /* struct tensor_lease: wait for the GPU */
+	struct list publications; /* struct cuda_publication: look at them */
+	struct list imports;	  /* struct cuda_import: to be closed */
+	struct list exports;	  /* struct cuda_export: UNEXPORT not answered yet */
 	bool running;
 	_Atomic int wake; /* eventfd */
 } thread = {
 	.leases = LIST_INIT(thread.leases),
-	.sources = LIST_INIT(thread.sources),
-	.views = LIST_INIT(thread.views),
+	.publications = LIST_INIT(thread.publications),
+	.imports = LIST_INIT(thread.imports),
 	.exports = LIST_INIT(thread.exports),
 	.wake = -1,
 };
@@ -57,22 +58,22 @@ void cuda_queue_lease(struct tensor_lease *l)
 	list_add_tail(&thread.leases, &l->cuda.queue_link);
 }
 
-static void requeue(struct cuda_source *source)
+static void requeue(struct cuda_publication *publication)
 {
-	list_del(&source->queue_link);
-	list_add_tail(&thread.sources, &source->queue_link);
+	list_del(&publication->queue_link);
+	list_add_tail(&thread.publications, &publication->queue_link);
 }
 
-void cuda_queue_source(struct cuda_source *source)
+void cuda_queue_publication(struct cuda_publication *publication)
 {
-	requeue(source);
+	requeue(publication);
 	cuda_wake();
 }
 
-void cuda_queue_view(struct cuda_view *view)
+void cuda_queue_import(struct cuda_import *import)
 {
-	list_del(&view->queue_link);
-	list_add_tail(&thread.views, &view->queue_link);
+	list_del(&import->queue_link);
+	list_add_tail(&thread.imports, &import->queue_link);
 }
 
 void cuda_wake(void)
@@ -90,16 +91,17 @@ void cuda_message(struct session *s, const struct conn_message *m)
 	const struct wire_segment_ref *unmap = (const void *)m->bytes;
 	const struct wire_freed *freed = (const void *)m->bytes;
 	struct wire_segment_ref not_open;
-	struct cuda_source *source;
+	struct cuda_publication *publication;
 
 	pthread_mutex_lock(&cuda_lock);
 	if (m->header.type == WIRE_FREED) {
-		source = cuda_source_known(s, freed->cookie);
-		if (source) {
-			source->freed = true;
-			cuda_queue_source(source);
+		publication = cuda_publication_known(s, freed->cookie);
+		if (publication) {
+			publication->freed = true;
+			cuda_queue_publication(publication);
 		}
-	} else if (s->cuda && cuda_view_unmap(s->cuda, unmap->segment, unmap->segment_generation)) {
+	} else if (s->cuda &&
+		   cuda_import_unmap(s->cuda, unmap->segment, unmap->segment_generation)) {
 		cuda_wake();
 	} else { /* an import whose answer came too late: we have nothing open */
 		not_open = *unmap;
@@ -109,74 +111,33 @@ void cuda_message(struct session *s, const struct conn_message *m)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* ---- Events ---- */
-
-struct cuda_event *cuda_event_take(struct cuda_device *device)
-{
-	const struct cuda_driver *d = cuda_driver_get(NULL);
-	struct cuda_event *event;
-
-	if (!list_empty(&device->events)) {
-		event = list_first_entry(&device->events, struct cuda_event, link);
-		list_del(&event->link);
-		return event;
-	}
-	event = d ? calloc(1, sizeof(*event)) : NULL;
-	if (!event)
-		return NULL;
-	list_init(&event->link);
-	if (d->event_create(&event->event, CUDA_EVENT_DISABLE_TIMING)) {
-		free(event);
-		return NULL;
-	}
-	return event;
-}
-
-void cuda_events_destroy(struct cuda_device *device, struct list *events)
-{
-	struct cuda_scope scope = { 0 };
-
-	if (list_empty(events) || cuda_enter(device, &scope))
-		scope.driver = NULL; /* CUDA is gone, and with it the events */
-	list_for_each_safe(l, events) {
-		struct cuda_event *event = list_entry(l, struct cuda_event, link);
-
-		if (scope.driver)
-			scope.driver->event_destroy(event->event);
-		list_del(&event->link);
-		free(event);
-	}
-	if (scope.driver)
-		cuda_leave(&scope);
-}
-
 /* ---- The thread's work ---- */
 
 /*
  * Is the daemon gone, so that nobody can say any more what is still in use, but by this process? A
- * block is given back to the driver then, which keeps its memory for all who have it mapped. What
- * others own stays until the client is closed. cuda_lock.
+ * draft buffer is given back to the driver then, which keeps its memory for all who have it mapped.
+ * What others own stays until the client is closed. cuda_lock.
  */
 static bool orphaned(const struct cuda_export *e)
 {
 	return atomic_load(&e->session->lost) && (e->owned || e->session->client->closed) &&
-	       !cuda_views_leased(e);
+	       !cuda_imports_leased(e);
 }
 
-/* Nobody finds it any more, and its sources end when their own work has. cuda_lock. */
+/* Nobody finds it any more, and its publications end when their own work has. cuda_lock. */
 static void orphan(struct cuda_export *e)
 {
-	struct cuda_source *source;
+	struct cuda_publication *publication;
 
 	e->orphaned = true;
 	list_del(&e->link);
-	cuda_views_forget(e);
-	list_for_each_entry(source, &e->sources, link) {
+	cuda_imports_forget(e);
+	list_for_each_entry(publication, &e->publications, link) {
 		if (e->memory.kind == SEGMENT_CUDA_VMM &&
-		    cuda_source_need(source) != SOURCE_NEEDS_NOTHING)
+		    cuda_publication_need(publication) != PUBLICATION_NEEDS_NOTHING)
 			e->session->cuda->abandoned++;
-		source->freed = true;
-		requeue(source);
+		publication->freed = true;
+		requeue(publication);
 	}
 }
 
@@ -221,7 +182,7 @@ static unsigned end_leases(void)
 	return left;
 }
 
-static void end_export(struct cuda_export *e, struct cuda_source *last)
+static void end_export(struct cuda_export *e, struct cuda_publication *last)
 {
 	if (!cuda_export_end(e, last))
 		return;
@@ -231,40 +192,40 @@ static void end_export(struct cuda_export *e, struct cuda_source *last)
 	cuda_wake(); /* the answer may have come before it was in the list */
 }
 
-/* Looks at each source once. How many wait for the GPU, or for the daemon to read. */
-static unsigned look_at_sources(void)
+/* Looks at each publication once. How many wait for the GPU, or for the daemon to read. */
+static unsigned look_at_publications(void)
 {
 	struct list waiting = LIST_INIT(waiting);
 	unsigned left = 0;
 
 	pthread_mutex_lock(&cuda_lock);
-	while (!list_empty(&thread.sources)) {
-		struct cuda_source *source = list_first_entry(&thread.sources, struct cuda_source,
-							      queue_link);
-		struct cuda_export *e = source->export;
+	while (!list_empty(&thread.publications)) {
+		struct cuda_publication *publication = list_first_entry(
+			&thread.publications, struct cuda_publication, queue_link);
+		struct cuda_export *e = publication->export;
 		struct session *s = e->session; /* another thread may end the export meanwhile */
-		enum source_step step;
+		enum publication_step step;
 
-		list_del(&source->queue_link);
-		step = cuda_source_step(source);
-		if (step == SOURCE_WAIT) {
-			list_add_tail(&waiting, &source->queue_link);
+		list_del(&publication->queue_link);
+		step = cuda_publication_step(publication);
+		if (step == PUBLICATION_WAIT) {
+			list_add_tail(&waiting, &publication->queue_link);
 			left++;
 		}
-		if (step == SOURCE_WAIT || step == SOURCE_IDLE)
+		if (step == PUBLICATION_WAIT || step == PUBLICATION_IDLE)
 			continue;
 		pthread_mutex_unlock(&cuda_lock);
-		if (step == SOURCE_DONE)
-			cuda_source_done(source, s);
+		if (step == PUBLICATION_DONE)
+			cuda_publication_done(publication, s);
 		else
-			end_export(e, source);
+			end_export(e, publication);
 		pthread_mutex_lock(&cuda_lock);
 	}
 	while (!list_empty(&waiting)) {
 		struct list *l = waiting.next;
 
 		list_del(l);
-		list_add_tail(&thread.sources, l);
+		list_add_tail(&thread.publications, l);
 	}
 	pthread_mutex_unlock(&cuda_lock);
 	return left;
@@ -273,7 +234,7 @@ static unsigned look_at_sources(void)
 void cuda_catch_up(struct session *s)
 {
 	session_drain(s);
-	if (look_at_sources())
+	if (look_at_publications())
 		cuda_wake(); /* the thread may not have seen those that wait */
 }
 
@@ -312,18 +273,18 @@ static void set_busy(struct cuda_session *cs, bool busy)
 		pthread_cond_broadcast(&cuda_changed);
 }
 
-static void close_views(void)
+static void close_imports(void)
 {
 	pthread_mutex_lock(&cuda_lock);
-	while (!list_empty(&thread.views)) {
-		struct cuda_view *view = list_first_entry(&thread.views, struct cuda_view,
-							  queue_link);
-		struct cuda_session *cs = view->session->cuda;
+	while (!list_empty(&thread.imports)) {
+		struct cuda_import *import = list_first_entry(&thread.imports, struct cuda_import,
+							      queue_link);
+		struct cuda_session *cs = import->session->cuda;
 
-		list_del(&view->queue_link);
+		list_del(&import->queue_link);
 		set_busy(cs, true);
 		pthread_mutex_unlock(&cuda_lock);
-		cuda_view_unmapped(view);
+		cuda_import_unmapped(import);
 		pthread_mutex_lock(&cuda_lock);
 		set_busy(cs, false);
 	}
@@ -402,8 +363,9 @@ static void hear_sessions(struct polled *p)
 	}
 }
 
-/* Gives back blocks that have been free for long. When to look again (ns); 0: there are none. */
-static int64_t trim_blocks(void)
+/* Gives back draft buffers that have been free for long. When to look again (ns); 0: there are
+ * none. */
+static int64_t trim_buffers(void)
 {
 	struct cuda_session *cs;
 	int64_t due = 0;
@@ -412,11 +374,11 @@ static int64_t trim_blocks(void)
 	list_for_each_entry(cs, &cuda_sessions, link) {
 		int64_t ns;
 
-		if (list_empty(&cs->blocks))
+		if (list_empty(&cs->buffers))
 			continue;
 		set_busy(cs, true); /* and so it stays in the list */
 		pthread_mutex_unlock(&cuda_lock);
-		ns = cuda_blocks_trim(cs);
+		ns = cuda_buffers_trim(cs);
 		pthread_mutex_lock(&cuda_lock);
 		set_busy(cs, false);
 		if (ns && (!due || ns < due))
@@ -441,10 +403,10 @@ static void *run(void *arg)
 		hear_sessions(&polled);
 		pthread_mutex_unlock(&cuda_lock);
 		orphan_all();
-		left = end_leases() + look_at_sources();
+		left = end_leases() + look_at_publications();
 		left += finish_exports();
-		close_views();
-		trim = trim_blocks();
+		close_imports();
+		trim = trim_buffers();
 		look = !left		     ? 0
 		       : !look		     ? LOOK_FIRST_NS
 		       : look < LOOK_LAST_NS ? look + look / 2
@@ -491,9 +453,9 @@ static struct cuda_session *session_add(struct session *s)
 	cs->session = s;
 	list_init(&cs->exports);
 	list_init(&cs->making);
-	for (unsigned i = 0; i < CUDA_VIEW_BUCKETS; i++)
-		list_init(&cs->views[i]);
-	list_init(&cs->blocks);
+	for (unsigned i = 0; i < CUDA_IMPORT_BUCKETS; i++)
+		list_init(&cs->imports[i]);
+	list_init(&cs->buffers);
 	list_add_tail(&cuda_sessions, &cs->link);
 	s->cuda = cs;
 	cuda_wake(); /* its socket is to be read from now on */
@@ -556,24 +518,24 @@ void cuda_session_end(struct session *s)
 	while (cs->busy)
 		pthread_cond_wait(&cuda_changed, &cuda_lock);
 	list_del(&cs->link);
-	list_for_each_safe(l, &thread.views) {
-		struct cuda_view *view = list_entry(l, struct cuda_view, queue_link);
+	list_for_each_safe(l, &thread.imports) {
+		struct cuda_import *import = list_entry(l, struct cuda_import, queue_link);
 
-		if (view->session != s)
+		if (import->session != s)
 			continue;
-		list_del(&view->queue_link);
-		list_add_tail(&cs->views[0], &view->link);
+		list_del(&import->queue_link);
+		list_add_tail(&cs->imports[0], &import->link);
 	}
 	pthread_mutex_unlock(&cuda_lock);
-	for (unsigned i = 0; i < CUDA_VIEW_BUCKETS; i++) {
-		list_for_each_safe(l, &cs->views[i]) {
-			struct cuda_view *view = list_entry(l, struct cuda_view, link);
+	for (unsigned i = 0; i < CUDA_IMPORT_BUCKETS; i++) {
+		list_for_each_safe(l, &cs->imports[i]) {
+			struct cuda_import *import = list_entry(l, struct cuda_import, link);
 
 			list_del(l);
-			cuda_view_close(view);
+			cuda_import_close(import);
 		}
 	}
-	cuda_blocks_end(cs);
+	cuda_buffers_end(cs);
 	s->cuda = NULL;
 	free(cs);
 }
@@ -592,8 +554,8 @@ void cuda_after_fork_parent(void)
 
 /* The parent's, with which nothing may be done here. */
 static struct list inherited_exports = LIST_INIT(inherited_exports);
-static struct list inherited_blocks = LIST_INIT(inherited_blocks);
-static struct list uncounted = LIST_INIT(uncounted); /* whose sources' counts we still have */
+static struct list inherited_buffers = LIST_INIT(inherited_buffers);
+static struct list uncounted = LIST_INIT(uncounted); /* whose publications' counts we still have */
 static struct list ending = LIST_INIT(ending);	     /* likewise, of their last */
 
 /* Who was opening them is not here, and nobody may wait for that. */
@@ -601,9 +563,9 @@ static void drop_half_open(struct cuda_session *cs)
 {
 	static struct list half_open = LIST_INIT(half_open);
 
-	for (unsigned i = 0; i < CUDA_VIEW_BUCKETS; i++) {
-		list_for_each_safe(l, &cs->views[i]) {
-			if (list_entry(l, struct cuda_view, link)->open)
+	for (unsigned i = 0; i < CUDA_IMPORT_BUCKETS; i++) {
+		list_for_each_safe(l, &cs->imports[i]) {
+			if (list_entry(l, struct cuda_import, link)->open)
 				continue;
 			list_del(l);
 			list_add_tail(&half_open, l);
@@ -632,15 +594,15 @@ void cuda_after_fork_child(void)
 	pthread_cond_init(&cuda_changed, NULL);
 	thread.running = false;
 	atomic_store(&thread.wake, fd_close(thread.wake));
-	list_init(&thread.sources);
+	list_init(&thread.publications);
 	move_all(&ending, &thread.exports);
 	list_for_each_entry(cs, &cuda_sessions, link) {
 		cs->busy = false;
 		cs->failures = cs->abandoned = 0;
 		list_init(&cs->making);
 		move_all(&uncounted, &cs->exports);
-		move_all(&inherited_blocks, &cs->blocks);
-		cs->nblocks = 0;
+		move_all(&inherited_buffers, &cs->buffers);
+		cs->nbuffers = 0;
 		drop_half_open(cs);
 	}
 	pthread_mutex_unlock(&cuda_lock);
@@ -649,7 +611,7 @@ void cuda_after_fork_child(void)
 void cuda_child_releases(void)
 {
 	struct cuda_export *e;
-	struct cuda_source *source;
+	struct cuda_publication *publication;
 
 	while (!list_empty(&thread.leases)) {
 		struct list *l = thread.leases.next;
@@ -661,7 +623,7 @@ void cuda_child_releases(void)
 		cuda_lease_end(lease);
 	}
 	list_for_each_entry(e, &uncounted, link)
-		list_for_each_entry(source, &e->sources, link)
+		list_for_each_entry(publication, &e->publications, link)
 			users_add(&e->session->users, -1); /* it never ends here */
 	move_all(&inherited_exports, &uncounted);
 	list_for_each_entry(e, &ending, queue_link)

@@ -24,24 +24,19 @@ struct tensor_lease;
 
 extern pthread_mutex_t cuda_lock;
 extern struct list cuda_sessions;   /* struct cuda_session */
-extern pthread_cond_t cuda_changed; /* a view is open, an export made, a session not busy any more
+extern pthread_cond_t cuda_changed; /* an import is open, an export made, a session not busy any
+				     * more
 				     */
 
-struct cuda_event {
-	struct list link;
-	CUevent event;
-	struct cuda_ipc_handle handle; /* of one that other processes can open */
-};
-
-enum { CUDA_VIEW_BUCKETS = 256 };
+enum { CUDA_IMPORT_BUCKETS = 256 };
 
 struct cuda_session {
 	struct list link; /* among those that the thread looks after */
 	struct session *session;
-	struct list exports;		      /* struct cuda_export */
-	struct list views[CUDA_VIEW_BUCKETS]; /* struct cuda_view, by segment */
-	struct list blocks; /* struct cuda_block, free ones; most recently used first */
-	unsigned nblocks;
+	struct list exports;			  /* struct cuda_export */
+	struct list imports[CUDA_IMPORT_BUCKETS]; /* struct cuda_import, by segment */
+	struct list buffers; /* struct cuda_buffer, free ones; most recently used first */
+	unsigned nbuffers;
 	struct list making; /* struct making: exports that publishers are at (export.c) */
 	bool busy;	    /* the thread uses the session's connection: it must not go */
 	bool waited;	    /* tl_close() did, in vain: exit() does not again */
@@ -65,7 +60,8 @@ int cuda_with_session(struct tl_client *client, const char *name,
 /* A message that nobody asked for. The receive mutex is held. */
 void cuda_message(struct session *s, const struct conn_message *m);
 
-/* Does at once what the thread would do about sources: what the daemon freed just now is free then.
+/* Does at once what the thread would do about publications: what the daemon freed just now is free
+ * then.
  */
 void cuda_catch_up(struct session *s);
 
@@ -83,15 +79,11 @@ void cuda_child_releases(void);	  /* after the locks are free */
 
 /* ---- Queues of the thread; cuda_lock ---- */
 
-struct cuda_source;
-struct cuda_view;
+struct cuda_publication;
+struct cuda_import;
 struct cuda_export;
 
-void cuda_queue_lease(struct tensor_lease *l);	    /* give it up when its event has come */
-void cuda_queue_source(struct cuda_source *source); /* look after its event, or its end */
-void cuda_queue_view(struct cuda_view *view);	    /* close it */
-
-/* An event of the device that no other process sees; may fail: NULL. The context is current. */
-struct cuda_event *cuda_event_take(struct cuda_device *device);
-/* All of a list, whatever kind they are. */
-void cuda_events_destroy(struct cuda_device *device, struct list *events);
+void cuda_queue_lease(struct tensor_lease *l); /* give it up when its event has come */
+void cuda_queue_publication(struct cuda_publication *publication); /* look after its event, or its
+								      end */
+void cuda_queue_import(struct cuda_import *import);		   /* close it */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Blocks. Allocating, mapping and exporting memory takes long, and an importer's mapping of it as
- * well, so a block that nobody uses any more is kept for the next draft of its size: at most
- * BLOCKS_MAX of them, for FREE_NS. They are given back by the library's thread, since that may wait
- * for the GPU.
+ * well, so a buffer that nobody uses any more is kept for the next draft of its size: at most
+ * BUFFERS_MAX of them, for FREE_NS. They are given back by the library's thread, since that may
+ * wait for the GPU.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -12,19 +12,19 @@
 #include <time.h>
 
 #include "client/client.h"
-#include "client/cuda/block.h"
+#include "client/cuda/buffer.h"
 #include "client/error.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
-enum { BLOCKS_MAX = 16 };
+enum { BUFFERS_MAX = 16 };
 #define FREE_NS (10 * NS_PER_SEC)
 #define GRACE_NS (20 * NS_PER_MS) /* what was freed just now counts as free */
 #define LOOK_NS (1 * NS_PER_MS)
 
 /* ---- Memory ---- */
 
-static void block_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint64_t size)
+static void buffer_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint64_t size)
 {
 	scope->driver->mem_unmap(base, size);
 	scope->driver->mem_address_free(base, size);
@@ -49,7 +49,7 @@ static CUresult map_handle(const struct cuda_scope *scope, const struct cuda_dev
 	}
 	e = d->mem_set_access(*base, size, &access, 1);
 	if (e)
-		block_unmap(scope, *base, size);
+		buffer_unmap(scope, *base, size);
 	return e;
 }
 
@@ -75,7 +75,7 @@ static int allocate(const struct cuda_scope *scope, const struct cuda_device *de
 	if (!e) {
 		e = d->mem_export(fd, handle, CUDA_HANDLE_POSIX_FD, 0);
 		if (e)
-			block_unmap(scope, *base, size);
+			buffer_unmap(scope, *base, size);
 	}
 	d->mem_release(handle); /* the mapping keeps it */
 	return e ? cuda_fail(e, "making %" PRIu64 " bytes on GPU %d shareable", size,
@@ -83,102 +83,102 @@ static int allocate(const struct cuda_scope *scope, const struct cuda_device *de
 		 : 0;
 }
 
-/* ---- Blocks ---- */
+/* ---- Buffers ---- */
 
-static void destroy(struct cuda_block *block)
+static void destroy(struct cuda_buffer *buffer)
 {
-	struct cuda_device *device = block->export->memory.device;
-	CUdeviceptr base = block->export->memory.base;
+	struct cuda_device *device = buffer->export->memory.device;
+	CUdeviceptr base = buffer->export->memory.base;
 	struct cuda_scope scope;
 
 	pthread_mutex_lock(&cuda_lock);
-	list_del(&block->export->link);
+	list_del(&buffer->export->link);
 	pthread_mutex_unlock(&cuda_lock);
-	cuda_export_drop(block->export);
+	cuda_export_drop(buffer->export);
 	if (!cuda_enter(device, &scope)) {
-		block_unmap(&scope, base, block->size);
+		buffer_unmap(&scope, base, buffer->size);
 		cuda_leave(&scope);
 	}
-	free(block);
+	free(buffer);
 }
 
 /* A free one of just that size. None when the daemon is gone: others may have it mapped, and read
  * it. */
-static struct cuda_block *reuse(struct cuda_session *cs, const struct cuda_device *device,
-				uint64_t size)
+static struct cuda_buffer *reuse(struct cuda_session *cs, const struct cuda_device *device,
+				 uint64_t size)
 {
-	struct cuda_block *block, *found = NULL;
+	struct cuda_buffer *buffer, *found = NULL;
 
 	pthread_mutex_lock(&cuda_lock);
-	list_for_each_entry(block, &cs->blocks, link) {
+	list_for_each_entry(buffer, &cs->buffers, link) {
 		if (atomic_load(&cs->session->lost))
 			break;
-		if (block->size != size || block->export->memory.device != device)
+		if (buffer->size != size || buffer->export->memory.device != device)
 			continue;
-		found = block;
+		found = buffer;
 		break;
 	}
 	if (found) {
 		list_del(&found->link);
-		cs->nblocks--;
+		cs->nbuffers--;
 		found->uses = 1;
 	}
 	pthread_mutex_unlock(&cuda_lock);
 	return found;
 }
 
-static int export_block(struct session *s, struct cuda_block *block, struct cuda_device *device,
-			CUdeviceptr base, const int *fd_peek)
+static int export_buffer(struct session *s, struct cuda_buffer *buffer, struct cuda_device *device,
+			 CUdeviceptr base, const int *fd_peek)
 {
 	struct cuda_memory memory = {
 		.kind = SEGMENT_CUDA_VMM,
 		.device = device,
 		.base = base,
-		.size = block->size,
+		.size = buffer->size,
 		.nparts = 1,
 	};
 
 	memcpy(memory.uuid, device->uuid.bytes, sizeof(memory.uuid));
-	return cuda_export_new(&block->export, s, &memory, fd_peek);
+	return cuda_export_new(&buffer->export, s, &memory, fd_peek);
 }
 
-static int block_new(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
-		     struct cuda_block **out)
+static int buffer_new(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
+		      struct cuda_buffer **out)
 {
-	struct cuda_block *block = calloc(1, sizeof(*block));
+	struct cuda_buffer *buffer = calloc(1, sizeof(*buffer));
 	struct cuda_scope scope;
 	CUdeviceptr base = 0;
 	int fd = -1;
 	int r;
 
-	if (!block)
-		return tl_fail(-ENOMEM, "no memory for a block");
-	list_init(&block->link);
-	block->owner = cs;
-	block->size = size;
-	block->uses = 1;
+	if (!buffer)
+		return tl_fail(-ENOMEM, "no memory for a draft buffer");
+	list_init(&buffer->link);
+	buffer->owner = cs;
+	buffer->size = size;
+	buffer->uses = 1;
 	r = cuda_enter(device, &scope);
 	if (r) {
-		free(block);
+		free(buffer);
 		return r;
 	}
 	r = allocate(&scope, device, size, &base, &fd);
 	if (!r) {
-		r = export_block(cs->session, block, device, base, &fd);
+		r = export_buffer(cs->session, buffer, device, base, &fd);
 		if (r)
-			block_unmap(&scope, base, size);
+			buffer_unmap(&scope, base, size);
 	}
 	cuda_leave(&scope);
 	fd_close(fd);
 	if (r) {
-		free(block);
+		free(buffer);
 		return r;
 	}
-	block->export->owned = true;
+	buffer->export->owned = true;
 	pthread_mutex_lock(&cuda_lock);
-	list_add_head(&cs->exports, &block->export->link);
+	list_add_head(&cs->exports, &buffer->export->link);
 	pthread_mutex_unlock(&cuda_lock);
-	*out = block;
+	*out = buffer;
 	return 0;
 }
 
@@ -186,21 +186,21 @@ static int block_new(struct cuda_session *cs, struct cuda_device *device, uint64
 static void trim(struct cuda_session *cs, bool all, int64_t until)
 {
 	for (;;) {
-		struct cuda_block *block = NULL;
+		struct cuda_buffer *buffer = NULL;
 
 		pthread_mutex_lock(&cuda_lock);
-		if (!list_empty(&cs->blocks))
-			block = list_last_entry(&cs->blocks, struct cuda_block, link);
-		if (block && !all && block->free_since > until && cs->nblocks <= BLOCKS_MAX)
-			block = NULL;
-		if (block) {
-			list_del(&block->link);
-			cs->nblocks--;
+		if (!list_empty(&cs->buffers))
+			buffer = list_last_entry(&cs->buffers, struct cuda_buffer, link);
+		if (buffer && !all && buffer->free_since > until && cs->nbuffers <= BUFFERS_MAX)
+			buffer = NULL;
+		if (buffer) {
+			list_del(&buffer->link);
+			cs->nbuffers--;
 		}
 		pthread_mutex_unlock(&cuda_lock);
-		if (!block)
+		if (!buffer)
 			return;
-		destroy(block);
+		destroy(buffer);
 	}
 }
 
@@ -214,11 +214,11 @@ static bool no_room(int r)
  * for, as is what was freed just now and is still on its way through the thread, the daemon and
  * importers.
  */
-static int block_wait(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
-		      int64_t deadline, struct cuda_block **out)
+static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
+		       int64_t deadline, struct cuda_buffer **out)
 {
 	for (;;) {
-		int r = block_new(cs, device, size, out);
+		int r = buffer_new(cs, device, size, out);
 
 		if (!no_room(r) || atomic_load(&cs->session->lost) || deadline_passed(deadline))
 			return r;
@@ -231,8 +231,8 @@ static int block_wait(struct cuda_session *cs, struct cuda_device *device, uint6
 	}
 }
 
-int cuda_block_get(struct session *s, struct cuda_device *device, uint64_t size, int64_t timeout_ns,
-		   struct cuda_block **out)
+int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size,
+		    int64_t timeout_ns, struct cuda_buffer **out)
 {
 	int64_t deadline = deadline_after(timeout_ns >= 0 && timeout_ns < GRACE_NS ? GRACE_NS
 										   : timeout_ns);
@@ -260,46 +260,47 @@ int cuda_block_get(struct session *s, struct cuda_device *device, uint64_t size,
 	}
 	if (*out)
 		return 0;
-	return block_wait(cs, device, size, deadline, out);
+	return buffer_wait(cs, device, size, deadline, out);
 }
 
-void cuda_block_use(struct cuda_block *block)
+void cuda_buffer_use(struct cuda_buffer *buffer)
 {
 	pthread_mutex_lock(&cuda_lock);
-	block->uses++;
+	buffer->uses++;
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-void cuda_block_put(struct cuda_block *block)
+void cuda_buffer_put(struct cuda_buffer *buffer)
 {
 	pthread_mutex_lock(&cuda_lock);
-	if (--block->uses == 0) {
-		block->free_since = now_mono_ns();
-		list_add_head(&block->owner->blocks, &block->link);
-		block->owner->nblocks++;
+	if (--buffer->uses == 0) {
+		buffer->free_since = now_mono_ns();
+		list_add_head(&buffer->owner->buffers, &buffer->link);
+		buffer->owner->nbuffers++;
 		cuda_wake(); /* it sees to the bounds */
 	}
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-void cuda_block_forget(struct cuda_block *block)
+void cuda_buffer_forget(struct cuda_buffer *buffer)
 {
 	static struct list parents = LIST_INIT(parents);
 
 	pthread_mutex_lock(&cuda_lock);
-	list_del(&block->link);
-	list_add_tail(&parents, &block->link);
+	list_del(&buffer->link);
+	list_add_tail(&parents, &buffer->link);
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-int64_t cuda_blocks_trim(struct cuda_session *cs)
+int64_t cuda_buffers_trim(struct cuda_session *cs)
 {
 	int64_t now = now_mono_ns(), due = 0;
 
 	trim(cs, atomic_load(&cs->session->lost), now - FREE_NS);
 	pthread_mutex_lock(&cuda_lock);
-	if (!list_empty(&cs->blocks)) {
-		struct cuda_block *oldest = list_last_entry(&cs->blocks, struct cuda_block, link);
+	if (!list_empty(&cs->buffers)) {
+		struct cuda_buffer *oldest = list_last_entry(&cs->buffers, struct cuda_buffer,
+							     link);
 
 		due = oldest->free_since + FREE_NS - now;
 		if (due <= 0)
@@ -309,7 +310,7 @@ int64_t cuda_blocks_trim(struct cuda_session *cs)
 	return due;
 }
 
-void cuda_blocks_end(struct cuda_session *cs)
+void cuda_buffers_end(struct cuda_session *cs)
 {
 	trim(cs, true, 0);
 }
