@@ -3,10 +3,10 @@
 #include <errno.h>
 #include <string.h>
 
-#include "client/client.h"
 #include "client/cuda/device.h"
 #include "client/error.h"
-#include "client/request.h"
+#include "client/session/client.h"
+#include "client/session/request.h"
 
 static int attribute(const struct cuda_driver *d, const struct cuda_device *device, int which)
 {
