@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # tensorlease: every target. `make help` lists them; sources are found by wildcard.
 
-VERSION := 0.1.0
-SOVERSION := 0
+# The header has the version, and everything else takes it from there. client/libtensorlease.map says what SOVERSION means.
+version_part = $(shell sed -n 's/^.define TL_VERSION_$(1) //p' include/tensorlease/tensorlease.h)
+VERSION := $(call version_part,MAJOR).$(call version_part,MINOR).$(call version_part,PATCH)
+SOVERSION := $(basename $(VERSION))
 
 CC := gcc
 AR := ar
@@ -223,7 +225,7 @@ bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENCH_ARGS is passed on
 	@$(PYTHON) bench/python/run.py --environments $(O)/bench-python --wheel $(O)/python/*.whl $(BENCH_ARGS)
 
-check: $(DEPS) check-format layers check-cppcheck check-tidy check-werror check-units ## all static checks
+check: $(DEPS) check-format layers check-cppcheck check-tidy check-werror check-units check-docs ## all static checks
 
 check-format: $(DEPS)
 	@$(if $(FORMATTED),clang-format --dry-run -Werror --ferror-limit=3 $(FORMATTED))
@@ -248,6 +250,10 @@ check-cppcheck: $(DEPS)
 		--suppressions-list=tools/cppcheck-suppressions --template=gcc \
 		-D_GNU_SOURCE -D__linux__ '-Dcontainer_of(p,t,m)=((t *)((char *)(p) - offsetof(t, m)))' \
 		-I. -Iinclude $(SOURCES)
+
+.PHONY: check-docs
+check-docs:
+	@tools/check-docs
 
 check-units:
 	@tools/check-units
@@ -329,7 +335,7 @@ pc = printf '%s\n' 'prefix=$(1)' 'libdir=$(2)' 'includedir=$(3)' '' 'Name: tenso
 	'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -ltensorlease' 'Libs.private: -pthread'
 
 # This one is for use in the tree; `install` writes its own.
-$(O)/lib/pkgconfig/tensorlease.pc: Makefile
+$(O)/lib/pkgconfig/tensorlease.pc: Makefile $(O)/obj/flags
 	@mkdir -p $(@D)
 	@$(call pc,$(abspath $(O)),$(abspath $(O)/lib),$(abspath include)) > $@
 

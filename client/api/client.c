@@ -54,7 +54,7 @@ static int client_configure(struct tl_client *client, const tl_connect_options *
 	return address_find(client->address, sizeof(client->address), o.address);
 }
 
-TL_API int tl_connect(tl_client **out, const tl_connect_options *options)
+TL_API int tl_connect(const tl_connect_options *options, tl_client **out)
 {
 	struct tl_client *client;
 	int r;
@@ -152,6 +152,7 @@ TL_API int tl_list_clients(tl_client *client,
 			return tl_fail(-EPROTO, "the daemon told of client %llu after %llu",
 				       (unsigned long long)c.id, (unsigned long long)m.after);
 		info = (tl_client_info){
+			.size = sizeof(info),
 			.id = c.id,
 			.pid = c.pid,
 			.uid = c.uid,
@@ -197,6 +198,7 @@ TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
 			return tl_fail(-EPROTO, "the daemon told of slot %u after %u", h.slot,
 				       m.slot);
 		holding = (tl_holding){
+			.size = sizeof(holding),
 			.version = h.version,
 			.nbytes = h.nbytes,
 			.leases = h.leases,

@@ -4,6 +4,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include <tensorlease/cuda.h>
+
 #include "client/arguments.h"
 #include "client/error.h"
 #include "client/get/lease.h"
@@ -142,13 +144,16 @@ TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)
 	if (!l || !info)
 		return tl_fail(-EINVAL, "tl_tensor_info: %s",
 			       l ? "info is NULL" : "the tensor is not from tl_get()");
+	r = client_result_check(info, sizeof(found), "tl_info");
+	if (r)
+		return r;
 	r = tensor_info(l->session, &l->session->catalog.rows[ref_slot(l->ref)], &found);
 	if (!row_is_ours(l)) /* read after it: its word changes first */
 		return tl_fail(-ENOTCONN, "the daemon that knows the tensor does not serve us now");
 	if (r)
 		return r;
-	*info = found;
-	info->flags = tensor->flags;
+	found.dlpack_flags = tensor->flags;
+	client_result(info, &found, sizeof(found));
 	return 0;
 }
 
@@ -184,7 +189,9 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 			       : !name ? "name"
 				       : "info");
 	key = name_key(name);
-	r = client_check_name(name, key.len);
+	r = client_result_check(info, sizeof(found), "tl_info");
+	if (!r)
+		r = client_check_name(name, key.len);
 	if (r)
 		return r;
 	r = lookup_client(client, &key, &use, &ref);
@@ -196,7 +203,7 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 	lease_release(use.session, ref_slot(ref));
 	client_leave(&use);
 	if (!r)
-		*info = found;
+		client_result(info, &found, sizeof(found));
 	return r;
 }
 
@@ -221,21 +228,16 @@ TL_API int tl_get_status(tl_client *client, tl_status *status)
 	const struct catalog_header *c;
 	tl_status now = { 0 };
 	struct use use;
-	size_t size;
 	int r;
 
 	if (!client || !status)
 		return tl_fail(-EINVAL, "tl_get_status: %s is NULL", client ? "status" : "client");
-	size = status->size;
-	if (size < sizeof(now))
-		return tl_fail(-EINVAL,
-			       "tl_status.size is %zu; it is sizeof(tl_status), at least %zu", size,
-			       sizeof(now));
-	r = client_enter(client, false, client_deadline(client), &use);
+	r = client_result_check(status, sizeof(now), "tl_status");
+	if (!r)
+		r = client_enter(client, false, client_deadline(client), &use);
 	if (r)
 		return r;
 	c = use.session->catalog.header;
-	now.size = size;
 	memcpy(now.address, client->address, sizeof(now.address));
 	now.started_ns = load_once(&c->started_ns);
 	now.capacity = load_once(&c->capacity);
@@ -251,7 +253,6 @@ TL_API int tl_get_status(tl_client *client, tl_status *status)
 	now.max_clients = load_once(&c->max_clients);
 	now.daemon_pid = load_once(&c->daemon_pid);
 	client_leave(&use);
-	memset((char *)status + sizeof(now), 0, size - sizeof(now));
-	memcpy(status, &now, sizeof(now));
+	client_result(status, &now, sizeof(now));
 	return 0;
 }

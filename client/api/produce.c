@@ -13,6 +13,16 @@
 
 /* ---- Drafts ---- */
 
+static int device_check(DLDevice device)
+{
+	if (kind_of_device(device.device_type)->device == device.device_type)
+		return 0;
+	return tl_fail(-ENOTSUP,
+		       "tl_spec.device is of DLPack's type %d; a draft is on the CPU (%d) or "
+		       "on a GPU of CUDA (%d)",
+		       (int)device.device_type, kDLCPU, kDLCUDA);
+}
+
 TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, tl_draft **out)
 {
 	struct draft_request want = { .name = name, .metadata_max = TL_METADATA_MAX };
@@ -25,9 +35,11 @@ TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, t
 			       : !spec ? "spec"
 				       : "out");
 	r = draft_request_check(&want, spec);
-	if (r)
-		return r;
-	return shared_draft_new(client, &want, out);
+	if (!r && !want.device.device_type)
+		want.device.device_type = kDLCPU;
+	if (!r)
+		r = device_check(want.device);
+	return r ? r : kind_of_device(want.device.device_type)->create(client, &want, out);
 }
 
 TL_API DLTensor *tl_draft_tensor(tl_draft *draft)
@@ -77,9 +89,9 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 	r = put_options(&o, options);
 	if (r)
 		return r;
-	if (o.flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
-		return tl_fail(-EINVAL, "tl_put_options.flags is %#llx; %#llx is known",
-			       (unsigned long long)o.flags,
+	if (o.dlpack_flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
+		return tl_fail(-EINVAL, "tl_put_options.dlpack_flags is %#llx; %#llx is known",
+			       (unsigned long long)o.dlpack_flags,
 			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 	r = client_check_name(name, strlen(name));
 	return r ? r

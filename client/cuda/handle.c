@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tensorlease/cuda.h>
+
 #include "client/arguments.h"
 #include "client/cuda/import.h"
 #include "client/cuda/lease.h"
@@ -128,7 +130,7 @@ static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
 	struct session *s = l->session;
 	const struct catalog_row *row = &s->catalog.rows[ref_slot(l->ref)];
 	const struct row_head head = row_head(row);
-	tl_ipc_handle h = { .size = sizeof(h), .offset = head.offset };
+	tl_ipc_handle h = { .offset = head.offset };
 	struct wire_export what;
 	int r;
 
@@ -152,7 +154,7 @@ static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
 	if (h.has_event)
 		r = cuda_row_event(s, row, h.event);
 	if (!r)
-		*handle = h;
+		client_result(handle, &h, sizeof(h));
 	return r;
 }
 
@@ -162,7 +164,7 @@ TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_o
 	tl_get_options want = { .size = sizeof(want) };
 	DLManagedTensorVersioned *tensor;
 	struct tensor_lease *l;
-	int r = 0;
+	int r;
 
 	if (!client || !name || !handle || !out)
 		return tl_fail(-EINVAL, "tl_get_ipc_handle: %s is NULL",
@@ -170,10 +172,8 @@ TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_o
 			       : !name	 ? "name"
 			       : !handle ? "handle"
 					 : "out");
-	if (handle->size < sizeof(*handle))
-		return tl_fail(-EINVAL, "tl_ipc_handle.size is %zu; it is sizeof(tl_ipc_handle)",
-			       handle->size);
-	if (options)
+	r = client_result_check(handle, sizeof(*handle), "tl_ipc_handle");
+	if (!r && options)
 		r = client_options(&want, sizeof(want), options, sizeof(want), "tl_get_options");
 	if (!r)
 		r = tensor_lease_get_handle(client, name, &want, &tensor);

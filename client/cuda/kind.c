@@ -15,6 +15,7 @@ const struct memory_kind cuda_kind = {
 	.lease_delete = cuda_lease_delete,
 	.lease_again = cuda_lease_again,
 	.ordinal = cuda_ordinal,
+	.create = cuda_create,
 	.put = cuda_put,
 	.publish = cuda_publish,
 	.second_name = cuda_second_name,

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tensorlease/cuda.h>
+
 #include "client/cuda/buffer.h"
 #include "client/cuda/locate.h"
 #include "client/cuda/publication.h"
@@ -88,7 +90,7 @@ static struct cuda_placing placing_of(const char *name, const DLTensor *as, uint
 		.name_len = strlen(name),
 		.metadata = o->metadata,
 		.metadata_size = o->metadata_size,
-		.stream = o->how & TL_PUBLISH_SEALED ? TL_STREAM_NONE : o->stream,
+		.stream = o->flags & TL_PUBLISH_SEALED ? TL_STREAM_NONE : o->stream,
 	};
 }
 
@@ -110,10 +112,10 @@ static int publish_shared(tl_client *client, const char *name, DLManagedTensorVe
 	if (r)
 		return r;
 	r = cuda_locate(first_byte(t), nbytes, device, &located);
-	if (!r && o->how & TL_PUBLISH_SEALED)
+	if (!r && o->flags & TL_PUBLISH_SEALED)
 		r = wait_for_stream(device, o->stream);
 	if (!r) {
-		p.placing = placing_of(name, t, o->flags, o);
+		p.placing = placing_of(name, t, o->dlpack_flags, o);
 		p.placing.offset = located.offset;
 		r = cuda_with_session(client, name, publish_in, &p);
 	}
@@ -189,23 +191,12 @@ static int draft_on(tl_client *client, const struct draft_request *want, struct 
 	return 0;
 }
 
-TL_API int tl_alloc_cuda(tl_client *client, const char *name, const tl_spec *spec, int device,
-			 tl_draft **out)
+int cuda_create(tl_client *client, const struct draft_request *want, struct tl_draft **out)
 {
-	struct draft_request want = { .name = name, .metadata_max = TL_METADATA_MAX };
-	struct cuda_device *dev;
-	int r;
+	struct cuda_device *device;
+	int r = cuda_device_at(want->device.device_id, &device);
 
-	if (!client || !name || !spec || !out)
-		return tl_fail(-EINVAL, "tl_alloc_cuda: %s is NULL",
-			       !client ? "client"
-			       : !name ? "name"
-			       : !spec ? "spec"
-				       : "out");
-	r = draft_request_check(&want, spec);
-	if (!r)
-		r = cuda_device_at(device, &dev);
-	return r ? r : draft_on(client, &want, dev, out);
+	return r ? r : draft_on(client, want, device, out);
 }
 
 TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream)
@@ -226,7 +217,7 @@ int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o)
 
 	if (o->stream != TL_STREAM_DEFAULT)
 		own->stream = o->stream;
-	if (!(o->how & TL_PUBLISH_SEALED))
+	if (!(o->flags & TL_PUBLISH_SEALED))
 		return 0;
 	r = wait_for_stream(own->buffer->export->memory.device, own->stream);
 	own->sealed = !r;
@@ -376,7 +367,7 @@ static int commit_copy(struct tl_draft *draft, const DLTensor *source, const tl_
 
 	if (!r)
 		r = copy_into(draft, source, draft->room);
-	if (!r && o->how & TL_PUBLISH_SEALED) {
+	if (!r && o->flags & TL_PUBLISH_SEALED) {
 		r = wait_for_stream(own->buffer->export->memory.device, own->stream);
 		own->sealed = !r;
 	}
@@ -441,7 +432,7 @@ int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *
 	*copied = false;
 	if (nbytes) {
 		r = publish_shared(client, name, tensor, nbytes, o, version);
-		if (r != -ENOTSUP || !(o->how & TL_PUBLISH_STAGING))
+		if (r != -ENOTSUP || !(o->flags & TL_PUBLISH_STAGING))
 			return r;
 	}
 	r = publish_copy(client, name, tensor, o, version);
@@ -452,7 +443,7 @@ int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *
 /* What another process published cannot be exported once more by this one. */
 int cuda_second_name(const char *name, const tl_put_options *o)
 {
-	if (o->how & TL_PUBLISH_STAGING)
+	if (o->flags & TL_PUBLISH_STAGING)
 		return PUBLISH_E_COPY;
 	return tl_fail(
 		-ENOTSUP,

@@ -7,6 +7,9 @@
 #include "client/produce/draft.h"
 #include "client/session/client.h"
 
+/* tl_create() of a draft on the GPU that @want names. */
+int cuda_create(tl_client *client, const struct draft_request *want, struct tl_draft **out);
+
 /*
  * tl_publish() of a tensor on a GPU that is no draft of ours: checked, contiguous, of @nbytes
  * bytes. 0, or a negative errno.

@@ -96,7 +96,7 @@ static int not_found(const struct name_key *key, const tl_get_options *want, int
 		return tl_fail(
 			-ENODATA,
 			"the process that published '%s' is gone, and with it the GPU memory it lay in: "
-			"publish it anew, or from memory of tl_alloc_cuda(), which stays",
+			"publish it anew, or from memory that tl_create() made on the GPU, which stays",
 			key->text);
 	if (want->timeout_ns)
 		return tl_fail(-ETIMEDOUT, "no %s '%s' came within %lld ms", newer, key->text,

@@ -231,12 +231,12 @@ int row_info(const struct catalog_view *c, const struct catalog_row *row, tl_inf
 	uint64_t nbytes;
 	int r;
 
-	memset(info->reserved, 0, sizeof(info->reserved));
+	info->size = sizeof(*info);
 	info->version = load_once(&row->version);
 	info->nbytes = load_once(&row->nbytes);
 	info->committed_ns = load_once(&row->committed_ns);
-	info->flags = (h.flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) |
-		      DLPACK_FLAG_BITMASK_READ_ONLY;
+	info->dlpack_flags = (h.flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) |
+			     DLPACK_FLAG_BITMASK_READ_ONLY;
 	info->dtype = h.dtype;
 	row_device(c, row, &h, info);
 	info->uid = load_once(&row->uid);

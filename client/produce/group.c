@@ -54,7 +54,7 @@ tl_group *group_free(tl_group *group)
 static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
 {
 	const char *why = NULL;
-	bool padded = item->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	bool padded = item->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 
 	if (!item->name)
 		return tl_fail(-EINVAL, "item %zu of the group has no name", i);
@@ -63,9 +63,9 @@ static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
 	if (item->ndim < 0 || item->ndim > TL_NDIM_MAX || (item->ndim && !item->shape))
 		return tl_fail(-EINVAL, "'%s': ndim is %d (0 to %d)%s", item->name, item->ndim,
 			       TL_NDIM_MAX, item->shape ? "" : " and shape is NULL");
-	if (item->flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
-		return tl_fail(-EINVAL, "'%s': unknown flags %#llx", item->name,
-			       (unsigned long long)item->flags);
+	if (item->dlpack_flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
+		return tl_fail(-EINVAL, "'%s': dlpack_flags is %#llx, which has unknown bits",
+			       item->name, (unsigned long long)item->dlpack_flags);
 	if (item->metadata_size > TL_METADATA_MAX || (item->metadata_size && !item->metadata))
 		return tl_fail(-EINVAL, "'%s': %zu bytes of metadata%s; the limit is %d",
 			       item->name, item->metadata_size, item->metadata ? "" : " at NULL",
@@ -91,7 +91,7 @@ static int member_init(struct member *m, const tl_group_item *item)
 	m->metadata = malloc(item->metadata_size ? item->metadata_size : 1);
 	if (!m->name || !m->dims || !m->metadata)
 		return tl_fail(-ENOMEM, "no memory for a group");
-	m->flags = item->flags;
+	m->flags = item->dlpack_flags;
 	m->metadata_size = (uint16_t)item->metadata_size;
 	if (item->metadata_size)
 		memcpy(m->metadata, item->metadata, item->metadata_size);
@@ -275,7 +275,7 @@ static int source_item(tl_group_item *item, const char *name, const DLTensor *so
 
 	if (!name || !source)
 		return tl_fail(-EINVAL, "tl_put_many: a %s is NULL", name ? "source" : "name");
-	r = tensor_check_source(source, o->flags, why, sizeof(why));
+	r = tensor_check_source(source, o->dlpack_flags, why, sizeof(why));
 	if (r)
 		return tl_fail(r == -EOVERFLOW ? -EINVAL : r, "'%s': %s", name, why);
 	*item = (tl_group_item){
@@ -283,7 +283,7 @@ static int source_item(tl_group_item *item, const char *name, const DLTensor *so
 		.shape = source->shape,
 		.ndim = source->ndim,
 		.dtype = source->dtype,
-		.flags = o->flags,
+		.dlpack_flags = o->dlpack_flags,
 		.metadata = o->metadata,
 		.metadata_size = o->metadata_size,
 	};
@@ -320,7 +320,7 @@ int group_put(tl_client *client, const char *const *names, const DLTensor *const
 	free(items);
 	if (r)
 		return r;
-	r = copy_all(group, names, sources, count, o->flags);
+	r = copy_all(group, names, sources, count, o->dlpack_flags);
 	if (r) {
 		group_free(group);
 		return r;

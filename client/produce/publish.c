@@ -241,7 +241,7 @@ int publish(tl_client *client, const char *name, DLManagedTensorVersioned *tenso
 	r = publish_check(&p);
 	if (r)
 		return r;
-	p.options.flags = tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	p.options.dlpack_flags = tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	r = publish_ours(&p, version ? &v : NULL);
 	if (!r && tensor->deleter)
 		tensor->deleter(tensor);

@@ -226,6 +226,14 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 
 /* ---- Put and publish ---- */
 
+static int shared_create(tl_client *client, const struct draft_request *want, struct tl_draft **out)
+{
+	if (want->device.device_id)
+		return tl_fail(-EINVAL, "tl_spec.device is number %d of the CPU; there is only 0",
+			       want->device.device_id);
+	return shared_draft_new(client, want, out);
+}
+
 static int shared_put(tl_client *client, const char *name, const DLTensor *source,
 		      const tl_put_options *o, uint64_t *version)
 {
@@ -245,7 +253,7 @@ static int shared_put(tl_client *client, const char *name, const DLTensor *sourc
 		draft_abort(draft);
 		return r;
 	}
-	r = want.nbytes ? copy_gather(draft->managed.dl_tensor.data, source, o->flags) : 0;
+	r = want.nbytes ? copy_gather(draft->managed.dl_tensor.data, source, o->dlpack_flags) : 0;
 	if (r) {
 		draft_abort(draft);
 		return tl_fail(r, "copying '%s': %m", name);
@@ -259,7 +267,7 @@ static int shared_publish(tl_client *client, const char *name, DLManagedTensorVe
 	int r;
 
 	(void)nbytes;
-	if (o->how & TL_PUBLISH_NO_COPY)
+	if (o->flags & TL_PUBLISH_NO_COPY)
 		return tl_fail(
 			-ENOTSUP,
 			"'%s': the tensor lies in memory of its own and would be copied: write "
@@ -314,6 +322,7 @@ const struct memory_kind shared_kind = {
 	.device = kDLCPU,
 	.lease = shared_lease,
 	.lease_delete = shared_lease_delete,
+	.create = shared_create,
 	.put = shared_put,
 	.publish = shared_publish,
 	.second_name = shared_second_name,

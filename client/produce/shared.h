@@ -7,5 +7,5 @@
 
 extern const struct memory_kind shared_kind;
 
-/* A draft of what @want says. 0, or a negative errno. */
+/* A draft of what @want says; it may have no name. 0, or a negative errno. */
 int shared_draft_new(tl_client *client, const struct draft_request *want, struct tl_draft **out);

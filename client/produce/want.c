@@ -10,20 +10,21 @@
 
 static int spec_request(struct draft_request *want, const tl_spec *spec)
 {
-	bool padded = spec->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	bool padded = spec->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	const char *why;
 
 	if (spec->ndim < 0 || spec->ndim > TL_NDIM_MAX || (spec->ndim && !spec->shape))
 		return tl_fail(-EINVAL, "tl_spec.ndim is %d (0 to %d)%s", spec->ndim, TL_NDIM_MAX,
 			       spec->shape ? "" : " and shape is NULL");
-	if (spec->flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
-		return tl_fail(-EINVAL, "tl_spec.flags is %#llx; %#llx is known",
-			       (unsigned long long)spec->flags,
+	if (spec->dlpack_flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
+		return tl_fail(-EINVAL, "tl_spec.dlpack_flags is %#llx; %#llx is known",
+			       (unsigned long long)spec->dlpack_flags,
 			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 	want->shape = spec->shape;
 	want->ndim = spec->ndim;
 	want->dtype = spec->dtype;
-	want->flags = spec->flags;
+	want->device = spec->device;
+	want->flags = spec->dlpack_flags;
 	want->timeout_ns = spec->timeout_ns;
 	if (tensor_dtype_check(spec->dtype, &why))
 		return tl_fail(-EINVAL, "tl_spec: %s (code %u, bits %u, lanes %u)", why,
@@ -58,11 +59,11 @@ int source_check(const DLTensor *source, uint64_t flags, char *why, size_t why_l
 
 int put_request(struct draft_request *want, const DLTensor *source, const tl_put_options *o)
 {
-	bool padded = o->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	bool padded = o->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	char why[TENSOR_WHY_TEXT];
 	int r;
 
-	r = source_check(source, o->flags, why, sizeof(why));
+	r = source_check(source, o->dlpack_flags, why, sizeof(why));
 	if (!r)
 		r = tensor_nbytes(source->dtype, source->ndim, source->shape, padded,
 				  &want->nbytes);
@@ -71,7 +72,7 @@ int put_request(struct draft_request *want, const DLTensor *source, const tl_put
 	want->shape = source->shape;
 	want->ndim = source->ndim;
 	want->dtype = source->dtype;
-	want->flags = o->flags;
+	want->flags = o->dlpack_flags;
 	want->timeout_ns = o->timeout_ns;
 	want->metadata_max = o->metadata_size;
 	return 0;
@@ -84,10 +85,10 @@ int put_options(tl_put_options *o, const tl_put_options *options)
 
 	*o = (tl_put_options){ .size = sizeof(*o) };
 	r = options ? client_options(o, sizeof(*o), options, sizeof(*o), "tl_put_options") : 0;
-	if (!r && (o->how & ~known || o->reserved))
+	if (!r && (o->flags & ~known || o->reserved))
 		r = tl_fail(-EINVAL,
-			    "tl_put_options.how is %#x, of which %#x is known; reserved is %u",
-			    o->how, known, o->reserved);
+			    "tl_put_options.flags is %#x, of which %#x is known; reserved is %u",
+			    o->flags, known, o->reserved);
 	if (!r && (o->metadata_size > TL_METADATA_MAX || (o->metadata_size && !o->metadata)))
 		r = tl_fail(-EINVAL, "tl_put_options: %zu bytes of metadata%s; the limit is %d",
 			    o->metadata_size, o->metadata ? "" : " at NULL", TL_METADATA_MAX);

@@ -13,6 +13,7 @@ struct draft_request {
 	const int64_t *shape;
 	int ndim;
 	DLDataType dtype;
+	DLDevice device; /* of tl_create() only */
 	uint64_t flags;
 	int64_t timeout_ns;
 	uint64_t nbytes;

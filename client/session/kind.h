@@ -15,6 +15,7 @@
 #include "proto/wire.h"
 
 struct conn_message;
+struct draft_request;
 struct row_head;
 struct session;
 struct tensor_lease;
@@ -65,6 +66,9 @@ struct memory_kind {
 	bool contiguous_only; /* it cannot gather others */
 
 	/* ---- Drafts ---- */
+
+	/* tl_create(), on the device that @want names. */
+	int (*create)(tl_client *client, const struct draft_request *want, struct tl_draft **out);
 
 	/* tl_publish() of a draft says on which stream it was written, and whether to wait. */
 	int (*draft_written)(struct tl_draft *draft, const tl_put_options *options);
