@@ -4,6 +4,7 @@
 
 #include "daemon/serve/handlers.h"
 #include "daemon/state/device.h"
+#include "daemon/state/export.h"
 #include "util/cleanup.h"
 
 static void send_segment_gone(struct peer *peer, uint32_t serial, uint32_t segment,
@@ -98,7 +99,7 @@ void handle_export(struct peer *peer, struct conn_message *m)
 	const char *why;
 	int r;
 
-	r = device_export(&peer->server->state, &peer->client, export, take_fd(&m->fd), &seg, &why);
+	r = export_new(&peer->server->state, &peer->client, export, take_fd(&m->fd), &seg, &why);
 	if (r) {
 		send_export_error(peer, export, r, why);
 		return;
@@ -114,7 +115,7 @@ void handle_part(struct peer *peer, struct conn_message *m)
 	const char *why;
 	int r;
 
-	r = device_part(&peer->server->state, &peer->client, part, take_fd(&m->fd), &why);
+	r = export_part(&peer->server->state, &peer->client, part, take_fd(&m->fd), &why);
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, part->header.serial, part->segment,
 				  part->segment_generation);
@@ -127,7 +128,7 @@ void handle_unexport(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
 	uint32_t serial = ref->header.serial, places = 0;
-	int r = device_unexport(&peer->server->state, &peer->client, ref, &places);
+	int r = export_end(&peer->server->state, &peer->client, ref, &places);
 
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, serial, ref->segment, ref->segment_generation);
@@ -153,7 +154,7 @@ void handle_import(struct peer *peer, struct conn_message *m)
 	bool first;
 	int r;
 
-	r = device_import(st, &peer->client, import, &seg, &first, &why);
+	r = import_new(st, &peer->client, import, &seg, &first, &why);
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, import->header.serial, import->segment,
 				  import->segment_generation);
@@ -173,14 +174,14 @@ void handle_import(struct peer *peer, struct conn_message *m)
 	memcpy(answer.device, row->device, sizeof(answer.device));
 	memcpy(answer.handle, seg->device->handle, sizeof(answer.handle));
 	if (!peer_send_lent(peer, &answer, part->fd) && first)
-		device_unmapped(st, &peer->client, import->segment, import->segment_generation);
+		import_end(st, &peer->client, import->segment, import->segment_generation);
 }
 
 void handle_unmapped(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
 
-	device_unmapped(&peer->server->state, &peer->client, ref->segment, ref->segment_generation);
+	import_end(&peer->server->state, &peer->client, ref->segment, ref->segment_generation);
 }
 
 /* ---- tensors -------------------------------------------------------------------------------- */

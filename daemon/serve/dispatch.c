@@ -52,7 +52,7 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 		peer_error(peer, serial, WIRE_E_INVALID, "%.*s: %s", name->len, name->text, why);
 		break;
 	case STATE_E_DENIED:
-		index = name_find(st, name);
+		index = name_find(&st->names, name);
 		peer_error(peer, serial, WIRE_E_DENIED, "'%.*s' belongs to user %u, not to user %u",
 			   name->len, name->text,
 			   index == CATALOG_NONE ? 0 : st->names.info[index].uid, peer->client.uid);
@@ -308,7 +308,7 @@ static struct segment *segment_held(const struct state *st, const struct client 
 	if (word != row_word(ref_generation(ref), ROW_LIVE) &&
 	    word != row_word(ref_generation(ref), ROW_RETIRED))
 		return NULL;
-	return lease_held_by(c, slot) ? st->tensors[slot].segment : NULL;
+	return client_leases_on(c, slot) ? st->tensors[slot].segment : NULL;
 }
 
 static void handle_map(struct peer *peer, struct conn_message *m)
@@ -392,7 +392,7 @@ static void send_holding(struct peer *peer, uint32_t serial, uint32_t slot, uint
 	m.holding.version = row->version;
 	m.holding.nbytes = row->nbytes;
 	m.holding.retired = row_word_state(row->word) == ROW_RETIRED;
-	m.holding.name_len = name_text(st, row->name, m.name);
+	m.holding.name_len = name_text(&st->names, row->name, m.name);
 	m.holding.header.length = (uint32_t)sizeof(m.holding) + m.holding.name_len;
 	peer_send(peer, &m, -1);
 }

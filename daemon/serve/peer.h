@@ -4,6 +4,7 @@
 
 #include "daemon/serve/server.h"
 #include "daemon/state/client.h"
+#include "daemon/state/outcome.h"
 #include "proto/conn.h"
 
 enum { PEER_QUEUE_MAX = 64, PEER_BATCH = 64 };

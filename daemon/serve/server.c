@@ -33,7 +33,7 @@ static void server_stop(struct server *server, const char *why)
 	peers_end(server);
 	space_stop(server);
 	uv_close((uv_handle_t *)&server->listener, NULL);
-	if (server->state.store.guard.fd >= 0)
+	if (server->state.memory.store.guard.fd >= 0)
 		uv_close((uv_handle_t *)&server->guard, NULL);
 	server->listen_fd = fd_close(server->listen_fd);
 	uv_close((uv_handle_t *)&server->space_timer, NULL);
@@ -155,7 +155,7 @@ static void server_drop_writer(struct server *server, uint64_t writer)
 static void server_on_guard(uv_poll_t *poll, int status, int events)
 {
 	struct server *server = container_of(poll, struct server, guard);
-	struct guard *guard = &server->state.store.guard;
+	struct guard *guard = &server->state.memory.store.guard;
 	uint64_t writer;
 
 	(void)status;
@@ -172,7 +172,7 @@ static void server_on_guard(uv_poll_t *poll, int status, int events)
 /* Without it a client may grow what it has a descriptor of. */
 static int guard_start(struct server *server)
 {
-	int fd = server->state.store.guard.fd, r;
+	int fd = server->state.memory.store.guard.fd, r;
 
 	if (fd < 0) {
 		log_warn("sizes of segments are not guarded: inotify cannot be had", "");
@@ -198,7 +198,7 @@ static void warm_settle(struct server *server)
 {
 	uint64_t now, next;
 
-	if (list_empty(&server->state.store.warm)) {
+	if (list_empty(&server->state.memory.store.warm)) {
 		uv_timer_stop(&server->warm_timer);
 		return;
 	}
@@ -206,7 +206,7 @@ static void warm_settle(struct server *server)
 		return;
 	now = (uint64_t)now_mono_ns();
 	do {
-		next = state_trim_warm(&server->state, now);
+		next = memory_trim(&server->state.memory, now);
 	} while (next && next <= now);
 	if (next)
 		uv_timer_start(&server->warm_timer, server_on_warm,
@@ -251,8 +251,8 @@ void server_settle(struct server *server)
 	state_publish_numbers(&server->state); /* before somebody is told that all is done */
 	settle_answer(server);
 	notices_settle(server); /* of peers that were dropped when they were answered */
-	if (!list_empty(&server->state.store.doomed) ||
-	    server->room_seen != server->state.room_made)
+	if (!list_empty(&server->state.memory.store.doomed) ||
+	    server->room_seen != server->state.memory.room_made)
 		space_settle(server); /* of peers that were dropped when they were answered */
 	if (!server->stopping)
 		idle_settle(server);

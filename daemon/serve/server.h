@@ -42,7 +42,7 @@ struct server {
 	unsigned orphans;
 	unsigned orphan_ms; /* from the last look at them to the next */
 	int64_t slow_after; /* not before that is a slow one looked at */
-	uint64_t room_seen; /* state.room_made when waiting creates were last tried */
+	uint64_t room_seen; /* state.memory.room_made when waiting creates were last tried */
 	int64_t idle_exit_ns;
 	bool stopping;
 };

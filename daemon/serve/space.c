@@ -63,7 +63,7 @@ static struct create *create_free(struct create *create)
 
 static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, int r)
 {
-	const struct quota *q = &peer->server->state.store.quota;
+	const struct quota *q = &peer->server->state.memory.store.quota;
 	const struct quota_user *user = peer->client.user;
 	unsigned long long want = nbytes, used = q->used, all = q->capacity;
 
@@ -126,7 +126,7 @@ static void answer_draft(struct peer *peer, uint32_t serial, uint32_t slot, int 
 	};
 	int r = 0;
 
-	if (seg && !seg->handed) {
+	if (seg && !segment_is_handed(seg)) {
 		if (fd < 0)
 			r = segment_descriptor(seg, true, &fd);
 		if (r) {
@@ -294,7 +294,7 @@ static void destroy_work(uv_work_t *work)
 
 static void destroy_done(struct destroy *destroy)
 {
-	struct segment_store *store = &destroy->server->state.store;
+	struct segment_store *store = &destroy->server->state.memory.store;
 	const struct segment *seg = destroy->segment;
 
 	guard_sweep(&store->guard, 0);
@@ -302,7 +302,7 @@ static void destroy_done(struct destroy *destroy)
 		guard_remnant(&store->guard, &destroy->object, seg->guarded.writer);
 	else
 		object_destroy(&destroy->object);
-	tensor_free_segment(&destroy->server->state, destroy->segment);
+	memory_free(&destroy->server->state.memory, destroy->segment);
 }
 
 static void destroy_worked(uv_work_t *work, int status)
@@ -339,7 +339,7 @@ static void doomed_settle(struct server *server)
 {
 	struct segment *seg, *after;
 
-	list_for_each_entry_safe(seg, after, &server->state.store.doomed, link)
+	list_for_each_entry_safe(seg, after, &server->state.memory.store.doomed, link)
 		segment_destroy(server, seg);
 }
 
@@ -388,8 +388,9 @@ void space_settle(struct server *server)
 	int64_t next;
 
 	doomed_settle(server);
-	while (!list_empty(&server->waiting) && server->room_seen != server->state.room_made) {
-		server->room_seen = server->state.room_made;
+	while (!list_empty(&server->waiting) &&
+	       server->room_seen != server->state.memory.room_made) {
+		server->room_seen = server->state.memory.room_made;
 		next = waiting_try(server);
 		doomed_settle(server);
 		if (next == 0) {
@@ -406,7 +407,7 @@ void space_settle(struct server *server)
 
 bool space_busy(const struct server *server)
 {
-	return server->jobs || !list_empty(&server->state.store.doomed);
+	return server->jobs || !list_empty(&server->state.memory.store.doomed);
 }
 
 void space_forget(struct peer *peer)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "daemon/state/lease.h"
+#include "daemon/state/outcome.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
 #include "proto/wire.h"
@@ -29,7 +30,7 @@ static int may_publish(const struct state *st, const struct client *c, uint32_t 
 
 int tensor_may_name(const struct state *st, const struct client *c, const struct name_key *name)
 {
-	uint32_t index = name_find(st, name);
+	uint32_t index = name_find(&st->names, name);
 
 	return index == CATALOG_NONE ? 0 : may_publish(st, c, index);
 }
@@ -135,7 +136,7 @@ void tensor_publish(struct state *st, const struct client *c, uint32_t slot, uin
 {
 	uint64_t former;
 
-	name_pin(st, index);
+	name_pin(&st->names, index);
 	former = row_publish(st, c, slot, index);
 	*version = catalog_row(&st->catalog, slot)->version;
 	row_go_live(st, slot);
@@ -162,7 +163,7 @@ int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 		*why = "the shape and metadata have more bytes than the draft was created for";
 	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
 	if (!r)
-		r = name_take(st, &d->name, &st->tensors[slot], &name);
+		r = draft_take_name(st, slot, &d->name, &name);
 	if (r) {
 		tensor_abort(st, c, ref);
 		return r;
@@ -189,12 +190,12 @@ static int member_new(struct state *st, struct client *c, uint32_t leader,
 	r = draft_new_member(st, c, &rq, slot);
 	if (r)
 		return r;
-	r = name_take(st, &d->name, &st->tensors[*slot], &name);
+	r = draft_take_name(st, *slot, &d->name, &name);
 	if (r) {
 		tensor_abort(st, c, ref_make(catalog_row(&st->catalog, *slot)->word >> 2, *slot));
 		return r;
 	}
-	name_pin(st, name);
+	name_pin(&st->names, name);
 	catalog_row(&st->catalog, *slot)->name = name;
 	st->named++;
 	draft_share(st, *slot, leader);
@@ -361,7 +362,7 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 	word = catalog_row(&st->catalog, from)->word;
 	if ((word != row_word(ref_generation(ref), ROW_LIVE) &&
 	     word != row_word(ref_generation(ref), ROW_RETIRED)) ||
-	    !lease_held_by(c, from))
+	    !client_leases_on(c, from))
 		return STATE_E_GONE;
 	if (catalog_row(&st->catalog, from)->flags & ROW_ON_DEVICE) {
 		*why = "a tensor on a device has one name: it is its producer that is told when it is free";
@@ -391,7 +392,7 @@ void tensor_unname(struct state *st, uint32_t index)
 
 int tensor_delete(struct state *st, const struct client *c, const struct name_key *key)
 {
-	uint32_t index = name_find(st, key);
+	uint32_t index = name_find(&st->names, key);
 	int r;
 
 	if (index == CATALOG_NONE || catalog_name(&st->catalog, index)->current == 0)

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "daemon/state/client.h"
-#include "daemon/state/name.h"
 
 struct tensor_description {
 	uint8_t dtype_code, dtype_bits;

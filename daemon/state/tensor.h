@@ -4,7 +4,6 @@
 #pragma once
 
 #include "daemon/state/client.h"
-#include "daemon/state/name.h"
 
 struct tensor_request {
 	uint64_t nbytes;
@@ -39,16 +38,6 @@ void tensor_abort(struct state *st, struct client *c, uint64_t ref);
 /* No lease is left: its memory goes where PROTOCOL.md section 6 says. For lease.c. */
 void tensor_reclaim(struct state *st, uint32_t slot);
 
-/* The segment's mapping is worth nothing any more; its object is to be destroyed. */
-void tensor_end_segment(struct state *st, struct segment *seg);
-/* After its object is destroyed. */
-void tensor_free_segment(struct state *st, struct segment *seg);
-
-/* ---- for device.c ---- */
-
-/* Gives the segment its index and generation; the catalog says that it lives when its word does. */
-int tensor_index_segment(struct state *st, struct segment *seg);
-
 /* ---- for publish.c, device.c ---- */
 
 /* Is @ref a draft of @c's? */
@@ -58,6 +47,8 @@ bool draft_request(const struct state *st, const struct client *c, uint64_t ref,
 		   struct tensor_request *rq);
 /* It is no draft any more; what it set aside and did not use goes back. */
 void draft_end(struct state *st, struct client *c, uint32_t slot);
+/* Finds or makes the index of the name, with what the draft set aside. STATE_E_BUCKET, _TENSORS. */
+int draft_take_name(struct state *st, uint32_t slot, const struct name_key *key, uint32_t *name);
 /* A draft without a place; draft_share() gives it that of @with, which lives as long as one of them
  * does. */
 int draft_new_member(struct state *st, struct client *c, const struct tensor_request *rq,

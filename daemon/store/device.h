@@ -44,7 +44,6 @@ struct device_memory {
 	struct list importers;	 /* those who have it open. For state/ */
 	struct notice *done;	 /* the answer to UNEXPORT, when all have unmapped it. For state/ */
 	bool mortal;		 /* dies with its producer's connection */
-	bool ended;		 /* who has it open may keep it so; nobody else is let in */
 	uint8_t handle[DEVICE_HANDLE];
 	uint32_t parts, arrived;
 	uint64_t size_arrived;

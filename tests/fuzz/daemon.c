@@ -234,7 +234,7 @@ static void check_segments(const struct state *st)
 	uint64_t charged = 0;
 
 	for (uint32_t i = 0; i < st->catalog.segments.high; i++) {
-		const struct segment *seg = st->segments[i];
+		const struct segment *seg = st->memory.segments[i];
 		uint32_t slots = 0;
 
 		if (!seg)
@@ -246,21 +246,21 @@ static void check_segments(const struct state *st)
 			slots += st->tensors[slot].segment == seg;
 		/* tensors may share a place */
 		fuzz_check(seg->places <= slots && !seg->places == !slots);
-		fuzz_check(!seg->warm || !seg->places);
+		fuzz_check(seg->state != SEGMENT_WARM || !seg->places);
 	}
 	fuzz_check(segments == st->catalog.segments.in_use);
-	fuzz_check(charged == st->store.quota.used);
+	fuzz_check(charged == st->memory.store.quota.used);
 }
 
 static void check_users(const struct state *st)
 {
 	uint64_t used = 0;
 
-	for (const struct quota_user *u = st->store.quota.users; u; u = u->next) {
-		fuzz_check(u->bytes <= st->store.quota.user_capacity);
+	for (const struct quota_user *u = st->memory.store.quota.users; u; u = u->next) {
+		fuzz_check(u->bytes <= st->memory.store.quota.user_capacity);
 		used += u->bytes;
 	}
-	fuzz_check(used == st->store.quota.used && used <= st->store.quota.capacity);
+	fuzz_check(used == st->memory.store.quota.used && used <= st->memory.store.quota.capacity);
 }
 
 static void check_drafts(const struct state *st)
@@ -321,7 +321,7 @@ static void delete_all(struct conn *c)
 
 		if (!catalog_name(cat, i)->current)
 			continue;
-		m.m.name_len = name_text(&server.state, i, m.text);
+		m.m.name_len = name_text(&server.state.names, i, m.text);
 		send_bytes(c, WIRE_DELETE, &m, sizeof(m.m) + m.m.name_len, -1);
 		run();
 		receive(c);
@@ -343,15 +343,16 @@ static void end(void)
 	fuzz_check(!server.peer_count && list_empty(&server.waiting) &&
 		   list_empty(&server.settling) && !st->catalog.header->drafts && !st->prefetched);
 	delete_all(&conns[0]);
-	while (state_trim_warm(st, UINT64_MAX))
+	while (memory_trim(&st->memory, UINT64_MAX))
 		;
 	server_settle(&server);
 	run();
 	check_all();
 	fuzz_check(!st->catalog.rows.in_use && !st->catalog.segments.in_use &&
-		   !st->catalog.chunks_reserved && !st->store.quota.used && !st->store.going &&
-		   !st->store.warm_bytes && !st->lost.count && !st->devices.fds.used);
-	fuzz_check(!st->store.quota.users);
+		   !st->catalog.chunks_reserved && !st->memory.store.quota.used &&
+		   !st->memory.store.going && !st->memory.store.warm_bytes && !st->lost.count &&
+		   !st->devices.fds.used);
+	fuzz_check(!st->memory.store.quota.users);
 	raise(SIGTERM);
 	uv_run(&server.loop, UV_RUN_DEFAULT);
 	server_deinit(&server);

@@ -276,7 +276,7 @@ TEST(names_of_every_length_are_stored)
 		assert_int_equal(fx_delete(&t, name), 0);
 	}
 	assert_int_equal(st.catalog.names.in_use, names); /* remembered for their versions */
-	while (name_evict(&st))
+	while (name_evict(&st.names))
 		;
 	assert_int_equal(st.catalog.names.in_use, 0);
 	assert_true(chunks > 0);
@@ -524,7 +524,7 @@ TEST(a_tensor_of_no_bytes_takes_none)
 	fx_connect(&t, 71000);
 	ref = fx_put(&t, "empty", 0);
 	assert_int_equal(seen_row(ref_slot(ref))->segment, CATALOG_NONE);
-	assert_int_equal(st.store.quota.used, 0);
+	assert_int_equal(st.memory.store.quota.used, 0);
 	fx_leave(&t);
 	fx_stop();
 }

@@ -155,7 +155,7 @@ TEST(a_client_that_ends_gives_up_its_leases)
 		if (stays)
 			fx_die(&one);
 		assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
-		assert_int_equal(st.store.warm_count, 1);
+		assert_int_equal(st.memory.store.warm_count, 1);
 		fx_leave(&t);
 		fx_stop();
 	}
@@ -300,13 +300,13 @@ TEST(what_can_still_be_written_goes_to_nobody_else)
 	ref = fx_put(&t, "n", LARGE);
 	memory = fx_memory(ref);
 	assert_int_equal(segment_descriptor(st.tensors[ref_slot(ref)].segment, true, &fd), 0);
-	st.tensors[ref_slot(ref)].segment->handed = true;
+	segment_handed(st.tensors[ref_slot(ref)].segment);
 	assert_int_equal(fx_delete(&t, "n"), 0);
 	fx_leave(&t);
-	assert_int_equal(st.store.warm_count, 1);
+	assert_int_equal(st.memory.store.warm_count, 1);
 	fx_connect(&next, 71000);
 	assert_true(fx_memory(fx_put(&next, "n", LARGE)) != memory);
-	assert_int_equal(st.store.warm_count, 0);
+	assert_int_equal(st.memory.store.warm_count, 0);
 	close(fd);
 	fx_leave(&next);
 	fx_stop();
@@ -359,11 +359,12 @@ TEST(a_writer_leaves_warm_memory_to_its_user)
 	fx_connect(&other, 71001);
 	fx_connect(&next, 71000);
 	assert_int_equal(fx_delete(&next, "n"), 0);
-	assert_int_equal(st.store.warm_count, 1);
+	assert_int_equal(st.memory.store.warm_count, 1);
 	assert_true(fx_memory(fx_put(&other, "o", LARGE)) != memory);
 	ref = fx_put(&next, "n", LARGE);
 	assert_int_equal(fx_memory(ref), memory);
-	assert_false(st.tensors[ref_slot(ref)].segment->handed); /* it has no descriptor yet */
+	assert_false(segment_is_handed(st.tensors[ref_slot(ref)].segment)); /* it has no descriptor
+									       yet */
 	assert_int_equal(fx_delete(&next, "small"), 0); /* the small one ends with its writer */
 	fx_leave(&next);
 	fx_leave(&other);
@@ -384,7 +385,7 @@ TEST(the_same_producer_settles_into_warm_memory)
 	for (int i = 0; i < 20; i++)
 		assert_int_equal(fx_memory(fx_put(&t, "n", LARGE)), memory[i % 2]);
 	assert_int_equal(st.catalog.segments.in_use, 2);
-	assert_int_equal(st.store.warm_count, 1);
+	assert_int_equal(st.memory.store.warm_count, 1);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -412,7 +413,7 @@ TEST(drafts_of_a_client_that_ends_are_aborted)
 		} else {
 			fx_leave(&t);
 		}
-		while (state_trim_warm(&st, UINT64_MAX))
+		while (memory_trim(&st.memory, UINT64_MAX))
 			fx_drain();
 		before.fds = count_fds(0);
 		assert_unchanged(before, &watcher);
@@ -461,9 +462,10 @@ TEST(no_segment_or_client_has_more_lives_than_its_word_can_say)
 		ref = fx_put(&t, "n", LARGE);
 		index = st.tensors[ref_slot(ref)].segment->index;
 		if (i)
-			assert_int_equal(st.segments[index]->generation, ENTRY_GENERATION_MAX);
+			assert_int_equal(st.memory.segments[index]->generation,
+					 ENTRY_GENERATION_MAX);
 		assert_int_equal(fx_delete(&t, "n"), 0);
-		while (state_trim_warm(&st, UINT64_MAX))
+		while (memory_trim(&st.memory, UINT64_MAX))
 			fx_drain();
 		if (!i)
 			atomic_store(&catalog_segment(&st.catalog, index)->word,
@@ -497,7 +499,7 @@ static int link_as(struct tester *t, uint64_t ref, const char *name, uint64_t *l
 	int r = tensor_link(&st, &t->c, ref, &key, "meta", 4, &version, &why);
 
 	if (!r)
-		*linked = catalog_name(&st.catalog, name_find(&st, &key))->current;
+		*linked = catalog_name(&st.catalog, name_find(&st.names, &key))->current;
 	return r;
 }
 

@@ -67,19 +67,19 @@ TEST(warm_memory_goes_before_anyone_is_refused)
 	fx_put(&t, "b", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
 	assert_int_equal(fx_delete(&t, "b"), 0); /* one is kept, a quarter of the capacity */
-	assert_int_equal(st.store.warm_bytes, LARGE_PAGES);
-	assert_int_equal(st.store.quota.used, LARGE_PAGES);
+	assert_int_equal(st.memory.store.warm_bytes, LARGE_PAGES);
+	assert_int_equal(st.memory.store.quota.used, LARGE_PAGES);
 	fx_put(&t, "a", LARGE);
 	fx_put(&t, "b", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
-	made = st.room_made;
+	made = st.memory.room_made;
 	/* it is on its way: ask again when doomed segments are gone */
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
-	assert_int_equal(st.store.warm_bytes, 0);
-	assert_int_equal(st.store.going, 1);
+	assert_int_equal(st.memory.store.warm_bytes, 0);
+	assert_int_equal(st.memory.store.going, 1);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
 	fx_drain();
-	assert_true(st.room_made > made);
+	assert_true(st.memory.room_made > made);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_FULL);
 	fx_leave(&t);
@@ -96,9 +96,9 @@ TEST(prefetched_drafts_take_nothing_from_others)
 	fx_connect(&t, 71000);
 	fx_put(&t, "a", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
-	assert_int_equal(st.store.warm_count, 1);
+	assert_int_equal(st.memory.store.warm_count, 1);
 	assert_int_equal(fx_create_once(&t, &prefetch, &slot), STATE_E_FULL);
-	assert_int_equal(st.store.warm_count, 1);
+	assert_int_equal(st.memory.store.warm_count, 1);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -110,23 +110,23 @@ TEST(warm_memory_is_trimmed_when_its_time_is_over)
 
 	fx_start(.warm_ns = 1000 * 1000000000ULL);
 	fx_connect(&t, 71000);
-	assert_int_equal(state_trim_warm(&st, 1), 0); /* nothing is warm */
+	assert_int_equal(memory_trim(&st.memory, 1), 0); /* nothing is warm */
 	fx_put(&t, "a", LARGE);
 	fx_put(&t, "b", 2 * LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
 	assert_int_equal(fx_delete(&t, "b"), 0);
-	assert_int_equal(st.store.warm_count, 2);
+	assert_int_equal(st.memory.store.warm_count, 2);
 	now = (uint64_t)now_mono_ns();
-	due = state_trim_warm(&st, now);
+	due = memory_trim(&st.memory, now);
 	assert_true(due > now && due <= now + 1000 * 1000000000ULL);
-	assert_int_equal(st.store.warm_count, 2);
-	assert_int_equal(state_trim_warm(&st, due), due); /* one at a time: call again */
-	assert_int_equal(st.store.warm_count, 1);
-	while (state_trim_warm(&st, UINT64_MAX))
+	assert_int_equal(st.memory.store.warm_count, 2);
+	assert_int_equal(memory_trim(&st.memory, due), due); /* one at a time: call again */
+	assert_int_equal(st.memory.store.warm_count, 1);
+	while (memory_trim(&st.memory, UINT64_MAX))
 		;
-	assert_int_equal(st.store.warm_count, 0);
+	assert_int_equal(st.memory.store.warm_count, 0);
 	fx_drain();
-	assert_int_equal(st.store.quota.used, 0);
+	assert_int_equal(st.memory.store.quota.used, 0);
 	assert_int_equal(fx_objects(), 1); /* the catalog */
 	state_publish_numbers(&st);
 	assert_int_equal(seen->bytes_used, 0);
@@ -146,7 +146,7 @@ TEST(so_many_segments_are_kept_warm_and_no_more)
 		assert_int_equal(fx_create(&t, 70000, &slots[i]), 0);
 	for (unsigned i = 0; i < SEGMENT_WARM_MAX + 10; i++)
 		tensor_abort(&st, &t.c, fx_ref(slots[i]));
-	assert_int_equal(st.store.warm_count, SEGMENT_WARM_MAX);
+	assert_int_equal(st.memory.store.warm_count, SEGMENT_WARM_MAX);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -230,7 +230,7 @@ TEST(a_client_may_end_while_its_segment_is_made)
 		fx_drain();
 		assert_int_equal(seen->drafts, 0);
 		assert_int_equal(seen->segments, 0);
-		assert_int_equal(st.store.quota.used, 0);
+		assert_int_equal(st.memory.store.quota.used, 0);
 		assert_int_equal(st.catalog.rows.in_use, 0);
 		assert_int_equal(fx_objects(), 1);
 		fx_stop();
@@ -275,7 +275,7 @@ TEST(small_tensors_share_segments_that_grow)
 		assert_int_equal(fx_create(&t, 8000, &slot), 0);
 	assert_true(st.catalog.segments.in_use < 10);
 	for (uint32_t i = 0; i < st.catalog.segments.high; i++)
-		size = st.segments[i]->size > size ? st.segments[i]->size : size;
+		size = st.memory.segments[i]->size > size ? st.memory.segments[i]->size : size;
 	assert_true(size >= MIB && size <= SEGMENT_SMALL_LIMIT);
 	/* two producers never share one, though of the same user */
 	assert_int_equal(fx_create(&u, 100, &slot), 0);
@@ -301,7 +301,7 @@ TEST(when_room_is_scarce_small_segments_are_smaller)
 	for (int i = 0; i < 5; i++)
 		assert_int_equal(fx_create(&t, PAGE, &slot), 0);
 	assert_int_equal(fx_create(&t, 1, &slot), STATE_E_FULL);
-	assert_int_equal(st.store.quota.used, 5 * PAGE);
+	assert_int_equal(st.memory.store.quota.used, 5 * PAGE);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -490,7 +490,7 @@ static void walk_publish(struct walk *w, struct tester *t, const char *name)
 static void walk_lease(struct walk *w, unsigned i, const char *name)
 {
 	struct name_key key = name_key(name, (uint16_t)strlen(name));
-	uint32_t index = name_find(&st, &key);
+	uint32_t index = name_find(&st.names, &key);
 	struct tester *t = &w->clients[i];
 	const char *why;
 	uint64_t ref, version;
@@ -571,7 +571,7 @@ TEST(a_random_walk_ends_where_it_began)
 		snprintf(name, sizeof(name), "n%u", i);
 		fx_delete(&w.clients[0], name);
 	}
-	while (state_trim_warm(&st, UINT64_MAX))
+	while (memory_trim(&st.memory, UINT64_MAX))
 		fx_drain();
 	assert_int_equal(seen->tensors, 0);
 	assert_int_equal(seen->segments, 0);
@@ -579,7 +579,7 @@ TEST(a_random_walk_ends_where_it_began)
 	assert_int_equal(st.catalog.segments.in_use, 0);
 	assert_int_equal(st.catalog.chunks.in_use, 0);
 	assert_int_equal(st.catalog.chunks_reserved, 0);
-	assert_int_equal(st.store.quota.used, 0);
+	assert_int_equal(st.memory.store.quota.used, 0);
 	assert_int_equal(fx_objects(), 1);
 	fx_leave(&w.clients[0]);
 	fx_stop();

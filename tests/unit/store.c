@@ -340,6 +340,7 @@ static struct segment *new_segment(struct quota_user *of, uint64_t size, bool sm
 	struct segment *seg = NULL;
 
 	assert_int_equal(segment_new(&seg, &store, of, size, small), 0);
+	segment_live(seg);
 	return seg;
 }
 
