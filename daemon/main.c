@@ -17,7 +17,7 @@
 #include "daemon/instance.h"
 #include "daemon/options.h"
 #include "daemon/serve/loop.h"
-#include "daemon/serve/server.h"
+#include "daemon/serve/run.h"
 #include "proto/conn.h"
 #include "util/fault.h"
 #include "util/fd.h"

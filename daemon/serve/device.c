@@ -2,9 +2,11 @@
 /* Messages about memory on devices. What they mean for the state is state/device.c. */
 #include <string.h>
 
-#include "daemon/serve/handlers.h"
+#include "daemon/serve/device.h"
+#include "daemon/serve/reply.h"
 #include "daemon/state/device.h"
 #include "daemon/state/export.h"
+#include "daemon/state/outcome.h"
 #include "util/cleanup.h"
 
 static void send_segment_gone(struct peer *peer, uint32_t serial, uint32_t segment,
@@ -18,7 +20,7 @@ static void send_segment_gone(struct peer *peer, uint32_t serial, uint32_t segme
 /* What else than the request may stand in the way. */
 static void send_device_error(struct peer *peer, uint32_t serial, int r)
 {
-	const struct state *st = &peer->server->state;
+	const struct state *st = peer->peers->state;
 
 	switch (r) {
 	case STATE_E_DEVICES:
@@ -60,7 +62,7 @@ static void send_device_error(struct peer *peer, uint32_t serial, int r)
 static void send_export_error(struct peer *peer, const struct wire_export *m, int r,
 			      const char *why)
 {
-	struct device_table *devices = &peer->server->state.devices;
+	struct device_table *devices = &peer->peers->state->devices;
 	const struct device *device = device_find(devices, m->device);
 	uint32_t serial = m->header.serial;
 
@@ -99,7 +101,7 @@ void handle_export(struct peer *peer, struct conn_message *m)
 	const char *why;
 	int r;
 
-	r = export_new(&peer->server->state, &peer->client, export, take_fd(&m->fd), &seg, &why);
+	r = export_new(peer->peers->state, &peer->client, export, take_fd(&m->fd), &seg, &why);
 	if (r) {
 		send_export_error(peer, export, r, why);
 		return;
@@ -115,7 +117,7 @@ void handle_part(struct peer *peer, struct conn_message *m)
 	const char *why;
 	int r;
 
-	r = export_part(&peer->server->state, &peer->client, part, take_fd(&m->fd), &why);
+	r = export_part(peer->peers->state, &peer->client, part, take_fd(&m->fd), &why);
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, part->header.serial, part->segment,
 				  part->segment_generation);
@@ -128,7 +130,7 @@ void handle_unexport(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
 	uint32_t serial = ref->header.serial, places = 0;
-	int r = export_end(&peer->server->state, &peer->client, ref, &places);
+	int r = export_end(peer->peers->state, &peer->client, ref, &places);
 
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, serial, ref->segment, ref->segment_generation);
@@ -146,7 +148,7 @@ void handle_import(struct peer *peer, struct conn_message *m)
 	struct wire_export answer = { .header = { .type = WIRE_IMPORTED,
 						  .length = sizeof(answer),
 						  .serial = import->header.serial } };
-	struct state *st = &peer->server->state;
+	struct state *st = peer->peers->state;
 	const struct catalog_segment *row;
 	const struct device_part *part;
 	struct segment *seg;
@@ -181,7 +183,7 @@ void handle_unmapped(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
 
-	import_end(&peer->server->state, &peer->client, ref->segment, ref->segment_generation);
+	import_end(peer->peers->state, &peer->client, ref->segment, ref->segment_generation);
 }
 
 /* ---- tensors -------------------------------------------------------------------------------- */
@@ -207,7 +209,7 @@ void handle_place(struct peer *peer, struct conn_message *m)
 	description_tail(&d, wire_tail(m->bytes, sizeof(*place)), place->name_len);
 	if (place->flags & WIRE_PLACE_EVENT)
 		d.event = (const unsigned char *)d.meta + place->meta_len;
-	r = device_place(&peer->server->state, &peer->client, place, &d, &placed, &why);
+	r = device_place(peer->peers->state, &peer->client, place, &d, &placed, &why);
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, place->header.serial, place->segment,
 				  place->segment_generation);
@@ -224,7 +226,7 @@ void handle_finished(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_finished *finished = AS(wire_finished, m);
 
-	device_finished(&peer->server->state, &peer->client, finished->ref, finished->failed);
+	device_finished(peer->peers->state, &peer->client, finished->ref, finished->failed);
 }
 
 /* ---- looking around ------------------------------------------------------------------------- */
@@ -232,7 +234,7 @@ void handle_finished(struct peer *peer, struct conn_message *m)
 void handle_devices(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_devices *request = AS(wire_devices, m);
-	const struct device_table *devices = &peer->server->state.devices;
+	const struct device_table *devices = &peer->peers->state->devices;
 	struct wire_device answer = { .header = { .type = WIRE_DEVICE,
 						  .length = sizeof(answer),
 						  .serial = request->header.serial },

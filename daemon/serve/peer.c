@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
-#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,12 +19,8 @@
 
 #include "daemon/serve/loop.h"
 #include "daemon/serve/peer.h"
-#include "daemon/serve/settle.h"
-#include "daemon/serve/space.h"
 #include "daemon/state/disconnect.h"
-#include "daemon/state/lease.h"
 #include "daemon/state/notice.h"
-#include "daemon/state/tensor.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -33,8 +28,10 @@
 #include "util/text.h"
 
 enum {
-	QUEUED_MIN = 512
-}; /* a message's sk_buff and its data have 768 bytes at least on 64-bit kernels */
+	PEER_QUEUE_MAX = 64, /* messages that wait for a full socket */
+	QUEUED_MIN = 512, /* a message's sk_buff and data have 768 bytes or more on 64-bit kernels
+			   */
+};
 
 struct outgoing {
 	struct list link;
@@ -51,6 +48,13 @@ static struct outgoing *outgoing_free(struct outgoing *o)
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */
+
+void peers_init(struct peers *peers, uv_loop_t *loop, struct state *state)
+{
+	*peers = (struct peers){ .loop = loop, .state = state };
+	list_init(&peers->list);
+	uv_timer_init(loop, &peers->orphan_timer);
+}
 
 enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SETTLED = 128, ORPHAN_MS_MAX = 1024 };
 
@@ -74,42 +78,42 @@ static void peer_on_closed(uv_handle_t *handle)
 /* Is its client over? @end: by client_end(), the first time. */
 static bool peer_look(struct peer *peer, bool end)
 {
-	struct server *server = peer->server;
+	struct peers *peers = peer->peers;
 	int64_t began = now_mono_ns(), now;
-	bool over = end ? client_end(&peer->client, &server->state)
-			: client_look(&peer->client, &server->state);
+	bool over = end ? client_end(&peer->client, peers->state)
+			: client_look(&peer->client, peers->state);
 
 	now = now_mono_ns();
 	peer->slow = now - began > LOOK_SLOW_NS;
 	if (peer->slow)
-		server->slow_after = now + (now - began) * LOOK_SLOW_PART;
+		peers->slow_after = now + (now - began) * LOOK_SLOW_PART;
 	return over;
 }
 
 /* The slow ones take turns: who was looked at goes to the end. */
 static bool peer_is_due(struct peer *peer)
 {
-	struct server *server = peer->server;
+	struct peers *peers = peer->peers;
 
 	if (!peer->orphan || !peer->slow)
 		return peer->orphan;
-	if (now_mono_ns() < server->slow_after)
+	if (now_mono_ns() < peers->slow_after)
 		return false;
 	list_del(&peer->link);
-	list_add_tail(&server->peers, &peer->link);
+	list_add_tail(&peers->list, &peer->link);
 	return true;
 }
 
 /* Its client is over. */
 static void peer_leave(struct peer *peer)
 {
-	struct server *server = peer->server;
+	struct peers *peers = peer->peers;
 
 	list_del(&peer->link);
-	server->peer_count--;
+	peers->count--;
 	if (!peer->orphan)
 		return; /* the close callback is still to come */
-	server->orphans--;
+	peers->orphans--;
 	peer->orphan = false;
 	if (peer->closed)
 		free(peer);
@@ -117,39 +121,38 @@ static void peer_leave(struct peer *peer)
 
 static void peers_on_timer(uv_timer_t *timer)
 {
-	struct server *server = container_of(timer, struct server, orphan_timer);
+	struct peers *peers = container_of(timer, struct peers, orphan_timer);
 
-	peers_look(server);
-	server_settle(server);
+	peers_look(peers);
 }
 
-static void peers_look_again(struct server *server, unsigned ms)
+static void peers_look_again(struct peers *peers, unsigned ms)
 {
-	server->orphan_ms = ms < ORPHAN_MS_MAX ? ms : ORPHAN_MS_MAX;
-	uv_timer_start(&server->orphan_timer, peers_on_timer, server->orphan_ms, 0);
+	peers->orphan_ms = ms < ORPHAN_MS_MAX ? ms : ORPHAN_MS_MAX;
+	uv_timer_start(&peers->orphan_timer, peers_on_timer, peers->orphan_ms, 0);
 }
 
-void peers_look(struct server *server)
+void peers_look(struct peers *peers)
 {
 	struct peer *peer, *after;
 
-	list_for_each_entry_safe(peer, after, &server->peers, link) {
+	list_for_each_entry_safe(peer, after, &peers->list, link) {
 		if (peer_is_due(peer) && peer_look(peer, false))
 			peer_leave(peer);
 	}
-	if (server->orphans)
-		peers_look_again(server, server->orphan_ms * 2);
+	if (peers->orphans)
+		peers_look_again(peers, peers->orphan_ms * 2);
 }
 
-bool peers_unsettled(const struct server *server)
+bool peers_unsettled(const struct peers *peers)
 {
-	return server->behind || (server->orphans && server->orphan_ms < ORPHAN_MS_SETTLED);
+	return peers->behind || (peers->orphans && peers->orphan_ms < ORPHAN_MS_SETTLED);
 }
 
 /* Whether it is not read to the end: the loop comes back for the rest, and SETTLE waits for it. */
-static void peer_set_behind(struct peer *peer, bool behind)
+void peer_set_behind(struct peer *peer, bool behind)
 {
-	peer->server->behind += behind - peer->behind;
+	peer->peers->behind += behind - peer->behind;
 	peer->behind = behind;
 }
 
@@ -157,13 +160,17 @@ static void peer_set_behind(struct peer *peer, bool behind)
 static void peer_shut(struct peer *peer)
 {
 	struct outgoing *o, *after;
+	struct peer_wait *wait;
 
 	if (peer->dropping)
 		return;
 	peer->dropping = true;
 	peer_set_behind(peer, false);
-	space_forget(peer);
-	settle_forget(peer);
+	while (!list_empty(&peer->waits)) {
+		wait = list_first_entry(&peer->waits, struct peer_wait, link);
+		list_del(&wait->link);
+		wait->gone(wait);
+	}
 	list_for_each_entry_safe(o, after, &peer->out, link)
 		outgoing_free(o);
 	uv_close((uv_handle_t *)&peer->poll, peer_on_closed);
@@ -172,7 +179,7 @@ static void peer_shut(struct peer *peer)
 
 void peer_drop(struct peer *peer)
 {
-	struct server *server = peer->server;
+	struct peers *peers = peer->peers;
 	bool over;
 
 	if (peer->dropping)
@@ -186,18 +193,18 @@ void peer_drop(struct peer *peer)
 		return;
 	}
 	peer->orphan = true;
-	server->orphans++;
-	peers_look_again(server, ORPHAN_MS_FIRST);
+	peers->orphans++;
+	peers_look_again(peers, ORPHAN_MS_FIRST);
 }
 
-void peers_end(struct server *server)
+void peers_end(struct peers *peers)
 {
 	struct peer *peer, *after;
 
-	uv_close((uv_handle_t *)&server->orphan_timer, NULL);
-	list_for_each_entry_safe(peer, after, &server->peers, link) {
+	uv_close((uv_handle_t *)&peers->orphan_timer, NULL);
+	list_for_each_entry_safe(peer, after, &peers->list, link) {
 		peer_shut(peer);
-		client_deinit(&peer->client, &server->state, false);
+		client_deinit(&peer->client, peers->state, false);
 		peer_leave(peer);
 	}
 }
@@ -236,10 +243,8 @@ static int peer_send_now(struct peer *peer, const void *message, int fd_peek)
 	return r;
 }
 
-static void peer_on_poll(uv_poll_t *poll, int status, int events);
-
 /* May drop it. */
-static void peer_poll(struct peer *peer)
+void peer_poll(struct peer *peer)
 {
 	int r;
 	bool out = !list_empty(&peer->out) || (!peer->deaf && notice_next(&peer->client));
@@ -247,7 +252,7 @@ static void peer_poll(struct peer *peer)
 	if (peer->polling_out == out && uv_is_active((uv_handle_t *)&peer->poll))
 		return;
 	peer->polling_out = out;
-	r = loop_poll(&peer->poll, peer->fd, UV_READABLE | (out ? UV_WRITABLE : 0), peer_on_poll);
+	r = loop_poll(&peer->poll, peer->fd, UV_READABLE | (out ? UV_WRITABLE : 0), peer->on_poll);
 	if (!r)
 		return;
 	log_warn("client dropped: it cannot be polled", "client=%llu error=%s",
@@ -359,7 +364,7 @@ void peer_notify(struct peer *peer)
 		peer_poll(peer);
 }
 
-static void peer_flush(struct peer *peer)
+void peer_flush(struct peer *peer)
 {
 	struct outgoing *o, *after;
 	int r;
@@ -401,15 +406,6 @@ void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *f
 	peer_send(peer, &m, -1);
 }
 
-static void peer_refuse(struct peer *peer, const struct conn_message *m)
-{
-	log_warn("client dropped: bad message", "client=%llu pid=%u uid=%u why=%s",
-		 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid,
-		 log_str(m->why));
-	peer_error(peer, 0, WIRE_E_PROTOCOL, "%s", m->why);
-	peer_drop(peer);
-}
-
 /* For state: a COMMIT of a prefetched draft may be there. An error counts as yes: nothing is lost
  * by that. */
 bool peer_unread(const struct client *c)
@@ -418,73 +414,6 @@ bool peer_unread(const struct client *c)
 	int bytes;
 
 	return peer->fd >= 0 && (ioctl(peer->fd, SIOCINQ, &bytes) || bytes > 0);
-}
-
-/* All messages of the peer have been read: had it failed to send some RELEASED, it said so before
- * (PROTOCOL.md 5). */
-static void peer_drained(struct peer *peer)
-{
-	const struct ledger *ledger = peer->client.ledger;
-	uint32_t rescan = ledger ? atomic_load(&((struct ledger *)ledger)->rescan) : 0;
-
-	tensor_messages_read(&peer->server->state, &peer->client);
-	if (rescan == peer->rescan)
-		return;
-	peer->rescan = rescan;
-	lease_rescan(&peer->server->state);
-}
-
-/* Is there a message, or its end, that the loop will come back for? */
-static bool peer_is_readable(const struct peer *peer)
-{
-	struct pollfd p = { .fd = peer->fd, .events = POLLIN };
-
-	return poll(&p, 1, 0) > 0;
-}
-
-static void peer_read(struct peer *peer)
-{
-	struct conn_message m;
-	int r;
-
-	peer_set_behind(peer, false);
-	for (unsigned n = 0; n < PEER_BATCH && !peer->dropping; n++) {
-		r = conn_receive(peer->fd, WIRE_TO_DAEMON, &m, MSG_DONTWAIT);
-		if (r == -EAGAIN) {
-			peer_drained(peer);
-			return;
-		}
-		if (r == -EBADMSG) {
-			peer_refuse(peer, &m);
-			return;
-		}
-		if (r) {
-			peer_drop(peer);
-			return;
-		}
-		peer_dispatch(peer, &m);
-		fd_close(m.fd); /* unless the handler took it */
-	}
-	if (peer->dropping)
-		return;
-	/* that may have been all, which nothing would tell us; a look too many is harmless */
-	peer_drained(peer);
-	peer_set_behind(peer, peer_is_readable(peer));
-}
-
-static void peer_on_poll(uv_poll_t *poll, int status, int events)
-{
-	struct peer *peer = container_of(poll, struct peer, poll);
-	struct server *server = peer->server;
-
-	if (events & UV_WRITABLE)
-		peer_flush(peer);
-	/* an error (libuv stops polling then) is its end, which comes after what it sent */
-	if (!peer->dropping && (status < 0 || events & UV_READABLE))
-		peer_read(peer);
-	if (!peer->dropping && status < 0)
-		peer_poll(peer);
-	server_settle(server);
 }
 
 static int peer_credentials(int fd, struct ucred *cred)
@@ -514,7 +443,7 @@ static int peer_identity(int fd, struct client_identity *who)
 	return 0;
 }
 
-int peer_new(struct server *server, int fd_take)
+int peer_new(struct peers *peers, int fd_take, uv_poll_cb on_poll)
 {
 	cleanup_(fd_closep) int fd = fd_take;
 	struct client_identity who = { 0 };
@@ -527,21 +456,23 @@ int peer_new(struct server *server, int fd_take)
 	peer = calloc(1, sizeof(*peer));
 	if (!peer)
 		return -ENOMEM;
-	peer->server = server;
+	peer->peers = peers;
+	peer->on_poll = on_poll;
 	list_init(&peer->out);
-	r = client_init(&peer->client, &server->state, &who);
+	list_init(&peer->waits);
+	r = client_init(&peer->client, peers->state, &who);
 	if (!r) {
-		r = uv_poll_init(&server->loop, &peer->poll, fd);
+		r = uv_poll_init(peers->loop, &peer->poll, fd);
 		if (r)
-			client_deinit(&peer->client, &server->state, true);
+			client_deinit(&peer->client, peers->state, true);
 	}
 	if (r) {
 		free(peer);
 		return r;
 	}
 	peer->fd = take_fd(&fd);
-	list_add_tail(&server->peers, &peer->link);
-	server->peer_count++;
+	list_add_tail(&peers->list, &peer->link);
+	peers->count++;
 	peer_poll(peer);
 	log_debug("client connected", "client=%llu pid=%u uid=%u",
 		  (unsigned long long)peer->client.id, who.pid, who.uid);

@@ -12,9 +12,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "daemon/serve/peer.h"
-#include "daemon/serve/space.h"
-#include "daemon/state/lease.h"
+#include "daemon/serve/receive.h"
+#include "daemon/serve/run.h"
 #include "tests/fuzz/target.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -37,8 +36,9 @@ static int lent[3]; /* descriptors that messages come with */
 /* Until nothing is under way but what waits for room. */
 static void run(void)
 {
-	for (unsigned n = 0; n < 3 || server.jobs; n++)
-		uv_run(&server.loop, server.jobs ? UV_RUN_ONCE : UV_RUN_NOWAIT);
+	for (unsigned n = 0; n < 3 || server.space.jobs; n++)
+		uv_run(&server.loop, server.space.jobs ? UV_RUN_ONCE : UV_RUN_NOWAIT);
+	server_settle(&server); /* the loop does so before it waits, which it did not */
 }
 
 static void start(void)
@@ -144,13 +144,13 @@ static void connect_as(struct conn *c, bool politely)
 
 	drop(c);
 	run();
-	peers_look(&server);
+	peers_look(&server.peers);
 	run();
-	if (server.peer_count == CONNS + 1)
+	if (server.peers.count == CONNS + 1)
 		return; /* a worker still has one's segment, say */
 	fuzz_check(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair));
 	c->fd = pair[0];
-	if (peer_new(&server, pair[1]))
+	if (peer_new(&server.peers, pair[1], receive_on_poll))
 		drop(c);
 	else if (politely)
 		shake_hands(c);
@@ -268,7 +268,7 @@ static void check_drafts(const struct state *st)
 	uint32_t drafts = 0;
 	struct peer *peer;
 
-	list_for_each_entry(peer, &server.peers, link)
+	list_for_each_entry(peer, &server.peers.list, link)
 		drafts += peer->client.drafts;
 	fuzz_check(drafts == st->catalog.header->drafts);
 }
@@ -304,7 +304,7 @@ static void check_all(void)
 	check_segments(st);
 	check_users(st);
 	check_drafts(st);
-	fuzz_check(server.peer_count == server.state.catalog.header->clients);
+	fuzz_check(server.peers.count == server.state.catalog.header->clients);
 }
 
 /* Deletes what is published, as a client that may. */
@@ -338,10 +338,11 @@ static void end(void)
 	for (unsigned i = 0; i < CONNS; i++)
 		drop(&conns[i]);
 	run();
-	peers_look(&server);
+	peers_look(&server.peers);
 	check_all();
-	fuzz_check(!server.peer_count && list_empty(&server.waiting) &&
-		   list_empty(&server.settling) && !st->catalog.header->drafts && !st->prefetched);
+	fuzz_check(!server.peers.count && list_empty(&server.space.waiting) &&
+		   list_empty(&server.settling.list) && !st->catalog.header->drafts &&
+		   !st->prefetched);
 	delete_all(&conns[0]);
 	while (memory_trim(&st->memory, UINT64_MAX))
 		;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loop. An idle daemon has no timer running: space_timer runs while a create waits for room,
- * warm_timer while segments are warm, idle_timer while there is nothing and nobody.
+ * The loop. Callbacks only note what happened; server_settle() acts on it once for all of them,
+ * before the loop waits again. An idle daemon has no timer running: space.timer runs while a create
+ * waits for room, warm_timer while segments are warm, idle_timer while there are neither clients
+ * nor tensors.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,10 +16,8 @@
 #include <unistd.h>
 
 #include "daemon/serve/loop.h"
-#include "daemon/serve/peer.h"
-#include "daemon/serve/settle.h"
-#include "daemon/serve/space.h"
-#include "daemon/state/tensor.h"
+#include "daemon/serve/receive.h"
+#include "daemon/serve/run.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/log.h"
@@ -29,14 +29,13 @@ static void server_stop(struct server *server, const char *why)
 	if (server->stopping)
 		return;
 	server->stopping = true;
-	log_info("stopping", "why=%s clients=%u", log_str(why), server->peer_count);
-	peers_end(server);
-	space_stop(server);
+	log_info("stopping", "why=%s clients=%u", log_str(why), server->peers.count);
+	peers_end(&server->peers);
+	space_stop(&server->space);
 	uv_close((uv_handle_t *)&server->listener, NULL);
 	if (server->state.memory.store.guard.fd >= 0)
 		uv_close((uv_handle_t *)&server->guard, NULL);
 	server->listen_fd = fd_close(server->listen_fd);
-	uv_close((uv_handle_t *)&server->space_timer, NULL);
 	uv_close((uv_handle_t *)&server->warm_timer, NULL);
 	uv_close((uv_handle_t *)&server->idle_timer, NULL);
 	uv_close((uv_handle_t *)&server->accept_timer, NULL);
@@ -91,7 +90,7 @@ static void server_accept_none(struct server *server)
 	fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
 	log_warn(fd < 0 ? "client kept waiting: out of descriptors"
 			: "client turned away: out of descriptors",
-		 "clients=%u", server->peer_count);
+		 "clients=%u", server->peers.count);
 	if (fd < 0) { /* not even that: look again later, not at once */
 		uv_poll_stop(&server->listener);
 		uv_timer_start(&server->accept_timer, server_on_accept_timer, ACCEPT_PAUSE_MS, 0);
@@ -112,7 +111,7 @@ static void server_on_listen(uv_poll_t *poll, int status, int events)
 			server_accept_none(server);
 		if (fd < 0)
 			break;
-		if (server->peer_count >= server->state.catalog.header->max_clients) {
+		if (server->peers.count >= server->state.catalog.header->max_clients) {
 			server_turn_away(fd,
 					 "the daemon has its maximum of %u clients (--max-clients)",
 					 server->state.catalog.header->max_clients);
@@ -126,11 +125,10 @@ static void server_on_listen(uv_poll_t *poll, int status, int events)
 				PEER_OVERFLOW_UID);
 			continue;
 		}
-		r = peer_new(server, fd);
+		r = peer_new(&server->peers, fd, receive_on_poll);
 		if (r)
 			log_warn("client refused", "error=%s", log_str(strerror(r < 0 ? -r : 0)));
 	}
-	server_settle(server);
 }
 
 /* ---- sizes that clients change -------------------------------------------------------------- */
@@ -139,7 +137,7 @@ static void server_drop_writer(struct server *server, uint64_t writer)
 {
 	struct peer *peer;
 
-	list_for_each_entry(peer, &server->peers, link) {
+	list_for_each_entry(peer, &server->peers.list, link) {
 		if (peer->client.id != writer || peer->dropping)
 			continue;
 		log_warn("client dropped: it changed the size of a segment",
@@ -166,7 +164,6 @@ static void server_on_guard(uv_poll_t *poll, int status, int events)
 		if (writer)
 			server_drop_writer(server, writer);
 	}
-	server_settle(server);
 }
 
 /* Without it a client may grow what it has a descriptor of. */
@@ -186,7 +183,7 @@ static int guard_start(struct server *server)
 
 static void server_on_warm(uv_timer_t *timer)
 {
-	server_settle(container_of(timer, struct server, warm_timer));
+	(void)timer; /* the loop settles before it waits again */
 }
 
 static void server_on_idle(uv_timer_t *timer)
@@ -216,8 +213,8 @@ static void warm_settle(struct server *server)
 static void idle_settle(struct server *server)
 {
 	const struct catalog_header *h = server->state.catalog.header;
-	bool idle = server->peer_count == server->orphans &&
-		    h->tensors == server->state.lost.count && !server->jobs;
+	bool idle = server->peers.count == server->peers.orphans &&
+		    h->tensors == server->state.lost.count && !server->space.jobs;
 
 	if (server->idle_exit_ns < 0)
 		return;
@@ -247,15 +244,21 @@ void server_settle(struct server *server)
 	if (!server->stopping)
 		warm_settle(server);
 	notices_settle(server); /* may drop peers: what that frees is seen to below */
-	space_settle(server);
+	space_settle(&server->space);
 	state_publish_numbers(&server->state); /* before somebody is told that all is done */
-	settle_answer(server);
+	while (!space_busy(&server->space) && !peers_unsettled(&server->peers) &&
+	       settle_answer_one(&server->settling))
+		;
 	notices_settle(server); /* of peers that were dropped when they were answered */
-	if (!list_empty(&server->state.memory.store.doomed) ||
-	    server->room_seen != server->state.memory.room_made)
-		space_settle(server); /* of peers that were dropped when they were answered */
+	if (space_unsettled(&server->space))
+		space_settle(&server->space);
 	if (!server->stopping)
 		idle_settle(server);
+}
+
+static void server_on_prepare(uv_prepare_t *prepare)
+{
+	server_settle(container_of(prepare, struct server, settle));
 }
 
 /* ---- beginning and end ---------------------------------------------------------------------- */
@@ -271,10 +274,11 @@ static int server_make_loop(void *arg)
 		r = loop_provide(&server->loop, server->listen_fd, server->fds);
 	if (r)
 		return r;
-	uv_timer_init(&server->loop, &server->space_timer);
+	uv_prepare_init(&server->loop, &server->settle);
+	peers_init(&server->peers, &server->loop, &server->state);
+	space_init(&server->space, &server->loop, &server->state);
 	uv_timer_init(&server->loop, &server->warm_timer);
 	uv_timer_init(&server->loop, &server->idle_timer);
-	uv_timer_init(&server->loop, &server->orphan_timer);
 	uv_timer_init(&server->loop, &server->accept_timer);
 	for (unsigned i = 0; !r && i < 2; i++) {
 		uv_signal_init(&server->loop, &server->signals[i]);
@@ -288,6 +292,9 @@ static int server_make_loop(void *arg)
 		r = loop_poll(&server->listener, server->listen_fd, UV_READABLE, server_on_listen);
 	if (!r)
 		r = guard_start(server);
+	if (!r)
+		r = uv_prepare_start(&server->settle, server_on_prepare);
+	uv_unref((uv_handle_t *)&server->settle); /* it keeps no loop running */
 	return r;
 }
 
@@ -299,10 +306,7 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 				   .idle_exit_ns = options->idle_exit_ns,
 				   .fds = options->fds,
 				   .spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC) };
-	list_init(&server->peers);
-	list_init(&server->waiting);
-	list_init(&server->working);
-	list_init(&server->settling);
+	list_init(&server->settling.list);
 	r = state_init(&server->state, instance, &options->limits);
 	server->state.unread = peer_unread;
 	if (!r)
@@ -317,13 +321,16 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 
 void server_run(struct server *server)
 {
-	server_settle(server);
-	uv_run(&server->loop, UV_RUN_DEFAULT);
+	do {
+		uv_run(&server->loop, UV_RUN_DEFAULT);
+		server_settle(server); /* a worker's last job may have left something to destroy */
+	} while (space_busy(&server->space));
 }
 
 void server_deinit(struct server *server)
 {
 	state_deinit(&server->state);
+	uv_close((uv_handle_t *)&server->settle, NULL);
 	for (unsigned i = 0; i < 2; i++)
 		uv_close((uv_handle_t *)&server->signals[i], NULL);
 	signal(SIGTERM, SIG_IGN); /* the socket and its lock are still to go */
