@@ -302,6 +302,31 @@ TEST(one_client_has_at_most_1024_drafts)
 
 /* ---- A tmpfs that is full ---- */
 
+/* The last draft is answered by a worker, with one descriptor more than the client may leave
+ * unread; its ledger stays mapped, so that it is an orphan with all of its drafts. */
+TEST(a_client_dropped_by_an_answer_keeps_its_count_of_drafts)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw rc = rc_open(&d), other;
+	struct wire_clients ask = { 0 };
+	struct wire_client client;
+	struct conn_message m;
+
+	for (int i = 0; i < WIRE_FDS_UNREAD_MAX; i++)
+		ask_for(&rc, 100 * KIB, 0);
+	ask_for(&rc, MIB, 0);
+	td_settle(&d);
+	other = rc_open(&d);
+	must_be(rc_call(&other, WIRE_CLIENTS, &ask, sizeof(ask), &m), 0);
+	must_be(m.header.type, WIRE_CLIENT);
+	memcpy(&client, m.bytes, sizeof(client));
+	must_be(client.drafts, WIRE_FDS_UNREAD_MAX + 1);
+	must_be(td_status(&d).drafts, WIRE_FDS_UNREAD_MAX + 1);
+	rc_close(&rc);
+	eventually(td_status(&d).drafts == 0);
+	rc_goodbye(&other);
+}
+
 TEST(a_full_tmpfs_is_an_error_for_the_asker_only)
 {
 	struct wire_draft drafts[24], draft, kept;
