@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages about memory on devices. What they mean for the state is state/device.c. */
+/* Handlers of messages about memory on devices; state/export.c and state/device.c act on them. */
 #include <string.h>
 
 #include "daemon/serve/device.h"
@@ -13,31 +13,31 @@ static void send_segment_gone(struct peer *peer, uint32_t serial, uint32_t segme
 			      uint32_t generation)
 {
 	peer_error(peer, serial, WIRE_E_NOT_FOUND,
-		   "segment %u of generation %u is not there, or not this client's to use so",
+		   "segment %u of generation %u is not there, or this client may not use it so",
 		   segment, generation);
 }
 
-/* What else than the request may stand in the way. */
+/* Names the limit that was reached. */
 static void send_device_error(struct peer *peer, uint32_t serial, int r)
 {
 	const struct state *st = peer->peers->state;
 
 	switch (r) {
 	case STATE_E_DEVICES:
-		peer_error(peer, serial, WIRE_E_LIMIT, "tensors lie on %d devices already",
-			   DEVICES_MAX);
+		peer_error(peer, serial, WIRE_E_LIMIT,
+			   "tensors lie on %d devices already, the daemon's maximum", DEVICES_MAX);
 		break;
 	case STATE_E_FDS:
 		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
-			   "no descriptor left for memory on devices: %llu of %llu are in use, of "
-			   "which one user may have %llu",
+			   "no descriptor left for memory on devices: %llu of %llu are in use, and "
+			   "one user may have %llu",
 			   (unsigned long long)st->devices.fds.used,
 			   (unsigned long long)st->devices.fds.capacity,
 			   (unsigned long long)st->devices.fds.user_capacity);
 		break;
 	case STATE_E_TENSORS:
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "the daemon has no room for more than %u segments (--max-tensors)",
+			   "the catalog is full: it has room for %u segments (--max-tensors)",
 			   st->catalog.header->max_tensors);
 		break;
 	case STATE_E_IMPORTS:
@@ -47,11 +47,11 @@ static void send_device_error(struct peer *peer, uint32_t serial, int r)
 		break;
 	case STATE_E_NOTICES:
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "this client has not read %d messages that it was to be sent",
+			   "%d messages wait for this client, which does not read them",
 			   CLIENT_NOTICES_MAX);
 		break;
 	default:
-		peer_error(peer, serial, WIRE_E_NO_RESOURCES, "the daemon could not make room: %s",
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES, "cannot make room in the daemon: %s",
 			   strerror(r < 0 ? -r : 0));
 		break;
 	}
@@ -135,11 +135,12 @@ void handle_unexport(struct peer *peer, struct conn_message *m)
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, serial, ref->segment, ref->segment_generation);
 	else if (r == STATE_E_INVALID)
-		peer_error(peer, serial, WIRE_E_INVALID, "%u tensors are still in segment %u",
-			   places, ref->segment);
+		peer_error(peer, serial, WIRE_E_INVALID,
+			   "cannot end the export of segment %u: %u tensors are still in it",
+			   ref->segment, places);
 	else if (r)
 		send_device_error(peer, serial, r);
-	/* DONE comes when nobody has it open any more */
+	/* DONE is sent when nobody has it open any more */
 }
 
 void handle_import(struct peer *peer, struct conn_message *m)
@@ -229,7 +230,7 @@ void handle_finished(struct peer *peer, struct conn_message *m)
 	device_finished(peer->peers->state, &peer->client, finished->ref, finished->failed);
 }
 
-/* ---- looking around ------------------------------------------------------------------------- */
+/* ---- accounts of devices -------------------------------------------------------------------- */
 
 void handle_devices(struct peer *peer, struct conn_message *m)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The protocol's front door: which message may come when, and what it does. Handlers start from
- * messages that passed wire_check(): sizes, counts, descriptors and reserved members are right,
- * what they refer to may be anything.
+ * messages that passed wire_check(): sizes, counts, descriptors and reserved members are right, but
+ * what a message refers to need not exist.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -63,7 +63,8 @@ static void handle_hello(struct peer *peer, struct conn_message *m)
 	fd = fcntl(cat->fd_ro, F_DUPFD_CLOEXEC, 0);
 	if (fd < 0) {
 		peer_error(peer, hello->header.serial, WIRE_E_NO_RESOURCES,
-			   "the daemon is out of descriptors");
+			   "cannot send the catalog: the daemon is out of descriptors; try again "
+			   "later");
 		peer_drop(peer);
 		return;
 	}
@@ -82,7 +83,11 @@ static void handle_ledger(struct peer *peer, struct conn_message *m)
 	int r;
 
 	if (ledger->layout != LEDGER_LAYOUT) {
-		peer_error(peer, serial, WIRE_E_INVALID, "the ledger's layout is not the daemon's");
+		peer_error(
+			peer, serial, WIRE_E_INVALID,
+			"the ledger has layout %#llx, the daemon's is %#llx; use a library of the "
+			"daemon's version",
+			(unsigned long long)ledger->layout, (unsigned long long)LEDGER_LAYOUT);
 		peer_drop(peer);
 		return;
 	}
@@ -152,7 +157,8 @@ static void handle_commit(struct peer *peer, struct conn_message *m)
 	if (prefetch && !peer->dropping)
 		space_create(&server_of(peer)->space, peer, commit->prefetch_serial, &again, 0);
 	else if (commit->flags & WIRE_COMMIT_PREFETCH)
-		peer_error(peer, commit->prefetch_serial, WIRE_E_GONE, "the draft is not there");
+		peer_error(peer, commit->prefetch_serial, WIRE_E_GONE,
+			   "no draft is prefetched: the one to repeat is not there");
 }
 
 static void handle_member(struct peer *peer, struct conn_message *m)
@@ -228,8 +234,8 @@ static void handle_delete(struct peer *peer, struct conn_message *m)
 		send_done(peer, delete->header.serial);
 }
 
-/* Whoever may read a tensor has a lease on it; without one, a segment may hold what is not
- * published. */
+/* The segment of a tensor on which the client has a lease. Without a lease it may not see the
+ * segment, which may hold drafts of others. */
 static struct segment *segment_held(const struct state *st, const struct client *c, uint64_t ref)
 {
 	uint32_t slot = ref_slot(ref);
@@ -261,7 +267,8 @@ static void handle_map(struct peer *peer, struct conn_message *m)
 	}
 	if (seg->device) {
 		peer_error(peer, map->header.serial, WIRE_E_INVALID,
-			   "segment %u is memory on a device, to be opened by IMPORT", seg->index);
+			   "cannot map segment %u: it is memory on a device; use IMPORT",
+			   seg->index);
 		return;
 	}
 	answer.size = seg->size;
@@ -272,13 +279,13 @@ static void handle_map(struct peer *peer, struct conn_message *m)
 	r = segment_descriptor(seg, false, &fd);
 	if (r) {
 		peer_error(peer, map->header.serial, WIRE_E_NO_RESOURCES,
-			   "the daemon could not open a segment: %s", strerror(-r));
+			   "cannot open segment %u: %s", seg->index, strerror(-r));
 		return;
 	}
 	peer_send(peer, &answer, fd);
 }
 
-/* ---- looking around ------------------------------------------------------------------------- */
+/* ---- clients and their holdings ------------------------------------------------------------- */
 
 static void handle_clients(struct peer *peer, struct conn_message *m)
 {
@@ -360,7 +367,7 @@ static void handle_settle(struct peer *peer, struct conn_message *m)
 
 static const struct request {
 	void (*handle)(struct peer *peer, struct conn_message *m);
-	enum peer_phase phase; /* that the peer must be in */
+	enum peer_phase phase; /* the one that the peer must be in */
 } requests[WIRE_REQUEST_END] = {
 	[WIRE_HELLO] = { handle_hello, PEER_NEW },
 	[WIRE_LEDGER] = { handle_ledger, PEER_GREETED },

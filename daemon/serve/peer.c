@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Peers. libuv cannot receive plain descriptors, so a peer is a uv_poll_t over our own recvmsg and
- * sendmsg. Invariants: (1) a dropped peer is out of all lists at once, but for an orphan
- * (client_end()), which stays in that of the peers; its memory is freed by the close callback, or
- * later, when it is no orphan any more; (2) the out queue is empty and so are its client's notices,
- * once server_settle() has seen to them, or we poll for writability. Loop thread only.
+ * sendmsg. Invariants: (1) a dropped peer leaves all lists at once, except that an orphan
+ * (client_end()) stays in peers.list; the close callback frees its memory, or peer_leave() when it
+ * is no orphan any more; (2) while the out queue holds something, or after server_settle() the
+ * client's notices do, we poll for writability. Loop thread only.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -59,9 +59,9 @@ void peers_init(struct peers *peers, uv_loop_t *loop, struct state *state)
 enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SETTLED = 128, ORPHAN_MS_MAX = 1024 };
 
 /*
- * For an orphan whose ledger has pages that are pinned a look takes long, since the kernel waits
- * for them. It is slow from then on, and of the slow ones one is looked at at a time, so that they
- * take only this part of our time.
+ * A look at an orphan takes long if its ledger has pinned pages, since the kernel waits for them.
+ * It counts as slow then. Slow orphans are looked at one at a time, so that together they take only
+ * this part of our time.
  */
 #define LOOK_SLOW_NS (5 * NS_PER_MS)
 enum { LOOK_SLOW_PART = 32 };
@@ -75,7 +75,7 @@ static void peer_on_closed(uv_handle_t *handle)
 		free(peer);
 }
 
-/* Is its client over? @end: by client_end(), the first time. */
+/* Can the client be given up? @end: its connection ends now; else it is an orphan. */
 static bool peer_look(struct peer *peer, bool end)
 {
 	struct peers *peers = peer->peers;
@@ -90,7 +90,7 @@ static bool peer_look(struct peer *peer, bool end)
 	return over;
 }
 
-/* The slow ones take turns: who was looked at goes to the end. */
+/* Is it time to look at it? Slow orphans take turns: the one that is looked at goes to the end. */
 static bool peer_is_due(struct peer *peer)
 {
 	struct peers *peers = peer->peers;
@@ -104,7 +104,7 @@ static bool peer_is_due(struct peer *peer)
 	return true;
 }
 
-/* Its client is over. */
+/* Its client has been given up. */
 static void peer_leave(struct peer *peer)
 {
 	struct peers *peers = peer->peers;
@@ -149,14 +149,13 @@ bool peers_unsettled(const struct peers *peers)
 	return peers->behind || (peers->orphans && peers->orphan_ms < ORPHAN_MS_SETTLED);
 }
 
-/* Whether it is not read to the end: the loop comes back for the rest, and SETTLE waits for it. */
 void peer_set_behind(struct peer *peer, bool behind)
 {
 	peer->peers->behind += behind - peer->behind;
 	peer->behind = behind;
 }
 
-/* What a peer has in serve/. */
+/* Ends all that a peer has in serve/; the client is the caller's. */
 static void peer_shut(struct peer *peer)
 {
 	struct outgoing *o, *after;
@@ -212,9 +211,9 @@ void peers_end(struct peers *peers)
 /* ---- sending -------------------------------------------------------------------------------- */
 
 /*
- * Descriptors in a socket's queue count against our limit for all clients: each may leave only so
- * many there. How many it has received nobody tells, but no message takes less of the queue than
- * QUEUED_MIN, so that its fill bounds them.
+ * Descriptors in a socket's queue count against one limit for all clients, so each client may leave
+ * only a few there. The kernel does not tell how many it has received. But no message takes less of
+ * the queue than QUEUED_MIN, so the queue's fill is a bound.
  */
 static bool peer_may_get_fd(struct peer *peer)
 {
@@ -243,7 +242,6 @@ static int peer_send_now(struct peer *peer, const void *message, int fd_peek)
 	return r;
 }
 
-/* May drop it. */
 void peer_poll(struct peer *peer)
 {
 	int r;
@@ -287,8 +285,8 @@ static bool is_gone(int r)
 	return r == -EPIPE || r == -ECONNRESET;
 }
 
-/* It has closed its end: nothing reaches it, but what it sent before (a COMMIT) is still
- * to be read. */
+/* It has closed its end, so that nothing reaches it; what it sent before (a COMMIT) we still
+ * read. */
 static void peer_deafen(struct peer *peer)
 {
 	struct outgoing *o, *after;
@@ -306,7 +304,7 @@ void peer_send(struct peer *peer, const void *message, int fd_take)
 	fd_close(fd_take);
 }
 
-/* The kernel's limits for all of us; the peer's own is -EXFULL. */
+/* Did a limit of the kernel's stop us, and not the peer's own, which is -EXFULL? */
 static bool is_short(int r)
 {
 	return r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE || r == -ENOMEM;
@@ -331,9 +329,10 @@ bool peer_send_lent(struct peer *peer, const void *message, int fd_peek)
 	}
 	if (is_short(r) && fd_peek >= 0 &&
 	    (header->type == WIRE_SEGMENT || header->type == WIRE_IMPORTED)) {
-		/* not its fault, and nothing depends on it */
+		/* it is not the peer's fault, and nothing depends on the descriptor */
 		peer_error(peer, header->serial, WIRE_E_NO_RESOURCES,
-			   "the daemon cannot send a descriptor now: %s", strerror(-r));
+			   "cannot send the descriptor of a segment: %s; try again later",
+			   strerror(-r));
 		return false;
 	}
 	log_warn("client dropped: it does not read its messages",
@@ -399,15 +398,15 @@ void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *f
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	text_escape(m.text, sizeof(m.text), text, strlen(text)); /* names are others' */
+	text_escape(m.text, sizeof(m.text), text, strlen(text)); /* names come from other clients */
 	length = strlen(m.text);
 	m.reply.text_len = (uint16_t)length;
 	m.reply.header.length = (uint32_t)(sizeof(m.reply) + length);
 	peer_send(peer, &m, -1);
 }
 
-/* For state: a COMMIT of a prefetched draft may be there. An error counts as yes: nothing is lost
- * by that. */
+/* An unread COMMIT may use a prefetched draft. An error counts as unread messages, which is safe.
+ */
 bool peer_unread(const struct client *c)
 {
 	const struct peer *peer = container_of(c, struct peer, client);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a peer's socket: at most PEER_BATCH messages a turn, so that no peer starves the others.
+/* Reads a peer's socket, at most PEER_BATCH messages a turn, so that no peer starves the others.
  * Loop thread only. */
 #include <errno.h>
 #include <poll.h>
@@ -24,8 +24,8 @@ static void peer_refuse(struct peer *peer, const struct conn_message *m)
 	peer_drop(peer);
 }
 
-/* All messages of the peer have been read: had it failed to send some RELEASED, it said so before
- * (PROTOCOL.md 5). */
+/* All messages of the peer have been read. If it could not send some RELEASED, its ledger says so
+ * (PROTOCOL.md section 5). */
 static void peer_drained(struct peer *peer)
 {
 	const struct ledger *ledger = peer->client.ledger;
@@ -38,7 +38,7 @@ static void peer_drained(struct peer *peer)
 	lease_rescan(peer->peers->state);
 }
 
-/* Is there a message, or its end, that the loop will come back for? */
+/* Is there a message, or the end, for which the loop will come back? */
 static bool peer_is_readable(const struct peer *peer)
 {
 	struct pollfd p = { .fd = peer->fd, .events = POLLIN };
@@ -71,7 +71,7 @@ static void peer_read(struct peer *peer)
 	}
 	if (peer->dropping)
 		return;
-	/* that may have been all, which nothing would tell us; a look too many is harmless */
+	/* That may have been all, and nothing would tell us. Looking once too often is harmless. */
 	peer_drained(peer);
 	peer_set_behind(peer, peer_is_readable(peer));
 }
@@ -82,7 +82,8 @@ void receive_on_poll(uv_poll_t *poll, int status, int events)
 
 	if (events & UV_WRITABLE)
 		peer_flush(peer);
-	/* an error (libuv stops polling then) is its end, which comes after what it sent */
+	/* After an error libuv stops polling. It is the end, which comes after what the peer sent.
+	 */
 	if (!peer->dropping && (status < 0 || events & UV_READABLE))
 		peer_read(peer);
 	if (!peer->dropping && status < 0)

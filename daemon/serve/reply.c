@@ -30,8 +30,10 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 
 	switch (r) {
 	case STATE_E_GONE:
-		peer_error(peer, serial, WIRE_E_GONE,
-			   "the draft or tensor referred to is not there, or not this client's");
+		peer_error(
+			peer, serial, WIRE_E_GONE,
+			"%.*s: the draft or tensor referred to is not there, or not this client's",
+			name->len, name->text);
 		break;
 	case STATE_E_INVALID:
 		peer_error(peer, serial, WIRE_E_INVALID, "%.*s: %s", name->len, name->text, why);
@@ -53,20 +55,20 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 	case STATE_E_TENSORS:
 	case STATE_E_DRAFTS:
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "%.*s: too many tensors (the daemon's maximum is %u) or drafts (%d)",
+			   "%.*s: too many tensors (--max-tensors %u) or drafts (%d for a client)",
 			   name->len, name->text, st->catalog.header->max_tensors,
 			   CLIENT_DRAFTS_MAX);
 		break;
 	case STATE_E_NOTICES:
 		peer_error(
 			peer, serial, WIRE_E_LIMIT,
-			"%.*s: this client has its maximum of %d tensors on devices, those included "
-			"that are free but of which it has not read so",
+			"%.*s: this client has its maximum of %d tensors on devices, including those "
+			"whose FREED it has not read",
 			name->len, name->text, CLIENT_NOTICES_MAX);
 		break;
 	default:
 		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
-			   "the daemon could not make room in its catalog: %s",
+			   "%.*s: cannot make room in the catalog: %s", name->len, name->text,
 			   strerror(r < 0 ? -r : 0));
 		break;
 	}

@@ -39,7 +39,7 @@ static void server_stop(struct server *server, const char *why)
 	uv_close((uv_handle_t *)&server->warm_timer, NULL);
 	uv_close((uv_handle_t *)&server->idle_timer, NULL);
 	uv_close((uv_handle_t *)&server->accept_timer, NULL);
-	/* caught until all is cleaned up: another signal must not end us halfway */
+	/* they stay caught until all is cleaned up: a second signal must not end us halfway */
 	for (unsigned i = 0; i < 2; i++)
 		uv_unref((uv_handle_t *)&server->signals[i]);
 }
@@ -51,7 +51,7 @@ static void server_on_signal(uv_signal_t *handle, int number)
 
 /* ---- accepting ------------------------------------------------------------------------------ */
 
-/* Says why, and closes. */
+/* Sends an error that says why, and closes the connection. */
 static __attribute__((format(printf, 2, 3))) void server_turn_away(int fd_take, const char *format,
 								   ...)
 {
@@ -81,7 +81,7 @@ static void server_on_accept_timer(uv_timer_t *timer)
 		uv_timer_start(timer, server_on_accept_timer, ACCEPT_PAUSE_MS, 0);
 }
 
-/* Out of descriptors: the client would wait in the backlog for ever, and we would spin. */
+/* Without a descriptor the client would wait in the backlog for ever, and the loop would spin. */
 static void server_accept_none(struct server *server)
 {
 	int fd;
@@ -91,7 +91,7 @@ static void server_accept_none(struct server *server)
 	log_warn(fd < 0 ? "client kept waiting: out of descriptors"
 			: "client turned away: out of descriptors",
 		 "clients=%u", server->peers.count);
-	if (fd < 0) { /* not even that: look again later, not at once */
+	if (fd < 0) { /* even that failed: look again later, not at once */
 		uv_poll_stop(&server->listener);
 		uv_timer_start(&server->accept_timer, server_on_accept_timer, ACCEPT_PAUSE_MS, 0);
 	}
@@ -120,14 +120,15 @@ static void server_on_listen(uv_poll_t *poll, int status, int events)
 		if (peer_is_nobody(fd)) {
 			server_turn_away(
 				fd,
-				"user %d (nobody) is refused: it may be any user that this "
-				"user namespace does not know",
+				"user %d (nobody) is refused: any user whom the daemon's user "
+				"namespace does not know looks like that",
 				PEER_OVERFLOW_UID);
 			continue;
 		}
 		r = peer_new(&server->peers, fd, receive_on_poll);
 		if (r)
-			log_warn("client refused", "error=%s", log_str(strerror(r < 0 ? -r : 0)));
+			log_warn("client refused: it could not be set up", "error=%s",
+				 log_str(r < 0 ? strerror(-r) : "too many clients"));
 	}
 }
 
@@ -146,8 +147,8 @@ static void server_drop_writer(struct server *server, uint64_t writer)
 		peer_drop(peer);
 		return;
 	}
-	log_warn("the size of a segment was changed by a client that is gone", "client=%llu",
-		 (unsigned long long)writer);
+	log_warn("size of a segment set right: its client, which changed it, is gone",
+		 "client=%llu", (unsigned long long)writer);
 }
 
 static void server_on_guard(uv_poll_t *poll, int status, int events)
@@ -158,7 +159,7 @@ static void server_on_guard(uv_poll_t *poll, int status, int events)
 
 	(void)status;
 	(void)events;
-	/* of those that are due nothing would tell us again */
+	/* nothing would tell us again of those that are due */
 	for (unsigned n = 0;
 	     (n < GUARD_BATCH || !list_empty(&guard->due)) && guard_next(guard, &writer); n++) {
 		if (writer)
@@ -166,20 +167,22 @@ static void server_on_guard(uv_poll_t *poll, int status, int events)
 	}
 }
 
-/* Without it a client may grow what it has a descriptor of. */
+/* Without inotify clients may grow segments that they have a writable descriptor of. */
 static int guard_start(struct server *server)
 {
 	int fd = server->state.memory.store.guard.fd, r;
 
 	if (fd < 0) {
-		log_warn("sizes of segments are not guarded: inotify cannot be had", "");
+		log_warn("sizes of segments are not guarded: inotify_init1() failed; see "
+			 "fs.inotify.max_user_instances",
+			 "");
 		return 0;
 	}
 	r = uv_poll_init(&server->loop, &server->guard, fd);
 	return r ? r : loop_poll(&server->guard, fd, UV_READABLE, server_on_guard);
 }
 
-/* ---- what time and change bring ------------------------------------------------------------- */
+/* ---- settling ------------------------------------------------------------------------------- */
 
 static void server_on_warm(uv_timer_t *timer)
 {
@@ -225,8 +228,7 @@ static void idle_settle(struct server *server)
 			       (uint64_t)(server->idle_exit_ns / NS_PER_MS), 0);
 }
 
-/* Those to whom something has become due since. A peer that does not read them polls, from then on.
- */
+/* Sends the notices that have become due. A peer that does not take them polls from then on. */
 static void notices_settle(struct server *server)
 {
 	struct list *notified = &server->state.notified;
@@ -249,7 +251,7 @@ void server_settle(struct server *server)
 	while (!space_busy(&server->space) && !peers_unsettled(&server->peers) &&
 	       settle_answer_one(&server->settling))
 		;
-	notices_settle(server); /* of peers that were dropped when they were answered */
+	notices_settle(server); /* an answer may have dropped a peer */
 	if (space_unsettled(&server->space))
 		space_settle(&server->space);
 	if (!server->stopping)
@@ -285,7 +287,7 @@ static int server_make_loop(void *arg)
 		server->signals[i].data = server;
 		r = uv_signal_start(&server->signals[i], server_on_signal, numbers[i]);
 	}
-	uv_run(&server->loop, UV_RUN_NOWAIT); /* enters what signals come through */
+	uv_run(&server->loop, UV_RUN_NOWAIT); /* polls the pipe that signals come through */
 	if (!r)
 		r = uv_poll_init(&server->loop, &server->listener, server->listen_fd);
 	if (!r)

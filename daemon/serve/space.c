@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Space: the answer to CREATE. Allocating pages takes the kernel most of a second a gigabyte, so
- * that large segments are made, and destroyed, by libuv's workers; a worker touches nothing but its
- * job. A struct create is waiting (for room, until its deadline), working (with a worker), or
- * answered and freed. When its peer goes it is freed, or left to its worker with peer == NULL.
+ * Space: the answer to CREATE. The kernel takes most of a second to allocate a gigabyte, so libuv's
+ * workers make and destroy large segments; a worker touches nothing but its job. A struct create
+ * waits for room until its deadline, or is with a worker, or is being tried or answered and in no
+ * list. When its peer goes it is freed, or left to its worker with peer == NULL.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,11 +18,11 @@
 #include "util/log.h"
 
 enum {
-	SPACE_INLINE = 256 << 10, /* bytes of a segment made or destroyed at once, in the loop */
-	SPACE_CREATES_MAX = 64,	  /* waiting for room, of one client */
+	SPACE_INLINE = 256 << 10, /* bytes; smaller segments are made and destroyed in the loop */
+	SPACE_CREATES_MAX = 64,	  /* of one client, that wait for room */
 };
 
-#define SPACE_SOON_NS (10 * NS_PER_SEC) /* how long room that is being made is waited for */
+#define SPACE_SOON_NS (10 * NS_PER_SEC) /* how long to wait for room that is being made */
 
 struct create {
 	struct list link; /* in space->waiting or ->working; unlinked while it is tried */
@@ -33,7 +33,7 @@ struct create {
 	uint32_t serial;
 	struct tensor_request rq;
 	int64_t deadline;
-	int64_t soon_deadline; /* until when STATE_E_SOON is believed */
+	int64_t soon_deadline; /* STATE_E_SOON is not believed any more after that */
 	/* with a worker: */
 	uv_work_t work;
 	atomic_bool cancel;
@@ -49,8 +49,7 @@ struct destroy {
 	struct space *space;
 	struct segment *segment;
 	struct object object;
-	bool remains; /* it could not be emptied yet, or somebody has it open and could grow it
-			 again */
+	bool remains; /* it could not be emptied, or somebody has it open and could grow it again */
 };
 
 static struct create *create_free(struct create *create)
@@ -130,17 +129,19 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 	case STATE_E_NEVER:
 		peer_error(
 			peer, serial, nbytes > q->capacity ? WIRE_E_NO_SPACE : WIRE_E_QUOTA,
-			"%llu bytes never fit: the daemon has %llu bytes (--capacity), a user %llu (--uid-capacity)",
+			"%llu bytes never fit: the daemon has %llu bytes (--capacity), a user %llu "
+			"(--uid-capacity)",
 			want, all, (unsigned long long)q->user_capacity);
 		break;
 	case STATE_E_TENSORS:
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "the daemon has no room for more than its %u tensors (--max-tensors), "
-			   "their names, shapes and metadata",
+			   "the catalog is full: it has room for %u tensors (--max-tensors), their "
+			   "names, shapes and metadata",
 			   peer->peers->state->catalog.header->max_tensors);
 		break;
 	case STATE_E_DRAFTS:
-		peer_error(peer, serial, WIRE_E_LIMIT, "this client has its maximum of %d drafts",
+		peer_error(peer, serial, WIRE_E_LIMIT,
+			   "this client has its maximum of %d drafts; commit or abort some",
 			   CLIENT_DRAFTS_MAX);
 		break;
 	case -ENOSPC:
@@ -149,12 +150,12 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 		break;
 	default:
 		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
-			   "the daemon could not make memory: %s", strerror(-r));
+			   "cannot make a segment of %llu bytes: %s", want, strerror(-r));
 		break;
 	}
 }
 
-/* The draft is there. Its segment's descriptor goes along unless the client has it. */
+/* Sends DRAFT, with a descriptor of its segment unless the client has one. */
 static void answer_draft(struct peer *peer, uint32_t serial, uint32_t slot, int fd_take)
 {
 	cleanup_(fd_closep) int fd = fd_take;
@@ -211,7 +212,8 @@ static void create_work(uv_work_t *work)
 	create->result = object_create(&create->object, create->size, &create->cancel, &create->fd);
 }
 
-/* /dev/shm is full, but not all of it is in use: the create may try again soon. */
+/* /dev/shm is full, but room in it can be made: gives the draft back, so that the create can try
+ * again soon. */
 static bool create_made_room(struct create *create)
 {
 	struct state *st = create->space->state;
@@ -241,7 +243,7 @@ static void create_worked(uv_work_t *work, int status)
 	}
 }
 
-/* The draft needs a new segment. */
+/* Makes the new segment that the draft needs. True: the create is answered. */
 static bool create_back(struct create *create)
 {
 	struct space *space = create->space;
@@ -291,7 +293,9 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 
 	if (peer->creates >= SPACE_CREATES_MAX) {
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "this client has %d requests waiting for room", SPACE_CREATES_MAX);
+			   "cannot wait for room for %llu bytes: this client has %d requests "
+			   "waiting already",
+			   (unsigned long long)rq->nbytes, SPACE_CREATES_MAX);
 		return;
 	}
 	create = calloc(1, sizeof(*create));
@@ -385,7 +389,7 @@ static void space_on_timer(uv_timer_t *timer)
 	space->room_seen--; /* time has passed: that counts as news */
 }
 
-/* Tries each once. Returns the next deadline, or 0 if the list changed under us: start again. */
+/* Tries each once. Returns the next deadline, or 0 if the list changed meanwhile: start again. */
 static int64_t waiting_try(struct space *space)
 {
 	int64_t next = DEADLINE_NEVER, due;

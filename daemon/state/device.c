@@ -18,7 +18,7 @@ static const char *place_check(const struct segment *seg, const struct wire_plac
 	const char *why = description_check(d, UINT64_MAX, nbytes);
 
 	if (!device_memory_complete(seg->device))
-		return "the segment's parts have not all come";
+		return "the segment's parts have not all arrived";
 	if (!why && (m->offset > seg->size || *nbytes > seg->size - m->offset))
 		why = "the tensor reaches beyond its segment";
 	return why;
@@ -123,7 +123,7 @@ void device_finished(struct state *st, const struct client *c, uint64_t ref, boo
 		atomic_store(&row->progress, ROW_FINISHED);
 }
 
-/* Its producer is gone: what lies in memory that died with it, or was never finished, is lost. */
+/* Its producer is gone: a tensor whose memory died with it, or that was never finished, is lost. */
 static void placed_leave(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];

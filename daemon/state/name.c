@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names. A name is in its bucket from name_take() until name_evict(). Clients walk buckets while we
- * change them: an entry is linked after it is complete; unlinked, then names_unlinked is raised,
- * and only then may its memory be another name. Its text is constant while a row is pinned to it,
- * which is when clients compare it. Loop thread only.
+ * Names. A name is in its bucket from name_take() until it is evicted. Clients walk buckets while
+ * we change them, so an entry is complete before it is linked. It is unlinked, then names_unlinked
+ * is raised, and only then may its memory become another name. Its text is constant while a row is
+ * pinned to it, which is when clients compare it. Loop thread only.
  */
 #define XXH_INLINE_ALL
 #include <assert.h>

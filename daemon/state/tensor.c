@@ -26,7 +26,7 @@ static int slot_reserve(struct state *st, const struct tensor_request *rq, uint3
 	int r;
 
 	*chunks = catalog_chunks_for(rq->extra) + catalog_chunks_for(WIRE_NAME_MAX);
-	/* each draft that has no name yet may become one */
+	/* each draft that has no name yet may need one */
 	r = name_prepare(&st->names, st->catalog.header->drafts - st->named + 1);
 	if (r)
 		return r;
@@ -63,8 +63,8 @@ static int slot_take(struct state *st, struct client *c, const struct tensor_req
 	return 0;
 }
 
-/* Another life of the slot would have the ref of an earlier one after the last generation: then it
- * stays taken. */
+/* After the last generation the slot stays taken: its next life would have the ref of an earlier
+ * one. */
 static void row_give(struct state *st, uint32_t slot)
 {
 	if (catalog_row(&st->catalog, slot)->word >> 2 < ROW_GENERATION_MAX)
@@ -87,10 +87,10 @@ static void draft_give_up(struct state *st, struct client *c, uint32_t slot);
 
 /*
  * Takes one prefetched draft back if it is unused. Its client counts a hold, then looks whether the
- * row is still a draft; it gives the hold up when it has sent COMMIT.
+ * row is still a draft. It gives up the hold when it has sent COMMIT.
  *
- * ORDER: as T1, T2. The hold is read before the socket: if it is 0 because COMMIT was sent, that
- * COMMIT is in the socket or has been handled.
+ * ORDER: the store and the read here are T1 and T2 of lease.c. The hold is read before the socket:
+ * if it is 0 because COMMIT was sent, that COMMIT is in the socket or has been handled.
  */
 static enum room prefetch_try_back(struct state *st, struct client *c, uint32_t slot)
 {
@@ -101,7 +101,7 @@ static enum room prefetch_try_back(struct state *st, struct client *c, uint32_t 
 	atomic_store(&row->word, word | ROW_RETIRED);
 	held = client_leases_on(c, slot);
 	if (!held && !(st->unread && st->unread(c))) {
-		draft_give_up(st, c, slot); /* never a DRAFT again */
+		draft_give_up(st, c, slot); /* it never becomes a DRAFT again */
 		return ROOM_MADE;
 	}
 	atomic_store(&row->word, word);
@@ -109,7 +109,7 @@ static enum room prefetch_try_back(struct state *st, struct client *c, uint32_t 
 		c->room_unread = true;
 		return ROOM_LATER;
 	}
-	st->tensors[slot].prefetch = false; /* in use: from now on a draft like others */
+	st->tensors[slot].prefetch = false; /* it is in use, and a draft like others from now on */
 	st->prefetched--;
 	return ROOM_NONE;
 }
@@ -138,7 +138,7 @@ void tensor_messages_read(struct state *st, struct client *c)
 	c->room_unread = false;
 }
 
-/* The segment for small tensors that its writer has to spare. */
+/* Takes back the empty segment for small tensors that its writer may keep. */
 static bool spare_take_back(struct state *st, struct client *c)
 {
 	struct segment *seg;
@@ -175,7 +175,7 @@ enum room tensor_make_room(struct state *st, const struct quota_user *user)
 	return later ? ROOM_LATER : ROOM_NONE;
 }
 
-/* Nothing is taken from others for a prefetched draft, which may never be used. */
+/* Nothing is taken from others for a prefetched draft, since it may never be used. */
 static int segment_make(struct state *st, struct client *c, const struct tensor_request *rq,
 			uint64_t size, struct segment **segp)
 {
@@ -191,7 +191,7 @@ static int segment_make(struct state *st, struct client *c, const struct tensor_
 		if (!rq->prefetch && (st->memory.store.going ||
 				      tensor_make_room(st, r == SEGMENT_E_USER ? c->user : NULL)))
 			return STATE_E_SOON;
-		/* PROTOCOL.md section 4: QUOTA only if nothing else is in the way */
+		/* PROTOCOL.md section 4: QUOTA is only said if nothing else is in the way */
 		return r == SEGMENT_E_USER && size <= quota->capacity - quota->used ? STATE_E_QUOTA
 										    : STATE_E_FULL;
 	}
@@ -221,7 +221,7 @@ static int place_small(struct state *st, struct client *c, const struct tensor_r
 			return 0;
 		}
 	}
-	/* the larger the better, as long as there is room */
+	/* a larger segment serves more tensors; halve it until there is room */
 	for (size = c->small_next > need ? c->small_next : need;;
 	     size = size / 2 > need ? size / 2 : need) {
 		r = segment_make(st, c, rq, size, &seg);
@@ -256,7 +256,8 @@ static int place_large(struct state *st, struct client *c, const struct tensor_r
 			list_add_tail(&c->large, &(*segp)->writer_link);
 			return 0;
 		}
-		memory_end(&st->memory, *segp); /* its former writer, or an heir of his, may write
+		memory_end(&st->memory, *segp); /* its former writer, or a child of it, may still
+						 * write
 						 */
 	}
 	r = segment_make(st, c, rq, size, segp);
@@ -387,7 +388,7 @@ static bool small_is_spare(const struct segment *seg, const struct list *segment
 	return false;
 }
 
-/* Is it worth keeping, though nothing is in it any more? */
+/* Is the empty segment worth keeping? */
 static bool segment_is_worth(const struct state *st, const struct segment *seg,
 			     const struct client *writer)
 {
@@ -418,7 +419,7 @@ static struct client *writer_of(const struct state *st, const struct segment *se
 	return NULL;
 }
 
-/* Another tensor is where @slot is. */
+/* Takes @slot out of the ring of those that share its place. */
 static void share_leave(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
@@ -493,7 +494,7 @@ bool draft_request(const struct state *st, const struct client *c, uint64_t ref,
 {
 	uint32_t slot;
 
-	/* what belongs to a group has used up what it set aside */
+	/* a draft of a group has used up what it set aside */
 	if (!draft_find(st, c, ref, &slot) || st->tensors[slot].group ||
 	    catalog_row(&st->catalog, slot)->name != CATALOG_NONE)
 		return false;
@@ -503,7 +504,7 @@ bool draft_request(const struct state *st, const struct client *c, uint64_t ref,
 	return true;
 }
 
-/* Those that share the memory of @slot are drafts of the same group: they end with it. */
+/* The members of a group share the memory of @slot, and end with it. */
 static void members_abort(struct state *st, struct client *c, uint32_t slot)
 {
 	uint32_t member;

@@ -20,9 +20,8 @@ enum { SEGMENT_E_FULL = QUOTA_E_FULL, SEGMENT_E_USER = QUOTA_E_USER, SEGMENT_E_N
 enum {
 	SEGMENT_UNIT = 256,		/* bytes; places in small segments are multiples of it */
 	SEGMENT_SMALL_MAX = 64 << 10,	/* larger tensors have a segment of their own */
-	SEGMENT_SMALL_FIRST = 64 << 10, /* size of a producer's first segment for small tensors;
-					   they double */
-	SEGMENT_SMALL_LIMIT = 4 << 20,	/* up to this */
+	SEGMENT_SMALL_FIRST = 64 << 10, /* size of a producer's first segment for small tensors */
+	SEGMENT_SMALL_LIMIT = 4 << 20,	/* each next one is twice as large, up to this */
 	SEGMENT_WARM_MAX = 256,		/* segments kept warm */
 };
 
@@ -49,7 +48,7 @@ struct segment_store {
 	uint64_t instance;
 	struct quota quota;
 	struct list warm;   /* of struct segment, by link; least recently used first */
-	struct list doomed; /* of struct segment, by link; the caller destroys their objects, then
+	struct list doomed; /* of struct segment, by link; the caller destroys their objects and
 			       frees them */
 	unsigned going;	    /* doomed and not freed yet: their room will be back soon */
 	uint64_t warm_bytes;
@@ -100,7 +99,7 @@ int segment_new(struct segment **segp, struct segment_store *store, struct quota
 /* A segment of @size bytes that owns @memory_take, which is freed on failure. -ENOMEM. */
 int segment_new_on_device(struct segment **segp, struct segment_store *store,
 			  struct device_memory *memory_take, uint64_t size);
-/* After its object is destroyed, or was never made: gives the charge back. */
+/* Gives the charge back. Its object has been destroyed or was never made. */
 struct segment *segment_free(struct segment *seg);
 
 /* Its object has been made, or all of its parts have arrived. */

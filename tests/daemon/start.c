@@ -294,7 +294,7 @@ TEST(a_lock_file_that_others_could_have_written_is_not_believed)
 	must_refuse_lock(&d, socket, "cannot open");
 	must_be(unlink(path), 0);
 	must_be(mkfifo(path, 0600), 0);
-	must_refuse_lock(&d, socket, "no regular file");
+	must_refuse_lock(&d, socket, "not a regular file");
 	must_be(unlink(path), 0);
 	if (geteuid() == 0) {
 		leave_lock(socket, d.instance, path);
