@@ -95,7 +95,7 @@ static inline void fx_connect(struct tester *t, uint32_t uid)
 	assert_null(why);
 }
 
-/* Its process ends: what it has mapped goes before its connection. */
+/* Its process ends: its mappings go before its connection does. */
 static inline void fx_leave(struct tester *t)
 {
 	munmap(t->ledger, t->size);
@@ -103,7 +103,7 @@ static inline void fx_leave(struct tester *t)
 	fx_drain();
 }
 
-/* Its connection ends, and its process goes on using what it holds, until fx_die(). */
+/* Its connection ends, but its process keeps using what it holds until fx_die(). */
 static inline void fx_orphan(struct tester *t)
 {
 	assert_false(client_end(&t->c, &st));

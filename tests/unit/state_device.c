@@ -82,7 +82,7 @@ static int unexport(struct tester *t, const struct segment *seg)
 	return export_end(&st, &t->c, &m, &places);
 }
 
-/* What the client is told next, as the daemon would send it; 0: nothing. */
+/* Takes the next message that the daemon would send to the client. 0: there is none. */
 static unsigned told(struct tester *t)
 {
 	struct notice *n = notice_next(&t->c);
@@ -93,7 +93,7 @@ static unsigned told(struct tester *t)
 	return type;
 }
 
-/* Of devices nothing may be left but what is counted here. */
+/* Checks that no more is left on devices than these numbers say. */
 static void assert_devices(uint64_t bytes, uint64_t fds, uint32_t segments)
 {
 	uint64_t sum = 0, charged = 0;
@@ -212,7 +212,7 @@ TEST(import_unwinds_at_every_step)
 	assert_int_equal(u.c.import_count, 1);
 	fx_leave(&t);
 	assert_int_equal(told(&u), WIRE_UNMAP);
-	assert_devices(1000, 0, 1); /* closed, but still open somewhere */
+	assert_devices(1000, 0, 1); /* its export has ended, but somebody still has it open */
 	fx_leave(&u);
 	assert_devices(0, 0, 0);
 	fx_stop();
@@ -272,7 +272,7 @@ TEST(an_unmap_not_sent_yet_is_not_sent_after_unmapped)
 	fx_stop();
 }
 
-/* Rows that are lost while others are deleted for it, of the same client and before their turn. */
+/* Rows become lost while others of the same client are deleted for them, before their turn. */
 TEST(a_client_that_ends_with_too_many_lost_ones)
 {
 	enum { LOST = LOST_MAX + 500 };
@@ -298,7 +298,7 @@ TEST(a_client_that_ends_with_too_many_lost_ones)
 	assert_int_equal(st.lost.count, LOST / 4);
 	fx_leave(&t);
 	assert_int_equal(st.lost.count, LOST_MAX);
-	assert_devices(10, 1, 1); /* the finished ones in the other segment */
+	assert_devices(10, 1, 1); /* the finished tensors are in the other segment */
 	for (uint32_t slot = 0; slot < st.catalog.rows.high; slot++) {
 		if (fx_state(slot) == ROW_LIVE && !st.tensors[slot].segment)
 			tensor_unname(&st, catalog_row(&st.catalog, slot)->name);

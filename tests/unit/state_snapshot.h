@@ -17,7 +17,7 @@ static inline struct snapshot fx_snapshot(const struct tester *t)
 	const struct catalog *cat = &st.catalog;
 	struct snapshot s;
 
-	memset(&s, 0, sizeof(s)); /* padding too: compared as bytes */
+	memset(&s, 0, sizeof(s)); /* padding counts, since they are compared as bytes */
 	s.used = st.memory.store.quota.used;
 	s.warm = st.memory.store.warm_bytes;
 	s.bytes_of_user = t->c.user->bytes;
