@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * doctor: GPUs. This process never loads the driver; its children do (doctor_gpu_child.c). For each
+ * doctor: GPUs. This process never loads the driver; its children do (gpu_child.c). For each
  * GPU: what it is, and an exchange between two processes of each kind of memory.
  */
 #include <errno.h>
@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/doctor.h"
-#include "cli/doctor_child.h"
+#include "cli/doctor/child.h"
+#include "cli/doctor/doctor.h"
 #include "cli/format.h"
 
 struct gpu {

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/doctor.h"
+#include "cli/doctor/doctor.h"
 #include "cli/format.h"
 #include "util/fd.h"
 

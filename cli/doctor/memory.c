@@ -13,7 +13,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "cli/doctor.h"
+#include "cli/doctor/doctor.h"
 #include "cli/format.h"
 #include "util/clock.h"
 #include "util/fd.h"

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/doctor.h"
-#include "cli/doctor_child.h"
-#include "cli/doctor_cuda.h"
+#include "cli/doctor/child.h"
+#include "cli/doctor/cuda.h"
+#include "cli/doctor/doctor.h"
 #include "cli/format.h"
 #include "util/clock.h"
 

@@ -2,7 +2,7 @@
 /*
  * doctor: tries what this machine can do. A probe says one line, what it found and, unless that is
  * fine, what to do about it. What talks to a GPU, and the other end of each exchange, is this
- * program again in a process of its own (doctor_child.h): a driver that crashes or hangs costs a
+ * program again in a process of its own (child.h): a driver that crashes or hangs costs a
  * line, not the doctor, and CUDA does not survive fork().
  */
 #pragma once
@@ -43,9 +43,9 @@ __attribute__((format(printf, 5, 6))) void doctor_say(struct doctor *d, enum doc
 /* A file's text without the last newline, cut to fit; "" if it cannot be read. */
 const char *doctor_read(const char *path, char *text, size_t size);
 
-void doctor_memory(struct doctor *d);  /* doctor_memory.c: shared memory */
-void doctor_orphans(struct doctor *d); /* doctor_orphans.c: what dead daemons left there */
-void doctor_kernel(struct doctor *d);  /* doctor_kernel.c: calls, limits, namespaces */
-void doctor_daemons(struct doctor *d); /* doctor_daemon.c: the one in use, and an own one */
+void doctor_memory(struct doctor *d);  /* memory.c: shared memory */
+void doctor_orphans(struct doctor *d); /* orphans.c: what dead daemons left there */
+void doctor_kernel(struct doctor *d);  /* kernel.c: calls, limits, namespaces */
+void doctor_daemons(struct doctor *d); /* daemon.c: the one in use, and an own one */
 void doctor_daemon_end(struct doctor *d);
-void doctor_gpus(struct doctor *d); /* doctor_gpu.c */
+void doctor_gpus(struct doctor *d); /* gpu.c */

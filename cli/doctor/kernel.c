@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/doctor.h"
+#include "cli/doctor/doctor.h"
 #include "util/clock.h"
 #include "util/fd.h"
 

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/doctor.h"
+#include "cli/doctor/doctor.h"
 #include "cli/format.h"
 #include "util/fd.h"
 

@@ -15,8 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/doctor.h"
-#include "cli/doctor_child.h"
+#include "cli/doctor/child.h"
+#include "cli/doctor/doctor.h"
 #include "cli/format.h"
 #include "util/clock.h"
 #include "util/fd.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes of the doctor's, from both sides. See doctor_child.h. */
+/* Processes of the doctor's, from both sides. See child.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/doctor_child.h"
+#include "cli/doctor/child.h"
 #include "cli/out.h"
 #include "util/clock.h"
 #include "util/fd.h"
