@@ -5,6 +5,7 @@
 
 #include "files/entry.h"
 #include "files/output.h"
+#include "util/checked.h"
 
 /* @rows with room for one more: it has grown to twice as many at 0, 1, 3, 7, ... */
 static void *grow(void *rows, size_t count, size_t size)
@@ -64,6 +65,21 @@ int file_note_add(struct tensor_file *f, const char *key, const char *text)
 	note = (struct file_note){ .key = strdup(key), .text = strdup(text) };
 	notes[f->note_count++] = note;
 	return note.key && note.text ? 0 : -ENOMEM;
+}
+
+int file_count_bits(DLDataType t, int32_t ndim, const int64_t *shape, uint64_t *bits)
+{
+	uint64_t product = (uint64_t)t.bits * t.lanes;
+	bool empty = false;
+
+	for (int32_t i = 0; i < ndim; i++) {
+		if (shape[i] == 0)
+			empty = true;
+		else if (!checked_mul_u64(&product, product, (uint64_t)shape[i]))
+			return -EOVERFLOW;
+	}
+	*bits = empty ? 0 : product;
+	return 0;
 }
 
 static int compare(const void *a, const void *b)

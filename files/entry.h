@@ -18,6 +18,8 @@
 
 enum { FILE_NDIM_MAX = 64, FILE_ENTRIES_MAX = 65536 };
 
+#define FILE_BYTES_MAX (UINT64_MAX / 8) /* 2^61 - 1: the largest whose bits can be counted */
+
 enum file_format {
 	FILE_FORMAT_UNKNOWN,
 	FILE_NPY,
@@ -83,6 +85,12 @@ struct file_entry *file_entry_add(struct tensor_file *f, const char *name, size_
 /* A copy of @shape. -ENOMEM. */
 int file_entry_set_shape(struct file_entry *e, int32_t ndim, const int64_t *shape);
 int file_note_add(struct tensor_file *f, const char *key, const char *text);
+
+/*
+ * Counts the bits of the elements of that shape, packed. A size of 0 does not excuse the others:
+ * without it they must make a number of bytes. -EOVERFLOW: over FILE_BYTES_MAX bytes.
+ */
+int file_count_bits(DLDataType t, int32_t ndim, const int64_t *shape, uint64_t *bits);
 
 /* No name may be there twice. */
 int file_check_names(const struct tensor_file *f, const struct report *to);

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "files/dtype.h"
 #include "files/file.h"
 #include "files/npz.h"
 #include "files/output.h"

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "files/bytes.h"
-#include "files/dtype.h"
 #include "files/npy_header.h"
+#include "tensor/tensor.h"
 #include "util/checked.h"
 #include "util/cleanup.h"
 
@@ -457,11 +457,11 @@ int npy_header_read(struct npy *npy, npy_source source, void *context, uint64_t 
 
 static int refuse_type(DLDataType t, char why[NPY_WHY_TEXT])
 {
-	char text[FILE_DTYPE_TEXT];
+	char text[TENSOR_DTYPE_TEXT];
 
 	if (t.code <= kDLFloat4_e2m1fn)
 		return refuse(why, -ENOTSUP, "a .npy file cannot hold %s: numpy has no such type",
-			      file_dtype_text(t, text));
+			      tensor_dtype_format(t, text));
 	return refuse(why, -ENOTSUP, "a .npy file cannot hold elements of DLPack's type %u",
 		      t.code);
 }

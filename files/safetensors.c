@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "files/bytes.h"
-#include "files/dtype.h"
 #include "files/safetensors.h"
+#include "tensor/tensor.h"
 #include "util/cleanup.h"
 
 enum {
@@ -391,7 +391,7 @@ struct placed {
 
 static int place(struct placed *p, const struct file_item *item, const struct report *to)
 {
-	char text[FILE_DTYPE_TEXT];
+	char text[TENSOR_DTYPE_TEXT];
 	uint64_t bits;
 
 	*p = (struct placed){ .item = item };
@@ -399,7 +399,7 @@ static int place(struct placed *p, const struct file_item *item, const struct re
 		p->dtype++;
 	if (p->dtype == DTYPES)
 		return report(to, -ENOTSUP, "%s: a .safetensors file cannot hold %s", item->name,
-			      file_dtype_text(item->dtype, text));
+			      tensor_dtype_format(item->dtype, text));
 	if (file_count_bits(item->dtype, item->ndim, item->shape, &bits))
 		return report(to, -EOVERFLOW, "%s: a shape of more than 2^61 bytes", item->name);
 	if (bits % 8)

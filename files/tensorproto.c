@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "files/bytes.h"
-#include "files/dtype.h"
 #include "files/tensorproto.h"
+#include "tensor/tensor.h"
 #include "util/checked.h"
 
 enum { BLOCK = 4096, MESSAGE_MAX = INT32_MAX, FIXED_MAX = 10 };
@@ -402,12 +402,12 @@ static int find_type(struct proto *p, const struct report *to)
 static int check_fields(const struct proto *p, const struct report *to)
 {
 	uint64_t mine = 1ULL << p->type->field, content = 1ULL << FIELD_CONTENT;
-	char text[FILE_DTYPE_TEXT];
+	char text[TENSOR_DTYPE_TEXT];
 
 	for (int i = 0; i <= FIELD_LAST; i++) {
 		if (p->present & 1ULL << i & ~(mine | content))
 			return report(to, -EINVAL, "malformed: %s in a tensor of %s", lists[i].name,
-				      file_dtype_text(p->type->t, text));
+				      tensor_dtype_format(p->type->t, text));
 	}
 	if (p->present & mine && p->present & content)
 		return report(to, -EINVAL, "malformed: tensor_content as well as %s",
@@ -463,9 +463,9 @@ struct writer {
 
 static int out_of_range(const struct writer *w, uint64_t value)
 {
-	char text[FILE_DTYPE_TEXT];
+	char text[TENSOR_DTYPE_TEXT];
 
-	file_dtype_text(w->type->t, text);
+	tensor_dtype_format(w->type->t, text);
 	if (lists[w->type->field].is_signed)
 		return report(w->to, -EINVAL, "%" PRId64 " in %s does not fit into %s",
 			      (int64_t)value, lists[w->type->field].name, text);
@@ -648,7 +648,7 @@ int tensorproto_write(struct output *out, const struct file_item *item)
 {
 	unsigned char header[FILE_NDIM_MAX * (2 + 1 + FIXED_MAX) + 64], *end;
 	const struct type_row *type = NULL;
-	char text[FILE_DTYPE_TEXT];
+	char text[TENSOR_DTYPE_TEXT];
 	uint64_t bits;
 	int r;
 
@@ -658,7 +658,7 @@ int tensorproto_write(struct output *out, const struct file_item *item)
 	}
 	if (!type)
 		return report(out->to, -ENOTSUP, "a TensorProto cannot hold %s",
-			      file_dtype_text(item->dtype, text));
+			      tensor_dtype_format(item->dtype, text));
 	if (file_count_bits(item->dtype, item->ndim, item->shape, &bits) ||
 	    bits / 8 > MESSAGE_MAX - sizeof(header))
 		return report(out->to, -EOVERFLOW, "a TensorProto has at most 2 GiB");

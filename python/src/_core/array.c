@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cuda.h"
+#include "transfer/transfer.h"
 
 /* ---- Element types ---- */
 
@@ -17,27 +18,6 @@ static const struct dtype_row {
 	{ kDLUInt, 32, "I" },	   { kDLUInt, 64, "L" },  { kDLFloat, 16, "e" },
 	{ kDLFloat, 32, "f" },	   { kDLFloat, 64, "d" }, { kDLComplex, 64, "Zf" },
 	{ kDLComplex, 128, "Zd" }, { kDLBool, 8, "?" },
-};
-
-static const char *const code_names[] = {
-	"int",
-	"uint",
-	"float",
-	"opaque",
-	"bfloat",
-	"complex",
-	"bool",
-	"float8_e3m4",
-	"float8_e4m3",
-	"float8_e4m3b11fnuz",
-	"float8_e4m3fn",
-	"float8_e4m3fnuz",
-	"float8_e5m2",
-	"float8_e5m2fnuz",
-	"float8_e8m0fnu",
-	"float6_e2m3fn",
-	"float6_e3m2fn",
-	"float4_e2m1fn",
 };
 
 static const char *dtype_format(DLDataType t)
@@ -104,22 +84,9 @@ bool dtype_from_format(const char *format, Py_ssize_t itemsize, DLDataType *out)
 
 PyObject *dtype_text(DLDataType t)
 {
-	const char *name = t.code < sizeof(code_names) / sizeof(*code_names) ? code_names[t.code]
-									     : NULL;
-	char text[48];
+	char text[TRANSFER_DTYPE_TEXT];
 
-	if (!name)
-		PyOS_snprintf(text, sizeof(text), "type%u:%u", t.code, t.bits);
-	else if (t.code < kDLBool)
-		PyOS_snprintf(text, sizeof(text), "%s%u", name, t.bits);
-	else
-		PyOS_snprintf(text, sizeof(text), "%s", name);
-	if (t.lanes != 1) {
-		size_t n = strlen(text);
-
-		PyOS_snprintf(text + n, sizeof(text) - n, "x%u", t.lanes);
-	}
-	return PyUnicode_InternFromString(text);
+	return PyUnicode_InternFromString(transfer_dtype(t, text));
 }
 
 PyObject *device_text(DLDevice device)

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "cli/transfer.h"
+#include "transfer/transfer.h"
 #include "file.h"
 #include "wait.h"
 
@@ -231,7 +231,7 @@ PyObject *file_load(PyObject *self, PyObject *args)
 
 /* ---- save ---- */
 
-static PyObject *saved_names(const struct transfer *t)
+static PyObject *saved_names(const struct snapshot *t)
 {
 	PyObject *names = PyList_New((Py_ssize_t)t->count);
 
@@ -251,13 +251,13 @@ static PyObject *save_file(struct arguments *a)
 	tl_client *client = a->telling.client->client;
 	PyObject *names = NULL;
 	char why[FILE_ERROR_TEXT];
-	struct transfer t;
+	struct snapshot t;
 	int picked, r = 0;
 
 	a->telling.thread = PyEval_SaveThread();
-	picked = transfer_pick(&t, client, a->prefix, a->format, why);
+	picked = snapshot_get_for_file(&t, client, a->prefix, a->format, why);
 	if (!picked)
-		r = transfer_save(&t, a->path_text, a->format, tell, &a->telling, why);
+		r = snapshot_save(&t, a->path_text, a->format, tell, &a->telling, why);
 	PyEval_RestoreThread(a->telling.thread);
 	if (picked && *why)
 		raise_text(picked, "%s", why);
@@ -265,7 +265,7 @@ static PyObject *save_file(struct arguments *a)
 		raise_error(picked);
 	else
 		names = r ? raise_file(r, why) : saved_names(&t);
-	transfer_deinit(&t);
+	snapshot_deinit(&t);
 	return names;
 }
 

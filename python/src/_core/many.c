@@ -4,10 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/transfer.h"
 #include "many.h"
-#include "tensor/copy.h"
-#include "tensor/tensor.h"
+#include "transfer/transfer.h"
 #include "wait.h"
 
 /* ---- Putting ---- */
@@ -20,20 +18,11 @@ struct part {
 struct putting {
 	tl_client *client;
 	tl_group_item *items;
+	const DLTensor **sources;
 	struct part *parts;
-	size_t count; /* parts that have begun */
+	size_t count; /* of the parts that have begun */
+	char why[FILE_ERROR_TEXT];
 };
-
-static int part_check(const char *name, const struct source *s)
-{
-	char why[TENSOR_WHY_TEXT];
-	int r = tensor_check_source(&s->tensor, s->flags, why, sizeof(why));
-
-	if (!r)
-		return 0;
-	raise_text(r == -EOVERFLOW ? -EINVAL : r, "'%s': %s", name, why);
-	return -1;
-}
 
 /* @array and @metadata are kept until putting_deinit(). */
 static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObject *metadata)
@@ -53,9 +42,7 @@ static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObj
 		source_end(&part->source);
 		return -1;
 	}
-	p->count++;
-	if (part_check(text, &part->source))
-		return -1;
+	p->sources[p->count++] = &part->source.tensor;
 	*item = (tl_group_item){
 		.name = text,
 		.shape = part->source.tensor.shape,
@@ -75,6 +62,7 @@ static void putting_deinit(struct putting *p)
 		PyBuffer_Release(&p->parts[i].metadata);
 	}
 	PyMem_Free(p->parts);
+	PyMem_Free(p->sources);
 	PyMem_Free(p->items);
 }
 
@@ -87,8 +75,9 @@ static int putting_init(struct putting *p, PyObject *names, PyObject *arrays, Py
 		return -1;
 	}
 	p->items = PyMem_Calloc((size_t)n + 1, sizeof(*p->items));
+	p->sources = PyMem_Calloc((size_t)n + 1, sizeof(DLTensor *));
 	p->parts = PyMem_Calloc((size_t)n + 1, sizeof(*p->parts));
-	if (!p->items || !p->parts) {
+	if (!p->items || !p->sources || !p->parts) {
 		PyErr_NoMemory();
 		return -1;
 	}
@@ -101,22 +90,9 @@ static int putting_init(struct putting *p, PyObject *names, PyObject *arrays, Py
 
 static int putting_attempt(void *context, int64_t timeout_ns)
 {
-	const struct putting *p = context;
-	tl_group *group;
-	int r = tl_group_create(p->client, p->items, p->count, timeout_ns, &group);
+	struct putting *p = context;
 
-	if (r)
-		return r;
-	for (size_t i = 0; !r && i < p->count; i++) {
-		void *to = tl_group_tensor(group, i)->data;
-
-		if (to)
-			r = copy_gather(to, &p->parts[i].source.tensor, p->parts[i].source.flags);
-	}
-	if (!r)
-		return tl_group_commit(group);
-	tl_group_abort(group);
-	return r;
+	return transfer_put(p->client, p->items, p->sources, p->count, timeout_ns, p->why);
 }
 
 /* _put_many(names, arrays, metadata, timeout); three lists of the same length */
@@ -135,7 +111,9 @@ PyObject *many_put(PyObject *self, PyObject *args)
 	if (!putting_init(&p, names, arrays, metadata) && client_begin(c)) {
 		p.client = c->client;
 		r = client_with_space(c, putting_attempt, &p, timeout_ns);
-		if (r < 0)
+		if (r < 0 && *p.why)
+			raise_text(r, "%s", p.why);
+		else if (r < 0)
 			raise_error(r);
 		client_end(c);
 	}
@@ -278,14 +256,14 @@ struct getting_all {
 	tl_client *client;
 	const char *prefix;
 	enum tl_mode mode;
-	struct transfer found;
+	struct snapshot found;
 	char why[FILE_ERROR_TEXT];
 };
 
 static int all_look(void *context)
 {
 	struct getting_all *g = context;
-	int r = transfer_get(&g->found, g->client, g->prefix, g->mode, g->why);
+	int r = snapshot_get(&g->found, g->client, g->prefix, g->mode, g->why);
 
 	if (r == -EBUSY)
 		return -EAGAIN;
@@ -293,7 +271,7 @@ static int all_look(void *context)
 }
 
 /* Takes what @found has. */
-static PyObject *tensor_dict(struct transfer *found)
+static PyObject *tensor_dict(struct snapshot *found)
 {
 	PyObject *dict = PyDict_New();
 
@@ -307,7 +285,7 @@ static PyObject *tensor_dict(struct transfer *found)
 		Py_XDECREF(name);
 		Py_XDECREF(tensor);
 	}
-	transfer_deinit(found);
+	snapshot_deinit(found);
 	return dict;
 }
 

@@ -8,8 +8,8 @@
 
 /* The format that --format or the suffix of @path says; FILE_FORMAT_UNKNOWN after saying why not.
  */
-enum file_format group_format(struct cli *cli, const char *path);
+enum file_format cli_file_format(struct cli *cli, const char *path);
 
 /* Appends a tensor to an array. */
-void group_json(cJSON *tensors, const char *name, DLDataType dtype, int ndim, const int64_t *shape,
-		uint64_t nbytes);
+void json_tensor(cJSON *tensors, const char *name, DLDataType dtype, int ndim, const int64_t *shape,
+		 uint64_t nbytes);

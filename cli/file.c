@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
+#include "cli/file.h"
 #include "cli/format.h"
-#include "cli/group.h"
 
-enum file_format group_format(struct cli *cli, const char *path)
+enum file_format cli_file_format(struct cli *cli, const char *path)
 {
 	enum file_format format;
 
@@ -25,8 +25,8 @@ enum file_format group_format(struct cli *cli, const char *path)
 	return format;
 }
 
-void group_json(cJSON *tensors, const char *name, DLDataType dtype, int ndim, const int64_t *shape,
-		uint64_t nbytes)
+void json_tensor(cJSON *tensors, const char *name, DLDataType dtype, int ndim, const int64_t *shape,
+		 uint64_t nbytes)
 {
 	cJSON *object = json_object(), *sizes = json_array();
 	char *text = format_dtype(dtype);
