@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * load: what is in a file becomes tensors, all of them at once. Nothing is seen by anybody before
- * all of the file was read and found right.
- */
+/* load: publishes all tensors of a file at once, after the whole file was read and checked. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -15,8 +12,7 @@
 #include "transfer/transfer.h"
 #include "util/clock.h"
 
-/* ---- telling ----------------------------------------------------------------------------------
- */
+/* ---- telling ---- */
 
 static void print_loaded_json(const struct cli *cli, const struct tensor_file *f)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* save: tensors become a file, as they were at one moment, straight from shared memory. */
+/* save: writes tensors to a file, as they were at one moment, straight from shared memory. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "files/file.h"
 #include "transfer/transfer.h"
 
-/* The library's reason, or the file's. */
+/* Reports @why, or what the library says. */
 static int fail(struct cli *cli, int code, const char *why, int r)
 {
 	return *why ? cli_fail(cli, code, "%s", why) : cli_fail_library(cli, r);
@@ -32,7 +32,7 @@ static int save(struct cli *cli, struct snapshot *t, enum file_format format)
 	return r ? fail(cli, CLI_FAILURE, why, r) : CLI_OK;
 }
 
-/* Nothing if the file itself went to stdout. */
+/* Prints nothing if the file itself went to stdout. */
 static void print_saved(const struct cli *cli, const struct snapshot *t, enum file_format format)
 {
 	cJSON *object, *tensors;

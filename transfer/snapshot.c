@@ -126,7 +126,8 @@ int snapshot_get(struct snapshot *s, tl_client *client, const char *prefix, enum
 	if (r)
 		snapshot_deinit(s);
 	if (r == -EAGAIN || r == -ENOENT) {
-		snprintf(why, FILE_ERROR_TEXT, "names that start with '%s' come and go too fast",
+		snprintf(why, FILE_ERROR_TEXT,
+			 "the names that start with '%s' change too fast to be got together",
 			 prefix);
 		r = -EBUSY;
 	}
@@ -134,8 +135,7 @@ int snapshot_get(struct snapshot *s, tl_client *client, const char *prefix, enum
 	return r;
 }
 
-/* ---- tensors become a file --------------------------------------------------------------------
- */
+/* ---- tensors become a file ---- */
 
 static int pick_below(struct snapshot *s, tl_client *client, const char *prefix, char *why)
 {
@@ -183,9 +183,9 @@ static int make_item(struct file_item *item, const struct snapshot *s, size_t i,
 	const char *no = NULL;
 
 	if (d->device.device_type != kDLCPU)
-		no = "is on a GPU: it cannot be written to a file";
+		no = "is on a GPU: only tensors in main memory can be written to a file";
 	else if (tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
-		no = "has elements padded to bytes, which no file format knows";
+		no = "has elements padded to bytes, which no file format has";
 	if (no) {
 		snprintf(why, FILE_ERROR_TEXT, "'%s' %s", s->names[i], no);
 		return -ENOTSUP;

@@ -19,8 +19,7 @@ enum { TRANSFER_DTYPE_TEXT = 32 };
 /* Writes the name of an element type, as "float32" or "int4x2", to @text, and returns that. */
 const char *transfer_dtype(DLDataType dtype, char text[TRANSFER_DTYPE_TEXT]);
 
-/* ---- a file becomes tensors -------------------------------------------------------------------
- */
+/* ---- a file becomes tensors ---- */
 
 /*
  * Says under which name entry @i of @f is published: "PREFIX/entry", or only the entry's name if
@@ -36,8 +35,7 @@ char *transfer_name(const struct tensor_file *f, size_t i, const char *prefix);
 int transfer_load(tl_client *client, struct tensor_file *f, const char *prefix, int64_t timeout_ns,
 		  file_progress progress, void *context, char *why);
 
-/* ---- arrays become tensors --------------------------------------------------------------------
- */
+/* ---- arrays become tensors ---- */
 
 /*
  * Publishes copies of @count arrays in main memory, sources[i] as items[i], in one step. The
@@ -49,8 +47,7 @@ int transfer_load(tl_client *client, struct tensor_file *f, const char *prefix, 
 int transfer_put(tl_client *client, const tl_group_item *items, const DLTensor *const *sources,
 		 size_t count, int64_t timeout_ns, char *why);
 
-/* ---- tensors, and files of them ---------------------------------------------------------------
- */
+/* ---- tensors, and files of them ---- */
 
 /* Leases on tensors as they were at one moment, sorted by name. All zero means that it holds none.
  */
