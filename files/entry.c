@@ -7,7 +7,7 @@
 #include "files/output.h"
 #include "util/checked.h"
 
-/* @rows with room for one more: it has grown to twice as many at 0, 1, 3, 7, ... */
+/* Returns @rows with room for one more. It doubles at 0, 1, 3, 7, ... rows. */
 static void *grow(void *rows, size_t count, size_t size)
 {
 	if (count & (count + 1))
@@ -15,7 +15,7 @@ static void *grow(void *rows, size_t count, size_t size)
 	return reallocarray(rows, 2 * (count + 1), size);
 }
 
-/* Not strndup(), which may look for a NUL beyond them. */
+/* This is not strndup(), which may look for a NUL behind the text. */
 char *file_text_new(const char *text, size_t len)
 {
 	char *copy = malloc(len + 1);
@@ -103,7 +103,7 @@ int file_check_names(const struct tensor_file *f, const struct report *to)
 	qsort(names, f->count, sizeof(*names), compare);
 	for (size_t i = 1; i < f->count && !r; i++) {
 		if (!strcmp(names[i - 1], names[i]))
-			r = report(to, -EINVAL, "'%s' is there twice",
+			r = report(to, -EINVAL, "'%s' occurs twice",
 				   report_shown(names[i], strlen(names[i]), shown));
 	}
 	free(names);

@@ -261,7 +261,7 @@ TEST(a_broken_entry_publishes_nothing)
 		  "'b' overlaps another tensor" },
 		{ TWO_OF("b"), 3, "truncated: 'b' ends at byte 4 of the data, there are 3" },
 		{ TWO_OF("b"), 5, "1 bytes too many" },
-		{ TWO_OF("a"), 4, "'a' is there twice" },
+		{ TWO_OF("a"), 4, "'a' occurs twice" },
 		{ TWO_OF("b//c"), 4, "'p/b//c' is not a name: a component of the name is empty" },
 		{ TWO_OF(".."), 4, "'p/..' is not a name" },
 		{ TWO_OF(""), 4, "'p/' is not a name" },

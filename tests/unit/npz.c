@@ -306,11 +306,11 @@ PREPARED(what_is_no_archive_is_refused)
 	static struct bytes b;
 
 	b.n = 0;
-	assert_refused(FILE_NPZ, "empty", &b, -EINVAL, "it is no ZIP archive");
+	assert_refused(FILE_NPZ, "empty", &b, -EINVAL, "it is not a ZIP archive");
 	add_text(&b, "hello, this is text, and quite a lot of it");
-	assert_refused(FILE_NPZ, "text", &b, -EINVAL, "it is no ZIP archive");
+	assert_refused(FILE_NPZ, "text", &b, -EINVAL, "it is not a ZIP archive");
 	b = npy;
-	assert_refused(FILE_NPZ, "npy", &b, -EINVAL, "it is no ZIP archive");
+	assert_refused(FILE_NPZ, "npy", &b, -EINVAL, "it is not a ZIP archive");
 }
 
 PREPARED(members_that_overlap_or_are_there_twice_are_refused)
@@ -320,7 +320,7 @@ PREPARED(members_that_overlap_or_are_there_twice_are_refused)
 	size_t row;
 
 	make(&b, members, 2, &(struct end){ 0 });
-	assert_refused(FILE_NPZ, "twice", &b, -EINVAL, "'a' is there twice");
+	assert_refused(FILE_NPZ, "twice", &b, -EINVAL, "'a' occurs twice");
 	make(&b, members, 1, &(struct end){ 0 });
 	row = b.n - 22 - 46 - 5;
 	b.n -= 22; /* the same row again */

@@ -328,10 +328,10 @@ CASE(amounts_that_lie_are_refused)
 	start(&b, 1, 1, I64(1));
 	string(&b, 4, "abcd", 4);
 	string(&b, 4, "abcd", 4);
-	assert_refused(FILE_TENSORPROTO, "twice", &b, -EINVAL, "tensor_content is there twice");
+	assert_refused(FILE_TENSORPROTO, "twice", &b, -EINVAL, "tensor_content occurs twice");
 	start(&b, 1, 0, NULL);
 	string(&b, 2, "", 0);
-	assert_refused(FILE_TENSORPROTO, "shapes", &b, -EINVAL, "tensor_shape is there twice");
+	assert_refused(FILE_TENSORPROTO, "shapes", &b, -EINVAL, "tensor_shape occurs twice");
 }
 
 #define RAW(bytes) bytes, sizeof(bytes) - 1
