@@ -92,7 +92,7 @@ def test_metadata(client):
     assert [client.get(f"many/meta/{n}").metadata for n in "ab"] == [b"", b"only b"]
     with pytest.raises(ValueError, match="'c'"):
         client.put_many({"a": b"1"}, prefix="many/meta/", metadata={"c": b""})
-    with pytest.raises(TypeError, match="^'many/meta/a': metadata is bytes"):
+    with pytest.raises(TypeError, match="^'many/meta/a': metadata must be bytes"):
         client.put_many({"a": b"1"}, prefix="many/meta/", metadata=7)
     with pytest.raises(ValueError, match="'many/meta/b'.*1025"):
         client.put_many({"a": b"1", "b": b"2"}, prefix="many/meta/", metadata={"b": bytes(1025)})

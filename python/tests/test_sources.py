@@ -257,7 +257,7 @@ def test_other_devices_are_refused(client, legacy):  # 26, 27
             client.put("sources/hostile", liar)
         assert liar.deleted == 1
     liar = abi.Producer(says_device=(2, 0))
-    with pytest.raises(BufferError, match="another device"):
+    with pytest.raises(BufferError, match="different devices"):
         client.put("sources/hostile", liar)
     assert liar.deleted == 1
     assert "sources/hostile" not in client

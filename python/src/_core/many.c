@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: many tensors put in one step, or got as of one moment. */
+/* Groups: publishing many arrays in one step, and getting many tensors as of one moment. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ struct putting {
 	char why[FILE_ERROR_TEXT];
 };
 
-/* @array and @metadata are kept until putting_deinit(). */
+/* Keeps @array and @metadata until putting_deinit(). */
 static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObject *metadata)
 {
 	tl_group_item *item = &p->items[p->count];
@@ -71,7 +71,7 @@ static int putting_init(struct putting *p, PyObject *names, PyObject *arrays, Py
 	Py_ssize_t n = PyList_Size(names);
 
 	if (PyList_Size(arrays) != n || PyList_Size(metadata) != n) {
-		PyErr_SetString(PyExc_ValueError, "lists of different lengths");
+		PyErr_SetString(PyExc_ValueError, "the lists must have the same length");
 		return -1;
 	}
 	p->items = PyMem_Calloc((size_t)n + 1, sizeof(*p->items));
@@ -138,7 +138,7 @@ static void find_missing(struct getting *g)
 {
 	tl_info info;
 
-	g->wait.item = (tl_wait_item){ .name = g->names[0] }; /* all are there by now */
+	g->wait.item = (tl_wait_item){ .name = g->names[0] }; /* all of them have come meanwhile */
 	for (size_t i = 0; i < g->count; i++) {
 		int r = tl_stat(g->client, g->names[i], &info);
 
@@ -160,7 +160,7 @@ static int many_look(void *context)
 	return r;
 }
 
-/* Takes what @g has. */
+/* Takes the tensors of @g over. */
 static PyObject *tensor_list(struct getting *g)
 {
 	PyObject *list = PyList_New((Py_ssize_t)g->count);
@@ -270,7 +270,7 @@ static int all_look(void *context)
 	return !r && !g->found.count ? -ENOENT : r;
 }
 
-/* Takes what @found has. */
+/* Takes the tensors of @found over. */
 static PyObject *tensor_dict(struct snapshot *found)
 {
 	PyObject *dict = PyDict_New();
@@ -289,7 +289,7 @@ static PyObject *tensor_dict(struct snapshot *found)
 	return dict;
 }
 
-/* The last look failed with @r. */
+/* Raises what the last attempt, which failed with @r, means. */
 static int all_failed(const struct getting_all *g, int r, int64_t timeout_ns)
 {
 	if (r == -EAGAIN)
