@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connecting, getting, putting, looking around, and how failures are said."""
+"""Connecting, getting, putting, listing, and the errors of all of these."""
 
 import array
 import builtins

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Getting from a GPU: leases, and how libraries are handed a Tensor: by DLPack, its exchange interface, CUDA's array
-interface."""
+"""Getting from a GPU: leases, and the ways to hand over a Tensor: DLPack, its exchange interface, CUDA's interface."""
 
 import ctypes
 import gc

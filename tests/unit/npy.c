@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading .npy files: what is malformed is refused for the right reason. */
+/* Reading .npy files: malformed files are refused for the right reason. */
 #include "tests/unit/npy_fixture.h"
 
 static void put_file(const void *bytes, size_t size)
@@ -11,7 +11,7 @@ static void put_file(const void *bytes, size_t size)
 	close(fd);
 }
 
-/* A file with that header, unpadded, and @data bytes 0, 1, 2, ... after it. */
+/* Makes a file with that header, unpadded, and @data bytes 0, 1, 2, ... after it. */
 static size_t make(unsigned char *to, unsigned version, const char *header, size_t data)
 {
 	size_t len = strlen(header), at = version == 1 ? 10 : 12;
@@ -29,7 +29,7 @@ static size_t make(unsigned char *to, unsigned version, const char *header, size
 	return at + len + data;
 }
 
-/* The file must be refused with that text; the same bytes through a pipe, too. */
+/* The file must be refused with that text, and so must the same bytes through a pipe. */
 static void assert_refused(const char *what, const void *bytes, size_t size, int error,
 			   const char *reason)
 {
@@ -218,7 +218,7 @@ CASE(a_header_that_is_none_is_refused)
 	bytes[7] = 1;
 	assert_refused("version 1.1", bytes, size, -EINVAL, "version 1.1");
 	size = make(bytes, 2, GOOD, 12);
-	bytes[10] = 0x10; /* 1 MiB and some */
+	bytes[10] = 0x10; /* more than 1 MiB */
 	assert_refused("long header", bytes, size, -EINVAL, "at most 1048576");
 	bytes[11] = 0xff;
 	assert_refused("very long header", bytes, size, -EINVAL, "at most 1048576");
@@ -226,7 +226,7 @@ CASE(a_header_that_is_none_is_refused)
 	bytes[10] = '\0';
 	assert_refused("a NUL", bytes, size, -EINVAL, "no { at byte 0");
 	bytes[10] = '{';
-	bytes[10 + sizeof(GOOD) - 2] = '\0'; /* in place of the line break */
+	bytes[10 + sizeof(GOOD) - 2] = '\0'; /* instead of the line break */
 	assert_refused("a NUL at the end", bytes, size, -EINVAL, "follows the dictionary");
 }
 
