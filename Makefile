@@ -81,13 +81,14 @@ DAEMON := $(COMMON) $(STATE) $(wildcard daemon/*.c)
 CLI := $(wildcard cli/*.c files/*.c)
 INTERNALS := $(filter-out daemon/main.c cli/main.c,$(sort $(LIB) $(DAEMON) $(CLI)))
 HARNESS := $(wildcard tests/harness/*.c)
-TESTS := $(foreach d,unit client daemon cli gpu crash fuzz,$(wildcard tests/$(d)/*.c))
+TESTS := $(foreach d,unit client daemon cli gpu crash fuzz package,$(wildcard tests/$(d)/*.c))
 FAKECUDA := $(wildcard tests/fakecuda/*.c)
 FAULTS_SOURCES := $(wildcard tests/faults/*.c)
 GPU_CHECKS := $(wildcard tests/gpu_check/*.c)
 BENCH := $(wildcard bench/*.c)
 DEMOS := $(wildcard demo/*.c)
 MANS := $(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8)
+HEADERS := $(wildcard include/tensorlease/*.h)
 
 SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(GPU_CHECKS) $(BENCH) $(DEMOS))
 DIRS := util tensor proto client daemon files cli tests bench demo include
@@ -99,6 +100,8 @@ SO := $(O)/lib/libtensorlease.so.$(VERSION)
 SO_LINKS := $(O)/lib/libtensorlease.so.$(SOVERSION) $(O)/lib/libtensorlease.so
 LIB_OUT := $(if $(wildcard client/*.c),$(SO) $(SO_LINKS) $(O)/lib/libtensorlease.a \
 	$(O)/lib/pkgconfig/tensorlease.pc)
+# An sdist has no tools/.
+MAN3_OUT := $(if $(wildcard tools/man3),$(O)/man3/pages)
 DAEMON_OUT := $(if $(wildcard daemon/main.c),$(O)/bin/tensorleased)
 CLI_OUT := $(if $(wildcard cli/main.c),$(O)/bin/tensorlease)
 BENCH_OUT := $(if $(wildcard bench/main.c),$(O)/bin/tensorlease-bench)
@@ -125,7 +128,7 @@ CHOSEN = $(if $(T),$(foreach t,$(TEST_OUT),$(if $(strip $(foreach p,$(T),$(finds
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: all help deps deps-check deps-python tests test demo python test-python bench bench-python check check-format check-werror \
-	check-tidy check-cppcheck check-units format layers lint fuzz fuzz-build install uninstall clean FORCE
+	check-tidy check-cppcheck check-units check-man format layers lint fuzz fuzz-build install uninstall clean FORCE
 
 # Goals which install what is missing before the first file is compiled.
 DEPS := $(if $(filter deps test demo faults,$(MAKECMDGOALS)),deps) \
@@ -134,7 +137,7 @@ DEPS := $(if $(filter deps test demo faults,$(MAKECMDGOALS)),deps) \
 	$(if $(filter python test-python test-interop bench-python,$(MAKECMDGOALS)),deps-python) \
 	$(if $(filter model,$(MAKECMDGOALS)),deps-model)
 
-all: $(LIB_OUT) $(DAEMON_OUT) $(CLI_OUT) ## the library, the daemon and the command line tool (default)
+all: $(LIB_OUT) $(DAEMON_OUT) $(CLI_OUT) $(MAN3_OUT) ## the library, the daemon and the command line tool (default)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -156,7 +159,7 @@ deps-fuzz:
 deps-fresh:
 	@tools/deps fresh
 
-tests: all $(TEST_OUT) $(FAKECUDA_OUT) ## build the tests, run nothing
+tests: all $(TEST_OUT) $(FAKECUDA_OUT) $(O)/abi/now ## build the tests, run nothing
 
 test: $(DEPS) tests ## run all tests; T='unit/wire' some; SAN=address,undefined or SAN=thread builds apart
 	@TL_TEST_DAEMON=$(abspath $(O)/bin/tensorleased) TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) \
@@ -225,7 +228,7 @@ bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENCH_ARGS is passed on
 	@$(PYTHON) bench/python/run.py --environments $(O)/bench-python --wheel $(O)/python/*.whl $(BENCH_ARGS)
 
-check: $(DEPS) check-format layers check-cppcheck check-tidy check-werror check-units ## all static checks
+check: $(DEPS) check-format layers check-cppcheck check-tidy check-werror check-units check-man ## all static checks
 
 check-format: $(DEPS)
 	@$(if $(FORMATTED),clang-format --dry-run -Werror --ferror-limit=3 $(FORMATTED))
@@ -250,6 +253,9 @@ check-cppcheck: $(DEPS)
 		--suppressions-list=tools/cppcheck-suppressions --template=gcc \
 		-D_GNU_SOURCE -D__linux__ '-Dcontainer_of(p,t,m)=((t *)((char *)(p) - offsetof(t, m)))' \
 		-I. -Iinclude $(SOURCES)
+
+check-man: $(DEPS)
+	@tools/man3 --check '$(VERSION)'
 
 check-units:
 	@tools/check-units
@@ -329,6 +335,21 @@ $(O)/lib/libtensorlease.a: $(call obj,$(LIB)) $(O)/obj/lib.list
 pc = printf '%s\n' 'prefix=$(1)' 'libdir=$(2)' 'includedir=$(3)' '' 'Name: tensorlease' \
 	'Description: Sharing tensors between processes without a copy' 'Version: $(VERSION)' \
 	'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -ltensorlease' 'Libs.private: -pthread'
+
+# The pages of section 3, and a list of them.
+$(O)/man3/pages: $(HEADERS) $(MAP) $(wildcard tools/man3 tools/man3.awk tools/api.awk) $(O)/obj/flags
+	@echo "  MAN     $(@D)"
+	@tools/man3 $(abspath $(@D)) '$(VERSION)'
+
+# What programs rely on, as tests/package/abi.c compares it with the record.
+$(O)/abi/now: $(SO) $(HEADERS) tools/abi tools/abi.awk tools/api.awk
+	@mkdir -p $(@D)
+	@CC='$(CC)' tools/abi $(SO) > $@
+
+.PHONY: abi-record
+abi-record: $(O)/abi/now ## record the ABI of this version in tests/abi/; client/libtensorlease.map has the rules
+	@cp $< tests/abi/$(SOVERSION)
+	@echo "  ABI     tests/abi/$(SOVERSION)"
 
 # This one is for use in the tree; `install` writes its own.
 $(O)/lib/pkgconfig/tensorlease.pc: Makefile $(O)/obj/flags
@@ -417,19 +438,21 @@ install: all ## PREFIX=/usr/local DESTDIR=
 	ln -sf $(notdir $(SO)) $(DESTDIR)$(LIBDIR)/libtensorlease.so.$(SOVERSION)
 	ln -sf libtensorlease.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libtensorlease.so
 	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR)) > $(DESTDIR)$(LIBDIR)/pkgconfig/tensorlease.pc
-	$(INSTALL) -m 644 $(wildcard include/tensorlease/*.h) $(DESTDIR)$(INCLUDEDIR)/tensorlease/
+	$(INSTALL) -m 644 $(HEADERS) $(DESTDIR)$(INCLUDEDIR)/tensorlease/
 	sed 's|@BINDIR@|$(BINDIR)|g' packaging/systemd/tensorleased.service.in > $(DESTDIR)$(UNITDIR)/tensorleased.service
 	$(INSTALL) -m 644 packaging/systemd/tensorleased.socket $(DESTDIR)$(UNITDIR)/
 	$(INSTALL) -m 644 packaging/sysusers.d/tensorlease.conf $(DESTDIR)$(SYSUSERSDIR)/
 	$(INSTALL) -D -m 644 packaging/tensorleased.conf $(DESTDIR)$(DOCDIR)/examples/tensorleased.conf
 	$(foreach m,$(MANS),$(INSTALL) -D -m 644 $(m) $(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)) && ):
+	$(if $(MAN3_OUT),$(INSTALL) -d $(DESTDIR)$(MANDIR)/man3 && $(INSTALL) -m 644 $(O)/man3/*.3 $(DESTDIR)$(MANDIR)/man3/)
 
-uninstall: ## with the PREFIX and DESTDIR of the installation
+uninstall: $(MAN3_OUT) ## with the PREFIX and DESTDIR of the installation
 	rm -f $(addprefix $(DESTDIR)$(BINDIR)/,tensorleased tensorlease)
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(notdir $(SO) $(SO_LINKS)) libtensorlease.a pkgconfig/tensorlease.pc)
-	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/tensorlease/,$(notdir $(wildcard include/tensorlease/*.h)))
+	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/tensorlease/,$(notdir $(HEADERS)))
 	rm -f $(DESTDIR)$(UNITDIR)/tensorleased.service $(DESTDIR)$(UNITDIR)/tensorleased.socket
 	rm -f $(DESTDIR)$(SYSUSERSDIR)/tensorlease.conf
 	rm -f $(foreach m,$(MANS),$(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))
+	$(if $(MAN3_OUT),rm -f $$(sed 's|^|$(DESTDIR)$(MANDIR)/man3/|' $(MAN3_OUT)))
 	rm -f $(DESTDIR)$(DOCDIR)/examples/tensorleased.conf
 	-rmdir $(DESTDIR)$(INCLUDEDIR)/tensorlease $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR)

@@ -306,6 +306,7 @@ int row_info(const struct session *s, const struct catalog_row *row, tl_info *in
 	int r;
 
 	info->size = sizeof(*info);
+	memset(info->reserved, 0, sizeof(info->reserved));
 	info->version = load_once(&row->version);
 	info->nbytes = load_once(&row->nbytes);
 	info->committed_ns = load_once(&row->committed_ns);
