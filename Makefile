@@ -87,11 +87,12 @@ FAULTS_SOURCES := $(wildcard tests/faults/*.c)
 GPU_CHECKS := $(wildcard tests/gpu_check/*.c)
 BENCH := $(wildcard bench/*.c)
 DEMOS := $(wildcard demo/*.c)
+EXAMPLES := $(wildcard examples/c/*.c)
 MANS := $(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8)
 HEADERS := $(wildcard include/tensorlease/*.h)
 
-SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(GPU_CHECKS) $(BENCH) $(DEMOS))
-DIRS := util tensor proto client daemon files cli tests bench demo include
+SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(GPU_CHECKS) $(BENCH) $(DEMOS) $(EXAMPLES))
+DIRS := util tensor proto client daemon files cli tests bench demo examples include
 FORMATTED := $(shell find $(wildcard $(DIRS)) -name '*.[ch]' 2>/dev/null)
 
 obj = $(patsubst %.c,$(O)/obj/%.o,$(1))
@@ -106,6 +107,7 @@ DAEMON_OUT := $(if $(wildcard daemon/main.c),$(O)/bin/tensorleased)
 CLI_OUT := $(if $(wildcard cli/main.c),$(O)/bin/tensorlease)
 BENCH_OUT := $(if $(wildcard bench/main.c),$(O)/bin/tensorlease-bench)
 DEMO_OUT := $(patsubst %.c,$(O)/%,$(DEMOS))
+EXAMPLES_OUT := $(patsubst %.c,$(O)/%,$(EXAMPLES))
 TEST_OUT := $(patsubst %.c,$(O)/%,$(TESTS))
 # What `make fuzz` runs: programs of tests/fuzz/ linked as fuzzers, files.c once for each format.
 FUZZ_FORMATS := npy npz safetensors pb
@@ -159,7 +161,7 @@ deps-fuzz:
 deps-fresh:
 	@tools/deps fresh
 
-tests: all $(TEST_OUT) $(FAKECUDA_OUT) $(O)/abi/now ## build the tests, run nothing
+tests: all $(TEST_OUT) $(FAKECUDA_OUT) $(EXAMPLES_OUT) $(O)/abi/now ## build the tests, run nothing
 
 test: $(DEPS) tests ## run all tests; T='unit/wire' some; SAN=address,undefined or SAN=thread builds apart
 	@TL_TEST_DAEMON=$(abspath $(O)/bin/tensorleased) TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) \
@@ -200,6 +202,9 @@ fresh: ## README's commands on new Debian systems; FRESH='bookworm:user trixie:r
 
 demo: $(DEPS) all $(DEMO_OUT) ## build, then show two processes sharing a tensor
 	@demo/run $(O)
+
+.PHONY: examples
+examples: all $(EXAMPLES_OUT) ## build the programs of examples/c
 
 python: $(DEPS) ## a wheel of the Python package, with library and daemon in it; PYTHON=python3
 	@rm -rf $(O)/python
@@ -381,6 +386,14 @@ $(DEMO_OUT): $(O)/demo/%: $(O)/obj/demo/%.o $(SO) $(SO_LINKS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -pie $(RPATH) -o $@ $< -L$(O)/lib -ltensorlease
+
+# As a user links them. cuda.c uses CUDA's driver itself: the stand-in, where that is in the library path.
+$(EXAMPLES_OUT): $(O)/examples/c/%: $(O)/obj/examples/c/%.o $(SO) $(SO_LINKS)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -pie -Wl,-rpath,'$$ORIGIN/../../lib' -o $@ $< $(filter %.so.1,$^) -L$(O)/lib -ltensorlease
+$(O)/examples/c/cuda: $(FAKECUDA_OUT)
+$(call obj,$(EXAMPLES)): private ALL_CPPFLAGS := -D_GNU_SOURCE -Iinclude $(CPPFLAGS)
 
 $(TEST_OUT) $(GPU_CHECK_OUT): $(O)/%: $(O)/obj/%.o $(call obj,$(HARNESS)) $(ARCHIVE)
 	@mkdir -p $(@D)
