@@ -443,6 +443,12 @@ $(O)/tests/faults/interpose.so: $(INTERPOSER)
 
 # ---- installation ------------------------------------------------------------------------------
 
+CMAKEDIR = $(LIBDIR)/cmake/tensorlease
+CMAKE_FILES := tensorleaseConfig.cmake tensorleaseConfigVersion.cmake
+cmake_words = -e 's|@VERSION@|$(VERSION)|g' -e 's|@SOVERSION@|$(SOVERSION)|g' \
+	-e "s|@INCLUDE@|$$(realpath -ms --relative-to='$(CMAKEDIR)' '$(INCLUDEDIR)')|" \
+	-e "s|@POINTER@|$$(echo __SIZEOF_POINTER__ | $(CC) -E -P -)|g"
+
 install: all ## PREFIX=/usr/local DESTDIR=
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR)/tensorlease \
 		$(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSUSERSDIR)
@@ -451,6 +457,8 @@ install: all ## PREFIX=/usr/local DESTDIR=
 	ln -sf $(notdir $(SO)) $(DESTDIR)$(LIBDIR)/libtensorlease.so.$(SOVERSION)
 	ln -sf libtensorlease.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libtensorlease.so
 	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR)) > $(DESTDIR)$(LIBDIR)/pkgconfig/tensorlease.pc
+	$(INSTALL) -d $(DESTDIR)$(CMAKEDIR)
+	for file in $(CMAKE_FILES); do sed $(cmake_words) packaging/cmake/$$file.in > $(DESTDIR)$(CMAKEDIR)/$$file; done
 	$(INSTALL) -m 644 $(HEADERS) $(DESTDIR)$(INCLUDEDIR)/tensorlease/
 	sed 's|@BINDIR@|$(BINDIR)|g' packaging/systemd/tensorleased.service.in > $(DESTDIR)$(UNITDIR)/tensorleased.service
 	$(INSTALL) -m 644 packaging/systemd/tensorleased.socket $(DESTDIR)$(UNITDIR)/
@@ -463,9 +471,10 @@ uninstall: $(MAN3_OUT) ## with the PREFIX and DESTDIR of the installation
 	rm -f $(addprefix $(DESTDIR)$(BINDIR)/,tensorleased tensorlease)
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(notdir $(SO) $(SO_LINKS)) libtensorlease.a pkgconfig/tensorlease.pc)
 	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/tensorlease/,$(notdir $(HEADERS)))
+	rm -f $(addprefix $(DESTDIR)$(CMAKEDIR)/,$(CMAKE_FILES))
 	rm -f $(DESTDIR)$(UNITDIR)/tensorleased.service $(DESTDIR)$(UNITDIR)/tensorleased.socket
 	rm -f $(DESTDIR)$(SYSUSERSDIR)/tensorlease.conf
 	rm -f $(foreach m,$(MANS),$(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))
 	$(if $(MAN3_OUT),rm -f $$(sed 's|^|$(DESTDIR)$(MANDIR)/man3/|' $(MAN3_OUT)))
 	rm -f $(DESTDIR)$(DOCDIR)/examples/tensorleased.conf
-	-rmdir $(DESTDIR)$(INCLUDEDIR)/tensorlease $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR)
+	-rmdir $(DESTDIR)$(CMAKEDIR) $(DESTDIR)$(INCLUDEDIR)/tensorlease $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR)
