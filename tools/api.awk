@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Reads the public headers for tools/man3 and tools/abi, which define finish(). The format is that of `make format`,
-# and of the comments described in docs/HACKING.md. What it leaves:
+# Reads the public headers for tools/man3 and tools/abi, which define finish(). It relies on the form that `make format`
+# gives them, and on that of their comments, which tools/man3 describes. What it leaves:
 #
 #	items		how many there are, in the order of the headers; of item n:
 #	kind[n]		"section", "function", "struct", "enum", "macros"

@@ -105,7 +105,9 @@
 extern "C" {
 #endif
 
-/* The version of this header, from which everything else takes it; tl_version() has the library's.
+/*
+ * The version of this header, from which the whole build takes it. tl_version() returns the version
+ * of the library that a program runs with.
  */
 #define TL_VERSION_MAJOR 0
 #define TL_VERSION_MINOR 2
@@ -379,8 +381,8 @@ TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out);
 enum {
 	/* tl_publish(): fail with -ENOTSUP if the tensor would have to be copied. */
 	TL_PUBLISH_NO_COPY = 1,
-	/* On a GPU: wait here until the stream has written the tensor, so that no consumer ever has
-	 * to. This is right for weights. */
+	/* On a GPU: wait here until the stream has written the tensor, so that no consumer has to
+	 * wait. This is right for weights. */
 	TL_PUBLISH_SEALED = 2,
 	/* On a GPU: copy the tensor, on that GPU, if its memory cannot be shared as it is. */
 	TL_PUBLISH_STAGING = 4,
