@@ -130,7 +130,7 @@ CHOSEN = $(if $(T),$(foreach t,$(TEST_OUT),$(if $(strip $(foreach p,$(T),$(finds
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: all help deps deps-check deps-python tests test demo python test-python bench bench-python check check-format check-werror \
-	check-tidy check-cppcheck check-units check-man format layers lint fuzz fuzz-build install uninstall clean FORCE
+	check-tidy check-cppcheck check-units format layers lint fuzz fuzz-build install uninstall clean FORCE
 
 # Goals which install what is missing before the first file is compiled.
 DEPS := $(if $(filter deps test demo faults,$(MAKECMDGOALS)),deps) \
@@ -233,7 +233,7 @@ bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENCH_ARGS is passed on
 	@$(PYTHON) bench/python/run.py --environments $(O)/bench-python --wheel $(O)/python/*.whl $(BENCH_ARGS)
 
-check: $(DEPS) check-format layers check-cppcheck check-tidy check-werror check-units check-man ## all static checks
+check: $(DEPS) check-format layers check-cppcheck check-tidy check-werror check-units ## all static checks
 
 check-format: $(DEPS)
 	@$(if $(FORMATTED),clang-format --dry-run -Werror --ferror-limit=3 $(FORMATTED))
@@ -258,9 +258,6 @@ check-cppcheck: $(DEPS)
 		--suppressions-list=tools/cppcheck-suppressions --template=gcc \
 		-D_GNU_SOURCE -D__linux__ '-Dcontainer_of(p,t,m)=((t *)((char *)(p) - offsetof(t, m)))' \
 		-I. -Iinclude $(SOURCES)
-
-check-man: $(DEPS)
-	@tools/man3 --check '$(VERSION)'
 
 check-units:
 	@tools/check-units
@@ -345,6 +342,11 @@ pc = printf '%s\n' 'prefix=$(1)' 'libdir=$(2)' 'includedir=$(3)' '' 'Name: tenso
 $(O)/man3/pages: $(HEADERS) $(MAP) $(wildcard tools/man3 tools/man3.awk tools/api.awk) $(O)/obj/flags
 	@echo "  MAN     $(@D)"
 	@tools/man3 $(abspath $(@D)) '$(VERSION)'
+
+.PHONY: check-man
+check: check-man
+check-man: $(DEPS)
+	@tools/man3 --check '$(VERSION)'
 
 # What programs rely on, as tests/package/abi.c compares it with the record.
 $(O)/abi/now: $(SO) $(HEADERS) tools/abi tools/abi.awk tools/api.awk
