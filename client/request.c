@@ -18,7 +18,6 @@
 #include <time.h>
 
 #include "client/client.h"
-#include "client/cuda/publication.h"
 #include "client/cuda/session.h"
 #include "client/error.h"
 #include "client/mapping.h"

@@ -147,8 +147,8 @@ static int reuses_blocks(const struct test_daemon *d, void *arg)
 		gpu_fill((CUdeviceptr)(uintptr_t)data, i, N, CUDA_STREAM_LEGACY);
 		must_be(tl_commit(draft, &version), 0);
 		must_be(version, i + 1);
-		/* Else draft buffers pile up behind the fake's memset, as behind any GPU that is slower
-		 * than its producer. */
+		/* Else draft buffers pile up behind the fake's memset, as behind any GPU that is
+		 * slower than its producer. */
 		gpu_must(cuda->stream_synchronize(CUDA_STREAM_LEGACY));
 	}
 	tl_close(client);
