@@ -27,22 +27,33 @@ struct cuda_event *cuda_event_take(struct cuda_device *device)
 	return event;
 }
 
+void cuda_events_keep(struct list *events)
+{
+	static struct list kept = LIST_INIT(kept); /* where memory checkers find them */
+
+	pthread_mutex_lock(&cuda_lock);
+	list_move_all(&kept, events);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
 void cuda_events_destroy(struct cuda_device *device, struct list *events)
 {
-	struct cuda_scope scope = { 0 };
+	struct cuda_scope scope;
 
-	if (list_empty(events) || cuda_enter(device, &scope))
-		scope.driver = NULL; /* CUDA has ended in this process, and the events with it */
+	if (list_empty(events))
+		return;
+	if (cuda_enter(device, &scope)) { /* after fork(), or at the end of the process */
+		cuda_events_keep(events);
+		return;
+	}
 	list_for_each_safe(l, events) {
 		struct cuda_event *event = list_entry(l, struct cuda_event, link);
 
-		if (scope.driver)
-			scope.driver->event_destroy(event->event);
+		scope.driver->event_destroy(event->event);
 		list_del(&event->link);
 		free(event);
 	}
-	if (scope.driver)
-		cuda_leave(&scope);
+	cuda_leave(&scope);
 }
 
 /* Creates an event that other processes can open. The context is current. */

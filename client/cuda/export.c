@@ -127,27 +127,15 @@ int cuda_export_new(struct cuda_export **out, struct session *s, const struct cu
 	return 0;
 }
 
-/* If the daemon is gone the events stay: others may still find in its catalog that they have to
- * wait for them. */
-static void events_end(struct cuda_export *e)
-{
-	static struct list staying = LIST_INIT(staying); /* cuda_lock */
-
-	if (e->state != EXPORT_ORPHANED) {
-		cuda_events_destroy(e->memory.device, &e->events);
-		return;
-	}
-	pthread_mutex_lock(&cuda_lock);
-	list_move_all(&staying, &e->events);
-	pthread_mutex_unlock(&cuda_lock);
-}
-
 void cuda_export_free(struct cuda_export *e)
 {
 	pthread_mutex_lock(&cuda_lock);
 	cuda_imports_forget(e);
 	pthread_mutex_unlock(&cuda_lock);
-	events_end(e);
+	if (e->state == EXPORT_ORPHANED) /* the catalog may still tell others to wait for them */
+		cuda_events_keep(&e->events);
+	else
+		cuda_events_destroy(e->memory.device, &e->events);
 	free(e->memory.parts);
 	free(e);
 }

@@ -517,12 +517,15 @@ void cuda_thread_inherit(void)
 
 void cuda_thread_give_up_leases(void)
 {
+	struct list events = LIST_INIT(events); /* the driver's half of them is the parent's */
 	struct list *l;
 
 	while ((l = take_first(&thread.leases))) {
 		struct tensor_lease *lease = list_entry(l, struct tensor_lease, cuda.queue_link);
 
-		free(lease->cuda.event); /* the driver's half of it is the parent's */
+		if (lease->cuda.event)
+			list_add_tail(&events, &lease->cuda.event->link);
 		cuda_lease_end(lease);
 	}
+	cuda_events_keep(&events);
 }
