@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # tensorlease: every target. `make help` lists them; sources are found by wildcard.
 
-VERSION := 0.1.0
-SOVERSION := 0
+# The header has the version, and everything else takes it from there. client/libtensorlease.map says what SOVERSION means.
+version_part = $(shell sed -n 's/^.define TL_VERSION_$(1) //p' include/tensorlease/tensorlease.h)
+VERSION := $(call version_part,MAJOR).$(call version_part,MINOR).$(call version_part,PATCH)
+SOVERSION := $(basename $(VERSION))
 
 CC := gcc
 AR := ar
@@ -73,7 +75,7 @@ ALL_LDFLAGS = -pthread -Wl,-z,relro,-z,now,--as-needed $(SAN_LDFLAGS) $(LDFLAGS)
 
 UTIL := $(wildcard util/*.c)
 COMMON := $(UTIL) $(wildcard tensor/*.c proto/*.c)
-LIB := $(COMMON) $(wildcard client/*.c client/cuda/*.c)
+LIB := $(COMMON) $(wildcard client/*.c client/*/*.c)
 STATE := $(wildcard daemon/store/*.c daemon/state/*.c daemon/serve/*.c)
 DAEMON := $(COMMON) $(STATE) $(wildcard daemon/*.c)
 CLI := $(wildcard cli/*.c files/*.c)
@@ -95,7 +97,7 @@ obj = $(patsubst %.c,$(O)/obj/%.o,$(1))
 
 SO := $(O)/lib/libtensorlease.so.$(VERSION)
 SO_LINKS := $(O)/lib/libtensorlease.so.$(SOVERSION) $(O)/lib/libtensorlease.so
-LIB_OUT := $(if $(wildcard client/*.c),$(SO) $(SO_LINKS) $(O)/lib/libtensorlease.a \
+LIB_OUT := $(if $(wildcard client/api/*.c),$(SO) $(SO_LINKS) $(O)/lib/libtensorlease.a \
 	$(O)/lib/pkgconfig/tensorlease.pc)
 DAEMON_OUT := $(if $(wildcard daemon/main.c),$(O)/bin/tensorleased)
 CLI_OUT := $(if $(wildcard cli/main.c),$(O)/bin/tensorlease)
@@ -223,7 +225,7 @@ bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENCH_ARGS is passed on
 	@$(PYTHON) bench/python/run.py --environments $(O)/bench-python --wheel $(O)/python/*.whl $(BENCH_ARGS)
 
-check: $(DEPS) check-format layers check-cppcheck check-tidy check-werror check-units ## all static checks
+check: $(DEPS) check-format layers lint check-cppcheck check-tidy check-werror check-units check-docs ## all static checks
 
 check-format: $(DEPS)
 	@$(if $(FORMATTED),clang-format --dry-run -Werror --ferror-limit=3 $(FORMATTED))
@@ -249,6 +251,10 @@ check-cppcheck: $(DEPS)
 		-D_GNU_SOURCE -D__linux__ '-Dcontainer_of(p,t,m)=((t *)((char *)(p) - offsetof(t, m)))' \
 		-I. -Iinclude $(SOURCES)
 
+.PHONY: check-docs
+check-docs:
+	@tools/check-docs
+
 check-units:
 	@tools/check-units
 
@@ -256,7 +262,7 @@ format: $(DEPS) ## rewrite the sources as .clang-format says
 	@clang-format -i $(FORMATTED)
 
 layers: ## fail if an #include goes up a layer, or <uv.h> leaves daemon/serve
-	@tools/check-layers
+	@tools/check-layers && tools/check-layers-test
 
 lint: ## fail if a function or a file is over its budget of lines
 	@tools/check-budget $(FORMATTED)
@@ -289,8 +295,8 @@ $(O)/obj/%.o: %.c $(O)/obj/flags | $(O)/obj/can-build
 	@$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
 # Autostart looks for the daemon where it is installed.
-$(O)/obj/client/address.o: private ALL_CPPFLAGS += -DBINDIR='"$(BINDIR)"'
-$(O)/obj/client/address.o: $(O)/obj/bindir.list
+$(O)/obj/client/session/address.o: private ALL_CPPFLAGS += -DBINDIR='"$(BINDIR)"'
+$(O)/obj/client/session/address.o: $(O)/obj/bindir.list
 
 -include $(patsubst %.c,$(O)/obj/%.d,$(SOURCES))
 
@@ -329,7 +335,7 @@ pc = printf '%s\n' 'prefix=$(1)' 'libdir=$(2)' 'includedir=$(3)' '' 'Name: tenso
 	'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -ltensorlease' 'Libs.private: -pthread'
 
 # This one is for use in the tree; `install` writes its own.
-$(O)/lib/pkgconfig/tensorlease.pc: Makefile
+$(O)/lib/pkgconfig/tensorlease.pc: Makefile $(O)/obj/flags
 	@mkdir -p $(@D)
 	@$(call pc,$(abspath $(O)),$(abspath $(O)/lib),$(abspath include)) > $@
 

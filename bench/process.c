@@ -114,7 +114,7 @@ pid_t bench_daemon_start(const struct bench *b, const char *address, tl_client *
 	bench_helper_start(&h, "daemon", -1, argument);
 	free(argument);
 	close(h.socket);
-	while ((r = tl_connect(client, &options)) && bench_now() < end) {
+	while ((r = tl_connect(&options, client)) && bench_now() < end) {
 		if (waitpid(h.pid, NULL, WNOHANG) == h.pid)
 			errx(1, "the daemon %s does not start", b->daemon);
 		bench_sleep(5e6);
@@ -167,7 +167,7 @@ tl_client *bench_connect(const char *address)
 	tl_connect_options options = { .size = sizeof(options), .address = address };
 	tl_client *client;
 
-	bench_check(tl_connect(&client, &options), "connecting to the bench's daemon");
+	bench_check(tl_connect(&options, &client), "connecting to the bench's daemon");
 	return client;
 }
 

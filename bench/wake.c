@@ -125,7 +125,7 @@ int bench_role_consumer(int socket, int shared_fd, const char *argument)
 	(void)socket;
 	for (uint32_t sample = 1;; sample++) {
 		DLManagedTensorVersioned *tensor;
-		tl_info info;
+		tl_info info = { .size = sizeof(info) };
 		double now, sent;
 
 		consumer_ready(page, sample);

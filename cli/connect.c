@@ -14,7 +14,7 @@ int cli_connect(struct cli *cli, bool autostart)
 
 	if (autostart && !given)
 		options.flags = TL_CONNECT_AUTOSTART;
-	r = tl_connect(&cli->client, &options);
+	r = tl_connect(&options, &cli->client);
 	if (!r)
 		return CLI_OK;
 	if (r == -ENOENT || r == -ECONNREFUSED) /* no daemon, which is not "no such tensor" */

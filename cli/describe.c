@@ -78,7 +78,7 @@ void describe_info(const struct cli *cli, const tl_info *info)
 	else
 		cli_field(cli, "published", "%" PRIu64, info->committed_ns);
 	field_take(cli, "owner", owner_text(cli, info->uid));
-	if (info->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
+	if (info->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
 		cli_field(cli, "flags", "padded");
 	if (info->lost)
 		cli_field(cli, "lost", "%s",
@@ -118,7 +118,7 @@ void describe_info_json(cJSON *to, const tl_info *info)
 	json_bool(to, "lost", info->lost);
 	json_u64(to, "committed_ns", info->committed_ns);
 	json_u64(to, "uid", info->uid);
-	json_bool(to, "padded", info->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
+	json_bool(to, "padded", info->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 	json_u64(to, "metadata_size", info->metadata_size);
 	json_text(to, "metadata_hex", hex);
 	if (format_is_utf8((const char *)info->metadata, info->metadata_size)) {

@@ -181,7 +181,7 @@ static void say_daemon(struct doctor *d)
 				 .timeout_ns = request_ns };
 	tl_status status = { .size = sizeof(status) };
 	tl_client *client;
-	int r = tl_connect(&client, &o);
+	int r = tl_connect(&o, &client);
 
 	if (r) {
 		say_unreachable(d, r);
@@ -297,7 +297,7 @@ static void start_daemon(struct doctor *d)
 		return;
 	}
 	prctl(PR_SET_CHILD_SUBREAPER, 1); /* a detached daemon becomes our child: we see its end */
-	r = tl_connect(&d->client, &o);
+	r = tl_connect(&o, &d->client);
 	span = format_span((uint64_t)(now_mono_ns() - begin));
 	if (!r)
 		r = tl_get_status(d->client, &status);
@@ -387,7 +387,7 @@ static void exchange(struct doctor *d, struct doctor_child *child)
 {
 	DLManagedTensorVersioned *first = NULL, *again = NULL, *newer = NULL;
 	int64_t ns1, ns2, ns3, late;
-	tl_info info = { 0 };
+	tl_info info = { .size = sizeof(info) };
 
 	first = get(d->client, "doctor/cpu", 0, &ns1);
 	if (right(d, first, 1)) {
@@ -455,7 +455,7 @@ int child_put(char *const *args)
 			 .timeout_ns = request_ns };
 	tl_client *client;
 	uint64_t version;
-	int r = tl_connect(&client, &o);
+	int r = tl_connect(&o, &client);
 
 	if (r) {
 		child_answer(false, "%s", tl_last_error());

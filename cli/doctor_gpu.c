@@ -319,11 +319,11 @@ static bool try_legacy(const struct gpu *g)
 	e = exchange_of(g, probe, "legacy");
 	e.advice =
 		"plain allocations (cudaMalloc) cannot be exported on this system: make tensors with "
-		"tl_alloc_cuda(), or publish with TL_PUBLISH_STAGING";
+		"tl_create() on the GPU, or publish with TL_PUBLISH_STAGING";
 	e.advice_opening =
 		"handles of plain allocations open only within one PID namespace, and not in some "
 		"containers: share it (docker run --pid=host, or --pid=container:NAME), make tensors with "
-		"tl_alloc_cuda(), or publish with TL_PUBLISH_STAGING";
+		"tl_create() on the GPU, or publish with TL_PUBLISH_STAGING";
 	if (known && g->vmm) { /* nothing that anybody could mend */
 		doctor_say(g->doctor, DOCTOR_WARN, probe, e.advice, "%s", known);
 		return false;

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tensorlease/cuda.h>
+
 #include "cli/doctor.h"
 #include "cli/doctor_child.h"
 #include "cli/doctor_cuda.h"
@@ -132,12 +134,16 @@ static DLManagedTensorVersioned *foreign_tensor(const struct producer *p)
 static cuda_pointer allocate(struct producer *p)
 {
 	tl_spec spec = {
-		.size = sizeof(spec), .shape = shape, .ndim = 1, .dtype = { kDLUInt, 8, 1 }
+		.size = sizeof(spec),
+		.shape = shape,
+		.ndim = 1,
+		.dtype = { kDLUInt, 8, 1 },
+		.device = { kDLCUDA, p->device },
 	};
 
 	if (p->legacy)
 		return cuda_ok(cuda.alloc(&p->memory, SIZE), "cuMemAlloc") ? p->memory : 0;
-	if (tl_alloc_cuda(p->client, p->name, &spec, p->device, &p->draft)) {
+	if (tl_create(p->client, p->name, &spec, &p->draft)) {
 		child_answer(false, "%s", tl_last_error());
 		return 0;
 	}
@@ -224,7 +230,7 @@ static tl_client *child_client(const char *address)
 	tl_connect_options o = { .size = sizeof(o), .address = address, .timeout_ns = request_ns };
 	tl_client *client;
 
-	if (!tl_connect(&client, &o))
+	if (!tl_connect(&o, &client))
 		return client;
 	child_answer(false, "%s", tl_last_error());
 	return NULL;
@@ -291,7 +297,7 @@ static bool get_and_compare(tl_client *client, const char *name, uint64_t *versi
 			     .stream = (intptr_t)stream };
 	DLManagedTensorVersioned *t;
 	int64_t begin = now_mono_ns(), ns;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 	bool waits, ok;
 	int r;
 

@@ -96,7 +96,7 @@ static enum value_kind kind_of(DLDataType dtype)
 
 void elements_init(struct elements *e, const tl_info *info, const void *data)
 {
-	bool padded = info->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	bool padded = info->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	unsigned width = (unsigned)info->dtype.bits * info->dtype.lanes;
 	uint64_t numel = 1, bits;
 

@@ -16,7 +16,7 @@
 static int get_failed(struct cli *cli, int error)
 {
 	int code = cli_code(error);
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	if (code == CLI_FAILURE && !tl_stat(cli->client, cli->args[0], &info) &&
 	    info.device.device_type == kDLCUDA)
@@ -111,7 +111,7 @@ static void print_written(const struct cli *cli, const tl_info *info)
 int command_get(struct cli *cli)
 {
 	DLManagedTensorVersioned *tensor;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 	int r;
 
 	r = cli->output ? cli_check_output(cli, cli->output, "npy") : CLI_OK;
@@ -137,7 +137,7 @@ int command_wait(struct cli *cli)
 	int64_t timeout = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : -1;
 	cJSON *object;
 	size_t which;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 	int r;
 
 	r = cli_connect(cli, timeout != 0);

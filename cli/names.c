@@ -112,7 +112,7 @@ int command_ls(struct cli *cli)
 int command_info(struct cli *cli)
 {
 	cJSON *object;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 	int r;
 
 	r = cli_connect(cli, false);

@@ -182,7 +182,7 @@ int command_show(struct cli *cli)
 	DLManagedTensorVersioned *tensor;
 	const DLTensor *t;
 	struct elements e;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 	int r;
 
 	r = cli->output ? cli_check_output(cli, cli->output, "png") : CLI_OK;

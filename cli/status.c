@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <tensorlease/cuda.h>
+
 #include "cli/cli.h"
 #include "cli/format.h"
 #include "cli/out.h"

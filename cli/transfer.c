@@ -225,7 +225,7 @@ int transfer_get(struct transfer *t, tl_client *client, const char *prefix, enum
 static int pick_below(struct transfer *t, tl_client *client, const char *prefix, char *why)
 {
 	char *slash = NULL;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 	int r;
 
 	if (asprintf(&slash, "%s%s", prefix, *prefix ? "/" : "") < 0)

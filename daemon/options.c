@@ -11,7 +11,7 @@
 #include <sys/statvfs.h>
 
 #include "daemon/options.h"
-#include "proto/shm_layout.h"
+#include "proto/catalog_layout.h"
 #include "util/clock.h"
 
 static const char usage[] =
@@ -195,7 +195,7 @@ static int option_handle(struct options *o, int code, int which, bool config_onl
 		fputs(usage, stdout);
 		return OPTIONS_E_DONE;
 	case OPT_VERSION:
-		puts("tensorleased 0.1.0");
+		puts("tensorleased " TENSORLEASE_VERSION);
 		return OPTIONS_E_DONE;
 	case OPT_CONFIG:
 		return config_only && optarg ? config_read(o, optarg) : 0;

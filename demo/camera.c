@@ -137,7 +137,7 @@ static bool viewer_hear(struct camera *camera, struct viewer *viewer, int64_t ti
 				   .timeout_ns = timeout_ns,
 				   .newer_than = viewer->version };
 	DLManagedTensorVersioned *tensor;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 	int r;
 
 	r = tl_get(camera->client, viewer->name, &options, &tensor);
@@ -180,7 +180,7 @@ int main(int argc, char **argv)
 
 	if (frames < 1 || camera.viewer_count < 0 || camera.viewer_count > DEMO_VIEWERS)
 		demo_die("usage: camera FRAMES VIEWERS");
-	if (tl_connect(&camera.client, NULL))
+	if (tl_connect(NULL, &camera.client))
 		demo_die("cannot connect");
 	for (int k = 0; k < camera.viewer_count; k++)
 		snprintf(camera.viewers[k].name, sizeof(camera.viewers[k].name), "demo/viewer/%d",

@@ -381,7 +381,7 @@ int main(int argc, char **argv)
 	signal(SIGINT, on_signal);
 	signal(SIGTERM, on_signal);
 	atexit(kill_children);
-	if (tl_connect(&show.client, NULL))
+	if (tl_connect(NULL, &show.client))
 		demo_die("cannot connect");
 	show.shm_start = shm_bytes(&show);
 	start_all(&show);

@@ -150,7 +150,7 @@ static void see_frame(struct viewer *v, uint64_t id)
 	int64_t start, end;
 	bool waited;
 	char name[32];
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 	int r;
 
 	snprintf(name, sizeof(name), "cam0/frame/%u", (unsigned)(id % DEMO_RING));
@@ -205,7 +205,7 @@ int main(int argc, char **argv)
 	v.mappings = calloc((size_t)frames, sizeof(*v.mappings));
 	if (!v.mappings)
 		demo_die("out of memory");
-	if (tl_connect(&v.client, NULL))
+	if (tl_connect(NULL, &v.client))
 		demo_die("cannot connect");
 	snprintf(v.name, sizeof(v.name), "demo/viewer/%s", argv[1]);
 	v.anonymous_start = anonymous_bytes();

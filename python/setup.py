@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds libtensorlease and tensorleased with the project's Makefile, and the extension against them.
 
-They go into the package as lib/libtensorlease.so.0 and bin/tensorleased: the library looks for the daemon beside
+They go into the package as lib/libtensorlease.so.MAJOR.MINOR and bin/tensorleased: the library looks for the daemon beside
 itself, so autostart works without anything installed. An sdist carries their sources in core/.
 The extension has the project's code for files in it, which needs cJSON and zlib: linked in where there is an archive
 that can be; else libcjson goes into lib/, too, and zlib is the machine's, which every Linux has.
@@ -29,7 +29,17 @@ NOTICES = {
 HIDE = ["-Wl,--exclude-libs,ALL"]  # what an archive exports is not exported again
 EVERYWHERE = ["z"]  # and one process should have it once only: Python's own modules use it
 # What the extension uses of the project beside the library: files, and the copying of arrays.
-USED_SOURCES = ["files/*.c", "util/*.c", "cli/transfer.c", "tensor/copy.c", "tensor/tensor.c"]
+USED_SOURCES = ["files/*.c", "util/*.c", "cli/transfer.c", "tensor/*.c"]
+
+
+def library_version():
+    """The header has it; the package's is the same."""
+    text = (CORE / "include/tensorlease/tensorlease.h").read_text()
+    return [re.search(rf"TL_VERSION_{part} (\d+)", text)[1] for part in ("MAJOR", "MINOR", "PATCH")]
+
+
+VERSION = library_version()
+LIBRARY = f"libtensorlease.so.{VERSION[0]}.{VERSION[1]}"
 
 
 def find_library(cc, file):
@@ -75,7 +85,7 @@ class BuildExtension(build_ext):
             for pattern in USED_SOURCES
             for source in sorted(CORE.glob(pattern))
         ]
-        self.carried = {"lib/libtensorlease.so.0": tree / "lib/libtensorlease.so.0"}
+        self.carried = {f"lib/{LIBRARY}": tree / "lib" / LIBRARY}
         self.carried["bin/tensorleased"] = tree / "bin/tensorleased"
         self.carried.update({place: notice for place, notice in NOTICES.items() if notice.exists()})
         self.make(tree, cc, objects)
@@ -109,7 +119,7 @@ class BuildExtension(build_ext):
             f"CC={cc}",
             "CFLAGS=-O2",
             "HAVE_SYSTEMD=",
-            f"{tree}/lib/libtensorlease.so.0",
+            f"{tree}/lib/{LIBRARY}",
             f"{tree}/lib/libtensorlease.so",
             f"{tree}/bin/tensorleased",
             *objects,
@@ -147,6 +157,7 @@ class SourceDistribution(sdist):
 
 
 setup(
+    version=".".join(VERSION),
     ext_modules=[
         Extension(
             "tensorlease._core",

@@ -11,10 +11,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "client/client.h"
 #include "client/cuda/buffer.h"
 #include "client/cuda/thread.h"
 #include "client/error.h"
+#include "client/session/client.h"
 #include "util/clock.h"
 #include "util/fd.h"
 

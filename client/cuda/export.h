@@ -11,9 +11,9 @@
 #include <stdint.h>
 
 #include "client/cuda/session.h"
-#include "client/request.h"
+#include "client/session/request.h"
+#include "proto/catalog_layout.h"
 #include "proto/conn.h"
-#include "proto/shm_layout.h"
 #include "proto/wire.h"
 
 struct cuda_buffer;
@@ -112,3 +112,8 @@ struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32
 bool cuda_export_abandoned(const struct cuda_export *e);
 /* Then: nobody finds it any more. */
 void cuda_export_orphan(struct cuda_export *e);
+
+/* ---- The receive mutex is held ---- */
+
+/* The answer to an EXPORT that nobody waited for: it ends. */
+void cuda_late_export(struct session *s, const struct conn_message *m);

@@ -5,12 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/client.h"
+#include <tensorlease/cuda.h>
+
+#include "client/arguments.h"
 #include "client/cuda/import.h"
 #include "client/cuda/lease.h"
 #include "client/cuda/publication.h"
 #include "client/error.h"
-#include "client/produce.h"
+#include "client/produce/want.h"
+#include "client/session/client.h"
 #include "util/fd.h"
 
 /* ---- Publishing ---- */
@@ -125,14 +128,13 @@ TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_i
 static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
 {
 	struct session *s = l->session;
-	const struct catalog_row *row = &s->rows[ref_slot(l->ref)];
+	const struct catalog_row *row = &s->catalog.rows[ref_slot(l->ref)];
 	const struct row_head head = row_head(row);
-	tl_ipc_handle h = { .size = sizeof(h), .offset = head.offset };
+	tl_ipc_handle h = { .offset = head.offset };
 	struct wire_export what;
 	int r;
 
-	r = cuda_import_ask(s, head.segment, head.segment_generation, client_deadline(s->client),
-			    &what);
+	r = cuda_import_ask(s, head.segment, head.segment_generation, session_deadline(s), &what);
 	if (r)
 		return r;
 	if (what.kind != SEGMENT_CUDA_IPC)
@@ -152,7 +154,7 @@ static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
 	if (h.has_event)
 		r = cuda_row_event(s, row, h.event);
 	if (!r)
-		*handle = h;
+		client_result(handle, &h, sizeof(h));
 	return r;
 }
 
@@ -162,7 +164,7 @@ TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_o
 	tl_get_options want = { .size = sizeof(want) };
 	DLManagedTensorVersioned *tensor;
 	struct tensor_lease *l;
-	int r = 0;
+	int r;
 
 	if (!client || !name || !handle || !out)
 		return tl_fail(-EINVAL, "tl_get_ipc_handle: %s is NULL",
@@ -170,10 +172,8 @@ TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_o
 			       : !name	 ? "name"
 			       : !handle ? "handle"
 					 : "out");
-	if (handle->size < sizeof(*handle))
-		return tl_fail(-EINVAL, "tl_ipc_handle.size is %zu; it is sizeof(tl_ipc_handle)",
-			       handle->size);
-	if (options)
+	r = client_result_check(handle, sizeof(*handle), "tl_ipc_handle");
+	if (!r && options)
 		r = client_options(&want, sizeof(want), options, sizeof(want), "tl_get_options");
 	if (!r)
 		r = tensor_lease_get_handle(client, name, &want, &tensor);

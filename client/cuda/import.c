@@ -3,14 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/client.h"
 #include "client/cuda/event.h"
 #include "client/cuda/export.h"
 #include "client/cuda/import.h"
 #include "client/cuda/mapping.h"
 #include "client/cuda/thread.h"
 #include "client/error.h"
-#include "client/request.h"
+#include "client/session/client.h"
+#include "client/session/request.h"
 
 /* ---- Finding, making ---- */
 
@@ -70,7 +70,7 @@ static void turn(struct cuda_import *import, enum input input)
  * others'. Called with cuda_lock. */
 static bool import_own(struct cuda_import *import)
 {
-	struct cuda_export *e = cuda_export_here(import->session->instance, import->segment,
+	struct cuda_export *e = cuda_export_here(import->session->catalog.instance, import->segment,
 						 import->generation);
 
 	if (!e)
@@ -91,7 +91,7 @@ static void send_unmapped(const struct cuda_import *import)
 		.segment_generation = import->generation,
 	};
 
-	session_send(s, &m, client_deadline(s->client));
+	session_send(s, &m, session_deadline(s));
 }
 
 /* Needs no lock: nobody else touches an import that is not open. */
@@ -177,8 +177,8 @@ struct cuda_import *cuda_import_known(struct session *s, uint32_t segment, uint3
 	struct cuda_import *import = NULL;
 
 	pthread_mutex_lock(&cuda_lock);
-	if (s->cuda)
-		import = import_find(s->cuda, segment, generation);
+	if (cuda_of(s))
+		import = import_find(cuda_of(s), segment, generation);
 	if (import && cuda_import_is_open(import))
 		import->leases++;
 	else
@@ -266,7 +266,8 @@ bool cuda_imports_leased(const struct cuda_export *e)
 	struct cuda_session *cs;
 
 	list_for_each_entry(cs, &cuda_sessions, link) {
-		struct cuda_import *import = cs->session->instance == e->session->instance
+		struct cuda_import *import = cs->session->catalog.instance ==
+							     e->session->catalog.instance
 						     ? import_find(cs, e->segment, e->generation)
 						     : NULL;
 
@@ -281,7 +282,8 @@ void cuda_imports_forget(const struct cuda_export *e)
 	struct cuda_session *cs;
 
 	list_for_each_entry(cs, &cuda_sessions, link) {
-		struct cuda_import *import = cs->session->instance == e->session->instance
+		struct cuda_import *import = cs->session->catalog.instance ==
+							     e->session->catalog.instance
 						     ? import_find(cs, e->segment, e->generation)
 						     : NULL;
 

@@ -3,10 +3,13 @@
 #include <errno.h>
 #include <string.h>
 
-#include "client/client.h"
+#include <tensorlease/cuda.h>
+
+#include "client/arguments.h"
 #include "client/cuda/device.h"
 #include "client/error.h"
-#include "client/request.h"
+#include "client/session/client.h"
+#include "client/session/request.h"
 
 static int attribute(const struct cuda_driver *d, const struct cuda_device *device, int which)
 {
@@ -36,7 +39,7 @@ static bool legacy_capable(struct cuda_device *device)
 
 TL_API int tl_get_cuda_info(int device, tl_cuda_info *info)
 {
-	tl_cuda_info now = { .size = sizeof(now) };
+	tl_cuda_info now = { 0 };
 	const struct cuda_driver *d;
 	struct cuda_device *dev;
 	size_t total = 0;
@@ -44,10 +47,9 @@ TL_API int tl_get_cuda_info(int device, tl_cuda_info *info)
 
 	if (!info)
 		return tl_fail(-EINVAL, "tl_get_cuda_info: info is NULL");
-	if (info->size < sizeof(now))
-		return tl_fail(-EINVAL, "tl_cuda_info.size is %zu; it is sizeof(tl_cuda_info)",
-			       info->size);
-	r = cuda_device_at(device, &dev);
+	r = client_result_check(info, sizeof(now), "tl_cuda_info");
+	if (!r)
+		r = cuda_device_at(device, &dev);
 	if (r)
 		return r;
 	d = cuda_driver();
@@ -65,7 +67,7 @@ TL_API int tl_get_cuda_info(int device, tl_cuda_info *info)
 	now.memory_pools = attribute(d, dev, CUDA_DEVICE_MEMORY_POOLS);
 	now.vmm = dev->granularity != 0;
 	now.legacy_ipc = legacy_capable(dev);
-	*info = now;
+	client_result(info, &now, sizeof(now));
 	return 0;
 }
 
@@ -90,6 +92,7 @@ TL_API int tl_list_devices(tl_client *client,
 			return r;
 		memcpy(&d, answer.bytes, sizeof(d));
 		usage = (tl_device_usage){
+			.size = sizeof(usage),
 			.bytes_used = d.used,
 			.capacity = d.capacity,
 			.user_capacity = d.user_capacity,

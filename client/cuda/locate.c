@@ -43,7 +43,7 @@ static int ask(const struct cuda_driver *d, CUdeviceptr at, struct pointer *p)
 }
 
 static const char
-	remedy[] = "allocate it with tl_alloc_cuda(), or allow a copy (TL_PUBLISH_STAGING)";
+	remedy[] = "create it on the GPU with tl_create(), or allow a copy (TL_PUBLISH_STAGING)";
 
 static int choose_kind(const struct pointer *p, const struct cuda_device *device,
 		       enum segment_kind *kind)

@@ -5,10 +5,11 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "client/client.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/thread.h"
 #include "client/error.h"
+#include "client/session/client.h"
+#include "proto/description.h"
 
 /*
  * A function without a word about it takes cuda_lock for itself, and does not have it when it
@@ -134,7 +135,7 @@ void cuda_publications_orphan(struct cuda_export *e)
 
 	list_for_each_entry(p, &e->publications, link) {
 		if (e->memory.kind == SEGMENT_CUDA_VMM && cuda_publication_need(p) != NEEDS_NOTHING)
-			e->session->cuda->abandoned++;
+			cuda_of(e->session)->abandoned++;
 		turn(p, TENSOR_FREED);
 	}
 }
@@ -274,43 +275,24 @@ int cuda_publication_for(struct session *s, struct cuda_opening *o, struct cuda_
 
 /* ---- Publishing ---- */
 
-static size_t place_message(unsigned char *bytes, const struct cuda_export *e,
-			    const struct cuda_placing *placing, const struct cuda_publication *p)
+static void place_message(unsigned char *bytes, const struct cuda_export *e,
+			  const struct cuda_placing *placing, const struct cuda_publication *p)
 {
-	const unsigned char *handle = p->event ? p->event->handle.bytes : placing->foreign_event;
+	struct tensor_description d = description_of(placing->as, placing->flags, placing->name,
+						     placing->name_len, placing->metadata,
+						     placing->metadata_size);
 	struct wire_place m = {
 		.header = { .type = WIRE_PLACE },
 		.offset = placing->offset,
 		.cookie = (uint64_t)(uintptr_t)p,
 		.segment = e->segment,
 		.segment_generation = e->generation,
-		.flags = handle ? WIRE_PLACE_EVENT : 0,
-		.dtype_code = placing->as->dtype.code,
-		.dtype_bits = placing->as->dtype.bits,
-		.dtype_lanes = placing->as->dtype.lanes,
-		.ndim = (uint8_t)placing->as->ndim,
-		.tensor_flags = (uint8_t)(placing->flags &
-					  DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED),
-		.name_len = (uint16_t)placing->name_len,
-		.meta_len = (uint16_t)placing->metadata_size,
 	};
-	unsigned char *at = bytes + sizeof(m);
-	size_t shape_bytes = sizeof(int64_t) * (size_t)placing->as->ndim;
 
-	if (shape_bytes)
-		memcpy(at, placing->as->shape, shape_bytes);
-	at += shape_bytes;
-	memcpy(at, placing->name, placing->name_len);
-	at += placing->name_len;
-	if (placing->metadata_size)
-		memcpy(at, placing->metadata, placing->metadata_size);
-	at += placing->metadata_size;
-	if (handle)
-		memcpy(at, handle, WIRE_HANDLE_BYTES);
-	at += handle ? WIRE_HANDLE_BYTES : 0;
-	m.header.length = (uint32_t)(at - bytes);
-	memcpy(bytes, &m, sizeof(m));
-	return m.header.length;
+	d.event = p->event ? p->event->handle.bytes : placing->foreign_event;
+	if (d.event)
+		m.flags = WIRE_PLACE_EVENT;
+	description_encode(bytes, &m, &d);
 }
 
 /* What came of a call that publishes. */
@@ -339,7 +321,7 @@ static int place_request(struct cuda_export *e, const struct cuda_placing *placi
 {
 	unsigned char bytes[WIRE_MAX];
 	const struct wire_placed *placed;
-	int64_t deadline = client_deadline(e->session->client);
+	int64_t deadline = session_deadline(e->session);
 	struct conn_message answer;
 	struct request req;
 	char what[TL_NAME_MAX + 16];
@@ -460,8 +442,8 @@ static bool tell(struct cuda_publication *p)
 		return false;
 	p->work = WORK_KNOWN; /* also if the connection is gone: nobody is left to be told */
 	if (p->failure) {
-		s->cuda->failures++;
-		s->cuda->failure = p->failure;
+		cuda_of(s)->failures++;
+		cuda_of(s)->failure = p->failure;
 	}
 	return true;
 }
@@ -469,7 +451,7 @@ static bool tell(struct cuda_publication *p)
 /* Does the daemon say that the tensor is there, and that whoever gets it waits for its work? */
 static bool unfinished(const struct cuda_publication *p)
 {
-	const struct catalog_row *row = &p->session->rows[ref_slot(p->ref)];
+	const struct catalog_row *row = &p->session->catalog.rows[ref_slot(p->ref)];
 	uint64_t word = atomic_load(&row->word), generation = ref_generation(p->ref);
 
 	return (word == row_word(generation, ROW_LIVE) ||

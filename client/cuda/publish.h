@@ -4,8 +4,11 @@
 
 #include <tensorlease/tensorlease.h>
 
-#include "client/client.h"
-#include "client/produce.h"
+#include "client/produce/draft.h"
+#include "client/session/client.h"
+
+/* tl_create() of a draft on the GPU that @want names. */
+int cuda_create(tl_client *client, const struct draft_request *want, struct tl_draft **out);
 
 /*
  * tl_publish() of a tensor on a GPU that is not a draft of ours. It has been checked, is contiguous
@@ -23,5 +26,11 @@ int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o);
 /* draft_commit() of a draft on a GPU. */
 int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
 		      size_t name_len, uint64_t *version);
-/* Gives up the draft's buffer, which is used again when the work on its stream has ended. */
-void cuda_draft_leave(struct tl_draft *draft);
+/* May a leased tensor have a second name? */
+int cuda_second_name(const char *name, const tl_put_options *o);
+/*
+ * Gives up the draft's buffer, which is used again when the work on its stream has ended: when the
+ * draft is given up, and at its end if that did not happen.
+ */
+void cuda_draft_abort(struct tl_draft *draft, int64_t deadline);
+void cuda_draft_end(struct tl_draft *draft);

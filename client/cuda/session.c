@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "client/client.h"
 #include "client/cuda/buffer.h"
 #include "client/cuda/export.h"
 #include "client/cuda/import.h"
@@ -14,7 +13,8 @@
 #include "client/cuda/session.h"
 #include "client/cuda/thread.h"
 #include "client/error.h"
-#include "client/request.h"
+#include "client/session/client.h"
+#include "client/session/request.h"
 
 pthread_mutex_t cuda_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t cuda_changed = PTHREAD_COND_INITIALIZER;
@@ -36,7 +36,7 @@ static struct cuda_session *session_add(struct session *s)
 		list_init(&cs->imports[i]);
 	list_init(&cs->buffers);
 	list_add_tail(&cuda_sessions, &cs->link);
-	s->cuda = cs;
+	s->of_kind[KIND_DEVICE] = cs;
 	cuda_wake(); /* its socket is to be read from now on */
 	return cs;
 }
@@ -46,9 +46,9 @@ int cuda_session_get(struct session *s, struct cuda_session **out)
 	int r = 0;
 
 	pthread_mutex_lock(&cuda_lock);
-	if (!s->cuda && !session_add(s))
+	if (!cuda_of(s) && !session_add(s))
 		r = -ENOMEM;
-	*out = s->cuda;
+	*out = cuda_of(s);
 	pthread_mutex_unlock(&cuda_lock);
 	return r ? tl_fail(r, "no memory to look after GPU tensors") : 0;
 }
@@ -83,17 +83,23 @@ int cuda_with_session(struct tl_client *client, const char *name,
 
 /* ---- What the daemon says ---- */
 
-void cuda_message(struct session *s, const struct conn_message *m)
+void cuda_take_freed(struct session *s, const struct conn_message *m)
+{
+	const struct wire_freed *freed = (const void *)m->bytes;
+
+	pthread_mutex_lock(&cuda_lock);
+	cuda_publication_freed(s, freed->cookie);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+void cuda_take_unmap(struct session *s, const struct conn_message *m)
 {
 	const struct wire_segment_ref *unmap = (const void *)m->bytes;
-	const struct wire_freed *freed = (const void *)m->bytes;
 	struct wire_segment_ref not_open;
 
 	pthread_mutex_lock(&cuda_lock);
-	if (m->header.type == WIRE_FREED) {
-		cuda_publication_freed(s, freed->cookie);
-	} else if (!s->cuda ||
-		   !cuda_import_unmap(s->cuda, unmap->segment, unmap->segment_generation)) {
+	if (!cuda_of(s) ||
+	    !cuda_import_unmap(cuda_of(s), unmap->segment, unmap->segment_generation)) {
 		/* The answer to an IMPORT came when nobody waited for it: nothing is open. */
 		not_open = *unmap;
 		not_open.header.type = WIRE_UNMAPPED;
@@ -108,8 +114,8 @@ void cuda_late_answer(struct session *s, const struct conn_message *m)
 	uint64_t ref = m->header.type == WIRE_PLACED ? placed->ref : 0;
 
 	pthread_mutex_lock(&cuda_lock);
-	if (s->cuda)
-		cuda_publication_answered(s->cuda, m->header.serial, ref);
+	if (cuda_of(s))
+		cuda_publication_answered(cuda_of(s), m->header.serial, ref);
 	pthread_mutex_unlock(&cuda_lock);
 }
 
@@ -120,7 +126,7 @@ void cuda_session_end(struct session *s)
 	struct cuda_session *cs;
 
 	pthread_mutex_lock(&cuda_lock);
-	cs = s->cuda;
+	cs = cuda_of(s);
 	if (!cs) {
 		pthread_mutex_unlock(&cuda_lock);
 		return;
@@ -138,7 +144,7 @@ void cuda_session_end(struct session *s)
 		}
 	}
 	cuda_buffers_end(cs);
-	s->cuda = NULL;
+	s->of_kind[KIND_DEVICE] = NULL;
 	free(cs);
 }
 

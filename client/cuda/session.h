@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "client/cuda/device.h"
-#include "client/session.h"
+#include "client/session/session.h"
 #include "util/list.h"
 
 struct conn_message;
@@ -37,6 +37,12 @@ struct cuda_session {
 	CUresult failure;   /* of the last of it */
 };
 
+/* The session's, or NULL. cuda_lock. */
+static inline struct cuda_session *cuda_of(const struct session *s)
+{
+	return s->of_kind[KIND_DEVICE];
+}
+
 /* The session's, made at need. 0, or a negative errno with a text. */
 int cuda_session_get(struct session *s, struct cuda_session **out);
 /* The same, and the library's thread runs, as it must where something will be left to it. */
@@ -49,8 +55,9 @@ int cuda_session_with_thread(struct session *s, struct cuda_session **out);
 int cuda_with_session(struct tl_client *client, const char *name,
 		      int (*work)(struct session *s, void *context), void *context);
 
-/* FREED or UNMAP, which nobody asked for. The receive mutex is held. */
-void cuda_message(struct session *s, const struct conn_message *m);
+/* FREED and UNMAP, which nobody asked for. The receive mutex is held. */
+void cuda_take_freed(struct session *s, const struct conn_message *m);
+void cuda_take_unmap(struct session *s, const struct conn_message *m);
 /* The answer to a PLACE whose publisher has stopped waiting. The receive mutex is held. */
 void cuda_late_answer(struct session *s, const struct conn_message *m);
 

@@ -21,14 +21,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/client.h"
 #include "client/cuda/buffer.h"
 #include "client/cuda/export.h"
 #include "client/cuda/import.h"
 #include "client/cuda/lease.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/thread.h"
-#include "client/request.h"
+#include "client/session/client.h"
+#include "client/session/request.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
@@ -57,7 +57,7 @@ static struct {
 
 void cuda_queue_lease(struct tensor_lease *l)
 {
-	list_add_tail(&thread.leases, &l->cuda.queue_link);
+	list_add_tail(&thread.leases, &cuda_lease_of(l)->queue_link);
 	cuda_wake();
 }
 
@@ -152,7 +152,7 @@ static unsigned find_idle_leases(void)
 
 	pthread_mutex_lock(&cuda_lock);
 	list_for_each_safe(l, &thread.leases) {
-		if (cuda_lease_idle(list_entry(l, struct tensor_lease, cuda.queue_link))) {
+		if (cuda_lease_idle(cuda_lease_queued(l))) {
 			list_del(l);
 			list_add_tail(&thread.idle_leases, l);
 		} else {
@@ -169,7 +169,7 @@ static unsigned end_leases(void)
 	struct list *l;
 
 	while ((l = take_first(&thread.idle_leases)))
-		cuda_lease_end(list_entry(l, struct tensor_lease, cuda.queue_link));
+		cuda_lease_end(cuda_lease_queued(l));
 	return left;
 }
 
@@ -313,7 +313,7 @@ static struct cuda_import *take_import(void)
 	if (!list_empty(&thread.imports)) {
 		import = list_first_entry(&thread.imports, struct cuda_import, queue_link);
 		list_del(&import->queue_link);
-		set_busy(import->session->cuda, true);
+		set_busy(cuda_of(import->session), true);
 	}
 	pthread_mutex_unlock(&cuda_lock);
 	return import;
@@ -324,7 +324,7 @@ static void close_imports(void)
 	struct cuda_import *import;
 
 	while ((import = take_import())) {
-		struct cuda_session *cs = import->session->cuda;
+		struct cuda_session *cs = cuda_of(import->session);
 
 		cuda_import_unmapped(import);
 		release(cs);
@@ -521,10 +521,11 @@ void cuda_thread_give_up_leases(void)
 	struct list *l;
 
 	while ((l = take_first(&thread.leases))) {
-		struct tensor_lease *lease = list_entry(l, struct tensor_lease, cuda.queue_link);
+		struct tensor_lease *lease = cuda_lease_queued(l);
+		struct cuda_event *event = cuda_lease_of(lease)->event;
 
-		if (lease->cuda.event)
-			list_add_tail(&events, &lease->cuda.event->link);
+		if (event)
+			list_add_tail(&events, &event->link);
 		cuda_lease_end(lease);
 	}
 	cuda_events_keep(&events);

@@ -1,48 +1,95 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensorlease: named tensors between processes, without a copy.
+ * tensorlease - share named tensors between processes without a copy
  *
- * A producer publishes a tensor under a name; any other process gets it by name as a DLPack tensor
- * that lies in the same memory, and gives it back by calling the tensor's deleter. A daemon,
- * tensorleased, knows who published what and who still holds it; getting and releasing a tensor
- * that was mapped before does not ask it.
+ * OVERVIEW
+ *
+ * A producer publishes a tensor under a name. Any other process gets it by that name, as a DLPack
+ * tensor that lies in the same memory, and gives it back by calling the tensor's deleter. The
+ * daemon, tensorleased(8), knows which tensors there are and who still holds them; getting and
+ * releasing a tensor whose memory is already mapped does not involve it.
  *
  *	tl_client *client;
  *	DLManagedTensorVersioned *tensor;
  *
- *	if (tl_connect(&client, NULL) || tl_get(client, "cam0/rgb", NULL, &tensor))
+ *	if (tl_connect(NULL, &client) || tl_get(client, "cam0/rgb", NULL, &tensor))
  *		errx(1, "%s", tl_last_error());
  *	... read tensor->dl_tensor.data ...
  *	tensor->deleter(tensor);
  *	tl_close(client);
  *
- * Conventions. Functions that can fail return 0 or a negative errno; tl_last_error() then says in
- * words what happened, with the names and numbers in it. Outputs are untouched on failure. All
- * functions may be called from any thread at any time unless they say otherwise; one client may be
- * shared by all threads of a process. Times are nanoseconds: 0 means "do not wait", a negative time
- * "for ever". Option structs start with their size, so that a later version may add members: set
- * `.size = sizeof(struct)` and leave what you do not use zero.
+ * Compile and link with what `pkg-config --cflags --libs tensorlease` prints, or with the CMake
+ * target tensorlease::tensorlease. What only programs with tensors on GPUs need is declared in
+ * <tensorlease/cuda.h>.
  *
- * Errors that any function talking to the daemon may return, beside its own:
+ * NAMES AND VERSIONS
+ *
+ * A name is 1 to 255 bytes of UTF-8, such as cam0/rgb: components separated by slashes, none of
+ * them empty, "." or "..", and no control characters. A published tensor never changes. Publishing
+ * another one under its name gives that name a new meaning and the next version; versions start at
+ * 1 and never go back while the daemon runs. A lease is one hold on a tensor: its bytes stay as
+ * they are until every lease on it is released, whatever becomes of the name. A draft is a tensor
+ * that its producer is still writing and that nobody else sees.
+ *
+ * CONVENTIONS
+ *
+ * A function that can fail returns 0 or a negative errno value. tl_last_error() then says in words
+ * what failed, with the names and the numbers. Arguments that the function stores a result in come
+ * last, and are untouched on failure.
+ *
+ * Every function may be called from any thread at any time, unless its description says otherwise.
+ * All threads of a process may share one client.
+ *
+ * Times are in nanoseconds. As a timeout, 0 means "do not wait" and a negative number "for ever".
+ *
+ * A member or an argument called `flags` holds bits that this header defines for that struct or
+ * function (TL_CONNECT_*, TL_PUBLISH_*, TL_GET_*). Those that DLPack defines (DLPACK_FLAG_*) are in
+ * members called `dlpack_flags`. An unknown bit is refused with -EINVAL.
+ *
+ * STRUCTS
+ *
+ * A struct grows only at its end, so programs and libraries of different age understand each other:
+ *
+ * Each struct starts with its size. In a struct that you pass, set `.size = sizeof(the struct)` and
+ * leave the members that you do not use 0, which always means the default. The library takes
+ * members that lie beyond your `size` as 0, and refuses a longer struct only if what it does not
+ * know is not 0. In a struct that you have filled, also set `size` first; the library fills as much
+ * as it knows and sets the rest to 0. In a struct that a callback is given, the library has set
+ * `size` to what it has filled.
+ *
+ * Elements of arrays have no size. They have reserved members instead, which must be 0. A pointer
+ * to options may be NULL, which means that all of them have their defaults.
+ *
+ * COMMON ERRORS
+ *
+ * Any function that takes a client may return these. The descriptions of the functions do not
+ * repeat them unless they mean something particular there.
+ *
  *	-EINVAL		an argument is wrong; the text names it, its value and the limit
  *	-ENOTCONN	the daemon is gone or was restarted; a later call connects again by itself
- *	-ETIMEDOUT	the daemon did not answer within the request timeout of tl_connect_options
- *	-ENOMEM, -EMFILE, -ENFILE	this process is out of memory or descriptors
+ *	-ETIMEDOUT	the daemon did not answer within the client's request timeout
+ *	-ENOMEM		this process, or the daemon, is out of memory
+ *	-EMFILE		this process has too many open descriptors
+ *	-ENFILE		the system has too many open descriptors
  *	-EPROTO		the daemon answered something that the protocol does not allow
  *
- * What needs no request (a get of what is mapped, tl_stat(), tl_list(), tl_get_status()) goes on
- * without the daemon: after it was killed it shows what was published then, until another daemon
- * listens at the address. That one starts with nothing: names are published anew, with versions
- * from 1.
+ * THE DAEMON
  *
- * The daemon may be another user's: what it says, in messages, descriptors and shared memory, is
- * checked before it is used (-EPROTO). It owns the memory, though: if it truncates what it has
- *handed out, the next access is SIGBUS, and nobody can tell whether bytes are those that were
- *published.
+ * Calls that need no request keep working while the daemon is away: getting a tensor whose memory
+ * is mapped, tl_stat(), tl_list() and tl_get_status(). After the daemon was killed they show what
+ * was published then, until another daemon listens at the address. That one starts empty: names
+ * are published anew, with versions from 1.
  *
- * After fork() the child may go on reading and releasing every tensor that its parent held at that
- * moment: it has holds of its own on them. Its other calls use a connection of their own, made at
- * need. Drafts stay the parent's.
+ * The daemon may be another user's. Whatever it says, in messages, descriptors and shared memory,
+ * is checked before it is used, and answered with -EPROTO if it is wrong. The daemon owns the
+ * memory, however: if it truncates what it has handed out, the next access raises SIGBUS, and
+ * nobody can tell whether the bytes are the ones that were published.
+ *
+ * FORK
+ *
+ * After fork() the child may keep reading and releasing every tensor that its parent held at that
+ * moment, because it has leases of its own on them. Its other calls use a connection of their own,
+ * which is made when it is needed. Drafts stay the parent's.
  */
 #ifndef TENSORLEASE_H
 #define TENSORLEASE_H
@@ -57,16 +104,18 @@
 extern "C" {
 #endif
 
+/* The version of this header, from which everything else takes it; tl_version() has the library's.
+ */
 #define TL_VERSION_MAJOR 0
-#define TL_VERSION_MINOR 1
+#define TL_VERSION_MINOR 2
 #define TL_VERSION_PATCH 0
 
-/* Limits of the protocol; what is beyond them is refused with -EINVAL. */
-#define TL_NAME_MAX 255	     /* bytes of UTF-8 in a name */
+/* Limits of the protocol. Whatever is beyond them is refused with -EINVAL. */
+#define TL_NAME_MAX 255	     /* bytes of UTF-8 in a name, without the final NUL */
 #define TL_NDIM_MAX 64	     /* dimensions of a tensor */
 #define TL_METADATA_MAX 1024 /* bytes of user metadata of a tensor */
 
-/* Payloads start at addresses that are a multiple of this (DLPack asks for 256). */
+/* The first byte of a tensor lies at a multiple of this, as DLPack asks for. */
 #define TL_ALIGNMENT 256
 
 #if defined(__GNUC__)
@@ -75,523 +124,746 @@ extern "C" {
 #define TL_API
 #endif
 
-typedef struct tl_client tl_client; /* a connection to a daemon */
-typedef struct tl_draft tl_draft;   /* a tensor still being written by its producer */
+/* A connection to a daemon, shared by all threads of a process. */
+typedef struct tl_client tl_client;
 
-/* The library's version, "0.1.0". Static storage. */
+/* A tensor that its producer is still writing. */
+typedef struct tl_draft tl_draft;
+
+/* Several tensors that their producer is still writing and will publish in one step. */
+typedef struct tl_group tl_group;
+
+/* ---- The library --------------------------------------------------------------------------- */
+
+/*
+ * tl_version - get the version of the library
+ *
+ * The version is "0.2.0", say. It may differ from that of the header a program was compiled with,
+ * which TL_VERSION_MAJOR, TL_VERSION_MINOR and TL_VERSION_PATCH have.
+ *
+ * Ownership: the text is the library's.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: the version; never NULL.
+ * Since: 0.1
+ */
 TL_API const char *tl_version(void);
 
 /*
- * What went wrong in the last call on this thread that failed, in words; "" if none did. The text
- * belongs to the library and stays until the next failing call on this thread.
+ * tl_last_error - get the reason of the last failure in words
+ *
+ * Says what the last call that failed on this thread had tried and why it failed, with the names
+ * and the numbers. It is meant for people; programs look at the errno value.
+ *
+ * Ownership: the text is the library's and stays until the next call that fails on this thread.
+ * Blocking: never.
+ * Threads: any; each has a text of its own.
+ * Returns: the text, which is "" if no call has failed; never NULL.
+ * Since: 0.1
  */
 TL_API const char *tl_last_error(void);
 
 /* ---- Connecting ---------------------------------------------------------------------------- */
 
+/* TL_CONNECT_* - flags of tl_connect_options */
 enum {
-	TL_CONNECT_AUTOSTART = 1, /* if none listens, start a daemon for this user; wait for it */
+	/* If no daemon listens at the address, start one for this user and wait for it. */
+	TL_CONNECT_AUTOSTART = 1,
 };
 
+/* tl_connect_options - which daemon to use, and how */
 typedef struct tl_connect_options {
 	size_t size;	     /* sizeof(tl_connect_options) */
-	const char *address; /* the daemon's socket; NULL: see tl_connect() */
+	const char *address; /* path of the daemon's socket; NULL: where tl_connect() looks */
 	uint32_t flags;	     /* TL_CONNECT_* */
 	uint32_t reserved;   /* 0 */
 	int64_t timeout_ns;  /* how long a request waits for its answer; 0: 10 seconds */
 } tl_connect_options;
 
 /*
- * Connects to the daemon at options->address, or $TENSORLEASE_SOCKET, or /run/tensorlease/socket if
- * it exists, or $XDG_RUNTIME_DIR/tensorlease/socket, or /tmp/tensorlease-UID/socket. On success
- * *out is yours; give it back with tl_close(). Blocks for two round trips, or until an autostarted
- * daemon listens. @options may be NULL.
+ * tl_connect - connect to the daemon
  *
- * Whatever the address, whoever listens there must be trusted: our own (effective) user, root
- * (systemd listens as root for a service that it starts), the system user `tensorlease` of the
- * packaged service, or one of the uids in $TENSORLEASE_TRUST_UID, a list of numbers with commas
- * between. That is for a daemon that another user runs, such as an account that a group shares:
- * whoever runs it can read all that is published and forge what is got.
+ * The daemon's address is options->address if that is set, else $TENSORLEASE_SOCKET, else
+ * /run/tensorlease/socket if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket, else
+ * /tmp/tensorlease-UID/socket.
  *
- * The program that TL_CONNECT_AUTOSTART starts is $TENSORLEASE_DAEMON, or the first tensorleased of
- * those beside the library, where it was installed, beside the program and in $PATH that nobody
- * but root and us can write, nor replace.
+ * Whatever the address, whoever listens there must be trusted: our own effective user, root (as
+ * which systemd listens for a service that it starts), the system user `tensorlease` of the
+ * packaged service, or one of the users in $TENSORLEASE_TRUST_UID, a list of numbers separated by
+ * commas. That variable is for a daemon that another user runs, such as an account that a group
+ * shares. Whoever runs the daemon can read all that is published and forge what is got.
  *
- * -ENOENT, -ECONNREFUSED: nobody listens there; -EACCES: the socket is not for us, the daemon is
- * another user's, or the directory of a daemon to be started is not ours alone;
- * -EPROTONOSUPPORT: the daemon speaks no version that we speak; -EUSERS: it has its maximum of
- * clients; -EINVAL: also if $TENSORLEASE_TRUST_UID was needed and is no such list.
+ * The program that TL_CONNECT_AUTOSTART starts is $TENSORLEASE_DAEMON, or else the first
+ * tensorleased that nobody but root and us can write or replace, of those beside the library, where
+ * it was installed, beside the program and in $PATH.
+ *
+ * Ownership: *out is yours; give it back with tl_close().
+ * Blocking: for two round trips, or until a daemon that was started listens; at most
+ * options->timeout_ns.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-ENOENT		there is no socket at that address, or no daemon to start
+ *	-ECONNREFUSED	nobody listens there
+ *	-EACCES		the socket is not for us, the daemon is not of a user that we trust, or
+ *			the directory of a daemon to be started is not ours alone
+ *	-EPROTONOSUPPORT	the daemon speaks no version of the protocol that we speak
+ *	-EUSERS		the daemon has as many clients as it may have
+ *	-EINVAL		also: $TENSORLEASE_TRUST_UID was needed and is no such list
+ * Since: 0.1; in this order of arguments since 0.2
  */
-TL_API int tl_connect(tl_client **out, const tl_connect_options *options);
+TL_API int tl_connect(const tl_connect_options *options, tl_client **out);
 
 /*
- * Ends the use of @client: no other thread may be in a call on it. Tensors got through it stay
- * valid until their deleters are called; drafts not committed are aborted, and their handles may
- * only be given to tl_abort(). NULL is fine. @client is gone whatever is returned.
+ * tl_close - close a connection
+ *
+ * Tensors that were got through @client stay valid until their deleters are called. Drafts that
+ * were not committed are aborted; their handles may only be given to tl_abort() then.
  *
  * A tensor on a GPU that can outlive this process does so only once the GPU has written it and the
- * daemon knows. tl_close() waits for that, at most the client's timeout, and says what was not to
- * be had: -ETIMEDOUT: the GPU has not written all of them yet, or the daemon did not answer; if
- * this process lives on until they are written they stay, else they are lost. -EIO: the GPU
- * failed to write some that were published through this connection; those are lost.
- * -ENOTCONN: the daemon went first. It waits neither for memory that dies with this process, nor
- * for a tensor whose publishing failed with -EINPROGRESS or whose memory is free again.
+ * daemon knows. tl_close() waits for that, at most the client's timeout. It waits neither for
+ * memory that dies with this process, nor for a tensor whose publishing failed with -EINPROGRESS or
+ * whose memory is free again. exit() and a return from main() wait in the same way, for all clients
+ * that are still open, but nobody can be told how that ended, and a timeout of "for ever" is 10
+ * seconds there. After _exit(), after a signal that ends the process, or after exit() in a forked
+ * child, what was not finished is lost: call tl_close() first.
  *
- * exit(), or a return from main(), waits likewise, for all clients of the process that are still
- * open, but nobody can be told how that ended; a timeout of "for ever" is 10 seconds there. After
- * _exit(), a signal that ends the process, or an exit() in a forked child, what was not finished is
- * lost: call tl_close() first.
+ * Ownership: consumes @client, whatever is returned; NULL is allowed and does nothing.
+ * Blocking: without tensors on GPUs, it waits for nothing; with them, at most the client's timeout.
+ * Threads: any, but no other thread may be in a call on @client.
+ * Returns: 0, or what became of tensors on GPUs that were published through this connection:
+ *	-ETIMEDOUT	the GPU has not written all of them yet, or the daemon did not answer; they
+ *			stay if this process lives on until they are written, else they are lost
+ *	-EIO		the GPU failed to write some, and those are lost
+ *	-ENOTCONN	the daemon ended first
+ * Since: 0.1
  */
 TL_API int tl_close(tl_client *client);
 
 /* ---- Publishing ---------------------------------------------------------------------------- */
 
+/* tl_spec - what a tensor is to be */
 typedef struct tl_spec {
-	size_t size;	      /* sizeof(tl_spec) */
-	const int64_t *shape; /* @ndim sizes, each >= 0; may be NULL if @ndim is 0 */
-	int32_t ndim;	      /* 0 to TL_NDIM_MAX */
-	DLDataType dtype;     /* any DLPack code 0 to 17 with its widths, lanes >= 1 */
-	uint64_t flags;	      /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED or 0 */
-	int64_t timeout_ns;   /* how long to wait for space if there is none */
+	size_t size;	       /* sizeof(tl_spec) */
+	const int64_t *shape;  /* @ndim sizes, each 0 or more; may be NULL if @ndim is 0 */
+	int32_t ndim;	       /* 0 to TL_NDIM_MAX */
+	DLDataType dtype;      /* any DLPack code from 0 to 17 in its widths, with 1 lane or more */
+	uint64_t dlpack_flags; /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, or 0 */
+	int64_t timeout_ns;    /* how long to wait for space if there is none */
+	DLDevice device;       /* all 0 or kDLCPU: the CPU; kDLCUDA: the GPU of that number */
 } tl_spec;
 
 /*
- * Makes a draft: memory for a tensor of that shape and type that will be called @name. Write
- * through tl_draft_tensor(), then tl_commit() or tl_abort(). The memory may hold old bytes of this
- * user. One round trip; none if the library has a prefetched draft because the same size was
- * published before. -ENOSPC: it does not fit into the daemon's capacity, or /dev/shm is full (after
- * waiting for spec->timeout_ns); -EDQUOT: over this user's quota; -EACCES: the name belongs to
- * another user.
+ * tl_create - make a draft, memory for a tensor that will be published
+ *
+ * Write the tensor through tl_draft_tensor(), then call tl_commit() or tl_abort(). The memory may
+ * hold old bytes of this user. On the CPU no request is made if the library has a prefetched draft,
+ * because a tensor of the same size was published before.
+ *
+ * On a GPU, whose number is that of CUDA in this process, the memory is the library's own, made
+ * with CUDA's virtual memory management in units of 2 MiB. What is published in it outlives this
+ * process, and consumers map it read-only. The memory is recycled: a producer that publishes the
+ * same size again and again settles into a fixed set of allocations. Say with tl_draft_set_stream()
+ * (in <tensorlease/cuda.h>) on which stream the tensor is written before tl_commit().
+ *
+ * Ownership: *out is yours; tl_commit() and tl_abort() consume it. @spec may go afterwards.
+ * Blocking: for one round trip at most if there is space, else for at most spec->timeout_ns.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-ENOSPC		the tensor does not fit into the daemon's capacity, or /dev/shm is full
+ *	-EDQUOT		it does not fit into this user's quota
+ *	-EACCES		the name belongs to another user
+ *	-ENOTSUP	spec->device is neither the CPU nor a GPU of CUDA, or this driver or GPU has
+ *			no virtual memory that can be exported
+ *	-ENODEV		CUDA cannot be used here, or there is no such GPU
+ *	-ENOMEM		also: the memory of the GPU is full
+ * Since: 0.1; on GPUs since 0.2
  */
 TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, tl_draft **out);
 
 /*
- * The draft as a writable C-contiguous tensor with explicit strides, byte_offset 0 and data at a
- * multiple of TL_ALIGNMENT (NULL if it has no bytes). Belongs to the draft.
+ * tl_draft_tensor - describe the memory of a draft
+ *
+ * The tensor is writable and C-contiguous, with explicit strides, a byte_offset of 0 and data at a
+ * multiple of TL_ALIGNMENT, or NULL if it has no bytes.
+ *
+ * Ownership: the tensor belongs to the draft and goes with it.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: the tensor, or NULL if @draft is NULL.
+ * Since: 0.1
  */
 TL_API DLTensor *tl_draft_tensor(tl_draft *draft);
 
 /*
- * Attaches @size opaque bytes (a timestamp, a frame id), at most TL_METADATA_MAX; replaces what was
- * attached before. Copied. -EINVAL: too many.
+ * tl_draft_set_metadata - attach metadata to a draft
+ *
+ * Attaches @size opaque bytes, such as a timestamp or a frame number, which tl_tensor_info() and
+ * tl_stat() show to consumers. They replace what was attached before; a @size of 0 removes it.
+ *
+ * Ownership: the bytes are copied.
+ * Blocking: never.
+ * Threads: any, but only one at a time on a draft.
+ * Returns: 0, or
+ *	-EINVAL		@size is above TL_METADATA_MAX, or @metadata or @draft is NULL
+ *	-ENOMEM		this process is out of memory
+ * Since: 0.1
  */
 TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t size);
 
 /*
- * Publishes the draft: from now on its name means this tensor, the tensor that it meant before is
- * retired, and nobody may write to the bytes any more. Always consumes @draft. With @version, waits
- * for the daemon and stores the tensor's version (from 1, never going back while that daemon runs);
- * with NULL it sends one message and returns at once: the tensor is visible as soon as the daemon
- * has read it. Should the daemon refuse, or end before it answered anything later, the next commit
- * or create on this client fails and says so. -EACCES: the name belongs to another user. -ESTALE:
- * the draft is another process's or lost.
+ * tl_commit - publish a draft
+ *
+ * From now on the draft's name means this tensor, the tensor that it meant before is retired, and
+ * nobody may write to the bytes any more.
+ *
+ * If @version is not NULL, the call waits for the daemon and stores the version of the tensor. If
+ * it is NULL, the call sends one message and returns at once; the tensor is visible as soon as the
+ * daemon has read that. Should the daemon refuse it then, or end before it has answered anything
+ * later, the next create or commit on this client fails and says so.
+ *
+ * Ownership: consumes @draft, whatever is returned.
+ * Blocking: for one round trip if @version is not NULL.
+ * Threads: any, but only one at a time on a draft.
+ * Returns: 0, a common error, or
+ *	-EACCES		the name belongs to another user
+ *	-ESTALE		the draft is another process's, its client is closed, or the daemon that
+ *			granted it is gone
+ * Since: 0.1
  */
 TL_API int tl_commit(tl_draft *draft, uint64_t *version);
 
-/* Gives the draft's memory back unpublished. NULL is fine. Does not wait. */
+/*
+ * tl_abort - give a draft back unpublished
+ *
+ * Ownership: consumes @draft; NULL is allowed and does nothing.
+ * Blocking: never.
+ * Threads: any, but only one at a time on a draft.
+ * Returns: nothing; it cannot fail.
+ * Since: 0.1
+ */
 TL_API void tl_abort(tl_draft *draft);
 
 /*
- * Turns a draft into a managed, writable DLPack tensor for libraries that fill tensors of their own
- * kind. *out owns the draft (the handle is for tl_draft_set_stream() only, then): give it, or any
- * DLPack tensor over the same bytes, to tl_publish(), which then commits it without a copy; its
- * deleter aborts it otherwise.
+ * tl_draft_export - turn a draft into a tensor that its deleter aborts
+ *
+ * This is for libraries that fill tensors of their own kind. Give *out, or any DLPack tensor
+ * over the same bytes, to tl_publish(), which commits the draft without a copy. Calling the deleter
+ * without that aborts the draft.
+ *
+ * Ownership: *out is yours and owns the draft; the handle @draft may then only be used for
+ * tl_draft_set_stream().
+ * Blocking: never.
+ * Threads: any, but only one at a time on a draft.
+ * Returns: 0, or
+ *	-EINVAL		@draft or @out is NULL
+ *	-ESTALE		as tl_commit()
+ * Since: 0.1
  */
 TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out);
 
 /*
- * Streams of a GPU, as DLPack's Python protocol numbers them; any other value is a CUstream (or
- * cudaStream_t) of the device's primary context. Tensors on the CPU have none.
+ * TL_STREAM_* - streams of a GPU, numbered as in DLPack's Python protocol
+ *
+ * Any other value is a CUstream or cudaStream_t of the device's primary context. Tensors on the CPU
+ * have no stream.
  */
-#define TL_STREAM_DEFAULT ((intptr_t)0)	   /* not said: the legacy default stream */
+#define TL_STREAM_DEFAULT ((intptr_t)0)	   /* none was given: the legacy default stream */
 #define TL_STREAM_LEGACY ((intptr_t)1)	   /* CUDA's legacy default stream */
-#define TL_STREAM_PER_THREAD ((intptr_t)2) /* CUDA's per-thread default stream */
+#define TL_STREAM_PER_THREAD ((intptr_t)2) /* the default stream of the calling thread */
 #define TL_STREAM_NONE ((intptr_t)-1)	   /* no order is wanted: the caller sees to it */
 
+/* TL_PUBLISH_* - flags of tl_put_options */
 enum {
-	TL_PUBLISH_NO_COPY = 1, /* tl_publish(): if a copy is needed, fail with -ENOTSUP instead */
-	TL_PUBLISH_SEALED = 2,	/* GPU: wait here until the stream has written the tensor, so that
-				   no consumer ever has to: right for weights */
-	TL_PUBLISH_STAGING = 4, /* GPU: what cannot be shared as it is may be copied, on the GPU */
+	/* tl_publish(): fail with -ENOTSUP if the tensor would have to be copied. */
+	TL_PUBLISH_NO_COPY = 1,
+	/* On a GPU: wait here until the stream has written the tensor, so that no consumer ever has
+	 * to. This is right for weights. */
+	TL_PUBLISH_SEALED = 2,
+	/* On a GPU: copy the tensor, on that GPU, if its memory cannot be shared as it is. */
+	TL_PUBLISH_STAGING = 4,
 };
 
+/* tl_put_options - how to publish a tensor that exists already */
 typedef struct tl_put_options {
-	size_t size;	      /* sizeof(tl_put_options) */
-	const void *metadata; /* opaque bytes to attach, copied; may be NULL */
-	size_t metadata_size; /* at most TL_METADATA_MAX */
-	uint64_t flags; /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED if the source is so, else 0 */
-	int64_t timeout_ns; /* how long to wait for space, for a copy, if there is none */
-	uint32_t how;	    /* TL_PUBLISH_* */
-	uint32_t reserved;  /* 0 */
-	intptr_t stream;    /* GPU: TL_STREAM_*, or the stream on which the source was written */
+	size_t size;	       /* sizeof(tl_put_options) */
+	const void *metadata;  /* opaque bytes to attach, which are copied; may be NULL */
+	size_t metadata_size;  /* how many bytes, at most TL_METADATA_MAX */
+	uint64_t dlpack_flags; /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED if the source is so */
+	int64_t timeout_ns;    /* how long to wait for space for a copy if there is none */
+	uint32_t flags;	       /* TL_PUBLISH_* */
+	uint32_t reserved;     /* 0 */
+	intptr_t stream; /* on a GPU: TL_STREAM_*, or the stream on which the source is written */
 } tl_put_options;
 
 /*
- * Publishes a copy of @source. On the CPU: any strides (negative and 0 too), any byte_offset; the
- * copy is C-contiguous. On a GPU: C-contiguous only; the copy lies on the same GPU, in memory as
- * tl_alloc_cuda() makes it, and is queued on options->stream, as the caller's next writes to the
- * source must be. Create, copy, commit; errors and @version as there. -EINVAL: @source breaks a
- * rule of DLPack, the text says which; -ENOTSUP: its device is neither.
+ * tl_put - publish a copy of a tensor
+ *
+ * Creates a draft, copies @source into it and commits it. The copy is C-contiguous. On the CPU the
+ * source may have any strides, negative ones and 0 included, and any byte_offset. On a GPU it must
+ * be C-contiguous; the copy lies on the same GPU, in memory as tl_create() makes it there, and is
+ * queued on options->stream, on which the caller's next writes to the source must be queued too.
+ *
+ * Ownership: @source stays yours.
+ * Blocking: as tl_create() does with options->timeout_ns, and as tl_commit() does with @version.
+ * Threads: any.
+ * Returns: 0, an error of tl_create() or tl_commit(), or
+ *	-EINVAL		also: @source breaks a rule of DLPack, and the text says which
+ *	-ENOTSUP	@source is neither on the CPU nor on a GPU of CUDA, or it is on a GPU and
+ *			not C-contiguous
+ *	-EBUSY		the stream is being captured into a graph
+ * Since: 0.1
  */
 TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 		  const tl_put_options *options, uint64_t *version);
 
 /*
- * Publishes @tensor by handing it over. If it lies in memory that this library handed out (an
- * exported draft, or a tensor got read-only, its whole extent) no byte is copied; from elsewhere on
- * the CPU it is copied once, and *copied (may be NULL) says so. On success @tensor is consumed: its
- * deleter has been called. On failure it is still yours. flags in @options are ignored: @tensor
- * carries its own.
+ * tl_publish - publish a tensor by handing it over
  *
- * On a GPU (CUDA) nothing is copied unless options->how has TL_PUBLISH_STAGING: the allocation that
- * the tensor lies in is exported. On success the library owns @tensor; it calls its deleter, on any
- * thread, when no lease is left on what was published and no process has the memory mapped: the
- * memory must stay as it is until then. Consumers wait, on their streams, for what options->stream
- * had to do when this was called. Memory that is not of CUDA's virtual memory management dies with
- * this process, and the tensor with it: -ENODATA to who gets it afterwards. -ENOTSUP: that memory
- * cannot be shared; the text says why and what to do. -ENODEV: CUDA cannot be used here; the text
- * says what is missing. -ENOSPC, -EDQUOT: over what the daemon lets users have on that GPU. -EBUSY:
- * the stream is being captured into a graph. Deleters are called one after the other on one thread:
- * a slow one delays the others. If the daemon dies, nobody can say any more who holds what:
- * deleters are called at tl_close() then.
+ * On the CPU no byte is copied if the tensor lies in memory that this library handed out: an
+ * exported draft, or a tensor that was got read-only, in its whole extent. A tensor in other memory
+ * is copied once, and *copied says so. The tensor carries its own DLPack flags; those in @options
+ * are ignored.
  *
- * -EINPROGRESS, on a GPU only: the daemon did not answer in time, or ended the connection first, so
- * that the tensor may have been published, or still be. @tensor is the library's then, as on
- * success, and its memory must stay as it is; its deleter is called when nobody can hold it.
+ * On a GPU nothing is copied unless options->flags has TL_PUBLISH_STAGING: the allocation in which
+ * the tensor lies is exported. Consumers wait, on their own streams, for the work that was queued
+ * on options->stream when this was called. The library calls the tensor's deleter when no lease is
+ * left on the publication and no process has the memory mapped; until then the memory must stay as
+ * it is. Memory that was not made with CUDA's virtual memory management dies with this process, and
+ * the publication with it: who gets it afterwards is told -ENODATA.
+ *
+ * Deleters are called one after the other on one thread of the library, so a slow one delays the
+ * others. If the daemon dies, nobody can tell any more who holds what; the deleters are then called
+ * by tl_close().
+ *
+ * Ownership: on success @tensor is consumed. On the CPU its deleter has been called; on a GPU the
+ * library owns it until it calls the deleter, on any thread. On failure @tensor is still yours,
+ * except after -EINPROGRESS.
+ * Blocking: for one round trip if @version is not NULL, and as tl_put() does if it copies; with
+ * TL_PUBLISH_SEALED until the GPU has written the tensor.
+ * Threads: any.
+ * Returns: 0, an error of tl_put(), or
+ *	-ENOTSUP	a copy is needed and not allowed, or this memory of a GPU cannot be shared;
+ *			the text says why and what to do
+ *	-ENODEV		CUDA cannot be used here; the text says what is missing
+ *	-ENOSPC		also: over what the daemon lets all users have on that GPU
+ *	-EDQUOT		also: over what the daemon lets each user have on that GPU
+ *	-EINPROGRESS	on a GPU only: the daemon did not answer in time, or ended the connection
+ *			first, so the tensor may have been published or still be. @tensor is the
+ *			library's, as on success, and its deleter is called when nobody can hold it
+ * Since: 0.1
  */
 TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
 		      const tl_put_options *options, bool *copied, uint64_t *version);
 
 /* ---- Groups -------------------------------------------------------------------------------- */
 
-/* Tensors still being written that will be published in one step. */
-typedef struct tl_group tl_group;
-
+/* tl_group_item - one tensor of a group */
 typedef struct tl_group_item {
-	const char *name;
-	const int64_t *shape; /* @ndim sizes */
-	int32_t ndim;	      /* 0 to TL_NDIM_MAX */
-	DLDataType dtype;     /* as in tl_spec */
-	uint64_t flags;	      /* as in tl_spec */
-	const void *metadata; /* copied; may be NULL */
-	size_t metadata_size; /* at most TL_METADATA_MAX */
-	uint64_t reserved[2]; /* 0 */
+	const char *name;      /* under which it will be published */
+	const int64_t *shape;  /* @ndim sizes, each 0 or more; may be NULL if @ndim is 0 */
+	int32_t ndim;	       /* 0 to TL_NDIM_MAX */
+	DLDataType dtype;      /* as in tl_spec */
+	uint64_t dlpack_flags; /* as in tl_spec */
+	const void *metadata;  /* opaque bytes to attach, which are copied; may be NULL */
+	size_t metadata_size;  /* how many bytes, at most TL_METADATA_MAX */
+	uint64_t reserved[2];  /* 0 */
 } tl_group_item;
 
 /*
- * Makes one draft for @count tensors (1 to 65,536), all in one segment: their memory comes back
- * when the last of them is gone. Write each through tl_group_tensor(), then tl_group_commit() or
- * tl_group_abort(). @items may go afterwards. Names must differ. Waits for space as @timeout_ns
- * says. One round trip. Errors as tl_create(), whose text names the item.
+ * tl_group_create - make a draft for several tensors
+ *
+ * All tensors of a group lie in one segment, whose memory comes back when the last of them is gone.
+ * Write each of them through tl_group_tensor(), then call tl_group_commit() or tl_group_abort().
+ * The names must differ. Groups are on the CPU.
+ *
+ * Ownership: *out is yours; tl_group_commit() and tl_group_abort() consume it. @items may go
+ * afterwards.
+ * Blocking: for one round trip if there is space, else for at most @timeout_ns.
+ * Threads: any.
+ * Returns: 0, a common error, or one of these, whose text names the item:
+ *	-EINVAL		@count is not 1 to 65,536, a name is there twice, or an item is wrong
+ *	-ENOSPC		as tl_create()
+ *	-EDQUOT		as tl_create()
+ * Since: 0.1
  */
 TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t count,
 			   int64_t timeout_ns, tl_group **out);
 
-/* The @index-th tensor, as tl_draft_tensor(); NULL: there is none. Belongs to the group. */
+/*
+ * tl_group_tensor - describe the memory of one tensor of a group
+ *
+ * Ownership: the tensor belongs to the group and goes with it.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: the tensor at @index, counted from 0, as tl_draft_tensor() returns one; NULL if there is
+ * none.
+ * Since: 0.1
+ */
 TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index);
 
 /*
- * Publishes all of them in one step: who gets one of them in its new version, and then another one,
- * gets that in its new version too. All or, on failure, none. Always consumes @group. One round
- * trip for all. Errors as tl_commit().
+ * tl_group_commit - publish all tensors of a group in one step
+ *
+ * A consumer that gets one of the tensors in its new version, and then another of them, gets that
+ * in its new version too. On failure none is published.
+ *
+ * Ownership: consumes @group, whatever is returned.
+ * Blocking: for one round trip for all of them.
+ * Threads: any, but only one at a time on a group.
+ * Returns: 0, a common error, or
+ *	-EACCES		one of the names belongs to another user
+ *	-ESTALE		as tl_commit()
+ * Since: 0.1
  */
 TL_API int tl_group_commit(tl_group *group);
 
-/* Gives the memory back unpublished. NULL is fine. */
+/*
+ * tl_group_abort - give a group back unpublished
+ *
+ * Ownership: consumes @group; NULL is allowed and does nothing.
+ * Blocking: never.
+ * Threads: any, but only one at a time on a group.
+ * Returns: nothing; it cannot fail.
+ * Since: 0.1
+ */
 TL_API void tl_group_abort(tl_group *group);
 
 /*
- * Publishes copies of @count tensors, sources[i] as names[i], in one step: a group made, filled and
- * committed. @options hold for each of them. Sources as for tl_put() on the CPU. All or, on
- * failure, none; errors as tl_put() and tl_group_create(), whose text names the tensor.
+ * tl_put_many - publish copies of several tensors in one step
+ *
+ * Makes a group, copies sources[i] into its tensor names[i] and commits it. @options hold for each
+ * of the tensors. All of them must be on the CPU, with strides and offsets as for tl_put().
+ *
+ * Ownership: @sources stay yours.
+ * Blocking: as tl_group_create() does with options->timeout_ns, and as tl_group_commit() does.
+ * Threads: any.
+ * Returns: 0, or an error of tl_put(), tl_group_create() or tl_group_commit(), whose text names the
+ * tensor. On failure none is published.
+ * Since: 0.1
  */
 TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTensor *const *sources,
 		       size_t count, const tl_put_options *options);
 
 /* ---- Getting ------------------------------------------------------------------------------- */
 
+/* enum tl_mode - what may be done with a tensor that was got */
 enum tl_mode {
-	TL_MODE_READ = 0, /* shared and read-only: a write is a SIGSEGV; DLPack's READ_ONLY flag is
-			     set */
-	TL_MODE_COPY_ON_WRITE, /* writable; what you write is seen by this tensor alone, a page is
-				  copied by the kernel when it is first written to */
+	/* The memory is shared and read-only: a write raises SIGSEGV. DLPack's READ_ONLY flag is
+	 * set. */
+	TL_MODE_READ = 0,
+	/* The memory may be written. What you write is seen through this tensor alone: the kernel
+	 * copies a page when it is first written to. */
+	TL_MODE_COPY_ON_WRITE,
 };
 
+/* TL_GET_* - flags of tl_get_options */
 enum {
-	TL_GET_LOCAL = 1, /* only if it takes no request, no wait and no system call; else -EAGAIN:
-			     for callers who hold a lock that they would give up for the full call
-			   */
+	/* Succeed only if that takes no request, no wait and no system call, else fail with
+	 * -EAGAIN. This is for a caller who holds a lock that the full call must not be made under.
+	 */
+	TL_GET_LOCAL = 1,
 };
 
+/* tl_get_options - how to get a tensor */
 typedef struct tl_get_options {
 	size_t size;	     /* sizeof(tl_get_options) */
-	int64_t timeout_ns;  /* how long to wait for the name, or for a newer version */
-	uint64_t newer_than; /* only a version above this will do; 0: any */
-	int64_t spin_ns;     /* of that time, how long to spin before sleeping */
-	enum tl_mode mode;
-	uint32_t flags;	 /* TL_GET_* */
-	intptr_t stream; /* GPU: TL_STREAM_*, or the stream that will use the tensor */
+	int64_t timeout_ns;  /* how long to wait for the name, or for a version that is newer */
+	uint64_t newer_than; /* accept only a version above this one; 0: any */
+	int64_t spin_ns;     /* for how much of that time to spin before sleeping */
+	enum tl_mode mode;   /* what may be done with the tensor */
+	uint32_t flags;	     /* TL_GET_* */
+	intptr_t stream; /* on a GPU: TL_STREAM_*, or the stream on which the tensor will be used */
 } tl_get_options;
 
 /*
- * Takes a lease on the tensor that @name means now and hands it out in *out, C-contiguous, with
- * explicit strides, byte_offset 0, data at a multiple of TL_ALIGNMENT (NULL if it has no bytes). It
- * stays as it is until its deleter is called, on any thread, also after tl_close(), whatever
- * happens to the name. The first get of a segment of memory is one round trip, later ones make no
- * system call. Waits as options->timeout_ns says, without asking the daemon. -ENOENT: no tensor has
- * that name (at once, if the timeout is 0); -ETIMEDOUT: none came in time, or none newer than
- * options->newer_than; -EAGAIN: there is one but it is not newer, and the timeout is 0.
+ * tl_get - take a lease on the tensor that a name means now
  *
- * A tensor on a GPU is handed out with the device's number in this process. options->stream is made
- * to wait for the producer's work, at every get; nothing blocks. The deleter does not wait either:
- * it notes what is queued on that stream by then, and a thread of the library gives up the lease
- * when that is done. So use the tensor on that stream, or order other streams with it. Read-only is
- * enforced by the GPU for memory of tl_alloc_cuda(), and otherwise a promise. -ENODATA: the process
- * that published it is gone and its memory with it (after waiting for a newer version as the
- * timeout says); -ENODEV: no CUDA here, or not that GPU: the text names its UUID; -ENOTSUP: its
- * mode is copy-on-write; -EBUSY: the stream is being captured into a graph.
+ * The tensor is C-contiguous, with explicit strides, a byte_offset of 0 and data at a multiple of
+ * TL_ALIGNMENT, or NULL if it has no bytes. It stays as it is until its deleter is called, whatever
+ * happens to the name and even after tl_close().
+ *
+ * A tensor on a GPU has the number that this GPU has in this process. At every get, options->stream
+ * is made to wait for the producer's work, while the caller is not. The deleter does not wait
+ * either: it notes what is queued on that stream by then, and a thread of the library gives up the
+ * lease when that work is done. So use the tensor on that stream, or order other streams with it.
+ * The GPU enforces that the memory is only read if tl_create() made it; else that is a promise.
+ *
+ * Ownership: *out is yours; give it back by calling its deleter, on any thread.
+ * Blocking: the first get of a segment is one round trip; later ones make no system call. If there
+ * is no such name, or no version that is newer than options->newer_than, the call waits for at most
+ * options->timeout_ns without asking the daemon.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-ENOENT		no tensor has that name, and the timeout is 0
+ *	-EAGAIN		the tensor is not newer than options->newer_than, and the timeout is 0; or
+ *			TL_GET_LOCAL was given and the call would have to do more
+ *	-ETIMEDOUT	also: no tensor came in time, or none that is newer
+ *	-EOVERFLOW	this process holds the tensor too often
+ *	-ENODATA	the process that published the tensor is gone, and its memory on the GPU
+ *			with it; no newer version came in time
+ *	-ENODEV		CUDA cannot be used here, or the tensor is on a GPU that this process does
+ *			not see; the text names its UUID
+ *	-ENOTSUP	the tensor is on a GPU, where there is no copy-on-write
+ *	-EBUSY		the stream is being captured into a graph
+ * Since: 0.1
  */
 TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,
 		  DLManagedTensorVersioned **out);
 
 /*
- * Gets @count tensors, into out[0] to out[count - 1], as they were at one moment: never some from
- * before and some from after a tl_group_commit(). Each has its own lease and deleter. @options as
- * for tl_get(), but newer_than, which must be 0; waits until all names are there. All or, on
- * failure, none. Errors as tl_get(), whose text names the tensor.
+ * tl_get_many - take leases on several tensors as they were at one moment
+ *
+ * Stores the tensors in out[0] to out[@count - 1]. They are never partly from before and
+ * partly from after a tl_group_commit(). Each of them has its own lease and its own deleter. The
+ * options are those of tl_get(), but newer_than and flags must be 0. The call waits until all of
+ * the names are there.
+ *
+ * Ownership: each of them is yours; give it back by calling its deleter, on any thread.
+ * Blocking: as tl_get() does.
+ * Threads: any.
+ * Returns: 0, or an error of tl_get(), whose text names the tensor. On failure none is got.
+ * Since: 0.1
  */
 TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count,
 		       const tl_get_options *options, DLManagedTensorVersioned **out);
 
 /*
- * Takes another lease on the tensor of @held, which tl_get() or this handed out, in another mode or
- * the same: the same version, whatever its name means by now. *out is released on its own.
- * Read-only: no request; copy-on-write: a mapping of its own, and one round trip for the first of a
- * segment. -EINVAL: @held did not come from tl_get(); -ENOTCONN: the daemon that knows the tensor
- * is gone and it cannot be mapped anew; -EOVERFLOW: it is held too often.
+ * tl_remap - take another lease on a tensor that is held
+ *
+ * The new lease is on the same version, whatever the name means by now, in the same mode as @held
+ * or in another one.
+ *
+ * Ownership: *out is yours and is released on its own; @held stays as it is.
+ * Blocking: never for read-only; a copy-on-write mapping takes one round trip for the first of a
+ * segment.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-EINVAL		@held did not come from this library, or there is no such mode
+ *	-ENOTCONN	the daemon that knows the tensor is gone, and the tensor cannot be mapped
+ *			anew
+ *	-EOVERFLOW	this process holds the tensor too often
+ *	-ENODATA	as tl_get()
+ *	-ENOTSUP	as tl_get()
+ * Since: 0.1
  */
 TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 		    DLManagedTensorVersioned **out);
 
-/*
- * As tl_remap(), read-only, for use on another stream than @held was got for: @stream waits for the
- * producer's work, and the deleter of *out looks at @stream. Not used on the CPU. -ENODATA,
- * -ENODEV: as tl_get().
- */
-TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream,
-			   DLManagedTensorVersioned **out);
-
+/* tl_wait_item - one name to wait for */
 typedef struct tl_wait_item {
 	const char *name;
-	uint64_t newer_than; /* only a version above this will do; 0: any */
+	uint64_t newer_than; /* accept only a version above this one; 0: any */
 	uint64_t reserved;   /* 0 */
 } tl_wait_item;
 
 /*
- * Waits until one of @count names means a tensor that is new enough and stores its index in *which
- * (the first, if several do). Takes no lease: the tensor may be another one by the time of a
- * tl_get(). Sleeps as tl_get() does, for at most @timeout_ns; connects again as that does. Ends
- * early if *interrupt (may be NULL) is not, or no longer,
- * @interrupt_value: store another value there, then wake it with FUTEX_WAKE_PRIVATE. With more than
- * 126 names, or a kernel before 5.16, it looks every 5 ms instead of sleeping. @count may be 0.
- * -ETIMEDOUT: none came in time; -ECANCELED: *interrupt changed; -EINTR: a signal handler ran.
+ * tl_wait_many - wait until one of several names means a tensor that is new enough
+ *
+ * Stores the index of that name in *which; the first one, if there are several. No lease is taken,
+ * so the name may mean another tensor by the time of a tl_get().
+ *
+ * The wait can be ended from outside: it ends early if *interrupt is not, or no longer,
+ * @interrupt_value. Store another value there and wake it with FUTEX_WAKE_PRIVATE. @interrupt may
+ * be NULL.
+ *
+ * Ownership: @items and the names in them stay yours and must stay until the call returns.
+ * Blocking: for at most @timeout_ns. It sleeps as tl_get() does, and connects again as that does.
+ * With more than 126 names, or on a kernel before 5.16, it looks every 5 ms instead. @count may be
+ * 0, so that only @interrupt is waited for.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-ETIMEDOUT	also: none came in time
+ *	-ECANCELED	*interrupt is not @interrupt_value
+ *	-EINTR		a signal handler ran
+ * Since: 0.1
  */
 TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t count,
 			const uint32_t *interrupt, uint32_t interrupt_value, int64_t timeout_ns,
 			size_t *which);
 
-/* What is known of a tensor. */
+/* tl_info - what is known of a tensor */
 typedef struct tl_info {
+	size_t size; /* sizeof(tl_info) */
 	char name[TL_NAME_MAX + 1];
-	uint64_t version;
-	uint64_t nbytes;       /* of its payload */
-	uint64_t committed_ns; /* when, in nanoseconds of CLOCK_REALTIME */
-	uint64_t flags;	       /* DLPack flags a get would show */
-	DLDataType dtype;
-	DLDevice device; /* of a GPU that this process has not used through the library: number -1
-			  */
-	uint32_t uid;	 /* the user who published it */
-	int32_t ndim;
-	int64_t shape[TL_NDIM_MAX];
-	uint32_t metadata_size;
-	unsigned char metadata[TL_METADATA_MAX];
-	unsigned char device_uuid[16]; /* the GPU's; 0 if on the CPU */
+	uint64_t version;	       /* under that name, from 1 */
+	uint64_t nbytes;	       /* bytes of the tensor itself, without metadata */
+	uint64_t committed_ns;	       /* when it was published, by CLOCK_REALTIME */
+	uint64_t dlpack_flags;	       /* of the tensor; without one, those that a get would show */
+	DLDataType dtype;	       /* of its elements */
+	DLDevice device;	       /* a GPU that this process has not used has the number -1 */
+	uint32_t uid;		       /* the user who published it */
+	int32_t ndim;		       /* how many dimensions, and sizes in @shape */
+	int64_t shape[TL_NDIM_MAX];    /* sizes of the dimensions */
+	uint32_t metadata_size;	       /* how many bytes of @metadata */
 	bool lost;		       /* its memory is gone with the process that published it */
-	uint64_t reserved[16];	       /* 0; for later versions */
+	unsigned char device_uuid[16]; /* of the GPU; 0 on the CPU */
+	unsigned char metadata[TL_METADATA_MAX]; /* what its producer attached */
 } tl_info;
 
 /*
- * Tells about a tensor that tl_get() handed out, metadata included; valid until its deleter is
- * called. -EINVAL: it did not come from tl_get(). -ENOTCONN: its daemon ended the connection; the
- * tensor stays readable.
+ * tl_tensor_info - get what is known of a tensor that is held
+ *
+ * Shows the metadata too, which DLPack has no place for. Set info->size before the call.
+ *
+ * Ownership: *info is yours, and a copy; @tensor must not have been released.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: 0, or
+ *	-EINVAL		@tensor did not come from tl_get(), or info->size is too small
+ *	-ENOTCONN	the daemon that knows the tensor ended the connection; the tensor stays
+ *			readable
+ * Since: 0.1
  */
 TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info);
 
 /*
- * Is the tensor, which tl_get() handed out, still there? 0, or -ENODATA: it lay in memory on a GPU
- * that was its producer's, and that is gone; do not use it. Always 0 for tensors on the CPU. No
- * request. -EINVAL: it did not come from tl_get().
+ * tl_tensor_check - check that the memory of a tensor is still there
+ *
+ * A tensor on a GPU may lie in memory that is its producer's, and goes with it. A tensor on the CPU
+ * is always there.
+ *
+ * Ownership: @tensor must not have been released.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: 0, or
+ *	-ENODATA	the memory is gone with its producer: do not use it
+ *	-EINVAL		@tensor did not come from tl_get()
+ * Since: 0.1
  */
 TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor);
 
-/* ---- GPUs ---------------------------------------------------------------------------------- */
-
-/*
- * As tl_create(), on GPU @device (its number in this process, as CUDA counts): memory of the
- * library's own, made with CUDA's virtual memory management in units of 2 MiB, and filled in place:
- * tl_draft_tensor() has its device pointer. What is published so outlives this process, and
- * consumers map it read-only. Recycled: a producer that publishes the same size again and again
- * settles into a fixed set of allocations. Commit it with tl_commit() after tl_draft_set_stream().
- * Waits for room as spec->timeout_ns says. Errors as tl_create(); -ENODEV: CUDA cannot be used
- * here, or there is no such device; -ENOTSUP: this driver or GPU has no such memory, or none that
- * can be exported; -ENOMEM: the GPU's memory is full.
- */
-TL_API int tl_alloc_cuda(tl_client *client, const char *name, const tl_spec *spec, int device,
-			 tl_draft **out);
-
-/*
- * Says on which stream the draft, which is on a GPU, is written (TL_STREAM_DEFAULT if not said):
- * consumers wait for what is queued there when it is committed. TL_STREAM_NONE: it is written
- * already. -EINVAL: the draft is on the CPU.
- */
-TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream);
-
-/* What opens memory on a GPU in another process, for programs that use CUDA's own calls. */
-typedef struct tl_ipc_handle {
-	size_t size;		       /* sizeof(tl_ipc_handle) */
-	unsigned char device_uuid[16]; /* cudaDeviceProp.uuid, cuDeviceGetUuid_v2() */
-	unsigned char memory[64];      /* cudaIpcMemHandle_t, CUipcMemHandle */
-	unsigned char event[64];       /* cudaIpcEventHandle_t, if has_event */
-	uint64_t allocation_size;      /* bytes of the allocation that the handle opens */
-	uint64_t offset;	       /* of the tensor in it, in bytes */
-	bool has_event;
-} tl_ipc_handle;
-
-/*
- * Publishes a tensor by a handle that the caller made with cudaIpcGetMemHandle(). Needs no CUDA in
- * the library. The memory must stay until @freed(@context) is called, on any thread, when no lease
- * is left and no client of the library has it mapped. With an event consumers wait for it at every
- * get; it must stay as long. @spec has shape, type and flags. If the call fails @freed is not
- * called, but after -EINPROGRESS it is. Errors as tl_publish(). -EINVAL: the tensor does not fit
- * into the allocation.
- */
-TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_ipc_handle *handle,
-				 const tl_spec *spec, const tl_put_options *options,
-				 void (*freed)(void *context), void *context, uint64_t *version);
-
-/*
- * Gets a tensor on a GPU for a caller who opens it with cudaIpcOpenMemHandle(). Needs no CUDA in
- * the library and opens nothing: the tensor in *out has no data and device number -1; its data will
- * be what the caller opens plus handle->offset. Close that before calling the deleter, which gives
- * up the lease at once. options->stream and mode are not used. Errors as tl_get(); -ENOTSUP: it is
- * memory that such a handle cannot open (tl_alloc_cuda(), or of a virtual memory allocator).
- */
-TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_options *options,
-			     tl_ipc_handle *handle, DLManagedTensorVersioned **out);
-
-typedef struct tl_cuda_info {
-	size_t size;		/* sizeof(tl_cuda_info), set by the caller */
-	int32_t count;		/* GPUs that this process sees */
-	int32_t driver_version; /* of the CUDA that the driver implements: 12040 is 12.4 */
-	unsigned char uuid[16];
-	char name[128];
-	uint64_t total_bytes;
-	int32_t compute_major, compute_minor;
-	bool integrated; /* shares the CPU's memory, as Tegra's do */
-	bool vmm;	 /* tl_alloc_cuda() can work */
-	bool legacy_ipc; /* a plain allocation said that it can be exported */
-	bool memory_pools;
-} tl_cuda_info;
-
-/*
- * Tells about GPU @device of this process. Loads and initialises CUDA. -ENODEV: CUDA cannot be used
- * here (the text says what is missing), or there is no such device.
- */
-TL_API int tl_get_cuda_info(int device, tl_cuda_info *info);
-
-typedef struct tl_device_usage {
-	unsigned char uuid[16];
-	uint64_t bytes_used;	/* of allocations that are published, or kept for drafts */
-	uint64_t capacity;	/* UINT64_MAX: no limit */
-	uint64_t user_capacity; /* of each user; UINT64_MAX: no limit */
-	uint32_t segments;
-} tl_device_usage;
-
-/* Calls @visit for each GPU on which the daemon counts something; a request for each. As tl_list().
- */
-TL_API int tl_list_devices(tl_client *client,
-			   int (*visit)(const tl_device_usage *usage, void *context),
-			   void *context);
-
 /* ---- Looking around ------------------------------------------------------------------------ */
 
-/* Tells about the tensor that @name means now. No request. -ENOENT: none. */
+/*
+ * tl_stat - get what is known of the tensor that a name means now
+ *
+ * Set info->size before the call.
+ *
+ * Ownership: *info is yours, and a copy.
+ * Blocking: never; no request is made.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-ENOENT		no tensor has that name
+ * Since: 0.1
+ */
 TL_API int tl_stat(tl_client *client, const char *name, tl_info *info);
 
 /*
- * Calls @visit for each tensor whose name starts with @prefix ("" or NULL: all), in no order; stops
- * when it returns something other than 0, and returns that. No request; @info is valid during the
- * call. Tensors published or deleted meanwhile may be told of or not.
+ * tl_list - visit all tensors that have a name
+ *
+ * Calls @visit for each tensor whose name starts with @prefix ("" or NULL: for all), in no order. A
+ * tensor that is published or deleted meanwhile may be visited or not. @visit may call any function
+ * of the library but tl_close() on this client.
+ *
+ * Ownership: *info is valid during the call of @visit only.
+ * Blocking: never, but for what @visit does; no request is made.
+ * Threads: any; @visit runs on the calling thread.
+ * Returns: 0 when all were visited, or what @visit returned if that was not 0, which ends the
+ * listing; or a common error.
+ * Since: 0.1
  */
 TL_API int tl_list(tl_client *client, const char *prefix,
 		   int (*visit)(const tl_info *info, void *context), void *context);
 
 /*
- * Forgets @name and retires its tensor; who holds it keeps it. The name's version goes on counting
- * if it is published again. One round trip. -ENOENT: no such name; -EACCES: it belongs to another
- * user.
+ * tl_delete - forget a name and retire its tensor
+ *
+ * Processes that hold the tensor keep it. If the name is published again, its versions go on from
+ * where they were.
+ *
+ * Ownership: nothing is handed over.
+ * Blocking: for one round trip.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-ENOENT		no tensor has that name
+ *	-EACCES		the name belongs to another user
+ * Since: 0.1
  */
 TL_API int tl_delete(tl_client *client, const char *name);
 
+/* tl_status - what a daemon says of itself */
 typedef struct tl_status {
-	size_t size; /* sizeof(tl_status), set by the caller */
-	char address[108];
-	uint64_t started_ns; /* CLOCK_REALTIME */
-	uint64_t capacity;   /* bytes of segments the daemon may make */
-	uint64_t bytes_used; /* bytes of segments there are, warm ones included */
-	uint64_t bytes_warm; /* bytes kept for the next tensor of the same size */
-	uint64_t commits;    /* since it started */
-	uint32_t tensors;    /* that a name means now */
-	uint32_t retired;    /* that no name means any more but somebody holds */
-	uint32_t drafts;
-	uint32_t segments;
-	uint32_t clients;
-	uint32_t max_tensors;
-	uint32_t max_clients;
-	uint32_t daemon_pid;
+	size_t size;	      /* sizeof(tl_status) */
+	char address[108];    /* path of its socket */
+	uint64_t started_ns;  /* when it started, by CLOCK_REALTIME */
+	uint64_t capacity;    /* bytes of segments that it may make */
+	uint64_t bytes_used;  /* bytes of the segments that there are, warm ones included */
+	uint64_t bytes_warm;  /* bytes that it keeps for the next tensor of the same size */
+	uint64_t commits;     /* tensors published since it started */
+	uint32_t tensors;     /* that a name means now */
+	uint32_t retired;     /* that no name means any more but somebody holds */
+	uint32_t drafts;      /* prefetched ones included */
+	uint32_t segments;    /* on the CPU and on GPUs */
+	uint32_t clients;     /* connections */
+	uint32_t max_tensors; /* limit of tensors and drafts together */
+	uint32_t max_clients; /* limit of connections */
+	uint32_t daemon_pid;  /* its process */
 } tl_status;
 
 /*
- * Tells about the daemon. No request: if it was killed and no other one has come yet, this is what
- * it left; started_ns differs from the one before when another one has come.
+ * tl_get_status - get what the daemon says of itself
+ *
+ * Set status->size before the call. If the daemon was killed and no other has come yet, this is
+ * what it left; once another one has come, started_ns is different.
+ *
+ * Ownership: *status is yours, and a copy.
+ * Blocking: never; no request is made.
+ * Threads: any.
+ * Returns: 0, or a common error.
+ * Since: 0.1
  */
 TL_API int tl_get_status(tl_client *client, tl_status *status);
 
+/* tl_client_info - one client of a daemon */
 typedef struct tl_client_info {
-	uint64_t id;  /* never used twice by one daemon */
-	uint32_t pid; /* who connected, as the kernel said then; 0 if in another PID namespace */
-	uint32_t uid;
-	uint32_t gid;
-	uint32_t drafts;
+	size_t size;	       /* what the library has filled */
+	uint64_t id;	       /* never used twice by one daemon */
+	uint32_t pid;	       /* the process that connected; 0 if in another PID namespace */
+	uint32_t uid;	       /* its user */
+	uint32_t gid;	       /* its group */
+	uint32_t drafts;       /* that it is writing, prefetched ones included */
 	uint64_t leases;       /* sum of its ledger */
-	uint64_t tensors_held; /* tensors with at least one lease */
-	uint64_t bytes_held;   /* payload of those */
-	char label[16];	       /* what the client calls itself: the program's name */
+	uint64_t tensors_held; /* tensors on which it has a lease */
+	uint64_t bytes_held;   /* bytes of those */
+	char label[16];	       /* what it calls itself: the name of its program */
 } tl_client_info;
 
-/* Calls @visit for each client of the daemon; a request for each. Returns as tl_list() does. */
+/*
+ * tl_list_clients - visit all clients of the daemon
+ *
+ * Calls @visit for each client, this one included.
+ *
+ * Ownership: *info is valid during the call of @visit only.
+ * Blocking: for one round trip for each client.
+ * Threads: any; @visit runs on the calling thread.
+ * Returns: as tl_list().
+ * Since: 0.1
+ */
 TL_API int tl_list_clients(tl_client *client,
 			   int (*visit)(const tl_client_info *info, void *context), void *context);
 
+/* tl_holding - a tensor that a client holds */
 typedef struct tl_holding {
+	size_t size; /* what the library has filled */
 	char name[TL_NAME_MAX + 1];
-	uint64_t version;
-	uint64_t nbytes;
-	uint64_t leases;
-	bool retired; /* the name means something else by now, or nothing */
+	uint64_t version; /* under that name */
+	uint64_t nbytes;  /* bytes of the tensor */
+	uint64_t leases;  /* how many the client has on it */
+	bool retired;	  /* the name means another tensor by now, or none */
 } tl_holding;
 
-/* Calls @visit for each tensor that the client with that id holds; a request for each. */
+/*
+ * tl_list_holdings - visit all tensors that a client holds
+ *
+ * Calls @visit for each tensor on which the client with the id @client_id has a lease.
+ *
+ * Ownership: *holding is valid during the call of @visit only.
+ * Blocking: for one round trip for each tensor.
+ * Threads: any; @visit runs on the calling thread.
+ * Returns: as tl_list(), or
+ *	-ENOENT		the daemon has no client with that id
+ * Since: 0.1
+ */
 TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
 			    int (*visit)(const tl_holding *holding, void *context), void *context);
 

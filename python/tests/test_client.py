@@ -10,6 +10,7 @@ import pickle
 import signal
 import threading
 import time
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -348,7 +349,7 @@ def test_put_without_waiting_is_seen(client):
 
 
 def test_public_things_say_what_they_do():
-    assert tensorlease.__version__ == "0.1.0"
+    assert tensorlease.__version__ == version("tensorlease")
     for name in tensorlease.__all__:
         assert getattr(tensorlease, name).__doc__, name
     for thing in (tensorlease.Client, tensorlease.Tensor, tensorlease.Draft):

@@ -11,9 +11,11 @@ from conftest import PACKAGE
 
 import tensorlease
 
+SO_VERSION = tensorlease.__version__.rpartition(".")[0]
+
 
 def test_library_and_daemon_are_carried():
-    assert (PACKAGE / "lib" / "libtensorlease.so.0").is_file() and (PACKAGE / "py.typed").is_file()
+    assert (PACKAGE / "lib" / f"libtensorlease.so.{SO_VERSION}").is_file() and (PACKAGE / "py.typed").is_file()
     version = subprocess.run(
         [PACKAGE / "bin" / "tensorleased", "--version"], capture_output=True, text=True, check=True
     )

@@ -89,8 +89,9 @@ static int is_refused(const struct test_daemon *d, void *text)
 {
 	tl_client *client;
 
-	must_be(tl_connect(&client, &(tl_connect_options){ .size = sizeof(tl_connect_options),
-							   .address = d->socket }),
+	must_be(tl_connect(&(tl_connect_options){ .size = sizeof(tl_connect_options),
+						  .address = d->socket },
+			   &client),
 		-EACCES);
 	must_contain(tl_last_error(), (const char *)text);
 	return 0;

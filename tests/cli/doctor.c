@@ -376,13 +376,13 @@ GPU_TEST(what_a_gpu_lacks_is_told_with_advice)
 		int fails;
 	} cases[] = {
 		{ "FAKECUDA_NO_VMM", "1", "gpu 0 vmm", "fail", "tl_publish()", "gpu 0 legacy", 1 },
-		{ "FAKECUDA_NO_LEGACY", "1", "gpu 0 legacy", "fail", "tl_alloc_cuda()",
+		{ "FAKECUDA_NO_LEGACY", "1", "gpu 0 legacy", "fail", "tl_create() on the GPU",
 		  "gpu 0 survival", 1 },
 		{ "FAKECUDA_FAIL", "cuIpcOpenMemHandle:1:201", "gpu 0 legacy", "fail", "--pid=host",
 		  "gpu 0 vmm", 1 },
 		{ "FAKECUDA_FAIL", "cuMemImportFromShareableHandle:1:800", "gpu 0 vmm", "fail",
 		  "cudaMalloc", "gpu 0 legacy", 1 },
-		{ "FAKECUDA_INTEGRATED", "1", "gpu 0 legacy", "warn", "tl_alloc_cuda()",
+		{ "FAKECUDA_INTEGRATED", "1", "gpu 0 legacy", "warn", "tl_create() on the GPU",
 		  "gpu 0 vmm", 0 },
 	};
 

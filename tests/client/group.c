@@ -104,11 +104,11 @@ TEST(members_may_differ_in_everything)
 		  .shape = deep,
 		  .ndim = 6,
 		  .dtype = { TL_DTYPE_INT, 4, 1 },
-		  .flags = DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED },
+		  .dlpack_flags = DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED },
 	};
 	const char *names[4] = { "g/padded", "g/deep", "g/empty", "g/scalar" };
 	DLManagedTensorVersioned *got[4];
-	static tl_info info;
+	static tl_info info = { .size = sizeof(info) };
 	tl_group *group;
 
 	memset(meta, 'm', sizeof(meta));

@@ -335,7 +335,7 @@ static DLManagedTensorVersioned *remap(const DLManagedTensorVersioned *held, enu
 
 static uint64_t version_of(const DLManagedTensorVersioned *t)
 {
-	static tl_info info;
+	static tl_info info = { .size = sizeof(info) };
 
 	must_be(tl_tensor_info(t, &info), 0);
 	return info.version;

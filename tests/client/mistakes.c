@@ -94,8 +94,8 @@ static void must_give(struct fixture *f, const void *expected, size_t n)
 {
 	const DLTensor *t = &f->s.managed.dl_tensor;
 	tl_put_options o = { .size = sizeof(o),
-			     .flags = f->s.managed.flags &
-				      DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED };
+			     .dlpack_flags = f->s.managed.flags &
+					     DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED };
 	uint64_t version;
 	bool copied = false;
 
@@ -116,7 +116,7 @@ static void must_give(struct fixture *f, const void *expected, size_t n)
 			must_be(got->dl_tensor.shape[i], t->shape[i]);
 		must(!memcmp(&got->dl_tensor.dtype, &t->dtype, sizeof(t->dtype)));
 		must(!n || !memcmp(got->dl_tensor.data, expected, n));
-		must_be(got->flags, DLPACK_FLAG_BITMASK_READ_ONLY | o.flags);
+		must_be(got->flags, DLPACK_FLAG_BITMASK_READ_ONLY | o.dlpack_flags);
 		drop(got);
 	}
 	must_be(tl_delete(f->client, "m"), 0);
@@ -199,7 +199,7 @@ TEST(our_tensors_have_none_of_them)
 				 .shape = kinds[i].shape,
 				 .ndim = kinds[i].ndim,
 				 .dtype = kinds[i].dtype,
-				 .flags = kinds[i].flags };
+				 .dlpack_flags = kinds[i].flags };
 		tl_get_options cow = { .size = sizeof(cow), .mode = TL_MODE_COPY_ON_WRITE };
 		DLManagedTensorVersioned *t, *again;
 		uint64_t version;

@@ -158,7 +158,7 @@ TEST(a_commit_that_times_out_leaves_no_draft)
 	tl_client *client;
 	int i = 0, r = 0;
 
-	eventually(tl_connect(&client, &o) == 0);
+	eventually(tl_connect(&o, &client) == 0);
 	for (int k = 0; k < DRAFTS; k++)
 		eventually(tl_create(client, "a",
 				     &(tl_spec){ .size = sizeof(tl_spec),

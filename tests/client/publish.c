@@ -80,7 +80,7 @@ TEST(an_exported_draft_is_not_copied)
 	DLManagedTensorVersioned *exported, *t;
 	bool copied = true;
 	uint64_t version;
-	static tl_info info;
+	static tl_info info = { .size = sizeof(info) };
 	void *bytes;
 
 	for (int64_t n = 1000; n < 10000000; n *= 100) {

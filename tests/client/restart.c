@@ -11,7 +11,7 @@ TEST(a_client_connects_again)
 	cleanup_td struct test_daemon second = { .pid = 0 };
 	tl_client *client = td_connect(&first);
 	DLManagedTensorVersioned *t, *u;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	put_bytes(client, "a", 1, 100000);
 	t = get(client, "a");
@@ -135,14 +135,14 @@ TEST(a_daemon_that_does_not_answer_times_out)
 
 	put_bytes(other, "a", 1, 10);
 	/* A busy machine's daemon may miss such a short time by itself. */
-	eventually(tl_connect(&client, &o) == 0);
+	eventually(tl_connect(&o, &client) == 0);
 	eventually(tl_get(client, "a", NULL, &t) == 0);
 	drop(t);
 	td_freeze(&d);
 	start = now_ns();
 	must_be(tl_delete(client, "a"), -ETIMEDOUT);
 	must(now_ns() - start >= 200 * MS);
-	must_be(tl_connect(&unserved, &o), -ETIMEDOUT);
+	must_be(tl_connect(&o, &unserved), -ETIMEDOUT);
 	drop(get(client, "a")); /* that needs nobody */
 	td_thaw(&d);
 	td_settle(&d);
@@ -194,17 +194,17 @@ TEST(nobody_there_is_said)
 	char longer[200];
 	tl_client *client;
 
-	must_be(tl_connect(&client, &o), -ENOENT);
+	must_be(tl_connect(&o, &client), -ENOENT);
 	must(strstr(tl_last_error(), "/nonexistent/socket"));
 	memset(longer, 'x', sizeof(longer));
 	longer[199] = '\0';
 	o.address = longer;
-	must_be(tl_connect(&client, &o), -EINVAL);
+	must_be(tl_connect(&o, &client), -EINVAL);
 	o.address = "";
-	must_be(tl_connect(&client, &o), -EINVAL);
+	must_be(tl_connect(&o, &client), -EINVAL);
 	o.address = NULL;
 	o.flags = 128;
-	must_be(tl_connect(&client, &o), -EINVAL);
+	must_be(tl_connect(&o, &client), -EINVAL);
 }
 
 /* ---- Autostart: in children, for it depends on the environment ---- */
@@ -225,7 +225,7 @@ static int autostarter(const struct test_daemon *d, void *arg)
 	(void)d;
 	(void)arg;
 	parent_await();
-	must_be(tl_connect(&client, &o), 0);
+	must_be(tl_connect(&o, &client), 0);
 	put_bytes(client, "auto", 1, 1000);
 	parent_tell(daemon_of(client));
 	parent_await();
@@ -247,12 +247,13 @@ TEST(a_daemon_is_started_once)
 	must(mkdtemp(dir));
 	setenv("XDG_RUNTIME_DIR", dir, 1);
 	setenv("TENSORLEASE_DAEMON", "/bin/false", 1);
-	must_be(tl_connect(&client, &(tl_connect_options){ .size = sizeof(tl_connect_options),
-							   .flags = TL_CONNECT_AUTOSTART }),
+	must_be(tl_connect(&(tl_connect_options){ .size = sizeof(tl_connect_options),
+						  .flags = TL_CONNECT_AUTOSTART },
+			   &client),
 		-ECONNREFUSED);
 	must(strstr(tl_last_error(), "status 1"));
 	setenv("TENSORLEASE_DAEMON", binary ? binary : "build/bin/tensorleased", 1);
-	must_be(tl_connect(&client, NULL), -ENOENT);
+	must_be(tl_connect(NULL, &client), -ENOENT);
 	for (int i = 0; i < 4; i++) /* at once */
 		c[i] = child_start(NULL, autostarter, NULL);
 	for (int i = 0; i < 4; i++)
@@ -271,8 +272,9 @@ TEST(a_daemon_is_started_once)
 	end_daemon((pid_t)pid);
 
 	must_be(chmod(path, 0755), 0); /* not private: not trusted */
-	must_be(tl_connect(&client, &(tl_connect_options){ .size = sizeof(tl_connect_options),
-							   .flags = TL_CONNECT_AUTOSTART }),
+	must_be(tl_connect(&(tl_connect_options){ .size = sizeof(tl_connect_options),
+						  .flags = TL_CONNECT_AUTOSTART },
+			   &client),
 		-EACCES);
 	must(strstr(tl_last_error(), "0755"));
 	snprintf(path, sizeof(path), "rm -rf %s", dir);

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "client/trust.h"
+#include "client/session/trust.h"
 #include "tests/cli/run.h"
 
 enum { MALLORY = 60201, VICTIM = 60202, ATTEMPTS = 5000 };
@@ -62,7 +62,7 @@ static int connect_to(const char *address)
 				 .address = address,
 				 .timeout_ns = WAIT_S * SECOND };
 	tl_client *client = NULL;
-	int r = tl_connect(&client, &o);
+	int r = tl_connect(&o, &client);
 
 	if (!r)
 		tl_close(client);
@@ -472,7 +472,7 @@ static void install_copy(const struct place *p)
 
 	shell("mkdir -p '%s/bin' '%s/lib'", p->dir, p->dir);
 	shell("cp '%s' '%s/bin/tensorlease'", cli, p->dir);
-	shell("cp '%.*s/../lib/libtensorlease.so.0' '%s/lib/'", folder, cli, p->dir);
+	shell("cp '%.*s/../lib/libtensorlease.so.'* '%s/lib/'", folder, cli, p->dir);
 	shell("printf '#!/bin/sh\\n>%s/mark\\nexit 9\\n' >'%s/bin/tensorleased'", p->dir, p->dir);
 	shell("chmod 755 '%s/bin/tensorleased'", p->dir);
 }

@@ -77,13 +77,13 @@ TEST(padded_types_take_a_byte_each)
 	unsigned char data[9] = { 1, 2, 3, 4, 5, 6, 7, 8, 9 };
 	DLTensor source = bytes_tensor(data, shape);
 	tl_put_options o = { .size = sizeof(o),
-			     .flags = DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED };
+			     .dlpack_flags = DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED };
 	DLManagedTensorVersioned *t;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	source.dtype = (DLDataType){ TL_DTYPE_INT, 4, 1 };
 	must_be(tl_put(client, "padded", &source, &o, NULL), 0);
-	o.flags = 0;
+	o.dlpack_flags = 0;
 	must_be(tl_put(client, "packed", &source, &o, &(uint64_t){ 0 }), 0);
 	t = get(client, "padded");
 	a_tensor_is_what_was_put(t, &source, data, 9);
@@ -110,7 +110,7 @@ TEST(every_rank_comes_back)
 		DLTensor source = bytes_tensor(data, shape);
 		DLManagedTensorVersioned *t;
 		size_t n = 1;
-		tl_info info;
+		tl_info info = { .size = sizeof(info) };
 
 		for (int i = 0; i < ndim; i++) {
 			shape[i] = i % 9 == 0 ? 2 : 1;
@@ -217,7 +217,7 @@ TEST(metadata_of_any_length_comes_back)
 	tl_client *client = td_connect(&d);
 	int64_t shape[7] = { 1, 2, 1, 2, 1, 2, 1 };
 	unsigned char meta[TL_METADATA_MAX + 1], data[8] = { 0 };
-	static tl_info info;
+	static tl_info info = { .size = sizeof(info) };
 
 	for (size_t i = 0; i < sizeof(meta); i++)
 		meta[i] = (unsigned char)(i * 11 + 3);
@@ -264,7 +264,7 @@ TEST(names_of_any_length_are_found)
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
 	char name[TL_NAME_MAX + 2];
-	static tl_info info;
+	static tl_info info = { .size = sizeof(info) };
 
 	memset(name, 'n', sizeof(name));
 	for (size_t n = 1; n <= TL_NAME_MAX; n++) {
@@ -340,7 +340,7 @@ TEST(bad_arguments_are_named)
 	spec.dtype = (DLDataType){ 99, 8, 1 };
 	must_be(tl_create(client, "a", &spec, &draft), -EINVAL);
 	spec.dtype = U8;
-	spec.flags = 1;
+	spec.dlpack_flags = 1;
 	must_be(tl_create(client, "a", &spec, &draft), -EINVAL);
 	source = bytes_tensor(NULL, shape);
 	must_be(tl_put(client, "a", &source, NULL, NULL), -EINVAL);
@@ -357,7 +357,8 @@ TEST(bad_arguments_are_named)
 	drop(t);
 	larger[sizeof(larger) - 1] = 1;
 	must_be(tl_get(client, "a", (tl_get_options *)larger, &t), -EINVAL);
-	must_be(tl_tensor_info(&(DLManagedTensorVersioned){ 0 }, &(tl_info){ .version = 0 }),
+	must_be(tl_tensor_info(&(DLManagedTensorVersioned){ 0 },
+			       &(tl_info){ .size = sizeof(tl_info) }),
 		-EINVAL);
 	tl_close(client);
 }
@@ -430,7 +431,7 @@ TEST(what_there_is_can_be_listed)
 
 	must_be(tl_delete(client, "other"), 0);
 	must_be(tl_delete(client, "other"), -ENOENT);
-	must_be(tl_stat(client, "other", &(tl_info){ .version = 0 }), -ENOENT);
+	must_be(tl_stat(client, "other", &(tl_info){ .size = sizeof(tl_info) }), -ENOENT);
 	must_be(put_bytes(client, "other", 1, 1), 3); /* versions go on */
 	tl_close(client);
 }

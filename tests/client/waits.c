@@ -100,7 +100,7 @@ static int ponger(const struct test_daemon *d, void *arg)
 	tl_client *client = td_connect(d);
 	tl_get_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND };
 	DLManagedTensorVersioned *t;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	(void)arg;
 	for (int i = 1; i <= ROUNDS; i++) {

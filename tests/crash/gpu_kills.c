@@ -55,7 +55,7 @@ static void produce_once(tl_client *client, int value)
 	must_be(tl_put(client, "put", &foreign[0].managed.dl_tensor, NULL, NULL), 0);
 	step();
 	for (int i = 0; i < 2; i++) {
-		must_be(tl_alloc_cuda(client, "draft", &spec, 0, &draft), 0);
+		must_be(gpu_create(client, "draft", &spec, 0, &draft), 0);
 		step();
 		gpu_fill((CUdeviceptr)(uintptr_t)tl_draft_tensor(draft)->data, value, N,
 			 CUDA_STREAM_LEGACY);
@@ -63,7 +63,7 @@ static void produce_once(tl_client *client, int value)
 		must_be(tl_commit(draft, NULL), 0);
 		step();
 	}
-	must_be(tl_alloc_cuda(client, "draft", &spec, 0, &draft), 0);
+	must_be(gpu_create(client, "draft", &spec, 0, &draft), 0);
 	must_be(tl_draft_export(draft, &exported), 0);
 	step();
 	drop(exported);
@@ -171,7 +171,7 @@ static int steady_consumer(const struct test_daemon *d, void *arg)
 
 	while (!atomic_load(stop)) {
 		DLManagedTensorVersioned *t;
-		tl_info info;
+		tl_info info = { .size = sizeof(info) };
 		int r = tl_get(client, "steady", &o, &t);
 
 		must_mostly(r);

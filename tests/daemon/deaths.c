@@ -129,7 +129,7 @@ TEST(a_producer_killed_before_commit_leaves_nothing)
 	struct tl_status before = td_status(&d), s;
 	unsigned objects = td_objects(&d), fds = count_fds(d.pid);
 	tl_client *client = td_connect(&d);
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	for (int i = 0; i < 10; i++) {
 		struct test_child c = child_start(&d, write_half_and_stay, (void *)"never");

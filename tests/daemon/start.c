@@ -375,7 +375,7 @@ TEST(one_client_too_many_is_told_so)
 		rc_must_fail(&m, WIRE_E_CLIENTS);
 		must_be(rc_receive(&more, &m), -ECONNRESET);
 		rc_close(&more);
-		must_be(tl_connect(&client, &o), -EUSERS);
+		must_be(tl_connect(&o, &client), -EUSERS);
 		must(!client);
 	}
 	rc_settle(&full[3]);

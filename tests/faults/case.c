@@ -211,7 +211,7 @@ static bool started(struct test_daemon *d)
 	tl_client *client = NULL;
 	int status = 0, r;
 
-	while ((r = tl_connect(&client, &o))) {
+	while ((r = tl_connect(&o, &client))) {
 		if (waitpid(d->pid, &status, WNOHANG) == d->pid) {
 			must_have_refused(d, status);
 			return false;
@@ -253,7 +253,7 @@ static int bystander(const struct test_daemon *d, void *arg)
 
 	(void)arg;
 	memset(data, 5, sizeof(data));
-	for (unsigned i = 0; i < ATTEMPTS && (r = tl_connect(&client, &o)); i++)
+	for (unsigned i = 0; i < ATTEMPTS && (r = tl_connect(&o, &client)); i++)
 		may_fail(r);
 	must(client);
 	for (unsigned i = 0; i < ATTEMPTS && (r = bystander_put(client, data)); i++)
@@ -328,7 +328,7 @@ TEST(a_daemon_survives_it_while_it_is_started_by_a_client)
 	setenv("TENSORLEASE_DAEMON", env("TL_TEST_DAEMON"), 1);
 	arm(true);
 	preload("tensorleased", "");
-	for (unsigned i = 0; i < ATTEMPTS && (r = tl_connect(&client, &o)); i++)
+	for (unsigned i = 0; i < ATTEMPTS && (r = tl_connect(&o, &client)); i++)
 		may_fail(r);
 	preload_no_more();
 	must(client);

@@ -168,7 +168,7 @@ static int step_connect(void)
 	tl_connect_options o = { .size = sizeof(o), .timeout_ns = REQUEST_NS };
 
 	if (!client)
-		TRY(tl_connect(&client, &o));
+		TRY(tl_connect(&o, &client));
 	return 0;
 }
 
@@ -179,7 +179,7 @@ static int step_autostart(void)
 				 .timeout_ns = REQUEST_NS };
 
 	if (!client)
-		TRY(tl_connect(&client, &o));
+		TRY(tl_connect(&o, &client));
 	return 0;
 }
 
@@ -221,7 +221,7 @@ static int step_commit(void)
 	};
 	tl_get_options o = { .size = sizeof(o), .timeout_ns = REQUEST_NS };
 	uint64_t version = 0;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 	int r;
 
 	for (int i = 0; i < 3; i++) {
@@ -254,7 +254,7 @@ static int step_shapes(void)
 	int64_t shape[9] = { 2, 1, 3, 1, 1, 5, 1, 1, 2 };
 	DLTensor t = tensor_of(bytes, shape);
 	tl_put_options o = { .size = sizeof(o), .metadata = bytes, .metadata_size = 900 };
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	t.ndim = 9;
 	memset(bytes, 31, 1000);
@@ -403,7 +403,7 @@ static int step_look(void)
 	tl_status status = { .size = sizeof(status) };
 	unsigned names = 0, held = 0;
 	uint64_t id = 0;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	TRY(tl_get_status(client, &status));
 	MUST(status.tensors >= 10 && status.clients >= 1 && status.max_tensors);

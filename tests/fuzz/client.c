@@ -10,7 +10,9 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "tensor/tensor.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
+#include "tensor/name.h"
 #include "tests/fuzz/target.h"
 #include "tests/harness/liar.h"
 
@@ -172,7 +174,7 @@ static int check_info(const tl_info *info, void *context)
 	fuzz_check(!tensor_name_check(info->name, strnlen(info->name, sizeof(info->name)), &why));
 	fuzz_check(info->metadata_size <= TL_METADATA_MAX);
 	fuzz_check(!tensor_nbytes(info->dtype, info->ndim, info->shape,
-				  info->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED,
+				  info->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED,
 				  &nbytes));
 	fuzz_check(nbytes == info->nbytes);
 	return 0;
@@ -218,7 +220,7 @@ static void step_get(unsigned how)
 			     .newer_than = how & 8 ? 1 : 0,
 			     .timeout_ns = how & 16 ? PATIENCE_NS : 0 };
 	DLManagedTensorVersioned *t, *many[3];
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	if (how & 32) {
 		o.newer_than = 0;
@@ -240,7 +242,7 @@ static void step_get(unsigned how)
 static void step_look(unsigned how)
 {
 	tl_status status = { .size = sizeof(status) };
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	switch (how % 4) {
 	case 0:

@@ -16,7 +16,7 @@ static tl_client *impatient(const struct test_daemon *d, int64_t timeout_ns)
 				 .timeout_ns = timeout_ns };
 	tl_client *client;
 
-	must_be(tl_connect(&client, &o), 0);
+	must_be(tl_connect(&o, &client), 0);
 	return client;
 }
 
@@ -52,7 +52,7 @@ static int publishes_to_nobody(const struct test_daemon *d, void *arg)
 	tl_client *client, *patient = gpu_open(d, 0);
 	struct asking *a = arg;
 	struct gpu_foreign first, f;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	client = impatient(d, SECOND);
 	gpu_memory_init(&a->memory, a->by_handle ? GPU_LEGACY : GPU_VMM, N, 0);
@@ -364,7 +364,7 @@ static int looks_from_two_threads(const struct test_daemon *d, void *arg)
 	must_be(gpu_unfinished(&rc), 1);
 	must_be(tl_delete(client, "passes"), 0);
 	td_settle(d); /* FREED was sent to the client */
-	must_be(tl_alloc_cuda(client, "draft", &spec, 0, &draft), 0);
+	must_be(gpu_create(client, "draft", &spec, 0, &draft), 0);
 	must_be(look.passes.deleted, 1);
 	gpu_hold(0);
 	eventually(gpu_unfinished(&rc) == 0);

@@ -34,7 +34,7 @@ static void publish_foreign(tl_client *client, enum gpu_kind kind)
 /* No other process can open it. */
 static void publish_copy(tl_client *client)
 {
-	tl_put_options o = { .size = sizeof(o), .how = TL_PUBLISH_STAGING };
+	tl_put_options o = { .size = sizeof(o), .flags = TL_PUBLISH_STAGING };
 	CUdeviceptr base;
 	bool copied;
 
@@ -99,7 +99,7 @@ static int reads_six(const struct test_daemon *d, void *arg)
 	tl_client *client = gpu_open(d, 0);
 	DLManagedTensorVersioned *t;
 	char name[] = "t0";
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	t = gpu_get(client, "t", TL_STREAM_LEGACY);
 	must_be(tl_tensor_info(t, &info), 0);
@@ -153,7 +153,7 @@ static tl_client *hold_and_publish(const struct test_daemon *d, int64_t timeout_
 	tl_client *client;
 
 	cuda = gpu_use(0);
-	eventually(tl_connect(&client, &o) == 0); /* its time is short, and the machine may be busy
+	eventually(tl_connect(&o, &client) == 0); /* its time is short, and the machine may be busy
 						   */
 	gpu_must(cuda->ctx_synchronize());
 	gpu_hold(getpid());

@@ -2,6 +2,8 @@
 /* Helpers for the tests of GPU tensors, whose producers and consumers are processes. */
 #pragma once
 
+#include <tensorlease/cuda.h>
+
 #include "tests/gpu/memory.h"
 
 /* Connects a client and loads the driver. For a child. */
@@ -35,6 +37,16 @@ static inline CUdeviceptr gpu_data(const DLManagedTensorVersioned *t)
 	return (CUdeviceptr)(uintptr_t)t->dl_tensor.data;
 }
 
+/* Makes a draft like @spec on GPU @device. */
+static inline int gpu_create(tl_client *client, const char *name, const tl_spec *spec, int device,
+			     tl_draft **draft)
+{
+	tl_spec there = *spec;
+
+	there.device = (DLDevice){ kDLCUDA, device };
+	return tl_create(client, name, &there, draft);
+}
+
 /* Publishes a tensor of @n bytes of @value in a draft buffer. */
 static inline uint64_t gpu_put_draft(tl_client *client, const char *name, int value, int64_t n,
 				     int device, CUstream stream)
@@ -43,7 +55,7 @@ static inline uint64_t gpu_put_draft(tl_client *client, const char *name, int va
 	uint64_t version = 0;
 	tl_draft *draft;
 
-	must_be(tl_alloc_cuda(client, name, &spec, device, &draft), 0);
+	must_be(gpu_create(client, name, &spec, device, &draft), 0);
 	must_be(tl_draft_tensor(draft)->device.device_type, kDLCUDA);
 	gpu_fill((CUdeviceptr)(uintptr_t)tl_draft_tensor(draft)->data, value, (size_t)n, stream);
 	must_be(tl_draft_set_stream(draft, (intptr_t)stream), 0);

@@ -68,7 +68,7 @@ static int commit_one(tl_client *client)
 	int64_t n = N;
 	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
 	tl_draft *draft;
-	int r = tl_alloc_cuda(client, "draft", &spec, 0, &draft);
+	int r = gpu_create(client, "draft", &spec, 0, &draft);
 
 	if (r)
 		return r;
@@ -78,7 +78,7 @@ static int commit_one(tl_client *client)
 
 static int drafts(const struct test_daemon *d, void *arg)
 {
-	tl_put_options sealed = { .size = sizeof(sealed), .how = TL_PUBLISH_SEALED };
+	tl_put_options sealed = { .size = sizeof(sealed), .flags = TL_PUBLISH_SEALED };
 	unsigned fds = count_fds(0);
 	struct gpu_foreign f;
 	CUdeviceptr source;
@@ -259,7 +259,7 @@ static int fails_on_the_gpu(const struct test_daemon *d, void *arg)
 	tl_client *client = gpu_open(d, 0);
 	struct gpu_foreign f;
 	CUdeviceptr m = gpu_alloc(N);
-	tl_info info = { 0 };
+	tl_info info = { .size = sizeof(info) };
 	DLManagedTensorVersioned *t;
 
 	gpu_foreign_init(&f, m, N, 0);
@@ -306,7 +306,7 @@ static tl_draft *draft_of(tl_client *client, int64_t n, int device, int *r)
 	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
 	tl_draft *draft = NULL;
 
-	*r = tl_alloc_cuda(client, "d", &spec, device, &draft);
+	*r = gpu_create(client, "d", &spec, device, &draft);
 	return draft;
 }
 
@@ -386,11 +386,11 @@ static int waits_for_room(const struct test_daemon *d, void *arg)
 	gpu_put_draft(client, "d", 1, n, 0, CUDA_STREAM_LEGACY);
 	spec.timeout_ns = 60 * MS;
 	start = now_ns();
-	must_be(tl_alloc_cuda(client, "e", &spec, 0, &draft), -ENOSPC);
+	must_be(gpu_create(client, "e", &spec, 0, &draft), -ENOSPC);
 	must(now_ns() - start >= 60 * MS);
 	spec.timeout_ns = WAIT_S * SECOND;
 	must_be(pthread_create(&thread, NULL, deletes, client), 0);
-	must_be(tl_alloc_cuda(client, "e", &spec, 0, &draft), 0);
+	must_be(gpu_create(client, "e", &spec, 0, &draft), 0);
 	pthread_join(thread, NULL);
 	tl_abort(draft);
 	tl_close(client);

@@ -42,11 +42,11 @@ static void may_and_may_not(struct parents *p, int value)
 	DLManagedTensorVersioned *t;
 	tl_ipc_handle h = { .size = sizeof(h) };
 	tl_draft *draft;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	must_refuse(tl_get(p->client, "theirs", NULL, &t), -ENODEV, "fork()");
 	must_refuse(tl_get(p->client, "own", NULL, &t), -ENODEV, "fork()");
-	must_refuse(tl_alloc_cuda(p->client, "x", &spec, 0, &draft), -ENODEV, "fork()");
+	must_refuse(gpu_create(p->client, "x", &spec, 0, &draft), -ENODEV, "fork()");
 	must_be(tl_get_ipc_handle(p->client, "theirs", NULL, &h, &t), 0);
 	drop(t);
 	must(all_bytes(t = get(p->client, "cpu"), 5, 100));
@@ -126,8 +126,8 @@ static int forking(const struct test_daemon *d, void *arg)
 	p.theirs = gpu_get(p.client, "theirs", (intptr_t)stream);
 	p.own = gpu_get(p.client, "own", (intptr_t)stream);
 	p.cpu = get(p.client, "cpu");
-	must_be(tl_alloc_cuda(p.client, "d", &spec, 0, &p.draft), 0);
-	must_be(tl_alloc_cuda(p.client, "e", &spec, 0, &exported), 0);
+	must_be(gpu_create(p.client, "d", &spec, 0, &p.draft), 0);
+	must_be(gpu_create(p.client, "e", &spec, 0, &exported), 0);
 	must_be(tl_draft_export(exported, &p.draft_tensor), 0);
 	queued = gpu_get(p.client, "theirs", (intptr_t)stream);
 	gpu_must(cuda->stream_synchronize(stream));

@@ -73,7 +73,7 @@ static int reads_all(const struct test_daemon *d, void *arg)
 	(void)arg;
 	for (int name = 0; name < NAMES; name++) {
 		DLManagedTensorVersioned *t = gpu_get(client, names[name], TL_STREAM_LEGACY);
-		tl_info info;
+		tl_info info = { .size = sizeof(info) };
 
 		must_be(tl_tensor_info(t, &info), 0);
 		must_be(info.version, ROUNDS);
@@ -116,7 +116,7 @@ static int wants_more(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
 	struct gpu_foreign *f = calloc(MORE_MAX, sizeof(*f));
-	tl_put_options sealed = { .size = sizeof(sealed), .how = TL_PUBLISH_SEALED };
+	tl_put_options sealed = { .size = sizeof(sealed), .flags = TL_PUBLISH_SEALED };
 	struct gpu_memory m;
 	unsigned n = 0;
 	char name[256];

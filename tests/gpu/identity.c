@@ -48,7 +48,7 @@ static int consumer(const struct test_daemon *d, void *arg)
 	for (int i = 0; i < 2; i++) {
 		const char *name = i ? "gpu1" : "gpu0";
 		char text[64];
-		tl_info info;
+		tl_info info = { .size = sizeof(info) };
 
 		must_be(tl_stat(client, name, &info), 0);
 		snprintf(text, sizeof(text), "GPU-%02x%02x%02x%02x-", info.device_uuid[0],
@@ -137,7 +137,7 @@ static int bare(const struct test_daemon *d, void *arg)
 	must(!cuda_driver_get(&why));
 	must_refuse(tl_get(client, "gpu0", NULL, &t), -ENODEV, arg);
 	must_refuse(tl_get(client, "gpu1", NULL, &t), -ENODEV, arg);
-	must_refuse(tl_alloc_cuda(client, "x", &spec, 0, &draft), -ENODEV, arg);
+	must_refuse(gpu_create(client, "x", &spec, 0, &draft), -ENODEV, arg);
 	must_refuse(tl_get_cuda_info(0, &cuda_info), -ENODEV, arg);
 	gpu_foreign_init(&f, 1 << 30, N, 0);
 	must_refuse(tl_publish(client, "x", &f.managed, NULL, NULL, NULL), -ENODEV, arg);

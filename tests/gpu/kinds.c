@@ -176,7 +176,7 @@ GPU_TEST(a_range_that_grows_and_changes_under_its_address)
  * was queued on the stream. */
 static void refused_then_copied(tl_client *client, CUdeviceptr memory, const char *words)
 {
-	tl_put_options o = { .size = sizeof(o), .how = TL_PUBLISH_STAGING };
+	tl_put_options o = { .size = sizeof(o), .flags = TL_PUBLISH_STAGING };
 	DLManagedTensorVersioned *t;
 	struct gpu_foreign f;
 	bool copied = false;
@@ -262,7 +262,7 @@ GPU_TEST(a_driver_that_promises_too_much)
 static int gives_the_original_back(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
-	tl_put_options o = { .size = sizeof(o), .how = TL_PUBLISH_STAGING };
+	tl_put_options o = { .size = sizeof(o), .flags = TL_PUBLISH_STAGING };
 	struct gpu_memory m = { .kind = GPU_VMM, .size = GPU_PART };
 	DLManagedTensorVersioned *t;
 	struct gpu_foreign f;
@@ -324,12 +324,12 @@ static int mistakes(const struct test_daemon *d, void *arg)
 	must_refuse(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), -ENOTSUP, "contiguous");
 	must_refuse(tl_put(client, "t", &f.managed.dl_tensor, NULL, NULL), -ENOTSUP, "contiguous");
 	must_be(f.deleted, 0);
-	must_refuse(tl_alloc_cuda(client, "t", &spec, 2, &draft), -ENODEV, "no GPU 2");
-	must_refuse(tl_alloc_cuda(client, "t", &spec, -1, &draft), -ENODEV, "no GPU -1");
+	must_refuse(gpu_create(client, "t", &spec, 2, &draft), -ENODEV, "no GPU 2");
+	must_refuse(gpu_create(client, "t", &spec, -1, &draft), -ENODEV, "no GPU -1");
 	must_be(tl_create(client, "t", &spec, &draft), 0);
 	must_refuse(tl_draft_set_stream(draft, 0), -EINVAL, "on the CPU");
 	tl_abort(draft);
-	must_be(tl_stat(client, "t", &(tl_info){ 0 }), -ENOENT);
+	must_be(tl_stat(client, "t", &(tl_info){ .size = sizeof(tl_info) }), -ENOENT);
 	free(host);
 	gpu_must(cuda->mem_free(memory));
 	tl_close(client);
@@ -351,7 +351,7 @@ static void put_and_compare(tl_client *client, const DLTensor *t, const tl_put_o
 	tl_get_options want = { .size = sizeof(want), .stream = TL_STREAM_LEGACY };
 	DLManagedTensorVersioned *got;
 	uint64_t version = 0;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	must_be(tl_put(client, "s", t, o, &version), 0);
 	must(version > 0);

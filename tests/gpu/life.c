@@ -181,7 +181,7 @@ static int will_die(const struct test_daemon *d, void *arg)
 	gpu_foreign_init(&f, m.base, N, 0);
 	must_be(tl_publish(client, "t", &f.managed,
 			   &(tl_put_options){ .size = sizeof(tl_put_options),
-					      .how = dying->unfinished ? 0 : TL_PUBLISH_SEALED },
+					      .flags = dying->unfinished ? 0 : TL_PUBLISH_SEALED },
 			   NULL, NULL),
 		0);
 	parent_tell(1);
@@ -196,7 +196,7 @@ static int holds_a_dead_ones(const struct test_daemon *d, void *arg)
 	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_PER_THREAD), *next, *again;
 	bool lost = dying->unfinished || dying->kind == GPU_LEGACY || dying->kind == GPU_POOL;
 	tl_get_options wait = { .size = sizeof(wait), .timeout_ns = 30 * MS };
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 	int64_t start;
 
 	must_be(tl_tensor_check(t), 0);
@@ -251,7 +251,7 @@ static int comes_late(const struct test_daemon *d, void *arg)
 	DLManagedTensorVersioned *t;
 
 	if (*(bool *)arg) {
-		must_refuse(tl_get(client, "t", NULL, &t), -ENODATA, "tl_alloc_cuda");
+		must_refuse(tl_get(client, "t", NULL, &t), -ENODATA, "tl_create() made on the GPU");
 	} else {
 		t = gpu_get(client, "t", TL_STREAM_LEGACY);
 		must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 6);

@@ -148,7 +148,7 @@ static int other_ways(const struct test_daemon *d, void *arg)
 	const char *const names[3] = { "gpu", "cpu", "draft" };
 	tl_get_options local = { .size = sizeof(local), .flags = TL_GET_LOCAL };
 	tl_get_options cow = { .size = sizeof(cow), .mode = TL_MODE_COPY_ON_WRITE };
-	tl_put_options staging = { .size = sizeof(staging), .how = TL_PUBLISH_STAGING };
+	tl_put_options staging = { .size = sizeof(staging), .flags = TL_PUBLISH_STAGING };
 	DLManagedTensorVersioned *t[3], *a, *b;
 	bool copied = false;
 
@@ -197,7 +197,7 @@ static tl_draft *draft_new(tl_client *client, const char *name)
 	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
 	tl_draft *draft;
 
-	must_be(tl_alloc_cuda(client, name, &spec, 0, &draft), 0);
+	must_be(gpu_create(client, name, &spec, 0, &draft), 0);
 	must_be(tl_draft_tensor(draft)->device.device_type, kDLCUDA);
 	return draft;
 }
@@ -252,7 +252,7 @@ static int exports_drafts(const struct test_daemon *d, void *arg)
 		for (int k = 0; k < 5; k++) /* longer than a read that does not wait */
 			gpu_fill(memory, 20 + i - (k < 4), N, stream);
 		w = wrap(e);
-		o.how = i ? TL_PUBLISH_SEALED : 0;
+		o.flags = i ? TL_PUBLISH_SEALED : 0;
 		must_be(tl_publish(client, "e", &w->managed, &o, &copied, NULL), 0);
 		must_be(copied, false);
 		must_be(w->deleted, 1);
@@ -363,7 +363,7 @@ static int reads_along(const struct test_daemon *d, void *arg)
 	must_be(pthread_create(&thread, NULL, publishes, client), 0);
 	while (o.newer_than < ROUNDS) {
 		DLManagedTensorVersioned *t;
-		tl_info info;
+		tl_info info = { .size = sizeof(info) };
 
 		must_be(tl_get(reader, "v", &o, &t), 0);
 		must_be(tl_tensor_info(t, &info), 0);

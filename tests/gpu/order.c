@@ -193,7 +193,7 @@ GPU_TEST(no_stream_means_no_order)
 
 static void *seals(void *arg)
 {
-	tl_put_options o = { .size = sizeof(o), .how = TL_PUBLISH_SEALED };
+	tl_put_options o = { .size = sizeof(o), .flags = TL_PUBLISH_SEALED };
 	struct gpu_foreign *f = ((void **)arg)[1];
 
 	must_be(tl_publish(((void **)arg)[0], "t", &f->managed, &o, NULL, NULL), 0);

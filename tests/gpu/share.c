@@ -9,8 +9,8 @@ enum { N = 3 << 20 };
 struct producing {
 	int device;
 	int value;
-	uint32_t how;
-	size_t at; /* the tensor's place in its allocation */
+	uint32_t flags; /* TL_PUBLISH_* */
+	size_t at;	/* the tensor's place in its allocation */
 };
 
 static int legacy_producer(const struct test_daemon *d, void *arg)
@@ -18,7 +18,7 @@ static int legacy_producer(const struct test_daemon *d, void *arg)
 	const struct producing *p = arg;
 	tl_client *client = gpu_open(d, p->device);
 	CUdeviceptr memory = gpu_alloc(N + p->at);
-	tl_put_options o = { .size = sizeof(o), .how = p->how };
+	tl_put_options o = { .size = sizeof(o), .flags = p->flags };
 	struct gpu_foreign f;
 	uint64_t version;
 	bool copied = true;
@@ -44,7 +44,7 @@ static int reader(const struct test_daemon *d, void *arg)
 	tl_client *client = gpu_open(d, p->device);
 	CUstream stream;
 	DLManagedTensorVersioned *t;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	for (int i = 0; i < 3; i++) {
@@ -93,7 +93,7 @@ GPU_TEST(a_tensor_inside_a_larger_allocation)
 GPU_TEST(a_sealed_tensor_needs_no_event)
 {
 	gpu_setenv("FAKECUDA_DELAY_US", "20000");
-	share(&(struct producing){ .value = 9, .how = TL_PUBLISH_SEALED }, legacy_producer);
+	share(&(struct producing){ .value = 9, .flags = TL_PUBLISH_SEALED }, legacy_producer);
 }
 
 GPU_TEST(the_consumer_waits_for_the_producers_work)
@@ -138,7 +138,7 @@ static int reuses_blocks(const struct test_daemon *d, void *arg)
 		unsigned k = 0;
 		uint64_t version;
 
-		must_be(tl_alloc_cuda(client, "t", &spec, 0, &draft), 0);
+		must_be(gpu_create(client, "t", &spec, 0, &draft), 0);
 		data = tl_draft_tensor(draft)->data;
 		while (k < distinct && seen[k] != data)
 			k++;

@@ -13,7 +13,7 @@ static tl_draft *draft_new(tl_client *client)
 	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
 	tl_draft *draft;
 
-	must_be(tl_alloc_cuda(client, "t", &spec, 0, &draft), 0);
+	must_be(gpu_create(client, "t", &spec, 0, &draft), 0);
 	return draft;
 }
 
@@ -143,7 +143,7 @@ static int writes_while_captured(const struct test_daemon *d, void *arg)
 	o.stream = (intptr_t)stream;
 	gpu_must(begin(stream, CUDA_CAPTURE_MODE_GLOBAL));
 	must_refuse(tl_put(client, "u", &f.managed.dl_tensor, &o, NULL), -EBUSY, "captured");
-	o.how = TL_PUBLISH_SEALED;
+	o.flags = TL_PUBLISH_SEALED;
 	must_refuse(tl_put(client, "u", &f.managed.dl_tensor, &o, NULL), -EBUSY, "captured");
 	must_refuse(tl_publish(client, "u", &f.managed, &o, NULL, NULL), -EBUSY, "captured");
 	must_be(tl_draft_set_stream(draft, (intptr_t)stream), 0);

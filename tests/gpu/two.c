@@ -178,7 +178,7 @@ static int publish_once(struct side *s, int round)
 			 .timeout_ns = WAIT_S * SECOND }; /* until readers give memory back */
 	int value = 2 * (round % 100) + (s->stays ? 0 : 1);
 	tl_draft *draft;
-	int r = tl_alloc_cuda(s->client, "moving", &spec, 0, &draft);
+	int r = gpu_create(s->client, "moving", &spec, 0, &draft);
 
 	if (r)
 		return r;

@@ -627,7 +627,7 @@ tl_client *td_connect(const struct test_daemon *d)
 				 .timeout_ns = WAIT_S * SECOND };
 	tl_client *client = NULL;
 
-	must_be(tl_connect(&client, &o), 0);
+	must_be(tl_connect(&o, &client), 0);
 	return client;
 }
 

@@ -305,7 +305,7 @@ int liar_try_connect(const struct liar *liar, int64_t timeout_ns, tl_client **cl
 				 .address = liar->socket,
 				 .timeout_ns = timeout_ns };
 
-	return tl_connect(client, &o);
+	return tl_connect(&o, client);
 }
 
 tl_client *liar_connect(const struct liar *liar)

@@ -3,6 +3,7 @@
  * true of what comes. */
 #pragma once
 
+#include "tensor/name.h"
 #include "tests/client/common.h"
 #include "tests/harness/liar.h"
 #include "tests/harness/messages.h"
@@ -46,7 +47,8 @@ static inline void read_info(const tl_info *info)
 	must(!tensor_name_check(info->name, strlen(info->name), &why));
 	must(!tensor_dtype_check(info->dtype, &why));
 	must_be(tensor_nbytes(info->dtype, info->ndim, info->shape,
-			      info->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, &nbytes),
+			      info->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED,
+			      &nbytes),
 		0);
 	must_be(info->nbytes, nbytes);
 }
@@ -68,7 +70,7 @@ static inline int get_as(tl_client *client, enum tl_mode mode)
 {
 	tl_get_options o = { .size = sizeof(o), .mode = mode };
 	DLManagedTensorVersioned *t;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 	int r = tl_get(client, "a", &o, &t);
 
 	if (r)
@@ -86,7 +88,7 @@ static struct outcomes try_all(tl_client *client)
 {
 	DLManagedTensorVersioned *many[2];
 	struct outcomes o;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	o.get = get_as(client, TL_MODE_READ);
 	o.again = get_as(client, TL_MODE_READ); /* now it is mapped, if it can be */

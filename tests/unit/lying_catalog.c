@@ -167,7 +167,7 @@ LIE_TEST(a_tensor_of_64_sizes_in_chunks_is_got)
 static int stat_after(void (*lie)(struct liar_catalog *c))
 {
 	tl_client *client;
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 	int r, listed;
 
 	honest();
@@ -327,7 +327,7 @@ LIE_TEST(a_catalog_that_changes_while_it_is_looked_at_hands_out_nothing_false)
 	must_be(pthread_create(&f.thread, NULL, flip, &f), 0);
 	for (int i = 0; i < 20000; i++) {
 		DLManagedTensorVersioned *t;
-		tl_info info;
+		tl_info info = { .size = sizeof(info) };
 
 		if (!tl_get(client, both[i % 2], NULL, &t)) {
 			read_all(t);

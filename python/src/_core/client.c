@@ -43,7 +43,7 @@ static PyObject *client_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 	}
 	options.flags = autostart ? TL_CONNECT_AUTOSTART : 0;
 	Py_BEGIN_ALLOW_THREADS;
-	r = tl_connect(&client, &options);
+	r = tl_connect(&options, &client);
 	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_connect_error(r);
@@ -152,7 +152,7 @@ static int get_look(void *context)
 {
 	struct getting *g = context;
 	int r = tl_get(g->client, g->name, &g->options, &g->tensor);
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	/* A lost tensor is there, for who waits: only a newer one will do. */
 	if (r == -ENODATA && !tl_stat(g->client, g->name, &info) && info.lost)
@@ -431,9 +431,9 @@ static int parse_putting(bool publish, struct putting *p, PyObject *const *args,
 	p->name = name_utf8(p->called);
 	if (!p->name || parse_seconds("timeout", timeout, &p->timeout_ns) ||
 	    parse_stream(stream, &p->options.stream) ||
-	    parse_flag(sealed, TL_PUBLISH_SEALED, &p->options.how) ||
-	    parse_flag(staging, TL_PUBLISH_STAGING, &p->options.how) ||
-	    parse_flag(no_copy, TL_PUBLISH_NO_COPY, &p->options.how))
+	    parse_flag(sealed, TL_PUBLISH_SEALED, &p->options.flags) ||
+	    parse_flag(staging, TL_PUBLISH_STAGING, &p->options.flags) ||
+	    parse_flag(no_copy, TL_PUBLISH_NO_COPY, &p->options.flags))
 		return -1;
 	if (wait && (p->waits = PyObject_IsTrue(wait)) < 0)
 		return -1;
@@ -451,7 +451,7 @@ static int parse_putting(bool publish, struct putting *p, PyObject *const *args,
 static void copy_options(tl_put_options *o, const struct source *s)
 {
 	if (source_on_gpu(s) && o->stream == TL_STREAM_DEFAULT)
-		o->how |= TL_PUBLISH_SEALED;
+		o->flags |= TL_PUBLISH_SEALED;
 	o->stream = s->stream;
 }
 
@@ -479,7 +479,7 @@ static PyObject *client_put(PyObject *self, PyObject *const *args, Py_ssize_t na
 		return NULL;
 	}
 	if (client_begin(c)) {
-		p.options.flags = s.flags;
+		p.options.dlpack_flags = s.flags;
 		copy_options(&p.options, &s);
 		p.client = c->client;
 		p.source = &s;
@@ -551,7 +551,7 @@ static int publish_gpu(struct client *c, struct putting *p, struct source *s)
 
 	if (source_own(s) || !client_begin(c))
 		return -1;
-	if (p->options.how & TL_PUBLISH_STAGING) /* it may be copied */
+	if (p->options.flags & TL_PUBLISH_STAGING) /* it may be copied */
 		copy_options(&p->options, s);
 	p->options.stream = s->stream;
 	if (draft)
@@ -610,7 +610,6 @@ struct creating {
 	tl_client *client;
 	const char *name;
 	tl_spec spec;
-	int device; /* a GPU's number, or -1 */
 	const Py_buffer *metadata;
 	tl_draft *draft;
 };
@@ -621,8 +620,7 @@ static int create_attempt(void *context, int64_t timeout_ns)
 	int r;
 
 	w->spec.timeout_ns = timeout_ns;
-	r = w->device < 0 ? tl_create(w->client, w->name, &w->spec, &w->draft)
-			  : tl_alloc_cuda(w->client, w->name, &w->spec, w->device, &w->draft);
+	r = tl_create(w->client, w->name, &w->spec, &w->draft);
 	if (r || !w->metadata->len)
 		return r;
 	return tl_draft_set_metadata(w->draft, w->metadata->buf, (size_t)w->metadata->len);
@@ -635,11 +633,11 @@ static PyObject *client_create(PyObject *self, PyObject *args)
 	PyObject *name, *shape, *metadata, *timeout;
 	int64_t sizes[TL_NDIM_MAX], timeout_ns;
 	struct creating w = { .spec = { .size = sizeof(w.spec), .shape = sizes } };
-	int code, bits, lanes, r;
+	int code, bits, lanes, gpu, r;
 	Py_buffer bytes;
 
 	if (!PyArg_ParseTuple(args, "OO!(iii)KOOi", &name, &PyTuple_Type, &shape, &code, &bits,
-			      &lanes, &w.spec.flags, &metadata, &timeout, &w.device))
+			      &lanes, &w.spec.dlpack_flags, &metadata, &timeout, &gpu))
 		return NULL;
 	w.name = name_utf8(name);
 	if (!w.name || parse_seconds("timeout", timeout, &timeout_ns))
@@ -654,6 +652,8 @@ static PyObject *client_create(PyObject *self, PyObject *args)
 			return NULL;
 	}
 	w.spec.dtype = (DLDataType){ (uint8_t)code, (uint8_t)bits, (uint16_t)lanes };
+	if (gpu >= 0)
+		w.spec.device = (DLDevice){ kDLCUDA, gpu };
 	if (parse_metadata(metadata, &bytes))
 		return NULL;
 	if (!client_begin(c)) {

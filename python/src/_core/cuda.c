@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include <tensorlease/cuda.h>
+
 #include "cuda.h"
 
 int parse_stream(PyObject *o, intptr_t *stream)

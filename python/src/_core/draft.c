@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <tensorlease/cuda.h>
+
 #include "cuda.h"
 #include "draft.h"
 

@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include <tensorlease/cuda.h>
+
 #include "cuda.h"
 #include "look.h"
 
@@ -39,7 +41,7 @@ static int stat_name(struct client *c, PyObject *name, tl_info *info)
 
 PyObject *look_stat(PyObject *self, PyObject *name)
 {
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	return stat_name((struct client *)self, name, &info) ? NULL : info_tuple(&info);
 }
@@ -66,7 +68,7 @@ static bool is_there(struct client *c, PyObject *name)
 
 int look_contains(PyObject *self, PyObject *name)
 {
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 	int r;
 
 	if (is_there((struct client *)self, name))

@@ -7,7 +7,7 @@
 #include "cli/transfer.h"
 #include "many.h"
 #include "tensor/copy.h"
-#include "tensor/tensor.h"
+#include "tensor/check.h"
 #include "wait.h"
 
 /* ---- Putting ---- */
@@ -61,7 +61,7 @@ static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObj
 		.shape = part->source.tensor.shape,
 		.ndim = part->source.tensor.ndim,
 		.dtype = part->source.tensor.dtype,
-		.flags = part->source.flags,
+		.dlpack_flags = part->source.flags,
 		.metadata = part->metadata.len ? part->metadata.buf : NULL,
 		.metadata_size = (size_t)part->metadata.len,
 	};
@@ -158,7 +158,7 @@ struct getting {
 
 static void find_missing(struct getting *g)
 {
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	g->wait.item = (tl_wait_item){ .name = g->names[0] }; /* all are there by now */
 	for (size_t i = 0; i < g->count; i++) {

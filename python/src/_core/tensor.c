@@ -103,7 +103,7 @@ static PyObject *none_or_error(void)
 
 static PyObject *get_name(PyObject *self, void *unused)
 {
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	(void)unused;
 	return tensor_info(self, &info) ? PyUnicode_FromString(info.name) : none_or_error();
@@ -111,7 +111,7 @@ static PyObject *get_name(PyObject *self, void *unused)
 
 static PyObject *get_version(PyObject *self, void *unused)
 {
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	(void)unused;
 	return tensor_info(self, &info) ? PyLong_FromUnsignedLongLong(info.version)
@@ -120,7 +120,7 @@ static PyObject *get_version(PyObject *self, void *unused)
 
 static PyObject *get_metadata(PyObject *self, void *unused)
 {
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	(void)unused;
 	return tensor_info(self, &info)
@@ -130,7 +130,7 @@ static PyObject *get_metadata(PyObject *self, void *unused)
 
 static PyObject *get_committed_ns(PyObject *self, void *unused)
 {
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	(void)unused;
 	return tensor_info(self, &info) ? PyLong_FromUnsignedLongLong(info.committed_ns)
@@ -147,7 +147,7 @@ static PyObject *get_lost(PyObject *self, void *unused)
 
 static PyObject *get_uid(PyObject *self, void *unused)
 {
-	tl_info info;
+	tl_info info = { .size = sizeof(info) };
 
 	(void)unused;
 	return tensor_info(self, &info) ? PyLong_FromUnsignedLong(info.uid) : none_or_error();

@@ -53,7 +53,7 @@ PyObject *register_types(PyObject *module, PyObject *args)
 
 /* The library's words name what C programs know. */
 static const char *const in_python[][2] = {
-	{ "tl_alloc_cuda()", "Client.create(..., device=...)" },
+	{ "tl_create()", "Client.create(..., device=...)" },
 	{ "TL_PUBLISH_STAGING", "staging=True" },
 	{ "tl_spec: ", "" },
 	{ "options->", "" },

@@ -16,6 +16,7 @@ import tensorlease
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parents[2] / "include"
 LIBRARY = Path(tensorlease.__file__).parent / "lib"
+SO_VERSION = tensorlease.__version__.rpartition(".")[0]
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"]
 
 
@@ -44,7 +45,7 @@ def compile(compiler, request, folder):
 
 
 def linked():
-    return ["-pthread", f"-L{LIBRARY}", "-l:libtensorlease.so.0", f"-Wl,-rpath,{LIBRARY}"]
+    return ["-pthread", f"-L{LIBRARY}", f"-l:libtensorlease.so.{SO_VERSION}", f"-Wl,-rpath,{LIBRARY}"]
 
 
 def test_a_cpp_program_and_a_python_program_read_each_others_tensors(compile, folder, address, client, observer):
@@ -54,7 +55,7 @@ def test_a_cpp_program_and_a_python_program_read_each_others_tensors(compile, fo
         "cpp/from-python", memoryview(array.array("h", (n * 1000 for n in range(15)))).cast("B").cast("h", (3, 5))
     )
     result = subprocess.run([folder / "interop", address], capture_output=True, text=True, timeout=100)
-    assert (result.returncode, result.stdout) == (0, "0.1.0\n"), result.stderr
+    assert (result.returncode, result.stdout) == (0, tensorlease.__version__ + "\n"), result.stderr
     with client.get("cpp/draft") as tensor:
         assert (tensor.shape, tensor.dtype, tensor.metadata) == ((100, 1000), "float32", b"from C++")
         assert bytes(tensor) == array.array("f", range(100000)).tobytes()

@@ -69,7 +69,7 @@ Client connect(const char *address)
 
 	options.size = sizeof(options);
 	options.address = address;
-	check(tl_connect(&client, &options));
+	check(tl_connect(&options, &client));
 	return Client(client);
 }
 

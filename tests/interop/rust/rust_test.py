@@ -14,6 +14,7 @@ import tensorlease
 
 HERE = Path(__file__).resolve().parent
 LIBRARY = Path(tensorlease.__file__).parent / "lib"
+SO_VERSION = tensorlease.__version__.rpartition(".")[0]
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def program():
         pytest.skip("no rustc")
     with tempfile.TemporaryDirectory(prefix="tl-") as name:
         folder = Path(name)
-        (folder / "libtensorlease.so").symlink_to(LIBRARY / "libtensorlease.so.0")
+        (folder / "libtensorlease.so").symlink_to(LIBRARY / f"libtensorlease.so.{SO_VERSION}")
         command = [
             "rustc",
             "--edition",
@@ -45,7 +46,7 @@ def test_a_rust_program_and_a_python_program_read_each_others_tensors(program, a
     )
     result = subprocess.run([program, address], capture_output=True, text=True, timeout=100)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == "0.1.0"
+    assert result.stdout.strip() == tensorlease.__version__
     with client.get("rust/put") as tensor:
         assert (tensor.shape, tensor.dtype, tensor.metadata) == ((2, 3, 4), "float32", b"from Rust")
         assert bytes(tensor) == bytes(n * 7 % 251 for n in range(96))

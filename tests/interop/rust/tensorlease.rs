@@ -80,8 +80,9 @@ pub struct Spec {
     pub shape: *const i64,
     pub ndim: i32,
     pub dtype: DLDataType,
-    pub flags: u64,
+    pub dlpack_flags: u64,
     pub timeout_ns: i64,
+    pub device: DLDevice,
 }
 
 #[repr(C)]
@@ -89,9 +90,9 @@ pub struct PutOptions {
     pub size: usize,
     pub metadata: *const c_void,
     pub metadata_size: usize,
-    pub flags: u64,
+    pub dlpack_flags: u64,
     pub timeout_ns: i64,
-    pub how: u32,
+    pub flags: u32,
     pub reserved: u32,
     pub stream: isize,
 }
@@ -117,6 +118,7 @@ pub struct GetOptions {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ClientInfo {
+    pub size: usize,
     pub id: u64,
     pub pid: u32,
     pub uid: u32,
@@ -140,7 +142,7 @@ pub struct TlDraft([u8; 0]);
 extern "C" {
     fn tl_version() -> *const c_char;
     fn tl_last_error() -> *const c_char;
-    fn tl_connect(out: *mut *mut TlClient, options: *const ConnectOptions) -> c_int;
+    fn tl_connect(options: *const ConnectOptions, out: *mut *mut TlClient) -> c_int;
     fn tl_close(client: *mut TlClient) -> c_int;
     fn tl_create(
         client: *mut TlClient,
@@ -252,7 +254,7 @@ impl Client {
             timeout_ns: 0,
         };
         let mut client = null_mut();
-        check(unsafe { tl_connect(&mut client, &options) })?;
+        check(unsafe { tl_connect(&options, &mut client) })?;
         Ok(Client(client))
     }
 
@@ -261,9 +263,9 @@ impl Client {
             size: size_of::<PutOptions>(),
             metadata: metadata.as_ptr().cast(),
             metadata_size: metadata.len(),
-            flags: 0,
+            dlpack_flags: 0,
             timeout_ns: 0,
-            how: 0,
+            flags: 0,
             reserved: 0,
             stream: 0,
         };
@@ -312,8 +314,9 @@ impl Client {
             shape: shape.as_ptr(),
             ndim: shape.len() as i32,
             dtype,
-            flags: 0,
+            dlpack_flags: 0,
             timeout_ns: 0,
+            device: CPU,
         };
         let mut draft = null_mut();
         check(unsafe { tl_create(self.0, c(name).as_ptr(), &spec, &mut draft) })?;

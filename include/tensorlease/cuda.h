@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tensorlease_cuda - what tensorlease has for GPUs only
+ *
+ * OVERVIEW
+ *
+ * Tensors on GPUs are created, published and got with the functions of <tensorlease/tensorlease.h>:
+ * tl_create() with `.device = { kDLCUDA, 0 }` makes memory on GPU 0, tl_put() copies a tensor where
+ * it lies, tl_publish() shares it in place, and tl_get() maps it into another process. This header
+ * has the rest: streams, the handles of CUDA's own calls, and what is known of the GPUs.
+ *
+ * The header needs no header of CUDA. The library needs no CUDA at build time and loads the driver,
+ * libcuda.so.1, at the first call that uses a GPU. Devices have the numbers that CUDA gives them in
+ * this process; other processes may number them otherwise, so a UUID says which one is meant.
+ *
+ * SHARED MEMORY OF GPUS
+ *
+ * Memory that tl_create() makes outlives its producer, and consumers cannot write to it. Memory of
+ * cudaMalloc() and of stream-ordered pools is mapped writable into consumers, whatever DLPack's
+ * flag says, and dies with its producer. While anybody has it mapped it must not be freed: the
+ * library calls the deleter of what was published when that is safe.
+ *
+ * After fork() CUDA does not work in the child. Streams must belong to the device's primary
+ * context, as all streams of CUDA's runtime do.
+ */
+#ifndef TENSORLEASE_CUDA_H
+#define TENSORLEASE_CUDA_H
+
+#include <tensorlease/tensorlease.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Streams ------------------------------------------------------------------------------- */
+
+/*
+ * tl_draft_set_stream - say on which stream a draft is written
+ *
+ * Consumers wait, on their own streams, for the work that is queued on @stream when the draft is
+ * committed. Without this call it is TL_STREAM_DEFAULT. TL_STREAM_NONE says that the tensor is
+ * written already.
+ *
+ * Ownership: the stream must exist until the draft is committed or aborted.
+ * Blocking: never.
+ * Threads: any, but only one at a time on a draft.
+ * Returns: 0, or
+ *	-EINVAL		@draft is NULL or on the CPU
+ * Since: 0.1
+ */
+TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream);
+
+/*
+ * tl_remap_stream - take another lease on a tensor that is held, for another stream
+ *
+ * Works as tl_remap() with TL_MODE_READ does. @stream is made to wait for the producer's work, and
+ * the deleter of *out notes what is queued on @stream. For a tensor on the CPU @stream means
+ * nothing.
+ *
+ * Ownership: *out is yours and is released on its own; @held stays as it is.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: 0, an error of tl_remap(), or
+ *	-ENODEV		as tl_get()
+ *	-EBUSY		the stream is being captured into a graph
+ * Since: 0.1
+ */
+TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream,
+			   DLManagedTensorVersioned **out);
+
+/* ---- Handles ------------------------------------------------------------------------------- */
+
+/* tl_ipc_handle - what opens memory of a GPU in another process, by CUDA's own calls */
+typedef struct tl_ipc_handle {
+	size_t size;		       /* sizeof(tl_ipc_handle) */
+	unsigned char device_uuid[16]; /* as cudaDeviceProp.uuid or cuDeviceGetUuid_v2() has it */
+	unsigned char memory[64];      /* a cudaIpcMemHandle_t or CUipcMemHandle */
+	unsigned char event[64];       /* a cudaIpcEventHandle_t, if @has_event */
+	uint64_t allocation_size;      /* bytes of the allocation that the handle opens */
+	uint64_t offset;	       /* of the tensor in that allocation, in bytes */
+	bool has_event;		       /* there is an event that consumers must wait for */
+} tl_ipc_handle;
+
+/*
+ * tl_publish_ipc_handle - publish a tensor by a handle of CUDA
+ *
+ * This is for programs that use CUDA's own calls: the handle is what cudaIpcGetMemHandle() made,
+ * and the library needs no CUDA. @spec has the shape, the type and the DLPack flags; its device and
+ * its timeout are not used. If the handle has an event, consumers wait for it at every get.
+ *
+ * Ownership: the memory, and the event, must stay until @freed(@context) is called, on any thread,
+ * when no lease is left and no client of the library has the memory mapped. @freed may be NULL. If
+ * this call fails @freed is not called, except after -EINPROGRESS, when it is.
+ * Blocking: for one round trip.
+ * Threads: any.
+ * Returns: 0, an error of tl_publish(), or
+ *	-EINVAL		also: the tensor does not fit into the allocation
+ * Since: 0.1
+ */
+TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_ipc_handle *handle,
+				 const tl_spec *spec, const tl_put_options *options,
+				 void (*freed)(void *context), void *context, uint64_t *version);
+
+/*
+ * tl_get_ipc_handle - take a lease on a tensor and get the handle that opens its memory
+ *
+ * This is for programs that open the memory themselves, with cudaIpcOpenMemHandle(); the library
+ * needs no CUDA and opens nothing. *out has no data and the device number -1. Its data will be
+ * what you open plus handle->offset. Set handle->size before the call. The stream and the mode in
+ * @options are not used.
+ *
+ * Ownership: *out is yours. Close the memory before you call its deleter, which gives up the
+ * lease at once.
+ * Blocking: for one round trip, and as tl_get() does.
+ * Threads: any.
+ * Returns: 0, an error of tl_get(), or
+ *	-ENOTSUP	the tensor is not on a GPU, or in memory that no such handle opens: that of
+ *			tl_create(), of a virtual memory allocator or of a stream-ordered pool
+ * Since: 0.1
+ */
+TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_options *options,
+			     tl_ipc_handle *handle, DLManagedTensorVersioned **out);
+
+/* ---- Devices ------------------------------------------------------------------------------- */
+
+/* tl_cuda_info - a GPU of this process, and what can be done with it */
+typedef struct tl_cuda_info {
+	size_t size;		/* sizeof(tl_cuda_info) */
+	int32_t count;		/* GPUs that this process sees */
+	int32_t driver_version; /* of the CUDA that the driver implements: 12040 is 12.4 */
+	unsigned char uuid[16]; /* the same in every process */
+	char name[128];		/* as the driver calls it */
+	uint64_t total_bytes;	/* of its memory */
+	int32_t compute_major;	/* compute capability: 9 of 9.0 */
+	int32_t compute_minor;	/* compute capability: 0 of 9.0 */
+	bool integrated;	/* it shares the CPU's memory, as those of Tegra do */
+	bool vmm;		/* tl_create() can make memory on it */
+	bool legacy_ipc;	/* a plain allocation can be shared by a handle */
+	bool memory_pools;	/* it has stream-ordered pools */
+} tl_cuda_info;
+
+/*
+ * tl_get_cuda_info - get what is known of a GPU of this process
+ *
+ * Loads and initialises CUDA if that has not happened yet. Set info->size before the call.
+ *
+ * Ownership: *info is yours, and a copy.
+ * Blocking: as long as the driver takes to start, which may be seconds.
+ * Threads: any.
+ * Returns: 0, or
+ *	-ENODEV		CUDA cannot be used here, and the text says what is missing; or there is no
+ *			GPU of that number
+ *	-EINVAL		@info is NULL, or info->size is too small
+ * Since: 0.1
+ */
+TL_API int tl_get_cuda_info(int device, tl_cuda_info *info);
+
+/* tl_device_usage - what the daemon counts on a GPU */
+typedef struct tl_device_usage {
+	size_t size;		/* what the library has filled */
+	unsigned char uuid[16]; /* of the GPU */
+	uint64_t bytes_used;	/* of allocations that are published, or kept for drafts */
+	uint64_t capacity;	/* limit of all users together; UINT64_MAX: none */
+	uint64_t user_capacity; /* limit of each user; UINT64_MAX: none */
+	uint32_t segments;	/* allocations that make up @bytes_used */
+} tl_device_usage;
+
+/*
+ * tl_list_devices - visit all GPUs on which the daemon counts something
+ *
+ * Ownership: *usage is valid during the call of @visit only.
+ * Blocking: for one round trip for each GPU.
+ * Threads: any; @visit runs on the calling thread.
+ * Returns: as tl_list().
+ * Since: 0.1
+ */
+TL_API int tl_list_devices(tl_client *client,
+			   int (*visit)(const tl_device_usage *usage, void *context),
+			   void *context);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TENSORLEASE_CUDA_H */
