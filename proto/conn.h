@@ -9,8 +9,7 @@
 struct conn_message {
 	union {
 		struct wire_header header;
-		alignas(8) unsigned char bytes[WIRE_MAX]; /* every fixed part can be read in place
-							   */
+		alignas(8) unsigned char bytes[WIRE_MAX]; /* for reading structs in place */
 	};
 	int fd;			 /* came with it, ours to close, or -1; take_fd() it to keep it */
 	char why[WIRE_WHY_TEXT]; /* after -EBADMSG: what is wrong with it; else empty */

@@ -48,8 +48,7 @@ enum row_progress {
  */
 struct catalog_row {
 	alignas(64) _Atomic uint64_t word;
-	uint64_t offset; /* of element 0 in the segment; a multiple of TENSOR_ALIGNMENT unless it is
-			    on a device */
+	uint64_t offset; /* in the segment; a multiple of TENSOR_ALIGNMENT if that is SEGMENT_SHM */
 	uint32_t segment; /* CATALOG_NONE: it has no bytes */
 	uint32_t segment_generation;
 	uint32_t name;	/* index of its name */

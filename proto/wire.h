@@ -24,8 +24,7 @@ enum {
 	WIRE_TEXT_MAX = 512,	  /* bytes of an error's text */
 	WIRE_LABEL_MAX = 16,	  /* bytes of a client's label */
 	WIRE_FDS_UNREAD_MAX = 16, /* descriptors sent to a client that it has not received yet */
-	WIRE_GROUP_MAX = 65536,	  /* tensors of one group, and members that one client has drafts of
-				   */
+	WIRE_GROUP_MAX = 65536,	  /* tensors of one group; unpublished members of one client */
 
 	/* Bytes of shape and metadata that a tensor can have beside its row. */
 	WIRE_EXTRA_MAX = TENSOR_NDIM_MAX * 8 + TENSOR_META_MAX,
@@ -39,8 +38,7 @@ enum {
 #define WIRE_DEVICE_BYTES_MAX ((uint64_t)1 << 46)
 
 enum {
-	WIRE_CREATE_PREFETCH = 1, /* the client may never use the draft; the daemon may take it back
-				   */
+	WIRE_CREATE_PREFETCH = 1, /* may never be used; the daemon may take the draft back */
 
 	WIRE_COMMIT_ANSWER = 1,
 	WIRE_COMMIT_PREFETCH = 2, /* does a CREATE of the same size, with PREFETCH, as well */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of all messages. It stands in wire_requests.h, wire_requests_device.h and
- *wire_replies.h, in lines of these forms:
+ * The table of all messages: wire_requests.h, wire_requests_device.h and wire_replies.h have lines
+ * of these forms.
  *
  *	STRUCT(name)                         begins the fixed part of one or several messages:
  *	HEADER                               struct wire_header
@@ -11,11 +11,11 @@
  *	MESSAGE(id, number, struct, ...)     the message WIRE_<id>, and what holds for it. On either
  *	                                     side numbers ascend and are never used again.
  *
- * A file that includes this one defines the forms that it wants something of; the others stand for
- * nothing. wire.h makes the types and structs in this way, wire_table.c the table that wire_check()
- * and wire_print() walk. A new message, or a new member, is a line here and nothing elsewhere.
+ * A file that includes this one first defines the forms that it needs as macros; the others expand
+ * to nothing. wire.h makes the types and structs in this way, and wire_table.c the table that
+ * wire_check() and wire_print() walk. A new message or member is a line here and nowhere else.
  *
- * The meanings (they are macros of wire_table.c):
+ * The meanings, which are macros of wire_table.c:
  *
  *	ANY, SIGNED, HEX       any number, and how it is printed
  *	NUMBER(least, most)    a number within these bounds
@@ -28,8 +28,9 @@
  *	UUID, OPAQUE           bytes, printed or not
  *	MEMBERS(name)          an embedded struct, which has no header
  *	SIZES, NAME(least), METADATA, TEXT
- *	                       how many 8-byte sizes, or bytes, follow the fixed part. What follows
- *	                       does so in the order of these members.
+ *	                       how many 8-byte sizes, or bytes, follow the fixed part, in the order
+ *	                       of these members
+ *	.unit = n              with FLAGS: if the flag is set, @n more bytes follow after all others
  *
  * What may hold for a message:
  *

@@ -8,8 +8,7 @@
 #include "proto/ledger_layout.h"
 #include "proto/wire_table.h"
 
-/* ---- descriptors -------------------------------------------------------------------------------
- */
+/* ---- descriptors ---- */
 
 static bool always(const union wire_any *m)
 {
@@ -27,8 +26,7 @@ static bool export_has_fd(const union wire_any *m)
 	return m->wire_export.kind != SEGMENT_CUDA_IPC;
 }
 
-/* ---- between members ---------------------------------------------------------------------------
- */
+/* ---- between members ---- */
 
 static const char *check_hello(const union wire_any *m)
 {
@@ -88,8 +86,7 @@ static const char *check_export(const union wire_any *m)
 	return NULL;
 }
 
-/* ---- the table ---------------------------------------------------------------------------------
- */
+/* ---- the table ---- */
 
 #define ANY .kind = FIELD_NUMBER, .most = UINT64_MAX
 #define SIGNED .kind = FIELD_SIGNED, .most = UINT64_MAX

@@ -20,7 +20,8 @@ enum field_kind {
 	FIELD_UUID,
 	FIELD_OPAQUE,
 	FIELD_STRUCT, /* @fields are its members */
-	FIELD_SIZES,  /* the value counts what follows the fixed part; the same for the next two */
+	/* The value of these counts what follows the fixed part, in the order of the members. */
+	FIELD_SIZES,
 	FIELD_TEXT,
 	FIELD_BYTES,
 };
@@ -28,13 +29,13 @@ enum field_kind {
 /* A member of a fixed part. Members that are numbers have 1, 2, 4 or 8 bytes. */
 struct field {
 	const char *name; /* NULL: there are no more */
-	const char *tail; /* what the value counts is called so */
+	const char *tail; /* the name of what the value counts */
 	enum field_kind kind;
 	uint8_t at, size;     /* in bytes */
-	uint8_t unit;	      /* bytes of what follows the fixed part, for each one of the value */
+	uint8_t unit;	      /* bytes that follow the fixed part for each 1 of the value */
 	uint64_t least, most; /* bounds of the value */
 	const char *bits[4];
-	const struct field *(*fields)(void);
+	const struct field *(*fields)(void); /* of FIELD_STRUCT, else NULL */
 };
 
 /* Every fixed part at once, by the names of the structs. */
@@ -47,12 +48,13 @@ union wire_any {
 
 struct rule {
 	const char *name;
-	uint8_t fixed; /* bytes of the fixed part; 0: there is no such message */
-	bool serial;   /* it must not be 0 */
+	uint8_t fixed; /* bytes of the fixed part */
+	bool serial;   /* the serial must not be 0 */
 	const struct field *(*fields)(void);
-	bool (*has_fd)(const union wire_any *m);       /* NULL: it never comes with a descriptor */
-	const char *(*check)(const union wire_any *m); /* what is wrong, or NULL; may be NULL itself
-							*/
+	/* Does a descriptor come with @m? NULL: never. */
+	bool (*has_fd)(const union wire_any *m);
+	/* Returns what is wrong between the members of @m, or NULL. NULL: nothing can be. */
+	const char *(*check)(const union wire_any *m);
 };
 
 /* What holds for messages of that type, or NULL. */

@@ -75,8 +75,7 @@ static int64_t view_pop_run(struct view *v)
 	return v->shape[v->ndim];
 }
 
-/* ---- two dimensions ---------------------------------------------------------------------------
- */
+/* ---- two dimensions ---- */
 
 /* Rows of units of @unit bytes. In the copy a row has no gaps. */
 struct plane {
@@ -161,7 +160,9 @@ DEFINE_PLANE(8, uint64_t, 16)
 DEFINE_PLANE(12, struct unit12, 16)
 DEFINE_PLANE(16, struct unit16, 8)
 
-/* Copies units of any other size. Its tiles have no buffer: they only keep to nearby source lines.
+/*
+ * Copies units of any other size. Its tiles have no buffer; they only keep to lines of the source
+ * that are near each other.
  */
 static void plane_runs(const struct plane *p, int64_t tile_rows, int64_t tile_columns)
 {
@@ -217,8 +218,7 @@ static plane_copy *plane_kernel(int64_t unit, bool tiles)
 	}
 }
 
-/* ---- all dimensions ---------------------------------------------------------------------------
- */
+/* ---- all dimensions ---- */
 
 static uint64_t distance(int64_t stride)
 {
@@ -309,8 +309,7 @@ static void gather_bytes(char *dst, const char *src, struct view *v)
 	} while (view_next(v, v->stride, index, &from));
 }
 
-/* ---- packed types -----------------------------------------------------------------------------
- */
+/* ---- packed types ---- */
 
 /* Fills bytes with bits, from the least significant bit on. */
 struct bit_writer {
@@ -381,8 +380,7 @@ static void gather_bits(char *dst, const char *src, struct view *v)
 	bit_writer_finish(&w);
 }
 
-/* ---- entry ------------------------------------------------------------------------------------
- */
+/* ---- entry ---- */
 
 static void copy_whole(unsigned char *dst, const char *src, uint64_t bits)
 {

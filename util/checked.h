@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checked 64-bit arithmetic. Each returns true and sets *@out, or false (overflow; *@out is not
- * usable). */
+/*
+ * 64-bit arithmetic that detects overflow. Each function returns true and sets *@out, or returns
+ * false, and *@out is not usable then.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -38,7 +40,7 @@ must_check_ static inline bool checked_mul_i64(int64_t *out, int64_t a, int64_t 
 	return !__builtin_mul_overflow(a, b, out);
 }
 
-/* @value rounded up to a multiple of @align, a power of two. */
+/* Rounds @value up to a multiple of @align, a power of two. */
 must_check_ static inline bool checked_align_up(uint64_t *out, uint64_t value, uint64_t align)
 {
 	if (__builtin_add_overflow(value, align - 1, out))

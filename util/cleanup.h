@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scope-bound cleanup and the hand-over of what a scope owned. */
+/* Cleanup at the end of a scope, and handing over what the scope owned. */
 #pragma once
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 /* Runs fn(&variable) when the variable leaves its scope. */
 #define cleanup_(fn) __attribute__((cleanup(fn)))
 
-/* The pointer's value; the variable is left NULL. */
+/* Returns the pointer and leaves the variable NULL, so that its cleanup does nothing. */
 #define take_ptr(p)                                                                                \
 	({                                                                                         \
 		__typeof__(p) *take_ptr_ = &(p);                                                   \
@@ -18,26 +18,26 @@
 		taken_;                                                                            \
 	})
 
-/* Defines fn##p(), the cleanup_() form of a destructor which takes a pointer and accepts NULL. */
+/* Defines fn##p(), the cleanup_() form of a destructor that takes a pointer and accepts NULL. */
 #define define_cleanup_ptr(type, fn)                                                               \
 	static inline void fn##p(type **p)                                                         \
 	{                                                                                          \
 		fn(*p);                                                                            \
 	}
 
-/* For cleanup_(freep) on a pointer of any type. */
+/* Used as cleanup_(freep), on a pointer of any type. */
 static inline void freep(void *p)
 {
 	free(*(void **)p);
 }
 
-/* For cleanup_(fd_closep) on an int. */
+/* Used as cleanup_(fd_closep), on an int. */
 static inline void fd_closep(int *fd)
 {
 	fd_close(*fd);
 }
 
-/* The descriptor's number; *@fd is left -1. */
+/* Returns the descriptor and leaves *@fd -1. */
 static inline int take_fd(int *fd)
 {
 	int taken = *fd;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clocks and deadlines. A deadline is a point of the monotonic clock, in ns; DEADLINE_NEVER is
- * none. */
+/*
+ * Clocks and deadlines. A deadline is a point of the monotonic clock, in ns, or DEADLINE_NEVER.
+ */
 #pragma once
 
 #include <limits.h>
@@ -30,7 +31,7 @@ static inline int64_t now_real_ns(void)
 	return clock_read_ns_(CLOCK_REALTIME);
 }
 
-/* The deadline @timeout_ns from now: a negative timeout never ends, 0 has ended already. */
+/* The deadline @timeout_ns from now. A negative timeout never ends; one of 0 has already ended. */
 static inline int64_t deadline_after(int64_t timeout_ns)
 {
 	int64_t deadline;
@@ -40,7 +41,7 @@ static inline int64_t deadline_after(int64_t timeout_ns)
 	return deadline;
 }
 
-/* Time left: 0 when it has passed, INT64_MAX for DEADLINE_NEVER. */
+/* The time left: 0 when the deadline has passed, INT64_MAX for DEADLINE_NEVER. */
 static inline int64_t deadline_left_ns(int64_t deadline)
 {
 	int64_t left;
@@ -57,7 +58,7 @@ static inline bool deadline_passed(int64_t deadline)
 	return deadline_left_ns(deadline) == 0;
 }
 
-/* Time left as poll(2) wants it: rounded up, -1 for DEADLINE_NEVER. */
+/* The time left as poll(2) takes it: rounded up, and -1 for DEADLINE_NEVER. */
 static inline int deadline_left_ms(int64_t deadline)
 {
 	int64_t left, ms;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fault injection. The countdown is shared by all threads: exactly one call of them all fails. */
+/* The countdown is shared by all threads, so exactly one call of them all fails. */
 #include <limits.h>
 #include <stdlib.h>
 

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fault injection for tests: code which can fail asks fault("what") just before it tries, and fails
- * if the answer is yes. Not armed, that is one load. A test arms the n-th call, for every n: r =
- * fault_nth(n, segment_new(&seg, &store, user, 4096)); if (!fault_fired()) break;
+ * Fault injection for tests. Code that can fail asks fault("what") just before it tries, and fails
+ * if the answer is yes. While nothing is armed this costs one load. A test arms the n-th call, for
+ * every n in turn:
+ *
+ *	r = fault_nth(n, segment_new(&seg, &store, user, 4096));
+ *	if (!fault_fired())
+ *		break;
  */
 #pragma once
 
 #include <stdbool.h>
 
-extern int fault_countdown_; /* calls until one fails; 0 is not armed */
+extern int fault_countdown_; /* how many calls until one fails; 0: nothing is armed */
 
 bool fault_hit_(const char *what);
 
@@ -20,17 +24,19 @@ static inline bool fault(const char *what)
 	return fault_hit_(what);
 }
 
-/* Lets the @n-th call of fault() from now on say yes, once; 0 disarms. Forgets what fired before.
+/*
+ * Makes the @n-th call of fault() from now on say yes, once; 0 disarms. fault_fired() is NULL
+ * again.
  */
 void fault_arm(unsigned int n);
 
-/* No call says yes any more; fault_fired() keeps its answer. */
+/* From now on no call says yes. fault_fired() keeps its answer. */
 void fault_disarm(void);
 
-/* What failed since fault_arm(), or NULL. */
+/* What was made to fail since fault_arm(), or NULL. */
 const char *fault_fired(void);
 
-/* Arms from TENSORLEASE_FAULT_NTH=n, if that is set. For programs under test. */
+/* Arms the n-th call if TENSORLEASE_FAULT_NTH=n is set, for programs under test. */
 void fault_init_from_env(void);
 
 #define fault_nth(n, expression)                                                                   \

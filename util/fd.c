@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* File descriptors. */
 #include <errno.h>
 #include <unistd.h>
 
@@ -10,7 +9,7 @@ int fd_close(int fd)
 	int saved = errno;
 
 	if (fd >= 0)
-		close(fd); /* never again after EINTR: Linux has closed it */
+		close(fd); /* not tried again after EINTR: Linux has closed it */
 	errno = saved;
 	return -1;
 }

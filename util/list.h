@@ -24,25 +24,25 @@ struct list {
 
 #define list_entry(ptr, type, member) container_of(ptr, type, member)
 
-/* The first or last entry of a list which is not empty. */
+/* The first or last entry of a list that is not empty. */
 #define list_first_entry(head, type, member) list_entry((head)->next, type, member)
 #define list_last_entry(head, type, member) list_entry((head)->prev, type, member)
 
-/* Declares @pos, which walks the nodes; the list must not change under it. */
+/* Declares @pos, which walks the nodes. The body must not change the list. */
 #define list_for_each(pos, head)                                                                   \
 	for (struct list *pos = (head)->next; pos != (head); pos = pos->next)
 
-/* The same, but the body may unlink and free @pos (and no other node). */
+/* The same, but the body may unlink and free @pos, and no other node. */
 #define list_for_each_safe(pos, head)                                                              \
 	for (struct list *pos = (head)->next, *next_of_##pos = pos->next; pos != (head);           \
 	     pos = next_of_##pos, next_of_##pos = pos->next)
 
-/* @pos, a pointer to what the nodes are embedded in, walks; the list must not change under it. */
+/* @pos, a pointer to what the nodes are embedded in, walks. The body must not change the list. */
 #define list_for_each_entry(pos, head, member)                                                     \
 	for (pos = list_entry((head)->next, __typeof__(*pos), member); &pos->member != (head);     \
 	     pos = list_entry(pos->member.next, __typeof__(*pos), member))
 
-/* The same, but the body may unlink and free @pos (and not @after, which is the one after it). */
+/* The same, but the body may unlink and free @pos, though not @after, the one that follows. */
 #define list_for_each_entry_safe(pos, after, head, member)                                         \
 	for (pos = list_entry((head)->next, __typeof__(*pos), member),                             \
 	    after = list_entry(pos->member.next, __typeof__(*pos), member);                        \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Structured log. A line is built on the stack and written once, so lines of several threads and
- * processes do not mix. A line that is too long is cut; control characters never reach the output,
- * and what log_quote() was given not in any form that a reader would not see.
+ * A line is built on the stack and written with one call, so lines of several threads and processes
+ * do not mix. A line that is too long is cut. Control characters never reach the output, and
+ * log_quote() escapes whatever a reader would not see.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -65,8 +65,10 @@ static bool needs_quotes(const char *text, size_t length)
 	return !shown;
 }
 
-/* Writes the escaped form of what begins at @text to @out; its bytes there go to @taken, those of
- * @text are returned. */
+/*
+ * Writes the character at @text to @out, escaped if it must be, and its length there to *@taken.
+ * Returns how many bytes of @text it was.
+ */
 static size_t escape(char out[8], const char *text, size_t length, size_t *taken)
 {
 	bool shown;
@@ -111,7 +113,7 @@ const char *log_quote(char *buf, size_t size, const char *text)
 	return buf;
 }
 
-/* The last byte is kept for the newline. */
+/* Keeps the last byte of the line for the newline. */
 __attribute__((format(printf, 2, 0))) static void line_vadd(struct line *line, const char *format,
 							    va_list args)
 {

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Structured log: one logfmt line per call, in one write(2), to standard error.
- *     log_info("listening", "path=%s fd=%d", log_str(path), fd);
+ * A structured log: each call writes one line of logfmt to standard error, with one write(2).
+ *
+ *	log_info("listening", "path=%s fd=%d", log_str(path), fd);
+ *
  * The arguments are evaluated only if the level is on. Libraries log at the debug level only.
  */
 #pragma once
@@ -23,13 +25,15 @@ static inline bool log_enabled(enum log_level level)
 	return (int)level <= __atomic_load_n(&log_level_, __ATOMIC_RELAXED);
 }
 
-/* The highest level that is written; LOG_LEVEL_INFO at the start. */
+/* Sets the highest level that is written; it is LOG_LEVEL_INFO at the start. */
 void log_set_level(enum log_level level);
 
-/* "error", "warn", "info" or "debug"; 0, or -EINVAL and *@out untouched. */
+/* Reads "error", "warn", "info" or "debug". 0, or -EINVAL and *@out is untouched. */
 int log_parse_level(enum log_level *out, const char *text);
 
-/* @fields is a printf format of key=value pairs with spaces between; "" or " " if there are none.
+/*
+ * @fields is a printf format of key=value pairs with spaces between them; "" or " " if there are
+ * none.
  */
 void log_at(enum log_level level, const char *msg, const char *fields, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -40,20 +44,19 @@ void log_at(enum log_level level, const char *msg, const char *fields, ...)
 			log_at(level, msg, " " __VA_ARGS__);                                       \
 	} while (0)
 
-/* log_info("text") or log_info("text", "key=%d", value): both strings must be literals. */
+/* log_info("text") or log_info("text", "key=%d", value); both strings must be literals. */
 #define log_error(msg, ...) log_(LOG_LEVEL_ERROR, msg, __VA_ARGS__)
 #define log_warn(msg, ...) log_(LOG_LEVEL_WARN, msg, __VA_ARGS__)
 #define log_info(msg, ...) log_(LOG_LEVEL_INFO, msg, __VA_ARGS__)
 #define log_debug(msg, ...) log_(LOG_LEVEL_DEBUG, msg, __VA_ARGS__)
 
-enum { LOG_QUOTE_SIZE = 1100 }; /* 255 bytes, each escaped, fit */
+enum { LOG_QUOTE_SIZE = 1100 }; /* room for 255 bytes of which each is escaped */
 
 /*
- * @text as a logfmt value: unchanged if that is unambiguous, else in quotes with escapes; cut off
- * with
- * "..." if @size does not do (at least 8). NULL is `null`. Returns @buf.
+ * Writes @text as a logfmt value: unchanged if that is unambiguous, else in quotes with escapes. It
+ * is cut off with "..." if @size, at least 8, does not suffice. NULL becomes `null`. Returns @buf.
  */
 const char *log_quote(char *buf, size_t size, const char *text);
 
-/* The same into a temporary which lives until the end of the enclosing block. */
+/* The same, into a temporary that lives until the end of the enclosing block. */
 #define log_str(text) log_quote((char[LOG_QUOTE_SIZE]){ 0 }, LOG_QUOTE_SIZE, (text))

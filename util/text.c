@@ -28,7 +28,7 @@ size_t text_character(const char *at, size_t size, uint32_t *code)
 }
 
 /*
- * Of the Unicode Character Database: the categories Cc, Cf, Zl and Zp, and
+ * The ranges are from the Unicode Character Database: the categories Cc, Cf, Zl and Zp, and
  * Default_Ignorable_Code_Point, which has the fillers and the variation selectors as well.
  */
 bool text_is_hidden(uint32_t code)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes that nobody meant as a message: the validator answers and the printer prints what passed;
- * the sanitizers watch. A test with a fixed seed ($TL_FUZZ_SEED, $TL_FUZZ_ROUNDS): `make fuzz` has
- * the same in daemon.c and client.c.
+ * Checks bytes that nobody meant as a message, and prints those that pass, while the sanitizers
+ * watch. This is a test with a fixed seed ($TL_FUZZ_SEED, $TL_FUZZ_ROUNDS); `make fuzz` does the
+ * same in daemon.c and client.c.
  */
 #include "tests/fuzz/target.h"
 #include "tests/harness/messages.h"
@@ -34,7 +34,7 @@ static uint64_t number_from(const char *variable, uint64_t otherwise)
 	return text ? strtoull(text, NULL, 0) : otherwise;
 }
 
-/* Changes some bytes, or cuts and lengthens, or makes the header agree with the length again. */
+/* Changes some bytes, or the length, and often makes the header agree with the length again. */
 static void mutate(struct sample *s, uint64_t *seed)
 {
 	static const unsigned char edges[] = { 0, 1, 2, 0x7f, 0x80, 0xfe, 0xff };
@@ -93,8 +93,8 @@ PLAIN_TEST(random_bytes_never_break_the_reader)
 
 			memcpy(bytes + k, &r, length - k < 8 ? length - k : 8);
 		}
-		bytes[0] = (unsigned char)(bytes[0] % WIRE_REPLY_END); /* a type that there may be
-									*/
+		/* A type that may exist. */
+		bytes[0] = (unsigned char)(bytes[0] % WIRE_REPLY_END);
 		bytes[1] = 0;
 		feed(bytes, length, (unsigned)(seed % 3),
 		     seed & 4 ? WIRE_TO_CLIENT : WIRE_TO_DAEMON);

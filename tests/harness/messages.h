@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A least and a greatest valid message of every type, for the tests of whatever reads messages. */
+/* The smallest and the largest valid message of every type, for tests of code that reads messages.
+ */
 #pragma once
 
 #include <stdalign.h>
@@ -157,7 +158,7 @@ static inline void samples_make(struct samples *all)
 	samples_replies(all);
 }
 
-/* A little generator with a seed, so that a failure can be repeated. */
+/* Random numbers from a seed, so that a failure can be repeated. */
 static inline uint64_t samples_random(uint64_t *seed)
 {
 	*seed ^= *seed << 13;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages over a socket pair. Each test counts this process's descriptors before and after. */
+/* Sends and receives messages over a socket pair. Each test counts its descriptors before and
+ * after. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -175,7 +176,7 @@ TEST(a_message_too_long_is_refused_and_the_next_is_not)
 
 	memcpy(big, &h, sizeof(h));
 	send_raw(ends[0], big, sizeof(big), NULL, 0);
-	h.length = WIRE_MAX; /* agrees with what is left of it */
+	h.length = WIRE_MAX; /* agrees with the bytes that will be received of it */
 	memcpy(big, &h, sizeof(h));
 	send_raw(ends[0], big, sizeof(big), ends, 1);
 	send_raw(ends[0], settle->bytes, settle->length, NULL, 0);
@@ -228,7 +229,7 @@ TEST(a_process_out_of_descriptors_refuses_and_recovers)
 	struct conn_message m;
 	int probe = dup(0), r;
 
-	assert_true(probe >= 0); /* the lowest free number, and none below it is free */
+	assert_true(probe >= 0); /* the lowest number that is free */
 	close(probe);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
 	low = (struct rlimit){ .rlim_cur = (rlim_t)probe, .rlim_max = old.rlim_max };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * copy_gather() against the obvious: each element by itself, each bit by itself. Sources and copies
- * are allocated to the byte, so that a sanitizer sees every byte too many.
+ * Compares copy_gather() with an obvious copy, which takes each element, or each bit, by itself.
+ * Sources and copies are allocated to the byte, so that a sanitizer sees every access beyond them.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -27,7 +27,7 @@ enum { TIMEOUT_S = 120, ROUNDS = 3000, CANARY = 16 };
 #define I64(...) ((int64_t[]){ __VA_ARGS__ })
 #define PADDED DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED
 
-/* The same numbers in every run. */
+/* Gives the same numbers in every run. */
 static uint64_t seed;
 
 static uint64_t next_random(void)
@@ -81,7 +81,7 @@ static void source_fill(struct source *s)
 		fail_msg("the test's own source is refused: %s", why);
 }
 
-/* What it would be if every bit was fetched by itself. */
+/* The expected copy: every bit is fetched by itself. */
 static void gather_obviously(unsigned char *dst, const struct source *s)
 {
 	uint32_t bits = tensor_element_bits(s->t.dtype, s->flags & PADDED);
@@ -134,7 +134,7 @@ static void check_and_free(struct source *s, const char *what)
 	free(s->memory);
 }
 
-/* Any strides: overlapping, broadcast, reversed, with gaps. */
+/* The strides are arbitrary: overlapping, broadcast, reversed, with gaps. */
 PLAIN_TEST(views_of_any_strides_are_copied)
 {
 	seed = 0x7e5701ea5eULL;
@@ -154,7 +154,7 @@ PLAIN_TEST(views_of_any_strides_are_copied)
 	}
 }
 
-/* Steps, crops, flips and permutations of an array: what programs really do. */
+/* Steps, crops, flips and permutations of an array are the views that programs really make. */
 PLAIN_TEST(slices_of_permuted_arrays_are_copied)
 {
 	seed = 0x51ce5;
@@ -186,7 +186,7 @@ PLAIN_TEST(slices_of_permuted_arrays_are_copied)
 	}
 }
 
-/* Larger than a tile, and not a multiple of one. */
+/* The sizes are larger than a tile and no multiple of one. */
 PLAIN_TEST(transposed_arrays_of_every_element_size_are_copied)
 {
 	static const int64_t sizes[][2] = { { 64, 64 }, { 65, 63 }, { 1, 200 },

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names, element types, extents, and what is refused of tensors that others made. */
+/* Names, element types, extents, and the check of tensors that others made. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static DLDataType dtype(unsigned code, unsigned bits, unsigned lanes)
 
 typedef int name_rule(const char *name, size_t len, const char **why);
 
-/* From memory of exactly that size: a sanitizer sees every byte read too many. */
+/* Checks a copy of exactly @len bytes: a sanitizer sees every read beyond it. */
 static int check_name(name_rule *rule, const char *name, size_t len, const char **why)
 {
 	char *copy = malloc(len ? len : 1);
@@ -563,7 +563,7 @@ static int check(const DLTensor *t, uint64_t flags, char why[TENSOR_WHY_TEXT])
 #define assert_refused(t, error, ...)                                                              \
 	assert_refused_(t, error, (const char *[]){ __VA_ARGS__, NULL })
 
-/* The words must be in the text, in that order. */
+/* The words must be in the text, in this order. */
 static void assert_refused_(const DLTensor *t, int error, const char *const *words)
 {
 	char why[TENSOR_WHY_TEXT];

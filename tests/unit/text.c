@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of foreign text is shown as it is, and how the rest of it looks. */
+/* Which characters of foreign text are shown as they are, and how the others are escaped. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The validator and the printer: what is valid passes, one wrong thing at a time does not. */
+/* Messages: valid ones pass the check, and one wrong thing at a time makes it fail. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -7,6 +7,7 @@
 
 #include <errno.h>
 
+#include "proto/description.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/suite.h"
 
@@ -24,7 +25,9 @@ static unsigned sample_type(struct sample *s)
 	return s->header.type;
 }
 
-/* Checks a copy of exactly that many bytes at an odd address: a sanitizer sees every byte too many.
+/*
+ * Checks a copy of exactly @length bytes at an odd address, so that a sanitizer sees every byte
+ * that is read beyond it.
  */
 static int check_copy(const struct sample *s, size_t length, unsigned nfds, enum wire_side side,
 		      char why[WIRE_WHY_TEXT])
@@ -130,7 +133,7 @@ PLAIN_TEST(a_message_longer_than_the_limit_is_refused)
 	assert_string_not_equal(why, "");
 }
 
-/* What the header file calls reserved, written down a second time on purpose. */
+/* The reserved members, written down a second time on purpose. */
 static const struct {
 	unsigned type;
 	size_t at;
@@ -177,8 +180,8 @@ PLAIN_TEST(every_unknown_flag_is_refused)
 			    : sample_type(s) == WIRE_PLACE  ? offsetof(struct wire_place, flags)
 							    : 0;
 
-		for (unsigned bit = 1; at && bit < 32; bit++) { /* bit 0 is the one that each knows
-								 */
+		/* Each of these messages has a flag in bit 0. */
+		for (unsigned bit = 1; at && bit < 32; bit++) {
 			struct sample changed = *s;
 
 			changed.bytes[at + bit / 8] |= (unsigned char)(1 << bit % 8);
@@ -229,7 +232,7 @@ PLAIN_TEST(a_request_that_has_an_answer_needs_a_serial)
 	}
 }
 
-/* A counter of the tail one off, with everything else as it was. */
+/* Each count of what follows the fixed part is off by one, with everything else as it was. */
 PLAIN_TEST(every_count_must_match_its_tail)
 {
 	static const struct {
@@ -324,7 +327,7 @@ PLAIN_TEST(requests_out_of_bounds_are_refused)
 	BAD(WIRE_GROUP, 0, 0, struct wire_group, .ref = ref, .count = 0);
 }
 
-/* EXPORT and IMPORTED are one struct with one rule. */
+/* EXPORT and IMPORTED have the same struct and the same rules. */
 static void exports_out_of_bounds_are_refused(enum wire_type type)
 {
 	const struct wire_export ipc = {
@@ -440,6 +443,80 @@ PLAIN_TEST(replies_out_of_bounds_are_refused)
 	BAD(WIRE_ERROR, 0, 0, struct wire_error_reply, .code = 0);
 	BAD(WIRE_ERROR, 0, 0, struct wire_error_reply, .code = WIRE_E_NO_RESOURCES + 1);
 	BAD(WIRE_ERROR, 513, 0, struct wire_error_reply, .code = 1, .text_len = 513);
+}
+
+static void assert_refused_because(const struct sample *s, const char *expected)
+{
+	char why[WIRE_WHY_TEXT] = "";
+
+	assert_int_equal(check_copy(s, s->length, s->nfds, s->side, why), -EBADMSG);
+	assert_string_equal(why, expected);
+}
+
+#define REFUSED(type, tail, nfds, why, kind, ...)                                                  \
+	do {                                                                                       \
+		struct sample s_ = whole(type, &(kind){ __VA_ARGS__ }, sizeof(kind), tail, nfds);  \
+		assert_refused_because(&s_, why);                                                  \
+	} while (0)
+
+PLAIN_TEST(a_refusal_says_which_member_its_value_and_its_bounds)
+{
+	const uint64_t ref = ref_make(1, 0);
+	struct sample s = whole(WIRE_SETTLE, &(struct wire_plain){ .header = { 0 } },
+				sizeof(struct wire_plain), 0, 0);
+
+	s.header.type = 63;
+	assert_refused_because(&s, "type is 63, which is no message's");
+	s.header.type = WIRE_DONE;
+	s.side = WIRE_TO_DAEMON;
+	assert_refused_because(&s, "DONE: it is a message for the other side");
+	REFUSED(WIRE_DELETE, 0, 0, "DELETE: name_len is 0, it must be 1 to 255", struct wire_delete,
+		.name_len = 0);
+	REFUSED(WIRE_ABORT, 0, 0, "ABORT: ref is 0x5, which is no ref", struct wire_ref, .ref = 5);
+	REFUSED(WIRE_CREATE, 0, 0, "CREATE: flags are 0x9, only 0x1 are known", struct wire_create,
+		.flags = 9);
+	REFUSED(WIRE_GROUP, 0, 0, "GROUP: reserved is not zero", struct wire_group, .ref = ref,
+		.count = 1, .reserved = 1);
+	REFUSED(WIRE_ABORT, 0, 1, "ABORT: it came with 1 descriptors, it must have 0",
+		struct wire_ref, .ref = ref);
+	REFUSED(WIRE_DELETE, 3, 0, "DELETE: its members make 26 bytes, but 27 came",
+		struct wire_delete, .name_len = 2);
+	REFUSED(WIRE_COMMIT, 1, 0, "COMMIT: prefetch_serial does not go with the flag PREFETCH",
+		struct wire_commit, .ref = ref, .tensor.name_len = 1, .prefetch_serial = 1);
+}
+
+/* PLACE has every part that a description can have. */
+PLAIN_TEST(a_description_is_read_as_it_was_written)
+{
+	static const unsigned char event[WIRE_HANDLE_BYTES] = "an event";
+	const int64_t shape[] = { 480, 640, 3 };
+	const DLTensor t = { .dtype = { 1, 4, 3 }, .ndim = 3, .shape = (int64_t *)shape };
+	struct tensor_description d = description_of(&t, UINT64_MAX, "cam0/rgb", 8, "meta", 4), got;
+	struct wire_place place = { .header = { .type = WIRE_PLACE, .serial = 1 },
+				    .flags = WIRE_PLACE_EVENT };
+	alignas(8) unsigned char bytes[WIRE_MAX];
+	const struct wire_place *read = (const void *)bytes;
+	char why[WIRE_WHY_TEXT] = "";
+
+	d.event = event;
+	description_encode(bytes, &place, &d);
+	assert_int_equal(place.header.length,
+			 sizeof(place) + sizeof(shape) + 8 + 4 + sizeof(event));
+	assert_int_equal(wire_check(bytes, place.header.length, 0, WIRE_TO_DAEMON, why), 0);
+	got = description_decode(read, true);
+	assert_int_equal(got.dtype_code, 1);
+	assert_int_equal(got.dtype_bits, 4);
+	assert_int_equal(got.dtype_lanes, 3);
+	assert_int_equal(got.flags, DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
+	assert_int_equal(got.ndim, 3);
+	assert_memory_equal(got.shape, shape, sizeof(shape));
+	assert_int_equal(got.name.len, 8);
+	assert_memory_equal(got.name.text, "cam0/rgb", 8);
+	assert_true(got.name.hash == name_key("cam0/rgb", 8).hash);
+	assert_int_equal(got.meta_len, 4);
+	assert_memory_equal(got.meta, "meta", 4);
+	assert_memory_equal(got.event, event, sizeof(event));
+	assert_ptr_equal(description_decode(read, false).event, NULL);
 }
 
 PLAIN_TEST(the_printer_stays_in_its_buffer)
