@@ -29,8 +29,7 @@
 
 enum {
 	PEER_QUEUE_MAX = 64, /* messages that wait for a full socket */
-	QUEUED_MIN = 512, /* a message's sk_buff and data have 768 bytes or more on 64-bit kernels
-			   */
+	QUEUED_MIN = 512,    /* bytes; a message takes 768 or more in 64-bit kernels */
 };
 
 struct outgoing {
@@ -56,6 +55,7 @@ void peers_init(struct peers *peers, uv_loop_t *loop, struct state *state)
 	uv_timer_init(loop, &peers->orphan_timer);
 }
 
+/* The time between two looks at orphans doubles; SETTLE waits for orphans only at first. */
 enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SETTLED = 128, ORPHAN_MS_MAX = 1024 };
 
 /*

@@ -52,7 +52,7 @@ struct peer_wait {
 	void (*gone)(struct peer_wait *wait);
 };
 
-/* What the kernel shows for a user whom this user namespace does not know. */
+/* The kernel shows this number for a user whom this user namespace does not know. */
 enum { PEER_OVERFLOW_UID = 65534 };
 
 void peers_init(struct peers *peers, uv_loop_t *loop, struct state *state);

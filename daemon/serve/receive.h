@@ -4,5 +4,5 @@
 
 #include <uv.h>
 
-/* What a peer's descriptor is polled with: sends what is queued, then reads and dispatches. */
+/* The callback of a peer's poll: sends what is queued, then reads and dispatches messages. */
 void receive_on_poll(uv_poll_t *poll, int status, int events);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the handlers share: reading a message's tail, and answers that several of them give. */
+/* The handlers share these: reading a message's tail, and answers that several of them give. */
 #pragma once
 
 #include "daemon/serve/peer.h"

@@ -61,7 +61,7 @@ static struct create *create_free(struct create *create)
 
 static void create_gone(struct peer_wait *wait);
 
-/* Puts it where its peer's end and its turn find it, before @before in one of the lists. */
+/* Puts it into a list, before @before, where its turn and the end of its peer find it. */
 static void create_park(struct create *create, struct list *before, bool working)
 {
 	create->working = working;
@@ -72,7 +72,7 @@ static void create_park(struct create *create, struct list *before, bool working
 		create->peer->creates++;
 }
 
-/* Takes it out again: whoever tries or answers it may drop its peer, and must still own it then. */
+/* Takes it out again. Trying or answering it may drop its peer, which must not free it then. */
 static void create_unpark(struct create *create)
 {
 	list_del(&create->link);
@@ -87,7 +87,7 @@ static void create_gone(struct peer_wait *wait)
 
 	if (create->working) {
 		atomic_store(&create->cancel, true);
-		create->peer->client.drafts--; /* nobody's, until the worker has done with it */
+		create->peer->client.drafts--; /* it is nobody's until the worker has finished */
 		create->peer = NULL;
 		return;
 	}

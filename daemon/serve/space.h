@@ -28,5 +28,5 @@ void space_settle(struct space *space);
 bool space_unsettled(const struct space *space);
 /* The daemon ends, and the peers have gone. The jobs with the workers end soon. */
 void space_stop(struct space *space);
-/* Is there work that goes on without a message? */
+/* Is there work that continues without a message? */
 bool space_busy(const struct space *space);

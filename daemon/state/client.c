@@ -5,7 +5,7 @@
  * since F_SEAL_WRITE can only be added if nobody does. The mapping goes with the process, whether
  * that exits, is killed or calls exec, and it goes before the process's descriptors do. A client
  * that lies about this harms itself: others are protected by what is looked at when memory changes
- * hands (segment_take_warm()). Loop thread only.
+ * hands (place_large() in tensor.c). Loop thread only.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -10,7 +10,7 @@
 #include "daemon/state/lease.h"
 #include "daemon/state/tensor.h"
 
-/* Segments for small tensors end with their writer; those for large ones go on serving its user. */
+/* Segments for small tensors end with their writer. Those for large ones stay for its user. */
 static void list_leave(struct list *segments, struct state *st, bool reuse)
 {
 	struct segment *seg, *next;
@@ -40,7 +40,7 @@ bool client_look(struct client *c, struct state *st)
 	if (c->ledger_fd >= 0 && client_ledger_is_mapped(c) &&
 	    (c->draft_head != CATALOG_NONE ||
 	     client_next_held(c, st, 0, &leases) != CATALOG_NONE)) {
-		lease_rescan(st); /* it cannot say what it releases */
+		lease_rescan(st); /* an orphan cannot say what it releases */
 		return false;
 	}
 	client_deinit(c, st, true);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names: which tensor a text means now, and the version last given out under it. */
+/* Names: each maps a text to the tensor that it means now, and keeps the last version given out. */
 #pragma once
 
 #include "daemon/state/catalog.h"

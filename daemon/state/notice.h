@@ -23,9 +23,10 @@ struct notice {
 /* STATE_E_NOTICES, -ENOMEM. */
 int notice_new(struct notice **np, struct client *c);
 struct notice *notice_free(struct notice *n);
-/* It is to be sent now: its client is put on the list of those that have something to be told. */
+/* Queues the notice for its client, and the client in st->notified, for serve/ to send it. */
 void notice_due(struct state *st, struct notice *n);
 
-/* The first notice that is due to @c, or NULL; and to be called when it was sent. */
+/* The first notice that is due to @c, or NULL. */
 struct notice *notice_next(struct client *c);
+/* It was sent: frees it, unless it is part of an import. */
 void notice_sent(struct notice *n);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The daemon's state: what the files above this one share. Plain calls without sockets or event
- * loop; the order of the files, and with it who may call whom, is in tools/check-layers.
+ * The daemon's state, which the files above this one share. Plain calls without sockets or event
+ * loop. tools/check-layers lists the files in order: each calls only files that come before it.
  */
 #pragma once
 

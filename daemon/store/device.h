@@ -29,7 +29,7 @@ struct device {
 	uint32_t segments; /* charged; 0: the entry may be given to another device */
 };
 
-/* What the daemon knows of devices; number N is list[N]. */
+/* The devices that the daemon has heard of; number N is list[N]. */
 struct device_table {
 	struct device list[DEVICES_MAX];
 	uint64_t capacity, user_capacity; /* bytes of each device; UINT64_MAX: no limit */
