@@ -23,7 +23,7 @@ static const struct command commands[] = {
 	  "Prints the properties of a tensor and a summary of its values: the smallest,\n"
 	  "the largest, the mean and the first eight. With --output it writes the tensor\n"
 	  "to a .npy file instead (- is standard output), straight from shared memory. An\n"
-	  "existing file is replaced as a whole. Types that .npy does not have are an error.\n"
+	  "existing file is replaced as a whole. Types that .npy lacks are an error.\n"
 	  "With --timeout it waits until the name exists, or has a version above\n"
 	  "--newer-than; without --timeout it does not wait.\n",
 	  OPTION_OUTPUT | OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_get },
@@ -32,7 +32,7 @@ static const struct command commands[] = {
 	  "the file, in one step: a process that sees one of them sees all. A .npy file or\n"
 	  "a TensorFlow TensorProto (.pb) becomes one tensor called PREFIX. FILE may be -,\n"
 	  "standard input, with --format. If anything in the file is wrong, nothing is\n"
-	  "published. The metadata of a .safetensors file is not published; --json prints it.\n"
+	  "published. The metadata of a .safetensors file is only printed, by --json.\n"
 	  "If the daemon has no room, load fails at once, or waits as --timeout says.\n",
 	  OPTION_FORMAT | OPTION_TIMEOUT, 2, 2, command_load },
 	{ "save", "PREFIX FILE", "write tensors to a file",
@@ -78,9 +78,9 @@ static const struct command commands[] = {
 	  "pages, memfds and seals, futexes, limits, the daemon, an exchange between two\n"
 	  "processes, and on each GPU an exchange of each kind of memory. Each probe prints\n"
 	  "a line with its result, what it found and, unless that is fine, what to do. The\n"
-	  "result is ok, warn (works, with a drawback), fail or skipped. The exchanges use a\n"
-	  "daemon of their own. The exit code is 1 if a probe failed; a machine without a\n"
-	  "GPU is no failure.\n",
+	  "result is ok, warn (works, with a drawback), fail or skipped. The exchanges use\n"
+	  "a daemon of their own. The exit code is 1 if a probe failed; a machine without\n"
+	  "a GPU is no failure.\n",
 	  0, 0, 0, command_doctor },
 	{ "doctor-child", "ROLE [ARGUMENT]...", NULL, "The other end of the doctor's exchanges.\n",
 	  0, 1, -1, command_doctor_child },

@@ -162,7 +162,7 @@ static void print_below(const struct cli *cli, const char *prefix, unsigned coun
 {
 	if (cli->json)
 		return;
-	cli_print(cli->terminal ? "%s: %u name%s forgotten\n" : "%s\t%u\n", prefix, count,
+	cli_print(cli->terminal ? "%s: %u name%s deleted\n" : "%s\t%u\n", prefix, count,
 		  count == 1 ? "" : "s");
 }
 

@@ -27,7 +27,7 @@ static const struct option_row rows[] = {
 	  "npy, npz, safetensors or pb, instead of by suffix" },
 	{ OPTION_METADATA, 'm', "metadata", "TEXT", "attach this text, at most 1024 bytes" },
 	{ OPTION_TIMEOUT, 't', "timeout", "SECONDS", "wait at most this long (0.5, \"forever\")" },
-	{ OPTION_NEWER_THAN, 'n', "newer-than", "VERSION", "want a version above this one" },
+	{ OPTION_NEWER_THAN, 'n', "newer-than", "VERSION", "accept only a version above this one" },
 	{ OPTION_CLIENTS, 'c', "clients", NULL, "list the clients and what they hold, too" },
 	{ OPTION_BELOW, 'r', "below", NULL, "delete all names below NAME/, not NAME" },
 	{ OPTION_SOCKET, 's', "socket", "PATH", "connect to the daemon at this socket" },
