@@ -20,5 +20,3 @@ void client_result(void *result, void *from, size_t known);
 
 /* -EINVAL, with why in the text, if @name is not a name. */
 int client_check_name(const char *name, size_t len);
-
-enum { GROUP_MAX = 65536 }; /* tensors in a group */

@@ -73,9 +73,9 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 	if (want.flags)
 		return tl_fail(-EINVAL, "tl_get_many: tl_get_options.flags is %#x, not 0",
 			       want.flags);
-	if (count > GROUP_MAX)
+	if (count > WIRE_GROUP_MAX)
 		return tl_fail(-EINVAL, "tl_get_many: %zu tensors; the limit is %d", count,
-			       GROUP_MAX);
+			       WIRE_GROUP_MAX);
 	return get_many(client, names, count, &want, out);
 }
 
@@ -188,7 +188,7 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 			       !client ? "client"
 			       : !name ? "name"
 				       : "info");
-	key = name_key(name);
+	key = name_key(name, strlen(name));
 	r = client_result_check(info, sizeof(found), "tl_info");
 	if (!r)
 		r = client_check_name(name, key.len);

@@ -124,8 +124,9 @@ TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t
 			       !client	? "client"
 			       : !items ? "items"
 					: "out");
-	if (count < 1 || count > GROUP_MAX)
-		return tl_fail(-EINVAL, "a group of %zu tensors; it has 1 to %d", count, GROUP_MAX);
+	if (count < 1 || count > WIRE_GROUP_MAX)
+		return tl_fail(-EINVAL, "a group of %zu tensors; it has 1 to %d", count,
+			       WIRE_GROUP_MAX);
 	return group_create(client, items, count, timeout_ns, out);
 }
 
@@ -160,8 +161,8 @@ TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTens
 	r = put_options(&o, options);
 	if (r)
 		return r;
-	if (!count || count > GROUP_MAX)
+	if (!count || count > WIRE_GROUP_MAX)
 		return tl_fail(-EINVAL, "tl_put_many: %zu tensors; 1 to %d are allowed", count,
-			       GROUP_MAX);
+			       WIRE_GROUP_MAX);
 	return group_put(client, names, sources, count, &o);
 }

@@ -18,7 +18,7 @@
 #include "client/error.h"
 #include "client/produce/publish.h"
 #include "client/session/request.h"
-#include "tensor/tensor.h"
+#include "tensor/extent.h"
 
 /* ---- Tensors of others ---- */
 

@@ -156,7 +156,7 @@ static int get_renew(tl_client *client, struct session *old, const struct gettin
 int lease_get(tl_client *client, const char *name, const tl_get_options *want,
 	      DLManagedTensorVersioned **out)
 {
-	const struct name_key named = name_key(name), *key = &named;
+	const struct name_key named = name_key(name, strlen(name)), *key = &named;
 	struct getting g = {
 		.key = key,
 		.want = want,

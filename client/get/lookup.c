@@ -128,7 +128,7 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
 int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref)
 {
 	const _Atomic uint32_t
-		*bucket = &s->catalog.buckets[(key->hash >> 32) & s->catalog.bucket_mask];
+		*bucket = &s->catalog.buckets[name_key_bucket(key, s->catalog.bucket_mask)];
 	struct patience patience = { 0 };
 	uint64_t unlinked;
 
@@ -143,7 +143,7 @@ int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_th
 			const struct catalog_name *name = &s->catalog.names[index];
 
 			if (atomic_load_explicit(&name->hash, memory_order_acquire) ==
-			    (uint32_t)key->hash) {
+			    name_key_low(key)) {
 				int r = take_entry(s, key, index, newer_than, ref);
 
 				if (r != LEASE_E_GONE)

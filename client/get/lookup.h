@@ -6,33 +6,17 @@
 #include <stdint.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <tensorlease/tensorlease.h>
 
 #include "client/session/client.h"
 #include "client/session/hold.h"
-
-struct name_key {
-	const char *text;
-	size_t len;
-	uint64_t hash;
-};
-
-static inline struct name_key name_key(const char *text)
-{
-	struct name_key key = { .text = text, .len = strlen(text) };
-
-	key.hash = XXH3_64bits(text, key.len);
-	return key;
-}
+#include "proto/name_key.h"
 
 /* The word that is woken when a tensor of that name is committed. */
 static inline const _Atomic uint32_t *lookup_wake(const struct session *s,
 						  const struct name_key *key)
 {
-	return &s->catalog.header->wake[key->hash % CATALOG_WAKE_WORDS];
+	return &s->catalog.header->wake[catalog_wake_word(name_key_low(key))];
 }
 
 /*

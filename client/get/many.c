@@ -212,7 +212,7 @@ static int many_run(struct many *m, struct name_key *keys, const char *const *na
 		r = client_check_name(names[i], strlen(names[i]));
 		if (r)
 			return r;
-		keys[i] = name_key(names[i]);
+		keys[i] = name_key(names[i], strlen(names[i]));
 	}
 	r = many_get(m, want);
 	if (!r) /* untouched on failure */

@@ -39,7 +39,7 @@ enum { LEASE_E_SLOW = 96 }; /* lease_get() */
 static inline int lease_get_mapped(tl_client *client, const char *name,
 				   const tl_get_options *options, DLManagedTensorVersioned **out)
 {
-	struct name_key key = name_key(name);
+	struct name_key key = name_key(name, strlen(name));
 	struct use use;
 	int r;
 

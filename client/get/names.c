@@ -88,9 +88,9 @@ static int list_entry_info(struct session *s, uint32_t index, struct listing *l)
  */
 static bool listed_here(const struct session *s, uint32_t bucket, const struct listing *l)
 {
-	struct name_key key = name_key(l->info.name);
+	struct name_key key = name_key(l->info.name, strlen(l->info.name));
 
-	return ((key.hash >> 32) & s->catalog.bucket_mask) == bucket &&
+	return name_key_bucket(&key, s->catalog.bucket_mask) == bucket &&
 	       !strncmp(l->info.name, l->prefix, l->prefix_len);
 }
 

@@ -279,7 +279,7 @@ int wait_many(tl_client *client, const tl_wait_item *items, size_t count,
 				    items[i].name ? "reserved is not 0" : "name is NULL");
 			break;
 		}
-		w->keys[i] = name_key(items[i].name);
+		w->keys[i] = name_key(items[i].name, strlen(items[i].name));
 		r = client_check_name(w->keys[i].text, w->keys[i].len);
 	}
 	if (!r)

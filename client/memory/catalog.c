@@ -13,6 +13,8 @@
 #include "client/memory/catalog.h"
 #include "client/memory/descriptor.h"
 #include "proto/wire.h"
+#include "tensor/extent.h"
+#include "tensor/name.h"
 #include "util/checked.h"
 
 /* ---- Mapping ---- */

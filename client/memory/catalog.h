@@ -14,8 +14,8 @@
 
 #include <tensorlease/tensorlease.h>
 
-#include "proto/shm_layout.h"
-#include "tensor/tensor.h"
+#include "proto/catalog_layout.h"
+#include "tensor/dtype.h"
 
 /*
  * A plain member of shared memory, loaded once. The daemon may be another user's, and not what it

@@ -13,8 +13,8 @@
 #include "client/produce/draft.h"
 #include "client/session/hold.h"
 #include "client/session/request.h"
-#include "proto/shm_layout.h"
-#include "tensor/tensor.h"
+#include "proto/catalog_layout.h"
+#include "tensor/extent.h"
 #include "util/clock.h"
 
 /* ---- States ---- */

@@ -15,8 +15,11 @@
 #include "client/produce/group.h"
 #include "client/produce/shared.h"
 #include "client/session/request.h"
+#include "proto/description.h"
+#include "tensor/check.h"
 #include "tensor/copy.h"
-#include "tensor/tensor.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
 #include "util/clock.h"
 
 struct member {
@@ -198,28 +201,18 @@ DLTensor *group_tensor(tl_group *group, size_t index)
 static int member_send(struct session *s, const tl_draft *draft, const struct member *m,
 		       int64_t deadline)
 {
-	size_t shape_bytes = sizeof(int64_t) * (size_t)m->tensor.ndim, name_len = strlen(m->name);
+	struct tensor_description d = description_of(&m->tensor, m->flags, m->name, strlen(m->name),
+						     m->metadata, m->metadata_size);
 	struct wire_member w = {
 		.header = { .type = WIRE_MEMBER,
 			    .serial = session_serial(s) | SESSION_COMMIT_SERIAL },
 		.ref = draft->hold.ref,
 		.offset = m->tensor.data ? m->offset : 0,
-		.dtype_code = m->tensor.dtype.code,
-		.dtype_bits = m->tensor.dtype.bits,
-		.dtype_lanes = m->tensor.dtype.lanes,
-		.ndim = (uint8_t)m->tensor.ndim,
-		.tensor_flags = (uint8_t)m->flags,
-		.name_len = (uint16_t)name_len,
-		.meta_len = m->metadata_size,
 	};
-	unsigned char bytes[WIRE_MAX], *at = bytes + sizeof(w);
+	unsigned char bytes[WIRE_MAX];
 
-	w.header.length = (uint32_t)(sizeof(w) + shape_bytes + name_len + m->metadata_size);
-	memcpy(bytes, &w, sizeof(w));
-	if (shape_bytes)
-		memcpy(at, m->dims, shape_bytes);
-	memcpy(at + shape_bytes, m->name, name_len);
-	memcpy(at + shape_bytes + name_len, m->metadata, m->metadata_size);
+	d.shape = m->dims; /* the caller may have changed the tensor that it was lent */
+	description_encode(bytes, &w, &d);
 	return session_send(s, bytes, deadline);
 }
 

@@ -16,7 +16,8 @@
 #include "client/produce/publish.h"
 #include "client/session/client.h"
 #include "client/session/request.h"
-#include "tensor/tensor.h"
+#include "tensor/check.h"
+#include "tensor/extent.h"
 
 struct publishing {
 	tl_client *client;

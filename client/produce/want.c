@@ -6,7 +6,9 @@
 #include "client/error.h"
 #include "client/produce/want.h"
 #include "client/session/kind.h"
-#include "tensor/tensor.h"
+#include "tensor/check.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
 
 static int spec_request(struct draft_request *want, const tl_spec *spec)
 {

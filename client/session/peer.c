@@ -14,8 +14,9 @@
 #include "client/error.h"
 #include "client/session/answer.h"
 #include "client/session/peer.h"
+#include "proto/catalog_layout.h"
 #include "proto/conn.h"
-#include "proto/shm_layout.h"
+#include "proto/ledger_layout.h"
 #include "util/fd.h"
 
 /* Waits for one message of the handshake. */
@@ -54,7 +55,7 @@ static int handshake(const struct session_peer *peer, const void *message, int f
 	int r;
 
 	answer->fd = -1;
-	answer->why = NULL;
+	answer->why[0] = '\0';
 	while ((r = conn_send(peer->socket, message, fd_peek, MSG_DONTWAIT)) == -EAGAIN) {
 		r = socket_wait(peer->socket, POLLOUT, deadline);
 		if (r)

@@ -14,8 +14,9 @@
 #include "client/memory/mapping.h"
 #include "client/memory/users.h"
 #include "client/session/kind.h"
+#include "proto/catalog_layout.h"
 #include "proto/conn.h"
-#include "proto/shm_layout.h"
+#include "proto/ledger_layout.h"
 #include "util/clock.h"
 #include "util/list.h"
 

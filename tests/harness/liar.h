@@ -14,8 +14,8 @@
 
 #include <tensorlease/tensorlease.h>
 
+#include "proto/catalog_layout.h"
 #include "proto/conn.h"
-#include "proto/shm_layout.h"
 
 /* What it changes while it is looked at are races, meant as such. */
 #if defined(__SANITIZE_THREAD__)
