@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For programs that use CUDA's own IPC calls. The library needs no CUDA for it. */
+/* For programs that make CUDA's IPC calls themselves. None of this needs CUDA here. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
