@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -7,14 +6,7 @@
 
 #include "client/arguments.h"
 #include "client/error.h"
-#include "tensor/limits.h"
 #include "tensor/name.h"
-
-/* The public header stands alone, so it says the limits of the protocol a second time. */
-static_assert(TL_NAME_MAX == TENSOR_NAME_MAX, "one limit");
-static_assert(TL_NDIM_MAX == TENSOR_NDIM_MAX, "one limit");
-static_assert(TL_METADATA_MAX == TENSOR_META_MAX, "one limit");
-static_assert(TL_ALIGNMENT == TENSOR_ALIGNMENT, "one alignment");
 
 int client_options(void *to, size_t to_size, const void *from, size_t first_size, const char *what)
 {

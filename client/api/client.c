@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Clients: connecting, closing, and the functions that are a request each. */
+#include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -13,7 +14,14 @@
 #include "client/session/kind.h"
 #include "client/session/request.h"
 #include "proto/conn.h"
+#include "tensor/limits.h"
 #include "util/clock.h"
+
+/* The public header stands alone, so it says the limits of the protocol a second time. */
+static_assert(TL_NAME_MAX == TENSOR_NAME_MAX, "one limit");
+static_assert(TL_NDIM_MAX == TENSOR_NDIM_MAX, "one limit");
+static_assert(TL_METADATA_MAX == TENSOR_META_MAX, "one limit");
+static_assert(TL_ALIGNMENT == TENSOR_ALIGNMENT, "one alignment");
 
 TL_API const char *tl_version(void)
 {

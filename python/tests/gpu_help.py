@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For test_gpu_*.py: tensors on GPUs, on the fake driver of the project's own tests. Each child is a process that uses
-CUDA; the test itself never does."""
+"""Fixtures of test_gpu_*.py: tensors on GPUs of the fake driver. Children use CUDA; the test itself never does."""
 
 import ctypes
 import gc
@@ -21,14 +20,14 @@ FAKE = os.environ.get("TL_TEST_FAKECUDA_LIB", "")
 
 @pytest.fixture
 def daemon():
-    """One for each test: versions start from 1."""
+    """A daemon for each test, so that versions start from 1."""
     with run_daemon() as address:
         yield address
 
 
 @pytest.fixture
 def gpus(address, monkeypatch):
-    """Two GPUs that only this test has. Nothing may be left on them, and no rule of CUDA broken."""
+    """Two GPUs of this test's own. Nothing may be left on them, and no rule of CUDA may be broken."""
     if not os.path.exists(FAKE):
         pytest.skip("TL_TEST_FAKECUDA_LIB does not name the fake driver (`make test-python` does)")
     before = os.environ.get("LD_LIBRARY_PATH")
@@ -47,7 +46,7 @@ def connect():
 
 
 def take_back(client, array):
-    """Deletes "t", which is that array: its memory is free when it was given back."""
+    """Deletes "t", which is that array. Its memory is free once it was given back."""
     client.delete("t")
     eventually(lambda: array.deleted)
     array.driver.free(array.memory)
@@ -90,17 +89,17 @@ def take(byte, stream=None):
     assert taken.read() == bytes([byte]) * N
     del tensor, taken
     gc.collect()
-    eventually(lambda: leases_of(client, os.getpid()) == 0)  # when its stream has got that far
+    eventually(lambda: leases_of(client, os.getpid()) == 0)  # when its stream has done that work
 
 
 def take_now(byte):
-    """Waits for nothing."""
+    """Reads without waiting for any stream."""
     client, driver = connect(), Driver()
     return Taken(driver, client.get("t"), -1).peek() == bytes([byte]) * N
 
 
 def tell_what_is_seen(link):
-    """Of 64 bytes: first what is there at once, and whether the stream that waits has to; then what that one sees."""
+    """Reports 64 bytes as they are, and whether the stream that was ordered has to wait; then what that stream sees."""
     client, driver = connect(), Driver()
     tensor = client.get("t")
     unordered = Taken(driver, tensor, -1)

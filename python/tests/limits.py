@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long tests wait for what must happen, before they give up."""
+"""How long tests wait for something that must happen before they fail."""
 
 import os
 
 
 def limit(seconds):
-    """So many seconds; where $TL_TEST_TIMEOUT gives a program of tests more than the usual 600, so much more."""
+    """Returns the seconds, scaled up as $TL_TEST_TIMEOUT is above the usual 600."""
     return max(1, seconds * int(os.environ.get("TL_TEST_TIMEOUT") or 600) // 600)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishing what is on a GPU, and putting it: what is shared where it is, what is copied, what is refused."""
+"""Publishing and putting GPU memory: what is shared in place, what is copied, and what is refused."""
 
 import ctypes
 
@@ -75,7 +75,7 @@ def puts():
 
 
 class Ancient(Array):
-    """Knows no streams, and so means the legacy one."""
+    """Does not know streams, so that it means the legacy one."""
 
     def __dlpack__(self):
         return super().__dlpack__()

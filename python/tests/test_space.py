@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits that the library itself cannot end early: for space, and spinning. Ctrl-C and close() end them all the same."""
+"""Ctrl-C and close() also end waits that the library cannot end early: for space, and spinning."""
 
 import os
 import tempfile
@@ -85,7 +85,7 @@ def processor_ticks(tid):
 
 
 def once_spinning(call):
-    """A thread that makes a call when the one that starts it has been busy for a while."""
+    """Makes a call on a thread when the thread that started it has been busy for a while."""
     me = threading.get_native_id()
     before = processor_ticks(me)
 
