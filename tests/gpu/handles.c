@@ -48,6 +48,10 @@ static int raw_producer(const struct test_daemon *d, void *arg)
 	must_refuse(tl_publish_ipc_handle(client, "t", &h, &spec, &o, freed, (void *)42, NULL),
 		    -EINVAL, "does not fit");
 	h.offset = OFFSET;
+	h.reserved[6] = 1;
+	must_refuse(tl_publish_ipc_handle(client, "t", &h, &spec, &o, freed, (void *)42, NULL),
+		    -EINVAL, "reserved");
+	h.reserved[6] = 0;
 	must_be(freed_calls, 0);
 	must_be(tl_publish_ipc_handle(client, "t", &h, &spec, &o, freed, (void *)42, &version), 0);
 	must_be(version, 1);
