@@ -20,8 +20,10 @@ int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *
 int cuda_put(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o,
 	     uint64_t *version);
 
-/* Takes in what the options of tl_publish() say of a draft on a GPU: the stream that writes it, and
- * whether to wait for that. */
+/*
+ * Takes in what the options of tl_publish() say of a draft on a GPU: the stream that writes it, and
+ * whether to wait for that.
+ */
 int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o);
 /* draft_commit() of a draft on a GPU. */
 int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,

@@ -15,7 +15,6 @@
 #include <tensorlease/tensorlease.h>
 
 #include "proto/catalog_layout.h"
-#include "proto/ledger_layout.h"
 #include "tensor/dtype.h"
 
 /*

@@ -14,7 +14,6 @@
 #include "client/session/hold.h"
 #include "client/session/request.h"
 #include "proto/catalog_layout.h"
-#include "proto/ledger_layout.h"
 #include "tensor/extent.h"
 #include "util/clock.h"
 

@@ -204,6 +204,28 @@ TEST(a_lost_export_is_copied_to_the_next_daemon)
 	tl_close(client);
 }
 
+TEST(an_export_of_another_daemon_is_copied_to_this_one)
+{
+	cleanup_td struct test_daemon here = td_start(), there = td_start();
+	tl_client *client = td_connect(&here), *other = td_connect(&there);
+	tl_draft *draft = create_bytes(other, "e", 3000);
+	DLManagedTensorVersioned *t = NULL;
+	uint64_t version;
+	bool copied = false;
+	tl_info info = { .size = sizeof(info) };
+
+	must_be(tl_draft_export(draft, &t), 0);
+	memset(t->dl_tensor.data, 7, 3000);
+	must_be(tl_publish(client, "p", t, NULL, &copied, &version), 0);
+	must(copied && version == 1);
+	must_be(tl_stat(other, "p", &info), -ENOENT);
+	t = get(client, "p");
+	must(all_bytes(t, 7, 3000));
+	drop(t);
+	tl_close(other);
+	tl_close(client);
+}
+
 TEST(a_leased_tensor_gets_another_name)
 {
 	cleanup_td struct test_daemon d = td_start();

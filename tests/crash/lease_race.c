@@ -380,6 +380,7 @@ static void *consume_thread(void *arg)
 	tl_info *info = calloc(1, sizeof(*info));
 
 	must(info);
+	info->size = sizeof(*info);
 	while (!atomic_load_explicit(&c->shared->stop, memory_order_relaxed)) {
 		c->x ^= c->x << 13;
 		c->x ^= c->x >> 7;
