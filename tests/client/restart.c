@@ -227,8 +227,7 @@ static int autostarter(const struct test_daemon *d, void *arg)
 	parent_await();
 	must_be(tl_connect(&o, &client), 0);
 	put_bytes(client, "auto", 1, 1000);
-	parent_tell(daemon_of(client));
-	parent_await();
+	pause_at(daemon_of(client));
 	drop(get(client, "auto"));
 	tl_close(client);
 	return 0;
@@ -265,10 +264,8 @@ TEST(a_daemon_is_started_once)
 	snprintf(path, sizeof(path), "%s/tensorlease", dir);
 	must_be(stat(path, &st), 0);
 	must_be(st.st_mode & 07777, 0700);
-	for (int i = 0; i < 4; i++) {
-		child_go(&c[i]);
-		child_must_succeed(&c[i]);
-	}
+	for (int i = 0; i < 4; i++)
+		child_finish(&c[i]);
 	end_daemon((pid_t)pid);
 
 	must_be(chmod(path, 0755), 0); /* not private: not trusted */

@@ -456,8 +456,7 @@ static void race(struct test_daemon *d, uint64_t capacity, double seconds)
 	must(shared != MAP_FAILED);
 	for (unsigned i = 0; i < PRODUCERS; i++) {
 		roles[i] = (struct role){ shared, i };
-		producers[i] = child_start(d, produce, &roles[i]);
-		child_await(&producers[i]);
+		producers[i] = child_start_ready(d, produce, &roles[i]);
 	}
 	for (unsigned i = 0; i < CONSUMERS; i++) {
 		roles[PRODUCERS + i] = (struct role){ shared, i };

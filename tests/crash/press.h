@@ -53,10 +53,7 @@ static inline int press_for_room(const struct test_daemon *d, void *arg)
 
 static inline struct test_child press_start(const struct test_daemon *d, struct press *p)
 {
-	struct test_child c = child_start(d, press_for_room, p);
-
-	child_await(&c);
-	return c;
+	return child_start_ready(d, press_for_room, p);
 }
 
 /* It must have asked at least @least times; what it got it got when nobody else had any. */

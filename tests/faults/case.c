@@ -262,8 +262,7 @@ static int bystander(const struct test_daemon *d, void *arg)
 		may_fail(r);
 	must(t);
 	must(all_bytes(t, 5, BYSTANDER));
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	must(all_bytes(t, 5, BYSTANDER));
 	for (unsigned i = 0; i < ATTEMPTS && (r = tl_get(client, "bystander", NULL, &again)); i++)
 		may_fail(r);
@@ -294,12 +293,10 @@ TEST(the_daemon_survives_a_failed_call)
 	preload_no_more();
 	if (!started(&d))
 		return;
-	by = child_start(&d, bystander, NULL);
-	child_await(&by);
+	by = child_start_ready(&d, bystander, NULL);
 	client = client_start(&d, "");
 	client_must_succeed(&client, &d);
-	child_go(&by);
-	child_must_succeed(&by);
+	child_finish(&by);
 	must(td_alive(&d));
 	arm(false); /* who asks now has no patience */
 	rc = rc_open(&d);

@@ -730,6 +730,26 @@ void child_must_succeed(struct test_child *c)
 	must_be(child_wait(c), 0);
 }
 
+struct test_child child_start_ready(const struct test_daemon *d, child_fn *fn, void *arg)
+{
+	struct test_child c = child_start(d, fn, arg);
+
+	child_await(&c);
+	return c;
+}
+
+uint64_t child_step(struct test_child *c)
+{
+	child_go(c);
+	return child_await(c);
+}
+
+void child_finish(struct test_child *c)
+{
+	child_go(c);
+	child_must_succeed(c);
+}
+
 int td_run_client(const struct test_daemon *d, child_fn *fn, void *arg)
 {
 	struct test_child c = child_start(d, fn, arg);
@@ -747,4 +767,10 @@ void parent_await(void)
 	char byte;
 
 	must_be(read(child_from_parent, &byte, 1), 1);
+}
+
+void pause_at(uint64_t value)
+{
+	parent_tell(value);
+	parent_await();
 }

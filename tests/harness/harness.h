@@ -167,14 +167,31 @@ struct test_child child_start(const struct test_daemon *d, child_fn *fn, void *a
 struct test_child child_start_as(uid_t uid, const struct test_daemon *d, child_fn *fn, void *arg);
 uint64_t child_await(struct test_child *c); /* what it told; must() fails if it ends instead */
 void child_go(struct test_child *c);
-int child_wait(struct test_child *c);	   /* its wait status */
-int child_wait_open(struct test_child *c); /* the same, but what it forked can still be talked to:
-					      child_hang_up() */
+int child_wait(struct test_child *c); /* its wait status */
+/* The same, but a process that the child forked can still be talked to, until child_hang_up(). */
+int child_wait_open(struct test_child *c);
 void child_hang_up(struct test_child *c);
 void child_kill(struct test_child *c);
 void child_must_succeed(struct test_child *c);
-/* in the child: */
+
+/*
+ * Most children pause where the parent is to do something in between:
+ *
+ *	the parent					the child
+ *	c = child_start_ready(&d, reader, NULL);	pause_at(1);
+ *	put_bytes(client, "a", 2, 100);
+ *	child_step(&c);					pause_at(2);
+ *	must_be(td_status(&d).retired, 0);
+ *	child_finish(&c);				return 0;
+ */
+/* Starts a child and waits until it tells something, as pause_at() does. */
+struct test_child child_start_ready(const struct test_daemon *d, child_fn *fn, void *arg);
+uint64_t child_step(struct test_child *c); /* from one pause to the next; what it told there */
+void child_finish(struct test_child *c);   /* from the last pause to its end, which must be 0 */
+
+/* In the child: */
 void parent_tell(uint64_t value);
 void parent_await(void);
+void pause_at(uint64_t value); /* tells the parent this, and waits until it may go on */
 
 #include "tests/harness/raw.h" /* needs what is above */
