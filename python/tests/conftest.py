@@ -111,6 +111,18 @@ def eventually(condition):
     return True
 
 
+@contextlib.contextmanager
+def no_client_stays(observer):
+    """Clients of processes that end meanwhile are gone afterwards. The daemon hears of such an end later than we do."""
+
+    def clients():
+        return {(c.id, c.pid) for c in observer.clients()}
+
+    before = clients()
+    yield
+    eventually(lambda: clients() <= before)
+
+
 def until_asleep(tid):
     """Until a thread, of whatever process, sleeps in the kernel: seen ten times in a row, unlike a sleep for the GIL."""
     seen = 0

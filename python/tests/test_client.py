@@ -156,7 +156,7 @@ def test_a_large_put_leaves_the_gil_to_others(client):
 
 
 def test_a_signal_ends_a_waiting_get(address):
-    assert is_interrupted("client.get('client/none', timeout=50)")
+    assert is_interrupted(f"client.get('client/none', timeout={limit(50)})")
 
 
 def test_a_signal_handler_that_returns_does_not_end_the_wait(client, observer):

@@ -12,6 +12,7 @@ import pytest
 from conftest import eventually
 from cuda_driver import LEGACY, Child, Driver, Taken, run
 from gpu_help import N, take
+from limits import limit
 
 import tensorlease
 
@@ -28,7 +29,7 @@ if os.environ["ENDING"] != "exit":
 """
 
 
-def publish(byte, timeout=60.0):
+def publish(byte, timeout=limit(60)):
     client, driver = tensorlease.connect(autostart=False, timeout=timeout), Driver()
     with client.create("t", (N,), "uint8", device=0) as draft:
         taken = Taken(driver, draft, LEGACY)
@@ -41,7 +42,7 @@ def publish(byte, timeout=60.0):
 def test_what_was_published_stays(gpus, monkeypatch, ending):
     monkeypatch.setenv("FAKECUDA_DELAY_US", "50000")
     monkeypatch.setenv("ENDING", ending)
-    subprocess.run([sys.executable, "-c", PROGRAM], cwd=os.path.dirname(__file__), check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", PROGRAM], cwd=os.path.dirname(__file__), check=True, timeout=limit(120))
     monkeypatch.delenv("FAKECUDA_DELAY_US")
     run(take, 7)
     run(delete)

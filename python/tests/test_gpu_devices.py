@@ -61,7 +61,7 @@ def nothing_works():
     assert client.devices()[0].uuid == info.device_uuid
     for call in (
         lambda: client.get("t"),
-        lambda: client.get("t", timeout=5),
+        lambda: client.get("t", timeout=limit(5)),
         lambda: client.create("u", 4, "int8", device=0),
         lambda: client.put("u", abi.Producer(device=(2, 0))),
         lambda: client.publish("u", abi.Producer(device=(2, 0))),

@@ -17,7 +17,7 @@ from report import tell
 HERE = Path(__file__).resolve().parent
 PYTHON_TESTS = HERE.parent.parent / "python" / "tests"
 
-sys.path.append(str(PYTHON_TESTS))  # dlpack_abi
+sys.path.append(str(PYTHON_TESTS))  # dlpack_abi, limits
 
 _spec = importlib.util.spec_from_file_location("python_tests_conftest", PYTHON_TESTS / "conftest.py")
 shared = importlib.util.module_from_spec(_spec)
@@ -30,7 +30,7 @@ daemon, address, client, observer, time_limit = (
     shared.observer,
     shared.time_limit,
 )
-eventually, leases_of = shared.eventually, shared.leases_of
+eventually, leases_of, no_client_stays = shared.eventually, shared.leases_of, shared.no_client_stays
 
 
 # ---- which libraries, and what was found ----
@@ -167,7 +167,7 @@ def peer(daemon):
     peer = Peer(daemon)
     yield peer
     peer.process.stdin.close()
-    assert peer.process.wait(10) == 0
+    assert peer.process.wait(shared.limit(60)) == 0
     peer.process.stdout.close()
 
 

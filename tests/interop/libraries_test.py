@@ -14,6 +14,7 @@ import pytest
 import raw
 from conftest import eventually, leases_of, mapping_of
 from libraries import OWN, PRIVATE, SHARED
+from limits import limit
 
 MATRIX = (32, 64)
 
@@ -341,12 +342,12 @@ def held(library_class, client, observer, holder):
 
 def test_a_killed_process_holds_nothing(held, client, observer):
     held.kill()
-    held.wait()
+    held.wait(limit(60))
     end_of(held, client, observer)
 
 
 def test_a_process_may_end_with_arrays(held, client, observer):
-    _, errors = held.communicate(timeout=60)
+    _, errors = held.communicate(timeout=limit(60))
     assert held.returncode == 0, errors
     end_of(held, client, observer)
 

@@ -20,6 +20,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from conftest import no_client_stays
+from limits import limit
 from mistakes_help import (
     NUMPY,
     PAYLOAD,
@@ -54,14 +56,15 @@ BODIES = {}
 def alone(body):
     """In a process of its own: who dies there fails this test only."""
 
-    def test(address):
-        result = subprocess.run(
-            [sys.executable, "-X", "faulthandler", __file__, body.__name__],
-            env={**os.environ, "TENSORLEASE_SOCKET": address},
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
+    def test(address, observer):
+        with no_client_stays(observer):
+            result = subprocess.run(
+                [sys.executable, "-X", "faulthandler", __file__, body.__name__],
+                env={**os.environ, "TENSORLEASE_SOCKET": address},
+                capture_output=True,
+                text=True,
+                timeout=limit(100),
+            )
         assert result.returncode == 0, result.stderr
 
     BODIES[body.__name__] = body
@@ -751,7 +754,7 @@ def test_31_forks_and_deaths__ours(client, observer):
             own.put("mistakes/daemon", PAYLOAD)
             m = abi.consume(own.get("mistakes/daemon").__dlpack__(**NUMPY))
             process.send_signal(how)
-            process.wait()
+            process.wait(limit(60))
             assert abi.bytes_of(m.tensor, 64) == PAYLOAD
             own.close()
             m.deleter(ctypes.byref(m))

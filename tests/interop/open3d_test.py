@@ -12,6 +12,7 @@ from pathlib import Path
 import dlpack_abi as abi
 import pytest
 from conftest import leases_of
+from limits import limit
 
 o3d = pytest.importorskip("open3d", reason="Open3D is not installed")
 import numpy as np
@@ -214,7 +215,7 @@ def test_a_versioned_capsule_kills_it(client):
         "print('asked', flush=True)\n"
         "open3d.core.Tensor.from_dlpack(capsule)\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=limit(100))
     assert result.stdout == "asked\n" and result.returncode != 0
 
 

@@ -13,6 +13,7 @@ import pytest
 import raw
 from conftest import leases_of
 from libraries import Torch
+from limits import limit
 
 FLOATS = struct.pack("64f", *range(64))
 DOUBLED = struct.pack("64f", *range(0, 128, 2))
@@ -218,7 +219,7 @@ def test_a_torch_data_loader_gets_by_name(client, tmp_path):
         raw.publish(client, f"uses/frame{n}", (3,), "float32", struct.pack("3f", n, n, n))
     (tmp_path / "loader.py").write_text(LOADER)  # the workers that are spawned import it
     command = [sys.executable, tmp_path / "loader.py"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=limit(200), check=False)
     assert result.stdout == "[30, 105, 180, 255]\n" * 2, result.stderr
 
 
@@ -362,7 +363,7 @@ def test_onnxruntime_writes_to_read_only_arrays_of_numpy(client, tensor):
         "print('writes', flush=True)\n"
         "value.update_inplace(np.zeros((8, 8), 'float32'))\n"
     )
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=limit(100), check=False)
     assert (child.stdout, child.returncode) == ("writes\n", -signal.SIGSEGV), child.stderr
     assert unharmed(client)
 

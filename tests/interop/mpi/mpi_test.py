@@ -17,7 +17,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import eventually
+from conftest import no_client_stays
+from limits import limit
 
 mpi4py = pytest.importorskip("mpi4py", reason="mpi4py is not installed")
 if not shutil.which("mpirun"):
@@ -51,8 +52,8 @@ def run(address, observer):
     """run(scenario, arguments...): both ranks have ended well, and hold nothing."""
 
     def start(*arguments):
-        before = {c.id for c in observer.clients()}
-        with tempfile.TemporaryDirectory(prefix="tl-") as folder:
+        # When a rank's client is gone, so are its leases and drafts.
+        with tempfile.TemporaryDirectory(prefix="tl-") as folder, no_client_stays(observer):
             result = subprocess.run(
                 [
                     "mpirun",
@@ -70,10 +71,9 @@ def run(address, observer):
                 env={**os.environ, "TMPDIR": folder},
                 capture_output=True,
                 text=True,
-                timeout=100,
+                timeout=limit(100),
             )
         assert result.returncode == 0, result.stdout + result.stderr
-        eventually(lambda: {c.id for c in observer.clients()} <= before)  # and their leases and drafts with them
         assert observer.status().retired == 0
 
     yield start
