@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client that is killed after each step of its life in turn, and what must hold then. The clients
- * speak the protocol by hand, so that they can stop between any two of its steps.
+ * A client is killed after each step of its life in turn, and what must hold then is checked. The
+ * clients speak the protocol by hand, so that they can stop between any two steps.
  */
 #include <sys/mman.h>
 
@@ -18,14 +18,14 @@ static _Noreturn void die(void)
 
 struct situation {
 	const struct test_daemon *d;
-	struct raw rc; /* another client, which lives */
+	struct raw rc; /* another client, which stays alive */
 	uint64_t nbytes;
 	struct wire_draft draft;   /* "theirs", published by it */
 	const unsigned char *view; /* the payload of that */
 	unsigned fds, objects;
 };
 
-/* ---- The child's side: each ends itself ---- */
+/* ---- What the children do; each kills itself ---- */
 
 static int after_connect(const struct test_daemon *d, void *arg)
 {
@@ -108,7 +108,7 @@ static int while_writing(const struct test_daemon *d, void *arg)
 	die();
 }
 
-/* COMMIT of uint8[nbytes] without waiting for its answer, if it has one. */
+/* Sends COMMIT of uint8[nbytes] and does not wait for the answer, if there is one. */
 static void send_commit(struct raw *rc, const struct wire_draft *draft, const char *name,
 			uint64_t nbytes, uint32_t flags)
 {
@@ -150,8 +150,10 @@ static int after_commit_with_answer(const struct test_daemon *d, void *arg)
 	die();
 }
 
-/* The daemon is stopped meanwhile: when it reads all this, nobody is there to take its answer to
- * the CREATE. */
+/*
+ * The daemon is stopped meanwhile. When it reads all this, nobody is left to take its answer to the
+ * CREATE.
+ */
 static int after_commit_behind_a_request(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
@@ -168,7 +170,7 @@ static int after_commit_behind_a_request(const struct test_daemon *d, void *arg)
 	die();
 }
 
-/* The same with an answer that was there and that it did not read. */
+/* The same, but the answer had come before the client died and was not read. */
 static int after_commit_with_an_answer_unread(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
@@ -193,7 +195,7 @@ static int after_abort(const struct test_daemon *d, void *arg)
 	die();
 }
 
-/* A prefetched draft; taken into use or not. */
+/* Dies with a prefetched draft, which it has taken into use or not. */
 static int with_prefetch(const struct test_daemon *d, void *arg, bool in_use)
 {
 	const struct situation *s = arg;
@@ -287,7 +289,8 @@ static int after_map(const struct test_daemon *d, void *arg)
 	struct wire_ref map = { .ref = s->draft.ref };
 	struct raw rc = open_with_lease(d, s);
 
-	must_be(rc_send(&rc, WIRE_MAP, &map, sizeof(map), -1), 0); /* its answer has a descriptor */
+	/* the answer will carry a descriptor */
+	must_be(rc_send(&rc, WIRE_MAP, &map, sizeof(map), -1), 0);
 	die();
 }
 
@@ -334,7 +337,7 @@ static void must_be_nothing_of_it(struct situation *s)
 	must_be(rc_delete(&s->rc, "mine"), WIRE_E_NOT_FOUND);
 }
 
-/* The ref of a name, as rows tell. 0: none. */
+/* The ref of the live tensor of that name according to the rows, or 0. */
 static uint64_t find(const struct raw *rc, const char *name)
 {
 	const struct catalog_name *names = (const void *)((const char *)rc->catalog +
@@ -352,7 +355,7 @@ static uint64_t find(const struct raw *rc, const char *name)
 	return 0;
 }
 
-/* The dead one's tensor is there, and whole. */
+/* The dead client's tensor is published, and every byte of it was written. */
 static void must_be_published(struct situation *s, int byte)
 {
 	const struct catalog_row *row;
@@ -383,7 +386,7 @@ static void whole_3(struct situation *s)
 	must_be_published(s, 3);
 }
 
-/* What the other client published is as it was. */
+/* The tensor of the living client is as it was. */
 static void must_be_unharmed(struct situation *s)
 {
 	must_be(find(&s->rc, "theirs"), s->draft.ref);
@@ -431,7 +434,7 @@ static const struct step steps[] = {
 	{ "while space is made", while_space_is_made, must_be_nothing_of_it },
 };
 
-/* Whoever held it is gone: no tensor is left. */
+/* Everybody who held it is gone, so no tensor is left. */
 static void check_deleted(const struct situation *s)
 {
 	struct tl_status status = td_status(s->d);
@@ -461,7 +464,7 @@ static void meet_child(struct situation *s, const struct step *step, struct test
 	td_settle(s->d);
 }
 
-/* Everything but the daemon itself is gone. */
+/* Nothing but the daemon itself is left. */
 static void must_be_empty(const struct situation *s)
 {
 	struct tl_status status = td_status(s->d);
@@ -497,7 +500,10 @@ static void try_step(const struct test_daemon *d, const struct step *step, uint6
 		check_deleted(&s);
 	else
 		must_be(rc_delete(&s.rc, "theirs"), 0);
-	/* the living one goes on: what it gets now is not what the dead one may use */
+	/*
+	 * The living client continues, and what it gets now is not memory that the dead one may
+	 * use.
+	 */
 	must_be(rc_put(&s.rc, "theirs", nbytes, 4, NULL), 0);
 	must_be(rc_delete(&s.rc, "theirs"), 0);
 	rc_goodbye(&s.rc);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests, daemons and children. Raw connections are in harness_raw.c. */
+/* Tests, daemons and children. Raw connections are in raw.c. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -21,7 +21,7 @@ enum { PIDS_MAX = 512, FDS_MAX = 1024, DIRS_MAX = 16, CHILD_FAILED = 97 };
 
 #define WAIT_MS ((int)WAIT_S * 1000)
 
-/* What the current test has made, so that its teardown can take it away whatever happened. */
+/* What the current test has made, so that its teardown can remove it whatever happened. */
 static pid_t pids[PIDS_MAX];
 static char dirs[DIRS_MAX][64];
 static uint64_t instances[DIRS_MAX];
@@ -211,8 +211,8 @@ int test_teardown(void **state)
 	}
 	memset(dirs, 0, sizeof(dirs));
 	memset(instances, 0, sizeof(instances));
-	if (has_failed) /* it leaves what it leaves, descriptors that the library still means to use
-			   too */
+	/* It may have left anything, such as descriptors that the library still means to use. */
+	if (has_failed)
 		return 0;
 	fds_left = 0;
 	each_fd(0, close_if_new);
@@ -232,7 +232,7 @@ static void make_dir(struct test_daemon *d, bool for_others)
 	must(snprintf(d->dir, sizeof(d->dir), "%s/tl-test-XXXXXX", base ? base : "/tmp") <
 	     (int)sizeof(d->dir));
 	must(mkdtemp(d->dir));
-	must_be(chmod(d->dir, 0755), 0); /* for children of other users */
+	must_be(chmod(d->dir, 0755), 0); /* children of other users use it */
 	while (dirs[i][0])
 		must(++i < DIRS_MAX);
 	snprintf(dirs[i], sizeof(dirs[i]), "%s", d->dir);
@@ -269,7 +269,7 @@ static int open_notify_socket(const struct test_daemon *d)
 	return fd;
 }
 
-/* In the child that becomes the daemon: 0 or -1. */
+/* Runs in the child that becomes the daemon. Returns 0 or -1. */
 static int private_shm(uint64_t size)
 {
 	char options[64];
@@ -316,7 +316,7 @@ static void make_arguments(struct arguments *a, const struct test_daemon *d,
 	}
 }
 
-/* In the child: becomes the daemon, or ends with 126 or 127. */
+/* Runs in the child, which becomes the daemon or exits with 126 or 127. */
 static _Noreturn void become_daemon(const struct td_options *o, const char *const *arguments,
 				    int log_fd)
 {
@@ -374,8 +374,8 @@ static void show_log(const struct test_daemon *d)
 }
 
 /*
- * Until something listens: told by READY=1 if the daemon does that, else by what appears in the
- * directory. Between bind() and listen() nothing is told, hence the short timeout.
+ * Waits until something listens. READY=1 or a new entry in the directory wakes us. Nothing tells
+ * about the step from bind() to listen(), hence the short timeout.
  */
 static void wait_until_it_listens(struct test_daemon *d, int notify_fd, int inotify_fd)
 {
@@ -489,7 +489,7 @@ struct test_daemon td_start_options(const struct td_options *o)
 	return d;
 }
 
-/* -ETIMEDOUT if it does not end; else *status is its wait status. */
+/* Returns -ETIMEDOUT if it does not end. Otherwise *status is its wait status. */
 static int wait_for(pid_t pid, int *status)
 {
 	struct pollfd p = { .fd = pidfd_of(pid), .events = POLLIN };
@@ -637,8 +637,9 @@ static _Noreturn void run_child(uid_t uid, const struct test_daemon *d, child_fn
 {
 	in_child = true;
 	memset(pids, 0, sizeof(pids));
-	signal(SIGALRM, SIG_DFL);   /* the alarm itself is not inherited */
-	for (int i = 0; i < 5; i++) /* cmocka's handlers would go on with the tests, here */
+	signal(SIGALRM, SIG_DFL); /* the alarm itself is not inherited */
+	/* cmocka's handlers would continue with the tests, here in the child */
+	for (int i = 0; i < 5; i++)
 		signal((const int[]){ SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS }[i], SIG_DFL);
 	if (uid) {
 		if (setgroups(0, NULL) || setresgid(getegid(), getegid(), getegid()) ||

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A least and a greatest valid message of every type, for the tests of whatever reads messages. */
+/*
+ * The smallest and the largest valid message of every type, for tests of code that reads messages.
+ */
 #pragma once
 
 #include <stdalign.h>
@@ -27,7 +29,7 @@ struct samples {
 	struct sample list[SAMPLES_MAX];
 };
 
-/* Adds a message: its fixed part, then @tail bytes that look like text. */
+/* Adds a message: its fixed part, and then @tail bytes that look like text. */
 static inline struct sample *samples_add(struct samples *all, enum wire_type type,
 					 const void *fixed, size_t size, size_t tail)
 {
@@ -152,7 +154,7 @@ static inline void samples_make(struct samples *all)
 	samples_replies(all);
 }
 
-/* A little generator with a seed, so that a failure can be repeated. */
+/* A small generator with a seed, so that a failure can be repeated. */
 static inline uint64_t samples_random(uint64_t *seed)
 {
 	*seed ^= *seed << 13;
