@@ -225,7 +225,7 @@ bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENCH_ARGS is passed on
 	@$(PYTHON) bench/python/run.py --environments $(O)/bench-python --wheel $(O)/python/*.whl $(BENCH_ARGS)
 
-check: $(DEPS) check-format layers check-cppcheck check-tidy check-werror check-units check-docs ## all static checks
+check: $(DEPS) check-format layers lint check-cppcheck check-tidy check-werror check-units check-docs ## all static checks
 
 check-format: $(DEPS)
 	@$(if $(FORMATTED),clang-format --dry-run -Werror --ferror-limit=3 $(FORMATTED))

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "bench/bench.h"
-#include "proto/shm_layout.h"
+#include "proto/catalog_layout.h"
 #include "util/fd.h"
 
 enum { IDLE_CLIENTS = 8 };

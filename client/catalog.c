@@ -17,6 +17,8 @@
 #include "client/lease.h"
 #include "client/request.h"
 #include "client/tensor_lease.h"
+#include "tensor/extent.h"
+#include "tensor/name.h"
 #include "util/clock.h"
 
 /*
@@ -160,7 +162,7 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
  */
 int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref)
 {
-	const _Atomic uint32_t *bucket = &s->buckets[(key->hash >> 32) & s->bucket_mask];
+	const _Atomic uint32_t *bucket = &s->buckets[name_key_bucket(key, s->bucket_mask)];
 	struct patience patience = { 0 };
 	uint64_t unlinked;
 
@@ -175,7 +177,7 @@ int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_th
 			const struct catalog_name *name = &s->names[index];
 
 			if (atomic_load_explicit(&name->hash, memory_order_acquire) ==
-			    (uint32_t)key->hash) {
+			    name_key_low(key)) {
 				int r = take_entry(s, key, index, newer_than, ref);
 
 				if (r != LEASE_E_GONE)
@@ -344,7 +346,7 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 			       !client ? "client"
 			       : !name ? "name"
 				       : "info");
-	key = name_key(name);
+	key = name_key(name, strlen(name));
 	r = client_result_check(info, sizeof(found), "tl_info");
 	if (!r)
 		r = client_check_name(name, key.len);
@@ -432,9 +434,9 @@ static int list_entry_info(struct session *s, uint32_t index, struct listing *l)
  */
 static bool listed_here(const struct session *s, uint32_t bucket, const struct listing *l)
 {
-	struct name_key key = name_key(l->info.name);
+	struct name_key key = name_key(l->info.name, strlen(l->info.name));
 
-	return ((key.hash >> 32) & s->bucket_mask) == bucket &&
+	return name_key_bucket(&key, s->bucket_mask) == bucket &&
 	       !strncmp(l->info.name, l->prefix, l->prefix_len);
 }
 

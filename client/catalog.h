@@ -7,33 +7,17 @@
 #include <stdint.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <tensorlease/tensorlease.h>
 
 #include "client/session.h"
-#include "tensor/tensor.h"
+#include "proto/name_key.h"
+#include "tensor/dtype.h"
 
 /*
  * A plain member of shared memory, loaded once. The daemon may be another user's, and not what it
  * should be: what was judged must be what is used, so nobody looks at such a member twice.
  */
 #define load_once(p) __atomic_load_n((p), __ATOMIC_RELAXED)
-
-struct name_key {
-	const char *text;
-	size_t len;
-	uint64_t hash;
-};
-
-static inline struct name_key name_key(const char *text)
-{
-	struct name_key key = { .text = text, .len = strlen(text) };
-
-	key.hash = XXH3_64bits(text, key.len);
-	return key;
-}
 
 /*
  * Takes a lease on the tensor that the name means, if its version is above @newer_than. 0 and
@@ -142,5 +126,5 @@ int row_info(const struct session *s, const struct catalog_row *row, tl_info *in
 static inline const _Atomic uint32_t *catalog_wake(const struct session *s,
 						   const struct name_key *key)
 {
-	return &s->catalog->wake[key->hash % CATALOG_WAKE_WORDS];
+	return &s->catalog->wake[catalog_wake_word(name_key_low(key))];
 }

@@ -4,6 +4,7 @@
  * its connection is gone and a call needs one: by one thread at a time, without the mutex, which
  * fork() takes; the others wait for it. Old sessions go when their last lease does.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +21,15 @@
 #include "client/request.h"
 #include "client/session.h"
 #include "proto/conn.h"
-#include "tensor/tensor.h"
+#include "tensor/limits.h"
+#include "tensor/name.h"
 #include "util/clock.h"
+
+/* The public header stands alone, so it says the limits of the protocol a second time. */
+static_assert(TL_NAME_MAX == TENSOR_NAME_MAX, "one limit");
+static_assert(TL_NDIM_MAX == TENSOR_NDIM_MAX, "one limit");
+static_assert(TL_METADATA_MAX == TENSOR_META_MAX, "one limit");
+static_assert(TL_ALIGNMENT == TENSOR_ALIGNMENT, "one alignment");
 
 TL_API const char *tl_version(void)
 {

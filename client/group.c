@@ -14,7 +14,9 @@
 #include "client/error.h"
 #include "client/produce.h"
 #include "client/request.h"
-#include "tensor/tensor.h"
+#include "proto/description.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
 #include "util/clock.h"
 
 struct member {
@@ -167,8 +169,9 @@ TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t
 			       !client	? "client"
 			       : !items ? "items"
 					: "out");
-	if (count < 1 || count > GROUP_MAX)
-		return tl_fail(-EINVAL, "a group of %zu tensors; it has 1 to %d", count, GROUP_MAX);
+	if (count < 1 || count > WIRE_GROUP_MAX)
+		return tl_fail(-EINVAL, "a group of %zu tensors; it has 1 to %d", count,
+			       WIRE_GROUP_MAX);
 	group = calloc(1, sizeof(*group) + count * sizeof(group->members[0]));
 	if (!group)
 		return tl_fail(-ENOMEM, "no memory for a group");
@@ -208,28 +211,18 @@ TL_API void tl_group_abort(tl_group *group)
 static int member_send(struct session *s, const tl_draft *draft, const struct member *m,
 		       int64_t deadline)
 {
-	size_t shape_bytes = sizeof(int64_t) * (size_t)m->tensor.ndim, name_len = strlen(m->name);
+	struct tensor_description d = description_of(&m->tensor, m->flags, m->name, strlen(m->name),
+						     m->metadata, m->metadata_size);
 	struct wire_member w = {
 		.header = { .type = WIRE_MEMBER,
 			    .serial = session_serial(s) | SESSION_COMMIT_SERIAL },
 		.ref = draft->ref,
 		.offset = m->tensor.data ? m->offset : 0,
-		.dtype_code = m->tensor.dtype.code,
-		.dtype_bits = m->tensor.dtype.bits,
-		.dtype_lanes = m->tensor.dtype.lanes,
-		.ndim = (uint8_t)m->tensor.ndim,
-		.tensor_flags = (uint8_t)m->flags,
-		.name_len = (uint16_t)name_len,
-		.meta_len = m->metadata_size,
 	};
-	unsigned char bytes[WIRE_MAX], *at = bytes + sizeof(w);
+	unsigned char bytes[WIRE_MAX];
 
-	w.header.length = (uint32_t)(sizeof(w) + shape_bytes + name_len + m->metadata_size);
-	memcpy(bytes, &w, sizeof(w));
-	if (shape_bytes)
-		memcpy(at, m->dims, shape_bytes);
-	memcpy(at + shape_bytes, m->name, name_len);
-	memcpy(at + shape_bytes + name_len, m->metadata, m->metadata_size);
+	d.shape = m->dims; /* the caller may have changed the tensor that it was lent */
+	description_encode(bytes, &w, &d);
 	return session_send(s, bytes, deadline);
 }
 

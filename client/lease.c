@@ -25,7 +25,6 @@
 #include "client/request.h"
 #include "client/tensor_lease.h"
 #include "proto/conn.h"
-#include "tensor/tensor.h"
 #include "util/clock.h"
 
 enum { GET_E_AGAIN = 64 }; /* something changed: try again */
@@ -267,7 +266,7 @@ __attribute__((noinline)) static int get_slow(tl_client *client, const struct na
 static inline int get(tl_client *client, const char *name, const tl_get_options *options,
 		      DLManagedTensorVersioned **out)
 {
-	struct name_key key = name_key(name);
+	struct name_key key = name_key(name, strlen(name));
 	struct use use;
 	int r;
 

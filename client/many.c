@@ -11,8 +11,8 @@
 #include "client/lease.h"
 #include "client/produce.h"
 #include "client/tensor_lease.h"
+#include "tensor/check.h"
 #include "tensor/copy.h"
-#include "tensor/tensor.h"
 #include "util/clock.h"
 
 /* ---- Putting ---- */
@@ -69,9 +69,9 @@ TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTens
 	r = put_options(&o, options);
 	if (r)
 		return r;
-	if (!count || count > GROUP_MAX)
+	if (!count || count > WIRE_GROUP_MAX)
 		return tl_fail(-EINVAL, "tl_put_many: %zu tensors; 1 to %d are allowed", count,
-			       GROUP_MAX);
+			       WIRE_GROUP_MAX);
 	items = calloc(count, sizeof(*items));
 	if (!items)
 		return tl_fail(-ENOMEM, "no memory for %zu tensors", count);
@@ -291,7 +291,7 @@ static int many_run(struct many *m, struct name_key *keys, const char *const *na
 		r = client_check_name(names[i], strlen(names[i]));
 		if (r)
 			return r;
-		keys[i] = name_key(names[i]);
+		keys[i] = name_key(names[i], strlen(names[i]));
 	}
 	r = many_get(m, want);
 	if (!r) /* untouched on failure */
@@ -324,9 +324,9 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 	if (want.flags)
 		return tl_fail(-EINVAL, "tl_get_many: tl_get_options.flags is %#x, not 0",
 			       want.flags);
-	if (count > GROUP_MAX)
+	if (count > WIRE_GROUP_MAX)
 		return tl_fail(-EINVAL, "tl_get_many: %zu tensors; the limit is %d", count,
-			       GROUP_MAX);
+			       WIRE_GROUP_MAX);
 	m.want = &want;
 	keys = calloc(count + 1, sizeof(*keys));
 	m.keys = keys;

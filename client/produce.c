@@ -18,9 +18,12 @@
 #include "client/mapping.h"
 #include "client/produce.h"
 #include "client/request.h"
-#include "proto/shm_layout.h"
+#include "proto/catalog_layout.h"
+#include "proto/description.h"
+#include "tensor/check.h"
 #include "tensor/copy.h"
-#include "tensor/tensor.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
 #include "util/clock.h"
 
 /* ---- The list ---- */
@@ -370,34 +373,17 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
 
 /* ---- Committing ---- */
 
-static size_t commit_message(unsigned char *bytes, const struct tl_draft *draft, const DLTensor *as,
-			     uint64_t flags, const char *name, size_t name_len, bool answer,
-			     uint32_t prefetch)
+static void commit_message(unsigned char *bytes, const struct tl_draft *draft,
+			   const struct tensor_description *d, bool answer, uint32_t prefetch)
 {
 	struct wire_commit m = {
 		.header = { .type = WIRE_COMMIT },
 		.ref = draft->ref,
 		.flags = (answer ? WIRE_COMMIT_ANSWER : 0) | (prefetch ? WIRE_COMMIT_PREFETCH : 0),
 		.prefetch_serial = prefetch,
-		.dtype_code = as->dtype.code,
-		.dtype_bits = as->dtype.bits,
-		.dtype_lanes = as->dtype.lanes,
-		.ndim = (uint8_t)as->ndim,
-		.tensor_flags = (uint8_t)(flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED),
-		.name_len = (uint16_t)name_len,
-		.meta_len = draft->metadata_size,
 	};
-	size_t shape_bytes = sizeof(int64_t) * (size_t)as->ndim;
-	unsigned char *at = bytes + sizeof(m);
 
-	m.header.length = (uint32_t)(sizeof(m) + shape_bytes + name_len + draft->metadata_size);
-	memcpy(bytes, &m, sizeof(m));
-	if (shape_bytes)
-		memcpy(at, as->shape, shape_bytes);
-	memcpy(at + shape_bytes, name, name_len);
-	if (draft->metadata_size)
-		memcpy(at + shape_bytes + name_len, draft->metadata, draft->metadata_size);
-	return m.header.length;
+	description_encode(bytes, &m, d);
 }
 
 static int lost_draft(const char *name)
@@ -411,6 +397,8 @@ static int lost_draft(const char *name)
 int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
 		 size_t name_len, uint64_t *version)
 {
+	const struct tensor_description d = description_of(as, flags, name, name_len,
+							   draft->metadata, draft->metadata_size);
 	unsigned char bytes[WIRE_MAX];
 	struct session *s = draft->session;
 	int64_t deadline = client_deadline(s->client);
@@ -424,7 +412,7 @@ int draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, con
 	if (draft->buffer)
 		return cuda_draft_commit(draft, as, flags, name, name_len, version);
 	prefetch = prefetch_begin(s, draft->room, draft->extra, deadline);
-	commit_message(bytes, draft, as, flags, name, name_len, version != NULL, prefetch);
+	commit_message(bytes, draft, &d, version != NULL, prefetch);
 	if (version) {
 		r = session_ask(s, bytes, deadline, &req, &answer);
 	} else {

@@ -40,8 +40,6 @@ struct tl_draft {
 	int64_t dims[]; /* shape, then strides */
 };
 
-enum { GROUP_MAX = 65536 }; /* tensors in a group */
-
 /* What is to be made. */
 struct draft_request {
 	const char *name;

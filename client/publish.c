@@ -19,7 +19,8 @@
 #include "client/produce.h"
 #include "client/request.h"
 #include "client/tensor_lease.h"
-#include "tensor/tensor.h"
+#include "tensor/check.h"
+#include "tensor/extent.h"
 
 /* ---- Exported drafts ---- */
 

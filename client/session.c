@@ -121,7 +121,7 @@ static int handshake(const struct session_peer *peer, const void *message, int f
 	int r;
 
 	answer->fd = -1;
-	answer->why = NULL;
+	answer->why[0] = '\0';
 	while ((r = conn_send(peer->socket, message, fd_peek, MSG_DONTWAIT)) == -EAGAIN) {
 		r = socket_wait(peer->socket, POLLOUT, deadline);
 		if (r)

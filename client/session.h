@@ -11,8 +11,9 @@
 #include <stdint.h>
 
 #include "client/users.h"
+#include "proto/catalog_layout.h"
 #include "proto/conn.h"
-#include "proto/shm_layout.h"
+#include "proto/ledger_layout.h"
 #include "util/list.h"
 
 struct prefetch;

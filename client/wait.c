@@ -20,7 +20,6 @@
 #include "client/fork.h"
 #include "client/lease.h"
 #include "client/request.h"
-#include "tensor/tensor.h"
 #include "util/clock.h"
 
 #ifndef SYS_futex_waitv
@@ -285,7 +284,7 @@ TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t cou
 				    items[i].name ? "reserved is not 0" : "name is NULL");
 			break;
 		}
-		w->keys[i] = name_key(items[i].name);
+		w->keys[i] = name_key(items[i].name, strlen(items[i].name));
 		r = client_check_name(w->keys[i].text, w->keys[i].len);
 	}
 	if (!r)

@@ -11,7 +11,7 @@
 #include <sys/statvfs.h>
 
 #include "daemon/options.h"
-#include "proto/shm_layout.h"
+#include "proto/catalog_layout.h"
 #include "util/clock.h"
 
 static const char usage[] =

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages over one socket. A received descriptor is ours from the moment recvmsg() returns: all of
- * them are collected before anything is judged, and all are closed unless the message is good.
- * There is room for more than the one that a message may carry, so that a second one is seen; what
- * does not fit even then the kernel drops and says MSG_CTRUNC, as it does when this process may
+ * Messages over one socket. A received descriptor is ours from the moment recvmsg() returns, so all
+ * of them are collected before anything is judged, and all are closed unless the message is good.
+ * There is room for more than the one that a message may carry, so that a second one is seen. The
+ * kernel drops what does not fit even then and sets MSG_CTRUNC, as it does when this process may
  * open no more files.
  */
 #include <errno.h>
@@ -23,7 +23,7 @@ struct received_fds {
 	int fds[FDS_ROOM];
 };
 
-static const char *debug_who; /* NULL: not asked for */
+static const char *debug_who; /* NULL: nothing is printed */
 
 void conn_debug_init(const char *who)
 {
@@ -62,21 +62,23 @@ static void close_fds(struct received_fds *fds)
 static int judge(struct conn_message *m, size_t length, int msg_flags, unsigned nfds,
 		 enum wire_side side)
 {
+	if (length == 0)
+		return -ECONNRESET; /* the end; an empty datagram counts as one */
 	if (msg_flags & MSG_CTRUNC) {
-		m->why = "descriptors were lost: too many came, or this process may open no more";
+		snprintf(m->why, sizeof(m->why),
+			 "descriptors were lost: too many came, or this process may open no more");
 		return -EBADMSG;
 	}
 	if (msg_flags & MSG_TRUNC) {
-		m->why = "longer than a message may be";
+		snprintf(m->why, sizeof(m->why), "it is longer than %d bytes", WIRE_MAX);
 		return -EBADMSG;
 	}
-	return wire_check(m->bytes, length, nfds, side, &m->why);
+	return wire_check(m->bytes, length, nfds, side, m->why);
 }
 
 /*
- * An end that closes with messages unread makes the other's next recvmsg() fail once with
- * ECONNRESET, ahead of what it sent before it closed: its last words, an ERROR, come with the call
- * after that.
+ * When one end closes with messages unread, the other's next recvmsg() fails once with ECONNRESET,
+ * ahead of what was sent before the close. The last words, an ERROR, come with the call after that.
  */
 static ssize_t receive(int socket, struct msghdr *msg, int flags)
 {
@@ -109,19 +111,18 @@ int conn_receive(int socket, enum wire_side side, struct conn_message *m, int fl
 	int r;
 
 	m->fd = -1;
-	m->why = NULL;
+	m->why[0] = '\0';
 	n = receive(socket, &msg, flags);
 	if (n < 0)
 		return (int)n;
 
 	collect_fds(&fds, &msg);
-	r = n == 0 ? -ECONNRESET : judge(m, (size_t)n, msg.msg_flags, fds.n, side); /* 0: the end,
-										       or empty */
+	r = judge(m, (size_t)n, msg.msg_flags, fds.n, side);
 	if (r) {
 		close_fds(&fds);
 		if (debug_who)
 			fprintf(stderr, "%s <- %s\n", debug_who,
-				m->why ? m->why : "end of the connection");
+				m->why[0] ? m->why : "end of the connection");
 		return r;
 	}
 	if (fds.n)

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One message in, one message out, with its descriptor. Used by both ends; keeps no state. */
+/* Sends and receives one message with its descriptor. Both ends use it; it keeps no state. */
 #pragma once
+
+#include <stdalign.h>
 
 #include "proto/wire.h"
 
 struct conn_message {
 	union {
 		struct wire_header header;
-		unsigned char bytes[WIRE_MAX];
+		alignas(8) unsigned char bytes[WIRE_MAX]; /* every fixed part can be read in place
+							   */
 	};
-	int fd;		 /* came with it, ours to close, or -1; take_fd() it to keep it */
-	const char *why; /* after -EBADMSG: what is wrong with it */
+	int fd;			 /* came with it, ours to close, or -1; take_fd() it to keep it */
+	char why[WIRE_WHY_TEXT]; /* after -EBADMSG: what is wrong with it; else empty */
 };
 
 /*
- * Receives one message for @side into @m and checks it (wire_check()). All descriptors that came
- * are owned before anything is judged; with any error none is left open and m->fd is -1. 0; -EAGAIN
- * with @flags MSG_DONTWAIT; -ECONNRESET at the end of the connection; -EBADMSG for a message that
- * must end it; or what recvmsg() said.
+ * Receives one message for @side into @m and checks it with wire_check(). After any error no
+ * descriptor that came is left open, and m->fd is -1. 0; -EAGAIN with MSG_DONTWAIT in @flags;
+ * -ECONNRESET at the end of the connection; -EBADMSG for a message that must end it; or what
+ * recvmsg() said.
  */
 int conn_receive(int socket, enum wire_side side, struct conn_message *m, int flags);
 
@@ -28,6 +31,8 @@ int conn_receive(int socket, enum wire_side side, struct conn_message *m, int fl
  */
 int conn_send(int socket, const void *message, int fd_peek, int flags);
 
-/* Says where wire_print()ed lines go if TENSORLEASE_DEBUG contains "wire": stderr, each after @who.
+/*
+ * From now on each message is printed on standard error after @who, if TENSORLEASE_DEBUG contains
+ * "wire".
  */
 void conn_debug_init(const char *who);

@@ -29,7 +29,7 @@ NOTICES = {
 HIDE = ["-Wl,--exclude-libs,ALL"]  # what an archive exports is not exported again
 EVERYWHERE = ["z"]  # and one process should have it once only: Python's own modules use it
 # What the extension uses of the project beside the library: files, and the copying of arrays.
-USED_SOURCES = ["files/*.c", "util/*.c", "cli/transfer.c", "tensor/copy.c", "tensor/tensor.c"]
+USED_SOURCES = ["files/*.c", "util/*.c", "cli/transfer.c", "tensor/*.c"]
 
 
 def library_version():

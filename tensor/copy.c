@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gathering strided elements into C order. The view is first brought down to the fewest dimensions
+ * Gathers strided elements into C order. The view is first brought down to the fewest dimensions
  * that mean the same: an element is a run of bytes like any other, so that neighbours become one
- * run. What is left is copied two dimensions at a time: row by row, or, where the rows of the
- * source run across those of the copy (a transposition), in tiles that go through a small buffer,
- * so that each cache line on either side is touched once. The packed types below a byte go bit by
- * bit.
+ * run. The remaining dimensions are copied two at a time. They go row by row, or, where the rows of
+ * the source run across those of the copy (a transposition), in tiles that go through a small
+ * buffer, so that each cache line on either side is touched once. Packed types below a byte are
+ * copied bit by bit.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -14,23 +14,29 @@
 #include <string.h>
 
 #include "tensor/copy.h"
-#include "tensor/tensor.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
+#include "tensor/limits.h"
 
 enum {
-	DIMS_MAX = TENSOR_NDIM_MAX + 1, /* and the bytes of an element */
+	DIMS_MAX = TENSOR_NDIM_MAX + 1, /* the bytes of an element are a dimension too */
 	TILE_BYTES = 8192,
 	TILE_UNIT_MAX = 64, /* longer runs gain nothing from tiles */
 };
 
-/* What is left of the view; all dimensions are larger than 1. Units: bytes, or bits in the packed
- * case. */
+/*
+ * The reduced view. All its dimensions are larger than 1. It counts in bytes, or in bits if the
+ * type is packed.
+ */
 struct view {
 	int ndim;
 	int64_t shape[DIMS_MAX];
 	int64_t stride[DIMS_MAX];
 };
 
-/* Adds the next inner dimension, as part of the one before it if that steps over exactly all of it.
+/*
+ * Adds the next inner dimension. If the dimension before it steps over exactly all of it, the two
+ * become one.
  */
 static void view_push(struct view *v, int64_t size, int64_t stride)
 {
@@ -48,7 +54,7 @@ static void view_push(struct view *v, int64_t size, int64_t stride)
 	v->ndim++;
 }
 
-/* The view of @src with elements of @width units, each a dimension of its own. */
+/* Each element of @width units becomes a dimension of its own. */
 static void view_init(struct view *v, const DLTensor *src, int64_t width)
 {
 	v->ndim = 0;
@@ -57,7 +63,10 @@ static void view_init(struct view *v, const DLTensor *src, int64_t width)
 	view_push(v, width, 1);
 }
 
-/* Takes the innermost dimension off if it is a run without gaps; returns how long such runs are. */
+/*
+ * Takes the innermost dimension off if it is a run without gaps. Returns the length of such a run,
+ * or 1.
+ */
 static int64_t view_pop_run(struct view *v)
 {
 	if (v->ndim == 0 || v->stride[v->ndim - 1] != 1)
@@ -69,17 +78,17 @@ static int64_t view_pop_run(struct view *v)
 /* ---- two dimensions ---------------------------------------------------------------------------
  */
 
-/* Rows of units. In the copy a row has no gaps. */
+/* Rows of units of @unit bytes. In the copy a row has no gaps. */
 struct plane {
 	char *dst;
 	const char *src;
 	int64_t rows, columns;
 	int64_t dst_row;	  /* bytes to the next row of the copy */
-	int64_t src_row, src_col; /* and in the source, in either direction */
+	int64_t src_row, src_col; /* bytes to the next row and column of the source; may be < 0 */
 	int64_t unit;
 };
 
-/* Units that are no integers: pixels of three values, and complex128. */
+/* Sizes that no integer has: pixels of three values, and complex128. */
 struct unit3 {
 	uint8_t value[3];
 };
@@ -99,8 +108,9 @@ static inline int64_t at_most(int64_t n, int64_t limit)
 }
 
 /*
- * One type for each size of unit: the compiler makes a load and a store of every memcpy(), aligned
- * or not. In a tile the source is read along its own short step and written along the copy's.
+ * With a type for each size of unit the compiler turns every memcpy() into a load and a store,
+ * aligned or not. A tile is read along the short step of the source and written along that of the
+ * copy.
  */
 #define DEFINE_PLANE(size, type, tile)                                                             \
 	static void plane_rows_##size(const struct plane *p)                                       \
@@ -151,7 +161,8 @@ DEFINE_PLANE(8, uint64_t, 16)
 DEFINE_PLANE(12, struct unit12, 16)
 DEFINE_PLANE(16, struct unit16, 8)
 
-/* Units of any other size; a tile reuses what lies near in the source without a buffer. */
+/* Copies units of any other size. Its tiles have no buffer: they only keep to nearby source lines.
+ */
 static void plane_runs(const struct plane *p, int64_t tile_rows, int64_t tile_columns)
 {
 	for (int64_t r = 0; r < p->rows; r += tile_rows) {
@@ -214,8 +225,10 @@ static uint64_t distance(int64_t stride)
 	return stride < 0 ? -(uint64_t)stride : (uint64_t)stride;
 }
 
-/* Which dimension makes the rows: where the source is densest if that is not the innermost; else
- * the next. */
+/*
+ * Chooses the dimension that makes the rows. That is the one in which the source is densest, and
+ * *@tiles becomes true; if the innermost is, it is the one next to it.
+ */
 static int row_dimension(const struct view *v, int64_t unit, bool *tiles)
 {
 	int columns = v->ndim - 1, row = columns - 1;
@@ -234,7 +247,6 @@ static int row_dimension(const struct view *v, int64_t unit, bool *tiles)
 	return row;
 }
 
-/* Takes dimension @at out of @v. */
 static void view_remove(struct view *v, int at)
 {
 	v->ndim--;
@@ -245,8 +257,8 @@ static void view_remove(struct view *v, int at)
 }
 
 /*
- * Counts through all dimensions of @v, the last one fastest; *@at, which starts at 0, is where the
- * next position lies. False after the last one, when everything is 0 again.
+ * Counts through all dimensions of @v, the last one fastest. *@at, which starts at 0, is the offset
+ * of the next position. Returns false after the last one, when everything is 0 again.
  */
 static bool view_next(const struct view *v, const int64_t *step, int64_t *index, int64_t *at)
 {
@@ -300,14 +312,17 @@ static void gather_bytes(char *dst, const char *src, struct view *v)
 /* ---- packed types -----------------------------------------------------------------------------
  */
 
-/* Appends bits to bytes, from the least significant bit on. */
+/* Fills bytes with bits, from the least significant bit on. */
 struct bit_writer {
 	unsigned char *at;
 	uint32_t held; /* bits that do not fill a byte yet */
 	unsigned fill; /* how many: 0 to 7 */
 };
 
-/* @n bits, 1 to 8, from bit @bit of @src on; reads no byte that has none of them. */
+/*
+ * Returns 1 to 8 bits from bit @bit of @src on. It reads no byte that has none of them, which might
+ * lie beyond the tensor.
+ */
 static uint32_t bits_at(const unsigned char *src, int64_t bit, unsigned n)
 {
 	const unsigned char *from = src + (bit >> 3);
@@ -369,7 +384,6 @@ static void gather_bits(char *dst, const char *src, struct view *v)
 /* ---- entry ------------------------------------------------------------------------------------
  */
 
-/* The whole of a tensor that is in C order already. */
 static void copy_whole(unsigned char *dst, const char *src, uint64_t bits)
 {
 	uint64_t nbytes = bits / 8 + (bits % 8 != 0);
@@ -394,7 +408,7 @@ int copy_gather(void *dst, const DLTensor *src, uint64_t flags)
 		return r;
 	from = (const char *)src->data + src->byte_offset;
 	if (tensor_is_contiguous(src)) {
-		copy_whole(dst, from, numel * bits); /* it has passed: below 2^60 bits */
+		copy_whole(dst, from, numel * bits); /* tensor_nbytes() bounds it: no overflow */
 	} else if (bits % 8 == 0) {
 		view_init(&view, src, bits / 8);
 		gather_bytes(dst, from, &view);

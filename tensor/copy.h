@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copying a tensor of any strides into C order. */
+/* Copies a tensor of any strides into C order. */
 #pragma once
 
 #include <stdint.h>
@@ -9,7 +9,7 @@
 /*
  * Copies the elements of @src into @dst, which has room for tensor_nbytes() and does not overlap
  * it. The bits of a last byte that no element uses become 0. @src must have passed
- * tensor_check_source(), @flags (DLPack's) being the same. Allocates nothing. 0, or -EINVAL or
- * -EOVERFLOW if it had not passed.
+ * tensor_check_source() with the same @flags (DLPack's). Allocates nothing. 0, or -EINVAL or
+ * -EOVERFLOW if it has not passed.
  */
 int copy_gather(void *dst, const DLTensor *src, uint64_t flags);

@@ -13,8 +13,8 @@
 
 #include "client/cuda/session.h"
 #include "client/request.h"
+#include "proto/catalog_layout.h"
 #include "proto/conn.h"
-#include "proto/shm_layout.h"
 #include "proto/wire.h"
 
 struct cuda_publication;

@@ -10,7 +10,6 @@
 #include <stdint.h>
 
 #include "client/cuda/session.h"
-#include "proto/shm_layout.h"
 #include "proto/wire.h"
 
 struct cuda_export;

@@ -8,6 +8,7 @@
 #include "client/client.h"
 #include "client/cuda/publication.h"
 #include "client/error.h"
+#include "proto/description.h"
 
 /* ---- Making them ---- */
 
@@ -165,43 +166,24 @@ int cuda_publication_for(struct session *s, struct cuda_opening *o, struct cuda_
 
 /* ---- Publishing ---- */
 
-static size_t place_message(unsigned char *bytes, const struct cuda_export *e,
-			    const struct cuda_placing *placing, const struct cuda_publication *p)
+static void place_message(unsigned char *bytes, const struct cuda_export *e,
+			  const struct cuda_placing *placing, const struct cuda_publication *p)
 {
-	const unsigned char *handle = p->event ? p->event->handle.bytes : placing->foreign_event;
+	struct tensor_description d = description_of(placing->as, placing->flags, placing->name,
+						     placing->name_len, placing->metadata,
+						     placing->metadata_size);
 	struct wire_place m = {
 		.header = { .type = WIRE_PLACE },
 		.offset = placing->offset,
 		.cookie = (uint64_t)(uintptr_t)p,
 		.segment = e->segment,
 		.segment_generation = e->generation,
-		.flags = handle ? WIRE_PLACE_EVENT : 0,
-		.dtype_code = placing->as->dtype.code,
-		.dtype_bits = placing->as->dtype.bits,
-		.dtype_lanes = placing->as->dtype.lanes,
-		.ndim = (uint8_t)placing->as->ndim,
-		.tensor_flags = (uint8_t)(placing->flags &
-					  DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED),
-		.name_len = (uint16_t)placing->name_len,
-		.meta_len = (uint16_t)placing->metadata_size,
 	};
-	unsigned char *at = bytes + sizeof(m);
-	size_t shape_bytes = sizeof(int64_t) * (size_t)placing->as->ndim;
 
-	if (shape_bytes)
-		memcpy(at, placing->as->shape, shape_bytes);
-	at += shape_bytes;
-	memcpy(at, placing->name, placing->name_len);
-	at += placing->name_len;
-	if (placing->metadata_size)
-		memcpy(at, placing->metadata, placing->metadata_size);
-	at += placing->metadata_size;
-	if (handle)
-		memcpy(at, handle, WIRE_HANDLE_BYTES);
-	at += handle ? WIRE_HANDLE_BYTES : 0;
-	m.header.length = (uint32_t)(at - bytes);
-	memcpy(bytes, &m, sizeof(m));
-	return m.header.length;
+	d.event = p->event ? p->event->handle.bytes : placing->foreign_event;
+	if (d.event)
+		m.flags = WIRE_PLACE_EVENT;
+	description_encode(bytes, &m, &d);
 }
 
 /*

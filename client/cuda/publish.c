@@ -17,7 +17,7 @@
 #include "client/cuda/publish.h"
 #include "client/error.h"
 #include "client/request.h"
-#include "tensor/tensor.h"
+#include "tensor/extent.h"
 
 /* ---- Tensors of others ---- */
 

@@ -191,21 +191,12 @@ void handle_place(struct peer *peer, struct conn_message *m)
 	struct wire_placed answer = { .header = { .type = WIRE_PLACED,
 						  .length = sizeof(answer),
 						  .serial = place->header.serial } };
-	struct tensor_description d = {
-		.dtype_code = place->dtype_code,
-		.dtype_bits = place->dtype_bits,
-		.dtype_lanes = place->dtype_lanes,
-		.ndim = place->ndim,
-		.flags = place->tensor_flags,
-		.meta_len = place->meta_len,
-	};
+	const struct tensor_description d = description_decode(place,
+							       place->flags & WIRE_PLACE_EVENT);
 	struct device_placed placed;
 	const char *why = NULL;
 	int r;
 
-	description_tail(&d, wire_tail(m->bytes, sizeof(*place)), place->name_len);
-	if (place->flags & WIRE_PLACE_EVENT)
-		d.event = (const unsigned char *)d.meta + place->meta_len;
 	r = device_place(&peer->server->state, &peer->client, place, &d, &placed, &why);
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, place->header.serial, place->segment,

@@ -14,7 +14,7 @@
 #include "daemon/state/lease.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
-#include "tensor/tensor.h"
+#include "tensor/name.h"
 #include "util/cleanup.h"
 #include "util/log.h"
 
@@ -49,27 +49,28 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 			   "the draft or tensor referred to is not there, or not this client's");
 		break;
 	case STATE_E_INVALID:
-		peer_error(peer, serial, WIRE_E_INVALID, "%.*s: %s", name->len, name->text, why);
+		peer_error(peer, serial, WIRE_E_INVALID, "%.*s: %s", (int)name->len, name->text,
+			   why);
 		break;
 	case STATE_E_DENIED:
 		index = name_find(st, name);
 		peer_error(peer, serial, WIRE_E_DENIED, "'%.*s' belongs to user %u, not to user %u",
-			   name->len, name->text,
+			   (int)name->len, name->text,
 			   index == CATALOG_NONE ? 0 : st->names.info[index].uid, peer->client.uid);
 		break;
 	case STATE_E_NOT_FOUND:
-		peer_error(peer, serial, WIRE_E_NOT_FOUND, "no tensor is called '%.*s'", name->len,
-			   name->text);
+		peer_error(peer, serial, WIRE_E_NOT_FOUND, "no tensor is called '%.*s'",
+			   (int)name->len, name->text);
 		break;
 	case STATE_E_BUCKET:
 		peer_error(peer, serial, WIRE_E_LIMIT, "%.*s: %d other names have the same hash",
-			   name->len, name->text, CATALOG_MAX_CHAIN);
+			   (int)name->len, name->text, CATALOG_MAX_CHAIN);
 		break;
 	case STATE_E_TENSORS:
 	case STATE_E_DRAFTS:
 		peer_error(peer, serial, WIRE_E_LIMIT,
 			   "%.*s: too many tensors (the daemon's maximum is %u) or drafts (%d)",
-			   name->len, name->text, st->catalog.header->max_tensors,
+			   (int)name->len, name->text, st->catalog.header->max_tensors,
 			   CLIENT_DRAFTS_MAX);
 		break;
 	case STATE_E_NOTICES:
@@ -77,7 +78,7 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 			peer, serial, WIRE_E_LIMIT,
 			"%.*s: this client has its maximum of %d tensors on devices, those included "
 			"that are free but of which it has not read so",
-			name->len, name->text, CLIENT_NOTICES_MAX);
+			(int)name->len, name->text, CLIENT_NOTICES_MAX);
 		break;
 	default:
 		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
@@ -181,33 +182,16 @@ static void handle_create(struct peer *peer, struct conn_message *m)
 	space_create(peer, create->header.serial, &rq, create->timeout_ns);
 }
 
-void description_tail(struct tensor_description *d, const unsigned char *tail, uint16_t name_len)
-{
-	d->shape = (const void *)tail;
-	tail += d->ndim * sizeof(int64_t);
-	d->name = name_key((const char *)tail, name_len);
-	d->meta = tail + name_len;
-}
-
 static void handle_commit(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_commit *commit = AS(wire_commit, m);
-	const unsigned char *tail = wire_tail(m->bytes, sizeof(*commit));
-	struct tensor_description d = {
-		.dtype_code = commit->dtype_code,
-		.dtype_bits = commit->dtype_bits,
-		.dtype_lanes = commit->dtype_lanes,
-		.ndim = commit->ndim,
-		.flags = commit->tensor_flags,
-		.meta_len = commit->meta_len,
-	};
+	const struct tensor_description d = description_decode(commit, false);
 	struct tensor_request again = { .prefetch = true };
 	const char *why = NULL;
 	uint64_t version = 0;
 	bool prefetch;
 	int r;
 
-	description_tail(&d, tail, commit->name_len);
 	prefetch = commit->flags & WIRE_COMMIT_PREFETCH &&
 		   draft_request(&peer->server->state, &peer->client, commit->ref, &again);
 	r = tensor_commit(&peer->server->state, &peer->client, commit->ref, &d, &version, &why);
@@ -224,18 +208,10 @@ static void handle_commit(struct peer *peer, struct conn_message *m)
 static void handle_member(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_member *member = AS(wire_member, m);
-	struct tensor_description d = {
-		.dtype_code = member->dtype_code,
-		.dtype_bits = member->dtype_bits,
-		.dtype_lanes = member->dtype_lanes,
-		.ndim = member->ndim,
-		.flags = member->tensor_flags,
-		.meta_len = member->meta_len,
-	};
+	const struct tensor_description d = description_decode(member, false);
 	const char *why = NULL;
 	int r;
 
-	description_tail(&d, wire_tail(m->bytes, sizeof(*member)), member->name_len);
 	r = tensor_member(&peer->server->state, &peer->client, member->ref, member->offset, &d,
 			  &why);
 	if (r)
@@ -382,7 +358,7 @@ static void send_holding(struct peer *peer, uint32_t serial, uint32_t slot, uint
 {
 	struct {
 		struct wire_holding holding;
-		char name[WIRE_NAME_MAX + 1];
+		char name[TENSOR_NAME_MAX + 1];
 	} m = { .holding = { .header = { .type = WIRE_HOLDING, .serial = serial },
 			     .slot = slot,
 			     .leases = leases } };

@@ -12,8 +12,6 @@ void send_done(struct peer *peer, uint32_t serial);
 /* What was wrong with a tensor that was to be published, or a name that was to be deleted. */
 void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r,
 		     const char *why);
-/* Shape, name and metadata follow each other. */
-void description_tail(struct tensor_description *d, const unsigned char *tail, uint16_t name_len);
 
 /* device.c */
 void handle_export(struct peer *peer, struct conn_message *m);

@@ -166,7 +166,7 @@ static void futex_wake(_Atomic uint32_t *word)
 
 void catalog_wake(struct catalog *cat, uint32_t hash)
 {
-	futex_wake(&cat->header->wake[hash % CATALOG_WAKE_WORDS]);
+	futex_wake(&cat->header->wake[catalog_wake_word(hash)]);
 }
 
 /* Clients look at their word after each lease they take; sleepers look when they wake. */

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proto/shm_layout.h"
+#include "proto/catalog_layout.h"
 
 enum { CATALOG_E_FULL = 1 };
 

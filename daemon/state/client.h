@@ -3,6 +3,7 @@
 #pragma once
 
 #include "daemon/state/state.h"
+#include "proto/ledger_layout.h"
 
 struct client {
 	uint64_t id; /* never used twice */

@@ -5,17 +5,11 @@
  * and only then may its memory be another name. Its text is constant while a row is pinned to it,
  * which is when clients compare it. Loop thread only.
  */
-#define XXH_INLINE_ALL
 #include <assert.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "daemon/state/name.h"
-
-struct name_key name_key(const char *text, uint16_t len)
-{
-	return (struct name_key){ .text = text, .len = len, .hash = XXH3_64bits(text, len) };
-}
+#include "tensor/limits.h"
 
 uint32_t name_chunks(uint16_t len)
 {
@@ -33,17 +27,17 @@ uint16_t name_text(const struct state *st, uint32_t index, char *text)
 	return name->len;
 }
 
-static _Atomic uint32_t *bucket_of(const struct state *st, uint64_t hash)
+static _Atomic uint32_t *bucket_of(const struct state *st, const struct name_key *key)
 {
-	return &st->catalog.buckets[(hash >> 32) & st->catalog.header->bucket_mask];
+	return &st->catalog.buckets[name_key_bucket(key, st->catalog.header->bucket_mask)];
 }
 
 static bool name_is(const struct state *st, uint32_t index, const struct name_key *key)
 {
 	const struct catalog_name *name = catalog_name(&st->catalog, index);
-	char text[256];
+	char text[TENSOR_NAME_MAX];
 
-	if (name->hash != (uint32_t)key->hash || name->len != key->len)
+	if (name->hash != name_key_low(key) || name->len != key->len)
 		return false;
 	name_text(st, index, text);
 	return !memcmp(text, key->text, key->len);
@@ -51,7 +45,7 @@ static bool name_is(const struct state *st, uint32_t index, const struct name_ke
 
 static uint32_t name_search(const struct state *st, const struct name_key *key, unsigned *depth)
 {
-	uint32_t i = *bucket_of(st, key->hash);
+	uint32_t i = *bucket_of(st, key);
 
 	for (*depth = 0; i != CATALOG_NONE; i = catalog_name(&st->catalog, i)->next, ++*depth) {
 		if (name_is(st, i, key))
@@ -105,10 +99,11 @@ static void name_remove(struct state *st, uint32_t index)
 {
 	struct catalog_name *name = catalog_name(&st->catalog, index);
 	_Atomic uint32_t *link;
-	char text[256];
+	char text[TENSOR_NAME_MAX];
+	const struct name_key key = name_key(text, name_text(st, index, text));
 	uint32_t next;
 
-	link = bucket_of(st, XXH3_64bits(text, name_text(st, index, text)));
+	link = bucket_of(st, &key);
 	while ((next = *link) != index) {
 		assert(next != CATALOG_NONE);
 		link = &catalog_name(&st->catalog, next)->next;
@@ -164,8 +159,8 @@ static void name_fill(struct state *st, uint32_t index, const struct name_key *k
 
 	atomic_store(&name->current, 0);
 	atomic_store(&name->version, st->names.floor);
-	atomic_store(&name->hash, (uint32_t)key->hash);
-	name->len = key->len;
+	atomic_store(&name->hash, name_key_low(key));
+	name->len = (uint16_t)key->len;
 	name->reserved = 0;
 	memset(name->text, 0, sizeof(name->text));
 	if (key->len > CATALOG_INLINE_NAME) {
@@ -180,7 +175,7 @@ static void name_fill(struct state *st, uint32_t index, const struct name_key *k
 
 int name_take(struct state *st, const struct name_key *key, struct tensor *payer, uint32_t *index)
 {
-	_Atomic uint32_t *bucket = bucket_of(st, key->hash);
+	_Atomic uint32_t *bucket = bucket_of(st, key);
 	unsigned depth;
 	int r;
 

@@ -3,14 +3,7 @@
 #pragma once
 
 #include "daemon/state/state.h"
-
-struct name_key {
-	const char *text;
-	uint16_t len;
-	uint64_t hash; /* XXH3_64bits */
-};
-
-struct name_key name_key(const char *text, uint16_t len);
+#include "proto/name_key.h"
 
 /* The index of that name, or CATALOG_NONE. */
 uint32_t name_find(const struct state *st, const struct name_key *key);
@@ -34,5 +27,5 @@ void name_unpin(struct state *st, uint32_t index);
 /* Forgets the oldest forgotten name for good; false: there is none. */
 bool name_evict(struct state *st);
 
-/* The whole text, into @text of 255 bytes. */
+/* The whole text, into @text of TENSOR_NAME_MAX bytes. */
 uint16_t name_text(const struct state *st, uint32_t index, char *text);

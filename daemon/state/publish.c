@@ -12,7 +12,6 @@
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
 #include "proto/wire.h"
-#include "tensor/tensor.h"
 #include "util/clock.h"
 #include "util/fault.h"
 
@@ -32,24 +31,6 @@ int tensor_may_name(const struct state *st, const struct client *c, const struct
 	uint32_t index = name_find(st, name);
 
 	return index == CATALOG_NONE ? 0 : may_publish(st, c, index);
-}
-
-const char *description_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes)
-{
-	DLDataType dtype = { .code = d->dtype_code,
-			     .bits = d->dtype_bits,
-			     .lanes = d->dtype_lanes };
-	const char *why = NULL;
-
-	if (tensor_dtype_check(dtype, &why))
-		return why;
-	if (tensor_nbytes(dtype, d->ndim, d->shape, d->flags != 0, nbytes))
-		return "the shape has a negative size, or more bytes than there can be";
-	if (*nbytes > room)
-		return "the tensor has more bytes than its draft";
-	if (tensor_name_check(d->name.text, d->name.len, &why))
-		return why;
-	return NULL;
 }
 
 uint32_t description_extra(const struct tensor_description *d)
@@ -157,8 +138,9 @@ int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 	*why = description_check(d, row->nbytes, &nbytes);
 	if (!*why && (st->tensors[slot].group || row->name != CATALOG_NONE))
 		*why = "the draft is part of a group";
-	if (!*why && catalog_chunks_for(description_extra(d)) + catalog_chunks_for(WIRE_NAME_MAX) >
-			     st->tensors[slot].chunks_reserved)
+	if (!*why &&
+	    catalog_chunks_for(description_extra(d)) + catalog_chunks_for(TENSOR_NAME_MAX) >
+		    st->tensors[slot].chunks_reserved)
 		*why = "the shape and metadata have more bytes than the draft was created for";
 	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
 	if (!r)
@@ -352,7 +334,7 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 	struct tensor_description d = { .meta = meta, .meta_len = meta_len, .name = *name };
 	struct tensor_request rq = { .extra = WIRE_EXTRA_MAX };
 	uint32_t from = ref_slot(ref), slot;
-	int64_t shape[WIRE_NDIM_MAX];
+	int64_t shape[TENSOR_NDIM_MAX];
 	uint64_t word;
 	int r;
 

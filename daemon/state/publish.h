@@ -4,17 +4,7 @@
 
 #include "daemon/state/client.h"
 #include "daemon/state/name.h"
-
-struct tensor_description {
-	uint8_t dtype_code, dtype_bits;
-	uint16_t dtype_lanes;
-	uint8_t ndim, flags;
-	uint16_t meta_len;
-	const int64_t *shape;
-	const void *meta;
-	const void *event; /* WIRE_HANDLE_BYTES of a handle, or NULL */
-	struct name_key name;
-};
+#include "proto/description.h"
 
 /*
  * Publishes the draft @ref of @c. Whatever is wrong, the draft is aborted then: STATE_E_GONE,
@@ -45,8 +35,6 @@ int tensor_may_name(const struct state *st, const struct client *c, const struct
 
 /* ---- for device.c ---- */
 
-/* What is wrong with it, or NULL and its bytes, at most @room. */
-const char *description_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes);
 /* Bytes that the row has no room for. */
 uint32_t description_extra(const struct tensor_description *d);
 /* Into the row and chunks of a draft that set them aside. */

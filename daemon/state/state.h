@@ -32,7 +32,6 @@ enum state_outcome {
 
 enum {
 	CLIENT_DRAFTS_MAX = 1024,
-	CLIENT_MEMBERS_MAX = 65536,
 	CLIENT_NOTICES_MAX = 65536, /* tensors on devices, those included of which it has not been
 				       told that they are free */
 	CLIENT_IMPORTS_MAX = 16384, /* segments on devices that it has open */

@@ -14,7 +14,6 @@
 #include "daemon/state/lease.h"
 #include "daemon/state/tensor.h"
 #include "proto/wire.h"
-#include "tensor/tensor.h"
 #include "util/clock.h"
 
 #define PAGE ((uint64_t)4096)
@@ -25,7 +24,7 @@ static int slot_reserve(struct state *st, const struct tensor_request *rq, uint3
 {
 	int r;
 
-	*chunks = catalog_chunks_for(rq->extra) + catalog_chunks_for(WIRE_NAME_MAX);
+	*chunks = catalog_chunks_for(rq->extra) + catalog_chunks_for(TENSOR_NAME_MAX);
 	/* each draft that has no name yet may become one */
 	r = name_prepare(st, st->catalog.header->drafts - st->named + 1);
 	if (r)
@@ -535,7 +534,7 @@ bool draft_request(const struct state *st, const struct client *c, uint64_t ref,
 	    catalog_row(&st->catalog, slot)->name != CATALOG_NONE)
 		return false;
 	rq->nbytes = catalog_row(&st->catalog, slot)->nbytes;
-	rq->extra = (st->tensors[slot].chunks_reserved - catalog_chunks_for(WIRE_NAME_MAX)) *
+	rq->extra = (st->tensors[slot].chunks_reserved - catalog_chunks_for(TENSOR_NAME_MAX)) *
 		    CATALOG_CHUNK_BYTES;
 	return true;
 }
@@ -572,7 +571,7 @@ int draft_new_member(struct state *st, struct client *c, const struct tensor_req
 {
 	int r;
 
-	if (c->drafts >= CLIENT_DRAFTS_MAX + CLIENT_MEMBERS_MAX)
+	if (c->drafts >= CLIENT_DRAFTS_MAX + WIRE_GROUP_MAX)
 		return STATE_E_DRAFTS;
 	r = slot_take(st, c, rq, slot);
 	if (r)

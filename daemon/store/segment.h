@@ -13,17 +13,18 @@
 #include "daemon/store/guard.h"
 #include "daemon/store/object.h"
 #include "daemon/store/quota.h"
+#include "tensor/limits.h"
 #include "util/list.h"
 
 enum { SEGMENT_E_FULL = QUOTA_E_FULL, SEGMENT_E_USER = QUOTA_E_USER, SEGMENT_E_NO_ROOM };
 
 enum {
-	SEGMENT_UNIT = 256,		/* bytes; places in small segments are multiples of it */
-	SEGMENT_SMALL_MAX = 64 << 10,	/* larger tensors have a segment of their own */
-	SEGMENT_SMALL_FIRST = 64 << 10, /* size of a producer's first segment for small tensors;
-					   they double */
-	SEGMENT_SMALL_LIMIT = 4 << 20,	/* up to this */
-	SEGMENT_WARM_MAX = 256,		/* segments kept warm */
+	SEGMENT_UNIT = TENSOR_ALIGNMENT, /* bytes; places in small segments are multiples of it */
+	SEGMENT_SMALL_MAX = 64 << 10,	 /* larger tensors have a segment of their own */
+	SEGMENT_SMALL_FIRST = 64 << 10,	 /* size of a producer's first segment for small tensors;
+					    they double */
+	SEGMENT_SMALL_LIMIT = 4 << 20,	 /* up to this */
+	SEGMENT_WARM_MAX = 256,		 /* segments kept warm */
 };
 
 struct segment_store {

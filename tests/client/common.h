@@ -6,7 +6,8 @@
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
-#include "tensor/tensor.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
 #include "tests/harness/harness.h"
 
 #define U8 ((DLDataType){ TL_DTYPE_UINT, 8, 1 })

@@ -117,15 +117,15 @@ static void send_commit(struct raw *rc, const struct wire_draft *draft, const ch
 		char tail[264];
 	} c = { .fixed = { .ref = draft->ref,
 			   .flags = flags,
-			   .dtype_code = 1,
-			   .dtype_bits = 8,
-			   .dtype_lanes = 1,
-			   .ndim = 1,
-			   .name_len = (uint16_t)strlen(name) } };
+			   .tensor = { .dtype_code = 1,
+				       .dtype_bits = 8,
+				       .dtype_lanes = 1,
+				       .ndim = 1,
+				       .name_len = (uint16_t)strlen(name) } } };
 
 	memcpy(c.tail, &nbytes, 8);
-	memcpy(c.tail + 8, name, c.fixed.name_len);
-	must_be(rc_send(rc, WIRE_COMMIT, &c, sizeof(c.fixed) + 8 + c.fixed.name_len, -1), 0);
+	memcpy(c.tail + 8, name, c.fixed.tensor.name_len);
+	must_be(rc_send(rc, WIRE_COMMIT, &c, sizeof(c.fixed) + 8 + c.fixed.tensor.name_len, -1), 0);
 }
 
 static int after_commit(const struct test_daemon *d, void *arg)

@@ -23,11 +23,11 @@ static int commit_as(struct raw *rc, uint64_t ref, const char *name, size_t name
 		unsigned char tail[64 * 8 + 256];
 	} c = { .fixed = { .ref = ref,
 			   .flags = WIRE_COMMIT_ANSWER,
-			   .dtype_code = d->code,
-			   .dtype_bits = d->bits,
-			   .dtype_lanes = d->lanes,
-			   .ndim = d->ndim,
-			   .name_len = (uint16_t)name_len } };
+			   .tensor = { .dtype_code = d->code,
+				       .dtype_bits = d->bits,
+				       .dtype_lanes = d->lanes,
+				       .ndim = d->ndim,
+				       .name_len = (uint16_t)name_len } } };
 	size_t shape_bytes = d->ndim * sizeof(int64_t);
 	struct conn_message m;
 

@@ -11,7 +11,9 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "tensor/tensor.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
+#include "tensor/name.h"
 #include "tests/fuzz/target.h"
 #include "tests/harness/liar.h"
 

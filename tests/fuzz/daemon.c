@@ -316,7 +316,7 @@ static void delete_all(struct conn *c)
 	for (uint32_t i = 0; i < cat->names.high; i++) {
 		struct {
 			struct wire_delete m;
-			char text[WIRE_NAME_MAX];
+			char text[TENSOR_NAME_MAX];
 		} m = { .m = { .reserved = 0 } };
 
 		if (!catalog_name(cat, i)->current)

@@ -9,12 +9,12 @@
 
 static int feed(const unsigned char *bytes, size_t length, unsigned nfds, enum wire_side side)
 {
-	const char *why = NULL;
+	char why[WIRE_WHY_TEXT] = "";
 	char line[512];
-	int r = wire_check(bytes, length, nfds, side, &why);
+	int r = wire_check(bytes, length, nfds, side, why);
 
 	if (r) {
-		if (!why)
+		if (!*why)
 			abort();
 		return r;
 	}

@@ -14,8 +14,8 @@
 
 #include <tensorlease/tensorlease.h>
 
+#include "proto/catalog_layout.h"
 #include "proto/conn.h"
-#include "proto/shm_layout.h"
 
 /* Tests that change what the library is looking at race with it on purpose. */
 #if defined(__SANITIZE_THREAD__)

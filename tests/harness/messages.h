@@ -7,7 +7,8 @@
 #include <stdalign.h>
 #include <string.h>
 
-#include "proto/shm_layout.h"
+#include "proto/catalog_layout.h"
+#include "proto/ledger_layout.h"
 #include "proto/wire.h"
 
 enum { SAMPLES_MAX = 64 };
@@ -53,6 +54,13 @@ static inline struct sample *samples_add(struct samples *all, enum wire_type typ
 static inline void samples_requests(struct samples *all)
 {
 	const uint64_t ref = ref_make(7, 42);
+	const struct wire_description largest = { .dtype_code = 2,
+						  .dtype_bits = 32,
+						  .dtype_lanes = 1,
+						  .ndim = TENSOR_NDIM_MAX,
+						  .flags = 4,
+						  .name_len = TENSOR_NAME_MAX,
+						  .meta_len = TENSOR_META_MAX };
 
 	SAMPLE(all, WIRE_HELLO, 0, struct wire_hello, .version_min = 1, .version_max = 1,
 	       .label = "test");
@@ -64,10 +72,9 @@ static inline void samples_requests(struct samples *all)
 	SAMPLE(all, WIRE_CREATE, 255, struct wire_create, .nbytes = UINT64_MAX,
 	       .timeout_ns = INT64_MAX, .flags = WIRE_CREATE_PREFETCH, .extra = WIRE_EXTRA_MAX,
 	       .name_len = 255);
-	SAMPLE(all, WIRE_COMMIT, 1, struct wire_commit, .ref = ref, .name_len = 1);
+	SAMPLE(all, WIRE_COMMIT, 1, struct wire_commit, .ref = ref, .tensor.name_len = 1);
 	SAMPLE(all, WIRE_COMMIT, 64 * 8 + 255 + 1024, struct wire_commit, .ref = ref,
-	       .flags = WIRE_COMMIT_ANSWER, .dtype_code = 2, .dtype_bits = 32, .dtype_lanes = 1,
-	       .ndim = 64, .tensor_flags = 4, .name_len = 255, .meta_len = 1024);
+	       .flags = WIRE_COMMIT_ANSWER, .tensor = largest);
 	SAMPLE(all, WIRE_ABORT, 0, struct wire_ref, .ref = ref);
 	SAMPLE(all, WIRE_MAP, 0, struct wire_ref, .ref = 1 << 24 | 3);
 	SAMPLE(all, WIRE_DELETE, 1, struct wire_delete, .name_len = 1);
@@ -76,10 +83,9 @@ static inline void samples_requests(struct samples *all)
 	SAMPLE(all, WIRE_LINK, 1, struct wire_link, .ref = ref, .name_len = 1);
 	SAMPLE(all, WIRE_LINK, 255 + 1024, struct wire_link, .ref = ref, .name_len = 255,
 	       .meta_len = 1024);
-	SAMPLE(all, WIRE_MEMBER, 1, struct wire_member, .ref = ref, .name_len = 1);
+	SAMPLE(all, WIRE_MEMBER, 1, struct wire_member, .ref = ref, .tensor.name_len = 1);
 	SAMPLE(all, WIRE_MEMBER, 64 * 8 + 255 + 1024, struct wire_member, .ref = ref, .offset = 256,
-	       .dtype_code = 2, .dtype_bits = 32, .dtype_lanes = 1, .ndim = 64, .tensor_flags = 4,
-	       .name_len = 255, .meta_len = 1024);
+	       .tensor = largest);
 	SAMPLE(all, WIRE_GROUP, 0, struct wire_group, .ref = ref, .count = 1);
 	SAMPLE(all, WIRE_EXPORT, 0, struct wire_export, .size = 1, .part_size = 1, .parts = 1,
 	       .kind = SEGMENT_CUDA_IPC, .handle = { 1 });
@@ -97,11 +103,10 @@ static inline void samples_requests(struct samples *all)
 	SAMPLE(all, WIRE_UNMAPPED, 0, struct wire_segment_ref, .segment = 3,
 	       .segment_generation = 9);
 	SAMPLE(all, WIRE_PLACE, 1, struct wire_place, .segment = 3, .segment_generation = 9,
-	       .name_len = 1);
+	       .tensor.name_len = 1);
 	SAMPLE(all, WIRE_PLACE, 64 * 8 + 255 + 1024 + 64, struct wire_place, .segment = 3,
 	       .segment_generation = 9, .offset = UINT64_MAX, .cookie = UINT64_MAX,
-	       .flags = WIRE_PLACE_EVENT, .dtype_code = 2, .dtype_bits = 32, .dtype_lanes = 1,
-	       .ndim = 64, .tensor_flags = 4, .name_len = 255, .meta_len = 1024);
+	       .flags = WIRE_PLACE_EVENT, .tensor = largest);
 	SAMPLE(all, WIRE_FINISHED, 0, struct wire_finished, .ref = ref, .failed = 1);
 	SAMPLE(all, WIRE_DEVICES, 0, struct wire_devices, .from = UINT32_MAX);
 	SAMPLE(all, WIRE_CLIENTS, 0, struct wire_clients, .after = 0);

@@ -316,17 +316,17 @@ int rc_commit(struct raw *rc, uint64_t ref, const char *name, uint64_t nbytes)
 		char tail[264];
 	} c = { .fixed = { .ref = ref,
 			   .flags = WIRE_COMMIT_ANSWER,
-			   .dtype_code = 1,
-			   .dtype_bits = 8,
-			   .dtype_lanes = 1,
-			   .ndim = 1,
-			   .name_len = (uint16_t)strlen(name) } };
+			   .tensor = { .dtype_code = 1,
+				       .dtype_bits = 8,
+				       .dtype_lanes = 1,
+				       .ndim = 1,
+				       .name_len = (uint16_t)strlen(name) } } };
 	struct conn_message m;
 	int r;
 
 	memcpy(c.tail, &nbytes, 8);
-	memcpy(c.tail + 8, name, c.fixed.name_len);
-	r = rc_call(rc, WIRE_COMMIT, &c, sizeof(c.fixed) + 8 + c.fixed.name_len, &m);
+	memcpy(c.tail + 8, name, c.fixed.tensor.name_len);
+	r = rc_call(rc, WIRE_COMMIT, &c, sizeof(c.fixed) + 8 + c.fixed.tensor.name_len, &m);
 	return judge(r, &m, WIRE_COMMITTED);
 }
 
@@ -486,22 +486,22 @@ int rc_place_as(struct raw *rc, const struct wire_segment_ref *seg, struct wire_
 			   .segment = seg->segment,
 			   .segment_generation = seg->segment_generation,
 			   .flags = place->event ? WIRE_PLACE_EVENT : 0,
-			   .dtype_code = 1,
-			   .dtype_bits = 8,
-			   .dtype_lanes = 1,
-			   .ndim = place->ndim ? place->ndim : 1,
-			   .name_len = (uint16_t)strlen(place->name),
-			   .meta_len = place->meta_len } };
+			   .tensor = { .dtype_code = 1,
+				       .dtype_bits = 8,
+				       .dtype_lanes = 1,
+				       .ndim = place->ndim ? place->ndim : 1,
+				       .name_len = (uint16_t)strlen(place->name),
+				       .meta_len = place->meta_len } } };
 	struct conn_message m;
 	unsigned char *at = p.tail;
 	uint64_t size;
 	int r;
 
-	for (unsigned i = 0; i < p.fixed.ndim; i++, at += sizeof(size)) {
-		size = i + 1 < p.fixed.ndim ? 1 : place->nbytes;
+	for (unsigned i = 0; i < p.fixed.tensor.ndim; i++, at += sizeof(size)) {
+		size = i + 1 < p.fixed.tensor.ndim ? 1 : place->nbytes;
 		memcpy(at, &size, sizeof(size));
 	}
-	at = (unsigned char *)mempcpy(at, place->name, p.fixed.name_len);
+	at = (unsigned char *)mempcpy(at, place->name, p.fixed.tensor.name_len);
 	at = (unsigned char *)mempcpy(at, place->meta ? place->meta : "", place->meta_len);
 	if (place->event)
 		at = (unsigned char *)mempcpy(at, place->event, WIRE_HANDLE_BYTES);

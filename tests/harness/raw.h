@@ -6,8 +6,9 @@
  */
 #pragma once
 
+#include "proto/catalog_layout.h"
 #include "proto/conn.h"
-#include "proto/shm_layout.h"
+#include "proto/ledger_layout.h"
 
 struct test_daemon;
 

@@ -13,8 +13,11 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "tensor/check.h"
 #include "tensor/copy.h"
-#include "tensor/tensor.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
+#include "tensor/limits.h"
 #include "tests/harness/limit.h"
 #include "tests/harness/suite.h"
 

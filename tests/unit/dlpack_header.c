@@ -13,7 +13,7 @@ typedef struct {
 /* Includes it again: nothing is declared twice. */
 #include <tensorlease/tensorlease.h>
 
-#include "tensor/tensor.h"
+#include "tensor/dtype.h"
 #include "tests/harness/suite.h"
 
 PLAIN_TEST(the_version_is_the_one_it_declares)

@@ -68,7 +68,8 @@ struct DLManagedTensorVersioned {
 #include <tensorlease/dlpack.h>
 #include <tensorlease/tensorlease.h>
 
-#include "tensor/tensor.h"
+#include "tensor/check.h"
+#include "tensor/dtype.h"
 #include "tests/harness/suite.h"
 
 PLAIN_TEST(the_first_header_stays_in_charge)

@@ -3,6 +3,7 @@
  * true of what comes. */
 #pragma once
 
+#include "tensor/name.h"
 #include "tests/client/common.h"
 #include "tests/harness/liar.h"
 #include "tests/harness/messages.h"

@@ -289,8 +289,8 @@ static void check_stored(uint32_t slot, const struct tensor_description *d)
 {
 	const struct catalog_row *row = seen_row(slot);
 	uint32_t chunk = row->chunk, fill = 0;
-	unsigned char meta[WIRE_META_MAX];
-	int64_t shape[WIRE_NDIM_MAX];
+	unsigned char meta[TENSOR_META_MAX];
+	int64_t shape[TENSOR_NDIM_MAX];
 
 	assert_int_equal(row->ndim, d->ndim);
 	assert_int_equal(row->meta_len, d->meta_len);
@@ -311,8 +311,8 @@ static void check_stored(uint32_t slot, const struct tensor_description *d)
 
 static void commit_described(struct tester *t, uint8_t ndim, uint16_t meta_len)
 {
-	unsigned char meta[WIRE_META_MAX];
-	int64_t shape[WIRE_NDIM_MAX];
+	unsigned char meta[TENSOR_META_MAX];
+	int64_t shape[TENSOR_NDIM_MAX];
 	struct tensor_description d = { .dtype_code = 2,
 					.dtype_bits = 32,
 					.dtype_lanes = ndim ? 1 : 6,
@@ -328,7 +328,7 @@ static void commit_described(struct tester *t, uint8_t ndim, uint16_t meta_len)
 
 	for (unsigned i = 0; i < sizeof(meta); i++)
 		meta[i] = (unsigned char)(i * 5 + ndim);
-	for (unsigned i = 0; i < WIRE_NDIM_MAX; i++)
+	for (unsigned i = 0; i < TENSOR_NDIM_MAX; i++)
 		shape[i] = 1;
 	shape[ndim / 2] = 2;
 	if (ndim == 1)
@@ -383,10 +383,10 @@ TEST(shapes_and_metadata_of_every_size_are_stored)
 
 	fx_start();
 	fx_connect(&t, 71000);
-	for (unsigned ndim = 0; ndim <= WIRE_NDIM_MAX; ndim++)
+	for (unsigned ndim = 0; ndim <= TENSOR_NDIM_MAX; ndim++)
 		for (unsigned i = 0; i < sizeof(some) / sizeof(some[0]); i++)
 			commit_described(&t, (uint8_t)ndim, some[i]);
-	for (unsigned meta_len = 0; meta_len <= WIRE_META_MAX; meta_len++)
+	for (unsigned meta_len = 0; meta_len <= TENSOR_META_MAX; meta_len++)
 		commit_described(&t, (uint8_t)(meta_len % 65), (uint16_t)meta_len);
 	assert_int_equal(fx_delete(&t, "d"), 0);
 	assert_int_equal(st.catalog.chunks.in_use, 0);

@@ -27,7 +27,7 @@ static unsigned sample_type(struct sample *s)
 /* Checks a copy of exactly that many bytes at an odd address: a sanitizer sees every byte too many.
  */
 static int check_copy(const struct sample *s, size_t length, unsigned nfds, enum wire_side side,
-		      const char **why)
+		      char why[WIRE_WHY_TEXT])
 {
 	unsigned char *copy = malloc(length + 1);
 	int r;
@@ -41,19 +41,19 @@ static int check_copy(const struct sample *s, size_t length, unsigned nfds, enum
 
 static void assert_good(const struct sample *s)
 {
-	const char *why = NULL;
+	char why[WIRE_WHY_TEXT] = "";
 
-	if (check_copy(s, s->length, s->nfds, s->side, &why))
+	if (check_copy(s, s->length, s->nfds, s->side, why))
 		fail_msg("%s of %zu bytes: %s", wire_type_name(sample_type((struct sample *)s)),
 			 s->length, why);
 }
 
 static void assert_bad_as(const struct sample *s, size_t length, unsigned nfds, enum wire_side side)
 {
-	const char *why = NULL;
-	int r = check_copy(s, length, nfds, side, &why);
+	char why[WIRE_WHY_TEXT] = "";
+	int r = check_copy(s, length, nfds, side, why);
 
-	if (r != -EBADMSG || !why || !*why)
+	if (r != -EBADMSG || !*why)
 		fail_msg("%s of %zu bytes with %u descriptors passed, or without a why: %d",
 			 wire_type_name(sample_type((struct sample *)s)), length, nfds, r);
 }
@@ -95,8 +95,7 @@ PLAIN_TEST(an_unknown_type_is_refused)
 				continue;
 			s.header.type = (uint16_t)t;
 			assert_string_equal(wire_type_name(t), "unknown");
-			if (wire_check(s.bytes, s.length, s.nfds, s.side,
-				       &(const char *){ NULL }) == 0)
+			if (wire_check(s.bytes, s.length, s.nfds, s.side, NULL) == 0)
 				fail_msg("type %u passed", t);
 		}
 	}
@@ -124,11 +123,11 @@ PLAIN_TEST(a_message_longer_than_the_limit_is_refused)
 {
 	unsigned char big[WIRE_MAX + 64] = { 0 };
 	struct wire_header h = { .type = WIRE_SETTLE, .length = sizeof(big), .serial = 1 };
-	const char *why = NULL;
+	char why[WIRE_WHY_TEXT] = "";
 
 	memcpy(big, &h, sizeof(h));
-	assert_int_equal(wire_check(big, sizeof(big), 0, WIRE_TO_DAEMON, &why), -EBADMSG);
-	assert_non_null(why);
+	assert_int_equal(wire_check(big, sizeof(big), 0, WIRE_TO_DAEMON, why), -EBADMSG);
+	assert_string_not_equal(why, "");
 }
 
 /* What the header file calls reserved, written down a second time on purpose. */
@@ -185,9 +184,9 @@ PLAIN_TEST(every_unknown_flag_is_refused)
 			changed.bytes[at + bit / 8] |= (unsigned char)(1 << bit % 8);
 			assert_bad(&changed);
 		}
-		at = sample_type(s) == WIRE_COMMIT   ? offsetof(struct wire_commit, tensor_flags)
-		     : sample_type(s) == WIRE_MEMBER ? offsetof(struct wire_member, tensor_flags)
-		     : sample_type(s) == WIRE_PLACE  ? offsetof(struct wire_place, tensor_flags)
+		at = sample_type(s) == WIRE_COMMIT   ? offsetof(struct wire_commit, tensor.flags)
+		     : sample_type(s) == WIRE_MEMBER ? offsetof(struct wire_member, tensor.flags)
+		     : sample_type(s) == WIRE_PLACE  ? offsetof(struct wire_place, tensor.flags)
 						     : 0;
 		for (unsigned bit = 0; at && bit < 8; bit++) {
 			struct sample changed = *s;
@@ -294,12 +293,14 @@ PLAIN_TEST(requests_out_of_bounds_are_refused)
 	BAD(WIRE_LEDGER, 0, 1, struct wire_ledger, .size = 1ULL << 40);
 	BAD(WIRE_CREATE, 0, 0, struct wire_create, .nbytes = 1, .extra = WIRE_EXTRA_MAX + 1);
 	BAD(WIRE_CREATE, 256, 0, struct wire_create, .nbytes = 1, .name_len = 256);
-	BAD(WIRE_COMMIT, 1, 0, struct wire_commit, .ref = 0, .name_len = 1);
-	BAD(WIRE_COMMIT, 1, 0, struct wire_commit, .ref = ref_make(0, 5), .name_len = 1);
-	BAD(WIRE_COMMIT, 0, 0, struct wire_commit, .ref = ref, .name_len = 0);
-	BAD(WIRE_COMMIT, 256, 0, struct wire_commit, .ref = ref, .name_len = 256);
-	BAD(WIRE_COMMIT, 65 * 8 + 1, 0, struct wire_commit, .ref = ref, .ndim = 65, .name_len = 1);
-	BAD(WIRE_COMMIT, 1026, 0, struct wire_commit, .ref = ref, .meta_len = 1025, .name_len = 1);
+	BAD(WIRE_COMMIT, 1, 0, struct wire_commit, .ref = 0, .tensor.name_len = 1);
+	BAD(WIRE_COMMIT, 1, 0, struct wire_commit, .ref = ref_make(0, 5), .tensor.name_len = 1);
+	BAD(WIRE_COMMIT, 0, 0, struct wire_commit, .ref = ref, .tensor.name_len = 0);
+	BAD(WIRE_COMMIT, 256, 0, struct wire_commit, .ref = ref, .tensor.name_len = 256);
+	BAD(WIRE_COMMIT, 65 * 8 + 1, 0, struct wire_commit, .ref = ref, .tensor.ndim = 65,
+	    .tensor.name_len = 1);
+	BAD(WIRE_COMMIT, 1026, 0, struct wire_commit, .ref = ref, .tensor.meta_len = 1025,
+	    .tensor.name_len = 1);
 	BAD(WIRE_ABORT, 0, 0, struct wire_ref, .ref = 0);
 	BAD(WIRE_RELEASED, 0, 0, struct wire_ref, .ref = 12);
 	BAD(WIRE_MAP, 0, 0, struct wire_ref, .ref = 0);
@@ -310,12 +311,15 @@ PLAIN_TEST(requests_out_of_bounds_are_refused)
 	BAD(WIRE_LINK, 0, 0, struct wire_link, .ref = ref, .name_len = 0);
 	BAD(WIRE_LINK, 1, 0, struct wire_link, .ref = 0, .name_len = 1);
 	BAD(WIRE_LINK, 1026, 0, struct wire_link, .ref = ref, .name_len = 1, .meta_len = 1025);
-	BAD(WIRE_MEMBER, 1, 0, struct wire_member, .ref = 0, .name_len = 1);
-	BAD(WIRE_MEMBER, 1, 0, struct wire_member, .ref = ref, .offset = 128, .name_len = 1);
-	BAD(WIRE_MEMBER, 0, 0, struct wire_member, .ref = ref, .name_len = 0);
-	BAD(WIRE_MEMBER, 1, 0, struct wire_member, .ref = ref, .tensor_flags = 1, .name_len = 1);
-	BAD(WIRE_MEMBER, 65 * 8 + 1, 0, struct wire_member, .ref = ref, .ndim = 65, .name_len = 1);
-	BAD(WIRE_MEMBER, 1026, 0, struct wire_member, .ref = ref, .meta_len = 1025, .name_len = 1);
+	BAD(WIRE_MEMBER, 1, 0, struct wire_member, .ref = 0, .tensor.name_len = 1);
+	BAD(WIRE_MEMBER, 1, 0, struct wire_member, .ref = ref, .offset = 128, .tensor.name_len = 1);
+	BAD(WIRE_MEMBER, 0, 0, struct wire_member, .ref = ref, .tensor.name_len = 0);
+	BAD(WIRE_MEMBER, 1, 0, struct wire_member, .ref = ref, .tensor.flags = 1,
+	    .tensor.name_len = 1);
+	BAD(WIRE_MEMBER, 65 * 8 + 1, 0, struct wire_member, .ref = ref, .tensor.ndim = 65,
+	    .tensor.name_len = 1);
+	BAD(WIRE_MEMBER, 1026, 0, struct wire_member, .ref = ref, .tensor.meta_len = 1025,
+	    .tensor.name_len = 1);
 	BAD(WIRE_GROUP, 0, 0, struct wire_group, .ref = 0, .count = 1);
 	BAD(WIRE_GROUP, 0, 0, struct wire_group, .ref = ref, .count = 0);
 }
@@ -384,14 +388,15 @@ PLAIN_TEST(messages_about_devices_out_of_bounds_are_refused)
 	BAD(WIRE_UNMAPPED, 0, 0, struct wire_segment_ref, .segment = CATALOG_NONE);
 	BAD(WIRE_UNMAP, 0, 0, struct wire_segment_ref, .segment = CATALOG_NONE);
 	BAD(WIRE_EXPORTED, 0, 0, struct wire_segment_ref, .segment = CATALOG_NONE);
-	BAD(WIRE_PLACE, 0, 0, struct wire_place, .name_len = 0);
-	BAD(WIRE_PLACE, 256, 0, struct wire_place, .name_len = 256);
-	BAD(WIRE_PLACE, 1, 0, struct wire_place, .name_len = 1, .segment = CATALOG_NONE);
-	BAD(WIRE_PLACE, 65 * 8 + 1, 0, struct wire_place, .ndim = 65, .name_len = 1);
-	BAD(WIRE_PLACE, 1026, 0, struct wire_place, .name_len = 1, .meta_len = 1025);
-	BAD(WIRE_PLACE, 1, 0, struct wire_place, .name_len = 1, .flags = WIRE_PLACE_EVENT);
-	BAD(WIRE_PLACE, 1 + 64, 0, struct wire_place, .name_len = 1);
-	BAD(WIRE_PLACE, 1 + 63, 0, struct wire_place, .name_len = 1, .flags = WIRE_PLACE_EVENT);
+	BAD(WIRE_PLACE, 0, 0, struct wire_place, .tensor.name_len = 0);
+	BAD(WIRE_PLACE, 256, 0, struct wire_place, .tensor.name_len = 256);
+	BAD(WIRE_PLACE, 1, 0, struct wire_place, .tensor.name_len = 1, .segment = CATALOG_NONE);
+	BAD(WIRE_PLACE, 65 * 8 + 1, 0, struct wire_place, .tensor.ndim = 65, .tensor.name_len = 1);
+	BAD(WIRE_PLACE, 1026, 0, struct wire_place, .tensor.name_len = 1, .tensor.meta_len = 1025);
+	BAD(WIRE_PLACE, 1, 0, struct wire_place, .tensor.name_len = 1, .flags = WIRE_PLACE_EVENT);
+	BAD(WIRE_PLACE, 1 + 64, 0, struct wire_place, .tensor.name_len = 1);
+	BAD(WIRE_PLACE, 1 + 63, 0, struct wire_place, .tensor.name_len = 1,
+	    .flags = WIRE_PLACE_EVENT);
 	BAD(WIRE_FINISHED, 0, 0, struct wire_finished, .ref = 0);
 	BAD(WIRE_FINISHED, 0, 0, struct wire_finished, .ref = ref, .failed = 2);
 	BAD(WIRE_PLACED, 0, 0, struct wire_placed, .ref = 0, .version = 1);
@@ -471,12 +476,13 @@ PLAIN_TEST(the_printer_shows_every_member)
 	int64_t shape[2] = { 480, -640 };
 	struct wire_commit c = { .ref = ref_make(7, 42),
 				 .flags = WIRE_COMMIT_ANSWER,
-				 .dtype_code = 2,
-				 .dtype_bits = 32,
-				 .dtype_lanes = 1,
-				 .ndim = 2,
-				 .name_len = 8,
-				 .meta_len = 3 };
+				 .tensor = { .dtype_code = 2,
+					     .dtype_bits = 32,
+					     .dtype_lanes = 1,
+					     .ndim = 2,
+					     .flags = 4,
+					     .name_len = 8,
+					     .meta_len = 3 } };
 	struct sample s = whole(WIRE_COMMIT, &c, sizeof(c), 16 + 8 + 3, 0);
 	char line[256];
 
@@ -485,8 +491,8 @@ PLAIN_TEST(the_printer_shows_every_member)
 	assert_good(&s);
 	wire_print(s.bytes, false, line, sizeof(line));
 	assert_string_equal(
-		line, "COMMIT #1 ref=7/42 ANSWER dtype=2/32x1 tensor_flags=0 shape=[480,-640] "
-		      "name=\"cam0/rgb\" meta=3 bytes");
+		line, "COMMIT #1 ref=7/42 ANSWER dtype_code=2 dtype_bits=32 dtype_lanes=1 "
+		      "shape=[480,-640] PADDED name=\"cam0/rgb\" meta=3 bytes prefetch_serial=0");
 }
 
 static void assert_printed(enum wire_type type, const void *fixed, size_t size, unsigned nfds,
@@ -505,42 +511,42 @@ static void assert_printed(enum wire_type type, const void *fixed, size_t size, 
 
 PLAIN_TEST(the_printer_shows_what_is_on_devices)
 {
-	struct wire_place p = { .segment = 3,
-				.segment_generation = 9,
-				.offset = 512,
-				.cookie = 0xabc,
-				.flags = WIRE_PLACE_EVENT,
-				.dtype_code = 2,
-				.dtype_bits = 16,
-				.dtype_lanes = 1,
-				.name_len = 3 };
+	struct wire_place p = {
+		.segment = 3,
+		.segment_generation = 9,
+		.offset = 512,
+		.cookie = 0xabc,
+		.flags = WIRE_PLACE_EVENT,
+		.tensor = { .dtype_code = 2, .dtype_bits = 16, .dtype_lanes = 1, .name_len = 3 }
+	};
 	struct sample s = whole(WIRE_PLACE, &p, sizeof(p), 3 + 64, 0);
 	char line[256];
 
 	wire_print(s.bytes, false, line, sizeof(line));
-	assert_string_equal(line, "PLACE #1 segment=9/3 offset=512 cookie=abc EVENT dtype=2/16x1 "
-				  "tensor_flags=0 shape=[] name=\"nnn\" meta=0 bytes");
+	assert_string_equal(line, "PLACE #1 offset=512 cookie=abc segment=3 segment_generation=9 "
+				  "EVENT dtype_code=2 dtype_bits=16 dtype_lanes=1 shape=[] "
+				  "name=\"nnn\" meta=0 bytes");
 	PRINTED(WIRE_EXPORT, 1,
-		"EXPORT #1 kind=2 size=10 part_size=5 parts=2 "
+		"EXPORT #1 size=10 part_size=5 kind=2 parts=2 "
 		"device=010203000000000000000000000000ff +fd",
 		struct wire_export, .kind = SEGMENT_CUDA_VMM, .size = 10, .part_size = 5,
 		.parts = 2, .device = { 1, 2, 3, [15] = 0xff });
-	PRINTED(WIRE_PART, 1, "PART #1 segment=9/3 part=1 part_size=5 +fd", struct wire_part,
-		.segment = 3, .segment_generation = 9, .part = 1, .part_size = 5);
-	PRINTED(WIRE_IMPORT, 0, "IMPORT #1 segment=9/3 part=4", struct wire_import, .segment = 3,
-		.segment_generation = 9, .part = 4);
-	PRINTED(WIRE_UNMAP, 0, "UNMAP #1 segment=9/3", struct wire_segment_ref, .segment = 3,
-		.segment_generation = 9);
+	PRINTED(WIRE_PART, 1, "PART #1 part_size=5 segment=3 segment_generation=9 part=1 +fd",
+		struct wire_part, .segment = 3, .segment_generation = 9, .part = 1, .part_size = 5);
+	PRINTED(WIRE_IMPORT, 0, "IMPORT #1 segment=3 segment_generation=9 part=4",
+		struct wire_import, .segment = 3, .segment_generation = 9, .part = 4);
+	PRINTED(WIRE_UNMAP, 0, "UNMAP #1 segment=3 segment_generation=9", struct wire_segment_ref,
+		.segment = 3, .segment_generation = 9);
 	PRINTED(WIRE_PLACED, 0, "PLACED #1 ref=7/42 version=6", struct wire_placed,
 		.ref = ref_make(7, 42), .version = 6);
 	PRINTED(WIRE_FREED, 0, "FREED #1 ref=7/42 cookie=abc", struct wire_freed,
 		.ref = ref_make(7, 42), .cookie = 0xabc);
-	PRINTED(WIRE_FINISHED, 0, "FINISHED #1 ref=7/42 FAILED", struct wire_finished,
+	PRINTED(WIRE_FINISHED, 0, "FINISHED #1 ref=7/42 failed=1", struct wire_finished,
 		.ref = ref_make(7, 42), .failed = 1);
 	PRINTED(WIRE_DEVICES, 0, "DEVICES #1 from=8", struct wire_devices, .from = 8);
 	PRINTED(WIRE_DEVICE, 0,
-		"DEVICE #1 number=8 used=1 capacity=2 user_capacity=3 segments=4 "
-		"device=00000000000000000000000000000000",
+		"DEVICE #1 device=00000000000000000000000000000000 used=1 capacity=2 "
+		"user_capacity=3 number=8 segments=4",
 		struct wire_device, .number = 8, .used = 1, .capacity = 2, .user_capacity = 3,
 		.segments = 4);
 }

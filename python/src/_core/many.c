@@ -7,7 +7,7 @@
 #include "cli/transfer.h"
 #include "many.h"
 #include "tensor/copy.h"
-#include "tensor/tensor.h"
+#include "tensor/check.h"
 #include "wait.h"
 
 /* ---- Putting ---- */

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How COMMIT, MEMBER and PLACE describe a tensor: written by a client, read and judged by the
+ * daemon. In a message it is a struct wire_description among the fixed part, and after that part
+ * the shape, the name, the metadata and, for PLACE with EVENT, the event's handle.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tensorlease/dlpack.h>
+
+#include "proto/name_key.h"
+#include "proto/wire.h"
+
+/* Owns nothing: its pointers are the caller's, or lead into the message that was read. */
+struct tensor_description {
+	uint8_t dtype_code, dtype_bits;
+	uint16_t dtype_lanes;
+	uint8_t ndim, flags;
+	uint16_t meta_len;
+	const int64_t *shape;
+	const void *meta;
+	const void *event;    /* WIRE_HANDLE_BYTES of a handle, or NULL */
+	struct name_key name; /* description_encode() does not need its hash */
+};
+
+/* @t under @name. Of DLPack's @flags it keeps those that a producer may set. */
+struct tensor_description description_of(const DLTensor *t, uint64_t flags, const char *name,
+					 size_t name_len, const void *meta, size_t meta_len);
+
+/*
+ * Writes a whole message to @bytes, which has room for WIRE_MAX: the fixed part @m, a pointer to a
+ * struct wire_commit or the like, with its length and the description of @d filled in, and what
+ * follows it.
+ */
+#define description_encode(bytes, m, d)                                                            \
+	description_encode_(bytes, &(m)->header, sizeof(*(m)), &(m)->tensor, d)
+void description_encode_(unsigned char *bytes, struct wire_header *fixed, size_t size,
+			 struct wire_description *w, const struct tensor_description *d);
+
+/*
+ * Reads the description of @m, a message that passed wire_check() and is aligned to 8 bytes.
+ * @event: it has the handle of one.
+ */
+#define description_decode(m, event) description_decode_(&(m)->tensor, (m) + 1, event)
+struct tensor_description description_decode_(const struct wire_description *w, const void *tail,
+					      bool event);
+
+/*
+ * What is wrong with the element type, the shape or the name, in words, or that it has more bytes
+ * than @room. NULL if nothing is; *@nbytes has its bytes then.
+ */
+const char *description_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes);

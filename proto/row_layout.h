@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A row of the catalog: what is published of one tensor. Its index is the tensor's slot. */
+#pragma once
+
+#include <assert.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CATALOG_INLINE_NDIM = 6, CATALOG_INLINE_META = 32 };
+
+#define CATALOG_NONE UINT32_MAX /* in place of an index */
+
+/* A row's word is its generation << 2 | state. */
+enum row_state { ROW_FREE = 0, ROW_DRAFT = 1, ROW_LIVE = 2, ROW_RETIRED = 3 };
+
+static inline uint64_t row_word(uint64_t generation, enum row_state state)
+{
+	return generation << 2 | (uint64_t)state;
+}
+
+static inline enum row_state row_word_state(uint64_t word)
+{
+	return (enum row_state)(word & 3);
+}
+
+/* A row's flags beside DLPack's IS_SUBBYTE_TYPE_PADDED. */
+enum {
+	ROW_SHAPE_IN_CHUNKS = 0x80,
+	ROW_ON_DEVICE = 0x40, /* its segment is not SEGMENT_SHM */
+	ROW_EVENT = 0x20,     /* the handle of its event is in the chunks */
+};
+
+/* How far the work on a row's bytes is. A row that is not on a device is always ROW_FINISHED. */
+enum row_progress {
+	ROW_FINISHED = 0,
+	ROW_UNFINISHED, /* the work that writes the bytes may still run: wait for the event */
+	ROW_LOST,	/* the bytes are lost, and the row stays to say so */
+};
+
+/*
+ * A row describes one tensor. All of it but the word and @progress is constant from LIVE until the
+ * row is reclaimed. The first 64 bytes are what a get reads. The chain of chunks that starts at
+ * @chunk has, one after the other: the shape, if it has more than CATALOG_INLINE_NDIM sizes or one
+ * of 2^32 or more; metadata of more than CATALOG_INLINE_META bytes; the handle of an event.
+ */
+struct catalog_row {
+	alignas(64) _Atomic uint64_t word;
+	uint64_t offset; /* of element 0 in the segment; a multiple of TENSOR_ALIGNMENT unless it is
+			    on a device */
+	uint32_t segment; /* CATALOG_NONE: it has no bytes */
+	uint32_t segment_generation;
+	uint32_t name;	/* index of its name */
+	uint32_t chunk; /* CATALOG_NONE: none */
+	uint8_t dtype_code;
+	uint8_t dtype_bits;
+	uint16_t dtype_lanes;
+	uint16_t meta_len;
+	uint8_t ndim;
+	uint8_t flags; /* DLPack's IS_SUBBYTE_TYPE_PADDED, and ROW_* */
+	uint32_t shape[CATALOG_INLINE_NDIM];
+
+	uint64_t version;
+	uint64_t nbytes;
+	uint64_t committed_ns;
+	uint32_t uid; /* who published it */
+	_Atomic uint32_t progress;
+	uint8_t meta[CATALOG_INLINE_META];
+};
+static_assert(sizeof(struct catalog_row) == 128 && offsetof(struct catalog_row, version) == 64,
+	      "layout");
+
+/* Is the shape small enough to lie in the row itself? */
+static inline bool row_has_room_for(unsigned ndim, const int64_t *shape)
+{
+	for (unsigned i = 0; i < ndim; i++) {
+		if (i == CATALOG_INLINE_NDIM || shape[i] > UINT32_MAX)
+			return false;
+	}
+	return true;
+}
+
+/* How many bytes of shape and metadata have to lie in chunks. */
+static inline uint32_t row_extra(unsigned ndim, const int64_t *shape, size_t meta_len)
+{
+	size_t extra = row_has_room_for(ndim, shape) ? 0 : ndim * sizeof(int64_t);
+
+	return (uint32_t)(extra + (meta_len > CATALOG_INLINE_META ? meta_len : 0));
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the daemon says to a client; see wire_messages.h for how this is written. */
+/* clang-format off */
+
+/* WELCOME answers HELLO. The client's word is clients[@client_index] of the catalog. */
+STRUCT(wire_welcome)
+	HEADER
+	FIELD(uint16_t, version, NUMBER(1, UINT16_MAX))
+	FIELD(uint16_t, reserved, ZERO)
+	FIELD(uint32_t, client_index, ANY)
+	FIELD(uint32_t, client_generation, NUMBER(1, UINT32_MAX)) /* the word is live_word() of it */
+	FIELD(uint32_t, max_tensors, NUMBER(1, CATALOG_MAX_TENSORS)) /* slots a ledger must have */
+	FIELD(uint64_t, catalog_size, NUMBER(sizeof(struct catalog_header), INT64_MAX))
+	FIELD(uint64_t, catalog_layout, HEX)
+	FIELD(uint64_t, instance, HEX)
+END(wire_welcome, 56)
+MESSAGE(WELCOME, 64, wire_welcome, SERIAL, WITH_FD)
+
+/* READY answers LEDGER. */
+MESSAGE(READY, 65, wire_plain, SERIAL)
+
+/* DRAFT answers CREATE, and a COMMIT that prefetches. */
+STRUCT(wire_draft)
+	HEADER
+	FIELD(uint64_t, ref, REF)
+	FIELD(uint64_t, offset, ANY)
+	FIELD(uint64_t, segment_size, ANY)
+	FIELD(uint32_t, segment, INDEX_OR_NONE) /* none: the tensor has no bytes */
+	FIELD(uint32_t, segment_generation, ANY)
+	FIELD(uint32_t, flags, FLAGS(WIRE_DRAFT_FD, "FD"))
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_draft, 56)
+MESSAGE(DRAFT, 66, wire_draft, SERIAL, FD_IF(draft_has_fd), CHECK(check_draft))
+
+/* COMMITTED answers COMMIT and LINK. */
+STRUCT(wire_committed)
+	HEADER
+	FIELD(uint64_t, version, NUMBER(1, UINT64_MAX))
+END(wire_committed, 24)
+MESSAGE(COMMITTED, 67, wire_committed, SERIAL)
+
+/* SEGMENT answers MAP. The descriptor is for reading. */
+STRUCT(wire_segment)
+	HEADER
+	FIELD(uint64_t, size, NUMBER(1, INT64_MAX))
+END(wire_segment, 24)
+MESSAGE(SEGMENT, 68, wire_segment, SERIAL, WITH_FD)
+
+MESSAGE(DONE, 69, wire_plain, SERIAL)
+
+/* CLIENT answers CLIENTS. */
+STRUCT(wire_client)
+	HEADER
+	FIELD(uint64_t, id, NUMBER(1, UINT64_MAX))
+	FIELD(uint32_t, pid, ANY)
+	FIELD(uint32_t, uid, ANY)
+	FIELD(uint32_t, gid, ANY)
+	FIELD(uint32_t, drafts, ANY)
+	FIELD(uint64_t, leases, ANY)
+	FIELD(uint64_t, tensors_held, ANY)
+	FIELD(uint64_t, bytes_held, ANY)
+	ARRAY(char, label, WIRE_LABEL_MAX, LABEL)
+END(wire_client, 80)
+MESSAGE(CLIENT, 70, wire_client, SERIAL)
+
+/* HOLDING, then the tensor's name, answers HOLDINGS. */
+STRUCT(wire_holding)
+	HEADER
+	FIELD(uint64_t, version, ANY)
+	FIELD(uint64_t, nbytes, ANY)
+	FIELD(uint32_t, slot, NUMBER(0, CATALOG_MAX_TENSORS - 1))
+	FIELD(uint32_t, leases, ANY)
+	FIELD(uint16_t, name_len, NAME(1))
+	FIELD(uint8_t, retired, NUMBER(0, 1))
+	ARRAY(uint8_t, reserved, 5, ZERO)
+END(wire_holding, 48)
+MESSAGE(HOLDING, 71, wire_holding, SERIAL)
+
+/*
+ * ERROR, then text for people, may answer any request. Its serial is 0 if it is about no request in
+ * particular.
+ */
+STRUCT(wire_error_reply)
+	HEADER
+	FIELD(uint32_t, code, ERROR_CODE)
+	FIELD(uint16_t, text_len, TEXT)
+	FIELD(uint16_t, reserved, ZERO)
+END(wire_error_reply, 24)
+MESSAGE(ERROR, 72, wire_error_reply)
+
+/* ---- memory on devices: PROTOCOL.md section 8 ---- */
+
+/* EXPORTED answers EXPORT. */
+MESSAGE(EXPORTED, 73, wire_segment_ref, SERIAL)
+
+/* IMPORTED answers IMPORT: what EXPORT or PART said of that part, with its descriptor. */
+MESSAGE(IMPORTED, 74, wire_export, SERIAL, FD_IF(export_has_fd), CHECK(check_export))
+
+/* PLACED answers PLACE. */
+STRUCT(wire_placed)
+	HEADER
+	FIELD(uint64_t, ref, REF)
+	FIELD(uint64_t, version, NUMBER(1, UINT64_MAX))
+END(wire_placed, 32)
+MESSAGE(PLACED, 75, wire_placed, SERIAL)
+
+/*
+ * FREED answers nothing; its serial is 0. Nobody holds the tensor any more, and its memory is the
+ * producer's again.
+ */
+STRUCT(wire_freed)
+	HEADER
+	FIELD(uint64_t, ref, REF)
+	FIELD(uint64_t, cookie, HEX)
+END(wire_freed, 32)
+MESSAGE(FREED, 76, wire_freed)
+
+/* UNMAP answers nothing; its serial is 0. The client is to close what it imported, then say UNMAPPED. */
+MESSAGE(UNMAP, 77, wire_segment_ref)
+
+/* DEVICE answers DEVICES. */
+STRUCT(wire_device)
+	HEADER
+	ARRAY(uint8_t, device, WIRE_DEVICE_ID, UUID)
+	FIELD(uint64_t, used, ANY) /* bytes of segments on it */
+	FIELD(uint64_t, capacity, ANY) /* UINT64_MAX: no limit */
+	FIELD(uint64_t, user_capacity, ANY) /* of each user; UINT64_MAX: no limit */
+	FIELD(uint32_t, number, ANY)
+	FIELD(uint32_t, segments, ANY)
+END(wire_device, 64)
+MESSAGE(DEVICE, 78, wire_device, SERIAL)
+/* clang-format on */

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a client says to the daemon; see wire_messages.h for how this is written. */
+/* clang-format off */
+
+/* HELLO, the first message. Answer: WELCOME with one descriptor (the catalog, read-only). */
+STRUCT(wire_hello)
+	HEADER
+	FIELD(uint16_t, version_min, NUMBER(1, UINT16_MAX))
+	FIELD(uint16_t, version_max, ANY)
+	FIELD(uint32_t, reserved, ZERO)
+	ARRAY(char, label, WIRE_LABEL_MAX, LABEL) /* what the client calls itself */
+END(wire_hello, 40)
+MESSAGE(HELLO, 1, wire_hello, SERIAL, CHECK(check_hello))
+
+/* LEDGER, the second message. Answer: READY. */
+STRUCT(wire_ledger)
+	HEADER
+	FIELD(uint64_t, size, ANY) /* ledger_size() */
+	FIELD(uint64_t, layout, HEX)
+END(wire_ledger, 32)
+MESSAGE(LEDGER, 2, wire_ledger, SERIAL, WITH_FD, CHECK(check_ledger))
+
+/* CREATE, then a name, which may be empty. Answer: DRAFT. */
+STRUCT(wire_create)
+	HEADER
+	FIELD(uint64_t, nbytes, ANY)
+	FIELD(int64_t, timeout_ns, SIGNED) /* how long to wait for space; < 0: for ever */
+	FIELD(uint32_t, flags, FLAGS(WIRE_CREATE_PREFETCH, "PREFETCH"))
+	FIELD(uint32_t, extra, NUMBER(0, WIRE_EXTRA_MAX)) /* row_extra() of what is to come */
+	FIELD(uint16_t, name_len, NAME(0))
+	FIELD(uint16_t, reserved, ZERO)
+	FIELD(uint32_t, reserved2, ZERO)
+END(wire_create, 48)
+MESSAGE(CREATE, 3, wire_create, SERIAL)
+
+/*
+ * How COMMIT, MEMBER and PLACE describe a tensor. Its shape, name and metadata follow the fixed part
+ * of the message. description.h writes and reads all of it.
+ */
+STRUCT(wire_description)
+	FIELD(uint8_t, dtype_code, ANY)
+	FIELD(uint8_t, dtype_bits, ANY)
+	FIELD(uint16_t, dtype_lanes, ANY)
+	FIELD(uint8_t, ndim, SIZES)
+	FIELD(uint8_t, flags, FLAGS(DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, [2] = "PADDED"))
+	FIELD(uint16_t, name_len, NAME(1))
+	FIELD(uint16_t, meta_len, METADATA)
+	FIELD(uint16_t, reserved, ZERO)
+END(wire_description, 12)
+
+/*
+ * COMMIT publishes a draft. Answer: COMMITTED if the flag asks for it. In any case of failure there
+ * is an ERROR, and the draft is aborted.
+ */
+STRUCT(wire_commit)
+	HEADER
+	FIELD(uint64_t, ref, REF)
+	FIELD(uint32_t, flags, FLAGS(WIRE_COMMIT_ANSWER | WIRE_COMMIT_PREFETCH, "ANSWER", "PREFETCH"))
+	FIELD(struct wire_description, tensor, MEMBERS(wire_description))
+	FIELD(uint32_t, prefetch_serial, ANY) /* of the CREATE that PREFETCH stands for; 0 without */
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_commit, 48)
+MESSAGE(COMMIT, 4, wire_commit, CHECK(check_commit))
+
+/* ABORT and RELEASED have no answer; a ref that means nothing any more is ignored. */
+STRUCT(wire_ref)
+	HEADER
+	FIELD(uint64_t, ref, REF)
+END(wire_ref, 24)
+MESSAGE(ABORT, 5, wire_ref)
+
+/* MAP asks for the segment of a tensor on which the client's ledger shows a lease. Answer: SEGMENT. */
+MESSAGE(MAP, 6, wire_ref, SERIAL)
+
+/* DELETE, then a name. Answer: DONE. */
+STRUCT(wire_delete)
+	HEADER
+	FIELD(uint16_t, name_len, NAME(1))
+	FIELD(uint16_t, reserved, ZERO)
+	FIELD(uint32_t, reserved2, ZERO)
+END(wire_delete, 24)
+MESSAGE(DELETE, 7, wire_delete, SERIAL)
+MESSAGE(RELEASED, 8, wire_ref)
+
+/*
+ * LINK, then a name and metadata, publishes the bytes of a tensor that the client has a lease on
+ * under another name. Answer: COMMITTED.
+ */
+STRUCT(wire_link)
+	HEADER
+	FIELD(uint64_t, ref, REF)
+	FIELD(uint16_t, name_len, NAME(1))
+	FIELD(uint16_t, meta_len, METADATA)
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_link, 32)
+MESSAGE(LINK, 9, wire_link, SERIAL)
+
+/* CLIENTS asks for the first client with an id above @after. Answer: CLIENT, or DONE: there is none. */
+STRUCT(wire_clients)
+	HEADER
+	FIELD(uint64_t, after, ANY)
+END(wire_clients, 24)
+MESSAGE(CLIENTS, 10, wire_clients, SERIAL)
+
+/*
+ * HOLDINGS asks for the first slot, from @slot on, that the client @id holds. Answer: HOLDING, or
+ * DONE: there is none.
+ */
+STRUCT(wire_holdings)
+	HEADER
+	FIELD(uint64_t, id, ANY)
+	FIELD(uint32_t, slot, ANY)
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_holdings, 32)
+MESSAGE(HOLDINGS, 11, wire_holdings, SERIAL)
+
+/* SETTLE. Answer: DONE, once no work is left that an earlier message began. */
+STRUCT(wire_plain)
+	HEADER
+END(wire_plain, 16)
+MESSAGE(SETTLE, 12, wire_plain, SERIAL)
+
+/*
+ * MEMBER makes a hidden tensor in the memory of the draft @ref, which becomes a group's. There is no
+ * answer but an ERROR if it cannot be made; the group cannot be published then either.
+ */
+STRUCT(wire_member)
+	HEADER
+	FIELD(uint64_t, ref, REF)
+	FIELD(uint64_t, offset, ANY) /* in the draft's memory, a multiple of TENSOR_ALIGNMENT */
+	FIELD(struct wire_description, tensor, MEMBERS(wire_description))
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_member, 48)
+MESSAGE(MEMBER, 13, wire_member, CHECK(check_member))
+
+/* GROUP publishes the @count members of the draft @ref in one step and ends it. Answer: DONE. */
+STRUCT(wire_group)
+	HEADER
+	FIELD(uint64_t, ref, REF)
+	FIELD(uint32_t, count, NUMBER(1, UINT32_MAX))
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_group, 32)
+MESSAGE(GROUP, 14, wire_group, SERIAL)
+/* clang-format on */

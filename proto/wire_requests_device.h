@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests about memory on devices, PROTOCOL.md section 8: the memory is its producer's, and the
+ * daemon only hands on what opens it. See wire_messages.h for how this is written.
+ */
+/* clang-format off */
+
+/*
+ * EXPORT makes a segment of memory on a device. Its descriptor is that of the first part, or of the
+ * pool; there is none if it is SEGMENT_CUDA_IPC. Answer: EXPORTED.
+ */
+STRUCT(wire_export)
+	HEADER
+	FIELD(uint64_t, size, NUMBER(1, WIRE_DEVICE_BYTES_MAX)) /* the sum of its parts */
+	FIELD(uint64_t, part_size, NUMBER(1, WIRE_DEVICE_BYTES_MAX)) /* of the part at hand */
+	FIELD(uint32_t, kind, NUMBER(SEGMENT_CUDA_IPC, SEGMENT_CUDA_POOL)) /* enum segment_kind */
+	FIELD(uint32_t, parts, NUMBER(1, WIRE_PARTS_MAX)) /* 1 if not SEGMENT_CUDA_VMM */
+	ARRAY(uint8_t, device, WIRE_DEVICE_ID, UUID)
+	ARRAY(uint8_t, handle, WIRE_HANDLE_BYTES, OPAQUE) /* zero if SEGMENT_CUDA_VMM */
+END(wire_export, 120)
+MESSAGE(EXPORT, 15, wire_export, SERIAL, FD_IF(export_has_fd), CHECK(check_export))
+
+/* PART is the next part of a segment of several. No answer but an ERROR if it cannot be taken. */
+STRUCT(wire_part)
+	HEADER
+	FIELD(uint64_t, part_size, NUMBER(1, UINT64_MAX))
+	FIELD(uint32_t, segment, NUMBER(0, CATALOG_MAX_TENSORS - 1))
+	FIELD(uint32_t, segment_generation, ANY)
+	FIELD(uint32_t, part, NUMBER(1, WIRE_PARTS_MAX - 1)) /* 1, 2, ... in this order */
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_part, 40)
+MESSAGE(PART, 16, wire_part, WITH_FD)
+
+/* UNEXPORT ends a segment. Answer: DONE when everybody has unmapped it. */
+STRUCT(wire_segment_ref)
+	HEADER
+	FIELD(uint32_t, segment, NUMBER(0, CATALOG_MAX_TENSORS - 1))
+	FIELD(uint32_t, segment_generation, ANY)
+END(wire_segment_ref, 24)
+MESSAGE(UNEXPORT, 17, wire_segment_ref, SERIAL)
+
+/* IMPORT asks for what opens a part of a segment. Answer: IMPORTED. */
+STRUCT(wire_import)
+	HEADER
+	FIELD(uint32_t, segment, NUMBER(0, CATALOG_MAX_TENSORS - 1))
+	FIELD(uint32_t, segment_generation, ANY)
+	FIELD(uint32_t, part, NUMBER(0, WIRE_PARTS_MAX - 1))
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_import, 32)
+MESSAGE(IMPORT, 18, wire_import, SERIAL)
+
+/* UNMAPPED: the client has closed what it imported of the segment. No answer. */
+MESSAGE(UNMAPPED, 19, wire_segment_ref)
+
+/*
+ * PLACE publishes a tensor that lies in a segment of the same connection. With EVENT the handle of an
+ * event follows the metadata. Answer: PLACED.
+ */
+STRUCT(wire_place)
+	HEADER
+	FIELD(uint64_t, offset, ANY) /* in the segment */
+	FIELD(uint64_t, cookie, HEX) /* comes back with FREED */
+	FIELD(uint32_t, segment, NUMBER(0, CATALOG_MAX_TENSORS - 1))
+	FIELD(uint32_t, segment_generation, ANY)
+	FIELD(uint32_t, flags, FLAGS(WIRE_PLACE_EVENT, "EVENT"), .unit = WIRE_HANDLE_BYTES)
+	FIELD(struct wire_description, tensor, MEMBERS(wire_description))
+END(wire_place, 56)
+MESSAGE(PLACE, 20, wire_place, SERIAL)
+
+/* FINISHED: the work that the event stands for has ended, or has failed. No answer. */
+STRUCT(wire_finished)
+	HEADER
+	FIELD(uint64_t, ref, REF)
+	FIELD(uint32_t, failed, NUMBER(0, 1))
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_finished, 32)
+MESSAGE(FINISHED, 21, wire_finished)
+
+/* DEVICES asks for the first device whose number is at least @from. Answer: DEVICE, or DONE. */
+STRUCT(wire_devices)
+	HEADER
+	FIELD(uint32_t, from, ANY)
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_devices, 24)
+MESSAGE(DEVICES, 22, wire_devices, SERIAL)
+/* clang-format on */

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a tensor may be called. On -EINVAL *@why is a static text. */
+#pragma once
+
+#include <stddef.h>
+
+/*
+ * A name has 1 to TENSOR_NAME_MAX bytes of well-formed UTF-8 without control characters. Its
+ * components are separated by `/`; none is empty, `.` or `..`. @name need not end with NUL.
+ */
+int tensor_name_check(const char *name, size_t len, const char **why);
+
+/*
+ * Can a name start with @prefix? It may be empty, and it may end anywhere but inside a character.
+ */
+int tensor_prefix_check(const char *prefix, size_t len, const char **why);
