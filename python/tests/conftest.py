@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One daemon for each module of tests, on a socket of its own; nothing of the machine's is touched."""
+"""Each module of tests has a daemon on a socket of its own, and touches nothing else on the machine."""
 
 import contextlib
 import faulthandler
@@ -19,7 +19,7 @@ from limits import limit
 import tensorlease
 
 PACKAGE = Path(tensorlease.__file__).parent
-LIMIT_S = limit(300)  # for one test, on a machine that has much else to do
+LIMIT_S = limit(300)  # for one test, even on a busy machine
 
 
 def _listens(address):
@@ -32,7 +32,7 @@ def _listens(address):
 
 @contextlib.contextmanager
 def daemon_at(address, capacity="1G"):
-    """A daemon, as a process that a test may kill."""
+    """A daemon's process, which a test may kill."""
     command = [PACKAGE / "bin" / "tensorleased", "--foreground", "--socket", address, "--capacity", capacity]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
@@ -73,14 +73,14 @@ def client(address):
 
 @pytest.fixture
 def observer(address):
-    """Another connection, to look at what the first one holds."""
+    """Another connection, which looks at what the first one holds."""
     with tensorlease.connect(autostart=False) as client:
         yield client
 
 
 @pytest.fixture(autouse=True)
 def time_limit(request):
-    """A test that takes too long fails; one that does not even hear of it ends everything, and says where it was."""
+    """Fails a test that takes too long. If the test does not react, pytest ends with a traceback of where it was."""
 
     def is_over(*_):
         raise AssertionError(f"it took more than {LIMIT_S} s")
@@ -103,7 +103,7 @@ def leases_of(observer, pid):
 
 
 def eventually(condition):
-    """Waits for what another process does; a condition that stays false fails the test."""
+    """Waits for what another thread or process does. A condition that stays false fails the test."""
     end = time.monotonic() + limit(60)
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -113,7 +113,7 @@ def eventually(condition):
 
 @contextlib.contextmanager
 def no_client_stays(observer):
-    """Clients of processes that end meanwhile are gone afterwards. The daemon hears of such an end later than we do."""
+    """Waits at its end until clients that came meanwhile are gone: the daemon hears of a process's end after us."""
 
     def clients():
         return {(c.id, c.pid) for c in observer.clients()}
@@ -124,7 +124,7 @@ def no_client_stays(observer):
 
 
 def until_asleep(tid):
-    """Until a thread, of whatever process, sleeps in the kernel: seen ten times in a row, unlike a sleep for the GIL."""
+    """Waits until a thread of any process was seen asleep ten times in a row, unlike in a short sleep for the GIL."""
     seen = 0
 
     def look():
@@ -137,7 +137,7 @@ def until_asleep(tid):
 
 
 def once_asleep(call):
-    """A thread that makes a call as soon as the one that starts it sleeps."""
+    """Starts a thread that makes a call as soon as the calling thread sleeps."""
     me = threading.get_native_id()
 
     def work():
@@ -150,7 +150,7 @@ def once_asleep(call):
 
 
 def close_during(client, call):
-    """Closes a client during one of its calls that waits. What that call says."""
+    """Closes a client while one of its calls waits. Returns the texts of the errors that the call raises."""
     said = []
 
     def wait():
@@ -168,23 +168,23 @@ def close_during(client, call):
 
 
 def gives_the_gil_up(call):
-    """Another thread gets to count during a call, or during one of its repetitions: on a busy machine not in each."""
+    """Whether another thread can count during a call. On a busy machine this may take several calls."""
     return eventually(lambda: count_meanwhile(call) > 0)
 
 
 def count_meanwhile(call):
-    """How far another thread counts during a call: not at all if that keeps the GIL."""
+    """How far another thread counts during a call. It cannot count if the call keeps the GIL."""
     count, over, started = [0], threading.Event(), threading.Event()
 
     def work():
         while not over.is_set():
             count[0] += 1
             started.set()
-            time.sleep(0)  # gives the GIL to who waits for it
+            time.sleep(0)  # gives the GIL to a thread that waits for it
 
     thread = threading.Thread(target=work)
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(100)  # nobody takes the GIL who is not given it
+    sys.setswitchinterval(100)  # no thread takes the GIL unless it is given
     try:
         thread.start()
         started.wait()
@@ -198,7 +198,7 @@ def count_meanwhile(call):
 
 
 def run_python(code, *, timeout=limit(60), check=True, **environment):
-    """Another interpreter; its result. What it writes is in stdout and stderr."""
+    """Runs code in another interpreter. The result has what it wrote in stdout and stderr."""
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", code],
         capture_output=True,
@@ -209,12 +209,12 @@ def run_python(code, *, timeout=limit(60), check=True, **environment):
     )
 
 
-# Python does so by itself, but not where a shell started it in the background.
+# Python does this by itself, unless a shell started it in the background.
 HEED_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
 def is_interrupted(call):
-    """Whether SIGINT ends a call that waits, in another interpreter that has a client, by KeyboardInterrupt."""
+    """Whether SIGINT raises KeyboardInterrupt in a call that waits, made in another interpreter with a client."""
     code = (
         f"{HEED_SIGINT}import tensorlease\n"
         "client = tensorlease.connect(autostart=False)\n"
@@ -233,7 +233,7 @@ def is_interrupted(call):
 
 
 def from_dlpack(array):
-    """numpy.from_dlpack(), where that knows of read-only tensors: since 2.1. Older ones are refused by mode 'r'."""
+    """numpy.from_dlpack() where it takes read-only tensors, which is since NumPy 2.1."""
     import numpy
 
     if numpy.lib.NumpyVersion(numpy.__version__) >= "2.1.0":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA's driver by ctypes, for tests: memory on a GPU with __dlpack__ as other libraries have it, and kernels of sorts.
-Works on the fake driver as on a real one. Use it in a process of its own: run() and Child."""
+"""CUDA's driver by ctypes, for tests: memory on a GPU with __dlpack__ as other libraries have it, and copies and fills
+in place of kernels. It works on the fake driver and on a real one. Use it in a process of its own: run() and Child."""
 
 import ctypes as c
 import gc
@@ -51,7 +51,7 @@ class _Registry(c.Structure):
 
 
 class FakeMachine:
-    """GPUs that are there for one test. Only for the process that started it: its children use the GPUs."""
+    """The fake GPUs of one test. Only the process that started it may use this object; its children use the GPUs."""
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="tl-fakecuda-", dir="/dev/shm")
@@ -62,7 +62,7 @@ class FakeMachine:
             return _Registry.from_buffer(mmap.mmap(file.fileno(), 0))
 
     def live(self, *kinds):
-        """How many of these things living processes have."""
+        """How many objects of this kind living processes have."""
         registry = self._map()
         alive = [p for p in registry.processes if p.pid and os.path.exists(f"/proc/{p.pid}")]
         return sum(p.live[KINDS.index(kind)] for p in alive for kind in kinds)
@@ -72,14 +72,14 @@ class FakeMachine:
         return sum(registry.violations[VIOLATIONS.index(kind)] for kind in kinds)
 
     def hold(self, pid):
-        """That process's GPU work stands still until hold(0)."""
+        """Holds the GPU work of that process until hold(0)."""
         registry = self._map()
         registry.held = pid
         word = c.byref(registry, _Registry.held.offset)
         c.CDLL(None).syscall(_FUTEX, word, 1, 2**31 - 1, None, None, 0)  # FUTEX_WAKE
 
     def close(self):
-        """What the test's processes broke or left behind: a text, or None."""
+        """Says what the test's processes broke or left behind, or returns None."""
         kill_all()
         try:
             if (self.path / "registry").exists():
@@ -91,7 +91,7 @@ class FakeMachine:
 
 
 class Child:
-    """A process of its own, in which function(link, *arguments) runs; link is a Connection to here."""
+    """A process that runs function(link, *arguments). link is a Connection to this process."""
 
     started = []
 
@@ -119,7 +119,7 @@ class Child:
         self.link.send(what)
 
     def end(self):
-        """Lets it come to its end, which must be a good one. What it returned."""
+        """Lets it run to its end, which must be a success. Returns what the function returned."""
         self.tell()
         result = self.hear()
         self.process.join(limit(60))
@@ -134,7 +134,7 @@ class Child:
 
 
 def kill_all():
-    """After a test that failed in their middle."""
+    """Ends the processes that a failed test has left."""
     while Child.started:
         child = Child.started.pop()
         if child.process.is_alive():
@@ -142,7 +142,7 @@ def kill_all():
 
 
 def run(function, *arguments):
-    """function(*arguments) in a process of its own, and its result."""
+    """Runs function(*arguments) in a process of its own, and returns its result."""
     child = Child(_without_link, function, *arguments)
     try:
         return child.end()
@@ -174,7 +174,7 @@ class CudaError(Exception):
 
 
 class Driver:
-    """A device's primary context, current on this thread."""
+    """A device's primary context, which it makes current on this thread."""
 
     def __init__(self, device=0):
         self.library = c.CDLL("libcuda.so.1")
@@ -210,14 +210,14 @@ class Driver:
         self.call("cuMemsetD8Async", c.c_uint64(pointer), c.c_ubyte(byte), c.c_size_t(size), c.c_void_p(stream))
 
     def read(self, pointer, size, stream):
-        """What a kernel on that stream would see."""
+        """Returns what a kernel on that stream would see."""
         to = c.create_string_buffer(size)
         self.call("cuMemcpyDtoHAsync_v2", to, c.c_uint64(pointer), c.c_size_t(size), c.c_void_p(stream))
         self.synchronize(stream)
         return to.raw
 
     def wait(self, stream, other):
-        """stream waits for what is queued on the other one."""
+        """Makes stream wait for the work that is queued on the other one."""
         event = c.c_void_p()
         self.call("cuEventCreate", c.byref(event), c.c_uint(DISABLE_TIMING))
         self.call("cuEventRecord", event, c.c_void_p(other))
@@ -226,8 +226,8 @@ class Driver:
 
 
 class Array(abi.Producer):
-    """Bytes on a GPU, written on a stream of their own as a library does that has a current stream. Counts in `deleted`
-    how often its DLPack tensor was given back, and in `streams` what streams it was asked for."""
+    """Bytes on a GPU, written on a stream of their own, as in a library that has a current stream. `deleted` counts how
+    often its DLPack tensor was given back, and `streams` has the streams it was asked for."""
 
     def __init__(self, driver, shape, *, dtype=(1, 8, 1), offset=0, room=None, legacy=False, memory=None):
         self.driver = driver
@@ -257,7 +257,7 @@ class Array(abi.Producer):
 
 
 class Interface:
-    """The same bytes, for who has only __cuda_array_interface__, as Numba's arrays."""
+    """The same bytes behind __cuda_array_interface__ alone, as in Numba's arrays."""
 
     def __init__(self, array, typestr="|u1", strides=None, **more):
         self.array = array
@@ -272,7 +272,7 @@ class Interface:
 
 
 class Taken:
-    """What a library makes of an object with __dlpack__: gives it back at its end."""
+    """What a library makes of an object with __dlpack__. It gives the tensor back at its own end."""
 
     def __init__(self, driver, array, stream=None, **asked):
         self.driver = driver
@@ -291,7 +291,7 @@ class Taken:
         return self.driver.read(self.address, self.nbytes, self.stream)
 
     def peek(self):
-        """What is there now: on a stream that waits for nothing."""
+        """Returns what is there now, read on a stream that waits for nothing."""
         return self.driver.read(self.address, self.nbytes, self.driver.stream())
 
     def fill(self, byte):

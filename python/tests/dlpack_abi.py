@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack's structs by ctypes: to look into our capsules, and to make capsules that are wrong."""
+"""DLPack's structs by ctypes, to look into our capsules and to make wrong ones."""
 
 import ctypes as c
 
@@ -70,7 +70,7 @@ api.PyCapsule_SetName.argtypes = [c.py_object, c.c_char_p]
 
 USED = c.create_string_buffer(b"used_dltensor_versioned")
 USED_LEGACY = c.create_string_buffer(b"used_dltensor")
-for name in (USED, USED_LEGACY):  # capsules may go after this module has
+for name in (USED, USED_LEGACY):  # capsules may end after this module
     c.pythonapi.Py_IncRef(c.py_object(name))
 
 
@@ -87,12 +87,12 @@ def legacy_of(capsule):
 
 
 def exchange_of(array):
-    """The C exchange interface of its type."""
+    """The C exchange interface of the object's type."""
     return Exchange.from_address(api.PyCapsule_GetPointer(array.__dlpack_c_exchange_api__, b"dlpack_exchange_api"))
 
 
 def consume(capsule):
-    """As a consumer does: renames it. Returns the struct, whose deleter is now ours to call."""
+    """Renames the capsule as a consumer does. Returns the struct, whose deleter we must call now."""
     if name_of(capsule) == "dltensor":
         managed = legacy_of(capsule)
         api.PyCapsule_SetName(capsule, c.cast(USED_LEGACY, c.c_char_p))
@@ -107,7 +107,7 @@ def bytes_of(tensor, n):
 
 
 class Producer:
-    """An object with __dlpack__ that says whatever it is told to."""
+    """An object whose __dlpack__ says whatever it is told to."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For test_gpu_*.py: tensors on GPUs, on the fake driver of the project's own tests. Each child is a process that uses
-CUDA; the test itself never does."""
+"""Helpers of test_gpu_*.py, which use GPUs of the project's fake driver. Only child processes use CUDA, never the test
+itself."""
 
 import ctypes
 import gc
@@ -21,14 +21,14 @@ FAKE = os.environ.get("TL_TEST_FAKECUDA_LIB", "")
 
 @pytest.fixture
 def daemon():
-    """One for each test: versions start from 1."""
+    """A daemon for each test, so that versions start from 1."""
     with run_daemon() as address:
         yield address
 
 
 @pytest.fixture
 def gpus(address, monkeypatch):
-    """Two GPUs that only this test has. Nothing may be left on them, and no rule of CUDA broken."""
+    """Two GPUs for this test alone. It must leave nothing on them and break no rule of CUDA."""
     if not os.path.exists(FAKE):
         pytest.skip("TL_TEST_FAKECUDA_LIB does not name the fake driver (`make test-python` does)")
     before = os.environ.get("LD_LIBRARY_PATH")
@@ -47,7 +47,7 @@ def connect():
 
 
 def take_back(client, array):
-    """Deletes "t", which is that array: its memory is free when it was given back."""
+    """Deletes "t", which is that array, and frees its memory once it was given back."""
     client.delete("t")
     eventually(lambda: array.deleted)
     array.driver.free(array.memory)
@@ -90,17 +90,17 @@ def take(byte, stream=None):
     assert taken.read() == bytes([byte]) * N
     del tensor, taken
     gc.collect()
-    eventually(lambda: leases_of(client, os.getpid()) == 0)  # when its stream has got that far
+    eventually(lambda: leases_of(client, os.getpid()) == 0)  # once its stream has got that far
 
 
 def take_now(byte):
-    """Waits for nothing."""
+    """Reads without waiting for any stream."""
     client, driver = connect(), Driver()
     return Taken(driver, client.get("t"), -1).peek() == bytes([byte]) * N
 
 
 def tell_what_is_seen(link):
-    """Of 64 bytes: first what is there at once, and whether the stream that waits has to; then what that one sees."""
+    """Sends what is there at once and whether a stream that is ordered has to wait, and then what that stream sees."""
     client, driver = connect(), Driver()
     tensor = client.get("t")
     unordered = Taken(driver, tensor, -1)

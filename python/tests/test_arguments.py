@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong arguments: an exception that names the parameter, whatever it is given."""
+"""A wrong argument of any kind raises an exception that names the parameter."""
 
 import asyncio
 import math
@@ -150,7 +150,7 @@ def test_structured_elements_are_refused_in_words(client):
 
 def test_a_view_whose_sign_dlpack_forgets_is_refused(client):
     class Lazy:
-        """As torch.ones(3, dtype=torch.complex64).conj().imag."""
+        """Behaves like torch.ones(3, dtype=torch.complex64).conj().imag."""
 
         def __init__(self, negated):
             self.is_neg = lambda: negated
@@ -169,7 +169,7 @@ def test_a_view_whose_sign_dlpack_forgets_is_refused(client):
 
 @pytest.mark.parametrize("dtype", ["i8", "u8", "f8", "c16", "i4", "c8", "?"])
 def test_jax_is_not_given_what_it_would_cut_to_half(client, monkeypatch, dtype):
-    """As with the real one: without jax_enable_x64 it copies, and makes other numbers of large ones, in silence."""
+    """Like the real JAX, without jax_enable_x64 this one would copy and silently change large numbers."""
     config = types.SimpleNamespace(jax_enable_x64=False)
     fake = types.SimpleNamespace(config=config, dlpack=types.SimpleNamespace(from_dlpack=lambda t: ("array", t.dtype)))
     monkeypatch.setitem(sys.modules, "jax", fake)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connecting, getting, putting, looking around, and how failures are said."""
+"""Connecting, getting, putting, listing, and what errors say."""
 
 import array
 import builtins
@@ -249,7 +249,7 @@ def test_a_daemon_is_started_and_ends_by_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORLEASE_SOCKET", str(tmp_path / "socket"))
     for missing in (lambda: tensorlease.connect(), lambda: tensorlease.connect(tmp_path / "socket")):
         with pytest.raises(tensorlease.NoDaemonError):
-            missing()  # an address was given: a daemon there is not started unasked
+            missing()  # where an address is given, no daemon is started unasked
     assert not os.listdir(tmp_path)
     with tensorlease.connect(autostart=True) as client:
         assert client.put("auto", b"x") == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts: created, written, committed or aborted."""
+"""Drafts are created, written, and committed or aborted."""
 
 import gc
 import os

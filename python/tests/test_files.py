@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""load() and save(): files of NumPy, safetensors and TensorFlow become tensors, and tensors files."""
+"""load() and save() turn files of NumPy, safetensors and TensorFlow into tensors, and tensors into files."""
 
 import ctypes
 import json
@@ -49,7 +49,7 @@ def bytes_of(tensor):
 
 
 def safetensors_of(path):
-    """{name: (type, shape, bytes)}, read here and not by the code that is tested."""
+    """Returns {name: (type, shape, bytes)}, read here rather than by the code under test."""
     raw = path.read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
     header, data = json.loads(raw[8 : 8 + length]), raw[8 + length :]
@@ -103,7 +103,7 @@ def test_every_type_of_safetensors_comes_back_bit_by_bit(client, tmp_path):
     random = np.random.default_rng(2)
     tensors = {}
     for name, _, bits in TYPES:
-        shape = [3, 8]  # whole bytes of every type
+        shape = [3, 8]  # elements of every type that fill whole bytes
         payload = random.integers(0, 256, 24 * bits // 8, "uint8")
         tensors[f"t/{name}"] = (name, shape, (payload % 2 if name == "BOOL" else payload).tobytes())
         tensors[f"empty/{name}"] = (name, [0, 8], b"")
@@ -174,7 +174,7 @@ def test_an_empty_prefix(client, tmp_path):
 
 
 def malformed(tmp_path):
-    """(file, what its error says)"""
+    """Yields pairs of a file and what its error says."""
     good = {"a": ("F32", [2], bytes(8)), "b": ("U8", [4], bytes(4))}
     for name, tensors, text in (
         ("size", {**good, "c": ("F32", [3], bytes(8))}, "c"),
@@ -200,7 +200,7 @@ def malformed(tmp_path):
     raw = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
         last = archive.getinfo("b.npy")
-    raw[last.header_offset + 5000] ^= 1  # in the last one's data: all was read by then
+    raw[last.header_offset + 5000] ^= 1  # inside the last one's data, when everything else was read
     path.write_bytes(raw)
     yield path, "b"
     path = tmp_path / "cut.npy"
@@ -359,7 +359,7 @@ def test_a_killed_loader_publishes_nothing(client, tmp_path):
 
 
 def test_others_run_during_a_load(client, tmp_path):
-    """The GIL is free while a file is read: another thread's call returns before the load is over."""
+    """The GIL is free while a file is read, so another thread's call returns before the load ends."""
     client.put("files/gil/a", np.zeros(8 << 20))
     client.save("files/gil", tmp_path / "in.npz")
     path, reached, done = tmp_path / "pipe", [], threading.Event()
@@ -371,7 +371,7 @@ def test_others_run_during_a_load(client, tmp_path):
 
     thread = threading.Thread(target=load, daemon=True)
     thread.start()
-    with open(path, "wb") as pipe:  # neither end can go on while the other keeps the GIL
+    with open(path, "wb") as pipe:  # neither end can continue while the other keeps the GIL
         pipe.write((tmp_path / "in.npz").read_bytes())
     assert done.wait(limit(60)) and reached == [["files/piped/a"]]
     thread.join()
@@ -403,7 +403,7 @@ def test_save_is_of_one_moment(client, tmp_path):
 
 
 def test_the_command_line_agrees(client, address, tmp_path):
-    """What was loaded by the one is saved by the other, to the same bytes."""
+    """What the one has loaded, the other saves as the same bytes."""
     tool = os.environ.get("TL_TEST_CLI")
     if not tool:
         pytest.skip("TL_TEST_CLI does not say where the command line tool is")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers that publish in memory which outlives them, and end at once."""
+"""Producers that publish memory which outlives them, and end at once."""
 
 import gc
 import os
@@ -62,7 +62,7 @@ def close_while_another_thread_works(link):
     closed = threading.Event()
 
     def work():
-        eventually(lambda: client.closed)  # the other thread is in tl_close(), or has been there
+        eventually(lambda: client.closed)  # the other thread is in tl_close(), or was there
         link.send(closed.is_set())
 
     thread = threading.Thread(target=work)
@@ -79,7 +79,7 @@ def test_other_threads_go_on_while_it_closes(gpus):
     child = Child(close_while_another_thread_works)
     gpus.hold(child.pid)
     child.tell()
-    assert child.hear() is False  # it was not closed yet, and this thread ran
+    assert child.hear() is False  # close() had not returned when this thread ran
     gpus.hold(0)
     assert child.hear() is True
     child.end()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPU: numbers and UUIDs, and machines on which CUDA does not work."""
+"""Which GPU is meant, by number and by UUID, and machines on which CUDA does not work."""
 
 import dlpack_abi as abi
 import gpu_help
@@ -42,7 +42,7 @@ def test_two_devices_under_other_numbers(gpus, observer, monkeypatch):
     uuids = [uuid for _, uuid in run(devices_here)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     assert run(devices_here) == [(0, uuids[1]), (1, uuids[0])]
-    producer = Child(fill_draft_and_stay, 0, 1)  # on its 1, the first here
+    producer = Child(fill_draft_and_stay, 0, 1)  # on its device 1, which is the first one here
     producer.hear()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert observer.stat("t").device_uuid == uuids[0]

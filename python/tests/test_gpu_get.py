@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Getting from a GPU: leases, and how libraries are handed a Tensor: by DLPack, its exchange interface, CUDA's array
+"""Getting from a GPU: leases, and how libraries take a Tensor, by DLPack, its C exchange interface or CUDA's array
 interface."""
 
 import ctypes
@@ -144,7 +144,7 @@ def test_the_cuda_array_interface(gpus):
 def asked_for():
     client, driver = connect(), Driver()
     with client.create("t", (4, 4), "float32", device=0) as draft:
-        assert abi.name_of(draft.__dlpack__()) == "dltensor"  # writable: no flag to be lost
+        assert abi.name_of(draft.__dlpack__()) == "dltensor"  # it is writable, so there is no flag to be lost
         with pytest.raises(BufferError, match="clone"):
             draft.__dlpack__(copy=True)
     tensor = client.get("t")
@@ -235,7 +235,7 @@ def exchanged():
     assert exchange.from_py(tensor, ctypes.byref(out)) == 0
     assert exchange.to_py(out, ctypes.byref(theirs)) == 0
     foreign = theirs.value
-    ctypes.pythonapi.Py_DecRef(theirs)  # of which ctypes does not know
+    ctypes.pythonapi.Py_DecRef(theirs)  # ctypes does not know this one
     tensor.release()
     del tensor
     assert (foreign.device, foreign.name) == ("cuda:0", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of work: who waits for which stream, and who for none."""
+"""The order of work on streams: which stream waits for which, and which for none."""
 
 import ctypes
 
@@ -75,8 +75,8 @@ def publish_held(link):
 
 
 def test_consumers_wait_for_what_the_producer_queued(gpus):
-    """The producer's GPU stands still: a consumer that waits does not come back before it runs again, and one that asks
-    for no order sees what was there before."""
+    """The producer's GPU stands still. A consumer that waits does not return before it runs again, and a consumer that
+    asks for no order sees what was there before."""
     producer = Child(publish_held)
     producer.hear()
     gpus.hold(producer.pid)
@@ -109,7 +109,7 @@ def test_put_without_a_stream_returns_when_the_copy_is_made(gpus):
     producer.hear()
     gpus.hold(producer.pid)
     producer.tell()
-    assert not producer.link.poll(0.2)  # a short time in which it must not return; it hangs on our word
+    assert not producer.link.poll(0.2)  # it must not return in this short time, since it waits for us
     gpus.hold(0)
     assert producer.hear() == 1
     producer.end()

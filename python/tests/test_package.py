@@ -56,7 +56,7 @@ def test_importing_loads_no_array_library():
 
 
 def test_stubs_name_what_is_there():
-    """Each public name and member is in the stubs, and the other way round."""
+    """Every public name and member is in the stubs, and the stubs have no others."""
     import ast
 
     tree = ast.parse((PACKAGE / "__init__.pyi").read_text())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What put() and publish() take, and what they refuse: other people's arrays, right and wrong."""
+"""Which arrays of other libraries put() and publish() take, and which they refuse."""
 
 import array
 import ctypes
@@ -240,7 +240,7 @@ def test_hostile_producers_are_refused_and_given_back_once(client, wrong, legacy
         producer = abi.Producer(legacy=legacy, **HOSTILE[wrong])
         with pytest.raises((BufferError, tensorlease.Error)):
             call("sources/hostile", producer)
-        # What has no version may be a legacy struct, whose deleter is elsewhere: it is not touched.
+        # A capsule without a version may be a legacy struct, whose deleter lies elsewhere, so it is not touched.
         assert producer.deleted == (wrong != "no version") and "sources/hostile" not in client
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits that the library itself cannot end early: for space, and spinning. Ctrl-C and close() end them all the same."""
+"""Waits for space and spinning, which the library cannot end early by itself. Ctrl-C and close() end them."""
 
 import os
 import tempfile
@@ -85,7 +85,7 @@ def processor_ticks(tid):
 
 
 def once_spinning(call):
-    """A thread that makes a call when the one that starts it has been busy for a while."""
+    """Starts a thread that makes a call once the calling thread has been busy for a while."""
     me = threading.get_native_id()
     before = processor_ticks(me)
 

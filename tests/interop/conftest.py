@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests with real libraries share: the fixtures of python/tests, and the choice of libraries."""
+"""What the tests with real libraries share: the fixtures of python/tests, and which libraries are tested."""
 
 import importlib.util
 import json
@@ -33,11 +33,11 @@ daemon, address, client, observer, time_limit = (
 eventually, leases_of, no_client_stays = shared.eventually, shared.leases_of, shared.no_client_stays
 
 
-# ---- which libraries, and what was found ----
+# ---- Which libraries, and what was found ----
 
 
 def pytest_addoption(parser):
-    parser.addoption("--library", action="append", default=[], help="test with this one, which must be installed")
+    parser.addoption("--library", action="append", default=[], help="test with this library, which must be installed")
 
 
 def chosen(config):
@@ -48,7 +48,7 @@ def chosen(config):
 
 
 def cells(library, wanted):
-    """(way, mode, word): what one library has of that which a test asks for by the names of its arguments."""
+    """Yields (way, mode, word) for one library, as far as a test asks for them by the names of its arguments."""
     for way in library.ways if {"taken", "exported", "refused", "way"} & wanted else [None]:
         if "way" in wanted and (way.c != OWN or way.name.startswith("t.")):
             continue
@@ -90,7 +90,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """A test that is about nothing that a library has is none, nor is one about another library."""
+    """Drops tests of what a library does not have, and tests of other libraries."""
     names = {library.name for library in chosen(config)}
     of = {item: [mark.args[0] for mark in item.iter_markers("library")] for item in items}
     items[:] = [item for item in items if "NOTSET" not in item.name and names.issuperset(of[item])]
@@ -101,7 +101,7 @@ _loaded = {}
 
 @pytest.fixture
 def library(library_class):
-    """The adapter, with its library imported."""
+    """The adapter of the library, which is imported by then."""
     if library_class not in _loaded:
         _loaded[library_class] = library_class()
         tell({"library": library_class.name, "version": _loaded[library_class].version()})
@@ -110,15 +110,15 @@ def library(library_class):
 
 @pytest.fixture
 def found(library_class):
-    """found(way, mode, what=value): something the test saw, for the table in docs/INTEROP.md."""
+    """found(way, mode, what=value) notes what the test saw, for the table in docs/INTEROP.md."""
     return lambda way, mode, **what: tell({"library": library_class.name, "way": way.name, "mode": mode, **what})
 
 
-# ---- memory ----
+# ---- Memory ----
 
 
 def mapping_of(address):
-    """(object, offset in it, bytes of private pages) behind an address; same object and offset: the same memory."""
+    """(object, offset in it, bytes of private pages) at an address. The same object and offset are the same memory."""
     with open("/proc/self/smaps") as smaps:
         found = None
         for line in smaps:
@@ -135,11 +135,11 @@ def mapping_of(address):
     return tuple(found)
 
 
-# ---- another process ----
+# ---- Other processes ----
 
 
 class Peer:
-    """A process that knows tensorlease but none of the libraries; see peer.py."""
+    """A process that has tensorlease but none of the libraries; see peer.py."""
 
     def __init__(self, address):
         self.process = subprocess.Popen(
@@ -173,7 +173,7 @@ def peer(daemon):
 
 @pytest.fixture
 def holder(address):
-    """holder(library's name, way's number, mode, tensor's name): a process that holds arrays; see holder.py."""
+    """holder(library's name, way's number, mode, tensor's name) starts a process that holds arrays; see holder.py."""
     children = []
 
     def start(*arguments):

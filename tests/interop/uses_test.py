@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people do with the libraries: computing on shared memory, and straight into it."""
+"""What people do with the libraries: they compute on shared memory, and into shared memory."""
 
 import gc
 import os
@@ -81,7 +81,7 @@ def test_a_masked_array_is_refused(client, peer):
 
 @only("torch")
 def test_torch_trains_on_weights_that_many_share(client, tensor):
-    """Weights are loaded without a copy; training writes to this process's pages alone."""
+    """Weights are loaded without a copy, and training writes only to this process's own pages."""
     import torch
 
     layer = torch.nn.Linear(8, 8, bias=False)
@@ -109,7 +109,7 @@ def test_torch_computes_into_a_draft(client, tensor, peer):
 @only("torch")
 @pytest.mark.parametrize("word", Torch.takes)
 def test_torch_element_types_are_taken_for_names(client, peer, word):
-    """And come back as they were, also from a view that is not contiguous."""
+    """They come back as they were, even from a non-contiguous view."""
     import torch
 
     dtype = getattr(torch, word.replace("fnx2", "fn_x2"))
@@ -317,7 +317,7 @@ def test_mxnet_computes_into_a_draft(client, tensor, peer):
 
 
 def onnx_model():
-    """y = x + x, of float32[8, 8], in protobuf's words."""
+    """y = x + x for float32[8, 8], encoded as protobuf."""
 
     def field(number, value):
         if isinstance(value, int):
@@ -354,7 +354,7 @@ def test_onnxruntime_runs_from_shared_memory_into_a_draft(client, tensor, peer):
 
 @only("onnxruntime")
 def test_onnxruntime_writes_to_read_only_arrays_of_numpy(client, tensor):
-    """The way that docs/INTEROP.md warns of: NumPy's flag is ignored, so the process dies; nobody else is harmed."""
+    """docs/INTEROP.md warns of this way: NumPy's flag is ignored, so the process dies. Nobody else is harmed."""
     code = (
         "import numpy as np, onnxruntime as ort, tensorlease\n"
         "t = tensorlease.connect(autostart=False).get('uses/x')\n"
@@ -419,7 +419,7 @@ def test_arrow_arrays_are_put(client, peer):
     client.put("uses/column", column.slice(1, 2))
     assert peer.read("uses/column") == ("float32", (2,), struct.pack("2f", 2, 3))
     client.put("uses/column", pa.py_buffer(b"bytes"))
-    assert peer.read("uses/column") == ("int8", (5,), b"bytes")  # as Arrow describes it
+    assert peer.read("uses/column") == ("int8", (5,), b"bytes")  # how Arrow describes it
     version = client.stat("uses/column").version
     for other in (pa.array([1, None]), pa.array(["text"]), pa.array([True]), pa.chunked_array([[1]])):
         with pytest.raises((BufferError, TypeError, ValueError)):

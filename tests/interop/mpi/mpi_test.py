@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mpi4py, 3.1 and 4, over a real MPI: two ranks (ranks.py) that send what they hold and receive into drafts. This
-process, a third one, looks at what was published.
+"""mpi4py 3.1 and 4 over a real MPI: two ranks (ranks.py) send what they hold and receive into drafts. This process, a
+third one, looks at what was published.
 
-mpi4py 3.1 calls the deleter of a DLPack capsule at once and goes on using the pointer; mpi4py 4 leaves the capsule to
-its destructor. Neither may lose the memory under a transfer.
+mpi4py 3.1 calls the deleter of a DLPack capsule at once and continues to use the pointer. mpi4py 4 leaves the capsule
+to its destructor. Neither may lose the memory during a transfer.
 """
 
 import array
@@ -39,7 +39,7 @@ COUNTS = (0, 1, 1000, 1 << 18)
 
 
 def options(folder):
-    """Open MPI on a machine by itself, with its files where they are cleaned up."""
+    """Runs Open MPI on this machine alone, with its files where they are cleaned up."""
     version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
     if "Open MPI" not in version:
         return []
@@ -49,7 +49,7 @@ def options(folder):
 
 @pytest.fixture
 def run(address, observer):
-    """run(scenario, arguments...): both ranks have ended well, and hold nothing."""
+    """run(scenario, arguments...) runs both ranks, which must succeed and hold nothing at the end."""
 
     def start(*arguments):
         # When a rank's client is gone, so are its leases and drafts.

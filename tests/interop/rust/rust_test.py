@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Rust program (interop.rs, with nothing but rustc) over the C library: it and this process read what the other
-publishes. The library is the wheel's, which is of the same build as the daemon."""
+"""A Rust program over the C library (interop.rs, which needs only rustc) and this process read what the other one
+publishes. The library is that of the wheel, from the same build as the daemon."""
 
 import array
 import shutil
