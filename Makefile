@@ -75,7 +75,7 @@ ALL_LDFLAGS = -pthread -Wl,-z,relro,-z,now,--as-needed $(SAN_LDFLAGS) $(LDFLAGS)
 
 UTIL := $(wildcard util/*.c)
 COMMON := $(UTIL) $(wildcard tensor/*.c proto/*.c)
-LIB := $(COMMON) $(wildcard client/*.c client/cuda/*.c)
+LIB := $(COMMON) $(wildcard client/*.c client/*/*.c)
 STATE := $(wildcard daemon/store/*.c daemon/state/*.c daemon/serve/*.c)
 DAEMON := $(COMMON) $(STATE) $(wildcard daemon/*.c)
 CLI := $(wildcard cli/*.c files/*.c)
@@ -97,7 +97,7 @@ obj = $(patsubst %.c,$(O)/obj/%.o,$(1))
 
 SO := $(O)/lib/libtensorlease.so.$(VERSION)
 SO_LINKS := $(O)/lib/libtensorlease.so.$(SOVERSION) $(O)/lib/libtensorlease.so
-LIB_OUT := $(if $(wildcard client/*.c),$(SO) $(SO_LINKS) $(O)/lib/libtensorlease.a \
+LIB_OUT := $(if $(wildcard client/api/*.c),$(SO) $(SO_LINKS) $(O)/lib/libtensorlease.a \
 	$(O)/lib/pkgconfig/tensorlease.pc)
 DAEMON_OUT := $(if $(wildcard daemon/main.c),$(O)/bin/tensorleased)
 CLI_OUT := $(if $(wildcard cli/main.c),$(O)/bin/tensorlease)
@@ -262,7 +262,7 @@ format: $(DEPS) ## rewrite the sources as .clang-format says
 	@clang-format -i $(FORMATTED)
 
 layers: ## fail if an #include goes up a layer, or <uv.h> leaves daemon/serve
-	@tools/check-layers
+	@tools/check-layers && tools/check-layers-test
 
 lint: ## fail if a function or a file is over its budget of lines
 	@tools/check-budget $(FORMATTED)
@@ -295,8 +295,8 @@ $(O)/obj/%.o: %.c $(O)/obj/flags | $(O)/obj/can-build
 	@$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
 # Autostart looks for the daemon where it is installed.
-$(O)/obj/client/address.o: private ALL_CPPFLAGS += -DBINDIR='"$(BINDIR)"'
-$(O)/obj/client/address.o: $(O)/obj/bindir.list
+$(O)/obj/client/session/address.o: private ALL_CPPFLAGS += -DBINDIR='"$(BINDIR)"'
+$(O)/obj/client/session/address.o: $(O)/obj/bindir.list
 
 -include $(patsubst %.c,$(O)/obj/%.d,$(SOURCES))
 

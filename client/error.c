@@ -8,8 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <tensorlease/tensorlease.h>
-
 #include "client/error.h"
 #include "util/text.h"
 
@@ -32,11 +30,6 @@ int tl_fail(int err, const char *format, ...)
 }
 
 const char *tl_failure_text(void)
-{
-	return last_text;
-}
-
-TL_API const char *tl_last_error(void)
 {
 	return last_text;
 }

@@ -11,9 +11,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "client/client.h"
 #include "client/cuda/buffer.h"
 #include "client/error.h"
+#include "client/session/client.h"
 #include "util/clock.h"
 #include "util/fd.h"
 

@@ -3,14 +3,15 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
-#include "client/client.h"
 #include "client/cuda/event.h"
 #include "client/cuda/export.h"
 #include "client/cuda/finish.h"
 #include "client/cuda/import.h"
 #include "client/cuda/publication.h"
 #include "client/error.h"
+#include "client/session/client.h"
 
 /* ---- Making one ---- */
 
@@ -48,7 +49,7 @@ static void send_unexport(struct cuda_export *e)
 
 	unexport_message(e, &m);
 	m.header.serial = session_serial(e->session);
-	session_send(e->session, &m, client_deadline(e->session->client));
+	session_send(e->session, &m, session_deadline(e->session));
 }
 
 static int send_export(struct cuda_export *e, const int *fds_peek)
@@ -62,7 +63,7 @@ static int send_export(struct cuda_export *e, const int *fds_peek)
 		.parts = memory->nparts,
 	};
 	const struct wire_segment_ref *exported;
-	int64_t deadline = client_deadline(e->session->client);
+	int64_t deadline = session_deadline(e->session);
 	struct conn_message answer;
 	int r;
 
@@ -196,7 +197,7 @@ struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32
 	struct cuda_export *e;
 
 	list_for_each_entry(cs, &cuda_sessions, link) {
-		if (cs->session->instance != instance)
+		if (cs->session->catalog.instance != instance)
 			continue;
 		list_for_each_entry(e, &cs->exports, link)
 			if (e->segment == segment && e->generation == generation)
@@ -249,4 +250,13 @@ void cuda_export_ended(struct cuda_export *e)
 
 	export_free(e);
 	cuda_publication_done(last, s);
+}
+
+void cuda_late_export(struct session *s, const struct conn_message *m)
+{
+	struct wire_segment_ref unexport;
+
+	memcpy(&unexport, m->bytes, sizeof(unexport));
+	unexport.header.type = WIRE_UNEXPORT;
+	conn_send(s->socket, &unexport, -1, MSG_DONTWAIT);
 }

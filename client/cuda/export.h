@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "client/cuda/session.h"
-#include "client/request.h"
+#include "client/session/request.h"
 #include "proto/catalog_layout.h"
 #include "proto/conn.h"
 #include "proto/wire.h"
@@ -84,3 +84,6 @@ struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32
 bool cuda_export_end(struct cuda_export *e, struct cuda_publication *last);
 bool cuda_export_answered(struct cuda_export *e);
 void cuda_export_ended(struct cuda_export *e);
+
+/* The answer to an EXPORT that nobody waited for: it ends. The receive mutex is held. */
+void cuda_late_export(struct session *s, const struct conn_message *m);

@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "client/client.h"
 #include "client/cuda/finish.h"
 #include "client/cuda/publication.h"
 #include "client/error.h"
+#include "client/session/client.h"
 #include "util/clock.h"
 
 #define LOOK_FIRST_NS (20 * NS_PER_MS / 1000)
@@ -77,7 +77,7 @@ static struct outcome look_once(struct session *s, bool last)
 	struct cuda_session *cs;
 
 	pthread_mutex_lock(&cuda_lock);
-	cs = s->cuda;
+	cs = cuda_of(s);
 	if (cs) {
 		cs->waited = last;
 		o.needs = look(cs);
@@ -120,7 +120,7 @@ static int outcome_tell(const struct session *s, const struct outcome *o, bool g
 
 int cuda_finish(struct session *s)
 {
-	int64_t deadline = client_deadline(s->client), wait = LOOK_FIRST_NS;
+	int64_t deadline = session_deadline(s), wait = LOOK_FIRST_NS;
 
 	for (;;) {
 		bool late = deadline_passed(deadline), gone = connection_gone(s);

@@ -7,12 +7,13 @@
 
 #include <tensorlease/cuda.h>
 
-#include "client/client.h"
+#include "client/arguments.h"
 #include "client/cuda/import.h"
 #include "client/cuda/lease.h"
 #include "client/cuda/publication.h"
 #include "client/error.h"
-#include "client/produce.h"
+#include "client/produce/want.h"
+#include "client/session/client.h"
 #include "util/fd.h"
 
 /* ---- Publishing ---- */
@@ -127,14 +128,13 @@ TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_i
 static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
 {
 	struct session *s = l->session;
-	const struct catalog_row *row = &s->rows[ref_slot(l->ref)];
+	const struct catalog_row *row = &s->catalog.rows[ref_slot(l->ref)];
 	const struct row_head head = row_head(row);
 	tl_ipc_handle h = { .offset = head.offset };
 	struct wire_export what;
 	int r;
 
-	r = cuda_import_ask(s, head.segment, head.segment_generation, client_deadline(s->client),
-			    &what);
+	r = cuda_import_ask(s, head.segment, head.segment_generation, session_deadline(s), &what);
 	if (r)
 		return r;
 	if (what.kind != SEGMENT_CUDA_IPC)

@@ -3,13 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/client.h"
 #include "client/cuda/event.h"
 #include "client/cuda/export.h"
 #include "client/cuda/import.h"
 #include "client/cuda/mapping.h"
 #include "client/error.h"
-#include "client/request.h"
+#include "client/session/client.h"
+#include "client/session/request.h"
 
 /* ---- Finding, making ---- */
 
@@ -50,7 +50,7 @@ static struct cuda_import *import_add(struct cuda_session *cs, uint32_t segment,
 /* If this process exported it, there is nothing to open, and it could not be. cuda_lock. */
 static bool import_own(struct cuda_import *import)
 {
-	struct cuda_export *e = cuda_export_here(import->session->instance, import->segment,
+	struct cuda_export *e = cuda_export_here(import->session->catalog.instance, import->segment,
 						 import->generation);
 
 	if (!e)
@@ -70,7 +70,7 @@ static void send_unmapped(const struct cuda_import *import)
 		.segment_generation = import->generation,
 	};
 
-	session_send(s, &m, client_deadline(s->client));
+	session_send(s, &m, session_deadline(s));
 }
 
 /* Without the lock: it is ours, since it is neither open nor in anybody else's hands. */
@@ -140,8 +140,8 @@ struct cuda_import *cuda_import_known(struct session *s, uint32_t segment, uint3
 	struct cuda_import *import = NULL;
 
 	pthread_mutex_lock(&cuda_lock);
-	if (s->cuda)
-		import = import_find(s->cuda, segment, generation);
+	if (cuda_of(s))
+		import = import_find(cuda_of(s), segment, generation);
 	if (import && import->open)
 		import->leases++;
 	else
@@ -227,7 +227,8 @@ bool cuda_imports_leased(const struct cuda_export *e)
 	struct cuda_session *cs;
 
 	list_for_each_entry(cs, &cuda_sessions, link) {
-		struct cuda_import *import = cs->session->instance == e->session->instance
+		struct cuda_import *import = cs->session->catalog.instance ==
+							     e->session->catalog.instance
 						     ? import_find(cs, e->segment, e->generation)
 						     : NULL;
 
@@ -242,7 +243,8 @@ void cuda_imports_forget(const struct cuda_export *e)
 	struct cuda_session *cs;
 
 	list_for_each_entry(cs, &cuda_sessions, link) {
-		struct cuda_import *import = cs->session->instance == e->session->instance
+		struct cuda_import *import = cs->session->catalog.instance ==
+							     e->session->catalog.instance
 						     ? import_find(cs, e->segment, e->generation)
 						     : NULL;
 

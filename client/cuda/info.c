@@ -5,10 +5,11 @@
 
 #include <tensorlease/cuda.h>
 
-#include "client/client.h"
+#include "client/arguments.h"
 #include "client/cuda/device.h"
 #include "client/error.h"
-#include "client/request.h"
+#include "client/session/client.h"
+#include "client/session/request.h"
 
 static int attribute(const struct cuda_driver *d, const struct cuda_device *device, int which)
 {

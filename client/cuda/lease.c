@@ -9,13 +9,14 @@
 #include <string.h>
 #include <time.h>
 
-#include "client/catalog.h"
 #include "client/cuda/import.h"
 #include "client/cuda/lease.h"
 #include "client/cuda/mapping.h"
 #include "client/cuda/publication.h"
 #include "client/error.h"
-#include "client/lease.h"
+#include "client/get/lease.h"
+#include "client/memory/catalog.h"
+#include "client/session/hold.h"
 #include "util/clock.h"
 
 #define DEATH_NS (100 * NS_PER_MS)
@@ -31,7 +32,8 @@ int cuda_row_event(const struct session *s, const struct catalog_row *row, unsig
 		at += h.ndim * sizeof(int64_t);
 	if (h.meta_len > CATALOG_INLINE_META)
 		at += h.meta_len;
-	if (!(h.flags & ROW_EVENT) || !chunks_read(s, h.chunk, at, handle, WIRE_HANDLE_BYTES))
+	if (!(h.flags & ROW_EVENT) ||
+	    !chunks_read(&s->catalog, h.chunk, at, handle, WIRE_HANDLE_BYTES))
 		return tl_fail(-EPROTO, "an unfinished tensor without an event");
 	return 0;
 }
@@ -108,9 +110,10 @@ static int lease_in(struct cuda_import *import, const struct use *use, uint64_t 
 		    const struct row_head *h, const tl_get_options *want,
 		    DLManagedTensorVersioned **out)
 {
-	const struct catalog_row *row = &use->session->rows[ref_slot(ref)];
+	const struct catalog_row *row = &use->session->catalog.rows[ref_slot(ref)];
 	uint64_t nbytes = 0, size = import_size(import);
 	struct tensor_lease *l;
+	struct cuda_lease *own;
 	int r;
 
 	if (!import->base)
@@ -120,7 +123,7 @@ static int lease_in(struct cuda_import *import, const struct use *use, uint64_t 
 			"processes can open");
 	r = order_after_producer(import, row, want->stream);
 	if (!r)
-		r = tensor_lease_wrap(use, ref, h, &nbytes, out);
+		r = tensor_lease_wrap(use, ref, h, &nbytes, cuda_lease_delete, out);
 	if (r)
 		return r;
 	if (h->offset > size || nbytes > size - h->offset) {
@@ -131,12 +134,13 @@ static int lease_in(struct cuda_import *import, const struct use *use, uint64_t 
 			       (unsigned long long)size);
 	}
 	l = (struct tensor_lease *)*out;
-	l->cuda.import = import;
-	l->cuda.event = NULL;
-	l->cuda.stream = want->stream;
-	l->cuda.thread = want->stream == TL_STREAM_PER_THREAD ? this_thread() : 0;
-	list_init(&l->cuda.queue_link);
-	l->managed.deleter = cuda_lease_delete;
+	own = cuda_lease_of(l);
+	*own = (struct cuda_lease){
+		.import = import,
+		.stream = want->stream,
+		.thread = want->stream == TL_STREAM_PER_THREAD ? this_thread() : 0,
+	};
+	list_init(&own->queue_link);
 	l->managed.dl_tensor.data = nbytes ? (void *)(uintptr_t)(import->base + h->offset) : NULL;
 	l->managed.dl_tensor.device = (DLDevice){ kDLCUDA, import->device->ordinal };
 	return 0;
@@ -158,14 +162,12 @@ static int lease_unopened(const struct use *use, uint64_t ref, const struct row_
 {
 	struct tensor_lease *l;
 	uint64_t nbytes;
-	int r = tensor_lease_wrap(use, ref, h, &nbytes, out);
+	int r = tensor_lease_wrap(use, ref, h, &nbytes, cuda_lease_delete, out);
 
 	if (r)
 		return r;
 	l = (struct tensor_lease *)*out;
-	l->cuda.import = NULL;
-	l->cuda.stream = TL_STREAM_NONE;
-	l->managed.deleter = cuda_lease_delete;
+	*cuda_lease_of(l) = (struct cuda_lease){ .stream = TL_STREAM_NONE };
 	l->managed.dl_tensor.device = (DLDevice){ kDLCUDA, -1 };
 	return 0;
 }
@@ -194,7 +196,7 @@ static int failed(const struct session *s, const struct catalog_row *row, int r)
 int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h,
 		   const tl_get_options *want, int64_t deadline, DLManagedTensorVersioned **out)
 {
-	const struct catalog_row *row = &use->session->rows[ref_slot(ref)];
+	const struct catalog_row *row = &use->session->catalog.rows[ref_slot(ref)];
 	struct cuda_import *import;
 	int r;
 
@@ -220,13 +222,13 @@ int tensor_lease_get_handle(tl_client *client, const char *name, const tl_get_op
 	o.mode = TL_MODE_READ;
 	o.stream = TL_STREAM_NONE;
 	o.flags = LEASE_HANDLE;
-	return tensor_lease_get(client, name, &o, out);
+	return lease_get(client, name, &o, out);
 }
 
 int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head *h,
 		     const tl_get_options *want, DLManagedTensorVersioned **out)
 {
-	const struct catalog_row *row = &use->session->rows[ref_slot(ref)];
+	const struct catalog_row *row = &use->session->catalog.rows[ref_slot(ref)];
 	struct cuda_import *import;
 	int r;
 
@@ -242,11 +244,19 @@ int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head 
 	return r < 0 ? LEASE_E_UNMAPPED : r; /* cuda_lease_new() knows what a failure means */
 }
 
+void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *want)
+{
+	if (!stream)
+		want->stream = cuda_lease_of(l)->stream;
+	if (!cuda_lease_of(l)->import)
+		want->flags = LEASE_HANDLE;
+}
+
 /* ---- Giving up ---- */
 
 void cuda_lease_end(struct tensor_lease *l)
 {
-	struct cuda_import *import = l->cuda.import;
+	struct cuda_import *import = cuda_lease_of(l)->import;
 
 	if (import)
 		cuda_import_put(import);
@@ -256,7 +266,8 @@ void cuda_lease_end(struct tensor_lease *l)
 /* Marks what is queued on the stream by now. cuda_lock; the context is current. */
 static CUresult mark(struct tensor_lease *l, const struct cuda_scope *scope, CUstream stream)
 {
-	struct cuda_device *device = l->cuda.import->device;
+	struct cuda_lease *own = cuda_lease_of(l);
+	struct cuda_device *device = own->import->device;
 	struct cuda_event *event;
 	CUresult e;
 
@@ -269,7 +280,7 @@ static CUresult mark(struct tensor_lease *l, const struct cuda_scope *scope, CUs
 	if (e)
 		list_add_head(&device->events, &event->link);
 	else
-		l->cuda.event = event;
+		own->event = event;
 	return e;
 }
 
@@ -277,11 +288,12 @@ static CUresult mark(struct tensor_lease *l, const struct cuda_scope *scope, CUs
  * current. */
 static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 {
-	CUstream stream = cuda_stream(l->cuda.stream);
+	const struct cuda_lease *own = cuda_lease_of(l);
+	CUstream stream = cuda_stream(own->stream);
 
-	if (l->cuda.thread && l->cuda.thread != this_thread())
+	if (own->thread && own->thread != this_thread())
 		stream = CUDA_STREAM_LEGACY; /* which waits for all threads' streams */
-	else if (cuda_stream_usable(scope, l->cuda.stream) ||
+	else if (cuda_stream_usable(scope, own->stream) ||
 		 scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
 		return false; /* idle; or captured; or an error, after which nothing runs on it */
 	pthread_mutex_lock(&cuda_lock);
@@ -295,13 +307,14 @@ static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 void cuda_lease_delete(DLManagedTensorVersioned *managed)
 {
 	struct tensor_lease *l = (struct tensor_lease *)managed;
+	const struct cuda_lease *own = cuda_lease_of(l);
 	struct cuda_scope scope;
 	int saved = errno;
 	bool deferred = false;
 
 	/* Without a driver (after fork(), at the end of the process) nothing can be queued. */
-	if (l->cuda.import && l->cuda.stream != TL_STREAM_NONE && cuda_driver_get(NULL) &&
-	    !cuda_enter(l->cuda.import->device, &scope)) {
+	if (own->import && own->stream != TL_STREAM_NONE && cuda_driver_get(NULL) &&
+	    !cuda_enter(own->import->device, &scope)) {
 		deferred = defer(l, &scope);
 		cuda_leave(&scope);
 	}
@@ -314,28 +327,29 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
  * name it, marked now. */
 static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *scope)
 {
+	const struct cuda_lease *own = cuda_lease_of(l);
 	CUresult e;
 
-	if (!l->cuda.thread)
-		return scope->driver->stream_query(cuda_stream(l->cuda.stream));
+	if (!own->thread)
+		return scope->driver->stream_query(cuda_stream(own->stream));
 	e = mark(l, scope, CUDA_STREAM_LEGACY);
 	return e == CUDA_OK || e == CUDA_E_OUT_OF_MEMORY ? CUDA_E_NOT_READY : e;
 }
 
 bool cuda_lease_idle(struct tensor_lease *l)
 {
-	struct cuda_device *device = l->cuda.import->device;
+	struct cuda_lease *own = cuda_lease_of(l);
+	struct cuda_device *device = own->import->device;
 	struct cuda_scope scope;
 	CUresult e;
 
 	if (cuda_enter(device, &scope))
 		return true;
-	e = l->cuda.event ? scope.driver->event_query(l->cuda.event->event)
-			  : ask_unmarked(l, &scope);
+	e = own->event ? scope.driver->event_query(own->event->event) : ask_unmarked(l, &scope);
 	cuda_leave(&scope);
 	if (e == CUDA_E_NOT_READY)
 		return false;
-	if (l->cuda.event)
-		list_add_head(&device->events, &l->cuda.event->link);
+	if (own->event)
+		list_add_head(&device->events, &own->event->link);
 	return true;
 }

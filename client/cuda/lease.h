@@ -2,12 +2,39 @@
 /* Leases on tensors that lie on a GPU. */
 #pragma once
 
-#include "client/tensor_lease.h"
+#include <assert.h>
+
+#include "client/get/tensor.h"
+
+struct cuda_event;
+struct cuda_import;
+
+/* What a lease on a tensor on a GPU has of its own. */
+struct cuda_lease {
+	struct list queue_link;	    /* of the thread */
+	struct cuda_import *import; /* NULL: nothing is opened */
+	struct cuda_event *event;   /* what it waits for once its user has left */
+	intptr_t stream;
+	uint64_t thread; /* whose TL_STREAM_PER_THREAD that is */
+};
+static_assert(sizeof(struct cuda_lease) <= TENSOR_LEASE_OWN, "there is room for it");
+
+static inline struct cuda_lease *cuda_lease_of(const struct tensor_lease *l)
+{
+	return (struct cuda_lease *)(void *)l->own;
+}
+
+static inline struct tensor_lease *cuda_lease_queued(struct list *queue_link)
+{
+	struct cuda_lease *own = container_of(queue_link, struct cuda_lease, queue_link);
+
+	return (struct tensor_lease *)((char *)own - offsetof(struct tensor_lease, own));
+}
 
 /* As tensor_lease_new(), for a row on a device. */
 int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h,
 		   const tl_get_options *want, int64_t deadline, DLManagedTensorVersioned **out);
-/* Likewise without a request: LEASE_E_UNMAPPED if its segment is not open. */
+/* The same without a request: LEASE_E_UNMAPPED if its segment is not open. */
 int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head *h,
 		     const tl_get_options *want, DLManagedTensorVersioned **out);
 
@@ -20,6 +47,8 @@ int cuda_row_event(const struct session *s, const struct catalog_row *row,
 		   unsigned char handle[64]);
 
 void cuda_lease_delete(DLManagedTensorVersioned *managed);
+/* For a remap: how it is leased, and on which stream unless @stream says that one was asked for. */
+void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *want);
 
 /* The thread's: has the GPU done what its user queued? cuda_lock. */
 bool cuda_lease_idle(struct tensor_lease *l);

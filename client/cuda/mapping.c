@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/client.h"
 #include "client/cuda/mapping.h"
 #include "client/cuda/session.h"
 #include "client/error.h"
-#include "client/request.h"
+#include "client/session/client.h"
+#include "client/session/request.h"
 #include "util/cleanup.h"
 #include "util/fd.h"
 
@@ -264,7 +264,7 @@ static struct cuda_mapping *find_or_add(const struct session *s, uint32_t segmen
 	struct cuda_mapping *m;
 
 	list_for_each_entry(m, &mappings, link) {
-		if (m->instance != s->instance || m->segment != segment ||
+		if (m->instance != s->catalog.instance || m->segment != segment ||
 		    m->generation != generation)
 			continue;
 		m->refs++;
@@ -274,7 +274,7 @@ static struct cuda_mapping *find_or_add(const struct session *s, uint32_t segmen
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return NULL;
-	m->instance = s->instance;
+	m->instance = s->catalog.instance;
 	m->segment = segment;
 	m->generation = generation;
 	m->refs = 1;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "client/cuda/device.h"
-#include "client/session.h"
+#include "client/session/session.h"
 #include "proto/wire.h"
 
 struct cuda_mapping {

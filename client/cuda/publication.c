@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "client/client.h"
 #include "client/cuda/publication.h"
 #include "client/error.h"
+#include "client/session/client.h"
 #include "proto/description.h"
 
 /* ---- Making them ---- */
@@ -212,7 +212,7 @@ static int place_request(struct cuda_export *e, const struct cuda_placing *placi
 {
 	unsigned char bytes[WIRE_MAX];
 	const struct wire_placed *placed;
-	int64_t deadline = client_deadline(e->session->client);
+	int64_t deadline = session_deadline(e->session);
 	struct conn_message answer;
 	struct request req;
 	char what[TL_NAME_MAX + 16];
@@ -292,8 +292,8 @@ void cuda_late_answer(struct session *s, const struct conn_message *m)
 	struct cuda_publication *p = NULL;
 
 	pthread_mutex_lock(&cuda_lock);
-	if (s->cuda && m->header.serial)
-		p = publication_asked(s->cuda, m->header.serial);
+	if (cuda_of(s) && m->header.serial)
+		p = publication_asked(cuda_of(s), m->header.serial);
 	if (p) {
 		p->serial = 0;
 		if (m->header.type == WIRE_PLACED)
@@ -363,8 +363,8 @@ static bool publication_tell(struct cuda_publication *p)
 		return false;
 	p->notified = true; /* if the connection is gone nobody is left to be told */
 	if (p->failure) {
-		s->cuda->failures++;
-		s->cuda->failure = p->failure;
+		cuda_of(s)->failures++;
+		cuda_of(s)->failure = p->failure;
 	}
 	return true;
 }
@@ -372,7 +372,7 @@ static bool publication_tell(struct cuda_publication *p)
 /* The daemon's word: the tensor is there, and whoever gets it waits for its work. */
 static bool publication_unfinished(const struct cuda_publication *p)
 {
-	const struct catalog_row *row = &p->export->session->rows[ref_slot(p->ref)];
+	const struct catalog_row *row = &p->export->session->catalog.rows[ref_slot(p->ref)];
 	uint64_t word = atomic_load(&row->word), generation = ref_generation(p->ref);
 
 	return (word == row_word(generation, ROW_LIVE) ||

@@ -16,7 +16,8 @@
 #include "client/cuda/publication.h"
 #include "client/cuda/publish.h"
 #include "client/error.h"
-#include "client/request.h"
+#include "client/produce/publish.h"
+#include "client/session/request.h"
 #include "tensor/extent.h"
 
 /* ---- Tensors of others ---- */
@@ -124,6 +125,21 @@ static int publish_shared(tl_client *client, const char *name, DLManagedTensorVe
 
 /* ---- Drafts ---- */
 
+/* What a draft on a GPU has of its own. It has no ref: the daemon hears of it when it is published.
+ */
+struct cuda_draft {
+	struct cuda_buffer *buffer; /* its memory; NULL: it has left that */
+	intptr_t stream;	    /* on which it is written */
+	bool sealed;		    /* the host has waited for that */
+	bool written;		    /* published: what writes it is the tensor's affair */
+};
+static_assert(sizeof(struct cuda_draft) <= DRAFT_OWN, "there is room for it");
+
+static struct cuda_draft *cuda_draft_of(struct tl_draft *draft)
+{
+	return (struct cuda_draft *)(void *)draft->own;
+}
+
 static void buffer_done(void *context)
 {
 	cuda_buffer_put(context);
@@ -138,13 +154,15 @@ struct draft_making {
 static int buffer_for_draft(struct session *s, void *context)
 {
 	struct draft_making *m = context;
-	int r = cuda_buffer_get(s, m->device, m->draft->room, m->timeout_ns, &m->draft->buffer);
+	int r = cuda_buffer_get(s, m->device, m->draft->room, m->timeout_ns,
+				&cuda_draft_of(m->draft)->buffer);
 
 	if (r)
 		return r;
 	m->draft->session = s;
 	users_join(&s->users, 1); /* the draft's */
-	draft_link(s, m->draft);
+	draft_link(m->draft);
+	draft_granted(m->draft);
 	return 0;
 }
 
@@ -153,7 +171,7 @@ static int draft_on(tl_client *client, const struct draft_request *want, struct 
 		    struct tl_draft **out)
 {
 	struct draft_making m = { .device = device,
-				  .draft = draft_alloc(want),
+				  .draft = draft_alloc(want, memory_kinds[KIND_DEVICE]),
 				  .timeout_ns = want->timeout_ns };
 	DLTensor *t;
 	int r;
@@ -168,7 +186,7 @@ static int draft_on(tl_client *client, const struct draft_request *want, struct 
 	t = &m.draft->managed.dl_tensor;
 	t->device = (DLDevice){ kDLCUDA, device->ordinal };
 	if (want->nbytes)
-		t->data = (void *)(uintptr_t)m.draft->buffer->export->memory.base;
+		t->data = (void *)(uintptr_t)cuda_draft_of(m.draft)->buffer->export->memory.base;
 	*out = m.draft;
 	return 0;
 }
@@ -185,29 +203,31 @@ TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream)
 {
 	if (!draft)
 		return tl_fail(-EINVAL, "tl_draft_set_stream: draft is NULL");
-	if (!draft->buffer)
+	if (draft->kind != memory_kinds[KIND_DEVICE])
 		return tl_fail(-EINVAL, "the draft of '%s' is on the CPU, which has no streams",
 			       draft->name);
-	draft->stream = stream;
+	cuda_draft_of(draft)->stream = stream;
 	return 0;
 }
 
 int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o)
 {
+	struct cuda_draft *own = cuda_draft_of(draft);
 	int r;
 
 	if (o->stream != TL_STREAM_DEFAULT)
-		draft->stream = o->stream;
+		own->stream = o->stream;
 	if (!(o->flags & TL_PUBLISH_SEALED))
 		return 0;
-	r = wait_for_stream(draft->buffer->export->memory.device, draft->stream);
-	draft->sealed = !r;
+	r = wait_for_stream(own->buffer->export->memory.device, own->stream);
+	own->sealed = !r;
 	return r;
 }
 
 int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
 		      size_t name_len, uint64_t *version)
 {
+	struct cuda_draft *own = cuda_draft_of(draft);
 	struct cuda_placing p = {
 		.as = as,
 		.flags = flags,
@@ -215,18 +235,20 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 		.name_len = name_len,
 		.metadata = draft->metadata,
 		.metadata_size = draft->metadata_size,
-		.stream = draft->sealed ? TL_STREAM_NONE : draft->stream,
+		.stream = own->sealed ? TL_STREAM_NONE : own->stream,
 	};
 	struct cuda_publication *publication;
 	int r;
 
-	cuda_buffer_use(draft->buffer); /* the tensor's */
-	r = cuda_publication_in(draft->buffer->export, &publication);
+	cuda_buffer_use(own->buffer); /* the tensor's */
+	r = cuda_publication_in(own->buffer->export, &publication);
 	if (r)
-		cuda_buffer_put(draft->buffer);
+		cuda_buffer_put(own->buffer);
 	else
-		r = cuda_place(publication, &p, buffer_done, draft->buffer, version);
-	draft->committed = draft->written = !r || r == -EINPROGRESS;
+		r = cuda_place(publication, &p, buffer_done, own->buffer, version);
+	own->written = !r || r == -EINPROGRESS;
+	if (own->written)
+		draft_sent(draft);
 	if (r == -EINPROGRESS) /* the memory is ours: nobody need do anything about it */
 		return atomic_load(&draft->session->lost)
 			       ? tl_fail(-ENOTCONN,
@@ -244,43 +266,54 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 				     : r;
 }
 
-void cuda_draft_leave(struct tl_draft *draft)
+void cuda_draft_end(struct tl_draft *draft)
 {
-	struct cuda_buffer *buffer = draft->buffer;
+	struct cuda_draft *own = cuda_draft_of(draft);
+	struct cuda_buffer *buffer = own->buffer;
 
-	draft->buffer = NULL;
-	if (draft->stale) {
+	if (!buffer)
+		return;
+
+	own->buffer = NULL;
+	if (draft->state == DRAFT_PARENTS) {
 		cuda_buffer_forget(buffer);
 		return;
 	}
 	/* Who had it as an exported tensor may have queued more than what was published. */
-	if ((!draft->written || draft->exported) && draft->stream != TL_STREAM_NONE) {
-		if (!cuda_retire(buffer->export, draft->stream, buffer_done, buffer))
+	if ((!own->written || draft_is_exported(draft)) && own->stream != TL_STREAM_NONE) {
+		if (!cuda_retire(buffer->export, own->stream, buffer_done, buffer))
 			return;
-		wait_for_stream(buffer->export->memory.device, draft->stream);
+		wait_for_stream(buffer->export->memory.device, own->stream);
 	}
 	cuda_buffer_put(buffer);
+}
+
+void cuda_draft_abort(struct tl_draft *draft, int64_t deadline)
+{
+	(void)deadline;
+	cuda_draft_end(draft);
 }
 
 /* ---- Copies ---- */
 
 static int copy_into(struct tl_draft *draft, const DLTensor *source, uint64_t nbytes)
 {
+	const struct cuda_draft *own = cuda_draft_of(draft);
 	struct cuda_scope scope;
 	CUresult e;
 	int r;
 
 	if (!nbytes)
 		return 0;
-	r = cuda_enter(draft->buffer->export->memory.device, &scope);
+	r = cuda_enter(own->buffer->export->memory.device, &scope);
 	if (r)
 		return r;
-	r = cuda_stream_usable(&scope, draft->stream); /* no graph may write into the buffer later
-							*/
+	r = cuda_stream_usable(&scope, own->stream); /* no graph may write into the buffer later
+						      */
 	e = r ? CUDA_OK
-	      : scope.driver->memcpy_dtod_async(draft->buffer->export->memory.base,
+	      : scope.driver->memcpy_dtod_async(own->buffer->export->memory.base,
 						first_byte(source), nbytes,
-						cuda_stream(draft->stream));
+						cuda_stream(own->stream));
 	cuda_leave(&scope);
 	return e ? cuda_fail(e, "copying %" PRIu64 " bytes for '%s'", nbytes, draft->name) : r;
 }
@@ -320,7 +353,7 @@ static int draft_for_copy(tl_client *client, const char *name, const DLTensor *s
 		return r;
 	assert(draft);
 	/* Written by nobody yet: the copy is on the legacy stream, which waits for the others. */
-	draft->stream = o->stream == TL_STREAM_NONE ? TL_STREAM_LEGACY : o->stream;
+	cuda_draft_of(draft)->stream = o->stream == TL_STREAM_NONE ? TL_STREAM_LEGACY : o->stream;
 	*out = draft;
 	return 0;
 }
@@ -329,17 +362,18 @@ static int draft_for_copy(tl_client *client, const char *name, const DLTensor *s
 static int commit_copy(struct tl_draft *draft, const DLTensor *source, const tl_put_options *o,
 		       uint64_t *version)
 {
+	struct cuda_draft *own = cuda_draft_of(draft);
 	int r = draft_metadata(draft, o->metadata, o->metadata_size);
 
 	if (!r)
 		r = copy_into(draft, source, draft->room);
 	if (!r && o->flags & TL_PUBLISH_SEALED) {
-		r = wait_for_stream(draft->buffer->export->memory.device, draft->stream);
-		draft->sealed = !r;
+		r = wait_for_stream(own->buffer->export->memory.device, own->stream);
+		own->sealed = !r;
 	}
 	if (!r)
-		return tl_commit(draft, version);
-	tl_abort(draft);
+		return draft_commit(draft, version);
+	draft_abort(draft);
 	return r;
 }
 
@@ -348,6 +382,7 @@ static int publish_copy(tl_client *client, const char *name, DLManagedTensorVers
 			const tl_put_options *o, uint64_t *version)
 {
 	struct original *original = malloc(sizeof(*original));
+	const struct cuda_draft *own;
 	struct cuda_export *e;
 	struct session *s;
 	tl_draft *draft;
@@ -361,12 +396,13 @@ static int publish_copy(tl_client *client, const char *name, DLManagedTensorVers
 		free(original);
 		return r;
 	}
-	*original = (struct original){ tensor, draft->buffer };
-	stream = draft->stream;
-	e = draft->buffer->export;
+	own = cuda_draft_of(draft);
+	*original = (struct original){ tensor, own->buffer };
+	stream = own->stream;
+	e = own->buffer->export;
 	s = draft->session;
 	users_join(&s->users, 1); /* the draft will be gone */
-	cuda_buffer_use(draft->buffer);
+	cuda_buffer_use(own->buffer);
 	r = commit_copy(draft, &tensor->dl_tensor, o, version);
 	if (r) {
 		cuda_buffer_put(original->buffer);
@@ -402,4 +438,16 @@ int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *
 	r = publish_copy(client, name, tensor, o, version);
 	*copied = !r && nbytes != 0;
 	return r;
+}
+
+/* What another process published cannot be exported once more by this one. */
+int cuda_second_name(const char *name, const tl_put_options *o)
+{
+	if (o->flags & TL_PUBLISH_STAGING)
+		return PUBLISH_E_COPY;
+	return tl_fail(
+		-ENOTSUP,
+		"'%s': the tensor was got from another process, on a GPU, and cannot be published under a "
+		"second name without a copy (TL_PUBLISH_STAGING)",
+		name);
 }

@@ -4,8 +4,8 @@
 
 #include <tensorlease/tensorlease.h>
 
-#include "client/client.h"
-#include "client/produce.h"
+#include "client/produce/draft.h"
+#include "client/session/client.h"
 
 /* tl_create() of a draft on the GPU that @want names. */
 int cuda_create(tl_client *client, const struct draft_request *want, struct tl_draft **out);
@@ -25,5 +25,11 @@ int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o);
 /* draft_commit() of a draft on a GPU. */
 int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
 		      size_t name_len, uint64_t *version);
-/* The draft leaves its memory, which is used again when the work on its stream has ended. */
-void cuda_draft_leave(struct tl_draft *draft);
+/* May a leased tensor have a second name? */
+int cuda_second_name(const char *name, const tl_put_options *o);
+/*
+ * The draft leaves its memory, which is used again when the work on its stream has ended: when it
+ * is given up, and at its end if that did not happen.
+ */
+void cuda_draft_abort(struct tl_draft *draft, int64_t deadline);
+void cuda_draft_end(struct tl_draft *draft);

@@ -18,7 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/client.h"
 #include "client/cuda/buffer.h"
 #include "client/cuda/export.h"
 #include "client/cuda/import.h"
@@ -26,7 +25,8 @@
 #include "client/cuda/publication.h"
 #include "client/cuda/session.h"
 #include "client/error.h"
-#include "client/request.h"
+#include "client/session/client.h"
+#include "client/session/request.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
@@ -55,7 +55,7 @@ static struct {
 
 void cuda_queue_lease(struct tensor_lease *l)
 {
-	list_add_tail(&thread.leases, &l->cuda.queue_link);
+	list_add_tail(&thread.leases, &cuda_lease_of(l)->queue_link);
 }
 
 static void requeue(struct cuda_publication *publication)
@@ -86,22 +86,28 @@ void cuda_wake(void)
 		errno = saved; /* full: it is awake */
 }
 
-void cuda_message(struct session *s, const struct conn_message *m)
+void cuda_take_freed(struct session *s, const struct conn_message *m)
 {
-	const struct wire_segment_ref *unmap = (const void *)m->bytes;
 	const struct wire_freed *freed = (const void *)m->bytes;
-	struct wire_segment_ref not_open;
 	struct cuda_publication *publication;
 
 	pthread_mutex_lock(&cuda_lock);
-	if (m->header.type == WIRE_FREED) {
-		publication = cuda_publication_known(s, freed->cookie);
-		if (publication) {
-			publication->freed = true;
-			cuda_queue_publication(publication);
-		}
-	} else if (s->cuda &&
-		   cuda_import_unmap(s->cuda, unmap->segment, unmap->segment_generation)) {
+	publication = cuda_publication_known(s, freed->cookie);
+	if (publication) {
+		publication->freed = true;
+		cuda_queue_publication(publication);
+	}
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+void cuda_take_unmap(struct session *s, const struct conn_message *m)
+{
+	const struct wire_segment_ref *unmap = (const void *)m->bytes;
+	struct wire_segment_ref not_open;
+
+	pthread_mutex_lock(&cuda_lock);
+	if (cuda_of(s) &&
+	    cuda_import_unmap(cuda_of(s), unmap->segment, unmap->segment_generation)) {
 		cuda_wake();
 	} else { /* an import whose answer came too late: we have nothing open */
 		not_open = *unmap;
@@ -135,7 +141,7 @@ static void orphan(struct cuda_export *e)
 	list_for_each_entry(publication, &e->publications, link) {
 		if (e->memory.kind == SEGMENT_CUDA_VMM &&
 		    cuda_publication_need(publication) != PUBLICATION_NEEDS_NOTHING)
-			e->session->cuda->abandoned++;
+			cuda_of(e->session)->abandoned++;
 		publication->freed = true;
 		requeue(publication);
 	}
@@ -165,7 +171,7 @@ static unsigned end_leases(void)
 
 	pthread_mutex_lock(&cuda_lock);
 	list_for_each_safe(l, &thread.leases) {
-		struct tensor_lease *lease = list_entry(l, struct tensor_lease, cuda.queue_link);
+		struct tensor_lease *lease = cuda_lease_queued(l);
 
 		if (cuda_lease_idle(lease)) {
 			list_del(l);
@@ -177,7 +183,7 @@ static unsigned end_leases(void)
 	pthread_mutex_unlock(&cuda_lock);
 	list_for_each_safe(l, &idle) {
 		list_del(l);
-		cuda_lease_end(list_entry(l, struct tensor_lease, cuda.queue_link));
+		cuda_lease_end(cuda_lease_queued(l));
 	}
 	return left;
 }
@@ -279,7 +285,7 @@ static void close_imports(void)
 	while (!list_empty(&thread.imports)) {
 		struct cuda_import *import = list_first_entry(&thread.imports, struct cuda_import,
 							      queue_link);
-		struct cuda_session *cs = import->session->cuda;
+		struct cuda_session *cs = cuda_of(import->session);
 
 		list_del(&import->queue_link);
 		set_busy(cs, true);
@@ -457,7 +463,7 @@ static struct cuda_session *session_add(struct session *s)
 		list_init(&cs->imports[i]);
 	list_init(&cs->buffers);
 	list_add_tail(&cuda_sessions, &cs->link);
-	s->cuda = cs;
+	s->of_kind[KIND_DEVICE] = cs;
 	cuda_wake(); /* its socket is to be read from now on */
 	return cs;
 }
@@ -467,9 +473,9 @@ int cuda_session_get(struct session *s, struct cuda_session **out)
 	int r = 0;
 
 	pthread_mutex_lock(&cuda_lock);
-	if (!s->cuda && !session_add(s))
+	if (!cuda_of(s) && !session_add(s))
 		r = -ENOMEM;
-	*out = s->cuda;
+	*out = cuda_of(s);
 	pthread_mutex_unlock(&cuda_lock);
 	return r ? tl_fail(r, "no memory to look after GPU tensors") : 0;
 }
@@ -510,7 +516,7 @@ void cuda_session_end(struct session *s)
 	struct cuda_session *cs;
 
 	pthread_mutex_lock(&cuda_lock);
-	cs = s->cuda;
+	cs = cuda_of(s);
 	if (!cs) {
 		pthread_mutex_unlock(&cuda_lock);
 		return;
@@ -536,7 +542,7 @@ void cuda_session_end(struct session *s)
 		}
 	}
 	cuda_buffers_end(cs);
-	s->cuda = NULL;
+	s->of_kind[KIND_DEVICE] = NULL;
 	free(cs);
 }
 
@@ -616,10 +622,10 @@ void cuda_child_releases(void)
 	while (!list_empty(&thread.leases)) {
 		struct list *l = thread.leases.next;
 
-		struct tensor_lease *lease = list_entry(l, struct tensor_lease, cuda.queue_link);
+		struct tensor_lease *lease = cuda_lease_queued(l);
 
 		list_del(l);
-		free(lease->cuda.event); /* what the driver has of it is the parent's */
+		free(cuda_lease_of(lease)->event); /* what the driver has of it is the parent's */
 		cuda_lease_end(lease);
 	}
 	list_for_each_entry(e, &uncounted, link)

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "client/cuda/device.h"
-#include "client/session.h"
+#include "client/session/session.h"
 #include "util/list.h"
 
 struct conn_message;
@@ -45,9 +45,15 @@ struct cuda_session {
 	CUresult failure;   /* of the last of it */
 };
 
+/* The session's, or NULL. cuda_lock. */
+static inline struct cuda_session *cuda_of(const struct session *s)
+{
+	return s->of_kind[KIND_DEVICE];
+}
+
 /* The session's, made at need. 0, or a negative errno with a text. */
 int cuda_session_get(struct session *s, struct cuda_session **out);
-/* Likewise, and the thread runs, as it must where something will be left to be looked after. */
+/* The same, and the thread runs, as it must where something will be left to be looked after. */
 int cuda_session_with_thread(struct session *s, struct cuda_session **out);
 
 /*
@@ -57,8 +63,9 @@ int cuda_session_with_thread(struct session *s, struct cuda_session **out);
 int cuda_with_session(struct tl_client *client, const char *name,
 		      int (*work)(struct session *s, void *context), void *context);
 
-/* A message that nobody asked for. The receive mutex is held. */
-void cuda_message(struct session *s, const struct conn_message *m);
+/* The messages that the daemon sends unasked. The receive mutex is held. */
+void cuda_take_freed(struct session *s, const struct conn_message *m);
+void cuda_take_unmap(struct session *s, const struct conn_message *m);
 
 /* Does at once what the thread would do about publications: what the daemon freed just now is free
  * then.

@@ -6,10 +6,10 @@
  * tensor stays RETIRED from T1 until no ledger holds its slot; (3) the ledger of a connection that
  * ended is read until nobody maps it any more (client.c).
  *
- * ORDER: T1 then T2 here, G2 then G3 in client/lease.c; D1 then D2 here, G2 then G3 there; T1 then
- * T2 here, R1 then R2 there. Each side writes its own word, then reads the other's; all four
- * accesses are seq_cst, so one of the two always sees the other. With release/acquire both may read
- * the old value: a leased tensor is reused, or a last release is missed. Loop thread only.
+ * ORDER: T1 then T2 here, G2 then G3 in client/session/hold.h; D1 then D2 here, G2 then G3 there;
+ * T1 then T2 here, R1 then R2 there. Each side writes its own word, then reads the other's; all
+ * four accesses are seq_cst, so one of the two always sees the other. With release/acquire both may
+ * read the old value: a leased tensor is reused, or a last release is missed. Loop thread only.
  */
 #include <assert.h>
 #include <sys/mman.h>

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "client/trust.h"
+#include "client/session/trust.h"
 #include "tests/cli/run.h"
 
 enum { MALLORY = 60201, VICTIM = 60202, ATTEMPTS = 5000 };

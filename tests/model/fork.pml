@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fork(): a child that inherits leases (client/fork.c). The parent's thread Getter gets and releases while
+ * fork(): a child that inherits leases (client/session/fork.c). The parent's thread Getter gets and releases while
  * its thread Forker forks once. Ledger and socket 0 are the parent's, 1 those that are made for the child.
  * After the fork, each process has its own copy of descriptors and mappings. If the second connection cannot be
  * had, the parent holds for the child (it pins), until it sees that the child has ended.
@@ -218,7 +218,7 @@ proctype Getter()
 			:: mine[0] ->
 				if
 				:: d_step { OPEN -> object = s + 1; gets++ }
-				:: d_step { !OPEN -> SEEN(waits) }	/* fork_wait(), then again */
+				:: d_step { !OPEN -> SEEN(waits) }	/* process_wait_fork(), then again */
 				fi
 			fi
 		fi;

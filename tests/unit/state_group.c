@@ -95,7 +95,7 @@ static void spin(unsigned *spins)
 		sched_yield();
 }
 
-/* What client/prefetch.c does: count, then look. */
+/* What client/produce/prefetch.c does: count, then look. */
 static void *take_into_use(void *arg)
 {
 	struct taker *taker = arg;

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Producing tensors. */
+#include <errno.h>
+#include <string.h>
+
+#include "client/arguments.h"
+#include "client/error.h"
+#include "client/produce/draft.h"
+#include "client/produce/group.h"
+#include "client/produce/publish.h"
+#include "client/produce/shared.h"
+#include "client/session/kind.h"
+
+/* ---- Drafts ---- */
+
+static int device_check(DLDevice device)
+{
+	if (kind_of_device(device.device_type)->device == device.device_type)
+		return 0;
+	return tl_fail(-ENOTSUP,
+		       "tl_spec.device is of DLPack's type %d; a draft is on the CPU (%d) or "
+		       "on a GPU of CUDA (%d)",
+		       (int)device.device_type, kDLCPU, kDLCUDA);
+}
+
+TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, tl_draft **out)
+{
+	struct draft_request want = { .name = name, .metadata_max = TL_METADATA_MAX };
+	int r;
+
+	if (!client || !name || !spec || !out)
+		return tl_fail(-EINVAL, "tl_create: %s is NULL",
+			       !client ? "client"
+			       : !name ? "name"
+			       : !spec ? "spec"
+				       : "out");
+	r = draft_request_check(&want, spec);
+	if (!r && !want.device.device_type)
+		want.device.device_type = kDLCPU;
+	if (!r)
+		r = device_check(want.device);
+	return r ? r : kind_of_device(want.device.device_type)->create(client, &want, out);
+}
+
+TL_API DLTensor *tl_draft_tensor(tl_draft *draft)
+{
+	return draft ? &draft->managed.dl_tensor : NULL;
+}
+
+TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t size)
+{
+	if (!draft)
+		return tl_fail(-EINVAL, "tl_draft_set_metadata: draft is NULL");
+	return draft_metadata(draft, metadata, size);
+}
+
+TL_API int tl_commit(tl_draft *draft, uint64_t *version)
+{
+	if (!draft)
+		return tl_fail(-EINVAL, "tl_commit: draft is NULL");
+	return draft_commit(draft, version);
+}
+
+TL_API void tl_abort(tl_draft *draft)
+{
+	draft_abort(draft);
+}
+
+TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out)
+{
+	if (!draft || !out)
+		return tl_fail(-EINVAL, "tl_draft_export: %s is NULL", draft ? "out" : "draft");
+	return draft_export(draft, out);
+}
+
+/* ---- Copying, handing over ---- */
+
+TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
+		  const tl_put_options *options, uint64_t *version)
+{
+	tl_put_options o;
+	int r;
+
+	if (!client || !name || !source)
+		return tl_fail(-EINVAL, "tl_put: %s is NULL",
+			       !client ? "client"
+			       : !name ? "name"
+				       : "source");
+	r = put_options(&o, options);
+	if (r)
+		return r;
+	if (o.dlpack_flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
+		return tl_fail(-EINVAL, "tl_put_options.dlpack_flags is %#llx; %#llx is known",
+			       (unsigned long long)o.dlpack_flags,
+			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
+	r = client_check_name(name, strlen(name));
+	return r ? r
+		 : kind_of_device(source->device.device_type)
+			       ->put(client, name, source, &o, version);
+}
+
+TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
+		      const tl_put_options *options, bool *copied, uint64_t *version)
+{
+	tl_put_options o;
+	int r;
+
+	if (!client || !name || !tensor)
+		return tl_fail(-EINVAL, "tl_publish: %s is NULL",
+			       !client ? "client"
+			       : !name ? "name"
+				       : "tensor");
+	r = put_options(&o, options);
+	return r ? r : publish(client, name, tensor, &o, copied, version);
+}
+
+/* ---- Groups ---- */
+
+TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t count,
+			   int64_t timeout_ns, tl_group **out)
+{
+	if (!client || !items || !out)
+		return tl_fail(-EINVAL, "tl_group_create: %s is NULL",
+			       !client	? "client"
+			       : !items ? "items"
+					: "out");
+	if (count < 1 || count > WIRE_GROUP_MAX)
+		return tl_fail(-EINVAL, "a group of %zu tensors; it has 1 to %d", count,
+			       WIRE_GROUP_MAX);
+	return group_create(client, items, count, timeout_ns, out);
+}
+
+TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index)
+{
+	return group_tensor(group, index);
+}
+
+TL_API int tl_group_commit(tl_group *group)
+{
+	if (!group)
+		return tl_fail(-EINVAL, "tl_group_commit: group is NULL");
+	return group_commit(group);
+}
+
+TL_API void tl_group_abort(tl_group *group)
+{
+	group_free(group);
+}
+
+TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTensor *const *sources,
+		       size_t count, const tl_put_options *options)
+{
+	tl_put_options o;
+	int r;
+
+	if (!client || !names || !sources)
+		return tl_fail(-EINVAL, "tl_put_many: %s is NULL",
+			       !client	? "client"
+			       : !names ? "names"
+					: "sources");
+	r = put_options(&o, options);
+	if (r)
+		return r;
+	if (!count || count > WIRE_GROUP_MAX)
+		return tl_fail(-EINVAL, "tl_put_many: %zu tensors; 1 to %d are allowed", count,
+			       WIRE_GROUP_MAX);
+	return group_put(client, names, sources, count, &o);
+}

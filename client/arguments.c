@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/arguments.h"
+#include "client/error.h"
+#include "tensor/name.h"
+
+int client_options(void *to, size_t to_size, const void *from, size_t first_size, const char *what)
+{
+	size_t size = *(const size_t *)from;
+
+	if (__builtin_expect(size == to_size, 1)) {
+		memcpy(to, from, to_size);
+		return 0;
+	}
+	if (size < first_size)
+		return tl_fail(-EINVAL, "%s.size is %zu; it is sizeof(%s), at least %zu", what,
+			       size, what, first_size);
+	for (size_t i = to_size; i < size; i++)
+		if (((const unsigned char *)from)[i])
+			return tl_fail(
+				-EINVAL,
+				"%s.size is %zu, and beyond the %zu bytes known here not all is 0",
+				what, size, to_size);
+	memset(to, 0, to_size);
+	memcpy(to, from, size < to_size ? size : to_size);
+	*(size_t *)to = to_size;
+	return 0;
+}
+
+int client_result_check(const void *result, size_t known, const char *what)
+{
+	size_t size = *(const size_t *)result;
+
+	return size >= known ? 0
+			     : tl_fail(-EINVAL, "%s.size is %zu; it is sizeof(%s), at least %zu",
+				       what, size, what, known);
+}
+
+void client_result(void *result, void *from, size_t known)
+{
+	size_t size = *(const size_t *)result;
+
+	*(size_t *)from = size;
+	memcpy(result, from, known);
+	memset((char *)result + known, 0, size - known);
+}
+
+int client_check_name(const char *name, size_t len)
+{
+	const char *why;
+
+	if (!tensor_name_check(name, len, &why))
+		return 0;
+	return tl_fail(-EINVAL, "'%.*s' is not a name: %s",
+		       len > TL_NAME_MAX ? TL_NAME_MAX : (int)len, name, why);
+}

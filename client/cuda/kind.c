@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cuda/kind.h"
+#include "client/cuda/device.h"
+#include "client/cuda/export.h"
+#include "client/cuda/finish.h"
+#include "client/cuda/lease.h"
+#include "client/cuda/publication.h"
+#include "client/cuda/publish.h"
+#include "client/cuda/session.h"
+
+const struct memory_kind cuda_kind = {
+	.device = kDLCUDA,
+	.lease = cuda_lease_new,
+	.lease_known = cuda_lease_known,
+	.lease_delete = cuda_lease_delete,
+	.lease_again = cuda_lease_again,
+	.ordinal = cuda_ordinal,
+	.create = cuda_create,
+	.put = cuda_put,
+	.publish = cuda_publish,
+	.second_name = cuda_second_name,
+	.contiguous_only = true,
+	.draft_written = cuda_draft_written,
+	.draft_commit = cuda_draft_commit,
+	.draft_abort = cuda_draft_abort,
+	.draft_end = cuda_draft_end,
+	.messages = {
+		[KIND_UNASKED] = {
+			[WIRE_FREED - WIRE_WELCOME] = cuda_take_freed,
+			[WIRE_UNMAP - WIRE_WELCOME] = cuda_take_unmap,
+		},
+		[KIND_LATE] = {
+			[WIRE_EXPORTED - WIRE_WELCOME] = cuda_late_export,
+			[WIRE_PLACED - WIRE_WELCOME] = cuda_late_answer,
+			[WIRE_ERROR - WIRE_WELCOME] = cuda_late_answer,
+		},
+	},
+	.wake = cuda_wake,
+	.session_close = cuda_finish,
+	.session_end = cuda_session_end,
+	.fork_before = cuda_before_fork,
+	.fork_parent = cuda_after_fork_parent,
+	.fork_child = cuda_after_fork_child,
+	.fork_child_unlocked = cuda_child_releases,
+};

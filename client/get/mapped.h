@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The hot path: getting a tensor whose segment is mapped. It makes no system call and takes no
+ * lock; hold.h has the protocol. All that can go another way (not mapped yet, no such name, wait,
+ * connect again) is done from the start by lease_get(). A lease keeps its session's count from the
+ * call that took it.
+ */
+#pragma once
+
+#include "client/get/lookup.h"
+#include "client/get/shared.h"
+#include "client/session/kind.h"
+
+static inline int lease_take_mapped(const struct use *use, const struct name_key *key,
+				    const tl_get_options *want, DLManagedTensorVersioned **out)
+{
+	struct session *s = use->session;
+	struct row_head h;
+	uint64_t ref;
+	int r;
+
+	r = lookup_take(s, key, want->newer_than, &ref);
+	if (r)
+		return r;
+	h = row_head(&s->catalog.rows[ref_slot(ref)]);
+	r = LEASE_E_UNMAPPED;
+	if (__builtin_expect(h.flags & ROW_ON_DEVICE, 0))
+		r = memory_kinds[KIND_DEVICE]->lease_known(use, ref, &h, want, out);
+	else if (h.segment < s->catalog.slots && h.segment_generation)
+		r = shared_lease_mapped(use, ref, &h, out);
+	if (__builtin_expect(r != 0, 0))
+		lease_release(s, ref_slot(ref));
+	return r;
+}
+
+enum { LEASE_E_SLOW = 96 }; /* lease_get() */
+
+/* 0, LEASE_E_SLOW, or a negative errno. */
+static inline int lease_get_mapped(tl_client *client, const char *name,
+				   const tl_get_options *options, DLManagedTensorVersioned **out)
+{
+	struct name_key key = name_key(name, strlen(name));
+	struct use use;
+	int r;
+
+	use.session = atomic_load_explicit(&client->session, memory_order_acquire);
+	if (options->mode != TL_MODE_READ || !use.session || !users_enter(&use.session->users))
+		return LEASE_E_SLOW;
+	r = lease_take_mapped(&use, &key, options, out);
+	if (!r)
+		return 0;
+	client_leave(&use);
+	return r < 0 ? r : LEASE_E_SLOW;
+}

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the catalog says of tensors: of one under a lease, and of all whose names begin alike. */
+#pragma once
+
+#include <stddef.h>
+
+#include "client/session/client.h"
+
+/* row_info(), with the number that this process gives to the device. */
+int tensor_info(const struct session *s, const struct catalog_row *row, tl_info *info);
+
+int names_list(struct session *s, const char *prefix,
+	       int (*visit)(const tl_info *info, void *context), void *context);

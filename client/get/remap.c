@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Another lease on a tensor that is held already, in another mode. The name may mean something else
+ * by now, or nothing: it is not looked at. The hold that is there keeps the tensor and the session.
+ */
+#include <errno.h>
+
+#include "client/error.h"
+#include "client/get/remap.h"
+#include "client/get/tensor.h"
+#include "client/session/process.h"
+
+/*
+ * One more on a slot that is held. Its word need not be looked at: our own count, which the daemon
+ * reads before it reclaims, is above 0 from before to after.
+ *
+ * ORDER: the count is written before the state is read, as in lease_hold(): fork() sets it, then
+ * copies the counts.
+ */
+static int hold_again(struct session *s, uint32_t slot)
+{
+	for (;;) {
+		uint32_t was;
+		int state;
+
+		if (!s->held)
+			return LEASE_E_UNSERVED; /* inherited by a forked child; its parent holds it
+						  */
+		was = hold_add(s, slot);
+		state = atomic_load(&s->state);
+		if (was && was < LEDGER_HELD_MAX && state == SESSION_OPEN)
+			return 0;
+		lease_release(s, slot);
+		if (was >= LEDGER_HELD_MAX)
+			return LEASE_E_TOO_MANY;
+		if (state != SESSION_FORKING)
+			return LEASE_E_UNSERVED;
+		process_wait_fork();
+	}
+}
+
+int lease_again(const struct tensor_lease *l, const tl_get_options *want,
+		DLManagedTensorVersioned **out)
+{
+	struct use use;
+	int r;
+
+	use.session = l->session;
+	users_join(&use.session->users, 1); /* @l has one, so it is not drained meanwhile */
+	r = hold_again(use.session, ref_slot(l->ref));
+	if (!r) {
+		r = tensor_lease_new(&use, l->ref, want, session_deadline(use.session), out);
+		if (!r)
+			return 0; /* the lease has the use's count */
+		lease_release(use.session, ref_slot(l->ref));
+	}
+	client_leave(&use);
+	if (r == LEASE_E_LOST)
+		return tl_fail(
+			-ENODATA,
+			"the process that published the tensor is gone, and its GPU memory with it");
+	if (r == LEASE_E_TOO_MANY)
+		return tl_fail(-EOVERFLOW, "the tensor is held %u times by this process",
+			       LEDGER_HELD_MAX);
+	return r < 0 ? r
+		     : tl_fail(-ENOTCONN,
+			       "the daemon that knows the tensor is gone, so it cannot be mapped anew");
+}

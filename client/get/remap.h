@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Another lease on a tensor that is held already. */
+#pragma once
+
+#include <tensorlease/tensorlease.h>
+
+struct tensor_lease;
+
+/* The tensor of @l once more, as @want says: 0, or a negative errno. */
+int lease_again(const struct tensor_lease *l, const tl_get_options *want,
+		DLManagedTensorVersioned **out);

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <sys/mman.h>
+
+#include "client/get/shared.h"
+#include "client/session/request.h"
+#include "util/cleanup.h"
+#include "util/fd.h"
+
+/* ---- Mapping ---- */
+
+/* Asks the daemon for a read-only descriptor. */
+static int request_fd(struct session *s, uint64_t ref, int64_t deadline, uint64_t *size, int *fd)
+{
+	struct wire_ref m = { .header = { .type = WIRE_MAP, .length = sizeof(m) }, .ref = ref };
+	struct conn_message answer;
+	int r;
+
+	session_drain_expected(s); /* the daemon counts descriptors that we leave unread */
+	r = session_call(s, &m, deadline, &answer);
+	if (r)
+		return r;
+	r = answer_expect(&answer, WIRE_SEGMENT, "mapping a segment");
+	if (r)
+		return r;
+	*size = ((const struct wire_segment *)(const void *)answer.bytes)->size;
+	*fd = answer.fd;
+	return 0;
+}
+
+static int map_shared(struct session *s, uint64_t ref, const struct row_head *h, int64_t deadline)
+{
+	cleanup_(fd_closep) int fd = -1;
+	uint64_t size;
+	int r = mapping_known(&s->mappings, h->segment, h->segment_generation);
+
+	if (r <= 0)
+		return r;
+	r = request_fd(s, ref, deadline, &size, &fd);
+	return r ? r : mapping_install(&s->mappings, h->segment, h->segment_generation, fd, size);
+}
+
+static int map_private(struct session *s, uint64_t ref, const struct row_head *h, uint64_t nbytes,
+		       int64_t deadline, struct private_map *out)
+{
+	uint64_t size;
+	int fd = -1;
+	int r = mapping_private(&s->mappings, h->segment, h->segment_generation, h->offset, nbytes,
+				out);
+
+	if (r <= 0)
+		return r;
+	r = request_fd(s, ref, deadline, &size, &fd);
+	return r ? r
+		 : mapping_private_new(&s->mappings, h->segment, h->segment_generation, fd,
+				       h->offset, nbytes, out);
+}
+
+/* ---- Leases ---- */
+
+void shared_lease_delete(DLManagedTensorVersioned *managed)
+{
+	struct tensor_lease *l = (struct tensor_lease *)managed;
+
+	if (__builtin_expect(l->private_size != 0, 0)) {
+		int saved = errno;
+
+		munmap(l->private_map, l->private_size);
+		errno = saved;
+	}
+	tensor_lease_end(l);
+}
+
+int shared_out_of_place(const struct row_head *h, uint64_t nbytes, uint64_t size)
+{
+	return tl_fail(-EPROTO,
+		       "the catalog has a tensor of %llu bytes at %llu in a segment of %llu",
+		       (unsigned long long)nbytes, (unsigned long long)h->offset,
+		       (unsigned long long)size);
+}
+
+/* The tensor's own copy-on-write mapping. */
+static int lease_private(const struct use *use, uint64_t ref, const struct row_head *h,
+			 int64_t deadline, DLManagedTensorVersioned **out)
+{
+	struct private_map private = { 0 };
+	struct tensor_lease *l;
+	uint64_t nbytes = 0;
+	int r = tensor_lease_shaped(use, ref, h, &nbytes, &l);
+
+	if (r)
+		return r;
+	if (h->offset % TL_ALIGNMENT)
+		r = shared_out_of_place(h, nbytes, UINT64_MAX);
+	else if (nbytes)
+		r = map_private(use->session, ref, h, nbytes, deadline, &private);
+	if (r) {
+		lease_object_give(l);
+		return r;
+	}
+	lease_fill(l, use, ref, h, private.data, 0, shared_lease_delete);
+	l->private_map = private.map;
+	l->private_size = private.map_size;
+	*out = &l->managed;
+	return 0;
+}
+
+/* It has no bytes, and so no place. */
+static int lease_empty(const struct use *use, uint64_t ref, const struct row_head *h,
+		       enum tl_mode mode, DLManagedTensorVersioned **out)
+{
+	struct tensor_lease *l;
+	uint64_t nbytes = 0;
+	int r = tensor_lease_shaped(use, ref, h, &nbytes, &l);
+
+	if (!r && nbytes) {
+		lease_object_give(l);
+		r = tl_fail(-EPROTO, "the catalog has a tensor of %llu bytes without a place",
+			    (unsigned long long)nbytes);
+	}
+	if (r)
+		return r;
+	lease_fill(l, use, ref, h, NULL, mode == TL_MODE_READ ? DLPACK_FLAG_BITMASK_READ_ONLY : 0,
+		   shared_lease_delete);
+	*out = &l->managed;
+	return 0;
+}
+
+static int lease_shared(const struct use *use, uint64_t ref, const struct row_head *h,
+			int64_t deadline, DLManagedTensorVersioned **out)
+{
+	int r = map_shared(use->session, ref, h, deadline);
+
+	if (!r)
+		r = shared_lease_mapped(use, ref, h, out);
+	if (r == LEASE_E_UNMAPPED) /* it went between the two, though we hold what lies in it */
+		r = tl_fail(-EPROTO, "segment %u went while a tensor in it is leased", h->segment);
+	return r;
+}
+
+int shared_lease(const struct use *use, uint64_t ref, const struct row_head *h,
+		 const tl_get_options *want, int64_t deadline, DLManagedTensorVersioned **out)
+{
+	int r;
+
+	if (h->segment == CATALOG_NONE)
+		return lease_empty(use, ref, h, want->mode, out);
+	if (want->mode == TL_MODE_READ)
+		r = lease_shared(use, ref, h, deadline, out);
+	else
+		r = lease_private(use, ref, h, deadline, out);
+	if (r == -ENOENT && !session_served(use->session))
+		return LEASE_E_UNSERVED; /* the daemon dropped us just now */
+	return r == -ENOENT ? tl_fail(-EPROTO, "%s", tl_failure_text()) : r;
+}

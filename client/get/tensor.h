@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The DLPack tensor that a get hands out; its deleter is the release. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/memory/catalog.h"
+#include "client/memory/lease_objects.h"
+#include "client/session/client.h"
+#include "client/session/hold.h"
+#include "client/session/kind.h"
+
+/* @managed as a lease of ours, or NULL: somebody else's tensor. */
+struct tensor_lease *tensor_lease_of(const DLManagedTensorVersioned *managed);
+/* What it lies in. */
+const struct memory_kind *tensor_lease_kind(const struct tensor_lease *l);
+
+/*
+ * Maps and hands out the tensor of a lease that @use has taken; on success *out has both that lease
+ * and the use's count. 0, LEASE_E_UNSERVED, LEASE_E_LOST, SESSION_E_*, or a negative errno.
+ */
+int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *want,
+		     int64_t deadline, DLManagedTensorVersioned **out);
+
+/* A flag beside TL_GET_*: on a GPU, without opening it. */
+#define LEASE_HANDLE ((uint32_t)1 << 31)
+
+/* ---- For the kinds of memory ---- */
+
+/*
+ * A lease object with shape and strides; its bytes are *@nbytes, not checked against anything. 0,
+ * or a negative errno.
+ */
+int tensor_lease_shaped(const struct use *use, uint64_t ref, const struct row_head *head,
+			uint64_t *nbytes, struct tensor_lease **out);
+/* The same as a read-only tensor without data, which the caller adds. */
+int tensor_lease_wrap(const struct use *use, uint64_t ref, const struct row_head *head,
+		      uint64_t *nbytes, void (*delete)(DLManagedTensorVersioned *managed),
+		      DLManagedTensorVersioned **out);
+/* The object alone: nothing was handed out. */
+void tensor_lease_unwrap(DLManagedTensorVersioned *managed);
+
+/* Makes the tensor of a lease that the use has taken. The lease takes over the use's count. */
+static inline void lease_fill(struct tensor_lease *l, const struct use *use, uint64_t ref,
+			      const struct row_head *h, const void *data, uint64_t flags,
+			      void (*delete)(DLManagedTensorVersioned *managed))
+{
+	l->session = use->session;
+	l->ref = ref;
+	l->managed = (DLManagedTensorVersioned){
+		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
+		.manager_ctx = l,
+		.deleter = delete,
+		.flags = (h->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) | flags,
+		.dl_tensor = {
+			.data = (void *)data,
+			.device = { kDLCPU, 0 },
+			.ndim = h->ndim,
+			.dtype = h->dtype,
+			.shape = h->ndim ? l->dims : NULL,
+			.strides = h->ndim ? l->dims + h->ndim : NULL,
+		},
+	};
+}
+
+/* Its end, when nothing is mapped for it any more: gives up the lease and the count. */
+static inline void tensor_lease_end(struct tensor_lease *l)
+{
+	struct session *s = l->session;
+	uint32_t slot = ref_slot(l->ref);
+
+	lease_object_give(l);
+	lease_release(s, slot);
+	users_leave(&s->users);
+}

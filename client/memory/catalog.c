@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The catalog as a client reads it. The daemon changes it meanwhile; without a lease only single
+ * words are believed. A name's text, and a row, are read under a lease on the row that mentions the
+ * name. Even then nothing is believed because it stands there: the daemon may be another user's.
+ * Every member is copied once, and the copy is judged before it is used.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "client/error.h"
+#include "client/memory/catalog.h"
+#include "client/memory/descriptor.h"
+#include "proto/wire.h"
+#include "tensor/extent.h"
+#include "tensor/name.h"
+#include "util/checked.h"
+
+/* ---- Mapping ---- */
+
+static bool array_fits(const struct catalog_header *c, uint64_t offset, uint64_t n, uint64_t size,
+		       uint64_t align)
+{
+	uint64_t bytes, end;
+
+	return checked_mul_u64(&bytes, n, size) && checked_add_u64(&end, offset, bytes) &&
+	       end <= c->size && offset >= sizeof(*c) && offset % align == 0;
+}
+
+/* @c is a copy: the daemon may change its own at any time. */
+static bool catalog_good(const struct catalog_header *c, const struct wire_welcome *w)
+{
+	return c->magic == CATALOG_MAGIC && c->layout == CATALOG_LAYOUT &&
+	       c->size == w->catalog_size && c->instance == w->instance &&
+	       c->max_tensors == w->max_tensors && c->max_tensors <= CATALOG_MAX_TENSORS &&
+	       w->client_index < c->max_clients &&
+	       (c->bucket_mask & ((uint64_t)c->bucket_mask + 1)) == 0 &&
+	       array_fits(c, c->off_clients, c->max_clients, 8, 8) &&
+	       array_fits(c, c->off_buckets, (uint64_t)c->bucket_mask + 1, 4, 4) &&
+	       array_fits(c, c->off_names, c->max_names, sizeof(struct catalog_name), 8) &&
+	       array_fits(c, c->off_rows, c->max_tensors, sizeof(struct catalog_row), 64) &&
+	       array_fits(c, c->off_segments, c->max_tensors, sizeof(struct catalog_segment), 8) &&
+	       array_fits(c, c->off_chunks, c->max_chunks, sizeof(struct catalog_chunk), 4);
+}
+
+static void adopt(struct catalog_view *c, const struct catalog_header *h)
+{
+	const char *base = (const char *)c->header;
+
+	c->clients = (const void *)(base + h->off_clients);
+	c->buckets = (const void *)(base + h->off_buckets);
+	c->names = (const void *)(base + h->off_names);
+	c->rows = (const void *)(base + h->off_rows);
+	c->segments = (const void *)(base + h->off_segments);
+	c->chunks = (const void *)(base + h->off_chunks);
+	c->slots = h->max_tensors;
+	c->max_names = h->max_names;
+	c->max_chunks = h->max_chunks;
+	c->max_clients = h->max_clients;
+	c->bucket_mask = h->bucket_mask;
+	c->instance = h->instance;
+}
+
+int catalog_map(struct catalog_view *c, const struct wire_welcome *w, int fd_peek)
+{
+	struct catalog_header h;
+	void *p;
+	int r;
+
+	if (w->catalog_size < sizeof(h))
+		return tl_fail(-EPROTO, "the daemon's catalog has %llu bytes, of %zu at least",
+			       (unsigned long long)w->catalog_size, sizeof(h));
+	r = descriptor_check(fd_peek, w->catalog_size, "the catalog");
+	if (r)
+		return r;
+	p = mmap(NULL, w->catalog_size, PROT_READ, MAP_SHARED, fd_peek, 0);
+	if (p == MAP_FAILED)
+		return tl_fail(-errno, "mapping the catalog of %llu bytes: %m",
+			       (unsigned long long)w->catalog_size);
+	c->header = p;
+	c->size = w->catalog_size;
+	memcpy(&h, p, sizeof(h));
+	if (!catalog_good(&h, w))
+		return tl_fail(-EPROTO, "the daemon's catalog contradicts its WELCOME or itself");
+	adopt(c, &h);
+	return 0;
+}
+
+void catalog_unmap(struct catalog_view *c)
+{
+	if (c->header)
+		munmap((void *)c->header, c->size);
+	c->header = NULL;
+}
+
+/* ---- Chunks ---- */
+
+bool chunks_read(const struct catalog_view *c, uint32_t chunk, size_t from, void *to, size_t n)
+{
+	unsigned char *out = to;
+
+	while (n) {
+		const struct catalog_chunk *at;
+		size_t part;
+
+		if (chunk >= c->max_chunks)
+			return false;
+		at = &c->chunks[chunk];
+		chunk = load_once(&at->next);
+		if (from >= CATALOG_CHUNK_BYTES) {
+			from -= CATALOG_CHUNK_BYTES;
+			continue;
+		}
+		part = CATALOG_CHUNK_BYTES - from < n ? CATALOG_CHUNK_BYTES - from : n;
+		memcpy(out, at->bytes + from, part);
+		out += part;
+		n -= part;
+		from = 0;
+	}
+	return true;
+}
+
+/* ---- Rows, under a lease ---- */
+
+static int broken_chain(void)
+{
+	return tl_fail(-EPROTO, "a chain of chunks in the catalog is too short");
+}
+
+int row_shape(const struct catalog_view *c, const struct catalog_row *row, const struct row_head *h,
+	      int64_t *shape)
+{
+	bool in_chunks = h->flags & ROW_SHAPE_IN_CHUNKS;
+	unsigned most = in_chunks ? TL_NDIM_MAX : CATALOG_INLINE_NDIM;
+
+	if (h->ndim > most)
+		return tl_fail(-EPROTO, "the catalog has a tensor of %u dimensions in place of %u",
+			       h->ndim, most);
+	if (in_chunks)
+		return chunks_read(c, h->chunk, 0, shape, h->ndim * sizeof(*shape))
+			       ? 0
+			       : broken_chain();
+	for (unsigned i = 0; i < h->ndim; i++)
+		shape[i] = load_once(&row->shape[i]);
+	return 0;
+}
+
+/* How many bytes a copied shape makes. */
+static int row_nbytes(const struct row_head *h, const int64_t *shape, uint64_t *nbytes)
+{
+	bool padded = h->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+
+	if (!tensor_nbytes(h->dtype, h->ndim, shape, padded, nbytes))
+		return 0;
+	return tl_fail(-EPROTO,
+		       "the catalog has a tensor of type %u:%u:%u and %u dimensions that cannot be",
+		       h->dtype.code, h->dtype.bits, h->dtype.lanes, h->ndim);
+}
+
+int row_dims_any(const struct catalog_view *c, const struct catalog_row *row,
+		 const struct row_head *h, int64_t *shape, int64_t *strides, uint64_t *nbytes)
+{
+	int r = row_shape(c, row, h, shape);
+
+	if (!r)
+		r = row_nbytes(h, shape, nbytes);
+	if (!r)
+		tensor_contiguous_strides(h->ndim, shape, strides);
+	return r;
+}
+
+static int row_metadata(const struct catalog_view *c, const struct catalog_row *row,
+			const struct row_head *h, unsigned char *to)
+{
+	size_t shape_bytes = h->flags & ROW_SHAPE_IN_CHUNKS ? h->ndim * sizeof(int64_t) : 0;
+
+	if (h->meta_len > TL_METADATA_MAX)
+		return tl_fail(-EPROTO, "the catalog has %u bytes of metadata; the limit is %d",
+			       h->meta_len, TL_METADATA_MAX);
+	if (h->meta_len <= CATALOG_INLINE_META)
+		memcpy(to, row->meta, h->meta_len);
+	else if (!chunks_read(c, h->chunk, shape_bytes, to, h->meta_len))
+		return broken_chain();
+	return 0;
+}
+
+static int row_name(const struct catalog_view *c, const struct row_head *h, char *to)
+{
+	const struct catalog_name *name;
+	const char *why;
+	size_t len;
+
+	if (h->name >= c->max_names)
+		return tl_fail(-EPROTO, "the catalog mentions name %u of %u", h->name,
+			       c->max_names);
+	name = &c->names[h->name];
+	len = load_once(&name->len);
+	if (len > TL_NAME_MAX)
+		return tl_fail(-EPROTO, "the catalog has a name of %zu bytes", len);
+	if (len <= CATALOG_INLINE_NAME)
+		memcpy(to, name->text, len);
+	else if (!chunks_read(c, load_once(&name->chunk), 0, to, len))
+		return broken_chain();
+	if (tensor_name_check(to, len, &why))
+		return tl_fail(-EPROTO, "a name in the catalog is none: %s", why);
+	to[len] = '\0';
+	return 0;
+}
+
+static void row_device(const struct catalog_view *c, const struct catalog_row *row,
+		       const struct row_head *h, tl_info *info)
+{
+	const struct catalog_segment *segment;
+
+	info->device = (DLDevice){ kDLCPU, 0 };
+	memset(info->device_uuid, 0, sizeof(info->device_uuid));
+	info->lost = false;
+	if (!(h->flags & ROW_ON_DEVICE) || h->segment >= c->slots)
+		return;
+	segment = &c->segments[h->segment];
+	info->device = (DLDevice){ kDLCUDA, -1 };
+	info->lost = atomic_load(&row->progress) == ROW_LOST;
+	memcpy(info->device_uuid, segment->device, sizeof(info->device_uuid));
+	/* A lost row does not keep its segment, whose entry may be another's by now. */
+	if (atomic_load(&segment->word) >> 1 != h->segment_generation)
+		memset(info->device_uuid, 0, sizeof(info->device_uuid));
+}
+
+int row_info(const struct catalog_view *c, const struct catalog_row *row, tl_info *info)
+{
+	const struct row_head h = row_head(row);
+	uint64_t nbytes;
+	int r;
+
+	info->size = sizeof(*info);
+	info->version = load_once(&row->version);
+	info->nbytes = load_once(&row->nbytes);
+	info->committed_ns = load_once(&row->committed_ns);
+	info->dlpack_flags = (h.flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) |
+			     DLPACK_FLAG_BITMASK_READ_ONLY;
+	info->dtype = h.dtype;
+	row_device(c, row, &h, info);
+	info->uid = load_once(&row->uid);
+	info->ndim = h.ndim;
+	info->metadata_size = h.meta_len;
+	r = row_shape(c, row, &h, info->shape);
+	if (!r)
+		r = row_nbytes(&h, info->shape, &nbytes);
+	if (!r && nbytes != info->nbytes)
+		r = tl_fail(-EPROTO, "the catalog says %llu bytes of a tensor that has %llu",
+			    (unsigned long long)info->nbytes, (unsigned long long)nbytes);
+	if (!r)
+		r = row_metadata(c, row, &h, info->metadata);
+	if (!r)
+		r = row_name(c, &h, info->name);
+	return r;
+}

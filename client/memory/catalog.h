@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A daemon's catalog as it is mapped here: where its tables are, and what a row under a lease says.
+ * The daemon changes it meanwhile, and may be another user's: nothing is believed because it stands
+ * there.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "proto/catalog_layout.h"
+#include "proto/ledger_layout.h"
+#include "tensor/dtype.h"
+
+/*
+ * A plain member of shared memory, loaded once. The daemon may be another user's, and not what it
+ * should be: what was judged must be what is used, so nobody looks at such a member twice.
+ */
+#define load_once(p) __atomic_load_n((p), __ATOMIC_RELAXED)
+
+/* A daemon's catalog, mapped read-only. What a get reads comes first. */
+struct catalog_view {
+	const struct catalog_header *header;
+	const struct catalog_row *rows;
+	const struct catalog_name *names;
+	const _Atomic uint32_t *buckets;
+	const _Atomic uint64_t *mine; /* our client's word; leases are good while it is mine_live */
+	uint64_t mine_live;
+	uint32_t slots, max_names, max_chunks, bucket_mask;
+	const struct catalog_segment *segments;
+	const struct catalog_chunk *chunks;
+	const _Atomic uint64_t *clients;
+	uint32_t max_clients;
+	size_t size;
+	uint64_t instance; /* of the daemon */
+};
+
+struct wire_welcome;
+
+/*
+ * Maps the catalog that came with WELCOME and checks that its tables lie in it. 0, or a negative
+ * errno; catalog_unmap() afterwards in either case.
+ */
+int catalog_map(struct catalog_view *c, const struct wire_welcome *welcome, int fd_peek);
+void catalog_unmap(struct catalog_view *c);
+
+/* Does the daemon still read our ledger? */
+static inline bool catalog_served(const struct catalog_view *c)
+{
+	return atomic_load(c->mine) == c->mine_live;
+}
+
+/* What follows reads a row under the caller's lease. */
+
+/*
+ * @n bytes at @from of the chain of chunks. False if the chain is shorter than that: a broken
+ * catalog.
+ */
+bool chunks_read(const struct catalog_view *c, uint32_t chunk, size_t from, void *to, size_t n);
+
+/* What a row says in its first 64 bytes, but for the shape: a copy, of which nothing is judged yet.
+ */
+struct row_head {
+	uint64_t offset;
+	uint32_t segment, segment_generation;
+	uint32_t name, chunk;
+	DLDataType dtype;
+	uint16_t meta_len;
+	uint8_t ndim, flags;
+};
+
+static inline struct row_head row_head(const struct catalog_row *row)
+{
+	union {
+		uint64_t word;
+		struct {
+			uint8_t code, bits;
+			uint16_t lanes, meta_len;
+			uint8_t ndim, flags;
+		} is;
+	} type = { .word = load_once((const uint64_t *)(const void *)&row->dtype_code) };
+
+	static_assert(offsetof(struct catalog_row, dtype_code) % 8 == 0 &&
+			      offsetof(struct catalog_row, flags) ==
+				      offsetof(struct catalog_row, dtype_code) + 7,
+		      "one load");
+	return (struct row_head){
+		.offset = load_once(&row->offset),
+		.segment = load_once(&row->segment),
+		.segment_generation = load_once(&row->segment_generation),
+		.name = load_once(&row->name),
+		.chunk = load_once(&row->chunk),
+		.dtype = { type.is.code, type.is.bits, type.is.lanes },
+		.meta_len = type.is.meta_len,
+		.ndim = type.is.ndim,
+		.flags = type.is.flags,
+	};
+}
+
+/*
+ * Fills shape and strides, which have room for h->ndim each, and *@nbytes. 0, or -EPROTO: there is
+ * no such tensor.
+ */
+int row_dims_any(const struct catalog_view *c, const struct catalog_row *row,
+		 const struct row_head *h, int64_t *shape, int64_t *strides, uint64_t *nbytes);
+
+/* The same, at once for a tensor of the usual kind: its shape in the row, and not empty. */
+static inline int row_dims(const struct catalog_view *c, const struct catalog_row *row,
+			   const struct row_head *h, int64_t *shape, int64_t *strides,
+			   uint64_t *nbytes)
+{
+	uint64_t elements = 1, bits = (uint64_t)h->dtype.bits * h->dtype.lanes;
+	bool odd = false;
+
+	if (__builtin_expect(h->ndim > CATALOG_INLINE_NDIM || h->flags & ROW_SHAPE_IN_CHUNKS, 0))
+		return row_dims_any(c, row, h, shape, strides, nbytes);
+	for (int i = h->ndim - 1; i >= 0; i--) {
+		uint64_t size = load_once(&row->shape[i]);
+
+		shape[i] = (int64_t)size;
+		strides[i] = (int64_t)elements;
+		odd |= __builtin_mul_overflow(elements, size, &elements);
+	}
+	if (h->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
+		bits = (bits + 7) & ~(uint64_t)7;
+	odd |= __builtin_mul_overflow(elements, bits, &bits);
+	if (__builtin_expect(odd || !bits || bits > INT64_MAX || !tensor_dtype_is_usual(h->dtype),
+			     0))
+		return row_dims_any(c, row, h, shape, strides, nbytes);
+	*nbytes = (bits + 7) / 8;
+	return 0;
+}
+
+/* @shape has room for TL_NDIM_MAX. */
+int row_shape(const struct catalog_view *c, const struct catalog_row *row, const struct row_head *h,
+	      int64_t *shape);
+int row_info(const struct catalog_view *c, const struct catalog_row *row, tl_info *info);

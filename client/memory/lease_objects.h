@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The memory of leases, and which mapping each of them lies in. A daemon that says that a segment
+ * is gone must not make us unmap what a lease points to, so before a mapping goes somebody asks who
+ * uses it. A count in the mapping would cost every get two locked instructions. Instead a few
+ * objects of each thread, which it uses again and again, are in a list and say what they use in a
+ * word of their own; those beyond are counted.
+ *
+ * ORDER: a lease writes what it uses, then users_fence(), then reads the mapping's generation.
+ * drop_read() in mapping.c takes the generation away, then users_barrier(), then asks here.
+ */
+#pragma once
+
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/memory/users.h"
+#include "util/list.h"
+
+struct session;
+
+enum {
+	LEASE_CACHED_NDIM = 4,
+	LEASE_CACHED_MAX = 16,
+};
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LEASE_CACHE 0 /* let the sanitizer see every end */
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define LEASE_CACHE 0
+#endif
+#endif
+#ifndef LEASE_CACHE
+#define LEASE_CACHE 1
+#endif
+
+/* Memory that leases may lie in. */
+struct leased {
+	_Atomic uint32_t counted; /* by leases that are in no list */
+};
+
+enum { TENSOR_LEASE_OWN = 48 };
+
+/* The DLPack tensor that a get hands out; its deleter is the release. */
+struct tensor_lease {
+	DLManagedTensorVersioned managed; /* first: the deleter gets its address */
+	union {
+		struct session *session;   /* with a count on it */
+		struct tensor_lease *next; /* nobody's: in a thread's cache */
+	};
+	uint64_t ref;
+	struct leased *_Atomic used; /* what data lies in */
+	size_t private_size;	     /* copy-on-write: this lease's own mapping */
+	union {
+		void *private_map;				     /* shared memory's */
+		alignas(void *) unsigned char own[TENSOR_LEASE_OWN]; /* another kind's */
+	};
+	struct list objects_link; /* if it is listed: lease_objects.c */
+	bool listed;
+	int64_t dims[]; /* shape, then strides; dl_tensor.ndim is its user's to change */
+};
+
+/* Each thread keeps a few for its next gets, which spares it malloc(). */
+struct lease_cache {
+	struct tensor_lease *first; /* linked through `next` */
+	unsigned n;
+	unsigned born;	 /* listed objects that this thread made */
+	bool registered; /* the key's destructor will empty it */
+};
+extern _Thread_local struct lease_cache lease_cache __attribute__((tls_model("initial-exec")));
+
+struct tensor_lease *lease_object_new(int ndim);
+void lease_object_free(struct tensor_lease *l);
+/* The thread's first: sees to it that the cache is emptied when the thread ends. */
+bool lease_cache_register(void);
+
+/* Does a lease lie in it? After users_barrier(). */
+bool lease_objects_use(const struct leased *m);
+
+static inline struct tensor_lease *lease_object_take(int ndim)
+{
+	struct tensor_lease *l = lease_cache.first;
+
+	if (__builtin_expect(!l || ndim > LEASE_CACHED_NDIM, 0))
+		return lease_object_new(ndim);
+	lease_cache.first = l->next;
+	lease_cache.n--;
+	return l;
+}
+
+/* What the lease used may go from now on. */
+static inline void lease_object_give(struct tensor_lease *l)
+{
+	if (__builtin_expect(!l->listed || lease_cache.n == LEASE_CACHED_MAX, 0) ||
+	    __builtin_expect(!lease_cache.registered && !lease_cache_register(), 0)) {
+		lease_object_free(l);
+		return;
+	}
+	atomic_store_explicit(&l->used, NULL, memory_order_release);
+	l->next = lease_cache.first;
+	lease_cache.first = l;
+	lease_cache.n++;
+}
+
+/* To be called before mapping_find(). */
+static inline void lease_object_use(struct tensor_lease *l, struct leased *m)
+{
+	atomic_store_explicit(&l->used, m, memory_order_relaxed);
+	if (__builtin_expect(!l->listed, 0))
+		atomic_fetch_add(&m->counted, 1);
+	users_fence();
+}

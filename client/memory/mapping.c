@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mappings. A get finds one with one load; everything else happens under the mutex, which is never
+ * held over a request. Invariants: (1) a read-only mapping of generation g is
+ * only removed when the segment's word no longer is live_word(g) while the daemon still served us.
+ * Our leases keep it live; but the daemon need not keep to that, so it is also seen to that no
+ * lease lies in it. (2) The same holds for writable ones and our drafts, which count themselves.
+ * (3) Every segment with a mapping or a descriptor is in `known`, once. (4) What the daemon says of
+ * an object's size is held against fstat() before the object is mapped.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "client/error.h"
+#include "client/memory/descriptor.h"
+#include "client/memory/lease_objects.h"
+#include "client/memory/mapping.h"
+#include "client/memory/users.h"
+#include "util/checked.h"
+#include "util/cleanup.h"
+#include "util/fd.h"
+
+enum { SWEEP_STEP = 4, PAGE = 4096 };
+
+#define HUGE ((size_t)2 << 20)
+
+/* The table, and room to know all of it: what a descriptor came for must never be lost for want of
+ * memory. */
+static size_t table_size(const struct mappings *ms)
+{
+	return (size_t)ms->catalog->slots * (sizeof(struct mapping) + sizeof(*ms->known));
+}
+
+void mappings_init(struct mappings *ms)
+{
+	*ms = (struct mappings){ 0 };
+	list_init(&ms->write_maps);
+	pthread_mutex_init(&ms->mutex, NULL);
+}
+
+int mappings_alloc(struct mappings *ms, const struct catalog_view *catalog)
+{
+	uint32_t slots = catalog->slots;
+	void *p;
+
+	ms->catalog = catalog;
+	p = mmap(NULL, table_size(ms), PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (p == MAP_FAILED)
+		return tl_fail(-errno, "a table of %u mappings: %m", slots);
+	ms->table = p;
+	ms->known = (void *)(ms->table + slots);
+	return 0;
+}
+
+/* ---- Single mappings; the mutex is held, or nobody else uses them ---- */
+
+/*
+ * False: a lease lies in it, and it stays as it was. Then the daemon broke the protocol.
+ *
+ * ORDER: the generation is taken away, all threads are ordered, then their leases are looked at.
+ * Who takes a lease says that it uses the mapping, then looks at the generation (get/shared.h): one
+ * of the two sees the other.
+ */
+static bool drop_read(struct mapping *m)
+{
+	uint32_t generation = atomic_load_explicit(&m->generation, memory_order_relaxed);
+
+	if (!generation)
+		return true;
+	atomic_store(&m->generation, 0);
+	users_barrier();
+	if (lease_objects_use(&m->leased)) {
+		atomic_store_explicit(&m->generation, generation, memory_order_release);
+		return false;
+	}
+	munmap((void *)m->base, m->size);
+	m->base = NULL;
+	return true;
+}
+
+static struct write_map *write_map_unref(struct write_map *map)
+{
+	if (map && --map->refs == 0) {
+		list_del(&map->link);
+		if (map->base)
+			munmap(map->base, map->size);
+		free(map);
+	}
+	return NULL;
+}
+
+static void drop_write(struct mapping *m)
+{
+	m->write_fd = fd_close(m->write_fd - 1) + 1;
+	m->write = write_map_unref(m->write);
+	m->write_generation = 0;
+}
+
+static void drop_cow(struct mappings *ms, struct mapping *m)
+{
+	if (!m->cow_fd)
+		return;
+	m->cow_fd = fd_close(m->cow_fd - 1) + 1;
+	ms->cow_fds--;
+}
+
+void mappings_deinit(struct mappings *ms)
+{
+	for (uint32_t i = 0; i < ms->nknown; i++) {
+		struct mapping *m = &ms->table[ms->known[i]];
+
+		drop_read(m);
+		drop_write(m);
+		drop_cow(ms, m);
+	}
+	ms->known = NULL;
+	ms->nknown = 0;
+	if (ms->table)
+		munmap(ms->table, table_size(ms));
+	ms->table = NULL;
+}
+
+void mappings_free(struct mappings *ms)
+{
+	pthread_mutex_destroy(&ms->mutex);
+}
+
+void mappings_forget_writable(struct mappings *ms)
+{
+	struct write_map *map;
+
+	list_for_each_entry(map, &ms->write_maps, link)
+		map->base = NULL; /* MADV_DONTFORK: there is nothing to unmap */
+	for (uint32_t i = 0; i < ms->nknown; i++)
+		drop_write(&ms->table[ms->known[i]]);
+}
+
+/*
+ * Enters @segment into `known`. Done before anything is kept for it, so that nothing can be lost.
+ */
+static void know(struct mappings *ms, uint32_t segment)
+{
+	if (ms->table[segment].known)
+		return;
+	ms->known[ms->nknown++] = segment;
+	ms->table[segment].known = true;
+}
+
+static bool segment_lives(const struct mappings *ms, uint32_t segment, uint32_t generation)
+{
+	return atomic_load(&ms->catalog->segments[segment].word) == live_word(generation);
+}
+
+/*
+ * Looks at a few of the known mappings and drops those whose segment is gone.
+ *
+ * ORDER: the segment's word is read before our own. When the daemon drops us it clears our word
+ * first (D1), so if a segment went because we are not served any more, which says nothing about our
+ * leases, that is seen here.
+ */
+static void sweep(struct mappings *ms)
+{
+	uint32_t n = ms->nknown < SWEEP_STEP ? ms->nknown : SWEEP_STEP;
+
+	while (n--) {
+		uint32_t segment = ms->known[ms->sweep++ % ms->nknown];
+		struct mapping *m = &ms->table[segment];
+		uint32_t generation = atomic_load_explicit(&m->generation, memory_order_relaxed);
+		bool read_gone = generation && !segment_lives(ms, segment, generation);
+		bool write_gone = m->write_generation &&
+				  !segment_lives(ms, segment, m->write_generation);
+		bool cow_gone = m->cow_fd && !segment_lives(ms, segment, m->cow_generation);
+
+		if (!catalog_served(ms->catalog))
+			return;
+		if (read_gone)
+			drop_read(m);
+		if (write_gone)
+			drop_write(m);
+		if (cow_gone)
+			drop_cow(ms, m);
+	}
+}
+
+/* ---- mmap ---- */
+
+/*
+ * At a 2 MiB boundary, so that the kernel may use huge pages: in a reservation that is larger, then
+ * cut to size.
+ */
+static void *map_aligned(int fd, size_t size, int prot)
+{
+	size_t reserved = size + HUGE;
+	size_t rounded = (size + PAGE - 1) & ~(size_t)(PAGE - 1);
+	char *room = mmap(NULL, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+			  -1, 0);
+	char *at, *end;
+
+	if (room == MAP_FAILED)
+		return MAP_FAILED;
+	at = (char *)(((uintptr_t)room + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
+	end = room + ((reserved + PAGE - 1) & ~(size_t)(PAGE - 1));
+	if (mmap(at, size, prot, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+		int saved = errno;
+
+		munmap(room, reserved);
+		errno = saved;
+		return MAP_FAILED;
+	}
+	if (at > room)
+		munmap(room, (size_t)(at - room));
+	if (end > at + rounded)
+		munmap(at + rounded, (size_t)(end - (at + rounded)));
+	madvise(at, size, MADV_HUGEPAGE);
+	return at;
+}
+
+/* All of a segment, which has the size that the daemon says. */
+static int map_segment(int fd, uint64_t size, int prot, void **out)
+{
+	int r = descriptor_check(fd, size, "a segment");
+	void *p;
+
+	*out = NULL;
+	if (r)
+		return r;
+	p = size >= HUGE ? map_aligned(fd, size, prot) : mmap(NULL, size, prot, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		return tl_fail(-errno, "mapping a segment of %llu bytes: %m",
+			       (unsigned long long)size);
+	*out = p;
+	return 0;
+}
+
+/* ---- Reading ---- */
+
+/*
+ * Puts a mapping in its place, or drops it because another thread was faster. -EBUSY: a lease lies
+ * in the segment's life before.
+ */
+static int install(struct mappings *ms, uint32_t segment, uint32_t generation, void *base,
+		   uint64_t size)
+{
+	struct mapping *m = &ms->table[segment];
+
+	if (atomic_load_explicit(&m->generation, memory_order_relaxed) == generation) {
+		munmap(base, size);
+		return 0;
+	}
+	if (!drop_read(m)) /* of a generation that is gone: ours is a later one */
+		return -EBUSY;
+	m->base = base;
+	m->size = size;
+	atomic_store_explicit(&m->generation, generation, memory_order_release); /* ORDER: see
+										    mapping_find()
+										  */
+	return 0;
+}
+
+static int check_segment(const struct mappings *ms, uint32_t segment, uint32_t generation)
+{
+	if (segment < ms->catalog->slots && generation)
+		return 0;
+	return tl_fail(-EPROTO, "the catalog names segment %u of %u, generation %u", segment,
+		       ms->catalog->slots, generation);
+}
+
+int mapping_known(struct mappings *ms, uint32_t segment, uint32_t generation)
+{
+	uint64_t size;
+	int r = check_segment(ms, segment, generation);
+
+	return r ? r : !mapping_find(&ms->table[segment], generation, &size);
+}
+
+int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, int fd_peek,
+		    uint64_t size)
+{
+	void *p;
+	int r;
+
+	r = map_segment(fd_peek, size, PROT_READ, &p);
+	if (r)
+		return r;
+
+	pthread_mutex_lock(&ms->mutex);
+	know(ms, segment);
+	r = install(ms, segment, generation, p, size);
+	if (!r)
+		sweep(ms);
+	pthread_mutex_unlock(&ms->mutex);
+	if (!r)
+		return 0;
+	munmap(p, size);
+	return tl_fail(-EPROTO,
+		       "the daemon gave segment %u to another while we use what lies in it",
+		       segment);
+}
+
+/* ---- Copy-on-write ---- */
+
+static int map_private(int fd, uint64_t offset, uint64_t size, struct private_map *out)
+{
+	uint64_t start = offset & ~(uint64_t)(PAGE - 1), end;
+	void *p;
+	int r;
+
+	if (!checked_add_u64(&end, offset, size) || !size)
+		return tl_fail(-EPROTO, "the catalog has a tensor of %llu bytes at %llu",
+			       (unsigned long long)size, (unsigned long long)offset);
+	r = descriptor_check(fd, end, "a segment");
+	if (r)
+		return r;
+	out->map_size = (size_t)(offset - start + size);
+	p = mmap(NULL, out->map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd,
+		 (off_t)start);
+	if (p == MAP_FAILED)
+		return tl_fail(-errno, "a private mapping of %zu bytes: %m", out->map_size);
+	out->map = p;
+	out->data = (char *)p + (offset - start);
+	return 0;
+}
+
+/*
+ * Keeps the descriptor for the next copy-on-write get, if there is room; else it stays the
+ * caller's.
+ */
+static void keep_cow_fd_locked(struct mappings *ms, uint32_t segment, uint32_t generation,
+			       int *fd_take)
+{
+	struct mapping *m = &ms->table[segment];
+
+	know(ms, segment);
+	drop_cow(ms, m);
+	if (ms->cow_fds == MAPPINGS_COW_FDS)
+		return;
+	m->cow_fd = take_fd(fd_take) + 1;
+	m->cow_generation = generation;
+	ms->cow_fds++;
+}
+
+int mapping_private(struct mappings *ms, uint32_t segment, uint32_t generation, uint64_t offset,
+		    uint64_t size, struct private_map *out)
+{
+	struct mapping *m;
+	int r;
+
+	r = check_segment(ms, segment, generation);
+	if (r)
+		return r;
+	m = &ms->table[segment];
+	pthread_mutex_lock(&ms->mutex);
+	if (m->cow_fd && m->cow_generation == generation)
+		r = map_private(m->cow_fd - 1, offset, size, out);
+	else
+		r = 1;
+	pthread_mutex_unlock(&ms->mutex);
+	return r;
+}
+
+int mapping_private_new(struct mappings *ms, uint32_t segment, uint32_t generation, int fd_take,
+			uint64_t offset, uint64_t size, struct private_map *out)
+{
+	cleanup_(fd_closep) int fd = fd_take;
+	int r = map_private(fd, offset, size, out);
+
+	if (r)
+		return r;
+	pthread_mutex_lock(&ms->mutex);
+	keep_cow_fd_locked(ms, segment, generation, &fd);
+	sweep(ms);
+	pthread_mutex_unlock(&ms->mutex);
+	return 0;
+}
+
+/* ---- Writing ---- */
+
+void mapping_keep_draft_fd(struct mappings *ms, const struct wire_draft *draft, int fd_take)
+{
+	struct mapping *m;
+
+	if (draft->segment >= ms->catalog->slots) {
+		fd_close(fd_take);
+		return;
+	}
+	m = &ms->table[draft->segment];
+	pthread_mutex_lock(&ms->mutex);
+	know(ms, draft->segment);
+	drop_write(m); /* of an earlier generation */
+	m->write_generation = draft->segment_generation;
+	m->write_size = draft->segment_size;
+	m->write_fd = fd_take + 1;
+	pthread_mutex_unlock(&ms->mutex);
+}
+
+/* *@out: a new one, which holds all of @m's write_fd. */
+static int write_map_new(struct mappings *ms, struct mapping *m, struct write_map **out)
+{
+	struct write_map *map = malloc(sizeof(*map));
+	int r;
+
+	if (!map)
+		return tl_fail(-ENOMEM, "no memory to remember a mapping");
+	r = map_segment(m->write_fd - 1, m->write_size, PROT_READ | PROT_WRITE, &map->base);
+	if (r) {
+		free(map);
+		return r;
+	}
+	madvise(map->base, m->write_size, MADV_DONTFORK); /* drafts stay the parent's */
+	map->size = m->write_size;
+	map->refs = 1; /* the segment's */
+	list_add_tail(&ms->write_maps, &map->link);
+	m->write_fd = fd_close(m->write_fd - 1) + 1;
+	*out = map;
+	return 0;
+}
+
+static int write_base_locked(struct mappings *ms, const struct wire_draft *draft, struct mapping *m)
+{
+	int r;
+
+	if (!draft->segment_generation || m->write_generation != draft->segment_generation)
+		return tl_fail(-EPROTO, "a draft in segment %u came without its descriptor",
+			       draft->segment);
+	if (m->write_size != draft->segment_size)
+		return tl_fail(-EPROTO, "a draft in segment %u, which has %llu bytes, not %llu",
+			       draft->segment, (unsigned long long)m->write_size,
+			       (unsigned long long)draft->segment_size);
+	if (m->write)
+		return 0;
+	r = write_map_new(ms, m, &m->write);
+	if (!r)
+		sweep(ms);
+	return r;
+}
+
+int mapping_write(struct mappings *ms, const struct wire_draft *draft, struct write_map **out)
+{
+	struct write_map *map;
+	int r;
+
+	if (draft->segment >= ms->catalog->slots)
+		return tl_fail(-EPROTO, "a draft in segment %u of %u", draft->segment,
+			       ms->catalog->slots);
+	pthread_mutex_lock(&ms->mutex);
+	r = write_base_locked(ms, draft, &ms->table[draft->segment]);
+	map = ms->table[draft->segment].write; /* unless the sweep took it away again */
+	if (!r && !map)
+		r = tl_fail(-EPROTO, "segment %u went while there is a draft in it",
+			    draft->segment);
+	if (!r && map) {
+		map->refs++;
+		*out = map;
+	}
+	pthread_mutex_unlock(&ms->mutex);
+	return r;
+}
+
+void mapping_write_end(struct mappings *ms, struct write_map *map)
+{
+	if (!map)
+		return;
+	pthread_mutex_lock(&ms->mutex);
+	write_map_unref(map);
+	pthread_mutex_unlock(&ms->mutex);
+}
+
+/* ---- Whose is this pointer ---- */
+
+bool mapping_locate(struct mappings *ms, const void *p, uint32_t *segment, uint32_t *generation,
+		    uint64_t *offset)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&ms->mutex);
+	for (uint32_t i = 0; i < ms->nknown && !found; i++) {
+		const struct mapping *m = &ms->table[ms->known[i]];
+		uintptr_t base = (uintptr_t)m->base, at = (uintptr_t)p;
+
+		found = m->base && at >= base && at - base < m->size;
+		if (!found)
+			continue;
+		*segment = ms->known[i];
+		*generation = atomic_load_explicit(&m->generation, memory_order_relaxed);
+		*offset = at - base;
+	}
+	pthread_mutex_unlock(&ms->mutex);
+	return found;
+}

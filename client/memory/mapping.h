@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a session has mapped: for each segment of the catalog one read-only mapping of all of it
+ * and, where this client produces, one writable mapping. Both are valid for one generation of the
+ * segment, and stay until the catalog says that it is gone and nothing of ours lies in them: the
+ * daemon's word alone never unmaps what a lease or a draft points to. Descriptors come from the
+ * caller: nothing here knows a connection. Any thread.
+ */
+#pragma once
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/memory/catalog.h"
+#include "client/memory/lease_objects.h"
+#include "proto/wire.h"
+#include "util/list.h"
+
+/* Where drafts are written. Unmapped when the last of them, and its segment, let go of it. */
+struct write_map {
+	struct list link; /* among the writable ones of a session; mutex of its struct mappings */
+	void *base;	  /* NULL in a forked child, which does not inherit it */
+	uint64_t size;
+	unsigned refs; /* of the same mutex */
+};
+
+/* What a get reads is in one cache line. */
+struct mapping {
+	alignas(64) _Atomic uint32_t generation; /* of base and size; 0: none. Stored after them,
+						    taken away before */
+	struct leased leased;			 /* who uses base */
+	const void *base;			 /* read-only */
+	uint64_t size;
+	struct write_map *write;   /* NULL: not mapped yet */
+	uint64_t write_size;	   /* of write_fd */
+	uint32_t write_generation; /* of write, or of write_fd until that is mapped; 0: none */
+	int write_fd;		   /* + 1; 0: none */
+	int cow_fd;		   /* + 1: read-only, kept for copy-on-write mappings; 0: none */
+	uint32_t cow_generation;   /* of cow_fd */
+	bool known;		   /* in mappings->known */
+};
+static_assert(sizeof(struct mapping) == 64, "a cache line");
+
+enum { MAPPINGS_COW_FDS = 32 };
+
+/* A session's. */
+struct mappings {
+	struct mapping *table; /* by segment */
+	const struct catalog_view *catalog;
+	pthread_mutex_t mutex;	/* never held over a request */
+	struct list write_maps; /* all there are */
+	uint32_t *known;	/* segments with a mapping or a descriptor, for the sweep */
+	uint32_t nknown, sweep;
+	unsigned cow_fds;
+};
+
+/* The mutex is usable from mappings_init() to mappings_free(), whatever the other two did. */
+void mappings_init(struct mappings *ms);
+int mappings_alloc(struct mappings *ms, const struct catalog_view *catalog);
+void mappings_deinit(struct mappings *ms);
+void mappings_free(struct mappings *ms);
+
+/* In a forked child: the parent's writable mappings are not ours (they were not inherited). */
+void mappings_forget_writable(struct mappings *ms);
+
+/*
+ * The segment's bytes, how many there are, or NULL. The caller has said so in a lease object
+ * (lease_objects.h): such a mapping is not removed.
+ *
+ * ORDER: acquire pairs with the release in install(): who sees the generation sees its base and
+ * size. That we use the mapping was written before; users_fence() and drop_read() have the rest.
+ */
+static inline const unsigned char *mapping_find(const struct mapping *m, uint32_t generation,
+						uint64_t *size)
+{
+	if (atomic_load_explicit(&m->generation, memory_order_acquire) != generation)
+		return NULL;
+	*size = m->size;
+	return m->base;
+}
+
+/* 0: mapping_find() has the segment; 1: it is not mapped; -EPROTO: there is no such segment. */
+int mapping_known(struct mappings *ms, uint32_t segment, uint32_t generation);
+/*
+ * Maps the segment, of @size bytes, for mapping_find(); the caller holds a tensor in it. 0, or a
+ * negative errno.
+ */
+int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, int fd_peek,
+		    uint64_t size);
+
+/* A private writable mapping of a part of a segment: unmap @map, @map_size. */
+struct private_map {
+	void *map;
+	size_t map_size;
+	void *data; /* at the offset that was asked for */
+};
+
+/*
+ * One of @size bytes at @offset, by a descriptor that is kept. 1: there is none, and one has to be
+ * had for mapping_private_new(). 0, or a negative errno.
+ */
+int mapping_private(struct mappings *ms, uint32_t segment, uint32_t generation, uint64_t offset,
+		    uint64_t size, struct private_map *out);
+/* The same with a new read-only descriptor, which may be kept. */
+int mapping_private_new(struct mappings *ms, uint32_t segment, uint32_t generation, int fd_take,
+			uint64_t offset, uint64_t size, struct private_map *out);
+
+/*
+ * Takes the descriptor that came with a draft. By the thread that reads the socket, in the order of
+ * arrival.
+ */
+void mapping_keep_draft_fd(struct mappings *ms, const struct wire_draft *draft, int fd_take);
+
+/*
+ * The writable bytes of a draft's segment, which has the size that the draft says. They stay until
+ * mapping_write_end(). 0, or a negative errno.
+ */
+int mapping_write(struct mappings *ms, const struct wire_draft *draft, struct write_map **out);
+void mapping_write_end(struct mappings *ms, struct write_map *map); /* NULL is fine */
+
+/* Which segment @p lies in, of those mapped read-only; false: none. */
+bool mapping_locate(struct mappings *ms, const void *p, uint32_t *segment, uint32_t *generation,
+		    uint64_t *offset);

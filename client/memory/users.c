@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Users of a session, counted without read-modify-write.
+ *
+ * The number of users is the sum of all counters. A thread changes its own counter only, and for a
+ * count that another thread took too, so single counters may be negative. Two things have to be
+ * shown: that the sum, read one counter after the other, is never 0 too early; and that somebody
+ * reads it after it became 0.
+ *
+ * (1) users_close() sets `closing`, then orders all threads (membarrier), then lets itself and
+ * others read. A thread that enters counts first, then looks at `closing`. If it saw false, its
+ * count was stored before the barrier, and is read; if it saw true it takes the count back and
+ * touches nothing. So after the barrier true users only become fewer, each counter only falls (but
+ * for counts that are taken back at once), and what is read is never less than what is there.
+ *     users_join() is the exception: it adds to a session that may be closing. It does so under the
+ *     mutex under which the counters are read, so no sum has one thread's counter from before it
+ *     and another's from after.
+ * (2) A thread that leaves counts first, then looks at `users_closing`. If it saw 0, its count was
+ *     stored before the second barrier, and the reading after that sees it. If not, it reads the
+ * sum itself. It does not touch the session to do so: it walks the list of closing sessions, under
+ * the mutex. (3) The session's struct outlives every enter: see session.c.
+ *
+ * ORDER: users_fence() is only a compiler barrier where membarrier(2) can do the processor's part
+ * from the other side; elsewhere it is a full fence. Counters are stored with release and summed
+ * with acquire, so that who drains a session sees all that its users did.
+ */
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "client/memory/users.h"
+
+_Thread_local unsigned thread_number __attribute__((tls_model("initial-exec")));
+bool users_asymmetric;
+_Atomic unsigned users_closing;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of the list, and the numbers */
+static struct list closing = LIST_INIT(closing);
+static uint64_t numbers; /* a bit for each counter that a thread has */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t key;
+static bool key_made;
+
+/* ---- Threads ---- */
+
+/* The next thread with this number goes on counting where we stopped. */
+static void thread_end(void *number)
+{
+	unsigned *mine = number;
+
+	pthread_mutex_lock(&mutex);
+	if (*mine - 1 != USERS_SHARED)
+		numbers &= ~((uint64_t)1 << (*mine - 1));
+	*mine = 0;
+	pthread_mutex_unlock(&mutex);
+}
+
+static void thread_prepare(void)
+{
+	key_made = !pthread_key_create(&key, thread_end);
+}
+
+unsigned thread_assign(void)
+{
+	unsigned index = USERS_SHARED;
+
+	pthread_once(&once, thread_prepare);
+	if (key_made && !pthread_setspecific(key, &thread_number)) {
+		pthread_mutex_lock(&mutex);
+		if (~numbers)
+			index = (unsigned)__builtin_ctzll(~numbers);
+		if (index < USERS_SHARED)
+			numbers |= (uint64_t)1 << index;
+		else
+			index = USERS_SHARED;
+		pthread_mutex_unlock(&mutex);
+	}
+	thread_number = index + 1;
+	return index;
+}
+
+/* ---- Closing ---- */
+
+static long membarrier(int command)
+{
+	return syscall(SYS_membarrier, command, 0, 0);
+}
+
+void users_init(void)
+{
+	users_asymmetric = !membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+}
+
+void users_barrier(void)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+	while (users_asymmetric && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) &&
+	       (errno == ENOMEM || errno == EINTR || errno == EAGAIN))
+		sched_yield();
+}
+
+static bool users_drained(const struct users *u)
+{
+	int64_t sum = 0;
+
+	for (unsigned i = 0; i < USERS_THREADS; i++)
+		sum += atomic_load(&u->of[i].count);
+	return sum == 0;
+}
+
+static struct users *users_pop_drained(void)
+{
+	struct users *found = NULL;
+
+	pthread_mutex_lock(&mutex);
+	list_for_each(node, &closing) {
+		struct users *u = list_entry(node, struct users, link);
+
+		if (!users_drained(u))
+			continue;
+		list_del(&u->link);
+		atomic_fetch_sub(&users_closing, 1);
+		found = u;
+		break;
+	}
+	pthread_mutex_unlock(&mutex);
+	return found;
+}
+
+void users_join(struct users *u, int64_t n)
+{
+	thread_index(); /* takes the mutex, the first time */
+	pthread_mutex_lock(&mutex);
+	users_add(u, n);
+	pthread_mutex_unlock(&mutex);
+}
+
+void users_check(void)
+{
+	int saved = errno; /* a tensor's deleter may end here */
+	struct users *u;
+
+	while ((u = users_pop_drained()))
+		u->drained(u);
+	errno = saved;
+}
+
+void users_close(struct users *u)
+{
+	bool first;
+
+	pthread_mutex_lock(&mutex);
+	first = !atomic_exchange(&u->closing, true);
+	if (first) {
+		users_barrier(); /* (1): before anybody may find it in the list */
+		list_add_tail(&closing, &u->link);
+		atomic_fetch_add(&users_closing, 1);
+	}
+	pthread_mutex_unlock(&mutex);
+	if (!first)
+		return;
+	users_barrier(); /* (2) */
+	users_check();
+}
+
+/* ---- fork() ---- */
+
+void users_lock(void)
+{
+	pthread_mutex_lock(&mutex);
+}
+
+void users_unlock(void)
+{
+	pthread_mutex_unlock(&mutex);
+}
+
+/* Other threads are not here: their counters stay as they are, their numbers are free. */
+void users_after_fork_child(void)
+{
+	unsigned mine = thread_number;
+
+	numbers = mine && mine - 1 != USERS_SHARED ? (uint64_t)1 << (mine - 1) : 0;
+	if (users_asymmetric)
+		users_init();
+}

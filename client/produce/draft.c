@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Drafts of every kind of memory. A draft belongs to the session it was made on and holds a count
+ * there. It is in the session's list from when it is granted until its COMMIT is sent or it is
+ * freed, so that tl_close() can abort it, tl_publish() can find it by its bytes, and fork() knows
+ * which counts in the ledger are drafts'.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/error.h"
+#include "client/produce/draft.h"
+#include "client/session/hold.h"
+#include "client/session/request.h"
+#include "proto/catalog_layout.h"
+#include "proto/ledger_layout.h"
+#include "tensor/extent.h"
+#include "util/clock.h"
+
+/* ---- States ---- */
+
+/* Nothing goes back to DRAFT_NEW, so that 0 says that the event changes nothing. */
+static const enum draft_state next_state[DRAFT_STATES][DRAFT_EVENTS] = {
+	[DRAFT_NEW] = { [DRAFT_GRANT] = DRAFT_OPEN,
+			[DRAFT_CLOSE] = DRAFT_ENDED,
+			[DRAFT_FORK] = DRAFT_PARENTS },
+	[DRAFT_OPEN] = { [DRAFT_EXPORT] = DRAFT_EXPORTED,
+			 [DRAFT_COMMIT] = DRAFT_COMMITTED,
+			 [DRAFT_CLOSE] = DRAFT_ENDED,
+			 [DRAFT_FORK] = DRAFT_PARENTS },
+	[DRAFT_EXPORTED] = { [DRAFT_COMMIT] = DRAFT_PUBLISHED, [DRAFT_FORK] = DRAFT_PARENTS },
+	[DRAFT_COMMITTED] = { [DRAFT_FORK] = DRAFT_PARENTS },
+	[DRAFT_PUBLISHED] = { [DRAFT_FORK] = DRAFT_PARENTS },
+	[DRAFT_ENDED] = { [DRAFT_FORK] = DRAFT_PARENTS },
+};
+
+bool draft_step(struct tl_draft *draft, enum draft_event event)
+{
+	enum draft_state next = next_state[draft->state][event];
+
+	if (next == DRAFT_NEW)
+		return false;
+	draft->state = next;
+	return true;
+}
+
+/* ---- The list ---- */
+
+static struct tl_draft *draft_entry(struct list *link)
+{
+	return container_of(link, struct tl_draft, hold.link);
+}
+
+void draft_link(struct tl_draft *draft)
+{
+	struct session *s = draft->session;
+
+	pthread_mutex_lock(&s->produce_mutex);
+	list_add_tail(&s->drafts, &draft->hold.link);
+	pthread_mutex_unlock(&s->produce_mutex);
+}
+
+static void let_go_locked(struct tl_draft *draft)
+{
+	if (draft->hold.held)
+		lease_release(draft->session, ref_slot(draft->hold.ref));
+	draft->hold.held = false;
+}
+
+static void unlink_locked(struct tl_draft *draft)
+{
+	list_del(&draft->hold.link);
+	let_go_locked(draft);
+}
+
+void draft_unlink(struct tl_draft *draft)
+{
+	pthread_mutex_lock(&draft->session->produce_mutex);
+	unlink_locked(draft);
+	pthread_mutex_unlock(&draft->session->produce_mutex);
+}
+
+void draft_granted(struct tl_draft *draft)
+{
+	pthread_mutex_lock(&draft->session->produce_mutex);
+	draft_step(draft, DRAFT_GRANT);
+	pthread_mutex_unlock(&draft->session->produce_mutex);
+}
+
+void draft_sent(struct tl_draft *draft)
+{
+	pthread_mutex_lock(&draft->session->produce_mutex);
+	draft_step(draft, DRAFT_COMMIT);
+	if (!draft_is_exported(draft))
+		unlink_locked(draft);
+	pthread_mutex_unlock(&draft->session->produce_mutex);
+}
+
+void drafts_close(struct session *s)
+{
+	int64_t deadline = session_deadline(s);
+
+	pthread_mutex_lock(&s->produce_mutex);
+	list_for_each(l, &s->drafts) {
+		struct tl_draft *draft = draft_entry(l);
+
+		if (!draft_step(draft, DRAFT_CLOSE))
+			continue; /* an exported one lives as long as its tensor */
+		let_go_locked(draft);
+		draft->kind->draft_abort(draft, deadline);
+	}
+	pthread_mutex_unlock(&s->produce_mutex);
+}
+
+void drafts_fork(struct session *s)
+{
+	list_for_each_safe(l, &s->drafts) {
+		struct tl_draft *draft = draft_entry(l);
+
+		draft_step(draft, DRAFT_FORK);
+		draft->hold.held = false; /* in a ledger that is not ours */
+		list_del(l);
+	}
+}
+
+/* ---- Single ones ---- */
+
+struct tl_draft *draft_alloc(const struct draft_request *want, const struct memory_kind *kind)
+{
+	struct tl_draft *draft = malloc(sizeof(*draft) + 2 * sizeof(int64_t) * (size_t)want->ndim);
+	DLTensor *t;
+
+	if (!draft)
+		return NULL;
+	memset(draft, 0, offsetof(struct tl_draft, name));
+	list_init(&draft->hold.link);
+	draft->kind = kind;
+	draft->room = want->nbytes;
+	draft->extra = row_extra((unsigned)want->ndim, want->shape, want->metadata_max);
+	draft->tensor_flags = (uint8_t)want->flags;
+	draft->name_len = (uint8_t)want->name_len;
+	memcpy(draft->name, want->name, want->name_len);
+	draft->name[want->name_len] = '\0';
+	if (want->ndim)
+		memcpy(draft->dims, want->shape, sizeof(int64_t) * (size_t)want->ndim);
+	tensor_contiguous_strides(want->ndim, draft->dims, draft->dims + want->ndim);
+
+	t = &draft->managed.dl_tensor;
+	t->device = (DLDevice){ kDLCPU, 0 };
+	t->dtype = want->dtype;
+	t->ndim = want->ndim;
+	t->shape = want->ndim ? draft->dims : NULL;
+	t->strides = want->ndim ? draft->dims + want->ndim : NULL;
+	return draft;
+}
+
+void draft_free(struct tl_draft *draft)
+{
+	if (!draft)
+		return;
+	if (draft->session) {
+		draft_unlink(draft);
+		draft->kind->draft_end(draft);
+		users_leave(&draft->session->users);
+	}
+	free(draft->metadata);
+	free(draft);
+}
+
+int draft_metadata(struct tl_draft *draft, const void *metadata, size_t size)
+{
+	unsigned char *copy = NULL;
+
+	if (size > TL_METADATA_MAX)
+		return tl_fail(-EINVAL, "%zu bytes of metadata; the limit is %d", size,
+			       TL_METADATA_MAX);
+	if (size && !metadata)
+		return tl_fail(-EINVAL, "%zu bytes of metadata at NULL", size);
+	if (size) {
+		copy = malloc(size);
+		if (!copy)
+			return tl_fail(-ENOMEM, "no memory for %zu bytes of metadata", size);
+		memcpy(copy, metadata, size);
+	}
+	free(draft->metadata);
+	draft->metadata = copy;
+	draft->metadata_size = (uint16_t)size;
+	return 0;
+}
+
+/* ---- Committing ---- */
+
+int draft_lost(const char *name)
+{
+	return tl_fail(
+		-ESTALE,
+		"the draft of '%s' is lost: it was the daemon's that we were connected to before",
+		name);
+}
+
+int draft_check(struct tl_draft *draft)
+{
+	if (draft->state == DRAFT_PARENTS)
+		return tl_fail(
+			-ESTALE,
+			"the draft of '%s' belongs to the process that created it, before fork()",
+			draft->name);
+	if (draft->state == DRAFT_ENDED)
+		return tl_fail(-ESTALE, "the draft of '%s' was aborted: its client is closed",
+			       draft->name);
+	session_drain(draft->session);
+	if (atomic_load(&draft->session->lost))
+		return draft_lost(draft->name);
+	return session_commit_error(draft->session);
+}
+
+/* Tells the daemon, if it has not heard of its end yet. */
+static void give_up(struct tl_draft *draft, int64_t deadline)
+{
+	bool tell = draft_is_writable(draft);
+
+	draft_unlink(draft);
+	if (tell)
+		draft->kind->draft_abort(draft, deadline);
+	draft_free(draft);
+}
+
+int draft_commit_unchecked(struct tl_draft *draft, uint64_t *version)
+{
+	uint64_t v = 0;
+	int r = draft->kind->draft_commit(draft, &draft->managed.dl_tensor, draft->tensor_flags,
+					  draft->name, draft->name_len, version ? &v : NULL);
+
+	if (!r && version)
+		*version = v;
+	if (r && draft_is_writable(draft)) /* it was not sent */
+		give_up(draft, deadline_after(0));
+	else
+		draft_free(draft);
+	return r;
+}
+
+int draft_commit(struct tl_draft *draft, uint64_t *version)
+{
+	int r = draft_check(draft);
+
+	if (!r)
+		return draft_commit_unchecked(draft, version);
+	draft_abort(draft);
+	return r;
+}
+
+void draft_abort(struct tl_draft *draft)
+{
+	if (draft)
+		give_up(draft, session_deadline(draft->session));
+}
+
+/* ---- Exporting ---- */
+
+static void export_delete(DLManagedTensorVersioned *managed)
+{
+	int saved = errno;
+
+	draft_abort((struct tl_draft *)managed); /* only frees it if it was committed */
+	errno = saved;
+}
+
+struct tl_draft *draft_of(const DLManagedTensorVersioned *managed)
+{
+	return managed && managed->deleter == export_delete ? (struct tl_draft *)managed : NULL;
+}
+
+int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out)
+{
+	struct session *s = draft->session;
+
+	if (draft->state == DRAFT_PARENTS || draft->state == DRAFT_ENDED)
+		return tl_fail(-ESTALE, "the draft of '%s' is not ours any more", draft->name);
+	pthread_mutex_lock(&s->produce_mutex);
+	/*
+	 * After a commit others may still look at the bytes, through the exported tensor. Memory of
+	 * our own has no slot before it is published, and is kept otherwise.
+	 */
+	if (!draft->hold.held && draft->hold.ref) {
+		hold_add(s, ref_slot(draft->hold.ref));
+		draft->hold.held = true;
+	}
+	draft_step(draft, DRAFT_EXPORT);
+	pthread_mutex_unlock(&s->produce_mutex);
+
+	draft->managed.version = (DLPackVersion){ DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION };
+	draft->managed.manager_ctx = draft;
+	draft->managed.deleter = export_delete;
+	draft->managed.flags = draft->tensor_flags;
+	*out = &draft->managed;
+	return 0;
+}
+
+struct tl_draft *draft_at(struct session *s, const void *data)
+{
+	struct tl_draft *found = NULL;
+
+	pthread_mutex_lock(&s->produce_mutex);
+	list_for_each(l, &s->drafts) {
+		struct tl_draft *draft = draft_entry(l);
+
+		if (draft->state == DRAFT_EXPORTED && draft->managed.dl_tensor.data == data)
+			found = draft;
+	}
+	pthread_mutex_unlock(&s->produce_mutex);
+	return found;
+}

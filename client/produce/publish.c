@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Publishing by handing over. What lies in memory of ours is recognised and not copied: an exported
+ * draft is committed, a leased tensor is linked under the other name. Libraries wrap what we gave
+ * them in tensors of their own kind and hand out new DLPack structs, so it is the address that
+ * decides, not the struct.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/arguments.h"
+#include "client/error.h"
+#include "client/get/tensor.h"
+#include "client/produce/draft.h"
+#include "client/produce/publish.h"
+#include "client/session/client.h"
+#include "client/session/request.h"
+#include "tensor/check.h"
+#include "tensor/extent.h"
+
+struct publishing {
+	tl_client *client;
+	const char *name;
+	size_t name_len;
+	DLManagedTensorVersioned *tensor;
+	tl_put_options options;
+	const struct memory_kind *kind; /* what the tensor lies in */
+	uint64_t nbytes;
+	bool contiguous;
+};
+
+static const unsigned char *first_byte(const struct publishing *p)
+{
+	const DLTensor *t = &p->tensor->dl_tensor;
+
+	return t->data ? (const unsigned char *)t->data + t->byte_offset : NULL;
+}
+
+/* Commits the draft that the tensor lies in. */
+static int publish_draft(const struct publishing *p, struct tl_draft *draft, uint64_t *version)
+{
+	const DLTensor *t = &p->tensor->dl_tensor;
+	int r;
+
+	if (draft->state == DRAFT_PARENTS)
+		return tl_fail(
+			-ESTALE,
+			"the draft of '%s' belongs to the process that created it, before fork()",
+			draft->name);
+	if (draft->state != DRAFT_EXPORTED || atomic_load(&draft->session->lost) ||
+	    !session_served(draft->session))
+		return PUBLISH_E_COPY; /* of a lost draft the bytes at least are still here */
+	if (!p->contiguous || p->nbytes > draft->room ||
+	    first_byte(p) != draft->managed.dl_tensor.data ||
+	    row_extra((unsigned)t->ndim, t->shape, p->options.metadata_size) > draft->extra)
+		return PUBLISH_E_COPY;
+	session_drain(draft->session);
+	if (atomic_load(&draft->session->lost))
+		return PUBLISH_E_COPY;
+	r = session_commit_error(draft->session);
+	if (r)
+		return r;
+	if (p->options.metadata_size) {
+		r = draft_metadata(draft, p->options.metadata, p->options.metadata_size);
+		if (r)
+			return r;
+	}
+	r = draft->kind->draft_written ? draft->kind->draft_written(draft, &p->options) : 0;
+	if (r)
+		return r;
+	return draft->kind->draft_commit(draft, t, p->tensor->flags, p->name, p->name_len, version);
+}
+
+/* Another name for the bytes of a tensor that this process holds. */
+static int publish_link(const struct publishing *p, struct session *s, uint64_t ref,
+			uint64_t *version)
+{
+	unsigned char bytes[WIRE_MAX];
+	struct wire_link m = {
+		.header = { .type = WIRE_LINK },
+		.ref = ref,
+		.name_len = (uint16_t)p->name_len,
+		.meta_len = (uint16_t)p->options.metadata_size,
+	};
+	struct conn_message answer;
+	char what[TL_NAME_MAX + 16];
+	int r;
+
+	m.header.length = (uint32_t)(sizeof(m) + p->name_len + p->options.metadata_size);
+	memcpy(bytes, &m, sizeof(m));
+	memcpy(bytes + sizeof(m), p->name, p->name_len);
+	if (p->options.metadata_size)
+		memcpy(bytes + sizeof(m) + p->name_len, p->options.metadata,
+		       p->options.metadata_size);
+	r = session_call(s, bytes, client_deadline(p->client), &answer);
+	if (r == SESSION_E_UNSENT)
+		return PUBLISH_E_COPY; /* its daemon is gone; the bytes are still here */
+	if (r == SESSION_E_LOST)
+		return tl_fail(
+			-ENOTCONN,
+			"the daemon ended the connection; whether '%s' was published is not known",
+			p->name);
+	if (r)
+		return r;
+	snprintf(what, sizeof(what), "publishing '%s'", p->name);
+	r = answer_expect(&answer, WIRE_COMMITTED, what);
+	if (!r && version)
+		*version = ((const struct wire_committed *)(const void *)answer.bytes)->version;
+	return r == -ESTALE ? PUBLISH_E_COPY : r; /* another user's bytes stay that user's */
+}
+
+/* Does the row say just what the tensor says? The row's tensor is held. */
+static bool same_tensor(const struct catalog_view *c, const struct catalog_row *row,
+			const struct publishing *p)
+{
+	const DLTensor *t = &p->tensor->dl_tensor;
+	const struct row_head h = row_head(row);
+	int64_t shape[TL_NDIM_MAX];
+
+	return h.ndim == t->ndim && h.dtype.code == t->dtype.code &&
+	       h.dtype.bits == t->dtype.bits && h.dtype.lanes == t->dtype.lanes &&
+	       load_once(&row->nbytes) == p->nbytes &&
+	       ((h.flags ^ p->tensor->flags) & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) == 0 &&
+	       !row_shape(c, row, &h, shape) &&
+	       !memcmp(shape, t->shape, sizeof(*shape) * (size_t)t->ndim);
+}
+
+/*
+ * The slot, among those that this process holds, of the tensor that lies there. It is held because
+ * somebody's tensor still refers to it, or because something else happens to hold the same one; in
+ * either case its row stands still, which the word says before and after. The daemon looks at our
+ * ledger again.
+ */
+static uint64_t held_ref_at(struct session *s, const struct publishing *p)
+{
+	uint32_t high = atomic_load(&s->catalog.header->slots_high);
+	uint32_t segment, generation;
+	uint64_t offset;
+
+	if (!mapping_locate(&s->mappings, first_byte(p), &segment, &generation, &offset))
+		return 0;
+	for (uint32_t slot = 0; slot < high && slot < s->catalog.slots; slot++) {
+		const struct catalog_row *row = &s->catalog.rows[slot];
+		uint64_t word = atomic_load(&row->word);
+		enum row_state state = row_word_state(word);
+
+		if (!atomic_load(&s->held[slot]) || (state != ROW_LIVE && state != ROW_RETIRED))
+			continue;
+		if (row->segment == segment && row->segment_generation == generation &&
+		    row->offset == offset && same_tensor(&s->catalog, row, p) &&
+		    atomic_load(&row->word) >> 2 == word >> 2)
+			return ref_make(word >> 2, slot);
+	}
+	return 0;
+}
+
+/* Is the draft's daemon the one that @s is connected to? */
+static bool same_daemon(const struct tl_draft *draft, const struct session *s)
+{
+	return draft->session->catalog.instance == s->catalog.instance;
+}
+
+/* On the session @s. @lease: the tensor is one of ours. */
+static int publish_on(const struct publishing *p, struct session *s,
+		      const struct tensor_lease *lease, uint64_t *version)
+{
+	struct tl_draft *draft = draft_of(p->tensor);
+	uint64_t ref = 0;
+
+	if (!draft && !lease && first_byte(p))
+		draft = draft_at(s, first_byte(p));
+	if (draft)
+		return same_daemon(draft, s) ? publish_draft(p, draft, version) : PUBLISH_E_COPY;
+	if (!p->contiguous)
+		return PUBLISH_E_COPY;
+	if (lease && lease->session == s &&
+	    same_tensor(&s->catalog, &s->catalog.rows[ref_slot(lease->ref)], p))
+		ref = lease->ref;
+	else if (!lease && first_byte(p) && p->kind == memory_kinds[KIND_SHARED])
+		ref = held_ref_at(s, p);
+	return ref ? publish_link(p, s, ref, version) : PUBLISH_E_COPY;
+}
+
+/* Without a copy, if it lies in memory of ours. 0, PUBLISH_E_COPY, or a negative errno. */
+static int publish_ours(const struct publishing *p, uint64_t *version)
+{
+	const struct tensor_lease *lease = tensor_lease_of(p->tensor);
+	struct use use;
+	int r = lease ? p->kind->second_name(p->name, &p->options) : 0;
+
+	if (r)
+		return r;
+	if (lease && lease->private_size)
+		return PUBLISH_E_COPY; /* what was written to it is this process's alone */
+	r = client_enter(p->client, true, client_deadline(p->client), &use);
+	if (r)
+		return r;
+	r = publish_on(p, use.session, lease, version);
+	client_leave(&use);
+	return r;
+}
+
+static int publish_check(struct publishing *p)
+{
+	const DLManagedTensorVersioned *t = p->tensor;
+	bool padded = t->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	char why[TENSOR_WHY_TEXT];
+	int r;
+
+	if (t->version.major != DLPACK_MAJOR_VERSION)
+		return tl_fail(-EINVAL, "the tensor is of DLPack %u.%u; %d is known",
+			       t->version.major, t->version.minor, DLPACK_MAJOR_VERSION);
+	r = source_check(&t->dl_tensor, t->flags, why, sizeof(why));
+	if (!r)
+		r = tensor_nbytes(t->dl_tensor.dtype, t->dl_tensor.ndim, t->dl_tensor.shape, padded,
+				  &p->nbytes);
+	if (r)
+		return tl_fail(r == -EOVERFLOW ? -EINVAL : r, "the tensor: %s", why);
+	p->contiguous = tensor_is_contiguous(&t->dl_tensor);
+	if (p->kind->contiguous_only && !p->contiguous)
+		return tl_fail(-ENOTSUP,
+			       "a tensor on a GPU must be C-contiguous: make it so first");
+	return client_check_name(p->name, p->name_len);
+}
+
+int publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
+	    const tl_put_options *options, bool *copied, uint64_t *version)
+{
+	struct publishing p = {
+		.client = client,
+		.name = name,
+		.tensor = tensor,
+		.options = *options,
+		.kind = kind_of_device(tensor->dl_tensor.device.device_type),
+	};
+	bool copy = false;
+	uint64_t v = 0;
+	int r;
+
+	p.name_len = strlen(name);
+	r = publish_check(&p);
+	if (r)
+		return r;
+	p.options.dlpack_flags = tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	r = publish_ours(&p, version ? &v : NULL);
+	if (!r && tensor->deleter)
+		tensor->deleter(tensor);
+	if (r == PUBLISH_E_COPY)
+		r = p.kind->publish(client, name, tensor, p.nbytes, &p.options, &copy,
+				    version ? &v : NULL);
+	if (r)
+		return r;
+	if (copied)
+		*copied = copy;
+	if (version)
+		*version = v;
+	return 0;
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Publishing by handing over. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tensorlease/tensorlease.h>
+
+enum { PUBLISH_E_COPY = 64 }; /* not ours, or not as it is: copy */
+
+/* tl_publish(), with options that are checked. */
+int publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
+	    const tl_put_options *options, bool *copied, uint64_t *version);

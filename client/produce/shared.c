@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Producing in shared memory: create, write, commit; put is the three with a copy in the middle. */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/error.h"
+#include "client/get/shared.h"
+#include "client/produce/prefetch.h"
+#include "client/produce/publish.h"
+#include "client/produce/shared.h"
+#include "client/session/request.h"
+#include "proto/catalog_layout.h"
+#include "proto/description.h"
+#include "tensor/copy.h"
+#include "util/clock.h"
+
+/* ---- Creating ---- */
+
+enum { CREATING_TEXT = TL_NAME_MAX + 16 };
+
+/* What is asked for, in words; the memory of a group has no name. */
+static const char *creating(const struct draft_request *want, char what[CREATING_TEXT])
+{
+	if (!want->name_len)
+		return "creating a group";
+	snprintf(what, CREATING_TEXT, "creating '%s'", want->name);
+	return what;
+}
+
+/* One round trip, and as long as there is no room. */
+static int create_request(struct session *s, const struct draft_request *want, uint32_t extra,
+			  struct wire_draft *out)
+{
+	unsigned char bytes[sizeof(struct wire_create) + TL_NAME_MAX];
+	struct wire_create m = {
+		.header = { .type = WIRE_CREATE, .length = (uint32_t)(sizeof(m) + want->name_len) },
+		.nbytes = want->nbytes,
+		.timeout_ns = want->timeout_ns,
+		.extra = extra,
+		.name_len = (uint16_t)want->name_len,
+	};
+	struct conn_message answer;
+	int64_t deadline;
+	char what[CREATING_TEXT];
+	int r;
+
+	memcpy(bytes, &m, sizeof(m));
+	memcpy(bytes + sizeof(m), want->name, want->name_len);
+	/* The wait for room and that for the answer. */
+	if (want->timeout_ns < 0 ||
+	    __builtin_add_overflow(session_deadline(s), want->timeout_ns, &deadline))
+		deadline = DEADLINE_NEVER;
+	r = session_call(s, bytes, deadline, &answer);
+	if (r)
+		return r;
+	r = answer_expect(&answer, WIRE_DRAFT, creating(want, what));
+	if (!r)
+		memcpy(out, answer.bytes, sizeof(*out));
+	return r;
+}
+
+/* Where its bytes are. */
+static int draft_place(struct tl_draft *draft, const struct wire_draft *granted)
+{
+	int r;
+
+	if (!draft->room)
+		return 0; /* no bytes: data stays NULL */
+	if (granted->segment == CATALOG_NONE || granted->offset > granted->segment_size ||
+	    granted->segment_size - granted->offset < draft->room || granted->offset % TL_ALIGNMENT)
+		return tl_fail(-EPROTO, "a draft for %llu bytes at %llu of %llu",
+			       (unsigned long long)draft->room, (unsigned long long)granted->offset,
+			       (unsigned long long)granted->segment_size);
+	r = mapping_write(&draft->session->mappings, granted, &draft->map);
+	if (!r)
+		draft->managed.dl_tensor.data = (char *)draft->map->base + granted->offset;
+	return r;
+}
+
+/*
+ * Gets @draft's memory on the session of @use, whose count it takes over. 0, SESSION_E_*, or a
+ * negative errno.
+ */
+static int draft_obtain(struct tl_draft *draft, const struct use *use,
+			const struct draft_request *want)
+{
+	struct session *s = use->session;
+	struct wire_draft granted;
+	int r;
+
+	draft->session = s;
+	/* A refused commit's ERROR came before the answer to what was prefetched behind it. */
+	if (!prefetch_take(s, want->nbytes, draft->extra, session_deadline(s), &draft->hold,
+			   &granted)) {
+		session_drain(s);
+		r = session_commit_error(s);
+		if (!r)
+			r = create_request(s, want, draft->extra, &granted);
+		if (r) {
+			draft->session = NULL;
+			return r;
+		}
+		draft->hold.ref = granted.ref;
+		draft_link(draft);
+	}
+	r = session_commit_error(s);
+	if (!r)
+		r = draft_place(draft, &granted);
+	if (r) {
+		draft_unlink(draft);
+		session_abort(s, draft->hold.ref, session_deadline(s));
+		draft->session = NULL; /* the count stays the use's */
+	} else {
+		draft_granted(draft);
+	}
+	return r;
+}
+
+int shared_draft_new(tl_client *client, const struct draft_request *want, struct tl_draft **out)
+{
+	struct tl_draft *draft = draft_alloc(want, &shared_kind);
+	char what[CREATING_TEXT];
+	int r;
+
+	if (!draft)
+		return tl_fail(-ENOMEM, "no memory for a draft");
+	for (unsigned attempt = 0;; attempt++) {
+		struct use use;
+
+		r = client_enter(client, true, client_deadline(client), &use);
+		if (r)
+			break;
+		r = draft_obtain(draft, &use, want);
+		if (!r) {
+			*out = draft;
+			return 0;
+		}
+		client_leave(&use);
+		if (r > 0 && attempt)
+			r = tl_fail(-ENOTCONN, "%s: the daemon at %s ended the connection",
+				    creating(want, what), client->address);
+		if (r < 0)
+			break;
+	}
+	draft_free(draft);
+	return r < 0 ? r : -ENOTCONN;
+}
+
+/* ---- Committing ---- */
+
+static void commit_message(unsigned char *bytes, const struct tl_draft *draft,
+			   const struct tensor_description *d, bool answer, uint32_t prefetch)
+{
+	struct wire_commit m = {
+		.header = { .type = WIRE_COMMIT },
+		.ref = draft->hold.ref,
+		.flags = (answer ? WIRE_COMMIT_ANSWER : 0) | (prefetch ? WIRE_COMMIT_PREFETCH : 0),
+		.prefetch_serial = prefetch,
+	};
+
+	description_encode(bytes, &m, d);
+}
+
+static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags,
+			 const char *name, size_t name_len, uint64_t *version)
+{
+	const struct tensor_description d = description_of(as, flags, name, name_len,
+							   draft->metadata, draft->metadata_size);
+	unsigned char bytes[WIRE_MAX];
+	struct session *s = draft->session;
+	int64_t deadline = session_deadline(s);
+	struct wire_header *h = (void *)bytes;
+	struct conn_message answer;
+	struct request req;
+	char what[TL_NAME_MAX + 16];
+	uint32_t prefetch;
+	int r;
+
+	prefetch = prefetch_begin(s, draft->room, draft->extra, deadline);
+	commit_message(bytes, draft, &d, version != NULL, prefetch);
+	if (version) {
+		r = session_ask(s, bytes, deadline, &req, &answer);
+	} else {
+		h->serial = session_serial(s) | SESSION_COMMIT_SERIAL;
+		session_unanswered(s, prefetch ? prefetch : h->serial); /* DRAFT comes after it */
+		r = session_send(s, bytes, deadline);
+	}
+	if (r) {
+		prefetch_cancel(s, prefetch);
+		return r == SESSION_E_UNSENT ? draft_lost(draft->name) : r;
+	}
+	draft_sent(draft);
+	if (!version)
+		return 0;
+
+	r = session_await(s, &req, deadline);
+	if (r > 0)
+		return tl_fail(
+			-ENOTCONN,
+			"the daemon ended the connection; whether '%s' was committed is not known",
+			name);
+	if (r)
+		return r;
+	snprintf(what, sizeof(what), "committing '%s'", name);
+	r = answer_expect(&answer, WIRE_COMMITTED, what);
+	if (!r)
+		*version = ((const struct wire_committed *)(const void *)answer.bytes)->version;
+	return r;
+}
+
+/* ---- Put and publish ---- */
+
+static int shared_create(tl_client *client, const struct draft_request *want, struct tl_draft **out)
+{
+	if (want->device.device_id)
+		return tl_fail(-EINVAL, "tl_spec.device is number %d of the CPU; there is only 0",
+			       want->device.device_id);
+	return shared_draft_new(client, want, out);
+}
+
+static int shared_put(tl_client *client, const char *name, const DLTensor *source,
+		      const tl_put_options *o, uint64_t *version)
+{
+	struct draft_request want = { .name = name, .name_len = strlen(name) };
+	tl_draft *draft = NULL;
+	int r;
+
+	r = put_request(&want, source, o);
+	if (r)
+		return r;
+	r = shared_draft_new(client, &want, &draft);
+	if (r)
+		return r;
+	assert(draft);
+	r = draft_metadata(draft, o->metadata, o->metadata_size);
+	if (r) {
+		draft_abort(draft);
+		return r;
+	}
+	r = want.nbytes ? copy_gather(draft->managed.dl_tensor.data, source, o->dlpack_flags) : 0;
+	if (r) {
+		draft_abort(draft);
+		return tl_fail(r, "copying '%s': %m", name);
+	}
+	return draft_commit_unchecked(draft, version);
+}
+
+static int shared_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
+			  uint64_t nbytes, const tl_put_options *o, bool *copied, uint64_t *version)
+{
+	int r;
+
+	(void)nbytes;
+	if (o->flags & TL_PUBLISH_NO_COPY)
+		return tl_fail(
+			-ENOTSUP,
+			"'%s': the tensor lies in memory of its own and would be copied: write "
+			"into a draft, or allow the copy",
+			name);
+	r = shared_put(client, name, &tensor->dl_tensor, o, version);
+	*copied = !r;
+	if (!r && tensor->deleter)
+		tensor->deleter(tensor);
+	return r;
+}
+
+static int shared_second_name(const char *name, const tl_put_options *o)
+{
+	(void)name;
+	(void)o;
+	return 0;
+}
+
+/* ---- Ends ---- */
+
+static void shared_abort(struct tl_draft *draft, int64_t deadline)
+{
+	session_abort(draft->session, draft->hold.ref, deadline);
+}
+
+static void shared_end(struct tl_draft *draft)
+{
+	mapping_write_end(&draft->session->mappings, draft->map);
+}
+
+/* A draft that nobody waited for. */
+static void shared_late_draft(struct session *s, const struct conn_message *m)
+{
+	session_abort_locked(s, ((const struct wire_draft *)(const void *)m->bytes)->ref);
+}
+
+static void shared_session_end(struct session *s)
+{
+	pthread_mutex_lock(&s->produce_mutex); /* fork() finds the requests, or none */
+	prefetch_deinit(s);
+	pthread_mutex_unlock(&s->produce_mutex);
+}
+
+static void shared_fork_session(struct session *s)
+{
+	drafts_fork(s);
+	prefetch_deinit(s);
+}
+
+const struct memory_kind shared_kind = {
+	.device = kDLCPU,
+	.lease = shared_lease,
+	.lease_delete = shared_lease_delete,
+	.create = shared_create,
+	.put = shared_put,
+	.publish = shared_publish,
+	.second_name = shared_second_name,
+	.draft_commit = shared_commit,
+	.draft_abort = shared_abort,
+	.draft_end = shared_end,
+	.messages[KIND_LATE][WIRE_DRAFT - WIRE_WELCOME] = shared_late_draft,
+	.session_end = shared_session_end,
+	.fork_session = shared_fork_session,
+};

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+
+#include "client/arguments.h"
+#include "client/error.h"
+#include "client/produce/want.h"
+#include "client/session/kind.h"
+#include "tensor/check.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
+
+static int spec_request(struct draft_request *want, const tl_spec *spec)
+{
+	bool padded = spec->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	const char *why;
+
+	if (spec->ndim < 0 || spec->ndim > TL_NDIM_MAX || (spec->ndim && !spec->shape))
+		return tl_fail(-EINVAL, "tl_spec.ndim is %d (0 to %d)%s", spec->ndim, TL_NDIM_MAX,
+			       spec->shape ? "" : " and shape is NULL");
+	if (spec->dlpack_flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
+		return tl_fail(-EINVAL, "tl_spec.dlpack_flags is %#llx; %#llx is known",
+			       (unsigned long long)spec->dlpack_flags,
+			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
+	want->shape = spec->shape;
+	want->ndim = spec->ndim;
+	want->dtype = spec->dtype;
+	want->device = spec->device;
+	want->flags = spec->dlpack_flags;
+	want->timeout_ns = spec->timeout_ns;
+	if (tensor_dtype_check(spec->dtype, &why))
+		return tl_fail(-EINVAL, "tl_spec: %s (code %u, bits %u, lanes %u)", why,
+			       spec->dtype.code, spec->dtype.bits, spec->dtype.lanes);
+	if (tensor_nbytes(spec->dtype, spec->ndim, spec->shape, padded, &want->nbytes))
+		return tl_fail(-EINVAL,
+			       "tl_spec: the shape has a negative size, or more than 2^63-1 bytes");
+	return 0;
+}
+
+int draft_request_check(struct draft_request *want, const tl_spec *spec)
+{
+	tl_spec copy;
+	int r;
+
+	r = client_options(&copy, sizeof(copy), spec, sizeof(copy), "tl_spec");
+	if (r)
+		return r;
+	want->name_len = strlen(want->name);
+	r = client_check_name(want->name, want->name_len);
+	return r ? r : spec_request(want, &copy);
+}
+
+int source_check(const DLTensor *source, uint64_t flags, char *why, size_t why_len)
+{
+	DLTensor as = *source;
+
+	if (kind_of_device(as.device.device_type)->device == as.device.device_type)
+		as.device.device_type = kDLCPU; /* all else is the same */
+	return tensor_check_source(&as, flags, why, why_len);
+}
+
+int put_request(struct draft_request *want, const DLTensor *source, const tl_put_options *o)
+{
+	bool padded = o->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	char why[TENSOR_WHY_TEXT];
+	int r;
+
+	r = source_check(source, o->dlpack_flags, why, sizeof(why));
+	if (!r)
+		r = tensor_nbytes(source->dtype, source->ndim, source->shape, padded,
+				  &want->nbytes);
+	if (r)
+		return tl_fail(r == -EOVERFLOW ? -EINVAL : r, "the source tensor: %s", why);
+	want->shape = source->shape;
+	want->ndim = source->ndim;
+	want->dtype = source->dtype;
+	want->flags = o->dlpack_flags;
+	want->timeout_ns = o->timeout_ns;
+	want->metadata_max = o->metadata_size;
+	return 0;
+}
+
+int put_options(tl_put_options *o, const tl_put_options *options)
+{
+	const uint32_t known = TL_PUBLISH_NO_COPY | TL_PUBLISH_SEALED | TL_PUBLISH_STAGING;
+	int r;
+
+	*o = (tl_put_options){ .size = sizeof(*o) };
+	r = options ? client_options(o, sizeof(*o), options, sizeof(*o), "tl_put_options") : 0;
+	if (!r && (o->flags & ~known || o->reserved))
+		r = tl_fail(-EINVAL,
+			    "tl_put_options.flags is %#x, of which %#x is known; reserved is %u",
+			    o->flags, known, o->reserved);
+	if (!r && (o->metadata_size > TL_METADATA_MAX || (o->metadata_size && !o->metadata)))
+		r = tl_fail(-EINVAL, "tl_put_options: %zu bytes of metadata%s; the limit is %d",
+			    o->metadata_size, o->metadata ? "" : " at NULL", TL_METADATA_MAX);
+	return r;
+}

@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Addresses: which socket, connecting to it, and autostart. Whose daemon listens there is asked of
+ * the connection (trust.h), whatever the path. The directories below were not looked at for that:
+ * a daemon is not started in one that others could rearrange under it.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <limits.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/error.h"
+#include "client/session/address.h"
+#include "client/session/trust.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+#define SYSTEM_SOCKET "/run/tensorlease/socket"
+#define DAEMON_NAME "tensorleased"
+#ifndef BINDIR /* where it is installed: the Makefile says */
+#define BINDIR "/usr/local/bin"
+#endif
+
+enum { EXIT_SERVED = 3 }; /* tensorleased: another daemon serves this address */
+
+/* ---- Which ---- */
+
+static int put_address(char *out, size_t size, const char *directory, const char *name)
+{
+	int n = snprintf(out, size, "%s%s", directory, name);
+
+	if (n < 0 || (size_t)n >= size)
+		return tl_fail(-EINVAL,
+			       "'%s...' is longer than the %zu bytes that a socket's path may have",
+			       out, size - 1);
+	return 0;
+}
+
+int address_find(char *out, size_t size, const char *asked)
+{
+	const char *from_env = secure_getenv("TENSORLEASE_SOCKET");
+	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
+	char directory[64];
+
+	if (asked && !*asked)
+		return tl_fail(-EINVAL, "options->address is empty");
+	if (asked)
+		return put_address(out, size, asked, "");
+	if (from_env && *from_env)
+		return put_address(out, size, from_env, "");
+	if (!access(SYSTEM_SOCKET, F_OK))
+		return put_address(out, size, SYSTEM_SOCKET, "");
+	if (runtime && *runtime)
+		return put_address(out, size, runtime, "/tensorlease/socket");
+	snprintf(directory, sizeof(directory), "/tmp/tensorlease-%u", (unsigned)geteuid());
+	return put_address(out, size, directory, "/socket");
+}
+
+/*
+ * The private directories are those that address_find() makes up; a caller's own path is his
+ * business.
+ */
+static bool in_private_directory(const char *address, char *directory, size_t size)
+{
+	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
+	const char *slash = strrchr(address, '/');
+	char expected[PATH_MAX];
+
+	if (!slash || strcmp(slash, "/socket") != 0 || (size_t)(slash - address) >= size)
+		return false;
+	memcpy(directory, address, (size_t)(slash - address));
+	directory[slash - address] = '\0';
+	snprintf(expected, sizeof(expected), "/tmp/tensorlease-%u", (unsigned)geteuid());
+	if (!strcmp(directory, expected))
+		return true;
+	if (!runtime || !*runtime)
+		return false;
+	snprintf(expected, sizeof(expected), "%s/tensorlease", runtime);
+	return !strcmp(directory, expected);
+}
+
+static int check_directory(const char *directory)
+{
+	struct stat st;
+
+	if (lstat(directory, &st))
+		return tl_fail(-errno, "%s: %m", directory);
+	if (!S_ISDIR(st.st_mode))
+		return tl_fail(-EACCES, "%s is not a directory: no daemon can be started in it",
+			       directory);
+	if (st.st_uid != geteuid())
+		return tl_fail(-EACCES, "%s belongs to uid %u, not to us (%u)", directory,
+			       (unsigned)st.st_uid, (unsigned)geteuid());
+	if ((st.st_mode & 07777) != 0700)
+		return tl_fail(-EACCES, "%s has mode %04o, not 0700", directory,
+			       (unsigned)st.st_mode & 07777);
+	return 0;
+}
+
+/* ---- Connecting ---- */
+
+/* The socket's mode or owner keeps us out, or a directory on the way does. */
+static int permission_failure(const char *address)
+{
+	char buffer[1024], number[16];
+	struct group entry, *group = NULL;
+	struct stat st;
+
+	if (stat(address, &st))
+		return tl_fail(-EACCES, "the socket %s is not for this user: %m", address);
+	if (!(st.st_mode & S_IWGRP))
+		return tl_fail(-EACCES, "the socket %s is for user %u only: its mode is %04o",
+			       address, (unsigned)st.st_uid, (unsigned)st.st_mode & 07777);
+	getgrgid_r(st.st_gid, &entry, buffer, sizeof(buffer), &group);
+	snprintf(number, sizeof(number), "%u", (unsigned)st.st_gid);
+	return tl_fail(-EACCES,
+		       "the socket %s is for members of the group %s: join it (usermod -aG) and "
+		       "log in again",
+		       address, group ? group->gr_name : number);
+}
+
+static int connect_failure(int r, const char *address)
+{
+	switch (r) {
+	case -ENOENT:
+		return tl_fail(r,
+			       "no daemon: there is no socket %s; `tensorleased --socket %s` "
+			       "starts one",
+			       address, address);
+	case -ECONNREFUSED:
+		return tl_fail(r, "no daemon listens at %s; `tensorleased --socket %s` starts one",
+			       address, address);
+	case -ETIMEDOUT:
+		return tl_fail(r, "the daemon at %s did not take the connection in time", address);
+	case -EACCES:
+	case -EPERM:
+		return permission_failure(address);
+	default:
+		return tl_fail(r, "connecting to %s: %m", address);
+	}
+}
+
+int address_connect(const char *address, int64_t deadline, int *socket_out)
+{
+	struct sockaddr_un sun = { .sun_family = AF_UNIX };
+	int64_t left = deadline_left_ns(deadline);
+	struct timeval tv = { .tv_sec = left / NS_PER_SEC,
+			      .tv_usec = left % NS_PER_SEC / 1000 + 1 };
+	int r;
+
+	*socket_out = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (*socket_out < 0)
+		return tl_fail(-errno, "making a socket: %m");
+	if (deadline != DEADLINE_NEVER) /* how long connect() waits if the daemon's backlog is full
+					 */
+		setsockopt(*socket_out, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
+	memcpy(sun.sun_path, address, strlen(address) + 1);
+	do {
+		r = connect(*socket_out, (struct sockaddr *)&sun, sizeof(sun)) ? -errno : 0;
+	} while (r == -EINTR && !deadline_passed(deadline));
+	if (r)
+		return connect_failure(r == -EAGAIN || r == -EINTR ? -ETIMEDOUT : r, address);
+	return trust_peer(*socket_out, address);
+}
+
+/* ---- Autostart ---- */
+
+static bool is_program(const char *path)
+{
+	struct stat st;
+
+	return !stat(path, &st) && S_ISREG(st.st_mode) && !access(path, X_OK);
+}
+
+/* Looking for the daemon's program. */
+struct search {
+	char found[PATH_MAX];
+	char skipped[640]; /* those that there are but that others could have written, and why */
+};
+
+/* @name in @directory, of @n bytes. */
+static bool search_at(struct search *s, const char *directory, size_t n, const char *name)
+{
+	char path[PATH_MAX], why[PATH_MAX + 128];
+	int length = snprintf(path, sizeof(path), "%.*s/%s", (int)n, directory, name);
+	size_t used = strlen(s->skipped);
+
+	if (length <= 0 || (size_t)length >= sizeof(path) || !is_program(path) ||
+	    !realpath(path, s->found))
+		return false;
+	if (trust_program(s->found, why, sizeof(why)))
+		return true;
+	if (!strstr(s->skipped, s->found)) /* it may be met again on another way */
+		snprintf(s->skipped + used, sizeof(s->skipped) - used, "; not %s, since %s",
+			 s->found, why);
+	return false;
+}
+
+static bool search_beside(struct search *s, const char *file)
+{
+	static const char *const places[] = { "../bin/" DAEMON_NAME, "../../bin/" DAEMON_NAME,
+					      DAEMON_NAME };
+	const char *slash = strrchr(file, '/');
+
+	for (size_t i = 0; slash && i < sizeof(places) / sizeof(*places); i++)
+		if (search_at(s, file, (size_t)(slash - file), places[i]))
+			return true;
+	return false;
+}
+
+static bool search_path(struct search *s)
+{
+	const char *path = secure_getenv("PATH");
+
+	while (path && *path) {
+		size_t n = strcspn(path, ":");
+
+		if (n && search_at(s, path, n, DAEMON_NAME))
+			return true;
+		path += n + (path[n] == ':');
+	}
+	return false;
+}
+
+/*
+ * First the one that came with the library: it speaks the same protocol. For a library that was
+ * installed this is the one that was installed; for one that is part of a program that is looked
+ * for before what lies beside the program.
+ */
+static bool search_everywhere(struct search *s)
+{
+	char library[PATH_MAX], program[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
+	Dl_info info;
+
+	program[n > 0 ? n : 0] = '\0';
+	if (dladdr((void *)tl_version, &info) && info.dli_fname &&
+	    realpath(info.dli_fname, library) && strcmp(library, program) != 0 &&
+	    search_beside(s, library))
+		return true;
+	return search_at(s, BINDIR, strlen(BINDIR), DAEMON_NAME) || search_beside(s, program) ||
+	       search_path(s);
+}
+
+static int find_daemon(char out[PATH_MAX])
+{
+	const char *asked = secure_getenv("TENSORLEASE_DAEMON");
+	struct search s = { .skipped = "" };
+
+	if (asked && *asked) { /* the user's own word */
+		snprintf(out, PATH_MAX, "%s", asked);
+		if (is_program(out))
+			return 0;
+		return tl_fail(-ENOENT, "$TENSORLEASE_DAEMON is %s, which is no program", asked);
+	}
+	if (!search_everywhere(&s))
+		return tl_fail(-ENOENT,
+			       "no program " DAEMON_NAME
+			       " to start: neither beside this library or program, nor in " BINDIR
+			       " or $PATH; $TENSORLEASE_DAEMON may name one%s",
+			       s.skipped);
+	memcpy(out, s.found, PATH_MAX);
+	return 0;
+}
+
+static int make_private_directory(const char *address)
+{
+	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
+	char directory[PATH_MAX];
+
+	if (!in_private_directory(address, directory, sizeof(directory)))
+		return 0;
+	if (mkdir(directory, 0700) && errno != EEXIST)
+		return tl_fail(-errno, "making the directory %s%s: %m", directory,
+			       runtime && !strncmp(directory, runtime, strlen(runtime))
+				       ? " (from $XDG_RUNTIME_DIR)"
+				       : "");
+	return check_directory(directory);
+}
+
+/* What the program wrote to stderr while it started, without the end of the line. */
+static const char *read_complaint(int fd, char *text, size_t size)
+{
+	ssize_t n = pread(fd, text, size - 1, 0);
+
+	while (n > 0 && text[n - 1] == '\n')
+		n--;
+	text[n > 0 ? n : 0] = '\0';
+	return text;
+}
+
+/*
+ * The program in a session of its own, with no signal blocked or ignored, and nothing of ours open;
+ * what it says until it detaches goes to @stderr_fd.
+ */
+static int spawn_daemon(pid_t *pid, const char *program, const char *address, int stderr_fd)
+{
+	char *const argv[] = { (char *)program,
+			       (char *)"--socket",
+			       (char *)address,
+			       (char *)"--idle-exit",
+			       (char *)"--log-level",
+			       (char *)"warn",
+			       NULL };
+	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attr;
+	sigset_t none, all;
+	int r;
+
+	sigemptyset(&none);
+	sigfillset(&all);
+	posix_spawnattr_init(&attr);
+	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK |
+						POSIX_SPAWN_SETSIGDEF);
+	posix_spawnattr_setsigmask(&attr, &none);
+	posix_spawnattr_setsigdefault(&attr, &all);
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+	posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+	if (stderr_fd >= 0)
+		posix_spawn_file_actions_adddup2(&actions, stderr_fd, STDERR_FILENO);
+	else
+		posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+	r = posix_spawn(pid, program, &actions, &attr, argv, environ);
+	posix_spawn_file_actions_destroy(&actions);
+	posix_spawnattr_destroy(&attr);
+	return r ? tl_fail(-r, "starting %s: %m", program) : 0;
+}
+
+static void nap(int64_t ns)
+{
+	struct timespec ts = { .tv_sec = ns / NS_PER_SEC, .tv_nsec = ns % NS_PER_SEC };
+
+	nanosleep(&ts, NULL);
+}
+
+/*
+ * The started process ends when its daemon listens. Only this pid is waited for: other children are
+ * not ours.
+ */
+static int wait_for_daemon(pid_t pid, const char *program, int stderr_fd, int64_t deadline)
+{
+	char text[512];
+
+	for (;;) {
+		int status;
+		pid_t got = waitpid(pid, &status, WNOHANG);
+
+		if (got < 0 && errno != EINTR)
+			return 0; /* somebody reaps all children: connecting will tell */
+		if (got == pid && WIFEXITED(status) &&
+		    (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == EXIT_SERVED))
+			return 0;
+		if (got == pid && WIFEXITED(status))
+			return tl_fail(-ECONNREFUSED, "%s ended with status %d: %s", program,
+				       WEXITSTATUS(status),
+				       read_complaint(stderr_fd, text, sizeof(text)));
+		if (got == pid && WIFSIGNALED(status))
+			return tl_fail(-ECONNREFUSED, "%s was killed by signal %d: %s", program,
+				       WTERMSIG(status),
+				       read_complaint(stderr_fd, text, sizeof(text)));
+		if (deadline_passed(deadline))
+			return tl_fail(-ETIMEDOUT, "%s (pid %d) does not listen in time: %s",
+				       program, (int)pid,
+				       read_complaint(stderr_fd, text, sizeof(text)));
+		nap(2 * NS_PER_MS);
+	}
+}
+
+int address_autostart(const char *address, int64_t deadline)
+{
+	cleanup_(fd_closep) int stderr_fd = -1;
+	char program[PATH_MAX];
+	pid_t pid;
+	int r;
+
+	r = find_daemon(program);
+	if (r)
+		return r;
+	r = make_private_directory(address);
+	if (r)
+		return r;
+	stderr_fd = memfd_create("tensorleased-stderr", MFD_CLOEXEC);
+	r = spawn_daemon(&pid, program, address, stderr_fd);
+	if (r)
+		return r;
+	return wait_for_daemon(pid, program, stderr_fd, deadline);
+}

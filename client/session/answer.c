@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <poll.h>
+
+#include "client/error.h"
+#include "client/session/answer.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+int socket_wait(int socket, short events, int64_t deadline)
+{
+	struct pollfd p = { .fd = socket, .events = events };
+
+	for (;;) {
+		int n = poll(&p, 1, deadline_left_ms(deadline));
+
+		if (n > 0)
+			return 0; /* errors too: the next call on it tells */
+		if (n == 0 && deadline_passed(deadline))
+			return -ETIMEDOUT;
+		if (n < 0 && errno != EINTR && errno != EAGAIN)
+			return -errno;
+	}
+}
+
+int answer_errno(uint32_t code)
+{
+	switch (code) {
+	case WIRE_E_INVALID:
+		return -EINVAL;
+	case WIRE_E_PROTOCOL:
+		return -EPROTO;
+	case WIRE_E_VERSION:
+		return -EPROTONOSUPPORT;
+	case WIRE_E_NOT_FOUND:
+		return -ENOENT;
+	case WIRE_E_NO_SPACE:
+	case WIRE_E_LIMIT:
+		return -ENOSPC;
+	case WIRE_E_QUOTA:
+		return -EDQUOT;
+	case WIRE_E_DENIED:
+		return -EACCES;
+	case WIRE_E_GONE:
+		return -ESTALE;
+	case WIRE_E_CLIENTS:
+		return -EUSERS;
+	case WIRE_E_NO_RESOURCES:
+		return -ENOMEM;
+	default:
+		return -EPROTO;
+	}
+}
+
+int answer_expect(struct conn_message *answer, unsigned want, const char *what)
+{
+	const struct wire_error_reply *e = (const void *)answer->bytes;
+
+	if (answer->header.type == want)
+		return 0;
+	answer->fd = fd_close(answer->fd);
+	if (answer->header.type == WIRE_ERROR)
+		return tl_fail(answer_errno(e->code), "%s: %.*s", what, (int)e->text_len,
+			       (const char *)wire_tail(e, sizeof(*e)));
+	return tl_fail(-EPROTO, "%s: the daemon answered %s where %s belongs", what,
+		       wire_type_name(answer->header.type), wire_type_name(want));
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Clients. A client's session is replaced when its connection is gone and a call needs one: by one
+ * thread at a time, without the mutex, which fork() takes; the others wait for it. Old sessions go
+ * when their last lease does.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "client/error.h"
+#include "client/session/address.h"
+#include "client/session/client.h"
+#include "client/session/kind.h"
+#include "client/session/peer.h"
+#include "client/session/pin.h"
+#include "client/session/process.h"
+#include "client/session/request.h"
+#include "util/clock.h"
+
+enum { RENEWALS_MAX = 8 };
+
+/* ---- Lifetime ---- */
+
+struct tl_client *client_free(struct tl_client *client)
+{
+	if (!client)
+		return NULL;
+	while (client->sessions) {
+		struct session *s = client->sessions;
+
+		client->sessions = s->older;
+		session_free(s);
+	}
+	pthread_cond_destroy(&client->renewed);
+	pthread_mutex_destroy(&client->mutex);
+	free(client);
+	return NULL;
+}
+
+void client_unref(struct tl_client *client)
+{
+	if (atomic_fetch_sub(&client->refs, 1) != 1)
+		return;
+	process_remove_client(&client->link);
+	client_free(client);
+}
+
+void client_init_renewed(struct tl_client *client)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&client->renewed, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
+struct tl_client *client_new(void)
+{
+	struct tl_client *client = calloc(1, sizeof(*client));
+
+	if (!client)
+		return NULL;
+	atomic_store(&client->refs, 1);
+	list_init(&client->link);
+	pthread_mutex_init(&client->mutex, NULL);
+	client_init_renewed(client);
+	return client;
+}
+
+/* ---- Sessions ---- */
+
+/* The last user of a closing session has left: nobody else touches it. */
+static void session_drained(struct users *users)
+{
+	struct session *s = container_of(users, struct session, users);
+	struct tl_client *client = s->client;
+
+	kinds_session_end(s);
+	pthread_mutex_lock(&client->mutex); /* fork() finds all of it, or nothing */
+	pin_forget(s);
+	session_deinit(s);
+	pthread_mutex_unlock(&client->mutex);
+	client_unref(client);
+}
+
+static bool nobody_listens(int r)
+{
+	return r == -ENOENT || r == -ECONNREFUSED;
+}
+
+/* Connects, and starts a daemon if that is asked for and nobody listens. */
+static int connect_socket(struct tl_client *client, struct session_peer *peer, int64_t deadline)
+{
+	int r = address_connect(client->address, deadline, &peer->socket);
+
+	if (!nobody_listens(r) || !(client->flags & TL_CONNECT_AUTOSTART))
+		return r;
+	r = address_autostart(client->address, deadline);
+	while (!r) { /* another process's daemon may be there already, but not listen yet */
+		peer_deinit(peer);
+		r = address_connect(client->address, deadline, &peer->socket);
+		if (!r || !nobody_listens(r) || deadline_left_ns(deadline) < 5 * NS_PER_MS)
+			break;
+		nanosleep(&(struct timespec){ .tv_nsec = 5 * NS_PER_MS }, NULL);
+		r = 0;
+	}
+	return r;
+}
+
+/* Makes a session in the place of the one there is. `connecting` is ours. */
+static int make_session(struct tl_client *client, int64_t deadline)
+{
+	struct session_peer peer = SESSION_PEER_INIT;
+	struct session *s = NULL, *old = NULL;
+	int r;
+
+	pthread_mutex_lock(&client->mutex);
+	client->making = &peer; /* a forked child closes it */
+	pthread_mutex_unlock(&client->mutex);
+	r = connect_socket(client, &peer, deadline);
+	if (!r)
+		r = session_new(&s, client->address, &peer, deadline);
+
+	pthread_mutex_lock(&client->mutex);
+	client->making = NULL;
+	if (!r) {
+		s->client = client;
+		s->timeout_ns = client->timeout_ns;
+		s->users.drained = session_drained;
+		session_adopt_peer(s, &peer);
+		atomic_fetch_add(&client->refs, 1);
+		s->older = client->sessions;
+		client->sessions = s;
+		old = atomic_exchange(&client->session, s);
+		if (old)
+			session_inherit(s, old);
+	}
+	pthread_mutex_unlock(&client->mutex);
+	peer_deinit(&peer);
+	if (old)
+		session_close(old);
+	return r;
+}
+
+static int renew_failure(int r)
+{
+	switch (r) {
+	case -ENOENT:
+	case -ECONNREFUSED:
+	case -ENOTCONN:
+		return tl_fail(-ENOTCONN,
+			       "the connection to the daemon is gone, and there is no new one: %s",
+			       tl_failure_text());
+	default:
+		return r;
+	}
+}
+
+/* Waits while another thread connects. */
+static int wait_renewed_locked(struct tl_client *client, const struct session *old,
+			       int64_t deadline)
+{
+	struct timespec ts = { .tv_sec = deadline / NS_PER_SEC, .tv_nsec = deadline % NS_PER_SEC };
+
+	while (client->connecting && atomic_load(&client->session) == old) {
+		if (deadline == DEADLINE_NEVER)
+			pthread_cond_wait(&client->renewed, &client->mutex);
+		else if (pthread_cond_timedwait(&client->renewed, &client->mutex, &ts) == ETIMEDOUT)
+			return tl_fail(-ETIMEDOUT,
+				       "connecting to the daemon at %s again takes too long",
+				       client->address);
+	}
+	return 0;
+}
+
+int client_renew(struct tl_client *client, struct session *old, int64_t deadline)
+{
+	int r;
+
+	if (process_exiting())
+		return tl_fail(-ENOTCONN, "the process is ending");
+	pthread_mutex_lock(&client->mutex);
+	r = wait_renewed_locked(client, old, deadline);
+	if (r || atomic_load(&client->session) != old) {
+		pthread_mutex_unlock(&client->mutex);
+		return r;
+	}
+	client->connecting = true;
+	pthread_mutex_unlock(&client->mutex);
+
+	r = make_session(client, deadline);
+
+	pthread_mutex_lock(&client->mutex);
+	client->connecting = false;
+	pthread_cond_broadcast(&client->renewed);
+	pthread_mutex_unlock(&client->mutex);
+	return renew_failure(r);
+}
+
+int client_enter(struct tl_client *client, bool connected, int64_t deadline, struct use *use)
+{
+	for (unsigned renewals = 0; renewals <= RENEWALS_MAX; renewals++) {
+		struct session *s = atomic_load_explicit(&client->session, memory_order_acquire);
+		int r;
+
+		if (s && users_enter(&s->users)) {
+			use->session = s;
+			if (atomic_load_explicit(&s->pinned, memory_order_relaxed))
+				pin_look(s);
+			if (session_served(s) && !(connected && atomic_load(&s->lost)))
+				return 0;
+			client_leave(use);
+		}
+		if (renewals && deadline_passed(deadline))
+			break;
+		r = client_renew(client, s, deadline);
+		if (r)
+			return r;
+	}
+	tl_fail(-ENOTCONN, "the daemon at %s ends every connection", client->address);
+	return -ENOTCONN;
+}
+
+int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
+		   struct conn_message *answer)
+{
+	for (unsigned attempt = 0;; attempt++) {
+		int64_t deadline = client_deadline(client);
+		struct use use;
+		int r;
+
+		r = client_enter(client, true, deadline, &use);
+		if (r)
+			return r;
+		r = session_call(use.session, message, deadline, answer);
+		client_leave(&use);
+		if (r < 0)
+			return r;
+		if (!r)
+			return want || answer->header.type == WIRE_ERROR
+				       ? answer_expect(answer, want, what)
+				       : 0;
+		if (r == SESSION_E_LOST || attempt)
+			return tl_fail(-ENOTCONN, "%s: the daemon at %s ended the connection", what,
+				       client->address);
+	}
+}
+
+/* ---- The beginning and the end ---- */
+
+int client_connect(struct tl_client *client)
+{
+	int r;
+
+	process_add_client(&client->link);
+	r = make_session(client, client_deadline(client));
+	if (r)
+		process_remove_client(&client->link);
+	return r;
+}
+
+struct session *client_close(struct tl_client *client)
+{
+	struct session *s;
+
+	pthread_mutex_lock(&client->mutex);
+	client->closed = true;
+	s = atomic_exchange(&client->session, NULL);
+	pthread_mutex_unlock(&client->mutex);
+	return s;
+}

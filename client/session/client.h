@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A client: an address and the session that it has there now. It lives until tl_close() was called
+ * and the last of its sessions has drained.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "client/session/session.h"
+#include "util/clock.h"
+#include "util/list.h"
+
+enum { CLIENT_ADDRESS_MAX = 108, CLIENT_TIMEOUT_DEFAULT_S = 10 };
+
+struct tl_client {
+	/* The current one; NULL in a forked child that has not connected yet. */
+	_Atomic(struct session *) session;
+	_Atomic uint32_t refs; /* 1 until tl_close(), 1 for each session that has not drained */
+	struct list link;      /* among all clients of the process; process.c */
+	int64_t timeout_ns;
+	uint32_t flags;
+	char address[CLIENT_ADDRESS_MAX];
+
+	pthread_mutex_t mutex;
+	pthread_cond_t renewed;
+	struct session *sessions; /* all ever made, newest first: a get may look at an old one */
+	/* The connection that a thread is making, whose descriptors a forked child closes. */
+	struct session_peer *making;
+	bool connecting;
+	_Atomic bool closed;
+};
+
+/* A session and the count that one call holds on it. */
+struct use {
+	struct session *session;
+};
+
+/*
+ * The client's session, with a count on it: end with client_leave(). With @connected it has a
+ * connection as far as we know; without it the session may be one whose daemon is away. Connects
+ * again if there is none.
+ */
+int client_enter(struct tl_client *client, bool connected, int64_t deadline, struct use *use);
+
+static inline void client_leave(struct use *use)
+{
+	users_leave(&use->session->users);
+}
+
+/* Puts a new session in the place of @old, unless somebody did. */
+int client_renew(struct tl_client *client, struct session *old, int64_t deadline);
+
+/* When a request made now has to be answered. */
+static inline int64_t client_deadline(const struct tl_client *client)
+{
+	return deadline_after(client->timeout_ns);
+}
+
+/*
+ * Sends to the current session, to a new one if that is gone, and takes an answer of type @want; 0:
+ * of any but ERROR.
+ */
+int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
+		   struct conn_message *answer);
+
+/* A client without an address, which no fork() knows yet. NULL: no memory. */
+struct tl_client *client_new(void);
+/* Its first session, and the list of all clients. 0, or a negative errno. */
+int client_connect(struct tl_client *client);
+/* The session it has, which no call finds from now on, or NULL: session_close() it. */
+struct session *client_close(struct tl_client *client);
+void client_unref(struct tl_client *client);
+struct tl_client *client_free(struct tl_client *client); /* that was not connected */
+/* Also in a forked child, whose waiters are not there. */
+void client_init_renewed(struct tl_client *client);
+
+/*
+ * No more users may come; when the last has left, the session's resources go and, if its client is
+ * closed too, that goes.
+ */
+static inline void session_close(struct session *s)
+{
+	users_close(&s->users);
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fork(). A child inherits its parent's tensors, but not what protects them: the ledger is shared
+ * memory that the parent goes on writing, and the connection is the parent's. So, before a fork, a
+ * session on which leases are held gets a second connection with a copy of the ledger. The daemon
+ * reads both from READY on, and the parent's own holds last until then, so there is no moment
+ * without a hold. After the fork the parent closes its copy and the child puts it in the place of
+ * what it inherited: the lease objects then release against the child's own ledger.
+ *
+ * While the ledger is copied no lease may be taken: it would be in the child's memory, but not in
+ * its ledger. The session's state says so; it is written before the copy and read after G2, like
+ * any other word of the protocol (hold.h). A release that falls between copy and fork makes the
+ * child hold too much, never too little, until it ends.
+ *
+ * If the second connection cannot be had, the parent adds a hold for each slot to its own ledger:
+ * what the child reads is then the parent's to keep. A pipe tells when to stop: the child has its
+ * only writing end, as long as its session is there, and it is closed by exec and by death. Should
+ * the parent end first, the daemon finds the ledger still mapped by the child, and goes on reading
+ * it. It does so too when our own connection has ended (we are an orphan then), so that is no
+ * reason to do without. If the daemon is gone there is nobody who could reuse the memory, and the
+ * holds do no harm.
+ *
+ * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions
+ * produce, receive, mapping; then those of the kinds of memory; then the users'. fork() takes all
+ * of them, so that the child finds nothing half done.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "client/error.h"
+#include "client/session/address.h"
+#include "client/session/client.h"
+#include "client/session/fork.h"
+#include "client/session/hold.h"
+#include "client/session/kind.h"
+#include "client/session/peer.h"
+#include "client/session/pin.h"
+#include "client/session/process.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+enum { FORK_TIMEOUT_S = 1 };
+
+static struct list *clients; /* from before_fork() to after it */
+static bool registered;	     /* the handlers; process_lock() */
+
+/* ---- Before ---- */
+
+static void lock_all(void)
+{
+	struct tl_client *c;
+
+	clients = process_lock();
+	list_for_each_entry(c, clients, link) {
+		pthread_mutex_lock(&c->mutex);
+		for (struct session *s = c->sessions; s; s = s->older) {
+			pthread_mutex_lock(&s->produce_mutex);
+			pthread_mutex_lock(&s->receive_mutex);
+			pthread_mutex_lock(&s->mappings.mutex);
+		}
+	}
+	kinds_fork_before();
+	users_lock();
+}
+
+static void unlock_all(void)
+{
+	struct tl_client *c;
+
+	users_unlock();
+	list_for_each_entry(c, clients, link) {
+		for (struct session *s = c->sessions; s; s = s->older) {
+			pthread_mutex_unlock(&s->mappings.mutex);
+			pthread_mutex_unlock(&s->receive_mutex);
+			pthread_mutex_unlock(&s->produce_mutex);
+		}
+		pthread_mutex_unlock(&c->mutex);
+	}
+	process_unlock();
+}
+
+/* All but the drafts': 0 or 1 of them for each slot. */
+static void copy_counts(struct session *s, struct ledger *to)
+{
+	_Atomic uint32_t *held = ledger_held(to, s->catalog.slots);
+	struct draft_hold *draft;
+	uint32_t slot, count;
+
+	for_each_counted(s, slot, count)
+	{
+		ledger_touch(to->touched, slot);
+		atomic_store(&held[slot], count);
+	}
+	list_for_each_entry(draft, &s->drafts, link) {
+		slot = ref_slot(draft->ref);
+		if (draft->held && atomic_load(&to->touched[slot / LEDGER_PAGE_SLOTS]) &&
+		    atomic_load(&held[slot]))
+			atomic_fetch_sub(&held[slot], 1);
+	}
+}
+
+/* Does it hold anything but drafts? The session's state is FORKING. */
+static bool holds_leases(struct session *s)
+{
+	uint64_t leases = 0, drafts = 0;
+	struct draft_hold *draft;
+	uint32_t slot, count;
+
+	for_each_counted(s, slot, count) leases += count;
+	list_for_each_entry(draft, &s->drafts, link)
+		drafts += draft->held;
+	return leases > drafts;
+}
+
+static int second_connection(struct session *s, struct session_peer *peer, int64_t deadline)
+{
+	int r;
+
+	r = address_connect(s->address, deadline, &peer->socket);
+	if (r)
+		return r;
+	r = peer_hello(peer, s->address, deadline);
+	if (r)
+		return r;
+	if (peer->welcome.instance != s->catalog.instance ||
+	    peer->welcome.max_tensors != s->catalog.slots ||
+	    peer->welcome.client_index >= s->catalog.max_clients)
+		return tl_fail(-ENOTCONN, "another daemon serves %s", s->address);
+	copy_counts(s, peer->ledger); /* complete before the daemon reads it */
+	return peer_ledger(peer, deadline);
+}
+
+static void prepare_session(struct session *s, int64_t deadline)
+{
+	struct session_peer *peer;
+
+	if (atomic_load(&s->drained) || !s->held || atomic_load(&s->state) != SESSION_OPEN)
+		return;
+	pin_look_locked(s);
+	atomic_store(&s->state, SESSION_FORKING); /* ORDER: before the counts are read, see
+						     lease_hold() */
+	if (!holds_leases(s))
+		return;
+	peer = atomic_load(&s->lost) || !session_served(s) ? NULL : malloc(sizeof(*peer));
+	if (!peer) {
+		pin_all(s);
+		return;
+	}
+	*peer = (struct session_peer)SESSION_PEER_INIT;
+	if (!second_connection(s, peer, deadline)) {
+		s->fork_peer = peer;
+		return;
+	}
+	peer_deinit(peer);
+	free(peer);
+	pin_all(s);
+}
+
+static void before_fork(void)
+{
+	int64_t deadline = deadline_after(FORK_TIMEOUT_S * NS_PER_SEC);
+	int saved = errno;
+	struct tl_client *c;
+
+	lock_all();
+	list_for_each_entry(c, clients, link) {
+		for (struct session *s = c->sessions; s; s = s->older)
+			prepare_session(s, deadline);
+	}
+	errno = saved;
+}
+
+/* ---- After, in the parent ---- */
+
+static void reopen(struct session *s)
+{
+	int expected = SESSION_FORKING;
+
+	atomic_compare_exchange_strong(&s->state, &expected, SESSION_OPEN);
+}
+
+static void after_fork_parent(void)
+{
+	int saved = errno;
+	struct tl_client *c;
+
+	list_for_each_entry(c, clients, link) {
+		for (struct session *s = c->sessions; s; s = s->older) {
+			if (s->fork_peer) {
+				peer_deinit(s->fork_peer); /* the child has it */
+				free(s->fork_peer);
+				s->fork_peer = NULL;
+			}
+			if (s->held) { /* else it is an ancestor's that we keep */
+				s->heir = fd_close(s->heir);
+				s->inherited = false;
+			}
+			reopen(s);
+		}
+	}
+	kinds_fork_parent();
+	unlock_all();
+	errno = saved;
+}
+
+/* ---- After, in the child: one thread, all locks are its own ---- */
+
+/* What belongs to the parent, or to threads that are not here. */
+static void drop_parents(struct session *s)
+{
+	kinds_fork_session(s);
+	mappings_forget_writable(&s->mappings);
+	list_init(&s->pending);
+	s->reading = false;
+	s->commit_error = 0;
+	s->naborts = 0;
+	atomic_store(&s->aborts_due, false);
+	s->socket = fd_close(s->socket);
+	pin_forget(s);
+	if (s->inherited) { /* stays mapped until we read no more: see above */
+		mprotect(s->ledger, s->ledger_bytes, PROT_NONE);
+		s->held = NULL;
+		s->touched = NULL;
+	} else {
+		session_unmap_ledger(s);
+	}
+}
+
+static void child_session(struct session *s)
+{
+	if (atomic_load(&s->drained))
+		return;
+	drop_parents(s);
+	if (s->fork_peer) {
+		session_adopt_peer(s, s->fork_peer);
+		free(s->fork_peer);
+		s->fork_peer = NULL;
+		atomic_store(&s->state, SESSION_OPEN);
+		return;
+	}
+	atomic_store(&s->lost, true);
+	atomic_store(&s->state, SESSION_OVER);
+	if (atomic_load(&s->client->session) == s) {
+		atomic_store(&s->client->session, NULL);
+		s->close_after_fork = true;
+	}
+}
+
+static void child_client(struct tl_client *c)
+{
+	c->connecting = false;
+	if (c->making) {
+		fd_close(c->making->socket);
+		fd_close(c->making->ledger_fd);
+		fd_close(c->making->catalog_fd);
+		c->making = NULL;
+	}
+	client_init_renewed(c);
+	for (struct session *s = c->sessions; s; s = s->older)
+		child_session(s);
+}
+
+/*
+ * Sessions that serve no new calls may go, if nothing is held on them. Without locks: that may free
+ * their client.
+ */
+static void close_left(void)
+{
+	for (bool again = true; again;) {
+		struct session *found = NULL;
+		struct list *all = process_lock();
+		struct tl_client *c;
+
+		list_for_each_entry(c, all, link) {
+			for (struct session *s = c->sessions; s; s = s->older) {
+				if (s->close_after_fork)
+					found = s;
+			}
+		}
+		if (found)
+			found->close_after_fork = false;
+		process_unlock();
+		again = found != NULL;
+		if (found)
+			session_close(found);
+	}
+}
+
+static void after_fork_child(void)
+{
+	int saved = errno;
+	struct tl_client *c;
+
+	list_for_each_entry(c, clients, link)
+		child_client(c);
+	users_after_fork_child();
+	kinds_fork_child();
+	unlock_all();
+	kinds_fork_child_unlocked();
+	close_left();
+	errno = saved;
+}
+
+/* ---- The list ---- */
+
+/* What failed for want of memory is tried again with the next client. */
+static int register_handlers_locked(void)
+{
+	int r = 0;
+
+	if (!registered) {
+		users_init();
+		r = -pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+	}
+	registered = !r;
+	return r;
+}
+
+int fork_prepare(void)
+{
+	int r;
+
+	process_lock();
+	r = register_handlers_locked();
+	process_unlock();
+	return r ? tl_fail(r, "pthread_atfork: %m") : 0;
+}

@@ -1,0 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What fork() does to clients. */
+#pragma once
+
+/* Before the first client: from now on fork() is looked after. 0, or a negative errno. */
+int fork_prepare(void);

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The lease protocol of PROTOCOL.md section 5, the client's side: counting a slot in our ledger and
+ * giving it back.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/session/session.h"
+
+/* Why there is no lease. */
+enum {
+	LEASE_E_NONE = 16, /* no tensor has that name */
+	LEASE_E_OLD,	   /* it is not newer than asked for */
+	LEASE_E_GONE,	   /* the tensor is not the name's any more: look again */
+	LEASE_E_UNSERVED,  /* the daemon does not read our ledger: another session is needed */
+	LEASE_E_FORKING,   /* fork() is at work: process_wait_fork() */
+	LEASE_E_TOO_MANY,  /* the counter is at its maximum */
+	LEASE_E_LOST,	   /* its memory is gone with the process that published it */
+	LEASE_E_UNMAPPED,  /* taken and given back: its segment is not mapped yet */
+};
+
+/* R2, when the row was seen RETIRED: tells the daemon. Keeps errno. */
+void lease_tell(struct session *s, uint64_t ref);
+
+/*
+ * Takes back the count of a lease that lost a race, and says why there is none: LEASE_E_*. @was is
+ * the counter before it was added to.
+ */
+int lease_refused(struct session *s, uint32_t slot, uint32_t was);
+
+/*
+ * ORDER: R1 then R2 here, T1 then T2 in the daemon's retire. Both sides write their own word, then
+ * read the other's, so both pairs are seq_cst: else we might see LIVE and the daemon our count, and
+ * nobody would reclaim the tensor. The ref to tell is that of the word: after a lease that never
+ * was one, the slot may be in another life, whose reclaimer saw our count and waits for us.
+ */
+static inline void lease_release(struct session *s, uint32_t slot)
+{
+	_Atomic uint32_t *held = s->held;
+	uint64_t word;
+	uint32_t was;
+
+	if (__builtin_expect(!held, 0))
+		return; /* inherited by a forked child without holds of its own */
+	was = atomic_fetch_sub(&held[slot], 1); /* R1 */
+	/* 0: nothing was held, a forked child's leftover. Taken back; if that made it 0, go on */
+	if (__builtin_expect(was != 1, 0) &&
+	    (was != 0 || atomic_fetch_add(&held[slot], 1) != UINT32_MAX))
+		return;
+	word = atomic_load(&s->catalog.rows[slot].word); /* R2 */
+	if (__builtin_expect(row_word_state(word) == ROW_RETIRED, 0))
+		lease_tell(s, ref_make(word >> 2, slot));
+}
+
+/*
+ * Counts one more hold on a slot; what the counter was. The only way to do so: the daemon reads no
+ * counter of a page that is not marked.
+ */
+static inline uint32_t hold_add(struct session *s, uint32_t slot)
+{
+	ledger_touch(s->touched, slot);
+	return atomic_fetch_add(&s->held[slot], 1);
+}
+
+/*
+ * Takes a lease on the life of a slot that @ref names. 0 or LEASE_E_*.
+ *
+ * ORDER: G2 then G3 here; T1 then T2 in retire, and D1 then D2 in drop, in the daemon. Each side
+ * writes its own word, then reads the other's: seq_cst, or both may read old values and a leased
+ * tensor is reused (tests/crash/lease_race.c). The session's state stands in the same relation to
+ * fork(), which sets it before it copies the ledger. G1 turns a dead generation away without
+ * writing.
+ */
+static inline int lease_hold(struct session *s, uint64_t ref)
+{
+	uint32_t slot = ref_slot(ref);
+	uint64_t live = row_word(ref_generation(ref), ROW_LIVE);
+	const struct catalog_row *row = &s->catalog.rows[slot];
+	uint32_t was;
+
+	if (__builtin_expect(slot >= s->catalog.slots || !s->held, 0))
+		return s->held ? LEASE_E_GONE : LEASE_E_UNSERVED;
+	if (atomic_load_explicit(&row->word, memory_order_relaxed) != live) /* G1 */
+		return LEASE_E_GONE;
+	was = hold_add(s, slot); /* G2 */
+	if (__builtin_expect(was < LEDGER_HELD_MAX && atomic_load(&row->word) == live &&
+				     session_served(s) &&
+				     atomic_load(&s->state) == SESSION_OPEN, /* G3 */
+			     1))
+		return 0;
+	return lease_refused(s, slot, was);
+}
+
+/*
+ * The first slot from @slot on that our ledger counts, drafts included, and its count;
+ * CATALOG_NONE.
+ */
+uint32_t hold_next(const struct session *s, uint32_t slot, uint32_t *count);
+
+#define for_each_counted(s, slot, count)                                                           \
+	for (slot = hold_next(s, 0, &(count)); slot != CATALOG_NONE;                               \
+	     slot = hold_next(s, slot + 1, &(count)))

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/session/kind.h"
+#include "proto/conn.h"
+
+/* Calls an operation of every kind that has it. */
+#define for_all_kinds(operation, ...)                                                              \
+	for (unsigned k_ = 0; k_ < MEMORY_KINDS; k_++)                                             \
+		if (memory_kinds[k_]->operation)                                                   \
+	memory_kinds[k_]->operation(__VA_ARGS__)
+
+const struct memory_kind *kind_of_device(DLDeviceType device)
+{
+	for (unsigned k = 0; k < MEMORY_KINDS; k++)
+		if (memory_kinds[k]->device == device)
+			return memory_kinds[k];
+	return memory_kinds[KIND_SHARED];
+}
+
+bool kinds_take(enum kind_messages which, struct session *s, const struct conn_message *m)
+{
+	bool taken = false;
+
+	for (unsigned k = 0; k < MEMORY_KINDS; k++) {
+		void (*take)(struct session *,
+			     const struct conn_message
+				     *) = memory_kinds[k]
+						  ->messages[which][m->header.type - WIRE_WELCOME];
+
+		if (!take)
+			continue;
+		take(s, m);
+		taken = true;
+	}
+	return taken;
+}
+
+void kinds_wake(void)
+{
+	for_all_kinds(wake);
+}
+
+int kinds_session_close(struct session *s)
+{
+	int r = 0;
+
+	for (unsigned k = 0; k < MEMORY_KINDS; k++)
+		if (memory_kinds[k]->session_close && !r)
+			r = memory_kinds[k]->session_close(s);
+	return r;
+}
+
+void kinds_session_end(struct session *s)
+{
+	for_all_kinds(session_end, s);
+}
+
+void kinds_fork_before(void)
+{
+	for_all_kinds(fork_before);
+}
+
+void kinds_fork_parent(void)
+{
+	for_all_kinds(fork_parent);
+}
+
+void kinds_fork_session(struct session *s)
+{
+	for_all_kinds(fork_session, s);
+}
+
+void kinds_fork_child(void)
+{
+	for_all_kinds(fork_child);
+}
+
+void kinds_fork_child_unlocked(void)
+{
+	for_all_kinds(fork_child_unlocked);
+}

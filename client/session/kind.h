@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kinds of memory that tensors lie in: shared memory and that of GPUs. All that differs between
+ * them is in one table of operations for each; the floors below the implementations know the table
+ * only. What is NULL has nothing to do for that kind.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tensorlease/tensorlease.h>
+
+#include "proto/wire.h"
+
+struct conn_message;
+struct draft_request;
+struct row_head;
+struct session;
+struct tensor_lease;
+struct tl_draft;
+struct use;
+
+enum { KIND_SHARED, KIND_DEVICE, MEMORY_KINDS };
+
+/* Messages that no request takes. */
+enum kind_messages {
+	KIND_UNASKED, /* the daemon speaks up by itself */
+	KIND_LATE,    /* an answer to a request that gave up: what it carries must not be lost */
+	KIND_MESSAGES,
+};
+
+struct memory_kind {
+	DLDeviceType device;
+
+	/* ---- Leases ---- */
+
+	/*
+	 * The tensor of a lease that @use has taken: as tensor_lease_new(), and the same without a
+	 * request, LEASE_E_UNMAPPED if one is needed. get/shared.h has the latter of shared memory
+	 * in line.
+	 */
+	int (*lease)(const struct use *use, uint64_t ref, const struct row_head *head,
+		     const tl_get_options *want, int64_t deadline, DLManagedTensorVersioned **out);
+	int (*lease_known)(const struct use *use, uint64_t ref, const struct row_head *head,
+			   const tl_get_options *want, DLManagedTensorVersioned **out);
+	/* The deleter of its tensors, by which they are known. */
+	void (*lease_delete)(DLManagedTensorVersioned *managed);
+	/* Puts into @want how the tensor is leased; its stream too, unless @stream is asked for. */
+	void (*lease_again)(const struct tensor_lease *l, bool stream, tl_get_options *want);
+	/* The number of the device with that UUID in this process, or -1. */
+	int (*ordinal)(const unsigned char uuid[16]);
+
+	/* ---- Tensors of others ---- */
+
+	/* tl_put(); the name is checked. */
+	int (*put)(tl_client *client, const char *name, const DLTensor *source,
+		   const tl_put_options *options, uint64_t *version);
+	/* tl_publish() of what lies in no memory of ours; takes the tensor over on success. */
+	int (*publish)(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
+		       uint64_t nbytes, const tl_put_options *options, bool *copied,
+		       uint64_t *version);
+	/* May a leased tensor have a second name? 0, PUBLISH_E_COPY, or a negative errno. */
+	int (*second_name)(const char *name, const tl_put_options *options);
+	bool contiguous_only; /* it cannot gather others */
+
+	/* ---- Drafts ---- */
+
+	/* tl_create(), on the device that @want names. */
+	int (*create)(tl_client *client, const struct draft_request *want, struct tl_draft **out);
+
+	/* tl_publish() of a draft says on which stream it was written, and whether to wait. */
+	int (*draft_written)(struct tl_draft *draft, const tl_put_options *options);
+	/* draft_commit(). */
+	int (*draft_commit)(struct tl_draft *draft, const DLTensor *as, uint64_t flags,
+			    const char *name, size_t name_len, uint64_t *version);
+	/* It was given up without having been committed, and will not be written any more. */
+	void (*draft_abort)(struct tl_draft *draft, int64_t deadline);
+	/* It leaves its memory. */
+	void (*draft_end)(struct tl_draft *draft);
+
+	/* ---- Sessions ---- */
+
+	/* By their type less WIRE_WELCOME. The receive mutex is held. */
+	void (*messages[KIND_MESSAGES][WIRE_REPLY_END - WIRE_WELCOME])(
+		struct session *s, const struct conn_message *m);
+	/* A connection was lost, a client closed, or an answer came that nobody sleeps for. */
+	void (*wake)(void);
+	/* tl_close(): waits until its tensors need this process no more. */
+	int (*session_close)(struct session *s);
+	/* The session has no user any more. */
+	void (*session_end)(struct session *s);
+
+	/* ---- fork(), in this order ---- */
+
+	void (*fork_before)(void);		 /* takes its locks, after all others */
+	void (*fork_parent)(void);		 /* gives them back */
+	void (*fork_session)(struct session *s); /* the child: what is the parent's goes */
+	void (*fork_child)(void);		 /* after all sessions */
+	void (*fork_child_unlocked)(void);	 /* no lock is held any more */
+};
+
+/* All there are; api/kinds.c, the one place that knows them. */
+extern const struct memory_kind *const memory_kinds[MEMORY_KINDS];
+
+/* That of a tensor's device; KIND_SHARED also for those that nobody knows. */
+const struct memory_kind *kind_of_device(DLDeviceType device);
+
+/* True: the message is of a type that somebody takes, and he has it. */
+bool kinds_take(enum kind_messages which, struct session *s, const struct conn_message *m);
+
+void kinds_wake(void);
+int kinds_session_close(struct session *s);
+void kinds_session_end(struct session *s);
+void kinds_fork_before(void);
+void kinds_fork_parent(void);
+void kinds_fork_session(struct session *s);
+void kinds_fork_child(void);
+void kinds_fork_child_unlocked(void);

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The handshake: HELLO and WELCOME, LEDGER and READY. It is done by the thread that connects, which
+ * alone knows the socket; a forked child's connection is made so too.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "client/error.h"
+#include "client/session/answer.h"
+#include "client/session/peer.h"
+#include "proto/catalog_layout.h"
+#include "proto/conn.h"
+#include "proto/ledger_layout.h"
+#include "util/fd.h"
+
+/* Waits for one message of the handshake. */
+static int receive_until(int socket, struct conn_message *m, int64_t deadline)
+{
+	for (;;) {
+		int r = conn_receive(socket, WIRE_TO_CLIENT, m, MSG_DONTWAIT);
+
+		if (r != -EAGAIN)
+			return r;
+		r = socket_wait(socket, POLLIN, deadline);
+		if (r)
+			return r;
+	}
+}
+
+static int handshake_failure(int r, const char *address, const struct conn_message *m)
+{
+	switch (r) {
+	case -ETIMEDOUT:
+		return tl_fail(r, "the daemon at %s did not answer in time", address);
+	case -EBADMSG:
+		return tl_fail(-EPROTO, "the daemon at %s broke the protocol: %s", address, m->why);
+	case -ECONNRESET:
+	case -EPIPE:
+		return tl_fail(-ENOTCONN, "the daemon at %s ended the connection", address);
+	default:
+		return tl_fail(r, "talking to the daemon at %s: %m", address);
+	}
+}
+
+/* Sends one message of the handshake and takes the answer of type @want. */
+static int handshake(const struct session_peer *peer, const void *message, int fd_peek,
+		     unsigned want, struct conn_message *answer, int64_t deadline)
+{
+	int r;
+
+	answer->fd = -1;
+	answer->why[0] = '\0';
+	while ((r = conn_send(peer->socket, message, fd_peek, MSG_DONTWAIT)) == -EAGAIN) {
+		r = socket_wait(peer->socket, POLLOUT, deadline);
+		if (r)
+			return handshake_failure(r, peer->address, answer);
+	}
+	if (!r || r == -EPIPE || r == -ECONNRESET) /* it may have said why */
+		r = receive_until(peer->socket, answer, deadline);
+	if (r)
+		return handshake_failure(r, peer->address, answer);
+	return answer_expect(answer, want, peer->address);
+}
+
+void peer_deinit(struct session_peer *peer)
+{
+	if (peer->ledger) /* before the socket, as in session_deinit() */
+		munmap(peer->ledger, ledger_size(peer->welcome.max_tensors));
+	peer->ledger = NULL;
+	peer->socket = fd_close(peer->socket);
+	peer->ledger_fd = fd_close(peer->ledger_fd);
+	peer->catalog_fd = fd_close(peer->catalog_fd);
+}
+
+/*
+ * A memfd of the size that the protocol asks for, mapped and filled, sealed against any other size.
+ */
+static int ledger_new(struct session_peer *peer)
+{
+	uint32_t slots = peer->welcome.max_tensors;
+	size_t size = ledger_size(slots);
+	void *p;
+
+	peer->ledger_fd = memfd_create("tensorlease-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (peer->ledger_fd < 0)
+		return tl_fail(-errno, "memfd_create for the ledger: %m");
+	if (ftruncate(peer->ledger_fd, (off_t)size) ||
+	    fcntl(peer->ledger_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
+		return tl_fail(-errno, "making a ledger of %zu bytes: %m", size);
+	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, peer->ledger_fd, 0);
+	if (p == MAP_FAILED)
+		return tl_fail(-errno, "mapping the ledger of %zu bytes: %m", size);
+	peer->ledger = p;
+	peer->ledger->magic = LEDGER_MAGIC;
+	peer->ledger->layout = LEDGER_LAYOUT;
+	peer->ledger->slots = slots;
+	return 0;
+}
+
+int peer_hello(struct session_peer *peer, const char *address, int64_t deadline)
+{
+	struct wire_hello hello = {
+		.header = { .type = WIRE_HELLO, .length = sizeof(hello), .serial = 1 },
+		.version_min = WIRE_VERSION_MIN,
+		.version_max = WIRE_VERSION,
+	};
+	struct conn_message answer;
+	int r;
+
+	peer->address = address;
+	strncpy(hello.label, program_invocation_short_name, sizeof(hello.label) - 1);
+	r = handshake(peer, &hello, -1, WIRE_WELCOME, &answer, deadline);
+	if (r)
+		return r;
+	peer->catalog_fd = answer.fd;
+	memcpy(&peer->welcome, answer.bytes, sizeof(peer->welcome));
+	if (peer->welcome.catalog_layout != CATALOG_LAYOUT)
+		return tl_fail(
+			-EPROTONOSUPPORT,
+			"the daemon at %s has another layout of the catalog (%#llx, ours is %#llx)",
+			address, (unsigned long long)peer->welcome.catalog_layout,
+			(unsigned long long)CATALOG_LAYOUT);
+	return ledger_new(peer);
+}
+
+int peer_ledger(struct session_peer *peer, int64_t deadline)
+{
+	struct wire_ledger m = {
+		.header = { .type = WIRE_LEDGER, .length = sizeof(m), .serial = 2 },
+		.size = ledger_size(peer->welcome.max_tensors),
+		.layout = LEDGER_LAYOUT,
+	};
+	struct conn_message answer;
+	int r = handshake(peer, &m, peer->ledger_fd, WIRE_READY, &answer, deadline);
+
+	if (r)
+		return r;
+	peer->ledger_fd = fd_close(peer->ledger_fd);
+	return 0;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A new connection until a session owns it; a forked child's as well. */
+#pragma once
+
+#include <stdint.h>
+
+#include "proto/wire.h"
+
+struct ledger;
+
+struct session_peer {
+	const char *address;
+	struct wire_welcome welcome;
+	struct ledger *ledger; /* mapped; its descriptor is ledger_fd until the daemon has it */
+	int socket;	       /* from address_connect() */
+	int ledger_fd;
+	int catalog_fd;
+};
+
+#define SESSION_PEER_INIT                                                                          \
+	{                                                                                          \
+		.socket = -1, .ledger_fd = -1, .catalog_fd = -1                                    \
+	}
+
+int peer_hello(struct session_peer *peer, const char *address, int64_t deadline);
+/* Sends the ledger and waits for READY. */
+int peer_ledger(struct session_peer *peer, int64_t deadline);
+void peer_deinit(struct session_peer *peer);

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "client/session/process.h"
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct list clients = LIST_INIT(clients);
+static _Atomic bool exiting;
+
+struct list *process_lock(void)
+{
+	pthread_mutex_lock(&mutex);
+	return &clients;
+}
+
+void process_unlock(void)
+{
+	pthread_mutex_unlock(&mutex);
+}
+
+void process_add_client(struct list *link)
+{
+	pthread_mutex_lock(&mutex);
+	list_add_tail(&clients, link);
+	pthread_mutex_unlock(&mutex);
+}
+
+void process_remove_client(struct list *link)
+{
+	pthread_mutex_lock(&mutex);
+	list_del(link);
+	pthread_mutex_unlock(&mutex);
+}
+
+void process_wait_fork(void)
+{
+	pthread_mutex_lock(&mutex);
+	pthread_mutex_unlock(&mutex);
+}
+
+bool process_exiting(void)
+{
+	return atomic_load(&exiting);
+}
+
+/*
+ * Nothing is said to the daemon: it sees when the process is gone, and until then other threads may
+ * be at work.
+ */
+__attribute__((destructor)) static void process_ends(void)
+{
+	atomic_store(&exiting, true);
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list of all clients of this process, and the process's own fork() and end. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "util/list.h"
+
+void process_add_client(struct list *link);
+void process_remove_client(struct list *link);
+
+/* The list, whose lock fork() holds until it is done. */
+struct list *process_lock(void);
+void process_unlock(void);
+
+/* Returns when no fork() is at work any more. */
+void process_wait_fork(void);
+
+/* Has this process begun to end? No session is made any more. */
+bool process_exiting(void);

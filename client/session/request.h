@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages of a session: what is sent, and who gets the answer (request.c). */
+#pragma once
+
+#include "client/session/answer.h"
+#include "client/session/session.h"
+
+void session_lost(struct session *s);
+bool session_probe(struct session *s); /* false if the connection has ended */
+
+/*
+ * Sends without an answer; waits until @deadline for room. 0, SESSION_E_UNSENT, or a negative
+ * errno.
+ */
+int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t deadline);
+static inline int session_send(struct session *s, const void *message, int64_t deadline)
+{
+	return session_send_fd(s, message, -1, deadline);
+}
+
+/*
+ * Tells the daemon that a draft is given up: an ABORT that does not fit into the socket until
+ * @deadline is sent before the next message.
+ */
+void session_abort(struct session *s, uint64_t ref, int64_t deadline);
+/* The same for a handler of messages, which holds the receive mutex. */
+void session_abort_locked(struct session *s, uint64_t ref);
+
+/* Sends and waits for the answer, whatever it is. 0, SESSION_E_*, or a negative errno. */
+int session_call_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
+		    struct conn_message *answer);
+static inline int session_call(struct session *s, void *message, int64_t deadline,
+			       struct conn_message *answer)
+{
+	return session_call_fd(s, message, -1, deadline, answer);
+}
+
+/*
+ * An answer with @serial, to what another message asks for too. Pending until session_await() or
+ * session_forget().
+ */
+void session_expect(struct session *s, uint32_t serial, struct request *req,
+		    struct conn_message *answer);
+
+/*
+ * The halves of it: the request is pending from the first to the end of the second, or
+ * session_forget().
+ */
+int session_ask_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
+		   struct request *req, struct conn_message *answer);
+static inline int session_ask(struct session *s, void *message, int64_t deadline,
+			      struct request *req, struct conn_message *answer)
+{
+	return session_ask_fd(s, message, -1, deadline, req, answer);
+}
+/* Has its answer come, or the connection ended? Then it needs no session_await() any more. */
+bool session_answered(struct session *s, struct request *req);
+int session_await(struct session *s, struct request *req, int64_t deadline);
+void session_forget(struct session *s, struct request *req);
+
+/* A COMMIT without an answer is sent. */
+void session_unanswered(struct session *s, uint32_t serial);
+/* @s takes the place of @old, which is lost: what became of such a COMMIT is not known. */
+void session_inherit(struct session *s, struct session *old);
+
+/* Reads what has arrived, without waiting. */
+void session_drain(struct session *s);
+void session_drain_expected(struct session *s); /* if some answer is to come */
+
+/*
+ * The first refusal of a COMMIT that nobody waited for, once: 0, or its negative errno with its
+ * text.
+ */
+int session_commit_error(struct session *s);

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sessions: how one is made, and when it ends.
+ *
+ * Lifetime. A session's resources (catalog, ledger, mappings, socket) are used by calls, by leases
+ * and by drafts. Each of them holds one count (users.h): a call from users_enter() to
+ * users_leave(), a lease and a draft from being taken until they are released, on whatever thread.
+ * The struct itself stays allocated until the client is freed. So:
+ * (1) When users_close() was called and the counts are 0, exactly one thread calls the function
+ * that the client gave it, and nobody touches the resources any more. It destroys them and drops
+ * the session's reference to the client. (2) The client's own reference is dropped by tl_close().
+ * users_enter() is only used by calls on the client, and there is none then; leases and drafts only
+ * leave. So when both have been dropped nobody is left who could touch a session's struct, and the
+ * client is freed with all of them.
+ *
+ * A session whose connection is gone (`lost`) goes on serving gets of what is mapped, until the
+ * daemon or its successor says in the catalog that the ledger is read no more.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "client/error.h"
+#include "client/session/peer.h"
+#include "client/session/session.h"
+#include "util/fd.h"
+
+/* ---- The end ---- */
+
+void session_unmap_ledger(struct session *s)
+{
+	if (s->ledger)
+		munmap(s->ledger, s->ledger_bytes);
+	s->ledger = NULL;
+	s->held = NULL;
+	s->touched = NULL;
+}
+
+void session_deinit(struct session *s)
+{
+	mappings_deinit(&s->mappings);
+	s->heir = fd_close(s->heir);
+	/* Before the socket: that nobody has it mapped says that nothing is used. */
+	session_unmap_ledger(s);
+	s->socket = fd_close(s->socket);
+	catalog_unmap(&s->catalog);
+	atomic_store(&s->drained, true);
+}
+
+uint32_t session_serial(struct session *s)
+{
+	uint32_t serial;
+
+	do {
+		serial = (atomic_fetch_add(&s->serial, 1) + 1) & ~SESSION_COMMIT_SERIAL;
+	} while (serial == 0);
+	return serial;
+}
+
+/* ---- The beginning ---- */
+
+void session_adopt_peer(struct session *s, struct session_peer *peer)
+{
+	s->socket = peer->socket;
+	s->ledger = peer->ledger;
+	s->ledger_bytes = ledger_size(peer->welcome.max_tensors);
+	s->held = ledger_held(peer->ledger, s->catalog.slots);
+	s->touched = peer->ledger->touched;
+	s->catalog.mine = &s->catalog.clients[peer->welcome.client_index];
+	s->catalog.mine_live = live_word(peer->welcome.client_generation);
+	atomic_store(&s->serial, 2); /* those of the handshake */
+	peer->socket = -1;
+	peer->ledger = NULL;
+}
+
+static struct session *session_alloc(const char *address)
+{
+	struct session *s = aligned_alloc(64, (sizeof(*s) + 63) / 64 * 64);
+
+	if (!s)
+		return NULL;
+	memset(s, 0, sizeof(*s));
+	s->address = address;
+	s->socket = -1;
+	s->heir = -1;
+	list_init(&s->pins);
+	pthread_mutex_init(&s->receive_mutex, NULL);
+	mappings_init(&s->mappings);
+	pthread_mutex_init(&s->produce_mutex, NULL);
+	list_init(&s->pending);
+	list_init(&s->drafts);
+	return s;
+}
+
+static int session_set_up(struct session *s, struct session_peer *peer, int64_t deadline)
+{
+	int r;
+
+	r = peer_hello(peer, s->address, deadline);
+	if (!r)
+		r = catalog_map(&s->catalog, &peer->welcome, peer->catalog_fd);
+	if (r)
+		return r;
+	peer->catalog_fd = fd_close(peer->catalog_fd);
+	r = mappings_alloc(&s->mappings, &s->catalog);
+	return r ? r : peer_ledger(peer, deadline);
+}
+
+int session_new(struct session **out, const char *address, struct session_peer *peer,
+		int64_t deadline)
+{
+	struct session *s = session_alloc(address);
+	int r;
+
+	if (!s)
+		return tl_fail(-ENOMEM, "no memory for a session");
+	r = session_set_up(s, peer, deadline);
+	if (r) {
+		mappings_deinit(&s->mappings);
+		catalog_unmap(&s->catalog);
+		session_free(s);
+		return r;
+	}
+	*out = s;
+	return 0;
+}
+
+struct session *session_free(struct session *s)
+{
+	if (!s)
+		return NULL;
+	pthread_mutex_destroy(&s->receive_mutex);
+	mappings_free(&s->mappings);
+	pthread_mutex_destroy(&s->produce_mutex);
+	free(s->aborts);
+	free(s);
+	return NULL;
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A session: one connection to one daemon, the catalog it gave us, the ledger we gave it, and what
+ * is mapped. A client has one at a time; leases and drafts keep the older ones they were taken on.
+ * See session.c for lifetime.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/memory/catalog.h"
+#include "client/memory/mapping.h"
+#include "client/memory/users.h"
+#include "client/session/kind.h"
+#include "proto/catalog_layout.h"
+#include "proto/conn.h"
+#include "proto/ledger_layout.h"
+#include "util/clock.h"
+#include "util/list.h"
+
+struct prefetch;
+struct session_peer;
+struct tl_client;
+
+/* Outcomes of what needs the connection. */
+enum {
+	/* It is gone, and the daemon has not seen the message: try a new one. */
+	SESSION_E_UNSENT = 1,
+	SESSION_E_LOST, /* it went while we waited for the answer */
+};
+
+enum { SESSION_PREFETCHED = 4, SESSION_SIZES = 8 };
+
+/* In the serial of a COMMIT without an answer. */
+#define SESSION_COMMIT_SERIAL ((uint32_t)1 << 31)
+
+enum session_state {
+	SESSION_OPEN,	 /* leases may be taken */
+	SESSION_FORKING, /* fork() copies the ledger: give the lease back, then process_wait_fork()
+			  */
+	SESSION_OVER,	 /* not any more: inherited by a forked child */
+};
+
+/* A message waiting for its answer; owned by who sent it. */
+struct request {
+	struct list link;	     /* in session->pending while not done; receive_mutex */
+	struct conn_message *answer; /* filled by the thread that reads the socket */
+	pthread_cond_t *wake;	     /* its waiter, if one sleeps */
+	uint32_t serial;
+	int result; /* when done: 0, or SESSION_E_LOST */
+	bool fresh; /* sent just now */
+	bool done;
+};
+
+/* A draft as fork() sees it: it may have a count on its slot in our ledger. */
+struct draft_hold {
+	struct list link; /* in session->drafts; produce_mutex */
+	uint64_t ref;
+	bool held; /* our ledger counts its slot */
+};
+
+/* A size that was committed before. */
+struct size_use {
+	uint64_t nbytes;
+	uint32_t extra;
+	uint32_t commits;
+};
+
+struct session {
+	/* What a get reads. Constant, but that a forked child puts its own ledger in place. */
+	struct catalog_view catalog;
+	_Atomic uint32_t *held;	  /* the ledger's counters; NULL: inherited, holds nothing */
+	_Atomic uint8_t *touched; /* the ledger's, a byte for each page of held */
+	_Atomic int state; /* enum session_state; changed by fork() and at the process's end */
+	struct mappings mappings;
+	_Atomic bool lost;    /* the connection is gone; what is mapped stays good */
+	_Atomic bool drained; /* the last user left: resources are gone */
+
+	struct users users;
+
+	struct tl_client *client; /* whose it is */
+	const char *address;	  /* the client's, which outlives us */
+	int64_t timeout_ns;	  /* the client's */
+	struct session *older;	  /* in client->sessions */
+	struct ledger *ledger;	  /* mapped shared */
+	size_t ledger_bytes;
+	int socket;
+	struct session_peer *fork_peer; /* during fork(): the child's connection */
+	bool close_after_fork;		/* in the child: session_close() is due */
+	/* pin.c, if the child could not get a connection: */
+	struct list pins;    /* struct fork_pin: what we hold for children; produce_mutex */
+	_Atomic bool pinned; /* there are some */
+	bool inherited; /* the ledger is an ancestor's, kept mapped; during fork(): it will be */
+	int heir;	/* or -1: its end tells that ancestor that we read no more */
+
+	/*
+	 * Requests. The mutex is not held while a thread reads the socket: `reading` says that one
+	 * does.
+	 */
+	pthread_mutex_t receive_mutex;
+	struct list pending; /* struct request */
+	bool reading;
+	uint32_t unanswered; /* serial of the last COMMIT nobody waited for; 0: it was processed */
+	int commit_error;    /* of the first refused COMMIT that nobody waited for; told once */
+	char commit_text[WIRE_TEXT_MAX + 1];
+	uint64_t *aborts; /* refs of drafts whose ABORT could not be sent yet */
+	uint32_t naborts;
+	_Atomic bool aborts_due; /* there are some */
+	_Atomic uint32_t serial;
+
+	/* produce/ */
+	pthread_mutex_t produce_mutex;
+	struct list drafts; /* struct draft_hold: all drafts, until they are freed */
+	struct prefetch *prefetched[SESSION_PREFETCHED];
+	struct size_use sizes[SESSION_SIZES];
+	unsigned next_prefetch, next_size;
+
+	void *of_kind[MEMORY_KINDS]; /* what each kind of memory keeps; it alone looks at its own */
+};
+
+/* Does the daemon still read our ledger? */
+static inline bool session_served(const struct session *s)
+{
+	return catalog_served(&s->catalog);
+}
+
+/* When a request made now has to be answered. */
+static inline int64_t session_deadline(const struct session *s)
+{
+	return deadline_after(s->timeout_ns);
+}
+
+uint32_t session_serial(struct session *s);
+
+/*
+ * A session over @peer's connected socket: hello, catalog, ledger. session_adopt_peer() completes
+ * it. @address stays until session_free().
+ */
+int session_new(struct session **out, const char *address, struct session_peer *peer,
+		int64_t deadline);
+void session_adopt_peer(struct session *s, struct session_peer *peer);
+void session_unmap_ledger(struct session *s);
+
+/*
+ * Gives up its resources, when the last of its users has left. The struct stays, marked as drained,
+ * until session_free().
+ */
+void session_deinit(struct session *s);
+struct session *session_free(struct session *s);
