@@ -56,6 +56,15 @@ static int listen_as(uid_t uid, const char *path)
 	return fd;
 }
 
+/* A place where @uid listens. */
+static struct place place_listening(uid_t uid)
+{
+	struct place p = place_begin();
+
+	p.fd = listen_as(uid, p.path);
+	return p;
+}
+
 static int connect_to(const char *address)
 {
 	tl_connect_options o = { .size = sizeof(o),
@@ -76,8 +85,7 @@ TEST(a_daemon_of_another_user_is_not_believed)
 	struct place p;
 
 	NEEDS_ROOT;
-	p = place_begin();
-	p.fd = listen_as(MALLORY, p.path);
+	p = place_listening(MALLORY);
 	{
 		cleanup_td struct test_daemon d = td_start(.socket = p.path,
 							   .listen_fd_peek = p.fd);
@@ -105,8 +113,7 @@ TEST(a_user_who_is_named_is_trusted)
 	struct place p;
 
 	NEEDS_ROOT;
-	p = place_begin();
-	p.fd = listen_as(MALLORY, p.path);
+	p = place_listening(MALLORY);
 	{
 		cleanup_td struct test_daemon d = td_start(.socket = p.path,
 							   .listen_fd_peek = p.fd);
@@ -137,8 +144,7 @@ TEST(a_socket_that_root_listens_on_is_for_everybody)
 	struct place p;
 
 	NEEDS_ROOT;
-	p = place_begin();
-	p.fd = listen_as(0, p.path);
+	p = place_listening(0);
 	{
 		cleanup_td struct test_daemon d = td_start(.socket = p.path,
 							   .listen_fd_peek = p.fd);
@@ -204,8 +210,7 @@ TEST(the_services_user_is_known_by_its_name_and_a_systems_number)
 	SKIP_UNLESS(td_run_client(NULL, try_mounting, NULL) == 0,
 		    "needs mounts of its own, to have other users");
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		p = place_begin();
-		p.fd = listen_as(cases[i].uid == MALLORY ? MALLORY : SYSTEM, p.path);
+		p = place_listening(cases[i].uid == MALLORY ? MALLORY : SYSTEM);
 		{
 			cleanup_td struct test_daemon d = td_start(.socket = p.path,
 								   .listen_fd_peek = p.fd);

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "tests/crash/press.h"
+#include "tests/harness/messages.h"
 
 enum { KILLS = 1000, AT_ONCE = 8, NAMES = 12, HELD_MAX = 6, LONGEST_US = 30000 };
 
@@ -17,10 +18,7 @@ struct life {
 
 static uint64_t random_below(uint64_t *x, uint64_t below)
 {
-	*x ^= *x << 13;
-	*x ^= *x >> 7;
-	*x ^= *x << 17;
-	return *x % below;
+	return samples_random(x) % below;
 }
 
 static const char *some_name(struct life *l, char name[16])
@@ -260,13 +258,7 @@ TEST(a_thousand_killed_clients_leave_nothing)
 	delete_all(client);
 	tl_close(client);
 
-	s = td_status(&d);
-	must_be(s.clients, 0);
-	must_be(s.tensors, 0);
-	must_be(s.drafts, 0);
-	must_be(s.retired, 0);
-	must_be(s.segments, 0);
-	must_be(s.bytes_used, 0);
+	td_must_be_empty(&d);
 	must_be(td_objects(&d), objects);
 	must_be(count_fds(d.pid), fds);
 }

@@ -467,14 +467,7 @@ static void meet_child(struct situation *s, const struct step *step, struct test
 /* Nothing but the daemon itself is left. */
 static void must_be_empty(const struct situation *s)
 {
-	struct tl_status status = td_status(s->d);
-
-	must_be(status.clients, 0);
-	must_be(status.tensors, 0);
-	must_be(status.retired, 0);
-	must_be(status.drafts, 0);
-	must_be(status.segments, 0);
-	must_be(status.bytes_used, 0);
+	td_must_be_empty(s->d);
 	must_be(td_objects(s->d), s->objects);
 	must_be(count_fds(s->d->pid), s->fds);
 }

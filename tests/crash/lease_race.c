@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "tests/crash/press.h"
+#include "tests/harness/messages.h"
 
 /* ---- the steps alone ------------------------------------------------------------------------- */
 
@@ -383,9 +384,7 @@ static void *consume_thread(void *arg)
 
 	must(info);
 	while (!atomic_load_explicit(&c->shared->stop, memory_order_relaxed)) {
-		c->x ^= c->x << 13;
-		c->x ^= c->x >> 7;
-		c->x ^= c->x << 17;
+		samples_random(&c->x);
 		get_one(c, info);
 		if (c->gets % 256 == 0)
 			atomic_fetch_add(&c->shared->gets, 256);

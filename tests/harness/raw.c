@@ -60,7 +60,7 @@ int rc_receive(struct raw *rc, struct conn_message *m)
 	struct pollfd p = { .fd = rc->fd, .events = POLLIN };
 
 	m->fd = -1;
-	if (poll(&p, 1, (int)WAIT_S * 1000) == 0)
+	if (poll(&p, 1, WAIT_MS) == 0)
 		return -ETIMEDOUT;
 	return conn_receive(rc->fd, WIRE_TO_CLIENT, m, MSG_DONTWAIT);
 }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests with real libraries share: the fixtures of python/tests, and which libraries are tested."""
 
+import gc
 import importlib.util
 import json
 import os
@@ -112,6 +113,15 @@ def library(library_class):
 def found(library_class):
     """found(way, mode, what=value) notes what the test saw, for the table in docs/INTEROP.md."""
     return lambda way, mode, **what: tell({"library": library_class.name, "way": way.name, "mode": mode, **what})
+
+
+@pytest.fixture(scope="module")
+def quick_collections():
+    """Keeps gc.collect() from looking at all that pytest and the library have made before the module's tests."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 # ---- Memory ----

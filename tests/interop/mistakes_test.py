@@ -50,6 +50,8 @@ NOTHING_TO_HAND_OVER = {
     28: "put() and publish() pass no stream: they take memory of the CPU only",
 }
 
+pytestmark = pytest.mark.usefixtures("quick_collections")
+
 BODIES = {}
 
 
@@ -69,15 +71,6 @@ def alone(body):
 
     BODIES[body.__name__] = body
     return test
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_collections():
-    """Keeps the collector from looking at pytest's own objects each time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

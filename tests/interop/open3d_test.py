@@ -17,6 +17,8 @@ from limits import limit
 o3d = pytest.importorskip("open3d", reason="Open3D is not installed")
 import numpy as np
 
+pytestmark = pytest.mark.usefixtures("quick_collections")
+
 Tensor = o3d.core.Tensor
 TAKES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 REFUSES = (
@@ -44,15 +46,6 @@ class Capsule:
 
     def __dlpack__(self):
         return self.capsule
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_collections():
-    """Keeps the collector from looking at Open3D's own objects each time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
