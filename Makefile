@@ -78,7 +78,9 @@ COMMON := $(UTIL) $(wildcard tensor/*.c proto/*.c)
 LIB := $(COMMON) $(wildcard client/*.c client/*/*.c)
 STATE := $(wildcard daemon/store/*.c daemon/state/*.c daemon/serve/*.c)
 DAEMON := $(COMMON) $(STATE) $(wildcard daemon/*.c)
-CLI := $(wildcard cli/*.c files/*.c)
+# What moves tensors between files and the daemon: for the command line and the Python package.
+TRANSFER := $(wildcard transfer/*.c files/*.c tensor/*.c) $(UTIL)
+CLI := $(wildcard cli/*.c cli/doctor/*.c) $(TRANSFER)
 INTERNALS := $(filter-out daemon/main.c cli/main.c,$(sort $(LIB) $(DAEMON) $(CLI)))
 HARNESS := $(wildcard tests/harness/*.c)
 TESTS := $(foreach d,unit client daemon cli gpu crash fuzz,$(wildcard tests/$(d)/*.c))
@@ -90,7 +92,7 @@ DEMOS := $(wildcard demo/*.c)
 MANS := $(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8)
 
 SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(GPU_CHECKS) $(BENCH) $(DEMOS))
-DIRS := util tensor proto client daemon files cli tests bench demo include
+DIRS := util tensor proto client daemon files transfer cli tests bench demo include
 FORMATTED := $(shell find $(wildcard $(DIRS)) -name '*.[ch]' 2>/dev/null)
 
 obj = $(patsubst %.c,$(O)/obj/%.o,$(1))
@@ -308,7 +310,8 @@ $(O)/obj/bindir.list: LIST = $(BINDIR)
 $(O)/obj/lib.list: LIST = $(LIB)
 $(O)/obj/internals.list: LIST = $(INTERNALS)
 $(O)/obj/daemon.list: LIST = $(DAEMON)
-$(O)/obj/cli.list: LIST = $(CLI) $(UTIL)
+$(O)/obj/cli.list: LIST = $(CLI)
+$(O)/obj/transfer.list: LIST = $(TRANSFER)
 
 # -z,nodelete: a tensor's deleter may be called after dlclose()
 $(SO): $(call obj,$(LIB)) $(MAP) $(O)/obj/lib.list
@@ -348,12 +351,17 @@ $(O)/bin/tensorleased: $(call obj,$(DAEMON)) $(O)/obj/daemon.list
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -pie -o $@ $(call obj,$(DAEMON)) $(DAEMON_LIBS)
 
+# python/setup.py links the extension with it.
+$(O)/obj/transfer.a: $(call obj,$(TRANSFER)) $(O)/obj/transfer.list
+	@rm -f $@
+	@$(AR) qcsT $@ $(call obj,$(TRANSFER))
+
 RPATH = -Wl,-rpath,'$$ORIGIN/../lib'
 
-$(O)/bin/tensorlease: $(call obj,$(CLI) $(UTIL)) $(O)/obj/cli.list $(SO) $(SO_LINKS)
+$(O)/bin/tensorlease: $(call obj,$(CLI)) $(O)/obj/cli.list $(SO) $(SO_LINKS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
-	@$(CC) $(ALL_LDFLAGS) -pie $(RPATH) -o $@ $(call obj,$(CLI) $(UTIL)) -L$(O)/lib -ltensorlease $(CLI_LIBS)
+	@$(CC) $(ALL_LDFLAGS) -pie $(RPATH) -o $@ $(call obj,$(CLI)) -L$(O)/lib -ltensorlease $(CLI_LIBS)
 
 $(O)/bin/tensorlease-bench: $(call obj,$(BENCH)) $(ARCHIVE)
 	@mkdir -p $(@D)

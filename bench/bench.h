@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the rows of the bench share: samples, results, processes. main.c says how a run goes. A row
- * that cannot go on calls errx(): the supervisor in main.c then cleans up.
+ * What the rows of the bench share: samples, results and processes. main.c describes how a run
+ * goes. A row that cannot go on calls errx(), and the supervisor in main.c then cleans up.
  */
 #pragma once
 
@@ -13,7 +13,7 @@
 
 #include <tensorlease/tensorlease.h>
 
-/* ---- Samples and results (result.c) ---------------------------------------------------------- */
+/* ---- Samples and results (result.c) ---- */
 
 struct bench_samples {
 	double *values;
@@ -22,19 +22,19 @@ struct bench_samples {
 
 enum bench_aim {
 	BENCH_AIM_NONE,
-	BENCH_AIM_RATIO, /* the median of ours / floor is at most the limit */
-	BENCH_AIM_VALUE, /* the median of ours is at most the limit */
+	BENCH_AIM_RATIO, /* the median of ours / floor must not exceed the limit */
+	BENCH_AIM_VALUE, /* the median of ours must not exceed the limit */
 };
 
-/* One row of the table. Samples are in ns where the unit is a time. */
+/* A row of the table. Its samples are in ns if the unit is a time. */
 struct bench_result {
 	char id[48];	  /* what --only matches */
 	char what[64];	  /* for people */
-	const char *unit; /* "ns", "us", "ms": how to show times; "bytes", "MiB", "": as they are */
-	const char *floor_what; /* what the floor does; NULL: no floor */
-	const char *target;	/* as design section 12 has it */
+	const char *unit; /* "ns", "us" or "ms" scale the samples; "bytes", "MiB" and "" do not */
+	const char *floor_what; /* what the floor does; NULL: there is none */
+	const char *target;	/* the promise, as text */
 	enum bench_aim aim;
-	double limit; /* in the samples' unit */
+	double limit; /* in the unit of the samples */
 	struct bench_samples floor, ours;
 	char note[200];
 };
@@ -43,99 +43,101 @@ struct bench {
 	bool quick, json;
 	bool has_only;
 	regex_t only;
-	const char *dir;     /* the run's own temporary directory */
-	const char *daemon;  /* path of tensorleased */
-	const char *address; /* of the run's daemon; NULL until bench_daemon() started it */
+	const char *dir;     /* the temporary directory of the run */
+	const char *daemon;  /* the path of tensorleased */
+	const char *address; /* of the run's daemon; NULL before bench_daemon() */
 	pid_t daemon_pid;
 	tl_client *client;
-	const char *many_address; /* of the daemon with BENCH_MANY tensors; NULL until bench_many()
-				   */
+	/* Of the daemon with BENCH_MANY tensors; NULL before bench_many(). */
+	const char *many_address;
 	pid_t many_pid;
-	tl_client *many_client; /* their producer */
+	tl_client *many_client; /* the producer of these tensors */
 	struct bench_result *results[64];
 	size_t nresults;
 };
 
-/* A new row of @b, which owns it; NULL if --only does not want it. */
+/* Returns a new row, which @b owns, or NULL if --only does not select it. */
 struct bench_result *bench_result_new(struct bench *b, const char *id, const char *unit,
 				      const char *what, ...) __attribute__((format(printf, 4, 5)));
 
-/* One sample of ours, and of the floor that was measured just before. */
+/* Adds a sample of ours, and one of the floor that was measured just before. */
 void bench_pair(struct bench_result *r, double floor, double ours);
 void bench_value(struct bench_result *r, double ours);
 
-/* The row is complete: prints it, unless all is printed as JSON at the end. */
+/* Completes the row and prints it, unless everything is printed as JSON at the end. */
 void bench_result_done(struct bench *b, struct bench_result *r);
 
-/* Does --only want the row of that id? For what has to be set up before. */
+/* Returns whether --only selects that row. Ask before an expensive preparation. */
 bool bench_wants(struct bench *b, const char *id);
 
 void bench_print_head(const struct bench *b);
 void bench_print_json(const struct bench *b);
 void bench_free_results(struct bench *b);
 
-/* ---- Processes (process.c) ------------------------------------------------------------------- */
+/* ---- Processes (process.c) ---- */
 
-/* Another process of this program, in one of the roles of roles[]; it dies with us. */
+/* Another process of this program, in one of the roles of roles[]. It ends when this one does. */
 struct bench_helper {
 	pid_t pid;
-	int socket; /* SEQPACKET, its other end is the helper's */
+	int socket; /* SEQPACKET; the helper has the other end */
 };
 
-/* What a helper starts with. */
+/* A role that a helper can have. */
 struct bench_role {
 	const char *name;
 	int (*run)(int socket, int shared_fd, const char *argument);
 };
 
-/* Starts this program as role @role. @shared_fd: -1, or a descriptor to lend; @argument may be
- * NULL. */
+/*
+ * Starts this program in the role @role. @shared_fd is a descriptor to lend, or -1. @argument may
+ * be NULL.
+ */
 void bench_helper_start(struct bench_helper *h, const char *role, int shared_fd,
 			const char *argument);
-void bench_helper_stop(struct bench_helper *h); /* kills and waits */
+void bench_helper_stop(struct bench_helper *h); /* kills it and waits */
 
-/* The main() of a helper: argv is what bench_helper_start() made. */
+/* Is the main() of a helper: argv is what bench_helper_start() made. */
 int bench_helper_main(int argc, char **argv, const struct bench_role *roles);
 
-/* Starts a daemon that listens on @address, and waits until a client is connected to it. */
+/* Starts a daemon that listens on @address, and waits until it accepts a client. */
 pid_t bench_daemon_start(const struct bench *b, const char *address, tl_client **client);
 void bench_daemon_stop(pid_t pid);
 int bench_role_daemon(int socket, int shared_fd, const char *argument);
 
-/* The run's own daemon, started at the first call; b->client is connected to it. */
+/* Starts the daemon of the run at the first call. b->client is connected to it. */
 void bench_daemon(struct bench *b);
 
 /*
- * The daemon with BENCH_MANY tensors of bench_many_bytes() called bench_name(), and no other;
- * started at the first call, which also reads what memory they take (memory.c).
+ * Starts, at the first call, a daemon that has BENCH_MANY tensors of bench_many_bytes(), called
+ * bench_name(), and no others. Also measures how much memory they take (memory.c).
  */
 enum { BENCH_MANY = 100000, BENCH_NAME_SIZE = 24 };
 void bench_many(struct bench *b);
 uint64_t bench_many_bytes(void);
 void bench_name(char name[BENCH_NAME_SIZE], uint32_t i);
 
-/* Stops the daemons and closes the clients. */
+/* Stops the daemons and closes their clients. */
 void bench_daemons_stop(struct bench *b);
 
-/* ---- Small things (process.c) ---------------------------------------------------------------- */
+/* ---- Small things (process.c) ---- */
 
-/* What ends the bench if it fails: a call of the library, or a system call. */
+/* Ends the bench if a call of the library, or a system call, has failed. */
 void bench_check(int r, const char *what);
 void bench_check_errno(int r, const char *what);
 
 tl_client *bench_connect(const char *address);
 
-/* Publishes @nbytes bytes, contents unimportant, as @name. */
+/* Publishes @nbytes bytes as @name; their values do not matter. */
 void bench_publish(tl_client *client, const char *name, uint64_t nbytes);
 
-/* Until the daemon has done what @client sent it. */
+/* Waits until the daemon has handled everything that @client sent. */
 void bench_settle(tl_client *client);
 
 /*
- * Keeps a process (0: the calling thread) on the @n-th of the CPUs that we may use, or on all
- * again. Who shares a CPU with whom decides what a wake-up costs (an idle CPU of a virtual machine
- * may take 30 us to come up), so rows with other processes place them, those of the floor where
- * ours are.
+ * Keeps a process (0: the calling thread) on CPU @n of those that we may use, or allows all of them
+ * again. Which processes share a CPU decides what a wake-up costs: an idle CPU of a virtual machine
+ * may take 30 us to start. So rows with other processes place them, and place those of the floor in
+ * the same way.
  */
 void bench_place(pid_t pid, unsigned n);
 void bench_unplace(pid_t pid);
@@ -144,9 +146,9 @@ double bench_now(void); /* CLOCK_MONOTONIC in ns */
 void bench_spin(double ns);
 void bench_sleep(double ns);
 uint64_t bench_shm_free(void);					  /* bytes */
-const char *bench_bytes(char *text, size_t size, uint64_t bytes); /* "64 MiB" */
+const char *bench_bytes(char *text, size_t size, uint64_t bytes); /* such as "64 MiB" */
 
-/* ---- The rows -------------------------------------------------------------------------------- */
+/* ---- The rows ---- */
 
 void bench_get(struct bench *b);
 void bench_first(struct bench *b);
@@ -156,7 +158,7 @@ void bench_wake(struct bench *b);
 void bench_memory(struct bench *b);
 void bench_kill(struct bench *b);
 
-/* Their helpers' roles. */
+/* The roles of their helpers. */
 int bench_role_sealed(int socket, int shared_fd, const char *argument);
 int bench_role_echo(int socket, int shared_fd, const char *argument);
 int bench_role_descriptors(int socket, int shared_fd, const char *argument);

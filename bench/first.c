@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The first get of a segment: a fresh 1 MiB tensor, which has a segment of its own that this
- * process has never mapped. The floor is what anybody needs to get at another process's memory: ask
- * for its descriptor and receive it, one round trip, and map it. Unmapping and closing are left out
- * of the floor.
+ * The first get of a segment: a new tensor of 1 MiB, in a segment of its own that this process has
+ * never mapped. The floor is the least that it takes to reach the memory of another process: ask
+ * for its descriptor, receive it in one round trip, and map it. The floor does not include
+ * unmapping and closing.
  */
 #include <err.h>
 #include <fcntl.h>
@@ -40,8 +40,7 @@ static int send_with_fd(int socket, int fd)
 	return sendmsg(socket, &m, 0) < 0 ? -1 : 0;
 }
 
-/* Answers the n-th message with the descriptor of the n-th file; @argument says how many there are.
- */
+/* Answers message n with the descriptor of file n. @argument says how many files there are. */
 int bench_role_descriptors(int socket, int shared_fd, const char *argument)
 {
 	unsigned n = (unsigned)strtoul(argument, NULL, 10);
@@ -60,7 +59,7 @@ int bench_role_descriptors(int socket, int shared_fd, const char *argument)
 	for (unsigned i = 0; i < n && recv(socket, &word, sizeof(word), 0) == sizeof(word); i++)
 		if (send_with_fd(socket, fds[i]))
 			return 1;
-	recv(socket, &word, sizeof(word), 0); /* until we are stopped */
+	recv(socket, &word, sizeof(word), 0); /* until it is stopped */
 	free(fds);
 	return 0;
 }
@@ -101,8 +100,10 @@ static double first_ours(tl_client *client, unsigned i, DLManagedTensorVersioned
 	return bench_now() - start;
 }
 
-/* In groups: the one that is not measured falls asleep, and is woken by the first samples of its
- * next group. All on one CPU. */
+/*
+ * Samples come in groups, because the process that is not measured falls asleep. The first samples
+ * of each group wake it up again. Everything is on one CPU.
+ */
 static void first_samples(struct bench *b, struct bench_result *r, unsigned n)
 {
 	DLManagedTensorVersioned **held = calloc(n, sizeof(DLManagedTensorVersioned *));
@@ -117,7 +118,7 @@ static void first_samples(struct bench *b, struct bench_result *r, unsigned n)
 	bench_place(0, 0);
 	bench_place(h.pid, 0);
 	bench_place(b->daemon_pid, 0);
-	first_floor(h.socket); /* waits until the helper is there */
+	first_floor(h.socket); /* waits until the helper is ready */
 	for (unsigned i = 0; i + GROUP <= n; i += GROUP) {
 		double floor[GROUP], ours[GROUP];
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Get and release of mapped tensors by name. A sample is the mean of a batch, since reading the
- * clock costs as much as a get; names are visited in one random order, the same for the floor
- * (sketch.c) and for us. Two threads share one client, as threads of one process do, and one
+ * clock costs as much as a get. Names are visited in one random order, the same for the floor
+ * (sketch.c) and for us. Two threads share one client, as the threads of a process do, and one
  * sketch.
  */
 #include <err.h>
@@ -31,17 +31,17 @@ static const char
 struct getting {
 	tl_client *client;
 	struct sketch *sketch;
-	char *text;	    /* of the names, BENCH_NAME_SIZE bytes each */
+	char *text;	    /* of the names; BENCH_NAME_SIZE bytes each */
 	const char **names; /* in the order of visits */
 	uint32_t n;
 	uint32_t at[THREADS];
-	double ns[THREADS]; /* of the last batch, per get */
+	double ns[THREADS]; /* per get, in the last batch */
 	void (*batch)(struct getting *g, unsigned thread);
 	_Atomic uint32_t begun, ended;
 	_Atomic bool quit;
 };
 
-/* ---- What is timed --------------------------------------------------------------------------- */
+/* ---- What is timed ---- */
 
 static void batch_floor(struct getting *g, unsigned thread)
 {
@@ -71,12 +71,15 @@ static void batch_ours(struct getting *g, unsigned thread)
 			at = 0;
 	}
 	g->ns[thread] = (bench_now() - start) / BATCH;
-	g->at[thread] = at; /* after the floor went the same way */
+	g->at[thread] = at; /* after the floor visited the same names */
 }
 
-/* ---- Threads --------------------------------------------------------------------------------- */
+/* ---- Threads ---- */
 
-/* Until *@word has left @old. Spins: a batch is short beside waking a thread. */
+/*
+ * Waits until *@word is no longer @old. It spins, since a batch is short compared with waking a
+ * thread.
+ */
 static uint32_t await(struct getting *g, const _Atomic uint32_t *word, uint32_t old)
 {
 	uint32_t now;
@@ -101,7 +104,9 @@ static void *second_thread(void *arg)
 	}
 }
 
-/* One batch on each of @threads threads at a time; ns per get, the mean of the threads. */
+/*
+ * Runs one batch on each of @threads threads at once. Returns ns per get, the mean of the threads.
+ */
 static double sample(struct getting *g, unsigned threads, void (*batch)(struct getting *, unsigned))
 {
 	uint32_t round;
@@ -126,7 +131,7 @@ static void threads_start(struct getting *g, unsigned threads, pthread_t *second
 	atomic_store(&g->quit, false);
 	if (threads == 1)
 		return;
-	bench_place(0, 0); /* two threads must not share a CPU */
+	bench_place(0, 0); /* so that two threads do not share a CPU */
 	if (pthread_create(second, NULL, second_thread, g))
 		errx(1, "cannot create a thread");
 }
@@ -148,7 +153,8 @@ static void measure(struct bench *b, struct getting *g, unsigned threads, struct
 	if (!r)
 		return;
 	threads_start(g, threads, &second);
-	for (unsigned i = 0; i < g->n / BATCH + 20; i++) { /* maps, and fills the caches */
+	/* Maps the tensors and fills the caches. */
+	for (unsigned i = 0; i < g->n / BATCH + 20; i++) {
 		sample(g, threads, batch_floor);
 		sample(g, threads, batch_ours);
 	}
@@ -165,7 +171,7 @@ static void measure(struct bench *b, struct getting *g, unsigned threads, struct
 	bench_result_done(b, r);
 }
 
-/* ---- Names ----------------------------------------------------------------------------------- */
+/* ---- Names ---- */
 
 static void names_new(struct getting *g)
 {
@@ -182,8 +188,8 @@ static void names_new(struct getting *g)
 
 		bench_name(name, i);
 		sketch_add(g->sketch, name, name);
-		random ^= random << 13, random ^= random >> 7, random ^= random << 17; /* xorshift
-											*/
+		/* Xorshift. */
+		random ^= random << 13, random ^= random >> 7, random ^= random << 17;
 		j = (uint32_t)(random % (i + 1));
 		g->names[i] = g->names[j];
 		g->names[j] = name;
@@ -197,9 +203,9 @@ static void names_free(struct getting *g)
 	free(g->names);
 }
 
-/* ---- System calls ---------------------------------------------------------------------------- */
+/* ---- System calls ---- */
 
-/* After this the thread may end the process and nothing else: any other system call kills it. */
+/* From here on the thread may only end the process: any other system call kills it. */
 static void seal(void)
 {
 	struct sock_filter filter[] = {
@@ -261,7 +267,7 @@ static void system_calls(struct bench *b)
 	bench_result_done(b, r);
 }
 
-/* ---- The rows -------------------------------------------------------------------------------- */
+/* ---- The rows ---- */
 
 static void get_rows(struct bench *b, uint32_t n, uint64_t nbytes)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client is killed while it holds 1,000 leases. The tensors were deleted before, so that only its
- * leases keep them: when the daemon has dropped those, it counts no retired tensor any more. That
- * number is read in shared memory, from SIGKILL on. The floor is how long it takes until the socket
- * of a killed process ends.
+ * A client is killed while it holds 1,000 leases on deleted tensors, which only these leases keep.
+ * When the daemon has dropped the leases, it counts no retired tensor any more. The time runs from
+ * SIGKILL until that number in shared memory is 0. The floor is the time until the socket of a
+ * killed process ends.
  */
 #include <err.h>
 #include <signal.h>
@@ -111,7 +111,7 @@ static double kill_ours(struct bench *b)
 	while (retired(b->client)) {
 		if (bench_now() - start > 10e9)
 			errx(1, "a killed client's leases stay");
-		usleep(10); /* there may be one CPU only */
+		usleep(10); /* there may be only one CPU */
 	}
 	ns = bench_now() - start;
 	bench_helper_stop(&h);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensorlease-bench: measures what tensorlease promises, each thing beside its floor.
+ * tensorlease-bench: measures what tensorlease promises, each row next to its floor.
  *
- * The floor of a row is the least that the machine lets anybody do for the same effect, measured in
- * the same run: one sample of the floor, one of ours, and so on. Numbers are medians and 99th
- * percentiles of the samples; the ratio is the median of the pairs' ratios. Slow numbers are no
- * failure: it exits with 0 unless something is broken.
+ * The floor of a row is the least work with the same effect that the machine allows. It is measured
+ * in the same run: one sample of the floor, one of ours, and so on. Numbers are medians and 99th
+ * percentiles of the samples; the ratio is the median of the ratios of the pairs. Slow numbers are
+ * no failure: the exit status is 0 unless something is broken.
  *
- * The first process supervises: it makes the temporary directory, starts the second, which
- * measures, and when that has ended, however it did, waits for what it left (daemons end by
- * themselves when it does), then removes the directory.
+ * The first process supervises. It makes the temporary directory and starts the second process,
+ * which measures. When that has ended in any way, the supervisor waits for the processes that it
+ * left (daemons end when it does), and removes the directory.
  */
 #include <err.h>
 #include <errno.h>
@@ -35,7 +35,7 @@ static const struct bench_role roles[] = {
 static void usage(FILE *to)
 {
 	fputs("usage: tensorlease-bench [--quick] [--json] [--only REGEX]\n"
-	      "Measures the library and the daemon beside it, with a daemon of its own, each thing beside its floor.\n"
+	      "Measures the library and the tensorleased beside this program, each row next to its floor.\n"
 	      "  --quick       fewer samples: 20 seconds at most\n"
 	      "  --json        print all numbers as JSON\n"
 	      "  --only REGEX  only the rows whose id matches: get/1/4096, get/1000/4096/2-threads, get/system-calls,\n"
@@ -45,7 +45,7 @@ static void usage(FILE *to)
 	      to);
 }
 
-/* 0: go on; 1: done; 2: usage. */
+/* Returns 0 to go on, 1 if there is nothing to do, 2 for wrong usage. */
 static int parse(struct bench *b, int argc, char **argv)
 {
 	static const struct option options[] = {
@@ -89,7 +89,7 @@ static int parse(struct bench *b, int argc, char **argv)
 	return 0;
 }
 
-/* tensorleased, beside this program. */
+/* Finds the tensorleased beside this program. */
 static void find_daemon(struct bench *b)
 {
 	static char path[4096];
@@ -138,7 +138,7 @@ static void pass_on(int number)
 		kill(worker, number);
 }
 
-/* Waits for the worker, and for daemons that it left behind. The exit code. */
+/* Waits for the worker, and for daemons that it left. Returns the exit code. */
 static int supervise(void)
 {
 	int result = 1, status;
@@ -176,7 +176,7 @@ int main(int argc, char **argv)
 	if (!mkdtemp(dir))
 		err(1, "%s", dir);
 	b.dir = dir;
-	prctl(PR_SET_CHILD_SUBREAPER, 1); /* so that we can wait for a dead worker's daemons */
+	prctl(PR_SET_CHILD_SUBREAPER, 1); /* so that we can wait for the daemons of a dead worker */
 	sigaction(SIGINT, &act, NULL);
 	sigaction(SIGTERM, &act, NULL);
 	sigaction(SIGHUP, &act, NULL);

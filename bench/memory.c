@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory, of a daemon with nothing but 100,000 tensors of 4 KiB, which one client has published and
- * got once each.
+ * The memory of a daemon that has 100,000 tensors of 4 KiB and nothing else. One client has
+ * published each of them and got it once.
  *
- * Bytes per tensor beyond its payload are what grew meanwhile, divided by the number of tensors:
- * the blocks that the kernel allocated to the catalog (st_blocks of the daemon's descriptor of it,
- * recognised by its magic number), the ledger's pages (Rss of that memfd here, where each tensor is
- * got once), the daemon's own memory (RssAnon), and what segments are larger than what lies in them
- * (tl_status.bytes_used).
+ * The bytes per tensor besides its payload are what grew meanwhile, divided by the number of
+ * tensors. That is the sum of: the blocks that the kernel allocated to the catalog (st_blocks of
+ * the daemon's descriptor, recognised by the magic number); the pages of the ledger (Rss of that
+ * memfd here, since each tensor is got once); the memory of the daemon itself (RssAnon); and the
+ * bytes of segments that no tensor uses (tl_status.bytes_used).
  */
 #include <dirent.h>
 #include <err.h>
@@ -24,8 +24,10 @@
 
 enum { IDLE_CLIENTS = 8 };
 
-/* "Name:   123 kB" in /proc/PID/FILE: the sum of all such lines; only after a line with @section,
- * if that is given. */
+/*
+ * Sums the lines "Name:   123 kB" of /proc/PID/FILE. If @section is given, only lines below a line
+ * with it count.
+ */
 static uint64_t proc_sum(pid_t pid, const char *file, const char *name, const char *section)
 {
 	char path[64], line[512];
@@ -40,7 +42,8 @@ static uint64_t proc_sum(pid_t pid, const char *file, const char *name, const ch
 	while (fgets(line, sizeof(line), f)) {
 		char *end, *colon = strchr(line, ':');
 
-		if (section && strtoull(line, &end, 16) && *end == '-') /* the head of a mapping */
+		/* The first line of a mapping. */
+		if (section && strtoull(line, &end, 16) && *end == '-')
 			in = strstr(line, section) != NULL;
 		else if (in && colon && !strncmp(line, name, strlen(name)) &&
 			 line[strlen(name)] == ':')
@@ -50,7 +53,7 @@ static uint64_t proc_sum(pid_t pid, const char *file, const char *name, const ch
 	return sum;
 }
 
-/* Bytes allocated to the catalog that the daemon has open. */
+/* Returns the bytes allocated to the catalog that the daemon has open. */
 static uint64_t catalog_bytes(pid_t pid)
 {
 	char path[300];
@@ -85,7 +88,7 @@ struct usage {
 	uint64_t rss, rss_shmem, rss_file;
 };
 
-/* Without the tensors, and with them. */
+/* Usage without the tensors, and with them. */
 static struct usage usage_before, usage_after;
 
 static void usage_read(struct usage *u, pid_t pid, tl_client *client)
@@ -125,8 +128,8 @@ uint64_t bench_many_bytes(void)
 	static uint64_t bytes;
 
 	if (!bytes)
-		bytes = bench_shm_free() > (uint64_t)1 << 30 ? 4096 : 256; /* a container may have
-									      little */
+		/* A container may have little. */
+		bytes = bench_shm_free() > (uint64_t)1 << 30 ? 4096 : 256;
 	return bytes;
 }
 
@@ -188,8 +191,10 @@ static uint64_t switches(pid_t pid)
 	       proc_sum(pid, "status", "nonvoluntary_ctxt_switches", NULL);
 }
 
-/* Nobody asks for anything; there are tensors and clients. Whoever runs comes to sleep again, which
- * is counted. */
+/*
+ * Counts how often the daemon runs while nobody makes requests, though there are tensors and
+ * clients: a process that runs goes to sleep again, which is a voluntary context switch.
+ */
 static void idle(struct bench *b, struct bench_result *r)
 {
 	tl_client *clients[IDLE_CLIENTS];

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Daemons and helper processes of the bench, and small things. Helpers are this program started
- * again in a role, not forked: nothing of the bench's own clients and mappings is in them. Each
- * asks for a signal when its parent ends, a daemon for SIGTERM, on which it removes what it made.
+ * Daemons and helper processes of the bench, and small functions. A helper is this program, started
+ * again in a role instead of forked, so that it has none of the bench's clients and mappings. Each
+ * helper asks for a signal when its parent ends. For a daemon that is SIGTERM, on which it removes
+ * what it made.
  */
 #include <err.h>
 #include <errno.h>
@@ -22,7 +23,7 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
-enum { HELPER_SOCKET = 900, HELPER_SHARED = 901 }; /* descriptors of a helper */
+enum { HELPER_SOCKET = 900, HELPER_SHARED = 901 }; /* the numbers of a helper's descriptors */
 
 void bench_check(int r, const char *what)
 {
@@ -36,7 +37,7 @@ void bench_check_errno(int r, const char *what)
 		err(1, "%s", what);
 }
 
-/* ---- Helpers --------------------------------------------------------------------------------- */
+/* ---- Helpers ---- */
 
 void bench_helper_start(struct bench_helper *h, const char *role, int shared_fd,
 			const char *argument)
@@ -74,16 +75,16 @@ int bench_helper_main(int argc, char **argv, const struct bench_role *roles)
 		errx(2, "--as is for the bench itself");
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
-		return 1; /* it ended before we asked */
+		return 1; /* it ended before we could ask */
 	for (; roles->name; roles++)
 		if (!strcmp(roles->name, argv[2]))
 			return roles->run(HELPER_SOCKET, HELPER_SHARED, argv[3]);
 	errx(2, "no role is called '%s'", argv[2]);
 }
 
-/* ---- Daemons --------------------------------------------------------------------------------- */
+/* ---- Daemons ---- */
 
-/* Becomes a daemon; @argument: its path, a blank, the socket's path. */
+/* Becomes a daemon. @argument is its path, a blank, and the path of the socket. */
 int bench_role_daemon(int socket, int shared_fd, const char *argument)
 {
 	const char *blank = strrchr(argument, ' ');
@@ -93,7 +94,7 @@ int bench_role_daemon(int socket, int shared_fd, const char *argument)
 	if (!path)
 		return 2;
 	close(socket);
-	prctl(PR_SET_PDEATHSIG, SIGTERM); /* stays over execve() */
+	prctl(PR_SET_PDEATHSIG, SIGTERM); /* it is kept by execve() */
 	execl(path, "tensorleased", "--foreground", "--log-level", "warn", "--capacity", "90%",
 	      "--socket", blank + 1, (char *)NULL);
 	warn("%s", path);
@@ -183,7 +184,10 @@ void bench_publish(tl_client *client, const char *name, uint64_t nbytes)
 	bench_check(tl_commit(draft, NULL), "publishing");
 }
 
-/* Messages of one client are served in order: an answer to the last means that all were. */
+/*
+ * The daemon handles the messages of a client in order, so that an answer to the last means that
+ * all were handled.
+ */
 void bench_settle(tl_client *client)
 {
 	int r = tl_delete(client, "bench/no-such-name");
@@ -192,11 +196,11 @@ void bench_settle(tl_client *client)
 		bench_check(r, "waiting for the daemon");
 }
 
-/* ---- Small things ---------------------------------------------------------------------------- */
+/* ---- Small things ---- */
 
 static const cpu_set_t *allowed_cpus(void)
 {
-	static cpu_set_t cpus; /* read before anything was placed */
+	static cpu_set_t cpus; /* read before any process was placed */
 	static bool known;
 
 	if (!known)

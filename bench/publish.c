@@ -2,16 +2,17 @@
 /*
  * Create and commit of 4 KiB under one name, again and again, and put of large tensors.
  *
- * The floor of a create and commit is a round trip (memory is asked for) and one more message (it
- * is published), to a helper that does nothing with them. With the version wanted we wait for the
- * commit's answer, all on one CPU. Without, a publisher of the same shape should not wait at all,
- * which is counted: voluntary context switches of the thread during the calls. Those samples are
- * 100 us apart, in which the daemon (or the helper) gets done with the one before, on another CPU,
- * as we spin meanwhile. Samples of the floor and of ours alternate in groups: what we ask ahead is
- * done after the call, at the expense of what is measured then.
+ * The floor of a create and commit is a round trip (to ask for memory) and one more message (to
+ * publish it), to a helper that does nothing with them. If the version is wanted, the call waits
+ * for the answer to the commit; everything is on one CPU. Otherwise a publisher that repeats the
+ * same size should not wait at all, so the row counts voluntary context switches of the thread
+ * during the calls. Those samples are 100 us apart, so that the daemon (or the helper) on another
+ * CPU finishes the one before while we spin. Samples of the floor and of ours alternate in groups,
+ * because the prefetched draft is requested after the call, at the expense of what is measured
+ * next.
  *
- * The floor of a put is memcpy into a warm shared mapping of that size; there are two, used in
- * turn, since what was published last must stay readable while the next is written.
+ * The floor of a put is memcpy into a warm shared mapping of that size. There are two mappings,
+ * used in turn, since the last tensor must stay readable while the next one is written.
  */
 #include <err.h>
 #include <stdio.h>
@@ -28,7 +29,7 @@ enum { SMALL = 4096, ECHO = 1, GROUP = 25, WARM_UP = 5, PAUSE_NS = 100000 };
 
 static const char name[] = "bench/publish";
 
-/* Answers what begins with ECHO, and drops the rest. */
+/* Answers messages that begin with ECHO, and drops the others. */
 int bench_role_echo(int socket, int shared_fd, const char *argument)
 {
 	unsigned char message[256];
@@ -42,7 +43,7 @@ int bench_role_echo(int socket, int shared_fd, const char *argument)
 	return 0;
 }
 
-/* Messages as long as ours. */
+/* Sends messages as long as the product's. */
 static double publish_floor(int socket)
 {
 	unsigned char ask[64] = { ECHO }, tell[64] = { 0 };
@@ -76,8 +77,10 @@ static long waits(void)
 	return u.ru_nvcsw;
 }
 
-/* A group of the floor, then one of ours; the first samples of each are for the other side to get
- * warm. */
+/*
+ * Measures a group of the floor, then a group of ours. The first samples of each only warm up the
+ * other side.
+ */
 static void with_version(struct bench *b, struct bench_result *r, int socket)
 {
 	for (unsigned i = 0; i < (b->quick ? 150 : 1000); i++) {
@@ -171,7 +174,7 @@ void bench_publishing(struct bench *b)
 	bench_check(tl_delete(b->client, name), "deleting");
 }
 
-/* ---- Put ------------------------------------------------------------------------------------- */
+/* ---- Put ---- */
 
 static unsigned char *shared_new(size_t size)
 {
@@ -233,7 +236,7 @@ static void put_row(struct bench *b, size_t size, unsigned samples)
 	else
 		warnx("%s: no room in /dev/shm", id);
 	r->floor_what = "memcpy into a warm shared mapping";
-	if (size >= 64 << 20) { /* below, the messages count */
+	if (size >= 64 << 20) { /* for smaller sizes the messages matter */
 		r->aim = BENCH_AIM_RATIO;
 		r->limit = 1 / 0.9;
 		r->target = "<= 1.11 x";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samples, the table, and the same as JSON. */
+/* Samples, the table, and its JSON. */
 #include <err.h>
 #include <math.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 #include "bench/bench.h"
 
-/* ---- Samples --------------------------------------------------------------------------------- */
+/* ---- Samples ---- */
 
 static void samples_add(struct bench_samples *s, double value)
 {
@@ -35,7 +35,7 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* The value that @part of the samples are at most; 0 if there are none. */
+/* Returns the value that is not exceeded by @part of the samples; 0 if there are none. */
 static double quantile(const double *values, size_t n, double part)
 {
 	double *sorted, q;
@@ -58,7 +58,9 @@ static double median(const struct bench_samples *s)
 	return quantile(s->values, s->n, 0.5);
 }
 
-/* The median of the pairs' ratios: what slows both for a while does not move it. */
+/*
+ * Returns the median of the ratios of the pairs, which is not moved by what slows both for a while.
+ */
 static double ratio(const struct bench_result *r)
 {
 	size_t n = r->ours.n < r->floor.n ? r->ours.n : r->floor.n;
@@ -75,12 +77,12 @@ static double ratio(const struct bench_result *r)
 
 static bool is_met(const struct bench_result *r)
 {
-	/* Half of the last digit that the table shows is forgiven. */
+	/* Half of the last digit that the table shows is tolerated. */
 	return r->aim == BENCH_AIM_RATIO ? ratio(r) < r->limit + 0.005
 					 : median(&r->ours) <= r->limit;
 }
 
-/* ---- Rows ------------------------------------------------------------------------------------ */
+/* ---- Rows ---- */
 
 bool bench_wants(struct bench *b, const char *id)
 {
@@ -129,7 +131,7 @@ void bench_free_results(struct bench *b)
 	}
 }
 
-/* ---- The table ------------------------------------------------------------------------------- */
+/* ---- The table ---- */
 
 static double in_unit(const char *unit, double value)
 {
@@ -230,7 +232,7 @@ void bench_print_head(const struct bench *b)
 	       "p99", "ratio", "target", "met");
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------ */
+/* ---- JSON ---- */
 
 static void json_samples(cJSON *row, const char *key, const struct bench_result *r,
 			 const struct bench_samples *s)

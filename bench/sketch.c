@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The floor of get and release: the least that the lease protocol asks for, in one process, none of
- * it the product's code. A get hashes the name (strlen and XXH3), walks its bucket, reads the
- * name's current tensor, adds 1 to the slot's counter (seq_cst), looks whether the row's word still
- * says LIVE (seq_cst) and compares the text; a release subtracts 1 and looks at the word if that
- * made 0. Memory is private, but a name and a row take as many cache lines as these steps need (one
- * each), and there are as many of them as the product has in the same row of the table.
+ * The floor of get and release: the least that the lease protocol needs, in one process and without
+ * any code of the product. A get hashes the name (strlen and XXH3), walks its bucket, reads the
+ * current tensor of the name, adds 1 to the slot's counter (seq_cst), checks that the row's word
+ * still says LIVE (seq_cst), and compares the text. A release subtracts 1, and checks the word if
+ * the result is 0. The memory is private, but a name and a row take as many cache lines as these
+ * steps need (one each), and there are as many of them as in the product's row of the table.
  *
- * What the product does on top, and the sketch does not: a DLPack tensor to hand out (malloc, free,
- * shape and strides), the mapping of the tensor's segment, lifetimes (a session may be replaced or
- * closed meanwhile), versions, and names that are taken out of their bucket by another process
- * during the walk.
+ * The product also does what the sketch does not: it hands out a DLPack tensor (malloc, free, shape
+ * and strides), finds the mapping of the segment, tracks lifetimes (a session may be replaced or
+ * closed meanwhile) and versions, and copes with names that another process takes out of their
+ * bucket during the walk.
  */
 #include <err.h>
 #include <stdalign.h>
@@ -44,7 +44,7 @@ struct sketch {
 	_Atomic uint32_t *held;
 	uint32_t *buckets;
 	uint32_t mask, room, used;
-	_Atomic uint64_t told; /* releases that would have told the daemon */
+	_Atomic uint64_t told; /* releases that would have notified the daemon */
 };
 
 static void *lines_new(size_t n, size_t size)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a commit to the waiting consumer having the tensor. Three processes take part on both sides:
- * this one sends, the daemon (floor: the waker) receives one message and wakes, and the consumer
- * (floor: the sleeper) wakes up and looks at the clock. The time of sending is in the payload. We
- * sleep until the consumer has said that it is done, and then 100 us more, so that all are asleep
- * at the next sample. All are on one CPU. The second row is the same with a consumer that spins, on
- * another CPU; the floor's waker makes no system call to wake it then.
+ * The time from a commit until a waiting consumer has the tensor. Three processes take part on
+ * either side: this one sends, the daemon (for the floor, the waker) receives one message and
+ * wakes, and the consumer (the sleeper) wakes up and looks at the clock. The payload contains the
+ * time of sending. The sender waits until the consumer says that it is done, and 100 us more, so
+ * that all are asleep before the next sample. Everything is on one CPU. The second row has a
+ * consumer that spins on another CPU; there the waker of the floor makes no system call to wake it.
  */
 #include <err.h>
 #include <limits.h>
@@ -31,14 +31,14 @@ static const char name[] = "bench/wake";
 
 /* Shared by all processes of one side. */
 struct page {
-	_Atomic uint32_t word;	/* floor: what the waker adds to */
-	_Atomic uint32_t go;	/* the sample that the consumer may wait for: one that spins needs a
-				   CPU */
-	_Atomic uint32_t ready; /* the sample that the consumer waits for */
-	_Atomic uint32_t done;	/* the sample that it has had */
+	_Atomic uint32_t word; /* floor: the word that the waker increments */
+	/* The sample for which the consumer may begin to wait, since one that spins needs a CPU. */
+	_Atomic uint32_t go;
+	_Atomic uint32_t ready; /* the sample for which the consumer waits */
+	_Atomic uint32_t done;	/* the last sample that it got */
 	uint32_t spin;		/* constant */
 	double sent;		/* floor: the payload */
-	double latency;		/* of the last sample; valid once it is done */
+	double latency;		/* of the last sample; valid when that is done */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value)
@@ -62,7 +62,7 @@ static struct page *page_map(int fd)
 	return p;
 }
 
-/* ---- The floor's processes ------------------------------------------------------------------- */
+/* ---- The floor's processes ---- */
 
 int bench_role_waker(int socket, int shared_fd, const char *argument)
 {
@@ -112,7 +112,7 @@ int bench_role_sleeper(int socket, int shared_fd, const char *argument)
 	}
 }
 
-/* ---- Our consumer ---------------------------------------------------------------------------- */
+/* ---- Our consumer ---- */
 
 int bench_role_consumer(int socket, int shared_fd, const char *argument)
 {
@@ -139,7 +139,7 @@ int bench_role_consumer(int socket, int shared_fd, const char *argument)
 	}
 }
 
-/* ---- Samples --------------------------------------------------------------------------------- */
+/* ---- Samples ---- */
 
 struct side {
 	struct page *page;
@@ -163,7 +163,10 @@ static void side_deinit(struct side *s)
 	close(s->fd);
 }
 
-/* The consumer is about to wait for the next sample, and has had the time to fall asleep. */
+/*
+ * Waits until the consumer is about to wait for the next sample, and has had the time to fall
+ * asleep.
+ */
 static void side_ready(struct side *s)
 {
 	double end = bench_now() + 5e9;

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The command line: one struct for a run of it, one row for each command and option. A command gets
- * checked options and the right number of arguments, says itself what went wrong (out.h) and
- * returns the exit code. It uses the public API only.
+ * The command line. main.c has the table of commands, options.c that of options. Each command is
+ * one file: put.c, load.c, save.c, show.c, status.c, and get.c (get, wait), names.c (ls, info, rm)
+ * and doctor/. What they share: connect.c, out.h (what is printed), format.h and describe.h (values
+ * as text), file.h, progress.h, and for show element.h, picture.h and histogram.h.
+ *
+ * A command is called with checked options and the right number of arguments. It reports what went
+ * wrong itself (out.h) and returns the exit code. It uses the public API, files/ and transfer/
+ * only.
  */
 #pragma once
 
@@ -17,10 +22,10 @@ enum cli_exit {
 	CLI_FAILURE = 1,
 	CLI_USAGE = 2,
 	CLI_NOT_FOUND = 3, /* no tensor has that name */
-	CLI_TIMEOUT = 4,   /* none came in time */
+	CLI_TIMEOUT = 4,   /* none came in time, or no room */
 };
 
-/* Which options a command takes, and which were given. */
+/* Bits for the options: which ones a command takes, and which ones were given. */
 enum {
 	OPTION_SOCKET = 1 << 0,
 	OPTION_JSON = 1 << 1,
@@ -37,50 +42,50 @@ enum {
 };
 
 struct cli {
-	const char *socket;   /* NULL: the library looks for it */
-	const char *output;   /* NULL: a summary */
+	const char *socket;   /* NULL: use the default address */
+	const char *output;   /* a file, "-", or NULL: print a summary */
 	const char *metadata; /* or NULL */
-	const char *format;   /* NULL: the file's suffix says it */
-	int64_t timeout_ns;   /* -1: for ever; valid if OPTION_TIMEOUT is given */
+	const char *format;   /* NULL: the suffix of the file decides */
+	int64_t timeout_ns;   /* -1: wait forever; valid if OPTION_TIMEOUT is given */
 	uint64_t newer_than;
-	unsigned given;	   /* OPTION_* */
-	bool json;	   /* one JSON object instead of text */
-	bool terminal;	   /* stdout is one, and text goes there: write for people */
-	tl_client *client; /* after cli_connect(); main() closes it */
-	int nargs;	   /* after the command */
+	unsigned given;	   /* bits OPTION_* */
+	bool json;	   /* print one JSON object instead of text */
+	bool terminal;	   /* text goes to a terminal: format it for people */
+	tl_client *client; /* set by cli_connect(), closed by main() */
+	int nargs;	   /* arguments after the command */
 	char **args;
 };
 
 struct command {
 	const char *name;
-	const char *arguments; /* "NAME FILE.npy" */
-	const char *summary;   /* one line; NULL: not listed */
-	const char *details;   /* paragraphs of its --help */
-	unsigned options;      /* that it takes beside those of OPTION_EVERYWHERE */
+	const char *arguments; /* as in "NAME FILE.npy" */
+	const char *summary;   /* one line; NULL hides the command */
+	const char *details;   /* the paragraphs of its --help */
+	unsigned options;      /* those it takes besides OPTION_EVERYWHERE */
 	int min_args;
-	int max_args; /* -1: any number */
+	int max_args; /* -1: no limit */
 	int (*run)(struct cli *cli);
 };
 
 /*
- * Reads @argv into @cli; options may stand anywhere before "--". *command gets the first argument
- * or NULL. CLI_OK, or CLI_USAGE after saying why.
+ * Reads @argv into @cli. Options may stand anywhere before "--". Stores the first argument in
+ * *command, or NULL if there is none. Returns CLI_OK, or CLI_USAGE after reporting why.
  */
 int cli_options_parse(struct cli *cli, int argc, char **argv, const char **command);
-/* Says CLI_USAGE if an option was given that is not in @allowed. */
+/* Returns CLI_USAGE, after reporting it, if an option was given that is not in @allowed. */
 int cli_options_check(struct cli *cli, const char *command, unsigned allowed);
-/* The lines of --help for the options in @which. */
+/* Prints the lines of --help for the options in @which. */
 void cli_options_help(FILE *out, unsigned which);
 
 /*
- * Connects; @autostart: should no daemon listen where one is looked for by default, start one.
- * CLI_OK, or an exit code after saying what is wrong.
+ * Connects to the daemon. With @autostart it starts one if none listens at the default address.
+ * Returns CLI_OK, or an exit code after reporting what is wrong.
  */
 int cli_connect(struct cli *cli, bool autostart);
 
 /*
- * Connects and gets cli->args[0] as the options say. NULL with an exit code in *code after saying
- * why.
+ * Connects and gets the tensor cli->args[0] as the options say. Returns NULL, with an exit code in
+ * *code, after reporting why it failed.
  */
 DLManagedTensorVersioned *cli_get(struct cli *cli, int64_t default_timeout_ns, tl_info *info,
 				  int *code);

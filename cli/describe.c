@@ -10,9 +10,9 @@
 #include "cli/element.h"
 #include "cli/format.h"
 
-enum { SHOWN = 8 }; /* first values */
+enum { SHOWN = 8 }; /* how many of the first values are printed */
 
-/* ---- What is known of it ------------------------------------------------------------------- */
+/* ---- What is known of it ---- */
 
 char *describe_device(const tl_info *info)
 {
@@ -56,7 +56,7 @@ static void describe_metadata(const struct cli *cli, const tl_info *info)
 	free(text);
 }
 
-/* Prints @text, which is ours, and frees it. */
+/* Prints @text and frees it. */
 static void field_take(const struct cli *cli, const char *key, char *text)
 {
 	cli_field(cli, key, "%s", text);
@@ -131,18 +131,21 @@ void describe_info_json(cJSON *to, const tl_info *info)
 	free(hex);
 }
 
-/* ---- What its values are ------------------------------------------------------------------- */
+/* ---- What its values are ---- */
 
 __extension__ typedef __int128 wide;
 
-/* Of all values but NaN, which is counted. Complex numbers have no order: only a mean. */
+/*
+ * Statistics over all values except NaN, which is only counted. Complex numbers have no order, so
+ * that they have a mean but no extremes.
+ */
 struct statistics {
 	uint64_t numbers;
 	uint64_t nans;
 	int64_t min_i, max_i;
 	uint64_t min_u, max_u;
 	double min_d, max_d;
-	wide sum_integers; /* exact: 2^64 values of 2^64 fit */
+	wide sum_integers; /* exact: 2^64 values below 2^64 fit */
 	long double sum, sum_imaginary;
 };
 
@@ -210,7 +213,10 @@ static struct statistics statistics_of(const struct elements *e)
 	return s;
 }
 
-/* A value as JSON wants it; for people the quotes around "nan" and "inf" go. */
+/*
+ * Adds a value as JSON. The text output prints the same items without the quotes around "nan" and
+ * "inf".
+ */
 static void add_value(cJSON *to, const char *key, const struct elements *e,
 		      const union value_block *b, size_t i)
 {
@@ -306,7 +312,7 @@ void describe_values_json(cJSON *to, const tl_info *info, const DLTensor *tensor
 	elements_deinit(&e);
 }
 
-/* Text out of the same JSON, so that both say the same: 1.5, true, nan, (1, -2). */
+/* Prints an item of the JSON as text (1.5, true, nan, (1, -2)), so that both outputs agree. */
 static void print_value(const cJSON *value)
 {
 	if (cJSON_IsArray(value)) {
@@ -318,7 +324,7 @@ static void print_value(const cJSON *value)
 	} else if (cJSON_IsBool(value)) {
 		fputs(cJSON_IsTrue(value) ? "true" : "false", stdout);
 	} else {
-		fputs(value->valuestring, stdout); /* raw numbers and strings alike */
+		fputs(value->valuestring, stdout); /* a raw number or a string */
 	}
 }
 

@@ -6,7 +6,9 @@
 #include "cli/element.h"
 #include "cli/out.h"
 
-/* How the small floats are built: sign, exponent, mantissa; and what their last patterns mean. */
+/*
+ * How the small floats are built: sign, exponent, mantissa, and what their last bit patterns mean.
+ */
 enum specials { SPECIAL_IEEE, SPECIAL_NONE, SPECIAL_FN, SPECIAL_FNUZ };
 
 struct minifloat {
@@ -110,7 +112,7 @@ void elements_init(struct elements *e, const tl_info *info, const void *data)
 		if (__builtin_mul_overflow(numel, (uint64_t)info->shape[i], &numel))
 			e->kind = VALUE_NONE;
 	}
-	/* Reads nothing beyond what the library says is there. */
+	/* The library says how many bytes there are; nothing beyond them is read. */
 	if (__builtin_mul_overflow(numel, (uint64_t)e->step, &bits) ||
 	    bits / 8 + (bits % 8 != 0) > info->nbytes)
 		e->kind = VALUE_NONE;
@@ -130,7 +132,10 @@ void elements_deinit(struct elements *e)
 	free(e->table);
 }
 
-/* @n patterns of whole bytes from number @first on: the common case, and a loop that vectorises. */
+/*
+ * Reads @n values of whole bytes, beginning with value @first. This is the common case, and a loop
+ * that the compiler vectorises.
+ */
 static bool read_bytes(const struct elements *e, uint64_t first, size_t n, uint64_t *out)
 {
 	const unsigned char *from = e->data + first * (e->bits / 8);
@@ -162,7 +167,10 @@ static bool read_bytes(const struct elements *e, uint64_t first, size_t n, uint6
 	}
 }
 
-/* Any width: value i lies @bits wide in element i / lanes, little bit-endian. */
+/*
+ * Reads values of any width. Value i is @bits wide and lies in element i / lanes, little-endian bit
+ * by bit.
+ */
 static void read_bits(const struct elements *e, uint64_t first, size_t n, uint64_t *out)
 {
 	for (size_t i = 0; i < n; i++) {

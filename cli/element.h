@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The values of a tensor in CPU memory, whatever its type: integers of 1 to 64 bits, packed or
- * padded, floats from 4 to 64 bits, complex, bool. Lanes are values of their own.
+ * Reads the values of a tensor in CPU memory whatever its type: integers of 1 to 64 bits, packed or
+ * padded, floats of 4 to 64 bits, complex numbers, bool. Each lane counts as a value.
  */
 #pragma once
 
@@ -15,7 +15,7 @@ enum value_kind { VALUE_NONE, VALUE_BOOL, VALUE_INT, VALUE_UINT, VALUE_FLOAT, VA
 
 enum { VALUE_BLOCK = 512 };
 
-/* Some values; floats in d, complex ones as pairs in d; bool as 0 or 1 in u. */
+/* A block of values. Floats are in d, complex numbers are pairs in d, bool is 0 or 1 in u. */
 union value_block {
 	int64_t i[2 * VALUE_BLOCK];
 	uint64_t u[2 * VALUE_BLOCK];
@@ -24,22 +24,27 @@ union value_block {
 
 struct elements {
 	const unsigned char *data;
-	enum value_kind kind; /* VALUE_NONE: they cannot be told */
-	uint64_t count;	      /* of values: elements times lanes */
-	unsigned code;	      /* DLPack's */
-	unsigned bits;	      /* of a value; of a half of it if complex */
+	enum value_kind kind; /* VALUE_NONE: they cannot be read */
+	uint64_t count;	      /* values: elements times lanes */
+	unsigned code;	      /* DLPack's type code */
+	unsigned bits;	      /* of a value, or of half a complex one */
 	unsigned lanes;
-	unsigned step; /* bits from an element to the next */
-	double *table; /* what the 2^bits patterns of a float of up to 8 bits mean, else NULL */
+	unsigned step; /* bits from one element to the next */
+	double *table; /* values of all patterns of a float of up to 8 bits, else NULL */
 };
 
-/* @info describes @data, of info->nbytes bytes. */
+/* Prepares to read @data, which has info->nbytes bytes and is described by @info. */
 void elements_init(struct elements *elements, const tl_info *info, const void *data);
 void elements_deinit(struct elements *elements);
 
-/* Values @first and on into @block; how many: VALUE_BLOCK unless the end is near, 0 at the end. */
+/*
+ * Reads values from number @first on into @block. Returns how many: VALUE_BLOCK except near the
+ * end, 0 at the end.
+ */
 size_t elements_read(const struct elements *elements, uint64_t first, union value_block *block);
 
-/* The same as doubles, rounded where they are integers of more than 53 bits; the magnitude of
- * complex ones. */
+/*
+ * Reads the same as doubles: integers of more than 53 bits are rounded, complex numbers become
+ * their magnitude.
+ */
 size_t elements_doubles(const struct elements *elements, uint64_t first, double out[VALUE_BLOCK]);

@@ -8,7 +8,7 @@
 
 #include "cli/format.h"
 #include "cli/out.h"
-#include "files/dtype.h"
+#include "transfer/transfer.h"
 #include "util/text.h"
 
 enum { NS = 1000000000 };
@@ -30,9 +30,9 @@ char *format_shape(const int64_t *shape, int ndim)
 
 char *format_dtype(DLDataType dtype)
 {
-	char text[FILE_DTYPE_TEXT];
+	char text[TRANSFER_DTYPE_TEXT];
 
-	return cli_text("%s", file_dtype_text(dtype, text));
+	return cli_text("%s", transfer_dtype(dtype, text));
 }
 
 char *format_size(uint64_t bytes, bool people)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers, types and foreign text in words. Returned strings are the caller's to free. */
+/* Formats numbers, types and text of others. The caller frees what is returned. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,28 +10,31 @@
 
 enum { FORMAT_NUMBER = 40 };
 
-/* "720x1280x3", or "scalar". */
+/* Returns "720x1280x3", or "scalar". */
 char *format_shape(const int64_t *shape, int ndim);
-/* "float32", "bfloat16", "float8_e4m3fn", "int4", "float32x4" with lanes. */
+/* Returns "float32", "bfloat16", "int4", or "float32x4" if it has lanes. */
 char *format_dtype(DLDataType dtype);
-/* "2.6 MiB" for people; exact bytes otherwise. */
+/* Returns "2.6 MiB" for people, else the exact number of bytes. */
 char *format_size(uint64_t bytes, bool people);
-/* "3.2 s", "2 h 10 min". */
+/* Returns a duration as "3.2 s" or "2 h 10 min". */
 char *format_span(uint64_t ns);
-/* How long ago @realtime_ns was. */
+/* Returns how long ago @realtime_ns was, as format_span() does. */
 char *format_age(uint64_t realtime_ns);
-/* "2026-11-21 08:23:15.042 UTC" */
+/* Returns a time as "2026-11-21 08:23:15.042 UTC". */
 char *format_date(uint64_t realtime_ns);
 char *format_hex(const void *bytes, size_t size);
-/* "GPU-fa4ecda0-1020-4030-8050-607011223300", as nvidia-smi writes it. */
+/* Returns "GPU-fa4ecda0-1020-4030-8050-607011223300", as nvidia-smi writes it. */
 char *format_uuid(const unsigned char uuid[16]);
 
-/* The shortest text that reads back as the same double, or the same float. */
+/* Write the shortest text that reads back as the same double or float. */
 void format_double(double value, char text[FORMAT_NUMBER]);
 void format_float(float value, char text[FORMAT_NUMBER]);
 
 bool format_is_utf8(const char *text, size_t size);
-/* @text with what could upset a terminal or deceive its reader (util/text.h) as \xNN. */
+/*
+ * Returns @text with everything that could upset a terminal or deceive its reader (util/text.h) as
+ * \xNN.
+ */
 char *format_printable(const char *text, size_t size);
-/* Columns it takes on a terminal, a character counted as one. */
+/* Returns how many columns @text takes on a terminal; each character counts as one. */
 size_t format_columns(const char *text);

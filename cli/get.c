@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commands that get a tensor: get, wait. */
+/* The commands that get a tensor: get and wait. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "cli/progress.h"
 #include "files/npy.h"
 
-/* Getting a tensor on a GPU opens it, and that needs CUDA; telling of it does not. */
+/* Getting a tensor on a GPU needs CUDA, because it is opened; `info` does not need it. */
 static int get_failed(struct cli *cli, int error)
 {
 	int code = cli_code(error);
@@ -68,7 +68,7 @@ static void print_got(const struct cli *cli, const tl_info *info, const DLTensor
 	json_print(object);
 }
 
-/* Straight from shared memory, which does not change while we hold the tensor. */
+/* Writes straight from shared memory, which does not change under our lease. */
 static int write_file(struct cli *cli, const DLTensor *t)
 {
 	char why[FILE_ERROR_TEXT];
@@ -76,8 +76,10 @@ static int write_file(struct cli *cli, const DLTensor *t)
 	int r;
 
 	if (t->device.device_type != kDLCPU)
-		return cli_fail(cli, CLI_FAILURE,
-				"'%s' is on a GPU: it cannot be written to a file", cli->args[0]);
+		return cli_fail(
+			cli, CLI_FAILURE,
+			"'%s' is on a GPU: only tensors in main memory can be written to a file",
+			cli->args[0]);
 	progress_start(&progress, "writing", cli->output);
 	r = npy_write(cli->output, t->dtype, t->ndim, t->shape, t->data, progress_step, &progress,
 		      why, sizeof(why));
@@ -85,7 +87,7 @@ static int write_file(struct cli *cli, const DLTensor *t)
 	return r ? cli_fail(cli, CLI_FAILURE, "%s", why) : CLI_OK;
 }
 
-/* Nothing if the file itself went to stdout. */
+/* Prints nothing if the file itself went to stdout. */
 static void print_written(const struct cli *cli, const tl_info *info)
 {
 	cJSON *object;
@@ -130,7 +132,7 @@ int command_get(struct cli *cli)
 	return r;
 }
 
-/* Takes no lease: a tensor on a GPU would have to be opened here for it. */
+/* Takes no lease, since that would mean to open a tensor that lies on a GPU. */
 int command_wait(struct cli *cli)
 {
 	tl_wait_item item = { .name = cli->args[0], .newer_than = cli->newer_than };
@@ -143,7 +145,7 @@ int command_wait(struct cli *cli)
 	r = cli_connect(cli, timeout != 0);
 	if (r)
 		return r;
-	do { /* once more if the name was deleted in between */
+	do { /* once more if the name was deleted between the two calls */
 		r = tl_wait_many(cli->client, &item, 1, NULL, 0, timeout, &which);
 		r = r ? r : tl_stat(cli->client, item.name, &info);
 	} while (r == -ENOENT && timeout < 0);

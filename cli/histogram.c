@@ -6,7 +6,7 @@
 #include "cli/format.h"
 #include "cli/histogram.h"
 
-/* First walk: the range, and what is no number. */
+/* The first pass finds the range, and counts NaN and infinities. */
 static void measure(struct histogram *h, const struct elements *e)
 {
 	double values[VALUE_BLOCK];
@@ -40,8 +40,8 @@ static void choose_bins(struct histogram *h, const struct elements *e)
 	bool whole = e->kind == VALUE_INT || e->kind == VALUE_UINT || e->kind == VALUE_BOOL;
 
 	h->bins = HISTOGRAM_BINS;
-	h->width = h->high / HISTOGRAM_BINS - h->low / HISTOGRAM_BINS; /* their difference may
-									  overflow */
+	/* The difference of both may overflow. */
+	h->width = h->high / HISTOGRAM_BINS - h->low / HISTOGRAM_BINS;
 	if (whole && h->high - h->low < HISTOGRAM_BINS) {
 		h->bins = (int)(h->high - h->low) + 1;
 		h->width = 1;

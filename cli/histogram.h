@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the values of a tensor are spread; of complex ones their magnitudes. NaN and infinities are
- * counted apart. */
+/*
+ * A histogram of the values of a tensor, or of the magnitudes of complex values. NaN and infinities
+ * are counted apart.
+ */
 #pragma once
 
 #include <stdint.h>
@@ -11,10 +13,9 @@
 enum { HISTOGRAM_BINS = 16 };
 
 struct histogram {
-	int bins;		 /* 0: there is no value */
-	double low, high, width; /* bin i is low + i * width and up; the last one has @high as well
-				  */
-	bool single;		 /* each bin is one whole number */
+	int bins;		 /* 0: there is no finite value */
+	double low, high, width; /* bin i starts at low + i * width; the last one includes high */
+	bool single;		 /* each bin is one integer */
 	uint64_t count[HISTOGRAM_BINS];
 	uint64_t values, nans, infinities;
 	double mean;

@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * load: what is in a file becomes tensors, all of them at once. Nothing is seen by anybody before
- * all of the file was read and found right.
- */
+/* load: publishes all tensors of a file at once, after the whole file was read and checked. */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "cli/file.h"
 #include "cli/format.h"
-#include "cli/group.h"
 #include "cli/out.h"
 #include "cli/progress.h"
-#include "cli/transfer.h"
 #include "files/file.h"
+#include "transfer/transfer.h"
 #include "util/clock.h"
 
-/* ---- telling ----------------------------------------------------------------------------------
- */
+/* ---- telling ---- */
 
 static void print_loaded_json(const struct cli *cli, const struct tensor_file *f)
 {
@@ -26,7 +22,7 @@ static void print_loaded_json(const struct cli *cli, const struct tensor_file *f
 		const struct file_entry *e = &f->entries[i];
 		char *name = cli_need(transfer_name(f, i, cli->args[0]));
 
-		group_json(tensors, name, e->dtype, e->ndim, e->shape, e->nbytes);
+		json_tensor(tensors, name, e->dtype, e->ndim, e->shape, e->nbytes);
 		free(name);
 	}
 	for (size_t i = 0; i < f->note_count; i++)
@@ -81,7 +77,7 @@ static int load(struct cli *cli, struct tensor_file *f)
 
 int command_load(struct cli *cli)
 {
-	enum file_format format = group_format(cli, cli->args[1]);
+	enum file_format format = cli_file_format(cli, cli->args[1]);
 	char why[FILE_ERROR_TEXT];
 	struct tensor_file f;
 	int r;

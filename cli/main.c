@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensorlease: the command line. */
+/* The commands, their help, and which one runs. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,68 +14,73 @@
 static const struct command commands[] = {
 	{ "put", "NAME FILE.npy", "publish a .npy file under a name",
 	  "Publishes the array in FILE.npy (- is standard input) as the next version of\n"
-	  "NAME: C order straight into shared memory, Fortran order transposed on the\n"
-	  "way. If there is no room in the daemon's memory, --timeout says how long to\n"
-	  "wait for it (default: not at all). Interrupted, it publishes nothing.\n",
+	  "NAME. The file is read straight into shared memory; an array in Fortran order\n"
+	  "is transposed on the way. If the daemon has no room for it, put fails at once,\n"
+	  "or waits for room as long as --timeout says. If it is interrupted, it publishes\n"
+	  "nothing.\n",
 	  OPTION_METADATA | OPTION_TIMEOUT, 2, 2, command_put },
-	{ "get", "NAME", "show a tensor, or write it to a .npy file",
-	  "Without --output prints what the tensor is and what its values are: smallest,\n"
-	  "largest, mean and the first eight. With --timeout waits for the name, or for a\n"
-	  "version above --newer-than (default: does not wait). A file (- is standard\n"
-	  "output) is written straight from shared memory and replaced as a whole; types\n"
-	  "that .npy does not know are refused.\n",
+	{ "get", "NAME", "print a tensor, or write it to a .npy file",
+	  "Prints the properties of a tensor and a summary of its values: the smallest,\n"
+	  "the largest, the mean and the first eight. With --output it writes the tensor\n"
+	  "to a .npy file instead (- is standard output), straight from shared memory. An\n"
+	  "existing file is replaced as a whole. Types that .npy does not have are an error.\n"
+	  "With --timeout it waits until the name exists, or has a version above\n"
+	  "--newer-than; without --timeout it does not wait.\n",
 	  OPTION_OUTPUT | OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_get },
-	{ "load", "PREFIX FILE", "publish what is in a file, all at once",
-	  "Publishes the tensors of a .npz or .safetensors file under PREFIX/ and their\n"
-	  "names in the file, in one step: who sees one of them sees all. A .npy file or a\n"
-	  "TensorFlow TensorProto (.pb) becomes one tensor called PREFIX. FILE may be -,\n"
-	  "standard input, with --format. If anything about the file is wrong, nothing is\n"
-	  "published. The metadata of a .safetensors file is shown by --json, and dropped.\n",
+	{ "load", "PREFIX FILE", "publish all tensors of a file at once",
+	  "Publishes each tensor of a .npz or .safetensors file as PREFIX/ and its name in\n"
+	  "the file, in one step: a process that sees one of them sees all. A .npy file or\n"
+	  "a TensorFlow TensorProto (.pb) becomes one tensor called PREFIX. FILE may be -,\n"
+	  "standard input, with --format. If anything in the file is wrong, nothing is\n"
+	  "published. The metadata of a .safetensors file is not published; --json prints it.\n"
+	  "If the daemon has no room, load fails at once, or waits as --timeout says.\n",
 	  OPTION_FORMAT | OPTION_TIMEOUT, 2, 2, command_load },
 	{ "save", "PREFIX FILE", "write tensors to a file",
 	  "Writes all tensors below PREFIX/, as they were at one moment, to a .npz or\n"
-	  ".safetensors file, or the one called PREFIX to a .npy or .pb file. FILE may be\n"
-	  "-, standard output, with --format; a file is replaced as a whole. Types that the\n"
-	  "format does not know are refused.\n",
+	  ".safetensors file, or the tensor called PREFIX to a .npy or .pb file. FILE may\n"
+	  "be -, standard output, with --format. An existing file is replaced as a whole.\n"
+	  "Types that the format does not have are an error.\n",
 	  OPTION_FORMAT, 2, 2, command_save },
-	{ "show", "NAME", "draw a tensor, or its histogram",
-	  "Draws what looks like a picture (HxW from 8x8 on, HxWx3, HxWx4, CxHxW with 1, 3\n"
-	  "or 4 channels): in colour on a terminal, in letters elsewhere or with $NO_COLOR;\n"
-	  "with --output as a PNG file, HxW of any size. uint8 and bool are drawn as they\n"
-	  "are, all else from its smallest value to its largest. Of other tensors it prints\n"
-	  "a histogram.\n",
+	{ "show", "NAME", "draw a tensor, or a histogram of it",
+	  "Draws a tensor that looks like a picture: HxW from 8x8 on, HxWx3, HxWx4, or\n"
+	  "CxHxW with 1, 3 or 4 channels. It draws in colour on a terminal, and in letters\n"
+	  "elsewhere or if $NO_COLOR is set. With --output it writes a PNG file, of HxW of\n"
+	  "any size too. uint8 and bool are drawn as they are, other types from their\n"
+	  "smallest value to their largest. Of other tensors it prints a histogram.\n",
 	  OPTION_OUTPUT | OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_show },
 	{ "ls", "[PREFIX]", "list tensors",
 	  "Lists the tensors whose names start with PREFIX, sorted by name. On a terminal\n"
-	  "a table; elsewhere lines of name, version, dtype, shape, bytes, time of\n"
-	  "publishing in nanoseconds since 1970, and device, separated by tabs.\n",
+	  "it prints a table. Elsewhere it prints lines of name, version, dtype, shape,\n"
+	  "bytes, time of publishing in nanoseconds since 1970, and device, separated by\n"
+	  "tabs.\n",
 	  0, 0, 1, command_ls },
-	{ "info", "NAME", "tell all that is known of a tensor",
-	  "Tells type, shape, size, device, age, owner and metadata of a tensor, without\n"
-	  "touching its bytes.\n",
+	{ "info", "NAME", "print the properties of a tensor",
+	  "Prints type, shape, size, device, age, owner and metadata of a tensor, without\n"
+	  "reading its bytes.\n",
 	  0, 1, 1, command_info },
-	{ "rm", "NAME...", "forget names",
-	  "Each NAME is forgotten; a tensor that somebody holds stays with its holders\n"
-	  "until they release it. Goes on after a failure; the exit code is 3 only if\n"
-	  "nothing but unknown names went wrong. With --below it forgets every name below\n"
-	  "NAME/ instead, as load publishes them (\"\" means all names), and says how many.\n",
+	{ "rm", "NAME...", "delete names",
+	  "Deletes each NAME. The tensor stays with the processes that hold it until they\n"
+	  "release it. rm goes on after an error; its exit code is 3 only if unknown names\n"
+	  "were the only errors. With --below it deletes all names below NAME/ instead, as\n"
+	  "load publishes them (\"\" means all names), and prints how many.\n",
 	  OPTION_BELOW, 1, -1, command_rm },
-	{ "status", "", "tell about the daemon",
-	  "Tells uptime, clients, tensors and memory of the daemon; with --clients also\n"
-	  "who is connected and which tensors each client holds. \"Retired\" tensors have\n"
-	  "no name any more but somebody holds them.\n",
+	{ "status", "", "print the state of the daemon",
+	  "Prints uptime, clients, tensors and memory of the daemon. With --clients it also\n"
+	  "prints who is connected, and which tensors each client holds. A \"retired\" tensor\n"
+	  "has no name any more, but is still held.\n",
 	  OPTION_CLIENTS, 0, 0, command_status },
 	{ "wait", "NAME", "wait for a tensor",
 	  "Waits until NAME exists, or has a version above --newer-than, and prints its\n"
-	  "name and version. Without --timeout it waits for ever.\n",
+	  "name and version. Without --timeout it waits forever.\n",
 	  OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_wait },
-	{ "doctor", "", "try what works on this machine, and say what to do",
-	  "Tries, for real, what tensorlease needs and can use here: shared memory and its\n"
+	{ "doctor", "", "check this machine, and say what to do",
+	  "Tries what tensorlease needs and can use on this machine: shared memory and its\n"
 	  "pages, memfds and seals, futexes, limits, the daemon, an exchange between two\n"
-	  "processes, and on each GPU an exchange of each kind of memory. Each probe is a\n"
-	  "line: ok, warn (works, with a drawback), fail or skipped, what was found and, if\n"
-	  "it is not ok, what to do. The exchanges use a daemon of their own. The exit code\n"
-	  "is 1 if a probe failed; a machine without a GPU is no failure.\n",
+	  "processes, and on each GPU an exchange of each kind of memory. Each probe prints\n"
+	  "a line with its result, what it found and, unless that is fine, what to do. The\n"
+	  "result is ok, warn (works, with a drawback), fail or skipped. The exchanges use a\n"
+	  "daemon of their own. The exit code is 1 if a probe failed; a machine without a\n"
+	  "GPU is no failure.\n",
 	  0, 0, 0, command_doctor },
 	{ "doctor-child", "ROLE [ARGUMENT]...", NULL, "The other end of the doctor's exchanges.\n",
 	  0, 1, -1, command_doctor_child },
@@ -85,9 +90,9 @@ enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
 
 static const char
 	exit_codes[] = "\nExit codes:\n"
-		       "  0  done\n"
+		       "  0  success\n"
 		       "  1  failure\n"
-		       "  2  usage: wrong options or arguments\n"
+		       "  2  wrong options or arguments\n"
 		       "  3  not found: no tensor has that name\n"
 		       "  4  timeout: no tensor, none newer, no room or no answer in time\n";
 
@@ -100,27 +105,28 @@ static const struct command *find_command(const char *name)
 	return NULL;
 }
 
-/* ---- Help ---------------------------------------------------------------------------------- */
+/* ---- Help ---- */
 
 static void help_all(FILE *out)
 {
 	fputs("usage: tensorlease [OPTION]... COMMAND [ARGUMENT]...\n"
-	      "Named tensors between processes, without a copy.\n\nCommands:\n",
+	      "Share named tensors between processes without a copy.\n\nCommands:\n",
 	      out);
 	for (int i = 0; i < COMMANDS; i++) {
 		const struct command *c = &commands[i];
 
-		if (!c->summary) /* for the program itself */
+		if (!c->summary) /* called by doctor only */
 			continue;
 		fprintf(out, "  %-6s %-15s %s\n", c->name, c->arguments, c->summary);
 	}
 	fputs("  help   [COMMAND]       print this, or the help of a command\n\nOptions:\n", out);
 	cli_options_help(out, OPTION_EVERYWHERE);
 	fputs("\n"
-	      "The daemon is looked for at --socket, else $TENSORLEASE_SOCKET, else\n"
-	      "/run/tensorlease/socket, else $XDG_RUNTIME_DIR/tensorlease/socket, else\n"
-	      "/tmp/tensorlease-UID/socket. Where no address is given, put, load, wait,\n"
-	      "and get and show with --timeout, start a daemon for this user if none runs.\n",
+	      "The address of the daemon is --socket, else $TENSORLEASE_SOCKET, else\n"
+	      "/run/tensorlease/socket if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket,\n"
+	      "else /tmp/tensorlease-UID/socket. If neither --socket nor $TENSORLEASE_SOCKET is\n"
+	      "given and no daemon runs, put, load and wait start one for this user, and so do\n"
+	      "get and show with --timeout.\n",
 	      out);
 	fputs(exit_codes, out);
 }
@@ -133,7 +139,7 @@ static void help_command(FILE *out, const struct command *c)
 	fputs(exit_codes, out);
 }
 
-/* @command NULL: of the program. */
+/* Prints the help of @command, or of the program if that is NULL. */
 static int print_help(const struct cli *cli, const struct command *command)
 {
 	cJSON *object;
@@ -172,7 +178,7 @@ static int print_version(const struct cli *cli)
 	return CLI_OK;
 }
 
-/* ---- Running a command --------------------------------------------------------------------- */
+/* ---- Running a command ---- */
 
 static int run_command(struct cli *cli, const struct command *c)
 {
@@ -212,21 +218,26 @@ static int run(struct cli *cli, int argc, char **argv)
 	if (!name && cli->given & OPTION_HELP)
 		return print_help(cli, NULL);
 	if (!name)
-		return cli_fail(cli, CLI_USAGE, "which command? see 'tensorlease --help'");
+		return cli_fail(cli, CLI_USAGE, "a command is missing; see 'tensorlease --help'");
 	return run_command(cli, command);
 }
 
-/* What could not be written is a failure; a reader that went away knows that by itself. */
+/*
+ * Output that could not be written is a failure. EPIPE needs no message: the reader left by itself.
+ */
 static int flush(int code)
 {
 	if (!fflush(stdout) && !ferror(stdout))
 		return code;
 	if (errno != EPIPE)
-		cli_warn("cannot write: %s", strerror(errno));
+		cli_warn("writing standard output: %s", strerror(errno));
 	return code ? code : CLI_FAILURE;
 }
 
-/* Where one was closed, what is opened next would take its place, and be written to for it. */
+/*
+ * If a standard stream is closed, the next file that is opened would take its number and be written
+ * to as if it were the stream.
+ */
 static void keep_standard_streams(void)
 {
 	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
@@ -241,7 +252,8 @@ int main(int argc, char **argv)
 	int code;
 
 	keep_standard_streams();
-	signal(SIGPIPE, SIG_IGN); /* write() says so, and what was begun is ended in order */
+	/* A write to a closed pipe then returns EPIPE, so that the command can clean up. */
+	signal(SIGPIPE, SIG_IGN);
 	code = run(&cli, argc, argv);
 	tl_close(cli.client);
 	return flush(code);

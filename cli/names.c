@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commands about names: ls, info, rm. */
+/* The commands about names: ls, info and rm. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,12 +10,15 @@
 #include "cli/format.h"
 #include "cli/out.h"
 
-/* ---- ls ------------------------------------------------------------------------------------ */
+/* ---- ls ---- */
 
-/* What a line of ls tells: a tl_info of 2 KiB for each of 100,000 tensors would be much. */
+/*
+ * The text of one line of ls. Keeping a tl_info of 2 KiB for each of 100,000 tensors would take too
+ * much memory.
+ */
 struct listed {
 	char *name;
-	cJSON *json; /* or the cells: */
+	cJSON *json; /* with --json; else the cells: */
 	char *version, *dtype, *shape, *size, *age, *device;
 };
 
@@ -46,7 +49,7 @@ static int visit_tensor(const tl_info *info, void *context)
 	row->age = people ? format_age(info->committed_ns)
 			  : cli_text("%" PRIu64, info->committed_ns);
 	row->device = describe_device(info);
-	if (info->lost) { /* the version's memory is gone */
+	if (info->lost) { /* its memory is gone */
 		free(row->device);
 		row->device = cli_text("lost");
 	}
@@ -107,7 +110,7 @@ int command_ls(struct cli *cli)
 	return CLI_OK;
 }
 
-/* ---- info ---------------------------------------------------------------------------------- */
+/* ---- info ---- */
 
 int command_info(struct cli *cli)
 {
@@ -131,9 +134,9 @@ int command_info(struct cli *cli)
 	return CLI_OK;
 }
 
-/* ---- rm ------------------------------------------------------------------------------------ */
+/* ---- rm ---- */
 
-/* What is told of several failures: "not found" only if that was all there was. */
+/* Combines the exit codes of several names: "not found" only if nothing else went wrong. */
 static int worse(int a, int b)
 {
 	if (a == CLI_OK || b == CLI_OK || a == b)
@@ -163,7 +166,7 @@ static void print_below(const struct cli *cli, const char *prefix, unsigned coun
 		  count == 1 ? "" : "s");
 }
 
-/* Says that @name could not be deleted. */
+/* Reports that @name could not be deleted. */
 static int delete_failed(const char *name, int error, const char *why, cJSON *errors)
 {
 	cJSON *object = json_object();
@@ -186,7 +189,7 @@ static int delete_one(struct cli *cli, const char *name, cJSON *deleted, cJSON *
 	return CLI_OK;
 }
 
-/* What somebody else deletes meanwhile is no failure. */
+/* A name that somebody else deletes meanwhile is no failure. */
 static int delete_below(struct cli *cli, const char *prefix, cJSON *deleted, cJSON *errors)
 {
 	char *slash = cli_text("%s%s", prefix, *prefix ? "/" : ""), *none;
@@ -233,7 +236,7 @@ int command_rm(struct cli *cli)
 	for (int i = 0; i < cli->nargs; i++)
 		code = worse(code, (below ? delete_below : delete_one)(cli, cli->args[i], deleted,
 								       errors));
-	if (code) { /* like every failure: the first error's words */
+	if (code) { /* like every failure, it has the first error's text at the top */
 		const cJSON *first = cJSON_GetArrayItem(errors, 0);
 
 		json_text(object, "error", cJSON_GetObjectItem(first, "error")->valuestring);

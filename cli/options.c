@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Options of all commands in one table: getopt_long() permutes, so each may stand before or after
- * the command; afterwards cli_options_check() tells which of them the command does not take.
+ * The options of all commands are in one table. getopt_long() permutes, so that options may stand
+ * before or after the command. Afterwards cli_options_check() finds those that the command does not
+ * take.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -21,17 +22,15 @@ struct option_row {
 };
 
 static const struct option_row rows[] = {
-	{ OPTION_OUTPUT, 'o', "output", "FILE", "write it to this file" },
+	{ OPTION_OUTPUT, 'o', "output", "FILE", "write to this file" },
 	{ OPTION_FORMAT, 'f', "format", "NAME",
-	  "npy, npz, safetensors or pb, whatever the file's name says" },
+	  "npy, npz, safetensors or pb, instead of by suffix" },
 	{ OPTION_METADATA, 'm', "metadata", "TEXT", "attach this text, at most 1024 bytes" },
-	{ OPTION_TIMEOUT, 't', "timeout", "SECONDS",
-	  "wait that long at most, as 0.5; or \"forever\"" },
-	{ OPTION_NEWER_THAN, 'n', "newer-than", "VERSION",
-	  "only a version above this one will do" },
-	{ OPTION_CLIENTS, 'c', "clients", NULL, "also list the clients and what they hold" },
-	{ OPTION_BELOW, 'r', "below", NULL, "all names below NAME/, instead of NAME" },
-	{ OPTION_SOCKET, 's', "socket", "PATH", "the daemon's socket" },
+	{ OPTION_TIMEOUT, 't', "timeout", "SECONDS", "wait at most this long (0.5, \"forever\")" },
+	{ OPTION_NEWER_THAN, 'n', "newer-than", "VERSION", "want a version above this one" },
+	{ OPTION_CLIENTS, 'c', "clients", NULL, "list the clients and what they hold, too" },
+	{ OPTION_BELOW, 'r', "below", NULL, "delete all names below NAME/, not NAME" },
+	{ OPTION_SOCKET, 's', "socket", "PATH", "connect to the daemon at this socket" },
 	{ OPTION_JSON, 'j', "json", NULL, "print one JSON object, with exact numbers" },
 	{ OPTION_HELP, 'h', "help", NULL, "print this help" },
 	{ OPTION_VERSION, 'V', "version", NULL, "print the version" },
@@ -66,7 +65,7 @@ static int parse_timeout(struct cli *cli, const char *text)
 	seconds = strtod(text, &end);
 	if (end == text || *end || !isfinite(seconds) || seconds < 0 || seconds > 9e9)
 		return cli_fail(cli, CLI_USAGE,
-				"--timeout wants seconds from 0 to 9e9 or \"forever\", not '%s'",
+				"--timeout must be seconds from 0 to 9e9, or \"forever\", not '%s'",
 				text);
 	cli->timeout_ns = (int64_t)(seconds * 1e9 + 0.5);
 	return CLI_OK;
@@ -80,7 +79,8 @@ static int parse_version(struct cli *cli, const char *text)
 	cli->newer_than = strtoull(text, &end, 10);
 	if (text[0] < '0' || text[0] > '9' || *end || errno)
 		return cli_fail(cli, CLI_USAGE,
-				"--newer-than wants a version from 0 to 2^64 - 1, not '%s'", text);
+				"--newer-than must be a version from 0 to 2^64 - 1, not '%s'",
+				text);
 	return CLI_OK;
 }
 
@@ -90,7 +90,7 @@ static int take(struct cli *cli, const struct option_row *row, const char *value
 	switch (row->bit) {
 	case OPTION_SOCKET:
 		if (!*value)
-			return cli_fail(cli, CLI_USAGE, "--socket wants a path");
+			return cli_fail(cli, CLI_USAGE, "--socket must be a path, not empty");
 		cli->socket = value;
 		return CLI_OK;
 	case OPTION_JSON:
@@ -105,7 +105,7 @@ static int take(struct cli *cli, const struct option_row *row, const char *value
 	case OPTION_METADATA:
 		if (strlen(value) > TL_METADATA_MAX)
 			return cli_fail(cli, CLI_USAGE,
-					"--metadata takes at most %d bytes, not %zu",
+					"--metadata must have at most %d bytes, not %zu",
 					TL_METADATA_MAX, strlen(value));
 		cli->metadata = value;
 		return CLI_OK;
@@ -127,7 +127,10 @@ static const struct option_row *find(int letter)
 	return NULL;
 }
 
-/* Errors of the options themselves are told as asked for, too, so --json is looked for ahead. */
+/*
+ * Looks for --json before the options are parsed, because errors in options are printed as JSON
+ * too.
+ */
 static void look_for_json(struct cli *cli, int argc, char **argv)
 {
 	for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -162,7 +165,8 @@ int cli_options_parse(struct cli *cli, int argc, char **argv, const char **comma
 	opterr = 0;
 	while ((c = getopt_long(argc, argv, letters, longs, NULL)) >= 0) {
 		if (c == ':')
-			return cli_fail(cli, CLI_USAGE, "option '%s' wants an argument",
+			return cli_fail(cli, CLI_USAGE,
+					"option '%s' needs an argument; see 'tensorlease --help'",
 					argv[optind - 1]);
 		if (c == '?' && optopt > 0 && optopt < LONG_BASE)
 			return cli_fail(cli, CLI_USAGE,

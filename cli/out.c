@@ -25,7 +25,7 @@ void *cli_need(void *pointer)
 
 void *cli_grow(void *rows, size_t count, size_t size)
 {
-	if (count & (count + 1)) /* it has grown to twice as many at 0, 1, 3, 7, ... */
+	if (count & (count + 1)) /* it doubles at 0, 1, 3, 7, ... */
 		return rows;
 	return cli_need(reallocarray(rows, 2 * (count + 1), size));
 }
@@ -48,7 +48,7 @@ char *cli_text(const char *format, ...)
 	return text;
 }
 
-/* ---- Errors -------------------------------------------------------------------------------- */
+/* ---- Errors ---- */
 
 static void warn_text(const char *text)
 {
@@ -147,9 +147,9 @@ static bool ends_as_another(const char *path, const char *ending)
 int cli_check_output(struct cli *cli, const char *path, const char *ending)
 {
 	if (!strcmp(path, "-") && isatty(STDOUT_FILENO))
-		return cli_fail(cli, CLI_USAGE,
-				"these bytes are nothing for a terminal: name a file, or redirect "
-				"the standard output");
+		return cli_fail(
+			cli, CLI_USAGE,
+			"binary data is not written to a terminal: name a file, or redirect standard output");
 	if (ending && ends_as_another(path, ending))
 		return cli_fail(cli, CLI_USAGE, "'%s': %s", path,
 				!strcmp(ending, "npy")
@@ -159,7 +159,7 @@ int cli_check_output(struct cli *cli, const char *path, const char *ending)
 	return CLI_OK;
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------- */
+/* ---- JSON ---- */
 
 cJSON *json_object(void)
 {
@@ -226,7 +226,7 @@ void json_bool(cJSON *to, const char *key, bool value)
 	json_add(to, key, cJSON_CreateBool(value));
 }
 
-/* Beyond ASCII there are only strings, in which \u says the same. */
+/* Only strings have characters beyond ASCII, and in a string \u means the same character. */
 void json_print(cJSON *object)
 {
 	char *text = cli_need(cJSON_PrintUnformatted(object));
@@ -249,7 +249,7 @@ void json_print(cJSON *object)
 	cJSON_Delete(object);
 }
 
-/* ---- Text ---------------------------------------------------------------------------------- */
+/* ---- Text ---- */
 
 __attribute__((format(printf, 1, 0))) static void print_v(const char *format, va_list args)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the command line says: errors, JSON, fields and tables. Out of memory ends the process here.
+ * Everything that the command line prints: errors, JSON, fields and tables. If memory runs out
+ * here, the process ends.
  */
 #pragma once
 
@@ -12,73 +13,76 @@
 #include "cli/cli.h"
 
 /*
- * Says on stderr what went wrong and, with --json, on stdout as well; returns @code, so that a
- * command can `return cli_fail(...)`.
+ * Prints an error on stderr and, with --json, on stdout as well. Returns @code, so that a command
+ * can `return cli_fail(...)`.
  */
 __attribute__((format(printf, 3, 4))) int cli_fail(struct cli *cli, int code, const char *format,
 						   ...);
 /*
- * The same for a negative errno of the library, in the library's words; the code follows from it.
+ * Does the same for a negative errno of the library, with the library's text. The exit code follows
+ * from the errno.
  */
 int cli_fail_library(struct cli *cli, int error);
 /*
- * The same for a call that began at @begin and asked for room in the daemon's memory: how to get
- * some, and whether it was waited for.
+ * Does the same for a call that asked for room in the daemon's memory and began at @begin_ns. It
+ * adds how to get room, and whether the command waited for it.
  */
 int cli_fail_space(struct cli *cli, int error, int64_t begin_ns);
 /*
- * Refuses to write bytes to a terminal, and a file whose name ends as another kind than @ending
- * ("png") does; NULL: no matter how.
+ * Refuses to write bytes to a terminal, and refuses a file whose suffix names another kind than
+ * @ending ("png"). If @ending is NULL, any suffix is fine.
  */
 int cli_check_output(struct cli *cli, const char *path, const char *ending);
-/* The exit code for a negative errno. */
+/* Returns the exit code for a negative errno. */
 int cli_code(int error);
-/* Says it on stderr only. */
+/* Prints a message on stderr only. */
 __attribute__((format(printf, 1, 2))) void cli_warn(const char *format, ...);
-/* The last failing library call's words, or those of @error. */
+/* Returns the text of the last library call that failed, or that of @error. */
 const char *cli_reason(int error);
 
-/* @pointer, which is not NULL: if it is, the process ends. */
+/* Returns @pointer, or ends the process if it is NULL. */
 void *cli_need(void *pointer);
-/* @rows, an array of @count items, with room for one more. */
+/* Returns @rows, an array of @count items, with room for one more. */
 void *cli_grow(void *rows, size_t count, size_t size);
 __attribute__((format(printf, 1, 2))) char *cli_text(const char *format, ...);
 
-/* Prints @object and a newline on stdout and frees it. What text is not to be shown is said by its
- * \u. */
+/*
+ * Prints @object and a newline on stdout, and frees it. Characters that must not be shown are
+ * written as \u.
+ */
 void json_print(cJSON *object);
 cJSON *json_object(void);
 cJSON *json_array(void);
-/* Appends to an object or, with @key NULL, to an array. */
+/* Appends an item to an object or, if @key is NULL, to an array. */
 void json_add(cJSON *to, const char *key, cJSON *item);
-void json_u64(cJSON *to, const char *key, uint64_t value); /* exact, whatever its size */
+void json_u64(cJSON *to, const char *key, uint64_t value); /* exact for every value */
 void json_i64(cJSON *to, const char *key, int64_t value);
-void json_double(cJSON *to, const char *key, double value); /* reads back as the same; nan, inf: a
-							       string */
+/* Reads back as the same; a string for nan and inf. */
+void json_double(cJSON *to, const char *key, double value);
 void json_text(cJSON *to, const char *key, const char *text);
 void json_bool(cJSON *to, const char *key, bool value);
 
 /*
- * printf() of what has names, paths or other text of others in it: what of that is not to be shown
- * is escaped. Tabs and newlines are printed.
+ * Is printf() for text that may contain names, paths or other text of others. Characters that must
+ * not be shown are escaped, except tabs and newlines.
  */
 __attribute__((format(printf, 1, 2))) void cli_print(const char *format, ...);
-/* One "key value" line: aligned for people, else with a tab between. */
+/* Prints one "key value" line: aligned for people, else with a tab between. */
 __attribute__((format(printf, 3, 4))) void cli_field(const struct cli *cli, const char *key,
 						     const char *format, ...);
 
 /*
- * A table of text cells: aligned under its headers for people; else tab-separated lines and no
- * header. `right` has a bit for each column of numbers.
+ * A table of text cells. For people it is printed aligned under its headers, else as tab-separated
+ * lines without headers. Bit i of `right` says that column i holds numbers.
  */
 struct table {
 	int columns;
 	unsigned right;
 	size_t rows;
-	char **cells; /* rows * columns, ours */
+	char **cells; /* rows * columns, owned */
 };
 
-/* Takes over @cells[columns], each allocated, and escapes what is not to be shown. */
+/* Takes over @cells[columns], each of which was allocated, and escapes what must not be shown. */
 void table_row(struct table *table, char *const *cells);
 void table_print(const struct table *table, const char *const *headers, bool terminal);
 void table_deinit(struct table *table);

@@ -6,8 +6,7 @@
 #include "cli/out.h"
 #include "cli/picture.h"
 
-/* ---- what it is -------------------------------------------------------------------------------
- */
+/* ---- what it is ---- */
 
 static bool is_channels(int64_t n)
 {
@@ -36,7 +35,7 @@ bool picture_init(struct picture *p, const tl_info *info, const struct elements 
 	} else if (ndim != 2 && !(ndim == 3 && shape[2] == 1)) {
 		return false;
 	}
-	p->height = (uint32_t)shape[0]; /* at most PICTURE_VALUES_MAX: none is 0 */
+	p->height = (uint32_t)shape[0]; /* at most PICTURE_VALUES_MAX, and none is 0 */
 	p->width = (uint32_t)shape[1];
 	return true;
 }
@@ -47,11 +46,10 @@ void picture_deinit(struct picture *p)
 	p->pixels = NULL;
 }
 
-/* ---- values to pixels -------------------------------------------------------------------------
- */
+/* ---- values to pixels ---- */
 
 struct scale {
-	double low, factor; /* of a colour, both for half of it: the whole range may overflow */
+	double low, factor; /* both for half a colour, since the whole range may overflow */
 	double alpha_factor;
 };
 
@@ -91,7 +89,7 @@ static struct scale scale_of(const struct picture *p, const struct elements *e)
 
 static unsigned char to_byte(double v)
 {
-	if (!(v > 0)) /* NaN too */
+	if (!(v > 0)) /* also true for NaN */
 		return 0;
 	return v < 255 ? (unsigned char)lround(v) : 255;
 }
@@ -117,10 +115,9 @@ void picture_draw(struct picture *p, const struct elements *e)
 	}
 }
 
-/* ---- on a terminal ----------------------------------------------------------------------------
- */
+/* ---- on a terminal ---- */
 
-/* The mean of a box of pixels, before black. */
+/* Averages a box of pixels on black. */
 static void box(const struct picture *p, const uint32_t x[2], const uint32_t y[2],
 		unsigned char rgb[3])
 {
@@ -159,7 +156,7 @@ static unsigned char *shrink(const struct picture *p, uint32_t width, uint32_t h
 	return small;
 }
 
-/* The upper half of a character cell is its foreground, the lower one its background. */
+/* The foreground colour of a cell is its upper half, the background colour its lower half. */
 static void print_colour(FILE *out, const unsigned char *top, const unsigned char *bottom,
 			 uint32_t width)
 {

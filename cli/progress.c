@@ -17,7 +17,9 @@ void progress_start(struct progress *progress, const char *what, const char *nam
 	*progress = (struct progress){ .what = what, .name = name, .started_ns = now_mono_ns() };
 }
 
-/* One line, whatever the width of the terminal: of a name that is too long the end is shown. */
+/*
+ * Prints one line, whatever the width of the terminal. If the name is too long, its end is shown.
+ */
 static void print_line(const struct progress *p, const char *numbers)
 {
 	char *name = format_printable(p->name, strlen(p->name)), *from = name;
@@ -28,7 +30,7 @@ static void print_line(const struct progress *p, const char *numbers)
 		columns = size.ws_col;
 	while (*from && format_columns(from) + taken >= columns)
 		from++;
-	while ((*from & 0xc0) == 0x80) /* in the middle of a character */
+	while ((*from & 0xc0) == 0x80) /* skip the rest of a split character */
 		from++;
 	fprintf(stderr, "\r%s %s%s: %s\033[K", p->what, from > name ? "..." : "", from, numbers);
 	free(name);

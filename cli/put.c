@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* put: a file becomes a tensor. Nothing of it is seen by anybody before all of it is there. */
+/* put: publishes a .npy file. Nobody sees the tensor before all of the file was read. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "files/file.h"
 #include "util/clock.h"
 
-/* The file's bytes are read to where the tensor will lie. */
+/* Reads the file straight into the draft. */
 static int put(struct cli *cli, struct tensor_file *f, uint64_t *version)
 {
 	const struct file_entry *e = &f->entries[0];
@@ -82,7 +82,7 @@ static void print_put(const struct cli *cli, const struct file_entry *e, uint64_
 	free(size);
 }
 
-/* A file, and of a kind that put does not know. */
+/* Returns whether @path is a readable file of a kind that load takes. */
 static bool is_for_load(const char *path)
 {
 	enum file_format format = file_format_of(path);

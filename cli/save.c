@@ -1,40 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* save: tensors become a file, as they were at one moment, straight from shared memory. */
+/* save: writes tensors to a file, as they were at one moment, straight from shared memory. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/file.h"
 #include "cli/format.h"
-#include "cli/group.h"
 #include "cli/out.h"
 #include "cli/progress.h"
-#include "cli/transfer.h"
-#include "files/dtype.h"
 #include "files/file.h"
+#include "transfer/transfer.h"
 
-/* The library's reason, or the file's. */
+/* Reports @why, or what the library says. */
 static int fail(struct cli *cli, int code, const char *why, int r)
 {
 	return *why ? cli_fail(cli, code, "%s", why) : cli_fail_library(cli, r);
 }
 
-static int save(struct cli *cli, struct transfer *t, enum file_format format)
+static int save(struct cli *cli, struct snapshot *t, enum file_format format)
 {
 	char why[FILE_ERROR_TEXT];
 	struct progress progress;
-	int r = transfer_pick(t, cli->client, cli->args[0], format, why);
+	int r = snapshot_get_for_file(t, cli->client, cli->args[0], format, why);
 
 	if (r)
 		return fail(cli, cli_code(r), why, r);
 	progress_start(&progress, "saving", cli->args[1]);
-	r = transfer_save(t, cli->args[1], format, progress_step, &progress, why);
+	r = snapshot_save(t, cli->args[1], format, progress_step, &progress, why);
 	progress_end(&progress);
 	return r ? fail(cli, CLI_FAILURE, why, r) : CLI_OK;
 }
 
-/* Nothing if the file itself went to stdout. */
-static void print_saved(const struct cli *cli, const struct transfer *t, enum file_format format)
+/* Prints nothing if the file itself went to stdout. */
+static void print_saved(const struct cli *cli, const struct snapshot *t, enum file_format format)
 {
 	cJSON *object, *tensors;
 	uint64_t nbytes = 0;
@@ -51,8 +50,8 @@ static void print_saved(const struct cli *cli, const struct transfer *t, enum fi
 		file_count_bits(d->dtype, d->ndim, d->shape, &bits);
 		nbytes += bits / 8 + (bits % 8 != 0);
 		if (cli->json)
-			group_json(tensors, t->names[i], d->dtype, d->ndim, d->shape,
-				   bits / 8 + (bits % 8 != 0));
+			json_tensor(tensors, t->names[i], d->dtype, d->ndim, d->shape,
+				    bits / 8 + (bits % 8 != 0));
 	}
 	json_text(object, "prefix", cli->args[0]);
 	json_text(object, "file", cli->args[1]);
@@ -72,8 +71,8 @@ static void print_saved(const struct cli *cli, const struct transfer *t, enum fi
 
 int command_save(struct cli *cli)
 {
-	enum file_format format = group_format(cli, cli->args[1]);
-	struct transfer t = { 0 };
+	enum file_format format = cli_file_format(cli, cli->args[1]);
+	struct snapshot t = { 0 };
 	int r;
 
 	if (format == FILE_FORMAT_UNKNOWN)
@@ -85,6 +84,6 @@ int command_save(struct cli *cli)
 		r = save(cli, &t, format);
 	if (!r)
 		print_saved(cli, &t, format);
-	transfer_deinit(&t);
+	snapshot_deinit(&t);
 	return r;
 }

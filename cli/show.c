@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* show: a tensor for the eye, as a picture or as a histogram. */
+/* show: draws a tensor as a picture or as a histogram. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +18,7 @@
 
 enum { COLUMNS = 80, LINES = 40, PROMPT = 3, CELLS_MAX = 1000, PICTURE_LEAST = 8 };
 
-/* ---- the place there is -----------------------------------------------------------------------
- */
+/* ---- the place there is ---- */
 
 static unsigned environment(const char *name, unsigned otherwise)
 {
@@ -51,8 +50,7 @@ static bool wants_colour(const struct cli *cli)
 	return cli->terminal && !(no && *no) && !(term && !strcmp(term, "dumb"));
 }
 
-/* ---- telling ----------------------------------------------------------------------------------
- */
+/* ---- telling ---- */
 
 static void print_title(const tl_info *info)
 {
@@ -113,8 +111,7 @@ static void print_json(const struct cli *cli, const tl_info *info, const DLTenso
 	json_print(object);
 }
 
-/* ---- drawing ----------------------------------------------------------------------------------
- */
+/* ---- drawing ---- */
 
 static int write_png(struct cli *cli, const tl_info *info, const struct picture *p)
 {
@@ -143,7 +140,7 @@ static int refuse(struct cli *cli, const tl_info *info)
 	return r;
 }
 
-/* A small matrix of numbers is more likely just that. */
+/* A small matrix is more likely to be numbers than a picture. */
 static bool looks_like_one(const struct picture *p)
 {
 	return p->channels > 1 || (p->width >= PICTURE_LEAST && p->height >= PICTURE_LEAST);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* status: the daemon, what it counts on GPUs, and with --clients who holds what. */
+/* status: the daemon, its use of GPUs, and with --clients who holds what. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ static bool is_self(const tl_client_info *info)
 	return info->pid == (uint32_t)getpid();
 }
 
-/* For people: this command is among the clients, too. */
+/* Marks this command for people, since it is a client too. */
 static char *marked_label(const struct cli *cli, const tl_client_info *info)
 {
 	char *label = label_of(info), *text;
@@ -63,7 +63,7 @@ static char *marked_label(const struct cli *cli, const tl_client_info *info)
 	return text;
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------- */
+/* ---- JSON ---- */
 
 static void status_json(cJSON *to, const tl_status *s)
 {
@@ -83,7 +83,7 @@ static void status_json(cJSON *to, const tl_status *s)
 	json_u64(to, "max_clients", s->max_clients);
 }
 
-/* A limit that is none is null. */
+/* Adds a limit, or null if there is none. */
 static void limit_json(cJSON *to, const char *key, uint64_t value)
 {
 	if (value == UINT64_MAX)
@@ -125,7 +125,7 @@ static int visit_holding_json(const tl_holding *holding, void *context)
 	return 0;
 }
 
-/* -ENOENT from tl_list_holdings(): the client left meanwhile. */
+/* tl_list_holdings() returns -ENOENT if the client left meanwhile. */
 static int client_json(struct cli *cli, cJSON *to, const tl_client_info *info)
 {
 	cJSON *object = json_object(), *holdings = json_array();
@@ -171,7 +171,7 @@ static int print_json(struct cli *cli, const tl_status *status, const struct dev
 	return CLI_OK;
 }
 
-/* ---- Text ---------------------------------------------------------------------------------- */
+/* ---- Text ---- */
 
 static void print_bytes(const struct cli *cli, const tl_status *s)
 {
@@ -222,7 +222,7 @@ static void print_status(const struct cli *cli, const tl_status *s)
 	free(date);
 }
 
-/* One field for each GPU: "gpu". */
+/* Prints a field "gpu" for each GPU. */
 static void print_devices(const struct cli *cli, const struct devices *devices)
 {
 	for (size_t i = 0; i < devices->count; i++) {

@@ -30,31 +30,30 @@ static int lock_path(const struct instance *in, char *path, size_t size)
 }
 
 /*
- * What the file says is believed, and it is written over: so nobody else may have written it, nor
- * led us to another file of ours by a second name.
+ * We believe what the file says, and write over it. So nobody else may have written it, or led us
+ * to another file of ours by a second name.
  */
 static int lock_check(const struct stat *st, const char *path, char *why, size_t why_size)
 {
 	if (!S_ISREG(st->st_mode))
-		snprintf(why, why_size, "%s is no regular file: remove it", path);
+		snprintf(why, why_size, "%s is not a regular file; remove it", path);
 	else if (st->st_uid != geteuid())
-		snprintf(
-			why, why_size,
-			"%s belongs to user %u, not to us (%u): remove it, if no daemon runs there",
-			path, (unsigned)st->st_uid, (unsigned)geteuid());
+		snprintf(why, why_size,
+			 "%s belongs to user %u, not to user %u; remove it if no daemon runs there",
+			 path, (unsigned)st->st_uid, (unsigned)geteuid());
 	else if (st->st_mode & 0022)
-		snprintf(why, why_size, "others can write %s: it has mode %04o; remove it", path,
-			 (unsigned)st->st_mode & 07777);
+		snprintf(why, why_size, "%s has mode %04o, so that others can write it; remove it",
+			 path, (unsigned)st->st_mode & 07777);
 	else if (st->st_nlink > 1)
-		snprintf(why, why_size, "%s has %u names: remove it", path, (unsigned)st->st_nlink);
+		snprintf(why, why_size, "%s has %u names (hard links); remove it", path,
+			 (unsigned)st->st_nlink);
 	else
 		return 0;
 	return -EPERM;
 }
 
-/*
- * 1: the file that we locked is not the one at @path any more, its daemon removed it when it ended.
- */
+/* Returns 1 if the file that we locked is not at @path any more, since its daemon has just ended
+ * and removed it. */
 static int lock_try(struct instance *in, const char *path, char *why, size_t why_size)
 {
 	struct stat ours, there;
@@ -64,7 +63,7 @@ static int lock_try(struct instance *in, const char *path, char *why, size_t why
 			   0600);
 	if (in->lock_fd < 0 || fstat(in->lock_fd, &ours)) {
 		r = -errno;
-		snprintf(why, why_size, "cannot open %s: %s", path, strerror(-r));
+		snprintf(why, why_size, "cannot open the lock file %s: %s", path, strerror(-r));
 		return r;
 	}
 	r = lock_check(&ours, path, why, why_size);
@@ -95,14 +94,16 @@ static int instance_lock(struct instance *in, char *text, char *why, size_t why_
 	n = pread(in->lock_fd, text, LOCK_TEXT - 1, 0);
 	text[n > 0 ? n : 0] = '\0';
 	if (r == -EWOULDBLOCK) {
-		snprintf(why, why_size, "another tensorleased (pid %ld) serves %s already",
+		snprintf(why, why_size,
+			 "another tensorleased (pid %ld) serves %s already; use that one, or "
+			 "another --socket",
 			 strtol(text, NULL, 10), in->socket);
 		return INSTANCE_E_SERVED;
 	}
 	return r;
 }
 
-/* What the last daemon on this socket left, if it did not end well. */
+/* Removes what the last daemon on this socket left, if it was killed. */
 static void instance_clean(const char *text)
 {
 	unsigned count;
@@ -138,11 +139,11 @@ static int instance_bind(struct instance *in, char *why, size_t why_size)
 	if (fd < 0)
 		return -errno;
 	if (!lstat(in->socket, &st)) {
-		/* a dead socket is left over by a killed daemon; anything else is not ours to
-		 * remove */
+		/* A killed daemon leaves a dead socket. Anything else is not ours to remove. */
 		if (!S_ISSOCK(st.st_mode) || !connect(fd, (void *)&address, sizeof(address)) ||
 		    errno == EAGAIN) {
-			snprintf(why, why_size, "%s is there already and is not a dead socket",
+			snprintf(why, why_size,
+				 "cannot listen on %s: another program does; use another --socket",
 				 in->socket);
 			close(fd);
 			return INSTANCE_E_SERVED;
@@ -163,14 +164,17 @@ static int instance_bind(struct instance *in, char *why, size_t why_size)
 	return 0;
 }
 
-/* A file that is not ours to remove; looked for before a lock file is made beside it. */
+/* Refuses a file that is not ours to remove, before a lock file is made beside it. */
 static int path_check(const struct instance *in, char *why, size_t why_size)
 {
 	struct stat st;
 
 	if (lstat(in->socket, &st) || S_ISSOCK(st.st_mode))
 		return 0;
-	snprintf(why, why_size, "%s is there already and is not a socket", in->socket);
+	snprintf(why, why_size,
+		 "cannot listen on %s: a file that is not a socket is there; remove it, or use "
+		 "another --socket",
+		 in->socket);
 	return -EEXIST;
 }
 
@@ -202,13 +206,14 @@ int instance_init(struct instance *in, const char *socket, int activated_fd, cha
 		r = activated_path(in, activated_fd);
 		if (r) {
 			snprintf(why, why_size,
-				 "the activated socket is not a SOCK_SEQPACKET socket with a path");
+				 "cannot serve the socket from the service manager: it is not a "
+				 "SOCK_SEQPACKET socket with a path (ListenSequentialPacket=)");
 			return r;
 		}
 	} else if ((size_t)snprintf(in->socket, sizeof(in->socket), "%s", socket) >=
 		   sizeof(in->socket)) {
-		snprintf(why, why_size, "the socket's path has more than %zu bytes: %s",
-			 sizeof(in->socket) - 1, socket);
+		snprintf(why, why_size, "cannot listen on %s: the path has more than %zu bytes",
+			 socket, sizeof(in->socket) - 1);
 		return -ENAMETOOLONG;
 	}
 	r = path_check(in, why, why_size);
@@ -219,7 +224,7 @@ int instance_init(struct instance *in, const char *socket, int activated_fd, cha
 		r = object_random(&in->id);
 	}
 	if (!r)
-		r = instance_record(in); /* before anything is made under that id */
+		r = instance_record(in); /* comes before anything is made under that id */
 	if (!r && !in->activated)
 		r = instance_bind(in, why, why_size);
 	if (!r && in->activated) {

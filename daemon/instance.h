@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One daemon for one socket: the socket's lock file, which also remembers the last instance, so
- * that what a killed daemon left in shared memory is found and removed by the next one.
+ * One daemon for one socket. The socket's lock file also names the last instance, so that the next
+ * daemon finds and removes what a killed one left in shared memory.
  */
 #pragma once
 
@@ -13,9 +13,9 @@ enum { INSTANCE_E_SERVED = 1 };
 struct instance {
 	char socket[108];
 	int lock_fd;
-	int listen_fd; /* hand it to the server */
+	int listen_fd; /* the server closes it */
 	uint64_t id;
-	int activated; /* the socket is the service manager's: it stays when we go */
+	int activated; /* the socket is the service manager's, and stays when we go */
 };
 
 /*

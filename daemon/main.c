@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensorleased: options, the socket, detaching, readiness; then the server runs. */
+/* tensorleased: reads options, finds the socket, detaches, runs the server. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 #include "daemon/instance.h"
 #include "daemon/options.h"
 #include "daemon/serve/loop.h"
-#include "daemon/serve/server.h"
+#include "daemon/serve/run.h"
 #include "proto/conn.h"
 #include "util/fault.h"
 #include "util/fd.h"
@@ -25,8 +25,8 @@
 enum { EXIT_USAGE = 2, EXIT_SERVED = 3 };
 enum {
 	FD_RESERVE = 32, /* descriptors for ourselves: the loop, the catalog, those on their way */
-	FD_CACHE_MAX = 4096,   /* of segments, kept open for the next client that maps them */
-	FD_DEVICE_MAX = 16384, /* of what opens memory on devices */
+	FD_CACHE_MAX = 4096, /* descriptors of segments, kept for the next client that maps them */
+	FD_DEVICE_MAX = 16384, /* descriptors that open memory on devices */
 };
 
 /* The socket of an activated service, or -1. */
@@ -48,7 +48,7 @@ static void notify(const char *state)
 #endif
 }
 
-/* A directory of ours that nobody else can put a socket into. */
+/* Makes a directory of ours into which nobody else can put a socket. */
 static int directory_make(const char *path)
 {
 	struct stat st;
@@ -60,7 +60,7 @@ static int directory_make(const char *path)
 	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 0022) ? 0 : -EPERM;
 }
 
-/* As tl_connect() looks for it. */
+/* Finds the path that tl_connect() tries. */
 static int socket_default(char *path, size_t size)
 {
 	const char *given = getenv("TENSORLEASE_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
@@ -80,8 +80,10 @@ static int socket_default(char *path, size_t size)
 		snprintf(path, size, "/tmp/tensorlease-%u", geteuid());
 	r = directory_make(path);
 	if (r) {
-		fprintf(stderr, "tensorleased: %s is not a directory of ours alone: %s\n", path,
-			strerror(-r));
+		fprintf(stderr,
+			"tensorleased: cannot put the socket into %s: %s; it must be a directory "
+			"that belongs to user %u and that nobody else can write\n",
+			path, strerror(-r), geteuid());
 		return r;
 	}
 	strncat(path, "/socket", size - strlen(path) - 1);
@@ -89,9 +91,9 @@ static int socket_default(char *path, size_t size)
 }
 
 /*
- * As many descriptors as we may have. So many clients that we never run out: one that cannot be
- * served is told so. Of what clients cannot use, half opens memory on devices, and the rest is for
- * caching. Returns how many there may be in all.
+ * Raises the limit of open files as far as we may, and divides it: first for the clients, so that
+ * we never run out, and one client too many is told so. Half of the rest is for descriptors that
+ * open memory on devices, the other half for caching. Returns how many there may be in all.
  */
 static unsigned descriptors_plan(struct state_limits *l)
 {
@@ -101,12 +103,11 @@ static unsigned descriptors_plan(struct state_limits *l)
 	if (getrlimit(RLIMIT_NOFILE, &limit))
 		return FD_RESERVE;
 	limit.rlim_cur = limit.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &limit); /* a service may not be allowed to; then it stays as it is
-					   */
+	setrlimit(RLIMIT_NOFILE, &limit); /* if that is not allowed, the limit stays as it is */
 	getrlimit(RLIMIT_NOFILE, &limit);
 	left = limit.rlim_cur > FD_RESERVE ? limit.rlim_cur - FD_RESERVE : 1;
 	if (left / 2 < l->max_clients) { /* each has a socket and a ledger */
-		log_warn("fewer clients than asked for: the limit of open files is too low",
+		log_warn("fewer clients than --max-clients: raise the limit of open files",
 			 "max_clients=%u now=%llu RLIMIT_NOFILE=%llu", l->max_clients,
 			 (unsigned long long)left / 2, (unsigned long long)limit.rlim_cur);
 		l->max_clients = (uint32_t)left / 2;
@@ -115,12 +116,12 @@ static unsigned descriptors_plan(struct state_limits *l)
 	l->device_fds_max = left / 2 < FD_DEVICE_MAX ? (unsigned)(left / 2) : FD_DEVICE_MAX;
 	left -= l->device_fds_max;
 	l->fds_max = left < FD_CACHE_MAX ? (unsigned)left : FD_CACHE_MAX;
-	/* of each client a socket, a ledger, and one on its way to it */
+	/* each client has a socket, a ledger, and one on its way to it */
 	all = FD_RESERVE + 3ULL * l->max_clients + l->device_fds_max + l->fds_max;
 	return (unsigned)(all < limit.rlim_cur ? all : limit.rlim_cur);
 }
 
-/* Nothing of the caller's stays open in the background: not its locks, not its pipes. */
+/* Closes what the caller has open: its locks and pipes must not stay open in the background. */
 static void close_inherited(int *keep_fd)
 {
 	if (*keep_fd != 3 && dup3(*keep_fd, 3, O_CLOEXEC) == 3)
@@ -128,8 +129,8 @@ static void close_inherited(int *keep_fd)
 	close_range((unsigned)*keep_fd + 1, ~0U, 0);
 }
 
-/* The first process waits until the second says how it went, then exits with that. Returns in the
- * second only. */
+/* The first process waits until the second says how its start went, and exits with that status.
+ * Returns in the second process only. */
 static int detach(int *ready_fd)
 {
 	unsigned char status = EXIT_FAILURE;
@@ -194,7 +195,8 @@ static int serve(const struct options *o, struct instance *instance, int *ready_
 	r = server ? server_init(server, instance->id, &so) : -ENOMEM;
 
 	if (r) {
-		fprintf(stderr, "tensorleased: cannot start: %s\n", strerror(-r));
+		fprintf(stderr, "tensorleased: cannot make the catalog and the event loop: %s\n",
+			strerror(-r));
 		free(server);
 		return EXIT_FAILURE;
 	}
@@ -222,7 +224,7 @@ static int run(const struct options *o, int *ready_fd)
 		return EXIT_FAILURE;
 	r = loop_start_workers();
 	if (r) {
-		fprintf(stderr, "tensorleased: cannot start: %s\n", strerror(-r));
+		fprintf(stderr, "tensorleased: cannot start worker threads: %s\n", strerror(-r));
 		return EXIT_FAILURE;
 	}
 	r = instance_init(&instance, path, fd, why, sizeof(why));
@@ -251,12 +253,12 @@ int main(int argc, char **argv)
 	fault_init_from_env();
 	conn_debug_init("tensorleased");
 	if (!o.foreground && detach(&ready_fd)) {
-		perror("tensorleased: cannot detach");
+		perror("tensorleased: cannot detach (--foreground does not)");
 		options_deinit(&o);
 		return EXIT_FAILURE;
 	}
 	r = run(&o, &ready_fd);
-	if (ready_fd >= 0) { /* it never got ready */
+	if (ready_fd >= 0) { /* the start failed */
 		status = (unsigned char)r;
 		(void)!write(ready_fd, &status, 1);
 	}

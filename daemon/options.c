@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options. Keys in the configuration file are the long options' names. */
+/* Options. A key in the configuration file is the name of a long option. */
 #include <errno.h>
 #include <getopt.h>
 #include <ini.h>
@@ -14,31 +14,38 @@
 #include "proto/catalog_layout.h"
 #include "util/clock.h"
 
-static const char usage[] =
-	"Usage: tensorleased [OPTION]...\n"
-	"Brokers named tensors between the processes of this machine.\n"
-	"\n"
-	"      --socket PATH         listen here (default: $TENSORLEASE_SOCKET, or\n"
-	"                            /run/tensorlease/socket as root, or\n"
-	"                            $XDG_RUNTIME_DIR/tensorlease/socket, or\n"
-	"                            /tmp/tensorlease-UID/socket)\n"
-	"      --capacity BYTES      memory for tensors, with K, M, G, T or % of /dev/shm (50%)\n"
-	"      --uid-capacity BYTES  of it, for one user (all of it)\n"
-	"      --gpu-capacity BYTES  memory on each GPU for tensors (no limit)\n"
-	"      --gpu-uid-capacity BYTES\n"
-	"                            of it, for one user (no limit)\n"
-	"      --max-tensors N       tensors at a time (131072)\n"
-	"      --max-clients N       connections at a time (1024)\n"
-	"      --warm-time SECONDS   keep unused memory ready for its producer this long (30)\n"
-	"      --idle-exit[=SECONDS] end after so long without clients and tensors (never; 60\n"
-	"                            if given without a number)\n"
-	"      --log-level LEVEL     error, warn, info or debug (info)\n"
-	"      --config FILE         read options from here: lines of `name = value`\n"
-	"      --foreground          do not detach; log to standard error\n"
-	"      --help, --version\n"
-	"\n"
-	"Exit status: 0 after a clean end (detached: once it listens), 1 failure, 2 usage,\n"
-	"3 the socket is served already. See tensorleased(8).\n";
+static const char usage
+	[] = "Usage: tensorleased [OPTION]...\n"
+	     "Serve named tensors in shared memory to the processes of this machine.\n"
+	     "\n"
+	     "Socket and process:\n"
+	     "  --socket PATH             listen on PATH (default: $TENSORLEASE_SOCKET; or as\n"
+	     "                            root /run/tensorlease/socket; or as another user\n"
+	     "                            $XDG_RUNTIME_DIR/tensorlease/socket or\n"
+	     "                            /tmp/tensorlease-UID/socket)\n"
+	     "  --foreground              do not detach; log to standard error\n"
+	     "  --idle-exit[=SECONDS]     exit after SECONDS (default 60) without clients and\n"
+	     "                            tensors (default: never exit)\n"
+	     "  --log-level LEVEL         log error, warn, info or debug (default: info)\n"
+	     "  --config FILE             read options from FILE, one `name = value` a line;\n"
+	     "                            the command line wins\n"
+	     "\n"
+	     "Limits (BYTES may end in K, M, G or T; the first two may be N% of /dev/shm):\n"
+	     "  --capacity BYTES          memory for all tensors (default: 50%)\n"
+	     "  --uid-capacity BYTES      memory for the tensors of one user (default: all)\n"
+	     "  --gpu-capacity BYTES      memory for tensors on each GPU (default: no limit)\n"
+	     "  --gpu-uid-capacity BYTES  memory on each GPU for one user (default: no limit)\n"
+	     "  --max-tensors N           tensors at a time (default: 131072)\n"
+	     "  --max-clients N           connections at a time (default: 1024)\n"
+	     "  --warm-time SECONDS       keep freed memory this long for its producer's next\n"
+	     "                            tensor (default: 30)\n"
+	     "\n"
+	     "  --help                    show this text and exit\n"
+	     "  --version                 show the version and exit\n"
+	     "\n"
+	     "Exit status: 0 after a clean exit (detached: as soon as it listens), 1 after a\n"
+	     "failure, 2 for wrong usage, 3 if another daemon serves the socket already.\n"
+	     "See tensorleased(8).\n";
 
 static int parse_bytes(const char *text, uint64_t *out)
 {
@@ -96,7 +103,7 @@ static int parse_seconds(const char *text, int64_t *out)
 	return 0;
 }
 
-/* One option by its long name; what it may be, for the message, in *wanted. */
+/* Sets one option by its long name. *wanted says what its value may be, for the error text. */
 static int option_set(struct options *o, const char *name, const char *value, const char **wanted)
 {
 	if (!strcmp(name, "socket")) {
@@ -106,13 +113,12 @@ static int option_set(struct options *o, const char *name, const char *value, co
 		return o->socket && *value ? 0 : -EINVAL;
 	}
 	if (!strcmp(name, "capacity") || !strcmp(name, "uid-capacity")) {
-		*wanted =
-			"a number of bytes from 4096, with K, M, G or T, or up to 100 % of /dev/shm";
+		*wanted = "a number of bytes, 4096 or more (8G, say), or up to 100% of /dev/shm";
 		return parse_bytes(value, *name == 'c' ? &o->capacity : &o->uid_capacity);
 	}
 	if (!strcmp(name, "gpu-capacity") || !strcmp(name, "gpu-uid-capacity")) {
-		*wanted = "a number of bytes from 4096, with K, M, G or T";
-		if (strchr(value, '%')) /* of what? */
+		*wanted = "a number of bytes, 4096 or more (8G, say)";
+		if (strchr(value, '%')) /* we do not know the sizes of GPUs */
 			return -EINVAL;
 		return parse_bytes(value, name[4] == 'c' ? &o->gpu_capacity : &o->gpu_uid_capacity);
 	}
@@ -141,10 +147,11 @@ static int config_line(void *context, const char *section, const char *name, con
 	int r = *section ? -ENOENT : option_set(context, name, value, &wanted);
 
 	if (r == -ENOENT)
-		fprintf(stderr, "tensorleased: the configuration knows no %s%s%s\n", section,
-			*section ? "." : "", name);
+		fprintf(stderr,
+			"tensorleased: there is no option %s%s%s; see tensorleased --help\n",
+			section, *section ? "." : "", name);
 	else if (r)
-		fprintf(stderr, "tensorleased: %s = %s is not %s\n", name, value, wanted);
+		fprintf(stderr, "tensorleased: %s = %s: it must be %s\n", name, value, wanted);
 	return r == 0;
 }
 
@@ -160,9 +167,11 @@ static int config_read(struct options *o, const char *path)
 	if (r == 0)
 		return 0;
 	if (r < 0)
-		fprintf(stderr, "tensorleased: cannot read %s: %s\n", path, strerror(errno));
+		fprintf(stderr, "tensorleased: cannot read the configuration %s: %s\n", path,
+			strerror(errno));
 	else
-		fprintf(stderr, "tensorleased: %s:%d is not understood\n", path, r);
+		fprintf(stderr, "tensorleased: %s:%d: wrong; each line is `name = value`\n", path,
+			r);
 	return OPTIONS_E_USAGE;
 }
 
@@ -188,7 +197,7 @@ static const struct option longs[] = {
 
 static int option_handle(struct options *o, int code, int which, bool config_only)
 {
-	const char *wanted = "", *value = optarg ? optarg : "60"; /* of --idle-exit alone */
+	const char *wanted = "", *value = optarg ? optarg : "60"; /* --idle-exit without one */
 
 	switch (code) {
 	case OPT_HELP:
@@ -205,16 +214,16 @@ static int option_handle(struct options *o, int code, int which, bool config_onl
 	case OPT_VALUE:
 		if (config_only || !option_set(o, longs[which].name, value, &wanted))
 			return 0;
-		fprintf(stderr, "tensorleased: --%s %s is not %s\n", longs[which].name, value,
+		fprintf(stderr, "tensorleased: --%s %s: it must be %s\n", longs[which].name, value,
 			wanted);
 		return OPTIONS_E_USAGE;
 	default:
-		fputs("Try: tensorleased --help\n", stderr);
+		fputs("See tensorleased --help\n", stderr);
 		return OPTIONS_E_USAGE;
 	}
 }
 
-/* Twice: the configuration file first, so that the command line has the last word. */
+/* Called twice: for the configuration file first, so that the command line has the last word. */
 static int options_scan(struct options *o, int argc, char **argv, bool config_only)
 {
 	int code, which = 0, r = 0;
@@ -223,7 +232,7 @@ static int options_scan(struct options *o, int argc, char **argv, bool config_on
 	while (!r && (code = getopt_long(argc, argv, "", longs, &which)) != -1)
 		r = option_handle(o, code, which, config_only);
 	if (!r && optind < argc) {
-		fprintf(stderr, "tensorleased: unknown argument %s\nTry: tensorleased --help\n",
+		fprintf(stderr, "tensorleased: unexpected argument %s; see tensorleased --help\n",
 			argv[optind]);
 		r = OPTIONS_E_USAGE;
 	}
@@ -245,7 +254,9 @@ int options_init(struct options *o, int argc, char **argv)
 	if (!r)
 		r = options_scan(o, argc, argv, false);
 	if (!r && !o->capacity && parse_bytes("50%", &o->capacity)) {
-		fputs("tensorleased: /dev/shm cannot be used: is it mounted?\n", stderr);
+		fputs("tensorleased: cannot find the size of /dev/shm; mount a tmpfs there, or give "
+		      "--capacity in bytes\n",
+		      stderr);
 		r = OPTIONS_E_USAGE;
 	}
 	if (!o->uid_capacity)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the daemon is told: on the command line, else in the configuration file, else by default. */
+/* The daemon's options, from the command line or else the configuration file, or their defaults. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@
 enum { OPTIONS_E_USAGE = 1, OPTIONS_E_DONE };
 
 struct options {
-	char *socket; /* NULL: by default */
+	char *socket; /* NULL: the default */
 	uint64_t capacity;
 	uint64_t uid_capacity;
 	uint64_t gpu_capacity; /* UINT64_MAX: no limit */
@@ -23,7 +23,7 @@ struct options {
 	bool foreground;
 };
 
-/* 0; OPTIONS_E_USAGE: what is wrong was printed; OPTIONS_E_DONE: what was asked for was printed;
- * -errno. */
+/* OPTIONS_E_USAGE: they are wrong, and that was printed; OPTIONS_E_DONE: --help or --version was
+ * printed. */
 int options_init(struct options *o, int argc, char **argv);
 void options_deinit(struct options *o);

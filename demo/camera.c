@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The producer: draws a moving picture, each frame in the memory that it is published in, and stays
- * less than DEMO_RING frames ahead of every viewer that lives. A viewer that is connected no more
- * is not waited for.
+ * The producer. It draws a moving picture, each frame in the memory in which it is published, and
+ * stays less than DEMO_RING frames ahead of every viewer. It does not wait for a viewer that is no
+ * longer connected.
  *
- * camera FRAMES VIEWERS
+ * Usage: camera FRAMES VIEWERS
  */
 #include "demo/demo.h"
 
 struct viewer {
 	char name[32];
 	int64_t verified;
-	int64_t pid; /* 0: not heard of yet */
+	int64_t pid; /* 0: not known yet */
 	uint64_t version;
 	bool lost;
 };
@@ -23,13 +23,13 @@ struct camera {
 	int64_t report[CAMERA_COUNT];
 };
 
-/* ---- The picture --------------------------------------------------------------------------- */
+/* ---- The picture ---- */
 
 static void draw_waves(unsigned char *pixels, uint64_t t)
 {
 	static unsigned char wave[256];
 
-	for (unsigned i = 0; i < 256 && !wave[255]; i++) /* a parabola for a sine */
+	for (unsigned i = 0; i < 256 && !wave[255]; i++) /* a parabola instead of a sine */
 		wave[i] = (unsigned char)(1 +
 					  (i < 128 ? i * (127 - i) : (i - 128) * (255 - i)) / 17);
 	for (unsigned y = 0; y < DEMO_HEIGHT; y++) {
@@ -69,7 +69,10 @@ static void draw_ball(unsigned char *pixels, uint64_t t)
 	}
 }
 
-/* The frame's number as a row of black and white squares, so that no two frames are the same. */
+/*
+ * Draws the number of the frame as a row of black and white squares, so that no two frames are
+ * equal.
+ */
 static void draw_time_code(unsigned char *pixels, uint64_t id)
 {
 	enum { SIDE = 16, BITS = 32 };
@@ -82,7 +85,7 @@ static void draw_time_code(unsigned char *pixels, uint64_t id)
 	}
 }
 
-/* ---- Publishing ---------------------------------------------------------------------------- */
+/* ---- Publishing ---- */
 
 static void publish_frame(struct camera *camera, uint64_t id)
 {
@@ -114,7 +117,7 @@ static void publish_frame(struct camera *camera, uint64_t id)
 	camera->report[CAMERA_PUBLISHED]++;
 }
 
-/* ---- Waiting for viewers ------------------------------------------------------------------- */
+/* ---- Waiting for viewers ---- */
 
 static int visit_client(const tl_client_info *info, void *context)
 {
@@ -130,7 +133,7 @@ static bool viewer_lives(struct camera *camera, struct viewer *viewer)
 	return r == 1;
 }
 
-/* Takes in the next version of demo/viewer/k; false if there was none in time. */
+/* Reads the next version of demo/viewer/k. Returns false if none came in time. */
 static bool viewer_hear(struct camera *camera, struct viewer *viewer, int64_t timeout_ns)
 {
 	tl_get_options options = { .size = sizeof(options),
@@ -152,7 +155,7 @@ static bool viewer_hear(struct camera *camera, struct viewer *viewer, int64_t ti
 	return true;
 }
 
-/* Until @viewer has verified @frames frames, or is gone. */
+/* Waits until @viewer has verified @frames frames, or is gone. */
 static void viewer_await(struct camera *camera, struct viewer *viewer, int64_t frames)
 {
 	int64_t deadline = demo_now() + 20 * DEMO_SECOND;

@@ -2,10 +2,10 @@
 /*
  * What the camera, the viewers and the show agree on.
  *
- * Frame n is published as cam0/frame/(n % DEMO_RING), so each of these names has a new version
- * every DEMO_RING frames. Viewer k publishes demo/viewer/k, a tiny tensor that says how far it is,
- * and the camera stays less than DEMO_RING frames ahead of every viewer that lives: nobody misses a
- * frame, and nothing but tensorlease goes between them.
+ * Frame n is published as cam0/frame/(n % DEMO_RING), so that each of these names gets a new
+ * version every DEMO_RING frames. Viewer k publishes demo/viewer/k, a tiny tensor that says how far
+ * it is. The camera stays less than DEMO_RING frames ahead of every living viewer, so that nobody
+ * misses a frame. The processes communicate by tensorlease only.
  */
 #pragma once
 
@@ -26,8 +26,8 @@ enum {
 	DEMO_HEIGHT = 720,
 	DEMO_CHANNELS = 3,
 	DEMO_BYTES = DEMO_WIDTH * DEMO_HEIGHT * DEMO_CHANNELS,
-	DEMO_RING = 8,	 /* frames that may be under way */
-	DEMO_WINDOW = 3, /* frames that a viewer holds at a time */
+	DEMO_RING = 8,	 /* frames that may be in use at once */
+	DEMO_WINDOW = 3, /* frames that a viewer holds at once */
 	DEMO_VIEWERS = 3,
 };
 
@@ -36,14 +36,16 @@ enum {
 /* The metadata of a frame. */
 struct demo_stamp {
 	uint64_t id;
-	uint64_t hash; /* of all its bytes */
-	int64_t at_ns; /* when it was committed, CLOCK_MONOTONIC */
+	uint64_t hash; /* a hash of all bytes */
+	int64_t at_ns; /* time of the commit, CLOCK_MONOTONIC */
 };
 
-/* demo/viewer/k, an int64 tensor; its metadata is the viewer's pid, an int64. */
+/* demo/viewer/k is an int64 tensor; its metadata is the viewer's pid, an int64. */
 enum { PROGRESS_VERIFIED, PROGRESS_WRONG, PROGRESS_IN_PLACE, PROGRESS_COUNT };
 
-/* demo/report/k, a float64 tensor that a viewer publishes at its end; times in nanoseconds. */
+/*
+ * demo/report/k is a float64 tensor that a viewer publishes at its end. Times are in nanoseconds.
+ */
 enum {
 	REPORT_FIRST_COUNT,
 	REPORT_FIRST_MEDIAN,
@@ -58,14 +60,14 @@ enum {
 	REPORT_AWAKE_MEDIAN,
 	REPORT_AWAKE_P99,
 	REPORT_MAPPINGS,
-	REPORT_ANONYMOUS, /* bytes of private memory gained from first to last frame */
+	REPORT_ANONYMOUS, /* growth of private memory from the first to the last frame, in bytes */
 	REPORT_COUNT
 };
 
-/* demo/report/camera, an int64 tensor. */
+/* demo/report/camera is an int64 tensor. */
 enum { CAMERA_PUBLISHED, CAMERA_IN_PLACE, CAMERA_VIEWERS_LOST, CAMERA_NS, CAMERA_COUNT };
 
-/* Says what went wrong, and what the library says, and ends the process. */
+/* Prints what went wrong and what the library says, and ends the process. */
 __attribute__((format(printf, 1, 2))) _Noreturn static inline void demo_die(const char *format, ...)
 {
 	va_list args;
@@ -86,10 +88,7 @@ static inline int64_t demo_now(void)
 	return t.tv_sec * DEMO_SECOND + t.tv_nsec;
 }
 
-/*
- * 64 bits of all bytes: four lanes of eight, each multiplied and mixed; DEMO_BYTES is a multiple of
- * 32.
- */
+/* Hashes all bytes to 64 bits, in four lanes of eight. DEMO_BYTES is a multiple of 32. */
 static inline uint64_t demo_hash(const void *data, size_t size)
 {
 	static const uint64_t k = 0x9e3779b97f4a7c15ULL;
@@ -108,9 +107,9 @@ static inline uint64_t demo_hash(const void *data, size_t size)
 	return hash;
 }
 
-/* What /proc/self/maps says of an address. */
+/* What /proc/self/maps says about an address. */
 struct demo_mapping {
-	bool shared; /* it is a shared mapping of an object in /dev/shm */
+	bool shared; /* whether it is a shared mapping of an object in /dev/shm */
 	bool writable;
 	uint64_t start;
 	uint64_t inode;
@@ -159,7 +158,7 @@ static inline void demo_put(tl_client *client, const char *name, int code, const
 }
 
 /*
- * Copies @count numbers of 64 bits out of the tensor called @name; false if there is none in time.
+ * Copies @count numbers of 64 bits out of the tensor @name. Returns false if there is none in time.
  */
 static inline bool demo_read(tl_client *client, const char *name, void *values, int64_t count,
 			     int64_t timeout_ns)

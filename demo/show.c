@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The show: starts a camera and three viewers, kills one viewer halfway while it holds frames, and
- * prints what came of it. Everything it knows it asks of the daemon, reads from the tensors that
- * the others publish, or sees in /dev/shm. demo/run calls it, with a daemon of its own at
+ * The show starts a camera and three viewers, kills one viewer halfway while it holds frames, and
+ * prints the results. It asks the daemon, reads the tensors that the others publish, and looks at
+ * /dev/shm; it has no other source. demo/run calls it, with a daemon of its own at
  * $TENSORLEASE_SOCKET.
  *
- * show BUILD FRAMES INSTANCE
+ * Usage: show BUILD FRAMES INSTANCE
  *
- * INSTANCE is what the names of that daemon's objects in /dev/shm start with.
+ * INSTANCE is how the names of that daemon's objects in /dev/shm begin.
  */
 #include <dirent.h>
 #include <signal.h>
@@ -27,7 +27,7 @@ struct show {
 	pid_t camera;
 	pid_t viewers[DEMO_VIEWERS];
 	uint64_t shm_start, shm_most, shm_end;
-	/* of the killed viewer: */
+	/* about the viewer that was killed: */
 	tl_client_info before;
 	int64_t gone_ns;
 	uint64_t leases_after;
@@ -39,7 +39,7 @@ struct show {
 	int failures;
 };
 
-/* ---- Processes ----------------------------------------------------------------------------- */
+/* ---- Processes ---- */
 
 static pid_t start(const struct show *show, const char *program, const char *a, const char *b)
 {
@@ -59,7 +59,7 @@ static pid_t start(const struct show *show, const char *program, const char *a, 
 	return pid;
 }
 
-static struct show *the_show; /* for the way out */
+static struct show *the_show; /* for cleaning up at exit */
 
 static void kill_children(void)
 {
@@ -78,7 +78,7 @@ static void on_signal(int number)
 	_exit(1);
 }
 
-/* ---- /dev/shm ------------------------------------------------------------------------------ */
+/* ---- /dev/shm ---- */
 
 static uint64_t shm_bytes(struct show *show)
 {
@@ -99,7 +99,7 @@ static uint64_t shm_bytes(struct show *show)
 	return bytes;
 }
 
-/* ---- The killing --------------------------------------------------------------------------- */
+/* ---- The killing ---- */
 
 struct wanted {
 	uint32_t pid;
@@ -116,7 +116,7 @@ static int visit_client(const tl_client_info *info, void *context)
 	return 1;
 }
 
-/* What the daemon knows of the client with that pid; all zero if it has none. */
+/* Returns what the daemon knows about the client with that pid, or all zero if there is none. */
 static tl_client_info client_of(const struct show *show, pid_t pid)
 {
 	struct wanted wanted = { .pid = (uint32_t)pid };
@@ -136,7 +136,7 @@ static void kill_one(struct show *show)
 	while (progress[PROGRESS_VERIFIED] < show->frames / 2) {
 		if (!demo_read(show->client, name, progress, PROGRESS_COUNT, 20 * DEMO_SECOND) ||
 		    demo_now() > deadline)
-			demo_die("%s does not get on", name);
+			demo_die("%s makes no progress", name);
 		shm_bytes(show);
 		usleep(5000);
 	}
@@ -154,7 +154,7 @@ static void kill_one(struct show *show)
 		(unsigned)show->before.leases);
 }
 
-/* ---- Running ------------------------------------------------------------------------------- */
+/* ---- Running ---- */
 
 static void start_all(struct show *show)
 {
@@ -167,12 +167,12 @@ static void start_all(struct show *show)
 	snprintf(number, sizeof(number), "%d", DEMO_VIEWERS);
 	show->camera = start(show, "camera", frames, number);
 	/*
-	 * The ring is full before the viewers start, so that their first gets wait for nothing but
-	 * their mapping.
+	 * The ring is full before the viewers start, so that their first gets only wait for the
+	 * mapping.
 	 */
 	snprintf(last, sizeof(last), "cam0/frame/%d", (int)filled - 1);
 	if (tl_get(show->client, last, &options, &tensor))
-		demo_die("the camera publishes nothing");
+		demo_die("the camera has published nothing");
 	tensor->deleter(tensor);
 	for (int k = 0; k < DEMO_VIEWERS; k++) {
 		snprintf(number, sizeof(number), "%d", k);
@@ -188,7 +188,7 @@ static void check(struct show *show, bool holds, const char *what)
 	printf("FAILED: %s\n", what);
 }
 
-/* Waits for one process, looking at /dev/shm meanwhile. */
+/* Waits for one process, and looks at /dev/shm meanwhile. */
 static void finish(struct show *show, pid_t *pid, const char *what)
 {
 	int status = -1;
@@ -218,7 +218,7 @@ static void collect(struct show *show)
 	}
 	check(show, demo_read(show->client, "demo/report/camera", show->filmed, CAMERA_COUNT, 0),
 	      "the camera's report");
-	do { /* the others have gone, but the daemon may not have read their last messages */
+	do { /* the others have ended, but the daemon may not have read their last messages */
 		show->end = (tl_status){ .size = sizeof(show->end) };
 		if (tl_get_status(show->client, &show->end))
 			demo_die("cannot ask for the status");
@@ -227,7 +227,7 @@ static void collect(struct show *show)
 	show->shm_end = shm_bytes(show);
 }
 
-/* ---- The table ----------------------------------------------------------------------------- */
+/* ---- The table ---- */
 
 static const char *span(double ns, char text[16])
 {
@@ -306,7 +306,7 @@ static void print_table(const struct show *show)
 	row_of_times(show, "commit to woken reader, med. / p99", REPORT_AWAKE_COUNT);
 }
 
-/* Of one look at the clock, in nanoseconds. */
+/* Returns the cost of reading the clock, in nanoseconds. */
 static double clock_cost(void)
 {
 	enum { LOOKS = 1000 };

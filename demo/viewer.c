@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A consumer: gets each frame, checks all its bytes against the hash that came with it, in place,
- * and holds the last DEMO_WINDOW frames, as something that tracks motion would.
+ * A consumer. It gets each frame, compares all bytes in place with the hash that came along, and
+ * holds the last DEMO_WINDOW frames, as a program that tracks motion would.
  *
- * viewer NUMBER FRAMES
+ * Usage: viewer NUMBER FRAMES
  */
 #include "demo/demo.h"
 
@@ -19,12 +19,12 @@ struct viewer {
 	double anonymous_start;
 	int64_t progress[PROGRESS_COUNT];
 	DLManagedTensorVersioned *window[DEMO_WINDOW];
-	struct demo_mapping *mappings; /* that frames were seen in */
+	struct demo_mapping *mappings; /* the mappings in which frames were seen */
 	size_t mapping_count;
-	struct samples first; /* gets that had to map the frame's memory */
-	struct samples later; /* gets of memory mapped before, after reading a frame: caches are
-				 cold */
-	struct samples warm;  /* a get and a release, of a row of them: caches are warm */
+	struct samples first; /* gets that had to map the memory of the frame */
+	/* Gets of mapped memory after a frame was read, so that caches are cold. */
+	struct samples later;
+	struct samples warm;  /* a get and a release out of many, with warm caches */
 	struct samples awake; /* from the commit to the return of a get that waited for it */
 };
 
@@ -47,7 +47,7 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* count, median, 99th percentile into @to[3] */
+/* Stores count, median and 99th percentile in @to[3]. */
 static void summarise(struct samples *s, double *to)
 {
 	size_t median = s->count / 2, p99 = s->count * 99 / 100;
@@ -60,7 +60,7 @@ static void summarise(struct samples *s, double *to)
 	to[2] = (double)s->ns[p99];
 }
 
-/* Private memory of this process: a copy of a frame would be seen in it. */
+/* Returns the private memory of this process, in which a copy of a frame would show. */
 static double anonymous_bytes(void)
 {
 	char line[256];
@@ -75,7 +75,7 @@ static double anonymous_bytes(void)
 	return (double)kib * 1024;
 }
 
-/* Notes the mapping that @pointer is in; whether it was not known before. */
+/* Notes the mapping in which @pointer lies. Returns whether it is new. */
 static bool note_mapping(struct viewer *v, const void *pointer)
 {
 	struct demo_mapping m = demo_find_mapping(pointer);
@@ -89,9 +89,7 @@ static bool note_mapping(struct viewer *v, const void *pointer)
 	return true;
 }
 
-/*
- * It is the very frame that was waited for, and each of its bytes is as it was when it was drawn.
- */
+/* Returns whether this is the frame that was expected, with every byte as it was drawn. */
 static bool right(const DLManagedTensorVersioned *frame, uint64_t id, const tl_info *info,
 		  const struct demo_stamp *stamp)
 {
@@ -122,7 +120,7 @@ static DLManagedTensorVersioned *get_again(struct viewer *v, const char *name)
 	return frame;
 }
 
-/* What a get of a frame costs whose memory is mapped already. */
+/* Measures what it costs to get a frame whose memory is already mapped. */
 static void time_more_gets(struct viewer *v, const char *name)
 {
 	enum { ROW = 64 };

@@ -5,8 +5,9 @@
 
 #include "files/entry.h"
 #include "files/output.h"
+#include "util/checked.h"
 
-/* @rows with room for one more: it has grown to twice as many at 0, 1, 3, 7, ... */
+/* Returns @rows with room for one more. It doubles at 0, 1, 3, 7, ... rows. */
 static void *grow(void *rows, size_t count, size_t size)
 {
 	if (count & (count + 1))
@@ -14,7 +15,7 @@ static void *grow(void *rows, size_t count, size_t size)
 	return reallocarray(rows, 2 * (count + 1), size);
 }
 
-/* Not strndup(), which may look for a NUL beyond them. */
+/* This is not strndup(), which may look for a NUL behind the text. */
 char *file_text_new(const char *text, size_t len)
 {
 	char *copy = malloc(len + 1);
@@ -66,6 +67,21 @@ int file_note_add(struct tensor_file *f, const char *key, const char *text)
 	return note.key && note.text ? 0 : -ENOMEM;
 }
 
+int file_count_bits(DLDataType t, int32_t ndim, const int64_t *shape, uint64_t *bits)
+{
+	uint64_t product = (uint64_t)t.bits * t.lanes;
+	bool empty = false;
+
+	for (int32_t i = 0; i < ndim; i++) {
+		if (shape[i] == 0)
+			empty = true;
+		else if (!checked_mul_u64(&product, product, (uint64_t)shape[i]))
+			return -EOVERFLOW;
+	}
+	*bits = empty ? 0 : product;
+	return 0;
+}
+
 static int compare(const void *a, const void *b)
 {
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
@@ -87,7 +103,7 @@ int file_check_names(const struct tensor_file *f, const struct report *to)
 	qsort(names, f->count, sizeof(*names), compare);
 	for (size_t i = 1; i < f->count && !r; i++) {
 		if (!strcmp(names[i - 1], names[i]))
-			r = report(to, -EINVAL, "'%s' is there twice",
+			r = report(to, -EINVAL, "'%s' occurs twice",
 				   report_shown(names[i], strlen(names[i]), shown));
 	}
 	free(names);

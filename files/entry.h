@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An open file of tensors: what is in it, and where. Each format fills this in when it opens a
- * file, having checked all of it but the bytes of the tensors themselves. Who reads files includes
+ * An open file of tensors: what is in it, and where. A format fills this in when it opens a file,
+ * after checking everything but the bytes of the tensors. Callers outside this folder include
  * file.h.
  */
 #pragma once
@@ -18,6 +18,8 @@
 
 enum { FILE_NDIM_MAX = 64, FILE_ENTRIES_MAX = 65536 };
 
+#define FILE_BYTES_MAX (UINT64_MAX / 8) /* 2^61 - 1: the largest whose bits can be counted */
+
 enum file_format {
 	FILE_FORMAT_UNKNOWN,
 	FILE_NPY,
@@ -28,23 +30,23 @@ enum file_format {
 };
 
 struct file_entry {
-	char *name; /* "" in a format of one tensor; not checked to be a tensor's name */
+	char *name; /* "" in a format of one tensor; not checked */
 	DLDataType dtype;
 	int32_t ndim;
 	int64_t *shape;
 	uint64_t nbytes;
-	bool fortran_order; /* in the file: what is read is in C order whatever it is there */
+	bool fortran_order; /* in the file; what is read is in C order anyway */
 
-	/* the format's own */
+	/* The rest belongs to the format. */
 	uint64_t offset; /* in the file */
-	uint64_t packed; /* bytes there; of a TensorProto's list: that its numbers make */
-	uint64_t skip;	 /* of what is unpacked: the header of a .npy file */
+	/* Its bytes in the file; for a list of a TensorProto, those that its numbers make. */
+	uint64_t packed;
+	uint64_t skip; /* bytes to skip after unpacking: the header of a .npy file */
 	uint32_t crc;
-	uint32_t kind; /* zip: the method; TensorProto: the field that has the values, 0: none has
-			*/
+	uint32_t kind; /* zip: the method; TensorProto: the field with the values, 0: none */
 };
 
-/* A text about the file as a whole. */
+/* A text about the whole file. */
 struct file_note {
 	char *key, *text;
 };
@@ -57,16 +59,16 @@ struct tensor_file {
 	size_t note_count;
 	uint64_t nbytes; /* of all entries */
 
-	/* file.c's and the formats' own */
+	/* The rest belongs to file.c and the formats. */
 	char *path; /* for messages */
 	struct input in;
 	struct npy npy;
-	file_progress progress; /* of the read that goes on */
+	file_progress progress; /* of the current read */
 	void *context;
-	uint64_t done; /* of nbytes, over all reads */
+	uint64_t done; /* bytes of nbytes, over all reads */
 };
 
-/* What a file to be written holds. */
+/* A tensor that is to be written to a file. */
 struct file_item {
 	const char *name;
 	DLDataType dtype;
@@ -75,20 +77,26 @@ struct file_item {
 	const void *data; /* C-contiguous, packed */
 };
 
-/* The @len bytes at @text as a string of their own; NULL: no memory. */
+/* Copies the @len bytes at @text to a string. Returns NULL if there is no memory. */
 char *file_text_new(const char *text, size_t len);
 
-/* One more entry, with a copy of @name; NULL: no memory. Takes over nothing. */
+/* Adds an entry with a copy of @name. Returns NULL if there is no memory. */
 struct file_entry *file_entry_add(struct tensor_file *f, const char *name, size_t len);
-/* A copy of @shape. -ENOMEM. */
+/* Copies @shape to the entry. Returns 0 or -ENOMEM. */
 int file_entry_set_shape(struct file_entry *e, int32_t ndim, const int64_t *shape);
 int file_note_add(struct tensor_file *f, const char *key, const char *text);
 
-/* No name may be there twice. */
+/*
+ * Counts the bits of the elements of that shape, packed. A size of 0 does not excuse the others:
+ * without it they must make a number of bytes. -EOVERFLOW: over FILE_BYTES_MAX bytes.
+ */
+int file_count_bits(DLDataType t, int32_t ndim, const int64_t *shape, uint64_t *bits);
+
+/* Refuses a file in which a name occurs twice. */
 int file_check_names(const struct tensor_file *f, const struct report *to);
 
-/* @bytes more were read: tells the progress function. */
+/* Counts @bytes more as read, and calls the progress function. */
 int file_advance(struct tensor_file *f, uint64_t bytes, const struct report *to);
-/* @size bytes of the file from @offset on, straight to @dst, with progress. */
+/* Reads @size bytes from @offset straight to @dst, with progress. */
 int file_read_straight(struct tensor_file *f, uint64_t offset, uint64_t size, void *dst,
 		       const struct report *to);

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "files/dtype.h"
 #include "files/file.h"
 #include "files/npz.h"
 #include "files/output.h"
@@ -49,8 +48,7 @@ bool file_format_is_single(enum file_format format)
 	return formats[format].single;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading ---- */
 
 static int add_npy(struct tensor_file *f, const struct report *to)
 {
@@ -68,7 +66,7 @@ static int open_format(struct tensor_file *f, const char *path, const struct rep
 {
 	int r;
 
-	if (f->format == FILE_NPY) { /* has its own way with pipes */
+	if (f->format == FILE_NPY) { /* it treats pipes in its own way */
 		r = npy_open(&f->npy, path, to->text, to->size);
 		return r ? r : add_npy(f, to);
 	}
@@ -83,7 +81,7 @@ static int open_format(struct tensor_file *f, const char *path, const struct rep
 	case FILE_TENSORPROTO:
 		return tensorproto_open(f, to);
 	default:
-		return report(to, -EINVAL, "no format is known for it");
+		return report(to, -EINVAL, "its format is not known");
 	}
 }
 
@@ -103,7 +101,7 @@ int file_open(struct tensor_file *f, const char *path, enum file_format format, 
 	}
 	for (size_t i = 0; i < f->count; i++) {
 		if (__builtin_add_overflow(f->nbytes, f->entries[i].nbytes, &f->nbytes))
-			f->nbytes = UINT64_MAX; /* what constants repeat to; no memory has that */
+			f->nbytes = UINT64_MAX; /* constants repeat to more than any memory holds */
 	}
 	return 0;
 }
@@ -126,7 +124,7 @@ void file_close(struct tensor_file *f)
 	*f = (struct tensor_file){ .in = { .fd = -1 }, .npy = { .fd = -1 } };
 }
 
-/* npy_read() counts for itself alone, and a file of its kind has nothing else. */
+/* npy_read() counts from 0, which is right because the file has only one entry. */
 static int read_ordered(struct tensor_file *f, const struct file_entry *e, void *dst,
 			const struct report *to)
 {
@@ -163,8 +161,7 @@ int file_read_entry(struct tensor_file *f, size_t i, void *dst, file_progress pr
 	return r;
 }
 
-/* ---- writing ----------------------------------------------------------------------------------
- */
+/* ---- writing ---- */
 
 static uint64_t size_of(const struct file_item *items, size_t count)
 {
@@ -206,7 +203,7 @@ int file_write(const char *path, enum file_format format, const struct file_item
 		r = tensorproto_write(&out, items);
 		break;
 	default:
-		r = report(&to, -EINVAL, "no format is known for it");
+		r = report(&to, -EINVAL, "its format is not known");
 	}
 	return r ? r : output_commit(&out);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading and writing .npy files. A file is judged before any of its data is used: its header says
- * how many bytes follow, and there must be neither fewer nor more. Data is read straight to where
- * it goes.
+ * Reading and writing .npy files. The file is checked before any of its data is used: the header
+ * says how many bytes follow, and the file must have exactly these. Data is read straight to its
+ * destination.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,10 +19,9 @@
 #include "files/output.h"
 #include "util/cleanup.h"
 
-enum { FIRST_BUFFER = 1 << 20 }; /* what a pipe's header says is believed as the bytes come */
+enum { FIRST_BUFFER = 1 << 20 }; /* for pipes, whose header is not trusted */
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading ---- */
 
 static int read_some(void *context, void *to, size_t size, size_t *got, const struct report *tell)
 {
@@ -47,8 +46,10 @@ static int report_size(const struct report *to, const struct npy *npy, uint64_t 
 		      actual - npy->nbytes, npy->nbytes, actual);
 }
 
-/* Everything that follows the header in a stream. Memory grows as bytes come, whatever was
- * promised. */
+/*
+ * Reads everything that follows the header in a stream. Memory grows as bytes arrive, whatever the
+ * header promises.
+ */
 static int read_stream(struct npy *npy, int fd, const struct report *to)
 {
 	cleanup_(freep) char *buffer = NULL;
@@ -88,7 +89,7 @@ static int read_stream(struct npy *npy, int fd, const struct report *to)
 	return 0;
 }
 
-/* @fd stays the caller's unless npy->fd is set to it. */
+/* The caller closes @fd unless this stores it in npy->fd. */
 static int read_rest(struct npy *npy, int fd, const struct report *to)
 {
 	uint64_t actual;
@@ -179,8 +180,7 @@ int npy_read(struct npy *npy, void *dst, file_progress progress, void *context, 
 	return 0;
 }
 
-/* ---- writing ----------------------------------------------------------------------------------
- */
+/* ---- writing ---- */
 
 int npy_write(const char *path, DLDataType t, int32_t ndim, const int64_t *shape, const void *data,
 	      file_progress progress, void *context, char *err, size_t err_len)

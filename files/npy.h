@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arrays in .npy files, versions 1 to 3, little-endian. Functions return 0 or a negative errno;
- * then the text in @err says what is wrong, with the file's name and the numbers. One thread at a
- * time per file.
+ * Arrays in .npy files, versions 1 to 3, little-endian. Functions return 0 or a negative errno; the
+ * text in @err then says what is wrong, with the name of the file and the numbers. A file may be
+ * used by one thread at a time.
  */
 #pragma once
 
@@ -16,7 +16,7 @@
 
 enum {
 	NPY_NDIM_MAX = 64,
-	NPY_HEADER_MAX = 1 << 20, /* bytes; a longer one is refused */
+	NPY_HEADER_MAX = 1 << 20, /* bytes; a longer one is an error */
 };
 
 struct npy {
@@ -24,33 +24,35 @@ struct npy {
 	int32_t ndim;
 	int64_t shape[NPY_NDIM_MAX];
 	uint64_t nbytes;
-	/* The first index runs fastest in the file; false if there is no difference. */
+	/* The first index varies fastest in the file. False if that makes no difference. */
 	bool fortran_order;
 
-	/* npy.c's own */
+	/* The rest belongs to npy.c. */
 	char *path; /* for messages */
-	int fd;	    /* of a regular file, else -1 */
+	int fd;	    /* -1 if it is not a regular file */
 	uint64_t offset;
-	void *buffer; /* the whole data, if it came through a pipe */
+	void *buffer; /* all data, if it came through a pipe */
 };
 
 /*
- * Opens a file, or "-" for standard input. Everything about the file is checked here, its size too;
- * what is not a regular file is read to its end. On success close *npy with npy_close(). -EINVAL:
- * not a .npy file, or a damaged one; -ENOTSUP: a type that is not shared; or what open() says.
+ * Opens a file, or "-" for standard input, and checks everything in it, including its size. What is
+ * not a regular file is read to its end. Close *npy with npy_close() after success. -EINVAL: it is
+ * not a .npy file, or is damaged. -ENOTSUP: it has a type that cannot be shared. Other errors are
+ * those of open().
  */
 int npy_open(struct npy *npy, const char *path, char *err, size_t err_len);
 void npy_close(struct npy *npy);
 
 /*
- * Reads the data, npy->nbytes bytes in the file's order, straight into @dst. @progress may be NULL.
+ * Reads the data, npy->nbytes bytes in the order of the file, straight to @dst. @progress may be
+ * NULL.
  */
 int npy_read(struct npy *npy, void *dst, file_progress progress, void *context, char *err,
 	     size_t err_len);
 
 /*
  * Writes C-contiguous data to a file, or to standard output if @path is "-". A regular file is
- * replaced at the end, as a whole: after a failure it is what it was. @progress may be NULL.
+ * replaced as a whole at the end; if this fails it is unchanged. @progress may be NULL.
  */
 int npy_write(const char *path, DLDataType t, int32_t ndim, const int64_t *shape, const void *data,
 	      file_progress progress, void *context, char *err, size_t err_len);

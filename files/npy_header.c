@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A parser for just that dictionary: keys in any order, either quote, white space and trailing
- * commas as Python has them. Whatever else Python would take as an expression is refused.
+ * A parser for exactly this dictionary: keys in any order, either kind of quote, white space and
+ * trailing commas as in Python. Other Python expressions are errors.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "files/bytes.h"
-#include "files/dtype.h"
 #include "files/npy_header.h"
+#include "tensor/dtype.h"
 #include "util/checked.h"
 #include "util/cleanup.h"
 
@@ -37,7 +37,7 @@ __attribute__((format(printf, 3, 4))) static int refuse(char *why, int error, co
 	return error;
 }
 
-/* Not what the grammar says: tells where. */
+/* Reports what was expected, and where. */
 static int unexpected(const struct parser *p, const char *expected)
 {
 	if (p->at == p->end)
@@ -47,7 +47,7 @@ static int unexpected(const struct parser *p, const char *expected)
 		      p->at - p->start);
 }
 
-/* Text from the file, fit for a terminal. */
+/* Returns text of the file, escaped and cut for a message. */
 static const char *shown(const char *text, size_t len, char out[SHOWN_MAX + 4])
 {
 	size_t n = len < SHOWN_MAX ? len : SHOWN_MAX;
@@ -62,11 +62,12 @@ static const char *shown(const char *text, size_t len, char out[SHOWN_MAX + 4])
 	return out;
 }
 
-/* ---- tokens -----------------------------------------------------------------------------------
- */
+/* ---- tokens ---- */
 
-/* The next character that is not white space; NUL at the end (a NUL in the header fits nowhere
- * either). */
+/*
+ * Returns the next character that is not white space, or NUL at the end. A NUL in the header is not
+ * valid anywhere either.
+ */
 static char peek(struct parser *p)
 {
 	while (p->at < p->end && strchr(" \t\r\n\f", *p->at) && *p->at)
@@ -113,13 +114,12 @@ static int parse_string(struct parser *p, const char *expected, const char **tex
 	return 0;
 }
 
-/* ---- types ------------------------------------------------------------------------------------
- */
+/* ---- types ---- */
 
 static const struct descr_row {
 	char kind;
 	uint8_t size; /* bytes */
-	uint8_t code; /* DLPack's; bits are 8 * size */
+	uint8_t code; /* DLPack's code, of 8 * size bits */
 } descrs[] = {
 	{ 'b', 1, kDLBool },	{ 'i', 1, kDLInt },	 { 'i', 2, kDLInt },   { 'i', 4, kDLInt },
 	{ 'i', 8, kDLInt },	{ 'u', 1, kDLUInt },	 { 'u', 2, kDLUInt },  { 'u', 4, kDLUInt },
@@ -143,20 +143,24 @@ static const struct {
 	{ 'm', "timedelta64" },
 };
 
-/* What is refused by name; 0 if @text, from its kind on, may be a type that is shared. */
+/*
+ * Refuses types by name. Returns 0 if @text, which starts at the kind, may be a type that can be
+ * shared.
+ */
 static int descr_refused(const struct parser *p, const char *text, size_t len, const char *all)
 {
 	for (size_t i = 0; len && i < sizeof(refused) / sizeof(*refused); i++) {
 		if (text[0] == refused[i].kind)
-			return refuse(p->why, -ENOTSUP, "elements of type '%s' are not shared: %s",
-				      all, refused[i].what);
+			return refuse(p->why, -ENOTSUP,
+				      "elements of type '%s' cannot be shared: %s", all,
+				      refused[i].what);
 	}
 	if (len == 3 && (memcmp(text, "f16", 3) == 0 || memcmp(text, "f12", 3) == 0))
-		return refuse(p->why, -ENOTSUP, "elements of type '%s' are not shared: long double",
-			      all);
+		return refuse(p->why, -ENOTSUP,
+			      "elements of type '%s' cannot be shared: long double", all);
 	if (len == 3 && (memcmp(text, "c32", 3) == 0 || memcmp(text, "c24", 3) == 0))
 		return refuse(p->why, -ENOTSUP,
-			      "elements of type '%s' are not shared: complex long double", all);
+			      "elements of type '%s' cannot be shared: complex long double", all);
 	return 0;
 }
 
@@ -183,7 +187,7 @@ static int descr_parse(struct parser *p, const char *text, size_t len)
 		if (order == '>' && row->size > 1)
 			return refuse(
 				p->why, -ENOTSUP,
-				"elements of type '%s' are not shared: big-endian; convert them to '<%s' first",
+				"elements of type '%s' cannot be shared: big-endian; convert them to '<%s' first",
 				all, name);
 		p->npy->dtype = (DLDataType){ .code = row->code,
 					      .bits = (uint8_t)(8 * row->size),
@@ -194,8 +198,7 @@ static int descr_parse(struct parser *p, const char *text, size_t len)
 		      all);
 }
 
-/* ---- values -----------------------------------------------------------------------------------
- */
+/* ---- values ---- */
 
 static int parse_descr(struct parser *p)
 {
@@ -204,9 +207,9 @@ static int parse_descr(struct parser *p)
 	int r;
 
 	if (peek(p) == '[')
-		return refuse(p->why, -ENOTSUP, "structured types are not shared");
+		return refuse(p->why, -ENOTSUP, "structured types cannot be shared");
 	if (peek(p) == '(')
-		return refuse(p->why, -ENOTSUP, "types with a shape of their own are not shared");
+		return refuse(p->why, -ENOTSUP, "types with a shape of their own cannot be shared");
 	r = parse_string(p, "string for descr", &text, &len);
 	return r ? r : descr_parse(p, text, len);
 }
@@ -278,8 +281,7 @@ static int parse_shape(struct parser *p)
 	return 0;
 }
 
-/* ---- the dictionary ---------------------------------------------------------------------------
- */
+/* ---- the dictionary ---- */
 
 static int parse_item(struct parser *p)
 {
@@ -304,7 +306,7 @@ static int parse_item(struct parser *p)
 		if (len != strlen(keys[i].name) || memcmp(key, keys[i].name, len) != 0)
 			continue;
 		if (*keys[i].seen)
-			return refuse(p->why, -EINVAL, "malformed header: %s is there twice",
+			return refuse(p->why, -EINVAL, "malformed header: %s occurs twice",
 				      keys[i].name);
 		*keys[i].seen = true;
 		if (!take(p, ':'))
@@ -345,8 +347,10 @@ static int parse_dictionary(struct parser *p)
 	return 0;
 }
 
-/* Bytes of that many elements; sizes of 0 do not excuse the others. *@flat: all orders are the
- * same. */
+/*
+ * Counts the bytes of the elements; a size of 0 does not excuse the others. Sets *flat if C and
+ * Fortran order are the same.
+ */
 static int count_bytes(DLDataType t, int32_t ndim, const int64_t *shape, uint64_t *nbytes,
 		       bool *flat)
 {
@@ -386,8 +390,10 @@ static int header_parse(struct npy *npy, const char *header, size_t len, char wh
 	return 0;
 }
 
-/* The magic bytes, the version and the length of the text, which is *@len; *@at of all that was
- * read. */
+/*
+ * Reads the magic bytes, the version and the length of the text to *len, and how many bytes that
+ * took to *at.
+ */
 static int read_start(npy_source source, void *context, size_t *at, size_t *len,
 		      const struct report *to)
 {
@@ -452,16 +458,15 @@ int npy_header_read(struct npy *npy, npy_source source, void *context, uint64_t 
 	return 0;
 }
 
-/* ---- writing ----------------------------------------------------------------------------------
- */
+/* ---- writing ---- */
 
 static int refuse_type(DLDataType t, char why[NPY_WHY_TEXT])
 {
-	char text[FILE_DTYPE_TEXT];
+	char text[TENSOR_DTYPE_TEXT];
 
 	if (t.code <= kDLFloat4_e2m1fn)
 		return refuse(why, -ENOTSUP, "a .npy file cannot hold %s: numpy has no such type",
-			      file_dtype_text(t, text));
+			      tensor_dtype_format(t, text));
 	return refuse(why, -ENOTSUP, "a .npy file cannot hold elements of DLPack's type %u",
 		      t.code);
 }
@@ -485,7 +490,7 @@ int npy_descr_format(DLDataType t, char descr[NPY_DESCR_TEXT], char why[NPY_WHY_
 	return refuse_type(t, why);
 }
 
-/* "(3, 4)", as Python writes a tuple. */
+/* Writes "(3, 4)", as Python writes a tuple. */
 static size_t shape_format(char *to, size_t room, int32_t ndim, const int64_t *shape)
 {
 	size_t at = (size_t)snprintf(to, room, "(");
@@ -499,7 +504,7 @@ int npy_preamble_format(DLDataType t, int32_t ndim, const int64_t *shape,
 			char preamble[NPY_PREAMBLE_MAX], size_t *len, uint64_t *nbytes,
 			char why[NPY_WHY_TEXT])
 {
-	enum { FIXED = 10, ALIGN = 64 }; /* version 1: 64 sizes do not fill its 65535 bytes */
+	enum { FIXED = 10, ALIGN = 64 }; /* version 1, because 64 sizes fit into its 65,535 bytes */
 	static const unsigned char start[8] = { 0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0 };
 	char descr[NPY_DESCR_TEXT];
 	size_t at = FIXED, total;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The header of a .npy file: a Python dictionary of a type, an order and a shape. For npy.c. */
+/*
+ * The header of a .npy file: a Python dictionary with a type, an order and a shape. Only npy.c and
+ * npz.c use this.
+ */
 #pragma once
 
 #include <stddef.h>
@@ -10,27 +13,31 @@
 enum {
 	NPY_WHY_TEXT = 256,
 	NPY_DESCR_TEXT = 8,
-	NPY_PREAMBLE_MAX = 2048, /* 64 sizes of 19 digits fit */
+	NPY_PREAMBLE_MAX = 2048, /* room for 64 sizes of 19 digits */
 };
 
-/* Up to @size bytes of a file, in *got; fewer at the end only. An error is told to @to. */
+/*
+ * Reads up to @size bytes and stores how many in *got, fewer only at the end. Reports an error to
+ * @to.
+ */
 typedef int (*npy_source)(void *context, void *dst, size_t size, size_t *got,
 			  const struct report *to);
 
 /*
- * Reads what is before the data: *size bytes, of which dtype, ndim, shape, nbytes and fortran_order
- * of *npy follow. -EINVAL: it is not a .npy file; -ENOTSUP: a type that is not shared. @to says
- * what and where.
+ * Reads everything before the data, and stores its length in *size. Sets dtype, ndim, shape, nbytes
+ * and fortran_order of *npy. -EINVAL: it is not a .npy file. -ENOTSUP: it has a type that cannot be
+ * shared. @to gets the text.
  */
 int npy_header_read(struct npy *npy, npy_source source, void *context, uint64_t *size,
 		    const struct report *to);
 
-/* numpy's text for @t, "<f4". -ENOTSUP and why. */
+/* Writes numpy's text for @t, such as "<f4". -ENOTSUP: it has none. */
 int npy_descr_format(DLDataType t, char descr[NPY_DESCR_TEXT], char why[NPY_WHY_TEXT]);
 
 /*
- * Everything before the data, in C order: *len bytes, a multiple of 64; *nbytes of data follow.
- * -EINVAL: not a shape; -EOVERFLOW: too large; -ENOTSUP as npy_descr_format().
+ * Writes everything before the data, in C order: *len bytes, a multiple of 64. Stores the size of
+ * the data in *nbytes. -EINVAL: the shape is invalid. -EOVERFLOW: it is too large. -ENOTSUP: as
+ * npy_descr_format().
  */
 int npy_preamble_format(DLDataType t, int32_t ndim, const int64_t *shape,
 			char preamble[NPY_PREAMBLE_MAX], size_t *len, uint64_t *nbytes,

@@ -10,7 +10,7 @@
 #include "files/zip.h"
 #include "util/cleanup.h"
 
-enum { SUFFIX = 4 }; /* ".npy" */
+enum { SUFFIX = 4 }; /* the length of ".npy" */
 
 static void zip_closep(struct zip *zip)
 {
@@ -19,11 +19,11 @@ static void zip_closep(struct zip *zip)
 
 static int read_some(void *context, void *dst, size_t size, size_t *got, const struct report *to)
 {
-	(void)to; /* the reader has it */
+	(void)to; /* the reader reports to it */
 	return zip_reader_read(context, dst, size, got);
 }
 
-/* The header of the .npy file that @m is; what is wrong is told with the member's name. */
+/* Reads the header of the .npy file that @m is. Errors name the member. */
 static int read_header(struct tensor_file *f, const struct zip_member *m, struct npy *npy,
 		       uint64_t *skip, const struct report *to)
 {

@@ -15,7 +15,7 @@
 
 enum { TEMPORARY_TRIES = 100 };
 
-/* A test wants this call to fail, as on a full disk. */
+/* Lets a test make this call fail, as it would on a full disk. */
 static bool injected(const char *what)
 {
 	if (!fault(what))
@@ -33,7 +33,7 @@ void output_deinit(struct output *out)
 	free(out->target);
 }
 
-/* A new file beside the target, or with @link a name for the file that has none. */
+/* Makes a new file beside the target or, with @link, gives a name to the file that has none. */
 static int output_name(struct output *out, bool link)
 {
 	const char *slash = strrchr(out->target, '/');
@@ -45,7 +45,10 @@ static int output_name(struct output *out, bool link)
 		cleanup_(freep) char *name = NULL;
 		int r;
 
-		/* Not the target's name and more: that may be as long as names can be. */
+		/*
+		 * The name must not be longer than the target's, which may be as long as names can
+		 * be.
+		 */
 		if (asprintf(&name, "%.*stensorlease-%ld-%u.tmp", directory, out->target,
 			     (long)getpid(), i) < 0) {
 			name = NULL;
@@ -67,7 +70,9 @@ static int output_name(struct output *out, bool link)
 	return -1;
 }
 
-/* A file without a name goes by itself if we are killed. Not every file system has them. */
+/*
+ * Prefers a file without a name, which goes away if we are killed. Not every file system has them.
+ */
 static int output_new(struct output *out)
 {
 	char *slash = strrchr(out->target, '/');
@@ -81,7 +86,7 @@ static int output_new(struct output *out)
 	fd = fault("file: O_TMPFILE") ? -1 : open(where, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
 	if (slash)
 		*slash = '/';
-	if (fd >= 0 && access("/proc/self/fd", X_OK) == 0) { /* which it takes to give it a name */
+	if (fd >= 0 && access("/proc/self/fd", X_OK) == 0) { /* needed to give it a name */
 		out->fd = fd;
 		return 0;
 	}
@@ -106,7 +111,7 @@ int output_init(struct output *out, const char *path, const struct report *to)
 	}
 	if (exists && access(path, W_OK) < 0)
 		return report_errno(to, "replace");
-	/* A link goes on leading to the file, which is replaced where it is. */
+	/* A symbolic link goes on pointing to the file, which is replaced where it lies. */
 	out->target = exists ? realpath(path, NULL) : strdup(path);
 	if (!out->target)
 		return report_errno(to, "open");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A file that takes another one's place once it is whole: after a failure there is what there was
- * before. Without a name until then, where that works. Devices, pipes and standard output are
+ * A file that replaces another one when it is complete; after a failure the old one is unchanged.
+ * Until then it has no name, if the file system allows that. Devices, pipes and standard output are
  * written directly.
  */
 #pragma once
@@ -15,26 +15,26 @@ enum { FILE_CHUNK = 8 << 20 /* bytes between two calls of a progress function */
 
 struct output {
 	int fd;
-	char *target;	 /* whose place; NULL: what @fd is gets written directly */
-	char *temporary; /* beside it, or NULL if it has no name now */
-	/* how far it is, for the caller's progress function, which may be NULL */
+	char *target;	 /* the file to replace; NULL: write to @fd directly */
+	char *temporary; /* its name for now; NULL: it has none */
+	/* what the progress function, which may be NULL, is told */
 	file_progress progress;
 	void *context;
 	uint64_t done, total;
-	const struct report *to; /* outlives us */
+	const struct report *to; /* outlives this */
 };
 
-/* On failure, too, output_deinit() is due. @path "-": standard output. */
+/* Opens the output; @path "-" is standard output. Call output_deinit() even after a failure. */
 int output_init(struct output *out, const char *path, const struct report *to);
-/* Without output_commit() nothing was written. */
+/* Discards everything unless output_commit() was called. */
 void output_deinit(struct output *out);
 
-/* Without a word to the progress function. */
+/* Writes without calling the progress function. */
 int output_write(struct output *out, const void *bytes, size_t size);
-/* In chunks, each of which counts as progress; at least one call of it. */
+/* Writes in chunks, and calls the progress function for each, at least once. */
 int output_write_data(struct output *out, const void *bytes, uint64_t size);
 int output_commit(struct output *out);
 
-/* Calls @progress, which may be NULL; says so if it stops. */
+/* Calls @progress, which may be NULL, and reports it if that stops the operation. */
 int file_tell(file_progress progress, void *context, uint64_t done, uint64_t total,
 	      const struct report *to);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows are filtered by what is above them (PNG's "up"), which costs nothing and helps most
- * pictures. */
+/*
+ * Rows are filtered by the row above (PNG's "up"), which costs nothing and helps with most
+ * pictures.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +41,7 @@ static int write_chunk(struct output *out, const char *type, const unsigned char
 	return r ? r : output_write(out, tail, sizeof(tail));
 }
 
-/* Gives zlib @n bytes; what it has packed goes out a block at a time. */
+/* Gives zlib @n bytes. Packed bytes are written a block at a time. */
 static int pack(struct picture *p, const unsigned char *bytes, size_t n, int flush)
 {
 	int r = 0, done;
@@ -94,7 +96,7 @@ static int write_picture(struct output *out, uint32_t width, uint32_t height, in
 	p->z.next_out = p->block;
 	p->z.avail_out = BLOCK;
 	put_big32(put_big32(header, width), height);
-	header[8] = 8; /* bits a channel */
+	header[8] = 8; /* bits for each channel */
 	header[9] = channels == 1 ? 0 : channels == 3 ? 2 : 6;
 	r = output_write(out, magic, sizeof(magic));
 	if (!r)

@@ -1,32 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is wrong with a file, in words, for whoever asked for it. */
+/* Texts that say what is wrong with a file. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
 enum {
-	FILE_ERROR_TEXT = 512, /* bytes that do for any text */
-	FILE_SHOWN_MAX = 64,   /* characters of a name in it */
+	FILE_ERROR_TEXT = 512, /* bytes, enough for any text */
+	FILE_SHOWN_MAX = 64,   /* characters of a name in a text */
 };
 
-/* Hears how far it is, at least once; anything but 0 (a negative errno) stops, and is returned. */
+/*
+ * Is told how far an operation is, at least once. If it returns a negative errno, the operation
+ * stops and returns that.
+ */
 typedef int (*file_progress)(void *context, uint64_t done, uint64_t total);
 
 struct report {
-	const char *path; /* the file's name, in front of the text */
+	const char *path; /* the file's name, which begins the text */
 	char *text;
 	size_t size;
 };
 
-/* "PATH: what is wrong" goes to @to. */
+/* Writes "PATH: what is wrong" to @to. */
 __attribute__((format(printf, 2, 3))) void report_text(const struct report *to, const char *format,
 						       ...);
-/* The same; its value is @error. A macro, so that a reader of the caller sees that. */
+/*
+ * Does the same and has the value @error. It is a macro so that static analysis of the caller sees
+ * that.
+ */
 #define report(to, error, ...) (report_text((to), __VA_ARGS__), (error))
-/* The same for errno: "PATH: cannot DOING: why". */
+/* Reports errno as "PATH: cannot DOING: why", and returns it negative. */
 int report_errno(const struct report *to, const char *doing);
 int report_memory(const struct report *to);
 
-/* Text from a file, fit for a terminal and a message; @out. */
+/* Writes text of the file to @out, escaped and cut for a message, and returns that. */
 const char *report_shown(const char *text, size_t len, char out[FILE_SHOWN_MAX + 4]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The header is judged before any of the data is used: each tensor has exactly the bytes that its
- * type and shape make, and together they cover all that follows the header, without a hole or an
- * overlap.
+ * The header is checked before any data is used. Each tensor must have exactly the bytes that its
+ * type and shape make. Together the tensors must cover everything that follows the header, without
+ * a hole or an overlap.
  */
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -12,20 +12,20 @@
 #include <string.h>
 
 #include "files/bytes.h"
-#include "files/dtype.h"
 #include "files/safetensors.h"
+#include "tensor/dtype.h"
 #include "util/cleanup.h"
 
 enum {
 	LENGTH = 8,
 	HEADER_MAX = 100000000,
-	VALUES_MAX = 8 << 20, /* in the header: what parsing it may cost */
+	VALUES_MAX = 8 << 20, /* values in a header, which bounds the cost of parsing */
 	ALIGN = 8,
 };
 
-#define EXACT 9007199254740992.0 /* up to 2^53 a double is a whole number */
+#define EXACT 9007199254740992.0 /* doubles are exact integers up to 2^53 */
 
-/* In the order of the format's own library, which decides about the order of the data. */
+/* In the order of the format's own library, which determines the order of the data. */
 static const struct {
 	const char *name;
 	DLDataType t;
@@ -61,10 +61,9 @@ static void json_deletep(cJSON **json)
 	cJSON_Delete(*json);
 }
 
-/* ---- one tensor -------------------------------------------------------------------------------
- */
+/* ---- one tensor ---- */
 
-/* What is being read, for messages. */
+/* What is being read, for error texts. */
 struct row {
 	const char *shown;
 	const struct report *to;
@@ -190,8 +189,7 @@ static int read_tensor(struct tensor_file *f, const cJSON *item, const struct re
 	return check_size(e, &row);
 }
 
-/* ---- all of them ------------------------------------------------------------------------------
- */
+/* ---- all of them ---- */
 
 static int read_metadata(struct tensor_file *f, const cJSON *item, const struct report *to)
 {
@@ -220,7 +218,7 @@ static int compare_offsets(const void *a, const void *b)
 	return d->packed < e->packed ? -1 : d->packed > e->packed;
 }
 
-/* They lie one after the other, from the end of the header to the end of the file. */
+/* The tensors must lie one after the other, from the end of the header to the end of the file. */
 static int check_places(struct tensor_file *f, uint64_t start, const struct report *to)
 {
 	uint64_t at = 0, size = f->in.size - start;
@@ -249,7 +247,7 @@ static int check_places(struct tensor_file *f, uint64_t start, const struct repo
 	}
 	if (at != size)
 		return report(to, -EINVAL,
-			      "%" PRIu64 " bytes too many: the header knows of %" PRIu64
+			      "%" PRIu64 " bytes too many: the header describes %" PRIu64
 			      " bytes of data, there are %" PRIu64,
 			      size - at, at, size);
 	return 0;
@@ -260,7 +258,10 @@ static bool is_digit(char c)
 	return c >= '0' && c <= '9';
 }
 
-/* Is that a number, but not as one of this format is written? 0, 1, 23: nothing else. */
+/*
+ * Returns whether this is a number that is not written as 0, 1 or 23 are: this format allows
+ * nothing else.
+ */
 static bool is_odd_number(const char *text, size_t at)
 {
 	char c = text[at], before = text[at - 1];
@@ -270,7 +271,10 @@ static bool is_odd_number(const char *text, size_t at)
 	return is_digit(c) && before == '0' && !is_digit(text[at - 2]);
 }
 
-/* Before it is parsed: not too many values, and nothing that cJSON takes and others do not. */
+/*
+ * Checks the text before it is parsed: the number of values, and what cJSON accepts but others do
+ * not.
+ */
 static int check_text(const char *text, size_t len, const struct report *to)
 {
 	size_t values = 0;
@@ -288,8 +292,8 @@ static int check_text(const char *text, size_t len, const struct report *to)
 		else if (string && text[i] == '\\')
 			i++;
 		else if (!string && i > 1 && is_odd_number(text, i))
-			return report(to, -EINVAL, "malformed header: no whole number at byte %zu",
-				      i);
+			return report(to, -EINVAL,
+				      "malformed header: not a whole number at byte %zu", i);
 		else if (!string && (text[i] == ',' || text[i] == '[' || text[i] == '{'))
 			values++;
 	}
@@ -327,7 +331,7 @@ static int read_header(struct tensor_file *f, const char *text, size_t len, cons
 		if (strcmp(item->string, "__metadata__") != 0)
 			r = read_tensor(f, item, to);
 		else if (metadata++)
-			r = report(to, -EINVAL, "malformed header: '__metadata__' is there twice");
+			r = report(to, -EINVAL, "malformed header: '__metadata__' occurs twice");
 		else
 			r = read_metadata(f, item, to);
 		if (r)
@@ -380,18 +384,17 @@ int safetensors_read(struct tensor_file *f, const struct file_entry *e, void *ds
 	return file_read_straight(f, e->offset, e->packed, dst, to);
 }
 
-/* ---- writing ----------------------------------------------------------------------------------
- */
+/* ---- writing ---- */
 
 struct placed {
 	const struct file_item *item;
-	int dtype; /* in dtypes[] */
+	int dtype; /* index in dtypes[] */
 	uint64_t nbytes;
 };
 
 static int place(struct placed *p, const struct file_item *item, const struct report *to)
 {
-	char text[FILE_DTYPE_TEXT];
+	char text[TENSOR_DTYPE_TEXT];
 	uint64_t bits;
 
 	*p = (struct placed){ .item = item };
@@ -399,7 +402,7 @@ static int place(struct placed *p, const struct file_item *item, const struct re
 		p->dtype++;
 	if (p->dtype == DTYPES)
 		return report(to, -ENOTSUP, "%s: a .safetensors file cannot hold %s", item->name,
-			      file_dtype_text(item->dtype, text));
+			      tensor_dtype_format(item->dtype, text));
 	if (file_count_bits(item->dtype, item->ndim, item->shape, &bits))
 		return report(to, -EOVERFLOW, "%s: a shape of more than 2^61 bytes", item->name);
 	if (bits % 8)
@@ -444,7 +447,7 @@ static void print_tensor(FILE *out, const struct placed *p, uint64_t at)
 	fprintf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", at, at + p->nbytes);
 }
 
-/* The length and the header, padded so that the data is aligned. */
+/* Writes the length and the header, padded so that the data is aligned. */
 static int write_header(struct output *out, const struct placed *placed, size_t count)
 {
 	cleanup_(freep) char *text = NULL;

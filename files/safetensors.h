@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* safetensors: a length, a JSON header, and the bytes of all tensors without a gap. For file.c. */
+/*
+ * safetensors: a length, a JSON header, and the bytes of all tensors without gaps. Only file.c uses
+ * this.
+ */
 #pragma once
 
 #include "files/entry.h"
 #include "files/output.h"
 
-/* Its __metadata__ becomes the notes of @f. */
+/* Opens such a file. Its __metadata__ becomes the notes of @f. */
 int safetensors_open(struct tensor_file *f, const struct report *to);
 int safetensors_read(struct tensor_file *f, const struct file_entry *e, void *dst,
 		     const struct report *to);
-/* Sorted as the format's own library does: by type, the widest first, then by name. */
+/* Writes the tensors sorted as the format's own library does: widest type first, then by name. */
 int safetensors_write(struct output *out, const struct file_item *items, size_t count);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The values of a TensorProto are raw bytes (tensor_content) or a list of numbers, packed or not,
- * in the field for their type. A list that is too short goes on with its last number, and without
- * one with zeros: TensorFlow writes a constant that way. The file is walked twice: when it is
- * opened, to judge all of it, and when it is read.
+ * The values of a TensorProto are raw bytes (tensor_content), or a list of numbers in the field for
+ * their type, packed or not. If the list is too short, its last number repeats; if it is empty, all
+ * are 0. TensorFlow writes constants in that way. The file is walked twice: it is checked when it
+ * is opened, and converted when it is read.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -11,20 +11,19 @@
 #include <string.h>
 
 #include "files/bytes.h"
-#include "files/dtype.h"
 #include "files/tensorproto.h"
+#include "tensor/dtype.h"
 #include "util/checked.h"
 
 enum { BLOCK = 4096, MESSAGE_MAX = INT32_MAX, FIXED_MAX = 10 };
 enum { WIRE_VARINT, WIRE_64, WIRE_BYTES, WIRE_START, WIRE_END, WIRE_32 };
 enum { FIELD_DTYPE = 1, FIELD_SHAPE = 2, FIELD_CONTENT = 4, FIELD_LAST = 18 };
 
-/* ---- types ------------------------------------------------------------------------------------
- */
+/* ---- types ---- */
 
 static const struct type_row {
-	uint8_t number; /* DataType */
-	uint8_t field;	/* of its list of values */
+	uint8_t number; /* of the DataType */
+	uint8_t field;	/* with its list of values */
 	DLDataType t;
 } types[] = {
 	{ 1, 5, { kDLFloat, 32, 1 } },
@@ -48,8 +47,10 @@ static const struct type_row {
 
 enum { TYPES = sizeof(types) / sizeof(*types) };
 
-/* The lists: how each number is written, and how many bytes of the tensor it makes (0: as the type
- * has). */
+/*
+ * The lists: how their numbers are written, and how many bytes of the tensor each number makes (0:
+ * the size of the type).
+ */
 static const struct list_row {
 	const char *name;
 	uint8_t wire;
@@ -87,10 +88,9 @@ static const struct {
 	{ 16, "DT_QUINT16: quantized numbers" },
 };
 
-/* ---- the wire ---------------------------------------------------------------------------------
- */
+/* ---- the wire ---- */
 
-/* Some bytes of the file, read in blocks. */
+/* Reads bytes of the file in blocks. */
 struct cursor {
 	const struct input *in;
 	const struct report *to;
@@ -164,7 +164,7 @@ static int get_fixed(struct cursor *c, int bytes, uint64_t *value)
 	return 0;
 }
 
-/* A field's number and how it is written; *len follow if it is WIRE_BYTES. */
+/* Reads the number and the wire type of a field. If that is WIRE_BYTES, *len bytes follow. */
 static int get_tag(struct cursor *c, uint64_t *field, unsigned *wire, uint64_t *len)
 {
 	uint64_t start = c->at, tag = 0;
@@ -218,23 +218,22 @@ static int wrong_wire(const struct cursor *c, const char *name, unsigned wire)
 	return report(c->to, -EINVAL, "malformed: %s with wire type %u", name, wire);
 }
 
-/* ---- the message ------------------------------------------------------------------------------
- */
+/* ---- the message ---- */
 
 struct proto {
-	uint64_t dtype; /* 0: none */
+	uint64_t dtype; /* 0: there is none */
 	const struct type_row *type;
 	bool has_shape;
 	int32_t ndim;
 	int64_t shape[FILE_NDIM_MAX];
-	uint64_t present; /* bits of the fields with values that are there */
-	uint64_t numbers; /* of the list */
-	uint64_t content; /* where the bytes of tensor_content are */
+	uint64_t present; /* a bit for each field with values */
+	uint64_t numbers; /* how many are in the list */
+	uint64_t content; /* offset of the bytes of tensor_content */
 	uint64_t content_size;
 	uint64_t skipped;
 };
 
-/* Numbers of a list, one after the other, to whoever wants them. */
+/* Is called with the numbers of a list, one after the other. */
 typedef int (*each_number)(void *context, uint64_t value);
 
 static int walk_list(struct cursor *c, uint64_t field, unsigned wire, uint64_t len,
@@ -244,7 +243,7 @@ static int walk_list(struct cursor *c, uint64_t field, unsigned wire, uint64_t l
 	uint64_t end = c->end, value = 0;
 	int r = 0;
 
-	if (wire == list->wire && wire != WIRE_BYTES) { /* one that is not packed */
+	if (wire == list->wire && wire != WIRE_BYTES) { /* a number that is not packed */
 		r = get_number(c, wire, &value);
 		return r ? r : each(context, value);
 	}
@@ -332,7 +331,7 @@ static int walk_values(struct cursor *c, struct proto *p, uint64_t field, unsign
 	if (field == FIELD_CONTENT && wire != WIRE_BYTES)
 		return wrong_wire(c, lists[field].name, wire);
 	if (field == FIELD_CONTENT && p->present & 1 << FIELD_CONTENT)
-		return report(c->to, -EINVAL, "malformed: tensor_content is there twice");
+		return report(c->to, -EINVAL, "malformed: tensor_content occurs twice");
 	if (wire == WIRE_BYTES && !len && lists[field].wire != WIRE_BYTES)
 		return 0; /* an empty list */
 	p->present |= 1ULL << field;
@@ -342,7 +341,8 @@ static int walk_values(struct cursor *c, struct proto *p, uint64_t field, unsign
 		return skip(c, wire, len);
 	}
 	if (lists[field].wire == WIRE_BYTES && field != FIELD_LAST)
-		return skip(c, wire, len); /* refused later, by its dtype's name if it has one */
+		/* Check_fields() refuses it, with the name of its dtype. */
+		return skip(c, wire, len);
 	return walk_list(c, field, wire, len, count_number, p);
 }
 
@@ -358,7 +358,7 @@ static int walk_field(struct cursor *c, struct proto *p)
 		return get_varint(c, &p->dtype);
 	if (field == FIELD_SHAPE && wire == WIRE_BYTES) {
 		if (p->has_shape)
-			return report(c->to, -EINVAL, "malformed: tensor_shape is there twice");
+			return report(c->to, -EINVAL, "malformed: tensor_shape occurs twice");
 		p->has_shape = true;
 		c->end = c->at + len;
 		r = walk_shape(c, p);
@@ -376,8 +376,7 @@ static int walk_field(struct cursor *c, struct proto *p)
 	return skip(c, wire, len);
 }
 
-/* ---- what it means ----------------------------------------------------------------------------
- */
+/* ---- what it means ---- */
 
 static int find_type(struct proto *p, const struct report *to)
 {
@@ -385,7 +384,7 @@ static int find_type(struct proto *p, const struct report *to)
 		return report(to, -EINVAL, "not a TensorProto: it has no dtype");
 	for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++) {
 		if (p->dtype == refused[i].number)
-			return report(to, -ENOTSUP, "elements of type %s are not shared",
+			return report(to, -ENOTSUP, "elements of type %s cannot be shared",
 				      refused[i].what);
 	}
 	for (int i = 0; i < TYPES; i++) {
@@ -393,21 +392,21 @@ static int find_type(struct proto *p, const struct report *to)
 			p->type = &types[i];
 	}
 	if (!p->type)
-		return report(to, -ENOTSUP, "elements of DataType %" PRIu64 " are not shared",
+		return report(to, -ENOTSUP, "elements of DataType %" PRIu64 " cannot be shared",
 			      p->dtype);
 	return 0;
 }
 
-/* Only the field for its type may have values. */
+/* Only the field for its dtype may have values. */
 static int check_fields(const struct proto *p, const struct report *to)
 {
 	uint64_t mine = 1ULL << p->type->field, content = 1ULL << FIELD_CONTENT;
-	char text[FILE_DTYPE_TEXT];
+	char text[TENSOR_DTYPE_TEXT];
 
 	for (int i = 0; i <= FIELD_LAST; i++) {
 		if (p->present & 1ULL << i & ~(mine | content))
 			return report(to, -EINVAL, "malformed: %s in a tensor of %s", lists[i].name,
-				      file_dtype_text(p->type->t, text));
+				      tensor_dtype_format(p->type->t, text));
 	}
 	if (p->present & mine && p->present & content)
 		return report(to, -EINVAL, "malformed: tensor_content as well as %s",
@@ -449,23 +448,22 @@ static int check_amount(const struct proto *p, struct file_entry *e, const struc
 	return 0;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------
- */
+/* ---- reading ---- */
 
 struct writer {
 	struct tensor_file *f;
 	const struct report *to;
 	const struct type_row *type;
-	unsigned char *dst;  /* NULL: only judge */
-	unsigned bytes;	     /* each number takes */
-	uint64_t size, done; /* bytes of all of them: as counted first, and until now */
+	unsigned char *dst;  /* NULL: only check */
+	unsigned bytes;	     /* that each number takes */
+	uint64_t size, done; /* bytes of all numbers: counted at first, and written so far */
 };
 
 static int out_of_range(const struct writer *w, uint64_t value)
 {
-	char text[FILE_DTYPE_TEXT];
+	char text[TENSOR_DTYPE_TEXT];
 
-	file_dtype_text(w->type->t, text);
+	tensor_dtype_format(w->type->t, text);
 	if (lists[w->type->field].is_signed)
 		return report(w->to, -EINVAL, "%" PRId64 " in %s does not fit into %s",
 			      (int64_t)value, lists[w->type->field].name, text);
@@ -487,7 +485,7 @@ static bool fits(const struct writer *w, uint64_t value)
 	return value < 1ULL << bits;
 }
 
-/* Who writes to it meanwhile makes no more of it than there is room for. */
+/* If somebody writes to the file meanwhile, no more bytes are taken than there is room for. */
 static int changed(const struct writer *w)
 {
 	return report(w->to, -EINVAL, "it became another file while it was read");
@@ -569,7 +567,7 @@ int tensorproto_open(struct tensor_file *f, const struct report *to)
 	return walk_numbers(f, &w, to);
 }
 
-/* The last element again and again, from @done bytes on; zeros if there is none. */
+/* Repeats the last element from byte @done on; zeros if there is none. */
 static void repeat(unsigned char *dst, uint64_t done, uint64_t nbytes, unsigned element)
 {
 	if (!done && nbytes) {
@@ -579,7 +577,7 @@ static void repeat(unsigned char *dst, uint64_t done, uint64_t nbytes, unsigned 
 	for (uint64_t have = element; done < nbytes;) {
 		uint64_t n = have < nbytes - done ? have : nbytes - done;
 
-		memcpy(dst + done, dst + done - have, n); /* doubles what can be copied */
+		memcpy(dst + done, dst + done - have, n); /* the part that can be copied doubles */
 		done += n;
 		if (have < FILE_CHUNK)
 			have *= 2;
@@ -608,8 +606,7 @@ int tensorproto_read(struct tensor_file *f, const struct file_entry *e, void *ds
 	return file_advance(f, e->nbytes, to);
 }
 
-/* ---- writing ----------------------------------------------------------------------------------
- */
+/* ---- writing ---- */
 
 static unsigned char *put_varint(unsigned char *p, uint64_t value)
 {
@@ -619,7 +616,7 @@ static unsigned char *put_varint(unsigned char *p, uint64_t value)
 	return p;
 }
 
-/* dtype, tensor_shape, and the start of tensor_content; returns its end. */
+/* Writes dtype, tensor_shape and the start of tensor_content. Returns the end. */
 static unsigned char *put_header(unsigned char *p, const struct type_row *type,
 				 const struct file_item *item, uint64_t nbytes)
 {
@@ -648,7 +645,7 @@ int tensorproto_write(struct output *out, const struct file_item *item)
 {
 	unsigned char header[FILE_NDIM_MAX * (2 + 1 + FIXED_MAX) + 64], *end;
 	const struct type_row *type = NULL;
-	char text[FILE_DTYPE_TEXT];
+	char text[TENSOR_DTYPE_TEXT];
 	uint64_t bits;
 	int r;
 
@@ -658,7 +655,7 @@ int tensorproto_write(struct output *out, const struct file_item *item)
 	}
 	if (!type)
 		return report(out->to, -ENOTSUP, "a TensorProto cannot hold %s",
-			      file_dtype_text(item->dtype, text));
+			      tensor_dtype_format(item->dtype, text));
 	if (file_count_bits(item->dtype, item->ndim, item->shape, &bits) ||
 	    bits / 8 > MESSAGE_MAX - sizeof(header))
 		return report(out->to, -EOVERFLOW, "a TensorProto has at most 2 GiB");

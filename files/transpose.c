@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The first and the last index are walked in tiles, so that neither side jumps through memory;
- * those between them by counting.
+ * The first and the last index are walked in tiles, so that neither side jumps through memory. The
+ * others are counted.
  */
 #include <string.h>
 
@@ -13,8 +13,8 @@ struct plane {
 	char *dst;
 	const char *src;
 	size_t size;
-	int64_t rows, columns; /* sizes of the first and the last index */
-	int64_t dst_row;       /* elements from a row to the next */
+	int64_t rows, columns; /* the sizes of the first and the last index */
+	int64_t dst_row;       /* elements from one row to the next */
 	int64_t src_column;
 };
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fortran order into C order. */
+/* Converts Fortran order to C order. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* @src has elements of @size bytes with the first index fastest, @dst gets them with the last one
- * fastest. */
+/*
+ * In @src, which has elements of @size bytes, the first index varies fastest. In @dst the last one
+ * does.
+ */
 void transpose(void *dst, const void *src, size_t size, int32_t ndim, const int64_t *shape);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading the directory of a ZIP archive. Numbers are little-endian; names are those of
- * APPNOTE.TXT. */
+/*
+ * Reads the directory of a ZIP archive. Numbers are little-endian; the names of fields are those of
+ * APPNOTE.TXT.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -20,7 +22,7 @@ enum {
 	CENTRAL_SIZE = 46,
 	LOCAL_SIZE = 30,
 	DIRECTORY_MAX = 64 << 20,
-	DEFLATE_MAX = 1032, /* bytes that one byte may unpack to */
+	DEFLATE_MAX = 1032, /* bytes that one packed byte can become */
 };
 
 enum {
@@ -31,7 +33,7 @@ enum {
 	FLAG_UTF8 = 2048
 };
 
-/* What the end of an archive says of its directory. */
+/* What the end of an archive says about its directory. */
 struct directory {
 	uint64_t offset, size, count;
 	uint64_t end; /* where it must end */
@@ -45,8 +47,7 @@ static int compare_headers(const void *a, const void *b)
 	return m->header < n->header ? -1 : m->header > n->header;
 }
 
-/* ---- the end ----------------------------------------------------------------------------------
- */
+/* ---- the end ---- */
 
 static int read_end64(struct directory *d, const struct input *in, const unsigned char *locator,
 		      uint64_t locator_at, const struct report *to)
@@ -75,7 +76,7 @@ static int read_end64(struct directory *d, const struct input *in, const unsigne
 	return 0;
 }
 
-/* The last bytes of the file hold it, before a comment that must reach to the very end. */
+/* The end lies in the last bytes of the file, before a comment that must reach to the very end. */
 static int find_end(const struct input *in, unsigned char *tail, size_t n, size_t *at,
 		    const struct report *to)
 {
@@ -91,7 +92,7 @@ static int find_end(const struct input *in, unsigned char *tail, size_t n, size_
 		return -EINVAL;
 	if (get32(start) == 0x04034b50)
 		return report(to, -EINVAL, "truncated: an archive without its end");
-	return report(to, -EINVAL, "not a .npz file: it is no ZIP archive");
+	return report(to, -EINVAL, "not a .npz file: it is not a ZIP archive");
 }
 
 static int read_directory_place(struct directory *d, const struct input *in,
@@ -138,10 +139,9 @@ static int read_directory_place(struct directory *d, const struct input *in,
 	return 0;
 }
 
-/* ---- members ----------------------------------------------------------------------------------
- */
+/* ---- members ---- */
 
-/* The ZIP64 extra field holds those sizes that do not fit, in this order. */
+/* The ZIP64 extra field holds the sizes that do not fit elsewhere, in this order. */
 static int read_extra(struct zip_member *m, const unsigned char *extra, size_t len)
 {
 	uint64_t *const wide[] = { &m->size, &m->packed, &m->header };
@@ -194,7 +194,7 @@ static int check_kind(const struct zip_member *m, const char *shown, const struc
 	return 0;
 }
 
-/* The header in front of a member must say what the directory says. */
+/* The header in front of a member must agree with the directory. */
 static int check_local(struct zip_member *m, const struct input *in, uint64_t limit,
 		       const char *shown, const struct report *to)
 {
@@ -244,7 +244,9 @@ static bool name_is_odd(const char *name, size_t len, unsigned flags)
 	return false;
 }
 
-/* The directory's row at @row, of *left bytes; how long it is in *used. */
+/*
+ * Reads the entry of the directory at @row, which has *left bytes, and stores its length in *used.
+ */
 static int read_member(struct zip_member *m, const struct input *in, const unsigned char *row,
 		       uint64_t left, uint64_t *used, uint64_t limit, const struct report *to)
 {
@@ -338,8 +340,7 @@ void zip_close(struct zip *zip)
 	*zip = (struct zip){ 0 };
 }
 
-/* ---- reading a member -------------------------------------------------------------------------
- */
+/* ---- reading a member ---- */
 
 int zip_reader_init(struct zip_reader *r, const struct input *in, const struct zip_member *member,
 		    const struct report *to)
@@ -387,7 +388,7 @@ static int refill(struct zip_reader *r)
 	return 0;
 }
 
-/* At most @size bytes, less than 4 GiB, and all of them unless that is the end. */
+/* Unpacks @size bytes, less than 4 GiB, or fewer at the end only. */
 static int unpack(struct zip_reader *r, void *dst, size_t size, size_t *got)
 {
 	int error = 0;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZIP archives, with ZIP64: members that are stored or deflated are read, stored ones written. An
- * archive is judged as a whole before any member is read: every byte of its directory must be where
- * it says, and members must neither overlap nor unpack to more than they can.
+ * ZIP archives, including ZIP64. Stored and deflated members are read; stored members are written.
+ * An archive is checked as a whole before any member is read: every byte of its directory must be
+ * where it says, members must not overlap, and none may unpack to more than its packed bytes can
+ * hold.
  */
 #pragma once
 
@@ -19,10 +20,10 @@ enum { ZIP_STORED = 0, ZIP_DEFLATED = 8, ZIP_BUFFER = 1 << 16 };
 
 struct zip_member {
 	char *name;
-	uint64_t header; /* where its local header is */
-	uint64_t offset; /* where its bytes are */
-	uint64_t packed; /* bytes there */
-	uint64_t size;	 /* unpacked */
+	uint64_t header; /* offset of its local header */
+	uint64_t offset; /* offset of its bytes */
+	uint64_t packed; /* bytes in the archive */
+	uint64_t size;	 /* bytes when unpacked */
 	uint32_t crc;
 	uint16_t method;
 	uint16_t flags;
@@ -33,19 +34,19 @@ struct zip {
 	size_t count;
 };
 
-/* On failure, too, zip_close() is due. */
+/* Opens an archive. Call zip_close() even after a failure. */
 int zip_open(struct zip *zip, const struct input *in, const struct report *to);
 void zip_close(struct zip *zip);
 
-/* A member's bytes, from the first to the last. */
+/* Reads a member from its first byte to its last. */
 struct zip_reader {
 	const struct input *in;
 	const struct zip_member *member;
 	const struct report *to;
-	uint64_t taken; /* of member->packed */
-	uint64_t given; /* of member->size */
+	uint64_t taken; /* bytes of member->packed */
+	uint64_t given; /* bytes of member->size */
 	uint32_t crc;
-	bool ended; /* what was deflated is at its end */
+	bool ended; /* the end of the deflated data was reached */
 	z_stream z;
 	unsigned char buffer[ZIP_BUFFER];
 };
@@ -53,9 +54,9 @@ struct zip_reader {
 int zip_reader_init(struct zip_reader *r, const struct input *in, const struct zip_member *member,
 		    const struct report *to);
 void zip_reader_deinit(struct zip_reader *r);
-/* The next @size bytes; *got may be fewer at the end only. */
+/* Reads the next @size bytes; *got may be fewer only at the end. */
 int zip_reader_read(struct zip_reader *r, void *dst, size_t size, size_t *got);
-/* All was read; was it what the directory says? */
+/* Compares what was read with the directory. Call it when everything was read. */
 int zip_reader_finish(struct zip_reader *r);
 
 struct zip_writer {
@@ -65,9 +66,11 @@ struct zip_writer {
 	size_t count, room;
 };
 
-/* A member of @size bytes with that checksum follows: exactly these must be written to the output.
+/*
+ * Starts a member of @size bytes with that checksum. Exactly these must then be written to the
+ * output.
  */
 int zip_writer_begin(struct zip_writer *w, const char *name, uint64_t size, uint32_t crc);
-/* The directory. */
+/* Writes the directory. */
 int zip_writer_finish(struct zip_writer *w);
 void zip_writer_deinit(struct zip_writer *w);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing a ZIP archive of stored members. ZIP64 is used where a number does not fit, only there.
- */
+/* Writes a ZIP archive of stored members. ZIP64 is used only where a number does not fit. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +34,7 @@ static int write_bytes(struct zip_writer *w, const void *bytes, size_t size)
 	return output_write(w->out, bytes, size);
 }
 
-/* What both headers have: from the version to the length of the name. */
+/* Writes what both headers have in common: from the version to the length of the name. */
 static unsigned char *put_common(unsigned char *p, const struct zip_member *m, bool is_wide)
 {
 	p = put_number(p, is_wide ? WIDE : NARROW, 2);
@@ -106,7 +105,7 @@ static int write_row(struct zip_writer *w, const struct zip_member *m)
 	if (q == extra + 4)
 		q = extra;
 	p = put_number(p, 0x02014b50, 4);
-	p = put_number(p, 3 << 8 | WIDE, 2); /* made on Unix */
+	p = put_number(p, 3 << 8 | WIDE, 2); /* version made by: Unix */
 	p = put_common(p, m, q != extra);
 	p = put_number(p, (uint64_t)(q - extra), 2);
 	p = put_number(p, 0, 2 + 2 + 2); /* comment, disk, attributes */
@@ -121,7 +120,7 @@ static int write_row(struct zip_writer *w, const struct zip_member *m)
 static unsigned char *put_end64(unsigned char *p, const struct zip_writer *w, uint64_t offset)
 {
 	p = put_number(p, 0x06064b50, 4);
-	p = put_number(p, 44, 8); /* what follows of it */
+	p = put_number(p, 44, 8); /* the bytes that follow */
 	p = put_number(p, 3 << 8 | WIDE, 2);
 	p = put_number(p, WIDE, 2);
 	p = put_number(p, 0, 4 + 4);

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds libtensorlease and tensorleased with the project's Makefile, and the extension against them.
 
-They go into the package as lib/libtensorlease.so.MAJOR.MINOR and bin/tensorleased: the library looks for the daemon beside
-itself, so autostart works without anything installed. An sdist carries their sources in core/.
-The extension has the project's code for files in it, which needs cJSON and zlib: linked in where there is an archive
-that can be; else libcjson goes into lib/, too, and zlib is the machine's, which every Linux has.
+The package contains them as lib/libtensorlease.so.MAJOR.MINOR and bin/tensorleased. The library looks for the daemon beside
+itself, so autostart works without an installation. An sdist has the C sources in core/.
+The extension also contains transfer/, the layer that the package shares with the command line. That layer needs cJSON
+and zlib, which are linked in if the machine has static archives that can go into a shared object. Otherwise libcjson is
+copied to lib/, and zlib is the one of the system, which every Linux has.
 """
 
 import os
@@ -20,20 +21,18 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 CORE = HERE / "core" if (HERE / "core" / "Makefile").exists() else HERE.parent
-CORE_PARTS = ["Makefile", "LICENSE", "include", "util", "tensor", "proto", "client", "daemon", "files", "cli"]
-# What is linked in or carried wants its notice beside it: there, where Debian's packages leave it.
+CORE_PARTS = ["Makefile", "LICENSE", "include", "util", "tensor", "proto", "client", "daemon", "files", "transfer"]
+# The licence texts of the libraries that are linked in or copied, where Debian's packages put them.
 NOTICES = {
     f"licenses/{package}.txt": Path("/usr/share/doc", package, "copyright")
     for package in ("libuv1-dev", "libinih-dev", "libcjson-dev", "zlib1g-dev", "libxxhash-dev")
 }
-HIDE = ["-Wl,--exclude-libs,ALL"]  # what an archive exports is not exported again
-EVERYWHERE = ["z"]  # and one process should have it once only: Python's own modules use it
-# What the extension uses of the project beside the library: files, and the copying of arrays.
-USED_SOURCES = ["files/*.c", "util/*.c", "cli/transfer.c", "tensor/*.c"]
+HIDE = ["-Wl,--exclude-libs,ALL"]  # do not export the symbols of static archives
+EVERYWHERE = ["z"]  # every system has it, and Python's own modules use that copy
 
 
 def library_version():
-    """The header has it; the package's is the same."""
+    """The version in the header, which the package shares."""
     text = (CORE / "include/tensorlease/tensorlease.h").read_text()
     return [re.search(rf"TL_VERSION_{part} (\d+)", text)[1] for part in ("MAJOR", "MINOR", "PATCH")]
 
@@ -43,18 +42,18 @@ LIBRARY = f"libtensorlease.so.{VERSION[0]}.{VERSION[1]}"
 
 
 def find_library(cc, file):
-    """Where the linker finds it, or None."""
+    """Return the path at which the linker finds the file, or None."""
     found = subprocess.run([cc, f"-print-file-name={file}"], capture_output=True, text=True, check=True).stdout.strip()
     return Path(found).resolve() if os.path.isabs(found) else None
 
 
 def static_archive(cc, name):
-    """The linker's word for lib<name>.a if there is one, so that the daemon in a wheel needs libc only."""
+    """Return the linker argument for lib<name>.a, or None if there is no such archive."""
     return f"-l:lib{name}.a" if find_library(cc, f"lib{name}.a") else None
 
 
 def links_into_a_shared_object(cc, archive):
-    """Some systems' archives are not position-independent enough."""
+    """Try it: the archives of some systems are not position-independent."""
     with tempfile.TemporaryDirectory() as folder:
         command = [cc, "-shared", "-o", f"{folder}/probe.so", *HIDE, "-Wl,--whole-archive", archive]
         return subprocess.run([*command, "-Wl,--no-whole-archive"], capture_output=True).returncode == 0
@@ -66,7 +65,7 @@ def soname(library):
 
 
 def daemon_libraries(cc):
-    """None: leave it to pkg-config."""
+    """Return static archives, so that the daemon in a wheel needs libc only, or None to let pkg-config decide."""
     uv = static_archive(cc, "uv_a") or static_archive(cc, "uv")
     inih = static_archive(cc, "inih")
     if uv and inih:
@@ -75,24 +74,19 @@ def daemon_libraries(cc):
 
 
 class BuildExtension(build_ext):
-    """build_ext, after the library and the daemon."""
+    """Builds the library, the daemon and transfer/ before the extension."""
 
     def run(self):
         tree = Path(self.build_temp).resolve() / "core"
         cc = os.environ.get("CC", "gcc").split()[0]
-        objects = [
-            f"{tree}/obj/{source.relative_to(CORE).with_suffix('.o')}"
-            for pattern in USED_SOURCES
-            for source in sorted(CORE.glob(pattern))
-        ]
         self.carried = {f"lib/{LIBRARY}": tree / "lib" / LIBRARY}
         self.carried["bin/tensorleased"] = tree / "bin/tensorleased"
         self.carried.update({place: notice for place, notice in NOTICES.items() if notice.exists()})
-        self.make(tree, cc, objects)
+        self.make(tree, cc)
         for extension in self.extensions:
             extension.include_dirs += [str(CORE / "include"), str(CORE)]
             extension.library_dirs.append(str(tree / "lib"))
-            extension.extra_objects += objects
+            extension.extra_objects.append(f"{tree}/obj/transfer.a")
             extension.extra_link_args += [self.link(cc, name) for name in ("cjson", "z")]
         super().run()
         self.carry(Path(self.build_lib) / "tensorlease")
@@ -100,7 +94,7 @@ class BuildExtension(build_ext):
             self.carry(HERE / "src" / "tensorlease")
 
     def link(self, cc, name):
-        """What the extension is linked with for lib<name>."""
+        """Return the linker argument for lib<name>, and note the shared library that has to be copied, if any."""
         archive = static_archive(cc, name)
         if archive and links_into_a_shared_object(cc, archive):
             return archive
@@ -109,7 +103,7 @@ class BuildExtension(build_ext):
             self.carried[f"lib/{soname(library)}"] = library
         return f"-l{name}"
 
-    def make(self, tree, cc, objects):
+    def make(self, tree, cc):
         libraries = daemon_libraries(cc)
         command = [
             os.environ.get("MAKE", "make"),
@@ -122,7 +116,7 @@ class BuildExtension(build_ext):
             f"{tree}/lib/{LIBRARY}",
             f"{tree}/lib/libtensorlease.so",
             f"{tree}/bin/tensorleased",
-            *objects,
+            f"{tree}/obj/transfer.a",
         ]
         if libraries:
             command.append(f"DAEMON_LIBS={libraries}")
@@ -143,7 +137,7 @@ class BuildExtension(build_ext):
 
 
 class SourceDistribution(sdist):
-    """sdist, with the C sources of the project in core/."""
+    """Adds the C sources of the project, in core/."""
 
     def make_release_tree(self, base_dir, files):
         super().make_release_tree(base_dir, files)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What there is to measure: peers, operations, sizes; and what of it --only wants."""
+"""What is measured: peers, operations and sizes, and which of them --only selects."""
 
 import collections
 
@@ -53,7 +53,7 @@ def cases_of(peer, operation):
 
 
 def plan(only):
-    """{(operation, size): {peer's name: cases}}, with floor and tensorlease wherever there is anything."""
+    """Return {(operation, size): {name of the peer: cases}}; floor and tensorlease are in every one."""
     chosen = {}
     for operation, (_, _, sizes, *_) in OPERATIONS.items():
         for size in sizes:

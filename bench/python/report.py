@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of a row, and the three ways to show them: text, Markdown, JSON. Samples are in ns; text and Markdown are in us."""
+"""The samples of a row, and three formats: text, Markdown, JSON. Samples are in ns; text and Markdown are in us."""
 
 import datetime
 import json
@@ -39,7 +39,7 @@ class Row:
         return statistics.fmean(self.samples())
 
     def ratio(self, other):
-        """The median of the rounds' ratios: what slows both for a while does not move it."""
+        """Return the median of the ratios of the rounds, which is not moved by what slows both for a while."""
         middle = statistics.median if OPERATIONS[self.operation][1] == "median" else statistics.fmean
         return statistics.median(middle(a) / middle(b) for a, b in zip(self.rounds, other.rounds))
 
@@ -49,7 +49,7 @@ def bytes_text(n):
 
 
 def number(ns):
-    """In us."""
+    """Format ns as us."""
     if ns is None:
         return ""
     value = ns / 1000
@@ -57,7 +57,7 @@ def number(ns):
 
 
 def base_of(row, rows, case):
-    """The row that row is compared with; None if there is none or it is row itself."""
+    """Return the row with which row is compared, or None if there is none or it is row itself."""
     key = (row.operation, row.size, case)
     return next((r for r in rows if (r.operation, r.size, r.case) == key and r is not row), None)
 
@@ -88,7 +88,7 @@ def cell(row, middle):
 
 
 def print_markdown(rows):
-    """A table for each operation: a line for each case, a column for each size."""
+    """Print a table for each operation, with a line for each case and a column for each size."""
     for operation, (what, middle, *_) in OPERATIONS.items():
         some = [row for row in rows if row.operation == operation]
         sizes = sorted({row.size for row in some})

@@ -1,27 +1,33 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the Python package beside other ways to hand tensors from process to process, in one run.
+"""Compares the Python package with other ways to pass tensors between processes, in one run.
 
-Rows are OPERATION/SIZE/CASE. The operations:
+Rows are OPERATION/SIZE/CASE. The operations are:
 
-    get       a tensor that the consumer knows and has mapped before: get it as an array, give it back. Not in it: whatever the first get costs,
-              and looking at the bytes.
-    put       publish a copy of an array of bytes in private memory, again and again; the one before goes. Not in it: what the daemon or store does afterwards.
-    transfer  the producer hands over what is in shared memory already; ends when a consumer that slept has got it as an array and given it back.
-              Both processes are on whatever CPU the kernel likes.
-    get-busy  get, while another thread of the consumer computes in Python: what the GIL does to it. One call at a time; the mean is
-              what a program feels, since it waits for the other thread's turn (5 ms) in a few calls or in all.
+    get       Get a tensor that the consumer knows and has mapped before as an array, and give it back. This does not
+              include the cost of the first get, nor reading the bytes.
+    put       Publish a copy of an array of bytes in private memory, again and again, each time replacing the one
+              before. This does not include what the daemon or store does afterwards.
+    transfer  The producer hands over what is already in shared memory. The time ends when a consumer that slept has got
+              it as an array and given it back. The kernel chooses the CPUs of both processes.
+    get-busy  A get while another thread of the consumer computes in Python, which shows the effect of the GIL. One call
+              is timed at a time. The mean is what a program notices, because a call may have to wait for the other
+              thread's turn (5 ms), and either few calls or all of them do.
 
-Peers, and what each leaves out, are in the heads of peers/*.py. In short, of what tensorlease's get does: shared_memory/open knows no shape, type or holder;
-shared_memory/opened and torch have no names and no get; iceoryx2 gives each sample once; Plasma and Ray have references instead of names.
+The heads of peers/*.py describe the peers, and what each of them leaves out. In short, of what a get of tensorlease
+does: shared_memory/open has no shape, type or holder; shared_memory/opened and torch have no names and no get; iceoryx2
+gives out each sample once; Plasma and Ray have references instead of names.
 
-Each peer is two processes (worker.py): a producer, and a consumer that it starts; before anything is timed, the consumer has seen by checksum what each
-way of putting put. Operations and sizes come one after the other; in each, all peers take turns in rounds. Numbers are the median and the
-99th percentile of all samples; a sample is one call, or the mean of 10 if a call takes less than 10 us. "x floor" and "x ours" are medians, over the
-rounds, of the ratio of a round's median (get-busy: mean) to that of the floor and of tensorlease (the case without a suffix) in the same round. The floor of a get is a
-look-up of an attribute, of a put numpy.copyto() into warm private memory, of a transfer a byte through a pipe.
+Each peer is two processes (worker.py): a producer, and a consumer that it starts. Before anything is timed, the
+consumer has checked by checksum what each way of putting puts. Operations and sizes come one after the other; within
+each, the peers take turns in rounds. Numbers are the median and the 99th percentile of all samples. A sample is one
+call, or the mean of 10 if a call takes less than 10 us. "x floor" and "x ours" compare the median of a round (for
+get-busy, the mean) with that of the floor, and with that of tensorlease (the case without a suffix), in the same round;
+they are the medians over all rounds. The floor of a get is an attribute look-up. That of a put is numpy.copyto() into
+warm private memory. That of a transfer is a byte through a pipe.
 
-What cannot be installed, or fails, is a line that says why; the exit code is 1 if tensorlease or the floor is among them.
+A peer that cannot be installed, or fails, is reported in a line with the reason. The exit code is 1 if this is
+tensorlease or the floor.
 """
 
 import argparse
@@ -45,7 +51,7 @@ END_S = 60
 
 
 class Failed(Exception):
-    """A peer cannot be measured; says why."""
+    """A peer cannot be measured; the text says why."""
 
 
 class CaseFailed(Failed):
@@ -56,21 +62,21 @@ class CaseFailed(Failed):
 
 
 def last_line(text):
-    """What a program said last, or pip's last ERROR."""
+    """Return the last line that a program printed, or pip's last ERROR."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
     return (errors or lines or ["no reason given"])[-1][:200]
 
 
 class Environments:
-    """Virtual environments with the peers' packages; what was installed once is not asked for again."""
+    """Virtual environments with the peers' packages. What was installed once is not installed again."""
 
     def __init__(self, folder, python, wheel):
         self.folder, self.python, self.wheel = folder, python, wheel
         self.renewed = set()
 
     def pip(self, name, *arguments):
-        """Installs; never builds another project from its sources, which takes longer than the bench."""
+        """Install packages. It never builds another project from source, which would take longer than the bench."""
         command = [self.folder / name / "bin" / "python", "-m", "pip", "install", "--only-binary=:all:", "--quiet"]
         command += ["--disable-pip-version-check", *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -78,7 +84,7 @@ class Environments:
             raise Failed(f"not installed: {last_line(done.stdout)}")
 
     def ready(self, peer):
-        """The Python that has the peer's packages."""
+        """Return the Python that has the peer's packages."""
         home = self.folder / peer.environment
         python = home / "bin" / "python"
         if not python.exists():
@@ -154,7 +160,7 @@ class Worker:
         return answer["ok"]
 
     def end(self):
-        """Ends its processes, in order if it still can."""
+        """End its processes, in order if that is still possible."""
         try:
             self.channel.close()
         except OSError:
@@ -191,7 +197,7 @@ class Bench:
                 self.failures[peer.name] = str(e)
 
     def resize(self, size):
-        """All to the new size; checks that what is put is what the consumer sees."""
+        """Change all peers to the new size, and check that the consumer sees what was put."""
         for worker in self.alive():
             try:
                 worker.call("resize", size)

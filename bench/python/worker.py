@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer's process of one peer; run.py starts it with the peer's Python, and it starts the consumer's.
+"""The producer's process of one peer. run.py starts it with the peer's Python, and it starts the consumer's process.
 
-run.py asks over a socket, one line of JSON for each question and answer. peers/__init__.py says what a peer is.
+run.py talks to it over a socket, with one line of JSON for each question and answer. peers/__init__.py defines a peer.
 """
 
 import importlib
@@ -22,7 +22,7 @@ VISIBLE_S = 10  # what was put must be there by then
 
 
 def measure(op, after, budget_ns, group, most):
-    """Times of op() until budget_ns are over, in ns; after() is not timed."""
+    """Return times of op(), in ns, until budget_ns are over. after() is not timed."""
     clock = time.perf_counter_ns
     samples = []
     end = clock() + budget_ns
@@ -39,7 +39,7 @@ def measure(op, after, budget_ns, group, most):
 
 
 def group_of(op, after):
-    """How many calls to time together; also warms up."""
+    """Return how many calls to time together. This also warms up."""
     if after:
         for _ in range(3):
             op()
@@ -56,11 +56,11 @@ def spin(ns):
 
 
 class Failed(Exception):
-    """Says what is wrong without its type."""
+    """An error whose text is reported without its type."""
 
 
 class Consuming:
-    """What a consumer is asked to do, in its process."""
+    """What a consumer does on request, in its process."""
 
     def __init__(self, peer, address):
         self.peer = importlib.import_module(f"peers.{peer}").Consumer(address)
@@ -73,7 +73,7 @@ class Consuming:
         self.groups = {}
 
     def get(self, case, budget_ns, calls):
-        """calls: there are only so many to get, or None."""
+        """calls is how many there are to get, or None if there is no limit."""
         op = self.ops[case]
         if calls is not None:
             return measure(op, None, 0, calls, 1)
@@ -82,7 +82,7 @@ class Consuming:
         return measure(op, None, budget_ns, self.groups[case], None)
 
     def get_busy(self, case, budget_ns, calls):
-        """One call at a time, while another thread computes in Python."""
+        """Time one call at a time, while another thread computes in Python."""
         stop = threading.Event()
         running = threading.Event()
 
@@ -111,7 +111,7 @@ class Consuming:
 
 
 def consume(peer, address, conn):
-    """Main of the consumer's process."""
+    """The main function of the consumer's process."""
     consuming = Consuming(peer, address)
     conn.send(("ok", None))
     while True:
@@ -134,7 +134,7 @@ def consume(peer, address, conn):
 
 
 class Child:
-    """The consumer, a child of this process."""
+    """The consumer, as a child of this process."""
 
     def __init__(self, peer, address):
         context = multiprocessing.get_context("spawn")
@@ -158,7 +158,7 @@ class Child:
         return self.answer()
 
     def transfer(self, producer, n):
-        """From send() to the end of the consumer's receive(), in ns; the consumer waits when it begins."""
+        """Time from send() to the end of the consumer's receive(), in ns. The consumer waits when that begins."""
         samples = []
         self.ask("receive", n)
         for _ in range(n):
@@ -177,7 +177,7 @@ class Child:
 
 
 class Producing:
-    """What run.py asks for."""
+    """What a producer does on request of run.py."""
 
     def __init__(self, peer, folder):
         import numpy
@@ -201,7 +201,7 @@ class Producing:
         self.groups = {}
 
     def check(self):
-        """Does the consumer see what each way of putting put?"""
+        """Check that the consumer sees what each way of putting puts."""
         for n, (op, after) in enumerate(self.puts.values()):
             self.source[0] = n
             self.source[-1] = 255 - n

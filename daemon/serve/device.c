@@ -1,40 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages about memory on devices. What they mean for the state is state/device.c. */
+/* Handlers of messages about memory on devices; state/export.c and state/device.c act on them. */
 #include <string.h>
 
-#include "daemon/serve/handlers.h"
+#include "daemon/serve/device.h"
+#include "daemon/serve/reply.h"
 #include "daemon/state/device.h"
+#include "daemon/state/export.h"
+#include "daemon/state/outcome.h"
 #include "util/cleanup.h"
 
 static void send_segment_gone(struct peer *peer, uint32_t serial, uint32_t segment,
 			      uint32_t generation)
 {
 	peer_error(peer, serial, WIRE_E_NOT_FOUND,
-		   "segment %u of generation %u is not there, or not this client's to use so",
+		   "segment %u of generation %u is not there, or this client may not use it so",
 		   segment, generation);
 }
 
-/* What else than the request may stand in the way. */
+/* Names the limit that was reached. */
 static void send_device_error(struct peer *peer, uint32_t serial, int r)
 {
-	const struct state *st = &peer->server->state;
+	const struct state *st = peer->peers->state;
 
 	switch (r) {
 	case STATE_E_DEVICES:
-		peer_error(peer, serial, WIRE_E_LIMIT, "tensors lie on %d devices already",
-			   DEVICES_MAX);
+		peer_error(peer, serial, WIRE_E_LIMIT,
+			   "tensors lie on %d devices already, the daemon's maximum", DEVICES_MAX);
 		break;
 	case STATE_E_FDS:
 		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
-			   "no descriptor left for memory on devices: %llu of %llu are in use, of "
-			   "which one user may have %llu",
+			   "no descriptor left for memory on devices: %llu of %llu are in use, and "
+			   "one user may have %llu",
 			   (unsigned long long)st->devices.fds.used,
 			   (unsigned long long)st->devices.fds.capacity,
 			   (unsigned long long)st->devices.fds.user_capacity);
 		break;
 	case STATE_E_TENSORS:
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "the daemon has no room for more than %u segments (--max-tensors)",
+			   "the catalog is full: it has room for %u segments (--max-tensors)",
 			   st->catalog.header->max_tensors);
 		break;
 	case STATE_E_IMPORTS:
@@ -44,11 +47,11 @@ static void send_device_error(struct peer *peer, uint32_t serial, int r)
 		break;
 	case STATE_E_NOTICES:
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "this client has not read %d messages that it was to be sent",
+			   "%d messages wait for this client, which does not read them",
 			   CLIENT_NOTICES_MAX);
 		break;
 	default:
-		peer_error(peer, serial, WIRE_E_NO_RESOURCES, "the daemon could not make room: %s",
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES, "cannot make room in the daemon: %s",
 			   strerror(r < 0 ? -r : 0));
 		break;
 	}
@@ -59,7 +62,7 @@ static void send_device_error(struct peer *peer, uint32_t serial, int r)
 static void send_export_error(struct peer *peer, const struct wire_export *m, int r,
 			      const char *why)
 {
-	struct device_table *devices = &peer->server->state.devices;
+	struct device_table *devices = &peer->peers->state->devices;
 	const struct device *device = device_find(devices, m->device);
 	uint32_t serial = m->header.serial;
 
@@ -98,7 +101,7 @@ void handle_export(struct peer *peer, struct conn_message *m)
 	const char *why;
 	int r;
 
-	r = device_export(&peer->server->state, &peer->client, export, take_fd(&m->fd), &seg, &why);
+	r = export_new(peer->peers->state, &peer->client, export, take_fd(&m->fd), &seg, &why);
 	if (r) {
 		send_export_error(peer, export, r, why);
 		return;
@@ -114,7 +117,7 @@ void handle_part(struct peer *peer, struct conn_message *m)
 	const char *why;
 	int r;
 
-	r = device_part(&peer->server->state, &peer->client, part, take_fd(&m->fd), &why);
+	r = export_part(peer->peers->state, &peer->client, part, take_fd(&m->fd), &why);
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, part->header.serial, part->segment,
 				  part->segment_generation);
@@ -127,16 +130,17 @@ void handle_unexport(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
 	uint32_t serial = ref->header.serial, places = 0;
-	int r = device_unexport(&peer->server->state, &peer->client, ref, &places);
+	int r = export_end(peer->peers->state, &peer->client, ref, &places);
 
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, serial, ref->segment, ref->segment_generation);
 	else if (r == STATE_E_INVALID)
-		peer_error(peer, serial, WIRE_E_INVALID, "%u tensors are still in segment %u",
-			   places, ref->segment);
+		peer_error(peer, serial, WIRE_E_INVALID,
+			   "cannot end the export of segment %u: %u tensors are still in it",
+			   ref->segment, places);
 	else if (r)
 		send_device_error(peer, serial, r);
-	/* DONE comes when nobody has it open any more */
+	/* DONE is sent when nobody has it open any more */
 }
 
 void handle_import(struct peer *peer, struct conn_message *m)
@@ -145,7 +149,7 @@ void handle_import(struct peer *peer, struct conn_message *m)
 	struct wire_export answer = { .header = { .type = WIRE_IMPORTED,
 						  .length = sizeof(answer),
 						  .serial = import->header.serial } };
-	struct state *st = &peer->server->state;
+	struct state *st = peer->peers->state;
 	const struct catalog_segment *row;
 	const struct device_part *part;
 	struct segment *seg;
@@ -153,7 +157,7 @@ void handle_import(struct peer *peer, struct conn_message *m)
 	bool first;
 	int r;
 
-	r = device_import(st, &peer->client, import, &seg, &first, &why);
+	r = import_new(st, &peer->client, import, &seg, &first, &why);
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, import->header.serial, import->segment,
 				  import->segment_generation);
@@ -173,14 +177,14 @@ void handle_import(struct peer *peer, struct conn_message *m)
 	memcpy(answer.device, row->device, sizeof(answer.device));
 	memcpy(answer.handle, seg->device->handle, sizeof(answer.handle));
 	if (!peer_send_lent(peer, &answer, part->fd) && first)
-		device_unmapped(st, &peer->client, import->segment, import->segment_generation);
+		import_end(st, &peer->client, import->segment, import->segment_generation);
 }
 
 void handle_unmapped(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
 
-	device_unmapped(&peer->server->state, &peer->client, ref->segment, ref->segment_generation);
+	import_end(peer->peers->state, &peer->client, ref->segment, ref->segment_generation);
 }
 
 /* ---- tensors -------------------------------------------------------------------------------- */
@@ -197,7 +201,7 @@ void handle_place(struct peer *peer, struct conn_message *m)
 	const char *why = NULL;
 	int r;
 
-	r = device_place(&peer->server->state, &peer->client, place, &d, &placed, &why);
+	r = device_place(peer->peers->state, &peer->client, place, &d, &placed, &why);
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, place->header.serial, place->segment,
 				  place->segment_generation);
@@ -214,15 +218,15 @@ void handle_finished(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_finished *finished = AS(wire_finished, m);
 
-	device_finished(&peer->server->state, &peer->client, finished->ref, finished->failed);
+	device_finished(peer->peers->state, &peer->client, finished->ref, finished->failed);
 }
 
-/* ---- looking around ------------------------------------------------------------------------- */
+/* ---- accounts of devices -------------------------------------------------------------------- */
 
 void handle_devices(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_devices *request = AS(wire_devices, m);
-	const struct device_table *devices = &peer->server->state.devices;
+	const struct device_table *devices = &peer->peers->state->devices;
 	struct wire_device answer = { .header = { .type = WIRE_DEVICE,
 						  .length = sizeof(answer),
 						  .serial = request->header.serial },

@@ -1,31 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The protocol's front door: which message may come when, and what it does. Handlers start from
- * messages that passed wire_check(): sizes, counts, descriptors and reserved members are right,
- * what they refer to may be anything.
+ * messages that passed wire_check(): sizes, counts, descriptors and reserved members are right, but
+ * what a message refers to need not exist.
  */
 #include <fcntl.h>
 #include <string.h>
 
-#include "daemon/serve/handlers.h"
-#include "daemon/serve/peer.h"
-#include "daemon/serve/settle.h"
-#include "daemon/serve/space.h"
+#include "daemon/serve/device.h"
+#include "daemon/serve/dispatch.h"
+#include "daemon/serve/reply.h"
+#include "daemon/serve/server.h"
 #include "daemon/state/lease.h"
+#include "daemon/state/outcome.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
 #include "tensor/name.h"
 #include "util/cleanup.h"
 #include "util/log.h"
-
-void send_done(struct peer *peer, uint32_t serial)
-{
-	struct wire_plain m = {
-		.header = { .type = WIRE_DONE, .length = sizeof(m), .serial = serial }
-	};
-
-	peer_send(peer, &m, -1);
-}
 
 static void send_committed(struct peer *peer, uint32_t serial, uint64_t version)
 {
@@ -37,63 +29,12 @@ static void send_committed(struct peer *peer, uint32_t serial, uint64_t version)
 	peer_send(peer, &m, -1);
 }
 
-void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r,
-		     const char *why)
-{
-	const struct state *st = &peer->server->state;
-	uint32_t index;
-
-	switch (r) {
-	case STATE_E_GONE:
-		peer_error(peer, serial, WIRE_E_GONE,
-			   "the draft or tensor referred to is not there, or not this client's");
-		break;
-	case STATE_E_INVALID:
-		peer_error(peer, serial, WIRE_E_INVALID, "%.*s: %s", (int)name->len, name->text,
-			   why);
-		break;
-	case STATE_E_DENIED:
-		index = name_find(st, name);
-		peer_error(peer, serial, WIRE_E_DENIED, "'%.*s' belongs to user %u, not to user %u",
-			   (int)name->len, name->text,
-			   index == CATALOG_NONE ? 0 : st->names.info[index].uid, peer->client.uid);
-		break;
-	case STATE_E_NOT_FOUND:
-		peer_error(peer, serial, WIRE_E_NOT_FOUND, "no tensor is called '%.*s'",
-			   (int)name->len, name->text);
-		break;
-	case STATE_E_BUCKET:
-		peer_error(peer, serial, WIRE_E_LIMIT, "%.*s: %d other names have the same hash",
-			   (int)name->len, name->text, CATALOG_MAX_CHAIN);
-		break;
-	case STATE_E_TENSORS:
-	case STATE_E_DRAFTS:
-		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "%.*s: too many tensors (the daemon's maximum is %u) or drafts (%d)",
-			   (int)name->len, name->text, st->catalog.header->max_tensors,
-			   CLIENT_DRAFTS_MAX);
-		break;
-	case STATE_E_NOTICES:
-		peer_error(
-			peer, serial, WIRE_E_LIMIT,
-			"%.*s: this client has its maximum of %d tensors on devices, those included "
-			"that are free but of which it has not read so",
-			(int)name->len, name->text, CLIENT_NOTICES_MAX);
-		break;
-	default:
-		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
-			   "the daemon could not make room in its catalog: %s",
-			   strerror(r < 0 ? -r : 0));
-		break;
-	}
-}
-
 /* ---- connecting ----------------------------------------------------------------------------- */
 
 static void handle_hello(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_hello *hello = AS(wire_hello, m);
-	const struct catalog *cat = &peer->server->state.catalog;
+	const struct catalog *cat = &peer->peers->state->catalog;
 	struct wire_welcome welcome = {
 		.header = { .type = WIRE_WELCOME,
 			    .length = sizeof(welcome),
@@ -122,7 +63,8 @@ static void handle_hello(struct peer *peer, struct conn_message *m)
 	fd = fcntl(cat->fd_ro, F_DUPFD_CLOEXEC, 0);
 	if (fd < 0) {
 		peer_error(peer, hello->header.serial, WIRE_E_NO_RESOURCES,
-			   "the daemon is out of descriptors");
+			   "cannot send the catalog: the daemon is out of descriptors; try again "
+			   "later");
 		peer_drop(peer);
 		return;
 	}
@@ -141,11 +83,15 @@ static void handle_ledger(struct peer *peer, struct conn_message *m)
 	int r;
 
 	if (ledger->layout != LEDGER_LAYOUT) {
-		peer_error(peer, serial, WIRE_E_INVALID, "the ledger's layout is not the daemon's");
+		peer_error(
+			peer, serial, WIRE_E_INVALID,
+			"the ledger has layout %#llx, the daemon's is %#llx; use a library of the "
+			"daemon's version",
+			(unsigned long long)ledger->layout, (unsigned long long)LEDGER_LAYOUT);
 		peer_drop(peer);
 		return;
 	}
-	r = client_serve(&peer->client, &peer->server->state, take_fd(&m->fd), ledger->size, &why);
+	r = client_serve(&peer->client, peer->peers->state, take_fd(&m->fd), ledger->size, &why);
 	if (r) {
 		peer_error(peer, serial, r < 0 ? WIRE_E_NO_RESOURCES : WIRE_E_INVALID, "%s",
 			   r < 0 ? strerror(-r) : why);
@@ -174,12 +120,12 @@ static void handle_create(struct peer *peer, struct conn_message *m)
 			send_name_error(peer, create->header.serial, &name, STATE_E_INVALID, why);
 			return;
 		}
-		if (tensor_may_name(&peer->server->state, &peer->client, &name)) {
+		if (tensor_may_name(peer->peers->state, &peer->client, &name)) {
 			send_name_error(peer, create->header.serial, &name, STATE_E_DENIED, NULL);
 			return;
 		}
 	}
-	space_create(peer, create->header.serial, &rq, create->timeout_ns);
+	space_create(&server_of(peer)->space, peer, create->header.serial, &rq, create->timeout_ns);
 }
 
 static void handle_commit(struct peer *peer, struct conn_message *m)
@@ -193,16 +139,17 @@ static void handle_commit(struct peer *peer, struct conn_message *m)
 	int r;
 
 	prefetch = commit->flags & WIRE_COMMIT_PREFETCH &&
-		   draft_request(&peer->server->state, &peer->client, commit->ref, &again);
-	r = tensor_commit(&peer->server->state, &peer->client, commit->ref, &d, &version, &why);
+		   draft_request(peer->peers->state, &peer->client, commit->ref, &again);
+	r = tensor_commit(peer->peers->state, &peer->client, commit->ref, &d, &version, &why);
 	if (r)
 		send_name_error(peer, commit->header.serial, &d.name, r, why);
 	else if (commit->flags & WIRE_COMMIT_ANSWER)
 		send_committed(peer, commit->header.serial, version);
 	if (prefetch && !peer->dropping)
-		space_create(peer, commit->prefetch_serial, &again, 0);
+		space_create(&server_of(peer)->space, peer, commit->prefetch_serial, &again, 0);
 	else if (commit->flags & WIRE_COMMIT_PREFETCH)
-		peer_error(peer, commit->prefetch_serial, WIRE_E_GONE, "the draft is not there");
+		peer_error(peer, commit->prefetch_serial, WIRE_E_GONE,
+			   "no draft is prefetched: the one to repeat is not there");
 }
 
 static void handle_member(struct peer *peer, struct conn_message *m)
@@ -212,8 +159,7 @@ static void handle_member(struct peer *peer, struct conn_message *m)
 	const char *why = NULL;
 	int r;
 
-	r = tensor_member(&peer->server->state, &peer->client, member->ref, member->offset, &d,
-			  &why);
+	r = tensor_member(peer->peers->state, &peer->client, member->ref, member->offset, &d, &why);
 	if (r)
 		send_name_error(peer, member->header.serial, &d.name, r, why);
 }
@@ -223,7 +169,7 @@ static void handle_group(struct peer *peer, struct conn_message *m)
 	const struct wire_group *group = AS(wire_group, m);
 	const struct name_key name = { .text = "the group", .len = 9 };
 	const char *why = NULL;
-	int r = tensor_group(&peer->server->state, &peer->client, group->ref, group->count, &why);
+	int r = tensor_group(peer->peers->state, &peer->client, group->ref, group->count, &why);
 
 	if (r)
 		send_name_error(peer, group->header.serial, &name, r, why);
@@ -233,12 +179,12 @@ static void handle_group(struct peer *peer, struct conn_message *m)
 
 static void handle_abort(struct peer *peer, struct conn_message *m)
 {
-	tensor_abort(&peer->server->state, &peer->client, AS(wire_ref, m)->ref);
+	tensor_abort(peer->peers->state, &peer->client, AS(wire_ref, m)->ref);
 }
 
 static void handle_released(struct peer *peer, struct conn_message *m)
 {
-	lease_released(&peer->server->state, AS(wire_ref, m)->ref);
+	lease_released(peer->peers->state, AS(wire_ref, m)->ref);
 }
 
 static void handle_link(struct peer *peer, struct conn_message *m)
@@ -250,8 +196,8 @@ static void handle_link(struct peer *peer, struct conn_message *m)
 	uint64_t version = 0;
 	int r;
 
-	r = tensor_link(&peer->server->state, &peer->client, link->ref, &name,
-			tail + link->name_len, link->meta_len, &version, &why);
+	r = tensor_link(peer->peers->state, &peer->client, link->ref, &name, tail + link->name_len,
+			link->meta_len, &version, &why);
 	if (r)
 		send_name_error(peer, link->header.serial, &name, r, why);
 	else
@@ -263,7 +209,7 @@ static void handle_delete(struct peer *peer, struct conn_message *m)
 	const struct wire_delete *delete = AS(wire_delete, m);
 	struct name_key name = name_key((const char *)wire_tail(m->bytes, sizeof(*delete)),
 					delete->name_len);
-	int r = tensor_delete(&peer->server->state, &peer->client, &name);
+	int r = tensor_delete(peer->peers->state, &peer->client, &name);
 
 	if (r)
 		send_name_error(peer, delete->header.serial, &name, r, NULL);
@@ -271,8 +217,8 @@ static void handle_delete(struct peer *peer, struct conn_message *m)
 		send_done(peer, delete->header.serial);
 }
 
-/* Whoever may read a tensor has a lease on it; without one, a segment may hold what is not
- * published. */
+/* The segment of a tensor on which the client has a lease. Without a lease it may not see the
+ * segment, which may hold drafts of others. */
 static struct segment *segment_held(const struct state *st, const struct client *c, uint64_t ref)
 {
 	uint32_t slot = ref_slot(ref);
@@ -284,7 +230,7 @@ static struct segment *segment_held(const struct state *st, const struct client 
 	if (word != row_word(ref_generation(ref), ROW_LIVE) &&
 	    word != row_word(ref_generation(ref), ROW_RETIRED))
 		return NULL;
-	return lease_held_by(c, slot) ? st->tensors[slot].segment : NULL;
+	return client_leases_on(c, slot) ? st->tensors[slot].segment : NULL;
 }
 
 static void handle_map(struct peer *peer, struct conn_message *m)
@@ -293,7 +239,7 @@ static void handle_map(struct peer *peer, struct conn_message *m)
 	struct wire_segment answer = { .header = { .type = WIRE_SEGMENT,
 						   .length = sizeof(answer),
 						   .serial = map->header.serial } };
-	struct segment *seg = segment_held(&peer->server->state, &peer->client, map->ref);
+	struct segment *seg = segment_held(peer->peers->state, &peer->client, map->ref);
 	int fd = -1, r;
 
 	if (!seg) {
@@ -304,7 +250,8 @@ static void handle_map(struct peer *peer, struct conn_message *m)
 	}
 	if (seg->device) {
 		peer_error(peer, map->header.serial, WIRE_E_INVALID,
-			   "segment %u is memory on a device, to be opened by IMPORT", seg->index);
+			   "cannot map segment %u: it is memory on a device; use IMPORT",
+			   seg->index);
 		return;
 	}
 	answer.size = seg->size;
@@ -315,13 +262,13 @@ static void handle_map(struct peer *peer, struct conn_message *m)
 	r = segment_descriptor(seg, false, &fd);
 	if (r) {
 		peer_error(peer, map->header.serial, WIRE_E_NO_RESOURCES,
-			   "the daemon could not open a segment: %s", strerror(-r));
+			   "cannot open segment %u: %s", seg->index, strerror(-r));
 		return;
 	}
 	peer_send(peer, &answer, fd);
 }
 
-/* ---- looking around ------------------------------------------------------------------------- */
+/* ---- clients and their holdings ------------------------------------------------------------- */
 
 static void handle_clients(struct peer *peer, struct conn_message *m)
 {
@@ -332,7 +279,7 @@ static void handle_clients(struct peer *peer, struct conn_message *m)
 	const struct peer *other, *best = NULL;
 	struct client_sums sums;
 
-	list_for_each_entry(other, &peer->server->peers, link) {
+	list_for_each_entry(other, &peer->peers->list, link) {
 		if (other->client.id > request->after &&
 		    (!best || other->client.id < best->client.id))
 			best = other;
@@ -341,7 +288,7 @@ static void handle_clients(struct peer *peer, struct conn_message *m)
 		send_done(peer, request->header.serial);
 		return;
 	}
-	sums = client_sum(&best->client, &peer->server->state);
+	sums = client_sum(&best->client, peer->peers->state);
 	answer.id = best->client.id;
 	answer.pid = best->client.pid;
 	answer.uid = best->client.uid;
@@ -362,13 +309,13 @@ static void send_holding(struct peer *peer, uint32_t serial, uint32_t slot, uint
 	} m = { .holding = { .header = { .type = WIRE_HOLDING, .serial = serial },
 			     .slot = slot,
 			     .leases = leases } };
-	const struct state *st = &peer->server->state;
+	const struct state *st = peer->peers->state;
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 
 	m.holding.version = row->version;
 	m.holding.nbytes = row->nbytes;
 	m.holding.retired = row_word_state(row->word) == ROW_RETIRED;
-	m.holding.name_len = name_text(st, row->name, m.name);
+	m.holding.name_len = name_text(&st->names, row->name, m.name);
 	m.holding.header.length = (uint32_t)sizeof(m.holding) + m.holding.name_len;
 	peer_send(peer, &m, -1);
 }
@@ -376,11 +323,11 @@ static void send_holding(struct peer *peer, uint32_t serial, uint32_t slot, uint
 static void handle_holdings(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_holdings *request = AS(wire_holdings, m);
-	const struct state *st = &peer->server->state;
+	const struct state *st = peer->peers->state;
 	const struct peer *other;
 	uint32_t slot, leases;
 
-	list_for_each_entry(other, &peer->server->peers, link) {
+	list_for_each_entry(other, &peer->peers->list, link) {
 		if (other->client.id != request->id)
 			continue;
 		slot = client_next_held(&other->client, st, request->slot, &leases);
@@ -396,14 +343,14 @@ static void handle_holdings(struct peer *peer, struct conn_message *m)
 
 static void handle_settle(struct peer *peer, struct conn_message *m)
 {
-	settle_add(peer, m->header.serial);
+	settle_add(&server_of(peer)->settling, peer, m->header.serial);
 }
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
 static const struct request {
 	void (*handle)(struct peer *peer, struct conn_message *m);
-	enum peer_phase phase; /* that the peer must be in */
+	enum peer_phase phase; /* the one that the peer must be in */
 } requests[WIRE_REQUEST_END] = {
 	[WIRE_HELLO] = { handle_hello, PEER_NEW },
 	[WIRE_LEDGER] = { handle_ledger, PEER_GREETED },

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What keeps libuv from giving up; see loop.h. */
+/* Keeps libuv from calling abort(); see loop.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -15,14 +15,14 @@ static sigjmp_buf gave_up;
 static void on_abort_end(int number)
 {
 	static const char text[] =
-		"tensorleased: cannot start: there is no memory, or no thread, for libuv's workers\n";
+		"tensorleased: cannot start: no memory or no thread for libuv's workers; see ulimit -u\n";
 
 	(void)number;
 	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
 	_exit(EXIT_FAILURE);
 }
 
-/* POSIX: abort() does not end a process whose handler for its signal does not return. */
+/* POSIX lets a process survive abort() if the handler of its signal does not return. */
 static void on_abort_return(int number)
 {
 	(void)number;
@@ -89,7 +89,7 @@ int loop_provide(uv_loop_t *loop, int fd_peek, unsigned fds)
 	return r;
 }
 
-/* libuv enters a descriptor when it polls next; that it is there already it takes well. */
+/* libuv adds a descriptor when it polls next, and accepts that it is there already. */
 int loop_poll(uv_poll_t *poll, int fd, int events, uv_poll_cb cb)
 {
 	struct epoll_event entry = { .data.fd = fd };

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Peers. libuv cannot receive plain descriptors, so a peer is a uv_poll_t over our own recvmsg and
- * sendmsg. Invariants: (1) a dropped peer is out of all lists at once, but for an orphan
- * (client_end()), which stays in that of the peers; its memory is freed by the close callback, or
- * later, when it is no orphan any more; (2) the out queue is empty and so are its client's notices,
- * once server_settle() has seen to them, or we poll for writability. Loop thread only.
+ * sendmsg. Invariants: (1) a dropped peer leaves all lists at once, except that an orphan
+ * (client_end()) stays in peers.list; the close callback frees its memory, or peer_leave() when it
+ * is no orphan any more; (2) while the out queue holds something, or after server_settle() the
+ * client's notices do, we poll for writability. Loop thread only.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
-#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,11 +19,8 @@
 
 #include "daemon/serve/loop.h"
 #include "daemon/serve/peer.h"
-#include "daemon/serve/settle.h"
-#include "daemon/serve/space.h"
-#include "daemon/state/device.h"
-#include "daemon/state/lease.h"
-#include "daemon/state/tensor.h"
+#include "daemon/state/disconnect.h"
+#include "daemon/state/notice.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -32,8 +28,10 @@
 #include "util/text.h"
 
 enum {
-	QUEUED_MIN = 512
-}; /* a message's sk_buff and its data have 768 bytes at least on 64-bit kernels */
+	PEER_QUEUE_MAX = 64, /* messages that wait for a full socket */
+	QUEUED_MIN = 512, /* a message's sk_buff and data have 768 bytes or more on 64-bit kernels
+			   */
+};
 
 struct outgoing {
 	struct list link;
@@ -51,12 +49,19 @@ static struct outgoing *outgoing_free(struct outgoing *o)
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
+void peers_init(struct peers *peers, uv_loop_t *loop, struct state *state)
+{
+	*peers = (struct peers){ .loop = loop, .state = state };
+	list_init(&peers->list);
+	uv_timer_init(loop, &peers->orphan_timer);
+}
+
 enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SETTLED = 128, ORPHAN_MS_MAX = 1024 };
 
 /*
- * For an orphan whose ledger has pages that are pinned a look takes long, since the kernel waits
- * for them. It is slow from then on, and of the slow ones one is looked at at a time, so that they
- * take only this part of our time.
+ * A look at an orphan takes long if its ledger has pinned pages, since the kernel waits for them.
+ * It counts as slow then. Slow orphans are looked at one at a time, so that together they take only
+ * this part of our time.
  */
 #define LOOK_SLOW_NS (5 * NS_PER_MS)
 enum { LOOK_SLOW_PART = 32 };
@@ -70,45 +75,45 @@ static void peer_on_closed(uv_handle_t *handle)
 		free(peer);
 }
 
-/* Is its client over? @end: by client_end(), the first time. */
+/* Can the client be given up? @end: its connection ends now; else it is an orphan. */
 static bool peer_look(struct peer *peer, bool end)
 {
-	struct server *server = peer->server;
+	struct peers *peers = peer->peers;
 	int64_t began = now_mono_ns(), now;
-	bool over = end ? client_end(&peer->client, &server->state)
-			: client_look(&peer->client, &server->state);
+	bool over = end ? client_end(&peer->client, peers->state)
+			: client_look(&peer->client, peers->state);
 
 	now = now_mono_ns();
 	peer->slow = now - began > LOOK_SLOW_NS;
 	if (peer->slow)
-		server->slow_after = now + (now - began) * LOOK_SLOW_PART;
+		peers->slow_after = now + (now - began) * LOOK_SLOW_PART;
 	return over;
 }
 
-/* The slow ones take turns: who was looked at goes to the end. */
+/* Is it time to look at it? Slow orphans take turns: the one that is looked at goes to the end. */
 static bool peer_is_due(struct peer *peer)
 {
-	struct server *server = peer->server;
+	struct peers *peers = peer->peers;
 
 	if (!peer->orphan || !peer->slow)
 		return peer->orphan;
-	if (now_mono_ns() < server->slow_after)
+	if (now_mono_ns() < peers->slow_after)
 		return false;
 	list_del(&peer->link);
-	list_add_tail(&server->peers, &peer->link);
+	list_add_tail(&peers->list, &peer->link);
 	return true;
 }
 
-/* Its client is over. */
+/* Its client has been given up. */
 static void peer_leave(struct peer *peer)
 {
-	struct server *server = peer->server;
+	struct peers *peers = peer->peers;
 
 	list_del(&peer->link);
-	server->peer_count--;
+	peers->count--;
 	if (!peer->orphan)
 		return; /* the close callback is still to come */
-	server->orphans--;
+	peers->orphans--;
 	peer->orphan = false;
 	if (peer->closed)
 		free(peer);
@@ -116,53 +121,55 @@ static void peer_leave(struct peer *peer)
 
 static void peers_on_timer(uv_timer_t *timer)
 {
-	struct server *server = container_of(timer, struct server, orphan_timer);
+	struct peers *peers = container_of(timer, struct peers, orphan_timer);
 
-	peers_look(server);
-	server_settle(server);
+	peers_look(peers);
 }
 
-static void peers_look_again(struct server *server, unsigned ms)
+static void peers_look_again(struct peers *peers, unsigned ms)
 {
-	server->orphan_ms = ms < ORPHAN_MS_MAX ? ms : ORPHAN_MS_MAX;
-	uv_timer_start(&server->orphan_timer, peers_on_timer, server->orphan_ms, 0);
+	peers->orphan_ms = ms < ORPHAN_MS_MAX ? ms : ORPHAN_MS_MAX;
+	uv_timer_start(&peers->orphan_timer, peers_on_timer, peers->orphan_ms, 0);
 }
 
-void peers_look(struct server *server)
+void peers_look(struct peers *peers)
 {
 	struct peer *peer, *after;
 
-	list_for_each_entry_safe(peer, after, &server->peers, link) {
+	list_for_each_entry_safe(peer, after, &peers->list, link) {
 		if (peer_is_due(peer) && peer_look(peer, false))
 			peer_leave(peer);
 	}
-	if (server->orphans)
-		peers_look_again(server, server->orphan_ms * 2);
+	if (peers->orphans)
+		peers_look_again(peers, peers->orphan_ms * 2);
 }
 
-bool peers_unsettled(const struct server *server)
+bool peers_unsettled(const struct peers *peers)
 {
-	return server->behind || (server->orphans && server->orphan_ms < ORPHAN_MS_SETTLED);
+	return peers->behind || (peers->orphans && peers->orphan_ms < ORPHAN_MS_SETTLED);
 }
 
-/* Whether it is not read to the end: the loop comes back for the rest, and SETTLE waits for it. */
-static void peer_set_behind(struct peer *peer, bool behind)
+void peer_set_behind(struct peer *peer, bool behind)
 {
-	peer->server->behind += behind - peer->behind;
+	peer->peers->behind += behind - peer->behind;
 	peer->behind = behind;
 }
 
-/* What a peer has in serve/. */
+/* Ends all that a peer has in serve/; the client is the caller's. */
 static void peer_shut(struct peer *peer)
 {
 	struct outgoing *o, *after;
+	struct peer_wait *wait;
 
 	if (peer->dropping)
 		return;
 	peer->dropping = true;
 	peer_set_behind(peer, false);
-	space_forget(peer);
-	settle_forget(peer);
+	while (!list_empty(&peer->waits)) {
+		wait = list_first_entry(&peer->waits, struct peer_wait, link);
+		list_del(&wait->link);
+		wait->gone(wait);
+	}
 	list_for_each_entry_safe(o, after, &peer->out, link)
 		outgoing_free(o);
 	uv_close((uv_handle_t *)&peer->poll, peer_on_closed);
@@ -171,7 +178,7 @@ static void peer_shut(struct peer *peer)
 
 void peer_drop(struct peer *peer)
 {
-	struct server *server = peer->server;
+	struct peers *peers = peer->peers;
 	bool over;
 
 	if (peer->dropping)
@@ -185,18 +192,18 @@ void peer_drop(struct peer *peer)
 		return;
 	}
 	peer->orphan = true;
-	server->orphans++;
-	peers_look_again(server, ORPHAN_MS_FIRST);
+	peers->orphans++;
+	peers_look_again(peers, ORPHAN_MS_FIRST);
 }
 
-void peers_end(struct server *server)
+void peers_end(struct peers *peers)
 {
 	struct peer *peer, *after;
 
-	uv_close((uv_handle_t *)&server->orphan_timer, NULL);
-	list_for_each_entry_safe(peer, after, &server->peers, link) {
+	uv_close((uv_handle_t *)&peers->orphan_timer, NULL);
+	list_for_each_entry_safe(peer, after, &peers->list, link) {
 		peer_shut(peer);
-		client_deinit(&peer->client, &server->state, false);
+		client_deinit(&peer->client, peers->state, false);
 		peer_leave(peer);
 	}
 }
@@ -204,9 +211,9 @@ void peers_end(struct server *server)
 /* ---- sending -------------------------------------------------------------------------------- */
 
 /*
- * Descriptors in a socket's queue count against our limit for all clients: each may leave only so
- * many there. How many it has received nobody tells, but no message takes less of the queue than
- * QUEUED_MIN, so that its fill bounds them.
+ * Descriptors in a socket's queue count against one limit for all clients, so each client may leave
+ * only a few there. The kernel does not tell how many it has received. But no message takes less of
+ * the queue than QUEUED_MIN, so the queue's fill is a bound.
  */
 static bool peer_may_get_fd(struct peer *peer)
 {
@@ -235,10 +242,7 @@ static int peer_send_now(struct peer *peer, const void *message, int fd_peek)
 	return r;
 }
 
-static void peer_on_poll(uv_poll_t *poll, int status, int events);
-
-/* May drop it. */
-static void peer_poll(struct peer *peer)
+void peer_poll(struct peer *peer)
 {
 	int r;
 	bool out = !list_empty(&peer->out) || (!peer->deaf && notice_next(&peer->client));
@@ -246,7 +250,7 @@ static void peer_poll(struct peer *peer)
 	if (peer->polling_out == out && uv_is_active((uv_handle_t *)&peer->poll))
 		return;
 	peer->polling_out = out;
-	r = loop_poll(&peer->poll, peer->fd, UV_READABLE | (out ? UV_WRITABLE : 0), peer_on_poll);
+	r = loop_poll(&peer->poll, peer->fd, UV_READABLE | (out ? UV_WRITABLE : 0), peer->on_poll);
 	if (!r)
 		return;
 	log_warn("client dropped: it cannot be polled", "client=%llu error=%s",
@@ -281,8 +285,8 @@ static bool is_gone(int r)
 	return r == -EPIPE || r == -ECONNRESET;
 }
 
-/* It has closed its end: nothing reaches it, but what it sent before (a COMMIT) is still
- * to be read. */
+/* It has closed its end, so that nothing reaches it; what it sent before (a COMMIT) we still
+ * read. */
 static void peer_deafen(struct peer *peer)
 {
 	struct outgoing *o, *after;
@@ -300,7 +304,7 @@ void peer_send(struct peer *peer, const void *message, int fd_take)
 	fd_close(fd_take);
 }
 
-/* The kernel's limits for all of us; the peer's own is -EXFULL. */
+/* Did a limit of the kernel's stop us, and not the peer's own, which is -EXFULL? */
 static bool is_short(int r)
 {
 	return r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE || r == -ENOMEM;
@@ -325,9 +329,10 @@ bool peer_send_lent(struct peer *peer, const void *message, int fd_peek)
 	}
 	if (is_short(r) && fd_peek >= 0 &&
 	    (header->type == WIRE_SEGMENT || header->type == WIRE_IMPORTED)) {
-		/* not its fault, and nothing depends on it */
+		/* it is not the peer's fault, and nothing depends on the descriptor */
 		peer_error(peer, header->serial, WIRE_E_NO_RESOURCES,
-			   "the daemon cannot send a descriptor now: %s", strerror(-r));
+			   "cannot send the descriptor of a segment: %s; try again later",
+			   strerror(-r));
 		return false;
 	}
 	log_warn("client dropped: it does not read its messages",
@@ -358,7 +363,7 @@ void peer_notify(struct peer *peer)
 		peer_poll(peer);
 }
 
-static void peer_flush(struct peer *peer)
+void peer_flush(struct peer *peer)
 {
 	struct outgoing *o, *after;
 	int r;
@@ -393,97 +398,21 @@ void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *f
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	text_escape(m.text, sizeof(m.text), text, strlen(text)); /* names are others' */
+	text_escape(m.text, sizeof(m.text), text, strlen(text)); /* names come from other clients */
 	length = strlen(m.text);
 	m.reply.text_len = (uint16_t)length;
 	m.reply.header.length = (uint32_t)(sizeof(m.reply) + length);
 	peer_send(peer, &m, -1);
 }
 
-static void peer_refuse(struct peer *peer, const struct conn_message *m)
-{
-	log_warn("client dropped: bad message", "client=%llu pid=%u uid=%u why=%s",
-		 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid,
-		 log_str(m->why));
-	peer_error(peer, 0, WIRE_E_PROTOCOL, "%s", m->why);
-	peer_drop(peer);
-}
-
-/* For state: a COMMIT of a prefetched draft may be there. An error counts as yes: nothing is lost
- * by that. */
+/* An unread COMMIT may use a prefetched draft. An error counts as unread messages, which is safe.
+ */
 bool peer_unread(const struct client *c)
 {
 	const struct peer *peer = container_of(c, struct peer, client);
 	int bytes;
 
 	return peer->fd >= 0 && (ioctl(peer->fd, SIOCINQ, &bytes) || bytes > 0);
-}
-
-/* All messages of the peer have been read: had it failed to send some RELEASED, it said so before
- * (PROTOCOL.md 5). */
-static void peer_drained(struct peer *peer)
-{
-	const struct ledger *ledger = peer->client.ledger;
-	uint32_t rescan = ledger ? atomic_load(&((struct ledger *)ledger)->rescan) : 0;
-
-	tensor_messages_read(&peer->server->state, &peer->client);
-	if (rescan == peer->rescan)
-		return;
-	peer->rescan = rescan;
-	lease_rescan(&peer->server->state);
-}
-
-/* Is there a message, or its end, that the loop will come back for? */
-static bool peer_is_readable(const struct peer *peer)
-{
-	struct pollfd p = { .fd = peer->fd, .events = POLLIN };
-
-	return poll(&p, 1, 0) > 0;
-}
-
-static void peer_read(struct peer *peer)
-{
-	struct conn_message m;
-	int r;
-
-	peer_set_behind(peer, false);
-	for (unsigned n = 0; n < PEER_BATCH && !peer->dropping; n++) {
-		r = conn_receive(peer->fd, WIRE_TO_DAEMON, &m, MSG_DONTWAIT);
-		if (r == -EAGAIN) {
-			peer_drained(peer);
-			return;
-		}
-		if (r == -EBADMSG) {
-			peer_refuse(peer, &m);
-			return;
-		}
-		if (r) {
-			peer_drop(peer);
-			return;
-		}
-		peer_dispatch(peer, &m);
-		fd_close(m.fd); /* unless the handler took it */
-	}
-	if (peer->dropping)
-		return;
-	/* that may have been all, which nothing would tell us; a look too many is harmless */
-	peer_drained(peer);
-	peer_set_behind(peer, peer_is_readable(peer));
-}
-
-static void peer_on_poll(uv_poll_t *poll, int status, int events)
-{
-	struct peer *peer = container_of(poll, struct peer, poll);
-	struct server *server = peer->server;
-
-	if (events & UV_WRITABLE)
-		peer_flush(peer);
-	/* an error (libuv stops polling then) is its end, which comes after what it sent */
-	if (!peer->dropping && (status < 0 || events & UV_READABLE))
-		peer_read(peer);
-	if (!peer->dropping && status < 0)
-		peer_poll(peer);
-	server_settle(server);
 }
 
 static int peer_credentials(int fd, struct ucred *cred)
@@ -513,7 +442,7 @@ static int peer_identity(int fd, struct client_identity *who)
 	return 0;
 }
 
-int peer_new(struct server *server, int fd_take)
+int peer_new(struct peers *peers, int fd_take, uv_poll_cb on_poll)
 {
 	cleanup_(fd_closep) int fd = fd_take;
 	struct client_identity who = { 0 };
@@ -526,21 +455,23 @@ int peer_new(struct server *server, int fd_take)
 	peer = calloc(1, sizeof(*peer));
 	if (!peer)
 		return -ENOMEM;
-	peer->server = server;
+	peer->peers = peers;
+	peer->on_poll = on_poll;
 	list_init(&peer->out);
-	r = client_init(&peer->client, &server->state, &who);
+	list_init(&peer->waits);
+	r = client_init(&peer->client, peers->state, &who);
 	if (!r) {
-		r = uv_poll_init(&server->loop, &peer->poll, fd);
+		r = uv_poll_init(peers->loop, &peer->poll, fd);
 		if (r)
-			client_deinit(&peer->client, &server->state, true);
+			client_deinit(&peer->client, peers->state, true);
 	}
 	if (r) {
 		free(peer);
 		return r;
 	}
 	peer->fd = take_fd(&fd);
-	list_add_tail(&server->peers, &peer->link);
-	server->peer_count++;
+	list_add_tail(&peers->list, &peer->link);
+	peers->count++;
 	peer_poll(peer);
 	log_debug("client connected", "client=%llu pid=%u uid=%u",
 		  (unsigned long long)peer->client.id, who.pid, who.uid);

@@ -1,21 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Those who asked to be told when the daemon is idle. Tests use it in place of waiting. Loop thread
- * only. */
-#include <errno.h>
+/* SETTLE; see settle.h. Tests use it instead of sleeping. Loop thread only. */
 #include <stdlib.h>
 
 #include "daemon/serve/settle.h"
-#include "daemon/serve/space.h"
 
 enum { SETTLES_MAX = 64 }; /* of one client */
 
 struct settle {
-	struct list link;
+	struct list link; /* in settling->list */
+	struct peer_wait wait;
 	struct peer *peer;
 	uint32_t serial;
 };
 
-void settle_add(struct peer *peer, uint32_t serial)
+static void settle_free(struct settle *settle)
+{
+	list_del(&settle->link);
+	list_del(&settle->wait.link);
+	free(settle);
+}
+
+static void settle_gone(struct peer_wait *wait)
+{
+	settle_free(container_of(wait, struct settle, wait));
+}
+
+void settle_add(struct settling *settling, struct peer *peer, uint32_t serial)
 {
 	struct settle *settle;
 
@@ -26,39 +36,29 @@ void settle_add(struct peer *peer, uint32_t serial)
 	}
 	settle = malloc(sizeof(*settle));
 	if (!settle) {
-		peer_error(peer, serial, WIRE_E_NO_RESOURCES, "the daemon is out of memory");
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
+			   "cannot remember SETTLE: the daemon is out of memory");
 		return;
 	}
-	*settle = (struct settle){ .peer = peer, .serial = serial };
-	list_add_tail(&peer->server->settling, &settle->link);
+	*settle = (struct settle){ .wait.gone = settle_gone, .peer = peer, .serial = serial };
+	list_add_tail(&settling->list, &settle->link);
+	list_add_tail(&peer->waits, &settle->wait.link);
 	peer->settles++;
 }
 
-void settle_forget(struct peer *peer)
-{
-	struct settle *settle, *after;
-
-	list_for_each_entry_safe(settle, after, &peer->server->settling, link) {
-		if (settle->peer == peer) {
-			list_del(&settle->link);
-			free(settle);
-		}
-	}
-}
-
-void settle_answer(struct server *server)
+bool settle_answer_one(struct settling *settling)
 {
 	struct wire_plain m = { .header = { .type = WIRE_DONE, .length = sizeof(m) } };
 	struct settle *settle;
 	struct peer *peer;
 
-	while (!space_busy(server) && !peers_unsettled(server) && !list_empty(&server->settling)) {
-		settle = list_first_entry(&server->settling, struct settle, link);
-		list_del(&settle->link);
-		peer = settle->peer;
-		m.header.serial = settle->serial;
-		free(settle);
-		peer->settles--;
-		peer_send(peer, &m, -1); /* may drop it, and forget its others */
-	}
+	if (list_empty(&settling->list))
+		return false;
+	settle = list_first_entry(&settling->list, struct settle, link);
+	peer = settle->peer;
+	m.header.serial = settle->serial;
+	settle_free(settle);
+	peer->settles--;
+	peer_send(peer, &m, -1); /* may drop it, and forget its others */
+	return true;
 }

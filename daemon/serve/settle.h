@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SETTLE: answered when no work is left that earlier messages began. */
+/* SETTLE: a request that is answered when no work is left that earlier messages began. */
 #pragma once
 
 #include "daemon/serve/peer.h"
 
-void settle_add(struct peer *peer, uint32_t serial);
-/* The peer is going. */
-void settle_forget(struct peer *peer);
-/* Answers all of them if nothing is under way. */
-void settle_answer(struct server *server);
+struct settling {
+	struct list list; /* of struct settle, oldest first */
+};
+
+void settle_add(struct settling *settling, struct peer *peer, uint32_t serial);
+/* Answers the oldest, which may drop its peer. False: there is none. */
+bool settle_answer_one(struct settling *settling);

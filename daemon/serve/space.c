@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Space: the answer to CREATE. Allocating pages takes the kernel most of a second a gigabyte, so
- * that large segments are made, and destroyed, by libuv's workers; a worker touches nothing but its
- * job. A struct create is waiting (for room, until its deadline), working (with a worker), or
- * answered and freed. When its peer goes it is freed, or left to its worker with peer == NULL.
+ * Space: the answer to CREATE. The kernel takes most of a second to allocate a gigabyte, so libuv's
+ * workers make and destroy large segments; a worker touches nothing but its job. A struct create
+ * waits for room until its deadline, or is with a worker, or is being tried or answered and in no
+ * list. When its peer goes it is freed, or left to its worker with peer == NULL.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,27 +11,29 @@
 #include <unistd.h>
 
 #include "daemon/serve/space.h"
-#include "daemon/state/tensor.h"
+#include "daemon/state/outcome.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/log.h"
 
 enum {
-	SPACE_INLINE = 256 << 10, /* bytes of a segment made or destroyed at once, in the loop */
-	SPACE_CREATES_MAX = 64,	  /* waiting for room, of one client */
+	SPACE_INLINE = 256 << 10, /* bytes; smaller segments are made and destroyed in the loop */
+	SPACE_CREATES_MAX = 64,	  /* of one client, that wait for room */
 };
 
-#define SPACE_SOON_NS (10 * NS_PER_SEC) /* how long room that is being made is waited for */
+#define SPACE_SOON_NS (10 * NS_PER_SEC) /* how long to wait for room that is being made */
 
 struct create {
-	struct list link; /* server->waiting or ->working */
-	struct server *server;
+	struct list link; /* in space->waiting or ->working; unlinked while it is tried */
+	struct peer_wait wait;
+	struct space *space;
 	struct peer *peer; /* NULL: it is gone */
+	bool working;	   /* with a worker */
 	uint32_t serial;
 	struct tensor_request rq;
 	int64_t deadline;
-	int64_t soon_deadline; /* until when STATE_E_SOON is believed */
+	int64_t soon_deadline; /* STATE_E_SOON is not believed any more after that */
 	/* with a worker: */
 	uv_work_t work;
 	atomic_bool cancel;
@@ -44,26 +46,68 @@ struct create {
 
 struct destroy {
 	uv_work_t work;
-	struct server *server;
+	struct space *space;
 	struct segment *segment;
 	struct object object;
-	bool remains; /* it could not be emptied yet, or somebody has it open and could grow it
-			 again */
+	bool remains; /* it could not be emptied, or somebody has it open and could grow it again */
 };
 
 static struct create *create_free(struct create *create)
 {
-	list_del(&create->link);
 	fd_close(create->fd);
 	free(create);
 	return NULL;
+}
+
+static void create_gone(struct peer_wait *wait);
+
+/* Puts it where its peer's end and its turn find it, before @before in one of the lists. */
+static void create_park(struct create *create, struct list *before, bool working)
+{
+	create->working = working;
+	create->wait.gone = create_gone;
+	list_add_tail(before, &create->link);
+	list_add_tail(&create->peer->waits, &create->wait.link);
+	if (!working)
+		create->peer->creates++;
+}
+
+/* Takes it out again: whoever tries or answers it may drop its peer, and must still own it then. */
+static void create_unpark(struct create *create)
+{
+	list_del(&create->link);
+	list_del(&create->wait.link);
+	if (create->peer && !create->working)
+		create->peer->creates--;
+}
+
+static void create_gone(struct peer_wait *wait)
+{
+	struct create *create = container_of(wait, struct create, wait);
+
+	if (create->working) {
+		atomic_store(&create->cancel, true);
+		create->peer->client.drafts--; /* nobody's, until the worker has done with it */
+		create->peer = NULL;
+		return;
+	}
+	list_del(&create->link);
+	create_free(create);
+}
+
+void space_init(struct space *space, uv_loop_t *loop, struct state *state)
+{
+	*space = (struct space){ .loop = loop, .state = state };
+	list_init(&space->waiting);
+	list_init(&space->working);
+	uv_timer_init(loop, &space->timer);
 }
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
 static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, int r)
 {
-	const struct quota *q = &peer->server->state.store.quota;
+	const struct quota *q = &peer->peers->state->memory.store.quota;
 	const struct quota_user *user = peer->client.user;
 	unsigned long long want = nbytes, used = q->used, all = q->capacity;
 
@@ -85,17 +129,19 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 	case STATE_E_NEVER:
 		peer_error(
 			peer, serial, nbytes > q->capacity ? WIRE_E_NO_SPACE : WIRE_E_QUOTA,
-			"%llu bytes never fit: the daemon has %llu bytes (--capacity), a user %llu (--uid-capacity)",
+			"%llu bytes never fit: the daemon has %llu bytes (--capacity), a user %llu "
+			"(--uid-capacity)",
 			want, all, (unsigned long long)q->user_capacity);
 		break;
 	case STATE_E_TENSORS:
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "the daemon has no room for more than its %u tensors (--max-tensors), "
-			   "their names, shapes and metadata",
-			   peer->server->state.catalog.header->max_tensors);
+			   "the catalog is full: it has room for %u tensors (--max-tensors), their "
+			   "names, shapes and metadata",
+			   peer->peers->state->catalog.header->max_tensors);
 		break;
 	case STATE_E_DRAFTS:
-		peer_error(peer, serial, WIRE_E_LIMIT, "this client has its maximum of %d drafts",
+		peer_error(peer, serial, WIRE_E_LIMIT,
+			   "this client has its maximum of %d drafts; commit or abort some",
 			   CLIENT_DRAFTS_MAX);
 		break;
 	case -ENOSPC:
@@ -104,16 +150,16 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 		break;
 	default:
 		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
-			   "the daemon could not make memory: %s", strerror(-r));
+			   "cannot make a segment of %llu bytes: %s", want, strerror(-r));
 		break;
 	}
 }
 
-/* The draft is there. Its segment's descriptor goes along unless the client has it. */
+/* Sends DRAFT, with a descriptor of its segment unless the client has one. */
 static void answer_draft(struct peer *peer, uint32_t serial, uint32_t slot, int fd_take)
 {
 	cleanup_(fd_closep) int fd = fd_take;
-	struct state *st = &peer->server->state;
+	struct state *st = peer->peers->state;
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 	struct segment *seg = st->tensors[slot].segment;
 	struct wire_draft m = {
@@ -126,7 +172,7 @@ static void answer_draft(struct peer *peer, uint32_t serial, uint32_t slot, int 
 	};
 	int r = 0;
 
-	if (seg && !seg->handed) {
+	if (seg && !segment_is_handed(seg)) {
 		if (fd < 0)
 			r = segment_descriptor(seg, true, &fd);
 		if (r) {
@@ -149,7 +195,7 @@ static void create_backed(struct create *create)
 	struct peer *peer = create->peer;
 	int r;
 
-	r = tensor_backed(&create->server->state, peer ? &peer->client : NULL, create->slot,
+	r = tensor_backed(create->space->state, peer ? &peer->client : NULL, create->slot,
 			  create->result);
 	if (!peer)
 		return;
@@ -166,12 +212,11 @@ static void create_work(uv_work_t *work)
 	create->result = object_create(&create->object, create->size, &create->cancel, &create->fd);
 }
 
-static bool create_try(struct create *create);
-
-/* /dev/shm is full, but not all of it is in use: the create may try again soon. */
+/* /dev/shm is full, but room in it can be made: gives the draft back, so that the create can try
+ * again soon. */
 static bool create_made_room(struct create *create)
 {
-	struct state *st = &create->server->state;
+	struct state *st = create->space->state;
 
 	if (create->result != -ENOSPC || !create->peer || create->rq.prefetch ||
 	    tensor_make_room(st, NULL) != ROOM_MADE)
@@ -184,35 +229,32 @@ static bool create_made_room(struct create *create)
 static void create_worked(uv_work_t *work, int status)
 {
 	struct create *create = container_of(work, struct create, work);
-	struct server *server = create->server;
+	struct space *space = create->space;
 
 	if (status)
 		create->result = -ECANCELED;
-	server->jobs--;
+	space->jobs--;
+	create_unpark(create);
 	if (create_made_room(create)) {
-		list_del(&create->link);
-		list_add_tail(&server->waiting, &create->link);
-		create->peer->creates++;
+		create_park(create, &space->waiting, false);
 	} else {
 		create_backed(create);
 		create_free(create);
 	}
-	server_settle(server);
 }
 
-/* The draft needs a new segment. */
+/* Makes the new segment that the draft needs. True: the create is answered. */
 static bool create_back(struct create *create)
 {
-	struct server *server = create->server;
-	const struct segment *seg = server->state.tensors[create->slot].segment;
+	struct space *space = create->space;
+	const struct segment *seg = space->state->tensors[create->slot].segment;
 
 	create->object = seg->object;
 	create->size = seg->size;
 	if (create->size > SPACE_INLINE &&
-	    !uv_queue_work(&server->loop, &create->work, create_work, create_worked)) {
-		list_del(&create->link);
-		list_add_tail(&server->working, &create->link);
-		server->jobs++;
+	    !uv_queue_work(space->loop, &create->work, create_work, create_worked)) {
+		create_park(create, &space->working, true);
+		space->jobs++;
 		return false;
 	}
 	create_work(&create->work);
@@ -228,7 +270,7 @@ static bool create_try(struct create *create)
 	struct peer *peer = create->peer;
 	int r;
 
-	r = tensor_create(&peer->server->state, &peer->client, &create->rq, &create->slot);
+	r = tensor_create(peer->peers->state, &peer->client, &create->rq, &create->slot);
 	if (r == 0) {
 		answer_draft(peer, create->serial, create->slot, -1);
 		return true;
@@ -244,23 +286,16 @@ static bool create_try(struct create *create)
 	return true;
 }
 
-static void create_wait(struct create *create)
-{
-	if (!list_empty(&create->link))
-		return; /* with a worker */
-	list_add_tail(&create->server->waiting, &create->link);
-	create->peer->creates++;
-	create->server->room_seen--; /* so that its deadline is seen to */
-}
-
-void space_create(struct peer *peer, uint32_t serial, const struct tensor_request *rq,
-		  int64_t timeout_ns)
+void space_create(struct space *space, struct peer *peer, uint32_t serial,
+		  const struct tensor_request *rq, int64_t timeout_ns)
 {
 	struct create *create;
 
 	if (peer->creates >= SPACE_CREATES_MAX) {
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "this client has %d requests waiting for room", SPACE_CREATES_MAX);
+			   "cannot wait for room for %llu bytes: this client has %d requests "
+			   "waiting already",
+			   (unsigned long long)rq->nbytes, SPACE_CREATES_MAX);
 		return;
 	}
 	create = calloc(1, sizeof(*create));
@@ -269,17 +304,20 @@ void space_create(struct peer *peer, uint32_t serial, const struct tensor_reques
 		return;
 	}
 	list_init(&create->link);
-	create->server = peer->server;
+	list_init(&create->wait.link);
+	create->space = space;
 	create->peer = peer;
 	create->serial = serial;
 	create->rq = *rq;
 	create->deadline = deadline_after(rq->prefetch ? 0 : timeout_ns);
 	create->soon_deadline = deadline_after(rq->prefetch ? 0 : SPACE_SOON_NS);
 	create->fd = -1;
-	if (create_try(create))
+	if (create_try(create)) {
 		create_free(create);
-	else
-		create_wait(create);
+	} else if (list_empty(&create->link)) { /* it is not with a worker */
+		create_park(create, &space->waiting, false);
+		space->room_seen--; /* so that its deadline is seen to */
+	}
 }
 
 /* ---- destroying ----------------------------------------------------------------------------- */
@@ -294,39 +332,38 @@ static void destroy_work(uv_work_t *work)
 
 static void destroy_done(struct destroy *destroy)
 {
-	struct segment_store *store = &destroy->server->state.store;
+	struct memory *memory = &destroy->space->state->memory;
+	struct guard *guard = &memory->store.guard;
 	const struct segment *seg = destroy->segment;
 
-	guard_sweep(&store->guard, 0);
+	guard_sweep(guard, 0);
 	if (destroy->remains)
-		guard_remnant(&store->guard, &destroy->object, seg->guarded.writer);
+		guard_remnant(guard, &destroy->object, seg->guarded.writer);
 	else
 		object_destroy(&destroy->object);
-	tensor_free_segment(&destroy->server->state, destroy->segment);
+	memory_free(memory, destroy->segment);
 }
 
 static void destroy_worked(uv_work_t *work, int status)
 {
 	struct destroy *destroy = container_of(work, struct destroy, work);
-	struct server *server = destroy->server;
 
 	(void)status;
-	server->jobs--;
+	destroy->space->jobs--;
 	destroy_done(destroy);
 	free(destroy);
-	server_settle(server);
 }
 
-static void segment_destroy(struct server *server, struct segment *seg)
+static void segment_destroy(struct space *space, struct segment *seg)
 {
 	struct destroy *destroy = seg->size > SPACE_INLINE ? calloc(1, sizeof(*destroy)) : NULL;
-	struct destroy here = { .server = server, .segment = seg, .object = seg->object };
+	struct destroy here = { .space = space, .segment = seg, .object = seg->object };
 
 	list_del(&seg->link);
 	if (destroy) {
 		*destroy = here;
-		if (!uv_queue_work(&server->loop, &destroy->work, destroy_work, destroy_worked)) {
-			server->jobs++;
+		if (!uv_queue_work(space->loop, &destroy->work, destroy_work, destroy_worked)) {
+			space->jobs++;
 			return;
 		}
 		free(destroy);
@@ -335,100 +372,84 @@ static void segment_destroy(struct server *server, struct segment *seg)
 	destroy_done(&here);
 }
 
-static void doomed_settle(struct server *server)
+static void doomed_settle(struct space *space)
 {
 	struct segment *seg, *after;
 
-	list_for_each_entry_safe(seg, after, &server->state.store.doomed, link)
-		segment_destroy(server, seg);
+	list_for_each_entry_safe(seg, after, &space->state->memory.store.doomed, link)
+		segment_destroy(space, seg);
 }
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
 static void space_on_timer(uv_timer_t *timer)
 {
-	struct server *server = container_of(timer, struct server, space_timer);
+	struct space *space = container_of(timer, struct space, timer);
 
-	server->room_seen--; /* time has passed: that counts as news */
-	server_settle(server);
+	space->room_seen--; /* time has passed: that counts as news */
 }
 
-static int64_t waiting_try(struct server *server)
+/* Tries each once. Returns the next deadline, or 0 if the list changed meanwhile: start again. */
+static int64_t waiting_try(struct space *space)
 {
 	int64_t next = DEADLINE_NEVER, due;
 	struct create *create, *after;
 
-	list_for_each_entry_safe(create, after, &server->waiting, link) {
+	list_for_each_entry_safe(create, after, &space->waiting, link) {
 		struct peer *peer = create->peer;
 
-		list_del(&create->link);
-		peer->creates--;
+		create_unpark(create);
 		if (create_try(create)) {
 			create_free(create);
 			if (peer->dropping)
-				return 0; /* and some of the list with it: start again */
+				return 0; /* its others, @after perhaps, went with it */
 			continue;
 		}
-		if (list_empty(&create->link)) { /* not with a worker: it goes on waiting, before
-						    @after */
-			list_add_tail(&after->link, &create->link);
-			peer->creates++;
-			due = create->deadline > create->soon_deadline ? create->deadline
-								       : create->soon_deadline;
-			if (!deadline_passed(create->deadline))
-				due = create->deadline;
-			next = due < next ? due : next;
-		}
+		if (!list_empty(&create->link))
+			continue; /* with a worker now */
+		create_park(create, &after->link, false);
+		due = create->deadline;
+		if (deadline_passed(due))
+			due = create->soon_deadline;
+		next = due < next ? due : next;
 	}
 	return next;
 }
 
-void space_settle(struct server *server)
+void space_settle(struct space *space)
 {
 	int64_t next;
 
-	doomed_settle(server);
-	while (!list_empty(&server->waiting) && server->room_seen != server->state.room_made) {
-		server->room_seen = server->state.room_made;
-		next = waiting_try(server);
-		doomed_settle(server);
+	doomed_settle(space);
+	while (!list_empty(&space->waiting) && space->room_seen != space->state->memory.room_made) {
+		space->room_seen = space->state->memory.room_made;
+		next = waiting_try(space);
+		doomed_settle(space);
 		if (next == 0) {
-			server->room_seen--;
+			space->room_seen--;
 			continue;
 		}
-		if (list_empty(&server->waiting) || next == DEADLINE_NEVER)
-			uv_timer_stop(&server->space_timer);
+		if (list_empty(&space->waiting) || next == DEADLINE_NEVER)
+			uv_timer_stop(&space->timer);
 		else
-			uv_timer_start(&server->space_timer, space_on_timer,
+			uv_timer_start(&space->timer, space_on_timer,
 				       (uint64_t)deadline_left_ms(next) + 1, 0);
 	}
 }
 
-bool space_busy(const struct server *server)
+bool space_unsettled(const struct space *space)
 {
-	return server->jobs || !list_empty(&server->state.store.doomed);
+	return !list_empty(&space->state->memory.store.doomed) ||
+	       space->room_seen != space->state->memory.room_made;
 }
 
-void space_forget(struct peer *peer)
+bool space_busy(const struct space *space)
 {
-	struct server *server = peer->server;
-	struct create *create, *after;
-
-	list_for_each_entry_safe(create, after, &server->waiting, link) {
-		if (create->peer == peer)
-			create_free(create);
-	}
-	list_for_each_entry(create, &server->working, link) {
-		if (create->peer == peer) {
-			atomic_store(&create->cancel, true);
-			create->peer = NULL;
-			peer->client.drafts--; /* nobody's, until the worker has done with it */
-		}
-	}
+	return space->jobs || !list_empty(&space->state->memory.store.doomed);
 }
 
-void space_stop(struct server *server)
+void space_stop(struct space *space)
 {
-	uv_timer_stop(&server->space_timer);
-	doomed_settle(server);
+	uv_close((uv_handle_t *)&space->timer, NULL);
+	doomed_settle(space);
 }

@@ -57,7 +57,7 @@ static int array_map(struct catalog *cat, struct catalog_array *array)
 	return array->next ? 0 : -ENOMEM;
 }
 
-/* Names beyond the tensors: the versions of deleted ones are remembered here. */
+/* There are more names than tensors, to remember the versions of deleted ones. */
 static uint32_t names_max(uint32_t max_tensors)
 {
 	return max_tensors + (max_tensors / 4 > 1024 ? max_tensors / 4 : 1024);
@@ -112,7 +112,7 @@ static int catalog_map(struct catalog *cat, const struct catalog_header *plan)
 	void *map;
 	int r;
 
-	/* header, clients and buckets are used at once */
+	/* header, client words and buckets are in use from the start */
 	r = object_create(&object, plan->off_names, NULL, &cat->fd_rw);
 	if (!r)
 		r = object_open(&object, O_RDONLY, &cat->fd_ro);
@@ -127,9 +127,8 @@ static int catalog_map(struct catalog *cat, const struct catalog_header *plan)
 	memcpy(cat->header, plan, sizeof(*plan));
 	cat->client_words = (void *)((char *)map + plan->off_clients);
 	cat->buckets = (void *)((char *)map + plan->off_buckets);
-	memset(cat->buckets, 0xff,
-	       ((size_t)plan->bucket_mask + 1) * sizeof(uint32_t)); /* CATALOG_NONE
-								     */
+	/* fills the buckets with CATALOG_NONE */
+	memset(cat->buckets, 0xff, ((size_t)plan->bucket_mask + 1) * sizeof(uint32_t));
 	return 0;
 }
 
@@ -210,7 +209,7 @@ void catalog_end_foreign(uint64_t instance)
 	if (!fstat(fd, &st) && st.st_uid == geteuid() && st.st_size >= (off_t)sizeof(*h)) {
 		h = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 		if (h != MAP_FAILED) {
-			/* what it says is believed only as far as the object reaches */
+			/* its offsets are believed only as far as the object reaches */
 			if (h->magic == CATALOG_MAGIC && h->layout == CATALOG_LAYOUT &&
 			    h->off_clients <= (uint64_t)st.st_size &&
 			    h->max_clients <=
@@ -224,7 +223,7 @@ void catalog_end_foreign(uint64_t instance)
 
 int catalog_prepare(struct catalog *cat, struct catalog_array *array, uint32_t more)
 {
-	uint32_t listed = array->high - array->in_use; /* free ones below high */
+	uint32_t listed = array->high - array->in_use; /* free entries below high */
 	uint64_t end, limit = page_round((uint64_t)array->max * array->entry_size);
 	int r;
 

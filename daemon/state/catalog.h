@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The catalog: the shared-memory table that the daemon writes and every client maps read-only.
- * Here: its memory, and taking and giving back entries of its arrays. What they mean is written by
- * name.c, tensor.c, lease.c.
+ * The catalog: the shared-memory table that the daemon writes and every client maps read-only. This
+ * file keeps its memory, and takes and gives back entries of its arrays; the files above it write
+ * what the entries mean.
  */
 #pragma once
 
@@ -14,8 +14,8 @@
 
 enum { CATALOG_E_FULL = 1 };
 
-/* One array of the catalog. Entries are used from the start, so that what was never used is never
- * allocated. */
+/* One array of the catalog. The lowest entries are used first, so that memory is only allocated for
+ * those that were ever used. */
 struct catalog_array {
 	unsigned char *base;
 	uint64_t offset; /* in the object */
@@ -23,9 +23,9 @@ struct catalog_array {
 	uint64_t allocated; /* bytes from the start of the array */
 	uint32_t max;
 	uint32_t high; /* entries from here on were never used */
-	uint32_t free; /* head of the list of free ones below high, or CATALOG_NONE */
+	uint32_t free; /* head of the list of free entries below high, or CATALOG_NONE */
 	uint32_t in_use;
-	uint32_t *next; /* of the free list */
+	uint32_t *next; /* links of the free list */
 };
 
 struct catalog {
@@ -33,7 +33,7 @@ struct catalog {
 	uint64_t instance;
 	uint64_t size;
 	int fd_rw;
-	int fd_ro; /* what clients get */
+	int fd_ro; /* clients get this one */
 	_Atomic uint64_t *client_words;
 	_Atomic uint32_t *buckets;
 	struct catalog_array clients, names, rows, segments, chunks;
@@ -50,7 +50,7 @@ struct catalog_limits {
 int catalog_init(struct catalog *cat, uint64_t instance, const struct catalog_limits *limits);
 /* Tells all clients that nobody serves this catalog any more, and removes it. */
 void catalog_deinit(struct catalog *cat);
-/* The same for the catalog of a dead instance, whatever state it is in. */
+/* Tells the clients of a dead instance, whatever state its catalog is in. */
 void catalog_end_foreign(uint64_t instance);
 
 static inline struct catalog_row *catalog_row(const struct catalog *cat, uint32_t slot)
@@ -73,31 +73,30 @@ static inline struct catalog_chunk *catalog_chunk(const struct catalog *cat, uin
 	return (struct catalog_chunk *)(void *)cat->chunks.base + index;
 }
 
-/* An entry of its own. 0, CATALOG_E_FULL: no more of them, or -ENOSPC: no memory for them in
- * /dev/shm. */
+/* Takes an entry. CATALOG_E_FULL: all are taken; -ENOSPC: /dev/shm is full. */
 int catalog_take(struct catalog *cat, struct catalog_array *array, uint32_t *index);
 void catalog_give(struct catalog_array *array, uint32_t index);
-/* Makes sure that @more further takes will not fail. As catalog_take(). */
+/* Makes sure that the next @more takes will not fail. Fails as catalog_take() does. */
 int catalog_prepare(struct catalog *cat, struct catalog_array *array, uint32_t more);
 
-/* Chunks that hold @bytes. */
+/* How many chunks hold @bytes. */
 uint32_t catalog_chunks_for(size_t bytes);
-/* Sets chunks aside, to be taken by catalog_chunks_write(); as catalog_take(). */
+/* Sets chunks aside for catalog_chunks_write(). Fails as catalog_take() does. */
 int catalog_chunks_reserve(struct catalog *cat, uint32_t count);
 void catalog_chunks_unreserve(struct catalog *cat, uint32_t count);
-/* Writes a chain from reserved chunks; its first, and the chunk and byte where the next write goes
- * on, in *end. */
+/* The first chunk of a chain, and the chunk and byte where the next write continues. */
 struct chunk_end {
 	uint32_t first;
 	uint32_t last;
 	uint32_t fill;
 	uint32_t count;
 };
+/* Appends to a chain, with chunks that were set aside. */
 void catalog_chunks_write(struct catalog *cat, struct chunk_end *end, const void *data,
 			  size_t size);
 /* Copies @size bytes out of the chain at @first. */
 void catalog_chunks_read(const struct catalog *cat, uint32_t first, void *data, size_t size);
 void catalog_chunks_give(struct catalog *cat, uint32_t first);
 
-/* After a commit of a name with that hash: its sleepers wake. */
+/* Wakes the clients that wait for a name with that hash. */
 void catalog_wake(struct catalog *cat, uint32_t hash);

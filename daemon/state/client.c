@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients. A client owns its drafts, the list of segments it writes, and the ledger that we map
- * read-only. Death order: its ledger, its drafts, its segments, its account. Loop thread only.
- *
- * Whose connection ended may still use what it held: its process may have closed the socket, or we
- * dropped it. What tells is its ledger: whoever takes leases has that mapped writable, and the
- * kernel knows whether anybody does, since F_SEAL_WRITE can only be added if not. The mapping goes
- * with the process, whether it exits, is killed or calls exec, and before its descriptors do. A
- * client that lies about this harms itself: others are protected by what is looked at when memory
- * changes hands (segment_take_warm()).
+ * Clients: identity, and the ledger that we map read-only. The ledger tells more than the socket
+ * does: whoever takes leases has it mapped writable, and the kernel knows whether anybody does,
+ * since F_SEAL_WRITE can only be added if nobody does. The mapping goes with the process, whether
+ * that exits, is killed or calls exec, and it goes before the process's descriptors do. A client
+ * that lies about this harms itself: others are protected by what is looked at when memory changes
+ * hands (segment_take_warm()). Loop thread only.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,14 +15,13 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "daemon/state/device.h"
-#include "daemon/state/lease.h"
-#include "daemon/state/tensor.h"
+#include "daemon/state/client.h"
+#include "daemon/state/outcome.h"
 #include "util/cleanup.h"
 #include "util/fd.h"
 
-#define TMPFS_MAGIC_NUMBER                                                                         \
-	0x01021994 /* of memfds; those on huge pages could fault for want of one */
+/* The file system of memfds. One on huge pages has another, and could fault for want of a page. */
+#define TMPFS_MAGIC_NUMBER 0x01021994
 
 int client_init(struct client *c, struct state *st, const struct client_identity *who)
 {
@@ -40,10 +36,14 @@ int client_init(struct client *c, struct state *st, const struct client_identity
 	c->small_next = SEGMENT_SMALL_FIRST;
 	list_init(&c->small);
 	list_init(&c->large);
-	device_init_client(c);
+	list_init(&c->exports);
+	list_init(&c->imports);
+	list_init(&c->placed);
+	list_init(&c->notices);
+	list_init(&c->notified);
 	memcpy(c->label, who->label, sizeof(c->label));
 	c->label[sizeof(c->label) - 1] = '\0';
-	c->user = quota_user_ref(&st->store.quota, c->uid);
+	c->user = quota_user_ref(&st->memory.store.quota, c->uid);
 	if (!c->user)
 		return -ENOMEM;
 	r = catalog_take(&st->catalog, &st->catalog.clients, &index);
@@ -58,7 +58,7 @@ int client_init(struct client *c, struct state *st, const struct client_identity
 	return 0;
 }
 
-/* What we read of a client's is memory that it cannot take away: a sealed memfd of small pages. */
+/* We only read memory that the client cannot take away: a sealed memfd of small pages. */
 static const char *ledger_check(int fd, uint64_t size)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -109,12 +109,22 @@ int client_serve(struct client *c, struct state *st, int fd_take, uint64_t size,
 	return 0;
 }
 
+/* ---- the ledger ------------------------------------------------------------------------------ */
+
+void client_end_leases(struct client *c, struct state *st)
+{
+	if (c->ended)
+		return;
+	c->ended = true;
+	if (c->ledger_fd >= 0) /* D1 */
+		atomic_store(&st->catalog.client_words[c->index], (uint64_t)c->generation << 1);
+}
+
 /*
- * Has anybody the ledger mapped writable? Our own mapping counts, since it was made with a
- * descriptor for writing. An error other than EBUSY means that the client sealed it against that:
- * it is taken at its word.
+ * Our own mapping counts, since it was made with a descriptor for writing. An error other than
+ * EBUSY means that the client sealed it against sealing: it is taken at its word.
  */
-static bool ledger_is_mapped(struct client *c)
+bool client_ledger_is_mapped(struct client *c)
 {
 	void *map;
 	bool mapped;
@@ -126,69 +136,51 @@ static bool ledger_is_mapped(struct client *c)
 	if (!mapped)
 		return false;
 	map = mmap(NULL, c->ledger_size, PROT_READ, MAP_SHARED, c->ledger_fd, 0);
-	c->ledger = map == MAP_FAILED ? NULL : map; /* without it, it holds all: lease_held_by() */
+	c->ledger = map == MAP_FAILED ? NULL : map; /* NULL counts as holding everything:
+						       client_leases_on() */
 	return true;
 }
 
-/* Segments for small tensors end with their writer; those for large ones go on serving its user. */
-static void list_leave(struct list *segments, struct state *st, bool reuse)
+void client_drop_ledger(struct client *c, struct state *st)
 {
-	struct segment *seg, *next;
-
-	list_for_each_entry_safe(seg, next, segments, writer_link) {
-		list_del(&seg->writer_link);
-		seg->writer = 0;
-		if (reuse && seg->places == 0 && seg->small)
-			tensor_end_segment(st, seg);
-	}
+	st->served[c->index] = NULL;
+	if (c->ledger)
+		munmap((void *)c->ledger, c->ledger_size);
+	c->ledger = NULL;
+	c->ledger_fd = fd_close(c->ledger_fd);
 }
 
-bool client_end(struct client *c, struct state *st)
+/*
+ * ORDER: the page's byte is read before the counter, both seq_cst: the client sets it before G2. A
+ * page that was never written is not read, since that would allocate it.
+ */
+uint32_t client_leases_on(const struct client *c, uint32_t slot)
 {
-	if (c->index == CATALOG_NONE)
-		return true;
-	lease_end_client(st, c);
-	tensor_messages_read(st, c); /* what there was has been, or is lost */
-	device_end_client(st, c);
-	return client_look(c, st);
+	struct ledger *l = (struct ledger *)c->ledger;
+
+	if (!l)
+		return c->ledger_fd >= 0; /* an orphan's that could not be mapped again holds all */
+	if (!atomic_load(&l->touched[slot / LEDGER_PAGE_SLOTS]))
+		return 0;
+	return atomic_load(&ledger_held(l, c->ledger_slots)[slot]);
 }
 
-bool client_look(struct client *c, struct state *st)
+static uint32_t next_leased(const struct client *c, const struct state *st, uint32_t slot,
+			    uint32_t *leases)
 {
-	uint32_t leases;
+	struct ledger *l = (struct ledger *)c->ledger;
 
-	if (c->ledger_fd >= 0 && ledger_is_mapped(c) &&
-	    (c->draft_head != CATALOG_NONE ||
-	     client_next_held(c, st, 0, &leases) != CATALOG_NONE)) {
-		lease_rescan(st); /* it cannot say what it releases */
-		return false;
+	while (slot < st->catalog.rows.high) {
+		if (l && !atomic_load(&l->touched[slot / LEDGER_PAGE_SLOTS])) {
+			slot = (slot / LEDGER_PAGE_SLOTS + 1) * LEDGER_PAGE_SLOTS;
+			continue;
+		}
+		*leases = client_leases_on(c, slot);
+		if (*leases)
+			return slot;
+		slot++;
 	}
-	client_deinit(c, st, true);
-	return true;
-}
-
-void client_deinit(struct client *c, struct state *st, bool reuse)
-{
-	if (c->index == CATALOG_NONE)
-		return;
-	lease_end_client(st, c);
-	device_end_client(st, c);
-	lease_drop_client(st, c);
-	while (reuse && c->draft_head != CATALOG_NONE) {
-		uint32_t slot = c->draft_head;
-
-		tensor_abort(st, c, ref_make(catalog_row(&st->catalog, slot)->word >> 2, slot));
-	}
-	list_leave(&c->small, st, reuse);
-	list_leave(&c->large, st, reuse);
-	if (reuse)
-		lease_rescan(st);
-	guard_sweep(&st->store.guard, c->id);
-	if (c->generation < ENTRY_GENERATION_MAX)
-		catalog_give(&st->catalog.clients, c->index);
-	c->index = CATALOG_NONE;
-	c->user = quota_user_unref(c->user);
-	atomic_fetch_sub(&st->catalog.header->clients, 1);
+	return CATALOG_NONE;
 }
 
 uint32_t client_next_held(const struct client *c, const struct state *st, uint32_t slot,
@@ -196,7 +188,7 @@ uint32_t client_next_held(const struct client *c, const struct state *st, uint32
 {
 	enum row_state row;
 
-	while ((slot = lease_next_of(c, st, slot, leases)) != CATALOG_NONE) {
+	while ((slot = next_leased(c, st, slot, leases)) != CATALOG_NONE) {
 		row = row_word_state(catalog_row(&st->catalog, slot)->word);
 		if (row == ROW_LIVE || row == ROW_RETIRED)
 			return slot;

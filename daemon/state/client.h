@@ -1,9 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the state knows of a connection; embedded in the peer that serve/ keeps. */
+/*
+ * What the state knows of a connection, and the ledger in which the client counts its leases. A
+ * struct client is embedded in the peer that serve/ keeps. What the end of a connection brings is
+ * in disconnect.h.
+ */
 #pragma once
 
 #include "daemon/state/state.h"
 #include "proto/ledger_layout.h"
+
+enum {
+	CLIENT_DRAFTS_MAX = 1024,
+	CLIENT_NOTICES_MAX = 65536, /* tensors on devices, including those whose FREED it has not
+				       read yet */
+	CLIENT_IMPORTS_MAX = 16384, /* segments on devices that it has open */
+};
 
 struct client {
 	uint64_t id; /* never used twice */
@@ -15,15 +26,18 @@ struct client {
 	const struct ledger *ledger; /* mapped read-only, NULL before LEDGER */
 	size_t ledger_size;
 	uint32_t ledger_slots;
-	int ledger_fd;	     /* -1 before LEDGER */
-	bool ended;	     /* takes no more leases */
+	int ledger_fd; /* -1 before LEDGER */
+	bool ended;    /* takes no more leases */
+
+	/* tensor.c: */
 	struct list small;   /* segments for small tensors that it writes, by writer_link */
 	struct list large;   /* segments for large tensors that it has mapped writable */
-	uint64_t small_next; /* size of the next one of the former */
+	uint64_t small_next; /* size of its next segment for small tensors */
 	uint32_t drafts;     /* how many, those being made included */
 	uint32_t draft_head; /* a slot in the ring, or CATALOG_NONE */
 	bool room_unread;    /* a draft could not be taken back before its messages are read */
-	/* for device.c: */
+
+	/* notice.c, export.c: */
 	struct list exports;  /* segments on devices that it exported, by writer_link */
 	struct list imports;  /* of struct device_import, by client_link */
 	struct list placed;   /* of struct notice, by link: FREED of its tensors, not due yet */
@@ -41,30 +55,30 @@ struct client_identity {
 int client_init(struct client *c, struct state *st, const struct client_identity *who);
 
 /*
- * Maps the ledger in @fd_take (closed in any case) and serves its leases from now on.
+ * Maps the ledger in @fd_take (closed in any case) and counts its leases from now on.
  * STATE_E_INVALID with *why: it is not what PROTOCOL.md section 2 asks for.
  */
 int client_serve(struct client *c, struct state *st, int fd_take, uint64_t size, const char **why);
 
+/* D1: @c takes no more leases. Those that it has stay. */
+void client_end_leases(struct client *c, struct state *st);
 /*
- * The connection is over: @c takes no more leases (D1). True: nobody maps its ledger any more, so
- * nobody uses what it held, and all of that is given back. False: somebody does, who may go on
- * reading and writing. @c is an orphan then: its leases and drafts stay, until client_look() says
- * that it is gone.
+ * Has anybody the ledger mapped? Nobody uses what @c held if not. Unmaps and maps it again, since
+ * our own mapping counts.
  */
-bool client_end(struct client *c, struct state *st);
-/* Looks at an orphan; as client_end(). */
-bool client_look(struct client *c, struct state *st);
-/*
- * Without a look: with @reuse all that it had is given back. Without, at the daemon's end, nothing
- * of it is used for anything else. Fine on a half-made client.
+bool client_ledger_is_mapped(struct client *c);
+/* Its leases count for nothing from now on; the caller looks at all retired tensors then
+ * (lease_rescan()). */
+void client_drop_ledger(struct client *c, struct state *st);
+
+/* How many leases on @slot the ledger of @c counts, whatever state the slot is in. */
+uint32_t client_leases_on(const struct client *c, uint32_t slot);
+/* The first LIVE or RETIRED slot from @slot on that @c has leases on, and how many. CATALOG_NONE.
  */
-void client_deinit(struct client *c, struct state *st, bool reuse);
+uint32_t client_next_held(const struct client *c, const struct state *st, uint32_t slot,
+			  uint32_t *leases);
 
 struct client_sums {
 	uint64_t leases, tensors, bytes;
 };
 struct client_sums client_sum(const struct client *c, const struct state *st);
-/* The first slot from @slot on that it holds a lease of, and how many; CATALOG_NONE. */
-uint32_t client_next_held(const struct client *c, const struct state *st, uint32_t slot,
-			  uint32_t *leases);

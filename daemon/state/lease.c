@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leases: who is using which tensor. A client takes a lease without asking us by writing its own
+ * Leases: which tensors are in use. A client takes a lease without asking us, by writing its own
  * ledger; we learn of it when we read that page. A late view is safe: it keeps memory longer, it
  * never frees it early. Invariants: (1) a row's word goes LIVE -> RETIRED -> FREE here only; (2) a
  * tensor stays RETIRED from T1 until no ledger holds its slot; (3) the ledger of a connection that
- * ended is read until nobody maps it any more (client.c).
+ * ended is read until nobody maps it any more (disconnect.c).
  *
  * ORDER: T1 then T2 here, G2 then G3 in client/session/hold.h; D1 then D2 here, G2 then G3 there;
  * T1 then T2 here, R1 then R2 there. Each side writes its own word, then reads the other's; all
@@ -12,52 +12,17 @@
  * read the old value: a leased tensor is reused, or a last release is missed. Loop thread only.
  */
 #include <assert.h>
-#include <sys/mman.h>
 
-#include "daemon/state/device.h"
 #include "daemon/state/lease.h"
+#include "daemon/state/lost.h"
 #include "daemon/state/tensor.h"
-#include "util/fd.h"
 
-/*
- * ORDER: the page's byte is read before the counter, both seq_cst: the client sets it before G2. A
- * page that was never written is not read, since that would allocate it.
- */
-uint32_t lease_held_by(const struct client *c, uint32_t slot)
-{
-	struct ledger *l = (struct ledger *)c->ledger;
-
-	if (!l)
-		return c->ledger_fd >= 0; /* an orphan's that could not be mapped again */
-	if (!atomic_load(&l->touched[slot / LEDGER_PAGE_SLOTS]))
-		return 0;
-	return atomic_load(&ledger_held(l, c->ledger_slots)[slot]);
-}
-
-uint32_t lease_next_of(const struct client *c, const struct state *st, uint32_t slot,
-		       uint32_t *leases)
-{
-	struct ledger *l = (struct ledger *)c->ledger;
-
-	while (slot < st->catalog.rows.high) {
-		if (l && !atomic_load(&l->touched[slot / LEDGER_PAGE_SLOTS])) {
-			slot = (slot / LEDGER_PAGE_SLOTS + 1) * LEDGER_PAGE_SLOTS;
-			continue;
-		}
-		*leases = lease_held_by(c, slot);
-		if (*leases)
-			return slot;
-		slot++;
-	}
-	return CATALOG_NONE;
-}
-
-bool lease_held(const struct state *st, uint32_t slot)
+static bool lease_held(const struct state *st, uint32_t slot)
 {
 	uint32_t high = st->catalog.clients.high;
 
 	for (uint32_t i = 0; i < high; i++) {
-		if (st->served[i] && lease_held_by(st->served[i], slot))
+		if (st->served[i] && client_leases_on(st->served[i], slot))
 			return true;
 	}
 	return false;
@@ -76,7 +41,7 @@ void lease_retire(struct state *st, uint32_t slot)
 
 	assert(row_word_state(word) == ROW_LIVE);
 	if (row->flags & ROW_ON_DEVICE)
-		device_retired(st, slot);
+		lost_remove(st, slot);
 	atomic_store(&row->word, word | ROW_RETIRED); /* T1 */
 	atomic_fetch_sub(&st->catalog.header->tensors, 1);
 	atomic_fetch_add(&st->catalog.header->retired, 1);
@@ -110,22 +75,4 @@ void lease_rescan(struct state *st)
 		if (is_retired(st, slot) && !lease_held(st, slot))
 			lease_done(st, slot);
 	}
-}
-
-void lease_end_client(struct state *st, struct client *c)
-{
-	if (c->ended)
-		return;
-	c->ended = true;
-	if (c->ledger_fd >= 0) /* D1 */
-		atomic_store(&st->catalog.client_words[c->index], (uint64_t)c->generation << 1);
-}
-
-void lease_drop_client(struct state *st, struct client *c)
-{
-	st->served[c->index] = NULL;
-	if (c->ledger)
-		munmap((void *)c->ledger, c->ledger_size);
-	c->ledger = NULL;
-	c->ledger_fd = fd_close(c->ledger_fd);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Publishing: a draft's commit, a group's, the link of what is there to another name, and a name's
- * delete. Everything that can be wrong is looked at first; from where a row is filled in on nothing
+ * Publishing: the commit of a draft or of a group, the link of a tensor to another name, and the
+ * delete of a name. All that can be wrong is checked first. From where a row is filled in nothing
  * fails, since create set aside what is needed. Loop thread only.
  */
 #include <errno.h>
@@ -9,13 +9,14 @@
 #include <string.h>
 
 #include "daemon/state/lease.h"
+#include "daemon/state/outcome.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
 #include "proto/wire.h"
 #include "util/clock.h"
 #include "util/fault.h"
 
-/* ---- what is published ---------------------------------------------------------------------- */
+/* ---- names and descriptions ----------------------------------------------------------------- */
 
 static int may_publish(const struct state *st, const struct client *c, uint32_t name)
 {
@@ -28,7 +29,7 @@ static int may_publish(const struct state *st, const struct client *c, uint32_t 
 
 int tensor_may_name(const struct state *st, const struct client *c, const struct name_key *name)
 {
-	uint32_t index = name_find(st, name);
+	uint32_t index = name_find(&st->names, name);
 
 	return index == CATALOG_NONE ? 0 : may_publish(st, c, index);
 }
@@ -70,7 +71,8 @@ void description_write(struct state *st, uint32_t slot, const struct tensor_desc
 
 /* ---- publishing one ------------------------------------------------------------------------- */
 
-/* All but what makes it visible. The name is pinned. What the name meant before. */
+/* Fills in all but what makes the row visible; the name is pinned. Returns what the name meant
+ * before. */
 static uint64_t row_publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index)
 {
 	struct catalog_name *name = catalog_name(&st->catalog, index);
@@ -110,13 +112,13 @@ static void published(struct state *st, uint32_t slot, uint64_t former)
 		lease_retire(st, ref_slot(former));
 }
 
-/* The order is that of PROTOCOL.md section 4. */
+/* PROTOCOL.md section 4 gives the order of these steps. */
 void tensor_publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index,
 		    uint64_t *version)
 {
 	uint64_t former;
 
-	name_pin(st, index);
+	name_pin(&st->names, index);
 	former = row_publish(st, c, slot, index);
 	*version = catalog_row(&st->catalog, slot)->version;
 	row_go_live(st, slot);
@@ -144,7 +146,7 @@ int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 		*why = "the shape and metadata have more bytes than the draft was created for";
 	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
 	if (!r)
-		r = name_take(st, &d->name, &st->tensors[slot], &name);
+		r = draft_take_name(st, slot, &d->name, &name);
 	if (r) {
 		tensor_abort(st, c, ref);
 		return r;
@@ -152,7 +154,7 @@ int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 	description_write(st, slot, d);
 	row->nbytes = nbytes;
 	if (nbytes == 0)
-		row->segment = CATALOG_NONE; /* readers take that for "no bytes" */
+		row->segment = CATALOG_NONE; /* to readers this means "no bytes" */
 	draft_end(st, c, slot);
 	tensor_publish(st, c, slot, name, version);
 	return 0;
@@ -160,7 +162,7 @@ int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 
 /* ---- groups --------------------------------------------------------------------------------- */
 
-/* A draft of its own in the memory of @leader, with its name taken. Nothing of it is visible. */
+/* Makes a draft in the memory of @leader and takes its name. None of it is visible. */
 static int member_new(struct state *st, struct client *c, uint32_t leader,
 		      const struct tensor_description *d, uint64_t nbytes, uint32_t *slot)
 {
@@ -171,12 +173,12 @@ static int member_new(struct state *st, struct client *c, uint32_t leader,
 	r = draft_new_member(st, c, &rq, slot);
 	if (r)
 		return r;
-	r = name_take(st, &d->name, &st->tensors[*slot], &name);
+	r = draft_take_name(st, *slot, &d->name, &name);
 	if (r) {
 		tensor_abort(st, c, ref_make(catalog_row(&st->catalog, *slot)->word >> 2, *slot));
 		return r;
 	}
-	name_pin(st, name);
+	name_pin(&st->names, name);
 	catalog_row(&st->catalog, *slot)->name = name;
 	st->named++;
 	draft_share(st, *slot, leader);
@@ -216,7 +218,7 @@ int tensor_member(struct state *st, struct client *c, uint64_t ref, uint64_t off
 	return 0;
 }
 
-/* The members of @leader into @slots; how many, at most @max + 1 of them are counted. */
+/* Writes at most @max members of @leader into @slots. Returns how many there are, or @max + 1. */
 static uint32_t group_members(const struct state *st, uint32_t leader, uint32_t *slots,
 			      uint32_t max)
 {
@@ -231,8 +233,9 @@ static uint32_t group_members(const struct state *st, uint32_t leader, uint32_t 
 }
 
 /*
- * In one step: first all names point at what is not LIVE yet, so that who looks one of them up
- * waits; then all become LIVE. Who has got a new one finds no old one any more.
+ * Publishes all in one step. First every name points at a row that is not LIVE yet, so that a get
+ * of any of them waits; then the rows become LIVE. A client that got a new tensor of the group
+ * cannot get an old one afterwards.
  */
 static void group_publish(struct state *st, struct client *c, const uint32_t *slots,
 			  uint64_t *formers, uint32_t count)
@@ -283,8 +286,8 @@ int tensor_group(struct state *st, struct client *c, uint64_t ref, uint32_t coun
 		r = formers && slots ? group_check(st, c, leader, slots, count, why) : -ENOMEM;
 	if (!r) {
 		group_publish(st, c, slots, formers, count);
-		st->tensors[leader].group = false; /* only the memory is left of it: the members
-						      share it */
+		/* of the group only the memory is left, which the members share */
+		st->tensors[leader].group = false;
 	}
 	tensor_abort(st, c, ref);
 	free(formers);
@@ -309,7 +312,7 @@ static void link_describe(struct tensor_description *d, const struct state *st,
 	d->shape = shape;
 }
 
-/* A draft of no bytes of its own gets the place of @from. */
+/* Gives a draft without bytes the place of @from. */
 static void link_share(struct state *st, uint32_t slot, uint32_t from)
 {
 	const struct catalog_row *source = catalog_row(&st->catalog, from);
@@ -322,7 +325,8 @@ static void link_share(struct state *st, uint32_t slot, uint32_t from)
 	draft_share(st, slot, from);
 }
 
-/* The bytes go on counting against who made them: not for the sake of another user's name. */
+/* The bytes stay charged to the user who made them, so that only a name of that user (or of root,
+ * or of ours) may keep them. */
 static bool may_charge(const struct state *st, const struct client *c, const struct segment *seg)
 {
 	return !seg || seg->charge.user == c->user || c->uid == st->uid || c->uid == 0;
@@ -343,10 +347,10 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 	word = catalog_row(&st->catalog, from)->word;
 	if ((word != row_word(ref_generation(ref), ROW_LIVE) &&
 	     word != row_word(ref_generation(ref), ROW_RETIRED)) ||
-	    !lease_held_by(c, from))
+	    !client_leases_on(c, from))
 		return STATE_E_GONE;
 	if (catalog_row(&st->catalog, from)->flags & ROW_ON_DEVICE) {
-		*why = "a tensor on a device has one name: it is its producer that is told when it is free";
+		*why = "a tensor on a device has one name, since its producer is told once when it is free";
 		return STATE_E_INVALID;
 	}
 	r = tensor_may_name(st, c, name);
@@ -373,7 +377,7 @@ void tensor_unname(struct state *st, uint32_t index)
 
 int tensor_delete(struct state *st, const struct client *c, const struct name_key *key)
 {
-	uint32_t index = name_find(st, key);
+	uint32_t index = name_find(&st->names, key);
 	int r;
 
 	if (index == CATALOG_NONE || catalog_name(&st->catalog, index)->current == 0)

@@ -10,8 +10,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "daemon/state/device.h"
-#include "daemon/state/lease.h"
+#include "daemon/state/export.h"
+#include "daemon/state/outcome.h"
 #include "daemon/state/tensor.h"
 #include "proto/wire.h"
 #include "util/clock.h"
@@ -25,13 +25,13 @@ static int slot_reserve(struct state *st, const struct tensor_request *rq, uint3
 	int r;
 
 	*chunks = catalog_chunks_for(rq->extra) + catalog_chunks_for(TENSOR_NAME_MAX);
-	/* each draft that has no name yet may become one */
-	r = name_prepare(st, st->catalog.header->drafts - st->named + 1);
+	/* each draft that has no name yet may need one */
+	r = name_prepare(&st->names, st->catalog.header->drafts - st->named + 1);
 	if (r)
 		return r;
 	do {
 		r = catalog_chunks_reserve(&st->catalog, *chunks);
-	} while (r && name_evict(st));
+	} while (r && name_evict(&st->names));
 	return r;
 }
 
@@ -62,8 +62,8 @@ static int slot_take(struct state *st, struct client *c, const struct tensor_req
 	return 0;
 }
 
-/* Another life of the slot would have the ref of an earlier one after the last generation: then it
- * stays taken. */
+/* After the last generation the slot stays taken: its next life would have the ref of an earlier
+ * one. */
 static void row_give(struct state *st, uint32_t slot)
 {
 	if (catalog_row(&st->catalog, slot)->word >> 2 < ROW_GENERATION_MAX)
@@ -80,34 +80,16 @@ static void slot_give(struct state *st, struct client *c, uint32_t slot)
 		c->drafts--;
 }
 
-/* ---- segments ------------------------------------------------------------------------------- */
-
-void tensor_end_segment(struct state *st, struct segment *seg)
-{
-	/* before a page goes: clients keep mappings only while this says that it lives */
-	atomic_store(&catalog_segment(&st->catalog, seg->index)->word,
-		     (uint64_t)seg->generation << 1);
-	segment_doom(seg);
-}
-
-void tensor_free_segment(struct state *st, struct segment *seg)
-{
-	st->segments[seg->index] = NULL;
-	if (seg->generation < ENTRY_GENERATION_MAX)
-		catalog_give(&st->catalog.segments, seg->index);
-	atomic_fetch_sub(&st->catalog.header->segments, 1);
-	st->room_made++;
-	segment_free(seg);
-}
+/* ---- room ------------------------------------------------------------------------------------ */
 
 static void draft_give_up(struct state *st, struct client *c, uint32_t slot);
 
 /*
  * Takes one prefetched draft back if it is unused. Its client counts a hold, then looks whether the
- * row is still a draft; it gives the hold up when it has sent COMMIT.
+ * row is still a draft. It gives up the hold when it has sent COMMIT.
  *
- * ORDER: as T1, T2. The hold is read before the socket: if it is 0 because COMMIT was sent, that
- * COMMIT is in the socket or has been handled.
+ * ORDER: the store and the read here are T1 and T2 of lease.c. The hold is read before the socket:
+ * if it is 0 because COMMIT was sent, that COMMIT is in the socket or has been handled.
  */
 static enum room prefetch_try_back(struct state *st, struct client *c, uint32_t slot)
 {
@@ -116,9 +98,9 @@ static enum room prefetch_try_back(struct state *st, struct client *c, uint32_t 
 	bool held;
 
 	atomic_store(&row->word, word | ROW_RETIRED);
-	held = lease_held_by(c, slot);
+	held = client_leases_on(c, slot);
 	if (!held && !(st->unread && st->unread(c))) {
-		draft_give_up(st, c, slot); /* never a DRAFT again */
+		draft_give_up(st, c, slot); /* it never becomes a DRAFT again */
 		return ROOM_MADE;
 	}
 	atomic_store(&row->word, word);
@@ -126,7 +108,7 @@ static enum room prefetch_try_back(struct state *st, struct client *c, uint32_t 
 		c->room_unread = true;
 		return ROOM_LATER;
 	}
-	st->tensors[slot].prefetch = false; /* in use: from now on a draft like others */
+	st->tensors[slot].prefetch = false; /* it is in use, and a draft like others from now on */
 	st->prefetched--;
 	return ROOM_NONE;
 }
@@ -151,18 +133,18 @@ static enum room prefetch_take_back(struct state *st, struct client *c)
 void tensor_messages_read(struct state *st, struct client *c)
 {
 	if (c->room_unread)
-		st->room_made++;
+		st->memory.room_made++;
 	c->room_unread = false;
 }
 
-/* The segment for small tensors that its writer has to spare. */
+/* Takes back the empty segment for small tensors that its writer may keep. */
 static bool spare_take_back(struct state *st, struct client *c)
 {
 	struct segment *seg;
 
 	list_for_each_entry(seg, &c->small, writer_link) {
 		if (seg->places == 0) {
-			tensor_end_segment(st, seg);
+			memory_end(&st->memory, seg);
 			return true;
 		}
 	}
@@ -171,13 +153,13 @@ static bool spare_take_back(struct state *st, struct client *c)
 
 enum room tensor_make_room(struct state *st, const struct quota_user *user)
 {
-	struct segment *seg = segment_pop_warm(&st->store, user);
+	struct segment *seg = segment_pop_warm(&st->memory.store, user);
 	bool later = false;
 	enum room room;
 	struct client *c;
 
 	if (seg) {
-		tensor_end_segment(st, seg);
+		memory_end(&st->memory, seg);
 		return ROOM_MADE;
 	}
 	for (uint32_t i = 0; i < st->catalog.clients.high; i++) {
@@ -192,47 +174,29 @@ enum room tensor_make_room(struct state *st, const struct quota_user *user)
 	return later ? ROOM_LATER : ROOM_NONE;
 }
 
-int tensor_index_segment(struct state *st, struct segment *seg)
-{
-	struct catalog_segment *row;
-	int r = catalog_take(&st->catalog, &st->catalog.segments, &seg->index);
-
-	if (r)
-		return r < 0 ? r : STATE_E_TENSORS;
-	row = catalog_segment(&st->catalog, seg->index);
-	seg->generation = (uint32_t)(atomic_load(&row->word) >> 1) + 1;
-	row->size = seg->size;
-	row->kind = SEGMENT_SHM;
-	row->reserved = 0;
-	memset(row->device, 0, sizeof(row->device));
-	st->segments[seg->index] = seg;
-	atomic_fetch_add(&st->catalog.header->segments, 1);
-	return 0;
-}
-
-/* Nothing is taken from others for a prefetched draft, which may never be used. */
+/* Nothing is taken from others for a prefetched draft, since it may never be used. */
 static int segment_make(struct state *st, struct client *c, const struct tensor_request *rq,
 			uint64_t size, struct segment **segp)
 {
 	bool small = rq->nbytes <= SEGMENT_SMALL_MAX;
-	struct quota *quota = &st->store.quota;
+	struct quota *quota = &st->memory.store.quota;
 	struct segment *seg = NULL;
 	int r;
 
 	if (size > quota->capacity || size > quota->user_capacity)
 		return STATE_E_NEVER;
-	r = segment_new(&seg, &st->store, c->user, size, small);
+	r = segment_new(&seg, &st->memory.store, c->user, size, small);
 	if (r == SEGMENT_E_FULL || r == SEGMENT_E_USER) {
-		if (!rq->prefetch &&
-		    (st->store.going || tensor_make_room(st, r == SEGMENT_E_USER ? c->user : NULL)))
+		if (!rq->prefetch && (st->memory.store.going ||
+				      tensor_make_room(st, r == SEGMENT_E_USER ? c->user : NULL)))
 			return STATE_E_SOON;
-		/* PROTOCOL.md section 4: QUOTA only if nothing else is in the way */
+		/* PROTOCOL.md section 4: QUOTA is only said if nothing else is in the way */
 		return r == SEGMENT_E_USER && size <= quota->capacity - quota->used ? STATE_E_QUOTA
 										    : STATE_E_FULL;
 	}
 	if (r)
 		return r;
-	r = tensor_index_segment(st, seg);
+	r = memory_add(&st->memory, seg);
 	if (r) {
 		segment_free(seg);
 		return r;
@@ -251,13 +215,12 @@ static int place_small(struct state *st, struct client *c, const struct tensor_r
 	int r;
 
 	list_for_each_entry(seg, &c->small, writer_link) {
-		if (atomic_load(&catalog_segment(&st->catalog, seg->index)->word) & 1 &&
-		    !segment_place_take(seg, nbytes, &row->offset)) {
+		if (seg->state == SEGMENT_LIVE && !segment_place_take(seg, nbytes, &row->offset)) {
 			*segp = seg;
 			return 0;
 		}
 	}
-	/* the larger the better, as long as there is room */
+	/* a larger segment serves more tensors; halve it until there is room */
 	for (size = c->small_next > need ? c->small_next : need;;
 	     size = size / 2 > need ? size / 2 : need) {
 		r = segment_make(st, c, rq, size, &seg);
@@ -281,19 +244,20 @@ static int place_large(struct state *st, struct client *c, const struct tensor_r
 	int r;
 
 	row->offset = 0;
-	if (nbytes > st->store.quota.capacity)
+	if (nbytes > st->memory.store.quota.capacity)
 		return STATE_E_NEVER;
 	size = (nbytes + PAGE - 1) / PAGE * PAGE;
-	while ((*segp = segment_take_warm(&st->store, c->user, c->id, size))) {
+	while ((*segp = segment_take_warm(&st->memory.store, c->user, c->id, size))) {
 		if ((*segp)->writer == c->id)
 			return 0;
-		if (!(*segp)->handed || object_is_written(&(*segp)->object) == 0) {
+		if (object_is_written(&(*segp)->object) == 0) {
 			(*segp)->writer = c->id;
-			(*segp)->handed = false;
 			list_add_tail(&c->large, &(*segp)->writer_link);
 			return 0;
 		}
-		tensor_end_segment(st, *segp); /* its former writer, or an heir of his, may write */
+		memory_end(&st->memory, *segp); /* its former writer, or a child of it, may still
+						 * write
+						 */
 	}
 	r = segment_make(st, c, rq, size, segp);
 	return r ? r : STATE_E_BACKING;
@@ -379,9 +343,10 @@ int tensor_create(struct state *st, struct client *c, const struct tensor_reques
 		seg->places++;
 		st->tensors[*slot].segment = seg;
 		st->tensors[*slot].place = (uint32_t)(row->offset / SEGMENT_UNIT);
-		st->tensors[*slot].units = seg->small ? (uint32_t)((rq->nbytes + SEGMENT_UNIT - 1) /
-								   SEGMENT_UNIT)
-						      : 0;
+		st->tensors[*slot].units = segment_is_small(seg)
+						   ? (uint32_t)((rq->nbytes + SEGMENT_UNIT - 1) /
+								SEGMENT_UNIT)
+						   : 0;
 		row->segment = seg->index;
 		row->segment_generation = seg->generation;
 	}
@@ -395,8 +360,7 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error)
 	struct segment *seg = st->tensors[slot].segment;
 
 	if (!error && c) {
-		atomic_store(&catalog_segment(&st->catalog, seg->index)->word,
-			     live_word(seg->generation));
+		memory_live(&st->memory, seg);
 		segment_cache(seg);
 		draft_link(st, c, slot);
 		return 0;
@@ -404,9 +368,9 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error)
 	slot_give(st, c, slot);
 	seg->places--;
 	if (error)
-		tensor_free_segment(st, seg);
+		memory_free(&st->memory, seg);
 	else
-		tensor_end_segment(st, seg);
+		memory_end(&st->memory, seg);
 	return error;
 }
 
@@ -423,25 +387,25 @@ static bool small_is_spare(const struct segment *seg, const struct list *segment
 	return false;
 }
 
-/* Is it worth keeping, though nothing is in it any more? */
+/* Is the empty segment worth keeping? */
 static bool segment_is_worth(const struct state *st, const struct segment *seg,
 			     const struct client *writer)
 {
 	if (seg->guarded.changed)
 		return false;
-	if (seg->small)
+	if (segment_is_small(seg))
 		return writer && !small_is_spare(seg, &writer->small);
-	return st->store.warm_bytes + seg->size <= st->store.warm_max;
+	return st->memory.store.warm_bytes + seg->size <= st->memory.store.warm_max;
 }
 
 static void segment_emptied(struct state *st, struct segment *seg, struct client *writer)
 {
 	if (!segment_is_worth(st, seg, writer)) {
-		tensor_end_segment(st, seg);
-	} else if (!seg->small) {
+		memory_end(&st->memory, seg);
+	} else if (!segment_is_small(seg)) {
 		segment_keep_warm(seg, (uint64_t)now_mono_ns());
-		if (st->store.warm_count > SEGMENT_WARM_MAX)
-			tensor_end_segment(st, segment_pop_warm(&st->store, NULL));
+		if (st->memory.store.warm_count > SEGMENT_WARM_MAX)
+			memory_end(&st->memory, segment_pop_warm(&st->memory.store, NULL));
 	}
 }
 
@@ -454,7 +418,7 @@ static struct client *writer_of(const struct state *st, const struct segment *se
 	return NULL;
 }
 
-/* Another tensor is where @slot is. */
+/* Takes @slot out of the ring of those that share its place. */
 static void share_leave(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
@@ -481,7 +445,7 @@ static void place_give(struct state *st, uint32_t slot)
 	struct tensor *t = &st->tensors[slot];
 	struct segment *seg = t->segment;
 
-	st->room_made++;
+	st->memory.room_made++;
 	if (t->share != slot) {
 		share_leave(st, slot);
 		return;
@@ -489,15 +453,15 @@ static void place_give(struct state *st, uint32_t slot)
 	if (!seg)
 		return;
 	if (seg->device) {
-		device_reclaim(st, slot);
+		export_place_left(st, seg, t->freed);
 		return;
 	}
 	seg->places--;
-	if (seg->small)
+	if (segment_is_small(seg))
 		segment_place_give(seg, (uint64_t)t->place * SEGMENT_UNIT,
 				   (uint64_t)t->units * SEGMENT_UNIT);
 	if (seg->places == 0)
-		segment_emptied(st, seg, seg->small ? writer_of(st, seg) : NULL);
+		segment_emptied(st, seg, segment_is_small(seg) ? writer_of(st, seg) : NULL);
 }
 
 void tensor_reclaim(struct state *st, uint32_t slot)
@@ -508,7 +472,7 @@ void tensor_reclaim(struct state *st, uint32_t slot)
 	place_give(st, slot);
 	catalog_chunks_give(&st->catalog, row->chunk);
 	if (row->name != CATALOG_NONE)
-		name_unpin(st, row->name);
+		name_unpin(&st->names, row->name);
 	row->chunk = row->name = CATALOG_NONE;
 	st->tensors[slot] = (struct tensor){ .share = slot, .share_prev = slot };
 	row_give(st, slot);
@@ -529,7 +493,7 @@ bool draft_request(const struct state *st, const struct client *c, uint64_t ref,
 {
 	uint32_t slot;
 
-	/* what belongs to a group has used up what it set aside */
+	/* a draft of a group has used up what it set aside */
 	if (!draft_find(st, c, ref, &slot) || st->tensors[slot].group ||
 	    catalog_row(&st->catalog, slot)->name != CATALOG_NONE)
 		return false;
@@ -539,7 +503,7 @@ bool draft_request(const struct state *st, const struct client *c, uint64_t ref,
 	return true;
 }
 
-/* Those that share the memory of @slot are drafts of the same group: they end with it. */
+/* The members of a group share the memory of @slot, and end with it. */
 static void members_abort(struct state *st, struct client *c, uint32_t slot)
 {
 	uint32_t member;
@@ -564,6 +528,16 @@ void tensor_abort(struct state *st, struct client *c, uint64_t ref)
 
 	if (draft_find(st, c, ref, &slot))
 		draft_give_up(st, c, slot);
+}
+
+int draft_take_name(struct state *st, uint32_t slot, const struct name_key *key, uint32_t *name)
+{
+	struct tensor *t = &st->tensors[slot];
+	uint32_t chunks;
+	int r = name_take(&st->names, key, name, &chunks);
+
+	t->chunks_reserved = (uint16_t)(t->chunks_reserved - chunks);
+	return r;
 }
 
 int draft_new_member(struct state *st, struct client *c, const struct tensor_request *rq,

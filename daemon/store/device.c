@@ -38,7 +38,7 @@ struct device *device_find(struct device_table *table, const uint8_t id[DEVICE_I
 	return NULL;
 }
 
-/* The entry of that device, or one to become it. */
+/* Finds the entry of that device, or gives it a free one. */
 static struct device *device_take(struct device_table *table, const uint8_t id[DEVICE_ID])
 {
 	struct device *device = device_find(table, id);
@@ -81,7 +81,7 @@ static int memory_charge(struct device_memory *m, struct device_table *table,
 	if (!device)
 		return DEVICE_E_DEVICES;
 	r = charge(&m->bytes, &device->quota, uid, size);
-	/* the user's quota is to blame only if nothing else is in the way */
+	/* blame the user's quota only if nothing else is in the way */
 	if (r == QUOTA_E_USER && size > device->quota.capacity - device->quota.used)
 		r = QUOTA_E_FULL;
 	if (r)
@@ -148,8 +148,8 @@ struct device_memory *device_memory_free(struct device_memory *m)
 /* ---- descriptors ---------------------------------------------------------------------------- */
 
 /*
- * It would be the host's memory, and ours to keep. Pages beyond its end are in no size: those that
- * it got before it was sealed stay, and show in its blocks only.
+ * A memfd is the host's memory, which we would keep. Pages beyond its end are in no size: those
+ * that it got before it was sealed stay, and only its blocks show them.
  */
 static const char *memfd_check(int fd, const struct stat *st, uint64_t size, bool pool)
 {
@@ -157,22 +157,22 @@ static const char *memfd_check(int fd, const struct stat *st, uint64_t size, boo
 	int seals = fcntl(fd, F_GET_SEALS);
 	uint64_t whole = (uint64_t)st->st_size, blocks = (uint64_t)st->st_blocks * 512;
 
-	if (seals < 0 || st->st_nlink) /* with a name it could be changed by who finds it */
+	if (seals < 0 || st->st_nlink) /* under a name, others could find and change it */
 		return "the descriptor is neither a memfd nor a character device";
 	if ((seals & sealed) != sealed)
 		return "the memfd is not sealed with F_SEAL_SHRINK and F_SEAL_GROW";
 	if (pool ? whole < size : whole != size)
-		return "the memfd has another size than the message says";
+		return "the memfd does not have the size that the message says";
 	if (blocks > whole && blocks - whole >= (uint64_t)st->st_blksize)
 		return "the memfd has pages beyond its end";
 	return NULL;
 }
 
 /*
- * What is known for good: NVIDIA's number, and the ranges out of which Linux gives numbers to
- * drivers that have none (NVIDIA's others, those of WSL and Tegra). All others belong to something
- * else: terminals, /dev/zero, /dev/fuse, which would live on in our hands. /proc/devices knows
- * more, but need not be there for a service.
+ * Accepts NVIDIA's number and the ranges from which Linux gives numbers to drivers that have none
+ * (NVIDIA's others, those of WSL and Tegra). All other numbers belong to something else, such as
+ * terminals, /dev/zero or /dev/fuse, which we would keep alive. /proc/devices knows more, but a
+ * service may not have it.
  */
 bool device_number_fits(dev_t number)
 {
@@ -191,14 +191,13 @@ const char *device_descriptor_check(int fd, uint64_t size, bool pool)
 	int flags = fcntl(fd, F_GETFL);
 
 	if (flags < 0 || fstat(fd, &st))
-		return "the descriptor cannot be looked at";
+		return "the descriptor's file cannot be examined";
 	if (flags & O_PATH)
-		return "the descriptor is a place only, of O_PATH";
+		return "the descriptor was opened with O_PATH, which opens no memory";
 	if (S_ISREG(st.st_mode))
 		return memfd_check(fd, &st, size, pool);
 	if (!S_ISCHR(st.st_mode))
 		return "the descriptor is neither a memfd nor a character device";
-	return device_number_fits(st.st_rdev)
-		       ? NULL
-		       : "the descriptor is of a character device that is no GPU's";
+	return device_number_fits(st.st_rdev) ? NULL
+					      : "the descriptor's character device is no GPU's";
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory on devices: what opens it, and how much of it each device has. The memory is its
- * producer's; here are only numbers and descriptors. No device is ever touched.
+ * Memory on devices: the handles and descriptors that open it, and how much of it each device has.
+ * The memory is its producer's; we keep numbers and descriptors, and touch no device.
  */
 #pragma once
 
@@ -38,13 +38,13 @@ struct device_table {
 
 /* The half of a struct segment that one on a device has besides. */
 struct device_memory {
-	struct device *device; /* what it is charged to; NULL: nothing any more */
+	struct device *device; /* it is charged to this one; NULL: it is not charged any more */
 	struct quota_charge bytes, fds;
-	struct client *producer; /* NULL: its connection has ended. For state/ */
-	struct list importers;	 /* those who have it open. For state/ */
-	struct notice *done;	 /* the answer to UNEXPORT, when all have unmapped it. For state/ */
-	bool mortal;		 /* dies with its producer's connection */
-	bool ended;		 /* who has it open may keep it so; nobody else is let in */
+	/* Written by state/export.c: */
+	struct client *producer; /* NULL: its connection has ended */
+	struct list importers;	 /* of struct device_import: who has it open */
+	struct notice *done;	 /* the answer to UNEXPORT, due when all have unmapped it */
+	bool mortal;		 /* it dies with its producer's connection */
 	uint8_t handle[DEVICE_HANDLE];
 	uint32_t parts, arrived;
 	uint64_t size_arrived;
@@ -58,8 +58,8 @@ void device_table_init(struct device_table *table, uint64_t capacity, uint64_t u
 		       unsigned fds_max);
 
 /*
- * Memory of @size bytes on the device @id for the user @uid, none of its @parts there yet; with
- * @has_fds each of them will be a descriptor. 0, DEVICE_E_FULL, DEVICE_E_USER (of that device),
+ * Charges the user @uid for @size bytes on the device @id, which will arrive in @parts. With
+ * @has_fds each part will be a descriptor. DEVICE_E_FULL, DEVICE_E_USER (of that device),
  * DEVICE_E_DEVICES, DEVICE_E_FDS, -ENOMEM.
  */
 int device_memory_new(struct device_memory **mp, struct device_table *table,
@@ -67,11 +67,11 @@ int device_memory_new(struct device_memory **mp, struct device_table *table,
 		      bool has_fds);
 struct device_memory *device_memory_free(struct device_memory *m);
 
-/* Takes @fd_take over, which opens the next part, or -1. */
+/* The next part has arrived. Takes over @fd_take, which opens it, or is -1. */
 void device_memory_add(struct device_memory *m, uint64_t size, int fd_take);
-/* Nobody can open it any more: the descriptors are closed. */
+/* Closes the descriptors, so that nobody can open it any more. */
 void device_memory_close(struct device_memory *m);
-/* Gives what it takes on its device back. */
+/* Gives back what it takes on its device. */
 void device_memory_discharge(struct device_memory *m);
 
 static inline bool device_memory_complete(const struct device_memory *m)
@@ -79,14 +79,14 @@ static inline bool device_memory_complete(const struct device_memory *m)
 	return m->arrived == m->parts;
 }
 
-/* The entry of that device, or NULL. */
+/* Finds the entry of that device. NULL: there is none. */
 struct device *device_find(struct device_table *table, const uint8_t id[DEVICE_ID]);
 
 /*
- * May @fd be kept, as what opens memory of @size bytes? A memfd may if it holds no more than that,
- * and never will: it is sealed against growing and shrinking, and has just that size, or, of a
- * pool, in which that memory is one piece, at least that. A character device may if its number can
- * be a GPU's; how much it opens only its driver knows. NULL, or what is wrong.
+ * May @fd be kept as a descriptor that opens memory of @size bytes? A memfd must be sealed against
+ * growing and shrinking, and have exactly that size; that of a pool, of which the memory is one
+ * piece, at least that size. A character device must have a number that a GPU can have; only its
+ * driver knows how much it opens. Returns NULL, or what is wrong.
  */
 const char *device_descriptor_check(int fd, uint64_t size, bool pool);
 /* May a character device with that number be a GPU's? */

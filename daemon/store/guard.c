@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sizes of objects. A watch lives as long as its struct guarded. Remnants are looked at a few at a
- * time, whenever another object is over, so that a producer which unmaps late costs nothing but an
+ * Sizes of objects. A watch lives as long as its struct guarded. A few remnants are looked at
+ * whenever another object is destroyed, so that a producer which unmaps late costs no more than an
  * empty file.
  */
 #include <errno.h>
@@ -64,9 +64,9 @@ void guard_end(struct guard *g, struct guarded *w)
 	w->watch = 0;
 }
 
-/* ---- what has changed ----------------------------------------------------------------------- */
+/* ---- changes of size ------------------------------------------------------------------------ */
 
-/* Its writer's id if it had another size, else 0. */
+/* Sets its size right. Returns its writer's id if it had another size, else 0. */
 static uint64_t guarded_look(struct guarded *w)
 {
 	if (!object_resize(&w->object, w->size))
@@ -83,7 +83,7 @@ static struct guarded *guarded_find(const struct guard *g, int watch)
 	return found ? *found : NULL;
 }
 
-/* The kernel's queue was full: nobody knows what has changed. */
+/* The kernel's queue was full: any object may have changed. */
 static void events_lost(struct guard *g)
 {
 	while (!list_empty(&g->all)) {
@@ -94,7 +94,7 @@ static void events_lost(struct guard *g)
 	}
 }
 
-/* One event at a time: without a name it is no longer than its struct. */
+/* Reads one event at a time. It carries no name, so that it is no longer than its struct. */
 bool guard_next(struct guard *g, uint64_t *writer)
 {
 	struct inotify_event event;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * POSIX shared-memory objects. posix_fallocate() before anybody maps them: a full tmpfs is an error
- * for who asks, never a SIGBUS for who reads. Names are random and made with O_EXCL, so nobody can
- * squat on one; clients get descriptors and never learn a name.
+ * POSIX shared-memory objects. posix_fallocate() comes before anybody maps them, so that a full
+ * tmpfs is an error for the client that asks and never a SIGBUS for one that reads. Names are
+ * random and made with O_EXCL, so that nobody can squat on one. Clients get descriptors and never
+ * learn a name.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -86,8 +87,8 @@ int object_create(const struct object *o, uint64_t size, const atomic_bool *canc
 }
 
 /*
- * O_NONBLOCK: a process of our user may have set a lease on the file (fcntl(F_SETLEASE)); without
- * it the kernel would let us wait until the lease is given up, up to 45 s.
+ * O_NONBLOCK is for a process of our user that has set a lease on the file (fcntl(F_SETLEASE)).
+ * Without it the kernel would let us wait for the end of that lease, up to 45 s.
  */
 int object_open(const struct object *o, int flags, int *fd)
 {
@@ -105,9 +106,9 @@ int object_open(const struct object *o, int flags, int *fd)
 }
 
 /*
- * A read lease (fcntl_locking(2)) can only be had while nobody has the file open for writing; a
- * mapping counts as the descriptor that it was made with. If somebody opens it just then, the
- * signal must be a harmless one.
+ * The kernel grants a read lease (fcntl_locking(2)) only while nobody has the file open for
+ * writing; a mapping counts as the descriptor that it was made with. If somebody opens the file
+ * just then, we get a signal, which must be a harmless one.
  */
 int object_is_written(const struct object *o)
 {
@@ -121,8 +122,8 @@ int object_is_written(const struct object *o)
 	return r;
 }
 
-/* Pages can be added beyond the end, too: more than the size needs, in pages of the size that the
- * file has. */
+/* Pages can also be added beyond the end: then the file has more of them than its size needs, in
+ * pages of the file's own size. */
 static bool has_size(const struct stat *st, uint64_t size)
 {
 	uint64_t page = (uint64_t)st->st_blksize;
@@ -154,8 +155,8 @@ bool object_resize(const struct object *o, uint64_t size)
 	return !resize(o, size, &differs) && differs;
 }
 
-/* Truncated, not punched: a hole would be filled again by whoever maps it and reads, and be counted
- * by nobody. */
+/* Truncates instead of punching a hole: whoever maps it could fill a hole again by reading, with
+ * pages that nobody counts. */
 bool object_discard(const struct object *o)
 {
 	bool differs;

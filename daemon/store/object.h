@@ -10,7 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Which object: the daemon's instance and a random number; what it is called follows from these. */
+/* Identifies an object by the daemon's instance and a random number. Its name follows from these.
+ */
 struct object {
 	uint64_t instance;
 	uint64_t key;
@@ -23,34 +24,30 @@ int object_random(uint64_t *out);
  * was set. */
 int object_create(const struct object *o, uint64_t size, const atomic_bool *cancel, int *fd_rw);
 
-/* A further descriptor of @o: O_RDONLY or O_RDWR in @flags. */
+/* Opens a further descriptor of @o. @flags is O_RDONLY or O_RDWR. */
 int object_open(const struct object *o, int flags, int *fd);
 
-/*
- * Has anybody @o open for writing, or mapped so, as the kernel knows it? 1, 0, or a negative errno:
- * that cannot be known.
- */
+/* Does anybody have @o open for writing, or mapped for it? 1, 0, or a negative errno: the kernel
+ * does not say. */
 int object_is_written(const struct object *o);
 
-/*
- * Gives @o that size if it has another one, or pages beyond it. Did it? What was taken away from it
- * is a hole then.
- */
+/* Gives @o that size if it has another one, or pages beyond it. True: it had, and what had been cut
+ * off is a hole now. */
 bool object_resize(const struct object *o, uint64_t size);
 
 /*
- * Its pages are gone at once, even if somebody maps it: who touches it then gets SIGBUS. False:
- * they are still there, since it could not be opened now.
+ * Frees its pages at once, even if somebody maps it; a process that touches them gets SIGBUS.
+ * False: they are still there, since the object could not be opened.
  */
 bool object_discard(const struct object *o);
-/* Unlinks @o. Who maps it keeps its pages. */
+/* Unlinks @o. A process that maps it keeps its pages. */
 void object_destroy(const struct object *o);
 
 enum { OBJECT_PATH_MAX = 64 };
 void object_path(const struct object *o, char path[OBJECT_PATH_MAX]);
 
-/* The catalog's object has a name that can be told from the instance alone. */
+/* The catalog's object, whose name follows from the instance alone. */
 struct object object_of_catalog(uint64_t instance);
 
-/* Unlinks all objects of @instance that belong to our uid; how many there were. */
+/* Unlinks all objects of @instance that belong to our uid. Returns how many there were. */
 unsigned object_destroy_instance(uint64_t instance);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who uses how much. Invariants: quota.used is the sum of all charges, user.bytes of the user's; an
- * account lives as long as a client or a charge refers to it, so quotas do not multiply with
- * connections. Loop thread only.
+ * Accounts. Invariants: quota.used is the sum of all charges, and user.bytes the sum of that
+ * user's. An account lives as long as a client or a charge refers to it, so that a user does not
+ * get more by connecting again. Loop thread only.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ int quota_charge(struct quota_charge *charge, struct quota_user *user, uint64_t 
 {
 	struct quota *quota = user->quota;
 
-	/* The user's quota first: who is over it must not wait for others. */
+	/* The user's quota comes first: a user who is over it must not wait for others. */
 	if (bytes > quota->user_capacity || user->bytes > quota->user_capacity - bytes)
 		return QUOTA_E_USER;
 	if (bytes > quota->capacity || quota->used > quota->capacity - bytes)

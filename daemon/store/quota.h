@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes: what the daemon may use in all, and each user of it. Accounted when space is asked for. No
- * I/O. */
+/* Quotas: how many bytes there may be in all, and of each user. They are charged when space is
+ * asked for, not when it is touched. No I/O. */
 #pragma once
 
 #include <stdint.h>
@@ -22,16 +22,17 @@ struct quota {
 	struct quota_user *users;
 };
 
-/* What one segment takes; embedded in it. */
+/* The bytes that one segment takes; embedded in it. */
 struct quota_charge {
 	struct quota_user *user;
 	uint64_t bytes;
 };
 
-/* A reference to the account of @uid, made at need; NULL: no memory. */
+/* Refers to the account of @uid, which is made if there is none. NULL: no memory. */
 struct quota_user *quota_user_ref(struct quota *quota, uint32_t uid);
 struct quota_user *quota_user_unref(struct quota_user *user);
 
-/* 0, or QUOTA_E_FULL (capacity), QUOTA_E_USER (this user's quota): nothing is charged then. */
+/* QUOTA_E_FULL: over the capacity; QUOTA_E_USER: over this user's quota. Nothing is charged then.
+ */
 int quota_charge(struct quota_charge *charge, struct quota_user *user, uint64_t bytes);
 void quota_charge_deinit(struct quota_charge *charge);

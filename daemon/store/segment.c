@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Segments. A segment is in use (places > 0), being filled by its writer (small), warm, or doomed.
- * Invariants: (1) every segment is charged from segment_new() to segment_free(); (2) a segment goes
- * from one writer to another only if nobody has it open for writing; (3) a doomed one is on the
- * doomed list and has no places. Loop thread only.
+ * Segments. Invariants: (1) every segment is charged from segment_new() to segment_free(); (2) a
+ * segment goes from one writer to another only if nobody has it open for writing; (3) a warm or
+ * doomed one has no places, and of shared memory it is in the list of its state. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -35,10 +34,70 @@ void segment_store_deinit(struct segment_store *store)
 	guard_deinit(&store->guard);
 }
 
+static void segment_uncache(struct segment *seg)
+{
+	if (seg->fd_ro < 0)
+		return;
+	seg->fd_ro = fd_close(seg->fd_ro);
+	seg->store->fds_cached--;
+}
+
+static void warm_leave(struct segment *seg)
+{
+	list_del(&seg->link);
+	seg->store->warm_bytes -= seg->size;
+	seg->store->warm_count--;
+}
+
+static void warm_enter(struct segment *seg)
+{
+	list_add_tail(&seg->store->warm, &seg->link);
+	seg->store->warm_bytes += seg->size;
+	seg->store->warm_count++;
+}
+
+static void doomed_enter(struct segment *seg)
+{
+	guard_end(&seg->store->guard, &seg->guarded);
+	segment_uncache(seg);
+	list_del(&seg->writer_link);
+	list_add_tail(&seg->store->doomed, &seg->link);
+	seg->store->going++;
+}
+
+/* The only writer of seg->state; segment.h has the diagram. */
+static void segment_become(struct segment *seg, enum segment_state state)
+{
+	static const unsigned next[] = {
+		[SEGMENT_NEW] = 1 << SEGMENT_LIVE | 1 << SEGMENT_DOOMED,
+		[SEGMENT_LIVE] = 1 << SEGMENT_WARM | 1 << SEGMENT_DOOMED,
+		[SEGMENT_WARM] = 1 << SEGMENT_LIVE | 1 << SEGMENT_DOOMED,
+		[SEGMENT_DOOMED] = 0,
+	};
+
+	assert(next[seg->state] & 1U << state);
+	if (seg->state == SEGMENT_WARM)
+		warm_leave(seg);
+	seg->state = state;
+	if (state == SEGMENT_WARM)
+		warm_enter(seg);
+	else if (state == SEGMENT_DOOMED && !seg->device)
+		doomed_enter(seg);
+}
+
+void segment_live(struct segment *seg)
+{
+	segment_become(seg, SEGMENT_LIVE);
+}
+
 void segment_handed(struct segment *seg)
 {
-	seg->handed = true;
 	guard_begin(&seg->store->guard, &seg->guarded, &seg->object, seg->size, seg->writer);
+}
+
+bool segment_is_handed(const struct segment *seg)
+{
+	return seg->writer && seg->guarded.writer == seg->writer;
 }
 
 int segment_new(struct segment **segp, struct segment_store *store, struct quota_user *user,
@@ -55,7 +114,6 @@ int segment_new(struct segment **segp, struct segment_store *store, struct quota
 		return -ENOMEM;
 	seg->store = store;
 	seg->size = size;
-	seg->small = small;
 	seg->units = seg->max_run = units;
 	seg->fd_ro = -1;
 	seg->object.instance = store->instance;
@@ -91,22 +149,14 @@ int segment_new_on_device(struct segment **segp, struct segment_store *store,
 	return 0;
 }
 
-static void segment_uncache(struct segment *seg)
-{
-	if (seg->fd_ro < 0)
-		return;
-	seg->fd_ro = fd_close(seg->fd_ro);
-	seg->store->fds_cached--;
-}
-
 struct segment *segment_free(struct segment *seg)
 {
 	if (!seg)
 		return NULL;
-	assert(seg->places == 0 && !seg->warm);
+	assert(seg->places == 0 && seg->state != SEGMENT_WARM);
 	segment_uncache(seg);
 	guard_end(&seg->store->guard, &seg->guarded);
-	if (seg->doomed)
+	if (seg->state == SEGMENT_DOOMED && !seg->device)
 		seg->store->going--;
 	list_del(&seg->link);
 	list_del(&seg->writer_link);
@@ -129,7 +179,7 @@ int segment_descriptor(const struct segment *seg, bool writable, int *fd)
 	return object_open(&seg->object, writable ? O_RDWR : O_RDONLY, fd);
 }
 
-/* The first unit from @from on whose bit is @value, or seg->units. */
+/* Finds the first unit from @from on whose bit is @value. seg->units: there is none. */
 static uint32_t unit_next(const struct segment *seg, uint32_t from, bool value)
 {
 	uint64_t word;
@@ -184,7 +234,7 @@ int segment_place_take(struct segment *seg, uint64_t nbytes, uint64_t *offset)
 {
 	uint32_t length = units_of(nbytes), start;
 
-	if (!seg->small || length > seg->max_run)
+	if (!segment_is_small(seg) || length > seg->max_run)
 		return SEGMENT_E_NO_ROOM;
 	if (!run_find(seg, seg->hint, length, &start) && !run_find(seg, 0, length, &start)) {
 		seg->max_run = length - 1;
@@ -201,31 +251,15 @@ void segment_place_give(struct segment *seg, uint64_t offset, uint64_t nbytes)
 	uint32_t start = (uint32_t)(offset / SEGMENT_UNIT);
 
 	units_set(seg, start, units_of(nbytes), false);
-	seg->hint = start; /* the place that is warm in the caches */
+	seg->hint = start; /* this place is still in the CPU caches */
 	seg->max_run = seg->units;
-}
-
-static void warm_remove(struct segment *seg)
-{
-	struct segment_store *store = seg->store;
-
-	assert(seg->warm);
-	list_del(&seg->link);
-	seg->warm = false;
-	store->warm_bytes -= seg->size;
-	store->warm_count--;
 }
 
 void segment_keep_warm(struct segment *seg, uint64_t now)
 {
-	struct segment_store *store = seg->store;
-
-	assert(!seg->warm && !seg->doomed && seg->places == 0);
-	seg->warm = true;
+	assert(seg->places == 0);
 	seg->warm_since = now;
-	list_add_tail(&store->warm, &seg->link);
-	store->warm_bytes += seg->size;
-	store->warm_count++;
+	segment_become(seg, SEGMENT_WARM);
 }
 
 struct segment *segment_take_warm(struct segment_store *store, const struct quota_user *user,
@@ -236,12 +270,12 @@ struct segment *segment_take_warm(struct segment_store *store, const struct quot
 	list_for_each_entry(seg, &store->warm, link) {
 		if (seg->charge.user != user || seg->size < size || seg->size - size > size / 8)
 			continue;
-		/* its own, the most recently used; else one that nobody writes */
+		/* prefer its own, the most recently used; otherwise one that nobody writes */
 		if (seg->writer == writer || (seg->writer == 0 && !best))
 			best = seg;
 	}
 	if (best)
-		warm_remove(best);
+		segment_become(best, SEGMENT_LIVE);
 	return best;
 }
 
@@ -251,7 +285,7 @@ struct segment *segment_pop_warm(struct segment_store *store, const struct quota
 
 	list_for_each_entry(seg, &store->warm, link) {
 		if (!user || seg->charge.user == user) {
-			warm_remove(seg);
+			segment_become(seg, SEGMENT_LIVE);
 			return seg;
 		}
 	}
@@ -260,15 +294,6 @@ struct segment *segment_pop_warm(struct segment_store *store, const struct quota
 
 void segment_doom(struct segment *seg)
 {
-	if (seg->doomed)
-		return;
-	guard_end(&seg->store->guard, &seg->guarded);
-	if (seg->warm)
-		warm_remove(seg);
-	segment_uncache(seg);
-	seg->doomed = true;
-	seg->store->going++;
-	list_del(&seg->writer_link);
-	list_del(&seg->link);
-	list_add_tail(&seg->store->doomed, &seg->link);
+	if (seg->state != SEGMENT_DOOMED)
+		segment_become(seg, SEGMENT_DOOMED);
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A camera-like stream: one process publishes frames under one name, others take the newest whenever they are ready.
+"""A stream of a camera: one process publishes frames under one name, others get the newest whenever they are ready.
 
-A slow consumer skips frames and never holds the camera up; what it looks at stays as it is until it lets go.
+A slow consumer skips frames and never delays the camera. Its frame does not change until it releases it.
 
     python camera.py [--frames 200] [--rate 500]
 """
@@ -28,11 +28,11 @@ def camera(frames, rate):
             draft.numpy().fill(number % 256)  # the driver would write here
             draft.commit(metadata=META.pack(number, time.monotonic_ns()), wait=False)
             time.sleep(1 / rate)
-        client.put(NAME, np.zeros(0, "uint8"))  # an empty frame: the end
+        client.put(NAME, np.zeros(0, "uint8"))  # an empty frame marks the end
 
 
 def viewer(name, pause, results):
-    """A consumer that blocks."""
+    """A consumer that blocks while it waits."""
     seen, late, version = 0, 0, 0
     with tensorlease.connect() as client:
         while True:
@@ -49,7 +49,7 @@ def viewer(name, pause, results):
 
 
 async def watch():
-    """A consumer in asyncio."""
+    """A consumer that uses asyncio."""
     seen, version = 0, 0
     with tensorlease.connect() as client:
         while True:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A data loader feeding a trainer: workers decode batches straight into shared memory, the trainer copies nothing.
+"""A data loader for a trainer: workers decode batches into shared memory, and the trainer copies nothing.
 
-The queue carries names, not tensors. A batch's memory is free again when the trainer has deleted the name and its last
-view is gone, and is then used for the next batch of the same size.
+The queue has names in it, not tensors. The memory of a batch is free when the trainer has deleted its name and the last
+view is gone. It is then used again for the next batch of the same size.
 
     python dataloader.py [--batches 40] [--workers 3]
 """
@@ -19,7 +19,7 @@ SHAPE = (16, 64, 64, 3)
 
 
 def work(client, todo, done):
-    """In a worker process. The client was inherited (fork) or connects anew (spawn); either works."""
+    """Runs in a worker, whose client was inherited (fork) or connects again (spawn)."""
     for number in iter(todo.get, None):
         name = f"loader/{number}"
         images = client.create(f"{name}/images", SHAPE, "uint8")
@@ -32,7 +32,7 @@ def work(client, todo, done):
 
 
 def train(client, done, batches):
-    """In the trainer. With PyTorch: images.torch(), which is writable and private, still without a copy."""
+    """Runs in the trainer. With PyTorch use images.torch(), which is writable, private, and not a copy."""
     total = 0
     for _ in range(batches):
         name = done.get(timeout=60)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A PyTorch model's state_dict, published whole by a trainer and taken over, without a copy, by workers.
+"""A trainer publishes the state_dict of a PyTorch model in one step, and workers use it without a copy.
 
 python state_dict.py [--blocks 24] [--workers 2] [--save model.safetensors]
 """
@@ -27,7 +27,7 @@ def work(client, blocks, results):
     model = make_model(blocks)
     tensors = client.get_many(prefix=f"{PREFIX}/", timeout=60)
     state = {name: tensor.torch() for name, tensor in tensors.items()}
-    model.load_state_dict(state, assign=True)  # its parameters now are the shared pages, copy-on-write
+    model.load_state_dict(state, assign=True)  # the parameters now are the shared memory, copy-on-write
     with torch.inference_mode():
         results.put(float(model(torch.ones(1, 64, dtype=torch.bfloat16)).sum()))
 

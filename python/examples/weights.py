@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Weights shared by workers: loaded once, mapped by all; a new version is taken up between two requests.
+"""Weights that workers share: loaded once and mapped by all. Workers switch to a new version between two requests.
 
 python weights.py [--workers 4]
 """
@@ -17,7 +17,7 @@ LAYERS = {"fc1": (256, 512), "fc2": (512, 10)}
 
 
 def load(client, seed):
-    """Publishes a model's weights in one step: nobody ever sees a layer of one epoch beside one of another."""
+    """Publish the weights of a model in one step, so that nobody sees layers of different epochs together."""
     random = np.random.default_rng(seed)
     arrays = {name: random.standard_normal(shape, dtype="float32") * seed for name, shape in LAYERS.items()}
     client.put_many(arrays, prefix="weights/")
@@ -32,7 +32,7 @@ def work(client, ready, results):
     batch = np.ones((2, 256), "float32")
     outputs = []
     for epoch in (1, 2):
-        # The old layers stay mapped and unchanged until we let go of them, whatever the publisher does.
+        # The old layers stay mapped and unchanged until we release them, whatever the publisher does.
         client.get("weights/fc2", newer_than=epoch - 1, timeout=60).release()  # when one is new, all are
         layers = client.get_many(LAYERS, prefix="weights/")
         outputs.append(float(infer(layers, batch).sum()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each module of tests has a daemon on a socket of its own, and touches nothing else on the machine."""
+"""Each module of tests has a daemon of its own, on a socket of its own. No daemon of the machine is used."""
 
 import contextlib
 import faulthandler
@@ -19,7 +19,7 @@ from limits import limit
 import tensorlease
 
 PACKAGE = Path(tensorlease.__file__).parent
-LIMIT_S = limit(300)  # for one test, even on a busy machine
+LIMIT_S = limit(300)  # for one test, on a busy machine
 
 
 def _listens(address):
@@ -32,7 +32,7 @@ def _listens(address):
 
 @contextlib.contextmanager
 def daemon_at(address, capacity="1G"):
-    """A daemon's process, which a test may kill."""
+    """A daemon as a process, which a test may kill."""
     command = [PACKAGE / "bin" / "tensorleased", "--foreground", "--socket", address, "--capacity", capacity]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
@@ -73,14 +73,14 @@ def client(address):
 
 @pytest.fixture
 def observer(address):
-    """Another connection, which looks at what the first one holds."""
+    """Another connection, which can see what the first one holds."""
     with tensorlease.connect(autostart=False) as client:
         yield client
 
 
 @pytest.fixture(autouse=True)
 def time_limit(request):
-    """Fails a test that takes too long. If the test does not react, pytest ends with a traceback of where it was."""
+    """Fails a test that takes too long. If the test does not react to that, ends everything and prints where it was."""
 
     def is_over(*_):
         raise AssertionError(f"it took more than {LIMIT_S} s")
@@ -103,7 +103,7 @@ def leases_of(observer, pid):
 
 
 def eventually(condition):
-    """Waits for what another thread or process does. A condition that stays false fails the test."""
+    """Waits for the effect of another process. Fails the test if the condition stays false."""
     end = time.monotonic() + limit(60)
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -124,7 +124,7 @@ def no_client_stays(observer):
 
 
 def until_asleep(tid):
-    """Waits until a thread of any process was seen asleep ten times in a row, unlike in a short sleep for the GIL."""
+    """Waits until a thread of any process sleeps in the kernel: ten looks in a row, unlike a sleep for the GIL."""
     seen = 0
 
     def look():
@@ -137,7 +137,7 @@ def until_asleep(tid):
 
 
 def once_asleep(call):
-    """Starts a thread that makes a call as soon as the calling thread sleeps."""
+    """Makes a call on a thread as soon as the thread that started it sleeps."""
     me = threading.get_native_id()
 
     def work():
@@ -150,7 +150,7 @@ def once_asleep(call):
 
 
 def close_during(client, call):
-    """Closes a client while one of its calls waits. Returns the texts of the errors that the call raises."""
+    """Closes a client during one of its calls that waits. Returns what that call raises."""
     said = []
 
     def wait():
@@ -168,12 +168,12 @@ def close_during(client, call):
 
 
 def gives_the_gil_up(call):
-    """Whether another thread can count during a call. On a busy machine this may take several calls."""
+    """Another thread must count during one of the calls. On a busy machine it may not do so in each of them."""
     return eventually(lambda: count_meanwhile(call) > 0)
 
 
 def count_meanwhile(call):
-    """How far another thread counts during a call. It cannot count if the call keeps the GIL."""
+    """Returns how far another thread counts during a call: not at all if the call keeps the GIL."""
     count, over, started = [0], threading.Event(), threading.Event()
 
     def work():
@@ -184,7 +184,7 @@ def count_meanwhile(call):
 
     thread = threading.Thread(target=work)
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(100)  # no thread takes the GIL unless it is given
+    sys.setswitchinterval(100)  # no thread takes the GIL by itself
     try:
         thread.start()
         started.wait()
@@ -198,7 +198,7 @@ def count_meanwhile(call):
 
 
 def run_python(code, *, timeout=limit(60), check=True, **environment):
-    """Runs code in another interpreter. The result has what it wrote in stdout and stderr."""
+    """Runs another interpreter and returns its result, with stdout and stderr."""
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", code],
         capture_output=True,
@@ -214,7 +214,7 @@ HEED_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_ha
 
 
 def is_interrupted(call):
-    """Whether SIGINT raises KeyboardInterrupt in a call that waits, made in another interpreter with a client."""
+    """Returns whether SIGINT ends a waiting call, in another interpreter, by KeyboardInterrupt."""
     code = (
         f"{HEED_SIGINT}import tensorlease\n"
         "client = tensorlease.connect(autostart=False)\n"
@@ -233,7 +233,7 @@ def is_interrupted(call):
 
 
 def from_dlpack(array):
-    """numpy.from_dlpack() where it takes read-only tensors, which is since NumPy 2.1."""
+    """numpy.from_dlpack() if it supports read-only tensors, as since 2.1. Mode 'r' refuses older ones."""
     import numpy
 
     if numpy.lib.NumpyVersion(numpy.__version__) >= "2.1.0":

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA's driver by ctypes, for tests: memory on a GPU with __dlpack__ as other libraries have it, and copies and fills
-in place of kernels. It works on the fake driver and on a real one. Use it in a process of its own: run() and Child."""
+"""CUDA's driver by ctypes, for tests: GPU memory with __dlpack__, as other libraries have it, and simple kernels.
+
+It works with the fake driver and with a real one. Use it in a process of its own: run() and Child.
+"""
 
 import ctypes as c
 import gc
@@ -51,7 +53,7 @@ class _Registry(c.Structure):
 
 
 class FakeMachine:
-    """The fake GPUs of one test. Only the process that started it may use this object; its children use the GPUs."""
+    """Fake GPUs for one test. Only the process that made them uses this; its children use the GPUs."""
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="tl-fakecuda-", dir="/dev/shm")
@@ -62,7 +64,7 @@ class FakeMachine:
             return _Registry.from_buffer(mmap.mmap(file.fileno(), 0))
 
     def live(self, *kinds):
-        """How many objects of this kind living processes have."""
+        """Returns how many of these objects living processes have."""
         registry = self._map()
         alive = [p for p in registry.processes if p.pid and os.path.exists(f"/proc/{p.pid}")]
         return sum(p.live[KINDS.index(kind)] for p in alive for kind in kinds)
@@ -72,14 +74,14 @@ class FakeMachine:
         return sum(registry.violations[VIOLATIONS.index(kind)] for kind in kinds)
 
     def hold(self, pid):
-        """Holds the GPU work of that process until hold(0)."""
+        """Stops the GPU work of that process until hold(0)."""
         registry = self._map()
         registry.held = pid
         word = c.byref(registry, _Registry.held.offset)
         c.CDLL(None).syscall(_FUTEX, word, 1, 2**31 - 1, None, None, 0)  # FUTEX_WAKE
 
     def close(self):
-        """Says what the test's processes broke or left behind, or returns None."""
+        """Returns, as a text, which rules the processes of the test broke and what they left, or None."""
         kill_all()
         try:
             if (self.path / "registry").exists():
@@ -91,7 +93,7 @@ class FakeMachine:
 
 
 class Child:
-    """A process that runs function(link, *arguments). link is a Connection to this process."""
+    """Runs function(link, *arguments) in a process of its own; link is a Connection to this one."""
 
     started = []
 
@@ -119,7 +121,7 @@ class Child:
         self.link.send(what)
 
     def end(self):
-        """Lets it run to its end, which must be a success. Returns what the function returned."""
+        """Waits for its end, which must be without an error, and returns its result."""
         self.tell()
         result = self.hear()
         self.process.join(limit(60))
@@ -134,7 +136,7 @@ class Child:
 
 
 def kill_all():
-    """Ends the processes that a failed test has left."""
+    """Ends them after a test that failed."""
     while Child.started:
         child = Child.started.pop()
         if child.process.is_alive():
@@ -142,7 +144,7 @@ def kill_all():
 
 
 def run(function, *arguments):
-    """Runs function(*arguments) in a process of its own, and returns its result."""
+    """Runs function(*arguments) in a process of its own and returns the result."""
     child = Child(_without_link, function, *arguments)
     try:
         return child.end()
@@ -174,7 +176,7 @@ class CudaError(Exception):
 
 
 class Driver:
-    """A device's primary context, which it makes current on this thread."""
+    """Makes the primary context of a device current on this thread."""
 
     def __init__(self, device=0):
         self.library = c.CDLL("libcuda.so.1")
@@ -217,7 +219,7 @@ class Driver:
         return to.raw
 
     def wait(self, stream, other):
-        """Makes stream wait for the work that is queued on the other one."""
+        """Makes stream wait for what is queued on the other one."""
         event = c.c_void_p()
         self.call("cuEventCreate", c.byref(event), c.c_uint(DISABLE_TIMING))
         self.call("cuEventRecord", event, c.c_void_p(other))
@@ -226,8 +228,10 @@ class Driver:
 
 
 class Array(abi.Producer):
-    """Bytes on a GPU, written on a stream of their own, as in a library that has a current stream. `deleted` counts how
-    often its DLPack tensor was given back, and `streams` has the streams it was asked for."""
+    """Bytes on a GPU, written on a stream of their own, as by a library that has a current stream.
+
+    `deleted` counts how often its DLPack tensor was given back, and `streams` lists the streams it was asked for.
+    """
 
     def __init__(self, driver, shape, *, dtype=(1, 8, 1), offset=0, room=None, legacy=False, memory=None):
         self.driver = driver
@@ -257,7 +261,7 @@ class Array(abi.Producer):
 
 
 class Interface:
-    """The same bytes behind __cuda_array_interface__ alone, as in Numba's arrays."""
+    """The same bytes with only __cuda_array_interface__, as Numba's arrays have it."""
 
     def __init__(self, array, typestr="|u1", strides=None, **more):
         self.array = array
@@ -272,7 +276,7 @@ class Interface:
 
 
 class Taken:
-    """What a library makes of an object with __dlpack__. It gives the tensor back at its own end."""
+    """What a library makes of an object with __dlpack__. Gives it back at its end."""
 
     def __init__(self, driver, array, stream=None, **asked):
         self.driver = driver
@@ -291,7 +295,7 @@ class Taken:
         return self.driver.read(self.address, self.nbytes, self.stream)
 
     def peek(self):
-        """Returns what is there now, read on a stream that waits for nothing."""
+        """Returns the bytes as they are now, on a stream that waits for nothing."""
         return self.driver.read(self.address, self.nbytes, self.driver.stream())
 
     def fill(self, byte):

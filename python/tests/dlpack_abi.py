@@ -70,7 +70,7 @@ api.PyCapsule_SetName.argtypes = [c.py_object, c.c_char_p]
 
 USED = c.create_string_buffer(b"used_dltensor_versioned")
 USED_LEGACY = c.create_string_buffer(b"used_dltensor")
-for name in (USED, USED_LEGACY):  # capsules may end after this module
+for name in (USED, USED_LEGACY):  # capsules may outlive this module
     c.pythonapi.Py_IncRef(c.py_object(name))
 
 
@@ -87,12 +87,12 @@ def legacy_of(capsule):
 
 
 def exchange_of(array):
-    """The C exchange interface of the object's type."""
+    """Returns the C exchange interface of its type."""
     return Exchange.from_address(api.PyCapsule_GetPointer(array.__dlpack_c_exchange_api__, b"dlpack_exchange_api"))
 
 
 def consume(capsule):
-    """Renames the capsule as a consumer does. Returns the struct, whose deleter we must call now."""
+    """Takes the capsule as a consumer does, by renaming it. Returns the struct, whose deleter we must call."""
     if name_of(capsule) == "dltensor":
         managed = legacy_of(capsule)
         api.PyCapsule_SetName(capsule, c.cast(USED_LEGACY, c.c_char_p))
@@ -107,7 +107,7 @@ def bytes_of(tensor, n):
 
 
 class Producer:
-    """An object whose __dlpack__ says whatever it is told to."""
+    """An object whose __dlpack__ returns whatever the test wants."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers of test_gpu_*.py, which use GPUs of the project's fake driver. Only child processes use CUDA, never the test
-itself."""
+"""Fixtures of test_gpu_*.py: tensors on GPUs of the fake driver. Children use CUDA; the test itself never does."""
 
 import ctypes
 import gc
@@ -28,7 +27,7 @@ def daemon():
 
 @pytest.fixture
 def gpus(address, monkeypatch):
-    """Two GPUs for this test alone. It must leave nothing on them and break no rule of CUDA."""
+    """Two GPUs of this test's own. Nothing may be left on them, and no rule of CUDA may be broken."""
     if not os.path.exists(FAKE):
         pytest.skip("TL_TEST_FAKECUDA_LIB does not name the fake driver (`make test-python` does)")
     before = os.environ.get("LD_LIBRARY_PATH")
@@ -47,7 +46,7 @@ def connect():
 
 
 def take_back(client, array):
-    """Deletes "t", which is that array, and frees its memory once it was given back."""
+    """Deletes "t", which is that array. Its memory is free once it was given back."""
     client.delete("t")
     eventually(lambda: array.deleted)
     array.driver.free(array.memory)
@@ -90,7 +89,7 @@ def take(byte, stream=None):
     assert taken.read() == bytes([byte]) * N
     del tensor, taken
     gc.collect()
-    eventually(lambda: leases_of(client, os.getpid()) == 0)  # once its stream has got that far
+    eventually(lambda: leases_of(client, os.getpid()) == 0)  # when its stream has done that work
 
 
 def take_now(byte):
@@ -100,7 +99,7 @@ def take_now(byte):
 
 
 def tell_what_is_seen(link):
-    """Sends what is there at once and whether a stream that is ordered has to wait, and then what that stream sees."""
+    """Reports 64 bytes as they are, and whether the stream that was ordered has to wait; then what that stream sees."""
     client, driver = connect(), Driver()
     tensor = client.get("t")
     unordered = Taken(driver, tensor, -1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""client.aget() waits without blocking asyncio's loop. One thread serves all such waits."""
+"""await client.aget() waits in asyncio without blocking the loop. One thread serves all waits."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ def waiters():
 
 
 async def until_all_wait():
-    """Waits until all tasks wait, and so does the thread that serves them."""
+    """Counts all tasks, and the thread that serves them."""
     await asyncio.sleep(0)
     (thread,) = waiters()
     until_asleep(thread.native_id)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connecting, getting, putting, listing, and what errors say."""
+"""Connecting, getting, putting, listing, and the errors of all of these."""
 
 import array
 import builtins
@@ -108,7 +108,7 @@ def test_names_may_be_any_unicode(client):
 )
 def test_wrong_arguments_of_get_are_value_errors(client, arguments):
     ((name, value),) = arguments.items()
-    with pytest.raises(ValueError, match=f"^{name} is .* not {value}$|^{name} is .* not '{value}'$"):
+    with pytest.raises(ValueError, match=f"^{name} must be .* not {value}$|^{name} must be .* not '{value}'$"):
         client.get("client/none", **arguments)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as DLPack producers: capsules, flags, arguments, deleters. tests/interop/mistakes_test.py has the numbers."""
+"""Tensors as DLPack producers. Numbers after tests are those of the mistakes in tests/interop/mistakes_test.py."""
 
 import ctypes
 import gc
@@ -245,7 +245,7 @@ def test_deleters_run_on_any_thread(client, observer):  # 20
 
 
 def test_a_deleter_after_the_interpreters_end(address):  # 20
-    """A thread that is not Python's holds a tensor and releases it when Python is gone."""
+    """A thread that is not Python's holds a tensor, and gives it back after Python has ended."""
     code = (
         "import ctypes, sys; sys.path.insert(0, sys.argv[1] if len(sys.argv) > 1 else '.')\n"
         "import dlpack_abi as abi, numpy as np, tensorlease\n"

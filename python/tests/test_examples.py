@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples run, and leave nothing in the daemon."""
+"""The examples run and leave nothing in the daemon."""
 
 import subprocess
 import sys

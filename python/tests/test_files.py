@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""load() and save() turn files of NumPy, safetensors and TensorFlow into tensors, and tensors into files."""
+"""load() and save(): files of NumPy, safetensors and TensorFlow become tensors, and tensors become files."""
 
 import ctypes
 import json
@@ -49,7 +49,7 @@ def bytes_of(tensor):
 
 
 def safetensors_of(path):
-    """Returns {name: (type, shape, bytes)}, read here rather than by the code under test."""
+    """Returns {name: (type, shape, bytes)}, without using the code that is tested."""
     raw = path.read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
     header, data = json.loads(raw[8 : 8 + length]), raw[8 + length :]
@@ -160,7 +160,7 @@ def test_format_says_what_the_name_does_not(client, tmp_path, monkeypatch):
         client.load("files/format", tmp_path / "in.data", format="numpy")
     client.load("files/format", tmp_path / "in.data", format="npy")
     monkeypatch.chdir(tmp_path)
-    client.save("files/format", "-", format="npy")  # a file like any other
+    client.save("files/format", "-", format="npy")  # a file called "-"
     assert (np.load(tmp_path / "-") == np.arange(3)).all()
     assert client.load("files/format", "-", format="npy").names == ["files/format"]
 
@@ -174,7 +174,7 @@ def test_an_empty_prefix(client, tmp_path):
 
 
 def malformed(tmp_path):
-    """Yields pairs of a file and what its error says."""
+    """Returns pairs of a file and the text of its error."""
     good = {"a": ("F32", [2], bytes(8)), "b": ("U8", [4], bytes(4))}
     for name, tensors, text in (
         ("size", {**good, "c": ("F32", [3], bytes(8))}, "c"),
@@ -359,7 +359,7 @@ def test_a_killed_loader_publishes_nothing(client, tmp_path):
 
 
 def test_others_run_during_a_load(client, tmp_path):
-    """The GIL is free while a file is read, so another thread's call returns before the load ends."""
+    """The GIL is free while a file is read, so that a call of another thread returns before the load does."""
     client.put("files/gil/a", np.zeros(8 << 20))
     client.save("files/gil", tmp_path / "in.npz")
     path, reached, done = tmp_path / "pipe", [], threading.Event()
@@ -371,7 +371,7 @@ def test_others_run_during_a_load(client, tmp_path):
 
     thread = threading.Thread(target=load, daemon=True)
     thread.start()
-    with open(path, "wb") as pipe:  # neither end can continue while the other keeps the GIL
+    with open(path, "wb") as pipe:  # each end blocks while the other keeps the GIL
         pipe.write((tmp_path / "in.npz").read_bytes())
     assert done.wait(limit(60)) and reached == [["files/piped/a"]]
     thread.join()
@@ -403,7 +403,7 @@ def test_save_is_of_one_moment(client, tmp_path):
 
 
 def test_the_command_line_agrees(client, address, tmp_path):
-    """What the one has loaded, the other saves as the same bytes."""
+    """What the command line loads, Python saves, and the other way round, to the same bytes."""
     tool = os.environ.get("TL_TEST_CLI")
     if not tool:
         pytest.skip("TL_TEST_CLI does not say where the command line tool is")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers that publish memory which outlives them, and end at once."""
+"""Producers that publish in memory that outlives them, and end at once."""
 
 import gc
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPU is meant, by number and by UUID, and machines on which CUDA does not work."""
+"""Numbers and UUIDs of GPUs, and machines on which CUDA does not work."""
 
 import dlpack_abi as abi
 import gpu_help

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts on a GPU are filled in place, on any stream, and outlive their producer."""
+"""Drafts on a GPU, which are filled in place on any stream and outlive their producer."""
 
 import gpu_help
 import pytest
@@ -75,7 +75,7 @@ def publish_draft_and_stay(link):
     with client.create("t", (N,), "uint8", device=0) as draft:
         written = Taken(driver, draft).fill(5)
         driver.synchronize(written.stream)
-        draft.stream = -1  # it is written, so nobody has to wait, not even for its event
+        draft.stream = -1  # it is written, so that nobody has to wait
     written.give_back()
     link.send(draft.version)
     link.recv()
@@ -138,7 +138,7 @@ def test_a_draft_may_be_sealed(gpus):
     producer.hear()
     gpus.hold(producer.pid)
     producer.tell()
-    assert not producer.link.poll(0.2)  # it must not return in this short time, since it waits for us
+    assert not producer.link.poll(0.2)  # it must not return before we let it
     gpus.hold(0)
     assert producer.hear() == (1, False)
     gpus.hold(producer.pid)
@@ -187,7 +187,7 @@ def drafts_and_streams():
 
 
 class Rewrapped:
-    """Another library's tensor over the memory of a draft."""
+    """A tensor of another library over the memory of a draft."""
 
     def __init__(self, driver, taken, stream):
         self.array = Array(driver, taken.shape, memory=taken.address)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that are killed, fork or end while they use a GPU, and tensors that are lost."""
+"""Processes that are killed, fork or end while they use a GPU, and lost tensors."""
 
 import asyncio
 import os

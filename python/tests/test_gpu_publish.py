@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""publish() and put() of memory on a GPU: what is shared in place, what is copied, and what is refused."""
+"""Publishing and putting GPU memory: what is shared in place, what is copied, and what is refused."""
 
 import ctypes
 
@@ -75,7 +75,7 @@ def puts():
 
 
 class Ancient(Array):
-    """An object that knows no streams, and so means the legacy one."""
+    """Does not know streams, so that it means the legacy one."""
 
     def __dlpack__(self):
         return super().__dlpack__()

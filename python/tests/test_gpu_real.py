@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors on a real GPU with the libraries that people use there. Skipped on machines without a GPU."""
+"""Tensors on a real GPU, with the usual libraries. Skipped on machines without a GPU."""
 
 import gc
 import os
@@ -71,7 +71,7 @@ LONG = 400_000_000  # cycles, which take some tenths of a second
 
 
 def torch_producer(link, how):
-    """Publishes what a slow stream is still writing. When told, it deletes the tensor and sees its memory come back."""
+    """Publishes what a slow stream is still writing. On request it deletes it and sees its memory come back."""
     import torch
 
     client = connect()

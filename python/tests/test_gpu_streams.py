@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of work on streams: which stream waits for which, and which for none."""
+"""The order of work: which consumers wait for which stream."""
 
 import ctypes
 
@@ -52,7 +52,7 @@ def stream_objects():
             client.publish("t", array, stream=wrong)
     with pytest.raises(ValueError, match="give the stream object"):
         client.put("t", array, stream=0)
-    with pytest.raises(TypeError, match="no stream"):
+    with pytest.raises(TypeError, match="^stream must be"):
         client.get("t", stream="main")
     assert array.streams == [] and array.deleted == 0
     driver.free(array.memory)
@@ -75,8 +75,8 @@ def publish_held(link):
 
 
 def test_consumers_wait_for_what_the_producer_queued(gpus):
-    """The producer's GPU stands still. A consumer that waits does not return before it runs again, and a consumer that
-    asks for no order sees what was there before."""
+    """The producer's GPU stands still. A consumer that waits sees nothing until it runs again; one that asks for no
+    order sees the old bytes."""
     producer = Child(publish_held)
     producer.hear()
     gpus.hold(producer.pid)
@@ -109,7 +109,7 @@ def test_put_without_a_stream_returns_when_the_copy_is_made(gpus):
     producer.hear()
     gpus.hold(producer.pid)
     producer.tell()
-    assert not producer.link.poll(0.2)  # it must not return in this short time, since it waits for us
+    assert not producer.link.poll(0.2)  # it must not return before we let it
     gpus.hold(0)
     assert producer.hear() == 1
     producer.end()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases end with del, with gc, and with threads and processes; and both fork and spawn work."""
+"""Leases end with del, gc, threads and processes, and fork and spawn work."""
 
 import gc
 import multiprocessing
@@ -131,7 +131,7 @@ def test_a_process_that_ends_without_closing(client, observer):
 
 
 def in_child(work):
-    """Returns what work() returns in a forked child, which ends without pytest's clean-up."""
+    """Returns what work() returns in a forked child, which skips pytest's exit handlers."""
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
@@ -235,7 +235,7 @@ def test_a_fork_while_another_thread_waits(client):
 
 
 def worker(client, tensor, todo, done):
-    """A worker of a pool. In a forked pool it inherits client and tensor; in a spawned one it connects itself."""
+    """A worker of a forked pool inherits client and tensor; one of a spawned pool has a connection of its own."""
     total = 0 if tensor is None else int(tensor.numpy()[4999])
     while (name := todo.get()) is not None:
         with client.get(name, timeout=limit(30)) as source:
@@ -296,7 +296,7 @@ def test_a_pool_that_is_killed_leaves_nothing(client, observer):
 
 
 def test_get_and_release_take_no_time(client):
-    """The aim is below 1 us. This limit only notices that something is very wrong."""
+    """The aim is 1 us. This only fails if something is very wrong."""
     import time
 
     client.put("life/fast", np.zeros((720, 1280, 3), "uint8"))

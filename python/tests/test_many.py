@@ -92,7 +92,7 @@ def test_metadata(client):
     assert [client.get(f"many/meta/{n}").metadata for n in "ab"] == [b"", b"only b"]
     with pytest.raises(ValueError, match="'c'"):
         client.put_many({"a": b"1"}, prefix="many/meta/", metadata={"c": b""})
-    with pytest.raises(TypeError, match="^'many/meta/a': metadata is bytes"):
+    with pytest.raises(TypeError, match="^'many/meta/a': metadata must be bytes"):
         client.put_many({"a": b"1"}, prefix="many/meta/", metadata=7)
     with pytest.raises(ValueError, match="'many/meta/b'.*1025"):
         client.put_many({"a": b"1", "b": b"2"}, prefix="many/meta/", metadata={"b": bytes(1025)})
@@ -230,7 +230,7 @@ for version in range(1, int(sys.argv[1]) + 1):
 
 
 def test_a_get_never_sees_half_of_a_put(client):
-    """Another process puts the same names again and again, and new names that it deletes one by one."""
+    """Another process puts the same names again and again, and new names that it then deletes one by one."""
     rounds = 150
     publisher = subprocess.Popen([sys.executable, "-c", PUBLISH, str(rounds)])
     try:
@@ -252,7 +252,7 @@ def test_a_get_never_sees_half_of_a_put(client):
 
 
 def test_names_that_come_together_are_got_together(client):
-    """The list of names may have a part of those that are just being published, but the result may not."""
+    """A list may contain only some of the names that are just being published. The result may not."""
     code = (
         "import itertools, tensorlease\n"
         "client = tensorlease.connect(autostart=False)\n"
@@ -262,7 +262,7 @@ def test_names_that_come_together_are_got_together(client):
     )
     publisher = subprocess.Popen([sys.executable, "-c", code])
     try:
-        end = time.monotonic() + limit(60)  # for a busy machine; 200 rounds take some seconds otherwise
+        end = time.monotonic() + limit(60)  # for a busy machine; 200 rounds take some seconds
         for i in range(200):
             client.put("many/go", b"")
             got = {}
@@ -355,5 +355,5 @@ def test_a_model_of_pytorch_takes_them_over(client):
     batch = torch.randn(4, 8)
     assert torch.equal(model(batch), other(batch))
     assert other[0].weight.data_ptr() == state["0.weight"].data_ptr()
-    with pytest.raises((BufferError, RuntimeError), match="'many/nn/0.weight': "):  # PyTorch asks for a detach()
+    with pytest.raises((BufferError, RuntimeError), match="'many/nn/0.weight': "):  # it must be detached first
         client.put_many(dict(model.named_parameters()), prefix="many/nn/")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in the wheel."""
+"""The contents of the wheel."""
 
 import re
 import subprocess
@@ -56,7 +56,7 @@ def test_importing_loads_no_array_library():
 
 
 def test_stubs_name_what_is_there():
-    """Every public name and member is in the stubs, and the stubs have no others."""
+    """The stubs and the package have the same public names and members."""
     import ast
 
     tree = ast.parse((PACKAGE / "__init__.pyi").read_text())

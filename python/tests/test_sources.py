@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which arrays of other libraries put() and publish() take, and which they refuse."""
+"""Arrays of other libraries, right and wrong, that put() and publish() take or refuse."""
 
 import array
 import ctypes
@@ -240,7 +240,7 @@ def test_hostile_producers_are_refused_and_given_back_once(client, wrong, legacy
         producer = abi.Producer(legacy=legacy, **HOSTILE[wrong])
         with pytest.raises((BufferError, tensorlease.Error)):
             call("sources/hostile", producer)
-        # A capsule without a version may be a legacy struct, whose deleter lies elsewhere, so it is not touched.
+        # A struct without a version may be a legacy one, whose deleter lies elsewhere. It is not touched.
         assert producer.deleted == (wrong != "no version") and "sources/hostile" not in client
 
 
@@ -257,7 +257,7 @@ def test_other_devices_are_refused(client, legacy):  # 26, 27
             client.put("sources/hostile", liar)
         assert liar.deleted == 1
     liar = abi.Producer(says_device=(2, 0))
-    with pytest.raises(BufferError, match="another device"):
+    with pytest.raises(BufferError, match="different devices"):
         client.put("sources/hostile", liar)
     assert liar.deleted == 1
     assert "sources/hostile" not in client

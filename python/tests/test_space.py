@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits for space and spinning, which the library cannot end early by itself. Ctrl-C and close() end them."""
+"""Ctrl-C and close() also end waits that the library cannot end early: for space, and spinning."""
 
 import os
 import tempfile
@@ -85,7 +85,7 @@ def processor_ticks(tid):
 
 
 def once_spinning(call):
-    """Starts a thread that makes a call once the calling thread has been busy for a while."""
+    """Makes a call on a thread when the thread that started it has been busy for a while."""
     me = threading.get_native_id()
     before = processor_ticks(me)
 

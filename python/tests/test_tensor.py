@@ -241,7 +241,7 @@ def test_a_bf16_view_holds_its_lease(client, observer):
 
 
 def test_who_asks_for_plain_bytes_may_give_the_buffer_back_and_go_on(client, observer):
-    """torch.frombuffer() does this: it keeps the address and the object."""
+    """Keeps the address and the object, as torch.frombuffer() does."""
     import ctypes
 
     class Buffer(ctypes.Structure):
@@ -255,7 +255,7 @@ def test_who_asks_for_plain_bytes_may_give_the_buffer_back_and_go_on(client, obs
     address = view.buf
     ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
     tensor.release()
-    ctypes.memset(address, 0xFF, 40000)  # a write reaches nobody else
+    ctypes.memset(address, 0xFF, 40000)  # a write affects nobody
     assert client.get("tensor/plain").numpy()[4999] == 4999
     del tensor
     assert leases_of(observer, os.getpid()) == before

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line as its users run it: the real program against a real daemon. */
+/* The command line as users run it: the real program with a real daemon. */
 #include "tests/cli/files.h"
 
-/* ---- Exit codes and errors ----------------------------------------------------------------- */
+/* ---- Exit codes and errors ---- */
 
 TEST(exit_codes_tell_what_happened)
 {
@@ -97,7 +97,7 @@ static int is_refused(const struct test_daemon *d, void *text)
 	return 0;
 }
 
-/* To others the library says which group a socket is for. */
+/* For other users the library says for which group a socket is. */
 TEST(a_socket_of_others_says_whose_it_is)
 {
 	char group[] = "for members of the group 60123: join it (usermod -aG)";
@@ -121,7 +121,7 @@ TEST(put_starts_a_daemon_where_none_runs_and_ls_does_not)
 	char *old;
 
 	SKIP_UNLESS(access("/run/tensorlease/socket", F_OK), "a system daemon runs here");
-	cleanup_td struct test_daemon d = td_start(0); /* for its directory */
+	cleanup_td struct test_daemon d = td_start(0); /* only for its directory */
 	struct path runtime = in(&d, "xdg"), file = in(&d, "a.npy");
 
 	old = runtime_before ? strdup(runtime_before) : NULL;
@@ -174,7 +174,7 @@ TEST(errors_are_json_too)
 	must_contain(missing.err, "no/such");
 }
 
-/* ---- Commands ------------------------------------------------------------------------------ */
+/* ---- Commands ---- */
 
 TEST(options_stand_before_or_after_the_command)
 {
@@ -225,7 +225,7 @@ TEST(json_has_exact_numbers)
 		cJSON_Delete(json);
 		must_contain(get.out, "\"values\":[9007199254740993,18446744073709551615]");
 		must_contain(get.out, "\"min\":9007199254740993,\"max\":18446744073709551615");
-		/* 19 digits, and no exponent */
+		/* 19 digits and no exponent */
 		must(sscanf(strstr(get.out, "\"committed_ns\":"), "\"committed_ns\":%*19[0-9]%c",
 			    &after) == 1);
 		must_be(after, ',');
@@ -251,7 +251,7 @@ TEST(get_shows_what_the_values_are)
 	}
 }
 
-/* Types that no file can bring, straight from the library: two values each. */
+/* The library publishes two values of each type, including types that no file can have. */
 TEST(get_knows_all_types)
 {
 	static const struct {
@@ -392,7 +392,7 @@ TEST(rm_forgets_several_and_goes_on_after_a_failure)
 	{
 		cleanup_result struct result r = run(&d, "rm", "c", "c/", "missing");
 
-		must_exit(&r, 1); /* a name that cannot be is more than not found */
+		must_exit(&r, 1); /* an invalid name is a failure, not "not found" */
 		must_be(td_status(&d).tensors, 0);
 	}
 }
@@ -547,7 +547,7 @@ TEST(status_tells_who_holds_what)
 	tl_close(client);
 }
 
-/* What turns the direction of a line, breaks it, or is not seen at all. */
+/* Fails if a character that reverses or breaks a line, or is invisible, was printed. */
 static void must_hide_nothing(const struct result *r)
 {
 	static const char *const hidden[] = { "\u202e", "\u2066", "\u200b",	"\u2028",  "\u2029",
@@ -560,7 +560,7 @@ static void must_hide_nothing(const struct result *r)
 	}
 }
 
-/* Whoever publishes chooses the name, and others read it on their terminals. */
+/* The publisher chooses a name, and others read it on their terminals. */
 TEST(names_cannot_disguise_themselves)
 {
 	static const char name[] = "a\u202eb\u2066/\u200b\u00ad\ufeffc\u2028\u2029/\U000e0041";
@@ -603,34 +603,31 @@ TEST(names_cannot_disguise_themselves)
 			must_hide_nothing(&r);
 			if (i % 2) {
 				cJSON_Delete(json_of(&r));
+				/* The text of an error is escaped twice. */
 				must(strstr(r.out, "a\\u202eb\\u2066/") ||
-				     (r.code &&
-				      strstr(r.out, "a\\\\xe2\\\\x80\\\\xaeb"))); /* an
-										     error's
-										     text
-										   */
+				     (r.code && strstr(r.out, "a\\\\xe2\\\\x80\\\\xaeb")));
 			} else if (!removes || r.code) {
 				must_contain(*r.err ? r.err : r.out, shown);
 			}
 		}
 		if (i % 2 == 0 && removes && i / 2 == 9)
-			put_six(&d, name); /* for the same with --json */
+			put_six(&d, name); /* for the same command with --json */
 	}
 	held->deleter(held);
 	tl_close(client);
 }
 
-/* The texts of errors are shown by all kinds of programs. */
+/* Texts of errors are shown by all kinds of programs. */
 TEST(errors_do_not_carry_what_others_hid_in_names)
 {
 	cleanup_td struct test_daemon d = td_start(0);
 	tl_client *client = td_connect(&d);
 
-	must_be(tl_delete(client, "a\u202eb"), -ENOENT); /* the daemon's words */
+	must_be(tl_delete(client, "a\u202eb"), -ENOENT); /* the daemon's text */
 	must_contain(tl_last_error(), "a\\xe2\\x80\\xaeb");
-	must_be(tl_delete(client, "\u00e4\u65e5"), -ENOENT); /* what can be seen stays */
+	must_be(tl_delete(client, "\u00e4\u65e5"), -ENOENT); /* visible characters stay */
 	must_contain(tl_last_error(), "\u00e4\u65e5");
-	must_be(tl_delete(client, "a\n\u200b"), -EINVAL); /* the library's */
+	must_be(tl_delete(client, "a\n\u200b"), -EINVAL); /* the library's text */
 	must_contain(tl_last_error(), "a\\x0a\\xe2\\x80\\x8b");
 	tl_close(client);
 }

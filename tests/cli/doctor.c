@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensorlease doctor: on the machine as it is, and on fake GPUs that lack one thing each. */
+/* tensorlease doctor, on the machine as it is, and on fake GPUs that each lack something. */
 #include "tests/cli/files.h"
 #include "tests/harness/gpu.h"
 
@@ -25,7 +25,7 @@ static bool names(const char *path, const char *text)
 	return memmem(line, n, text, strlen(text));
 }
 
-/* Processes that have @text among their arguments. */
+/* Counts processes that have @text among their arguments. */
 static unsigned command_lines(const char *text)
 {
 	DIR *proc = opendir("/proc");
@@ -42,7 +42,7 @@ static unsigned command_lines(const char *text)
 	return n;
 }
 
-/* Where a socket's path is short enough: it has 107 bytes. */
+/* A directory where a socket's path, of at most 107 bytes, fits. */
 static const char *short_tmp(void)
 {
 	const char *tmp = getenv("TMPDIR");
@@ -60,7 +60,7 @@ static struct visit doctor_at(const char *socket)
 	must(mkdtemp(dir));
 	setenv("TMPDIR", dir, 1);
 	v.result = run_at(socket, (const char *const[]){ "doctor", "--json", NULL });
-	must_be(command_lines(dir), 0); /* no daemon, no other end is left */
+	must_be(command_lines(dir), 0); /* neither a daemon nor another end is left */
 	must_be(rmdir(dir) ? errno : 0, 0);
 	if (saved)
 		setenv("TMPDIR", saved, 1);
@@ -98,7 +98,7 @@ static const char *member(const cJSON *object, const char *key)
 	return text ? text : "";
 }
 
-/* @advice NULL: none must be given. */
+/* If @advice is NULL, there must be no advice. */
 static void must_say(const struct visit *v, const char *name, const char *result,
 		     const char *advice)
 {
@@ -145,7 +145,7 @@ GPU_TEST(what_every_machine_has_is_tried)
 	must_say(&v, "daemon", "ok", NULL);
 	must_contain(member(probe(&v, "daemon"), "found"), d.socket);
 	must_say(&v, "daemon's namespaces", "ok", NULL);
-	must_be(td_status(&d).tensors, 0); /* the exchange went elsewhere */
+	must_be(td_status(&d).tensors, 0); /* the exchange used another daemon */
 	must_be(td_status(&d).commits, 0);
 }
 
@@ -180,14 +180,15 @@ GPU_TEST(without_tensorleased_it_says_so_and_goes_on)
 }
 
 /*
- * What the library started may run though it cannot be used. Here that is no daemon at all: its
- * command line names the doctor's socket, by which doctor_at() finds it.
+ * A program that the library started may run on though it cannot be used as a daemon. Here it is
+ * not a daemon at all. Its command line contains the doctor's socket, by which doctor_at() finds
+ * it.
  */
 GPU_TEST(a_daemon_that_cannot_be_used_is_ended)
 {
 	const char *before = getenv("TENSORLEASE_DAEMON");
 	char *saved = before ? strdup(before) : NULL;
-	cleanup_td struct test_daemon d = td_start(0); /* for its directory */
+	cleanup_td struct test_daemon d = td_start(0); /* only for its directory */
 	struct path program = in(&d, "program"), pid = in(&d, "pid");
 	char script[512];
 
@@ -224,7 +225,7 @@ GPU_TEST(what_killed_daemons_left_is_told)
 	{
 		cleanup_visit struct visit v = doctor_at(d.socket);
 
-		must(!strstr(v.result.out, instance)); /* it lives */
+		must(!strstr(v.result.out, instance)); /* that daemon is alive */
 	}
 	td_kill(&d);
 	{
@@ -235,16 +236,16 @@ GPU_TEST(what_killed_daemons_left_is_told)
 		assert_string_equal(member(one, "result"), "warn");
 		must_contain(member(one, "advice"), "rm /dev/shm/tensorlease-");
 		must_be(sscanf(member(one, "found"), "%*u objects of %u", &daemons), 1);
-		if (daemons <= 16) /* it names no more; those of other tests are there, too */
+		if (daemons <= 16) /* it names only the first; there may be some of other tests */
 			must_contain(member(one, "advice"), instance);
 	}
 	cleanup_td struct test_daemon second = td_start(.socket = d.socket);
 
 	must(td_alive(&second));
-	must_be(td_objects(&d), 0); /* it tidied up */
+	must_be(td_objects(&d), 0); /* the daemon cleaned up */
 }
 
-/* Anybody can make a file there, and what is said about it is pasted into shells. */
+/* Anybody can make a file there, and users paste the doctor's advice into shells. */
 GPU_TEST(names_that_are_none_of_ours_are_not_repeated)
 {
 	static const char *const names[] = {
@@ -279,7 +280,7 @@ GPU_TEST(without_libcuda_the_rest_is_tried)
 	char *path = strdup(now ? now : "");
 	bool real = !access("/dev/nvidiactl", F_OK);
 
-	unsetenv("LD_LIBRARY_PATH"); /* which has the fake in it */
+	unsetenv("LD_LIBRARY_PATH"); /* because the fake is in it */
 	if (!real) {
 		cleanup_visit struct visit v = doctor_at(NULL);
 
@@ -300,7 +301,7 @@ static void interrupt_after(unsigned after)
 	int status;
 	pid_t pid;
 
-	gpu_setenv("FAKECUDA_DELAY_US", "2000000"); /* it is busy with the GPUs for long */
+	gpu_setenv("FAKECUDA_DELAY_US", "2000000"); /* so that the GPUs take long */
 	snprintf(dir, sizeof(dir), "%s/visit-XXXXXX", short_tmp());
 	must(mkdtemp(dir));
 	pid = fork();
@@ -310,8 +311,8 @@ static void interrupt_after(unsigned after)
 		execl(cli_path(), "tensorlease", "doctor", (char *)NULL);
 		_exit(126);
 	}
-	eventually(command_lines(dir) >= after); /* 1: its daemon just starts; 3: and both ends of
-						    an exchange */
+	/* 1: its daemon starts; 3: and both ends of an exchange. */
+	eventually(command_lines(dir) >= after);
 	must_be(kill(pid, SIGINT), 0);
 	must(waitpid(pid, &status, 0) == pid);
 	must(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT);
@@ -354,7 +355,7 @@ GPU_TEST(on_good_gpus_all_works)
 					    "gpu 0 order", "gpu 0 survival", "gpu 0 legacy",
 					    "gpu 1 vmm",   "gpu 1 legacy",   "peer access" };
 
-	gpu_setenv("FAKECUDA_DELAY_US", "20000"); /* so that the order is put to the test */
+	gpu_setenv("FAKECUDA_DELAY_US", "20000"); /* so that the order is tried */
 	{
 		cleanup_visit struct visit v = doctor_at(NULL);
 
@@ -401,7 +402,7 @@ GPU_TEST(what_a_gpu_lacks_is_told_with_advice)
 	}
 }
 
-/* A driver without a device, and a stub: a failure only where a GPU is to be seen. */
+/* A driver without a device, or a stub, is a failure only if the machine shows a GPU. */
 GPU_TEST(a_driver_that_cannot_be_used_is_told_with_advice)
 {
 	static const struct {
@@ -441,10 +442,14 @@ GPU_TEST(what_surrounds_a_gpu_is_told)
 	}
 }
 
-/* An exchange with a consumer in a real PID namespace; the fake's handles open in one only, as the
- * real driver's do. */
-/* On a GPU whose driver refuses legacy handles and events from another PID namespace. False: we may
- * not make one. */
+/*
+ * Tries an exchange with a consumer in a real PID namespace. The fake's handles open in one
+ * namespace only, as the real driver's do.
+ */
+/*
+ * The driver of this GPU refuses legacy handles and events of another PID namespace. Returns false
+ * if this user may not make one.
+ */
 static bool pid_namespaces_are_told(void)
 {
 	cleanup_visit struct visit v = doctor_at(NULL);
@@ -484,9 +489,9 @@ static bool write_to(const char *path, const char *text)
 }
 
 /*
- * Root becomes user 1000 of a user namespace of its own, whom an exec leaves without any right, and
- * visits the doctor. The directories above the daemon must belong to root or to us: root's do,
- * nobody else's would.
+ * Root becomes user 1000 in a user namespace of its own, so that an exec takes all rights away, and
+ * visits the doctor. The directories above the daemon must belong to root or to that user, and
+ * root's do.
  */
 static int visit_as_an_ordinary_user(const struct test_daemon *d, void *told)
 {

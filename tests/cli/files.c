@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* .npy files through the command line, a daemon and back. */
+/* .npy files that go through the command line and a daemon and come back. */
 #include "tests/cli/files.h"
 
-/* ---- Round trips --------------------------------------------------------------------------- */
+/* ---- Round trips ---- */
 
-/* The file goes in, and what comes out is @expected to the last byte. */
+/* Puts the file and gets it again: the result must be @expected to the last byte. */
 static void round_trip(const struct test_daemon *d, const char *file, const char *expected)
 {
 	struct path back = in(d, "back.npy");
@@ -88,7 +88,7 @@ TEST(a_large_file_comes_back)
 	round_trip(&d, file.text, file.text);
 }
 
-/* ---- Failures ------------------------------------------------------------------------------ */
+/* ---- Failures ---- */
 
 TEST(broken_files_are_refused_and_publish_nothing)
 {
@@ -105,9 +105,9 @@ TEST(broken_files_are_refused_and_publish_nothing)
 			write_npy(file.text, 1, "<f4", false, "(2, 4)", six, sizeof(six));
 		else if (i == 3)
 			write_npy(file.text, 1, "<f4", false, "(-1,)", six, sizeof(six));
-		else if (i == 4) /* objects */
+		else if (i == 4) /* an array of objects */
 			write_npy(file.text, 1, "|O", false, "(3,)", six, sizeof(six));
-		else /* more than memory has */
+		else /* more than there is memory */
 			write_npy(file.text, 1, "<f4", false, "(4611686018427387904, 4)", six,
 				  sizeof(six));
 		{
@@ -129,8 +129,8 @@ TEST(broken_files_are_refused_and_publish_nothing)
 }
 
 /*
- * get -o leaves no half a file, and does not harm the one that was there, when it cannot do what
- * was asked.
+ * If get -o cannot write what was asked for, it leaves no partial file and does not touch an
+ * existing one.
  */
 TEST(a_type_that_npy_does_not_know_is_refused)
 {

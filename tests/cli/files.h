@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The .npy files that the command line is given in tests. */
+/* The .npy files that tests give to the command line. */
 #pragma once
 
 #include <dirent.h>
@@ -28,7 +28,7 @@ static inline void write_file(const char *path, const void *bytes, size_t size)
 	must(!fclose(f));
 }
 
-/* As NumPy writes it, in the given version of the format. */
+/* Writes a file as NumPy does, in the given version of the format. */
 static inline void write_npy(const char *path, int version, const char *descr, bool fortran,
 			     const char *shape, const void *bytes, size_t size)
 {
@@ -75,7 +75,7 @@ static inline void must_be_same_file(const char *a, const char *b)
 
 static const float six[6] = { 0, 1.5F, -2, 3, 4, 1e9F };
 
-/* Publishes six floats, 2 x 3. */
+/* Publishes six floats in two rows. */
 static inline void put_six(const struct test_daemon *d, const char *name)
 {
 	struct path file = in(d, "six.npy");
@@ -88,7 +88,7 @@ static inline void put_six(const struct test_daemon *d, const char *name)
 	}
 }
 
-/* Of a directory; . and .. are two. */
+/* Counts the entries of a directory, of which . and .. are two. */
 static inline unsigned entries_of(const char *path)
 {
 	DIR *dir = opendir(path);

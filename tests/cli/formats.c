@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* load and save: files of many tensors through the command line, a daemon and back. */
+/*
+ * load and save: files of several tensors that go through the command line and a daemon and come
+ * back.
+ */
 #include <zlib.h>
 
 #include "files/bytes.h"
 #include "tests/cli/files.h"
 
-/* ---- Files made by hand -------------------------------------------------------------------- */
+/* ---- Files made by hand ---- */
 
-/* A .safetensors file with that header and @size bytes 0, 1, 2, ... */
+/* Writes a .safetensors file with that header and @size bytes 0, 1, 2, ... */
 static void write_safetensors(const char *path, const char *header, size_t size)
 {
 	size_t n = strlen(header);
@@ -31,7 +34,7 @@ static void write_safetensors(const char *path, const char *header, size_t size)
 	"\"scale\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[18,22]},"                      \
 	"\"six\":{\"dtype\":\"F6_E2M3\",\"shape\":[4],\"data_offsets\":[22,25]}}"
 
-/* A TensorProto: int32 of shape (3,), with that field of that many bytes. */
+/* Writes a TensorProto of int32 and shape (3,), with that field of that many bytes. */
 static void write_proto(const char *path, unsigned tag, const void *bytes, unsigned char size)
 {
 	unsigned char all[64] = { 0x08, 3, 0x12, 4, 0x12, 2, 0x08, 3 };
@@ -42,8 +45,10 @@ static void write_proto(const char *path, unsigned tag, const void *bytes, unsig
 	write_file(path, all, 10U + size);
 }
 
-/* A .npz file with stored members a.npy, b.npy, ..., each the same six floats; @bad has a wrong
- * checksum. */
+/*
+ * Writes a .npz file with stored members a.npy, b.npy, ..., each with the same six floats. Member
+ * @bad has a wrong checksum.
+ */
 static void write_npz(const char *path, int count, int bad)
 {
 	unsigned char all[8192] = { 0 }, *p = all, *start;
@@ -105,7 +110,7 @@ static void must_save(const struct test_daemon *d, const char *prefix, const cha
 	must_exit(&r, 0);
 }
 
-/* ---- Round trips --------------------------------------------------------------------------- */
+/* ---- Round trips ---- */
 
 TEST(a_model_is_loaded_under_a_prefix)
 {
@@ -170,7 +175,7 @@ TEST(a_saved_file_loaded_and_saved_again_is_the_same)
 		must_load(&d, "x/2", first.text);
 		must_save(&d, "x/2", second.text);
 		must_be_same_file(first.text, second.text);
-		if (i >= 2) /* these are written as we found them */
+		if (i >= 2) /* these are written as they were read */
 			must_be_same_file(first.text, made.text);
 		if (i < 2) {
 			cleanup_result struct result ls = run(&d, "ls", "x/");
@@ -229,9 +234,9 @@ TEST(standard_input_and_output_need_a_format)
 	}
 }
 
-/* ---- Failures ------------------------------------------------------------------------------ */
+/* ---- Failures ---- */
 
-/* The file is refused with that text, and nobody ever sees anything of it. */
+/* The file must be refused with that text, and nothing of it may ever be visible. */
 static void must_refuse(const struct test_daemon *d, const char *file, const char *reason)
 {
 	cleanup_result struct result r = run(d, "--json", "load", "p", file);
@@ -249,7 +254,7 @@ static void must_refuse(const struct test_daemon *d, const char *file, const cha
 #define TWO_OF(name)                                                                               \
 	ONE_OF_TWO "\"" name "\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}"
 
-/* Whatever is wrong, and be it with the last tensor alone: nothing is published. */
+/* If anything is wrong, even in the last tensor only, nothing is published. */
 TEST(a_broken_entry_publishes_nothing)
 {
 	static const struct {
@@ -261,7 +266,7 @@ TEST(a_broken_entry_publishes_nothing)
 		  "'b' overlaps another tensor" },
 		{ TWO_OF("b"), 3, "truncated: 'b' ends at byte 4 of the data, there are 3" },
 		{ TWO_OF("b"), 5, "1 bytes too many" },
-		{ TWO_OF("a"), 4, "'a' is there twice" },
+		{ TWO_OF("a"), 4, "'a' occurs twice" },
 		{ TWO_OF("b//c"), 4, "'p/b//c' is not a name: a component of the name is empty" },
 		{ TWO_OF(".."), 4, "'p/..' is not a name" },
 		{ TWO_OF(""), 4, "'p/' is not a name" },
@@ -276,7 +281,7 @@ TEST(a_broken_entry_publishes_nothing)
 		write_safetensors(st.text, cases[i].header, cases[i].data);
 		must_refuse(&d, st.text, cases[i].reason);
 	}
-	for (int bad = 0; bad < 3; bad++) { /* found out only when the data is read */
+	for (int bad = 0; bad < 3; bad++) { /* only noticed when the data is read */
 		write_npz(npz.text, 3, bad);
 		must_refuse(&d, npz.text, "does not have the checksum");
 	}
@@ -290,7 +295,7 @@ TEST(a_broken_entry_publishes_nothing)
 	must_refuse(&d, pb.text, "string_val in a tensor of int32");
 }
 
-/* Who sees a new one of them sees the new ones of all. */
+/* A reader who sees the new version of one tensor must see the new versions of all. */
 static int load_again_and_again(const struct test_daemon *d, void *arg)
 {
 	char *const *files = arg;
@@ -368,7 +373,7 @@ TEST(a_file_that_does_not_fit_is_refused)
 	static const unsigned char large[] = { 0x08, 1,	   0x12, 8,    0x12, 6, 0x08, 0x80, 0x80,
 					       0x80, 0x80, 0x20, 0x2d, 0,    0, 0x80, 0x3f };
 
-	write_file(file.text, large, sizeof(large)); /* 2^33 times the same float */
+	write_file(file.text, large, sizeof(large)); /* the same float 2^33 times */
 	{
 		cleanup_result struct result r = run(&d, "load", "large", file.text);
 

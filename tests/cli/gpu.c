@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line about tensors on GPUs, which it can tell of without a GPU. */
+/* The command line and tensors on GPUs, which it can describe without a GPU. */
 #include "tests/cli/files.h"
 #include "tests/gpu/common.h"
 
 enum { N = 3 << 20 };
 
-static const char uuid[] = "GPU-fa4ecda0-1020-4030-8050-607011223300"; /* of the first fake GPU */
+static const char uuid[] = "GPU-fa4ecda0-1020-4030-8050-607011223300"; /* the first fake GPU's */
 
-/* One tensor of each kind, kept until the end. */
+/* Publishes one tensor of each kind and keeps them until the end. */
 static int publish_both(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
@@ -25,7 +25,7 @@ static int publish_both(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* As on a machine without a driver: the command line gets none. */
+/* Takes the driver away, as on a machine without one. */
 static char *hide_driver(void)
 {
 	const char *now = getenv("LD_LIBRARY_PATH"); /* gpu_init() has set it */
@@ -83,12 +83,12 @@ GPU_TEST(ls_and_info_tell_where_a_tensor_lies)
 		must_contain(info.out, "device\tGPU-fa4ecda0-1020-4030-8050-607011223300\n");
 		must(!strstr(info.out, "lost"));
 	}
-	rc = rc_open(&d); /* a producer's death loses what is not finished, too */
+	rc = rc_open(&d); /* the death of a producer also loses what is not finished */
 	eventually(gpu_unfinished(&rc) == 0);
 	rc_goodbye(&rc);
 	child_kill(&child);
 	td_settle(&d);
-	must(lost(&d, "gpu/legacy")); /* it was its producer's memory */
+	must(lost(&d, "gpu/legacy")); /* it was in its producer's memory */
 	must(!lost(&d, "gpu/vmm"));
 	{
 		cleanup_result struct result ls = run(&d, "ls", "gpu/legacy");
@@ -177,7 +177,7 @@ GPU_TEST(wait_needs_no_driver)
 	child_must_succeed(&child);
 }
 
-/* None of them may read a device pointer: an error in words, not a signal. */
+/* No command may read a device pointer: it must report an error, not end by a signal. */
 GPU_TEST(what_needs_the_bytes_says_that_they_are_on_a_gpu)
 {
 	static const struct {

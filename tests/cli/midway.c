@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens to files, and to the command line itself, while it reads and writes them. */
+/* What happens if files change, or the command line is killed, while it reads and writes. */
 #include <dirent.h>
 #include <poll.h>
 #include <pty.h>
@@ -7,7 +7,7 @@
 
 #include "tests/cli/files.h"
 
-/* Is it connected, or about to be? Before that it opens the file that it was given. */
+/* Returns whether the process is connected or about to be. Before that it opens its file. */
 static bool has_socket(pid_t pid)
 {
 	char path[64], target[64];
@@ -129,7 +129,7 @@ TEST(a_name_may_be_as_long_as_the_file_system_has_it)
 
 TEST(a_closed_stream_is_no_place_for_what_is_opened_next)
 {
-	static const unsigned char picture[128 * 128]; /* drawn, more than a buffer holds */
+	static const unsigned char picture[128 * 128]; /* more, when drawn, than a buffer holds */
 	cleanup_td struct test_daemon d = td_start(0);
 	struct path file = in(&d, "picture.npy");
 	int status;
@@ -155,15 +155,15 @@ TEST(a_closed_stream_is_no_place_for_what_is_opened_next)
 	must_be(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 1);
 	td_settle(&d);
 	log = td_log(&d);
-	must(!strstr(log, "bad message")); /* it did not go to the daemon */
+	must(!strstr(log, "bad message")); /* it was not sent to the daemon */
 	free(log);
 }
 
-/* ---- Progress ------------------------------------------------------------------------------ */
+/* ---- Progress ---- */
 
 /*
- * Runs `get @name -o @fifo`, whose stderr is @err, and takes what it writes a second after its
- * first bytes: so it is seen to take long at its next step, however fast or slow this machine is.
+ * Runs `get @name -o @fifo`, with stderr at @err. It reads what get writes only a second after the
+ * first bytes, so that get notices that it takes long, however fast this machine is.
  */
 static void get_slowly(const struct test_daemon *d, const char *name, const char *fifo, int err)
 {
@@ -192,21 +192,23 @@ static void get_slowly(const struct test_daemon *d, const char *name, const char
 	must_be(status, 0);
 }
 
-/* All that was written to it, by processes that have ended; there may be more than one piece of it.
- */
+/* Reads everything that ended processes have written, which may be more than one piece. */
 static void read_terminal(int pty, int terminal_take, char *text, size_t size)
 {
 	size_t used = 0;
 	ssize_t n;
 
-	close(terminal_take); /* after the last piece comes EIO */
+	close(terminal_take); /* after the last piece the read fails with EIO */
 	while ((n = read(pty, text + used, size - 1 - used)) > 0)
 		used += (size_t)n;
 	must(n < 0 && errno == EIO);
 	text[used] = '\0';
 }
 
-/* In one line, whatever is the width of the terminal and the length of the name; nowhere else. */
+/*
+ * Progress is one line, whatever the width of the terminal and the length of the name, and only
+ * appears on a terminal.
+ */
 TEST(what_takes_long_is_shown_on_a_terminal)
 {
 	enum { COLUMNS = 60 };
@@ -225,7 +227,7 @@ TEST(what_takes_long_is_shown_on_a_terminal)
 	must_contain(text, "it.npy: 8.0 MiB of 16.0 MiB (50 %), ");
 	must_be(strcspn(text + 1, "\033"), COLUMNS - 1);
 	line = strrchr(text, '\r');
-	assert_string_equal(line, "\r\033[K"); /* gone at the end */
+	assert_string_equal(line, "\r\033[K"); /* cleared at the end */
 	close(pty);
 	get_slowly(&d, "t", fifo.text, err);
 	line = read_back(err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running the real command line against a real daemon, and the files that it is given. */
+/* Runs the real command line with a real daemon, and makes the files that it is given. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -13,7 +13,7 @@
 enum { ARGS_MAX = 24 };
 
 struct result {
-	int code; /* exit code; 256 + signal */
+	int code; /* exit code, or 256 + signal */
 	char *out, *err;
 };
 
@@ -67,13 +67,13 @@ static inline char *read_back(int fd)
 	return text;
 }
 
-/* The program while it runs; what it says goes to files. */
+/* The program while it runs. Its output goes to files. */
 struct running {
 	pid_t pid;
 	int out, err;
 };
 
-/* Starts the program; @socket NULL: without an address. */
+/* Starts the program. If @socket is NULL, it gets no address. */
 static inline struct running start_at(const char *socket, const char *const *args)
 {
 	const char *argv[ARGS_MAX + 1] = { cli_path() };
@@ -96,7 +96,7 @@ static inline struct running start_at(const char *socket, const char *const *arg
 	return r;
 }
 
-/* Waits for its end. */
+/* Waits until it ends. */
 static inline struct result finish(const struct running *running)
 {
 	struct result r;
@@ -119,7 +119,7 @@ static inline struct result run_at(const char *socket, const char *const *args)
 #define start(d, ...) start_at((d)->socket, (const char *const[]){ __VA_ARGS__, NULL })
 #define run(d, ...) run_at((d)->socket, (const char *const[]){ __VA_ARGS__, NULL })
 
-/* With that exit code, or the test fails and shows what the program said. */
+/* Fails the test, and shows the program's output, unless it ended with that exit code. */
 static inline void must_exit(const struct result *r, int code)
 {
 	if (r->code != code)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* show: pictures in letters, in colour on a terminal and as PNG files; histograms of the rest. */
+/*
+ * show: pictures in letters, in colour on a terminal and as PNG files, and histograms of other
+ * tensors.
+ */
 #include <float.h>
 #include <math.h>
 #include <pty.h>
@@ -7,7 +10,7 @@
 
 #include "tests/cli/files.h"
 
-/* Publishes what a test made. */
+/* Publishes a tensor that a test made. */
 static void put(const struct test_daemon *d, const char *name, DLDataType t, int ndim,
 		const int64_t *shape, const void *data)
 {
@@ -36,7 +39,7 @@ static void put(const struct test_daemon *d, const char *name, DLDataType t, int
 
 static const DLDataType u8 = { kDLUInt, 8, 1 }, f32 = { kDLFloat, 32, 1 };
 
-/* ---- PNG ----------------------------------------------------------------------------------- */
+/* ---- PNG ---- */
 
 struct png {
 	uint32_t width, height;
@@ -51,7 +54,7 @@ static uint32_t big32(const char *p)
 	return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
 }
 
-/* Reads a small file of ours: one IDAT, rows filtered by the row above. */
+/* Reads a small PNG file that show wrote: one IDAT, and rows filtered by the row above. */
 static struct png read_png(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -157,7 +160,8 @@ TEST(values_are_scaled_from_the_smallest_to_the_largest)
 	must(!memcmp(shown(&d, "h").pixels, "\0\xff", 2));
 	put(&d, "far", (DLDataType){ kDLFloat, 64, 1 }, SHAPE(1, 3), far);
 	must(!memcmp(shown(&d, "far").pixels, "\0\x80\xff", 3));
-	put(&d, "a", f32, SHAPE(1, 2, 4), alpha); /* from 0 to 1, and no part of the scale */
+	/* Alpha ranges from 0 to 1 and does not count for the scale. */
+	put(&d, "a", f32, SHAPE(1, 2, 4), alpha);
 	must(!memcmp(shown(&d, "a").pixels, "\xff\0\x80\x80\0\xff\x80\xff", 8));
 }
 
@@ -183,7 +187,7 @@ TEST(what_is_no_picture_is_not_drawn_to_a_file)
 	}
 }
 
-/* ---- Text ---------------------------------------------------------------------------------- */
+/* ---- Text ---- */
 
 TEST(a_picture_is_drawn_in_letters)
 {
@@ -224,7 +228,7 @@ TEST(a_picture_is_drawn_in_letters)
 	unsetenv("COLUMNS");
 }
 
-/* Runs it with a terminal of that size as its standard output; what it wrote there. */
+/* Runs it with a terminal of that size as its standard output, and returns what it wrote there. */
 static char *on_terminal(const struct test_daemon *d, const char *name, unsigned short columns)
 {
 	struct winsize size = { .ws_col = columns, .ws_row = 24 };

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Well-formed requests that claim what is not so: an error for who asks, and nothing changes for
- * the others. */
+/* Well-formed requests that claim something untrue: the client that asks gets an error, and nothing
+ * changes for the others. */
 #include <fcntl.h>
 #include <sys/stat.h>
 
 #include "proto/wire.h"
 #include "tests/harness/harness.h"
 
-/* COMMIT with any description; the wire error, or 0. */
+/* Sends COMMIT with any description. Returns the wire error, or 0. */
 struct description {
 	uint8_t code, bits;
 	uint16_t lanes;
@@ -120,7 +120,7 @@ TEST(refs_that_never_were_are_gone_or_ignored)
 	rc_goodbye(&rc);
 }
 
-/* A segment may have drafts in it, and what was aborted. */
+/* A segment may have drafts and aborted drafts in it. */
 TEST(only_who_holds_a_tensor_maps_its_segment)
 {
 	cleanup_td struct test_daemon d = td_start(.max_tensors = 256);
@@ -148,7 +148,7 @@ TEST(only_who_holds_a_tensor_maps_its_segment)
 	must_be(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
 	close(fd);
 	must_be(rc_delete(&rc, "a"), 0);
-	must_be(rc_map(&other, draft.ref, &fd), 0); /* retired, but held */
+	must_be(rc_map(&other, draft.ref, &fd), 0); /* it is retired, but held */
 	close(fd);
 	rc_drop(&other, draft.ref);
 	must_be(rc_map(&other, draft.ref, &fd), WIRE_E_NOT_FOUND);
@@ -159,7 +159,7 @@ TEST(only_who_holds_a_tensor_maps_its_segment)
 
 /* ---- sizes that are the daemon's ---- */
 
-/* And no more than that is allocated. */
+/* No more than that is allocated. */
 static bool is_of_size(int fd, uint64_t size)
 {
 	struct stat st;
@@ -201,7 +201,7 @@ TEST(who_changes_the_size_of_a_segment_gains_nothing)
 		must_be(s.tensors, 1);
 		must_be(s.bytes_used, 8 * MIB);
 
-		/* nor when it is over, which it is when it is empty: there may be holes in it */
+		/* nor is it reused when it is empty, since there may be holes in it */
 		must_be(rc_delete(&honest, "a"), 0);
 		must_be(td_status(&d).bytes_used, 0);
 		must_be(rc_create(&honest, NULL, 60 * MIB, 0, &draft), 0);
@@ -231,7 +231,7 @@ static int writable_segment(struct raw *rc, const char *name)
 	return fd;
 }
 
-/* In turn, so that the kernel does not take two changes for one. */
+/* Changes them in turn, so that the kernel does not merge two events. */
 static void write_in_turn(const int fds[2], unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
@@ -295,8 +295,8 @@ TEST(who_writes_without_end_keeps_the_daemon_from_nothing)
 	close(fds[1]);
 }
 
-/* fcntl(F_SETLEASE) makes others wait who open the file for writing: up to 45 s, unless they say
- * that they will not. */
+/* fcntl(F_SETLEASE) makes a process that opens the file for writing wait up to 45 s, unless it
+ * passes O_NONBLOCK. */
 TEST(a_lease_on_the_file_of_a_segment_stops_nothing)
 {
 	static const char *const extra[] = { "--warm-time", "0", NULL };
@@ -322,16 +322,18 @@ TEST(a_lease_on_the_file_of_a_segment_stops_nothing)
 
 		must_be(rc_delete(&honest, name), 0);
 	}
-	rc_goodbye(&rc); /* what it held is over */
+	rc_goodbye(&rc); /* nobody holds it any more */
 	must_be(rc_put(&honest, "after", 1000, 1, NULL), 0);
 	for (int i = 0; i < 3; i++) {
 		must_be(fcntl(fds[i], F_SETLEASE, F_UNLCK), 0);
 		must_be(rc_put(&honest, "other", 100 * KIB, 1, NULL), 0);
-		must_be(rc_delete(&honest, "other"), 0); /* with this others are looked at again */
+		must_be(rc_delete(&honest, "other"), 0); /* this makes the daemon look at remnants
+							    again */
 	}
 	td_settle(&d);
 	for (int i = 0; i < 3; i++) {
-		must(is_of_size(fds[i], 0)); /* the memory is back, though somebody has it open */
+		must(is_of_size(fds[i], 0)); /* the memory is free, though somebody has the object
+						open */
 		close(fds[i]);
 	}
 	rc_goodbye(&honest);
@@ -351,7 +353,8 @@ TEST(sizes_that_overflow_never_fit)
 	struct wire_draft draft;
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		int r = rc_create(&rc, "a", sizes[i], -1, &draft); /* notice, though it may wait */
+		int r = rc_create(&rc, "a", sizes[i], -1, &draft); /* it is told at once, though it
+								      may wait */
 
 		must(r == WIRE_E_NO_SPACE || r == WIRE_E_INVALID);
 	}
@@ -390,7 +393,7 @@ TEST(descriptions_that_do_not_fit_abort_the_draft)
 		if (r != WIRE_E_INVALID)
 			print_error("description %zu\n", i);
 		must_be(r, WIRE_E_INVALID);
-		must_be(rc_commit(&rc, draft.ref, "a", 1), WIRE_E_GONE); /* it was aborted */
+		must_be(rc_commit(&rc, draft.ref, "a", 1), WIRE_E_GONE); /* the draft was aborted */
 	}
 	must_be(td_status(&d).drafts, 0);
 	must_be(td_status(&d).tensors, 0);
@@ -407,7 +410,7 @@ TEST(a_commit_wants_no_more_room_than_was_asked_for)
 
 	for (int i = 0; i < 64; i++)
 		deep.shape[i] = 1;
-	must_be(rc_create(&rc, "a", 1, 0, &draft), 0);			   /* with no extra */
+	must_be(rc_create(&rc, "a", 1, 0, &draft), 0); /* it asks for no extra bytes */
 	must_be(commit_as(&rc, draft.ref, "a", 1, &deep), WIRE_E_INVALID); /* 64 sizes do not fit
 									      into the row */
 	must_be(td_status(&d).drafts, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who dies or stalls, and what must hold then. Real processes, killed where it hurts. */
+/* Clients that die or stall, and what must hold then: real processes, killed where it hurts. */
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -72,13 +72,13 @@ TEST(a_killed_consumers_leases_vanish)
 	child_kill(&dies);
 	s = td_status(&d);
 	must_be(s.clients, 2);
-	must_be(s.retired, 1); /* the other one holds it */
+	must_be(s.retired, 1); /* the other client holds it */
 	must_be(s.bytes_used, used);
 	child_kill(&lives);
 	s = td_status(&d);
 	must_be(s.clients, 1);
 	must_be(s.retired, 0);
-	must_be(s.bytes_used, used); /* kept warm: the dead have nothing mapped */
+	must_be(s.bytes_used, used); /* it is kept warm, since dead processes map nothing */
 	must_be(s.bytes_warm, MIB);
 	must_be(rc_put(&rc, "a", MIB, 2, NULL), 0);
 	rc_goodbye(&rc);
@@ -175,7 +175,8 @@ TEST(a_producer_killed_after_commit_leaves_its_tensor)
 	tensor = lib_get(client, "stays");
 	must_be(tensor->dl_tensor.shape[0], MIB);
 	bytes_must_be(tensor->dl_tensor.data, 0x42, MIB);
-	for (int i = 0; i < 50; i++) /* the name is anyone's of that user, the old bytes stay */
+	for (int i = 0; i < 50; i++) /* any client of that user may reuse the name; the old bytes
+					stay */
 		lib_put(client, "stays", MIB, i);
 	bytes_must_be(tensor->dl_tensor.data, 0x42, MIB);
 	tensor->deleter(tensor);
@@ -210,7 +211,8 @@ TEST(a_stopped_holder_holds_only_its_own)
 	child_await(&c);
 	must_be(waitpid(c.pid, &status, WUNTRACED), c.pid);
 	must(WIFSTOPPED(status));
-	for (int i = 0; i < 500; i++) { /* far more than the capacity, were any of it kept */
+	for (int i = 0; i < 500; i++) { /* this is far more than the capacity, if any of it were
+					   kept */
 		must_be(rc_put(&rc, "a", MIB, 0x22, NULL), 0);
 		must_be(rc_put(&rc, "b", MIB, 0x33, NULL), 0);
 	}
@@ -240,9 +242,9 @@ TEST(who_lost_its_connection_reads_on_undisturbed)
 	small_bytes = rc_view(&reader, &small);
 	must_be(shutdown(reader.fd, SHUT_RDWR), 0);
 	td_settle(&d);
-	must_be(td_status(&d).clients, 2); /* it is there, and so is what it holds */
+	must_be(td_status(&d).clients, 2); /* it still counts, and so does what it holds */
 
-	for (int i = 0; i < 3000; i++) { /* the same sizes, so that memory is used again */
+	for (int i = 0; i < 3000; i++) { /* the sizes are the same, so that memory is reused */
 		must_be(rc_put(&producer, "large", MIB, i & 0x7f, NULL), 0);
 		must_be(rc_put(&producer, "small", 5000, i & 0x7f, NULL), 0);
 		if (i % 100 == 0) {
@@ -257,14 +259,14 @@ TEST(who_lost_its_connection_reads_on_undisturbed)
 	bytes_must_be(large_bytes, 0xaa, MIB);
 	bytes_must_be(small_bytes, 0xbb, 5000);
 	must_be(td_status(&d).retired, 2);
-	must(td_status(&d).bytes_used >= MIB); /* charged as long as it can be read */
-	rc_close(&reader);		       /* and now it reads no more */
+	must(td_status(&d).bytes_used >= MIB); /* it is charged as long as it can be read */
+	rc_close(&reader);		       /* from now on it reads no more */
 	eventually(td_status(&d).retired == 0);
 	must_be(td_status(&d).clients, 0);
 	must_be(td_status(&d).bytes_used, td_status(&d).bytes_warm);
 }
 
-/* What it releases it cannot say, but its ledger shows it. */
+/* An orphan cannot say what it releases, but its ledger shows it. */
 TEST(a_lost_reader_gives_up_one_of_two)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -282,7 +284,7 @@ TEST(a_lost_reader_gives_up_one_of_two)
 	eventually(td_status(&d).retired == 1);
 	atomic_fetch_sub(rc_held(&reader, ref_slot(two.ref)), 1);
 	eventually(td_status(&d).retired == 0);
-	eventually(td_status(&d).clients == 1); /* though it has its ledger mapped */
+	eventually(td_status(&d).clients == 1); /* it goes although it has its ledger mapped */
 	rc_close(&reader);
 	rc_goodbye(&producer);
 }
@@ -301,14 +303,14 @@ TEST(a_lost_reader_takes_no_new_lease)
 	td_settle(&d);
 	must(atomic_load(mine) != live_word(reader.welcome.client_generation));
 	rc_close(&reader);
-	reader = rc_open(&d); /* the same place perhaps, but never the same word */
+	reader = rc_open(&d); /* it may get the same place, but never the same word */
 	must(atomic_load(mine) == 0 || reader.welcome.client_index != 0 ||
 	     reader.welcome.client_generation > 1);
 	rc_goodbye(&reader);
 	rc_goodbye(&producer);
 }
 
-/* A producer whose connection ended may go on writing: nobody else may be given that memory. */
+/* A producer whose connection ended may keep writing, so nobody else may get that memory. */
 TEST(what_a_lost_producer_writes_reaches_nobody)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
@@ -336,7 +338,7 @@ TEST(what_a_lost_producer_writes_reaches_nobody)
 	rc_goodbye(&next);
 }
 
-/* ---- exit() with threads that go on ---- */
+/* ---- exit() while threads keep running ---- */
 
 static struct {
 	_Atomic bool waits;
@@ -357,7 +359,7 @@ static void *write_for_ever(void *arg)
 	return NULL;
 }
 
-/* After all other destructors, those of the library included. */
+/* Runs after all other destructors, including those of the library. */
 __attribute__((destructor(101))) static void last_of_all(void)
 {
 	if (!atomic_load(&leaving.waits))
@@ -406,7 +408,7 @@ TEST(what_threads_do_while_their_process_exits_harms_nobody)
 	must_be(child_await(&c), 2);
 	child_go(&c);
 	child_must_succeed(&c);
-	must_be(td_status(&d).drafts, 2); /* ours, of two sizes, prefetched */
+	must_be(td_status(&d).drafts, 2); /* these are ours, of two sizes, prefetched */
 	must_be(td_status(&d).retired, 0);
 	tl_close(client);
 }
@@ -425,7 +427,7 @@ TEST(memory_of_who_left_is_used_again)
 	must_be(s.bytes_used, s.bytes_warm);
 	rc = rc_open(&d);
 	must_be(rc_put(&rc, "b", MIB, 1, NULL), 0);
-	must_be(td_status(&d).bytes_used, s.bytes_used); /* the same segment */
+	must_be(td_status(&d).bytes_used, s.bytes_used); /* it is the same segment */
 	rc_goodbye(&rc);
 }
 
@@ -530,7 +532,7 @@ static int fork_then_let_the_child_read(const struct test_daemon *d, void *arg)
 				 */
 		bytes_must_be(tensor->dl_tensor.data, 0x11, MIB);
 		tensor->deleter(tensor);
-		tensor = lib_get(client, arg); /* over a connection of its own */
+		tensor = lib_get(client, arg); /* over its own connection */
 		bytes_must_be(tensor->dl_tensor.data, 0x22, MIB);
 		tensor->deleter(tensor);
 		tl_close(client);
@@ -538,7 +540,7 @@ static int fork_then_let_the_child_read(const struct test_daemon *d, void *arg)
 		_exit(0);
 	}
 	must(pid > 0);
-	return 0; /* without a word to the daemon */
+	return 0; /* it tells the daemon nothing */
 }
 
 TEST(a_client_that_forks_and_dies_leaves_its_child_reading)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For the tests of tensors on devices. No device is needed: to the daemon memory there is a handle,
+/* For the tests of tensors on devices. They need no device: to the daemon, memory there is a handle
  * or a descriptor. */
 #pragma once
 
@@ -12,7 +12,7 @@ enum { GPU = 1, OTHER_GPU = 2 };
 
 static const unsigned char event[WIRE_HANDLE_BYTES] = "an event";
 
-/* Of @size bytes, not written yet; it takes none of them. */
+/* Makes a memfd of @size bytes, of which none is allocated yet. */
 static inline int memory_sealed(uint64_t size, int seals)
 {
 	int fd = memfd_create("device memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -56,7 +56,7 @@ static inline uint64_t used_on(struct raw *rc, uint16_t gpu)
 	return 0;
 }
 
-/* What must be the same afterwards. */
+/* Numbers that must be the same afterwards. */
 struct device_before {
 	struct tl_status status;
 	unsigned fds, objects, devices;

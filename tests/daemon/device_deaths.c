@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors on devices: who dies or stalls, and what must hold then. Real processes, killed where it
- * hurts. */
+/* Tensors on devices: clients that die or stall, and what must hold then. Real processes, killed
+ * where it hurts. */
 #include <fcntl.h>
 
 #include "tests/daemon/device_common.h"
@@ -156,7 +156,7 @@ TEST(a_killed_importer_stands_in_nobodys_way)
 		holder = child_start(&d, open_and_stay, what);
 		child_await(&holder);
 		must_be(rc_delete(&rc, "a"), 0);
-		must(rc_told_nothing(&rc)); /* it is held */
+		must(rc_told_nothing(&rc)); /* somebody holds it */
 		child_kill(&holder);
 		must_be(rc_notice(&rc, WIRE_FREED).cookie, 9);
 		serial = rc_unexport(&rc, &seg);
@@ -164,7 +164,7 @@ TEST(a_killed_importer_stands_in_nobodys_way)
 		if (i < 2)
 			child_kill(&opener);
 		else
-			child_go(&opener); /* it ends by itself, but without a word */
+			child_go(&opener); /* it ends by itself and tells the daemon nothing */
 		must_be(rc_answer(&rc, serial, WIRE_DONE), 0);
 		if (i >= 2)
 			child_must_succeed(&opener);
@@ -173,7 +173,7 @@ TEST(a_killed_importer_stands_in_nobodys_way)
 	}
 }
 
-/* ---- who stalls ---- */
+/* ---- clients that stall ---- */
 
 static int open_and_stop(const struct test_daemon *d, void *arg)
 {
@@ -184,7 +184,7 @@ static int open_and_stop(const struct test_daemon *d, void *arg)
 		must_be(rc_import(&rc, &segs[i], 0, NULL, NULL), 0);
 	parent_tell(1);
 	raise(SIGSTOP);
-	for (int i = 0; i < 1000; i++) { /* all of it, in the order in which it happened */
+	for (int i = 0; i < 1000; i++) { /* all of it comes, in the order in which it happened */
 		struct raw_notice notice = rc_notice(&rc, WIRE_UNMAP);
 
 		must_be(notice.segment, segs[i].segment);
@@ -214,7 +214,7 @@ TEST(a_stopped_importer_holds_only_what_it_has_open)
 	for (int i = 0; i < 1000; i++)
 		serials[i] = rc_unexport(&rc, &segs[i]);
 	must(rc_told_nothing(&rc));
-	must_be(td_status(&d).clients, 2); /* it is not disconnected: it was asked nothing */
+	must_be(td_status(&d).clients, 2); /* it is not disconnected, since it owes no answer */
 	seg = export_ipc(&rc, 1);
 	must_be(rc_answer(&rc, rc_unexport(&rc, &seg), WIRE_DONE), 0);
 	must_be(kill(c.pid, SIGCONT), 0);
@@ -225,7 +225,7 @@ TEST(a_stopped_importer_holds_only_what_it_has_open)
 	must_be_as_before(&d, &before);
 }
 
-/* More answers at once than are queued for who does not read, by no fault of its own. */
+/* There are more answers at once than are queued for a client that does not read. */
 TEST(a_thousand_unexports_that_end_together_are_answered)
 {
 	static struct wire_segment_ref segs[1000];
@@ -296,13 +296,13 @@ TEST(the_daemon_keeps_1024_lost_rows)
 		refs[i] = placed.ref;
 	}
 	must(rc_hold(&reader, refs[0]));
-	rc_finished(&rc, refs[PLACED_N - 1], true); /* that makes it the oldest */
+	rc_finished(&rc, refs[PLACED_N - 1], true); /* that makes it the oldest lost row */
 	rc_finished(&rc, refs[PLACED_N - 2], true);
 	rc_settle(&rc);
 	must_be(td_status(&d).tensors, PLACED_N);
 	rc_close(&rc);
 	must_be(td_status(&d).tensors, KEPT);
-	must_be(td_status(&d).retired, 1); /* the one that is held */
+	must_be(td_status(&d).retired, 1); /* this is the one that is held */
 	must_be(td_status(&d).segments, 0);
 	for (int i = 0; i < PLACED_N; i++) {
 		bool kept = i >= PLACED_N - 2 - KEPT && i < PLACED_N - 2;
@@ -313,7 +313,7 @@ TEST(the_daemon_keeps_1024_lost_rows)
 		if (!kept)
 			must_be(rc_delete(&reader, name), WIRE_E_NOT_FOUND);
 	}
-	/* those that go in another way make room: none is deleted for their sake */
+	/* rows that go in another way make room, so that none is deleted for them */
 	for (int i = PLACED_N - 2 - KEPT; i < PLACED_N - 2; i += 2) {
 		snprintf(name, sizeof(name), "n%d", i);
 		must_be(rc_delete(&reader, name), 0);
@@ -377,7 +377,7 @@ TEST(a_daemon_ends_well_with_all_of_it_in_use)
 	must_be(rc_import(&reader, &left, 0, NULL, NULL), 0);
 	must_be(rc_place(&rc, &seg, &placed, .name = "a", .nbytes = 1, .event = event), 0);
 	must(rc_hold(&reader, placed.ref));
-	td_stop(&d); /* the sanitizers look, and it leaves no object */
+	td_stop(&d); /* a sanitizer would report here, and no object is left */
 	rc_close(&rc);
 	rc_close(&reader);
 }
@@ -424,11 +424,11 @@ static void work_once(struct raw *rc, uint64_t *seed, struct wire_segment_ref *s
 	}
 	case 6:
 		if (*n) {
-			rc_unexport(rc, &segs[k]); /* refused, or it waits, or DONE at once */
+			rc_unexport(rc, &segs[k]); /* it is refused, or waits, or is DONE at once */
 			segs[k] = segs[--*n];
 		}
 		break;
-	default: /* takes a lease on whatever is there, in the order that the protocol says */
+	default: /* takes a lease on whatever is there, in the order of the protocol */
 		for (uint32_t slot = 0; slot < 8; slot++) {
 			uint64_t word = atomic_load(&rc_row(rc, ref_make(0, slot))->word);
 

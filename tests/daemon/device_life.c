@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors on devices, as PROTOCOL.md section 8 has them: from EXPORT to the last UNMAPPED. No
- * device is needed: to the daemon their memory is a handle, or a descriptor of whatever.
+ * Tensors on devices, from EXPORT to the last UNMAPPED (PROTOCOL.md section 8). They need no
+ * device: to the daemon their memory is a handle, or any descriptor.
  */
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -91,12 +91,12 @@ TEST(a_segment_of_parts_is_whole_when_all_have_come)
 	must_be(rc_export(&producer, SEGMENT_CUDA_VMM, GPU, 15 * MIB, 1 * MIB, PARTS, memory[0],
 			  &seg),
 		0);
-	must_be(used_on(&consumer, GPU), 15 * MIB); /* all of it, from the start */
+	must_be(used_on(&consumer, GPU), 15 * MIB); /* all of it counts from the start */
 	for (uint32_t i = 1; i < PARTS; i++) {
 		must(segment_word(&producer, &seg) != live_word(seg.segment_generation));
 		must_be(rc_import(&consumer, &seg, 0, NULL, NULL), WIRE_E_INVALID);
 		must_be(rc_place(&producer, &seg, NULL, .name = "a", .nbytes = 1), WIRE_E_INVALID);
-		/* another one's, in a wrong order, too large: none is kept */
+		/* parts of another client, in a wrong order, or too large are not kept */
 		must_be(rc_answer(&consumer, rc_part(&consumer, &seg, i, 2 * MIB, memory[i]), 0),
 			WIRE_E_NOT_FOUND);
 		must_be(rc_answer(&producer,
@@ -127,7 +127,7 @@ TEST(a_segment_of_parts_is_whole_when_all_have_come)
 		close(memory[i]);
 	}
 	must_be(rc_import(&consumer, &seg, PARTS, NULL, NULL), WIRE_E_INVALID);
-	rc_unmapped(&consumer, &seg); /* once, however many parts */
+	rc_unmapped(&consumer, &seg); /* once is enough for all parts */
 	must_be(rc_answer(&producer, rc_unexport(&producer, &seg), WIRE_DONE), 0);
 	must_be(count_fds(d.pid), fds);
 	rc_goodbye(&producer);
@@ -152,7 +152,7 @@ TEST(a_pool_has_a_descriptor_and_a_place_in_it)
 	close(fd);
 	close(pool);
 	must_be(rc_place(&producer, &seg, NULL, .name = "a", .nbytes = 100), 0);
-	rc_goodbye(&producer); /* and with it the pool */
+	rc_goodbye(&producer); /* the pool goes with it */
 	must_be(rc_notice(&consumer, WIRE_UNMAP).segment, seg.segment);
 	must_be(count_fds(d.pid), fds - 2);
 	must_be(used_on(&consumer, GPU), 0);
@@ -230,7 +230,7 @@ TEST(what_is_placed_is_published_in_one_step)
 	must_be(td_status(&d).tensors, 1);
 	must_be(td_status(&d).drafts, 0);
 
-	/* of no bytes: its device is known all the same; and two may overlap */
+	/* a tensor of no bytes has a device too, and two tensors may overlap */
 	must_be(rc_place(&producer, &seg, &placed, .name = "b", .offset = 1000), 0);
 	must_be(rc_row(&consumer, placed.ref)->segment, seg.segment);
 	must_be(rc_place(&producer, &seg, &placed, .name = "c", .nbytes = 1000), 0);
@@ -341,11 +341,11 @@ TEST(finished_is_said_by_the_producer_alone_and_once)
 	rc_settle(&producer);
 	must_be(rc_progress(&producer, a.ref), ROW_FINISHED);
 	must_be(rc_progress(&producer, b.ref), ROW_LOST);
-	must(rc_hold(&other, b.ref)); /* it stays, to say so */
+	must(rc_hold(&other, b.ref)); /* its row stays to say that it is lost */
 	must_be(rc_delete(&other, "b"), 0);
 	must(rc_told_nothing(&producer));
 	rc_drop(&other, b.ref);
-	must_be(rc_notice(&producer, WIRE_FREED).ref, b.ref); /* as any other */
+	must_be(rc_notice(&producer, WIRE_FREED).ref, b.ref); /* FREED comes as for any other */
 	rc_goodbye(&producer);
 	rc_goodbye(&other);
 }
@@ -363,7 +363,7 @@ TEST(the_producer_is_told_once_when_nobody_holds_or_names_it)
 	must_be(rc_place(&producer, &seg, &first, .name = "a", .nbytes = 10, .cookie = 77), 0);
 	must(rc_hold(&a, first.ref) && rc_hold(&b, first.ref) && rc_hold(&b, first.ref));
 	must_be(rc_place(&producer, &seg, &second, .name = "a", .nbytes = 10, .cookie = 78), 0);
-	must(rc_told_nothing(&producer)); /* its name means another, but it is held */
+	must(rc_told_nothing(&producer)); /* its name means another tensor, but it is held */
 	rc_drop(&a, first.ref);
 	rc_drop(&b, first.ref);
 	rc_settle(&b);
@@ -379,14 +379,15 @@ TEST(the_producer_is_told_once_when_nobody_holds_or_names_it)
 	must_be(notice.cookie, 78);
 	must(rc_told_nothing(&producer));
 	must_be(rc_place(&producer, &seg, &first, .name = "a", .nbytes = 10, .cookie = 1), 0);
-	must_be(rc_put(&producer, "a", 10, 1, NULL), 0); /* also by a tensor in shared memory */
+	must_be(rc_put(&producer, "a", 10, 1, NULL), 0); /* a tensor in shared memory replaces it
+							    too */
 	must_be(rc_notice(&producer, WIRE_FREED).cookie, 1);
 	must_be(rc_place(&producer, &seg, &first, .name = "a", .nbytes = 10, .cookie = 2), 0);
 	must_be(td_status(&d).tensors, 1);
 	must(rc_hold(&a, first.ref));
 	must_be(rc_delete(&b, "a"), 0);
 	must(rc_told_nothing(&producer));
-	rc_close(&a); /* without a word */
+	rc_close(&a); /* it tells the daemon nothing */
 	must_be(rc_notice(&producer, WIRE_FREED).cookie, 2);
 	must_be(td_status(&d).retired, 0);
 	rc_goodbye(&producer);
@@ -436,7 +437,7 @@ TEST(an_unexport_waits_until_nobody_has_it_open)
 	again = export_ipc(&producer, 1000);
 	must(again.segment != seg.segment); /* it is not free yet */
 	rc_unmapped(&a, &seg);
-	rc_unmapped(&a, &seg); /* again: nothing */
+	rc_unmapped(&a, &seg); /* a second time means nothing */
 	rc_settle(&a);
 	rc_close(&b); /* its end counts as well */
 	rc_settle(&a);
@@ -449,7 +450,8 @@ TEST(an_unexport_waits_until_nobody_has_it_open)
 	seg = export_ipc(&producer, 1000);
 	must_be(seg.segment_generation > 1 || seg.segment > again.segment, 1);
 	must(rc_told_nothing(&a));
-	must_be(rc_answer(&producer, rc_unexport(&producer, &seg), WIRE_DONE), 0); /* at once */
+	must_be(rc_answer(&producer, rc_unexport(&producer, &seg), WIRE_DONE), 0); /* nobody has it
+										      open */
 	rc_goodbye(&producer);
 	rc_goodbye(&a);
 	rc_goodbye(&c);
@@ -462,7 +464,7 @@ TEST(an_index_used_again_has_another_generation)
 	struct wire_segment_ref seg, last = { .segment = CATALOG_NONE };
 	unsigned again = 0;
 
-	for (int i = 0; i < 40; i++) { /* whole ones, and such that never were */
+	for (int i = 0; i < 40; i++) { /* these are whole ones, and some that were never complete */
 		int fd = memory_new(50 + (i % 2 ? 50 : 0));
 
 		must_be(rc_export(&rc, SEGMENT_CUDA_VMM, GPU, 100, 50 + (i % 2 ? 50 : 0),
@@ -477,7 +479,7 @@ TEST(an_index_used_again_has_another_generation)
 		must_be(rc_answer(&rc, rc_unexport(&rc, &seg), WIRE_DONE), 0);
 	}
 	must_be(again, 39);
-	must_be(rc_put(&rc, "cpu", 100, 1, NULL), 0); /* and is shared memory the next time */
+	must_be(rc_put(&rc, "cpu", 100, 1, NULL), 0); /* its next life is in shared memory */
 	must_be(rc_segment(&rc, last.segment)->kind, SEGMENT_SHM);
 	bytes_must_be(rc_segment(&rc, last.segment)->device, 0, 16);
 	rc_goodbye(&rc);
@@ -502,17 +504,17 @@ TEST(what_dies_with_its_producer_is_lost)
 	must_be(rc_delete(&producer, "c"), 0);
 	for (int i = 0; i < CATALOG_WAKE_WORDS; i++)
 		wakes += atomic_load(&reader.catalog->wake[i]);
-	rc_goodbye(&producer); /* well or not makes no difference */
+	rc_goodbye(&producer); /* it makes no difference how it ends */
 	for (int i = 0; i < CATALOG_WAKE_WORDS; i++)
 		wakes_after += atomic_load(&reader.catalog->wake[i]);
 	must_be(wakes_after - wakes, 2);
 	must_be(rc_notice(&reader, WIRE_UNMAP).segment, seg.segment);
-	must_be(used_on(&reader, GPU), 0); /* though the reader has it open */
+	must_be(used_on(&reader, GPU), 0); /* it is not charged, though the reader has it open */
 	must_be(segment_word(&reader, &seg), (uint64_t)seg.segment_generation << 1);
 	must_be(rc_progress(&reader, finished.ref), ROW_LOST);
 	must_be(rc_progress(&reader, unfinished.ref), ROW_LOST);
 	must_be(rc_progress(&reader, retired.ref), ROW_LOST);
-	must_be(td_status(&d).tensors, 2); /* to say so */
+	must_be(td_status(&d).tensors, 2); /* they stay to say that they are lost */
 	must_be(td_status(&d).retired, 1);
 	must_be(td_status(&d).segments, 1);
 	rc_unmapped(&reader, &seg);
@@ -520,7 +522,7 @@ TEST(what_dies_with_its_producer_is_lost)
 	must_be(td_status(&d).segments, 0);
 	must_be(td_status(&d).retired, 0);
 
-	must(rc_hold(&reader, unfinished.ref)); /* a lease on what it says */
+	must(rc_hold(&reader, unfinished.ref)); /* a lost row can be leased too */
 	must_be(rc_put(&reader, "b", 10, 1, NULL), 0);
 	must_be(rc_delete(&reader, "a"), 0);
 	must_be(td_status(&d).retired, 2);
@@ -559,7 +561,8 @@ TEST(what_outlives_its_producer_stays_until_nobody_uses_it)
 									*/
 	must_be(count_fds(d.pid), fds - 2 - 3); /* the connection, its ledger, and three segments'
 						 */
-	must_be(td_status(&d).segments, 2);	/* one of them because the reader has it open */
+	must_be(td_status(&d).segments, 2); /* one of them is there because the reader has it open
+					     */
 	must_be(used_on(&reader, GPU), 1500);
 	must_be(rc_import(&reader, &idle, 0, NULL, NULL), WIRE_E_NOT_FOUND);
 	must_be(rc_import(&reader, &half, 0, NULL, NULL), WIRE_E_NOT_FOUND);
@@ -572,7 +575,8 @@ TEST(what_outlives_its_producer_stays_until_nobody_uses_it)
 	must_be(rc_progress(&reader, unfinished.ref), ROW_LOST);
 	must_be(rc_progress(&reader, alone.ref), ROW_LOST);
 	must_be(segment_word(&reader, &seg), live_word(seg.segment_generation));
-	must_be(rc_import(&reader, &seg, 0, &imported, &fd), 0); /* as if nothing had happened */
+	must_be(rc_import(&reader, &seg, 0, &imported, &fd), 0); /* this works as if nothing had
+								    happened */
 	must(fcntl(fd, F_GET_SEALS) >= 0);
 	close(fd);
 	must(rc_hold(&reader, a.ref));
@@ -580,10 +584,10 @@ TEST(what_outlives_its_producer_stays_until_nobody_uses_it)
 	must_be(rc_delete(&reader, "b"), 0);
 	must(rc_told_nothing(&reader));
 	must_be(used_on(&reader, GPU), 1000);
-	rc_drop(&reader, a.ref); /* the last finished one: the lost do not count */
+	rc_drop(&reader, a.ref); /* this was the last finished one; lost ones do not count */
 	must_be(rc_notice(&reader, WIRE_UNMAP).segment, seg.segment);
 	must_be(count_fds(d.pid), fds - 6);
-	must_be(used_on(&reader, GPU), 1000); /* as long as it is open somewhere */
+	must_be(used_on(&reader, GPU), 1000); /* it is charged as long as somebody has it open */
 	rc_unmapped(&reader, &seg);
 	rc_settle(&reader);
 	must_be(used_on(&reader, GPU), 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors on devices: what is full. The asker is told at once, the others go on. */
+/* Tensors on devices: limits. The client that asks is told at once, and the others continue. */
 #include <fcntl.h>
 
 #include "tests/daemon/device_common.h"
@@ -40,7 +40,7 @@ TEST(a_device_has_its_capacity_each_by_itself)
 	must_be(export_on(&rc, GPU, 10 * MIB + 1, NULL), WIRE_E_NO_SPACE);
 	must_be(export_on(&rc, GPU, WIRE_DEVICE_BYTES_MAX, NULL), WIRE_E_NO_SPACE);
 	must_be(export_on(&rc, GPU, 6 * MIB, &a), 0);
-	must_be(export_on(&rc, GPU, 4 * MIB + 1, NULL), WIRE_E_NO_SPACE); /* at once */
+	must_be(export_on(&rc, GPU, 4 * MIB + 1, NULL), WIRE_E_NO_SPACE); /* it is told at once */
 	must_be(export_on(&rc, GPU, WIRE_DEVICE_BYTES_MAX, NULL), WIRE_E_NO_SPACE);
 	must_be(export_on(&rc, GPU, 4 * MIB, &b), 0);
 	must_be(export_on(&rc, GPU, 1, NULL), WIRE_E_NO_SPACE);
@@ -72,12 +72,13 @@ TEST(a_users_part_of_a_device_is_told_apart)
 	struct raw a = rc_open(&d), b = rc_open(&d);
 
 	must_be(export_on(&a, GPU, 6 * MIB + 1, NULL), WIRE_E_QUOTA);
-	must_be(export_on(&a, GPU, 10 * MIB + 1, NULL), WIRE_E_NO_SPACE); /* not for his sake */
+	must_be(export_on(&a, GPU, 10 * MIB + 1, NULL), WIRE_E_NO_SPACE); /* its user's quota is not
+									     to blame */
 	must_be(export_on(&a, GPU, 4 * MIB, NULL), 0);
 	must_be(export_on(&b, GPU, 2 * MIB + 1, NULL), WIRE_E_QUOTA); /* of the user, not the client
 								       */
 	must_be(export_on(&b, GPU, 2 * MIB, NULL), 0);
-	must_be(export_on(&b, OTHER_GPU, 6 * MIB, NULL), 0); /* on each device */
+	must_be(export_on(&b, OTHER_GPU, 6 * MIB, NULL), 0); /* each device has its own account */
 	rc_goodbye(&a);
 	must_be(export_on(&b, GPU, 4 * MIB, NULL), 0);
 	rc_goodbye(&b);
@@ -141,7 +142,7 @@ TEST(the_65th_device_is_refused)
 	struct wire_device device;
 	uint32_t n = 0;
 
-	for (int round = 0; round < 3; round++) { /* each round others than before */
+	for (int round = 0; round < 3; round++) { /* each round uses other devices */
 		for (uint16_t i = 0; i < 64; i++)
 			must_be(export_on(&rc, (uint16_t)(1000 * round + i + 1), 5, &segs[i]), 0);
 		must_be(export_on(&rc, 999, 5, &seg), WIRE_E_LIMIT);
@@ -181,7 +182,7 @@ TEST(descriptors_are_a_bounded_share_and_counted_for_each_user)
 	must_be(export_fds(&rc, 1, &seg), WIRE_E_NO_RESOURCES);
 	must_be(export_fds(&other, 1, &seg), WIRE_E_NO_RESOURCES); /* connections do not multiply it
 								    */
-	must_be(export_on(&rc, GPU, 1, NULL), 0);		   /* a handle needs none */
+	must_be(export_on(&rc, GPU, 1, NULL), 0); /* a handle needs no descriptor */
 	must_be(count_fds(d.pid), before.fds + 4 + 32);
 	must_be(rc_put(&other, "cpu", MIB, 1, NULL), 0);
 	must_be(rc_delete(&other, "cpu"), 0);
@@ -192,7 +193,8 @@ TEST(descriptors_are_a_bounded_share_and_counted_for_each_user)
 	must_be_as_before(&d, &before);
 }
 
-/* Refused as the first part, as a later one, and as a pool; the daemon keeps nothing of it. */
+/* It is refused as the first part, as a later one, and as a pool, and the daemon keeps nothing of
+ * it. */
 static void must_not_be_kept(const struct test_daemon *d, struct raw *rc, int fd_take)
 {
 	struct wire_segment_ref seg;
@@ -221,7 +223,7 @@ static void must_be_no_pool(struct raw *rc, int fd_take)
 	close(fd_take);
 }
 
-/* It fits, and has more than it says all the same. */
+/* A memfd of the right size can still have more pages than that. */
 static int memory_beyond_its_end(void)
 {
 	int fd = memory_sealed(4096, 0);
@@ -239,9 +241,9 @@ TEST(the_hosts_memory_is_not_kept_as_a_devices)
 	struct wire_segment_ref seg;
 	int fd;
 
-	must_not_be_kept(&d, &rc, memory_new(1536 * MIB)); /* 4,096 bytes, they say */
+	must_not_be_kept(&d, &rc, memory_new(1536 * MIB)); /* the message says 4,096 bytes */
 	must_not_be_kept(&d, &rc, memory_new(4095));
-	must_not_be_kept(&d, &rc, memory_sealed(4096, 0)); /* may grow later */
+	must_not_be_kept(&d, &rc, memory_sealed(4096, 0)); /* it may grow later */
 	must_not_be_kept(&d, &rc, memory_sealed(4096, F_SEAL_SHRINK | F_SEAL_SEAL));
 	must_not_be_kept(&d, &rc, memory_sealed(4096, F_SEAL_GROW));
 	must_not_be_kept(&d, &rc, memory_beyond_its_end());
@@ -273,7 +275,7 @@ TEST(character_devices_that_are_no_gpus_are_not_kept)
 		int fd = open(paths[i], O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 
 		if (fd < 0)
-			continue; /* it is not here, or not for us */
+			continue; /* it does not exist here, or we may not open it */
 		must_not_be_kept(&d, &rc, fd);
 		tried++;
 	}
@@ -299,7 +301,7 @@ TEST(a_segment_of_1024_parts)
 	for (uint32_t i = 0; i < 1024; i++)
 		must_be(rc_import(&reader, &seg, i, NULL, NULL), 0);
 	rc_goodbye(&rc);
-	must_be(count_fds(d.pid), before.fds + 2 + 1024); /* it outlives its producer */
+	must_be(count_fds(d.pid), before.fds + 2 + 1024); /* the memory outlives its producer */
 	must_be(rc_delete(&reader, "a"), 0);
 	rc_notice(&reader, WIRE_UNMAP);
 	rc_goodbye(&reader);
@@ -326,7 +328,7 @@ TEST(who_never_takes_its_descriptors_is_disconnected)
 
 		must(r == 0 || r == -EPIPE || r == -ECONNRESET);
 	}
-	rc_settle(&rc); /* all of them were handled before the first is received */
+	rc_settle(&rc); /* all of them are handled before the first is received */
 	for (struct conn_message m; rc_receive(&bad, &m) == 0; got++)
 		close(m.fd);
 	must_be(got, WIRE_FDS_UNREAD_MAX);
@@ -362,7 +364,7 @@ TEST(slots_and_segments_are_those_of_all_tensors)
 	must_be(rc_answer(&rc, rc_unexport(&rc, &segs[42]), WIRE_DONE), 0);
 	must_be(export_on(&rc, GPU, 1, &seg), 0);
 	rc_goodbye(&rc);
-	must_be(td_status(&d).tensors, 100); /* lost */
+	must_be(td_status(&d).tensors, 100); /* they are lost */
 	must_be(td_status(&d).segments, 0);
 	rc = rc_open(&d);
 	for (int i = 0; i < 100; i++) {
@@ -387,7 +389,7 @@ TEST(what_one_client_may_have_open_is_bounded)
 			first = seg;
 		must_be(rc_import(&reader, &seg, 0, NULL, NULL), i < IMPORTS ? 0 : WIRE_E_LIMIT);
 	}
-	must_be(rc_import(&reader, &first, 0, NULL, NULL), 0); /* that is open already */
+	must_be(rc_import(&reader, &first, 0, NULL, NULL), 0); /* this one is open already */
 	rc_unmapped(&reader, &first);
 	must_be(rc_import(&reader, &seg, 0, NULL, NULL), 0);
 	rc_close(&rc);
@@ -410,8 +412,7 @@ static void note_freed(const struct conn_message *m, bool *seen, unsigned *freed
 	++*freed;
 }
 
-/* What it is to be told waits, all of it, and it is not disconnected for that: it was asked
- * nothing. */
+/* All that it is to be told waits, and it is not disconnected for that, since it owes no answer. */
 TEST(who_does_not_read_is_told_later)
 {
 	enum { PLACED = 65536 };
@@ -436,7 +437,7 @@ TEST(who_does_not_read_is_told_later)
 	must_be(td_status(&d).clients, 2);
 	for (; freed < 1000; note_freed(&m, seen, &freed))
 		must_be(rc_receive(&rc, &m), 0);
-	rc_settle(&other); /* as much as its socket takes, and no more, has been sent since */
+	rc_settle(&other); /* only as much as its socket takes has been sent since */
 	must_be(td_status(&d).clients, 2);
 	for (; freed < PLACED; note_freed(&m, seen, &freed))
 		must_be(rc_receive(&rc, &m), 0);

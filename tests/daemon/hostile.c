@@ -24,7 +24,7 @@ static unsigned fuzz_rounds(unsigned otherwise)
 	return text ? (unsigned)strtoul(text, NULL, 0) : otherwise;
 }
 
-/* One round of honest work on another connection. */
+/* Does one round of honest work on another connection. */
 static void honest_work(struct raw *rc)
 {
 	struct wire_draft draft;
@@ -41,10 +41,10 @@ static void spoil(struct sample *s, uint64_t *seed)
 		size_t at = (samples_random(seed) >> 8) % (s->length < 64 ? s->length : 64);
 
 		switch (samples_random(seed) % 8) {
-		case 0: /* another length than it says */
+		case 0: /* its length is not what it says */
 			s->length = 1 + samples_random(seed) % (WIRE_MAX - 1);
 			break;
-		case 1: /* another length, and it says so */
+		case 1: /* its length is another one, and it says so */
 			s->length = sizeof(struct wire_header) + samples_random(seed) % 2000;
 			s->header.length = (uint32_t)s->length;
 			break;
@@ -58,7 +58,7 @@ static void spoil(struct sample *s, uint64_t *seed)
 	} while (wire_check(s->bytes, s->length, s->nfds, WIRE_TO_DAEMON, NULL) == 0);
 }
 
-/* A connection that has come as far as @stage: 0 connected, 1 said hello, 2 ready. */
+/* Opens a connection up to @stage: 0 connected, 1 said hello, 2 ready. */
 static struct raw connection_at(const struct test_daemon *d, unsigned stage)
 {
 	struct raw rc = rc_connect(d);
@@ -89,7 +89,7 @@ TEST(malformed_messages_of_all_kinds_change_nothing)
 		spoil(&s, &seed);
 		must_be(rc_send_bytes(&rc, s.bytes, s.length, honest.catalog_fd, s.nfds), 0);
 		if (i % 8 == 0)
-			rc_must_end(&rc); /* the others are gone before they hear of it */
+			rc_must_end(&rc); /* the others have left before they hear of it */
 		rc_close(&rc);
 		if (i % 500 == 0)
 			honest_work(&honest);
@@ -98,7 +98,7 @@ TEST(malformed_messages_of_all_kinds_change_nothing)
 	rc_goodbye(&honest);
 }
 
-/* Well-formed, but about things that do not exist or are not theirs. */
+/* Well-formed messages about things that do not exist or belong to others. */
 TEST(valid_messages_with_random_contents_change_nothing)
 {
 	static const char *const extra[] = { "--warm-time", "0", NULL };
@@ -130,7 +130,7 @@ TEST(valid_messages_with_random_contents_change_nothing)
 		if (wire_check(s.bytes, s.length, s.nfds, WIRE_TO_DAEMON, NULL) ||
 		    h->type == WIRE_HELLO || h->type == WIRE_LEDGER)
 			continue;
-		if (h->type == WIRE_CREATE) /* never waits */
+		if (h->type == WIRE_CREATE) /* it must not wait */
 			s.create.timeout_ns = 0;
 		h->serial = ++rc.serial;
 		must_be(rc_send_bytes(&rc, s.bytes, s.length, honest.ledger_fd, s.nfds), 0);
@@ -207,7 +207,7 @@ TEST(a_message_out_of_order_ends_the_connection)
 	must_be_as_before(&d, &before);
 }
 
-/* Who is not disconnected, as it should be, does not wait for ever. */
+/* Limits the wait of a client that should be disconnected but is not. */
 static void give_up_sending(struct raw *rc)
 {
 	struct timeval tv = { .tv_sec = WAIT_S };
@@ -227,7 +227,8 @@ TEST(who_never_takes_its_descriptors_is_disconnected)
 
 	must_be(rc_put(&honest, "mapped", MIB, 3, &draft), 0);
 	must(rc_hold(&honest, draft.ref));
-	must_be(rc_map(&honest, draft.ref, &fd), 0); /* it may keep one open for this */
+	must_be(rc_map(&honest, draft.ref, &fd), 0); /* the daemon may keep one descriptor open for
+							this */
 	close(fd);
 	honest_work(&honest);
 	before = device_look(&d);
@@ -313,8 +314,8 @@ TEST(who_has_16_descriptors_to_take_keeps_its_connection)
 	rc_goodbye(&rc);
 }
 
-/* As a client of several threads does: its socket is never quite empty, but it takes what it is
- * given. */
+/* This client is like one with several threads: its socket is never quite empty, but it reads what
+ * it is sent. */
 TEST(who_always_has_a_few_to_take_keeps_its_connection)
 {
 	enum { PIPELINED = 4 };
@@ -329,7 +330,7 @@ TEST(who_always_has_a_few_to_take_keeps_its_connection)
 	for (int i = 0; i < 500; i++) {
 		ask_to_map(&rc, &draft);
 		if (i % 10 == 0)
-			rc_settle(&other); /* so that what was asked is answered */
+			rc_settle(&other); /* then all that was asked has been answered */
 		take_mapped(&rc);
 	}
 	for (int i = 0; i < PIPELINED; i++)

@@ -15,8 +15,8 @@ struct offer {
 	uint64_t layout;
 };
 
-/* Offers a ledger: it must not be taken, whatever the daemon says, and the connection may only be
- * used anew. */
+/* Offers a ledger. The daemon must not take it, whatever it answers, and the connection must not
+ * become ready. */
 static void must_refuse(const struct test_daemon *d, const struct offer *o)
 {
 	struct wire_ledger ledger = { .size = o->size, .layout = o->layout };
@@ -36,7 +36,7 @@ static void must_refuse(const struct test_daemon *d, const struct offer *o)
 		r = rc_judge(&m, WIRE_READY);
 		must(r == WIRE_E_INVALID || r == WIRE_E_PROTOCOL);
 		r = rc_call(&rc, WIRE_SETTLE, &settle, sizeof(settle), &m);
-		if (r == 0) { /* it is not ready, so this is out of order */
+		if (r == 0) { /* the connection is not ready, so this is out of order */
 			rc_must_fail(&m, WIRE_E_PROTOCOL);
 			r = rc_receive(&rc, &m);
 		}
@@ -243,7 +243,7 @@ TEST(mad_counters_hold_only_until_their_client_ends)
 	s = td_status(&d);
 	must_be(s.tensors, 1);
 	must_be(s.retired, 49);
-	do { /* sums of what it says it holds */
+	do { /* the daemon sums what the ledger says */
 		must_be(rc_call(&honest, WIRE_CLIENTS, &ask, sizeof(ask), &m), 0);
 		memcpy(&ask.after, m.bytes + offsetof(struct wire_client, id), 8);
 		ask.header.serial = 0;
@@ -268,7 +268,7 @@ TEST(a_lying_rescan_word_costs_nothing_but_time)
 	rc_goodbye(&rc);
 }
 
-/* RELEASED did not fit into the socket: the daemon finds the retired tensor by itself. */
+/* If RELEASED does not fit into the socket, the daemon finds the retired tensor by itself. */
 TEST(rescan_finds_what_nobody_told)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -280,7 +280,7 @@ TEST(rescan_finds_what_nobody_told)
 	must_be(rc_delete(&honest, "a"), 0);
 	must_be(td_status(&d).retired, 1);
 	atomic_store(rc_held(&quiet, ref_slot(draft.ref)), 0);
-	must_be(td_status(&d).retired, 1); /* it was not told */
+	must_be(td_status(&d).retired, 1); /* the daemon was not told */
 	atomic_store(&quiet.ledger->rescan, 1);
 	rc_settle(&quiet); /* any message makes it look */
 	must_be(td_status(&d).retired, 0);
@@ -288,7 +288,7 @@ TEST(rescan_finds_what_nobody_told)
 	rc_goodbye(&honest);
 }
 
-/* Killed between R1 and R2: its ledger shows nothing any more, and nobody notice. */
+/* A client killed between R1 and R2 has a ledger that shows nothing, and tells nobody. */
 TEST(who_dies_before_it_could_tell_leaves_nothing)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -312,7 +312,7 @@ TEST(who_dies_before_it_could_tell_leaves_nothing)
 	rc_goodbye(&honest);
 }
 
-/* Its ledger is mapped nowhere, but the kernel keeps one of its pages for what is in the pipe. */
+/* The ledger is mapped nowhere, but the kernel keeps one of its pages for the pipe. */
 static void leave_with_a_page_in(struct raw *rc, int pipe_end)
 {
 	struct iovec page = { .iov_base = rc->ledger, .iov_len = 1 };
@@ -323,7 +323,7 @@ static void leave_with_a_page_in(struct raw *rc, int pipe_end)
 	rc_close(rc);
 }
 
-/* The daemon may wait for such pages when it looks, so it must not look at them all the time. */
+/* Each look may wait for such pages, so the daemon must not look all the time. */
 TEST(ledgers_whose_pages_are_kept_do_not_keep_the_daemon_busy)
 {
 	enum { LOST = 24 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is full: bytes, quota, tmpfs, descriptors, slots. The asker is notice, the others go on. */
+/* Limits: bytes, quota, tmpfs, descriptors, slots. The client that asks is told, and the others
+ * continue. */
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -10,7 +11,7 @@
 
 #include "tests/daemon/shm_common.h"
 
-/* Sends CREATE without waiting; its serial. */
+/* Sends CREATE without waiting for the answer. Returns its serial. */
 static uint32_t ask_for(struct raw *rc, uint64_t nbytes, int64_t timeout_ns)
 {
 	struct wire_create c = { .nbytes = nbytes, .timeout_ns = timeout_ns };
@@ -42,11 +43,11 @@ static bool has_answer(const struct raw *rc)
 	return poll(&p, 1, 0) == 1;
 }
 
-/* More than the daemon reads from one connection before it looks at the next. */
+/* Sends more than the daemon reads from one connection before it looks at the next. */
 TEST(settled_is_who_has_read_all_that_was_sent_before)
 {
 	enum { MESSAGES = 200 };
-	setenv("TENSORLEASE_DEBUG", "wire", 1); /* it takes its time for each message */
+	setenv("TENSORLEASE_DEBUG", "wire", 1); /* this slows it down for each message */
 	cleanup_td struct test_daemon d = td_start();
 	unsetenv("TENSORLEASE_DEBUG");
 	struct raw sender = rc_open(&d), asker = rc_open(&d);
@@ -58,7 +59,8 @@ TEST(settled_is_who_has_read_all_that_was_sent_before)
 	must_be(td_status(&d).drafts, 1);
 	td_freeze(&d);
 	for (int i = 1; i < MESSAGES; i++)
-		must_be(rc_ref(&sender, WIRE_ABORT, ref_make(1, 1000)), 0); /* nothing's */
+		must_be(rc_ref(&sender, WIRE_ABORT, ref_make(1, 1000)), 0); /* there is no such
+									       draft */
 	must_be(rc_ref(&sender, WIRE_ABORT, draft.ref), 0);
 	must_be(rc_send(&asker, WIRE_SETTLE, &settle, sizeof(settle), -1), 0);
 	td_thaw(&d);
@@ -113,7 +115,7 @@ TEST(who_waits_for_space_gets_it_when_it_comes)
 	struct wire_draft a, b;
 	uint32_t serial;
 
-	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* by an abort */
+	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* room comes by an abort */
 	serial = ask_for(&waiter, 9 * MIB, -1);
 	rc_settle(&holder);
 	must(!has_answer(&waiter));
@@ -121,7 +123,7 @@ TEST(who_waits_for_space_gets_it_when_it_comes)
 	must_be(answer_to(&waiter, serial, &b), 0);
 	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
 
-	must_be(rc_put(&holder, "a", 9 * MIB, 1, &a), 0); /* by a delete */
+	must_be(rc_put(&holder, "a", 9 * MIB, 1, &a), 0); /* room comes by a delete */
 	serial = ask_for(&waiter, 9 * MIB, -1);
 	rc_settle(&holder);
 	must(!has_answer(&waiter));
@@ -129,7 +131,7 @@ TEST(who_waits_for_space_gets_it_when_it_comes)
 	must_be(answer_to(&waiter, serial, &b), 0);
 	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
 
-	must_be(rc_put(&holder, "a", 9 * MIB, 1, &a), 0); /* by a last release */
+	must_be(rc_put(&holder, "a", 9 * MIB, 1, &a), 0); /* room comes by a last release */
 	must(rc_hold(&holder, a.ref));
 	must_be(rc_delete(&holder, "a"), 0);
 	serial = ask_for(&waiter, 9 * MIB, WAIT_S * SECOND);
@@ -139,7 +141,7 @@ TEST(who_waits_for_space_gets_it_when_it_comes)
 	must_be(answer_to(&waiter, serial, &b), 0);
 	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
 
-	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* by a client's death */
+	must_be(rc_create(&holder, "a", 9 * MIB, 0, &a), 0); /* room comes by a client's death */
 	serial = ask_for(&waiter, 9 * MIB, -1);
 	rc_settle(&holder);
 	must(!has_answer(&waiter));
@@ -179,13 +181,13 @@ TEST(only_so_many_requests_of_one_client_wait)
 	rc_settle(&holder);
 	must(!has_answer(&waiter));
 	ask_for(&waiter, 9 * MIB, -1);
-	must_be(rc_receive(&waiter, &m), 0); /* one more is refused, or ends the connection */
+	must_be(rc_receive(&waiter, &m), 0); /* one more is refused, or the connection ends */
 	must_be(m.header.type, WIRE_ERROR);
 	rc_close(&waiter);
 	rc_goodbye(&holder);
 }
 
-/* Creates 1 MiB drafts over a hundred connections, and tells how many were granted. */
+/* Creates 1 MiB drafts over a hundred connections, and reports how many were granted. */
 static int exhaust(const struct test_daemon *d, void *arg)
 {
 	static struct raw connections[100];
@@ -302,6 +304,31 @@ TEST(one_client_has_at_most_1024_drafts)
 
 /* ---- A tmpfs that is full ---- */
 
+/* The last draft is answered by a worker, with one descriptor more than the client may leave
+ * unread; its ledger stays mapped, so that it is an orphan with all of its drafts. */
+TEST(a_client_dropped_by_an_answer_keeps_its_count_of_drafts)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw rc = rc_open(&d), other;
+	struct wire_clients ask = { 0 };
+	struct wire_client client;
+	struct conn_message m;
+
+	for (int i = 0; i < WIRE_FDS_UNREAD_MAX; i++)
+		ask_for(&rc, 100 * KIB, 0);
+	ask_for(&rc, MIB, 0);
+	td_settle(&d);
+	other = rc_open(&d);
+	must_be(rc_call(&other, WIRE_CLIENTS, &ask, sizeof(ask), &m), 0);
+	must_be(m.header.type, WIRE_CLIENT);
+	memcpy(&client, m.bytes, sizeof(client));
+	must_be(client.drafts, WIRE_FDS_UNREAD_MAX + 1);
+	must_be(td_status(&d).drafts, WIRE_FDS_UNREAD_MAX + 1);
+	rc_close(&rc);
+	eventually(td_status(&d).drafts == 0);
+	rc_goodbye(&other);
+}
+
 TEST(a_full_tmpfs_is_an_error_for_the_asker_only)
 {
 	struct wire_draft drafts[24], draft, kept;
@@ -321,7 +348,7 @@ TEST(a_full_tmpfs_is_an_error_for_the_asker_only)
 		must(++n < 24);
 	must_be(r, WIRE_E_NO_SPACE);
 	must(n > 4);
-	fill_shm(&d, 0); /* to the last page */
+	fill_shm(&d, 0); /* this takes the last page */
 	must_be(rc_create(&rc, NULL, MIB, 0, &draft), WIRE_E_NO_SPACE);
 	must_be(rc_create(&rc, NULL, 8 * MIB, 200000000, &draft), WIRE_E_NO_SPACE); /* waits, in
 										       vain */
@@ -335,7 +362,7 @@ TEST(a_full_tmpfs_is_an_error_for_the_asker_only)
 	rc_goodbye(&reader);
 }
 
-/* The catalog grows in steps of its own: it must not be sparse where the daemon writes. */
+/* The catalog grows in steps, and must not be sparse where the daemon writes. */
 TEST(a_full_tmpfs_does_not_kill_the_daemon_that_grows_its_catalog)
 {
 	char name[256];
@@ -349,11 +376,11 @@ TEST(a_full_tmpfs_does_not_kill_the_daemon_that_grows_its_catalog)
 	rc = rc_open(&d);
 	fill_shm(&d, 4 * (off_t)MIB);
 	while (r == 0 && n < 60000) {
-		memset(name, 'x', sizeof(name)); /* long: chunks too */
+		memset(name, 'x', sizeof(name)); /* long names take chunks too */
 		snprintf(name, sizeof(name), "name-%u", n);
 		name[strlen(name)] = 'y';
 		name[200] = '\0';
-		r = rc_put(&rc, name, 0, 0, NULL); /* no bytes: only the catalog grows */
+		r = rc_put(&rc, name, 0, 0, NULL); /* without bytes only the catalog grows */
 		n += r == 0;
 	}
 	print_message("%u tensors without bytes, then error %d\n", n, r);
@@ -385,7 +412,7 @@ static int connect_without_waiting(const struct test_daemon *d)
 	return -1;
 }
 
-/* CPU time of a process in clock ticks. */
+/* Returns the CPU time of a process in clock ticks. */
 static long ticks_of(pid_t pid)
 {
 	unsigned long user, system;
@@ -431,15 +458,15 @@ TEST(a_daemon_out_of_descriptors_recovers)
 		must_be(rc_put(&honest, "a", MIB, i, NULL), 0);
 	for (int i = 0; i < n; i++)
 		close(fds[i]);
-	rc_ledger(&waiting); /* accepted before, served now */
+	rc_ledger(&waiting); /* it was accepted before, and is served now */
 	rc_goodbye(&waiting);
 	td_settle(&d);
 	must(count_fds(d.pid) <= before);
 	rc_goodbye(&honest);
 }
 
-/* The lowest number that no descriptor of @pid has: with that as its limit it can open nothing
- * more. */
+/* Finds the lowest number that no descriptor of @pid has. With that as its limit it can open
+ * nothing more. */
 static unsigned lowest_free_fd(pid_t pid)
 {
 	char path[64];
@@ -461,7 +488,7 @@ static struct rlimit limit_fds(pid_t pid, rlim_t max)
 	return old;
 }
 
-/* recvmsg() then succeeds without the descriptor: the daemon must notice, and end no more than that
+/* recvmsg() then succeeds without the descriptor. The daemon must notice, and end only that
  * connection. */
 TEST(a_descriptor_that_did_not_arrive_ends_one_connection)
 {
@@ -480,7 +507,7 @@ TEST(a_descriptor_that_did_not_arrive_ends_one_connection)
 	rc_settle(&honest);
 	before = count_fds(d.pid);
 
-	old = limit_fds(d.pid, 3); /* what is open stays so */
+	old = limit_fds(d.pid, 3); /* open descriptors stay open */
 	must_be(rc_send(&late, WIRE_LEDGER, &ledger, sizeof(ledger), fd), 0);
 	rc_must_end(&late);
 	rc_settle(&honest);
@@ -491,7 +518,8 @@ TEST(a_descriptor_that_did_not_arrive_ends_one_connection)
 	must_be(rc_put(&honest, "small", 100, 1, NULL), 0);
 	rc_close(&late);
 	rc_settle(&honest);
-	must_be(count_fds(d.pid), before - 1 + 1); /* less a client, and a segment's cached one */
+	must_be(count_fds(d.pid), before - 1 + 1); /* one client fewer, and a segment's cached
+						      descriptor */
 	close(fd);
 	after = rc_open(&d);
 	must_be(rc_put(&after, "a", MIB, 1, NULL), 0);
@@ -512,7 +540,7 @@ TEST(who_connects_while_there_are_no_descriptors_is_turned_away)
 	old = limit_fds(d.pid, lowest_free_fd(d.pid));
 	for (int i = 0; i < 20; i++) {
 		turned_away = rc_connect(&d);
-		must_be(rc_receive(&turned_away, &m), -ECONNRESET); /* it does not wait for ever */
+		must_be(rc_receive(&turned_away, &m), -ECONNRESET); /* its connection has ended */
 		rc_close(&turned_away);
 	}
 	rc_settle(&honest);
@@ -522,7 +550,7 @@ TEST(who_connects_while_there_are_no_descriptors_is_turned_away)
 	rc_goodbye(&honest);
 }
 
-/* Not even the spare descriptor helps, as when the whole system is out of files. */
+/* Here not even the spare descriptor helps, as when the whole system is out of files. */
 TEST(a_daemon_that_cannot_even_turn_away_does_not_spin)
 {
 	cleanup_td struct test_daemon d = td_start();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For the tests of a /dev/shm that is full: that of a daemon with td_options.shm_size. */
+/* For the tests of a full /dev/shm: the one of a daemon with td_options.shm_size. */
 #pragma once
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@ static inline bool may_mount(void)
 	pid_t pid = fork();
 
 	must(pid >= 0);
-	if (pid == 0) /* as the daemon will */
+	if (pid == 0) /* the daemon will do the same */
 		_exit(unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
 		      mount("tl-test", "/dev/shm", "tmpfs", 0, "size=64k"));
 	must_be(waitpid(pid, &status, 0), pid);
@@ -31,7 +31,7 @@ static inline int shm_of(const struct test_daemon *d)
 	return fd;
 }
 
-/* All but @leave bytes. */
+/* Fills all but @leave bytes. */
 static inline void fill_shm(const struct test_daemon *d, off_t leave)
 {
 	int dir = shm_of(d), fd = openat(dir, "filler", O_RDWR | O_CREAT | O_CLOEXEC, 0600);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the daemon starts, who may connect, and what is left when it ends. */
+/* How the daemon starts, which clients may connect, and that nothing is left when it ends. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -27,7 +27,7 @@ static unsigned count_entries_beside(const char *socket_path)
 	return n;
 }
 
-/* Is one of the process's descriptors that socket? */
+/* Does the process have that socket open? */
 static bool has_socket(pid_t pid, unsigned long inode)
 {
 	char path[300], target[64] = "", expected[64];
@@ -63,7 +63,8 @@ TEST(the_socket_is_a_path_that_the_group_may_use)
 	must_be(st.st_mode & 0777, 0660);
 	f = fopen("/proc/net/unix", "re");
 	must(f);
-	while (fgets(line, sizeof(line), f)) { /* all that have a name: one, and not abstract */
+	while (fgets(line, sizeof(line), f)) { /* of those with a name there is one, which is not
+						  abstract */
 		if (sscanf(line, "%*s %*s %*s %*s %*s %*s %lu %299s", &inode, path) != 2 ||
 		    !has_socket(d.pid, inode))
 			continue;
@@ -82,7 +83,7 @@ static int is_not_in_the_group(const struct test_daemon *d, void *arg)
 	(void)arg;
 	snprintf(a.sun_path, sizeof(a.sun_path), "%s", d->socket);
 	must(fd >= 0);
-	must_be(setgroups(0, NULL), 0); /* one who logged in as root is in root's group twice */
+	must_be(setgroups(0, NULL), 0); /* a user who logged in as root is in root's group twice */
 	must_be(setegid(1234), 0);
 	must_be(seteuid(1234), 0);
 	must_be(connect(fd, (struct sockaddr *)&a, sizeof(a)), -1);
@@ -162,10 +163,10 @@ TEST(sigint_ends_it_as_sigterm_does)
 	must_be(count_entries_beside(d.socket), 0);
 }
 
-/* As by an impatient ^C ^C: what has begun to be cleaned up is so to the end. */
+/* A second ^C must not stop the cleaning up that the first one began. */
 TEST(another_signal_does_not_cut_the_end_short)
 {
-	enum { TENSORS = 1000 }; /* each an object of its own */
+	enum { TENSORS = 1000 }; /* each has its own object */
 	struct test_daemon d = td_start(.capacity = 512 * MIB);
 	struct raw rc = rc_open(&d);
 	char name[16];
@@ -178,7 +179,8 @@ TEST(another_signal_does_not_cut_the_end_short)
 	eventually(td_objects(&d) < TENSORS);
 	must_be(kill(d.pid, SIGTERM), 0);
 	must_be(kill(d.pid, SIGINT), 0);
-	td_exit_status(&d); /* of its last moment: whatever, all is gone by then */
+	td_exit_status(&d); /* the signal may hit its last moment; all is gone by then in any case
+			     */
 	must_be(td_objects(&d), 0);
 	rc_close(&rc);
 }
@@ -206,7 +208,7 @@ TEST(the_next_daemon_removes_what_a_killed_one_left)
 	must(next.instance != dead.instance);
 	must(atomic_load(mine) != live_word(old.welcome.client_generation)); /* it takes no lease
 										any more */
-	bytes_must_be(bytes, 7, MIB); /* but reads what it holds */
+	bytes_must_be(bytes, 7, MIB); /* but it can read what it holds */
 	rc = rc_open(&next);
 	must_be(rc_delete(&rc, "a"), WIRE_E_NOT_FOUND);
 	must_be(rc_put(&rc, "a", MIB, 8, NULL), 0);
@@ -226,7 +228,7 @@ TEST(a_second_daemon_on_the_same_socket_is_refused)
 	must(WIFEXITED(status) && WEXITSTATUS(status) != 0);
 	if (!strstr(log, d.socket))
 		print_error("its message: %s\n", log);
-	must(strstr(log, d.socket)); /* says which */
+	must(strstr(log, d.socket)); /* it says which socket */
 	free(log);
 	td_settle(&d);
 	must(td_objects(&d) > 0);
@@ -244,7 +246,7 @@ static int listen_at(const char *path)
 	return fd;
 }
 
-/* A lock file for SOCKET that says that the daemon of @instance died there. */
+/* Writes a lock file for SOCKET which says that the daemon of @instance died there. */
 static void leave_lock(const char *socket, uint64_t instance, char path[128])
 {
 	int fd;
@@ -256,7 +258,7 @@ static void leave_lock(const char *socket, uint64_t instance, char path[128])
 	close(fd);
 }
 
-/* The daemon does not start, says why, and the instance that the file names has lost nothing. */
+/* Checks that the daemon refuses to start, says why, and removes nothing of that instance. */
 static void must_refuse_lock(const struct test_daemon *named, const char *socket, const char *word)
 {
 	unsigned objects = td_objects(named);
@@ -274,7 +276,7 @@ static void must_refuse_lock(const struct test_daemon *named, const char *socket
 	must(access(socket, F_OK));
 }
 
-/* Who writes it decides what is removed from shared memory. */
+/* The lock file decides what is removed from shared memory. */
 TEST(a_lock_file_that_others_could_have_written_is_not_believed)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -287,14 +289,14 @@ TEST(a_lock_file_that_others_could_have_written_is_not_believed)
 	must_refuse_lock(&d, socket, "0622");
 	must_be(chmod(path, 0600), 0);
 
-	must_be(link(path, other), 0); /* it would be written over */
+	must_be(link(path, other), 0); /* the daemon would write over it */
 	must_refuse_lock(&d, socket, "2 names");
 	must_be(unlink(path), 0);
 	must_be(symlink(other, path), 0);
 	must_refuse_lock(&d, socket, "cannot open");
 	must_be(unlink(path), 0);
 	must_be(mkfifo(path, 0600), 0);
-	must_refuse_lock(&d, socket, "no regular file");
+	must_refuse_lock(&d, socket, "not a regular file");
 	must_be(unlink(path), 0);
 	if (geteuid() == 0) {
 		leave_lock(socket, d.instance, path);
@@ -326,7 +328,7 @@ static struct given given_begin(void)
 static void given_end(struct given *g)
 {
 	close(g->fd);
-	must_be(unlink(g->path), 0); /* it belongs to who gave it */
+	must_be(unlink(g->path), 0); /* it belongs to the service manager */
 	rmdir(g->dir);
 }
 
@@ -335,7 +337,8 @@ TEST(it_serves_a_socket_that_it_was_given)
 	struct test_daemon d;
 	struct given g = given_begin();
 
-	for (int i = 0; i < 2; i++) { /* again, as systemd does at the next connection */
+	for (int i = 0; i < 2; i++) { /* the second time, as systemd starts it for the next
+					 connection */
 		d = td_start(.socket = g.path, .listen_fd_peek = g.fd);
 		td_settle(&d);
 		td_stop(&d);
@@ -402,8 +405,8 @@ TEST(without_a_common_version_both_ranges_are_named)
 	rc_close(&rc);
 }
 
-/* One that ends when it has been idle for a second, with a client that was there before it: it is
- * not idle yet. */
+/* A daemon that exits when it has been idle for a second, and a client that keeps it from being
+ * idle. */
 struct idling {
 	struct test_daemon d;
 	struct raw rc;
@@ -431,7 +434,7 @@ static void idling_must_end(struct idling *i)
 	given_end(&i->given);
 }
 
-/* Longer than the second that it was told to wait. */
+/* Waits longer than the second that the daemon was told to wait. */
 static void must_stay_alive(struct test_daemon *d)
 {
 	must_be(poll(NULL, 0, 1400), 0);
@@ -443,10 +446,10 @@ TEST(an_idle_daemon_ends_but_not_while_anything_is_there)
 	struct idling i;
 
 	idling_begin(&i);
-	must_stay_alive(&i.d); /* a client */
+	must_stay_alive(&i.d); /* there is a client */
 	must_be(rc_put(&i.rc, "a", 10, 1, NULL), 0);
 	rc_goodbye(&i.rc);
-	must_stay_alive(&i.d); /* a tensor */
+	must_stay_alive(&i.d); /* there is a tensor */
 	i.rc = rc_open(&i.d);
 	must_be(rc_delete(&i.rc, "a"), 0);
 	idling_must_end(&i);
@@ -460,7 +463,7 @@ TEST(an_idle_daemon_does_not_stay_for_what_is_lost)
 	idling_begin(&i);
 	seg = export_ipc(&i.rc, 1000);
 	must_be(rc_place(&i.rc, &seg, NULL, .name = "a", .nbytes = 10), 0);
-	idling_must_end(&i); /* with its producer the tensor's bytes are gone */
+	idling_must_end(&i); /* the tensor's bytes are gone with its producer */
 }
 
 TEST(wrong_options_are_refused_with_a_word)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Users among themselves: who may write what, and whose a name is. */
+/* Several users: what each may write, and to whom a name belongs. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@ enum { ALICE = 1111, BOB = 2222 };
 
 #define NEEDS_ROOT SKIP_UNLESS(geteuid() == 0, "needs root, to be other users")
 
-/* Whatever somebody tries who was given only a read-only descriptor. */
+/* Tries all that a client could do with a read-only descriptor. */
 static void must_not_be_writable(int fd, size_t size)
 {
 	char path[64];
@@ -43,7 +43,7 @@ static void must_not_be_writable(int fd, size_t size)
 	must(chmod(path, 0777) == -1);
 }
 
-/* Else what is refused above would be refused for another reason. */
+/* Otherwise what is refused above could be refused for another reason. */
 static void own_descriptors_can_be_opened_again(void)
 {
 	int fd = memfd_create("mine", MFD_CLOEXEC), again;
@@ -104,7 +104,7 @@ static int publish_and_stay(const struct test_daemon *d, void *arg)
 	must_be(rc_put(&rc, arg, MIB, 5, &draft), 0);
 	parent_tell(draft.ref);
 	parent_await();
-	must_be(rc_delete(&rc, arg), 0); /* still its own */
+	must_be(rc_delete(&rc, arg), 0); /* the name is still its own */
 	rc_goodbye(&rc);
 	return 0;
 }
@@ -115,14 +115,14 @@ static int try_to_take_the_name(const struct test_daemon *d, void *arg)
 	struct raw rc = rc_open(d);
 	struct wire_draft draft;
 
-	must_be(rc_create(&rc, "alice/a", 10, 0, &draft), WIRE_E_DENIED); /* told early */
+	must_be(rc_create(&rc, "alice/a", 10, 0, &draft), WIRE_E_DENIED); /* it is told early */
 	must_be(rc_create(&rc, NULL, 10, 0, &draft), 0);
 	must_be(rc_commit(&rc, draft.ref, "alice/a", 10), WIRE_E_DENIED);
-	must_be(rc_commit(&rc, draft.ref, "bob/b", 10), WIRE_E_GONE); /* aborted by that */
+	must_be(rc_commit(&rc, draft.ref, "bob/b", 10), WIRE_E_GONE); /* the refusal aborted it */
 	must_be(rc_delete(&rc, "alice/a"), WIRE_E_DENIED);
 	must(rc_hold(&rc, ref));
 	must_be(rc_link(&rc, ref, "alice/a"), WIRE_E_DENIED);
-	must_be(rc_link(&rc, ref, "bob/copy"), WIRE_E_GONE); /* they count against alice */
+	must_be(rc_link(&rc, ref, "bob/copy"), WIRE_E_GONE); /* the bytes count against alice */
 	rc_drop(&rc, ref);
 	must_be(rc_put(&rc, "bob/b", 10, 1, NULL), 0);
 	must_be(rc_delete(&rc, "bob/b"), 0);
@@ -179,13 +179,13 @@ TEST(root_may_replace_and_delete_and_a_deleted_name_is_free)
 	must_be(rc_delete(&rc, "a"), 0);
 	c = child_start_as(BOB, &d, publish, (void *)"a");
 	child_must_succeed(&c);
-	must_be(rc_put(&rc, "a", 1000, 1, NULL), 0); /* replaced: now it is root's */
+	must_be(rc_put(&rc, "a", 1000, 1, NULL), 0); /* it is replaced, and belongs to root now */
 	c = child_start_as(BOB, &d, be_denied, (void *)"a");
 	child_must_succeed(&c);
 	rc_goodbye(&rc);
 }
 
-/* Memory of one user is not handed to another with its bytes in it. */
+/* No user gets memory in which another user's bytes are left. */
 static int see_only_zeros_or_own(const struct test_daemon *d, void *arg)
 {
 	struct raw rc = rc_open(d);
@@ -208,7 +208,7 @@ static int leave_bytes(const struct test_daemon *d, void *arg)
 
 	must_be(rc_put(&rc, arg, 4 * MIB, 0xa5, NULL), 0);
 	must_be(rc_delete(&rc, arg), 0);
-	rc_goodbye(&rc); /* well-mannered: its memory may be kept warm */
+	rc_goodbye(&rc); /* it leaves in order, so that its memory may be kept warm */
 	return 0;
 }
 
@@ -271,7 +271,7 @@ static void remove_squatted(uint64_t instance)
 	rmdir(name);
 }
 
-/* Even who knows the instance cannot stand in the way, and what is his is not touched. */
+/* Even a user who knows the instance cannot block the daemon, and his files are not touched. */
 TEST(squatters_stand_in_nobodys_way)
 {
 	char victim[128];
@@ -299,7 +299,8 @@ TEST(squatters_stand_in_nobodys_way)
 	rc_goodbye(&rc);
 	must_be(kill(d.pid, SIGTERM), 0);
 	must_be(td_exit_status(&d), 0);
-	must_be(td_objects(&d), squatted); /* its own are gone, the others are not its */
+	must_be(td_objects(&d), squatted); /* its own objects are gone, and the others are not its
+					      own */
 	must_be(stat(victim, &st), 0);
 	must_be(st.st_size, 8);
 	remove_squatted(d.instance);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A directory for each test of files, which must be empty but for FILE_NAME after it; so must the
- * table of descriptors be as it was. FILE_NAME is whoever includes this's.
+ * A directory for each test of files. After the test it may contain only FILE_NAME, which the
+ * including file defines, and the table of descriptors must be as before.
  */
 #pragma once
 

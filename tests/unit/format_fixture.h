@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files made by hand for the tests of the formats, in a directory of their own for each test, which
- * must be empty but for a.bin after it; so must the table of descriptors be as it was.
+ * Files made by hand for the tests of the formats, in a directory for each test. After the test it
+ * may contain only a.bin, and the table of descriptors must be as before.
  */
 #pragma once
 
@@ -65,7 +65,7 @@ static inline void put_file(const void *bytes, size_t size)
 
 /* ---- what must happen ---- */
 
-/* Opens and reads all there is; the first error. */
+/* Opens the file and reads everything. Returns the first error. */
 static inline int read_all_of(enum file_format format, const char *path, char *err)
 {
 	struct tensor_file f;
@@ -84,8 +84,10 @@ static inline int read_all_of(enum file_format format, const char *path, char *e
 	return r;
 }
 
-/* The file is refused with that text in the reason, which starts with its name; through a pipe,
- * too. */
+/*
+ * The file must be refused with that text in the reason, which starts with its name. So must the
+ * same bytes through a pipe.
+ */
 static inline void assert_refused(enum file_format format, const char *what, const struct bytes *b,
 				  int error, const char *reason)
 {
@@ -108,7 +110,7 @@ static inline void assert_refused(enum file_format format, const char *what, con
 		fail_msg("%s through a pipe: %d, \"%s\"; should be %d", what, r, err, error);
 }
 
-/* Every shorter file is refused, too, whatever the reason. */
+/* Every shorter file must be refused too, for whatever reason. */
 static inline void assert_truncations_refused(enum file_format format, const struct bytes *b)
 {
 	char err[FILE_ERROR_TEXT];
@@ -120,7 +122,7 @@ static inline void assert_truncations_refused(enum file_format format, const str
 	}
 }
 
-/* Whatever one byte is changed to, nothing worse than a refusal comes of it. */
+/* Whatever one byte is changed to, the worst result may be a refusal. */
 static inline void survive_changes(enum file_format format, struct bytes *b)
 {
 	static const unsigned char changes[] = { 0, 1, 0x7f, 0x80, 0xff };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading .npy files: what is malformed is refused for the right reason. */
+/* Reading .npy files: malformed files are refused for the right reason. */
 #include "tests/unit/npy_fixture.h"
 
 static void put_file(const void *bytes, size_t size)
@@ -11,7 +11,7 @@ static void put_file(const void *bytes, size_t size)
 	close(fd);
 }
 
-/* A file with that header, unpadded, and @data bytes 0, 1, 2, ... after it. */
+/* Makes a file with that header, unpadded, and @data bytes 0, 1, 2, ... after it. */
 static size_t make(unsigned char *to, unsigned version, const char *header, size_t data)
 {
 	size_t len = strlen(header), at = version == 1 ? 10 : 12;
@@ -29,7 +29,7 @@ static size_t make(unsigned char *to, unsigned version, const char *header, size
 	return at + len + data;
 }
 
-/* The file must be refused with that text; the same bytes through a pipe, too. */
+/* The file must be refused with that text, and so must the same bytes through a pipe. */
 static void assert_refused(const char *what, const void *bytes, size_t size, int error,
 			   const char *reason)
 {
@@ -78,7 +78,7 @@ CASE(malformed_headers_are_refused_with_the_reason)
 		{ "{'descr': '<f4', 'fortran_order': False}", -EINVAL, "shape is missing" },
 		{ "{'descr': '<f4' 'shape': (1,)}", -EINVAL, "no comma or }" },
 		{ "{'descr': '<f4',, 'shape': (1,)}", -EINVAL, "no key" },
-		{ "{'descr': '<f4', 'descr': '<f4'}", -EINVAL, "descr is there twice" },
+		{ "{'descr': '<f4', 'descr': '<f4'}", -EINVAL, "descr occurs twice" },
 		{ "{'descr': '<f4', 'colour': 1}", -EINVAL, "'colour' is not known" },
 		{ "{'descr': '<f4', '': 1}", -EINVAL, "'' is not known" },
 		{ "{'\x1b[31m': 1}", -EINVAL, "'?[31m' is not known" },
@@ -143,7 +143,7 @@ CASE(types_that_are_not_shared_are_refused_by_name)
 		{ "'<f16'", -ENOTSUP, "long double" },
 		{ "'<f12'", -ENOTSUP, "long double" },
 		{ "'<c32'", -ENOTSUP, "complex long double" },
-		{ "'>f4'", -ENOTSUP, "'>f4' are not shared: big-endian; convert them to '<f4'" },
+		{ "'>f4'", -ENOTSUP, "'>f4' cannot be shared: big-endian; convert them to '<f4'" },
 		{ "'>i2'", -ENOTSUP, "big-endian" },
 		{ "'>c8'", -ENOTSUP, "big-endian" },
 		{ "[('x', '<f4'), ('y', '<i4')]", -ENOTSUP, "structured" },
@@ -218,7 +218,7 @@ CASE(a_header_that_is_none_is_refused)
 	bytes[7] = 1;
 	assert_refused("version 1.1", bytes, size, -EINVAL, "version 1.1");
 	size = make(bytes, 2, GOOD, 12);
-	bytes[10] = 0x10; /* 1 MiB and some */
+	bytes[10] = 0x10; /* more than 1 MiB */
 	assert_refused("long header", bytes, size, -EINVAL, "at most 1048576");
 	bytes[11] = 0xff;
 	assert_refused("very long header", bytes, size, -EINVAL, "at most 1048576");
@@ -226,7 +226,7 @@ CASE(a_header_that_is_none_is_refused)
 	bytes[10] = '\0';
 	assert_refused("a NUL", bytes, size, -EINVAL, "no { at byte 0");
 	bytes[10] = '{';
-	bytes[10 + sizeof(GOOD) - 2] = '\0'; /* in place of the line break */
+	bytes[10 + sizeof(GOOD) - 2] = '\0'; /* instead of the line break */
 	assert_refused("a NUL at the end", bytes, size, -EINVAL, "follows the dictionary");
 }
 

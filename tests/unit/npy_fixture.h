@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A directory for each test of .npy files, which must be empty but for a.npy after it; so must the
- * table of descriptors be as it was.
+ * A directory for each test of .npy files. After the test it may contain only a.npy, and the table
+ * of descriptors must be as before.
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing .npy files: they come back as they were, and a failure leaves what there was before. */
+/* Writing .npy files: they come back unchanged, and a failure leaves the old file. */
 #include "tests/unit/npy_fixture.h"
 #include "util/fault.h"
 
@@ -108,7 +108,7 @@ CASE(types_that_numpy_has_not_are_not_written)
 		{ { kDLOpaqueHandle, 64, 1 }, "opaque64" },
 		{ { kDLFloat, 32, 4 }, "4 lanes" },
 		{ { 99, 8, 1 }, "type 99" },
-		{ { kDLFloat, 128, 1 }, "float128" },
+		{ { kDLFloat, 128, 1 }, "type2:128" },
 	};
 	char err[FILE_ERROR_TEXT];
 
@@ -162,7 +162,7 @@ CASE(a_failed_write_leaves_the_old_file_and_nothing_else)
 	assert_int_equal(count_entries(directory), 1);
 }
 
-/* Whatever fails, the old file stays; without O_TMPFILE it works as well. */
+/* Whatever fails, the old file stays. Writing works without O_TMPFILE too. */
 CASE(every_failure_of_a_write_leaves_one_whole_file)
 {
 	int32_t old[2] = { 1, 2 }, new[3] = { 3, 4, 5 };
@@ -186,7 +186,7 @@ CASE(every_failure_of_a_write_leaves_one_whole_file)
 	assert_true(n > 4);
 }
 
-/* Again with a file that has a name from the start. */
+/* The same for a file that has a name from the start. */
 CASE(a_named_temporary_file_goes_too)
 {
 	char err[FILE_ERROR_TEXT];

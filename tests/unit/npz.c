@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* .npz: archives that are malformed are refused for the right reason, others come back bit by bit.
- */
+/* .npz: malformed archives are refused for the right reason, others come back bit by bit. */
 #include <zlib.h>
 
 #include "tests/unit/format_fixture.h"
@@ -11,8 +10,8 @@ struct member {
 	const void *data;
 	size_t size;
 	bool deflate;
-	bool descriptor; /* sizes follow the data, the header in front has none */
-	/* lies: added to what would be right */
+	bool descriptor; /* the sizes follow the data and are not in front of it */
+	/* lies, which are added to the right numbers */
 	int local_crc, local_size, local_packed, local_method, local_offset, local_flags;
 	int crc, size_lie, packed_lie, method, flags, offset;
 	const char *local_name;
@@ -144,7 +143,7 @@ static void make(struct bytes *b, const struct member *members, size_t count, co
 	add_end(b, e, count, start);
 }
 
-/* A .npy file of bytes 0, 1, 2, ... */
+/* Makes a .npy file of bytes 0, 1, 2, ... */
 static struct bytes npy_of(const char *descr, const char *shape, size_t size)
 {
 	static struct bytes b;
@@ -161,7 +160,7 @@ static struct bytes npy_of(const char *descr, const char *shape, size_t size)
 	return b;
 }
 
-static struct bytes npy; /* a good one */
+static struct bytes npy; /* a valid one */
 
 static int prepare(void **state)
 {
@@ -306,11 +305,11 @@ PREPARED(what_is_no_archive_is_refused)
 	static struct bytes b;
 
 	b.n = 0;
-	assert_refused(FILE_NPZ, "empty", &b, -EINVAL, "it is no ZIP archive");
+	assert_refused(FILE_NPZ, "empty", &b, -EINVAL, "it is not a ZIP archive");
 	add_text(&b, "hello, this is text, and quite a lot of it");
-	assert_refused(FILE_NPZ, "text", &b, -EINVAL, "it is no ZIP archive");
+	assert_refused(FILE_NPZ, "text", &b, -EINVAL, "it is not a ZIP archive");
 	b = npy;
-	assert_refused(FILE_NPZ, "npy", &b, -EINVAL, "it is no ZIP archive");
+	assert_refused(FILE_NPZ, "npy", &b, -EINVAL, "it is not a ZIP archive");
 }
 
 PREPARED(members_that_overlap_or_are_there_twice_are_refused)
@@ -320,7 +319,7 @@ PREPARED(members_that_overlap_or_are_there_twice_are_refused)
 	size_t row;
 
 	make(&b, members, 2, &(struct end){ 0 });
-	assert_refused(FILE_NPZ, "twice", &b, -EINVAL, "'a' is there twice");
+	assert_refused(FILE_NPZ, "twice", &b, -EINVAL, "'a' occurs twice");
 	make(&b, members, 1, &(struct end){ 0 });
 	row = b.n - 22 - 46 - 5;
 	b.n -= 22; /* the same row again */
@@ -444,7 +443,7 @@ PREPARED(what_is_written_comes_back)
 	assert_non_null(strstr(err, "bf: a .npy file cannot hold bfloat16"));
 }
 
-/* More members than fit into 16 bits, which takes ZIP64. */
+/* There are more members than fit into 16 bits, which needs ZIP64. */
 PREPARED(very_many_members_come_back)
 {
 	enum { MANY = 65536 };

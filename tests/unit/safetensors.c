@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* safetensors: what is malformed is refused for the right reason, what is not comes back bit by
- * bit. */
+/* safetensors: malformed files are refused for the right reason, others come back bit by bit. */
 #include "tests/unit/format_fixture.h"
 
-/* The header as it is, and @data bytes after it. */
+/* Makes a file with that header and @data bytes after it. */
 static void make(struct bytes *b, const char *header, size_t data)
 {
 	b->n = 0;
@@ -25,7 +24,7 @@ static const struct {
 	int error;
 	const char *reason;
 } malformed[] = {
-	/* the header as such */
+	/* the header itself */
 	{ "", 0, -EINVAL, "does not start with {" },
 	{ " {}", 0, -EINVAL, "does not start with {" },
 	{ "[]", 0, -EINVAL, "does not start with {" },
@@ -67,16 +66,16 @@ static const struct {
 	{ ONE("\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]"), 4, -EINVAL, "not an array" },
 	{ ONE("\"dtype\":\"F32\",\"shape\":{\"0\":1},\"data_offsets\":[0,4]"), 4, -EINVAL,
 	  "not an array" },
-	{ ONE(F32("-1", "0", "4")), 4, -EINVAL, "no whole number at byte" },
-	{ ONE(F32("1.5", "0", "4")), 4, -EINVAL, "no whole number at byte" },
-	{ ONE(F32("1.0", "0", "4")), 4, -EINVAL, "no whole number at byte 30" },
-	{ ONE(F32("01", "0", "4")), 4, -EINVAL, "no whole number at byte 30" },
-	{ ONE(F32("00", "0", "0")), 0, -EINVAL, "no whole number at byte 30" },
-	{ ONE(F32("-0", "0", "0")), 0, -EINVAL, "no whole number at byte 29" },
-	{ ONE(F32("1E0", "0", "4")), 4, -EINVAL, "no whole number at byte 30" },
+	{ ONE(F32("-1", "0", "4")), 4, -EINVAL, "not a whole number at byte" },
+	{ ONE(F32("1.5", "0", "4")), 4, -EINVAL, "not a whole number at byte" },
+	{ ONE(F32("1.0", "0", "4")), 4, -EINVAL, "not a whole number at byte 30" },
+	{ ONE(F32("01", "0", "4")), 4, -EINVAL, "not a whole number at byte 30" },
+	{ ONE(F32("00", "0", "0")), 0, -EINVAL, "not a whole number at byte 30" },
+	{ ONE(F32("-0", "0", "0")), 0, -EINVAL, "not a whole number at byte 29" },
+	{ ONE(F32("1E0", "0", "4")), 4, -EINVAL, "not a whole number at byte 30" },
 	{ ONE(F32("\"1\"", "0", "4")), 4, -EINVAL, "not a whole number" },
 	{ ONE(F32("null", "0", "4")), 4, -EINVAL, "not a whole number" },
-	{ ONE(F32("1e300", "0", "4")), 4, -EINVAL, "no whole number at byte" },
+	{ ONE(F32("1e300", "0", "4")), 4, -EINVAL, "not a whole number at byte" },
 	{ ONE(F32("9223372036854775808", "0", "4")), 4, -EINVAL, "not a whole number" },
 	{ ONE(F32("4503599627370496,4503599627370496", "0", "4")), 4, -EINVAL, "2^61" },
 	{ ONE(F32("4503599627370496,0,4503599627370496", "0", "0")), 0, -EINVAL, "2^61" },
@@ -86,13 +85,13 @@ static const struct {
 	{ ONE("\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]"), 4, -EINVAL,
 	  "not a pair" },
 	{ ONE(F32("1", "\"0\"", "4")), 4, -EINVAL, "not whole numbers" },
-	{ ONE(F32("1", "0", "4.5")), 4, -EINVAL, "no whole number at byte" },
-	{ ONE(F32("1", "-4", "0")), 4, -EINVAL, "no whole number at byte" },
-	{ ONE(F32("1", "0", "4.0")), 4, -EINVAL, "no whole number at byte" },
-	{ ONE(F32("1", "00", "4")), 4, -EINVAL, "no whole number at byte" },
+	{ ONE(F32("1", "0", "4.5")), 4, -EINVAL, "not a whole number at byte" },
+	{ ONE(F32("1", "-4", "0")), 4, -EINVAL, "not a whole number at byte" },
+	{ ONE(F32("1", "0", "4.0")), 4, -EINVAL, "not a whole number at byte" },
+	{ ONE(F32("1", "00", "4")), 4, -EINVAL, "not a whole number at byte" },
 	{ ONE(F32("1", "0", "18446744073709551620")), 4, -EINVAL, "not whole numbers" },
 	{ ONE(F32("1", "4", "0")), 4, -EINVAL, "go backwards" },
-	/* sizes that lie */
+	/* sizes that are wrong */
 	{ ONE(F32("2", "0", "4")), 4, -EINVAL, "needs 8 bytes, but its data_offsets give it 4" },
 	{ ONE(F32("1", "0", "8")), 8, -EINVAL, "needs 4 bytes, but its data_offsets give it 8" },
 	{ ONE(F32("0", "0", "4")), 4, -EINVAL, "needs 0 bytes" },
@@ -122,9 +121,9 @@ static const struct {
 	  "a hole of 1 bytes before 'a'" },
 	/* names */
 	{ "{\"a\":{" F32("1", "0", "4") "},\"a\":{" F32("1", "4", "8") "}}", 8, -EINVAL,
-	  "'a' is there twice" },
+	  "'a' occurs twice" },
 	{ "{\"a\":{" F32("1", "0", "4") "},\"\\u0061\":{" F32("1", "4", "8") "}}", 8, -EINVAL,
-	  "'a' is there twice" },
+	  "'a' occurs twice" },
 	/* metadata */
 	{ "{\"__metadata__\":1}", 0, -EINVAL, "not an object" },
 	{ "{\"__metadata__\":[]}", 0, -EINVAL, "not an object" },
@@ -176,7 +175,7 @@ CASE(lengths_that_lie_are_refused)
 	assert_refused(FILE_SAFETENSORS, "NUL", &b, -EINVAL, "a control character at byte 1");
 }
 
-/* As deep, and with as many values, as nobody writes. */
+/* Nobody writes headers as deep as these, or with as many values. */
 CASE(headers_that_would_cost_much_are_refused)
 {
 	enum { DEEP = 5000, MANY = (8 << 20) + 10 };
@@ -321,7 +320,7 @@ CASE(all_types_come_back_bit_by_bit)
 		assert_memory_equal(&e->dtype, &all[from], sizeof(DLDataType));
 		assert_memory_equal(e->shape, shape, sizeof(shape));
 		assert_int_equal(e->nbytes, 24U * all[from].bits / 8);
-		assert_true(all[from].bits <= before); /* so that all are aligned */
+		assert_true(all[from].bits <= before); /* so that all of them are aligned */
 		assert_int_equal(e->offset % 8 % ((all[from].bits + 7) / 8), 0);
 		before = all[from].bits < 8 ? 8 : all[from].bits;
 		assert_int_equal(file_read_entry(&f, i, back, NULL, NULL, err, sizeof(err)), 0);

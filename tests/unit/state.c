@@ -21,7 +21,7 @@ static const struct catalog_name *seen_name(uint32_t index)
 	return (const struct catalog_name *)at(seen->off_names) + index;
 }
 
-/* @size bytes of the chain at *chunk, from byte *fill on, which both move. */
+/* Reads @size bytes of the chain at *chunk, from byte *fill on, and moves both. */
 static void seen_chunks(uint32_t *chunk, uint32_t *fill, void *to, size_t size)
 {
 	const struct catalog_chunk *chunks = at(seen->off_chunks);
@@ -49,7 +49,7 @@ static bool seen_text_is(const struct catalog_name *name, const char *text)
 	return !strcmp(have, text);
 }
 
-/* The ref of the tensor that the name means, found as PROTOCOL.md section 3 says; 0. */
+/* Finds the ref of the tensor that the name means as PROTOCOL.md section 3 says. 0: none. */
 static uint64_t seen_find(const char *text)
 {
 	struct name_key key = name_key(text, (uint16_t)strlen(text));
@@ -109,7 +109,7 @@ TEST(an_aborted_draft_leaves_nothing)
 
 	fx_start();
 	fx_connect(&t, 71000);
-	fx_put(&t, "kept", 100); /* so that there is a small segment already */
+	fx_put(&t, "kept", 100); /* then there is a small segment already */
 	before = fx_snapshot(&t);
 	assert_int_equal(fx_create(&t, 5000, &slot), 0);
 	ref = fx_ref(slot);
@@ -117,7 +117,7 @@ TEST(an_aborted_draft_leaves_nothing)
 	assert_unchanged(before, &t);
 	assert_int_equal(fx_commit(&t, ref, "late", 5000, NULL), STATE_E_GONE);
 	tensor_abort(&st, &t.c, ref);
-	/* the slot's next life has another ref */
+	/* in its next life the slot has another ref */
 	assert_int_equal(fx_create(&t, 5000, &again), 0);
 	assert_int_equal(again, slot);
 	assert_true(fx_ref(slot) != ref);
@@ -190,13 +190,13 @@ TEST(forgotten_names_never_count_back)
 	assert_int_equal(fx_delete(&t, "a"), 0);
 	put_and_delete_others(&t, 1023);
 	assert_int_equal(seen->names_unlinked, 0);
-	assert_int_equal(put_version(&t, "a"), 6); /* 1,024 deleted ones are remembered */
+	assert_int_equal(put_version(&t, "a"), 6); /* 1,024 deleted names are remembered */
 	assert_int_equal(fx_delete(&t, "a"), 0);
 	unlinked = seen->names_unlinked;
 	put_and_delete_others(&t, 1100);
 	assert_true(seen->names_unlinked > unlinked);
 	assert_true(st.names.floor >= 6);
-	/* "a" is forgotten, and any new name starts above all that were */
+	/* "a" is forgotten, and a new name starts above all forgotten versions */
 	assert_int_equal(put_version(&t, "fresh"), st.names.floor + 1);
 	assert_int_equal(fx_delete(&t, "fresh"), 0);
 	assert_true(put_version(&t, "a") > 6);
@@ -207,7 +207,7 @@ TEST(forgotten_names_never_count_back)
 	fx_stop();
 }
 
-/* The @n-th name that falls into bucket 0. */
+/* Makes the @n-th name that falls into bucket 0. */
 static void name_in_bucket(unsigned n, char name[32])
 {
 	for (unsigned i = 0;; i++) {
@@ -236,7 +236,7 @@ TEST(a_bucket_takes_so_many_names_and_no_more)
 	name_in_bucket(CATALOG_MAX_CHAIN, name);
 	assert_int_equal(fx_create(&t, 0, &slot), 0);
 	assert_int_equal(fx_commit(&t, fx_ref(slot), name, 0, NULL), STATE_E_BUCKET);
-	assert_unchanged(before, &t); /* and the draft is aborted */
+	assert_unchanged(before, &t); /* the draft has been aborted */
 	assert_int_equal(seen_find(name), 0);
 	for (unsigned i = 0; i < CATALOG_MAX_CHAIN; i++) {
 		name_in_bucket(i, name);
@@ -268,15 +268,16 @@ TEST(names_of_every_length_are_stored)
 	names = st.catalog.names.in_use;
 	chunks = st.catalog.chunks.in_use;
 	assert_int_equal(names, 255);
-	for (size_t len = 255; len >= 1; len--) { /* each is still found among all others */
+	for (size_t len = 255; len >= 1; len--) { /* each is still found among the others */
 		for (size_t i = 0; i < len; i++)
 			name[i] = (char)('a' + (i * 7 + len) % 26);
 		name[len] = '\0';
 		assert_true(seen_find(name) != 0);
 		assert_int_equal(fx_delete(&t, name), 0);
 	}
-	assert_int_equal(st.catalog.names.in_use, names); /* remembered for their versions */
-	while (name_evict(&st))
+	assert_int_equal(st.catalog.names.in_use, names); /* they are remembered for their versions
+							   */
+	while (name_evict(&st.names))
 		;
 	assert_int_equal(st.catalog.names.in_use, 0);
 	assert_true(chunks > 0);
@@ -335,7 +336,7 @@ static void commit_described(struct tester *t, uint8_t ndim, uint16_t meta_len)
 		shape[0] = 6;
 	else if (ndim)
 		shape[ndim - 1] *= 3;
-	/* exactly what it needs, no more */
+	/* the commit takes exactly what it needs */
 	rq.extra = row_extra(ndim, shape, meta_len);
 	assert_int_equal(fx_create_once(t, &rq, &slot), 0);
 	assert_int_equal(tensor_commit(&st, &t->c, fx_ref(slot), &d, &version, &why), 0);
@@ -437,7 +438,7 @@ TEST(commits_that_make_no_sense_are_refused)
 	try_bad(&t, &d, 0);
 	d = fx_bytes("../n", &good);
 	try_bad(&t, &d, 0);
-	d = fx_bytes("n", seven); /* more than the draft set aside */
+	d = fx_bytes("n", seven); /* this is more than the draft set aside */
 	d.ndim = 7;
 	try_bad(&t, &d, 0);
 	d = fx_bytes("n", &good);
@@ -472,11 +473,11 @@ TEST(a_name_belongs_to_who_published_it)
 	assert_unchanged(before, &other);
 	assert_int_equal(seen_find("mine"), ref);
 	assert_true(seen_row(ref_slot(ref))->uid == 71000);
-	/* the daemon's user and root may */
+	/* the daemon's user and root may publish it */
 	assert_int_equal(tensor_may_name(&st, &daemon.c, &key), 0);
 	assert_int_equal(tensor_may_name(&st, &root.c, &key), 0);
 	assert_int_equal(fx_delete(&root, "mine"), 0);
-	/* and what is nobody's anyone may take, with its version going on */
+	/* anyone may take a name without a tensor, and its version continues */
 	assert_int_equal(put_version(&other, "mine"), 2);
 	assert_int_equal(fx_delete(&owner, "mine"), STATE_E_DENIED);
 	fx_leave(&owner);
@@ -508,7 +509,7 @@ TEST(a_draft_is_its_clients_alone)
 	assert_int_equal(fx_commit(&a, ref, "n", 100, NULL), STATE_E_GONE);
 	lease_released(&st, UINT64_MAX);
 	lease_released(&st, 0);
-	lease_released(&st, ref); /* it is live: a lie */
+	lease_released(&st, ref); /* this is a lie: it is live */
 	assert_int_equal(seen_find("n"), ref);
 	fx_leave(&a);
 	fx_leave(&b);
@@ -524,7 +525,7 @@ TEST(a_tensor_of_no_bytes_takes_none)
 	fx_connect(&t, 71000);
 	ref = fx_put(&t, "empty", 0);
 	assert_int_equal(seen_row(ref_slot(ref))->segment, CATALOG_NONE);
-	assert_int_equal(st.store.quota.used, 0);
+	assert_int_equal(st.memory.store.quota.used, 0);
 	fx_leave(&t);
 	fx_stop();
 }

@@ -2,6 +2,8 @@
 /* Tensors on devices in the state layer: every failure in turn, and what cannot be brought about
  * from outside. */
 #include "daemon/state/device.h"
+#include "daemon/state/export.h"
+#include "daemon/state/lost.h"
 #include "tests/unit/state_snapshot.h"
 
 enum { GPU = 1 };
@@ -34,8 +36,8 @@ static int export(struct tester *t, enum segment_kind kind, uint64_t size, uint3
 				 .device = { GPU } };
 	const char *why;
 
-	return device_export(&st, &t->c, &m,
-			     kind == SEGMENT_CUDA_IPC ? -1 : memory_new(size / parts), segp, &why);
+	return export_new(&st, &t->c, &m, kind == SEGMENT_CUDA_IPC ? -1 : memory_new(size / parts),
+			  segp, &why);
 }
 
 static int place(struct tester *t, const struct segment *seg, const char *name, bool unfinished,
@@ -67,7 +69,7 @@ static int import(struct tester *t, const struct segment *of)
 	const char *why;
 	bool first;
 
-	return device_import(&st, &t->c, &m, &seg, &first, &why);
+	return import_new(&st, &t->c, &m, &seg, &first, &why);
 }
 
 static int unexport(struct tester *t, const struct segment *seg)
@@ -77,10 +79,10 @@ static int unexport(struct tester *t, const struct segment *seg)
 				      .segment_generation = seg->generation };
 	uint32_t places;
 
-	return device_unexport(&st, &t->c, &m, &places);
+	return export_end(&st, &t->c, &m, &places);
 }
 
-/* What the client is told next, as the daemon would send it; 0: nothing. */
+/* Takes the next message that the daemon would send to the client. 0: there is none. */
 static unsigned told(struct tester *t)
 {
 	struct notice *n = notice_next(&t->c);
@@ -91,7 +93,7 @@ static unsigned told(struct tester *t)
 	return type;
 }
 
-/* Of devices nothing may be left but what is counted here. */
+/* Checks that no more is left on devices than these numbers say. */
 static void assert_devices(uint64_t bytes, uint64_t fds, uint32_t segments)
 {
 	uint64_t sum = 0, charged = 0;
@@ -210,7 +212,7 @@ TEST(import_unwinds_at_every_step)
 	assert_int_equal(u.c.import_count, 1);
 	fx_leave(&t);
 	assert_int_equal(told(&u), WIRE_UNMAP);
-	assert_devices(1000, 0, 1); /* closed, but still open somewhere */
+	assert_devices(1000, 0, 1); /* its export has ended, but somebody still has it open */
 	fx_leave(&u);
 	assert_devices(0, 0, 0);
 	fx_stop();
@@ -235,7 +237,7 @@ TEST(a_client_may_open_what_is_its_own)
 			assert_int_equal(unexport(&t, seg), 0);
 			assert_int_equal(told(&t), WIRE_UNMAP);
 			assert_int_equal(told(&t), 0);
-			device_unmapped(&st, &t.c, index, generation);
+			import_end(&st, &t.c, index, generation);
 			assert_int_equal(told(&t), WIRE_DONE);
 		}
 		assert_int_equal(export(&t, SEGMENT_CUDA_VMM, 10, 2, &seg), 0);
@@ -261,7 +263,7 @@ TEST(an_unmap_not_sent_yet_is_not_sent_after_unmapped)
 	assert_int_equal(import(&u, seg), 0);
 	assert_int_equal(unexport(&t, seg), 0);
 	assert_false(list_empty(&u.c.notified));
-	device_unmapped(&st, &u.c, index, generation);
+	import_end(&st, &u.c, index, generation);
 	assert_int_equal(told(&u), 0);
 	assert_int_equal(told(&t), WIRE_DONE);
 	fx_leave(&t);
@@ -270,7 +272,7 @@ TEST(an_unmap_not_sent_yet_is_not_sent_after_unmapped)
 	fx_stop();
 }
 
-/* Rows that are lost while others are deleted for it, of the same client and before their turn. */
+/* Rows become lost while others of the same client are deleted for them, before their turn. */
 TEST(a_client_that_ends_with_too_many_lost_ones)
 {
 	enum { LOST = LOST_MAX + 500 };
@@ -296,7 +298,7 @@ TEST(a_client_that_ends_with_too_many_lost_ones)
 	assert_int_equal(st.lost.count, LOST / 4);
 	fx_leave(&t);
 	assert_int_equal(st.lost.count, LOST_MAX);
-	assert_devices(10, 1, 1); /* the finished ones in the other segment */
+	assert_devices(10, 1, 1); /* the finished tensors are in the other segment */
 	for (uint32_t slot = 0; slot < st.catalog.rows.high; slot++) {
 		if (fx_state(slot) == ROW_LIVE && !st.tensors[slot].segment)
 			tensor_unname(&st, catalog_row(&st.catalog, slot)->name);
@@ -346,7 +348,7 @@ TEST(shared_memory_is_as_it_was)
 	ref = fx_put(&t, "cpu", 100);
 	assert_int_equal(catalog_row(&st.catalog, ref_slot(ref))->flags, 0);
 	assert_int_equal(catalog_row(&st.catalog, ref_slot(ref))->progress, ROW_FINISHED);
-	assert_int_equal(st.store.quota.used, SEGMENT_SMALL_FIRST);
+	assert_int_equal(st.memory.store.quota.used, SEGMENT_SMALL_FIRST);
 	device_finished(&st, &t.c, ref, true);
 	assert_int_equal(catalog_row(&st.catalog, ref_slot(ref))->progress, ROW_FINISHED);
 	assert_int_equal(place(&t, st.tensors[ref_slot(ref)].segment, "b", false, NULL),

@@ -27,7 +27,8 @@ TEST(members_are_nobodys_drafts)
 	fx_put(&t, "kept", 10);
 	assert_int_equal(fx_create(&t, 1000, &slot), 0);
 	assert_int_equal(member(&t, fx_ref(slot), "a", 0, 100), 0);
-	assert_int_equal(member(&t, fx_ref(slot), "b", 256, 745), STATE_E_INVALID); /* too far */
+	assert_int_equal(member(&t, fx_ref(slot), "b", 256, 745), STATE_E_INVALID); /* it reaches
+										       too far */
 	assert_int_equal(member(&t, fx_ref(slot), "b", 256, 744), 0);
 	for (uint32_t i = 0; i < st.catalog.rows.high; i++) {
 		struct tensor_request rq = { 0 };
@@ -36,11 +37,11 @@ TEST(members_are_nobodys_drafts)
 
 		if (i == slot || fx_state(i) != ROW_DRAFT)
 			continue;
-		/* its reserve is spent: what it set aside says nothing any more */
+		/* its reserve is spent, so that the size of that says nothing any more */
 		assert_false(draft_request(&st, &t.c, fx_ref(i), &rq));
 		assert_int_equal(member(&t, fx_ref(i), "d", 0, 1), STATE_E_INVALID);
 		assert_int_equal(tensor_commit(&st, &t.c, fx_ref(i), &d, &version, &why),
-				 STATE_E_INVALID); /* and ends it */
+				 STATE_E_INVALID); /* this aborts it */
 		break;
 	}
 	assert_int_equal(tensor_group(&st, &t.c, fx_ref(slot), 2, &why), STATE_E_INVALID);
@@ -52,8 +53,8 @@ TEST(members_are_nobodys_drafts)
 	fx_stop();
 }
 
-/* Each of its steps is a few memory operations: were one of them a walk through all, this would not
- * end in time. */
+/* Each step takes a few memory operations. If one of them walked through all members, the test
+ * would run into its limit of time. */
 TEST(forty_thousand_members_end_at_once)
 {
 	struct tester t;
@@ -83,19 +84,19 @@ TEST(forty_thousand_members_end_at_once)
 
 struct taker {
 	struct tester *t;
-	_Atomic uint64_t ref; /* of the draft to take into use; 0: wait */
+	_Atomic uint64_t ref; /* the draft to take into use; 0: wait */
 	_Atomic int answer;   /* -1: none yet */
 	_Atomic bool stop;
 };
 
-/* Spins, to be in time for the race; but there may be one CPU only. */
+/* Spins to be in time for the race, but yields, since there may be only one CPU. */
 static void spin(unsigned *spins)
 {
 	if (++*spins % 4096 == 0)
 		sched_yield();
 }
 
-/* What client/produce/prefetch.c does: count, then look. */
+/* Counts, then looks, as client/prefetch.c does. */
 static void *take_into_use(void *arg)
 {
 	struct taker *taker = arg;

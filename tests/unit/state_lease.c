@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leases: when memory may be used again, and when never. */
+/* Leases: when memory may be reused, and when it must not be. */
 #include <sys/stat.h>
 
 #include "tests/unit/state_fixture.h"
@@ -7,7 +7,7 @@
 
 enum { SMALL = 1000, LARGE = 100000 };
 
-/* Which memory a tensor lies in: its object's key. */
+/* Tells in which memory a tensor lies: the key of its object. */
 static uint64_t fx_memory(uint64_t ref)
 {
 	return st.tensors[ref_slot(ref)].segment->object.key;
@@ -55,19 +55,19 @@ static void check_a_lease(uint64_t nbytes)
 	assert_int_equal(client_next_held(&reader.c, &st, 0, &leases), ref_slot(ref));
 	assert_int_equal(leases, 2);
 
-	/* no new lease, and none of the old ones is the last before the last */
+	/* there are no new leases, and only the end of the last old one counts */
 	atomic_fetch_add(fx_held(&reader, ref_slot(ref)), 1);
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
 	atomic_fetch_sub(fx_held(&reader, ref_slot(ref)), 1);
 	fx_drop(&t, ref);
-	lease_released(&st, ref); /* a lie: reader holds it */
+	lease_released(&st, ref); /* this is a lie: reader holds it */
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
 	fx_drop(&reader, ref);
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
 	fx_drop(&reader, ref);
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
 	assert_int_equal(seen->retired, 0);
-	lease_released(&st, ref); /* late: means nothing */
+	lease_released(&st, ref); /* this comes too late and means nothing */
 	fx_leave(&reader);
 	fx_leave(&t);
 	fx_stop();
@@ -91,7 +91,7 @@ TEST(a_deleted_tensor_stays_with_who_holds_it)
 	assert_int_equal(fx_delete(&t, "n"), 0);
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
 	assert_int_equal(seen->tensors, 0);
-	/* its name may be used again meanwhile */
+	/* meanwhile its name may be used again */
 	fx_put(&t, "n", SMALL);
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
 	fx_drop(&t, ref);
@@ -155,7 +155,7 @@ TEST(a_client_that_ends_gives_up_its_leases)
 		if (stays)
 			fx_die(&one);
 		assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
-		assert_int_equal(st.store.warm_count, 1);
+		assert_int_equal(st.memory.store.warm_count, 1);
 		fx_leave(&t);
 		fx_stop();
 	}
@@ -174,9 +174,10 @@ TEST(a_release_that_was_never_told_is_found_at_the_end)
 		assert_true(fx_hold(&reader, ref));
 		assert_true(fx_hold(&reader, fx_put(&t, "m", LARGE)));
 		assert_int_equal(fx_delete(&t, "n"), 0);
-		atomic_fetch_sub(fx_held(&reader, ref_slot(ref)), 1); /* R1, and dies before R2 */
+		atomic_fetch_sub(fx_held(&reader, ref_slot(ref)), 1); /* it does R1, and dies before
+									 R2 */
 		assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
-		if (stays) /* it holds another one */
+		if (stays) /* the client stays, since it holds another tensor */
 			fx_orphan(&reader);
 		else
 			fx_leave(&reader);
@@ -189,8 +190,8 @@ TEST(a_release_that_was_never_told_is_found_at_the_end)
 	}
 }
 
-/* Puts until each of the writer's segments has been filled: none of it may be where @offset in
- * @memory is. */
+/* Puts until each of the writer's segments has been filled. No new tensor may lie at @offset in
+ * @memory. */
 static void must_not_be_handed_out(struct tester *t, uint64_t memory, uint64_t offset,
 				   uint64_t nbytes)
 {
@@ -227,7 +228,7 @@ static void what_an_orphan_holds(uint64_t nbytes, bool retired_before)
 	fx_orphan(&reader);
 	if (!retired_before)
 		assert_int_equal(fx_delete(&t, "n"), 0);
-	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED); /* and charged */
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED); /* and it is still charged */
 	must_not_be_handed_out(&t, memory, offset, nbytes);
 	assert_int_equal(fx_delete(&t, "neighbour"), 0);
 	must_not_be_handed_out(&t, memory, offset, nbytes);
@@ -280,7 +281,7 @@ TEST(an_orphan_that_holds_nothing_is_gone)
 	assert_true(fx_hold(&reader, ref));
 	assert_int_equal(fx_delete(&t, "n"), 0);
 	fx_orphan(&reader);
-	atomic_fetch_sub(fx_held(&reader, ref_slot(ref)), 1); /* which nobody is told */
+	atomic_fetch_sub(fx_held(&reader, ref_slot(ref)), 1); /* nobody is told of this */
 	assert_true(client_look(&reader.c, &st));
 	munmap(reader.ledger, reader.size);
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
@@ -288,7 +289,7 @@ TEST(an_orphan_that_holds_nothing_is_gone)
 	fx_stop();
 }
 
-/* A descriptor that outlives its connection, in whatever process. */
+/* A descriptor can outlive its connection, in any process. */
 TEST(what_can_still_be_written_goes_to_nobody_else)
 {
 	struct tester t, next;
@@ -300,13 +301,13 @@ TEST(what_can_still_be_written_goes_to_nobody_else)
 	ref = fx_put(&t, "n", LARGE);
 	memory = fx_memory(ref);
 	assert_int_equal(segment_descriptor(st.tensors[ref_slot(ref)].segment, true, &fd), 0);
-	st.tensors[ref_slot(ref)].segment->handed = true;
+	segment_handed(st.tensors[ref_slot(ref)].segment);
 	assert_int_equal(fx_delete(&t, "n"), 0);
 	fx_leave(&t);
-	assert_int_equal(st.store.warm_count, 1);
+	assert_int_equal(st.memory.store.warm_count, 1);
 	fx_connect(&next, 71000);
 	assert_true(fx_memory(fx_put(&next, "n", LARGE)) != memory);
-	assert_int_equal(st.store.warm_count, 0);
+	assert_int_equal(st.memory.store.warm_count, 0);
 	close(fd);
 	fx_leave(&next);
 	fx_stop();
@@ -359,12 +360,13 @@ TEST(a_writer_leaves_warm_memory_to_its_user)
 	fx_connect(&other, 71001);
 	fx_connect(&next, 71000);
 	assert_int_equal(fx_delete(&next, "n"), 0);
-	assert_int_equal(st.store.warm_count, 1);
+	assert_int_equal(st.memory.store.warm_count, 1);
 	assert_true(fx_memory(fx_put(&other, "o", LARGE)) != memory);
 	ref = fx_put(&next, "n", LARGE);
 	assert_int_equal(fx_memory(ref), memory);
-	assert_false(st.tensors[ref_slot(ref)].segment->handed); /* it has no descriptor yet */
-	assert_int_equal(fx_delete(&next, "small"), 0); /* the small one ends with its writer */
+	assert_false(segment_is_handed(st.tensors[ref_slot(ref)].segment)); /* it has no descriptor
+									       yet */
+	assert_int_equal(fx_delete(&next, "small"), 0); /* the small segment ends with its writer */
 	fx_leave(&next);
 	fx_leave(&other);
 	fx_stop();
@@ -384,7 +386,7 @@ TEST(the_same_producer_settles_into_warm_memory)
 	for (int i = 0; i < 20; i++)
 		assert_int_equal(fx_memory(fx_put(&t, "n", LARGE)), memory[i % 2]);
 	assert_int_equal(st.catalog.segments.in_use, 2);
-	assert_int_equal(st.store.warm_count, 1);
+	assert_int_equal(st.memory.store.warm_count, 1);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -412,7 +414,7 @@ TEST(drafts_of_a_client_that_ends_are_aborted)
 		} else {
 			fx_leave(&t);
 		}
-		while (state_trim_warm(&st, UINT64_MAX))
+		while (memory_trim(&st.memory, UINT64_MAX))
 			fx_drain();
 		before.fds = count_fds(0);
 		assert_unchanged(before, &watcher);
@@ -461,9 +463,10 @@ TEST(no_segment_or_client_has_more_lives_than_its_word_can_say)
 		ref = fx_put(&t, "n", LARGE);
 		index = st.tensors[ref_slot(ref)].segment->index;
 		if (i)
-			assert_int_equal(st.segments[index]->generation, ENTRY_GENERATION_MAX);
+			assert_int_equal(st.memory.segments[index]->generation,
+					 ENTRY_GENERATION_MAX);
 		assert_int_equal(fx_delete(&t, "n"), 0);
-		while (state_trim_warm(&st, UINT64_MAX))
+		while (memory_trim(&st.memory, UINT64_MAX))
 			fx_drain();
 		if (!i)
 			atomic_store(&catalog_segment(&st.catalog, index)->word,
@@ -497,7 +500,7 @@ static int link_as(struct tester *t, uint64_t ref, const char *name, uint64_t *l
 	int r = tensor_link(&st, &t->c, ref, &key, "meta", 4, &version, &why);
 
 	if (!r)
-		*linked = catalog_name(&st.catalog, name_find(&st, &key))->current;
+		*linked = catalog_name(&st.catalog, name_find(&st.names, &key))->current;
 	return r;
 }
 
@@ -571,7 +574,7 @@ TEST(what_an_orphan_holds_stays_under_another_name)
 	assert_true(fx_hold(&t, ref));
 	assert_int_equal(link_as(&t, ref, "l", &link), 0);
 	fx_drop(&t, ref);
-	fx_orphan(&reader); /* holds one of the two */
+	fx_orphan(&reader); /* it holds one of the two */
 	assert_int_equal(fx_delete(&t, "n"), 0);
 	assert_int_equal(fx_delete(&t, "l"), 0);
 	must_not_be_handed_out(&t, memory, offset, SMALL);
@@ -595,17 +598,17 @@ TEST(an_unused_prefetched_draft_is_taken_back)
 	assert_int_equal(fx_create_once(&t, &prefetch, &used), 0);
 	assert_int_equal(fx_create_once(&t, &prefetch, &unused), 0);
 	assert_int_equal(st.prefetched, 2);
-	/* taken into use by the lease protocol */
+	/* its client takes the draft into use by the lease protocol */
 	ref = fx_ref(used);
 	atomic_fetch_add(fx_held(&t, used), 1);
 	assert_int_equal(fx_state(used), ROW_DRAFT);
 
-	assert_int_equal(fx_create(&other, LARGE, &slot), 0); /* fits at once */
+	assert_int_equal(fx_create(&other, LARGE, &slot), 0); /* this fits at once */
 	tensor_abort(&st, &other.c, fx_ref(slot));
 	assert_int_equal(fx_create(&other, 2 * LARGE, &slot), 0); /* the unused one, and what was
 								     kept warm, went */
 	assert_int_equal(st.prefetched, 0);
-	assert_int_equal(fx_state(used), ROW_DRAFT); /* an ordinary draft from now on */
+	assert_int_equal(fx_state(used), ROW_DRAFT); /* it is an ordinary draft from now on */
 	assert_int_equal(fx_ref(used), ref);
 	assert_int_equal(t.c.drafts, 1);
 	assert_int_equal(fx_create(&other, LARGE, &slot), STATE_E_FULL);
@@ -631,7 +634,7 @@ TEST(prefetched_drafts_of_others_make_no_room_in_a_quota)
 	assert_int_equal(fx_create(&other, LARGE, &slot), STATE_E_QUOTA);
 	assert_int_equal(fx_state(kept), ROW_DRAFT);
 	assert_int_equal(st.prefetched, 1);
-	/* its own it does */
+	/* for its own client it is */
 	assert_int_equal(fx_create(&t, LARGE, &slot), 0);
 	assert_int_equal(st.prefetched, 0);
 	fx_leave(&t);

@@ -48,7 +48,7 @@ TEST(who_fills_the_capacity_is_told_so)
 	assert_int_equal(fx_create(&b, 100, &slot), STATE_E_FULL);
 	assert_unchanged(before, &b);
 	tensor_abort(&st, &a.c, fx_ref(slots[0]));
-	assert_int_equal(fx_create(&b, 100, &slot), 0); /* what was warm went for it */
+	assert_int_equal(fx_create(&b, 100, &slot), 0); /* a warm segment was taken back for it */
 	fx_leave(&a);
 	fx_leave(&b);
 	fx_stop();
@@ -66,20 +66,21 @@ TEST(warm_memory_goes_before_anyone_is_refused)
 	fx_put(&t, "a", LARGE);
 	fx_put(&t, "b", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
-	assert_int_equal(fx_delete(&t, "b"), 0); /* one is kept, a quarter of the capacity */
-	assert_int_equal(st.store.warm_bytes, LARGE_PAGES);
-	assert_int_equal(st.store.quota.used, LARGE_PAGES);
+	assert_int_equal(fx_delete(&t, "b"), 0); /* one segment is kept, a quarter of the capacity
+						  */
+	assert_int_equal(st.memory.store.warm_bytes, LARGE_PAGES);
+	assert_int_equal(st.memory.store.quota.used, LARGE_PAGES);
 	fx_put(&t, "a", LARGE);
 	fx_put(&t, "b", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
-	made = st.room_made;
-	/* it is on its way: ask again when doomed segments are gone */
+	made = st.memory.room_made;
+	/* room is being made: ask again when doomed segments are gone */
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
-	assert_int_equal(st.store.warm_bytes, 0);
-	assert_int_equal(st.store.going, 1);
+	assert_int_equal(st.memory.store.warm_bytes, 0);
+	assert_int_equal(st.memory.store.going, 1);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
 	fx_drain();
-	assert_true(st.room_made > made);
+	assert_true(st.memory.room_made > made);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_FULL);
 	fx_leave(&t);
@@ -96,9 +97,9 @@ TEST(prefetched_drafts_take_nothing_from_others)
 	fx_connect(&t, 71000);
 	fx_put(&t, "a", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
-	assert_int_equal(st.store.warm_count, 1);
+	assert_int_equal(st.memory.store.warm_count, 1);
 	assert_int_equal(fx_create_once(&t, &prefetch, &slot), STATE_E_FULL);
-	assert_int_equal(st.store.warm_count, 1);
+	assert_int_equal(st.memory.store.warm_count, 1);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -110,24 +111,25 @@ TEST(warm_memory_is_trimmed_when_its_time_is_over)
 
 	fx_start(.warm_ns = 1000 * 1000000000ULL);
 	fx_connect(&t, 71000);
-	assert_int_equal(state_trim_warm(&st, 1), 0); /* nothing is warm */
+	assert_int_equal(memory_trim(&st.memory, 1), 0); /* nothing is warm */
 	fx_put(&t, "a", LARGE);
 	fx_put(&t, "b", 2 * LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
 	assert_int_equal(fx_delete(&t, "b"), 0);
-	assert_int_equal(st.store.warm_count, 2);
+	assert_int_equal(st.memory.store.warm_count, 2);
 	now = (uint64_t)now_mono_ns();
-	due = state_trim_warm(&st, now);
+	due = memory_trim(&st.memory, now);
 	assert_true(due > now && due <= now + 1000 * 1000000000ULL);
-	assert_int_equal(st.store.warm_count, 2);
-	assert_int_equal(state_trim_warm(&st, due), due); /* one at a time: call again */
-	assert_int_equal(st.store.warm_count, 1);
-	while (state_trim_warm(&st, UINT64_MAX))
+	assert_int_equal(st.memory.store.warm_count, 2);
+	assert_int_equal(memory_trim(&st.memory, due), due); /* it takes one at a time: call again
+							      */
+	assert_int_equal(st.memory.store.warm_count, 1);
+	while (memory_trim(&st.memory, UINT64_MAX))
 		;
-	assert_int_equal(st.store.warm_count, 0);
+	assert_int_equal(st.memory.store.warm_count, 0);
 	fx_drain();
-	assert_int_equal(st.store.quota.used, 0);
-	assert_int_equal(fx_objects(), 1); /* the catalog */
+	assert_int_equal(st.memory.store.quota.used, 0);
+	assert_int_equal(fx_objects(), 1); /* only the catalog is left */
 	state_publish_numbers(&st);
 	assert_int_equal(seen->bytes_used, 0);
 	assert_int_equal(seen->bytes_warm, 0);
@@ -146,7 +148,7 @@ TEST(so_many_segments_are_kept_warm_and_no_more)
 		assert_int_equal(fx_create(&t, 70000, &slots[i]), 0);
 	for (unsigned i = 0; i < SEGMENT_WARM_MAX + 10; i++)
 		tensor_abort(&st, &t.c, fx_ref(slots[i]));
-	assert_int_equal(st.store.warm_count, SEGMENT_WARM_MAX);
+	assert_int_equal(st.memory.store.warm_count, SEGMENT_WARM_MAX);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -198,7 +200,7 @@ TEST(a_segment_that_cannot_be_made_is_given_back)
 	before = fx_snapshot(&t);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(tensor_create(&st, &t.c, &rqs[i], &slot), STATE_E_BACKING);
-		assert_int_equal(fx_state(slot), ROW_FREE); /* no draft yet */
+		assert_int_equal(fx_state(slot), ROW_FREE); /* it is no draft yet */
 		assert_int_equal(t.c.drafts, 1);
 		assert_int_equal(tensor_backed(&st, &t.c, slot, -ENOSPC), -ENOSPC);
 		assert_unchanged(before, &t);
@@ -230,7 +232,7 @@ TEST(a_client_may_end_while_its_segment_is_made)
 		fx_drain();
 		assert_int_equal(seen->drafts, 0);
 		assert_int_equal(seen->segments, 0);
-		assert_int_equal(st.store.quota.used, 0);
+		assert_int_equal(st.memory.store.quota.used, 0);
 		assert_int_equal(st.catalog.rows.in_use, 0);
 		assert_int_equal(fx_objects(), 1);
 		fx_stop();
@@ -275,13 +277,13 @@ TEST(small_tensors_share_segments_that_grow)
 		assert_int_equal(fx_create(&t, 8000, &slot), 0);
 	assert_true(st.catalog.segments.in_use < 10);
 	for (uint32_t i = 0; i < st.catalog.segments.high; i++)
-		size = st.segments[i]->size > size ? st.segments[i]->size : size;
+		size = st.memory.segments[i]->size > size ? st.memory.segments[i]->size : size;
 	assert_true(size >= MIB && size <= SEGMENT_SMALL_LIMIT);
-	/* two producers never share one, though of the same user */
+	/* two producers of one user never share a segment */
 	assert_int_equal(fx_create(&u, 100, &slot), 0);
 	assert_int_equal(st.tensors[slot].segment->writer, u.c.id);
 	assert_int_equal(st.tensors[slot].segment->places, 1);
-	/* a client that has aborted everything keeps one of them */
+	/* a client that has aborted everything keeps one segment */
 	while (t.c.draft_head != CATALOG_NONE)
 		tensor_abort(&st, &t.c, fx_ref(t.c.draft_head));
 	fx_drain();
@@ -301,7 +303,7 @@ TEST(when_room_is_scarce_small_segments_are_smaller)
 	for (int i = 0; i < 5; i++)
 		assert_int_equal(fx_create(&t, PAGE, &slot), 0);
 	assert_int_equal(fx_create(&t, 1, &slot), STATE_E_FULL);
-	assert_int_equal(st.store.quota.used, 5 * PAGE);
+	assert_int_equal(st.memory.store.quota.used, 5 * PAGE);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -325,7 +327,7 @@ static void try_every_fault(uint64_t nbytes)
 	int r;
 
 	for (n = 1;; n++) {
-		fx_start(); /* anew, so that all arrays of the catalog must grow */
+		fx_start(); /* it starts anew, so that all arrays of the catalog must grow */
 		fx_connect(&t, 71000);
 		before = fx_snapshot(&t);
 		r = fault_nth(n, create_and_commit(&t, nbytes));
@@ -341,7 +343,7 @@ static void try_every_fault(uint64_t nbytes)
 		fx_leave(&t);
 		fx_stop();
 	}
-	assert_true(n >= 4); /* it did try some */
+	assert_true(n >= 4); /* some steps did fail */
 }
 
 TEST(create_and_commit_unwind_at_every_step)
@@ -366,7 +368,7 @@ TEST(link_unwinds_at_every_step)
 		fx_connect(&t, 71000);
 		ref = fx_put(&t, "n", LARGE);
 		assert_true(fx_hold(&t, ref));
-		/* all that the arrays have is taken: they must grow */
+		/* all entries of the arrays are taken: they must grow */
 		st.catalog.rows.allocated = st.catalog.names.allocated = st.catalog.chunks
 										 .allocated = PAGE;
 		before = fx_snapshot(&t);
@@ -420,7 +422,7 @@ TEST(the_end_tells_all_clients)
 	fx_connect(&t, 71000);
 	words = (const void *)((const char *)seen + seen->off_clients);
 	assert_int_equal(words[t.c.index], live_word(t.c.generation));
-	catalog_end_foreign(st.instance); /* as the next daemon does for a dead one */
+	catalog_end_foreign(st.instance); /* this is what the next daemon does for a dead one */
 	assert_int_equal(words[t.c.index], (uint64_t)t.c.generation << 1);
 	assert_int_equal(seen->wake[0], 1);
 	catalog_end_foreign(12345); /* there is no such instance */
@@ -448,7 +450,7 @@ static uint64_t walk_random(struct walk *w, uint64_t below)
 	return w->x % below;
 }
 
-/* A new draft lies where no other tensor or draft lies; those of orphans are still there. */
+/* Checks that a new draft overlaps no other tensor or draft, not even one of an orphan. */
 static void must_be_its_own(uint32_t slot)
 {
 	const struct catalog_row *row = catalog_row(&st.catalog, slot), *other;
@@ -479,7 +481,7 @@ static void walk_publish(struct walk *w, struct tester *t, const char *name)
 	case 0:
 		tensor_abort(&st, &t->c, fx_ref(slot));
 		break;
-	case 1: /* left lying */
+	case 1: /* the draft is left lying */
 		break;
 	default:
 		r = fx_commit(t, fx_ref(slot), name, (int64_t)nbytes, NULL);
@@ -490,7 +492,7 @@ static void walk_publish(struct walk *w, struct tester *t, const char *name)
 static void walk_lease(struct walk *w, unsigned i, const char *name)
 {
 	struct name_key key = name_key(name, (uint16_t)strlen(name));
-	uint32_t index = name_find(&st, &key);
+	uint32_t index = name_find(&st.names, &key);
 	struct tester *t = &w->clients[i];
 	const char *why;
 	uint64_t ref, version;
@@ -511,7 +513,7 @@ static void walk_lease(struct walk *w, unsigned i, const char *name)
 	}
 }
 
-/* Its process ends, or goes on using what it holds, if there is something. */
+/* Ends its process, or, if it holds something, only its connection. */
 static void walk_leave(struct walk *w, unsigned i, bool stays)
 {
 	struct tester *t = &w->clients[i];
@@ -541,7 +543,7 @@ static void walk_step(struct walk *w)
 	} else if (walk_random(w, 400) == 0) {
 		walk_leave(w, i, walk_random(w, 2));
 	} else if (w->orphan[i]) {
-		/* it only reads and writes what it has; while that is so, others go on */
+		/* an orphan only reads and writes what it has; meanwhile others continue */
 	} else if (walk_random(w, 10) == 0) {
 		fx_delete(&w->clients[i], name);
 	} else if (walk_random(w, 2)) {
@@ -571,7 +573,7 @@ TEST(a_random_walk_ends_where_it_began)
 		snprintf(name, sizeof(name), "n%u", i);
 		fx_delete(&w.clients[0], name);
 	}
-	while (state_trim_warm(&st, UINT64_MAX))
+	while (memory_trim(&st.memory, UINT64_MAX))
 		fx_drain();
 	assert_int_equal(seen->tensors, 0);
 	assert_int_equal(seen->segments, 0);
@@ -579,7 +581,7 @@ TEST(a_random_walk_ends_where_it_began)
 	assert_int_equal(st.catalog.segments.in_use, 0);
 	assert_int_equal(st.catalog.chunks.in_use, 0);
 	assert_int_equal(st.catalog.chunks_reserved, 0);
-	assert_int_equal(st.store.quota.used, 0);
+	assert_int_equal(st.memory.store.quota.used, 0);
 	assert_int_equal(fx_objects(), 1);
 	fx_leave(&w.clients[0]);
 	fx_stop();

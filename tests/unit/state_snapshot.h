@@ -17,9 +17,9 @@ static inline struct snapshot fx_snapshot(const struct tester *t)
 	const struct catalog *cat = &st.catalog;
 	struct snapshot s;
 
-	memset(&s, 0, sizeof(s)); /* padding too: compared as bytes */
-	s.used = st.store.quota.used;
-	s.warm = st.store.warm_bytes;
+	memset(&s, 0, sizeof(s)); /* padding counts, since they are compared as bytes */
+	s.used = st.memory.store.quota.used;
+	s.warm = st.memory.store.warm_bytes;
 	s.bytes_of_user = t->c.user->bytes;
 	s.rows = cat->rows.in_use;
 	s.names = cat->names.in_use;
@@ -33,7 +33,7 @@ static inline struct snapshot fx_snapshot(const struct tester *t)
 	s.of_client = t->c.drafts;
 	s.objects = fx_objects();
 	s.fds = count_fds(0);
-	s.going = st.store.going;
+	s.going = st.memory.store.going;
 	s.prefetched = st.prefetched;
 	return s;
 }

@@ -11,7 +11,7 @@
 
 enum { PAGE = 4096, PLACES = 4096 };
 
-static uint64_t instance; /* of the running test */
+static uint64_t instance; /* the running test's */
 
 static unsigned objects_of(uint64_t id)
 {
@@ -80,7 +80,7 @@ STORE_TEST(a_user_gets_no_more_than_its_quota)
 	assert_int_equal(quota_charge(&charges[0], a, 200), 0);
 	assert_int_equal(quota_charge(&charges[1], a, 101), QUOTA_E_USER);
 	assert_int_equal(quota_charge(&charges[1], b, 300), 0);
-	/* who is over both is told of its own quota: it must not wait for others */
+	/* a user who is over both is told of its own quota, and must not wait for others */
 	q.capacity = 500;
 	assert_int_equal(quota_charge(&charges[2], a, 101), QUOTA_E_USER);
 	assert_int_equal(quota_charge(&charges[2], a, 100), QUOTA_E_FULL);
@@ -102,7 +102,7 @@ STORE_TEST(connections_of_one_uid_share_its_account)
 	assert_ptr_equal(one, two);
 	assert_int_equal(quota_charge(&charge, one, 300), 0);
 	assert_int_equal(quota_charge(&more, two, 1), QUOTA_E_USER);
-	/* what was charged stays charged when the connections have gone */
+	/* charges outlive the connections */
 	quota_user_unref(one);
 	quota_user_unref(two);
 	assert_non_null(q.users);
@@ -199,7 +199,7 @@ STORE_TEST(a_read_only_descriptor_cannot_write)
 	object_destroy(&o);
 }
 
-/* Destroys an object of ones that somebody maps; how many blocks are left, and its size. */
+/* Destroys an object of ones that somebody maps. Returns how many blocks are left, and its size. */
 static blkcnt_t destroyed_while_mapped(bool discard, off_t *size, unsigned char *seen)
 {
 	struct object o = object_new();
@@ -228,7 +228,7 @@ STORE_TEST(discarding_gives_the_memory_back_though_it_is_mapped)
 	off_t size;
 
 	assert_int_equal(destroyed_while_mapped(true, &size, &seen), 0);
-	assert_int_equal(size, 0); /* so that nobody fills it by reading */
+	assert_int_equal(size, 0); /* nobody can fill it by reading */
 }
 
 STORE_TEST(without_discarding_a_mapping_keeps_its_bytes)
@@ -261,7 +261,7 @@ STORE_TEST(a_stale_instance_goes_and_leaves_others_alone)
 	if (geteuid() == 0)
 		assert_int_equal(chown(path, 12345, 12345), 0);
 
-	/* neither the link nor, if we may tell, the other user's file is touched */
+	/* neither the link nor the other user's file, which only root can make, is touched */
 	assert_int_equal(object_destroy_instance(stale.instance), geteuid() == 0 ? 3 : 4);
 	assert_int_equal(objects_of(stale.instance), geteuid() == 0 ? 2 : 1);
 	assert_int_equal(objects_of(instance), 1);
@@ -295,7 +295,7 @@ STORE_TEST(object_create_unwinds_at_every_step)
 	int fd = -1, r;
 
 	for (n = 1;; n++) {
-		/* two steps of allocation: the second fails with the first one done */
+		/* allocation takes two steps, and the second fails when the first is done */
 		r = fault_nth(n, object_create(&o, (64 << 20) + PAGE, NULL, &fd));
 		if (!fault_fired())
 			break;
@@ -340,6 +340,7 @@ static struct segment *new_segment(struct quota_user *of, uint64_t size, bool sm
 	struct segment *seg = NULL;
 
 	assert_int_equal(segment_new(&seg, &store, of, size, small), 0);
+	segment_live(seg);
 	return seg;
 }
 
@@ -372,7 +373,7 @@ STORE_TEST(segments_are_charged_until_they_are_freed)
 	segment_doom(a);
 	segment_doom(a); /* twice is harmless */
 	assert_int_equal(store.going, 1);
-	assert_int_equal(store.quota.used, 3 * PAGE); /* its object is still there */
+	assert_int_equal(store.quota.used, 3 * PAGE); /* its object still exists */
 	assert_null(segment_free(a));
 	assert_int_equal(store.quota.used, 0);
 	assert_null(segment_free(NULL));
@@ -394,7 +395,7 @@ struct place {
 	uint64_t offset, nbytes;
 };
 
-/* What a segment of @units should say, remembered a byte a unit. */
+/* A model of a segment's units, one byte for each. */
 struct reference {
 	unsigned char used[PLACES];
 	uint32_t units;
@@ -434,7 +435,7 @@ static void take_and_give_at_random(uint64_t size, uint64_t seed, unsigned steps
 	struct place p;
 
 	for (unsigned i = 0; i < steps; i++) {
-		/* phases of filling and of emptying */
+		/* it fills and empties in turns */
 		if (random_next(&seed) % 100 < (i / 1000 % 2 ? 35 : 65)) {
 			p.nbytes = 1 + random_next(&seed) % (random_next(&seed) % 8 ? 3000 : 65536);
 			if (segment_place_take(seg, p.nbytes, &p.offset)) {
@@ -459,7 +460,7 @@ static void take_and_give_at_random(uint64_t size, uint64_t seed, unsigned steps
 		p = places[--count];
 		segment_place_give(seg, p.offset, p.nbytes);
 	}
-	/* and all of it is one run again */
+	/* the whole segment is one run again */
 	assert_int_equal(segment_place_take(seg, size < 65536 ? size : 65536, &p.offset), 0);
 	segment_free(seg);
 }
@@ -469,7 +470,7 @@ STORE_TEST(small_places_never_overlap)
 	store_start(16 << 20, 0);
 	take_and_give_at_random(64 << 10, 0x9e3779b97f4a7c15, 60000);
 	take_and_give_at_random(1 << 20, 12345, 60000);
-	take_and_give_at_random(9 * PAGE, 777, 60000); /* units not a multiple of 64 */
+	take_and_give_at_random(9 * PAGE, 777, 60000); /* its units are not a multiple of 64 */
 	store_end();
 }
 
@@ -495,7 +496,7 @@ STORE_TEST(a_segment_fills_to_its_last_byte)
 	assert_int_equal(segment_place_take(seg, PAGE, &offset), 0);
 	segment_place_give(seg, offset, PAGE);
 	segment_free(seg);
-	seg = new_segment(user, 1 << 19, false); /* for one large tensor */
+	seg = new_segment(user, 1 << 19, false); /* this is for one large tensor */
 	assert_int_equal(segment_place_take(seg, 1, &offset), SEGMENT_E_NO_ROOM);
 	segment_free(seg);
 	store_end();
@@ -555,10 +556,10 @@ STORE_TEST(warm_segments_go_to_whom_they_may)
 	mine = new_segment(user, 8 * PAGE, false);
 	mine->writer = 7;
 	segment_keep_warm(mine, 1);
-	/* another user never; another client of the same user not while its writer has it mapped */
+	/* another user never gets it, another client of the user only when its writer has left */
 	assert_null(segment_take_warm(&store, stranger, 7, 8 * PAGE));
 	assert_null(segment_take_warm(&store, user, 8, 8 * PAGE));
-	/* neither what is too small, nor what wastes more than an eighth */
+	/* a segment must not be too small, nor waste more than an eighth */
 	assert_null(segment_take_warm(&store, user, 7, 8 * PAGE + 1));
 	assert_null(segment_take_warm(&store, user, 7, 6 * PAGE));
 	assert_ptr_equal(segment_take_warm(&store, user, 7, 8 * PAGE - 100), mine);
@@ -571,7 +572,7 @@ STORE_TEST(warm_segments_go_to_whom_they_may)
 	other->writer = 7;
 	segment_keep_warm(other, 4);
 	assert_int_equal(store.warm_bytes, 24 * PAGE);
-	/* its own before others', the most recently used first */
+	/* a client gets its own before others', and the most recently used first */
 	assert_ptr_equal(segment_take_warm(&store, user, 7, 8 * PAGE), other);
 	assert_ptr_equal(segment_take_warm(&store, user, 7, 8 * PAGE), mine);
 	assert_ptr_equal(segment_take_warm(&store, user, 7, 8 * PAGE), left);
@@ -597,7 +598,7 @@ STORE_TEST(the_least_recently_used_warm_segment_goes_first)
 	assert_ptr_equal(segment_pop_warm(&store, stranger), segs[1]);
 	assert_null(segment_pop_warm(&store, stranger));
 	assert_ptr_equal(segment_pop_warm(&store, NULL), segs[0]);
-	segment_doom(segs[2]); /* out of the warm ones by itself */
+	segment_doom(segs[2]); /* this takes it from the warm ones */
 	assert_null(segment_pop_warm(&store, NULL));
 	for (unsigned i = 0; i < 3; i++)
 		segment_free(segs[i]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory on devices: its accounts, its descriptors, and which of these are taken. */
+/* Memory on devices: its accounts and its descriptors, and which descriptors are accepted. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/sysmacros.h>
@@ -37,7 +37,8 @@ TEST(devices_are_accounted_each_by_itself)
 	assert_int_equal(devices.fds.user_capacity, 3);
 	assert_int_equal(memory_of(&a, 1, 7, 60, 0), 0);
 	assert_int_equal(memory_of(&no, 1, 7, 11, 0), DEVICE_E_USER);
-	assert_int_equal(memory_of(&no, 1, 7, 41, 0), DEVICE_E_FULL); /* not for the user's sake */
+	assert_int_equal(memory_of(&no, 1, 7, 41, 0), DEVICE_E_FULL); /* the user's quota is not to
+									 blame */
 	assert_int_equal(memory_of(&no, 1, 7, UINT64_MAX, 0), DEVICE_E_FULL);
 	assert_int_equal(memory_of(&b, 1, 8, 40, 0), 0);
 	assert_int_equal(memory_of(&no, 1, 9, 1, 0), DEVICE_E_FULL);
@@ -53,7 +54,7 @@ TEST(devices_are_accounted_each_by_itself)
 	device_memory_discharge(b);
 	device_memory_discharge(b); /* twice is harmless */
 	assert_int_equal(devices.list[0].segments, 0);
-	assert_int_equal(memory_of(&a, 3, 7, 1, 0), 0); /* another device in its place */
+	assert_int_equal(memory_of(&a, 3, 7, 1, 0), 0); /* another device takes its place */
 	assert_int_equal(devices.list[0].id[0], 3);
 	device_memory_free(b);
 	assert_int_equal(devices.list[0].segments, 1);
@@ -70,7 +71,7 @@ TEST(memory_owns_the_descriptors_of_its_parts)
 
 	device_table_init(&devices, UINT64_MAX, UINT64_MAX, 8);
 	assert_int_equal(memory_of(&m, 1, 7, INT64_MAX, 3), 0);
-	assert_int_equal(devices.fds.used, 3); /* before they come */
+	assert_int_equal(devices.fds.used, 3); /* they are charged before they arrive */
 	for (int i = 0; i < 3; i++) {
 		assert_false(device_memory_complete(m));
 		device_memory_add(m, 10, memfd_create("part", MFD_CLOEXEC));
@@ -81,11 +82,12 @@ TEST(memory_owns_the_descriptors_of_its_parts)
 	device_memory_close(m);
 	assert_int_equal(count_fds(0), before);
 	assert_int_equal(devices.fds.used, 0);
-	assert_int_equal(devices.list[0].quota.used, INT64_MAX); /* not a matter of descriptors */
+	assert_int_equal(devices.list[0].quota.used, INT64_MAX); /* bytes do not depend on
+								    descriptors */
 	device_memory_free(m);
 	assert_int_equal(memory_of(&m, 1, 7, 10, 2), 0);
 	device_memory_add(m, 10, memfd_create("part", MFD_CLOEXEC));
-	device_memory_free(m); /* half of it came */
+	device_memory_free(m); /* only half of it had arrived */
 	assert_int_equal(count_fds(0), before);
 	assert_no_devices();
 }

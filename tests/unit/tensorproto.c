@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TensorProto: every form of values is read, what is malformed is refused for the right reason. */
+/*
+ * TensorProto: every form of values is read, malformed messages are refused for the right reason.
+ */
 #include "tests/unit/format_fixture.h"
 
 /* ---- a tiny encoder ---- */
@@ -39,7 +41,7 @@ static void start(struct bytes *b, unsigned dtype, int ndim, const int64_t *shap
 	string(b, 2, dims.at, dims.n);
 }
 
-/* A list of values: @wire 0, 1 or 5; packed or one by one. */
+/* Writes a list of values with @wire 0, 1 or 5, packed or one by one. */
 static void list(struct bytes *b, unsigned field, unsigned wire, bool packed,
 		 const uint64_t *values, size_t n)
 {
@@ -64,8 +66,8 @@ static void list(struct bytes *b, unsigned field, unsigned wire, bool packed,
 static const struct {
 	unsigned dtype, field, wire;
 	DLDataType t;
-	uint64_t values[2]; /* of which the first complex number is made */
-	unsigned bytes;	    /* a value takes */
+	uint64_t values[2]; /* the first complex number consists of these */
+	unsigned bytes;	    /* bytes of a value */
 } types[] = {
 	{ 1, 5, 5, { kDLFloat, 32, 1 }, { 0x3f800000, 0xc0000000 }, 4 },
 	{ 2, 6, 1, { kDLFloat, 64, 1 }, { 0x3ff0000000000000, 0xc000000000000001 }, 8 },
@@ -118,7 +120,7 @@ CASE(every_list_of_values_is_read_packed_or_not)
 			list(&b, types[i].field, types[i].wire, packed, types[i].values, 2);
 			must_read("a list", &b, types[i].t, data.at, data.n);
 		}
-		start(&b, types[i].dtype, 1, &n); /* in two pieces, one of each kind */
+		start(&b, types[i].dtype, 1, &n); /* in two pieces, one of each form */
 		list(&b, types[i].field, types[i].wire, true, types[i].values, 1);
 		list(&b, types[i].field, types[i].wire, false, types[i].values + 1, 1);
 		must_read("two lists", &b, types[i].t, data.at, data.n);
@@ -177,7 +179,7 @@ CASE(scalars_empty_tensors_and_unknown_fields_are_read)
 	static struct bytes b;
 
 	b.n = 0;
-	number(&b, 1, 3); /* no shape: a scalar */
+	number(&b, 1, 3); /* no shape means a scalar */
 	list(&b, 7, 0, false, (uint64_t[]){ 42 }, 1);
 	must_read("scalar", &b, types[2].t, (int32_t[]){ 42 }, 4);
 	start(&b, 3, 2, I64(0, 7));
@@ -328,10 +330,10 @@ CASE(amounts_that_lie_are_refused)
 	start(&b, 1, 1, I64(1));
 	string(&b, 4, "abcd", 4);
 	string(&b, 4, "abcd", 4);
-	assert_refused(FILE_TENSORPROTO, "twice", &b, -EINVAL, "tensor_content is there twice");
+	assert_refused(FILE_TENSORPROTO, "twice", &b, -EINVAL, "tensor_content occurs twice");
 	start(&b, 1, 0, NULL);
 	string(&b, 2, "", 0);
-	assert_refused(FILE_TENSORPROTO, "shapes", &b, -EINVAL, "tensor_shape is there twice");
+	assert_refused(FILE_TENSORPROTO, "shapes", &b, -EINVAL, "tensor_shape occurs twice");
 }
 
 #define RAW(bytes) bytes, sizeof(bytes) - 1
@@ -406,8 +408,10 @@ CASE(more_than_64_dimensions_are_refused)
 	assert_refused(FILE_TENSORPROTO, "65", &b, -EINVAL, "more than 64 dimensions");
 }
 
-/* Cut off at the end of a field it is a message like any other, which no format of this kind can
- * tell. */
+/*
+ * A file that is cut off at the end of a field is a valid message. No reader of this format can
+ * notice that.
+ */
 CASE(a_file_cut_off_in_a_field_is_refused)
 {
 	static struct bytes b;
@@ -428,7 +432,7 @@ CASE(a_file_cut_off_in_a_field_is_refused)
 	survive_changes(FILE_TENSORPROTO, &b);
 }
 
-/* There is room for the numbers that were there when it was opened. */
+/* There is only room for the numbers that the file had when it was opened. */
 CASE(a_file_that_becomes_another_is_noticed)
 {
 	static const uint64_t numbers[6] = { 1, 2, 3, 4, 5, 6 };
@@ -452,7 +456,7 @@ CASE(a_file_that_becomes_another_is_noticed)
 				 n == 2 ? 0 : -EINVAL);
 		if (n != 2)
 			assert_non_null(strstr(err, "became another file"));
-		assert_memory_equal(data + 8, "####", 4); /* not a byte more */
+		assert_memory_equal(data + 8, "####", 4); /* and not a byte more */
 		file_close(&f);
 	}
 }

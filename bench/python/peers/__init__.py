@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peers, a module each, with two classes; worker.py calls them.
+"""The peers: a module each, with two classes that worker.py calls.
 
 Producer(folder): starts what the peer needs, with its files in folder.
-    version: of the package. address: what the consumer needs to get in touch.
-    resize(source): from now on source is what is put; publishes it for gets(); returns what the consumer must know of it.
-    puts(): {case: (op, after)}: op() puts source once and is timed, after() tidies up and is not; it may be None.
-    latest(): what the consumer must know to look at what was put last.
+    version: of the package. address: what the consumer needs to connect.
+    resize(source): makes source the value that is put, publishes it for gets(), and returns what the consumer must
+        know.
+    puts(): {case: (op, after)}. op() puts source once and is timed; after(), which may be None, cleans up untimed.
+    latest(): returns what the consumer must know to look at what was put last.
     before_send(), send(), after_send(): one transfer to a consumer that waits; only send() is timed.
-    refill(n), where a thing can be received but once: makes n of them ready.
-    start_consumer(class), where the consumer is not to be a child process.
+    refill(n): makes n values ready, for peers whose values can be received only once.
+    start_consumer(class): for peers whose consumer is not a child process.
     close()
 Consumer(address)
     resize(size, token)
-    gets(): {case: op}: op() gets what resize() published and gives it back.
-    look(token): bytes-like, what was put last.
-    receive(): waits for one transfer, has it as an array, gives it back.
+    gets(): {case: op}. op() gets what resize() published and gives it back.
+    look(token): returns, as bytes-like, what was put last.
+    receive(): waits for one transfer, has it as an array, and gives it back.
     close()
 """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least that Python lets anybody do.
+"""The least work that Python allows.
 
-put: numpy.copyto() into warm private memory; two arrays in turn, since what was published last must stay readable.
-get: a look-up of an attribute. transfer: one byte over a multiprocessing.Pipe to a process that waits for it.
+put: numpy.copyto() into warm private memory. There are two arrays, used in turn, since the last value must stay
+readable. get: an attribute look-up. transfer: one byte over a multiprocessing.Pipe to a process that waits for it.
 """
 
 import multiprocessing

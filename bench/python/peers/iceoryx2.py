@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iceoryx2: publish and subscribe of slices of bytes, whose length is fixed here. A sample is received once; who comes late, or again, gets nothing.
+"""iceoryx2: publish and subscribe of slices of bytes, whose length is fixed here.
 
-put: loan, copy, send. get: receive() of a sample that waits in the subscriber's buffer, a memory view and an array over it; its end gives it back.
-transfer: send of a loan and a notification, to a consumer that sleeps in the listener of an event.
+A sample can be received once. A subscriber that comes late, or asks again, gets nothing.
+
+put: loan, copy, send. get: receive() a sample that waits in the subscriber's buffer, and make a memory view and an
+array over it; the end of the array gives it back. transfer: send a loan and a notification to a consumer that sleeps in
+the listener of an event.
 """
 
 import ctypes
@@ -109,7 +112,7 @@ class Consumer(BaseConsumer):
         return {"iceoryx2": get}
 
     def look(self, token):
-        """The newest of those that wait; it stays looked at until there is a newer one."""
+        """Return the newest sample that waits. It is kept until there is a newer one."""
         sample = self.subscribers[PUT].receive()
         while sample:
             self.newest = array(sample).copy()

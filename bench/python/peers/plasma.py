@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plasma of pyarrow 11, the last that matters: with a store of its own. Objects have ids, not names, and are bytes.
+"""Plasma of pyarrow 11, with a store of its own. Objects are bytes with ids, not names.
 
-put: create, copy with NumPy, seal; the object before is deleted after the clock has stopped. get: get_buffers() of one id and an array over it;
-the end of the buffer releases the object. transfer: seal of what was created and not written to, to a consumer that waits in get_buffers().
+put: create, copy with NumPy, seal. The object before is deleted after the clock has stopped. get: get_buffers() of one
+id and an array over it; the end of the buffer releases the object. transfer: seal an object that was created but not
+written, for a consumer that waits in get_buffers().
 """
 
 import os

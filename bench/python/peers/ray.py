@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray's object store: objects of any type that have references, not names; the consumer is an actor.
+"""Ray's object store: objects of any type with references, not names. The consumer is an actor.
 
-put: ray.put() of an array; what it replaces is freed by Ray when it likes. get: ray.get() of a reference that the actor has, which gives an array over
-the store's memory; its end releases it. transfer: a call of the actor with the reference in its arguments, in which it gets the array.
+put: ray.put() of an array. Ray frees what it replaces when it likes. get: ray.get() of a reference that the actor has,
+which gives an array over the store's memory; the end of the array releases it. transfer: call the actor with the
+reference as an argument; the actor gets the array.
 """
 
 import os
@@ -16,7 +17,7 @@ CAPACITY = 3 << 30
 
 
 class Handle:
-    """The actor, as worker.py wants a consumer."""
+    """The actor, with the interface that worker.py expects of a consumer."""
 
     def __init__(self, consuming):
         self.actor = ray.remote(num_cpus=0)(consuming).remote("ray", None)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""multiprocessing.shared_memory: bytes under a name, no shape or type, and nobody knows who reads.
+"""multiprocessing.shared_memory: bytes under a name, without shape, type or knowledge of readers.
 
-put: "new" makes a segment for each value, as a value that readers may hold has to have, and unlinks the one before; "in place" copies into one that is there,
-under the eyes of its readers. get: "open" opens the name, makes an array and closes; "opened" makes an array over an open segment, which
-takes no hold on anything. transfer: the name over a Pipe, then "open".
+put: "new" makes a segment for each value, which is needed for a value that readers may hold, and unlinks the one
+before. "in place" overwrites an existing segment while readers may read it. get: "open" opens the name, makes an array
+and closes it. "opened" makes an array over an open segment, which holds nothing. transfer: send the name over a Pipe,
+then "open".
 """
 
 import multiprocessing

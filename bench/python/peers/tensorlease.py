@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """tensorlease, with a daemon of its own.
 
-put: client.put(), which waits for the version, and with wait=False. get: client.get(name).release(), the lease alone; client.get(name).numpy() and
-the end of the array, which ends the lease; client.get(name, mode="c").torch(), which maps pages of its own each time.
-transfer: commit(wait=False) of a draft to a consumer that sleeps in get(newer_than=...).
+put: client.put(), which waits for the version, and with wait=False. get: client.get(name).release(), the lease alone;
+client.get(name).numpy() and the end of the array, which ends the lease; client.get(name, mode="c").torch(), which maps
+pages of its own each time. transfer: commit(wait=False) of a draft to a consumer that sleeps in get(newer_than=...).
 """
 
 import os

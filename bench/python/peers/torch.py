@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.multiprocessing: tensors that go from one process to another through a queue, as descriptors.
+"""torch.multiprocessing: tensors that pass from one process to another through a queue, as descriptors.
 
-put: share_memory_(), which copies into new shared memory each time. There is nothing to get by name. transfer: put() of a shared tensor into a SimpleQueue, to
-a consumer that sleeps in get(); what it gets it can write to.
+put: share_memory_(), which copies into new shared memory each time. There is no get by name. transfer: put() of a
+shared tensor into a SimpleQueue, to a consumer that sleeps in get() and may write to what it gets.
 """
 
 import torch

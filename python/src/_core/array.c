@@ -1,43 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What Tensor and Draft have in common: the hold, the description, and the buffer protocol. */
+/* What Tensor and Draft have in common: the hold, the properties, and the buffer protocol. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cuda.h"
+#include "transfer/transfer.h"
 
 /* ---- Element types ---- */
 
 static const struct dtype_row {
 	uint8_t code, bits;
-	const char *format; /* of the buffer protocol, native */
+	const char *format; /* of the buffer protocol, in native byte order */
 } formats[] = {
 	{ kDLInt, 8, "b" },	   { kDLInt, 16, "h" },	  { kDLInt, 32, "i" },
 	{ kDLInt, 64, "l" },	   { kDLUInt, 8, "B" },	  { kDLUInt, 16, "H" },
 	{ kDLUInt, 32, "I" },	   { kDLUInt, 64, "L" },  { kDLFloat, 16, "e" },
 	{ kDLFloat, 32, "f" },	   { kDLFloat, 64, "d" }, { kDLComplex, 64, "Zf" },
 	{ kDLComplex, 128, "Zd" }, { kDLBool, 8, "?" },
-};
-
-static const char *const code_names[] = {
-	"int",
-	"uint",
-	"float",
-	"opaque",
-	"bfloat",
-	"complex",
-	"bool",
-	"float8_e3m4",
-	"float8_e4m3",
-	"float8_e4m3b11fnuz",
-	"float8_e4m3fn",
-	"float8_e4m3fnuz",
-	"float8_e5m2",
-	"float8_e5m2fnuz",
-	"float8_e8m0fnu",
-	"float6_e2m3fn",
-	"float6_e3m2fn",
-	"float4_e2m1fn",
 };
 
 static const char *dtype_format(DLDataType t)
@@ -50,7 +30,7 @@ static const char *dtype_format(DLDataType t)
 	return NULL;
 }
 
-/* The kinds of struct's letters; the width comes from the itemsize. */
+/* Letters of struct's formats only tell the kind; the width is the itemsize. */
 static int code_of_letter(char c)
 {
 	switch (c) {
@@ -104,22 +84,9 @@ bool dtype_from_format(const char *format, Py_ssize_t itemsize, DLDataType *out)
 
 PyObject *dtype_text(DLDataType t)
 {
-	const char *name = t.code < sizeof(code_names) / sizeof(*code_names) ? code_names[t.code]
-									     : NULL;
-	char text[48];
+	char text[TRANSFER_DTYPE_TEXT];
 
-	if (!name)
-		PyOS_snprintf(text, sizeof(text), "type%u:%u", t.code, t.bits);
-	else if (t.code < kDLBool)
-		PyOS_snprintf(text, sizeof(text), "%s%u", name, t.bits);
-	else
-		PyOS_snprintf(text, sizeof(text), "%s", name);
-	if (t.lanes != 1) {
-		size_t n = strlen(text);
-
-		PyOS_snprintf(text + n, sizeof(text) - n, "x%u", t.lanes);
-	}
-	return PyUnicode_InternFromString(text);
+	return PyUnicode_InternFromString(transfer_dtype(t, text));
 }
 
 PyObject *device_text(DLDevice device)
@@ -132,7 +99,7 @@ PyObject *device_text(DLDevice device)
 
 	if (type == kDLCPU)
 		return PyUnicode_InternFromString("cpu");
-	if (type == kDLCUDA && device.device_id < 0) /* this process has not used it yet */
+	if (type == kDLCUDA && device.device_id < 0) /* this process has not used that GPU yet */
 		return PyUnicode_InternFromString("cuda");
 	if (type < sizeof(names) / sizeof(*names) && names[type])
 		return PyUnicode_FromFormat("%s:%d", names[type], (int)device.device_id);
@@ -196,7 +163,7 @@ struct hold *hold_unref(struct hold *h)
 	return NULL;
 }
 
-enum { SLOW_END = 1 << 20 }; /* bytes of a private mapping whose end may take a while */
+enum { SLOW_END = 1 << 20 }; /* bytes of a private mapping from which unmapping may take long */
 
 struct hold *hold_unref_py(struct hold *h)
 {
@@ -393,13 +360,13 @@ static const char *buffer_refusal(const struct hold *h, int flags)
 	if ((flags & PyBUF_WRITABLE) && hold_read_only(h))
 		return "the tensor is read-only; get it with mode=\"c\" to write to a copy-on-write view";
 	if (element_bits(t->dtype, h->managed->flags) % 8)
-		return "the buffer protocol knows no packed elements of less than a byte";
+		return "the buffer protocol has no packed elements of less than a byte";
 	if ((flags & (PyBUF_FORMAT | PyBUF_ND)) && !dtype_format(t->dtype))
 		return "the buffer protocol has no format for this dtype; ask for plain bytes, or use DLPack";
 	return NULL;
 }
 
-/* Foreign tensors may be strided; ours are in C order. */
+/* Tensors of others may be strided; the library's are in C order. */
 static bool in_c_order(const struct hold *h)
 {
 	const DLTensor *t = &h->managed->dl_tensor;
@@ -427,7 +394,7 @@ static struct hold *remap_writable(struct hold *h)
 	DLManagedTensorVersioned *m = NULL;
 	int r;
 
-	hold_ref(h); /* another thread may release the tensor meanwhile */
+	hold_ref(h); /* because another thread may release the tensor meanwhile */
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_remap(h->managed, TL_MODE_COPY_ON_WRITE, &m);
 	hold_unref(h);
@@ -436,15 +403,16 @@ static struct hold *remap_writable(struct hold *h)
 		return hold_new(m);
 	PyErr_Format(
 		PyExc_BufferError,
-		"who asks for plain bytes may write, and there is no copy-on-write mapping for it (%s); "
+		"a consumer of plain bytes may write, and there is no copy-on-write mapping for it (%s); "
 		"hand over memoryview(tensor)",
 		tl_last_error());
 	return NULL;
 }
 
 /*
- * Who asks for plain bytes of a read-only tensor may be PyTorch: torch.frombuffer() and torch.asarray() ask like that, and
- * write nevertheless. They are given a copy-on-write mapping, as with DLPack. A reference; NULL with an exception.
+ * A request for plain bytes of a read-only tensor may come from PyTorch: torch.frombuffer() and
+ * torch.asarray() make such requests, and write to the memory nevertheless. The answer is a
+ * copy-on-write mapping, as with DLPack. Returns a reference, or NULL with an exception.
  */
 static struct hold *plain_bytes(struct array *a)
 {
@@ -479,7 +447,7 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 		why = "the tensor is not contiguous";
 	if (!why && (flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && h->nbytes &&
 	    !one_dimensional(&h->managed->dl_tensor))
-		why = "the tensor is in C order";
+		why = "the tensor is in C order, not in Fortran order";
 	if (why) {
 		PyErr_SetString(PyExc_BufferError, why);
 		return -1;

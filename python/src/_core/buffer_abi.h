@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The buffer protocol is in the stable ABI since 3.11, with the very struct, functions and slots that 3.10 has; only
- * 3.10's headers hide them. So we declare them, and one extension serves both.
+ * The buffer protocol joined the stable ABI in 3.11, with the struct, functions and slots that 3.10
+ * already had, though 3.10's headers hide them. Declaring them here makes one extension work with
+ * both.
  */
 #pragma once
 

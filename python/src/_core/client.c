@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The Client. The library must not be in a call on a client that is closed, so calls are counted under the GIL, and
- * close() leaves the closing to the last of them, after it has woken those that wait.
+ * The Client. A client of the library must not be closed while a call uses it. So calls are counted
+ * under the GIL. close() wakes those that wait, and the last call to end does the closing.
  */
 #include <errno.h>
 #include <limits.h>
@@ -69,7 +69,7 @@ bool client_begin(struct client *c)
 	return true;
 }
 
-/* Other threads go on: it may wait for the GPU, and for deleters that want the GIL. */
+/* Gives the GIL up: this may wait for the GPU, and for deleters that need the GIL. */
 static int close_now(struct client *c)
 {
 	tl_client *client = c->client;
@@ -82,7 +82,10 @@ static int close_now(struct client *c)
 	return r;
 }
 
-/* Where nobody can be given an exception: sys.unraisablehook is told. One on its way stays. */
+/*
+ * Closes where no caller could get an exception; sys.unraisablehook gets it instead. An exception
+ * that is already set stays.
+ */
 static void close_aside(struct client *c)
 {
 	PyObject *type, *value, *traceback;
@@ -92,7 +95,7 @@ static void close_aside(struct client *c)
 		return;
 	PyErr_Fetch(&type, &value, &traceback);
 	raise_error(r);
-	PyErr_WriteUnraisable((PyObject *)Py_TYPE(c)); /* the client itself may be going */
+	PyErr_WriteUnraisable((PyObject *)Py_TYPE(c)); /* the client itself may be going away */
 	PyErr_Restore(type, value, traceback);
 }
 
@@ -129,7 +132,7 @@ static void client_dealloc(PyObject *self)
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
-	if (c->client) /* nobody is in a call: a call has a reference */
+	if (c->client) /* no call is under way, since each has a reference */
 		close_aside(c);
 	end(self);
 	Py_DECREF(type);
@@ -141,9 +144,9 @@ struct getting {
 	tl_client *client;
 	const char *name;
 	tl_get_options options;
-	int64_t timeout_ns, spin_ns; /* those of the options are a slice's */
-	intptr_t
-		stream; /* that of the options is TL_STREAM_NONE: it may need the driver, so not with the GIL */
+	int64_t timeout_ns, spin_ns; /* options has only a slice of them */
+	/* options.stream is TL_STREAM_NONE: a stream may need the driver, which must run without the GIL. */
+	intptr_t stream;
 	DLManagedTensorVersioned *tensor;
 	struct wait wait;
 };
@@ -154,7 +157,9 @@ static int get_look(void *context)
 	int r = tl_get(g->client, g->name, &g->options, &g->tensor);
 	tl_info info = { .size = sizeof(info) };
 
-	/* A lost tensor is there, for who waits: only a newer one will do. */
+	/*
+	 * For a caller who waits, a lost tensor counts as old: only a newer version ends the wait.
+	 */
 	if (r == -ENODATA && !tl_stat(g->client, g->name, &info) && info.lost)
 		g->wait.item.newer_than = info.version;
 	return r;
@@ -172,7 +177,7 @@ static int get_timed_out(const struct getting *g)
 	return -1;
 }
 
-/* 0; 1: it did not come, or is not to be spun for; -1 with an exception. */
+/* Returns 0, 1 if it did not come or there is no spinning, or -1 with an exception. */
 static int get_spin(struct client *c, struct getting *g, int64_t end)
 {
 	int64_t spun = wait_end(g->spin_ns),
@@ -213,7 +218,10 @@ static int get_wait(struct client *c, struct getting *g)
 	return -1;
 }
 
-/* Who gives the GIL up may get it back only after another thread's 5 ms: so not for what takes no request. */
+/*
+ * Keeps the GIL, since this makes no request: a thread that gives the GIL up may have to wait 5 ms
+ * for another thread to give it back.
+ */
 static int get_local(struct getting *g)
 {
 	int r;
@@ -238,7 +246,7 @@ static int get_now(struct getting *g)
 	return r;
 }
 
-/* The Tensor of what was got, with the order that its user wants. */
+/* Makes the Tensor, and orders the stream that the user named. */
 static PyObject *tensor_on(DLManagedTensorVersioned *tensor, intptr_t stream)
 {
 	PyObject *self = tensor_from(tensor);
@@ -305,7 +313,7 @@ static PyObject *client_get(PyObject *self, PyObject *const *args, Py_ssize_t na
 
 /* ---- Waiting for many, for the thread behind aget() ---- */
 
-/* [(name, newer_than), ...] into @items; @names keeps the texts. */
+/* Converts [(name, newer_than), ...]; @names keeps the texts alive. */
 static tl_wait_item *wait_items(PyObject *list, Py_ssize_t *count)
 {
 	tl_wait_item *items;
@@ -330,7 +338,10 @@ static tl_wait_item *wait_items(PyObject *list, Py_ssize_t *count)
 	return NULL;
 }
 
-/* _wait_many(items: tuple, word: int, timeout) -> index, or None: the word changed, a signal came, or time is up */
+/*
+ * _wait_many(items: tuple, word: int, timeout) -> index, or None: the word changed, a signal came,
+ * or the time is up
+ */
 static PyObject *client_wait_many(PyObject *self, PyObject *args)
 {
 	struct client *c = (struct client *)self;
@@ -381,14 +392,14 @@ static PyObject *client_wake_word(PyObject *self, PyObject *unused)
 /* ---- Publishing ---- */
 
 struct putting {
-	PyObject *called; /* str */
+	PyObject *called; /* a str */
 	const char *name; /* its text */
 	PyObject *array;
 	tl_put_options options;
-	int64_t timeout_ns; /* that of the options is a slice's */
+	int64_t timeout_ns; /* options.timeout_ns holds only a slice of it */
 	Py_buffer metadata;
 	int waits;
-	/* of the call itself: */
+	/* the arguments of the call: */
 	tl_client *client;
 	const struct source *source;
 	DLManagedTensorVersioned *tensor;
@@ -445,8 +456,8 @@ static int parse_putting(bool publish, struct putting *p, PyObject *const *args,
 }
 
 /*
- * A copy on a GPU is queued on the stream. Who names none does not know which, so he must not come back to his array, or give it
- * away, before it is made.
+ * A copy on a GPU is queued on a stream. A caller who names no stream could not know when the copy
+ * is made, so the call must not return before it is.
  */
 static void copy_options(tl_put_options *o, const struct source *s)
 {
@@ -497,7 +508,10 @@ static PyObject *client_put(PyObject *self, PyObject *const *args, Py_ssize_t na
 	return PyLong_FromUnsignedLongLong(p.version);
 }
 
-/* A tensor that we got, read-only: another lease of it, so that the library knows it at once. Else NULL. */
+/*
+ * If the source is a read-only Tensor, returns another lease on it, by which the library recognises
+ * it, else NULL.
+ */
 static DLManagedTensorVersioned *publishable(const struct source *s)
 {
 	DLManagedTensorVersioned *again;
@@ -522,7 +536,7 @@ static int publish_source(struct client *c, struct putting *p, struct source *s)
 	DLManagedTensorVersioned same = {
 		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
 		.flags = s->flags,
-		.dl_tensor = s->tensor, /* its owner's deleter is called by source_end() */
+		.dl_tensor = s->tensor, /* source_end() calls its owner's deleter */
 	};
 	DLManagedTensorVersioned *again;
 	int r;
@@ -543,7 +557,7 @@ static int publish_source(struct client *c, struct putting *p, struct source *s)
 	return r ? -1 : 0;
 }
 
-/* The library owns it then: its deleter is called when nobody holds what was published. */
+/* The library then owns the source, and calls its deleter when nobody holds what was published. */
 static int publish_gpu(struct client *c, struct putting *p, struct source *s)
 {
 	struct draft *draft = draft_with_bytes_at(c, s->tensor.data);
@@ -551,7 +565,7 @@ static int publish_gpu(struct client *c, struct putting *p, struct source *s)
 
 	if (source_own(s) || !client_begin(c))
 		return -1;
-	if (p->options.flags & TL_PUBLISH_STAGING) /* it may be copied */
+	if (p->options.flags & TL_PUBLISH_STAGING) /* then it may be copied */
 		copy_options(&p->options, s);
 	p->options.stream = s->stream;
 	if (draft)
@@ -563,7 +577,7 @@ static int publish_gpu(struct client *c, struct putting *p, struct source *s)
 	Py_END_ALLOW_THREADS;
 	if (r)
 		raise_error(r);
-	if (!r || r == -EINPROGRESS) /* it may be published: the library keeps it */
+	if (!r || r == -EINPROGRESS) /* it may be published, and the library keeps it */
 		s->versioned = NULL;
 	client_end(c);
 	return r ? -1 : 0;
@@ -701,37 +715,38 @@ static PyObject *get_closed(PyObject *self, void *unused)
 
 static const char get_doc[] =
 	"get($self, name, *, timeout=None, newer_than=None, mode='r', spin=None, stream=None)\n--\n\n"
-	"Takes a lease on the tensor that name means now, and returns it as a Tensor: the same memory, no copy.\n\n"
-	"timeout: seconds to wait for the name, or for a newer version; None: do not wait; inf: for ever.\n"
-	"newer_than: a version; only one above it will do.\n"
-	"mode: 'r' read-only, or 'c' copy-on-write: writable, and what is written is seen here alone.\n"
-	"spin: seconds of the timeout to spin before sleeping, for the shortest way to a commit.\n"
-	"stream: of a tensor on a GPU, for users of its address and of __cuda_array_interface__: the stream that will\n"
-	"    use it waits for the producer's work, and the lease ends when that stream's is done; -1: no order. Who takes\n"
-	"    it by DLPack (torch(), cupy.from_dlpack()) names his stream there, and need not here.\n"
-	"NotFoundError (a FileNotFoundError): no tensor has that name. NotNewerError (a BlockingIOError):\n"
-	"it is not newer. TimeoutError: none came in time. DisconnectedError: no daemon any more.\n"
-	"TensorLostError: its GPU memory is gone with its producer. NoDeviceError: no CUDA here, or not that GPU.";
+	"Takes a lease on the tensor that name means now, and returns it as a Tensor over the same memory.\n\n"
+	"timeout: seconds to wait for the name, or for a newer version. None: do not wait. inf: wait forever.\n"
+	"newer_than: a version; only a version above it is returned.\n"
+	"mode: 'r' for read-only, or 'c' for copy-on-write: writable, but nobody else sees what is written.\n"
+	"spin: seconds of the timeout to spin before sleeping. This is the fastest way to see a commit.\n"
+	"stream: the stream that will use the memory of a tensor on a GPU. It waits for the producer's work, and the\n"
+	"    lease ends when the work on it is done. -1: no order. Consumers by DLPack, such as torch() and\n"
+	"    cupy.from_dlpack(), name their stream themselves. So it is only needed for the tensor's address and\n"
+	"    for __cuda_array_interface__.\n"
+	"NotFoundError (a FileNotFoundError): no tensor has that name. NotNewerError (a BlockingIOError): there is no\n"
+	"newer version. TimeoutError: none came in time. DisconnectedError: the daemon is gone. TensorLostError: the\n"
+	"GPU memory is gone with its producer. NoDeviceError: CUDA or that GPU cannot be used here.";
 
 static const char put_doc[] =
 	"put($self, name, array, *, metadata=None, timeout=None, wait=True, stream=None)\n--\n\n"
 	"Publishes a copy of array under name and returns its version, an int from 1.\n\n"
-	"array: what has __dlpack__, the buffer protocol or __array_interface__, in the CPU's memory, of any\n"
-	"    strides: NumPy, PyTorch, JAX, bytes, array.array, ... Or what has __dlpack__ or\n"
-	"    __cuda_array_interface__ on a GPU, contiguous: the copy is made and stays there.\n"
+	"array: an object in main memory with __dlpack__, the buffer protocol or __array_interface__, of any strides:\n"
+	"    NumPy, PyTorch, JAX, bytes, array.array, ... Or a contiguous object on a GPU with __dlpack__ or\n"
+	"    __cuda_array_interface__; its copy lies on the same GPU.\n"
 	"metadata: bytes to attach, at most 1024.\n"
-	"timeout: seconds to wait for space if there is none.\n"
-	"wait: False returns None without waiting for the daemon; should that refuse, the next\n"
-	"    create(), put() or commit() raises it.\n"
-	"stream: on a GPU, where the copy is queued: an int as DLPack numbers streams, or a stream object of another\n"
-	"    library. What writes the array next must be on it, too. None: put() returns when the copy is made.\n"
-	"NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user. BufferError:\n"
-	"the array's elements have no DLPack type. UnsupportedError: it is on another device, or strided on a GPU.\n"
-	"NoDeviceError: CUDA cannot be used here. TypeError: it is no array.";
+	"timeout: seconds to wait for space. None: do not wait.\n"
+	"wait: if False, do not wait for the daemon's answer, and return None. If the daemon refuses, the next\n"
+	"    create(), put() or commit() raises the error.\n"
+	"stream: on a GPU, the stream on which the copy is queued: an int as DLPack numbers streams, or a stream object\n"
+	"    of another library. Queue the next write to array there too. None: put() returns when the copy is made.\n"
+	"NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user. BufferError: DLPack\n"
+	"has no type for the elements. UnsupportedError: the array is on another device, or strided on a GPU.\n"
+	"NoDeviceError: CUDA cannot be used here. TypeError: it is not an array.";
 
-static const char
-	delete_doc[] = "delete($self, name, /)\n--\n\n"
-		       "Forgets name; who holds its tensor keeps it. NotFoundError: there is none.";
+static const char delete_doc[] =
+	"delete($self, name, /)\n--\n\n"
+	"Deletes name. Holders of its tensor keep it. NotFoundError: no tensor has that name.";
 
 static PyMethodDef methods[] = {
 	{ "get", FASTCALL(client_get), METH_FASTCALL | METH_KEYWORDS, get_doc },
@@ -758,7 +773,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getters[] = {
-	{ "closed", get_closed, NULL, "True after close().", NULL },
+	{ "closed", get_closed, NULL, "Whether close() was called.", NULL },
 	{ 0 },
 };
 

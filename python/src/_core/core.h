@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The C half of the Python package: connecting, getting, putting, and what needs DLPack structs or the buffer
- * protocol. Over the public C API only, and over CPython's stable ABI of 3.10. All of it runs with the GIL, but for
- * deleters, which may be called on any thread at any time.
+ * The C half of the Python package: connecting, getting, putting, and everything that needs DLPack
+ * structs or the buffer protocol. It uses the public C API, transfer/transfer.h and CPython's
+ * stable ABI of 3.10, and nothing else of the project. All functions need the GIL unless they say
+ * otherwise. Deleters may be called on any thread at any time.
  */
 #pragma once
 
@@ -18,7 +19,10 @@
 
 #include "buffer_abi.h"
 
-/* Py_RETURN_NONE of 3.12's headers takes None for immortal, which it is not where the extension runs on 3.11. */
+/*
+ * The Py_RETURN_NONE of 3.12's headers assumes that None is immortal. It is not when the extension
+ * runs on 3.11.
+ */
 #undef Py_RETURN_NONE
 #define Py_RETURN_NONE return Py_NewRef(Py_None)
 
@@ -29,20 +33,20 @@
 /* ---- What keeps a tensor: shared by the Python object and all its views ---- */
 
 struct hold {
-	_Atomic size_t refs; /* of the object, of each buffer and of each DLPack export */
+	_Atomic size_t refs; /* one for the object, each buffer and each DLPack export */
 	DLManagedTensorVersioned *managed;
 	uint64_t nbytes;
-	intptr_t stream; /* on a GPU: that it was got for, or TL_STREAM_DEFAULT: it was not said */
-	int pid;	 /* on a GPU: whose; CUDA does not survive fork(). 0: on the CPU */
+	intptr_t stream; /* on a GPU: the stream it was got for; TL_STREAM_DEFAULT: not named */
+	int pid;	 /* on a GPU: the owner, since CUDA does not survive fork(); else 0 */
 	Py_ssize_t byte_strides[]; /* for the buffer protocol; not for packed types */
 };
 
-/* Takes @managed over, also on failure: NULL with an exception. */
+/* Takes @managed over, even if it fails, which is NULL with an exception. */
 struct hold *hold_new(DLManagedTensorVersioned *managed);
 struct hold *hold_ref(struct hold *h);
-/* Without the GIL too; the last one calls the deleter. Returns NULL. */
+/* Needs no GIL; the last one calls the deleter. Returns NULL. */
 struct hold *hold_unref(struct hold *h);
-/* With the GIL, which it gives away where the end of a mapping may take long. */
+/* Needs the GIL, and gives it up while a slow unmapping runs. Returns NULL. */
 struct hold *hold_unref_py(struct hold *h);
 
 static inline bool hold_read_only(const struct hold *h)
@@ -53,29 +57,30 @@ static inline bool hold_read_only(const struct hold *h)
 /* ---- Objects ---- */
 
 /*
- * Both start with this, so that they share what only looks at it. `plain` is what was given to who asked for plain bytes:
- * PyTorch gives such a buffer back at once, and keeps its address and the object. It goes with the object, not before.
- * So does, on a GPU, the lease of who asked for __cuda_array_interface__.
+ * A Tensor and a Draft both start with this. `plain` is a hold given away for a request for plain
+ * bytes: PyTorch gives such a buffer back at once, but keeps its address and the object. So it must
+ * live as long as the object. On a GPU it is the lease for __cuda_array_interface__, for the same
+ * reason.
  */
 struct array {
 	PyObject_HEAD struct hold *hold; /* NULL: released */
 	struct hold *plain;
-	bool unflagged; /* DLPack: it is not said that it is read-only */
+	bool unflagged; /* do not set DLPack's READ_ONLY flag */
 };
 
 struct client;
 
 struct draft {
-	struct array array;	    /* its hold is NULL when it has ended */
+	struct array array;	    /* has no hold once it has ended */
 	struct client *client;	    /* a reference */
-	PyObject *name;		    /* str */
-	struct draft *next, **link; /* among the client's open drafts, borrowed */
-	unsigned long long version; /* once committed */
-	int pid;		    /* drafts are not inherited */
-	tl_draft *handle;  /* on a GPU: for tl_draft_set_stream(), as long as there is a hold */
-	intptr_t stream;   /* that writes it, as far as is known */
-	bool stream_said;  /* by the user: no other counts */
-	bool many_streams; /* were asked for by consumers */
+	PyObject *name;		    /* a str */
+	struct draft *next, **link; /* in the client's list of open drafts, borrowed */
+	unsigned long long version; /* set when it is committed */
+	int pid;		    /* a child of fork() does not inherit drafts */
+	tl_draft *handle;  /* on a GPU: for tl_draft_set_stream(), while there is a hold */
+	intptr_t stream;   /* the stream that writes it, as far as is known */
+	bool stream_said;  /* by the user, so that no other counts */
+	bool many_streams; /* consumers asked for several */
 	enum draft_state { DRAFT_OPEN, DRAFT_COMMITTED, DRAFT_ABORTED } state;
 };
 
@@ -83,13 +88,13 @@ struct client {
 	PyObject_HEAD tl_client *client; /* NULL: closed */
 	struct draft *drafts;
 	unsigned calls;	 /* in the library now, on other threads */
-	bool closing;	 /* the last of them closes */
-	uint32_t over;	 /* interrupts the waiting gets when the client is closed */
-	uint32_t rescan; /* interrupts wait_many() */
+	bool closing;	 /* the last call closes it */
+	uint32_t over;	 /* changes when the client closes, to interrupt waiting gets */
+	uint32_t rescan; /* changes to interrupt wait_many() */
 };
 
 extern PyTypeObject *tensor_base, *draft_base, *client_base;
-extern PyTypeObject *tensor_type; /* what gets hand out: the Python class */
+extern PyTypeObject *tensor_type; /* the Python class, which gets return */
 extern PyTypeObject *draft_type;
 extern PyObject *interface_reader; /* tensorlease._arrays.read_interface */
 
@@ -97,15 +102,18 @@ int tensor_init(PyObject *module);
 int draft_init(PyObject *module);
 int client_init(PyObject *module);
 
-/* A Tensor over @managed, which it takes over, also on failure. */
+/* Makes a Tensor of @managed, which it takes over even if it fails. */
 PyObject *tensor_from(DLManagedTensorVersioned *managed);
-/* _share(): a Tensor over the same hold, of a Tensor or a Draft. */
+/* _share(): a Tensor that shares the hold of a Tensor or Draft. */
 PyObject *array_share(PyObject *self, PyObject *unused);
 PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft);
 bool is_tensor(PyObject *o);
 bool is_draft(PyObject *o);
 
-/* array.c: getters and the buffer protocol of both. Of a hold that is there, or NULL with an exception. */
+/*
+ * array.c: getters and the buffer protocol of both. They return NULL with an exception if there is
+ * no hold.
+ */
 struct hold *array_hold(PyObject *self);
 void array_deinit(PyObject *self);
 PyObject *array_get_shape(PyObject *self, void *unused);
@@ -127,7 +135,7 @@ PyObject *shape_tuple(int ndim, const int64_t *shape);
 PyObject *dtype_text(DLDataType t);
 PyObject *device_text(DLDevice device);
 uint32_t element_bits(DLDataType t, uint64_t flags);
-/* Of a buffer's or typestr's element: false if DLPack has none. */
+/* Converts the element of a buffer or a typestr. Returns false if DLPack has none. */
 bool dtype_from_format(const char *format, Py_ssize_t itemsize, DLDataType *out);
 
 /* dlpack.c */
@@ -138,7 +146,7 @@ PyObject *draft_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, 
 /* ---- Somebody else's array, to be read (source.c) ---- */
 
 struct source {
-	DLTensor tensor; /* shape and strides are the owner's, or in dims */
+	DLTensor tensor; /* its shape and strides are the owner's, or in dims */
 	uint64_t flags;
 	PyObject *owner; /* keeps what the pointers need, or NULL */
 	struct hold *hold;
@@ -146,61 +154,80 @@ struct source {
 	DLManagedTensorVersioned *versioned;
 	Py_buffer view;
 	bool has_view;
-	intptr_t stream; /* on a GPU: that waits for what writes the bytes */
+	intptr_t stream; /* on a GPU: the one that waits for what writes the bytes */
 	int64_t dims[2 * TL_NDIM_MAX];
 };
 
 /*
- * 0, or -1 with an exception. End with source_end(). @stream: on a GPU, which is to wait for what writes the array, or
- * TL_STREAM_DEFAULT; NULL: it must be on the CPU.
+ * Returns 0, or -1 with an exception; source_end() ends it. @stream is the stream on a GPU that is
+ * to wait for what writes the array, or TL_STREAM_DEFAULT. NULL means that the array must be on the
+ * CPU.
  */
 int source_begin(struct source *s, PyObject *array, const intptr_t *stream);
 static inline bool source_on_gpu(const struct source *s)
 {
 	return s->tensor.device.device_type == kDLCUDA;
 }
-/* Makes s->versioned something that owns the array, to be handed over. 0, or -1 with an exception. */
+/*
+ * Makes s->versioned own the array, so that it can be handed over. Returns 0, or -1 with an
+ * exception.
+ */
 int source_own(struct source *s);
 void source_end(struct source *s);
 
 /* ---- Errors and arguments (util.c) ---- */
 
 int util_init(PyObject *module);
-/* Raises what the library's @r means, with its text. Returns NULL. */
+/* Raise the exception for the library's @r, with the library's text or another. Return NULL. */
 PyObject *raise_error(int r);
 PyObject *raise_connect_error(int r);
 PyObject *raise_text(int r, const char *format, ...);
-/* Why a Tensor or Draft has no hold, as a @class. */
+/* Raises @class with the reason why a Tensor or Draft has no hold. */
 void raise_ended(PyObject *self, PyObject *class);
-/* The exception that is on its way, with @name in front of its words: for calls with many arrays. */
+/* Puts @name in front of the text of the exception that is set, for calls with many arrays. */
 void raise_again_with_name(PyObject *name);
 PyObject *register_types(PyObject *module, PyObject *args);
 
-/* The UTF-8 of a name, or of another @argument that is a str, without NULs; valid as long as @o. */
+/*
+ * Return the UTF-8 of a name, or of another @argument that must be a str without NUL. It is valid
+ * as long as @o.
+ */
 const char *name_utf8(PyObject *o);
 const char *text_utf8(const char *argument, PyObject *o);
-/* Of a str, bytes or os.PathLike: bytes, a reference. NULL with an exception that names @argument. */
+/*
+ * Converts a str, bytes or os.PathLike to new bytes. Returns NULL with an exception that names
+ * @argument.
+ */
 PyObject *parse_path(const char *argument, PyObject *o);
-/* Seconds to nanoseconds: None 0, inf -1. 0 or -1; the exception names @argument. */
+/*
+ * Converts seconds to nanoseconds; None is 0, inf is -1. Returns 0, or -1 with an exception that
+ * names @argument.
+ */
 int parse_seconds(const char *argument, PyObject *o, int64_t *ns);
-/* check_seconds(argument, timeout): the same for Python code. */
+/* check_seconds(argument, timeout): does the same for Python code. */
 PyObject *check_seconds(PyObject *module, PyObject *args);
-/* An int of 64 bits without a sign; NULL: 0. */
+/* Converts an unsigned int of 64 bits; NULL is 0. */
 int parse_uint64(const char *argument, PyObject *o, uint64_t *number);
 int parse_mode(PyObject *o, enum tl_mode *mode);
-/* bytes-like, or None: a view without an object. */
+/* Takes bytes-like objects, or None, which is a view without an object. */
 int parse_metadata(PyObject *o, Py_buffer *view);
 
-/* One keyword of a call: its name and where its value (borrowed) goes. */
+/* A keyword of a call: its name, and where its value, which is borrowed, goes. */
 struct keyword {
 	const char *name;
 	PyObject **value;
 };
 
-/* Up to @positional arguments and those by keyword into @keywords, which ends with a NULL name. 0 or -1. */
+/*
+ * Stores up to @positional arguments, and those by keyword, in @keywords, which ends with a NULL
+ * name. Returns 0 or -1.
+ */
 int parse_arguments(const char *function, PyObject *const *args, Py_ssize_t nargs, PyObject *names,
 		    Py_ssize_t positional, const struct keyword *keywords);
 
-/* A call of the library by an open client, without the GIL between the two. False: closed, with an exception. */
+/*
+ * Enclose a call of the library, during which the GIL may be given up. client_begin() returns false
+ * with an exception if the client is closed.
+ */
 bool client_begin(struct client *c);
 void client_end(struct client *c);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors on GPUs. A Tensor is got for no stream in particular; each consumer says by __dlpack__(stream=...) on which he works
- * and is given a lease of his own for that: his stream waits for the producer's work, and the end of that lease for his.
+ * Tensors on GPUs. A Tensor is got without naming a stream. A consumer names its stream by
+ * __dlpack__(stream=...), and is given a lease of its own for it: the stream waits for the
+ * producer's work, and the lease ends when the stream's work is done.
  */
 #include <errno.h>
 #include <unistd.h>
@@ -26,7 +27,7 @@ int parse_stream(PyObject *o, intptr_t *stream)
 	Py_DECREF(number);
 	if (value == -1 && PyErr_Occurred()) {
 		if (PyErr_ExceptionMatches(PyExc_OverflowError))
-			PyErr_Format(PyExc_ValueError, "stream %R is no stream's address", o);
+			PyErr_Format(PyExc_ValueError, "stream %R is not the address of a stream", o);
 		return -1;
 	}
 	if (value >= TL_STREAM_NONE && value != 0) {
@@ -63,7 +64,7 @@ int hold_lease(struct hold *h, intptr_t stream, DLManagedTensorVersioned **out)
 {
 	int r;
 
-	hold_ref(h); /* another thread may release the tensor meanwhile */
+	hold_ref(h); /* because another thread may release the tensor meanwhile */
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_remap_stream(h->managed, stream, out);
 	hold_unref(h);
@@ -88,7 +89,7 @@ PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused)
 	if (!a->plain) {
 		r = hold_lease(h, TL_STREAM_LEGACY, &m);
 		if (r ==
-		    -EINVAL) /* not the library's: its maker has seen to it, or his user does */
+		    -EINVAL) /* not the library's: its maker or its user takes care of the order */
 			return PyLong_FromLong(TL_STREAM_LEGACY);
 		if (r)
 			return raise_error(r);

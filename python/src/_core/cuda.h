@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUs: streams, leases for one of them, and what there is. */
+/* GPUs: streams, leases for a stream, and which GPUs there are. */
 #pragma once
 
 #include "core.h"
@@ -13,21 +13,27 @@ static inline bool hold_on_gpu(const struct hold *h)
 }
 
 /*
- * A stream as a user says it: None or NULL is TL_STREAM_DEFAULT; an int as DLPack numbers them; a stream object of another
- * library. 0, or -1 with an exception.
+ * Converts a stream: None or NULL is TL_STREAM_DEFAULT, an int is a number of DLPack's, else it is
+ * a stream object of another library. Returns 0, or -1 with an exception.
  */
 int parse_stream(PyObject *o, intptr_t *stream);
-PyObject *stream_number(intptr_t stream); /* None: not said */
+PyObject *stream_number(intptr_t stream); /* None if it was not named */
 
 /*
- * Another lease on the tensor, which is on a GPU, for use on that stream. 0, or a negative errno and the library's text; -EINVAL:
- * the tensor is not the library's. Gives the GIL up.
+ * Takes another lease on the tensor, which is on a GPU, for use on @stream. Returns 0, or a
+ * negative errno with the library's text; -EINVAL: the tensor is not the library's. Gives the GIL
+ * up.
  */
 int hold_lease(struct hold *h, intptr_t stream, DLManagedTensorVersioned **out);
-/* False with a BufferError: a child of fork() cannot use what its parent had on a GPU. */
+/*
+ * Returns false with a BufferError in a child of fork(), which cannot use its parent's GPU tensors.
+ */
 bool hold_usable(const struct hold *h);
 
-/* _cuda_stream(): orders the legacy stream, if none was said, after the producer's work; which it is, or None. */
+/*
+ * _cuda_stream(): orders the stream that was named, or else the legacy stream, after the producer's
+ * work. Returns which it is, or None.
+ */
 PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused);
 
 PyObject *uuid_text(const unsigned char uuid[16]); /* as nvidia-smi prints it */

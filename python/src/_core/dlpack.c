@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Handing tensors out by DLPack: __dlpack__() and the C exchange interface.
- * Invariant: memory that is mapped read-only is only given to who says, by the way he asks, that he honours the
- * READ_ONLY flag. Everybody else gets a copy-on-write mapping of the same tensor (tl_remap()), where a write hits no
- * one; PyTorch, CuPy and tvm-ffi ignore the flag, and writing into a read-only mapping kills the process.
- * On a GPU there is no copy-on-write: who asks for a versioned capsule is given the shared memory with the flag, and a
- * lease of his own for the stream that he names (cuda.h).
- * Deleters need no GIL and no interpreter.
+ *
+ * Invariant: memory that is mapped read-only is only given to a consumer that shows, by how it
+ * asks, that it honours the READ_ONLY flag. Every other consumer gets a copy-on-write mapping of
+ * the same tensor (tl_remap()), in which a write affects nobody. PyTorch, CuPy and tvm-ffi ignore
+ * the flag, and a write to a read-only mapping kills the process.
+ *
+ * On a GPU there is no copy-on-write. A consumer that asks for a versioned capsule gets the shared
+ * memory with the flag set, and a lease of its own for the stream that it names (cuda.h).
+ *
+ * Deleters need neither the GIL nor an interpreter.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -27,8 +31,8 @@ struct export
 		DLManagedTensor legacy;
 	};
 	struct hold *hold; /* whose memory it is, or NULL */
-	void *memory;	   /* its own */
-	int64_t dims[];	   /* shape, then strides */
+	void *memory;	   /* a copy of its own */
+	int64_t dims[];	   /* the shape, then the strides */
 };
 
 static void export_free(struct export *e)
@@ -94,7 +98,7 @@ static void export_set(struct export *e, const DLTensor *t, uint64_t flags, bool
 		};
 }
 
-/* The hold's own memory, as it is. */
+/* Exports the memory of the hold as it is. */
 static struct export *export_shared(struct hold *h, bool versioned)
 {
 	struct export *e = export_new(&h->managed->dl_tensor);
@@ -103,7 +107,7 @@ static struct export *export_shared(struct hold *h, bool versioned)
 		PyErr_NoMemory();
 		return NULL;
 	}
-	/* Some consumers never call the deleter of a tensor without bytes, which needs no lease. */
+	/* A tensor without bytes gets no lease: some consumers never call its deleter. */
 	e->hold = h->nbytes ? hold_ref(h) : NULL;
 	export_set(e, &h->managed->dl_tensor, h->managed->flags, versioned);
 	return e;
@@ -124,7 +128,7 @@ static bool c_order(const DLTensor *t)
 	return true;
 }
 
-/* A copy of it. */
+/* Exports a copy. */
 static struct export *export_copied(struct hold *h, bool versioned)
 {
 	DLTensor t = h->managed->dl_tensor;
@@ -157,7 +161,7 @@ static struct export *export_copied(struct hold *h, bool versioned)
 
 /* ---- Capsules ---- */
 
-/* An exception may be on its way when a capsule goes. */
+/* Keeps an exception that is set while the capsule goes away. */
 static void capsule_end(PyObject *capsule)
 {
 	PyObject *type, *value, *traceback;
@@ -173,7 +177,7 @@ static void capsule_end(PyObject *capsule)
 
 		if (m && m->deleter)
 			m->deleter(m);
-	} /* else it was consumed */
+	} /* otherwise the consumer took it */
 	PyErr_Restore(type, value, traceback);
 }
 
@@ -213,14 +217,17 @@ static int refuse(const char *why, PyObject *value)
 	return -1;
 }
 
-/* A pair of ints, or an exception that is a BufferError: a TypeError would be taken for another signature. */
+/*
+ * Parses a pair of ints. Failures are BufferErrors, because a TypeError would be taken for another
+ * signature.
+ */
 static int parse_pair(PyObject *o, const char *why, long pair[2])
 {
 	PyErr_Clear();
 	if (!PyTuple_Check(o) || PyTuple_Size(o) < 2)
 		return refuse(why, o);
 	for (int i = 0; i < 2; i++) {
-		PyObject *number = PyNumber_Index(PyTuple_GetItem(o, i)); /* an IntEnum, too */
+		PyObject *number = PyNumber_Index(PyTuple_GetItem(o, i)); /* works for an IntEnum too */
 
 		pair[i] = number ? PyLong_AsLong(number) : -1;
 		Py_XDECREF(number);
@@ -241,14 +248,14 @@ static int parse_copy(struct asked *a, PyObject *copy)
 	truth = PyObject_IsTrue(copy);
 	if (truth < 0) {
 		PyErr_Clear();
-		return refuse("copy is True, False or None", copy);
+		return refuse("copy must be True, False or None", copy);
 	}
 	a->copy = truth;
 	a->no_copy = !truth;
 	return 0;
 }
 
-/* On a GPU None is the legacy default stream, as the protocol says. */
+/* On a GPU None means the legacy default stream, as the protocol says. */
 static int parse_asked_stream(struct asked *a, const DLTensor *t, PyObject *stream)
 {
 	long long number;
@@ -256,7 +263,7 @@ static int parse_asked_stream(struct asked *a, const DLTensor *t, PyObject *stre
 	if (t->device.device_type != kDLCUDA)
 		return !stream || stream == Py_None
 			       ? 0
-			       : refuse("a tensor in CPU memory has no stream: None is asked for",
+			       : refuse("a tensor in CPU memory has no stream: pass None",
 					stream);
 	a->stream = TL_STREAM_LEGACY;
 	if (!stream || stream == Py_None)
@@ -265,8 +272,7 @@ static int parse_asked_stream(struct asked *a, const DLTensor *t, PyObject *stre
 	if (number == 0 || number < TL_STREAM_NONE || PyErr_Occurred()) {
 		PyErr_Clear();
 		return refuse(
-			"a CUDA stream is None or 1 (legacy default), 2 (per-thread default), an address, or "
-			"-1 (no order wanted)",
+			"stream must be None or 1 (legacy default), 2 (per-thread default), an address, or -1 (no order)",
 			stream);
 	}
 	a->stream = (intptr_t)number;
@@ -279,16 +285,16 @@ static int parse_dl_device(const DLTensor *t, PyObject *dl_device)
 
 	if (!dl_device || dl_device == Py_None)
 		return 0;
-	if (parse_pair(dl_device, "dl_device is a tuple of two ints or None", device))
+	if (parse_pair(dl_device, "dl_device must be a tuple of two ints or None", device))
 		return -1;
 	if (device[0] == (long)t->device.device_type && device[1] == t->device.device_id)
 		return 0;
 	if (t->device.device_type == kDLCUDA && device[0] == kDLCPU)
 		return refuse(
 			"the tensor is on a GPU, and the CPU cannot read it; torch.from_dlpack(tensor).cpu() "
-			"copies it: dl_device is __dlpack_device__()",
+			"copies it: dl_device must be __dlpack_device__()",
 			dl_device);
-	return refuse("the tensor stays on its device: dl_device is __dlpack_device__()",
+	return refuse("the tensor stays on its device: dl_device must be __dlpack_device__()",
 		      dl_device);
 }
 
@@ -309,26 +315,27 @@ static int parse_asked(struct asked *a, const DLTensor *t, PyObject *const *args
 	if (parse_asked_stream(a, t, stream))
 		return -1;
 	if (max_version && max_version != Py_None &&
-	    parse_pair(max_version, "max_version is a tuple of two ints or None", version))
+	    parse_pair(max_version, "max_version must be a tuple of two ints or None", version))
 		return -1;
 	a->versioned = version[0] >= 1;
 	if (parse_dl_device(t, dl_device))
 		return -1;
 	/*
-	 * NumPy passes all three of these at every call, dl_device as None unless the user names a device. Nobody
-	 * who ignores READ_ONLY asks like that: PyTorch leaves away what it has no value for.
+	 * NumPy passes all three at every call, with dl_device None unless the user names a device.
+	 * No consumer that ignores READ_ONLY asks in this way: PyTorch omits what it has no value
+	 * for.
 	 */
 	a->honours_read_only = a->versioned && copy && dl_device == Py_None && !stream;
 	return parse_copy(a, copy);
 }
 
-/* A mapping of its own for who would write. */
+/* Returns a copy-on-write mapping, for a consumer that might write. */
 static DLManagedTensorVersioned *remapped(struct hold *h)
 {
 	DLManagedTensorVersioned *m = NULL;
 	int r;
 
-	hold_ref(h); /* another thread may release the tensor meanwhile */
+	hold_ref(h); /* because another thread may release the tensor meanwhile */
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_remap(h->managed, TL_MODE_COPY_ON_WRITE, &m);
 	hold_unref(h);
@@ -352,7 +359,9 @@ static void refuse_gpu_copy(void)
 			"torch.from_dlpack(tensor).clone(), cupy.from_dlpack(tensor).copy()");
 }
 
-/* A lease of his own for who works on that stream; without order for a tensor that is not the library's. */
+/*
+ * Takes a lease for a consumer on that stream. A tensor that is not the library's is not ordered.
+ */
 static struct hold *gpu_hold(struct hold *h, intptr_t stream)
 {
 	DLManagedTensorVersioned *m;
@@ -466,7 +475,7 @@ static int api_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, voi
 		if (t.shape[i] < 0 || __builtin_mul_overflow(bytes, (uint64_t)t.shape[i], &bytes))
 			bits = 0;
 	if (t.ndim < 0 || !bits || __builtin_mul_overflow(bytes, bits, &bytes)) {
-		SetError(error_ctx, "ValueError", "not a shape and an element type");
+		SetError(error_ctx, "ValueError", "the prototype must have a shape and an element type");
 		return -1;
 	}
 	bytes = bytes / 8 + (bytes % 8 != 0);
@@ -485,7 +494,7 @@ static int api_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, voi
 	return 0;
 }
 
-/* Ready on the stream that api_stream() names. */
+/* Exports a tensor that is ready on the stream that api_stream() returns. */
 static struct export *api_export_gpu(PyObject *self, struct hold *h)
 {
 	struct hold *leased;
@@ -507,7 +516,7 @@ static struct export *api_export_gpu(PyObject *self, struct hold *h)
 	return e;
 }
 
-/* Who asks this way cannot say whether he honours READ_ONLY. */
+/* A consumer of this interface cannot say whether it honours READ_ONLY. */
 static int api_from_py(void *py_object, DLManagedTensorVersioned **out)
 {
 	PyObject *self = py_object;
@@ -515,7 +524,7 @@ static int api_from_py(void *py_object, DLManagedTensorVersioned **out)
 	struct hold *h;
 
 	if (!is_tensor(self) && !is_draft(self)) {
-		PyErr_Format(PyExc_TypeError, "not a tensorlease tensor but %R", Py_TYPE(self));
+		PyErr_Format(PyExc_TypeError, "expected a tensorlease tensor, not %R", Py_TYPE(self));
 		return -1;
 	}
 	h = exported_hold(self);
@@ -537,12 +546,12 @@ static int api_to_py(DLManagedTensorVersioned *tensor, void **out)
 	PyObject *o;
 
 	if (tensor->version.major != DLPACK_MAJOR_VERSION) {
-		PyErr_Format(PyExc_BufferError, "a tensor of DLPack %u.%u; 1.x is known",
+		PyErr_Format(PyExc_BufferError, "the tensor is of DLPack %u.%u; only 1.x is supported",
 			     tensor->version.major, tensor->version.minor);
 		return -1;
 	}
 	if (tensor->dl_tensor.ndim < 0) {
-		PyErr_SetString(PyExc_BufferError, "a tensor with a negative number of dimensions");
+		PyErr_SetString(PyExc_BufferError, "the tensor has a negative number of dimensions");
 		return -1;
 	}
 	o = tensor_from(tensor);
@@ -556,10 +565,10 @@ static int api_stream(DLDeviceType type, int32_t id, void **out)
 {
 	(void)id;
 	if (type != kDLCPU && type != kDLCUDA) {
-		PyErr_SetString(PyExc_BufferError, "tensorlease works on CPUs and CUDA's GPUs");
+		PyErr_SetString(PyExc_BufferError, "tensorlease works on CPUs and on CUDA's GPUs only");
 		return -1;
 	}
-	*out = NULL; /* of a GPU: the legacy default stream */
+	*out = NULL; /* on a GPU: the legacy default stream */
 	return 0;
 }
 
@@ -570,7 +579,7 @@ int dlpack_init(PyTypeObject *type)
 		.managed_tensor_allocator = api_allocate,
 		.managed_tensor_from_py_object_no_sync = api_from_py,
 		.managed_tensor_to_py_object_no_sync = api_to_py,
-		/* A borrowed DLTensor carries no flags: a read-only one would be written to. */
+		/* A borrowed DLTensor has no flags, so that a read-only one would be written to. */
 		.dltensor_from_py_object_no_sync = NULL,
 		.current_work_stream = api_stream,
 	};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The Draft: memory that will be a tensor. It is an exported draft of the library (tl_draft_export()), so that the
- * views that Python code has of it stay valid, if only for reading, after it was committed. A commit hands a
- * description of the same bytes to tl_publish(), which knows them by their address.
+ * The Draft: memory that will become a tensor. It is an exported draft of the library
+ * (tl_draft_export()), so that its views in Python stay valid for reading after the commit. A
+ * commit hands a description of the same bytes to tl_publish(), which recognises them by their
+ * address.
  */
 #include <errno.h>
 #include <string.h>
@@ -119,15 +120,14 @@ void draft_say_stream(struct draft *d, intptr_t stream)
 	set_stream(d, stream);
 }
 
-/* False with an exception: it is not clear on which. */
+/* Returns false with an exception if it is not clear which stream that is. */
 static bool draft_stream_known(const struct draft *d)
 {
 	if (!d->many_streams)
 		return true;
 	raise_text(
 		-EINVAL,
-		"the draft was handed to consumers on several streams: say which of them has the last work on "
-		"it, after the others': commit(stream=...)");
+		"the draft was handed to consumers on several streams: name the one whose work on it comes last, commit(stream=...)");
 	return false;
 }
 
@@ -145,7 +145,7 @@ static struct hold *draft_take(struct draft *d)
 
 	if (h && d->pid != getpid()) {
 		raise_text(-ESTALE,
-			   "the draft belongs to the process that created it, before fork()");
+			   "the draft belongs to the process that created it, not to its child after fork()");
 		return NULL;
 	}
 	return h;
@@ -170,8 +170,8 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 		.dl_tensor = h->managed->dl_tensor,
 	};
 	if (!same.dl_tensor.data)
-		tensor = h->managed; /* no bytes, no address */
-	d->array.hold = NULL;	     /* no second commit by another thread */
+		tensor = h->managed; /* no bytes means no address */
+	d->array.hold = NULL;	     /* so that another thread cannot commit too */
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_publish(d->client->client, text, tensor, options, copied, version);
 	Py_END_ALLOW_THREADS;
@@ -182,7 +182,7 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 	if (r)
 		return -1;
 	if (tensor == h->managed)
-		h->managed = NULL; /* consumed */
+		h->managed = NULL; /* it was consumed */
 	draft_committed(d, name, version ? *version : 0);
 	return 0;
 }
@@ -278,7 +278,7 @@ static int set_stream_attribute(PyObject *self, PyObject *value, void *unused)
 
 	(void)unused;
 	if (!value || value == Py_None) {
-		PyErr_SetString(PyExc_TypeError, "a stream is an int or a stream object");
+		PyErr_SetString(PyExc_TypeError, "stream must be an int or a stream object");
 		return -1;
 	}
 	if (!array_hold(self) || parse_stream(value, &stream))
@@ -299,13 +299,13 @@ static PyObject *get_state(PyObject *self, void *unused)
 	return PyUnicode_InternFromString(texts[((struct draft *)self)->state]);
 }
 
-/* A forked child has no such memory: touching it would be a SIGSEGV. */
+/* A child of fork() does not have this memory: touching it would be a SIGSEGV. */
 static int draft_get_buffer(PyObject *self, Py_buffer *view, int flags)
 {
 	view->obj = NULL;
 	if (((struct draft *)self)->pid != getpid()) {
 		PyErr_SetString(PyExc_BufferError,
-				"the draft belongs to the process that created it, before fork()");
+				"the draft belongs to the process that created it, not to its child after fork()");
 		return -1;
 	}
 	return array_get_buffer(self, view, flags);
@@ -317,23 +317,23 @@ static PyObject *draft_dlpack_here(PyObject *self, PyObject *const *args, Py_ssi
 	if (((struct draft *)self)->pid == getpid())
 		return draft_dlpack(self, args, nargs, names);
 	PyErr_SetString(PyExc_BufferError,
-			"the draft belongs to the process that created it, before fork()");
+			"the draft belongs to the process that created it, not to its child after fork()");
 	return NULL;
 }
 
 static PyMethodDef methods[] = {
 	{ "commit", FASTCALL(draft_commit), METH_FASTCALL | METH_KEYWORDS,
 	  "commit($self, *, metadata=None, wait=True, stream=None)\n--\n\n"
-	  "Publishes the tensor; nobody may write to its bytes any more.\n\n"
-	  "metadata: bytes to attach, at most 1024; replaces what create() was given.\n"
-	  "wait: False returns None without waiting for the daemon; should that refuse, the next\n"
-	  "    create(), put() or commit() raises it.\n"
-	  "stream: on a GPU, the stream that writes the draft, for which consumers wait: an int as DLPack numbers them,\n"
-	  "    or another library's object. None: the one that a consumer of the draft named (torch.from_dlpack(draft)\n"
-	  "    names PyTorch's current stream), else CUDA's legacy default stream.\n"
-	  "Returns the version, an int from 1. ValueError: committed or aborted before." },
+	  "Publishes the tensor and returns its version, an int from 1. From then on nobody may write to its bytes.\n\n"
+	  "metadata: bytes to attach, at most 1024. They replace what create() was given.\n"
+	  "wait: if False, do not wait for the daemon's answer, and return None. If the daemon refuses, the next\n"
+	  "    create(), put() or commit() raises the error.\n"
+	  "stream: on a GPU, the stream that writes the draft, for which consumers wait: an int as DLPack numbers streams,\n"
+	  "    or a stream object of another library. None: the stream that a consumer of the draft named\n"
+	  "    (torch.from_dlpack(draft) names PyTorch's current stream), else CUDA's legacy default stream.\n"
+	  "ValueError: the draft was committed or aborted before." },
 	{ "abort", draft_abort, METH_NOARGS,
-	  "abort($self)\n--\n\nGives the memory back unpublished. Does nothing the second time." },
+	  "abort($self)\n--\n\nGives the memory back without publishing it. Does nothing the second time." },
 	{ "__dlpack__", FASTCALL(draft_dlpack_here), METH_FASTCALL | METH_KEYWORDS, NULL },
 	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS, NULL },
 	{ "_share", array_share, METH_NOARGS, NULL },
@@ -341,20 +341,20 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getters[] = {
-	{ "shape", array_get_shape, NULL, "Sizes, a tuple of ints.", NULL },
+	{ "shape", array_get_shape, NULL, "The size of each dimension, a tuple of ints.", NULL },
 	{ "_dtype_word", array_get_dtype, NULL, NULL, NULL },
 	{ "strides", array_get_strides, NULL,
-	  "Steps in bytes, a tuple of ints; None for packed types of less than a byte.", NULL },
-	{ "nbytes", array_get_nbytes, NULL, "Bytes of the payload.", NULL },
-	{ "ndim", array_get_ndim, NULL, "Number of dimensions.", NULL },
-	{ "size", array_get_size, NULL, "Number of elements.", NULL },
-	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element; a fraction for packed types.",
+	  "Strides in bytes, a tuple of ints; None for packed types of less than a byte.", NULL },
+	{ "nbytes", array_get_nbytes, NULL, "How many bytes the elements take.", NULL },
+	{ "ndim", array_get_ndim, NULL, "How many dimensions there are.", NULL },
+	{ "size", array_get_size, NULL, "How many elements there are.", NULL },
+	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element, an int, or a float for packed types.",
 	  NULL },
-	{ "device", array_get_device, NULL, "Where it lies, a str: 'cpu', 'cuda:0'.", NULL },
-	{ "name", get_name, NULL, "The name it will be published under, or was.", NULL },
-	{ "version", get_version, NULL, "Its version once it is committed; None before.", NULL },
+	{ "device", array_get_device, NULL, "The device, a str such as 'cpu' or 'cuda:0'.", NULL },
+	{ "name", get_name, NULL, "The name under which it will be published, or was published.", NULL },
+	{ "version", get_version, NULL, "The version that was published; None before the commit.", NULL },
 	{ "stream", get_stream, set_stream_attribute,
-	  "On a GPU: the stream that writes the draft, an int, or None as long as nobody has named one; may be set.",
+	  "On a GPU, the stream that writes the draft: an int, or None if nobody has named one. It can be set.",
 	  NULL },
 	{ "state", get_state, NULL, "'open', 'committed' or 'aborted'.", NULL },
 	{ "_dtype_tuple", array_get_dtype_tuple, NULL, NULL, NULL },

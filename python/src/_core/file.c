@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files: reading them into tensors and writing tensors to them, with the code of the command line. */
+/* Files: publishing what is in them, and writing tensors to them, by way of transfer/. */
 #include <errno.h>
 #include <string.h>
 
-#include "cli/transfer.h"
+#include "transfer/transfer.h"
 #include "file.h"
 #include "wait.h"
 
@@ -13,7 +13,7 @@
 
 struct telling {
 	struct client *client;
-	PyObject *progress; /* NULL: nobody wants to hear */
+	PyObject *progress; /* NULL: there is no callback */
 	PyThreadState *thread;
 	int64_t looked_ns;
 };
@@ -36,7 +36,7 @@ static int tell_python(const struct telling *t, uint64_t done, uint64_t total)
 	return answer ? 0 : -1;
 }
 
-/* A file_progress. */
+/* Is a file_progress. */
 static int tell(void *context, uint64_t done, uint64_t total)
 {
 	struct telling *t = context;
@@ -54,12 +54,15 @@ static int tell(void *context, uint64_t done, uint64_t total)
 
 /* ---- Errors and arguments ---- */
 
-/* The library's errors are ours; of a file's, what is wrong with its contents. The rest is plain Python's OSErrors. */
+/*
+ * The library's errors are raised as ours, and so is wrong content of a file. Other failures of a
+ * file are plain OSErrors.
+ */
 static PyObject *raise_file(int r, const char *why)
 {
 	PyObject *text, *error;
 
-	if (PyErr_Occurred()) /* what progress raised, or Ctrl-C */
+	if (PyErr_Occurred()) /* progress raised it, or it is Ctrl-C */
 		return NULL;
 	if (r == -ENOMEM)
 		return PyErr_NoMemory();
@@ -94,17 +97,17 @@ static enum file_format find_format(const char *name, const char *path)
 	if (format != FILE_FORMAT_UNKNOWN)
 		return format;
 	if (name)
-		raise_text(-EINVAL, "format is 'npy', 'npz', 'safetensors' or 'pb', not '%s'",
+		raise_text(-EINVAL, "format must be 'npy', 'npz', 'safetensors' or 'pb', not '%s'",
 			   name);
 	else
 		raise_text(
 			-EINVAL,
-			"'%s' ends in none of .npy, .npz, .safetensors and .pb: format= says what it is",
+			"'%s' does not end in .npy, .npz, .safetensors or .pb: name its format with format=",
 			path);
 	return FILE_FORMAT_UNKNOWN;
 }
 
-/* 0 or -1. Py_CLEAR(a->path) at the end. */
+/* Returns 0 or -1. The caller does Py_CLEAR(a->path) in either case. */
 static int parse_file(struct arguments *a, PyObject *self, PyObject *prefix, PyObject *path,
 		      PyObject *format, PyObject *progress)
 {
@@ -123,13 +126,13 @@ static int parse_file(struct arguments *a, PyObject *self, PyObject *prefix, PyO
 	if (!a->path)
 		return -1;
 	a->path_text = PyBytes_AsString(a->path);
-	if (!strcmp(a->path_text, "-")) /* a file like any other */
+	if (!strcmp(a->path_text, "-")) /* here "-" is a file like any other */
 		a->path_text = "./-";
 	a->format = find_format(called, a->path_text);
 	if (a->format == FILE_FORMAT_UNKNOWN)
 		return -1;
 	if (progress != Py_None && !PyCallable_Check(progress)) {
-		PyErr_Format(PyExc_TypeError, "progress is a function, or None, not %R",
+		PyErr_Format(PyExc_TypeError, "progress must be a function or None, not %R",
 			     Py_TYPE(progress));
 		return -1;
 	}
@@ -231,7 +234,7 @@ PyObject *file_load(PyObject *self, PyObject *args)
 
 /* ---- save ---- */
 
-static PyObject *saved_names(const struct transfer *t)
+static PyObject *saved_names(const struct snapshot *t)
 {
 	PyObject *names = PyList_New((Py_ssize_t)t->count);
 
@@ -251,13 +254,13 @@ static PyObject *save_file(struct arguments *a)
 	tl_client *client = a->telling.client->client;
 	PyObject *names = NULL;
 	char why[FILE_ERROR_TEXT];
-	struct transfer t;
+	struct snapshot t;
 	int picked, r = 0;
 
 	a->telling.thread = PyEval_SaveThread();
-	picked = transfer_pick(&t, client, a->prefix, a->format, why);
+	picked = snapshot_get_for_file(&t, client, a->prefix, a->format, why);
 	if (!picked)
-		r = transfer_save(&t, a->path_text, a->format, tell, &a->telling, why);
+		r = snapshot_save(&t, a->path_text, a->format, tell, &a->telling, why);
 	PyEval_RestoreThread(a->telling.thread);
 	if (picked && *why)
 		raise_text(picked, "%s", why);
@@ -265,7 +268,7 @@ static PyObject *save_file(struct arguments *a)
 		raise_error(picked);
 	else
 		names = r ? raise_file(r, why) : saved_names(&t);
-	transfer_deinit(&t);
+	snapshot_deinit(&t);
 	return names;
 }
 

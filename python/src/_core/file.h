@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files: methods of the Client, behind load() and save() of _client.py. */
+/* Methods of the Client for files, behind load() and save() of _client.py. */
 #pragma once
 
 #include "core.h"

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looking around: methods of the Client that return tuples, which _client.py gives names. */
+/*
+ * Methods of the Client that tell about tensors, clients and devices. They return tuples, which
+ * _client.py turns into named ones.
+ */
 #include <errno.h>
 #include <string.h>
 
@@ -46,7 +49,7 @@ PyObject *look_stat(PyObject *self, PyObject *name)
 	return stat_name((struct client *)self, name, &info) ? NULL : info_tuple(&info);
 }
 
-/* With the GIL: a lease that takes no request tells it fastest. */
+/* Needs the GIL: a lease that takes no request answers this fastest. */
 static bool is_there(struct client *c, PyObject *name)
 {
 	static const tl_get_options local = { .size = sizeof(local),
@@ -137,7 +140,7 @@ static PyObject *make_holding(const void *item)
 			     holding->retired ? Py_True : Py_False);
 }
 
-/* With the GIL. 0, or -1 with an exception. */
+/* Needs the GIL. Returns 0, or -1 with an exception. */
 static int append_batch(struct listing *l)
 {
 	int r = 0;
@@ -185,7 +188,7 @@ static int visit_holding(const tl_holding *holding, void *context)
 	return visit(context, holding);
 }
 
-/* False with an exception. */
+/* Returns false with an exception. */
 static bool listing_begin(struct listing *l, struct client *c)
 {
 	l->list = PyList_New(0);
@@ -201,7 +204,10 @@ static bool listing_begin(struct listing *l, struct client *c)
 	return false;
 }
 
-/* The list, or NULL with an exception. @r is what the library said; 1: a visit raised. */
+/*
+ * Returns the list, or NULL with an exception. @r is what the library returned; 1 means that a
+ * visit raised.
+ */
 static PyObject *listing_end(struct listing *l, struct client *c, int r)
 {
 	PyEval_RestoreThread(l->thread);

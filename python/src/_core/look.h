@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looking around: methods of the Client that return tuples, which _client.py gives names. */
+/* Methods of the Client that tell about tensors, clients and devices, as tuples. */
 #pragma once
 
 #include "core.h"

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: many tensors put in one step, or got as of one moment. */
+/* Groups: publishing many arrays in one step, and getting many tensors as of one moment. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/transfer.h"
 #include "many.h"
-#include "tensor/copy.h"
-#include "tensor/check.h"
+#include "transfer/transfer.h"
 #include "wait.h"
 
 /* ---- Putting ---- */
@@ -20,22 +18,13 @@ struct part {
 struct putting {
 	tl_client *client;
 	tl_group_item *items;
+	const DLTensor **sources;
 	struct part *parts;
-	size_t count; /* parts that have begun */
+	size_t count; /* of the parts that have begun */
+	char why[FILE_ERROR_TEXT];
 };
 
-static int part_check(const char *name, const struct source *s)
-{
-	char why[TENSOR_WHY_TEXT];
-	int r = tensor_check_source(&s->tensor, s->flags, why, sizeof(why));
-
-	if (!r)
-		return 0;
-	raise_text(r == -EOVERFLOW ? -EINVAL : r, "'%s': %s", name, why);
-	return -1;
-}
-
-/* @array and @metadata are kept until putting_deinit(). */
+/* Keeps @array and @metadata until putting_deinit(). */
 static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObject *metadata)
 {
 	tl_group_item *item = &p->items[p->count];
@@ -53,9 +42,7 @@ static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObj
 		source_end(&part->source);
 		return -1;
 	}
-	p->count++;
-	if (part_check(text, &part->source))
-		return -1;
+	p->sources[p->count++] = &part->source.tensor;
 	*item = (tl_group_item){
 		.name = text,
 		.shape = part->source.tensor.shape,
@@ -75,6 +62,7 @@ static void putting_deinit(struct putting *p)
 		PyBuffer_Release(&p->parts[i].metadata);
 	}
 	PyMem_Free(p->parts);
+	PyMem_Free(p->sources);
 	PyMem_Free(p->items);
 }
 
@@ -83,12 +71,13 @@ static int putting_init(struct putting *p, PyObject *names, PyObject *arrays, Py
 	Py_ssize_t n = PyList_Size(names);
 
 	if (PyList_Size(arrays) != n || PyList_Size(metadata) != n) {
-		PyErr_SetString(PyExc_ValueError, "lists of different lengths");
+		PyErr_SetString(PyExc_ValueError, "the lists must have the same length");
 		return -1;
 	}
 	p->items = PyMem_Calloc((size_t)n + 1, sizeof(*p->items));
+	p->sources = PyMem_Calloc((size_t)n + 1, sizeof(DLTensor *));
 	p->parts = PyMem_Calloc((size_t)n + 1, sizeof(*p->parts));
-	if (!p->items || !p->parts) {
+	if (!p->items || !p->sources || !p->parts) {
 		PyErr_NoMemory();
 		return -1;
 	}
@@ -101,22 +90,9 @@ static int putting_init(struct putting *p, PyObject *names, PyObject *arrays, Py
 
 static int putting_attempt(void *context, int64_t timeout_ns)
 {
-	const struct putting *p = context;
-	tl_group *group;
-	int r = tl_group_create(p->client, p->items, p->count, timeout_ns, &group);
+	struct putting *p = context;
 
-	if (r)
-		return r;
-	for (size_t i = 0; !r && i < p->count; i++) {
-		void *to = tl_group_tensor(group, i)->data;
-
-		if (to)
-			r = copy_gather(to, &p->parts[i].source.tensor, p->parts[i].source.flags);
-	}
-	if (!r)
-		return tl_group_commit(group);
-	tl_group_abort(group);
-	return r;
+	return transfer_put(p->client, p->items, p->sources, p->count, timeout_ns, p->why);
 }
 
 /* _put_many(names, arrays, metadata, timeout); three lists of the same length */
@@ -135,7 +111,9 @@ PyObject *many_put(PyObject *self, PyObject *args)
 	if (!putting_init(&p, names, arrays, metadata) && client_begin(c)) {
 		p.client = c->client;
 		r = client_with_space(c, putting_attempt, &p, timeout_ns);
-		if (r < 0)
+		if (r < 0 && *p.why)
+			raise_text(r, "%s", p.why);
+		else if (r < 0)
 			raise_error(r);
 		client_end(c);
 	}
@@ -160,7 +138,7 @@ static void find_missing(struct getting *g)
 {
 	tl_info info = { .size = sizeof(info) };
 
-	g->wait.item = (tl_wait_item){ .name = g->names[0] }; /* all are there by now */
+	g->wait.item = (tl_wait_item){ .name = g->names[0] }; /* all of them have come meanwhile */
 	for (size_t i = 0; i < g->count; i++) {
 		int r = tl_stat(g->client, g->names[i], &info);
 
@@ -182,7 +160,7 @@ static int many_look(void *context)
 	return r;
 }
 
-/* Takes what @g has. */
+/* Takes the tensors of @g over. */
 static PyObject *tensor_list(struct getting *g)
 {
 	PyObject *list = PyList_New((Py_ssize_t)g->count);
@@ -278,22 +256,22 @@ struct getting_all {
 	tl_client *client;
 	const char *prefix;
 	enum tl_mode mode;
-	struct transfer found;
+	struct snapshot found;
 	char why[FILE_ERROR_TEXT];
 };
 
 static int all_look(void *context)
 {
 	struct getting_all *g = context;
-	int r = transfer_get(&g->found, g->client, g->prefix, g->mode, g->why);
+	int r = snapshot_get(&g->found, g->client, g->prefix, g->mode, g->why);
 
 	if (r == -EBUSY)
 		return -EAGAIN;
 	return !r && !g->found.count ? -ENOENT : r;
 }
 
-/* Takes what @found has. */
-static PyObject *tensor_dict(struct transfer *found)
+/* Takes the tensors of @found over. */
+static PyObject *tensor_dict(struct snapshot *found)
 {
 	PyObject *dict = PyDict_New();
 
@@ -307,11 +285,11 @@ static PyObject *tensor_dict(struct transfer *found)
 		Py_XDECREF(name);
 		Py_XDECREF(tensor);
 	}
-	transfer_deinit(found);
+	snapshot_deinit(found);
 	return dict;
 }
 
-/* The last look failed with @r. */
+/* Raises what the last attempt, which failed with @r, means. */
 static int all_failed(const struct getting_all *g, int r, int64_t timeout_ns)
 {
 	if (r == -EAGAIN)

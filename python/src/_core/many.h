@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: methods of the Client, behind put_many() and get_many() of _client.py. */
+/* Methods of the Client for groups, behind put_many() and get_many() of _client.py. */
 #pragma once
 
 #include "core.h"

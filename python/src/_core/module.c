@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The module tensorlease._core. Its state is the process's: one interpreter. */
+/*
+ * The module tensorlease._core. Its state belongs to the process, so that it supports one
+ * interpreter.
+ */
 #include "cuda.h"
 
 _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "shapes are handed out as they are");

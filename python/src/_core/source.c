@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Somebody else's array as a DLTensor to read from. What DLPack producers hand out is hostile until the
- * library has checked it (tensor_check_source()); here only what has to be believed before: the capsule's name, the
- * version, and that there are as many sizes as dimensions.
+ * Reads arrays of other libraries as DLTensors. What a DLPack producer hands out is hostile until
+ * the library has checked it. This file only checks what must be believed before that: the
+ * capsule's name, the version, and that there are as many sizes as dimensions.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static int refuse(const char *why)
 
 static int refuse_gpu(void)
 {
-	raise_text(-ENOTSUP, "the array is on a GPU, and tensors of one step are all on the CPU: "
+	raise_text(-ENOTSUP, "the array is on a GPU, but tensors published in one step must be on the CPU: "
 			     "publish() it by itself, or copy it to the CPU first");
 	return -1;
 }
@@ -30,7 +30,10 @@ static bool can_read(long type)
 	return type == kDLCPU || type == kDLCUDAHost || type == kDLROCMHost;
 }
 
-/* The type, or -1. Asked before __dlpack__(), which might copy between devices or wait for one. */
+/*
+ * Returns the device type, or -1. It is asked before __dlpack__(), which might copy between devices
+ * or wait for one.
+ */
 static int check_device(PyObject *array, bool gpu_too)
 {
 	PyObject *pair = PyObject_CallMethod(array, "__dlpack_device__", NULL);
@@ -47,7 +50,7 @@ static int check_device(PyObject *array, bool gpu_too)
 	Py_XDECREF(type);
 	if (PyErr_Occurred() || number < 0) {
 		PyErr_Clear();
-		return refuse("the array's __dlpack_device__() is no pair of a type and a number");
+		return refuse("the array's __dlpack_device__() is not a pair of a type and a number");
 	}
 	if (can_read(number) || (number == kDLCUDA && gpu_too))
 		return (int)number;
@@ -55,13 +58,13 @@ static int check_device(PyObject *array, bool gpu_too)
 		return refuse_gpu();
 	raise_text(
 		-ENOTSUP,
-		"the array lies on a device (DLPack type %ld) that is neither a CPU nor a GPU of CUDA "
-		"with memory of its own (2); copy it to the CPU first",
+		"the array lies on a device of DLPack type %ld, which is neither a CPU nor a CUDA GPU with memory of its "
+		"own (2); copy it to the CPU first",
 		number);
 	return -1;
 }
 
-/* __dlpack__(stream=..., max_version=...), without what is not to be said. */
+/* Calls __dlpack__(stream=..., max_version=...), leaving out what is not to be passed. */
 static PyObject *ask_with(PyObject *method, intptr_t stream, bool version)
 {
 	PyObject *none = PyTuple_New(0), *asked = PyDict_New(), *value;
@@ -85,7 +88,7 @@ static PyObject *ask_with(PyObject *method, intptr_t stream, bool version)
 	return capsule;
 }
 
-/* It knows fewer arguments, perhaps: those of DLPack 1.0 are new. */
+/* Returns whether the producer may lack some parameters: those of DLPack 1.0 are new. */
 static bool ask_again(const PyObject *capsule)
 {
 	if (capsule || !PyErr_ExceptionMatches(PyExc_TypeError))
@@ -95,8 +98,9 @@ static bool ask_again(const PyObject *capsule)
 }
 
 /*
- * On a GPU the producer makes our stream wait for what writes the array, whichever stream that is on. To say no stream means the
- * legacy one; but PyTorch takes it for none wanted, so that is said to who knows no streams.
+ * On a GPU the producer makes our stream wait for whatever writes the array. Passing no stream
+ * should mean the legacy stream, but PyTorch takes it to mean that no order is wanted. So the
+ * legacy stream is passed to a producer that knows streams.
  */
 static PyObject *ask_capsule(const struct source *s, PyObject *array)
 {
@@ -115,12 +119,13 @@ static PyObject *ask_capsule(const struct source *s, PyObject *array)
 }
 
 /*
- * A struct under the other kind's name is not touched: its deleter is not where we would look for it. One tells the
- * kinds apart by the first 8 bytes: of a legacy struct they are an address, which does not look like a version.
+ * A capsule may contain a struct of the other kind than its name says. Such a struct is not
+ * touched, since its deleter lies elsewhere. The first 8 bytes tell them apart: in a legacy struct
+ * they are an address, which does not look like a version.
  */
 enum { NO_VERSION = 256 };
 
-/* From here on the tensor is ours to delete, whatever the capsule's destructor thinks of that. */
+/* From here on the tensor must be deleted by us, whatever the capsule's destructor does. */
 static int take_from(PyObject *capsule, const char *used)
 {
 	return PyCapsule_SetName(capsule, used) || PyCapsule_SetDestructor(capsule, NULL);
@@ -159,12 +164,14 @@ static int source_legacy(struct source *s, PyObject *capsule)
 	return 0;
 }
 
-/* A tensor on a GPU from an array that did not say so: nobody has been asked for its stream. */
+/*
+ * Refuses a tensor on a GPU from an array that did not announce it, since nobody ordered a stream.
+ */
 static int check_capsule(const struct source *s, bool gpu)
 {
 	if (source_on_gpu(s) == gpu)
 		return 0;
-	return refuse("the array's __dlpack_device__() says another device than its capsule");
+	return refuse("the array's __dlpack_device__() and its capsule name different devices");
 }
 
 static int source_dlpack(struct source *s, PyObject *array, const intptr_t *stream)
@@ -198,7 +205,7 @@ static int source_dlpack(struct source *s, PyObject *array, const intptr_t *stre
 static int stride_in_elements(Py_ssize_t bytes, Py_ssize_t itemsize, int64_t *out)
 {
 	if (bytes % itemsize)
-		return refuse("the array's strides are no multiples of its element's size");
+		return refuse("the array's strides are not multiples of its element size");
 	*out = bytes / itemsize;
 	return 0;
 }
@@ -286,7 +293,7 @@ static int source_interface(struct source *s, PyObject *array)
 	return 0;
 }
 
-/* ---- __cuda_array_interface__, of who has nothing better: (address, dtype, shape, strides, owner, device, stream) ---- */
+/* ---- __cuda_array_interface__: (address, dtype, shape, strides, owner, device, stream) ---- */
 
 static int source_cuda(struct source *s, PyObject *array, const intptr_t *stream)
 {
@@ -309,7 +316,7 @@ static int source_cuda(struct source *s, PyObject *array, const intptr_t *stream
 					: refuse("__cuda_array_interface__: too many dimensions");
 	if (!stream)
 		return refuse_gpu();
-	s->stream = *stream; /* the user's word is above the interface's */
+	s->stream = *stream; /* the user's word takes precedence over the interface's */
 	if (s->stream == TL_STREAM_DEFAULT && parse_stream(theirs, &s->stream))
 		return -1;
 	if (s->stream == TL_STREAM_DEFAULT)
@@ -365,7 +372,10 @@ static int source_ours(struct source *s, PyObject *array, const intptr_t *stream
 	return lease_for(s, *stream);
 }
 
-/* Another protocol may do: __dlpack__() refuses what it has no words for, such as read-only to a legacy asker. */
+/*
+ * Returns whether another protocol may be tried: __dlpack__() refuses what it cannot express, such
+ * as read-only in a legacy capsule.
+ */
 static bool may_fall_back(void)
 {
 	return PyErr_ExceptionMatches(PyExc_BufferError) ||
@@ -375,22 +385,24 @@ static bool may_fall_back(void)
 	       PyErr_ExceptionMatches(PyExc_ValueError);
 }
 
-/* What their own DLPack drops: numpy.ma the mask; PyTorch that a view is negated (x.conj().imag). */
+/*
+ * Refuses what an array's own DLPack would drop: numpy.ma drops the mask, and PyTorch drops that a
+ * view is negated (x.conj().imag).
+ */
 static int check_dropped(PyObject *array)
 {
 	PyObject *negated;
 	int truth;
 
-	if (PyObject_HasAttrString(array, "_sharedmask")) /* of numpy.ma alone */
+	if (PyObject_HasAttrString(array, "_sharedmask")) /* only numpy.ma has it */
 		return refuse("a masked array has no DLPack type; publish its .data, or .filled()");
-	if (!PyObject_HasAttrString(array, "is_neg")) /* of PyTorch alone */
+	if (!PyObject_HasAttrString(array, "is_neg")) /* only PyTorch has it */
 		return 0;
 	negated = PyObject_CallMethod(array, "is_neg", NULL);
 	truth = negated ? PyObject_IsTrue(negated) : -1;
 	Py_XDECREF(negated);
 	if (truth > 0)
-		return refuse("PyTorch's DLPack forgets the sign of this view; publish its "
-			      ".resolve_neg()");
+		return refuse("PyTorch's DLPack loses the sign of this view; publish its .resolve_neg()");
 	PyErr_Clear();
 	return 0;
 }
@@ -424,7 +436,7 @@ static int source_any(struct source *s, PyObject *array, const intptr_t *stream)
 		return source_cuda(s, array, stream);
 	PyErr_Format(PyExc_TypeError,
 		     "%R has neither __dlpack__ nor the buffer protocol nor __array_interface__; "
-		     "numpy.asarray() makes an array of many things",
+		     "numpy.asarray() may make an array of it",
 		     Py_TYPE(array));
 	return -1;
 }
@@ -443,7 +455,9 @@ int source_begin(struct source *s, PyObject *array, const intptr_t *stream)
 	return r;
 }
 
-/* Deleters and a refused capsule's destructor may run Python code: an exception that is on its way stays. */
+/*
+ * Keeps an exception that is set: deleters and a refused capsule's destructor may run Python code.
+ */
 void source_end(struct source *s)
 {
 	PyObject *type, *value, *traceback;
@@ -471,7 +485,7 @@ struct owned {
 	int64_t dims[];
 };
 
-/* On any thread, perhaps one of the library's, perhaps when the interpreter has ended. */
+/* Runs on any thread, perhaps one of the library's, perhaps after the interpreter has ended. */
 static void owned_delete(DLManagedTensorVersioned *managed)
 {
 	struct owned *o = (struct owned *)managed;

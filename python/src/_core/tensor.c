@@ -14,7 +14,7 @@ bool is_tensor(PyObject *o)
 	return PyObject_TypeCheck(o, tensor_base);
 }
 
-/* Takes the reference over, also on failure. */
+/* Takes the reference over, even if it fails. */
 static PyObject *tensor_over(struct hold *h)
 {
 	PyObject *self;
@@ -86,7 +86,7 @@ static PyObject *tensor_enter(PyObject *self, PyObject *unused)
 
 /* ---- What the library knows of it ---- */
 
-/* False: it is not the library's, but was made through the exchange interface. */
+/* Returns false if the tensor is not the library's but came through the exchange interface. */
 static bool tensor_info(PyObject *self, tl_info *info)
 {
 	struct hold *h = array_hold(self);
@@ -163,7 +163,7 @@ static PyObject *tensor_remap(PyObject *self, PyObject *mode_text)
 
 	if (!h || parse_mode(mode_text, &mode))
 		return NULL;
-	hold_ref(h); /* another thread may release us meanwhile */
+	hold_ref(h); /* because another thread may release us meanwhile */
 	Py_BEGIN_ALLOW_THREADS;
 	r = tl_remap(h->managed, mode, &m);
 	hold_unref(h);
@@ -181,8 +181,7 @@ static PyObject *tensor_unflagged(PyObject *self, PyObject *unused)
 	if (!hold_on_gpu(h)) {
 		PyErr_SetString(
 			PyExc_TypeError,
-			"unflagged() is for tensors on GPUs; copy_on_write() makes one on the CPU that may be "
-			"written to");
+			"unflagged() is for tensors on GPUs; on the CPU use copy_on_write()");
 		return NULL;
 	}
 	other = array_share(self, unused);
@@ -194,24 +193,26 @@ static PyObject *tensor_unflagged(PyObject *self, PyObject *unused)
 static PyMethodDef methods[] = {
 	{ "release", tensor_release, METH_NOARGS,
 	  "release($self)\n--\n\n"
-	  "Gives the lease back, as the end of the object does. Views that there are keep it until they are gone." },
+	  "Gives the lease back, as the end of the object does. The lease goes on as long as there are views." },
 	{ "__enter__", tensor_enter, METH_NOARGS, NULL },
 	{ "__exit__", tensor_exit, METH_VARARGS, NULL },
 	{ "__dlpack__", FASTCALL(tensor_dlpack), METH_FASTCALL | METH_KEYWORDS,
 	  "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
-	  "A DLPack capsule. Of a read-only Tensor: over the shared memory, with the READ_ONLY flag, for NumPy;\n"
-	  "over a copy-on-write mapping of its own for who may ignore the flag. On a GPU: a lease of its own, with the\n"
-	  "flag; stream, a CUDA stream as DLPack numbers them, waits for the producer's work, and the lease ends when\n"
-	  "what is queued on it by the end of the consumer's tensor is done. BufferError: it is read-only and\n"
-	  "max_version is None; another device is asked for, or a stream on the CPU, or a copy on a GPU; the tensor was\n"
-	  "released. TensorLostError: its memory is gone with its producer." },
+	  "Returns a DLPack capsule.\n\n"
+	  "For a read-only Tensor, NumPy gets the shared memory with the READ_ONLY flag. Consumers that may ignore the\n"
+	  "flag get a copy-on-write mapping of their own. On a GPU a consumer gets the memory with the flag and a lease\n"
+	  "of its own. There stream, a CUDA stream as DLPack numbers them, waits for the producer's work, and the lease\n"
+	  "ends when the work that is queued on it at the end of the consumer's tensor is done.\n"
+	  "BufferError: the Tensor is read-only and max_version is None; or another device is asked for, or a stream on\n"
+	  "the CPU, or a copy on a GPU; or the Tensor was released. TensorLostError: its memory is gone with its\n"
+	  "producer." },
 	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS,
-	  "__dlpack_device__($self)\n--\n\nDLPack's device type and number: (1, 0) is the CPU, (2, n) GPU n." },
+	  "__dlpack_device__($self)\n--\n\nReturns DLPack's device type and number: (1, 0) is the CPU, (2, n) is GPU n." },
 	{ "unflagged", tensor_unflagged, METH_NOARGS,
 	  "unflagged($self)\n--\n\n"
-	  "Of a Tensor on a GPU: the same tensor and lease, whose DLPack capsules do not say that it is read-only.\n\n"
-	  "For libraries that know no such flag (JAX, TensorFlow). They must not write to it: others read those\n"
-	  "bytes, or the memory is mapped read-only, and then CUDA is of no more use in this process." },
+	  "Returns a Tensor on a GPU with the same lease, whose DLPack capsules do not have the READ_ONLY flag.\n\n"
+	  "It is for libraries that do not know the flag (JAX, TensorFlow). They must not write to it: others read these\n"
+	  "bytes, or the memory is mapped read-only, and a write makes CUDA unusable in this process." },
 	{ "_cuda_stream", tensor_cuda_stream, METH_NOARGS, NULL },
 	{ "_remap", tensor_remap, METH_O, NULL },
 	{ "_share", array_share, METH_NOARGS, NULL },
@@ -219,27 +220,27 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getters[] = {
-	{ "shape", array_get_shape, NULL, "Sizes, a tuple of ints.", NULL },
+	{ "shape", array_get_shape, NULL, "The size of each dimension, a tuple of ints.", NULL },
 	{ "_dtype_word", array_get_dtype, NULL, NULL, NULL },
 	{ "strides", array_get_strides, NULL,
-	  "Steps in bytes, a tuple of ints; None for packed types of less than a byte.", NULL },
-	{ "nbytes", array_get_nbytes, NULL, "Bytes of the payload.", NULL },
-	{ "ndim", array_get_ndim, NULL, "Number of dimensions.", NULL },
-	{ "size", array_get_size, NULL, "Number of elements.", NULL },
-	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element; a fraction for packed types.",
+	  "Strides in bytes, a tuple of ints; None for packed types of less than a byte.", NULL },
+	{ "nbytes", array_get_nbytes, NULL, "How many bytes the elements take.", NULL },
+	{ "ndim", array_get_ndim, NULL, "How many dimensions there are.", NULL },
+	{ "size", array_get_size, NULL, "How many elements there are.", NULL },
+	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element, an int, or a float for packed types.",
 	  NULL },
-	{ "device", array_get_device, NULL, "Where it lies, a str: 'cpu', 'cuda:0'.", NULL },
-	{ "read_only", array_get_read_only, NULL, "True of a Tensor got with mode='r'.", NULL },
-	{ "released", array_get_released, NULL, "True after release().", NULL },
+	{ "device", array_get_device, NULL, "The device, a str such as 'cpu' or 'cuda:0'.", NULL },
+	{ "read_only", array_get_read_only, NULL, "Whether it was got with mode='r'.", NULL },
+	{ "released", array_get_released, NULL, "Whether release() was called.", NULL },
 	{ "lost", get_lost, NULL,
-	  "True of a tensor on a GPU whose memory is gone with the process that published it.",
+	  "Whether its GPU memory is gone with the process that published it.",
 	  NULL },
-	{ "name", get_name, NULL, "The name it was published under.", NULL },
-	{ "version", get_version, NULL, "Its version under that name, from 1.", NULL },
-	{ "metadata", get_metadata, NULL, "What its producer attached, bytes.", NULL },
+	{ "name", get_name, NULL, "The name under which it was published.", NULL },
+	{ "version", get_version, NULL, "Its version of that name, from 1.", NULL },
+	{ "metadata", get_metadata, NULL, "The bytes that its producer attached.", NULL },
 	{ "committed_ns", get_committed_ns, NULL,
 	  "When it was published, in nanoseconds since 1970 (time.time_ns()).", NULL },
-	{ "uid", get_uid, NULL, "The user who published it.", NULL },
+	{ "uid", get_uid, NULL, "The uid of the user who published it.", NULL },
 	{ "_dtype_tuple", array_get_dtype_tuple, NULL, NULL, NULL },
 	{ "_address", array_get_address, NULL, NULL, NULL },
 	{ 0 },

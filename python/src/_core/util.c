@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Errors and arguments. The exception classes are Python's: _errors.py says which errno is which. */
+/*
+ * Errors and arguments. The exception classes are Python's; _errors.py says which errno becomes
+ * which.
+ */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -11,7 +14,7 @@ PyTypeObject *tensor_type, *draft_type;
 PyObject *interface_reader, *cuda_reader, *stream_reader;
 
 static PyObject *errors;	 /* dict: errno -> class */
-static PyObject *connect_errors; /* the same, when connecting */
+static PyObject *connect_errors; /* the same while connecting */
 static PyObject *base_error;
 
 int util_init(PyObject *module)
@@ -51,7 +54,7 @@ PyObject *register_types(PyObject *module, PyObject *args)
 	Py_RETURN_NONE;
 }
 
-/* The library's words name what C programs know. */
+/* The library's texts name C functions; these are their names in Python. */
 static const char *const in_python[][2] = {
 	{ "tl_create()", "Client.create(..., device=...)" },
 	{ "TL_PUBLISH_STAGING", "staging=True" },
@@ -134,10 +137,10 @@ void raise_ended(PyObject *self, PyObject *class)
 	else if (d->state == DRAFT_OPEN)
 		PyErr_Format(class, "draft %R is being committed by another thread", d->name);
 	else if (d->version)
-		PyErr_Format(class, "draft %R was committed as version %llu: get() it", d->name,
+		PyErr_Format(class, "draft %R was committed as version %llu: use get()", d->name,
 			     d->version);
 	else
-		PyErr_Format(class, "draft %R was committed: get() it", d->name);
+		PyErr_Format(class, "draft %R was committed: use get()", d->name);
 }
 
 void raise_again_with_name(PyObject *name)
@@ -180,12 +183,12 @@ const char *text_utf8(const char *argument, PyObject *o)
 	const char *text;
 
 	if (!PyUnicode_Check(o)) {
-		PyErr_Format(PyExc_TypeError, "%s is a str, not %R", argument, Py_TYPE(o));
+		PyErr_Format(PyExc_TypeError, "%s must be a str, not %R", argument, Py_TYPE(o));
 		return NULL;
 	}
 	text = PyUnicode_AsUTF8AndSize(o, &size);
 	if (text && strlen(text) != (size_t)size) {
-		raise_text(-EINVAL, "%s has a NUL character in it", argument);
+		raise_text(-EINVAL, "%s must not contain a NUL character", argument);
 		return NULL;
 	}
 	return text;
@@ -203,14 +206,14 @@ PyObject *parse_path(const char *argument, PyObject *o)
 	if (PyUnicode_FSConverter(o, &path))
 		return path;
 	if (PyErr_ExceptionMatches(PyExc_TypeError))
-		PyErr_Format(PyExc_TypeError, "%s is a str or os.PathLike, not %R", argument,
+		PyErr_Format(PyExc_TypeError, "%s must be a str or os.PathLike, not %R", argument,
 			     Py_TYPE(o));
 	return NULL;
 }
 
 int parse_seconds(const char *argument, PyObject *o, int64_t *ns)
 {
-	static const char what[] = "%s is in seconds, 0 or more, float('inf') or None, not %R";
+	static const char what[] = "%s must be seconds, 0 or more, float('inf') or None, not %R";
 	double seconds;
 
 	*ns = 0;
@@ -246,7 +249,7 @@ PyObject *check_seconds(PyObject *module, PyObject *args)
 
 int parse_uint64(const char *argument, PyObject *o, uint64_t *number)
 {
-	static const char what[] = "%s is an int from 0 to 2^64-1, not %R";
+	static const char what[] = "%s must be an int from 0 to 2^64-1, not %R";
 	PyObject *given;
 
 	*number = 0;
@@ -278,7 +281,7 @@ int parse_mode(PyObject *o, enum tl_mode *mode)
 		if (!PyUnicode_CompareWithASCIIString(o, "c"))
 			return 0;
 	}
-	PyErr_Format(PyExc_ValueError, "mode is 'r' (read-only) or 'c' (copy-on-write), not %R", o);
+	PyErr_Format(PyExc_ValueError, "mode must be 'r' (read-only) or 'c' (copy-on-write), not %R", o);
 	return -1;
 }
 
@@ -288,13 +291,13 @@ int parse_metadata(PyObject *o, Py_buffer *view)
 	if (!o || o == Py_None)
 		return 0;
 	if (!PyObject_CheckBuffer(o)) {
-		PyErr_Format(PyExc_TypeError, "metadata is bytes, or None, not %R", Py_TYPE(o));
+		PyErr_Format(PyExc_TypeError, "metadata must be bytes or None, not %R", Py_TYPE(o));
 		return -1;
 	}
 	if (PyObject_GetBuffer(o, view, 0)) {
 		memset(view, 0, sizeof(*view));
 		PyErr_Clear();
-		PyErr_Format(PyExc_BufferError, "metadata is contiguous bytes, not %R", o);
+		PyErr_Format(PyExc_BufferError, "metadata must be contiguous bytes, not %R", o);
 		return -1;
 	}
 	if (view->len <= TL_METADATA_MAX)
@@ -340,7 +343,7 @@ int parse_arguments(const char *function, PyObject *const *args, Py_ssize_t narg
 	for (Py_ssize_t i = 0; i < positional; i++) {
 		if (*keywords[i].value)
 			continue;
-		PyErr_Format(PyExc_TypeError, "%s() lacks its argument '%s'", function,
+		PyErr_Format(PyExc_TypeError, "%s() is missing its argument '%s'", function,
 			     keywords[i].name);
 		return -1;
 	}

@@ -33,7 +33,7 @@ int wait_closed(const char *what)
 	return -1;
 }
 
-/* What a look finds that a wait may change. */
+/* Returns whether waiting may change what a look returned. */
 bool worth_waiting(int r)
 {
 	return r == -ENOENT || r == -EAGAIN || r == -ENOTCONN || r == -ECONNREFUSED ||
@@ -41,8 +41,8 @@ bool worth_waiting(int r)
 }
 
 /*
- * In slices of a second, since a signal that comes between PyErr_CheckSignals() and the sleep does not end it; of some
- * milliseconds where nothing tells us when to look.
+ * Waits in slices of a second, because a signal that comes between PyErr_CheckSignals() and the
+ * sleep does not end the sleep. Where nothing wakes us, the slices are some milliseconds.
  */
 int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 {
@@ -78,7 +78,10 @@ int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 	}
 }
 
-/* Only who was refused at the end of a slice has waited for it; else it is final, as what never fits is. */
+/*
+ * Only a refusal at the end of a slice means that the attempt waited for space. An earlier one is
+ * final, as for a size that never fits.
+ */
 int client_with_space(struct client *c, int (*attempt)(void *context, int64_t timeout_ns),
 		      void *context, int64_t timeout_ns)
 {

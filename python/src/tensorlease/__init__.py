@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named tensors between processes, without a copy.
+"""Share named tensors between processes without a copy.
 
     import tensorlease
 
     with tensorlease.connect() as client:          # starts a daemon for this user if none runs
-        client.put("cam0/rgb", frame)              # publishes a copy
+        client.put("cam0/rgb", frame)              # publish a copy
         with client.create("cam0/rgb", (720, 1280, 3), "uint8") as draft:
-            camera.read_into(draft.numpy())        # straight into shared memory; published at the end of the block
+            camera.read_into(draft.numpy())        # write to shared memory; the end of the block publishes it
 
-        frame = client.get("cam0/rgb", timeout=1)  # the same pages, in any process
+        frame = client.get("cam0/rgb", timeout=1)  # the same memory, in any process
         frame.numpy(), frame.torch(), frame.jax()
 
-        client.publish("act/7", cuda_tensor)       # of PyTorch, CuPy, ...: the same GPU memory in any process
+        client.publish("act/7", cuda_tensor)       # of PyTorch, CuPy, ...: shares the GPU memory
         client.get("act/7").torch()
 
-        client.put_many(model.state_dict(), prefix="model/")       # many, in one step
-        layers = client.get_many(prefix="model/")                  # all of one moment
-        client.load("llama", "model.safetensors")                  # a file's; save() writes one
+        client.put_many(model.state_dict(), prefix="model/")       # many in one step
+        layers = client.get_many(prefix="model/")                  # all as of one moment
+        client.load("llama", "model.safetensors")                  # a whole file; save() writes one
 
 The lease on a tensor lasts as long as the Tensor or any view of it.
 """
@@ -43,9 +43,9 @@ from ._errors import (
     NotFoundError,
     NotNewerError,
     PermissionDeniedError,
+    TensorLostError,
     TimeoutError,
     UnsupportedError,
-    TensorLostError,
 )
 from ._tensor import Draft, Tensor
 
@@ -76,9 +76,9 @@ __all__ = [
     "Published",
     "Status",
     "Tensor",
+    "TensorLostError",
     "TimeoutError",
     "UnsupportedError",
-    "TensorLostError",
     "connect",
     "cuda_devices",
 ]

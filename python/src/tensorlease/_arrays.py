@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading objects that have __array_interface__ (NumPy's older protocol; PIL images, for one, have only that)."""
+"""Reads objects with __array_interface__, an older protocol of NumPy's. PIL images have no other."""
 
 import ctypes
 import operator
@@ -10,9 +10,9 @@ _LIMIT = 2**63
 
 
 def read_interface(array):
-    """(address, (code, bits), shape, strides in elements, owner) of an object with __array_interface__.
+    """Return (address, (code, bits), shape, strides in elements, owner) of an object with __array_interface__.
 
-    BufferError: it describes something that DLPack has no words for.
+    BufferError: DLPack cannot describe it.
     """
     interface = array.__array_interface__
     dtype, shape, steps = read_description(array, interface, "__array_interface__")
@@ -23,23 +23,23 @@ def read_interface(array):
 
 
 def read_description(array, interface, called):
-    """((code, bits), shape, strides in elements) that such an interface, or CUDA's, tells. BufferError as above."""
+    """Return ((code, bits), shape, strides in elements) of this interface or CUDA's. BufferError: as above."""
     if not isinstance(interface, dict):
-        raise BufferError(f"{called} is no dict")
+        raise BufferError(f"{called} is not a dict")
     typestr = interface.get("typestr")
-    if isinstance(typestr, str) and (typestr[1:2] == "V" or typestr[1:] == "f1"):  # ml_dtypes', which only have names
+    if isinstance(typestr, str) and (typestr[1:2] == "V" or typestr[1:] == "f1"):  # types of ml_dtypes only have names
         dtype = getattr(array, "dtype", None)
         if getattr(dtype, "names", None):
-            raise BufferError(f"structured elements have no DLPack type; put the fields {dtype.names} by themselves")
+            raise BufferError(f"structured elements have no type in DLPack; put the fields {dtype.names} one by one")
         typestr = getattr(dtype, "name", typestr)
     elif not isinstance(typestr, str) or typestr[1:2] not in tuple("biufc"):
         raise BufferError(
-            f"elements of typestr {typestr!r} have no DLPack type; integers, floats, complex numbers and bools have"
+            f"DLPack has no type for typestr {typestr!r}, only for integers, floats, complex numbers and bools"
         )
     elif typestr[0] == ">" and typestr[2:] != "1":
-        raise BufferError(f"the elements are big-endian, DLPack's types are not: array.astype('<{typestr[1:]}')")
+        raise BufferError(f"the elements are big-endian, unlike DLPack's: use array.astype('<{typestr[1:]}')")
     if interface.get("mask") is not None:
-        raise BufferError("a masked array has no DLPack type")
+        raise BufferError("DLPack has no masked arrays")
     try:
         code, bits, _ = parse_dtype(typestr)
         shape = tuple(operator.index(n) for n in interface["shape"])
@@ -47,12 +47,12 @@ def read_description(array, interface, called):
     except (KeyError, TypeError, ValueError) as error:
         raise BufferError(f"{called} cannot be used: {error!r}") from None
     if not all(0 <= n < _LIMIT for n in shape) or not all(-_LIMIT <= n < _LIMIT for n in steps):
-        raise BufferError(f"{called}: sizes are 0 to 2^63-1, and strides below 2^63: {shape}, {steps}")
+        raise BufferError(f"{called}: sizes must be 0 to 2^63-1, and strides below 2^63, not {shape}, {steps}")
     return (code, bits), shape, steps
 
 
 def address_in(interface, called):
-    """Of its 'data'."""
+    """Return the address in its 'data'."""
     data = interface.get("data")
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], int) and 0 <= data[0] < 2 * _LIMIT:
         return data[0]
@@ -60,7 +60,7 @@ def address_in(interface, called):
 
 
 def _address_of_bytes(data, shape, steps, itemsize):
-    """PIL's: a copy of the image."""
+    """Return the address of bytes, as PIL hands out: a copy of the image."""
     ends = [(size - 1) * step for size, step in zip(shape, steps, strict=True)]
     first, last = sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends)
     if 0 not in shape and (first < 0 or (last + 1) * itemsize > len(data)):
@@ -77,5 +77,5 @@ def _steps(strides, shape, itemsize, called):
         return tuple(reversed(steps))
     strides = tuple(operator.index(step) for step in strides)
     if len(strides) != len(shape) or any(step % itemsize for step in strides):
-        raise BufferError(f"{called}: strides are no multiples of the element's size, one for each dimension")
+        raise BufferError(f"{called}: strides must be multiples of the element's size, one for each dimension")
     return tuple(step // itemsize for step in strides)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Client, and what its questions are answered with."""
+"""The Client, and the named tuples that its methods return."""
 
 import asyncio
 import errno
@@ -18,36 +18,36 @@ from ._waiter import Waiter, _Wait
 
 _PADDED = 4  # DLPack's IS_SUBBYTE_TYPE_PADDED
 _SIZE_MAX = 2**63 - 1
-_EVER = 9.2e9  # seconds from which on the library waits for ever
+_EVER = 9.2e9  # seconds that mean "forever" to the library
 
 
 class Info(NamedTuple):
-    """What is known of a tensor without getting it."""
+    """The properties of a tensor."""
 
     name: str
     version: int
     shape: tuple
     dtype: str
-    nbytes: int  # of the payload
-    committed_ns: int  # when, as time.time_ns()
-    device: str  # 'cpu', 'cuda:0'; 'cuda' of a GPU that this process has not used through tensorlease
+    nbytes: int  # of its elements
+    committed_ns: int  # time of publishing, as time.time_ns()
+    device: str  # 'cpu', 'cuda:0'; 'cuda' if this process has not used that GPU through tensorlease
     uid: int  # of the user who published it
     metadata: bytes
-    device_uuid: str  # of a GPU, the same in all processes; None: the CPU
+    device_uuid: str  # of a GPU, the same in all processes; None for the CPU
     lost: bool  # its GPU memory is gone with the process that published it
 
 
 class Status(NamedTuple):
-    """What a daemon says of itself. Sizes are bytes."""
+    """The state of a daemon. Sizes are in bytes."""
 
     address: str
     started_ns: int  # as time.time_ns()
-    capacity: int  # that it may use
-    bytes_used: int  # by segments, warm ones included
-    bytes_warm: int  # kept for the next tensor of the same size
-    commits: int  # since it started
-    tensors: int  # that a name means now
-    retired: int  # that no name means any more but somebody holds
+    capacity: int  # that all tensors together may use
+    bytes_used: int  # by all segments, including warm ones
+    bytes_warm: int  # kept empty for the next tensor of the same size
+    commits: int  # tensors published since the daemon started
+    tensors: int  # that have a name
+    retired: int  # that have no name any more but are still held
     drafts: int
     segments: int
     clients: int
@@ -60,7 +60,7 @@ class ClientInfo(NamedTuple):
     """A client of the daemon."""
 
     id: int
-    label: str  # its program's name
+    label: str  # the name of its program
     pid: int
     uid: int
     gid: int
@@ -77,50 +77,52 @@ class Holding(NamedTuple):
     version: int
     nbytes: int
     leases: int
-    retired: bool  # the name means something else by now, or nothing
+    retired: bool  # its name was deleted, or means another tensor
 
 
 class Published(NamedTuple):
-    """What publish() did."""
+    """The result of publish()."""
 
     version: int  # None with wait=False
-    copied: bool  # the bytes had to be copied once
+    copied: bool  # whether the bytes were copied
 
 
 class Loaded(NamedTuple):
-    """What load() published."""
+    """The result of load()."""
 
     names: list  # of the tensors, in the order of the file
-    metadata: dict  # texts about the file as a whole: the __metadata__ of .safetensors
+    metadata: dict  # texts about the whole file: the __metadata__ of .safetensors
 
 
 def connect(address=None, *, autostart=None, timeout=10.0):
-    """Connects to a daemon and returns a Client, which is a context manager.
+    """Connect to a daemon and return a Client, which is a context manager.
 
-    address: path of its socket, a str or os.PathLike. None: $TENSORLEASE_SOCKET, else /run/tensorlease/socket if
-        it exists, else $XDG_RUNTIME_DIR/tensorlease/socket, else /tmp/tensorlease-UID/socket.
-    autostart: if nobody listens there, start the daemon of this package for this user; it ends by itself
-        when there have been no clients and no tensors for a while. None: only if no address was given, neither here nor
-        by $TENSORLEASE_SOCKET: a mistyped one is an error then.
-    timeout: seconds that a request waits for the daemon's answer, the first ones included; None or 0: 10. No signal
-        ends that wait.
-    NoDaemonError (a ConnectionRefusedError): nobody listens. PermissionDeniedError: the socket is not for this user, or the
-    daemon is another user's; $TENSORLEASE_TRUST_UID names uids other than ours and root's to trust, commas between.
+    address: path of the daemon's socket, a str or os.PathLike. None: $TENSORLEASE_SOCKET, else /run/tensorlease/socket
+        if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket, else /tmp/tensorlease-UID/socket.
+    autostart: whether to start the daemon of this package for this user if nobody listens there. It ends by itself
+        when it has had no clients and no tensors for a while. None: only if the address was given neither here nor by
+        $TENSORLEASE_SOCKET, so that a mistyped address is an error.
+    timeout: seconds that a request waits for the daemon's answer, here and in later calls. None or 0: 10 seconds. A
+        signal does not end that wait.
+    NoDaemonError (a ConnectionRefusedError): nobody listens at the address. PermissionDeniedError: this user may not
+    use the socket, or the daemon runs as a user that is not trusted. Trusted are this user, root, the system user of
+    the packaged service, and the uids in $TENSORLEASE_TRUST_UID, separated by commas.
     """
     return Client(address, autostart=autostart, timeout=timeout)
 
 
 class Client(_core.Client):
-    """A connection to a daemon. Any thread may use it at any time; what waits or copies releases the GIL.
+    """A connection to a daemon. Any thread may use it at any time.
 
-    Ctrl-C and close() end what waits, for a tensor or for space. Beside its own errors each call may raise a ValueError
-    (the client is closed; an argument is wrong), a TypeError, a DisconnectedError (the daemon is gone; the next call
-    connects anew) and, if the daemon does not answer within connect()'s timeout, a TimeoutError. MemoryError and the
-    OSErrors of a process without memory or descriptors are what they are everywhere.
+    Calls that wait or copy release the GIL. Waits for a tensor or for space end with Ctrl-C and with close().
 
-    After a fork the child may use it as well: it reads on what its parent held, and connects anew when it has
-    to. Pickled, as by multiprocessing's spawn, it is another connection to the same address. Connections that end are
-    replaced by the next call.
+    Besides its own errors each call may raise a ValueError (the client is closed, or an argument is wrong), a
+    TypeError, a DisconnectedError (the daemon is gone; the next call connects again) and a TimeoutError (the daemon did
+    not answer within connect()'s timeout). If the process is out of memory or descriptors, it raises MemoryError or a
+    plain OSError.
+
+    After a fork the child may use the client too. It keeps what its parent held, and makes a connection of its own when
+    it needs one. A pickled client, as for multiprocessing's spawn, becomes another connection to the same address.
     """
 
     def __new__(cls, address=None, *, autostart=None, timeout=10.0):
@@ -140,15 +142,17 @@ class Client(_core.Client):
         return (_reconnect, (type(self), address, autostart, timeout))
 
     def close(self):
-        """Ends the connection. What waits in other threads ends with a ValueError; Tensors got through it stay valid.
+        """End the connection. Tensors that were got through it stay valid.
 
-        Drafts that are not committed will not be. Does nothing the second time.
+        Calls that wait in other threads end with a ValueError. Drafts that are not committed are aborted. The second
+        call does nothing.
 
-        Waits, at most the client's timeout, until the GPU has written what was published in memory that outlives this
-        process. A TimeoutError (it has not, or the daemon does not answer), a DisconnectedError or another Error (the
-        GPU failed) says what others will not get; the client is closed all the same. If the client is not closed but
-        collected, sys.unraisablehook is told. The interpreter's end waits likewise, but tells nobody; os._exit(), with
-        which multiprocessing ends its processes, does not wait.
+        Memory on a GPU can outlive this process only once the GPU has written it. close() waits for that, at most the
+        client's timeout. It raises a TimeoutError (the GPU is not done, or the daemon does not answer), a
+        DisconnectedError, or another Error (the GPU failed) if consumers will not get some of these tensors. The client
+        is closed in any case. If a client is collected instead, sys.unraisablehook gets the error. The end of the
+        interpreter waits too, but reports nothing. os._exit(), with which multiprocessing ends its processes, does not
+        wait.
         """
         waiter = self._waiter
         if waiter is not None and waiter.pid == os.getpid():
@@ -169,16 +173,17 @@ class Client(_core.Client):
     # ---- Publishing ----
 
     def create(self, name, shape, dtype, *, device=None, metadata=None, timeout=None, padded=False):
-        """Makes memory for a tensor that will be called name, and returns it as a Draft to write to.
+        """Make memory for a tensor that will be called name, and return it as a Draft to write to.
 
-        shape: an int or a sequence of ints, each 0 or more, at most 64 of them.
-        dtype: 'float32', numpy.float32, torch.float32, ...; 'bfloat16' and DLPack's small floats too.
-        device: None or 'cpu': shared memory. 'cuda:1', 1, a torch.device, ...: that GPU ('cuda' is 'cuda:0'). What is
-            published from there outlives this process, and the GPU enforces that consumers only read it.
-        metadata: bytes to attach, at most 1024. timeout: seconds to wait for space if there is none; not on a GPU.
-        padded: for types of less than a byte, each element takes a byte.
+        shape: an int or a sequence of at most 64 ints, each 0 or more.
+        dtype: 'float32', numpy.float32, torch.float32, ...; also 'bfloat16' and DLPack's small floats.
+        device: None or 'cpu' for shared memory; 'cuda:1', 1, a torch.device, ... for that GPU ('cuda' is 'cuda:0').
+            What is published from there outlives this process, and consumers cannot write to it.
+        metadata: bytes to attach, at most 1024.
+        timeout: seconds to wait for space. None: do not wait.
+        padded: whether each element of a type of less than a byte takes a whole byte.
         NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user. NoDeviceError: CUDA
-        cannot be used here, or there is no such GPU. UnsupportedError: it has no memory that can be shared so.
+        or that GPU cannot be used here. UnsupportedError: the GPU has no memory that can be shared in this way.
         """
         number = parse_device(device)
         number = -1 if number is None else number
@@ -186,7 +191,7 @@ class Client(_core.Client):
         _check_size(sizes, 8 if padded else element[1] * element[2])
         return self._create(name, sizes, element, _PADDED if padded else 0, metadata, timeout, number)
 
-    empty = create  # what NumPy and PyTorch call it
+    empty = create  # as it is called in NumPy and PyTorch
 
     def publish(
         self,
@@ -201,22 +206,25 @@ class Client(_core.Client):
         timeout=None,
         wait=True,
     ):
-        """Publishes tensor by handing it over, without a copy where that is possible.
+        """Publish tensor by handing it over, without a copy where that is possible.
 
-        On the CPU it is possible with a Draft, with arrays over a Draft's whole memory, and with a read-only Tensor,
-        which thereby gets a second name. Everything else is copied once, as put() does, and the result's `copied` says
-        so. no_copy: UnsupportedError instead of that copy.
+        On the CPU nothing is copied if tensor is a Draft, an array over the whole memory of a Draft, or a read-only
+        Tensor, which gets a second name. Anything else is copied once, as put() does, and `copied` in the result is
+        True. With no_copy that is an UnsupportedError instead.
 
-        On a GPU nothing is copied: the allocation that the tensor lies in is shared. The library keeps the tensor until
-        nobody holds what was published; until then it must not be written to. It goes with this process, unless it is
-        of CUDA's virtual memory (create(device=...), PyTorch's expandable_segments).
-        stream: what is queued there now, and what the tensor's own library is doing to it, is waited for by consumers,
-            on their streams: an int as DLPack numbers streams, or a stream object. None: CUDA's legacy default stream.
-        sealed: wait here until it is written, so that no consumer has to: right for weights.
-        staging: what cannot be shared as it is may be copied, on the GPU. Without a stream named, waits for the copy.
-        UnsupportedError: it cannot be shared, or is strided; the text says what to do. NoDeviceError: no CUDA here.
-        Error with the errno EINPROGRESS: the daemon did not answer, so it may be published, and is kept as if it were.
+        On a GPU nothing is copied: the allocation in which the tensor lies is shared. The library keeps the tensor
+        until nobody holds what was published, and until then nobody may write to it. It ends with this process, unless
+        it lies in CUDA's virtual memory (create(device=...), or PyTorch's expandable_segments).
+        stream: consumers wait, on their streams, for the work that is queued on this stream now, and for what the
+            tensor's own library is doing to it. An int as DLPack numbers streams, or a stream object. None: CUDA's
+            legacy default stream.
+        sealed: wait here until the tensor is written, so that no consumer has to. Use it for weights.
+        staging: allow a copy on the GPU if the memory cannot be shared. If no stream is named, wait for that copy.
+        metadata, timeout, wait: as for put().
         Returns Published(version, copied).
+        UnsupportedError: the tensor cannot be shared, or is strided; the text says what to do. NoDeviceError: CUDA
+        cannot be used here. An Error with errno EINPROGRESS: the daemon did not answer, so that the tensor may have
+        been published; the library keeps it as if it were.
         """
         version, copied = self._publish(
             name,
@@ -235,20 +243,20 @@ class Client(_core.Client):
         return Published(version, copied)
 
     def put_many(self, arrays, *, prefix="", metadata=None, timeout=None):
-        """Publishes copies of many arrays in one step: all or, on failure, none.
+        """Publish copies of many arrays in one step: all of them or, on failure, none.
 
         arrays: a dict, or another mapping, of 1 to 65,536 names and arrays on the CPU, as put() takes them. A
-            state_dict is one: ``client.put_many(model.state_dict(), prefix="model/")``. What shares memory in there does
-            not here.
-        prefix: goes before each name.
-        metadata: bytes to attach to each of them, or a dict of names, as in arrays, and bytes, for some of them.
-        timeout: seconds to wait for space if there is none.
-        Who gets one of them in its new version, and then another one, gets that in its new version too; get_many()
-        always gets all of them. Their memory comes back when the last of them is gone. Errors are those of put(), with
-        the name in the text. Returns None: stat() tells versions.
+            state_dict is one: ``client.put_many(model.state_dict(), prefix="model/")``. Arrays that share memory become
+            separate tensors.
+        prefix: is put in front of each name.
+        metadata: bytes to attach to each tensor, or a dict of names, as in arrays, and bytes, for some of them.
+        timeout: seconds to wait for space. None: do not wait.
+        A process that gets the new version of one tensor, and then another tensor, gets the new version of that too.
+        get_many() gets all of them. Their memory is given back when the last of them is gone. Raises the errors of
+        put(), with the name in the text. Returns None; stat() tells versions.
         """
         if not isinstance(arrays, Mapping):
-            raise TypeError(f"arrays is a mapping of names and arrays, such as a dict, not {type(arrays)!r}")
+            raise TypeError(f"arrays must be a mapping of names and arrays, such as a dict, not {type(arrays)!r}")
         names = _prefixed(prefix, arrays)
         if isinstance(metadata, Mapping):
             unknown = [name for name in metadata if name not in arrays]
@@ -262,31 +270,32 @@ class Client(_core.Client):
     # ---- Getting ----
 
     def get_many(self, names="", *, prefix="", timeout=None, mode="r"):
-        """Takes leases on many tensors as they were at one moment: never only a part of what a put_many() published.
+        """Take leases on many tensors as of one moment: all or none of what a put_many() published.
 
-        names: an iterable of names, or a str: then all tensors whose names start with it.
-        prefix: goes before what names says, and is left out of the result's keys. So
-            ``client.get_many(prefix="model/")`` is what ``client.put_many(arrays, prefix="model/")`` published.
-        timeout: seconds to wait until all names are there or, with a str, any; None: do not wait; inf: for ever.
-        mode: 'r' read-only, or 'c' copy-on-write, as get().
-        Returns a dict of names and Tensors, each with a lease of its own. With a str the names are listed before and
-        after the tensors are got, and all is done again if they changed in between: what came in one step is in the
-        result as a whole, or not at all.
-        NotFoundError: a name is missing, or none starts so. TimeoutError: still after that time. The rest as get().
+        names: an iterable of names, or a str for all tensors whose names start with it.
+        prefix: is put in front of names, and left out of the result's keys. So ``client.get_many(prefix="model/")``
+            returns what ``client.put_many(arrays, prefix="model/")`` published.
+        timeout: seconds to wait until all names exist or, with a str, any. None: do not wait. inf: wait forever.
+        mode: 'r' for read-only, or 'c' for copy-on-write, as for get().
+        Returns a dict of names and Tensors, each with a lease of its own. With a str, the names are listed before and
+        after the tensors are got. If they changed in between, all of it is done again.
+        NotFoundError: a name does not exist, or no name starts with the str. TimeoutError: this is still so after the
+        timeout. Other errors are those of get().
         """
         if isinstance(names, str):
             _check_str("prefix", prefix)
             found = self._get_all(prefix + names, timeout, mode)
             return {name[len(prefix) :]: tensor for name, tensor in found.items()} if prefix else found
         if not isinstance(names, Iterable) or isinstance(names, (bytes, bytearray)):
-            raise TypeError(f"names is a str or an iterable of them, not {type(names)!r}")
+            raise TypeError(f"names must be a str or an iterable of them, not {type(names)!r}")
         names = list(names)
         return dict(zip(names, self._get_many(_prefixed(prefix, names), timeout, mode), strict=True))
 
     async def aget(self, name, *, timeout=math.inf, newer_than=None, mode="r", stream=None):
-        """get() for asyncio: waits without blocking the loop. One thread serves all waits of this client.
+        """Do what get() does, for asyncio: wait without blocking the loop. One thread serves all waits of a client.
 
-        timeout: seconds; by default it waits for ever, or until the task is cancelled. The rest as get().
+        timeout: seconds; by default it waits forever, or until the task is cancelled. Other arguments and errors are
+        those of get().
         """
         _core.check_seconds("timeout", timeout)
         try:
@@ -310,7 +319,7 @@ class Client(_core.Client):
 
     def _get_waiter(self):
         waiter = self._waiter
-        if waiter is None or waiter.pid != os.getpid():  # a forked child has not the thread
+        if waiter is None or waiter.pid != os.getpid():  # a child of fork() does not have the thread
             if waiter is not None:
                 self._waiter_lock = threading.Lock()
             with self._waiter_lock:
@@ -322,62 +331,64 @@ class Client(_core.Client):
     # ---- Files ----
 
     def load(self, prefix, path, *, format=None, timeout=None, progress=None):
-        """Publishes what is in a file, in one step, as `tensorlease load` does.
+        """Publish all tensors of a file in one step, as `tensorlease load` does.
 
-        The tensors of a .npz or .safetensors file are called PREFIX/NAME, with their names in the file, in which '/'
-        splits components, too; an empty prefix is left out. The one in a .npy file, or in a TensorProto (.pb), is
+        The tensors of a .npz or .safetensors file are called PREFIX/NAME, with their names in the file. A '/' in these
+        separates components, and an empty prefix is left out. The tensor of a .npy file, or of a TensorProto (.pb), is
         called prefix.
-        path: a str or os.PathLike. format: 'npy', 'npz', 'safetensors' or 'pb'; None: what the path ends in.
-        timeout: seconds to wait for space if there is none.
-        progress: is called as progress(done, total), in bytes, on this thread; what it raises ends the load.
-        Returns Loaded(names, metadata). The bytes go from the file straight into shared memory, without the GIL.
-        InvalidError (a ValueError): the file is malformed, or a name in it is none; the text says what and where.
-        UnsupportedError: it has what tensors have not, such as strings. OSError: it cannot be read. Nothing is
-        published then, nor if Ctrl-C ends it.
+        path: a str or os.PathLike.
+        format: 'npy', 'npz', 'safetensors' or 'pb'. None: the suffix of path decides.
+        timeout: seconds to wait for space. None: do not wait.
+        progress: called as progress(done, total), in bytes, on this thread. An exception from it ends the load.
+        Returns Loaded(names, metadata). The file is read straight into shared memory, without the GIL.
+        InvalidError (a ValueError): the file is malformed, or a name in it is invalid; the text says what and where.
+        UnsupportedError: it contains something that is no tensor, such as strings. OSError: it cannot be read. In these
+        cases, and after Ctrl-C, nothing is published.
         """
         return Loaded._make(self._load(prefix, path, format, timeout, progress))
 
     def save(self, prefix, path, *, format=None, progress=None):
-        """Writes tensors to a file, as `tensorlease save` does, and returns their names.
+        """Write tensors to a file, as `tensorlease save` does, and return their names.
 
-        All tensors below PREFIX/ go into a .npz or .safetensors file, called without that, as they were at one moment;
-        into a .npy or .pb file goes the one called prefix. A file that is there is replaced as a whole, or not at all.
-        path, format and progress: as load().
-        NotFoundError: there is no such tensor. UnsupportedError: the format has no name for a type, as .npy and .npz
-        for bfloat16. OSError: it cannot be written.
+        A .npz or .safetensors file gets all tensors below PREFIX/, as they were at one moment; in the file their names
+        are without PREFIX/. A .npy or .pb file gets the tensor called prefix. An existing file is replaced as a whole,
+        or not at all.
+        path, format and progress: as for load().
+        NotFoundError: there is no such tensor. UnsupportedError: the format does not have a type, such as bfloat16 in
+        .npy and .npz files, or a tensor is on a GPU. OSError: the file cannot be written.
         """
         return self._save(prefix, path, format, progress)
 
     # ---- Looking around ----
 
     def stat(self, name):
-        """Info of the tensor that name means now. NotFoundError: there is none."""
+        """Return Info about the tensor that name means now. NotFoundError: no tensor has that name."""
         return Info._make(self._stat(name))
 
     def list(self, prefix=""):
-        """Infos of the tensors whose names start with prefix, a str, sorted by name; those of all without one."""
+        """Return Infos of the tensors whose names start with prefix, sorted by name."""
         return sorted(map(Info._make, self._list(prefix)))
 
     def status(self):
-        """Status of the daemon. Asks nobody: after the daemon was killed it is what was so then."""
+        """Return the daemon's Status. Makes no request: if the daemon was killed, it is the last state."""
         return Status._make(self._status())
 
     def devices(self):
-        """DeviceUsages of the GPUs on which the daemon counts something."""
+        """Return a DeviceUsage for each GPU on which the daemon counts something."""
         return [DeviceUsage._make(t) for t in self._devices()]
 
     def clients(self):
-        """ClientInfos of the daemon's clients."""
+        """Return a ClientInfo for each of the daemon's clients."""
         return [ClientInfo._make(t) for t in self._clients()]
 
     def holdings(self, client_id):
-        """Holdings of the client with that id, an int of clients(). NotFoundError: there is none."""
+        """Return Holdings of the client with that id, an int of clients(). NotFoundError: there is no such client."""
         return [Holding._make(t) for t in self._holdings(client_id)]
 
 
 def _check_str(argument, value):
     if not isinstance(value, str):
-        raise TypeError(f"{argument} is a str, not {type(value)!r}")
+        raise TypeError(f"{argument} must be a str, not {type(value)!r}")
 
 
 def _prefixed(prefix, names):
@@ -397,13 +408,13 @@ def _parse_shape(shape):
             return tuple(operator.index(n) for n in shape)
     except TypeError:
         pass
-    raise TypeError(f"shape is an int or a sequence of ints, not {shape!r}")
+    raise TypeError(f"shape must be an int or a sequence of ints, not {shape!r}")
 
 
 def _check_size(sizes, bits):
     for i, size in enumerate(sizes):
         if not 0 <= size <= _SIZE_MAX:
-            raise InvalidError(errno.EINVAL, f"shape: dimension {i} is {size}; it may be 0 to 2^63-1")
+            raise InvalidError(errno.EINVAL, f"shape: dimension {i} is {size}; it must be 0 to 2^63-1")
     if math.prod(size or 1 for size in sizes) * bits > 8 * _SIZE_MAX:
         raise InvalidError(errno.EINVAL, f"shape: {sizes} of {bits} bits each is more than 2^63-1 bytes")
 

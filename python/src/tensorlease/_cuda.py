@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs: what is said of devices and streams in Python, and __cuda_array_interface__."""
+"""GPUs: devices and streams as Python code names them, and __cuda_array_interface__."""
 
 import ctypes
 import operator
@@ -17,40 +17,41 @@ _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # DLPack's codes that NumPy h
 class CudaDevice(NamedTuple):
     """A GPU of this process."""
 
-    number: int  # as CUDA counts them here
+    number: int  # as CUDA counts them in this process
     name: str
     uuid: str  # as nvidia-smi prints it; the same in all processes
     total_bytes: int
     compute_capability: tuple
     driver_version: int  # of the CUDA that the driver implements: 12040 is 12.4
     vmm: bool  # create(device=) can work
-    legacy_ipc: bool  # what cudaMalloc() gives can be shared
-    memory_pools: bool  # and what pools give, if they were made for it
-    integrated: bool  # shares the CPU's memory, as Tegra's do
+    legacy_ipc: bool  # memory of cudaMalloc() can be shared
+    memory_pools: bool  # memory of pools can be shared, if they were made for it
+    integrated: bool  # shares the memory of the CPU, as on Tegra
 
 
 class DeviceUsage(NamedTuple):
-    """What a daemon counts on a GPU. Sizes are bytes; None: no limit."""
+    """What a daemon counts on a GPU. Sizes are in bytes; None means no limit."""
 
     uuid: str
-    bytes_used: int  # of allocations that are published, or kept for drafts
+    bytes_used: int  # by published allocations and draft buffers
     capacity: int
-    user_capacity: int  # of each user
+    user_capacity: int  # for each user
     segments: int
 
 
 def cuda_devices():
-    """CudaDevices of this process, by number.
+    """Return the CudaDevices of this process, by number.
 
-    Loads and initialises CUDA. NoDeviceError: it cannot be used here; the text says what is missing.
+    Loads and initialises CUDA. NoDeviceError: CUDA cannot be used here; the text says what is missing.
     """
     return [CudaDevice._make(t) for t in _core.cuda_devices()]
 
 
 def parse_device(device):
-    """The number of a GPU, or None for the CPU.
+    """Return the number of a GPU, or None for the CPU.
 
-    None, 'cpu', 'cuda' (which is 'cuda:0'), 'cuda:1', a number, a DLPack pair (2, 1), a torch.device, a CuPy device.
+    device is None, 'cpu', 'cuda' (which is 'cuda:0'), 'cuda:1', a number, a DLPack pair (2, 1), a torch.device, or a
+    CuPy device.
     """
     if device is None:
         return None
@@ -70,11 +71,11 @@ def parse_device(device):
         found = re.fullmatch(r"(cpu)(?::0)?|cuda(?::([0-9]{1,9}))?", str(device))
         if found:
             return None if found[1] else int(found[2] or 0)
-    raise ValueError(f"device {device!r}: 'cpu', 'cuda:0' and the like, or a GPU's number, are devices")
+    raise ValueError(f"device must be 'cpu', 'cuda:0', a number or the like, not {device!r}")
 
 
 def stream_number(stream):
-    """A stream object of another library as DLPack numbers streams."""
+    """Return the number, as DLPack numbers streams, of a stream object of another library."""
     if hasattr(stream, "__cuda_stream__"):
         handle = stream.__cuda_stream__()[1]
     else:
@@ -83,13 +84,13 @@ def stream_number(stream):
             if handle is not None:
                 break
         else:
-            raise TypeError(f"{stream!r} is no stream; an int as DLPack numbers them is, or a stream object")
+            raise TypeError(f"stream must be an int as DLPack numbers streams, or a stream object, not {stream!r}")
     handle = operator.index(getattr(handle, "value", handle) or 0)
     return handle or 1  # CUDA's own 0 is the legacy default stream
 
 
 def device_of_pointer(address):
-    """The number of the GPU that the address is on."""
+    """Return the number of the GPU on which the address lies."""
     ordinal = ctypes.c_int(-1)
     try:
         error = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute(
@@ -98,14 +99,14 @@ def device_of_pointer(address):
     except (OSError, AttributeError) as problem:
         raise BufferError(f"__cuda_array_interface__: CUDA cannot be asked for the device: {problem}") from None
     if error or ordinal.value < 0:
-        raise BufferError(f"__cuda_array_interface__: {address:#x} is on no GPU (CUDA's error {error})")
+        raise BufferError(f"__cuda_array_interface__: {address:#x} is not on a GPU (CUDA error {error})")
     return ordinal.value
 
 
 def read_interface(array):
-    """(address, (code, bits), shape, strides in elements, owner, device, stream) of __cuda_array_interface__.
+    """Return (address, (code, bits), shape, strides in elements, owner, device, stream) of __cuda_array_interface__.
 
-    BufferError: it describes something that DLPack has no words for.
+    BufferError: DLPack cannot describe it.
     """
     interface = array.__cuda_array_interface__
     (code, bits), shape, steps = read_description(array, interface, "__cuda_array_interface__")
@@ -132,11 +133,11 @@ def _in_c_order(array):
 
 
 def interface_of(array, stream, read_only):
-    """__cuda_array_interface__, version 3, of a Tensor or Draft on a GPU."""
+    """Return the __cuda_array_interface__, version 3, of a Tensor or Draft on a GPU."""
     code, bits, lanes = array._dtype_tuple
     letter = _KINDS.get(code)
     if letter is None or lanes != 1 or bits % 8:
-        raise AttributeError(f"__cuda_array_interface__ has no word for {array._dtype_word}; use DLPack")
+        raise AttributeError(f"__cuda_array_interface__ has no type {array._dtype_word}; use DLPack")
     return {
         "version": 3,
         "shape": array.shape,

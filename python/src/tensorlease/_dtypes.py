@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element types. Here they are words such as 'float32'; DLPack's are triples (code, bits, lanes)."""
+"""Element types: names such as 'float32', and DLPack's triples (code, bits, lanes)."""
 
 import operator
 import re
 from functools import lru_cache
 
-# NumPy's one- and two-letter words, native byte order.
+# NumPy's other names, in native byte order.
 _LETTERS = {
     "?": "bool",
     "b1": "bool",
@@ -83,21 +83,21 @@ def _parse_word(word):
     found = _parse_base(base)
     if found and x and re.fullmatch("[0-9]{1,5}", count) and int(count) < 65536:
         return (*found, int(count))
-    raise ValueError(f"dtype: no element type is called {word!r}; 'float32', 'uint8', 'bfloat16', 'bool' are")
+    raise ValueError(f"dtype {word!r} is not known; use a name such as 'float32', 'uint8', 'bfloat16' or 'bool'")
 
 
 def parse_dtype(dtype):
-    """(code, bits, lanes) of what somebody calls an element type.
+    """Return (code, bits, lanes) of an element type.
 
-    A str ('float32', '<f4', 'bfloat16', 'int4', 'float32x4'), a triple, NumPy's dtypes and scalar types, those of
-    ml_dtypes, JAX and PyTorch, or Python's bool, int, float and complex. ValueError or TypeError: none of them.
+    dtype is a str ('float32', '<f4', 'bfloat16', 'int4', 'float32x4'), a triple, a dtype or scalar type of NumPy,
+    ml_dtypes, JAX or PyTorch, or Python's bool, int, float or complex. ValueError or TypeError: it is none of them.
     """
     if isinstance(dtype, str):
         return _parse_word(dtype)
     if isinstance(dtype, tuple) and len(dtype) == 3:
         code, bits, lanes = (operator.index(n) for n in dtype)
         if not (0 <= code < 256 and 0 <= bits < 256 and 0 <= lanes < 65536):
-            raise ValueError(f"dtype {dtype}: DLPack's triples are (code, bits, lanes), of 8, 8 and 16 bits")
+            raise ValueError(f"dtype {dtype}: a triple must be (code, bits, lanes), of 8, 8 and 16 bits")
         return (code, bits, lanes)
     if isinstance(dtype, type):
         if dtype in (bool, int, float, complex):
@@ -111,11 +111,11 @@ def parse_dtype(dtype):
         return _parse_word(name)
     if str(dtype).startswith("torch."):
         return _parse_word(str(dtype))
-    raise TypeError(f"dtype: {dtype!r} is no element type; 'float32' is one")
+    raise TypeError(f"dtype must be an element type such as 'float32', not {dtype!r}")
 
 
 def numpy_dtype(word):
-    """NumPy's dtype for one of our words. TypeError: NumPy has none, even with ml_dtypes."""
+    """Return NumPy's dtype for a name. TypeError: NumPy has none, even with ml_dtypes."""
     import numpy
 
     try:
@@ -125,7 +125,7 @@ def numpy_dtype(word):
     try:
         import ml_dtypes
     except ImportError:
-        raise TypeError(f"NumPy has no dtype {word!r}; with the package ml_dtypes it has several") from None
+        raise TypeError(f"NumPy has no dtype {word!r}; install the package ml_dtypes, which may have it") from None
     found = getattr(ml_dtypes, word, None)
     if found is None:
         raise TypeError(f"neither NumPy nor ml_dtypes has a dtype {word!r}")
@@ -134,7 +134,7 @@ def numpy_dtype(word):
 
 @lru_cache(maxsize=256)
 def find_dtype(word):
-    """NumPy's dtype for one of our words, or the word."""
+    """Return NumPy's dtype for a name, or the name if there is none."""
     try:
         return numpy_dtype(word)
     except (ImportError, TypeError):

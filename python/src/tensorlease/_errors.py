@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions. All derive from Error, an OSError; where Python has a fitting class, from that as well."""
+"""Exceptions. All derive from Error, which is an OSError, and from a builtin class where one fits."""
 
 import builtins
 import errno
 
 
 class Error(OSError):
-    """A call failed. errno and strerror say how, in the words of the library."""
+    """A call failed. errno says how, and strerror has the text of the library."""
 
 
 class NotFoundError(Error, FileNotFoundError):
@@ -14,11 +14,11 @@ class NotFoundError(Error, FileNotFoundError):
 
 
 class NotNewerError(Error, BlockingIOError):
-    """The name's tensor is not newer than asked for, and there was no time to wait."""
+    """The tensor is not newer than the version that was given, and the call does not wait."""
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """It did not happen in time."""
+    """The timeout is over: no tensor came, there is no space, or the daemon did not answer."""
 
 
 class InvalidError(Error, ValueError):
@@ -26,11 +26,11 @@ class InvalidError(Error, ValueError):
 
 
 class PermissionDeniedError(Error, PermissionError):
-    """The name belongs to another user, or the socket is not for this one."""
+    """The name belongs to another user, or this user may not use the socket or does not trust the daemon."""
 
 
 class NoSpaceError(Error):
-    """It does not fit: the daemon's capacity or this user's quota is used up."""
+    """The tensor does not fit: the daemon's capacity, /dev/shm or this user's quota is used up."""
 
 
 class DisconnectedError(Error, ConnectionError):
@@ -42,15 +42,15 @@ class NoDaemonError(DisconnectedError, ConnectionRefusedError):
 
 
 class UnsupportedError(Error):
-    """Memory of a kind that cannot be shared, what a GPU's tensors cannot do, or types of a file that no tensor has."""
+    """The memory cannot be shared, a GPU tensor cannot do this, or a file has other types than tensors."""
 
 
 class NoDeviceError(Error):
-    """CUDA cannot be used in this process, or the GPU is not among those that it sees."""
+    """CUDA cannot be used in this process, or the process does not see that GPU."""
 
 
 class TensorLostError(Error):
-    """The tensor lay in GPU memory of the process that published it, and that has ended."""
+    """The tensor was in GPU memory of the process that published it, and that process has ended."""
 
 
 BY_ERRNO = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor and Draft: the objects of the extension, with what other libraries want of them."""
+"""Tensor and Draft: the classes of the extension, with the methods for other libraries."""
 
 import weakref
 
@@ -20,7 +20,7 @@ def _size_text(nbytes):
 
 
 class _Raw:
-    """The bytes of an array for NumPy, where the buffer protocol has no words for its elements."""
+    """The bytes of an array for NumPy, if the buffer protocol has no format for its elements."""
 
     def __init__(self, array):
         self.shared = array._share()  # holds the lease
@@ -33,7 +33,7 @@ class _Raw:
 
 
 def _as_numpy(array):
-    """Over the same memory; writable if that is."""
+    """Return an array over the same memory, writable if that is."""
     if array.__dlpack_device__()[0] == _CUDA:
         raise TypeError(f"the tensor is on {array.device}, whose memory NumPy cannot read: t.torch().cpu().numpy()")
     import numpy
@@ -50,7 +50,7 @@ def _as_numpy(array):
 
 
 def _dtype(self):
-    """Element type: a numpy.dtype if NumPy is installed and has one, else its name, a str. Both equal 'float32'."""
+    """The element type: a numpy.dtype if NumPy has one, else a str. Both compare equal to 'float32'."""
     return find_dtype(self._dtype_word)
 
 
@@ -64,7 +64,7 @@ def _array_method(self, dtype=None, *, copy=None):
     if wanted == array.dtype:
         return array
     if copy is False:
-        raise ValueError(f"{array.dtype} as {wanted} is a copy, which copy=False forbids")
+        raise ValueError(f"{array.dtype} as {wanted} needs a copy, which copy=False forbids")
     return array.astype(wanted)
 
 
@@ -73,29 +73,30 @@ def _no_interface():
 
 
 class Tensor(_core.Tensor):
-    """A tensor that another process published, held by a lease.
+    """A tensor that another process published, held by a lease. Client.get() returns it.
 
-    Its bytes stay as they are until it and all views of it are gone: arrays of other libraries, memoryviews,
-    DLPack capsules. Any thread may use it and let go of it; after release() its attributes and methods raise a
-    ValueError, protocols a BufferError. Got by Client.get(); mode 'r' is the shared memory itself, read-only;
-    mode 'c' is copy-on-write: writable, zero-copy until a page is written to, and what is written is seen by
-    this Tensor and its views alone.
+    Its bytes do not change until the Tensor and all views of it are gone: arrays of other libraries, memoryviews,
+    DLPack capsules. Any thread may use it and drop it. After release() its attributes and methods raise a ValueError,
+    and the protocols raise a BufferError. In mode 'r' it is the shared memory itself, read-only. In mode 'c' it is
+    copy-on-write: writable, and without a copy until a page is written to; only this Tensor and its views see what is
+    written.
 
-    Libraries take it as it is: ``numpy.asarray(t)``, ``numpy.from_dlpack(t)``, ``torch.from_dlpack(t)``,
-    ``memoryview(t)``. A library that may ignore DLPack's read-only flag (PyTorch, CuPy, tvm-ffi) is given a
-    copy-on-write view of its own of a read-only Tensor, still without a copy, so that its writes
-    reach nobody. One that asks for a DLPack capsule without a version (JAX, NumPy before 2.1) gets a
-    BufferError from a read-only Tensor: get it with ``mode='c'``, or use jax() and numpy().
+    Other libraries accept it as it is: ``numpy.asarray(t)``, ``numpy.from_dlpack(t)``, ``torch.from_dlpack(t)``,
+    ``memoryview(t)``. A library that may ignore DLPack's read-only flag (PyTorch, CuPy, tvm-ffi) gets a copy-on-write
+    view of its own from a read-only Tensor. This makes no copy either, and what it writes affects nobody. A library
+    that asks for a DLPack capsule without a version (JAX, NumPy before 2.1) gets a BufferError from a read-only Tensor:
+    get it with ``mode='c'``, or use jax() and numpy().
 
-    On a GPU there is no mode 'c', and no NumPy. Each ``torch.from_dlpack(t)``, ``cupy.from_dlpack(t)`` names its
-    stream, which is made to wait for the producer's work; the lease ends when what that stream has got until then
-    is done. They are given the shared memory, flagged read-only: writing to it is an error that nobody may see.
+    On a GPU there is no mode 'c', and no NumPy. Each ``torch.from_dlpack(t)`` or ``cupy.from_dlpack(t)`` names its
+    stream. That stream waits for the producer's work, and the lease ends when the work that is queued on it by then is
+    done. The consumer gets the shared memory, flagged as read-only. It must not write to it, though nothing may stop
+    it.
     """
 
     __slots__ = ("__weakref__",)
 
     def numpy(self, *, copy=False):
-        """A numpy.ndarray over the same memory: read-only of a mode 'r' Tensor, writable of a mode 'c' one.
+        """Return a numpy.ndarray over the same memory: read-only in mode 'r', writable in mode 'c'.
 
         copy: True makes an independent, writable array.
         bfloat16 and the float8 types need the package ml_dtypes. TypeError: NumPy has no such dtype.
@@ -104,35 +105,36 @@ class Tensor(_core.Tensor):
         return array.copy() if copy else array
 
     def torch(self, *, copy=False):
-        """A torch.Tensor, zero-copy and writable: of a mode 'r' Tensor, over a copy-on-write view of its own.
+        """Return a torch.Tensor without a copy, writable: in mode 'r', over a copy-on-write view of its own.
 
-        PyTorch knows no read-only tensors, so it never gets the shared memory itself. What is written to a tensor
-        from a mode 'r' Tensor is in that torch.Tensor alone; torch tensors of one mode 'c' Tensor share its memory.
+        PyTorch has no read-only tensors, so it never gets the shared memory itself. In mode 'r' only that torch.Tensor
+        sees what is written to it. In mode 'c' all torch.Tensors of this Tensor share its memory.
         copy: True makes a copy. BufferError or RuntimeError: PyTorch has no such dtype.
         """
         import torch
 
         try:
             array = torch.from_dlpack(self)
-        except BufferError:  # an old PyTorch, which asks for a capsule without a version
+        except BufferError:  # an old PyTorch asks for a capsule without a version
             if not self.read_only or self.__dlpack_device__()[0] == _CUDA:
                 raise
             array = torch.from_dlpack(self.copy_on_write())
         return array.clone() if copy else array
 
     def jax(self, *, copy=False):
-        """A jax.Array, zero-copy over a copy-on-write view; on a GPU over the memory itself. copy: True makes a copy.
+        """Return a jax.Array without a copy, over a copy-on-write view, or on a GPU over the memory itself.
 
-        JAX only takes memory that it could write to, and never shows a write: its arrays are immutable.
-        TypeError: elements of 64 bits, which JAX would cut to 32 unless jax_enable_x64 is set.
+        JAX only takes memory that it could write to, but its arrays are immutable.
+        copy: True makes a copy. TypeError: the elements have 64 bits, which JAX would cut to 32 unless jax_enable_x64
+        is set.
         """
         import jax
 
         code, bits, _ = self._dtype_tuple
         if bits > (64 if code == _COMPLEX else 32) and not jax.config.jax_enable_x64:
             raise TypeError(
-                f"JAX would copy {self.dtype} to half its bits: jax.config.update('jax_enable_x64', True) lets it take "
-                "the tensor as it is"
+                f"JAX would convert {self.dtype} to half its bits: with jax.config.update('jax_enable_x64', True) it "
+                "takes the tensor as it is"
             )
 
         if self.__dlpack_device__()[0] == _CUDA:
@@ -143,19 +145,19 @@ class Tensor(_core.Tensor):
         return array.copy() if copy else array
 
     def copy_on_write(self):
-        """Another Tensor of the same name and version with mode 'c', with a lease of its own; no copy.
+        """Return another Tensor of the same version in mode 'c', with a lease of its own and without a copy.
 
         UnsupportedError: it is on a GPU.
         """
         return self._remap("c")
 
     def read_only_view(self):
-        """Another Tensor of the same name and version with mode 'r': without what was written here."""
+        """Return another Tensor of the same version in mode 'r', without what was written to this one."""
         return self._remap("r")
 
     @property
     def __cuda_array_interface__(self):
-        """Version 3, of a tensor on a GPU: for CuPy and Numba. Its stream is that of get(), or the legacy one."""
+        """The interface, version 3, of a tensor on a GPU. Its stream is that of get(), or the legacy one."""
         if self.__dlpack_device__()[0] != _CUDA:
             _no_interface()
         return interface_of(self, self._cuda_stream(), True)
@@ -172,28 +174,28 @@ class Tensor(_core.Tensor):
         return f"<tensorlease.Tensor{called}: {self.dtype} {self.shape}, {_size_text(self.nbytes)}, {mode}{where}>"
 
     def __reduce__(self):
-        raise TypeError("a Tensor is a lease of this process; send its name and version, and get it there")
+        raise TypeError("a Tensor is a lease of this process: send its name and version, and get() it there")
 
 
 class Draft(_core.Draft):
-    """Memory for a tensor that is not published yet; made by Client.create().
+    """Memory for a tensor that is not published yet. Client.create() returns it.
 
-    Write to it through numpy(), torch(), ``draft[...] = values``, ``memoryview(draft)`` or DLPack, then commit() or
-    abort(). As a context manager it is committed when the block ends, and aborted if that raises. Views stay valid
-    after the commit but must not be written to: others read those bytes. Arrays that numpy() returned are made
-    read-only by the commit; of other views the writer has to take care.
-    Any thread may write to it, and one of them commits it: a second commit is a ValueError.
-    It belongs to the process that made it: after a fork the child must not touch it.
+    Write to it through numpy(), torch(), ``draft[...] = values``, ``memoryview(draft)`` or DLPack, then call commit()
+    or abort(). As a context manager it is committed when the block ends, and aborted if the block raises. Views stay
+    valid after the commit but must not be written to, because others read those bytes. The commit makes arrays that
+    numpy() returned read-only; with other views this is up to the writer. Any thread may write to it, and one of them
+    commits it: a second commit is a ValueError. It belongs to the process that made it: after a fork the child must not
+    touch it.
 
-    On a GPU consumers of what is committed wait for one stream's work: the one that commit(stream=...) or the attribute
-    stream says; else the one that was named when the draft was taken by DLPack, as torch() does; else CUDA's legacy
-    default stream. To NumPy, ``draft[...] = values`` and memoryview() it is closed: fill ``draft.torch()``.
+    On a GPU consumers wait for the work of one stream. It is the one named by commit(stream=...) or the attribute
+    stream, else the one that was named when the draft was taken by DLPack, as torch() does, else CUDA's legacy default
+    stream. NumPy, ``draft[...] = values`` and memoryview() cannot write to it: fill ``draft.torch()``.
     """
 
     __slots__ = ("__weakref__", "_array")
 
     def numpy(self):
-        """A writable numpy.ndarray over the draft's memory. ValueError: it was committed or aborted."""
+        """Return a writable numpy.ndarray over the draft's memory. ValueError: it was committed or aborted."""
         reference = getattr(self, "_array", None)
         array = None if reference is None else reference()
         if array is None or self.state != "open":
@@ -202,14 +204,14 @@ class Draft(_core.Draft):
         return array
 
     def torch(self):
-        """A torch.Tensor over the draft's memory. It must not be written to after the commit. Errors as numpy()."""
+        """Return a torch.Tensor over the draft's memory. Do not write to it after the commit. Errors: as numpy()."""
         import torch
 
         return torch.from_dlpack(self)
 
     @property
     def __cuda_array_interface__(self):
-        """Version 3, writable, of a draft on a GPU: for CuPy and Numba. Say then on which stream it is written."""
+        """The interface, version 3, of a draft on a GPU, writable. Name the stream that writes it."""
         if self.__dlpack_device__()[0] != _CUDA:
             _no_interface()
         return interface_of(self, None, False)

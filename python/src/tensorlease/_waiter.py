@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread behind Client.aget(): one for all waits of a client, asleep until one of the names is published.
+"""The thread behind Client.aget(): one for all waits of a client. It sleeps until one of the names is published.
 
-Invariants: `waits` and `stopped` are changed under the lock; a wait that is in `waits` is served by the thread, or
-removed by the loop that it belongs to, whichever comes first; only who removed it hands over its result.
+Invariants: `waits` and `stopped` are only changed under the lock. A wait in `waits` is removed by the thread that
+serves it or by the loop to which it belongs, whichever comes first. Only the one that removed it hands over its result.
 """
 
 import os
@@ -11,7 +11,7 @@ import time
 
 from ._errors import DisconnectedError, Error, NotFoundError, NotNewerError, TensorLostError
 
-_SLICE = 60.0  # seconds; the library itself looks after the daemon
+_SLICE = 60.0  # seconds; the library notices by itself if the daemon ends
 _BACKOFF = 0.1
 
 
@@ -28,7 +28,7 @@ class _Wait:
 
 
 def _deliver(future, tensor, error):
-    """In the loop."""
+    """Runs in the loop."""
     if future.done():  # cancelled meanwhile
         if tensor is not None:
             tensor.release()
@@ -39,7 +39,7 @@ def _deliver(future, tensor, error):
 
 
 class Waiter:
-    """Made at the first aget() that has to wait."""
+    """The thread and its waits. The first aget() that has to wait makes it."""
 
     def __init__(self, client):
         self.client = client
@@ -86,7 +86,7 @@ class Waiter:
                 waits = tuple(self.waits)
             try:
                 which = self.client._wait_many(tuple((w.name, w.newer_than) for w in waits), word, _SLICE)
-            except DisconnectedError:  # as get() does, a wait goes on until a daemon is there again
+            except DisconnectedError:  # like get(), a wait goes on until there is a daemon again
                 time.sleep(_BACKOFF)
                 continue
             except Error as error:
@@ -100,12 +100,12 @@ class Waiter:
                 self._serve(waits[which:])
 
     def _serve(self, waits):
-        """All that are there now, not only the one that woke us."""
+        """Serves all names that exist now, not only the one that woke us."""
         for wait in waits:
             tensor = error = None
             try:
                 tensor = self.client.get(wait.name, newer_than=wait.newer_than, mode=wait.mode, stream=wait.stream)
-            except TensorLostError:  # the name is there, and would wake us again at once
+            except TensorLostError:  # the name exists, and would wake us again at once
                 self._wait_for_newer(wait)
                 continue
             except (NotFoundError, NotNewerError, DisconnectedError):

@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of handlers share. A handler starts from a message that passed wire_check(). */
+/* The handlers of messages about memory on devices. Each starts from a message that passed
+ * wire_check(). */
 #pragma once
 
 #include "daemon/serve/peer.h"
-#include "daemon/state/publish.h"
 
-/* The message as what its type says it is. */
-#define AS(type, m) ((const struct type *)(const void *)(m)->bytes)
-
-void send_done(struct peer *peer, uint32_t serial);
-/* What was wrong with a tensor that was to be published, or a name that was to be deleted. */
-void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r,
-		     const char *why);
-
-/* device.c */
 void handle_export(struct peer *peer, struct conn_message *m);
 void handle_part(struct peer *peer, struct conn_message *m);
 void handle_unexport(struct peer *peer, struct conn_message *m);

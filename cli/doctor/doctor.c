@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/doctor.h"
+#include "cli/doctor/doctor.h"
 #include "cli/format.h"
 #include "util/fd.h"
 
@@ -54,7 +54,8 @@ void doctor_say(struct doctor *d, enum doctor_result result, const char *probe, 
 	n = vasprintf(&found, format, args);
 	va_end(args);
 	cli_need(n < 0 ? NULL : found);
-	shown = format_printable(found, strlen(found)); /* names of devices, texts of drivers */
+	/* It may contain names of devices, or text of a driver. */
+	shown = format_printable(found, strlen(found));
 	if (result == DOCTOR_OK)
 		advice = NULL;
 	told = format_printable(advice ? advice : "", advice ? strlen(advice) : 0);

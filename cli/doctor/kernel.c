@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* doctor: the calls that the library needs, limits, and what surrounds us. */
+/* doctor: the system calls that the library needs, limits, and namespaces. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/doctor.h"
+#include "cli/doctor/doctor.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
@@ -29,8 +29,7 @@
 #endif
 
 static const char blocked[] =
-	"the kernel is older than that, or a seccomp filter forbids it: update the kernel or the "
-	"container runtime, or allow the call";
+	"the kernel is too old, or a seccomp filter forbids the call: update the kernel or the container runtime, or allow the call";
 
 /* ---- Surroundings ---- */
 
@@ -46,7 +45,7 @@ static void say_kernel(struct doctor *d)
 	if (strcmp(u.machine, "x86_64") != 0)
 		doctor_say(
 			d, DOCTOR_WARN, "kernel",
-			"tensorlease is written for this processor but not tested on it: run make test",
+			"tensorlease should work on this processor but is not tested on it: run make test",
 			"Linux %s, %s%s", u.release, u.machine, d->tegra ? ", Tegra" : "");
 	else
 		doctor_say(d, DOCTOR_OK, "kernel", NULL, "Linux %s, %s%s", u.release, u.machine,
@@ -64,7 +63,7 @@ static uint64_t namespace_of(const char *kind)
 
 static void say_namespaces(struct doctor *d)
 {
-	/* The first ones' numbers are part of the kernel's ABI. */
+	/* The kernel's ABI fixes the numbers of the initial namespaces. */
 	const uint64_t first_pid = 0xeffffffc, first_user = 0xeffffffd, first_ipc = 0xefffffff;
 	char map[128], ids[128] = "", line[256];
 	unsigned depth = 0;
@@ -102,21 +101,20 @@ static void say_memfd(struct doctor *d)
 	if (ftruncate(fd, 4096) || fcntl(fd, F_ADD_SEALS, seals) || !ftruncate(fd, 0) ||
 	    errno != EPERM || !ftruncate(fd, 8192) || errno != EPERM) {
 		doctor_say(d, DOCTOR_FAIL, "memfd",
-			   "without seals no client can connect: update the kernel",
-			   "a memfd that was sealed against it can be resized");
+			   "clients need seals to connect: update the kernel",
+			   "a memfd can be resized although it was sealed against that");
 	} else {
 		doctor_say(d, DOCTOR_OK, "memfd", NULL,
 			   "sealed against shrinking and growing, and the seals hold");
 	}
 	at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED || fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE))
-		doctor_say(
-			d, DOCTOR_WARN, "seal future writes",
-			"nothing yet: memory that not even its producer can write to again needs Linux 5.1",
-			"F_SEAL_FUTURE_WRITE: %m");
+		doctor_say(d, DOCTOR_WARN, "seal future writes",
+			   "no need to act: nothing uses it yet; it needs Linux 5.1",
+			   "F_SEAL_FUTURE_WRITE: %m");
 	else if (mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED)
 		doctor_say(d, DOCTOR_WARN, "seal future writes",
-			   "report it to who makes this kernel",
+			   "report it to the vendor of this kernel",
 			   "F_SEAL_FUTURE_WRITE is accepted but does not hold");
 	else
 		doctor_say(d, DOCTOR_OK, "seal future writes", NULL,
@@ -128,7 +126,7 @@ static void say_memfd(struct doctor *d)
 
 /* ---- futex ---- */
 
-/* In a child: wakes whoever waits on the word, as soon as somebody does. */
+/* Runs in a child: wakes a waiter on the word as soon as there is one. */
 static _Noreturn void wake(int fd, int64_t deadline)
 {
 	uint32_t *word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -172,8 +170,7 @@ static void say_futex(struct doctor *d)
 	if (r || status)
 		doctor_say(
 			d, DOCTOR_FAIL, "futex, read-only",
-			"gets that wait would not be woken: use a plain Linux kernel (some sandboxes "
-			"emulate futexes in part)",
+			"waiting gets would not be woken: use an ordinary Linux kernel (some sandboxes emulate futexes incompletely)",
 			"another process could not wake a wait on a read-only mapping: %s",
 			r ? strerror(-r) : "nobody was woken");
 	else
@@ -187,12 +184,11 @@ static void say_futex(struct doctor *d)
 static void say_futex_waitv(struct doctor *d)
 {
 	if (syscall(SYS_futex_waitv, NULL, 0, 0, NULL, 0) && errno == EINVAL)
-		doctor_say(d, DOCTOR_OK, "futex_waitv", NULL, "waits for many names sleep");
+		doctor_say(d, DOCTOR_OK, "futex_waitv", NULL, "waits for several names sleep");
 	else
 		doctor_say(
 			d, DOCTOR_WARN, "futex_waitv", blocked,
-			"not there (Linux 5.16): waits for many names look every 5 ms instead of "
-			"sleeping: %m");
+			"missing (Linux 5.16), so that waits for several names look every 5 ms instead of sleeping: %m");
 }
 
 static void say_membarrier(struct doctor *d)
@@ -201,7 +197,7 @@ static void say_membarrier(struct doctor *d)
 	    syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0))
 		doctor_say(
 			d, DOCTOR_WARN, "membarrier", blocked,
-			"membarrier (Linux 4.14): %m; gets and releases take a quarter longer without");
+			"membarrier (Linux 4.14): %m; gets and releases take a quarter longer without it");
 	else
 		doctor_say(d, DOCTOR_OK, "membarrier", NULL, "private, expedited");
 }
@@ -227,8 +223,7 @@ static void say_limits(struct doctor *d)
 	doctor_read("/proc/sys/vm/max_map_count", maps, sizeof(maps));
 	doctor_say(
 		d, files.rlim_max < 4096 ? DOCTOR_WARN : DOCTOR_OK, "limits",
-		"a daemon needs a descriptor for each client and each segment: raise the hard limit "
-		"(ulimit -Hn 65536; docker run --ulimit nofile=65536; LimitNOFILE= of its service)",
+		"a daemon needs a descriptor for each client and each segment: raise the hard limit (ulimit -Hn 65536; docker run --ulimit nofile=65536; LimitNOFILE= in its unit)",
 		"descriptors %s (hard %s), locked memory %s bytes (not needed), "
 		"vm.max_map_count %s (one for each segment that a process reads)",
 		limit_text(files.rlim_cur, soft), limit_text(files.rlim_max, hard),

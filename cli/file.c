@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
+#include "cli/file.h"
 #include "cli/format.h"
-#include "cli/group.h"
 
-enum file_format group_format(struct cli *cli, const char *path)
+enum file_format cli_file_format(struct cli *cli, const char *path)
 {
 	enum file_format format;
 
@@ -12,7 +12,7 @@ enum file_format group_format(struct cli *cli, const char *path)
 		format = file_format_by_name(cli->format);
 		if (format == FILE_FORMAT_UNKNOWN)
 			cli_fail(cli, CLI_USAGE,
-				 "--format wants npy, npz, safetensors or pb, not '%s'",
+				 "--format must be npy, npz, safetensors or pb, not '%s'",
 				 cli->format);
 		return format;
 	}
@@ -20,13 +20,13 @@ enum file_format group_format(struct cli *cli, const char *path)
 	if (format == FILE_FORMAT_UNKNOWN)
 		cli_fail(
 			cli, CLI_USAGE,
-			"'%s' ends in none of .npy, .npz, .safetensors and .pb: --format says what it is",
+			"'%s' does not end in .npy, .npz, .safetensors or .pb: name its format with --format",
 			path);
 	return format;
 }
 
-void group_json(cJSON *tensors, const char *name, DLDataType dtype, int ndim, const int64_t *shape,
-		uint64_t nbytes)
+void json_tensor(cJSON *tensors, const char *name, DLDataType dtype, int ndim, const int64_t *shape,
+		 uint64_t nbytes)
 {
 	cJSON *object = json_object(), *sizes = json_array();
 	char *text = format_dtype(dtype);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* doctor: shared memory. How much there is, whether an object can be made, and in what pages. */
+/* doctor: shared memory: how much there is, whether an object can be made, and of which pages. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "cli/doctor.h"
+#include "cli/doctor/doctor.h"
 #include "cli/format.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -25,12 +25,11 @@
 enum { HUGE = 2 << 20, PROBE = 16 << 20 };
 
 static const char bigger[] =
-	"give it more: docker run --shm-size=8g (or --ipc=host); in Kubernetes mount an emptyDir "
-	"with medium: Memory at /dev/shm; else mount -o remount,size=8G /dev/shm";
+	"make it larger: docker run --shm-size=8g (or --ipc=host); in Kubernetes mount an emptyDir with medium: Memory at /dev/shm; else mount -o remount,size=8G /dev/shm";
 
 /* ---- Size ---- */
 
-/* The mount options of /dev/shm. */
+/* Writes the mount options of /dev/shm to @out. */
 static void mount_options(char *out, size_t size)
 {
 	FILE *f = fopen("/proc/self/mounts", "re");
@@ -44,7 +43,7 @@ static void mount_options(char *out, size_t size)
 		fclose(f);
 }
 
-/* What daemons have made there. */
+/* Counts the objects of all daemons. */
 static void count_objects(unsigned *count, uint64_t *bytes)
 {
 	DIR *dir = opendir("/dev/shm");
@@ -75,7 +74,7 @@ static bool say_size(struct doctor *d)
 
 	if (statvfs("/dev/shm", &fs) || statfs("/dev/shm", &kind)) {
 		doctor_say(d, DOCTOR_FAIL, "/dev/shm",
-			   "tensors lie there: mount -t tmpfs tmpfs /dev/shm", "%m");
+			   "tensors are stored there: mount -t tmpfs tmpfs /dev/shm", "%m");
 		return false;
 	}
 	size = (uint64_t)fs.f_blocks * fs.f_frsize;
@@ -88,11 +87,11 @@ static bool say_size(struct doctor *d)
 	half = format_size(size / 2, true);
 	if ((uint64_t)kind.f_type != TMPFS_MAGIC)
 		doctor_say(d, DOCTOR_WARN, "/dev/shm",
-			   "what is written there goes to a disk: mount a tmpfs at /dev/shm",
-			   "%s, %s free; no tmpfs (%s)", a, b, options);
+			   "tensors there go to a disk: mount a tmpfs at /dev/shm",
+			   "%s, %s free; not a tmpfs (%s)", a, b, options);
 	else if (size < 1 << 30)
 		doctor_say(d, DOCTOR_WARN, "/dev/shm", bigger,
-			   "only %s, so a daemon takes at most %s of tensors (%s)", a, half,
+			   "only %s, so that a daemon takes at most %s of tensors (%s)", a, half,
 			   options);
 	else if (left < size / 2)
 		doctor_say(d, DOCTOR_WARN, "/dev/shm",
@@ -114,7 +113,7 @@ static bool say_size(struct doctor *d)
 
 /* ---- An object ---- */
 
-/* A new object of @size bytes, allocated and already without a name; or a negative errno. */
+/* Returns a new object of @size bytes, allocated and already unlinked, or a negative errno. */
 static int object_new(size_t size)
 {
 	char name[64];
@@ -141,18 +140,18 @@ static const char *object_advice(int r)
 {
 	switch (r) {
 	case -ENOSPC:
-		return "it is full: remove what is not needed (ls -lS /dev/shm), or give it more memory";
+		return "it is full: remove what is not needed (ls -lS /dev/shm), or make it larger";
 	case -EACCES:
 	case -EPERM:
 		return "it should have mode 1777: chmod 1777 /dev/shm";
 	case -EROFS:
 		return "it is mounted read-only: mount -o remount,rw /dev/shm";
 	default:
-		return "see what kind of file system lies there: df -T /dev/shm";
+		return "see which file system it is: df -T /dev/shm";
 	}
 }
 
-/* The value of one line of this process's smaps for the mapping that begins at @at, in bytes. */
+/* Returns, in bytes, the line @key of this process's smaps for the mapping that begins at @at. */
 static uint64_t smaps_value(const void *at, const char *key)
 {
 	FILE *f = fopen("/proc/self/smaps", "re");
@@ -175,8 +174,7 @@ static uint64_t smaps_value(const void *at, const char *key)
 static void say_pages(struct doctor *d, char *at, double gbps)
 {
 	static const char advice[] =
-		"first touches of large tensors get several times faster with 2 MiB pages: mount -o "
-		"remount,huge=advise /dev/shm (root; put huge=advise into /etc/fstab to keep it)";
+		"large tensors are filled several times faster the first time with 2 MiB pages: as root, mount -o remount,huge=advise /dev/shm (and huge=advise in /etc/fstab to keep it)";
 	char enabled[128], shmem[128];
 	uint64_t huge = smaps_value(at, "ShmemPmdMapped:");
 	bool collapses;
@@ -198,7 +196,7 @@ static void say_pages(struct doctor *d, char *at, double gbps)
 		   collapses ? "works" : "does not");
 }
 
-/* As the daemon makes a segment and a producer maps it: at 2 MiB, advised. */
+/* Makes and maps an object as the daemon and a producer do: at a multiple of 2 MiB, with advice. */
 static void say_object(struct doctor *d)
 {
 	int fd = object_new(PROBE);
@@ -216,7 +214,7 @@ static void say_object(struct doctor *d)
 	if (space == MAP_FAILED ||
 	    mmap(at, PROBE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
 		doctor_say(d, DOCTOR_FAIL, "shm object",
-			   "raise the limit of address space: ulimit -v", "mapping it: %m");
+			   "raise the limit on address space: ulimit -v", "mapping it: %m");
 		fd_close(fd);
 		return;
 	}
@@ -225,7 +223,7 @@ static void say_object(struct doctor *d)
 	memset(at, 1, PROBE);
 	gbps = (double)PROBE / (double)(now_mono_ns() - begin);
 	doctor_say(d, DOCTOR_OK, "shm object", NULL,
-		   "made, allocated, mapped and filled 16 MiB, and unlinked");
+		   "16 MiB were allocated, mapped, filled and unlinked");
 	say_pages(d, at, gbps);
 	munmap(space, PROBE + HUGE);
 	fd_close(fd);
@@ -233,7 +231,7 @@ static void say_object(struct doctor *d)
 
 /* ---- Limits of the group ---- */
 
-/* The lowest limit of the control groups that we are in, or UINT64_MAX. */
+/* Returns the lowest limit of the control groups that this process is in, or UINT64_MAX. */
 static uint64_t group_limit(const char *root, const char *path, const char *file)
 {
 	char at[600], text[64];
@@ -302,9 +300,7 @@ static void say_limit(struct doctor *d)
 	most = format_size(limit, true);
 	doctor_say(
 		d, capacity > limit ? DOCTOR_WARN : DOCTOR_OK, "memory limit",
-		"tensors count: a daemon in here that may use half of /dev/shm is killed before it is "
-		"full; raise the limit (docker run --memory), or start tensorleased with a --capacity "
-		"below it",
+		"tensors count too, so that a daemon in this control group, which may use half of /dev/shm, is killed before that is full: raise the limit (docker run --memory), or start tensorleased with a --capacity below it",
 		"%s for this control group; the machine has %s", most, memory);
 	free(most);
 	free(memory);

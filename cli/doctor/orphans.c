@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * doctor: shared memory that daemons left behind which were killed and never started again at the
- * same socket. A daemon has its catalog open for writing as long as it lives, so it is gone for
- * sure, in whatever PID namespace it was, if a write lease on the catalog is granted: that is for
- * files which nobody has open or mapped.
+ * doctor: shared memory of daemons that were killed and never started again at the same socket. A
+ * daemon keeps its catalog open for writing as long as it lives. The kernel grants a write lease
+ * only on a file that nobody has open or mapped. So if it grants one on a catalog, its daemon is
+ * gone, in whatever PID namespace it ran.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/doctor.h"
+#include "cli/doctor/doctor.h"
 #include "cli/format.h"
 #include "util/fd.h"
 
@@ -22,8 +22,10 @@ enum { INSTANCE = sizeof("tensorlease-0123456789abcdef-") - 1, SHOWN = 16 };
 
 static const char catalog_key[] = "0000000000000000";
 
-/* As the daemon makes them. Anybody can make another file there, whose name would be pasted into a
- * shell. */
+/*
+ * Accepts only the names that daemons make. Anybody can put another file there, and its name would
+ * be pasted into a shell.
+ */
 static bool is_object(const char *name)
 {
 	static const char digits[] = "0123456789abcdef";
@@ -38,7 +40,7 @@ static bool is_catalog(const char *name)
 	return is_object(name) && !strcmp(name + INSTANCE, catalog_key);
 }
 
-/* Of others' files, and where there are no leases, nothing is known. */
+/* Nothing is known of files of other users, and where the kernel has no leases. */
 static bool is_abandoned(int dir, const char *name)
 {
 	int fd = openat(dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -71,8 +73,9 @@ void doctor_orphans(struct doctor *d)
 	unsigned daemons = 0, objects = 0;
 	uint64_t bytes = 0;
 	struct dirent *entry;
-	char *size, *advice = cli_text("no process uses them: rm"), *longer;
-	void (*before)(int) = signal(SIGIO, SIG_IGN); /* whoever opens a file that we lease */
+	char *size, *advice = cli_text("no process uses them; remove them: rm"), *longer;
+	/* It comes if somebody opens a file while we lease it. */
+	void (*before)(int) = signal(SIGIO, SIG_IGN);
 
 	while (dir && counted && (entry = readdir(dir))) {
 		if (!is_catalog(entry->d_name) || !is_abandoned(dirfd(dir), entry->d_name))
@@ -87,7 +90,7 @@ void doctor_orphans(struct doctor *d)
 	signal(SIGIO, before);
 	size = format_size(bytes, true);
 	if (daemons > SHOWN) {
-		longer = cli_text("%s; doctor names the next ones then", advice);
+		longer = cli_text("%s; then run doctor again for the others", advice);
 		free(advice);
 		advice = longer;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes of the doctor's, from both sides. See doctor_child.h. */
+/* The doctor's child processes, as both sides see them. See child.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/doctor_child.h"
+#include "cli/doctor/child.h"
 #include "cli/out.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -35,9 +35,9 @@ static bool write_to(const char *path, const char *text)
 }
 
 /*
- * The next child is the first process of a new PID namespace. Who may not make one gets a user
- * namespace with it, in which users keep their numbers: without that all of them would be user
- * 65534, and no daemon would be trusted.
+ * Makes the next child the first process of a new PID namespace. A user who may not do that gets a
+ * user namespace with it, in which uids keep their numbers. Without that mapping everybody would be
+ * user 65534, and no daemon would be trusted.
  */
 static bool new_pid_namespace(void)
 {
@@ -61,7 +61,10 @@ bool doctor_can_go_apart(void)
 	return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
 }
 
-/* The first process of a new PID namespace; the one between passes its end on. */
+/*
+ * Continues as the first process of a new PID namespace. The process in between waits, and exits as
+ * that one does.
+ */
 static void go_apart(void)
 {
 	int status;
@@ -72,7 +75,7 @@ static void go_apart(void)
 	pid = fork();
 	if (!pid)
 		return;
-	close(STDIN_FILENO); /* the pipes must end with the other one */
+	close(STDIN_FILENO); /* the pipes must end with that process */
 	close(STDOUT_FILENO);
 	if (pid < 0 || waitpid(pid, &status, 0) != pid)
 		_exit(126);
@@ -112,7 +115,7 @@ int doctor_spawn(struct doctor_child *c, bool apart, const char *const *args)
 		close(to[1]);
 		return r;
 	}
-	pid = fork(); /* one thread, and no CUDA, in this process */
+	pid = fork(); /* this process has one thread and no CUDA */
 	if (!pid)
 		become(args, apart, to, from);
 	r = pid < 0 ? -errno : 0;
@@ -127,7 +130,7 @@ int doctor_spawn(struct doctor_child *c, bool apart, const char *const *args)
 	return r;
 }
 
-/* Reads to the end of a line; false: it did not come. */
+/* Reads one line. Returns false if it does not come in time. */
 static bool read_line(int fd, char *line, size_t size)
 {
 	int64_t deadline = deadline_after(answer_ns);
@@ -146,7 +149,7 @@ static bool read_line(int fd, char *line, size_t size)
 	return true;
 }
 
-/* Why a child did not answer. */
+/* Says why a child did not answer. */
 static char *silence_of(struct doctor_child *c)
 {
 	int status = 0;
@@ -186,7 +189,7 @@ bool doctor_answer(struct doctor_child *c, char **words)
 void doctor_go(struct doctor_child *c)
 {
 	if (c->pid && write(c->to, "\n", 1) != 1)
-		return; /* its silence will tell */
+		return; /* doctor_answer() will report that it is gone */
 }
 
 static void reap(struct doctor_child *c)
@@ -214,7 +217,7 @@ void doctor_end(struct doctor_child *c)
 	if (!c->pid)
 		return;
 	close(c->to);
-	/* Its answers' pipe ends with it. */
+	/* The pipe of its answers ends when it does. */
 	while (poll(&p, 1, deadline_left_ms(deadline)) > 0 && read(c->from, &byte, 1) > 0)
 		;
 	if (deadline_passed(deadline))
@@ -281,5 +284,6 @@ int command_doctor_child(struct cli *cli)
 	for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++)
 		if (!strcmp(roles[i].name, cli->args[0]) && cli->nargs == roles[i].args + 1)
 			return roles[i].run(cli->args + 1);
-	return cli_fail(cli, CLI_USAGE, "doctor-child is of no use by itself");
+	return cli_fail(cli, CLI_USAGE,
+			"doctor-child is only for doctor: run 'tensorlease doctor'");
 }

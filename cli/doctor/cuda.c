@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/doctor_cuda.h"
+#include "cli/doctor/cuda.h"
 
 static const struct symbol {
 	const char *name;

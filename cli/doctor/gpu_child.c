@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* doctor: what its children do with a GPU. Each is a producer or a consumer as any program may be
- * one. */
+/*
+ * doctor: what its children do with a GPU. They are producers and consumers as any program may be.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <tensorlease/cuda.h>
 
-#include "cli/doctor.h"
-#include "cli/doctor_child.h"
-#include "cli/doctor_cuda.h"
+#include "cli/doctor/child.h"
+#include "cli/doctor/cuda.h"
+#include "cli/doctor/doctor.h"
 #include "cli/format.h"
 #include "util/clock.h"
 
@@ -19,7 +20,7 @@ static const int64_t request_ns = 10 * NS_PER_SEC, get_ns = 20 * NS_PER_SEC;
 
 static struct doctor_cuda cuda;
 
-/* Says it and returns false unless @result is 0. */
+/* Returns whether @result is 0, after reporting it if not. */
 static bool cuda_ok(int result, const char *call)
 {
 	char text[160];
@@ -105,8 +106,8 @@ struct producer {
 	const char *name;
 	int device;
 	bool legacy;
-	tl_draft *draft;     /* else: */
-	cuda_pointer memory; /* of cuMemAlloc */
+	tl_draft *draft;     /* if not legacy; else: */
+	cuda_pointer memory; /* from cuMemAlloc */
 };
 
 static const int64_t shape[1] = { SIZE };
@@ -130,7 +131,7 @@ static DLManagedTensorVersioned *foreign_tensor(const struct producer *p)
 	return t;
 }
 
-/* Memory for one tensor; 0: it was said why not. */
+/* Allocates memory for one tensor. Returns 0 after reporting why it failed. */
 static cuda_pointer allocate(struct producer *p)
 {
 	tl_spec spec = {
@@ -189,8 +190,9 @@ static bool put_at_rest(struct producer *p, cuda_stream stream)
 }
 
 /*
- * About 100 ms of work on the stream, whose last piece writes what the consumer should see; each
- * time twice as much, for a consumer that came too late to see it under way.
+ * Queues about 100 ms of work, whose last step writes what the consumer should see. Each call
+ * queues twice as much as the one before, for a consumer that came too late to see the work under
+ * way.
  */
 static bool queue_work(cuda_pointer at, cuda_stream stream)
 {
@@ -248,8 +250,10 @@ static bool open_device(const char *number, int *device, cuda_stream *stream)
 	return false;
 }
 
-/* SOCKET NAME DEVICE KIND. Publishes at once, again each time it is told, and keeps all of it until
- * its end. */
+/*
+ * Arguments: SOCKET NAME DEVICE KIND. Publishes at once, and again each time it is told to. Keeps
+ * everything until it ends.
+ */
 int child_gpu_put(char *const *args)
 {
 	struct producer p = { .name = args[1], .legacy = !strcmp(args[3], "legacy") };
@@ -268,7 +272,7 @@ int child_gpu_put(char *const *args)
 
 /* ---- gpu-get ---- */
 
-/* What a kernel on @stream would see now. */
+/* Compares what a kernel on @stream would see now. */
 static bool bytes_right(const DLManagedTensorVersioned *t, cuda_stream stream, uint64_t version)
 {
 	unsigned char *bytes = cli_need(malloc(SIZE));
@@ -287,7 +291,7 @@ static bool bytes_right(const DLManagedTensorVersioned *t, cuda_stream stream, u
 	return ok && wrong < 0;
 }
 
-/* A version newer than @version, which it becomes; 0: the first. */
+/* Gets a version newer than *version, which is 0 at first, and stores the version it got there. */
 static bool get_and_compare(tl_client *client, const char *name, uint64_t *version,
 			    cuda_stream stream)
 {
@@ -320,12 +324,14 @@ static bool get_and_compare(tl_client *client, const char *name, uint64_t *versi
 		child_answer(
 			true, "%s",
 			waits ? "the consumer's stream waited for it, and the bytes are right"
-			      : "the bytes are right, but the work had ended by the get: the order "
-				"was not put to the test");
+			      : "the bytes are right, but the work had ended before the get: the order could not be tried");
 	return true;
 }
 
-/* SOCKET NAME DEVICE. Gets at once what there is, and each time it is told the next version. */
+/*
+ * Arguments: SOCKET NAME DEVICE. Gets what there is at once, and the next version each time it is
+ * told to.
+ */
 int child_gpu_get(char *const *args)
 {
 	uint64_t version = 0;

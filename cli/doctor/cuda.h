@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * doctor: the few calls of the CUDA driver that a program makes which is not ours: it has memory,
- * fills it and looks at it. Found at run time, in the doctor's children only.
+ * The few calls of the CUDA driver that some other program would make: it has memory, fills it and
+ * reads it. They are found at run time, in the doctor's children only.
  */
 #pragma once
 
@@ -31,12 +31,12 @@ struct doctor_cuda {
 };
 
 /*
- * Loads the driver, and makes @device's primary context current unless it is negative. False with
- * *why, which is static.
+ * Loads the driver and, unless @device is negative, makes its primary context current. Returns
+ * false with static text in *why.
  */
 bool doctor_cuda_open(struct doctor_cuda *c, int device, const char **why);
-/* Where libcuda.so.1 lies; "": it cannot be loaded. Static. */
+/* Returns where libcuda.so.1 lies, or "" if it cannot be loaded. The text is static. */
 const char *doctor_cuda_path(void);
-/* "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)" in @text. */
+/* Writes a text such as "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)" to @text and returns it. */
 const char *doctor_cuda_error(const struct doctor_cuda *c, const char *call, int result, char *text,
 			      size_t size);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * doctor: GPUs. This process never loads the driver; its children do (doctor_gpu_child.c). For each
- * GPU: what it is, and an exchange between two processes of each kind of memory.
+ * doctor: GPUs. This process never loads the driver; its children do (gpu_child.c). For each GPU it
+ * prints what it is, and tries an exchange of each kind of memory between two processes.
  */
 #include <errno.h>
 #include <glob.h>
@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/doctor.h"
-#include "cli/doctor_child.h"
+#include "cli/doctor/child.h"
+#include "cli/doctor/doctor.h"
 #include "cli/format.h"
 
 struct gpu {
@@ -21,10 +21,10 @@ struct gpu {
 
 /* ---- Is there one? ---- */
 
-/* How much says that there is a GPU to be used. */
+/* How strongly the machine suggests that a GPU is to be used. */
 enum evidence { NOTHING, HARDWARE, DRIVER };
 
-enum { TRIES = 5 }; /* to see work under way */
+enum { TRIES = 5 }; /* attempts to see work under way */
 
 struct nodes {
 	unsigned count, closed;
@@ -44,7 +44,7 @@ static void look_at_nodes(struct nodes *nodes)
 			continue;
 		for (size_t k = 0; k < found.gl_pathc; k++) {
 			nodes->count++;
-			/* Those in nvidia-caps are for some users only. */
+			/* Those in nvidia-caps are only for some users. */
 			if (i == 3 || !access(found.gl_pathv[k], R_OK | W_OK))
 				continue;
 			if (!nodes->closed++)
@@ -93,8 +93,7 @@ static enum evidence say_nodes(struct doctor *d)
 	if (!nodes.count && !*module && !pci) {
 		doctor_say(
 			d, DOCTOR_SKIPPED, "device nodes", NULL,
-			"no NVIDIA GPU is to be seen here: no /dev/nvidia*, no kernel module, none on the "
-			"PCI bus");
+			"there is no NVIDIA GPU here: no /dev/nvidia*, no kernel module, none on the PCI bus");
 		return NOTHING;
 	}
 	if (!nodes.count)
@@ -105,9 +104,8 @@ static enum evidence say_nodes(struct doctor *d)
 	else if (nodes.closed)
 		doctor_say(
 			d, DOCTOR_FAIL, "device nodes",
-			"make them readable and writable for this user: groups video or render, or the "
-			"options of the container's device",
-			"%u, of which %u are not for this user (%s)", nodes.count, nodes.closed,
+			"let this user read and write them: groups video or render, or the device options of the container",
+			"%u, but this user may not use %u of them (%s)", nodes.count, nodes.closed,
 			nodes.first_closed);
 	else
 		doctor_say(d, DOCTOR_OK, "device nodes", NULL,
@@ -117,26 +115,28 @@ static enum evidence say_nodes(struct doctor *d)
 	return nodes.count || *module ? DRIVER : HARDWARE;
 }
 
-/* CUDA cannot be used: how bad is that? A machine without a GPU is fine. */
+/*
+ * Reports that CUDA cannot be used. How bad that is depends on the evidence: a machine without a
+ * GPU is fine.
+ */
 static void say_no_driver(struct doctor *d, enum evidence evidence, const char *words)
 {
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	const char *advice =
-		"if a GPU is meant to be here: install its driver, or start the container with --gpus all";
+		"if there should be a GPU: install its driver, or start the container with --gpus all";
 	enum doctor_result result = evidence == DRIVER	   ? DOCTOR_FAIL
 				    : evidence == HARDWARE ? DOCTOR_WARN
 							   : DOCTOR_SKIPPED;
 
 	if (strstr(words, "stub")) {
-		advice = "take the toolkit's folder stubs out of LD_LIBRARY_PATH and the linker's "
-			 "configuration: it is for linking only";
+		advice =
+			"take the toolkit's stubs folder out of LD_LIBRARY_PATH and the linker's configuration: it is for linking only";
 		result = evidence == NOTHING ? DOCTOR_WARN : DOCTOR_FAIL;
 	} else if (!strstr(words, "cannot be loaded") && evidence == NOTHING) {
-		result = DOCTOR_WARN; /* there is a driver, after all */
+		result = DOCTOR_WARN; /* there is a driver after all */
 		if (visible)
 			advice =
-				"CUDA_VISIBLE_DEVICES hides what there is: unset it, or name a device "
-				"(nvidia-smi -L)";
+				"CUDA_VISIBLE_DEVICES hides the GPUs: unset it, or name a device (nvidia-smi -L)";
 	}
 	doctor_say(d, result, "driver", advice, "%s", words);
 }
@@ -145,15 +145,18 @@ static void say_no_driver(struct doctor *d, enum evidence evidence, const char *
 
 struct exchange {
 	const struct gpu *gpu;
-	const char *probe;	    /* "gpu 0 legacy" */
-	const char *advice;	    /* if it fails */
-	const char *advice_opening; /* if that is what fails; NULL: the same */
-	const char *kind;	    /* of the role gpu-put */
+	const char *probe;	    /* such as "gpu 0 legacy" */
+	const char *advice;	    /* used if it fails */
+	const char *advice_opening; /* used if opening fails; NULL: the same */
+	const char *kind;	    /* for the role gpu-put */
 	char name[64], device[16];
 	struct doctor_child producer, consumer;
 };
 
-/* The next answer of @child; unless ok, it is said as this probe's. The words are the caller's. */
+/*
+ * Returns the next answer of @child, which the caller frees. If it is a failure, reports it and
+ * returns NULL.
+ */
 static char *answer(struct exchange *e, const char *who, struct doctor_child *child)
 {
 	char *words;
@@ -174,7 +177,7 @@ static bool spawn(struct exchange *e, struct doctor_child *child, bool apart, co
 		(const char *const[]){ role, d->socket, e->name, e->device, kind, NULL });
 
 	if (r)
-		doctor_say(d, DOCTOR_FAIL, e->probe, "raise the limit of processes: ulimit -u",
+		doctor_say(d, DOCTOR_FAIL, e->probe, "raise the limit on processes: ulimit -u",
 			   "starting a process: %s", strerror(-r));
 	return !r;
 }
@@ -184,7 +187,7 @@ static bool spawn_consumer(struct exchange *e)
 	return spawn(e, &e->consumer, false, "gpu-get", NULL);
 }
 
-/* First a tensor at rest, then one that the producer's GPU still works on when it is published. */
+/* Exchanges a tensor that is complete when it is published. */
 static bool first_exchange(struct exchange *e)
 {
 	char *published = NULL, *got = NULL;
@@ -205,12 +208,15 @@ static bool first_exchange(struct exchange *e)
 	return works;
 }
 
-/* The consumer came when the work had ended: whether it would have waited is not known. */
+/*
+ * The consumer came after the work had ended, so that it is not known whether it would have waited.
+ */
 static bool came_too_late(const char *got)
 {
 	return strstr(got, "had ended") != NULL;
 }
 
+/* Exchanges a tensor that the producer's GPU still writes when it is published. */
 static bool second_exchange(struct exchange *e, const char *probe)
 {
 	char *published = NULL, *got = NULL;
@@ -218,13 +224,12 @@ static bool second_exchange(struct exchange *e, const char *probe)
 
 	e->probe = probe;
 	e->advice =
-		"producers publish sealed (TL_PUBLISH_SEALED, sealed=True) until this works: then nobody "
-		"has to wait for an event";
+		"let producers publish sealed (TL_PUBLISH_SEALED, sealed=True): then nobody has to wait for an event";
 	for (int tries = 0; tries < TRIES && (!got || came_too_late(got)); tries++) {
 		free(published);
 		free(got);
 		got = NULL;
-		doctor_go(&e->consumer); /* it waits for the next version */
+		doctor_go(&e->consumer); /* it then waits for the next version */
 		doctor_go(&e->producer);
 		published = answer(e, "publishing", &e->producer);
 		if (published)
@@ -241,7 +246,7 @@ static bool second_exchange(struct exchange *e, const char *probe)
 	return works;
 }
 
-/* Its producer is killed; does another process still get what it published? */
+/* Kills the producer, and tries whether another process still gets what it published. */
 static void survival(struct exchange *e, const char *probe)
 {
 	struct doctor *d = e->gpu->doctor;
@@ -249,7 +254,7 @@ static void survival(struct exchange *e, const char *probe)
 
 	e->probe = probe;
 	e->advice =
-		"tensors here end with their producers: keep producers running, or let them publish again";
+		"tensors end with their producers here: keep producers running, or let them publish again";
 	doctor_end(&e->consumer);
 	doctor_kill(&e->producer);
 	if (!spawn_consumer(e))
@@ -258,7 +263,7 @@ static void survival(struct exchange *e, const char *probe)
 	if (got)
 		doctor_say(
 			d, DOCTOR_OK, e->probe, NULL,
-			"its producer was killed: another process still gets it, all bytes are right");
+			"the producer was killed, and another process still gets its tensor; all bytes are right");
 	free(got);
 }
 
@@ -271,7 +276,7 @@ static void exchange_end(struct exchange *e)
 
 /* ---- Kinds of memory ---- */
 
-/* @probe: of that GPU, for its first words. */
+/* Prepares an exchange. The name of the tensor begins with @probe, which names the GPU. */
 static struct exchange exchange_of(const struct gpu *g, const char *probe, const char *kind)
 {
 	struct exchange e = { .gpu = g, .probe = probe, .kind = kind };
@@ -291,14 +296,13 @@ static void try_vmm(const struct gpu *g)
 	snprintf(outlives, sizeof(outlives), "gpu %d survival", g->number);
 	e = exchange_of(g, probe, "vmm");
 	e.advice =
-		"publish plain allocations (cudaMalloc, a framework's own) with tl_publish(): they need no "
-		"virtual memory management, but end with their producer; a driver from 470 on has it";
+		"publish ordinary allocations (cudaMalloc, or a framework's) with tl_publish(): they need no virtual memory management, but end with their producer; drivers from 470 on have it";
 	if (first_exchange(&e) && second_exchange(&e, order))
 		survival(&e, outlives);
 	exchange_end(&e);
 }
 
-/* Why it cannot work here, whatever one does; or NULL. */
+/* Returns why this cannot work here whatever one does, or NULL. */
 static const char *no_legacy(const struct gpu *g)
 {
 	if (g->integrated || g->doctor->tegra)
@@ -318,13 +322,10 @@ static bool try_legacy(const struct gpu *g)
 	snprintf(probe, sizeof(probe), "gpu %d legacy", g->number);
 	e = exchange_of(g, probe, "legacy");
 	e.advice =
-		"plain allocations (cudaMalloc) cannot be exported on this system: make tensors with "
-		"tl_create() on the GPU, or publish with TL_PUBLISH_STAGING";
+		"ordinary allocations (cudaMalloc) cannot be exported on this system: make tensors with tl_create() on the GPU, or publish with TL_PUBLISH_STAGING";
 	e.advice_opening =
-		"handles of plain allocations open only within one PID namespace, and not in some "
-		"containers: share it (docker run --pid=host, or --pid=container:NAME), make tensors with "
-		"tl_create() on the GPU, or publish with TL_PUBLISH_STAGING";
-	if (known && g->vmm) { /* nothing that anybody could mend */
+		"handles of ordinary allocations open only within one PID namespace, and not in some containers: share it (docker run --pid=host, or --pid=container:NAME), make tensors with tl_create() on the GPU, or publish with TL_PUBLISH_STAGING";
+	if (known && g->vmm) { /* there is nothing that anybody could repair */
 		doctor_say(g->doctor, DOCTOR_WARN, probe, e.advice, "%s", known);
 		return false;
 	}
@@ -333,7 +334,7 @@ static bool try_legacy(const struct gpu *g)
 	return works;
 }
 
-/* Both sides' next answers; *words are the last ones. */
+/* Lets both sides do the next step. *words is the last answer. */
 static bool once_more(struct exchange *e, char **words)
 {
 	bool works;
@@ -348,7 +349,9 @@ static bool once_more(struct exchange *e, char **words)
 	return doctor_answer(&e->consumer, words);
 }
 
-/* The consumer in a PID namespace of its own, as in another container. What was found goes to @out.
+/*
+ * Runs the consumer in a PID namespace of its own, as if in another container. Writes what was
+ * found to @out.
  */
 static bool try_apart(const struct gpu *g, const char *probe, const char *kind, char *out,
 		      size_t size)
@@ -364,13 +367,15 @@ static bool try_apart(const struct gpu *g, const char *probe, const char *kind, 
 			opens = doctor_answer(&e.consumer, &words);
 	}
 	for (int tries = 0; tries < TRIES && opens && late; tries++) {
-		waits = once_more(&e, &words); /* with work under way the event must open, too */
+		/* While work is under way, the event must open too. */
+		waits = once_more(&e, &words);
 		late = waits && came_too_late(words);
 	}
 	if (waits)
-		snprintf(out, size, "%s: works%s", kind,
-			 late ? " if the producer's work has ended; else it was not put to the test"
-			      : "");
+		snprintf(
+			out, size, "%s: works%s", kind,
+			late ? " if the producer's work has ended; the other case could not be tried"
+			     : "");
 	else
 		snprintf(out, size, "%s: %s (%s)", kind,
 			 opens ? "works only if the producer's work has ended" : "does not work",
@@ -397,8 +402,7 @@ static void try_namespaces(const struct gpu *g, bool legacy_works)
 		vmm = try_apart(g, probe, "vmm", b, sizeof(b));
 	doctor_say(
 		g->doctor, (legacy || !legacy_works) && vmm ? DOCTOR_OK : DOCTOR_WARN, probe,
-		"let containers that share tensors share the PID namespace (docker run --pid=host, or "
-		"--pid=container:NAME); or use the kind of memory that works, published sealed",
+		"let containers that share tensors share a PID namespace too (docker run --pid=host, or --pid=container:NAME), or publish the kind of memory that works, sealed",
 		"a consumer in another PID namespace: %s%s%s", a, *a && *b ? "; " : "", b);
 }
 
@@ -436,8 +440,7 @@ static void try_gpu(struct doctor *d, const cJSON *about, int number)
 	snprintf(probe, sizeof(probe), "gpu %d", number);
 	doctor_say(
 		d, mode ? DOCTOR_FAIL : DOCTOR_OK, probe,
-		"two processes cannot use it at once: nvidia-smi -c DEFAULT (root), or start MPS "
-		"(nvidia-cuda-mps-control -d)",
+		"it allows one process at a time: run nvidia-smi -c DEFAULT as root, or start MPS (nvidia-cuda-mps-control -d)",
 		"%s, %s-%s, %s, compute capability %s%s%s; says: virtual memory management %s, legacy "
 		"handles %s, memory pools %s",
 		text_of(about, "name"), mig ? "MIG" : "GPU",
@@ -451,7 +454,7 @@ static void try_gpu(struct doctor *d, const cJSON *about, int number)
 	free(memory);
 	if (!*d->socket) {
 		doctor_say(d, DOCTOR_SKIPPED, probe, NULL,
-			   "there is no own daemon to exchange through");
+			   "there is no daemon to exchange through");
 		return;
 	}
 	try_vmm(&g);
@@ -480,8 +483,7 @@ static void say_peers(struct doctor *d, const cJSON *gpus)
 	}
 	doctor_say(
 		d, without ? DOCTOR_WARN : DOCTOR_OK, "peer access",
-		"tensors are handed out on the GPU where they lie, which works; kernels of another GPU need a "
-		"copy. See nvidia-smi topo -p2p r, and virtualisation settings (ACS, IOMMU)",
+		"sharing a tensor on its own GPU works; kernels on another GPU need a copy. See nvidia-smi topo -p2p r, and virtualisation settings (ACS, IOMMU)",
 		"%d of %d pairs%s", count * (count - 1) - without, count * (count - 1), first);
 }
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loop. An idle daemon has no timer running: space_timer runs while a create waits for room,
- * warm_timer while segments are warm, idle_timer while there is nothing and nobody.
+ * The loop. Callbacks only note what happened; server_settle() acts on it once for all of them,
+ * before the loop waits again. An idle daemon has no timer running: space.timer runs while a create
+ * waits for room, warm_timer while segments are warm, idle_timer while there are neither clients
+ * nor tensors.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,10 +16,8 @@
 #include <unistd.h>
 
 #include "daemon/serve/loop.h"
-#include "daemon/serve/peer.h"
-#include "daemon/serve/settle.h"
-#include "daemon/serve/space.h"
-#include "daemon/state/tensor.h"
+#include "daemon/serve/receive.h"
+#include "daemon/serve/run.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/log.h"
@@ -29,18 +29,17 @@ static void server_stop(struct server *server, const char *why)
 	if (server->stopping)
 		return;
 	server->stopping = true;
-	log_info("stopping", "why=%s clients=%u", log_str(why), server->peer_count);
-	peers_end(server);
-	space_stop(server);
+	log_info("stopping", "why=%s clients=%u", log_str(why), server->peers.count);
+	peers_end(&server->peers);
+	space_stop(&server->space);
 	uv_close((uv_handle_t *)&server->listener, NULL);
-	if (server->state.store.guard.fd >= 0)
+	if (server->state.memory.store.guard.fd >= 0)
 		uv_close((uv_handle_t *)&server->guard, NULL);
 	server->listen_fd = fd_close(server->listen_fd);
-	uv_close((uv_handle_t *)&server->space_timer, NULL);
 	uv_close((uv_handle_t *)&server->warm_timer, NULL);
 	uv_close((uv_handle_t *)&server->idle_timer, NULL);
 	uv_close((uv_handle_t *)&server->accept_timer, NULL);
-	/* caught until all is cleaned up: another signal must not end us halfway */
+	/* they stay caught until all is cleaned up: a second signal must not end us halfway */
 	for (unsigned i = 0; i < 2; i++)
 		uv_unref((uv_handle_t *)&server->signals[i]);
 }
@@ -52,7 +51,7 @@ static void server_on_signal(uv_signal_t *handle, int number)
 
 /* ---- accepting ------------------------------------------------------------------------------ */
 
-/* Says why, and closes. */
+/* Sends an error that says why, and closes the connection. */
 static __attribute__((format(printf, 2, 3))) void server_turn_away(int fd_take, const char *format,
 								   ...)
 {
@@ -82,7 +81,7 @@ static void server_on_accept_timer(uv_timer_t *timer)
 		uv_timer_start(timer, server_on_accept_timer, ACCEPT_PAUSE_MS, 0);
 }
 
-/* Out of descriptors: the client would wait in the backlog for ever, and we would spin. */
+/* Without a descriptor the client would wait in the backlog for ever, and the loop would spin. */
 static void server_accept_none(struct server *server)
 {
 	int fd;
@@ -91,8 +90,8 @@ static void server_accept_none(struct server *server)
 	fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
 	log_warn(fd < 0 ? "client kept waiting: out of descriptors"
 			: "client turned away: out of descriptors",
-		 "clients=%u", server->peer_count);
-	if (fd < 0) { /* not even that: look again later, not at once */
+		 "clients=%u", server->peers.count);
+	if (fd < 0) { /* even that failed: look again later, not at once */
 		uv_poll_stop(&server->listener);
 		uv_timer_start(&server->accept_timer, server_on_accept_timer, ACCEPT_PAUSE_MS, 0);
 	}
@@ -112,7 +111,7 @@ static void server_on_listen(uv_poll_t *poll, int status, int events)
 			server_accept_none(server);
 		if (fd < 0)
 			break;
-		if (server->peer_count >= server->state.catalog.header->max_clients) {
+		if (server->peers.count >= server->state.catalog.header->max_clients) {
 			server_turn_away(fd,
 					 "the daemon has its maximum of %u clients (--max-clients)",
 					 server->state.catalog.header->max_clients);
@@ -121,16 +120,16 @@ static void server_on_listen(uv_poll_t *poll, int status, int events)
 		if (peer_is_nobody(fd)) {
 			server_turn_away(
 				fd,
-				"user %d (nobody) is refused: it may be any user that this "
-				"user namespace does not know",
+				"user %d (nobody) is refused: any user whom the daemon's user "
+				"namespace does not know looks like that",
 				PEER_OVERFLOW_UID);
 			continue;
 		}
-		r = peer_new(server, fd);
+		r = peer_new(&server->peers, fd, receive_on_poll);
 		if (r)
-			log_warn("client refused", "error=%s", log_str(strerror(r < 0 ? -r : 0)));
+			log_warn("client refused: it could not be set up", "error=%s",
+				 log_str(r < 0 ? strerror(-r) : "too many clients"));
 	}
-	server_settle(server);
 }
 
 /* ---- sizes that clients change -------------------------------------------------------------- */
@@ -139,7 +138,7 @@ static void server_drop_writer(struct server *server, uint64_t writer)
 {
 	struct peer *peer;
 
-	list_for_each_entry(peer, &server->peers, link) {
+	list_for_each_entry(peer, &server->peers.list, link) {
 		if (peer->client.id != writer || peer->dropping)
 			continue;
 		log_warn("client dropped: it changed the size of a segment",
@@ -148,45 +147,46 @@ static void server_drop_writer(struct server *server, uint64_t writer)
 		peer_drop(peer);
 		return;
 	}
-	log_warn("the size of a segment was changed by a client that is gone", "client=%llu",
-		 (unsigned long long)writer);
+	log_warn("size of a segment set right: its client, which changed it, is gone",
+		 "client=%llu", (unsigned long long)writer);
 }
 
 static void server_on_guard(uv_poll_t *poll, int status, int events)
 {
 	struct server *server = container_of(poll, struct server, guard);
-	struct guard *guard = &server->state.store.guard;
+	struct guard *guard = &server->state.memory.store.guard;
 	uint64_t writer;
 
 	(void)status;
 	(void)events;
-	/* of those that are due nothing would tell us again */
+	/* nothing would tell us again of those that are due */
 	for (unsigned n = 0;
 	     (n < GUARD_BATCH || !list_empty(&guard->due)) && guard_next(guard, &writer); n++) {
 		if (writer)
 			server_drop_writer(server, writer);
 	}
-	server_settle(server);
 }
 
-/* Without it a client may grow what it has a descriptor of. */
+/* Without inotify clients may grow segments that they have a writable descriptor of. */
 static int guard_start(struct server *server)
 {
-	int fd = server->state.store.guard.fd, r;
+	int fd = server->state.memory.store.guard.fd, r;
 
 	if (fd < 0) {
-		log_warn("sizes of segments are not guarded: inotify cannot be had", "");
+		log_warn("sizes of segments are not guarded: inotify_init1() failed; see "
+			 "fs.inotify.max_user_instances",
+			 "");
 		return 0;
 	}
 	r = uv_poll_init(&server->loop, &server->guard, fd);
 	return r ? r : loop_poll(&server->guard, fd, UV_READABLE, server_on_guard);
 }
 
-/* ---- what time and change bring ------------------------------------------------------------- */
+/* ---- settling ------------------------------------------------------------------------------- */
 
 static void server_on_warm(uv_timer_t *timer)
 {
-	server_settle(container_of(timer, struct server, warm_timer));
+	(void)timer; /* the loop settles before it waits again */
 }
 
 static void server_on_idle(uv_timer_t *timer)
@@ -198,7 +198,7 @@ static void warm_settle(struct server *server)
 {
 	uint64_t now, next;
 
-	if (list_empty(&server->state.store.warm)) {
+	if (list_empty(&server->state.memory.store.warm)) {
 		uv_timer_stop(&server->warm_timer);
 		return;
 	}
@@ -206,7 +206,7 @@ static void warm_settle(struct server *server)
 		return;
 	now = (uint64_t)now_mono_ns();
 	do {
-		next = state_trim_warm(&server->state, now);
+		next = memory_trim(&server->state.memory, now);
 	} while (next && next <= now);
 	if (next)
 		uv_timer_start(&server->warm_timer, server_on_warm,
@@ -216,8 +216,8 @@ static void warm_settle(struct server *server)
 static void idle_settle(struct server *server)
 {
 	const struct catalog_header *h = server->state.catalog.header;
-	bool idle = server->peer_count == server->orphans &&
-		    h->tensors == server->state.lost.count && !server->jobs;
+	bool idle = server->peers.count == server->peers.orphans &&
+		    h->tensors == server->state.lost.count && !server->space.jobs;
 
 	if (server->idle_exit_ns < 0)
 		return;
@@ -228,8 +228,7 @@ static void idle_settle(struct server *server)
 			       (uint64_t)(server->idle_exit_ns / NS_PER_MS), 0);
 }
 
-/* Those to whom something has become due since. A peer that does not read them polls, from then on.
- */
+/* Sends the notices that have become due. A peer that does not take them polls from then on. */
 static void notices_settle(struct server *server)
 {
 	struct list *notified = &server->state.notified;
@@ -247,15 +246,21 @@ void server_settle(struct server *server)
 	if (!server->stopping)
 		warm_settle(server);
 	notices_settle(server); /* may drop peers: what that frees is seen to below */
-	space_settle(server);
+	space_settle(&server->space);
 	state_publish_numbers(&server->state); /* before somebody is told that all is done */
-	settle_answer(server);
-	notices_settle(server); /* of peers that were dropped when they were answered */
-	if (!list_empty(&server->state.store.doomed) ||
-	    server->room_seen != server->state.room_made)
-		space_settle(server); /* of peers that were dropped when they were answered */
+	while (!space_busy(&server->space) && !peers_unsettled(&server->peers) &&
+	       settle_answer_one(&server->settling))
+		;
+	notices_settle(server); /* an answer may have dropped a peer */
+	if (space_unsettled(&server->space))
+		space_settle(&server->space);
 	if (!server->stopping)
 		idle_settle(server);
+}
+
+static void server_on_prepare(uv_prepare_t *prepare)
+{
+	server_settle(container_of(prepare, struct server, settle));
 }
 
 /* ---- beginning and end ---------------------------------------------------------------------- */
@@ -271,23 +276,27 @@ static int server_make_loop(void *arg)
 		r = loop_provide(&server->loop, server->listen_fd, server->fds);
 	if (r)
 		return r;
-	uv_timer_init(&server->loop, &server->space_timer);
+	uv_prepare_init(&server->loop, &server->settle);
+	peers_init(&server->peers, &server->loop, &server->state);
+	space_init(&server->space, &server->loop, &server->state);
 	uv_timer_init(&server->loop, &server->warm_timer);
 	uv_timer_init(&server->loop, &server->idle_timer);
-	uv_timer_init(&server->loop, &server->orphan_timer);
 	uv_timer_init(&server->loop, &server->accept_timer);
 	for (unsigned i = 0; !r && i < 2; i++) {
 		uv_signal_init(&server->loop, &server->signals[i]);
 		server->signals[i].data = server;
 		r = uv_signal_start(&server->signals[i], server_on_signal, numbers[i]);
 	}
-	uv_run(&server->loop, UV_RUN_NOWAIT); /* enters what signals come through */
+	uv_run(&server->loop, UV_RUN_NOWAIT); /* polls the pipe that signals come through */
 	if (!r)
 		r = uv_poll_init(&server->loop, &server->listener, server->listen_fd);
 	if (!r)
 		r = loop_poll(&server->listener, server->listen_fd, UV_READABLE, server_on_listen);
 	if (!r)
 		r = guard_start(server);
+	if (!r)
+		r = uv_prepare_start(&server->settle, server_on_prepare);
+	uv_unref((uv_handle_t *)&server->settle); /* it keeps no loop running */
 	return r;
 }
 
@@ -299,10 +308,7 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 				   .idle_exit_ns = options->idle_exit_ns,
 				   .fds = options->fds,
 				   .spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC) };
-	list_init(&server->peers);
-	list_init(&server->waiting);
-	list_init(&server->working);
-	list_init(&server->settling);
+	list_init(&server->settling.list);
 	r = state_init(&server->state, instance, &options->limits);
 	server->state.unread = peer_unread;
 	if (!r)
@@ -317,13 +323,16 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 
 void server_run(struct server *server)
 {
-	server_settle(server);
-	uv_run(&server->loop, UV_RUN_DEFAULT);
+	do {
+		uv_run(&server->loop, UV_RUN_DEFAULT);
+		server_settle(server); /* a worker's last job may have left something to destroy */
+	} while (space_busy(&server->space));
 }
 
 void server_deinit(struct server *server)
 {
 	state_deinit(&server->state);
+	uv_close((uv_handle_t *)&server->settle, NULL);
 	for (unsigned i = 0; i < 2; i++)
 		uv_close((uv_handle_t *)&server->signals[i], NULL);
 	signal(SIGTERM, SIG_IGN); /* the socket and its lock are still to go */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* doctor: the daemon that would be used, and an own one, through which two processes exchange a
- * tensor. */
+/*
+ * doctor: the daemon that would be used, and a daemon of its own, through which two processes
+ * exchange a tensor.
+ */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,8 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/doctor.h"
-#include "cli/doctor_child.h"
+#include "cli/doctor/child.h"
+#include "cli/doctor/doctor.h"
 #include "cli/format.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -25,7 +27,7 @@ static const int64_t request_ns = 10 * NS_PER_SEC;
 
 /* ---- The one in use ---- */
 
-/* What it says of the socket: who may use it is not to be guessed. */
+/* Advises by the mode and group of the socket instead of guessing who may use it. */
 static char *access_advice(const struct doctor *d)
 {
 	const char *environment = getenv("TENSORLEASE_SOCKET"), *address = d->cli->socket;
@@ -35,16 +37,15 @@ static char *access_advice(const struct doctor *d)
 	if (!address)
 		address = environment && *environment ? environment : "/run/tensorlease/socket";
 	if (strstr(cli_reason(-EACCES), "TENSORLEASE_TRUST_UID"))
-		return cli_text("if that user may read and forge all tensors, say so in "
-				"$TENSORLEASE_TRUST_UID; else ask for another daemon (--socket, "
-				"$TENSORLEASE_SOCKET)");
+		return cli_text(
+			"if you trust that user with all tensors, put the uid into $TENSORLEASE_TRUST_UID; else use another daemon (--socket, $TENSORLEASE_SOCKET)");
 	if (stat(address, &st) || !S_ISSOCK(st.st_mode) || !(st.st_mode & S_IWGRP))
-		return cli_text("run as the user whom it is for, or ask for another daemon "
-				"(--socket, $TENSORLEASE_SOCKET)");
+		return cli_text(
+			"run as the user it belongs to, or use another daemon (--socket, $TENSORLEASE_SOCKET)");
 	group = getgrgid(st.st_gid);
 	return group ? cli_text("join its group and log in again: usermod -aG %s USER",
 				group->gr_name)
-		     : cli_text("make this user a member of the group %u", st.st_gid);
+		     : cli_text("add this user to the group %u", st.st_gid);
 }
 
 static const char clients_advice[] = "start it with a larger --max-clients";
@@ -52,7 +53,7 @@ static const char nobody_advice
 	[] = "run as another user; in a container, map this user in its user namespace (docker run "
 	     "--user, /etc/subuid)";
 
-/* Of a connection that was turned away. */
+/* Advises after a connection was turned away. */
 static const char *refused_advice(const char *why)
 {
 	return strstr(why, "(nobody)") ? nobody_advice : clients_advice;
@@ -63,17 +64,16 @@ static void say_unreachable(struct doctor *d, int r)
 	const char *environment = getenv("TENSORLEASE_SOCKET");
 	bool asked = d->cli->socket || (environment && *environment);
 	const char *why = cli_reason(r);
-	int fact = (int)strcspn(why, ";"); /* the rest is advice, and we have our own */
+	int fact = (int)strcspn(why, ";"); /* the rest is advice; the doctor has its own */
 	char *advice;
 
 	if ((r == -ENOENT || r == -ECONNREFUSED) && !asked)
 		doctor_say(d, DOCTOR_OK, "daemon", NULL,
-			   "%.*s; put, load and others start one at need", fact, why);
+			   "%.*s; put, load and others start one when they need it", fact, why);
 	else if (r == -ENOENT || r == -ECONNREFUSED)
 		doctor_say(
 			d, DOCTOR_FAIL, "daemon",
-			"start it (systemctl start tensorleased.socket, or tensorleased --socket "
-			"PATH), or ask for another (--socket, $TENSORLEASE_SOCKET)",
+			"start it (systemctl start tensorleased.socket, or tensorleased --socket PATH), or use another (--socket, $TENSORLEASE_SOCKET)",
 			"%.*s", fact, why);
 	else if (r == -EACCES) {
 		advice = access_advice(d);
@@ -82,7 +82,7 @@ static void say_unreachable(struct doctor *d, int r)
 	} else if (r == -EPROTONOSUPPORT)
 		doctor_say(
 			d, DOCTOR_FAIL, "daemon",
-			"library and daemon are of different versions: restart the daemon after an update",
+			"library and daemon have different versions: restart the daemon after an update",
 			"%s", why);
 	else if (r == -EUSERS)
 		doctor_say(d, DOCTOR_FAIL, "daemon", refused_advice(why), "%s", why);
@@ -100,17 +100,19 @@ static void say_use(struct doctor *d, const tl_status *s)
 
 	doctor_say(
 		d, full ? DOCTOR_WARN : DOCTOR_OK, "daemon",
-		"it is nearly full: see what lies there (tensorlease ls, tensorlease status "
-		"--clients), or start it with a larger --capacity, --max-tensors or --max-clients",
-		"%s, pid %u, for %s: %u of %u tensors, %s of %s, %u of %u clients", s->address,
-		s->daemon_pid, age, s->tensors, s->max_tensors, used, all, s->clients,
+		"it is nearly full: see what it holds (tensorlease ls, tensorlease status --clients), or start it with a larger --capacity, --max-tensors or --max-clients",
+		"%s, pid %u, running for %s: %u of %u tensors, %s of %s, %u of %u clients",
+		s->address, s->daemon_pid, age, s->tensors, s->max_tensors, used, all, s->clients,
 		s->max_clients);
 	free(used);
 	free(all);
 	free(age);
 }
 
-/* What it runs may be older than what is installed by now. Only of one's own can that be seen. */
+/*
+ * A running daemon may be older than the one that is installed. This can only be seen for a daemon
+ * of the same user.
+ */
 static void say_replaced(struct doctor *d, uint32_t pid)
 {
 	char path[64], program[256] = "";
@@ -120,8 +122,8 @@ static void say_replaced(struct doctor *d, uint32_t pid)
 	    strstr(program, " (deleted)"))
 		doctor_say(
 			d, DOCTOR_WARN, "daemon's program",
-			"restart it when nobody needs its tensors: systemctl restart tensorleased",
-			"%s: it was replaced since", program);
+			"restart it when its tensors are no longer needed: systemctl restart tensorleased",
+			"%s: the program was replaced since it was started", program);
 }
 
 static void say_permissions(struct doctor *d, const char *address)
@@ -133,18 +135,18 @@ static void say_permissions(struct doctor *d, const char *address)
 
 	if (stat(address, &st)) {
 		doctor_say(d, DOCTOR_WARN, "socket",
-			   "processes that start now cannot connect: restart the daemon", "%s: %m",
-			   address);
+			   "new processes cannot connect: restart the daemon", "%s: %m", address);
 		return;
 	}
 	user = getpwuid(st.st_uid);
 	snprintf(owner, sizeof(owner), "%s", user ? user->pw_name : "?");
 	group = getgrgid(st.st_gid);
 	snprintf(members, sizeof(members), "%s", group ? group->gr_name : "?");
-	doctor_say(d, st.st_mode & 2 ? DOCTOR_WARN : DOCTOR_OK, "socket",
-		   "every user of this machine may read every tensor: chmod o-w",
-		   "mode %04o, owner %s (%u), group %s (%u)", st.st_mode & 07777, owner, st.st_uid,
-		   members, st.st_gid);
+	doctor_say(
+		d, st.st_mode & 2 ? DOCTOR_WARN : DOCTOR_OK, "socket",
+		"every user of this machine may read every tensor: take that away with chmod o-w",
+		"mode %04o, owner %s (%u), group %s (%u)", st.st_mode & 07777, owner, st.st_uid,
+		members, st.st_gid);
 }
 
 static int visit_self(const tl_client_info *info, void *context)
@@ -153,7 +155,7 @@ static int visit_self(const tl_client_info *info, void *context)
 	return 0;
 }
 
-/* The kernel tells the daemon our pid as its own namespace numbers it. */
+/* The kernel translates our pid into the daemon's PID namespace. */
 static void say_daemon_namespace(struct doctor *d, tl_client *client)
 {
 	bool known = false;
@@ -165,13 +167,12 @@ static void say_daemon_namespace(struct doctor *d, tl_client *client)
 	else if (!known)
 		doctor_say(
 			d, DOCTOR_WARN, "daemon's namespaces",
-			"tensors are shared all the same; tensorlease status --clients shows other pids, "
-			"and see the PID namespaces of GPU memory below",
-			"it does not know us as pid %d, uid %u: it runs in another PID or user namespace",
+			"sharing works, but tensorlease status --clients shows other pids; for GPU memory see the probe of PID namespaces below",
+			"it does not know this process as pid %d, uid %u: it runs in another PID or user namespace",
 			(int)getpid(), geteuid());
 	else
 		doctor_say(d, DOCTOR_OK, "daemon's namespaces", NULL,
-			   "it knows us as pid %d, uid %u", (int)getpid(), geteuid());
+			   "it knows this process as pid %d, uid %u", (int)getpid(), geteuid());
 }
 
 static void say_daemon(struct doctor *d)
@@ -203,7 +204,7 @@ static void say_daemon(struct doctor *d)
 
 static struct doctor *interrupted;
 
-/* Leaves nothing behind after ^C either. Only calls that a handler may make. */
+/* Removes everything after ^C too. It only makes calls that a signal handler may make. */
 static void on_signal(int number)
 {
 	char path[128];
@@ -238,7 +239,9 @@ static int make_directory(struct doctor *d)
 	return -1;
 }
 
-/* A process that was started by one of ours which has ended, and so came to us; 0: there is none.
+/*
+ * Returns a process that became our child because the child that started it has ended, or 0 if
+ * there is none.
  */
 static pid_t adopted(void)
 {
@@ -291,31 +294,33 @@ static void start_daemon(struct doctor *d)
 	sigaddset(&ends, SIGINT);
 	sigaddset(&ends, SIGTERM);
 	sigaddset(&ends, SIGHUP);
-	sigprocmask(SIG_BLOCK, &ends, &before); /* on_signal() has to know the daemon */
+	sigprocmask(SIG_BLOCK, &ends, &before); /* on_signal() needs the daemon's pid first */
 	if (make_directory(d)) {
 		sigprocmask(SIG_SETMASK, &before, NULL);
 		return;
 	}
-	prctl(PR_SET_CHILD_SUBREAPER, 1); /* a detached daemon becomes our child: we see its end */
+	/* A detached daemon becomes our child, and we see its end. */
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	r = tl_connect(&o, &d->client);
 	span = format_span((uint64_t)(now_mono_ns() - begin));
 	if (!r)
 		r = tl_get_status(d->client, &status);
 	if (r) {
-		doctor_say(d, DOCTOR_FAIL, "own daemon",
-			   r == -EUSERS ? refused_advice(cli_reason(r))
-					: "install tensorleased beside this program, or name it in "
-					  "$TENSORLEASE_DAEMON",
-			   "%s", cli_reason(r));
+		doctor_say(
+			d, DOCTOR_FAIL, "own daemon",
+			r == -EUSERS
+				? refused_advice(cli_reason(r))
+				: "install tensorleased beside this program, or put its path into $TENSORLEASE_DAEMON",
+			"%s", cli_reason(r));
 		d->socket[0] = '\0';
-		while ((d->daemon = adopted())) /* it may run all the same */
+		while ((d->daemon = adopted())) /* it may be running all the same */
 			end_process(d->daemon);
 	} else {
 		d->daemon = (pid_t)status.daemon_pid;
 		snprintf(path, sizeof(path), "/proc/%d/exe", (int)d->daemon);
 		if (readlink(path, program, sizeof(program) - 1) < 0)
 			strcpy(program, "tensorleased");
-		doctor_say(d, DOCTOR_OK, "own daemon", NULL, "%s listens after %s", program, span);
+		doctor_say(d, DOCTOR_OK, "own daemon", NULL, "%s listened after %s", program, span);
 	}
 	sigprocmask(SIG_SETMASK, &before, NULL);
 	free(span);
@@ -366,7 +371,7 @@ static DLManagedTensorVersioned *get(tl_client *client, const char *name, uint64
 	return r ? NULL : tensor;
 }
 
-/* True if it is what the other process wrote; else says why not. */
+/* Returns whether the bytes are those that the other process wrote, after reporting it if not. */
 static bool right(struct doctor *d, DLManagedTensorVersioned *tensor, unsigned seed)
 {
 	static const char advice[] = "run the tests: make test";
@@ -398,8 +403,7 @@ static void exchange(struct doctor *d, struct doctor_child *child)
 		if (right(d, newer, 2) && !tl_tensor_info(newer, &info))
 			doctor_say(
 				d, DOCTOR_OK, "exchange", NULL,
-				"4 MiB from another process: first get %.1f us, again %.2f us; a waiting "
-				"get came back %.1f us after the commit; all bytes are right",
+				"4 MiB from another process: first get %.1f us, second %.2f us; a waiting get returned %.1f us after the commit; all bytes are right",
 				(double)ns1 / 1e3, (double)ns2 / 1e3,
 				(double)(late - (int64_t)info.committed_ns) / 1e3);
 	}
@@ -418,13 +422,14 @@ static void say_exchange(struct doctor *d)
 	int r;
 
 	if (!*d->socket) {
-		doctor_say(d, DOCTOR_SKIPPED, "exchange", NULL, "there is no own daemon");
+		doctor_say(d, DOCTOR_SKIPPED, "exchange", NULL,
+			   "there is no daemon to exchange through");
 		return;
 	}
 	r = doctor_spawn(&child, false,
 			 (const char *const[]){ "put", d->socket, "doctor/cpu", "4194304", NULL });
 	if (r) {
-		doctor_say(d, DOCTOR_FAIL, "exchange", "raise the limit of processes: ulimit -u",
+		doctor_say(d, DOCTOR_FAIL, "exchange", "raise the limit on processes: ulimit -u",
 			   "starting a process: %s", strerror(-r));
 		return;
 	}
@@ -443,7 +448,7 @@ void doctor_daemons(struct doctor *d)
 	say_exchange(d);
 }
 
-/* The other process: publishes, and once more when told. */
+/* The other process publishes once, and again each time it is told to. */
 int child_put(char *const *args)
 {
 	tl_connect_options o = { .size = sizeof(o), .address = args[0], .timeout_ns = request_ns };

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * doctor tries what this machine can do. A probe prints one line: what it found and, unless that is
+ * fine, what to do about it. Everything that talks to a GPU, and the other end of each exchange, is
+ * this program again in another process (child.h). So a driver that crashes or hangs costs one line
+ * and not the doctor; also, CUDA does not survive fork().
+ */
+#pragma once
+
+#include <sys/types.h>
+
+#include "cli/cli.h"
+#include "cli/out.h"
+
+enum doctor_result {
+	DOCTOR_OK,
+	DOCTOR_WARN,	/* works, with a drawback */
+	DOCTOR_FAIL,	/* something that is needed does not work */
+	DOCTOR_SKIPPED, /* could not be tried, or there is nothing to try */
+	DOCTOR_RESULTS,
+};
+
+struct doctor {
+	struct cli *cli;
+	const char *section;
+	cJSON *probes; /* with --json */
+	bool people;   /* for people; else tab-separated lines, or JSON */
+	unsigned said[DOCTOR_RESULTS];
+	char dir[96];	   /* of its own daemon; "": there is none */
+	char socket[108];  /* where that listens; "": it does not */
+	tl_client *client; /* connected to that */
+	pid_t daemon;
+	bool wsl, tegra;
+};
+
+void doctor_section(struct doctor *d, const char *section);
+
+/* Prints the outcome of a probe; @advice may be NULL. */
+__attribute__((format(printf, 5, 6))) void doctor_say(struct doctor *d, enum doctor_result result,
+						      const char *probe, const char *advice,
+						      const char *format, ...);
+
+/* Reads the first line of a file into @text, cut to fit; "" if it cannot be read. */
+const char *doctor_read(const char *path, char *text, size_t size);
+
+void doctor_memory(struct doctor *d);  /* memory.c: shared memory */
+void doctor_orphans(struct doctor *d); /* orphans.c: what dead daemons left in it */
+void doctor_kernel(struct doctor *d);  /* kernel.c: system calls, limits, namespaces */
+void doctor_daemons(struct doctor *d); /* daemon.c: the one in use, and its own */
+void doctor_daemon_end(struct doctor *d);
+void doctor_gpus(struct doctor *d); /* gpu.c: GPUs, if there are any */

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Answers that several handlers give; see reply.h. */
+#include <string.h>
+
+#include "daemon/serve/reply.h"
+#include "daemon/state/outcome.h"
+
+void send_done(struct peer *peer, uint32_t serial)
+{
+	struct wire_plain m = {
+		.header = { .type = WIRE_DONE, .length = sizeof(m), .serial = serial }
+	};
+
+	peer_send(peer, &m, -1);
+}
+
+void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r,
+		     const char *why)
+{
+	const struct state *st = peer->peers->state;
+	uint32_t index;
+
+	switch (r) {
+	case STATE_E_GONE:
+		peer_error(
+			peer, serial, WIRE_E_GONE,
+			"%.*s: the draft or tensor referred to is not there, or not this client's",
+			(int)name->len, name->text);
+		break;
+	case STATE_E_INVALID:
+		peer_error(peer, serial, WIRE_E_INVALID, "%.*s: %s", (int)name->len, name->text,
+			   why);
+		break;
+	case STATE_E_DENIED:
+		index = name_find(&st->names, name);
+		peer_error(peer, serial, WIRE_E_DENIED, "'%.*s' belongs to user %u, not to user %u",
+			   (int)name->len, name->text,
+			   index == CATALOG_NONE ? 0 : st->names.info[index].uid, peer->client.uid);
+		break;
+	case STATE_E_NOT_FOUND:
+		peer_error(peer, serial, WIRE_E_NOT_FOUND, "no tensor is called '%.*s'",
+			   (int)name->len, name->text);
+		break;
+	case STATE_E_BUCKET:
+		peer_error(peer, serial, WIRE_E_LIMIT, "%.*s: %d other names have the same hash",
+			   (int)name->len, name->text, CATALOG_MAX_CHAIN);
+		break;
+	case STATE_E_TENSORS:
+	case STATE_E_DRAFTS:
+		peer_error(peer, serial, WIRE_E_LIMIT,
+			   "%.*s: too many tensors (--max-tensors %u) or drafts (%d for a client)",
+			   (int)name->len, name->text, st->catalog.header->max_tensors,
+			   CLIENT_DRAFTS_MAX);
+		break;
+	case STATE_E_NOTICES:
+		peer_error(
+			peer, serial, WIRE_E_LIMIT,
+			"%.*s: this client has its maximum of %d tensors on devices, including those "
+			"whose FREED it has not read",
+			(int)name->len, name->text, CLIENT_NOTICES_MAX);
+		break;
+	default:
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
+			   "%.*s: cannot make room in the catalog: %s", (int)name->len, name->text,
+			   strerror(r < 0 ? -r : 0));
+		break;
+	}
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the handlers share: reading a message's tail, and answers that several of them give. */
+#pragma once
+
+#include "daemon/serve/peer.h"
+#include "daemon/state/publish.h"
+
+/* The message, read as the struct of its type. */
+#define AS(type, m) ((const struct type *)(const void *)(m)->bytes)
+
+void send_done(struct peer *peer, uint32_t serial);
+/* Says why a tensor could not be published under @name, or the name not be deleted. */
+void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r,
+		     const char *why);

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "transfer/inner.h"
+#include "util/cleanup.h"
+
+enum { TRIES = 100 };
+
+struct names {
+	char **texts;
+	size_t count, room;
+};
+
+static void names_deinit(struct names *names)
+{
+	for (size_t i = 0; i < names->count; i++)
+		free(names->texts[i]);
+	free(names->texts);
+	*names = (struct names){ 0 };
+}
+
+static int names_add(struct names *names, const char *name)
+{
+	if (names->count == names->room) {
+		size_t room = names->room ? 2 * names->room : 64;
+		char **texts = realloc(names->texts, room * sizeof(*texts));
+
+		if (!texts)
+			return -ENOMEM;
+		names->texts = texts;
+		names->room = room;
+	}
+	names->texts[names->count] = strdup(name);
+	return names->texts[names->count] ? (names->count++, 0) : -ENOMEM;
+}
+
+static int visit_name(const tl_info *info, void *context)
+{
+	return names_add(context, info->name) ? 1 : 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int names_list(struct names *names, tl_client *client, const char *prefix, char *why)
+{
+	int r = tl_list(client, prefix, visit_name, names);
+
+	if (names->count)
+		qsort(names->texts, names->count, sizeof(*names->texts), compare);
+	return r == 1 ? no_memory(why) : library(r, why);
+}
+
+static bool names_are(const struct names *names, const struct snapshot *s)
+{
+	if (names->count != s->count)
+		return false;
+	for (size_t i = 0; i < s->count; i++) {
+		if (strcmp(names->texts[i], s->names[i]))
+			return false;
+	}
+	return true;
+}
+
+/* Takes the texts in @names over. */
+static int get_names(struct snapshot *s, tl_client *client, struct names *names, enum tl_mode mode,
+		     char *why)
+{
+	tl_get_options options = { .size = sizeof(options), .mode = mode };
+
+	s->names = take_ptr(names->texts);
+	s->count = names->count;
+	names->count = 0;
+	s->tensors = calloc(s->count + 1, sizeof(DLManagedTensorVersioned *));
+	if (!s->tensors)
+		return no_memory(why);
+	return library(
+		tl_get_many(client, (const char *const *)s->names, s->count, &options, s->tensors),
+		why);
+}
+
+void snapshot_deinit(struct snapshot *s)
+{
+	for (size_t i = 0; i < s->count; i++) {
+		if (s->tensors && s->tensors[i])
+			s->tensors[i]->deleter(s->tensors[i]);
+		free(s->names[i]);
+	}
+	free(s->tensors);
+	free(s->names);
+	*s = (struct snapshot){ 0 };
+}
+
+/*
+ * A list may show only some of the names that are published with a group. So the names are listed
+ * again after the tensors were got. If both lists are equal, all these names were there in between,
+ * and no other.
+ */
+static int get_listed(struct snapshot *s, tl_client *client, const char *prefix, enum tl_mode mode,
+		      char *why)
+{
+	cleanup_(names_deinit) struct names before = { 0 }, after = { 0 };
+	int r = names_list(&before, client, prefix, why);
+
+	if (!r && before.count)
+		r = get_names(s, client, &before, mode, why);
+	if (r)
+		return r;
+	r = names_list(&after, client, prefix, why);
+	return r || names_are(&after, s) ? r : -EAGAIN;
+}
+
+int snapshot_get(struct snapshot *s, tl_client *client, const char *prefix, enum tl_mode mode,
+		 char *why)
+{
+	int r = -EAGAIN;
+
+	*s = (struct snapshot){ 0 };
+	for (int i = 0; i < TRIES && (r == -EAGAIN || r == -ENOENT); i++) {
+		snapshot_deinit(s);
+		r = get_listed(s, client, prefix, mode, why);
+	}
+	if (r)
+		snapshot_deinit(s);
+	if (r == -EAGAIN || r == -ENOENT) {
+		snprintf(why, FILE_ERROR_TEXT,
+			 "the names that start with '%s' change too fast to be got together",
+			 prefix);
+		r = -EBUSY;
+	}
+	s->prefix = strlen(prefix);
+	return r;
+}
+
+/* ---- tensors become a file ---- */
+
+static int pick_below(struct snapshot *s, tl_client *client, const char *prefix, char *why)
+{
+	char *slash = NULL;
+	tl_info info = { .size = sizeof(info) };
+	int r;
+
+	if (asprintf(&slash, "%s%s", prefix, *prefix ? "/" : "") < 0)
+		return no_memory(why);
+	r = snapshot_get(s, client, slash, TL_MODE_READ, why);
+	if (!r && !s->count) {
+		snprintf(why, FILE_ERROR_TEXT, "there is no tensor below '%s/'%s", prefix,
+			 tl_stat(client, prefix, &info)
+				 ? ""
+				 : ", but one of that very name: a .npy or .pb file takes it");
+		r = -ENOENT;
+	}
+	free(slash);
+	return r;
+}
+
+static int pick_one(struct snapshot *s, tl_client *client, const char *name, char *why)
+{
+	s->names = calloc(1, sizeof(*s->names));
+	s->tensors = calloc(1, sizeof(DLManagedTensorVersioned *));
+	if (!s->names || !s->tensors || !(s->names[0] = strdup(name)))
+		return no_memory(why);
+	s->count = 1;
+	s->prefix = strlen(name); /* a file of one tensor has no name for it */
+	return library(tl_get(client, name, NULL, s->tensors), why);
+}
+
+int snapshot_get_for_file(struct snapshot *s, tl_client *client, const char *prefix,
+			  enum file_format format, char *why)
+{
+	*s = (struct snapshot){ 0 };
+	return file_format_is_single(format) ? pick_one(s, client, prefix, why)
+					     : pick_below(s, client, prefix, why);
+}
+
+static int make_item(struct file_item *item, const struct snapshot *s, size_t i, char *why)
+{
+	const DLManagedTensorVersioned *tensor = s->tensors[i];
+	const DLTensor *d = &tensor->dl_tensor;
+	const char *no = NULL;
+
+	if (d->device.device_type != kDLCPU)
+		no = "is on a GPU: only tensors in main memory can be written to a file";
+	else if (tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
+		no = "has elements padded to bytes, which no file format has";
+	if (no) {
+		snprintf(why, FILE_ERROR_TEXT, "'%s' %s", s->names[i], no);
+		return -ENOTSUP;
+	}
+	*item = (struct file_item){ .name = s->names[i] + s->prefix,
+				    .dtype = d->dtype,
+				    .ndim = d->ndim,
+				    .shape = d->shape,
+				    .data = d->data };
+	return 0;
+}
+
+int snapshot_save(const struct snapshot *s, const char *path, enum file_format format,
+		  file_progress progress, void *context, char *why)
+{
+	cleanup_(freep) struct file_item *items = calloc(s->count + 1, sizeof(*items));
+
+	if (!items)
+		return no_memory(why);
+	for (size_t i = 0; i < s->count; i++) {
+		int r = make_item(&items[i], s, i, why);
+
+		if (r)
+			return r;
+	}
+	return file_write(path, format, items, s->count, progress, context, why, FILE_ERROR_TEXT);
+}

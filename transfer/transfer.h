@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Moving tensors between files, arrays and the daemon: what the command line and the Python package
+ * have in common. This layer stands on the public API, files/ and tensor/; it prints nothing and
+ * knows neither of its callers.
+ *
+ * Functions that return int return 0 or a negative errno. If they fail, @why, a buffer of
+ * FILE_ERROR_TEXT bytes, says what is wrong. An empty @why means that the library refused, and
+ * tl_last_error() has the text. All calls may block: for file I/O, for the daemon, and for space.
+ */
+#pragma once
+
+#include <tensorlease/tensorlease.h>
+
+#include "files/file.h"
+
+enum { TRANSFER_DTYPE_TEXT = 32 };
+
+/* Writes the name of an element type, as "float32" or "int4x2", to @text, and returns that. */
+const char *transfer_dtype(DLDataType dtype, char text[TRANSFER_DTYPE_TEXT]);
+
+/* ---- a file becomes tensors ---- */
+
+/*
+ * Says under which name entry @i of @f is published: "PREFIX/entry", or only the entry's name if
+ * @prefix is empty, or only @prefix if the format holds one tensor without a name. The caller frees
+ * the text. NULL means that there is no memory.
+ */
+char *transfer_name(const struct tensor_file *f, size_t i, const char *prefix);
+
+/*
+ * Publishes all tensors of @f in one step, after every byte was read and checked. Waits for space
+ * for @timeout_ns. Nothing is published if it fails.
+ */
+int transfer_load(tl_client *client, struct tensor_file *f, const char *prefix, int64_t timeout_ns,
+		  file_progress progress, void *context, char *why);
+
+/* ---- arrays become tensors ---- */
+
+/*
+ * Publishes copies of @count arrays in main memory, sources[i] as items[i], in one step. The
+ * sources may have any strides; items[i] has the name, and the shape, type and flags of its source.
+ * Waits for space for @timeout_ns. -EINVAL and -ENOTSUP with a text: a source breaks a rule of
+ * DLPack, or lies where the CPU cannot read it; the text names its item. Nothing is published if it
+ * fails.
+ */
+int transfer_put(tl_client *client, const tl_group_item *items, const DLTensor *const *sources,
+		 size_t count, int64_t timeout_ns, char *why);
+
+/* ---- tensors, and files of them ---- */
+
+/* Leases on tensors as they were at one moment, sorted by name. All zero means that it holds none.
+ */
+struct snapshot {
+	char **names;
+	size_t count;
+	size_t prefix; /* bytes at the start of each name that are left out of a file */
+	DLManagedTensorVersioned **tensors;
+};
+
+/*
+ * Gets all tensors whose names start with @prefix, and no others. Of a group it holds all names or
+ * none. It is no failure if there are none. -EBUSY: they change faster than they can be got.
+ */
+int snapshot_get(struct snapshot *s, tl_client *client, const char *prefix, enum tl_mode mode,
+		 char *why);
+
+/*
+ * Gets what a file of @format can hold: all tensors below @prefix/, or the one called @prefix.
+ * -ENOENT: there is none. After a failure @s still wants snapshot_deinit().
+ */
+int snapshot_get_for_file(struct snapshot *s, tl_client *client, const char *prefix,
+			  enum file_format format, char *why);
+
+/* Writes the tensors to a file. -ENOTSUP: one of them cannot be in a file of @format. */
+int snapshot_save(const struct snapshot *s, const char *path, enum file_format format,
+		  file_progress progress, void *context, char *why);
+
+/* Releases the tensors that are still in @s: a caller may take one by leaving NULL in its place. */
+void snapshot_deinit(struct snapshot *s);
