@@ -83,16 +83,18 @@ TRANSFER := $(wildcard transfer/*.c files/*.c tensor/*.c) $(UTIL)
 CLI := $(wildcard cli/*.c cli/doctor/*.c) $(TRANSFER)
 INTERNALS := $(filter-out daemon/main.c cli/main.c,$(sort $(LIB) $(DAEMON) $(CLI)))
 HARNESS := $(wildcard tests/harness/*.c)
-TESTS := $(foreach d,unit client daemon cli gpu crash fuzz,$(wildcard tests/$(d)/*.c))
+TESTS := $(foreach d,unit client daemon cli gpu crash fuzz package,$(wildcard tests/$(d)/*.c))
 FAKECUDA := $(wildcard tests/fakecuda/*.c)
 FAULTS_SOURCES := $(wildcard tests/faults/*.c)
 GPU_CHECKS := $(wildcard tests/gpu_check/*.c)
 BENCH := $(wildcard bench/*.c)
 DEMOS := $(wildcard demo/*.c)
+EXAMPLES := $(wildcard examples/c/*.c)
 MANS := $(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8)
+HEADERS := $(wildcard include/tensorlease/*.h)
 
-SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(GPU_CHECKS) $(BENCH) $(DEMOS))
-DIRS := util tensor proto client daemon files transfer cli tests bench demo include
+SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(GPU_CHECKS) $(BENCH) $(DEMOS) $(EXAMPLES))
+DIRS := util tensor proto client daemon files transfer cli tests bench demo examples include
 FORMATTED := $(shell find $(wildcard $(DIRS)) -name '*.[ch]' 2>/dev/null)
 
 obj = $(patsubst %.c,$(O)/obj/%.o,$(1))
@@ -101,10 +103,13 @@ SO := $(O)/lib/libtensorlease.so.$(VERSION)
 SO_LINKS := $(O)/lib/libtensorlease.so.$(SOVERSION) $(O)/lib/libtensorlease.so
 LIB_OUT := $(if $(wildcard client/api/*.c),$(SO) $(SO_LINKS) $(O)/lib/libtensorlease.a \
 	$(O)/lib/pkgconfig/tensorlease.pc)
+# An sdist has no tools/.
+MAN3_OUT := $(if $(wildcard tools/man3),$(O)/man3/pages)
 DAEMON_OUT := $(if $(wildcard daemon/main.c),$(O)/bin/tensorleased)
 CLI_OUT := $(if $(wildcard cli/main.c),$(O)/bin/tensorlease)
 BENCH_OUT := $(if $(wildcard bench/main.c),$(O)/bin/tensorlease-bench)
 DEMO_OUT := $(patsubst %.c,$(O)/%,$(DEMOS))
+EXAMPLES_OUT := $(patsubst %.c,$(O)/%,$(EXAMPLES))
 TEST_OUT := $(patsubst %.c,$(O)/%,$(TESTS))
 # What `make fuzz` runs: programs of tests/fuzz/ linked as fuzzers, files.c once for each format.
 FUZZ_FORMATS := npy npz safetensors pb
@@ -136,7 +141,7 @@ DEPS := $(if $(filter deps test demo faults,$(MAKECMDGOALS)),deps) \
 	$(if $(filter python test-python test-interop bench-python,$(MAKECMDGOALS)),deps-python) \
 	$(if $(filter model,$(MAKECMDGOALS)),deps-model)
 
-all: $(LIB_OUT) $(DAEMON_OUT) $(CLI_OUT) ## the library, the daemon and the command line tool (default)
+all: $(LIB_OUT) $(DAEMON_OUT) $(CLI_OUT) $(MAN3_OUT) ## the library, the daemon and the command line tool (default)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -158,7 +163,7 @@ deps-fuzz:
 deps-fresh:
 	@tools/deps fresh
 
-tests: all $(TEST_OUT) $(FAKECUDA_OUT) ## build the tests, run nothing
+tests: all $(TEST_OUT) $(FAKECUDA_OUT) $(EXAMPLES_OUT) $(O)/abi/now ## build the tests, run nothing
 
 test: $(DEPS) tests ## run all tests; T='unit/wire' some; SAN=address,undefined or SAN=thread builds apart
 	@TL_TEST_DAEMON=$(abspath $(O)/bin/tensorleased) TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) \
@@ -199,6 +204,9 @@ fresh: ## README's commands on new Debian systems; FRESH='bookworm:user trixie:r
 
 demo: $(DEPS) all $(DEMO_OUT) ## build, then show two processes sharing a tensor
 	@demo/run $(O)
+
+.PHONY: examples
+examples: all $(EXAMPLES_OUT) ## build the programs of examples/c
 
 python: $(DEPS) ## a wheel of the Python package, with library and daemon in it; PYTHON=python3
 	@rm -rf $(O)/python
@@ -337,6 +345,26 @@ pc = printf '%s\n' 'prefix=$(1)' 'libdir=$(2)' 'includedir=$(3)' '' 'Name: tenso
 	'Description: Sharing tensors between processes without a copy' 'Version: $(VERSION)' \
 	'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -ltensorlease' 'Libs.private: -pthread'
 
+# The pages of section 3, and a list of them.
+$(O)/man3/pages: $(HEADERS) $(MAP) $(wildcard tools/man3 tools/man3.awk tools/api.awk) $(O)/obj/flags
+	@echo "  MAN     $(@D)"
+	@tools/man3 $(abspath $(@D)) '$(VERSION)'
+
+.PHONY: check-man
+check: check-man
+check-man: $(DEPS)
+	@tools/man3 --check '$(VERSION)'
+
+# What programs rely on, as tests/package/abi.c compares it with the record.
+$(O)/abi/now: $(SO) $(HEADERS) tools/abi tools/abi.awk tools/api.awk
+	@mkdir -p $(@D)
+	@CC='$(CC)' tools/abi $(SO) > $@
+
+.PHONY: abi-record
+abi-record: $(O)/abi/now ## record the ABI of this version in tests/abi/; client/libtensorlease.map has the rules
+	@cp $< tests/abi/$(SOVERSION)
+	@echo "  ABI     tests/abi/$(SOVERSION)"
+
 # This one is for use in the tree; `install` writes its own.
 $(O)/lib/pkgconfig/tensorlease.pc: Makefile $(O)/obj/flags
 	@mkdir -p $(@D)
@@ -372,6 +400,14 @@ $(DEMO_OUT): $(O)/demo/%: $(O)/obj/demo/%.o $(SO) $(SO_LINKS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -pie $(RPATH) -o $@ $< -L$(O)/lib -ltensorlease
+
+# As a user links them. cuda.c uses CUDA's driver itself: the stand-in, where that is in the library path.
+$(EXAMPLES_OUT): $(O)/examples/c/%: $(O)/obj/examples/c/%.o $(SO) $(SO_LINKS)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -pie -Wl,-rpath,'$$ORIGIN/../../lib' -o $@ $< $(filter %.so.1,$^) -L$(O)/lib -ltensorlease
+$(O)/examples/c/cuda: $(FAKECUDA_OUT)
+$(call obj,$(EXAMPLES)): private ALL_CPPFLAGS := -D_GNU_SOURCE -Iinclude $(CPPFLAGS)
 
 $(TEST_OUT) $(GPU_CHECK_OUT): $(O)/%: $(O)/obj/%.o $(call obj,$(HARNESS)) $(ARCHIVE)
 	@mkdir -p $(@D)
@@ -421,6 +457,12 @@ $(O)/tests/faults/interpose.so: $(INTERPOSER)
 
 # ---- installation ------------------------------------------------------------------------------
 
+CMAKEDIR = $(LIBDIR)/cmake/tensorlease
+CMAKE_FILES := tensorleaseConfig.cmake tensorleaseConfigVersion.cmake
+cmake_words = -e 's|@VERSION@|$(VERSION)|g' -e 's|@SOVERSION@|$(SOVERSION)|g' \
+	-e "s|@INCLUDE@|$$(realpath -ms --relative-to='$(CMAKEDIR)' '$(INCLUDEDIR)')|" \
+	-e "s|@POINTER@|$$(echo __SIZEOF_POINTER__ | $(CC) -E -P -)|g"
+
 install: all ## PREFIX=/usr/local DESTDIR=
 	$(INSTALL) -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR)/tensorlease \
 		$(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSUSERSDIR)
@@ -429,19 +471,24 @@ install: all ## PREFIX=/usr/local DESTDIR=
 	ln -sf $(notdir $(SO)) $(DESTDIR)$(LIBDIR)/libtensorlease.so.$(SOVERSION)
 	ln -sf libtensorlease.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libtensorlease.so
 	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR)) > $(DESTDIR)$(LIBDIR)/pkgconfig/tensorlease.pc
-	$(INSTALL) -m 644 $(wildcard include/tensorlease/*.h) $(DESTDIR)$(INCLUDEDIR)/tensorlease/
+	$(INSTALL) -d $(DESTDIR)$(CMAKEDIR)
+	for file in $(CMAKE_FILES); do sed $(cmake_words) packaging/cmake/$$file.in > $(DESTDIR)$(CMAKEDIR)/$$file; done
+	$(INSTALL) -m 644 $(HEADERS) $(DESTDIR)$(INCLUDEDIR)/tensorlease/
 	sed 's|@BINDIR@|$(BINDIR)|g' packaging/systemd/tensorleased.service.in > $(DESTDIR)$(UNITDIR)/tensorleased.service
 	$(INSTALL) -m 644 packaging/systemd/tensorleased.socket $(DESTDIR)$(UNITDIR)/
 	$(INSTALL) -m 644 packaging/sysusers.d/tensorlease.conf $(DESTDIR)$(SYSUSERSDIR)/
 	$(INSTALL) -D -m 644 packaging/tensorleased.conf $(DESTDIR)$(DOCDIR)/examples/tensorleased.conf
 	$(foreach m,$(MANS),$(INSTALL) -D -m 644 $(m) $(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)) && ):
+	$(if $(MAN3_OUT),$(INSTALL) -d $(DESTDIR)$(MANDIR)/man3 && $(INSTALL) -m 644 $(O)/man3/*.3 $(DESTDIR)$(MANDIR)/man3/)
 
-uninstall: ## with the PREFIX and DESTDIR of the installation
+uninstall: $(MAN3_OUT) ## with the PREFIX and DESTDIR of the installation
 	rm -f $(addprefix $(DESTDIR)$(BINDIR)/,tensorleased tensorlease)
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(notdir $(SO) $(SO_LINKS)) libtensorlease.a pkgconfig/tensorlease.pc)
-	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/tensorlease/,$(notdir $(wildcard include/tensorlease/*.h)))
+	rm -f $(addprefix $(DESTDIR)$(INCLUDEDIR)/tensorlease/,$(notdir $(HEADERS)))
+	rm -f $(addprefix $(DESTDIR)$(CMAKEDIR)/,$(CMAKE_FILES))
 	rm -f $(DESTDIR)$(UNITDIR)/tensorleased.service $(DESTDIR)$(UNITDIR)/tensorleased.socket
 	rm -f $(DESTDIR)$(SYSUSERSDIR)/tensorlease.conf
 	rm -f $(foreach m,$(MANS),$(DESTDIR)$(MANDIR)/man$(patsubst .%,%,$(suffix $(m)))/$(notdir $(m)))
+	$(if $(MAN3_OUT),rm -f $$(sed 's|^|$(DESTDIR)$(MANDIR)/man3/|' $(MAN3_OUT)))
 	rm -f $(DESTDIR)$(DOCDIR)/examples/tensorleased.conf
-	-rmdir $(DESTDIR)$(INCLUDEDIR)/tensorlease $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR)
+	-rmdir $(DESTDIR)$(CMAKEDIR) $(DESTDIR)$(INCLUDEDIR)/tensorlease $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR)

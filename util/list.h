@@ -85,3 +85,14 @@ static inline void list_del(struct list *node)
 	node->next->prev = node->prev;
 	list_init(node);
 }
+
+/* Appends all nodes of @from to @to. */
+static inline void list_move_all(struct list *to, struct list *from)
+{
+	while (!list_empty(from)) {
+		struct list *node = from->next;
+
+		list_del(node);
+		list_add_tail(to, node);
+	}
+}

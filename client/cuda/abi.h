@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The types and constants of the CUDA driver's ABI that driver.h needs. Facts, the same on every
- * 64-bit Linux. */
+/* Types and constants of the CUDA driver's ABI, which are the same on every 64-bit Linux. */
 #pragma once
 
 #include <stddef.h>
@@ -18,7 +17,7 @@ typedef unsigned long long cuda_vmm_handle; /* CUmemGenericAllocationHandle */
 #define CUDA_STREAM_LEGACY ((CUstream)0x1)
 #define CUDA_STREAM_PER_THREAD ((CUstream)0x2)
 
-/* CUresult: CUDA_ERROR_x is CUDA_E_x here. */
+/* CUresult; the driver's CUDA_ERROR_x is CUDA_E_x here */
 enum cuda_result {
 	CUDA_OK = 0,
 	CUDA_E_INVALID_VALUE = 1,
@@ -78,10 +77,8 @@ enum cuda_device_attribute {
 	CUDA_DEVICE_FABRIC_HANDLES = 128,
 };
 
-/*
- * CUpointer_attribute, with the type that each is returned as. A truth value may be written as one
- * byte or four: into an unsigned that was 0 before.
- */
+/* CUpointer_attribute, with the type of each value. The driver may write a truth value as one byte
+ * or as four: read it into an unsigned that was 0 before. */
 enum cuda_pointer_attribute {
 	CUDA_POINTER_CONTEXT = 1,		/* CUcontext */
 	CUDA_POINTER_MEMORY_TYPE = 2,		/* unsigned: enum cuda_memory_type */
@@ -155,8 +152,7 @@ struct cuda_uuid {
 	unsigned char bytes[16];
 };
 
-/* CUipcMemHandle and CUipcEventHandle; the same bytes as the runtime's cudaIpcMemHandle_t and
- * cudaIpcEventHandle_t */
+/* CUipcMemHandle and CUipcEventHandle, which the runtime calls cudaIpc*Handle_t */
 struct cuda_ipc_handle {
 	unsigned char bytes[64];
 };
@@ -173,7 +169,7 @@ struct cuda_access {
 	int flags; /* enum cuda_access_flags */
 };
 
-/* CUmemAllocationProp; what is not named here is 0 */
+/* CUmemAllocationProp; the rest is 0 */
 struct cuda_allocation_prop {
 	int type;	  /* CUDA_ALLOCATION_PINNED */
 	int handle_types; /* enum cuda_handle_type */
@@ -185,7 +181,7 @@ struct cuda_allocation_prop {
 	unsigned char reserved[4];
 };
 
-/* CUmemPoolProps; what is not named here is 0 */
+/* CUmemPoolProps; the rest is 0 */
 struct cuda_pool_props {
 	int type;
 	int handle_types;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks. Allocating, mapping and exporting memory takes long, and an importer's mapping of it as
- * well, so a buffer that nobody uses any more is kept for the next draft of its size: at most
- * BUFFERS_MAX of them, for FREE_NS. They are given back by the library's thread, since that may
- * wait for the GPU.
+ * Allocating, mapping and exporting memory takes long, and so does mapping it in a consumer.
+ * Therefore a buffer that nobody uses any more is kept for the next draft of its size: at most
+ * BUFFERS_MAX of them, for FREE_NS. The library's thread gives them back, since that may wait for
+ * the GPU.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "client/cuda/buffer.h"
+#include "client/cuda/thread.h"
 #include "client/error.h"
 #include "client/session/client.h"
 #include "util/clock.h"
@@ -19,7 +20,7 @@
 
 enum { BUFFERS_MAX = 16 };
 #define FREE_NS (10 * NS_PER_SEC)
-#define GRACE_NS (20 * NS_PER_MS) /* what was freed just now counts as free */
+#define GRACE_NS (20 * NS_PER_MS) /* even one who does not wait gets what was freed just now */
 #define LOOK_NS (1 * NS_PER_MS)
 
 /* ---- Memory ---- */
@@ -30,7 +31,7 @@ static void buffer_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint6
 	scope->driver->mem_address_free(base, size);
 }
 
-/* Maps @handle at an address of its own, to be read and written. */
+/* Maps @handle at an address of its own, for reading and writing. */
 static CUresult map_handle(const struct cuda_scope *scope, const struct cuda_device *device,
 			   cuda_vmm_handle handle, uint64_t size, CUdeviceptr *base)
 {
@@ -53,7 +54,7 @@ static CUresult map_handle(const struct cuda_scope *scope, const struct cuda_dev
 	return e;
 }
 
-/* Memory of @size bytes, mapped at *base, and the descriptor that opens it elsewhere. */
+/* Allocates @size bytes, maps them at *base and makes the descriptor that opens them elsewhere. */
 static int allocate(const struct cuda_scope *scope, const struct cuda_device *device, uint64_t size,
 		    CUdeviceptr *base, int *fd)
 {
@@ -77,7 +78,7 @@ static int allocate(const struct cuda_scope *scope, const struct cuda_device *de
 		if (e)
 			buffer_unmap(scope, *base, size);
 	}
-	d->mem_release(handle); /* the mapping keeps it */
+	d->mem_release(handle); /* the mapping keeps the memory */
 	return e ? cuda_fail(e, "making %" PRIu64 " bytes on GPU %d shareable", size,
 			     device->ordinal)
 		 : 0;
@@ -94,7 +95,8 @@ static void destroy(struct cuda_buffer *buffer)
 	pthread_mutex_lock(&cuda_lock);
 	list_del(&buffer->export->link);
 	pthread_mutex_unlock(&cuda_lock);
-	cuda_export_drop(buffer->export);
+	cuda_export_end(buffer->export);
+	cuda_export_free(buffer->export);
 	if (!cuda_enter(device, &scope)) {
 		buffer_unmap(&scope, base, buffer->size);
 		cuda_leave(&scope);
@@ -102,8 +104,8 @@ static void destroy(struct cuda_buffer *buffer)
 	free(buffer);
 }
 
-/* A free one of just that size. None when the daemon is gone: others may have it mapped, and read
- * it. */
+/* A free buffer of exactly that size, or NULL. There is none when the daemon is gone, since nobody
+ * can say then whether others still read it. */
 static struct cuda_buffer *reuse(struct cuda_session *cs, const struct cuda_device *device,
 				 uint64_t size)
 {
@@ -152,7 +154,7 @@ static int buffer_new(struct cuda_session *cs, struct cuda_device *device, uint6
 	int r;
 
 	if (!buffer)
-		return tl_fail(-ENOMEM, "no memory for a draft buffer");
+		return tl_fail(-ENOMEM, "no memory to keep track of a draft buffer");
 	list_init(&buffer->link);
 	buffer->owner = cs;
 	buffer->size = size;
@@ -174,7 +176,7 @@ static int buffer_new(struct cuda_session *cs, struct cuda_device *device, uint6
 		free(buffer);
 		return r;
 	}
-	buffer->export->owned = true;
+	buffer->export->buffer = buffer;
 	pthread_mutex_lock(&cuda_lock);
 	list_add_head(&cs->exports, &buffer->export->link);
 	pthread_mutex_unlock(&cuda_lock);
@@ -182,7 +184,7 @@ static int buffer_new(struct cuda_session *cs, struct cuda_device *device, uint6
 	return 0;
 }
 
-/* Destroys free ones: all, or those that have been free since before @until or are too many. */
+/* Destroys free buffers: all, or those that have been free since before @until or are too many. */
 static void trim(struct cuda_session *cs, bool all, int64_t until)
 {
 	for (;;) {
@@ -210,9 +212,9 @@ static bool no_room(int r)
 }
 
 /*
- * A new one. If there is no room, what is kept for other sizes goes; and what others free is waited
- * for, as is what was freed just now and is still on its way through the thread, the daemon and
- * importers.
+ * Makes a buffer. If there is no room it gives back what is kept for other sizes, and waits for
+ * what others free, and for what was freed just now and is still on its way through the thread, the
+ * daemon and consumers.
  */
 static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
 		       int64_t deadline, struct cuda_buffer **out)
@@ -249,7 +251,7 @@ int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size
 	if (r)
 		return r;
 	if (atomic_load(&s->lost))
-		return SESSION_E_UNSENT; /* what is free there may be in use all the same */
+		return SESSION_E_UNSENT; /* others may still read what is free here */
 	size = (size + device->granularity - 1) / device->granularity * device->granularity;
 	if (size == 0)
 		size = device->granularity;
@@ -277,7 +279,7 @@ void cuda_buffer_put(struct cuda_buffer *buffer)
 		buffer->free_since = now_mono_ns();
 		list_add_head(&buffer->owner->buffers, &buffer->link);
 		buffer->owner->nbuffers++;
-		cuda_wake(); /* it sees to the bounds */
+		cuda_wake(); /* the thread keeps the bounds */
 	}
 	pthread_mutex_unlock(&cuda_lock);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory on a GPU that the library allocated for drafts: exported once, used again and again. */
+/* Draft buffers: GPU memory that the library allocates for drafts, exports once and uses again. */
 #pragma once
 
 #include <stdint.h>
@@ -13,22 +13,22 @@ struct cuda_buffer {
 	struct cuda_export *export;
 	uint64_t size;
 	int64_t free_since;
-	unsigned uses; /* a draft, a published tensor, an exported draft; cuda_lock */
+	unsigned uses; /* by a draft, what was published from it, a copy's original; cuda_lock */
 };
 
-/* One of at least @size bytes, whose content is anything, used once. 0, SESSION_E_*, or a negative
+/* A buffer of at least @size bytes with any content, and one use. 0, SESSION_E_*, or a negative
  * errno. */
 int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size,
 		    int64_t timeout_ns, struct cuda_buffer **out);
 void cuda_buffer_use(struct cuda_buffer *buffer);
-/* One use less; on whatever thread. The caller has a count on the session. */
+/* Ends a use. The caller has a count on the session; any thread. */
 void cuda_buffer_put(struct cuda_buffer *buffer);
 
-/* In a forked child: the buffer is its parent's, and not used here. */
+/* In a forked child: the buffer is the parent's, and must not be used. */
 void cuda_buffer_forget(struct cuda_buffer *buffer);
 
-/* Gives back what has been free for long. How long until that is due again (ns); 0: nothing is
- * free. The thread's. */
+/* Gives buffers back that have been free for long. Returns the ns until that is due again, or 0 if
+ * none is free. The library's thread. */
 int64_t cuda_buffers_trim(struct cuda_session *cs);
-/* All of them; the session is over. */
+/* Gives all of them back; the session is over. */
 void cuda_buffers_end(struct cuda_session *cs);

@@ -14,11 +14,11 @@ enum { DEVICES_MAX = 64 };
 static struct {
 	struct cuda_device list[DEVICES_MAX];
 	int n;
-	CUresult result; /* of looking for them */
+	CUresult result; /* why they could not be found; CUDA_OK */
 } devices;
 
 static pthread_once_t devices_once = PTHREAD_ONCE_INIT;
-static pthread_mutex_t context_mutex = PTHREAD_MUTEX_INITIALIZER; /* of retaining them */
+static pthread_mutex_t context_mutex = PTHREAD_MUTEX_INITIALIZER; /* for device->context */
 static _Atomic bool devices_known;
 
 const struct cuda_driver *cuda_driver(void)
@@ -160,7 +160,7 @@ static int retain(const struct cuda_driver *d, struct cuda_device *device, CUcon
 		e = d->primary_ctx_retain(&device->context, device->device);
 	*context = device->context;
 	pthread_mutex_unlock(&context_mutex);
-	return e ? cuda_fail(e, "the primary context of GPU %d", device->ordinal) : 0;
+	return e ? cuda_fail(e, "retaining the primary context of GPU %d", device->ordinal) : 0;
 }
 
 int cuda_enter(struct cuda_device *device, struct cuda_scope *scope)
@@ -199,9 +199,12 @@ int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream)
 	int status = CUDA_CAPTURE_NONE;
 	CUresult e = scope->driver->stream_is_capturing(cuda_stream(stream), &status);
 
-	/* The legacy stream cannot be used either while a stream that waits for it is captured. */
+	/* Nor can the legacy stream be used while a stream that waits for it is captured. */
 	if (e == CUDA_E_STREAM_CAPTURE_IMPLICIT || status != CUDA_CAPTURE_NONE)
-		return tl_fail(-EBUSY, "stream %#llx is being captured into a graph",
-			       (unsigned long long)stream);
+		return tl_fail(
+			-EBUSY,
+			"stream %#llx is being captured into a graph: publish and get outside of the "
+			"capture",
+			(unsigned long long)stream);
 	return 0;
 }

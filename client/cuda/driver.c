@@ -3,9 +3,9 @@
  * Finding and initialising the driver, once per process. The table is written by one thread under
  * the lock before `state` becomes READY and never again.
  *
- * No lock is held across fork(): cuInit() itself forks (it runs nvidia-modprobe). So the child's
- * handler starts with a fresh lock, and takes a driver that was being initialised by another thread
- * for an initialised one.
+ * No lock may be held across fork(), since cuInit() itself forks to run nvidia-modprobe. Therefore
+ * the child's handler starts with a fresh lock, and counts a driver that another thread was
+ * initialising as initialised.
  */
 #include "client/cuda/driver.h"
 
@@ -22,8 +22,8 @@
 
 #include "client/cuda/functions.h"
 
-/* What the driver reads and writes has the driver's layout; tests/unit/cuda_driver.c compares more
- * of it. */
+/* These structs have the driver's layout. tests/unit/cuda_driver.c compares more of them with
+ * the toolkit's header, where that is installed. */
 static_assert(sizeof(CUdeviceptr) == 8 && sizeof(void *) == 8, "64-bit only");
 static_assert(sizeof(struct cuda_uuid) == 16, "CUuuid");
 static_assert(sizeof(struct cuda_ipc_handle) == 64, "CUipcMemHandle, CUipcEventHandle");
@@ -96,7 +96,7 @@ typedef CUresult get_proc_address_v1(const char *name, void **function, int vers
 typedef CUresult get_proc_address_v2(const char *name, void **function, int version,
 				     unsigned long long flags, int *status);
 
-/* Both of the driver's own look-ups, or none: then it is older than CUDA 11.3. */
+/* The driver's own look-ups; a driver older than CUDA 11.3 has neither. */
 struct finder {
 	void *library;
 	get_proc_address_v1 *v1;
@@ -123,7 +123,7 @@ static void member_set(const struct function *function, void *p)
 	memcpy((char *)&driver + function->offset, &p, sizeof(p));
 }
 
-/* Fills the table; the first needed function that is missing, or NULL. */
+/* Fills the table. Returns the first needed function that is missing, or NULL. */
 static const char *load_functions(const struct finder *f)
 {
 	bool lacks[POOLS + 1] = { false };
@@ -196,7 +196,7 @@ static bool load(void)
 	missing = load_functions(&f);
 	if (driver.driver_get_version && !driver.driver_get_version(&version))
 		driver.version = version;
-	/* First, because a stub has not everything either, and says why. */
+	/* This comes first, since a stub lacks functions as well, but its error says why. */
 	r = driver.init ? driver.init(0) : CUDA_OK;
 	if (r == CUDA_E_STUB_LIBRARY)
 		return init_failed(r);
@@ -233,7 +233,7 @@ const struct cuda_driver *cuda_driver_get(const char **why)
 
 /* ---- Errors ---- */
 
-/* For those that are met where there is no driver to ask. */
+/* The errors that occur where there is no driver to ask. */
 static const char *known_name(CUresult result)
 {
 	switch (result) {
@@ -255,7 +255,7 @@ const char *cuda_error_text(CUresult result)
 	static _Thread_local char text[200];
 	const char *name = NULL, *words = NULL;
 
-	/* These two are look-ups in tables: they work uninitialised and after fork(). */
+	/* These two look into tables: they work without cuInit() and after fork(). */
 	if (driver.get_error_name && driver.get_error_name(result, &name))
 		name = NULL;
 	if (driver.get_error_string && driver.get_error_string(result, &words))

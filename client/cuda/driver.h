@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA driver, found at run time: what of its ABI this library uses, declared in our own words,
- * and the table of its functions. Nothing of the CUDA toolkit is needed to build; one binary runs
- * with and without a GPU.
+ * The CUDA driver, found at run time, and the table of its functions. The part of its ABI that this
+ * library uses is declared here and in abi.h, so that building needs nothing of the CUDA toolkit,
+ * and one binary runs with and without a GPU.
  *
  * The types keep the driver's names, the constants do not, so that a file may include this and, its
  * types renamed, <cuda.h> (tests/unit/cuda_driver.c compares the two where that header is
@@ -16,8 +16,8 @@
 #include "client/cuda/abi.h"
 
 /*
- * Members are named like the driver's functions, without cu and the suffix of the ABI's version.
- * All of a group marked optional are there, or all of it is NULL.
+ * Members are named after the driver's functions, without cu and the suffix of the ABI's version.
+ * The members of a group that is marked optional are all there, or all NULL.
  */
 struct cuda_driver {
 	int version; /* of the driver: 1000 * major + 10 * minor of the CUDA it implements */
@@ -30,8 +30,8 @@ struct cuda_driver {
 	CUresult (*device_get_count)(int *count);
 	CUresult (*device_get)(CUdevice *device, int ordinal);
 	CUresult (*device_get_name)(char *name, int size, CUdevice device);
-	CUresult (*device_get_uuid)(struct cuda_uuid *uuid, CUdevice device); /* MIG: the instance's
-									       */
+	CUresult (*device_get_uuid)(struct cuda_uuid *uuid, CUdevice device); /* MIG: of the
+										 instance */
 	CUresult (*device_total_mem)(size_t *bytes, CUdevice device);
 	CUresult (*device_get_attribute)(int *value, int attribute, CUdevice device);
 	CUresult (*device_can_access_peer)(int *can, CUdevice device, CUdevice peer);
@@ -64,7 +64,7 @@ struct cuda_driver {
 
 	CUresult (*event_create)(CUevent *event, unsigned flags);
 	CUresult (*event_record)(CUevent event, CUstream stream);
-	CUresult (*event_query)(CUevent event); /* CUDA_E_NOT_READY: not yet */
+	CUresult (*event_query)(CUevent event); /* CUDA_E_NOT_READY: it has not come */
 	CUresult (*event_synchronize)(CUevent event);
 	CUresult (*event_destroy)(CUevent event);
 
@@ -89,8 +89,7 @@ struct cuda_driver {
 	CUresult (*memset_d8_async)(CUdeviceptr to, unsigned char byte, size_t size,
 				    CUstream stream);
 
-	/* Virtual memory management. Optional: without it nobody here can have or map such memory.
-	 */
+	/* Virtual memory management. Optional: without it such memory cannot be opened. */
 	CUresult (*mem_address_reserve)(CUdeviceptr *pointer, size_t size, size_t alignment,
 					CUdeviceptr wanted, unsigned long long flags);
 	CUresult (*mem_address_free)(CUdeviceptr pointer, size_t size);
@@ -119,7 +118,7 @@ struct cuda_driver {
 					     caller's */
 	CUresult (*mem_retain_handle)(cuda_vmm_handle *handle, void *address);
 
-	/* Stream-ordered pools. Optional: without them nobody here can have such memory. */
+	/* Stream-ordered pools. Optional: without them no such memory can be made or opened. */
 	CUresult (*mem_alloc_async)(CUdeviceptr *pointer, size_t size, CUstream stream);
 	CUresult (*mem_free_async)(CUdeviceptr pointer, CUstream stream);
 	CUresult (*mem_alloc_from_pool_async)(CUdeviceptr *pointer, size_t size, CUmemoryPool pool,
@@ -137,18 +136,18 @@ struct cuda_driver {
 };
 
 /*
- * The driver, loaded and initialised at the first call, or NULL with *why the reason for people:
- * what is missing and what to do about it. The answer of the first call holds for the life of the
- * process. Any thread. *why is valid for ever.
+ * Returns the driver, which the first call loads and initialises, or NULL and in *why a text that
+ * says what is missing and what to do about it. The answer of the first call holds for the life of
+ * the process, and *why stays valid. Any thread may call this.
  *
- * After fork() in a process that had initialised CUDA the child gets NULL: CUDA does not work
- * there. A child whose parent never asked for it may.
+ * After fork() in a process that had initialised CUDA the child gets NULL, since CUDA does not work
+ * there. A child whose parent never asked for the driver may have it.
  */
 const struct cuda_driver *cuda_driver_get(const char **why);
 
-/* "CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"; valid until the thread's next call. Works without
- * a driver. */
+/* Returns a text like "CUDA_ERROR_OUT_OF_MEMORY (2): out of memory", which is valid until the
+ * thread's next call. It works without a driver. */
 const char *cuda_error_text(CUresult result);
 
-/* The negative errno that says best what @result means; 0 for CUDA_OK. */
+/* Returns the negative errno that fits @result best; 0 for CUDA_OK. */
 int cuda_errno(CUresult result);

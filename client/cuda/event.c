@@ -27,32 +27,43 @@ struct cuda_event *cuda_event_take(struct cuda_device *device)
 	return event;
 }
 
+void cuda_events_keep(struct list *events)
+{
+	static struct list kept = LIST_INIT(kept); /* where memory checkers find them */
+
+	pthread_mutex_lock(&cuda_lock);
+	list_move_all(&kept, events);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
 void cuda_events_destroy(struct cuda_device *device, struct list *events)
 {
-	struct cuda_scope scope = { 0 };
+	struct cuda_scope scope;
 
-	if (list_empty(events) || cuda_enter(device, &scope))
-		scope.driver = NULL; /* CUDA is gone, and with it the events */
+	if (list_empty(events))
+		return;
+	if (cuda_enter(device, &scope)) { /* after fork(), or at the end of the process */
+		cuda_events_keep(events);
+		return;
+	}
 	list_for_each_safe(l, events) {
 		struct cuda_event *event = list_entry(l, struct cuda_event, link);
 
-		if (scope.driver)
-			scope.driver->event_destroy(event->event);
+		scope.driver->event_destroy(event->event);
 		list_del(&event->link);
 		free(event);
 	}
-	if (scope.driver)
-		cuda_leave(&scope);
+	cuda_leave(&scope);
 }
 
-/* A new one that other processes can open. The context is current. */
+/* Creates an event that other processes can open. The context is current. */
 static int event_new(const struct cuda_scope *scope, struct cuda_event **out)
 {
 	struct cuda_event *event = calloc(1, sizeof(*event));
 	CUresult e;
 
 	if (!event)
-		return tl_fail(-ENOMEM, "no memory for an event");
+		return tl_fail(-ENOMEM, "no memory for a CUDA event");
 	list_init(&event->link);
 	e = scope->driver->event_create(&event->event,
 					CUDA_EVENT_DISABLE_TIMING | CUDA_EVENT_INTERPROCESS);
@@ -63,7 +74,7 @@ static int event_new(const struct cuda_scope *scope, struct cuda_event **out)
 	}
 	if (e) {
 		free(event);
-		return cuda_fail(e, "an event that other processes can wait for");
+		return cuda_fail(e, "creating an event that other processes can wait for");
 	}
 	*out = event;
 	return 0;
@@ -101,7 +112,7 @@ int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t s
 		if (!result)
 			result = scope.driver->event_query(event->event);
 		if (result && result != CUDA_E_NOT_READY)
-			r = cuda_fail(result, "what is queued on stream %#llx",
+			r = cuda_fail(result, "recording an event on stream %#llx",
 				      (unsigned long long)stream);
 	}
 	if (event && (r || !result)) {

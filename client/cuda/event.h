@@ -30,5 +30,7 @@ struct cuda_event *cuda_event_take(struct cuda_device *device);
 int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t stream,
 		      struct cuda_event **out);
 
-/* Destroys all events of a list, local and shared ones. */
+/* Destroys all events of a list, local and shared ones. The caller does not have cuda_lock. */
 void cuda_events_destroy(struct cuda_device *device, struct list *events);
+/* Leaves all events of a list as they are, for good: the same. */
+void cuda_events_keep(struct list *events);

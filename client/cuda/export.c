@@ -9,7 +9,6 @@
 #include "client/cuda/export.h"
 #include "client/cuda/finish.h"
 #include "client/cuda/import.h"
-#include "client/cuda/publication.h"
 #include "client/error.h"
 #include "client/session/client.h"
 
@@ -42,7 +41,7 @@ static void unexport_message(const struct cuda_export *e, struct wire_segment_re
 	};
 }
 
-/* Nobody waits for the answer. */
+/* Sends UNEXPORT; nobody waits for the answer. */
 static void send_unexport(struct cuda_export *e)
 {
 	struct wire_segment_ref m;
@@ -94,7 +93,7 @@ static struct cuda_export *export_alloc(const struct cuda_memory *memory)
 	if (!memory->parts)
 		return e;
 	assert(bytes);
-	e->memory.parts = malloc(bytes); /* @memory may be exported once more, by another session */
+	e->memory.parts = malloc(bytes); /* another session may export @memory as well */
 	if (!e->memory.parts) {
 		free(e);
 		return NULL;
@@ -113,7 +112,7 @@ int cuda_export_new(struct cuda_export **out, struct session *s, const struct cu
 		return r;
 	e = export_alloc(memory);
 	if (!e)
-		return tl_fail(-ENOMEM, "no memory for an export");
+		return tl_fail(-ENOMEM, "no memory to export a segment of a GPU");
 	list_init(&e->link);
 	list_init(&e->queue_link);
 	list_init(&e->publications);
@@ -129,40 +128,17 @@ int cuda_export_new(struct cuda_export **out, struct session *s, const struct cu
 	return 0;
 }
 
-/* If the daemon is gone, others may still find in its catalog that they have to wait for them: they
- * stay. */
-static void events_end(struct cuda_export *e)
-{
-	static struct list staying = LIST_INIT(staying); /* cuda_lock */
-
-	if (!e->orphaned) {
-		cuda_events_destroy(e->memory.device, &e->events);
-		return;
-	}
-	pthread_mutex_lock(&cuda_lock);
-	while (!list_empty(&e->events)) {
-		struct list *l = e->events.next;
-
-		list_del(l);
-		list_add_tail(&staying, l);
-	}
-	pthread_mutex_unlock(&cuda_lock);
-}
-
-static void export_free(struct cuda_export *e)
+void cuda_export_free(struct cuda_export *e)
 {
 	pthread_mutex_lock(&cuda_lock);
 	cuda_imports_forget(e);
 	pthread_mutex_unlock(&cuda_lock);
-	events_end(e);
+	if (e->state == EXPORT_ORPHANED) /* the catalog may still tell others to wait for them */
+		cuda_events_keep(&e->events);
+	else
+		cuda_events_destroy(e->memory.device, &e->events);
 	free(e->memory.parts);
 	free(e);
-}
-
-void cuda_export_drop(struct cuda_export *e)
-{
-	send_unexport(e);
-	export_free(e);
 }
 
 /* ---- Finding them ---- */
@@ -186,7 +162,7 @@ struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_
 	struct cuda_export *e;
 
 	list_for_each_entry(e, &cs->exports, link)
-		if (!e->owned && cuda_same_memory(&e->memory, want))
+		if (!e->buffer && cuda_same_memory(&e->memory, want))
 			return e;
 	return NULL;
 }
@@ -208,48 +184,52 @@ struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32
 
 /* ---- Ending ---- */
 
-/* Sends UNEXPORT. False: the daemon is gone; else it is sent, or has to be sent once the daemon
- * reads again. */
-static bool ask_to_end(struct cuda_export *e)
+bool cuda_export_abandoned(const struct cuda_export *e)
 {
-	struct session *s = e->session;
+	return atomic_load(&e->session->lost) && (e->buffer || e->session->client->closed) &&
+	       !cuda_imports_leased(e);
+}
+
+void cuda_export_orphan(struct cuda_export *e)
+{
+	e->state = EXPORT_ORPHANED;
+	list_del(&e->link);
+	cuda_imports_forget(e);
+}
+
+/* Sends UNEXPORT, waiting for nobody: if the daemon does not read now, it is sent later. */
+static void ask_to_end(struct cuda_export *e)
+{
 	struct wire_segment_ref m;
 	int r;
 
 	unexport_message(e, &m);
-	r = session_ask(s, &m, 0, &e->ending, &e->answer); /* the thread waits for nobody */
-	e->asked = !r;
-	return r <= 0;
+	r = session_ask(e->session, &m, 0, &e->ending, &e->answer);
+	if (r == 0)
+		e->state = EXPORT_ASKED;
+	else if (r > 0) /* the connection is gone */
+		e->state = EXPORT_ENDED;
 }
 
-bool cuda_export_end(struct cuda_export *e, struct cuda_publication *last)
+bool cuda_export_end(struct cuda_export *e)
 {
-	if (e->memory.kind == SEGMENT_CUDA_VMM) { /* lives as long as anyone has it mapped */
-		struct session *s = e->session;
-
-		cuda_export_drop(e);
-		cuda_publication_done(last, s);
+	if (e->state == EXPORT_ORPHANED)
+		return false;
+	if (e->memory.kind == SEGMENT_CUDA_VMM || e->buffer) {
+		send_unexport(e);
 		return false;
 	}
-	e->last = last;
-	if (ask_to_end(e))
-		return true;
-	cuda_export_ended(e);
-	return false;
+	e->state = EXPORT_ENDING;
+	ask_to_end(e);
+	return e->state != EXPORT_ENDED;
 }
 
-bool cuda_export_answered(struct cuda_export *e)
+void cuda_export_look(struct cuda_export *e)
 {
-	return e->asked ? session_answered(e->session, &e->ending) : !ask_to_end(e);
-}
-
-void cuda_export_ended(struct cuda_export *e)
-{
-	struct cuda_publication *last = e->last;
-	struct session *s = e->session;
-
-	export_free(e);
-	cuda_publication_done(last, s);
+	if (e->state == EXPORT_ENDING)
+		ask_to_end(e);
+	else if (e->state == EXPORT_ASKED && session_answered(e->session, &e->ending))
+		e->state = EXPORT_ENDED;
 }
 
 void cuda_late_export(struct session *s, const struct conn_message *m)

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Exports: an allocation of this process that is made known to the daemon as a segment, so that
- * tensors can be published in it (publication.h). An export lasts as long as it has publications,
- * or as the draft buffer that owns it. Memory that must not be freed while others have it open is
- * given back only after a handshake: the last publication is done when the daemon says that
- * everybody has closed the segment.
+ * tensors can be published in it (publication.h). Memory that must not be freed while others have
+ * it open is given back only after a handshake: the last publication is done when the daemon says
+ * that everybody has closed the segment.
  */
 #pragma once
 
@@ -17,6 +16,7 @@
 #include "proto/conn.h"
 #include "proto/wire.h"
 
+struct cuda_buffer;
 struct cuda_publication;
 
 /* A piece of device memory that one call of the driver allocated or mapped. */
@@ -38,19 +38,40 @@ struct cuda_memory {
 	struct cuda_part *parts; /* malloc()ed */
 };
 
+/*
+ *           its last publication ends     UNEXPORT is sent      the answer, or no connection
+ *     OPEN --------------------------> ENDING ----------> ASKED ----------> ENDED
+ *      |                                  |                                   ^
+ *      | the daemon is gone               +-----------------------------------+
+ *      v                                              no connection
+ *   ORPHANED
+ *
+ * An export is freed when it is ENDED, by the library's thread. Three kinds need no answer and are
+ * freed at once: virtual memory, which lives as long as anybody has it mapped; an orphaned export,
+ * when its last publication ends; and that of a draft buffer, which ends it.
+ */
+enum cuda_export_state {
+	EXPORT_OPEN,	 /* tensors may be published in it */
+	EXPORT_ORPHANED, /* nobody will hear any more who holds it: what is published is free */
+	EXPORT_ENDING,	 /* UNEXPORT has to be sent, once the daemon reads again */
+	EXPORT_ASKED,	 /* others are closing the memory */
+	EXPORT_ENDED,	 /* nobody has it open */
+};
+
+/* Under cuda_lock are the links, lists and counts, and the state until that is EXPORT_ENDING; from
+ * then on only the thread touches the export. */
 struct cuda_export {
-	struct list link; /* in its cuda_session's exports, as long as it may be published in */
-	struct list queue_link; /* of the thread */
+	struct list link;	/* in its cuda_session's exports while it is open */
+	struct list queue_link; /* in the thread's exports from EXPORT_ENDING on */
 	struct session *session;
 	struct cuda_memory memory;
 	uint32_t segment, generation;
-	bool owned;    /* by a draft buffer, which ends it */
-	bool orphaned; /* nobody will hear any more who holds it: its publications are free */
+	enum cuda_export_state state;
+	struct cuda_buffer *buffer; /* the draft buffer that owns it; NULL: it ends by itself */
 	unsigned npublications;
-	struct list publications;      /* changed, as npublications and events, under cuda_lock */
-	struct list events;	       /* struct cuda_event that no publication has now */
-	struct cuda_publication *last; /* to be done when the UNEXPORT is answered */
-	bool asked;		       /* UNEXPORT was sent */
+	struct list publications;
+	struct list events;	       /* struct cuda_event, those that no publication has now */
+	struct cuda_publication *last; /* done when the export is freed */
 	struct request ending;
 	struct conn_message answer;
 };
@@ -64,8 +85,16 @@ bool cuda_same_memory(const struct cuda_memory *a, const struct cuda_memory *b);
  */
 int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
 		    const int *fds_peek);
-/* Tells the daemon that it ends, waits for no answer, and frees it. It has no publications. */
-void cuda_export_drop(struct cuda_export *e);
+
+/* Frees an export that has no publications and is in no list. */
+void cuda_export_free(struct cuda_export *e);
+
+/*
+ * Ends an export that has no publications and is in no list. False: it can be freed now. True: that
+ * waits for the daemon, and cuda_export_look() has to be called until the state is EXPORT_ENDED.
+ */
+bool cuda_export_end(struct cuda_export *e);
+void cuda_export_look(struct cuda_export *e);
 
 /* ---- The caller has cuda_lock ---- */
 
@@ -75,15 +104,16 @@ struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_
 /* What this process itself exported to the daemon with that instance; NULL: it did not. */
 struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32_t generation);
 
-/* ---- The caller does not have it ---- */
-
 /*
- * Ends an export whose last publication is out of its list. True: the thread has to call
- * cuda_export_answered() until that is true, and then cuda_export_ended(), which frees both.
+ * Is the daemon gone, so that only this process can say what is still in use, and is nothing? Draft
+ * buffers are given back to the driver then, which keeps the memory for all who have it mapped.
+ * Memory of others stays until their client is closed.
  */
-bool cuda_export_end(struct cuda_export *e, struct cuda_publication *last);
-bool cuda_export_answered(struct cuda_export *e);
-void cuda_export_ended(struct cuda_export *e);
+bool cuda_export_abandoned(const struct cuda_export *e);
+/* Then: nobody finds it any more. */
+void cuda_export_orphan(struct cuda_export *e);
 
-/* The answer to an EXPORT that nobody waited for: it ends. The receive mutex is held. */
+/* ---- The receive mutex is held ---- */
+
+/* The answer to an EXPORT that nobody waited for: it ends. */
 void cuda_late_export(struct session *s, const struct conn_message *m);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Both waits look at the publications themselves, which any thread may do under cuda_lock: the
- * library's thread may be in a deleter that does not come back, or may be the one that calls
- * tl_close(). That the daemon has handled what it was told is read from its catalog, so nobody need
- * read the socket either. No deleter is called: at exit nothing can be said about what those need.
+ * tl_close() and exit() look at the publications themselves, which any thread may do under
+ * cuda_lock: the library's thread may be in a deleter that does not come back, or may be the one
+ * that calls tl_close(). The catalog shows whether the daemon has handled what it was told, so
+ * nobody needs to read the socket either. No deleter is called, since nobody knows what deleters
+ * need that is gone at exit.
  */
 #include <errno.h>
 #include <poll.h>
@@ -21,12 +22,12 @@
 #define LOOK_LAST_NS (1 * NS_PER_MS)
 #define LOCK_NS (1 * NS_PER_SEC)
 
-/* How many of a session's tensors need this process for what. */
+/* How many of a session's tensors still need this process, and what for. */
 struct needs {
 	unsigned gpu, daemon;
 };
 
-/* What tl_close() tells about. */
+/* What tl_close() has to report. */
 struct outcome {
 	struct needs needs;
 	unsigned abandoned, failures;
@@ -40,7 +41,7 @@ static bool connection_gone(const struct session *s)
 	return atomic_load(&s->lost) || (poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR));
 }
 
-/* cuda_lock. */
+/* Called with cuda_lock. */
 static struct needs look(struct cuda_session *cs)
 {
 	struct needs needs = { 0 };
@@ -49,18 +50,18 @@ static struct needs look(struct cuda_session *cs)
 
 	list_for_each_entry(e, &cs->exports, link) {
 		if (e->memory.kind != SEGMENT_CUDA_VMM)
-			continue; /* it dies with us, and what is in it */
+			continue; /* it ends with this process anyway */
 		list_for_each_entry(publication, &e->publications, link) {
 			enum publication_need need = cuda_publication_need(publication);
 
-			needs.gpu += need == PUBLICATION_NEEDS_GPU;
-			needs.daemon += need == PUBLICATION_NEEDS_DAEMON;
+			needs.gpu += need == NEEDS_GPU;
+			needs.daemon += need == NEEDS_DAEMON;
 		}
 	}
 	return needs;
 }
 
-/* Until it is time to look again; less long if that connection, or -1, ends. */
+/* Sleeps until it is time to look again, or until the connection, if not -1, ends. */
 static void pause_for(int socket, int64_t *ns)
 {
 	struct pollfd p = { .fd = socket };
@@ -134,11 +135,11 @@ int cuda_finish(struct session *s)
 
 /* ---- exit() ---- */
 
-static _Atomic pid_t exit_pid; /* whose work it is; a forked child has none */
+static _Atomic pid_t exit_pid; /* the process that waits at exit; a forked child does not */
 static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
 static int exit_result;
 
-/* A client that waits for ever does not do so here. */
+/* A client without a timeout gets the default one: exit() does not wait for ever. */
 static int64_t exit_deadline(const struct cuda_session *cs, int64_t start)
 {
 	int64_t timeout = cs->session->client->timeout_ns, deadline;
@@ -148,7 +149,7 @@ static int64_t exit_deadline(const struct cuda_session *cs, int64_t start)
 	return cs->waited || __builtin_add_overflow(start, timeout, &deadline) ? start : deadline;
 }
 
-/* Does any session have to be waited for? cuda_lock. */
+/* Does any session have to be waited for? Called with cuda_lock. */
 static bool look_at_all(int64_t start)
 {
 	struct cuda_session *cs;
@@ -165,8 +166,8 @@ static bool look_at_all(int64_t start)
 }
 
 /*
- * Other threads go on meanwhile, or stand still for ever with the lock: it is tried, not waited
- * for.
+ * Other threads keep running meanwhile, or have stopped for ever with the lock in hand: it is
+ * tried, not waited for.
  */
 static void finish_all(void)
 {
@@ -199,6 +200,7 @@ int cuda_finish_at_exit(void)
 {
 	pthread_once(&exit_once, exit_register);
 	atomic_store(&exit_pid, getpid());
-	return exit_result ? tl_fail(exit_result, "no memory for a function to be called at exit")
-			   : 0;
+	return exit_result
+		       ? tl_fail(exit_result, "no memory to register what GPU tensors need at exit")
+		       : 0;
 }

@@ -9,14 +9,14 @@
 struct session;
 
 /*
- * tl_close(): waits until the session's tensors need this process no more, at most the client's
- * timeout. No lock is held. 0; -ETIMEDOUT; -EIO: the GPU failed, now or before; -ENOTCONN: the
- * daemon went meanwhile.
+ * For tl_close(): waits until the session's tensors need this process no more, at most the client's
+ * timeout. No lock is held. 0, -ETIMEDOUT, -EIO if the GPU failed now or before, or -ENOTCONN if
+ * the daemon went meanwhile.
  */
 int cuda_finish(struct session *s);
 
 /*
- * From now on exit() does it for all sessions. To be called when the driver is initialised: what it
- * does at exit comes later then. 0, or -ENOMEM with a text.
+ * Makes exit() wait for all sessions. Call it when the driver is initialised, so that the driver's
+ * own function at exit, which was registered before, is called later. 0, or -ENOMEM with a text.
  */
 int cuda_finish_at_exit(void);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For programs that use CUDA's own IPC calls. The library needs no CUDA for it. */
+/* For programs that make CUDA's IPC calls themselves. None of this needs CUDA here. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -68,6 +68,17 @@ static int publish_in(struct session *s, void *context)
 	return r ? r : cuda_place(publication, &p->placing, call_freed, p->freed, p->version);
 }
 
+/* Members that a later version may give a meaning are 0 until then. */
+static int handle_check(tl_ipc_handle *copy, const tl_ipc_handle *handle)
+{
+	static const unsigned char zeros[sizeof(copy->reserved)];
+	int r = client_options(copy, sizeof(*copy), handle, sizeof(*copy), "tl_ipc_handle");
+
+	if (!r && memcmp(copy->reserved, zeros, sizeof(zeros)) != 0)
+		r = tl_fail(-EINVAL, "tl_ipc_handle.reserved is not 0");
+	return r;
+}
+
 static int publish_handle(tl_client *client, const tl_ipc_handle *handle, const tl_put_options *o,
 			  const struct draft_request *want, const struct freed *freed,
 			  uint64_t *version)
@@ -115,7 +126,7 @@ TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_i
 			       : !name	 ? "name"
 			       : !handle ? "handle"
 					 : "spec");
-	r = client_options(&copy, sizeof(copy), handle, sizeof(copy), "tl_ipc_handle");
+	r = handle_check(&copy, handle);
 	if (!r)
 		r = put_options(&o, options);
 	if (!r)

@@ -7,6 +7,7 @@
 #include "client/cuda/export.h"
 #include "client/cuda/import.h"
 #include "client/cuda/mapping.h"
+#include "client/cuda/thread.h"
 #include "client/error.h"
 #include "client/session/client.h"
 #include "client/session/request.h"
@@ -18,7 +19,7 @@ static struct list *bucket(struct cuda_session *cs, uint32_t segment)
 	return &cs->imports[segment % CUDA_IMPORT_BUCKETS];
 }
 
-/* cuda_lock. */
+/* The session's import of that segment, or NULL. Called with cuda_lock. */
 static struct cuda_import *import_find(struct cuda_session *cs, uint32_t segment,
 				       uint32_t generation)
 {
@@ -30,7 +31,7 @@ static struct cuda_import *import_find(struct cuda_session *cs, uint32_t segment
 	return NULL;
 }
 
-/* cuda_lock. It is not open yet, and has no lease. */
+/* A new one, which is not open and has no lease. Called with cuda_lock. */
 static struct cuda_import *import_add(struct cuda_session *cs, uint32_t segment,
 				      uint32_t generation)
 {
@@ -47,7 +48,26 @@ static struct cuda_import *import_add(struct cuda_session *cs, uint32_t segment,
 	return import;
 }
 
-/* If this process exported it, there is nothing to open, and it could not be. cuda_lock. */
+enum input { IMPORT_OPENED, IMPORT_UNWANTED, INPUTS };
+
+/* The only place that changes a state. Called with cuda_lock. */
+static void turn(struct cuda_import *import, enum input input)
+{
+	/* clang-format off */
+	static const enum cuda_import_state next[][INPUTS] = {
+		/*			      IMPORT_OPENED,  IMPORT_UNWANTED */
+		[IMPORT_OPENING]	  = { IMPORT_OPEN,    IMPORT_OPENING_UNWANTED },
+		[IMPORT_OPENING_UNWANTED] = { IMPORT_CLOSING, IMPORT_OPENING_UNWANTED },
+		[IMPORT_OPEN]		  = { IMPORT_OPEN,    IMPORT_CLOSING },
+		[IMPORT_CLOSING]	  = { IMPORT_CLOSING, IMPORT_CLOSING },
+	};
+	/* clang-format on */
+
+	import->state = next[import->state][input];
+}
+
+/* Memory that this process exported itself cannot be opened, and need not be: false if it is
+ * others'. Called with cuda_lock. */
 static bool import_own(struct cuda_import *import)
 {
 	struct cuda_export *e = cuda_export_here(import->session->catalog.instance, import->segment,
@@ -58,6 +78,7 @@ static bool import_own(struct cuda_import *import)
 	import->export = e;
 	import->device = e->memory.device;
 	import->base = e->memory.base;
+	turn(import, IMPORT_OPENED);
 	return true;
 }
 
@@ -73,7 +94,7 @@ static void send_unmapped(const struct cuda_import *import)
 	session_send(s, &m, session_deadline(s));
 }
 
-/* Without the lock: it is ours, since it is neither open nor in anybody else's hands. */
+/* Needs no lock: nobody else touches an import that is not open. */
 static int import_open(struct cuda_import *import, int64_t deadline)
 {
 	bool imported = false;
@@ -89,49 +110,65 @@ static int import_open(struct cuda_import *import, int64_t deadline)
 	return r;
 }
 
-/* Opens a new import, under the lock but for the work itself. */
-static int import_start(struct cuda_import *import, int64_t deadline)
+/*
+ * The open import of that segment, with a lease counted on it; or a new one, *is_new, that the
+ * caller has to open. NULL: no memory. Does not have the lock when it returns.
+ */
+static struct cuda_import *find_or_add(struct cuda_session *cs, uint32_t segment,
+				       uint32_t generation, bool *is_new)
 {
-	int r = 0;
+	struct cuda_import *import;
 
-	if (!import_own(import)) {
-		pthread_mutex_unlock(&cuda_lock);
-		r = import_open(import, deadline);
-		pthread_mutex_lock(&cuda_lock);
+	*is_new = false;
+	pthread_mutex_lock(&cuda_lock);
+	while ((import = import_find(cs, segment, generation)) && !cuda_import_is_open(import))
+		pthread_cond_wait(&cuda_changed, &cuda_lock);
+	if (!import) {
+		import = import_add(cs, segment, generation);
+		*is_new = import && !import_own(import);
 	}
-	import->open = !r;
-	if (r)
+	if (import && !*is_new)
+		import->leases++;
+	pthread_mutex_unlock(&cuda_lock);
+	return import;
+}
+
+/* Ends what find_or_add() began: the import has its lease, or is in no list any more. */
+static void opened(struct cuda_import *import, bool ok)
+{
+	pthread_mutex_lock(&cuda_lock);
+	if (ok) {
+		turn(import, IMPORT_OPENED);
+		import->leases++;
+	} else {
 		list_del(&import->link);
+	}
 	pthread_cond_broadcast(&cuda_changed);
-	return r;
+	pthread_mutex_unlock(&cuda_lock);
 }
 
 int cuda_import_get(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		    struct cuda_import **out)
 {
-	struct cuda_session *cs;
 	struct cuda_import *import;
+	struct cuda_session *cs;
+	bool is_new;
 	int r;
 
 	r = cuda_session_with_thread(s, &cs);
 	if (r)
 		return r;
-	pthread_mutex_lock(&cuda_lock);
-	while ((import = import_find(cs, segment, generation)) && !import->open)
-		pthread_cond_wait(&cuda_changed, &cuda_lock);
-	if (!import) {
-		import = import_add(cs, segment, generation);
-		r = import ? import_start(import, deadline) : -ENOMEM;
+	import = find_or_add(cs, segment, generation, &is_new);
+	if (!import)
+		return tl_fail(-ENOMEM, "no memory to import a segment of a GPU");
+	if (is_new) {
+		r = import_open(import, deadline);
+		opened(import, !r);
 	}
-	if (!r)
-		import->leases++;
-	pthread_mutex_unlock(&cuda_lock);
-	if (!r)
-		*out = import;
-	else if (!import)
-		r = tl_fail(-ENOMEM, "no memory for an import");
-	else
+	if (r)
 		free(import);
+	else
+		*out = import;
 	return r;
 }
 
@@ -142,7 +179,7 @@ struct cuda_import *cuda_import_known(struct session *s, uint32_t segment, uint3
 	pthread_mutex_lock(&cuda_lock);
 	if (cuda_of(s))
 		import = import_find(cuda_of(s), segment, generation);
-	if (import && import->open)
+	if (import && cuda_import_is_open(import))
 		import->leases++;
 	else
 		import = NULL;
@@ -150,8 +187,8 @@ struct cuda_import *cuda_import_known(struct session *s, uint32_t segment, uint3
 	return import;
 }
 
-/* Others who want the segment wait while we ask: else they might open it, and we say that it is not
- * open. */
+/* Others who want the segment wait while we ask: if they opened it meanwhile, our UNMAPPED would
+ * unsay that. */
 int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		    struct wire_export *out)
 {
@@ -163,7 +200,7 @@ int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, in
 	if (r)
 		return r;
 	pthread_mutex_lock(&cuda_lock);
-	while ((import = import_find(cs, segment, generation)) && !import->open)
+	while ((import = import_find(cs, segment, generation)) && !cuda_import_is_open(import))
 		pthread_cond_wait(&cuda_changed, &cuda_lock);
 	if (import)
 		import->leases++;
@@ -171,7 +208,7 @@ int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, in
 		asking = import_add(cs, segment, generation);
 	pthread_mutex_unlock(&cuda_lock);
 	if (!import && !asking)
-		return tl_fail(-ENOMEM, "no memory for an import");
+		return tl_fail(-ENOMEM, "no memory to import a segment of a GPU");
 	r = cuda_mapping_ask(s, segment, generation, deadline, out);
 	if (import) {
 		cuda_import_put(import);
@@ -189,19 +226,24 @@ int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, in
 
 /* ---- Closing ---- */
 
+/* Hands it to the thread if that is due. Called with cuda_lock. */
+static void close_if_unused(struct cuda_import *import)
+{
+	if (import->state != IMPORT_CLOSING || import->leases)
+		return;
+	list_del(&import->link);
+	cuda_queue_import(import);
+}
+
 void cuda_import_put(struct cuda_import *import)
 {
 	bool wake = false;
 
 	pthread_mutex_lock(&cuda_lock);
 	if (--import->leases == 0) {
-		/* If it is our own memory, that may be what the end of its export waits for. */
-		wake = import->unmap ||
-		       (import->export && atomic_load(&import->export->session->lost));
-		if (import->unmap) {
-			list_del(&import->link);
-			cuda_queue_import(import);
-		}
+		/* The end of an export of ours may have waited for this lease. */
+		wake = import->export && atomic_load(&import->export->session->lost);
+		close_if_unused(import);
 	}
 	pthread_mutex_unlock(&cuda_lock);
 	if (wake)
@@ -214,11 +256,8 @@ bool cuda_import_unmap(struct cuda_session *cs, uint32_t segment, uint32_t gener
 
 	if (!import)
 		return false;
-	import->unmap = true;
-	if (!import->open || import->leases)
-		return true; /* who opens it will have a lease, and give that up */
-	list_del(&import->link);
-	cuda_queue_import(import);
+	turn(import, IMPORT_UNWANTED);
+	close_if_unused(import);
 	return true;
 }
 
@@ -249,8 +288,8 @@ void cuda_imports_forget(const struct cuda_export *e)
 						     : NULL;
 
 		if (!import || import->export != e)
-			continue;	 /* opened as others' memory is */
-		list_del(&import->link); /* no mapping, no events: it was our own */
+			continue;	 /* it was opened like the memory of another process */
+		list_del(&import->link); /* our own: it has no mapping and no events */
 		free(import);
 	}
 }
@@ -265,7 +304,7 @@ void cuda_import_close(struct cuda_import *import)
 
 void cuda_import_unmapped(struct cuda_import *import)
 {
-	struct cuda_import gone = *import; /* it says so when it has closed */
+	struct cuda_import gone = *import; /* UNMAPPED is sent after it has closed */
 
 	cuda_import_close(import);
 	send_unmapped(&gone);
@@ -292,7 +331,7 @@ int cuda_import_event(struct cuda_import *import, const struct cuda_scope *scope
 	e = scope->driver->ipc_open_event_handle(&event->event, event->handle);
 	if (e) {
 		free(event);
-		return cuda_fail(e, "opening the producer's event");
+		return cuda_fail(e, "opening the event of the tensor's producer");
 	}
 	list_add_head(&import->events, &event->link);
 	*out = event->event;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The consumer's side: a session's import of a segment on a GPU. Memory is opened once in a process
- * and device (a mapping, counted), also if several sessions see it. An import stays until the
- * daemon asks to close it (UNMAP) and no lease uses it.
+ * Imports: a segment on a GPU that a session has opened, to read tensors in it. A process opens the
+ * memory once for each device, even if several sessions import it: that is a mapping, which imports
+ * count (mapping.h). An import stays until the daemon asks to close it (UNMAP) and no lease uses
+ * it.
  */
 #pragma once
 
@@ -15,19 +16,36 @@
 struct cuda_export;
 struct cuda_mapping;
 
+/*
+ *                   it is open            the daemon says UNMAP
+ *     OPENING ------------------> OPEN ------------------------> CLOSING
+ *        |                                                          ^
+ *        | UNMAP                                                    |
+ *        +---------------> OPENING_UNWANTED ------------------------+
+ *                                              it is open
+ *
+ * An import that is CLOSING is closed by the library's thread when no lease uses it any more. One
+ * that cannot be opened is freed by the thread that tried.
+ */
+enum cuda_import_state {
+	IMPORT_OPENING,		 /* others who want it wait for cuda_changed */
+	IMPORT_OPENING_UNWANTED, /* who opens it has a lease, and will give that up */
+	IMPORT_OPEN,
+	IMPORT_CLOSING,
+};
+
 struct cuda_import {
 	struct list link;	/* in its cuda_session's imports */
-	struct list queue_link; /* of the thread */
+	struct list queue_link; /* in the thread's imports when it is to be closed */
 	struct session *session;
 	uint32_t segment, generation;
 	struct cuda_device *device;
 	CUdeviceptr base; /* 0: this process published it by a handle, and cannot open that */
-	struct cuda_mapping *mapping;	  /* NULL: this process exported it */
-	const struct cuda_export *export; /* that, then */
+	struct cuda_mapping *mapping;	  /* NULL: this process exported the memory itself */
+	const struct cuda_export *export; /* NULL: another process did */
 	unsigned leases;
-	bool open;	    /* the above is there */
-	bool unmap;	    /* the daemon asked for it */
-	struct list events; /* struct cuda_event, opened ones */
+	enum cuda_import_state state;
+	struct list events; /* struct cuda_event: the producers', opened here */
 };
 
 /*
@@ -36,28 +54,33 @@ struct cuda_import {
  */
 int cuda_import_get(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		    struct cuda_import **out);
-/* Likewise, if it is open; else NULL. */
+/* The same without a request: NULL if it is not open. */
 struct cuda_import *cuda_import_known(struct session *s, uint32_t segment, uint32_t generation);
-/* What opens the first part of a segment; nothing is opened. The caller holds a lease. As
- * cuda_import_get(). */
+/* Asks for what opens the first part of a segment, and opens nothing. The caller holds a lease on a
+ * tensor in it. Results as of cuda_import_get(). */
 int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		    struct wire_export *out);
-/* Does this process hold a lease on something in what it exported? cuda_lock. */
+/* Does this process itself hold a lease on a tensor in its export? cuda_lock. */
 bool cuda_imports_leased(const struct cuda_export *e);
-/* Those of what this process exported go: no lease is left. cuda_lock. */
+/* Frees the imports of an export of this process, on which no lease is left. cuda_lock. */
 void cuda_imports_forget(const struct cuda_export *e);
-/* One lease less. */
+/* Takes back the lease that a get has counted. */
 void cuda_import_put(struct cuda_import *import);
 
-/* The daemon asks to close it. False: there is none. cuda_lock. */
+static inline bool cuda_import_is_open(const struct cuda_import *import)
+{
+	return import->state >= IMPORT_OPEN;
+}
+
+/* The daemon asks to close the segment. False: it is not imported. cuda_lock. */
 bool cuda_import_unmap(struct cuda_session *cs, uint32_t segment, uint32_t generation);
 
-/* For the thread, without the lock: closes an import that is out of all lists, and frees it. */
+/* Closes and frees an import that is in no list. The caller does not have cuda_lock. */
 void cuda_import_close(struct cuda_import *import);
-/* Likewise, and says so to the daemon. */
+/* The same, and tells the daemon so (UNMAPPED). */
 void cuda_import_unmapped(struct cuda_import *import);
 
-/* The opened event with that handle, kept with the import. cuda_lock; the device's context is
- * current. */
+/* The event with that handle, opened here and kept with the import. The caller has cuda_lock, and
+ * the device's context is current. */
 int cuda_import_event(struct cuda_import *import, const struct cuda_scope *scope,
 		      const unsigned char handle[64], CUevent *out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is to be known about GPUs: this process's, and those that the daemon counts bytes on. */
+/* Information about GPUs: those of this process, and those on which the daemon counts bytes. */
 #include <errno.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ static int attribute(const struct cuda_driver *d, const struct cuda_device *devi
 	return d->device_get_attribute(&value, which, device->device) ? 0 : value;
 }
 
-/* Makes an allocation to see whether it says that it can be exported. */
+/* Allocates memory to see whether the driver says that it can be exported. */
 static bool legacy_capable(struct cuda_device *device)
 {
 	struct cuda_scope scope;
@@ -30,7 +30,7 @@ static bool legacy_capable(struct cuda_device *device)
 	if (!scope.driver->mem_alloc(&p, 2 << 20)) {
 		if (scope.driver->pointer_get_attribute(&capable, CUDA_POINTER_LEGACY_IPC_CAPABLE,
 							p))
-			capable = 1; /* older drivers do not know the question */
+			capable = 1; /* older drivers do not know the attribute */
 		scope.driver->mem_free(p);
 	}
 	cuda_leave(&scope);

@@ -13,6 +13,7 @@
 #include "client/cuda/lease.h"
 #include "client/cuda/mapping.h"
 #include "client/cuda/publication.h"
+#include "client/cuda/thread.h"
 #include "client/error.h"
 #include "client/get/lease.h"
 #include "client/memory/catalog.h"
@@ -34,11 +35,11 @@ int cuda_row_event(const struct session *s, const struct catalog_row *row, unsig
 		at += h.meta_len;
 	if (!(h.flags & ROW_EVENT) ||
 	    !chunks_read(&s->catalog, h.chunk, at, handle, WIRE_HANDLE_BYTES))
-		return tl_fail(-EPROTO, "an unfinished tensor without an event");
+		return tl_fail(-EPROTO, "the catalog has an unfinished tensor without an event");
 	return 0;
 }
 
-/* The context is current. */
+/* Called with the device's context current. */
 static int wait_for_event(struct cuda_import *import, const struct catalog_row *row,
 			  const struct cuda_scope *scope, intptr_t stream)
 {
@@ -66,7 +67,7 @@ static int wait_for_event(struct cuda_import *import, const struct catalog_row *
 	return r;
 }
 
-/* Makes the stream wait for the producer's work. LEASE_E_LOST: that will not end any more. */
+/* Makes the stream wait for the producer's work. LEASE_E_LOST: that work will never end. */
 static int order_after_producer(struct cuda_import *import, const struct catalog_row *row,
 				intptr_t stream)
 {
@@ -84,13 +85,13 @@ static int order_after_producer(struct cuda_import *import, const struct catalog
 	case ROW_LOST:
 		return LEASE_E_LOST;
 	case ROW_FINISHED:
-		return 0; /* meanwhile; the event may be gone */
+		return 0; /* it has ended meanwhile, and its event may be gone */
 	default:
 		return r;
 	}
 }
 
-/* A number of this thread's, never another's. */
+/* A number for this thread that no other thread ever has. */
 static uint64_t this_thread(void)
 {
 	static _Thread_local uint64_t mine;
@@ -152,11 +153,11 @@ static int check_want(const struct catalog_row *row, const tl_get_options *want)
 		return LEASE_E_LOST;
 	if (want->mode != TL_MODE_READ)
 		return tl_fail(-ENOTSUP, "a tensor on a GPU cannot be mapped copy-on-write");
-	/* It was open here before fork(), perhaps: that is of no use without a driver. */
+	/* It may have been open here before fork(), which is of no use without a driver. */
 	return want->flags & LEASE_HANDLE || cuda_driver() ? 0 : -ENODEV;
 }
 
-/* For who opens it himself. */
+/* For callers who open the memory themselves. */
 static int lease_unopened(const struct use *use, uint64_t ref, const struct row_head *h,
 			  DLManagedTensorVersioned **out)
 {
@@ -173,8 +174,9 @@ static int lease_unopened(const struct use *use, uint64_t ref, const struct row_
 }
 
 /*
- * Opening what belonged to a process that died just now fails before the daemon has heard of its
- * death. It will have very soon: then that is what to say.
+ * Finds out why an opening failed. If the producer has just died, opening its memory fails before
+ * the daemon has heard of the death: wait a moment for that, since it is what the caller has to be
+ * told.
  */
 static int failed(const struct session *s, const struct catalog_row *row, int r)
 {
@@ -182,7 +184,7 @@ static int failed(const struct session *s, const struct catalog_row *row, int r)
 	int64_t deadline = deadline_after(DEATH_NS);
 
 	if (r == -ENOENT && !session_served(s))
-		return LEASE_E_UNSERVED; /* the daemon dropped us just now */
+		return LEASE_E_UNSERVED; /* the daemon has just dropped us */
 	if (r > 0 || r == -ENODEV || r == -ENOTSUP || r == -EBUSY || r == -ETIMEDOUT)
 		return r;
 	while (atomic_load(&row->progress) != ROW_LOST) {
@@ -241,7 +243,7 @@ int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head 
 	r = lease_in(import, use, ref, h, want, out);
 	if (r)
 		cuda_import_put(import);
-	return r < 0 ? LEASE_E_UNMAPPED : r; /* cuda_lease_new() knows what a failure means */
+	return r < 0 ? LEASE_E_UNMAPPED : r; /* let cuda_lease_new() find out why */
 }
 
 void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *want)
@@ -263,7 +265,7 @@ void cuda_lease_end(struct tensor_lease *l)
 	tensor_lease_end(l);
 }
 
-/* Marks what is queued on the stream by now. cuda_lock; the context is current. */
+/* Marks what is queued on the stream by now. Called with cuda_lock and the context current. */
 static CUresult mark(struct tensor_lease *l, const struct cuda_scope *scope, CUstream stream)
 {
 	struct cuda_lease *own = cuda_lease_of(l);
@@ -284,23 +286,22 @@ static CUresult mark(struct tensor_lease *l, const struct cuda_scope *scope, CUs
 	return e;
 }
 
-/* True: the stream has work left, and the lease is queued until that has ended. The context is
- * current. */
+/* True: the stream has work left, and the lease is queued until that has ended. Called with the
+ * context current. */
 static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	const struct cuda_lease *own = cuda_lease_of(l);
 	CUstream stream = cuda_stream(own->stream);
 
 	if (own->thread && own->thread != this_thread())
-		stream = CUDA_STREAM_LEGACY; /* which waits for all threads' streams */
+		stream = CUDA_STREAM_LEGACY; /* it waits for the streams of all threads */
 	else if (cuda_stream_usable(scope, own->stream) ||
 		 scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
-		return false; /* idle; or captured; or an error, after which nothing runs on it */
+		return false; /* idle, captured, or broken by an error, so that nothing runs */
 	pthread_mutex_lock(&cuda_lock);
 	mark(l, scope, stream);
 	cuda_queue_lease(l);
 	pthread_mutex_unlock(&cuda_lock);
-	cuda_wake();
 	return true;
 }
 
@@ -312,7 +313,7 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 	int saved = errno;
 	bool deferred = false;
 
-	/* Without a driver (after fork(), at the end of the process) nothing can be queued. */
+	/* Without a driver, after fork() or at the end of the process, nothing can be queued. */
 	if (own->import && own->stream != TL_STREAM_NONE && cuda_driver_get(NULL) &&
 	    !cuda_enter(own->import->device, &scope)) {
 		deferred = defer(l, &scope);
@@ -323,8 +324,8 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 	errno = saved;
 }
 
-/* If there was no event to mark the place with: the stream is asked, or, if only its thread can
- * name it, marked now. */
+/* There was no event to mark the place with. The stream is queried, or, if only its own thread can
+ * name it, all streams are marked now. */
 static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	const struct cuda_lease *own = cuda_lease_of(l);
@@ -351,5 +352,6 @@ bool cuda_lease_idle(struct tensor_lease *l)
 		return false;
 	if (own->event)
 		list_add_head(&device->events, &own->event->link);
+	own->event = NULL;
 	return true;
 }

@@ -31,26 +31,27 @@ static inline struct tensor_lease *cuda_lease_queued(struct list *queue_link)
 	return (struct tensor_lease *)((char *)own - offsetof(struct tensor_lease, own));
 }
 
-/* As tensor_lease_new(), for a row on a device. */
+/* tensor_lease_new() for a row on a GPU. */
 int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h,
 		   const tl_get_options *want, int64_t deadline, DLManagedTensorVersioned **out);
-/* The same without a request: LEASE_E_UNMAPPED if its segment is not open. */
+/* The same without a request: LEASE_E_UNMAPPED if the segment is not open here. */
 int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head *h,
 		     const tl_get_options *want, DLManagedTensorVersioned **out);
 
-/* A lease on a tensor on a GPU with nothing opened: no data, device number -1. As tl_get(). */
+/* tl_get() of a tensor on a GPU that opens nothing: it has no data, and device number -1. */
 int tensor_lease_get_handle(tl_client *client, const char *name, const tl_get_options *want,
 			    DLManagedTensorVersioned **out);
 
-/* The handle of the event that an unfinished row has. */
+/* Reads the handle of the event that an unfinished row has. */
 int cuda_row_event(const struct session *s, const struct catalog_row *row,
 		   unsigned char handle[64]);
 
+/* The deleter: gives the lease up, now or when the work that its user queued has ended. */
 void cuda_lease_delete(DLManagedTensorVersioned *managed);
 /* For a remap: how it is leased, and on which stream unless @stream says that one was asked for. */
 void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *want);
 
-/* The thread's: has the GPU done what its user queued? cuda_lock. */
+/* Has the GPU done what the lease's user queued? For the thread, called with cuda_lock. */
 bool cuda_lease_idle(struct tensor_lease *l);
-/* Then: without the lock. */
+/* If so, gives it up. Called without the lock. */
 void cuda_lease_end(struct tensor_lease *l);

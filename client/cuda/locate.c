@@ -30,7 +30,7 @@ static int ask(const struct cuda_driver *d, CUdeviceptr at, struct pointer *p)
 	e = d->pointer_get_attribute(&p->ordinal, CUDA_POINTER_DEVICE_ORDINAL, at);
 	if (e)
 		return cuda_fail(e, "asking about the memory at %#llx", at);
-	/* Older drivers know less; what they do not know they do not have, but legacy handles. */
+	/* An older driver lacks whatever it does not know, except legacy handles. */
 	if (d->pointer_get_attribute(&p->managed, CUDA_POINTER_IS_MANAGED, at))
 		p->managed = 0;
 	if (d->pointer_get_attribute(&p->legacy, CUDA_POINTER_LEGACY_IPC_CAPABLE, at))
@@ -100,7 +100,7 @@ static int add_part(struct cuda_memory *m, const struct cuda_part *part)
 
 enum { LOCATE_E_NOTHING = 1 };
 
-/* The same for virtual memory, which not every driver finds as an allocation. */
+/* Finds virtual memory, which some drivers do not report as an allocation. */
 static CUresult find_mapping(const struct cuda_driver *d, CUdeviceptr at, CUdeviceptr *base,
 			     size_t *size)
 {
@@ -111,7 +111,7 @@ static CUresult find_mapping(const struct cuda_driver *d, CUdeviceptr at, CUdevi
 	return !e && !*size ? CUDA_E_NOT_FOUND : e;
 }
 
-/* The allocation at @at; of virtual memory that is what one cuMemMap() mapped. */
+/* Finds the allocation at @at; in virtual memory, what one cuMemMap() mapped there. */
 static int find_part(const struct cuda_driver *d, CUdeviceptr at, struct cuda_part *part)
 {
 	static _Atomic uint64_t unknown = UINT64_MAX;
@@ -127,7 +127,7 @@ static int find_part(const struct cuda_driver *d, CUdeviceptr at, struct cuda_pa
 	if (e)
 		return cuda_fail(e, "asking for the allocation at %#llx", at);
 	if (d->pointer_get_attribute(&id, CUDA_POINTER_BUFFER_ID, part->base))
-		id = atomic_fetch_sub(&unknown, 1); /* taken for a new one each time */
+		id = atomic_fetch_sub(&unknown, 1); /* counts as a new allocation each time */
 	part->size = size;
 	part->id = id;
 	return 0;

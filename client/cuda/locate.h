@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an address on a GPU lies in, and whether and how that can be shared. */
+/* Finds the allocation that an address on a GPU is in, and whether and how it can be shared. */
 #pragma once
 
 #include "client/cuda/export.h"
 
 struct cuda_located {
 	struct cuda_memory memory;
-	uint64_t offset; /* of the address in it */
-	int *fds;	 /* after cuda_located_open(): one a part, or NULL */
+	uint64_t offset; /* of the address in the memory */
+	int *fds;	 /* after cuda_located_open(): one for each part, or NULL */
 	bool opened;
 };
 
 /*
- * Finds what [@at, @at + @size) lies in. cuda_located_deinit() afterwards, in any case. 0;
- * -ENOTSUP: it cannot be shared, and the text says why and what to do; or another negative errno.
+ * Finds what [@at, @at + @size) lies in. Call cuda_located_deinit() afterwards in any case. 0;
+ * -ENOTSUP if it cannot be shared, with a text that says why and what to do; or another negative
+ * errno.
  */
 int cuda_locate(CUdeviceptr at, uint64_t size, struct cuda_device *device,
 		struct cuda_located *out);
-/* Makes what opens it in another process: its handle, its descriptors. */
+/* Makes the handle or the descriptors that open it in another process. */
 int cuda_located_open(struct cuda_located *located);
 void cuda_located_deinit(struct cuda_located *located);

@@ -16,7 +16,7 @@ static struct list mappings = LIST_INIT(mappings);
 
 /* ---- Asking ---- */
 
-/* What opens a part, and its descriptor, or -1. As session_call(). */
+/* Asks for what opens a part, and its descriptor, or -1. Results as of session_call(). */
 static int ask_part(struct session *s, uint32_t segment, uint32_t generation, uint32_t part,
 		    int64_t deadline, struct wire_export *out, int *fd)
 {
@@ -39,7 +39,7 @@ static int ask_part(struct session *s, uint32_t segment, uint32_t generation, ui
 	return 0;
 }
 
-/* What its producer says of its size need not be true. */
+/* Refuses memory that is smaller than its producer said. */
 static int check_size(const struct cuda_mapping *m, const struct cuda_scope *scope)
 {
 	CUdeviceptr base = 0;
@@ -140,7 +140,7 @@ static int map_part(struct cuda_mapping *m, const struct cuda_scope *scope, CUde
 		return cuda_fail(e, "importing memory of another process on GPU %d",
 				 m->device->ordinal);
 	e = scope->driver->mem_map(at, size, 0, handle, 0);
-	scope->driver->mem_release(handle); /* the mapping keeps it */
+	scope->driver->mem_release(handle); /* the mapping keeps the memory */
 	if (e)
 		return cuda_fail(e, "mapping %" PRIu64 " bytes of another process on GPU %d", size,
 				 m->device->ordinal);
@@ -148,7 +148,7 @@ static int map_part(struct cuda_mapping *m, const struct cuda_scope *scope, CUde
 	return 0;
 }
 
-/* Part 0 is in @fd_peek; the others are asked for. */
+/* Maps part 0, whose descriptor is @fd_peek, and asks for the others. */
 static int map_parts(struct cuda_mapping *m, struct session *s, const struct cuda_scope *scope,
 		     const struct wire_export *what, int fd_peek, int64_t deadline)
 {
@@ -200,7 +200,8 @@ static int open_vmm(struct cuda_mapping *m, struct session *s, const struct cuda
 	if (!r) {
 		e = d->mem_set_access(m->base, m->size, &access, 1);
 		if (e)
-			r = cuda_fail(e, "GPU %d may not read that memory", m->device->ordinal);
+			r = cuda_fail(e, "letting GPU %d read memory of another process",
+				      m->device->ordinal);
 	}
 	if (r)
 		unmap_parts(m, scope);
@@ -241,7 +242,7 @@ static void close_as_kind(struct cuda_mapping *m)
 	struct cuda_scope scope;
 
 	if (cuda_enter(m->device, &scope)) {
-		free(m->parts); /* CUDA is gone, and the mapping with it */
+		free(m->parts); /* CUDA has ended in this process, and the mapping with it */
 		return;
 	}
 	switch (m->kind) {
@@ -257,7 +258,8 @@ static void close_as_kind(struct cuda_mapping *m)
 	cuda_leave(&scope);
 }
 
-/* cuda_lock. A new one is not open yet, and ours to open. */
+/* Counts on the mapping of that segment, or makes one, which its caller opens. Called with
+ * cuda_lock. */
 static struct cuda_mapping *find_or_add(const struct session *s, uint32_t segment,
 					uint32_t generation, bool *is_new)
 {
@@ -283,7 +285,7 @@ static struct cuda_mapping *find_or_add(const struct session *s, uint32_t segmen
 	return m;
 }
 
-/* cuda_lock. True: it was the last, and is out of the list. */
+/* True: that was the last count, and the mapping is out of the list. Called with cuda_lock. */
 static bool unref(struct cuda_mapping *m)
 {
 	if (--m->refs)
@@ -306,8 +308,8 @@ void cuda_mapping_put(struct cuda_mapping *m)
 }
 
 /*
- * One to count on, that is open, or a new one that is ours to open. cuda_lock. NULL: no memory. One
- * that another thread is opening is waited for; if that fails we try ourselves.
+ * Finds an open mapping and counts on it, or makes one for its caller to open. Waits while another
+ * thread opens it; if that fails we try ourselves. NULL: no memory. Called with cuda_lock.
  */
 static struct cuda_mapping *take(const struct session *s, uint32_t segment, uint32_t generation,
 				 bool *is_new)
@@ -317,24 +319,23 @@ static struct cuda_mapping *take(const struct session *s, uint32_t segment, uint
 
 		if (!m || *is_new)
 			return m;
-		while (!m->open && !m->failed)
+		while (m->state == MAPPING_OPENING)
 			pthread_cond_wait(&cuda_changed, &cuda_lock);
-		if (m->open)
+		if (m->state == MAPPING_OPEN)
 			return m;
 		if (unref(m))
 			free(m);
 	}
 }
 
-/* What came of opening a new one. cuda_lock. Its last user frees it. */
+/* Says what came of opening a new mapping. Called with cuda_lock. */
 static void opened(struct cuda_mapping *m, bool ok)
 {
-	m->open = ok;
-	m->failed = !ok;
+	m->state = ok ? MAPPING_OPEN : MAPPING_FAILED;
 	pthread_cond_broadcast(&cuda_changed);
 	if (ok)
 		return;
-	list_del(&m->link); /* nobody finds it any more */
+	list_del(&m->link); /* those who wait for it free it */
 	if (unref(m))
 		free(m);
 }
@@ -348,7 +349,7 @@ int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation, i
 	int fd = -1;
 	int r;
 
-	/* Each session asks: the daemon counts connections, not processes. */
+	/* Each session asks, since the daemon counts connections, not processes. */
 	r = ask_part(s, segment, generation, 0, deadline, &what, &fd);
 	*imported = !r;
 	if (r)
@@ -357,7 +358,7 @@ int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation, i
 	m = take(s, segment, generation, &is_new);
 	pthread_mutex_unlock(&cuda_lock);
 	if (!m)
-		r = tl_fail(-ENOMEM, "no memory for a mapping");
+		r = tl_fail(-ENOMEM, "no memory to map a segment of a GPU");
 	if (m && is_new) {
 		r = open_as_kind(m, s, &what, fd, deadline);
 		pthread_mutex_lock(&cuda_lock);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of other processes, opened in this one: once for each segment and device, counted. */
+/* Mappings: GPU memory of other processes, opened in this one. All sessions of one daemon share the
+ * mapping of a segment and count on it. */
 #pragma once
 
 #include "client/cuda/device.h"
@@ -7,11 +8,15 @@
 #include "proto/wire.h"
 
 struct cuda_mapping {
-	struct list link; /* of the process; cuda_lock, as what is counted */
+	struct list link; /* in the list of the process; under cuda_lock, as refs and state */
 	uint64_t instance;
 	uint32_t segment, generation;
 	unsigned refs;
-	bool open, failed;
+	enum {
+		MAPPING_OPENING, /* others who want it wait for cuda_changed */
+		MAPPING_OPEN,
+		MAPPING_FAILED, /* in no list: the last of those who waited frees it */
+	} state;
 	struct cuda_device *device;
 	enum segment_kind kind;
 	CUdeviceptr base;
@@ -19,23 +24,23 @@ struct cuda_mapping {
 	struct cuda_part_mapping {
 		CUdeviceptr at;
 		uint64_t size;
-	} * parts; /* SEGMENT_CUDA_VMM: what is mapped of @size reserved bytes */
+	} * parts; /* SEGMENT_CUDA_VMM: what is mapped in the @size reserved bytes */
 	uint32_t nparts;
 	CUmemoryPool pool; /* SEGMENT_CUDA_POOL */
 };
 
 /*
- * Asks the daemon for what opens the segment, and opens it, or counts on what is open. 0,
- * SESSION_E_*, or a negative errno; *imported says whether the daemon counts us as one that has it
- * open.
+ * Asks the daemon for what opens the segment, and opens it, or counts on the mapping that there is.
+ * 0, SESSION_E_*, or a negative errno. *imported says whether the daemon counts the session as one
+ * that has the segment open.
  */
 int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		     bool *imported, struct cuda_mapping **out);
 void cuda_mapping_put(struct cuda_mapping *m);
 
 /*
- * What opens the first part of a segment; nothing is opened, but on success the daemon counts us as
- * one that has it open. As cuda_mapping_get().
+ * Asks the daemon for what opens the first part of a segment, and opens nothing; but on success the
+ * daemon counts the session as one that has it open. Results as of cuda_mapping_get().
  */
 int cuda_mapping_ask(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		     struct wire_export *out);

@@ -6,13 +6,17 @@
 #include <sys/socket.h>
 
 #include "client/cuda/publication.h"
+#include "client/cuda/thread.h"
 #include "client/error.h"
 #include "client/session/client.h"
 #include "proto/description.h"
 
-/* ---- Making them ---- */
+/*
+ * A function without a word about it takes cuda_lock for itself, and does not have it when it
+ * sends, waits or calls the driver to record an event.
+ */
+/* ---- All publications of the process, by address. Called with cuda_lock ---- */
 
-/* All there are, by address. cuda_lock. */
 enum { KNOWN_BUCKETS = 1024 };
 static struct list known[KNOWN_BUCKETS];
 
@@ -25,18 +29,120 @@ static struct list *known_bucket(uint64_t cookie)
 	return bucket;
 }
 
-struct cuda_publication *cuda_publication_known(const struct session *s, uint64_t cookie)
+/* The publication of @s with that address, or NULL. The daemon need not tell the truth. */
+static struct cuda_publication *known_find(const struct session *s, uint64_t cookie)
 {
 	struct cuda_publication *p;
 
 	list_for_each_entry(p, known_bucket(cookie), known_link)
 		if ((uintptr_t)p == cookie)
-			return !p->freed && p->export && p->export->session == s ? p : NULL;
+			return p->session == s && p->export ? p : NULL;
 	return NULL;
 }
 
-/* With a count on the session; the caller has one meanwhile. */
-static struct cuda_publication *publication_alloc(struct session *s)
+static struct list inherited = LIST_INIT(inherited);
+static struct list uncounted = LIST_INIT(uncounted); /* those whose counts the child still has */
+
+void cuda_publications_inherit(void)
+{
+	for (unsigned i = 0; i < KNOWN_BUCKETS; i++)
+		if (known[i].next)
+			list_move_all(&uncounted, &known[i]);
+}
+
+void cuda_publications_uncount(void)
+{
+	struct cuda_publication *p;
+
+	list_for_each_entry(p, &uncounted, known_link)
+		users_add(&p->session->users, -1);
+	list_move_all(&inherited, &uncounted);
+}
+
+/* ---- States. Called with cuda_lock ---- */
+
+enum input { PUBLISHER_LEFT, TENSOR_PLACED, TENSOR_FREED, INPUTS };
+
+/* The only place that changes a state. What the thread has to look at from now on is queued. */
+static void turn(struct cuda_publication *p, enum input input)
+{
+	/* clang-format off */
+	static const enum cuda_publication_state next[][INPUTS] = {
+		/* PUBLISHER_LEFT, TENSOR_PLACED, TENSOR_FREED */
+		[PUBLICATION_PLACING] =
+			{ PUBLICATION_UNANSWERED, PUBLICATION_PLACED, PUBLICATION_VOID },
+		[PUBLICATION_PLACED] =
+			{ PUBLICATION_PUBLISHED, PUBLICATION_PLACED, PUBLICATION_VOID },
+		[PUBLICATION_VOID] =
+			{ PUBLICATION_FREE, PUBLICATION_VOID, PUBLICATION_VOID },
+		[PUBLICATION_UNANSWERED] =
+			{ PUBLICATION_UNANSWERED, PUBLICATION_PUBLISHED, PUBLICATION_FREE },
+		[PUBLICATION_PUBLISHED] =
+			{ PUBLICATION_PUBLISHED, PUBLICATION_PUBLISHED, PUBLICATION_FREE },
+		[PUBLICATION_FREE] =
+			{ PUBLICATION_FREE, PUBLICATION_FREE, PUBLICATION_FREE },
+	};
+	/* clang-format on */
+
+	if (next[p->state][input] == p->state)
+		return;
+	p->state = next[p->state][input];
+	if (p->state == PUBLICATION_FREE ||
+	    (p->state >= PUBLICATION_UNANSWERED && p->work != WORK_KNOWN))
+		cuda_queue_publication(p);
+}
+
+void cuda_publication_freed(const struct session *s, uint64_t cookie)
+{
+	struct cuda_publication *p = known_find(s, cookie);
+
+	if (p)
+		turn(p, TENSOR_FREED);
+}
+
+/* The session's publication whose PLACE has that serial, or NULL. */
+static struct cuda_publication *find_asked(struct cuda_session *cs, uint32_t serial)
+{
+	struct cuda_publication *p;
+	struct cuda_export *e;
+
+	list_for_each_entry(e, &cs->exports, link)
+		list_for_each_entry(p, &e->publications, link)
+			if (p->serial == serial)
+				return p;
+	return NULL;
+}
+
+/* Takes in the daemon's answer. @ref 0: it refused. */
+static void answered(struct cuda_publication *p, uint64_t ref)
+{
+	p->serial = 0;
+	p->ref = ref;
+	turn(p, ref ? TENSOR_PLACED : TENSOR_FREED);
+}
+
+void cuda_publication_answered(struct cuda_session *cs, uint32_t serial, uint64_t ref)
+{
+	struct cuda_publication *p = serial ? find_asked(cs, serial) : NULL;
+
+	if (p)
+		answered(p, ref);
+}
+
+void cuda_publications_orphan(struct cuda_export *e)
+{
+	struct cuda_publication *p;
+
+	list_for_each_entry(p, &e->publications, link) {
+		if (e->memory.kind == SEGMENT_CUDA_VMM && cuda_publication_need(p) != NEEDS_NOTHING)
+			cuda_of(e->session)->abandoned++;
+		turn(p, TENSOR_FREED);
+	}
+}
+
+/* ---- Making and freeing ---- */
+
+static struct cuda_publication *publication_new(struct session *s)
 {
 	struct cuda_publication *p = calloc(1, sizeof(*p));
 
@@ -46,17 +152,18 @@ static struct cuda_publication *publication_alloc(struct session *s)
 	}
 	list_init(&p->link);
 	list_init(&p->queue_link);
-	p->publisher_owned = true;
+	p->session = s;
+	users_join(&s->users, 1);
 	pthread_mutex_lock(&cuda_lock);
 	list_add_head(known_bucket((uintptr_t)p), &p->known_link);
 	pthread_mutex_unlock(&cuda_lock);
-	users_join(&s->users, 1);
 	return p;
 }
 
-static void publication_free(struct cuda_publication *p, struct session *s)
+void cuda_publication_done(struct cuda_publication *p)
 {
 	void (*done)(void *context) = p->done;
+	struct session *s = p->session;
 	void *context = p->context;
 
 	pthread_mutex_lock(&cuda_lock);
@@ -68,18 +175,19 @@ static void publication_free(struct cuda_publication *p, struct session *s)
 	users_leave(&s->users);
 }
 
-/* cuda_lock, if others know the export. The publication has a count on the session. */
+/* Called with cuda_lock, unless nobody else knows the export. */
 static void publication_link(struct cuda_export *e, struct cuda_publication *p)
 {
 	p->export = e;
-	p->freed = e->orphaned;
 	list_add_tail(&e->publications, &p->link);
 	e->npublications++;
+	if (e->state == EXPORT_ORPHANED)
+		turn(p, TENSOR_FREED);
 }
 
 int cuda_publication_in(struct cuda_export *e, struct cuda_publication **out)
 {
-	*out = publication_alloc(e->session);
+	*out = publication_new(e->session);
 	if (!*out)
 		return -ENOMEM;
 	pthread_mutex_lock(&cuda_lock);
@@ -88,13 +196,13 @@ int cuda_publication_in(struct cuda_export *e, struct cuda_publication **out)
 	return 0;
 }
 
-/* An export that a publisher is at; on its stack. */
+/* An export that a publisher is making; on its stack. */
 struct making {
 	struct list link;
 	const struct cuda_memory *memory;
 };
 
-/* cuda_lock. */
+/* Is another publisher making an export of that memory? Called with cuda_lock. */
 static bool is_made(struct cuda_session *cs, const struct cuda_memory *memory)
 {
 	struct making *m;
@@ -106,8 +214,9 @@ static bool is_made(struct cuda_session *cs, const struct cuda_memory *memory)
 }
 
 /*
- * Into an export of that memory, if there is one; one that is ending is in no list any more, and
- * not found. If not the caller makes one, and then says so: two would be opened twice by others.
+ * Puts @p into the session's export of that memory. False: there is none, and the caller has to
+ * make it and call publication_made(); nobody else makes one meanwhile, since consumers would open
+ * the memory twice. An export that is ending is in no list any more and is not found.
  */
 static bool publication_join(struct cuda_session *cs, struct making *m, struct cuda_publication *p)
 {
@@ -124,7 +233,7 @@ static bool publication_join(struct cuda_session *cs, struct making *m, struct c
 	return e != NULL;
 }
 
-/* It was made; NULL: it could not be. */
+/* Ends what publication_join() began; @e is NULL if it could not be made. */
 static void publication_made(struct cuda_session *cs, struct making *m, struct cuda_export *e,
 			     struct cuda_publication *p)
 {
@@ -149,7 +258,7 @@ int cuda_publication_for(struct session *s, struct cuda_opening *o, struct cuda_
 	r = cuda_session_with_thread(s, &cs);
 	if (r)
 		return r;
-	p = publication_alloc(s);
+	p = publication_new(s);
 	if (!p)
 		return -ENOMEM;
 	*out = p;
@@ -160,7 +269,7 @@ int cuda_publication_for(struct session *s, struct cuda_opening *o, struct cuda_
 		r = cuda_export_new(&e, s, o->memory, o->fds_peek);
 	publication_made(cs, &making, e, p);
 	if (r)
-		publication_free(p, s);
+		cuda_publication_done(p);
 	return r;
 }
 
@@ -186,29 +295,29 @@ static void place_message(unsigned char *bytes, const struct cuda_export *e,
 	description_encode(bytes, &m, &d);
 }
 
-/*
- * Its publisher lets go of it. If it was not published the thread ends it, and the export if that
- * was all. If that is not known, a late answer tells, or FREED.
- */
-static void publication_let_go(struct cuda_publication *p, bool published, bool unknown)
+/* What came of a call that publishes. */
+enum outcome {
+	OUTCOME_PLACED,
+	OUTCOME_FAILED,	 /* it was not sent, or refused: nobody can have it */
+	OUTCOME_UNKNOWN, /* it was sent, but there is no answer */
+};
+
+/* Ends the publisher's call: it must not touch the publication after that. */
+static void publisher_leaves(struct cuda_publication *p, enum outcome outcome)
 {
 	pthread_mutex_lock(&cuda_lock);
-	p->publisher_owned = false;
-	if (!unknown)
+	if (outcome == OUTCOME_FAILED) {
 		p->serial = 0;
-	if (!published && !unknown) {
-		if (!p->export->owned)
-			p->done = NULL; /* it stays its owner's */
-		p->freed = true;
+		if (!p->export->buffer)
+			p->done = NULL; /* what was to be published stays its owner's */
+		turn(p, TENSOR_FREED);
 	}
-	if (p->event || p->freed)
-		cuda_queue_publication(p);
+	turn(p, PUBLISHER_LEFT);
 	pthread_mutex_unlock(&cuda_lock);
 }
 
-/* *unknown: it was sent, but there is no answer. */
 static int place_request(struct cuda_export *e, const struct cuda_placing *placing,
-			 struct cuda_publication *p, uint64_t *version, bool *unknown)
+			 struct cuda_publication *p, uint64_t *version, enum outcome *outcome)
 {
 	unsigned char bytes[WIRE_MAX];
 	const struct wire_placed *placed;
@@ -218,6 +327,7 @@ static int place_request(struct cuda_export *e, const struct cuda_placing *placi
 	char what[TL_NAME_MAX + 16];
 	int r;
 
+	*outcome = OUTCOME_FAILED;
 	place_message(bytes, e, placing, p);
 	r = session_ask(e->session, bytes, deadline, &req, &answer);
 	if (r)
@@ -226,9 +336,10 @@ static int place_request(struct cuda_export *e, const struct cuda_placing *placi
 	p->serial = req.serial;
 	pthread_mutex_unlock(&cuda_lock);
 	r = session_await(e->session, &req, deadline);
-	*unknown = r != 0;
-	if (r)
+	if (r) {
+		*outcome = OUTCOME_UNKNOWN;
 		return r;
+	}
 	snprintf(what, sizeof(what), "publishing '%.*s'", (int)placing->name_len, placing->name);
 	r = answer_expect(&answer, WIRE_PLACED, what);
 	if (r)
@@ -237,8 +348,9 @@ static int place_request(struct cuda_export *e, const struct cuda_placing *placi
 	if (version)
 		*version = placed->version;
 	pthread_mutex_lock(&cuda_lock);
-	p->ref = placed->ref;
+	answered(p, placed->ref);
 	pthread_mutex_unlock(&cuda_lock);
+	*outcome = OUTCOME_PLACED;
 	return 0;
 }
 
@@ -255,7 +367,7 @@ int cuda_place(struct cuda_publication *p, const struct cuda_placing *placing,
 	       void (*done)(void *context), void *context, uint64_t *version)
 {
 	struct cuda_event *event = NULL;
-	bool unknown = false;
+	enum outcome outcome = OUTCOME_FAILED;
 	int r = 0;
 
 	if (placing->stream != TL_STREAM_NONE && !placing->foreign_event)
@@ -265,44 +377,12 @@ int cuda_place(struct cuda_publication *p, const struct cuda_placing *placing,
 	p->done = done;
 	p->context = context;
 	p->event = event;
-	p->finished = p->notified = !event;
+	p->work = event ? WORK_QUEUED : WORK_KNOWN;
 	pthread_mutex_unlock(&cuda_lock);
 	if (!r)
-		r = place_request(p->export, placing, p, version, &unknown);
-	publication_let_go(p, !r, unknown);
-	return unknown ? not_known(placing) : r;
-}
-
-/* Of those that were sent and not answered yet. cuda_lock. */
-static struct cuda_publication *publication_asked(struct cuda_session *cs, uint32_t serial)
-{
-	struct cuda_publication *p;
-	struct cuda_export *e;
-
-	list_for_each_entry(e, &cs->exports, link)
-		list_for_each_entry(p, &e->publications, link)
-			if (p->serial == serial)
-				return p;
-	return NULL;
-}
-
-void cuda_late_answer(struct session *s, const struct conn_message *m)
-{
-	const struct wire_placed *placed = (const void *)m->bytes;
-	struct cuda_publication *p = NULL;
-
-	pthread_mutex_lock(&cuda_lock);
-	if (cuda_of(s) && m->header.serial)
-		p = publication_asked(cuda_of(s), m->header.serial);
-	if (p) {
-		p->serial = 0;
-		if (m->header.type == WIRE_PLACED)
-			p->ref = placed->ref;
-		else
-			p->freed = true; /* refused */
-		cuda_queue_publication(p);
-	}
-	pthread_mutex_unlock(&cuda_lock);
+		r = place_request(p->export, placing, p, version, &outcome);
+	publisher_leaves(p, outcome);
+	return outcome == OUTCOME_UNKNOWN ? not_known(placing) : r;
 }
 
 int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *context), void *context)
@@ -318,23 +398,21 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *conte
 	p->event = event;
 	p->done = r ? NULL : done;
 	p->context = context;
-	p->finished = !p->event;
-	p->freed = p->notified = true;
-	p->publisher_owned = false;
-	cuda_queue_publication(p);
+	p->work = event ? WORK_QUEUED : WORK_KNOWN;
+	turn(p, TENSOR_FREED);
+	turn(p, PUBLISHER_LEFT);
 	pthread_mutex_unlock(&cuda_lock);
 	return r;
 }
 
-/* ---- The thread ---- */
+/* ---- Looking after them. Called with cuda_lock ---- */
 
-/* Has its event come? */
-static bool publication_finished(struct cuda_publication *p)
+static bool work_ended(struct cuda_publication *p)
 {
 	struct cuda_scope scope;
 	CUresult result;
 
-	if (p->finished)
+	if (p->work != WORK_QUEUED)
 		return true;
 	if (cuda_enter(p->export->memory.device, &scope)) {
 		result = CUDA_E_UNKNOWN;
@@ -345,13 +423,14 @@ static bool publication_finished(struct cuda_publication *p)
 	if (result == CUDA_E_NOT_READY)
 		return false;
 	p->failure = result;
-	return p->finished = true;
+	p->work = WORK_ENDED;
+	return true;
 }
 
-/* Says that its work has ended, without a wait. False: the daemon does not read. */
-static bool publication_tell(struct cuda_publication *p)
+/* Tells the daemon, without waiting, that the work has ended. False: the daemon does not read. */
+static bool tell(struct cuda_publication *p)
 {
-	struct session *s = p->export->session;
+	struct session *s = p->session;
 	struct wire_finished m = {
 		.header = { .type = WIRE_FINISHED, .length = sizeof(m) },
 		.ref = p->ref,
@@ -361,7 +440,7 @@ static bool publication_tell(struct cuda_publication *p)
 
 	if (r == -EAGAIN || r == -ENOBUFS)
 		return false;
-	p->notified = true; /* if the connection is gone nobody is left to be told */
+	p->work = WORK_KNOWN; /* also if the connection is gone: nobody is left to be told */
 	if (p->failure) {
 		cuda_of(s)->failures++;
 		cuda_of(s)->failure = p->failure;
@@ -369,10 +448,10 @@ static bool publication_tell(struct cuda_publication *p)
 	return true;
 }
 
-/* The daemon's word: the tensor is there, and whoever gets it waits for its work. */
-static bool publication_unfinished(const struct cuda_publication *p)
+/* Does the daemon say that the tensor is there, and that whoever gets it waits for its work? */
+static bool unfinished(const struct cuda_publication *p)
 {
-	const struct catalog_row *row = &p->export->session->catalog.rows[ref_slot(p->ref)];
+	const struct catalog_row *row = &p->session->catalog.rows[ref_slot(p->ref)];
 	uint64_t word = atomic_load(&row->word), generation = ref_generation(p->ref);
 
 	return (word == row_word(generation, ROW_LIVE) ||
@@ -382,41 +461,42 @@ static bool publication_unfinished(const struct cuda_publication *p)
 
 enum publication_need cuda_publication_need(struct cuda_publication *p)
 {
-	if (p->publisher_owned || p->freed || !p->ref || !publication_unfinished(p))
-		return PUBLICATION_NEEDS_NOTHING;
-	if (!publication_finished(p))
-		return PUBLICATION_NEEDS_GPU;
-	if (!p->notified)
-		publication_tell(p);
-	return PUBLICATION_NEEDS_DAEMON;
+	if (p->state != PUBLICATION_PUBLISHED || !unfinished(p))
+		return NEEDS_NOTHING;
+	if (!work_ended(p))
+		return NEEDS_GPU;
+	if (p->work != WORK_KNOWN)
+		tell(p);
+	return NEEDS_DAEMON;
 }
 
-enum publication_step cuda_publication_step(struct cuda_publication *p)
+/* Takes a publication out of its export, and the export out of its session if it ends as well. */
+static void unlink_ended(struct cuda_publication *p)
 {
 	struct cuda_export *e = p->export;
 
-	if (p->publisher_owned)
-		return PUBLICATION_IDLE; /* its publisher may yet give it an event, and queues it
-					    then */
-	if (!publication_finished(p))
-		return PUBLICATION_WAIT;
-	if (p->ref && !p->notified && !p->freed && !publication_tell(p))
-		return PUBLICATION_WAIT;
-	if (!p->freed)
-		return PUBLICATION_IDLE;
 	list_del(&p->link);
 	if (p->event)
 		list_add_tail(&e->events, &p->event->link);
 	p->event = NULL;
-	if (--e->npublications || e->owned)
-		return PUBLICATION_DONE;
-	list_del(&e->link); /* nobody publishes in it from now on */
-	return PUBLICATION_LAST;
+	if (--e->npublications || e->buffer)
+		p->export = NULL;
+	else
+		list_del(&e->link); /* nobody publishes in it from now on */
 }
 
-void cuda_publication_done(struct cuda_publication *p, struct session *s)
+enum publication_step cuda_publication_step(struct cuda_publication *p)
 {
-	publication_free(p, s);
+	if (p->state < PUBLICATION_UNANSWERED)
+		return STEP_IDLE; /* it has no event yet, perhaps, and is queued when it gets one */
+	if (!work_ended(p))
+		return STEP_WAIT;
+	if (p->state == PUBLICATION_PUBLISHED && p->work == WORK_ENDED && !tell(p))
+		return STEP_WAIT;
+	if (p->state != PUBLICATION_FREE)
+		return STEP_IDLE;
+	unlink_ended(p);
+	return STEP_END;
 }
 
 CUevent cuda_event_here(const struct cuda_export *e, const unsigned char handle[64])

@@ -2,7 +2,7 @@
 /*
  * Publications: a tensor that this process published in one of its exports. A publication keeps
  * what it was published from until nobody holds the tensor any more and the GPU work that writes it
- * has ended; then `done` is called, on the library's thread.
+ * has ended; then `done` is called, on the library's thread. It has a count on its session.
  */
 #pragma once
 
@@ -14,19 +14,55 @@
 #include "client/cuda/event.h"
 #include "client/cuda/export.h"
 
+/*
+ * Two things have to come together before a publication can end: what is known of the tensor, and
+ * whether its publisher is still in the call that publishes it, and so may still touch the
+ * publication. Each state is one combination of them.
+ *
+ *                          the daemon has            nobody holds it: FREED, or
+ *                          published it              it was refused or not sent
+ *
+ *   the publisher is in its call:
+ *                PLACING ---------------> PLACED ----------------> VOID
+ *                   |                        |                       |
+ *   it leaves       |                        |                       |
+ *                   v                        v                       v
+ *                UNANSWERED ------------> PUBLISHED -------------> FREE
+ *
+ * PLACING also goes straight to VOID, and UNANSWERED to FREE. turn() in publication.c has the
+ * table. A publisher leaves PLACING when the daemon did not answer in time: a late answer, or
+ * FREED, says what came of it. The library's thread ends a publication that is FREE when its work
+ * has ended.
+ */
+enum cuda_publication_state {
+	PUBLICATION_PLACING,
+	PUBLICATION_PLACED,
+	PUBLICATION_VOID,
+	PUBLICATION_UNANSWERED,
+	PUBLICATION_PUBLISHED,
+	PUBLICATION_FREE,
+};
+
+/* The GPU work that writes the tensor; it only goes forward. */
+enum cuda_work {
+	WORK_QUEUED, /* the publication's event has not come */
+	WORK_ENDED,  /* it has, or failed, and the daemon has to be told (FINISHED) */
+	WORK_KNOWN,  /* the daemon was told, or nobody need be */
+};
+
+/* All under cuda_lock. */
 struct cuda_publication {
-	struct list link;	/* in its export's publications */
-	struct list queue_link; /* of the thread */
+	struct list link;	/* in its export's publications, until it ends */
+	struct list queue_link; /* in one of the thread's queues */
 	struct list known_link; /* by its address, from before it is published until it is freed */
-	struct cuda_export *export;
-	struct cuda_event *event; /* NULL: none */
-	uint64_t ref;		  /* 0: the daemon has not said yet, or it was not published */
-	uint32_t serial;	  /* of PLACE; 0: not sent */
-	bool publisher_owned;	  /* of its publisher: nobody else ends it */
-	bool freed;		  /* nobody holds it */
-	bool finished;		  /* its work has ended: the event need not be waited for */
-	bool notified;		  /* FINISHED was sent, or needs not be */
-	CUresult failure;	  /* of that work; CUDA_OK: none */
+	struct session *session;
+	struct cuda_export *export; /* once it has ended: NULL, or the export that ends with it */
+	enum cuda_publication_state state;
+	enum cuda_work work;
+	struct cuda_event *event; /* NULL: there was nothing to wait for */
+	CUresult failure;	  /* of the work; CUDA_OK: none */
+	uint64_t ref;		  /* once the daemon has published it */
+	uint32_t serial;	  /* of a PLACE that is not answered; 0: there is none */
 	void (*done)(void *context);
 	void *context;
 };
@@ -44,67 +80,64 @@ struct cuda_placing {
 	const unsigned char *foreign_event; /* somebody else's handle, instead of the stream */
 };
 
-/*
- * A publication in an export of @memory: one that there is, or a new one, for which @open(@context)
- * makes what opens it elsewhere. To be given to cuda_place(). As cuda_export_new().
- */
+/* Memory that may have to be exported first. */
 struct cuda_opening {
-	int (*open)(struct cuda_opening *o); /* NULL: memory->handle is there */
+	int (*open)(struct cuda_opening *o); /* fills in memory->handle; NULL: it is there */
 	struct cuda_memory *memory;
 	const int *fds_peek;
 };
+
+/*
+ * Makes a publication, for cuda_place(), in the session's export of @o->memory; if there is none it
+ * is made. 0, SESSION_E_*, or a negative errno.
+ */
 int cuda_publication_for(struct session *s, struct cuda_opening *o, struct cuda_publication **out);
-/* One in an export that a draft buffer owns. */
+/* Makes one in the export of a draft buffer. */
 int cuda_publication_in(struct cuda_export *e, struct cuda_publication **out);
 
 /*
- * Publishes; consumes @publication. On success @done(@context) will be called once; on failure
- * never, but if a draft buffer owns the export: it is called in any case, as soon as nobody can use
- * the memory. 0, SESSION_E_UNSENT, or a negative errno; -EINPROGRESS: there was no answer, so that
- * it may be published, now or later: as after success.
+ * Publishes; consumes @p. On success @done(@context) will be called once; on failure never, unless
+ * a draft buffer owns the export: then it is called in any case, as soon as nobody can use the
+ * memory. 0, SESSION_E_UNSENT, or a negative errno. After -EINPROGRESS, when there was no answer,
+ * the tensor may be published, now or later, and @done will be called as after success.
  */
-int cuda_place(struct cuda_publication *publication, const struct cuda_placing *p,
+int cuda_place(struct cuda_publication *p, const struct cuda_placing *placing,
 	       void (*done)(void *context), void *context, uint64_t *version);
-/* Calls @done(@context) when what is queued on the stream by now has ended. On failure it is not
- * called. */
+/* Calls @done(@context) when what is queued on the stream by now has ended; not if it fails. */
 int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *context), void *context);
 
-/* The answer to a PLACE, whose publisher did not wait for it any longer. The receive mutex is held.
- */
-void cuda_late_answer(struct session *s, const struct conn_message *m);
+/* Frees a publication that has ended and is in no list, and calls `done`. */
+void cuda_publication_done(struct cuda_publication *p);
+
+/* In a forked child, first under the lock, then without any: all of them are the parent's. */
+void cuda_publications_inherit(void);
+void cuda_publications_uncount(void);
 
 /* ---- The caller has cuda_lock ---- */
 
-/*
- * The publication that a FREED on @s names by @cookie, or NULL: there is none, or it is free
- * already. The daemon need not tell the truth.
- */
-struct cuda_publication *cuda_publication_known(const struct session *s, uint64_t cookie);
+/* The daemon says FREED. It need not tell the truth: @cookie may name nothing. */
+void cuda_publication_freed(const struct session *s, uint64_t cookie);
+/* The answer to the PLACE with that serial came when nobody waited for it. @ref 0: refused. */
+void cuda_publication_answered(struct cuda_session *cs, uint32_t serial, uint64_t ref);
+/* Nobody will hear any more who holds what is published in the export: all of it is free. */
+void cuda_publications_orphan(struct cuda_export *e);
 
-/* The event with that handle of what was published in it; NULL: it has come. */
+/* The event with that handle of what was published in the export; NULL: it has come. */
 CUevent cuda_event_here(const struct cuda_export *e, const unsigned char handle[64]);
 
-/* What the thread is to do with a publication, without the lock. */
+/* Does what can be done about a publication now, and says what the thread has to do with it. */
 enum publication_step {
-	PUBLICATION_WAIT, /* look again later: GPU work is going on, or the daemon does not read */
-	PUBLICATION_IDLE, /* a message will tell */
-	PUBLICATION_DONE, /* cuda_publication_done(): it is out of all lists */
-	PUBLICATION_LAST, /* cuda_export_end(): likewise, and so is its export */
+	STEP_WAIT, /* look again later: the GPU is at work, or the daemon does not read */
+	STEP_IDLE, /* nothing, until something about it changes */
+	STEP_END,  /* end it: it is out of its export's list */
 };
-enum publication_step cuda_publication_step(struct cuda_publication *publication);
+enum publication_step cuda_publication_step(struct cuda_publication *p);
 
-/*
- * What a tensor still needs this process for. If its work has ended the daemon is told so here,
- * unless that has happened.
- */
+/* What a tensor needs this process for. If its work has ended the daemon is told so here, unless
+ * that has happened. */
 enum publication_need {
-	PUBLICATION_NEEDS_NOTHING,
-	PUBLICATION_NEEDS_DAEMON, /* which has not yet handled that its work has ended */
-	PUBLICATION_NEEDS_GPU,	  /* it is being written */
+	NEEDS_NOTHING,
+	NEEDS_DAEMON, /* the daemon has not yet handled that the work has ended */
+	NEEDS_GPU,    /* the tensor is being written */
 };
-enum publication_need cuda_publication_need(struct cuda_publication *publication);
-
-/* ---- The caller does not have it ---- */
-
-/* Frees it, and calls `done`. Its export may be gone: @s is its session. */
-void cuda_publication_done(struct cuda_publication *publication, struct session *s);
+enum publication_need cuda_publication_need(struct cuda_publication *p);

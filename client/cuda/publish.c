@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Publishing what lies on a GPU: tensors of others where they are, drafts in memory of our own, and
- * copies into such memory, on the GPU.
+ * Tensors of others are published where they are, drafts in draft buffers, and copies are made by
+ * the GPU into draft buffers.
  */
 #include <assert.h>
 #include <errno.h>
@@ -62,7 +62,7 @@ static int publish_in(struct session *s, void *context)
 	return r ? r : cuda_place(publication, &p->placing, tensor_delete, p->tensor, p->version);
 }
 
-/* What `sealed` means: the host waits, nobody else has to. */
+/* What TL_PUBLISH_SEALED asks for: the host waits, so that no consumer has to. */
 static int wait_for_stream(struct cuda_device *device, intptr_t stream)
 {
 	struct cuda_scope scope;
@@ -166,7 +166,7 @@ static int buffer_for_draft(struct session *s, void *context)
 	return 0;
 }
 
-/* A draft with memory on @device. */
+/* Makes a draft with a draft buffer on @device. */
 static int draft_on(tl_client *client, const struct draft_request *want, struct cuda_device *device,
 		    struct tl_draft **out)
 {
@@ -249,7 +249,7 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 	own->written = !r || r == -EINPROGRESS;
 	if (own->written)
 		draft_sent(draft);
-	if (r == -EINPROGRESS) /* the memory is ours: nobody need do anything about it */
+	if (r == -EINPROGRESS) /* the memory is the library's: the caller need not keep it */
 		return atomic_load(&draft->session->lost)
 			       ? tl_fail(-ENOTCONN,
 					 "the daemon ended the connection; whether '%s' was "
@@ -279,7 +279,7 @@ void cuda_draft_end(struct tl_draft *draft)
 		cuda_buffer_forget(buffer);
 		return;
 	}
-	/* Who had it as an exported tensor may have queued more than what was published. */
+	/* The user of an exported draft may have queued more work after it was published. */
 	if ((!own->written || draft_is_exported(draft)) && own->stream != TL_STREAM_NONE) {
 		if (!cuda_retire(buffer->export, own->stream, buffer_done, buffer))
 			return;
@@ -308,8 +308,7 @@ static int copy_into(struct tl_draft *draft, const DLTensor *source, uint64_t nb
 	r = cuda_enter(own->buffer->export->memory.device, &scope);
 	if (r)
 		return r;
-	r = cuda_stream_usable(&scope, own->stream); /* no graph may write into the buffer later
-						      */
+	r = cuda_stream_usable(&scope, own->stream); /* no graph may write there later */
 	e = r ? CUDA_OK
 	      : scope.driver->memcpy_dtod_async(own->buffer->export->memory.base,
 						first_byte(source), nbytes,
@@ -318,7 +317,7 @@ static int copy_into(struct tl_draft *draft, const DLTensor *source, uint64_t nb
 	return e ? cuda_fail(e, "copying %" PRIu64 " bytes for '%s'", nbytes, draft->name) : r;
 }
 
-/* What was copied is given up when that is done; the draft buffer stays ours until then. */
+/* The original of a copy is given up when the copy is made; until then the draft buffer is kept. */
 struct original {
 	DLManagedTensorVersioned *tensor;
 	struct cuda_buffer *buffer;
@@ -333,7 +332,7 @@ static void original_done(void *context)
 	free(original);
 }
 
-/* A draft for a copy of @source, which the stream of @o will write. */
+/* Makes a draft for a copy of @source, which the stream of @o will write. */
 static int draft_for_copy(tl_client *client, const char *name, const DLTensor *source,
 			  const tl_put_options *o, struct tl_draft **out)
 {
@@ -352,13 +351,13 @@ static int draft_for_copy(tl_client *client, const char *name, const DLTensor *s
 	if (r)
 		return r;
 	assert(draft);
-	/* Written by nobody yet: the copy is on the legacy stream, which waits for the others. */
+	/* No stream was named: the legacy stream copies, since it waits for the others. */
 	cuda_draft_of(draft)->stream = o->stream == TL_STREAM_NONE ? TL_STREAM_LEGACY : o->stream;
 	*out = draft;
 	return 0;
 }
 
-/* Copies and commits; consumes the draft. */
+/* Copies and commits. Consumes the draft. */
 static int commit_copy(struct tl_draft *draft, const DLTensor *source, const tl_put_options *o,
 		       uint64_t *version)
 {
@@ -377,7 +376,7 @@ static int commit_copy(struct tl_draft *draft, const DLTensor *source, const tl_
 	return r;
 }
 
-/* Publishes a copy of @tensor, whose deleter is called when that has been made. */
+/* Publishes a copy of @tensor, whose deleter is called when the copy has been made. */
 static int publish_copy(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
 			const tl_put_options *o, uint64_t *version)
 {
@@ -401,7 +400,7 @@ static int publish_copy(tl_client *client, const char *name, DLManagedTensorVers
 	stream = own->stream;
 	e = own->buffer->export;
 	s = draft->session;
-	users_join(&s->users, 1); /* the draft will be gone */
+	users_join(&s->users, 1); /* the draft, which has one, will be gone */
 	cuda_buffer_use(own->buffer);
 	r = commit_copy(draft, &tensor->dl_tensor, o, version);
 	if (r) {

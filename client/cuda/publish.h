@@ -11,16 +11,17 @@
 int cuda_create(tl_client *client, const struct draft_request *want, struct tl_draft **out);
 
 /*
- * tl_publish() of a tensor on a GPU that is no draft of ours: checked, contiguous, of @nbytes
- * bytes. 0, or a negative errno.
+ * tl_publish() of a tensor on a GPU that is not a draft of ours. It has been checked, is contiguous
+ * and has @nbytes bytes. 0, or a negative errno.
  */
 int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
 		 uint64_t nbytes, const tl_put_options *o, bool *copied, uint64_t *version);
-/* tl_put() of one. */
+/* tl_put() of a tensor on a GPU. */
 int cuda_put(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o,
 	     uint64_t *version);
 
-/* tl_publish() of a draft on a GPU says on which stream it was written, and whether to wait. */
+/* Takes in what the options of tl_publish() say of a draft on a GPU: the stream that writes it, and
+ * whether to wait for that. */
 int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o);
 /* draft_commit() of a draft on a GPU. */
 int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
@@ -28,8 +29,8 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 /* May a leased tensor have a second name? */
 int cuda_second_name(const char *name, const tl_put_options *o);
 /*
- * The draft leaves its memory, which is used again when the work on its stream has ended: when it
- * is given up, and at its end if that did not happen.
+ * Gives up the draft's buffer, which is used again when the work on its stream has ended: when the
+ * draft is given up, and at its end if that did not happen.
  */
 void cuda_draft_abort(struct tl_draft *draft, int64_t deadline);
 void cuda_draft_end(struct tl_draft *draft);

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a session has to do with GPUs, and the thread that looks after it. All of it is under one
- * lock, which is taken after any other of the library's and never held across a request or a call
- * that waits.
- *
- * The thread, one for the process and only once GPUs are used, reads the sockets of these sessions
- * (the daemon speaks up: FREED, UNMAP), looks whether queued GPU work has ended, and then does what
- * had to wait for it: gives up leases, says that a producer's work is finished, calls the deleters
- * of what was published, closes mappings.
+ * What a session has to do with GPUs. All of it is under one lock, which is taken after any other
+ * of the library's and never held across a request or a call that waits.
  */
 #pragma once
 
@@ -20,26 +14,24 @@
 #include "util/list.h"
 
 struct conn_message;
-struct tensor_lease;
 
 extern pthread_mutex_t cuda_lock;
 extern struct list cuda_sessions;   /* struct cuda_session */
-extern pthread_cond_t cuda_changed; /* an import is open, an export made, a session not busy any
-				     * more
-				     */
+extern pthread_cond_t cuda_changed; /* an import or a mapping was opened, an export made, a session
+				       is not busy any more */
 
 enum { CUDA_IMPORT_BUCKETS = 256 };
 
 struct cuda_session {
-	struct list link; /* among those that the thread looks after */
+	struct list link; /* in cuda_sessions: those that the thread looks after */
 	struct session *session;
-	struct list exports;			  /* struct cuda_export */
+	struct list exports;			  /* struct cuda_export, open ones */
 	struct list imports[CUDA_IMPORT_BUCKETS]; /* struct cuda_import, by segment */
 	struct list buffers; /* struct cuda_buffer, free ones; most recently used first */
 	unsigned nbuffers;
-	struct list making; /* struct making: exports that publishers are at (export.c) */
+	struct list making; /* struct making: exports that publishers are making (publication.c) */
 	bool busy;	    /* the thread uses the session's connection: it must not go */
-	bool waited;	    /* tl_close() did, in vain: exit() does not again */
+	bool waited;	    /* tl_close() waited in vain for the GPU: exit() does not again */
 	unsigned abandoned; /* tensors that were unfinished when the daemon had gone */
 	unsigned failures;  /* of work that was to write what is published */
 	CUresult failure;   /* of the last of it */
@@ -53,44 +45,30 @@ static inline struct cuda_session *cuda_of(const struct session *s)
 
 /* The session's, made at need. 0, or a negative errno with a text. */
 int cuda_session_get(struct session *s, struct cuda_session **out);
-/* The same, and the thread runs, as it must where something will be left to be looked after. */
+/* The same, and the library's thread runs, as it must where something will be left to it. */
 int cuda_session_with_thread(struct session *s, struct cuda_session **out);
 
 /*
  * Calls @work with a connected session of the client's, and once more with a new one if that was
- * lost (SESSION_E_UNSENT). @name for the text.
+ * lost (SESSION_E_UNSENT). @name is for the text.
  */
 int cuda_with_session(struct tl_client *client, const char *name,
 		      int (*work)(struct session *s, void *context), void *context);
 
-/* The messages that the daemon sends unasked. The receive mutex is held. */
+/* FREED and UNMAP, which nobody asked for. The receive mutex is held. */
 void cuda_take_freed(struct session *s, const struct conn_message *m);
 void cuda_take_unmap(struct session *s, const struct conn_message *m);
+/* The answer to a PLACE whose publisher has stopped waiting. The receive mutex is held. */
+void cuda_late_answer(struct session *s, const struct conn_message *m);
 
-/* Does at once what the thread would do about publications: what the daemon freed just now is free
- * then.
- */
-void cuda_catch_up(struct session *s);
+/* A client was closed, or lost its connection: the thread (thread.c) looks again. */
+void cuda_wake(void);
 
 /* The session has no user any more: closes what it has on GPUs. */
 void cuda_session_end(struct session *s);
-
-/* A client was closed, or lost its connection: the thread looks again. */
-void cuda_wake(void);
 
 /* fork(): the lock is held around it; in the child nothing of CUDA can be used. */
 void cuda_before_fork(void);
 void cuda_after_fork_parent(void);
 void cuda_after_fork_child(void); /* the lock is free then */
 void cuda_child_releases(void);	  /* after the locks are free */
-
-/* ---- Queues of the thread; cuda_lock ---- */
-
-struct cuda_publication;
-struct cuda_import;
-struct cuda_export;
-
-void cuda_queue_lease(struct tensor_lease *l); /* give it up when its event has come */
-void cuda_queue_publication(struct cuda_publication *publication); /* look after its event, or its
-								      end */
-void cuda_queue_import(struct cuda_import *import);		   /* close it */

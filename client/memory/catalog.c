@@ -234,6 +234,7 @@ int row_info(const struct catalog_view *c, const struct catalog_row *row, tl_inf
 	int r;
 
 	info->size = sizeof(*info);
+	memset(info->reserved, 0, sizeof(info->reserved));
 	info->version = load_once(&row->version);
 	info->nbytes = load_once(&row->nbytes);
 	info->committed_ns = load_once(&row->committed_ns);

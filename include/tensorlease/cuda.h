@@ -79,6 +79,7 @@ typedef struct tl_ipc_handle {
 	uint64_t allocation_size;      /* bytes of the allocation that the handle opens */
 	uint64_t offset;	       /* of the tensor in that allocation, in bytes */
 	bool has_event;		       /* there is an event that consumers must wait for */
+	unsigned char reserved[7];     /* 0 */
 } tl_ipc_handle;
 
 /*
@@ -125,18 +126,19 @@ TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_o
 
 /* tl_cuda_info - a GPU of this process, and what can be done with it */
 typedef struct tl_cuda_info {
-	size_t size;		/* sizeof(tl_cuda_info) */
-	int32_t count;		/* GPUs that this process sees */
-	int32_t driver_version; /* of the CUDA that the driver implements: 12040 is 12.4 */
-	unsigned char uuid[16]; /* the same in every process */
-	char name[128];		/* as the driver calls it */
-	uint64_t total_bytes;	/* of its memory */
-	int32_t compute_major;	/* compute capability: 9 of 9.0 */
-	int32_t compute_minor;	/* compute capability: 0 of 9.0 */
-	bool integrated;	/* it shares the CPU's memory, as those of Tegra do */
-	bool vmm;		/* tl_create() can make memory on it */
-	bool legacy_ipc;	/* a plain allocation can be shared by a handle */
-	bool memory_pools;	/* it has stream-ordered pools */
+	size_t size;		   /* sizeof(tl_cuda_info) */
+	int32_t count;		   /* GPUs that this process sees */
+	int32_t driver_version;	   /* of the CUDA that the driver implements: 12040 is 12.4 */
+	unsigned char uuid[16];	   /* the same in every process */
+	char name[128];		   /* as the driver calls it */
+	uint64_t total_bytes;	   /* of its memory */
+	int32_t compute_major;	   /* compute capability: 9 of 9.0 */
+	int32_t compute_minor;	   /* compute capability: 0 of 9.0 */
+	bool integrated;	   /* it shares the CPU's memory, as those of Tegra do */
+	bool vmm;		   /* tl_create() can make memory on it */
+	bool legacy_ipc;	   /* a plain allocation can be shared by a handle */
+	bool memory_pools;	   /* it has stream-ordered pools */
+	unsigned char reserved[4]; /* 0 */
 } tl_cuda_info;
 
 /*
@@ -163,10 +165,13 @@ typedef struct tl_device_usage {
 	uint64_t capacity;	/* limit of all users together; UINT64_MAX: none */
 	uint64_t user_capacity; /* limit of each user; UINT64_MAX: none */
 	uint32_t segments;	/* allocations that make up @bytes_used */
+	uint32_t reserved;	/* 0 */
 } tl_device_usage;
 
 /*
  * tl_list_devices - visit all GPUs on which the daemon counts something
+ *
+ * Calls @visit for each GPU on which a tensor is published or memory is kept for drafts.
  *
  * Ownership: *usage is valid during the call of @visit only.
  * Blocking: for one round trip for each GPU.

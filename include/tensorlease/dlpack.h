@@ -5,7 +5,7 @@
  * ours.
  *
  * DLPack's own header may be included as well, before or after this one: whichever comes first
- * declares, the other one declares nothing. It has to be of DLPack 1.0 or newer; an old one may
+ * declares everything, and the other one nothing. Its version must be 1.0 or later. The first ones
  * lack some of the enumerators and the exchange interface, which tensorlease.h does not need.
  */
 #ifndef TENSORLEASE_DLPACK_H
@@ -22,12 +22,12 @@
 #error "the dlpack.h included before <tensorlease/dlpack.h> is not of DLPack 1.x"
 #endif
 
-/* Before 1.2 it is a tag only in C; saying it again changes nothing. */
+/* Before DLPack 1.2 this was only a tag in C. Repeating the typedef changes nothing. */
 typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
 
 #else /* DLPACK_DLPACK_H_ */
 
-/* DLPack's own guard: its header, included later, finds everything declared. */
+/* This is the guard of DLPack's own header, which then declares nothing if it is included later. */
 #define DLPACK_DLPACK_H_
 
 #define DLPACK_MAJOR_VERSION 1
@@ -50,7 +50,7 @@ typedef struct {
 	uint32_t minor;
 } DLPackVersion;
 
-/* Where memory lies. An int32_t. */
+/* The kind of device whose memory it is. It has the size of an int32_t. */
 #ifdef __cplusplus
 typedef enum : int32_t {
 #else
@@ -79,7 +79,7 @@ typedef struct {
 	int32_t device_id; /* which one of its kind, from 0; 0 for CPU, pinned and managed memory */
 } DLDevice;
 
-/* DLDataType.code. In memory: little-endian, IEEE 754. */
+/* What the bits of a value mean: DLDataType.code. Values are little-endian, floats are IEEE 754. */
 typedef enum {
 	kDLInt = 0U, /* two's complement */
 	kDLUInt = 1U,
@@ -88,7 +88,7 @@ typedef enum {
 	kDLBfloat = 4U,	      /* the upper 16 bits of a float32 */
 	kDLComplex = 5U,      /* real part, imaginary part; bits counts both */
 	kDLBool = 6U,	      /* a byte of 0 or 1; bits is 8 */
-	/* bits is 8 for these, 6 and 4 for the ones below */
+	/* The name says how many bits the types below have: 8, 6 or 4. */
 	kDLFloat8_e3m4 = 7U,
 	kDLFloat8_e4m3 = 8U,
 	kDLFloat8_e4m3b11fnuz = 9U,
@@ -113,7 +113,7 @@ typedef struct {
 	uint16_t lanes;
 } DLDataType;
 
-/* A description of a tensor; owns nothing. */
+/* A description of a tensor, which owns nothing. */
 typedef struct {
 	void *data; /* where the memory starts, on its device; NULL if the tensor has no elements */
 	DLDevice device;
@@ -128,11 +128,11 @@ typedef struct {
 typedef struct DLManagedTensor {
 	DLTensor dl_tensor;
 	void *manager_ctx; /* the maker's own */
-	/* Frees everything, @self too. Called once, on any thread. NULL: there is nothing to do. */
+	/* Frees everything, @self included. It is called once, on any thread. NULL does nothing. */
 	void (*deleter)(struct DLManagedTensor *self);
 } DLManagedTensor;
 
-/* DLManagedTensorVersioned.flags */
+/* The bits of DLManagedTensorVersioned.flags. */
 #define DLPACK_FLAG_BITMASK_READ_ONLY (1UL << 0UL) /* its memory must not be written to */
 #define DLPACK_FLAG_BITMASK_IS_COPIED                                                              \
 	(1UL << 1UL) /* nobody else has this memory: it is a fresh copy */
@@ -143,7 +143,7 @@ typedef struct DLManagedTensor {
 typedef struct DLManagedTensorVersioned {
 	DLPackVersion version; /* first, and the same in every major version */
 	void *manager_ctx;     /* the maker's own */
-	/* Frees everything, @self too. Called once, on any thread. NULL: there is nothing to do. */
+	/* Frees everything, @self included. It is called once, on any thread. NULL does nothing. */
 	void (*deleter)(struct DLManagedTensorVersioned *self);
 	uint64_t flags; /* DLPACK_FLAG_BITMASK_*; a bit that is not known says nothing */
 	DLTensor dl_tensor;
@@ -167,15 +167,15 @@ typedef int (*DLPackManagedTensorAllocator)(DLTensor *prototype, DLManagedTensor
 					    void *error_ctx,
 					    void (*SetError)(void *error_ctx, const char *kind,
 							     const char *message));
-/* A new hold on the tensor behind a Python object. */
+/* Takes a new hold on the tensor behind a Python object. */
 typedef int (*DLPackManagedTensorFromPyObjectNoSync)(void *py_object,
 						     DLManagedTensorVersioned **out);
-/* A new Python object; takes @tensor over. */
+/* Makes a new Python object, which takes @tensor over. */
 typedef int (*DLPackManagedTensorToPyObjectNoSync)(DLManagedTensorVersioned *tensor,
 						   void **out_py_object);
-/* A look at the tensor behind a Python object, no longer valid than the object is. */
+/* Describes the tensor behind a Python object. This is valid as long as the object is. */
 typedef int (*DLPackDLTensorFromPyObjectNoSync)(void *py_object, DLTensor *out);
-/* The stream on which the library works now on that device. */
+/* Tells on which stream of that device the library is working. */
 typedef int (*DLPackCurrentWorkStream)(DLDeviceType device_type, int32_t device_id,
 				       void **out_current_stream);
 
@@ -194,7 +194,7 @@ typedef struct DLPackExchangeAPI {
 
 #endif /* DLPACK_DLPACK_H_ */
 
-/* For a header of DLPack 1.0, which has tensors of such types but not all the flags. */
+/* A header of DLPack 1.0 has tensors of such types, but not all of the flags. */
 #ifndef DLPACK_FLAG_BITMASK_READ_ONLY
 #define DLPACK_FLAG_BITMASK_READ_ONLY (1UL << 0UL)
 #endif
@@ -205,7 +205,7 @@ typedef struct DLPackExchangeAPI {
 #define DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED (1UL << 2UL)
 #endif
 
-/* Whoever declared them: what other binaries rely on. Sizes are those with pointers of 8 bytes. */
+/* Other binaries rely on this layout, whoever declared it. Sizes are those with 8-byte pointers. */
 #ifdef __cplusplus
 #define TL_ABI_(what) static_assert(sizeof(void *) != 8 || (what), "not the layout of DLPack 1")
 #else

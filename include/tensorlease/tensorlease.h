@@ -57,7 +57,8 @@
  * as it knows and sets the rest to 0. In a struct that a callback is given, the library has set
  * `size` to what it has filled.
  *
- * Elements of arrays have no size. They have reserved members instead, which must be 0. A pointer
+ * Elements of arrays have no size. They have reserved members instead. A reserved member must be 0,
+ * in whatever struct. A pointer
  * to options may be NULL, which means that all of them have their defaults.
  *
  * COMMON ERRORS
@@ -104,7 +105,9 @@
 extern "C" {
 #endif
 
-/* The version of this header, from which everything else takes it; tl_version() has the library's.
+/*
+ * The version of this header, from which the whole build takes it. tl_version() returns the version
+ * of the library that a program runs with.
  */
 #define TL_VERSION_MAJOR 0
 #define TL_VERSION_MINOR 2
@@ -335,6 +338,8 @@ TL_API int tl_commit(tl_draft *draft, uint64_t *version);
 /*
  * tl_abort - give a draft back unpublished
  *
+ * The memory may be used for another draft at once, so nobody may write to it any more.
+ *
  * Ownership: consumes @draft; NULL is allowed and does nothing.
  * Blocking: never.
  * Threads: any, but only one at a time on a draft.
@@ -376,8 +381,8 @@ TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out);
 enum {
 	/* tl_publish(): fail with -ENOTSUP if the tensor would have to be copied. */
 	TL_PUBLISH_NO_COPY = 1,
-	/* On a GPU: wait here until the stream has written the tensor, so that no consumer ever has
-	 * to. This is right for weights. */
+	/* On a GPU: wait here until the stream has written the tensor, so that no consumer has to
+	 * wait. This is right for weights. */
 	TL_PUBLISH_SEALED = 2,
 	/* On a GPU: copy the tensor, on that GPU, if its memory cannot be shared as it is. */
 	TL_PUBLISH_STAGING = 4,
@@ -480,7 +485,7 @@ typedef struct tl_group_item {
  * afterwards.
  * Blocking: for one round trip if there is space, else for at most @timeout_ns.
  * Threads: any.
- * Returns: 0, a common error, or one of these, whose text names the item:
+ * Returns: 0, a common error, or an error whose text names the item:
  *	-EINVAL		@count is not 1 to 65,536, a name is there twice, or an item is wrong
  *	-ENOSPC		as tl_create()
  *	-EDQUOT		as tl_create()
@@ -492,11 +497,12 @@ TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t
 /*
  * tl_group_tensor - describe the memory of one tensor of a group
  *
+ * The tensor is writable and laid out as that of tl_draft_tensor().
+ *
  * Ownership: the tensor belongs to the group and goes with it.
  * Blocking: never.
  * Threads: any.
- * Returns: the tensor at @index, counted from 0, as tl_draft_tensor() returns one; NULL if there is
- * none.
+ * Returns: the tensor at @index, counted from 0; NULL if there is none.
  * Since: 0.1
  */
 TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index);
@@ -519,6 +525,8 @@ TL_API int tl_group_commit(tl_group *group);
 
 /*
  * tl_group_abort - give a group back unpublished
+ *
+ * The memory may be used for another draft at once, so nobody may write to it any more.
  *
  * Ownership: consumes @group; NULL is allowed and does nothing.
  * Blocking: never.
@@ -651,7 +659,7 @@ TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 
 /* tl_wait_item - one name to wait for */
 typedef struct tl_wait_item {
-	const char *name;
+	const char *name;    /* to wait for */
 	uint64_t newer_than; /* accept only a version above this one; 0: any */
 	uint64_t reserved;   /* 0 */
 } tl_wait_item;
@@ -683,21 +691,22 @@ TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t cou
 
 /* tl_info - what is known of a tensor */
 typedef struct tl_info {
-	size_t size; /* sizeof(tl_info) */
-	char name[TL_NAME_MAX + 1];
+	size_t size;		       /* sizeof(tl_info) */
+	char name[TL_NAME_MAX + 1];    /* under which it was published */
 	uint64_t version;	       /* under that name, from 1 */
 	uint64_t nbytes;	       /* bytes of the tensor itself, without metadata */
 	uint64_t committed_ns;	       /* when it was published, by CLOCK_REALTIME */
 	uint64_t dlpack_flags;	       /* of the tensor; without one, those that a get would show */
 	DLDataType dtype;	       /* of its elements */
-	DLDevice device;	       /* a GPU that this process has not used has the number -1 */
 	uint32_t uid;		       /* the user who published it */
-	int32_t ndim;		       /* how many dimensions, and sizes in @shape */
-	int64_t shape[TL_NDIM_MAX];    /* sizes of the dimensions */
-	uint32_t metadata_size;	       /* how many bytes of @metadata */
-	bool lost;		       /* its memory is gone with the process that published it */
+	DLDevice device;	       /* a GPU that this process has not used has the number -1 */
 	unsigned char device_uuid[16]; /* of the GPU; 0 on the CPU */
+	int32_t ndim;		       /* how many dimensions, and sizes in @shape */
+	uint32_t metadata_size;	       /* how many bytes of @metadata */
+	int64_t shape[TL_NDIM_MAX];    /* sizes of the dimensions */
 	unsigned char metadata[TL_METADATA_MAX]; /* what its producer attached */
+	bool lost;		   /* its memory is gone with the process that published it */
+	unsigned char reserved[7]; /* 0 */
 } tl_info;
 
 /*
@@ -844,12 +853,13 @@ TL_API int tl_list_clients(tl_client *client,
 
 /* tl_holding - a tensor that a client holds */
 typedef struct tl_holding {
-	size_t size; /* what the library has filled */
-	char name[TL_NAME_MAX + 1];
-	uint64_t version; /* under that name */
-	uint64_t nbytes;  /* bytes of the tensor */
-	uint64_t leases;  /* how many the client has on it */
-	bool retired;	  /* the name means another tensor by now, or none */
+	size_t size;		    /* what the library has filled */
+	char name[TL_NAME_MAX + 1]; /* under which it was published */
+	uint64_t version;	    /* under that name */
+	uint64_t nbytes;	    /* bytes of the tensor */
+	uint64_t leases;	    /* how many the client has on it */
+	bool retired;		    /* the name means another tensor by now, or none */
+	unsigned char reserved[7];  /* 0 */
 } tl_holding;
 
 /*

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Producers and consumers of GPU tensors are killed: after each of their steps in turn, and then a
- * thousand times at whatever moment a timer hits, in calls of the driver and in the library's own
- * thread too. A pair that lives goes on exchanging tensors all the while. At the end nothing is
- * left of anybody.
+ * thousand times whenever a timer fires, which may be in a call of the driver or in the library's
+ * thread. Another pair goes on exchanging tensors all the while. At the end nothing is left of any
+ * process.
  */
 #include <sys/mman.h>
 #include <time.h>
@@ -25,7 +25,7 @@ static void step(void)
 		kill(getpid(), SIGKILL);
 }
 
-/* Names come and go, and so do their producers. */
+/* A name may be gone, and its producer may be dead. */
 static void must_mostly(int r)
 {
 	if (r != 0 && r != -ENOENT && r != -ENODATA && r != -EAGAIN && r != -ETIMEDOUT)
@@ -78,7 +78,8 @@ static void produce_once(tl_client *client, int value)
 	}
 }
 
-/* What was read while its producer lived is of one value; what died under us is said to be gone. */
+/* What was read while its producer lived has one value; if the producer died meanwhile the library
+ * says so. */
 static void consume_once(tl_client *client, CUstream stream)
 {
 	tl_get_options o = { .size = sizeof(o), .stream = (intptr_t)stream };
@@ -100,12 +101,12 @@ static void consume_once(tl_client *client, CUstream stream)
 	}
 }
 
-/* ---- Those who die ---- */
+/* ---- The victims ---- */
 
 struct victim {
 	bool consumes;
-	unsigned steps; /* after which it kills itself; 0: */
-	unsigned us;	/* a timer does, after so long */
+	unsigned steps; /* the step after which it kills itself; 0: none */
+	unsigned us;	/* a timer kills it after that; 0: none */
 };
 
 static void arm(unsigned us)
@@ -142,9 +143,9 @@ static int dies(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* ---- Those who live ---- */
+/* ---- The survivors ---- */
 
-static int steady_device; /* another one than the victims', if there is one */
+static int steady_device; /* not the victims' device, if there are two */
 
 static int steady_producer(const struct test_daemon *d, void *arg)
 {
@@ -213,7 +214,7 @@ GPU_TEST(killed_after_each_step)
 		c = child_start(&g.d, dies, &consumer);
 		survived += WIFEXITED(child_wait(&p));
 		survived += WIFEXITED(child_wait(&c));
-		/* What the dead one has published is there for a consumer who dies as well. */
+		/* What a dead producer has published is there for a consumer that dies as well. */
 		c = child_start(&g.d, dies, &consumer);
 		child_wait(&c);
 		forget_names(&g.d);
@@ -253,7 +254,7 @@ GPU_TEST(killed_at_any_moment)
 		if (i % ROUND == 0)
 			forget_names(&g.d);
 	}
-	child_await(&steady[1]); /* it has seen some of them */
+	child_await(&steady[1]); /* it has read some of its tensors */
 	atomic_store(stop, true);
 	child_must_succeed(&steady[0]);
 	child_must_succeed(&steady[1]);

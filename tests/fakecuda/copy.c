@@ -37,7 +37,7 @@ static CUdeviceptr device_pointer(const void *p)
 	return (CUdeviceptr)(uintptr_t)p;
 }
 
-/* Whoever died since owned memory that is poison now. */
+/* Memory whose owner has died since is poison now. */
 static void look_for_deaths(const struct op *op)
 {
 	const struct range *from = op->from_device ? range_of(device_pointer(op->from)) : NULL;
@@ -162,7 +162,7 @@ static CUresult fill(CUdeviceptr to, unsigned char byte, size_t size, CUstream s
 	return submit(stream, ctx, &op, false);
 }
 
-/* Like the real one it does not wait for memory of the device to be filled. */
+/* Like the real one, this does not wait until memory of the device is filled. */
 CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char byte, size_t size)
 {
 	ENTER_CONTEXT(ctx);

@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* clang-format off */
 /*
- * Start, devices, contexts, errors, symbols. Set by the environment:
- *	FAKECUDA_DIR		where the registry and legacy memory are; must be set, best on tmpfs
- *	FAKECUDA_DEVICES	how many (2); CUDA_VISIBLE_DEVICES hides and reorders them as the
- *real one does FAKECUDA_MEMORY		bytes of each (1 GiB) FAKECUDA_DELAY_US	how long each piece
- *of work on a stream takes (0) FAKECUDA_FAIL		"cuMemMap:3:2,...": the third call in each
- *process gives error 2; -1: the process stops there (SIGSTOP), and the call works when it goes on
+ * Start, devices, contexts, errors and symbols. The environment sets:
+ *	FAKECUDA_DIR		where the registry and legacy memory are, best on tmpfs; needed
+ *	FAKECUDA_DEVICES	how many there are (2); CUDA_VISIBLE_DEVICES hides and reorders
+ *				them like the real one
+ *	FAKECUDA_MEMORY		bytes of each (1 GiB)
+ *	FAKECUDA_DELAY_US	how long each piece of work on a stream takes (0)
+ *	FAKECUDA_FAIL		"cuMemMap:3:2,...": the third call in each process returns error 2;
+ *				with -1 the process stops there (SIGSTOP), and the call works when
+ *				it continues
  *	FAKECUDA_INIT		what cuInit() returns
- *	FAKECUDA_VERSION	of the driver (12040)
- *	FAKECUDA_HIDE		names, by commas, that cuGetProcAddress() does not know
- *	FAKECUDA_PIDNS		legacy memory opens only where this is the same; "real": in the same
- *PID namespace FAKECUDA_NO_VMM, _NO_LEGACY, _NO_POOLS, _NO_PEER, _INTEGRATED, _WSL, _MIG: if set
- *and not "0"
+ *	FAKECUDA_VERSION	the driver's version (12040)
+ *	FAKECUDA_HIDE		names, with commas between, that cuGetProcAddress() does not know
+ *	FAKECUDA_PIDNS		legacy memory opens only where this is the same; "real": only in
+ *				the same PID namespace
+ *	FAKECUDA_NO_VMM, _NO_LEGACY, _NO_POOLS, _NO_PEER, _INTEGRATED, _WSL, _MIG
+ *				on if set and not "0"
  */
+/* clang-format on */
 #include "tests/fakecuda/fake.h"
 
 #include <ctype.h>
@@ -79,7 +85,7 @@ static CUresult injected(const char *function)
 CUresult fake_enter(const char *function)
 {
 	if (atomic_load(&fake.pid) != getpid())
-		return CUDA_E_NOT_INITIALIZED; /* or after fork() */
+		return CUDA_E_NOT_INITIALIZED; /* or this is a forked child */
 	return injected(function);
 }
 
@@ -167,7 +173,7 @@ static void uuid_text(char text[48], int physical)
 			     uuid.bytes[i]);
 }
 
-/* The device that one entry of CUDA_VISIBLE_DEVICES means, or -1. */
+/* Returns the device that one entry of CUDA_VISIBLE_DEVICES names, or -1. */
 static int visible_device(const char *entry, size_t length, int devices)
 {
 	char text[48];
@@ -192,8 +198,8 @@ static int visible_device(const char *entry, size_t length, int devices)
 	return found;
 }
 
-/* As the real one: those before the first entry that means nothing; none at all if one is named
- * twice. */
+/* Like the real one, sees the devices before the first entry that names none, and no device at all
+ * if one is named twice. */
 static void devices_read(void)
 {
 	const char *p = getenv("CUDA_VISIBLE_DEVICES");
@@ -397,7 +403,7 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 	return CUDA_OK;
 }
 
-/* ---- Contexts: the primary ones, and others for the tests of what may not be done in two ---- */
+/* ---- Contexts: the primary ones, and others for tests with two ---- */
 
 struct CUctx_st *fake_context(void)
 {
@@ -474,7 +480,7 @@ static CUresult push(CUcontext context)
 	return CUDA_OK;
 }
 
-/* Not in the library's table. */
+/* The library's table does not have this one. */
 FAKE_PUBLIC CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
 FAKE_PUBLIC CUresult cuCtxDestroy_v2(CUcontext context);
 

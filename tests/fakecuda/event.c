@@ -5,7 +5,7 @@
  */
 #include "tests/fakecuda/stream.h"
 
-enum { WAIT_NS = 5000000 }; /* after which a waiting thread looks whether the owner still lives */
+enum { WAIT_NS = 5000000 }; /* how often a waiting thread looks whether the owner still lives */
 
 struct event_handle {
 	uint32_t magic;
@@ -27,7 +27,7 @@ bool event_done(CUevent e, uint32_t sequence)
 	return (int32_t)(atomic_load(&e->state->completed) - sequence) >= 0;
 }
 
-/* For the dead: their events end. */
+/* The events of dead processes end. */
 static void look_for_deaths(void)
 {
 	fake_lock(fake.registry);
@@ -74,7 +74,7 @@ void event_unref(CUevent e)
 	free(e);
 }
 
-/* An importer uses an event which its owner has destroyed. */
+/* An importer uses an event that its owner has destroyed. */
 static void note_use(CUevent e)
 {
 	if (!e->imported || (!gone(e) && atomic_load(&e->state->end) != FAKE_EVENT_DESTROYED))
@@ -195,7 +195,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 		r = CUDA_E_INVALID_VALUE;
 	if (!r && event->captured != (stream->capture != CUDA_CAPTURE_NONE)) {
 		stream_capturing(stream, true);
-		r = 905; /* a capture and what is not in it */
+		r = 905; /* one is in a capture and the other is not */
 	}
 	if (r)
 		return fake_leave(r);

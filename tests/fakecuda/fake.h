@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of the fake driver: what its files share. "Device memory" is files and memfds that are
- * mapped at the address which the device pointer says. One lock guards all state of the process;
- * under it comes the registry's.
+ * The inside of the fake driver, which its files share. "Device memory" is files and memfds, mapped
+ * at the address that the device pointer has. One lock guards all state of the process; the
+ * registry's lock is taken under it.
  */
 #pragma once
 
@@ -26,7 +26,7 @@ struct CUctx_st {
 	unsigned refs;
 	bool primary;
 	bool destroyed;
-	CUresult sticky; /* a fault: every call of this context gives that */
+	CUresult sticky; /* the error of a fault: every call of this context returns it */
 	CUstream legacy;
 };
 
@@ -39,7 +39,7 @@ struct CUmemPoolHandle_st {
 	size_t size;
 	char *base;
 	bool imported;
-	bool destroyed; /* ends with the last of its allocations */
+	bool destroyed; /* it ends with the last of its allocations */
 };
 
 struct block {
@@ -97,7 +97,7 @@ struct fake {
 	pthread_cond_t changed;
 	struct fake_registry *registry;
 	int self;	 /* in the registry */
-	_Atomic int pid; /* that initialised it; 0: nobody */
+	_Atomic int pid; /* the process that initialised the driver; 0: none */
 	int devices;
 	int physical[FAKE_DEVICES]; /* by ordinal */
 	size_t memory;
@@ -173,10 +173,10 @@ void memory_context_end(struct CUctx_st *ctx);
 CUresult stream_resolve(CUstream *stream, struct CUctx_st *ctx);
 void stream_context_wait(struct CUctx_st *ctx);
 void stream_context_end(struct CUctx_st *ctx);
-CUresult capture_check(void); /* for what may not be called while a stream is captured */
+CUresult capture_check(void); /* for functions that may not be called while a stream is captured */
 
 /* ---- vmm.c ---- */
-/* A memfd that stays @size bytes long, as the daemon asks for; -1: there is none. */
+/* Makes a memfd that stays @size bytes long, as the daemon requires. -1: it cannot be made. */
 int fake_memfd(const char *name, size_t size);
 
 /* ---- pool.c ---- */

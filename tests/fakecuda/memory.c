@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses, legacy allocations and their IPC, managed memory, what a pointer is.
+ * Addresses, legacy allocations and their IPC, managed memory, and attributes of pointers.
  *
- * Like the real one, allocations under 2 MiB share a block of that size: the handle of one exports
- * the block, so its importers can reach the neighbours, and yields the allocation's own base. Freed
- * addresses are used again at once, the last freed first.
+ * Like in the real driver, allocations under 2 MiB share a block of that size: the handle of one
+ * exports the block, so importers can reach its neighbours, and opens to the allocation's own base.
+ * Freed addresses are used again at once, the last freed first.
  */
 #include "tests/fakecuda/fake.h"
 
@@ -27,7 +27,8 @@ static size_t round_up(size_t n, size_t unit)
 
 /* ---- Addresses ---- */
 
-/* @size bytes of address space at a multiple of 2 MiB, not accessible; NULL if there is none. */
+/* Reserves @size bytes of address space at a multiple of 2 MiB, not accessible. NULL: there is
+ * none. */
 char *va_take(size_t size)
 {
 	const size_t unit = FAKE_GRANULARITY;
@@ -56,7 +57,7 @@ char *va_take(size_t size)
 	return aligned;
 }
 
-/* Whoever touches it faults from here on. */
+/* Any access faults from here on. */
 void va_hide(char *base, size_t size)
 {
 	if (mmap(base, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
@@ -126,8 +127,8 @@ bool range_covers(CUdeviceptr pointer, size_t size)
 	return true;
 }
 
-/* Whether @device may do that; what no device may do is left to the memory's protection, which
- * faults. */
+/* Says whether @device may access it so. What no device may do faults by the memory's protection.
+ */
 bool range_allows(CUdeviceptr pointer, size_t size, int device, int access)
 {
 	CUdeviceptr end = pointer + size;
@@ -294,7 +295,7 @@ static void block_drop(struct block *block)
 	free(block);
 }
 
-/* The first gap of @size bytes in a block, or NULL. */
+/* Returns the first gap of @size bytes in a block, or NULL. */
 static char *block_gap(const struct block *block, size_t size)
 {
 	char *at = block->base;
@@ -307,7 +308,7 @@ static char *block_gap(const struct block *block, size_t size)
 			continue;
 		}
 		at = r->base + round_up(r->size, ALIGNMENT);
-		r = fake.ranges; /* from the first again */
+		r = fake.ranges; /* starts over from the first */
 	}
 	return at + size <= block->base + block->size ? at : NULL;
 }
@@ -411,7 +412,7 @@ static struct range *range_at(CUdeviceptr pointer)
 	return range && (CUdeviceptr)(uintptr_t)range->base == pointer ? range : NULL;
 }
 
-/* Waits for all work of the context, as the real one does in effect. */
+/* Waits for all work of the context, which is what the real one amounts to. */
 CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
 	ENTER_CONTEXT(ctx);
@@ -484,7 +485,7 @@ CUresult cuIpcGetMemHandle(struct cuda_ipc_handle *handle, CUdeviceptr pointer)
 	return fake_leave(CUDA_OK);
 }
 
-/* Whether that handle can be opened here. */
+/* Says whether that handle can be opened here. */
 static CUresult handle_check(const struct mem_handle *h, const struct CUctx_st *ctx)
 {
 	struct fake_allocation *a;
@@ -563,7 +564,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, struct cuda_ipc_handle hand
 	return fake_leave(import_new(pointer, &h, ctx));
 }
 
-/* Does not wait for work on it: that faults. */
+/* This does not wait for work on the memory, which faults then. */
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 {
 	ENTER_CONTEXT(ctx);
@@ -603,8 +604,8 @@ static unsigned long long handle_types(const struct range *r)
 	return r->pool ? (unsigned)r->pool->handle_types : 0;
 }
 
-/* The attribute as a number, and how many bytes of it are written; 0 bytes: there is no such
- * attribute. */
+/* Returns the attribute as a number, and how many bytes of it are written. 0 bytes: there is no
+ * such attribute. */
 static size_t attribute(unsigned long long *value, int which, const struct range *r,
 			CUdeviceptr pointer)
 {
@@ -640,7 +641,7 @@ static size_t attribute(unsigned long long *value, int which, const struct range
 		return 4;
 	case CUDA_POINTER_LEGACY_IPC_CAPABLE:
 		*value = known && r->kind == FAKE_ALLOCATION && !fake_flag("FAKECUDA_NO_LEGACY") &&
-			 !fake_flag("FAKECUDA_INTEGRATED"); /* WSL says yes, and refuses */
+			 !fake_flag("FAKECUDA_INTEGRATED"); /* WSL says yes, and then refuses */
 		return 1;
 	case CUDA_POINTER_RANGE_START:
 		*value = (uintptr_t)(r->reservation ? r->reservation->base : r->base);

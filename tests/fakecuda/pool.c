@@ -43,7 +43,7 @@ static CUmemoryPool pool_add_take(int fd, int device, int handle_types, bool imp
 	};
 	if (!pool->base || mmap(pool->base, POOL_SIZE, PROT_READ | PROT_WRITE,
 				MAP_SHARED | MAP_FIXED, pool->fd, 0) == MAP_FAILED)
-		abort(); /* no test is that short of addresses */
+		abort(); /* no test runs out of addresses */
 	pools = pool;
 	return pool;
 }
@@ -78,7 +78,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct cuda_pool_props *props
 	return fake_leave(CUDA_OK);
 }
 
-/* Ends one that was destroyed, if nothing of it is allocated. */
+/* Ends a pool that was destroyed, if nothing is allocated from it. */
 static void pool_settle(CUmemoryPool pool)
 {
 	CUmemoryPool *p = &pools;
@@ -123,7 +123,7 @@ static char *pool_gap(CUmemoryPool pool, size_t size)
 			continue;
 		}
 		at = r->base + (r->size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-		r = fake.ranges; /* from the first again */
+		r = fake.ranges; /* starts over from the first */
 	}
 	return size <= pool->size && at + size <= pool->base + pool->size ? at : NULL;
 }
@@ -176,7 +176,7 @@ CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
 	return fake_leave(r ? r : pool_alloc(pointer, size, defaults[ctx->device]));
 }
 
-/* Also when nobody has it open: what is read after a free is never what was there. */
+/* This happens also when nobody has it open: a read after a free never finds the old bytes. */
 void pool_range_free(struct range *range)
 {
 	CUmemoryPool pool = range->pool;
@@ -203,7 +203,8 @@ CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 		   (range->kind != FAKE_POOL_ALLOCATION && range->kind != FAKE_POOL_IMPORT)))
 		r = CUDA_E_INVALID_VALUE;
 	if (!r && !range->opens)
-		r = CUDA_E_INVALID_VALUE; /* freed already, only not yet done */
+		r = CUDA_E_INVALID_VALUE; /* it is freed already, but the work that frees it is not
+					     done */
 	if (!r)
 		range->opens = 0;
 	return fake_leave(

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What becomes of allocations and events when they, or their process, end. All under the registry's
- * lock. */
+/* The end of allocations and events, also by the death of their process. All of this is called
+ * under the registry's lock. */
 #pragma once
 
 #include "tests/fakecuda/registry.h"
 
-/* When a process started, in the kernel's ticks; 0 if it has ended, be it buried or not. */
+/* Returns when a process started, in the kernel's ticks, or 0 if it has ended, even as a zombie. */
 static inline unsigned long long fake_process_start(int pid)
 {
 	char path[64], text[1024] = "", *p, state = 'Z';
@@ -19,7 +19,8 @@ static inline unsigned long long fake_process_start(int pid)
 		return 0;
 	n = read(fd, text, sizeof(text) - 1);
 	close(fd);
-	p = n > 0 ? strrchr(text, ')') : NULL; /* the name before it may hold anything */
+	p = n > 0 ? strrchr(text, ')') : NULL; /* the name, which comes before it, may contain
+						  anything */
 	if (!p ||
 	    sscanf(p + 1,
 		   " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
@@ -30,11 +31,11 @@ static inline unsigned long long fake_process_start(int pid)
 
 static inline bool fake_process_alive(const struct fake_process *p)
 {
-	return p->start && fake_process_start(p->pid) == p->start; /* 0: killed while it registered
-								    */
+	return p->start && fake_process_start(p->pid) == p->start; /* 0: it was killed while it
+								      registered */
 }
 
-/* How many processes other than @process have it open. */
+/* Counts the processes other than @process that have it open. */
 static inline unsigned fake_opens(const struct fake_registry *reg, uint64_t id, int process)
 {
 	unsigned n = 0;
@@ -49,14 +50,14 @@ static inline void fake_event_wake(struct fake_event *event)
 	syscall(SYS_futex, &event->completed, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* After the owner has let go, or somebody who had it open. */
+/* Called when the owner, or a process that had it open, has let go. */
 static inline void fake_event_settle(struct fake_registry *reg, struct fake_event *event)
 {
 	if (event->owner < 0 && !fake_opens(reg, event->id, -1))
 		event->id = 0;
 }
 
-/* Its bytes become poison for whoever still has it open. @fd is of its block's file. */
+/* Poisons its bytes for processes that still have it open. @fd is the file of its block. */
 static inline void fake_poison(int fd, uint64_t offset, uint64_t size)
 {
 	unsigned char bytes[1 << 16];
@@ -72,7 +73,7 @@ static inline void fake_poison(int fd, uint64_t offset, uint64_t size)
 	}
 }
 
-/* An allocation ends: poisoned if somebody has it open. Counts that as @violation. */
+/* Ends an allocation. If a process has it open it is poisoned, and counted as @violation. */
 static inline void fake_allocation_end(struct fake_registry *reg, struct fake_allocation *a,
 				       enum fake_violation violation)
 {
@@ -114,7 +115,7 @@ static inline void fake_bury(struct fake_registry *reg, int dead)
 		if (a->owner != dead || !a->block)
 			continue;
 		fake_block_path(path, a->block);
-		unlink(path); /* who has it mapped reads on */
+		unlink(path); /* processes that have it mapped can keep reading it */
 		a->block = 0;
 	}
 	for (int i = 0; i < FAKE_EVENTS; i++) {
@@ -132,7 +133,7 @@ static inline void fake_bury(struct fake_registry *reg, int dead)
 	memset(&reg->processes[dead], 0, sizeof(reg->processes[dead]));
 }
 
-/* Takes what dead processes have left out of the registry. Under the lock. */
+/* Removes what dead processes have left in the registry. Called under the lock. */
 static inline void fake_reap(struct fake_registry *reg)
 {
 	for (int i = 0; i < FAKE_PROCESSES; i++)

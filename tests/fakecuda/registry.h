@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the processes that use one fake GPU share: a file `registry` in $FAKECUDA_DIR, mapped by
- * all. Legacy allocations, who has them open, interprocess events, what each process has alive, and
- * what rules were broken. One robust lock guards all but the words of events. Nothing in it needs a
- * process to end well: whoever looks first after a death buries the dead (fake_reap).
+ * The processes that use one fake GPU share a file `registry` in $FAKECUDA_DIR, which all of them
+ * map. It has the legacy allocations, the processes that have them open, interprocess events, what
+ * each process has alive, and what rules were broken. One robust lock guards all but the words of
+ * events. No process needs to end well: the first to look after a death removes what the dead one
+ * left (fake_reap).
  */
 #pragma once
 
@@ -26,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What a process can have alive. */
+/* The kinds of objects that a process can have alive. */
 enum fake_kind {
 	FAKE_CONTEXT,
 	FAKE_ALLOCATION, /* cuMemAlloc */
@@ -40,7 +41,7 @@ enum fake_kind {
 	FAKE_VMM_MAPPING,
 	FAKE_POOL, /* made or imported */
 	FAKE_POOL_ALLOCATION,
-	FAKE_POOL_IMPORT, /* a pointer */
+	FAKE_POOL_IMPORT, /* an imported pointer */
 	FAKE_KINDS,
 };
 
@@ -49,7 +50,7 @@ enum fake_violation {
 	FAKE_EVENT_GONE_EARLY, /* destroyed in flight and open elsewhere, or used elsewhere after
 				  that */
 	FAKE_BAD_ACCESS, /* work on a stream met memory that is not mapped, or not for its device */
-	FAKE_ORPHANED,	 /* nobody's fault: an owner died while others had its memory open */
+	FAKE_ORPHANED,	 /* no rule was broken: an owner died while others had its memory open */
 	FAKE_VIOLATIONS,
 };
 
@@ -81,7 +82,7 @@ struct fake_allocation {
 	uint64_t size;
 };
 
-/* That process has that allocation or event open. */
+/* Says that a process has an allocation or event open. */
 struct fake_open {
 	uint64_t id;
 	int process;
@@ -94,12 +95,12 @@ struct fake_event {
 	_Atomic uint32_t recorded;
 	_Atomic uint32_t completed; /* also a futex */
 	_Atomic int end;	    /* enum fake_end */
-	int owner;		    /* -1: has let go of it; it stays for those who have it open */
+	int owner; /* -1: it has let go; the event stays for those who have it open */
 };
 
 struct fake_registry {
 	_Atomic uint32_t magic;
-	_Atomic uint32_t held; /* pid of the process whose streams stand still; also a futex */
+	_Atomic uint32_t held; /* pid of the process whose streams are held; also a futex */
 	pthread_mutex_t lock;
 	uint64_t next_id;
 	unsigned long long violations[FAKE_VIOLATIONS];
@@ -119,7 +120,8 @@ static inline void fake_block_path(char path[PATH_MAX], uint64_t block)
 	snprintf(path, PATH_MAX, "%s/mem-%llu", fake_dir(), (unsigned long long)block);
 }
 
-/* The registry of $FAKECUDA_DIR, made if need be; NULL if that cannot be. Keeps no descriptor. */
+/* Maps the registry of $FAKECUDA_DIR, and makes it if need be. NULL: that failed. Keeps no
+ * descriptor. */
 static inline struct fake_registry *fake_registry_map(void)
 {
 	struct fake_registry *reg = MAP_FAILED;

@@ -47,7 +47,7 @@ static void stream_unlink(CUstream stream)
 	*s = stream->next;
 }
 
-/* What a handle means here. */
+/* Returns the stream that a handle means on this thread and in this context. */
 CUresult stream_resolve(CUstream *stream, struct CUctx_st *ctx)
 {
 	if (!*stream || *stream == CUDA_STREAM_LEGACY) {
@@ -81,7 +81,7 @@ static bool ready(struct op *op)
 	return true;
 }
 
-/* Work starts when nobody holds this process, and takes as long as it was told to. */
+/* Work starts when this process is not held, and takes FAKECUDA_DELAY_US. */
 static void pass_time(void)
 {
 	_Atomic uint32_t *held = &fake.registry->held;
@@ -153,7 +153,7 @@ static void stream_start(CUstream stream)
 	stream->refs++;
 }
 
-/* The legacy stream and the blocking ones wait for what the other had before. */
+/* The legacy stream and the blocking ones wait for the work that the other had before. */
 static bool follows(CUstream later, CUstream earlier)
 {
 	if (later == earlier || later->ctx != earlier->ctx ||
@@ -179,7 +179,7 @@ static void depend(struct op *op, CUstream stream)
 	}
 }
 
-/* Is it the legacy stream, while one is captured that waits for it? */
+/* Is it the legacy stream, while a stream that waits for it is captured? */
 static bool captured_implicitly(CUstream stream, bool invalidate)
 {
 	bool found = false;
@@ -196,7 +196,8 @@ CUresult stream_submit(CUstream stream, const struct op *op)
 
 	stream->captured += stream->capture == CUDA_CAPTURE_ACTIVE;
 	if (stream->capture)
-		return stream->capture == CUDA_CAPTURE_ACTIVE ? CUDA_OK : 901; /* part of a graph */
+		return stream->capture == CUDA_CAPTURE_ACTIVE ? CUDA_OK : 901; /* it is part of a
+										  graph */
 	if (captured_implicitly(stream, true))
 		return CUDA_E_STREAM_CAPTURE_IMPLICIT;
 	copy = malloc(sizeof(*copy));
@@ -212,7 +213,7 @@ CUresult stream_submit(CUstream stream, const struct op *op)
 	return CUDA_OK;
 }
 
-/* Until what is there now is done. */
+/* Waits until the work that is there now is done. */
 void stream_wait(CUstream stream)
 {
 	uint64_t ticket = stream->submitted;
@@ -237,7 +238,7 @@ void stream_context_wait(struct CUctx_st *ctx)
 	}
 }
 
-/* No longer a handle; its thread ends after its last work. */
+/* The handle ends now, and the thread after its last work. */
 static void stream_close(CUstream stream)
 {
 	stream->closed = true;
@@ -344,7 +345,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
 	return fake_leave(r);
 }
 
-/* ---- Capture: enough to refuse what the real one refuses; graphs are never run ---- */
+/* ---- Capture, to refuse what the real one refuses; graphs are never run ---- */
 
 FAKE_PUBLIC CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
 FAKE_PUBLIC CUresult cuStreamEndCapture(CUstream stream, void **graph);
@@ -407,7 +408,7 @@ CUresult cuStreamEndCapture(CUstream stream, void **graph)
 	if (r != CUDA_E_ILLEGAL_STATE && r != CUDA_E_INVALID_HANDLE)
 		stream->capture = CUDA_CAPTURE_NONE;
 	*graph = NULL;
-	if (!r) { /* all there is to know of it is how long it is */
+	if (!r) { /* a graph is only the number of its nodes */
 		size_t *length = malloc(sizeof(*length));
 
 		*length = stream->captured;
@@ -438,7 +439,7 @@ CUresult cuStreamIsCapturing(CUstream stream, int *status)
 	CUresult r = stream_resolve(&stream, ctx);
 
 	if (!r && captured_implicitly(stream, false))
-		r = CUDA_E_STREAM_CAPTURE_IMPLICIT; /* and says nothing */
+		r = CUDA_E_STREAM_CAPTURE_IMPLICIT; /* and *status stays as it is */
 	if (!r)
 		*status = stream->capture;
 	return fake_leave(r);
@@ -456,7 +457,7 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 	return CUDA_OK;
 }
 
-/* Not in the library's table: tests hold a real driver's streams by it. */
+/* The library's table does not have this one: tests hold a real driver's streams with it. */
 FAKE_PUBLIC CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *argument);
 
 CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *argument)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work on streams: what stream.c runs and event.c and copy.c put there. All under the lock. */
+/* Work on streams, which event.c and copy.c put there and stream.c runs. All of it is under the
+ * lock. */
 #pragma once
 
 #include "tests/fakecuda/fake.h"
@@ -24,9 +25,9 @@ struct CUstream_st {
 struct CUevent_st {
 	struct CUctx_st *ctx;
 	unsigned flags;
-	unsigned refs; /* the handle and work that is not done */
+	unsigned refs; /* by the handle, and by work that is not done */
 	bool imported;
-	bool captured; /* last recorded in a capture: never happens */
+	bool captured; /* it was last recorded in a capture, and never comes */
 	uint64_t id;   /* of shared ones; 0: not shared */
 	struct fake_event own;
 	struct fake_event *state; /* &own or in the registry */
@@ -34,7 +35,7 @@ struct CUevent_st {
 
 enum op_type { OP_NOTHING, OP_COPY, OP_SET, OP_RECORD, OP_WAIT, OP_FREE, OP_CALL };
 
-/* The work of another stream up to a number has to be done first. */
+/* The work of another stream up to that number has to be done first. */
 struct dependency {
 	CUstream stream; /* a reference */
 	uint64_t ticket;

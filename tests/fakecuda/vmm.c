@@ -23,8 +23,8 @@ static CUresult supported(void)
 	if (supported())                                                                           \
 	return fake_leave(supported())
 
-/* Above the numbers that tests look at: the real driver has no descriptor for each. -1 if @fd was.
- */
+/* Moves @fd above the numbers that tests count: the real driver has no descriptor for each. -1
+ * stays. */
 static int fd_high_take(int fd)
 {
 	int high = fcntl(fd, F_DUPFD_CLOEXEC, 2048);
@@ -230,8 +230,8 @@ CUresult cuMemExportToShareableHandle(void *os_handle, cuda_vmm_handle handle, i
 	return fake_leave(CUDA_OK);
 }
 
-/* Which device a descriptor's memory is on: 0, 1 if it is no descriptor, 999 if it is of something
- * else. */
+/* Finds the device that a descriptor's memory is on. Returns 0, 1 if it is no descriptor, or 999 if
+ * it is of something else. */
 static CUresult fd_device(int fd, int *physical)
 {
 	char path[64], target[128];
@@ -317,8 +317,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, cuda_vmm_hand
 	return fake_leave(CUDA_OK);
 }
 
-/* Whether [base, base + size) is whole mappings, none left out between them; calls @visit for each
- * then. */
+/* If [base, base + size) is whole mappings without a gap, calls @visit for each. */
 static CUresult mappings_visit(CUdeviceptr pointer, size_t size,
 			       void (*visit)(struct range *range, const struct cuda_access *access),
 			       const struct cuda_access *access)
@@ -352,7 +351,7 @@ static void unmap(struct range *range, const struct cuda_access *access)
 	vmm_settle(v);
 }
 
-/* Does not wait for work on it: that faults. */
+/* This does not wait for work on the memory, which faults then. */
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
 	ENTER_VMM();

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPU tensors when the daemon is slow to answer, or dies meanwhile; and what is asked by many at
- * once. */
+/* GPU tensors when the daemon answers late or dies, and when many ask it for the same at once. */
 #include "tests/gpu/common.h"
 
 #include <sys/socket.h>
@@ -69,7 +68,7 @@ static int publishes_to_nobody(const struct test_daemon *d, void *arg)
 	parent_tell(1);
 	parent_await();
 	if (a->refused) {
-		eventually(atomic_load(&f.deleted)); /* it came back */
+		eventually(atomic_load(&f.deleted)); /* its deleter was called after all */
 		must_be(tl_stat(patient, "t", &info), -ENOENT);
 	} else {
 		must_be(f.deleted, 0);
@@ -170,7 +169,7 @@ static int exports_twice(const struct test_daemon *d, void *arg)
 	gpu_memory_init(&m, kind, N, 0);
 	for (int i = 0; i < 2; i++) {
 		gpu_foreign_init(&f[i], m.base, N, 0);
-		/* the first stops between its two requests, and meets another daemon afterwards */
+		/* the first stops between its two requests, and then meets another daemon */
 		must_be(tl_publish(client, i ? "b" : "a", &f[i].managed, NULL, NULL, NULL), 0);
 	}
 	must_be(tl_delete(client, "a") + tl_delete(client, "b"), 0);
@@ -215,8 +214,7 @@ static int makes_a_draft(const struct test_daemon *d, void *arg)
 	gpu_must(cuda->ctx_synchronize());
 	parent_tell(1);
 	parent_await();				     /* no daemon is there any more */
-	eventually(gpu_live(FAKE_VMM_MAPPING) == 2); /* the consumer's, and what we hold ourselves
-						      */
+	eventually(gpu_live(FAKE_VMM_MAPPING) == 2); /* the consumer's and our own */
 	must_be(gpu_read(gpu_data(own), N, CUDA_STREAM_LEGACY), 6);
 	drop(own);
 	eventually(gpu_live(FAKE_VMM_MAPPING) == 1);
@@ -241,7 +239,7 @@ GPU_TEST(memory_of_a_dead_daemon_goes_with_its_last_reader)
 	td_kill(&d);
 	child_go(&p);
 	child_await(&p);
-	child_go(&c); /* its bytes are there */
+	child_go(&c); /* it can still read them */
 	child_must_succeed(&c);
 	child_go(&p);
 	child_must_succeed(&p);
@@ -317,7 +315,7 @@ GPU_TEST(an_allocation_is_exported_once)
 /* ---- Two threads look after what is published ---- */
 
 static struct {
-	_Atomic pid_t thread; /* the library's */
+	_Atomic pid_t thread; /* the library's thread */
 	_Atomic bool go_on;
 	struct gpu_foreign stops, waits, passes;
 	struct gpu_memory memory[3];
@@ -330,7 +328,8 @@ static void stop_the_thread(DLManagedTensorVersioned *managed)
 	eventually(atomic_load(&look.go_on));
 }
 
-/* On the thread that wants a draft: meanwhile the library's finds nothing to do, and sleeps. */
+/* Runs on the thread that wants a draft. Meanwhile the library's thread finds nothing to do, and
+ * sleeps. */
 static void let_it_sleep(DLManagedTensorVersioned *managed)
 {
 	atomic_store(&look.go_on, true);
@@ -364,7 +363,7 @@ static int looks_from_two_threads(const struct test_daemon *d, void *arg)
 	must_be(tl_publish(client, "waits", &look.waits.managed, NULL, NULL, NULL), 0);
 	must_be(gpu_unfinished(&rc), 1);
 	must_be(tl_delete(client, "passes"), 0);
-	td_settle(d); /* the client was sent that it is free */
+	td_settle(d); /* FREED was sent to the client */
 	must_be(gpu_create(client, "draft", &spec, 0, &draft), 0);
 	must_be(look.passes.deleted, 1);
 	gpu_hold(0);
@@ -401,7 +400,7 @@ static int opens_and_stops(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* Its connection ends when it closes the client, whatever its parent waits for. */
+/* The child's connection ends when it closes the client, whatever its parent waits for. */
 static int closes_in_a_child(const struct test_daemon *d, tl_client *client,
 			     DLManagedTensorVersioned *cpu, uint64_t clients)
 {
@@ -470,7 +469,7 @@ GPU_TEST(a_child_does_not_wait_for_its_parents_answers)
 
 /* ---- The daemon reads nothing ---- */
 
-/* That of the only client that this process has. */
+/* The socket of the only client in this process. */
 static int only_socket(const struct test_daemon *d)
 {
 	for (int fd = 0; fd < 1024; fd++) {
@@ -485,8 +484,7 @@ static int only_socket(const struct test_daemon *d)
 	return -1;
 }
 
-/* Until nothing more goes into it: the daemon stands still. What it will read means nothing to it.
- */
+/* Fills the socket while the daemon stands still, with messages that the daemon will ignore. */
 static void fill_socket(int fd)
 {
 	const struct wire_finished m = {
@@ -528,7 +526,7 @@ static int frees_when_nobody_listens(const struct test_daemon *d, void *arg)
 	fill_socket(fd);
 	gpu_hold(0);
 	gpu_must(cuda->stream_synchronize(stream));
-	for (int i = 0; i < 2; i++) /* in which the thread tries to tell the daemon */
+	for (int i = 0; i < 2; i++) /* time for the thread to try to tell the daemon */
 		must_refuse(tl_delete(client, "x"), -ETIMEDOUT, "reads no messages");
 	must_be(f.deleted, 0);
 	parent_tell(1);

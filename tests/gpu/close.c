@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A producer that publishes and ends at once. Memory that outlives it is worth nothing if nobody
- * can say any more that the GPU has written it: tl_close() and exit() wait for that, and for
+ * Producers that publish and end at once. Memory that outlives its producer is worthless if nobody
+ * can tell any more that the GPU has written it: tl_close() and exit() wait for that, and for
  * nothing else.
  */
 #include "tests/gpu/common.h"
 
 enum { N = 3 << 20, MANY = 8 };
 
-#define LATE_US "50000" /* each piece of work on a stream */
+#define LATE_US "50000" /* the time that each piece of work on a stream takes */
 
 /* ---- Publishing, and what is left of it ---- */
 
@@ -91,7 +91,7 @@ static int produces(const struct test_daemon *d, void *arg)
 		must_be(tl_close(client), 0);
 	if (p->ending != CLOSE)
 		exit(0);
-	return 0; /* by _exit() */
+	return 0; /* it ends by _exit() */
 }
 
 static int reads_six(const struct test_daemon *d, void *arg)
@@ -144,7 +144,7 @@ GPU_TEST(what_was_published_before_exit_is_there_after_it)
 
 /* ---- How long ---- */
 
-/* With work that is held: what it publishes is not finished before gpu_hold(0). */
+/* Its work is held: what it publishes is not finished before gpu_hold(0). */
 static tl_client *hold_and_publish(const struct test_daemon *d, int64_t timeout_ns)
 {
 	tl_connect_options o = { .size = sizeof(o),
@@ -205,7 +205,7 @@ static int runs_out_of_time(const struct test_daemon *d, void *arg)
 
 	must_refuse(tl_close(client), -ETIMEDOUT, "has not written 1 of the tensors");
 	if (!arg)
-		exit(0); /* it has waited, and does not again */
+		exit(0); /* tl_close() has waited, so exit() does not */
 	parent_tell(1);
 	parent_await();
 	return 0;
@@ -335,7 +335,7 @@ GPU_TEST(what_the_gpu_failed_to_write_is_lost_and_close_says_so)
 	for (int close = 0; close < 2; close++) {
 		cleanup_gpu struct gpu_daemon g = gpu_start();
 
-		/* the first was asked when it was recorded */
+		/* the first query comes right after recording */
 		gpu_setenv("FAKECUDA_FAIL", "cuEventQuery:2:700");
 		must_be(td_run_client(&g.d, fails_to_write, close ? &close : NULL), 0);
 		unsetenv("FAKECUDA_FAIL");
@@ -368,7 +368,7 @@ GPU_TEST(a_daemon_that_dies_ends_the_wait)
 		td_kill(&d);
 		child_must_succeed(&p);
 		gpu_hold(0);
-		d = td_start(.socket = d.socket); /* sees to what the other left */
+		d = td_start(.socket = d.socket); /* it removes what the killed one left */
 		td_stop(&d);
 		must_be(gpu_live_all(), 0);
 	}
@@ -388,7 +388,7 @@ static int is_not_answered(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* It was told all the same, and reads that before it sees the end. */
+/* It was told all the same, and reads that before the end of the connection. */
 GPU_TEST(a_daemon_that_stands_still_is_not_waited_for_longer)
 {
 	for (int close = 0; close < 2; close++) {
@@ -466,7 +466,7 @@ static int forks_unfinished(const struct test_daemon *d, void *arg)
 		must_be(waitpid(pid, &status, 0), pid);
 		must_be(status, 0);
 	}
-	parent_tell(1); /* the children had nothing to wait for */
+	parent_tell(1); /* the children have not waited for it */
 	parent_await();
 	must_be(tl_close(client), 0);
 	return 0;

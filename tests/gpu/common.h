@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of GPU tensors share: producers and consumers in processes of their own. */
+/* Helpers for the tests of GPU tensors, whose producers and consumers are processes. */
 #pragma once
 
 #include <tensorlease/cuda.h>
 
 #include "tests/gpu/memory.h"
 
-/* In a child: a client, and the driver. */
+/* Connects a client and loads the driver. For a child. */
 static inline tl_client *gpu_open(const struct test_daemon *d, int device)
 {
 	cuda = gpu_use(device);
@@ -37,7 +37,7 @@ static inline CUdeviceptr gpu_data(const DLManagedTensorVersioned *t)
 	return (CUdeviceptr)(uintptr_t)t->dl_tensor.data;
 }
 
-/* A draft as @spec says, on GPU @device. */
+/* Makes a draft like @spec on GPU @device. */
 static inline int gpu_create(tl_client *client, const char *name, const tl_spec *spec, int device,
 			     tl_draft **draft)
 {
@@ -47,7 +47,7 @@ static inline int gpu_create(tl_client *client, const char *name, const tl_spec 
 	return tl_create(client, name, &there, draft);
 }
 
-/* A tensor of @n bytes of @value in memory of the library's, published. */
+/* Publishes a tensor of @n bytes of @value in a draft buffer. */
 static inline uint64_t gpu_put_draft(tl_client *client, const char *name, int value, int64_t n,
 				     int device, CUstream stream)
 {
@@ -63,8 +63,8 @@ static inline uint64_t gpu_put_draft(tl_client *client, const char *name, int va
 	return version;
 }
 
-/* Tensors of which the daemon does not know yet that their producers' work has ended; none had its
- * row before. */
+/* Counts tensors whose work has not ended as far as the daemon knows. Their rows must be in their
+ * first generation. */
 static inline unsigned gpu_unfinished(const struct raw *rc)
 {
 	unsigned n = 0;
@@ -86,7 +86,7 @@ static inline int gpu_add_usage(const tl_device_usage *usage, void *context)
 	return 0;
 }
 
-/* Bytes on GPUs that the daemon counts; it has settled. */
+/* Returns the bytes on GPUs that the settled daemon counts. */
 static inline uint64_t gpu_charged(const struct test_daemon *d)
 {
 	tl_client *client;
@@ -101,7 +101,7 @@ static inline uint64_t gpu_charged(const struct test_daemon *d)
 
 struct gpu_daemon {
 	struct test_daemon d;
-	unsigned fds; /* that it has when nothing is published */
+	unsigned fds; /* the daemon's, when nothing is published */
 };
 
 static inline void gpu_daemon_stop(struct gpu_daemon *g)
@@ -121,8 +121,7 @@ static inline struct gpu_daemon gpu_daemon_start(const struct td_options *option
 }
 #define gpu_start(...) gpu_daemon_start(&(const struct td_options){ __VA_ARGS__ })
 
-/* All clients have ended: no GPU object, no byte, no descriptor is left, and nobody broke a rule.
- */
+/* All clients have ended: no GPU object, byte or descriptor is left, and no rule was broken. */
 static inline void gpu_nothing_left(const struct gpu_daemon *g)
 {
 	struct tl_status status = td_status(&g->d);
@@ -149,8 +148,7 @@ static inline void gpu_nothing_left(const struct gpu_daemon *g)
 		must(strstr(tl_last_error(), words));                                              \
 	} while (0)
 
-/* Runs @fn(@arg) in a process beside @producer, which is let go when that has ended. Nothing is
- * left. */
+/* Runs @fn(@arg) in a process beside @producer, which is told to end after it. Nothing is left. */
 static inline void gpu_with_producer(child_fn *producer, child_fn *fn, void *arg)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();

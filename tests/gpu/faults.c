@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Each call of the driver fails once, in turn: an error is returned, nothing is lost, and the next
- * try works. And limits. */
+ * attempt works. The last tests are about limits. */
 #include "tests/gpu/common.h"
 
 enum { N = 3 << 20 };
@@ -11,7 +11,7 @@ enum { LATER = 2 }; /* each process takes a second to end */
 enum { LATER = 6 };
 #endif
 
-/* The call succeeds, at once or after one error that says something. */
+/* The call succeeds at once, or after one error with a text. */
 #define within_two(call)                                                                           \
 	do {                                                                                       \
 		int first_ = call;                                                                 \
@@ -139,7 +139,7 @@ static int gets(const struct test_daemon *d, void *arg)
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	o.stream = (intptr_t)stream;
 	if (fails && strstr(fails, "cuMemPool"))
-		gpu_hold(0); /* a pool that is given up waits for all streams */
+		gpu_hold(0); /* giving up a pool waits for all streams */
 	for (int i = 0; i < 2 * GPU_KINDS; i++)
 		within_two(tl_get(client, names[i % GPU_KINDS], &o, &t[i]));
 	for (int kind = 0; kind < GPU_KINDS; kind++)
@@ -263,7 +263,7 @@ static int fails_on_the_gpu(const struct test_daemon *d, void *arg)
 	DLManagedTensorVersioned *t;
 
 	gpu_foreign_init(&f, m, N, 0);
-	if (*(bool *)arg) { /* it has failed already */
+	if (*(bool *)arg) { /* it has failed by then */
 		must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), -EIO);
 		must_be(tl_stat(client, "t", &info), -ENOENT);
 		gpu_must(cuda->mem_free(m));
@@ -272,7 +272,7 @@ static int fails_on_the_gpu(const struct test_daemon *d, void *arg)
 	}
 	gpu_hold(getpid()); /* it has not ended when it is published */
 	gpu_fill(m, 1, N, CUDA_STREAM_LEGACY);
-	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0); /* it will */
+	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0); /* it will fail */
 	gpu_hold(0);
 	eventually(!tl_stat(client, "t", &info) && info.lost);
 	must_be(tl_get(client, "t", NULL, &t), -ENODATA);
@@ -330,13 +330,14 @@ static int meets_limits(const struct test_daemon *d, void *arg)
 	must_refuse(tl_publish(client, "p", &f.managed, NULL, NULL, NULL), l->error, l->words);
 	must_refuse(tl_put(client, "p", &f.managed.dl_tensor, NULL, NULL), l->error, l->words);
 	must_be(f.deleted, 0);
-	must((one = draft_of(client, 8 << 20, 1, &r))); /* another GPU is another account */
+	must((one = draft_of(client, 8 << 20, 1, &r))); /* each GPU has its own account */
 	tl_abort(one);
 	for (int i = 0; i < 4; i++) {
 		tl_draft_set_stream(draft[i], TL_STREAM_NONE);
 		tl_abort(draft[i]);
 	}
-	must((one = draft_of(client, 8 << 20, 0, &r))); /* for which what is kept free must go */
+	must((one = draft_of(client, 8 << 20, 0, &r))); /* the buffers that are kept free have to
+							   make room */
 	tl_draft_set_stream(one, TL_STREAM_NONE);
 	must_be(tl_commit(one, NULL), 0);
 	must_refuse((draft_of(client, (8 << 20) + 1, 0, &r), r), l->error, l->words);
@@ -416,7 +417,7 @@ static int fills_the_gpu(const struct test_daemon *d, void *arg)
 	must_refuse((draft_of(client, 10 << 20, 0, &r), r), -ENOMEM, "OUT_OF_MEMORY");
 	tl_draft_set_stream(draft, TL_STREAM_NONE);
 	tl_abort(draft);
-	must((other = draft_of(client, 12 << 20, 0, &r))); /* the free one made room */
+	must((other = draft_of(client, 12 << 20, 0, &r))); /* the free buffer made room */
 	tl_abort(other);
 	tl_close(client);
 	return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Children of a process that used GPUs: CUDA does not work there, all else does, and the parent
- * notices nothing. */
+/* Children of a process that has used GPUs: CUDA does not work there, all else does, and the parent
+ * is not disturbed. */
 #include "tests/gpu/common.h"
 
 enum { N = 3 << 20 };
@@ -34,7 +34,7 @@ struct parents {
 	bool of_main_thread;
 };
 
-/* What a child may do, and what it may not. */
+/* Makes the calls that a child may make, and those that are refused. */
 static void may_and_may_not(struct parents *p, int value)
 {
 	int64_t n = N;
@@ -84,7 +84,7 @@ static _Noreturn void in_child(struct parents *p)
 	drop(p->draft_tensor);
 	tl_close(p->client);
 	if (p->of_main_thread)
-		exit(0); /* with all that is done then */
+		exit(0); /* and runs what is registered with atexit() */
 	_exit(0);
 }
 
@@ -211,7 +211,7 @@ GPU_TEST(a_child_may_be_the_first_to_use_a_gpu)
 	gpu_nothing_left(&g);
 }
 
-/* ---- Forks while all is moving ---- */
+/* ---- Forks among busy threads ---- */
 
 static _Atomic bool stop;
 static CUcontext context;
@@ -270,6 +270,72 @@ GPU_TEST(forks_while_threads_publish_and_get)
 	child_go(&p);
 	child_must_succeed(&p);
 	gpu_nothing_left(&g);
+}
+
+/* ---- A daemon that died ---- */
+
+static unsigned catalogs_mapped(void)
+{
+	char line[512];
+	unsigned n = 0;
+	FILE *f = fopen("/proc/self/maps", "re");
+
+	must(f);
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, "/dev/shm/tensorlease-") != NULL;
+	fclose(f);
+	return n;
+}
+
+/* In the child nothing will ever end what waits for the GPU here. */
+static int forks_without_a_daemon(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	int status;
+	pid_t pid;
+
+	(void)arg;
+	gpu_put_draft(client, "done", 1, N, 0, CUDA_STREAM_LEGACY);
+	gpu_must(cuda->ctx_synchronize());
+	gpu_hold(getpid());
+	gpu_put_draft(client, "held", 2, N, 0, CUDA_STREAM_LEGACY);
+	must_be(gpu_live(FAKE_VMM_MAPPING), 2);
+	must(catalogs_mapped() > 0);
+	parent_tell(1);
+	parent_await(); /* no daemon is there any more */
+	/* Both exports are orphaned; what the GPU still writes has to stay. */
+	eventually(gpu_live(FAKE_VMM_MAPPING) == 1);
+	pid = fork();
+	must(pid >= 0);
+	if (pid == 0) {
+		must_be(catalogs_mapped(), 0);
+		tl_close(client);
+		_exit(0);
+	}
+	must_be(waitpid(pid, &status, 0), pid);
+	must_be(status, 0);
+	gpu_hold(0);
+	must_be(tl_close(client), -ENOTCONN);
+	return 0;
+}
+
+GPU_TEST(a_child_ends_a_session_whose_daemon_died)
+{
+	struct test_daemon d;
+	struct test_child p;
+	struct gpu_daemon g;
+
+	SKIP_UNLESS(!gpu_is_real(), "needs a driver that counts");
+	d = td_start();
+	p = child_start(&d, forks_without_a_daemon, NULL);
+	child_await(&p);
+	td_kill(&d);
+	child_go(&p);
+	child_must_succeed(&p);
+	g = gpu_start(.socket = d.socket);
+	gpu_nothing_left(&g);
+	td_stop(&g.d);
+	td_stop(&d);
 }
 
 int main(int argc, char **argv)

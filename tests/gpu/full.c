@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors on GPUs while the daemon's /dev/shm is full to the last page. Their bytes are not there,
- * only their rows and names: what has those already goes on, what needs more is refused, and
- * nothing is lost.
+ * Tensors on GPUs while the daemon's /dev/shm is full to the last page. Only their rows and names
+ * are there, not their bytes: what has a row keeps working, what needs more is refused, and nothing
+ * is lost.
  */
 #include "tests/daemon/shm_common.h"
 #include "tests/gpu/common.h"
@@ -11,7 +11,7 @@ enum { N = 2 << 20, DRAFT = GPU_KINDS, NAMES, ROUNDS = 120, MORE_MAX = 20000 };
 
 static const char *const names[NAMES] = { "plain", "virtual", "parts", "pooled", "draft" };
 
-/* ---- What is there goes on ---- */
+/* ---- What is published keeps working ---- */
 
 static void publish_all(tl_client *client, const struct gpu_memory *m, struct gpu_foreign *f,
 			int value)
@@ -65,7 +65,7 @@ static int goes_on(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* Connects when there is no room. */
+/* Connects while there is no room. */
 static int reads_all(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
@@ -135,7 +135,7 @@ static int wants_more(const struct test_daemon *d, void *arg)
 	}
 	must_be(r, -ENOMEM);
 	must(strstr(tl_last_error(), "catalog: No space left on device"));
-	must_be(f[n].deleted, 0); /* still its owner's */
+	must_be(f[n].deleted, 0); /* its owner still has it */
 	parent_tell(n);
 	parent_await(); /* it was looked at from outside */
 	for (unsigned i = 0; i < n; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs that use CUDA's own IPC calls, on either side. */
+/* Programs that make CUDA's IPC calls themselves, as producers or as consumers. */
 #include "tests/gpu/common.h"
 
 enum { N = 2 << 20, OFFSET = 4096 };
@@ -22,7 +22,7 @@ static void fill_uuid(tl_ipc_handle *h, int device)
 	memcpy(h->device_uuid, uuid.bytes, sizeof(uuid));
 }
 
-/* Its own allocation, handle and event; with the work still to be done. */
+/* Publishes its own allocation by handle and event, while the work is still to be done. */
 static int raw_producer(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
@@ -48,6 +48,10 @@ static int raw_producer(const struct test_daemon *d, void *arg)
 	must_refuse(tl_publish_ipc_handle(client, "t", &h, &spec, &o, freed, (void *)42, NULL),
 		    -EINVAL, "does not fit");
 	h.offset = OFFSET;
+	h.reserved[6] = 1;
+	must_refuse(tl_publish_ipc_handle(client, "t", &h, &spec, &o, freed, (void *)42, NULL),
+		    -EINVAL, "reserved");
+	h.reserved[6] = 0;
 	must_be(freed_calls, 0);
 	must_be(tl_publish_ipc_handle(client, "t", &h, &spec, &o, freed, (void *)42, &version), 0);
 	must_be(version, 1);
@@ -81,7 +85,7 @@ static CUdeviceptr raw_open(const tl_ipc_handle *h, CUstream stream)
 	return base;
 }
 
-/* By handle and by the library, in one process. */
+/* One process gets the tensor by handle and by the library. */
 static int raw_consumer(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
@@ -205,7 +209,7 @@ static void *opens(void *arg)
 	return NULL;
 }
 
-/* If asking unsaid an opening, the producer would free under us. */
+/* If asking undid an opening, the producer would free the memory that we read. */
 static int racers(const struct test_daemon *d, void *arg)
 {
 	pthread_t thread[4];

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which GPU is meant, where processes number them differently, see only some, or have none at all.
- */
+/* GPUs are found by UUID: processes may number them differently, see only some, or have none. */
 #include "tests/gpu/common.h"
 
 enum { N = 2 << 20 };
 
-/* Publishes "gpu0" and "gpu1" with the physical devices' bytes, whatever their numbers here; and
- * one on the CPU. */
+/* Publishes "gpu0" and "gpu1" on those physical devices, whatever their numbers here, and "cpu". */
 static int producer(const struct test_daemon *d, void *arg)
 {
-	const int *physical = arg; /* by number here */
+	const int *physical = arg; /* the physical devices, by their numbers here */
 	tl_client *client = gpu_open(d, 0);
 	struct gpu_foreign f;
 	CUdeviceptr memory;
@@ -37,7 +35,7 @@ static int producer(const struct test_daemon *d, void *arg)
 }
 
 struct seeing {
-	int number[2]; /* of the physical devices here; -1: not seen */
+	int number[2]; /* here, of each physical device; -1: it is not visible */
 };
 
 static int consumer(const struct test_daemon *d, void *arg)
@@ -150,7 +148,7 @@ static int bare(const struct test_daemon *d, void *arg)
 	must_be(seen, 2);
 	must_be(tl_list_devices(client, gpu_add_usage, &used), 0);
 	must(used >= 2 * N);
-	/* Handles are the caller's to open: that needs no CUDA here. */
+	/* The caller opens handles, so that needs no CUDA here. */
 	must_be(tl_get_ipc_handle(client, "gpu0", NULL, &handle, &t), 0);
 	must_be(t->dl_tensor.device.device_id, -1);
 	must_be(handle.allocation_size, N);
@@ -183,8 +181,7 @@ GPU_TEST(without_cuda_all_else_works)
 	gpu_nothing_left(&g);
 }
 
-/* The program again, with no libcuda to be found; the library path is read when a program starts.
- */
+/* Runs the program again without a libcuda: a program reads the library path when it starts. */
 static int start_bare(const struct test_daemon *d, void *arg)
 {
 	char *argv[] = { (char *)"bare", (char *)d->socket, NULL };

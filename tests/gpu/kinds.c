@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kinds of memory on a GPU: what is shared as it is, what is refused, what is copied when that is
+/* Kinds of memory on a GPU: some are shared as they are, others are refused, or copied when that is
  * allowed. */
 #include "tests/gpu/common.h"
 
@@ -11,7 +11,7 @@ struct sharing {
 	int device;
 };
 
-/* Frees the memory in the deleter: if anybody still had it open, the fake would tell. */
+/* The deleter frees the memory: the fake driver would report it if anybody still had it open. */
 static int producer(const struct test_daemon *d, void *arg)
 {
 	const struct sharing *s = arg;
@@ -112,8 +112,8 @@ static int grower(const struct test_daemon *d, void *arg)
 		snprintf(name, sizeof(name), "g/%u", i);
 		must_be(tl_publish(client, name, &f[i].managed, NULL, NULL, NULL), 0);
 	}
-	/* Another allocation comes to lie where a published one was: those who have that keep it.
-	 */
+	/* An allocation comes to lie where a published one was, whose consumers keep what they
+	 * have. */
 	gpu_must(cuda->ctx_synchronize());
 	gpu_must(cuda->mem_unmap(base + GPU_PART, GPU_PART));
 	gpu_map_part(base + GPU_PART, GPU_PART, 0, true);
@@ -121,11 +121,11 @@ static int grower(const struct test_daemon *d, void *arg)
 	gpu_fill(base + GPU_PART, 9, GPU_PART, CUDA_STREAM_LEGACY);
 	gpu_foreign_init(&f[3], base + GPU_PART, GPU_PART, 0);
 	must_be(tl_publish(client, "g/new", &f[3].managed, NULL, NULL, NULL), 0);
-	gpu_foreign_init(&f[2], base + GPU_PART - 512, 1024, 0); /* over the seam: in two parts */
+	gpu_foreign_init(&f[2], base + GPU_PART - 512, 1024, 0); /* it lies in two parts */
 	must_be(tl_publish(client, "g/2", &f[2].managed, NULL, NULL, NULL), 0);
 	parent_tell(1);
 	parent_await();
-	tl_close(client); /* names stay: virtual memory outlives its producer */
+	tl_close(client); /* the names stay, since virtual memory outlives its producer */
 	return 0;
 }
 
@@ -172,8 +172,8 @@ GPU_TEST(a_range_that_grows_and_changes_under_its_address)
 
 /* ---- What cannot be shared ---- */
 
-/* Refused, with the remedy; with leave it is copied, and what was queued on the stream is in the
- * copy. */
+/* It is refused with a text that says what to do. If copies are allowed it is copied, after what
+ * was queued on the stream. */
 static void refused_then_copied(tl_client *client, CUdeviceptr memory, const char *words)
 {
 	tl_put_options o = { .size = sizeof(o), .flags = TL_PUBLISH_STAGING };
@@ -257,8 +257,8 @@ GPU_TEST(a_driver_that_promises_too_much)
 	gpu_nothing_left(&g);
 }
 
-/* The original of a copy is given back when it has been read, not before: here it is unmapped at
- * once then. */
+/* The original of a copy is given back when it has been read, not before: here the deleter unmaps
+ * it. */
 static int gives_the_original_back(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
@@ -390,7 +390,7 @@ static int shapes(const struct test_daemon *d, void *arg)
 	for (int i = 0; i < TL_NDIM_MAX; i++)
 		shape[i] = i % 8 ? 1 : 2;
 	t.ndim = TL_NDIM_MAX;
-	put_and_compare(client, &t, &o); /* shape, metadata and event are all outside of the row */
+	put_and_compare(client, &t, &o); /* shape, metadata and event do not fit into the row */
 	t.byte_offset = 256;
 	put_and_compare(client, &t, NULL);
 	t.ndim = 0;

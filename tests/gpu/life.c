@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long memory on a GPU lives, and what becomes of it when processes die. */
+/* The lifetime of memory on a GPU, also when processes die. */
 #include "tests/gpu/common.h"
 
 enum { N = 3 << 20 };
 
-/* ---- One source, many who use it ---- */
+/* ---- One tensor, many users ---- */
 
 static int frees_at_once(const struct test_daemon *d, void *arg)
 {
@@ -22,7 +22,7 @@ static int frees_at_once(const struct test_daemon *d, void *arg)
 		f[i].owned = &m[i];
 		must_be(tl_publish(client, name, &f[i].managed, NULL, NULL, NULL), 0);
 	}
-	tl_close(client); /* what was published stays, as long as this process does */
+	tl_close(client); /* what was published stays as long as this process */
 	parent_tell(1);
 	parent_await();
 	for (int i = 0; i < 3; i++)
@@ -35,7 +35,7 @@ static int frees_at_once(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* Holds four leases on each, two of another client's, and closes both clients while it does. */
+/* Holds four leases on each, two of them by another client, and closes both clients meanwhile. */
 static int holds_many(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0), *other = td_connect(d);
@@ -127,7 +127,7 @@ static void delete_busily(DLManagedTensorVersioned *managed)
 	must_be(tl_delete(busy.second, "other"), 0);
 	must_be(tl_delete(busy.second, "third"), 0);
 	tl_close(busy.second);
-	tl_close(busy.client); /* the one that it was published through */
+	tl_close(busy.client); /* the client that it was published with */
 	gpu_must(cuda->ctx_pop(&before));
 	atomic_store(&busy.done, 1);
 }
@@ -220,7 +220,7 @@ static int holds_a_dead_ones(const struct test_daemon *d, void *arg)
 	start = now_ns();
 	must_refuse(tl_get(client, "t", &wait, &next), -ENODATA, "gone");
 	must(now_ns() - start >= 30 * MS);
-	parent_tell(1); /* somebody will publish it anew while we wait */
+	parent_tell(1); /* the test publishes it anew while we wait */
 	wait = (tl_get_options){ .size = sizeof(wait), .timeout_ns = WAIT_S * SECOND };
 	must_be(tl_get(client, "t", &wait, &next), 0);
 	must_be(tl_tensor_check(next), 0);
@@ -244,7 +244,7 @@ static int publishes_anew(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* Did not know it before. */
+/* A consumer that has not met the name before. */
 static int comes_late(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
@@ -349,7 +349,7 @@ static int survives_the_daemon(const struct test_daemon *d, void *arg)
 	drop(theirs);
 	tl_close(client);
 	eventually(atomic_load(&f.deleted));
-	must_be(held.deleted, 0); /* we hold it ourselves, and that we know without a daemon */
+	must_be(held.deleted, 0); /* we hold it ourselves, which we know without a daemon */
 	must_be(gpu_read(gpu_data(own), N, CUDA_STREAM_LEGACY), 2);
 	drop(own);
 	eventually(atomic_load(&held.deleted));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many threads, clients and names in one process; leases taken in other ways; drafts. */
+/* Many threads, clients and names in one process, other ways to take leases, and drafts. */
 #include "tests/gpu/common.h"
 
 enum { N = 3 << 20, THREADS = 16 };
 
-/* "gpu" is plain memory, "draft" the library's; "cpu" has 5 in 100 bytes. */
+/* Publishes "gpu" in plain memory, "draft" in a draft buffer, and "cpu" with 5 in 100 bytes. */
 static int producer(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
@@ -66,7 +66,7 @@ static int crowd(const struct test_daemon *d, void *arg)
 		pthread_join(thread[i], NULL);
 	must_be(gpu_live(FAKE_IMPORT), 1);
 	tl_close(client[0]);
-	must_be(gpu_live(FAKE_IMPORT), 1); /* the other's, still */
+	must_be(gpu_live(FAKE_IMPORT), 1); /* the other client still has it */
 	tl_close(client[1]);
 	must_be(gpu_live(FAKE_IMPORT), 0);
 	return 0;
@@ -207,7 +207,7 @@ static CUdeviceptr draft_data(tl_draft *draft)
 	return (CUdeviceptr)(uintptr_t)tl_draft_tensor(draft)->data;
 }
 
-/* A library's own struct around an exported draft. */
+/* An exported draft, wrapped in a struct of another library. */
 struct wrapper {
 	DLManagedTensorVersioned managed, *inner;
 	int deleted;
@@ -278,7 +278,7 @@ GPU_TEST(exported_drafts_are_published_in_place)
 	gpu_nothing_left(&g);
 }
 
-/* Memory that somebody still writes to is nobody else's. */
+/* Memory is not used again while somebody may still write to it. */
 static int aborts_busy_drafts(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0), *other = td_connect(d);
@@ -392,8 +392,7 @@ GPU_TEST(a_process_reads_what_it_publishes)
 
 enum { EXCHANGES = 1000 };
 
-/* A little at a time: if an answer were overlooked nothing would wake the library's thread again.
- */
+/* Each reads little: nothing would wake the library's thread if it overlooked an answer. */
 static void *talks(void *arg)
 {
 	for (int i = 0; i < EXCHANGES; i++) {

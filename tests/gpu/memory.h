@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory on GPUs that is the test's own, of each kind, and tensors in it as another library would
- * hand them out. */
+/* Each kind of GPU memory, and tensors in it as other libraries hand them out. */
 #pragma once
 
 #include "tests/client/common.h"
@@ -58,7 +57,7 @@ static inline CUmemoryPool gpu_pool(int device, bool shareable)
 	return pool;
 }
 
-/* @size: of virtual memory a multiple of GPU_PART is made. */
+/* Virtual memory gets a size that is a multiple of GPU_PART. */
 static inline void gpu_memory_init(struct gpu_memory *m, enum gpu_kind kind, size_t size,
 				   int device)
 {
@@ -83,7 +82,7 @@ static inline void gpu_memory_init(struct gpu_memory *m, enum gpu_kind kind, siz
 	}
 }
 
-/* On any thread. */
+/* May be called on any thread. */
 static inline void gpu_memory_deinit(struct gpu_memory *m)
 {
 	CUcontext before;
@@ -104,12 +103,12 @@ static inline void gpu_memory_deinit(struct gpu_memory *m)
 	gpu_must(cuda->ctx_pop(&before));
 }
 
-/* A tensor of somebody else's on a GPU. */
+/* A tensor on a GPU that another library made. */
 struct gpu_foreign {
 	DLManagedTensorVersioned managed;
 	int64_t shape[1];
 	CUdeviceptr memory;
-	struct gpu_memory *owned; /* freed by the deleter, at once; NULL: nothing */
+	struct gpu_memory *owned; /* what the deleter frees, at once; NULL: nothing */
 	_Atomic int deleted;
 };
 
@@ -122,7 +121,7 @@ static inline void gpu_foreign_delete(DLManagedTensorVersioned *managed)
 	atomic_fetch_add(&f->deleted, 1);
 }
 
-/* The first @n bytes of @memory, which stays its owner's. */
+/* Makes a tensor of the first @n bytes of @memory, which stays its owner's. */
 static inline void gpu_foreign_init(struct gpu_foreign *f, CUdeviceptr memory, int64_t n,
 				    int device)
 {

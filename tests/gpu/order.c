@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who waits for whom on GPUs. The producer's work stands still (gpu_hold) or is slow, so that a
- * wait which is missing anywhere shows old bytes; that it would show them is checked too.
+ * The order of work on GPUs. The producer's work is held (gpu_hold) or slow, so that a missing wait
+ * shows old bytes; that it would show them is tested as well.
  */
 #include "tests/gpu/common.h"
 
 enum { N = 1 << 20, OLD = 1, NEW = 2 };
 
-/* Fills "t" anew as often as it is told to, always in the same memory, each time with work that has
- * just been queued. */
+/* Fills "t" anew whenever it is told to, always in the same memory, and publishes it while that
+ * work is still queued. */
 static int writer(const struct test_daemon *d, void *arg)
 {
 	const tl_put_options *o = arg;
@@ -49,8 +49,7 @@ struct reading {
 	pid_t producer;
 };
 
-/* Get, look and release, three times for each version: each time after a get while its producer is
- * held. */
+/* Gets, reads and releases each version three times; gets while the producer is held. */
 static int reader(const struct test_daemon *d, void *arg)
 {
 	struct reading *r = arg;
@@ -70,7 +69,7 @@ static int reader(const struct test_daemon *d, void *arg)
 					       still */
 			t[i] = gpu_get(client, "t", own ? (intptr_t)own : r->stream);
 		must_be(cuda->stream_query(stream), r->hold ? CUDA_E_NOT_READY : CUDA_OK);
-		drop(t[0]); /* waits neither */
+		drop(t[0]); /* does not wait either */
 		parent_tell(1);
 		parent_await();
 		must_be(gpu_read(gpu_data(t[1]), N, stream), NEW + v);
@@ -143,7 +142,8 @@ static int careless_reader(const struct test_daemon *d, void *arg)
 
 	(void)arg;
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
-	must_be(gpu_read(gpu_data(t), N, stream), OLD); /* what the tests above would see */
+	must_be(gpu_read(gpu_data(t), N, stream), OLD); /* what the tests above would see if a wait
+							   were missing */
 	parent_tell(1);
 	parent_await();
 	drop(t);
@@ -218,7 +218,7 @@ static int sealing_writer(const struct test_daemon *d, void *arg)
 	must_be(tl_get(client, "t",
 		       &(tl_get_options){ .size = sizeof(tl_get_options), .timeout_ns = 20 * MS },
 		       &(DLManagedTensorVersioned *){ NULL }),
-		-ETIMEDOUT); /* it waits first */
+		-ETIMEDOUT); /* the publish waits first */
 	gpu_hold(0);
 	pthread_join(thread, NULL);
 	parent_tell(1);
@@ -284,7 +284,7 @@ static int busy_reader(const struct test_daemon *d, void *arg)
 	gpu_must(cuda->stream_synchronize(stream));
 	must_be(leases_of(client, 0), 1);
 	gpu_hold(getpid());
-	/* Without a stream nothing of the tensor may be left to do. */
+	/* Without a stream no work on the tensor may be left. */
 	gpu_held_from_here(stream);
 	gpu_must(cuda->memcpy_dtod_async(to, r->none ? own : gpu_data(t), N, stream));
 	if (r->per_thread) {

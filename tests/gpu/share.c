@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors on a GPU between processes: published where they are, in each kind of memory, and got. */
+/* Tensors on a GPU that one process publishes where they are, in each kind of memory, and others
+ * get. */
 #include "tests/gpu/common.h"
 
 enum { N = 3 << 20 };
 
-/* Publishes what the test says, and stays until it is told to end. */
+/* Publishes what the test asks for, and stays until it is told to end. */
 struct producing {
 	int device;
 	int value;
 	uint32_t flags; /* TL_PUBLISH_* */
-	size_t at;	/* of the tensor in its allocation */
+	size_t at;	/* the tensor's place in its allocation */
 };
 
 static int legacy_producer(const struct test_daemon *d, void *arg)
@@ -101,7 +102,7 @@ GPU_TEST(the_consumer_waits_for_the_producers_work)
 	share(&(struct producing){ .value = 10 }, legacy_producer);
 }
 
-/* ---- Memory of the library's ---- */
+/* ---- Draft buffers ---- */
 
 static int draft_producer(const struct test_daemon *d, void *arg)
 {
@@ -147,8 +148,8 @@ static int reuses_blocks(const struct test_daemon *d, void *arg)
 		gpu_fill((CUdeviceptr)(uintptr_t)data, i, N, CUDA_STREAM_LEGACY);
 		must_be(tl_commit(draft, &version), 0);
 		must_be(version, i + 1);
-		/* Else draft buffers pile up behind the fake's memset, as behind any GPU that is
-		 * slower than its producer. */
+		/* Without this, draft buffers pile up behind the fake's memset, as behind any GPU
+		 * that is slower than its producer. */
 		gpu_must(cuda->stream_synchronize(CUDA_STREAM_LEGACY));
 	}
 	tl_close(client);
@@ -180,8 +181,8 @@ static int own_reader(const struct test_daemon *d, void *arg)
 	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
 	a = gpu_get(client, "t", (intptr_t)stream);
 	b = gpu_get(other, "t", (intptr_t)stream);
-	must_be(gpu_data(a), memory); /* one's own handle cannot be opened: it is the memory itself
-				       */
+	must_be(gpu_data(a), memory); /* a process cannot open its own handle, so this is the memory
+					 itself */
 	must_be(gpu_data(b), memory);
 	must_be(gpu_read(gpu_data(b), N, stream), 5);
 	must_be(gpu_live(FAKE_IMPORT), 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work on streams that the library must not lose sight of, though it gets no event, and streams
- * that it must leave alone. */
+/* Work on streams that the library must wait for although it gets no event, and streams that it
+ * must leave alone. */
 #include "tests/gpu/common.h"
 
 #include <dlfcn.h>
@@ -62,7 +62,7 @@ static void *drop_on_thread(void *arg)
 	return NULL;
 }
 
-/* What a thread has on its own stream no other thread can ask about. */
+/* No other thread can query the stream that is a thread's own. */
 static int reads_on_the_threads_stream(const struct test_daemon *d, void *arg)
 {
 	bool elsewhere = *(bool *)arg;
@@ -150,7 +150,7 @@ static int writes_while_captured(const struct test_daemon *d, void *arg)
 	tl_abort(draft);
 	gpu_must(end(stream, &graph));
 	gpu_must(nodes(graph, NULL, &n));
-	must_be(n, 0); /* the graph writes into nobody's memory */
+	must_be(n, 0); /* the graph writes into no memory that others have */
 	gpu_must(destroy(graph));
 	must_be(f.deleted, 0);
 	must_be(tl_put(client, "u", &f.managed.dl_tensor, &o, NULL), 0);

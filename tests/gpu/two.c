@@ -49,7 +49,7 @@ static int publishes_at_both(const struct test_daemon *d, void *arg)
 		must_be(f[1][kind].deleted, 0);
 	}
 	parent_tell(1);
-	parent_await(); /* nobody reads any more */
+	parent_await(); /* nobody reads them any more */
 	for (int name = 0; name < NAMES; name++)
 		must_be(tl_delete(client[1], names[name]), 0);
 	for (int kind = 0; kind < GPU_KINDS; kind++) {
@@ -97,11 +97,11 @@ static int reads_from_both(const struct test_daemon *d, void *arg)
 		again[name] = gpu_get(client[1], names[name], TL_STREAM_LEGACY);
 	must_be(leases_of(client[1], getpid()), 2 * NAMES);
 	drop_all(again);
-	drop_all(t[0]); /* closes its mappings of memory that the other's tensors are in, too */
+	drop_all(t[0]); /* this closes mappings of memory that the other's tensors are in, too */
 	tl_close(client[0]);
 	must_read(t[1], 1);
 	parent_tell(1);
-	parent_await(); /* the producer has left the killed one as well */
+	parent_await(); /* the producer has left the killed daemon as well */
 	must_read(t[1], 1);
 	must_be(leases_of(client[1], getpid()), NAMES);
 	drop_all(t[1]);
@@ -150,12 +150,12 @@ GPU_TEST(a_killed_daemon_takes_nothing_from_the_other)
 	child_go(&p);
 	child_must_succeed(&p);
 	gpu_nothing_left(&stays);
-	killed = gpu_start(.socket = killed.d.socket); /* takes away what the dead one left */
+	killed = gpu_start(.socket = killed.d.socket); /* removes what the dead one left */
 	gpu_nothing_left(&killed);
 	td_stop(&killed.d);
 }
 
-/* ---- While all is moving ---- */
+/* ---- While both are in use ---- */
 
 struct side {
 	tl_client *client;
@@ -201,7 +201,7 @@ static int read_once(struct side *s, int round)
 	if (r)
 		return r;
 	value = gpu_read(gpu_data(t), N, CUDA_STREAM_PER_THREAD);
-	must(value >= 0); /* of one round, and not a half */
+	must(value >= 0); /* the bytes are those of one round */
 	must_be(value % 2, !s->stays);
 	drop(t);
 	return 0;
@@ -242,7 +242,7 @@ static void some_rounds(struct side *s)
 	eventually(atomic_load(&s->rounds) > seen + 20);
 }
 
-/* Both sides at once, in one process; the parent says what has become of the daemons. */
+/* Uses both daemons at once from one process; the parent says what has become of them. */
 static void move(const struct both *both, struct side *sides, void *(*thread_of)(void *side))
 {
 	pthread_t thread[2];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the programs of `make gpu-check` share. They find out, rather than test: each answer is a
- * row, printed as "ROW", result, name and detail with tabs between. tests/gpu_check/run collects
- * them. Results: "ok", "differs" (from what this project is built on), "fail", "skip" and, for what
- * is only measured, "info".
+ * Helpers for the programs of `make gpu-check`. They find out rather than test: each answer is a
+ * row, printed as "ROW", result, name and detail with tabs between, which tests/gpu_check/run
+ * collects. Results are "ok", "differs" (from what this project is built on), "fail", "skip", and
+ * "info" for what is only measured.
  */
 #pragma once
 
@@ -26,7 +26,7 @@ __attribute__((format(printf, 3, 4))) static inline void row(const char *result,
 	fflush(stdout);
 }
 
-/* Whether a call gives what this project counts on. */
+/* Prints whether a call returns what this project counts on. */
 static inline void row_result(const char *name, CUresult result, CUresult expected)
 {
 	if (result == expected)
@@ -35,7 +35,7 @@ static inline void row_result(const char *name, CUresult result, CUresult expect
 		row("differs", name, "%s; counted on was %d", cuda_error_text(result), expected);
 }
 
-/* Memory that processes forked later share. */
+/* Allocates memory that is shared with processes forked later. */
 static inline void *shared_memory(size_t size)
 {
 	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -44,7 +44,7 @@ static inline void *shared_memory(size_t size)
 	return p;
 }
 
-/* A descriptor over a pair of sockets that was made before the fork. */
+/* Sends a descriptor over a pair of sockets that was made before the fork. */
 static inline void fd_send(int socket, int fd)
 {
 	char byte = 0, control[CMSG_SPACE(sizeof(int))] = { 0 };
@@ -78,7 +78,7 @@ static inline int fd_receive(int socket)
 	return fd;
 }
 
-/* Memory of cuMemCreate, mapped. */
+/* Memory of cuMemCreate() that is mapped. */
 struct vmm_block {
 	cuda_vmm_handle handle;
 	CUdeviceptr at;
@@ -114,7 +114,7 @@ static inline int vmm_export(const struct vmm_block *b)
 	return fd;
 }
 
-/* From a descriptor, which stays open; mapped. */
+/* Imports and maps the memory of a descriptor, which stays open. */
 static inline CUresult vmm_import(struct vmm_block *b, int fd, size_t size, int access)
 {
 	CUresult r = cuda->mem_import(&b->handle, (void *)(intptr_t)fd, CUDA_HANDLE_POSIX_FD);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What exporting, opening and importing cost, by size: the driver's calls, and gets of the library.
- * Medians of five. */
+/* Measures by size what exporting, opening and importing cost: the driver's calls and the
+ * library's. Medians of five. */
 #include "tests/gpu_check/check.h"
 
 enum { TIMES = 5, SIZES = 6 };
@@ -168,8 +168,8 @@ static int library_producer(const struct test_daemon *d, void *arg)
 	} else {
 		CUdeviceptr p = gpu_alloc(s->size);
 
-		for (int i = 0; i < TIMES; i++) { /* each time from nothing: the one before is freed
-						   */
+		for (int i = 0; i < TIMES; i++) { /* it starts from nothing, since the one before is
+						     freed */
 			gpu_foreign_init(&f, p, (int64_t)s->size, 0);
 			begin = now_ns();
 			must_be(tl_publish(client, "t", &f.managed, &o, NULL, NULL), 0);

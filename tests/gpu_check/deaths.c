@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What becomes of memory on a GPU whose process is killed, and whether it opens across PID
+/* Finds out what becomes of GPU memory whose process is killed, and whether it opens across PID
  * namespaces. */
 #include "tests/gpu_check/check.h"
 
@@ -81,7 +81,7 @@ static int vmm_late_importer(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* Like the daemon: this process has the descriptor and never uses CUDA. */
+/* Like the daemon, this process has the descriptor and never uses CUDA. */
 GPU_TEST(a_descriptor_keeps_memory_alive)
 {
 	struct exported *e = exported_new();
@@ -137,7 +137,7 @@ static int legacy_exporter(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* Reads without must(): the result is what is asked for. */
+/* Reads without must(), since the result is the question. */
 static CUresult read_bytes(CUdeviceptr p, int *value)
 {
 	unsigned char *bytes = malloc(N);
@@ -256,7 +256,8 @@ static int in_namespace(const struct test_daemon *d, void *arg)
 	fflush(stdout);
 	pid = fork();
 	if (!pid) {
-		setenv("FAKECUDA_PIDNS", "another", 1); /* the fake does not look at real ones */
+		setenv("FAKECUDA_PIDNS", "another", 1); /* the fake driver does not look at real
+							   ones */
 		open_all(a->e, a->fd);
 		_exit(0);
 	}

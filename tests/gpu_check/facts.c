@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What single calls of the driver give that the library, and the fake driver, count on. */
+/* Finds out what single calls of the driver return that the library and the fake driver count on.
+ */
 #include "tests/gpu_check/check.h"
 
 enum { N = 4 << 20 };
@@ -119,7 +120,8 @@ static int neighbour_owner(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* Does a small export expose what else lies in its block? And a second open of one handle. */
+/* Does a small export expose what else is in its block, and what does a second open of a handle
+ * return? */
 static int neighbour_reader(const struct test_daemon *d, void *arg)
 {
 	struct neighbours *n = arg;

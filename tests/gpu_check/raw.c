@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Programs that use CUDA's own IPC calls on the other side of the library: the driver's, and
- * cudaMalloc() and cudaIpc* of a libcudart, if there is one ($GPU_CHECK_CUDART, or one that the
- * loader finds). The handles are the same bytes.
+ * Exchanges tensors between the library and programs that make CUDA's IPC calls themselves: the
+ * driver's, and cudaMalloc() and cudaIpc* of a libcudart, if there is one ($GPU_CHECK_CUDART, or
+ * what the loader finds). Their handles are the same bytes.
  */
 #include "tests/gpu_check/check.h"
 
@@ -10,7 +10,8 @@
 
 enum { N = 8 << 20, VALUE = 0x3c };
 
-/* cudaIpc* by value, and what goes with it; results are 0 or an error of that library. */
+/* cudaIpc* and the functions that go with it, which take handles by value. Results are 0 or an
+ * error of that library. */
 struct runtime {
 	int (*malloc)(void **p, size_t size);
 	int (*memset)(void *p, int byte, size_t size);
@@ -46,7 +47,7 @@ static bool runtime_load(struct runtime *rt)
 	       rt->open_handle && rt->close_handle;
 }
 
-/* Which calls a side makes. */
+/* The calls that a side makes. */
 enum side { LIBRARY, DRIVER, RUNTIME };
 
 static bool have_runtime(void)

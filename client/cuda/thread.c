@@ -1,0 +1,532 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The thread sleeps in poll() until the daemon says something or somebody wakes it. Only while GPU
+ * work is awaited it looks again by itself, first after 20 us, then less and less often.
+ *
+ * Who holds cuda_lock: work is found under the lock and done without it. Functions called find_*,
+ * take_* or next_* hold it from beginning to end; take_* takes one thing off its list, which is
+ * then its caller's alone. The functions that do the work call those, and hold no lock themselves.
+ * A function that is called with the lock says so.
+ *
+ * What is worked on keeps its session: leases and publications have counts on it, and the end of a
+ * session waits while the thread has claimed it (busy). Deleters are called without any lock and
+ * may fork: the child finds in the lists all that nobody has taken.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/cuda/buffer.h"
+#include "client/cuda/export.h"
+#include "client/cuda/import.h"
+#include "client/cuda/lease.h"
+#include "client/cuda/publication.h"
+#include "client/cuda/thread.h"
+#include "client/session/client.h"
+#include "client/session/request.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+enum { LOOK_FIRST_NS = 20000, LOOK_LAST_NS = 1000000 };
+
+static struct {
+	struct list leases;	  /* struct tensor_lease: wait for the GPU */
+	struct list idle_leases;  /* those whose GPU work has ended: give them up */
+	struct list publications; /* struct cuda_publication: look at them */
+	struct list ended;	  /* those that have ended */
+	struct list exports;	  /* struct cuda_export: UNEXPORT is not answered yet */
+	struct list imports;	  /* struct cuda_import: close them */
+	bool running;
+	_Atomic int wake; /* eventfd */
+} thread = {
+	.leases = LIST_INIT(thread.leases),
+	.idle_leases = LIST_INIT(thread.idle_leases),
+	.publications = LIST_INIT(thread.publications),
+	.ended = LIST_INIT(thread.ended),
+	.exports = LIST_INIT(thread.exports),
+	.imports = LIST_INIT(thread.imports),
+	.wake = -1,
+};
+
+/* ---- Queues ---- */
+
+void cuda_queue_lease(struct tensor_lease *l)
+{
+	list_add_tail(&thread.leases, &cuda_lease_of(l)->queue_link);
+	cuda_wake();
+}
+
+void cuda_queue_publication(struct cuda_publication *p)
+{
+	list_del(&p->queue_link);
+	list_add_tail(&thread.publications, &p->queue_link);
+	cuda_wake();
+}
+
+void cuda_queue_import(struct cuda_import *import)
+{
+	list_del(&import->queue_link);
+	list_add_tail(&thread.imports, &import->queue_link);
+	cuda_wake();
+}
+
+void cuda_unqueue_imports(struct session *s, struct list *to)
+{
+	list_for_each_safe(l, &thread.imports) {
+		struct cuda_import *import = list_entry(l, struct cuda_import, queue_link);
+
+		if (import->session != s)
+			continue;
+		list_del(&import->queue_link);
+		list_add_tail(to, &import->link);
+	}
+}
+
+void cuda_wake(void)
+{
+	int wake = atomic_load(&thread.wake);
+	uint64_t one = 1;
+	int saved = errno;
+
+	if (wake >= 0 && write(wake, &one, sizeof(one)) < 0)
+		errno = saved; /* full: it is awake */
+}
+
+/* Takes the first node off a list; NULL: it is empty. */
+static struct list *take_first(struct list *list)
+{
+	struct list *first = NULL;
+
+	pthread_mutex_lock(&cuda_lock);
+	if (!list_empty(list)) {
+		first = list->next;
+		list_del(first);
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	return first;
+}
+
+/* ---- Sessions that the thread works with ---- */
+
+/* Called with cuda_lock. */
+static void set_busy(struct cuda_session *cs, bool busy)
+{
+	cs->busy = busy;
+	if (!busy)
+		pthread_cond_broadcast(&cuda_changed);
+}
+
+/* Makes a session stay until it is released. False: it has gone meanwhile. */
+static bool claim(struct cuda_session *wanted)
+{
+	struct cuda_session *cs;
+	bool found = false;
+
+	pthread_mutex_lock(&cuda_lock);
+	list_for_each_entry(cs, &cuda_sessions, link)
+		found = found || cs == wanted;
+	if (found)
+		set_busy(wanted, true);
+	pthread_mutex_unlock(&cuda_lock);
+	return found;
+}
+
+static void release(struct cuda_session *cs)
+{
+	pthread_mutex_lock(&cuda_lock);
+	set_busy(cs, false);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+/* ---- Leases ---- */
+
+/* Finds leases whose GPU work has ended. Returns how many wait on. */
+static unsigned find_idle_leases(void)
+{
+	unsigned left = 0;
+
+	pthread_mutex_lock(&cuda_lock);
+	list_for_each_safe(l, &thread.leases) {
+		if (cuda_lease_idle(cuda_lease_queued(l))) {
+			list_del(l);
+			list_add_tail(&thread.idle_leases, l);
+		} else {
+			left++;
+		}
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	return left;
+}
+
+static unsigned end_leases(void)
+{
+	unsigned left = find_idle_leases();
+	struct list *l;
+
+	while ((l = take_first(&thread.idle_leases)))
+		cuda_lease_end(cuda_lease_queued(l));
+	return left;
+}
+
+/* ---- Publications: any thread may do this ---- */
+
+/* Looks at each once. Returns how many wait for the GPU, or for the daemon to read. */
+static unsigned find_ended_publications(void)
+{
+	unsigned left = 0;
+
+	pthread_mutex_lock(&cuda_lock);
+	list_for_each_safe(l, &thread.publications) {
+		switch (cuda_publication_step(list_entry(l, struct cuda_publication, queue_link))) {
+		case STEP_WAIT:
+			left++;
+			break;
+		case STEP_IDLE:
+			list_del(l);
+			break;
+		case STEP_END:
+			list_del(l);
+			list_add_tail(&thread.ended, l);
+		}
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	return left;
+}
+
+/* Ends an export and its last publication, which wait for the daemon if they have to. */
+static void end_export(struct cuda_export *e, struct cuda_publication *last)
+{
+	e->last = last;
+	if (!cuda_export_end(e)) {
+		cuda_export_free(e);
+		cuda_publication_done(last);
+		return;
+	}
+	pthread_mutex_lock(&cuda_lock);
+	list_add_tail(&thread.exports, &e->queue_link);
+	pthread_mutex_unlock(&cuda_lock);
+	cuda_wake(); /* the answer may have come before it was in the list */
+}
+
+static unsigned end_publications(void)
+{
+	unsigned left = find_ended_publications();
+	struct list *l;
+
+	while ((l = take_first(&thread.ended))) {
+		struct cuda_publication *p = list_entry(l, struct cuda_publication, queue_link);
+
+		if (p->export)
+			end_export(p->export, p);
+		else
+			cuda_publication_done(p);
+	}
+	return left;
+}
+
+void cuda_catch_up(struct session *s)
+{
+	session_drain(s);
+	if (end_publications())
+		cuda_wake(); /* the thread may not have seen those that wait */
+}
+
+/* ---- Exports ---- */
+
+/* Orphans the exports whose daemon is gone: what is published in them is free. */
+static void orphan_exports(void)
+{
+	struct cuda_session *cs;
+
+	pthread_mutex_lock(&cuda_lock);
+	list_for_each_entry(cs, &cuda_sessions, link) {
+		list_for_each_safe(l, &cs->exports) {
+			struct cuda_export *e = list_entry(l, struct cuda_export, link);
+
+			if (!cuda_export_abandoned(e))
+				continue;
+			cuda_export_orphan(e);
+			cuda_publications_orphan(e);
+		}
+	}
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+/* The export after @e in the queue, or the first; NULL: that was all. Others add to the queue, but
+ * only this thread takes off it, so @e is still there. */
+static struct cuda_export *next_export(const struct cuda_export *e)
+{
+	const struct list *l;
+
+	pthread_mutex_lock(&cuda_lock);
+	l = e ? e->queue_link.next : thread.exports.next;
+	pthread_mutex_unlock(&cuda_lock);
+	return l == &thread.exports ? NULL : list_entry(l, struct cuda_export, queue_link);
+}
+
+static struct cuda_export *take_ended_export(void)
+{
+	struct cuda_export *e, *ended = NULL;
+
+	pthread_mutex_lock(&cuda_lock);
+	list_for_each_entry(e, &thread.exports, queue_link)
+		if (!ended && e->state == EXPORT_ENDED)
+			ended = e;
+	if (ended)
+		list_del(&ended->queue_link);
+	pthread_mutex_unlock(&cuda_lock);
+	return ended;
+}
+
+/* Returns how many the daemon has yet to be told of. */
+static unsigned finish_exports(void)
+{
+	struct cuda_export *e = NULL;
+	unsigned left = 0;
+
+	while ((e = next_export(e))) {
+		cuda_export_look(e);
+		left += e->state == EXPORT_ENDING;
+	}
+	while ((e = take_ended_export())) {
+		struct cuda_publication *last = e->last;
+
+		cuda_export_free(e);
+		cuda_publication_done(last);
+	}
+	return left;
+}
+
+/* ---- Imports ---- */
+
+/* An import that is to be closed, whose session is claimed; NULL: there is none. */
+static struct cuda_import *take_import(void)
+{
+	struct cuda_import *import = NULL;
+
+	pthread_mutex_lock(&cuda_lock);
+	if (!list_empty(&thread.imports)) {
+		import = list_first_entry(&thread.imports, struct cuda_import, queue_link);
+		list_del(&import->queue_link);
+		set_busy(cuda_of(import->session), true);
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	return import;
+}
+
+static void close_imports(void)
+{
+	struct cuda_import *import;
+
+	while ((import = take_import())) {
+		struct cuda_session *cs = cuda_of(import->session);
+
+		cuda_import_unmapped(import);
+		release(cs);
+	}
+}
+
+/* ---- Draft buffers ---- */
+
+/* Releases @cs, and claims the next session that has free buffers. NULL as @cs: the first. */
+static struct cuda_session *next_with_buffers(struct cuda_session *cs)
+{
+	struct cuda_session *found = NULL;
+	struct list *l;
+
+	pthread_mutex_lock(&cuda_lock);
+	l = cs ? cs->link.next : cuda_sessions.next;
+	if (cs)
+		set_busy(cs, false);
+	for (; l != &cuda_sessions && !found; l = l->next) {
+		struct cuda_session *next = list_entry(l, struct cuda_session, link);
+
+		if (!list_empty(&next->buffers))
+			found = next;
+	}
+	if (found)
+		set_busy(found, true);
+	pthread_mutex_unlock(&cuda_lock);
+	return found;
+}
+
+/* Gives back buffers that have been free for long. Returns the ns until some are again, or 0. */
+static int64_t trim_buffers(void)
+{
+	struct cuda_session *cs = NULL;
+	int64_t due = 0;
+
+	while ((cs = next_with_buffers(cs))) {
+		int64_t ns = cuda_buffers_trim(cs);
+
+		if (ns && (!due || ns < due))
+			due = ns;
+	}
+	return due;
+}
+
+/* ---- What the daemon says ---- */
+
+struct polled {
+	struct pollfd *fds;
+	struct cuda_session **of; /* the sessions of all but the first: claim() tells whether they
+				     live */
+	size_t n, room;
+};
+
+static void poll_add(struct polled *p, int fd, struct cuda_session *cs)
+{
+	if (p->n == p->room) {
+		size_t room = p->room ? 2 * p->room : 16;
+		struct pollfd *fds = reallocarray(p->fds, room, sizeof(*fds));
+		struct cuda_session **of;
+
+		if (fds)
+			p->fds = fds;
+		of = reallocarray(p->of, room, sizeof(struct cuda_session *));
+		if (of)
+			p->of = of;
+		if (!fds || !of)
+			return; /* out of memory: this one is not heard until others go */
+		p->room = room;
+	}
+	p->fds[p->n] = (struct pollfd){ .fd = fd, .events = POLLIN };
+	p->of[p->n++] = cs;
+}
+
+/* Finds the sockets on which daemons may say something. */
+static void find_sockets(struct polled *p)
+{
+	struct cuda_session *cs;
+
+	p->n = 0;
+	poll_add(p, thread.wake, NULL);
+	pthread_mutex_lock(&cuda_lock);
+	list_for_each_entry(cs, &cuda_sessions, link)
+		if (!atomic_load(&cs->session->lost))
+			poll_add(p, cs->session->socket, cs);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+static void wait_for_something(struct polled *p, int64_t wait_ns)
+{
+	struct timespec ts = { .tv_sec = wait_ns / NS_PER_SEC, .tv_nsec = wait_ns % NS_PER_SEC };
+	uint64_t count;
+
+	ppoll(p->fds, p->n, wait_ns ? &ts : NULL, NULL);
+	if (p->n && read(p->fds[0].fd, &count, sizeof(count)) < 0)
+		count = 0;
+}
+
+static void hear_sessions(const struct polled *p)
+{
+	for (size_t i = 1; i < p->n; i++) {
+		if (!p->fds[i].revents || !claim(p->of[i]))
+			continue;
+		session_drain(p->of[i]->session);
+		release(p->of[i]);
+	}
+}
+
+/* ---- The thread ---- */
+
+static void *run(void *arg)
+{
+	static struct polled polled; /* a child that a deleter forks goes on with it */
+	int64_t wait_ns = 0, look = 0;
+
+	(void)arg;
+	for (;;) {
+		unsigned left;
+		int64_t trim;
+
+		find_sockets(&polled);
+		wait_for_something(&polled, wait_ns);
+		hear_sessions(&polled);
+		orphan_exports();
+		left = end_leases() + end_publications();
+		left += finish_exports();
+		close_imports();
+		trim = trim_buffers();
+		look = !left		     ? 0
+		       : !look		     ? LOOK_FIRST_NS
+		       : look < LOOK_LAST_NS ? look + look / 2
+					     : look;
+		wait_ns = look ? look : trim;
+	}
+	return NULL;
+}
+
+/* Called with cuda_lock. */
+static int start(void)
+{
+	pthread_attr_t attr;
+	sigset_t all, before;
+	pthread_t id;
+	int r;
+
+	thread.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (thread.wake < 0)
+		return -errno;
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all); /* signals are for the program's own threads */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	r = pthread_create(&id, &attr, run, NULL);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attr);
+	if (r)
+		thread.wake = fd_close(thread.wake);
+	thread.running = !r;
+	return -r;
+}
+
+int cuda_thread_start(void)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&cuda_lock);
+	if (!thread.running)
+		r = start();
+	pthread_mutex_unlock(&cuda_lock);
+	return r;
+}
+
+/* ---- fork() ---- */
+
+/*
+ * What the thread had to do is left to the parent, except for leases, which the child's ledger
+ * counts as well. Imports are closed with their session.
+ */
+void cuda_thread_inherit(void)
+{
+	static struct list inherited_exports = LIST_INIT(inherited_exports);
+
+	thread.running = false;
+	atomic_store(&thread.wake, fd_close(thread.wake));
+	list_init(&thread.publications);
+	list_init(&thread.ended);
+	list_move_all(&inherited_exports, &thread.exports);
+	list_move_all(&thread.leases, &thread.idle_leases);
+}
+
+void cuda_thread_give_up_leases(void)
+{
+	struct list events = LIST_INIT(events); /* the driver's half of them is the parent's */
+	struct list *l;
+
+	while ((l = take_first(&thread.leases))) {
+		struct tensor_lease *lease = cuda_lease_queued(l);
+		struct cuda_event *event = cuda_lease_of(lease)->event;
+
+		if (event)
+			list_add_tail(&events, &event->link);
+		cuda_lease_end(lease);
+	}
+	cuda_events_keep(&events);
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The programs of examples/c do what they say, as a user runs them. */
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "tests/harness/gpu.h"
+#include "tests/package/package.h"
+
+enum { OUT_MAX = 4096 };
+
+struct program {
+	pid_t pid;
+	int out; /* what it prints, errors too */
+	char text[OUT_MAX];
+	size_t used;
+};
+
+static struct program start(const char *socket, const char *const *args)
+{
+	char path[PACKAGE_PATH];
+	struct program p = { 0 };
+	int fd[2];
+
+	snprintf(path, sizeof(path), "%s/examples/c/%s", package_build(), args[0]);
+	must_be(pipe2(fd, O_CLOEXEC), 0);
+	fflush(stdout);
+	p.pid = fork();
+	must(p.pid >= 0);
+	if (p.pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		alarm(0);
+		setenv("TENSORLEASE_SOCKET", socket, 1);
+		dup2(fd[1], 1);
+		dup2(fd[1], 2);
+		execv(path, (char **)(uintptr_t)args);
+		_exit(127);
+	}
+	close(fd[1]);
+	p.out = fd[0];
+	return p;
+}
+
+/* Reads until @n lines are there, or its end. */
+static void read_lines(struct program *p, unsigned n)
+{
+	for (;;) {
+		unsigned lines = 0;
+		ssize_t got;
+
+		for (size_t i = 0; i < p->used; i++)
+			lines += p->text[i] == '\n';
+		if (lines >= n)
+			return;
+		must(p->used < OUT_MAX - 1);
+		got = read(p->out, p->text + p->used, OUT_MAX - 1 - p->used);
+		must(got >= 0);
+		if (!got)
+			return;
+		p->used += (size_t)got;
+	}
+}
+
+/* Its exit status, when it has ended; @signal, if not 0, ends it. */
+static int finish(struct program *p, int signal)
+{
+	int status;
+
+	if (signal)
+		must_be(kill(p->pid, signal), 0);
+	read_lines(p, UINT32_MAX);
+	close(p->out);
+	must_be(waitpid(p->pid, &status, 0), p->pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+static void must_say(const struct program *p, const char *words)
+{
+	if (!strstr(p->text, words))
+		fprintf(stderr, "no '%s' in: %s\n", words, p->text);
+	must(strstr(p->text, words));
+}
+
+/* Runs a program to its end, which is a good one, and it has said @words. */
+static void run(const char *socket, const char *words, const char *const *args)
+{
+	struct program p = start(socket, args);
+	int status = finish(&p, 0);
+
+	must_say(&p, words);
+	must_be(status, 0);
+}
+#define ARGS(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+TEST(a_consumer_reads_what_a_producer_writes)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct program producer = start(d.socket, ARGS("producer", "picture", "1"));
+
+	run(d.socket, "921600 bytes, mean", ARGS("consumer", "picture", "3"));
+	must_be(finish(&producer, SIGTERM), 256 + SIGTERM);
+}
+
+TEST(an_event_loop_hears_of_new_tensors_and_ends_when_told)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct program loop = start(d.socket, ARGS("epoll", "picture"));
+	struct program producer = start(d.socket, ARGS("producer", "picture", "1"));
+
+	read_lines(&loop, 3);
+	must_say(&loop, "picture version ");
+	must_be(finish(&producer, SIGTERM), 256 + SIGTERM);
+	must_be(finish(&loop, SIGTERM), 0);
+}
+
+TEST(a_pair_is_got_as_it_was_published)
+{
+	cleanup_td struct test_daemon d = td_start();
+
+	run(d.socket, "", ARGS("group", "publish", "5"));
+	run(d.socket, "left 4, right 4: a pair", ARGS("group", "get"));
+}
+
+TEST(without_a_daemon_the_reason_is_said)
+{
+	struct program p = start("/nonexistent/socket", ARGS("consumer"));
+
+	must_be(finish(&p, 0), 1);
+	must_say(&p, "cannot connect: ");
+	must_say(&p, "/nonexistent/socket");
+}
+
+GPU_TEST(a_tensor_on_a_gpu_outlives_the_program_that_wrote_it)
+{
+	cleanup_td struct test_daemon d = td_start();
+
+	run(d.socket, "", ARGS("cuda", "publish", "t"));
+	run(d.socket, "t begins with 42", ARGS("cuda", "get", "t"));
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	return suite_run();
+}
