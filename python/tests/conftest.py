@@ -111,6 +111,18 @@ def eventually(condition):
     return True
 
 
+@contextlib.contextmanager
+def no_client_stays(observer):
+    """Waits at its end until clients that came meanwhile are gone: the daemon hears of a process's end after us."""
+
+    def clients():
+        return {(c.id, c.pid) for c in observer.clients()}
+
+    before = clients()
+    yield
+    eventually(lambda: clients() <= before)
+
+
 def until_asleep(tid):
     """Waits until a thread of any process sleeps in the kernel: ten looks in a row, unlike a sleep for the GIL."""
     seen = 0

@@ -106,7 +106,7 @@ class Child:
         theirs.close()
         self.pid = self.process.pid
 
-    def hear(self, seconds=90):  # longer than eventually() in the child
+    def hear(self, seconds=limit(90)):  # longer than eventually() in the child
         assert self.link.poll(seconds), "the child said nothing in time"
         try:
             heard = self.link.recv()

@@ -159,7 +159,7 @@ def test_an_idle_wait_uses_no_processor(client):
         wait = asyncio.create_task(client.aget("async/idle", timeout=limit(60)))
         await until_all_wait()
         before = time.process_time()
-        await asyncio.sleep(1.0)  # what is measured
+        await asyncio.sleep(1.0)  # this time is what is measured
         used = time.process_time() - before
         wait.cancel()
         return used
@@ -175,7 +175,7 @@ def test_a_wait_goes_on_over_a_restart(tmp_path):
         await until_all_wait()
         first.kill()
         first.wait()
-        await asyncio.sleep(1.5)  # longer than the library takes to notice: the wait must stay
+        await asyncio.sleep(1.5)  # longer than the library takes to notice, and the wait must stay
         assert not wait.done()
         with daemon_at(address), tensorlease.connect(address, autostart=False) as other:
             other.put("async/restart", b"12")

@@ -156,7 +156,7 @@ def test_a_large_put_leaves_the_gil_to_others(client):
 
 
 def test_a_signal_ends_a_waiting_get(address):
-    assert is_interrupted("client.get('client/none', timeout=50)")
+    assert is_interrupted(f"client.get('client/none', timeout={limit(50)})")
 
 
 def test_a_signal_handler_that_returns_does_not_end_the_wait(client, observer):
@@ -249,7 +249,7 @@ def test_a_daemon_is_started_and_ends_by_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORLEASE_SOCKET", str(tmp_path / "socket"))
     for missing in (lambda: tensorlease.connect(), lambda: tensorlease.connect(tmp_path / "socket")):
         with pytest.raises(tensorlease.NoDaemonError):
-            missing()  # an address was given: a daemon there is not started unasked
+            missing()  # where an address is given, no daemon is started unasked
     assert not os.listdir(tmp_path)
     with tensorlease.connect(autostart=True) as client:
         assert client.put("auto", b"x") == 1

@@ -175,7 +175,7 @@ def test_wrong_arguments_are_buffer_errors_never_type_errors(tensor, writable, a
     for source in (tensor, writable):
         with pytest.raises(BufferError):
             source.__dlpack__(**asked)
-    with pytest.raises(TypeError):  # of the call itself: there is no such signature
+    with pytest.raises(TypeError):  # by the call itself, which has no such signature
         tensor.__dlpack__(future=1)
 
 
@@ -234,7 +234,7 @@ def test_deleters_run_on_any_thread(client, observer):  # 20
 
     def delete(part):
         for m in part:
-            m.deleter(ctypes.byref(m))  # ctypes gives the GIL up
+            m.deleter(ctypes.byref(m))  # ctypes releases the GIL
 
     threads = [threading.Thread(target=delete, args=(managed[n::4],)) for n in range(4)]
     for thread in threads:
@@ -273,7 +273,7 @@ def test_shape_and_strides_belong_to_each_capsule(writable):  # 21
     assert managed[1].tensor.shape[0] == 2 and writable.shape == (2, 3, 4)
 
 
-def test_the_memory_lives_as_long_as_the_object_too(writable):  # 22: mpi4py 3 deletes at once and reads on
+def test_the_memory_lives_as_long_as_the_object_too(writable):  # 22: mpi4py 3 deletes at once and continues to read
     managed = abi.consume(writable.__dlpack__())
     address = managed.tensor.data
     managed.deleter(ctypes.byref(managed))
@@ -384,7 +384,7 @@ def test_without_a_daemon_the_refusal_says_why(tmp_path):
         "try: t.__dlpack__(max_version=(1, 0))\n"
         "except BufferError as e: print('copy=True' in str(e))\n"
         "print(t.__dlpack__(max_version=(1, 0), copy=True) is not None)\n"
-        "os.kill(tensorlease.connect(autostart=True).status().daemon_pid, signal.SIGTERM)\n"  # a new one tidies up
+        "os.kill(tensorlease.connect(autostart=True).status().daemon_pid, signal.SIGTERM)\n"  # a new one cleans up
     )
     result = run_python(code, TENSORLEASE_SOCKET=str(tmp_path / "socket"))
     assert result.stdout == "12497500 7\nTrue\nTrue\n", result.stderr

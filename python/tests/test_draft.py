@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts: created, written, committed or aborted."""
+"""Drafts are created, written, and committed or aborted."""
 
 import gc
 import os
 
 import numpy as np
 import pytest
-from conftest import from_dlpack, run_python
+from conftest import eventually, from_dlpack, run_python
 from limits import limit
 
 
@@ -164,8 +164,7 @@ def test_a_draft_that_is_forgotten_is_aborted(client):
     del view
     gc.collect()
     assert "draft/g" not in client
-    client.put("draft/settle", b"x")
-    assert client.status().drafts <= before + 1  # one may be prefetched
+    eventually(lambda: client.status().drafts <= before + 1)  # one may be prefetched
 
 
 def test_space_comes_back(client):

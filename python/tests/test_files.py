@@ -103,7 +103,7 @@ def test_every_type_of_safetensors_comes_back_bit_by_bit(client, tmp_path):
     random = np.random.default_rng(2)
     tensors = {}
     for name, _, bits in TYPES:
-        shape = [3, 8]  # whole bytes of every type
+        shape = [3, 8]  # elements of every type that fill whole bytes
         payload = random.integers(0, 256, 24 * bits // 8, "uint8")
         tensors[f"t/{name}"] = (name, shape, (payload % 2 if name == "BOOL" else payload).tobytes())
         tensors[f"empty/{name}"] = (name, [0, 8], b"")
@@ -200,7 +200,7 @@ def malformed(tmp_path):
     raw = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
         last = archive.getinfo("b.npy")
-    raw[last.header_offset + 5000] ^= 1  # in the last one's data: all was read by then
+    raw[last.header_offset + 5000] ^= 1  # inside the last one's data, when everything else was read
     path.write_bytes(raw)
     yield path, "b"
     path = tmp_path / "cut.npy"

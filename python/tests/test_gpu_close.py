@@ -12,6 +12,7 @@ import pytest
 from conftest import eventually
 from cuda_driver import LEGACY, Child, Driver, Taken, run
 from gpu_help import N, take
+from limits import limit
 
 import tensorlease
 
@@ -28,7 +29,7 @@ if os.environ["ENDING"] != "exit":
 """
 
 
-def publish(byte, timeout=60.0):
+def publish(byte, timeout=limit(60)):
     client, driver = tensorlease.connect(autostart=False, timeout=timeout), Driver()
     with client.create("t", (N,), "uint8", device=0) as draft:
         taken = Taken(driver, draft, LEGACY)
@@ -41,7 +42,7 @@ def publish(byte, timeout=60.0):
 def test_what_was_published_stays(gpus, monkeypatch, ending):
     monkeypatch.setenv("FAKECUDA_DELAY_US", "50000")
     monkeypatch.setenv("ENDING", ending)
-    subprocess.run([sys.executable, "-c", PROGRAM], cwd=os.path.dirname(__file__), check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", PROGRAM], cwd=os.path.dirname(__file__), check=True, timeout=limit(120))
     monkeypatch.delenv("FAKECUDA_DELAY_US")
     run(take, 7)
     run(delete)
@@ -61,7 +62,7 @@ def close_while_another_thread_works(link):
     closed = threading.Event()
 
     def work():
-        eventually(lambda: client.closed)  # the other thread is in tl_close(), or has been there
+        eventually(lambda: client.closed)  # the other thread is in tl_close(), or was there
         link.send(closed.is_set())
 
     thread = threading.Thread(target=work)
@@ -78,7 +79,7 @@ def test_other_threads_go_on_while_it_closes(gpus):
     child = Child(close_while_another_thread_works)
     gpus.hold(child.pid)
     child.tell()
-    assert child.hear() is False  # it was not closed yet, and this thread ran
+    assert child.hear() is False  # close() had not returned when this thread ran
     gpus.hold(0)
     assert child.hear() is True
     child.end()

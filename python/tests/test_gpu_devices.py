@@ -42,7 +42,7 @@ def test_two_devices_under_other_numbers(gpus, observer, monkeypatch):
     uuids = [uuid for _, uuid in run(devices_here)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     assert run(devices_here) == [(0, uuids[1]), (1, uuids[0])]
-    producer = Child(fill_draft_and_stay, 0, 1)  # on its 1, the first here
+    producer = Child(fill_draft_and_stay, 0, 1)  # on its device 1, which is the first one here
     producer.hear()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert observer.stat("t").device_uuid == uuids[0]
@@ -61,7 +61,7 @@ def nothing_works():
     assert client.devices()[0].uuid == info.device_uuid
     for call in (
         lambda: client.get("t"),
-        lambda: client.get("t", timeout=5),
+        lambda: client.get("t", timeout=limit(5)),
         lambda: client.create("u", 4, "int8", device=0),
         lambda: client.put("u", abi.Producer(device=(2, 0))),
         lambda: client.publish("u", abi.Producer(device=(2, 0))),

@@ -57,7 +57,7 @@ def sees_it_go(link):
     info = client.stat("t")
     assert info.lost and info.version == 1 and "t" in client
     link.send("waiting")
-    again = client.get("t", timeout=limit(60))  # waits for it to be published anew
+    again = client.get("t", timeout=limit(60))  # waits until it is published again
     assert again.version == 2
     assert Taken(driver, again).read() == bytes([2]) * N
     link.send("back")
@@ -157,7 +157,7 @@ def test_a_forked_child_is_told_that_cuda_does_not_work(gpus):
 
 
 def forks_before(link):
-    """A server that never uses a GPU itself, and workers that do."""
+    """Like a server that never uses a GPU itself and forks workers that do."""
     client = connect()
     client.put("c", b"1")
     pid = os.fork()
@@ -195,7 +195,7 @@ def ends_with_everything_open(link):
 
 def test_an_interpreter_may_end_with_everything_open(gpus, observer):
     child = Child(ends_with_everything_open)
-    child.end()  # the daemon may learn of it later than we do
+    child.end()  # the daemon may hear of it later than we do
     eventually(lambda: observer.stat("t").lost and observer.stat("u").lost)
     observer.delete("t")
     observer.delete("u")

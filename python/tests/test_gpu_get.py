@@ -143,7 +143,7 @@ def test_the_cuda_array_interface(gpus):
 def asked_for():
     client, driver = connect(), Driver()
     with client.create("t", (4, 4), "float32", device=0) as draft:
-        assert abi.name_of(draft.__dlpack__()) == "dltensor"  # writable: no flag to be lost
+        assert abi.name_of(draft.__dlpack__()) == "dltensor"  # it is writable, so there is no flag to be lost
         with pytest.raises(BufferError, match="clone"):
             draft.__dlpack__(copy=True)
     tensor = client.get("t")
@@ -234,7 +234,7 @@ def exchanged():
     assert exchange.from_py(tensor, ctypes.byref(out)) == 0
     assert exchange.to_py(out, ctypes.byref(theirs)) == 0
     foreign = theirs.value
-    ctypes.pythonapi.Py_DecRef(theirs)  # of which ctypes does not know
+    ctypes.pythonapi.Py_DecRef(theirs)  # ctypes does not know this one
     tensor.release()
     del tensor
     assert (foreign.device, foreign.name) == ("cuda:0", None)

@@ -21,7 +21,7 @@ def test_a_tensor_is_published_where_it_is(gpus, observer, legacy):
     producer = Child(publish_and_stay, 7, {}, {"legacy": legacy})
     published, streams = producer.hear()
     assert published == (1, False)
-    assert streams == ([1, 1] if legacy else [1])  # ours, which it makes wait for its own
+    assert streams == ([1, 1] if legacy else [1])  # our stream, which it makes wait for its own
     run(take, 7)
     info = observer.stat("t")
     assert (info.shape, info.nbytes, info.lost) == ((N,), N, False)
@@ -38,7 +38,7 @@ def puts():
     array = Array(driver, (N,)).fill(1)
     assert client.put("t", array) == 1
     assert array.streams == [LEGACY]
-    assert array.deleted == 1  # it is the caller's again
+    assert array.deleted == 1  # it belongs to the caller again
     array.fill(2)
     mine = driver.stream()
     assert client.put("t", array, stream=mine) == 2
@@ -141,7 +141,7 @@ def test_what_came_from_another_process_under_a_second_name(gpus, kind):
     producer = Child(fill_draft_and_stay, 6) if kind == "draft" else Child(publish_and_stay, 6)
     producer.hear()
     consumer = Child(second_name)
-    assert consumer.hear() == (1, kind == "plain")  # what is exported by descriptors can be so again
+    assert consumer.hear() == (1, kind == "plain")  # memory that is exported by descriptors can be exported once more
     assert run(take_named, "u", 6)
     consumer.end()
     producer.end()

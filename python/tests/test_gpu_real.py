@@ -67,7 +67,7 @@ def cuda_gpu():
 
 # ---- PyTorch ----
 
-LONG = 400_000_000  # cycles: some tenths of a second
+LONG = 400_000_000  # cycles, which take some tenths of a second
 
 
 def torch_producer(link, how):
@@ -219,7 +219,7 @@ def torch_types():
         assert taken.dtype == dtype and taken.shape == source.shape
         assert torch.equal(taken.view(torch.uint8), source.view(torch.uint8))
         assert client.publish("types", source).copied is False
-        assert client.get("types").torch().data_ptr() == source.data_ptr()  # our own: the memory itself
+        assert client.get("types").torch().data_ptr() == source.data_ptr()  # our own tensor is the memory itself
     with pytest.raises(tensorlease.UnsupportedError, match="contiguous"):
         client.put("types", torch.zeros(4, 4, device="cuda").t())
     with pytest.raises(BufferError):

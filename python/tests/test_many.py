@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""put_many() and get_many(): many tensors in one step, and as of one moment."""
+"""put_many() publishes many tensors in one step, and get_many() gets them as of one moment."""
 
 import builtins
 import collections
@@ -204,7 +204,7 @@ def test_a_wait_for_a_prefix_ends_when_there_is_one(client, observer):
 
 @pytest.mark.parametrize("names", ["['many/none']", "'many/none'"])
 def test_a_signal_ends_a_wait(address, names):
-    assert is_interrupted(f"client.get_many({names}, timeout=50)")
+    assert is_interrupted(f"client.get_many({names}, timeout={limit(50)})")
 
 
 @pytest.mark.parametrize("names", [["many/none"], "many/none"])
@@ -257,7 +257,7 @@ def test_names_that_come_together_are_got_together(client):
         "import itertools, tensorlease\n"
         "client = tensorlease.connect(autostart=False)\n"
         "for i in itertools.count():\n"
-        "    client.get('many/go', newer_than=i, timeout=60)\n"
+        f"    client.get('many/go', newer_than=i, timeout={limit(60)})\n"
         "    client.put_many({str(n): b'x' for n in range(200)}, prefix=f'many/new/{i}/')\n"
     )
     publisher = subprocess.Popen([sys.executable, "-c", code])

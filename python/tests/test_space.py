@@ -50,14 +50,14 @@ def test_control_c_ends_a_wait_for_space(full, daemon, call):
 @pytest.mark.parametrize("call", CALLS)
 def test_close_ends_a_wait_for_space(full, daemon, client, call):
     names = {"client": client}
-    said = close_during(client, lambda: eval(written(call, daemon, 60), names))
+    said = close_during(client, lambda: eval(written(call, daemon, limit(60)), names))
     assert said == ["the client was closed during a wait for space"]
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_space_that_comes_ends_the_wait(full, daemon, client, call):
     thread = once_asleep(full.abort)
-    made = eval(written(call, daemon, 60), {"client": client})
+    made = eval(written(call, daemon, limit(60)), {"client": client})
     thread.join()
     if isinstance(made, tensorlease.Draft):
         made.commit()
@@ -107,9 +107,9 @@ client = tensorlease.connect(autostart=False)
 began = time.monotonic()
 try:
     thread = once_spinning(lambda: os.kill(os.getpid(), signal.SIGINT))
-    client.get("space/none", timeout=50, spin=50)
+    client.get("space/none", timeout={limit(50)}, spin={limit(50)})
 except KeyboardInterrupt:
-    print("interrupted", time.monotonic() - began < 30)
+    print("interrupted", time.monotonic() - began < {limit(30)})
 """
     assert run_python(code, timeout=limit(120)).stdout == "interrupted True\n"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the library share: little tensors with bytes that tell who wrote them. */
+/* Helpers for the tests of the library: small tensors whose bytes tell who wrote them. */
 #pragma once
 
 #include <pthread.h>
@@ -22,7 +22,7 @@ static inline DLTensor bytes_tensor(void *data, const int64_t *shape)
 			   .shape = (int64_t *)shape };
 }
 
-/* Publishes @n bytes of @value; the version. */
+/* Publishes @n bytes of @value and returns the version. */
 static inline uint64_t put_bytes(tl_client *client, const char *name, int value, size_t n)
 {
 	unsigned char *data = malloc(n + 1);
@@ -74,7 +74,7 @@ static inline int count_leases_of(const tl_client_info *info, void *context)
 	return 0;
 }
 
-/* What that process holds according to the daemon; 0: what all do. */
+/* How many leases that process holds according to the daemon, or all processes if @pid is 0. */
 static inline uint64_t leases_of(tl_client *client, pid_t pid)
 {
 	struct lease_count count = { .pid = (uint32_t)pid };
@@ -83,7 +83,7 @@ static inline uint64_t leases_of(tl_client *client, pid_t pid)
 	return count.n;
 }
 
-/* 'S' once it sleeps in the kernel; a sleep for a lock would be over before we look again. */
+/* The state that /proc tells, 'S' while the thread sleeps in the kernel. */
 static inline char state_of_thread(pid_t tid)
 {
 	char path[64], state = 0;
@@ -97,7 +97,10 @@ static inline char state_of_thread(pid_t tid)
 	return state;
 }
 
-/* Until that thread, which stores its number there, sleeps, ten times in a row. */
+/*
+ * Waits until the thread that stores its number in *@tid was seen asleep ten times in a row: a
+ * short sleep, such as one for a lock, would be over before that.
+ */
 static inline void until_it_sleeps(const _Atomic pid_t *tid)
 {
 	eventually(atomic_load(tid));

@@ -36,58 +36,74 @@ static void check_family(const struct family *f)
 		must(all_bytes(f->held[i], i + 1, f->size[i]));
 }
 
+static void drop_family(const struct family *f)
+{
+	for (int i = 0; i < HELD; i++)
+		drop(f->held[i]);
+}
+
+/* Publishes new versions of the first @n of these names. */
+static void replace_family(const struct family *f, int n)
+{
+	char name[16];
+
+	for (int i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "f/%d", i);
+		put_bytes(f->client, name, 200, f->size[i]);
+	}
+}
+
+static void replace_family_often(const struct family *f)
+{
+	for (int v = 0; v < 20; v++)
+		replace_family(f, HELD);
+}
+
+/* In a child: what it inherited stays as it is while the parent does something. */
+static void read_across_a_pause(const struct family *f)
+{
+	check_family(f);
+	pause_at(1);
+	check_family(f);
+}
+
 static int reading_child(const struct test_daemon *d, void *arg)
 {
 	struct family *f = arg;
 	DLManagedTensorVersioned *t;
 
 	(void)d;
-	check_family(f);
-	parent_tell(1);
-	parent_await(); /* meanwhile the parent releases, and publishes thousands of versions */
-	check_family(f);
+	read_across_a_pause(f);
 	t = get(f->client, "f/0"); /* on the child's own connection */
 	must(*(unsigned char *)t->dl_tensor.data == 200);
 	drop(t);
 	put_bytes(f->client, "from/child", 1, 10);
-	parent_tell(2);
-	parent_await();
+	pause_at(2);
 	check_family(f);
-	for (int i = 0; i < HELD; i++)
-		drop(f->held[i]);
-	parent_tell(3);
-	parent_await();
+	drop_family(f);
+	pause_at(3);
 	tl_close(f->client);
 	return 0;
 }
 
-TEST(a_child_reads_on)
+TEST(a_child_keeps_reading)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
 	struct test_child c;
 	struct family f;
-	char name[16];
 
 	take_family(&f, client);
-	c = child_start(&d, reading_child, &f);
-	must_be(child_await(&c), 1);
+	c = child_start_ready(&d, reading_child, &f);
 	must_be(td_status(&d).clients, 2);
-	for (int i = 0; i < HELD; i++)
-		drop(f.held[i]);
+	drop_family(&f);
 	for (int v = 0; v < VERSIONS; v++)
-		for (int i = 0; i < (v % 100 ? 4 : HELD); i++) {
-			snprintf(name, sizeof(name), "f/%d", i);
-			put_bytes(client, name, 200, f.size[i]);
-		}
+		replace_family(&f, v % 100 ? 4 : HELD); /* the large ones less often */
 	must_be(td_status(&d).retired, HELD);
-	child_go(&c);
-	must_be(child_await(&c), 2);
-	child_go(&c);
-	must_be(child_await(&c), 3);
+	must_be(child_step(&c), 2);
+	must_be(child_step(&c), 3);
 	must_be(td_status(&d).retired, 0); /* what the child gave back is free */
-	child_go(&c);
-	child_must_succeed(&c);
+	child_finish(&c);
 	must_be(td_status(&d).clients, 1);
 	tl_close(client);
 }
@@ -95,10 +111,7 @@ TEST(a_child_reads_on)
 static int dying_child(const struct test_daemon *d, void *arg)
 {
 	(void)d;
-	check_family(arg);
-	parent_tell(1);
-	parent_await();
-	check_family(arg);
+	read_across_a_pause(arg);
 	return 0; /* with _exit(): no deleter, no destructor */
 }
 
@@ -110,13 +123,10 @@ TEST(a_childs_end_gives_everything_back)
 	struct family f;
 
 	take_family(&f, client);
-	for (int i = 0; i < 3; i++) {
-		c[i] = child_start(&d, dying_child, &f);
-		must_be(child_await(&c[i]), 1);
-	}
+	for (int i = 0; i < 3; i++)
+		c[i] = child_start_ready(&d, dying_child, &f);
 	must_be(td_status(&d).clients, 4);
-	for (int i = 0; i < HELD; i++)
-		drop(f.held[i]);
+	drop_family(&f);
 	for (int i = 0; i < HELD; i++) {
 		char name[16];
 
@@ -126,10 +136,8 @@ TEST(a_childs_end_gives_everything_back)
 	must_be(td_status(&d).retired, HELD);
 	child_kill(&c[0]);
 	must_be(td_status(&d).retired, HELD);
-	child_go(&c[1]);
-	child_must_succeed(&c[1]);
-	child_go(&c[2]);
-	child_must_succeed(&c[2]);
+	child_finish(&c[1]);
+	child_finish(&c[2]);
 	must_be(td_status(&d).retired, 0);
 	must_be(td_status(&d).clients, 1);
 	tl_close(client);
@@ -191,8 +199,7 @@ static int grandparent(const struct test_daemon *d, void *arg)
 	must_be(waitpid(pid, &status, 0), pid);
 	must_be(status, 0);
 	check_family(f);
-	for (int i = 0; i < HELD; i++)
-		drop(f->held[i]);
+	drop_family(f);
 	return 0;
 }
 
@@ -205,16 +212,13 @@ TEST(a_closed_clients_tensors_are_inherited_too)
 
 	take_family(&f, client);
 	tl_close(client);
-	c = child_start(&d, dying_child, &f);
-	must_be(child_await(&c), 1);
-	for (int i = 0; i < HELD; i++)
-		drop(f.held[i]);
+	c = child_start_ready(&d, dying_child, &f);
+	drop_family(&f);
 	must_be(tl_delete(other, "f/3"), 0);
 	must_be(td_status(&d).retired, 1);
 	for (int i = 0; i < 100; i++)
 		put_bytes(other, "x", 99, f.size[3]);
-	child_go(&c);
-	child_must_succeed(&c);
+	child_finish(&c);
 	must_be(td_status(&d).retired, 0);
 	tl_close(other);
 }
@@ -228,8 +232,7 @@ TEST(grandchildren_hold_too)
 	take_family(&f, client);
 	must_be(td_run_client(&d, grandparent, &f), 0);
 	check_family(&f);
-	for (int i = 0; i < HELD; i++)
-		drop(f.held[i]);
+	drop_family(&f);
 	must_be(td_status(&d).clients, 1);
 	tl_close(client);
 }
@@ -285,14 +288,13 @@ TEST(forking_while_threads_are_at_work)
 	for (int i = 0; i < 3; i++)
 		pthread_join(threads[i], NULL);
 	check_family(&f);
-	for (int i = 0; i < HELD; i++)
-		drop(f.held[i]);
+	drop_family(&f);
 	must_be(td_status(&d).clients, 1);
 	must_be(td_status(&d).retired, 0);
 	tl_close(client);
 }
 
-TEST(who_forks_and_calls_exec_gets_all_back)
+TEST(fork_and_exec_give_everything_back)
 {
 	enum { ROUNDS = 100, SIZE = 100000 };
 	cleanup_td struct test_daemon d = td_start();
@@ -336,26 +338,11 @@ static int held_by_its_parent(const struct test_daemon *d, void *arg)
 	struct family *f = arg;
 
 	(void)d;
-	check_family(f);
-	parent_tell(1);
-	parent_await();
-	check_family(f);
+	read_across_a_pause(f);
 	for (int i = 1; i < HELD; i++)
 		drop(f->held[i]);
-	parent_tell(2);
-	parent_await();
+	pause_at(2);
 	return 0;
-}
-
-static void replace_family(struct family *f)
-{
-	char name[16];
-
-	for (int v = 0; v < 20; v++)
-		for (int i = 0; i < HELD; i++) {
-			snprintf(name, sizeof(name), "f/%d", i);
-			put_bytes(f->client, name, 200, f->size[i]);
-		}
 }
 
 TEST(a_parent_holds_for_its_child_and_no_longer)
@@ -369,15 +356,12 @@ TEST(a_parent_holds_for_its_child_and_no_longer)
 	c = child_start(&d, held_by_its_parent, &f);
 	td_thaw(&d);
 	must_be(child_await(&c), 1);
-	for (int i = 0; i < HELD; i++)
-		drop(f.held[i]);
-	replace_family(&f);
+	drop_family(&f);
+	replace_family_often(&f);
 	must_be(td_status(&d).retired, HELD);
-	child_go(&c);
-	must_be(child_await(&c), 2);
+	must_be(child_step(&c), 2);
 	must_be(td_status(&d).retired, HELD); /* it has one left, and one pin is for all of them */
-	child_go(&c);
-	child_must_succeed(&c);
+	child_finish(&c);
 	put_bytes(f.client, "f/0", 1, 100); /* the next call sees that it is gone */
 	must_be(td_status(&d).retired, 0);
 	tl_close(f.client);
@@ -389,24 +373,21 @@ static int fork_and_leave(const struct test_daemon *d, void *arg)
 	pid_t pid;
 
 	take_family(f, td_connect(d));
-	parent_tell(1);
-	parent_await(); /* the daemon stands still */
+	pause_at(1); /* from here on the daemon stands still */
 	pid = fork();
-	if (pid == 0) {
+	if (pid == 0)
 		_exit(held_by_its_parent(d, f));
-	}
 	must(pid > 0);
 	return 0;
 }
 
-TEST(an_heir_reads_on_when_its_parent_has_ended)
+TEST(a_child_keeps_reading_after_its_parent_has_ended)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct test_child c;
 	struct family f, mine;
 
-	c = child_start(&d, fork_and_leave, &f);
-	must_be(child_await(&c), 1);
+	c = child_start_ready(&d, fork_and_leave, &f);
 	td_freeze(&d);
 	child_go(&c);
 	must_be(child_wait_open(&c), 0);
@@ -415,10 +396,9 @@ TEST(an_heir_reads_on_when_its_parent_has_ended)
 	mine.client = td_connect(&d);
 	for (int i = 0; i < HELD; i++)
 		mine.size[i] = (size_t)100 << i * 2;
-	replace_family(&mine);
+	replace_family_often(&mine);
 	must_be(td_status(&d).retired, HELD);
-	child_go(&c);
-	must_be(child_await(&c), 2);
+	must_be(child_step(&c), 2);
 	child_hang_up(&c);
 	eventually(td_status(&d).retired == 0);
 	tl_close(mine.client);
@@ -443,19 +423,17 @@ static int reads_without_a_connection(const struct test_daemon *d, void *arg)
 	struct family *f = arg;
 
 	(void)d;
-	check_family(f);
-	parent_tell(1);
-	parent_await();
-	check_family(f);
-	for (int i = 0; i < HELD; i++)
-		drop(f->held[i]);
+	read_across_a_pause(f);
+	drop_family(f);
 	tl_close(f->client);
 	return 0;
 }
 
-/* The daemon goes on reading the ledger of its parent, who must not release what the child reads.
+/*
+ * The daemon keeps reading the ledger of the parent's lost connection, so the parent must not
+ * release there what the child still reads.
  */
-TEST(a_child_of_who_lost_its_connection_reads_on)
+TEST(a_child_of_a_client_without_a_connection_keeps_reading)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct test_child c;
@@ -465,18 +443,15 @@ TEST(a_child_of_who_lost_its_connection_reads_on)
 		take_family(&f, td_connect(&d));
 		lose_connection(&d);
 		td_settle(&d);
-		if (noticed) /* by a new session */
+		if (noticed) /* by this request, which opens a new session */
 			must_be(tl_delete(f.client, "f/0"), 0);
-		c = child_start(&d, reads_without_a_connection, &f);
-		must_be(child_await(&c), 1);
-		for (int i = 0; i < HELD; i++)
-			drop(f.held[i]);
+		c = child_start_ready(&d, reads_without_a_connection, &f);
+		drop_family(&f);
 		mine = (struct family){ .client = td_connect(&d) };
 		memcpy(mine.size, f.size, sizeof(mine.size));
-		replace_family(&mine);
+		replace_family_often(&mine);
 		must_be(td_status(&d).retired, HELD);
-		child_go(&c);
-		child_must_succeed(&c);
+		child_finish(&c);
 		tl_close(mine.client);
 		tl_close(f.client);
 		eventually(td_status(&d).retired == 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: published in one step, got as of one moment, given back whole. */
+/* Groups are published in one step, got as of one moment, and given back as a whole. */
 #include "tests/client/common.h"
 
 enum { MANY = 500 };
@@ -130,7 +130,7 @@ TEST(members_may_differ_in_everything)
 	tl_close(client);
 }
 
-TEST(what_is_wrong_with_one_publishes_none)
+TEST(a_mistake_in_one_member_publishes_none)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 << 20);
 	tl_client *client = td_connect(&d);
@@ -141,7 +141,7 @@ TEST(what_is_wrong_with_one_publishes_none)
 
 	name_items(&n, "a", 3, 1000);
 	n.items[2].name = "a/1";
-	must_be(tl_group_create(client, n.items, 3, 0, &group), -EINVAL); /* twice */
+	must_be(tl_group_create(client, n.items, 3, 0, &group), -EINVAL); /* the same name twice */
 	n.items[2].name = "a//2";
 	must_be(tl_group_create(client, n.items, 3, 0, &group), -EINVAL);
 	n.items[2].name = "a/2";
@@ -183,7 +183,7 @@ static unsigned round_of(const DLManagedTensorVersioned *t)
 	return value;
 }
 
-/* Looks at the group as a whole, and one by one from the first to the last and back. */
+/* Gets the group as a whole, and its members one by one from the first to the last and back. */
 static void *look_on(void *arg)
 {
 	struct race *race = arg;
@@ -200,7 +200,7 @@ static void *look_on(void *arg)
 		drop_all(got, RACED);
 		atomic_fetch_add(&race->seen, 1);
 
-		for (int i = 0; i < 2 * RACED; i++) { /* never backwards */
+		for (int i = 0; i < 2 * RACED; i++) { /* versions never go back */
 			int which = i < RACED ? i : 2 * RACED - 1 - i;
 			DLManagedTensorVersioned *t = get(client, race->n->list[which]);
 			unsigned value = round_of(t);
@@ -338,7 +338,7 @@ TEST(copies_of_many_are_put_in_one_step)
 	tl_close(client);
 }
 
-/* ---- names published one by one, got as of one moment ---- */
+/* ---- Names that are published one by one ---- */
 
 struct pair {
 	tl_client *client;
@@ -367,7 +367,10 @@ static void *put_first_then_second(void *arg)
 	return NULL;
 }
 
-/* The first is got first, and the second much later: by then both have been replaced. */
+/*
+ * The get reads the first name at its start and the second one much later, when both have been
+ * replaced.
+ */
 TEST(what_is_got_together_was_there_together)
 {
 	cleanup_td struct test_daemon d = td_start();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who may still use what when: deleters on any thread and after tl_close(), drafts of a closed
- * client, many threads.
+ * What may be used after its owner has gone, and by whom: deleters on any thread and after
+ * tl_close(), drafts of a closed client, a client that many threads share.
  */
 #include "tests/client/common.h"
 
@@ -34,7 +34,7 @@ TEST(a_tensor_outlives_its_client)
 	must_be(td_status(&d).retired, 1);
 	drop(b);
 	must_be(td_status(&d).retired, 0);
-	must_be(td_status(&d).clients, 1); /* the last lease was the end of it */
+	must_be(td_status(&d).clients, 1); /* the connection ended with the last lease */
 	tl_close(other);
 	tl_close(NULL);
 }
@@ -172,7 +172,7 @@ TEST(a_daemon_that_is_full_says_so)
 	tl_abort(b);
 	n = 100 * MIB;
 	spec.timeout_ns = -1;
-	must_be(tl_create(client, "b", &spec, &b), -ENOSPC); /* can never fit: at once */
+	must_be(tl_create(client, "b", &spec, &b), -ENOSPC); /* refused at once: it can never fit */
 	tl_close(client);
 }
 

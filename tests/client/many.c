@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for one of many names (tl_wait_many()), another lease on what is held (tl_remap()), and
+ * Waiting for one of many names (tl_wait_many()), another lease on a held tensor (tl_remap()), and
  * gets that must not leave the process (TL_GET_LOCAL).
  */
 #include <linux/futex.h>
@@ -152,8 +152,8 @@ TEST(time_runs_out_for_many_and_for_none)
 }
 
 /*
- * Whatever the number of names, a commit wakes within much less than the second after which a
- * sleeper looks by itself: not each time, if the machine is busy, but it must be seen.
+ * However many names there are, a commit wakes a sleeper long before the second after which it
+ * looks by itself. On a busy machine this need not happen each time, but it must happen.
  */
 TEST(any_of_them_wakes)
 {
@@ -223,7 +223,8 @@ TEST(another_word_ends_the_wait)
 	size_t which;
 
 	name_all(&n, "never");
-	must_be(tl_wait_many(client, n.items, 3, &word, 0, -1, &which), -ECANCELED); /* before */
+	/* set before the call */
+	must_be(tl_wait_many(client, n.items, 3, &word, 0, -1, &which), -ECANCELED);
 	for (size_t c = 0; c < 4; c++) {
 		int64_t took = INT64_MAX;
 
@@ -247,7 +248,7 @@ TEST(another_word_ends_the_wait)
 	tl_close(client);
 }
 
-/* The word that stays ends nothing, also if it is woken for nothing. */
+/* A word that keeps its value does not end the wait, even if its waiters are woken. */
 TEST(a_wake_without_a_change_is_no_end)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -288,7 +289,11 @@ TEST(a_signal_handler_ends_the_wait)
 		};
 
 		waiter_start(&w);
-		do { /* it wakes now and then by itself, and a signal at that moment ends nothing */
+		/*
+		 * The wait wakes now and then by itself, and a signal at such a moment does not end
+		 * it.
+		 */
+		do {
 			must_be(pthread_kill(w.thread, SIGUSR1), 0);
 			sched_yield();
 		} while (!atomic_load(&w.done));
@@ -341,7 +346,7 @@ static uint64_t version_of(const DLManagedTensorVersioned *t)
 	return info.version;
 }
 
-TEST(each_mode_from_each_mode)
+TEST(each_mode_is_remapped_to_each_mode)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
@@ -391,7 +396,7 @@ TEST(the_version_stays_whatever_the_name_means)
 	must_be(version_of(own), 1);
 	must_be(tl_delete(producer, "v"), 0);
 	drop(held);
-	must_be(td_status(&d).retired, 1); /* the others keep it */
+	must_be(td_status(&d).retired, 1); /* the other leases keep it */
 	must(all_bytes(read, 1, 5000));
 	memset(own->dl_tensor.data, 7, 5000);
 	held = remap(own, TL_MODE_READ);
@@ -416,7 +421,7 @@ TEST(it_works_after_the_client_is_closed)
 	tl_close(client);
 	read = remap(held, TL_MODE_READ);
 	drop(held);
-	own = remap(read, TL_MODE_COPY_ON_WRITE); /* a request */
+	own = remap(read, TL_MODE_COPY_ON_WRITE); /* this one sends a request */
 	drop(read);
 	must(all_bytes(own, 1, 5000));
 	memset(own->dl_tensor.data, 2, 5000);
@@ -453,7 +458,7 @@ static void *hand_on(void *arg)
 	return NULL;
 }
 
-/* Each end of a session makes somebody look at the counts of all that are closing. */
+/* Whenever a session ends, somebody looks at the counts of all sessions that are closing. */
 static void *close_others(void *arg)
 {
 	while (!atomic_load(&passed_on.stop))
@@ -483,7 +488,7 @@ TEST(a_closing_session_stays_while_its_lease_goes_from_hand_to_hand)
 	must_be(td_status(&d).clients, 0);
 }
 
-TEST(tensors_without_bytes_or_dimensions)
+TEST(tensors_without_bytes_or_dimensions_are_remapped)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
@@ -516,7 +521,7 @@ static void foreign_delete(DLManagedTensorVersioned *t)
 	++*(int *)t->manager_ctx;
 }
 
-TEST(what_tl_get_did_not_give_is_refused)
+TEST(only_tensors_from_tl_get_are_remapped)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
@@ -532,7 +537,7 @@ TEST(what_tl_get_did_not_give_is_refused)
 	held = get(client, "f");
 	must_be(tl_create(client, "f", &spec, &draft), 0);
 	must_be(tl_draft_export(draft, &exported), 0);
-	foreign.dl_tensor = held->dl_tensor; /* the same memory does not make it one */
+	foreign.dl_tensor = held->dl_tensor; /* having the same memory does not make it ours */
 	must_be(tl_remap(&foreign, TL_MODE_READ, &out), -EINVAL);
 	must(strstr(tl_last_error(), "tl_get()"));
 	must_be(tl_remap(exported, TL_MODE_READ, &out), -EINVAL);
@@ -549,7 +554,7 @@ TEST(what_tl_get_did_not_give_is_refused)
 	tl_close(client);
 }
 
-TEST(without_its_daemon_only_what_is_mapped)
+TEST(without_its_daemon_only_mapped_tensors_are_remapped)
 {
 	struct test_daemon first = td_start();
 	cleanup_td struct test_daemon second = { .pid = 0 };
@@ -564,7 +569,7 @@ TEST(without_its_daemon_only_what_is_mapped)
 	drop(out);
 	out = NULL;
 	must_be(tl_remap(held, TL_MODE_COPY_ON_WRITE, &out), -ENOTCONN);
-	second = td_start(.socket = first.socket); /* tidies up */
+	second = td_start(.socket = first.socket); /* removes what the killed one left */
 	must(td_alive(&second));
 	must_be(tl_remap(held, TL_MODE_COPY_ON_WRITE, &out), -ENOTCONN);
 	must(!out && all_bytes(held, 1, 5000));
@@ -590,7 +595,7 @@ TEST(local_gets_take_what_is_mapped)
 	DLManagedTensorVersioned *t;
 	tl_get_options o = { 0 };
 
-	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* none of that name */
+	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* there is no such name */
 	must(strstr(tl_last_error(), "'l'"));
 	put_bytes(producer, "l", 1, 5000);
 	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* not mapped */
@@ -601,11 +606,11 @@ TEST(local_gets_take_what_is_mapped)
 	drop(t);
 
 	o.newer_than = 1;
-	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* not newer */
+	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* there is no newer version */
 	o = (tl_get_options){ .timeout_ns = -1, .newer_than = 1 };
 	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* nor does it wait */
 	o = (tl_get_options){ .mode = TL_MODE_COPY_ON_WRITE };
-	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* a mapping of its own */
+	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* a private mapping would be a new one */
 	must(!t);
 
 	must_be(tl_delete(producer, "l"), 0);
@@ -634,7 +639,7 @@ TEST(local_gets_need_no_daemon)
 	drop(t);
 	second = td_start(.socket = first.socket);
 	must(td_alive(&second));
-	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* connecting again is the full call's */
+	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* only the full call connects again */
 	must_be(tl_get(client, "l", NULL, &t), -ENOENT);
 	tl_close(client);
 }

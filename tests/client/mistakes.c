@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The usual mistakes of those who make DLPack tensors, by their numbers in tests/interop (where
- * capsules, streams and
- * __dlpack__() are; those need Python): that our tensors have none of them, and that tl_put() and
- * tl_publish() read what is unusual but right, and refuse what is wrong with nothing left behind
- * and nothing consumed.
+ * The usual mistakes in DLPack tensors, with their numbers from tests/interop. Those about
+ * capsules, streams and __dlpack__() are tested there, since they need Python. Our tensors have
+ * none of these mistakes. tl_put() and tl_publish() read what is unusual but right. They refuse
+ * what is wrong, and then consume nothing and leave nothing behind.
  */
 #include <sys/mman.h>
 
@@ -24,7 +23,7 @@ static void source_delete(DLManagedTensorVersioned *m)
 	atomic_fetch_add(&((struct source *)m->manager_ctx)->deleted, 1);
 }
 
-/* 24 int32 of which the bytes count up, as (2, 3, 4). */
+/* A tensor of int32 with the shape (2, 3, 4), whose bytes count up. */
 static void source_init(struct source *s)
 {
 	memset(s, 0, sizeof(*s));
@@ -54,7 +53,7 @@ static struct source *source_new(void)
 	return s;
 }
 
-/* In one dimension. */
+/* Makes it a tensor of @n elements in one dimension. */
 static void source_flat(struct source *s, DLDataType dtype, int64_t n)
 {
 	s->managed.dl_tensor.ndim = 1;
@@ -80,16 +79,18 @@ static void fixture_end(struct fixture *f)
 {
 	struct tl_status s;
 
-	tl_close(f->client); /* with what it was prefetched */
+	tl_close(f->client); /* its prefetched drafts end too */
 	s = td_status(&f->d);
-	must_be(s.clients, 0); /* nor does any lease keep its connection */
+	must_be(s.clients, 0); /* no lease keeps its connection */
 	must_be(s.drafts, 0);
 	must_be(s.retired, 0);
 	td_stop(&f->d);
 }
 
-/* The same, whatever way it comes; the deleter is called once where it is handed over, and never
- * where it is lent. */
+/*
+ * A get returns these bytes whichever call took the tensor. The deleter is called once where the
+ * tensor is handed over, and never where it is lent.
+ */
 static void must_give(struct fixture *f, const void *expected, size_t n)
 {
 	const DLTensor *t = &f->s.managed.dl_tensor;
@@ -123,8 +124,10 @@ static void must_give(struct fixture *f, const void *expected, size_t n)
 	atomic_store(&f->s.deleted, 0);
 }
 
-/* Refused either way, with @text; still its owner's, and nothing is left of it. @error 0:
- * whichever. */
+/*
+ * Both calls refuse it and say @text. It is still its owner's, and nothing is left of it. If @error
+ * is 0, any error will do.
+ */
 static void must_refuse(struct fixture *f, int error, const char *text)
 {
 	struct tl_status before = td_status(&f->d), after;
@@ -149,7 +152,7 @@ static void must_refuse(struct fixture *f, int error, const char *text)
 
 /* ---- What tensors say ---- */
 
-/* A tensor of ours, in whatever way it is handed out. */
+/* Checks a tensor that the library has handed out, whatever the way. */
 static void must_be_flawless(const DLManagedTensorVersioned *m, uint64_t flags, size_t n)
 {
 	const DLTensor *t = &m->dl_tensor;
@@ -218,15 +221,17 @@ TEST(our_tensors_have_none_of_them)
 		drop(again);
 		must_be(tl_get(f.client, "ours", &cow, &t), 0);
 		must_be_flawless(t, kinds[i].flags, kinds[i].nbytes);
-		if (kinds[i].nbytes) /* what says that it is writable is */
+		if (kinds[i].nbytes) /* it says that it is writable, so it must be */
 			memset(t->dl_tensor.data, 0xff, kinds[i].nbytes);
 		drop(t);
 	}
 	fixture_end(&f);
 }
 
-/* 1: nothing tells strides in bytes from strides in elements, so they are taken as what DLPack
- * says. */
+/*
+ * 1: strides in bytes cannot be told from strides in elements, so they are taken as DLPack defines
+ * them.
+ */
 TEST(m01_strides_count_elements)
 {
 	struct fixture f;
@@ -263,7 +268,7 @@ TEST(m04_m05_m06_no_data_no_elements_no_dimensions)
 	must_refuse(&f, -EINVAL, "data is NULL");
 	f.s.shape[1] = 0;
 	must_give(&f, NULL, 0);
-	f.s.managed.dl_tensor.data = (void *)(uintptr_t)8; /* nobody looks */
+	f.s.managed.dl_tensor.data = (void *)(uintptr_t)8; /* nobody reads it */
 	must_give(&f, NULL, 0);
 
 	source_init(&f.s);
@@ -402,7 +407,8 @@ TEST(m26_m27_devices_that_the_cpu_cannot_read)
 		memcpy(&f.s.managed.dl_tensor.device.device_type, &types[i], sizeof(types[i]));
 		must_refuse(&f, -ENOTSUP, "device_type");
 	}
-	f.s.managed.dl_tensor.device = (DLDevice){ kDLCUDA, 0 }; /* with a GPU: not its memory */
+	/* on a machine with a GPU this is still not its memory */
+	f.s.managed.dl_tensor.device = (DLDevice){ kDLCUDA, 0 };
 	must_refuse(&f, 0, "CUDA");
 	f.s.managed.dl_tensor.device = (DLDevice){ kDLCUDA, -1 };
 	must_refuse(&f, 0, "CUDA");
@@ -415,8 +421,8 @@ TEST(m26_m27_devices_that_the_cpu_cannot_read)
 
 TEST(m14_structs_of_another_kind)
 {
-	DLManagedTensor *legacy = malloc(sizeof(*legacy)); /* 16 bytes less than what it is taken
-							      for */
+	/* 16 bytes smaller than the struct that it is taken for */
+	DLManagedTensor *legacy = malloc(sizeof(*legacy));
 	struct fixture f;
 
 	fixture_begin(&f);
@@ -432,7 +438,7 @@ TEST(m14_structs_of_another_kind)
 	must_be(tl_publish(f.client, "m", &f.s.managed, NULL, NULL, NULL), -EINVAL);
 	must(strstr(tl_last_error(), "DLPack 2"));
 	source_init(&f.s);
-	f.s.managed.version.minor = 99; /* adds values of enums only */
+	f.s.managed.version.minor = 99; /* a minor version adds only values of enums */
 	must_give(&f, f.s.bytes, 96);
 	fixture_end(&f);
 }
@@ -447,8 +453,10 @@ static void free_source(DLManagedTensorVersioned *m)
 	free(s);
 }
 
-/* 17, 18: once if it is consumed, else not at all; the struct, its shape and its bytes are gone
- * then (21, 22). */
+/*
+ * 17, 18: the deleter is called once if the tensor is consumed, and else not at all. 21, 22: the
+ * struct, its shape and its bytes are gone then.
+ */
 TEST(m17_m18_m21_m22_deleters_free_everything_once)
 {
 	_Atomic int count = 0, *where = &count;
@@ -514,7 +522,8 @@ TEST(m20_deleters_on_any_thread_or_none)
 		must_be(pthread_create(&threads[i], NULL, publish_on_a_thread, &f), 0);
 	for (int i = 0; i < 8; i++)
 		pthread_join(threads[i], NULL);
-	td_settle(&f.d); /* they waited for no version: all get the last one */
+	/* They did not wait for a version, so only now does every get return the last one. */
+	td_settle(&f.d);
 	for (int i = 0; i < 8; i++) {
 		got[i] = get(f.client, i % 2 ? "thread" : "none");
 		must(!memcmp(got[i]->dl_tensor.data, f.s.bytes, 96));
@@ -537,13 +546,13 @@ TEST(m21_each_tensor_has_a_shape_of_its_own)
 
 	fixture_begin(&f);
 	must_be(tl_put(f.client, "m", &f.s.managed.dl_tensor, NULL, &version), 0);
-	memset(f.s.shape, 0xff, sizeof(f.s.shape)); /* the source's may go */
+	memset(f.s.shape, 0xff, sizeof(f.s.shape)); /* the source's shape may go */
 	memset(f.s.strides, 0xff, sizeof(f.s.strides));
 	a = get(f.client, "m");
 	b = get(f.client, "m");
 	must(a->dl_tensor.shape != b->dl_tensor.shape &&
 	     a->dl_tensor.strides != b->dl_tensor.strides);
-	memset(a->dl_tensor.shape, 0xff, 3 * sizeof(int64_t)); /* consumers have done that */
+	memset(a->dl_tensor.shape, 0xff, 3 * sizeof(int64_t)); /* some consumers do that */
 	a->dl_tensor.ndim = 77;
 	must_be(b->dl_tensor.shape[0], 2);
 	drop(a);
@@ -555,7 +564,8 @@ TEST(m21_each_tensor_has_a_shape_of_its_own)
 static int write_into(const struct test_daemon *d, void *arg)
 {
 	(void)d;
-	signal(SIGSEGV, SIG_DFL); /* cmocka's would go on with the tests */
+	/* cmocka's handler would continue with the tests, here in the child */
+	signal(SIGSEGV, SIG_DFL);
 	*(volatile char *)arg = 1;
 	return 0;
 }
@@ -574,14 +584,14 @@ TEST(m23_read_only_memory_is_said_to_be)
 	memcpy(page, f.s.bytes, 96);
 	must_be(mprotect(page, 4096, PROT_READ), 0);
 	f.s.managed.dl_tensor.data = page;
-	must_give(&f, page, 96); /* with the flag or without it we only read */
+	must_give(&f, page, 96); /* we only read it, whether the flag is set or not */
 	f.s.managed.flags = DLPACK_FLAG_BITMASK_READ_ONLY;
 	must_give(&f, page, 96);
 	munmap(page, 4096);
 
 	f.s.managed.dl_tensor.data = f.s.bytes;
 	must_be(tl_put(f.client, "m", &f.s.managed.dl_tensor, NULL, &version), 0);
-	t = get(f.client, "m"); /* what says so really is */
+	t = get(f.client, "m"); /* it says that it is read-only, so it must be */
 	status = td_run_client(&f.d, write_into, t->dl_tensor.data);
 	must(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 	must(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY);
@@ -594,8 +604,10 @@ TEST(m23_read_only_memory_is_said_to_be)
 	fixture_end(&f);
 }
 
-/* 24, 25: what says that it is a copy is copied as everything else, and what is got does not say
- * so. */
+/*
+ * 24, 25: a tensor that says it is a copy is copied like any other, and what a get returns does not
+ * say so.
+ */
 TEST(m25_is_copied_is_not_passed_on)
 {
 	struct fixture f;
@@ -603,8 +615,8 @@ TEST(m25_is_copied_is_not_passed_on)
 	fixture_begin(&f);
 	f.s.managed.flags = DLPACK_FLAG_BITMASK_IS_COPIED;
 	must_give(&f, f.s.bytes, 96);
-	f.s.managed.flags = ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED; /* and unknown
-										      ones */
+	/* and flags that nobody knows */
+	f.s.managed.flags = ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	must_give(&f, f.s.bytes, 96);
 	fixture_end(&f);
 }
@@ -647,7 +659,7 @@ TEST(m31_forks_deaths_and_deletes)
 	i = (struct inherited){ get(f.client, "dead"), f.s.bytes };
 	must_be(tl_delete(f.client, "dead"), 0);
 	must_be(td_run_client(&f.d, release_in_a_child, &i), 0);
-	must_be(td_status(&f.d).retired, 1); /* the child gave back the child's */
+	must_be(td_status(&f.d).retired, 1); /* the child gave back only its own */
 	must(!memcmp(i.tensor->dl_tensor.data, f.s.bytes, 96));
 	drop(i.tensor);
 	fixture_end(&f);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prefetched drafts: used when the same size comes again, given up when somebody needs the
+ * Prefetched drafts are used when the same size is put again, and given up when somebody needs the
  * room.
  */
 #include "tests/client/common.h"
@@ -52,7 +52,7 @@ TEST(prefetched_drafts_give_way)
 	draft = create(other, "b", 13 * MIB, 0); /* fits only without the prefetched one */
 	must_be(td_status(&d).drafts, 1);
 	tl_abort(draft);
-	put_bytes(client, "a", 7, 4 * MIB); /* the client finds it gone, and asks */
+	put_bytes(client, "a", 7, 4 * MIB); /* the client finds it gone and asks for another */
 	put_bytes(client, "a", 8, 4 * MIB);
 	put_bytes(client, "a", 9, 4 * MIB);
 	tl_close(client);
@@ -69,7 +69,7 @@ TEST(a_prefetched_draft_in_use_is_not_taken_back)
 
 	for (int i = 0; i < 3; i++)
 		put_bytes(client, "a", i, 4 * MIB);
-	draft = create(client, "a", 4 * MIB, 0); /* the prefetched one, in use now */
+	draft = create(client, "a", 4 * MIB, 0); /* takes the prefetched one into use */
 	memset(tl_draft_tensor(draft)->data, 9, 4 * MIB);
 	must_be(tl_delete(client, "a"), 0);
 	create(other, "b", 13 * MIB, -ENOSPC);
@@ -81,9 +81,11 @@ TEST(a_prefetched_draft_in_use_is_not_taken_back)
 	tl_close(other);
 }
 
-/* The producer gives up its hold when it has sent COMMIT, and the daemon may read another's CREATE
- * first. */
-TEST(a_commit_on_its_way_is_not_lost_to_who_needs_room)
+/*
+ * The producer gives up its hold as soon as it has sent COMMIT, and the daemon may read another
+ * client's CREATE before that.
+ */
+TEST(a_commit_on_its_way_survives_a_request_for_its_room)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = 16 * MIB);
 	tl_client *client = td_connect(&d);
@@ -106,13 +108,13 @@ TEST(a_commit_on_its_way_is_not_lost_to_who_needs_room)
 	free(data);
 	td_thaw(&d);
 	must_be(rc_receive(&other, &answer), 0);
-	must_be(answer.header.type, WIRE_DRAFT); /* in the room of what "a" meant before */
+	must_be(answer.header.type, WIRE_DRAFT); /* it gets the room of the former "a" */
 	close(answer.fd);
 	td_settle(&d);
 	t = get(client, "a");
 	must(all_bytes(t, 9, 4 * MIB));
 	drop(t);
-	must_be(tl_delete(client, "a"), 0); /* and nothing was refused */
+	must_be(tl_delete(client, "a"), 0); /* no refusal is told late */
 	rc_close(&other);
 	tl_close(client);
 }
@@ -144,7 +146,7 @@ TEST(a_refused_commit_is_told_at_the_next_call)
 	td_settle(&d);
 	must(tl_put(client, "b", &scalar, NULL, NULL) < 0);
 	must(strstr(tl_last_error(), "an earlier commit"));
-	must_be(tl_put(client, "b", &scalar, NULL, NULL), 0); /* told once */
+	must_be(tl_put(client, "b", &scalar, NULL, NULL), 0); /* it is told once */
 	tl_close(client);
 }
 

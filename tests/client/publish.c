@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Handing tensors over: what is ours is not copied, what is not is copied once, and who owns it
- * when.
+ * Handing tensors over to tl_publish(): memory of ours is not copied, other memory is copied once,
+ * and it is clear at every moment who owns the tensor.
  */
 #include "tests/client/common.h"
 
-/* Another library's tensor: over whatever memory, with a deleter that counts. */
+/* Another library's tensor over any memory, with a deleter that counts its calls. */
 struct foreign {
 	DLManagedTensorVersioned managed;
-	DLManagedTensorVersioned *base; /* what it keeps alive, or NULL */
+	DLManagedTensorVersioned *base; /* a tensor that it keeps alive, or NULL */
 	int64_t dims[8];
 	int deleted;
 };
@@ -61,7 +61,7 @@ TEST(a_foreign_tensor_is_copied_once)
 	must_be(tl_publish(client, "p", &f.managed, NULL, &copied, &version), -ENOTSUP);
 	f.managed.dl_tensor.device.device_type = kDLCPU;
 	must_be(tl_publish(client, "p/", &f.managed, NULL, &copied, &version), -EINVAL);
-	must_be(f.deleted, 0); /* still ours */
+	must_be(f.deleted, 0); /* it is still ours */
 	must_be(tl_publish(client, "p", &f.managed, NULL, &copied, &version), 0);
 	must_be(f.deleted, 1);
 	must_be(version, 1);
@@ -113,8 +113,7 @@ TEST(a_view_of_an_exported_draft_is_committed)
 	must_be(tl_draft_export(create_bytes(client, "d", 4096), &exported), 0);
 	memset(exported->dl_tensor.data, 7, 4096);
 	foreign_init(&f, exported->dl_tensor.data, 4096, NULL);
-	f.managed.dl_tensor.ndim = 3; /* another shape and type over the same bytes, and fewer of
-					 them */
+	f.managed.dl_tensor.ndim = 3; /* Another shape and type over a part of the same bytes. */
 	f.dims[0] = 10;
 	f.dims[1] = 5;
 	f.dims[2] = 20;
@@ -126,7 +125,9 @@ TEST(a_view_of_an_exported_draft_is_committed)
 	must_be(t->dl_tensor.ndim, 3);
 	must(same_memory(t->dl_tensor.data, exported->dl_tensor.data));
 	drop(t);
-	/* the owner still looks at its tensor: it stays, whatever the name means */
+	/*
+	 * The owner of the export still looks at its tensor, so it stays whatever the name means.
+	 */
 	must_be(put_bytes(client, "v", 1, 4000), 2);
 	must_be(put_bytes(client, "v", 1, 4000), 3);
 	must_be(td_status(&d).retired, 1);
@@ -136,7 +137,7 @@ TEST(a_view_of_an_exported_draft_is_committed)
 	tl_close(client);
 }
 
-/* The first that its client holds: nothing else has counted in that page of the ledger. */
+/* This is the first lease of the client, so nothing else has counted in that page of its ledger. */
 TEST(the_bytes_of_an_exported_draft_stay_after_its_commit)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -173,7 +174,7 @@ TEST(an_unpublished_export_is_aborted)
 	drop(a);
 	must_be(td_status(&d).drafts, 1);
 	tl_close(client);
-	must_be(td_status(&d).drafts, 1); /* somebody may be filling it */
+	must_be(td_status(&d).drafts, 1); /* the export may still be written to */
 	memset(b->dl_tensor.data, 1, 100000);
 	drop(b);
 	must_be(td_status(&d).drafts, 0);
@@ -192,7 +193,7 @@ TEST(a_lost_export_is_copied_to_the_next_daemon)
 	must_be(tl_draft_export(create_bytes(client, "a", 100000), &exported), 0);
 	memset(exported->dl_tensor.data, 1, 100000);
 	td_kill(&first);
-	must_be(tl_publish(client, "e", exported, NULL, &copied, &version), -ENOTCONN); /* still
+	must_be(tl_publish(client, "e", exported, NULL, &copied, &version), -ENOTCONN); /* it stays
 											   ours */
 	second = td_start(.socket = first.socket);
 	must(td_alive(&second));
@@ -248,7 +249,7 @@ TEST(a_leased_tensor_gets_another_name)
 	u = get(client, "two");
 	must(all_bytes(u, 8, 5000));
 
-	/* the lease's tensor was retired meanwhile */
+	/* The lease's tensor is retired when it is published once more. */
 	put_bytes(client, "two", 10, 5000);
 	must_be(tl_publish(client, "three", u, NULL, &copied, &version), 0);
 	must(!copied);
@@ -280,7 +281,7 @@ TEST(a_foreign_wrapper_of_a_lease_is_recognised)
 	must(same_memory(t->dl_tensor.data, u->dl_tensor.data));
 	drop(u);
 
-	foreign_init(&f, t->dl_tensor.data, 4999, t); /* not the whole extent */
+	foreign_init(&f, t->dl_tensor.data, 4999, t); /* one byte less than the lease has */
 	must_be(tl_publish(client, "part", &f.managed, NULL, &copied, &version), 0);
 	must(copied);
 	tl_close(client);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon goes, is killed, comes back, or is not there yet. */
+/*
+ * The library while its daemon stops, is killed, comes back, does not answer, or is not there yet.
+ */
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -51,7 +53,7 @@ TEST(held_and_mapped_tensors_survive_a_kill)
 	must_be(tl_create(client, "d", &spec, &draft), 0);
 	td_kill(&first);
 	must(all_bytes(t, 1, 3 * MIB));
-	u = get(client, "b"); /* mapped: nobody needs to be asked */
+	u = get(client, "b"); /* it is mapped, so no request is needed */
 	must(all_bytes(u, 2, 100));
 	drop(u);
 	must_be(tl_put(client, "c", &(DLTensor){ .data = &n, .device = { kDLCPU, 0 }, .dtype = U8 },
@@ -118,9 +120,9 @@ TEST(a_waiters_time_ends_without_a_daemon_too)
 
 	td_kill(&d);
 	must_be(tl_get(client, "later", &o, &t), -ENOTCONN);
-	must(now_ns() - start > 1000 * MS); /* it gives up a little early */
+	must(now_ns() - start > 1000 * MS); /* it may give up a little early */
 	tl_close(client);
-	cleaner = td_start(.socket = d.socket); /* takes away what the killed one left */
+	cleaner = td_start(.socket = d.socket); /* removes what the killed one left */
 	must(td_alive(&cleaner));
 }
 
@@ -134,7 +136,7 @@ TEST(a_daemon_that_does_not_answer_times_out)
 	int r;
 
 	put_bytes(other, "a", 1, 10);
-	/* A busy machine's daemon may miss such a short time by itself. */
+	/* On a busy machine the daemon may miss such a short time by itself. */
 	eventually(tl_connect(&o, &client) == 0);
 	eventually(tl_get(client, "a", NULL, &t) == 0);
 	drop(t);
@@ -143,7 +145,7 @@ TEST(a_daemon_that_does_not_answer_times_out)
 	must_be(tl_delete(client, "a"), -ETIMEDOUT);
 	must(now_ns() - start >= 200 * MS);
 	must_be(tl_connect(&o, &unserved), -ETIMEDOUT);
-	drop(get(client, "a")); /* that needs nobody */
+	drop(get(client, "a")); /* this needs no daemon */
 	td_thaw(&d);
 	td_settle(&d);
 	eventually((r = tl_delete(client, "a")) != -ETIMEDOUT);
@@ -152,7 +154,7 @@ TEST(a_daemon_that_does_not_answer_times_out)
 	tl_close(client);
 }
 
-TEST(a_fork_without_an_answer_pins)
+TEST(a_parent_pins_for_a_child_that_gets_no_answer)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
@@ -179,7 +181,7 @@ TEST(a_fork_without_an_answer_pins)
 	drop(t);
 	for (int i = 0; i < 50; i++)
 		put_bytes(client, "a", 2, 100000);
-	must_be(td_status(&d).retired, 1); /* the parent's, for the child */
+	must_be(td_status(&d).retired, 1); /* the parent keeps it for the child */
 	close(go[0]);
 	close(go[1]);
 	must_be(waitpid(pid, &status, 0), pid);
@@ -188,7 +190,7 @@ TEST(a_fork_without_an_answer_pins)
 	must_be(td_status(&d).retired, 0);
 }
 
-TEST(nobody_there_is_said)
+TEST(an_address_without_a_daemon_is_named)
 {
 	tl_connect_options o = { .size = sizeof(o), .address = "/nonexistent/socket" };
 	char longer[200];
@@ -207,7 +209,7 @@ TEST(nobody_there_is_said)
 	must_be(tl_connect(&o, &client), -EINVAL);
 }
 
-/* ---- Autostart: in children, for it depends on the environment ---- */
+/* ---- Autostart, in children since it depends on the environment ---- */
 
 static uint32_t daemon_of(tl_client *client)
 {
@@ -227,8 +229,7 @@ static int autostarter(const struct test_daemon *d, void *arg)
 	parent_await();
 	must_be(tl_connect(&o, &client), 0);
 	put_bytes(client, "auto", 1, 1000);
-	parent_tell(daemon_of(client));
-	parent_await();
+	pause_at(daemon_of(client));
 	drop(get(client, "auto"));
 	tl_close(client);
 	return 0;
@@ -265,13 +266,11 @@ TEST(a_daemon_is_started_once)
 	snprintf(path, sizeof(path), "%s/tensorlease", dir);
 	must_be(stat(path, &st), 0);
 	must_be(st.st_mode & 07777, 0700);
-	for (int i = 0; i < 4; i++) {
-		child_go(&c[i]);
-		child_must_succeed(&c[i]);
-	}
+	for (int i = 0; i < 4; i++)
+		child_finish(&c[i]);
 	end_daemon((pid_t)pid);
 
-	must_be(chmod(path, 0755), 0); /* not private: not trusted */
+	must_be(chmod(path, 0755), 0); /* a directory that is not private is not trusted */
 	must_be(tl_connect(&(tl_connect_options){ .size = sizeof(tl_connect_options),
 						  .flags = TL_CONNECT_AUTOSTART },
 			   &client),

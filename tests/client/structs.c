@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Structs that cross the API: programs and libraries of different age understand each other. */
+/*
+ * Structs that cross the API have a size, so that programs and libraries of different ages
+ * understand each other.
+ */
 #include <errno.h>
 #include <string.h>
 
 #include "tests/client/common.h"
 
-/* A later version's struct: what we know of it, and a member more. */
+/* A struct of a later version has the members that we know, and one more. */
 struct later_info {
 	tl_info now;
 	uint64_t more;

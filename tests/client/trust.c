@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose daemon a client talks to, and whose program it starts: never another user's. */
+/* A client never talks to another user's daemon, and never starts another user's program. */
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
@@ -13,11 +13,11 @@ enum { MALLORY = 60201, VICTIM = 60202, ATTEMPTS = 5000 };
 
 #define NEEDS_ROOT SKIP_UNLESS(geteuid() == 0, "needs root, to be other users")
 
-/* A place of the test's own that every user can reach. */
+/* A directory of the test's own that every user can reach. */
 struct place {
 	char dir[64];
-	char path[108]; /* of a socket in it */
-	int fd;		/* that listens there, or -1 */
+	char path[108]; /* of a socket in that directory */
+	int fd;		/* of a listener on that path, or -1 */
 };
 
 static struct place place_begin(void)
@@ -40,7 +40,7 @@ static void place_end(struct place *p)
 	must_be(system(command), 0);
 }
 
-/* Listens as @uid: what a client is told of its peer is who called listen(). */
+/* Listens as @uid. The kernel tells a client who called listen(), not who accepts. */
 static int listen_as(uid_t uid, const char *path)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
@@ -54,6 +54,15 @@ static int listen_as(uid_t uid, const char *path)
 	must_be(listen(fd, 64), 0);
 	must_be(seteuid(0), 0);
 	return fd;
+}
+
+/* A place where @uid listens. */
+static struct place place_listening(uid_t uid)
+{
+	struct place p = place_begin();
+
+	p.fd = listen_as(uid, p.path);
+	return p;
 }
 
 static int connect_to(const char *address)
@@ -76,8 +85,7 @@ TEST(a_daemon_of_another_user_is_not_believed)
 	struct place p;
 
 	NEEDS_ROOT;
-	p = place_begin();
-	p.fd = listen_as(MALLORY, p.path);
+	p = place_listening(MALLORY);
 	{
 		cleanup_td struct test_daemon d = td_start(.socket = p.path,
 							   .listen_fd_peek = p.fd);
@@ -105,8 +113,7 @@ TEST(a_user_who_is_named_is_trusted)
 	struct place p;
 
 	NEEDS_ROOT;
-	p = place_begin();
-	p.fd = listen_as(MALLORY, p.path);
+	p = place_listening(MALLORY);
 	{
 		cleanup_td struct test_daemon d = td_start(.socket = p.path,
 							   .listen_fd_peek = p.fd);
@@ -130,15 +137,14 @@ static int is_served(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* As systemd hands over a socket: root listened, whoever the daemon runs as. */
+/* systemd hands sockets over this way: root listened, whatever user the daemon runs as. */
 TEST(a_socket_that_root_listens_on_is_for_everybody)
 {
 	struct test_child child;
 	struct place p;
 
 	NEEDS_ROOT;
-	p = place_begin();
-	p.fd = listen_as(0, p.path);
+	p = place_listening(0);
 	{
 		cleanup_td struct test_daemon d = td_start(.socket = p.path,
 							   .listen_fd_peek = p.fd);
@@ -149,7 +155,7 @@ TEST(a_socket_that_root_listens_on_is_for_everybody)
 	place_end(&p);
 }
 
-/* A table of users for this process alone, which must be a child: root, and one @name. */
+/* Gives this process, which must be a child, a user table of its own with root and @name. */
 static void have_other_users(const char *file, const char *name, unsigned uid)
 {
 	FILE *f = fopen(file, "we");
@@ -176,7 +182,7 @@ static int connect_where_users_are_others(const struct test_daemon *d, void *arg
 	snprintf(file, sizeof(file), "%s/passwd", s->dir);
 	have_other_users(file, s->name, s->uid);
 	must_be(connect_to(d->socket), s->result);
-	if (s->result) /* says who that is */
+	if (s->result) /* the error names that user */
 		must(strstr(tl_last_error(), s->name) || s->uid == 1);
 	return 0;
 }
@@ -188,7 +194,7 @@ static int try_mounting(const struct test_daemon *d, void *arg)
 	return unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
 }
 
-/* Only a system user: a name that people may be given does not make them the system's. */
+/* The name alone is not enough: an ordinary user may be given it. */
 TEST(the_services_user_is_known_by_its_name_and_a_systems_number)
 {
 	enum { SYSTEM = 321 };
@@ -204,8 +210,7 @@ TEST(the_services_user_is_known_by_its_name_and_a_systems_number)
 	SKIP_UNLESS(td_run_client(NULL, try_mounting, NULL) == 0,
 		    "needs mounts of its own, to have other users");
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		p = place_begin();
-		p.fd = listen_as(cases[i].uid == MALLORY ? MALLORY : SYSTEM, p.path);
+		p = place_listening(cases[i].uid == MALLORY ? MALLORY : SYSTEM);
 		{
 			cleanup_td struct test_daemon d = td_start(.socket = p.path,
 								   .listen_fd_peek = p.fd);
@@ -219,7 +224,7 @@ TEST(the_services_user_is_known_by_its_name_and_a_systems_number)
 
 /* ---- Ways to be led to one ------------------------------------------------------------------ */
 
-/* Accepts who comes and hangs up, so that a client which talks to it learns that at once. */
+/* Accepts connections and hangs up, so that a client which trusts this server fails at once. */
 static int turn_away(const struct test_daemon *d, void *arg)
 {
 	int fd = *(int *)arg, one;
@@ -247,8 +252,10 @@ static int lead_astray(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* None of the names that tl_connect() makes up leads to anybody else's socket, whatever happens to
- * them. */
+/*
+ * No path that tl_connect() makes up may lead to another user's socket, whatever happens to its
+ * directories meanwhile.
+ */
 static int connect_often(const struct test_daemon *d, void *arg)
 {
 	char address[108];
@@ -265,7 +272,7 @@ static int connect_often(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* A user of this run alone, whose directory below /tmp is nobody else's. */
+/* A user id that only this run has, so that nobody else uses its directory below /tmp. */
 static uid_t own_uid(void)
 {
 	return 1000000000U + (uid_t)getpid();
@@ -351,8 +358,10 @@ static int connect_by_runtime(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* $XDG_RUNTIME_DIR may be wrong; then even a directory of ours in it may have been filled by
- * others. */
+/*
+ * $XDG_RUNTIME_DIR may be wrong, and then others may have filled even a directory in it that is
+ * ours.
+ */
 TEST(a_runtime_directory_leads_nobody_astray)
 {
 	struct test_child server, victim;
@@ -378,7 +387,10 @@ TEST(a_runtime_directory_leads_nobody_astray)
 
 /* ---- Programs ------------------------------------------------------------------------------- */
 
-/* What is wrong with DIR/a/b/program, whose parts have these modes and owners; NULL: nothing. */
+/*
+ * Modes and owners of the parts of DIR/a/b/program. @wrong is what trust_program() must say, or
+ * NULL.
+ */
 struct program_case {
 	mode_t a, b, program;
 	uid_t a_uid, b_uid, program_uid; /* 0: ours */
@@ -426,7 +438,8 @@ TEST(a_program_is_trusted_if_nobody_else_can_change_it)
 		{ .a = 0700, .b = 0710, .program = 0500 },
 		{ .program = 0757, .wrong = "/a/b/program: it has mode 0757" },
 		{ .b = 0777, .wrong = "/a/b: it has mode 0777" },
-		{ .b = 01777, .wrong = "/a/b: it has mode 1777" }, /* others can link one in */
+		/* others can add a program to it */
+		{ .b = 01777, .wrong = "/a/b: it has mode 1777" },
 		{ .a = 0777, .wrong = "/a: it has mode 0777" },
 		{ .a = 01777 }, /* nobody else can rename what is ours in there */
 	};
@@ -443,7 +456,7 @@ TEST(a_program_of_another_user_or_group_is_not_trusted)
 		{ .program_uid = MALLORY, .wrong = "/a/b/program belongs to user 60201" },
 		{ .program = 0775, .gid = MALLORY, .wrong = "mode 0775 and group 60201" },
 		{ .b = 0775, .gid = MALLORY, .wrong = "mode 0775 and group 60201" },
-		{ .a = 0775, .b = 0775, .program = 0775 }, /* root's own group */
+		{ .a = 0775, .b = 0775, .program = 0775 }, /* the group is root's own */
 		{ .gid = MALLORY },
 	};
 
@@ -464,7 +477,10 @@ static void shell(const char *format, ...)
 	must_be(system(command), 0);
 }
 
-/* The command line with its library, and a program in the daemon's place that leaves a mark. */
+/*
+ * Installs the command line with its library, and in the daemon's place a program that leaves a
+ * mark.
+ */
 static void install_copy(const struct place *p)
 {
 	const char *cli = cli_path();
@@ -491,7 +507,7 @@ static struct result run_copy(const struct place *p)
 	return r;
 }
 
-/* It is started from where nobody else can write; where others can it is not, and that is said. */
+/* A program is started only where nobody else can write, and otherwise the error says why not. */
 TEST(autostart_starts_no_program_that_others_could_have_put_there)
 {
 	const char *before = getenv("TL_TEST_CLI");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is put is what is got: every type, every rank, any strides, metadata; and what is refused.
+ * A get returns what was put, for every type, every rank, any strides and any metadata; and what is
+ * refused.
  */
 #include "tests/client/common.h"
 
@@ -55,7 +56,7 @@ TEST(every_type_comes_back)
 		must_be(tensor_nbytes(all_types[i], 2, shape, false, &n), 0);
 		bits = 15 * tensor_element_bits(all_types[i], false);
 		memcpy(expected, data, n);
-		if (bits % 8) /* what no element uses is 0 */
+		if (bits % 8) /* bits that no element uses are 0 */
 			expected[n - 1] &= (unsigned char)((1U << bits % 8) - 1);
 		must_be(tl_put(client, "types/one", &source, NULL, NULL), 0);
 		must_be(tl_put(client, "types/one", &source, NULL, &n), 0);
@@ -306,8 +307,8 @@ TEST(a_write_to_a_private_copy_is_seen_by_nobody)
 		memset(a->dl_tensor.data, 2, sizes[i]);
 		must(all_bytes(a, 2, sizes[i]) && all_bytes(b, 1, sizes[i]) &&
 		     all_bytes(shared, 1, sizes[i]));
-		put_bytes(client, "cow", 3, sizes[i]); /* what they share stays while they hold it
-							*/
+		/* the shared pages stay while they are held */
+		put_bytes(client, "cow", 3, sizes[i]);
 		must(all_bytes(a, 2, sizes[i]) && all_bytes(b, 1, sizes[i]) &&
 		     all_bytes(shared, 1, sizes[i]));
 		drop(a);
@@ -351,8 +352,8 @@ TEST(bad_arguments_are_named)
 	put_bytes(client, "a", 1, 1);
 	must_be(tl_get(client, "a", &o, &t), -EINVAL);
 	must(strstr(tl_last_error(), "tl_get_options"));
-	((tl_get_options *)larger)->size = sizeof(larger); /* of a later version: fine while the
-							      rest is 0 */
+	/* A struct of a later version is fine while its rest is 0. */
+	((tl_get_options *)larger)->size = sizeof(larger);
 	must_be(tl_get(client, "a", (tl_get_options *)larger, &t), 0);
 	drop(t);
 	larger[sizeof(larger) - 1] = 1;
@@ -383,7 +384,7 @@ static int find_client(const tl_client_info *info, void *context)
 {
 	tl_client_info *out = context;
 
-	must(info->id > out->id); /* in their order */
+	must(info->id > out->id); /* listed in the order of their ids */
 	*out = *info;
 	return 0;
 }
@@ -410,7 +411,8 @@ TEST(what_there_is_can_be_listed)
 	must_be(tl_list(client, "list/", count_visit, &count), 0);
 	must_be(count, 6);
 	count = 0;
-	must_be(tl_list(client, "", count_visit, &count), 7); /* what the visitor returned */
+	/* the visitor's return value is handed through */
+	must_be(tl_list(client, "", count_visit, &count), 7);
 
 	t = get(client, "other");
 	put_bytes(client, "other", 2, 100);
@@ -432,7 +434,7 @@ TEST(what_there_is_can_be_listed)
 	must_be(tl_delete(client, "other"), 0);
 	must_be(tl_delete(client, "other"), -ENOENT);
 	must_be(tl_stat(client, "other", &(tl_info){ .size = sizeof(tl_info) }), -ENOENT);
-	must_be(put_bytes(client, "other", 1, 1), 3); /* versions go on */
+	must_be(put_bytes(client, "other", 1, 1), 3); /* versions continue */
 	tl_close(client);
 }
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A thousand clients, each killed at a random moment of a busy life. TL_KILLS says how many. The
- * seed is fixed, the moments are the scheduler's.
+ * A thousand clients are killed, each at a random moment of a busy life. TL_KILLS sets another
+ * number. The seed is fixed, but the scheduler decides what a moment hits.
  */
 #include <time.h>
 
 #include "tests/crash/press.h"
+#include "tests/harness/messages.h"
 
 enum { KILLS = 1000, AT_ONCE = 8, NAMES = 12, HELD_MAX = 6, LONGEST_US = 30000 };
 
@@ -17,10 +18,7 @@ struct life {
 
 static uint64_t random_below(uint64_t *x, uint64_t below)
 {
-	*x ^= *x << 13;
-	*x ^= *x >> 7;
-	*x ^= *x << 17;
-	return *x % below;
+	return samples_random(x) % below;
 }
 
 static const char *some_name(struct life *l, char name[16])
@@ -29,7 +27,7 @@ static const char *some_name(struct life *l, char name[16])
 	return name;
 }
 
-/* What may happen when others do the same to the same names. */
+/* These errors may happen, since others do the same to the same names. */
 static void must_be_expected(int r)
 {
 	switch (r) {
@@ -111,8 +109,8 @@ static void life_get(struct life *l)
 	t = &tensor->dl_tensor;
 	data = t->data;
 	if (data && t->ndim == 1) {
-		must_be(data[0], data[t->shape[0] - 1]); /* a whole one, of whoever wrote it */
-		if (cow)				 /* a copy of it may be published later */
+		must_be(data[0], data[t->shape[0] - 1]); /* all bytes are of one writer */
+		if (cow)				 /* this copy may be published later */
 			data[0] = data[t->shape[0] - 1] = (unsigned char)(data[0] + 1);
 	}
 	if (*held)
@@ -160,7 +158,7 @@ __attribute__((noreturn)) static int live(const struct test_daemon *d, void *arg
 				life_get(&l);
 			}
 		}
-		tl_close(l.client); /* what it holds it goes on holding */
+		tl_close(l.client); /* its leases stay */
 		for (unsigned i = 0; i < HELD_MAX; i++) {
 			if (l.held[i])
 				l.held[i]->deleter(l.held[i]);
@@ -182,13 +180,15 @@ static void kill_at_random(const struct test_daemon *d, unsigned kills)
 		struct test_child *c = &children[n % AT_ONCE];
 
 		if (c->pid) {
-			/* half of them get beyond their first tensor, however slow all is */
+			/*
+			 * However slow the machine is, half of them get beyond their first tensor.
+			 */
 			if (n % 2)
 				child_await(c);
 			ts = (struct timespec){
 				.tv_nsec = (long)random_below(&x, LONGEST_US / AT_ONCE * 2) * 1000
 			};
-			nanosleep(&ts, NULL); /* what is tested is that any moment will do */
+			nanosleep(&ts, NULL); /* The test is that any moment will do. */
 			must_be(kill(c->pid, SIGKILL), 0);
 			status = child_wait(c);
 			others += !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
@@ -198,7 +198,7 @@ static void kill_at_random(const struct test_daemon *d, unsigned kills)
 			*c = child_start(d, live, &seeds[n % AT_ONCE]);
 		}
 	}
-	must_be(others, 0); /* none ended by itself */
+	must_be(others, 0); /* no child ended in any other way */
 }
 
 static int one_more(const tl_client_info *info, void *context)
@@ -258,13 +258,7 @@ TEST(a_thousand_killed_clients_leave_nothing)
 	delete_all(client);
 	tl_close(client);
 
-	s = td_status(&d);
-	must_be(s.clients, 0);
-	must_be(s.tensors, 0);
-	must_be(s.drafts, 0);
-	must_be(s.retired, 0);
-	must_be(s.segments, 0);
-	must_be(s.bytes_used, 0);
+	td_must_be_empty(&d);
 	must_be(td_objects(&d), objects);
 	must_be(count_fds(d.pid), fds);
 }

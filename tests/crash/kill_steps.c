@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client that is killed after each step of its life in turn, and what must hold then. The clients
- * speak the protocol by hand, so that they can stop between any two of its steps.
+ * A client is killed after each step of its life in turn, and what must hold then is checked. The
+ * clients speak the protocol by hand, so that they can stop between any two steps.
  */
 #include <sys/mman.h>
 
@@ -18,14 +18,14 @@ static _Noreturn void die(void)
 
 struct situation {
 	const struct test_daemon *d;
-	struct raw rc; /* another client, which lives */
+	struct raw rc; /* another client, which stays alive */
 	uint64_t nbytes;
 	struct wire_draft draft;   /* "theirs", published by it */
 	const unsigned char *view; /* the payload of that */
 	unsigned fds, objects;
 };
 
-/* ---- The child's side: each ends itself ---- */
+/* ---- What the children do; each kills itself ---- */
 
 static int after_connect(const struct test_daemon *d, void *arg)
 {
@@ -60,13 +60,31 @@ static int after_ledger(const struct test_daemon *d, void *arg)
 	die();
 }
 
+/* A new connection with a draft for "mine". */
+static struct raw open_with_draft(const struct test_daemon *d, const struct situation *s,
+				  struct wire_draft *draft)
+{
+	struct raw rc = rc_open(d);
+
+	must_be(rc_create(&rc, "mine", s->nbytes, 0, draft), 0);
+	return rc;
+}
+
+/* Writes the first @n bytes of it. */
+static void write_draft(const struct raw *rc, const struct wire_draft *draft, size_t n)
+{
+	unsigned char *p = mmap(NULL, draft->segment_size, PROT_READ | PROT_WRITE, MAP_SHARED,
+				rc_writable(rc, draft), 0);
+
+	must(p != MAP_FAILED);
+	memset(p + draft->offset, 7, n);
+}
+
 static int after_create(const struct test_daemon *d, void *arg)
 {
-	const struct situation *s = arg;
-	struct raw rc = rc_open(d);
 	struct wire_draft draft;
 
-	must_be(rc_create(&rc, "mine", s->nbytes, 0, &draft), 0);
+	open_with_draft(d, arg, &draft);
 	die();
 }
 
@@ -80,27 +98,17 @@ static int with_draft_unread(const struct test_daemon *d, void *arg)
 	die();
 }
 
-static unsigned char *map_draft(const struct raw *rc, const struct wire_draft *draft)
-{
-	unsigned char *p = mmap(NULL, draft->segment_size, PROT_READ | PROT_WRITE, MAP_SHARED,
-				rc_writable(rc, draft), 0);
-
-	must(p != MAP_FAILED);
-	return p + draft->offset;
-}
-
 static int while_writing(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
-	struct raw rc = rc_open(d);
 	struct wire_draft draft;
+	struct raw rc = open_with_draft(d, s, &draft);
 
-	must_be(rc_create(&rc, "mine", s->nbytes, 0, &draft), 0);
-	memset(map_draft(&rc, &draft), 7, s->nbytes / 2);
+	write_draft(&rc, &draft, s->nbytes / 2);
 	die();
 }
 
-/* COMMIT of uint8[nbytes] without waiting for its answer, if it has one. */
+/* Sends COMMIT of uint8[nbytes] and does not wait for the answer, if there is one. */
 static void send_commit(struct raw *rc, const struct wire_draft *draft, const char *name,
 			uint64_t nbytes, uint32_t flags)
 {
@@ -123,11 +131,10 @@ static void send_commit(struct raw *rc, const struct wire_draft *draft, const ch
 static int after_commit(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
-	struct raw rc = rc_open(d);
 	struct wire_draft draft;
+	struct raw rc = open_with_draft(d, s, &draft);
 
-	must_be(rc_create(&rc, "mine", s->nbytes, 0, &draft), 0);
-	memset(map_draft(&rc, &draft), 7, s->nbytes);
+	write_draft(&rc, &draft, s->nbytes);
 	send_commit(&rc, &draft, "mine", s->nbytes, 0);
 	die();
 }
@@ -135,26 +142,26 @@ static int after_commit(const struct test_daemon *d, void *arg)
 static int after_commit_with_answer(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
-	struct raw rc = rc_open(d);
 	struct wire_draft draft;
+	struct raw rc = open_with_draft(d, s, &draft);
 
-	must_be(rc_create(&rc, "mine", s->nbytes, 0, &draft), 0);
-	memset(map_draft(&rc, &draft), 7, s->nbytes);
+	write_draft(&rc, &draft, s->nbytes);
 	send_commit(&rc, &draft, "mine", s->nbytes, WIRE_COMMIT_ANSWER);
 	die();
 }
 
-/* The daemon is stopped meanwhile: when it reads all this, nobody is there to take its answer to
- * the CREATE. */
+/*
+ * The daemon is stopped meanwhile. When it reads all this, nobody is left to take its answer to the
+ * CREATE.
+ */
 static int after_commit_behind_a_request(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
 	struct wire_create c = { .nbytes = s->nbytes, .flags = WIRE_CREATE_PREFETCH };
-	struct raw rc = rc_open(d);
 	struct wire_draft draft;
+	struct raw rc = open_with_draft(d, s, &draft);
 
-	must_be(rc_create(&rc, "mine", s->nbytes, 0, &draft), 0);
-	memset(map_draft(&rc, &draft), 7, s->nbytes);
+	write_draft(&rc, &draft, s->nbytes);
 	kill(d->pid, SIGSTOP);
 	must_be(rc_send(&rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
 	c.header.serial = 0;
@@ -163,16 +170,15 @@ static int after_commit_behind_a_request(const struct test_daemon *d, void *arg)
 	die();
 }
 
-/* The same with an answer that was there and that it did not read. */
+/* The same, but the answer had come before the client died and was not read. */
 static int after_commit_with_an_answer_unread(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
 	struct wire_create c = { .nbytes = s->nbytes, .flags = WIRE_CREATE_PREFETCH };
-	struct raw rc = rc_open(d);
 	struct wire_draft draft;
+	struct raw rc = open_with_draft(d, s, &draft);
 
-	must_be(rc_create(&rc, "mine", s->nbytes, 0, &draft), 0);
-	memset(map_draft(&rc, &draft), 7, s->nbytes);
+	write_draft(&rc, &draft, s->nbytes);
 	must_be(rc_send(&rc, WIRE_CREATE, &c, sizeof(c), -1), 0);
 	td_settle(d); /* by another connection: the answer is in our socket */
 	kill(d->pid, SIGSTOP);
@@ -182,16 +188,14 @@ static int after_commit_with_an_answer_unread(const struct test_daemon *d, void 
 
 static int after_abort(const struct test_daemon *d, void *arg)
 {
-	const struct situation *s = arg;
-	struct raw rc = rc_open(d);
 	struct wire_draft draft;
+	struct raw rc = open_with_draft(d, arg, &draft);
 
-	must_be(rc_create(&rc, "mine", s->nbytes, 0, &draft), 0);
 	must_be(rc_ref(&rc, WIRE_ABORT, draft.ref), 0);
 	die();
 }
 
-/* A prefetched draft; taken into use or not. */
+/* Dies with a prefetched draft, which it has taken into use or not. */
 static int with_prefetch(const struct test_daemon *d, void *arg, bool in_use)
 {
 	const struct situation *s = arg;
@@ -224,32 +228,36 @@ static int between_g2_and_g3(const struct test_daemon *d, void *arg)
 	struct raw rc = rc_open(d);
 
 	atomic_fetch_add(rc_held(&rc, ref_slot(s->draft.ref)), 1); /* G2 */
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	die();
+}
+
+/* A new connection with a lease of "theirs". */
+static struct raw open_with_lease(const struct test_daemon *d, const struct situation *s)
+{
+	struct raw rc = rc_open(d);
+
+	must(rc_hold(&rc, s->draft.ref));
+	return rc;
 }
 
 static int holding(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
-	struct raw rc = rc_open(d);
+	struct raw rc = open_with_lease(d, s);
 
 	must(rc_hold(&rc, s->draft.ref));
-	must(rc_hold(&rc, s->draft.ref));
 	rc_view(&rc, &s->draft);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	die();
 }
 
 static int between_r1_and_r2(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
-	struct raw rc = rc_open(d);
+	struct raw rc = open_with_lease(d, s);
 
-	must(rc_hold(&rc, s->draft.ref));
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	must_be(atomic_fetch_sub(rc_held(&rc, ref_slot(s->draft.ref)), 1), 1); /* R1 */
 	die();
 }
@@ -257,11 +265,9 @@ static int between_r1_and_r2(const struct test_daemon *d, void *arg)
 static int after_released(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
-	struct raw rc = rc_open(d);
+	struct raw rc = open_with_lease(d, s);
 
-	must(rc_hold(&rc, s->draft.ref));
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	rc_drop(&rc, s->draft.ref);
 	die();
 }
@@ -269,11 +275,9 @@ static int after_released(const struct test_daemon *d, void *arg)
 static int with_rescan_set(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
-	struct raw rc = rc_open(d);
+	struct raw rc = open_with_lease(d, s);
 
-	must(rc_hold(&rc, s->draft.ref));
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	atomic_fetch_sub(rc_held(&rc, ref_slot(s->draft.ref)), 1);
 	atomic_store(&rc.ledger->rescan, 1); /* and the second attempt to send was not made */
 	die();
@@ -283,10 +287,10 @@ static int after_map(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
 	struct wire_ref map = { .ref = s->draft.ref };
-	struct raw rc = rc_open(d);
+	struct raw rc = open_with_lease(d, s);
 
-	must(rc_hold(&rc, s->draft.ref));
-	must_be(rc_send(&rc, WIRE_MAP, &map, sizeof(map), -1), 0); /* its answer has a descriptor */
+	/* the answer will carry a descriptor */
+	must_be(rc_send(&rc, WIRE_MAP, &map, sizeof(map), -1), 0);
 	die();
 }
 
@@ -297,9 +301,8 @@ static int after_link(const struct test_daemon *d, void *arg)
 		struct wire_link fixed;
 		char name[8];
 	} c = { .fixed = { .ref = s->draft.ref, .name_len = 4 }, .name = "mine" };
-	struct raw rc = rc_open(d);
+	struct raw rc = open_with_lease(d, s);
 
-	must(rc_hold(&rc, s->draft.ref));
 	must_be(rc_send(&rc, WIRE_LINK, &c, sizeof(c.fixed) + 4, -1), 0);
 	die();
 }
@@ -334,7 +337,7 @@ static void must_be_nothing_of_it(struct situation *s)
 	must_be(rc_delete(&s->rc, "mine"), WIRE_E_NOT_FOUND);
 }
 
-/* The ref of a name, as rows tell. 0: none. */
+/* The ref of the live tensor of that name according to the rows, or 0. */
 static uint64_t find(const struct raw *rc, const char *name)
 {
 	const struct catalog_name *names = (const void *)((const char *)rc->catalog +
@@ -352,10 +355,9 @@ static uint64_t find(const struct raw *rc, const char *name)
 	return 0;
 }
 
-/* The dead one's tensor is there, and whole. */
+/* The dead client's tensor is published, and every byte of it was written. */
 static void must_be_published(struct situation *s, int byte)
 {
-	const struct catalog_segment *segments;
 	const struct catalog_row *row;
 	struct wire_draft found;
 	uint64_t ref = find(&s->rc, "mine");
@@ -364,12 +366,11 @@ static void must_be_published(struct situation *s, int byte)
 	must(rc_hold(&s->rc, ref));
 	row = rc_row(&s->rc, ref);
 	must_be(row->nbytes, s->nbytes);
-	segments = (const void *)((const char *)s->rc.catalog + s->rc.catalog->off_segments);
 	found = (struct wire_draft){ .ref = ref,
 				     .offset = row->offset,
 				     .segment = row->segment,
 				     .segment_generation = row->segment_generation,
-				     .segment_size = segments[row->segment].size };
+				     .segment_size = rc_segment(&s->rc, row->segment)->size };
 	bytes_must_be(rc_view(&s->rc, &found), byte, s->nbytes);
 	rc_drop(&s->rc, ref);
 	must_be(rc_delete(&s->rc, "mine"), 0);
@@ -385,7 +386,7 @@ static void whole_3(struct situation *s)
 	must_be_published(s, 3);
 }
 
-/* What the other client published is as it was. */
+/* The tensor of the living client is as it was. */
 static void must_be_unharmed(struct situation *s)
 {
 	must_be(find(&s->rc, "theirs"), s->draft.ref);
@@ -396,7 +397,11 @@ struct step {
 	const char *name;
 	child_fn *fn;
 	void (*check)(struct situation *s);
-	bool deletes; /* "theirs" is deleted while the child is alive and waits */
+	enum {
+		NO_PAUSE,
+		PAUSES,	     /* once, before its last step */
+		THEIRS_GOES, /* and meanwhile "theirs" is deleted */
+	} pause;
 };
 
 static const struct step steps[] = {
@@ -415,21 +420,21 @@ static const struct step steps[] = {
 	{ "with an unused prefetched draft", with_an_unused_prefetched_draft,
 	  must_be_nothing_of_it },
 	{ "with a prefetched draft in use", with_a_prefetched_draft_in_use, must_be_nothing_of_it },
-	{ "between G2 and G3", between_g2_and_g3, must_be_nothing_of_it, true },
-	{ "between G2 and G3, live", between_g2_and_g3, must_be_unharmed },
-	{ "holding", holding, must_be_nothing_of_it, true },
-	{ "holding, live", holding, must_be_unharmed },
-	{ "between R1 and R2", between_r1_and_r2, must_be_nothing_of_it, true },
-	{ "between R1 and R2, live", between_r1_and_r2, must_be_unharmed },
-	{ "after RELEASED", after_released, must_be_nothing_of_it, true },
-	{ "with rescan set", with_rescan_set, must_be_nothing_of_it, true },
+	{ "between G2 and G3", between_g2_and_g3, must_be_nothing_of_it, THEIRS_GOES },
+	{ "between G2 and G3, live", between_g2_and_g3, must_be_unharmed, PAUSES },
+	{ "holding", holding, must_be_nothing_of_it, THEIRS_GOES },
+	{ "holding, live", holding, must_be_unharmed, PAUSES },
+	{ "between R1 and R2", between_r1_and_r2, must_be_nothing_of_it, THEIRS_GOES },
+	{ "between R1 and R2, live", between_r1_and_r2, must_be_unharmed, PAUSES },
+	{ "after RELEASED", after_released, must_be_nothing_of_it, THEIRS_GOES },
+	{ "with rescan set", with_rescan_set, must_be_nothing_of_it, THEIRS_GOES },
 	{ "after MAP", after_map, must_be_unharmed },
 	{ "after LINK", after_link, whole_3 },
 	{ "waiting for space", waiting_for_space, must_be_nothing_of_it },
 	{ "while space is made", while_space_is_made, must_be_nothing_of_it },
 };
 
-/* Whoever held it is gone: no tensor is left. */
+/* Everybody who held it is gone, so no tensor is left. */
 static void check_deleted(const struct situation *s)
 {
 	struct tl_status status = td_status(s->d);
@@ -441,38 +446,28 @@ static void check_deleted(const struct situation *s)
 static void meet_child(struct situation *s, const struct step *step, struct test_child *c)
 {
 	struct tl_status status;
-	bool waits = step->fn == between_g2_and_g3 || step->fn == holding ||
-		     step->fn == between_r1_and_r2 || step->fn == after_released ||
-		     step->fn == with_rescan_set;
 	int wait;
 
-	if (waits) {
+	if (step->pause != NO_PAUSE)
 		child_await(c);
-		if (step->deletes) {
-			must_be(rc_delete(&s->rc, "theirs"), 0);
-			status = td_status(s->d);
-			must_be(status.retired, 1);
-			must_be(status.tensors, 0);
-		}
-		child_go(c);
+	if (step->pause == THEIRS_GOES) {
+		must_be(rc_delete(&s->rc, "theirs"), 0);
+		status = td_status(s->d);
+		must_be(status.retired, 1);
+		must_be(status.tensors, 0);
 	}
+	if (step->pause != NO_PAUSE)
+		child_go(c);
 	wait = child_wait(c);
 	kill(s->d->pid, SIGCONT);
 	must(WIFSIGNALED(wait) && WTERMSIG(wait) == SIGKILL);
 	td_settle(s->d);
 }
 
-/* Everything but the daemon itself is gone. */
+/* Nothing but the daemon itself is left. */
 static void must_be_empty(const struct situation *s)
 {
-	struct tl_status status = td_status(s->d);
-
-	must_be(status.clients, 0);
-	must_be(status.tensors, 0);
-	must_be(status.retired, 0);
-	must_be(status.drafts, 0);
-	must_be(status.segments, 0);
-	must_be(status.bytes_used, 0);
+	td_must_be_empty(s->d);
 	must_be(td_objects(s->d), s->objects);
 	must_be(count_fds(s->d->pid), s->fds);
 }
@@ -494,11 +489,14 @@ static void try_step(const struct test_daemon *d, const struct step *step, uint6
 	must_be(td_status(d).clients, 1);
 	must_be(td_status(d).drafts, 0);
 	step->check(&s);
-	if (step->deletes)
+	if (step->pause == THEIRS_GOES)
 		check_deleted(&s);
 	else
 		must_be(rc_delete(&s.rc, "theirs"), 0);
-	/* the living one goes on: what it gets now is not what the dead one may use */
+	/*
+	 * The living client continues, and what it gets now is not memory that the dead one may
+	 * use.
+	 */
 	must_be(rc_put(&s.rc, "theirs", nbytes, 4, NULL), 0);
 	must_be(rc_delete(&s.rc, "theirs"), 0);
 	rc_goodbye(&s.rc);

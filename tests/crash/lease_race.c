@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The race that the lease protocol (PROTOCOL.md section 5) is about, at full speed: many take and
- * release what others replace. First the bare steps between threads of one process, then real
- * clients of a real daemon. TL_RACE_SECONDS prolongs the latter. A further client asks for too much
- * all the time, so that prefetched drafts and warm memory are taken back at any moment.
+ * The race that the lease protocol (PROTOCOL.md section 5) decides, at full speed: many readers
+ * take and release what others replace. The first part runs the bare steps between threads of one
+ * process, the second part real clients of a real daemon, for TL_RACE_SECONDS if set. Another
+ * client always asks for too much room (press.h), so that prefetched drafts and warm memory may be
+ * taken back at any moment.
  */
 #include <pthread.h>
 #include <sys/mman.h>
 
 #include "tests/crash/press.h"
+#include "tests/harness/messages.h"
 
 /* ---- the steps alone ------------------------------------------------------------------------- */
 
@@ -17,9 +19,10 @@ enum { SLOTS = 8, READERS = 3, WORDS = 64, RING = 1 << 16 };
 struct model {
 	bool skip_t2; /* a deliberate bug */
 	_Atomic bool stop;
-	_Atomic uint64_t current; /* what the name means */
+	_Atomic uint64_t current; /* the ref that the name means */
 	_Atomic uint64_t word[SLOTS];
-	_Atomic uint64_t payload[SLOTS][WORDS]; /* each is the generation; 0 once it is reclaimed */
+	/* each word is the generation, or 0 after reclaiming */
+	_Atomic uint64_t payload[SLOTS][WORDS];
 	struct reader {
 		struct model *model;
 		_Atomic uint32_t held[SLOTS];
@@ -149,8 +152,8 @@ static uint64_t model_bad(const struct model *m)
 }
 
 /*
- * How many bad leases there were in @ns, or, with the bug, until the first; all retired slots must
- * be reclaimed in the end.
+ * Returns how many bad leases there were in @ns or, with the planted bug, until the first one. In
+ * the end all retired slots must be reclaimed.
  */
 static uint64_t model_run(struct model *m, int64_t ns)
 {
@@ -206,7 +209,7 @@ TEST(without_reading_the_ledgers_there_are_bad_leases)
 /* ---- real clients ---------------------------------------------------------------------------- */
 
 #ifdef __SANITIZE_THREAD__
-/* It does not see the daemon, which is what keeps the threads of a client apart. */
+/* ThreadSanitizer does not see the daemon, which is what orders the threads of a client. */
 enum { THREADS = 1 };
 #else
 enum { THREADS = 2 };
@@ -222,7 +225,7 @@ struct shared {
 	_Atomic uint64_t commits, gets, bad, errors, kept;
 };
 
-/* The first and the last bytes of each block of a payload. */
+/* What the first and the last bytes of each block of a payload say. */
 struct stamp {
 	uint64_t name, version, block, inverse;
 };
@@ -296,7 +299,7 @@ static int produce(const struct test_daemon *d, void *arg)
 	parent_tell(1);
 	while (!atomic_load(&role->shared->stop)) {
 		for (unsigned name = role->number; name < NAMES; name += PRODUCERS) {
-			if (name >= 5 && n % 8) /* large ones less often */
+			if (name >= 5 && n % 8) /* publish large ones less often */
 				continue;
 			versions[name] = publish(client, name, versions[name] + 1, n % 64 == 0);
 			atomic_fetch_add(&role->shared->commits, 1);
@@ -362,7 +365,7 @@ static void get_one(struct consumer *c, tl_info *info)
 	c->newest[k.name] = k.version;
 	verify(c, &k);
 	c->gets++;
-	if (c->x % 256 < 8) { /* keep this one for a while, and give another back */
+	if (c->x % 256 < 8) { /* Keep this one for a while, and give another one back. */
 		if (slot->tensor) {
 			verify(c, slot);
 			slot->tensor->deleter(slot->tensor);
@@ -382,9 +385,7 @@ static void *consume_thread(void *arg)
 	must(info);
 	info->size = sizeof(*info);
 	while (!atomic_load_explicit(&c->shared->stop, memory_order_relaxed)) {
-		c->x ^= c->x << 13;
-		c->x ^= c->x >> 7;
-		c->x ^= c->x << 17;
+		samples_random(&c->x);
 		get_one(c, info);
 		if (c->gets % 256 == 0)
 			atomic_fetch_add(&c->shared->gets, 256);
@@ -419,7 +420,7 @@ static int consume(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-/* Nobody is left: what there was must be gone. */
+/* All clients have ended, so nothing may be left. */
 static void all_must_be_back(const struct test_daemon *d)
 {
 	tl_client *client = td_connect(d);
@@ -457,14 +458,13 @@ static void race(struct test_daemon *d, uint64_t capacity, double seconds)
 	must(shared != MAP_FAILED);
 	for (unsigned i = 0; i < PRODUCERS; i++) {
 		roles[i] = (struct role){ shared, i };
-		producers[i] = child_start(d, produce, &roles[i]);
-		child_await(&producers[i]);
+		producers[i] = child_start_ready(d, produce, &roles[i]);
 	}
 	for (unsigned i = 0; i < CONSUMERS; i++) {
 		roles[PRODUCERS + i] = (struct role){ shared, i };
 		consumers[i] = child_start(d, consume, &roles[PRODUCERS + i]);
 	}
-	nanosleep(&ts, NULL); /* the duration of the race; nothing waits for anything */
+	nanosleep(&ts, NULL); /* This is how long the race lasts, not a wait for something. */
 	eventually(atomic_load(&shared->gets) > 1000 && atomic_load(&shared->commits) > 100);
 	atomic_store(&shared->stop, true);
 	for (unsigned i = 0; i < CONSUMERS; i++)
@@ -507,7 +507,7 @@ TEST(no_reader_sees_a_tensor_change)
 	race(&d, CAPACITY, race_seconds(12));
 }
 
-TEST(nor_if_all_memory_is_made_and_destroyed)
+TEST(no_reader_sees_a_tensor_change_when_no_memory_is_kept_warm)
 {
 	static const char *const extra[] = { "--warm-time", "0", NULL };
 	cleanup_td struct test_daemon d = td_start(.capacity = CAPACITY, .max_tensors = 4096,

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client that asks for more than there is, all the time: whatever the daemon can take back for
- * others it will. */
+/*
+ * A client that always asks for more room than there is, so that the daemon takes back whatever it
+ * can take back for others.
+ */
 #pragma once
 
 #include <sys/mman.h>
@@ -10,7 +12,7 @@
 
 struct press {
 	_Atomic bool stop;
-	uint64_t nbytes; /* asked for */
+	uint64_t nbytes; /* what each request asks for */
 	_Atomic uint64_t refused, granted;
 };
 
@@ -44,8 +46,8 @@ static inline int press_for_room(const struct test_daemon *d, void *arg)
 		else
 			tl_abort(draft);
 		atomic_fetch_add(r ? &p->refused : &p->granted, 1);
-		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL); /* leaves others the CPU
-									   */
+		/* others need the CPU too */
+		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
 	}
 	tl_close(client);
 	return 0;
@@ -53,13 +55,13 @@ static inline int press_for_room(const struct test_daemon *d, void *arg)
 
 static inline struct test_child press_start(const struct test_daemon *d, struct press *p)
 {
-	struct test_child c = child_start(d, press_for_room, p);
-
-	child_await(&c);
-	return c;
+	return child_start_ready(d, press_for_room, p);
 }
 
-/* It must have asked at least @least times; what it got it got when nobody else had any. */
+/*
+ * It must have asked at least @least times. It can only have been granted room when nobody else had
+ * any.
+ */
 static inline void press_stop(struct press *p, struct test_child *c, uint64_t least)
 {
 	eventually(atomic_load(&p->refused) + atomic_load(&p->granted) >= least);

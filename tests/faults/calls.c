@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the interposer stands in for, but for memory: each with the errnos that it may fail with.
- * Those that glibc or the kernel cannot let fail are not here.
+ * The functions that the interposer stands in for, except those for memory, each with the errnos it
+ * may fail with. A function that cannot fail in glibc or the kernel is not here.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -154,7 +154,7 @@ EXPORT ssize_t pwrite64(int fd, const void *from, size_t n, off_t at) ALIAS(pwri
 EXPORT int fallocate64(int fd, int mode, off_t at, off_t n) ALIAS(fallocate);
 EXPORT off_t lseek64(int fd, off_t to, int from) ALIAS(lseek);
 
-/* Those that return what is wrong. */
+/* Functions that return the error and leave errno alone. */
 #define RETURNS(name, PARAMETERS, ARGUMENTS, ...)                                                  \
 	EXPORT int name PARAMETERS                                                                 \
 	{                                                                                          \
@@ -228,7 +228,7 @@ EXPORT int openat(int dir, const char *path, int flags, ...)
 	return fails(&f) ? -1 : REAL(int (*)(int, const char *, int, ...))(dir, path, flags, mode);
 }
 
-/* Reading and changing flags of a descriptor cannot fail. */
+/* Reading and changing a descriptor's flags cannot fail. */
 EXPORT int fcntl(int fd, int command, ...)
 {
 	static struct function f = { "fcntl", { EMFILE, EBUSY } };
@@ -257,8 +257,10 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 	return fails(&f) ? -1 : REAL(int (*)(int, unsigned long, ...))(fd, request, arg);
 }
 
-/* Only a new entry needs room in the kernel: that it was not there before is seen when it has been
- * made. */
+/*
+ * Only a new entry needs room in the kernel. Whether an entry is new shows only once it has been
+ * made, so it is made first and then removed.
+ */
 EXPORT int epoll_ctl(int fd, int operation, int of, struct epoll_event *event)
 {
 	static struct function f = { "epoll_ctl", { ENOMEM, ENOSPC } };
@@ -297,7 +299,7 @@ EXPORT ssize_t write(int fd, const void *from, size_t n)
 	return REAL(ssize_t(*)(int, const void *, size_t))(fd, from, n);
 }
 
-/* It is closed all the same, as Linux does it. */
+/* The descriptor is closed even if this fails, as on Linux. */
 EXPORT int close(int fd)
 {
 	static struct function f = { "close", { EINTR, EIO } };
@@ -342,8 +344,10 @@ static void lose_fds(struct msghdr *m)
 	m->msg_flags |= MSG_CTRUNC;
 }
 
-/* The message is there at the next call if it fails before it is taken; its descriptors alone are
- * lost for good. */
+/*
+ * A call that fails before it takes the message finds it again the next time. Descriptors can be
+ * lost alone, and for good.
+ */
 EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 {
 	static struct function before = { "recvmsg", { EINTR, EAGAIN, ENOMEM } };
@@ -384,7 +388,7 @@ EXPORT FILE *fopen(const char *path, const char *mode)
 	return fails(&f) ? NULL : REAL(FILE * (*)(const char *, const char *))(path, mode);
 }
 
-/* futex(), futex_waitv(), membarrier() and whatever has no wrapper in libc. */
+/* futex(), futex_waitv() and membarrier() have no wrapper in libc. */
 EXPORT long syscall(long number, ...)
 {
 	static struct function futex = { "syscall_futex", { EINTR, EAGAIN } };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One case of `make faults`: the program that is meant runs with the interposer, all others as
- * always, and when the fault has come and gone everything must be as if it had not been. Arguments:
- * which kind of case. The runner (run) sets TL_FAULT_PRELOAD, TL_FAULT_REPORT and, but for the
- * first run, which only counts, TL_FAULT.
+ * One case of `make faults`. Only the program that is meant runs with the interposer, and when the
+ * fault is over everything must be as if it had not been. The argument is the kind of case. The
+ * runner (tests/faults/run) sets TL_FAULT_PRELOAD and TL_FAULT_REPORT, and TL_FAULT except in the
+ * first run, which only counts.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -31,7 +31,7 @@ static void arm(bool on)
 	atomic_store(&report->armed, on);
 }
 
-/* What the runner has set. */
+/* A variable that the runner has set. */
 static const char *env(const char *name)
 {
 	const char *value = getenv(name);
@@ -40,7 +40,7 @@ static const char *env(const char *name)
 	return value;
 }
 
-/* Programs started from now on are subject to it, if they are the one that is meant. */
+/* From now on the fault may hit programs that are started, if they are the one that is meant. */
 static void preload(const char *target, const char *within)
 {
 	setenv("LD_PRELOAD", env("TL_FAULT_PRELOAD"), 1);
@@ -61,7 +61,7 @@ static void show(const struct test_daemon *d)
 	free(log);
 }
 
-/* Nothing of a daemon's is in /dev/shm, if that is ours alone. */
+/* If /dev/shm is ours alone, no daemon may have left anything in it. */
 static void shm_must_be_empty(void)
 {
 	DIR *dir = opendir("/dev/shm");
@@ -81,7 +81,7 @@ static void shm_must_be_empty(void)
 
 struct talker {
 	pid_t pid;
-	int fd; /* its TALK_FD's other end */
+	int fd; /* the other end of its TALK_FD */
 };
 
 static struct talker client_start(const struct test_daemon *d, const char *how)
@@ -120,7 +120,7 @@ static void client_must_succeed(struct talker *c, struct test_daemon *d)
 	must_be(status, 0);
 }
 
-/* All gave back what they had: what is left is kept for the next producer. */
+/* Everybody has given back what they had. Only warm memory is left. */
 static void numbers_must_be_none(struct test_daemon *d)
 {
 	struct tl_status s;
@@ -151,7 +151,7 @@ TEST(the_library_survives_a_failed_call)
 	preload("client", "libtensorlease");
 	client = client_start(&first, "restart");
 	preload_no_more();
-	if (read(client.fd, &byte, 1) == 1) { /* it has come to where the daemon is to be killed */
+	if (read(client.fd, &byte, 1) == 1) { /* it is where the daemon is to be killed */
 		td_settle(&first);
 		td_kill(&first);
 		first.pid = 0;
@@ -171,7 +171,7 @@ TEST(the_library_survives_it_while_it_starts_a_daemon)
 
 	test_timeout(CASE_TIMEOUT_S);
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	td_stop(&d); /* what is wanted is its directory */
+	td_stop(&d); /* only its directory is wanted */
 	arm(true);
 	preload("client", "libtensorlease");
 	client = client_start(&d, "autostart");
@@ -188,7 +188,7 @@ TEST(the_library_survives_it_while_it_starts_a_daemon)
 
 /* ---- The fault is in the daemon ---- */
 
-/* It ended by itself instead, as it should, with a word why. */
+/* The daemon has ended by itself instead of starting. That is right if it says why. */
 static void must_have_refused(struct test_daemon *d, int status)
 {
 	char *log = td_log(d);
@@ -202,7 +202,7 @@ static void must_have_refused(struct test_daemon *d, int status)
 	shm_must_be_empty();
 }
 
-/* It serves, not only listens; false: it has ended. */
+/* Waits until it serves, and does not only listen. Returns false if it has ended. */
 static bool started(struct test_daemon *d)
 {
 	tl_connect_options o = { .size = sizeof(o),
@@ -223,13 +223,13 @@ static bool started(struct test_daemon *d)
 	return true;
 }
 
-/* It failed because of the fault, and said so. */
+/* A call has failed. Only the fault may be the cause, and there must be a text. */
 static void may_fail(int r)
 {
 	print_message("bystander: %d %s\n", r, tl_last_error());
 	must(fired());
 	must(r < 0 && r != -ETIMEDOUT && *tl_last_error());
-	must(!strstr(tl_last_error(), "killed by signal")); /* of a daemon that it started */
+	must(!strstr(tl_last_error(), "killed by signal")); /* said of a daemon that it started */
 }
 
 static int bystander_put(tl_client *client, unsigned char *data)
@@ -240,7 +240,7 @@ static int bystander_put(tl_client *client, unsigned char *data)
 	return tl_put(client, "bystander", &t, NULL, &(uint64_t){ 0 });
 }
 
-/* Holds a tensor, and looks at it when all is over. */
+/* Holds a tensor, and checks it when all is over. */
 static int bystander(const struct test_daemon *d, void *arg)
 {
 	static unsigned char data[BYSTANDER];
@@ -262,8 +262,7 @@ static int bystander(const struct test_daemon *d, void *arg)
 		may_fail(r);
 	must(t);
 	must(all_bytes(t, 5, BYSTANDER));
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	must(all_bytes(t, 5, BYSTANDER));
 	for (unsigned i = 0; i < ATTEMPTS && (r = tl_get(client, "bystander", NULL, &again)); i++)
 		may_fail(r);
@@ -273,7 +272,7 @@ static int bystander(const struct test_daemon *d, void *arg)
 	drop(again);
 	for (unsigned i = 0; i < ATTEMPTS && (r = tl_delete(client, "bystander")); i++) {
 		may_fail(r);
-		if (r == -ENOENT && i > 0) /* the answer was what failed */
+		if (r == -ENOENT && i > 0) /* it was deleted, and only the answer failed */
 			break;
 	}
 	tl_close(client);
@@ -294,14 +293,12 @@ TEST(the_daemon_survives_a_failed_call)
 	preload_no_more();
 	if (!started(&d))
 		return;
-	by = child_start(&d, bystander, NULL);
-	child_await(&by);
+	by = child_start_ready(&d, bystander, NULL);
 	client = client_start(&d, "");
 	client_must_succeed(&client, &d);
-	child_go(&by);
-	child_must_succeed(&by);
+	child_finish(&by);
 	must(td_alive(&d));
-	arm(false); /* who asks now has no patience */
+	arm(false); /* the harness's own connections do not try again */
 	rc = rc_open(&d);
 	d.instance = rc.welcome.instance;
 	rc_goodbye(&rc);
@@ -355,7 +352,7 @@ static void write_file(const char *path, const void *head, size_t head_size,
 	close(fd);
 }
 
-/* What is in @dir, but for dots. */
+/* How many entries there are in @path, without "." and "..". */
 static unsigned count_files(const char *path)
 {
 	DIR *dir = opendir(path);
@@ -369,7 +366,6 @@ static unsigned count_files(const char *path)
 	return n;
 }
 
-/* The file ends with @data. */
 static void must_end_with(const char *path, const unsigned char *data, size_t size)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -383,7 +379,10 @@ static void must_end_with(const char *path, const unsigned char *data, size_t si
 	free(all_of_it);
 }
 
-/* Done, or not at all and said so; in the latter case it is done when it is tried again. */
+/*
+ * A command is either carried out, or says that it is not and has done nothing. Then it must work
+ * the next time.
+ */
 static void command(const struct test_daemon *d, const char *out_dir, const char *const *args,
 		    const char *expected)
 {
@@ -392,7 +391,7 @@ static void command(const struct test_daemon *d, const char *out_dir, const char
 		bool done = r.code == 0;
 
 		if (attempt && r.code == EXIT_NOT_FOUND && !strcmp(args[0], "rm"))
-			done = true; /* what failed was to say that it was done */
+			done = true; /* it was done before, and only saying so failed */
 
 		if (!done) {
 			print_message("%s: %d: %s", args[0], r.code, r.err);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client that does everything the library can do, in steps. A call may fail once the fault has
- * been injected (the report says so), and only then: with a text, and with nothing half done. The
- * step is then tried again and must succeed soon. What a call says it did is looked at. In the end
- * nothing of the library may be left in this process.
+ * A client that does everything the library can do, in steps. A call may fail only after the fault
+ * has been injected, as the report says. It must then give a text and leave nothing half done. The
+ * step is tried again and must succeed soon. What a call says it did is checked. At the end nothing
+ * of the library may be left in this process.
  *
- * Arguments: what the runs may be told apart by, the prefix of all names; `restart` if the daemon
- * may be killed and started again by whoever is at the other end of descriptor 3; `autostart` if
- * there is no daemon yet.
+ * Arguments: the prefix of all names, which tells runs apart; `restart` if the process at the other
+ * end of descriptor 3 may kill the daemon and start it again; `autostart` if there is no daemon
+ * yet.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -28,7 +28,7 @@
 
 enum {
 	SMALL = 3000,
-	LARGE = 400 << 10, /* made by a worker of the daemon */
+	LARGE = 400 << 10, /* large enough for a worker of the daemon */
 	HUGE_PAGES = 3 << 20,
 	LEASES = 16,
 	ATTEMPTS = 4,
@@ -36,17 +36,16 @@ enum {
 };
 
 #define MS 1000000LL
-#define REQUEST_NS                                                                                 \
-	(20000 * MS) /* longer than anything takes: an answer that never comes is found by its     \
-			error */
+/* Longer than anything takes, so that a request whose answer never comes is found by its error. */
+#define REQUEST_NS (20000 * MS)
 
-static const struct report *report; /* NULL: no fault is injected */
+static const struct report *report; /* NULL if no fault is injected */
 static const char *step_name = "start";
 static const char *prefix = "";
 static bool in_child;
 static tl_client *client;
-static DLManagedTensorVersioned *leases[LEASES]; /* of the step */
-static DLManagedTensorVersioned *kept;		 /* over all steps */
+static DLManagedTensorVersioned *leases[LEASES]; /* of one step */
+static DLManagedTensorVersioned *kept;		 /* across all steps */
 static tl_draft *draft;
 static tl_group *group;
 static unsigned char bytes[HUGE_PAGES];
@@ -68,7 +67,7 @@ static bool fired(void)
 	return report && atomic_load(&report->fired);
 }
 
-/* A call failed: it must say why, and may only do so because of the fault. */
+/* A call has failed. It must say why, and only the fault may be the cause. */
 static int failed(const char *call, int r)
 {
 	const char *text = tl_last_error();
@@ -139,7 +138,7 @@ static int put(const char *name, int value, size_t n, uint64_t *version)
 	return tl_put(client, name_of(name), &t, NULL, version);
 }
 
-/* A get into leases[at], looked at. */
+/* Gets a tensor into leases[at] and checks it. */
 static int get(unsigned at, const char *name, int value, size_t n, enum tl_mode mode)
 {
 	tl_get_options o = { .size = sizeof(o), .mode = mode };
@@ -198,7 +197,7 @@ static int step_put_get(void)
 {
 	uint64_t version = 0;
 
-	for (int i = 1; i <= 3; i++) { /* from the second on drafts are prefetched */
+	for (int i = 1; i <= 3; i++) { /* drafts are prefetched from the second on */
 		TRY(put("small", i, SMALL, &version));
 		TRY(get(0, "small", i, SMALL, TL_MODE_READ));
 		TRY(get(1, "small", i, SMALL, TL_MODE_READ));
@@ -212,7 +211,7 @@ static int step_put_get(void)
 	return 0;
 }
 
-/* Not waited for: what is refused is told by a later call. */
+/* Nobody waits for these commits, so a later call tells of a refusal. */
 static int step_commit(void)
 {
 	int64_t shape[1] = { SMALL };
@@ -246,7 +245,7 @@ static int step_commit(void)
 	return 0;
 }
 
-/* What does not fit into a row: a long name, many sizes. */
+/* A long name and many sizes do not fit into a row. */
 static int step_shapes(void)
 {
 	static const char name[] =
@@ -346,7 +345,7 @@ static int step_waits(void)
 	return 0;
 }
 
-/* What is handed over: a lease, an exported draft, memory of our own. */
+/* Hands over a lease, an exported draft and memory of our own. */
 static int step_publish(void)
 {
 	int64_t shape[1] = { SMALL }, ones[1] = { 1 };
@@ -451,7 +450,7 @@ static int step_in_child(void)
 	return 0;
 }
 
-/* The child reads what its parent held, gives it up, and works on its own. */
+/* The child reads what its parent held, releases it, and then works on its own. */
 static int step_fork(void)
 {
 	int status = 0;
@@ -481,7 +480,7 @@ static int step_fork(void)
 	return 0;
 }
 
-/* All that was published and not replaced is there. */
+/* Everything that was published and not replaced is there. */
 static int step_still_there(void)
 {
 	TRY(get(0, "kept", 8, LARGE, TL_MODE_READ));
@@ -497,8 +496,10 @@ static int step_still_there(void)
 	return 0;
 }
 
-/* Killed and started again: what is held stays, what needs the daemon says so, or connects again by
- * itself. */
+/*
+ * The daemon is killed and started again. Held tensors stay. Calls that need the daemon either say
+ * so or connect again.
+ */
 static void restart(void)
 {
 	char byte = 'r';
@@ -511,7 +512,7 @@ static int step_after_restart(void)
 {
 	int r = put("kept", 8, LARGE, &(uint64_t){ 0 });
 
-	if (r == -ENOTCONN) /* without a fault too: the first call after it may say so */
+	if (r == -ENOTCONN) /* the first call afterwards may say so without a fault too */
 		r = put("kept", 8, LARGE, &(uint64_t){ 0 });
 	TRY(r);
 	TRY(get(0, "kept", 8, LARGE, TL_MODE_READ));
@@ -561,7 +562,7 @@ static unsigned count_fds(void)
 	return n;
 }
 
-/* Mappings of the library's: of the daemon's objects, and large anonymous ones. */
+/* Counts the library's mappings: those of the daemon's objects, and large anonymous ones. */
 static unsigned count_maps(bool tell)
 {
 	FILE *f = fopen("/proc/self/maps", "re");

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loaded with LD_PRELOAD into a released binary: counts its calls of what can fail, and lets one of
- *them fail. Only calls through the dynamic linker are seen, those of libuv and of other libraries
- *included; what libc calls inside itself is not.
+ * Loaded with LD_PRELOAD into a released binary, this counts its calls of functions that can fail,
+ * and makes one of them fail. It sees only calls through the dynamic linker, including those of
+ * libuv and other libraries, but not what libc calls inside itself.
  *
- * TL_FAULT_REPORT	the file to be shared with the runner (report.h)
- * TL_FAULT_TARGET	the program's name; in others nothing happens
- * TL_FAULT_WITHIN	count only what is called from, or by way of, a module of which this is a
- *part of the path TL_FAULT		what fails: FUNCTION:N/HOW (the N-th call of the process) or
- *FUNCTION@HASH:K/HOW (the K-th call at that place); HOW is a number, an errno or REPORT_CTRUNC. Not
- *set: nothing, all is counted
+ * TL_FAULT_REPORT	the file that is shared with the runner (report.h)
+ * TL_FAULT_TARGET	the program's name; in other programs nothing happens
+ * TL_FAULT_WITHIN	a part of a module's path; only calls made in or below that module count
+ * TL_FAULT		what fails: FUNCTION:N/HOW is the N-th call in the process,
+ *			FUNCTION@HASH:K/HOW the K-th call at that place. HOW is an errno or
+ *			REPORT_CTRUNC. If it is not set, calls are only counted.
  *
- * A place is known by the return addresses that led to it, as offsets in their modules. Those of
- *the program itself do not count where TL_FAULT_WITHIN names a library.
+ * A place is known by the return addresses that led to it, as offsets in their modules. Where
+ * TL_FAULT_WITHIN names a library, addresses in the program itself do not count.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -39,7 +39,7 @@ static unsigned want_nth;
 static int want_how;
 _Thread_local bool inside __attribute__((tls_model("initial-exec")));
 
-/* glibc's own, which are there before dlsym() can be called. */
+/* glibc's own functions work before dlsym() can be called. */
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *p, size_t size);
@@ -95,7 +95,8 @@ static unsigned function_index(struct function *f)
 	if (f->index)
 		return f->index - 1;
 	for (unsigned i = 0; i < report->nfunctions; i++) {
-		if (!strcmp(report->functions[i].name, f->name)) { /* of an image before exec() */
+		/* listed by the program before exec() */
+		if (!strcmp(report->functions[i].name, f->name)) {
 			f->index = i + 1;
 			return i;
 		}
@@ -111,7 +112,10 @@ static unsigned function_index(struct function *f)
 	return f->index - 1;
 }
 
-/* The way here, without our own frames; false if it does not lead through TL_FAULT_WITHIN. */
+/*
+ * Fills in the way that led here, without our own frames. Returns false if it does not lead through
+ * TL_FAULT_WITHIN.
+ */
 static bool walk(struct report_site *site)
 {
 	void *frames[REPORT_FRAMES + 6];
@@ -130,7 +134,7 @@ static bool walk(struct report_site *site)
 		if (*within && strstr(info.dli_fname, within))
 			through = true;
 		else if (*within && through)
-			break; /* the caller of the library */
+			break; /* the library's caller */
 		f->module = module_index(info.dli_fname);
 		f->offset = (uint32_t)((char *)frames[i] - (char *)info.dli_fbase);
 		for (const char *p = strrchr(info.dli_fname, '/'); p && *p; p++)
@@ -163,7 +167,7 @@ static struct report_site *site_find(struct function *f)
 	return s;
 }
 
-/* ---- Who fails ---- */
+/* ---- Which call fails ---- */
 
 static bool is_wanted(const struct function *f, const struct report_site *s, unsigned calls,
 		      unsigned hows)
@@ -178,7 +182,10 @@ static bool is_wanted(const struct function *f, const struct report_site *s, uns
 	return false;
 }
 
-/* Counts the call. What it fails with, or 0. @site is where it was made; NULL: not counted. */
+/*
+ * Counts the call and returns what it must fail with, or 0. *@site is where it was made, or NULL if
+ * it is not counted.
+ */
 static int fails_at(struct function *f, unsigned hows, struct report_site **site)
 {
 	struct report_site *s = NULL;
@@ -229,8 +236,8 @@ static struct block {
 	const void *p;
 	struct report_site *site;
 } blocks[BLOCKS];
-static const char gone[1]; /* marks where a block was */
-static bool forked;	   /* the parent's blocks are not ours to count */
+static const char gone[1]; /* marks a slot whose block is gone */
+static bool forked;	   /* a child does not count its parent's blocks */
 
 static unsigned block_slot(const void *p)
 {
@@ -243,7 +250,7 @@ static void *block_new(void *p, struct report_site *site)
 
 	if (!p || !site || forked)
 		return p;
-	inside = true; /* a signal's handler may come here */
+	inside = true; /* a signal handler may come here */
 	lock();
 	while (blocks[i].p && blocks[i].p != gone && n++ < BLOCKS)
 		i = (i + 1) % BLOCKS;
@@ -363,7 +370,7 @@ EXPORT int posix_memalign(void **out, size_t alignment, size_t size)
 	return 0;
 }
 
-/* Our own, so that the block is one of the caller's place. */
+/* A strdup() of our own, so that the block counts for the caller's place. */
 EXPORT char *strdup(const char *text)
 {
 	static struct function f = { "strdup", { ENOMEM } };
@@ -399,7 +406,7 @@ static void in_child(void)
 	forked = true;
 }
 
-/* FUNCTION:N/HOW or FUNCTION@HASH:K/HOW */
+/* Parses FUNCTION:N/HOW or FUNCTION@HASH:K/HOW. */
 static void parse_wish(const char *wish)
 {
 	size_t n;
@@ -432,7 +439,7 @@ __attribute__((constructor)) static void begin(void)
 	if (library)
 		strncpy(within, library, sizeof(within) - 1);
 	parse_wish(getenv("TL_FAULT"));
-	backtrace(frames, 4); /* loads what it needs now, not in the middle of a malloc() */
+	backtrace(frames, 4); /* loads what it needs now, rather than inside a malloc() */
 	fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
 	if (fd < 0)
 		abort();

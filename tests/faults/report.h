@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the interposer (interpose.c), the cases and the runner (run) share: a file that all of them
- * map. The runner reads it by these offsets; tests/faults/run has the same layout in Python.
+ * The report that the interposer (interpose.c), the cases and the runner share is a file that the
+ * first two map. tests/faults/run has the same layout in Python.
  */
 #pragma once
 
@@ -19,12 +19,12 @@ enum {
 struct report_function {
 	char name[24];
 	uint32_t calls;
-	int32_t hows[REPORT_HOWS]; /* errno values that it may fail with; REPORT_CTRUNC; 0 at the
-				      end */
+	/* errnos that it may fail with, or REPORT_CTRUNC; 0 at the end */
+	int32_t hows[REPORT_HOWS];
 	uint32_t reserved;
 };
 
-/* Of recvmsg(): it succeeds, but its descriptors are lost. */
+/* recvmsg() succeeds, but the descriptors are lost. */
 #define REPORT_CTRUNC 1000
 
 struct report_frame {
@@ -32,13 +32,13 @@ struct report_frame {
 	uint32_t offset;
 };
 
-/* A place in the program, with the way that led there, where a function is called. */
+/* A place in the program where a function is called, with the way that led there. */
 struct report_site {
 	uint64_t hash;
 	uint32_t function;
 	uint32_t hits;
-	uint32_t first; /* number of its first call, among those of the function */
-	uint32_t hows;	/* bit i: it can fail there with hows[i] */
+	uint32_t first; /* the number of its first call among the function's calls */
+	uint32_t hows;	/* bit i is set if it can fail there with hows[i] */
 	int32_t live;	/* blocks of memory allocated there and not freed */
 	uint32_t depth;
 	struct report_frame frames[REPORT_FRAMES];
@@ -47,7 +47,7 @@ struct report_site {
 struct report {
 	_Atomic uint32_t armed; /* calls are counted, and one may fail */
 	_Atomic uint32_t fired; /* 1 + index of the site that failed */
-	uint32_t fired_call;	/* its number, among those of the function */
+	uint32_t fired_call;	/* its number among the function's calls */
 	int32_t fired_how;
 	_Atomic uint32_t lock;
 	uint32_t nfunctions;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library and a daemon that says and writes whatever the input says: bytes of its catalog,
- * answers, descriptors, and words that change to and fro while the library looks. What is handed
- * out must be there, and be what it is said to be; the sanitizers watch the rest.
+ * The library with a daemon that says and writes what the input tells it to: bytes of its catalog,
+ * answers, descriptors, and words that change to and fro while the library looks. Tensors that the
+ * library hands out must be readable and be what they are said to be. The sanitizers watch the
+ * rest.
  *
- * An input is a row of steps: a byte that says what comes, and what that needs.
+ * An input is a sequence of steps: a byte that selects the step, and then its arguments.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -21,7 +22,7 @@ enum { STEPS_MAX = 64, ANSWERS_MAX = 16, HELD_MAX = 20 };
 #define PATIENCE_NS 3000000
 
 static struct liar liar;
-static int others[4]; /* descriptors that are not what they should be */
+static int others[4]; /* descriptors of the wrong kind */
 static tl_client *client;
 static DLManagedTensorVersioned *held[HELD_MAX];
 static unsigned nheld;
@@ -101,7 +102,7 @@ static void step_write(struct input_bytes *in)
 		memcpy((char *)liar.catalog + at, p, n);
 }
 
-/* A word that has one value, then the other. */
+/* A word that a thread changes to and fro between two values. */
 static struct flipper {
 	_Atomic(_Atomic uint32_t *) word;
 	_Atomic uint32_t value;
@@ -308,7 +309,10 @@ static void step_publish(void)
 {
 	bool copied;
 
-	/* Another name for what is held, or a copy of it; consumed if that is possible. */
+	/*
+	 * Publishes a held tensor under another name, or a copy of it, and hands it over if
+	 * possible.
+	 */
 	if (nheld && !tl_publish(client, "c", held[nheld - 1], NULL, &copied, NULL))
 		nheld--;
 }
@@ -408,7 +412,7 @@ static void step(struct input_bytes *in)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct input_bytes in = { data, size };
-	unsigned before = take_u8(&in) % 4; /* lies before the connection */
+	unsigned before = take_u8(&in) % 4; /* the number of lies before the connection */
 
 	begin();
 	honest();

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages of several clients, with and without descriptors, through the daemon's own event loop
- * and handlers, in a daemon that is so small that there is never enough of anything. After each
- * input all that is counted must agree with what is there; after everybody has gone everything must
- * be back.
+ * Messages of several clients, with and without descriptors, go through the daemon's own event loop
+ * and handlers, in a daemon so small that there is never enough of anything. After each input every
+ * count must agree with what is there. When all clients have gone, everything must have been given
+ * back.
  *
- * An input is a row of steps: a byte that says which connection and what it does, and what that
- * needs.
+ * An input is a sequence of steps: a byte that selects the connection and the step, and then its
+ * arguments.
  */
 #include <signal.h>
 #include <sys/mman.h>
@@ -22,18 +22,18 @@
 enum { CONNS = 3, TENSORS = 24, STEPS_MAX = 200, HELD_MAX = 5 };
 
 struct conn {
-	int fd; /* -1: there is none */
+	int fd; /* -1 if there is none */
 	uint32_t serial;
 	struct ledger *ledger;
 };
 
 static struct server server;
 static struct conn conns[CONNS];
-static int lent[3]; /* descriptors that messages come with */
+static int lent[3]; /* descriptors to send with messages */
 
 /* ---- The loop ---- */
 
-/* Until nothing is under way but what waits for room. */
+/* Runs until only requests that wait for room are left. */
 static void run(void)
 {
 	for (unsigned n = 0; n < 3 || server.space.jobs; n++)
@@ -60,7 +60,7 @@ static void start(void)
 	const struct sockaddr any = { .sa_family = AF_UNIX };
 	uint64_t instance;
 
-	/* somewhere that nobody connects to; the kernel finds the name */
+	/* Nobody connects to this socket, and the kernel chooses its name. */
 	fuzz_check(o.listen_fd >= 0 && !bind(o.listen_fd, &any, sizeof(any.sa_family)) &&
 		   !listen(o.listen_fd, 1));
 	fuzz_check(!object_random(&instance));
@@ -85,7 +85,7 @@ static void receive(struct conn *c)
 	struct conn_message m;
 	int r = -ECONNRESET;
 
-	/* Whatever the daemon says is a message. */
+	/* Everything the daemon says must be a valid message. */
 	while (c->fd >= 0 && !(r = conn_receive(c->fd, WIRE_TO_CLIENT, &m, MSG_DONTWAIT)))
 		fd_close(m.fd);
 	fuzz_check(r != -EBADMSG);
@@ -147,7 +147,7 @@ static void connect_as(struct conn *c, bool politely)
 	peers_look(&server.peers);
 	run();
 	if (server.peers.count == CONNS + 1)
-		return; /* a worker still has one's segment, say */
+		return; /* a worker may still have a segment of one of them */
 	fuzz_check(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair));
 	c->fd = pair[0];
 	if (peer_new(&server.peers, pair[1], receive_on_poll))
@@ -176,13 +176,13 @@ static void step_message(struct conn *c, struct input_bytes *in)
 	send_bytes(c, 1 + type % (WIRE_REQUEST_END - 1), m.bytes, sizeof(m.header) + n,
 		   flags & 1 ? lent[(flags >> 1) % 3] : -1);
 	if (flags & 64)
-		return; /* more comes before the daemon reads */
+		return; /* the daemon reads only after the next step */
 	run();
 	if (!(flags & 128))
 		receive(c);
 }
 
-/* As the library counts its leases; and as it does not. */
+/* Counts a lease as the library does, or as it never would. */
 static void step_ledger(struct conn *c, struct input_bytes *in)
 {
 	unsigned slot = take_u8(in) % TENSORS, held = take_u8(in);
@@ -213,7 +213,7 @@ static void step(struct input_bytes *in)
 			connect_as(c, false);
 		else if (what > 150)
 			drop(c);
-		else if (what > 100) /* an orphan, if it has something */
+		else if (what > 100) /* it becomes an orphan if it holds something */
 			c->fd = fd_close(c->fd);
 		run();
 		break;
@@ -244,7 +244,7 @@ static void check_segments(const struct state *st)
 		fuzz_check(seg->index == i);
 		for (uint32_t slot = 0; slot < st->catalog.rows.high; slot++)
 			slots += st->tensors[slot].segment == seg;
-		/* tensors may share a place */
+		/* several tensors may share a place */
 		fuzz_check(seg->places <= slots && !seg->places == !slots);
 		fuzz_check(seg->state != SEGMENT_WARM || !seg->places);
 	}
@@ -307,7 +307,7 @@ static void check_all(void)
 	fuzz_check(server.peers.count == server.state.catalog.header->clients);
 }
 
-/* Deletes what is published, as a client that may. */
+/* Deletes everything that is published, as a client that may. */
 static void delete_all(struct conn *c)
 {
 	const struct catalog *cat = &server.state.catalog;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes that nobody meant as a file of tensors, and files that become others while they are read:
- * each is read, or refused in words; the sanitizers watch. As a test, beside the corpus, changed
- * samples with a fixed seed ($TL_FUZZ_SEED, $TL_FUZZ_ROUNDS). The fuzzer reads files of the format
- * that it is called by.
+ * Files of tensors that nobody wrote on purpose, and files that change while they are read. Each is
+ * either read or refused with a text, and the sanitizers watch. The test also runs changed samples
+ * with a fixed seed ($TL_FUZZ_SEED, $TL_FUZZ_ROUNDS). The fuzzer's name says which format it reads.
  *
- * An input is two bytes, how much of the rest is the file at first (0: all), and that rest, of
- * which the second part is what it has become.
+ * An input starts with two bytes: how many of the bytes behind them are the file at first, or 0 for
+ * all. The bytes after those are what the file becomes.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -17,7 +16,7 @@
 
 enum { READ_MAX = 1 << 20, SAMPLE_MAX = 1024 };
 
-static int fd = -1; /* of a file without a name, for all */
+static int fd = -1; /* a file without a name that all inputs use */
 static char path[32];
 
 static void check(bool right)
@@ -38,8 +37,10 @@ static void check_words(const char *err)
 		check(*c >= ' ');
 }
 
-/* Reads all entries of the file, which is @later by then if that is not NULL. Could all of it be
- * read? */
+/*
+ * Opens the file and reads all of its entries, after it has become @later if that is not NULL.
+ * Returns whether all of it could be read.
+ */
 static bool feed(enum file_format format, const unsigned char *bytes, size_t n,
 		 const unsigned char *later, size_t later_n)
 {
@@ -57,7 +58,8 @@ static bool feed(enum file_format format, const unsigned char *bytes, size_t n,
 	if (later)
 		become(later, later_n);
 	for (size_t i = 0; i < f.count && !r && f.nbytes < READ_MAX; i++) {
-		void *data = malloc(f.entries[i].nbytes); /* not a byte more */
+		/* exactly as many bytes, so that a sanitizer sees a write beyond them */
+		void *data = malloc(f.entries[i].nbytes);
 
 		r = file_read_entry(&f, i, data, NULL, NULL, err, sizeof(err));
 		free(data);
@@ -113,7 +115,7 @@ static const struct sample_file {
 	FILE_OF(FILE_NPY,
 		"\x93NUMPY\x02\0\x33\0\0\0{'descr':'<i2','fortran_order':True,'shape':(2,2)}\n"
 		"\1\2\3\4\5\6\7\b"),
-	/* a.npy stored, b.npy deflated */
+	/* a.npy is stored, b.npy is deflated */
 	FILE_OF(FILE_NPZ,
 		"PK\x03\x04\x14\0\0\0\0\0\0\0!\0\xb8\x97\x66uA\0\0\0\x41\0\0\0\x05\0\0\0\x61.npy"
 		"\x93NUMPY\x01\0\x33\0{'descr':'<i2','fortran_order':False,'shape':(2,)}\n\1\2\3\4"
@@ -132,8 +134,7 @@ static const struct sample_file {
 		"\"c\":{\"dtype\":\"F4\",\"shape\":[4],\"data_offsets\":[4,6]},"
 		"\"e\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[6,7]}}"
 		"\1\2\3\4\5\6\7"),
-	/* the values as bytes, as a list that is packed, and one by one; one value for all of them
-	 */
+	/* values as bytes, as a packed list, and one by one; and one value for all of them */
 	FILE_OF(FILE_TENSORPROTO, "\x08\x03\x12\x08\x12\x02\x08\x01\x12\x02\x08\x02\x22\x08"
 				  "\1\2\3\4\5\6\7\b"),
 	FILE_OF(FILE_TENSORPROTO, "\x08\x03\x12\x04\x12\x02\x08\x03\x3a\x04\x01\xac\x02\x03"),
@@ -150,7 +151,7 @@ static uint64_t number_from(const char *variable, uint64_t otherwise)
 	return text ? strtoull(text, NULL, 0) : otherwise;
 }
 
-/* Changes some bytes, moves some to elsewhere, or cuts. */
+/* Changes some bytes, copies some to another place, or cuts the end off. */
 static size_t mutate(unsigned char bytes[SAMPLE_MAX], size_t n, uint64_t *seed)
 {
 	static const unsigned char edges[] = { 0, 1, 2, 0x7f, 0x80, 0xfe, 0xff, '0', '9', '"' };
@@ -168,12 +169,12 @@ static size_t mutate(unsigned char bytes[SAMPLE_MAX], size_t n, uint64_t *seed)
 		return from + 1;
 	if (r >> 60 > 3 || from + len > n || n + len > SAMPLE_MAX)
 		return n;
-	memmove(bytes + to + len, bytes + to, n - to); /* @len bytes more, at @to */
+	memmove(bytes + to + len, bytes + to, n - to); /* makes room for @len bytes at @to */
 	memmove(bytes + to, bytes + from, len);
 	return n + len;
 }
 
-/* One of the samples, changed, in a piece of memory of its own. */
+/* A changed sample in memory of exactly its size. */
 static unsigned char *make(const struct sample_file *s, uint64_t *seed, size_t *n)
 {
 	unsigned char bytes[SAMPLE_MAX], *copy;
@@ -206,7 +207,7 @@ PLAIN_TEST(changed_files_never_break_the_reader)
 		passed += feed(s->format, bytes, n, NULL, 0);
 		free(bytes);
 	}
-	assert_true(passed > rounds / 100); /* else it tried nothing but the first test */
+	assert_true(passed > rounds / 100); /* otherwise nothing would get beyond the first check */
 	assert_true(passed < rounds);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program of tests/fuzz/ is two: with TL_LIBFUZZER (`make fuzz`) libFuzzer calls its target with
- * inputs that it invents; else (`make test`) it is a cmocka program that calls it with the inputs
- * of tests/fuzz/corpus/.
+ * Each program of tests/fuzz/ is built in two ways. With TL_LIBFUZZER (`make fuzz`), libFuzzer
+ * calls the target with inputs that it invents. Otherwise (`make test`) a cmocka program calls it
+ * with the inputs in tests/fuzz/corpus/.
  */
 #pragma once
 
@@ -21,7 +21,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What must be true, whatever the input is. */
+/* Checks what must be true whatever the input is. */
 #define fuzz_check(condition)                                                                      \
 	((condition) ? (void)0                                                                     \
 		     : (fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition),  \
@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { FUZZ_INPUT_MAX = 16 << 10 };
 
-/* What is left of an input. Beyond its end there are zeros. */
+/* The rest of an input. Reading beyond its end gives zeros. */
 struct input_bytes {
 	const uint8_t *at;
 	size_t left;
@@ -66,7 +66,8 @@ static inline void replay_file(int directory, const char *name)
 	unsigned char *bytes = malloc(FUZZ_INPUT_MAX);
 	int fd = openat(directory, name, O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd < 0 ? -1 : read(fd, bytes, FUZZ_INPUT_MAX);
-	unsigned char *exact = malloc(n > 0 ? (size_t)n : 1); /* not a byte more */
+	/* exactly as many bytes, so that a sanitizer sees a read beyond them */
+	unsigned char *exact = malloc(n > 0 ? (size_t)n : 1);
 
 	fuzz_check(bytes && exact && n >= 0);
 	memcpy(exact, bytes, (size_t)n);
@@ -76,7 +77,7 @@ static inline void replay_file(int directory, const char *name)
 	free(bytes);
 }
 
-/* Every input of the corpus of that name; how many there are. */
+/* Runs every input of the corpus of that name and returns how many there are. */
 static inline unsigned replay(const char *corpus)
 {
 	const char *all = getenv("TL_TEST_CORPUS");

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See gpu.h. */
 #include "tests/harness/gpu.h"
 
 #include <dlfcn.h>
@@ -13,8 +12,10 @@ static const struct cuda_driver *driver;
 static pid_t test_pid;
 static bool skipped;
 
-/* Of the real driver: who is held, and the call that makes a stream wait for a function on the
- * host. */
+/*
+ * With the real driver: who is held, and the call that makes a stream wait for a function on the
+ * host.
+ */
 static _Atomic uint32_t *held;
 static CUresult (*launch_host_function)(CUstream stream, void (*function)(void *), void *argument);
 
@@ -25,7 +26,7 @@ bool gpu_is_real(void)
 	return which && !strcmp(which, "real");
 }
 
-/* Asked in a process of its own: the test must not use CUDA. */
+/* A child asks, since the test itself must not use CUDA. */
 int gpu_devices(void)
 {
 	int status, count = 0;
@@ -41,8 +42,8 @@ int gpu_devices(void)
 }
 
 /*
- * Skips the test. In a child of it, which cannot, must() fails: tests/gpu_check/run takes a failure
- * that names gpu_is_real() for a skip.
+ * Skips the test. A child cannot skip it, so there must() fails, and tests/gpu_check/run takes a
+ * failure that names gpu_is_real() for a skip.
  */
 static void skip_if_real(const char *why)
 {
@@ -51,7 +52,7 @@ static void skip_if_real(const char *why)
 	must(!gpu_is_real());
 }
 
-/* Loads nothing of a driver into the test itself but its code: cuInit() is the children's. */
+/* Loads only the driver's code into the test itself. Only the children call cuInit(). */
 static void find_hold(void)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -128,7 +129,7 @@ int gpu_teardown(void **state)
 	nftw(dir, unlink_one, 8, FTW_DEPTH | FTW_PHYS);
 	if (held)
 		atomic_store(held, 0);
-	if (skipped) /* halfway: what it left is cleaned up by now */
+	if (skipped) /* it ended halfway, and what it left is cleaned up by now */
 		r = 0;
 	skipped = false;
 	return r;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests, daemons and children. Raw connections are in harness_raw.c. */
+/* Checks, tests and daemons. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <grp.h>
 #include <poll.h>
 #include <sys/inotify.h>
 #include <sys/mount.h>
@@ -16,18 +15,16 @@
 #include <time.h>
 
 #include "tests/harness/harness.h"
+#include "tests/harness/process.h"
 
 enum { PIDS_MAX = 512, FDS_MAX = 1024, DIRS_MAX = 16, CHILD_FAILED = 97 };
 
-#define WAIT_MS ((int)WAIT_S * 1000)
-
-/* What the current test has made, so that its teardown can take it away whatever happened. */
+/* What the current test has made, so that its teardown can remove it whatever happened. */
 static pid_t pids[PIDS_MAX];
 static char dirs[DIRS_MAX][64];
 static uint64_t instances[DIRS_MAX];
 static bool fds_before[FDS_MAX];
 static bool in_child, has_failed;
-static int child_from_parent = -1, child_to_parent = -1;
 
 _Noreturn void must_failed(const char *file, int line, const char *what, long long value,
 			   long long expected)
@@ -59,7 +56,7 @@ int64_t now_ns(void)
 
 /* ---- What must not be left behind ---- */
 
-static void remember_pid(pid_t pid)
+void process_remember(pid_t pid)
 {
 	for (int i = 0; i < PIDS_MAX; i++) {
 		if (pids[i] == 0) {
@@ -75,6 +72,12 @@ static void forget_pid(pid_t pid)
 	for (int i = 0; i < PIDS_MAX; i++)
 		if (pids[i] == pid)
 			pids[i] = 0;
+}
+
+void process_is_child(void)
+{
+	in_child = true;
+	memset(pids, 0, sizeof(pids));
 }
 
 static void kill_all(void)
@@ -211,8 +214,8 @@ int test_teardown(void **state)
 	}
 	memset(dirs, 0, sizeof(dirs));
 	memset(instances, 0, sizeof(instances));
-	if (has_failed) /* it leaves what it leaves, descriptors that the library still means to use
-			   too */
+	/* It may have left anything, such as descriptors that the library still means to use. */
+	if (has_failed)
 		return 0;
 	fds_left = 0;
 	each_fd(0, close_if_new);
@@ -232,7 +235,7 @@ static void make_dir(struct test_daemon *d, bool for_others)
 	must(snprintf(d->dir, sizeof(d->dir), "%s/tl-test-XXXXXX", base ? base : "/tmp") <
 	     (int)sizeof(d->dir));
 	must(mkdtemp(d->dir));
-	must_be(chmod(d->dir, 0755), 0); /* for children of other users */
+	must_be(chmod(d->dir, 0755), 0); /* children of other users use it */
 	while (dirs[i][0])
 		must(++i < DIRS_MAX);
 	snprintf(dirs[i], sizeof(dirs[i]), "%s", d->dir);
@@ -269,7 +272,7 @@ static int open_notify_socket(const struct test_daemon *d)
 	return fd;
 }
 
-/* In the child that becomes the daemon: 0 or -1. */
+/* Runs in the child that becomes the daemon. Returns 0 or -1. */
 static int private_shm(uint64_t size)
 {
 	char options[64];
@@ -316,7 +319,7 @@ static void make_arguments(struct arguments *a, const struct test_daemon *d,
 	}
 }
 
-/* In the child: becomes the daemon, or ends with 126 or 127. */
+/* Runs in the child, which becomes the daemon or exits with 126 or 127. */
 static _Noreturn void become_daemon(const struct td_options *o, const char *const *arguments,
 				    int log_fd)
 {
@@ -374,8 +377,8 @@ static void show_log(const struct test_daemon *d)
 }
 
 /*
- * Until something listens: told by READY=1 if the daemon does that, else by what appears in the
- * directory. Between bind() and listen() nothing is told, hence the short timeout.
+ * Waits until something listens. READY=1 or a new entry in the directory wakes us. Nothing tells
+ * about the step from bind() to listen(), hence the short timeout.
  */
 static void wait_until_it_listens(struct test_daemon *d, int notify_fd, int inotify_fd)
 {
@@ -475,7 +478,7 @@ struct test_daemon td_start_options(const struct td_options *o)
 	must(d.pid >= 0);
 	if (d.pid == 0)
 		become_daemon(o, a.list, log_fd);
-	remember_pid(d.pid);
+	process_remember(d.pid);
 	unsetenv("NOTIFY_SOCKET");
 	if (o->want_ready)
 		wait_until_ready(&d, notify_fd);
@@ -489,8 +492,7 @@ struct test_daemon td_start_options(const struct td_options *o)
 	return d;
 }
 
-/* -ETIMEDOUT if it does not end; else *status is its wait status. */
-static int wait_for(pid_t pid, int *status)
+int process_wait(pid_t pid, int *status)
 {
 	struct pollfd p = { .fd = pidfd_of(pid), .events = POLLIN };
 	int r;
@@ -508,7 +510,7 @@ int td_exit_status(struct test_daemon *d)
 {
 	int status = 0;
 
-	must_be(wait_for(d->pid, &status), 0);
+	must_be(process_wait(d->pid, &status), 0);
 	d->pid = 0;
 	return status;
 }
@@ -620,6 +622,18 @@ struct tl_status td_status(const struct test_daemon *d)
 	return s;
 }
 
+void td_must_be_empty(const struct test_daemon *d)
+{
+	struct tl_status s = td_status(d);
+
+	must_be(s.clients, 0);
+	must_be(s.tensors, 0);
+	must_be(s.retired, 0);
+	must_be(s.drafts, 0);
+	must_be(s.segments, 0);
+	must_be(s.bytes_used, 0);
+}
+
 tl_client *td_connect(const struct test_daemon *d)
 {
 	tl_connect_options o = { .size = sizeof(o),
@@ -629,122 +643,4 @@ tl_client *td_connect(const struct test_daemon *d)
 
 	must_be(tl_connect(&o, &client), 0);
 	return client;
-}
-
-/* ---- Children ---- */
-
-static _Noreturn void run_child(uid_t uid, const struct test_daemon *d, child_fn *fn, void *arg)
-{
-	in_child = true;
-	memset(pids, 0, sizeof(pids));
-	signal(SIGALRM, SIG_DFL);   /* the alarm itself is not inherited */
-	for (int i = 0; i < 5; i++) /* cmocka's handlers would go on with the tests, here */
-		signal((const int[]){ SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS }[i], SIG_DFL);
-	if (uid) {
-		if (setgroups(0, NULL) || setresgid(getegid(), getegid(), getegid()) ||
-		    setresuid(uid, uid, uid))
-			_exit(126);
-		prctl(PR_SET_DUMPABLE, 1); /* so that its own /proc/self/fd belongs to it */
-	}
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	fflush(stdout);
-	_exit(fn(d, arg));
-}
-
-struct test_child child_start_as(uid_t uid, const struct test_daemon *d, child_fn *fn, void *arg)
-{
-	struct test_child c;
-	int down[2], up[2];
-
-	must_be(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, down), 0);
-	must_be(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, up), 0);
-	fflush(stdout);
-	c.pid = fork();
-	must(c.pid >= 0);
-	if (c.pid == 0) {
-		close(down[1]);
-		close(up[0]);
-		child_from_parent = down[0];
-		child_to_parent = up[1];
-		run_child(uid, d, fn, arg);
-	}
-	remember_pid(c.pid);
-	close(down[0]);
-	close(up[1]);
-	c.to = down[1];
-	c.from = up[0];
-	return c;
-}
-
-struct test_child child_start(const struct test_daemon *d, child_fn *fn, void *arg)
-{
-	return child_start_as(0, d, fn, arg);
-}
-
-uint64_t child_await(struct test_child *c)
-{
-	struct pollfd p = { .fd = c->from, .events = POLLIN };
-	uint64_t value;
-
-	must_be(poll(&p, 1, WAIT_MS), 1);
-	must_be(read(c->from, &value, sizeof(value)), sizeof(value));
-	return value;
-}
-
-void child_go(struct test_child *c)
-{
-	must_be(send(c->to, "g", 1, MSG_NOSIGNAL), 1);
-}
-
-void child_hang_up(struct test_child *c)
-{
-	close(c->to);
-	close(c->from);
-}
-
-int child_wait_open(struct test_child *c)
-{
-	int status = 0;
-
-	must_be(wait_for(c->pid, &status), 0);
-	c->pid = 0;
-	return status;
-}
-
-int child_wait(struct test_child *c)
-{
-	int status = child_wait_open(c);
-
-	child_hang_up(c);
-	return status;
-}
-
-void child_kill(struct test_child *c)
-{
-	kill(c->pid, SIGKILL);
-	child_wait(c);
-}
-
-void child_must_succeed(struct test_child *c)
-{
-	must_be(child_wait(c), 0);
-}
-
-int td_run_client(const struct test_daemon *d, child_fn *fn, void *arg)
-{
-	struct test_child c = child_start(d, fn, arg);
-
-	return child_wait(&c);
-}
-
-void parent_tell(uint64_t value)
-{
-	must_be(send(child_to_parent, &value, sizeof(value), MSG_NOSIGNAL), sizeof(value));
-}
-
-void parent_await(void)
-{
-	char byte;
-
-	must_be(read(child_from_parent, &byte, 1), 1);
 }

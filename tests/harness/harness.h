@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests with a real daemon share: daemons on sockets of their own, child processes, raw
- * protocol connections for those who misbehave, and counts of what must not be left behind. must()
- * works in a test and in its children; cmocka's asserts only in the test itself.
+ * Helpers for tests with a real daemon: daemons on sockets of their own, child processes, raw
+ * protocol connections that may misbehave, and counts of what must not be left behind. must() works
+ * in a test and in its children, but cmocka's asserts work in the test only.
  */
 #pragma once
 
@@ -31,7 +31,7 @@
 /* ---- Checks ---- */
 
 #define must(condition) ((condition) ? (void)0 : must_failed(__FILE__, __LINE__, #condition, 0, 0))
-/* Two numbers are equal; says both, and the library's last error. */
+/* Checks that two numbers are equal, and else prints both and the library's last error. */
 #define must_be(value, expected)                                                                   \
 	do {                                                                                       \
 		long long v_ = (long long)(value), e_ = (long long)(expected);                     \
@@ -40,14 +40,15 @@
 	} while (0)
 
 /*
- * What must happen is waited for so long: on a machine that is busy with other things, too. Less
- * than a test's time, so that a failure says what did not happen.
+ * How long tests wait for what must happen, even on a busy machine. It is less than a test's time,
+ * so that a failure can say what did not happen.
  */
 #define WAIT_S test_limit(60)
+#define WAIT_MS ((int)WAIT_S * 1000)
 
 /*
- * Waits, without a sleep of its own, for what another thread or process does: at most WAIT_S. Once
- * it was seen, it is well: it may be so for a moment only.
+ * Waits at most WAIT_S, without sleeping, for what another thread or process does. It is enough
+ * that the condition is true for a moment.
  */
 #define eventually(condition)                                                                      \
 	do {                                                                                       \
@@ -64,18 +65,19 @@ _Noreturn void must_failed(const char *file, int line, const char *what, long lo
 
 /* ---- Tests ---- */
 
-/* A test with a timeout, after which nothing is left: no process, descriptor, directory or shm
- * object. */
+/*
+ * A test that has a timeout and must leave nothing behind: no process, descriptor, directory or shm
+ * object.
+ */
 #define TEST(name) TEST_WITH(name, test_setup, test_teardown)
 
 enum { TEST_TIMEOUT_S = 120 };
 
-void test_init(void); /* suite_run() does */
+void test_init(void); /* suite_run() calls it */
 int test_setup(void **state);
 int test_teardown(void **state);
-void test_timeout(unsigned seconds); /* for a test that needs longer; scaled as test_limit() does */
-/* First of all, or with nothing started any more: the test ends right here, and cleans nothing up.
- */
+void test_timeout(unsigned seconds); /* for a test that needs longer; scaled by test_limit() */
+/* Ends the test right here without cleaning up, so nothing may be running when it is called. */
 #define SKIP_UNLESS(condition, reason)                                                             \
 	do {                                                                                       \
 		if (!(condition)) {                                                                \
@@ -85,8 +87,8 @@ void test_timeout(unsigned seconds); /* for a test that needs longer; scaled as 
 	} while (0)
 
 /*
- * May a process fork while other threads of it allocate? AddressSanitizer's allocator does not see
- * to its locks at fork(): a child may find one taken for ever.
+ * Whether a process may fork while other threads of it allocate. AddressSanitizer's allocator does
+ * not hold its locks during fork(), so that a child may find one locked for ever.
  */
 #if defined(__SANITIZE_ADDRESS__)
 #define MAY_FORK_AMONG_THREADS false
@@ -94,7 +96,7 @@ void test_timeout(unsigned seconds); /* for a test that needs longer; scaled as 
 #define MAY_FORK_AMONG_THREADS true
 #endif
 
-unsigned count_fds(pid_t pid); /* 0: our own */
+unsigned count_fds(pid_t pid); /* 0 means our own */
 int64_t now_ns(void);	       /* CLOCK_MONOTONIC */
 
 /* ---- Daemons ---- */
@@ -105,17 +107,17 @@ struct td_options {
 	unsigned max_tensors;
 	unsigned max_clients;
 	unsigned nofile;	  /* RLIMIT_NOFILE of the daemon, soft and hard */
-	uint64_t shm_size;	  /* a /dev/shm of its own of that size; needs root */
+	uint64_t shm_size;	  /* gives it a /dev/shm of its own of that size; needs root */
 	const char *socket;	  /* where it listens; NULL: in a new directory */
 	const char *const *extra; /* more arguments, NULL at the end */
-	int listen_fd_peek;	  /* > 0: handed over as systemd does */
-	bool want_ready;	  /* wait for READY=1 as systemd does, for nothing else */
-	bool expect_exit;	  /* it will not start: td_exit_status() */
-	bool for_others; /* in a place that other users can reach; $TMPDIR may be private */
+	int listen_fd_peek;	  /* if > 0, handed over as systemd does */
+	bool want_ready;	  /* wait for READY=1 as systemd does, and for nothing else */
+	bool expect_exit;	  /* it will not start; td_exit_status() tells why */
+	bool for_others; /* put it where other users can reach it, since $TMPDIR may be private */
 };
 
 struct test_daemon {
-	pid_t pid; /* 0: none */
+	pid_t pid; /* 0 if there is none */
 	uint64_t instance;
 	bool own_shm;
 	bool own_dir;
@@ -128,53 +130,31 @@ struct test_daemon {
 #define cleanup_td __attribute__((cleanup(td_stop)))
 
 struct test_daemon td_start_options(const struct td_options *options);
-/* SIGTERM: must exit with 0 and leave no shm object. Twice is harmless. */
+/*
+ * Sends SIGTERM. The daemon must exit with 0 and leave no shm object. Stopping twice is harmless.
+ */
 void td_stop(struct test_daemon *d);
-/* SIGKILL; the directory stays, for another daemon on the same socket. */
+/* Sends SIGKILL. The directory stays, for another daemon on the same socket. */
 void td_kill(struct test_daemon *d);
-/* Waits for a daemon that ends by itself; its wait status. */
+/* Waits for a daemon that ends by itself and returns its wait status. */
 int td_exit_status(struct test_daemon *d);
-/* Until the daemon has nothing left to do. */
+/* Waits until the daemon has nothing left to do. */
 void td_settle(const struct test_daemon *d);
-/* Its numbers once it has settled, the asking connection not counted. */
+/* Its numbers once it has settled, without the connection that asks. */
 struct tl_status td_status(const struct test_daemon *d);
+/* Nobody is connected, and no tensor, draft, segment or byte is left. */
+void td_must_be_empty(const struct test_daemon *d);
 /* What it wrote to stderr so far; the caller frees it. */
 char *td_log(const struct test_daemon *d);
 unsigned td_objects(const struct test_daemon *d); /* shm objects of this instance */
 bool td_alive(const struct test_daemon *d);
-/* Ends one that somebody else started, and waits for that. */
+/* Ends a daemon that somebody else started, and waits until it has ended. */
 void end_daemon(pid_t pid);
-/* It stands still when this returns, and answers nobody; td_thaw() lets it go on. */
+/* When this returns the daemon stands still and answers nobody, until td_thaw(). */
 void td_freeze(const struct test_daemon *d);
 void td_thaw(const struct test_daemon *d);
-/* A client of the library, which waits WAIT_S for answers; or must() fails. */
+/* A client of the library that waits WAIT_S for answers. If it cannot connect, must() fails. */
 tl_client *td_connect(const struct test_daemon *d);
 
-/* ---- Children ---- */
-
-struct test_child {
-	pid_t pid;
-	int to;
-	int from;
-};
-
-typedef int child_fn(const struct test_daemon *d, void *arg); /* its exit code */
-
-/* Runs @fn in a child; its wait status. */
-int td_run_client(const struct test_daemon *d, child_fn *fn, void *arg);
-struct test_child child_start(const struct test_daemon *d, child_fn *fn, void *arg);
-/* The same with another uid, but a group that may use the socket; needs root. */
-struct test_child child_start_as(uid_t uid, const struct test_daemon *d, child_fn *fn, void *arg);
-uint64_t child_await(struct test_child *c); /* what it told; must() fails if it ends instead */
-void child_go(struct test_child *c);
-int child_wait(struct test_child *c);	   /* its wait status */
-int child_wait_open(struct test_child *c); /* the same, but what it forked can still be talked to:
-					      child_hang_up() */
-void child_hang_up(struct test_child *c);
-void child_kill(struct test_child *c);
-void child_must_succeed(struct test_child *c);
-/* in the child: */
-void parent_tell(uint64_t value);
-void parent_await(void);
-
-#include "tests/harness/raw.h" /* needs what is above */
+#include "tests/harness/child.h" /* these two need what is above */
+#include "tests/harness/raw.h"

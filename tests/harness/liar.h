@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A daemon that lies: a thread that speaks the protocol to the library over a private socket, with
- * a catalog and a segment that the test writes whatever it likes into, while it is used too. Honest
- * until told otherwise.
+ * A daemon that lies: a thread that speaks the protocol to the library over a private socket. The
+ * test may write anything into its catalog and segments, even while the library uses them. The
+ * daemon is honest until the test makes it lie.
  */
 #pragma once
 
@@ -17,7 +17,7 @@
 #include "proto/catalog_layout.h"
 #include "proto/conn.h"
 
-/* What it changes while it is looked at are races, meant as such. */
+/* Tests that change what the library is looking at race with it on purpose. */
 #if defined(__SANITIZE_THREAD__)
 #define THREAD_SANITIZER true
 #else
@@ -31,7 +31,7 @@ enum {
 	LIAR_CLIENTS = 8,
 	LIAR_BUCKETS = 16,
 	LIAR_PEERS = 8,
-	LIAR_SEGMENT_BYTES = 64 << 10, /* of each of its segments */
+	LIAR_SEGMENT_BYTES = 64 << 10, /* the size of each segment */
 	LIAR_SEGMENTS = 4,
 };
 
@@ -46,14 +46,14 @@ struct liar_catalog {
 };
 
 struct liar;
-/* Answers a request itself, or not: false. On the daemon's thread. */
+/* Returns true if it has answered the request itself. Runs on the daemon's thread. */
 typedef bool liar_answer(struct liar *liar, int socket, struct conn_message *request);
 
 struct liar {
 	char dir[64];
 	char socket[100];
 	int listener;
-	int wake[2]; /* a byte ends the thread */
+	int wake[2]; /* a byte written here ends the thread */
 	pthread_t thread;
 	int peers[LIAR_PEERS];
 	unsigned npeers;
@@ -61,30 +61,29 @@ struct liar {
 	struct liar_catalog *catalog;
 	int catalog_fd;
 	int segment_fds[LIAR_SEGMENTS];
-	unsigned char *segments[LIAR_SEGMENTS]; /* mapped */
+	unsigned char *segments[LIAR_SEGMENTS]; /* where they are mapped */
 
-	/* What it says; for the test to change before it is said. */
-	struct wire_welcome welcome; /* but for the header */
-	struct wire_draft draft;     /* likewise */
+	/* What it says, which the test may change before it is said. */
+	struct wire_welcome welcome; /* without the header */
+	struct wire_draft draft;     /* without the header */
 	_Atomic uint64_t segment_size;
-	_Atomic int descriptor; /* sent in place of any segment's; -1: the right one */
+	_Atomic int descriptor; /* sent in place of any segment's descriptor, unless it is -1 */
 	liar_answer *answer;
 	void *context;
 };
 
 void liar_start(struct liar *liar);
 void liar_stop(struct liar *liar);
-/* Everything as it was at first: the catalog, what is said, but nothing about connections. */
+/* Makes the catalog and what is said as they were at first. Connections stay as they are. */
 void liar_repent(struct liar *liar);
 
-/* A client of it, which waits for answers as long as the library does by itself, or as is said. */
+/* A client of it, with the library's own timeout or with @timeout_ns. */
 tl_client *liar_connect(const struct liar *liar);
 int liar_try_connect(const struct liar *liar, int64_t timeout_ns, tl_client **client);
 
 /*
- * A tensor of uint8 in slot @slot, under a name of that index: (@ndim) sizes, in segment @segment,
- * generation 1, at
- * @offset. The row as an honest daemon fills it, LIVE in generation 1.
+ * Fills the row of @slot as an honest daemon would, LIVE in generation 1, and the name of that
+ * index: a tensor of uint8 with @ndim sizes, at @offset in generation 1 of segment @segment.
  */
 struct catalog_row *liar_publish(struct liar *liar, uint32_t slot, const char *name, unsigned ndim,
 				 const int64_t *shape, uint32_t segment, uint64_t offset);

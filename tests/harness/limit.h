@@ -5,9 +5,8 @@
 #include <stdlib.h>
 
 /*
- * @seconds on a machine on which a program of tests may take the usual 600; where $TL_TEST_TIMEOUT
- * gives it more, so much more. Waits are then shorter than tests, and tests shorter than programs,
- * whatever that is.
+ * Returns @seconds, scaled with $TL_TEST_TIMEOUT, the seconds that a program of tests may take (600
+ * if it is not set). Waits are thus always shorter than tests, and tests shorter than programs.
  */
 static inline unsigned test_limit(unsigned seconds)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The smallest and the largest valid message of every type, for tests of code that reads messages.
+/*
+ * The smallest and the largest valid message of every type, for tests of code that reads messages.
  */
 #pragma once
 
@@ -29,7 +30,7 @@ struct samples {
 	struct sample list[SAMPLES_MAX];
 };
 
-/* Adds a message: its fixed part, then @tail bytes that look like text. */
+/* Adds a message: its fixed part, and then @tail bytes that look like text. */
 static inline struct sample *samples_add(struct samples *all, enum wire_type type,
 					 const void *fixed, size_t size, size_t tail)
 {
@@ -158,7 +159,7 @@ static inline void samples_make(struct samples *all)
 	samples_replies(all);
 }
 
-/* Random numbers from a seed, so that a failure can be repeated. */
+/* A small generator with a seed, so that a failure can be repeated. */
 static inline uint64_t samples_random(uint64_t *seed)
 {
 	*seed ^= *seed << 13;

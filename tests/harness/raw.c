@@ -60,12 +60,12 @@ int rc_receive(struct raw *rc, struct conn_message *m)
 	struct pollfd p = { .fd = rc->fd, .events = POLLIN };
 
 	m->fd = -1;
-	if (poll(&p, 1, (int)WAIT_S * 1000) == 0)
+	if (poll(&p, 1, WAIT_MS) == 0)
 		return -ETIMEDOUT;
 	return conn_receive(rc->fd, WIRE_TO_CLIENT, m, MSG_DONTWAIT);
 }
 
-/* What the daemon says of its own accord is kept for who asks; anything else is thrown away. */
+/* Keeps what the daemon says of its own accord for rc_notice(), and drops everything else. */
 static void put_aside(struct raw *rc, const struct conn_message *m)
 {
 	struct raw_notice *notice = &rc->notices[rc->nnotices];
@@ -91,7 +91,7 @@ static void put_aside(struct raw *rc, const struct conn_message *m)
 	}
 }
 
-/* The message with that serial. */
+/* Receives until the message with that serial comes. */
 static int rc_await(struct raw *rc, uint32_t serial, struct conn_message *answer)
 {
 	int r;
@@ -202,7 +202,7 @@ void rc_goodbye(struct raw *rc)
 		close(rc->writable[i].fd);
 	rc->writable_n = 0;
 	must_be(shutdown(rc->fd, SHUT_WR), 0);
-	do { /* what it was told meanwhile and did not read */
+	do { /* notices that came and were not read */
 		r = rc_receive(rc, &m);
 	} while (r == 0 && (m.header.type == WIRE_FREED || m.header.type == WIRE_UNMAP));
 	must_be(r, -ECONNRESET);
@@ -270,7 +270,7 @@ static void keep_writable(struct raw *rc, const struct wire_draft *draft, int fd
 
 	if (fd < 0)
 		return;
-	if (rc->writable_n == RAW_SEGMENTS_MAX) { /* forget the oldest */
+	if (rc->writable_n == RAW_SEGMENTS_MAX) { /* forget the oldest one */
 		close(rc->writable[0].fd);
 		memmove(rc->writable, rc->writable + 1, sizeof(rc->writable) - sizeof(*w));
 		rc->writable_n--;
@@ -541,7 +541,7 @@ struct raw_notice rc_notice(struct raw *rc, enum wire_type type)
 		if (i == rc->nnotices) {
 			must_be(rc_receive(rc, &m), 0);
 			put_aside(rc, &m);
-			must(i < rc->nnotices); /* else it was an answer to nothing */
+			must(i < rc->nnotices); /* otherwise it was an answer to nothing */
 		}
 		if (rc->notices[i].type != type)
 			continue;
@@ -554,7 +554,7 @@ struct raw_notice rc_notice(struct raw *rc, enum wire_type type)
 
 bool rc_told_nothing(struct raw *rc)
 {
-	rc_settle(rc); /* notices are sent before that is answered */
+	rc_settle(rc); /* the daemon sends notices before it answers that */
 	return rc->nnotices == 0;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Raw protocol connections: what a client could do that does not use the library. Comes with
- * harness.h. What fails against the protocol fails the test, by must(); what the daemon may answer
- * is returned.
+ * Raw protocol connections: what a client could do that does not use the library. harness.h
+ * includes this. What contradicts the protocol fails the test by must(), and errors that the daemon
+ * may answer are returned.
  */
 #pragma once
 
@@ -34,61 +34,66 @@ struct raw {
 		enum wire_type type; /* FREED, UNMAP */
 		uint64_t ref, cookie;
 		uint32_t segment, generation;
-	} notices[RAW_NOTICES_MAX]; /* came while something else was waited for */
+	} notices[RAW_NOTICES_MAX]; /* those that came while something else was awaited */
 };
 
 struct raw rc_connect(const struct test_daemon *d);
-void rc_hello(struct raw *rc);			 /* until WELCOME, the catalog mapped */
+void rc_hello(struct raw *rc);			 /* until WELCOME, and maps the catalog */
 void rc_ledger(struct raw *rc);			 /* until READY */
-struct raw rc_open(const struct test_daemon *d); /* all three */
-void rc_goodbye(struct raw *rc); /* leaves, and waits until the daemon has seen it */
+struct raw rc_open(const struct test_daemon *d); /* all three of these */
+void rc_goodbye(struct raw *rc); /* leaves, and waits until the daemon has seen that */
 void rc_close(struct raw *rc);	 /* leaves */
 
-/* Fills in type, length and, if it is 0, the serial; sends it. 0 or a negative errno. */
+/*
+ * Fills in the type, the length and, if it is 0, the serial, and sends the message. Returns 0 or a
+ * negative errno.
+ */
 int rc_send(struct raw *rc, enum wire_type type, void *message, size_t length, int fd_peek);
-/* Whatever bytes, with any number of copies of a descriptor. 0 or a negative errno. */
+/* Sends any bytes with any number of copies of a descriptor. Returns 0 or a negative errno. */
 int rc_send_bytes(struct raw *rc, const void *bytes, size_t length, int fd_peek, unsigned nfds);
-/* The next message; -ETIMEDOUT after WAIT_S, -ECONNRESET at the end. */
+/* Receives the next message. Returns -ETIMEDOUT after WAIT_S, and -ECONNRESET at the end. */
 int rc_receive(struct raw *rc, struct conn_message *m);
-/* Sends, then receives until the answer to that. */
+/* Sends a request, and receives until its answer comes. */
 int rc_call(struct raw *rc, enum wire_type type, void *message, size_t length,
 	    struct conn_message *answer);
-/* Nothing more comes but perhaps ERROR PROTOCOL, then the end. */
+/* Nothing more may come but ERROR PROTOCOL and then the end. */
 void rc_must_end(struct raw *rc);
-/* The next message is that error, of a text without the name of a shm object. */
+/* The message must be that error, with a text that does not name a shm object. */
 void rc_must_fail(const struct conn_message *m, enum wire_error code);
 
 void rc_settle(struct raw *rc);
-/* 0 with the draft, or the positive wire error. A descriptor that comes with it is kept in
- * rc->writable. */
+/*
+ * Returns 0 with the draft, or the positive wire error. A descriptor that comes with the draft is
+ * kept in rc->writable.
+ */
 int rc_create(struct raw *rc, const char *name, uint64_t nbytes, int64_t timeout_ns,
 	      struct wire_draft *draft);
-/* The descriptor to write that draft with. */
+/* The descriptor with which that draft can be written. */
 int rc_writable(const struct raw *rc, const struct wire_draft *draft);
-/* What an answer means: 0 if it is of that type, else the wire error. */
+/* Returns 0 if the answer has that type, and else the wire error. */
 int rc_judge(const struct conn_message *m, enum wire_type expected);
-/* A tensor of @nbytes uint8 under @name; 0 or the wire error. */
+/* Commits a tensor of @nbytes uint8 under @name. Returns 0 or the wire error. */
 int rc_commit(struct raw *rc, uint64_t ref, const char *name, uint64_t nbytes);
 int rc_ref(struct raw *rc, enum wire_type type, uint64_t ref); /* ABORT or RELEASED */
-int rc_map(struct raw *rc, uint64_t ref, int *fd);	       /* of a tensor that it holds */
+int rc_map(struct raw *rc, uint64_t ref, int *fd);	       /* of a tensor that rc holds */
 int rc_delete(struct raw *rc, const char *name);
 int rc_link(struct raw *rc, uint64_t ref, const char *name);
 
-/* Create, fill with @byte, commit; 0 or the wire error. */
+/* Creates a draft, fills it with @byte and commits it. Returns 0 or the wire error. */
 int rc_put(struct raw *rc, const char *name, uint64_t nbytes, int byte, struct wire_draft *draft);
 /* ---- memory on devices; 0 or the wire error ---- */
 
-/* @fd_peek opens its first part, or is -1. The device's UUID is @device and zeros. */
+/* @fd_peek opens the first part, or is -1. The device's UUID is @device followed by zeros. */
 int rc_export(struct raw *rc, enum segment_kind kind, uint16_t device, uint64_t size,
 	      uint64_t part_size, uint32_t parts, int fd_peek, struct wire_segment_ref *seg);
-/* Sends the next part; an error comes later, if at all. Its serial. */
+/* Sends the next part and returns its serial. An error comes later, if at all. */
 uint32_t rc_part(struct raw *rc, const struct wire_segment_ref *seg, uint32_t part, uint64_t size,
 		 int fd_peek);
-/* Sends UNEXPORT; its serial. */
+/* Sends UNEXPORT and returns its serial. */
 uint32_t rc_unexport(struct raw *rc, const struct wire_segment_ref *seg);
-/* The answer of that serial: 0 if it is of @type, else the wire error. */
+/* Waits for the answer of that serial. Returns 0 if it has @type, and else the wire error. */
 int rc_answer(struct raw *rc, uint32_t serial, enum wire_type type);
-/* @fd may be NULL: then what comes is closed. */
+/* If @fd is NULL, a descriptor that comes is closed. */
 int rc_import(struct raw *rc, const struct wire_segment_ref *seg, uint32_t part,
 	      struct wire_export *imported, int *fd);
 void rc_unmapped(struct raw *rc, const struct wire_segment_ref *seg);
@@ -96,7 +101,7 @@ void rc_unmapped(struct raw *rc, const struct wire_segment_ref *seg);
 struct raw_place {
 	const char *name;
 	uint64_t offset, nbytes, cookie;
-	uint8_t ndim;	   /* leading sizes of 1 make it so many; 0: one */
+	uint8_t ndim;	   /* filled up with leading sizes of 1; 0 means one */
 	const void *event; /* WIRE_HANDLE_BYTES, or NULL */
 	const void *meta;
 	uint16_t meta_len;
@@ -107,23 +112,25 @@ struct raw_place {
 int rc_place_as(struct raw *rc, const struct wire_segment_ref *seg, struct wire_placed *placed,
 		const struct raw_place *place);
 void rc_finished(struct raw *rc, uint64_t ref, bool failed);
-/* The first device with a number of at least @from; false: there is none. */
+/* The first device with a number of at least @from. Returns false if there is none. */
 bool rc_device(struct raw *rc, uint32_t from, struct wire_device *device);
 
-/* The next FREED or UNMAP, whichever is asked for; others that come before are kept. */
+/* Waits for the next FREED or UNMAP, as @type says, and keeps notices of the other type. */
 struct raw_notice rc_notice(struct raw *rc, enum wire_type type);
-/* Nothing of that kind has come up to now: all the daemon had to say is read. */
+/* Whether no notice has come up to now. It reads everything that the daemon has to say. */
 bool rc_told_nothing(struct raw *rc);
 
-/* Takes a lease by the protocol: false if the tensor is not live. */
+/* Takes a lease by the protocol. Returns false if the tensor is not live. */
 bool rc_hold(struct raw *rc, uint64_t ref);
 void rc_drop(struct raw *rc, uint64_t ref);
-/* Maps the segment of a live or held tensor read-only; its payload. The mapping stays until the
- * process ends. */
+/*
+ * Maps the segment of a live or held tensor read-only and returns its payload. The mapping stays
+ * until the process ends.
+ */
 const unsigned char *rc_view(struct raw *rc, const struct wire_draft *draft);
 void bytes_must_be(const unsigned char *bytes, int byte, size_t n);
 
-/* Its ledger's counter of that slot. */
+/* The counter of that slot in its ledger. */
 static inline _Atomic uint32_t *rc_held(const struct raw *rc, uint32_t slot)
 {
 	ledger_touch(rc->ledger->touched, slot);
@@ -149,6 +156,6 @@ static inline enum row_progress rc_progress(const struct raw *rc, uint64_t ref)
 	return (enum row_progress)atomic_load(&rc_row(rc, ref)->progress);
 }
 
-/* A memfd ready to be a ledger of that many slots, but not sealed. */
+/* A memfd that could be a ledger of that many slots, but is not sealed. */
 int ledger_new(uint32_t slots, uint64_t magic);
 int ledger_seal(int fd);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tests of a program: each registers itself where it is written, and they run in that order.
+ * The tests of a program. Each registers itself where it is written, and they run in that order.
  *
  *	TEST(a_name_that_is_a_sentence)
  *	{
@@ -12,8 +12,8 @@
  *		return suite_run();
  *	}
  *
- * TEST() is in harness.h. A file whose tests need something else of their own before and after them
- * defines a macro like it with TEST_WITH().
+ * TEST() is in harness.h. A file whose tests need another set-up and tear-down defines a macro like
+ * it with TEST_WITH().
  */
 #pragma once
 
@@ -24,10 +24,10 @@
 
 #include <cmocka.h>
 
-/* A test with nothing before nor after it. */
+/* A test with nothing before or after it. */
 #define PLAIN_TEST(name) TEST_WITH(name, NULL, NULL)
 
-/* A test, cmocka's @set_up before it and @tear_down after it. */
+/* A test with cmocka's @set_up before it and @tear_down after it. */
 #define TEST_WITH(name, set_up, tear_down)                                                         \
 	static void name(void **test_state);                                                       \
 	__attribute__((constructor)) static void register_##name(void)                             \
@@ -37,11 +37,11 @@
 	}                                                                                          \
 	static void name(__attribute__((unused)) void **test_state)
 
-/* Copies @test. */
+/* Copies @test to the end of the program's tests. */
 void suite_add(const struct CMUnitTest *test);
 
-/* Runs all tests of the program; how many failed. */
+/* Runs all tests of the program and returns how many failed. */
 int suite_run(void);
 
-/* Runs the one test that is called @name; 1 if there is none. */
+/* Runs the one test that is called @name. Returns 1 if there is none. */
 int suite_run_one(const char *name);

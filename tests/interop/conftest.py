@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests with real libraries share: the fixtures of python/tests, and the choice of libraries."""
+"""What the tests with real libraries share: the fixtures of python/tests, and which libraries are tested."""
 
+import gc
 import importlib.util
 import json
 import os
@@ -17,7 +18,7 @@ from report import tell
 HERE = Path(__file__).resolve().parent
 PYTHON_TESTS = HERE.parent.parent / "python" / "tests"
 
-sys.path.append(str(PYTHON_TESTS))  # dlpack_abi
+sys.path.append(str(PYTHON_TESTS))  # dlpack_abi, limits
 
 _spec = importlib.util.spec_from_file_location("python_tests_conftest", PYTHON_TESTS / "conftest.py")
 shared = importlib.util.module_from_spec(_spec)
@@ -30,14 +31,14 @@ daemon, address, client, observer, time_limit = (
     shared.observer,
     shared.time_limit,
 )
-eventually, leases_of = shared.eventually, shared.leases_of
+eventually, leases_of, no_client_stays = shared.eventually, shared.leases_of, shared.no_client_stays
 
 
-# ---- which libraries, and what was found ----
+# ---- Which libraries, and what was found ----
 
 
 def pytest_addoption(parser):
-    parser.addoption("--library", action="append", default=[], help="test with this one, which must be installed")
+    parser.addoption("--library", action="append", default=[], help="test with this library, which must be installed")
 
 
 def chosen(config):
@@ -48,7 +49,7 @@ def chosen(config):
 
 
 def cells(library, wanted):
-    """(way, mode, word): what one library has of that which a test asks for by the names of its arguments."""
+    """Yields (way, mode, word) for one library, as far as a test asks for them by the names of its arguments."""
     for way in library.ways if {"taken", "exported", "refused", "way"} & wanted else [None]:
         if "way" in wanted and (way.c != OWN or way.name.startswith("t.")):
             continue
@@ -90,7 +91,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """A test that is about nothing that a library has is none, nor is one about another library."""
+    """Drops tests of what a library does not have, and tests of other libraries."""
     names = {library.name for library in chosen(config)}
     of = {item: [mark.args[0] for mark in item.iter_markers("library")] for item in items}
     items[:] = [item for item in items if "NOTSET" not in item.name and names.issuperset(of[item])]
@@ -101,7 +102,7 @@ _loaded = {}
 
 @pytest.fixture
 def library(library_class):
-    """The adapter, with its library imported."""
+    """The adapter of the library, which is imported by then."""
     if library_class not in _loaded:
         _loaded[library_class] = library_class()
         tell({"library": library_class.name, "version": _loaded[library_class].version()})
@@ -110,15 +111,24 @@ def library(library_class):
 
 @pytest.fixture
 def found(library_class):
-    """found(way, mode, what=value): something the test saw, for the table in docs/INTEROP.md."""
+    """found(way, mode, what=value) notes what the test saw, for the table in docs/INTEROP.md."""
     return lambda way, mode, **what: tell({"library": library_class.name, "way": way.name, "mode": mode, **what})
 
 
-# ---- memory ----
+@pytest.fixture(scope="module")
+def quick_collections():
+    """Keeps gc.collect() from looking at all that pytest and the library have made before the module's tests."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+# ---- Memory ----
 
 
 def mapping_of(address):
-    """(object, offset in it, bytes of private pages) behind an address; same object and offset: the same memory."""
+    """(object, offset in it, bytes of private pages) at an address. The same object and offset are the same memory."""
     with open("/proc/self/smaps") as smaps:
         found = None
         for line in smaps:
@@ -135,11 +145,11 @@ def mapping_of(address):
     return tuple(found)
 
 
-# ---- another process ----
+# ---- Other processes ----
 
 
 class Peer:
-    """A process that knows tensorlease but none of the libraries; see peer.py."""
+    """A process that has tensorlease but none of the libraries; see peer.py."""
 
     def __init__(self, address):
         self.process = subprocess.Popen(
@@ -167,13 +177,13 @@ def peer(daemon):
     peer = Peer(daemon)
     yield peer
     peer.process.stdin.close()
-    assert peer.process.wait(10) == 0
+    assert peer.process.wait(shared.limit(60)) == 0
     peer.process.stdout.close()
 
 
 @pytest.fixture
 def holder(address):
-    """holder(library's name, way's number, mode, tensor's name): a process that holds arrays; see holder.py."""
+    """holder(library's name, way's number, mode, tensor's name) starts a process that holds arrays; see holder.py."""
     children = []
 
     def start(*arguments):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for CuPy where there is no GPU: asks a producer what cupy.from_dlpack() of CuPy 14 asks, in that order
-and with those arguments, takes what it takes, and gives back when it does. It touches no byte of the tensor, so that
+"""Stands in for CuPy where there is no GPU. It asks a producer what cupy.from_dlpack() of CuPy 14 asks, in that order
+and with those arguments, takes what CuPy takes, and gives it back when CuPy does. It touches no byte of the tensor, so
 any address will do.
 
-Device.current is the GPU that the calls are made on and Device.stream its stream, as a producer with a driver of its
-own may want to see them.
+Device.current is the GPU on which the calls are made and Device.stream its stream, for producers with a driver of their
+own.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ BFLOAT = 4
 
 class Device:
     current = 0
-    stream = 1  # the legacy default stream; 0 is never passed
+    stream = 1  # the legacy default stream, since CuPy never passes 0
 
 
 def from_dlpack(array, *, device=None, copy=None, ml_dtypes=False):
@@ -57,7 +57,7 @@ def _ask(array, number, copy):
 
 
 class Array:
-    """What a cupy.ndarray would be: gives the memory back when it goes, or when it cannot take it after all."""
+    """Stands for a cupy.ndarray. It gives the memory back when it goes, or when it cannot take it after all."""
 
     def __init__(self, capsule, ml_dtypes):
         self.managed = self._consume(capsule)
@@ -68,7 +68,7 @@ class Array:
             raise RuntimeError(f"not a GPU's memory: device type {tensor.device_type}")
         self.device = (tensor.device_type, tensor.device_id)
         self.dtype = self._dtype(tensor.dtype, ml_dtypes)
-        self.address = (tensor.data or 0) + tensor.byte_offset  # its own attributes: ndim is the struct's
+        self.address = (tensor.data or 0) + tensor.byte_offset  # ndim is the struct's
         self.shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
         self.strides = None
         if tensor.strides:
@@ -103,7 +103,7 @@ class Array:
 
 
 class Viewed:
-    """What cupy.asarray() makes of an object with __cuda_array_interface__, whose stream it waits for on the host."""
+    """What cupy.asarray() makes of an object with __cuda_array_interface__. CuPy waits for its stream on the host."""
 
     def __init__(self, array, synchronize):
         description = array.__cuda_array_interface__

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CuPy, which needs a GPU: its exact calls are made by a double (cupy_double.py). A tensor of the CPU must be refused
-with nothing taken; a tensor on a GPU, here the fake driver's, is taken as CuPy would. The tests of the double itself are on
+"""CuPy needs a GPU, so a double (cupy_double.py) makes its exact calls. A tensor in CPU memory must be refused with
+nothing taken. A tensor on a GPU of the fake driver is taken as CuPy would take it. Tests of the double itself use
 producers made by hand.
 """
 
@@ -19,7 +19,7 @@ FAKE = os.environ.get("TL_TEST_FAKECUDA_LIB", "")
 
 
 class Watched:
-    """A Tensor or Draft, and what was asked of it."""
+    """A Tensor or Draft that notes what is asked of it."""
 
     def __init__(self, array):
         self.array, self.calls = array, []
@@ -52,7 +52,7 @@ def test_tensors_of_the_cpu_are_refused_by_their_device(ours, observer, asked):
 
 
 def test_its_request_is_answered_with_a_buffer_error(ours):
-    """A TypeError would be taken for a producer that knows no versions, and asked again."""
+    """CuPy would take a TypeError for a producer that knows no versions, and ask again."""
     for copy in (None, False, True):
         with pytest.raises(BufferError, match="stream"):
             ours.__dlpack__(stream=Device.stream, max_version=(1, 0), copy=copy)
@@ -62,7 +62,7 @@ def test_its_request_is_answered_with_a_buffer_error(ours):
 
 @pytest.mark.parametrize("way", [{"max_version": (1, 0)}, {"max_version": (1, 0), "copy": True}, {}])
 def test_capsules_of_the_cpu_are_given_back(client, observer, way):
-    """Without __dlpack_device__ it looks when it has consumed the capsule already."""
+    """Without __dlpack_device__ CuPy sees the device only when it has consumed the capsule."""
     client.put("cupy/t", bytes(range(100)))
     before = leases_of(observer, os.getpid())
     tensor = client.get("cupy/t", mode="c")
@@ -111,7 +111,7 @@ def gpu(address, monkeypatch):
 
 
 def produce(link):
-    """As CuPy: its array is filled on its current stream, and nobody is told which."""
+    """Fills the array on the current stream and tells nobody which, as CuPy does."""
     client, driver = tensorlease.connect(autostart=False), Driver()
     array = Array(driver, (4, 8), dtype=(2, 32, 1)).fill(7)
     client.publish("cupy/gpu", array)
@@ -177,7 +177,7 @@ def test_it_takes_tensors_on_a_gpu(gpu):
     producer.end()
 
 
-# ---- The double, on what a GPU's tensors will be ----
+# ---- The double itself ----
 
 
 def take(producer, **asked):
@@ -254,7 +254,7 @@ def test_other_devices_are_not_asked(device):
     ],
 )
 def test_what_it_cannot_take_is_given_back_once(wrong, error, legacy):
-    class Producer(abi.Producer):  # of before DLPack 1.0 if legacy
+    class Producer(abi.Producer):  # if legacy, one of before DLPack 1.0
         def __dlpack__(self, *, stream, **versions):
             if self.legacy and versions:
                 raise TypeError(versions)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the tests with real libraries run: each line is a Python environment of its own, and what is tested in it.
+"""Where the tests with real libraries run: each line is a Python environment of its own with what is tested in it.
 
-Versions are pinned: what a library takes differs from one to the next, and the tests know exactly what. What cannot be
-installed is reported as skipped, with the reason.
+Versions are pinned, because what a library takes differs between versions and the tests know exactly what it takes.
+What cannot be installed is reported as skipped, with the reason.
 """
 
 from typing import NamedTuple
@@ -13,16 +13,16 @@ class Environment(NamedTuple):
     packages: str = ""  # for pip
     tests: tuple = ("libraries_test.py", "uses_test.py")
     libraries: tuple = ()  # adapters of libraries.py
-    pythons: str = "3.11 3.12 3.10 3.13"  # the first that there is
-    system: bool = False  # on the system's Python and its packages
+    pythons: str = "3.11 3.12 3.10 3.13"  # the first of these that is installed
+    system: bool = False  # use the system's Python and its packages
     needs: str = ""  # Debian packages, or PROGRAM=PACKAGE where a program is enough
-    megabytes: int = 300  # that it takes on disk
+    megabytes: int = 300  # the room that it takes on disk
 
 
 ENVIRONMENTS = (
     Environment("numpy", "numpy==2.4.6 ml_dtypes==0.6.0", libraries=("numpy",), pythons="3.13 3.12 3.11"),
     Environment("numpy1", "numpy==1.24.4 ml_dtypes==0.3.2", libraries=("numpy1",), pythons="3.10 3.11"),
-    # A build for the CPU; the ordinary one takes gigabytes.
+    # A build for the CPU, since the ordinary one takes gigabytes.
     Environment("torch", "torch==2.13.0+cpu", libraries=("torch",), pythons="3.11", megabytes=1200),
     Environment("torch1", libraries=("torch1",), system=True, needs="python3-torch", megabytes=900),
     Environment("jax", "jax==0.10.2 jaxlib==0.10.2", libraries=("jax",), pythons="3.12 3.11 3.13", megabytes=800),
@@ -46,12 +46,12 @@ ENVIRONMENTS = (
         megabytes=2000,
     ),
     Environment("mpi4py", "mpi4py==4.1.2", ("mpi",), needs="mpirun=openmpi-bin mpicc=libopenmpi-dev"),
-    # The last that gives memory back at once and goes on using it; built from source.
+    # The last version that gives memory back at once and continues to use it. It is built from source.
     Environment("mpi4py3", "mpi4py==3.1.6", ("mpi",), needs="mpirun=openmpi-bin mpicc=libopenmpi-dev"),
     # tvm-ffi brings DLPack's own header.
     Environment("c++", "apache-tvm-ffi==0.1.15.post2", ("cpp",), needs="g++=g++"),
     Environment("rust", tests=("rust",), needs="rustc=rustc"),
-    # Those of the package's own tests that need more than NumPy.
+    # The package's own tests that need more than NumPy.
     Environment(
         "package",
         "torch==2.13.0+cpu numpy==2.4.6 ml_dtypes==0.6.0 safetensors pillow",
@@ -59,6 +59,6 @@ ENVIRONMENTS = (
         pythons="3.11",
         megabytes=1200,
     ),
-    # The usual mistakes of producers, made by hand; and CuPy's calls, made by a double. No library at all.
+    # The usual mistakes of producers, made by hand, and CuPy's calls, made by a double. This needs no library.
     Environment("mistakes", tests=("mistakes_test.py", "cupy_test.py"), pythons="3.13 3.12 3.11 3.10"),
 )

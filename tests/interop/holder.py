@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""holder.py LIBRARY WAY MODE NAME COUNT: holds COUNT arrays of one library until its input ends, and ends with them."""
+"""holder.py LIBRARY WAY MODE NAME COUNT: holds COUNT arrays of a library until its input ends, and exits with them."""
 
 import sys
 

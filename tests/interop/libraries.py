@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The libraries: how each takes a tensor, what it takes, and how to look at what it made of it.
+"""The libraries: how each takes a tensor, which tensors it takes, and how to look at what it made of one.
 
-Nothing is imported before an adapter is made. What is declared here is what the tests demand, in both directions: a
-library that takes an element type, a way or a mode that is not listed fails as well, so the table stays true.
+A library is imported when its adapter is made. The tests demand what is declared here in both directions: a library
+that takes an element type, a way or a mode that is not listed fails too, so the table stays true.
 """
 
 import ctypes
@@ -40,14 +40,14 @@ OWN = "own"  # the mode "c" Tensor's memory
 
 
 class Way(NamedTuple):
-    """One way of handing a Tensor to a library, and whose memory it gets from each mode."""
+    """One way of handing a Tensor to a library, and whose memory the library gets from each mode."""
 
     name: str
     consume: Callable  # (adapter, what export() gave) -> array
     r: str = PRIVATE
     c: str = OWN
-    export: Callable = None  # of the Tensor: makes a capsule
-    takes: tuple = None  # element types, where they are not the library's
+    export: Callable = None  # makes a capsule of the Tensor
+    takes: tuple = None  # element types, if they are not the library's
     max_ndim: int = None
     writable: bool = True
 
@@ -64,7 +64,7 @@ def versioned(tensor):
 
 
 def capsules(consume, **of_versioned):
-    """The two ways of a library that takes capsules; a read-only Tensor has none without a version."""
+    """The two ways of a library that takes capsules. A read-only Tensor has no capsule without a version."""
     return (
         Way("capsule", consume, export=versioned, **of_versioned),
         Way("legacy capsule", consume, export=legacy, r=REFUSED),
@@ -72,7 +72,7 @@ def capsules(consume, **of_versioned):
 
 
 class Exporter:
-    """Gives what another library's function makes of an array to who asks for __dlpack__."""
+    """An object whose __dlpack__ returns what a function of another library makes of an array."""
 
     def __init__(self, array, export):
         self.array, self.export = array, export
@@ -87,13 +87,13 @@ class Exporter:
 class Library:
     name = ""
     module = ""
-    distribution = None  # of pip, where it is not the module's name
+    distribution = None  # pip's name, if it is not the module's
     ways = ()
     takes = ()  # element types
-    makes = None  # those that make() makes; None: what the first way takes
+    makes = None  # what make() makes; None if that is what the first way takes
     max_ndim = 64
-    strided = True  # it has arrays that are not contiguous
-    keeps_tensor = False  # its array holds the Tensor as well, with a lease of its own
+    strided = True  # it has non-contiguous arrays
+    keeps_tensor = False  # its array holds the Tensor too, with a lease of its own
     shows_writes = True  # write() writes to the array itself
 
     def __init__(self):
@@ -109,7 +109,7 @@ class Library:
         return tuple(int(n) for n in array.shape)
 
     def bytes(self, array, nbytes):
-        """Its content in C order, asked of the library where that has words for the element type."""
+        """The array's content in C order, asked of the library if it has a name for the element type."""
         return ctypes.string_at(self.address(array), nbytes) if nbytes else b""
 
     def make(self, word, shape, payload):
@@ -117,7 +117,7 @@ class Library:
         raise NotImplementedError
 
     def transposed(self, array):
-        """A view of a matrix that is not contiguous."""
+        """A non-contiguous view of a matrix."""
         return array.T
 
     def takes_shape(self, way, shape):
@@ -130,11 +130,11 @@ class Library:
         raise NotImplementedError
 
     def produces(self, array):
-        """What put() is given for it."""
+        """What put() is given for the array."""
         return array
 
     def says(self, word):
-        """The element type that it calls its own arrays of that type."""
+        """The library's name for the element type of its arrays."""
         return word
 
 
@@ -174,7 +174,7 @@ class NumPy(Library):
 
 
 class NumPy1(NumPy):
-    """Before 2.1 from_dlpack() knows no read-only tensors; before 1.25, no bool. ml_dtypes of that time."""
+    """from_dlpack() knows no read-only tensors before 2.1 and no bool before 1.25. ml_dtypes is of that time too."""
 
     name = "numpy1"
     max_ndim = 32
@@ -223,7 +223,7 @@ class Torch(Library):
 
 
 class Torch1(Torch):
-    """1.13: legacy capsules only."""
+    """Version 1.13 takes legacy capsules only."""
 
     name = "torch1"
     takes = ("int8", "int16", "int32", "int64", "uint8", *FLOATS, "bfloat16", *COMPLEX)
@@ -263,7 +263,7 @@ class Jax(Library):
         return self.lib.numpy.array(numpy_array(word, shape, payload))
 
     def write(self, array, nbytes):
-        """Arrays are immutable; a buffer that is given away is what JAX may write to."""
+        """JAX's arrays are immutable, but it may write to a buffer that is given away."""
         zeros = self.lib.jit(lambda x: self.lib.numpy.zeros_like(x), donate_argnums=0, keep_unused=True)
         zeros(array).block_until_ready()
 
@@ -287,7 +287,7 @@ class TensorFlow(Library):
         return self.lib.constant(numpy_array(word, shape, payload))
 
     def write(self, array, nbytes):
-        """Tensors are immutable, but this operation is not."""
+        """TensorFlow's tensors are immutable, but this operation writes to one."""
         rows = self.lib.range(array.shape[0])
         self.lib.raw_ops.InplaceUpdate(x=array, i=rows, v=self.lib.zeros_like(array))
 
@@ -310,7 +310,7 @@ class Tvm(Library):
         return self.lib.from_dlpack(numpy_array(word, shape, payload))
 
     def write(self, array, nbytes):
-        """As a kernel does."""
+        """Writes as a kernel does."""
         ctypes.memset(array.data_ptr(), 0, nbytes)
 
 
@@ -329,12 +329,12 @@ class MXNet(Library):
         return data.value or 0
 
     def bytes(self, array, nbytes):
-        if array.ndim > 32:  # more than the NumPy of its time has
+        if array.ndim > 32:  # more than NumPy had at its time
             return super().bytes(array, nbytes)
         return array.asnumpy().tobytes()
 
     def takes_shape(self, way, shape):
-        return 0 not in shape[1:]  # to it, the strides of an empty tensor are zeros
+        return 0 not in shape[1:]  # it takes the strides of an empty tensor for zeros
 
     def make(self, word, shape, payload):
         return self.lib.nd.array(numpy_array(word, shape, payload), dtype=word)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every library, in every way it takes a Tensor: the same memory, the same bytes, no harm to others, the lease back.
+"""Every library in every way it takes a Tensor: it gets the same memory and bytes, harms nobody and ends the lease.
 
-`taken` is a way and a mode that the library takes, `exported` one with a capsule, `refused` one that it must refuse;
-`word` is an element type that it takes, `foreign` one that it does not, `made` one that it makes; see libraries.py.
+`taken` is a way and a mode that the library takes, `exported` such a pair with a capsule, and `refused` a pair that it
+must refuse. `word` is an element type that it takes, `foreign` one that it does not take, and `made` one that it makes.
+See libraries.py.
 """
 
 import gc
@@ -14,6 +15,7 @@ import pytest
 import raw
 from conftest import eventually, leases_of, mapping_of
 from libraries import OWN, PRIVATE, SHARED
+from limits import limit
 
 MATRIX = (32, 64)
 
@@ -22,7 +24,7 @@ BITS = {"bool": 8, "bfloat16": 16, "float4_e2m1fn": 4, "float4_e2m1fnx2": 8, "fl
 
 
 def payload_of(word, count):
-    """Bytes for that many elements; every pattern that the type has."""
+    """Bytes for that many elements, with every pattern that the type has."""
     if word == "bool":
         return bytes(n % 3 == 0 for n in range(count))
     bits = BITS.get(word) or (8 if word.startswith("float8_") else int(word.lstrip("abcdefghijklmnopqrstuvwxyz")))
@@ -43,7 +45,7 @@ def shape_for(way, count=64):
 
 @pytest.fixture
 def mine(observer):
-    """Leases that this process has taken since the test began. Without gc: they come back when the last name goes."""
+    """Leases that this process has taken since the test began. They must end without gc, with the last reference."""
 
     def count():
         return sum(one.leases for one in observer.clients() if one.pid == os.getpid())
@@ -54,7 +56,7 @@ def mine(observer):
 
 
 def fails(call):
-    """The exception's class, with nothing of it kept."""
+    """Returns the exception's class, and keeps nothing of the exception."""
     try:
         call()
     except Exception as error:
@@ -86,7 +88,7 @@ def test_it_is_the_same_memory(library, taken, client, found):
 
 
 def test_another_process_writes_are_seen(library, taken, client, peer):
-    """Nobody may write to what is published; here it shows that nothing was copied."""
+    """Nobody may write to a published tensor, but here the write shows that nothing was copied."""
     way, mode = taken
     shape = shape_for(way)
     before, after = payload_of("int32", 64), payload_of("int32", 64)[::-1]
@@ -97,7 +99,7 @@ def test_another_process_writes_are_seen(library, taken, client, peer):
 
 
 def test_an_array_over_a_draft_is_published(library, way, client, peer):
-    """Zero copy the other way round: the library's array is the draft's memory."""
+    """Zero copy in the other direction: the library's array is the draft's memory."""
     shape = shape_for(way)
     payload = payload_of("float32", 64)
     draft = client.create("lib/draft", shape, "float32")
@@ -203,7 +205,7 @@ def test_modes_are_refused_before_anything_is_taken(library, refused, client, mi
     assert mine() == base
     found(way, mode, gives=error.__name__)
     assert raw.plain(tensor) == payload
-    if way.c == OWN:  # it is the mode that was wrong: the error says so, and what it says helps
+    if way.c == OWN:  # The mode was wrong. The error says so, and what it suggests works.
         with pytest.raises(BufferError, match='mode="c"'):
             way.take(library, tensor)
         assert library.bytes(way.take(library, tensor.copy_on_write()), len(payload)) == payload
@@ -256,7 +258,7 @@ def leases_of_one(library, way, mode):
 
 
 def test_each_lease_comes_back_once(library, taken, client, mine):
-    """One too few stays, one too many takes that of `base`."""
+    """A release too few leaves a lease, and a release too many ends that of `base`."""
     way, mode = taken
     one = leases_of_one(library, way, mode)
     put(client, "lib/lease", "float32", shape_for(way))
@@ -290,7 +292,7 @@ def test_capsules_give_back_once(library, exported, client, mine):
     capsule = way.export(client.get("lib/capsule", mode=mode))
     array = way.consume(library, capsule)
     del array
-    assert mine() == 1  # the capsule is still there, its tensor is not
+    assert mine() == 1  # the capsule is still there, but its tensor is not
     del capsule
     assert mine() == 1
     capsule = way.export(client.get("lib/capsule", mode=mode))
@@ -303,7 +305,7 @@ def test_capsules_give_back_once(library, exported, client, mine):
 
 
 def test_threads(library, taken, client, mine):
-    """Taken in one that ends, given back in another."""
+    """Arrays are taken on a thread that ends, and given back on another one."""
     way, mode = taken
     put(client, "lib/thread", "float32", shape_for(way))
     local, passed = threading.local(), []
@@ -341,18 +343,18 @@ def held(library_class, client, observer, holder):
 
 def test_a_killed_process_holds_nothing(held, client, observer):
     held.kill()
-    held.wait()
+    held.wait(limit(60))
     end_of(held, client, observer)
 
 
 def test_a_process_may_end_with_arrays(held, client, observer):
-    _, errors = held.communicate(timeout=60)
+    _, errors = held.communicate(timeout=limit(60))
     assert held.returncode == 0, errors
     end_of(held, client, observer)
 
 
 def end_of(child, client, observer):
-    """Its leases are gone, and nothing keeps the memory of what nobody names any more."""
+    """The child's leases are gone, and nothing keeps memory that has no name any more."""
     eventually(lambda: not any(one.pid == child.pid for one in observer.clients()))
     others = {holding.name for one in observer.clients() for holding in observer.holdings(one.id)}
     assert "lib/held" not in others

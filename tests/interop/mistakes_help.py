@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For mistakes_test.py: what is left behind, what others hand us, and every way in which we hand a tensor out."""
+"""Helpers of mistakes_test.py: what is left behind, what others hand us, and every way in which we hand tensors out."""
 
 import contextlib
 import ctypes
@@ -20,10 +20,10 @@ import tensorlease
 
 REFUSALS = (BufferError, tensorlease.Error)
 PAYLOAD = bytes(range(64))
-CAPSULE_END = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)  # of a capsule: the GIL is held
+CAPSULE_END = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)  # a capsule's destructor, which runs with the GIL
 
-NUMPY = {"dl_device": None, "copy": None, "max_version": (1, 0)}  # as NumPy asks
-VERSIONED = {"max_version": (1, 0)}  # as most ask
+NUMPY = {"dl_device": None, "copy": None, "max_version": (1, 0)}  # what NumPy asks for
+VERSIONED = {"max_version": (1, 0)}  # what most libraries ask for
 
 
 # ---- What is left behind ----
@@ -57,7 +57,7 @@ def nothing_stays(client, observer):
 
 
 def refused(client, observer, make, match, deleted=1):
-    """put() and publish() refuse what make() makes; its deleter has been called so often."""
+    """put() and publish() refuse what make() makes, and its deleter has been called `deleted` times."""
     for call in (client.put, client.publish):
         producer = make()
         with nothing_stays(client, observer), pytest.raises(REFUSALS, match=match):
@@ -82,7 +82,7 @@ def taken(client, observer, make, expected, shape, dtype):
 def nothing_stays_but_bytes(client, observer):
     before = left(observer)
     yield
-    after = left(observer)  # drafts prefetched are the next put's
+    after = left(observer)  # prefetched drafts belong to the next put
     assert after._replace(bytes_used=0, drafts=0) == before._replace(bytes_used=0, drafts=0)
 
 
@@ -100,7 +100,7 @@ def elements(*places, size=4):
 
 
 class Once:
-    """Hands out a capsule that was made elsewhere, and the only reference to it."""
+    """Hands out a capsule that was made elsewhere, with the only reference to it."""
 
     def __init__(self, producer, capsule):
         self.producer, self.capsule = producer, capsule
@@ -123,7 +123,7 @@ def both(**arguments):
 
 
 def with_destructor(destructor, **arguments):
-    """A producer whose capsule ends with destructor(producer, capsule's address)."""
+    """A producer whose capsule has a destructor that calls destructor(producer, capsule's address)."""
     producer = abi.Producer(**arguments)
     callback = CAPSULE_END(lambda capsule: destructor(producer, capsule))
     producer.destructor = callback
@@ -182,7 +182,7 @@ def by_capsule(asked):
 
 
 class Exchanged:
-    """A tensor by the C exchange interface, deleted with this object."""
+    """A tensor from the C exchange interface. It is deleted with this object."""
 
     def __init__(self, source):
         self.out = ctypes.POINTER(abi.Versioned)()
@@ -214,7 +214,7 @@ WAYS = {
 
 
 def exports(client):
-    """Every kind of tensor in every way that we hand it out. Their bytes are 0."""
+    """Yields every kind of tensor in every way in which we hand it out. The bytes are 0."""
     for kind, (shape, dtype, options) in KINDS.items():
         with client.create("mistakes/kind", shape, dtype, **options) as draft:
             managed, _ = by_capsule(VERSIONED)(draft)

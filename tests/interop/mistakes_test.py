@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The 31 things that DLPack producers usually get wrong, one by one: that we do not (`ours`), and what becomes of a
-tensor that somebody else got wrong so (`theirs`): it is read as DLPack says, or refused in words, and nothing stays.
+"""The 31 usual mistakes of DLPack producers, one by one. We do not make the mistake (`ours`). A tensor of somebody who
+made it (`theirs`) is read as DLPack says, or refused with a text, and nothing of it stays.
 
-What might kill the process runs in one of its own: @alone. C callers have tests/client/mistakes.c.
+A test that might kill its process runs in one of its own: @alone. tests/client/mistakes.c has the tests for C callers.
 """
 
 import contextlib
@@ -20,6 +20,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from conftest import no_client_stays
+from limits import limit
 from mistakes_help import (
     NUMPY,
     PAYLOAD,
@@ -42,39 +44,33 @@ import tensorlease
 
 COUNT = 31
 
-# Where there is nothing that a producer could hand us, and why.
+# Mistakes in which a producer can hand us nothing, and why.
 NOTHING_TO_HAND_OVER = {
     24: "put() and publish() never ask for a copy",
     28: "put() and publish() pass no stream: they take memory of the CPU only",
 }
 
+pytestmark = pytest.mark.usefixtures("quick_collections")
+
 BODIES = {}
 
 
 def alone(body):
-    """In a process of its own: who dies there fails this test only."""
+    """Runs a test in a process of its own, whose death fails this test only."""
 
-    def test(address):
-        result = subprocess.run(
-            [sys.executable, "-X", "faulthandler", __file__, body.__name__],
-            env={**os.environ, "TENSORLEASE_SOCKET": address},
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
+    def test(address, observer):
+        with no_client_stays(observer):
+            result = subprocess.run(
+                [sys.executable, "-X", "faulthandler", __file__, body.__name__],
+                env={**os.environ, "TENSORLEASE_SOCKET": address},
+                capture_output=True,
+                text=True,
+                timeout=limit(100),
+            )
         assert result.returncode == 0, result.stderr
 
     BODIES[body.__name__] = body
     return test
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_collections():
-    """pytest's own objects need not be looked at each time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +99,7 @@ def test_01_strides_in_bytes__ours(client):
 
 
 def test_01_strides_in_bytes__theirs(client, observer):
-    """Nothing tells them from strides in elements, so they are taken for what DLPack says they are."""
+    """They cannot be told from strides in elements, so they are taken as DLPack defines them."""
     for make in both(shape=(2, 2), strides=(8, 4)):  # (2, 1) was meant
         taken(client, observer, make, elements(0, 16, 32, 48), (2, 2), "int32")
 
@@ -148,7 +144,7 @@ def test_05_size_zero__ours(client):
 
 
 def test_05_size_zero__theirs(client, observer):
-    for data in (None, "payload", 8):  # nobody looks there
+    for data in (None, "payload", 8):  # nobody reads there
         for make in both(shape=(3, 0), data=data):
             taken(client, observer, make, b"", (3, 0), "int32")
 
@@ -288,7 +284,7 @@ def test_13_less_than_a_byte__ours(client):
 def test_13_less_than_a_byte__theirs(client, observer):
     packed = bytes((0x21, 0xF3, 0x05)) + bytes(61)
     for arguments, expected, name in (
-        ({"dtype": (17, 4, 1)}, b"\x21\x03", "float4_e2m1fn"),  # an odd count: the last half byte is nobody's
+        ({"dtype": (17, 4, 1)}, b"\x21\x03", "float4_e2m1fn"),  # an odd count, so the last half byte is unused
         ({"dtype": (17, 4, 2)}, b"\x21\xf3\x05", "float4_e2m1fnx2"),
         ({"dtype": (17, 4, 1), "strides": (2,)}, b"\x31\x05", "float4_e2m1fn"),
         ({"dtype": (1, 2, 1)}, b"\x21", "uint2"),
@@ -310,7 +306,7 @@ def test_14_another_kinds_name__ours(client):
 
 @alone
 def test_14_another_kinds_name__theirs(client, observer):
-    """Their deleters are not where that name says: none is called, the capsule's owner has to."""
+    """The deleter is not where that name says, so we call none. The capsule's owner has to."""
     refused(client, observer, lambda: abi.Producer(name="dltensor"), "holds a struct with a version", deleted=0)
     refused(client, observer, lambda: abi.Producer(name="dltensor", minor=3), "with a version", deleted=0)
     legacy = functools.partial(abi.Producer, legacy=True, name="dltensor_versioned")
@@ -362,7 +358,7 @@ def test_17_destructor_that_leaks__ours(client, observer):
             assert e.managed.tensor.ndim >= 0
         client.delete("mistakes/kind")
 
-    unused()  # a first time: descriptors for copy-on-write mappings are kept for the next
+    unused()  # once before counting: descriptors for copy-on-write mappings are kept for later
     with nothing_stays_but_bytes(client, observer):
         unused()
 
@@ -398,7 +394,7 @@ def test_18_destructor_after_use__ours(client, observer):
 
 @alone
 def test_18_destructor_after_use__theirs(client, observer):
-    """It would free what we are reading, and a second time what we gave back."""
+    """Its destructor would free what we are reading, and free a second time what we gave back."""
 
     def free(producer, _):
         producer.deleted += 1
@@ -424,7 +420,7 @@ def test_19_destructor_and_exceptions__ours(client):
 
 @alone
 def test_19_destructor_and_exceptions__theirs(client, observer):
-    """Capsules that we leave to themselves end while our refusal is on its way."""
+    """A capsule that we refuse ends while our exception is on its way."""
     api = ctypes.pythonapi
     api.PyErr_SetString.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
@@ -458,7 +454,7 @@ def test_19_destructor_and_exceptions__theirs(client, observer):
 
 @alone
 def test_20_deleter_anywhere__ours(client, observer):
-    """On a thread without the GIL, while this one holds it, and when the interpreter is gone."""
+    """The deleter runs on a thread without the GIL while this one holds it, and when the interpreter is gone."""
     client.put("mistakes/deleter", PAYLOAD * 100)
     before = left(observer).leases
     for asked in (NUMPY, VERSIONED, {"copy": True, **VERSIONED}):
@@ -494,7 +490,7 @@ def test_20_deleter_anywhere__theirs(client, observer):
             assert plain(client.get("mistakes/taken")) == PAYLOAD[:16]
 
     class NeedsTheGIL(abi.Producer):
-        """As a deleter written in C that touches Python objects and takes no GIL itself."""
+        """A deleter like one in C that touches Python objects and does not take the GIL."""
 
         def __init__(self, **arguments):
             super().__init__(**arguments)
@@ -520,7 +516,7 @@ def test_21_shape_and_strides_shared__ours(client):
 
 
 class Scribbling(abi.Producer):
-    """Its deleter takes everything away."""
+    """A producer whose deleter overwrites everything."""
 
     def _delete(self, _):
         super()._delete(_)
@@ -536,7 +532,7 @@ def test_21_shape_and_strides_shared__theirs(client, observer):
 
 
 def test_22_memory_tied_to_the_managed_tensor__ours(client, observer):
-    """mpi4py 3 calls the deleter at once and reads on."""
+    """mpi4py 3 calls the deleter at once and continues to read."""
     client.put("mistakes/tied", PAYLOAD)
     before = left(observer).leases
     tensor = client.get("mistakes/tied", mode="c")
@@ -561,7 +557,7 @@ def test_22_memory_tied_to_the_managed_tensor__theirs(client, observer):
 
 @alone
 def test_23_read_only_unsaid__ours(client, observer):
-    """Who is not told that it is read-only can write, and nobody else sees it."""
+    """A consumer that is not told of a read-only tensor can write, and nobody else sees that."""
     unsaid = 0
     for e in exports(client):
         said = e.flags is not None and e.flags & abi.READ_ONLY
@@ -626,7 +622,7 @@ def test_26_another_device_than_said__theirs(client, observer):
     for device in ((2, 0), (10, 0), (13, 0), (0, 0), (-1, 0), (99, 0)):
         for make in both(device=device, says_device=(1, 0)):
             refused(client, observer, make, "device|CUDA|GPU")
-        # Of a device that is none of ours nothing is asked for, and nothing is consumed.
+        # If the device is none of ours, nothing is asked for and nothing is consumed.
         for make in both(device=(1, 0), says_device=device):
             refused(client, observer, make, "device|CUDA|GPU", deleted=device[0] == 2)
 
@@ -661,7 +657,7 @@ def test_28_streams__ours(client, stream):
 
 
 class Odd:
-    """As surprising as an argument can be."""
+    """An argument that surprises wherever it can."""
 
     def __bool__(self):
         raise TypeError("no truth")
@@ -694,7 +690,7 @@ def test_29_type_error_inside__theirs(client, observer):
         producer = Clumsy()
         with nothing_stays(client, observer), pytest.raises(TypeError, match="inside"):
             call("mistakes/refused", producer)
-        assert producer.calls == [{"max_version": (1, 3)}, {}]  # once more, as to who knows no versions
+        assert producer.calls == [{"max_version": (1, 3)}, {}]  # asked again, as a producer that knows no versions
 
 
 def test_30_big_endian_and_long_double__ours(client):
@@ -721,7 +717,7 @@ def test_30_big_endian_and_long_double__theirs(client, observer):
 
 @alone
 def test_31_forks_and_deaths__ours(client, observer):
-    """Between import and release: a fork, the producer's death, the name's end and the daemon's."""
+    """Between import and release come a fork, the producer's death, and the ends of the name and the daemon."""
     child = os.fork()
     if child == 0:
         tensorlease.connect(autostart=False).put("mistakes/dead", PAYLOAD)
@@ -745,13 +741,13 @@ def test_31_forks_and_deaths__ours(client, observer):
     with tempfile.TemporaryDirectory(prefix="tl-") as folder:  # a daemon of its own
         package = Path(tensorlease.__file__).parent
         start = [package / "bin" / "tensorleased", "--foreground", "--socket", f"{folder}/socket"]
-        for how in (signal.SIGKILL, signal.SIGTERM):  # the second tidies up after the first
+        for how in (signal.SIGKILL, signal.SIGTERM):  # the second cleans up after the first
             process = subprocess.Popen(start, stderr=subprocess.DEVNULL)
             own = connect_when_there(f"{folder}/socket", process)
             own.put("mistakes/daemon", PAYLOAD)
             m = abi.consume(own.get("mistakes/daemon").__dlpack__(**NUMPY))
             process.send_signal(how)
-            process.wait()
+            process.wait(limit(60))
             assert abi.bytes_of(m.tensor, 64) == PAYLOAD
             own.close()
             m.deleter(ctypes.byref(m))
@@ -766,7 +762,7 @@ def connect_when_there(address, process):
 
 @alone
 def test_31_forks_and_deaths__theirs(client, observer):
-    """A producer's file may be gone; a child may put what its parent made."""
+    """A producer's file may be gone, and a child may put what its parent has made."""
     with tempfile.TemporaryFile() as file:
         file.write(PAYLOAD)
         file.flush()
@@ -784,7 +780,7 @@ def test_31_forks_and_deaths__theirs(client, observer):
 
 
 def test_what_is_asked_of_a_producer(client):
-    """Nothing that it could get wrong: see NOTHING_TO_HAND_OVER."""
+    """It is asked for nothing that it could get wrong; see NOTHING_TO_HAND_OVER."""
     for call in (client.put, client.publish):
         producer = abi.Producer()
         call("mistakes/asked", producer)

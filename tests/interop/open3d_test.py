@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open3D: takes legacy capsules only, so Tensors of mode "c" and Drafts; shares their memory; hands out legacy capsules
-of its own."""
+"""Open3D takes legacy capsules only, and so Tensors of mode "c" and Drafts. It shares their memory, and hands out
+legacy capsules of its own."""
 
 import gc
 import os
@@ -12,9 +12,12 @@ from pathlib import Path
 import dlpack_abi as abi
 import pytest
 from conftest import leases_of
+from limits import limit
 
 o3d = pytest.importorskip("open3d", reason="Open3D is not installed")
 import numpy as np
+
+pytestmark = pytest.mark.usefixtures("quick_collections")
 
 Tensor = o3d.core.Tensor
 TAKES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
@@ -36,22 +39,13 @@ def take(array):
 
 
 class Capsule:
-    """Open3D's Tensor has no __dlpack__(): a capsule of its to_dlpack() as an object that put() takes."""
+    """Gives a capsule of Open3D's to_dlpack() to put(), since Open3D's Tensor has no __dlpack__()."""
 
     def __init__(self, tensor):
         self.capsule = tensor.to_dlpack()
 
     def __dlpack__(self):
         return self.capsule
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_collections():
-    """What Open3D brings along need not be looked at each time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
@@ -175,7 +169,7 @@ def test_its_tensors_are_put_as_numpy_arrays(client):
     with pytest.raises(TypeError, match="numpy.asarray"):
         client.put("o3d/put", source)
     with pytest.raises(TypeError, match="numpy.asarray"):
-        client.put("o3d/put", source.to_dlpack())  # a capsule is no array: who consumes it twice?
+        client.put("o3d/put", source.to_dlpack())  # a capsule is no array and can be consumed only once
 
 
 def test_a_draft_that_it_filled_is_published_without_a_copy(client):
@@ -205,7 +199,7 @@ def test_deleters_run_on_its_threads(client, mine):
 
 
 def test_a_versioned_capsule_kills_it(client):
-    """It does not look at the capsule's name: nothing that we could refuse. Should this fail, Open3D has learnt it."""
+    """It does not look at the capsule's name, so we cannot refuse. If this fails, Open3D has learnt to look."""
     client.put("o3d/t", np.ones(5))
     code = (
         "import open3d, tensorlease\n"
@@ -214,12 +208,12 @@ def test_a_versioned_capsule_kills_it(client):
         "print('asked', flush=True)\n"
         "open3d.core.Tensor.from_dlpack(capsule)\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=limit(100))
     assert result.stdout == "asked\n" and result.returncode != 0
 
 
 def test_its_bool_is_not_put(client):
-    """DLPack has one, but Open3D does not say it."""
+    """DLPack has a bool, but Open3D does not use it."""
     with pytest.raises(RuntimeError, match="(?i)support"):
         client.put("o3d/bool", Capsule(Tensor.ones((3,), o3d.core.bool)))
     assert "o3d/bool" not in client

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process with tensorlease and none of the libraries. Each line is a JSON list, a command and its arguments."""
+"""A process with tensorlease and none of the libraries. Each line of input is a JSON list: a command, arguments."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ def hold(name):
 
 
 def look(name):
-    """At what hold() got, as it is now."""
+    """Returns the bytes of what hold() got, as they are now."""
     return raw.plain(held[name]).hex()
 
 
@@ -32,7 +32,7 @@ def drop(name):
 
 
 def produce(name, shape, dtype, payload):
-    """Publishes, and keeps the address, for scribble()."""
+    """Publishes a tensor and keeps its address for scribble()."""
     draft = client.create(name, shape, dtype)
     produced[name] = raw.Memory(draft)
     produced[name].fill(bytes.fromhex(payload))
@@ -40,7 +40,7 @@ def produce(name, shape, dtype, payload):
 
 
 def scribble(name, payload):
-    """Writes to what is published: nobody may, but who sees it has taken no copy."""
+    """Writes to a published tensor. Nobody may do that, but a reader that sees it has taken no copy."""
     produced.pop(name).fill(bytes.fromhex(payload))
 
 

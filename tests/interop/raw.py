@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes into drafts and out of tensors, whatever their elements are, past all conversions."""
+"""Copies bytes into drafts and out of tensors of any element type, without conversions."""
 
 import ctypes
 import sys
@@ -11,7 +11,7 @@ import dlpack_abi
 
 
 class Memory:
-    """Of a Tensor or a Draft, as its DLPack capsule says; valid as long as this lives."""
+    """The memory of a Tensor or a Draft, as its DLPack capsule describes it. Valid as long as this object lives."""
 
     def __init__(self, array):
         self.capsule = array.__dlpack__(max_version=(1, 0))

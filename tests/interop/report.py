@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of pytest's that tells tests/interop/run what became of each test.
+"""A pytest plugin that tells tests/interop/run the outcome of each test.
 
-Each outcome is written to the file TL_INTEROP_REPORT at once, one JSON object a line, so that a test that kills the
-process takes nobody else's result with it.
+It writes each outcome to the file TL_INTEROP_REPORT at once, one JSON object a line, so that a test that kills the
+process takes no other result with it.
 """
 
 import json

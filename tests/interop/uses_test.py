@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people do with the libraries: computing on shared memory, and straight into it."""
+"""What people do with the libraries: they compute on shared memory, and into shared memory."""
 
 import gc
 import os
@@ -13,6 +13,7 @@ import pytest
 import raw
 from conftest import leases_of
 from libraries import Torch
+from limits import limit
 
 FLOATS = struct.pack("64f", *range(64))
 DOUBLED = struct.pack("64f", *range(0, 128, 2))
@@ -80,7 +81,7 @@ def test_a_masked_array_is_refused(client, peer):
 
 @only("torch")
 def test_torch_trains_on_weights_that_many_share(client, tensor):
-    """Weights are loaded without a copy; training writes to this process's pages alone."""
+    """Weights are loaded without a copy, and training writes only to this process's own pages."""
     import torch
 
     layer = torch.nn.Linear(8, 8, bias=False)
@@ -108,7 +109,7 @@ def test_torch_computes_into_a_draft(client, tensor, peer):
 @only("torch")
 @pytest.mark.parametrize("word", Torch.takes)
 def test_torch_element_types_are_taken_for_names(client, peer, word):
-    """And come back as they were, also from a view that is not contiguous."""
+    """They come back as they were, even from a non-contiguous view."""
     import torch
 
     dtype = getattr(torch, word.replace("fnx2", "fn_x2"))
@@ -218,7 +219,7 @@ def test_a_torch_data_loader_gets_by_name(client, tmp_path):
         raw.publish(client, f"uses/frame{n}", (3,), "float32", struct.pack("3f", n, n, n))
     (tmp_path / "loader.py").write_text(LOADER)  # the workers that are spawned import it
     command = [sys.executable, tmp_path / "loader.py"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=limit(200), check=False)
     assert result.stdout == "[30, 105, 180, 255]\n" * 2, result.stderr
 
 
@@ -316,7 +317,7 @@ def test_mxnet_computes_into_a_draft(client, tensor, peer):
 
 
 def onnx_model():
-    """y = x + x, of float32[8, 8], in protobuf's words."""
+    """y = x + x for float32[8, 8], encoded as protobuf."""
 
     def field(number, value):
         if isinstance(value, int):
@@ -353,7 +354,7 @@ def test_onnxruntime_runs_from_shared_memory_into_a_draft(client, tensor, peer):
 
 @only("onnxruntime")
 def test_onnxruntime_writes_to_read_only_arrays_of_numpy(client, tensor):
-    """The way that docs/INTEROP.md warns of: NumPy's flag is ignored, so the process dies; nobody else is harmed."""
+    """docs/INTEROP.md warns of this way: NumPy's flag is ignored, so the process dies. Nobody else is harmed."""
     code = (
         "import numpy as np, onnxruntime as ort, tensorlease\n"
         "t = tensorlease.connect(autostart=False).get('uses/x')\n"
@@ -362,7 +363,7 @@ def test_onnxruntime_writes_to_read_only_arrays_of_numpy(client, tensor):
         "print('writes', flush=True)\n"
         "value.update_inplace(np.zeros((8, 8), 'float32'))\n"
     )
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=limit(100), check=False)
     assert (child.stdout, child.returncode) == ("writes\n", -signal.SIGSEGV), child.stderr
     assert unharmed(client)
 
@@ -418,7 +419,7 @@ def test_arrow_arrays_are_put(client, peer):
     client.put("uses/column", column.slice(1, 2))
     assert peer.read("uses/column") == ("float32", (2,), struct.pack("2f", 2, 3))
     client.put("uses/column", pa.py_buffer(b"bytes"))
-    assert peer.read("uses/column") == ("int8", (5,), b"bytes")  # as Arrow describes it
+    assert peer.read("uses/column") == ("int8", (5,), b"bytes")  # how Arrow describes it
     version = client.stat("uses/column").version
     for other in (pa.array([1, None]), pa.array(["text"]), pa.array([True]), pa.chunked_array([[1]])):
         with pytest.raises((BufferError, TypeError, ValueError)):

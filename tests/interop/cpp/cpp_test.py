@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The headers in C++: a program whose destructors give everything back (interop.cpp), and DLPack's own header beside
-ours (upstream.cpp). The library is the wheel's, which is of the same build as the daemon."""
+ours (upstream.cpp). The library is that of the wheel, from the same build as the daemon."""
 
 import array
 import shutil
@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from conftest import no_client_stays
+from limits import limit
 
 import tensorlease
 
@@ -35,7 +37,7 @@ def folder():
 
 @pytest.fixture(params=["c++17", "c++20"])
 def compile(compiler, request, folder):
-    """compile(output, arguments...): the result, nothing checked."""
+    """compile(output, arguments...) returns the result and checks nothing."""
 
     def run(output, *arguments):
         command = [compiler, f"-std={request.param}", *WARNINGS, "-I", INCLUDE, "-o", folder / output, *arguments]
@@ -54,7 +56,8 @@ def test_a_cpp_program_and_a_python_program_read_each_others_tensors(compile, fo
     client.put(
         "cpp/from-python", memoryview(array.array("h", (n * 1000 for n in range(15)))).cast("B").cast("h", (3, 5))
     )
-    result = subprocess.run([folder / "interop", address], capture_output=True, text=True, timeout=100)
+    with no_client_stays(observer):
+        result = subprocess.run([folder / "interop", address], capture_output=True, text=True, timeout=limit(100))
     assert (result.returncode, result.stdout) == (0, tensorlease.__version__ + "\n"), result.stderr
     with client.get("cpp/draft") as tensor:
         assert (tensor.shape, tensor.dtype, tensor.metadata) == ((100, 1000), "float32", b"from C++")
@@ -70,7 +73,7 @@ def test_a_cpp_program_and_a_python_program_read_each_others_tensors(compile, fo
 
 
 def dlpack_headers():
-    """Those of the installed libraries."""
+    """The DLPack headers of the installed libraries."""
     for folder in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         for path in sorted(Path(folder).rglob("dlpack.h")):
             text = path.read_text()
@@ -100,4 +103,4 @@ def test_a_header_of_another_dlpack_is_refused_in_words(compile, folder, version
     result = compile("other.o", "-c", HERE / "upstream.cpp", f'-DUPSTREAM="{folder}/other.h"')
     assert result.returncode != 0 and words in result.stderr
     result = compile("other.o", "-c", HERE / "upstream.cpp", f'-DUPSTREAM="{folder}/other.h"', "-DOURS_FIRST")
-    assert result.returncode == 0, result.stderr  # its guard is ours already
+    assert result.returncode == 0, result.stderr  # it has the same include guard as ours

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mpi4py, 3.1 and 4, over a real MPI: two ranks (ranks.py) that send what they hold and receive into drafts. This
-process, a third one, looks at what was published.
+"""mpi4py 3.1 and 4 over a real MPI: two ranks (ranks.py) send what they hold and receive into drafts. This process, a
+third one, looks at what was published.
 
-mpi4py 3.1 calls the deleter of a DLPack capsule at once and goes on using the pointer; mpi4py 4 leaves the capsule to
-its destructor. Neither may lose the memory under a transfer.
+mpi4py 3.1 calls the deleter of a DLPack capsule at once and continues to use the pointer. mpi4py 4 leaves the capsule
+to its destructor. Neither may lose the memory during a transfer.
 """
 
 import array
@@ -17,7 +17,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import eventually
+from conftest import no_client_stays
+from limits import limit
 
 mpi4py = pytest.importorskip("mpi4py", reason="mpi4py is not installed")
 if not shutil.which("mpirun"):
@@ -38,7 +39,7 @@ COUNTS = (0, 1, 1000, 1 << 18)
 
 
 def options(folder):
-    """Open MPI on a machine by itself, with its files where they are cleaned up."""
+    """Runs Open MPI on this machine alone, with its files where they are cleaned up."""
     version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
     if "Open MPI" not in version:
         return []
@@ -48,11 +49,11 @@ def options(folder):
 
 @pytest.fixture
 def run(address, observer):
-    """run(scenario, arguments...): both ranks have ended well, and hold nothing."""
+    """run(scenario, arguments...) runs both ranks, which must succeed and hold nothing at the end."""
 
     def start(*arguments):
-        before = {c.id for c in observer.clients()}
-        with tempfile.TemporaryDirectory(prefix="tl-") as folder:
+        # When a rank's client is gone, so are its leases and drafts.
+        with tempfile.TemporaryDirectory(prefix="tl-") as folder, no_client_stays(observer):
             result = subprocess.run(
                 [
                     "mpirun",
@@ -70,10 +71,9 @@ def run(address, observer):
                 env={**os.environ, "TMPDIR": folder},
                 capture_output=True,
                 text=True,
-                timeout=100,
+                timeout=limit(100),
             )
         assert result.returncode == 0, result.stdout + result.stderr
-        eventually(lambda: {c.id for c in observer.clients()} <= before)  # and their leases and drafts with them
         assert observer.status().retired == 0
 
     yield start

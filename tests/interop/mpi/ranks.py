@@ -15,7 +15,7 @@ VERSION = int(mpi4py.__version__.split(".")[0])
 TYPES = ("bool", "int8", "uint8", "int16", "uint32", "int64", "float32", "float64", "complex64", "complex128")
 COUNTS = (0, 1, 1000, 1 << 18)
 WITHOUT_TYPE = ("bfloat16", "float8_e4m3fn")  # MPI has no such type, so mpi4py sends bytes
-PACKED = ("float4_e2m1fn",)  # mpi4py takes each element for a byte, and goes beyond the end if it is not told how many
+PACKED = ("float4_e2m1fn",)  # mpi4py takes each element for a byte, and goes beyond the end if it is not told the number
 REFUSALS = (BufferError, ValueError, TypeError, KeyError, MPI.Exception)
 
 
@@ -57,7 +57,7 @@ def exchange(way, mode):
     """Rank 0 sends what it holds, rank 1 receives into a draft and publishes it."""
     give = WAYS[way]
     types = TYPES
-    if VERSION >= 4 or mode == "c":  # else it asks by the buffer protocol, which has no such type either
+    if VERSION >= 4 or mode == "c":  # otherwise it asks by the buffer protocol, which has no such type either
         types += WITHOUT_TYPE + (PACKED if way == "counted" else ())
     for dtype in types:
         for count in COUNTS:
@@ -75,7 +75,7 @@ def exchange(way, mode):
 
 
 def later():
-    """A send that goes on when nobody but the request holds the tensor, and its name means another one."""
+    """A send continues when only its request holds the tensor and the name means another one."""
     if RANK == 0:
         for way in ("buffer", "dlpack"):
             request = COMM.Isend(WAYS[way](client.get("mpi/later", mode="c")), 1)
@@ -120,7 +120,7 @@ def allreduce(way, mode):
 
 
 def private():
-    """What is received into a tensor that was got is seen by nobody else."""
+    """What is received into a tensor from get() reaches nobody else."""
     if VERSION < 4:
         with client.get("mpi/private") as for_me:
             refused(lambda: COMM.Recv(for_me, 1 - RANK), BufferError, 'mode="c"')

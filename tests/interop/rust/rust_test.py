@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Rust program (interop.rs, with nothing but rustc) over the C library: it and this process read what the other
-publishes. The library is the wheel's, which is of the same build as the daemon."""
+"""A Rust program over the C library (interop.rs, which needs only rustc) and this process read what the other one
+publishes. The library is that of the wheel, from the same build as the daemon."""
 
 import array
 import shutil
@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from conftest import no_client_stays
+from limits import limit
 
 import tensorlease
 
@@ -44,7 +46,8 @@ def test_a_rust_program_and_a_python_program_read_each_others_tensors(program, a
     client.put(
         "rust/from-python", memoryview(array.array("h", (n * 1000 for n in range(15)))).cast("B").cast("h", (3, 5))
     )
-    result = subprocess.run([program, address], capture_output=True, text=True, timeout=100)
+    with no_client_stays(observer):
+        result = subprocess.run([program, address], capture_output=True, text=True, timeout=limit(100))
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == tensorlease.__version__
     with client.get("rust/put") as tensor:
