@@ -99,7 +99,7 @@ void cuda_export_look(struct cuda_export *e);
 /* ---- The caller has cuda_lock ---- */
 
 /* The session's export of that memory that tensors of others are published in, or NULL. */
-struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_memory *memory);
+struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_memory *want);
 
 /* What this process itself exported to the daemon with that instance; NULL: it did not. */
 struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32_t generation);
