@@ -4,6 +4,8 @@
 
 #include <tensorlease/tensorlease.h>
 
-/* Also for tensors that are not mapped yet; with LEASE_HANDLE among the flags too. */
-int lease_get(tl_client *client, const char *name, const tl_get_options *options,
+/*
+ * tl_get() in full, also for tensors that are not mapped yet. LEASE_HANDLE may be among the flags.
+ */
+int lease_get(tl_client *client, const char *name, const tl_get_options *want,
 	      DLManagedTensorVersioned **out);
