@@ -261,15 +261,20 @@ bool cuda_import_unmap(struct cuda_session *cs, uint32_t segment, uint32_t gener
 	return true;
 }
 
+/* What a session has of an export of this process, or NULL. Called with cuda_lock. */
+static struct cuda_import *import_of(struct cuda_session *cs, const struct cuda_export *e)
+{
+	if (cs->session->catalog.instance != e->session->catalog.instance)
+		return NULL;
+	return import_find(cs, e->segment, e->generation);
+}
+
 bool cuda_imports_leased(const struct cuda_export *e)
 {
 	struct cuda_session *cs;
 
 	list_for_each_entry(cs, &cuda_sessions, link) {
-		struct cuda_import *import = cs->session->catalog.instance ==
-							     e->session->catalog.instance
-						     ? import_find(cs, e->segment, e->generation)
-						     : NULL;
+		struct cuda_import *import = import_of(cs, e);
 
 		if (import && import->leases)
 			return true;
@@ -282,10 +287,7 @@ void cuda_imports_forget(const struct cuda_export *e)
 	struct cuda_session *cs;
 
 	list_for_each_entry(cs, &cuda_sessions, link) {
-		struct cuda_import *import = cs->session->catalog.instance ==
-							     e->session->catalog.instance
-						     ? import_find(cs, e->segment, e->generation)
-						     : NULL;
+		struct cuda_import *import = import_of(cs, e);
 
 		if (!import || import->export != e)
 			continue;	 /* it was opened like the memory of another process */
