@@ -15,7 +15,7 @@ enum { TEXT_MAX = 1024 };
 
 static _Thread_local char last_text[TEXT_MAX];
 
-int tl_fail(int err, const char *format, ...)
+void tl_fail_say(int err, const char *format, ...)
 {
 	char text[TEXT_MAX]; /* the old text may be among the arguments */
 	va_list args;
@@ -26,7 +26,6 @@ int tl_fail(int err, const char *format, ...)
 	va_end(args);
 	text_escape(last_text, sizeof(last_text), text, strlen(text)); /* names are others' */
 	errno = -err;
-	return err;
 }
 
 const char *tl_failure_text(void)

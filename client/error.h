@@ -8,7 +8,13 @@
  * "%m" in @format is what @err means. tl_failure_text() may be among the arguments. Sets errno to
  * -@err.
  */
-int tl_fail(int err, const char *format, ...) __attribute__((cold, format(printf, 2, 3)));
+#define tl_fail(err, ...)                                                                          \
+	({                                                                                         \
+		int err_ = (err);                                                                  \
+		tl_fail_say(err_, __VA_ARGS__);                                                    \
+		err_; /* here, so that compilers and analysers see that it is not 0 */             \
+	})
+void tl_fail_say(int err, const char *format, ...) __attribute__((cold, format(printf, 2, 3)));
 
 /* What tl_last_error() would say. */
 const char *tl_failure_text(void);

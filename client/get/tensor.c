@@ -26,10 +26,8 @@ int tensor_lease_shaped(const struct use *use, uint64_t ref, const struct row_he
 	struct tensor_lease *l = lease_object_take(h->ndim);
 	int r;
 
-	if (!l) {
-		tl_fail(-ENOMEM, "no memory for a lease");
-		return -ENOMEM;
-	}
+	if (!l)
+		return tl_fail(-ENOMEM, "no memory for a lease");
 	l->private_size = 0;
 	r = row_dims(c, &c->rows[ref_slot(ref)], h, l->dims, l->dims + h->ndim, nbytes);
 	if (r)

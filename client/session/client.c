@@ -219,8 +219,7 @@ int client_enter(struct tl_client *client, bool connected, int64_t deadline, str
 		if (r)
 			return r;
 	}
-	tl_fail(-ENOTCONN, "the daemon at %s ends every connection", client->address);
-	return -ENOTCONN;
+	return tl_fail(-ENOTCONN, "the daemon at %s ends every connection", client->address);
 }
 
 int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
