@@ -10,5 +10,5 @@
  */
 int tl_fail(int err, const char *format, ...) __attribute__((cold, format(printf, 2, 3)));
 
-/* What tl_last_error() would say. */
+/* Returns the text of tl_last_error(). */
 const char *tl_failure_text(void);

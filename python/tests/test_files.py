@@ -17,7 +17,7 @@ from limits import limit
 
 import tensorlease
 
-# Of safetensors: name in the file, name here, bits.
+# The element types of safetensors: name in the file, name here, bits.
 TYPES = [
     ("BOOL", "bool", 8),
     ("F4", "float4_e2m1fn", 4),

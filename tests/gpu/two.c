@@ -156,8 +156,8 @@ struct side {
 static _Atomic bool stop;
 static CUcontext context;
 
-/* What lies at the one daemon is odd, at the other even. Each round's result; only the killed one
- * may fail. */
+/* Values at the one daemon are odd, at the other even. Only the killed daemon may fail a round,
+ * whose result is returned. */
 static int publish_once(struct side *s, int round)
 {
 	int64_t n = N;
