@@ -111,8 +111,8 @@ static int sleep_all(const struct waiting *w, int64_t ns)
 
 static int sleep_one(const struct waiting *w, int64_t ns)
 {
-	const struct wait_word *word = &w->words[w->nwords - 1]; /* the interrupt's only if alone,
-								    since it is the first */
+	/* The interrupt's word comes first, so it is chosen only if it is alone. */
+	const struct wait_word *word = &w->words[w->nwords - 1];
 	int op = FUTEX_WAIT | (word->flags & FUTEX_PRIVATE_FLAG ? FUTEX_PRIVATE_FLAG : 0);
 	struct timespec ts;
 
@@ -149,8 +149,7 @@ static int sleep_a_while(const struct waiting *w)
 		r = sleep_one(w, left);
 	else
 		r = sleep_all(w, left);
-	if (r && r != -EINTR && r != -EAGAIN && r != -ETIMEDOUT) /* this kernel has no futex_waitv()
-								  */
+	if (r && r != -EINTR && r != -EAGAIN && r != -ETIMEDOUT) /* no futex_waitv() */
 		r = sleep_one(w, left);
 	return r == -EINTR ? r : 0;
 }

@@ -111,8 +111,8 @@ void users_barrier(void);
 /* Finds out whether this kernel has membarrier(2). Call it before the first session. */
 void users_init(void);
 /*
- * Lets no user in from now on. drained() is called once, on the thread of the last user that leaves
- * or here.
+ * Lets no user in from now on. drained() is called once, after the last user has left, here or on
+ * any other thread.
  */
 void users_close(struct users *u);
 

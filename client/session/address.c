@@ -190,8 +190,7 @@ static bool is_program(const char *path)
 /* A search for the daemon's program. */
 struct search {
 	char found[PATH_MAX];
-	char skipped[640]; /* programs that others could have written, and how, for the error text
-			    */
+	char skipped[640]; /* for the error text: programs that others could have written */
 };
 
 /* Looks for @name in @directory, which has @n bytes. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the daemon's socket is, connecting to it, and starting a daemon for this user. */
+/* Finding the daemon's socket, connecting to it, and starting a daemon for this user. */
 #pragma once
 
 #include <stdbool.h>
