@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# tensorlease: every target. `make help` lists them; sources are found by wildcard.
+# tensorlease: all targets. `make help` lists them. Sources are found by wildcard.
 
 # The header has the version, and everything else takes it from there. client/libtensorlease.map says what SOVERSION means.
 version_part = $(shell sed -n 's/^.define TL_VERSION_$(1) //p' include/tensorlease/tensorlease.h)
@@ -25,14 +25,14 @@ UNITDIR = $(PREFIX)/lib/systemd/system
 SYSUSERSDIR = $(PREFIX)/lib/sysusers.d
 DESTDIR :=
 
-# A build tree per sanitizer: build, build-address-undefined, build-thread.
+# Each set of sanitizers has a build tree of its own: build, build-address-undefined, build-thread.
 SAN :=
 comma := ,
 empty :=
 space := $(empty) $(empty)
 O := build$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 
-# All CPUs unless -j says otherwise.
+# Builds use all CPUs unless -j says otherwise.
 ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
 MAKEFLAGS += -j$(shell nproc)
 endif
@@ -55,7 +55,7 @@ HARDEN := -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
 SAN_LDFLAGS := -fsanitize=$(SAN)
 endif
 
-# Evaluated at the first use, once: `make test` may have to install pkg-config first.
+# Evaluated once, at the first use, because `make test` may have to install pkg-config first.
 memo = $(eval $(1) := $(2))$($(1))
 pkg_cflags = $(shell $(PKG_CONFIG) --cflags $(1) 2>/dev/null)
 HAVE_SYSTEMD = $(call memo,HAVE_SYSTEMD,$(shell $(PKG_CONFIG) --exists libsystemd 2>/dev/null && echo 1))
@@ -78,7 +78,7 @@ COMMON := $(UTIL) $(wildcard tensor/*.c proto/*.c)
 LIB := $(COMMON) $(wildcard client/*.c client/*/*.c)
 STATE := $(wildcard daemon/store/*.c daemon/state/*.c daemon/serve/*.c)
 DAEMON := $(COMMON) $(STATE) $(wildcard daemon/*.c)
-# What moves tensors between files and the daemon: for the command line and the Python package.
+# The code that moves tensors between files and the daemon, for the command line and the Python package.
 TRANSFER := $(wildcard transfer/*.c files/*.c tensor/*.c) $(UTIL)
 CLI := $(wildcard cli/*.c cli/doctor/*.c) $(TRANSFER)
 INTERNALS := $(filter-out daemon/main.c cli/main.c,$(sort $(LIB) $(DAEMON) $(CLI)))
@@ -103,7 +103,7 @@ SO := $(O)/lib/libtensorlease.so.$(VERSION)
 SO_LINKS := $(O)/lib/libtensorlease.so.$(SOVERSION) $(O)/lib/libtensorlease.so
 LIB_OUT := $(if $(wildcard client/api/*.c),$(SO) $(SO_LINKS) $(O)/lib/libtensorlease.a \
 	$(O)/lib/pkgconfig/tensorlease.pc)
-# An sdist has no tools/.
+# An sdist has no tools/, so it gets no manual pages of section 3.
 MAN3_OUT := $(if $(wildcard tools/man3),$(O)/man3/pages)
 DAEMON_OUT := $(if $(wildcard daemon/main.c),$(O)/bin/tensorleased)
 CLI_OUT := $(if $(wildcard cli/main.c),$(O)/bin/tensorlease)
@@ -111,7 +111,7 @@ BENCH_OUT := $(if $(wildcard bench/main.c),$(O)/bin/tensorlease-bench)
 DEMO_OUT := $(patsubst %.c,$(O)/%,$(DEMOS))
 EXAMPLES_OUT := $(patsubst %.c,$(O)/%,$(EXAMPLES))
 TEST_OUT := $(patsubst %.c,$(O)/%,$(TESTS))
-# What `make fuzz` runs: programs of tests/fuzz/ linked as fuzzers, files.c once for each format.
+# The fuzzers of `make fuzz`: programs of tests/fuzz/, with files.c once for each format.
 FUZZ_FORMATS := npy npz safetensors pb
 FUZZ := daemon client $(FUZZ_FORMATS)
 FUZZ_OUT := $(addprefix $(O)/fuzz/,$(FUZZ))
@@ -122,7 +122,7 @@ FAULTS_OUT := $(O)/tests/faults/case $(O)/tests/faults/client $(O)/tests/faults/
 ARCHIVE := $(O)/obj/internals.a
 MAP := $(wildcard client/libtensorlease.map)
 
-# Part of the tests by name: make test T='unit/wire daemon/'
+# T chooses tests by parts of their names: make test T='unit/wire daemon/'
 T :=
 CHOSEN = $(if $(T),$(foreach t,$(TEST_OUT),$(if $(strip $(foreach p,$(T),$(findstring $(p),$(t)))),$(t))),$(TEST_OUT))
 
@@ -134,7 +134,7 @@ CHOSEN = $(if $(T),$(foreach t,$(TEST_OUT),$(if $(strip $(foreach p,$(T),$(finds
 .PHONY: all help deps deps-check deps-python tests test demo python test-python bench bench-python check check-format check-werror \
 	check-tidy check-cppcheck check-units format layers lint fuzz fuzz-build install uninstall clean FORCE
 
-# Goals which install what is missing before the first file is compiled.
+# These goals install missing packages before the first file is compiled.
 DEPS := $(if $(filter deps test demo faults,$(MAKECMDGOALS)),deps) \
 	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
@@ -170,23 +170,24 @@ test: $(DEPS) tests ## run all tests; T='unit/wire' some; SAN=address,undefined 
 		TL_TEST_CORPUS=$(abspath tests/fuzz/corpus) \
 		TL_TEST_BUILD=$(abspath $(O)) SAN=$(SAN) tools/run-tests $(CHOSEN)
 
-# GPU_CHECK_FAKE=1: on the fake driver, to see that the checks themselves work. GPU_CHECK_ARGS='--markdown FILE'
+# GPU_CHECK_FAKE=1 runs the checks on the fake driver, which shows that they work. GPU_CHECK_ARGS='--markdown FILE'
 .PHONY: gpu-check
 gpu-check: all $(GPU_CHECK_OUT) $(filter $(O)/tests/gpu/% $(O)/tests/unit/cuda_driver,$(TEST_OUT)) $(FAKECUDA_OUT) ## on a real GPU: tests, questions and costs, as a table
 	@tests/gpu_check/run --build $(abspath $(O)) $(if $(GPU_CHECK_FAKE),--fake) $(GPU_CHECK_ARGS)
 
-# FAULTS=all: without a limit of time; 'library cli': some kinds of case; 'daemon:malloc:17': one call. docs/HACKING.md
+# FAULTS=all has no limit of time, 'library cli' chooses kinds of case, and 'daemon:malloc:17' one call. docs/HACKING.md
 .PHONY: faults
 faults: $(DEPS) all $(FAULTS_OUT) ## fail each allocation and system call once; FAULTS='daemon:malloc:17' one of them
 	$(if $(SAN),@echo "the interposer and sanitizers both replace malloc(): make faults without SAN" >&2; exit 1)
 	@$(PYTHON) tests/faults/run --build $(abspath $(O)) $(FAULTS_ARGS) $(FAULTS)
 
-# MODEL_JOBS searches at a time (default: one for each CPU), each in MODEL_MEMORY MiB (default 1600).
+# MODEL_JOBS searches run at a time (default: one for each CPU), each in MODEL_MEMORY MiB (default 1600).
 .PHONY: model
 model: $(DEPS) ## check the models of the protocol to the end, and that planted mistakes are found; MODEL='fork' some
 	@tests/model/run --build $(abspath $(O)/model) $(MODEL)
 
-# Built apart, by clang. What breaks it is in build-fuzz/found/ and named; mend it, then add it to tests/fuzz/corpus/.
+# clang builds the fuzzers in a tree of their own. An input that breaks one is printed and kept in build-fuzz/found/: mend
+# the defect, then add the input to tests/fuzz/corpus/.
 fuzz: $(DEPS) ## invent inputs for daemon, library and file readers; FUZZ='npy client' some, FUZZ_SECONDS=60 each
 	@+$(MAKE) --no-print-directory O=build-fuzz CC=clang SAN=fuzzer-no-link,address,undefined FUZZ='$(FUZZ)' fuzz-build
 	@tools/fuzz build-fuzz '$(FUZZ_SECONDS)' $(FUZZ)
@@ -194,7 +195,7 @@ fuzz: $(DEPS) ## invent inputs for daemon, library and file readers; FUZZ='npy c
 fuzz-build: $(FUZZ_OUT)
 	@:
 
-# Needs root, debootstrap and a mirror of Debian's; FRESH_ARGS='--mirror URL'. What cannot be made here is skipped.
+# Needs root, debootstrap and a mirror of Debian (FRESH_ARGS='--mirror URL'). Systems that cannot be made here are skipped.
 FRESH := bookworm:user bookworm:root trixie:user trixie:root
 .PHONY: fresh deps-fresh
 fresh: ## README's commands on new Debian systems; FRESH='bookworm:user trixie:root' some of them
@@ -214,15 +215,15 @@ python: $(DEPS) ## a wheel of the Python package, with library and daemon in it;
 	@rm -rf python/build python/src/*.egg-info
 	@for wheel in $(O)/python/*.whl; do echo "  WHEEL   $$wheel"; done
 
-# PYTHON_TEST_PACKAGES='numpy torch jax' tests with those too; what is not there is skipped, with the reason.
+# PYTHON_TEST_PACKAGES='numpy torch jax' installs these too. Tests whose package is missing are skipped, with the reason.
 test-python: python $(CLI_OUT) $(FAKECUDA_OUT) ## test the wheel in an environment of its own; PYTHON_TEST_ARGS is passed to pytest
 	@rm -rf $(O)/venv && $(PYTHON) -m venv $(O)/venv
 	@$(O)/venv/bin/pip install --quiet --disable-pip-version-check pytest $(PYTHON_TEST_PACKAGES) $(O)/python/*.whl
 	@cd python && TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) TL_TEST_FAKECUDA_LIB=$(abspath $(FAKECUDA_OUT)) \
 		$(abspath $(O))/venv/bin/python -m pytest -q -p no:cacheprovider $(PYTHON_TEST_ARGS)
 
-# Environments are kept below $(O)/interop: about 8 GB. INTEROP_ARGS='--install --remove': installs Debian packages, removes
-# each environment after its tests.
+# The environments stay below $(O)/interop and take about 8 GB. INTEROP_ARGS='--install --remove' installs Debian packages
+# and removes each environment after its tests.
 .PHONY: test-interop
 test-interop: python $(CLI_OUT) $(FAKECUDA_OUT) ## test with real libraries, each in an environment of its own; LIBS='torch jax' some
 	@TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) TL_TEST_FAKECUDA_LIB=$(abspath $(FAKECUDA_OUT)) \
@@ -231,7 +232,7 @@ test-interop: python $(CLI_OUT) $(FAKECUDA_OUT) ## test with real libraries, eac
 bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 	@$(if $(BENCH_OUT),$(BENCH_OUT) $(BENCH_ARGS),echo "no bench/main.c" >&2; exit 1)
 
-# Installs what is compared with into $(O)/bench-python: gigabytes, if pip finds a PyTorch with CUDA.
+# Installs the other libraries into $(O)/bench-python, which takes gigabytes if pip finds a PyTorch with CUDA.
 bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENCH_ARGS is passed on
 	@$(PYTHON) bench/python/run.py --environments $(O)/bench-python --wheel $(O)/python/*.whl $(BENCH_ARGS)
 
@@ -282,13 +283,14 @@ clean: ## remove every build tree, and what pip leaves in python/
 
 # ---- how things are built ----------------------------------------------------------------------
 
-# Holds the flags of the last build; everything depends on it, so that other flags mean another build.
+# This file holds the flags of the last build. Everything depends on it, so that other flags cause another build.
 FLAGS = $(CC) $(VERSION) $(ALL_CFLAGS) $(CPPFLAGS) $(ALL_LDFLAGS)
 $(O)/obj/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
 
-# Before the first file is compiled, once for each tree: one line says what is missing. An sdist has no tools/.
+# Checked once for each tree, before the first file is compiled: one line says which headers and packages are missing. An
+# sdist has no tools/.
 $(O)/obj/can-build: private HEADERS = stdio.h uv.h xxhash.h cjson/cJSON.h zlib.h ini.h
 $(O)/obj/can-build-tests: private HEADERS = cmocka.h
 $(O)/obj/can-build-tests: | $(O)/obj/can-build
@@ -304,13 +306,13 @@ $(O)/obj/%.o: %.c $(O)/obj/flags | $(O)/obj/can-build
 	@echo "  CC      $<"
 	@$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
-# Autostart looks for the daemon where it is installed.
+# Autostart looks for the daemon in the directory of the installation.
 $(O)/obj/client/session/address.o: private ALL_CPPFLAGS += -DBINDIR='"$(BINDIR)"'
 $(O)/obj/client/session/address.o: $(O)/obj/bindir.list
 
 -include $(patsubst %.c,$(O)/obj/%.d,$(SOURCES))
 
-# A source that goes or comes must relink what holds it.
+# A list holds the sources of a library or program, so that a source that comes or goes causes a new link.
 $(O)/obj/%.list: FORCE
 	@mkdir -p $(@D)
 	@echo '$(LIST)' | cmp -s - $@ || echo '$(LIST)' > $@
@@ -321,7 +323,7 @@ $(O)/obj/daemon.list: LIST = $(DAEMON)
 $(O)/obj/cli.list: LIST = $(CLI)
 $(O)/obj/transfer.list: LIST = $(TRANSFER)
 
-# -z,nodelete: a tensor's deleter may be called after dlclose()
+# -z,nodelete keeps the library mapped, since a tensor's deleter may be called after dlclose().
 $(SO): $(call obj,$(LIB)) $(MAP) $(O)/obj/lib.list
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
@@ -331,7 +333,7 @@ $(SO): $(call obj,$(LIB)) $(MAP) $(O)/obj/lib.list
 $(SO_LINKS): $(SO)
 	@ln -sf $(notdir $(SO)) $@
 
-# One object in which everything but the API is local: the archive cannot clash with its user's names.
+# The archive has one object in which everything but the API is local, so that its names cannot clash with its user's.
 $(O)/lib/libtensorlease.a: $(call obj,$(LIB)) $(O)/obj/lib.list
 	@mkdir -p $(@D)
 	@echo "  AR      $@"
@@ -340,12 +342,12 @@ $(O)/lib/libtensorlease.a: $(call obj,$(LIB)) $(O)/obj/lib.list
 	@rm -f $@
 	@$(AR) rcs $@ $(O)/obj/tensorlease.o
 
-# $(call pc,PREFIX,LIBDIR,INCLUDEDIR)
+# $(call pc,PREFIX,LIBDIR,INCLUDEDIR) writes the file for pkg-config.
 pc = printf '%s\n' 'prefix=$(1)' 'libdir=$(2)' 'includedir=$(3)' '' 'Name: tensorlease' \
 	'Description: Sharing tensors between processes without a copy' 'Version: $(VERSION)' \
 	'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -ltensorlease' 'Libs.private: -pthread'
 
-# The pages of section 3, and a list of them.
+# Makes the manual pages of section 3 and a list of them.
 $(O)/man3/pages: $(HEADERS) $(MAP) $(wildcard tools/man3 tools/man3.awk tools/api.awk) $(O)/obj/flags
 	@echo "  MAN     $(@D)"
 	@tools/man3 $(abspath $(@D)) '$(VERSION)'
@@ -355,7 +357,7 @@ check: check-man
 check-man: $(DEPS)
 	@tools/man3 --check '$(VERSION)'
 
-# What programs rely on, as tests/package/abi.c compares it with the record.
+# Writes down the ABI that programs rely on. tests/package/abi.c compares it with the record.
 $(O)/abi/now: $(SO) $(HEADERS) tools/abi tools/abi.awk tools/api.awk
 	@mkdir -p $(@D)
 	@CC='$(CC)' tools/abi $(SO) > $@
@@ -365,7 +367,7 @@ abi-record: $(O)/abi/now ## record the ABI of this version in tests/abi/; client
 	@cp $< tests/abi/$(SOVERSION)
 	@echo "  ABI     tests/abi/$(SOVERSION)"
 
-# This one is for use in the tree; `install` writes its own.
+# This file is for use in the tree; `install` writes its own.
 $(O)/lib/pkgconfig/tensorlease.pc: Makefile $(O)/obj/flags
 	@mkdir -p $(@D)
 	@$(call pc,$(abspath $(O)),$(abspath $(O)/lib),$(abspath include)) > $@
@@ -379,7 +381,7 @@ $(O)/bin/tensorleased: $(call obj,$(DAEMON)) $(O)/obj/daemon.list
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -pie -o $@ $(call obj,$(DAEMON)) $(DAEMON_LIBS)
 
-# python/setup.py links the extension with it.
+# python/setup.py links the extension with this archive.
 $(O)/obj/transfer.a: $(call obj,$(TRANSFER)) $(O)/obj/transfer.list
 	@rm -f $@
 	@$(AR) qcsT $@ $(call obj,$(TRANSFER))
@@ -401,7 +403,7 @@ $(DEMO_OUT): $(O)/demo/%: $(O)/obj/demo/%.o $(SO) $(SO_LINKS)
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -pie $(RPATH) -o $@ $< -L$(O)/lib -ltensorlease
 
-# As a user links them. cuda.c uses CUDA's driver itself: the stand-in, where that is in the library path.
+# The examples are linked as a user links them. cuda.c uses CUDA's driver itself, which may be the stand-in.
 $(EXAMPLES_OUT): $(O)/examples/c/%: $(O)/obj/examples/c/%.o $(SO) $(SO_LINKS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
@@ -428,7 +430,7 @@ $(FUZZ_OUT): $(O)/fuzz/%: $(O)/obj/fuzz/$$(call fuzz_source,$$*).o $(call obj,$(
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -pie -o $@ $^ $(TEST_LIBS)
 
-# Stands in for the CUDA driver where there is none.
+# The fake driver stands in for CUDA's where there is none.
 $(FAKECUDA_OUT): $(call obj,$(FAKECUDA))
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
@@ -439,13 +441,13 @@ $(O)/tests/faults/case: $(call obj,tests/faults/case.c $(HARNESS)) $(ARCHIVE)
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -pie -o $@ $^ $(TEST_LIBS)
 
-# With the library as it is shipped.
+# This program is linked with the library as it is shipped.
 $(O)/tests/faults/client: $(call obj,tests/faults/client.c) $(SO) $(SO_LINKS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -pie -Wl,-rpath,'$$ORIGIN/../../lib' -o $@ $< -L$(O)/lib -ltensorlease
 
-# It stands in for libc's functions: those that the compiler knows, too.
+# The interposer replaces functions of libc, some of which the compiler would treat as built in.
 INTERPOSER := $(call obj,tests/faults/interpose.c tests/faults/calls.c)
 $(INTERPOSER): ALL_CFLAGS += -fno-builtin -U_FORTIFY_SOURCE
 $(O)/tests/faults/interpose.so: $(INTERPOSER)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the rows of the bench share: samples, results and processes. main.c describes how a run
+ * Samples, results and processes, for all rows of the bench. main.c describes how a run
  * goes. A row that cannot go on calls errx(), and the supervisor in main.c then cleans up.
  */
 #pragma once
@@ -48,7 +48,7 @@ struct bench {
 	const char *address; /* of the run's daemon; NULL before bench_daemon() */
 	pid_t daemon_pid;
 	tl_client *client;
-	/* Of the daemon with BENCH_MANY tensors; NULL before bench_many(). */
+	/* The address of the daemon with BENCH_MANY tensors; NULL before bench_many(). */
 	const char *many_address;
 	pid_t many_pid;
 	tl_client *many_client; /* the producer of these tensors */

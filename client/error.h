@@ -16,5 +16,5 @@
 	})
 void tl_fail_say(int err, const char *format, ...) __attribute__((cold, format(printf, 2, 3)));
 
-/* What tl_last_error() would say. */
+/* Returns the text of tl_last_error(). */
 const char *tl_failure_text(void);

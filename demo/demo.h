@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the camera, the viewers and the show agree on.
+ * The agreement between the camera, the viewers and the show.
  *
  * Frame n is published as cam0/frame/(n % DEMO_RING), so that each of these names gets a new
  * version every DEMO_RING frames. Viewer k publishes demo/viewer/k, a tiny tensor that says how far
@@ -107,7 +107,7 @@ static inline uint64_t demo_hash(const void *data, size_t size)
 	return hash;
 }
 
-/* What /proc/self/maps says about an address. */
+/* The line of /proc/self/maps about an address. */
 struct demo_mapping {
 	bool shared; /* whether it is a shared mapping of an object in /dev/shm */
 	bool writable;

@@ -63,7 +63,7 @@ static void json_deletep(cJSON **json)
 
 /* ---- one tensor ---- */
 
-/* What is being read, for error texts. */
+/* A row names the tensor that is being read, for error texts. */
 struct row {
 	const char *shown;
 	const struct report *to;

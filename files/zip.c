@@ -33,7 +33,7 @@ enum {
 	FLAG_UTF8 = 2048
 };
 
-/* What the end of an archive says about its directory. */
+/* The directory as the end of the archive describes it. */
 struct directory {
 	uint64_t offset, size, count;
 	uint64_t end; /* where it must end */

@@ -50,7 +50,7 @@ struct tensor_description description_decode_(const struct wire_description *w, 
 					      bool event);
 
 /*
- * What is wrong with the element type, the shape or the name, in words, or that it has more bytes
- * than @room. NULL if nothing is; *@nbytes has its bytes then.
+ * Returns a text that says what is wrong with the element type, the shape or the name, or that the
+ * tensor has more bytes than @room. Returns NULL and sets *@nbytes if all is well.
  */
 const char *description_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes);

@@ -32,7 +32,7 @@
  *	                       of these members
  *	.unit = n              with FLAGS: if the flag is set, @n more bytes follow after all others
  *
- * What may hold for a message:
+ * These rules may be given for a message:
  *
  *	SERIAL                 the serial is not 0: a request that has an answer, or the answer
  *	WITH_FD, FD_IF(rule)   exactly one descriptor comes with it, always or if @rule says so

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the daemon says to a client; see wire_messages.h for how this is written. */
+/* The messages from the daemon to a client, in the notation of wire_messages.h. */
 /* clang-format off */
 
 /* WELCOME answers HELLO. The client's word is clients[@client_index] of the catalog. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a client says to the daemon; see wire_messages.h for how this is written. */
+/* The messages from a client to the daemon, in the notation of wire_messages.h. */
 /* clang-format off */
 
 /* HELLO, the first message. Answer: WELCOME with one descriptor (the catalog, read-only). */

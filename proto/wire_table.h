@@ -57,7 +57,7 @@ struct rule {
 	const char *(*check)(const union wire_any *m);
 };
 
-/* What holds for messages of that type, or NULL. */
+/* Returns the rules for messages of that type, or NULL if there is no such type. */
 const struct rule *wire_rule(unsigned type);
 
 /* The value of a member that is a number of @size bytes. */

@@ -7,7 +7,7 @@
 #include "tensor/name.h"
 #include "util/text.h"
 
-/* What is wrong with a component, or NULL. */
+/* Returns a text that says what is wrong with a component, or NULL. */
 static const char *component_fault(const char *text, size_t len)
 {
 	if (len == 0)
@@ -20,8 +20,9 @@ static const char *component_fault(const char *text, size_t len)
 }
 
 /*
- * What is wrong with the characters, or with any component but the last, which starts at *@last: a
- * prefix may end in the middle of that one.
+ * Returns a text that says what is wrong with the characters, or with any component except the
+ * last, or NULL. The last component starts at *@last and is not checked, because a prefix may end
+ * in the middle of it.
  */
 static const char *name_fault(const char *name, size_t len, size_t *last)
 {

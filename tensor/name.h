@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a tensor may be called. On -EINVAL *@why is a static text. */
+/* The rules for tensors' names. On -EINVAL *@why is a static text. */
 #pragma once
 
 #include <stddef.h>

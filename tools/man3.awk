@@ -237,7 +237,7 @@ function described(n,	i, text, what) {
 		running(text, 0)
 	}
 }
-# What the prototype names, and what its members name.
+# Describes the types that the prototype names, and those that their members name.
 function types_of(n,	i, any, shown) {
 	mentioned = code[n]
 	any = 0

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of this folder share: the two ways in which a call fails. */
+/* The two ways in which a call fails, for the files of this folder. */
 #pragma once
 
 #include <errno.h>

@@ -33,7 +33,7 @@ void fault_arm(unsigned int n);
 /* From now on no call says yes. fault_fired() keeps its answer. */
 void fault_disarm(void);
 
-/* What was made to fail since fault_arm(), or NULL. */
+/* Returns the name of the call that was made to fail since fault_arm(), or NULL. */
 const char *fault_fired(void);
 
 /* Arms the n-th call if TENSORLEASE_FAULT_NTH=n is set, for programs under test. */

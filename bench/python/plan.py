@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: peers, operations and sizes, and which of them --only selects."""
+"""The plan of a run: peers, operations and sizes, and the choice of --only among them."""
 
 import collections
 
@@ -7,7 +7,7 @@ SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20]
 
 Peer = collections.namedtuple("Peer", "name environment packages gets puts")
 
-# Plasma wants an old NumPy. Versions are fixed where others would be another thing.
+# Plasma wants an old NumPy. Versions are fixed where another one would be something else.
 PEERS = [
     Peer("floor", "main", ["numpy"], ["floor"], ["floor"]),
     Peer(
@@ -30,8 +30,8 @@ PEERS = [
     Peer("ray", "main", ["numpy", "ray"], ["ray"], ["ray"]),
 ]
 
-# Operation: what it is called, what ratios compare, sizes, rounds and ns per round and case (or number of
-# transfers), the same with --quick.
+# For each operation: its title, the statistic that ratios compare, the sizes, the rounds with the ns per round and case
+# (or the number of transfers), and the rounds again for --quick.
 OPERATIONS = {
     "get": ("get + release", "median", SIZES, (15, 20e6), (3, 5e6)),
     "put": ("put", "median", SIZES, (15, 40e6), (3, 10e6)),
@@ -39,7 +39,7 @@ OPERATIONS = {
     "get-busy": ("get + release, a busy thread", "mean", [4 << 10], (10, 200e6), (3, 100e6)),
 }
 
-BASES = ("floor", "tensorlease")  # what others are compared with
+BASES = ("floor", "tensorlease")  # the peers with which others are compared
 
 
 def cases_of(peer, operation):
@@ -48,7 +48,7 @@ def cases_of(peer, operation):
     if operation == "transfer":
         return [peer.name]
     if operation == "get-busy" and peer.name == "iceoryx2":
-        return []  # cannot be given enough samples for as long as a thread's turn of the GIL
+        return []  # its buffer cannot hold enough samples for a thread's turn of the GIL
     return peer.gets
 
 

@@ -39,7 +39,7 @@ class Row:
         return statistics.fmean(self.samples())
 
     def ratio(self, other):
-        """Return the median of the ratios of the rounds, which is not moved by what slows both for a while."""
+        """Return the median of the ratios of the rounds, which a slowdown of both for a while does not move."""
         middle = statistics.median if OPERATIONS[self.operation][1] == "median" else statistics.fmean
         return statistics.median(middle(a) / middle(b) for a, b in zip(self.rounds, other.rounds))
 

@@ -8,20 +8,20 @@ Rows are OPERATION/SIZE/CASE. The operations are:
               include the cost of the first get, nor reading the bytes.
     put       Publish a copy of an array of bytes in private memory, again and again, each time replacing the one
               before. This does not include what the daemon or store does afterwards.
-    transfer  The producer hands over what is already in shared memory. The time ends when a consumer that slept has got
-              it as an array and given it back. The kernel chooses the CPUs of both processes.
+    transfer  The producer hands over a value that is already in shared memory. The time ends when a consumer that slept
+              has got it as an array and given it back. The kernel chooses the CPUs of both processes.
     get-busy  A get while another thread of the consumer computes in Python, which shows the effect of the GIL. One call
               is timed at a time. The mean is what a program notices, because a call may have to wait for the other
               thread's turn (5 ms), and either few calls or all of them do.
 
-The heads of peers/*.py describe the peers, and what each of them leaves out. In short, of what a get of tensorlease
-does: shared_memory/open has no shape, type or holder; shared_memory/opened and torch have no names and no get; iceoryx2
-gives out each sample once; Plasma and Ray have references instead of names.
+The heads of peers/*.py describe the peers and the work that each of them leaves out. In short, compared with a get of
+tensorlease: shared_memory/open has no shape, type or holder; shared_memory/opened and torch have no names and no get;
+iceoryx2 gives out each sample once; Plasma and Ray have references instead of names.
 
 Each peer is two processes (worker.py): a producer, and a consumer that it starts. Before anything is timed, the
-consumer has checked by checksum what each way of putting puts. Operations and sizes come one after the other; within
-each, the peers take turns in rounds. Numbers are the median and the 99th percentile of all samples. A sample is one
-call, or the mean of 10 if a call takes less than 10 us. "x floor" and "x ours" compare the median of a round (for
+consumer has checked the result of each way of putting by its checksum. Operations and sizes come one after the other;
+within each, the peers take turns in rounds. Numbers are the median and the 99th percentile of all samples. A sample is
+one call, or the mean of 10 if a call takes less than 10 us. "x floor" and "x ours" compare the median of a round (for
 get-busy, the mean) with that of the floor, and with that of tensorlease (the case without a suffix), in the same round;
 they are the medians over all rounds. The floor of a get is an attribute look-up. That of a put is numpy.copyto() into
 warm private memory. That of a transfer is a byte through a pipe.
@@ -69,7 +69,7 @@ def last_line(text):
 
 
 class Environments:
-    """Virtual environments with the peers' packages. What was installed once is not installed again."""
+    """Virtual environments with the peers' packages, which are installed only once."""
 
     def __init__(self, folder, python, wheel):
         self.folder, self.python, self.wheel = folder, python, wheel
@@ -118,7 +118,7 @@ class Worker:
         self.channel = ours.makefile("rw", encoding="utf-8")
         environment = {
             **os.environ,
-            "HOME": str(self.folder),  # what they write there goes with the folder
+            "HOME": str(self.folder),  # files that they write there are removed with the folder
             "TMPDIR": str(self.folder),
             "PYTHONPATH": str(HERE),
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -134,7 +134,7 @@ class Worker:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        ours.close()  # the channel holds it
+        ours.close()  # the channel holds the socket
         try:
             self.version = self.answer()["version"]
         except Failed:
@@ -197,7 +197,7 @@ class Bench:
                 self.failures[peer.name] = str(e)
 
     def resize(self, size):
-        """Change all peers to the new size, and check that the consumer sees what was put."""
+        """Change all peers to the new size, and check that the consumer sees the new values."""
         for worker in self.alive():
             try:
                 worker.call("resize", size)
@@ -225,7 +225,7 @@ class Bench:
     def measure(self, operation, rows):
         *_, full, quick = OPERATIONS[operation]
         rounds, budget = quick if self.options.quick else full
-        for n in range(rounds + 1):  # the first is not counted: it warms up
+        for n in range(rounds + 1):  # the first round warms up and is not counted
             for row in rows:
                 if row.reason or row.worker.failed:
                     continue
@@ -278,7 +278,7 @@ def main():
     options.environments = options.environments.absolute()
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGHUP, stop)
-    folder = Path(tempfile.mkdtemp(prefix="tlb-", dir="/tmp"))  # short: sockets' paths are limited
+    folder = Path(tempfile.mkdtemp(prefix="tlb-", dir="/tmp"))  # short, since sockets' paths are limited
     bench = Bench(options, folder)
     try:
         if not bench.plan:

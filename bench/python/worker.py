@@ -17,8 +17,8 @@ import zlib
 
 GROUP = 10  # fast calls are timed together, since reading the clock takes a tenth of a microsecond
 FAST_NS = 10_000
-SETTLE_NS = 200_000  # until a consumer that said it will wait does so
-VISIBLE_S = 10  # what was put must be there by then
+SETTLE_NS = 200_000  # the time that a consumer needs to fall asleep after it said that it will wait
+VISIBLE_S = 10  # a value that was put must be visible within this time
 
 
 def measure(op, after, budget_ns, group, most):
@@ -60,7 +60,7 @@ class Failed(Exception):
 
 
 class Consuming:
-    """What a consumer does on request, in its process."""
+    """The requests to a consumer, carried out in its process."""
 
     def __init__(self, peer, address):
         self.peer = importlib.import_module(f"peers.{peer}").Consumer(address)
@@ -73,7 +73,7 @@ class Consuming:
         self.groups = {}
 
     def get(self, case, budget_ns, calls):
-        """calls is how many there are to get, or None if there is no limit."""
+        """Time gets. calls is the number of values that can be received, or None if there is no limit."""
         op = self.ops[case]
         if calls is not None:
             return measure(op, None, 0, calls, 1)
@@ -177,7 +177,7 @@ class Child:
 
 
 class Producing:
-    """What a producer does on request of run.py."""
+    """The requests of run.py to a producer, carried out in its process."""
 
     def __init__(self, peer, folder):
         import numpy
@@ -201,7 +201,7 @@ class Producing:
         self.groups = {}
 
     def check(self):
-        """Check that the consumer sees what each way of putting puts."""
+        """Check that the consumer sees the values of each way of putting."""
         for n, (op, after) in enumerate(self.puts.values()):
             self.source[0] = n
             self.source[-1] = 255 - n
@@ -278,7 +278,7 @@ def main():
             say({"error": reason(e), "of": "peer"})
         except OSError:
             pass  # run.py is gone
-    # Not closed properly: the consumer and what the producer started end when they see us gone.
+    # Nothing is closed here: the consumer and the processes that the producer started end when they see us gone.
     if producing:
         producing.producer.close()
 

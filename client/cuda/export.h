@@ -101,7 +101,8 @@ void cuda_export_look(struct cuda_export *e);
 /* The session's export of that memory that tensors of others are published in, or NULL. */
 struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_memory *want);
 
-/* What this process itself exported to the daemon with that instance; NULL: it did not. */
+/* Finds the export of that segment to the daemon with that instance, if this process itself made
+ * it; otherwise returns NULL. */
 struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32_t generation);
 
 /*

@@ -27,7 +27,7 @@ struct needs {
 	unsigned gpu, daemon;
 };
 
-/* What tl_close() has to report. */
+/* The report of tl_close(). */
 struct outcome {
 	struct needs needs;
 	unsigned abandoned, failures;

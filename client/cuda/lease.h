@@ -9,7 +9,7 @@
 struct cuda_event;
 struct cuda_import;
 
-/* What a lease on a tensor on a GPU has of its own. */
+/* The part of a lease that only tensors on GPUs have. */
 struct cuda_lease {
 	struct list queue_link;	    /* of the thread */
 	struct cuda_import *import; /* NULL: nothing is opened */

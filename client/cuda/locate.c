@@ -9,7 +9,7 @@
 #include "client/error.h"
 #include "util/fd.h"
 
-/* What the driver says of an address. */
+/* The driver's attributes of an address. */
 struct pointer {
 	unsigned type; /* enum cuda_memory_type */
 	int ordinal;

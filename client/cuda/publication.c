@@ -295,7 +295,7 @@ static void place_message(unsigned char *bytes, const struct cuda_export *e,
 	description_encode(bytes, &m, &d);
 }
 
-/* What came of a call that publishes. */
+/* Outcomes of a call that publishes. */
 enum outcome {
 	OUTCOME_PLACED,
 	OUTCOME_FAILED,	 /* it was not sent, or refused: nobody can have it */

@@ -67,7 +67,7 @@ struct cuda_publication {
 	void *context;
 };
 
-/* What is to be published. */
+/* The tensor to publish. */
 struct cuda_placing {
 	const DLTensor *as; /* dtype, ndim and shape */
 	uint64_t flags;	    /* DLPack's */
@@ -133,8 +133,8 @@ enum publication_step {
 };
 enum publication_step cuda_publication_step(struct cuda_publication *p);
 
-/* What a tensor needs this process for. If its work has ended the daemon is told so here, unless
- * that has happened. */
+/* The reasons why a tensor still needs this process. If its work has ended the daemon is told so
+ * here, unless that has happened. */
 enum publication_need {
 	NEEDS_NOTHING,
 	NEEDS_DAEMON, /* the daemon has not yet handled that the work has ended */

@@ -62,7 +62,7 @@ static int publish_in(struct session *s, void *context)
 	return r ? r : cuda_place(publication, &p->placing, tensor_delete, p->tensor, p->version);
 }
 
-/* What TL_PUBLISH_SEALED asks for: the host waits, so that no consumer has to. */
+/* TL_PUBLISH_SEALED asks the host to wait, so that no consumer has to. */
 static int wait_for_stream(struct cuda_device *device, intptr_t stream)
 {
 	struct cuda_scope scope;
@@ -125,8 +125,8 @@ static int publish_shared(tl_client *client, const char *name, DLManagedTensorVe
 
 /* ---- Drafts ---- */
 
-/* What a draft on a GPU has of its own. It has no ref: the daemon hears of it when it is published.
- */
+/* The part of a draft that only GPUs have. It has no ref: the daemon hears of it when it is
+ * published. */
 struct cuda_draft {
 	struct cuda_buffer *buffer; /* its memory; NULL: it has left that */
 	intptr_t stream;	    /* on which it is written */
@@ -439,7 +439,7 @@ int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *
 	return r;
 }
 
-/* What another process published cannot be exported once more by this one. */
+/* A process cannot export memory that another one has published. */
 int cuda_second_name(const char *name, const tl_put_options *o)
 {
 	if (o->flags & TL_PUBLISH_STAGING)

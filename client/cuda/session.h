@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a session has to do with GPUs. All of it is under one lock, which is taken after any other
- * of the library's and never held across a request or a call that waits.
+ * The part of a session that concerns GPUs. All of it is under one lock, which is taken after any
+ * other of the library's and never held across a request or a call that waits.
  */
 #pragma once
 

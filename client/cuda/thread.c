@@ -3,12 +3,12 @@
  * The thread sleeps in poll() until the daemon says something or somebody wakes it. Only while GPU
  * work is awaited it looks again by itself, first after 20 us, then less and less often.
  *
- * Who holds cuda_lock: work is found under the lock and done without it. Functions called find_*,
+ * The use of cuda_lock: work is found under the lock and done without it. Functions called find_*,
  * take_* or next_* hold it from beginning to end; take_* takes one thing off its list, which is
  * then its caller's alone. The functions that do the work call those, and hold no lock themselves.
  * A function that is called with the lock says so.
  *
- * What is worked on keeps its session: leases and publications have counts on it, and the end of a
+ * Work in progress keeps its session: leases and publications have counts on it, and the end of a
  * session waits while the thread has claimed it (busy). Deleters are called without any lock and
  * may fork: the child finds in the lists all that nobody has taken.
  */
@@ -500,8 +500,8 @@ int cuda_thread_start(void)
 /* ---- fork() ---- */
 
 /*
- * What the thread had to do is left to the parent, except for leases, which the child's ledger
- * counts as well. Imports are closed with their session.
+ * The thread's work is left to the parent, except for leases, which the child's ledger counts as
+ * well. Imports are closed with their session.
  */
 void cuda_thread_inherit(void)
 {

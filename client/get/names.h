@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the catalog says of tensors: of one under a lease, and of all whose names begin alike. */
+/* Reads the catalog's description of a leased tensor, and of all tensors whose names begin alike.
+ */
 #pragma once
 
 #include <stddef.h>

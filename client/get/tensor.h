@@ -15,7 +15,7 @@
 
 /* @managed as a lease of ours, or NULL: somebody else's tensor. */
 struct tensor_lease *tensor_lease_of(const DLManagedTensorVersioned *managed);
-/* What it lies in. */
+/* Returns the kind of memory that the tensor lies in. */
 const struct memory_kind *tensor_lease_kind(const struct tensor_lease *l);
 
 /*

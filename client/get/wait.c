@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for one of several names. Like a waiting tl_get() it sleeps on the catalog's wake words,
- * here on several of them and on a word of the caller's at once: futex_waitv(2), since Linux 5.16.
- * Where that is missing, or there are more words than it takes, it sleeps on one of them for a
- * short time and looks at all. Takes a lease to look at a name, as any reader of the catalog does,
- * and gives it back before it sleeps.
+ * Waiting for one of several names. Like a waiting tl_get() it sleeps on the catalog's wake words.
+ * Here it sleeps on several of them and on a word of the caller's at once, with futex_waitv(2) of
+ * Linux 5.16. Where that is missing, or where there are more words than it takes, it sleeps on one
+ * of them for a short time and looks at all. To look at a name it takes a lease, as any reader of
+ * the catalog does, and it gives the lease back before it sleeps.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -29,7 +29,7 @@
 #define FUTEX_32 2
 #endif
 
-/* linux/futex.h has it since 5.16; the layout is the kernel's. */
+/* struct futex_waitv, which linux/futex.h has since 5.16. */
 struct wait_word {
 	uint64_t val;
 	uint64_t uaddr;
@@ -39,10 +39,11 @@ struct wait_word {
 
 enum { WORDS_MAX = 128 }; /* the kernel's limit */
 
-/* How long a waiter sleeps before it looks whether the daemon is there; and where it cannot sleep
- * on all words. */
+/* A waiter sleeps at most this long before it checks that the daemon is there. */
 #define SLICE_NS (1 * NS_PER_SEC)
+/* The limit where it cannot sleep on all words at once. */
 #define SHORT_SLICE_NS (5 * NS_PER_MS)
+/* The pause after an attempt to connect that has failed at once. */
 #define BACKOFF_NS (50 * NS_PER_MS)
 
 struct waiting {
@@ -53,17 +54,17 @@ struct waiting {
 	const _Atomic uint32_t *interrupt; /* may be NULL */
 	uint32_t interrupt_value;
 	int64_t timeout_ns, deadline;
-	bool stay; /* there is time to wait at all */
+	bool stay; /* the timeout is not 0 */
 
-	struct wait_word words[WORDS_MAX]; /* what to sleep on */
+	struct wait_word words[WORDS_MAX]; /* to sleep on */
 	unsigned nwords;
-	bool more_words; /* than there is room for */
-	bool taken[CATALOG_WAKE_WORDS];
+	bool more_words;		/* there are more than WORDS_MAX */
+	bool taken[CATALOG_WAKE_WORDS]; /* already among words, since names share them */
 };
 
 /* ---- Sleeping ---- */
 
-/* @seen is what the word was before the names were looked at. */
+/* @seen is the value of the word before the names were looked at. */
 static void add_word(struct waiting *w, const _Atomic uint32_t *word, uint32_t seen, uint32_t flags)
 {
 	if (w->nwords == WORDS_MAX) {
@@ -77,8 +78,8 @@ static void add_word(struct waiting *w, const _Atomic uint32_t *word, uint32_t s
 	};
 }
 
-/* The words of this session, with what they are now. To be called before the names are looked at.
- */
+/* Collects the words of this session with their present values. Call it before looking at the
+ * names: a commit after the look then changes a word, and the sleep returns at once. */
 static void collect_words(struct waiting *w, const struct session *s)
 {
 	memset(w->taken, 0, sizeof(w->taken));
@@ -96,8 +97,8 @@ static void collect_words(struct waiting *w, const struct session *s)
 	}
 }
 
-/* Until all of the words change, one is woken, a signal comes or @ns have passed. 0, or a negative
- * errno. */
+/* Sleeps until one of the words changes or is woken, a signal comes or @ns have passed. Returns 0
+ * or a negative errno. */
 static int sleep_all(const struct waiting *w, int64_t ns)
 {
 	int64_t end = now_mono_ns() + ns;
@@ -110,7 +111,8 @@ static int sleep_all(const struct waiting *w, int64_t ns)
 
 static int sleep_one(const struct waiting *w, int64_t ns)
 {
-	const struct wait_word *word = &w->words[w->nwords - 1]; /* the interrupt's only if alone */
+	/* The interrupt's word comes first, so it is chosen only if it is alone. */
+	const struct wait_word *word = &w->words[w->nwords - 1];
 	int op = FUTEX_WAIT | (word->flags & FUTEX_PRIVATE_FLAG ? FUTEX_PRIVATE_FLAG : 0);
 	struct timespec ts;
 
@@ -129,7 +131,7 @@ static int nap(int64_t ns)
 	return nanosleep(&ts, NULL) ? -errno : 0;
 }
 
-/* 0: look again; -EINTR; -ETIMEDOUT without a text. */
+/* Returns 0 if it is time to look again, -EINTR, or -ETIMEDOUT without a failure's text. */
 static int sleep_a_while(const struct waiting *w)
 {
 	int64_t left = w->stay ? deadline_left_ns(w->deadline) : 0;
@@ -147,7 +149,7 @@ static int sleep_a_while(const struct waiting *w)
 		r = sleep_one(w, left);
 	else
 		r = sleep_all(w, left);
-	if (r && r != -EINTR && r != -EAGAIN && r != -ETIMEDOUT) /* no futex_waitv() here */
+	if (r && r != -EINTR && r != -EAGAIN && r != -ETIMEDOUT) /* no futex_waitv() */
 		r = sleep_one(w, left);
 	return r == -EINTR ? r : 0;
 }
@@ -159,7 +161,8 @@ static bool interrupted(const struct waiting *w)
 	return w->interrupt && atomic_load(w->interrupt) != w->interrupt_value;
 }
 
-/* 0 and *which; LEASE_E_NONE: none of them; other outcomes of a lookup. */
+/* Looks for one of the names. Returns 0 and sets *@which, LEASE_E_NONE if there is none, or another
+ * outcome of a lookup. */
 static int look(const struct waiting *w, struct session *s, size_t *which)
 {
 	for (size_t i = 0; i < w->count; i++) {
@@ -177,7 +180,8 @@ static int look(const struct waiting *w, struct session *s, size_t *which)
 	return LEASE_E_NONE;
 }
 
-/* One look at all names and the sleep after it. 0 and *which; LEASE_E_*; a negative errno. */
+/* Looks at all names once and sleeps if none has come. Returns 0, with *@which set if a name was
+ * found; LEASE_E_*; or a negative errno. */
 static int wait_attempt(struct waiting *w, struct session *s, size_t *which)
 {
 	int r;
@@ -187,14 +191,14 @@ static int wait_attempt(struct waiting *w, struct session *s, size_t *which)
 	if (r != LEASE_E_NONE)
 		return r;
 	if (atomic_load(&s->lost))
-		return LEASE_E_UNSERVED; /* its daemon cannot tell us of a commit */
+		return LEASE_E_UNSERVED; /* no daemon would wake us */
 	r = sleep_a_while(w);
 	if (r || interrupted(w))
 		return r;
 	return session_served(s) && session_probe(s) ? LEASE_E_GONE : LEASE_E_UNSERVED;
 }
 
-/* Another session is needed: as long as there is time, one is tried for. */
+/* Tries to get another session. As long as there is time left, a failure is no error. */
 static int wait_renew(struct waiting *w, struct session *old)
 {
 	int64_t now = now_mono_ns();
@@ -209,7 +213,7 @@ static int wait_renew(struct waiting *w, struct session *old)
 	return now_mono_ns() - now < BACKOFF_NS ? nap(BACKOFF_NS) : 0;
 }
 
-/* Nothing came in time. */
+/* Says that nothing came in time. */
 static int wait_failure(const struct waiting *w)
 {
 	long long ms = w->timeout_ns / NS_PER_MS;

@@ -8,7 +8,7 @@
 
 #include <tensorlease/tensorlease.h>
 
-/* tl_wait_many(). */
+/* Does the work of tl_wait_many(). */
 int wait_many(tl_client *client, const tl_wait_item *items, size_t count,
 	      const _Atomic uint32_t *interrupt, uint32_t interrupt_value, int64_t timeout_ns,
 	      size_t *which);

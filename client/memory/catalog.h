@@ -55,7 +55,7 @@ static inline bool catalog_served(const struct catalog_view *c)
 	return atomic_load(c->mine) == c->mine_live;
 }
 
-/* What follows reads a row under the caller's lease. */
+/* The functions below read a row under the caller's lease. */
 
 /*
  * @n bytes at @from of the chain of chunks. False if the chain is shorter than that: a broken
@@ -63,8 +63,7 @@ static inline bool catalog_served(const struct catalog_view *c)
  */
 bool chunks_read(const struct catalog_view *c, uint32_t chunk, size_t from, void *to, size_t n);
 
-/* What a row says in its first 64 bytes, but for the shape: a copy, of which nothing is judged yet.
- */
+/* A copy of the first 64 bytes of a row, except for the shape. Nothing in it has been checked. */
 struct row_head {
 	uint64_t offset;
 	uint32_t segment, segment_generation;

@@ -94,7 +94,7 @@ static inline struct tensor_lease *lease_object_take(int ndim)
 	return l;
 }
 
-/* What the lease used may go from now on. */
+/* Gives the object back: from now on everything that the lease used may go. */
 static inline void lease_object_give(struct tensor_lease *l)
 {
 	if (__builtin_expect(!l->listed || lease_cache.n == LEASE_CACHED_MAX, 0) ||

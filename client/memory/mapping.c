@@ -61,8 +61,8 @@ int mappings_alloc(struct mappings *ms, const struct catalog_view *catalog)
  * False: a lease lies in it, and it stays as it was. Then the daemon broke the protocol.
  *
  * ORDER: the generation is taken away, all threads are ordered, then their leases are looked at.
- * Who takes a lease says that it uses the mapping, then looks at the generation (get/shared.h): one
- * of the two sees the other.
+ * A thread that takes a lease says that it uses the mapping, then looks at the generation
+ * (get/shared.h), so that one of the two sees the other.
  */
 static bool drop_read(struct mapping *m)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a session has mapped: for each segment of the catalog one read-only mapping of all of it
+ * The mappings of a session: for each segment of the catalog one read-only mapping of all of it
  * and, where this client produces, one writable mapping. Both are valid for one generation of the
  * segment, and stay until the catalog says that it is gone and nothing of ours lies in them: the
  * daemon's word alone never unmaps what a lease or a draft points to. Descriptors come from the
@@ -29,7 +29,7 @@ struct write_map {
 	unsigned refs; /* of the same mutex */
 };
 
-/* What a get reads is in one cache line. */
+/* The members that a get reads are in one cache line. */
 struct mapping {
 	alignas(64) _Atomic uint32_t generation; /* of base and size; 0: none. Stored after them,
 						    taken away before */

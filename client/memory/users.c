@@ -2,27 +2,29 @@
 /*
  * Users of a session, counted without read-modify-write.
  *
- * The number of users is the sum of all counters. A thread changes its own counter only, and for a
- * count that another thread took too, so single counters may be negative. Two things have to be
- * shown: that the sum, read one counter after the other, is never 0 too early; and that somebody
- * reads it after it became 0.
+ * The number of users is the sum of all counters. A thread changes only its own counter, even when
+ * it gives back a count that another thread took, so single counters may be negative. Two things
+ * have to be shown: the sum, read one counter after the other, is never 0 too early; and some
+ * thread reads it after it became 0.
  *
- * (1) users_close() sets `closing`, then orders all threads (membarrier), then lets itself and
- * others read. A thread that enters counts first, then looks at `closing`. If it saw false, its
- * count was stored before the barrier, and is read; if it saw true it takes the count back and
- * touches nothing. So after the barrier true users only become fewer, each counter only falls (but
- * for counts that are taken back at once), and what is read is never less than what is there.
- *     users_join() is the exception: it adds to a session that may be closing. It does so under the
- *     mutex under which the counters are read, so no sum has one thread's counter from before it
- *     and another's from after.
- * (2) A thread that leaves counts first, then looks at `users_closing`. If it saw 0, its count was
- *     stored before the second barrier, and the reading after that sees it. If not, it reads the
- * sum itself. It does not touch the session to do so: it walks the list of closing sessions, under
- * the mutex. (3) The session's struct outlives every enter: see session.c.
+ * (1) users_close() sets `closing`, then orders all threads (membarrier), and only then lets itself
+ *     and others read the counters. A thread that enters counts first and then looks at `closing`.
+ *     If it saw false, its count was stored before the barrier and is read. If it saw true, it
+ *     takes the count back and touches nothing. So after the barrier the number of true users only
+ *     falls, and each counter only falls too, except for counts that are taken back at once. The
+ *     sum that is read is therefore never less than the number of users.
+ *     users_join() is the exception, since it adds to a session that may be closing. It holds the
+ *     mutex under which the counters are read, so that no sum combines one thread's counter from
+ *     before it with another's from after it.
+ * (2) A thread that leaves counts first and then looks at `users_closing`. If it saw 0, its count
+ *     was stored before the second barrier, and the reading after that barrier sees it. If not, it
+ *     reads the sum itself. It does not touch the session to do so, but walks the list of closing
+ *     sessions under the mutex.
+ * (3) The session's struct outlives every enter: see session.c.
  *
  * ORDER: users_fence() is only a compiler barrier where membarrier(2) can do the processor's part
  * from the other side; elsewhere it is a full fence. Counters are stored with release and summed
- * with acquire, so that who drains a session sees all that its users did.
+ * with acquire, so that the thread that drains a session sees all that its users did.
  */
 #include <errno.h>
 #include <linux/membarrier.h>
@@ -37,16 +39,16 @@ _Thread_local unsigned thread_number __attribute__((tls_model("initial-exec")));
 bool users_asymmetric;
 _Atomic unsigned users_closing;
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of the list, and the numbers */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the list and the numbers */
 static struct list closing = LIST_INIT(closing);
-static uint64_t numbers; /* a bit for each counter that a thread has */
+static uint64_t numbers; /* a bit for each counter that a thread owns */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
 static bool key_made;
 
 /* ---- Threads ---- */
 
-/* The next thread with this number goes on counting where we stopped. */
+/* The counter keeps its value, and the next thread with this number continues from there. */
 static void thread_end(void *number)
 {
 	unsigned *mine = number;
@@ -132,7 +134,7 @@ static struct users *users_pop_drained(void)
 
 void users_join(struct users *u, int64_t n)
 {
-	thread_index(); /* takes the mutex, the first time */
+	thread_index(); /* takes the mutex itself the first time */
 	pthread_mutex_lock(&mutex);
 	users_add(u, n);
 	pthread_mutex_unlock(&mutex);
@@ -140,7 +142,7 @@ void users_join(struct users *u, int64_t n)
 
 void users_check(void)
 {
-	int saved = errno; /* a tensor's deleter may end here */
+	int saved = errno; /* a tensor's deleter may call this, and must not change errno */
 	struct users *u;
 
 	while ((u = users_pop_drained()))
@@ -155,7 +157,7 @@ void users_close(struct users *u)
 	pthread_mutex_lock(&mutex);
 	first = !atomic_exchange(&u->closing, true);
 	if (first) {
-		users_barrier(); /* (1): before anybody may find it in the list */
+		users_barrier(); /* (1): before any thread can find the session in the list */
 		list_add_tail(&closing, &u->link);
 		atomic_fetch_add(&users_closing, 1);
 	}
@@ -178,7 +180,8 @@ void users_unlock(void)
 	pthread_mutex_unlock(&mutex);
 }
 
-/* Other threads are not here: their counters stay as they are, their numbers are free. */
+/* Only the calling thread exists in the child. The other threads' counters stay as they are, and
+ * their numbers are free. */
 void users_after_fork_child(void)
 {
 	unsigned mine = thread_number;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who uses a session: calls, leases and drafts each hold a count, so that its resources stay as
- * long as one of them is there. Taking and giving a count is what every get and release does, so it
- * is not a read-modify-write: each thread has a number, and counters that it alone writes. See
- * users.c for why that is enough.
+ * Users of a session: calls, leases and drafts each hold a count, so that its resources stay as
+ * long as one of them is there. Every get and release takes or gives back a count, so that must not
+ * cost a read-modify-write: each thread has a number, and counters that it alone writes. users.c
+ * shows why that is enough.
  */
 #pragma once
 
@@ -16,21 +16,22 @@
 
 enum {
 	USERS_THREADS = 64,		  /* counters of a session */
-	USERS_SHARED = USERS_THREADS - 1, /* the one of all threads that got no number */
+	USERS_SHARED = USERS_THREADS - 1, /* shared by all threads that got no number */
 };
 
 struct users {
 	struct {
-		alignas(64) _Atomic int64_t count; /* taken by this thread less given back by it,
-						      whoever took them */
+		alignas(64) _Atomic int64_t count; /* counts taken by this thread, less those given
+						      back by it, whoever took them */
 	} of[USERS_THREADS];
-	_Atomic bool closing;		  /* no new user; under users_lock() */
-	void (*drained)(struct users *u); /* the last user has left, of those that are closing */
-	struct list link;		  /* closing and not drained yet */
+	_Atomic bool closing;		  /* lets no user in; changed under users_lock() */
+	void (*drained)(struct users *u); /* called once the last user has left */
+	struct list link;		  /* while closing and not drained yet */
 };
 
 /*
- * 1 + index of the calling thread's counters; 0: it has none yet. Given back when the thread ends.
+ * 1 + the index of the calling thread's counters, or 0 if it has none yet. The thread's end gives
+ * the number back.
  */
 extern _Thread_local unsigned thread_number __attribute__((tls_model("initial-exec")));
 extern bool users_asymmetric;
@@ -45,7 +46,8 @@ static inline unsigned thread_index(void)
 	return __builtin_expect(n != 0, 1) ? n - 1 : thread_assign();
 }
 
-/* Our store before it, our load after it: users_close() has the other half. */
+/* Orders the caller's store before it and load after it. Its partner is users_barrier(), which
+ * users_close() calls. */
 static inline void users_fence(void)
 {
 	if (__builtin_expect(users_asymmetric, 1))
@@ -63,14 +65,14 @@ static inline void users_add(struct users *u, int64_t n)
 		atomic_fetch_add(count, n);
 	else
 		/*
-		 * ORDER: release: what the user did with the session is before its end, for
-		 * users_drained()
+		 * ORDER: release pairs with users_drained(): all that the user did with the session
+		 * comes before its end.
 		 */
 		atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + n,
 				      memory_order_release);
 }
 
-/* Ends the closing sessions that have no user any more. */
+/* Ends the closing sessions that have no users left. */
 void users_check(void);
 
 /* Gives a count back. Nothing of the session may be touched after that. */
@@ -83,8 +85,8 @@ static inline void users_leave(struct users *u)
 }
 
 /*
- * Takes a count; false if the session is closing. Only where its struct is known to stay: in a call
- * on its client.
+ * Takes a count, and returns false if the session is closing. The struct must be known to stay, as
+ * in a call on its client.
  */
 static inline bool users_enter(struct users *u)
 {
@@ -97,23 +99,24 @@ static inline bool users_enter(struct users *u)
 }
 
 /*
- * Takes @n more counts for who has one, which another thread may give back meanwhile (a lease) or
- * which the session's end may be waiting for. Not on a hot path: takes the mutex.
+ * Takes @n more counts for a caller that has one. Another thread may give that one back meanwhile,
+ * if it is a lease's, and the session may be closing. It takes the mutex, so it is not for a hot
+ * path.
  */
 void users_join(struct users *u, int64_t n);
 
-/* The other half of users_fence(): orders all threads, where that is only a compiler's barrier. */
+/* The partner of users_fence(): orders all threads where that is only a compiler barrier. */
 void users_barrier(void);
 
-/* Before the first session: finds out how fences can be had here. */
+/* Finds out whether this kernel has membarrier(2). Call it before the first session. */
 void users_init(void);
 /*
- * No user may come any more; when the last has left, drained() is called once, on whatever thread
- * that is.
+ * Lets no user in from now on. drained() is called once, after the last user has left, here or on
+ * any other thread.
  */
 void users_close(struct users *u);
 
-/* fork(): held around it; in the child there is only the calling thread. */
+/* For fork(): the lock is held around it, and the last function is called in the child. */
 void users_lock(void);
 void users_unlock(void);
 void users_after_fork_child(void);

@@ -20,7 +20,7 @@
 
 enum { CREATING_TEXT = TL_NAME_MAX + 16 };
 
-/* What is asked for, in words; the memory of a group has no name. */
+/* Says in words what the request is for; the memory of a group has no name. */
 static const char *creating(const struct draft_request *want, char what[CREATING_TEXT])
 {
 	if (!want->name_len)

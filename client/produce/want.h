@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is to be made, as callers say it. */
+/* Requests of callers for drafts and puts, checked and put into one form. */
 #pragma once
 
 #include <stddef.h>
@@ -20,9 +20,9 @@ struct draft_request {
 	size_t metadata_max; /* room for that much */
 };
 
-/* Of a tl_spec; want->name is there. 0, or a negative errno. */
+/* Fills @want, whose name is set, from @spec. Returns 0 or a negative errno. */
 int draft_request_check(struct draft_request *want, const tl_spec *spec);
-/* Of a tensor that is to be copied; want->name is there. */
+/* Fills @want, whose name is set, for a copy of @source. */
 int put_request(struct draft_request *want, const DLTensor *source, const tl_put_options *o);
 /* tensor_check_source(), for tensors on devices that we know. */
 int source_check(const DLTensor *source, uint64_t flags, char *why, size_t why_len);

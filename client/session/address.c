@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses: which socket, connecting to it, and autostart. Whose daemon listens there is asked of
- * the connection (trust.h), whatever the path. The directories below were not looked at for that:
- * a daemon is not started in one that others could rearrange under it.
+ * Addresses: choosing a socket, connecting to it, and autostart. Whatever the path, the connection
+ * tells whose daemon listens there (trust.h). The directory checks below serve another purpose: no
+ * daemon is started in a directory that other users could rearrange under it.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -33,13 +33,13 @@
 
 #define SYSTEM_SOCKET "/run/tensorlease/socket"
 #define DAEMON_NAME "tensorleased"
-#ifndef BINDIR /* where it is installed: the Makefile says */
+#ifndef BINDIR /* the Makefile defines it as the directory of the installation */
 #define BINDIR "/usr/local/bin"
 #endif
 
 enum { EXIT_SERVED = 3 }; /* tensorleased: another daemon serves this address */
 
-/* ---- Which ---- */
+/* ---- Choosing a socket ---- */
 
 static int put_address(char *out, size_t size, const char *directory, const char *name)
 {
@@ -73,8 +73,8 @@ int address_find(char *out, size_t size, const char *asked)
 }
 
 /*
- * The private directories are those that address_find() makes up; a caller's own path is his
- * business.
+ * The private directories are those that address_find() chooses. The directory of a path that the
+ * caller gave is the caller's business.
  */
 static bool in_private_directory(const char *address, char *directory, size_t size)
 {
@@ -115,7 +115,7 @@ static int check_directory(const char *directory)
 
 /* ---- Connecting ---- */
 
-/* The socket's mode or owner keeps us out, or a directory on the way does. */
+/* Says whether the socket's mode and group, or a directory on the way, keep us out. */
 static int permission_failure(const char *address)
 {
 	char buffer[1024], number[16];
@@ -167,8 +167,7 @@ int address_connect(const char *address, int64_t deadline, int *socket_out)
 	*socket_out = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (*socket_out < 0)
 		return tl_fail(-errno, "making a socket: %m");
-	if (deadline != DEADLINE_NEVER) /* how long connect() waits if the daemon's backlog is full
-					 */
+	if (deadline != DEADLINE_NEVER) /* limits connect() while the daemon's backlog is full */
 		setsockopt(*socket_out, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
 	memcpy(sun.sun_path, address, strlen(address) + 1);
 	do {
@@ -188,13 +187,13 @@ static bool is_program(const char *path)
 	return !stat(path, &st) && S_ISREG(st.st_mode) && !access(path, X_OK);
 }
 
-/* Looking for the daemon's program. */
+/* A search for the daemon's program. */
 struct search {
 	char found[PATH_MAX];
-	char skipped[640]; /* those that there are but that others could have written, and why */
+	char skipped[640]; /* for the error text: programs that others could have written */
 };
 
-/* @name in @directory, of @n bytes. */
+/* Looks for @name in @directory, which has @n bytes. */
 static bool search_at(struct search *s, const char *directory, size_t n, const char *name)
 {
 	char path[PATH_MAX], why[PATH_MAX + 128];
@@ -206,7 +205,7 @@ static bool search_at(struct search *s, const char *directory, size_t n, const c
 		return false;
 	if (trust_program(s->found, why, sizeof(why)))
 		return true;
-	if (!strstr(s->skipped, s->found)) /* it may be met again on another way */
+	if (!strstr(s->skipped, s->found)) /* several places can lead to one program */
 		snprintf(s->skipped + used, sizeof(s->skipped) - used, "; not %s, since %s",
 			 s->found, why);
 	return false;
@@ -239,9 +238,9 @@ static bool search_path(struct search *s)
 }
 
 /*
- * First the one that came with the library: it speaks the same protocol. For a library that was
- * installed this is the one that was installed; for one that is part of a program that is looked
- * for before what lies beside the program.
+ * The daemon that came with the library is preferred, because it speaks the same protocol. It lies
+ * beside a shared library. For a library that is part of a program, the installed daemon comes
+ * before one beside the program.
  */
 static bool search_everywhere(struct search *s)
 {
@@ -263,7 +262,7 @@ static int find_daemon(char out[PATH_MAX])
 	const char *asked = secure_getenv("TENSORLEASE_DAEMON");
 	struct search s = { .skipped = "" };
 
-	if (asked && *asked) { /* the user's own word */
+	if (asked && *asked) { /* the user's choice needs no check */
 		snprintf(out, PATH_MAX, "%s", asked);
 		if (is_program(out))
 			return 0;
@@ -294,7 +293,7 @@ static int make_private_directory(const char *address)
 	return check_directory(directory);
 }
 
-/* What the program wrote to stderr while it started, without the end of the line. */
+/* Returns the text that the program wrote to stderr while it started, without the last newline. */
 static const char *read_complaint(int fd, char *text, size_t size)
 {
 	ssize_t n = pread(fd, text, size - 1, 0);
@@ -306,8 +305,8 @@ static const char *read_complaint(int fd, char *text, size_t size)
 }
 
 /*
- * The program in a session of its own, with no signal blocked or ignored, and nothing of ours open;
- * what it says until it detaches goes to @stderr_fd.
+ * Starts the program in a session of its own, with no signal blocked or ignored and none of our
+ * descriptors open. Its messages go to @stderr_fd until it detaches.
  */
 static int spawn_daemon(pid_t *pid, const char *program, const char *address, int stderr_fd)
 {
@@ -351,8 +350,8 @@ static void nap(int64_t ns)
 }
 
 /*
- * The started process ends when its daemon listens. Only this pid is waited for: other children are
- * not ours.
+ * Waits until the started process ends, which it does when its daemon listens. It waits for this
+ * pid alone, because other children belong to the program.
  */
 static int wait_for_daemon(pid_t pid, const char *program, int stderr_fd, int64_t deadline)
 {
@@ -363,7 +362,7 @@ static int wait_for_daemon(pid_t pid, const char *program, int stderr_fd, int64_
 		pid_t got = waitpid(pid, &status, WNOHANG);
 
 		if (got < 0 && errno != EINTR)
-			return 0; /* somebody reaps all children: connecting will tell */
+			return 0; /* the program reaps all children itself: connect() will tell */
 		if (got == pid && WIFEXITED(status) &&
 		    (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == EXIT_SERVED))
 			return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an answer of the daemon says, and waiting until a socket has one. */
+/* Reading the daemon's answers, and waiting until a socket has one. */
 #pragma once
 
 #include <stdint.h>

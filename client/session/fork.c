@@ -208,7 +208,7 @@ static void after_fork_parent(void)
 
 /* ---- After, in the child: one thread, all locks are its own ---- */
 
-/* What belongs to the parent, or to threads that are not here. */
+/* Forgets all that belongs to the parent, or to threads that do not exist in the child. */
 static void drop_parents(struct session *s)
 {
 	kinds_fork_session(s);
@@ -306,7 +306,7 @@ static void after_fork_child(void)
 
 /* ---- The list ---- */
 
-/* What failed for want of memory is tried again with the next client. */
+/* A registration that failed for want of memory is tried again with the next client. */
 static int register_handlers_locked(void)
 {
 	int r = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The handshake: HELLO and WELCOME, LEDGER and READY. It is done by the thread that connects, which
- * alone knows the socket; a forked child's connection is made so too.
+ * The handshake: HELLO and WELCOME, LEDGER and READY. The connecting thread does it, while no other
+ * thread knows the socket. A forked child's connection is made in the same way.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -61,7 +61,7 @@ static int handshake(const struct session_peer *peer, const void *message, int f
 		if (r)
 			return handshake_failure(r, peer->address, answer);
 	}
-	if (!r || r == -EPIPE || r == -ECONNRESET) /* it may have said why */
+	if (!r || r == -EPIPE || r == -ECONNRESET) /* a daemon that hung up may have said why */
 		r = receive_until(peer->socket, answer, deadline);
 	if (r)
 		return handshake_failure(r, peer->address, answer);
@@ -70,7 +70,7 @@ static int handshake(const struct session_peer *peer, const void *message, int f
 
 void peer_deinit(struct session_peer *peer)
 {
-	if (peer->ledger) /* before the socket, as in session_deinit() */
+	if (peer->ledger) /* before the socket is closed, as in session_deinit() */
 		munmap(peer->ledger, ledger_size(peer->welcome.max_tensors));
 	peer->ledger = NULL;
 	peer->socket = fd_close(peer->socket);
@@ -79,7 +79,8 @@ void peer_deinit(struct session_peer *peer)
 }
 
 /*
- * A memfd of the size that the protocol asks for, mapped and filled, sealed against any other size.
+ * Makes the ledger: a memfd of the size that the protocol asks for, sealed against any other size,
+ * mapped, and with its header filled in.
  */
 static int ledger_new(struct session_peer *peer)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A new connection until a session owns it; a forked child's as well. */
+/* A new connection, until a session owns it. A forked child makes one as well. */
 #pragma once
 
 #include <stdint.h>
@@ -22,6 +22,7 @@ struct session_peer {
 		.socket = -1, .ledger_fd = -1, .catalog_fd = -1                                    \
 	}
 
+/* Sends HELLO, waits for WELCOME and makes the ledger. @address must live as long as @peer. */
 int peer_hello(struct session_peer *peer, const char *address, int64_t deadline);
 /* Sends the ledger and waits for READY. */
 int peer_ledger(struct session_peer *peer, int64_t deadline);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a session holds for forked children that have no ledger of their own. */
+/* Pins: leases that a session holds for forked children that have no ledger of their own. */
 #pragma once
 
 struct session;

@@ -45,8 +45,8 @@ bool process_exiting(void)
 }
 
 /*
- * Nothing is said to the daemon: it sees when the process is gone, and until then other threads may
- * be at work.
+ * The sessions stay open and the daemon is told nothing: other threads may work until the very end,
+ * and the daemon sees when the process is gone.
  */
 __attribute__((destructor)) static void process_ends(void)
 {

@@ -9,12 +9,12 @@
 void process_add_client(struct list *link);
 void process_remove_client(struct list *link);
 
-/* The list, whose lock fork() holds until it is done. */
+/* Locks the list and returns it. fork() holds this lock until it is done. */
 struct list *process_lock(void);
 void process_unlock(void);
 
 /* Returns when no fork() is at work any more. */
 void process_wait_fork(void);
 
-/* Has this process begun to end? No session is made any more. */
+/* Returns true once the process has begun to end. No session is made any more. */
 bool process_exiting(void);

@@ -69,7 +69,8 @@ struct size_use {
 };
 
 struct session {
-	/* What a get reads. Constant, but that a forked child puts its own ledger in place. */
+	/* A get reads these. They are constant, except that a forked child puts its own ledger in
+	 * place. */
 	struct catalog_view catalog;
 	_Atomic uint32_t *held;	  /* the ledger's counters; NULL: inherited, holds nothing */
 	_Atomic uint8_t *touched; /* the ledger's, a byte for each page of held */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trust. A daemon reads whatever its clients publish, and its clients compute with whatever it
- * hands them. So a client talks only to a daemon whose user could do that to it anyway. A path does
- * not say whose daemon it leads to: between a look at a directory and connect() others may rename
- * what lies in /tmp. The connection does: the kernel notes the user who called listen().
+ * Trust. A daemon can read everything that its clients publish, and they compute with whatever it
+ * hands them. So a client talks only to a daemon whose user has that power over it anyway. A path
+ * does not tell whose daemon it leads to, since others may rename entries of /tmp between a check
+ * and connect(). The connection does tell: the kernel records the user who called listen().
  */
 #include <ctype.h>
 #include <errno.h>
@@ -23,13 +23,12 @@
 #include "client/error.h"
 #include "client/session/trust.h"
 
-/* Of packaging/sysusers.d. */
+/* The account that packaging/sysusers.d creates. */
 #define SERVICE_USER "tensorlease"
 
 enum {
-	SERVICE_UID_MAX = 999, /* systemd-sysusers gives no higher one, and people get higher ones
-				*/
-	OVERFLOW_UID = 65534,  /* any user that this user namespace does not know */
+	SERVICE_UID_MAX = 999, /* the highest uid of systemd-sysusers; people's are higher */
+	OVERFLOW_UID = 65534,  /* stands for every user whom this user namespace does not know */
 	PASSWD_SIZE = 4096,
 };
 
@@ -41,9 +40,8 @@ static bool is_us(uid_t uid)
 /* ---- Daemons ---- */
 
 /*
- * The service listens as this user where it was not systemd, as root, that made the socket. Where
- * there is no such account, or where somebody was given that name who is no system user, nobody is
- * trusted for it.
+ * The socket is root's if systemd made it, and this user's if the service made it itself. Nobody is
+ * trusted as the service if there is no such account, or if a person's account has that name.
  */
 static bool is_service(uid_t uid)
 {
@@ -55,7 +53,7 @@ static bool is_service(uid_t uid)
 	       found->pw_uid == uid;
 }
 
-/* 1: @uid is among the numbers of @list; 0: it is not. */
+/* Returns 1 if @uid is among the numbers of @list, 0 if not, or -EINVAL. */
 static int is_listed(const char *list, uid_t uid)
 {
 	bool is = false;
@@ -116,7 +114,8 @@ int trust_peer(int socket, const char *address)
 
 /* ---- Programs ---- */
 
-/* Many systems give each user a group of the same name, and let it write what the user makes. */
+/* Many systems give each user a group of the same name that may write the user's files. Such a
+ * group is harmless as long as it has no other members. */
 static bool is_own_group(gid_t gid)
 {
 	char user_buffer[PASSWD_SIZE], group_buffer[PASSWD_SIZE];
@@ -129,7 +128,8 @@ static bool is_own_group(gid_t gid)
 	return user->pw_gid == gid && !strcmp(user->pw_name, group->gr_name) && !*group->gr_mem;
 }
 
-/* One part of a program's path: a directory (@is_parent: of the program itself), or the program. */
+/* Checks one part of a program's path: the program, or a directory. @is_parent marks the directory
+ * that the program itself lies in. */
 static bool trust_part(const char *path, bool is_program, bool is_parent, char *why, size_t size)
 {
 	struct stat st;
@@ -145,8 +145,8 @@ static bool trust_part(const char *path, bool is_program, bool is_parent, char *
 		return false;
 	}
 	written = st.st_mode & S_IWOTH || (st.st_mode & S_IWGRP && !is_own_group(st.st_gid));
-	/* in a sticky one others cannot rename what is root's or ours, but put what is not theirs
-	 */
+	/* In a sticky directory others cannot rename entries that are root's or ours. They can link
+	 * files there that are not theirs, so the program itself must not lie in one. */
 	if (!written || (!is_program && !is_parent && st.st_mode & S_ISVTX))
 		return true;
 	snprintf(why, size, "others can write %s: it has mode %04o and group %u", path,
@@ -155,8 +155,8 @@ static bool trust_part(const char *path, bool is_program, bool is_parent, char *
 }
 
 /*
- * From the root on: what was found good cannot be replaced by others while the next part is looked
- * at, nor when the program is started by that path.
+ * Checks the parts from the root on. Others cannot replace a part that has passed, neither while
+ * the next one is checked nor when the program is started by that path.
  */
 bool trust_program(const char *path, char *why, size_t size)
 {

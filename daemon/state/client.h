@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the state knows of a connection, and the ledger in which the client counts its leases. A
- * struct client is embedded in the peer that serve/ keeps. What the end of a connection brings is
- * in disconnect.h.
+ * Clients: the state's side of a connection, with the ledger in which the client counts its leases.
+ * A struct client is embedded in the peer that serve/ keeps. disconnect.h handles the end of a
+ * connection.
  */
 #pragma once
 

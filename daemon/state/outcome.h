@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a call into the state can come to. A function returns 0, a negative errno (unexpected), or
- * one of these, on which its caller must act.
+ * Outcomes of calls into the state. A function returns 0, a negative errno (unexpected), or one of
+ * these, on which its caller must act.
  */
 #pragma once
 

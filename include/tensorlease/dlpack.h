@@ -79,7 +79,8 @@ typedef struct {
 	int32_t device_id; /* which one of its kind, from 0; 0 for CPU, pinned and managed memory */
 } DLDevice;
 
-/* What the bits of a value mean: DLDataType.code. Values are little-endian, floats are IEEE 754. */
+/* DLDataType.code says what the bits of a value mean. Values are little-endian, floats are IEEE
+ * 754. */
 typedef enum {
 	kDLInt = 0U, /* two's complement */
 	kDLUInt = 1U,

@@ -276,7 +276,7 @@ class Interface:
 
 
 class Taken:
-    """What a library makes of an object with __dlpack__. Gives it back at its end."""
+    """The array that a library makes from an object with __dlpack__. It gives the memory back at its end."""
 
     def __init__(self, driver, array, stream=None, **asked):
         self.driver = driver

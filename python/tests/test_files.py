@@ -17,7 +17,7 @@ from limits import limit
 
 import tensorlease
 
-# Of safetensors: name in the file, name here, bits.
+# The element types of safetensors: name in the file, name here, bits.
 TYPES = [
     ("BOOL", "bool", 8),
     ("F4", "float4_e2m1fn", 4),
@@ -403,7 +403,7 @@ def test_save_is_of_one_moment(client, tmp_path):
 
 
 def test_the_command_line_agrees(client, address, tmp_path):
-    """What the command line loads, Python saves, and the other way round, to the same bytes."""
+    """Python saves tensors that the command line loads, and the other way round, to the same bytes."""
     tool = os.environ.get("TL_TEST_CLI")
     if not tool:
         pytest.skip("TL_TEST_CLI does not say where the command line tool is")

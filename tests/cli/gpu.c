@@ -20,8 +20,7 @@ static int publish_both(const struct test_daemon *d, void *arg)
 	must_be(tl_publish(client, "gpu/legacy", &f.managed, NULL, NULL, NULL), 0);
 	gpu_put_draft(client, "gpu/vmm", 2, N, 0, CUDA_STREAM_LEGACY);
 	gpu_must(cuda->stream_synchronize(CUDA_STREAM_LEGACY));
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	return 0;
 }
 
@@ -64,11 +63,10 @@ static bool lost(const struct test_daemon *d, const char *name)
 GPU_TEST(ls_and_info_tell_where_a_tensor_lies)
 {
 	cleanup_td struct test_daemon d = td_start(0);
-	struct test_child child = child_start(&d, publish_both, NULL);
+	struct test_child child = child_start_ready(&d, publish_both, NULL);
 	struct raw rc;
 	char *path;
 
-	child_await(&child);
 	path = hide_driver();
 	put_six(&d, "cpu");
 	must(!lost(&d, "gpu/legacy"));
@@ -108,8 +106,7 @@ GPU_TEST(get_needs_a_driver_and_says_what_does_not)
 	SKIP_UNLESS(access("/dev/nvidiactl", F_OK), "there is a driver on this machine");
 	cleanup_td struct test_daemon d = td_start(0);
 
-	child = child_start(&d, publish_both, NULL);
-	child_await(&child);
+	child = child_start_ready(&d, publish_both, NULL);
 	path = hide_driver();
 	{
 		cleanup_result struct result r = run(&d, "get", "gpu/vmm");
@@ -118,8 +115,7 @@ GPU_TEST(get_needs_a_driver_and_says_what_does_not)
 		must_contain(r.err, "'gpu/vmm' is on a GPU: `tensorlease info`");
 	}
 	show_driver(path);
-	child_go(&child);
-	child_must_succeed(&child);
+	child_finish(&child);
 }
 
 GPU_TEST(status_tells_what_lies_on_each_gpu)
@@ -136,8 +132,7 @@ GPU_TEST(status_tells_what_lies_on_each_gpu)
 		must_be(cJSON_GetArraySize(cJSON_GetObjectItem(json, "gpus")), 0);
 		cJSON_Delete(json);
 	}
-	child = child_start(&d, publish_both, NULL);
-	child_await(&child);
+	child = child_start_ready(&d, publish_both, NULL);
 	{
 		cleanup_result struct result r = run(&d, "status", "--json");
 		cleanup_result struct result text = run(&d, "status");
@@ -154,17 +149,15 @@ GPU_TEST(status_tells_what_lies_on_each_gpu)
 		must_contain(text.out, "\t1073741824\t2\n");
 		cJSON_Delete(json);
 	}
-	child_go(&child);
-	child_must_succeed(&child);
+	child_finish(&child);
 }
 
 GPU_TEST(wait_needs_no_driver)
 {
 	cleanup_td struct test_daemon d = td_start(0);
-	struct test_child child = child_start(&d, publish_both, NULL);
+	struct test_child child = child_start_ready(&d, publish_both, NULL);
 	char *path;
 
-	child_await(&child);
 	path = hide_driver();
 	{
 		cleanup_result struct result r = run(&d, "wait", "gpu/vmm", "--timeout", "60");
@@ -173,8 +166,7 @@ GPU_TEST(wait_needs_no_driver)
 		assert_string_equal(r.out, "gpu/vmm\t1\n");
 	}
 	show_driver(path);
-	child_go(&child);
-	child_must_succeed(&child);
+	child_finish(&child);
 }
 
 /* No command may read a device pointer: it must report an error, not end by a signal. */
@@ -189,9 +181,8 @@ GPU_TEST(what_needs_the_bytes_says_that_they_are_on_a_gpu)
 		{ { "save", "gpu", NULL } },
 	};
 	cleanup_td struct test_daemon d = td_start(0);
-	struct test_child child = child_start(&d, publish_both, NULL);
+	struct test_child child = child_start_ready(&d, publish_both, NULL);
 
-	child_await(&child);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct path file = in(&d, i == 1 ? "x.png" : i == 3 ? "x.npz" : "x.npy");
 		const char *args[8];
@@ -212,8 +203,7 @@ GPU_TEST(what_needs_the_bytes_says_that_they_are_on_a_gpu)
 			must_be(access(file.text, F_OK) ? errno : 0, ENOENT);
 		}
 	}
-	child_go(&child);
-	child_must_succeed(&child);
+	child_finish(&child);
 }
 
 int main(int argc, char **argv)

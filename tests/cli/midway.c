@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens if files change, or the command line is killed, while it reads and writes. */
+/* Files change, or the command line is killed, while it reads and writes. */
 #include <dirent.h>
 #include <poll.h>
 #include <pty.h>

@@ -78,8 +78,8 @@ static void produce_once(tl_client *client, int value)
 	}
 }
 
-/* What was read while its producer lived has one value; if the producer died meanwhile the library
- * says so. */
+/* A tensor that was read while its producer lived has one value; if the producer died meanwhile the
+ * library says so. */
 static void consume_once(tl_client *client, CUstream stream)
 {
 	tl_get_options o = { .size = sizeof(o), .stream = (intptr_t)stream };
@@ -214,7 +214,7 @@ GPU_TEST(killed_after_each_step)
 		c = child_start(&g.d, dies, &consumer);
 		survived += WIFEXITED(child_wait(&p));
 		survived += WIFEXITED(child_wait(&c));
-		/* What a dead producer has published is there for a consumer that dies as well. */
+		/* The dead producer's tensors are there for a consumer that dies as well. */
 		c = child_start(&g.d, dies, &consumer);
 		child_wait(&c);
 		forget_names(&g.d);

@@ -225,7 +225,7 @@ struct shared {
 	_Atomic uint64_t commits, gets, bad, errors, kept;
 };
 
-/* What the first and the last bytes of each block of a payload say. */
+/* The first and the last bytes of each block of a payload are a stamp. */
 struct stamp {
 	uint64_t name, version, block, inverse;
 };

@@ -45,8 +45,7 @@ static int get_twice_and_stay(const struct test_daemon *d, void *arg)
 
 	lib_get(client, arg);
 	lib_get(client, arg);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	return 0;
 }
 
@@ -96,8 +95,7 @@ TEST(leases_of_the_killed_are_gone_in_a_moment)
 		int64_t start;
 
 		must_be(rc_put(&rc, "a", 1000, i, &draft), 0);
-		c = child_start(&d, get_twice_and_stay, (void *)"a");
-		child_await(&c);
+		c = child_start_ready(&d, get_twice_and_stay, (void *)"a");
 		must_be(rc_delete(&rc, "a"), 0);
 		rc_settle(&rc);
 		must_be(row_word_state(atomic_load(&rc_row(&rc, draft.ref)->word)), ROW_RETIRED);
@@ -117,8 +115,7 @@ static int write_half_and_stay(const struct test_daemon *d, void *arg)
 	tl_draft *draft = lib_create(client, arg, MIB);
 
 	memset(tl_draft_tensor(draft)->data, 0x77, MIB / 2);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	return 0;
 }
 
@@ -132,9 +129,8 @@ TEST(a_producer_killed_before_commit_leaves_nothing)
 	tl_info info = { .size = sizeof(info) };
 
 	for (int i = 0; i < 10; i++) {
-		struct test_child c = child_start(&d, write_half_and_stay, (void *)"never");
+		struct test_child c = child_start_ready(&d, write_half_and_stay, (void *)"never");
 
-		child_await(&c);
 		must_be(td_status(&d).drafts, 1);
 		must(td_status(&d).bytes_used >= before.bytes_used + MIB);
 		must_be(tl_stat(client, "never", &info), -ENOENT);
@@ -156,19 +152,17 @@ static int put_and_stay(const struct test_daemon *d, void *arg)
 	tl_client *client = td_connect(d);
 
 	lib_put(client, arg, MIB, 0x42);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	return 0;
 }
 
 TEST(a_producer_killed_after_commit_leaves_its_tensor)
 {
 	cleanup_td struct test_daemon d = td_start();
-	struct test_child c = child_start(&d, put_and_stay, (void *)"stays");
+	struct test_child c = child_start_ready(&d, put_and_stay, (void *)"stays");
 	DLManagedTensorVersioned *tensor;
 	tl_client *client;
 
-	child_await(&c);
 	child_kill(&c);
 	td_settle(&d);
 	client = td_connect(&d);
@@ -207,8 +201,7 @@ TEST(a_stopped_holder_holds_only_its_own)
 	int status;
 
 	must_be(rc_put(&rc, "a", MIB, 0x11, NULL), 0);
-	c = child_start(&d, hold_and_stop, (void *)"a");
-	child_await(&c);
+	c = child_start_ready(&d, hold_and_stop, (void *)"a");
 	must_be(waitpid(c.pid, &status, WUNTRACED), c.pid);
 	must(WIFSTOPPED(status));
 	for (int i = 0; i < 500; i++) { /* this is far more than the capacity, if any of it were
@@ -364,11 +357,9 @@ __attribute__((destructor(101))) static void last_of_all(void)
 {
 	if (!atomic_load(&leaving.waits))
 		return;
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	bytes_must_be(leaving.read->dl_tensor.data, 0x55, MIB);
-	parent_tell(2);
-	parent_await();
+	pause_at(2);
 }
 
 static int exit_while_a_thread_writes(const struct test_daemon *d, void *arg)
@@ -404,10 +395,8 @@ TEST(what_threads_do_while_their_process_exits_harms_nobody)
 			bytes_must_be(tensor->dl_tensor.data, 0x33, 8 * MIB);
 		tensor->deleter(tensor);
 	}
-	child_go(&c);
-	must_be(child_await(&c), 2);
-	child_go(&c);
-	child_must_succeed(&c);
+	must_be(child_step(&c), 2);
+	child_finish(&c);
 	must_be(td_status(&d).drafts, 2); /* these are ours, of two sizes, prefetched */
 	must_be(td_status(&d).retired, 0);
 	tl_close(client);
@@ -497,8 +486,7 @@ TEST(kill_9_anywhere_costs_nobody_anything)
 										     before */
 		}
 		samples_random(&seed);
-		*c = child_start(&d, work_until_killed, &seed);
-		child_await(c);
+		*c = child_start_ready(&d, work_until_killed, &seed);
 	}
 	for (int i = 0; i < AT_ONCE; i++)
 		child_kill(&children[i]);
@@ -527,9 +515,8 @@ static int fork_then_let_the_child_read(const struct test_daemon *d, void *arg)
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		parent_tell((uint64_t)getpid());
-		parent_await(); /* meanwhile our parent has ended and the name means something else
-				 */
+		/* Meanwhile our parent ends and the name means something else. */
+		pause_at((uint64_t)getpid());
 		bytes_must_be(tensor->dl_tensor.data, 0x11, MIB);
 		tensor->deleter(tensor);
 		tensor = lib_get(client, arg); /* over its own connection */
@@ -550,13 +537,11 @@ TEST(a_client_that_forks_and_dies_leaves_its_child_reading)
 	struct test_child c;
 
 	must_be(rc_put(&rc, "a", MIB, 0x11, NULL), 0);
-	c = child_start(&d, fork_then_let_the_child_read, (void *)"a");
-	child_await(&c);
+	c = child_start_ready(&d, fork_then_let_the_child_read, (void *)"a");
 	must_be(child_wait_open(&c), 0);
 	for (int i = 0; i < 50; i++)
 		must_be(rc_put(&rc, "a", MIB, 0x22, NULL), 0);
-	child_go(&c);
-	must_be(child_await(&c), 2);
+	must_be(child_step(&c), 2);
 	child_hang_up(&c);
 	td_settle(&d);
 	rc_goodbye(&rc);

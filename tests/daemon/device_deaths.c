@@ -64,15 +64,13 @@ static int produce_and_stay(const struct test_daemon *d, void *arg)
 	struct wire_segment_ref seg = story_export(&rc, s);
 
 	parent_tell(seg.segment);
-	parent_tell(seg.segment_generation);
-	parent_await(); /* somebody opens it */
+	pause_at(seg.segment_generation); /* somebody opens it */
 	if (s->step >= PLACED && s->step != UNEXPORTED)
 		story_tensors(&rc, s, &seg);
 	if (s->step == UNEXPORTED)
 		rc_unexport(&rc, &seg);
 	rc_settle(&rc);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	return 0;
 }
 
@@ -94,8 +92,7 @@ TEST(a_killed_producer_leaves_what_outlives_it)
 		seg.segment = (uint32_t)child_await(&c);
 		seg.segment_generation = (uint32_t)child_await(&c);
 		must_be(rc_import(&reader, &seg, 0, NULL, NULL), open ? 0 : WIRE_E_INVALID);
-		child_go(&c);
-		child_await(&c);
+		child_step(&c);
 		child_kill(&c);
 		rc_settle(&reader);
 		named = s.step >= PLACED && s.step != DELETED && s.step != UNEXPORTED;
@@ -131,8 +128,7 @@ static int open_and_stay(const struct test_daemon *d, void *arg)
 	must_be(rc_import(&rc, &seg, 0, NULL, NULL), 0);
 	if (what[2])
 		must(rc_hold(&rc, what[2]));
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	return 0;
 }
 
@@ -149,12 +145,10 @@ TEST(a_killed_importer_stands_in_nobodys_way)
 		struct wire_placed placed;
 		uint32_t serial;
 
-		opener = child_start(&d, open_and_stay, what);
-		child_await(&opener);
+		opener = child_start_ready(&d, open_and_stay, what);
 		must_be(rc_place(&rc, &seg, &placed, .name = "a", .nbytes = 1, .cookie = 9), 0);
 		what[2] = placed.ref;
-		holder = child_start(&d, open_and_stay, what);
-		child_await(&holder);
+		holder = child_start_ready(&d, open_and_stay, what);
 		must_be(rc_delete(&rc, "a"), 0);
 		must(rc_told_nothing(&rc)); /* somebody holds it */
 		child_kill(&holder);
@@ -208,8 +202,7 @@ TEST(a_stopped_importer_holds_only_what_it_has_open)
 
 	for (int i = 0; i < 1000; i++)
 		segs[i] = export_ipc(&rc, 1);
-	c = child_start(&d, open_and_stop, segs);
-	child_await(&c);
+	c = child_start_ready(&d, open_and_stop, segs);
 	must_be(waitpid(c.pid, &status, WUNTRACED), c.pid);
 	for (int i = 0; i < 1000; i++)
 		serials[i] = rc_unexport(&rc, &segs[i]);
@@ -480,8 +473,7 @@ TEST(kill_9_anywhere_costs_nobody_anything)
 			must(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 		}
 		samples_random(&seed);
-		*c = child_start(&d, work_until_killed, &seed);
-		child_await(c);
+		*c = child_start_ready(&d, work_until_killed, &seed);
 	}
 	for (int i = 0; i < AT_ONCE; i++)
 		child_kill(&children[i]);

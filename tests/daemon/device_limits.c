@@ -92,8 +92,7 @@ static int use_all_of_mine(const struct test_daemon *d, void *arg)
 	must_be(export_on(&rc, GPU, 6 * MIB, &seg), 0);
 	must_be(export_on(&rc, GPU, 1, NULL), WIRE_E_QUOTA);
 	must_be(rc_place(&rc, &seg, NULL, .name = "alice", .nbytes = 1), 0);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	rc_goodbye(&rc);
 	(void)arg;
 	return 0;
@@ -128,8 +127,7 @@ TEST(users_share_a_device)
 	child_await(&alice);
 	bob = child_start_as(2222, &d, use_the_rest, NULL);
 	child_must_succeed(&bob);
-	child_go(&alice);
-	child_must_succeed(&alice);
+	child_finish(&alice);
 	must_be(td_status(&d).segments, 0);
 }
 

@@ -203,8 +203,7 @@ static int exhaust(const struct test_daemon *d, void *arg)
 		must(r == 0 || r == WIRE_E_QUOTA);
 		granted += r == 0;
 	}
-	parent_tell(granted);
-	parent_await();
+	pause_at(granted);
 	return 0;
 }
 
@@ -233,8 +232,7 @@ TEST(a_quota_is_a_users_not_a_connections)
 	must(td_status(&d).bytes_used <= 8 * MIB);
 	modest = child_start_as(2222, &d, create_one, NULL);
 	child_must_succeed(&modest);
-	child_go(&greedy);
-	child_must_succeed(&greedy);
+	child_finish(&greedy);
 
 	greedy = child_start_as(1111, &d, exhaust, NULL); /* all of it came back */
 	must_be(child_await(&greedy), granted);

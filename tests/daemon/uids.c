@@ -102,8 +102,7 @@ static int publish_and_stay(const struct test_daemon *d, void *arg)
 	struct wire_draft draft;
 
 	must_be(rc_put(&rc, arg, MIB, 5, &draft), 0);
-	parent_tell(draft.ref);
-	parent_await();
+	pause_at(draft.ref);
 	must_be(rc_delete(&rc, arg), 0); /* the name is still its own */
 	rc_goodbye(&rc);
 	return 0;
@@ -142,8 +141,7 @@ TEST(a_name_is_its_publishers)
 	bob = child_start_as(BOB, &d, try_to_take_the_name, &ref);
 	child_must_succeed(&bob);
 	must_be(td_status(&d).tensors, 1);
-	child_go(&alice);
-	child_must_succeed(&alice);
+	child_finish(&alice);
 	must_be(td_status(&d).tensors, 0);
 }
 

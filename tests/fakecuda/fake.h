@@ -73,7 +73,7 @@ struct reservation {
 	unsigned mappings;
 };
 
-/* What one address belongs to. */
+/* A range of addresses that belong to one object. */
 struct range {
 	struct range *next;
 	enum fake_kind kind;

@@ -61,12 +61,10 @@ static int publishes_to_nobody(const struct test_daemon *d, void *arg)
 	gpu_fill(a->memory.base, 5, N, CUDA_STREAM_LEGACY);
 	gpu_must(cuda->ctx_synchronize());
 	must_be(publish(client, "first", &first, a), 0);
-	parent_tell(1);
-	parent_await(); /* the daemon stands still */
+	pause_at(1); /* the daemon stands still */
 	must_refuse(publish(client, "t", &f, a), -EINPROGRESS, "not known");
 	must_be(f.deleted, 0);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	if (a->refused) {
 		eventually(atomic_load(&f.deleted)); /* its deleter was called after all */
 		must_be(tl_stat(patient, "t", &info), -ENOENT);
@@ -74,8 +72,7 @@ static int publishes_to_nobody(const struct test_daemon *d, void *arg)
 		must_be(f.deleted, 0);
 		must_be(tl_stat(patient, "t", &info), 0);
 		must_be(tl_delete(patient, "t"), 0);
-		parent_tell(1);
-		parent_await(); /* somebody still holds it */
+		pause_at(1); /* somebody still holds it */
 		must_be(f.deleted, 0);
 		parent_tell(1);
 		eventually(atomic_load(&f.deleted));
@@ -96,8 +93,7 @@ static int holds_t(const struct test_daemon *d, void *arg)
 	DLManagedTensorVersioned *t = gpu_get(client, "t", TL_STREAM_LEGACY);
 
 	(void)arg;
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 5);
 	drop(t);
 	tl_close(client);
@@ -108,23 +104,17 @@ static void published_late(bool by_handle)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 	struct asking a = { .by_handle = by_handle };
-	struct test_child p = child_start(&g.d, publishes_to_nobody, &a), c;
+	struct test_child p = child_start_ready(&g.d, publishes_to_nobody, &a), c;
 
-	child_await(&p);
 	td_freeze(&g.d);
-	child_go(&p);
-	child_await(&p);
+	child_step(&p);
 	td_thaw(&g.d);
 	td_settle(&g.d);
-	c = child_start(&g.d, holds_t, NULL);
-	child_await(&c);
-	child_go(&p);
-	child_await(&p);
+	c = child_start_ready(&g.d, holds_t, NULL);
+	child_step(&p);
 	td_settle(&g.d);
-	child_go(&p);
-	child_await(&p);
-	child_go(&c);
-	child_must_succeed(&c);
+	child_step(&p);
+	child_finish(&c);
 	child_must_succeed(&p);
 	gpu_nothing_left(&g);
 }
@@ -139,15 +129,12 @@ static void refused_late(bool by_handle)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start(.max_tensors = 1);
 	struct asking a = { .refused = true, .by_handle = by_handle };
-	struct test_child p = child_start(&g.d, publishes_to_nobody, &a);
+	struct test_child p = child_start_ready(&g.d, publishes_to_nobody, &a);
 
-	child_await(&p);
 	td_freeze(&g.d);
-	child_go(&p);
-	child_await(&p);
+	child_step(&p);
 	td_thaw(&g.d);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 	gpu_nothing_left(&g);
 }
 
@@ -212,14 +199,12 @@ static int makes_a_draft(const struct test_daemon *d, void *arg)
 	gpu_put_draft(client, "own", 6, N, 0, CUDA_STREAM_LEGACY);
 	own = gpu_get(client, "own", TL_STREAM_LEGACY);
 	gpu_must(cuda->ctx_synchronize());
-	parent_tell(1);
-	parent_await();				     /* no daemon is there any more */
+	pause_at(1);				     /* no daemon is there any more */
 	eventually(gpu_live(FAKE_VMM_MAPPING) == 2); /* the consumer's and our own */
 	must_be(gpu_read(gpu_data(own), N, CUDA_STREAM_LEGACY), 6);
 	drop(own);
 	eventually(gpu_live(FAKE_VMM_MAPPING) == 1);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	tl_close(client);
 	return 0;
 }
@@ -232,17 +217,12 @@ GPU_TEST(memory_of_a_dead_daemon_goes_with_its_last_reader)
 
 	SKIP_UNLESS(!gpu_is_real(), "needs a driver that counts");
 	d = td_start();
-	p = child_start(&d, makes_a_draft, NULL);
-	child_await(&p);
-	c = child_start(&d, holds_t, NULL);
-	child_await(&c);
+	p = child_start_ready(&d, makes_a_draft, NULL);
+	c = child_start_ready(&d, holds_t, NULL);
 	td_kill(&d);
-	child_go(&p);
-	child_await(&p);
-	child_go(&c); /* it can still read them */
-	child_must_succeed(&c);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_step(&p);
+	child_finish(&c); /* it can still read them */
+	child_finish(&p);
 	g = gpu_start(.socket = d.socket);
 	gpu_nothing_left(&g);
 	td_stop(&g.d);
@@ -394,8 +374,7 @@ static int opens_and_stops(const struct test_daemon *d, void *arg)
 
 	(void)arg;
 	drop(gpu_get(client, "t", TL_STREAM_NONE)); /* its lease ends at once */
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	tl_close(client);
 	return 0;
 }
@@ -431,8 +410,7 @@ static int forks_while_it_ends(const struct test_daemon *d, void *arg)
 	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
 	put_bytes(client, "cpu", 1, 100);
 	cpu = get(client, "cpu");
-	parent_tell(1);
-	parent_await(); /* another process has it open, and stands still */
+	pause_at(1); /* another process has it open, and stands still */
 	must_be(tl_delete(client, "t"), 0);
 	eventually(!(atomic_load(&rc_segment(&rc, 0)->word) & 1)); /* UNEXPORT has come */
 	must_be(closes_in_a_child(d, client, cpu, td_status(d).clients), 0);
@@ -450,20 +428,16 @@ static int forks_while_it_ends(const struct test_daemon *d, void *arg)
 GPU_TEST(a_child_does_not_wait_for_its_parents_answers)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, forks_while_it_ends, NULL), c;
+	struct test_child p = child_start_ready(&g.d, forks_while_it_ends, NULL), c;
 	int status;
 
-	child_await(&p);
-	c = child_start(&g.d, opens_and_stops, NULL);
-	child_await(&c);
+	c = child_start_ready(&g.d, opens_and_stops, NULL);
 	must_be(kill(c.pid, SIGSTOP), 0);
 	must_be(waitpid(c.pid, &status, WUNTRACED), c.pid);
-	child_go(&p);
-	child_await(&p);
+	child_step(&p);
 	must_be(kill(c.pid, SIGCONT), 0);
 	child_must_succeed(&p);
-	child_go(&c);
-	child_must_succeed(&c);
+	child_finish(&c);
 	gpu_nothing_left(&g);
 }
 
@@ -518,11 +492,9 @@ static int frees_when_nobody_listens(const struct test_daemon *d, void *arg)
 					      .stream = (intptr_t)stream },
 			   NULL, NULL),
 		0);
-	parent_tell(1);
-	parent_await(); /* another process has it open */
+	pause_at(1); /* another process has it open */
 	must_be(tl_delete(patient, "t"), 0);
-	parent_tell(1);
-	parent_await(); /* the daemon stands still */
+	pause_at(1); /* the daemon stands still */
 	fill_socket(fd);
 	gpu_hold(0);
 	gpu_must(cuda->stream_synchronize(stream));
@@ -540,20 +512,15 @@ static int frees_when_nobody_listens(const struct test_daemon *d, void *arg)
 GPU_TEST(memory_is_kept_until_the_daemon_was_told)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, frees_when_nobody_listens, NULL), c;
+	struct test_child p = child_start_ready(&g.d, frees_when_nobody_listens, NULL), c;
 
-	child_await(&p);
-	c = child_start(&g.d, opens_and_stops, NULL);
-	child_await(&c);
-	child_go(&p);
-	child_await(&p);
+	c = child_start_ready(&g.d, opens_and_stops, NULL);
+	child_step(&p);
 	td_freeze(&g.d);
-	child_go(&p);
-	child_await(&p);
+	child_step(&p);
 	td_thaw(&g.d);
 	child_must_succeed(&p);
-	child_go(&c);
-	child_must_succeed(&c);
+	child_finish(&c);
 	gpu_nothing_left(&g);
 }
 

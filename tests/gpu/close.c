@@ -187,9 +187,8 @@ static int is_unfinished(const struct test_daemon *d, void *arg)
 GPU_TEST(close_lasts_as_long_as_the_work)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, closes_early, NULL);
+	struct test_child p = child_start_ready(&g.d, closes_early, NULL);
 
-	child_await(&p);
 	must_be(td_run_client(&g.d, is_unfinished, NULL), 0);
 	must_be(td_status(&g.d).clients, 1);
 	gpu_hold(0);
@@ -206,8 +205,7 @@ static int runs_out_of_time(const struct test_daemon *d, void *arg)
 	must_refuse(tl_close(client), -ETIMEDOUT, "has not written 1 of the tensors");
 	if (!arg)
 		exit(0); /* tl_close() has waited, so exit() does not */
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	return 0;
 }
 
@@ -237,16 +235,14 @@ GPU_TEST(close_gives_up_after_the_clients_timeout_and_says_so)
 GPU_TEST(what_close_gave_up_is_finished_if_the_process_lives_on)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, runs_out_of_time, &g);
+	struct test_child p = child_start_ready(&g.d, runs_out_of_time, &g);
 	struct raw rc = rc_open(&g.d);
 
-	child_await(&p);
 	must_be(rc_progress(&rc, 0), ROW_UNFINISHED);
 	gpu_hold(0);
 	eventually(rc_progress(&rc, 0) == ROW_FINISHED);
 	rc_goodbye(&rc);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 	must_be(td_run_client(&g.d, reads_six, NULL), 0);
 	gpu_nothing_left(&g);
 }
@@ -363,8 +359,7 @@ GPU_TEST(a_daemon_that_dies_ends_the_wait)
 
 	for (int close = 0; close < 2; close++) {
 		d = td_start();
-		p = child_start(&d, loses_its_daemon, close ? &close : NULL);
-		child_await(&p);
+		p = child_start_ready(&d, loses_its_daemon, close ? &close : NULL);
 		td_kill(&d);
 		child_must_succeed(&p);
 		gpu_hold(0);
@@ -378,8 +373,7 @@ static int is_not_answered(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = hold_and_publish(d, SECOND);
 
-	parent_tell(1);
-	parent_await(); /* it stands still */
+	pause_at(1); /* it stands still */
 	gpu_hold(0);
 	gpu_must(cuda->ctx_synchronize());
 	if (!arg)
@@ -393,12 +387,11 @@ GPU_TEST(a_daemon_that_stands_still_is_not_waited_for_longer)
 {
 	for (int close = 0; close < 2; close++) {
 		cleanup_gpu struct gpu_daemon g = gpu_start();
-		struct test_child p = child_start(&g.d, is_not_answered, close ? &close : NULL);
+		struct test_child p = child_start_ready(&g.d, is_not_answered,
+							close ? &close : NULL);
 
-		child_await(&p);
 		td_freeze(&g.d);
-		child_go(&p);
-		child_must_succeed(&p);
+		child_finish(&p);
 		td_thaw(&g.d);
 		must_be(td_run_client(&g.d, reads_six, NULL), 0);
 		gpu_nothing_left(&g);
@@ -466,8 +459,7 @@ static int forks_unfinished(const struct test_daemon *d, void *arg)
 		must_be(waitpid(pid, &status, 0), pid);
 		must_be(status, 0);
 	}
-	parent_tell(1); /* the children have not waited for it */
-	parent_await();
+	pause_at(1); /* the children have not waited for it */
 	must_be(tl_close(client), 0);
 	return 0;
 }
@@ -478,12 +470,10 @@ GPU_TEST(a_forked_child_leaves_it_to_its_parent)
 
 	SKIP_UNLESS(MAY_FORK_AMONG_THREADS, "a sanitizer's allocator does not survive fork()");
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	p = child_start(&g.d, forks_unfinished, NULL);
-	child_await(&p);
+	p = child_start_ready(&g.d, forks_unfinished, NULL);
 	must_be(td_run_client(&g.d, is_unfinished, NULL), 0);
 	gpu_hold(0);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 	must_be(td_run_client(&g.d, reads_six, NULL), 0);
 	gpu_nothing_left(&g);
 }

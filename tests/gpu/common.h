@@ -152,11 +152,9 @@ static inline void gpu_nothing_left(const struct gpu_daemon *g)
 static inline void gpu_with_producer(child_fn *producer, child_fn *fn, void *arg)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, producer, NULL);
+	struct test_child p = child_start_ready(&g.d, producer, NULL);
 
-	child_await(&p);
 	must_be(td_run_client(&g.d, fn, arg), 0);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 	gpu_nothing_left(&g);
 }

@@ -115,8 +115,7 @@ static int held_producer(const struct test_daemon *d, void *arg)
 		must_be(tl_publish(client, names[kind], &foreign[kind].managed, NULL, NULL, NULL),
 			0);
 	}
-	parent_tell((uint64_t)getpid());
-	parent_await();
+	pause_at((uint64_t)getpid());
 	for (int kind = 0; kind < GPU_KINDS; kind++)
 		must_be(tl_delete(client, names[kind]), 0);
 	free_memory();
@@ -189,12 +188,10 @@ static void run_gets(struct gpu_daemon *g)
 
 	snprintf(fail, sizeof(fail), "%s", getenv("FAKECUDA_FAIL"));
 	gpu_setenv("FAKECUDA_FAIL", "");
-	p = child_start(&g->d, held_producer, NULL);
-	child_await(&p);
+	p = child_start_ready(&g->d, held_producer, NULL);
 	gpu_setenv("FAKECUDA_FAIL", fail);
 	must_be(td_run_client(&g->d, gets, NULL), 0);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 }
 
 GPU_TEST(publishing_what_is_there)

@@ -18,8 +18,7 @@ static int producer(const struct test_daemon *d, void *arg)
 	f.owned = &m;
 	must_be(tl_publish(client, "theirs", &f.managed, NULL, NULL, NULL), 0);
 	put_bytes(client, "cpu", 5, 100);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	must_be(tl_delete(client, "theirs") + tl_delete(client, "cpu"), 0);
 	eventually(atomic_load(&f.deleted));
 	tl_close(client);
@@ -201,14 +200,7 @@ static int forks_first(const struct test_daemon *d, void *arg)
 
 GPU_TEST(a_child_may_be_the_first_to_use_a_gpu)
 {
-	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, producer, NULL);
-
-	child_await(&p);
-	must_be(td_run_client(&g.d, forks_first, NULL), 0);
-	child_go(&p);
-	child_must_succeed(&p);
-	gpu_nothing_left(&g);
+	gpu_with_producer(producer, forks_first, NULL);
 }
 
 /* ---- Forks among busy threads ---- */
@@ -267,8 +259,7 @@ GPU_TEST(forks_while_threads_publish_and_get)
 	gpu_setenv("FAKECUDA_DELAY_US", "100");
 	child_await(&p);
 	must_be(td_run_client(&g.d, churning, NULL), 0);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 	gpu_nothing_left(&g);
 }
 
@@ -301,8 +292,7 @@ static int forks_without_a_daemon(const struct test_daemon *d, void *arg)
 	gpu_put_draft(client, "held", 2, N, 0, CUDA_STREAM_LEGACY);
 	must_be(gpu_live(FAKE_VMM_MAPPING), 2);
 	must(catalogs_mapped() > 0);
-	parent_tell(1);
-	parent_await(); /* no daemon is there any more */
+	pause_at(1); /* no daemon is there any more */
 	/* Both exports are orphaned; what the GPU still writes has to stay. */
 	eventually(gpu_live(FAKE_VMM_MAPPING) == 1);
 	pid = fork();
@@ -327,11 +317,9 @@ GPU_TEST(a_child_ends_a_session_whose_daemon_died)
 
 	SKIP_UNLESS(!gpu_is_real(), "needs a driver that counts");
 	d = td_start();
-	p = child_start(&d, forks_without_a_daemon, NULL);
-	child_await(&p);
+	p = child_start_ready(&d, forks_without_a_daemon, NULL);
 	td_kill(&d);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 	g = gpu_start(.socket = d.socket);
 	gpu_nothing_left(&g);
 	td_stop(&g.d);

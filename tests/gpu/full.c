@@ -44,8 +44,7 @@ static int goes_on(const struct test_daemon *d, void *arg)
 	for (int kind = 0; kind < GPU_KINDS; kind++)
 		gpu_memory_init(&m[kind], kind, N, 0);
 	publish_all(client, m, f[0], 1);
-	parent_tell(1);
-	parent_await(); /* now it is full */
+	pause_at(1); /* now it is full */
 	must_be_full(client);
 	for (int round = 1; round < ROUNDS; round++) {
 		publish_all(client, m, f[round], 1 + round);
@@ -53,8 +52,7 @@ static int goes_on(const struct test_daemon *d, void *arg)
 			eventually(atomic_load(&f[round - 1][kind].deleted) == 1);
 	}
 	must_be_full(client);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	for (int name = 0; name < NAMES; name++)
 		must_be(tl_delete(client, names[name]), 0);
 	for (int kind = 0; kind < GPU_KINDS; kind++) {
@@ -90,15 +88,12 @@ GPU_TEST(what_has_its_rows_goes_on)
 
 	SKIP_UNLESS(may_mount(), "may not mount a small tmpfs");
 	cleanup_gpu struct gpu_daemon g = gpu_start(.capacity = 256 * MIB, .shm_size = 24 * MIB);
-	p = child_start(&g.d, goes_on, NULL);
-	child_await(&p);
+	p = child_start_ready(&g.d, goes_on, NULL);
 	fill_shm(&g.d, 0);
-	child_go(&p);
-	child_await(&p);
+	child_step(&p);
 	must_be(td_status(&g.d).tensors, NAMES);
 	must_be(td_run_client(&g.d, reads_all, NULL), 0);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 	empty_shm(&g.d);
 	gpu_nothing_left(&g);
 }
@@ -136,8 +131,7 @@ static int wants_more(const struct test_daemon *d, void *arg)
 	must_be(r, -ENOMEM);
 	must(strstr(tl_last_error(), "catalog: No space left on device"));
 	must_be(f[n].deleted, 0); /* its owner still has it */
-	parent_tell(n);
-	parent_await(); /* it was looked at from outside */
+	pause_at(n);		  /* it was looked at from outside */
 	for (unsigned i = 0; i < n; i++)
 		must_be(f[i].deleted, 0);
 	more_name(name, n / 2); /* what is given back is used again */
@@ -147,8 +141,7 @@ static int wants_more(const struct test_daemon *d, void *arg)
 	must_be(tl_publish(client, name, &f[n / 2].managed, &sealed, NULL, NULL), 0);
 	more_name(name, n);
 	must_be(tl_publish(client, name, &f[n].managed, &sealed, NULL, NULL), -ENOMEM);
-	parent_tell(1);
-	parent_await(); /* now there is room */
+	pause_at(1); /* now there is room */
 	must_be(tl_publish(client, name, &f[n].managed, &sealed, NULL, NULL), 0);
 	for (unsigned i = 0; i <= n; i++) {
 		more_name(name, i);
@@ -198,12 +191,10 @@ GPU_TEST(what_needs_more_rows_is_refused_and_nothing_is_lost)
 	must_be(td_status(&g.d).tensors, n);
 	must_be(td_status(&g.d).drafts, 0);
 	must_be(td_run_client(&g.d, reads_more, &n), 0);
-	child_go(&p);
-	child_await(&p);
+	child_step(&p);
 	must_be(td_status(&g.d).tensors, n);
 	empty_shm(&g.d);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 	gpu_nothing_left(&g);
 }
 

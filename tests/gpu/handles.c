@@ -56,8 +56,7 @@ static int raw_producer(const struct test_daemon *d, void *arg)
 	must_be(tl_publish_ipc_handle(client, "t", &h, &spec, &o, freed, (void *)42, &version), 0);
 	must_be(version, 1);
 	must_refuse(tl_get(client, "t", NULL, &t), -ENOTSUP, "only other processes");
-	parent_tell((uint64_t)getpid());
-	parent_await();
+	pause_at((uint64_t)getpid());
 	must_be(tl_delete(client, "t"), 0);
 	parent_tell((uint64_t)freed_calls);
 	eventually(freed_calls == 1);
@@ -114,16 +113,13 @@ static int raw_consumer(const struct test_daemon *d, void *arg)
 	must_be(tl_get_ipc_handle(client, "t", NULL, &h2, &twice), 0);
 	must_be(memcmp(h.memory, h2.memory, 64), 0);
 	drop(twice);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	must_be(gpu_read(base + OFFSET, N, stream), 3);
 	gpu_must(cuda->ipc_close_mem_handle(base));
-	parent_tell(1);
-	parent_await(); /* the name is gone, the lease is there */
+	pause_at(1); /* the name is gone, the lease is there */
 	drop(by_handle);
 	gpu_must(cuda->stream_destroy(stream));
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	tl_close(client);
 	return 0;
 }
@@ -131,21 +127,15 @@ static int raw_consumer(const struct test_daemon *d, void *arg)
 GPU_TEST(a_handle_of_ones_own)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, raw_producer, NULL), c;
+	struct test_child p = child_start_ready(&g.d, raw_producer, NULL), c;
 
-	child_await(&p);
-	c = child_start(&g.d, raw_consumer, NULL);
-	child_await(&c);
+	c = child_start_ready(&g.d, raw_consumer, NULL);
 	gpu_hold(0);
-	child_go(&c);
-	child_await(&c);
-	child_go(&p);
-	must_be(child_await(&p), 0);
-	child_go(&c);
-	child_await(&c);
+	child_step(&c);
+	must_be(child_step(&p), 0);
+	child_step(&c);
 	child_must_succeed(&p);
-	child_go(&c);
-	child_must_succeed(&c);
+	child_finish(&c);
 	gpu_nothing_left(&g);
 }
 
@@ -222,8 +212,7 @@ static int racers(const struct test_daemon *d, void *arg)
 		must_be(pthread_create(&thread[i], NULL, i % 2 ? asks : opens, client), 0);
 	for (int i = 0; i < 4; i++)
 		pthread_join(thread[i], NULL);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	tl_close(client);
 	return 0;
 }
@@ -239,8 +228,7 @@ static int freeing_producer(const struct test_daemon *d, void *arg)
 	gpu_foreign_init(&f, m.base, N, 0);
 	f.owned = &m;
 	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	must_be(tl_delete(client, "t"), 0);
 	eventually(atomic_load(&f.deleted));
 	tl_close(client);
@@ -251,15 +239,11 @@ GPU_TEST(asking_does_not_unsay_an_opening)
 {
 	for (int round = 0; round < 10; round++) {
 		cleanup_gpu struct gpu_daemon g = gpu_start();
-		struct test_child p = child_start(&g.d, freeing_producer, NULL), c;
+		struct test_child p = child_start_ready(&g.d, freeing_producer, NULL), c;
 
-		child_await(&p);
-		c = child_start(&g.d, racers, NULL);
-		child_await(&c);
-		child_go(&p);
-		child_must_succeed(&p);
-		child_go(&c);
-		child_must_succeed(&c);
+		c = child_start_ready(&g.d, racers, NULL);
+		child_finish(&p);
+		child_finish(&c);
 		gpu_nothing_left(&g);
 	}
 }

@@ -26,8 +26,7 @@ static int producer(const struct test_daemon *d, void *arg)
 		must_be(tl_publish(client, name, &f.managed, NULL, NULL, NULL), 0);
 	}
 	put_bytes(client, "cpu", 5, 1000);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	must_be(tl_delete(client, "gpu0") + tl_delete(client, "gpu1"), 0);
 	eventually(atomic_load(&f.deleted));
 	tl_close(client);
@@ -86,14 +85,12 @@ static void numbers_differ(void)
 	tl_client *client;
 
 	gpu_setenv("CUDA_VISIBLE_DEVICES", "1,0");
-	p = child_start(&g.d, producer, (int[]){ 1, 0 });
-	child_await(&p);
+	p = child_start_ready(&g.d, producer, (int[]){ 1, 0 });
 	with_visible(&g.d, "0,1", &(struct seeing){ { 0, 1 } });
 	with_visible(&g.d, "1,0", &(struct seeing){ { 1, 0 } });
 	with_visible(&g.d, "1", &(struct seeing){ { -1, 0 } });
 	with_visible(&g.d, "0", &(struct seeing){ { 0, -1 } });
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 	client = td_connect(&g.d);
 	must_be(tl_delete(client, "cpu"), 0);
 	tl_close(client);
@@ -164,17 +161,15 @@ static int bare(const struct test_daemon *d, void *arg)
 GPU_TEST(without_cuda_all_else_works)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, producer, (int[]){ 0, 1 });
+	struct test_child p = child_start_ready(&g.d, producer, (int[]){ 0, 1 });
 	tl_client *client;
 
-	child_await(&p);
 	gpu_setenv("FAKECUDA_INIT", "100");
 	must_be(td_run_client(&g.d, bare, (void *)"no device"), 0);
 	gpu_setenv("FAKECUDA_INIT", "0");
 	gpu_setenv("FAKECUDA_HIDE", "cuIpcOpenMemHandle,cuInit");
 	must_be(td_run_client(&g.d, bare, (void *)"cu"), 0);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 	client = td_connect(&g.d);
 	must_be(tl_delete(client, "cpu"), 0);
 	tl_close(client);
@@ -207,13 +202,11 @@ static int bare_main(const char *socket)
 GPU_TEST(without_a_driver_all_else_works)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, producer, (int[]){ 0, 1 });
+	struct test_child p = child_start_ready(&g.d, producer, (int[]){ 0, 1 });
 	tl_client *client;
 
-	child_await(&p);
 	must_be(td_run_client(&g.d, start_bare, NULL), 0);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 	client = td_connect(&g.d);
 	must_be(tl_delete(client, "cpu"), 0);
 	tl_close(client);

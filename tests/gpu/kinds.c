@@ -27,8 +27,7 @@ static int producer(const struct test_daemon *d, void *arg)
 	f.owned = &m;
 	must_be(tl_publish(client, "t", &f.managed, NULL, &copied, &version), 0);
 	must_be(copied, false);
-	parent_tell(version);
-	parent_await();
+	pause_at(version);
 	must_be(f.deleted, 0);
 	must_be(tl_delete(client, "t"), 0);
 	eventually(atomic_load(&f.deleted));
@@ -51,8 +50,7 @@ static int consumer(const struct test_daemon *d, void *arg)
 		drop(t);
 	}
 	gpu_must(cuda->stream_destroy(stream));
-	parent_tell(1); /* with the memory still mapped */
-	parent_await();
+	pause_at(1); /* with the memory still mapped */
 	tl_close(client);
 	return 0;
 }
@@ -64,12 +62,9 @@ static void share(const struct sharing *s)
 
 	must_be(child_await(&p), 1);
 	must(gpu_charged(&g.d) >= N);
-	c = child_start(&g.d, consumer, (void *)s);
-	child_await(&c);
-	child_go(&p);
-	child_must_succeed(&p);
-	child_go(&c);
-	child_must_succeed(&c);
+	c = child_start_ready(&g.d, consumer, (void *)s);
+	child_finish(&p);
+	child_finish(&c);
 	gpu_nothing_left(&g);
 }
 
@@ -123,8 +118,7 @@ static int grower(const struct test_daemon *d, void *arg)
 	must_be(tl_publish(client, "g/new", &f[3].managed, NULL, NULL, NULL), 0);
 	gpu_foreign_init(&f[2], base + GPU_PART - 512, 1024, 0); /* it lies in two parts */
 	must_be(tl_publish(client, "g/2", &f[2].managed, NULL, NULL, NULL), 0);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	tl_close(client); /* the names stay, since virtual memory outlives its producer */
 	return 0;
 }
@@ -154,13 +148,11 @@ static int reads_what_grew(const struct test_daemon *d, void *arg)
 GPU_TEST(a_range_that_grows_and_changes_under_its_address)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, grower, NULL);
+	struct test_child p = child_start_ready(&g.d, grower, NULL);
 	tl_client *client;
 
-	child_await(&p);
 	must_be(td_run_client(&g.d, reads_what_grew, NULL), 0);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 	must_be(td_run_client(&g.d, reads_what_grew, NULL), 0);
 	client = td_connect(&g.d);
 	must_be(tl_delete(client, "g/0") + tl_delete(client, "g/1") + tl_delete(client, "g/2") +
@@ -433,8 +425,7 @@ static int maps_only(const struct test_daemon *d, void *arg)
 	gpu_fill(m.base, 4, N, CUDA_STREAM_LEGACY);
 	gpu_foreign_init(&f, m.base, N, 0);
 	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	must_be(tl_delete(client, "t"), 0);
 	eventually(atomic_load(&f.deleted));
 	gpu_memory_deinit(&m);
@@ -500,8 +491,7 @@ static int overstates(const struct test_daemon *d, void *arg)
 	must_be(rc_judge(&answer, WIRE_EXPORTED), 0);
 	memcpy(&seg, answer.bytes, sizeof(seg));
 	must_be(rc_place(&rc, &seg, &placed, .name = "t", .nbytes = 2 * N), 0);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	rc_goodbye(&rc);
 	if (fd >= 0)
 		close(fd);
@@ -526,12 +516,10 @@ GPU_TEST(memory_smaller_than_its_producer_says)
 
 	for (int i = 0; i < 2; i++) {
 		cleanup_gpu struct gpu_daemon g = gpu_start();
-		struct test_child p = child_start(&g.d, overstates, &kinds[i]);
+		struct test_child p = child_start_ready(&g.d, overstates, &kinds[i]);
 
-		child_await(&p);
 		must_be(td_run_client(&g.d, is_not_deceived, NULL), 0);
-		child_go(&p);
-		child_must_succeed(&p);
+		child_finish(&p);
 		gpu_nothing_left(&g);
 	}
 }

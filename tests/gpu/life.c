@@ -23,8 +23,7 @@ static int frees_at_once(const struct test_daemon *d, void *arg)
 		must_be(tl_publish(client, name, &f[i].managed, NULL, NULL, NULL), 0);
 	}
 	tl_close(client); /* what was published stays as long as this process */
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	for (int i = 0; i < 3; i++)
 		must_be(f[i].deleted, 0);
 	parent_tell(1);
@@ -52,20 +51,17 @@ static int holds_many(const struct test_daemon *d, void *arg)
 	}
 	tl_close(client);
 	tl_close(other);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	for (int i = 0; i < 12; i++) {
 		must_be(gpu_read(gpu_data(t[i]), N, stream), i % 3);
 		if (i >= 3)
 			drop(t[i]);
 	}
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	for (int i = 0; i < 3; i++)
 		drop(t[i]);
 	gpu_must(cuda->stream_destroy(stream));
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	return 0;
 }
 
@@ -74,34 +70,26 @@ GPU_TEST(the_last_lease_gives_the_memory_back_once)
 	gpu_setenv("FAKECUDA_DELAY_US", "3000");
 	for (enum gpu_kind kind = 0; kind < GPU_KINDS; kind++) {
 		cleanup_gpu struct gpu_daemon g = gpu_start();
-		struct test_child p = child_start(&g.d, frees_at_once, &kind), c[2];
+		struct test_child p = child_start_ready(&g.d, frees_at_once, &kind), c[2];
 		tl_client *client;
 
-		child_await(&p);
-		for (int i = 0; i < 2; i++) {
-			c[i] = child_start(&g.d, holds_many, NULL);
-			child_await(&c[i]);
-		}
+		for (int i = 0; i < 2; i++)
+			c[i] = child_start_ready(&g.d, holds_many, NULL);
 		client = td_connect(&g.d);
 		must_be(tl_delete(client, "t0") + tl_delete(client, "t1") + tl_delete(client, "t2"),
 			0);
 		tl_close(client);
 		for (int step = 0; step < 2; step++) {
-			for (int i = 0; i < 2; i++) {
-				child_go(&c[i]);
-				child_await(&c[i]);
-			}
+			for (int i = 0; i < 2; i++)
+				child_step(&c[i]);
 			if (step == 0) {
 				td_settle(&g.d);
-				child_go(&p);
-				child_await(&p);
+				child_step(&p);
 			}
 		}
 		child_must_succeed(&p);
-		for (int i = 0; i < 2; i++) {
-			child_go(&c[i]);
-			child_must_succeed(&c[i]);
-		}
+		for (int i = 0; i < 2; i++)
+			child_finish(&c[i]);
 		gpu_nothing_left(&g);
 	}
 }
@@ -184,8 +172,7 @@ static int will_die(const struct test_daemon *d, void *arg)
 					      .flags = dying->unfinished ? 0 : TL_PUBLISH_SEALED },
 			   NULL, NULL),
 		0);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	return 1;
 }
 
@@ -200,8 +187,7 @@ static int holds_a_dead_ones(const struct test_daemon *d, void *arg)
 	int64_t start;
 
 	must_be(tl_tensor_check(t), 0);
-	parent_tell(1);
-	parent_await(); /* it is dead */
+	pause_at(1); /* it is dead */
 	if (!lost) {
 		must_be(tl_tensor_check(t), 0);
 		must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_PER_THREAD), 6);
@@ -237,8 +223,7 @@ static int publishes_anew(const struct test_daemon *d, void *arg)
 
 	(void)arg;
 	must_be(gpu_put_draft(client, "t", 8, N, 0, CUDA_STREAM_LEGACY), 2);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	must_be(tl_delete(client, "t"), 0);
 	tl_close(client);
 	return 0;
@@ -265,12 +250,10 @@ static void producer_dies(struct dying *dying)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
 	bool lost = dying->unfinished || dying->kind == GPU_LEGACY || dying->kind == GPU_POOL;
-	struct test_child p = child_start(&g.d, will_die, dying), c, q;
+	struct test_child p = child_start_ready(&g.d, will_die, dying), c, q;
 	tl_client *client;
 
-	child_await(&p);
-	c = child_start(&g.d, holds_a_dead_ones, dying);
-	child_await(&c);
+	c = child_start_ready(&g.d, holds_a_dead_ones, dying);
 	child_kill(&p);
 	gpu_hold(0);
 	td_settle(&g.d);
@@ -278,11 +261,9 @@ static void producer_dies(struct dying *dying)
 	child_go(&c);
 	if (lost) {
 		child_await(&c);
-		q = child_start(&g.d, publishes_anew, NULL);
-		child_await(&q);
+		q = child_start_ready(&g.d, publishes_anew, NULL);
 		child_must_succeed(&c);
-		child_go(&q);
-		child_must_succeed(&q);
+		child_finish(&q);
 	} else {
 		child_must_succeed(&c);
 		client = td_connect(&g.d);
@@ -335,8 +316,7 @@ static int survives_the_daemon(const struct test_daemon *d, void *arg)
 	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
 	must_be(tl_publish(client, "held", &held.managed, NULL, NULL, NULL), 0);
 	own = gpu_get(reader, "held", TL_STREAM_LEGACY);
-	parent_tell(1);
-	parent_await(); /* another daemon listens there */
+	pause_at(1); /* another daemon listens there */
 	must_be(gpu_read(gpu_data(theirs), N, CUDA_STREAM_LEGACY), 9);
 	must_be(tl_tensor_check(theirs), 0);
 	gpu_foreign_init(&again, m.base, N, 0); /* the same memory, with the new one */
@@ -364,8 +344,7 @@ static int publishes_theirs(const struct test_daemon *d, void *arg)
 
 	(void)arg;
 	gpu_put_draft(client, "theirs", 9, N, 0, CUDA_STREAM_LEGACY);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	tl_close(client);
 	return 0;
 }
@@ -373,18 +352,14 @@ static int publishes_theirs(const struct test_daemon *d, void *arg)
 GPU_TEST(what_is_held_stays_when_the_daemon_dies)
 {
 	struct test_daemon d = td_start();
-	struct test_child p = child_start(&d, publishes_theirs, NULL), c;
+	struct test_child p = child_start_ready(&d, publishes_theirs, NULL), c;
 	struct gpu_daemon g;
 
-	child_await(&p);
-	c = child_start(&d, survives_the_daemon, NULL);
-	child_await(&c);
+	c = child_start_ready(&d, survives_the_daemon, NULL);
 	td_kill(&d);
 	g = gpu_start(.socket = d.socket);
-	child_go(&c);
-	child_must_succeed(&c);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&c);
+	child_finish(&p);
 	gpu_nothing_left(&g);
 	td_stop(&g.d);
 	td_stop(&d);

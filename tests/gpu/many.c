@@ -21,8 +21,7 @@ static int producer(const struct test_daemon *d, void *arg)
 	gpu_put_draft(client, "draft", 2, N, 1, CUDA_STREAM_LEGACY);
 	gpu_use(0);
 	put_bytes(client, "cpu", 5, 100);
-	parent_tell((uint64_t)getpid());
-	parent_await();
+	pause_at((uint64_t)getpid());
 	must_be(tl_delete(client, "gpu") + tl_delete(client, "draft") + tl_delete(client, "cpu"),
 		0);
 	eventually(atomic_load(&f.deleted));
@@ -93,8 +92,7 @@ static int exports_twice(const struct test_daemon *d, void *arg)
 		gpu_foreign_init(&f[i], memory + i * 512, N / 2, 0);
 		must_be(tl_publish(client[i], i ? "b" : "a", &f[i].managed, NULL, NULL, NULL), 0);
 	}
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	for (int i = 0; i < 2; i++) {
 		must_be(tl_delete(client[0], i ? "b" : "a"), 0);
 		eventually(atomic_load(&f[i].deleted));
@@ -114,8 +112,7 @@ static int opens_twice(const struct test_daemon *d, void *arg)
 
 	(void)arg;
 	must_be(gpu_data(b), gpu_data(a) + 512);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	drop(a);
 	must_be(gpu_read(gpu_data(b), N / 2, CUDA_STREAM_LEGACY), 6);
 	drop(b);
@@ -127,16 +124,12 @@ static int opens_twice(const struct test_daemon *d, void *arg)
 GPU_TEST(two_clients_export_the_same_memory)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, exports_twice, NULL), c;
+	struct test_child p = child_start_ready(&g.d, exports_twice, NULL), c;
 
-	child_await(&p);
-	c = child_start(&g.d, opens_twice, NULL);
-	child_await(&c);
+	c = child_start_ready(&g.d, opens_twice, NULL);
 	child_go(&c);
-	child_go(&p);
-	child_must_succeed(&p);
-	child_go(&c);
-	child_must_succeed(&c);
+	child_finish(&p);
+	child_finish(&c);
 	gpu_nothing_left(&g);
 }
 

@@ -15,7 +15,6 @@ static int writer(const struct test_daemon *d, void *arg)
 	tl_client *client = gpu_open(d, 0);
 	CUdeviceptr memory = gpu_alloc(N);
 	static struct gpu_foreign f[8], anchor;
-	int n = 0;
 
 	gpu_fill(memory, OLD, N, CUDA_STREAM_LEGACY);
 	gpu_must(cuda->ctx_synchronize());
@@ -23,12 +22,12 @@ static int writer(const struct test_daemon *d, void *arg)
 	 * version. */
 	gpu_foreign_init(&anchor, memory, 1, 0);
 	must_be(tl_publish(client, "anchor", &anchor.managed, NULL, NULL, NULL), 0);
-	for (parent_tell((uint64_t)getpid()), parent_await(); n < 8; n++) {
+	pause_at((uint64_t)getpid());
+	for (int n = 0; n < 8; n++) {
 		gpu_fill(memory, NEW + n, N, (CUstream)(o->stream ? o->stream : 1));
 		gpu_foreign_init(&f[n], memory, N, 0);
 		must_be(tl_publish(client, "t", &f[n].managed, o, NULL, NULL), 0);
-		parent_tell(1);
-		parent_await();
+		pause_at(1);
 		must_be(tl_delete(client, "t"), 0);
 		eventually(atomic_load(&f[n].deleted));
 	}
@@ -70,8 +69,7 @@ static int reader(const struct test_daemon *d, void *arg)
 			t[i] = gpu_get(client, "t", own ? (intptr_t)own : r->stream);
 		must_be(cuda->stream_query(stream), r->hold ? CUDA_E_NOT_READY : CUDA_OK);
 		drop(t[0]); /* does not wait either */
-		parent_tell(1);
-		parent_await();
+		pause_at(1);
 		must_be(gpu_read(gpu_data(t[1]), N, stream), NEW + v);
 		drop(t[1]);
 		drop(t[2]);
@@ -98,17 +96,13 @@ static void every_get_waits(intptr_t producers, struct reading *r)
 	c = child_start(&g.d, reader, r);
 	for (int v = 0; v < r->versions; v++) {
 		gpu_hold(pid);
-		child_go(&p);
-		child_await(&p); /* published; its work stands still */
-		child_go(&c);
-		child_await(&c); /* got, and one given up */
+		child_step(&p); /* published; its work stands still */
+		child_step(&c); /* got, and one given up */
 		gpu_hold(0);
-		child_go(&c);
-		child_await(&c);
+		child_step(&c);
 	}
 	child_must_succeed(&c);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 	gpu_nothing_left(&g);
 }
 
@@ -144,8 +138,7 @@ static int careless_reader(const struct test_daemon *d, void *arg)
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	must_be(gpu_read(gpu_data(t), N, stream), OLD); /* what the tests above would see if a wait
 							   were missing */
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	drop(t);
 	gpu_must(cuda->stream_destroy(stream));
 	tl_close(client);
@@ -164,8 +157,7 @@ static int one_writer(const struct test_daemon *d, void *arg)
 	gpu_fill(memory, NEW, N, CUDA_STREAM_LEGACY);
 	gpu_foreign_init(&f, memory, N, 0);
 	must_be(tl_publish(client, "t", &f.managed, arg, NULL, NULL), 0);
-	parent_tell((uint64_t)getpid());
-	parent_await();
+	pause_at((uint64_t)getpid());
 	must_be(tl_delete(client, "t"), 0);
 	eventually(atomic_load(&f.deleted));
 	gpu_must(cuda->mem_free(memory));
@@ -176,16 +168,12 @@ static int one_writer(const struct test_daemon *d, void *arg)
 GPU_TEST(no_stream_means_no_order)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, one_writer, NULL), c;
+	struct test_child p = child_start_ready(&g.d, one_writer, NULL), c;
 
-	child_await(&p);
-	c = child_start(&g.d, careless_reader, NULL);
-	child_await(&c);
+	c = child_start_ready(&g.d, careless_reader, NULL);
 	gpu_hold(0);
-	child_go(&c);
-	child_must_succeed(&c);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&c);
+	child_finish(&p);
 	gpu_nothing_left(&g);
 }
 
@@ -221,8 +209,7 @@ static int sealing_writer(const struct test_daemon *d, void *arg)
 		-ETIMEDOUT); /* the publish waits first */
 	gpu_hold(0);
 	pthread_join(thread, NULL);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	must_be(tl_delete(client, "t"), 0);
 	eventually(atomic_load(&f.deleted));
 	gpu_must(cuda->mem_free(memory));
@@ -245,14 +232,7 @@ static int trusting_reader(const struct test_daemon *d, void *arg)
 
 GPU_TEST(sealed_means_written)
 {
-	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, sealing_writer, NULL);
-
-	child_await(&p);
-	must_be(td_run_client(&g.d, trusting_reader, NULL), 0);
-	child_go(&p);
-	child_must_succeed(&p);
-	gpu_nothing_left(&g);
+	gpu_with_producer(sealing_writer, trusting_reader, NULL);
 }
 
 /* ---- Giving up ---- */
@@ -295,11 +275,9 @@ static int busy_reader(const struct test_daemon *d, void *arg)
 	}
 	must_be(cuda->stream_query(stream), CUDA_E_NOT_READY); /* the deleter did not wait */
 	must_be(leases_of(client, 0), r->none ? 0 : 1);
-	parent_tell(1);
-	parent_await(); /* its name is gone by now */
+	pause_at(1); /* its name is gone by now */
 	must_be(leases_of(client, 0), r->none ? 0 : 1);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	gpu_hold(0);
 	gpu_must(cuda->stream_synchronize(stream));
 	if (!r->none)
@@ -325,8 +303,7 @@ static int impatient_writer(const struct test_daemon *d, void *arg)
 	gpu_fill(m.base, NEW, N, CUDA_STREAM_LEGACY);
 	gpu_foreign_init(&f, m.base, N, 0);
 	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	must_be(tl_delete(client, "t"), 0);
 	if (r->none)
 		eventually(atomic_load(&f.deleted));
@@ -342,17 +319,13 @@ static int impatient_writer(const struct test_daemon *d, void *arg)
 static void released(struct releasing *r)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, impatient_writer, r), c;
+	struct test_child p = child_start_ready(&g.d, impatient_writer, r), c;
 
-	child_await(&p);
-	c = child_start(&g.d, busy_reader, r);
-	child_await(&c); /* the deleter was called; its stream stands still */
-	child_go(&p);
-	must_be(child_await(&p), r->none);
-	child_go(&c);
-	child_await(&c);
-	child_go(&c);
-	child_must_succeed(&c);
+	/* The reader has called the deleter, and its stream stands still. */
+	c = child_start_ready(&g.d, busy_reader, r);
+	must_be(child_step(&p), r->none);
+	child_step(&c);
+	child_finish(&c);
 	child_must_succeed(&p);
 	gpu_nothing_left(&g);
 }
@@ -406,8 +379,7 @@ static int capturer(const struct test_daemon *d, void *arg)
 	t = gpu_get(client, "t", (intptr_t)stream);
 	drop(t);
 	must_be(f.deleted, 0);
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	gpu_must(cuda->stream_synchronize(stream));
 	gpu_must(cuda->mem_free(memory));
 	gpu_must(cuda->stream_destroy(stream));
@@ -419,16 +391,13 @@ static int capturer(const struct test_daemon *d, void *arg)
 GPU_TEST(a_capture_is_not_spoilt)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, one_writer, NULL), c;
+	struct test_child p = child_start_ready(&g.d, one_writer, NULL), c;
 
-	child_await(&p); /* unfinished: it stands still */
-	c = child_start(&g.d, capturer, NULL);
-	child_await(&c);
+	/* The producer's work stands still, so that it is unfinished. */
+	c = child_start_ready(&g.d, capturer, NULL);
 	gpu_hold(0);
-	child_go(&c);
-	child_must_succeed(&c);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&c);
+	child_finish(&p);
 	gpu_nothing_left(&g);
 }
 

@@ -27,8 +27,7 @@ static int legacy_producer(const struct test_daemon *d, void *arg)
 	gpu_foreign_init(&f, memory + p->at, N, p->device);
 	must_be(tl_publish(client, "t", &f.managed, &o, &copied, &version), 0);
 	must_be(copied, false);
-	parent_tell(version);
-	parent_await();
+	pause_at(version);
 	must_be(f.deleted, 0);
 	must_be(tl_delete(client, "t"), 0);
 	eventually(atomic_load(&f.deleted));
@@ -71,8 +70,7 @@ static void share(const struct producing *p, child_fn *producer)
 
 	must_be(child_await(&child), 1);
 	must_be(td_run_client(&d, reader, (void *)p), 0);
-	child_go(&child);
-	child_must_succeed(&child);
+	child_finish(&child);
 	must_be(gpu_live_all(), 0);
 	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
 	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
@@ -109,8 +107,7 @@ static int draft_producer(const struct test_daemon *d, void *arg)
 	const struct producing *p = arg;
 	tl_client *client = gpu_open(d, p->device);
 
-	parent_tell(gpu_put_draft(client, "t", p->value, N, p->device, CUDA_STREAM_LEGACY));
-	parent_await();
+	pause_at(gpu_put_draft(client, "t", p->value, N, p->device, CUDA_STREAM_LEGACY));
 	must_be(tl_delete(client, "t"), 0);
 	tl_close(client);
 	return 0;

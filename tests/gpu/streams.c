@@ -92,8 +92,7 @@ static int publishes_t(const struct test_daemon *d, void *arg)
 	(void)arg;
 	gpu_put_draft(client, "t", 5, N, 0, CUDA_STREAM_LEGACY);
 	gpu_must(cuda->ctx_synchronize());
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	must_be(tl_delete(client, "t"), 0);
 	tl_close(client);
 	return 0;
@@ -102,15 +101,13 @@ static int publishes_t(const struct test_daemon *d, void *arg)
 GPU_TEST(a_threads_stream_is_waited_for_without_an_event)
 {
 	cleanup_gpu struct gpu_daemon g = gpu_start();
-	struct test_child p = child_start(&g.d, publishes_t, NULL);
+	struct test_child p = child_start_ready(&g.d, publishes_t, NULL);
 
-	child_await(&p);
 	gpu_setenv("FAKECUDA_DELAY_US", "300000");
 	gpu_setenv("FAKECUDA_FAIL", "cuEventCreate:1:2,cuEventRecord:2:2");
 	for (int elsewhere = 0; elsewhere < 2; elsewhere++)
 		must_be(td_run_client(&g.d, reads_on_the_threads_stream, &(bool){ elsewhere }), 0);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&p);
 	gpu_nothing_left(&g);
 }
 

@@ -41,15 +41,13 @@ static int publishes_at_both(const struct test_daemon *d, void *arg)
 			      CUDA_STREAM_LEGACY);
 	}
 	gpu_must(cuda->ctx_synchronize());
-	parent_tell(1);
-	parent_await(); /* one is killed */
+	pause_at(1); /* one is killed */
 	tl_close(client[0]);
 	for (int kind = 0; kind < GPU_KINDS; kind++) {
 		eventually(atomic_load(&f[0][kind].deleted) == 1);
 		must_be(f[1][kind].deleted, 0);
 	}
-	parent_tell(1);
-	parent_await(); /* nobody reads them any more */
+	pause_at(1); /* nobody reads them any more */
 	for (int name = 0; name < NAMES; name++)
 		must_be(tl_delete(client[1], names[name]), 0);
 	for (int kind = 0; kind < GPU_KINDS; kind++) {
@@ -88,8 +86,7 @@ static int reads_from_both(const struct test_daemon *d, void *arg)
 			t[i][name] = gpu_get(client[i], names[name], TL_STREAM_LEGACY);
 		must_read(t[i], i);
 	}
-	parent_tell(1);
-	parent_await(); /* one is killed */
+	pause_at(1); /* one is killed */
 	must_read(t[0], 0);
 	must_read(t[1], 1);
 	must_be(leases_of(client[1], getpid()), NAMES);
@@ -100,8 +97,7 @@ static int reads_from_both(const struct test_daemon *d, void *arg)
 	drop_all(t[0]); /* this closes mappings of memory that the other's tensors are in, too */
 	tl_close(client[0]);
 	must_read(t[1], 1);
-	parent_tell(1);
-	parent_await(); /* the producer has left the killed daemon as well */
+	pause_at(1); /* the producer has left the killed daemon as well */
 	must_read(t[1], 1);
 	must_be(leases_of(client[1], getpid()), NAMES);
 	drop_all(t[1]);
@@ -128,27 +124,21 @@ GPU_TEST(a_killed_daemon_takes_nothing_from_the_other)
 	cleanup_gpu struct gpu_daemon stays = gpu_start();
 	struct gpu_daemon killed = gpu_start();
 	const struct both both = { .killed = &killed.d, .stays = &stays.d };
-	struct test_child p = child_start(NULL, publishes_at_both, (void *)&both), c;
+	struct test_child p = child_start_ready(NULL, publishes_at_both, (void *)&both), c;
 	struct tl_status before;
 	uint64_t charged;
 
-	child_await(&p);
-	c = child_start(NULL, reads_from_both, (void *)&both);
-	child_await(&c);
+	c = child_start_ready(NULL, reads_from_both, (void *)&both);
 	before = td_status(&stays.d);
 	charged = gpu_charged(&stays.d);
 	must(charged >= (uint64_t)NAMES * N);
 	td_kill(&killed.d);
-	child_go(&c);
-	child_await(&c);
+	child_step(&c);
 	must_be_untouched(&stays, &before, charged);
-	child_go(&p);
-	child_await(&p);
+	child_step(&p);
 	must_be_untouched(&stays, &before, charged);
-	child_go(&c);
-	child_must_succeed(&c);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&c);
+	child_finish(&p);
 	gpu_nothing_left(&stays);
 	killed = gpu_start(.socket = killed.d.socket); /* removes what the dead one left */
 	gpu_nothing_left(&killed);
@@ -166,8 +156,8 @@ struct side {
 static _Atomic bool stop;
 static CUcontext context;
 
-/* What lies at the one daemon is odd, at the other even. Each round's result; only the killed one
- * may fail. */
+/* Values at the one daemon are odd, at the other even. Only the killed daemon may fail a round,
+ * whose result is returned. */
 static int publish_once(struct side *s, int round)
 {
 	int64_t n = N;
@@ -254,15 +244,12 @@ static void move(const struct both *both, struct side *sides, void *(*thread_of)
 		must_be(pthread_create(&thread[i], NULL, thread_of, &sides[i]), 0);
 	some_rounds(&sides[0]);
 	some_rounds(&sides[1]);
-	parent_tell(1);
-	parent_await(); /* one is killed */
+	pause_at(1); /* one is killed */
 	some_rounds(&sides[1]);
-	parent_tell(1);
-	parent_await(); /* and another is in its place */
+	pause_at(1); /* and another is in its place */
 	some_rounds(&sides[0]);
 	some_rounds(&sides[1]);
-	parent_tell(1);
-	parent_await(); /* enough */
+	pause_at(1); /* enough */
 	atomic_store(&stop, true);
 	for (int i = 0; i < 2; i++)
 		must_be(pthread_join(thread[i], NULL), 0);
@@ -312,10 +299,8 @@ GPU_TEST(exchanges_go_on_while_the_other_daemon_is_killed)
 	child_go(&c);
 	child_await(&p);
 	child_await(&c);
-	child_go(&c);
-	child_must_succeed(&c);
-	child_go(&p);
-	child_must_succeed(&p);
+	child_finish(&c);
+	child_finish(&p);
 	gpu_nothing_left(&stays);
 	gpu_nothing_left(&killed);
 	td_stop(&killed.d);

@@ -69,8 +69,7 @@ static int exporter(const struct test_daemon *d, void *arg)
 		fd_send(e->sockets[0], vmm_export(&b));
 		e->export_us = since_us(begin);
 	}
-	parent_tell(p != 0);
-	parent_await();
+	pause_at(p != 0);
 	return 0;
 }
 
@@ -133,8 +132,7 @@ GPU_TEST(the_drivers_calls)
 		else
 			row("skip", size_text(e->size, size),
 			    "this GPU has too little free memory");
-		child_go(&p);
-		child_must_succeed(&p);
+		child_finish(&p);
 		close(e->sockets[0]);
 		close(e->sockets[1]);
 	}
@@ -182,8 +180,7 @@ static int library_producer(const struct test_daemon *d, void *arg)
 		snprintf(name, sizeof(name), "tl_publish, %s", size_text(s->size, size));
 		row("info", name, "%.1f us", median(us));
 	}
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	tl_close(client);
 	return 0;
 }

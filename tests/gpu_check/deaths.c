@@ -44,8 +44,7 @@ static int vmm_exporter(const struct test_daemon *d, void *arg)
 	gpu_fill(b.at, VALUE, N, CUDA_STREAM_LEGACY);
 	gpu_must(cuda->ctx_synchronize());
 	fd_send(e->sockets[0], vmm_export(&b));
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	return 0;
 }
 
@@ -53,10 +52,8 @@ static int observer(const struct test_daemon *d, void *arg)
 {
 	(void)d, (void)arg;
 	cuda = gpu_use(0);
-	for (int i = 0; i < 3; i++) {
-		parent_tell(free_bytes());
-		parent_await();
-	}
+	for (int i = 0; i < 3; i++)
+		pause_at(free_bytes());
 	return 0;
 }
 
@@ -99,19 +96,16 @@ GPU_TEST(a_descriptor_keeps_memory_alive)
 	}
 	fd = fd_receive(e->sockets[1]);
 	child_kill(&p);
-	child_go(&o);
-	held = child_await(&o);
+	held = child_step(&o);
 	must_be(td_run_client(NULL, vmm_late_importer, &fd), 0);
 	close(fd);
-	child_go(&o);
-	after = child_await(&o);
+	after = child_step(&o);
 	row(before >= held + N / 2 ? "ok" : "differs", "VMM memory kept by a descriptor alone",
 	    "after the producer's SIGKILL %lld of 64 MiB are in use",
 	    ((long long)before - (long long)held) >> 20);
 	row(after + N / 2 >= before ? "ok" : "differs", "... after the descriptor is closed",
 	    "%lld MiB are in use", ((long long)before - (long long)after) >> 20);
-	child_go(&o);
-	child_must_succeed(&o);
+	child_finish(&o);
 	exported_free(e);
 }
 
@@ -132,8 +126,7 @@ static int legacy_exporter(const struct test_daemon *d, void *arg)
 	gpu_must(cuda->ctx_synchronize());
 	gpu_must(cuda->ipc_get_mem_handle(&e->memory, p));
 	gpu_must(cuda->ipc_get_event_handle(&e->event, event));
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	return 0;
 }
 
@@ -166,8 +159,7 @@ static int legacy_importer(const struct test_daemon *d, void *arg)
 	gpu_must(read_bytes(p, &value));
 	must_be(value, VALUE);
 	before = free_bytes();
-	parent_tell(1);
-	parent_await(); /* the exporter is gone */
+	pause_at(1); /* the exporter is gone */
 	row("info", "memory given back at the exporter's death", "%lld MiB while it is open here",
 	    ((long long)free_bytes() - (long long)before) >> 20);
 	r = read_bytes(p, &value);
@@ -205,14 +197,11 @@ static int legacy_late_importer(const struct test_daemon *d, void *arg)
 GPU_TEST(a_legacy_exporter_dies)
 {
 	struct exported *e = exported_new();
-	struct test_child p = child_start(NULL, legacy_exporter, e), c;
+	struct test_child p = child_start_ready(NULL, legacy_exporter, e), c;
 
-	child_await(&p);
-	c = child_start(NULL, legacy_importer, e);
-	child_await(&c);
+	c = child_start_ready(NULL, legacy_importer, e);
 	child_kill(&p);
-	child_go(&c);
-	child_must_succeed(&c);
+	child_finish(&c);
 	must_be(td_run_client(NULL, legacy_late_importer, e), 0);
 	exported_free(e);
 }

@@ -115,8 +115,7 @@ static int neighbour_owner(const struct test_daemon *d, void *arg)
 	n->a = gpu_alloc(1 << 16);
 	n->b = gpu_alloc(1 << 16);
 	gpu_must(cuda->ipc_get_mem_handle(&n->handle, n->a));
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	return 0;
 }
 
@@ -155,12 +154,10 @@ FACTS(event_facts)
 GPU_TEST(neighbours_are_told)
 {
 	struct neighbours *n = shared_memory(sizeof(*n));
-	struct test_child owner = child_start(NULL, neighbour_owner, n);
+	struct test_child owner = child_start_ready(NULL, neighbour_owner, n);
 
-	child_await(&owner);
 	must_be(td_run_client(NULL, neighbour_reader, n), 0);
-	child_go(&owner);
-	child_must_succeed(&owner);
+	child_finish(&owner);
 	munmap(n, sizeof(*n));
 }
 

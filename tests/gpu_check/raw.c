@@ -100,8 +100,7 @@ static int produce(const struct test_daemon *d, void *arg)
 					      NULL),
 			0);
 	}
-	parent_tell(1);
-	parent_await();
+	pause_at(1);
 	must_be(tl_delete(client, "t"), 0);
 	if (side == LIBRARY)
 		eventually(atomic_load(&f.deleted));
@@ -183,12 +182,10 @@ static void pair(enum side from, enum side to)
 	}
 	{
 		cleanup_td struct test_daemon d = td_start();
-		struct test_child p = child_start(&d, produce, &from);
+		struct test_child p = child_start_ready(&d, produce, &from);
 
-		child_await(&p);
 		must_be(td_run_client(&d, consume, &to), 0);
-		child_go(&p);
-		child_must_succeed(&p);
+		child_finish(&p);
 	}
 	row("ok", name, "8 MiB, all bytes are right; freed afterwards");
 }

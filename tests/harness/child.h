@@ -31,7 +31,7 @@ int td_run_client(const struct test_daemon *d, child_fn *fn, void *arg);
 struct test_child child_start(const struct test_daemon *d, child_fn *fn, void *arg);
 /* The same with another uid, but a group that may use the socket. Needs root. */
 struct test_child child_start_as(uid_t uid, const struct test_daemon *d, child_fn *fn, void *arg);
-/* What it tells next. If the child ends instead, must() fails. */
+/* Returns the value that the child tells next. If the child ends instead, must() fails. */
 uint64_t child_await(struct test_child *c);
 void child_go(struct test_child *c);
 int child_wait(struct test_child *c); /* its wait status */

@@ -51,7 +51,8 @@ void gpu_held_from_here(CUstream stream);
 
 /* The driver, with the primary context of that device current. If there is none, must() fails. */
 const struct cuda_driver *gpu_use(int device);
-/* What a kernel on that stream would see: the value of all @size bytes, or -1 if they differ. */
+/* Reads as a kernel on that stream would: returns the value of all @size bytes, or -1 if they
+ * differ. */
 int gpu_read(CUdeviceptr pointer, size_t size, CUstream stream);
 /* Sets bytes as a kernel on that stream would, and does not wait. */
 void gpu_fill(CUdeviceptr pointer, int byte, size_t size, CUstream stream);

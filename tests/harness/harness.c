@@ -19,7 +19,8 @@
 
 enum { PIDS_MAX = 512, FDS_MAX = 1024, DIRS_MAX = 16, CHILD_FAILED = 97 };
 
-/* What the current test has made, so that its teardown can remove it whatever happened. */
+/* The current test's processes, directories and daemons. The teardown removes what is left of them,
+ * however the test ended. */
 static pid_t pids[PIDS_MAX];
 static char dirs[DIRS_MAX][64];
 static uint64_t instances[DIRS_MAX];

@@ -144,7 +144,7 @@ void td_settle(const struct test_daemon *d);
 struct tl_status td_status(const struct test_daemon *d);
 /* Nobody is connected, and no tensor, draft, segment or byte is left. */
 void td_must_be_empty(const struct test_daemon *d);
-/* What it wrote to stderr so far; the caller frees it. */
+/* Returns the text that it has written to stderr so far; the caller frees it. */
 char *td_log(const struct test_daemon *d);
 unsigned td_objects(const struct test_daemon *d); /* shm objects of this instance */
 bool td_alive(const struct test_daemon *d);

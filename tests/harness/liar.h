@@ -63,7 +63,7 @@ struct liar {
 	int segment_fds[LIAR_SEGMENTS];
 	unsigned char *segments[LIAR_SEGMENTS]; /* where they are mapped */
 
-	/* What it says, which the test may change before it is said. */
+	/* Its answers. The test may change them before they are sent. */
 	struct wire_welcome welcome; /* without the header */
 	struct wire_draft draft;     /* without the header */
 	_Atomic uint64_t segment_size;

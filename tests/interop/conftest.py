@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests with real libraries share: the fixtures of python/tests, and which libraries are tested."""
+"""The fixtures of the tests with real libraries: those of python/tests, and the libraries that are tested."""
 
 import gc
 import importlib.util

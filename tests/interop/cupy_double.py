@@ -103,7 +103,7 @@ class Array:
 
 
 class Viewed:
-    """What cupy.asarray() makes of an object with __cuda_array_interface__. CuPy waits for its stream on the host."""
+    """The result of cupy.asarray() for a __cuda_array_interface__. CuPy waits for its stream on the host."""
 
     def __init__(self, array, synchronize):
         description = array.__cuda_array_interface__

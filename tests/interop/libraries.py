@@ -130,7 +130,7 @@ class Library:
         raise NotImplementedError
 
     def produces(self, array):
-        """What put() is given for the array."""
+        """Return the object that put() is given for the array."""
         return array
 
     def says(self, word):

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What nanobind's casters give a C++ function that takes an array, writable or not; held by a Python object. */
+/* Python objects that hold the array, writable or not, that nanobind's casters give to a C++ function. */
 #include <cstring>
 #include <vector>
 
@@ -28,7 +28,7 @@ template <typename... Of> struct Held {
 	}
 };
 
-/* Another array over the same memory, which keeps the object that it comes from. */
+/* Returns another array over the same memory, which keeps the object that it comes from. */
 template <typename H> static nb::object exported(nb::handle self)
 {
 	const auto &array = nb::cast<const H &>(self).array;

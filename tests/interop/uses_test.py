@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people do with the libraries: they compute on shared memory, and into shared memory."""
+"""Uses of the libraries: computing on shared memory, and into shared memory."""
 
 import gc
 import os

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drafts: asked for or prefetched, taken into use, committed, aborted, taken back while unused;
- * and what becomes of them at the end of a connection. PROTOCOL.md, sections 4 and 5.
+ * Drafts, which are asked for or prefetched, taken into use, committed, aborted, or taken back while
+ * unused; and the drafts that remain at the end of a connection. PROTOCOL.md, sections 4 and 5.
  *
- * One producer with NT threads, a daemon, two slots. Others who want memory are the daemon's choice to
- * take an unused draft back; others who publish are its choice to retire what is published. `rescan` is
- * one step here: lease.pml has it in full.
+ * There are one producer with NT threads, a daemon and two slots. There are no other clients: instead,
+ * the daemon may at any time take an unused draft back, as if others wanted memory, and retire a tensor,
+ * as if others published. `rescan` is one step here, and lease.pml has it in full.
  *
  * Sizes: each thread makes DRAFTS drafts; QUEUE messages fit into the socket.
- * Situations: DIES, CLOSES, DROPS, KEEPS as in lease.pml. EARLY_GOODBYE: a thread that ends says GOODBYE
- * though another one has a draft.
+ * Situations: DIES, CLOSES, DROPS and KEEPS are those of lease.pml. EARLY_GOODBYE: a thread that ends
+ * says GOODBYE although another one has a draft.
  */
 #include "common.inc"
 
@@ -34,11 +34,11 @@ bit touched[NS];
 byte held[NS];
 bit rescan;
 chan queue = [QUEUE] of { mtype, byte };	/* to the daemon: a ref, or CREATE's thread */
-chan answer[NT] = [1] of { byte };		/* DRAFT that was asked for by CREATE */
-chan spare = [1] of { byte };			/* DRAFT that was prefetched, not used yet */
-bit asked;					/* prefetched, and not used yet */
+chan answer[NT] = [1] of { byte };		/* DRAFT that answers CREATE */
+chan spare = [1] of { byte };			/* DRAFT that was prefetched and is not used yet */
+bit asked;					/* a prefetched draft was asked for and is not used yet */
 
-/* ---- What the kernel knows ---- */
+/* ---- The kernel's knowledge ---- */
 
 bit mapped = 1, closed, dead;
 
@@ -46,11 +46,11 @@ bit mapped = 1, closed, dead;
 
 bit connected = 1, served = 1, orphan;
 bit prefetched[NS];		/* the draft was prefetched and has never been seen in use */
-bit waiting[NT];	/* CREATE without room */
+bit waiting[NT];	/* a CREATE that waits for room */
 
 /* ---- For the assertions ---- */
 
-byte uses[NT];		/* slot + 1 that the thread writes to */
+byte uses[NT];		/* slot + 1 of the draft that the thread writes to */
 byte sent[NS];		/* generation of a COMMIT that the daemon has not read */
 byte working = NT;
 bit keeps;
@@ -83,10 +83,10 @@ inline look_at_all()
 	if :: STATE(word[1]) == RETIRED -> look_and_reclaim(1) :: else fi
 }
 
-/* Only after what was sent before has been read: a COMMIT among it is worth the draft. */
+/* A draft is taken back only if no message is unread, since a COMMIT among them would lose its draft. */
 inline take_back(s)
 {
-	word[s] = WORD(GEN(word[s]), RETIRED);		/* as T1, T2 */
+	word[s] = WORD(GEN(word[s]), RETIRED);		/* like T1 and T2 */
 #ifdef QUEUE_BEFORE_HELD
 	unread = connected && nempty(queue);
 	any = COUNTS(s);
@@ -115,7 +115,7 @@ inline forget()
 
 #define NO_DRAFTS (STATE(word[0]) != DRAFT && STATE(word[1]) != DRAFT)
 #define STUCK(s) (STATE(word[s]) == RETIRED && !held[s])
-/* As in lease.pml. */
+/* See lease.pml. */
 #define WORTH_A_LOOK (working || !mapped || !held[0] && !held[1] && NO_DRAFTS || STUCK(0) || STUCK(1))
 
 inline look_at_orphan()
@@ -230,10 +230,10 @@ end_next:
 	:: waiting[1] && IS_FREE(0) -> GRANT(0, 0, answer[1]); waiting[1] = 0
 	:: waiting[1] && IS_FREE(1) -> GRANT(1, 0, answer[1]); waiting[1] = 0
 #endif
-	/* memory is wanted */
+	/* others want memory */
 	:: STATE(word[0]) == DRAFT && prefetched[0] -> take_back(0)
 	:: STATE(word[1]) == DRAFT && prefetched[1] -> take_back(1)
-	/* the name means something else now, or nothing */
+	/* others publish under the name or delete it */
 	:: STATE(word[0]) == LIVE -> word[0] = WORD(GEN(word[0]), RETIRED); look_and_reclaim(0)
 	:: STATE(word[1]) == LIVE -> word[1] = WORD(GEN(word[1]), RETIRED); look_and_reclaim(1)
 	od
@@ -292,7 +292,7 @@ again:
 	fi;
 	if
 	:: d_step { nempty(spare) -> spare?ref; asked = 0; s = SLOT(ref) }
-		/* taken into use, as G2 and G3 */
+		/* take it into use, like G2 and G3 */
 		touched[s] = 1;
 #ifdef WEAK_USE
 		if :: i == 0 -> late_hold = s + 1; hold = 1 :: else -> d_step { held[s]++; hold = 1 } fi;
@@ -324,7 +324,7 @@ again:
 #endif
 	:: skip
 	fi;
-	/* whatever becomes of the connection, what is written to is still a draft */
+	/* memory that is being written is still a draft, whatever becomes of the connection */
 	assert(STATE(word[s]) != FREE && GEN(word[s]) == GEN(ref));
 	if
 	:: d_step { !asked -> asked = 1; is_prefetched = 1 }
@@ -392,7 +392,7 @@ end_buffers:
 }
 #endif
 
-/* ---- What must hold when nothing moves any more ---- */
+/* ---- Conditions at the end, when nothing can move any more ---- */
 
 #define LEFT(s) (STATE(word[s]) == DRAFT && keeps)
 

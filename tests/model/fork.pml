@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fork(): a child that inherits leases (client/session/fork.c). The parent's thread Getter gets and releases while
- * its thread Forker forks once. Ledger and socket 0 are the parent's, 1 those that are made for the child.
- * After the fork, each process has its own copy of descriptors and mappings. If the second connection cannot be
- * had, the parent holds for the child (it pins), until it sees that the child has ended.
+ * fork(): a child inherits leases (client/session/fork.c). The parent's thread Getter gets and releases while its
+ * thread Forker forks once. Ledger and socket 0 are the parent's; 1 are those that it makes for the child. After the
+ * fork, each process has its own copy of descriptors and mappings. If there is no second connection, the parent holds
+ * for the child (it pins), until it sees that the child has ended.
  *
  * Sizes: GETS gets by Getter, PUBS publishes.
  * Situations: REFUSED (the second connection may fail), DROPS (the daemon drops the parent at any moment),
@@ -29,9 +29,9 @@ byte held[2 * NS];
 bit rescan[2];
 chan queue[2] = [1] of { byte };	/* RELEASED(ref) */
 
-/* ---- What the kernel knows ---- */
+/* ---- The kernel's knowledge ---- */
 
-bit parent_maps[2], child_maps[2];	/* a ledger */
+bit parent_maps[2], child_maps[2];	/* the process maps the ledger */
 bit parent_socket[2], child_socket[2];
 bit parent_dead, child_dead;
 #define MAPPED(l) (parent_maps[l] || child_maps[l])
@@ -40,19 +40,19 @@ bit parent_dead, child_dead;
 /* ---- The daemon's own ---- */
 
 bit connected[2], served[2], orphan[2];
-bit offered, refused;	/* the child's ledger: sent, not wanted */
+bit offered, refused;	/* the child's ledger was sent, or was refused */
 
 /* ---- In the parent's memory ---- */
 
 bit forking;		/* the session's state */
-bit late_forking;	/* in a store buffer */
+bit late_forking;	/* the same in a store buffer */
 byte object;		/* slot + 1 of Getter's lease */
 bit getting;		/* Getter has not ended */
 bit forks;		/* Forker has not ended */
 
 /* ---- In the child's memory ---- */
 
-bit inherited[NS];	/* leases: copies of the parent's objects */
+bit inherited[NS];	/* leases, which are copies of the parent's objects */
 bit living;		/* the child has not ended */
 
 #define WORKING (getting || forks || living)
@@ -61,7 +61,7 @@ bit living;		/* the child has not ended */
 #define NAMED(s) (current == REF(GEN(word[s]), s))
 #define COUNTS(l, s) (served[l] && held[AT(l, s)])
 
-/* ---- The daemon: as in lease.pml ---- */
+/* ---- The daemon, which is that of lease.pml ---- */
 
 inline look_and_reclaim(s) /* T2 */
 {
@@ -218,7 +218,7 @@ proctype Getter()
 			:: mine[0] ->
 				if
 				:: d_step { OPEN -> object = s + 1; gets++ }
-				:: d_step { !OPEN -> SEEN(waits) }	/* process_wait_fork(), then again */
+				:: d_step { !OPEN -> SEEN(waits) }	/* it calls process_wait_fork() and tries again */
 				fi
 			fi
 		fi;
@@ -270,7 +270,7 @@ proctype Forker()
 #else
 	forking = 1;
 #endif
-	/* does it hold anything? */
+	/* does the parent hold anything? */
 	has = held[AT(0, 0)];
 	has = has || held[AT(0, 1)];
 	if
@@ -321,7 +321,7 @@ proctype Forker()
 	parent_socket[1] = 0;
 	parent_maps[1] = 0;
 	forking = 0;
-	if				/* when the child has ended, if the parent is there to see it */
+	if				/* once the child has ended, if the parent lives to see it */
 	:: d_step { pinned && HEIRLESS -> SEEN(unpins) }
 		if :: pinned & 1 -> release(0, 0) :: else fi;
 		if :: pinned & 2 -> release(0, 1) :: else fi
@@ -347,7 +347,7 @@ proctype Child()
 #else
 	if
 	:: own || !inherited[0] && !inherited[1] -> child_maps[0] = 0
-	:: else						/* what it reads is its parent's to keep */
+	:: else						/* its parent's ledger protects what it reads */
 	fi;
 #endif
 	if
@@ -400,7 +400,7 @@ end_buffers:
 }
 #endif
 
-/* ---- What must hold when nothing moves any more ---- */
+/* ---- Conditions at the end, when nothing can move any more ---- */
 
 active proctype End()
 {

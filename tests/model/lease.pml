@@ -3,12 +3,13 @@
  * Leases: get (G1..G3), release (R1, R2), retire (T1, T2), RELEASED and `rescan`, pages of the
  * ledger, and the end of a connection (D1, D2). PROTOCOL.md, section 5.
  *
- * One access to something shared is one step. Everything is sequentially consistent but for what a planted
- * mistake puts into a store buffer (WEAK_...).
+ * Each access to shared memory is one step. Everything is sequentially consistent, except for stores that a
+ * planted mistake puts into a store buffer (WEAK_...).
  *
- * Sizes: NT threads; thread i is one of client CLIENT(i)'s; NC clients, each with a ledger; NN names; PUBS
- * publishes by the daemon; GETS gets by each thread; QUEUE messages fit into a socket; BATCH messages are
- * read at one go; LEAVES(c) says whether client c ends its connection when its threads have ended.
+ * Sizes: NT threads, of which thread i belongs to client CLIENT(i); NC clients, each with a ledger; NN names;
+ * PUBS publishes by the daemon; GETS gets by each thread; QUEUE messages fit into a socket; the daemon reads
+ * up to BATCH messages at once; LEAVES(c) says whether client c ends its connection when its threads have
+ * ended.
  * Situations: DIES (client 0's process dies at any moment), CLOSES (client 0's socket closes, its process
  * goes on), DROPS (the daemon drops client 0 at any moment), KEEPS (a thread may keep a lease for ever),
  * DELETES, NOISE (thread 0 may send something else first).
@@ -56,14 +57,14 @@
 /* ---- Shared memory and sockets ---- */
 
 byte word[NS];
-byte current[NN];	/* a ref, 0: none */
-bit mine[NC];		/* the clients' words: does the daemon read the ledger? */
+byte current[NN];	/* a ref, or 0 for none */
+bit mine[NC];		/* the client's word says that the daemon reads the ledger */
 bit touched[NP];
 byte held[NC * NS];
 byte rescan[NC];
 chan queue[NC] = [QUEUE] of { byte }; /* RELEASED(ref) */
 
-/* ---- What the kernel knows ---- */
+/* ---- The kernel's knowledge ---- */
 
 bit mapped[NC];		/* somebody has the ledger mapped writable */
 bit closed[NC];		/* the client's end of the socket is closed */
@@ -112,8 +113,8 @@ byte late_retire;	/* slot + 1 */
 /* ---- The daemon ---- */
 
 /*
- * One ledger's counter. A page's mark is never taken back. So whoever finds it set may as well have looked at it
- * when he looks at the counter: both are one step.
+ * The counter of one ledger. A page's mark is never taken back, so a look that finds it set could as well have come
+ * with the look at the counter. Both are one step.
  */
 #ifdef NO_PAGES
 #define COUNTS(c, s) (served[c] && held[AT(c, s)])
@@ -121,7 +122,7 @@ byte late_retire;	/* slot + 1 */
 #define COUNTS(c, s) (served[c] && touched[PAGE(c, s)] && held[AT(c, s)])
 #endif
 
-/* The last look is one step with what follows from it. */
+/* The last look and its consequence are one step. */
 #define RECLAIM(s) \
 	if \
 	:: !any -> \
@@ -186,7 +187,7 @@ inline publish(s, n)
 	fi
 }
 
-/* Its ledger counts for nothing any more. */
+/* From now on its ledger protects nothing. */
 inline forget(c)
 {
 	d_step { served[c] = 0; orphan[c] = 0; rescan_seen[c] = 0 }
@@ -202,8 +203,8 @@ inline forget(c)
 #define STUCK(s) (STATE(word[s]) == RETIRED && !HELD(s))
 #endif
 /*
- * A look that would find what the one before it found is left out, so that the search sees the end. While
- * threads are at work, none is left out.
+ * Looks that would find the same as the one before are left out, so that the search comes to an end. None is left
+ * out while threads are at work.
  */
 #define WORTH_A_LOOK(c) (WORKING || !mapped[c] || SHOWS_NONE(c) || STUCK(0) || STUCK(1))
 
@@ -237,7 +238,7 @@ inline end(c)
 	:: d_step { !any -> mine[c] = 0 } forget(c)
 	:: d_step { any -> any = 0; orphan[c] = 1; mine[c] = 0 }
 	fi
-#elif defined(MAP_BEFORE_D1)	/* harmless: what is unmapped is never mapped again */
+#elif defined(MAP_BEFORE_D1)	/* harmless, since an unmapped ledger is never mapped again */
 	if
 	:: !mapped[c] -> mine[c] = 0; forget(c)
 	:: mapped[c] -> d_step { orphan[c] = 1; mine[c] = 0 }
@@ -421,7 +422,7 @@ proctype Thread(byte i)
 	if :: i == 0 && nfull(queue[c]) -> queue[c]!0 :: skip fi;
 #endif
 again:
-	if						/* G1 only spares the rest: it is left out */
+	if						/* G1 only saves the other steps and is left out */
 	:: d_step { gets < GETS && current[0] -> ref = current[0]; s = SLOT(ref); gets++ }
 #if NN > 1
 	:: d_step { gets < GETS && current[1] -> ref = current[1]; s = SLOT(ref); gets++ }
@@ -454,7 +455,7 @@ again:
 #endif
 	:: skip
 	fi;
-	/* what is held stays what it was, whatever becomes of the connection */
+	/* a held tensor stays the same, whatever becomes of the connection */
 	assert(!uses[i] || word[s] == WORD(GEN(ref), LIVE) || word[s] == WORD(GEN(ref), RETIRED));
 	release();
 	d_step { ref = 0; s = 0 }
@@ -507,7 +508,7 @@ proctype Fate()
 #endif
 
 #ifdef WEAK
-active proctype Buffers()	/* what was stored becomes visible some time */
+active proctype Buffers()	/* a store becomes visible at some time */
 {
 end_buffers:
 	do
@@ -522,7 +523,7 @@ end_buffers:
 }
 #endif
 
-/* ---- What must hold when nothing moves any more ---- */
+/* ---- Conditions at the end, when nothing can move any more ---- */
 
 #define KEPT(s) (keeps[0] && uses[0] == (s) + 1 || keeps[1] && uses[1] == (s) + 1 || keeps[NT - 1] && uses[NT - 1] == (s) + 1)
 

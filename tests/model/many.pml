@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tl_get_many(): leases on what several names mean at one moment. Names are published one by one, in groups,
- * and deleted. PROTOCOL.md, sections 4 and 5.
+ * tl_get_many(): leases on tensors that are all current at one moment. Names are published one by one, published
+ * in groups, and deleted. PROTOCOL.md, sections 4 and 5.
  *
- * A ref is a version here. It is never used again while somebody has a lease on it (lease.pml shows that), so
- * there are no slots, and get is one look at `current` and one at the word.
+ * A ref is a version here. It is never reused while somebody has a lease on it, which lease.pml shows. So there
+ * are no slots, and a get is one look at `current` and one at the word.
  *
  * Time counts the changes of any `current`. from[] and until[] say when a version began and ceased to be current.
- * A group changes all its names at one time, that of the first: nobody can lease a member until all are LIVE.
+ * A group changes all its names at the time of the first, because nobody can lease a member until all are LIVE.
  *
  * Sizes: NAMES names; CHANGES publishes and deletes (a group counts as one); the reader gives up after ROUNDS
  * second looks.
@@ -27,7 +27,7 @@
 #define NEVER 99
 #define V(n, v) ((n) * VERSIONS + (v))
 
-byte current[NAMES];			/* a version, from 1; 0: none */
+byte current[NAMES];			/* a version, from 1 on, or 0 for none */
 byte state[NAMES * VERSIONS];
 
 /* ---- For the assertions ---- */
@@ -53,7 +53,7 @@ inline withdraw(n)
 	d_step { state[V(n, former)] = RETIRED; former = 0 }
 }
 
-/* Names a and b, in that order. */
+/* Publishes names a and b, in that order. */
 inline publish_group(a, b)
 {
 	d_step {
@@ -93,7 +93,7 @@ proctype Daemon()
 
 /* ---- The reader ---- */
 
-/* G1 to G3 in one: a look at `current`, then one at the word, which must be LIVE. */
+/* G1 to G3 are two steps here: a look at `current`, then one at the word, which must be LIVE. */
 inline take(n)
 {
 	do
@@ -131,7 +131,7 @@ proctype Reader()
 	do
 	:: rounds < ROUNDS ->
 		d_step { rounds++; changed = 0; n = 0; do :: n < NAMES -> fresh[n] = 0; n++ :: else -> break od; n = 0 }
-		do				/* takes what is missing */
+		do				/* take the leases that are missing */
 		:: n < NAMES && !ref[n] ->
 			take(n);
 #ifdef LOOKS_BEFORE_LAST
@@ -143,7 +143,7 @@ proctype Reader()
 		od;
 		n = 0;
 #if !defined(NO_SECOND_LOOK) && !defined(LOOKS_BEFORE_LAST)
-		do				/* those just taken first */
+		do				/* look at those just taken first */
 		:: n < NAMES && fresh[n] -> look(n); n++
 		:: n < NAMES && !fresh[n] -> n++
 		:: else -> break
@@ -160,7 +160,7 @@ proctype Reader()
 #endif
 		if
 		:: d_step { !changed -> together = TOGETHER; assert(together) }
-			/* and that moment is within the call */
+			/* that moment lies within the call */
 			d_step { assert(FIRST_UNTIL > began); SEEN(got); if :: rounds > 1 -> SEEN(got_in_later_round) :: else fi }
 			break
 		:: changed

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who uses a session (client/memory/users.c): users_enter(), users_leave(), users_join(), users_close(). Each thread
- * changes a counter of its own with plain stores. Whoever may be the last takes the sum, under a mutex.
+ * The users of a session (client/memory/users.c): users_enter(), users_leave(), users_join(), users_close(). Each
+ * thread changes a counter of its own with plain stores. A thread that may be the last takes the sum, under a mutex.
  *
- * Each thread has a store buffer of two stores, as on x86. A thread that takes the mutex empties its own;
- * membarrier(2) empties those of all, one after the other. SYMMETRIC is the library on a kernel without
- * membarrier(2): each thread has a fence instead.
+ * Each thread has a store buffer of two stores, like a processor of x86. A thread that takes the mutex empties its
+ * own; membarrier(2) empties those of all, one after the other. SYMMETRIC is the library on a kernel without
+ * membarrier(2), where each thread has a fence instead.
  *
- * Sizes: NT threads do OPS things each: a call, which may leave a lease behind; the end of a lease, whoever
- * took it; or a second lease by whoever has one (tl_remap()).
+ * Sizes: NT threads do OPS things each. These are a call, which may leave a lease behind; the end of any thread's
+ * lease; and a second lease on the tensor of the first (tl_remap()).
  */
 #include "common.inc"
 
@@ -19,16 +19,16 @@
 #define OPS 2
 #endif
 
-short count[NT];			/* as others see it */
-chan stores[NT] = [2] of { short };	/* what they do not see yet */
+short count[NT];			/* the counter as others see it */
+chan stores[NT] = [2] of { short };	/* values that others do not see yet */
 bit closing, listed;
 byte users_closing;
 bit mutex;
 
 /* ---- For the assertions ---- */
 
-byte users;				/* true ones: calls that were let in, and leases */
-byte leases;				/* those that no thread is at work with */
+byte users;				/* true users: calls that were let in, and leases */
+byte leases;				/* leases that no thread is at work with */
 byte drained;
 byte running = NT + 1;
 
@@ -142,7 +142,7 @@ active proctype Closer()
 	byte k;
 	bit last;
 
-	d_step { !mutex -> closing = 1; users_closing = 1 }	/* in one go under the mutex */
+	d_step { !mutex -> closing = 1; users_closing = 1 }	/* both at once, under the mutex */
 #ifdef LISTED_BEFORE_BARRIER
 	listed = 1;
 #define LIST skip
@@ -150,12 +150,12 @@ active proctype Closer()
 #define LIST listed = 1
 #endif
 #if !defined(SYMMETRIC) && !defined(NO_BARRIER)
-	do					/* membarrier(): the fences of the others, one by one */
+	do					/* membarrier() empties the buffers one by one */
 	:: d_step { k < NT -> do :: stores[k]?count[k] :: empty(stores[k]) -> break od; k++ }
 	:: d_step { k == NT -> k = 0 } break
 	od;
 #endif
-	/* Only now: who leaves meanwhile would count before the barrier. */
+	/* Listed only now: a thread that leaves must not take the sum before the barrier. */
 	atomic { !mutex -> mutex = 1; LIST }
 	do
 	:: d_step { k < NT - 1 -> sum = sum + count[k]; k++ }
@@ -173,7 +173,7 @@ active proctype Closer()
 	running--
 }
 
-active proctype Buffers()	/* what was stored becomes visible some time */
+active proctype Buffers()	/* a store becomes visible at some time */
 {
 end_buffers:
 	do
@@ -193,7 +193,7 @@ init {
 	}
 	timeout ->
 	assert(!running && !mutex);
-	/* whoever leaves last drains it */
+	/* the last user to leave drains it */
 	assert(drained || users);
 	assert(!users || leases == users)
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What `make install` puts into a root of its own is what a user needs: tests/package/project is
- * built against it, by CMake and by pkg-config, and runs with it.
+ * `make install` gives a user all that he needs: tests/package/project is built by CMake and by
+ * pkg-config against an installation in a root of its own, and runs with it.
  */
 #include <stdarg.h>
 #include <stdio.h>

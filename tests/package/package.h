@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the package share: what was built and installed, as a user finds it. */
+/* The fixture of the package's tests: the build and the installation, as a user finds them. */
 #pragma once
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests of the fake driver share. Exporter and importer are processes; handles go between
+ * The fixture of the fake driver's tests. Exporter and importer are processes; handles go between
  * them in memory that all have mapped.
  */
 #pragma once
@@ -12,7 +12,7 @@
 
 enum { SIZE = 1 << 20 };
 
-/* What the children tell each other. */
+/* The children tell each other these values. */
 static struct shared {
 	struct cuda_ipc_handle memory[2], event;
 	struct cuda_pool_pointer pool_pointer;

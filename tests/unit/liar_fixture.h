@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests with a daemon that lies share: all the ways to look at a tensor, and what must be
- * true of what comes. */
+/* The fixture of the tests with a daemon that lies: all the ways to look at a tensor, and the
+ * checks of the answers. */
 #pragma once
 
 #include "tensor/name.h"

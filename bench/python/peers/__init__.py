@@ -2,19 +2,19 @@
 """The peers: a module each, with two classes that worker.py calls.
 
 Producer(folder): starts what the peer needs, with its files in folder.
-    version: of the package. address: what the consumer needs to connect.
-    resize(source): makes source the value that is put, publishes it for gets(), and returns what the consumer must
-        know.
+    version: the version of the package. address: an address for the consumer.
+    resize(source): makes source the value that is put, publishes it for gets(), and returns a token for the
+        consumer's resize().
     puts(): {case: (op, after)}. op() puts source once and is timed; after(), which may be None, cleans up untimed.
-    latest(): returns what the consumer must know to look at what was put last.
+    latest(): returns a token with which the consumer's look() finds the last value.
     before_send(), send(), after_send(): one transfer to a consumer that waits; only send() is timed.
     refill(n): makes n values ready, for peers whose values can be received only once.
     start_consumer(class): for peers whose consumer is not a child process.
     close()
 Consumer(address)
     resize(size, token)
-    gets(): {case: op}. op() gets what resize() published and gives it back.
-    look(token): returns, as bytes-like, what was put last.
+    gets(): {case: op}. op() gets the value that resize() published and gives it back.
+    look(token): returns the value that was put last, as an object with the buffer protocol.
     receive(): waits for one transfer, has it as an array, and gives it back.
     close()
 """

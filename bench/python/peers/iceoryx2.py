@@ -24,7 +24,7 @@ PUT, GET, TRANSFER = "put", "get", "transfer"
 def node(folder):
     config = iceoryx2.config.default()
     config.global_cfg.root_path = iceoryx2.Path.new(folder)
-    # By this run.py finds what iceoryx2 leaves in /dev/shm.
+    # run.py finds the files that iceoryx2 leaves in /dev/shm by this prefix.
     config.global_cfg.prefix = iceoryx2.FileName.new(f"iox2_{os.path.basename(os.path.dirname(folder))}_")
     return iceoryx2.NodeBuilder.new().config(config).create(iceoryx2.ServiceType.Ipc)
 

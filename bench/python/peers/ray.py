@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ray's object store: objects of any type with references, not names. The consumer is an actor.
 
-put: ray.put() of an array. Ray frees what it replaces when it likes. get: ray.get() of a reference that the actor has,
-which gives an array over the store's memory; the end of the array releases it. transfer: call the actor with the
+put: ray.put() of an array. Ray chooses when it frees the values before. get: ray.get() of a reference that the actor
+has, which gives an array over the store's memory; the end of the array releases it. transfer: call the actor with the
 reference as an argument; the actor gets the array.
 """
 
@@ -53,7 +53,7 @@ class Producer(BaseProducer):
         self.source = source
         self.kept = self.last = None
         self.kept = ray.put(source)
-        return [self.kept]  # in a list: a reference that is an argument itself becomes its value
+        return [self.kept]  # in a list, because Ray replaces an argument that is itself a reference by its value
 
     def puts(self):
         put, source = ray.put, self.source

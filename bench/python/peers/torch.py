@@ -2,7 +2,7 @@
 """torch.multiprocessing: tensors that pass from one process to another through a queue, as descriptors.
 
 put: share_memory_(), which copies into new shared memory each time. There is no get by name. transfer: put() of a
-shared tensor into a SimpleQueue, to a consumer that sleeps in get() and may write to what it gets.
+shared tensor into a SimpleQueue, to a consumer that sleeps in get() and may write to the tensor.
 """
 
 import torch

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What Tensor and Draft have in common: the hold, the properties, and the buffer protocol. */
+/* The common part of Tensor and Draft: the hold, the properties, and the buffer protocol. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

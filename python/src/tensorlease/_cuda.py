@@ -30,7 +30,7 @@ class CudaDevice(NamedTuple):
 
 
 class DeviceUsage(NamedTuple):
-    """What a daemon counts on a GPU. Sizes are in bytes; None means no limit."""
+    """A daemon's usage of a GPU, as it counts it. Sizes are in bytes; None means no limit."""
 
     uuid: str
     bytes_used: int  # by published allocations and draft buffers

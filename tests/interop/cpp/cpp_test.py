@@ -103,4 +103,4 @@ def test_a_header_of_another_dlpack_is_refused_in_words(compile, folder, version
     result = compile("other.o", "-c", HERE / "upstream.cpp", f'-DUPSTREAM="{folder}/other.h"')
     assert result.returncode != 0 and words in result.stderr
     result = compile("other.o", "-c", HERE / "upstream.cpp", f'-DUPSTREAM="{folder}/other.h"', "-DOURS_FIRST")
-    assert result.returncode == 0, result.stderr  # it has the same include guard as ours
+    assert result.returncode == 0, result.stderr  # theirs has the same include guard as ours

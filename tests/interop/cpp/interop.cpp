@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What a C++ program does with the C library: everything is given back by destructors, also when an exception passes.
- * cpp_test.py runs it beside a Python process. `interop ADDRESS`
+ * A C++ program that uses the C library. Its destructors give everything back, even when an exception passes. cpp_test.py
+ * runs it beside a Python process, as `interop ADDRESS`.
  */
 #include <array>
 #include <atomic>
@@ -26,7 +26,7 @@
 namespace
 {
 
-/* ---- What a C++ program would write ---- */
+/* ---- Wrappers that a C++ program would write ---- */
 
 struct Error : std::runtime_error {
 	int code;
@@ -205,7 +205,7 @@ void tensors_are_what_was_put(const Client &client)
 	source.shape = shape.data();
 	source.strides = strides.data();
 	check(tl_put(client.get(), "cpp/transposed", &source, nullptr, &version));
-	tensor = get(client, "cpp/transposed"); /* the one before is released here */
+	tensor = get(client, "cpp/transposed"); /* this releases the tensor that was held before */
 	REQUIRE(leases(client) == 1);
 	for (int i = 0; i < 12; i++)
 		REQUIRE(data<unsigned char>(tensor)[i] == i / 4 + i % 4 * 3);
@@ -217,7 +217,7 @@ void tensors_are_what_was_put(const Client &client)
 			"device_type") == ENOTSUP);
 }
 
-/* A tensor over a std::vector that lives as long as it. */
+/* A tensor over a std::vector, which lives as long as the tensor. */
 struct Owned {
 	static std::atomic<int> deleted;
 	DLManagedTensorVersioned managed{};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * DLPack's own header and ours in one program, in the order that OURS_FIRST says: who is first declares. cpp_test.py compiles
- * it with each DLPack header that it finds, and links both orders together.
+ * DLPack's own header and ours in one program, in the order that OURS_FIRST says. The first of them declares DLPack's types.
+ * cpp_test.py compiles this with each DLPack header that it finds, and links both orders together.
  */
 #ifdef OURS_FIRST
 #include <tensorlease/tensorlease.h>
@@ -19,7 +19,7 @@ static_assert(DLPACK_MAJOR_VERSION == 1, "one version for both");
 static_assert(sizeof(DLTensor) == 48 && sizeof(DLManagedTensorVersioned) == 80, "the ABI");
 static_assert(offsetof(DLManagedTensorVersioned, dl_tensor) == 32, "the ABI");
 
-/* Their structs are ours. */
+/* A function of our API takes their structs without a cast. */
 int NAME(tl_client *client, DLManagedTensorVersioned *tensor)
 {
 	DLDataType dtype = tensor->dl_tensor.dtype;

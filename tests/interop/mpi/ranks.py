@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each of the two processes of mpi_test.py does: `mpirun -n 2 python -m mpi4py ranks.py SCENARIO`."""
+"""The two processes of mpi_test.py, run as `mpirun -n 2 python -m mpi4py ranks.py SCENARIO`."""
 
 import gc
 import os
@@ -120,7 +120,7 @@ def allreduce(way, mode):
 
 
 def private():
-    """What is received into a tensor from get() reaches nobody else."""
+    """A message that is received into a tensor from get() reaches nobody else."""
     if VERSION < 4:
         with client.get("mpi/private") as for_me:
             refused(lambda: COMM.Recv(for_me, 1 - RANK), BufferError, 'mode="c"')

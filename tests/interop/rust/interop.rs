@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a Rust program does with the library, checked; rust_test.py runs it beside a Python process that reads what this one
-//! publishes. `interop ADDRESS`
+//! A Rust program that uses the library and checks the results. rust_test.py runs it, as `interop ADDRESS`, beside a Python
+//! process that reads the tensors that it publishes.
 mod tensorlease;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -12,7 +12,7 @@ use std::thread;
 
 use tensorlease::*;
 
-/// What this process holds, as the daemon sees it.
+/// Counts the leases that this process holds, as the daemon sees them.
 fn leases(client: &Client) -> u64 {
     let me = std::process::id();
     client
@@ -74,7 +74,7 @@ fn put_and_get(client: &Client) {
     );
     assert_eq!(tensor.bytes(), data);
 
-    // transposed: what is published is in C order
+    // the array is transposed, but its copy is in C order
     let transposed = Array {
         strides: Some(&[1, 4]),
         ..array(&data, &[4, 3], UINT8)
@@ -115,7 +115,7 @@ fn errors_have_words(client: &Client) {
         error.errno == 95 && error.text.contains("device_type"),
         "{error:?}"
     );
-    // the text is the thread's own
+    // each thread has a text of its own
     let error = client.delete("rust/nobody").err().unwrap();
     let other = thread::scope(|s| {
         s.spawn(|| client.delete("rust//wrong").err().unwrap())
@@ -151,7 +151,7 @@ struct Owned {
     shape: [i64; 1],
 }
 
-/// A tensor in this program's memory, freed by its deleter.
+/// Makes a tensor in this program's memory, which its deleter frees.
 fn owned(n: usize) -> Tensor {
     unsafe extern "C" fn delete(tensor: *mut DLManagedTensorVersioned) {
         DELETED.fetch_add(1, Ordering::SeqCst);
@@ -189,11 +189,11 @@ fn deleters_are_called_once(client: &Client) {
         .publish("rust//published", owned(5000))
         .err()
         .unwrap();
-    assert_eq!((error.errno, DELETED.load(Ordering::SeqCst)), (22, 0)); // it is still ours
+    assert_eq!((error.errno, DELETED.load(Ordering::SeqCst)), (22, 0)); // the tensor is still ours
     assert_eq!(tensor.bytes(), counting(5000));
     drop(tensor);
     assert_eq!(DELETED.swap(0, Ordering::SeqCst), 1);
-    // what was got gets another name without a copy
+    // a tensor that was got is published under another name without a copy
     let tensor = client.get("rust/published", Mode::Read).unwrap();
     assert!(!client.publish("rust/linked", tensor).unwrap());
     assert_eq!(leases(client), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! tensorlease.h and dlpack.h in Rust, as far as the test needs them, and the wrappers that a Rust program would write: what
-//! is got is given back when it is dropped.
+//! The parts of tensorlease.h and dlpack.h that the test needs, in Rust, and the wrappers that a Rust program would write.
+//! Dropping a wrapper gives its object back.
 #![allow(dead_code)]
 
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
@@ -183,7 +183,7 @@ pub fn version() -> &'static str {
     unsafe { CStr::from_ptr(tl_version()) }.to_str().unwrap()
 }
 
-/// Somebody's bytes and what they mean; strides may be left out.
+/// Borrowed bytes and their meaning. The strides may be left out.
 pub struct Array<'a> {
     pub data: &'a [u8],
     pub device: DLDevice,
@@ -193,7 +193,7 @@ pub struct Array<'a> {
 }
 
 impl Array<'_> {
-    /// To be read only, as long as they are there.
+    /// Makes a tensor that may only be read, and only while the bytes are borrowed.
     pub fn tensor(&self) -> DLTensor {
         DLTensor {
             data: self.data.as_ptr().cast_mut().cast(),
@@ -207,7 +207,7 @@ impl Array<'_> {
     }
 }
 
-/// A negative errno and what the library says about it.
+/// An errno and the library's text about the failure.
 #[derive(Debug)]
 pub struct Error {
     pub errno: i32,
@@ -231,7 +231,7 @@ fn c(text: &str) -> CString {
     CString::new(text).unwrap()
 }
 
-/// May be shared by threads; closed when dropped.
+/// A client, which threads may share. It is closed when it is dropped.
 pub struct Client(*mut TlClient);
 
 unsafe impl Send for Client {}
@@ -282,7 +282,7 @@ impl Client {
         Ok(version)
     }
 
-    /// Hands the tensor over; on failure it comes back.
+    /// Hands the tensor over. On failure it is returned with the error.
     pub fn publish(
         &self,
         name: &str,
@@ -355,7 +355,7 @@ impl Client {
     }
 }
 
-/// A draft: aborted when dropped, unless it was committed. It may not outlive its client.
+/// A draft, which is aborted when it is dropped without a commit. It may not outlive its client.
 pub struct Draft<'a>(*mut TlDraft, PhantomData<&'a Client>);
 
 impl Drop for Draft<'_> {
@@ -377,7 +377,7 @@ impl Draft<'_> {
     }
 }
 
-/// Any DLPack tensor that is ours to delete, on any thread.
+/// A DLPack tensor that we own. Any thread may delete it.
 #[derive(Debug)]
 pub struct Tensor(pub *mut Managed);
 
@@ -426,7 +426,7 @@ impl Tensor {
         }
     }
 
-    /// None: it is read-only.
+    /// Returns the bytes, or None if the tensor is read-only.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let t = &self.managed().dl_tensor;
         if self.managed().flags & READ_ONLY != 0 {
