@@ -135,17 +135,31 @@ static int permission_failure(const char *address)
 		       address, group ? group->gr_name : number);
 }
 
+/*
+ * The command that starts a daemon at @address. With --socket it would not make the directory of
+ * its own default address.
+ */
+static const char *start_command(const char *address, char *command, size_t size)
+{
+	char directory[PATH_MAX];
+
+	if (in_private_directory(address, directory, sizeof(directory)))
+		return "tensorleased";
+	snprintf(command, size, "tensorleased --socket %s", address);
+	return command;
+}
+
 static int connect_failure(int r, const char *address)
 {
+	char command[PATH_MAX + 32];
+
 	switch (r) {
 	case -ENOENT:
-		return tl_fail(r,
-			       "no daemon: there is no socket %s; `tensorleased --socket %s` "
-			       "starts one",
-			       address, address);
+		return tl_fail(r, "no daemon: there is no socket %s; `%s` starts one", address,
+			       start_command(address, command, sizeof(command)));
 	case -ECONNREFUSED:
-		return tl_fail(r, "no daemon listens at %s; `tensorleased --socket %s` starts one",
-			       address, address);
+		return tl_fail(r, "no daemon listens at %s; `%s` starts one", address,
+			       start_command(address, command, sizeof(command)));
 	case -ETIMEDOUT:
 		return tl_fail(r, "the daemon at %s did not take the connection in time", address);
 	case -EACCES:

@@ -40,7 +40,8 @@
  * Every function may be called from any thread at any time, unless its description says otherwise.
  * All threads of a process may share one client.
  *
- * Times are in nanoseconds. As a timeout, 0 means "do not wait" and a negative number "for ever".
+ * Times are in nanoseconds. As a timeout, 0 means "do not wait" and a negative number "for ever";
+ * only tl_connect_options differs, where 0 means 10 seconds.
  *
  * A member or an argument called `flags` holds bits that this header defines for that struct or
  * function (TL_CONNECT_*, TL_PUBLISH_*, TL_GET_*). Those that DLPack defines (DLPACK_FLAG_*) are in
@@ -57,9 +58,10 @@
  * as it knows and sets the rest to 0. In a struct that a callback is given, the library has set
  * `size` to what it has filled.
  *
- * Elements of arrays have no size. They have reserved members instead. A reserved member must be 0,
- * in whatever struct. A pointer
- * to options may be NULL, which means that all of them have their defaults.
+ * Elements of arrays have no size. They have reserved members instead. A reserved member must be 0
+ * in any struct.
+ *
+ * A pointer to options may be NULL. All options then have their defaults.
  *
  * COMMON ERRORS
  *
@@ -153,7 +155,7 @@ typedef struct tl_group tl_group;
 TL_API const char *tl_version(void);
 
 /*
- * tl_last_error - get the reason of the last failure in words
+ * tl_last_error - get the reason for the last failure in words
  *
  * Says what the last call that failed on this thread had tried and why it failed, with the names
  * and the numbers. It is meant for people; programs look at the errno value.
@@ -590,11 +592,12 @@ typedef struct tl_get_options {
  * TL_ALIGNMENT, or NULL if it has no bytes. It stays as it is until its deleter is called, whatever
  * happens to the name and even after tl_close().
  *
- * A tensor on a GPU has the number that this GPU has in this process. At every get, options->stream
- * is made to wait for the producer's work, while the caller is not. The deleter does not wait
- * either: it notes what is queued on that stream by then, and a thread of the library gives up the
- * lease when that work is done. So use the tensor on that stream, or order other streams with it.
- * The GPU enforces that the memory is only read if tl_create() made it; else that is a promise.
+ * The device of a tensor on a GPU has the number by which this process knows that GPU. Every get
+ * makes options->stream wait for the producer's work; the caller does not wait. The deleter does
+ *not wait either. It notes what is queued on that stream by then, and a thread of the library gives
+ *up the lease when that work is done. So use the tensor on that stream, or order other streams with
+ * it. The GPU enforces that memory which tl_create() made is only read. Other memory of a GPU is
+ * writable for consumers, who must not write to it.
  *
  * Ownership: *out is yours; give it back by calling its deleter, on any thread.
  * Blocking: the first get of a segment is one round trip; later ones make no system call. If there

@@ -9,21 +9,19 @@ import argparse
 import multiprocessing
 import time
 
+import torch
+
 import tensorlease
 
 PREFIX = "state_dict_example"
 
 
 def make_model(blocks):
-    import torch
-
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(blocks)))
     return model.to(torch.bfloat16).eval()
 
 
 def work(client, blocks, results):
-    import torch
-
     model = make_model(blocks)
     tensors = client.get_many(prefix=f"{PREFIX}/", timeout=60)
     state = {name: tensor.torch() for name, tensor in tensors.items()}

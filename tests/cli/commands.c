@@ -146,6 +146,7 @@ TEST(put_starts_a_daemon_where_none_runs_and_ls_does_not)
 		cJSON_Delete(json);
 		must_exit(&none, 1);
 		must_contain(none.err, "put and load do too");
+		must_contain(none.err, "`tensorleased` starts one"); /* it makes the directory */
 	}
 	if (old)
 		setenv("XDG_RUNTIME_DIR", old, 1);

@@ -243,7 +243,7 @@ TEST(a_thousand_killed_clients_leave_nothing)
 
 	presser = press_start(&d, press);
 	kill_at_random(&d, kills);
-	press_stop(press, &presser, 100);
+	press_stop(press, &presser, 20);
 
 	s = td_status(&d);
 	print_message("%u kills, %llu commits; left: %u tensors in %u segments, %llu bytes\n",

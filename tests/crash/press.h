@@ -60,7 +60,8 @@ static inline struct test_child press_start(const struct test_daemon *d, struct 
 
 /*
  * It must have asked at least @least times. It can only have been granted room when nobody else had
- * any.
+ * any; then each time costs the allocation of all room there is, so @least must be small where that
+ * can happen often.
  */
 static inline void press_stop(struct press *p, struct test_child *c, uint64_t least)
 {
