@@ -230,7 +230,7 @@ static void row_device(const struct catalog_view *c, const struct catalog_row *r
 int row_info(const struct catalog_view *c, const struct catalog_row *row, tl_info *info)
 {
 	const struct row_head h = row_head(row);
-	uint64_t nbytes;
+	uint64_t nbytes = 0;
 	int r;
 
 	info->size = sizeof(*info);
