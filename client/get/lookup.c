@@ -84,40 +84,21 @@ int lookup_again(struct session *s, struct patience *p)
 static inline int take_entry(struct session *s, const struct name_key *key, uint32_t index,
 			     uint64_t newer_than, uint64_t *ref)
 {
-	const struct catalog_name *name = &s->catalog.names[index];
 	const struct catalog_row *row;
-	int r;
+	int r = lookup_hold(s, index, ref);
 
-	struct patience patience = { 0 };
-
-	/*
-	 * A new version may have come between reading `current` and G3: it says so by then, so read
-	 * it again. Or it is one of a group that is being published: that will be done soon.
-	 */
-	for (;;) {
-		*ref = atomic_load_explicit(&name->current, memory_order_acquire);
-		if (!*ref)
-			return LEASE_E_GONE;
-		r = lease_hold(s, *ref);
-		if (__builtin_expect(r == LEASE_E_GONE, 0)) {
-			r = lookup_again(s, &patience);
-			if (r)
-				return r;
-			continue;
-		}
-		if (r)
-			return r;
-		row = &s->catalog.rows[ref_slot(*ref)];
-		if (load_once(&row->name) == index && name_is(s, name, key)) {
-			if (newer_than == 0 || load_once(&row->version) > newer_than)
-				return 0;
-			r = LEASE_E_OLD;
-		} else {
-			r = LEASE_E_GONE;
-		}
-		lease_release(s, ref_slot(*ref));
+	if (r)
 		return r;
+	row = &s->catalog.rows[ref_slot(*ref)];
+	if (load_once(&row->name) == index && name_is(s, &s->catalog.names[index], key)) {
+		if (newer_than == 0 || load_once(&row->version) > newer_than)
+			return 0;
+		r = LEASE_E_OLD;
+	} else {
+		r = LEASE_E_GONE;
 	}
+	lease_release(s, ref_slot(*ref));
+	return r;
 }
 
 /*

@@ -37,6 +37,31 @@ struct patience {
 int lookup_again(struct session *s, struct patience *p);
 
 /*
+ * Takes a lease on what the entry at @index means now, whose ever name that is: 0 and *@ref;
+ * LEASE_E_GONE: nothing; another outcome of hold.h; or -ETIMEDOUT.
+ *
+ * A new version may come between reading `current` and G3. The entry says so by then, so it is read
+ * again. Or the tensor is one of a group that is being published, which will be done soon.
+ */
+static inline int lookup_hold(struct session *s, uint32_t index, uint64_t *ref)
+{
+	const struct catalog_name *name = &s->catalog.names[index];
+	struct patience patience = { 0 };
+	int r;
+
+	do {
+		*ref = atomic_load_explicit(&name->current, memory_order_acquire);
+		if (!*ref)
+			return LEASE_E_GONE;
+		r = lease_hold(s, *ref);
+		if (__builtin_expect(r != LEASE_E_GONE, 1))
+			return r;
+		r = lookup_again(s, &patience);
+	} while (!r);
+	return r;
+}
+
+/*
  * Takes a lease on what @key means now. 0, *@ref and a count in @use: release, then client_leave();
  * LEASE_E_NONE; LEASE_E_TOO_MANY; or a negative errno.
  */

@@ -56,30 +56,16 @@ static int bucket_names(struct session *s, uint32_t bucket, uint32_t names[CATAL
 /* Copies what the name at @index means into l->info. 0, LEASE_E_*, or -EPROTO. */
 static int list_entry_info(struct session *s, uint32_t index, struct listing *l)
 {
-	struct patience patience = { 0 };
+	const struct catalog_row *row;
+	uint64_t ref;
+	int r = lookup_hold(s, index, &ref);
 
-	for (;;) {
-		uint64_t ref = atomic_load_explicit(&s->catalog.names[index].current,
-						    memory_order_acquire);
-		const struct catalog_row *row;
-		int r;
-
-		if (!ref)
-			return LEASE_E_GONE;
-		r = lease_hold(s, ref);
-		if (r == LEASE_E_GONE) {
-			r = lookup_again(s, &patience);
-			if (r)
-				return r;
-			continue;
-		}
-		if (r)
-			return r;
-		row = &s->catalog.rows[ref_slot(ref)];
-		r = load_once(&row->name) == index ? tensor_info(s, row, &l->info) : LEASE_E_GONE;
-		lease_release(s, ref_slot(ref));
+	if (r)
 		return r;
-	}
+	row = &s->catalog.rows[ref_slot(ref)];
+	r = load_once(&row->name) == index ? tensor_info(s, row, &l->info) : LEASE_E_GONE;
+	lease_release(s, ref_slot(ref));
+	return r;
 }
 
 /*
