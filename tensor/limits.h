@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The limits of one tensor, for both ends. The public header repeats those that a user meets, since
- * it stands alone; client/client.c asserts that they agree.
+ * it stands alone; client/api/client.c asserts that they agree.
  */
 #pragma once
 

@@ -2,7 +2,7 @@
 /*
  * Kinds of memory that tensors lie in: shared memory and that of GPUs. All that differs between
  * them is in one table of operations for each; the floors below the implementations know the table
- * only. What is NULL has nothing to do for that kind.
+ * only. An operation that is NULL has nothing to do for that kind.
  */
 #pragma once
 

@@ -96,7 +96,7 @@ static inline int fx_delete(struct tester *t, const char *name)
 	return r;
 }
 
-/* Takes a lease by G2 and G3, as client/lease.c does; fx_drop() gives it up by R1 and R2. */
+/* Takes a lease by G2 and G3, as client/session/hold.h does; fx_drop() gives it up by R1 and R2. */
 static inline bool fx_hold(struct tester *t, uint64_t ref)
 {
 	atomic_fetch_add(fx_held(t, ref_slot(ref)), 1);
