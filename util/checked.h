@@ -39,12 +39,3 @@ must_check_ static inline bool checked_mul_i64(int64_t *out, int64_t a, int64_t 
 {
 	return !__builtin_mul_overflow(a, b, out);
 }
-
-/* Rounds @value up to a multiple of @align, a power of two. */
-must_check_ static inline bool checked_align_up(uint64_t *out, uint64_t value, uint64_t align)
-{
-	if (__builtin_add_overflow(value, align - 1, out))
-		return false;
-	*out &= ~(align - 1);
-	return true;
-}
