@@ -87,13 +87,14 @@ TESTS := $(foreach d,unit client daemon cli gpu crash fuzz package,$(wildcard te
 FAKECUDA := $(wildcard tests/fakecuda/*.c)
 FAULTS_SOURCES := $(wildcard tests/faults/*.c)
 GPU_CHECKS := $(wildcard tests/gpu_check/*.c)
+COSTS := $(wildcard tests/cost/*.c)
 BENCH := $(wildcard bench/*.c)
 DEMOS := $(wildcard demo/*.c)
 EXAMPLES := $(wildcard examples/c/*.c)
 MANS := $(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8)
 HEADERS := $(wildcard include/tensorlease/*.h)
 
-SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(GPU_CHECKS) $(BENCH) $(DEMOS) $(EXAMPLES))
+SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(GPU_CHECKS) $(COSTS) $(BENCH) $(DEMOS) $(EXAMPLES))
 DIRS := util tensor proto client daemon files transfer cli tests bench demo examples include
 FORMATTED := $(shell find $(wildcard $(DIRS)) -name '*.[ch]' 2>/dev/null)
 
@@ -122,9 +123,9 @@ FAULTS_OUT := $(O)/tests/faults/case $(O)/tests/faults/client $(O)/tests/faults/
 ARCHIVE := $(O)/obj/internals.a
 MAP := $(wildcard client/libtensorlease.map)
 
-# T chooses tests by parts of their names: make test T='unit/wire daemon/'
+# T chooses tests by parts of their names, and EXCEPT leaves some out: make test T='unit/wire client/waits:two' EXCEPT=crash/
 T :=
-CHOSEN = $(if $(T),$(foreach t,$(TEST_OUT),$(if $(strip $(foreach p,$(T),$(findstring $(p),$(t)))),$(t))),$(TEST_OUT))
+EXCEPT :=
 
 # ---- targets -----------------------------------------------------------------------------------
 
@@ -139,7 +140,8 @@ DEPS := $(if $(filter deps test demo faults,$(MAKECMDGOALS)),deps) \
 	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
 	$(if $(filter python test-python test-interop bench-python,$(MAKECMDGOALS)),deps-python) \
-	$(if $(filter model,$(MAKECMDGOALS)),deps-model)
+	$(if $(filter model,$(MAKECMDGOALS)),deps-model) \
+	$(if $(filter cost cost-record,$(MAKECMDGOALS)),deps-cost)
 
 all: $(LIB_OUT) $(DAEMON_OUT) $(CLI_OUT) $(MAN3_OUT) ## the library, the daemon and the command line tool (default)
 
@@ -155,9 +157,11 @@ deps-check: ## install what check needs as well
 deps-python:
 	@tools/deps python
 
-.PHONY: deps-model deps-fuzz
+.PHONY: deps-model deps-fuzz deps-cost
 deps-model:
 	@tools/deps model
+deps-cost:
+	@tools/deps cost
 deps-fuzz:
 	@tools/deps fuzz
 deps-fresh:
@@ -165,10 +169,10 @@ deps-fresh:
 
 tests: all $(TEST_OUT) $(FAKECUDA_OUT) $(EXAMPLES_OUT) $(O)/abi/now ## build the tests, run nothing
 
-test: $(DEPS) tests ## run all tests; T='unit/wire' some; SAN=address,undefined or SAN=thread builds apart
+test: $(DEPS) tests ## run all tests; T='unit/wire client/waits:two' some; SAN=address,undefined or SAN=thread builds apart
 	@TL_TEST_DAEMON=$(abspath $(O)/bin/tensorleased) TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) \
-		TL_TEST_CORPUS=$(abspath tests/fuzz/corpus) \
-		TL_TEST_BUILD=$(abspath $(O)) SAN=$(SAN) tools/run-tests $(CHOSEN)
+		TL_TEST_CORPUS=$(abspath tests/fuzz/corpus) TL_TEST_BUILD=$(abspath $(O)) SAN=$(SAN) \
+		$(PYTHON) tools/run-tests --only '$(T)' --except '$(EXCEPT)' --logs $(O)/test-logs $(TEST_ARGS) $(TEST_OUT)
 
 # GPU_CHECK_FAKE=1 runs the checks on the fake driver, which shows that they work. GPU_CHECK_ARGS='--markdown FILE'
 .PHONY: gpu-check
@@ -184,7 +188,7 @@ faults: $(DEPS) all $(FAULTS_OUT) ## fail each allocation and system call once; 
 # MODEL_JOBS searches run at a time (default: one for each CPU), each in MODEL_MEMORY MiB (default 1600).
 .PHONY: model
 model: $(DEPS) ## check the models of the protocol to the end, and that planted mistakes are found; MODEL='fork' some
-	@tests/model/run --build $(abspath $(O)/model) $(MODEL)
+	@tests/model/run --build $(abspath $(O)/model) $(MODEL_ARGS) $(MODEL)
 
 # clang builds the fuzzers in a tree of their own. An input that breaks one is printed and kept in build-fuzz/found/: mend
 # the defect, then add the input to tests/fuzz/corpus/.
@@ -236,6 +240,17 @@ bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENCH_ARGS is passed on
 	@$(PYTHON) bench/python/run.py --environments $(O)/bench-python --wheel $(O)/python/*.whl $(BENCH_ARGS)
 
+# Every check there is, for an hour or more: it goes on after a failure and ends with a table. It takes up where it was
+# stopped, unless the tree has changed. STAGES='model faults' runs some of `tools/checks list`.
+.PHONY: check-all
+check-all: ## everything that can be checked, before a release; STAGES='model faults' some
+	@for kind in check python model fuzz cost; do tools/deps $$kind; done
+	@env -u MAKEFLAGS $(PYTHON) tools/checks all $(STAGES)
+
+.PHONY: check-gate
+check-gate: ## show that each stage of .ci/run can fail, in a clone of what is committed
+	@tests/gate/run
+
 check: $(DEPS) check-format layers lint check-cppcheck check-tidy check-werror check-units check-docs ## all static checks
 
 check-format: $(DEPS)
@@ -261,6 +276,15 @@ check-cppcheck: $(DEPS)
 		--suppressions-list=tools/cppcheck-suppressions --template=gcc \
 		-D_GNU_SOURCE -D__linux__ '-Dcontainer_of(p,t,m)=((t *)((char *)(p) - offsetof(t, m)))' \
 		-I. -Iinclude $(SOURCES)
+
+# Noise does not change these numbers, so that they can be checked where times cannot.
+COST_OUT := $(O)/tests/cost/cost
+.PHONY: cost cost-record
+cost: $(DEPS) $(DAEMON_OUT) $(COST_OUT) ## count the instructions of get and put, and compare them with tests/cost/record
+	@CC='$(CC)' $(PYTHON) tools/cost $(abspath $(O))
+
+cost-record: $(DEPS) $(DAEMON_OUT) $(COST_OUT) ## record them, when a change means to cost more or less
+	@CC='$(CC)' $(PYTHON) tools/cost $(abspath $(O)) --record
 
 .PHONY: check-docs
 check-docs:
@@ -402,6 +426,11 @@ $(DEMO_OUT): $(O)/demo/%: $(O)/obj/demo/%.o $(SO) $(SO_LINKS)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -pie $(RPATH) -o $@ $< -L$(O)/lib -ltensorlease
+
+$(COST_OUT): $(O)/%: $(O)/obj/%.o $(SO) $(SO_LINKS)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -pie -Wl,-rpath,'$$ORIGIN/../../lib' -o $@ $< -L$(O)/lib -ltensorlease
 
 # The examples are linked as a user links them. cuda.c uses CUDA's driver itself, which may be the stand-in.
 $(EXAMPLES_OUT): $(O)/examples/c/%: $(O)/obj/examples/c/%.o $(SO) $(SO_LINKS)

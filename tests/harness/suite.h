@@ -40,7 +40,11 @@
 /* Copies @test to the end of the program's tests. */
 void suite_add(const struct CMUnitTest *test);
 
-/* Runs all tests of the program and returns how many failed. */
+/*
+ * Runs all tests of the program and returns how many failed. With $TL_TEST_ONLY it runs the one
+ * test of that name, and with $TL_TEST_LIST it prints the names and runs none. tools/run-tests uses
+ * both, so that each test has a process of its own.
+ */
 int suite_run(void);
 
 /* Runs the one test that is called @name. Returns 1 if there is none. */
