@@ -103,8 +103,10 @@ static inline char state_of_thread(pid_t tid)
  */
 static inline void until_it_sleeps(const _Atomic pid_t *tid)
 {
+	unsigned rounds = 0;
+
 	eventually(atomic_load(tid));
-	for (int asleep = 0; asleep < 10; sched_yield())
+	for (int asleep = 0; asleep < 10; test_pause(&rounds))
 		asleep = state_of_thread(atomic_load(tid)) == 'S' ? asleep + 1 : 0;
 }
 

@@ -288,6 +288,8 @@ TEST(a_signal_handler_ends_the_wait)
 			.client = client, .items = n.items, .count = count, .timeout_ns = -1
 		};
 
+		unsigned rounds = 0;
+
 		waiter_start(&w);
 		/*
 		 * The wait wakes now and then by itself, and a signal at such a moment does not end
@@ -295,7 +297,7 @@ TEST(a_signal_handler_ends_the_wait)
 		 */
 		do {
 			must_be(pthread_kill(w.thread, SIGUSR1), 0);
-			sched_yield();
+			test_pause(&rounds);
 		} while (!atomic_load(&w.done));
 		must_be(waiter_join(&w), -EINTR);
 	}

@@ -209,6 +209,7 @@ static bool started(struct test_daemon *d)
 				 .address = d->socket,
 				 .timeout_ns = 20 * SECOND };
 	tl_client *client = NULL;
+	unsigned rounds = 0;
 	int status = 0, r;
 
 	while ((r = tl_connect(&o, &client))) {
@@ -217,7 +218,7 @@ static bool started(struct test_daemon *d)
 			return false;
 		}
 		must(r != -ETIMEDOUT);
-		sched_yield();
+		test_pause(&rounds);
 	}
 	tl_close(client);
 	return true;

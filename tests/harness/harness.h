@@ -47,15 +47,16 @@
 #define WAIT_MS ((int)WAIT_S * 1000)
 
 /*
- * Waits at most WAIT_S, without sleeping, for what another thread or process does. It is enough
- * that the condition is true for a moment.
+ * Waits at most WAIT_S for what another thread or process does. It looks again and again, with
+ * pauses of at most a millisecond.
  */
 #define eventually(condition)                                                                      \
 	do {                                                                                       \
 		int64_t until_ = now_ns() + WAIT_S * SECOND;                                       \
+		unsigned rounds_ = 0;                                                              \
 		bool seen_;                                                                        \
 		while (!(seen_ = (condition)) && now_ns() < until_)                                \
-			sched_yield();                                                             \
+			test_pause(&rounds_);                                                      \
 		if (!seen_)                                                                        \
 			must_failed(__FILE__, __LINE__, "never: " #condition, 0, 0);               \
 	} while (0)
@@ -155,6 +156,11 @@ void td_freeze(const struct test_daemon *d);
 void td_thaw(const struct test_daemon *d);
 /* A client of the library that waits WAIT_S for answers. If it cannot connect, must() fails. */
 tl_client *td_connect(const struct test_daemon *d);
+/*
+ * From now on the client's calls wait that long for answers. A test of what happens without an
+ * answer connects and prepares with all the time it needs, and only then has a short timeout.
+ */
+void client_set_timeout(tl_client *client, int64_t timeout_ns);
 
 #include "tests/harness/child.h" /* these two need what is above */
 #include "tests/harness/raw.h"
