@@ -156,24 +156,19 @@ TEST(a_commit_that_times_out_leaves_no_draft)
 	enum { DRAFTS = 1000 };
 	static tl_draft *drafts[DRAFTS];
 	cleanup_td struct test_daemon d = td_start();
-	tl_connect_options o = { .size = sizeof(o), .address = d.socket, .timeout_ns = 100 * MS };
-	tl_client *client;
+	tl_client *client = td_connect(&d);
 	int i = 0, r = 0;
 
-	eventually(tl_connect(&o, &client) == 0);
 	for (int k = 0; k < DRAFTS; k++)
-		eventually(tl_create(client, "a",
-				     &(tl_spec){ .size = sizeof(tl_spec),
-						 .shape = &(int64_t){ 100 + k },
-						 .ndim = 1,
-						 .dtype = U8 },
-				     &drafts[k]) == 0);
+		drafts[k] = create(client, "a", 100 + k, 0);
 	must_be(td_status(&d).drafts, DRAFTS);
 	td_freeze(&d);
+	client_set_timeout(client, 100 * MS);
 	while (!r && i < DRAFTS)
 		r = tl_commit(drafts[i++], NULL);
 	must_be(r, -ETIMEDOUT);
 	tl_abort(drafts[i++]);
+	client_set_timeout(client, WAIT_S * SECOND);
 	td_thaw(&d);
 	td_settle(&d);
 	must_be(td_status(&d).drafts, DRAFTS - i + 2);

@@ -9,17 +9,6 @@ enum { N = 3 << 20, THREADS = 8, ROUNDS = 20 };
 
 /* ---- No answer in time ---- */
 
-static tl_client *impatient(const struct test_daemon *d, int64_t timeout_ns)
-{
-	tl_connect_options o = { .size = sizeof(o),
-				 .address = d->socket,
-				 .timeout_ns = timeout_ns };
-	tl_client *client;
-
-	must_be(tl_connect(&o, &client), 0);
-	return client;
-}
-
 struct asking {
 	bool refused, by_handle;
 	struct gpu_memory memory;
@@ -49,12 +38,11 @@ static int publish(tl_client *client, const char *name, struct gpu_foreign *f,
 
 static int publishes_to_nobody(const struct test_daemon *d, void *arg)
 {
-	tl_client *client, *patient = gpu_open(d, 0);
+	tl_client *client = gpu_open(d, 0), *patient = td_connect(d);
 	struct asking *a = arg;
 	struct gpu_foreign first, f;
 	tl_info info = { .size = sizeof(info) };
 
-	client = impatient(d, SECOND);
 	gpu_memory_init(&a->memory, a->by_handle ? GPU_LEGACY : GPU_VMM, N, 0);
 	gpu_foreign_init(&first, a->memory.base, N, 0);
 	gpu_foreign_init(&f, a->memory.base, N, 0);
@@ -62,8 +50,10 @@ static int publishes_to_nobody(const struct test_daemon *d, void *arg)
 	gpu_must(cuda->ctx_synchronize());
 	must_be(publish(client, "first", &first, a), 0);
 	pause_at(1); /* the daemon stands still */
+	client_set_timeout(client, SECOND);
 	must_refuse(publish(client, "t", &f, a), -EINPROGRESS, "not known");
 	must_be(f.deleted, 0);
+	client_set_timeout(client, WAIT_S * SECOND);
 	pause_at(1);
 	if (a->refused) {
 		eventually(atomic_load(&f.deleted)); /* its deleter was called after all */
@@ -473,14 +463,14 @@ static void fill_socket(int fd)
 
 static int frees_when_nobody_listens(const struct test_daemon *d, void *arg)
 {
-	tl_client *client = impatient(d, 2 * SECOND), *patient;
+	tl_client *client = gpu_open(d, 0), *patient;
 	int fd = only_socket(d);
 	struct gpu_foreign f;
 	struct gpu_memory m;
 	CUstream stream;
 
 	(void)arg;
-	patient = gpu_open(d, 0);
+	patient = td_connect(d);
 	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
 	gpu_memory_init(&m, GPU_LEGACY, N, 0);
 	gpu_foreign_init(&f, m.base, N, 0);
@@ -498,9 +488,11 @@ static int frees_when_nobody_listens(const struct test_daemon *d, void *arg)
 	fill_socket(fd);
 	gpu_hold(0);
 	gpu_must(cuda->stream_synchronize(stream));
+	client_set_timeout(client, 2 * SECOND);
 	for (int i = 0; i < 2; i++) /* time for the thread to try to tell the daemon */
 		must_refuse(tl_delete(client, "x"), -ETIMEDOUT, "reads no messages");
 	must_be(f.deleted, 0);
+	client_set_timeout(client, WAIT_S * SECOND);
 	parent_tell(1);
 	eventually(atomic_load(&f.deleted));
 	gpu_must(cuda->stream_destroy(stream));

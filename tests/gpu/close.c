@@ -147,17 +147,12 @@ GPU_TEST(what_was_published_before_exit_is_there_after_it)
 /* Its work is held: what it publishes is not finished before gpu_hold(0). */
 static tl_client *hold_and_publish(const struct test_daemon *d, int64_t timeout_ns)
 {
-	tl_connect_options o = { .size = sizeof(o),
-				 .address = d->socket,
-				 .timeout_ns = timeout_ns };
-	tl_client *client;
+	tl_client *client = gpu_open(d, 0);
 
-	cuda = gpu_use(0);
-	eventually(tl_connect(&o, &client) == 0); /* its time is short, and the machine may be busy
-						   */
 	gpu_must(cuda->ctx_synchronize());
 	gpu_hold(getpid());
 	gpu_put_draft(client, "t", 6, N, 0, CUDA_STREAM_LEGACY);
+	client_set_timeout(client, timeout_ns);
 	return client;
 }
 
@@ -316,9 +311,8 @@ GPU_TEST(what_dies_with_its_producer_is_not_waited_for)
 
 static int fails_to_write(const struct test_daemon *d, void *arg)
 {
-	tl_client *client = gpu_open(d, 0);
+	tl_client *client = hold_and_publish(d, WAIT_S * SECOND);
 
-	gpu_put_draft(client, "t", 6, N, 0, CUDA_STREAM_LEGACY);
 	if (!arg)
 		exit(0);
 	must_refuse(tl_close(client), -EIO, "CUDA_ERROR_ILLEGAL_ADDRESS");
@@ -327,14 +321,14 @@ static int fails_to_write(const struct test_daemon *d, void *arg)
 
 GPU_TEST(what_the_gpu_failed_to_write_is_lost_and_close_says_so)
 {
-	gpu_setenv("FAKECUDA_DELAY_US", LATE_US);
 	for (int close = 0; close < 2; close++) {
 		cleanup_gpu struct gpu_daemon g = gpu_start();
 
-		/* the first query comes right after recording */
+		/* the first query comes right after recording, when the work is held */
 		gpu_setenv("FAKECUDA_FAIL", "cuEventQuery:2:700");
 		must_be(td_run_client(&g.d, fails_to_write, close ? &close : NULL), 0);
 		unsetenv("FAKECUDA_FAIL");
+		gpu_hold(0);
 		td_settle(&g.d);
 		must_be(td_run_client(&g.d, is_lost, NULL), 0);
 		gpu_nothing_left(&g);

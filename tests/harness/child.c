@@ -64,7 +64,7 @@ uint64_t child_await(struct test_child *c)
 	struct pollfd p = { .fd = c->from, .events = POLLIN };
 	uint64_t value;
 
-	must_be(poll(&p, 1, WAIT_MS), 1);
+	must_be(poll(&p, 1, test_left_ms()), 1);
 	must_be(read(c->from, &value, sizeof(value)), sizeof(value));
 	return value;
 }
@@ -84,7 +84,7 @@ int child_wait_open(struct test_child *c)
 {
 	int status = 0;
 
-	must_be(process_wait(c->pid, &status), 0);
+	must_be(process_wait(c->pid, &status, test_left_ms()), 0);
 	c->pid = 0;
 	return status;
 }

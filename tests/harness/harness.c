@@ -14,6 +14,7 @@
 #include <sys/un.h>
 #include <time.h>
 
+#include "client/session/client.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/process.h"
 
@@ -26,6 +27,7 @@ static char dirs[DIRS_MAX][64];
 static uint64_t instances[DIRS_MAX];
 static bool fds_before[FDS_MAX];
 static bool in_child, has_failed;
+static int64_t test_end;
 
 _Noreturn void must_failed(const char *file, int line, const char *what, long long value,
 			   long long expected)
@@ -184,6 +186,14 @@ void test_init(void)
 void test_timeout(unsigned seconds)
 {
 	alarm(test_limit(seconds));
+	test_end = now_ns() + test_limit(seconds) * SECOND;
+}
+
+int test_left_ms(void)
+{
+	int64_t left = (test_end - now_ns()) / (SECOND / 1000) - 5000;
+
+	return left > WAIT_MS ? (int)left : WAIT_MS;
 }
 
 int test_setup(void **state)
@@ -493,12 +503,12 @@ struct test_daemon td_start_options(const struct td_options *o)
 	return d;
 }
 
-int process_wait(pid_t pid, int *status)
+int process_wait(pid_t pid, int *status, int timeout_ms)
 {
 	struct pollfd p = { .fd = pidfd_of(pid), .events = POLLIN };
 	int r;
 
-	r = poll(&p, 1, WAIT_MS);
+	r = poll(&p, 1, timeout_ms);
 	close(p.fd);
 	if (r != 1)
 		return -ETIMEDOUT;
@@ -511,7 +521,7 @@ int td_exit_status(struct test_daemon *d)
 {
 	int status = 0;
 
-	must_be(process_wait(d->pid, &status), 0);
+	must_be(process_wait(d->pid, &status, WAIT_MS), 0);
 	d->pid = 0;
 	return status;
 }
@@ -644,4 +654,10 @@ tl_client *td_connect(const struct test_daemon *d)
 
 	must_be(tl_connect(&o, &client), 0);
 	return client;
+}
+
+void client_set_timeout(tl_client *client, int64_t timeout_ns)
+{
+	client->timeout_ns = timeout_ns;
+	atomic_load(&client->session)->timeout_ns = timeout_ns;
 }

@@ -13,6 +13,8 @@
 #include <xxhash.h>
 
 #include "tests/harness/liar.h"
+#include "tests/harness/limit.h"
+#include "util/clock.h"
 
 #define check(condition) ((condition) ? (void)0 : check_failed(#condition))
 
@@ -312,6 +314,6 @@ tl_client *liar_connect(const struct liar *liar)
 {
 	tl_client *client = NULL;
 
-	check(liar_try_connect(liar, 0, &client) == 0);
+	check(liar_try_connect(liar, test_limit(60) * NS_PER_SEC, &client) == 0);
 	return client;
 }

@@ -77,7 +77,7 @@ void liar_stop(struct liar *liar);
 /* Makes the catalog and what is said as they were at first. Connections stay as they are. */
 void liar_repent(struct liar *liar);
 
-/* A client of it, with the library's own timeout or with @timeout_ns. */
+/* A client of it, which has time, or one with @timeout_ns. */
 tl_client *liar_connect(const struct liar *liar);
 int liar_try_connect(const struct liar *liar, int64_t timeout_ns, tl_client **client);
 

@@ -172,7 +172,8 @@ static int stat_after(void (*lie)(struct liar_catalog *c))
 
 	honest();
 	lie(liar.catalog);
-	must_be(liar_try_connect(&liar, 300 * MS, &client), 0);
+	client = liar_connect(&liar);
+	client_set_timeout(client, 300 * MS);
 	r = tl_stat(client, "a", &info);
 	if (!r)
 		read_info(&info);
@@ -321,11 +322,12 @@ LIE_TEST(a_catalog_that_changes_while_it_is_looked_at_hands_out_nothing_false)
 	unsigned got = 0;
 
 	SKIP_UNLESS(!THREAD_SANITIZER, "the thread sanitizer would see the race that this is");
-	must_be(liar_try_connect(&liar, 50 * MS, &client), 0);
+	client = liar_connect(&liar);
+	client_set_timeout(client, 50 * MS);
 	in_chunks(&liar.catalog->rows[1], 8, 1); /* "b" has its shape there */
 	liar.catalog->rows[1].nbytes = 1;
 	must_be(pthread_create(&f.thread, NULL, flip, &f), 0);
-	for (int i = 0; i < 20000; i++) {
+	for (int i = 0; i < 20000 || got <= 100; i++) { /* some get through */
 		DLManagedTensorVersioned *t;
 		tl_info info = { .size = sizeof(info) };
 
@@ -343,7 +345,6 @@ LIE_TEST(a_catalog_that_changes_while_it_is_looked_at_hands_out_nothing_false)
 	}
 	atomic_store(&f.stop, true);
 	pthread_join(f.thread, NULL);
-	must(got > 100);
 	tl_close(client);
 }
 
