@@ -18,9 +18,10 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
-enum { BUFFERS_MAX = 16 };
+enum { BUFFERS_MAX = 16, GRACE_LOOKS = 4 };
 #define FREE_NS (10 * NS_PER_SEC)
-#define GRACE_NS (20 * NS_PER_MS) /* even one who does not wait gets what was freed just now */
+/* Even one who does not wait gets what was freed just now: for this time and so many looks. */
+#define GRACE_NS (20 * NS_PER_MS)
 #define LOOK_NS (1 * NS_PER_MS)
 
 /* ---- Memory ---- */
@@ -214,15 +215,17 @@ static bool no_room(int r)
 /*
  * Makes a buffer. If there is no room it gives back what is kept for other sizes, and waits for
  * what others free, and for what was freed just now and is still on its way through the thread, the
- * daemon and consumers.
+ * daemon and consumers. On a busy machine the first attempt alone may outlast the deadline, when
+ * nothing has been given back yet: hence the least number of attempts.
  */
 static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
 		       int64_t deadline, struct cuda_buffer **out)
 {
-	for (;;) {
+	for (unsigned looks = 0;; looks++) {
 		int r = buffer_new(cs, device, size, out);
 
-		if (!no_room(r) || atomic_load(&cs->session->lost) || deadline_passed(deadline))
+		if (!no_room(r) || atomic_load(&cs->session->lost) ||
+		    (looks >= GRACE_LOOKS && deadline_passed(deadline)))
 			return r;
 		nanosleep(&(struct timespec){ .tv_nsec = LOOK_NS }, NULL);
 		cuda_catch_up(cs->session);

@@ -18,6 +18,7 @@
 #include "client/get/lease.h"
 #include "client/memory/catalog.h"
 #include "client/session/hold.h"
+#include "client/session/request.h"
 #include "util/clock.h"
 
 #define DEATH_NS (100 * NS_PER_MS)
@@ -174,23 +175,43 @@ static int lease_unopened(const struct use *use, uint64_t ref, const struct row_
 }
 
 /*
+ * Waits until the daemon has looked at all that happened before, such as deaths. 0, SESSION_E_*, or
+ * a negative errno.
+ */
+static int hear_from_daemon(struct session *s)
+{
+	struct wire_devices m = { .header = { .type = WIRE_DEVICES, .length = sizeof(m) },
+				  .from = UINT32_MAX }; /* an empty list */
+	struct conn_message answer;
+
+	return session_call(s, &m, session_deadline(s), &answer);
+}
+
+/*
  * Finds out why an opening failed. If the producer has just died, opening its memory fails before
  * the daemon has heard of the death: wait a moment for that, since it is what the caller has to be
- * told.
+ * told. A daemon that gets no processor takes longer; but by the time it answers a request it
+ * knows.
  */
-static int failed(const struct session *s, const struct catalog_row *row, int r)
+static int failed(struct session *s, const struct catalog_row *row, int r)
 {
 	const struct timespec pause = { .tv_nsec = NS_PER_MS };
 	int64_t deadline = deadline_after(DEATH_NS);
+	bool asked = false;
+	int heard = 0;
 
 	if (r == -ENOENT && !session_served(s))
 		return LEASE_E_UNSERVED; /* the daemon has just dropped us */
 	if (r > 0 || r == -ENODEV || r == -ENOTSUP || r == -EBUSY || r == -ETIMEDOUT)
 		return r;
 	while (atomic_load(&row->progress) != ROW_LOST) {
-		if (deadline_passed(deadline) || !session_served(s))
-			return r;
-		nanosleep(&pause, NULL);
+		if (asked || !session_served(s))
+			return heard ? heard : r;
+		asked = deadline_passed(deadline);
+		if (asked)
+			heard = hear_from_daemon(s);
+		else
+			nanosleep(&pause, NULL);
 	}
 	return LEASE_E_LOST;
 }

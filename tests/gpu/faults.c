@@ -429,6 +429,42 @@ GPU_TEST(a_full_gpu)
 	gpu_nothing_left(&g);
 }
 
+/* The first attempt takes longer than any grace, as on a busy machine. */
+static int fills_the_gpu_slowly(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	tl_draft *draft, *other;
+	int r;
+
+	(void)arg;
+	must((draft = draft_of(client, 10 << 20, 0, &r)));
+	tl_draft_set_stream(draft, TL_STREAM_NONE);
+	tl_abort(draft);
+	must((other = draft_of(client, 12 << 20, 0, &r))); /* it stops in here */
+	tl_abort(other);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(what_was_freed_just_now_is_found_by_a_slow_process)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child c;
+	int64_t start;
+	int status;
+
+	gpu_setenv("FAKECUDA_MEMORY", "16777216");
+	gpu_setenv("FAKECUDA_FAIL", "cuMemCreate:2:-1");
+	c = child_start(&g.d, fills_the_gpu_slowly, NULL);
+	must_be(waitpid(c.pid, &status, WUNTRACED), c.pid);
+	must(WIFSTOPPED(status));
+	start = now_ns();
+	eventually(now_ns() > start + 100 * MS);
+	must_be(kill(c.pid, SIGCONT), 0);
+	child_must_succeed(&c);
+	gpu_nothing_left(&g);
+}
+
 int main(int argc, char **argv)
 {
 	(void)argc;

@@ -295,6 +295,42 @@ GPU_TEST(what_was_never_written_is_lost)
 	producer_dies(&(struct dying){ .kind = GPU_VMM, .unfinished = true });
 }
 
+static int opens_too_late(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t;
+
+	(void)arg;
+	must_refuse(tl_get(client, "t", NULL, &t), -ENODATA, "tl_create() made on the GPU");
+	must_be(tl_delete(client, "t"), 0);
+	tl_close(client);
+	return 0;
+}
+
+/* The producer dies when the consumer is about to open its memory, and the daemon, which gets no
+ * processor, hears of it long after the opening has failed. */
+GPU_TEST(a_death_that_the_daemon_hears_of_late_is_told_all_the_same)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p, c;
+	int64_t start;
+	int status;
+
+	p = child_start_ready(&g.d, will_die, &(struct dying){ .kind = GPU_LEGACY });
+	gpu_setenv("FAKECUDA_FAIL", "cuIpcOpenMemHandle:1:-1");
+	c = child_start(&g.d, opens_too_late, NULL);
+	must_be(waitpid(c.pid, &status, WUNTRACED), c.pid);
+	must(WIFSTOPPED(status));
+	td_freeze(&g.d);
+	child_kill(&p);
+	must_be(kill(c.pid, SIGCONT), 0);
+	start = now_ns();
+	eventually(now_ns() > start + 300 * MS);
+	td_thaw(&g.d);
+	child_must_succeed(&c);
+	gpu_nothing_left(&g);
+}
+
 /* ---- A dead daemon ---- */
 
 static int survives_the_daemon(const struct test_daemon *d, void *arg)
