@@ -42,7 +42,7 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
-enum { FORK_TIMEOUT_S = 1 };
+int64_t fork_timeout_ns = 1 * NS_PER_SEC;
 
 static struct list *clients; /* from before_fork() to after it */
 static bool registered;	     /* the handlers; process_lock() */
@@ -161,7 +161,7 @@ static void prepare_session(struct session *s, int64_t deadline)
 
 static void before_fork(void)
 {
-	int64_t deadline = deadline_after(FORK_TIMEOUT_S * NS_PER_SEC);
+	int64_t deadline = deadline_after(fork_timeout_ns);
 	int saved = errno;
 	struct tl_client *c;
 

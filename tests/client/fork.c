@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "client/session/fork.h"
 #include "tests/client/common.h"
 
 enum { VERSIONS = 3000, HELD = 8 };
@@ -353,7 +354,9 @@ TEST(a_parent_holds_for_its_child_and_no_longer)
 
 	take_family(&f, td_connect(&d));
 	td_freeze(&d); /* it cannot answer the child's connection */
+	fork_timeout_ns = 50 * MS;
 	c = child_start(&d, held_by_its_parent, &f);
+	fork_timeout_ns = WAIT_S * SECOND;
 	td_thaw(&d);
 	must_be(child_await(&c), 1);
 	drop_family(&f);
@@ -374,6 +377,7 @@ static int fork_and_leave(const struct test_daemon *d, void *arg)
 
 	take_family(f, td_connect(d));
 	pause_at(1); /* from here on the daemon stands still */
+	fork_timeout_ns = 50 * MS;
 	pid = fork();
 	if (pid == 0)
 		_exit(held_by_its_parent(d, f));

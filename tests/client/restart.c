@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "client/session/fork.h"
 #include "tests/client/common.h"
 
 TEST(a_client_connects_again)
@@ -166,6 +167,7 @@ TEST(a_parent_pins_for_a_child_that_gets_no_answer)
 	t = get(client, "a");
 	must_be(pipe2(go, O_CLOEXEC), 0);
 	td_freeze(&d);
+	fork_timeout_ns = 50 * MS;
 	pid = fork();
 	must(pid >= 0);
 	if (pid == 0) {
@@ -177,6 +179,7 @@ TEST(a_parent_pins_for_a_child_that_gets_no_answer)
 		drop(t);
 		_exit(status);
 	}
+	fork_timeout_ns = WAIT_S * SECOND;
 	td_thaw(&d);
 	drop(t);
 	for (int i = 0; i < 50; i++)

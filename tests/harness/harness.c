@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "client/session/client.h"
+#include "client/session/fork.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/process.h"
 
@@ -180,6 +181,7 @@ void test_init(void)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	signal(SIGALRM, on_alarm);
 	signal(SIGPIPE, SIG_IGN);
+	fork_timeout_ns = WAIT_S * SECOND;
 	unsetenv("TENSORLEASE_SOCKET");
 }
 
