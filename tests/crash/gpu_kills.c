@@ -10,7 +10,7 @@
 
 #include "tests/gpu/common.h"
 
-enum { N = 2 << 20, KILLS = 1000, ROUND = 50, LONGEST_US = 12000 };
+enum { N = 2 << 20, KILLS = 1000, KILLS_MIN = 100, ROUND = 50, LONGEST_US = 12000 };
 
 static const char *const names[] = { "plain", "virtual", "parts", "pooled", "draft", "put" };
 enum { NAMES = 6 };
@@ -228,16 +228,19 @@ GPU_TEST(killed_at_any_moment)
 	cleanup_gpu struct gpu_daemon g = gpu_start(.max_clients = 100);
 	_Atomic bool *stop = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 				  -1, 0);
+	const char *asked = getenv("TL_TEST_SEED");
+	unsigned seed = asked ? (unsigned)strtoul(asked, NULL, 10) : (unsigned)now_ns();
+	int64_t end = now_ns() + test_limit(120) * SECOND; /* a slow machine makes fewer kills */
 	struct test_child steady[2];
-	unsigned seed = (unsigned)now_ns();
+	int kills = 0;
 
 	steady_device = gpu_devices() > 1;
-	test_timeout(240);
-	print_message("seed %u\n", seed);
+	test_timeout(360);
+	print_message("seed %u (TL_TEST_SEED sets it)\n", seed);
 	must(stop != MAP_FAILED);
 	steady[0] = child_start(&g.d, steady_producer, stop);
 	steady[1] = child_start(&g.d, steady_consumer, stop);
-	for (int i = 0; i < KILLS; i += 2) {
+	for (; kills < KILLS && (kills < KILLS_MIN || now_ns() < end); kills += 2) {
 		struct victim v[2] = {
 			{ .us = (unsigned)rand_r(&seed) % LONGEST_US },
 			{ .us = (unsigned)rand_r(&seed) % LONGEST_US, .consumes = true },
@@ -251,9 +254,10 @@ GPU_TEST(killed_at_any_moment)
 
 			must(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 		}
-		if (i % ROUND == 0)
+		if (kills % ROUND == 0)
 			forget_names(&g.d);
 	}
+	print_message("%d kills\n", kills);
 	child_await(&steady[1]); /* it has read some of its tensors */
 	atomic_store(stop, true);
 	child_must_succeed(&steady[0]);
