@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import no_client_stays
+from conftest import eventually, no_client_stays
 from limits import limit
 
 import tensorlease
@@ -67,7 +67,7 @@ def test_a_cpp_program_and_a_python_program_read_each_others_tensors(compile, fo
     for name in ("cpp/published", "cpp/linked"):
         with client.get(name) as tensor:
             assert bytes(tensor) == b"\x2a" * 5000
-    assert observer.status().retired == 0 and sum(c.leases + c.drafts for c in observer.clients()) == 0
+    eventually(lambda: observer.status().retired == 0 and sum(c.leases + c.drafts for c in observer.clients()) == 0)
     for info in client.list("cpp/"):
         client.delete(info.name)
 

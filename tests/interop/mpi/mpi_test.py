@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import no_client_stays
+from conftest import eventually, no_client_stays
 from limits import limit
 
 mpi4py = pytest.importorskip("mpi4py", reason="mpi4py is not installed")
@@ -74,7 +74,7 @@ def run(address, observer):
                 timeout=limit(100),
             )
         assert result.returncode == 0, result.stdout + result.stderr
-        assert observer.status().retired == 0
+        eventually(lambda: observer.status().retired == 0)
 
     yield start
     for info in observer.list("mpi/"):

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import no_client_stays
+from conftest import eventually, no_client_stays
 from limits import limit
 
 import tensorlease
@@ -60,4 +60,4 @@ def test_a_rust_program_and_a_python_program_read_each_others_tensors(program, a
     assert {info.name for info in client.list("rust/")} == {
         f"rust/{name}" for name in ("from-python", "put", "transposed", "draft", "published", "linked")
     }
-    assert observer.status().retired == 0 and sum(c.leases + c.drafts for c in observer.clients()) == 0
+    eventually(lambda: observer.status().retired == 0 and sum(c.leases + c.drafts for c in observer.clients()) == 0)
