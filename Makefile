@@ -222,9 +222,15 @@ python: $(DEPS) ## a wheel of the Python package, with library and daemon in it;
 # PYTHON_TEST_PACKAGES='numpy torch jax' installs these too. Tests whose package is missing are skipped, with the reason.
 test-python: python $(CLI_OUT) $(FAKECUDA_OUT) ## test the wheel in an environment of its own; PYTHON_TEST_ARGS is passed to pytest
 	@rm -rf $(O)/venv && $(PYTHON) -m venv $(O)/venv
-	@$(O)/venv/bin/pip install --quiet --disable-pip-version-check pytest $(PYTHON_TEST_PACKAGES) $(O)/python/*.whl
+	@$(O)/venv/bin/pip install --quiet --disable-pip-version-check --constraint python/tests/constraints.txt \
+		pytest $(PYTHON_TEST_PACKAGES) $(O)/python/*.whl
 	@cd python && TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) TL_TEST_FAKECUDA_LIB=$(abspath $(FAKECUDA_OUT)) \
 		$(abspath $(O))/venv/bin/python -m pytest -q -p no:cacheprovider $(PYTHON_TEST_ARGS)
+
+# CONSTRAINTS='python numpy' renews only these.
+.PHONY: constraints
+constraints: ## write down the versions with which Python tests run, as pip resolves them today
+	@tools/constraints $(CONSTRAINTS)
 
 # The environments stay below $(O)/interop and take about 8 GB. INTEROP_ARGS='--install --remove' installs Debian packages
 # and removes each environment after its tests.

@@ -2,9 +2,15 @@
 """Where the tests with real libraries run: each line is a Python environment of its own with what is tested in it.
 
 Versions are pinned, because what a library takes differs between versions and the tests know exactly what it takes.
-What cannot be installed is reported as skipped, with the reason.
+What the libraries need in turn is pinned in constraints/, which `make constraints` renews. What cannot be installed is
+reported as skipped, with the reason.
 """
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -62,3 +68,31 @@ ENVIRONMENTS = (
     # The usual mistakes of producers, made by hand, and CuPy's calls, made by a double. This needs no library.
     Environment("mistakes", tests=("mistakes_test.py", "cupy_test.py"), pythons="3.13 3.12 3.11 3.10"),
 )
+
+
+def constraints_of(environment):
+    """The file with the versions of all that is installed there."""
+    return Path(__file__).resolve().parent / "constraints" / f"{environment.name}.txt"
+
+
+def version_of(python):
+    """Returns the version, such as '3.11', of a Python that can make environments, and else None."""
+    code = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+    try:
+        asked = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return asked.stdout.strip() if asked.returncode == 0 else None
+
+
+def find_pythons(wanted):
+    """Returns {version: path} of those of the wanted versions that are installed."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    found = {}
+    for version in wanted.split():
+        candidates = [sys.executable, shutil.which(f"python{version}")]
+        candidates += sorted(pyenv.glob(f"{version}.*/bin/python{version}"))
+        for python in candidates:
+            if python and version not in found and version_of(python) == version:
+                found[version] = str(python)
+    return found
