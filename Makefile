@@ -64,6 +64,7 @@ PKG_CFLAGS = $(call memo,PKG_CFLAGS,$(foreach p,libxxhash $(PKGS),$(call pkg_cfl
 DAEMON_PKGS = libuv inih $(if $(HAVE_SYSTEMD),libsystemd)
 DAEMON_LIBS = $(call memo,DAEMON_LIBS,$(shell $(PKG_CONFIG) --libs $(DAEMON_PKGS)))
 CLI_LIBS = $(call memo,CLI_LIBS,$(shell $(PKG_CONFIG) --libs libcjson zlib) -lm)
+PYTHON_CFLAGS = -I$(shell $(PYTHON) -c "import sysconfig; print(sysconfig.get_paths()['include'])")
 TEST_LIBS = $(call memo,TEST_LIBS,$(shell $(PKG_CONFIG) --libs $(PKGS)) -lm)
 
 ALL_CPPFLAGS = -D_GNU_SOURCE -I. -Iinclude -DTENSORLEASE_VERSION='"$(VERSION)"' \
@@ -76,7 +77,7 @@ ALL_LDFLAGS = -pthread -Wl,-z,relro,-z,now,--as-needed $(SAN_LDFLAGS) $(LDFLAGS)
 UTIL := $(wildcard util/*.c)
 COMMON := $(UTIL) $(wildcard tensor/*.c proto/*.c)
 LIB := $(COMMON) $(wildcard client/*.c client/*/*.c)
-STATE := $(wildcard daemon/store/*.c daemon/state/*.c daemon/serve/*.c)
+STATE := $(wildcard daemon/keeper/*.c daemon/store/*.c daemon/state/*.c daemon/serve/*.c)
 DAEMON := $(COMMON) $(STATE) $(wildcard daemon/*.c)
 # The code that moves tensors between files and the daemon, for the command line and the Python package.
 TRANSFER := $(wildcard transfer/*.c files/*.c tensor/*.c) $(UTIL)
@@ -89,14 +90,16 @@ FAULTS_SOURCES := $(wildcard tests/faults/*.c)
 GPU_CHECKS := $(wildcard tests/gpu_check/*.c)
 COSTS := $(wildcard tests/cost/*.c)
 BENCH := $(wildcard bench/*.c)
+HOSTILE := $(wildcard bench/hostile/*.c)
 DEMOS := $(wildcard demo/*.c)
 EXAMPLES := $(wildcard examples/c/*.c)
 MANS := $(wildcard docs/man/*.1 docs/man/*.5 docs/man/*.8)
 HEADERS := $(wildcard include/tensorlease/*.h)
+EXTENSION := $(wildcard python/src/_core/*.c)
 
-SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(GPU_CHECKS) $(COSTS) $(BENCH) $(DEMOS) $(EXAMPLES))
+SOURCES := $(sort $(LIB) $(DAEMON) $(CLI) $(HARNESS) $(TESTS) $(FAKECUDA) $(FAULTS_SOURCES) $(GPU_CHECKS) $(COSTS) $(BENCH) $(HOSTILE) $(DEMOS) $(EXAMPLES))
 DIRS := util tensor proto client daemon files transfer cli tests bench demo examples include
-FORMATTED := $(shell find $(wildcard $(DIRS)) -name '*.[ch]' 2>/dev/null)
+FORMATTED := $(shell find $(wildcard $(DIRS) python/src/_core) -name '*.[ch]' 2>/dev/null)
 
 obj = $(patsubst %.c,$(O)/obj/%.o,$(1))
 
@@ -109,6 +112,7 @@ MAN3_OUT := $(if $(wildcard tools/man3),$(O)/man3/pages)
 DAEMON_OUT := $(if $(wildcard daemon/main.c),$(O)/bin/tensorleased)
 CLI_OUT := $(if $(wildcard cli/main.c),$(O)/bin/tensorlease)
 BENCH_OUT := $(if $(wildcard bench/main.c),$(O)/bin/tensorlease-bench)
+HOSTILE_OUT := $(if $(HOSTILE),$(O)/bin/tensorlease-bench-hostile)
 DEMO_OUT := $(patsubst %.c,$(O)/%,$(DEMOS))
 EXAMPLES_OUT := $(patsubst %.c,$(O)/%,$(EXAMPLES))
 TEST_OUT := $(patsubst %.c,$(O)/%,$(TESTS))
@@ -126,6 +130,9 @@ MAP := $(wildcard client/libtensorlease.map)
 # T chooses tests by parts of their names, and EXCEPT leaves some out: make test T='unit/wire client/waits:two' EXCEPT=crash/
 T :=
 EXCEPT :=
+# These are run on the other storage too, and all are by TL_TEST_STORAGE=memfd make test.
+ON_MEMFDS = $(if $(TL_TEST_STORAGE),,$(addprefix memfd:,$(filter $(addprefix $(O)/tests/,unit/state% daemon/claims \
+	daemon/deaths daemon/hostile% daemon/limits client/% crash/%),$(TEST_OUT))))
 
 # ---- targets -----------------------------------------------------------------------------------
 
@@ -136,10 +143,10 @@ EXCEPT :=
 	check-tidy check-cppcheck check-units format layers lint fuzz fuzz-build install uninstall clean FORCE
 
 # These goals install missing packages before the first file is compiled.
-DEPS := $(if $(filter deps test demo faults,$(MAKECMDGOALS)),deps) \
+DEPS := $(if $(filter deps test demo faults gpu-stage,$(MAKECMDGOALS)),deps) \
 	$(if $(filter deps-check check check-%,$(MAKECMDGOALS)),deps-check) \
 	$(if $(filter fuzz,$(MAKECMDGOALS)),deps-fuzz) \
-	$(if $(filter python test-python test-interop bench-python,$(MAKECMDGOALS)),deps-python) \
+	$(if $(filter python sdist wheels check-sdist check-wheels check-types test-python test-interop bench-python,$(MAKECMDGOALS)),deps-python) \
 	$(if $(filter model,$(MAKECMDGOALS)),deps-model) \
 	$(if $(filter cost cost-record,$(MAKECMDGOALS)),deps-cost)
 
@@ -172,12 +179,31 @@ tests: all $(TEST_OUT) $(FAKECUDA_OUT) $(EXAMPLES_OUT) $(O)/abi/now ## build the
 test: $(DEPS) tests ## run all tests; T='unit/wire client/waits:two' some; SAN=address,undefined or SAN=thread builds apart
 	@TL_TEST_DAEMON=$(abspath $(O)/bin/tensorleased) TL_TEST_CLI=$(abspath $(O)/bin/tensorlease) \
 		TL_TEST_CORPUS=$(abspath tests/fuzz/corpus) TL_TEST_BUILD=$(abspath $(O)) SAN=$(SAN) \
-		$(PYTHON) tools/run-tests --only '$(T)' --except '$(EXCEPT)' --logs $(O)/test-logs $(TEST_ARGS) $(TEST_OUT)
+		$(PYTHON) tools/run-tests --only '$(T)' --except '$(EXCEPT)' --logs $(O)/test-logs $(TEST_ARGS) $(TEST_OUT) $(ON_MEMFDS)
 
 # GPU_CHECK_FAKE=1 runs the checks on the fake driver, which shows that they work. GPU_CHECK_ARGS='--markdown FILE'
-.PHONY: gpu-check
+.PHONY: gpu-check bench-gpu
+bench-gpu: all $(O)/tests/gpu/calls $(FAKECUDA_OUT) ## what a model of 320 tensors costs: calls of the fake driver, and time; TL_TEST_GPU=real on a GPU
+	@TL_TEST_DAEMON=$(abspath $(O)/bin/tensorleased) TL_TEST_BUILD=$(abspath $(O)) $(O)/tests/gpu/calls \
+		>$(O)/bench-gpu.log 2>&1 || { cat $(O)/bench-gpu.log; exit 1; }
+	@grep '^320 tensors' $(O)/bench-gpu.log
+
 gpu-check: all $(GPU_CHECK_OUT) $(filter $(O)/tests/gpu/% $(O)/tests/unit/cuda_driver,$(TEST_OUT)) $(FAKECUDA_OUT) ## on a real GPU: tests, questions and costs, as a table
 	@tests/gpu_check/run --build $(abspath $(O)) $(if $(GPU_CHECK_FAKE),--fake) $(GPU_CHECK_ARGS)
+
+# The stage has a build tree of its own, without libsystemd and with libuv, inih and zlib linked in.
+# $(call archive,NAMES) is the path of the first static library of these that there is.
+archive = $(or $(firstword $(foreach n,$(1),$(filter /%,$(shell $(CC) -print-file-name=lib$(n).a)))),-l$(firstword $(1)))
+STAGE_STATIC = $(call archive,uv_a uv) $(call archive,inih)
+STAGE_CJSON = $(shell $(PKG_CONFIG) --libs libcjson) $(call archive,z) -lm
+STAGE_LIBS = $(STAGE_STATIC) $(STAGE_CJSON) $(shell $(PKG_CONFIG) --libs cmocka)
+.PHONY: gpu-stage gpu-stage-build
+gpu-stage: $(DEPS) ## build/gpu-stage, a folder that runs gpu-check on a machine with nothing but a GPU and Python
+	@+$(MAKE) --no-print-directory O=$(O)-stage HAVE_SYSTEMD= DAEMON_LIBS='$(STAGE_STATIC)' CLI_LIBS='$(STAGE_CJSON)' \
+		TEST_LIBS='$(STAGE_LIBS)' LDFLAGS='-Wl,-rpath,\$$$$ORIGIN/../lib:\$$$$ORIGIN/../../lib' gpu-stage-build
+	@CC='$(CC)' tools/gpu-stage $(O)-stage $(O)/gpu-stage
+
+gpu-stage-build: all $(GPU_CHECK_OUT) $(filter $(O)/tests/gpu/% $(O)/tests/unit/cuda_driver,$(TEST_OUT)) $(FAKECUDA_OUT)
 
 # FAULTS=all has no limit of time, 'library cli' chooses kinds of case, and 'daemon:malloc:17' one call. docs/HACKING.md
 .PHONY: faults
@@ -207,17 +233,59 @@ fresh: ## README's commands on new Debian systems; FRESH='bookworm:user trixie:r
 		tests/fresh/run $(FRESH_ARGS) "$${one%:*}" "$${one#*:}" || test $$? = 77 || failed="$$failed $$one"; \
 	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
+.PHONY: fresh-service
+fresh-service: all ## the service in a booted Debian: kills, reloads and restarts under load
+	@tests/fresh/service $(FRESH_ARGS) $(O) || test $$? = 77
+
 demo: $(DEPS) all $(DEMO_OUT) ## build, then show two processes sharing a tensor
 	@demo/run $(O)
 
 .PHONY: examples
 examples: all $(EXAMPLES_OUT) ## build the programs of examples/c
 
-python: $(DEPS) ## a wheel of the Python package, with library and daemon in it; PYTHON=python3
+# The source package is what wheels are built from: so it is complete, and no build writes into python/.
+python: sdist ## a wheel of the Python package, with library and daemon in it; PYTHON=python3
 	@rm -rf $(O)/python
-	@$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps -w $(O)/python ./python
-	@rm -rf python/build python/src/*.egg-info
+	@$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps -w $(O)/python $(O)/sdist/*.tar.gz
 	@for wheel in $(O)/python/*.whl; do echo "  WHEEL   $$wheel"; done
+
+# An environment with the pinned tools of python/requirements/NAME.txt.
+$(O)/tools-%/ready: python/requirements/%.txt
+	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+.PHONY: sdist wheels check-sdist check-wheels check-types
+sdist: $(DEPS) $(O)/tools-wheels/ready ## a source package for pip, with the C sources in it
+	@rm -rf $(O)/sdist
+	@$(O)/tools-wheels/bin/python -m build --sdist --outdir $(O)/sdist python >$(O)/sdist.log 2>&1 || { cat $(O)/sdist.log; exit 1; }
+	@rm -rf python/src/*.egg-info
+	@for file in $(O)/sdist/*.tar.gz; do echo "  SDIST   $$file"; done
+
+# The name says from which glibc on a wheel works: that of the newest function of this system's glibc that was linked.
+wheels: python ## that wheel for other Linux systems (manylinux); PYTHON=python3
+	@rm -rf $(O)/wheels
+	@PATH=$(abspath $(O))/tools-wheels/bin:$$PATH auditwheel repair --plat auto -w $(O)/wheels $(O)/python/*.whl \
+		>$(O)/wheels.log 2>&1 || { cat $(O)/wheels.log; exit 1; }
+	@for file in $(O)/wheels/*.whl; do \
+		echo "  WHEEL   $$file, for glibc $$(echo $$file | sed 's/.*manylinux_\([0-9]*\)_\([0-9]*\)_.*/\1.\2/') and newer"; done
+
+check-sdist: sdist ## install the source package outside the tree, and share a tensor
+	@tests/package/install.py --python $(PYTHON) $(O)/sdist/*.tar.gz
+
+# A wheel of the stable ABI is tried with all Pythons of this machine from 3.10 on.
+check-wheels: wheels ## install the wheels in bare environments, and share a tensor
+	@tests/package/install.py --manylinux --python $(PYTHON) $(O)/wheels/*.whl
+
+TYPES := $(O)/tools-types/bin
+check-types: python $(O)/tools-types/ready ## mypy, stubtest and pyright over the stubs and over python/types/uses.py
+	@$(TYPES)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(O)/python/*.whl
+	@cd python/types && export MYPY_CACHE_DIR=$(abspath $(O))/mypy && \
+		$(abspath $(TYPES))/mypy uses.py && \
+		$(abspath $(TYPES))/mypy -m tensorlease -m tensorlease.torch && \
+		$(abspath $(TYPES))/stubtest --concise --mypy-config-file mypy.ini --allowlist stubtest-allowed \
+			--ignore-unused-allowlist tensorlease
+	@cd python/types && $(abspath $(TYPES))/pyright --pythonpath $(abspath $(TYPES))/python -p .
 
 # PYTHON_TEST_PACKAGES='numpy torch jax' installs these too. Tests whose package is missing are skipped, with the reason.
 test-python: python $(CLI_OUT) $(FAKECUDA_OUT) ## test the wheel in an environment of its own; PYTHON_TEST_ARGS is passed to pytest
@@ -241,6 +309,12 @@ test-interop: python $(CLI_OUT) $(FAKECUDA_OUT) ## test with real libraries, eac
 
 bench: all $(BENCH_OUT) ## measure; BENCH_ARGS is passed on
 	@$(if $(BENCH_OUT),$(BENCH_OUT) $(BENCH_ARGS),echo "no bench/main.c" >&2; exit 1)
+	@$(if $(filter --json --only --storage,$(BENCH_ARGS)),,$(BENCH_OUT) --storage memfd --only '^(first|publish|put)' $(BENCH_ARGS))
+
+# As root, so that the attacker is another user than the victims.
+.PHONY: bench-hostile
+bench-hostile: all $(HOSTILE_OUT) ## measure what one user can do to others; HOSTILE_ARGS='--quick' is passed on
+	@$(HOSTILE_OUT) $(HOSTILE_ARGS)
 
 # Installs the other libraries into $(O)/bench-python, which takes gigabytes if pip finds a PyTorch with CUDA.
 bench-python: python ## measure the Python package beside Plasma, Ray, ...; BENCH_ARGS is passed on
@@ -267,13 +341,14 @@ check-werror: $(DEPS)
 	@+$(MAKE) --no-print-directory O=build-werror-clang CC=clang WERROR=1 tests bench-build demo-build
 
 .PHONY: bench-build demo-build
-bench-build: $(BENCH_OUT)
+bench-build: $(BENCH_OUT) $(HOSTILE_OUT)
 	@:
 demo-build: $(DEMO_OUT)
 	@:
 
 check-tidy: $(DEPS)
 	@tools/check-tidy $(SOURCES) -- -std=gnu11 $(ALL_CPPFLAGS)
+	@tools/check-tidy $(EXTENSION) -- -std=gnu11 -D_GNU_SOURCE -I. -Iinclude $(PYTHON_CFLAGS)
 
 check-cppcheck: $(DEPS)
 	@mkdir -p $(O)/cppcheck
@@ -281,7 +356,7 @@ check-cppcheck: $(DEPS)
 		--cppcheck-build-dir=$(O)/cppcheck --enable=warning,portability \
 		--suppressions-list=tools/cppcheck-suppressions --template=gcc \
 		-D_GNU_SOURCE -D__linux__ '-Dcontainer_of(p,t,m)=((t *)((char *)(p) - offsetof(t, m)))' \
-		-I. -Iinclude $(SOURCES)
+		-I. -Iinclude '-DPyAPI_FUNC(t)=t' $(SOURCES) $(EXTENSION)
 
 # Noise does not change these numbers, so that they can be checked where times cannot.
 COST_OUT := $(O)/tests/cost/cost
@@ -330,7 +405,7 @@ $(O)/obj/can-build $(O)/obj/can-build-tests: | $(DEPS)
 		'$(if $(filter command,$(origin DAEMON_LIBS)),,$(PKG_CONFIG))' $(CC) $(PKG_CFLAGS) $(CPPFLAGS))
 	@touch $@
 
-$(call obj,$(HARNESS) $(TESTS) $(GPU_CHECKS)): | $(O)/obj/can-build-tests
+$(call obj,$(HARNESS) $(TESTS) $(GPU_CHECKS) $(HOSTILE)): | $(O)/obj/can-build-tests
 $(O)/obj/%.o: %.c $(O)/obj/flags | $(O)/obj/can-build
 	@mkdir -p $(@D)
 	@echo "  CC      $<"
@@ -427,6 +502,12 @@ $(O)/bin/tensorlease-bench: $(call obj,$(BENCH)) $(ARCHIVE)
 	@mkdir -p $(@D)
 	@echo "  LD      $@"
 	@$(CC) $(ALL_LDFLAGS) -pie -o $@ $^ $(TEST_LIBS) -ldl -lrt
+
+# Its attackers speak the protocol with the helpers of the tests.
+$(O)/bin/tensorlease-bench-hostile: $(call obj,$(HOSTILE) $(HARNESS)) $(ARCHIVE)
+	@mkdir -p $(@D)
+	@echo "  LD      $@"
+	@$(CC) $(ALL_LDFLAGS) -pie -o $@ $^ $(TEST_LIBS)
 
 $(DEMO_OUT): $(O)/demo/%: $(O)/obj/demo/%.o $(SO) $(SO_LINKS)
 	@mkdir -p $(@D)

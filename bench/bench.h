@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include <tensorlease/admin.h>
 #include <tensorlease/tensorlease.h>
 
 /* ---- Samples and results (result.c) ---- */
@@ -24,6 +25,7 @@ enum bench_aim {
 	BENCH_AIM_NONE,
 	BENCH_AIM_RATIO, /* the median of ours / floor must not exceed the limit */
 	BENCH_AIM_VALUE, /* the median of ours must not exceed the limit */
+	BENCH_AIM_MORE,	 /* the median of ours - floor must not exceed the limit */
 };
 
 /* A row of the table. Its samples are in ns if the unit is a time. */
@@ -43,14 +45,16 @@ struct bench {
 	bool quick, json;
 	bool has_only;
 	regex_t only;
-	const char *dir;     /* the temporary directory of the run */
-	const char *daemon;  /* the path of tensorleased */
-	const char *address; /* of the run's daemon; NULL before bench_daemon() */
-	pid_t daemon_pid;
+	const char *dir;      /* the temporary directory of the run */
+	const char *daemon;   /* the path of tensorleased */
+	const char *storage;  /* its --storage */
+	const char *address;  /* of the run's daemon; NULL before bench_daemon() */
+	pid_t daemon_started; /* its keeper */
+	pid_t daemon_pid;     /* the daemon proper */
 	tl_client *client;
 	/* The address of the daemon with BENCH_MANY tensors; NULL before bench_many(). */
 	const char *many_address;
-	pid_t many_pid;
+	pid_t many_started, many_pid;
 	tl_client *many_client; /* the producer of these tensors */
 	struct bench_result *results[64];
 	size_t nresults;
@@ -99,8 +103,14 @@ void bench_helper_stop(struct bench_helper *h); /* kills it and waits */
 /* Is the main() of a helper: argv is what bench_helper_start() made. */
 int bench_helper_main(int argc, char **argv, const struct bench_role *roles);
 
-/* Starts a daemon that listens on @address, and waits until it accepts a client. */
-pid_t bench_daemon_start(const struct bench *b, const char *address, tl_client **client);
+/*
+ * Starts a daemon that listens on @address, and waits until it accepts a client. @more are options
+ * of it with blanks between, or NULL. Returns the process to stop, which is its keeper.
+ */
+pid_t bench_daemon_start(const struct bench *b, const char *address, tl_client **client,
+			 const char *more);
+/* The process that serves, and uses the CPU. */
+pid_t bench_daemon_proper(tl_client *client);
 void bench_daemon_stop(pid_t pid);
 int bench_role_daemon(int socket, int shared_fd, const char *argument);
 
@@ -157,6 +167,11 @@ void bench_put(struct bench *b);
 void bench_wake(struct bench *b);
 void bench_memory(struct bench *b);
 void bench_kill(struct bench *b);
+void bench_crowd(struct bench *b);
+void bench_ring(struct bench *b);
+
+/* Puts 4 KiB under the name, which is to have a ring. */
+void bench_ring_put(tl_client *client, const char *as);
 
 /* The roles of their helpers. */
 int bench_role_sealed(int socket, int shared_fd, const char *argument);
@@ -166,4 +181,8 @@ int bench_role_waker(int socket, int shared_fd, const char *argument);
 int bench_role_sleeper(int socket, int shared_fd, const char *argument);
 int bench_role_consumer(int socket, int shared_fd, const char *argument);
 int bench_role_holder(int socket, int shared_fd, const char *argument);
+int bench_role_follower(int socket, int shared_fd, const char *argument);
+int bench_role_ring_follower(int socket, int shared_fd, const char *argument);
+int bench_role_answerer(int socket, int shared_fd, const char *argument);
+int bench_role_ring_sealed(int socket, int shared_fd, const char *argument);
 int bench_role_mute(int socket, int shared_fd, const char *argument);

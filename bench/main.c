@@ -25,22 +25,33 @@
 #include "bench/bench.h"
 
 static const struct bench_role roles[] = {
-	{ "daemon", bench_role_daemon },     { "sealed", bench_role_sealed },
-	{ "echo", bench_role_echo },	     { "descriptors", bench_role_descriptors },
-	{ "waker", bench_role_waker },	     { "sleeper", bench_role_sleeper },
-	{ "consumer", bench_role_consumer }, { "holder", bench_role_holder },
-	{ "mute", bench_role_mute },	     { 0 },
+	{ "daemon", bench_role_daemon },
+	{ "sealed", bench_role_sealed },
+	{ "echo", bench_role_echo },
+	{ "descriptors", bench_role_descriptors },
+	{ "waker", bench_role_waker },
+	{ "sleeper", bench_role_sleeper },
+	{ "consumer", bench_role_consumer },
+	{ "holder", bench_role_holder },
+	{ "mute", bench_role_mute },
+	{ "follower", bench_role_follower },
+	{ "ring-follower", bench_role_ring_follower },
+	{ "answerer", bench_role_answerer },
+	{ "ring-sealed", bench_role_ring_sealed },
+	{ 0 },
 };
 
 static void usage(FILE *to)
 {
-	fputs("usage: tensorlease-bench [--quick] [--json] [--only REGEX]\n"
+	fputs("usage: tensorlease-bench [--quick] [--json] [--storage KIND] [--only REGEX]\n"
 	      "Measures the library and the tensorleased beside this program, each row next to its floor.\n"
 	      "  --quick       fewer samples: 20 seconds at most\n"
 	      "  --json        print all numbers as JSON\n"
+	      "  --storage KIND  of the daemon: shm (default) or memfd\n"
 	      "  --only REGEX  only the rows whose id matches: get/1/4096, get/1000/4096/2-threads, get/system-calls,\n"
 	      "                first, publish/version, publish/no-wait, publish/waits, put, wake/sleep, wake/spin,\n"
-	      "                memory/catalog, memory/daemon, memory/idle, kill\n"
+	      "                ring/put, ring/one-way, ring/messages, ring/get, ring/sleep, memory/catalog, memory/daemon, memory/idle, kill,\n"
+	      "                crowd/clients, crowd/ring, crowd/names\n"
 	      "  --help        print this\n",
 	      to);
 }
@@ -51,6 +62,7 @@ static int parse(struct bench *b, int argc, char **argv)
 	static const struct option options[] = {
 		{ "quick", no_argument, NULL, 'q' },
 		{ "json", no_argument, NULL, 'j' },
+		{ "storage", required_argument, NULL, 's' },
 		{ "only", required_argument, NULL, 'o' },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
@@ -64,6 +76,9 @@ static int parse(struct bench *b, int argc, char **argv)
 			break;
 		case 'j':
 			b->json = true;
+			break;
+		case 's':
+			b->storage = optarg;
 			break;
 		case 'o':
 			if (b->has_only ||
@@ -111,8 +126,8 @@ static int measure(struct bench *b)
 	int r = 0;
 
 	static void (*const rows[])(struct bench *) = {
-		bench_get,  bench_first,  bench_publishing, bench_put,
-		bench_wake, bench_memory, bench_kill,
+		bench_get,  bench_first,  bench_publishing, bench_put,	 bench_wake,
+		bench_ring, bench_memory, bench_kill,	    bench_crowd,
 	};
 
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -162,7 +177,7 @@ static int supervise(void)
 
 int main(int argc, char **argv)
 {
-	struct bench b = { 0 };
+	struct bench b = { .storage = "shm" };
 	char dir[] = "/tmp/tensorlease-bench-XXXXXX", socket_path[64];
 	struct sigaction act = { .sa_handler = pass_on };
 	int r;

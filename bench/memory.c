@@ -141,7 +141,8 @@ void bench_many(struct bench *b)
 		return;
 	if (asprintf(&address, "%s/many", b->dir) < 0)
 		err(1, "no memory");
-	b->many_pid = bench_daemon_start(b, address, &b->many_client);
+	b->many_started = bench_daemon_start(b, address, &b->many_client, NULL);
+	b->many_pid = bench_daemon_proper(b->many_client);
 	b->many_address = address;
 	usage_read(&usage_before, b->many_pid, b->many_client);
 	publish_all(b->many_client, bench_many_bytes());

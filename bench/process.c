@@ -84,25 +84,29 @@ int bench_helper_main(int argc, char **argv, const struct bench_role *roles)
 
 /* ---- Daemons ---- */
 
-/* Becomes a daemon. @argument is its path, a blank, and the path of the socket. */
+/* Becomes a daemon. @argument is its path, and options with blanks between. */
 int bench_role_daemon(int socket, int shared_fd, const char *argument)
 {
-	const char *blank = strrchr(argument, ' ');
-	char *path = blank ? strndup(argument, (size_t)(blank - argument)) : NULL;
+	char *words = strdup(argument), *rest = words, *path = words ? strsep(&rest, " ") : NULL;
+	const char *argv[24] = { "tensorleased", "--foreground", "--log-level",
+				 "warn",	 "--capacity",	 "90%" };
+	unsigned argc = 6;
 
 	(void)shared_fd;
-	if (!path)
+	if (!words)
 		return 2;
+	while (rest && argc < sizeof(argv) / sizeof(argv[0]) - 1)
+		argv[argc++] = strsep(&rest, " ");
 	close(socket);
 	prctl(PR_SET_PDEATHSIG, SIGTERM); /* it is kept by execve() */
-	execl(path, "tensorleased", "--foreground", "--log-level", "warn", "--capacity", "90%",
-	      "--socket", blank + 1, (char *)NULL);
+	execv(path, (char *const *)argv);
 	warn("%s", path);
-	free(path);
+	free(words);
 	return 1;
 }
 
-pid_t bench_daemon_start(const struct bench *b, const char *address, tl_client **client)
+pid_t bench_daemon_start(const struct bench *b, const char *address, tl_client **client,
+			 const char *more)
 {
 	tl_connect_options options = { .size = sizeof(options), .address = address };
 	struct bench_helper h;
@@ -110,7 +114,8 @@ pid_t bench_daemon_start(const struct bench *b, const char *address, tl_client *
 	double end = bench_now() + 5e9;
 	int r;
 
-	if (asprintf(&argument, "%s %s", b->daemon, address) < 0)
+	if (asprintf(&argument, "%s --storage %s --socket %s%s%s", b->daemon, b->storage, address,
+		     more ? " " : "", more ? more : "") < 0)
 		err(1, "no memory");
 	bench_helper_start(&h, "daemon", -1, argument);
 	free(argument);
@@ -122,6 +127,14 @@ pid_t bench_daemon_start(const struct bench *b, const char *address, tl_client *
 	}
 	bench_check(r, "connecting to the bench's daemon");
 	return h.pid;
+}
+
+pid_t bench_daemon_proper(tl_client *client)
+{
+	struct tl_status status = { .size = sizeof(status) };
+
+	bench_check(tl_get_status(client, &status), "asking the bench's daemon who it is");
+	return (pid_t)status.daemon_pid;
 }
 
 void bench_daemon_stop(pid_t pid)
@@ -142,7 +155,8 @@ void bench_daemon(struct bench *b)
 		return;
 	if (asprintf(&address, "%s/socket", b->dir) < 0)
 		err(1, "no memory");
-	b->daemon_pid = bench_daemon_start(b, address, &b->client);
+	b->daemon_started = bench_daemon_start(b, address, &b->client, NULL);
+	b->daemon_pid = bench_daemon_proper(b->client);
 	b->address = address;
 }
 
@@ -151,9 +165,9 @@ void bench_daemons_stop(struct bench *b)
 	tl_close(b->client);
 	tl_close(b->many_client);
 	if (b->address)
-		bench_daemon_stop(b->daemon_pid);
+		bench_daemon_stop(b->daemon_started);
 	if (b->many_address)
-		bench_daemon_stop(b->many_pid);
+		bench_daemon_stop(b->many_started);
 	free((char *)b->address);
 	free((char *)b->many_address);
 }

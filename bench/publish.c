@@ -58,9 +58,11 @@ static double publish_floor(int socket)
 static double publish_ours(tl_client *client, uint64_t *version)
 {
 	static const int64_t shape = SMALL;
-	static const tl_spec spec = {
-		.size = sizeof(spec), .shape = &shape, .ndim = 1, .dtype = { kDLUInt, 8, 1 }
-	};
+	static const tl_spec spec = { .size = sizeof(spec),
+				      .shape = &shape,
+				      .ndim = 1,
+				      .dtype = { kDLUInt, 8, 1 },
+				      .ring = TL_RING_NONE };
 	tl_draft *draft;
 	double start = bench_now();
 
@@ -190,7 +192,8 @@ static unsigned char *shared_new(size_t size)
 	return memset(p, 1, size);
 }
 
-static void put_samples(struct bench *b, struct bench_result *r, size_t size, unsigned samples)
+static void put_samples(struct bench *b, struct bench_result *r, size_t size, uint32_t ring,
+			unsigned samples)
 {
 	unsigned char *to[2] = { shared_new(size), shared_new(size) }, *from = malloc(size);
 	int64_t shape = (int64_t)size;
@@ -199,6 +202,7 @@ static void put_samples(struct bench *b, struct bench_result *r, size_t size, un
 			    .ndim = 1,
 			    .dtype = { kDLUInt, 8, 1 },
 			    .shape = &shape };
+	const tl_put_options options = { .size = sizeof(options), .ring = ring };
 	uint64_t version;
 
 	if (!from)
@@ -211,7 +215,7 @@ static void put_samples(struct bench *b, struct bench_result *r, size_t size, un
 		__asm__ volatile("" ::"r"(to[i % 2]) : "memory");
 		floor = bench_now() - start;
 		start = bench_now();
-		bench_check(tl_put(b->client, name, &source, NULL, &version), "put");
+		bench_check(tl_put(b->client, name, &source, &options, &version), "put");
 		if (i >= 6)
 			bench_pair(r, floor, bench_now() - start);
 	}
@@ -221,22 +225,27 @@ static void put_samples(struct bench *b, struct bench_result *r, size_t size, un
 	free(from);
 }
 
-static void put_row(struct bench *b, size_t size, unsigned samples)
+static void put_row(struct bench *b, size_t size, uint32_t ring, unsigned samples)
 {
 	char id[32], bytes[24];
 	struct bench_result *r;
 
-	snprintf(id, sizeof(id), "put/%zu", size);
-	r = bench_result_new(b, id, "us", "put of %s", bench_bytes(bytes, sizeof(bytes), size));
+	snprintf(id, sizeof(id), "put/%zu%s", size, ring == TL_RING_AUTO ? "/ring" : "");
+	r = bench_result_new(b, id, "us", "put of %s%s", bench_bytes(bytes, sizeof(bytes), size),
+			     ring == TL_RING_AUTO ? ", to a ring" : "");
 	if (!r)
 		return;
 	bench_daemon(b);
 	if (bench_shm_free() > 6 * size)
-		put_samples(b, r, size, samples);
+		put_samples(b, r, size, ring, samples);
 	else
 		warnx("%s: no room in /dev/shm", id);
 	r->floor_what = "memcpy into a warm shared mapping";
-	if (size >= 64 << 20) { /* for smaller sizes the messages matter */
+	if (ring == TL_RING_AUTO) {
+		r->aim = BENCH_AIM_RATIO;
+		r->limit = 1.1;
+		r->target = "<= 1.1 x";
+	} else if (size >= 64 << 20) { /* for smaller sizes the messages matter */
 		r->aim = BENCH_AIM_RATIO;
 		r->limit = 1 / 0.9;
 		r->target = "<= 1.11 x";
@@ -246,6 +255,7 @@ static void put_row(struct bench *b, size_t size, unsigned samples)
 
 void bench_put(struct bench *b)
 {
-	put_row(b, 1 << 20, b->quick ? 500 : 3000);
-	put_row(b, 64 << 20, b->quick ? 30 : 150);
+	put_row(b, 1 << 20, TL_RING_NONE, b->quick ? 500 : 3000);
+	put_row(b, 1 << 20, TL_RING_AUTO, b->quick ? 500 : 3000);
+	put_row(b, 64 << 20, TL_RING_NONE, b->quick ? 30 : 150);
 }

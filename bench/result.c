@@ -58,28 +58,50 @@ static double median(const struct bench_samples *s)
 	return quantile(s->values, s->n, 0.5);
 }
 
+static double ratio_of(double ours, double floor)
+{
+	return ours / floor;
+}
+
+static double more_of(double ours, double floor)
+{
+	return ours - floor;
+}
+
 /*
- * Returns the median of the ratios of the pairs, which is not moved by what slows both for a while.
+ * Returns the median of what the pairs compare to, which is not moved by what slows both for a
+ * while.
  */
-static double ratio(const struct bench_result *r)
+static double compared(const struct bench_result *r, double (*of)(double ours, double floor))
 {
 	size_t n = r->ours.n < r->floor.n ? r->ours.n : r->floor.n;
-	double *ratios = calloc(n ? n : 1, sizeof(*ratios)), q;
+	double *values = calloc(n ? n : 1, sizeof(*values)), q;
 
-	if (!ratios)
+	if (!values)
 		err(1, "no memory for samples");
 	for (size_t i = 0; i < n; i++)
-		ratios[i] = r->ours.values[i] / r->floor.values[i];
-	q = quantile(ratios, n, 0.5);
-	free(ratios);
+		values[i] = of(r->ours.values[i], r->floor.values[i]);
+	q = quantile(values, n, 0.5);
+	free(values);
 	return q;
 }
 
+static double ratio(const struct bench_result *r)
+{
+	return compared(r, ratio_of);
+}
+
+/* Half of the last digit that the table shows is tolerated. */
 static bool is_met(const struct bench_result *r)
 {
-	/* Half of the last digit that the table shows is tolerated. */
-	return r->aim == BENCH_AIM_RATIO ? ratio(r) < r->limit + 0.005
-					 : median(&r->ours) <= r->limit;
+	switch (r->aim) {
+	case BENCH_AIM_RATIO:
+		return ratio(r) < r->limit + 0.005;
+	case BENCH_AIM_MORE:
+		return compared(r, more_of) < r->limit + 0.05;
+	default:
+		return median(&r->ours) <= r->limit;
+	}
 }
 
 /* ---- Rows ---- */

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The time from a commit until a waiting consumer has the tensor. Three processes take part on
- * either side: this one sends, the daemon (for the floor, the waker) receives one message and
- * wakes, and the consumer (the sleeper) wakes up and looks at the clock. The payload contains the
- * time of sending. The sender waits until the consumer says that it is done, and 100 us more, so
- * that all are asleep before the next sample. Everything is on one CPU. The second row has a
- * consumer that spins on another CPU; there the waker of the floor makes no system call to wake it.
+ * The time from a commit until waiting consumers have the tensor: until the last of them has, if
+ * there are several. Of a name without a ring three processes take part on either side: this one
+ * sends, the daemon (for the floor, the waker) receives one message and wakes, and the consumer
+ * (the sleeper) wakes up and looks at the clock. Of a name with a ring there is nobody between, so
+ * the floor is a bare store and futex wake. The payload contains the time of sending. The sender
+ * waits until all consumers say that they are done, and 100 us more, so that all are asleep before
+ * the next sample. Everything is on one CPU. Some rows have a consumer that spins on another CPU;
+ * there the floor makes no system call to wake it.
  */
 #include <err.h>
 #include <limits.h>
@@ -23,22 +25,50 @@
 #include "bench/bench.h"
 #include "util/clock.h"
 
-enum { PAYLOAD = 4096, PAGE = 4096 };
+enum { PAYLOAD = 4096, PAGE = 4096, CONSUMERS_MAX = 64 };
 
 #define SPIN_NS (20 * NS_PER_MS)
 
 static const char name[] = "bench/wake";
 
+struct kind {
+	const char *id, *what, *floor;
+	bool ring, spin;
+	unsigned consumers;
+	enum bench_aim aim;
+	double limit;
+	const char *target;
+};
+
+#define BARE_WAKE "a store and a bare futex wake"
+#define ELEVEN_TENTHS BENCH_AIM_RATIO, 1.1, "<= 1.1 x"
+
+static const struct kind kinds[] = {
+	{ "wake/sleep", "commit to consumer awake",
+	  "one SEQPACKET message, then a futex wake of a third process", false, false, 1,
+	  BENCH_AIM_RATIO, 1.5, "<= 1.5 x" },
+	{ "wake/spin", "commit to consumer that spins",
+	  "one SEQPACKET message, then a store that a third process spins on", false, true, 1,
+	  BENCH_AIM_RATIO, 1.5, "<= 1.5 x" },
+	{ "ring/sleep/1", "  of a ring, to consumer awake", BARE_WAKE, true, false, 1,
+	  ELEVEN_TENTHS },
+	{ "ring/sleep/8", "  of a ring, to 8 consumers awake", BARE_WAKE, true, false, 8,
+	  ELEVEN_TENTHS },
+	{ "ring/sleep/64", "  of a ring, to 64 consumers awake", BARE_WAKE, true, false, 64,
+	  ELEVEN_TENTHS },
+};
+
 /* Shared by all processes of one side. */
 struct page {
 	_Atomic uint32_t word; /* floor: the word that the waker increments */
-	/* The sample for which the consumer may begin to wait, since one that spins needs a CPU. */
+	/* The sample for which the consumers may begin to wait, since one that spins needs a CPU.
+	 */
 	_Atomic uint32_t go;
-	_Atomic uint32_t ready; /* the sample for which the consumer waits */
-	_Atomic uint32_t done;	/* the last sample that it got */
-	uint32_t spin;		/* constant */
-	double sent;		/* floor: the payload */
-	double latency;		/* of the last sample; valid when that is done */
+	_Atomic uint32_t ready;	  /* consumers that wait, in all samples so far */
+	_Atomic uint32_t done;	  /* consumers that have it, likewise */
+	_Atomic uint64_t latency; /* ns, of the last sample's slowest; valid when that is done */
+	uint32_t spin, consumers; /* constant */
+	double sent;		  /* floor: the payload */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value)
@@ -84,14 +114,17 @@ static void consumer_ready(struct page *page, uint32_t sample)
 
 	while ((go = atomic_load(&page->go)) != sample)
 		futex_wait(&page->go, go);
-	atomic_store(&page->ready, sample);
+	atomic_fetch_add(&page->ready, 1);
 }
 
 static void consumer_done(struct page *page, uint32_t sample, double latency)
 {
-	page->latency = latency;
-	atomic_store(&page->done, sample);
-	futex_wake(&page->done);
+	uint64_t ns = latency > 0 ? (uint64_t)latency : 0, most = atomic_load(&page->latency);
+
+	while (most < ns && !atomic_compare_exchange_weak(&page->latency, &most, ns))
+		;
+	if (atomic_fetch_add(&page->done, 1) + 1 == sample * page->consumers)
+		futex_wake(&page->done);
 }
 
 int bench_role_sleeper(int socket, int shared_fd, const char *argument)
@@ -147,13 +180,14 @@ struct side {
 	uint32_t sample;
 };
 
-static void side_init(struct side *s, bool spin)
+static void side_init(struct side *s, const struct kind *kind)
 {
 	s->fd = memfd_create("bench", MFD_CLOEXEC);
 	bench_check_errno(s->fd, "memfd_create");
 	bench_check_errno(ftruncate(s->fd, PAGE), "ftruncate");
 	s->page = page_map(s->fd);
-	s->page->spin = spin;
+	s->page->spin = kind->spin;
+	s->page->consumers = kind->consumers;
 	s->sample = 0;
 }
 
@@ -164,16 +198,18 @@ static void side_deinit(struct side *s)
 }
 
 /*
- * Waits until the consumer is about to wait for the next sample, and has had the time to fall
+ * Waits until the consumers are about to wait for the next sample, and have had the time to fall
  * asleep.
  */
 static void side_ready(struct side *s)
 {
 	double end = bench_now() + 5e9;
+	uint32_t all = ++s->sample * s->page->consumers;
 
-	atomic_store(&s->page->go, ++s->sample);
+	atomic_store(&s->page->latency, 0);
+	atomic_store(&s->page->go, s->sample);
 	futex_wake(&s->page->go);
-	while (atomic_load(&s->page->ready) != s->sample) {
+	while (atomic_load(&s->page->ready) != all) {
 		bench_sleep(20e3);
 		if (bench_now() > end)
 			errx(1, "a consumer of the bench does not come");
@@ -183,33 +219,42 @@ static void side_ready(struct side *s)
 
 static double side_latency(struct side *s)
 {
+	uint32_t done, all = s->sample * s->page->consumers;
 	double end = bench_now() + 5e9;
-	uint32_t done;
 
-	while ((done = atomic_load(&s->page->done)) != s->sample) {
+	while ((done = atomic_load(&s->page->done)) != all) {
 		futex_wait(&s->page->done, done);
 		if (bench_now() > end)
 			errx(1, "a consumer of the bench was not woken");
 	}
-	return s->page->latency;
+	return (double)atomic_load(&s->page->latency);
 }
 
+/* @socket: the waker's, or -1 if there is none. */
 static double wake_floor(struct side *s, int socket)
 {
 	char message[64] = { 0 };
 
 	side_ready(s);
 	s->page->sent = bench_now();
-	bench_check_errno((int)send(socket, message, sizeof(message), 0), "send");
+	if (socket >= 0) {
+		bench_check_errno((int)send(socket, message, sizeof(message), 0), "send");
+	} else {
+		atomic_fetch_add(&s->page->word, 1);
+		if (!s->page->spin)
+			futex_wake(&s->page->word);
+	}
 	return side_latency(s);
 }
 
-static double wake_ours(struct bench *b, struct side *s)
+static double wake_ours(struct bench *b, struct side *s, bool ring)
 {
 	int64_t shape = PAYLOAD;
-	tl_spec spec = {
-		.size = sizeof(spec), .shape = &shape, .ndim = 1, .dtype = { kDLUInt, 8, 1 }
-	};
+	tl_spec spec = { .size = sizeof(spec),
+			 .shape = &shape,
+			 .ndim = 1,
+			 .dtype = { kDLUInt, 8, 1 },
+			 .ring = ring ? TL_RING_MAX : TL_RING_NONE };
 	tl_draft *draft;
 	double now;
 
@@ -221,51 +266,78 @@ static double wake_ours(struct bench *b, struct side *s)
 	return side_latency(s);
 }
 
-static void wake_row(struct bench *b, bool spin)
-{
-	struct bench_result *r = bench_result_new(b, spin ? "wake/spin" : "wake/sleep", "us",
-						  "commit to consumer %s",
-						  spin ? "that spins" : "awake");
-	struct bench_helper waker, sleeper, consumer;
+/* All processes of a row. */
+struct row {
 	struct side floor, ours;
+	struct bench_helper waker, sleepers[CONSUMERS_MAX], consumers[CONSUMERS_MAX];
+};
 
-	if (!r)
-		return;
-	bench_daemon(b);
-	side_init(&floor, spin);
-	side_init(&ours, spin);
-	bench_helper_start(&waker, "waker", floor.fd, NULL);
-	bench_helper_start(&sleeper, "sleeper", floor.fd, NULL);
-	bench_helper_start(&consumer, "consumer", ours.fd, b->address);
+static void row_start(struct bench *b, const struct kind *kind, struct row *row)
+{
+	side_init(&row->floor, kind);
+	side_init(&row->ours, kind);
+	row->waker.socket = -1;
 	bench_place(0, 0);
-	bench_place(waker.pid, 0);
 	bench_place(b->daemon_pid, 0);
-	bench_place(sleeper.pid, spin);
-	bench_place(consumer.pid, spin);
-	for (unsigned i = 0; i < (b->quick ? 1000 : 4000) + 50; i++) {
-		double f = wake_floor(&floor, waker.socket), o = wake_ours(b, &ours);
+	if (!kind->ring) {
+		bench_helper_start(&row->waker, "waker", row->floor.fd, NULL);
+		bench_place(row->waker.pid, 0);
+	}
+	for (unsigned i = 0; i < kind->consumers; i++) {
+		bench_helper_start(&row->sleepers[i], "sleeper", row->floor.fd, NULL);
+		bench_helper_start(&row->consumers[i], "consumer", row->ours.fd, b->address);
+		bench_place(row->sleepers[i].pid, kind->spin);
+		bench_place(row->consumers[i].pid, kind->spin);
+	}
+}
+
+static void row_stop(struct bench *b, const struct kind *kind, struct row *row)
+{
+	if (!kind->ring)
+		bench_helper_stop(&row->waker);
+	for (unsigned i = 0; i < kind->consumers; i++) {
+		bench_helper_stop(&row->sleepers[i]);
+		bench_helper_stop(&row->consumers[i]);
+	}
+	bench_unplace(0);
+	bench_unplace(b->daemon_pid);
+	side_deinit(&row->floor);
+	side_deinit(&row->ours);
+}
+
+static void wake_row(struct bench *b, const struct kind *kind)
+{
+	struct bench_result *r = bench_result_new(b, kind->id, "us", "%s", kind->what);
+	unsigned samples = (b->quick ? 1000 : 4000) / kind->consumers;
+	struct row *row = calloc(1, sizeof(*row));
+
+	if (!r) {
+		free(row);
+		return;
+	}
+	if (!row)
+		err(1, "no memory");
+	bench_daemon(b);
+	row_start(b, kind, row);
+	for (unsigned i = 0; i < samples + 50; i++) {
+		double f = wake_floor(&row->floor, row->waker.socket);
+		double o = wake_ours(b, &row->ours, kind->ring);
 
 		if (i >= 50)
 			bench_pair(r, f, o);
 	}
-	bench_helper_stop(&waker);
-	bench_helper_stop(&sleeper);
-	bench_helper_stop(&consumer);
-	bench_unplace(0);
-	bench_unplace(b->daemon_pid);
-	side_deinit(&floor);
-	side_deinit(&ours);
+	row_stop(b, kind, row);
+	free(row);
 	bench_check(tl_delete(b->client, name), "deleting");
-	r->floor_what = spin ? "one SEQPACKET message, then a store that a third process spins on"
-			     : "one SEQPACKET message, then a futex wake of a third process";
-	r->aim = BENCH_AIM_RATIO;
-	r->limit = 1.5;
-	r->target = "<= 1.5 x";
+	r->floor_what = kind->floor;
+	r->aim = kind->aim;
+	r->limit = kind->limit;
+	r->target = kind->target;
 	bench_result_done(b, r);
 }
 
 void bench_wake(struct bench *b)
 {
-	wake_row(b, false);
-	wake_row(b, true);
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		wake_row(b, &kinds[i]);
 }

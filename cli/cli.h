@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The command line. main.c has the table of commands, options.c that of options. Each command is
- * one file: put.c, load.c, save.c, show.c, status.c, and get.c (get, wait), names.c (ls, info, rm)
- * and doctor/. What they share: connect.c, out.h (what is printed), format.h and describe.h (values
- * as text), file.h, progress.h, and for show element.h, picture.h and histogram.h.
+ * one file: put.c, load.c, save.c, show.c, status.c, kick.c, restart.c, and get.c (get, wait),
+ * names.c (ls, info, rm) and doctor/. What they share: connect.c, stay.c, out.h (what is printed),
+ * format.h and describe.h (values as text), file.h, progress.h, and for show element.h, picture.h
+ * and histogram.h.
  *
  * A command is called with checked options and the right number of arguments. It reports what went
  * wrong itself (out.h) and returns the exit code. It uses the public API, files/ and transfer/
@@ -15,6 +16,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include <tensorlease/admin.h>
 #include <tensorlease/tensorlease.h>
 
 enum cli_exit {
@@ -38,16 +40,31 @@ enum {
 	OPTION_CLIENTS = 1 << 8,
 	OPTION_FORMAT = 1 << 9,
 	OPTION_BELOW = 1 << 10,
-	OPTION_EVERYWHERE = OPTION_SOCKET | OPTION_JSON | OPTION_HELP | OPTION_VERSION,
+	OPTION_NAMESPACE = 1 << 11,
+	OPTION_USERS = 1 << 12,
+	OPTION_USER = 1 << 13,
+	OPTION_DEVICE = 1 << 14,
+	OPTION_TTL = 1 << 16,
+	OPTION_OWNER_BOUND = 1 << 17,
+	OPTION_EVICTABLE = 1 << 18,
+	OPTION_UID = 1 << 19,
+	OPTION_LIFETIME = OPTION_TTL | OPTION_OWNER_BOUND | OPTION_EVICTABLE,
+	OPTION_EVERYWHERE = OPTION_SOCKET | OPTION_NAMESPACE | OPTION_JSON | OPTION_HELP |
+			    OPTION_VERSION,
 };
 
 struct cli {
-	const char *socket;   /* NULL: use the default address */
-	const char *output;   /* a file, "-", or NULL: print a summary */
-	const char *metadata; /* or NULL */
-	const char *format;   /* NULL: the suffix of the file decides */
-	int64_t timeout_ns;   /* -1: wait forever; valid if OPTION_TIMEOUT is given */
+	const char *socket;	/* NULL: use the default address */
+	const char *name_space; /* NULL: use the default one */
+	const char *output;	/* a file, "-", or NULL: print a summary */
+	const char *metadata;	/* or NULL */
+	const char *format;	/* NULL: the suffix of the file decides */
+	int64_t timeout_ns;	/* -1: wait forever; valid if OPTION_TIMEOUT is given */
+	int64_t ttl_ns;		/* 0 if OPTION_TTL is not given */
+	uint32_t uid;		/* valid if OPTION_UID is given */
 	uint64_t newer_than;
+	DLDevice device;   /* the CPU if OPTION_DEVICE is not given */
+	const char *user;  /* NULL: who runs it */
 	unsigned given;	   /* bits OPTION_* */
 	bool json;	   /* print one JSON object instead of text */
 	bool terminal;	   /* text goes to a terminal: format it for people */
@@ -90,6 +107,14 @@ int cli_connect(struct cli *cli, bool autostart);
 DLManagedTensorVersioned *cli_get(struct cli *cli, int64_t default_timeout_ns, tl_info *info,
 				  int *code);
 
+/*
+ * Returns when a signal asks this command to end, or when @name is gone: what was published with
+ * TL_LIFETIME_OWNER_BOUND stays that long. Returns an exit code.
+ */
+int cli_stay(struct cli *cli, const char *name);
+/* TL_LIFETIME_*, as the options say. */
+uint32_t cli_lifetime(const struct cli *cli);
+
 int command_put(struct cli *cli);
 int command_get(struct cli *cli);
 int command_wait(struct cli *cli);
@@ -100,5 +125,8 @@ int command_ls(struct cli *cli);
 int command_info(struct cli *cli);
 int command_rm(struct cli *cli);
 int command_status(struct cli *cli);
+int command_kick(struct cli *cli);
+int command_restart(struct cli *cli);
+int command_limits(struct cli *cli);
 int command_doctor(struct cli *cli);
 int command_doctor_child(struct cli *cli);

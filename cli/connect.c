@@ -9,7 +9,9 @@ int cli_connect(struct cli *cli, bool autostart)
 {
 	const char *environment = getenv("TENSORLEASE_SOCKET");
 	bool given = cli->socket || (environment && *environment);
-	tl_connect_options options = { .size = sizeof(options), .address = cli->socket };
+	tl_connect_options options = { .size = sizeof(options),
+				       .address = cli->socket,
+				       .namespace_name = cli->name_space };
 	int r;
 
 	if (autostart && !given)

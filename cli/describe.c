@@ -63,6 +63,19 @@ static void field_take(const struct cli *cli, const char *key, char *text)
 	free(text);
 }
 
+static void describe_lifetime(const struct cli *cli, const tl_info *info)
+{
+	if (info->lifetime & TL_LIFETIME_OWNER_BOUND)
+		cli_field(cli, "owner_bound", "%s",
+			  cli->terminal ? "it goes with the connection that published it" : "1");
+	if (info->ttl_ns && cli->terminal)
+		cli_field(cli, "ttl", "%.3f s left", (double)info->ttl_ns / 1e9);
+	else if (info->ttl_ns)
+		cli_field(cli, "ttl_ns", "%" PRId64, info->ttl_ns);
+	if (info->lifetime & TL_LIFETIME_EVICTABLE)
+		cli_field(cli, "evictable", "%s", cli->terminal ? "it may go to make room" : "1");
+}
+
 void describe_info(const struct cli *cli, const tl_info *info)
 {
 	char *age = format_age(info->committed_ns), *date = format_date(info->committed_ns);
@@ -80,6 +93,9 @@ void describe_info(const struct cli *cli, const tl_info *info)
 	field_take(cli, "owner", owner_text(cli, info->uid));
 	if (info->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
 		cli_field(cli, "flags", "padded");
+	describe_lifetime(cli, info);
+	if (info->ring)
+		cli_field(cli, "ring", cli->terminal ? "%u slots" : "%u", info->ring);
 	if (info->lost)
 		cli_field(cli, "lost", "%s",
 			  cli->terminal ? "its memory is gone with the process that published it"
@@ -116,7 +132,14 @@ void describe_info_json(cJSON *to, const tl_info *info)
 		free(uuid);
 	}
 	json_bool(to, "lost", info->lost);
+	json_bool(to, "owner_bound", info->lifetime & TL_LIFETIME_OWNER_BOUND);
+	json_bool(to, "evictable", info->lifetime & TL_LIFETIME_EVICTABLE);
+	if (info->ttl_ns)
+		json_i64(to, "ttl_ns", info->ttl_ns);
+	else
+		json_add(to, "ttl_ns", cJSON_CreateNull());
 	json_u64(to, "committed_ns", info->committed_ns);
+	json_u64(to, "ring", info->ring);
 	json_u64(to, "uid", info->uid);
 	json_bool(to, "padded", info->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 	json_u64(to, "metadata_size", info->metadata_size);

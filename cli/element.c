@@ -258,7 +258,8 @@ size_t elements_doubles(const struct elements *e, uint64_t first, double out[VAL
 		else if (e->kind == VALUE_FLOAT)
 			out[i] = block.d[i];
 		else if (e->kind == VALUE_COMPLEX)
-			out[i] = hypot(block.d[2 * i], block.d[2 * i + 1]);
+			/* hypot() has a new version since glibc 2.35, which older systems lack. */
+			out[i] = (double)hypotl(block.d[2 * i], block.d[2 * i + 1]);
 		else
 			out[i] = (double)block.u[i];
 	}

@@ -61,18 +61,33 @@ static void print_loaded(const struct cli *cli, const struct tensor_file *f)
 
 static int load(struct cli *cli, struct tensor_file *f)
 {
-	int64_t timeout_ns = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : 0;
+	const tl_put_options options = {
+		.size = sizeof(options),
+		.timeout_ns = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : 0,
+		.lifetime = cli_lifetime(cli),
+		.ttl_ns = cli->ttl_ns,
+	};
 	char why[FILE_ERROR_TEXT];
 	int64_t begin = now_mono_ns();
 	struct progress progress;
 	int r;
 
 	progress_start(&progress, "loading", f->path);
-	r = transfer_load(cli->client, f, cli->args[0], timeout_ns, progress_step, &progress, why);
+	r = transfer_load(cli->client, f, 1, cli->args[0], cli->device, &options, progress_step,
+			  &progress, why);
 	progress_end(&progress);
 	if (!r)
 		return CLI_OK;
 	return *why ? cli_fail(cli, CLI_FAILURE, "%s", why) : cli_fail_space(cli, r, begin);
+}
+
+static int stay(struct cli *cli, const struct tensor_file *f)
+{
+	char *name = cli_need(transfer_name(f, 0, cli->args[0]));
+	int r = cli_stay(cli, name);
+
+	free(name);
+	return r;
 }
 
 int command_load(struct cli *cli)
@@ -93,6 +108,8 @@ int command_load(struct cli *cli)
 		print_loaded_json(cli, &f);
 	else if (!r)
 		print_loaded(cli, &f);
+	if (!r && cli->given & OPTION_OWNER_BOUND)
+		r = stay(cli, &f);
 	file_close(&f);
 	return r;
 }

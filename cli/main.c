@@ -17,8 +17,11 @@ static const struct command commands[] = {
 	  "NAME. The file is read straight into shared memory; an array in Fortran order\n"
 	  "is transposed on the way. If the daemon has no room for it, put fails at once,\n"
 	  "or waits for room as long as --timeout says. If it is interrupted, it publishes\n"
-	  "nothing.\n",
-	  OPTION_METADATA | OPTION_TIMEOUT, 2, 2, command_put },
+	  "nothing. With --ttl the name is deleted after some time, unless it is published\n"
+	  "anew before. With --evictable the daemon may delete it when it needs room and\n"
+	  "nobody holds the tensor, the least recently used first. With --owner-bound put\n"
+	  "goes on until it is interrupted or NAME is deleted, and the name goes with it.\n",
+	  OPTION_METADATA | OPTION_TIMEOUT | OPTION_LIFETIME, 2, 2, command_put },
 	{ "get", "NAME", "print a tensor, or write it to a .npy file",
 	  "Prints the properties of a tensor and a summary of its values: the smallest,\n"
 	  "the largest, the mean and the first eight. With --output it writes the tensor\n"
@@ -33,8 +36,11 @@ static const struct command commands[] = {
 	  "a TensorFlow TensorProto (.pb) becomes one tensor called PREFIX. FILE may be -,\n"
 	  "standard input, with --format. If anything in the file is wrong, nothing is\n"
 	  "published. The metadata of a .safetensors file is only printed, by --json.\n"
-	  "If the daemon has no room, load fails at once, or waits as --timeout says.\n",
-	  OPTION_FORMAT | OPTION_TIMEOUT, 2, 2, command_load },
+	  "If the daemon has no room, load fails at once, or waits as --timeout says.\n"
+	  "--ttl, --evictable and --owner-bound are as for put. The memory of a file comes\n"
+	  "back when the last of its tensors is gone. With --device the tensors lie in the\n"
+	  "memory of a GPU, and stay there when load has ended.\n",
+	  OPTION_FORMAT | OPTION_TIMEOUT | OPTION_DEVICE | OPTION_LIFETIME, 2, 2, command_load },
 	{ "save", "PREFIX FILE", "write tensors to a file",
 	  "Writes all tensors below PREFIX/, as they were at one moment, to a .npz or\n"
 	  ".safetensors file, or the tensor called PREFIX to a .npy or .pb file. FILE may\n"
@@ -67,8 +73,27 @@ static const struct command commands[] = {
 	{ "status", "", "print the state of the daemon",
 	  "Prints uptime, clients, tensors and memory of the daemon. With --clients it also\n"
 	  "prints who is connected, and which tensors each client holds. A \"retired\" tensor\n"
-	  "has no name any more, but is still held.\n",
-	  OPTION_CLIENTS, 0, 0, command_status },
+	  "has no name any more, but is still held. With --users it also prints what each\n"
+	  "user has, which only root and the daemon's user see of others.\n",
+	  OPTION_CLIENTS | OPTION_USERS, 0, 0, command_status },
+	{ "kick", "[CLIENT]", "disconnect a client, or all of a user",
+	  "Ends the connection of the client with the number CLIENT, as status --clients\n"
+	  "prints it, or with --uid those of all clients of a user. Their next calls fail,\n"
+	  "and they do not connect again by themselves. What they hold stays theirs until\n"
+	  "they release it or end. Root, the daemon's user and the clients' own user may do\n"
+	  "this.\n",
+	  OPTION_UID, 0, 1, command_kick },
+	{ "restart", "", "have another daemon take over",
+	  "Ends the daemon between two requests and has its keeper start another one, of the\n"
+	  "program that is installed by now, with its configuration as it is by now. Names,\n"
+	  "tensors and what is held are as they were, unless limits or formats changed that\n"
+	  "cannot be taken over; status says so. Root and the daemon's user may do this.\n",
+	  0, 0, 0, command_restart },
+	{ "limits", "", "print what there is, and how much a user may have",
+	  "Prints for each thing that users share how much the user has and may have, and\n"
+	  "how much is used by all and there is. The user is who runs the command. Others\n"
+	  "may be asked for by root and the daemon's user, with --user.\n",
+	  OPTION_USER, 0, 0, command_limits },
 	{ "wait", "NAME", "wait for a tensor",
 	  "Waits until NAME exists, or has a version above --newer-than, and prints its\n"
 	  "name and version. Without --timeout it waits forever.\n",
@@ -248,7 +273,7 @@ static void keep_standard_streams(void)
 
 int main(int argc, char **argv)
 {
-	struct cli cli = { .terminal = isatty(STDOUT_FILENO) };
+	struct cli cli = { .terminal = isatty(STDOUT_FILENO), .device = { kDLCPU, 0 } };
 	int code;
 
 	keep_standard_streams();

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/cli.h"
 #include "cli/describe.h"
@@ -112,9 +113,24 @@ int command_ls(struct cli *cli)
 
 /* ---- info ---- */
 
+/* How often a name with a ring is published, from two looks at it; 0: it is not. */
+static double ring_rate(const struct cli *cli, const tl_info *before)
+{
+	const struct timespec pause = { .tv_nsec = 250 * 1000 * 1000 };
+	tl_info after = { .size = sizeof(after) };
+
+	nanosleep(&pause, NULL);
+	if (tl_stat(cli->client, cli->args[0], &after) || after.version <= before->version ||
+	    after.committed_ns <= before->committed_ns)
+		return 0;
+	return (double)(after.version - before->version) * 1e9 /
+	       (double)(after.committed_ns - before->committed_ns);
+}
+
 int command_info(struct cli *cli)
 {
 	cJSON *object;
+	double rate = 0;
 	tl_info info = { .size = sizeof(info) };
 	int r;
 
@@ -124,12 +140,18 @@ int command_info(struct cli *cli)
 	r = tl_stat(cli->client, cli->args[0], &info);
 	if (r)
 		return cli_fail_library(cli, r);
+	if (info.ring)
+		rate = ring_rate(cli, &info);
 	if (!cli->json) {
 		describe_info(cli, &info);
+		if (info.ring)
+			cli_field(cli, "rate", cli->terminal ? "%.1f a second" : "%.1f", rate);
 		return CLI_OK;
 	}
 	object = json_object();
 	describe_info_json(object, &info);
+	if (info.ring)
+		json_double(object, "rate", rate);
 	json_print(object);
 	return CLI_OK;
 }

@@ -27,10 +27,19 @@ static const struct option_row rows[] = {
 	  "npy, npz, safetensors or pb, instead of by suffix" },
 	{ OPTION_METADATA, 'm', "metadata", "TEXT", "attach this text, at most 1024 bytes" },
 	{ OPTION_TIMEOUT, 't', "timeout", "SECONDS", "wait at most this long (0.5, \"forever\")" },
+	{ OPTION_DEVICE, 'd', "device", "DEVICE", "to the memory of this GPU (cuda:0)" },
+	{ OPTION_TTL, 'l', "ttl", "SECONDS", "delete the name this long after publishing" },
+	{ OPTION_OWNER_BOUND, 'b', "owner-bound", NULL,
+	  "delete the name when this command has ended" },
+	{ OPTION_EVICTABLE, 'e', "evictable", NULL, "let the daemon delete the name to make room" },
+	{ OPTION_UID, 'U', "uid", "UID", "all clients of the user with this number" },
 	{ OPTION_NEWER_THAN, 'n', "newer-than", "VERSION", "accept only a version above this one" },
 	{ OPTION_CLIENTS, 'c', "clients", NULL, "list the clients and what they hold, too" },
+	{ OPTION_USERS, 'u', "users", NULL, "list the users and what they have, too" },
+	{ OPTION_USER, 'U', "user", "NAME", "of this user, by name or uid" },
 	{ OPTION_BELOW, 'r', "below", NULL, "delete all names below NAME/, not NAME" },
 	{ OPTION_SOCKET, 's', "socket", "PATH", "connect to the daemon at this socket" },
+	{ OPTION_NAMESPACE, 'N', "namespace", "NAME", "use this namespace of the daemon" },
 	{ OPTION_JSON, 'j', "json", NULL, "print one JSON object, with exact numbers" },
 	{ OPTION_HELP, 'h', "help", NULL, "print this help" },
 	{ OPTION_VERSION, 'V', "version", NULL, "print the version" },
@@ -71,6 +80,60 @@ static int parse_timeout(struct cli *cli, const char *text)
 	return CLI_OK;
 }
 
+static int parse_ttl(struct cli *cli, const char *text)
+{
+	double seconds;
+	char *end;
+
+	seconds = strtod(text, &end);
+	cli->ttl_ns = end == text || *end || !(seconds > 0) || seconds > (double)TL_TTL_MAX / 1e9
+			      ? 0
+			      : (int64_t)(seconds * 1e9 + 0.5);
+	if (!cli->ttl_ns)
+		return cli_fail(cli, CLI_USAGE,
+				"--ttl must be seconds above 0, and up to 1e9, not '%s'", text);
+	return CLI_OK;
+}
+
+static int parse_device(struct cli *cli, const char *text)
+{
+	bool is_cpu = !strcmp(text, "cpu"), numbered = !strncmp(text, "cuda:", 5);
+	unsigned long id = 0;
+	char *end = NULL;
+
+	errno = 0;
+	if (numbered && text[5] >= '0' && text[5] <= '9')
+		id = strtoul(text + 5, &end, 10);
+	if (numbered ? !end || *end || errno || id > INT32_MAX
+		     : !is_cpu && strcmp(text, "cuda") != 0)
+		return cli_fail(cli, CLI_USAGE,
+				"--device must be cpu, cuda, or cuda: and a number, not '%s'",
+				text);
+	cli->device = (DLDevice){ is_cpu ? kDLCPU : kDLCUDA, (int32_t)id };
+	return CLI_OK;
+}
+
+static int parse_uid(struct cli *cli, const char *text)
+{
+	unsigned long uid;
+	char *end;
+
+	errno = 0;
+	uid = strtoul(text, &end, 10);
+	if (text[0] < '0' || text[0] > '9' || *end || errno || uid >= UINT32_MAX)
+		return cli_fail(cli, CLI_USAGE,
+				"--uid must be the number of a user, 0 to 2^32 - 2, not '%s'",
+				text);
+	cli->uid = (uint32_t)uid;
+	return CLI_OK;
+}
+
+uint32_t cli_lifetime(const struct cli *cli)
+{
+	return (cli->given & OPTION_OWNER_BOUND ? TL_LIFETIME_OWNER_BOUND : 0) |
+	       (cli->given & OPTION_EVICTABLE ? TL_LIFETIME_EVICTABLE : 0);
+}
+
 static int parse_version(struct cli *cli, const char *text)
 {
 	char *end;
@@ -93,6 +156,9 @@ static int take(struct cli *cli, const struct option_row *row, const char *value
 			return cli_fail(cli, CLI_USAGE, "--socket must be a path, not empty");
 		cli->socket = value;
 		return CLI_OK;
+	case OPTION_NAMESPACE:
+		cli->name_space = value;
+		return CLI_OK;
 	case OPTION_JSON:
 		cli->json = true;
 		return CLI_OK;
@@ -109,10 +175,19 @@ static int take(struct cli *cli, const struct option_row *row, const char *value
 					TL_METADATA_MAX, strlen(value));
 		cli->metadata = value;
 		return CLI_OK;
+	case OPTION_USER:
+		cli->user = value;
+		return CLI_OK;
 	case OPTION_TIMEOUT:
 		return parse_timeout(cli, value);
 	case OPTION_NEWER_THAN:
 		return parse_version(cli, value);
+	case OPTION_TTL:
+		return parse_ttl(cli, value);
+	case OPTION_DEVICE:
+		return parse_device(cli, value);
+	case OPTION_UID:
+		return parse_uid(cli, value);
 	default:
 		return CLI_OK;
 	}

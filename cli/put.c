@@ -20,7 +20,9 @@ static int put(struct cli *cli, struct tensor_file *f, uint64_t *version)
 			 .shape = e->shape,
 			 .ndim = e->ndim,
 			 .dtype = e->dtype,
-			 .timeout_ns = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : 0 };
+			 .timeout_ns = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : 0,
+			 .ttl_ns = cli->ttl_ns,
+			 .lifetime = cli_lifetime(cli) };
 	char why[FILE_ERROR_TEXT];
 	int64_t begin = now_mono_ns();
 	struct progress progress;
@@ -108,5 +110,7 @@ int command_put(struct cli *cli)
 	else if (!r)
 		print_put(cli, &f.entries[0], version);
 	file_close(&f);
+	if (!r && cli->given & OPTION_OWNER_BOUND)
+		r = cli_stay(cli, cli->args[0]);
 	return r;
 }

@@ -12,6 +12,7 @@
 #include "cli/cli.h"
 #include "cli/format.h"
 #include "cli/out.h"
+#include "cli/users.h"
 
 struct clients {
 	tl_client_info *rows;
@@ -63,17 +64,36 @@ static char *marked_label(const struct cli *cli, const tl_client_info *info)
 	return text;
 }
 
+static const char *keeper_name(const tl_status *s)
+{
+	return s->keeper == TL_KEEPER_PROCESS	? "process"
+	       : s->keeper == TL_KEEPER_MANAGER ? "systemd"
+						: "none";
+}
+
+static char *reason_of(const tl_status *s)
+{
+	return format_printable(s->restart_reason,
+				strnlen(s->restart_reason, sizeof(s->restart_reason)));
+}
+
 /* ---- JSON ---- */
 
 static void status_json(cJSON *to, const tl_status *s)
 {
+	char *reason = reason_of(s);
+
 	json_text(to, "address", s->address);
 	json_u64(to, "daemon_pid", s->daemon_pid);
 	json_u64(to, "started_ns", s->started_ns);
 	json_u64(to, "capacity", s->capacity);
 	json_u64(to, "bytes_used", s->bytes_used);
 	json_u64(to, "bytes_warm", s->bytes_warm);
+	json_u64(to, "bytes_kept", s->bytes_kept);
 	json_u64(to, "commits", s->commits);
+	json_u64(to, "longest_turn_ns", s->longest_turn_ns);
+	json_u64(to, "rings", s->rings);
+	json_u64(to, "ring_slots", s->ring_slots);
 	json_u64(to, "tensors", s->tensors);
 	json_u64(to, "max_tensors", s->max_tensors);
 	json_u64(to, "retired", s->retired);
@@ -81,6 +101,11 @@ static void status_json(cJSON *to, const tl_status *s)
 	json_u64(to, "segments", s->segments);
 	json_u64(to, "clients", s->clients);
 	json_u64(to, "max_clients", s->max_clients);
+	json_text(to, "keeper", keeper_name(s));
+	json_u64(to, "restarts", s->restarts);
+	json_u64(to, "restart_ns", s->restart_ns);
+	json_text(to, "restart_reason", reason);
+	free(reason);
 }
 
 /* Adds a limit, or null if there is none. */
@@ -150,13 +175,15 @@ static int client_json(struct cli *cli, cJSON *to, const tl_client_info *info)
 }
 
 static int print_json(struct cli *cli, const tl_status *status, const struct devices *devices,
-		      const struct clients *clients)
+		      const struct clients *clients, const struct users *users)
 {
 	cJSON *object = json_object(), *array;
 	int r = 0;
 
 	status_json(object, status);
 	json_add(object, "gpus", devices_json(devices));
+	if (cli->given & OPTION_USERS)
+		json_add(object, "users", users_json(users));
 	if (cli->given & OPTION_CLIENTS) {
 		array = json_array();
 		for (size_t i = 0; i < clients->count && !r; i++)
@@ -177,6 +204,7 @@ static void print_bytes(const struct cli *cli, const tl_status *s)
 {
 	char *used = format_size(s->bytes_used, cli->terminal);
 	char *warm = format_size(s->bytes_warm, cli->terminal);
+	char *kept = format_size(s->bytes_kept, cli->terminal);
 	char *capacity = format_size(s->capacity, cli->terminal);
 
 	if (cli->terminal) {
@@ -184,14 +212,40 @@ static void print_bytes(const struct cli *cli, const tl_status *s)
 			  capacity,
 			  s->capacity ? 100.0 * (double)s->bytes_used / (double)s->capacity : 0.0,
 			  warm);
+		if (s->bytes_kept)
+			cli_field(cli, "kept", "%s of that by processes that map deleted tensors",
+				  kept);
 	} else {
 		cli_field(cli, "bytes_used", "%s", used);
 		cli_field(cli, "bytes_warm", "%s", warm);
+		cli_field(cli, "bytes_kept", "%s", kept);
 		cli_field(cli, "capacity", "%s", capacity);
 	}
 	free(used);
 	free(warm);
+	free(kept);
 	free(capacity);
+}
+
+static void print_restarts(const struct cli *cli, const tl_status *s)
+{
+	char *reason = reason_of(s);
+
+	if (!cli->terminal) {
+		cli_field(cli, "keeper", "%s", keeper_name(s));
+		cli_field(cli, "restarts", "%" PRIu64, s->restarts);
+		cli_field(cli, "restart_ns", "%" PRIu64, s->restart_ns);
+		cli_field(cli, "restart_reason", "%s", reason);
+	} else {
+		if (s->keeper == TL_KEEPER_NONE)
+			cli_field(cli, "keeper", "none: the names end with the daemon");
+		else
+			cli_field(cli, "keeper", "%s", keeper_name(s));
+		if (s->restarts)
+			cli_field(cli, "restarts", "%" PRIu64 ", the last one in %.1f ms: %s",
+				  s->restarts, (double)s->restart_ns / 1e6, reason);
+	}
+	free(reason);
 }
 
 static void print_status(const struct cli *cli, const tl_status *s)
@@ -218,6 +272,17 @@ static void print_status(const struct cli *cli, const tl_status *s)
 	cli_field(cli, "drafts", "%u", s->drafts);
 	cli_field(cli, "segments", "%u", s->segments);
 	cli_field(cli, "commits", "%" PRIu64, s->commits);
+	if (cli->terminal && s->rings) {
+		cli_field(cli, "rings", "%u, with %u slots", s->rings, s->ring_slots);
+	} else if (!cli->terminal) {
+		cli_field(cli, "rings", "%u", s->rings);
+		cli_field(cli, "ring_slots", "%u", s->ring_slots);
+	}
+	if (cli->terminal)
+		cli_field(cli, "longest turn", "%.3f ms", (double)s->longest_turn_ns / 1e6);
+	else
+		cli_field(cli, "longest_turn_ns", "%" PRIu64, s->longest_turn_ns);
+	print_restarts(cli, s);
 	free(uptime);
 	free(date);
 }
@@ -318,6 +383,7 @@ int command_status(struct cli *cli)
 	tl_status status = { .size = sizeof(status) };
 	struct clients clients = { 0 };
 	struct devices devices = { 0 };
+	struct users users = { 0 };
 	int r;
 
 	r = cli_connect(cli, false);
@@ -328,18 +394,23 @@ int command_status(struct cli *cli)
 		r = tl_list_devices(cli->client, visit_device, &devices);
 	if (!r && cli->given & OPTION_CLIENTS)
 		r = tl_list_clients(cli->client, visit_client, &clients);
+	if (!r && cli->given & OPTION_USERS)
+		r = users_list(cli->client, &users);
 	if (r)
 		r = cli_fail_library(cli, r);
 	else if (cli->json)
-		r = print_json(cli, &status, &devices, &clients);
+		r = print_json(cli, &status, &devices, &clients, &users);
 	else {
 		print_status(cli, &status);
 		print_devices(cli, &devices);
+		if (cli->given & OPTION_USERS)
+			users_print(cli, &users);
 		if (cli->given & OPTION_CLIENTS) {
 			print_clients(cli, &clients);
 			r = print_holdings(cli, &clients);
 		}
 	}
+	free(users.rows);
 	free(clients.rows);
 	free(devices.rows);
 	return r;

@@ -31,13 +31,13 @@ int client_options(void *to, size_t to_size, const void *from, size_t first_size
 	return 0;
 }
 
-int client_result_check(const void *result, size_t known, const char *what)
+int client_result_check(const void *result, size_t least, const char *what)
 {
 	size_t size = *(const size_t *)result;
 
-	return size >= known ? 0
+	return size >= least ? 0
 			     : tl_fail(-EINVAL, "%s.size is %zu; it is sizeof(%s), at least %zu",
-				       what, size, what, known);
+				       what, size, what, least);
 }
 
 void client_result(void *result, void *from, size_t known)
@@ -45,8 +45,9 @@ void client_result(void *result, void *from, size_t known)
 	size_t size = *(const size_t *)result;
 
 	*(size_t *)from = size;
-	memcpy(result, from, known);
-	memset((char *)result + known, 0, size - known);
+	memcpy(result, from, size < known ? size : known);
+	if (size > known)
+		memset((char *)result + known, 0, size - known);
 }
 
 int client_check_name(const char *name, size_t len)

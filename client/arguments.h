@@ -12,10 +12,10 @@ int client_options(void *to, size_t to_size, const void *from, size_t first_size
 
 /*
  * A struct that the caller has us fill: it starts with its size. client_result_check() refuses one
- * that is too small for the first version; client_result() then fills it with @from, of which
- * @known bytes are known here, and sets the rest to 0.
+ * that is smaller than the first version, @least; client_result() then fills it with as much of
+ * @from, of which @known bytes are known here, as it has room for, and sets the rest to 0.
  */
-int client_result_check(const void *result, size_t known, const char *what);
+int client_result_check(const void *result, size_t least, const char *what);
 void client_result(void *result, void *from, size_t known);
 
 /* -EINVAL, with why in the text, if @name is not a name. */

@@ -17,8 +17,9 @@
 #include <unistd.h>
 
 #include "daemon/instance.h"
-#include "daemon/state/catalog.h"
-#include "daemon/store/object.h"
+#include "daemon/state/namespace.h"
+#include "daemon/store/shm.h"
+#include "util/cleanup.h"
 #include "util/fd.h"
 #include "util/log.h"
 
@@ -52,15 +53,20 @@ static int lock_check(const struct stat *st, const char *path, char *why, size_t
 	return -EPERM;
 }
 
-/* Returns 1 if the file that we locked is not at @path any more, since its daemon has just ended
- * and removed it. */
-static int lock_try(struct instance *in, const char *path, char *why, size_t why_size)
+/*
+ * Returns 1 if the file that we locked is not at @path any more, since its daemon has just ended
+ * and removed it. A file that was kept has been locked all the time.
+ */
+static int lock_try(struct instance *in, const char *path, int *kept, char *why, size_t why_size)
 {
 	struct stat ours, there;
 	int r;
 
-	in->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
-			   0600);
+	in->lock_fd = take_fd(kept);
+	if (in->lock_fd < 0)
+		in->lock_fd = open(
+			path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
+			0600);
 	if (in->lock_fd < 0 || fstat(in->lock_fd, &ours)) {
 		r = -errno;
 		snprintf(why, why_size, "cannot open the lock file %s: %s", path, strerror(-r));
@@ -78,7 +84,7 @@ static int lock_try(struct instance *in, const char *path, char *why, size_t why
 	return 0;
 }
 
-static int instance_lock(struct instance *in, char *text, char *why, size_t why_size)
+static int instance_lock(struct instance *in, int *kept, char *text, char *why, size_t why_size)
 {
 	char path[128];
 	ssize_t n;
@@ -87,7 +93,7 @@ static int instance_lock(struct instance *in, char *text, char *why, size_t why_
 	if (r)
 		return r;
 	do {
-		r = lock_try(in, path, why, why_size);
+		r = lock_try(in, path, kept, why, why_size);
 	} while (r == 1);
 	if (*why)
 		return r;
@@ -111,20 +117,36 @@ static void instance_clean(const char *text)
 
 	if (sscanf(text, "%*d %" SCNx64, &id) != 1)
 		return;
-	catalog_end_foreign(id);
-	count = object_destroy_instance(id);
+	for (uint64_t i = 0; i < NAMESPACES_MAX; i++)
+		catalog_end_foreign(id + i);
+	count = shm_object_destroy_instances(id, NAMESPACES_MAX);
 	if (count)
 		log_info("removed what a dead daemon left in shared memory", "objects=%u", count);
 }
 
+/*
+ * Whoever dies here leaves what was there or what is there now: always as many bytes, written by
+ * one call. A daemon that found the file empty could not tell what is to be taken over, or removed.
+ */
 static int instance_record(const struct instance *in)
 {
 	char text[LOCK_TEXT];
-	int n = snprintf(text, sizeof(text), "%d %016" PRIx64 "\n", (int)getpid(), in->id);
+	int n = snprintf(text, sizeof(text), "%-10d %016" PRIx64 "\n", (int)getpid(), in->id);
 
-	if (ftruncate(in->lock_fd, 0) || pwrite(in->lock_fd, text, (size_t)n, 0) != n)
+	if (pwrite(in->lock_fd, text, (size_t)n, 0) != n || ftruncate(in->lock_fd, n))
 		return -errno;
 	return 0;
+}
+
+/* The socket that was kept, unless somebody has removed its path meanwhile. */
+static bool listen_is_kept(struct instance *in, int *kept)
+{
+	struct stat st;
+
+	if (*kept < 0 || lstat(in->socket, &st) || !S_ISSOCK(st.st_mode))
+		return false;
+	in->listen_fd = take_fd(kept);
+	return true;
 }
 
 static int instance_bind(struct instance *in, char *why, size_t why_size)
@@ -194,44 +216,80 @@ static int activated_path(struct instance *in, int fd)
 	return 0;
 }
 
-int instance_init(struct instance *in, const char *socket, int activated_fd, char *why,
-		  size_t why_size)
+/* Each namespace has one of the ids that begin with this one. */
+static int id_new(uint64_t *id)
 {
-	char text[LOCK_TEXT];
 	int r;
 
-	*in = (struct instance){ .lock_fd = -1, .listen_fd = -1, .activated = activated_fd >= 0 };
-	*why = '\0';
+	do {
+		r = object_random(id);
+		*id &= ~(uint64_t)(NAMESPACES_MAX - 1);
+	} while (!r && !*id);
+	return r;
+}
+
+static int socket_path(struct instance *in, const char *socket, int activated_fd, char *why,
+		       size_t why_size)
+{
+	int r = 0;
+
 	if (in->activated) {
 		r = activated_path(in, activated_fd);
-		if (r) {
+		if (r)
 			snprintf(why, why_size,
 				 "cannot serve the socket from the service manager: it is not a "
 				 "SOCK_SEQPACKET socket with a path (ListenSequentialPacket=)");
-			return r;
-		}
 	} else if ((size_t)snprintf(in->socket, sizeof(in->socket), "%s", socket) >=
 		   sizeof(in->socket)) {
 		snprintf(why, why_size, "cannot listen on %s: the path has more than %zu bytes",
 			 socket, sizeof(in->socket) - 1);
-		return -ENAMETOOLONG;
+		r = -ENAMETOOLONG;
 	}
-	r = path_check(in, why, why_size);
+	return r ? r : path_check(in, why, why_size);
+}
+
+static int instance_listen(struct instance *in, struct instance_fds *fds, char *why,
+			   size_t why_size)
+{
+	if (!in->activated)
+		return listen_is_kept(in, &fds->listen) ? 0 : instance_bind(in, why, why_size);
+	in->listen_fd = take_fd(&fds->activated);
+	fcntl(in->listen_fd, F_SETFL, fcntl(in->listen_fd, F_GETFL) | O_NONBLOCK);
+	fcntl(in->listen_fd, F_SETFD, FD_CLOEXEC);
+	return 0;
+}
+
+static int instance_begin(struct instance *in, const char *socket, struct instance_fds *fds,
+			  char *why, size_t why_size)
+{
+	bool was_kept = fds->lock >= 0;
+	char text[LOCK_TEXT];
+	int r;
+
+	*in = (struct instance){ .lock_fd = -1, .listen_fd = -1, .activated = fds->activated >= 0 };
+	*why = '\0';
+	r = socket_path(in, socket, fds->activated, why, why_size);
 	if (!r)
-		r = instance_lock(in, text, why, why_size);
-	if (!r) {
+		r = instance_lock(in, &fds->lock, text, why, why_size);
+	if (!r && fds->adopt && was_kept)
+		in->adopted = sscanf(text, "%*d %" SCNx64, &in->id) == 1 && in->id;
+	if (!r && !in->adopted) {
 		instance_clean(text);
-		r = object_random(&in->id);
+		r = id_new(&in->id);
 	}
 	if (!r)
 		r = instance_record(in); /* comes before anything is made under that id */
-	if (!r && !in->activated)
-		r = instance_bind(in, why, why_size);
-	if (!r && in->activated) {
-		in->listen_fd = activated_fd;
-		fcntl(activated_fd, F_SETFL, fcntl(activated_fd, F_GETFL) | O_NONBLOCK);
-		fcntl(activated_fd, F_SETFD, FD_CLOEXEC);
-	}
+	return r ? r : instance_listen(in, fds, why, why_size);
+}
+
+int instance_init(struct instance *in, const char *socket, struct instance_fds *fds, char *why,
+		  size_t why_size)
+{
+	int r = instance_begin(in, socket, fds, why, why_size);
+
+	fds->activated = fd_close(fds->activated);
+	fds->lock = fd_close(fds->lock);
+	fds->listen = fd_close(fds->listen);
 	if (r) {
 		in->lock_fd = fd_close(in->lock_fd);
 		if (!*why)

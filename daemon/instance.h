@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,14 +16,22 @@ struct instance {
 	int lock_fd;
 	int listen_fd; /* the server closes it */
 	uint64_t id;
+	bool adopted;  /* it is the last daemon's */
 	int activated; /* the socket is the service manager's, and stays when we go */
 };
 
+/* What there is already; -1 if there is none. instance_init() takes all of them. */
+struct instance_fds {
+	int activated;	  /* the socket of a service */
+	int lock, listen; /* the last daemon's, which a keeper has kept */
+	bool adopt;	  /* what the last daemon left is to be taken over, not removed */
+};
+
 /*
- * Locks and binds @socket (NULL: the activated one in @activated_fd). INSTANCE_E_SERVED: another
- * daemon, or another program, serves it; @why says who. A negative errno with @why otherwise.
+ * Locks and binds @socket (NULL: the activated one). INSTANCE_E_SERVED: another daemon, or another
+ * program, serves it; @why says who. A negative errno with @why otherwise.
  */
-int instance_init(struct instance *in, const char *socket, int activated_fd, char *why,
+int instance_init(struct instance *in, const char *socket, struct instance_fds *fds, char *why,
 		  size_t why_size);
 /* Removes the socket, unless it is the service manager's, and the lock file. */
 void instance_deinit(struct instance *in);

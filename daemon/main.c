@@ -2,6 +2,7 @@
 /* tensorleased: reads options, finds the socket, detaches, runs the server. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,30 +15,28 @@
 #include <systemd/sd-daemon.h>
 #endif
 
+#include "daemon/again.h"
+#include "daemon/inspect.h"
 #include "daemon/instance.h"
+#include "daemon/keeper/keep.h"
+#include "daemon/keeper/keeper.h"
 #include "daemon/options.h"
 #include "daemon/serve/loop.h"
 #include "daemon/serve/run.h"
 #include "proto/conn.h"
+#include "util/cleanup.h"
 #include "util/fault.h"
 #include "util/fd.h"
 
-enum { EXIT_USAGE = 2, EXIT_SERVED = 3 };
+enum { EXIT_USAGE = 2, EXIT_SERVED = 3, EXIT_WRONG = 4 };
 enum {
+	FD_USUAL_LIMIT = 1024, /* of open files, if ours cannot be told */
 	FD_RESERVE = 32, /* descriptors for ourselves: the loop, the catalog, those on their way */
 	FD_CACHE_MAX = 4096, /* descriptors of segments, kept for the next client that maps them */
-	FD_DEVICE_MAX = 16384, /* descriptors that open memory on devices */
+	FD_DEVICE_MAX = 16384,	/* descriptors that open memory on devices */
+	FD_FLIGHT_MAX = 4096,	/* descriptors on their way to clients, beyond one for each */
+	FD_OBJECTS_MAX = 65536, /* descriptors of segments, if each needs one */
 };
-
-/* The socket of an activated service, or -1. */
-static int activated_fd(void)
-{
-#ifdef HAVE_SYSTEMD
-	if (sd_listen_fds(1) == 1)
-		return SD_LISTEN_FDS_START;
-#endif
-	return -1;
-}
 
 static void notify(const char *state)
 {
@@ -92,33 +91,38 @@ static int socket_default(char *path, size_t size)
 
 /*
  * Raises the limit of open files as far as we may, and divides it: first for the clients, so that
- * we never run out, and one client too many is told so. Half of the rest is for descriptors that
- * open memory on devices, the other half for caching. Returns how many there may be in all.
+ * we never run out, and one client too many is told so. Each has a socket, a ledger and one
+ * descriptor on its way; there are more of the last, since few clients have just one. Half of the
+ * rest is for descriptors that open memory on devices, the other half for caching. If each segment
+ * needs one, half of all is for segments.
  */
-static unsigned descriptors_plan(struct state_limits *l)
+static void descriptors_plan(struct shared_limits *l, uint32_t *max_clients, bool named)
 {
-	struct rlimit limit;
-	rlim_t left, all;
+	struct rlimit limit = { .rlim_cur = FD_USUAL_LIMIT };
+	rlim_t left, objects;
 
-	if (getrlimit(RLIMIT_NOFILE, &limit))
-		return FD_RESERVE;
-	limit.rlim_cur = limit.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &limit); /* if that is not allowed, the limit stays as it is */
-	getrlimit(RLIMIT_NOFILE, &limit);
-	left = limit.rlim_cur > FD_RESERVE ? limit.rlim_cur - FD_RESERVE : 1;
-	if (left / 2 < l->max_clients) { /* each has a socket and a ledger */
-		log_warn("fewer clients than --max-clients: raise the limit of open files",
-			 "max_clients=%u now=%llu RLIMIT_NOFILE=%llu", l->max_clients,
-			 (unsigned long long)left / 2, (unsigned long long)limit.rlim_cur);
-		l->max_clients = (uint32_t)left / 2;
+	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit); /* if not allowed, the limit stays as it is */
+		getrlimit(RLIMIT_NOFILE, &limit);
 	}
-	left -= 2 * (rlim_t)l->max_clients;
+	left = limit.rlim_cur > FD_RESERVE ? limit.rlim_cur - FD_RESERVE : 1;
+	objects = named ? 0 : left / 2 < FD_OBJECTS_MAX ? left / 2 : FD_OBJECTS_MAX;
+	left -= objects;
+	l->flight_fds_max = left / 8 < FD_FLIGHT_MAX ? (unsigned)(left / 8) : FD_FLIGHT_MAX;
+	left -= l->flight_fds_max;
+	if (left / 3 < *max_clients) {
+		log_warn("fewer clients than --max-clients: raise the limit of open files",
+			 "max_clients=%u now=%llu RLIMIT_NOFILE=%llu", *max_clients,
+			 (unsigned long long)left / 3, (unsigned long long)limit.rlim_cur);
+		*max_clients = (uint32_t)left / 3;
+	}
+	left -= 3 * (rlim_t)*max_clients;
+	l->flight_fds_max += *max_clients;
 	l->device_fds_max = left / 2 < FD_DEVICE_MAX ? (unsigned)(left / 2) : FD_DEVICE_MAX;
 	left -= l->device_fds_max;
+	l->device_fds_max += (unsigned)objects;
 	l->fds_max = left < FD_CACHE_MAX ? (unsigned)left : FD_CACHE_MAX;
-	/* each client has a socket, a ledger, and one on its way to it */
-	all = FD_RESERVE + 3ULL * l->max_clients + l->device_fds_max + l->fds_max;
-	return (unsigned)(all < limit.rlim_cur ? all : limit.rlim_cur);
 }
 
 /* Closes what the caller has open: its locks and pipes must not stay open in the background. */
@@ -131,7 +135,7 @@ static void close_inherited(int *keep_fd)
 
 /* The first process waits until the second says how its start went, and exits with that status.
  * Returns in the second process only. */
-static int detach(int *ready_fd)
+static int detach(int *ready_fd, int activated_fd)
 {
 	unsigned char status = EXIT_FAILURE;
 	int pipe_fds[2];
@@ -149,21 +153,16 @@ static int detach(int *ready_fd)
 		_exit(status);
 	}
 	*ready_fd = pipe_fds[1];
-	if (!getenv("LISTEN_FDS"))
+	if (activated_fd < 0)
 		close_inherited(ready_fd);
 	setsid();
 	return 0;
 }
 
-static void ready(int *ready_fd)
+static void go_into_background(void)
 {
-	unsigned char ok = 0;
-	int null;
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
-	notify("READY=1");
-	if (*ready_fd < 0)
-		return;
-	null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (null >= 0) {
 		dup2(null, 0);
 		dup2(null, 1);
@@ -171,97 +170,247 @@ static void ready(int *ready_fd)
 		close(null);
 	}
 	(void)!chdir("/");
-	(void)!write(*ready_fd, &ok, 1);
+}
+
+static void say_how_it_went(int *ready_fd, int r)
+{
+	unsigned char status = (unsigned char)r;
+
+	if (*ready_fd >= 0)
+		(void)!write(*ready_fd, &status, 1);
 	*ready_fd = fd_close(*ready_fd);
 }
 
-static int serve(const struct options *o, struct instance *instance, int *ready_fd)
+static void ready(struct keep *k, int *ready_fd)
+{
+	keep_notify(k, "READY=1");
+	if (k->detached || *ready_fd >= 0)
+		go_into_background();
+	say_how_it_went(ready_fd, EXIT_SUCCESS);
+}
+
+/* In the keeper. Only it is known to the service manager, and to who waits for the start. */
+static void keeper_notified(void *context, const char *text)
+{
+	int *ready_fd = context;
+
+	notify(text);
+	if (strcmp(text, "READY=1") || *ready_fd < 0)
+		return;
+	go_into_background();
+	say_how_it_went(ready_fd, EXIT_SUCCESS);
+}
+
+/* Do all namespaces keep their memory under names, so that no descriptor of it is kept? */
+static bool all_named(const struct options *o)
+{
+	bool named = o->storage->named;
+
+	for (unsigned i = 0; i < o->config.namespace_count; i++)
+		named &= !o->config.namespaces[i].limits.storage ||
+			 o->config.namespaces[i].limits.storage->named;
+	return named && (!o->config.users.limits.storage || o->config.users.limits.storage->named);
+}
+
+/* Fills in what the configuration leaves to the daemon's options. */
+static void namespace_complete(struct state_limits *l, const struct options *o,
+			       uint32_t max_clients)
+{
+	if (l->capacity & SHARE_PERCENT)
+		l->capacity = o->capacity / 100 * (l->capacity & ~SHARE_PERCENT);
+	if (!l->capacity || l->capacity > o->capacity)
+		l->capacity = o->capacity;
+	if (!l->storage)
+		l->storage = o->storage;
+	if (!l->max_tensors)
+		l->max_tensors = o->max_tensors;
+	l->max_clients = max_clients;
+}
+
+static int serve(struct options *o, struct instance *instance, struct keep *k, int *ready_fd,
+		 struct again *again)
 {
 	struct server_options so = {
 		.listen_fd = instance->listen_fd,
+		.keep = k,
+		.adopt = instance->adopted,
+		.may_leave = again_may,
+		.context = again,
 		.idle_exit_ns = o->idle_exit_ns,
-		.limits = { .capacity = o->capacity,
-			    .user_capacity = o->uid_capacity,
+		.hello_ns = o->hello_ns,
+		.shared = { .capacity = o->capacity,
+			    .rules = o->config.rules,
+			    .rule_count = o->config.rule_count,
 			    .device_capacity = o->gpu_capacity,
-			    .device_user_capacity = o->gpu_uid_capacity,
-			    .max_tensors = o->max_tensors,
-			    .max_clients = o->max_clients,
-			    .warm_ns = (uint64_t)o->warm_ns },
+			    .warm_ns = (uint64_t)o->warm_ns,
+			    .keep = k },
+		.namespaces = o->config.namespaces,
+		.count = o->config.namespace_count,
+		.users = o->config.users,
 	};
 	struct server *server = calloc(1, sizeof(*server));
+	uint32_t max_clients = o->max_clients;
 	int r;
 
-	so.fds = descriptors_plan(&so.limits);
+	descriptors_plan(&so.shared, &max_clients, all_named(o));
+	for (unsigned i = 0; i < so.count; i++)
+		namespace_complete(&o->config.namespaces[i].limits, o, max_clients);
+	namespace_complete(&so.users.limits, o, max_clients);
 	r = server ? server_init(server, instance->id, &so) : -ENOMEM;
+	if (r == SERVER_E_STRANGE) {
+		_exit(EXIT_FAILURE);
+	}
 
 	if (r) {
-		fprintf(stderr, "tensorleased: cannot make the catalog and the event loop: %s\n",
-			strerror(-r));
+		fprintf(stderr, "tensorleased: cannot make the catalog and the event loop: %s%s\n",
+			strerror(-r),
+			r == -EMFILE ? "; see RLIMIT_NOFILE and fs.inotify.max_user_instances"
+				     : "");
 		free(server);
 		return EXIT_FAILURE;
 	}
 	log_info("listening", "socket=%s capacity=%llu max_tensors=%u max_clients=%u",
 		 log_str(instance->socket), (unsigned long long)o->capacity, o->max_tensors,
-		 so.limits.max_clients);
-	ready(ready_fd);
-	server_run(server);
-	notify("STOPPING=1");
+		 max_clients);
+	ready(k, ready_fd);
+	if (server_run(server) == SERVER_E_LEFT)
+		_exit(KEEPER_EXIT_LEFT);
+	keep_notify(k, "STOPPING=1");
 	server_deinit(server);
 	free(server);
 	log_info("stopped");
 	return EXIT_SUCCESS;
 }
 
-static int run(const struct options *o, int *ready_fd)
+/* In the background we leave the directory where the path began. One that would be too long for a
+ * socket stays as it is. */
+static void make_absolute(char *path, size_t size)
 {
+	char directory[PATH_MAX], absolute[PATH_MAX + 256];
+
+	if (*path == '/' || !getcwd(directory, sizeof(directory)))
+		return;
+	snprintf(absolute, sizeof(absolute), "%s/%s", directory, path);
+	if (strlen(absolute) < sizeof(((struct instance *)0)->socket))
+		snprintf(path, size, "%s", absolute);
+}
+
+/* From here on the next daemon finds the lock and the socket as they are. Without them it makes
+ * others, as after the death of a daemon that nobody kept anything for. */
+static void instance_keep(const struct instance *in, struct keep *k)
+{
+	int r = keep(k, KEEP_TAG_PREFIX "lock", in->lock_fd);
+
+	if (!r && !in->activated)
+		r = keep(k, KEEP_TAG_PREFIX "listen", in->listen_fd);
+	if (r)
+		log_warn("the keeper does not keep the socket", "error=%s", log_str(strerror(-r)));
+}
+
+/* A service manager would keep them when we have ended. */
+static void instance_forget(struct keep *k)
+{
+	keep_forget(k, KEEP_TAG_PREFIX "lock");
+	keep_forget(k, KEEP_TAG_PREFIX "listen");
+}
+
+static int run(struct options *o, struct keep *k, int *ready_fd, struct again *again)
+{
+	struct instance_fds fds = { .activated = take_fd(&k->activated_fd),
+				    .lock = keep_take(k, KEEP_TAG_PREFIX "lock"),
+				    .listen = keep_take(k, KEEP_TAG_PREFIX "listen"),
+				    .adopt = k->kind != KEEP_NOBODY && !k->fresh };
 	struct instance instance;
 	char path[256] = "", why[512];
-	int fd = activated_fd(), r;
+	int r;
 
-	if (fd < 0 && o->socket)
+	if (fds.activated < 0 && o->socket)
 		snprintf(path, sizeof(path), "%s", o->socket);
-	else if (fd < 0 && socket_default(path, sizeof(path)))
+	else if (fds.activated < 0 && socket_default(path, sizeof(path)))
 		return EXIT_FAILURE;
+	if (!o->foreground && fds.activated < 0)
+		make_absolute(path, sizeof(path));
 	r = loop_start_workers();
 	if (r) {
-		fprintf(stderr, "tensorleased: cannot start worker threads: %s\n", strerror(-r));
+		fprintf(stderr,
+			"tensorleased: cannot start: no memory or no thread for libuv's workers: "
+			"%s; see ulimit -u\n",
+			strerror(-r));
 		return EXIT_FAILURE;
 	}
-	r = instance_init(&instance, path, fd, why, sizeof(why));
+	r = instance_init(&instance, path, &fds, why, sizeof(why));
 	if (r) {
 		fprintf(stderr, "tensorleased: %s\n", why);
 		return r == INSTANCE_E_SERVED ? EXIT_SERVED : EXIT_FAILURE;
 	}
-	r = serve(o, &instance, ready_fd);
+	instance_keep(&instance, k);
+	r = serve(o, &instance, k, ready_fd, again);
 	instance_deinit(&instance);
+	instance_forget(k);
 	return r;
+}
+
+static int run_keeper(char **argv, struct keep *k, int *ready_fd)
+{
+	return keeper_run(&(struct keeper_options){ .argv = argv,
+						    .activated_fd = take_fd(&k->activated_fd),
+						    .detached = *ready_fd >= 0,
+						    .notified = keeper_notified,
+						    .context = ready_fd });
+}
+
+static int check(const struct options *o)
+{
+	char path[256];
+	int r;
+
+	if (!o->socket && socket_default(path, sizeof(path)))
+		return EXIT_FAILURE;
+	r = inspect(o->socket ? o->socket : path);
+	return r == INSPECT_E_WRONG ? EXIT_WRONG : r ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
 int main(int argc, char **argv)
 {
 	struct options o;
+	struct keep k;
+	struct again again = { .argc = argc, .argv = argv, .now = &o };
 	int ready_fd = -1, r;
-	unsigned char status;
 
+	r = keep_init(&k); /* it may change the directory, where the files of options are */
+	if (r) {
+		fprintf(stderr, "tensorleased: cannot start: %s\n", strerror(-r));
+		return EXIT_FAILURE;
+	}
 	r = options_init(&o, argc, argv);
 	if (r) {
 		options_deinit(&o);
 		return r == OPTIONS_E_DONE ? EXIT_SUCCESS : EXIT_USAGE;
 	}
+	(void)!getcwd(again.directory, sizeof(again.directory));
+	if (o.check) {
+		r = check(&o);
+		keep_deinit(&k);
+		options_deinit(&o);
+		return r;
+	}
 	signal(SIGPIPE, SIG_IGN);
 	log_set_level(o.log_level);
 	fault_init_from_env();
 	conn_debug_init("tensorleased");
-	if (!o.foreground && detach(&ready_fd)) {
+	if (!o.foreground && k.kind != KEEP_PARENT && detach(&ready_fd, k.activated_fd)) {
 		perror("tensorleased: cannot detach (--foreground does not)");
 		options_deinit(&o);
 		return EXIT_FAILURE;
 	}
-	r = run(&o, &ready_fd);
-	if (ready_fd >= 0) { /* the start failed */
-		status = (unsigned char)r;
-		(void)!write(ready_fd, &status, 1);
-	}
+	if (o.keeper && k.kind == KEEP_NOBODY) /* a service manager that keeps needs no help */
+		r = run_keeper(argv, &k, &ready_fd);
+	else
+		r = run(&o, &k, &ready_fd, &again);
+	say_how_it_went(&ready_fd, r); /* unless it has been said */
+	keep_deinit(&k);
 	options_deinit(&o);
+	if (loop_is_broken())
+		_exit(r); /* libuv's end would wait for workers that are not there, and abort */
 	return r;
 }

@@ -4,6 +4,7 @@
 #include <getopt.h>
 #include <ini.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,8 @@
 #include <sys/statvfs.h>
 
 #include "daemon/options.h"
+#include "daemon/store/memfd.h"
+#include "daemon/store/shm.h"
 #include "proto/catalog_layout.h"
 #include "util/clock.h"
 
@@ -26,55 +29,51 @@ static const char usage
 	     "  --foreground              do not detach; log to standard error\n"
 	     "  --idle-exit[=SECONDS]     exit after SECONDS (default 60) without clients and\n"
 	     "                            tensors (default: never exit)\n"
+	     "  --keeper yes|no           yes (default): a second process starts the daemon again\n"
+	     "                            when it dies, with the same tensors\n"
 	     "  --log-level LEVEL         log error, warn, info or debug (default: info)\n"
 	     "  --config FILE             read options from FILE, one `name = value` a line;\n"
 	     "                            the command line wins\n"
 	     "\n"
 	     "Limits (BYTES may end in K, M, G or T; the first two may be N% of /dev/shm):\n"
 	     "  --capacity BYTES          memory for all tensors (default: 50%)\n"
-	     "  --uid-capacity BYTES      memory for the tensors of one user (default: all)\n"
+	     "  --uid-capacity BYTES      memory for the tensors of one user (default: half)\n"
+	     "  --storage KIND            shm: POSIX shared memory (default), or memfd: sealed\n"
+	     "                            memory that nobody can change once it is published\n"
 	     "  --gpu-capacity BYTES      memory for tensors on each GPU (default: no limit)\n"
-	     "  --gpu-uid-capacity BYTES  memory on each GPU for one user (default: no limit)\n"
+	     "  --gpu-uid-capacity BYTES  memory on each GPU for one user (default: half)\n"
 	     "  --max-tensors N           tensors at a time (default: 131072)\n"
 	     "  --max-clients N           connections at a time (default: 1024)\n"
 	     "  --warm-time SECONDS       keep freed memory this long for its producer's next\n"
 	     "                            tensor (default: 30)\n"
+	     "  --hello-timeout SECONDS   end connections that have not said who they are by\n"
+	     "                            then (default: 5)\n"
 	     "\n"
+	     "  --check                   look whether all that the daemon on this socket has in\n"
+	     "                            shared memory is sound, while it serves or after its\n"
+	     "                            death; print what is not\n"
 	     "  --help                    show this text and exit\n"
 	     "  --version                 show the version and exit\n"
 	     "\n"
 	     "Exit status: 0 after a clean exit (detached: as soon as it listens), 1 after a\n"
-	     "failure, 2 for wrong usage, 3 if another daemon serves the socket already.\n"
+	     "failure, 2 for wrong usage, 3 if another daemon serves the socket already,\n"
+	     "4 if --check found something wrong.\n"
 	     "See tensorleased(8).\n";
 
 static int parse_bytes(const char *text, uint64_t *out)
 {
 	struct statvfs shm;
-	char *end;
-	unsigned shift = 0;
-	uint64_t value;
+	int r = config_parse_size(text, out);
 
-	errno = 0;
-	value = strtoull(text, &end, 10);
-	if (errno || end == text || *text == '-')
-		return -EINVAL;
-	if (!strcmp(end, "%")) {
-		if (value > 100 || statvfs("/dev/shm", &shm))
+	if (r)
+		return r;
+	if (*out & SHARE_PERCENT) {
+		if (statvfs("/dev/shm", &shm))
 			return -EINVAL;
-		*out = (uint64_t)shm.f_blocks * shm.f_frsize / 100 * value;
+		*out = (uint64_t)shm.f_blocks * shm.f_frsize / 100 * (*out & ~SHARE_PERCENT);
 		return 0;
 	}
-	if (*end)
-		shift = *end == 'K'   ? 10
-			: *end == 'M' ? 20
-			: *end == 'G' ? 30
-			: *end == 'T' ? 40
-				      : 99;
-	if (shift == 99 || (shift && end[1] && strcmp(end + 1, "iB")) ||
-	    value > UINT64_MAX >> shift)
-		return -EINVAL;
-	*out = value << shift;
-	return *out >= 4096 && *out <= INT64_MAX ? 0 : -EINVAL;
+	return *out >= 4096 ? 0 : -EINVAL;
 }
 
 static int parse_count(const char *text, uint32_t max, uint32_t *out)
@@ -114,13 +113,22 @@ static int option_set(struct options *o, const char *name, const char *value, co
 	}
 	if (!strcmp(name, "capacity") || !strcmp(name, "uid-capacity")) {
 		*wanted = "a number of bytes, 4096 or more (8G, say), or up to 100% of /dev/shm";
-		return parse_bytes(value, *name == 'c' ? &o->capacity : &o->uid_capacity);
+		return parse_bytes(value, *name == 'c' ? &o->capacity
+						       : &o->config.rules[0].max[SHARE_BYTES]);
+	}
+	if (!strcmp(name, "storage")) {
+		*wanted = "shm or memfd";
+		o->storage = !strcmp(value, storage_shm.name)	  ? &storage_shm
+			     : !strcmp(value, storage_memfd.name) ? &storage_memfd
+								  : NULL;
+		return o->storage ? 0 : -EINVAL;
 	}
 	if (!strcmp(name, "gpu-capacity") || !strcmp(name, "gpu-uid-capacity")) {
 		*wanted = "a number of bytes, 4096 or more (8G, say)";
 		if (strchr(value, '%')) /* we do not know the sizes of GPUs */
 			return -EINVAL;
-		return parse_bytes(value, name[4] == 'c' ? &o->gpu_capacity : &o->gpu_uid_capacity);
+		return parse_bytes(value, name[4] == 'c' ? &o->gpu_capacity
+							 : &o->config.rules[0].max[SHARE_DEVICE]);
 	}
 	if (!strcmp(name, "max-tensors")) {
 		*wanted = "a number from 1 to 16777215";
@@ -134,6 +142,15 @@ static int option_set(struct options *o, const char *name, const char *value, co
 		*wanted = "a number of seconds";
 		return parse_seconds(value, *name == 'i' ? &o->idle_exit_ns : &o->warm_ns);
 	}
+	if (!strcmp(name, "hello-timeout")) {
+		*wanted = "a number of seconds, more than 0";
+		return parse_seconds(value, &o->hello_ns) || !o->hello_ns ? -EINVAL : 0;
+	}
+	if (!strcmp(name, "keeper")) {
+		*wanted = "yes or no";
+		o->keeper = !strcmp(value, "yes");
+		return o->keeper || !strcmp(value, "no") ? 0 : -EINVAL;
+	}
 	if (!strcmp(name, "log-level")) {
 		*wanted = "error, warn, info or debug";
 		return log_parse_level(&o->log_level, value);
@@ -141,24 +158,47 @@ static int option_set(struct options *o, const char *name, const char *value, co
 	return -ENOENT;
 }
 
+/* The file's name and line stand before the first error, which is known when all was read. */
+struct reading {
+	struct options *options;
+	char error[512];
+};
+
+static __attribute__((format(printf, 2, 3))) void complain(struct reading *reading,
+							   const char *format, ...)
+{
+	va_list args;
+
+	if (*reading->error)
+		return;
+	va_start(args, format);
+	vsnprintf(reading->error, sizeof(reading->error), format, args);
+	va_end(args);
+}
+
 static int config_line(void *context, const char *section, const char *name, const char *value)
 {
-	const char *wanted;
-	int r = *section ? -ENOENT : option_set(context, name, value, &wanted);
+	struct reading *reading = context;
+	struct options *o = reading->options;
+	const char *wanted = "it must be an option without its --; see tensorleased --help";
+	int r = *section ? config_set(&o->config, section, name, value, &wanted)
+			 : option_set(o, name, value, &wanted);
 
-	if (r == -ENOENT)
-		fprintf(stderr,
-			"tensorleased: there is no option %s%s%s; see tensorleased --help\n",
-			section, *section ? "." : "", name);
+	if (r == -ESRCH)
+		complain(reading, "[%s]: %s", section, wanted);
+	else if (r == -ENOENT)
+		complain(reading, "there is no option %s%s%s%s: %s", *section ? "[" : "", section,
+			 *section ? "] " : "", name, wanted);
 	else if (r)
-		fprintf(stderr, "tensorleased: %s = %s: it must be %s\n", name, value, wanted);
+		complain(reading, "%s = %s: it must be %s", name, value, wanted);
 	return r == 0;
 }
 
 static int config_read(struct options *o, const char *path)
 {
+	struct reading reading = { .options = o };
 	struct stat st;
-	int r = stat(path, &st) ? -1 : ini_parse(path, config_line, o);
+	int r = stat(path, &st) ? -1 : ini_parse(path, config_line, &reading);
 
 	if (r == 0 && S_ISDIR(st.st_mode)) {
 		errno = EISDIR;
@@ -170,26 +210,31 @@ static int config_read(struct options *o, const char *path)
 		fprintf(stderr, "tensorleased: cannot read the configuration %s: %s\n", path,
 			strerror(errno));
 	else
-		fprintf(stderr, "tensorleased: %s:%d: wrong; each line is `name = value`\n", path,
-			r);
+		fprintf(stderr, "tensorleased: %s:%d: %s\n", path, r,
+			*reading.error ? reading.error
+				       : "wrong; each line is `name = value` or `[section]`");
 	return OPTIONS_E_USAGE;
 }
 
-enum { OPT_CONFIG = 256, OPT_FOREGROUND, OPT_HELP, OPT_VERSION, OPT_VALUE };
+enum { OPT_CONFIG = 256, OPT_FOREGROUND, OPT_CHECK, OPT_HELP, OPT_VERSION, OPT_VALUE };
 
 static const struct option longs[] = {
 	{ "socket", required_argument, NULL, OPT_VALUE },
 	{ "capacity", required_argument, NULL, OPT_VALUE },
 	{ "uid-capacity", required_argument, NULL, OPT_VALUE },
+	{ "storage", required_argument, NULL, OPT_VALUE },
 	{ "gpu-capacity", required_argument, NULL, OPT_VALUE },
 	{ "gpu-uid-capacity", required_argument, NULL, OPT_VALUE },
 	{ "max-tensors", required_argument, NULL, OPT_VALUE },
 	{ "max-clients", required_argument, NULL, OPT_VALUE },
 	{ "warm-time", required_argument, NULL, OPT_VALUE },
+	{ "hello-timeout", required_argument, NULL, OPT_VALUE },
 	{ "idle-exit", optional_argument, NULL, OPT_VALUE },
+	{ "keeper", required_argument, NULL, OPT_VALUE },
 	{ "log-level", required_argument, NULL, OPT_VALUE },
 	{ "config", required_argument, NULL, OPT_CONFIG },
 	{ "foreground", no_argument, NULL, OPT_FOREGROUND },
+	{ "check", no_argument, NULL, OPT_CHECK },
 	{ "help", no_argument, NULL, OPT_HELP },
 	{ "version", no_argument, NULL, OPT_VERSION },
 	{ NULL, 0, NULL, 0 },
@@ -210,6 +255,9 @@ static int option_handle(struct options *o, int code, int which, bool config_onl
 		return config_only && optarg ? config_read(o, optarg) : 0;
 	case OPT_FOREGROUND:
 		o->foreground = true;
+		return 0;
+	case OPT_CHECK:
+		o->check = true;
 		return 0;
 	case OPT_VALUE:
 		if (config_only || !option_set(o, longs[which].name, value, &wanted))
@@ -243,13 +291,20 @@ int options_init(struct options *o, int argc, char **argv)
 {
 	int r;
 
-	*o = (struct options){ .gpu_capacity = UINT64_MAX,
-			       .gpu_uid_capacity = UINT64_MAX,
+	*o = (struct options){ .storage = &storage_shm,
+			       .gpu_capacity = UINT64_MAX,
 			       .max_tensors = 131072,
 			       .max_clients = 1024,
 			       .idle_exit_ns = -1,
 			       .warm_ns = 30 * NS_PER_SEC,
+			       .hello_ns = 5 * NS_PER_SEC,
+			       .keeper = true,
 			       .log_level = LOG_LEVEL_INFO };
+	r = config_init(&o->config);
+	if (r) {
+		fputs("tensorleased: out of memory\n", stderr);
+		return OPTIONS_E_USAGE;
+	}
 	r = options_scan(o, argc, argv, true);
 	if (!r)
 		r = options_scan(o, argc, argv, false);
@@ -259,8 +314,6 @@ int options_init(struct options *o, int argc, char **argv)
 		      stderr);
 		r = OPTIONS_E_USAGE;
 	}
-	if (!o->uid_capacity)
-		o->uid_capacity = o->capacity;
 	return r;
 }
 
@@ -268,4 +321,5 @@ void options_deinit(struct options *o)
 {
 	free(o->socket);
 	o->socket = NULL;
+	config_deinit(&o->config);
 }

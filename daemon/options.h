@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/config.h"
+#include "daemon/store/object.h"
 #include "util/log.h"
 
 enum { OPTIONS_E_USAGE = 1, OPTIONS_E_DONE };
@@ -12,15 +14,18 @@ enum { OPTIONS_E_USAGE = 1, OPTIONS_E_DONE };
 struct options {
 	char *socket; /* NULL: the default */
 	uint64_t capacity;
-	uint64_t uid_capacity;
+	const struct storage *storage;
 	uint64_t gpu_capacity; /* UINT64_MAX: no limit */
-	uint64_t gpu_uid_capacity;
+	struct config config;
 	uint32_t max_tensors;
 	uint32_t max_clients;
 	int64_t idle_exit_ns; /* < 0: never */
 	int64_t warm_ns;
+	int64_t hello_ns;
 	enum log_level log_level;
 	bool foreground;
+	bool check;  /* what is there is looked at, and nothing is served */
+	bool keeper; /* a parent process starts the daemon again when it dies */
 };
 
 /* OPTIONS_E_USAGE: they are wrong, and that was printed; OPTIONS_E_DONE: --help or --version was

@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <tensorlease/admin.h>
 #include <tensorlease/tensorlease.h>
 
 enum {

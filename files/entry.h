@@ -36,6 +36,7 @@ struct file_entry {
 	int64_t *shape;
 	uint64_t nbytes;
 	bool fortran_order; /* in the file; what is read is in C order anyway */
+	bool big_endian;    /* in the file; what is read is little-endian anyway */
 
 	/* The rest belongs to the format. */
 	uint64_t offset; /* in the file */

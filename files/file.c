@@ -59,6 +59,7 @@ static int add_npy(struct tensor_file *f, const struct report *to)
 	e->dtype = f->npy.dtype;
 	e->nbytes = f->npy.nbytes;
 	e->fortran_order = f->npy.fortran_order;
+	e->big_endian = f->npy.big_endian;
 	return 0;
 }
 
@@ -140,6 +141,31 @@ static int read_ordered(struct tensor_file *f, const struct file_entry *e, void 
 	}
 }
 
+/* Turns the bytes of each number around. A complex number is two of them. */
+static void swap_bytes(unsigned char *data, uint64_t nbytes, DLDataType t)
+{
+	size_t size = (size_t)t.bits / (t.code == kDLComplex ? 16 : 8);
+
+	for (uint64_t at = 0; at < nbytes; at += size) {
+		for (size_t i = 0, j = size - 1; i < j; i++, j--) {
+			unsigned char byte = data[at + i];
+
+			data[at + i] = data[at + j];
+			data[at + j] = byte;
+		}
+	}
+}
+
+static int read_numbers(struct tensor_file *f, const struct file_entry *e, void *dst,
+			const struct report *to)
+{
+	int r = read_ordered(f, e, dst, to);
+
+	if (!r && e->big_endian)
+		swap_bytes(dst, e->nbytes, e->dtype);
+	return r;
+}
+
 int file_read_entry(struct tensor_file *f, size_t i, void *dst, file_progress progress,
 		    void *context, char *err, size_t err_len)
 {
@@ -151,11 +177,11 @@ int file_read_entry(struct tensor_file *f, size_t i, void *dst, file_progress pr
 	f->progress = progress;
 	f->context = context;
 	if (!e->fortran_order)
-		return read_ordered(f, e, dst, &to);
+		return read_numbers(f, e, dst, &to);
 	columns = malloc(e->nbytes + 1);
 	if (!columns)
 		return report_memory(&to);
-	r = read_ordered(f, e, columns, &to);
+	r = read_numbers(f, e, columns, &to);
 	if (!r)
 		transpose(dst, columns, e->dtype.bits / 8, e->ndim, e->shape);
 	return r;
@@ -177,12 +203,23 @@ static uint64_t size_of(const struct file_item *items, size_t count)
 int file_write(const char *path, enum file_format format, const struct file_item *items,
 	       size_t count, file_progress progress, void *context, char *err, size_t err_len)
 {
+	return file_write_noted(path, format, items, count, NULL, 0, progress, context, err,
+				err_len);
+}
+
+int file_write_noted(const char *path, enum file_format format, const struct file_item *items,
+		     size_t count, const struct file_note *notes, size_t note_count,
+		     file_progress progress, void *context, char *err, size_t err_len)
+{
 	struct report to = { .path = strcmp(path, "-") ? path : "standard output",
 			     .text = err,
 			     .size = err_len };
 	cleanup_(output_deinit) struct output out = { .fd = -1 };
 	int r;
 
+	if (note_count && format != FILE_SAFETENSORS)
+		return report(&to, -ENOTSUP,
+			      "only .safetensors files have texts about the whole file");
 	if (format == FILE_NPY)
 		return npy_write(path, items->dtype, items->ndim, items->shape, items->data,
 				 progress, context, err, err_len);
@@ -197,7 +234,7 @@ int file_write(const char *path, enum file_format format, const struct file_item
 		r = npz_write(&out, items, count);
 		break;
 	case FILE_SAFETENSORS:
-		r = safetensors_write(&out, items, count);
+		r = safetensors_write(&out, items, count, notes, note_count);
 		break;
 	case FILE_TENSORPROTO:
 		r = tensorproto_write(&out, items);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arrays in .npy files, versions 1 to 3, little-endian. Functions return 0 or a negative errno; the
+ * Arrays in .npy files, versions 1 to 3. Functions return 0 or a negative errno; the
  * text in @err then says what is wrong, with the name of the file and the numbers. A file may be
  * used by one thread at a time.
  */
@@ -26,6 +26,7 @@ struct npy {
 	uint64_t nbytes;
 	/* The first index varies fastest in the file. False if that makes no difference. */
 	bool fortran_order;
+	bool big_endian; /* so are the numbers in the file */
 
 	/* The rest belongs to npy.c. */
 	char *path; /* for messages */
@@ -44,7 +45,7 @@ int npy_open(struct npy *npy, const char *path, char *err, size_t err_len);
 void npy_close(struct npy *npy);
 
 /*
- * Reads the data, npy->nbytes bytes in the order of the file, straight to @dst. @progress may be
+ * Reads the data, npy->nbytes bytes as they are in the file, straight to @dst. @progress may be
  * NULL.
  */
 int npy_read(struct npy *npy, void *dst, file_progress progress, void *context, char *err,

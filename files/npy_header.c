@@ -184,11 +184,7 @@ static int descr_parse(struct parser *p, const char *text, size_t len)
 		snprintf(name, sizeof(name), "%c%u", row->kind, row->size);
 		if (len != strlen(name) || memcmp(text, name, len) != 0)
 			continue;
-		if (order == '>' && row->size > 1)
-			return refuse(
-				p->why, -ENOTSUP,
-				"elements of type '%s' cannot be shared: big-endian; convert them to '<%s' first",
-				all, name);
+		p->npy->big_endian = order == '>' && row->size > 1;
 		p->npy->dtype = (DLDataType){ .code = row->code,
 					      .bits = (uint8_t)(8 * row->size),
 					      .lanes = 1 };

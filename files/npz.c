@@ -71,6 +71,7 @@ static int add_member(struct tensor_file *f, const struct zip_member *m, const s
 	e->dtype = npy.dtype;
 	e->nbytes = npy.nbytes;
 	e->fortran_order = npy.fortran_order;
+	e->big_endian = npy.big_endian;
 	e->offset = m->offset;
 	e->packed = m->packed;
 	e->skip = skip;

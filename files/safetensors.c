@@ -447,8 +447,22 @@ static void print_tensor(FILE *out, const struct placed *p, uint64_t at)
 	fprintf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", at, at + p->nbytes);
 }
 
+static void print_notes(FILE *out, const struct file_note *notes, size_t count)
+{
+	fprintf(out, "\"__metadata__\":{");
+	for (size_t i = 0; i < count; i++) {
+		if (i)
+			putc(',', out);
+		print_string(out, notes[i].key);
+		putc(':', out);
+		print_string(out, notes[i].text);
+	}
+	putc('}', out);
+}
+
 /* Writes the length and the header, padded so that the data is aligned. */
-static int write_header(struct output *out, const struct placed *placed, size_t count)
+static int write_header(struct output *out, const struct placed *placed, size_t count,
+			const struct file_note *notes, size_t note_count)
 {
 	cleanup_(freep) char *text = NULL;
 	unsigned char length[LENGTH];
@@ -460,8 +474,10 @@ static int write_header(struct output *out, const struct placed *placed, size_t 
 	if (!header)
 		return report_memory(out->to);
 	putc('{', header);
+	if (note_count)
+		print_notes(header, notes, note_count);
 	for (size_t i = 0; i < count; i++) {
-		if (i)
+		if (i || note_count)
 			putc(',', header);
 		print_tensor(header, &placed[i], at);
 		at += placed[i].nbytes;
@@ -480,7 +496,8 @@ static int write_header(struct output *out, const struct placed *placed, size_t 
 	return r ? r : output_write(out, text, size);
 }
 
-int safetensors_write(struct output *out, const struct file_item *items, size_t count)
+int safetensors_write(struct output *out, const struct file_item *items, size_t count,
+		      const struct file_note *notes, size_t note_count)
 {
 	cleanup_(freep) struct placed *placed = calloc(count + 1, sizeof(*placed));
 	int r = 0;
@@ -492,7 +509,7 @@ int safetensors_write(struct output *out, const struct file_item *items, size_t 
 	if (r)
 		return r;
 	qsort(placed, count, sizeof(*placed), compare_placed);
-	r = write_header(out, placed, count);
+	r = write_header(out, placed, count, notes, note_count);
 	for (size_t i = 0; i < count && !r; i++)
 		r = output_write_data(out, placed[i].item->data, placed[i].nbytes);
 	return r;

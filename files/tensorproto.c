@@ -346,6 +346,17 @@ static int walk_values(struct cursor *c, struct proto *p, uint64_t field, unsign
 	return walk_list(c, field, wire, len, count_number, p);
 }
 
+/* ONNX has another message of the same name: its field 1 may be a packed list, its field 2 is a
+ * number. */
+static int wrong_proto(const struct cursor *c, uint64_t field, unsigned wire)
+{
+	return report(
+		c->to, -EINVAL,
+		"malformed: %s with wire type %u; if this is ONNX's TensorProto, which is another "
+		"than TensorFlow's, convert it with onnx.numpy_helper.to_array()",
+		field == 1 ? "dtype" : "tensor_shape", wire);
+}
+
 static int walk_field(struct cursor *c, struct proto *p)
 {
 	uint64_t field, len, end = c->end;
@@ -365,6 +376,9 @@ static int walk_field(struct cursor *c, struct proto *p)
 		c->end = end;
 		return r;
 	}
+	if ((field == FIELD_DTYPE && wire == WIRE_BYTES) ||
+	    (field == FIELD_SHAPE && wire == WIRE_VARINT))
+		return wrong_proto(c, field, wire);
 	if (field <= 3 && !(field == 3 && wire == WIRE_VARINT))
 		return wrong_wire(c,
 				  field == 1   ? "dtype"

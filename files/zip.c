@@ -118,7 +118,12 @@ static int read_directory_place(struct directory *d, const struct input *in,
 				 .end = in->size - n + at };
 	if (get16(end + 8) != d->count)
 		d->disks = 1;
-	if ((d->count == 0xffff || d->size == 0xffffffff || d->offset == 0xffffffff) &&
+	/*
+	 * Python's zipfile adds the ZIP64 records from 2 GiB on, and keeps numbers that fit in the
+	 * old record too. Then the directory ends where those records begin.
+	 */
+	if ((d->count == 0xffff || d->size == 0xffffffff || d->offset == 0xffffffff ||
+	     d->offset + d->size != d->end) &&
 	    at >= LOCATOR_SIZE && get32(end - LOCATOR_SIZE) == 0x07064b50) {
 		r = read_end64(d, in, end - LOCATOR_SIZE, d->end - LOCATOR_SIZE, to);
 		if (r)

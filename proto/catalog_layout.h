@@ -16,12 +16,18 @@
 #define CATALOG_MAGIC 0x31676f6c61746163ULL /* "catalog1" */
 
 enum {
-	CATALOG_WAKE_WORDS = 256,
+	CATALOG_WAKES = 4096, /* a power of two */
+	CATALOG_WAKE_ANY = CATALOG_WAKES,
+	CATALOG_WAKE_WORDS, /* of both kinds */
 	CATALOG_INLINE_NAME = 32,
 	CATALOG_CHUNK_BYTES = 60,
 	CATALOG_MAX_TENSORS = 1 << REF_SLOT_BITS,
-	CATALOG_MAX_CHAIN = 64, /* names in one bucket; more are refused */
+	CATALOG_MAX_CHAIN = 1024, /* names in one bucket; more are refused */
+	CATALOG_REASON = 192,
 };
+
+/* Who starts the next daemon, with what this one has. */
+enum catalog_keeper { CATALOG_KEEPER_NONE, CATALOG_KEEPER_PROCESS, CATALOG_KEEPER_MANAGER };
 
 /*
  * The word of a segment while it lives, and of a client while it is served; otherwise it is
@@ -40,16 +46,37 @@ static inline uint64_t live_word(uint32_t generation)
  * CATALOG_INLINE_NAME lies in chunks as a whole.
  */
 struct catalog_name {
-	_Atomic uint64_t current; /* ref of the tensor it means, or 0 */
-	_Atomic uint64_t version; /* the last one given out under it */
+	_Atomic uint64_t current; /* ref of the tensor it means, or of a ring, or 0 */
+	_Atomic uint64_t version; /* of the last one that it meant; catalog_version_word() */
 	_Atomic uint32_t next;	  /* in its bucket, or CATALOG_NONE */
-	_Atomic uint32_t hash;	  /* name_key_low() */
+	_Atomic uint32_t hash;	  /* name_hash_low() */
 	uint16_t len;
 	uint16_t reserved;
 	uint32_t chunk;
 	char text[CATALOG_INLINE_NAME];
 };
 static_assert(sizeof(struct catalog_name) == 64, "layout");
+
+/*
+ * The futex word of those who wait for a newer version of the name: the low half of `version`. It
+ * changes after `current` does, and before another text gets the entry, and then has no value that
+ * it had before.
+ */
+static inline const _Atomic uint32_t *catalog_version_word(const struct catalog_name *name)
+{
+	return (const _Atomic uint32_t *)(const void *)&name->version +
+	       (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+}
+
+/*
+ * Of a row that is a member of a group, by slot; written before a name's `current` is its ref.
+ * While the row is a DRAFT: as long as `groups` of the header is @group, the name means @former
+ * still; from then on it means the member.
+ */
+struct catalog_member {
+	_Atomic uint64_t former; /* ref, or 0 for none */
+	_Atomic uint64_t group;	 /* odd */
+};
 
 struct catalog_chunk {
 	uint32_t next;
@@ -64,19 +91,34 @@ enum segment_kind {
 	SEGMENT_CUDA_POOL = 3, /* stream-ordered; dies with its producer */
 };
 
+enum segment_flag {
+	/* Sealed against shrinking and growing and, before a tensor in it is published, against any
+	 * new way to write it (F_SEAL_FUTURE_WRITE). Whoever maps it can check that. */
+	SEGMENT_SEALED = 1,
+};
+
 struct catalog_segment {
 	_Atomic uint64_t word; /* live_word(generation), or generation << 1 when it is gone */
 	uint64_t size;	       /* bytes; this and all below are constant while it lives */
 	uint8_t device[16];    /* the device's UUID; zero if SEGMENT_SHM */
 	uint32_t kind;	       /* enum segment_kind */
-	uint32_t reserved;
+	uint32_t flags;	       /* enum segment_flag */
 };
 static_assert(sizeof(struct catalog_segment) == 40, "layout");
 
 /*
- * The catalog starts with its header. At the offsets that it names come the arrays: uint64_t
- * clients[], uint32_t buckets[], names, rows, segments and chunks. An array is only allocated as
- * far as it has been used.
+ * The futex word of those who wait for a name that is not there: + 1 when one of its names comes to
+ * mean a tensor and meant none. All names are those of the word CATALOG_WAKE_ANY, for who waits for
+ * a name that he knows the beginning of.
+ */
+struct catalog_wake {
+	alignas(64) _Atomic uint32_t word;
+};
+
+/*
+ * The catalog starts with its header. At the offsets that it names come the arrays: the wake words,
+ * uint64_t clients[], uint32_t buckets[], uint64_t named[], names, rows, segments, chunks and
+ * members. An array is only allocated as far as it has been used.
  */
 struct catalog_header {
 	uint64_t magic;
@@ -87,40 +129,68 @@ struct catalog_header {
 	uint32_t max_names;
 	uint32_t max_chunks;
 	uint32_t max_clients;
-	uint32_t bucket_mask; /* number of buckets - 1; name_key_bucket() */
+	uint32_t bucket_mask; /* number of buckets - 1; name_hash_bucket() */
 	uint32_t daemon_pid;
+	uint64_t off_wakes;
 	uint64_t off_clients;
 	uint64_t off_buckets;
+	uint64_t off_named;
 	uint64_t off_names;
 	uint64_t off_rows;
 	uint64_t off_segments;
 	uint64_t off_chunks;
+	uint64_t off_members;
 	uint64_t started_ns; /* CLOCK_REALTIME */
 	uint64_t capacity;   /* bytes */
-	uint64_t reserved;
+	uint64_t name_seed;  /* name_hash() */
 
 	/* A search that found nothing is believed only if this did not change meanwhile. */
 	alignas(64) _Atomic uint64_t names_unlinked;
-	_Atomic uint32_t slots_high; /* rows from here on were never used */
+	_Atomic uint64_t names_floor; /* above every version of a name that was removed */
+	_Atomic uint32_t slots_high;  /* rows from here on were never used */
+	_Atomic uint32_t life;	      /* how many daemons have adopted it */
+
+	/* + 1 when names begin to be pointed at the members of a group, and + 1 when all are
+	 * published in one step, or none. */
+	alignas(64) _Atomic uint64_t groups;
 
 	alignas(64) _Atomic uint64_t bytes_used; /* for tl_get_status() */
 	_Atomic uint64_t bytes_warm;
+	_Atomic uint64_t bytes_kept;	  /* of segments that ended, and that somebody maps still */
+	_Atomic uint64_t longest_turn_ns; /* that the daemon took for one user without a break */
 	_Atomic uint64_t commits;
 	_Atomic uint32_t tensors;
 	_Atomic uint32_t retired;
 	_Atomic uint32_t drafts;
 	_Atomic uint32_t segments;
 	_Atomic uint32_t clients;
+	_Atomic uint32_t rings;
+	_Atomic uint32_t ring_slots;
 
-	alignas(64) _Atomic uint32_t wake[CATALOG_WAKE_WORDS]; /* futex words */
+	/* How the daemon that serves came to be. The words of the text are no snapshot: it may be
+	 * half another one's for a moment. */
+	alignas(64) _Atomic uint64_t restarts; /* how often one has taken over */
+	_Atomic uint64_t restart_ns;	       /* how long nobody served, the last time */
+	_Atomic uint32_t keeper;	       /* enum catalog_keeper */
+	_Atomic uint64_t restart_reason[CATALOG_REASON / 8]; /* text, with zeros at its end */
 };
 
-/* The wake word of the names with that hash: the daemon adds 1 after each commit. */
-static inline unsigned catalog_wake_word(uint32_t hash)
+/*
+ * Bit b of `named`, bit b % 64 of word b / 64, is set as long as a name in bucket b is in use: from
+ * before it means its first tensor until it means none and no row mentions it. A list looks at
+ * these buckets alone.
+ */
+static inline uint64_t catalog_named_words(uint32_t bucket_mask)
 {
-	return hash % CATALOG_WAKE_WORDS;
+	return ((uint64_t)bucket_mask + 64) / 64;
+}
+
+/* Which wake word the names with that hash have. */
+static inline uint32_t catalog_wake_index(uint32_t hash)
+{
+	return hash % CATALOG_WAKES;
 }
 
 #define CATALOG_LAYOUT                                                                             \
-	((uint64_t)2 << 48 | (uint64_t)sizeof(struct catalog_header) << 32 |                       \
+	((uint64_t)3 << 48 | (uint64_t)sizeof(struct catalog_header) << 32 |                       \
 	 (uint64_t)sizeof(struct catalog_row) << 16 | sizeof(struct catalog_name))

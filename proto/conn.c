@@ -7,21 +7,18 @@
  * open no more files.
  */
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "proto/conn.h"
 
-enum { FDS_ROOM = 4, DEBUG_LINE = 3072 };
-
-struct received_fds {
-	unsigned n;
-	int fds[FDS_ROOM];
-};
+enum { DEBUG_LINE = 3072 };
 
 static const char *debug_who; /* NULL: nothing is printed */
 
@@ -40,7 +37,7 @@ static void debug_message(const char *arrow, const void *message, bool with_fd)
 	fprintf(stderr, "%s %s %s\n", debug_who, arrow, line);
 }
 
-static void collect_fds(struct received_fds *out, struct msghdr *msg)
+static void collect_fds(struct conn_fds *out, struct msghdr *msg)
 {
 	out->n = 0;
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
@@ -48,12 +45,12 @@ static void collect_fds(struct received_fds *out, struct msghdr *msg)
 
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
-		for (size_t i = 0; i < n && out->n < FDS_ROOM; i++)
+		for (size_t i = 0; i < n && out->n < CONN_FDS_MAX; i++)
 			memcpy(&out->fds[out->n++], CMSG_DATA(c) + i * sizeof(int), sizeof(int));
 	}
 }
 
-static void close_fds(struct received_fds *fds)
+static void close_fds(struct conn_fds *fds)
 {
 	while (fds->n > 0)
 		close(fds->fds[--fds->n]);
@@ -96,9 +93,10 @@ static ssize_t receive(int socket, struct msghdr *msg, int flags)
 	}
 }
 
-int conn_receive(int socket, enum wire_side side, struct conn_message *m, int flags)
+int conn_receive_all(int socket, enum wire_side side, struct conn_message *m, int flags,
+		     struct conn_fds *refused)
 {
-	alignas(struct cmsghdr) char control[CMSG_SPACE(FDS_ROOM * sizeof(int))];
+	alignas(struct cmsghdr) char control[CMSG_SPACE(CONN_FDS_MAX * sizeof(int))];
 	struct iovec iov = { .iov_base = m->bytes, .iov_len = sizeof(m->bytes) };
 	struct msghdr msg = {
 		.msg_iov = &iov,
@@ -106,30 +104,38 @@ int conn_receive(int socket, enum wire_side side, struct conn_message *m, int fl
 		.msg_control = control,
 		.msg_controllen = sizeof(control),
 	};
-	struct received_fds fds;
 	ssize_t n;
 	int r;
 
 	m->fd = -1;
 	m->why[0] = '\0';
+	refused->n = 0;
 	n = receive(socket, &msg, flags);
 	if (n < 0)
 		return (int)n;
 
-	collect_fds(&fds, &msg);
-	r = judge(m, (size_t)n, msg.msg_flags, fds.n, side);
+	collect_fds(refused, &msg);
+	r = judge(m, (size_t)n, msg.msg_flags, refused->n, side);
 	if (r) {
-		close_fds(&fds);
 		if (debug_who)
 			fprintf(stderr, "%s <- %s\n", debug_who,
 				m->why[0] ? m->why : "end of the connection");
 		return r;
 	}
-	if (fds.n)
-		m->fd = fds.fds[0];
+	if (refused->n)
+		m->fd = refused->fds[--refused->n]; /* a good message has one at most */
 	if (debug_who)
-		debug_message("<-", m->bytes, fds.n > 0);
+		debug_message("<-", m->bytes, m->fd >= 0);
 	return 0;
+}
+
+int conn_receive(int socket, enum wire_side side, struct conn_message *m, int flags)
+{
+	struct conn_fds refused;
+	int r = conn_receive_all(socket, side, m, flags, &refused);
+
+	close_fds(&refused);
+	return r;
 }
 
 int conn_send(int socket, const void *message, int fd_peek, int flags)
@@ -158,4 +164,32 @@ int conn_send(int socket, const void *message, int fd_peek, int flags)
 	if (debug_who)
 		debug_message("->", message, fd_peek >= 0);
 	return 0;
+}
+
+void conn_consume(int socket)
+{
+	char byte;
+
+	while (recv(socket, &byte, 1, MSG_DONTWAIT) < 0 && errno == EINTR) {}
+}
+
+bool conn_unread(int fd_peek)
+{
+	int bytes;
+
+	return fd_peek >= 0 && (ioctl(fd_peek, SIOCINQ, &bytes) || bytes > 0);
+}
+
+/* SIOCINQ does not count empty messages, which may have descriptors nevertheless. With SO_PASSCRED
+ * every message has something for which there is no room here, and the end has nothing. */
+bool conn_end(int fd_peek)
+{
+	struct msghdr msg = { .msg_iovlen = 0 };
+	int one = 1;
+
+	shutdown(fd_peek, SHUT_RD); /* no more of them come from now on */
+	if (conn_unread(fd_peek))
+		return true;
+	setsockopt(fd_peek, SOL_SOCKET, SO_PASSCRED, &one, sizeof(one));
+	return recvmsg(fd_peek, &msg, MSG_PEEK | MSG_DONTWAIT) >= 0 && msg.msg_flags & MSG_CTRUNC;
 }

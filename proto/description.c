@@ -40,11 +40,15 @@ void description_encode_(unsigned char *bytes, struct wire_header *fixed, size_t
 		.dtype_bits = d->dtype_bits,
 		.dtype_lanes = d->dtype_lanes,
 		.ndim = d->ndim,
+		.nstrides = d->strides ? d->ndim : 0,
 		.flags = d->flags,
 		.name_len = (uint16_t)d->name.len,
 		.meta_len = d->meta_len,
+		.lifetime = d->lifetime.flags,
+		.ttl_ns = d->lifetime.ttl_ns,
 	};
 	at = append(at, d->shape, d->ndim * sizeof(*d->shape));
+	at = append(at, d->strides, d->strides ? d->ndim * sizeof(*d->strides) : 0);
 	at = append(at, d->name.text, d->name.len);
 	at = append(at, d->meta, d->meta_len);
 	at = append(at, d->event, d->event ? WIRE_HANDLE_BYTES : 0);
@@ -56,7 +60,8 @@ struct tensor_description description_decode_(const struct wire_description *w, 
 					      bool event)
 {
 	const int64_t *shape = tail;
-	const char *name = (const char *)(shape + w->ndim);
+	const int64_t *strides = shape + w->ndim;
+	const char *name = (const char *)(strides + w->nstrides);
 	const char *meta = name + w->name_len;
 
 	return (struct tensor_description){
@@ -67,9 +72,11 @@ struct tensor_description description_decode_(const struct wire_description *w, 
 		.flags = w->flags,
 		.meta_len = w->meta_len,
 		.shape = shape,
+		.strides = w->nstrides ? strides : NULL,
 		.meta = meta,
 		.event = event ? meta + w->meta_len : NULL,
 		.name = name_key(name, w->name_len),
+		.lifetime = { .flags = w->lifetime, .ttl_ns = w->ttl_ns },
 	};
 }
 
@@ -79,13 +86,18 @@ const char *description_check(const struct tensor_description *d, uint64_t room,
 			     .bits = d->dtype_bits,
 			     .lanes = d->dtype_lanes };
 	const char *why = NULL;
+	uint64_t reach;
 
 	if (tensor_dtype_check(dtype, &why))
 		return why;
 	if (tensor_nbytes(dtype, d->ndim, d->shape, tensor_is_padded(d->flags), nbytes))
 		return "the shape has a negative size, or more bytes than there can be";
-	if (*nbytes > room)
-		return "the tensor has more bytes than its draft";
+	reach = *nbytes;
+	if (d->strides && tensor_strided_bytes(dtype, d->ndim, d->shape, d->strides,
+					       tensor_is_padded(d->flags), &reach, &why))
+		return why;
+	if (reach > room)
+		return "the tensor has more bytes than the memory it is in";
 	if (tensor_name_check(d->name.text, d->name.len, &why))
 		return why;
 	return NULL;

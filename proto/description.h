@@ -2,7 +2,7 @@
 /*
  * How COMMIT, MEMBER and PLACE describe a tensor: written by a client, read and judged by the
  * daemon. In a message it is a struct wire_description among the fixed part, and after that part
- * the shape, the name, the metadata and, for PLACE with EVENT, the event's handle.
+ * the shape, the strides, the name, the metadata and, for PLACE with EVENT, the event's handle.
  */
 #pragma once
 
@@ -15,6 +15,12 @@
 #include "proto/name_key.h"
 #include "proto/wire.h"
 
+/* How long a tensor stays, besides what is done with its name. All zero: for ever. */
+struct tensor_lifetime {
+	uint8_t flags; /* WIRE_LIFETIME_* */
+	uint64_t ttl_ns;
+};
+
 /* Owns nothing: its pointers are the caller's, or lead into the message that was read. */
 struct tensor_description {
 	uint8_t dtype_code, dtype_bits;
@@ -22,12 +28,15 @@ struct tensor_description {
 	uint8_t ndim, flags;
 	uint16_t meta_len;
 	const int64_t *shape;
+	const int64_t *strides; /* NULL: C order */
 	const void *meta;
 	const void *event;    /* WIRE_HANDLE_BYTES of a handle, or NULL */
 	struct name_key name; /* description_encode() does not need its hash */
+	struct tensor_lifetime lifetime;
 };
 
-/* @t under @name. Of DLPack's @flags it keeps those that a producer may set. */
+/* @t under @name, in C order whatever its strides. Of DLPack's @flags it keeps those that a
+ * producer may set. */
 struct tensor_description description_of(const DLTensor *t, uint64_t flags, const char *name,
 					 size_t name_len, const void *meta, size_t meta_len);
 
@@ -51,6 +60,7 @@ struct tensor_description description_decode_(const struct wire_description *w, 
 
 /*
  * Returns a text that says what is wrong with the element type, the shape or the name, or that the
- * tensor has more bytes than @room. Returns NULL and sets *@nbytes if all is well.
+ * tensor touches more bytes than @room. Returns NULL and sets *@nbytes, which is how many its
+ * elements have, if all is well.
  */
 const char *description_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes);

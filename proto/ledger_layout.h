@@ -1,20 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The ledger: what one client holds. The client alone writes it and the daemon maps it read-only.
- * It is a memfd of exactly ledger_size() bytes, sealed against shrinking and growing, but not
- * against further seals: whether F_SEAL_WRITE can be added tells the daemon whether somebody still
- * has it mapped. PROTOCOL.md says how it is used.
+ * It is a memfd of exactly ledger_size() bytes, sealed against shrinking, growing and new writers
+ * (which also keeps its pages from being punched out), but not against further seals: whether
+ * F_SEAL_WRITE can be added tells the daemon whether somebody still has it mapped. PROTOCOL.md says
+ * how it is used.
  */
 #pragma once
 
 #include <assert.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+/* Its client sets them when it has it mapped. */
+#define LEDGER_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE)
+
 #define LEDGER_MAGIC 0x3172656764656c74ULL /* "tledger1" */
 
-/* A head, a byte for each page of counters, and from a page boundary on the counters. */
+/*
+ * A head, a byte for each page of counters, and from page boundaries on three arrays. Two have a
+ * word for each slot: the counters, and when tensors that may be evicted were last used. The third
+ * has one for each segment: which life of it the client has mapped.
+ */
 struct ledger {
 	uint64_t magic;
 	uint64_t layout;
@@ -26,14 +38,17 @@ struct ledger {
 	_Atomic uint32_t rescan;
 	uint64_t reserved[5];
 	/*
-	 * A page's byte is set before any counter in it is. The daemon reads no counters of the
-	 * other pages: reading the hole of a memfd allocates its page.
+	 * LEDGER_HELD, LEDGER_USED or LEDGER_MAPPED is set in a page's byte before any word of that
+	 * array's page is. The daemon reads no words of other pages: reading the hole of a memfd
+	 * allocates its page.
 	 */
 	_Atomic uint8_t touched[];
 };
+enum { LEDGER_HELD = 1, LEDGER_USED = 2, LEDGER_MAPPED = 4 };
+
 static_assert(sizeof(struct ledger) == 64, "layout");
 
-#define LEDGER_LAYOUT ((uint64_t)2 << 48 | sizeof(struct ledger))
+#define LEDGER_LAYOUT ((uint64_t)3 << 48 | sizeof(struct ledger))
 #define LEDGER_HELD_MAX 0x7fffffffU /* of one counter; the library refuses the lease beyond it */
 
 enum { LEDGER_PAGE = 4096, LEDGER_PAGE_SLOTS = LEDGER_PAGE / sizeof(uint32_t) };
@@ -45,11 +60,15 @@ static inline size_t ledger_head_size(uint32_t slots)
 	return (sizeof(struct ledger) + pages + LEDGER_PAGE - 1) & ~(size_t)(LEDGER_PAGE - 1);
 }
 
+/* Of each of the arrays, in whole pages. */
+static inline size_t ledger_array_size(uint32_t slots)
+{
+	return ((size_t)slots * sizeof(uint32_t) + LEDGER_PAGE - 1) & ~(size_t)(LEDGER_PAGE - 1);
+}
+
 static inline size_t ledger_size(uint32_t slots)
 {
-	size_t size = ledger_head_size(slots) + (size_t)slots * sizeof(uint32_t);
-
-	return (size + LEDGER_PAGE - 1) & ~(size_t)(LEDGER_PAGE - 1);
+	return ledger_head_size(slots) + 3 * ledger_array_size(slots);
 }
 
 /* The counters: how many leases the client has on each slot. */
@@ -66,6 +85,61 @@ static inline void ledger_touch(_Atomic uint8_t *touched, uint32_t slot)
 {
 	_Atomic uint8_t *page = &touched[slot / LEDGER_PAGE_SLOTS];
 
-	if (__builtin_expect(!atomic_load_explicit(page, memory_order_acquire), 0))
-		atomic_store(page, 1);
+	if (__builtin_expect(!(atomic_load_explicit(page, memory_order_acquire) & LEDGER_HELD), 0))
+		atomic_fetch_or(page, LEDGER_HELD);
+}
+
+/* When the client last got each slot's tensor, by ledger_clock(). */
+static inline _Atomic uint32_t *ledger_used(const struct ledger *l, uint32_t slots)
+{
+	return ledger_held(l, slots) + ledger_array_size(slots) / sizeof(uint32_t);
+}
+
+/* The generation of each segment that the client has a mapping or a descriptor of; 0: none. */
+static inline _Atomic uint32_t *ledger_mapped(const struct ledger *l, uint32_t slots)
+{
+	return ledger_used(l, slots) + ledger_array_size(slots) / sizeof(uint32_t);
+}
+
+/*
+ * Must be called before the mapping is used. ORDER: the stores are seq_cst, and the client then
+ * looks whether `life` of the catalog is what it was before it asked for the segment. A daemon that
+ * adopts adds 1 to that first, and then reads these words. So either it finds the mapping here, or
+ * the client asks it once more.
+ */
+static inline void ledger_map_note(struct ledger *l, uint32_t slots, uint32_t segment,
+				   uint32_t generation)
+{
+	atomic_fetch_or(&l->touched[segment / LEDGER_PAGE_SLOTS], LEDGER_MAPPED);
+	atomic_store(&ledger_mapped(l, slots)[segment], generation);
+}
+
+/* The client has no mapping of that segment any more. */
+static inline void ledger_map_forget(struct ledger *l, uint32_t slots, uint32_t segment,
+				     uint32_t generation)
+{
+	uint32_t expected = generation;
+
+	atomic_compare_exchange_strong(&ledger_mapped(l, slots)[segment], &expected, 0);
+}
+
+/*
+ * The clock of those words counts 2^24 ns, which is 16.8 ms, of CLOCK_MONOTONIC_COARSE. Both ends
+ * read that one: it may be some ms behind CLOCK_MONOTONIC, so that a get would seem to be older
+ * than the commit before it. It comes round after more than two years.
+ */
+static inline uint64_t ledger_clock(uint64_t mono_ns)
+{
+	return mono_ns >> 24;
+}
+
+/* A get of an evictable tensor says when it was. Its lease is there already. */
+static inline void ledger_use(struct ledger *l, uint32_t slots, uint32_t slot, uint64_t mono_ns)
+{
+	_Atomic uint8_t *page = &l->touched[slot / LEDGER_PAGE_SLOTS];
+
+	if (!(atomic_load_explicit(page, memory_order_acquire) & LEDGER_USED))
+		atomic_fetch_or(page, LEDGER_USED);
+	atomic_store_explicit(&ledger_used(l, slots)[slot], (uint32_t)ledger_clock(mono_ns),
+			      memory_order_relaxed);
 }

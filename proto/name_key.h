@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A name and its hash, by which both ends find it in the catalog: the high half of the hash chooses
- * the bucket, the low half is compared before the text is, and chooses the wake word.
+ * the bucket, the low half is compared before the text is, and chooses the wake word. Each catalog
+ * has a seed of its own, so that nobody knows beforehand which names meet in a bucket.
  */
 #pragma once
 
@@ -14,21 +15,26 @@
 struct name_key {
 	const char *text; /* need not end with NUL */
 	size_t len;
-	uint64_t hash; /* XXH3_64bits of the text */
 };
 
 static inline struct name_key name_key(const char *text, size_t len)
 {
-	return (struct name_key){ .text = text, .len = len, .hash = XXH3_64bits(text, len) };
+	return (struct name_key){ .text = text, .len = len };
 }
 
-static inline uint32_t name_key_low(const struct name_key *key)
+/* @seed is the catalog's. */
+static inline uint64_t name_hash(const struct name_key *key, uint64_t seed)
 {
-	return (uint32_t)key->hash;
+	return XXH3_64bits_withSeed(key->text, key->len, seed);
+}
+
+static inline uint32_t name_hash_low(uint64_t hash)
+{
+	return (uint32_t)hash;
 }
 
 /* @mask is the catalog's bucket_mask. */
-static inline uint32_t name_key_bucket(const struct name_key *key, uint32_t mask)
+static inline uint32_t name_hash_bucket(uint64_t hash, uint32_t mask)
 {
-	return (uint32_t)(key->hash >> 32) & mask;
+	return (uint32_t)(hash >> 32) & mask;
 }

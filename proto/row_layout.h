@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CATALOG_INLINE_NDIM = 6, CATALOG_INLINE_META = 32 };
+enum { CATALOG_INLINE_NDIM = 6, CATALOG_INLINE_META = 24 };
 
 #define CATALOG_NONE UINT32_MAX /* in place of an index */
 
@@ -31,6 +31,10 @@ enum {
 	ROW_SHAPE_IN_CHUNKS = 0x80,
 	ROW_ON_DEVICE = 0x40, /* its segment is not SEGMENT_SHM */
 	ROW_EVENT = 0x20,     /* the handle of its event is in the chunks */
+	ROW_EVICTABLE = 0x10, /* a get notes in its ledger when that was */
+	ROW_OWNER_BOUND = 0x08,
+	ROW_STRIDED = 0x02, /* its strides are in the chunks, after a shape that is there */
+	ROW_RING = 0x01,    /* it belongs, or did, to a ring; it has no time to live */
 };
 
 /* How far the work on a row's bytes is. A row that is not on a device is always ROW_FINISHED. */
@@ -44,7 +48,8 @@ enum row_progress {
  * A row describes one tensor. All of it but the word and @progress is constant from LIVE until the
  * row is reclaimed. The first 64 bytes are what a get reads. The chain of chunks that starts at
  * @chunk has, one after the other: the shape, if it has more than CATALOG_INLINE_NDIM sizes or one
- * of 2^32 or more; metadata of more than CATALOG_INLINE_META bytes; the handle of an event.
+ * of 2^32 or more; the strides, if it is ROW_STRIDED; metadata of more than CATALOG_INLINE_META
+ * bytes; the handle of an event.
  */
 struct catalog_row {
 	alignas(64) _Atomic uint64_t word;
@@ -61,9 +66,17 @@ struct catalog_row {
 	uint8_t flags; /* DLPack's IS_SUBBYTE_TYPE_PADDED, and ROW_* */
 	uint32_t shape[CATALOG_INLINE_NDIM];
 
+	/*
+	 * 0: the tensor was published through a ring, whose entry for it has its version, its time
+	 * and its metadata. Otherwise stored after these.
+	 */
 	uint64_t version;
 	uint64_t nbytes;
 	uint64_t committed_ns;
+	union {
+		uint64_t expires_ns; /* by CLOCK_MONOTONIC; 0: never */
+		uint64_t ring;	     /* with ROW_RING: ring_place() */
+	};
 	uint32_t uid; /* who published it */
 	_Atomic uint32_t progress;
 	uint8_t meta[CATALOG_INLINE_META];
@@ -79,6 +92,14 @@ static inline bool row_has_room_for(unsigned ndim, const int64_t *shape)
 			return false;
 	}
 	return true;
+}
+
+/* How many bytes of a row's shape and strides lie in its chunks. */
+static inline size_t row_dims_in_chunks(uint8_t flags, unsigned ndim)
+{
+	unsigned arrays = !!(flags & ROW_SHAPE_IN_CHUNKS) + !!(flags & ROW_STRIDED);
+
+	return arrays * ndim * sizeof(int64_t);
 }
 
 /* How many bytes of shape and metadata have to lie in chunks. */

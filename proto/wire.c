@@ -108,7 +108,7 @@ static int check_header(struct subject *s, const struct wire_header *h, size_t l
 		return refuse(s, "it is a message for the other side");
 	if (h->length != length)
 		return refuse(s, "length is %" PRIu32 ", but %zu bytes came", h->length, length);
-	if (h->reserved || h->reserved2)
+	if (h->reserved || (h->life && side == WIRE_TO_CLIENT && h->type != WIRE_ADOPTED))
 		return refuse(s, "a reserved member of the header is not zero");
 	if (length < rule->fixed)
 		return refuse(s, "its length is %zu, it must be at least %u", length, rule->fixed);
@@ -125,6 +125,29 @@ static int check_fds(const struct subject *s, const struct rule *rule, const uni
 	if (nfds == want)
 		return 0;
 	return refuse(s, "it came with %u descriptors, it must have %u", nfds, want);
+}
+
+/* Are these bytes @count messages that may stand in MEMBERS? */
+static int check_messages(const struct subject *s, const unsigned char *at, size_t left,
+			  uint32_t count)
+{
+	for (; count && left >= sizeof(struct wire_header); count--) {
+		struct wire_header h;
+		int r;
+
+		memcpy(&h, at, sizeof(h));
+		if (h.type != WIRE_MEMBER && h.type != WIRE_PLACE)
+			return refuse(s, "%s is in it, which is no member", wire_type_name(h.type));
+		if (h.length > left || wire_padded(h.length) > left)
+			return refuse(s, "a message in it has %" PRIu32 " bytes, of which %zu came",
+				      h.length, left);
+		r = wire_check(at, h.length, 0, WIRE_TO_DAEMON, s->why);
+		if (r)
+			return r;
+		at += wire_padded(h.length);
+		left -= wire_padded(h.length);
+	}
+	return count || left ? refuse(s, "it does not have as many messages as it says") : 0;
 }
 
 int wire_check(const void *message, size_t length, unsigned nfds, enum wire_side side,
@@ -159,6 +182,9 @@ int wire_check(const void *message, size_t length, unsigned nfds, enum wire_side
 	if (!r && rule->fixed + s.tail != length)
 		r = refuse(&s, "its members make %zu bytes, but %zu came", rule->fixed + s.tail,
 			   length);
+	if (!r && rule->messages)
+		r = check_messages(&s, (const unsigned char *)message + rule->fixed, s.tail,
+				   m.wire_members.count);
 	return r;
 }
 

@@ -16,8 +16,8 @@
 #include "tensor/limits.h"
 
 /* The range of versions that this code speaks. */
-#define WIRE_VERSION_MIN 2
-#define WIRE_VERSION 2
+#define WIRE_VERSION_MIN 3
+#define WIRE_VERSION 3
 
 enum {
 	WIRE_MAX = 2048,	  /* bytes of a message, header included */
@@ -31,19 +31,33 @@ enum {
 
 	WIRE_HANDLE_BYTES = 64, /* of a CUDA IPC handle, for memory or for an event */
 	WIRE_DEVICE_ID = 16,	/* of a device's UUID */
-	WIRE_PARTS_MAX = 1024,	/* allocations that one segment on a device spans */
+	WIRE_SHARES = 13,	/* kinds of things that users share */
+	WIRE_MEMBERS_MAX = 32,	/* members of a group that one message makes */
+	WIRE_PARTS_MAX = 16384, /* allocations that one segment on a device spans */
 };
 
 /* Bytes of a segment on a device. The sum over as many as there can be still fits into 64 bits. */
 #define WIRE_DEVICE_BYTES_MAX ((uint64_t)1 << 46)
 
+/* What CLAIMED says of the name. */
 enum {
+	WIRE_CLAIM_YOURS = 1,
+	WIRE_CLAIM_PUBLISHED,
+	WIRE_CLAIM_OTHERS,
+};
+
+enum {
+	WIRE_USERS_EXACT = 1,
+	WIRE_CLAIM_WAIT = 1,	  /* the answer comes when the claim is the client's, or needless */
 	WIRE_CREATE_PREFETCH = 1, /* may never be used; the daemon may take the draft back */
 
 	WIRE_COMMIT_ANSWER = 1,
 	WIRE_COMMIT_PREFETCH = 2, /* does a CREATE of the same size, with PREFETCH, as well */
 
 	WIRE_DRAFT_FD = 1, /* a read-write descriptor of the segment comes with it */
+
+	WIRE_LIFETIME_OWNER_BOUND = 1, /* ends with the connection that published it */
+	WIRE_LIFETIME_EVICTABLE = 2,   /* may be given up, while nobody holds it, to make room */
 
 	WIRE_PLACE_EVENT = 1, /* the tensor is unfinished: an event's handle follows the metadata */
 };
@@ -53,7 +67,8 @@ struct wire_header {
 	uint16_t reserved;
 	uint32_t length; /* of the message, this header included */
 	uint32_t serial; /* chosen by the client; the answer has the same */
-	uint32_t reserved2;
+	uint32_t life; /* a request's: what ADOPTED said last, or 0; in ADOPTED, that of the daemon
+			*/
 };
 static_assert(sizeof(struct wire_header) == 16, "wire");
 
@@ -85,7 +100,8 @@ enum wire_type {
 	ERROR(LIMIT, 8)		/* too many tensors, drafts, or names in a bucket */               \
 	ERROR(GONE, 9)		/* the draft or tensor is not there any more */                    \
 	ERROR(CLIENTS, 10)	/* too many clients; the connection ends */                        \
-	ERROR(NO_RESOURCES, 11) /* the daemon lacks memory or descriptors */
+	ERROR(NO_RESOURCES, 11) /* the daemon lacks memory or descriptors */                       \
+	ERROR(KICKED, 12)	/* somebody who may do so has ended the connection */
 
 enum wire_error {
 #define ERROR(id, number) WIRE_E_##id = (number),
@@ -93,6 +109,12 @@ enum wire_error {
 #undef ERROR
 		WIRE_E_END, /* one more than the last */
 };
+
+/* Messages in a message, and so what follows each of them, are at multiples of 8 bytes. */
+static inline size_t wire_padded(size_t length)
+{
+	return (length + 7) / 8 * 8;
+}
 
 enum wire_side { WIRE_TO_DAEMON, WIRE_TO_CLIENT };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of all messages: wire_requests.h, wire_requests_device.h and wire_replies.h have lines
- * of these forms.
+ * The table of all messages: wire_requests.h, wire_requests_device.h, wire_requests_admin.h,
+ * wire_requests_claim.h, wire_requests_restart.h, wire_requests_members.h, wire_requests_ring.h and
+ * wire_replies.h have lines of these forms.
  *
  *	STRUCT(name)                         begins the fixed part of one or several messages:
  *	HEADER                               struct wire_header
@@ -23,11 +24,12 @@
  *	INDEX_OR_NONE          an index of the catalog, or CATALOG_NONE
  *	FLAGS(known, ...)      no bits but @known; the names of the bits, from bit 0 on
  *	ZERO                   reserved
+ *	LIFETIME               bits of WIRE_LIFETIME_*
  *	ERROR_CODE             one of enum wire_error
  *	LABEL                  text, padded with NUL
  *	UUID, OPAQUE           bytes, printed or not
  *	MEMBERS(name)          an embedded struct, which has no header
- *	SIZES, NAME(least), METADATA, TEXT
+ *	SIZES, STRIDES, NAME(least), NAMESPACE, METADATA, TEXT, REFS, MESSAGES
  *	                       how many 8-byte sizes, or bytes, follow the fixed part, in the order
  *	                       of these members
  *	.unit = n              with FLAGS: if the flag is set, @n more bytes follow after all others
@@ -36,6 +38,7 @@
  *
  *	SERIAL                 the serial is not 0: a request that has an answer, or the answer
  *	WITH_FD, FD_IF(rule)   exactly one descriptor comes with it, always or if @rule says so
+ *	OF_MESSAGES            `count` whole messages follow the fixed part
  *	CHECK(rule)            what must hold besides, mostly between members
  */
 /* No #pragma once: wire.h and wire_table.c include this file several times, for other purposes. */
@@ -64,6 +67,15 @@
 
 #include "proto/wire_requests.h"
 #include "proto/wire_requests_device.h"
+
+#include "proto/wire_requests_admin.h" /* a block of its own, since the numbers must ascend */
+
+#include "proto/wire_requests_claim.h"
+#include "proto/wire_requests_restart.h"
+
+#include "proto/wire_requests_members.h"
+
+#include "proto/wire_requests_ring.h"
 END_OF(REQUEST)
 #include "proto/wire_replies.h"
 END_OF(REPLY)

@@ -43,7 +43,9 @@ MESSAGE(COMMITTED, 67, wire_committed, SERIAL)
 STRUCT(wire_segment)
 	HEADER
 	FIELD(uint64_t, size, NUMBER(1, INT64_MAX))
-END(wire_segment, 24)
+	FIELD(uint32_t, segment, NUMBER(0, CATALOG_MAX_TENSORS - 1))
+	FIELD(uint32_t, segment_generation, NUMBER(1, UINT32_MAX))
+END(wire_segment, 32)
 MESSAGE(SEGMENT, 68, wire_segment, SERIAL, WITH_FD)
 
 MESSAGE(DONE, 69, wire_plain, SERIAL)
@@ -129,4 +131,66 @@ STRUCT(wire_device)
 	FIELD(uint32_t, segments, ANY)
 END(wire_device, 64)
 MESSAGE(DEVICE, 78, wire_device, SERIAL)
+
+/* KICKED answers KICK. */
+STRUCT(wire_kicked)
+	HEADER
+	FIELD(uint64_t, id, NUMBER(1, UINT64_MAX)) /* of the client */
+	FIELD(uint64_t, newest, NUMBER(1, UINT64_MAX)) /* the last id that was given to any client */
+	FIELD(uint32_t, uid, ANY)
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_kicked, 40)
+MESSAGE(KICKED, 79, wire_kicked, SERIAL)
+
+/* USER answers USERS. Each array has a number for each share (enum share of the daemon). */
+STRUCT(wire_user)
+	HEADER
+	FIELD(uint64_t, busy_ns, ANY) /* of the daemon's time */
+	FIELD(uint32_t, uid, ANY)
+	FIELD(uint32_t, reserved, ZERO)
+	ARRAY(uint64_t, used, WIRE_SHARES, OPAQUE) /* by the user */
+	ARRAY(uint64_t, max, WIRE_SHARES, OPAQUE) /* of the user; UINT64_MAX: no limit */
+	ARRAY(uint64_t, used_by_all, WIRE_SHARES, OPAQUE)
+	ARRAY(uint64_t, capacity, WIRE_SHARES, OPAQUE) /* of all; UINT64_MAX: no limit */
+END(wire_user, 448)
+MESSAGE(USER, 80, wire_user, SERIAL)
+
+/* CLAIMED answers CLAIM. */
+STRUCT(wire_claimed)
+	HEADER
+	FIELD(uint32_t, what, NUMBER(WIRE_CLAIM_YOURS, WIRE_CLAIM_OTHERS))
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_claimed, 24)
+MESSAGE(CLAIMED, 81, wire_claimed, SERIAL)
+
+/* MEMBERS_MADE answers MEMBERS, with the refs of those on devices; 0 for one in shared memory. */
+STRUCT(wire_members_made)
+	HEADER
+	FIELD(uint32_t, count, REFS)
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_members_made, 24)
+MESSAGE(MEMBERS_MADE, 82, wire_members_made, SERIAL)
+
+/*
+ * ADOPTED answers nothing; its serial is 0. The daemon that answered until here is dead. Requests
+ * that were not answered are to be sent again, with the `life` of this message.
+ */
+MESSAGE(ADOPTED, 83, wire_plain)
+
+/* GRANTED answers RING. The descriptor is of the page, for writing. */
+STRUCT(wire_granted)
+	HEADER
+	FIELD(uint64_t, version, NUMBER(1, UINT64_MAX))
+	FIELD(uint64_t, ring, HEX)
+END(wire_granted, 32)
+MESSAGE(GRANTED, 84, wire_granted, SERIAL, WITH_FD)
+
+/* PAGE_OF answers PAGE. The descriptor is for reading. */
+STRUCT(wire_page_of)
+	HEADER
+	FIELD(uint64_t, ring, HEX)
+	FIELD(uint32_t, uid, ANY) /* of its producer */
+	FIELD(uint32_t, pid, ANY)
+END(wire_page_of, 32)
+MESSAGE(PAGE_OF, 85, wire_page_of, SERIAL, WITH_FD)
 /* clang-format on */

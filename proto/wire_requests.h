@@ -7,7 +7,8 @@ STRUCT(wire_hello)
 	HEADER
 	FIELD(uint16_t, version_min, NUMBER(1, UINT16_MAX))
 	FIELD(uint16_t, version_max, ANY)
-	FIELD(uint32_t, reserved, ZERO)
+	FIELD(uint16_t, namespace_len, NAMESPACE) /* 0: the default namespace */
+	FIELD(uint16_t, reserved, ZERO)
 	ARRAY(char, label, WIRE_LABEL_MAX, LABEL) /* what the client calls itself */
 END(wire_hello, 40)
 MESSAGE(HELLO, 1, wire_hello, SERIAL, CHECK(check_hello))
@@ -34,19 +35,22 @@ END(wire_create, 48)
 MESSAGE(CREATE, 3, wire_create, SERIAL)
 
 /*
- * How COMMIT, MEMBER and PLACE describe a tensor. Its shape, name and metadata follow the fixed part
- * of the message. description.h writes and reads all of it.
+ * How COMMIT, MEMBER and PLACE describe a tensor. Its shape, strides, name and metadata follow the
+ * fixed part of the message. description.h writes and reads all of it.
  */
 STRUCT(wire_description)
 	FIELD(uint8_t, dtype_code, ANY)
 	FIELD(uint8_t, dtype_bits, ANY)
 	FIELD(uint16_t, dtype_lanes, ANY)
 	FIELD(uint8_t, ndim, SIZES)
+	FIELD(uint8_t, nstrides, STRIDES) /* 0, which means C order, or ndim */
 	FIELD(uint8_t, flags, FLAGS(DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, [2] = "PADDED"))
+	FIELD(uint8_t, lifetime, LIFETIME)
 	FIELD(uint16_t, name_len, NAME(1))
 	FIELD(uint16_t, meta_len, METADATA)
-	FIELD(uint16_t, reserved, ZERO)
-END(wire_description, 12)
+	FIELD(uint32_t, reserved, ZERO)
+	FIELD(uint64_t, ttl_ns, NUMBER(0, TENSOR_TTL_MAX)) /* from its commit on; 0: for ever */
+END(wire_description, 24)
 
 /*
  * COMMIT publishes a draft. Answer: COMMITTED if the flag asks for it. In any case of failure there
@@ -55,11 +59,10 @@ END(wire_description, 12)
 STRUCT(wire_commit)
 	HEADER
 	FIELD(uint64_t, ref, REF)
-	FIELD(uint32_t, flags, FLAGS(WIRE_COMMIT_ANSWER | WIRE_COMMIT_PREFETCH, "ANSWER", "PREFETCH"))
 	FIELD(struct wire_description, tensor, MEMBERS(wire_description))
+	FIELD(uint32_t, flags, FLAGS(WIRE_COMMIT_ANSWER | WIRE_COMMIT_PREFETCH, "ANSWER", "PREFETCH"))
 	FIELD(uint32_t, prefetch_serial, ANY) /* of the CREATE that PREFETCH stands for; 0 without */
-	FIELD(uint32_t, reserved, ZERO)
-END(wire_commit, 48)
+END(wire_commit, 56)
 MESSAGE(COMMIT, 4, wire_commit, CHECK(check_commit))
 
 /* ABORT and RELEASED have no answer; a ref that means nothing any more is ignored. */
@@ -69,16 +72,26 @@ STRUCT(wire_ref)
 END(wire_ref, 24)
 MESSAGE(ABORT, 5, wire_ref)
 
-/* MAP asks for the segment of a tensor on which the client's ledger shows a lease. Answer: SEGMENT. */
-MESSAGE(MAP, 6, wire_ref, SERIAL)
+/*
+ * MAP asks for the segment of a tensor on which the client's ledger shows a lease. If that tensor is
+ * reclaimed already, it asks for what @name, an index of the catalog, means now. Answer: SEGMENT.
+ */
+STRUCT(wire_map)
+	HEADER
+	FIELD(uint64_t, ref, REF)
+	FIELD(uint32_t, name, INDEX_OR_NONE)
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_map, 32)
+MESSAGE(MAP, 6, wire_map, SERIAL)
 
-/* DELETE, then a name. Answer: DONE. */
+/* DELETE, then a name. Answer: DONE, or GONE: @version is asked for, and the name means another. */
 STRUCT(wire_delete)
 	HEADER
+	FIELD(uint64_t, version, ANY) /* 0: whatever the name means */
 	FIELD(uint16_t, name_len, NAME(1))
 	FIELD(uint16_t, reserved, ZERO)
 	FIELD(uint32_t, reserved2, ZERO)
-END(wire_delete, 24)
+END(wire_delete, 32)
 MESSAGE(DELETE, 7, wire_delete, SERIAL)
 MESSAGE(RELEASED, 8, wire_ref)
 
@@ -91,8 +104,10 @@ STRUCT(wire_link)
 	FIELD(uint64_t, ref, REF)
 	FIELD(uint16_t, name_len, NAME(1))
 	FIELD(uint16_t, meta_len, METADATA)
-	FIELD(uint32_t, reserved, ZERO)
-END(wire_link, 32)
+	FIELD(uint8_t, lifetime, LIFETIME)
+	ARRAY(uint8_t, reserved, 3, ZERO)
+	FIELD(uint64_t, ttl_ns, NUMBER(0, TENSOR_TTL_MAX))
+END(wire_link, 40)
 MESSAGE(LINK, 9, wire_link, SERIAL)
 
 /* CLIENTS asks for the first client with an id above @after. Answer: CLIENT, or DONE: there is none. */
@@ -129,8 +144,7 @@ STRUCT(wire_member)
 	FIELD(uint64_t, ref, REF)
 	FIELD(uint64_t, offset, ANY) /* in the draft's memory, a multiple of TENSOR_ALIGNMENT */
 	FIELD(struct wire_description, tensor, MEMBERS(wire_description))
-	FIELD(uint32_t, reserved, ZERO)
-END(wire_member, 48)
+END(wire_member, 56)
 MESSAGE(MEMBER, 13, wire_member, CHECK(check_member))
 
 /* GROUP publishes the @count members of the draft @ref in one step and ends it. Answer: DONE. */

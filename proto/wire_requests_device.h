@@ -60,12 +60,13 @@ STRUCT(wire_place)
 	HEADER
 	FIELD(uint64_t, offset, ANY) /* in the segment */
 	FIELD(uint64_t, cookie, HEX) /* comes back with FREED */
+	FIELD(struct wire_description, tensor, MEMBERS(wire_description))
 	FIELD(uint32_t, segment, NUMBER(0, CATALOG_MAX_TENSORS - 1))
 	FIELD(uint32_t, segment_generation, ANY)
 	FIELD(uint32_t, flags, FLAGS(WIRE_PLACE_EVENT, "EVENT"), .unit = WIRE_HANDLE_BYTES)
-	FIELD(struct wire_description, tensor, MEMBERS(wire_description))
-END(wire_place, 56)
-MESSAGE(PLACE, 20, wire_place, SERIAL)
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_place, 72)
+MESSAGE(PLACE, 20, wire_place, SERIAL, CHECK(check_place))
 
 /* FINISHED: the work that the event stands for has ended, or has failed. No answer. */
 STRUCT(wire_finished)
@@ -83,4 +84,21 @@ STRUCT(wire_devices)
 	FIELD(uint32_t, reserved, ZERO)
 END(wire_devices, 24)
 MESSAGE(DEVICES, 22, wire_devices, SERIAL)
+
+/*
+ * HOLD, between WELCOME and LEDGER: the client, a child that fork() is about to make, has inherited a
+ * mapping of the segment. There is no answer; READY says that it counts.
+ */
+MESSAGE(HOLD, 23, wire_segment_ref)
+
+/*
+ * KEEP, before the first EXPORT of SEGMENT_CUDA_VMM on a device: the descriptor keeps that device
+ * open, which those of memory do not, and the memory on it goes when nobody has it open. It is kept
+ * as long as the segments that the connection exports there from now on. No answer but an ERROR.
+ */
+STRUCT(wire_keep)
+	HEADER
+	ARRAY(uint8_t, device, WIRE_DEVICE_ID, UUID)
+END(wire_keep, 32)
+MESSAGE(KEEP, 24, wire_keep, WITH_FD)
 /* clang-format on */

@@ -6,6 +6,7 @@
 
 #include "proto/catalog_layout.h"
 #include "proto/ledger_layout.h"
+#include "proto/ring_layout.h"
 #include "proto/wire_table.h"
 
 /* ---- descriptors ---- */
@@ -43,6 +44,23 @@ static const char *check_ledger(const union wire_any *m)
 		       : "size is not that of any ledger";
 }
 
+static const char *check_unclaim(const union wire_any *m)
+{
+	return !m->wire_unclaim.claim == !!m->wire_unclaim.name_len
+		       ? NULL
+		       : "it needs either a serial or a name";
+}
+
+static const char *check_strides(const struct wire_description *d)
+{
+	return d->nstrides && d->nstrides != d->ndim ? "nstrides does not go with ndim" : NULL;
+}
+
+static const char *check_place(const union wire_any *m)
+{
+	return check_strides(&m->wire_place.tensor);
+}
+
 static const char *check_commit(const union wire_any *m)
 {
 	const struct wire_commit *commit = &m->wire_commit;
@@ -51,14 +69,14 @@ static const char *check_commit(const union wire_any *m)
 		return "serial is 0, but an answer is asked for";
 	if (!(commit->flags & WIRE_COMMIT_PREFETCH) != !commit->prefetch_serial)
 		return "prefetch_serial does not go with the flag PREFETCH";
-	return NULL;
+	return check_strides(&commit->tensor);
 }
 
 static const char *check_member(const union wire_any *m)
 {
 	return m->wire_member.offset % TENSOR_ALIGNMENT
 		       ? "offset is not a multiple of the alignment"
-		       : NULL;
+		       : check_strides(&m->wire_member.tensor);
 }
 
 static const char *check_draft(const union wire_any *m)
@@ -102,9 +120,19 @@ static const char *check_export(const union wire_any *m)
 #define OPAQUE .kind = FIELD_OPAQUE
 #define MEMBERS(name) .kind = FIELD_STRUCT, .fields = name##_fields
 #define SIZES .kind = FIELD_SIZES, .tail = "shape", .unit = sizeof(int64_t), .most = TENSOR_NDIM_MAX
+#define STRIDES                                                                                    \
+	.kind = FIELD_SIZES, .tail = "strides", .unit = sizeof(int64_t),                           \
+	.most = TENSOR_STRIDED_NDIM_MAX
 #define NAME(from)                                                                                 \
 	.kind = FIELD_TEXT, .tail = "name", .unit = 1, .least = (from), .most = TENSOR_NAME_MAX
+#define NAMESPACE .kind = FIELD_TEXT, .tail = "namespace", .unit = 1, .most = TENSOR_NAMESPACE_MAX
 #define TEXT .kind = FIELD_TEXT, .tail = "text", .unit = 1, .most = WIRE_TEXT_MAX
+#define LIFETIME                                                                                   \
+	FLAGS(WIRE_LIFETIME_OWNER_BOUND | WIRE_LIFETIME_EVICTABLE, "OWNER_BOUND", "EVICTABLE")
+#define REFS                                                                                       \
+	.kind = FIELD_SIZES, .tail = "refs", .unit = sizeof(uint64_t), .least = 1,                 \
+	.most = WIRE_MEMBERS_MAX
+#define MESSAGES .kind = FIELD_BYTES, .tail = "messages", .unit = 1, .most = WIRE_MAX
 #define METADATA .kind = FIELD_BYTES, .tail = "meta", .unit = 1, .most = TENSOR_META_MAX
 
 /* For each struct a function that returns the list of its members. */
@@ -131,6 +159,7 @@ static const char *check_export(const union wire_any *m)
 #define SERIAL .serial = true
 #define WITH_FD .has_fd = always
 #define FD_IF(condition) .has_fd = (condition)
+#define OF_MESSAGES .messages = true
 #define CHECK(function) .check = (function)
 
 static const struct rule rules[] = {

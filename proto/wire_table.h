@@ -31,7 +31,7 @@ struct field {
 	const char *name; /* NULL: there are no more */
 	const char *tail; /* the name of what the value counts */
 	enum field_kind kind;
-	uint8_t at, size;     /* in bytes */
+	uint16_t at, size;    /* in bytes */
 	uint8_t unit;	      /* bytes that follow the fixed part for each 1 of the value */
 	uint64_t least, most; /* bounds of the value */
 	const char *bits[4];
@@ -48,8 +48,9 @@ union wire_any {
 
 struct rule {
 	const char *name;
-	uint8_t fixed; /* bytes of the fixed part */
-	bool serial;   /* the serial must not be 0 */
+	uint16_t fixed; /* bytes of the fixed part */
+	bool serial;	/* the serial must not be 0 */
+	bool messages;	/* whole ones follow the fixed part */
 	const struct field *(*fields)(void);
 	/* Does a descriptor come with @m? NULL: never. */
 	bool (*has_fd)(const union wire_any *m);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds libtensorlease and tensorleased with the project's Makefile, and the extension against them.
+"""Builds libtensorlease, tensorleased and the command line with the project's Makefile, and the extension against them.
 
-The package contains them as lib/libtensorlease.so.MAJOR.MINOR and bin/tensorleased. The library looks for the daemon beside
+The package contains them as lib/libtensorlease.so.MAJOR.MINOR, bin/tensorleased and bin/tensorlease. The library looks for the daemon beside
 itself, so autostart works without an installation. An sdist has the C sources in core/.
 The extension also contains transfer/, the layer that the package shares with the command line. That layer needs cJSON
 and zlib, which are linked in if the machine has static archives that can go into a shared object. Otherwise libcjson is
@@ -12,8 +12,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tempfile
 from pathlib import Path
+
+if not sys.platform.startswith("linux"):
+    sys.exit(f"tensorlease shares memory by means of Linux and cannot be built for {sys.platform}: use it on Linux, or in WSL 2.")
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -21,12 +26,23 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 CORE = HERE / "core" if (HERE / "core" / "Makefile").exists() else HERE.parent
-CORE_PARTS = ["Makefile", "LICENSE", "include", "util", "tensor", "proto", "client", "daemon", "files", "transfer"]
+CORE_PARTS = ["Makefile", "LICENSE", "include", "util", "tensor", "proto", "client", "daemon", "files", "transfer", "cli"]
 # The licence texts of the libraries that are linked in or copied, where Debian's packages put them.
 NOTICES = {
     f"licenses/{package}.txt": Path("/usr/share/doc", package, "copyright")
     for package in ("libuv1-dev", "libinih-dev", "libcjson-dev", "zlib1g-dev", "libxxhash-dev")
 }
+# What the C sources include, and the packages of Debian and Fedora that have it.
+HEADERS = {
+    "uv.h": ("libuv1-dev", "libuv-devel"),
+    "ini.h": ("libinih-dev", "inih-devel"),
+    "cjson/cJSON.h": ("libcjson-dev", "cjson-devel"),
+    "zlib.h": ("zlib1g-dev", "zlib-devel"),
+    "xxhash.h": ("libxxhash-dev", "xxhash-devel"),
+    "Python.h": ("python3-dev", "python3-devel"),
+}
+# Free-threaded interpreters have no stable ABI: each has a wheel of its own.
+STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
 HIDE = ["-Wl,--exclude-libs,ALL"]  # do not export the symbols of static archives
 EVERYWHERE = ["z"]  # every system has it, and Python's own modules use that copy
 
@@ -39,6 +55,28 @@ def library_version():
 
 VERSION = library_version()
 LIBRARY = f"libtensorlease.so.{VERSION[0]}.{VERSION[1]}"
+
+
+def check_machine(cc):
+    """Ends with one sentence that says what to install, if something is missing."""
+    programs = [name for name in (cc, os.environ.get("MAKE", "make"), "pkg-config") if not shutil.which(name)]
+    if programs:
+        sys.exit(
+            f"tensorlease is built from C sources, for which this machine lacks {', '.join(programs)}: "
+            "apt-get install build-essential pkg-config, or dnf install gcc make pkgconf."
+        )
+
+    def has(header):
+        command = [cc, "-E", f"-I{sysconfig.get_paths()['include']}", "-x", "c", "-"]
+        return subprocess.run(command, input=f"#include <{header}>\n", text=True, capture_output=True).returncode == 0
+
+    missing = [header for header in HEADERS if not has(header)]
+    if missing:
+        debian, fedora = (" ".join(HEADERS[header][n] for header in missing) for n in range(2))
+        sys.exit(
+            f"tensorlease is built from C sources, for which this machine lacks {', '.join(missing)}: "
+            f"apt-get install {debian}, or dnf install {fedora}."
+        )
 
 
 def find_library(cc, file):
@@ -79,8 +117,10 @@ class BuildExtension(build_ext):
     def run(self):
         tree = Path(self.build_temp).resolve() / "core"
         cc = os.environ.get("CC", "gcc").split()[0]
+        check_machine(cc)
         self.carried = {f"lib/{LIBRARY}": tree / "lib" / LIBRARY}
-        self.carried["bin/tensorleased"] = tree / "bin/tensorleased"
+        for program in ("tensorleased", "tensorlease"):
+            self.carried[f"bin/{program}"] = tree / "bin" / program
         self.carried.update({place: notice for place, notice in NOTICES.items() if notice.exists()})
         self.make(tree, cc)
         for extension in self.extensions:
@@ -116,7 +156,9 @@ class BuildExtension(build_ext):
             f"{tree}/lib/{LIBRARY}",
             f"{tree}/lib/libtensorlease.so",
             f"{tree}/bin/tensorleased",
+            f"{tree}/bin/tensorlease",
             f"{tree}/obj/transfer.a",
+            f"CLI_LIBS={' '.join(self.link(cc, name) for name in ('cjson', 'z'))} -lm",
         ]
         if libraries:
             command.append(f"DAEMON_LIBS={libraries}")
@@ -166,8 +208,9 @@ setup(
                 "-Wno-missing-field-initializers",
             ],
             extra_link_args=["-Wl,-rpath,$ORIGIN/lib", "-Wl,-z,relro,-z,now", *HIDE],
-            py_limited_api=True,
+            py_limited_api=STABLE_ABI,
         )
     ],
+    options={"bdist_wheel": {"py_limited_api": "cp310"}} if STABLE_ABI else {},
     cmdclass={"build_ext": BuildExtension, "sdist": SourceDistribution},
 )

@@ -30,12 +30,15 @@ __attribute__((format(printf, 3, 4))) static int refuse(const struct because *be
 	return error;
 }
 
+/* Finds the reason only if there is one: all of it is in the size too. */
 static int check_shape(const DLTensor *t, uint64_t flags, const struct because *because)
 {
 	char text[TENSOR_DTYPE_TEXT];
 	uint64_t numel, nbytes;
 	const char *why;
 
+	if (!tensor_nbytes(t->dtype, t->ndim, t->shape, tensor_is_padded(flags), &nbytes))
+		return 0;
 	if (t->ndim < 0 || t->ndim > TENSOR_NDIM_MAX)
 		return refuse(because, -EINVAL, "ndim is %" PRId32 ", it must be 0 to %d", t->ndim,
 			      TENSOR_NDIM_MAX);
@@ -55,11 +58,9 @@ static int check_shape(const DLTensor *t, uint64_t flags, const struct because *
 	if (tensor_numel(t->ndim, t->shape, &numel))
 		return refuse(because, -EOVERFLOW,
 			      "the sizes in shape multiply to more than %" PRId64, INT64_MAX);
-	if (tensor_nbytes(t->dtype, t->ndim, t->shape, tensor_is_padded(flags), &nbytes))
-		return refuse(because, -EOVERFLOW,
-			      "%" PRIu64 " elements of %s take more bytes than %" PRId64, numel,
-			      tensor_dtype_format(t->dtype, text), INT64_MAX);
-	return 0;
+	return refuse(because, -EOVERFLOW,
+		      "%" PRIu64 " elements of %s take more bytes than %" PRId64, numel,
+		      tensor_dtype_format(t->dtype, text), INT64_MAX);
 }
 
 static int check_device(const DLTensor *t, const struct because *because)

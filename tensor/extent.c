@@ -81,6 +81,76 @@ bool tensor_is_contiguous(const DLTensor *t)
 	return true;
 }
 
+void tensor_plain_strides(const DLTensor *t, int64_t *strides)
+{
+	if (!t->strides)
+		tensor_contiguous_strides(t->ndim, t->shape, strides);
+	for (int32_t i = 0; i < t->ndim; i++)
+		if (t->shape[i] == 1)
+			strides[i] = 1;
+		else if (t->strides)
+			strides[i] = t->strides[i];
+}
+
+/* Puts into @order the dimensions that have strides that matter, the smallest stride first. */
+static int32_t order_by_stride(int32_t ndim, const int64_t *shape, const int64_t *strides,
+			       int32_t *order)
+{
+	int32_t n = 0;
+
+	for (int32_t i = 0; i < ndim; i++) {
+		int32_t at = n;
+
+		if (shape[i] == 1)
+			continue;
+		for (; at && strides[order[at - 1]] > strides[i]; at--)
+			order[at] = order[at - 1];
+		order[at] = i;
+		n++;
+	}
+	return n;
+}
+
+int tensor_strided_bytes(DLDataType t, int32_t ndim, const int64_t *shape, const int64_t *strides,
+			 bool padded, uint64_t *nbytes, const char **why)
+{
+	uint32_t bits = tensor_element_bits(t, padded);
+	int32_t order[TENSOR_STRIDED_NDIM_MAX], n;
+	int64_t reach = 1, step;
+	unsigned __int128 bytes;
+
+	*why = NULL;
+	if (ndim < 1 || ndim > TENSOR_STRIDED_NDIM_MAX)
+		*why = "a tensor with strides has 1 to 16 dimensions";
+	else if (bits % 8)
+		*why = "elements with strides must be of whole bytes";
+	for (int32_t i = 0; !*why && i < ndim; i++)
+		if (strides[i] < 1 || shape[i] < 1)
+			*why = strides[i] < 1
+				       ? "a stride is negative, or 0 as in an expanded tensor"
+				       : "strides are for tensors that have elements";
+	if (*why)
+		return -EINVAL;
+	n = order_by_stride(ndim, shape, strides, order);
+	for (int32_t i = 0; i < n; i++) {
+		if (strides[order[i]] < reach) {
+			*why = "the strides make elements overlap, or interleave";
+			return -EINVAL;
+		}
+		*why = "the strides lead too far";
+		if (!checked_mul_i64(&step, shape[order[i]] - 1, strides[order[i]]) ||
+		    __builtin_add_overflow(reach, step, &reach))
+			return -EOVERFLOW;
+	}
+	bytes = (unsigned __int128)reach * (bits / 8);
+	*why = "the strides lead too far";
+	if (bytes > INT64_MAX)
+		return -EOVERFLOW;
+	*why = NULL;
+	*nbytes = (uint64_t)bytes;
+	return 0;
+}
+
 /*
  * Adds up in bits, then rounds outwards to bytes. 128 bits are enough: a dimension's reach is held
  * below 2^63 elements of less than 2^24 bits, and there are at most 64 dimensions.

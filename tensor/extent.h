@@ -35,6 +35,21 @@ void tensor_contiguous_strides(int32_t ndim, const int64_t *shape, int64_t *stri
  */
 bool tensor_is_contiguous(const DLTensor *t);
 
+/*
+ * @t's strides as they are told to others: a size of 1 has stride 1, whatever it had. @strides has
+ * room for t->ndim.
+ */
+void tensor_plain_strides(const DLTensor *t, int64_t *strides);
+
+/*
+ * How many bytes there are from the first to the last one of a tensor that is told to others with
+ * plain strides, which are hostile. They must be 1 or more, and each must step over all that those
+ * below it reach, so that no two elements share a byte; whence there are no more elements than fit.
+ * -EINVAL or -EOVERFLOW: @why says what is wrong. @shape is one that tensor_nbytes() accepts.
+ */
+int tensor_strided_bytes(DLDataType t, int32_t ndim, const int64_t *shape, const int64_t *strides,
+			 bool padded, uint64_t *nbytes, const char **why);
+
 /* Do DLPack's @flags say that each element is padded to whole bytes? */
 static inline bool tensor_is_padded(uint64_t flags)
 {

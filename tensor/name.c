@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <assert.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "tensor/limits.h"
@@ -76,4 +77,26 @@ int tensor_prefix_check(const char *prefix, size_t len, const char **why)
 		return 0;
 	*why = fault;
 	return -EINVAL;
+}
+
+static bool is_alphanumeric(char c)
+{
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+int tensor_namespace_check(const char *name, size_t len, const char **why)
+{
+	static_assert(TENSOR_NAMESPACE_MAX == 63, "the text says so");
+	*why = NULL;
+	if (len == 0)
+		*why = "the namespace has no name";
+	else if (len > TENSOR_NAMESPACE_MAX)
+		*why = "the namespace's name is longer than 63 bytes";
+	else if (!is_alphanumeric(name[0]))
+		*why = "the namespace's name does not start with a letter or a digit";
+	for (size_t i = 0; i < len && !*why; i++)
+		if (!is_alphanumeric(name[i]) && name[i] != '.' && name[i] != '_' && name[i] != '-')
+			*why = "the namespace's name has characters other than letters, digits, "
+			       "'.', '_' and '-'";
+	return *why ? -EINVAL : 0;
 }

@@ -14,3 +14,9 @@ int tensor_name_check(const char *name, size_t len, const char **why);
  * Can a name start with @prefix? It may be empty, and it may end anywhere but inside a character.
  */
 int tensor_prefix_check(const char *prefix, size_t len, const char **why);
+
+/*
+ * A namespace's name has 1 to TENSOR_NAMESPACE_MAX letters, digits, `.`, `_` and `-`, and starts
+ * with a letter or a digit.
+ */
+int tensor_namespace_check(const char *name, size_t len, const char **why);

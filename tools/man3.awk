@@ -274,7 +274,7 @@ function function_page(n) {
 	types_of(n)
 	line(".SH HISTORY\nSince version " part["Since"] ".")
 	see_also()
-	line(".BR " (header[n] ~ /cuda/ ? "tensorlease_cuda" : "tensorlease") " (3),\n.BR tensorleased (8)")
+	line(".BR " overview_of(header[n]) " (3),\n.BR tensorleased (8)")
 	close(out_file)
 }
 function returns(	text, i) {
@@ -292,6 +292,12 @@ function returns(	text, i) {
 		line(".SH ERRORS")
 	for (i = 1; i <= nerrors; i++)
 		line(".TP\n\\fB\\-" substr(error[i], 2) "\\fP\n" prose(sentence(reason[i])))
+}
+# The page of a header.
+function overview_of(path) {
+	sub(/.*\//, "", path)
+	sub(/\.h$/, "", path)
+	return path == "tensorlease" ? path : "tensorlease_" path
 }
 function overview_page(path,	title, text, i) {
 	current = 0
@@ -323,7 +329,10 @@ function overview_page(path,	title, text, i) {
 	}
 	constants(path)
 	line(".SH \"SEE ALSO\"")
-	line(path ~ /cuda/ ? ".BR tensorlease (3)," : ".BR tensorlease_cuda (3),")
+	for (i = 1; i < ARGC; i++) {
+		if (ARGV[i] ~ /\.h$/ && overview_of(ARGV[i]) != overview_of(path))
+			line(".BR " overview_of(ARGV[i]) " (3),")
+	}
 	line(".BR tensorlease (1),\n.BR tensorleased (8)")
 	close(out_file)
 }

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include <tensorlease/cuda.h>
+
 #include "tensor/check.h"
-#include "tensor/copy.h"
 #include "tensor/dtype.h"
 #include "transfer/inner.h"
 
@@ -20,8 +23,12 @@ static int check_sources(const tl_group_item *items, const DLTensor *const *sour
 	char reason[TENSOR_WHY_TEXT];
 
 	for (size_t i = 0; i < count; i++) {
-		int r = tensor_check_source(sources[i], items[i].dlpack_flags, reason,
-					    sizeof(reason));
+		DLTensor as = *sources[i];
+		int r;
+
+		if (as.device.device_type == kDLCUDA)
+			as.device.device_type = kDLCPU; /* all else is the same */
+		r = tensor_check_source(&as, items[i].dlpack_flags, reason, sizeof(reason));
 
 		if (!r)
 			continue;
@@ -32,25 +39,26 @@ static int check_sources(const tl_group_item *items, const DLTensor *const *sour
 }
 
 int transfer_put(tl_client *client, const tl_group_item *items, const DLTensor *const *sources,
-		 size_t count, int64_t timeout_ns, char *why)
+		 size_t count, intptr_t stream, bool sealed, int64_t timeout_ns, char *why)
 {
-	tl_group *group;
-	int r = check_sources(items, sources, count, why);
+	DLDevice *devices = calloc(count + 1, sizeof(*devices));
+	tl_group *group = NULL;
+	int r = devices ? check_sources(items, sources, count, why) : -ENOMEM;
 
+	for (size_t i = 0; !r && i < count; i++)
+		devices[i] = sources[i]->device.device_type == kDLCUDA ? sources[i]->device
+								       : (DLDevice){ kDLCPU, 0 };
+	if (!r)
+		r = library(tl_group_create_on(client, items, devices, count, timeout_ns, &group),
+			    why);
+	free(devices);
 	if (r)
 		return r;
-	r = tl_group_create(client, items, count, timeout_ns, &group);
-	if (r)
-		return library(r, why);
-	for (size_t i = 0; !r && i < count; i++) {
-		void *to = tl_group_tensor(group, i)->data;
-
-		if (to)
-			r = copy_gather(to, sources[i], items[i].dlpack_flags);
-	}
+	tl_group_set_stream(group, stream, sealed);
+	r = tl_group_copy(group, sources);
 	if (!r)
 		return library(tl_group_commit(group), why);
+	library(r, why);
 	tl_group_abort(group);
-	snprintf(why, FILE_ERROR_TEXT, "an array cannot be copied: %s", strerror(-r));
 	return r;
 }

@@ -66,11 +66,9 @@ static bool names_are(const struct names *names, const struct snapshot *s)
 }
 
 /* Takes the texts in @names over. */
-static int get_names(struct snapshot *s, tl_client *client, struct names *names, enum tl_mode mode,
-		     char *why)
+static int get_names(struct snapshot *s, tl_client *client, struct names *names,
+		     const tl_get_options *options, char *why)
 {
-	tl_get_options options = { .size = sizeof(options), .mode = mode };
-
 	s->names = take_ptr(names->texts);
 	s->count = names->count;
 	names->count = 0;
@@ -78,7 +76,7 @@ static int get_names(struct snapshot *s, tl_client *client, struct names *names,
 	if (!s->tensors)
 		return no_memory(why);
 	return library(
-		tl_get_many(client, (const char *const *)s->names, s->count, &options, s->tensors),
+		tl_get_many(client, (const char *const *)s->names, s->count, options, s->tensors),
 		why);
 }
 
@@ -99,29 +97,29 @@ void snapshot_deinit(struct snapshot *s)
  * again after the tensors were got. If both lists are equal, all these names were there in between,
  * and no other.
  */
-static int get_listed(struct snapshot *s, tl_client *client, const char *prefix, enum tl_mode mode,
-		      char *why)
+static int get_listed(struct snapshot *s, tl_client *client, const char *prefix,
+		      const tl_get_options *options, char *why)
 {
 	cleanup_(names_deinit) struct names before = { 0 }, after = { 0 };
 	int r = names_list(&before, client, prefix, why);
 
 	if (!r && before.count)
-		r = get_names(s, client, &before, mode, why);
+		r = get_names(s, client, &before, options, why);
 	if (r)
 		return r;
 	r = names_list(&after, client, prefix, why);
 	return r || names_are(&after, s) ? r : -EAGAIN;
 }
 
-int snapshot_get(struct snapshot *s, tl_client *client, const char *prefix, enum tl_mode mode,
-		 char *why)
+int snapshot_get(struct snapshot *s, tl_client *client, const char *prefix,
+		 const tl_get_options *options, char *why)
 {
 	int r = -EAGAIN;
 
 	*s = (struct snapshot){ 0 };
 	for (int i = 0; i < TRIES && (r == -EAGAIN || r == -ENOENT); i++) {
 		snapshot_deinit(s);
-		r = get_listed(s, client, prefix, mode, why);
+		r = get_listed(s, client, prefix, options, why);
 	}
 	if (r)
 		snapshot_deinit(s);
@@ -137,6 +135,12 @@ int snapshot_get(struct snapshot *s, tl_client *client, const char *prefix, enum
 
 /* ---- tensors become a file ---- */
 
+/* A file is written from main memory. */
+static const tl_get_options for_file = { .size = sizeof(for_file),
+					 .stream = TL_STREAM_NONE,
+					 .flags = TL_GET_DEVICE,
+					 .device = { kDLCPU, 0 } };
+
 static int pick_below(struct snapshot *s, tl_client *client, const char *prefix, char *why)
 {
 	char *slash = NULL;
@@ -145,7 +149,7 @@ static int pick_below(struct snapshot *s, tl_client *client, const char *prefix,
 
 	if (asprintf(&slash, "%s%s", prefix, *prefix ? "/" : "") < 0)
 		return no_memory(why);
-	r = snapshot_get(s, client, slash, TL_MODE_READ, why);
+	r = snapshot_get(s, client, slash, &for_file, why);
 	if (!r && !s->count) {
 		snprintf(why, FILE_ERROR_TEXT, "there is no tensor below '%s/'%s", prefix,
 			 tl_stat(client, prefix, &info)
@@ -165,7 +169,7 @@ static int pick_one(struct snapshot *s, tl_client *client, const char *name, cha
 		return no_memory(why);
 	s->count = 1;
 	s->prefix = strlen(name); /* a file of one tensor has no name for it */
-	return library(tl_get(client, name, NULL, s->tensors), why);
+	return library(tl_get(client, name, &for_file, s->tensors), why);
 }
 
 int snapshot_get_for_file(struct snapshot *s, tl_client *client, const char *prefix,
@@ -176,7 +180,20 @@ int snapshot_get_for_file(struct snapshot *s, tl_client *client, const char *pre
 					     : pick_below(s, client, prefix, why);
 }
 
-static int make_item(struct file_item *item, const struct snapshot *s, size_t i, char *why)
+/*
+ * Numbers that DLPack puts together in pairs or more, as PyTorch's float4_e2m1fn_x2, are single
+ * ones in a file: the last dimension has more of them. @shape has room for it.
+ */
+static void item_unpair(struct file_item *item, int64_t *shape)
+{
+	memcpy(shape, item->shape, (size_t)item->ndim * sizeof(*shape));
+	shape[item->ndim - 1] *= item->dtype.lanes;
+	item->dtype.lanes = 1;
+	item->shape = shape;
+}
+
+static int make_item(struct file_item *item, const struct snapshot *s, size_t i, int64_t *shape,
+		     char *why)
 {
 	const DLManagedTensorVersioned *tensor = s->tensors[i];
 	const DLTensor *d = &tensor->dl_tensor;
@@ -195,21 +212,33 @@ static int make_item(struct file_item *item, const struct snapshot *s, size_t i,
 				    .ndim = d->ndim,
 				    .shape = d->shape,
 				    .data = d->data };
+	if (d->dtype.lanes > 1 && d->dtype.bits < 8 && d->ndim)
+		item_unpair(item, shape);
 	return 0;
 }
 
 int snapshot_save(const struct snapshot *s, const char *path, enum file_format format,
-		  file_progress progress, void *context, char *why)
+		  const struct file_note *notes, size_t note_count, file_progress progress,
+		  void *context, char *why)
 {
 	cleanup_(freep) struct file_item *items = calloc(s->count + 1, sizeof(*items));
+	cleanup_(freep) int64_t *shapes = NULL;
+	size_t dims = 0;
 
-	if (!items)
+	for (size_t i = 0; i < s->count; i++)
+		dims += (size_t)s->tensors[i]->dl_tensor.ndim;
+	shapes = calloc(dims + 1, sizeof(*shapes));
+	if (!items || !shapes)
 		return no_memory(why);
+	dims = 0;
 	for (size_t i = 0; i < s->count; i++) {
-		int r = make_item(&items[i], s, i, why);
+		int r = make_item(&items[i], s, i, &shapes[dims], why);
+
+		dims += (size_t)s->tensors[i]->dl_tensor.ndim;
 
 		if (r)
 			return r;
 	}
-	return file_write(path, format, items, s->count, progress, context, why, FILE_ERROR_TEXT);
+	return file_write_noted(path, format, items, s->count, notes, note_count, progress, context,
+				why, FILE_ERROR_TEXT);
 }

@@ -29,23 +29,25 @@ const char *transfer_dtype(DLDataType dtype, char text[TRANSFER_DTYPE_TEXT]);
 char *transfer_name(const struct tensor_file *f, size_t i, const char *prefix);
 
 /*
- * Publishes all tensors of @f in one step, after every byte was read and checked. Waits for space
- * for @timeout_ns. Nothing is published if it fails.
+ * Publishes all tensors of @count files on @device, the CPU or a GPU, in one step, after every byte
+ * was read and checked. Of @options it takes the lifetime, and how long to wait for space. Nothing
+ * is published if it fails.
  */
-int transfer_load(tl_client *client, struct tensor_file *f, const char *prefix, int64_t timeout_ns,
-		  file_progress progress, void *context, char *why);
+int transfer_load(tl_client *client, struct tensor_file *files, size_t count, const char *prefix,
+		  DLDevice device, const tl_put_options *options, file_progress progress,
+		  void *context, char *why);
 
 /* ---- arrays become tensors ---- */
 
 /*
- * Publishes copies of @count arrays in main memory, sources[i] as items[i], in one step. The
- * sources may have any strides; items[i] has the name, and the shape, type and flags of its source.
- * Waits for space for @timeout_ns. -EINVAL and -ENOTSUP with a text: a source breaks a rule of
- * DLPack, or lies where the CPU cannot read it; the text names its item. Nothing is published if it
- * fails.
+ * Publishes copies of @count arrays, sources[i] as items[i], in one step. Those in main memory may
+ * have any strides; those on a GPU are copied there, on @stream, for which the host waits if
+ * @sealed. items[i] has the name, and the shape, type and flags of its source. Waits for space for
+ * @timeout_ns. -EINVAL and -ENOTSUP with a text: a source breaks a rule of DLPack, or lies where
+ * the CPU cannot read it; the text names its item. Nothing is published if it fails.
  */
 int transfer_put(tl_client *client, const tl_group_item *items, const DLTensor *const *sources,
-		 size_t count, int64_t timeout_ns, char *why);
+		 size_t count, intptr_t stream, bool sealed, int64_t timeout_ns, char *why);
 
 /* ---- tensors, and files of them ---- */
 
@@ -59,22 +61,28 @@ struct snapshot {
 };
 
 /*
- * Gets all tensors whose names start with @prefix, and no others. Of a group it holds all names or
- * none. It is no failure if there are none. -EBUSY: they change faster than they can be got.
+ * Gets all tensors whose names start with @prefix, and no others, as tl_get_many() does with
+ * @options, which may be NULL. Of a group it holds all names or none. It is no failure if there are
+ * none. -EBUSY: they change faster than they can be got.
  */
-int snapshot_get(struct snapshot *s, tl_client *client, const char *prefix, enum tl_mode mode,
-		 char *why);
+int snapshot_get(struct snapshot *s, tl_client *client, const char *prefix,
+		 const tl_get_options *options, char *why);
 
 /*
- * Gets what a file of @format can hold: all tensors below @prefix/, or the one called @prefix.
+ * Gets what a file of @format can hold: all tensors below @prefix/, or the one called @prefix. What
+ * is on a GPU is copied from there.
  * -ENOENT: there is none. After a failure @s still wants snapshot_deinit().
  */
 int snapshot_get_for_file(struct snapshot *s, tl_client *client, const char *prefix,
 			  enum file_format format, char *why);
 
-/* Writes the tensors to a file. -ENOTSUP: one of them cannot be in a file of @format. */
+/*
+ * Writes the tensors to a file, with texts about all of it. -ENOTSUP: one of them, or texts, cannot
+ * be in a file of @format.
+ */
 int snapshot_save(const struct snapshot *s, const char *path, enum file_format format,
-		  file_progress progress, void *context, char *why);
+		  const struct file_note *notes, size_t note_count, file_progress progress,
+		  void *context, char *why);
 
 /* Releases the tensors that are still in @s: a caller may take one by leaving NULL in its place. */
 void snapshot_deinit(struct snapshot *s);

@@ -86,13 +86,14 @@ static inline void list_del(struct list *node)
 	list_init(node);
 }
 
-/* Appends all nodes of @from to @to. */
+/* Appends all nodes of @from to @to, however many they are, at once. */
 static inline void list_move_all(struct list *to, struct list *from)
 {
-	while (!list_empty(from)) {
-		struct list *node = from->next;
-
-		list_del(node);
-		list_add_tail(to, node);
-	}
+	if (list_empty(from))
+		return;
+	from->next->prev = to->prev;
+	to->prev->next = from->next;
+	from->prev->next = to;
+	to->prev = from->prev;
+	list_init(from);
 }

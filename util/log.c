@@ -5,7 +5,9 @@
  * log_quote() escapes whatever a reader would not see.
  */
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -145,10 +147,28 @@ static void line_add_time(struct line *line)
 		 tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int)(now % NS_PER_SEC / NS_PER_MS));
 }
 
+static atomic_uint lost; /* lines, since the last that was written */
+
+/*
+ * A pipe or socket that says POLLOUT takes a line without waiting. Setting it non-blocking would
+ * change it for everybody who shares it. If others write there at the same time we may wait after
+ * all, but only behind them.
+ */
+static bool log_has_room(void)
+{
+	struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
+
+	return poll(&p, 1, 0) != 0;
+}
+
 static void line_write(struct line *line)
 {
 	ssize_t n;
 
+	if (!log_has_room()) {
+		atomic_fetch_add(&lost, 1);
+		return;
+	}
 	for (size_t i = 0; i < line->len; i++) {
 		if (is_control((unsigned char)line->text[i]))
 			line->text[i] = '?';
@@ -157,6 +177,23 @@ static void line_write(struct line *line)
 	do {
 		n = write(STDERR_FILENO, line->text, line->len);
 	} while (n < 0 && errno == EINTR);
+}
+
+static void report_lost(void)
+{
+	unsigned n = atomic_exchange(&lost, 0);
+	struct line line = { 0 };
+
+	if (!n)
+		return;
+	if (!log_has_room()) {
+		atomic_fetch_add(&lost, n);
+		return;
+	}
+	line_add_time(&line);
+	line_add(&line, " level=warn msg=\"lines of the log were lost: nobody read it\" lines=%u",
+		 n);
+	line_write(&line);
 }
 
 void log_at(enum log_level level, const char *msg, const char *fields, ...)
@@ -168,6 +205,7 @@ void log_at(enum log_level level, const char *msg, const char *fields, ...)
 
 	if (!log_enabled(level))
 		return;
+	report_lost();
 	line.len = 0;
 	line_add_time(&line);
 	line_add(&line, " level=%s msg=%s", level_names[level],
@@ -181,4 +219,24 @@ void log_at(enum log_level level, const char *msg, const char *fields, ...)
 	}
 	line_write(&line);
 	errno = saved;
+}
+
+#define LIMIT_BURST_NS (10 * NS_PER_SEC)
+
+bool log_limit_pass(struct log_limit *limit)
+{
+	int64_t now = now_mono_ns();
+
+	if (limit->paid_until < now)
+		limit->paid_until = now;
+	if (limit->paid_until + NS_PER_SEC > now + LIMIT_BURST_NS) {
+		limit->left_out++;
+		return false;
+	}
+	limit->paid_until += NS_PER_SEC;
+	if (limit->left_out)
+		log_at(LOG_LEVEL_WARN, "messages of this user's doing were left out", "count=%u",
+		       limit->left_out);
+	limit->left_out = 0;
+	return true;
 }

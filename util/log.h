@@ -4,12 +4,16 @@
  *
  *	log_info("listening", "path=%s fd=%d", log_str(path), fd);
  *
+ * It never waits for whoever reads it: lines that do not fit are counted, and a line says how many
+ * were lost.
+ *
  * The arguments are evaluated only if the level is on. Libraries log at the debug level only.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum log_level {
 	LOG_LEVEL_ERROR,
@@ -49,6 +53,22 @@ void log_at(enum log_level level, const char *msg, const char *fields, ...)
 #define log_warn(msg, ...) log_(LOG_LEVEL_WARN, msg, __VA_ARGS__)
 #define log_info(msg, ...) log_(LOG_LEVEL_INFO, msg, __VA_ARGS__)
 #define log_debug(msg, ...) log_(LOG_LEVEL_DEBUG, msg, __VA_ARGS__)
+
+/* How many messages there may be because of somebody: 10 at once, and then one each second. */
+struct log_limit {
+	int64_t paid_until; /* when all that were written would have been written one a second */
+	unsigned left_out;  /* since the last that was written */
+};
+
+/* May one more be written? If so, a line says how many were left out before. */
+bool log_limit_pass(struct log_limit *limit);
+
+/* log_warn() for what is somebody's doing. */
+#define log_warn_limited(limit, msg, ...)                                                          \
+	do {                                                                                       \
+		if (log_enabled(LOG_LEVEL_WARN) && log_limit_pass(limit))                          \
+			log_at(LOG_LEVEL_WARN, msg, " " __VA_ARGS__);                              \
+	} while (0)
 
 enum { LOG_QUOTE_SIZE = 1100 }; /* room for 255 bytes of which each is escaped */
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,43 +36,60 @@ static bool write_to(const char *path, const char *text)
 }
 
 /*
- * Makes the next child the first process of a new PID namespace. A user who may not do that gets a
- * user namespace with it, in which uids keep their numbers. Without that mapping everybody would be
- * user 65534, and no daemon would be trusted.
+ * Makes a namespace. A user who may not do that gets a user namespace with it, in which uids keep
+ * their numbers. Without that mapping everybody would be user 65534, and no daemon would be
+ * trusted.
  */
-static bool new_pid_namespace(void)
+static bool new_namespace(int which)
 {
 	char uids[40], gids[40];
 
-	if (!unshare(CLONE_NEWPID))
+	if (!unshare(which))
 		return true;
 	snprintf(uids, sizeof(uids), "%u %u 1", (unsigned)geteuid(), (unsigned)geteuid());
 	snprintf(gids, sizeof(gids), "%u %u 1", (unsigned)getegid(), (unsigned)getegid());
-	return !unshare(CLONE_NEWUSER | CLONE_NEWPID) && write_to("/proc/self/setgroups", "deny") &&
+	return !unshare(CLONE_NEWUSER | which) && write_to("/proc/self/setgroups", "deny") &&
 	       write_to("/proc/self/uid_map", uids) && write_to("/proc/self/gid_map", gids);
 }
 
-bool doctor_can_go_apart(void)
+/* With APART_PIDS it is the next child that is apart. */
+static bool begin_apart(enum doctor_apart apart)
+{
+	switch (apart) {
+	case APART_PIDS:
+		return new_namespace(CLONE_NEWPID);
+	case APART_SHM:
+		return new_namespace(CLONE_NEWNS) &&
+		       !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
+		       !mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, NULL);
+	default:
+		return true;
+	}
+}
+
+bool doctor_can_go_apart(enum doctor_apart apart)
 {
 	int status = 1;
 	pid_t pid = fork();
 
 	if (!pid)
-		_exit(!new_pid_namespace());
+		_exit(!begin_apart(apart));
 	return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
 }
 
 /*
- * Continues as the first process of a new PID namespace. The process in between waits, and exits as
- * that one does.
+ * Continues apart. For the first process of a new PID namespace there is a process in between,
+ * which waits, and exits as that one does.
  */
-static void go_apart(void)
+static void go_apart(enum doctor_apart apart)
 {
 	int status;
 	pid_t pid;
 
-	if (!new_pid_namespace())
+	if (!begin_apart(apart))
 		_exit(125);
+	if (apart != APART_PIDS)
+		return;
 	pid = fork();
 	if (!pid)
 		return;
@@ -82,7 +100,7 @@ static void go_apart(void)
 	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
-static _Noreturn void become(const char *const *args, bool apart, const int to[2],
+static _Noreturn void become(const char *const *args, enum doctor_apart apart, const int to[2],
 			     const int from[2])
 {
 	const char *argv[ARGS_MAX + 3] = { "tensorlease", "doctor-child" };
@@ -94,15 +112,14 @@ static _Noreturn void become(const char *const *args, bool apart, const int to[2
 		close(to[i]);
 		close(from[i]);
 	}
-	if (apart)
-		go_apart();
+	go_apart(apart);
 	for (int i = 0; i < ARGS_MAX && args[i]; i++)
 		argv[i + 2] = args[i];
 	execv("/proc/self/exe", (char **)(uintptr_t)argv);
 	_exit(127);
 }
 
-int doctor_spawn(struct doctor_child *c, bool apart, const char *const *args)
+int doctor_spawn(struct doctor_child *c, enum doctor_apart apart, const char *const *args)
 {
 	int to[2], from[2], r;
 	pid_t pid;

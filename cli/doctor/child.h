@@ -15,13 +15,17 @@ struct doctor_child {
 	int to, from;
 };
 
-/* Returns whether this user may make a PID namespace. */
-bool doctor_can_go_apart(void);
-/*
- * Starts a child; @args ends with NULL. With @apart it runs in a new PID namespace. Returns 0 or a
- * negative errno.
- */
-int doctor_spawn(struct doctor_child *c, bool apart, const char *const *args);
+/* What a child has of its own, as a process in another container may. */
+enum doctor_apart {
+	APART_NOTHING,
+	APART_PIDS, /* a PID namespace, in which it is the first process */
+	APART_SHM,  /* an empty /dev/shm */
+};
+
+/* Returns whether this user may give a child that. */
+bool doctor_can_go_apart(enum doctor_apart apart);
+/* Starts a child; @args ends with NULL. Returns 0 or a negative errno. */
+int doctor_spawn(struct doctor_child *c, enum doctor_apart apart, const char *const *args);
 /*
  * Waits at most 30 s for the next answer, and returns whether it starts with "ok ". *words, which
  * the caller frees, is the rest of the line, or says what went wrong.

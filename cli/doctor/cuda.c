@@ -3,8 +3,10 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/doctor/cuda.h"
+#include "util/nvidia.h"
 
 static const struct symbol {
 	const char *name;
@@ -22,6 +24,7 @@ static const struct symbol {
 	SYMBOL(retain, "cuDevicePrimaryCtxRetain"),
 	SYMBOL(set_current, "cuCtxSetCurrent"),
 	SYMBOL(alloc, "cuMemAlloc_v2"),
+	SYMBOL(free, "cuMemFree_v2"),
 	SYMBOL(stream_create, "cuStreamCreate"),
 	SYMBOL(stream_query, "cuStreamQuery"),
 	SYMBOL(stream_synchronize, "cuStreamSynchronize"),
@@ -92,4 +95,41 @@ bool doctor_cuda_open(struct doctor_cuda *c, int device, const char **why)
 	if (r)
 		doctor_cuda_error(c, "cuDevicePrimaryCtxRetain", r, text, sizeof(text));
 	return !r;
+}
+
+int doctor_cuda_persistence(const char *uuid)
+{
+	void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+	void *gpu = NULL;
+	int (*init)(void), (*by_uuid)(const char *uuid, void **found),
+		(*get_mode)(void *of, int *mode);
+	int mode = 0;
+
+	if (!nvml)
+		return -1;
+	*(void **)&init = dlsym(nvml, "nvmlInit_v2");
+	*(void **)&by_uuid = dlsym(nvml, "nvmlDeviceGetHandleByUUID");
+	*(void **)&get_mode = dlsym(nvml, "nvmlDeviceGetPersistenceMode");
+	if (!init || !by_uuid || !get_mode || init() || by_uuid(uuid, &gpu) || get_mode(gpu, &mode))
+		return -1;
+	return mode == 1;
+}
+
+static int node_minor(const struct doctor_cuda *c, int device)
+{
+	int domain = 0, bus = 0, slot = 0;
+
+	if (c->attribute(&domain, CUDA_PCI_DOMAIN, device) ||
+	    c->attribute(&bus, CUDA_PCI_BUS, device) || c->attribute(&slot, CUDA_PCI_SLOT, device))
+		return -1;
+	return nvidia_minor((unsigned)domain, (unsigned)bus, (unsigned)slot);
+}
+
+void doctor_cuda_node(const struct doctor_cuda *c, int device, char path[32])
+{
+	int minor = node_minor(c, device);
+
+	snprintf(path, 32, "/dev/nvidia%d", minor);
+	if (minor < 0 || access(path, R_OK | W_OK))
+		*path = '\0';
 }

@@ -11,7 +11,13 @@
 typedef unsigned long long cuda_pointer;
 typedef void *cuda_stream;
 
-enum { CUDA_NOT_READY = 600, CUDA_COMPUTE_MODE = 20 };
+enum {
+	CUDA_NOT_READY = 600,
+	CUDA_COMPUTE_MODE = 20,
+	CUDA_PCI_BUS = 33,
+	CUDA_PCI_SLOT = 34,
+	CUDA_PCI_DOMAIN = 50,
+};
 
 struct doctor_cuda {
 	int (*init)(unsigned flags);
@@ -22,6 +28,7 @@ struct doctor_cuda {
 	int (*retain)(void **context, int device);
 	int (*set_current)(void *context);
 	int (*alloc)(cuda_pointer *pointer, size_t size);
+	int (*free)(cuda_pointer pointer);
 	int (*stream_create)(cuda_stream *stream, unsigned flags);
 	int (*stream_query)(cuda_stream stream);
 	int (*stream_synchronize)(cuda_stream stream);
@@ -35,6 +42,11 @@ struct doctor_cuda {
  * false with static text in *why.
  */
 bool doctor_cuda_open(struct doctor_cuda *c, int device, const char **why);
+/* Is persistence mode on for the GPU with that UUID ("GPU-...")? -1: NVML does not say. */
+int doctor_cuda_persistence(const char *uuid);
+/* Writes the path of the GPU's file, /dev/nvidiaN, which keeps it open. "": it is not known, or
+ * this user cannot open it. */
+void doctor_cuda_node(const struct doctor_cuda *c, int device, char path[32]);
 /* Returns where libcuda.so.1 lies, or "" if it cannot be loaded. The text is static. */
 const char *doctor_cuda_path(void);
 /* Writes a text such as "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)" to @text and returns it. */

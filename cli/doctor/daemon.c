@@ -179,6 +179,7 @@ static void say_daemon(struct doctor *d)
 {
 	tl_connect_options o = { .size = sizeof(o),
 				 .address = d->cli->socket,
+				 .namespace_name = d->cli->name_space,
 				 .timeout_ns = request_ns };
 	tl_status status = { .size = sizeof(status) };
 	tl_client *client;
@@ -316,7 +317,7 @@ static void start_daemon(struct doctor *d)
 		while ((d->daemon = adopted())) /* it may be running all the same */
 			end_process(d->daemon);
 	} else {
-		d->daemon = (pid_t)status.daemon_pid;
+		d->daemon = adopted(); /* its keeper, which ends it too */
 		snprintf(path, sizeof(path), "/proc/%d/exe", (int)d->daemon);
 		if (readlink(path, program, sizeof(program) - 1) < 0)
 			strcpy(program, "tensorleased");
@@ -426,7 +427,7 @@ static void say_exchange(struct doctor *d)
 			   "there is no daemon to exchange through");
 		return;
 	}
-	r = doctor_spawn(&child, false,
+	r = doctor_spawn(&child, APART_NOTHING,
 			 (const char *const[]){ "put", d->socket, "doctor/cpu", "4194304", NULL });
 	if (r) {
 		doctor_say(d, DOCTOR_FAIL, "exchange", "raise the limit on processes: ulimit -u",

@@ -17,6 +17,7 @@ struct gpu {
 	struct doctor *doctor;
 	int number;
 	bool vmm, integrated;
+	char keeper[96]; /* what keeps its memory when nobody uses it any more; "": not known */
 };
 
 /* ---- Is there one? ---- */
@@ -24,7 +25,7 @@ struct gpu {
 /* How strongly the machine suggests that a GPU is to be used. */
 enum evidence { NOTHING, HARDWARE, DRIVER };
 
-enum { TRIES = 5 }; /* attempts to see work under way */
+enum { TRIES = 5, TRIES_APART = 2 }; /* attempts to see work under way */
 
 struct nodes {
 	unsigned count, closed;
@@ -168,8 +169,8 @@ static char *answer(struct exchange *e, const char *who, struct doctor_child *ch
 	return NULL;
 }
 
-static bool spawn(struct exchange *e, struct doctor_child *child, bool apart, const char *role,
-		  const char *kind)
+static bool spawn(struct exchange *e, struct doctor_child *child, enum doctor_apart apart,
+		  const char *role, const char *kind)
 {
 	struct doctor *d = e->gpu->doctor;
 	int r = doctor_spawn(
@@ -184,7 +185,7 @@ static bool spawn(struct exchange *e, struct doctor_child *child, bool apart, co
 
 static bool spawn_consumer(struct exchange *e)
 {
-	return spawn(e, &e->consumer, false, "gpu-get", NULL);
+	return spawn(e, &e->consumer, APART_NOTHING, "gpu-get", NULL);
 }
 
 /* Exchanges a tensor that is complete when it is published. */
@@ -193,7 +194,7 @@ static bool first_exchange(struct exchange *e)
 	char *published = NULL, *got = NULL;
 	bool works;
 
-	if (spawn(e, &e->producer, false, "gpu-put", e->kind))
+	if (spawn(e, &e->producer, APART_NOTHING, "gpu-put", e->kind))
 		published = answer(e, "publishing", &e->producer);
 	if (e->advice_opening)
 		e->advice = e->advice_opening;
@@ -254,7 +255,7 @@ static void survival(struct exchange *e, const char *probe)
 
 	e->probe = probe;
 	e->advice =
-		"tensors end with their producers here: keep producers running, or let them publish again";
+		"enable persistence mode (nvidia-smi -pm 1, or nvidia-persistenced); otherwise tensors end with their producers here: keep producers running, or let them publish again";
 	doctor_end(&e->consumer);
 	doctor_kill(&e->producer);
 	if (!spawn_consumer(e))
@@ -263,7 +264,8 @@ static void survival(struct exchange *e, const char *probe)
 	if (got)
 		doctor_say(
 			d, DOCTOR_OK, e->probe, NULL,
-			"the producer was killed, and another process still gets its tensor; all bytes are right");
+			"the producer was killed, and another process still gets its tensor; all bytes are right%s%s",
+			*e->gpu->keeper ? "; " : "", e->gpu->keeper);
 	free(got);
 }
 
@@ -349,61 +351,103 @@ static bool once_more(struct exchange *e, char **words)
 	return doctor_answer(&e->consumer, words);
 }
 
-/*
- * Runs the consumer in a PID namespace of its own, as if in another container. Writes what was
- * found to @out.
- */
-static bool try_apart(const struct gpu *g, const char *probe, const char *kind, char *out,
-		      size_t size)
+/* How producer and consumer are apart, as if in two containers. */
+struct apart {
+	enum doctor_apart producer, consumer;
+	const char *suffix; /* of the tensor's name, since what is written depends on the version */
+};
+
+/* Both the first processes of their namespaces: the driver takes equal PIDs for one process. */
+static const struct apart other_pids = { APART_NOTHING, APART_PIDS, "" },
+			  equal_pids = { APART_PIDS, APART_PIDS, ", equal" },
+			  other_shm = { APART_NOTHING, APART_SHM, ", shm" };
+
+/* Writes what was found to @out. */
+static bool try_apart(const struct gpu *g, const char *probe, const char *kind,
+		      const struct apart *apart, char *out, size_t size)
 {
 	struct exchange e = exchange_of(g, probe, kind);
 	bool opens = false, waits = false, late = true;
 	char *words = NULL;
 
-	if (spawn(&e, &e.producer, false, "gpu-put", kind) && doctor_answer(&e.producer, &words)) {
+	snprintf(e.name, sizeof(e.name), "doctor/%s/%s%s", probe, kind, apart->suffix);
+	if (spawn(&e, &e.producer, apart->producer, "gpu-put", kind) &&
+	    doctor_answer(&e.producer, &words)) {
 		free(words);
 		words = NULL;
-		if (spawn(&e, &e.consumer, true, "gpu-get", NULL))
+		if (spawn(&e, &e.consumer, apart->consumer, "gpu-get", NULL))
 			opens = doctor_answer(&e.consumer, &words);
 	}
-	for (int tries = 0; tries < TRIES && opens && late; tries++) {
-		/* While work is under way, the event must open too. */
+	for (int tries = 0; tries < TRIES_APART && opens && late; tries++) {
+		/* While work is under way, the event must open too, or the host waits. */
 		waits = once_more(&e, &words);
 		late = waits && came_too_late(words);
 	}
 	if (waits)
-		snprintf(
-			out, size, "%s: works%s", kind,
-			late ? " if the producer's work has ended; the other case could not be tried"
-			     : "");
+		snprintf(out, size, "%s: works%s", kind,
+			 late ? ", but gets may wait on the host for a producer's work" : "");
 	else
 		snprintf(out, size, "%s: %s (%s)", kind,
 			 opens ? "works only if the producer's work has ended" : "does not work",
 			 words ? words : "no answer");
 	free(words);
 	exchange_end(&e);
-	return waits && !late;
+	return waits;
+}
+
+/* Tries both kinds of memory, and adds what was found to @out. */
+static bool try_kinds_apart(const struct gpu *g, const char *probe, bool legacy_works,
+			    const struct apart *apart, char *out, size_t size)
+{
+	bool legacy = true, vmm = true;
+	char a[300] = "", b[300] = "";
+
+	if (legacy_works)
+		legacy = try_apart(g, probe, "legacy", apart, a, sizeof(a));
+	if (g->vmm)
+		vmm = try_apart(g, probe, "vmm", apart, b, sizeof(b));
+	snprintf(out, size, "%s%s%s", a, *a && *b ? "; " : "", b);
+	return legacy && vmm;
 }
 
 static void try_namespaces(const struct gpu *g, bool legacy_works)
 {
-	bool legacy = false, vmm = true;
-	char a[300] = "", b[300] = "", probe[32];
+	char one[700], equal[700], probe[32];
+	bool works;
 
 	snprintf(probe, sizeof(probe), "gpu %d pid ns", g->number);
-	if (!doctor_can_go_apart()) {
+	if (!doctor_can_go_apart(APART_PIDS)) {
 		doctor_say(g->doctor, DOCTOR_SKIPPED, probe, NULL,
 			   "this user may not make a PID namespace");
 		return;
 	}
-	if (legacy_works)
-		legacy = try_apart(g, probe, "legacy", a, sizeof(a));
-	if (g->vmm)
-		vmm = try_apart(g, probe, "vmm", b, sizeof(b));
+	works = try_kinds_apart(g, probe, legacy_works, &other_pids, one, sizeof(one));
+	if (!try_kinds_apart(g, probe, legacy_works, &equal_pids, equal, sizeof(equal)))
+		works = false;
 	doctor_say(
-		g->doctor, (legacy || !legacy_works) && vmm ? DOCTOR_OK : DOCTOR_WARN, probe,
-		"let containers that share tensors share a PID namespace too (docker run --pid=host, or --pid=container:NAME), or publish the kind of memory that works, sealed",
-		"a consumer in another PID namespace: %s%s%s", a, *a && *b ? "; " : "", b);
+		g->doctor, works ? DOCTOR_OK : DOCTOR_WARN, probe,
+		"see that programs in containers that share tensors have different PIDs, so not 1 each: docker run --pid=host, or --pid=container:NAME, or start something before them; or publish the kind of memory that works",
+		"a consumer in another PID namespace: %s. Both with PID 1: %s", one, equal);
+}
+
+/* Containers have a /dev/shm of their own unless they are told otherwise, and the driver keeps
+ * there what events of other processes need. */
+static void try_shm(const struct gpu *g, bool legacy_works)
+{
+	char found[700], probe[32];
+	bool works;
+
+	snprintf(probe, sizeof(probe), "gpu %d shm", g->number);
+	if (!doctor_can_go_apart(APART_SHM)) {
+		doctor_say(g->doctor, DOCTOR_SKIPPED, probe, NULL,
+			   "this user may not mount a /dev/shm of its own");
+		return;
+	}
+	works = try_kinds_apart(g, probe, legacy_works, &other_shm, found, sizeof(found));
+	doctor_say(
+		g->doctor, works ? DOCTOR_OK : DOCTOR_WARN, probe,
+		"let containers that share tensors share /dev/shm (docker run --ipc=host, or --ipc=container:NAME), or publish the kind of memory that works",
+		"a consumer with a /dev/shm of its own: %s", found);
 }
 
 /* ---- All of them ---- */
@@ -433,6 +477,7 @@ static void try_gpu(struct doctor *d, const cJSON *about, int number)
 			 .number = number,
 			 .vmm = truth_of(about, "vmm"),
 			 .integrated = truth_of(about, "integrated") };
+	const cJSON *persistence = cJSON_GetObjectItem(about, "persistence");
 	uint64_t mode = number_of(about, "compute_mode");
 	char *memory = format_size(number_of(about, "bytes"), true), probe[32];
 	bool mig = strstr(text_of(about, "name"), "MIG") != NULL, legacy;
@@ -452,6 +497,11 @@ static void try_gpu(struct doctor *d, const cJSON *about, int number)
 		g.vmm ? "yes" : "no", truth_of(about, "legacy") ? "yes" : "no",
 		truth_of(about, "pools") ? "yes" : "no");
 	free(memory);
+	if (cJSON_IsNumber(persistence) && persistence->valueint == 1)
+		snprintf(g.keeper, sizeof(g.keeper), "persistence mode keeps it");
+	else if (*text_of(about, "node"))
+		snprintf(g.keeper, sizeof(g.keeper), "the daemon keeps it, by %s",
+			 text_of(about, "node"));
 	if (!*d->socket) {
 		doctor_say(d, DOCTOR_SKIPPED, probe, NULL,
 			   "there is no daemon to exchange through");
@@ -460,6 +510,7 @@ static void try_gpu(struct doctor *d, const cJSON *about, int number)
 	try_vmm(&g);
 	legacy = try_legacy(&g);
 	try_namespaces(&g, legacy);
+	try_shm(&g, legacy);
 }
 
 static void say_peers(struct doctor *d, const cJSON *gpus)
@@ -505,7 +556,7 @@ void doctor_gpus(struct doctor *d)
 	int version;
 	char *words;
 
-	if (doctor_spawn(&child, false, (const char *const[]){ "gpus", NULL }))
+	if (doctor_spawn(&child, APART_NOTHING, (const char *const[]){ "gpus", NULL }))
 		return;
 	if (doctor_answer(&child, &words))
 		gpus = cJSON_Parse(words);

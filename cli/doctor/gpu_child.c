@@ -37,7 +37,7 @@ static cJSON *gpu_json(int number, const tl_cuda_info *info)
 {
 	cJSON *object = json_object(), *peers = json_array();
 	char *uuid = format_uuid(info->uuid);
-	char compute[32];
+	char compute[32], node[32];
 	int value = 0;
 
 	snprintf(compute, sizeof(compute), "%d.%d", info->compute_major, info->compute_minor);
@@ -53,6 +53,9 @@ static cJSON *gpu_json(int number, const tl_cuda_info *info)
 	json_bool(object, "pools", info->memory_pools);
 	cuda.attribute(&value, CUDA_COMPUTE_MODE, number);
 	json_i64(object, "compute_mode", value);
+	json_i64(object, "persistence", doctor_cuda_persistence(uuid));
+	doctor_cuda_node(&cuda, number, node);
+	json_text(object, "node", node);
 	for (int i = 0; i < info->count; i++) {
 		int can = 0;
 
@@ -189,6 +192,56 @@ static bool put_at_rest(struct producer *p, cuda_stream stream)
 	return true;
 }
 
+enum { QUEUE_MAX = 900 };
+
+static const size_t scratch_max = (size_t)2 << 30;
+
+/* What is filled to keep the GPU at work. A queue holds about 1,000 fills, and a fast GPU does
+ * those of 32 MiB in 8 ms. */
+static struct {
+	cuda_pointer at;
+	size_t size;
+} scratch;
+
+/* How long one fill of the scratch memory takes; -1: it failed. The first fill loads the kernel. */
+static int64_t fill_ns(cuda_stream stream)
+{
+	int64_t begin = 0;
+
+	for (int i = 0; i < 2; i++) {
+		begin = now_mono_ns();
+		if (!cuda_ok(cuda.fill(scratch.at, 0, scratch.size, stream), "cuMemsetD8Async") ||
+		    !cuda_ok(cuda.stream_synchronize(stream), "cuStreamSynchronize"))
+			return -1;
+	}
+	return now_mono_ns() - begin + 1;
+}
+
+/* Makes the scratch memory so large that a queue of fills lasts @work_ns, if there is room for
+ * that. Returns what fill_ns() does. */
+static int64_t scratch_grow(int64_t work_ns, cuda_stream stream)
+{
+	int64_t each;
+
+	if (!scratch.at) {
+		scratch.size = SIZE;
+		if (!cuda_ok(cuda.alloc(&scratch.at, SIZE), "cuMemAlloc"))
+			return -1;
+	}
+	for (;;) {
+		cuda_pointer larger;
+
+		each = fill_ns(stream);
+		if (each < 0 || each * QUEUE_MAX >= work_ns || 2 * scratch.size > scratch_max ||
+		    cuda.alloc(&larger, 2 * scratch.size))
+			return each;
+		if (!cuda_ok(cuda.free(scratch.at), "cuMemFree"))
+			return -1;
+		scratch.at = larger;
+		scratch.size *= 2;
+	}
+}
+
 /*
  * Queues about 100 ms of work, whose last step writes what the consumer should see. Each call
  * queues twice as much as the one before, for a consumer that came too late to see the work under
@@ -197,21 +250,17 @@ static bool put_at_rest(struct producer *p, cuda_stream stream)
 static bool queue_work(cuda_pointer at, cuda_stream stream)
 {
 	static int64_t work_ns = 100 * NS_PER_MS;
-	int64_t begin, each;
+	int64_t each = scratch_grow(work_ns, stream);
 	int n;
 
-	if (!cuda_ok(cuda.fill(at, 0, SIZE, stream), "cuMemsetD8Async") ||
+	if (each <= 0 || !cuda_ok(cuda.fill(at, 0, SIZE, stream), "cuMemsetD8Async") ||
 	    !cuda_ok(cuda.stream_synchronize(stream), "cuStreamSynchronize"))
 		return false;
-	begin = now_mono_ns();
-	if (!cuda_ok(cuda.fill(at, 0, SIZE, stream), "cuMemsetD8Async") ||
-	    !cuda_ok(cuda.stream_synchronize(stream), "cuStreamSynchronize"))
-		return false;
-	each = now_mono_ns() - begin + 1;
 	n = (int)(work_ns / each);
 	work_ns *= 2;
-	for (int i = 0; i < n && i < 900; i++) /* the queue holds about 1,000 */
-		if (!cuda_ok(cuda.fill(at, (unsigned char)i, SIZE, stream), "cuMemsetD8Async"))
+	for (int i = 0; i < n && i < QUEUE_MAX; i++)
+		if (!cuda_ok(cuda.fill(scratch.at, (unsigned char)i, scratch.size, stream),
+			     "cuMemsetD8Async"))
 			return false;
 	return cuda_ok(cuda.fill(at, LATER, SIZE, stream), "cuMemsetD8Async");
 }

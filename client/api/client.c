@@ -7,6 +7,7 @@
 
 #include "client/arguments.h"
 #include "client/error.h"
+#include "client/get/lookup.h"
 #include "client/produce/draft.h"
 #include "client/session/address.h"
 #include "client/session/client.h"
@@ -22,6 +23,10 @@ static_assert(TL_NAME_MAX == TENSOR_NAME_MAX, "one limit");
 static_assert(TL_NDIM_MAX == TENSOR_NDIM_MAX, "one limit");
 static_assert(TL_METADATA_MAX == TENSOR_META_MAX, "one limit");
 static_assert(TL_ALIGNMENT == TENSOR_ALIGNMENT, "one alignment");
+static_assert(TL_TTL_MAX == TENSOR_TTL_MAX, "one limit");
+static_assert((int)TL_LIFETIME_OWNER_BOUND == (int)WIRE_LIFETIME_OWNER_BOUND &&
+		      (int)TL_LIFETIME_EVICTABLE == (int)WIRE_LIFETIME_EVICTABLE,
+	      "the same bits");
 
 TL_API const char *tl_version(void)
 {
@@ -59,7 +64,7 @@ static int client_configure(struct tl_client *client, const tl_connect_options *
 		return tl_fail(-EINVAL, "tl_connect_options.reserved is %u, not 0", o.reserved);
 	client->flags = o.flags;
 	client->timeout_ns = o.timeout_ns ? o.timeout_ns : CLIENT_TIMEOUT_DEFAULT_S * NS_PER_SEC;
-	return address_find(client->address, sizeof(client->address), o.address);
+	return address_find(&client->address, o.address, o.namespace_name);
 }
 
 TL_API int tl_connect(const tl_connect_options *options, tl_client **out)
@@ -108,16 +113,51 @@ TL_API int tl_close(tl_client *client)
 
 /* ---- Requests ---- */
 
-TL_API int tl_delete(tl_client *client, const char *name)
+/* What the name means, or 0. */
+static uint64_t meaning(struct session *s, const struct name_key *key)
+{
+	uint64_t ref;
+
+	if (lookup_take(s, key, 0, &ref))
+		return 0;
+	lease_release(s, ref_slot(ref));
+	return ref;
+}
+
+/*
+ * If a daemon dies before it answers, it may have deleted the tensor, and another may be published
+ * since. So the next daemon is asked only if the name still means what it did.
+ */
+static int delete_on(struct session *s, void *message, const char *name, size_t len,
+		     int64_t deadline, struct conn_message *answer)
+{
+	const struct name_key key = name_key(name, len);
+	uint64_t ref = meaning(s, &key);
+	struct request req;
+	int r;
+
+	do {
+		r = session_ask(s, message, deadline, &req, answer);
+		if (r)
+			return r;
+		r = session_await(s, &req, deadline);
+		if (r != SESSION_E_ADOPTED)
+			return r;
+	} while (!ref || meaning(s, &key) == ref);
+	answer->header.type = WIRE_DONE;
+	return 0;
+}
+
+static int delete_version(tl_client *client, const char *name, uint64_t version)
 {
 	unsigned char bytes[sizeof(struct wire_delete) + TL_NAME_MAX];
-	struct wire_delete m = { .header = { .type = WIRE_DELETE } };
+	struct wire_delete m = { .header = { .type = WIRE_DELETE }, .version = version };
 	struct conn_message answer;
+	int64_t deadline = client_deadline(client);
+	struct use use;
 	size_t len;
 	int r;
 
-	if (!client || !name)
-		return tl_fail(-EINVAL, "tl_delete: %s is NULL", client ? "name" : "client");
 	len = strlen(name);
 	r = client_check_name(name, len);
 	if (r)
@@ -126,96 +166,35 @@ TL_API int tl_delete(tl_client *client, const char *name)
 	m.name_len = (uint16_t)len;
 	memcpy(bytes, &m, sizeof(m));
 	memcpy(bytes + sizeof(m), name, len);
-	return client_request(client, bytes, WIRE_DONE, "deleting", &answer);
-}
-
-static bool at_end(const struct conn_message *answer)
-{
-	return answer->header.type == WIRE_DONE;
-}
-
-TL_API int tl_list_clients(tl_client *client,
-			   int (*visit)(const tl_client_info *info, void *context), void *context)
-{
-	struct wire_clients m = { .header = { .type = WIRE_CLIENTS, .length = sizeof(m) } };
-
-	if (!client || !visit)
-		return tl_fail(-EINVAL, "tl_list_clients: %s is NULL", client ? "visit" : "client");
-	for (;;) {
-		struct conn_message answer;
-		struct wire_client c;
-		tl_client_info info;
-		int r;
-
-		r = client_request(client, &m, 0, "listing clients", &answer);
+	for (unsigned attempt = 0;; attempt++) {
+		r = client_enter_until(client, true, deadline, &use);
 		if (r)
 			return r;
-		if (at_end(&answer))
-			return 0;
-		r = answer_expect(&answer, WIRE_CLIENT, "listing clients");
-		if (r)
+		r = delete_on(use.session, bytes, name, len, deadline, &answer);
+		client_leave(&use);
+		if (!r)
+			return answer_expect(&answer, WIRE_DONE, "deleting");
+		if (r < 0)
 			return r;
-		memcpy(&c, answer.bytes, sizeof(c));
-		if (c.id <= m.after)
-			return tl_fail(-EPROTO, "the daemon told of client %llu after %llu",
-				       (unsigned long long)c.id, (unsigned long long)m.after);
-		info = (tl_client_info){
-			.size = sizeof(info),
-			.id = c.id,
-			.pid = c.pid,
-			.uid = c.uid,
-			.gid = c.gid,
-			.drafts = c.drafts,
-			.leases = c.leases,
-			.tensors_held = c.tensors_held,
-			.bytes_held = c.bytes_held,
-		};
-		memcpy(info.label, c.label, sizeof(info.label) - 1);
-		m.after = c.id;
-		r = visit(&info, context);
-		if (r)
-			return r;
+		if (r == SESSION_E_LOST || attempt)
+			return tl_fail(-ENOTCONN, "deleting: the daemon at %s ended the connection",
+				       client->address.path);
 	}
 }
 
-TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
-			    int (*visit)(const tl_holding *holding, void *context), void *context)
+TL_API int tl_delete(tl_client *client, const char *name)
 {
-	struct wire_holdings m = { .header = { .type = WIRE_HOLDINGS, .length = sizeof(m) },
-				   .id = client_id };
+	if (!client || !name)
+		return tl_fail(-EINVAL, "tl_delete: %s is NULL", client ? "name" : "client");
+	return delete_version(client, name, 0);
+}
 
-	if (!client || !visit)
-		return tl_fail(-EINVAL, "tl_list_holdings: %s is NULL",
-			       client ? "visit" : "client");
-	for (;;) {
-		struct conn_message answer;
-		struct wire_holding h;
-		tl_holding holding;
-		int r;
-
-		r = client_request(client, &m, 0, "listing what a client holds", &answer);
-		if (r)
-			return r;
-		if (at_end(&answer))
-			return 0;
-		r = answer_expect(&answer, WIRE_HOLDING, "listing what a client holds");
-		if (r)
-			return r;
-		memcpy(&h, answer.bytes, sizeof(h));
-		if (h.slot < m.slot)
-			return tl_fail(-EPROTO, "the daemon told of slot %u after %u", h.slot,
-				       m.slot);
-		holding = (tl_holding){
-			.size = sizeof(holding),
-			.version = h.version,
-			.nbytes = h.nbytes,
-			.leases = h.leases,
-			.retired = h.retired,
-		};
-		memcpy(holding.name, wire_tail(answer.bytes, sizeof(h)), h.name_len);
-		m.slot = h.slot + 1;
-		r = visit(&holding, context);
-		if (r)
-			return r;
-	}
+TL_API int tl_delete_version(tl_client *client, const char *name, uint64_t version)
+{
+	if (!client || !name)
+		return tl_fail(-EINVAL, "tl_delete_version: %s is NULL",
+			       client ? "name" : "client");
+	if (!version)
+		return tl_fail(-EINVAL, "tl_delete_version: version is 0; they count from 1");
+	return delete_version(client, name, version);
 }

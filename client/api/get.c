@@ -2,11 +2,13 @@
 /* Getting tensors, and asking about them. */
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <tensorlease/cuda.h>
 
 #include "client/arguments.h"
+#include "client/cuda/moved.h"
 #include "client/error.h"
 #include "client/get/lease.h"
 #include "client/get/lookup.h"
@@ -16,8 +18,84 @@
 #include "client/get/remap.h"
 #include "client/get/tensor.h"
 #include "client/get/wait.h"
+#include "util/cleanup.h"
 
 /* ---- Getting ---- */
+
+/* Another lease on @held: on the stream it has, unless @stream says that @want has one. */
+static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_options *want,
+		 DLManagedTensorVersioned **out, const char *function)
+{
+	const struct tensor_lease *l = tensor_lease_of(held);
+
+	if (held && out && moved_info(held) && want->mode == TL_MODE_READ)
+		return moved_again(held, stream ? want->stream : TL_STREAM_NONE, out);
+	if (!l || !out)
+		return tl_fail(-EINVAL, "%s: %s", function,
+			       l ? "out is NULL" : "the tensor is not from tl_get()");
+	if (want->mode != TL_MODE_READ && want->mode != TL_MODE_COPY_ON_WRITE)
+		return tl_fail(-EINVAL, "%s: the mode is %d", function, (int)want->mode);
+	if (tensor_lease_kind(l)->lease_again)
+		tensor_lease_kind(l)->lease_again(l, stream, want);
+	return lease_again(l, want, out);
+}
+
+/* @options as they are while it is not known where the tensor is: nothing is ordered yet. */
+static tl_get_options anywhere(const tl_get_options *options)
+{
+	tl_get_options want = *options;
+
+	want.flags = 0;
+	want.mode = TL_MODE_READ;
+	want.stream = TL_STREAM_NONE;
+	return want;
+}
+
+/* Puts the tensor where it is wanted. Takes @held over, also if it fails. */
+static int put_on(tl_client *client, const char *name, DLManagedTensorVersioned *held,
+		  const tl_get_options *options, DLManagedTensorVersioned **out)
+{
+	tl_get_options want = *options;
+	int r;
+
+	if (moved_needed(held, options->device))
+		return moved_new(client, name, held, options->device, options->stream, out);
+	want.flags = 0;
+	r = remap(held, true, &want, out, "tl_get");
+	held->deleter(held);
+	return r;
+}
+
+static int check_device(const tl_get_options *options)
+{
+	const DLDevice *d = &options->device;
+
+	if (!(options->flags & TL_GET_DEVICE))
+		return 0;
+	if (options->flags & TL_GET_LOCAL)
+		return tl_fail(-EINVAL, "tl_get_options.flags: TL_GET_LOCAL allows no copy, and so "
+					"does not go with TL_GET_DEVICE");
+	if (options->mode != TL_MODE_READ && options->mode != TL_MODE_COPY_ON_WRITE)
+		return tl_fail(-EINVAL, "tl_get_options.mode is %d", (int)options->mode);
+	if (d->device_type == kDLCUDA || (d->device_type == kDLCPU && d->device_id == 0))
+		return 0;
+	return tl_fail(-EINVAL,
+		       "tl_get_options.device is device %d of type %d; a tensor can be had on "
+		       "the CPU, which is 0 of %d, and on GPUs, which are of %d",
+		       d->device_id, (int)d->device_type, kDLCPU, kDLCUDA);
+}
+
+static int get_on(tl_client *client, const char *name, const tl_get_options *options,
+		  DLManagedTensorVersioned **out)
+{
+	tl_get_options want = anywhere(options);
+	DLManagedTensorVersioned *held;
+	int r = check_device(options);
+
+	if (!r)
+		r = lease_get(client, name, &want, &held);
+	return r ? r : put_on(client, name, held, options, out);
+}
 
 TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *options,
 		  DLManagedTensorVersioned **out)
@@ -32,22 +110,56 @@ TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *opt
 			       : !name ? "name"
 				       : "out");
 	if (options) {
-		r = client_options(&copy, sizeof(copy), options, sizeof(copy), "tl_get_options");
+		r = client_options(&copy, sizeof(copy), options, offsetof(tl_get_options, device),
+				   "tl_get_options");
 		if (r)
 			return r;
 		options = &copy;
 	} else {
 		options = &defaults;
 	}
-	if (__builtin_expect(options->flags & ~(uint32_t)TL_GET_LOCAL, 0))
-		return tl_fail(-EINVAL, "tl_get_options.flags is %#x; %#x is known", options->flags,
-			       TL_GET_LOCAL);
+	if (__builtin_expect(options->flags & ~(uint32_t)TL_GET_LOCAL, 0)) {
+		if (options->flags & ~(uint32_t)(TL_GET_LOCAL | TL_GET_DEVICE))
+			return tl_fail(-EINVAL, "tl_get_options.flags is %#x; %#x is known",
+				       options->flags, TL_GET_LOCAL | TL_GET_DEVICE);
+		return get_on(client, name, options, out);
+	}
 	r = lease_get_mapped(client, name, options, out);
 	if (__builtin_expect(r != LEASE_E_SLOW, 1))
 		return r;
 	if (options->flags & TL_GET_LOCAL)
 		return tl_fail(-EAGAIN, "'%s' cannot be had without a request or a wait", name);
 	return lease_get(client, name, options, out);
+}
+
+/* Leaves @out alone on failure, as get_many() does. */
+static int get_many_on(tl_client *client, const char *const *names, size_t count,
+		       const tl_get_options *options, DLManagedTensorVersioned **out)
+{
+	tl_get_options want = anywhere(options);
+	DLManagedTensorVersioned **got = calloc(count + 1, sizeof(DLManagedTensorVersioned *));
+	size_t moved = 0;
+	int r;
+
+	if (!got)
+		return tl_fail(-ENOMEM, "no memory for %zu tensors", count);
+	r = get_many(client, names, count, &want, got);
+	if (r) {
+		free(got);
+		return r;
+	}
+	for (; !r && moved < count; moved++) {
+		DLManagedTensorVersioned *held = take_ptr(got[moved]);
+
+		r = put_on(client, names[moved], held, options, &got[moved]);
+	}
+	if (!r)
+		memcpy(out, got, count * sizeof(DLManagedTensorVersioned *));
+	for (size_t i = 0; r && i < count; i++)
+		if (got[i])
+			got[i]->deleter(got[i]);
+	free(got);
+	return r;
 }
 
 TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count,
@@ -62,7 +174,10 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 			       : !names ? "names"
 					: "out");
 	if (options)
-		r = client_options(&want, sizeof(want), options, sizeof(want), "tl_get_options");
+		r = client_options(&want, sizeof(want), options, offsetof(tl_get_options, device),
+				   "tl_get_options");
+	if (!r)
+		r = check_device(&want);
 	if (r)
 		return r;
 	if (want.newer_than)
@@ -70,12 +185,14 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 			       (unsigned long long)want.newer_than);
 	if (want.mode != TL_MODE_READ && want.mode != TL_MODE_COPY_ON_WRITE)
 		return tl_fail(-EINVAL, "tl_get_options.mode is %d", (int)want.mode);
-	if (want.flags)
-		return tl_fail(-EINVAL, "tl_get_many: tl_get_options.flags is %#x, not 0",
-			       want.flags);
+	if (want.flags & ~(uint32_t)TL_GET_DEVICE)
+		return tl_fail(-EINVAL, "tl_get_many: tl_get_options.flags is %#x; %#x is known",
+			       want.flags, TL_GET_DEVICE);
 	if (count > WIRE_GROUP_MAX)
 		return tl_fail(-EINVAL, "tl_get_many: %zu tensors; the limit is %d", count,
 			       WIRE_GROUP_MAX);
+	if (want.flags & TL_GET_DEVICE)
+		return get_many_on(client, names, count, &want, out);
 	return get_many(client, names, count, &want, out);
 }
 
@@ -90,22 +207,6 @@ TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t cou
 					: "which");
 	return wait_many(client, items, count, (const _Atomic uint32_t *)interrupt, interrupt_value,
 			 timeout_ns, which);
-}
-
-/* Another lease on @held: on the stream it has, unless @stream says that @want has one. */
-static int remap(const DLManagedTensorVersioned *held, bool stream, tl_get_options *want,
-		 DLManagedTensorVersioned **out, const char *function)
-{
-	const struct tensor_lease *l = tensor_lease_of(held);
-
-	if (!l || !out)
-		return tl_fail(-EINVAL, "%s: %s", function,
-			       l ? "out is NULL" : "the tensor is not from tl_get()");
-	if (want->mode != TL_MODE_READ && want->mode != TL_MODE_COPY_ON_WRITE)
-		return tl_fail(-EINVAL, "%s: the mode is %d", function, (int)want->mode);
-	if (tensor_lease_kind(l)->lease_again)
-		tensor_lease_kind(l)->lease_again(l, stream, want);
-	return lease_again(l, want, out);
 }
 
 TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
@@ -130,29 +231,34 @@ TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream
 static bool row_is_ours(const struct tensor_lease *l)
 {
 	uint64_t word = atomic_load(&l->session->catalog.rows[ref_slot(l->ref)].word);
-	enum row_state state = row_word_state(word);
 
-	return word >> 2 == ref_generation(l->ref) && (state == ROW_LIVE || state == ROW_RETIRED);
+	return word >> 2 == ref_generation(l->ref) && row_word_state(word) != ROW_FREE;
 }
 
 TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)
 {
-	const struct tensor_lease *l = tensor_lease_of(tensor);
+	const tl_info *moved = tensor ? moved_info(tensor) : NULL;
+	const struct tensor_lease *l = tensor && !moved ? tensor_lease_of(tensor) : NULL;
 	tl_info found;
 	int r;
 
-	if (!l || !info)
+	if (!info || (!l && !moved))
 		return tl_fail(-EINVAL, "tl_tensor_info: %s",
-			       l ? "info is NULL" : "the tensor is not from tl_get()");
-	r = client_result_check(info, sizeof(found), "tl_info");
+			       info ? "the tensor is not from tl_get()" : "info is NULL");
+	r = client_result_check(info, offsetof(tl_info, ttl_ns), "tl_info");
 	if (r)
 		return r;
-	r = tensor_info(l->session, &l->session->catalog.rows[ref_slot(l->ref)], &found);
-	if (!row_is_ours(l)) /* read after it: its word changes first */
-		return tl_fail(-ENOTCONN, "the daemon that knows the tensor does not serve us now");
-	if (r)
-		return r;
-	found.dlpack_flags = tensor->flags;
+	if (moved) {
+		found = *moved;
+	} else {
+		r = tensor_info(l->session, &l->session->catalog.rows[ref_slot(l->ref)], &found);
+		if (!row_is_ours(l)) /* read after it: its word changes first */
+			return tl_fail(-ENOTCONN,
+				       "the daemon that knows the tensor does not serve us now");
+		if (r)
+			return r;
+		found.dlpack_flags = tensor->flags;
+	}
 	client_result(info, &found, sizeof(found));
 	return 0;
 }
@@ -162,6 +268,8 @@ TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor)
 	const struct tensor_lease *l = tensor_lease_of(tensor);
 	const struct catalog_row *row;
 
+	if (tensor && moved_info(tensor))
+		return 0;
 	if (!l)
 		return tl_fail(-EINVAL, "tl_tensor_check: the tensor is not from tl_get()");
 	row = &l->session->catalog.rows[ref_slot(l->ref)];
@@ -175,12 +283,31 @@ TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor)
 
 /* ---- Looking around ---- */
 
-TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
+/* LEASE_E_GONE: the tensor went while we read its row, so look again. */
+static int stat_once(tl_client *client, const struct name_key *key, struct patience *patience,
+		     tl_info *info)
 {
-	struct name_key key;
-	tl_info found;
 	struct use use;
 	uint64_t ref;
+	int r = lookup_client(client, key, &use, &ref);
+
+	if (r)
+		return r;
+	r = tensor_info(use.session, &use.session->catalog.rows[ref_slot(ref)], info);
+	if (!lease_stands(use.session, ref)) {
+		r = lookup_again(use.session, patience);
+		r = r < 0 ? r : LEASE_E_GONE;
+	}
+	lease_release(use.session, ref_slot(ref));
+	client_leave(&use);
+	return r;
+}
+
+TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
+{
+	struct patience patience = { 0 };
+	struct name_key key;
+	tl_info found;
 	int r;
 
 	if (!client || !name || !info)
@@ -189,19 +316,16 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 			       : !name ? "name"
 				       : "info");
 	key = name_key(name, strlen(name));
-	r = client_result_check(info, sizeof(found), "tl_info");
+	r = client_result_check(info, offsetof(tl_info, ttl_ns), "tl_info");
 	if (!r)
 		r = client_check_name(name, key.len);
 	if (r)
 		return r;
-	r = lookup_client(client, &key, &use, &ref);
+	do {
+		r = stat_once(client, &key, &patience, &found);
+	} while (r == LEASE_E_GONE);
 	if (r == LEASE_E_NONE)
 		return tl_fail(-ENOENT, "no tensor is called '%s'", name);
-	if (r)
-		return r;
-	r = tensor_info(use.session, &use.session->catalog.rows[ref_slot(ref)], &found);
-	lease_release(use.session, ref_slot(ref));
-	client_leave(&use);
 	if (!r)
 		client_result(info, &found, sizeof(found));
 	return r;
@@ -215,44 +339,10 @@ TL_API int tl_list(tl_client *client, const char *prefix,
 
 	if (!client || !visit)
 		return tl_fail(-EINVAL, "tl_list: %s is NULL", client ? "visit" : "client");
-	r = client_enter(client, false, client_deadline(client), &use);
+	r = client_enter(client, false, &use);
 	if (r)
 		return r;
 	r = names_list(use.session, prefix ? prefix : "", visit, context);
 	client_leave(&use);
 	return r;
-}
-
-TL_API int tl_get_status(tl_client *client, tl_status *status)
-{
-	const struct catalog_header *c;
-	tl_status now = { 0 };
-	struct use use;
-	int r;
-
-	if (!client || !status)
-		return tl_fail(-EINVAL, "tl_get_status: %s is NULL", client ? "status" : "client");
-	r = client_result_check(status, sizeof(now), "tl_status");
-	if (!r)
-		r = client_enter(client, false, client_deadline(client), &use);
-	if (r)
-		return r;
-	c = use.session->catalog.header;
-	memcpy(now.address, client->address, sizeof(now.address));
-	now.started_ns = load_once(&c->started_ns);
-	now.capacity = load_once(&c->capacity);
-	now.bytes_used = atomic_load(&c->bytes_used);
-	now.bytes_warm = atomic_load(&c->bytes_warm);
-	now.commits = atomic_load(&c->commits);
-	now.tensors = atomic_load(&c->tensors);
-	now.retired = atomic_load(&c->retired);
-	now.drafts = atomic_load(&c->drafts);
-	now.segments = atomic_load(&c->segments);
-	now.clients = atomic_load(&c->clients);
-	now.max_tensors = load_once(&c->max_tensors);
-	now.max_clients = load_once(&c->max_clients);
-	now.daemon_pid = load_once(&c->daemon_pid);
-	client_leave(&use);
-	client_result(status, &now, sizeof(now));
-	return 0;
 }

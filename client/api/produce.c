@@ -3,8 +3,11 @@
 #include <errno.h>
 #include <string.h>
 
+#include <tensorlease/cuda.h>
+
 #include "client/arguments.h"
 #include "client/error.h"
+#include "client/produce/claim.h"
 #include "client/produce/draft.h"
 #include "client/produce/group.h"
 #include "client/produce/publish.h"
@@ -127,7 +130,7 @@ TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t
 	if (count < 1 || count > WIRE_GROUP_MAX)
 		return tl_fail(-EINVAL, "a group of %zu tensors; it has 1 to %d", count,
 			       WIRE_GROUP_MAX);
-	return group_create(client, items, count, timeout_ns, out);
+	return group_create(client, items, NULL, count, timeout_ns, out);
 }
 
 TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index)
@@ -165,4 +168,81 @@ TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTens
 		return tl_fail(-EINVAL, "tl_put_many: %zu tensors; 1 to %d are allowed", count,
 			       WIRE_GROUP_MAX);
 	return group_put(client, names, sources, count, &o);
+}
+
+TL_API int tl_publish_many(tl_client *client, const char *const *names,
+			   DLManagedTensorVersioned *const *tensors, size_t count,
+			   const tl_put_options *options, size_t *copied)
+{
+	tl_put_options o;
+	int r;
+
+	if (!client || !names || !tensors)
+		return tl_fail(-EINVAL, "tl_publish_many: %s is NULL",
+			       !client	? "client"
+			       : !names ? "names"
+					: "tensors");
+	r = put_options(&o, options);
+	if (r)
+		return r;
+	if (!count || count > WIRE_GROUP_MAX)
+		return tl_fail(-EINVAL, "tl_publish_many: %zu tensors; 1 to %d are allowed", count,
+			       WIRE_GROUP_MAX);
+	return group_hand(client, names, tensors, count, &o, copied);
+}
+
+TL_API int tl_group_create_on(tl_client *client, const tl_group_item *items,
+			      const DLDevice *devices, size_t count, int64_t timeout_ns,
+			      tl_group **out)
+{
+	if (!client || !items || !devices || !out)
+		return tl_fail(-EINVAL, "tl_group_create_on: %s is NULL",
+			       !client	  ? "client"
+			       : !items	  ? "items"
+			       : !devices ? "devices"
+					  : "out");
+	if (count < 1 || count > WIRE_GROUP_MAX)
+		return tl_fail(-EINVAL, "a group of %zu tensors; it has 1 to %d", count,
+			       WIRE_GROUP_MAX);
+	return group_create(client, items, devices, count, timeout_ns, out);
+}
+
+TL_API int tl_group_copy(tl_group *group, const DLTensor *const *sources)
+{
+	if (!group || !sources)
+		return tl_fail(-EINVAL, "tl_group_copy: %s is NULL", group ? "sources" : "group");
+	return group_copy(group, sources);
+}
+
+TL_API int tl_group_set_stream(tl_group *group, intptr_t stream, bool sealed)
+{
+	if (!group)
+		return tl_fail(-EINVAL, "tl_group_set_stream: group is NULL");
+	group_stream(group, stream, sealed);
+	return 0;
+}
+
+/* ---- Claims ---- */
+
+TL_API int tl_claim(tl_client *client, const char *name, const tl_claim_options *options)
+{
+	tl_claim_options o = { .size = sizeof(o) };
+	int r;
+
+	if (!client || !name)
+		return tl_fail(-EINVAL, "tl_claim: %s is NULL", client ? "name" : "client");
+	r = options ? client_options(&o, sizeof(o), options, sizeof(o), "tl_claim_options") : 0;
+	if (!r)
+		r = client_check_name(name, strlen(name));
+	return r ? r : claim_take(client, name, o.timeout_ns);
+}
+
+TL_API int tl_unclaim(tl_client *client, const char *name)
+{
+	int r;
+
+	if (!client || !name)
+		return tl_fail(-EINVAL, "tl_unclaim: %s is NULL", client ? "name" : "client");
+	r = client_check_name(name, strlen(name));
+	return r ? r : claim_give_up(client, name);
 }

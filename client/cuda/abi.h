@@ -71,6 +71,7 @@ enum cuda_device_attribute {
 	CUDA_DEVICE_MANAGED_MEMORY = 83,
 	CUDA_DEVICE_VMM = 102,		     /* virtual memory management */
 	CUDA_DEVICE_POSIX_DESCRIPTORS = 103, /* such memory can be exported as a descriptor */
+	CUDA_DEVICE_VMM_RDMA = 110,	     /* such memory can be read by network cards */
 	CUDA_DEVICE_MEMORY_POOLS = 115,	     /* stream-ordered allocation */
 	CUDA_DEVICE_POOL_HANDLE_TYPES = 119, /* bits of enum cuda_handle_type */
 	CUDA_DEVICE_IPC_EVENTS = 125,	     /* CUDA_E_INVALID_VALUE before CUDA 12 */

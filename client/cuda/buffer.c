@@ -2,7 +2,7 @@
 /*
  * Allocating, mapping and exporting memory takes long, and so does mapping it in a consumer.
  * Therefore a buffer that nobody uses any more is kept for the next draft of its size: at most
- * BUFFERS_MAX of them, for FREE_NS. The library's thread gives them back, since that may wait for
+ * BUFFERS_MAX of them, for FREE_NS. The closer gives them back, since that may wait for
  * the GPU.
  */
 #include <errno.h>
@@ -15,6 +15,7 @@
 #include "client/cuda/thread.h"
 #include "client/error.h"
 #include "client/session/client.h"
+#include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
@@ -59,12 +60,8 @@ static CUresult map_handle(const struct cuda_scope *scope, const struct cuda_dev
 static int allocate(const struct cuda_scope *scope, const struct cuda_device *device, uint64_t size,
 		    CUdeviceptr *base, int *fd)
 {
-	struct cuda_allocation_prop prop = {
-		.type = CUDA_ALLOCATION_PINNED,
-		.handle_types = CUDA_HANDLE_POSIX_FD,
-		.location = { CUDA_LOCATION_DEVICE, device->ordinal },
-	};
 	const struct cuda_driver *d = scope->driver;
+	struct cuda_allocation_prop prop = cuda_buffer_prop(d, device);
 	cuda_vmm_handle handle;
 	CUresult e;
 
@@ -99,7 +96,8 @@ static void destroy(struct cuda_buffer *buffer)
 	cuda_export_end(buffer->export);
 	cuda_export_free(buffer->export);
 	if (!cuda_enter(device, &scope)) {
-		buffer_unmap(&scope, base, buffer->size);
+		if (buffer->life == atomic_load(&device->life)) /* else it went with that */
+			buffer_unmap(&scope, base, buffer->size);
 		cuda_leave(&scope);
 	}
 	free(buffer);
@@ -116,7 +114,8 @@ static struct cuda_buffer *reuse(struct cuda_session *cs, const struct cuda_devi
 	list_for_each_entry(buffer, &cs->buffers, link) {
 		if (atomic_load(&cs->session->lost))
 			break;
-		if (buffer->size != size || buffer->export->memory.device != device)
+		if (buffer->size != size || buffer->export->memory.device != device ||
+		    buffer->life != atomic_load(&device->life))
 			continue;
 		found = buffer;
 		break;
@@ -130,9 +129,23 @@ static struct cuda_buffer *reuse(struct cuda_session *cs, const struct cuda_devi
 	return found;
 }
 
-static int export_buffer(struct session *s, struct cuda_buffer *buffer, struct cuda_device *device,
-			 CUdeviceptr base, const int *fd_peek)
+/* The descriptor of a buffer, which is one part. */
+struct buffer_part {
+	struct cuda_parts parts;
+	int fd;
+};
+
+static int open_part(struct cuda_parts *parts, uint32_t part, int *fd)
 {
+	(void)part;
+	*fd = take_fd(&container_of(parts, struct buffer_part, parts)->fd);
+	return 0;
+}
+
+static int export_buffer(struct session *s, struct cuda_buffer *buffer, struct cuda_device *device,
+			 CUdeviceptr base, int fd_take)
+{
+	struct buffer_part part = { .parts.open = open_part, .fd = fd_take };
 	struct cuda_memory memory = {
 		.kind = SEGMENT_CUDA_VMM,
 		.device = device,
@@ -141,8 +154,12 @@ static int export_buffer(struct session *s, struct cuda_buffer *buffer, struct c
 		.nparts = 1,
 	};
 
+	int r;
+
 	memcpy(memory.uuid, device->uuid.bytes, sizeof(memory.uuid));
-	return cuda_export_new(&buffer->export, s, &memory, fd_peek);
+	r = cuda_export_new(&buffer->export, s, &memory, &part.parts);
+	fd_close(part.fd);
+	return r;
 }
 
 static int buffer_new(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
@@ -165,14 +182,14 @@ static int buffer_new(struct cuda_session *cs, struct cuda_device *device, uint6
 		free(buffer);
 		return r;
 	}
+	buffer->life = atomic_load(&device->life);
 	r = allocate(&scope, device, size, &base, &fd);
 	if (!r) {
-		r = export_buffer(cs->session, buffer, device, base, &fd);
+		r = export_buffer(cs->session, buffer, device, base, fd);
 		if (r)
 			buffer_unmap(&scope, base, size);
 	}
 	cuda_leave(&scope);
-	fd_close(fd);
 	if (r) {
 		free(buffer);
 		return r;
@@ -282,7 +299,7 @@ void cuda_buffer_put(struct cuda_buffer *buffer)
 		buffer->free_since = now_mono_ns();
 		list_add_head(&buffer->owner->buffers, &buffer->link);
 		buffer->owner->nbuffers++;
-		cuda_wake(); /* the thread keeps the bounds */
+		cuda_closer_wake(); /* it keeps the bounds */
 	}
 	pthread_mutex_unlock(&cuda_lock);
 }

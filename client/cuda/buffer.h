@@ -12,6 +12,7 @@ struct cuda_buffer {
 	struct cuda_session *owner;
 	struct cuda_export *export;
 	uint64_t size;
+	unsigned life; /* of the device's contexts */
 	int64_t free_since;
 	unsigned uses; /* by a draft, what was published from it, a copy's original; cuda_lock */
 };
@@ -28,7 +29,7 @@ void cuda_buffer_put(struct cuda_buffer *buffer);
 void cuda_buffer_forget(struct cuda_buffer *buffer);
 
 /* Gives buffers back that have been free for long. Returns the ns until that is due again, or 0 if
- * none is free. The library's thread. */
+ * none is free. The closer. */
 int64_t cuda_buffers_trim(struct cuda_session *cs);
 /* Gives all of them back; the session is over. */
 void cuda_buffers_end(struct cuda_session *cs);

@@ -4,15 +4,17 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "client/cuda/device.h"
 #include "client/error.h"
-
-enum { DEVICES_MAX = 64 };
+#include "util/clock.h"
 
 static struct {
-	struct cuda_device list[DEVICES_MAX];
+	struct cuda_device list[CUDA_DEVICES_MAX];
 	int n;
 	CUresult result; /* why they could not be found; CUDA_OK */
 } devices;
@@ -52,15 +54,70 @@ const char *cuda_uuid_format(const unsigned char uuid[16], char text[CUDA_UUID_T
 	return text;
 }
 
+/* ---- The end of the process ---- */
+
+#define EXIT_NS (1 * NS_PER_SEC)
+
+static struct {
+	_Atomic unsigned inside; /* threads between cuda_enter() and cuda_leave() */
+	_Atomic bool closed;
+	pid_t process; /* that closes it at exit; not a child that it forks */
+} gate;
+
+/* ORDER: each side writes its own word and then reads the other's: either we see the gate closed,
+ * or exit() sees us inside. */
+static bool gate_enter(void)
+{
+	atomic_fetch_add(&gate.inside, 1);
+	if (!atomic_load(&gate.closed))
+		return true;
+	atomic_fetch_sub(&gate.inside, 1);
+	return false;
+}
+
+static void gate_leave(void)
+{
+	atomic_fetch_sub(&gate.inside, 1);
+}
+
+/* Runs before the driver's own function at exit, which was registered before. A thread that is
+ * stuck in the driver is waited for only so long. */
+static void gate_close(void)
+{
+	int64_t until = deadline_after(EXIT_NS);
+
+	if (gate.process != getpid())
+		return;
+	atomic_store(&gate.closed, true);
+	while (atomic_load(&gate.inside) && !deadline_passed(until))
+		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS / 10 }, NULL);
+}
+
+bool cuda_is_ending(void)
+{
+	return atomic_load(&gate.closed);
+}
+
 /* ---- Finding them ---- */
+
+struct cuda_allocation_prop cuda_buffer_prop(const struct cuda_driver *d,
+					     const struct cuda_device *device)
+{
+	int rdma = 0;
+
+	if (d->device_get_attribute(&rdma, CUDA_DEVICE_VMM_RDMA, device->device))
+		rdma = 0;
+	return (struct cuda_allocation_prop){
+		.type = CUDA_ALLOCATION_PINNED,
+		.handle_types = CUDA_HANDLE_POSIX_FD,
+		.location = { CUDA_LOCATION_DEVICE, device->ordinal },
+		.gpudirect_rdma = rdma != 0,
+	};
+}
 
 static size_t granularity(const struct cuda_driver *d, const struct cuda_device *dev)
 {
-	struct cuda_allocation_prop prop = {
-		.type = CUDA_ALLOCATION_PINNED,
-		.handle_types = CUDA_HANDLE_POSIX_FD,
-		.location = { CUDA_LOCATION_DEVICE, dev->ordinal },
-	};
+	struct cuda_allocation_prop prop = cuda_buffer_prop(d, dev);
 	size_t size = 0;
 	int vmm = 0, posix = 0;
 
@@ -77,8 +134,13 @@ static void find_devices(void)
 	const struct cuda_driver *d = cuda_driver_get(NULL);
 	int count = 0;
 
+	gate.process = getpid();
+	if (atexit(gate_close)) {
+		devices.result = CUDA_E_OUT_OF_MEMORY;
+		return;
+	}
 	devices.result = d->device_get_count(&count);
-	for (int i = 0; !devices.result && i < count && i < DEVICES_MAX; i++) {
+	for (int i = 0; !devices.result && i < count && i < CUDA_DEVICES_MAX; i++) {
 		struct cuda_device *dev = &devices.list[i];
 
 		dev->ordinal = i;
@@ -151,7 +213,8 @@ int cuda_ordinal(const unsigned char uuid[16])
 
 /* ---- Contexts ---- */
 
-static int retain(const struct cuda_driver *d, struct cuda_device *device, CUcontext *context)
+static int retain(const struct cuda_driver *d, struct cuda_device *device, CUcontext *context,
+		  unsigned *life)
 {
 	CUresult e = CUDA_OK;
 
@@ -159,28 +222,66 @@ static int retain(const struct cuda_driver *d, struct cuda_device *device, CUcon
 	if (!device->context)
 		e = d->primary_ctx_retain(&device->context, device->device);
 	*context = device->context;
+	*life = atomic_load(&device->life);
 	pthread_mutex_unlock(&context_mutex);
 	return e ? cuda_fail(e, "retaining the primary context of GPU %d", device->ordinal) : 0;
 }
 
-int cuda_enter(struct cuda_device *device, struct cuda_scope *scope)
+/* The context of that life was reset. */
+static void forget(struct cuda_device *device, unsigned life)
+{
+	pthread_mutex_lock(&context_mutex);
+	if (atomic_load(&device->life) == life) {
+		device->context = NULL;
+		atomic_fetch_add(&device->life, 1);
+	}
+	pthread_mutex_unlock(&context_mutex);
+}
+
+static int push(const struct cuda_driver *d, struct cuda_device *device)
+{
+	for (bool again = false;; again = true) {
+		CUcontext context;
+		unsigned life;
+		CUresult e;
+		int r = retain(d, device, &context, &life);
+
+		if (r)
+			return r;
+		e = d->ctx_push(context);
+		if (!e)
+			return 0;
+		if (again || (e != CUDA_E_INVALID_CONTEXT && e != CUDA_E_CONTEXT_IS_DESTROYED))
+			return cuda_fail(e, "making the context of GPU %d current",
+					 device->ordinal);
+		forget(device, life);
+	}
+}
+
+static int enter(struct cuda_device *device, const struct cuda_driver **out)
 {
 	const struct cuda_driver *d = cuda_driver();
-	CUcontext context;
-	CUresult e;
 	int r;
 
+	*out = d;
 	if (!d)
 		return -ENODEV;
-	r = retain(d, device, &context);
+	if (!gate_enter())
+		return tl_fail(-ENODEV, "CUDA cannot be used any more: the process is ending");
+	r = push(d, device);
+	if (r)
+		gate_leave();
+	return r;
+}
+
+int cuda_enter(struct cuda_device *device, struct cuda_scope *scope)
+{
+	int r = enter(device, &scope->driver);
+
 	if (r)
 		return r;
-	e = d->ctx_push(context);
-	if (e)
-		return cuda_fail(e, "making the context of GPU %d current", device->ordinal);
-	scope->driver = d;
 	scope->capture_mode = CUDA_CAPTURE_MODE_RELAXED;
-	if (d->thread_exchange_capture_mode(&scope->capture_mode))
+	if (scope->driver->thread_exchange_capture_mode(&scope->capture_mode))
 		scope->capture_mode = -1;
 	return 0;
 }
@@ -192,6 +293,18 @@ void cuda_leave(struct cuda_scope *scope)
 	if (scope->capture_mode >= 0)
 		scope->driver->thread_exchange_capture_mode(&scope->capture_mode);
 	scope->driver->ctx_pop(&context);
+	gate_leave();
+}
+
+void cuda_look_for_reset(struct cuda_device *device)
+{
+	const struct cuda_driver *d;
+	CUcontext context;
+
+	if (enter(device, &d))
+		return;
+	d->ctx_pop(&context);
+	gate_leave();
 }
 
 int cuda_stream_usable(const struct cuda_scope *scope, intptr_t stream)

@@ -3,23 +3,35 @@
  * The GPUs of this process: known by UUID to other processes, by number to this one. Work is done
  * in a device's primary context, which is the one that CUDA's runtime uses: it is retained at the
  * first use and pushed around each group of calls, so that what the caller has current stays.
+ *
+ * All calls that need a context are between cuda_enter() and cuda_leave(). That is a gate as well:
+ * exit() closes it and waits until nobody is inside, before the driver takes itself down.
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "client/cuda/driver.h"
 #include "util/list.h"
 
+enum { CUDA_DEVICES_MAX = 64 };
+
 struct cuda_device {
 	int ordinal;
 	CUdevice device;
 	struct cuda_uuid uuid;
-	CUcontext context;  /* NULL until the first cuda_enter() retains it */
-	size_t granularity; /* of memory that descriptors can share; 0: there is none */
-	struct list events; /* struct cuda_event: free local ones; cuda_lock */
+	CUcontext context;     /* NULL until the first cuda_enter() retains it */
+	_Atomic unsigned life; /* counts contexts: what was made in an older one went with it */
+	size_t granularity;    /* of memory that descriptors can share; 0: there is none */
+	struct list events;    /* struct cuda_event: free local ones; cuda_lock */
 };
+
+/* What cuMemCreate() makes on the device for draft buffers: memory that a descriptor opens, and
+ * that network cards can read if the device lets them. */
+struct cuda_allocation_prop cuda_buffer_prop(const struct cuda_driver *d,
+					     const struct cuda_device *device);
 
 /* The driver, or NULL and tl_fail()'s text: -ENODEV. */
 const struct cuda_driver *cuda_driver(void);
@@ -38,9 +50,16 @@ struct cuda_scope {
 	int capture_mode; /* the thread's own: our calls must not break the capture of another */
 };
 
-/* Makes the device's context current on this thread, until cuda_leave(). 0, or a negative errno
- * with a text. */
+/*
+ * Makes the device's context current on this thread, until cuda_leave(). If it was reset
+ * (cudaDeviceReset), a new one is retained, and device->life counts on. 0, or a negative errno with
+ * a text.
+ */
 int cuda_enter(struct cuda_device *device, struct cuda_scope *scope);
+/* Notices a reset as cuda_enter() does. */
+void cuda_look_for_reset(struct cuda_device *device);
+/* Has exit() begun to end CUDA, so that cuda_enter() fails and says nothing about any work? */
+bool cuda_is_ending(void);
 void cuda_leave(struct cuda_scope *scope);
 
 /*
@@ -56,6 +75,15 @@ int cuda_fail(CUresult result, const char *what, ...) __attribute__((format(prin
 static inline CUstream cuda_stream(intptr_t stream)
 {
 	return stream == 0 ? CUDA_STREAM_LEGACY : (CUstream)stream;
+}
+
+/*
+ * May cuStreamQuery() be believed? The legacy stream waits for all blocking streams, but only an
+ * event that is recorded there shows when those have ended.
+ */
+static inline bool cuda_stream_tells(CUstream stream)
+{
+	return stream != CUDA_STREAM_LEGACY;
 }
 
 enum { CUDA_UUID_TEXT = 41 };

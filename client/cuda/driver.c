@@ -193,6 +193,7 @@ static bool load(void)
 	}
 	*(void **)&f.v2 = dlsym(f.library, "cuGetProcAddress_v2");
 	*(void **)&f.v1 = dlsym(f.library, "cuGetProcAddress");
+	*(void **)&driver.open_node = dlsym(f.library, "fakecuda_open_node");
 	missing = load_functions(&f);
 	if (driver.driver_get_version && !driver.driver_get_version(&version))
 		driver.version = version;

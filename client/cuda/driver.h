@@ -22,6 +22,10 @@
 struct cuda_driver {
 	int version; /* of the driver: 1000 * major + 10 * minor of the CUDA it implements */
 
+	/* Opens what the tests' fake driver has instead of /dev/nvidiaN; a real one has no such
+	 * function. */
+	int (*open_node)(CUdevice device);
+
 	CUresult (*init)(unsigned flags);
 	CUresult (*driver_get_version)(int *version);
 	CUresult (*get_error_name)(CUresult result, const char **text);
@@ -85,6 +89,8 @@ struct cuda_driver {
 	CUresult (*memcpy_htod_async)(CUdeviceptr to, const void *from, size_t size,
 				      CUstream stream);
 	CUresult (*memcpy_dtoh_async)(void *to, CUdeviceptr from, size_t size, CUstream stream);
+	CUresult (*memcpy_peer_async)(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+				      CUcontext from_context, size_t size, CUstream stream);
 	CUresult (*memset_d8)(CUdeviceptr to, unsigned char byte, size_t size);
 	CUresult (*memset_d8_async)(CUdeviceptr to, unsigned char byte, size_t size,
 				    CUstream stream);

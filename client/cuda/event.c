@@ -6,20 +6,75 @@
 #include "client/cuda/session.h"
 #include "client/error.h"
 
-struct cuda_event *cuda_event_take(struct cuda_device *device)
+struct cuda_event *cuda_event_alloc(struct cuda_device *device)
 {
-	const struct cuda_driver *d = cuda_driver_get(NULL);
-	struct cuda_event *event;
+	struct cuda_event *event = calloc(1, sizeof(*event));
 
-	if (!list_empty(&device->events)) {
-		event = list_first_entry(&device->events, struct cuda_event, link);
-		list_del(&event->link);
-		return event;
-	}
-	event = d ? calloc(1, sizeof(*event)) : NULL;
 	if (!event)
 		return NULL;
 	list_init(&event->link);
+	event->device = device;
+	event->life = atomic_load(&device->life);
+	return event;
+}
+
+/* Takes the first event off a list that nobody uses now; NULL: there is none. */
+static struct cuda_event *take(struct list *spare)
+{
+	struct cuda_event *event, *found = NULL;
+
+	pthread_mutex_lock(&cuda_lock);
+	list_for_each_entry(event, spare, link) {
+		if (event->pins)
+			continue;
+		found = event;
+		list_del(&found->link);
+		break;
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	return found;
+}
+
+/* The same, of those that have not gone with their context. */
+static struct cuda_event *take_alive(struct list *spare)
+{
+	struct cuda_event *event;
+
+	while ((event = take(spare)) && cuda_event_is_dead(event))
+		free(event);
+	return event;
+}
+
+void cuda_event_give(struct list *spare, struct cuda_event *event)
+{
+	pthread_mutex_lock(&cuda_lock);
+	list_add_tail(spare, &event->link);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+void cuda_event_unuse(struct list *spare, struct cuda_event *event)
+{
+	if (--event->uses == 0)
+		list_add_tail(spare, &event->link);
+}
+
+void cuda_event_unpin(struct cuda_event *event)
+{
+	pthread_mutex_lock(&cuda_lock);
+	event->pins--;
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+struct cuda_event *cuda_event_take(struct cuda_device *device)
+{
+	const struct cuda_driver *d = cuda_driver_get(NULL);
+	struct cuda_event *event = take_alive(&device->events);
+
+	if (event || !d)
+		return event;
+	event = cuda_event_alloc(device);
+	if (!event)
+		return NULL;
 	if (d->event_create(&event->event, CUDA_EVENT_DISABLE_TIMING)) {
 		free(event);
 		return NULL;
@@ -38,6 +93,7 @@ void cuda_events_keep(struct list *events)
 
 void cuda_events_destroy(struct cuda_device *device, struct list *events)
 {
+	struct cuda_event *event;
 	struct cuda_scope scope;
 
 	if (list_empty(events))
@@ -46,25 +102,24 @@ void cuda_events_destroy(struct cuda_device *device, struct list *events)
 		cuda_events_keep(events);
 		return;
 	}
-	list_for_each_safe(l, events) {
-		struct cuda_event *event = list_entry(l, struct cuda_event, link);
-
-		scope.driver->event_destroy(event->event);
-		list_del(&event->link);
+	while ((event = take(events))) {
+		if (!cuda_event_is_dead(event))
+			scope.driver->event_destroy(event->event);
 		free(event);
 	}
 	cuda_leave(&scope);
+	cuda_events_keep(events); /* only a daemon that lies makes us end what is in use */
 }
 
 /* Creates an event that other processes can open. The context is current. */
-static int event_new(const struct cuda_scope *scope, struct cuda_event **out)
+static int event_new(struct cuda_device *device, const struct cuda_scope *scope,
+		     struct cuda_event **out)
 {
-	struct cuda_event *event = calloc(1, sizeof(*event));
+	struct cuda_event *event = cuda_event_alloc(device);
 	CUresult e;
 
 	if (!event)
 		return tl_fail(-ENOMEM, "no memory for a CUDA event");
-	list_init(&event->link);
 	e = scope->driver->event_create(&event->event,
 					CUDA_EVENT_DISABLE_TIMING | CUDA_EVENT_INTERPROCESS);
 	if (!e) {
@@ -80,47 +135,51 @@ static int event_new(const struct cuda_scope *scope, struct cuda_event **out)
 	return 0;
 }
 
-static void give(struct list *spare, struct cuda_event *event)
+/* Records an event on the stream, unless its work has ended: then *event goes back to @spare. The
+ * context is current. */
+static int record(struct cuda_device *device, const struct cuda_scope *scope, struct list *spare,
+		  CUstream stream, struct cuda_event **out)
 {
-	pthread_mutex_lock(&cuda_lock);
-	list_add_tail(spare, &event->link);
-	pthread_mutex_unlock(&cuda_lock);
+	const struct cuda_driver *d = scope->driver;
+	bool tells = cuda_stream_tells(stream);
+	CUresult e = tells ? d->stream_query(stream) : CUDA_E_NOT_READY;
+	struct cuda_event *event;
+	int r = 0;
+
+	if (e != CUDA_E_NOT_READY)
+		return e ? cuda_fail(e, "asking for stream %#llx", (unsigned long long)stream) : 0;
+	event = take_alive(spare);
+	if (!event)
+		r = event_new(device, scope, &event);
+	if (r || !event)
+		return r;
+	e = d->event_record(event->event, stream);
+	if (!e)
+		e = tells ? CUDA_E_NOT_READY : d->event_query(event->event);
+	if (e == CUDA_E_NOT_READY) {
+		event->uses = 1;
+		event->came = false;
+		event->asked_ns = 0;
+		*out = event;
+		return 0;
+	}
+	cuda_event_give(spare, event);
+	return e ? cuda_fail(e, "recording an event on stream %#llx", (unsigned long long)stream)
+		 : 0;
 }
 
 int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t stream,
 		      struct cuda_event **out)
 {
-	struct cuda_event *event = NULL;
 	struct cuda_scope scope;
-	CUresult result = CUDA_OK;
-	int r;
+	int r = cuda_enter(device, &scope);
 
-	r = cuda_enter(device, &scope);
+	*out = NULL;
 	if (r)
 		return r;
-	pthread_mutex_lock(&cuda_lock);
-	if (!list_empty(spare)) {
-		event = list_first_entry(spare, struct cuda_event, link);
-		list_del(&event->link);
-	}
-	pthread_mutex_unlock(&cuda_lock);
 	r = cuda_stream_usable(&scope, stream);
-	if (!r && !event)
-		r = event_new(&scope, &event);
-	if (!r && event) {
-		result = scope.driver->event_record(event->event, cuda_stream(stream));
-		if (!result)
-			result = scope.driver->event_query(event->event);
-		if (result && result != CUDA_E_NOT_READY)
-			r = cuda_fail(result, "recording an event on stream %#llx",
-				      (unsigned long long)stream);
-	}
-	if (event && (r || !result)) {
-		give(spare, event);
-		event = NULL;
-	}
-	cuda_leave(&scope);
 	if (!r)
-		*out = event;
+		r = record(device, &scope, spare, cuda_stream(stream), out);
+	cuda_leave(&scope);
 	return r;
 }

@@ -2,35 +2,55 @@
 /*
  * Events of the driver: an event is recorded on a stream, and has come when the work that was
  * queued there before it has ended. Consumers wait for those of a producer, which other processes
- * can open; a lease that was given up waits for a local one. Events are used again: their lists are
- * under cuda_lock.
+ * can open; a lease that was given up waits for a local one. Events are used again: their lists and
+ * pins are under cuda_lock. No function here is called with it, since the driver may wait for room
+ * on a stream.
  */
 #pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
 
 #include "client/cuda/device.h"
 #include "util/list.h"
 
 struct cuda_event {
 	struct list link;
+	unsigned uses; /* publications that wait for it */
+	bool came;     /* it has, with @result */
+	CUresult result;
+	int64_t asked_ns; /* when it had not come yet; one of many publications asks for all */
+	unsigned pins; /* threads that use it without cuda_lock: it is not destroyed or recorded */
+	struct cuda_device *device;
+	unsigned life; /* of the device's contexts */
 	CUevent event;
 	struct cuda_ipc_handle handle; /* opens it elsewhere; unused if it is local */
 };
 
-/*
- * An event of the device that no other process sees; NULL if there can be none. The caller has
- * cuda_lock, and the device's context is current.
- */
+/* An event of the device that no other process sees; NULL if there can be none. The device's
+ * context is current. */
 struct cuda_event *cuda_event_take(struct cuda_device *device);
+/* A new struct without an event; NULL: no memory. */
+struct cuda_event *cuda_event_alloc(struct cuda_device *device);
+/* Has it gone with its context, so that the driver must not see it any more? */
+static inline bool cuda_event_is_dead(const struct cuda_event *event)
+{
+	return event->life != atomic_load(&event->device->life);
+}
+void cuda_event_give(struct list *spare, struct cuda_event *event);
+/* A use ends; after the last the event is spare. cuda_lock. */
+void cuda_event_unuse(struct list *spare, struct cuda_event *event);
+void cuda_event_unpin(struct cuda_event *event);
 
 /*
  * Records an event that other processes can open on @stream: one of @spare, or a new one. *out is
- * NULL if all work there has ended, so that nobody needs to wait. 0, or a negative errno with a
- * text. The caller does not have cuda_lock.
+ * NULL if all work there has ended, so that nobody needs to wait; else it has one use. 0, or a
+ * negative errno with a text.
  */
 int cuda_event_record(struct cuda_device *device, struct list *spare, intptr_t stream,
 		      struct cuda_event **out);
 
-/* Destroys all events of a list, local and shared ones. The caller does not have cuda_lock. */
+/* Destroys all events of a list, local and shared ones. */
 void cuda_events_destroy(struct cuda_device *device, struct list *events);
 /* Leaves all events of a list as they are, for good: the same. */
 void cuda_events_keep(struct list *events);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -9,14 +10,19 @@
 #include "client/cuda/export.h"
 #include "client/cuda/finish.h"
 #include "client/cuda/import.h"
+#include "client/cuda/node.h"
 #include "client/error.h"
 #include "client/session/client.h"
+#include "util/cleanup.h"
+#include "util/fd.h"
 
 /* ---- Making one ---- */
 
-static int send_parts(struct cuda_export *e, const int *fds_peek, int64_t deadline)
+static int send_parts(struct cuda_export *e, struct cuda_parts *parts, int64_t deadline)
 {
-	for (uint32_t i = 1; i < e->memory.nparts; i++) {
+	int r = 0;
+
+	for (uint32_t i = 1; !r && i < e->memory.nparts; i++) {
 		struct wire_part m = {
 			.header = { .type = WIRE_PART, .length = sizeof(m) },
 			.part_size = e->memory.parts[i].size,
@@ -24,12 +30,15 @@ static int send_parts(struct cuda_export *e, const int *fds_peek, int64_t deadli
 			.segment_generation = e->generation,
 			.part = i,
 		};
-		int r = session_send_fd(e->session, &m, fds_peek[i], deadline);
+		int fd = -1;
 
-		if (r)
-			return r;
+		assert(parts); /* only memory in several parts has them */
+		r = parts->open(parts, i, &fd);
+		if (!r)
+			r = session_send_fd(e->session, &m, fd, deadline);
+		fd_close(fd);
 	}
-	return 0;
+	return r;
 }
 
 static void unexport_message(const struct cuda_export *e, struct wire_segment_ref *m)
@@ -51,7 +60,52 @@ static void send_unexport(struct cuda_export *e)
 	session_send(e->session, &m, session_deadline(e->session));
 }
 
-static int send_export(struct cuda_export *e, const int *fds_peek)
+/* Says which KEEP gave the daemon the file of the device. True: @before was the last that did. */
+static bool keep_change(const struct cuda_export *e, uint32_t before, uint32_t serial)
+{
+	struct cuda_session *cs;
+	bool was;
+
+	pthread_mutex_lock(&cuda_lock);
+	cs = cuda_of(e->session);
+	was = cs->kept[e->memory.device->ordinal] == before;
+	if (was)
+		cs->kept[e->memory.device->ordinal] = serial;
+	pthread_mutex_unlock(&cuda_lock);
+	return was;
+}
+
+/*
+ * Gives the daemon the file of the device, once in a session, so that virtual memory stays when its
+ * last user has gone. If it has no room for that it says so, and gets it with the next export
+ * (cuda_late_answer()). So does one that was not given it for want of descriptors here.
+ */
+static int keep_device(struct cuda_export *e, int64_t deadline)
+{
+	const struct cuda_device *device = e->memory.device;
+	struct wire_keep m = { .header = { .type = WIRE_KEEP,
+					   .length = sizeof(m),
+					   .serial = session_serial(e->session) } };
+	int fd, r;
+
+	if (!keep_change(e, 0, m.header.serial))
+		return 0;
+	errno = 0;
+	fd = cuda_node_open(device);
+	if (fd < 0) {
+		if (errno == EMFILE || errno == ENFILE)
+			keep_change(e, m.header.serial, 0);
+		return 0;
+	}
+	memcpy(m.device, device->uuid.bytes, sizeof(m.device));
+	r = session_send_fd(e->session, &m, fd, deadline);
+	if (r)
+		keep_change(e, m.header.serial, 0);
+	fd_close(fd);
+	return r;
+}
+
+static int send_export(struct cuda_export *e, struct cuda_parts *parts)
 {
 	const struct cuda_memory *memory = &e->memory;
 	struct wire_export m = {
@@ -64,11 +118,22 @@ static int send_export(struct cuda_export *e, const int *fds_peek)
 	const struct wire_segment_ref *exported;
 	int64_t deadline = session_deadline(e->session);
 	struct conn_message answer;
+	int fd = -1;
 	int r;
 
+	pthread_mutex_lock(&cuda_lock);
+	cuda_of(e->session)->produces = true;
+	pthread_mutex_unlock(&cuda_lock);
 	memcpy(m.device, memory->uuid, sizeof(m.device));
 	memcpy(m.handle, memory->handle, sizeof(m.handle));
-	r = session_call_fd(e->session, &m, fds_peek ? fds_peek[0] : -1, deadline, &answer);
+	r = memory->kind == SEGMENT_CUDA_VMM ? keep_device(e, deadline) : 0;
+	if (!r && parts)
+		r = parts->open(parts, 0, &fd);
+	if (!r)
+		r = session_call_fd(e->session, &m, fd, deadline, &answer);
+	if (memory->pool)
+		e->pool_fd = take_fd(&fd);
+	fd_close(fd);
 	if (!r)
 		r = answer_expect(&answer, WIRE_EXPORTED, "exporting GPU memory");
 	if (r)
@@ -76,7 +141,7 @@ static int send_export(struct cuda_export *e, const int *fds_peek)
 	exported = (const void *)answer.bytes;
 	e->segment = exported->segment;
 	e->generation = exported->segment_generation;
-	r = send_parts(e, fds_peek, deadline);
+	r = send_parts(e, parts, deadline);
 	if (r)
 		send_unexport(e);
 	return r;
@@ -103,7 +168,7 @@ static struct cuda_export *export_alloc(const struct cuda_memory *memory)
 }
 
 int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
-		    const int *fds_peek)
+		    struct cuda_parts *parts)
 {
 	struct cuda_export *e;
 	int r = memory->kind == SEGMENT_CUDA_VMM ? cuda_finish_at_exit() : 0;
@@ -118,8 +183,11 @@ int cuda_export_new(struct cuda_export **out, struct session *s, const struct cu
 	list_init(&e->publications);
 	list_init(&e->events);
 	e->session = s;
-	r = send_export(e, fds_peek);
+	e->pool_fd = -1;
+	e->life = memory->device ? atomic_load(&memory->device->life) : 0;
+	r = send_export(e, parts);
 	if (r) {
+		fd_close(e->pool_fd);
 		free(e->memory.parts);
 		free(e);
 		return r;
@@ -137,6 +205,7 @@ void cuda_export_free(struct cuda_export *e)
 		cuda_events_keep(&e->events);
 	else
 		cuda_events_destroy(e->memory.device, &e->events);
+	fd_close(e->pool_fd);
 	free(e->memory.parts);
 	free(e);
 }
@@ -157,14 +226,46 @@ bool cuda_same_memory(const struct cuda_memory *a, const struct cuda_memory *b)
 	return true;
 }
 
+/* Has the context gone that it was made in? */
+static bool is_dead(const struct cuda_export *e)
+{
+	return e->memory.device && e->life != atomic_load(&e->memory.device->life);
+}
+
 struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_memory *want)
 {
 	struct cuda_export *e;
 
 	list_for_each_entry(e, &cs->exports, link)
-		if (!e->buffer && cuda_same_memory(&e->memory, want))
+		if (!e->buffer && cuda_same_memory(&e->memory, want) && !is_dead(e))
 			return e;
 	return NULL;
+}
+
+/* What is published keeps its pool, so that another cannot have the same handle. */
+static const struct cuda_export *find_pool(CUmemoryPool pool)
+{
+	struct cuda_session *cs;
+	struct cuda_export *e;
+
+	list_for_each_entry(cs, &cuda_sessions, link)
+		list_for_each_entry(e, &cs->exports, link)
+			if (e->memory.pool == pool && e->pool_fd >= 0 && e->npublications &&
+			    !is_dead(e))
+				return e;
+	return NULL;
+}
+
+bool cuda_export_has_pool(CUmemoryPool pool)
+{
+	return find_pool(pool) != NULL;
+}
+
+int cuda_export_pool_fd(CUmemoryPool pool)
+{
+	const struct cuda_export *e = find_pool(pool);
+
+	return e ? fcntl(e->pool_fd, F_DUPFD_CLOEXEC, 0) : -1;
 }
 
 struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32_t generation)

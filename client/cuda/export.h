@@ -36,6 +36,7 @@ struct cuda_memory {
 	unsigned char handle[WIRE_HANDLE_BYTES]; /* unused if it is SEGMENT_CUDA_VMM */
 	uint32_t nparts;
 	struct cuda_part *parts; /* malloc()ed */
+	CUmemoryPool pool;	 /* that it lies in; only SEGMENT_CUDA_POOL */
 };
 
 /*
@@ -66,7 +67,9 @@ struct cuda_export {
 	struct session *session;
 	struct cuda_memory memory;
 	uint32_t segment, generation;
+	unsigned life; /* of the device's contexts: in which it was made */
 	enum cuda_export_state state;
+	int pool_fd;		    /* of memory.pool, or -1 */
 	struct cuda_buffer *buffer; /* the draft buffer that owns it; NULL: it ends by itself */
 	unsigned npublications;
 	struct list publications;
@@ -76,15 +79,21 @@ struct cuda_export {
 	struct conn_message answer;
 };
 
+/* Makes the descriptors that open the parts of a memory, one after the other: a tensor may have
+ * more of them than a process may have descriptors. */
+struct cuda_parts {
+	int (*open)(struct cuda_parts *parts, uint32_t part, int *fd); /* *fd is the caller's */
+};
+
 /* Are these the same bytes, allocated by the same call? */
 bool cuda_same_memory(const struct cuda_memory *a, const struct cuda_memory *b);
 
 /*
- * Makes an export of @memory, whose descriptors, one a part, are @fds_peek. Nobody else knows it
- * yet. 0, SESSION_E_*, or a negative errno.
+ * Makes an export of @memory, which @parts opens, or its handle if that is NULL. Nobody else knows
+ * it yet. 0, SESSION_E_*, or a negative errno.
  */
 int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
-		    const int *fds_peek);
+		    struct cuda_parts *parts);
 
 /* Frees an export that has no publications and is in no list. */
 void cuda_export_free(struct cuda_export *e);
@@ -100,6 +109,11 @@ void cuda_export_look(struct cuda_export *e);
 
 /* The session's export of that memory that tensors of others are published in, or NULL. */
 struct cuda_export *cuda_export_find(struct cuda_session *cs, const struct cuda_memory *want);
+
+/* A descriptor of the pool, made from that of an export of memory in it, or -1. So that all who
+ * receive some can tell that they are of one pool, it is exported by the driver once. */
+int cuda_export_pool_fd(CUmemoryPool pool);
+bool cuda_export_has_pool(CUmemoryPool pool); /* is there one to make it from? */
 
 /* Finds the export of that segment to the daemon with that instance, if this process itself made
  * it; otherwise returns NULL. */

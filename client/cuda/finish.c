@@ -93,7 +93,7 @@ static struct outcome look_once(struct session *s, bool last)
 static int outcome_tell(const struct session *s, const struct outcome *o, bool gone)
 {
 	unsigned unfinished = o->needs.gpu + o->needs.daemon + o->abandoned;
-	const char *address = s->client->address;
+	const char *address = s->client->address.path;
 
 	if (o->failures)
 		return tl_fail(-EIO,

@@ -58,6 +58,7 @@
 	F(NEEDED, memcpy_dtod_async, cuMemcpyDtoDAsync, _v2, 3020)                                 \
 	F(NEEDED, memcpy_htod_async, cuMemcpyHtoDAsync, _v2, 3020)                                 \
 	F(NEEDED, memcpy_dtoh_async, cuMemcpyDtoHAsync, _v2, 3020)                                 \
+	F(NEEDED, memcpy_peer_async, cuMemcpyPeerAsync, , 4000)                                    \
 	F(NEEDED, memset_d8, cuMemsetD8, _v2, 3020)                                                \
 	F(NEEDED, memset_d8_async, cuMemsetD8Async, , 3020)                                        \
 	F(VMM, mem_address_reserve, cuMemAddressReserve, , 10020)                                  \

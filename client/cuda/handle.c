@@ -14,6 +14,7 @@
 #include "client/error.h"
 #include "client/produce/want.h"
 #include "client/session/client.h"
+#include "client/session/hold.h"
 #include "util/fd.h"
 
 /* ---- Publishing ---- */
@@ -92,6 +93,7 @@ static int publish_handle(tl_client *client, const tl_ipc_handle *handle, const 
 			     .name_len = want->name_len,
 			     .metadata = o->metadata,
 			     .metadata_size = o->metadata_size,
+			     .lifetime = put_lifetime(o),
 			     .stream = TL_STREAM_NONE,
 			     .foreign_event = handle->has_event ? handle->event : NULL },
 		.version = version,
@@ -136,6 +138,8 @@ TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_i
 
 /* ---- Getting ---- */
 
+enum { GET_TRIES = 100 };
+
 static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
 {
 	struct session *s = l->session;
@@ -165,16 +169,44 @@ static int fill_handle(struct tensor_lease *l, tl_ipc_handle *handle)
 	if (h.has_event)
 		r = cuda_row_event(s, row, h.event);
 	if (!r)
-		client_result(handle, &h, sizeof(h));
+		*handle = h;
 	return r;
+}
+
+/* LEASE_E_GONE: it was replaced before we were a holder of its memory (G4): try again. */
+static int get_handle(tl_client *client, const char *name, const tl_get_options *want,
+		      tl_ipc_handle *handle, DLManagedTensorVersioned **out)
+{
+	DLManagedTensorVersioned *tensor;
+	struct tensor_lease *l;
+	tl_ipc_handle found;
+	int r = tensor_lease_get_handle(client, name, want, &tensor);
+
+	if (r)
+		return r;
+	l = tensor_lease_of(tensor);
+	if (tensor->dl_tensor.device.device_type != kDLCUDA)
+		r = tl_fail(-ENOTSUP, "'%s' is not on a GPU", name);
+	else
+		r = fill_handle(l, &found);
+	if (!lease_stands(l->session, l->ref))
+		r = LEASE_E_GONE;
+	if (!r) {
+		client_result(handle, &found, sizeof(found));
+		*out = tensor;
+		return 0;
+	}
+	tensor->deleter(tensor);
+	return r == SESSION_E_UNSENT || r == SESSION_E_LOST
+		       ? tl_fail(-ENOTCONN, "the daemon at %s ended the connection",
+				 client->address.path)
+		       : r;
 }
 
 TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_options *options,
 			     tl_ipc_handle *handle, DLManagedTensorVersioned **out)
 {
 	tl_get_options want = { .size = sizeof(want) };
-	DLManagedTensorVersioned *tensor;
-	struct tensor_lease *l;
 	int r;
 
 	if (!client || !name || !handle || !out)
@@ -186,22 +218,13 @@ TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_o
 	r = client_result_check(handle, sizeof(*handle), "tl_ipc_handle");
 	if (!r && options)
 		r = client_options(&want, sizeof(want), options, sizeof(want), "tl_get_options");
-	if (!r)
-		r = tensor_lease_get_handle(client, name, &want, &tensor);
-	if (r)
-		return r;
-	l = tensor_lease_of(tensor);
-	if (tensor->dl_tensor.device.device_type != kDLCUDA)
-		r = tl_fail(-ENOTSUP, "'%s' is not on a GPU", name);
-	else
-		r = fill_handle(l, handle);
-	if (r) {
-		tensor->deleter(tensor);
-		return r == SESSION_E_UNSENT || r == SESSION_E_LOST
-			       ? tl_fail(-ENOTCONN, "the daemon at %s ended the connection",
-					 client->address)
-			       : r;
+	for (unsigned n = 0; !r && n < GET_TRIES; n++) {
+		r = get_handle(client, name, &want, handle, out);
+		if (r != LEASE_E_GONE)
+			return r;
+		r = 0;
 	}
-	*out = tensor;
-	return 0;
+	return r ? r
+		 : tl_fail(-EAGAIN, "'%s' was replaced %d times while its handle was asked for",
+			   name, GET_TRIES);
 }

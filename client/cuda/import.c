@@ -42,8 +42,8 @@ static struct cuda_import *import_add(struct cuda_session *cs, uint32_t segment,
 	import->session = cs->session;
 	import->segment = segment;
 	import->generation = generation;
-	list_init(&import->queue_link);
-	list_init(&import->events);
+	for (unsigned i = 0; i < CUDA_EVENT_BUCKETS; i++)
+		list_init(&import->events[i]);
 	list_add_head(bucket(cs, segment), &import->link);
 	return import;
 }
@@ -60,6 +60,7 @@ static void turn(struct cuda_import *import, enum input input)
 		[IMPORT_OPENING_UNWANTED] = { IMPORT_CLOSING, IMPORT_OPENING_UNWANTED },
 		[IMPORT_OPEN]		  = { IMPORT_OPEN,    IMPORT_CLOSING },
 		[IMPORT_CLOSING]	  = { IMPORT_CLOSING, IMPORT_CLOSING },
+		[IMPORT_LOST]		  = { IMPORT_LOST,    IMPORT_LOST },
 	};
 	/* clang-format on */
 
@@ -78,8 +79,18 @@ static bool import_own(struct cuda_import *import)
 	import->export = e;
 	import->device = e->memory.device;
 	import->base = e->memory.base;
+	import->life = e->life;
 	turn(import, IMPORT_OPENED);
 	return true;
+}
+
+/* Did this process export it on that very connection, so that the daemon knows it for a holder? */
+static bool import_is_known(const struct cuda_import *import)
+{
+	struct cuda_export *e = cuda_export_here(import->session->catalog.instance, import->segment,
+						 import->generation);
+
+	return e && e->session == import->session;
 }
 
 static void send_unmapped(const struct cuda_import *import)
@@ -94,20 +105,68 @@ static void send_unmapped(const struct cuda_import *import)
 	session_send(s, &m, session_deadline(s));
 }
 
-/* Needs no lock: nobody else touches an import that is not open. */
+/* A daemon that takes the session over does not count it for open either: it reads the ledger. */
+static void no_more_open(const struct cuda_import *import)
+{
+	struct session *s = import->session;
+
+	ledger_map_forget(s->ledger, s->catalog.slots, import->segment, import->generation);
+	send_unmapped(import);
+}
+
+/* Needs no lock: nobody else touches an import that is not open. What this process exported on
+ * another connection is not opened, but the daemon is asked, so that this one is a holder. */
 static int import_open(struct cuda_import *import, int64_t deadline)
 {
-	bool imported = false;
-	int r = cuda_mapping_get(import->session, import->segment, import->generation, deadline,
-				 &imported, &import->mapping);
+	struct wire_export what;
+	bool imported = false, own;
+	int r;
+
+	pthread_mutex_lock(&cuda_lock);
+	own = cuda_export_here(import->session->catalog.instance, import->segment,
+			       import->generation);
+	pthread_mutex_unlock(&cuda_lock);
+	if (own) {
+		r = cuda_mapping_ask(import->session, import->segment, import->generation, deadline,
+				     &what);
+		if (!r)
+			send_unmapped(import);
+		return r;
+	}
+	r = cuda_mapping_get(import->session, import->segment, import->generation, deadline,
+			     &imported, &import->mapping);
 
 	if (!r) {
 		import->device = import->mapping->device;
 		import->base = import->mapping->base;
+		import->life = import->mapping->life;
 	} else if (imported) {
-		send_unmapped(import);
+		no_more_open(import);
 	}
 	return r;
+}
+
+bool cuda_import_is_dead(const struct cuda_import *import)
+{
+	return import->device && import->life != atomic_load(&import->device->life);
+}
+
+static void close_if_unused(struct cuda_import *import);
+
+/* The session's import of that segment, if it is alive. One that is dead goes. Called with
+ * cuda_lock. */
+static struct cuda_import *import_alive(struct cuda_session *cs, uint32_t segment,
+					uint32_t generation)
+{
+	struct cuda_import *import = import_find(cs, segment, generation);
+
+	if (!import || !cuda_import_is_open(import) || !cuda_import_is_dead(import))
+		return import;
+	import->state = IMPORT_LOST;
+	list_del(&import->link);
+	if (!import->leases)
+		close_if_unused(import);
+	return NULL;
 }
 
 /*
@@ -121,11 +180,11 @@ static struct cuda_import *find_or_add(struct cuda_session *cs, uint32_t segment
 
 	*is_new = false;
 	pthread_mutex_lock(&cuda_lock);
-	while ((import = import_find(cs, segment, generation)) && !cuda_import_is_open(import))
+	while ((import = import_alive(cs, segment, generation)) && !cuda_import_is_open(import))
 		pthread_cond_wait(&cuda_changed, &cuda_lock);
 	if (!import) {
 		import = import_add(cs, segment, generation);
-		*is_new = import && !import_own(import);
+		*is_new = import && !(import_is_known(import) && import_own(import));
 	}
 	if (import && !*is_new)
 		import->leases++;
@@ -134,17 +193,21 @@ static struct cuda_import *find_or_add(struct cuda_session *cs, uint32_t segment
 }
 
 /* Ends what find_or_add() began: the import has its lease, or is in no list any more. */
-static void opened(struct cuda_import *import, bool ok)
+static bool opened(struct cuda_import *import, bool ok)
 {
 	pthread_mutex_lock(&cuda_lock);
-	if (ok) {
+	if (ok && import->mapping)
 		turn(import, IMPORT_OPENED);
+	else if (ok)
+		ok = import_own(import);
+	if (ok) {
 		import->leases++;
 	} else {
 		list_del(&import->link);
 	}
 	pthread_cond_broadcast(&cuda_changed);
 	pthread_mutex_unlock(&cuda_lock);
+	return ok;
 }
 
 int cuda_import_get(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
@@ -163,7 +226,8 @@ int cuda_import_get(struct session *s, uint32_t segment, uint32_t generation, in
 		return tl_fail(-ENOMEM, "no memory to import a segment of a GPU");
 	if (is_new) {
 		r = import_open(import, deadline);
-		opened(import, !r);
+		if (!opened(import, !r) && !r)
+			r = tl_fail(-ENOENT, "the export of segment %u has ended", segment);
 	}
 	if (r)
 		free(import);
@@ -178,7 +242,7 @@ struct cuda_import *cuda_import_known(struct session *s, uint32_t segment, uint3
 
 	pthread_mutex_lock(&cuda_lock);
 	if (cuda_of(s))
-		import = import_find(cuda_of(s), segment, generation);
+		import = import_alive(cuda_of(s), segment, generation);
 	if (import && cuda_import_is_open(import))
 		import->leases++;
 	else
@@ -215,7 +279,7 @@ int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, in
 		return r;
 	}
 	if (!r)
-		send_unmapped(asking);
+		no_more_open(asking);
 	pthread_mutex_lock(&cuda_lock);
 	list_del(&asking->link);
 	pthread_cond_broadcast(&cuda_changed);
@@ -226,13 +290,30 @@ int cuda_import_ask(struct session *s, uint32_t segment, uint32_t generation, in
 
 /* ---- Closing ---- */
 
-/* Hands it to the thread if that is due. Called with cuda_lock. */
+/* Closes it on the closer, and tells the daemon so, unless another may have taken its place. */
+static void run_closing(struct cuda_task *task)
+{
+	struct cuda_import *import = container_of(task, struct cuda_import, closing);
+	struct cuda_import gone = *import;
+	struct cuda_session *cs = cuda_of(gone.session);
+
+	cuda_import_close(import);
+	if (gone.state == IMPORT_CLOSING)
+		no_more_open(&gone);
+	pthread_mutex_lock(&cuda_lock);
+	cuda_session_release(cs);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+/* Hands it to the closer if that is due. Called with cuda_lock. */
 static void close_if_unused(struct cuda_import *import)
 {
-	if (import->state != IMPORT_CLOSING || import->leases)
+	if (import->state < IMPORT_CLOSING || import->leases)
 		return;
 	list_del(&import->link);
-	cuda_queue_import(import);
+	cuda_session_claim(cuda_of(import->session));
+	import->closing = (struct cuda_task){ .run = run_closing };
+	cuda_closer_add(&import->closing);
 }
 
 void cuda_import_put(struct cuda_import *import)
@@ -259,6 +340,24 @@ bool cuda_import_unmap(struct cuda_session *cs, uint32_t segment, uint32_t gener
 	turn(import, IMPORT_UNWANTED);
 	close_if_unused(import);
 	return true;
+}
+
+void cuda_imports_unmap_dead(struct cuda_session *cs)
+{
+	const struct catalog_view *c = &cs->session->catalog;
+
+	for (unsigned i = 0; i < CUDA_IMPORT_BUCKETS; i++) {
+		list_for_each_safe(l, &cs->imports[i]) {
+			struct cuda_import *import = list_entry(l, struct cuda_import, link);
+
+			if (import->segment < c->slots &&
+			    atomic_load(&c->segments[import->segment].word) ==
+				    live_word(import->generation))
+				continue;
+			turn(import, IMPORT_UNWANTED);
+			close_if_unused(import);
+		}
+	}
 }
 
 /* What a session has of an export of this process, or NULL. Called with cuda_lock. */
@@ -298,35 +397,62 @@ void cuda_imports_forget(const struct cuda_export *e)
 
 void cuda_import_close(struct cuda_import *import)
 {
-	cuda_events_destroy(import->device, &import->events);
+	for (unsigned i = 0; i < CUDA_EVENT_BUCKETS; i++)
+		cuda_events_destroy(import->device, &import->events[i]);
 	if (import->mapping)
 		cuda_mapping_put(import->mapping);
 	free(import);
 }
 
-void cuda_import_unmapped(struct cuda_import *import)
-{
-	struct cuda_import gone = *import; /* UNMAPPED is sent after it has closed */
-
-	cuda_import_close(import);
-	send_unmapped(&gone);
-}
-
 /* ---- Events ---- */
 
+static struct list *event_bucket(struct cuda_import *import, const unsigned char handle[64])
+{
+	uint64_t hash = 0, word;
+
+	for (size_t i = 0; i < 64; i += sizeof(word)) {
+		memcpy(&word, handle + i, sizeof(word));
+		hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+	}
+	return &import->events[hash >> 32 & (CUDA_EVENT_BUCKETS - 1)];
+}
+
+/* Finds and pins the import's event with that handle. NULL: it is not open. Called with cuda_lock.
+ */
+static struct cuda_event *event_find(struct cuda_import *import, const unsigned char handle[64])
+{
+	struct cuda_event *event;
+
+	list_for_each_entry(event, event_bucket(import, handle), link) {
+		if (memcmp(event->handle.bytes, handle, sizeof(event->handle.bytes)) != 0)
+			continue;
+		event->pins++;
+		return event;
+	}
+	return NULL;
+}
+
+/* Keeps @event, which another thread may have opened as well meanwhile: both stay. */
+static void event_keep(struct cuda_import *import, struct cuda_event *event)
+{
+	pthread_mutex_lock(&cuda_lock);
+	event->pins = 1;
+	list_add_head(event_bucket(import, event->handle.bytes), &event->link);
+	pthread_mutex_unlock(&cuda_lock);
+}
+
 int cuda_import_event(struct cuda_import *import, const struct cuda_scope *scope,
-		      const unsigned char handle[64], CUevent *out)
+		      const unsigned char handle[64], struct cuda_event **out)
 {
 	struct cuda_event *event;
 	CUresult e;
 
-	list_for_each_entry(event, &import->events, link) {
-		if (!memcmp(event->handle.bytes, handle, sizeof(event->handle.bytes))) {
-			*out = event->event;
-			return 0;
-		}
-	}
-	event = calloc(1, sizeof(*event));
+	pthread_mutex_lock(&cuda_lock);
+	*out = event_find(import, handle);
+	pthread_mutex_unlock(&cuda_lock);
+	if (*out)
+		return 0;
+	event = cuda_event_alloc(import->device);
 	if (!event)
 		return tl_fail(-ENOMEM, "no memory for an event");
 	memcpy(event->handle.bytes, handle, sizeof(event->handle.bytes));
@@ -335,7 +461,7 @@ int cuda_import_event(struct cuda_import *import, const struct cuda_scope *scope
 		free(event);
 		return cuda_fail(e, "opening the event of the tensor's producer");
 	}
-	list_add_head(&import->events, &event->link);
-	*out = event->event;
+	event_keep(import, event);
+	*out = event;
 	return 0;
 }

@@ -13,6 +13,7 @@
 #include "client/cuda/session.h"
 #include "proto/wire.h"
 
+struct cuda_event;
 struct cuda_export;
 struct cuda_mapping;
 
@@ -24,7 +25,10 @@ struct cuda_mapping;
  *        +---------------> OPENING_UNWANTED ------------------------+
  *                                              it is open
  *
- * An import that is CLOSING is closed by the library's thread when no lease uses it any more. One
+ * One that went with the device's context (cudaDeviceReset) is LOST, from any state once it is
+ * open: nobody finds it any more, and another import of the segment may take its place.
+ *
+ * An import that is CLOSING is closed by the closer when no lease uses it any more. One
  * that cannot be opened is freed by the thread that tried.
  */
 enum cuda_import_state {
@@ -32,20 +36,25 @@ enum cuda_import_state {
 	IMPORT_OPENING_UNWANTED, /* who opens it has a lease, and will give that up */
 	IMPORT_OPEN,
 	IMPORT_CLOSING,
+	IMPORT_LOST,
 };
 
+/* A segment may have as many events as there are tensors in it that are not written yet. */
+enum { CUDA_EVENT_BUCKETS = 32 };
+
 struct cuda_import {
-	struct list link;	/* in its cuda_session's imports */
-	struct list queue_link; /* in the thread's imports when it is to be closed */
+	struct list link; /* in its cuda_session's imports */
+	struct cuda_task closing;
 	struct session *session;
 	uint32_t segment, generation;
 	struct cuda_device *device;
+	unsigned life;	  /* of the device's contexts: in which it was opened */
 	CUdeviceptr base; /* 0: this process published it by a handle, and cannot open that */
 	struct cuda_mapping *mapping;	  /* NULL: this process exported the memory itself */
 	const struct cuda_export *export; /* NULL: another process did */
 	unsigned leases;
 	enum cuda_import_state state;
-	struct list events; /* struct cuda_event: the producers', opened here */
+	struct list events[CUDA_EVENT_BUCKETS]; /* struct cuda_event: the producers', opened here */
 };
 
 /*
@@ -67,6 +76,9 @@ void cuda_imports_forget(const struct cuda_export *e);
 /* Takes back the lease that a get has counted. */
 void cuda_import_put(struct cuda_import *import);
 
+/* Has the context gone that it was opened in? */
+bool cuda_import_is_dead(const struct cuda_import *import);
+
 static inline bool cuda_import_is_open(const struct cuda_import *import)
 {
 	return import->state >= IMPORT_OPEN;
@@ -75,12 +87,14 @@ static inline bool cuda_import_is_open(const struct cuda_import *import)
 /* The daemon asks to close the segment. False: it is not imported. cuda_lock. */
 bool cuda_import_unmap(struct cuda_session *cs, uint32_t segment, uint32_t generation);
 
-/* Closes and frees an import that is in no list. The caller does not have cuda_lock. */
-void cuda_import_close(struct cuda_import *import);
-/* The same, and tells the daemon so (UNMAPPED). */
-void cuda_import_unmapped(struct cuda_import *import);
+/* The same for all segments of which the catalog says that they are gone. cuda_lock. */
+void cuda_imports_unmap_dead(struct cuda_session *cs);
 
-/* The event with that handle, opened here and kept with the import. The caller has cuda_lock, and
- * the device's context is current. */
+/* Closes and frees an import that is in no list, which may wait for the GPU. The caller does not
+ * have cuda_lock. */
+void cuda_import_close(struct cuda_import *import);
+
+/* The event with that handle, opened here and kept with the import, on which the caller has a
+ * lease; pinned. The device's context is current. */
 int cuda_import_event(struct cuda_import *import, const struct cuda_scope *scope,
-		      const unsigned char handle[64], CUevent *out);
+		      const unsigned char handle[64], struct cuda_event **out);

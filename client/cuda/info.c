@@ -18,23 +18,12 @@ static int attribute(const struct cuda_driver *d, const struct cuda_device *devi
 	return d->device_get_attribute(&value, which, device->device) ? 0 : value;
 }
 
-/* Allocates memory to see whether the driver says that it can be exported. */
-static bool legacy_capable(struct cuda_device *device)
+/* Where CUDA has IPC at all. The driver's word on a piece of memory counts when that is published:
+ * asking about none here makes no context and allocates nothing. */
+static bool legacy_capable(const struct cuda_driver *d, const struct cuda_device *device)
 {
-	struct cuda_scope scope;
-	CUdeviceptr p = 0;
-	unsigned capable = 0;
-
-	if (cuda_enter(device, &scope))
-		return false;
-	if (!scope.driver->mem_alloc(&p, 2 << 20)) {
-		if (scope.driver->pointer_get_attribute(&capable, CUDA_POINTER_LEGACY_IPC_CAPABLE,
-							p))
-			capable = 1; /* older drivers do not know the attribute */
-		scope.driver->mem_free(p);
-	}
-	cuda_leave(&scope);
-	return capable;
+	return attribute(d, device, CUDA_DEVICE_UNIFIED_ADDRESSING) &&
+	       !attribute(d, device, CUDA_DEVICE_INTEGRATED);
 }
 
 TL_API int tl_get_cuda_info(int device, tl_cuda_info *info)
@@ -66,7 +55,7 @@ TL_API int tl_get_cuda_info(int device, tl_cuda_info *info)
 	now.integrated = attribute(d, dev, CUDA_DEVICE_INTEGRATED);
 	now.memory_pools = attribute(d, dev, CUDA_DEVICE_MEMORY_POOLS);
 	now.vmm = dev->granularity != 0;
-	now.legacy_ipc = legacy_capable(dev);
+	now.legacy_ipc = legacy_capable(d, dev);
 	client_result(info, &now, sizeof(now));
 	return 0;
 }

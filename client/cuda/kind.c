@@ -3,6 +3,7 @@
 #include "client/cuda/device.h"
 #include "client/cuda/export.h"
 #include "client/cuda/finish.h"
+#include "client/cuda/group.h"
 #include "client/cuda/lease.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/publish.h"
@@ -19,11 +20,18 @@ const struct memory_kind cuda_kind = {
 	.put = cuda_put,
 	.publish = cuda_publish,
 	.second_name = cuda_second_name,
-	.contiguous_only = true,
+	.keeps_strides = true,
 	.draft_written = cuda_draft_written,
 	.draft_commit = cuda_draft_commit,
 	.draft_abort = cuda_draft_abort,
 	.draft_end = cuda_draft_end,
+	.members_room = cuda_members_room,
+	.members_copy = cuda_members_copy,
+	.members_place = cuda_members_place,
+	.member_message = cuda_member_message,
+	.member_made = cuda_member_made,
+	.members_asked = cuda_members_asked,
+	.members_end = cuda_members_end,
 	.messages = {
 		[KIND_UNASKED] = {
 			[WIRE_FREED - WIRE_WELCOME] = cuda_take_freed,
@@ -32,10 +40,12 @@ const struct memory_kind cuda_kind = {
 		[KIND_LATE] = {
 			[WIRE_EXPORTED - WIRE_WELCOME] = cuda_late_export,
 			[WIRE_PLACED - WIRE_WELCOME] = cuda_late_answer,
+			[WIRE_DONE - WIRE_WELCOME] = cuda_late_answer,
 			[WIRE_ERROR - WIRE_WELCOME] = cuda_late_answer,
 		},
 	},
 	.wake = cuda_wake,
+	.session_adopted = cuda_session_adopted,
 	.session_close = cuda_finish,
 	.session_end = cuda_session_end,
 	.fork_before = cuda_before_fork,

@@ -22,6 +22,12 @@
 #include "util/clock.h"
 
 #define DEATH_NS (100 * NS_PER_MS)
+#define LOOK_FIRST_NS (20 * NS_PER_US)
+#define LOOK_LAST_NS (1 * NS_PER_MS)
+#define LONG_AGO INT64_C(1) /* as a deadline: do not wait */
+
+/* Within this file. */
+enum { LEASE_E_NO_EVENT = 100 };
 
 /* ---- Taking ---- */
 
@@ -30,8 +36,7 @@ int cuda_row_event(const struct session *s, const struct catalog_row *row, unsig
 	const struct row_head h = row_head(row);
 	size_t at = 0;
 
-	if (h.flags & ROW_SHAPE_IN_CHUNKS)
-		at += h.ndim * sizeof(int64_t);
+	at += row_dims_in_chunks(h.flags, h.ndim);
 	if (h.meta_len > CATALOG_INLINE_META)
 		at += h.meta_len;
 	if (!(h.flags & ROW_EVENT) ||
@@ -45,7 +50,7 @@ static int wait_for_event(struct cuda_import *import, const struct catalog_row *
 			  const struct cuda_scope *scope, intptr_t stream)
 {
 	unsigned char handle[WIRE_HANDLE_BYTES];
-	CUevent event = NULL;
+	struct cuda_event *event = NULL;
 	CUresult e = CUDA_OK;
 	int r;
 
@@ -54,23 +59,48 @@ static int wait_for_event(struct cuda_import *import, const struct catalog_row *
 		r = cuda_stream_usable(scope, stream);
 	if (r)
 		return r;
-	pthread_mutex_lock(&cuda_lock);
-	if (import->mapping)
-		r = cuda_import_event(import, scope, handle, &event);
-	else
+	if (import->mapping) {
+		if (cuda_import_event(import, scope, handle, &event))
+			return LEASE_E_NO_EVENT;
+	} else {
+		pthread_mutex_lock(&cuda_lock);
 		event = cuda_event_here(import->export, handle);
-	if (event)
-		e = scope->driver->stream_wait_event(cuda_stream(stream), event, 0);
-	pthread_mutex_unlock(&cuda_lock);
-	if (e)
-		return cuda_fail(e, "making stream %#llx wait for the producer's work",
-				 (unsigned long long)stream);
-	return r;
+		pthread_mutex_unlock(&cuda_lock);
+	}
+	if (!event)
+		return 0;
+	e = scope->driver->stream_wait_event(cuda_stream(stream), event->event, 0);
+	cuda_event_unpin(event);
+	return e ? cuda_fail(e, "making stream %#llx wait for the producer's work",
+			     (unsigned long long)stream)
+		 : 0;
+}
+
+/*
+ * The producer's event cannot be opened here, as in some containers: waits on the host until the
+ * daemon has heard that the work has ended.
+ */
+static int wait_on_host(const struct session *s, const struct catalog_row *row, int64_t deadline)
+{
+	int64_t pause = LOOK_FIRST_NS;
+
+	while (atomic_load(&row->progress) == ROW_UNFINISHED) {
+		if (!session_served(s))
+			return LEASE_E_UNSERVED;
+		if (deadline_passed(deadline))
+			return tl_fail(-ETIMEDOUT,
+				       "the tensor's producer has not finished it in time, and "
+				       "its event cannot be waited for on the GPU (%s)",
+				       tl_last_error());
+		nanosleep(&(struct timespec){ .tv_nsec = pause }, NULL);
+		pause = pause < LOOK_LAST_NS ? pause + pause / 2 : pause;
+	}
+	return 0;
 }
 
 /* Makes the stream wait for the producer's work. LEASE_E_LOST: that work will never end. */
 static int order_after_producer(struct cuda_import *import, const struct catalog_row *row,
-				intptr_t stream)
+				intptr_t stream, int64_t deadline)
 {
 	struct cuda_scope scope;
 	int r;
@@ -82,6 +112,8 @@ static int order_after_producer(struct cuda_import *import, const struct catalog
 		return r;
 	r = wait_for_event(import, row, &scope, stream);
 	cuda_leave(&scope);
+	if (r == LEASE_E_NO_EVENT)
+		r = wait_on_host(import->session, row, deadline);
 	switch (atomic_load(&row->progress)) {
 	case ROW_LOST:
 		return LEASE_E_LOST;
@@ -109,7 +141,7 @@ static uint64_t import_size(const struct cuda_import *import)
 }
 
 static int lease_in(struct cuda_import *import, const struct use *use, uint64_t ref,
-		    const struct row_head *h, const tl_get_options *want,
+		    const struct row_head *h, const tl_get_options *want, int64_t deadline,
 		    DLManagedTensorVersioned **out)
 {
 	const struct catalog_row *row = &use->session->catalog.rows[ref_slot(ref)];
@@ -118,12 +150,14 @@ static int lease_in(struct cuda_import *import, const struct use *use, uint64_t 
 	struct cuda_lease *own;
 	int r;
 
+	if (!lease_stands(use->session, ref)) /* we are a holder by now */
+		return LEASE_E_GONE;
 	if (!import->base)
 		return tl_fail(
 			-ENOTSUP,
 			"the tensor was published by this process by its handle, which only other "
 			"processes can open");
-	r = order_after_producer(import, row, want->stream);
+	r = order_after_producer(import, row, want->stream, deadline);
 	if (!r)
 		r = tensor_lease_wrap(use, ref, h, &nbytes, cuda_lease_delete, out);
 	if (r)
@@ -230,7 +264,7 @@ int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h
 		return lease_unopened(use, ref, h, out);
 	r = cuda_import_get(use->session, h->segment, h->segment_generation, deadline, &import);
 	if (!r) {
-		r = lease_in(import, use, ref, h, want, out);
+		r = lease_in(import, use, ref, h, want, deadline, out);
 		if (r)
 			cuda_import_put(import);
 	}
@@ -259,9 +293,15 @@ int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head 
 	if (r)
 		return r;
 	import = cuda_import_known(use->session, h->segment, h->segment_generation);
+	if (import && import->mapping)
+		cuda_look_for_reset(import->device);
+	if (import && cuda_import_is_dead(import)) {
+		cuda_import_put(import);
+		import = NULL;
+	}
 	if (!import)
 		return LEASE_E_UNMAPPED;
-	r = lease_in(import, use, ref, h, want, out);
+	r = lease_in(import, use, ref, h, want, LONG_AGO, out);
 	if (r)
 		cuda_import_put(import);
 	return r < 0 ? LEASE_E_UNMAPPED : r; /* let cuda_lease_new() find out why */
@@ -286,7 +326,8 @@ void cuda_lease_end(struct tensor_lease *l)
 	tensor_lease_end(l);
 }
 
-/* Marks what is queued on the stream by now. Called with cuda_lock and the context current. */
+/* Marks what is queued on the stream by now, which may wait for room there. The context is current,
+ * and the stream is usable. */
 static CUresult mark(struct tensor_lease *l, const struct cuda_scope *scope, CUstream stream)
 {
 	struct cuda_lease *own = cuda_lease_of(l);
@@ -294,33 +335,48 @@ static CUresult mark(struct tensor_lease *l, const struct cuda_scope *scope, CUs
 	struct cuda_event *event;
 	CUresult e;
 
-	if (cuda_stream_usable(scope, (intptr_t)stream))
-		return CUDA_E_NOT_READY;
 	event = cuda_event_take(device);
 	if (!event)
 		return CUDA_E_OUT_OF_MEMORY;
 	e = scope->driver->event_record(event->event, stream);
 	if (e)
-		list_add_head(&device->events, &event->link);
+		cuda_event_give(&device->events, event);
 	else
 		own->event = event;
 	return e;
 }
 
-/* True: the stream has work left, and the lease is queued until that has ended. Called with the
- * context current. */
+/* Has the work that was marked ended already, or failed? Then the mark is given back. */
+static bool marked_came(struct tensor_lease *l, const struct cuda_scope *scope)
+{
+	struct cuda_lease *own = cuda_lease_of(l);
+
+	if (scope->driver->event_query(own->event->event) == CUDA_E_NOT_READY)
+		return false;
+	cuda_event_give(&own->import->device->events, own->event);
+	own->event = NULL;
+	return true;
+}
+
+/* True: the stream has work left, and the lease is queued until that has ended. The context is
+ * current. */
 static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	const struct cuda_lease *own = cuda_lease_of(l);
 	CUstream stream = cuda_stream(own->stream);
+	bool others = own->thread && own->thread != this_thread(), captured;
 
-	if (own->thread && own->thread != this_thread())
+	if (others)
 		stream = CUDA_STREAM_LEGACY; /* it waits for the streams of all threads */
-	else if (cuda_stream_usable(scope, own->stream) ||
-		 scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
-		return false; /* idle, captured, or broken by an error, so that nothing runs */
+	captured = cuda_stream_usable(scope, (intptr_t)stream) != 0;
+	if (captured && !others)
+		return false;
+	if (cuda_stream_tells(stream) && scope->driver->stream_query(stream) != CUDA_E_NOT_READY)
+		return false; /* idle, or broken by an error, so that nothing runs */
+	if (!captured && !mark(l, scope, stream) && !cuda_stream_tells(stream) &&
+	    marked_came(l, scope))
+		return false;
 	pthread_mutex_lock(&cuda_lock);
-	mark(l, scope, stream);
 	cuda_queue_lease(l);
 	pthread_mutex_unlock(&cuda_lock);
 	return true;
@@ -337,7 +393,8 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 	/* Without a driver, after fork() or at the end of the process, nothing can be queued. */
 	if (own->import && own->stream != TL_STREAM_NONE && cuda_driver_get(NULL) &&
 	    !cuda_enter(own->import->device, &scope)) {
-		deferred = defer(l, &scope);
+		/* If the device was reset nothing runs, and the stream may be gone. */
+		deferred = !cuda_import_is_dead(own->import) && defer(l, &scope);
 		cuda_leave(&scope);
 	}
 	if (!deferred)
@@ -346,33 +403,68 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed)
 }
 
 /* There was no event to mark the place with. The stream is queried, or, if only its own thread can
- * name it, all streams are marked now. */
+ * name it or it does not tell, all streams are marked now. */
 static CUresult ask_unmarked(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	const struct cuda_lease *own = cuda_lease_of(l);
 	CUresult e;
 
-	if (!own->thread)
+	if (!own->thread && cuda_stream_tells(cuda_stream(own->stream)))
 		return scope->driver->stream_query(cuda_stream(own->stream));
+	if (cuda_stream_usable(scope, (intptr_t)CUDA_STREAM_LEGACY))
+		return CUDA_E_NOT_READY;
 	e = mark(l, scope, CUDA_STREAM_LEGACY);
 	return e == CUDA_OK || e == CUDA_E_OUT_OF_MEMORY ? CUDA_E_NOT_READY : e;
 }
 
-bool cuda_lease_idle(struct tensor_lease *l)
+/* A stream's leases come in the order of its work: is an older one known to wait? */
+static bool behind_another(const struct cuda_sweep *sweep, const struct cuda_lease *own)
+{
+	for (unsigned i = 0; i < sweep->nbusy; i++)
+		if (sweep->busy[i].stream == own->stream && sweep->busy[i].thread == own->thread)
+			return true;
+	return false;
+}
+
+static CUresult ask(struct tensor_lease *l, struct cuda_sweep *sweep)
+{
+	const struct cuda_lease *own = cuda_lease_of(l);
+
+	if (sweep->device != own->import->device) {
+		cuda_sweep_end(sweep);
+		if (cuda_enter(own->import->device, &sweep->scope))
+			return cuda_is_ending() ? CUDA_E_NOT_READY : CUDA_OK;
+		sweep->device = own->import->device;
+	}
+	if (cuda_import_is_dead(own->import))
+		return CUDA_OK;
+	if (behind_another(sweep, own))
+		return CUDA_E_NOT_READY;
+	return own->event ? sweep->scope.driver->event_query(own->event->event)
+			  : ask_unmarked(l, &sweep->scope);
+}
+
+bool cuda_lease_idle(struct tensor_lease *l, struct cuda_sweep *sweep)
 {
 	struct cuda_lease *own = cuda_lease_of(l);
-	struct cuda_device *device = own->import->device;
-	struct cuda_scope scope;
-	CUresult e;
+	CUresult e = ask(l, sweep);
 
-	if (cuda_enter(device, &scope))
-		return true;
-	e = own->event ? scope.driver->event_query(own->event->event) : ask_unmarked(l, &scope);
-	cuda_leave(&scope);
-	if (e == CUDA_E_NOT_READY)
+	if (e == CUDA_E_NOT_READY) {
+		if (sweep->nbusy < CUDA_SWEEP_STREAMS)
+			sweep->busy[sweep->nbusy++] = (struct cuda_sweep_stream){ own->stream,
+										  own->thread };
 		return false;
+	}
 	if (own->event)
-		list_add_head(&device->events, &own->event->link);
+		cuda_event_give(&own->import->device->events, own->event);
 	own->event = NULL;
 	return true;
+}
+
+void cuda_sweep_end(struct cuda_sweep *sweep)
+{
+	if (sweep->device)
+		cuda_leave(&sweep->scope);
+	sweep->device = NULL;
+	sweep->nbusy = 0; /* streams are told apart within a device */
 }

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 
+#include "client/cuda/device.h"
 #include "client/get/tensor.h"
 
 struct cuda_event;
@@ -51,7 +52,21 @@ void cuda_lease_delete(DLManagedTensorVersioned *managed);
 /* For a remap: how it is leased, and on which stream unless @stream says that one was asked for. */
 void cuda_lease_again(const struct tensor_lease *l, bool stream, tl_get_options *want);
 
-/* Has the GPU done what the lease's user queued? For the thread, called with cuda_lock. */
-bool cuda_lease_idle(struct tensor_lease *l);
+/* One look at all leases that wait. Of each stream only the oldest is asked for, and the context is
+ * made current once. Zeroes at first. */
+enum { CUDA_SWEEP_STREAMS = 32 };
+struct cuda_sweep {
+	struct cuda_device *device; /* whose context is current; NULL: none */
+	struct cuda_scope scope;
+	unsigned nbusy; /* streams on which a lease is known to wait */
+	struct cuda_sweep_stream {
+		intptr_t stream;
+		uint64_t thread;
+	} busy[CUDA_SWEEP_STREAMS];
+};
+
+/* Has the GPU done what the lease's user queued? For the thread, which has no lock. */
+bool cuda_lease_idle(struct tensor_lease *l, struct cuda_sweep *sweep);
+void cuda_sweep_end(struct cuda_sweep *sweep);
 /* If so, gives it up. Called without the lock. */
 void cuda_lease_end(struct tensor_lease *l);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/cuda/mapping.h"
+#include "client/cuda/pool.h"
 #include "client/cuda/session.h"
 #include "client/error.h"
 #include "client/session/client.h"
@@ -16,9 +18,14 @@ static struct list mappings = LIST_INIT(mappings);
 
 /* ---- Asking ---- */
 
-/* Asks for what opens a part, and its descriptor, or -1. Results as of session_call(). */
-static int ask_part(struct session *s, uint32_t segment, uint32_t generation, uint32_t part,
-		    int64_t deadline, struct wire_export *out, int *fd)
+/* A question for a part, on its way. */
+struct asking {
+	struct request req;
+	struct conn_message answer;
+};
+
+static int ask_begin(struct session *s, uint32_t segment, uint32_t generation, uint32_t part,
+		     int64_t deadline, struct asking *a)
 {
 	struct wire_import m = {
 		.header = { .type = WIRE_IMPORT, .length = sizeof(m) },
@@ -26,16 +33,47 @@ static int ask_part(struct session *s, uint32_t segment, uint32_t generation, ui
 		.segment_generation = generation,
 		.part = part,
 	};
-	struct conn_message answer;
-	int r;
 
-	r = session_call(s, &m, deadline, &answer);
+	return session_ask(s, &m, deadline, &a->req, &a->answer);
+}
+
+/* Stores what opens the part, and its descriptor, or -1. Results as of session_call(). */
+static int ask_end(struct session *s, struct asking *a, int64_t deadline, struct wire_export *out,
+		   int *fd)
+{
+	int r = session_await(s, &a->req, deadline);
+
 	if (!r)
-		r = answer_expect(&answer, WIRE_IMPORTED, "importing GPU memory");
+		r = answer_expect(&a->answer, WIRE_IMPORTED, "importing GPU memory");
 	if (r)
 		return r;
-	memcpy(out, answer.bytes, sizeof(*out));
-	*fd = take_fd(&answer.fd);
+	memcpy(out, a->answer.bytes, sizeof(*out));
+	*fd = take_fd(&a->answer.fd);
+	return 0;
+}
+
+/* The session has the segment open from then on, for a daemon that takes it over, too. */
+static int ask_first(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
+		     struct wire_export *out, int *fd)
+{
+	uint32_t life;
+	struct asking a;
+	int r;
+
+	if (segment >= s->catalog.slots)
+		return tl_fail(-EPROTO, "the catalog names segment %u, of %u", segment,
+			       s->catalog.slots);
+	do {
+		*fd = fd_close(*fd);
+		life = atomic_load(&s->catalog.header->life);
+		r = ask_begin(s, segment, generation, 0, deadline, &a);
+		if (!r)
+			r = ask_end(s, &a, deadline, out, fd);
+		if (r && r != SESSION_E_ADOPTED)
+			return r;
+		if (!r)
+			ledger_map_note(s->ledger, s->catalog.slots, segment, generation);
+	} while (r || atomic_load(&s->catalog.header->life) != life); /* ORDER: ledger_map_note() */
 	return 0;
 }
 
@@ -61,57 +99,45 @@ static int open_ipc(struct cuda_mapping *m, const struct cuda_scope *scope,
 {
 	struct cuda_ipc_handle handle;
 	CUresult e;
-	int r;
 
 	memcpy(handle.bytes, what->handle, sizeof(handle.bytes));
 	e = scope->driver->ipc_open_mem_handle(&m->base, handle, CUDA_IPC_LAZY_ENABLE_PEER_ACCESS);
-	if (e)
+	if (e) {
+		m->base = 0;
 		return cuda_fail(e,
 				 "opening memory of another process (%" PRIu64 " bytes on GPU %d)",
 				 m->size, m->device->ordinal);
-	r = check_size(m, scope);
-	if (r)
-		scope->driver->ipc_close_mem_handle(m->base);
-	return r;
+	}
+	return check_size(m, scope);
 }
 
 /* ---- CUDA_POOL ---- */
 
 static void close_pool(const struct cuda_mapping *m, const struct cuda_scope *scope)
 {
-	scope->driver->mem_free(m->base);
-	scope->driver->pool_destroy(m->pool);
+	if (m->base)
+		scope->driver->mem_free(m->base);
+	if (m->pool)
+		cuda_pool_unuse(m->pool, scope);
 }
 
 static int open_pool(struct cuda_mapping *m, const struct cuda_scope *scope,
 		     const struct wire_export *what, int fd_peek)
 {
-	const struct cuda_driver *d = scope->driver;
-	struct cuda_access access = { .location = { CUDA_LOCATION_DEVICE, m->device->ordinal },
-				      .flags = CUDA_ACCESS_READ_WRITE };
 	struct cuda_pool_pointer pointer;
 	CUresult e;
-	int r;
+	int r = cuda_pool_use(m->device, scope, fd_peek, what->handle, &m->pool);
 
-	if (!d->pool_import)
-		return tl_fail(-ENOTSUP, "this driver (%d) has no stream-ordered memory pools",
-			       d->version);
+	if (r)
+		return r;
 	memcpy(pointer.bytes, what->handle, sizeof(pointer.bytes));
-	e = d->pool_import(&m->pool, (void *)(intptr_t)fd_peek, CUDA_HANDLE_POSIX_FD, 0);
-	if (e)
-		return cuda_fail(e, "importing another process's memory pool");
-	e = d->pool_set_access(m->pool, &access, 1);
-	if (!e)
-		e = d->pool_import_pointer(&m->base, m->pool, &pointer);
+	e = scope->driver->pool_import_pointer(&m->base, cuda_pool_of(m->pool), &pointer);
 	if (e) {
-		d->pool_destroy(m->pool);
+		m->base = 0;
 		return cuda_fail(e, "opening memory of another process's pool on GPU %d",
 				 m->device->ordinal);
 	}
-	r = check_size(m, scope);
-	if (r)
-		close_pool(m, scope);
-	return r;
+	return check_size(m, scope);
 }
 
 /* ---- CUDA_VMM ---- */
@@ -125,8 +151,6 @@ static void unmap_parts(struct cuda_mapping *m, const struct cuda_scope *scope)
 	}
 	if (m->base)
 		scope->driver->mem_address_free(m->base, m->size);
-	free(m->parts);
-	m->parts = NULL;
 }
 
 static int map_part(struct cuda_mapping *m, const struct cuda_scope *scope, CUdeviceptr at,
@@ -137,7 +161,10 @@ static int map_part(struct cuda_mapping *m, const struct cuda_scope *scope, CUde
 
 	e = scope->driver->mem_import(&handle, (void *)(intptr_t)fd_peek, CUDA_HANDLE_POSIX_FD);
 	if (e)
-		return cuda_fail(e, "importing memory of another process on GPU %d",
+		return cuda_fail(e,
+				 "importing memory of another process on GPU %d (if its producer "
+				 "has ended and nobody else used the GPU, it is lost: enable "
+				 "persistence mode, nvidia-smi -pm 1)",
 				 m->device->ordinal);
 	e = scope->driver->mem_map(at, size, 0, handle, 0);
 	scope->driver->mem_release(handle); /* the mapping keeps the memory */
@@ -148,26 +175,97 @@ static int map_part(struct cuda_mapping *m, const struct cuda_scope *scope, CUde
 	return 0;
 }
 
+/*
+ * How many parts are asked for before the first answer has come. The daemon ends a connection that
+ * has WIRE_FDS_UNREAD_MAX descriptors to receive, so only one thread at a time asks for several.
+ */
+enum { ASK_AHEAD = WIRE_FDS_UNREAD_MAX / 2 };
+static atomic_flag somebody_asks_ahead = ATOMIC_FLAG_INIT;
+
+/* The parts of a segment that are asked for in turn: [next, asked) are on their way. */
+struct asked_parts {
+	struct cuda_mapping *mapping;
+	struct session *session;
+	int64_t deadline;
+	uint32_t next, asked, parts, ahead;
+	struct asking asking[ASK_AHEAD];
+};
+
+/* Gives up what is on its way: a descriptor that comes later is closed. */
+static void forget_parts(struct asked_parts *a)
+{
+	for (uint32_t i = a->next; i < a->asked; i++) {
+		struct asking *asking = &a->asking[i % ASK_AHEAD];
+
+		session_forget(a->session, &asking->req);
+		asking->answer.fd = fd_close(asking->answer.fd);
+	}
+	a->asked = a->next;
+}
+
+/* Fetches the next part, and keeps others on their way. */
+static int next_part(struct asked_parts *a, struct wire_export *part, int *fd)
+{
+	int r = 0;
+
+	while (!r && a->asked < a->parts && a->asked - a->next < a->ahead) {
+		r = ask_begin(a->session, a->mapping->segment, a->mapping->generation, a->asked,
+			      a->deadline, &a->asking[a->asked % ASK_AHEAD]);
+		a->asked += !r;
+	}
+	if (r)
+		return r;
+	r = ask_end(a->session, &a->asking[a->next % ASK_AHEAD], a->deadline, part, fd);
+	if (r == SESSION_E_ADOPTED) { /* none of them will come */
+		forget_parts(a);
+		return r;
+	}
+	a->next++;
+	return r;
+}
+
+/* Maps @size bytes of @fd_peek after the @done that are mapped. */
+static int map_next(struct cuda_mapping *m, const struct cuda_scope *scope,
+		    const struct wire_export *part, int fd_peek, uint64_t *done)
+{
+	uint64_t at = *done;
+
+	if (part->part_size > m->size - at || part->kind != m->kind)
+		return tl_fail(-EPROTO, "the parts of a segment do not add up to its size");
+	*done += part->part_size;
+	return map_part(m, scope, m->base + at, part->part_size, fd_peek);
+}
+
 /* Maps part 0, whose descriptor is @fd_peek, and asks for the others. */
 static int map_parts(struct cuda_mapping *m, struct session *s, const struct cuda_scope *scope,
 		     const struct wire_export *what, int fd_peek, int64_t deadline)
 {
+	struct asked_parts a = {
+		.mapping = m,
+		.session = s,
+		.deadline = deadline,
+		.next = 1,
+		.asked = 1,
+		.parts = what->parts,
+		.ahead = atomic_flag_test_and_set(&somebody_asks_ahead) ? 1 : ASK_AHEAD,
+	};
 	uint64_t done = 0;
-	int r = 0;
+	int r = map_next(m, scope, what, fd_peek, &done);
 
-	for (uint32_t i = 0; !r && i < what->parts; i++) {
-		struct wire_export part = *what;
+	while (!r && a.next < a.parts) {
+		struct wire_export part;
 		int fd = -1;
 
-		if (i)
-			r = ask_part(s, m->segment, m->generation, i, deadline, &part, &fd);
-		if (!r && (part.part_size > m->size - done || part.kind != what->kind))
-			r = tl_fail(-EPROTO, "the parts of a segment do not add up to its size");
+		do {
+			r = next_part(&a, &part, &fd);
+		} while (r == SESSION_E_ADOPTED);
 		if (!r)
-			r = map_part(m, scope, m->base + done, part.part_size, i ? fd : fd_peek);
+			r = map_next(m, scope, &part, fd, &done);
 		fd_close(fd);
-		done += part.part_size;
 	}
+	forget_parts(&a);
+	if (a.ahead > 1)
+		atomic_flag_clear(&somebody_asks_ahead);
 	if (!r && done != m->size)
 		r = tl_fail(-EPROTO, "the parts of a segment do not add up to its size");
 	return r;
@@ -193,7 +291,6 @@ static int open_vmm(struct cuda_mapping *m, struct session *s, const struct cuda
 	e = d->mem_address_reserve(&m->base, m->size, 0, 0, 0);
 	if (e) {
 		m->base = 0;
-		unmap_parts(m, scope);
 		return cuda_fail(e, "reserving %" PRIu64 " bytes of GPU addresses", m->size);
 	}
 	r = map_parts(m, s, scope, what, fd_peek, deadline);
@@ -203,13 +300,12 @@ static int open_vmm(struct cuda_mapping *m, struct session *s, const struct cuda
 			r = cuda_fail(e, "letting GPU %d read memory of another process",
 				      m->device->ordinal);
 	}
-	if (r)
-		unmap_parts(m, scope);
 	return r;
 }
 
 /* ---- All ---- */
 
+/* If it fails, what is open already is left to close_as_kind(). */
 static int open_as_kind(struct cuda_mapping *m, struct session *s, const struct wire_export *what,
 			int fd_peek, int64_t deadline)
 {
@@ -223,6 +319,7 @@ static int open_as_kind(struct cuda_mapping *m, struct session *s, const struct 
 		r = cuda_enter(m->device, &scope);
 	if (r)
 		return r;
+	m->life = atomic_load(&m->device->life);
 	switch (m->kind) {
 	case SEGMENT_CUDA_IPC:
 		r = open_ipc(m, &scope, what);
@@ -237,25 +334,72 @@ static int open_as_kind(struct cuda_mapping *m, struct session *s, const struct 
 	return r;
 }
 
+bool cuda_mapping_is_dead(const struct cuda_mapping *m)
+{
+	return m->life != atomic_load(&m->device->life);
+}
+
+/* Closes what is open. Called with the context current. */
+static void close_parts(struct cuda_mapping *m, const struct cuda_scope *scope)
+{
+	switch (m->kind) {
+	case SEGMENT_CUDA_IPC:
+		scope->driver->ipc_close_mem_handle(m->base);
+		break;
+	case SEGMENT_CUDA_POOL:
+		close_pool(m, scope);
+		break;
+	default:
+		unmap_parts(m, scope);
+	}
+}
+
+/* Closes all that is open, which may wait for the GPU. */
 static void close_as_kind(struct cuda_mapping *m)
 {
 	struct cuda_scope scope;
 
-	if (cuda_enter(m->device, &scope)) {
-		free(m->parts); /* CUDA has ended in this process, and the mapping with it */
+	/* If CUDA has ended in this process, or was reset, the mapping went with it. */
+	if ((m->base || m->pool) && !cuda_enter(m->device, &scope)) {
+		if (!cuda_mapping_is_dead(m))
+			close_parts(m, &scope);
+		else if (m->pool)
+			cuda_pool_unuse(m->pool, NULL);
+		cuda_leave(&scope);
+	} else if (m->pool) {
+		cuda_pool_unuse(m->pool, NULL);
+	}
+	free(m->parts);
+}
+
+/* What is open of a mapping that could not be opened as a whole. */
+struct half_open {
+	struct cuda_task task;
+	struct cuda_mapping what;
+};
+
+static void run_half_open(struct cuda_task *task)
+{
+	struct half_open *half = container_of(task, struct half_open, task);
+
+	close_as_kind(&half->what);
+	free(half);
+}
+
+/* Has the closer close it: a get that fails must not wait for the GPU. */
+static void close_half_open(struct cuda_mapping *m)
+{
+	struct half_open *half = malloc(sizeof(*half));
+
+	if (!half || (!m->base && !m->pool)) {
+		close_as_kind(m);
+		free(half);
 		return;
 	}
-	switch (m->kind) {
-	case SEGMENT_CUDA_IPC:
-		scope.driver->ipc_close_mem_handle(m->base);
-		break;
-	case SEGMENT_CUDA_POOL:
-		close_pool(m, &scope);
-		break;
-	default:
-		unmap_parts(m, &scope);
-	}
-	cuda_leave(&scope);
+	*half = (struct half_open){ .task.run = run_half_open, .what = *m };
+	pthread_mutex_lock(&cuda_lock);
+	cuda_closer_add(&half->task);
+	pthread_mutex_unlock(&cuda_lock);
 }
 
 /* Counts on the mapping of that segment, or makes one, which its caller opens. Called with
@@ -267,7 +411,8 @@ static struct cuda_mapping *find_or_add(const struct session *s, uint32_t segmen
 
 	list_for_each_entry(m, &mappings, link) {
 		if (m->instance != s->catalog.instance || m->segment != segment ||
-		    m->generation != generation)
+		    m->generation != generation ||
+		    (m->state == MAPPING_OPEN && cuda_mapping_is_dead(m)))
 			continue;
 		m->refs++;
 		*is_new = false;
@@ -350,7 +495,7 @@ int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation, i
 	int r;
 
 	/* Each session asks, since the daemon counts connections, not processes. */
-	r = ask_part(s, segment, generation, 0, deadline, &what, &fd);
+	r = ask_first(s, segment, generation, deadline, &what, &fd);
 	*imported = !r;
 	if (r)
 		return r;
@@ -361,6 +506,8 @@ int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation, i
 		r = tl_fail(-ENOMEM, "no memory to map a segment of a GPU");
 	if (m && is_new) {
 		r = open_as_kind(m, s, &what, fd, deadline);
+		if (r)
+			close_half_open(m);
 		pthread_mutex_lock(&cuda_lock);
 		opened(m, !r);
 		pthread_mutex_unlock(&cuda_lock);
@@ -375,7 +522,7 @@ int cuda_mapping_ask(struct session *s, uint32_t segment, uint32_t generation, i
 		     struct wire_export *out)
 {
 	int fd = -1;
-	int r = ask_part(s, segment, generation, 0, deadline, out, &fd);
+	int r = ask_first(s, segment, generation, deadline, out, &fd);
 
 	fd_close(fd);
 	return r;

@@ -18,6 +18,7 @@ struct cuda_mapping {
 		MAPPING_FAILED, /* in no list: the last of those who waited frees it */
 	} state;
 	struct cuda_device *device;
+	unsigned life; /* of the device's contexts: in which it was opened */
 	enum segment_kind kind;
 	CUdeviceptr base;
 	uint64_t size;
@@ -26,7 +27,7 @@ struct cuda_mapping {
 		uint64_t size;
 	} * parts; /* SEGMENT_CUDA_VMM: what is mapped in the @size reserved bytes */
 	uint32_t nparts;
-	CUmemoryPool pool; /* SEGMENT_CUDA_POOL */
+	struct cuda_pool_use *pool; /* SEGMENT_CUDA_POOL; in the imported pool that it lies in */
 };
 
 /*
@@ -37,6 +38,8 @@ struct cuda_mapping {
 int cuda_mapping_get(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
 		     bool *imported, struct cuda_mapping **out);
 void cuda_mapping_put(struct cuda_mapping *m);
+/* Has it gone with the context that it was opened in? */
+bool cuda_mapping_is_dead(const struct cuda_mapping *m);
 
 /*
  * Asks the daemon for what opens the first part of a segment, and opens nothing; but on success the

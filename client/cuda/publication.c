@@ -10,32 +10,34 @@
 #include "client/error.h"
 #include "client/session/client.h"
 #include "proto/description.h"
+#include "tensor/extent.h"
+#include "util/clock.h"
 
 /*
  * A function without a word about it takes cuda_lock for itself, and does not have it when it
  * sends, waits or calls the driver to record an event.
  */
-/* ---- All publications of the process, by address. Called with cuda_lock ---- */
+/* ---- All publications of the process, by cookie. Called with cuda_lock ---- */
 
 enum { KNOWN_BUCKETS = 1024 };
 static struct list known[KNOWN_BUCKETS];
 
 static struct list *known_bucket(uint64_t cookie)
 {
-	struct list *bucket = &known[cookie / 64 % KNOWN_BUCKETS];
+	struct list *bucket = &known[cookie % KNOWN_BUCKETS];
 
 	if (!bucket->next)
 		list_init(bucket);
 	return bucket;
 }
 
-/* The publication of @s with that address, or NULL. The daemon need not tell the truth. */
+/* The publication of @s with that cookie, or NULL. The daemon need not tell the truth. */
 static struct cuda_publication *known_find(const struct session *s, uint64_t cookie)
 {
 	struct cuda_publication *p;
 
 	list_for_each_entry(p, known_bucket(cookie), known_link)
-		if ((uintptr_t)p == cookie)
+		if (p->cookie == cookie)
 			return p->session == s && p->export ? p : NULL;
 	return NULL;
 }
@@ -100,33 +102,27 @@ void cuda_publication_freed(const struct session *s, uint64_t cookie)
 		turn(p, TENSOR_FREED);
 }
 
-/* The session's publication whose PLACE has that serial, or NULL. */
-static struct cuda_publication *find_asked(struct cuda_session *cs, uint32_t serial)
+/* Takes in the daemon's answer. */
+static void answered(struct cuda_publication *p, bool published, uint64_t ref)
+{
+	p->serial = 0;
+	p->ref = ref;
+	turn(p, published ? TENSOR_PLACED : TENSOR_FREED);
+}
+
+void cuda_publication_answered(struct cuda_session *cs, uint32_t serial, bool published,
+			       uint64_t ref)
 {
 	struct cuda_publication *p;
 	struct cuda_export *e;
 
-	list_for_each_entry(e, &cs->exports, link)
-		list_for_each_entry(p, &e->publications, link)
-			if (p->serial == serial)
-				return p;
-	return NULL;
-}
-
-/* Takes in the daemon's answer. @ref 0: it refused. */
-static void answered(struct cuda_publication *p, uint64_t ref)
-{
-	p->serial = 0;
-	p->ref = ref;
-	turn(p, ref ? TENSOR_PLACED : TENSOR_FREED);
-}
-
-void cuda_publication_answered(struct cuda_session *cs, uint32_t serial, uint64_t ref)
-{
-	struct cuda_publication *p = serial ? find_asked(cs, serial) : NULL;
-
-	if (p)
-		answered(p, ref);
+	list_for_each_entry(e, &cs->exports, link) {
+		list_for_each_entry(p, &e->publications, link) {
+			if (!serial || p->serial != serial)
+				continue;
+			answered(p, published, ref ? ref : p->ref);
+		}
+	}
 }
 
 void cuda_publications_orphan(struct cuda_export *e)
@@ -144,6 +140,7 @@ void cuda_publications_orphan(struct cuda_export *e)
 
 static struct cuda_publication *publication_new(struct session *s)
 {
+	static uint64_t last; /* cookie; cuda_lock */
 	struct cuda_publication *p = calloc(1, sizeof(*p));
 
 	if (!p) {
@@ -153,9 +150,11 @@ static struct cuda_publication *publication_new(struct session *s)
 	list_init(&p->link);
 	list_init(&p->queue_link);
 	p->session = s;
+	p->work = WORK_KNOWN;
 	users_join(&s->users, 1);
 	pthread_mutex_lock(&cuda_lock);
-	list_add_head(known_bucket((uintptr_t)p), &p->known_link);
+	p->cookie = ++last;
+	list_add_head(known_bucket(p->cookie), &p->known_link);
 	pthread_mutex_unlock(&cuda_lock);
 	return p;
 }
@@ -214,6 +213,25 @@ static bool is_made(struct cuda_session *cs, const struct cuda_memory *memory)
 }
 
 /*
+ * Is another publisher, in any session, exporting that pool for the first time? Consumers know a
+ * pool again only by descriptors that were made from one (cuda_export_pool_fd()). Called with
+ * cuda_lock.
+ */
+static bool pool_is_made(CUmemoryPool pool)
+{
+	struct cuda_session *cs;
+	struct making *m;
+
+	if (!pool || cuda_export_has_pool(pool))
+		return false;
+	list_for_each_entry(cs, &cuda_sessions, link)
+		list_for_each_entry(m, &cs->making, link)
+			if (m->memory->pool == pool)
+				return true;
+	return false;
+}
+
+/*
  * Puts @p into the session's export of that memory. False: there is none, and the caller has to
  * make it and call publication_made(); nobody else makes one meanwhile, since consumers would open
  * the memory twice. An export that is ending is in no list any more and is not found.
@@ -223,7 +241,8 @@ static bool publication_join(struct cuda_session *cs, struct making *m, struct c
 	struct cuda_export *e;
 
 	pthread_mutex_lock(&cuda_lock);
-	while (!(e = cuda_export_find(cs, m->memory)) && is_made(cs, m->memory))
+	while (!(e = cuda_export_find(cs, m->memory)) &&
+	       (is_made(cs, m->memory) || pool_is_made(m->memory->pool)))
 		pthread_cond_wait(&cuda_changed, &cuda_lock);
 	if (e)
 		publication_link(e, p);
@@ -266,7 +285,7 @@ int cuda_publication_for(struct session *s, struct cuda_opening *o, struct cuda_
 		return 0;
 	r = o->open ? o->open(o) : 0;
 	if (!r)
-		r = cuda_export_new(&e, s, o->memory, o->fds_peek);
+		r = cuda_export_new(&e, s, o->memory, o->parts);
 	publication_made(cs, &making, e, p);
 	if (r)
 		cuda_publication_done(p);
@@ -275,24 +294,36 @@ int cuda_publication_for(struct session *s, struct cuda_opening *o, struct cuda_
 
 /* ---- Publishing ---- */
 
-static void place_message(unsigned char *bytes, const struct cuda_export *e,
-			  const struct cuda_placing *placing, const struct cuda_publication *p)
+static void place_encode(unsigned char *bytes, const struct cuda_publication *p, uint32_t serial,
+			 uint64_t offset, const struct tensor_description *d)
 {
+	struct wire_place m = {
+		.header = { .type = WIRE_PLACE, .serial = serial },
+		.offset = offset,
+		.cookie = p->cookie,
+		.segment = p->export->segment,
+		.segment_generation = p->export->generation,
+		.flags = d->event ? WIRE_PLACE_EVENT : 0,
+	};
+
+	description_encode(bytes, &m, d);
+}
+
+static void place_message(unsigned char *bytes, const struct cuda_placing *placing,
+			  const struct cuda_publication *p)
+{
+	int64_t strides[TL_NDIM_MAX];
 	struct tensor_description d = description_of(placing->as, placing->flags, placing->name,
 						     placing->name_len, placing->metadata,
 						     placing->metadata_size);
-	struct wire_place m = {
-		.header = { .type = WIRE_PLACE },
-		.offset = placing->offset,
-		.cookie = (uint64_t)(uintptr_t)p,
-		.segment = e->segment,
-		.segment_generation = e->generation,
-	};
 
+	if (!tensor_is_contiguous(placing->as)) {
+		tensor_plain_strides(placing->as, strides);
+		d.strides = strides;
+	}
+	d.lifetime = placing->lifetime;
 	d.event = p->event ? p->event->handle.bytes : placing->foreign_event;
-	if (d.event)
-		m.flags = WIRE_PLACE_EVENT;
-	description_encode(bytes, &m, &d);
+	place_encode(bytes, p, 0, placing->offset, &d);
 }
 
 /* Outcomes of a call that publishes. */
@@ -328,7 +359,7 @@ static int place_request(struct cuda_export *e, const struct cuda_placing *placi
 	int r;
 
 	*outcome = OUTCOME_FAILED;
-	place_message(bytes, e, placing, p);
+	place_message(bytes, placing, p);
 	r = session_ask(e->session, bytes, deadline, &req, &answer);
 	if (r)
 		return r;
@@ -348,7 +379,7 @@ static int place_request(struct cuda_export *e, const struct cuda_placing *placi
 	if (version)
 		*version = placed->version;
 	pthread_mutex_lock(&cuda_lock);
-	answered(p, placed->ref);
+	answered(p, true, placed->ref);
 	pthread_mutex_unlock(&cuda_lock);
 	*outcome = OUTCOME_PLACED;
 	return 0;
@@ -385,6 +416,54 @@ int cuda_place(struct cuda_publication *p, const struct cuda_placing *placing,
 	return outcome == OUTCOME_UNKNOWN ? not_known(placing) : r;
 }
 
+/* ---- Members of groups ---- */
+
+void cuda_publication_arm(struct cuda_publication *p, struct cuda_event *event,
+			  void (*done)(void *context), void *context)
+{
+	pthread_mutex_lock(&cuda_lock);
+	p->done = done;
+	p->context = context;
+	p->event = event;
+	p->work = event ? WORK_QUEUED : WORK_KNOWN;
+	if (event)
+		event->uses++;
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+void cuda_publication_message(const struct cuda_publication *p, uint64_t offset,
+			      struct tensor_description *d, unsigned char *bytes)
+{
+	d->event = p->event ? p->event->handle.bytes : NULL;
+	place_encode(bytes, p, 1, offset, d);
+}
+
+void cuda_publication_made(struct cuda_publication *p, uint64_t ref)
+{
+	bool fits = ref_slot(ref) < p->session->catalog.slots;
+
+	pthread_mutex_lock(&cuda_lock);
+	p->ref = fits ? ref : 0;
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+void cuda_publication_asked(struct cuda_publication *p, uint32_t serial)
+{
+	pthread_mutex_lock(&cuda_lock);
+	p->serial = serial;
+	pthread_mutex_unlock(&cuda_lock);
+}
+
+void cuda_publication_end(struct cuda_publication *p, enum members_end end)
+{
+	if (end == MEMBERS_PUBLISHED) {
+		pthread_mutex_lock(&cuda_lock);
+		answered(p, true, p->ref);
+		pthread_mutex_unlock(&cuda_lock);
+	}
+	publisher_leaves(p, end == MEMBERS_FAILED ? OUTCOME_FAILED : OUTCOME_PLACED);
+}
+
 int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *context), void *context)
 {
 	struct cuda_event *event = NULL;
@@ -407,6 +486,8 @@ int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *conte
 
 /* ---- Looking after them. Called with cuda_lock ---- */
 
+#define AGAIN_NS (20 * NS_PER_US) /* as long, who shares an event need not ask for it again */
+
 static bool work_ended(struct cuda_publication *p)
 {
 	struct cuda_scope scope;
@@ -414,13 +495,21 @@ static bool work_ended(struct cuda_publication *p)
 
 	if (p->work != WORK_QUEUED)
 		return true;
-	if (cuda_enter(p->export->memory.device, &scope)) {
-		result = CUDA_E_UNKNOWN;
+	if (p->event->uses > 1 && !p->event->came && now_mono_ns() < p->event->asked_ns + AGAIN_NS)
+		return false;
+	if (p->event->came) {
+		result = p->event->result;
+	} else if (cuda_enter(p->export->memory.device, &scope)) {
+		result = cuda_is_ending() ? CUDA_E_NOT_READY : CUDA_E_UNKNOWN;
 	} else {
-		result = scope.driver->event_query(p->event->event);
+		result = cuda_event_is_dead(p->event) ? CUDA_E_CONTEXT_IS_DESTROYED
+						      : scope.driver->event_query(p->event->event);
 		cuda_leave(&scope);
 	}
-	if (result == CUDA_E_NOT_READY)
+	p->event->came = result != CUDA_E_NOT_READY;
+	p->event->result = result;
+	p->event->asked_ns = p->event->uses > 1 && !p->event->came ? now_mono_ns() : 0;
+	if (!p->event->came)
 		return false;
 	p->failure = result;
 	p->work = WORK_ENDED;
@@ -477,7 +566,7 @@ static void unlink_ended(struct cuda_publication *p)
 
 	list_del(&p->link);
 	if (p->event)
-		list_add_tail(&e->events, &p->event->link);
+		cuda_event_unuse(&e->events, p->event);
 	p->event = NULL;
 	if (--e->npublications || e->buffer)
 		p->export = NULL;
@@ -499,12 +588,15 @@ enum publication_step cuda_publication_step(struct cuda_publication *p)
 	return STEP_END;
 }
 
-CUevent cuda_event_here(const struct cuda_export *e, const unsigned char handle[64])
+struct cuda_event *cuda_event_here(const struct cuda_export *e, const unsigned char handle[64])
 {
 	struct cuda_publication *p;
 
-	list_for_each_entry(p, &e->publications, link)
-		if (p->event && !memcmp(p->event->handle.bytes, handle, sizeof(p->event->handle)))
-			return p->event->event;
+	list_for_each_entry(p, &e->publications, link) {
+		if (!p->event || memcmp(p->event->handle.bytes, handle, sizeof(p->event->handle)))
+			continue;
+		p->event->pins++;
+		return p->event;
+	}
 	return NULL;
 }

@@ -13,6 +13,8 @@
 
 #include "client/cuda/event.h"
 #include "client/cuda/export.h"
+#include "client/produce/member.h"
+#include "proto/description.h"
 
 /*
  * Two things have to come together before a publication can end: what is known of the tensor, and
@@ -54,7 +56,8 @@ enum cuda_work {
 struct cuda_publication {
 	struct list link;	/* in its export's publications, until it ends */
 	struct list queue_link; /* in one of the thread's queues */
-	struct list known_link; /* by its address, from before it is published until it is freed */
+	struct list known_link; /* by its cookie, from before it is published until it is freed */
+	uint64_t cookie;	/* never the same again in this process */
 	struct session *session;
 	struct cuda_export *export; /* once it has ended: NULL, or the export that ends with it */
 	enum cuda_publication_state state;
@@ -62,7 +65,7 @@ struct cuda_publication {
 	struct cuda_event *event; /* NULL: there was nothing to wait for */
 	CUresult failure;	  /* of the work; CUDA_OK: none */
 	uint64_t ref;		  /* once the daemon has published it */
-	uint32_t serial;	  /* of a PLACE that is not answered; 0: there is none */
+	uint32_t serial;	  /* of a PLACE or GROUP that is not answered; 0: there is none */
 	void (*done)(void *context);
 	void *context;
 };
@@ -76,15 +79,16 @@ struct cuda_placing {
 	size_t name_len;
 	const void *metadata;
 	size_t metadata_size;
+	struct tensor_lifetime lifetime;
 	intptr_t stream;		    /* TL_STREAM_NONE: it is written already */
 	const unsigned char *foreign_event; /* somebody else's handle, instead of the stream */
 };
 
 /* Memory that may have to be exported first. */
 struct cuda_opening {
-	int (*open)(struct cuda_opening *o); /* fills in memory->handle; NULL: it is there */
+	int (*open)(struct cuda_opening *o); /* fills in the rest; NULL: it is there */
 	struct cuda_memory *memory;
-	const int *fds_peek;
+	struct cuda_parts *parts; /* NULL: the handle alone opens it */
 };
 
 /*
@@ -106,6 +110,20 @@ int cuda_place(struct cuda_publication *p, const struct cuda_placing *placing,
 /* Calls @done(@context) when what is queued on the stream by now has ended; not if it fails. */
 int cuda_retire(struct cuda_export *e, intptr_t stream, void (*done)(void *context), void *context);
 
+/*
+ * The same in steps, for members of a group: cuda_publication_arm(), which takes a use of @event if
+ * that is not NULL; the message that makes the member, and _made() when it is; _asked() when the
+ * group is asked for, and in any case _end(), which consumes @p. @done is called as cuda_place()
+ * says, MEMBERS_FAILED being failure.
+ */
+void cuda_publication_arm(struct cuda_publication *p, struct cuda_event *event,
+			  void (*done)(void *context), void *context);
+void cuda_publication_message(const struct cuda_publication *p, uint64_t offset,
+			      struct tensor_description *d, unsigned char *bytes);
+void cuda_publication_made(struct cuda_publication *p, uint64_t ref);
+void cuda_publication_asked(struct cuda_publication *p, uint32_t serial);
+void cuda_publication_end(struct cuda_publication *p, enum members_end end);
+
 /* Frees a publication that has ended and is in no list, and calls `done`. */
 void cuda_publication_done(struct cuda_publication *p);
 
@@ -117,13 +135,15 @@ void cuda_publications_uncount(void);
 
 /* The daemon says FREED. It need not tell the truth: @cookie may name nothing. */
 void cuda_publication_freed(const struct session *s, uint64_t cookie);
-/* The answer to the PLACE with that serial came when nobody waited for it. @ref 0: refused. */
-void cuda_publication_answered(struct cuda_session *cs, uint32_t serial, uint64_t ref);
+/* The answer to the PLACE or GROUP with that serial came when nobody waited for it. @ref: of what
+ * was placed, or 0. */
+void cuda_publication_answered(struct cuda_session *cs, uint32_t serial, bool published,
+			       uint64_t ref);
 /* Nobody will hear any more who holds what is published in the export: all of it is free. */
 void cuda_publications_orphan(struct cuda_export *e);
 
-/* The event with that handle of what was published in the export; NULL: it has come. */
-CUevent cuda_event_here(const struct cuda_export *e, const unsigned char handle[64]);
+/* The event with that handle of what was published in the export, pinned; NULL: it has come. */
+struct cuda_event *cuda_event_here(const struct cuda_export *e, const unsigned char handle[64]);
 
 /* Does what can be done about a publication now, and says what the thread has to do with it. */
 enum publication_step {

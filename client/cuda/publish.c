@@ -47,7 +47,7 @@ static int open_located(struct cuda_opening *base)
 	struct opening *o = container_of(base, struct opening, base);
 	int r = o->located->opened ? 0 : cuda_located_open(o->located);
 
-	o->base.fds_peek = o->located->fds;
+	o->base.parts = o->located->memory.kind == SEGMENT_CUDA_IPC ? NULL : &o->located->parts;
 	return r;
 }
 
@@ -62,8 +62,7 @@ static int publish_in(struct session *s, void *context)
 	return r ? r : cuda_place(publication, &p->placing, tensor_delete, p->tensor, p->version);
 }
 
-/* TL_PUBLISH_SEALED asks the host to wait, so that no consumer has to. */
-static int wait_for_stream(struct cuda_device *device, intptr_t stream)
+int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream)
 {
 	struct cuda_scope scope;
 	CUresult e;
@@ -90,6 +89,7 @@ static struct cuda_placing placing_of(const char *name, const DLTensor *as, uint
 		.name_len = strlen(name),
 		.metadata = o->metadata,
 		.metadata_size = o->metadata_size,
+		.lifetime = put_lifetime(o),
 		.stream = o->flags & TL_PUBLISH_SEALED ? TL_STREAM_NONE : o->stream,
 	};
 }
@@ -111,12 +111,15 @@ static int publish_shared(tl_client *client, const char *name, DLManagedTensorVe
 	r = cuda_device_at(t->device.device_id, &device);
 	if (r)
 		return r;
-	r = cuda_locate(first_byte(t), nbytes, device, &located);
+	r = cuda_locate(first_byte(t), nbytes, device,
+			o->flags & TL_PUBLISH_SEALED ? TL_STREAM_NONE : o->stream, &located);
 	if (!r && o->flags & TL_PUBLISH_SEALED)
-		r = wait_for_stream(device, o->stream);
+		r = cuda_wait_for_stream(device, o->stream);
 	if (!r) {
 		p.placing = placing_of(name, t, o->dlpack_flags, o);
 		p.placing.offset = located.offset;
+		if (located.idle)
+			p.placing.stream = TL_STREAM_NONE;
 		r = cuda_with_session(client, name, publish_in, &p);
 	}
 	cuda_located_deinit(&located);
@@ -219,7 +222,7 @@ int cuda_draft_written(struct tl_draft *draft, const tl_put_options *o)
 		own->stream = o->stream;
 	if (!(o->flags & TL_PUBLISH_SEALED))
 		return 0;
-	r = wait_for_stream(own->buffer->export->memory.device, own->stream);
+	r = cuda_wait_for_stream(own->buffer->export->memory.device, own->stream);
 	own->sealed = !r;
 	return r;
 }
@@ -235,6 +238,7 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 		.name_len = name_len,
 		.metadata = draft->metadata,
 		.metadata_size = draft->metadata_size,
+		.lifetime = draft->lifetime,
 		.stream = own->sealed ? TL_STREAM_NONE : own->stream,
 	};
 	struct cuda_publication *publication;
@@ -248,7 +252,7 @@ int cuda_draft_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags
 		r = cuda_place(publication, &p, buffer_done, own->buffer, version);
 	own->written = !r || r == -EINPROGRESS;
 	if (own->written)
-		draft_sent(draft);
+		draft_sent(draft, false);
 	if (r == -EINPROGRESS) /* the memory is the library's: the caller need not keep it */
 		return atomic_load(&draft->session->lost)
 			       ? tl_fail(-ENOTCONN,
@@ -283,7 +287,7 @@ void cuda_draft_end(struct tl_draft *draft)
 	if ((!own->written || draft_is_exported(draft)) && own->stream != TL_STREAM_NONE) {
 		if (!cuda_retire(buffer->export, own->stream, buffer_done, buffer))
 			return;
-		wait_for_stream(buffer->export->memory.device, own->stream);
+		cuda_wait_for_stream(buffer->export->memory.device, own->stream);
 	}
 	cuda_buffer_put(buffer);
 }
@@ -367,7 +371,7 @@ static int commit_copy(struct tl_draft *draft, const DLTensor *source, const tl_
 	if (!r)
 		r = copy_into(draft, source, draft->room);
 	if (!r && o->flags & TL_PUBLISH_SEALED) {
-		r = wait_for_stream(own->buffer->export->memory.device, own->stream);
+		r = cuda_wait_for_stream(own->buffer->export->memory.device, own->stream);
 		own->sealed = !r;
 	}
 	if (!r)
@@ -407,7 +411,7 @@ static int publish_copy(tl_client *client, const char *name, DLManagedTensorVers
 		cuda_buffer_put(original->buffer);
 		free(original);
 	} else if (cuda_retire(e, stream, original_done, original)) {
-		wait_for_stream(e->memory.device, stream);
+		cuda_wait_for_stream(e->memory.device, stream);
 		original_done(original);
 	}
 	users_leave(&s->users);

@@ -4,8 +4,13 @@
 
 #include <tensorlease/tensorlease.h>
 
+#include "client/cuda/device.h"
 #include "client/produce/draft.h"
 #include "client/session/client.h"
+
+/* The host waits for what is queued on the stream, so that no consumer has to: TL_PUBLISH_SEALED.
+ */
+int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream);
 
 /* tl_create() of a draft on the GPU that @want names. */
 int cuda_create(tl_client *client, const struct draft_request *want, struct tl_draft **out);

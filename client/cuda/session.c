@@ -68,7 +68,7 @@ int cuda_with_session(struct tl_client *client, const char *name,
 		struct use use;
 		int r;
 
-		r = client_enter(client, true, client_deadline(client), &use);
+		r = client_enter(client, true, &use);
 		if (r)
 			return r;
 		r = work(use.session, context);
@@ -77,7 +77,7 @@ int cuda_with_session(struct tl_client *client, const char *name,
 			return r;
 		if (r == SESSION_E_LOST || attempt)
 			return tl_fail(-ENOTCONN, "'%s': the daemon at %s ended the connection",
-				       name, client->address);
+				       name, client->address.path);
 	}
 }
 
@@ -108,35 +108,55 @@ void cuda_take_unmap(struct session *s, const struct conn_message *m)
 	pthread_mutex_unlock(&cuda_lock);
 }
 
+/* The daemon had no room for the file of a device: it is given it again with the next export. */
+static void keep_refused(struct cuda_session *cs, uint32_t serial)
+{
+	for (unsigned i = 0; i < CUDA_DEVICES_MAX; i++)
+		if (cs->kept[i] == serial)
+			cs->kept[i] = 0;
+}
+
 void cuda_late_answer(struct session *s, const struct conn_message *m)
 {
 	const struct wire_placed *placed = (const void *)m->bytes;
 	uint64_t ref = m->header.type == WIRE_PLACED ? placed->ref : 0;
+	bool published = m->header.type != WIRE_ERROR;
 
 	pthread_mutex_lock(&cuda_lock);
-	if (cuda_of(s))
-		cuda_publication_answered(cuda_of(s), m->header.serial, ref);
+	if (cuda_of(s)) {
+		if (!published)
+			keep_refused(cuda_of(s), m->header.serial);
+		cuda_publication_answered(cuda_of(s), m->header.serial, published, ref);
+	}
 	pthread_mutex_unlock(&cuda_lock);
+}
+
+/* The dead daemon may not have got round to saying UNMAP. */
+bool cuda_session_adopted(struct session *s)
+{
+	struct cuda_session *cs;
+	bool goes_on;
+
+	pthread_mutex_lock(&cuda_lock);
+	cs = cuda_of(s);
+	goes_on = !cs || !cs->produces;
+	if (cs && goes_on)
+		cuda_imports_unmap_dead(cs);
+	pthread_mutex_unlock(&cuda_lock);
+	return goes_on;
 }
 
 /* ---- The end ---- */
 
-void cuda_session_end(struct session *s)
+/* Nobody else finds the session any more. */
+static void end_session(struct cuda_session *cs)
 {
-	struct cuda_session *cs;
+	struct session *s = cs->session;
 
 	pthread_mutex_lock(&cuda_lock);
-	cs = cuda_of(s);
-	if (!cs) {
-		pthread_mutex_unlock(&cuda_lock);
-		return;
-	}
-	while (cs->busy)
+	while (cs->claims)
 		pthread_cond_wait(&cuda_changed, &cuda_lock);
-	list_del(&cs->link);
-	cuda_unqueue_imports(s, &cs->imports[0]);
 	pthread_mutex_unlock(&cuda_lock);
-	/* From here on nobody else finds it. */
 	for (unsigned i = 0; i < CUDA_IMPORT_BUCKETS; i++) {
 		list_for_each_safe(l, &cs->imports[i]) {
 			list_del(l);
@@ -146,6 +166,49 @@ void cuda_session_end(struct session *s)
 	cuda_buffers_end(cs);
 	s->of_kind[KIND_DEVICE] = NULL;
 	free(cs);
+}
+
+static void run_ending(struct cuda_task *task)
+{
+	struct cuda_session *cs = container_of(task, struct cuda_session, ending);
+	struct session *s = cs->session;
+
+	end_session(cs);
+	client_session_ended(s);
+}
+
+/* In a forked child the session ends; what it had on GPUs is the parent's. */
+static void inherit_ending(struct cuda_task *task)
+{
+	client_session_ended(container_of(task, struct cuda_session, ending)->session);
+}
+
+static bool has_something_open(const struct cuda_session *cs)
+{
+	for (unsigned i = 0; i < CUDA_IMPORT_BUCKETS; i++)
+		if (!list_empty(&cs->imports[i]))
+			return true;
+	return cs->claims || !list_empty(&cs->buffers);
+}
+
+bool cuda_session_end(struct session *s)
+{
+	struct cuda_session *cs;
+	bool later = false;
+
+	pthread_mutex_lock(&cuda_lock);
+	cs = cuda_of(s);
+	if (cs) {
+		list_del(&cs->link);
+		later = cuda_closer_runs() && has_something_open(cs);
+		cs->ending = (struct cuda_task){ .run = run_ending, .child = inherit_ending };
+		if (later)
+			cuda_closer_add(&cs->ending);
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	if (cs && !later)
+		end_session(cs);
+	return later;
 }
 
 /* ---- fork() ---- */
@@ -184,9 +247,10 @@ void cuda_after_fork_child(void)
 
 	pthread_cond_init(&cuda_changed, NULL);
 	cuda_thread_inherit();
+	cuda_closer_inherit();
 	cuda_publications_inherit();
 	list_for_each_entry(cs, &cuda_sessions, link) {
-		cs->busy = false;
+		cs->claims = 0;
 		cs->failures = cs->abandoned = 0;
 		list_init(&cs->making);
 		list_move_all(&inherited_exports, &cs->exports);
@@ -200,6 +264,7 @@ void cuda_after_fork_child(void)
 void cuda_child_releases(void)
 {
 	cuda_thread_give_up_leases();
+	cuda_closer_inherited();
 	cuda_publications_uncount();
-	users_check();
+	users_check(NULL);
 }

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/cuda/closer.h"
 #include "client/cuda/device.h"
 #include "client/session/session.h"
 #include "util/list.h"
@@ -18,7 +19,7 @@ struct conn_message;
 extern pthread_mutex_t cuda_lock;
 extern struct list cuda_sessions;   /* struct cuda_session */
 extern pthread_cond_t cuda_changed; /* an import or a mapping was opened, an export made, a session
-				       is not busy any more */
+				       is not claimed any more */
 
 enum { CUDA_IMPORT_BUCKETS = 256 };
 
@@ -30,17 +31,34 @@ struct cuda_session {
 	struct list buffers; /* struct cuda_buffer, free ones; most recently used first */
 	unsigned nbuffers;
 	struct list making; /* struct making: exports that publishers are making (publication.c) */
-	bool busy;	    /* the thread uses the session's connection: it must not go */
+	/* By number of a device: serial of the KEEP that gave the daemon its file; 0: it has none
+	 */
+	uint32_t kept[CUDA_DEVICES_MAX];
+	bool produces;	    /* it has exported, or is about to */
+	unsigned claims;    /* who works with it, or will: it must not go */
 	bool waited;	    /* tl_close() waited in vain for the GPU: exit() does not again */
 	unsigned abandoned; /* tensors that were unfinished when the daemon had gone */
 	unsigned failures;  /* of work that was to write what is published */
 	CUresult failure;   /* of the last of it */
+	struct cuda_task ending;
 };
 
 /* The session's, or NULL. cuda_lock. */
 static inline struct cuda_session *cuda_of(const struct session *s)
 {
 	return s->of_kind[KIND_DEVICE];
+}
+
+/* The session stays until this is undone. cuda_lock. */
+static inline void cuda_session_claim(struct cuda_session *cs)
+{
+	cs->claims++;
+}
+
+static inline void cuda_session_release(struct cuda_session *cs)
+{
+	if (--cs->claims == 0)
+		pthread_cond_broadcast(&cuda_changed);
 }
 
 /* The session's, made at need. 0, or a negative errno with a text. */
@@ -58,14 +76,19 @@ int cuda_with_session(struct tl_client *client, const char *name,
 /* FREED and UNMAP, which nobody asked for. The receive mutex is held. */
 void cuda_take_freed(struct session *s, const struct conn_message *m);
 void cuda_take_unmap(struct session *s, const struct conn_message *m);
-/* The answer to a PLACE whose publisher has stopped waiting. The receive mutex is held. */
+/* The answer to a PLACE or GROUP whose publisher has stopped waiting. The receive mutex is held. */
 void cuda_late_answer(struct session *s, const struct conn_message *m);
 
 /* A client was closed, or lost its connection: the thread (thread.c) looks again. */
 void cuda_wake(void);
 
-/* The session has no user any more: closes what it has on GPUs. */
-void cuda_session_end(struct session *s);
+/* Another daemon serves it. False: it has exported, which that daemon cannot know. The receive
+ * mutex is held. */
+bool cuda_session_adopted(struct session *s);
+
+/* The session has no user any more: what it has on GPUs is closed, by the closer (true) if it has
+ * anything. */
+bool cuda_session_end(struct session *s);
 
 /* fork(): the lock is held around it; in the child nothing of CUDA can be used. */
 void cuda_before_fork(void);

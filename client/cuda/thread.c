@@ -9,23 +9,22 @@
  * A function that is called with the lock says so.
  *
  * Work in progress keeps its session: leases and publications have counts on it, and the end of a
- * session waits while the thread has claimed it (busy). Deleters are called without any lock and
+ * session waits while the thread has claimed it. Deleters are called without any lock and
  * may fork: the child finds in the lists all that nobody has taken.
  */
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "client/cuda/buffer.h"
+#include "client/cuda/closer.h"
 #include "client/cuda/export.h"
-#include "client/cuda/import.h"
 #include "client/cuda/lease.h"
 #include "client/cuda/publication.h"
+#include "client/cuda/start.h"
 #include "client/cuda/thread.h"
 #include "client/session/client.h"
 #include "client/session/request.h"
@@ -36,20 +35,20 @@ enum { LOOK_FIRST_NS = 20000, LOOK_LAST_NS = 1000000 };
 
 static struct {
 	struct list leases;	  /* struct tensor_lease: wait for the GPU */
+	struct list looked_at;	  /* those that the thread has looked at before; in order */
 	struct list idle_leases;  /* those whose GPU work has ended: give them up */
 	struct list publications; /* struct cuda_publication: look at them */
 	struct list ended;	  /* those that have ended */
 	struct list exports;	  /* struct cuda_export: UNEXPORT is not answered yet */
-	struct list imports;	  /* struct cuda_import: close them */
 	bool running;
 	_Atomic int wake; /* eventfd */
 } thread = {
 	.leases = LIST_INIT(thread.leases),
+	.looked_at = LIST_INIT(thread.looked_at),
 	.idle_leases = LIST_INIT(thread.idle_leases),
 	.publications = LIST_INIT(thread.publications),
 	.ended = LIST_INIT(thread.ended),
 	.exports = LIST_INIT(thread.exports),
-	.imports = LIST_INIT(thread.imports),
 	.wake = -1,
 };
 
@@ -66,25 +65,6 @@ void cuda_queue_publication(struct cuda_publication *p)
 	list_del(&p->queue_link);
 	list_add_tail(&thread.publications, &p->queue_link);
 	cuda_wake();
-}
-
-void cuda_queue_import(struct cuda_import *import)
-{
-	list_del(&import->queue_link);
-	list_add_tail(&thread.imports, &import->queue_link);
-	cuda_wake();
-}
-
-void cuda_unqueue_imports(struct session *s, struct list *to)
-{
-	list_for_each_safe(l, &thread.imports) {
-		struct cuda_import *import = list_entry(l, struct cuda_import, queue_link);
-
-		if (import->session != s)
-			continue;
-		list_del(&import->queue_link);
-		list_add_tail(to, &import->link);
-	}
 }
 
 void cuda_wake(void)
@@ -113,14 +93,6 @@ static struct list *take_first(struct list *list)
 
 /* ---- Sessions that the thread works with ---- */
 
-/* Called with cuda_lock. */
-static void set_busy(struct cuda_session *cs, bool busy)
-{
-	cs->busy = busy;
-	if (!busy)
-		pthread_cond_broadcast(&cuda_changed);
-}
-
 /* Makes a session stay until it is released. False: it has gone meanwhile. */
 static bool claim(struct cuda_session *wanted)
 {
@@ -131,7 +103,7 @@ static bool claim(struct cuda_session *wanted)
 	list_for_each_entry(cs, &cuda_sessions, link)
 		found = found || cs == wanted;
 	if (found)
-		set_busy(wanted, true);
+		cuda_session_claim(wanted);
 	pthread_mutex_unlock(&cuda_lock);
 	return found;
 }
@@ -139,27 +111,36 @@ static bool claim(struct cuda_session *wanted)
 static void release(struct cuda_session *cs)
 {
 	pthread_mutex_lock(&cuda_lock);
-	set_busy(cs, false);
+	cuda_session_release(cs);
 	pthread_mutex_unlock(&cuda_lock);
 }
 
 /* ---- Leases ---- */
 
-/* Finds leases whose GPU work has ended. Returns how many wait on. */
+/*
+ * Finds leases whose GPU work has ended. Returns how many wait on. The driver is asked without the
+ * lock: only this thread takes leases off the list that it looks at, and a forked child finds them
+ * there.
+ */
 static unsigned find_idle_leases(void)
 {
+	struct cuda_sweep sweep = { 0 };
 	unsigned left = 0;
 
 	pthread_mutex_lock(&cuda_lock);
-	list_for_each_safe(l, &thread.leases) {
-		if (cuda_lease_idle(cuda_lease_queued(l))) {
-			list_del(l);
-			list_add_tail(&thread.idle_leases, l);
-		} else {
-			left++;
-		}
-	}
+	list_move_all(&thread.looked_at, &thread.leases);
 	pthread_mutex_unlock(&cuda_lock);
+	list_for_each_safe(l, &thread.looked_at) {
+		if (!cuda_lease_idle(cuda_lease_queued(l), &sweep)) {
+			left++;
+			continue;
+		}
+		pthread_mutex_lock(&cuda_lock);
+		list_del(l);
+		list_add_tail(&thread.idle_leases, l);
+		pthread_mutex_unlock(&cuda_lock);
+	}
+	cuda_sweep_end(&sweep);
 	return left;
 }
 
@@ -218,7 +199,7 @@ static unsigned end_publications(void)
 	unsigned left = find_ended_publications();
 	struct list *l;
 
-	while ((l = take_first(&thread.ended))) {
+	while (!cuda_is_ending() && (l = take_first(&thread.ended))) {
 		struct cuda_publication *p = list_entry(l, struct cuda_publication, queue_link);
 
 		if (p->export)
@@ -302,74 +283,6 @@ static unsigned finish_exports(void)
 	return left;
 }
 
-/* ---- Imports ---- */
-
-/* An import that is to be closed, whose session is claimed; NULL: there is none. */
-static struct cuda_import *take_import(void)
-{
-	struct cuda_import *import = NULL;
-
-	pthread_mutex_lock(&cuda_lock);
-	if (!list_empty(&thread.imports)) {
-		import = list_first_entry(&thread.imports, struct cuda_import, queue_link);
-		list_del(&import->queue_link);
-		set_busy(cuda_of(import->session), true);
-	}
-	pthread_mutex_unlock(&cuda_lock);
-	return import;
-}
-
-static void close_imports(void)
-{
-	struct cuda_import *import;
-
-	while ((import = take_import())) {
-		struct cuda_session *cs = cuda_of(import->session);
-
-		cuda_import_unmapped(import);
-		release(cs);
-	}
-}
-
-/* ---- Draft buffers ---- */
-
-/* Releases @cs, and claims the next session that has free buffers. NULL as @cs: the first. */
-static struct cuda_session *next_with_buffers(struct cuda_session *cs)
-{
-	struct cuda_session *found = NULL;
-	struct list *l;
-
-	pthread_mutex_lock(&cuda_lock);
-	l = cs ? cs->link.next : cuda_sessions.next;
-	if (cs)
-		set_busy(cs, false);
-	for (; l != &cuda_sessions && !found; l = l->next) {
-		struct cuda_session *next = list_entry(l, struct cuda_session, link);
-
-		if (!list_empty(&next->buffers))
-			found = next;
-	}
-	if (found)
-		set_busy(found, true);
-	pthread_mutex_unlock(&cuda_lock);
-	return found;
-}
-
-/* Gives back buffers that have been free for long. Returns the ns until some are again, or 0. */
-static int64_t trim_buffers(void)
-{
-	struct cuda_session *cs = NULL;
-	int64_t due = 0;
-
-	while ((cs = next_with_buffers(cs))) {
-		int64_t ns = cuda_buffers_trim(cs);
-
-		if (ns && (!due || ns < due))
-			due = ns;
-	}
-	return due;
-}
-
 /* ---- What the daemon says ---- */
 
 struct polled {
@@ -438,26 +351,22 @@ static void hear_sessions(const struct polled *p)
 static void *run(void *arg)
 {
 	static struct polled polled; /* a child that a deleter forks goes on with it */
-	int64_t wait_ns = 0, look = 0;
+	int64_t look = 0;
 
 	(void)arg;
-	for (;;) {
+	while (!cuda_is_ending()) {
 		unsigned left;
-		int64_t trim;
 
 		find_sockets(&polled);
-		wait_for_something(&polled, wait_ns);
+		wait_for_something(&polled, look);
 		hear_sessions(&polled);
 		orphan_exports();
 		left = end_leases() + end_publications();
 		left += finish_exports();
-		close_imports();
-		trim = trim_buffers();
 		look = !left		     ? 0
 		       : !look		     ? LOOK_FIRST_NS
 		       : look < LOOK_LAST_NS ? look + look / 2
 					     : look;
-		wait_ns = look ? look : trim;
 	}
 	return NULL;
 }
@@ -465,25 +374,18 @@ static void *run(void *arg)
 /* Called with cuda_lock. */
 static int start(void)
 {
-	pthread_attr_t attr;
-	sigset_t all, before;
-	pthread_t id;
-	int r;
+	int r = cuda_closer_start();
 
+	if (r)
+		return r;
 	thread.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (thread.wake < 0)
 		return -errno;
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all); /* signals are for the program's own threads */
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	r = pthread_create(&id, &attr, run, NULL);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attr);
+	r = cuda_start_thread(run);
 	if (r)
 		thread.wake = fd_close(thread.wake);
 	thread.running = !r;
-	return -r;
+	return r;
 }
 
 int cuda_thread_start(void)
@@ -512,6 +414,7 @@ void cuda_thread_inherit(void)
 	list_init(&thread.publications);
 	list_init(&thread.ended);
 	list_move_all(&inherited_exports, &thread.exports);
+	list_move_all(&thread.leases, &thread.looked_at);
 	list_move_all(&thread.leases, &thread.idle_leases);
 }
 

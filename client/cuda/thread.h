@@ -3,13 +3,12 @@
  * The library's thread, one for the process and only once GPUs are used. It reads the sockets of
  * sessions that use GPUs (the daemon speaks up: FREED, UNMAP), looks whether queued GPU work has
  * ended, and then does what had to wait for it: gives up leases, tells the daemon that a producer's
- * work is finished, calls the deleters of what was published, closes imports.
+ * work is finished, calls the deleters of what was published. The closer (closer.h) closes memory.
  */
 #pragma once
 
 #include "client/cuda/session.h"
 
-struct cuda_import;
 struct cuda_publication;
 struct tensor_lease;
 
@@ -24,8 +23,6 @@ void cuda_catch_up(struct session *s);
 
 void cuda_queue_lease(struct tensor_lease *l);		 /* give it up when its event has come */
 void cuda_queue_publication(struct cuda_publication *p); /* look after its event, or its end */
-void cuda_queue_import(struct cuda_import *import);	 /* close it */
-void cuda_unqueue_imports(struct session *s, struct list *to); /* that session's, by their link */
 
 /* In a forked child, where the thread is not: first under the lock, then without any. */
 void cuda_thread_inherit(void);

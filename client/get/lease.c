@@ -13,6 +13,9 @@
 #include "client/error.h"
 #include "client/get/lease.h"
 #include "client/get/lookup.h"
+#include "client/get/ring.h"
+#include "client/get/shared.h"
+#include "client/get/sleep.h"
 #include "client/get/tensor.h"
 #include "client/session/kind.h"
 #include "client/session/pin.h"
@@ -20,29 +23,40 @@
 #include "client/session/request.h"
 #include "util/clock.h"
 
+int lease_take_unusual(const struct use *use, uint64_t ref, const struct row_head *h,
+		       const tl_get_options *want, DLManagedTensorVersioned **out)
+{
+	struct session *s = use->session;
+
+	if (h->flags & ROW_EVICTABLE)
+		hold_used(s, ref_slot(ref));
+	if (h->flags & ROW_ON_DEVICE)
+		return memory_kinds[KIND_DEVICE]->lease_known(use, ref, h, want, out);
+	if (h->segment < s->catalog.slots && h->segment_generation)
+		return shared_lease_mapped(use, ref, h, out);
+	return LEASE_E_UNMAPPED;
+}
+
 enum { GET_E_AGAIN = 64 }; /* something changed: try again */
 
-/*
- * How long a waiter sleeps before it looks whether the daemon is there, and how long between
- * attempts to connect.
- */
-#define SLICE_NS (1 * NS_PER_SEC)
-#define BACKOFF_NS (50 * NS_PER_MS)
-
+/* LEASE_E_GONE: the tensor was replaced before its segment was mapped: look again. */
 static int take_and_map(const struct use *use, const struct name_key *key,
-			const tl_get_options *want, int64_t deadline,
-			DLManagedTensorVersioned **out)
+			const tl_get_options *want, int64_t deadline, struct wake_word *wake,
+			struct patience *patience, DLManagedTensorVersioned **out)
 {
 	uint64_t ref;
 	int r;
 
-	r = lookup_take(use->session, key, want->newer_than, &ref);
+	r = lookup_wait(use->session, key, want->newer_than, &ref, wake);
 	if (r)
 		return r;
 	r = tensor_lease_new(use, ref, want, deadline, out);
 	if (r)
 		lease_release(use->session, ref_slot(ref));
-	return r;
+	if (r != LEASE_E_GONE)
+		return r;
+	r = lookup_again(use->session, patience);
+	return r ? r : LEASE_E_GONE;
 }
 
 static void spin(const _Atomic uint32_t *wake, uint32_t seen, int64_t end)
@@ -57,33 +71,49 @@ static void spin(const _Atomic uint32_t *wake, uint32_t seen, int64_t end)
 #endif
 }
 
-static void sleep_on(const _Atomic uint32_t *wake, uint32_t seen, int64_t ns)
+/* Returns false if the time is up. */
+static bool sleep_on(const struct wake_word *wake, int64_t ns)
 {
 	struct timespec ts = { .tv_sec = ns / NS_PER_SEC, .tv_nsec = ns % NS_PER_SEC };
 
-	syscall(SYS_futex, wake, FUTEX_WAIT, seen, &ts, NULL, 0); /* shared: the daemon wakes it */
+	/* shared: the daemon wakes it */
+	return !syscall(SYS_futex, wake->word, FUTEX_WAIT, wake->seen, &ts, NULL, 0) ||
+	       errno != ETIMEDOUT;
+}
+
+static bool changed(const struct wake_word *wake)
+{
+	return atomic_load_explicit(wake->word, memory_order_acquire) != wake->seen;
 }
 
 /*
  * Waits for a commit, or for a reason to look. GET_E_AGAIN, LEASE_E_UNSERVED, or -ETIMEDOUT without
  * a text.
  */
-static int wait_for_commit(struct session *s, const _Atomic uint32_t *wake, uint32_t seen,
+static int wait_for_commit(struct session *s, const struct wake_word *wake, struct sleeper *sl,
 			   int64_t spin_end, int64_t deadline)
 {
 	int64_t left;
+	bool woken;
+	int r;
 
-	spin(wake, seen, spin_end);
+	spin(wake->word, wake->seen, spin_end);
 	left = deadline_left_ns(deadline);
 	if (left == 0) /* looked at first: the word may change all the time */
 		return -ETIMEDOUT;
-	if (atomic_load_explicit(wake, memory_order_acquire) != seen)
+	if (changed(wake))
 		return GET_E_AGAIN;
-	sleep_on(wake, seen, left < SLICE_NS ? left : SLICE_NS);
+	r = ring_ask_wakes(s, wake->ring);
+	if (r)
+		return r;
+	woken = sleep_on(wake, sleeper_begin(sl, left));
 	if (!session_served(s))
 		return LEASE_E_UNSERVED;
-	if (atomic_load_explicit(wake, memory_order_acquire) == seen && !session_probe(s))
-		return LEASE_E_UNSERVED;
+	mappings_let_go(&s->mappings, MAPPINGS_FEW);
+	if (!changed(wake))
+		return sleeper_served(sl, s) ? GET_E_AGAIN : LEASE_E_UNSERVED;
+	if (!woken)
+		sleeper_cheated(sl);
 	return GET_E_AGAIN;
 }
 
@@ -111,46 +141,53 @@ struct getting {
 	const struct name_key *key;
 	const tl_get_options *want;
 	int64_t deadline, spin_end;
+	int64_t request_deadline; /* for what the attempt asks the daemon */
+	unsigned renewals;	  /* since a session has served it */
+	struct patience patience; /* with what is replaced before it can be mapped */
+	struct sleeper sleeper;
 };
 
 /*
  * One attempt on the current session, and the wait after it if nothing was there. 0, *_E_*, or a
  * negative errno.
  */
-static int get_attempt(const struct getting *g, const struct use *use, int64_t request_deadline,
-		       DLManagedTensorVersioned **out)
+static int get_attempt(struct getting *g, const struct use *use, DLManagedTensorVersioned **out)
 {
-	const _Atomic uint32_t *wake = lookup_wake(use->session, g->key);
-	uint32_t seen = atomic_load_explicit(wake, memory_order_acquire);
-	int r = take_and_map(use, g->key, g->want, request_deadline, out);
+	struct wake_word wake;
+	int r = take_and_map(use, g->key, g->want, g->request_deadline, &wake, &g->patience, out);
 	int waited;
 
+	if (r != LEASE_E_GONE)
+		g->patience = (struct patience){ 0 };
+	if (!r)
+		sleeper_found(&g->sleeper, &wake, g->want->newer_than);
 	if (r != LEASE_E_NONE && r != LEASE_E_OLD && r != LEASE_E_LOST)
 		return r;
 	if (atomic_load(&use->session->lost) && (r == LEASE_E_NONE || g->want->timeout_ns))
 		return LEASE_E_UNSERVED; /* its daemon cannot tell us of a commit */
-	waited = g->want->timeout_ns
-			 ? wait_for_commit(use->session, wake, seen, g->spin_end, g->deadline)
-			 : -ETIMEDOUT;
+	waited = g->want->timeout_ns ? wait_for_commit(use->session, &wake, &g->sleeper,
+						       g->spin_end, g->deadline)
+				     : -ETIMEDOUT;
 	return waited == -ETIMEDOUT ? not_found(g->key, g->want, r) : waited;
 }
 
 /* Another session is needed. A get that waits goes on trying until its time is up. */
-static int get_renew(tl_client *client, struct session *old, const struct getting *g,
-		     unsigned *renewals)
+static int get_renew(tl_client *client, struct session *old, struct getting *g)
 {
-	int r = client_renew(client, old, client_deadline(client));
+	bool waits = g->want->timeout_ns;
+	int64_t deadline = waits && g->deadline < g->request_deadline ? g->deadline
+								      : g->request_deadline;
+	int r = client_renew(client, old, deadline);
 
-	if (!r)
-		return (*renewals)++ && !g->want->timeout_ns
-			       ? tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
-					 client->address)
-			       : 0;
-	if (!g->want->timeout_ns || deadline_left_ns(g->deadline) <= BACKOFF_NS ||
-	    process_exiting())
+	if (!r && !g->renewals++)
+		return 0;
+	if (!r && !waits)
+		return tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
+			       client->address.path);
+	if (r && (r == -ECONNABORTED || !waits || process_exiting()))
 		return r;
-	nanosleep(&(struct timespec){ .tv_nsec = BACKOFF_NS }, NULL);
-	return 0;
+	r = client_pause(client, g->deadline, r);
+	return r == -EINTR ? 0 : r;
 }
 
 int lease_get(tl_client *client, const char *name, const tl_get_options *want,
@@ -162,8 +199,8 @@ int lease_get(tl_client *client, const char *name, const tl_get_options *want,
 		.want = want,
 		.deadline = deadline_after(want->timeout_ns),
 		.spin_end = deadline_after(want->spin_ns > 0 ? want->spin_ns : 0),
+		.sleeper = { .client = client },
 	};
-	unsigned renewals = 0;
 	int r;
 
 	r = client_check_name(key->text, key->len);
@@ -173,16 +210,19 @@ int lease_get(tl_client *client, const char *name, const tl_get_options *want,
 		return tl_fail(-EINVAL, "tl_get_options.mode is %d", (int)want->mode);
 	if (g.spin_end > g.deadline)
 		g.spin_end = g.deadline;
+	g.request_deadline = client_deadline(client);
 	for (;;) {
 		struct session *old = atomic_load(&client->session);
 		struct use use = { .session = old };
 
+		if (want->timeout_ns) /* it may come at the end of the wait */
+			g.request_deadline = client_deadline(client);
 		if (!old || !users_enter(&old->users)) {
 			r = SESSION_E_UNSENT;
 		} else {
 			if (atomic_load_explicit(&old->pinned, memory_order_relaxed))
 				pin_look(old);
-			r = get_attempt(&g, &use, client_deadline(client), out);
+			r = get_attempt(&g, &use, out);
 			if (!r)
 				return 0; /* the lease has the use's count */
 			client_leave(&use);
@@ -194,8 +234,10 @@ int lease_get(tl_client *client, const char *name, const tl_get_options *want,
 				       key->text, LEDGER_HELD_MAX);
 		if (r == LEASE_E_FORKING)
 			process_wait_fork();
-		else if (r != GET_E_AGAIN && r != LEASE_E_GONE)
-			r = get_renew(client, old, &g, &renewals);
+		else if (r == GET_E_AGAIN)
+			g.renewals = 0;
+		else if (r != LEASE_E_GONE)
+			r = get_renew(client, old, &g);
 		if (r < 0)
 			return r;
 	}

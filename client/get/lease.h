@@ -4,6 +4,16 @@
 
 #include <tensorlease/tensorlease.h>
 
+struct row_head;
+struct use;
+
+/*
+ * lease_take_mapped() of a tensor on a device, or of one that is evictable, once @use has taken the
+ * lease. Fails as that does.
+ */
+int lease_take_unusual(const struct use *use, uint64_t ref, const struct row_head *head,
+		       const tl_get_options *want, DLManagedTensorVersioned **out);
+
 /*
  * tl_get() in full, also for tensors that are not mapped yet. LEASE_HANDLE may be among the flags.
  */

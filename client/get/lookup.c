@@ -9,6 +9,7 @@
 
 #include "client/error.h"
 #include "client/get/lookup.h"
+#include "client/get/ring.h"
 #include "client/session/process.h"
 #include "client/session/request.h"
 #include "util/clock.h"
@@ -78,26 +79,136 @@ int lookup_again(struct session *s, struct patience *p)
 }
 
 /*
+ * A page that is right names another tensor by the time that the one it named is not LIVE. A
+ * producer that lies is found out when its page stays as it is.
+ */
+enum { RING_LIES_MAX = 1000 };
+
+int lookup_ring(struct session *s, uint64_t *ref, struct ring_seen *seen, struct patience *p)
+{
+	seen->ring = *ref;
+	seen->page = ring_view(&s->catalog.rings, *ref);
+	if (__builtin_expect(!seen->page, 0))
+		return LEASE_E_RING;
+	*ref = ring_page_ref(seen->page, &seen->word);
+	if (__builtin_expect(p->tries == 0, 1) || seen->word != p->word) {
+		p->wrong = 0;
+		p->word = seen->word;
+	} else if (seen->word && ++p->wrong > RING_LIES_MAX) {
+		return -EPROTO;
+	}
+	return 0;
+}
+
+int lookup_hold_member(struct session *s, uint64_t *ref)
+{
+	uint64_t former = 0;
+	int r = LEASE_E_GONE;
+
+	switch (lease_member(s, *ref, &former)) {
+	case MEMBER_PUBLISHED:
+		r = lease_hold_member(s, *ref);
+		break;
+	case MEMBER_PENDING:
+		if (!former)
+			return LEASE_E_GONE;
+		*ref = former;
+		r = lease_hold(s, former);
+		break;
+	case MEMBER_NONE:
+		break;
+	}
+	return r == LEASE_E_GONE ? LOOKUP_E_AGAIN : r;
+}
+
+/* The version of the row's tensor and, unless @published_ns is NULL, when it was published. */
+static uint64_t row_version(struct session *s, const struct catalog_row *row,
+			    uint64_t *published_ns)
+{
+	struct ring_entry entry;
+	uint64_t version;
+	bool in_ring = ring_view_entry(&s->catalog.rings, row, &version, &entry);
+
+	if (published_ns)
+		*published_ns = in_ring ? entry.committed_ns : load_once(&row->committed_ns);
+	return version;
+}
+
+/* What to sleep on, if that is too old. Returns its version. */
+static uint64_t found(struct session *s, const struct catalog_row *row,
+		      const struct catalog_name *name, const struct ring_seen *seen,
+		      struct wake_word *wake)
+{
+	*wake = (struct wake_word){ .word = catalog_version_word(name), .ring = seen->ring };
+	wake->version = row_version(s, row, &wake->published_ns);
+	wake->seen = (uint32_t)wake->version;
+	if (seen->ring) {
+		wake->word = ring_futex(seen->page);
+		wake->seen = (uint32_t)seen->word;
+	}
+	return wake->version;
+}
+
+/* No tensor was found in the ring, for a reason that is not the name's. */
+static int ring_failed(const struct session *s, const struct name_key *key,
+		       const struct ring_seen *seen, uint64_t *ref, int r)
+{
+	const struct ring_views *views = atomic_load(&s->catalog.rings);
+	uint32_t index = ref_slot(seen->ring);
+
+	*ref = seen->ring;
+	if (r != -EPROTO || !views)
+		return r;
+	return tl_fail(-EPROTO,
+		       "'%.*s' means no tensor: process %u of user %u, which publishes it, has "
+		       "damaged its ring; end that process, or delete the name",
+		       (int)key->len, key->text, views->pids[index], views->uids[index]);
+}
+
+/*
  * The lease on what the entry at @index means, if it is the name that is looked for: 0 and *@ref;
- * LEASE_E_GONE: it is another name's, or nobody's; other outcomes end the search.
+ * LEASE_E_GONE: it is another name's, or nobody's; other outcomes end the search. That it is
+ * another name's, or too old, is only believed of a tensor that was there all the time; that it is
+ * the right one, and what @wake (which may be NULL) says then, the caller finds out by G4.
+ *
+ * ORDER: a newer version changes the word after `current`. The value to sleep at is that of the
+ * row, which was found through `current`: if the word has it still, nothing newer was to be found.
+ * A word that was read after the look could belong to a version that the look missed.
  */
 static inline int take_entry(struct session *s, const struct name_key *key, uint32_t index,
-			     uint64_t newer_than, uint64_t *ref)
+			     uint64_t newer_than, uint64_t *ref, struct wake_word *wake)
 {
+	const struct catalog_name *name = &s->catalog.names[index];
+	struct patience patience = { 0 };
 	const struct catalog_row *row;
-	int r = lookup_hold(s, index, ref);
+	struct ring_seen seen;
+	bool stood;
+	int r;
 
-	if (r)
-		return r;
-	row = &s->catalog.rows[ref_slot(*ref)];
-	if (load_once(&row->name) == index && name_is(s, &s->catalog.names[index], key)) {
-		if (newer_than == 0 || load_once(&row->version) > newer_than)
-			return 0;
-		r = LEASE_E_OLD;
-	} else {
+	do {
+		r = lookup_hold(s, index, ref, &seen);
+		if (r)
+			return seen.ring ? ring_failed(s, key, &seen, ref, r) : r;
+		row = &s->catalog.rows[ref_slot(*ref)];
 		r = LEASE_E_GONE;
-	}
-	lease_release(s, ref_slot(*ref));
+		if (load_once(&row->name) == index && name_is(s, name, key)) {
+			uint64_t version = 0;
+
+			if (wake)
+				version = found(s, row, name, &seen, wake);
+			else if (newer_than)
+				version = row_version(s, row, NULL);
+			if (newer_than == 0 || version > newer_than)
+				return 0;
+			r = LEASE_E_OLD;
+		}
+		stood = lease_stands(s, *ref) && !(seen.ring && load_once(&row->name) != index);
+		lease_release(s, ref_slot(*ref));
+		if (!stood && seen.ring && patience.tries > RING_LIES_MAX)
+			return ring_failed(s, key, &seen, ref, -EPROTO);
+		if (!stood)
+			r = lookup_again(s, &patience);
+	} while (!stood && !r);
 	return r;
 }
 
@@ -106,10 +217,14 @@ static inline int take_entry(struct session *s, const struct name_key *key, uint
  * acquire and so come before the second reading. An entry that was unlinked, and perhaps linked
  * elsewhere, while we stood on it led us astray; it was counted before that.
  */
-int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref)
+__attribute__((always_inline)) static inline int search(struct session *s,
+							const struct name_key *key,
+							uint64_t newer_than, uint64_t *ref,
+							struct wake_word *wake)
 {
+	const uint64_t hash = name_hash(key, s->catalog.name_seed);
 	const _Atomic uint32_t
-		*bucket = &s->catalog.buckets[name_key_bucket(key, s->catalog.bucket_mask)];
+		*bucket = &s->catalog.buckets[name_hash_bucket(hash, s->catalog.bucket_mask)];
 	struct patience patience = { 0 };
 	uint64_t unlinked;
 
@@ -124,8 +239,8 @@ int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_th
 			const struct catalog_name *name = &s->catalog.names[index];
 
 			if (atomic_load_explicit(&name->hash, memory_order_acquire) ==
-			    name_key_low(key)) {
-				int r = take_entry(s, key, index, newer_than, ref);
+			    name_hash_low(hash)) {
+				int r = take_entry(s, key, index, newer_than, ref, wake);
 
 				if (r != LEASE_E_GONE)
 					return r;
@@ -140,26 +255,83 @@ int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_th
 	}
 }
 
+int lookup_take(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref)
+{
+	return search(s, key, newer_than, ref, NULL);
+}
+
+int lookup_page(struct session *s, uint64_t ring, int64_t *deadline)
+{
+	if (!*deadline)
+		*deadline = session_deadline(s);
+	else if (deadline_passed(*deadline))
+		return tl_fail(-ETIMEDOUT, "the daemon at %s does not hand out a ring's page",
+			       s->address->path);
+	return ring_ask_page(s, ring);
+}
+
+int lookup_find(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref)
+{
+	int64_t deadline = 0;
+	int r;
+
+	do {
+		r = lookup_take(s, key, newer_than, ref);
+	} while (r == LEASE_E_RING && !(r = lookup_page(s, *ref, &deadline)));
+	return r;
+}
+
+/*
+ * ORDER: the hashed word is read before the look. A name that comes changes it after `current`, so
+ * if it has that value when we sleep, nothing had come by the end of the look.
+ */
+int lookup_wait(struct session *s, const struct name_key *key, uint64_t newer_than, uint64_t *ref,
+		struct wake_word *wake)
+{
+	const _Atomic uint32_t *word = &s->catalog
+						.wakes[catalog_wake_index(name_hash_low(
+							name_hash(key, s->catalog.name_seed)))]
+						.word;
+	struct wake_word at = { 0 };
+	int64_t deadline = 0;
+	int r;
+
+	do {
+		*wake = (struct wake_word){
+			.word = word,
+			.seen = atomic_load_explicit(word, memory_order_acquire),
+		};
+		r = search(s, key, newer_than, ref, &at);
+	} while (r == LEASE_E_RING && !(r = lookup_page(s, *ref, &deadline)));
+	if (!r || r == LEASE_E_OLD)
+		*wake = at; /* at other times it may be of an entry that was another's */
+	return r;
+}
+
 int lookup_client(tl_client *client, const struct name_key *key, struct use *use, uint64_t *ref)
 {
+	int64_t deadline = 0;
+
 	for (unsigned renewals = 0;;) {
-		int r = client_enter(client, false, client_deadline(client), use);
+		int r = client_enter_until(client, false, deadline, use);
 
 		if (r)
 			return r;
-		r = lookup_take(use->session, key, 0, ref);
+		r = lookup_find(use->session, key, 0, ref);
 		if (!r)
 			return 0;
 		if (r == LEASE_E_NONE && atomic_load(&use->session->lost))
 			r = LEASE_E_UNSERVED;
-		if (r == LEASE_E_UNSERVED && !renewals++)
-			r = client_renew(client, use->session, client_deadline(client));
+		if (r == LEASE_E_UNSERVED && !renewals++) {
+			deadline = client_deadline(client);
+			r = client_renew(client, use->session, deadline);
+		}
 		client_leave(use);
 		if (r == LEASE_E_FORKING)
 			process_wait_fork();
 		else if (r == LEASE_E_UNSERVED)
 			return tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
-				       client->address);
+				       client->address.path);
 		else if (r)
 			return r;
 	}

@@ -23,6 +23,7 @@ struct many {
 	DLManagedTensorVersioned **out;
 	size_t missing; /* after LEASE_E_NONE, LEASE_E_LOST: which one */
 	struct patience patience;
+	int64_t request_deadline; /* for what it asks the daemon, since it last waited */
 };
 
 static void many_give(struct many *m, struct session *s, size_t i)
@@ -47,7 +48,7 @@ static int many_fill(struct many *m, struct session *s)
 		m->fresh[i] = !m->refs[i];
 		if (!m->fresh[i])
 			continue;
-		r = lookup_take(s, &m->keys[i], 0, &m->refs[i]);
+		r = lookup_find(s, &m->keys[i], 0, &m->refs[i]);
 		if (r) {
 			m->refs[i] = 0;
 			m->missing = i;
@@ -62,8 +63,18 @@ static int many_fill(struct many *m, struct session *s)
 static bool is_current(const struct session *s, uint64_t ref)
 {
 	uint32_t name = load_once(&s->catalog.rows[ref_slot(ref)].name);
+	const struct ring_page *page;
+	uint64_t current, former, word;
 
-	return name < s->catalog.max_names && atomic_load(&s->catalog.names[name].current) == ref;
+	if (name >= s->catalog.max_names)
+		return false;
+	current = atomic_load(&s->catalog.names[name].current);
+	if (current & REF_RING) {
+		page = ring_view(&s->catalog.rings, current);
+		return page && ring_page_ref(page, &word) == ref;
+	}
+	return current == ref ||
+	       (lease_member(s, current, &former) == MEMBER_PENDING && former == ref);
 }
 
 /* Gives up the leases, of those that are @fresh or of the others, on what their names no longer
@@ -85,7 +96,7 @@ static bool many_stood_still(struct many *m, struct session *s, bool fresh)
  * Leases on all of them as of one moment: that after the last lease was taken. Each name meant its
  * tensor when that was leased, and means it still when it is looked at again; a tensor that was
  * replaced never is current again, so it was at every moment between. That holds for groups too,
- * whose names all mean their members before one of these can be leased. Those just taken are looked
+ * all of whose names change what they mean when `groups` is raised. Those just taken are looked
  * at first: what changes often has the least time to change again.
  */
 static int many_take(struct many *m, struct session *s)
@@ -146,12 +157,16 @@ static int many_attempt(struct many *m, bool connected)
 	struct use use;
 	int r;
 
-	r = client_enter(m->client, connected, client_deadline(m->client), &use);
+	r = client_enter_until(m->client, connected, m->request_deadline, &use);
 	if (r)
 		return r;
 	r = many_take(m, use.session);
 	if (!r)
 		r = many_wrap(m, &use);
+	if (r == LEASE_E_GONE) {
+		r = lookup_again(use.session, &m->patience);
+		r = r ? r : LEASE_E_GONE;
+	}
 	client_leave(&use);
 	return r;
 }
@@ -168,6 +183,7 @@ static int many_wait(struct many *m, int64_t deadline, const tl_get_options *wan
 	if (!r)
 		tensor->deleter(tensor);
 	m->patience = (struct patience){ 0 }; /* it was for what was published before */
+	m->request_deadline = client_deadline(m->client);
 	return r;
 }
 
@@ -175,6 +191,7 @@ static int many_get(struct many *m, const tl_get_options *want)
 {
 	int64_t deadline = deadline_after(want->timeout_ns);
 
+	m->request_deadline = client_deadline(m->client);
 	for (unsigned renewals = 0;;) {
 		int r = many_attempt(m, renewals > 0);
 
@@ -184,6 +201,8 @@ static int many_get(struct many *m, const tl_get_options *want)
 			r = many_wait(m, deadline, want);
 		else if (r == LEASE_E_FORKING)
 			process_wait_fork();
+		else if (r == LEASE_E_GONE)
+			continue; /* one went before its segment was mapped */
 		else if (r == LEASE_E_TOO_MANY)
 			return tl_fail(-EOVERFLOW, "'%s' is held %u times by this process",
 				       m->keys[m->missing].text, LEDGER_HELD_MAX);
@@ -195,7 +214,7 @@ static int many_get(struct many *m, const tl_get_options *want)
 				m->keys[m->missing].text);
 		else if (renewals++)
 			return tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
-				       m->client->address);
+				       m->client->address.path);
 		if (r < 0)
 			return r;
 	}

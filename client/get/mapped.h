@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "client/get/lease.h"
 #include "client/get/lookup.h"
 #include "client/get/shared.h"
 #include "client/session/kind.h"
@@ -24,8 +25,8 @@ static inline int lease_take_mapped(const struct use *use, const struct name_key
 		return r;
 	h = row_head(&s->catalog.rows[ref_slot(ref)]);
 	r = LEASE_E_UNMAPPED;
-	if (__builtin_expect(h.flags & ROW_ON_DEVICE, 0))
-		r = memory_kinds[KIND_DEVICE]->lease_known(use, ref, &h, want, out);
+	if (__builtin_expect(h.flags & (ROW_ON_DEVICE | ROW_EVICTABLE), 0))
+		r = lease_take_unusual(use, ref, &h, want, out);
 	else if (h.segment < s->catalog.slots && h.segment_generation)
 		r = shared_lease_mapped(use, ref, &h, out);
 	if (__builtin_expect(r != 0, 0))

@@ -56,15 +56,32 @@ static int bucket_names(struct session *s, uint32_t bucket, uint32_t names[CATAL
 /* Copies what the name at @index means into l->info. 0, LEASE_E_*, or -EPROTO. */
 static int list_entry_info(struct session *s, uint32_t index, struct listing *l)
 {
+	struct patience patience = { 0 };
 	const struct catalog_row *row;
+	int64_t deadline = 0;
+	struct ring_seen seen;
 	uint64_t ref;
-	int r = lookup_hold(s, index, &ref);
+	bool stood;
+	int r;
 
-	if (r)
-		return r;
-	row = &s->catalog.rows[ref_slot(ref)];
-	r = load_once(&row->name) == index ? tensor_info(s, row, &l->info) : LEASE_E_GONE;
-	lease_release(s, ref_slot(ref));
+	do {
+		r = lookup_hold(s, index, &ref, &seen);
+		while (r == LEASE_E_RING) {
+			r = lookup_page(s, seen.ring, &deadline);
+			if (!r)
+				r = lookup_hold(s, index, &ref, &seen);
+		}
+		if (r == -EPROTO && seen.ring)
+			return LEASE_E_GONE; /* its producer lies; the others are there */
+		if (r)
+			return r;
+		row = &s->catalog.rows[ref_slot(ref)];
+		r = load_once(&row->name) == index ? tensor_info(s, row, &l->info) : LEASE_E_GONE;
+		stood = lease_stands(s, ref);
+		lease_release(s, ref_slot(ref));
+		if (!stood)
+			r = lookup_again(s, &patience);
+	} while (!stood && !r);
 	return r;
 }
 
@@ -76,14 +93,15 @@ static bool listed_here(const struct session *s, uint32_t bucket, const struct l
 {
 	struct name_key key = name_key(l->info.name, strlen(l->info.name));
 
-	return name_key_bucket(&key, s->catalog.bucket_mask) == bucket &&
+	return name_hash_bucket(name_hash(&key, s->catalog.name_seed), s->catalog.bucket_mask) ==
+		       bucket &&
 	       !strncmp(l->info.name, l->prefix, l->prefix_len);
 }
 
 static int list_unserved(const struct session *s)
 {
 	return tl_fail(-ENOTCONN, "the daemon at %s went away while its names were listed",
-		       s->address);
+		       s->address->path);
 }
 
 static int list_bucket(struct session *s, uint32_t bucket, struct listing *l)
@@ -114,15 +132,61 @@ static int list_bucket(struct session *s, uint32_t bucket, struct listing *l)
 	return 0;
 }
 
+/* The buckets of one word of `named`, of which @bits have names in use. */
+static int list_word(struct session *s, uint64_t word, uint64_t bits, struct listing *l)
+{
+	int r = 0;
+
+	for (; !r && bits; bits &= bits - 1) {
+		uint64_t bucket = word * 64 + (unsigned)__builtin_ctzll(bits);
+
+		if (bucket <= s->catalog.bucket_mask)
+			r = list_bucket(s, (uint32_t)bucket, l);
+	}
+	return r;
+}
+
 int names_list(struct session *s, const char *prefix,
 	       int (*visit)(const tl_info *info, void *context), void *context)
 {
 	struct listing l = {
 		.prefix = prefix, .prefix_len = strlen(prefix), .visit = visit, .context = context
 	};
+	const uint64_t words = catalog_named_words(s->catalog.bucket_mask);
 	int r = 0;
 
-	for (uint64_t b = 0; !r && b <= s->catalog.bucket_mask; b++)
-		r = list_bucket(s, (uint32_t)b, &l);
+	/*
+	 * ORDER: acquire, with the daemon's store before a name in the bucket means its first
+	 * tensor. Where the bit is clear no name means anything, whatever else goes on.
+	 */
+	for (uint64_t i = 0; !r && i < words; i++) {
+		uint64_t bits = atomic_load_explicit(&s->catalog.named[i], memory_order_acquire);
+
+		if (bits)
+			r = list_word(s, i, bits, &l);
+	}
 	return r;
+}
+
+static int found_one(const tl_info *info, void *context)
+{
+	(void)info;
+	(void)context;
+	return 1;
+}
+
+int names_wait(struct session *s, const char *prefix, struct wake_word *wake)
+{
+	const _Atomic uint32_t *word = &s->catalog.wakes[CATALOG_WAKE_ANY].word;
+	int r;
+
+	/* ORDER: before the look, as in lookup_wait() */
+	*wake = (struct wake_word){
+		.word = word,
+		.seen = atomic_load_explicit(word, memory_order_acquire),
+	};
+	r = names_list(s, prefix, found_one, NULL);
+	if (r == -ENOTCONN || (!r && !session_served(s)))
+		return LEASE_E_UNSERVED;
+	return r < 0 ? r : r ? 0 : LEASE_E_NONE;
 }

@@ -1,58 +1,146 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "client/get/shared.h"
+#include "client/session/address.h"
 #include "client/session/request.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/fd.h"
 
 /* ---- Mapping ---- */
 
-/* Asks the daemon for a read-only descriptor. */
-static int request_fd(struct session *s, uint64_t ref, int64_t deadline, uint64_t *size, int *fd)
+/*
+ * The daemon ends the connection of a client that leaves too many descriptors unread, so a thousand
+ * threads that all get a new tensor must not ask at once. Most of them find it mapped when their
+ * turn comes.
+ */
+enum { MAPS_MAX = WIRE_FDS_UNREAD_MAX / 2 };
+#define MAPS_PAUSE_NS 50000
+
+static int map_begin(struct session *s, int64_t deadline)
 {
-	struct wire_ref m = { .header = { .type = WIRE_MAP, .length = sizeof(m) }, .ref = ref };
+	const struct timespec pause = { .tv_nsec = MAPS_PAUSE_NS };
+
+	while (atomic_fetch_add(&s->maps, 1) >= MAPS_MAX) {
+		atomic_fetch_sub(&s->maps, 1);
+		if (deadline_passed(deadline))
+			return tl_fail(-ETIMEDOUT,
+				       "the daemon at %s did not answer other threads "
+				       "that map segments in time",
+				       s->address->path);
+		nanosleep(&pause, NULL);
+	}
+	return 0;
+}
+
+static void map_end(struct session *s)
+{
+	atomic_fetch_sub(&s->maps, 1);
+}
+
+/*
+ * Asks the daemon for a read-only descriptor: that of the tensor's segment, or, if the tensor went
+ * before, that of what its name means now.
+ */
+static int request_fd(struct session *s, uint64_t ref, const struct row_head *h, int64_t deadline,
+		      struct wire_segment *segment, int *fd)
+{
+	struct wire_map m = { .header = { .type = WIRE_MAP, .length = sizeof(m) },
+			      .ref = ref,
+			      .name = h->name };
 	struct conn_message answer;
+	uint32_t life;
 	int r;
 
 	session_drain_expected(s); /* the daemon counts descriptors that we leave unread */
-	r = session_call(s, &m, deadline, &answer);
-	if (r)
-		return r;
-	r = answer_expect(&answer, WIRE_SEGMENT, "mapping a segment");
-	if (r)
-		return r;
-	*size = ((const struct wire_segment *)(const void *)answer.bytes)->size;
-	*fd = answer.fd;
-	return 0;
+	do {
+		*fd = fd_close(*fd);
+		life = atomic_load(&s->catalog.header->life);
+		r = session_call(s, &m, deadline, &answer);
+		if (r)
+			return r;
+		r = answer_expect(&answer, WIRE_SEGMENT, "mapping a segment");
+		if (r)
+			return r;
+		memcpy(segment, answer.bytes, sizeof(*segment));
+		*fd = answer.fd;
+		r = mapping_known(&s->mappings, segment->segment, segment->segment_generation);
+		if (r < 0)
+			return r;
+		ledger_map_note(s->ledger, s->catalog.slots, segment->segment,
+				segment->segment_generation);
+		if (atomic_load(&s->catalog.header->life) == life) /* ORDER: ledger_map_note() */
+			return 0;
+	} while (!deadline_passed(deadline));
+	return tl_fail(-ETIMEDOUT, "one daemon after the other at %s took over in the time",
+		       s->address->path);
+}
+
+/* LEASE_E_GONE: not the segment that was asked for; after the next look at the name it will be. */
+static int was_meant(const struct wire_segment *segment, const struct row_head *h)
+{
+	return segment->segment == h->segment &&
+			       segment->segment_generation == h->segment_generation
+		       ? 0
+		       : LEASE_E_GONE;
 }
 
 static int map_shared(struct session *s, uint64_t ref, const struct row_head *h, int64_t deadline)
 {
 	cleanup_(fd_closep) int fd = -1;
-	uint64_t size;
-	int r = mapping_known(&s->mappings, h->segment, h->segment_generation);
+	struct wire_segment segment = { 0 };
+	int r = map_begin(s, deadline);
 
-	if (r <= 0)
+	if (r)
 		return r;
-	r = request_fd(s, ref, deadline, &size, &fd);
-	return r ? r : mapping_install(&s->mappings, h->segment, h->segment_generation, fd, size);
+	r = mapping_known(&s->mappings, h->segment, h->segment_generation);
+	if (r <= 0) {
+		map_end(s);
+		return r;
+	}
+	r = request_fd(s, ref, h, deadline, &segment, &fd);
+	if (!r)
+		r = mapping_install(&s->mappings, segment.segment, segment.segment_generation, fd,
+				    segment.size);
+	map_end(s);
+	return r ? r : was_meant(&segment, h);
 }
 
 static int map_private(struct session *s, uint64_t ref, const struct row_head *h, uint64_t nbytes,
 		       int64_t deadline, struct private_map *out)
 {
-	uint64_t size;
+	struct wire_segment segment = { 0 };
 	int fd = -1;
 	int r = mapping_private(&s->mappings, h->segment, h->segment_generation, h->offset, nbytes,
 				out);
 
 	if (r <= 0)
 		return r;
-	r = request_fd(s, ref, deadline, &size, &fd);
-	return r ? r
-		 : mapping_private_new(&s->mappings, h->segment, h->segment_generation, fd,
-				       h->offset, nbytes, out);
+	r = map_begin(s, deadline);
+	if (r)
+		return r;
+	r = request_fd(s, ref, h, deadline, &segment, &fd);
+	map_end(s);
+	if (r && (atomic_load(&s->lost) || !session_served(s))) {
+		int copied = mapping_copied(&s->mappings, h->segment, h->segment_generation,
+					    h->offset, nbytes, out);
+
+		r = copied <= 0 ? copied : r; /* nobody is there to ask for a descriptor */
+	}
+	if (r || out->map) {
+		fd_close(fd);
+		return r;
+	}
+	r = was_meant(&segment, h);
+	if (r) {
+		mapping_keep_cow(&s->mappings, segment.segment, segment.segment_generation, fd);
+		return r;
+	}
+	return mapping_private_new(&s->mappings, h->segment, h->segment_generation, fd, h->offset,
+				   nbytes, out);
 }
 
 /* ---- Leases ---- */
@@ -93,6 +181,11 @@ static int lease_private(const struct use *use, uint64_t ref, const struct row_h
 		r = shared_out_of_place(h, nbytes, UINT64_MAX);
 	else if (nbytes)
 		r = map_private(use->session, ref, h, nbytes, deadline, &private);
+	if (!r && !lease_stands(use->session, ref)) {
+		if (private.map)
+			munmap(private.map, private.map_size);
+		r = LEASE_E_GONE;
+	}
 	if (r) {
 		lease_object_give(l);
 		return r;
@@ -116,6 +209,9 @@ static int lease_empty(const struct use *use, uint64_t ref, const struct row_hea
 		lease_object_give(l);
 		r = tl_fail(-EPROTO, "the catalog has a tensor of %llu bytes without a place",
 			    (unsigned long long)nbytes);
+	} else if (!r && !lease_stands(use->session, ref)) {
+		lease_object_give(l);
+		r = LEASE_E_GONE;
 	}
 	if (r)
 		return r;

@@ -18,7 +18,8 @@ int shared_out_of_place(const struct row_head *h, uint64_t nbytes, uint64_t size
 
 /*
  * The tensor of a lease that the use has taken, in a mapping that is there: else LEASE_E_UNMAPPED.
- * h->segment is one. Says what it uses before it looks for it: see lease_objects.h.
+ * LEASE_E_GONE: there is no such lease (G4). h->segment is one. Says what it uses before it looks
+ * for it: see lease_objects.h.
  */
 __attribute__((always_inline)) static inline int shared_lease_mapped(const struct use *use,
 								     uint64_t ref,
@@ -37,9 +38,9 @@ __attribute__((always_inline)) static inline int shared_lease_mapped(const struc
 	l->private_size = 0;
 	lease_object_use(l, &m->leased);
 	base = mapping_find(m, h->segment_generation, &size);
-	if (__builtin_expect(!base, 0)) {
+	if (__builtin_expect(!base || !lease_stands(s, ref), 0)) {
 		lease_object_give(l);
-		return LEASE_E_UNMAPPED;
+		return base ? LEASE_E_GONE : LEASE_E_UNMAPPED;
 	}
 	r = row_dims(&s->catalog, &s->catalog.rows[ref_slot(ref)], h, l->dims, l->dims + h->ndim,
 		     &nbytes);

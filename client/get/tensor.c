@@ -61,6 +61,10 @@ int tensor_lease_new(const struct use *use, uint64_t ref, const tl_get_options *
 {
 	const struct row_head h = row_head(&use->session->catalog.rows[ref_slot(ref)]);
 	unsigned kind = h.flags & ROW_ON_DEVICE ? KIND_DEVICE : KIND_SHARED;
+	int r = memory_kinds[kind]->lease(use, ref, &h, want, deadline, out);
 
-	return memory_kinds[kind]->lease(use, ref, &h, want, deadline, out);
+	if (!r && h.flags & ROW_EVICTABLE)
+		hold_used(use->session, ref_slot(ref));
+	/* what was found wrong with a tensor that went meanwhile says nothing */
+	return r && r != LEASE_E_UNSERVED && !lease_stands(use->session, ref) ? LEASE_E_GONE : r;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for one of several names. Like a waiting tl_get() it sleeps on the catalog's wake words.
+ * Waiting for one of several names. Like a waiting tl_get() it sleeps on words of the catalog.
  * Here it sleeps on several of them and on a word of the caller's at once, with futex_waitv(2) of
  * Linux 5.16. Where that is missing, or where there are more words than it takes, it sleeps on one
  * of them for a short time and looks at all. To look at a name it takes a lease, as any reader of
@@ -17,6 +17,9 @@
 #include "client/arguments.h"
 #include "client/error.h"
 #include "client/get/lookup.h"
+#include "client/get/names.h"
+#include "client/get/ring.h"
+#include "client/get/sleep.h"
 #include "client/get/wait.h"
 #include "client/session/process.h"
 #include "client/session/request.h"
@@ -37,14 +40,15 @@ struct wait_word {
 	uint32_t reserved;
 };
 
-enum { WORDS_MAX = 128 }; /* the kernel's limit */
+enum {
+	WORDS_MAX = 128, /* the kernel's limit */
+	PLACES = 2 * WORDS_MAX,
+};
 
-/* A waiter sleeps at most this long before it checks that the daemon is there. */
-#define SLICE_NS (1 * NS_PER_SEC)
 /* The limit where it cannot sleep on all words at once. */
 #define SHORT_SLICE_NS (5 * NS_PER_MS)
-/* The pause after an attempt to connect that has failed at once. */
-#define BACKOFF_NS (50 * NS_PER_MS)
+/* A look at all names that took longer than this is not repeated at once. */
+#define LONG_LOOK_NS (1 * NS_PER_MS)
 
 struct waiting {
 	tl_client *client;
@@ -54,12 +58,17 @@ struct waiting {
 	const _Atomic uint32_t *interrupt; /* may be NULL */
 	uint32_t interrupt_value;
 	int64_t timeout_ns, deadline;
-	bool stay; /* the timeout is not 0 */
+	bool stay;		  /* the timeout is not 0 */
+	bool prefixes;		  /* one of the items is a prefix */
+	int64_t look_ns;	  /* how long the last look took, if so */
+	unsigned renewals;	  /* since a session has served it */
+	struct patience patience; /* with what is replaced while it is looked at */
 
 	struct wait_word words[WORDS_MAX]; /* to sleep on */
 	unsigned nwords;
-	bool more_words;		/* there are more than WORDS_MAX */
-	bool taken[CATALOG_WAKE_WORDS]; /* already among words, since names share them */
+	bool more_words;	/* there are more than WORDS_MAX */
+	uint8_t places[PLACES]; /* a hash table of words: 1 + the index, or 0 */
+	struct sleeper sleeper;
 };
 
 /* ---- Sleeping ---- */
@@ -78,23 +87,38 @@ static void add_word(struct waiting *w, const _Atomic uint32_t *word, uint32_t s
 	};
 }
 
-/* Collects the words of this session with their present values. Call it before looking at the
- * names: a commit after the look then changes a word, and the sleep returns at once. */
-static void collect_words(struct waiting *w, const struct session *s)
+static void clear_words(struct waiting *w)
 {
-	memset(w->taken, 0, sizeof(w->taken));
+	memset(w->places, 0, sizeof(w->places));
 	w->nwords = 0;
 	w->more_words = false;
 	if (w->interrupt)
 		add_word(w, w->interrupt, w->interrupt_value, FUTEX_PRIVATE_FLAG);
-	for (size_t i = 0; i < w->count; i++) {
-		const _Atomic uint32_t *word = lookup_wake(s, &w->keys[i]);
-		bool *taken = &w->taken[word - s->catalog.header->wake];
+}
 
-		if (!*taken)
-			add_word(w, word, atomic_load_explicit(word, memory_order_acquire), 0);
-		*taken = true;
+/* Names share words, and a caller may name one several times. What was seen first counts. */
+static void add_wake_word(struct waiting *w, const struct wake_word *wake)
+{
+	unsigned place = (unsigned)((uintptr_t)wake->word / 64 * 31 % PLACES);
+
+	for (; w->places[place]; place = (place + 1) % PLACES)
+		if (w->words[w->places[place] - 1].uaddr == (uintptr_t)wake->word)
+			return;
+	add_word(w, wake->word, wake->seen, 0);
+	if (!w->more_words)
+		w->places[place] = (uint8_t)w->nwords;
+}
+
+/* Has the daemon changed one of the words? */
+static bool words_changed(const struct waiting *w)
+{
+	for (unsigned i = w->interrupt ? 1 : 0; i < w->nwords; i++) {
+		const _Atomic uint32_t *word = (const void *)(uintptr_t)w->words[i].uaddr;
+
+		if (atomic_load_explicit(word, memory_order_acquire) != w->words[i].val)
+			return true;
 	}
+	return false;
 }
 
 /* Sleeps until one of the words changes or is woken, a signal comes or @ns have passed. Returns 0
@@ -132,15 +156,17 @@ static int nap(int64_t ns)
 }
 
 /* Returns 0 if it is time to look again, -EINTR, or -ETIMEDOUT without a failure's text. */
-static int sleep_a_while(const struct waiting *w)
+static int sleep_a_while(struct waiting *w)
 {
 	int64_t left = w->stay ? deadline_left_ns(w->deadline) : 0;
 	int r;
 
 	if (left == 0)
 		return -ETIMEDOUT;
-	if (left > SLICE_NS)
-		left = SLICE_NS;
+	/* Names that come one after the other make it look at all of them half of its time. */
+	if (w->look_ns > LONG_LOOK_NS && nap(w->look_ns < left ? w->look_ns : left))
+		return -EINTR;
+	left = sleeper_begin(&w->sleeper, left);
 	if (w->more_words && left > SHORT_SLICE_NS)
 		left = SHORT_SLICE_NS;
 	if (w->nwords == 0)
@@ -151,6 +177,8 @@ static int sleep_a_while(const struct waiting *w)
 		r = sleep_all(w, left);
 	if (r && r != -EINTR && r != -EAGAIN && r != -ETIMEDOUT) /* no futex_waitv() */
 		r = sleep_one(w, left);
+	else if (r == -ETIMEDOUT && words_changed(w))
+		sleeper_cheated(&w->sleeper);
 	return r == -EINTR ? r : 0;
 }
 
@@ -161,22 +189,51 @@ static bool interrupted(const struct waiting *w)
 	return w->interrupt && atomic_load(w->interrupt) != w->interrupt_value;
 }
 
-/* Looks for one of the names. Returns 0 and sets *@which, LEASE_E_NONE if there is none, or another
- * outcome of a lookup. */
-static int look(const struct waiting *w, struct session *s, size_t *which)
+/*
+ * Looks for one of the names, and collects the words to sleep on. Returns 0 and sets *@which,
+ * LEASE_E_NONE if there is none, or another outcome of a lookup.
+ */
+static int look(struct waiting *w, struct session *s, size_t *which)
 {
+	int64_t began = w->prefixes ? now_mono_ns() : 0;
+
+	clear_words(w);
 	for (size_t i = 0; i < w->count; i++) {
-		uint64_t ref;
-		int r = lookup_take(s, &w->keys[i], w->items[i].newer_than, &ref);
+		uint64_t newer_than = w->items[i].newer_than, ref;
+		struct wake_word wake;
+		int r;
+
+		if (w->items[i].flags & TL_WAIT_PREFIX) {
+			r = names_wait(s, w->items[i].name, &wake);
+			if (!r)
+				*which = i;
+			if (r != LEASE_E_NONE)
+				return r;
+			add_wake_word(w, &wake);
+			continue;
+		}
+		r = lookup_wait(s, &w->keys[i], newer_than, &ref, &wake);
 
 		if (!r) {
+			bool stood = lease_stands(s, ref);
+
 			lease_release(s, ref_slot(ref));
+			if (!stood) { /* it was replaced meanwhile: look again */
+				r = lookup_again(s, &w->patience);
+				return r ? r : LEASE_E_GONE;
+			}
+			sleeper_found(&w->sleeper, &wake, newer_than);
 			*which = i;
 			return 0;
 		}
 		if (r != LEASE_E_NONE && r != LEASE_E_OLD && r != LEASE_E_TOO_MANY)
 			return r;
+		r = w->stay ? ring_ask_wakes(s, wake.ring) : 0;
+		if (r)
+			return r;
+		add_wake_word(w, &wake);
 	}
+	w->look_ns = w->prefixes ? now_mono_ns() - began : 0;
 	return LEASE_E_NONE;
 }
 
@@ -186,31 +243,35 @@ static int wait_attempt(struct waiting *w, struct session *s, size_t *which)
 {
 	int r;
 
-	collect_words(w, s);
 	r = look(w, s, which);
 	if (r != LEASE_E_NONE)
 		return r;
 	if (atomic_load(&s->lost))
 		return LEASE_E_UNSERVED; /* no daemon would wake us */
+	w->patience = (struct patience){ 0 };
 	r = sleep_a_while(w);
 	if (r || interrupted(w))
 		return r;
-	return session_served(s) && session_probe(s) ? LEASE_E_GONE : LEASE_E_UNSERVED;
+	if (session_served(s))
+		w->renewals = 0;
+	return sleeper_served(&w->sleeper, s) ? LEASE_E_GONE : LEASE_E_UNSERVED;
 }
 
 /* Tries to get another session. As long as there is time left, a failure is no error. */
 static int wait_renew(struct waiting *w, struct session *old)
 {
-	int64_t now = now_mono_ns();
 	int64_t request = client_deadline(w->client);
 	int r = client_renew(w->client, old,
 			     w->stay && w->deadline < request ? w->deadline : request);
 
-	if (!r || !w->stay || process_exiting())
+	if (!r && !w->renewals++)
+		return 0;
+	if (!r && !w->stay)
+		return tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
+			       w->client->address.path);
+	if (r && (r == -ECONNABORTED || !w->stay || process_exiting()))
 		return r;
-	if (deadline_left_ns(w->deadline) <= BACKOFF_NS)
-		return r;
-	return now_mono_ns() - now < BACKOFF_NS ? nap(BACKOFF_NS) : 0;
+	return client_pause(w->client, w->deadline, r);
 }
 
 /* Says that nothing came in time. */
@@ -222,6 +283,10 @@ static int wait_failure(const struct waiting *w)
 		return tl_fail(-ETIMEDOUT,
 			       "none of the %zu names came, or came newer, within %lld ms",
 			       w->count, ms);
+	if (w->prefixes)
+		return tl_fail(-ETIMEDOUT,
+			       "no tensor whose name starts with '%s' came within %lld ms",
+			       w->items->name, ms);
 	return tl_fail(-ETIMEDOUT, "no %s called '%s' came within %lld ms",
 		       w->items->newer_than ? "newer tensor" : "tensor", w->items->name, ms);
 }
@@ -258,6 +323,23 @@ static int wait_loop(struct waiting *w, size_t *which)
 	}
 }
 
+static int item_check(const tl_wait_item *item, size_t i)
+{
+	if (!item->name)
+		return tl_fail(-EINVAL, "tl_wait_many: items[%zu].name is NULL", i);
+	if (item->flags & ~(uint64_t)TL_WAIT_PREFIX)
+		return tl_fail(-EINVAL, "tl_wait_many: items[%zu].flags is %#llx; %#x is known", i,
+			       (unsigned long long)item->flags, TL_WAIT_PREFIX);
+	if (!(item->flags & TL_WAIT_PREFIX))
+		return client_check_name(item->name, strlen(item->name));
+	if (item->newer_than)
+		return tl_fail(-EINVAL,
+			       "tl_wait_many: items[%zu] is a prefix, so newer_than must be 0; it "
+			       "is %llu",
+			       i, (unsigned long long)item->newer_than);
+	return 0;
+}
+
 int wait_many(tl_client *client, const tl_wait_item *items, size_t count,
 	      const _Atomic uint32_t *interrupt, uint32_t interrupt_value, int64_t timeout_ns,
 	      size_t *which)
@@ -277,14 +359,13 @@ int wait_many(tl_client *client, const tl_wait_item *items, size_t count,
 	w->timeout_ns = timeout_ns;
 	w->deadline = deadline_after(timeout_ns);
 	w->stay = timeout_ns != 0;
+	w->sleeper.client = client;
 	for (size_t i = 0; i < count && !r; i++) {
-		if (!items[i].name || items[i].reserved) {
-			r = tl_fail(-EINVAL, "tl_wait_many: items[%zu].%s", i,
-				    items[i].name ? "reserved is not 0" : "name is NULL");
+		r = item_check(&items[i], i);
+		if (r)
 			break;
-		}
 		w->keys[i] = name_key(items[i].name, strlen(items[i].name));
-		r = client_check_name(w->keys[i].text, w->keys[i].len);
+		w->prefixes |= items[i].flags & TL_WAIT_PREFIX;
 	}
 	if (!r)
 		r = wait_loop(w, &found);

@@ -16,6 +16,7 @@
 #include "tensor/extent.h"
 #include "tensor/name.h"
 #include "util/checked.h"
+#include "util/clock.h"
 
 /* ---- Mapping ---- */
 
@@ -36,29 +37,36 @@ static bool catalog_good(const struct catalog_header *c, const struct wire_welco
 	       c->max_tensors == w->max_tensors && c->max_tensors <= CATALOG_MAX_TENSORS &&
 	       w->client_index < c->max_clients &&
 	       (c->bucket_mask & ((uint64_t)c->bucket_mask + 1)) == 0 &&
+	       array_fits(c, c->off_wakes, CATALOG_WAKE_WORDS, sizeof(struct catalog_wake), 64) &&
 	       array_fits(c, c->off_clients, c->max_clients, 8, 8) &&
 	       array_fits(c, c->off_buckets, (uint64_t)c->bucket_mask + 1, 4, 4) &&
+	       array_fits(c, c->off_named, catalog_named_words(c->bucket_mask), 8, 8) &&
 	       array_fits(c, c->off_names, c->max_names, sizeof(struct catalog_name), 8) &&
 	       array_fits(c, c->off_rows, c->max_tensors, sizeof(struct catalog_row), 64) &&
 	       array_fits(c, c->off_segments, c->max_tensors, sizeof(struct catalog_segment), 8) &&
-	       array_fits(c, c->off_chunks, c->max_chunks, sizeof(struct catalog_chunk), 4);
+	       array_fits(c, c->off_chunks, c->max_chunks, sizeof(struct catalog_chunk), 4) &&
+	       array_fits(c, c->off_members, c->max_tensors, sizeof(struct catalog_member), 8);
 }
 
 static void adopt(struct catalog_view *c, const struct catalog_header *h)
 {
 	const char *base = (const char *)c->header;
 
+	c->wakes = (const void *)(base + h->off_wakes);
 	c->clients = (const void *)(base + h->off_clients);
 	c->buckets = (const void *)(base + h->off_buckets);
+	c->named = (const void *)(base + h->off_named);
 	c->names = (const void *)(base + h->off_names);
 	c->rows = (const void *)(base + h->off_rows);
 	c->segments = (const void *)(base + h->off_segments);
 	c->chunks = (const void *)(base + h->off_chunks);
+	c->members = (const void *)(base + h->off_members);
 	c->slots = h->max_tensors;
 	c->max_names = h->max_names;
 	c->max_chunks = h->max_chunks;
 	c->max_clients = h->max_clients;
 	c->bucket_mask = h->bucket_mask;
+	c->name_seed = h->name_seed;
 	c->instance = h->instance;
 }
 
@@ -89,6 +97,7 @@ int catalog_map(struct catalog_view *c, const struct wire_welcome *w, int fd_pee
 
 void catalog_unmap(struct catalog_view *c)
 {
+	ring_views_free(&c->rings);
 	if (c->header)
 		munmap((void *)c->header, c->size);
 	c->header = NULL;
@@ -158,6 +167,21 @@ static int row_nbytes(const struct row_head *h, const int64_t *shape, uint64_t *
 		       h->dtype.code, h->dtype.bits, h->dtype.lanes, h->ndim);
 }
 
+/* Bytes are those that the strides reach, too. */
+static int row_strides(const struct catalog_view *c, const struct row_head *h, const int64_t *shape,
+		       int64_t *strides, uint64_t *nbytes)
+{
+	size_t from = row_dims_in_chunks(h->flags & ROW_SHAPE_IN_CHUNKS, h->ndim);
+	bool padded = h->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	const char *why;
+
+	if (!chunks_read(c, h->chunk, from, strides, h->ndim * sizeof(*strides)))
+		return broken_chain();
+	if (!tensor_strided_bytes(h->dtype, h->ndim, shape, strides, padded, nbytes, &why))
+		return 0;
+	return tl_fail(-EPROTO, "the catalog has a tensor with strides that cannot be: %s", why);
+}
+
 int row_dims_any(const struct catalog_view *c, const struct catalog_row *row,
 		 const struct row_head *h, int64_t *shape, int64_t *strides, uint64_t *nbytes)
 {
@@ -165,7 +189,9 @@ int row_dims_any(const struct catalog_view *c, const struct catalog_row *row,
 
 	if (!r)
 		r = row_nbytes(h, shape, nbytes);
-	if (!r)
+	if (!r && h->flags & ROW_STRIDED)
+		r = row_strides(c, h, shape, strides, nbytes);
+	else if (!r)
 		tensor_contiguous_strides(h->ndim, shape, strides);
 	return r;
 }
@@ -173,14 +199,14 @@ int row_dims_any(const struct catalog_view *c, const struct catalog_row *row,
 static int row_metadata(const struct catalog_view *c, const struct catalog_row *row,
 			const struct row_head *h, unsigned char *to)
 {
-	size_t shape_bytes = h->flags & ROW_SHAPE_IN_CHUNKS ? h->ndim * sizeof(int64_t) : 0;
+	size_t dims_bytes = row_dims_in_chunks(h->flags, h->ndim);
 
 	if (h->meta_len > TL_METADATA_MAX)
 		return tl_fail(-EPROTO, "the catalog has %u bytes of metadata; the limit is %d",
 			       h->meta_len, TL_METADATA_MAX);
 	if (h->meta_len <= CATALOG_INLINE_META)
 		memcpy(to, row->meta, h->meta_len);
-	else if (!chunks_read(c, h->chunk, shape_bytes, to, h->meta_len))
+	else if (!chunks_read(c, h->chunk, dims_bytes, to, h->meta_len))
 		return broken_chain();
 	return 0;
 }
@@ -227,31 +253,69 @@ static void row_device(const struct catalog_view *c, const struct catalog_row *r
 		memset(info->device_uuid, 0, sizeof(info->device_uuid));
 }
 
+/* What is left of its time to live, at least 1; 0: it has none. */
+static int64_t row_ttl(const struct catalog_row *row)
+{
+	uint64_t expires = load_once(&row->expires_ns), now = (uint64_t)now_mono_ns();
+
+	if (expires == 0 || load_once(&row->flags) & ROW_RING)
+		return 0;
+	if (expires <= now)
+		return 1; /* the daemon is about to end it */
+	return expires - now > TL_TTL_MAX ? TL_TTL_MAX : (int64_t)(expires - now);
+}
+
+/* How many slots the ring has that the row belongs to; 0: none, or it has ended. */
+static uint32_t row_ring_slots(const struct catalog_view *c, const struct catalog_row *row)
+{
+	const struct ring_page *page;
+	uint64_t word;
+	uint32_t count;
+
+	if (!(load_once(&row->flags) & ROW_RING))
+		return 0;
+	page = ring_view(&c->rings, ring_place_ring(load_once(&row->ring)));
+	if (!page)
+		return 0;
+	word = atomic_load_explicit(&page->word, memory_order_relaxed);
+	count = __atomic_load_n(&page->count, __ATOMIC_RELAXED);
+	return word && !(word & RING_DEAD) && count <= RING_SLOTS_MAX ? count : 0;
+}
+
 int row_info(const struct catalog_view *c, const struct catalog_row *row, tl_info *info)
 {
-	const struct row_head h = row_head(row);
-	uint64_t nbytes = 0;
+	struct ring_entry entry;
+	uint64_t nbytes = 0, version;
+	bool in_ring = ring_view_entry(&c->rings, row, &version, &entry);
+	const struct row_head h = row_head(row); /* after the version */
 	int r;
 
 	info->size = sizeof(*info);
 	memset(info->reserved, 0, sizeof(info->reserved));
-	info->version = load_once(&row->version);
+	info->version = version;
 	info->nbytes = load_once(&row->nbytes);
-	info->committed_ns = load_once(&row->committed_ns);
+	info->committed_ns = in_ring ? entry.committed_ns : load_once(&row->committed_ns);
 	info->dlpack_flags = (h.flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) |
 			     DLPACK_FLAG_BITMASK_READ_ONLY;
 	info->dtype = h.dtype;
 	row_device(c, row, &h, info);
+	info->lifetime = (h.flags & ROW_OWNER_BOUND ? TL_LIFETIME_OWNER_BOUND : 0) |
+			 (h.flags & ROW_EVICTABLE ? TL_LIFETIME_EVICTABLE : 0);
+	info->ttl_ns = row_ttl(row);
+	info->ring = row_ring_slots(c, row);
+	info->reserved2 = 0;
 	info->uid = load_once(&row->uid);
 	info->ndim = h.ndim;
-	info->metadata_size = h.meta_len;
-	r = row_shape(c, row, &h, info->shape);
+	info->metadata_size = in_ring ? entry.meta_len : h.meta_len;
+	r = row_dims_any(c, row, &h, info->shape, info->strides, &nbytes);
 	if (!r)
 		r = row_nbytes(&h, info->shape, &nbytes);
 	if (!r && nbytes != info->nbytes)
 		r = tl_fail(-EPROTO, "the catalog says %llu bytes of a tensor that has %llu",
 			    (unsigned long long)info->nbytes, (unsigned long long)nbytes);
-	if (!r)
+	if (in_ring)
+		memcpy(info->metadata, entry.meta, entry.meta_len);
+	else if (!r)
 		r = row_metadata(c, row, &h, info->metadata);
 	if (!r)
 		r = row_name(c, &h, info->name);

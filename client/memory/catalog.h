@@ -14,6 +14,7 @@
 
 #include <tensorlease/tensorlease.h>
 
+#include "client/memory/ring_view.h"
 #include "proto/catalog_layout.h"
 #include "tensor/dtype.h"
 
@@ -32,12 +33,17 @@ struct catalog_view {
 	const _Atomic uint64_t *mine; /* our client's word; leases are good while it is mine_live */
 	uint64_t mine_live;
 	uint32_t slots, max_names, max_chunks, bucket_mask;
+	uint64_t name_seed;
 	const struct catalog_segment *segments;
 	const struct catalog_chunk *chunks;
+	const struct catalog_member *members;
+	const struct catalog_wake *wakes;
+	const _Atomic uint64_t *named;
 	const _Atomic uint64_t *clients;
 	uint32_t max_clients;
 	size_t size;
 	uint64_t instance; /* of the daemon */
+	ring_views_at rings;
 };
 
 struct wire_welcome;
@@ -102,8 +108,8 @@ static inline struct row_head row_head(const struct catalog_row *row)
 }
 
 /*
- * Fills shape and strides, which have room for h->ndim each, and *@nbytes. 0, or -EPROTO: there is
- * no such tensor.
+ * Fills shape and strides, which have room for h->ndim each, and *@nbytes: how many bytes the
+ * tensor touches from its first one on. 0, or -EPROTO: there is no such tensor.
  */
 int row_dims_any(const struct catalog_view *c, const struct catalog_row *row,
 		 const struct row_head *h, int64_t *shape, int64_t *strides, uint64_t *nbytes);
@@ -116,7 +122,9 @@ static inline int row_dims(const struct catalog_view *c, const struct catalog_ro
 	uint64_t elements = 1, bits = (uint64_t)h->dtype.bits * h->dtype.lanes;
 	bool odd = false;
 
-	if (__builtin_expect(h->ndim > CATALOG_INLINE_NDIM || h->flags & ROW_SHAPE_IN_CHUNKS, 0))
+	if (__builtin_expect(h->ndim > CATALOG_INLINE_NDIM ||
+				     h->flags & (ROW_SHAPE_IN_CHUNKS | ROW_STRIDED),
+			     0))
 		return row_dims_any(c, row, h, shape, strides, nbytes);
 	for (int i = h->ndim - 1; i >= 0; i--) {
 		uint64_t size = load_once(&row->shape[i]);

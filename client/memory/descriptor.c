@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
 #include "client/error.h"
 #include "client/memory/descriptor.h"
+#include "proto/catalog_layout.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
 
 int descriptor_check(int fd, uint64_t size, const char *what)
 {
@@ -23,5 +29,20 @@ int descriptor_check(int fd, uint64_t size, const char *what)
 	if (st.st_size < 0 || (uint64_t)st.st_size < size)
 		return tl_fail(-EPROTO, "%s has %lld bytes; the daemon says %llu", what,
 			       (long long)st.st_size, (unsigned long long)size);
+	return 0;
+}
+
+int descriptor_check_segment(int fd, uint64_t size, uint32_t flags, bool published)
+{
+	int r = descriptor_check(fd, size, "a segment"), seals;
+
+	if (r || !(flags & SEGMENT_SEALED))
+		return r;
+	seals = fcntl(fd, F_GET_SEALS);
+	if (seals < 0 || !(seals & F_SEAL_SHRINK) || !(seals & F_SEAL_GROW))
+		return tl_fail(-EPROTO,
+			       "the daemon calls a segment sealed whose size can be changed");
+	if (published && !(seals & (F_SEAL_FUTURE_WRITE | F_SEAL_WRITE)))
+		return tl_fail(-EPROTO, "the daemon calls a segment sealed that can be written");
 	return 0;
 }

@@ -2,6 +2,7 @@
 /* Descriptors that the daemon hands out. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /*
@@ -9,3 +10,9 @@
  * that has them; that it keeps them nobody can say. 0, or a negative errno.
  */
 int descriptor_check(int fd, uint64_t size, const char *what);
+/*
+ * The same for a segment that the catalog calls sealed if @flags (enum segment_flag) say so: its
+ * size can never change, so that touching it is never SIGBUS. If it is @published, nobody can get a
+ * new way to write it either.
+ */
+int descriptor_check_segment(int fd, uint64_t size, uint32_t flags, bool published);

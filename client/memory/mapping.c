@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "client/error.h"
 #include "client/memory/descriptor.h"
@@ -19,9 +20,10 @@
 #include "client/memory/users.h"
 #include "util/checked.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/fd.h"
 
-enum { SWEEP_STEP = 4, PAGE = 4096 };
+enum { PAGE = 4096, INSTALLS = 100 };
 
 #define HUGE ((size_t)2 << 20)
 
@@ -128,14 +130,71 @@ void mappings_free(struct mappings *ms)
 	pthread_mutex_destroy(&ms->mutex);
 }
 
-void mappings_forget_writable(struct mappings *ms)
+/* ---- fork() ---- */
+
+void mapping_inherit_locked(struct write_map *map, enum write_view view)
+{
+	if (map->left_out || map->inherit >= view)
+		return;
+	if (!map->inherit && madvise(map->base, map->size, MADV_DOFORK))
+		return; /* then it is left out, as others are */
+	map->inherit = view;
+}
+
+void mappings_fork_parent(struct mappings *ms)
 {
 	struct write_map *map;
 
-	list_for_each_entry(map, &ms->write_maps, link)
-		map->base = NULL; /* MADV_DONTFORK: there is nothing to unmap */
-	for (uint32_t i = 0; i < ms->nknown; i++)
-		drop_write(&ms->table[ms->known[i]]);
+	list_for_each_entry(map, &ms->write_maps, link) {
+		if (map->inherit)
+			madvise(map->base, map->size, MADV_DONTFORK);
+		map->inherit = WRITE_VIEW_NONE;
+	}
+}
+
+/*
+ * Of a mapping that was not inherited nothing is there, unless a handler that ran before ours has
+ * mapped something of its own. So what is not ours is never replaced.
+ */
+static void leave_out(struct write_map *map, void *place)
+{
+	void *p = mmap(place, map->size, PROT_NONE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+
+	if (p == place)
+		map->base = p;
+	else if (p != MAP_FAILED) /* a kernel without MAP_FIXED_NOREPLACE */
+		munmap(p, map->size);
+}
+
+/* Grandchildren do not inherit drafts: only a parent counts what its children see. */
+void mappings_fork_child(struct mappings *ms)
+{
+	struct write_map *map;
+
+	for (uint32_t i = 0; i < ms->nknown; i++) {
+		struct mapping *m = &ms->table[ms->known[i]];
+
+		if (m->write && !m->write->inherit && !m->write->left_out && m->write->refs == 1)
+			m->write->base = NULL; /* MADV_DONTFORK: there is nothing to unmap */
+		drop_write(m);
+	}
+	list_for_each_entry(map, &ms->write_maps, link) {
+		void *place = map->base;
+
+		if (map->left_out)
+			continue;
+		if (map->inherit) {
+			if (map->inherit == WRITE_VIEW_READ)
+				mprotect(map->base, map->size, PROT_READ);
+			madvise(map->base, map->size, MADV_DONTFORK);
+			map->inherit = WRITE_VIEW_NONE;
+			continue;
+		}
+		map->base = NULL;
+		map->left_out = true;
+		leave_out(map, place);
+	}
 }
 
 /*
@@ -155,15 +214,17 @@ static bool segment_lives(const struct mappings *ms, uint32_t segment, uint32_t 
 }
 
 /*
- * Looks at a few of the known mappings and drops those whose segment is gone.
+ * Looks at @max of the known mappings and drops those whose segment is gone. Says whether there was
+ * one.
  *
  * ORDER: the segment's word is read before our own. When the daemon drops us it clears our word
  * first (D1), so if a segment went because we are not served any more, which says nothing about our
  * leases, that is seen here.
  */
-static void sweep(struct mappings *ms)
+static bool sweep(struct mappings *ms, unsigned max)
 {
-	uint32_t n = ms->nknown < SWEEP_STEP ? ms->nknown : SWEEP_STEP;
+	uint32_t n = ms->nknown < max ? ms->nknown : max;
+	bool any = false;
 
 	while (n--) {
 		uint32_t segment = ms->known[ms->sweep++ % ms->nknown];
@@ -175,7 +236,8 @@ static void sweep(struct mappings *ms)
 		bool cow_gone = m->cow_fd && !segment_lives(ms, segment, m->cow_generation);
 
 		if (!catalog_served(ms->catalog))
-			return;
+			return any;
+		any |= read_gone || write_gone || cow_gone;
 		if (read_gone)
 			drop_read(m);
 		if (write_gone)
@@ -183,6 +245,19 @@ static void sweep(struct mappings *ms)
 		if (cow_gone)
 			drop_cow(ms, m);
 	}
+	return any;
+}
+
+bool mappings_let_go(struct mappings *ms, unsigned max)
+{
+	bool any;
+
+	if (!atomic_load_explicit(&ms->sealed, memory_order_relaxed) ||
+	    pthread_mutex_trylock(&ms->mutex))
+		return false;
+	any = sweep(ms, max);
+	pthread_mutex_unlock(&ms->mutex);
+	return any;
 }
 
 /* ---- mmap ---- */
@@ -218,10 +293,20 @@ static void *map_aligned(int fd, size_t size, int prot)
 	return at;
 }
 
-/* All of a segment, which has the size that the daemon says. */
-static int map_segment(int fd, uint64_t size, int prot, void **out)
+/* What the catalog says of the segment's memory. A descriptor must be so. */
+static uint32_t segment_flags(struct mappings *ms, uint32_t segment)
 {
-	int r = descriptor_check(fd, size, "a segment");
+	uint32_t flags = load_once(&ms->catalog->segments[segment].flags);
+
+	if (flags & SEGMENT_SEALED && !atomic_load_explicit(&ms->sealed, memory_order_relaxed))
+		atomic_store(&ms->sealed, true);
+	return flags;
+}
+
+/* All of a segment, which has the size that the daemon says. */
+static int map_segment(int fd, uint64_t size, uint32_t flags, int prot, void **out)
+{
+	int r = descriptor_check_segment(fd, size, flags, !(prot & PROT_WRITE));
 	void *p;
 
 	*out = NULL;
@@ -282,18 +367,23 @@ int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, 
 	void *p;
 	int r;
 
-	r = map_segment(fd_peek, size, PROT_READ, &p);
+	r = map_segment(fd_peek, size, segment_flags(ms, segment), PROT_READ, &p);
 	if (r)
 		return r;
 
-	pthread_mutex_lock(&ms->mutex);
-	know(ms, segment);
-	r = install(ms, segment, generation, p, size);
-	if (!r)
-		sweep(ms);
-	pthread_mutex_unlock(&ms->mutex);
-	if (!r)
-		return 0;
+	for (unsigned n = 0; n < INSTALLS; n++) {
+		pthread_mutex_lock(&ms->mutex);
+		know(ms, segment);
+		r = install(ms, segment, generation, p, size);
+		if (!r)
+			sweep(ms, MAPPINGS_FEW);
+		pthread_mutex_unlock(&ms->mutex);
+		if (!r)
+			return 0;
+		/* it may be a get that found a torn row, and has yet to find out that it did (G4)
+		 */
+		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS }, NULL);
+	}
 	munmap(p, size);
 	return tl_fail(-EPROTO,
 		       "the daemon gave segment %u to another while we use what lies in it",
@@ -302,7 +392,8 @@ int mapping_install(struct mappings *ms, uint32_t segment, uint32_t generation, 
 
 /* ---- Copy-on-write ---- */
 
-static int map_private(int fd, uint64_t offset, uint64_t size, struct private_map *out)
+static int map_private(int fd, uint32_t flags, uint64_t offset, uint64_t size,
+		       struct private_map *out)
 {
 	uint64_t start = offset & ~(uint64_t)(PAGE - 1), end;
 	void *p;
@@ -311,7 +402,7 @@ static int map_private(int fd, uint64_t offset, uint64_t size, struct private_ma
 	if (!checked_add_u64(&end, offset, size) || !size)
 		return tl_fail(-EPROTO, "the catalog has a tensor of %llu bytes at %llu",
 			       (unsigned long long)size, (unsigned long long)offset);
-	r = descriptor_check(fd, end, "a segment");
+	r = descriptor_check_segment(fd, end, flags, true);
 	if (r)
 		return r;
 	out->map_size = (size_t)(offset - start + size);
@@ -342,6 +433,15 @@ static void keep_cow_fd_locked(struct mappings *ms, uint32_t segment, uint32_t g
 	ms->cow_fds++;
 }
 
+void mapping_keep_cow(struct mappings *ms, uint32_t segment, uint32_t generation, int fd_take)
+{
+	cleanup_(fd_closep) int fd = fd_take;
+
+	pthread_mutex_lock(&ms->mutex);
+	keep_cow_fd_locked(ms, segment, generation, &fd);
+	pthread_mutex_unlock(&ms->mutex);
+}
+
 int mapping_private(struct mappings *ms, uint32_t segment, uint32_t generation, uint64_t offset,
 		    uint64_t size, struct private_map *out)
 {
@@ -354,7 +454,7 @@ int mapping_private(struct mappings *ms, uint32_t segment, uint32_t generation, 
 	m = &ms->table[segment];
 	pthread_mutex_lock(&ms->mutex);
 	if (m->cow_fd && m->cow_generation == generation)
-		r = map_private(m->cow_fd - 1, offset, size, out);
+		r = map_private(m->cow_fd - 1, segment_flags(ms, segment), offset, size, out);
 	else
 		r = 1;
 	pthread_mutex_unlock(&ms->mutex);
@@ -365,15 +465,51 @@ int mapping_private_new(struct mappings *ms, uint32_t segment, uint32_t generati
 			uint64_t offset, uint64_t size, struct private_map *out)
 {
 	cleanup_(fd_closep) int fd = fd_take;
-	int r = map_private(fd, offset, size, out);
+	int r = map_private(fd, segment_flags(ms, segment), offset, size, out);
 
 	if (r)
 		return r;
 	pthread_mutex_lock(&ms->mutex);
 	keep_cow_fd_locked(ms, segment, generation, &fd);
-	sweep(ms);
+	sweep(ms, MAPPINGS_FEW);
 	pthread_mutex_unlock(&ms->mutex);
 	return 0;
+}
+
+/* Under the mutex, so that nobody unmaps it meanwhile. */
+static int copy_locked(struct mappings *ms, uint32_t segment, uint32_t generation, uint64_t offset,
+		       uint64_t size, struct private_map *out)
+{
+	const unsigned char *from;
+	uint64_t mapped, end;
+
+	from = mapping_find(&ms->table[segment], generation, &mapped);
+	if (!from)
+		return 1;
+	if (!checked_add_u64(&end, offset, size) || !size || end > mapped)
+		return tl_fail(-EPROTO, "the catalog has a tensor of %llu bytes at %llu",
+			       (unsigned long long)size, (unsigned long long)offset);
+	out->map_size = (size_t)size;
+	out->map = mmap(NULL, out->map_size, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (out->map == MAP_FAILED)
+		return tl_fail(-errno, "no memory to copy a tensor of %llu bytes: %m",
+			       (unsigned long long)size);
+	out->data = memcpy(out->map, from + offset, out->map_size);
+	return 0;
+}
+
+int mapping_copied(struct mappings *ms, uint32_t segment, uint32_t generation, uint64_t offset,
+		   uint64_t size, struct private_map *out)
+{
+	int r = check_segment(ms, segment, generation);
+
+	if (r)
+		return r;
+	pthread_mutex_lock(&ms->mutex);
+	r = copy_locked(ms, segment, generation, offset, size, out);
+	pthread_mutex_unlock(&ms->mutex);
+	return r;
 }
 
 /* ---- Writing ---- */
@@ -396,30 +532,35 @@ void mapping_keep_draft_fd(struct mappings *ms, const struct wire_draft *draft, 
 	pthread_mutex_unlock(&ms->mutex);
 }
 
-/* *@out: a new one, which holds all of @m's write_fd. */
-static int write_map_new(struct mappings *ms, struct mapping *m, struct write_map **out)
+/* *@out: a new one, which holds all of the segment's write_fd. */
+static int write_map_new(struct mappings *ms, uint32_t segment, struct write_map **out)
 {
+	struct mapping *m = &ms->table[segment];
 	struct write_map *map = malloc(sizeof(*map));
 	int r;
 
 	if (!map)
 		return tl_fail(-ENOMEM, "no memory to remember a mapping");
-	r = map_segment(m->write_fd - 1, m->write_size, PROT_READ | PROT_WRITE, &map->base);
+	r = map_segment(m->write_fd - 1, m->write_size, segment_flags(ms, segment),
+			PROT_READ | PROT_WRITE, &map->base);
 	if (r) {
 		free(map);
 		return r;
 	}
-	madvise(map->base, m->write_size, MADV_DONTFORK); /* drafts stay the parent's */
+	madvise(map->base, m->write_size, MADV_DONTFORK); /* but see mapping_inherit_locked() */
 	map->size = m->write_size;
 	map->refs = 1; /* the segment's */
+	map->inherit = WRITE_VIEW_NONE;
+	map->left_out = false;
 	list_add_tail(&ms->write_maps, &map->link);
 	m->write_fd = fd_close(m->write_fd - 1) + 1;
 	*out = map;
 	return 0;
 }
 
-static int write_base_locked(struct mappings *ms, const struct wire_draft *draft, struct mapping *m)
+static int write_base_locked(struct mappings *ms, const struct wire_draft *draft)
 {
+	struct mapping *m = &ms->table[draft->segment];
 	int r;
 
 	if (!draft->segment_generation || m->write_generation != draft->segment_generation)
@@ -431,9 +572,9 @@ static int write_base_locked(struct mappings *ms, const struct wire_draft *draft
 			       (unsigned long long)draft->segment_size);
 	if (m->write)
 		return 0;
-	r = write_map_new(ms, m, &m->write);
+	r = write_map_new(ms, draft->segment, &m->write);
 	if (!r)
-		sweep(ms);
+		sweep(ms, MAPPINGS_FEW);
 	return r;
 }
 
@@ -446,7 +587,7 @@ int mapping_write(struct mappings *ms, const struct wire_draft *draft, struct wr
 		return tl_fail(-EPROTO, "a draft in segment %u of %u", draft->segment,
 			       ms->catalog->slots);
 	pthread_mutex_lock(&ms->mutex);
-	r = write_base_locked(ms, draft, &ms->table[draft->segment]);
+	r = write_base_locked(ms, draft);
 	map = ms->table[draft->segment].write; /* unless the sweep took it away again */
 	if (!r && !map)
 		r = tl_fail(-EPROTO, "segment %u went while there is a draft in it",
@@ -459,6 +600,13 @@ int mapping_write(struct mappings *ms, const struct wire_draft *draft, struct wr
 	return r;
 }
 
+void mapping_write_again(struct mappings *ms, struct write_map *map)
+{
+	pthread_mutex_lock(&ms->mutex);
+	map->refs++;
+	pthread_mutex_unlock(&ms->mutex);
+}
+
 void mapping_write_end(struct mappings *ms, struct write_map *map)
 {
 	if (!map)
@@ -466,6 +614,34 @@ void mapping_write_end(struct mappings *ms, struct write_map *map)
 	pthread_mutex_lock(&ms->mutex);
 	write_map_unref(map);
 	pthread_mutex_unlock(&ms->mutex);
+}
+
+void mapping_write_lost(struct write_map *map)
+{
+	if (map && map->refs == 1 && !map->inherit && !map->left_out)
+		map->base = NULL; /* MADV_DONTFORK: there is nothing to unmap */
+	write_map_unref(map);
+}
+
+/* ---- What there is ---- */
+
+int mappings_each_locked(const struct mappings *ms,
+			 int (*visit)(void *context, uint32_t segment, uint32_t generation),
+			 void *context)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; !r && i < ms->nknown; i++) {
+		uint32_t segment = ms->known[i];
+		const struct mapping *m = &ms->table[segment];
+		uint32_t generation = atomic_load_explicit(&m->generation, memory_order_relaxed);
+
+		if (generation)
+			r = visit(context, segment, generation);
+		if (!r && m->cow_fd && m->cow_generation != generation)
+			r = visit(context, segment, m->cow_generation);
+	}
+	return r;
 }
 
 /* ---- Whose is this pointer ---- */

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <assert.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdalign.h>
 #include <stdatomic.h>
@@ -24,9 +25,16 @@
 /* Where drafts are written. Unmapped when the last of them, and its segment, let go of it. */
 struct write_map {
 	struct list link; /* among the writable ones of a session; mutex of its struct mappings */
-	void *base;	  /* NULL in a forked child, which does not inherit it */
+	void *base;
 	uint64_t size;
 	unsigned refs; /* of the same mutex */
+	/* What a child that is forked now gets there. */
+	enum write_view { WRITE_VIEW_NONE, WRITE_VIEW_READ, WRITE_VIEW_ALL } inherit;
+	/*
+	 * In a forked child: the memory is the parent's, and nothing is mapped here, or only
+	 * something that cannot be used.
+	 */
+	bool left_out;
 };
 
 /* The members that a get reads are in one cache line. */
@@ -57,6 +65,7 @@ struct mappings {
 	uint32_t *known;	/* segments with a mapping or a descriptor, for the sweep */
 	uint32_t nknown, sweep;
 	unsigned cow_fds;
+	_Atomic bool sealed; /* there was a sealed segment: mappings_let_go() has something to do */
 };
 
 /* The mutex is usable from mappings_init() to mappings_free(), whatever the other two did. */
@@ -65,8 +74,24 @@ int mappings_alloc(struct mappings *ms, const struct catalog_view *catalog);
 void mappings_deinit(struct mappings *ms);
 void mappings_free(struct mappings *ms);
 
-/* In a forked child: the parent's writable mappings are not ours (they were not inherited). */
-void mappings_forget_writable(struct mappings *ms);
+enum { MAPPINGS_FEW = 4, MAPPINGS_ALL = INT_MAX };
+/*
+ * Lets go of sealed segments that the daemon has ended, of @max mappings at most. Their memory is
+ * charged to their producer until nobody maps them. (That of others comes back in any case.) True:
+ * there was one. Does nothing if another thread is at work on the mappings.
+ */
+bool mappings_let_go(struct mappings *ms, unsigned max);
+
+/*
+ * fork(), under the mutex. Before it: a child shall see the mapping. After it, in the parent, and
+ * in the child, for which the others become memory that cannot be used, as long as there are
+ * drafts in them: what the child maps itself must not lie where it has pointers to drafts.
+ */
+void mapping_inherit_locked(struct write_map *map, enum write_view view);
+void mappings_fork_parent(struct mappings *ms);
+void mappings_fork_child(struct mappings *ms);
+/* In the child, before that: as mapping_write_end(), by who will not use it there. */
+void mapping_write_lost(struct write_map *map);
 
 /*
  * The segment's bytes, how many there are, or NULL. The caller has said so in a lease object
@@ -111,6 +136,12 @@ int mapping_private_new(struct mappings *ms, uint32_t segment, uint32_t generati
 			uint64_t offset, uint64_t size, struct private_map *out);
 
 /*
+ * The same without a descriptor: a copy, of what is mapped for reading. 1: it is not mapped.
+ */
+int mapping_copied(struct mappings *ms, uint32_t segment, uint32_t generation, uint64_t offset,
+		   uint64_t size, struct private_map *out);
+
+/*
  * Takes the descriptor that came with a draft. By the thread that reads the socket, in the order of
  * arrival.
  */
@@ -121,7 +152,16 @@ void mapping_keep_draft_fd(struct mappings *ms, const struct wire_draft *draft, 
  * mapping_write_end(). 0, or a negative errno.
  */
 int mapping_write(struct mappings *ms, const struct wire_draft *draft, struct write_map **out);
-void mapping_write_end(struct mappings *ms, struct write_map *map); /* NULL is fine */
+void mapping_write_again(struct mappings *ms, struct write_map *map); /* one more end is to come */
+void mapping_write_end(struct mappings *ms, struct write_map *map);   /* NULL is fine */
+
+/* Keeps a read-only descriptor for mapping_private(), if there is room. */
+void mapping_keep_cow(struct mappings *ms, uint32_t segment, uint32_t generation, int fd_take);
+/* Calls @visit for all that is mapped for reading, or can be by a descriptor that is kept, until it
+ * returns something else than 0. The mutex is the caller's. */
+int mappings_each_locked(const struct mappings *ms,
+			 int (*visit)(void *context, uint32_t segment, uint32_t generation),
+			 void *context);
 
 /* Which segment @p lies in, of those mapped read-only; false: none. */
 bool mapping_locate(struct mappings *ms, const void *p, uint32_t *segment, uint32_t *generation,

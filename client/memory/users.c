@@ -16,10 +16,11 @@
  *     users_join() is the exception, since it adds to a session that may be closing. It holds the
  *     mutex under which the counters are read, so that no sum combines one thread's counter from
  *     before it with another's from after it.
- * (2) A thread that leaves counts first and then looks at `users_closing`. If it saw 0, its count
- *     was stored before the second barrier, and the reading after that barrier sees it. If not, it
- *     reads the sum itself. It does not touch the session to do so, but walks the list of closing
- *     sessions under the mutex.
+ * (2) users_close() raises the session's `look` before the barrier too. A thread that leaves counts
+ *     first and then looks at that. If it saw 0, its count was stored before the barrier, and the
+ *     reading after it sees it. If not, it reads the sum itself. It does not touch the session to
+ *     do so: `look` is static, and the session is found in the list of those that are closing,
+ *     under the mutex. Sessions beyond the last number share a `look`, so it is a count.
  * (3) The session's struct outlives every enter: see session.c.
  *
  * ORDER: users_fence() is only a compiler barrier where membarrier(2) can do the processor's part
@@ -30,6 +31,8 @@
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -37,14 +40,41 @@
 
 _Thread_local unsigned thread_number __attribute__((tls_model("initial-exec")));
 bool users_asymmetric;
-_Atomic unsigned users_closing;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the list and the numbers */
 static struct list closing = LIST_INIT(closing);
-static uint64_t numbers; /* a bit for each counter that a thread owns */
+static uint64_t threads[USERS_THREADS / 64]; /* a bit for each counter that a thread owns */
+static unsigned threads_high;		     /* no counter from here on was ever used */
+static uint64_t sessions[USERS_SESSIONS / 64];
+/* By the number of sessions: how many with it are closing and not drained. */
+static _Atomic uint32_t looks[USERS_SESSIONS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
 static bool key_made;
+
+/* ---- Numbers ---- */
+
+/* The lowest that is free, or the last one, which is never taken. */
+static unsigned number_take(uint64_t *bits, unsigned n)
+{
+	for (unsigned i = 0; i < n; i += 64) {
+		uint64_t left = ~bits[i / 64];
+
+		if (i + 64 == n)
+			left &= ~((uint64_t)1 << 63);
+		if (left) {
+			bits[i / 64] |= left & -left;
+			return i + (unsigned)__builtin_ctzll(left);
+		}
+	}
+	return n - 1;
+}
+
+/* Fine for the last one. */
+static void number_give(uint64_t *bits, unsigned number)
+{
+	bits[number / 64] &= ~((uint64_t)1 << number % 64);
+}
 
 /* ---- Threads ---- */
 
@@ -54,8 +84,7 @@ static void thread_end(void *number)
 	unsigned *mine = number;
 
 	pthread_mutex_lock(&mutex);
-	if (*mine - 1 != USERS_SHARED)
-		numbers &= ~((uint64_t)1 << (*mine - 1));
+	number_give(threads, *mine - 1);
 	*mine = 0;
 	pthread_mutex_unlock(&mutex);
 }
@@ -68,20 +97,55 @@ static void thread_prepare(void)
 unsigned thread_assign(void)
 {
 	unsigned index = USERS_SHARED;
+	bool ends;
 
 	pthread_once(&once, thread_prepare);
-	if (key_made && !pthread_setspecific(key, &thread_number)) {
-		pthread_mutex_lock(&mutex);
-		if (~numbers)
-			index = (unsigned)__builtin_ctzll(~numbers);
-		if (index < USERS_SHARED)
-			numbers |= (uint64_t)1 << index;
-		else
-			index = USERS_SHARED;
-		pthread_mutex_unlock(&mutex);
-	}
+	ends = key_made && !pthread_setspecific(key, &thread_number);
+	pthread_mutex_lock(&mutex);
+	if (ends)
+		index = number_take(threads, USERS_THREADS);
+	if (index >= threads_high)
+		threads_high = index + 1;
+	pthread_mutex_unlock(&mutex);
 	thread_number = index + 1;
 	return index;
+}
+
+/* ---- Sessions ---- */
+
+/*
+ * The tables that a get reads start at a page, and so does what mmap() returns. A processor that
+ * has just stored to an address takes its time to load from one with the same low 12 bits, so the
+ * counters are put elsewhere in their page. That is 2 ns of a get.
+ */
+enum { SKEW = 33 };
+#define COUNTERS_BYTES ((SKEW + USERS_THREADS) * sizeof(struct users_counter))
+
+int users_open(struct users *u)
+{
+	struct users_counter *p = mmap(NULL, COUNTERS_BYTES, PROT_READ | PROT_WRITE,
+				       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return -ENOMEM;
+	u->of = p + SKEW;
+	pthread_mutex_lock(&mutex);
+	u->look = &looks[number_take(sessions, USERS_SESSIONS)];
+	pthread_mutex_unlock(&mutex);
+	return 0;
+}
+
+void users_free(struct users *u)
+{
+	if (!u->of)
+		return;
+	munmap(u->of - SKEW, COUNTERS_BYTES);
+	u->of = NULL;
+	if (atomic_load(&u->closing))
+		return; /* it has drained */
+	pthread_mutex_lock(&mutex);
+	number_give(sessions, (unsigned)(u->look - looks));
+	pthread_mutex_unlock(&mutex);
 }
 
 /* ---- Closing ---- */
@@ -108,12 +172,12 @@ static bool users_drained(const struct users *u)
 {
 	int64_t sum = 0;
 
-	for (unsigned i = 0; i < USERS_THREADS; i++)
+	for (unsigned i = 0; i < threads_high; i++)
 		sum += atomic_load(&u->of[i].count);
 	return sum == 0;
 }
 
-static struct users *users_pop_drained(void)
+static struct users *users_pop_drained(const _Atomic uint32_t *look)
 {
 	struct users *found = NULL;
 
@@ -121,10 +185,11 @@ static struct users *users_pop_drained(void)
 	list_for_each(node, &closing) {
 		struct users *u = list_entry(node, struct users, link);
 
-		if (!users_drained(u))
+		if ((look && u->look != look) || !users_drained(u))
 			continue;
 		list_del(&u->link);
-		atomic_fetch_sub(&users_closing, 1);
+		atomic_fetch_sub(u->look, 1);
+		number_give(sessions, (unsigned)(u->look - looks));
 		found = u;
 		break;
 	}
@@ -140,32 +205,31 @@ void users_join(struct users *u, int64_t n)
 	pthread_mutex_unlock(&mutex);
 }
 
-void users_check(void)
+void users_check(const _Atomic uint32_t *look)
 {
 	int saved = errno; /* a tensor's deleter may call this, and must not change errno */
 	struct users *u;
 
-	while ((u = users_pop_drained()))
+	while ((u = users_pop_drained(look)))
 		u->drained(u);
 	errno = saved;
 }
 
 void users_close(struct users *u)
 {
+	const _Atomic uint32_t *look = u->look; /* of a session that may be gone when we look */
 	bool first;
 
 	pthread_mutex_lock(&mutex);
 	first = !atomic_exchange(&u->closing, true);
 	if (first) {
-		users_barrier(); /* (1): before any thread can find the session in the list */
+		atomic_fetch_add(u->look, 1);
+		users_barrier(); /* before any thread can find the session in the list */
 		list_add_tail(&closing, &u->link);
-		atomic_fetch_add(&users_closing, 1);
 	}
 	pthread_mutex_unlock(&mutex);
-	if (!first)
-		return;
-	users_barrier(); /* (2) */
-	users_check();
+	if (first)
+		users_check(look);
 }
 
 /* ---- fork() ---- */
@@ -186,7 +250,9 @@ void users_after_fork_child(void)
 {
 	unsigned mine = thread_number;
 
-	numbers = mine && mine - 1 != USERS_SHARED ? (uint64_t)1 << (mine - 1) : 0;
+	memset(threads, 0, sizeof(threads));
+	if (mine && mine - 1 != USERS_SHARED)
+		threads[(mine - 1) / 64] = (uint64_t)1 << (mine - 1) % 64;
 	if (users_asymmetric)
 		users_init();
 }

@@ -2,8 +2,9 @@
 /*
  * Users of a session: calls, leases and drafts each hold a count, so that its resources stay as
  * long as one of them is there. Every get and release takes or gives back a count, so that must not
- * cost a read-modify-write: each thread has a number, and counters that it alone writes. users.c
- * shows why that is enough.
+ * cost a read-modify-write: each thread has a number, and counters that it alone writes. Nor must
+ * it cost more because another session is closing: each session has a number too, and a word that
+ * says whether one with that number is. users.c shows why that is enough.
  */
 #pragma once
 
@@ -15,15 +16,19 @@
 #include "util/list.h"
 
 enum {
-	USERS_THREADS = 64,		  /* counters of a session */
+	USERS_THREADS = 1024,		  /* counters of a session */
 	USERS_SHARED = USERS_THREADS - 1, /* shared by all threads that got no number */
+	USERS_SESSIONS = 256,		  /* numbers of sessions; the last one is shared likewise */
+};
+
+/* A thread's: counts taken by it, less those given back by it, whoever took them. */
+struct users_counter {
+	alignas(64) _Atomic int64_t count;
 };
 
 struct users {
-	struct {
-		alignas(64) _Atomic int64_t count; /* counts taken by this thread, less those given
-						      back by it, whoever took them */
-	} of[USERS_THREADS];
+	struct users_counter *of;	  /* by thread; memory is only there for threads that are */
+	_Atomic uint32_t *look;		  /* not 0: sessions with our number are closing */
 	_Atomic bool closing;		  /* lets no user in; changed under users_lock() */
 	void (*drained)(struct users *u); /* called once the last user has left */
 	struct list link;		  /* while closing and not drained yet */
@@ -35,7 +40,6 @@ struct users {
  */
 extern _Thread_local unsigned thread_number __attribute__((tls_model("initial-exec")));
 extern bool users_asymmetric;
-extern _Atomic unsigned users_closing;
 
 unsigned thread_assign(void);
 
@@ -72,16 +76,21 @@ static inline void users_add(struct users *u, int64_t n)
 				      memory_order_release);
 }
 
-/* Ends the closing sessions that have no users left. */
-void users_check(void);
+/* Ends the closing sessions with that word, or any if it is NULL, that have no users left. */
+void users_check(const _Atomic uint32_t *look);
 
-/* Gives a count back. Nothing of the session may be touched after that. */
+/*
+ * Gives a count back. Nothing of the session may be touched after that, so which word to look at is
+ * read before.
+ */
 static inline void users_leave(struct users *u)
 {
+	const _Atomic uint32_t *look = u->look;
+
 	users_add(u, -1);
 	users_fence();
-	if (__builtin_expect(atomic_load_explicit(&users_closing, memory_order_relaxed) != 0, 0))
-		users_check();
+	if (__builtin_expect(atomic_load_explicit(look, memory_order_relaxed) != 0, 0))
+		users_check(look);
 }
 
 /*
@@ -110,6 +119,10 @@ void users_barrier(void);
 
 /* Finds out whether this kernel has membarrier(2). Call it before the first session. */
 void users_init(void);
+/* Counters and a number for a new session, whose users are zeroes: 0, or -ENOMEM. */
+int users_open(struct users *u);
+/* Nobody can come or leave any more. Fine for zeroes. */
+void users_free(struct users *u);
 /*
  * Lets no user in from now on. drained() is called once, after the last user has left, here or on
  * any other thread.

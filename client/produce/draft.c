@@ -41,6 +41,7 @@ bool draft_step(struct tl_draft *draft, enum draft_event event)
 	if (next == DRAFT_NEW)
 		return false;
 	draft->state = next;
+	draft->hold.open = draft_is_writable(draft);
 	return true;
 }
 
@@ -51,11 +52,20 @@ static struct tl_draft *draft_entry(struct list *link)
 	return container_of(link, struct tl_draft, hold.link);
 }
 
+static void hold_locked(struct tl_draft *draft)
+{
+	if (!draft->hold.held && draft->hold.ref)
+		hold_add(draft->session, ref_slot(draft->hold.ref));
+	draft->hold.held = draft->hold.ref != 0;
+}
+
+/* Our ledger counts it as long as we use it, which is what another daemon goes by. */
 void draft_link(struct tl_draft *draft)
 {
 	struct session *s = draft->session;
 
 	pthread_mutex_lock(&s->produce_mutex);
+	hold_locked(draft);
 	list_add_tail(&s->drafts, &draft->hold.link);
 	pthread_mutex_unlock(&s->produce_mutex);
 }
@@ -75,6 +85,8 @@ static void unlink_locked(struct tl_draft *draft)
 
 void draft_unlink(struct tl_draft *draft)
 {
+	if (draft->unlinked)
+		return;
 	pthread_mutex_lock(&draft->session->produce_mutex);
 	unlink_locked(draft);
 	pthread_mutex_unlock(&draft->session->produce_mutex);
@@ -87,11 +99,11 @@ void draft_granted(struct tl_draft *draft)
 	pthread_mutex_unlock(&draft->session->produce_mutex);
 }
 
-void draft_sent(struct tl_draft *draft)
+void draft_sent(struct tl_draft *draft, bool answer)
 {
 	pthread_mutex_lock(&draft->session->produce_mutex);
 	draft_step(draft, DRAFT_COMMIT);
-	if (!draft_is_exported(draft))
+	if (!answer && !draft_is_exported(draft))
 		unlink_locked(draft);
 	pthread_mutex_unlock(&draft->session->produce_mutex);
 }
@@ -137,6 +149,8 @@ struct tl_draft *draft_alloc(const struct draft_request *want, const struct memo
 	draft->kind = kind;
 	draft->room = want->nbytes;
 	draft->extra = row_extra((unsigned)want->ndim, want->shape, want->metadata_max);
+	draft->lifetime = want->lifetime;
+	draft->ring_depth = want->ring;
 	draft->tensor_flags = (uint8_t)want->flags;
 	draft->name_len = (uint8_t)want->name_len;
 	memcpy(draft->name, want->name, want->name_len);
@@ -208,7 +222,8 @@ int draft_check(struct tl_draft *draft)
 	if (draft->state == DRAFT_ENDED)
 		return tl_fail(-ESTALE, "the draft of '%s' was aborted: its client is closed",
 			       draft->name);
-	session_drain(draft->session);
+	if (!draft->ring) /* no message came that would be about one of a ring */
+		session_drain(draft->session);
 	if (atomic_load(&draft->session->lost))
 		return draft_lost(draft->name);
 	return session_commit_error(draft->session);
@@ -282,10 +297,9 @@ int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out)
 	 * After a commit others may still look at the bytes, through the exported tensor. Memory of
 	 * our own has no slot before it is published, and is kept otherwise.
 	 */
-	if (!draft->hold.held && draft->hold.ref) {
-		hold_add(s, ref_slot(draft->hold.ref));
-		draft->hold.held = true;
-	}
+	hold_locked(draft);
+	if (draft->hold.ref)
+		draft->hold.views = draft->map;
 	draft_step(draft, DRAFT_EXPORT);
 	pthread_mutex_unlock(&s->produce_mutex);
 

@@ -51,12 +51,15 @@ enum { DRAFT_OWN = 24 };
 struct tl_draft {
 	DLManagedTensorVersioned managed; /* first: an exported draft's deleter gets its address */
 	/*
-	 * Our ledger counts the slots of drafts that were prefetched, and of exported ones, whose
-	 * memory must stay after the commit as long as the tensor is there.
+	 * Our ledger counts the slots of drafts until they are committed, and of exported ones
+	 * longer: their memory must stay after the commit as long as the tensor is there.
 	 */
 	struct draft_hold hold;
 	struct session *session;
 	const struct memory_kind *kind;
+	struct ring *ring;	     /* it is a slot of that ring, which has a reference; or NULL */
+	struct ring_slot *ring_slot; /* of it */
+	uint32_t ring_depth;	     /* as in tl_spec */
 	enum draft_state state;
 	uint32_t extra; /* bytes of shape and metadata that were asked for */
 	uint64_t room;	/* bytes that were */
@@ -66,6 +69,8 @@ struct tl_draft {
 	};
 	unsigned char *metadata;
 	uint16_t metadata_size;
+	struct tensor_lifetime lifetime;
+	bool unlinked; /* for good, so that no lock is needed to find that out */
 	uint8_t tensor_flags;
 	uint8_t name_len;
 	char name[TL_NAME_MAX + 1];
@@ -93,8 +98,9 @@ void draft_link(struct tl_draft *draft);
 void draft_unlink(struct tl_draft *draft);
 /* It has what it needs, and is the caller's. */
 void draft_granted(struct tl_draft *draft);
-/* Its COMMIT is sent. */
-void draft_sent(struct tl_draft *draft);
+/* Its COMMIT is sent. If that is going to be answered our ledger counts it until it is freed, so
+ * that another daemon can answer too. */
+void draft_sent(struct tl_draft *draft, bool answer);
 /* The daemon has it back, or has committed it. NULL is fine. */
 void draft_free(struct tl_draft *draft);
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Groups: many tensors published in one step.
- * A group is one draft whose memory holds all of its tensors, each at a multiple of TL_ALIGNMENT.
- * Nothing is told to the daemon about the single ones before the commit: then a MEMBER for each,
- * which have no answers, and GROUP, which has.
+ * A group is one draft whose memory holds all of its tensors on the CPU, each at a multiple of
+ * TL_ALIGNMENT; those on devices lie in memory of their kind. Nothing is told to the daemon about
+ * the single ones before the commit: then MEMBERS for some at a time, several of them on their way,
+ * and GROUP when all are made. So a group that GROUP was not sent for is not published.
  */
 #include <errno.h>
+#include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +15,8 @@
 #include "client/arguments.h"
 #include "client/error.h"
 #include "client/produce/group.h"
+#include "client/produce/member.h"
+#include "client/produce/publish.h"
 #include "client/produce/shared.h"
 #include "client/session/request.h"
 #include "proto/description.h"
@@ -22,30 +26,31 @@
 #include "tensor/extent.h"
 #include "util/clock.h"
 
-struct member {
-	DLTensor tensor;
-	uint64_t offset;
-	uint64_t flags;
-	char *name;
-	unsigned char *metadata;
-	uint16_t metadata_size;
-	int64_t *dims; /* shape, then strides */
-};
-
 struct tl_group {
-	tl_draft *draft; /* the memory of all */
-	size_t count;
-	struct member members[];
+	tl_draft *draft; /* the memory of those on the CPU */
+	struct members all;
+	struct group_member members[];
 };
 
 /* ---- Making ---- */
+
+/* The kinds of memory other than the draft's give up what they have. */
+static void members_end(struct tl_group *group, enum members_end end)
+{
+	const struct memory_kind *kind = memory_kinds[KIND_DEVICE];
+
+	if (kind->members_end)
+		kind->members_end(&group->all, end);
+}
 
 tl_group *group_free(tl_group *group)
 {
 	if (!group)
 		return NULL;
+	members_end(group, group->draft && group->draft->state == DRAFT_PARENTS ? MEMBERS_PARENTS
+										: MEMBERS_FAILED);
 	draft_abort(group->draft);
-	for (size_t i = 0; i < group->count; i++) {
+	for (size_t i = 0; i < group->all.count; i++) {
 		free(group->members[i].name);
 		free(group->members[i].metadata);
 		free(group->members[i].dims);
@@ -73,7 +78,9 @@ static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
 		return tl_fail(-EINVAL, "'%s': %zu bytes of metadata%s; the limit is %d",
 			       item->name, item->metadata_size, item->metadata ? "" : " at NULL",
 			       TL_METADATA_MAX);
-	if (item->reserved[0] || item->reserved[1])
+	if (lifetime_check(item->lifetime, item->ttl_ns, "tl_group_item"))
+		return -EINVAL;
+	if (item->reserved)
 		return tl_fail(-EINVAL, "'%s': tl_group_item.reserved is not 0", item->name);
 	if (tensor_dtype_check(item->dtype, &why))
 		return tl_fail(-EINVAL, "'%s': %s (code %u, bits %u, lanes %u)", item->name, why,
@@ -85,7 +92,7 @@ static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
 	return 0;
 }
 
-static int member_init(struct member *m, const tl_group_item *item)
+static int member_init(struct group_member *m, const tl_group_item *item, DLDevice device)
 {
 	size_t ndim = (size_t)item->ndim;
 
@@ -94,15 +101,18 @@ static int member_init(struct member *m, const tl_group_item *item)
 	m->metadata = malloc(item->metadata_size ? item->metadata_size : 1);
 	if (!m->name || !m->dims || !m->metadata)
 		return tl_fail(-ENOMEM, "no memory for a group");
+	m->kind = kind_of_device(device.device_type);
 	m->flags = item->dlpack_flags;
 	m->metadata_size = (uint16_t)item->metadata_size;
+	m->lifetime = (struct tensor_lifetime){ .flags = (uint8_t)item->lifetime,
+						.ttl_ns = (uint64_t)item->ttl_ns };
 	if (item->metadata_size)
 		memcpy(m->metadata, item->metadata, item->metadata_size);
 	if (ndim)
 		memcpy(m->dims, item->shape, sizeof(int64_t) * ndim);
 	tensor_contiguous_strides(item->ndim, m->dims, m->dims + ndim);
 	m->tensor = (DLTensor){
-		.device = { kDLCPU, 0 },
+		.device = device,
 		.ndim = item->ndim,
 		.dtype = item->dtype,
 		.shape = ndim ? m->dims : NULL,
@@ -118,15 +128,15 @@ static int name_compare(const void *a, const void *b)
 
 static int names_check(const tl_group *group)
 {
-	const char **names = malloc(group->count * sizeof(*names));
+	const char **names = malloc(group->all.count * sizeof(*names));
 	int r = 0;
 
 	if (!names)
 		return tl_fail(-ENOMEM, "no memory for a group");
-	for (size_t i = 0; i < group->count; i++)
+	for (size_t i = 0; i < group->all.count; i++)
 		names[i] = group->members[i].name;
-	qsort(names, group->count, sizeof(*names), name_compare);
-	for (size_t i = 1; !r && i < group->count; i++) {
+	qsort(names, group->all.count, sizeof(*names), name_compare);
+	for (size_t i = 1; !r && i < group->all.count; i++) {
 		if (!strcmp(names[i - 1], names[i]))
 			r = tl_fail(-EINVAL, "'%s' is in the group twice", names[i]);
 	}
@@ -134,19 +144,38 @@ static int names_check(const tl_group *group)
 	return r;
 }
 
-/* Copies the items and gives each its place; *total bytes in all. */
-static int members_init(tl_group *group, const tl_group_item *items, uint64_t *total)
+static int device_check(const tl_group_item *item, const DLDevice *device)
+{
+	if (device->device_type == kDLCPU ||
+	    kind_of_device(device->device_type)->device == device->device_type)
+		return 0;
+	return tl_fail(-ENOTSUP,
+		       "'%s': a group has tensors on the CPU and on CUDA devices, not on "
+		       "device type %d",
+		       item->name, (int)device->device_type);
+}
+
+/* Copies the items and gives each its place in the draft; *total bytes in all. */
+static int members_init(tl_group *group, const tl_group_item *items, const DLDevice *devices,
+			uint64_t *total)
 {
 	uint64_t nbytes = 0;
 	int r;
 
 	*total = 0;
-	for (size_t i = 0; i < group->count; i++) {
+	for (size_t i = 0; i < group->all.count; i++) {
+		DLDevice device = devices ? devices[i] : (DLDevice){ kDLCPU, 0 };
+
 		r = item_check(&items[i], i, &nbytes);
 		if (!r)
-			r = member_init(&group->members[i], &items[i]);
+			r = device_check(&items[i], &device);
+		if (!r)
+			r = member_init(&group->members[i], &items[i], device);
 		if (r)
 			return r;
+		group->members[i].nbytes = nbytes;
+		if (group->members[i].kind->members_room)
+			continue; /* it lies elsewhere */
 		group->members[i].offset = *total;
 		if (nbytes > INT64_MAX - TL_ALIGNMENT - *total)
 			return tl_fail(-EINVAL, "the group has more than 2^63-1 bytes");
@@ -157,8 +186,40 @@ static int members_init(tl_group *group, const tl_group_item *items, uint64_t *t
 	return names_check(group);
 }
 
-int group_create(tl_client *client, const tl_group_item *items, size_t count, int64_t timeout_ns,
-		 tl_group **out)
+/* A tensor on a device is published where it lies, unless it has no bytes. */
+static int member_hand(struct group_member *m, DLManagedTensorVersioned *tensor)
+{
+	if (!m->kind->members_room || !m->nbytes)
+		return 0;
+	if (!tensor_is_contiguous(&tensor->dl_tensor)) {
+		int r = strides_check(m->name, &tensor->dl_tensor, m->flags, &m->nbytes);
+
+		if (r)
+			return r;
+		tensor_plain_strides(&tensor->dl_tensor, m->dims + m->tensor.ndim);
+		m->strided = true;
+	}
+	m->handed = tensor;
+	m->tensor.data = tensor->dl_tensor.data;
+	m->tensor.byte_offset = tensor->dl_tensor.byte_offset;
+	return 0;
+}
+
+/* Memory for the members that do not lie in the draft. */
+static int members_room(tl_group *group, int64_t timeout_ns)
+{
+	const struct memory_kind *kind = memory_kinds[KIND_DEVICE];
+	bool any = false;
+
+	for (size_t i = 0; i < group->all.count; i++)
+		any = any || group->members[i].kind->members_room;
+	return any ? kind->members_room(&group->all, timeout_ns) : 0;
+}
+
+/* @handed, unless it is NULL, has what is published where it lies, or NULL. */
+static int group_make(tl_client *client, const tl_group_item *items, const DLDevice *devices,
+		      DLManagedTensorVersioned *const *handed, size_t count, int64_t timeout_ns,
+		      tl_group **out)
 {
 	struct draft_request want = {
 		.name = "", .dtype = { kDLUInt, 8, 1 }, .ndim = 1, .timeout_ns = timeout_ns
@@ -170,92 +231,232 @@ int group_create(tl_client *client, const tl_group_item *items, size_t count, in
 	group = calloc(1, sizeof(*group) + count * sizeof(group->members[0]));
 	if (!group)
 		return tl_fail(-ENOMEM, "no memory for a group");
-	group->count = count;
-	r = members_init(group, items, &want.nbytes);
+	group->all.list = group->members;
+	group->all.count = count;
+	r = members_init(group, items, devices, &want.nbytes);
 	if (!r) {
 		total = (int64_t)want.nbytes;
 		want.shape = &total;
 		r = shared_draft_new(client, &want, &group->draft);
+	}
+	for (size_t i = 0; !r && handed && i < count; i++)
+		r = member_hand(&group->members[i], handed[i]);
+	if (!r) {
+		group->all.session = group->draft->session;
+		r = members_room(group, timeout_ns);
 	}
 	if (r) {
 		group_free(group);
 		return r;
 	}
 	for (size_t i = 0; i < count; i++) {
-		struct member *m = &group->members[i];
+		struct group_member *m = &group->members[i];
 
-		if (m->tensor.data)
+		if (m->tensor.data && !m->kind->members_room)
 			m->tensor.data = (char *)group->draft->managed.dl_tensor.data + m->offset;
 	}
 	*out = group;
 	return 0;
 }
 
+int group_create(tl_client *client, const tl_group_item *items, const DLDevice *devices,
+		 size_t count, int64_t timeout_ns, tl_group **out)
+{
+	return group_make(client, items, devices, NULL, count, timeout_ns, out);
+}
+
 DLTensor *group_tensor(tl_group *group, size_t index)
 {
-	return group && index < group->count ? &group->members[index].tensor : NULL;
+	return group && index < group->all.count ? &group->members[index].tensor : NULL;
 }
 
 /* ---- Publishing ---- */
 
-static int member_send(struct session *s, const tl_draft *draft, const struct member *m,
-		       int64_t deadline)
+enum { BATCHES = 8 }; /* on their way at a time */
+
+struct batch {
+	struct request req;
+	struct conn_message answer;
+	size_t first, count;
+};
+
+static void member_message(const struct group_member *m, uint64_t ref, unsigned char *bytes)
 {
-	struct tensor_description d = description_of(&m->tensor, m->flags, m->name, strlen(m->name),
-						     m->metadata, m->metadata_size);
+	struct tensor_description d = member_description(m);
 	struct wire_member w = {
-		.header = { .type = WIRE_MEMBER,
-			    .serial = session_serial(s) | SESSION_COMMIT_SERIAL },
-		.ref = draft->hold.ref,
+		.header = { .type = WIRE_MEMBER },
+		.ref = ref,
 		.offset = m->tensor.data ? m->offset : 0,
 	};
-	unsigned char bytes[WIRE_MAX];
 
-	d.shape = m->dims; /* the caller may have changed the tensor that it was lent */
-	description_encode(bytes, &w, &d);
-	return session_send(s, bytes, deadline);
+	if (m->kind->member_message)
+		m->kind->member_message(m, bytes);
+	else
+		description_encode(bytes, &w, &d);
 }
 
-static int group_send(tl_group *group, struct session *s, int64_t deadline)
+/* Writes as many members, from number @first on, as one message has room for. Returns how many. */
+static size_t batch_fill(const tl_group *group, size_t first, unsigned char *bytes)
 {
+	struct wire_members w = { .header = { .type = WIRE_MEMBERS },
+				  .ref = group->draft->hold.ref };
+	size_t at = sizeof(w);
+
+	for (size_t i = first; i < group->all.count && w.count < WIRE_MEMBERS_MAX; i++) {
+		union {
+			struct wire_header header;
+			unsigned char bytes[WIRE_MAX];
+		} one;
+		size_t padded;
+
+		member_message(&group->members[i], w.ref, one.bytes);
+		padded = wire_padded(one.header.length);
+		if (padded > WIRE_MAX - at)
+			break;
+		memset(bytes + at + padded - 8, 0, 8);
+		memcpy(bytes + at, one.bytes, one.header.length);
+		at += padded;
+		w.count++;
+	}
+	w.size = (uint32_t)(at - sizeof(w));
+	w.header.length = (uint32_t)at;
+	memcpy(bytes, &w, sizeof(w));
+	return w.count;
+}
+
+static int batch_send(tl_group *group, struct batch *batch, size_t first, uint32_t life,
+		      int64_t deadline)
+{
+	alignas(8) unsigned char bytes[WIRE_MAX];
+
+	batch->first = first;
+	batch->count = batch_fill(group, first, bytes);
+	return session_ask_in_life(group->all.session, bytes, life, deadline, &batch->req,
+				   &batch->answer);
+}
+
+static int batch_end(tl_group *group, struct batch *batch, int64_t deadline)
+{
+	const struct wire_members_made *made = (const void *)batch->answer.bytes;
+	const uint64_t *refs = (const void *)(made + 1);
+	int r = session_await(group->all.session, &batch->req, deadline);
+
+	if (!r)
+		r = answer_expect(&batch->answer, WIRE_MEMBERS_MADE, "publishing a group");
+	if (!r && made->count != batch->count)
+		r = tl_fail(-EPROTO, "the daemon made %u of %zu members", made->count,
+			    batch->count);
+	for (size_t i = 0; !r && i < batch->count; i++) {
+		struct group_member *m = &group->members[batch->first + i];
+
+		if (m->kind->member_made)
+			m->kind->member_made(m, refs[i]);
+	}
+	return r;
+}
+
+static int members_send(tl_group *group, uint32_t life, int64_t deadline)
+{
+	struct batch batches[BATCHES];
+	size_t next = 0, begun = 0, ended = 0;
+	int r = 0;
+
+	while (!r && (next < group->all.count || ended < begun)) {
+		struct batch *batch = &batches[begun % BATCHES];
+
+		if (next < group->all.count && begun - ended < BATCHES) {
+			r = batch_send(group, batch, next, life, deadline);
+			next += batch->count;
+			begun += !r;
+		} else {
+			r = batch_end(group, &batches[ended++ % BATCHES], deadline);
+		}
+	}
+	for (; ended < begun; ended++)
+		session_forget(group->all.session, &batches[ended % BATCHES].req);
+	return r;
+}
+
+/* Asks for all of them to be published. *end: what came of it. */
+static int group_ask(tl_group *group, uint32_t life, int64_t deadline, enum members_end *end)
+{
+	const struct memory_kind *kind = memory_kinds[KIND_DEVICE];
+	struct session *s = group->all.session;
 	struct wire_group w = {
 		.header = { .type = WIRE_GROUP, .length = sizeof(w) },
 		.ref = group->draft->hold.ref,
-		.count = (uint32_t)group->count,
+		.count = (uint32_t)group->all.count,
 	};
 	struct conn_message answer;
-	int r = 0, refused;
+	struct request req;
+	int r = session_ask_in_life(s, &w, life, deadline, &req, &answer);
 
-	for (size_t i = 0; !r && i < group->count; i++)
-		r = member_send(s, group->draft, &group->members[i], deadline);
-	if (!r)
-		r = session_call(s, &w, deadline, &answer);
-	if (r > 0)
-		return tl_fail(
-			-ENOTCONN,
-			"the daemon ended the connection; whether the group was published is not known");
 	if (r)
 		return r;
-	r = answer_expect(&answer, WIRE_DONE, "publishing a group");
-	refused = r ? session_commit_error(s) : 0; /* a member's says more than the group's */
-	return refused ? refused : r;
+	if (group->all.own)
+		kind->members_asked(&group->all, req.serial);
+	r = session_await(s, &req, deadline);
+	*end = r ? MEMBERS_UNKNOWN : MEMBERS_FAILED;
+	if (!r)
+		r = answer_expect(&answer, WIRE_DONE, "publishing a group");
+	*end = r ? *end : MEMBERS_PUBLISHED;
+	return r;
 }
 
-int group_commit(tl_group *group)
+static int group_send(tl_group *group, int64_t deadline, enum members_end *end)
 {
-	int r;
+	const struct memory_kind *kind = memory_kinds[KIND_DEVICE];
+	bool any = false;
+	int r = 0;
 
-	r = draft_check(group->draft);
+	*end = MEMBERS_FAILED;
+	for (size_t i = 0; i < group->all.count; i++)
+		any = any || group->members[i].kind->members_place;
+	if (any)
+		r = kind->members_place(&group->all);
+	while (!r) {
+		uint32_t life = atomic_load(&group->all.session->life);
+
+		r = members_send(group, life, deadline);
+		if (!r)
+			r = group_ask(group, life, deadline, end);
+		if (r != SESSION_E_ADOPTED || deadline_passed(deadline))
+			break;
+		r = 0; /* another daemon knows no members of what was not published */
+	}
+	if (r > 0)
+		return tl_fail(-ENOTCONN, "the daemon ended the connection; %s",
+			       *end == MEMBERS_UNKNOWN
+				       ? "whether the group was published is not known"
+				       : "the group was not published");
+	return r;
+}
+
+/* Consumes the group; *end says what came of it. */
+static int group_publish(tl_group *group, enum members_end *end)
+{
+	int r = draft_check(group->draft);
+
+	*end = MEMBERS_FAILED;
 	if (!r) {
-		r = group_send(group, group->draft->session,
-			       session_deadline(group->draft->session));
+		r = group_send(group, session_deadline(group->draft->session), end);
 		if (!r) {
+			members_end(group, *end);
 			draft_free(group->draft); /* the daemon ended it */
 			group->draft = NULL;
+		} else if (*end == MEMBERS_UNKNOWN) {
+			members_end(group, *end);
 		}
 	}
 	group_free(group);
 	return r;
+}
+
+int group_commit(tl_group *group)
+{
+	enum members_end end;
+
+	return group_publish(group, &end);
 }
 
 /* ---- Copies of many ---- */
@@ -268,7 +469,7 @@ static int source_item(tl_group_item *item, const char *name, const DLTensor *so
 
 	if (!name || !source)
 		return tl_fail(-EINVAL, "tl_put_many: a %s is NULL", name ? "source" : "name");
-	r = tensor_check_source(source, o->dlpack_flags, why, sizeof(why));
+	r = source_check(source, o->dlpack_flags, why, sizeof(why));
 	if (r)
 		return tl_fail(r == -EOVERFLOW ? -EINVAL : r, "'%s': %s", name, why);
 	*item = (tl_group_item){
@@ -279,44 +480,152 @@ static int source_item(tl_group_item *item, const char *name, const DLTensor *so
 		.dlpack_flags = o->dlpack_flags,
 		.metadata = o->metadata,
 		.metadata_size = o->metadata_size,
+		.ttl_ns = o->ttl_ns,
+		.lifetime = o->lifetime,
 	};
 	return 0;
 }
 
-static int copy_all(tl_group *group, const char *const *names, const DLTensor *const *sources,
-		    size_t count, uint64_t flags)
+int group_copy(tl_group *group, const DLTensor *const *sources)
+{
+	const struct memory_kind *kind = memory_kinds[KIND_DEVICE];
+	int r = 0;
+
+	for (size_t i = 0; !r && i < group->all.count; i++) {
+		const struct group_member *m = &group->members[i];
+
+		if (sources[i] && m->tensor.data && !m->kind->members_room)
+			r = copy_gather(m->tensor.data, sources[i], m->flags);
+		if (r)
+			return tl_fail(r, "copying '%s': %m", m->name);
+	}
+	return group->all.own ? kind->members_copy(&group->all, sources) : 0;
+}
+
+void group_stream(tl_group *group, intptr_t stream, bool sealed)
+{
+	group->all.stream = stream;
+	group->all.sealed = sealed;
+}
+
+/* Items and devices for @sources. */
+static int sources_items(const char *const *names, const DLTensor *const *sources, size_t count,
+			 const tl_put_options *o, tl_group_item *items, DLDevice *devices)
 {
 	for (size_t i = 0; i < count; i++) {
-		DLTensor *to = group_tensor(group, i);
-		int r = to->data ? copy_gather(to->data, sources[i], flags) : 0;
+		int r = source_item(&items[i], names[i], sources[i], o);
 
 		if (r)
-			return tl_fail(r, "copying '%s': %m", names[i]);
+			return r;
+		devices[i] = kind_of_device(sources[i]->device.device_type)->members_room
+				     ? sources[i]->device
+				     : (DLDevice){ kDLCPU, 0 };
 	}
 	return 0;
+}
+
+/* Makes the group, and copies into it what is not handed over. */
+static int group_of_sources(tl_client *client, const char *const *names,
+			    const DLTensor *const *sources, DLManagedTensorVersioned *const *handed,
+			    size_t count, const tl_put_options *o, tl_group **out)
+{
+	tl_group_item *items = calloc(count, sizeof(*items));
+	DLDevice *devices = calloc(count, sizeof(*devices));
+	int r = items && devices ? sources_items(names, sources, count, o, items, devices)
+				 : tl_fail(-ENOMEM, "no memory for %zu tensors", count);
+
+	if (!r)
+		r = group_make(client, items, devices, handed, count, o->timeout_ns, out);
+	free(items);
+	free(devices);
+	if (r)
+		return r;
+	group_stream(*out, o->stream, o->flags & TL_PUBLISH_SEALED);
+	r = group_copy(*out, sources);
+	if (r)
+		group_free(*out);
+	return r;
 }
 
 int group_put(tl_client *client, const char *const *names, const DLTensor *const *sources,
 	      size_t count, const tl_put_options *o)
 {
-	tl_group_item *items;
+	tl_group *group;
+	int r = group_of_sources(client, names, sources, NULL, count, o, &group);
+
+	return r ? r : group_commit(group);
+}
+
+/* ---- Handing over ---- */
+
+/* Calls the deleters of those of which the group has copies. */
+static size_t delete_copied(DLManagedTensorVersioned *const *tensors, const bool *kept,
+			    size_t count)
+{
+	size_t copied = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		if (kept[i])
+			continue;
+		copied++;
+		if (tensors[i]->deleter)
+			tensors[i]->deleter(tensors[i]);
+	}
+	return copied;
+}
+
+static int publish_group(tl_group *group, DLManagedTensorVersioned *const *tensors, size_t count,
+			 size_t *copied)
+{
+	bool *kept = calloc(count, sizeof(*kept)), any = false;
+	enum members_end end;
+	size_t n;
+	int r;
+
+	if (!kept) {
+		group_free(group);
+		return tl_fail(-ENOMEM, "no memory for %zu tensors", count);
+	}
+	for (size_t i = 0; i < count; i++) {
+		kept[i] = group->members[i].handed;
+		any = any || kept[i];
+	}
+	r = group_publish(group, &end);
+	if (r && end == MEMBERS_UNKNOWN && any)
+		r = tl_fail(-EINPROGRESS,
+			    "the daemon did not answer in time, or ended the connection: whether "
+			    "the group is or will be published is not known; the memory of its "
+			    "tensors must stay as it is until their deleters are called");
+	if (!r || r == -EINPROGRESS) {
+		n = delete_copied(tensors, kept, count);
+		if (copied)
+			*copied = n;
+	}
+	free(kept);
+	return r;
+}
+
+int group_hand(tl_client *client, const char *const *names,
+	       DLManagedTensorVersioned *const *tensors, size_t count, const tl_put_options *o,
+	       size_t *copied)
+{
+	const DLTensor **sources = calloc(count, sizeof(DLTensor *));
 	tl_group *group;
 	int r = 0;
 
-	items = calloc(count, sizeof(*items));
-	if (!items)
+	if (!sources)
 		return tl_fail(-ENOMEM, "no memory for %zu tensors", count);
-	for (size_t i = 0; !r && i < count; i++)
-		r = source_item(&items[i], names[i], sources[i], o);
-	if (!r)
-		r = group_create(client, items, count, o->timeout_ns, &group);
-	free(items);
-	if (r)
-		return r;
-	r = copy_all(group, names, sources, count, o->dlpack_flags);
-	if (r) {
-		group_free(group);
-		return r;
+	for (size_t i = 0; !r && i < count; i++) {
+		const DLManagedTensorVersioned *t = tensors[i];
+
+		if (!t || !names[i] || t->version.major != DLPACK_MAJOR_VERSION)
+			r = tl_fail(-EINVAL, "tl_publish_many: tensor %zu is %s", i,
+				    t && names[i] ? "of an unknown version of DLPack" : "NULL");
+		else
+			sources[i] = &t->dl_tensor;
 	}
-	return group_commit(group);
+	if (!r)
+		r = group_of_sources(client, names, sources, tensors, count, o, &group);
+	free(sources);
+	return r ? r : publish_group(group, tensors, count, copied);
 }

@@ -83,11 +83,13 @@ static void give_back(struct session *s, struct prefetch *a, int64_t deadline)
 	free(a);
 }
 
-uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline)
+uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline,
+			uint32_t *life)
 {
 	struct prefetch *a, *evicted = NULL;
 	uint32_t serial = 0;
 
+	*life = atomic_load(&s->life);
 	if (!nbytes)
 		return 0;
 	pthread_mutex_lock(&s->produce_mutex);
@@ -97,6 +99,8 @@ uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra, int6
 		*place(s, &evicted) = a;
 		serial = session_serial(s);
 		session_expect(s, serial, &a->request, &a->answer);
+		a->request.spare = true; /* before its answer can come */
+		*life = a->request.life;
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
 	give_back(s, evicted, deadline);

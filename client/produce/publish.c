@@ -6,14 +6,17 @@
  * decides, not the struct.
  */
 #include <errno.h>
+#include <stdalign.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "client/arguments.h"
 #include "client/error.h"
+#include "client/get/lookup.h"
 #include "client/get/tensor.h"
 #include "client/produce/draft.h"
 #include "client/produce/publish.h"
+#include "client/produce/ring.h"
 #include "client/session/client.h"
 #include "client/session/request.h"
 #include "tensor/check.h"
@@ -26,7 +29,7 @@ struct publishing {
 	DLManagedTensorVersioned *tensor;
 	tl_put_options options;
 	const struct memory_kind *kind; /* what the tensor lies in */
-	uint64_t nbytes;
+	uint64_t nbytes;		/* that it touches */
 	bool contiguous;
 };
 
@@ -55,7 +58,12 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft, uin
 	    first_byte(p) != draft->managed.dl_tensor.data ||
 	    row_extra((unsigned)t->ndim, t->shape, p->options.metadata_size) > draft->extra)
 		return PUBLISH_E_COPY;
-	session_drain(draft->session);
+	if (draft->ring &&
+	    (p->options.metadata_size > CATALOG_INLINE_META || p->options.lifetime ||
+	     p->options.ttl_ns || !ring_fits(draft, t, p->tensor->flags, p->name, p->name_len)))
+		return PUBLISH_E_COPY;
+	if (!draft->ring)
+		session_drain(draft->session);
 	if (atomic_load(&draft->session->lost))
 		return PUBLISH_E_COPY;
 	r = session_commit_error(draft->session);
@@ -66,22 +74,74 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft, uin
 		if (r)
 			return r;
 	}
+	if (p->options.lifetime || p->options.ttl_ns)
+		draft->lifetime = put_lifetime(&p->options);
 	r = draft->kind->draft_written ? draft->kind->draft_written(draft, &p->options) : 0;
 	if (r)
 		return r;
 	return draft->kind->draft_commit(draft, t, p->tensor->flags, p->name, p->name_len, version);
 }
 
+/* The version of what the name means, or 0. @linked: does that lie where the tensor @ref does,
+ * which the caller holds? */
+static uint64_t meaning(struct session *s, const struct publishing *p, uint64_t ref, bool *linked)
+{
+	const struct name_key key = name_key(p->name, p->name_len);
+	const struct catalog_row *row = &s->catalog.rows[ref_slot(ref)], *there;
+	uint64_t found, version;
+
+	*linked = false;
+	if (lookup_take(s, &key, 0, &found))
+		return 0;
+	there = &s->catalog.rows[ref_slot(found)];
+	version = load_once(&there->version);
+	*linked = load_once(&there->segment) == load_once(&row->segment) &&
+		  load_once(&there->segment_generation) == load_once(&row->segment_generation) &&
+		  load_once(&there->offset) == load_once(&row->offset);
+	lease_release(s, ref_slot(found));
+	return version;
+}
+
+/*
+ * A daemon that dies before it answers may have published it. So the next one is asked only if the
+ * name does not mean a newer version that lies there.
+ */
+static int link_on(const struct publishing *p, struct session *s, struct wire_link *message,
+		   struct conn_message *answer)
+{
+	int64_t deadline = client_deadline(p->client);
+	struct wire_committed done = { .header = { .type = WIRE_COMMITTED } };
+	bool linked;
+	uint64_t before = meaning(s, p, message->ref, &linked);
+	struct request req;
+	int r;
+
+	do {
+		r = session_ask(s, message, deadline, &req, answer);
+		if (r)
+			return r;
+		r = session_await(s, &req, deadline);
+		if (r != SESSION_E_ADOPTED)
+			return r;
+		done.version = meaning(s, p, message->ref, &linked);
+	} while (!linked || done.version <= before);
+	answer->header.type = WIRE_COMMITTED;
+	memcpy(answer->bytes, &done, sizeof(done));
+	return 0;
+}
+
 /* Another name for the bytes of a tensor that this process holds. */
 static int publish_link(const struct publishing *p, struct session *s, uint64_t ref,
 			uint64_t *version)
 {
-	unsigned char bytes[WIRE_MAX];
+	alignas(8) unsigned char bytes[WIRE_MAX];
 	struct wire_link m = {
 		.header = { .type = WIRE_LINK },
 		.ref = ref,
 		.name_len = (uint16_t)p->name_len,
 		.meta_len = (uint16_t)p->options.metadata_size,
+		.lifetime = put_lifetime(&p->options).flags,
+		.ttl_ns = put_lifetime(&p->options).ttl_ns,
 	};
 	struct conn_message answer;
 	char what[TL_NAME_MAX + 16];
@@ -93,7 +153,7 @@ static int publish_link(const struct publishing *p, struct session *s, uint64_t 
 	if (p->options.metadata_size)
 		memcpy(bytes + sizeof(m) + p->name_len, p->options.metadata,
 		       p->options.metadata_size);
-	r = session_call(s, bytes, client_deadline(p->client), &answer);
+	r = link_on(p, s, (struct wire_link *)(void *)bytes, &answer);
 	if (r == SESSION_E_UNSENT)
 		return PUBLISH_E_COPY; /* its daemon is gone; the bytes are still here */
 	if (r == SESSION_E_LOST)
@@ -193,12 +253,24 @@ static int publish_ours(const struct publishing *p, uint64_t *version)
 		return r;
 	if (lease && lease->private_size)
 		return PUBLISH_E_COPY; /* what was written to it is this process's alone */
-	r = client_enter(p->client, true, client_deadline(p->client), &use);
+	r = client_enter(p->client, true, &use);
 	if (r)
 		return r;
 	r = publish_on(p, use.session, lease, version);
 	client_leave(&use);
 	return r;
+}
+
+int strides_check(const char *name, const DLTensor *t, uint64_t flags, uint64_t *nbytes)
+{
+	int64_t strides[TL_NDIM_MAX];
+	const char *why;
+
+	tensor_plain_strides(t, strides);
+	if (!tensor_strided_bytes(t->dtype, t->ndim, t->shape, strides, tensor_is_padded(flags),
+				  nbytes, &why))
+		return 0;
+	return tl_fail(-ENOTSUP, "'%s': %s: make it C-contiguous first", name, why);
 }
 
 static int publish_check(struct publishing *p)
@@ -218,10 +290,9 @@ static int publish_check(struct publishing *p)
 	if (r)
 		return tl_fail(r == -EOVERFLOW ? -EINVAL : r, "the tensor: %s", why);
 	p->contiguous = tensor_is_contiguous(&t->dl_tensor);
-	if (p->kind->contiguous_only && !p->contiguous)
-		return tl_fail(-ENOTSUP,
-			       "a tensor on a GPU must be C-contiguous: make it so first");
-	return client_check_name(p->name, p->name_len);
+	if (p->kind->keeps_strides && !p->contiguous)
+		r = strides_check(p->name, &t->dl_tensor, t->flags, &p->nbytes);
+	return r ? r : client_check_name(p->name, p->name_len);
 }
 
 int publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,

@@ -9,6 +9,7 @@
 #include "client/get/shared.h"
 #include "client/produce/prefetch.h"
 #include "client/produce/publish.h"
+#include "client/produce/ring.h"
 #include "client/produce/shared.h"
 #include "client/session/request.h"
 #include "proto/catalog_layout.h"
@@ -31,7 +32,7 @@ static const char *creating(const struct draft_request *want, char what[CREATING
 
 /* One round trip, and as long as there is no room. */
 static int create_request(struct session *s, const struct draft_request *want, uint32_t extra,
-			  struct wire_draft *out)
+			  int64_t deadline, struct wire_draft *out)
 {
 	unsigned char bytes[sizeof(struct wire_create) + TL_NAME_MAX];
 	struct wire_create m = {
@@ -42,20 +43,25 @@ static int create_request(struct session *s, const struct draft_request *want, u
 		.name_len = (uint16_t)want->name_len,
 	};
 	struct conn_message answer;
-	int64_t deadline;
 	char what[CREATING_TEXT];
+	bool again;
 	int r;
 
 	memcpy(bytes, &m, sizeof(m));
 	memcpy(bytes + sizeof(m), want->name, want->name_len);
 	/* The wait for room and that for the answer. */
-	if (want->timeout_ns < 0 ||
-	    __builtin_add_overflow(session_deadline(s), want->timeout_ns, &deadline))
+	if (want->timeout_ns < 0 || __builtin_add_overflow(deadline, want->timeout_ns, &deadline))
 		deadline = DEADLINE_NEVER;
-	r = session_call(s, bytes, deadline, &answer);
-	if (r)
-		return r;
-	r = answer_expect(&answer, WIRE_DRAFT, creating(want, what));
+	mappings_let_go(&s->mappings, MAPPINGS_FEW);
+	do {
+		r = session_call(s, bytes, deadline, &answer);
+		if (r)
+			return r;
+		r = answer_expect(&answer, WIRE_DRAFT, creating(want, what));
+		/* perhaps there is room when we let go of what was ended to make some */
+		again = (r == -ENOSPC || r == -EDQUOT) &&
+			mappings_let_go(&s->mappings, MAPPINGS_ALL) && !deadline_passed(deadline);
+	} while (again);
 	if (!r)
 		memcpy(out, answer.bytes, sizeof(*out));
 	return r;
@@ -81,29 +87,33 @@ static int draft_place(struct tl_draft *draft, const struct wire_draft *granted)
 
 /*
  * Gets @draft's memory on the session of @use, whose count it takes over. 0, SESSION_E_*, or a
- * negative errno.
+ * negative errno. *@deadline is that of all attempts, or 0 as long as nothing was asked.
  */
 static int draft_obtain(struct tl_draft *draft, const struct use *use,
-			const struct draft_request *want)
+			const struct draft_request *want, int64_t *deadline)
 {
 	struct session *s = use->session;
 	struct wire_draft granted;
 	int r;
 
+	if (ring_take(s, draft, want))
+		return 0;
 	draft->session = s;
+	if (!*deadline)
+		*deadline = session_deadline(s);
 	/* A refused commit's ERROR came before the answer to what was prefetched behind it. */
-	if (!prefetch_take(s, want->nbytes, draft->extra, session_deadline(s), &draft->hold,
-			   &granted)) {
+	if (!prefetch_take(s, want->nbytes, draft->extra, *deadline, &draft->hold, &granted)) {
 		session_drain(s);
 		r = session_commit_error(s);
 		if (!r)
-			r = create_request(s, want, draft->extra, &granted);
+			r = create_request(s, want, draft->extra, *deadline, &granted);
 		if (r) {
 			draft->session = NULL;
 			return r;
 		}
 		draft->hold.ref = granted.ref;
 		draft_link(draft);
+		session_granted(s);
 	}
 	r = session_commit_error(s);
 	if (!r)
@@ -122,6 +132,7 @@ int shared_draft_new(tl_client *client, const struct draft_request *want, struct
 {
 	struct tl_draft *draft = draft_alloc(want, &shared_kind);
 	char what[CREATING_TEXT];
+	int64_t deadline = 0;
 	int r;
 
 	if (!draft)
@@ -129,10 +140,10 @@ int shared_draft_new(tl_client *client, const struct draft_request *want, struct
 	for (unsigned attempt = 0;; attempt++) {
 		struct use use;
 
-		r = client_enter(client, true, client_deadline(client), &use);
+		r = client_enter_until(client, true, deadline, &use);
 		if (r)
 			break;
-		r = draft_obtain(draft, &use, want);
+		r = draft_obtain(draft, &use, want, &deadline);
 		if (!r) {
 			*out = draft;
 			return 0;
@@ -140,7 +151,7 @@ int shared_draft_new(tl_client *client, const struct draft_request *want, struct
 		client_leave(&use);
 		if (r > 0 && attempt)
 			r = tl_fail(-ENOTCONN, "%s: the daemon at %s ended the connection",
-				    creating(want, what), client->address);
+				    creating(want, what), client->address.path);
 		if (r < 0)
 			break;
 	}
@@ -163,27 +174,74 @@ static void commit_message(unsigned char *bytes, const struct tl_draft *draft,
 	description_encode(bytes, &m, d);
 }
 
+/* A slot of a ring has no room for that metadata: another draft has. */
+static int commit_elsewhere(struct tl_draft *draft, uint64_t *version)
+{
+	const DLTensor *t = &draft->managed.dl_tensor;
+	const struct draft_request want = { .name = draft->name,
+					    .name_len = draft->name_len,
+					    .shape = t->shape,
+					    .ndim = t->ndim,
+					    .dtype = t->dtype,
+					    .flags = draft->tensor_flags,
+					    .nbytes = draft->room,
+					    .metadata_max = draft->metadata_size,
+					    .ring = TL_RING_NONE };
+	struct tl_draft *other = NULL;
+	int r = shared_draft_new(draft->session->client, &want, &other);
+
+	if (r)
+		return r;
+	assert(other);
+	memcpy(other->managed.dl_tensor.data, t->data, draft->room);
+	r = draft_metadata(other, draft->metadata, draft->metadata_size);
+	if (!r)
+		return draft_commit_unchecked(other, version);
+	draft_abort(other);
+	return r;
+}
+
 static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags,
 			 const char *name, size_t name_len, uint64_t *version)
 {
-	const struct tensor_description d = description_of(as, flags, name, name_len,
-							   draft->metadata, draft->metadata_size);
+	struct tensor_description d;
 	unsigned char bytes[WIRE_MAX];
 	struct session *s = draft->session;
-	int64_t deadline = session_deadline(s);
+	int64_t deadline;
 	struct wire_header *h = (void *)bytes;
 	struct conn_message answer;
 	struct request req;
 	char what[TL_NAME_MAX + 16];
-	uint32_t prefetch;
+	uint32_t prefetch = 0, life = 0;
+	uint64_t late; /* a draft of a ring that has ended is held until this is answered */
+	unsigned depth;
 	int r;
 
-	prefetch = prefetch_begin(s, draft->room, draft->extra, deadline);
+	if (draft->ring && draft->metadata_size > CATALOG_INLINE_META)
+		return commit_elsewhere(draft, version);
+	if (draft->ring) {
+		r = ring_publish(draft, version);
+		if (r != RING_E_OVER)
+			return r;
+		version = version ? version : &late;
+	}
+	deadline = session_deadline(s);
+	d = description_of(as, flags, name, name_len, draft->metadata, draft->metadata_size);
+	d.lifetime = draft->lifetime;
+	if (!draft->ring) {
+		ring_forget(s, name, name_len);
+		depth = ring_wanted(draft, &d, version != NULL);
+		r = depth ? ring_begin(draft, &d, depth, version ? version : &late) : RING_E_NONE;
+		if (r != RING_E_NONE)
+			return r;
+		prefetch = prefetch_begin(s, draft->room, draft->extra, deadline, &life);
+	}
 	commit_message(bytes, draft, &d, version != NULL, prefetch);
 	if (version) {
 		r = session_ask(s, bytes, deadline, &req, &answer);
 	} else {
 		h->serial = session_serial(s) | SESSION_COMMIT_SERIAL;
+		h->life = life; /* of the answer that PREFETCH has */
 		session_unanswered(s, prefetch ? prefetch : h->serial); /* DRAFT comes after it */
 		r = session_send(s, bytes, deadline);
 	}
@@ -191,11 +249,18 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 		prefetch_cancel(s, prefetch);
 		return r == SESSION_E_UNSENT ? draft_lost(draft->name) : r;
 	}
-	draft_sent(draft);
+	if (!draft->ring)
+		draft_sent(draft, version != NULL);
 	if (!version)
 		return 0;
 
 	r = session_await(s, &req, deadline);
+	if (draft->ring)
+		draft_sent(draft, true);
+	if (r == SESSION_E_ADOPTED) { /* the prefetched draft will not come */
+		commit_message(bytes, draft, &d, true, 0);
+		r = session_call(s, bytes, deadline, &answer);
+	}
 	if (r > 0)
 		return tl_fail(
 			-ENOTCONN,
@@ -277,11 +342,17 @@ static int shared_second_name(const char *name, const tl_put_options *o)
 
 static void shared_abort(struct tl_draft *draft, int64_t deadline)
 {
+	if (draft->ring)
+		return; /* its slot is free again when it is not held any more */
 	session_abort(draft->session, draft->hold.ref, deadline);
 }
 
 static void shared_end(struct tl_draft *draft)
 {
+	if (draft->ring) {
+		ring_leave(draft);
+		return;
+	}
 	mapping_write_end(&draft->session->mappings, draft->map);
 }
 
@@ -291,15 +362,18 @@ static void shared_late_draft(struct session *s, const struct conn_message *m)
 	session_abort_locked(s, ((const struct wire_draft *)(const void *)m->bytes)->ref);
 }
 
-static void shared_session_end(struct session *s)
+static bool shared_session_end(struct session *s)
 {
 	pthread_mutex_lock(&s->produce_mutex); /* fork() finds the requests, or none */
 	prefetch_deinit(s);
+	rings_end(s);
 	pthread_mutex_unlock(&s->produce_mutex);
+	return false;
 }
 
 static void shared_fork_session(struct session *s)
 {
+	rings_fork(s);
 	drafts_fork(s);
 	prefetch_deinit(s);
 }

@@ -10,6 +10,27 @@
 #include "tensor/dtype.h"
 #include "tensor/extent.h"
 
+int lifetime_check(uint32_t lifetime, int64_t ttl_ns, const char *what)
+{
+	const uint32_t known = TL_LIFETIME_OWNER_BOUND | TL_LIFETIME_EVICTABLE;
+
+	if (lifetime & ~known)
+		return tl_fail(-EINVAL, "%s.lifetime is %#x, of which %#x is known", what, lifetime,
+			       known);
+	if (ttl_ns < 0 || ttl_ns > TL_TTL_MAX)
+		return tl_fail(-EINVAL, "%s.ttl_ns is %lld; it is 0, for none, to %lld", what,
+			       (long long)ttl_ns, (long long)TL_TTL_MAX);
+	return 0;
+}
+
+static int ring_check(uint32_t ring, const char *what)
+{
+	if (ring > TL_RING_MAX && ring != TL_RING_NONE)
+		return tl_fail(-EINVAL, "%s.ring is %u; it is a depth up to %d, or a TL_RING_*",
+			       what, ring, TL_RING_MAX);
+	return 0;
+}
+
 static int spec_request(struct draft_request *want, const tl_spec *spec)
 {
 	bool padded = spec->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
@@ -28,6 +49,13 @@ static int spec_request(struct draft_request *want, const tl_spec *spec)
 	want->device = spec->device;
 	want->flags = spec->dlpack_flags;
 	want->timeout_ns = spec->timeout_ns;
+	want->lifetime = (struct tensor_lifetime){ .flags = (uint8_t)spec->lifetime,
+						   .ttl_ns = (uint64_t)spec->ttl_ns };
+	want->ring = spec->ring;
+	if (ring_check(spec->ring, "tl_spec"))
+		return -EINVAL;
+	if (lifetime_check(spec->lifetime, spec->ttl_ns, "tl_spec"))
+		return -EINVAL;
 	if (tensor_dtype_check(spec->dtype, &why))
 		return tl_fail(-EINVAL, "tl_spec: %s (code %u, bits %u, lanes %u)", why,
 			       spec->dtype.code, spec->dtype.bits, spec->dtype.lanes);
@@ -42,7 +70,7 @@ int draft_request_check(struct draft_request *want, const tl_spec *spec)
 	tl_spec copy;
 	int r;
 
-	r = client_options(&copy, sizeof(copy), spec, sizeof(copy), "tl_spec");
+	r = client_options(&copy, sizeof(copy), spec, offsetof(tl_spec, ttl_ns), "tl_spec");
 	if (r)
 		return r;
 	want->name_len = strlen(want->name);
@@ -77,6 +105,8 @@ int put_request(struct draft_request *want, const DLTensor *source, const tl_put
 	want->flags = o->dlpack_flags;
 	want->timeout_ns = o->timeout_ns;
 	want->metadata_max = o->metadata_size;
+	want->lifetime = put_lifetime(o);
+	want->ring = o->ring;
 	return 0;
 }
 
@@ -86,11 +116,18 @@ int put_options(tl_put_options *o, const tl_put_options *options)
 	int r;
 
 	*o = (tl_put_options){ .size = sizeof(*o) };
-	r = options ? client_options(o, sizeof(*o), options, sizeof(*o), "tl_put_options") : 0;
-	if (!r && (o->flags & ~known || o->reserved))
-		r = tl_fail(-EINVAL,
-			    "tl_put_options.flags is %#x, of which %#x is known; reserved is %u",
-			    o->flags, known, o->reserved);
+	r = options ? client_options(o, sizeof(*o), options, offsetof(tl_put_options, ttl_ns),
+				     "tl_put_options")
+		    : 0;
+	if (!r && o->flags & ~known)
+		r = tl_fail(-EINVAL, "tl_put_options.flags is %#x, of which %#x is known", o->flags,
+			    known);
+	if (!r)
+		r = lifetime_check(o->lifetime, o->ttl_ns, "tl_put_options");
+	if (!r)
+		r = ring_check(o->ring, "tl_put_options");
+	if (!r && o->reserved)
+		r = tl_fail(-EINVAL, "tl_put_options.reserved is %u, not 0", o->reserved);
 	if (!r && (o->metadata_size > TL_METADATA_MAX || (o->metadata_size && !o->metadata)))
 		r = tl_fail(-EINVAL, "tl_put_options: %zu bytes of metadata%s; the limit is %d",
 			    o->metadata_size, o->metadata ? "" : " at NULL", TL_METADATA_MAX);

@@ -7,6 +7,8 @@
 
 #include <tensorlease/tensorlease.h>
 
+#include "proto/description.h"
+
 struct draft_request {
 	const char *name;
 	size_t name_len;
@@ -18,7 +20,19 @@ struct draft_request {
 	int64_t timeout_ns;
 	uint64_t nbytes;
 	size_t metadata_max; /* room for that much */
+	struct tensor_lifetime lifetime;
+	uint32_t ring; /* TL_RING_*, or a depth */
 };
+
+/* Checks the members @lifetime and @ttl_ns of @what, one of the structs that have them. */
+int lifetime_check(uint32_t lifetime, int64_t ttl_ns, const char *what);
+
+/* That of options that are checked. */
+static inline struct tensor_lifetime put_lifetime(const tl_put_options *o)
+{
+	return (struct tensor_lifetime){ .flags = (uint8_t)o->lifetime,
+					 .ttl_ns = (uint64_t)o->ttl_ns };
+}
 
 /* Fills @want, whose name is set, from @spec. Returns 0 or a negative errno. */
 int draft_request_check(struct draft_request *want, const tl_spec *spec);

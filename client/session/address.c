@@ -27,10 +27,12 @@
 #include "client/error.h"
 #include "client/session/address.h"
 #include "client/session/trust.h"
+#include "tensor/name.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
+#define SCHEME "tensorlease://"
 #define SYSTEM_SOCKET "/run/tensorlease/socket"
 #define DAEMON_NAME "tensorleased"
 #ifndef BINDIR /* the Makefile defines it as the directory of the installation */
@@ -41,35 +43,79 @@ enum { EXIT_SERVED = 3 }; /* tensorleased: another daemon serves this address */
 
 /* ---- Choosing a socket ---- */
 
-static int put_address(char *out, size_t size, const char *directory, const char *name)
+static int put_path(struct address *out, const char *directory, const char *name)
 {
-	int n = snprintf(out, size, "%s%s", directory, name);
+	int n = snprintf(out->path, sizeof(out->path), "%s%s", directory, name);
 
-	if (n < 0 || (size_t)n >= size)
+	if (n < 0 || (size_t)n >= sizeof(out->path))
 		return tl_fail(-EINVAL,
 			       "'%s...' is longer than the %zu bytes that a socket's path may have",
-			       out, size - 1);
+			       out->path, sizeof(out->path) - 1);
 	return 0;
 }
 
-int address_find(char *out, size_t size, const char *asked)
+static int put_default_path(struct address *out)
 {
-	const char *from_env = secure_getenv("TENSORLEASE_SOCKET");
 	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
 	char directory[64];
 
+	if (!access(SYSTEM_SOCKET, F_OK))
+		return put_path(out, SYSTEM_SOCKET, "");
+	if (runtime && *runtime)
+		return put_path(out, runtime, "/tensorlease/socket");
+	snprintf(directory, sizeof(directory), "/tmp/tensorlease-%u", (unsigned)geteuid());
+	return put_path(out, directory, "/socket");
+}
+
+static int put_namespace(struct address *out, const char *name, size_t len)
+{
+	const char *why;
+
+	if (len && tensor_namespace_check(name, len, &why))
+		return tl_fail(-EINVAL, "'%.*s': %s", (int)(len < 80 ? len : 80), name, why);
+	memcpy(out->name_space, name, len);
+	out->name_space[len] = '\0';
+	return 0;
+}
+
+/* Takes tensorlease://NAMESPACE/PATH apart. Without a path it means the default socket. */
+static int put_url(struct address *out, const char *url)
+{
+	const char *name = url + strlen(SCHEME), *path = strchr(name, '/');
+	int r = put_namespace(out, name, path ? (size_t)(path - name) : strlen(name));
+
+	if (r)
+		return r;
+	return path && path[1] ? put_path(out, path, "") : put_default_path(out);
+}
+
+static bool is_url(const char *text)
+{
+	return !strncmp(text, SCHEME, strlen(SCHEME));
+}
+
+int address_find(struct address *out, const char *asked, const char *name_space)
+{
+	const char *place = asked ? asked : secure_getenv("TENSORLEASE_SOCKET");
+	const char *from_env = secure_getenv("TENSORLEASE_NAMESPACE");
+	bool url;
+	int r;
+
 	if (asked && !*asked)
 		return tl_fail(-EINVAL, "options->address is empty");
-	if (asked)
-		return put_address(out, size, asked, "");
-	if (from_env && *from_env)
-		return put_address(out, size, from_env, "");
-	if (!access(SYSTEM_SOCKET, F_OK))
-		return put_address(out, size, SYSTEM_SOCKET, "");
-	if (runtime && *runtime)
-		return put_address(out, size, runtime, "/tensorlease/socket");
-	snprintf(directory, sizeof(directory), "/tmp/tensorlease-%u", (unsigned)geteuid());
-	return put_address(out, size, directory, "/socket");
+	url = place && is_url(place);
+	out->name_space[0] = '\0';
+	if (url)
+		r = put_url(out, place);
+	else
+		r = place && *place ? put_path(out, place, "") : put_default_path(out);
+	if (!r && url && name_space && strcmp(name_space, out->name_space) != 0)
+		r = tl_fail(-EINVAL, "the address %s names another namespace than '%s'", place,
+			    name_space);
+	if (!r && !url && (name_space || from_env))
+		r = put_namespace(out, name_space ? name_space : from_env,
+				  strlen(name_space ? name_space : from_env));
+	return r;
 }
 
 /*

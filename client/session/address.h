@@ -6,11 +6,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/*
- * Writes the address that tl_connect() documents for @asked, which may be NULL, into @out of @size
- * bytes.
- */
-int address_find(char *out, size_t size, const char *asked);
+#include "tensor/limits.h"
+
+enum { ADDRESS_PATH_MAX = 108 };
+
+struct address {
+	char path[ADDRESS_PATH_MAX];		   /* of the socket */
+	char name_space[TENSOR_NAMESPACE_MAX + 1]; /* empty: the default one */
+};
+
+/* Finds what tl_connect() documents for @asked and @name_space, either of which may be NULL. */
+int address_find(struct address *out, const char *asked, const char *name_space);
 
 /*
  * Connects to a daemon that may be trusted. *@socket is set even on failure, to a socket or to -1,

@@ -20,6 +20,9 @@
 
 enum { RENEWALS_MAX = 8 };
 
+/* Between a call's attempts to connect. */
+#define PAUSE_NS (50 * NS_PER_MS)
+
 /* ---- Lifetime ---- */
 
 struct tl_client *client_free(struct tl_client *client)
@@ -71,18 +74,24 @@ struct tl_client *client_new(void)
 
 /* ---- Sessions ---- */
 
-/* The last user of a closing session has left: nobody else touches it. */
-static void session_drained(struct users *users)
+void client_session_ended(struct session *s)
 {
-	struct session *s = container_of(users, struct session, users);
 	struct tl_client *client = s->client;
 
-	kinds_session_end(s);
 	pthread_mutex_lock(&client->mutex); /* fork() finds all of it, or nothing */
 	pin_forget(s);
 	session_deinit(s);
 	pthread_mutex_unlock(&client->mutex);
 	client_unref(client);
+}
+
+/* The last user of a closing session has left: nobody else touches it. */
+static void session_drained(struct users *users)
+{
+	struct session *s = container_of(users, struct session, users);
+
+	if (!kinds_session_end(s))
+		client_session_ended(s);
 }
 
 static bool nobody_listens(int r)
@@ -93,20 +102,37 @@ static bool nobody_listens(int r)
 /* Connects, and starts a daemon if that is asked for and nobody listens. */
 static int connect_socket(struct tl_client *client, struct session_peer *peer, int64_t deadline)
 {
-	int r = address_connect(client->address, deadline, &peer->socket);
+	int r = address_connect(client->address.path, deadline, &peer->socket);
 
 	if (!nobody_listens(r) || !(client->flags & TL_CONNECT_AUTOSTART))
 		return r;
-	r = address_autostart(client->address, deadline);
+	r = address_autostart(client->address.path, deadline);
 	while (!r) { /* another process's daemon may be there already, but not listen yet */
 		peer_deinit(peer);
-		r = address_connect(client->address, deadline, &peer->socket);
+		r = address_connect(client->address.path, deadline, &peer->socket);
 		if (!r || !nobody_listens(r) || deadline_left_ns(deadline) < 5 * NS_PER_MS)
 			break;
 		nanosleep(&(struct timespec){ .tv_nsec = 5 * NS_PER_MS }, NULL);
 		r = 0;
 	}
 	return r;
+}
+
+/* A daemon that dies before we are known to it may have a successor, which knows nothing of us. */
+static int meet(struct tl_client *client, struct session_peer *peer, struct session **out,
+		int64_t deadline)
+{
+	int r;
+
+	for (unsigned attempt = 0;; attempt++) {
+		r = connect_socket(client, peer, deadline);
+		if (r)
+			return r;
+		r = session_new(out, &client->address, peer, deadline);
+		if (r != -ENOTCONN || attempt == RENEWALS_MAX || deadline_passed(deadline))
+			return r;
+		peer_deinit(peer);
+	}
 }
 
 /* Makes a session in the place of the one there is. `connecting` is ours. */
@@ -119,9 +145,7 @@ static int make_session(struct tl_client *client, int64_t deadline)
 	pthread_mutex_lock(&client->mutex);
 	client->making = &peer; /* a forked child closes it */
 	pthread_mutex_unlock(&client->mutex);
-	r = connect_socket(client, &peer, deadline);
-	if (!r)
-		r = session_new(&s, client->address, &peer, deadline);
+	r = meet(client, &peer, &s, deadline);
 
 	pthread_mutex_lock(&client->mutex);
 	client->making = NULL;
@@ -170,7 +194,7 @@ static int wait_renewed_locked(struct tl_client *client, const struct session *o
 		else if (pthread_cond_timedwait(&client->renewed, &client->mutex, &ts) == ETIMEDOUT)
 			return tl_fail(-ETIMEDOUT,
 				       "connecting to the daemon at %s again takes too long",
-				       client->address);
+				       client->address.path);
 	}
 	return 0;
 }
@@ -183,6 +207,8 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 		return tl_fail(-ENOTCONN, "the process is ending");
 	pthread_mutex_lock(&client->mutex);
 	r = wait_renewed_locked(client, old, deadline);
+	if (!r && old && atomic_load(&client->session) == old)
+		r = session_kicked(old);
 	if (r || atomic_load(&client->session) != old) {
 		pthread_mutex_unlock(&client->mutex);
 		return r;
@@ -199,7 +225,19 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 	return renew_failure(r);
 }
 
-int client_enter(struct tl_client *client, bool connected, int64_t deadline, struct use *use)
+static int ends_all(const struct tl_client *client)
+{
+	return tl_fail(-ENOTCONN, "the daemon at %s ends every connection", client->address.path);
+}
+
+int client_pause(const struct tl_client *client, int64_t deadline, int why)
+{
+	if (deadline_left_ns(deadline) <= PAUSE_NS)
+		return why ? why : ends_all(client);
+	return nanosleep(&(struct timespec){ .tv_nsec = PAUSE_NS }, NULL) ? -EINTR : 0;
+}
+
+int client_enter_until(struct tl_client *client, bool connected, int64_t deadline, struct use *use)
 {
 	for (unsigned renewals = 0; renewals <= RENEWALS_MAX; renewals++) {
 		struct session *s = atomic_load_explicit(&client->session, memory_order_acquire);
@@ -213,24 +251,32 @@ int client_enter(struct tl_client *client, bool connected, int64_t deadline, str
 				return 0;
 			client_leave(use);
 		}
-		if (renewals && deadline_passed(deadline))
+		if (!deadline) /* the clock is read by those who need it */
+			deadline = client_deadline(client);
+		else if (renewals && deadline_passed(deadline))
 			break;
 		r = client_renew(client, s, deadline);
 		if (r)
 			return r;
 	}
-	return tl_fail(-ENOTCONN, "the daemon at %s ends every connection", client->address);
+	return ends_all(client);
+}
+
+int client_enter(struct tl_client *client, bool connected, struct use *use)
+{
+	return client_enter_until(client, connected, 0, use);
 }
 
 int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
 		   struct conn_message *answer)
 {
+	int64_t deadline = client_deadline(client);
+
 	for (unsigned attempt = 0;; attempt++) {
-		int64_t deadline = client_deadline(client);
 		struct use use;
 		int r;
 
-		r = client_enter(client, true, deadline, &use);
+		r = client_enter_until(client, true, deadline, &use);
 		if (r)
 			return r;
 		r = session_call(use.session, message, deadline, answer);
@@ -243,7 +289,7 @@ int client_request(struct tl_client *client, void *message, unsigned want, const
 				       : 0;
 		if (r == SESSION_E_LOST || attempt)
 			return tl_fail(-ENOTCONN, "%s: the daemon at %s ended the connection", what,
-				       client->address);
+				       client->address.path);
 	}
 }
 

@@ -13,11 +13,12 @@
 
 #include <tensorlease/tensorlease.h>
 
+#include "client/session/address.h"
 #include "client/session/session.h"
 #include "util/clock.h"
 #include "util/list.h"
 
-enum { CLIENT_ADDRESS_MAX = 108, CLIENT_TIMEOUT_DEFAULT_S = 10 };
+enum { CLIENT_TIMEOUT_DEFAULT_S = 10 };
 
 struct tl_client {
 	/* The current one; NULL in a forked child that has not connected yet. */
@@ -26,7 +27,7 @@ struct tl_client {
 	struct list link;      /* among all clients of the process; process.c */
 	int64_t timeout_ns;
 	uint32_t flags;
-	char address[CLIENT_ADDRESS_MAX];
+	struct address address;
 
 	pthread_mutex_t mutex;
 	pthread_cond_t renewed;
@@ -35,6 +36,9 @@ struct tl_client {
 	struct session_peer *making;
 	bool connecting;
 	_Atomic bool closed;
+	_Atomic uint32_t wary; /* waits that are still to sleep in short slices; get/sleep.h */
+	_Atomic uint32_t wary_waits;   /* how many they were when it last became so */
+	_Atomic int64_t wary_slice_ns; /* how long those sleep; 0: not known yet */
 };
 
 /* A session and the count that one call holds on it. */
@@ -47,7 +51,9 @@ struct use {
  * connection as far as we know; without it the session may be one whose daemon is away. Connects
  * again if there is none.
  */
-int client_enter(struct tl_client *client, bool connected, int64_t deadline, struct use *use);
+int client_enter(struct tl_client *client, bool connected, struct use *use);
+/* The same for a call that has until @deadline for all that it does; 0: the client's timeout. */
+int client_enter_until(struct tl_client *client, bool connected, int64_t deadline, struct use *use);
 
 static inline void client_leave(struct use *use)
 {
@@ -56,6 +62,13 @@ static inline void client_leave(struct use *use)
 
 /* Puts a new session in the place of @old, unless somebody did. */
 int client_renew(struct tl_client *client, struct session *old, int64_t deadline);
+
+/*
+ * Before a call that waits until @deadline tries once more to have a connection that lasts: the
+ * pause without which a daemon that ends all of them would keep it busy. 0 or -EINTR; if there is
+ * no time for it, @why, which is the failure of the last attempt, or -ENOTCONN if that is 0.
+ */
+int client_pause(const struct tl_client *client, int64_t deadline, int why);
 
 /* When a request made now has to be answered. */
 static inline int64_t client_deadline(const struct tl_client *client)
@@ -77,6 +90,8 @@ int client_connect(struct tl_client *client);
 /* The session it has, which no call finds from now on, or NULL: session_close() it. */
 struct session *client_close(struct tl_client *client);
 void client_unref(struct tl_client *client);
+/* The kinds of memory have ended what they had in the session: its resources go. */
+void client_session_ended(struct session *s);
 struct tl_client *client_free(struct tl_client *client); /* that was not connected */
 /* Also in a forked child, whose waiters are not there. */
 void client_init_renewed(struct tl_client *client);

@@ -4,8 +4,10 @@
  * memory that the parent goes on writing, and the connection is the parent's. So, before a fork, a
  * session on which leases are held gets a second connection with a copy of the ledger. The daemon
  * reads both from READY on, and the parent's own holds last until then, so there is no moment
- * without a hold. After the fork the parent closes its copy and the child puts it in the place of
- * what it inherited: the lease objects then release against the child's own ledger.
+ * without a hold. The child inherits mappings too, for which it will not ask: HOLD tells the daemon
+ * before READY that the connection is a holder of their segments. After the fork the parent closes
+ * its copy and the child puts it in the place of what it inherited: the lease objects then release
+ * against the child's own ledger.
  *
  * While the ledger is copied no lease may be taken: it would be in the child's memory, but not in
  * its ledger. The session's state says so; it is written before the copy and read after G2, like
@@ -13,12 +15,17 @@
  * child hold too much, never too little, until it ends.
  *
  * If the second connection cannot be had, the parent adds a hold for each slot to its own ledger:
- * what the child reads is then the parent's to keep. A pipe tells when to stop: the child has its
- * only writing end, as long as its session is there, and it is closed by exec and by death. Should
- * the parent end first, the daemon finds the ledger still mapped by the child, and goes on reading
- * it. It does so too when our own connection has ended (we are an orphan then), so that is no
- * reason to do without. If the daemon is gone there is nobody who could reuse the memory, and the
- * holds do no harm.
+ * what the child reads is then the parent's to keep. A page tells when to stop: the child has it
+ * mapped as long as its session is there, and exec and death unmap it (pin.c). Should the parent
+ * end first, the daemon finds the ledger still mapped by the child, and goes on reading it. It does
+ * so too when our own connection has ended (we are an orphan then), so that is no reason to do
+ * without. If the daemon is gone there is nobody who could reuse the memory, and the holds do no
+ * harm.
+ *
+ * Memory of drafts is not inherited, because nobody must write to what is committed, except that of
+ * exported ones: views of these are all over the process, in arrays that know nothing of fork().
+ * Children may fill their parent's drafts, and the parent holds the slots for them (pin.h). In the
+ * place of other drafts a child has memory that cannot be used.
  *
  * Locks, in this order: all clients; then for each client its mutex; then for each of its sessions
  * produce, receive, mapping; then those of the kinds of memory; then the users'. fork() takes all
@@ -115,11 +122,50 @@ static bool holds_leases(struct session *s)
 	return leases > drafts;
 }
 
+struct telling {
+	struct session *session;
+	struct session_peer *peer;
+	int64_t deadline;
+};
+
+static int tell_mapped(void *context, uint32_t segment, uint32_t generation)
+{
+	struct telling *t = context;
+
+	ledger_map_note(t->peer->ledger, t->session->catalog.slots, segment, generation);
+	return peer_hold(t->peer, segment, generation, t->deadline);
+}
+
+/*
+ * HOLD for all that the child will have mapped, and for what its leases lie in besides: a
+ * copy-on-write tensor has a mapping of its own. The leases keep their rows as they are; of a lease
+ * that ends meanwhile the row may say anything, which does no harm.
+ */
+static int tell_holdings(struct telling *t)
+{
+	struct session *s = t->session;
+	uint32_t slot, count;
+	int r = mappings_each_locked(&s->mappings, tell_mapped, t);
+
+	for_each_counted(s, slot, count)
+	{
+		const struct row_head h = row_head(&s->catalog.rows[slot]);
+
+		if (r)
+			break;
+		if (h.segment < s->catalog.slots && h.segment_generation &&
+		    mapping_known(&s->mappings, h.segment, h.segment_generation))
+			r = tell_mapped(t, h.segment, h.segment_generation);
+	}
+	return r;
+}
+
 static int second_connection(struct session *s, struct session_peer *peer, int64_t deadline)
 {
+	struct telling telling = { .session = s, .peer = peer, .deadline = deadline };
 	int r;
 
-	r = address_connect(s->address, deadline, &peer->socket);
+	r = address_connect(s->address->path, deadline, &peer->socket);
 	if (r)
 		return r;
 	r = peer_hello(peer, s->address, deadline);
@@ -128,23 +174,22 @@ static int second_connection(struct session *s, struct session_peer *peer, int64
 	if (peer->welcome.instance != s->catalog.instance ||
 	    peer->welcome.max_tensors != s->catalog.slots ||
 	    peer->welcome.client_index >= s->catalog.max_clients)
-		return tl_fail(-ENOTCONN, "another daemon serves %s", s->address);
+		return tl_fail(-ENOTCONN, "another daemon serves %s", s->address->path);
 	copy_counts(s, peer->ledger); /* complete before the daemon reads it */
+	r = tell_holdings(&telling);
+	if (r)
+		return tl_fail(r, "telling the daemon at %s what a child inherits: %m",
+			       s->address->path);
 	return peer_ledger(peer, deadline);
 }
 
-static void prepare_session(struct session *s, int64_t deadline)
+/* The child's own ledger, or else holds of ours. */
+static void prepare_ledger(struct session *s, int64_t deadline)
 {
-	struct session_peer *peer;
+	struct session_peer *peer = atomic_load(&s->lost) || !session_served(s)
+					    ? NULL
+					    : malloc(sizeof(*peer));
 
-	if (atomic_load(&s->drained) || !s->held || atomic_load(&s->state) != SESSION_OPEN)
-		return;
-	pin_look_locked(s);
-	atomic_store(&s->state, SESSION_FORKING); /* ORDER: before the counts are read, see
-						     lease_hold() */
-	if (!holds_leases(s))
-		return;
-	peer = atomic_load(&s->lost) || !session_served(s) ? NULL : malloc(sizeof(*peer));
 	if (!peer) {
 		pin_all(s);
 		return;
@@ -157,6 +202,18 @@ static void prepare_session(struct session *s, int64_t deadline)
 	peer_deinit(peer);
 	free(peer);
 	pin_all(s);
+}
+
+static void prepare_session(struct session *s, int64_t deadline)
+{
+	if (atomic_load(&s->drained) || !s->held || atomic_load(&s->state) != SESSION_OPEN)
+		return;
+	pin_look_locked(s);
+	atomic_store(&s->state, SESSION_FORKING); /* ORDER: before the counts are read, see
+						     lease_hold() */
+	if (holds_leases(s))
+		prepare_ledger(s, deadline);
+	pin_drafts(s); /* after the counts were copied */
 }
 
 static void before_fork(void)
@@ -195,9 +252,11 @@ static void after_fork_parent(void)
 				s->fork_peer = NULL;
 			}
 			if (s->held) { /* else it is an ancestor's that we keep */
-				s->heir = fd_close(s->heir);
+				s->heir = session_unmap_page(s->heir);
 				s->inherited = false;
 			}
+			s->child_views = session_unmap_page(s->child_views);
+			mappings_fork_parent(&s->mappings);
 			reopen(s);
 		}
 	}
@@ -212,11 +271,18 @@ static void after_fork_parent(void)
 static void drop_parents(struct session *s)
 {
 	kinds_fork_session(s);
-	mappings_forget_writable(&s->mappings);
+	mappings_fork_child(&s->mappings);
+	session_unmap_page(s->views);
+	s->views = s->child_views;
+	s->child_views = NULL;
 	list_init(&s->pending);
 	s->reading = false;
+	atomic_store(&s->maps, 0);
 	s->commit_error = 0;
 	s->naborts = 0;
+	atomic_store(&s->life, 0);
+	atomic_store(&s->granting, 0);
+	atomic_store(&s->resumed_due, false);
 	atomic_store(&s->aborts_due, false);
 	s->socket = fd_close(s->socket);
 	pin_forget(s);

@@ -5,6 +5,7 @@
 
 #include "client/session/hold.h"
 #include "proto/conn.h"
+#include "util/clock.h"
 
 /*
  * ORDER: `rescan` is set (seq_cst) before the second attempt. If that fails too the socket was full
@@ -34,6 +35,7 @@ void lease_tell(struct session *s, uint64_t ref)
 	int saved = errno;
 
 	tell(s, ref);
+	mappings_let_go(&s->mappings, MAPPINGS_FEW);
 	errno = saved;
 }
 
@@ -52,6 +54,50 @@ int lease_refused(struct session *s, uint32_t slot, uint32_t was)
 	default:
 		return LEASE_E_GONE;
 	}
+}
+
+/*
+ * ORDER: `current` was read before, and the daemon writes the member's entry before that and raises
+ * `groups` after. A member of a group that failed loses its name and its word before `groups` is
+ * raised and before its entry is another's: so a word that is DRAFT still, after `former` or at G3,
+ * says that what was read was right (tests/model/many.pml).
+ */
+enum member lease_member(const struct session *s, uint64_t ref, uint64_t *former)
+{
+	uint64_t draft = row_word(ref_generation(ref), ROW_DRAFT), group;
+	uint32_t slot = ref_slot(ref);
+
+	if (slot >= s->catalog.slots || atomic_load(&s->catalog.rows[slot].word) != draft)
+		return MEMBER_NONE;
+	group = atomic_load(&s->catalog.members[slot].group);
+	if (group % 2 == 0)
+		return MEMBER_NONE;
+	if (atomic_load(&s->catalog.header->groups) != group)
+		return MEMBER_PUBLISHED;
+	*former = atomic_load(&s->catalog.members[slot].former);
+	return atomic_load(&s->catalog.rows[slot].word) == draft ? MEMBER_PENDING : MEMBER_NONE;
+}
+
+int lease_hold_member(struct session *s, uint64_t ref)
+{
+	uint32_t slot = ref_slot(ref), was;
+	uint64_t word;
+
+	if (!s->held)
+		return LEASE_E_UNSERVED;
+	was = hold_add(s, slot); /* G2 */
+	word = atomic_load(&s->catalog.rows[slot].word);
+	if (was < LEDGER_HELD_MAX &&
+	    (word == row_word(ref_generation(ref), ROW_DRAFT) ||
+	     word == row_word(ref_generation(ref), ROW_LIVE)) &&
+	    session_served(s) && atomic_load(&s->state) == SESSION_OPEN) /* G3 */
+		return 0;
+	return lease_refused(s, slot, was);
+}
+
+void hold_used(struct session *s, uint32_t slot)
+{
+	ledger_use(s->ledger, s->catalog.slots, slot, (uint64_t)now_mono_coarse_ns());
 }
 
 uint32_t hold_next(const struct session *s, uint32_t slot, uint32_t *count)

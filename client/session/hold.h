@@ -19,10 +19,12 @@ enum {
 	LEASE_E_FORKING,   /* fork() is at work: process_wait_fork() */
 	LEASE_E_TOO_MANY,  /* the counter is at its maximum */
 	LEASE_E_LOST,	   /* its memory is gone with the process that published it */
+	LEASE_E_RING,	   /* the page of the name's ring is not mapped: ring_ask_page() */
 	LEASE_E_UNMAPPED,  /* taken and given back: its segment is not mapped yet */
 };
 
-/* R2, when the row was seen RETIRED: tells the daemon. Keeps errno. */
+/* R2, when the row was seen RETIRED: tells the daemon. Lets go of what it has ended. Keeps errno.
+ */
 void lease_tell(struct session *s, uint64_t ref);
 
 /*
@@ -93,6 +95,45 @@ static inline int lease_hold(struct session *s, uint64_t ref)
 		return 0;
 	return lease_refused(s, slot, was);
 }
+
+/* Notes in our ledger that the evictable tensor in a slot, on which there is a lease, was got now.
+ */
+void hold_used(struct session *s, uint32_t slot);
+
+/*
+ * G4: is a lease that lease_hold() gave still one? The daemon looks only at the ledgers of those
+ * who have the tensor's segment mapped. So a lease counts for nothing, and what is read under it
+ * may be torn, unless this is true when the mapping has been found, or after the last read if
+ * nothing is mapped. Then it counts until it is released.
+ *
+ * ORDER: the fence comes after all that was read of the row, and the daemon changes the word before
+ * the rest. The mapping was found by an acquire load (mapping_find()), and the daemon made us a
+ * holder before it answered MAP: either the daemon had reclaimed the tensor before, which the word
+ * shows by now, or its walk along the holders comes to us.
+ */
+static inline bool lease_stands(const struct session *s, uint64_t ref)
+{
+	uint64_t word;
+
+	atomic_thread_fence(memory_order_acquire);
+	word = atomic_load_explicit(&s->catalog.rows[ref_slot(ref)].word, memory_order_relaxed);
+	/* a DRAFT: the member of a group, which lease_hold_member() has looked at */
+	return __builtin_expect(
+		word - row_word(ref_generation(ref), ROW_DRAFT) <= ROW_RETIRED - ROW_DRAFT, 1);
+}
+
+/*
+ * What a name means whose `current` is @ref, if that is a member of a group that is being
+ * published.
+ */
+enum member {
+	MEMBER_NONE,	/* it is none, or not any more: look again */
+	MEMBER_PENDING, /* its group is not published yet: the name means *@former, or nothing: 0 */
+	MEMBER_PUBLISHED, /* the name means it, and it is LIVE soon */
+};
+enum member lease_member(const struct session *s, uint64_t ref, uint64_t *former);
+/* lease_hold() for one that is published, which need not be LIVE yet. */
+int lease_hold_member(struct session *s, uint64_t ref);
 
 /*
  * The first slot from @slot on that our ledger counts, drafts included, and its count;

@@ -39,6 +39,16 @@ void kinds_wake(void)
 	for_all_kinds(wake);
 }
 
+bool kinds_session_adopted(struct session *s)
+{
+	bool goes_on = true;
+
+	for (unsigned k = 0; k < MEMORY_KINDS; k++)
+		if (memory_kinds[k]->session_adopted)
+			goes_on &= memory_kinds[k]->session_adopted(s);
+	return goes_on;
+}
+
 int kinds_session_close(struct session *s)
 {
 	int r = 0;
@@ -49,9 +59,14 @@ int kinds_session_close(struct session *s)
 	return r;
 }
 
-void kinds_session_end(struct session *s)
+bool kinds_session_end(struct session *s)
 {
-	for_all_kinds(session_end, s);
+	bool later = false;
+
+	for (unsigned k = 0; k < MEMORY_KINDS; k++)
+		if (memory_kinds[k]->session_end)
+			later |= memory_kinds[k]->session_end(s);
+	return later;
 }
 
 void kinds_fork_before(void)

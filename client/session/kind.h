@@ -16,6 +16,8 @@
 
 struct conn_message;
 struct draft_request;
+struct group_member;
+struct members;
 struct row_head;
 struct session;
 struct tensor_lease;
@@ -63,7 +65,7 @@ struct memory_kind {
 		       uint64_t *version);
 	/* May a leased tensor have a second name? 0, PUBLISH_E_COPY, or a negative errno. */
 	int (*second_name)(const char *name, const tl_put_options *options);
-	bool contiguous_only; /* it cannot gather others */
+	bool keeps_strides; /* it publishes a tensor with its strides, and gathers none */
 
 	/* ---- Drafts ---- */
 
@@ -80,6 +82,23 @@ struct memory_kind {
 	/* It leaves its memory. */
 	void (*draft_end)(struct tl_draft *draft);
 
+	/* ---- Groups (produce/member.h); NULL if members lie in the draft of the group ---- */
+
+	/* Memory for the members of this kind that are written in ours. */
+	int (*members_room)(struct members *m, int64_t timeout_ns);
+	/* Copies the sources of its members into them, on the group's stream. */
+	int (*members_copy)(struct members *m, const DLTensor *const *sources);
+	/* Before the members are sent: they have what a message needs. */
+	int (*members_place)(struct members *m);
+	/* Writes the message that makes a member. */
+	void (*member_message)(const struct group_member *member, unsigned char *bytes);
+	/* The daemon has made it. */
+	void (*member_made)(struct group_member *member, uint64_t ref);
+	/* The group is asked for with @serial. */
+	void (*members_asked)(struct members *m, uint32_t serial);
+	/* @m is about to go, placed or not. An enum members_end. */
+	void (*members_end)(struct members *m, int end);
+
 	/* ---- Sessions ---- */
 
 	/* By their type less WIRE_WELCOME. The receive mutex is held. */
@@ -87,10 +106,14 @@ struct memory_kind {
 		struct session *s, const struct conn_message *m);
 	/* A connection was lost, a client closed, or an answer came that nobody sleeps for. */
 	void (*wake)(void);
+	/* Another daemon has taken the session over. False: what it has ends with the former one.
+	 * The receive mutex is held. */
+	bool (*session_adopted)(struct session *s);
 	/* tl_close(): waits until its tensors need this process no more. */
 	int (*session_close)(struct session *s);
-	/* The session has no user any more. */
-	void (*session_end)(struct session *s);
+	/* The session has no user any more. True: its end goes on elsewhere, where
+	 * client_session_ended() is called when it is done. One kind may do so. */
+	bool (*session_end)(struct session *s);
 
 	/* ---- fork(), in this order ---- */
 
@@ -111,8 +134,9 @@ const struct memory_kind *kind_of_device(DLDeviceType device);
 bool kinds_take(enum kind_messages which, struct session *s, const struct conn_message *m);
 
 void kinds_wake(void);
+bool kinds_session_adopted(struct session *s);
 int kinds_session_close(struct session *s);
-void kinds_session_end(struct session *s);
+bool kinds_session_end(struct session *s);
 void kinds_fork_before(void);
 void kinds_fork_parent(void);
 void kinds_fork_session(struct session *s);

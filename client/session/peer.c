@@ -48,6 +48,19 @@ static int handshake_failure(int r, const char *address, const struct conn_messa
 	}
 }
 
+static int send_until(const struct session_peer *peer, const void *message, int fd_peek,
+		      int64_t deadline)
+{
+	int r;
+
+	while ((r = conn_send(peer->socket, message, fd_peek, MSG_DONTWAIT)) == -EAGAIN) {
+		r = socket_wait(peer->socket, POLLOUT, deadline);
+		if (r)
+			break;
+	}
+	return r;
+}
+
 /* Sends one message of the handshake and takes the answer of type @want. */
 static int handshake(const struct session_peer *peer, const void *message, int fd_peek,
 		     unsigned want, struct conn_message *answer, int64_t deadline)
@@ -56,15 +69,13 @@ static int handshake(const struct session_peer *peer, const void *message, int f
 
 	answer->fd = -1;
 	answer->why[0] = '\0';
-	while ((r = conn_send(peer->socket, message, fd_peek, MSG_DONTWAIT)) == -EAGAIN) {
-		r = socket_wait(peer->socket, POLLOUT, deadline);
-		if (r)
-			return handshake_failure(r, peer->address, answer);
-	}
+	r = send_until(peer, message, fd_peek, deadline);
 	if (!r || r == -EPIPE || r == -ECONNRESET) /* a daemon that hung up may have said why */
 		r = receive_until(peer->socket, answer, deadline);
 	if (r)
 		return handshake_failure(r, peer->address, answer);
+	if (want == WIRE_READY && answer->header.type == WIRE_ADOPTED)
+		return 0; /* its daemon died before it could say READY */
 	return answer_expect(answer, want, peer->address);
 }
 
@@ -91,32 +102,37 @@ static int ledger_new(struct session_peer *peer)
 	peer->ledger_fd = memfd_create("tensorlease-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (peer->ledger_fd < 0)
 		return tl_fail(-errno, "memfd_create for the ledger: %m");
-	if (ftruncate(peer->ledger_fd, (off_t)size) ||
-	    fcntl(peer->ledger_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
+	if (ftruncate(peer->ledger_fd, (off_t)size))
 		return tl_fail(-errno, "making a ledger of %zu bytes: %m", size);
 	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, peer->ledger_fd, 0);
 	if (p == MAP_FAILED)
 		return tl_fail(-errno, "mapping the ledger of %zu bytes: %m", size);
 	peer->ledger = p;
+	if (fcntl(peer->ledger_fd, F_ADD_SEALS, LEDGER_SEALS))
+		return tl_fail(-errno, "sealing the ledger: %m");
 	peer->ledger->magic = LEDGER_MAGIC;
 	peer->ledger->layout = LEDGER_LAYOUT;
 	peer->ledger->slots = slots;
 	return 0;
 }
 
-int peer_hello(struct session_peer *peer, const char *address, int64_t deadline)
+int peer_hello(struct session_peer *peer, const struct address *address, int64_t deadline)
 {
-	struct wire_hello hello = {
-		.header = { .type = WIRE_HELLO, .length = sizeof(hello), .serial = 1 },
-		.version_min = WIRE_VERSION_MIN,
-		.version_max = WIRE_VERSION,
-	};
+	struct {
+		struct wire_hello hello;
+		char name_space[TENSOR_NAMESPACE_MAX];
+	} m = { .hello = { .header = { .type = WIRE_HELLO, .serial = 1 },
+			   .version_min = WIRE_VERSION_MIN,
+			   .version_max = WIRE_VERSION,
+			   .namespace_len = (uint16_t)strlen(address->name_space) } };
 	struct conn_message answer;
 	int r;
 
-	peer->address = address;
-	strncpy(hello.label, program_invocation_short_name, sizeof(hello.label) - 1);
-	r = handshake(peer, &hello, -1, WIRE_WELCOME, &answer, deadline);
+	peer->address = address->path;
+	m.hello.header.length = (uint32_t)sizeof(m.hello) + m.hello.namespace_len;
+	memcpy(m.name_space, address->name_space, m.hello.namespace_len);
+	strncpy(m.hello.label, program_invocation_short_name, sizeof(m.hello.label) - 1);
+	r = handshake(peer, &m, -1, WIRE_WELCOME, &answer, deadline);
 	if (r)
 		return r;
 	peer->catalog_fd = answer.fd;
@@ -124,10 +140,22 @@ int peer_hello(struct session_peer *peer, const char *address, int64_t deadline)
 	if (peer->welcome.catalog_layout != CATALOG_LAYOUT)
 		return tl_fail(
 			-EPROTONOSUPPORT,
-			"the daemon at %s has another layout of the catalog (%#llx, ours is %#llx)",
-			address, (unsigned long long)peer->welcome.catalog_layout,
+			"the daemon at %s is of another version: its catalog has the layout %#llx, ours "
+			"is %#llx; end that daemon, or use the tensorlease that it is of",
+			peer->address, (unsigned long long)peer->welcome.catalog_layout,
 			(unsigned long long)CATALOG_LAYOUT);
 	return ledger_new(peer);
+}
+
+int peer_hold(struct session_peer *peer, uint32_t segment, uint32_t generation, int64_t deadline)
+{
+	struct wire_segment_ref m = {
+		.header = { .type = WIRE_HOLD, .length = sizeof(m) },
+		.segment = segment,
+		.segment_generation = generation,
+	};
+
+	return send_until(peer, &m, -1, deadline);
 }
 
 int peer_ledger(struct session_peer *peer, int64_t deadline)
@@ -143,5 +171,6 @@ int peer_ledger(struct session_peer *peer, int64_t deadline)
 	if (r)
 		return r;
 	peer->ledger_fd = fd_close(peer->ledger_fd);
+	peer->life = answer.header.life;
 	return 0;
 }

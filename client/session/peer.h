@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "client/session/address.h"
 #include "proto/wire.h"
 
 struct ledger;
@@ -15,6 +16,7 @@ struct session_peer {
 	int socket;	       /* from address_connect() */
 	int ledger_fd;
 	int catalog_fd;
+	uint32_t life; /* of the daemon that counts the ledger, as ADOPTED says; or 0 */
 };
 
 #define SESSION_PEER_INIT                                                                          \
@@ -23,7 +25,9 @@ struct session_peer {
 	}
 
 /* Sends HELLO, waits for WELCOME and makes the ledger. @address must live as long as @peer. */
-int peer_hello(struct session_peer *peer, const char *address, int64_t deadline);
+int peer_hello(struct session_peer *peer, const struct address *address, int64_t deadline);
+/* Says that a mapping of the segment is inherited; before peer_ledger(), which answers. */
+int peer_hold(struct session_peer *peer, uint32_t segment, uint32_t generation, int64_t deadline);
 /* Sends the ledger and waits for READY. */
 int peer_ledger(struct session_peer *peer, int64_t deadline);
 void peer_deinit(struct session_peer *peer);

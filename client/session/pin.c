@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Holding for children. A forked child that could not get a connection of its own reads on what its
- * parent holds: the parent adds a hold for each slot to its own ledger. A pipe tells when to stop:
- * the child has its only writing end, as long as its session is there, and it is closed by exec and
- * by death.
+ * parent holds: the parent adds a hold for each slot to its own ledger. It stops when nobody maps a
+ * page any more that the child got at the fork and keeps as long as its session is there: exec and
+ * death unmap it, while a child that closes all descriptors keeps it. Whether it is mapped is asked
+ * as the daemon asks of ledgers: the kernel seals a memfd against writing only if nobody can write.
+ * Exported drafts, which no child's ledger counts, are held in the same way.
  */
 #include <fcntl.h>
-#include <poll.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "client/session/hold.h"
@@ -18,24 +20,27 @@ enum { PIN_SLOTS = 4 }; /* room for so many at first */
 
 struct fork_pin {
 	struct list link; /* in session->pins; produce_mutex */
-	int heir;	  /* ends when the child needs it no more */
+	int page_fd;	  /* the child has it mapped as long as it needs the slots */
 	uint32_t n, room;
 	uint32_t slots[]; /* of which we have one hold each */
 };
 
-static struct fork_pin *pin_alloc(struct session *s)
+/* *@page: for the child. It is never touched, so that it costs no memory. */
+static struct fork_pin *pin_alloc(void **page)
 {
 	struct fork_pin *pin = malloc(sizeof(*pin) + PIN_SLOTS * sizeof(*pin->slots));
-	int ends[2];
+	int fd = memfd_create("tensorlease-fork", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	void *map = MAP_FAILED;
 
-	if (!pin)
-		return NULL;
-	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK)) {
+	if (pin && fd >= 0 && !ftruncate(fd, SESSION_PAGE))
+		map = mmap(NULL, SESSION_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED) {
+		fd_close(fd);
 		free(pin);
 		return NULL;
 	}
-	*pin = (struct fork_pin){ .heir = ends[0], .room = PIN_SLOTS };
-	s->heir = ends[1];
+	*pin = (struct fork_pin){ .page_fd = fd, .room = PIN_SLOTS };
+	*page = map;
 	return pin;
 }
 
@@ -60,7 +65,7 @@ static void pin_note(struct fork_pin **at, uint32_t slot)
  */
 void pin_all(struct session *s)
 {
-	struct fork_pin *pin = pin_alloc(s);
+	struct fork_pin *pin = pin_alloc(&s->heir);
 	uint32_t slot, count;
 
 	for_each_counted(s, slot, count)
@@ -78,23 +83,44 @@ void pin_all(struct session *s)
 	atomic_store(&s->pinned, true);
 }
 
+/* Without memory or descriptors the child sees no drafts. */
+void pin_drafts(struct session *s)
+{
+	struct fork_pin *pin = NULL;
+	struct draft_hold *draft;
+
+	list_for_each_entry(draft, &s->drafts, link) {
+		if (!draft->views || !draft->held)
+			continue;
+		if (!pin)
+			pin = pin_alloc(&s->child_views);
+		if (!pin)
+			return;
+		mapping_inherit_locked(draft->views,
+				       draft->open ? WRITE_VIEW_ALL : WRITE_VIEW_READ);
+		hold_add(s, ref_slot(draft->ref));
+		pin_note(&pin, ref_slot(draft->ref));
+	}
+	if (!pin)
+		return;
+	list_add_tail(&s->pins, &pin->link);
+	atomic_store(&s->pinned, true);
+}
+
 static void pin_free(struct fork_pin *pin)
 {
 	list_del(&pin->link);
-	fd_close(pin->heir);
+	fd_close(pin->page_fd);
 	free(pin);
 }
 
 void pin_look_locked(struct session *s)
 {
-	struct pollfd heir = { .events = POLLIN };
-
 	list_for_each_safe(l, &s->pins) {
 		struct fork_pin *pin = list_entry(l, struct fork_pin, link);
 
-		heir.fd = pin->heir;
-		if (poll(&heir, 1, 0) != 1)
-			continue;
+		if (fcntl(pin->page_fd, F_ADD_SEALS, F_SEAL_WRITE))
+			continue; /* EBUSY; or somebody closed it: until the session ends */
 		for (uint32_t i = 0; i < pin->n; i++)
 			lease_release(s, pin->slots[i]);
 		pin_free(pin);

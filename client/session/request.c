@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "client/error.h"
+#include "client/session/address.h"
 #include "client/session/kind.h"
 #include "client/session/request.h"
 #include "proto/conn.h"
@@ -66,6 +67,45 @@ bool session_probe(struct session *s)
 	return false;
 }
 
+/* ---- Another daemon ---- */
+
+static void resume_locked(struct session *s)
+{
+	struct wire_plain m = { .header = { .type = WIRE_RESUMED,
+					    .length = sizeof(m),
+					    .life = atomic_load(&s->life) } };
+
+	if (atomic_load(&s->resumed_due) && !atomic_load(&s->granting) &&
+	    !conn_send(s->socket, &m, -1, MSG_DONTWAIT))
+		atomic_store(&s->resumed_due, false);
+}
+
+static void resume(struct session *s)
+{
+	pthread_mutex_lock(&s->receive_mutex);
+	resume_locked(s);
+	pthread_mutex_unlock(&s->receive_mutex);
+}
+
+/*
+ * All that the dead daemon has answered came before this. What it has not answered is sent again by
+ * who waits for it. What a session has published on GPUs ends with the daemon, and so does that
+ * session.
+ */
+static void adopted_locked(struct session *s, uint32_t life)
+{
+	if (!kinds_session_adopted(s)) {
+		shutdown(s->socket, SHUT_RDWR);
+		lost_locked(s, SESSION_E_LOST);
+		return;
+	}
+	atomic_store(&s->life, life);
+	list_for_each_safe(l, &s->pending)
+		request_done(list_entry(l, struct request, link), SESSION_E_ADOPTED);
+	atomic_store(&s->resumed_due, true);
+	resume_locked(s);
+}
+
 /* ---- Sending ---- */
 
 static int abort_now(struct session *s, uint64_t ref)
@@ -92,19 +132,72 @@ void session_abort_locked(struct session *s, uint64_t ref)
 		abort_later_locked(s, ref);
 }
 
-static void send_aborts(struct session *s)
+static void send_aborts_locked(struct session *s)
 {
-	pthread_mutex_lock(&s->receive_mutex);
 	while (s->naborts && !abort_now(s, s->aborts[s->naborts - 1]))
 		s->naborts--;
 	atomic_store(&s->aborts_due, s->naborts > 0);
+}
+
+static void send_aborts(struct session *s)
+{
+	pthread_mutex_lock(&s->receive_mutex);
+	send_aborts_locked(s);
 	pthread_mutex_unlock(&s->receive_mutex);
+}
+
+/*
+ * Sends what found the socket full: the daemon may answer only when it has read that, since it
+ * makes room. POLLOUT: the socket is full still.
+ */
+static short send_due_locked(struct session *s)
+{
+	if (s->naborts)
+		send_aborts_locked(s);
+	resume_locked(s);
+	return s->naborts || (atomic_load(&s->resumed_due) && !atomic_load(&s->granting)) ? POLLOUT
+											  : 0;
+}
+
+void session_granted(struct session *s)
+{
+	if (atomic_fetch_sub(&s->granting, 1) == 1 && atomic_load(&s->resumed_due))
+		resume(s);
+}
+
+/*
+ * Waits until the socket has room, or until descriptors that this user has sent are received: the
+ * kernel allows as many to be on their way as the process may have open, and tells nobody when
+ * there are fewer.
+ */
+static int wait_to_send(struct session *s, int why, int64_t deadline)
+{
+	int r;
+
+	if (why == -ETOOMANYREFS && !deadline_passed(deadline)) {
+		poll(NULL, 0, 1);
+		return 0;
+	}
+	if (why == -ETOOMANYREFS)
+		return tl_fail(
+			-EMFILE,
+			"this user has sent as many descriptors as it may (ulimit -n), and the "
+			"daemon at %s has not received them",
+			s->address->path);
+	r = socket_wait(s->socket, POLLOUT, deadline);
+	if (r == -ETIMEDOUT)
+		return tl_fail(r, "the daemon at %s reads no messages", s->address->path);
+	if (r)
+		return tl_fail(r, "waiting for the daemon at %s: %m", s->address->path);
+	return 0;
 }
 
 int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t deadline)
 {
 	if (atomic_load_explicit(&s->aborts_due, memory_order_relaxed))
 		send_aborts(s);
+	if (atomic_load_explicit(&s->resumed_due, memory_order_relaxed))
+		resume(s);
 	for (;;) {
 		int r = atomic_load(&s->lost)
 				? -EPIPE
@@ -115,19 +208,19 @@ int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t
 			return 0;
 		case -EAGAIN:
 		case -ENOBUFS:
-			r = socket_wait(s->socket, POLLOUT, deadline);
-			if (r == -ETIMEDOUT)
-				return tl_fail(r, "the daemon at %s reads no messages", s->address);
+		case -ETOOMANYREFS:
+			r = wait_to_send(s, r, deadline);
 			if (r)
-				return tl_fail(r, "waiting for the daemon at %s: %m", s->address);
+				return r;
 			break;
 		case -EPIPE:
 		case -ECONNRESET:
 		case -ENOTCONN:
 			session_lost(s);
-			return SESSION_E_UNSENT;
+			r = session_kicked(s);
+			return r ? r : SESSION_E_UNSENT;
 		default:
-			return tl_fail(r, "sending to the daemon at %s: %m", s->address);
+			return tl_fail(r, "sending to the daemon at %s: %m", s->address->path);
 		}
 	}
 }
@@ -145,6 +238,28 @@ void session_abort(struct session *s, uint64_t ref, int64_t deadline)
 
 /* ---- Receiving ---- */
 
+/*
+ * A daemon may send without end. So many messages are read at once where nobody waits, and so many
+ * for others before the one who waits looks at the clock.
+ */
+enum { AT_ONCE_MAX = 4096, OTHERS_MAX = 64 };
+
+static void kicked_locked(struct session *s, const struct conn_message *m)
+{
+	const struct wire_error_reply *e = (const void *)m->bytes;
+
+	s->kicked = true;
+	memcpy(s->kicked_text, wire_tail(e, sizeof(*e)), e->text_len);
+	s->kicked_text[e->text_len] = '\0';
+	lost_locked(s, -ECONNABORTED);
+}
+
+static bool is_kick(const struct conn_message *m)
+{
+	return m->header.type == WIRE_ERROR && m->header.serial == 0 &&
+	       ((const struct wire_error_reply *)(const void *)m->bytes)->code == WIRE_E_KICKED;
+}
+
 static void commit_refused(struct session *s, const struct conn_message *m)
 {
 	const struct wire_error_reply *e = (const void *)m->bytes;
@@ -161,6 +276,14 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 {
 	uint32_t serial = m->header.serial;
 
+	if (is_kick(m)) {
+		kicked_locked(s, m);
+		return;
+	}
+	if (m->header.type == WIRE_ADOPTED) {
+		adopted_locked(s, m->header.life);
+		return;
+	}
 	if (kinds_take(KIND_UNASKED, s, m))
 		return;
 	/* processed in order: an answer to a later message says that a commit was, too */
@@ -179,6 +302,8 @@ static void dispatch_locked(struct session *s, struct conn_message *m)
 			continue;
 		memcpy(req->answer->bytes, m->bytes, m->header.length);
 		req->answer->fd = take_fd(&m->fd);
+		if (m->header.type == WIRE_DRAFT && !req->spare)
+			atomic_fetch_add(&s->granting, 1); /* session_granted() */
 		request_done(req, 0);
 		return;
 	}
@@ -228,11 +353,32 @@ static int receive_locked(struct session *s)
 	return r;
 }
 
+/*
+ * The connection may have been found to be lost by a send, with the daemon's last message still
+ * unread. If the daemon had messages of ours unread as well, the first receive says ECONNRESET.
+ */
+int session_kicked(struct session *s)
+{
+	bool reset = false;
+	int r;
+
+	pthread_mutex_lock(&s->receive_mutex);
+	for (unsigned n = 0; !s->kicked && n < AT_ONCE_MAX; n++) {
+		r = receive_locked(s);
+		if (r && (r != -ECONNRESET || reset))
+			break;
+		reset = r != 0;
+	}
+	r = s->kicked ? tl_fail(-ECONNABORTED, "%s", s->kicked_text) : 0;
+	pthread_mutex_unlock(&s->receive_mutex);
+	return r;
+}
+
 void session_drain(struct session *s)
 {
 	pthread_mutex_lock(&s->receive_mutex);
 	if (!s->reading && !atomic_load(&s->lost))
-		while (!receive_locked(s))
+		for (unsigned n = 0; n < AT_ONCE_MAX && !receive_locked(s); n++)
 			;
 	pthread_mutex_unlock(&s->receive_mutex);
 }
@@ -293,19 +439,50 @@ static void pass_reading_locked(struct session *s)
 	}
 }
 
+#define LOOK_FIRST_NS (2 * NS_PER_MS)
+#define LOOK_LAST_NS (256 * NS_PER_MS)
+
+/*
+ * Sleeps until there is a message, or one of @events. A request may wait for room that the daemon
+ * makes by ending segments, and there is none before we let go of them: so we look from time to
+ * time.
+ */
+static int wait_for_message(struct session *s, short events, int64_t *look_ns, int64_t deadline)
+{
+	int64_t look;
+	int r;
+
+	if (!atomic_load_explicit(&s->mappings.sealed, memory_order_relaxed))
+		return socket_wait(s->socket, events, deadline);
+	look = deadline_after(*look_ns);
+	r = socket_wait(s->socket, events, look < deadline ? look : deadline);
+	if (r != -ETIMEDOUT || look >= deadline)
+		return r;
+	mappings_let_go(&s->mappings, MAPPINGS_ALL);
+	*look_ns = *look_ns < LOOK_LAST_NS ? *look_ns * 2 : *look_ns;
+	return 0;
+}
+
 /* Reads the socket until @req is done. */
 static int read_until_done(struct session *s, const struct request *req, int64_t deadline)
 {
+	int64_t look_ns = LOOK_FIRST_NS;
+	unsigned others = 0;
 	bool look = !req->fresh; /* else the answer cannot be there yet: do not ask for nothing */
+	short events;
 	int r = 0;
 
 	s->reading = true;
 	while (!req->done && !r) {
-		if (look && receive_locked(s) != -EAGAIN)
+		if (look && receive_locked(s) != -EAGAIN) {
+			if (++others % OTHERS_MAX == 0 && !req->done && deadline_passed(deadline))
+				r = -ETIMEDOUT;
 			continue;
+		}
 		look = true;
+		events = (short)(POLLIN | send_due_locked(s));
 		pthread_mutex_unlock(&s->receive_mutex);
-		r = socket_wait(s->socket, POLLIN, deadline);
+		r = wait_for_message(s, events, &look_ns, deadline);
 		pthread_mutex_lock(&s->receive_mutex);
 	}
 	pass_reading_locked(s);
@@ -349,10 +526,14 @@ int session_await(struct session *s, struct request *req, int64_t deadline)
 		pass_reading_locked(s); /* we may have been woken for that, and leave */
 	pthread_mutex_unlock(&s->receive_mutex);
 	pthread_cond_destroy(&wake);
+	if (r == -ECONNABORTED || r == SESSION_E_LOST)
+		return session_kicked(s) ? -ECONNABORTED : r;
+	if (r == SESSION_E_ADOPTED && deadline_passed(deadline))
+		r = -ETIMEDOUT; /* one daemon after the other, and none answers */
 	if (r == -EPROTO || r == -ETIMEDOUT)
-		return tl_fail(r, "the daemon at %s %s", s->address,
+		return tl_fail(r, "the daemon at %s %s", s->address->path,
 			       r == -EPROTO ? "broke the protocol" : "did not answer in time");
-	return r < 0 ? tl_fail(r, "waiting for the daemon at %s: %m", s->address) : r;
+	return r < 0 ? tl_fail(r, "waiting for the daemon at %s: %m", s->address->path) : r;
 }
 
 void session_forget(struct session *s, struct request *req)
@@ -369,6 +550,7 @@ void session_expect(struct session *s, uint32_t serial, struct request *req,
 	answer->fd = -1;
 	*req = (struct request){ .answer = answer, .serial = serial };
 	pthread_mutex_lock(&s->receive_mutex);
+	req->life = atomic_load(&s->life);
 	list_add_tail(&s->pending, &req->link);
 	pthread_mutex_unlock(&s->receive_mutex);
 }
@@ -381,6 +563,7 @@ int session_ask_fd(struct session *s, void *message, int fd_peek, int64_t deadli
 
 	h->serial = session_serial(s);
 	session_expect(s, h->serial, req, answer);
+	h->life = req->life;
 	r = session_send_fd(s, message, fd_peek, deadline);
 	if (r)
 		session_forget(s, req);
@@ -397,12 +580,33 @@ bool session_answered(struct session *s, struct request *req)
 	return done;
 }
 
+int session_ask_in_life(struct session *s, void *message, uint32_t life, int64_t deadline,
+			struct request *req, struct conn_message *answer)
+{
+	struct wire_header *h = message;
+	int r;
+
+	h->serial = session_serial(s);
+	h->life = life;
+	session_expect(s, h->serial, req, answer);
+	r = req->life == life ? session_send(s, message, deadline) : SESSION_E_ADOPTED;
+	if (r)
+		session_forget(s, req);
+	return r;
+}
+
 int session_call_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
 		    struct conn_message *answer)
 {
 	struct request req;
-	int r = session_ask_fd(s, message, fd_peek, deadline, &req, answer);
+	int r;
 
-	req.fresh = true;
-	return r ? r : session_await(s, &req, deadline);
+	do {
+		r = session_ask_fd(s, message, fd_peek, deadline, &req, answer);
+		if (r)
+			return r;
+		req.fresh = true;
+		r = session_await(s, &req, deadline);
+	} while (r == SESSION_E_ADOPTED);
+	return r;
 }

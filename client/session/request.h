@@ -7,6 +7,11 @@
 
 void session_lost(struct session *s);
 bool session_probe(struct session *s); /* false if the connection has ended */
+/*
+ * Of a session whose connection has ended: has somebody ended it on purpose? Then there is to be no
+ * other. 0, or -ECONNABORTED with the daemon's text.
+ */
+int session_kicked(struct session *s);
 
 /*
  * Sends without an answer; waits until @deadline for room. 0, SESSION_E_UNSENT, or a negative
@@ -53,10 +58,17 @@ static inline int session_ask(struct session *s, void *message, int64_t deadline
 {
 	return session_ask_fd(s, message, -1, deadline, req, answer);
 }
+/* The same, if @life has not ended; SESSION_E_ADOPTED if it has. */
+int session_ask_in_life(struct session *s, void *message, uint32_t life, int64_t deadline,
+			struct request *req, struct conn_message *answer);
 /* Has its answer come, or the connection ended? Then it needs no session_await() any more. */
 bool session_answered(struct session *s, struct request *req);
 int session_await(struct session *s, struct request *req, int64_t deadline);
 void session_forget(struct session *s, struct request *req);
+
+/* The ledger counts the draft that a DRAFT brought. To be called once for each that answered a
+ * request. */
+void session_granted(struct session *s);
 
 /* A COMMIT without an answer is sent. */
 void session_unanswered(struct session *s, uint32_t serial);

@@ -37,10 +37,18 @@ void session_unmap_ledger(struct session *s)
 	s->touched = NULL;
 }
 
+void *session_unmap_page(void *page)
+{
+	if (page)
+		munmap(page, SESSION_PAGE);
+	return NULL;
+}
+
 void session_deinit(struct session *s)
 {
 	mappings_deinit(&s->mappings);
-	s->heir = fd_close(s->heir);
+	s->heir = session_unmap_page(s->heir);
+	s->views = session_unmap_page(s->views);
 	/* Before the socket: that nobody has it mapped says that nothing is used. */
 	session_unmap_ledger(s);
 	s->socket = fd_close(s->socket);
@@ -69,21 +77,25 @@ void session_adopt_peer(struct session *s, struct session_peer *peer)
 	s->touched = peer->ledger->touched;
 	s->catalog.mine = &s->catalog.clients[peer->welcome.client_index];
 	s->catalog.mine_live = live_word(peer->welcome.client_generation);
+	atomic_store(&s->life, peer->life);
 	atomic_store(&s->serial, 2); /* those of the handshake */
 	peer->socket = -1;
 	peer->ledger = NULL;
 }
 
-static struct session *session_alloc(const char *address)
+static struct session *session_alloc(const struct address *address)
 {
 	struct session *s = aligned_alloc(64, (sizeof(*s) + 63) / 64 * 64);
 
 	if (!s)
 		return NULL;
 	memset(s, 0, sizeof(*s));
+	if (users_open(&s->users)) {
+		free(s);
+		return NULL;
+	}
 	s->address = address;
 	s->socket = -1;
-	s->heir = -1;
 	list_init(&s->pins);
 	pthread_mutex_init(&s->receive_mutex, NULL);
 	mappings_init(&s->mappings);
@@ -107,7 +119,7 @@ static int session_set_up(struct session *s, struct session_peer *peer, int64_t 
 	return r ? r : peer_ledger(peer, deadline);
 }
 
-int session_new(struct session **out, const char *address, struct session_peer *peer,
+int session_new(struct session **out, const struct address *address, struct session_peer *peer,
 		int64_t deadline)
 {
 	struct session *s = session_alloc(address);
@@ -133,6 +145,7 @@ struct session *session_free(struct session *s)
 	pthread_mutex_destroy(&s->receive_mutex);
 	mappings_free(&s->mappings);
 	pthread_mutex_destroy(&s->produce_mutex);
+	users_free(&s->users);
 	free(s->aborts);
 	free(s);
 	return NULL;

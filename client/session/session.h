@@ -20,7 +20,9 @@
 #include "util/clock.h"
 #include "util/list.h"
 
+struct address;
 struct prefetch;
+struct producer;
 struct session_peer;
 struct tl_client;
 
@@ -29,6 +31,9 @@ enum {
 	/* It is gone, and the daemon has not seen the message: try a new one. */
 	SESSION_E_UNSENT = 1,
 	SESSION_E_LOST, /* it went while we waited for the answer */
+	/* Another daemon has taken the connection over, and does not know the request: send it
+	 * again. session_call() does so itself. */
+	SESSION_E_ADOPTED,
 };
 
 enum { SESSION_PREFETCHED = 4, SESSION_SIZES = 8 };
@@ -49,8 +54,10 @@ struct request {
 	struct conn_message *answer; /* filled by the thread that reads the socket */
 	pthread_cond_t *wake;	     /* its waiter, if one sleeps */
 	uint32_t serial;
-	int result; /* when done: 0, or SESSION_E_LOST */
-	bool fresh; /* sent just now */
+	uint32_t life; /* goes into its message */
+	int result;    /* when done: 0, or SESSION_E_LOST or _ADOPTED */
+	bool fresh;    /* sent just now */
+	bool spare;    /* for a prefetched draft, which nobody counts before it is used */
 	bool done;
 };
 
@@ -58,7 +65,9 @@ struct request {
 struct draft_hold {
 	struct list link; /* in session->drafts; produce_mutex */
 	uint64_t ref;
-	bool held; /* our ledger counts its slot */
+	bool held;		 /* our ledger counts its slot */
+	bool open;		 /* not committed yet */
+	struct write_map *views; /* of an exported one: where it is seen, also by children */
 };
 
 /* A size that was committed before. */
@@ -68,24 +77,27 @@ struct size_use {
 	uint32_t commits;
 };
 
+enum { SESSION_PAGE = 4096 }; /* of heir and views */
+
 struct session {
 	/* A get reads these. They are constant, except that a forked child puts its own ledger in
 	 * place. */
 	struct catalog_view catalog;
-	_Atomic uint32_t *held;	  /* the ledger's counters; NULL: inherited, holds nothing */
-	_Atomic uint8_t *touched; /* the ledger's, a byte for each page of held */
+	alignas(64) _Atomic uint32_t *held; /* the ledger's counters; NULL: inherited, holds nothing
+					     */
+	_Atomic uint8_t *touched;	    /* the ledger's, a byte for each page of held */
 	_Atomic int state; /* enum session_state; changed by fork() and at the process's end */
-	struct mappings mappings;
-	_Atomic bool lost;    /* the connection is gone; what is mapped stays good */
-	_Atomic bool drained; /* the last user left: resources are gone */
-
 	struct users users;
+	struct mappings mappings;
+	_Atomic bool lost;	   /* the connection is gone; what is mapped stays good */
+	_Atomic int64_t probed_ns; /* when a producer without requests last looked whether it is */
+	_Atomic bool drained;	   /* the last user left: resources are gone */
 
-	struct tl_client *client; /* whose it is */
-	const char *address;	  /* the client's, which outlives us */
-	int64_t timeout_ns;	  /* the client's */
-	struct session *older;	  /* in client->sessions */
-	struct ledger *ledger;	  /* mapped shared */
+	struct tl_client *client;      /* whose it is */
+	const struct address *address; /* the client's, which outlives us */
+	int64_t timeout_ns;	       /* the client's */
+	struct session *older;	       /* in client->sessions */
+	struct ledger *ledger;	       /* mapped shared */
 	size_t ledger_bytes;
 	int socket;
 	struct session_peer *fork_peer; /* during fork(): the child's connection */
@@ -93,8 +105,10 @@ struct session {
 	/* pin.c, if the child could not get a connection: */
 	struct list pins;    /* struct fork_pin: what we hold for children; produce_mutex */
 	_Atomic bool pinned; /* there are some */
-	bool inherited; /* the ledger is an ancestor's, kept mapped; during fork(): it will be */
-	int heir;	/* or -1: its end tells that ancestor that we read no more */
+	bool inherited;	   /* the ledger is an ancestor's, kept mapped; during fork(): it will be */
+	void *heir;	   /* or NULL: a page of that ancestor's, mapped as long as we read */
+	void *views;	   /* or NULL: the same for its drafts that we see */
+	void *child_views; /* during fork(): the child's */
 
 	/*
 	 * Requests. The mutex is not held while a thread reads the socket: `reading` says that one
@@ -103,12 +117,20 @@ struct session {
 	pthread_mutex_t receive_mutex;
 	struct list pending; /* struct request */
 	bool reading;
+	_Atomic unsigned maps; /* MAPs whose answers have not come: get/shared.c */
+	bool kicked; /* the daemon said so before it ended the connection; kicked_text says who did
+		      */
+	char kicked_text[WIRE_TEXT_MAX + 1];
 	uint32_t unanswered; /* serial of the last COMMIT nobody waited for; 0: it was processed */
 	int commit_error;    /* of the first refused COMMIT that nobody waited for; told once */
 	char commit_text[WIRE_TEXT_MAX + 1];
 	uint64_t *aborts; /* refs of drafts whose ABORT could not be sent yet */
 	uint32_t naborts;
-	_Atomic bool aborts_due; /* there are some */
+	_Atomic bool aborts_due;   /* there are some */
+	_Atomic uint32_t life;	   /* what ADOPTED said last */
+	_Atomic bool resumed_due;  /* RESUMED is to be sent when `granting` is 0 */
+	_Atomic unsigned granting; /* DRAFTs that have come, and that our ledger does not count yet
+				    */
 	_Atomic uint32_t serial;
 
 	/* produce/ */
@@ -117,6 +139,7 @@ struct session {
 	struct prefetch *prefetched[SESSION_PREFETCHED];
 	struct size_use sizes[SESSION_SIZES];
 	unsigned next_prefetch, next_size;
+	struct producer *producer; /* ring.c: the rings it publishes to; NULL: there was none */
 
 	void *of_kind[MEMORY_KINDS]; /* what each kind of memory keeps; it alone looks at its own */
 };
@@ -139,10 +162,13 @@ uint32_t session_serial(struct session *s);
  * A session over @peer's connected socket: hello, catalog, ledger. session_adopt_peer() completes
  * it. @address stays until session_free().
  */
-int session_new(struct session **out, const char *address, struct session_peer *peer,
+int session_new(struct session **out, const struct address *address, struct session_peer *peer,
 		int64_t deadline);
 void session_adopt_peer(struct session *s, struct session_peer *peer);
 void session_unmap_ledger(struct session *s);
+
+/* Does without s->heir or the like, in a child or in its parent after the fork. Returns NULL. */
+void *session_unmap_page(void *page);
 
 /*
  * Gives up its resources, when the last of its users has left. The struct stays, marked as drained,

@@ -5,12 +5,12 @@
 #include "daemon/serve/device.h"
 #include "daemon/serve/reply.h"
 #include "daemon/state/device.h"
+#include "daemon/state/evict.h"
 #include "daemon/state/export.h"
 #include "daemon/state/outcome.h"
 #include "util/cleanup.h"
 
-static void send_segment_gone(struct peer *peer, uint32_t serial, uint32_t segment,
-			      uint32_t generation)
+void send_segment_gone(struct peer *peer, uint32_t serial, uint32_t segment, uint32_t generation)
 {
 	peer_error(peer, serial, WIRE_E_NOT_FOUND,
 		   "segment %u of generation %u is not there, or this client may not use it so",
@@ -20,25 +20,12 @@ static void send_segment_gone(struct peer *peer, uint32_t serial, uint32_t segme
 /* Names the limit that was reached. */
 static void send_device_error(struct peer *peer, uint32_t serial, int r)
 {
-	const struct state *st = peer->peers->state;
-
 	switch (r) {
 	case STATE_E_DEVICES:
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "tensors lie on %d devices already, the daemon's maximum", DEVICES_MAX);
-		break;
-	case STATE_E_FDS:
-		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
-			   "no descriptor left for memory on devices: %llu of %llu are in use, and "
-			   "one user may have %llu",
-			   (unsigned long long)st->devices.fds.used,
-			   (unsigned long long)st->devices.fds.capacity,
-			   (unsigned long long)st->devices.fds.user_capacity);
-		break;
-	case STATE_E_TENSORS:
-		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "the catalog is full: it has room for %u segments (--max-tensors)",
-			   st->catalog.header->max_tensors);
+			   "cannot export memory of another device: memory lies on %d devices at "
+			   "most, and that of one user on %d",
+			   DEVICES_MAX, DEVICES_USER_MAX);
 		break;
 	case STATE_E_IMPORTS:
 		peer_error(peer, serial, WIRE_E_LIMIT,
@@ -62,33 +49,34 @@ static void send_device_error(struct peer *peer, uint32_t serial, int r)
 static void send_export_error(struct peer *peer, const struct wire_export *m, int r,
 			      const char *why)
 {
-	struct device_table *devices = &peer->peers->state->devices;
-	const struct device *device = device_find(devices, m->device);
 	uint32_t serial = m->header.serial;
 
-	switch (r) {
-	case STATE_E_INVALID:
+	if (r == STATE_E_INVALID)
 		peer_error(peer, serial, WIRE_E_INVALID, "%s", why);
-		break;
-	case STATE_E_FULL:
-		peer_error(peer, serial, WIRE_E_NO_SPACE,
-			   "no room for %llu bytes: %llu of %llu bytes on that device "
-			   "(--gpu-capacity) are in use",
-			   (unsigned long long)m->size,
-			   (unsigned long long)(device ? device->quota.used : 0),
-			   (unsigned long long)devices->capacity);
-		break;
-	case STATE_E_QUOTA:
-		peer_error(peer, serial, WIRE_E_QUOTA,
-			   "no room for %llu bytes: user %u may have %llu bytes on a device "
-			   "(--gpu-uid-capacity)",
-			   (unsigned long long)m->size, peer->client.uid,
-			   (unsigned long long)devices->user_capacity);
-		break;
-	default:
+	else if (charge_is_refused(r))
+		peer_error_share(peer, serial, r, "cannot export %llu bytes",
+				 (unsigned long long)m->size);
+	else
 		send_device_error(peer, serial, r);
-		break;
-	}
+}
+
+enum { EXPORT_EVICTS = 16 };
+
+/*
+ * No request waits for room on a device, which comes when producers have heard FREED and ended
+ * their exports. So this request is refused, but one that comes later may find room.
+ */
+static void export_evict(struct peer *peer, const struct wire_export *m, int r)
+{
+	struct state *st = peer->state;
+	const struct device *device = device_find(&st->shared->devices, m->device);
+	struct eviction eviction = { 0 };
+	enum evicted evicted = EVICTED_ONE;
+
+	if (!device || !charge_is_refused(r) || (r & CHARGE_SHARE) < SHARE_DEVICE)
+		return;
+	for (unsigned n = 0; n < EXPORT_EVICTS && evicted == EVICTED_ONE; n++)
+		evicted = evict_one(st, &peer->client, device, r & CHARGE_E_USER, &eviction);
 }
 
 void handle_export(struct peer *peer, struct conn_message *m)
@@ -101,8 +89,9 @@ void handle_export(struct peer *peer, struct conn_message *m)
 	const char *why;
 	int r;
 
-	r = export_new(peer->peers->state, &peer->client, export, take_fd(&m->fd), &seg, &why);
+	r = export_new(peer->state, &peer->client, export, &m->fd, &seg, &why);
 	if (r) {
+		export_evict(peer, export, r);
 		send_export_error(peer, export, r, why);
 		return;
 	}
@@ -111,13 +100,28 @@ void handle_export(struct peer *peer, struct conn_message *m)
 	peer_send(peer, &answer, -1);
 }
 
+void handle_keep(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_keep *keep = AS(wire_keep, m);
+	uint32_t serial = keep->header.serial;
+	const char *why;
+	int r = export_keep(peer->state, &peer->client, keep, &m->fd, &why);
+
+	if (r == STATE_E_INVALID)
+		peer_error(peer, serial, WIRE_E_INVALID, "%s", why);
+	else if (charge_is_refused(r))
+		peer_error_share(peer, serial, r, "cannot keep a device open");
+	else if (r)
+		send_device_error(peer, serial, r);
+}
+
 void handle_part(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_part *part = AS(wire_part, m);
 	const char *why;
 	int r;
 
-	r = export_part(peer->peers->state, &peer->client, part, take_fd(&m->fd), &why);
+	r = export_part(peer->state, &peer->client, part, &m->fd, &why);
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, part->header.serial, part->segment,
 				  part->segment_generation);
@@ -130,7 +134,7 @@ void handle_unexport(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
 	uint32_t serial = ref->header.serial, places = 0;
-	int r = export_end(peer->peers->state, &peer->client, ref, &places);
+	int r = export_end(peer->state, &peer->client, ref, &places);
 
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, serial, ref->segment, ref->segment_generation);
@@ -149,7 +153,7 @@ void handle_import(struct peer *peer, struct conn_message *m)
 	struct wire_export answer = { .header = { .type = WIRE_IMPORTED,
 						  .length = sizeof(answer),
 						  .serial = import->header.serial } };
-	struct state *st = peer->peers->state;
+	struct state *st = peer->state;
 	const struct catalog_segment *row;
 	const struct device_part *part;
 	struct segment *seg;
@@ -164,6 +168,8 @@ void handle_import(struct peer *peer, struct conn_message *m)
 	else if (r == STATE_E_INVALID)
 		peer_error(peer, import->header.serial, WIRE_E_INVALID, "segment %u, part %u: %s",
 			   import->segment, import->part, why);
+	else if (charge_is_refused(r))
+		peer_error_share(peer, import->header.serial, r, "cannot open one more segment");
 	else if (r)
 		send_device_error(peer, import->header.serial, r);
 	if (r)
@@ -184,7 +190,7 @@ void handle_unmapped(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
 
-	import_end(peer->peers->state, &peer->client, ref->segment, ref->segment_generation);
+	import_end(peer->state, &peer->client, ref->segment, ref->segment_generation);
 }
 
 /* ---- tensors -------------------------------------------------------------------------------- */
@@ -201,7 +207,7 @@ void handle_place(struct peer *peer, struct conn_message *m)
 	const char *why = NULL;
 	int r;
 
-	r = device_place(peer->peers->state, &peer->client, place, &d, &placed, &why);
+	r = device_place(peer->state, &peer->client, place, &d, &placed, &why);
 	if (r == STATE_E_NOT_FOUND)
 		send_segment_gone(peer, place->header.serial, place->segment,
 				  place->segment_generation);
@@ -218,7 +224,7 @@ void handle_finished(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_finished *finished = AS(wire_finished, m);
 
-	device_finished(peer->peers->state, &peer->client, finished->ref, finished->failed);
+	device_finished(peer->state, &peer->client, finished->ref, finished->failed);
 }
 
 /* ---- accounts of devices -------------------------------------------------------------------- */
@@ -226,12 +232,12 @@ void handle_finished(struct peer *peer, struct conn_message *m)
 void handle_devices(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_devices *request = AS(wire_devices, m);
-	const struct device_table *devices = &peer->peers->state->devices;
+	const struct device_table *devices = &peer->state->shared->devices;
 	struct wire_device answer = { .header = { .type = WIRE_DEVICE,
 						  .length = sizeof(answer),
 						  .serial = request->header.serial },
 				      .capacity = devices->capacity,
-				      .user_capacity = devices->user_capacity };
+				      .user_capacity = UINT64_MAX };
 	uint32_t i = request->from;
 
 	while (i < DEVICES_MAX && !devices->list[i].segments)
@@ -241,7 +247,9 @@ void handle_devices(struct peer *peer, struct conn_message *m)
 		return;
 	}
 	answer.number = i;
-	answer.used = devices->list[i].quota.used;
+	answer.used = devices->list[i].pool.used;
+	if (account_max(peer->client.account, &devices->list[i].pool) < devices->capacity)
+		answer.user_capacity = account_max(peer->client.account, &devices->list[i].pool);
 	answer.segments = devices->list[i].segments;
 	memcpy(answer.device, devices->list[i].id, sizeof(answer.device));
 	peer_send(peer, &answer, -1);

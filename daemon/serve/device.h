@@ -6,10 +6,13 @@
 #include "daemon/serve/peer.h"
 
 void handle_export(struct peer *peer, struct conn_message *m);
+void handle_keep(struct peer *peer, struct conn_message *m);
 void handle_part(struct peer *peer, struct conn_message *m);
 void handle_unexport(struct peer *peer, struct conn_message *m);
 void handle_import(struct peer *peer, struct conn_message *m);
 void handle_unmapped(struct peer *peer, struct conn_message *m);
+/* The answer to what names a segment that is not there. */
+void send_segment_gone(struct peer *peer, uint32_t serial, uint32_t segment, uint32_t generation);
 void handle_place(struct peer *peer, struct conn_message *m);
 void handle_finished(struct peer *peer, struct conn_message *m);
 void handle_devices(struct peer *peer, struct conn_message *m);

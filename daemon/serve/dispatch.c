@@ -7,10 +7,19 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include "daemon/serve/admin.h"
 #include "daemon/serve/device.h"
 #include "daemon/serve/dispatch.h"
+#include "daemon/serve/greet.h"
+#include "daemon/serve/listing.h"
+#include "daemon/serve/members.h"
 #include "daemon/serve/reply.h"
+#include "daemon/serve/rings.h"
 #include "daemon/serve/server.h"
+#include "daemon/serve/users.h"
+#include "daemon/state/claim.h"
+#include "daemon/state/group.h"
+#include "daemon/state/holding.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/outcome.h"
 #include "daemon/state/publish.h"
@@ -18,6 +27,9 @@
 #include "tensor/name.h"
 #include "util/cleanup.h"
 #include "util/log.h"
+
+enum { DOUBTS = 32 };	   /* drafts of a former daemon that are looked at in one step */
+enum { GROUP_LOOKS = 32 }; /* at members of a group, between two looks at the clock */
 
 static void send_committed(struct peer *peer, uint32_t serial, uint64_t version)
 {
@@ -31,23 +43,40 @@ static void send_committed(struct peer *peer, uint32_t serial, uint64_t version)
 
 /* ---- connecting ----------------------------------------------------------------------------- */
 
+/* Whoever may not read a namespace is told no more than if there were none of that name. */
+static bool hello_enter(struct peer *peer, const struct wire_hello *hello)
+{
+	const char *name = (const char *)wire_tail((const unsigned char *)hello, sizeof(*hello));
+	unsigned uid = peer->client.uid;
+	int r = greet_enter(peer, name, hello->namespace_len), len = hello->namespace_len;
+
+	if (!r)
+		return true;
+	if (r == STATE_E_NOT_FOUND)
+		peer_error(peer, hello->header.serial, WIRE_E_DENIED,
+			   "there is no namespace '%.*s' that user %u may read", len, name, uid);
+	else if (r == STATE_E_CLIENTS)
+		peer_error(peer, hello->header.serial, WIRE_E_CLIENTS,
+			   "the namespace '%.*s' has its maximum of clients", len, name);
+	else
+		peer_error(peer, hello->header.serial, WIRE_E_NO_RESOURCES,
+			   "cannot enter the namespace '%.*s': %s", len, name,
+			   r < 0 ? strerror(-r) : "there are too many");
+	peer_drop(peer);
+	return false;
+}
+
 static void handle_hello(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_hello *hello = AS(wire_hello, m);
-	const struct catalog *cat = &peer->peers->state->catalog;
 	struct wire_welcome welcome = {
 		.header = { .type = WIRE_WELCOME,
 			    .length = sizeof(welcome),
 			    .serial = hello->header.serial },
 		.version = WIRE_VERSION,
-		.client_index = peer->client.index,
-		.client_generation = peer->client.generation,
-		.max_tensors = cat->header->max_tensors,
-		.catalog_size = cat->size,
 		.catalog_layout = CATALOG_LAYOUT,
-		.instance = cat->instance,
 	};
-	int fd;
+	const struct catalog *cat;
 
 	if (hello->version_max < WIRE_VERSION_MIN || hello->version_min > WIRE_VERSION) {
 		peer_error(
@@ -57,19 +86,20 @@ static void handle_hello(struct peer *peer, struct conn_message *m)
 		peer_drop(peer);
 		return;
 	}
+	if (!hello_enter(peer, hello))
+		return;
+	cat = &peer->state->catalog;
+	welcome.client_index = peer->client.index;
+	welcome.client_generation = peer->client.generation;
+	welcome.max_tensors = cat->header->max_tensors;
+	welcome.catalog_size = cat->size;
+	welcome.instance = cat->instance;
 	if (hello->version_max < WIRE_VERSION)
 		welcome.version = hello->version_max;
 	memcpy(peer->client.label, hello->label, sizeof(peer->client.label) - 1);
-	fd = fcntl(cat->fd_ro, F_DUPFD_CLOEXEC, 0);
-	if (fd < 0) {
-		peer_error(peer, hello->header.serial, WIRE_E_NO_RESOURCES,
-			   "cannot send the catalog: the daemon is out of descriptors; try again "
-			   "later");
-		peer_drop(peer);
-		return;
-	}
 	peer->phase = PEER_GREETED;
-	peer_send(peer, &welcome, fd);
+	if (!peer_send_lent(peer, &welcome, cat->fd_ro))
+		peer_drop(peer);
 }
 
 static void handle_ledger(struct peer *peer, struct conn_message *m)
@@ -91,15 +121,49 @@ static void handle_ledger(struct peer *peer, struct conn_message *m)
 		peer_drop(peer);
 		return;
 	}
-	r = client_serve(&peer->client, peer->peers->state, take_fd(&m->fd), ledger->size, &why);
+	r = peer_keep(peer); /* before its fact */
+	if (!r)
+		r = client_serve(&peer->client, peer->state, &m->fd, ledger->size, &why);
+	if (!r)
+		r = holding_make(peer->state, &peer->client, NULL);
+	if (charge_is_refused(r)) {
+		peer_error_share(peer, serial, r, "cannot connect");
+		peer_drop(peer);
+		return;
+	}
 	if (r) {
 		peer_error(peer, serial, r < 0 ? WIRE_E_NO_RESOURCES : WIRE_E_INVALID, "%s",
 			   r < 0 ? strerror(-r) : why);
 		peer_drop(peer);
 		return;
 	}
-	peer->phase = PEER_READY;
+	greet_end(peer);
 	peer_send(peer, &ready, -1);
+}
+
+/* It could not be remembered who has a segment mapped. */
+static void send_holding_error(struct peer *peer, uint32_t serial, int r)
+{
+	if (charge_is_refused(r))
+		peer_error_share(peer, serial, r, "cannot map one more segment");
+	else
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES, "cannot map one more segment: %s",
+			   strerror(-r));
+}
+
+/* Before READY, so that it counts when the ledger does. */
+static void handle_hold(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_segment_ref *ref = AS(wire_segment_ref, m);
+	struct segment *seg = memory_find(&peer->state->memory, ref->segment,
+					  ref->segment_generation);
+	int r;
+
+	r = seg ? holding_make(peer->state, &peer->client, seg) : 0;
+	if (!r)
+		return; /* nobody has leases in a segment that has ended */
+	send_holding_error(peer, ref->header.serial, r);
+	peer_drop(peer);
 }
 
 /* ---- tensors -------------------------------------------------------------------------------- */
@@ -120,7 +184,7 @@ static void handle_create(struct peer *peer, struct conn_message *m)
 			send_name_error(peer, create->header.serial, &name, STATE_E_INVALID, why);
 			return;
 		}
-		if (tensor_may_name(peer->peers->state, &peer->client, &name)) {
+		if (tensor_may_name(peer->state, &peer->client, &name)) {
 			send_name_error(peer, create->header.serial, &name, STATE_E_DENIED, NULL);
 			return;
 		}
@@ -138,53 +202,64 @@ static void handle_commit(struct peer *peer, struct conn_message *m)
 	bool prefetch;
 	int r;
 
-	prefetch = commit->flags & WIRE_COMMIT_PREFETCH &&
-		   draft_request(peer->peers->state, &peer->client, commit->ref, &again);
-	r = tensor_commit(peer->peers->state, &peer->client, commit->ref, &d, &version, &why);
+	prefetch = commit->flags & WIRE_COMMIT_PREFETCH && !peer_is_of_old_life(peer, &m->header) &&
+		   draft_request(peer->state, &peer->client, commit->ref, &again);
+	r = tensor_commit(peer->state, &peer->client, commit->ref, &d, &version, &why);
+	if (r == STATE_E_GONE && peer->adopted &&
+	    (peer_is_of_old_life(peer, &m->header) ||
+	     tensor_was_committed(peer->state, &peer->client, commit->ref, &version)))
+		r = 0; /* and the daemon that did so died before it could say so */
 	if (r)
 		send_name_error(peer, commit->header.serial, &d.name, r, why);
 	else if (commit->flags & WIRE_COMMIT_ANSWER)
 		send_committed(peer, commit->header.serial, version);
 	if (prefetch && !peer->dropping)
 		space_create(&server_of(peer)->space, peer, commit->prefetch_serial, &again, 0);
-	else if (commit->flags & WIRE_COMMIT_PREFETCH)
+	else if (commit->flags & WIRE_COMMIT_PREFETCH && !peer_is_of_old_life(peer, &m->header))
 		peer_error(peer, commit->prefetch_serial, WIRE_E_GONE,
 			   "no draft is prefetched: the one to repeat is not there");
 }
 
-static void handle_member(struct peer *peer, struct conn_message *m)
+static void group_answer(struct peer *peer, int error, const char *why)
 {
-	const struct wire_member *member = AS(wire_member, m);
-	const struct tensor_description d = description_decode(member, false);
-	const char *why = NULL;
-	int r;
+	const struct name_key name = { .text = "the group", .len = 9 };
 
-	r = tensor_member(peer->peers->state, &peer->client, member->ref, member->offset, &d, &why);
-	if (r)
-		send_name_error(peer, member->header.serial, &d.name, r, why);
+	peer->group_asked = false;
+	if (error)
+		send_name_error(peer, peer->listing.serial, &name, error, why);
+	else
+		send_done(peer, peer->listing.serial);
 }
 
+/* It is published or given up in the turns of the connection, which reads no message meanwhile. */
 static void handle_group(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_group *group = AS(wire_group, m);
-	const struct name_key name = { .text = "the group", .len = 9 };
-	const char *why = NULL;
-	int r = tensor_group(peer->peers->state, &peer->client, group->ref, group->count, &why);
+	int r = group_begin(peer->state, &peer->client, group->ref, group->count);
 
-	if (r)
-		send_name_error(peer, group->header.serial, &name, r, why);
-	else
-		send_done(peer, group->header.serial);
+	peer->listing.serial = group->header.serial;
+	peer->group_asked = true;
+	if (r || !group_goes_on(&peer->client))
+		group_answer(peer, r, NULL);
+}
+
+void peer_group_step(struct peer *peer)
+{
+	const char *why;
+	int error;
+
+	if (group_step(peer->state, &peer->client, GROUP_LOOKS, &error, &why) && peer->group_asked)
+		group_answer(peer, error, why);
 }
 
 static void handle_abort(struct peer *peer, struct conn_message *m)
 {
-	tensor_abort(peer->peers->state, &peer->client, AS(wire_ref, m)->ref);
+	tensor_abort(peer->state, &peer->client, AS(wire_ref, m)->ref);
 }
 
 static void handle_released(struct peer *peer, struct conn_message *m)
 {
-	lease_released(peer->peers->state, AS(wire_ref, m)->ref);
+	lease_released(peer->state, &peer->client, AS(wire_ref, m)->ref);
 }
 
 static void handle_link(struct peer *peer, struct conn_message *m)
@@ -192,12 +267,13 @@ static void handle_link(struct peer *peer, struct conn_message *m)
 	const struct wire_link *link = AS(wire_link, m);
 	const unsigned char *tail = wire_tail(m->bytes, sizeof(*link));
 	struct name_key name = name_key((const char *)tail, link->name_len);
+	const struct tensor_lifetime lifetime = { .flags = link->lifetime, .ttl_ns = link->ttl_ns };
 	const char *why = NULL;
 	uint64_t version = 0;
 	int r;
 
-	r = tensor_link(peer->peers->state, &peer->client, link->ref, &name, tail + link->name_len,
-			link->meta_len, &version, &why);
+	r = tensor_link(peer->state, &peer->client, link->ref, &name, tail + link->name_len,
+			link->meta_len, &lifetime, &version, &why);
 	if (r)
 		send_name_error(peer, link->header.serial, &name, r, why);
 	else
@@ -209,23 +285,83 @@ static void handle_delete(struct peer *peer, struct conn_message *m)
 	const struct wire_delete *delete = AS(wire_delete, m);
 	struct name_key name = name_key((const char *)wire_tail(m->bytes, sizeof(*delete)),
 					delete->name_len);
-	int r = tensor_delete(peer->peers->state, &peer->client, &name);
+	int r = tensor_delete(peer->state, &peer->client, &name, delete->version);
 
-	if (r)
+	if (r == STATE_E_GONE)
+		peer_error(peer, delete->header.serial, WIRE_E_GONE,
+			   "'%.*s' was not deleted: it means another version than %llu by now",
+			   (int)name.len, name.text, (unsigned long long)delete->version);
+	else if (r)
 		send_name_error(peer, delete->header.serial, &name, r, NULL);
 	else
 		send_done(peer, delete->header.serial);
 }
 
+/* ---- claims --------------------------------------------------------------------------------- */
+
+static void send_claim_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r)
+{
+	int len = (int)name->len;
+
+	if (charge_is_refused(r))
+		peer_error_share(peer, serial, r, "cannot claim '%.*s'", len, name->text);
+	else if (r == STATE_E_CLAIMS || r == STATE_E_NOTICES)
+		peer_error(peer, serial, WIRE_E_LIMIT,
+			   "cannot claim '%.*s': this client has %u claims, of %d at most, or too "
+			   "many answers that it has not read",
+			   len, name->text, peer->client.claims, CLIENT_CLAIMS_MAX);
+	else
+		peer_error(peer, serial, WIRE_E_NO_RESOURCES, "cannot claim '%.*s': %s", len,
+			   name->text, strerror(-r));
+}
+
+static void handle_claim(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_claim *claim = AS(wire_claim, m);
+	struct name_key name = name_key((const char *)wire_tail(m->bytes, sizeof(*claim)),
+					claim->name_len);
+	struct wire_claimed answer = { .header = { .type = WIRE_CLAIMED,
+						   .length = sizeof(answer),
+						   .serial = claim->header.serial } };
+	const char *why;
+	int r;
+
+	if (tensor_name_check(name.text, name.len, &why)) {
+		send_name_error(peer, claim->header.serial, &name, STATE_E_INVALID, why);
+		return;
+	}
+	r = claim_new(peer->state, &peer->client, &name,
+		      &(struct claim_request){ .serial = claim->header.serial,
+					       .again = claim->again,
+					       .wait = claim->flags & WIRE_CLAIM_WAIT },
+		      &answer.what);
+	if (r)
+		send_claim_error(peer, claim->header.serial, &name, r);
+	else if (answer.what)
+		peer_send(peer, &answer, -1);
+}
+
+static void handle_unclaim(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_unclaim *unclaim = AS(wire_unclaim, m);
+	struct name_key name = name_key((const char *)wire_tail(m->bytes, sizeof(*unclaim)),
+					unclaim->name_len);
+
+	claim_end(peer->state, &peer->client, unclaim->claim, &name);
+}
+
+/* ---- mapping -------------------------------------------------------------------------------- */
+
 /* The segment of a tensor on which the client has a lease. Without a lease it may not see the
  * segment, which may hold drafts of others. */
-static struct segment *segment_held(const struct state *st, const struct client *c, uint64_t ref)
+static struct segment *segment_held(struct state *st, const struct client *c, uint64_t ref)
 {
 	uint32_t slot = ref_slot(ref);
 	uint64_t word;
 
 	if (slot >= st->catalog.rows.high)
 		return NULL;
+	tensor_settle(st, slot);
 	word = atomic_load(&catalog_row(&st->catalog, slot)->word);
 	if (word != row_word(ref_generation(ref), ROW_LIVE) &&
 	    word != row_word(ref_generation(ref), ROW_RETIRED))
@@ -233,15 +369,30 @@ static struct segment *segment_held(const struct state *st, const struct client 
 	return client_leases_on(c, slot) ? st->tensors[slot].segment : NULL;
 }
 
+/*
+ * The segment of what the name means now. Its client may have come too late for the tensor that it
+ * asked for; without this, it would be late each time for a name that changes fast. Everybody may
+ * take a lease there.
+ */
+static struct segment *segment_current(struct state *st, uint32_t name)
+{
+	uint64_t ref = name < st->catalog.names.high ? name_meaning(st, name) : 0;
+	struct segment *seg = ref ? st->tensors[ref_slot(ref)].segment : NULL;
+
+	return seg && !seg->device ? seg : NULL;
+}
+
 static void handle_map(struct peer *peer, struct conn_message *m)
 {
-	const struct wire_ref *map = AS(wire_ref, m);
+	const struct wire_map *map = AS(wire_map, m);
 	struct wire_segment answer = { .header = { .type = WIRE_SEGMENT,
 						   .length = sizeof(answer),
 						   .serial = map->header.serial } };
-	struct segment *seg = segment_held(peer->peers->state, &peer->client, map->ref);
+	struct segment *seg = segment_held(peer->state, &peer->client, map->ref);
 	int fd = -1, r;
 
+	if (!seg)
+		seg = segment_current(peer->state, map->name);
 	if (!seg) {
 		peer_error(peer, map->header.serial, WIRE_E_NOT_FOUND,
 			   "this client has no lease on tensor %#llx, or it has no bytes",
@@ -254,7 +405,14 @@ static void handle_map(struct peer *peer, struct conn_message *m)
 			   seg->index);
 		return;
 	}
+	r = holding_make(peer->state, &peer->client, seg);
+	if (r) {
+		send_holding_error(peer, map->header.serial, r);
+		return;
+	}
 	answer.size = seg->size;
+	answer.segment = seg->index;
+	answer.segment_generation = seg->generation;
 	if (seg->fd_ro >= 0) {
 		peer_send_lent(peer, &answer, seg->fd_ro);
 		return;
@@ -268,77 +426,17 @@ static void handle_map(struct peer *peer, struct conn_message *m)
 	peer_send(peer, &answer, fd);
 }
 
-/* ---- clients and their holdings ------------------------------------------------------------- */
-
-static void handle_clients(struct peer *peer, struct conn_message *m)
+static void resumed_step(struct peer *peer)
 {
-	const struct wire_clients *request = AS(wire_clients, m);
-	struct wire_client answer = { .header = { .type = WIRE_CLIENT,
-						  .length = sizeof(answer),
-						  .serial = request->header.serial } };
-	const struct peer *other, *best = NULL;
-	struct client_sums sums;
-
-	list_for_each_entry(other, &peer->peers->list, link) {
-		if (other->client.id > request->after &&
-		    (!best || other->client.id < best->client.id))
-			best = other;
-	}
-	if (!best) {
-		send_done(peer, request->header.serial);
-		return;
-	}
-	sums = client_sum(&best->client, peer->peers->state);
-	answer.id = best->client.id;
-	answer.pid = best->client.pid;
-	answer.uid = best->client.uid;
-	answer.gid = best->client.gid;
-	answer.drafts = best->client.drafts;
-	answer.leases = sums.leases;
-	answer.tensors_held = sums.tensors;
-	answer.bytes_held = sums.bytes;
-	memcpy(answer.label, best->client.label, sizeof(answer.label));
-	peer_send(peer, &answer, -1);
+	if (!drafts_doubt(peer->state, &peer->client, DOUBTS))
+		peer->listing.step = NULL;
 }
 
-static void send_holding(struct peer *peer, uint32_t serial, uint32_t slot, uint32_t leases)
+/* What its client does not use is given back in steps, before it is read further. */
+static void handle_resumed(struct peer *peer, struct conn_message *m)
 {
-	struct {
-		struct wire_holding holding;
-		char name[TENSOR_NAME_MAX + 1];
-	} m = { .holding = { .header = { .type = WIRE_HOLDING, .serial = serial },
-			     .slot = slot,
-			     .leases = leases } };
-	const struct state *st = peer->peers->state;
-	const struct catalog_row *row = catalog_row(&st->catalog, slot);
-
-	m.holding.version = row->version;
-	m.holding.nbytes = row->nbytes;
-	m.holding.retired = row_word_state(row->word) == ROW_RETIRED;
-	m.holding.name_len = name_text(&st->names, row->name, m.name);
-	m.holding.header.length = (uint32_t)sizeof(m.holding) + m.holding.name_len;
-	peer_send(peer, &m, -1);
-}
-
-static void handle_holdings(struct peer *peer, struct conn_message *m)
-{
-	const struct wire_holdings *request = AS(wire_holdings, m);
-	const struct state *st = peer->peers->state;
-	const struct peer *other;
-	uint32_t slot, leases;
-
-	list_for_each_entry(other, &peer->peers->list, link) {
-		if (other->client.id != request->id)
-			continue;
-		slot = client_next_held(&other->client, st, request->slot, &leases);
-		if (slot == CATALOG_NONE)
-			send_done(peer, request->header.serial);
-		else
-			send_holding(peer, request->header.serial, slot, leases);
-		return;
-	}
-	peer_error(peer, request->header.serial, WIRE_E_NOT_FOUND, "there is no client %llu",
-		   (unsigned long long)request->id);
+	(void)m;
+	peer->listing.step = resumed_step;
 }
 
 static void handle_settle(struct peer *peer, struct conn_message *m)
@@ -351,42 +449,72 @@ static void handle_settle(struct peer *peer, struct conn_message *m)
 static const struct request {
 	void (*handle)(struct peer *peer, struct conn_message *m);
 	enum peer_phase phase; /* the one that the peer must be in */
+	bool publishes;	       /* needs the right to publish in the namespace */
+	bool unanswered;       /* it is sent once, and may be handled twice */
 } requests[WIRE_REQUEST_END] = {
 	[WIRE_HELLO] = { handle_hello, PEER_NEW },
 	[WIRE_LEDGER] = { handle_ledger, PEER_GREETED },
-	[WIRE_CREATE] = { handle_create, PEER_READY },
-	[WIRE_COMMIT] = { handle_commit, PEER_READY },
-	[WIRE_ABORT] = { handle_abort, PEER_READY },
+	[WIRE_HOLD] = { handle_hold, PEER_GREETED },
+	[WIRE_CREATE] = { handle_create, PEER_READY, true },
+	[WIRE_COMMIT] = { handle_commit, PEER_READY, .unanswered = true },
+	[WIRE_ABORT] = { handle_abort, PEER_READY, .unanswered = true },
 	[WIRE_MAP] = { handle_map, PEER_READY },
-	[WIRE_DELETE] = { handle_delete, PEER_READY },
-	[WIRE_RELEASED] = { handle_released, PEER_READY },
-	[WIRE_LINK] = { handle_link, PEER_READY },
+	[WIRE_DELETE] = { handle_delete, PEER_READY, true },
+	[WIRE_RELEASED] = { handle_released, PEER_READY, .unanswered = true },
+	[WIRE_LINK] = { handle_link, PEER_READY, true },
 	[WIRE_CLIENTS] = { handle_clients, PEER_READY },
 	[WIRE_HOLDINGS] = { handle_holdings, PEER_READY },
 	[WIRE_SETTLE] = { handle_settle, PEER_READY },
 	[WIRE_MEMBER] = { handle_member, PEER_READY },
+	[WIRE_MEMBERS] = { handle_members, PEER_READY, true },
 	[WIRE_GROUP] = { handle_group, PEER_READY },
-	[WIRE_EXPORT] = { handle_export, PEER_READY },
+	[WIRE_EXPORT] = { handle_export, PEER_READY, true },
+	[WIRE_KEEP] = { handle_keep, PEER_READY },
 	[WIRE_PART] = { handle_part, PEER_READY },
 	[WIRE_UNEXPORT] = { handle_unexport, PEER_READY },
 	[WIRE_IMPORT] = { handle_import, PEER_READY },
-	[WIRE_UNMAPPED] = { handle_unmapped, PEER_READY },
-	[WIRE_PLACE] = { handle_place, PEER_READY },
+	[WIRE_UNMAPPED] = { handle_unmapped, PEER_READY, .unanswered = true },
+	[WIRE_PLACE] = { handle_place, PEER_READY, true },
 	[WIRE_FINISHED] = { handle_finished, PEER_READY },
+	[WIRE_USERS] = { handle_users, PEER_READY },
 	[WIRE_DEVICES] = { handle_devices, PEER_READY },
+	[WIRE_CLAIM] = { handle_claim, PEER_READY, true },
+	[WIRE_UNCLAIM] = { handle_unclaim, PEER_READY, .unanswered = true },
+	[WIRE_RESUMED] = { handle_resumed, PEER_READY },
+	[WIRE_KICK] = { handle_kick, PEER_READY },
+	[WIRE_RING] = { handle_ring, PEER_READY },
+	[WIRE_RETIRE] = { handle_retire, PEER_READY, .unanswered = true },
+	[WIRE_PAGE] = { handle_page, PEER_READY },
+	[WIRE_WATCH] = { handle_watch, PEER_READY },
+	[WIRE_RESTART] = { handle_restart, PEER_READY },
 };
+
+bool peer_is_unanswered(const struct conn_message *m)
+{
+	return requests[m->header.type].unanswered &&
+	       !(m->header.type == WIRE_COMMIT && AS(wire_commit, m)->flags & WIRE_COMMIT_ANSWER);
+}
 
 void peer_dispatch(struct peer *peer, struct conn_message *m)
 {
 	const struct request *request = &requests[m->header.type];
 
 	if (!request->handle || request->phase != peer->phase) {
-		log_warn("client dropped: message out of order",
-			 "client=%llu pid=%u uid=%u type=%s", (unsigned long long)peer->client.id,
-			 peer->client.pid, peer->client.uid, wire_type_name(m->header.type));
+		log_warn_limited(&peer->turn.account->log, "client dropped: message out of order",
+				 "client=%llu pid=%u uid=%u type=%s",
+				 (unsigned long long)peer->client.id, peer->client.pid,
+				 peer->client.uid, wire_type_name(m->header.type));
 		peer_error(peer, m->header.serial, WIRE_E_PROTOCOL, "%s is out of order",
 			   wire_type_name(m->header.type));
 		peer_drop(peer);
+		return;
+	}
+	if (peer_is_of_old_life(peer, &m->header) && !peer_is_unanswered(m))
+		return; /* it is sent again */
+	if (request->publishes && !peer->may_publish) {
+		peer_error(peer, m->header.serial, WIRE_E_DENIED,
+			   "user %u may get from the namespace '%s', and not publish there",
+			   peer->client.uid, peer->name_space->config.name);
 		return;
 	}
 	request->handle(peer, m);

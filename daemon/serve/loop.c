@@ -1,26 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keeps libuv from calling abort(); see loop.h. */
+/* The loop's dealings with libuv and the scheduler; see loop.h. */
 #include <errno.h>
-#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "daemon/serve/loop.h"
+#include "util/clock.h"
+
+#define SLICE_NS (100 * NS_PER_US) /* the least that Linux takes */
 
 static sigjmp_buf gave_up;
-
-static void on_abort_end(int number)
-{
-	static const char text[] =
-		"tensorleased: cannot start: no memory or no thread for libuv's workers; see ulimit -u\n";
-
-	(void)number;
-	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
-	_exit(EXIT_FAILURE);
-}
+static bool broken; /* libuv's workers could not be started */
 
 /* POSIX lets a process survive abort() if the handler of its signal does not return. */
 static void on_abort_return(int number)
@@ -32,24 +26,6 @@ static void on_abort_return(int number)
 static void work_none(uv_work_t *work)
 {
 	(void)work;
-}
-
-int loop_start_workers(void)
-{
-	struct sigaction action = { .sa_handler = on_abort_end }, before;
-	uv_loop_t loop;
-	uv_work_t work;
-	int r;
-
-	sigaction(SIGABRT, &action, &before);
-	r = uv_loop_init(&loop);
-	if (!r) {
-		r = uv_queue_work(&loop, &work, work_none, NULL);
-		uv_run(&loop, UV_RUN_DEFAULT); /* until it is done */
-		uv_loop_close(&loop);
-	}
-	sigaction(SIGABRT, &before, NULL);
-	return r;
 }
 
 int loop_attempt(int (*make)(void *arg), void *arg)
@@ -64,29 +40,33 @@ int loop_attempt(int (*make)(void *arg), void *arg)
 	return r;
 }
 
-static void poll_none(uv_poll_t *poll, int status, int events)
+static int start_workers(void *arg)
 {
-	(void)poll;
-	(void)status;
-	(void)events;
+	static uv_loop_t loop; /* a worker may go on with both when the loop has aborted */
+	static uv_work_t work;
+	int r;
+
+	(void)arg;
+	r = uv_loop_init(&loop);
+	if (r)
+		return r;
+	r = uv_queue_work(&loop, &work, work_none, NULL);
+	uv_run(&loop, UV_RUN_DEFAULT); /* until it is done */
+	uv_loop_close(&loop);
+	return r;
 }
 
-/* libuv's table of descriptors grows to the highest one that was ever polled, and never shrinks. */
-int loop_provide(uv_loop_t *loop, int fd_peek, unsigned fds)
+int loop_start_workers(void)
 {
-	int high = fcntl(fd_peek, F_DUPFD_CLOEXEC, (int)fds - 1), r;
-	uv_poll_t poll;
+	int r = loop_attempt(start_workers, NULL);
 
-	if (high < 0)
-		return -errno;
-	r = uv_poll_init(loop, &poll, high);
-	if (!r) {
-		r = uv_poll_start(&poll, UV_READABLE, poll_none);
-		uv_close((uv_handle_t *)&poll, NULL);
-		uv_run(loop, UV_RUN_DEFAULT); /* until it is closed */
-	}
-	close(high);
+	broken = r != 0;
 	return r;
+}
+
+bool loop_is_broken(void)
+{
+	return broken;
 }
 
 /* libuv adds a descriptor when it polls next, and accepts that it is there already. */
@@ -101,4 +81,26 @@ int loop_poll(uv_poll_t *poll, int fd, int events, uv_poll_cb cb)
 	r = -errno;
 	uv_poll_stop(poll);
 	return r;
+}
+
+/*
+ * struct sched_attr of Linux in its first size. Its header defines a struct that the C library
+ * has too, and the C library of Debian 12 has not this one.
+ */
+struct scheduling {
+	uint32_t size, policy; /* 0: the normal one */
+	uint64_t flags;
+	int32_t nice;
+	uint32_t priority;
+	uint64_t runtime, deadline, period; /* in ns; of the normal policy, @runtime is a slice */
+};
+
+void loop_ask_for_short_slices(void)
+{
+	struct scheduling s = { 0 };
+
+	if (syscall(SYS_sched_getattr, 0, &s, sizeof(s), 0) || s.policy)
+		return; /* who chose another policy knows better */
+	s.runtime = SLICE_NS;
+	syscall(SYS_sched_setattr, 0, &s, 0);
 }

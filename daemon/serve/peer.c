@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peers. libuv cannot receive plain descriptors, so a peer is a uv_poll_t over our own recvmsg and
- * sendmsg. Invariants: (1) a dropped peer leaves all lists at once, except that an orphan
- * (client_end()) stays in peers.list; the close callback frees its memory, or peer_leave() when it
- * is no orphan any more; (2) while the out queue holds something, or after server_settle() the
- * client's notices do, we poll for writability. Loop thread only.
+ * Peers. libuv cannot receive plain descriptors, and asks the kernel about each descriptor anew, so
+ * peers have an epoll instance of our own, edge-triggered: an event only queues a peer's turn, and
+ * the peer stays readable until its socket is found empty. Thus any number of peers with messages
+ * costs nothing until their turns come. Invariants: (1) a dropped peer leaves all lists at once,
+ * except that it stays in peers.list until its client is over (client_end_step());
+ * peers_sweep() frees it after it has left; (2) a peer that is readable, or has something to send
+ * and is writable, has its turn queued, runs it or is stalled; (3) while something waits that the
+ * socket did not take, the kernel tells us of room. It is not asked at other times, since a client
+ * makes room with each message that it reads; (4) a dropped peer whose client has not received all
+ * descriptors keeps its socket until it has, or has closed its end: it lingers. Loop thread only.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,23 +18,29 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "daemon/serve/identity.h"
 #include "daemon/serve/loop.h"
 #include "daemon/serve/peer.h"
+#include "daemon/serve/share.h"
 #include "daemon/state/disconnect.h"
 #include "daemon/state/notice.h"
+#include "daemon/state/survive.h"
 #include "util/cleanup.h"
-#include "util/clock.h"
 #include "util/fd.h"
 #include "util/log.h"
 #include "util/text.h"
 
 enum {
-	PEER_QUEUE_MAX = 64, /* messages that wait for a full socket */
-	QUEUED_MIN = 512,    /* bytes; a message takes 768 or more in 64-bit kernels */
+	PEER_QUEUE_MAX = 64,	/* messages that wait for a full socket */
+	HARVEST_MAX = 1024,	/* events */
+	STALL_MS = 100,		/* until the kernel is asked again for memory to receive */
+	CLOSING_MS = 1,		/* until a descriptor has been closed, mostly */
+	SOCKET_ROOM = 32 << 10, /* bytes of messages that a client need not read, times two */
 };
 
 struct outgoing {
@@ -46,216 +57,401 @@ static struct outgoing *outgoing_free(struct outgoing *o)
 	return NULL;
 }
 
+static void queue_drop(struct peer *peer)
+{
+	struct outgoing *o, *after;
+
+	list_for_each_entry_safe(o, after, &peer->out, link) {
+		if (o->fd >= 0)
+			flight_give(&peer->flight);
+		outgoing_free(o);
+	}
+	peer->queued = 0;
+}
+
+/* ---- turns ---------------------------------------------------------------------------------- */
+
+static bool peer_flush(struct peer *peer);
+static void peer_linger_end(struct peer *peer);
+
+static bool peer_on_turn(struct turn *turn)
+{
+	struct peer *peer = container_of(turn, struct peer, turn);
+	bool more = false;
+
+	if (peer->writable)
+		more = peer_flush(peer);
+	if (!peer->dropping && peer->readable && list_empty(&peer->stall) &&
+	    peer->peers->read(peer))
+		more = true;
+	return more && !peer->dropping;
+}
+
+void peers_harvest(struct peers *peers, int timeout_ms)
+{
+	struct epoll_event events[HARVEST_MAX];
+	int n = epoll_wait(peers->epoll_fd, events, HARVEST_MAX, timeout_ms);
+
+	for (int i = 0; i < n; i++) {
+		struct peer *peer = events[i].data.ptr;
+
+		if (!peer) {
+			peers->loop_ready = true;
+			continue;
+		}
+		if (peer->dropping) {
+			peer_linger_end(peer);
+			continue;
+		}
+		peer->readable |= (events[i].events & ~(uint32_t)EPOLLOUT) != 0;
+		peer->writable |= peer->awaits_room;
+		turn_queue(&peer->turn);
+	}
+}
+
+static void peers_on_stalled(uv_timer_t *timer)
+{
+	struct peers *peers = container_of(timer, struct peers, stalled_timer);
+	struct peer *peer, *after;
+
+	closer_note(&peers->shared->closer);
+	list_for_each_entry_safe(peer, after, &peers->stalled, stall) {
+		list_del(&peer->stall);
+		turn_queue(&peer->turn);
+	}
+}
+
+void peer_stall(struct peer *peer)
+{
+	struct peers *peers = peer->peers;
+	uint64_t ms = peer->turn.account->closing ? CLOSING_MS : STALL_MS;
+
+	if (list_empty(&peers->stalled) || uv_timer_get_due_in(&peers->stalled_timer) > ms)
+		uv_timer_start(&peers->stalled_timer, peers_on_stalled, ms, 0);
+	list_del(&peer->stall);
+	list_add_tail(&peers->stalled, &peer->stall);
+}
+
 /* ---- the end -------------------------------------------------------------------------------- */
 
-void peers_init(struct peers *peers, uv_loop_t *loop, struct state *state)
+int peers_init(struct peers *peers, uv_loop_t *loop, struct namespaces *namespaces,
+	       struct turns *turns, bool (*read)(struct peer *peer))
 {
-	*peers = (struct peers){ .loop = loop, .state = state };
+	struct epoll_event of_loop = { .events = EPOLLIN };
+
+	*peers = (struct peers){ .loop = loop,
+				 .namespaces = namespaces,
+				 .shared = namespaces->shared,
+				 .turns = turns,
+				 .read = read,
+				 .epoll_fd = epoll_create1(EPOLL_CLOEXEC) };
+	if (peers->epoll_fd < 0)
+		return -errno;
 	list_init(&peers->list);
+	list_init(&peers->dead);
+	list_init(&peers->stalled);
+	list_init(&peers->resting);
+	list_init(&peers->looks);
+	list_init(&peers->lingering);
+	list_init(&peers->forgetting);
+	flights_init(&peers->flights, &peers->shared->pools[SHARE_IN_FLIGHT]);
 	uv_timer_init(loop, &peers->orphan_timer);
+	uv_timer_init(loop, &peers->closer_timer);
+	uv_timer_init(loop, &peers->stalled_timer);
+	return epoll_ctl(peers->epoll_fd, EPOLL_CTL_ADD, uv_backend_fd(loop), &of_loop) ? -errno
+											: 0;
 }
 
-/* The time between two looks at orphans doubles; SETTLE waits for orphans only at first. */
-enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SETTLED = 128, ORPHAN_MS_MAX = 1024 };
-
-/*
- * A look at an orphan takes long if its ledger has pinned pages, since the kernel waits for them.
- * It counts as slow then. Slow orphans are looked at one at a time, so that together they take only
- * this part of our time.
- */
-#define LOOK_SLOW_NS (5 * NS_PER_MS)
-enum { LOOK_SLOW_PART = 32 };
-
-static void peer_on_closed(uv_handle_t *handle)
+void peers_deinit(struct peers *peers)
 {
-	struct peer *peer = container_of((uv_poll_t *)handle, struct peer, poll);
-
-	peer->closed = true;
-	if (!peer->orphan)
-		free(peer);
+	peers_sweep(peers);
+	peers_forgotten(peers, UINT64_MAX);
+	index_deinit(&peers->index);
+	peers->epoll_fd = fd_close(peers->epoll_fd);
 }
 
-/* Can the client be given up? @end: its connection ends now; else it is an orphan. */
-static bool peer_look(struct peer *peer, bool end)
+static struct peer *peer_free(struct peer *peer)
 {
-	struct peers *peers = peer->peers;
-	int64_t began = now_mono_ns(), now;
-	bool over = end ? client_end(&peer->client, peers->state)
-			: client_look(&peer->client, peers->state);
-
-	now = now_mono_ns();
-	peer->slow = now - began > LOOK_SLOW_NS;
-	if (peer->slow)
-		peers->slow_after = now + (now - began) * LOOK_SLOW_PART;
-	return over;
+	if (peer->kept)
+		peer->kept->peer = NULL;
+	flight_end(&peer->flight);
+	charge_give(&peer->partial);
+	charge_give(&peer->connection);
+	account_unref(peer->turn.account);
+	free(peer);
+	return NULL;
 }
 
-/* Is it time to look at it? Slow orphans take turns: the one that is looked at goes to the end. */
-static bool peer_is_due(struct peer *peer)
-{
-	struct peers *peers = peer->peers;
-
-	if (!peer->orphan || !peer->slow)
-		return peer->orphan;
-	if (now_mono_ns() < peers->slow_after)
-		return false;
-	list_del(&peer->link);
-	list_add_tail(&peers->list, &peer->link);
-	return true;
-}
-
-/* Its client has been given up. */
-static void peer_leave(struct peer *peer)
-{
-	struct peers *peers = peer->peers;
-
-	list_del(&peer->link);
-	peers->count--;
-	if (!peer->orphan)
-		return; /* the close callback is still to come */
-	peers->orphans--;
-	peer->orphan = false;
-	if (peer->closed)
-		free(peer);
-}
-
-static void peers_on_timer(uv_timer_t *timer)
-{
-	struct peers *peers = container_of(timer, struct peers, orphan_timer);
-
-	peers_look(peers);
-}
-
-static void peers_look_again(struct peers *peers, unsigned ms)
-{
-	peers->orphan_ms = ms < ORPHAN_MS_MAX ? ms : ORPHAN_MS_MAX;
-	uv_timer_start(&peers->orphan_timer, peers_on_timer, peers->orphan_ms, 0);
-}
-
-void peers_look(struct peers *peers)
+void peers_sweep(struct peers *peers)
 {
 	struct peer *peer, *after;
 
-	list_for_each_entry_safe(peer, after, &peers->list, link) {
-		if (peer_is_due(peer) && peer_look(peer, false))
-			peer_leave(peer);
+	list_for_each_entry_safe(peer, after, &peers->dead, link) {
+		list_del(&peer->link);
+		if (peer->fd >= 0)
+			list_add_tail(&peers->lingering, &peer->link);
+		else
+			peer_free(peer);
 	}
-	if (peers->orphans)
-		peers_look_again(peers, peers->orphan_ms * 2);
 }
 
-bool peers_unsettled(const struct peers *peers)
+void peer_leave(struct peer *peer)
 {
-	return peers->behind || (peers->orphans && peers->orphan_ms < ORPHAN_MS_SETTLED);
+	struct peers *peers = peer->peers;
+
+	list_del(&peer->link);
+	index_remove(&peers->index, peer->client.id);
+	list_add_tail(&peers->dead, &peer->link);
+	peer->left = true;
+	peers->count--;
+	if (peer->name_space)
+		peer->name_space->clients--;
+	peers->orphans -= peer->orphan;
+	peer->orphan = false;
 }
 
-void peer_set_behind(struct peer *peer, bool behind)
+static void peers_on_closer(uv_timer_t *timer)
 {
-	peer->peers->behind += behind - peer->behind;
-	peer->behind = behind;
+	struct peers *peers = container_of(timer, struct peers, closer_timer);
+
+	closer_look(&peers->shared->closer);
+	if (!closer_waits(&peers->shared->closer))
+		uv_timer_stop(timer);
+}
+
+void peer_close(struct peer *peer, int fd_take)
+{
+	closer_take(&peer->peers->shared->closer, fd_take, peer->turn.account);
+}
+
+void peers_settle(struct peers *peers)
+{
+	if (closer_waits(&peers->shared->closer) &&
+	    !uv_is_active((uv_handle_t *)&peers->closer_timer))
+		uv_timer_start(&peers->closer_timer, peers_on_closer, CLOSER_LOOK_MS,
+			       CLOSER_LOOK_MS);
+}
+
+static int peer_watch(struct peer *peer, int operation, uint32_t events)
+{
+	struct epoll_event event = { .events = events | EPOLLET, .data.ptr = peer };
+
+	return epoll_ctl(peer->peers->epoll_fd, operation, peer->fd, &event) ? -errno : 0;
+}
+
+/* Closing the socket would not take the descriptors out of it that the client has not received. The
+ * kernel tells of each message that it receives. */
+static bool peer_lingers(struct peer *peer)
+{
+	if (!flight_look(&peer->flight))
+		return false;
+	if (peer->lingers)
+		return true;
+	if (peer_watch(peer, EPOLL_CTL_ADD, EPOLLOUT))
+		return false;
+	peer->lingers = true;
+	shutdown(peer->fd, SHUT_RDWR);
+	return flight_look(&peer->flight); /* again, now that we would be told */
+}
+
+void peers_close(struct peers *peers, int fd_take, struct account *account)
+{
+	if (conn_end(fd_take)) {
+		epoll_ctl(peers->epoll_fd, EPOLL_CTL_DEL, fd_take, NULL);
+		closer_take(&peers->shared->closer, fd_take, account);
+	} else {
+		close(fd_take); /* that takes it out of the epoll instance, too */
+	}
+}
+
+/* ---- sockets that are kept ------------------------------------------------------------------ */
+
+int peer_keep(struct peer *peer)
+{
+	const struct catalog *cat = &peer->state->catalog;
+	struct keep *keeper = peer->peers->shared->keep;
+	struct kept_socket *kept;
+	int r;
+
+	if (!cat->facts || keeper->fd < 0)
+		return 0;
+	kept = malloc(sizeof(*kept));
+	if (!kept)
+		return -ENOMEM;
+	*kept = (struct kept_socket){ .peer = peer, .fd = -1 };
+	list_init(&kept->link);
+	survive_tag(kept->tag, SURVIVOR_SOCKET, cat->instance, peer->client.index,
+		    peer->client.generation);
+	r = peer->adopted ? 0 : keep(keeper, kept->tag, peer->fd);
+	if (r)
+		log_warn("a connection is not kept: it will end with the daemon",
+			 "client=%llu error=%s", (unsigned long long)peer->client.id,
+			 log_str(strerror(-r)));
+	peer->kept = kept;
+	return 0;
+}
+
+static void kept_free(struct peers *peers, struct kept_socket *kept)
+{
+	list_del(&kept->link);
+	if (kept->peer)
+		kept->peer->kept = NULL;
+	if (kept->fd >= 0)
+		peers_close(peers, take_fd(&kept->fd), NULL);
+	free(kept);
+}
+
+static void kept_forget(struct peers *peers, struct kept_socket *kept)
+{
+	struct keep *keeper = peers->shared->keep;
+
+	if (keeper->fd < 0 || keep_forget(keeper, kept->tag)) {
+		kept_free(peers, kept);
+		return;
+	}
+	kept->number = keeper->forgets;
+	list_add_tail(&peers->forgetting, &kept->link);
+}
+
+/* The keeper has closed what it was told to forget, up to keep->forgets = @count. */
+void peers_forgotten(struct peers *peers, uint64_t count)
+{
+	struct kept_socket *kept, *after;
+
+	list_for_each_entry_safe(kept, after, &peers->forgetting, link) {
+		if (kept->number > count)
+			return;
+		kept_free(peers, kept);
+	}
+}
+
+/* No client of ours has that socket. It is closed when the keeper has forgotten it. -ENOMEM. */
+int peers_forget_kept(struct peers *peers, const char *tag, int fd_take)
+{
+	struct kept_socket *kept = malloc(sizeof(*kept));
+
+	if (!kept) {
+		fd_close(fd_take);
+		return -ENOMEM;
+	}
+	*kept = (struct kept_socket){ .fd = fd_take };
+	list_init(&kept->link);
+	snprintf(kept->tag, sizeof(kept->tag), "%s", tag);
+	kept_forget(peers, kept);
+	return 0;
+}
+
+void peer_close_socket(struct peer *peer)
+{
+	if (peer->fd < 0 || (!peer->peers->ended && peer_lingers(peer)))
+		return;
+	if (peer->lingers) /* a kept socket stays open longer than the peer lives */
+		epoll_ctl(peer->peers->epoll_fd, EPOLL_CTL_DEL, peer->fd, NULL);
+	if (peer->kept && !peer->peers->ended) { /* its client sees the end when both have closed */
+		peer->kept->fd = take_fd(&peer->fd);
+		peer->kept->peer = NULL;
+		peer->kept = NULL;
+		return;
+	}
+	peers_close(peer->peers, take_fd(&peer->fd), peer->turn.account);
+}
+
+/* If it has been swept already, it is swept again to be freed. An orphan has yet to leave. */
+static void peer_linger_end(struct peer *peer)
+{
+	if (flight_look(&peer->flight))
+		return;
+	peer_close_socket(peer);
+	if (!peer->left)
+		return;
+	list_del(&peer->link);
+	list_add_tail(&peer->peers->dead, &peer->link);
 }
 
 /* Ends all that a peer has in serve/; the client is the caller's. */
 static void peer_shut(struct peer *peer)
 {
-	struct outgoing *o, *after;
 	struct peer_wait *wait;
 
 	if (peer->dropping)
 		return;
 	peer->dropping = true;
-	peer_set_behind(peer, false);
+	turn_cancel(&peer->turn);
+	list_del(&peer->stall);
+	list_del(&peer->greet);
 	while (!list_empty(&peer->waits)) {
 		wait = list_first_entry(&peer->waits, struct peer_wait, link);
 		list_del(&wait->link);
 		wait->gone(wait);
 	}
-	list_for_each_entry_safe(o, after, &peer->out, link)
-		outgoing_free(o);
-	uv_close((uv_handle_t *)&peer->poll, peer_on_closed);
-	peer->fd = fd_close(peer->fd);
+	queue_drop(peer);
+	epoll_ctl(peer->peers->epoll_fd, EPOLL_CTL_DEL, peer->fd, NULL);
+	if (peer->kept)
+		kept_forget(peer->peers, peer->kept);
+}
+
+void peer_end(struct peer *peer)
+{
+	list_del(&peer->look);
+	list_add_tail(&peer->turn.account->ends, &peer->look);
+	account_due(peer->turn.account, ACCOUNT_ENDS);
+}
+
+/* It has lost its connection. */
+static void peer_orphan(struct peer *peer)
+{
+	peer->dropping = peer->orphan = peer->ending = true;
+	peer->peers->orphans++;
+	peer->peers->ending++;
+	peer->turn.account->ending++;
+	peer_end(peer);
 }
 
 void peer_drop(struct peer *peer)
 {
-	struct peers *peers = peer->peers;
-	bool over;
-
 	if (peer->dropping)
 		return;
-	over = peer_look(peer, true);
-	log_debug("client gone", "client=%llu pid=%u orphan=%d",
-		  (unsigned long long)peer->client.id, peer->client.pid, !over);
+	client_end(&peer->client, peer->state);
+	log_debug("client gone", "client=%llu pid=%u", (unsigned long long)peer->client.id,
+		  peer->client.pid);
 	peer_shut(peer);
-	if (over) {
-		peer_leave(peer);
-		return;
-	}
-	peer->orphan = true;
-	peers->orphans++;
-	peers_look_again(peers, ORPHAN_MS_FIRST);
+	peer_orphan(peer);
 }
 
 void peers_end(struct peers *peers)
 {
 	struct peer *peer, *after;
 
+	peers->ended = true;
+	uv_close((uv_handle_t *)&peers->stalled_timer, NULL);
 	uv_close((uv_handle_t *)&peers->orphan_timer, NULL);
+	uv_close((uv_handle_t *)&peers->closer_timer, NULL);
 	list_for_each_entry_safe(peer, after, &peers->list, link) {
 		peer_shut(peer);
-		client_deinit(&peer->client, peers->state, false);
+		peer_close_socket(peer);
+		list_del(&peer->look);
+		if (peer->looked)
+			peer->looked->peer = NULL;
+		client_deinit(&peer->client, peer->state, false);
 		peer_leave(peer);
+	}
+	list_for_each_entry_safe(peer, after, &peers->lingering, link) {
+		list_del(&peer->link);
+		list_add_tail(&peers->dead, &peer->link);
+		peer_close_socket(peer);
 	}
 }
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-/*
- * Descriptors in a socket's queue count against one limit for all clients, so each client may leave
- * only a few there. The kernel does not tell how many it has received. But no message takes less of
- * the queue than QUEUED_MIN, so the queue's fill is a bound.
- */
-static bool peer_may_get_fd(struct peer *peer)
+/* The kernel looks at once whether there is room already. */
+static void peer_await_room(struct peer *peer, bool awaits)
 {
-	int queued;
-	unsigned unread;
-
-	if (!peer->fds_unread)
-		return true;
-	if (ioctl(peer->fd, SIOCOUTQ, &queued))
-		return false;
-	unread = ((unsigned)queued + QUEUED_MIN - 1) / QUEUED_MIN;
-	if (peer->fds_unread > unread)
-		peer->fds_unread = unread;
-	return peer->fds_unread < WIRE_FDS_UNREAD_MAX;
-}
-
-static int peer_send_now(struct peer *peer, const void *message, int fd_peek)
-{
-	int r;
-
-	if (fd_peek >= 0 && !peer_may_get_fd(peer))
-		return -EXFULL;
-	r = conn_send(peer->fd, message, fd_peek, MSG_DONTWAIT);
-	if (!r && fd_peek >= 0)
-		peer->fds_unread++;
-	return r;
-}
-
-void peer_poll(struct peer *peer)
-{
-	int r;
-	bool out = !list_empty(&peer->out) || (!peer->deaf && notice_next(&peer->client));
-
-	if (peer->polling_out == out && uv_is_active((uv_handle_t *)&peer->poll))
+	if (peer->awaits_room == awaits)
 		return;
-	peer->polling_out = out;
-	r = loop_poll(&peer->poll, peer->fd, UV_READABLE | (out ? UV_WRITABLE : 0), peer->on_poll);
-	if (!r)
-		return;
-	log_warn("client dropped: it cannot be polled", "client=%llu error=%s",
-		 (unsigned long long)peer->client.id, log_str(strerror(-r)));
-	peer_drop(peer);
+	peer->awaits_room = awaits;
+	peer_watch(peer, EPOLL_CTL_MOD, EPOLLIN | (awaits ? EPOLLOUT : 0)); /* it cannot fail: the
+									       socket is there */
 }
 
 static int peer_queue(struct peer *peer, const void *message, int fd_peek)
@@ -276,7 +472,7 @@ static int peer_queue(struct peer *peer, const void *message, int fd_peek)
 	memcpy(o->bytes, message, header->length);
 	list_add_tail(&peer->out, &o->link);
 	peer->queued++;
-	peer_poll(peer);
+	peer_await_room(peer, true);
 	return 0;
 }
 
@@ -289,13 +485,9 @@ static bool is_gone(int r)
  * read. */
 static void peer_deafen(struct peer *peer)
 {
-	struct outgoing *o, *after;
-
 	peer->deaf = true;
-	list_for_each_entry_safe(o, after, &peer->out, link)
-		outgoing_free(o);
-	peer->queued = 0;
-	peer_poll(peer);
+	queue_drop(peer);
+	peer_await_room(peer, false);
 }
 
 void peer_send(struct peer *peer, const void *message, int fd_take)
@@ -304,85 +496,120 @@ void peer_send(struct peer *peer, const void *message, int fd_take)
 	fd_close(fd_take);
 }
 
-/* Did a limit of the kernel's stop us, and not the peer's own, which is -EXFULL? */
+/* Did a limit of the kernel's or of its user's stop us, and not the peer's own, which is -EXFULL?
+ */
 static bool is_short(int r)
 {
-	return r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE || r == -ENOMEM;
+	return charge_is_refused(r) || r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE ||
+	       r == -ENOMEM;
+}
+
+static int send_now(struct peer *peer, const void *message, int fd_peek)
+{
+	int r = conn_send(peer->fd, message, fd_peek, MSG_DONTWAIT);
+
+	if (!r && fd_peek >= 0)
+		flight_sent(&peer->flight);
+	return r;
+}
+
+static int send_or_queue(struct peer *peer, const void *message, int fd_peek)
+{
+	int r = fd_peek >= 0 ? flight_take(&peer->flight) : 0;
+
+	if (r)
+		return r;
+	r = list_empty(&peer->out) ? send_now(peer, message, fd_peek) : -EAGAIN;
+	if (r == -EAGAIN)
+		r = peer_queue(peer, message, fd_peek);
+	if (r && fd_peek >= 0)
+		flight_give(&peer->flight);
+	return r;
+}
+
+int peer_try_send(struct peer *peer, const void *message, int fd_peek)
+{
+	int r;
+
+	if (peer->dropping || peer->deaf)
+		return 0;
+	r = send_or_queue(peer, message, fd_peek);
+	if (!r || (is_short(r) && fd_peek >= 0))
+		return r;
+	if (is_gone(r)) {
+		peer_deafen(peer);
+		return 0;
+	}
+	log_warn_limited(&peer->turn.account->log, "client dropped: it does not read its messages",
+			 "client=%llu pid=%u uid=%u error=%d", (unsigned long long)peer->client.id,
+			 peer->client.pid, peer->client.uid, -r);
+	peer_drop(peer);
+	return 0;
 }
 
 bool peer_send_lent(struct peer *peer, const void *message, int fd_peek)
 {
 	const struct wire_header *header = message;
-	int r = -EAGAIN;
+	int r = peer_try_send(peer, message, fd_peek);
 
-	if (peer->dropping || peer->deaf)
-		return true;
-	if (list_empty(&peer->out))
-		r = peer_send_now(peer, message, fd_peek);
-	if (r == -EAGAIN)
-		r = peer_queue(peer, message, fd_peek);
-	if (!r)
-		return true;
-	if (is_gone(r)) {
-		peer_deafen(peer);
-		return true;
-	}
-	if (is_short(r) && fd_peek >= 0 &&
-	    (header->type == WIRE_SEGMENT || header->type == WIRE_IMPORTED)) {
-		/* it is not the peer's fault, and nothing depends on the descriptor */
+	if (charge_is_refused(r))
+		peer_error_share(peer, header->serial, r, "cannot send a descriptor");
+	else if (r)
 		peer_error(peer, header->serial, WIRE_E_NO_RESOURCES,
-			   "cannot send the descriptor of a segment: %s; try again later",
-			   strerror(-r));
-		return false;
-	}
-	log_warn("client dropped: it does not read its messages",
-		 "client=%llu pid=%u uid=%u error=%d", (unsigned long long)peer->client.id,
-		 peer->client.pid, peer->client.uid, -r);
-	peer_drop(peer);
-	return true;
+			   "cannot send a descriptor: %s; try again later", strerror(-r));
+	return !r;
 }
 
 void peer_notify(struct peer *peer)
 {
-	struct notice *n;
-	int r = 0;
-
-	if (peer->dropping || peer->deaf)
+	if (peer->dropping || peer->deaf || peer->awaits_room)
 		return;
-	while (list_empty(&peer->out) && (n = notice_next(&peer->client))) {
-		r = peer_send_now(peer, &n->message, -1);
-		if (r)
-			break;
-		notice_sent(n);
-	}
-	if (is_gone(r))
-		peer_deafen(peer);
-	else if (r && r != -EAGAIN)
-		peer_drop(peer);
-	else
-		peer_poll(peer);
+	peer->writable = true;
+	turn_queue(&peer->turn);
 }
 
-void peer_flush(struct peer *peer)
+/* Sends what has waited longest. 1: nothing waits. */
+static int flush_one(struct peer *peer)
 {
-	struct outgoing *o, *after;
+	struct outgoing *o;
+	struct notice *n;
 	int r;
 
-	list_for_each_entry_safe(o, after, &peer->out, link) {
-		r = peer_send_now(peer, o->bytes, o->fd);
-		if (r == -EAGAIN)
-			return;
-		if (r) {
-			if (is_gone(r))
-				peer_deafen(peer);
-			else
-				peer_drop(peer);
-			return;
+	if (!list_empty(&peer->out)) {
+		o = list_first_entry(&peer->out, struct outgoing, link);
+		r = send_now(peer, o->bytes, o->fd);
+		if (!r) {
+			outgoing_free(o);
+			peer->queued--;
 		}
-		outgoing_free(o);
-		peer->queued--;
+		return r;
 	}
-	peer_notify(peer);
+	n = notice_next(&peer->client);
+	if (peer->deaf || !n)
+		return 1;
+	r = send_now(peer, &n->message, -1);
+	if (!r)
+		notice_sent(n);
+	return r;
+}
+
+/* True: the turn is over, and perhaps the socket takes more. May drop the peer. */
+static bool peer_flush(struct peer *peer)
+{
+	int r = 0;
+
+	for (unsigned n = 0; !r && n < TURN_MESSAGES; n++)
+		r = flush_one(peer);
+	peer->writable = !r;
+	if (!r)
+		return true;
+	if (is_gone(r))
+		peer_deafen(peer);
+	else if (r == 1 || r == -EAGAIN)
+		peer_await_room(peer, r == -EAGAIN);
+	else
+		peer_drop(peer);
+	return false;
 }
 
 void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *format, ...)
@@ -405,75 +632,128 @@ void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *f
 	peer_send(peer, &m, -1);
 }
 
+void peer_error_share(struct peer *peer, uint32_t serial, int r, const char *what, ...)
+{
+	char text[WIRE_TEXT_MAX], tried[WIRE_TEXT_MAX];
+	unsigned code;
+	va_list args;
+
+	va_start(args, what);
+	vsnprintf(tried, sizeof(tried), what, args);
+	va_end(args);
+	code = share_error_text(peer->state, peer->client.account, r, tried, text, sizeof(text));
+	peer_error(peer, serial, code, "%s", text);
+}
+
 /* An unread COMMIT may use a prefetched draft. An error counts as unread messages, which is safe.
  */
 bool peer_unread(const struct client *c)
 {
 	const struct peer *peer = container_of(c, struct peer, client);
-	int bytes;
 
-	return peer->fd >= 0 && (ioctl(peer->fd, SIOCINQ, &bytes) || bytes > 0);
+	return !peer->dropping && conn_unread(peer->fd);
 }
 
-static int peer_credentials(int fd, struct ucred *cred)
+int peer_new(struct peer **pp, struct peers *peers, int fd_take, struct account *account_take,
+	     const struct client_identity *who)
 {
-	socklen_t length = sizeof(*cred);
+	struct peer *peer = calloc(1, sizeof(*peer));
 
-	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, cred, &length) ? -errno : 0;
-}
-
-bool peer_is_nobody(int fd_peek)
-{
-	struct ucred cred;
-
-	return !peer_credentials(fd_peek, &cred) && cred.uid == PEER_OVERFLOW_UID;
-}
-
-static int peer_identity(int fd, struct client_identity *who)
-{
-	struct ucred cred;
-	int r = peer_credentials(fd, &cred);
-
-	if (r)
-		return r;
-	*who = (struct client_identity){ .uid = cred.uid,
-					 .gid = cred.gid,
-					 .pid = (uint32_t)cred.pid };
+	if (!peer || index_reserve(&peers->index)) {
+		account_unref(account_take);
+		fd_close(fd_take);
+		free(peer);
+		return -ENOMEM;
+	}
+	peer->peers = peers;
+	peer->state = &namespace_default(peers->namespaces)->state;
+	peer->fd = fd_take;
+	turn_init(&peer->turn, account_take, peer_on_turn);
+	flight_init(&peer->flight, &peers->flights, account_take, fd_take);
+	list_init(&peer->stall);
+	list_init(&peer->look);
+	list_init(&peer->greet);
+	list_init(&peer->out);
+	list_init(&peer->waits);
+	client_init(&peer->client, peers->shared, who);
+	list_add_tail(&peers->list, &peer->link);
+	index_add(&peers->index, peer->client.id, peer);
+	peers->count++;
+	*pp = peer;
 	return 0;
 }
 
-int peer_new(struct peers *peers, int fd_take, uv_poll_cb on_poll)
+int peer_begin(struct peer *peer)
 {
-	cleanup_(fd_closep) int fd = fd_take;
-	struct client_identity who = { 0 };
+	int room = SOCKET_ROOM;
+
+	setsockopt(peer->fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
+	return peer_watch(peer, EPOLL_CTL_ADD, EPOLLIN);
+}
+
+/* It goes on where the last daemon was. What it may do may have been changed since. */
+static int peer_resume(struct peer *peer)
+{
+	struct wire_plain adopted = {
+		.header = { .type = WIRE_ADOPTED,
+			    .length = sizeof(adopted),
+			    .life = peer->state->catalog.header->life },
+	};
+	struct client *c = &peer->client;
+	struct namespace_user user = { .uid = c->uid, .gid = c->gid };
+	cleanup_(freep) gid_t *groups = NULL;
+	int r = identity_groups(peer->fd, &groups, &user.ngroups);
+
+	if (r)
+		return r;
+	user.groups = groups;
+	account_set_groups(peer->turn.account, c->gid, groups, user.ngroups);
+	account_set_groups(c->account, c->gid, groups, user.ngroups);
+	peer->may_publish = namespace_rights(&peer->name_space->config, &user,
+					     peer->peers->shared->uid) &
+			    NAMESPACE_PUBLISH;
+	peer->phase = PEER_READY;
+	r = charge_adopt(&peer->connection, peer->turn.account,
+			 &peer->peers->shared->pools[SHARE_CONNECTIONS], 1);
+	if (!r)
+		r = peer_keep(peer);
+	if (!r)
+		r = peer_begin(peer);
+	if (!r)
+		peer_send(peer, &adopted, -1);
+	return r;
+}
+
+bool peer_is_of_old_life(const struct peer *peer, const struct wire_header *header)
+{
+	return peer->adopted && header->life != peer->state->catalog.header->life;
+}
+
+int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
+	       const struct client_fact *fact, int *ledger_fd, int fd_take)
+{
+	struct client_identity who = { .uid = fact->uid, .gid = fact->gid, .pid = fact->pid };
+	struct account *account = account_ref(&peers->shared->accounts, fact->uid);
 	struct peer *peer;
 	int r;
 
-	r = peer_identity(fd, &who);
+	if (!account) {
+		fd_close(fd_take);
+		return -ENOMEM;
+	}
+	memcpy(who.label, fact->label, sizeof(who.label));
+	peers->shared->next_client_id = fact->id - 1;
+	r = peer_new(&peer, peers, fd_take, account, &who);
 	if (r)
 		return r;
-	peer = calloc(1, sizeof(*peer));
-	if (!peer)
-		return -ENOMEM;
-	peer->peers = peers;
-	peer->on_poll = on_poll;
-	list_init(&peer->out);
-	list_init(&peer->waits);
-	r = client_init(&peer->client, peers->state, &who);
-	if (!r) {
-		r = uv_poll_init(peers->loop, &peer->poll, fd);
-		if (r)
-			client_deinit(&peer->client, peers->state, true);
-	}
-	if (r) {
-		free(peer);
-		return r;
-	}
-	peer->fd = take_fd(&fd);
-	list_add_tail(&peers->list, &peer->link);
-	peers->count++;
-	peer_poll(peer);
-	log_debug("client connected", "client=%llu pid=%u uid=%u",
-		  (unsigned long long)peer->client.id, who.pid, who.uid);
-	return 0;
+	peer->name_space = ns;
+	peer->state = &ns->state;
+	peer->adopted = fd_take >= 0;
+	ns->clients++;
+	r = client_adopt(&peer->client, &ns->state, index, fact, ledger_fd, peer->adopted);
+	if (r)
+		return r; /* the process ends */
+	if (!peer->adopted)
+		peer_orphan(peer);
+	return peer->adopted ? peer_resume(peer) : 0;
 }

@@ -4,46 +4,112 @@
 
 #include <uv.h>
 
+#include "daemon/keeper/tag.h"
+#include "daemon/serve/flight.h"
+#include "daemon/serve/index.h"
+#include "daemon/serve/turns.h"
 #include "daemon/state/client.h"
+#include "daemon/state/namespace.h"
 #include "proto/conn.h"
+
+struct peer;
 
 /* All connections of the daemon. */
 struct peers {
 	uv_loop_t *loop;
-	struct state *state;
-	struct list list;	 /* of struct peer */
+	struct namespaces *namespaces;
+	struct shared *shared;
+	struct turns *turns;
+	bool (*read)(struct peer *peer); /* reads some messages; whether there may be more */
+	int epoll_fd;			 /* all sockets, and what libuv waits for */
+	bool loop_ready;		 /* libuv has events */
+	struct list list;		 /* of struct peer */
+	struct peer_index index;	 /* the same */
+	struct list dead;		 /* of struct peer: they have left, and are freed soon */
+	struct list lingering;		 /* of struct peer: of those, the ones that linger */
+	struct list forgetting; /* of struct kept_socket, in the order they will be forgotten */
+	struct flights flights;
+	bool ended;	     /* nobody lingers */
+	struct list stalled; /* of struct peer, by stall: the kernel had no memory to receive */
+	uv_timer_t stalled_timer;
 	unsigned count;		 /* orphans included */
-	unsigned behind;	 /* peers with more messages than one turn reads */
 	unsigned orphans;	 /* peers without a connection whose processes use what they held */
 	unsigned orphan_ms;	 /* from the last look at them to the next */
-	int64_t slow_after;	 /* no slow orphan is looked at before that */
+	struct list resting;	 /* of struct peer, by look: orphans until the next look */
+	struct list looks;	 /* of struct peer, by look: orphans that wait for a worker */
+	unsigned looking;	 /* ledgers that workers look at */
+	unsigned ending;	 /* of the orphans: those that were not looked at yet */
 	uv_timer_t orphan_timer; /* the next look at orphans */
+	uv_timer_t closer_timer; /* runs while shared->closer has something to close */
 };
 
 enum peer_phase { PEER_NEW, PEER_GREETED, PEER_READY };
 
+/* A socket that the keeper has too. Whoever closes it last may wait for what was sent: we do. */
+struct kept_socket {
+	struct list link;  /* in peers->forgetting: the keeper was told to forget it */
+	struct peer *peer; /* NULL: it has left its socket here, to be closed */
+	int fd;
+	uint64_t number; /* keep->forgets at that time */
+	char tag[KEEP_TAG_SIZE];
+};
+
+/* A request that is answered in steps (listing.h): where it is. There is one at a time. */
+struct listing {
+	void (*step)(struct peer *peer); /* NULL: there is none */
+	uint32_t serial;
+	uint32_t uid;	/* KICK: only clients of this user, */
+	uint64_t until; /* up to this id */
+	uint64_t id;	/* of the client that is looked at, or was last */
+	struct client_sums sums;
+};
+
 struct peer {
-	uv_poll_t poll;
-	uv_poll_cb on_poll;
-	struct peers *peers; /* outlives us */
-	struct list link;    /* in peers->list */
+	struct turn turn;	      /* sends what is queued, and reads */
+	struct peers *peers;	      /* outlives us */
+	struct namespace *name_space; /* outlives us; NULL before HELLO */
+	struct state *state;	      /* of it; before HELLO the default one's, for errors */
+	bool may_publish;	      /* there */
+	struct list link;	      /* in peers->list, ->dead or ->lingering */
+	struct list stall;	      /* in peers->stalled */
+	struct list greet;	      /* in greeting->list */
+	int64_t came;		      /* when it connected */
+	struct charge connection;     /* as long as there is a struct peer */
+	struct charge partial;	      /* until it is READY */
 	struct client client;
 	struct list out;   /* of struct outgoing */
 	struct list waits; /* of struct peer_wait */
+	struct listing listing;
+	bool group_asked; /* client.group is to be answered, with listing.serial */
 	unsigned queued;
-	unsigned fds_unread; /* sent and perhaps not received yet */
-	unsigned creates;    /* of waits: creates that wait for room */
-	unsigned settles;    /* of waits: SETTLEs */
-	uint32_t rescan;     /* what its ledger said when we last looked at all retired tensors */
+	struct flight flight;
+	unsigned creates; /* of waits: creates that wait for room */
+	unsigned settles; /* of waits: SETTLEs */
+	uint32_t rescan;  /* what its ledger said when we last looked at all retired tensors */
 	int fd;
+	struct kept_socket *kept; /* NULL: its socket is not kept */
 	enum peer_phase phase;
-	bool polling_out;
-	bool deaf;   /* it has closed its end; we read what it sent before */
-	bool behind; /* its socket holds more than one turn reads */
+	bool readable;	  /* its socket may hold messages, or the end */
+	bool writable;	  /* its socket may have room for what waits */
+	bool awaits_room; /* the kernel tells us when its socket has room */
+	bool deaf;	  /* it has closed its end; we read what it sent before */
+	bool adopted;	  /* its connection is older than this daemon */
 	bool dropping;
-	bool orphan; /* dropped, but its process may still use what it held (client_end()) */
-	bool slow;   /* it is an orphan, and looking at it takes long */
-	bool closed; /* the loop is done with the handle */
+	bool orphan;  /* dropped, but its process may still use what it held (disconnect.h) */
+	bool left;    /* its client has been given up */
+	bool lingers; /* its socket waits for its client */
+	bool ending;  /* it is an orphan that was not looked at yet */
+	struct look *looked; /* what a worker does for it, or NULL */
+	struct list look;    /* in its account's ends, peers->resting or ->looks */
+};
+
+/* What a worker does for a peer: it looks whether anybody has the ledger mapped. */
+struct look {
+	uv_work_t work;
+	struct peers *peers;
+	struct peer *peer; /* NULL: the daemon ends */
+	int fd;		   /* of the ledger */
+	bool mapped;
 };
 
 /* A request that is answered later. peer_drop() takes it off peer.waits, then calls gone(). */
@@ -52,51 +118,83 @@ struct peer_wait {
 	void (*gone)(struct peer_wait *wait);
 };
 
-/* The kernel shows this number for a user whom this user namespace does not know. */
-enum { PEER_OVERFLOW_UID = 65534 };
-
-void peers_init(struct peers *peers, uv_loop_t *loop, struct state *state);
-/* Looks whether orphans have gone. */
-void peers_look(struct peers *peers);
+/* @read is called in turns. -EMFILE, -ENOMEM. */
+int peers_init(struct peers *peers, uv_loop_t *loop, struct namespaces *namespaces,
+	       struct turns *turns, bool (*read)(struct peer *peer));
+void peers_deinit(struct peers *peers);
+/*
+ * Waits for @timeout_ms (-1: for ever) until a socket has something to read or room again, or libuv
+ * an event. Queues the turns of such peers.
+ */
+void peers_harvest(struct peers *peers, int timeout_ms);
+/* Frees those that have left. No pointer to a peer may be kept over this. */
+void peers_sweep(struct peers *peers);
 /* The daemon ends: all peers go, and nothing that they had is used for anything else. */
 void peers_end(struct peers *peers);
-/* Are there messages that we have not read, or orphans so new that their processes may just be
- * ending? */
-bool peers_unsettled(const struct peers *peers);
 
-/* Does the connection belong to such an unknown user? Any user may look like that. */
-bool peer_is_nobody(int fd_peek);
+/* Takes over @fd_take and @account_take, also on failure. -ENOMEM. */
+int peer_new(struct peer **pp, struct peers *peers, int fd_take, struct account *account_take,
+	     const struct client_identity *who);
+/* Its messages are read from now on. -ENOSPC, -ENOMEM: the kernel has no room for one more. */
+int peer_begin(struct peer *peer);
 
-/* Takes over @fd_take, which is closed on failure, and polls it. STATE_E_CLIENTS or a negative
- * errno. */
-int peer_new(struct peers *peers, int fd_take, uv_poll_cb on_poll);
+/* Sees to it that what is to be closed is closed. To be called before the loop waits. */
+void peers_settle(struct peers *peers);
+
+/* Has its socket kept for the next daemon, if that is to know the client. -ENOMEM. */
+int peer_keep(struct peer *peer);
+void peers_forgotten(struct peers *peers, uint64_t count);
+int peers_forget_kept(struct peers *peers, const char *tag, int fd_take);
 
 /*
- * Ends the connection. The memory lives until the loop is done with the handle, and as long as the
- * peer is an orphan. May be called twice, and from a handler of the same peer.
+ * A client of the last daemon, with its socket in @fd_take. -1: it has none, and is an orphan
+ * unless its process is gone. Ids come in order. Takes *@ledger_fd on success. Fails as
+ * client_adopt().
+ */
+int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
+	       const struct client_fact *fact, int *ledger_fd, int fd_take);
+/* Was the message sent to a daemon before this one? */
+bool peer_is_of_old_life(const struct peer *peer, const struct wire_header *header);
+
+/* Closes a socket, in which there may be messages with descriptors. @account may be NULL. */
+void peers_close(struct peers *peers, int fd_take, struct account *account);
+/* Closes a descriptor that the peer sent, which nobody waits for. */
+void peer_close(struct peer *peer, int fd_take);
+
+/*
+ * Ends the connection. The memory lives until peers_sweep(), and as long as the peer is an orphan.
+ * May be called twice, and from a handler of the same peer.
  */
 void peer_drop(struct peer *peer);
 
-/* Polls for what the peer waits for now. May drop it. */
-void peer_poll(struct peer *peer);
-/* Sends what is queued, as far as the socket takes it. May drop the peer. */
-void peer_flush(struct peer *peer);
-/* Is there more in its socket than was read? Then the loop comes back for it, and SETTLE waits. */
-void peer_set_behind(struct peer *peer, bool behind);
+/* For ends.c. The end of a dropped peer goes on in the steps of its account. */
+void peer_end(struct peer *peer);
+void peer_close_socket(struct peer *peer);
+/* Its client is over. */
+void peer_leave(struct peer *peer);
+
+/* The kernel had no memory to receive its messages: it gets its next turn a little later. */
+void peer_stall(struct peer *peer);
 
 /*
  * Sends @message, or queues it if the socket is full. A peer that does not read is dropped.
- * @fd_take may be -1.
+ * @fd_take may be -1. If that cannot be sent, the peer gets an error instead.
  */
 void peer_send(struct peer *peer, const void *message, int fd_take);
-/* Sends a descriptor that stays the caller's. False: for want of descriptors it was not sent, and
- * the peer was told so. */
+/* The same, with a descriptor that stays the caller's. False: it could not be sent. */
 bool peer_send_lent(struct peer *peer, const void *message, int fd_peek);
+/* The same, but it returns why the descriptor could not be sent, and the peer has not been told: as
+ * account_take(), or -ETOOMANYREFS, -EMFILE, -ENFILE, -ENOMEM. */
+int peer_try_send(struct peer *peer, const void *message, int fd_peek);
 void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
+
+/* Says what could not be done because account_take() returned @r. */
+void peer_error_share(struct peer *peer, uint32_t serial, int r, const char *what, ...)
 	__attribute__((format(printf, 4, 5)));
 
 /* Has the client sent what was not read yet? This is state.unread. */
 bool peer_unread(const struct client *c);
 
-/* Sends the client's notices as far as it reads. They are not part of the queue. */
+/* The client has notices, which are not part of the queue: they are sent in its turns. */
 void peer_notify(struct peer *peer);

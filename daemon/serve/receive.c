@@ -1,25 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a peer's socket, at most PEER_BATCH messages a turn, so that no peer starves the others.
- * Loop thread only. */
+/* Reads a peer's socket in turns. Loop thread only. */
 #include <errno.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include "daemon/serve/dispatch.h"
 #include "daemon/serve/peer.h"
 #include "daemon/serve/receive.h"
+#include "daemon/state/group.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/tensor.h"
 #include "util/fd.h"
 #include "util/log.h"
 
-enum { PEER_BATCH = 64 };
-
 static void peer_refuse(struct peer *peer, const struct conn_message *m)
 {
-	log_warn("client dropped: bad message", "client=%llu pid=%u uid=%u why=%s",
-		 (unsigned long long)peer->client.id, peer->client.pid, peer->client.uid,
-		 log_str(m->why));
+	log_warn_limited(&peer->turn.account->log, "client dropped: bad message",
+			 "client=%llu pid=%u uid=%u why=%s", (unsigned long long)peer->client.id,
+			 peer->client.pid, peer->client.uid, log_str(m->why));
 	peer_error(peer, 0, WIRE_E_PROTOCOL, "%s", m->why);
 	peer_drop(peer);
 }
@@ -31,61 +28,64 @@ static void peer_drained(struct peer *peer)
 	const struct ledger *ledger = peer->client.ledger;
 	uint32_t rescan = ledger ? atomic_load(&((struct ledger *)ledger)->rescan) : 0;
 
-	tensor_messages_read(peer->peers->state, &peer->client);
+	tensor_messages_read(peer->state, &peer->client);
 	if (rescan == peer->rescan)
 		return;
 	peer->rescan = rescan;
-	lease_rescan(peer->peers->state);
+	lease_rescan(peer->state, &peer->client);
 }
 
-/* Is there a message, or the end, for which the loop will come back? */
-static bool peer_is_readable(const struct peer *peer)
-{
-	struct pollfd p = { .fd = peer->fd, .events = POLLIN };
-
-	return poll(&p, 1, 0) > 0;
-}
-
-static void peer_read(struct peer *peer)
+bool receive_turn(struct peer *peer)
 {
 	struct conn_message m;
-	int r;
+	struct conn_fds refused;
+	int r = 0, peek = peer->kept ? MSG_PEEK : 0;
+	bool stays;
 
-	peer_set_behind(peer, false);
-	for (unsigned n = 0; n < PEER_BATCH && !peer->dropping; n++) {
-		r = conn_receive(peer->fd, WIRE_TO_DAEMON, &m, MSG_DONTWAIT);
-		if (r == -EAGAIN) {
-			peer_drained(peer);
-			return;
-		}
-		if (r == -EBADMSG) {
-			peer_refuse(peer, &m);
-			return;
-		}
-		if (r) {
-			peer_drop(peer);
-			return;
-		}
-		peer_dispatch(peer, &m);
-		fd_close(m.fd); /* unless the handler took it */
+	if (peer->turn.account->closing) { /* what it sent before comes first */
+		peer_stall(peer);
+		return false;
 	}
-	if (peer->dropping)
-		return;
-	/* That may have been all, and nothing would tell us. Looking once too often is harmless. */
-	peer_drained(peer);
-	peer_set_behind(peer, peer_is_readable(peer));
-}
-
-void receive_on_poll(uv_poll_t *poll, int status, int events)
-{
-	struct peer *peer = container_of(poll, struct peer, poll);
-
-	if (events & UV_WRITABLE)
-		peer_flush(peer);
-	/* After an error libuv stops polling. It is the end, which comes after what the peer sent.
+	for (unsigned n = 0; n < TURN_MESSAGES && !(n && turn_is_over(peer->peers->turns)); n++) {
+		if (peer->listing.step || group_goes_on(&peer->client)) {
+			if (peer->listing.step)
+				peer->listing.step(peer);
+			else
+				peer_group_step(peer);
+			if (peer->dropping)
+				return false;
+			continue;
+		}
+		r = conn_receive_all(peer->fd, WIRE_TO_DAEMON, &m, MSG_DONTWAIT | peek, &refused);
+		/* what nobody sends again stays in the socket until it was handled */
+		stays = peek && !r && m.fd < 0 && peer_is_unanswered(&m);
+		if (peek && (!r || r == -EBADMSG) && !stays)
+			conn_consume(peer->fd);
+		for (unsigned i = 0; i < refused.n; i++)
+			peer_close(peer, refused.fds[i]);
+		if (r)
+			break;
+		peer_dispatch(peer, &m);
+		if (stays)
+			conn_consume(peer->fd);
+		peer_close(peer, m.fd); /* unless the handler took it */
+		if (peer->dropping)
+			return false;
+	}
+	if (r == -EBADMSG) {
+		peer_refuse(peer, &m);
+		return false;
+	}
+	if (r && r != -EAGAIN && r != -ENOMEM && r != -ENOBUFS) {
+		peer_drop(peer);
+		return false;
+	}
+	/* Without -EAGAIN that may have been all nevertheless. Looking once too often is harmless.
 	 */
-	if (!peer->dropping && (status < 0 || events & UV_READABLE))
-		peer_read(peer);
-	if (!peer->dropping && status < 0)
-		peer_poll(peer);
+	peer_drained(peer);
+	if (r == -EAGAIN)
+		peer->readable = false;
+	else if (r)
+		peer_stall(peer);
+	return !r;
 }

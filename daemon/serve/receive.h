@@ -2,7 +2,7 @@
 /* Reading a peer's socket. */
 #pragma once
 
-#include <uv.h>
+#include "daemon/serve/peer.h"
 
-/* The callback of a peer's poll: sends what is queued, then reads and dispatches messages. */
-void receive_on_poll(uv_poll_t *poll, int status, int events);
+/* One turn of a peer: reads and dispatches messages. Returns whether there may be more. */
+bool receive_turn(struct peer *peer);

@@ -17,9 +17,13 @@ void send_done(struct peer *peer, uint32_t serial)
 void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r,
 		     const char *why)
 {
-	const struct state *st = peer->peers->state;
+	const struct state *st = peer->state;
 	uint32_t index;
 
+	if (charge_is_refused(r)) {
+		peer_error_share(peer, serial, r, "%.*s", (int)name->len, name->text);
+		return;
+	}
 	switch (r) {
 	case STATE_E_GONE:
 		peer_error(
@@ -42,15 +46,15 @@ void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *
 			   (int)name->len, name->text);
 		break;
 	case STATE_E_BUCKET:
-		peer_error(peer, serial, WIRE_E_LIMIT, "%.*s: %d other names have the same hash",
-			   (int)name->len, name->text, CATALOG_MAX_CHAIN);
+		peer_error(peer, serial, WIRE_E_LIMIT,
+			   "%.*s: user %u has %d other names with the same hash, which is the most "
+			   "that one may have; choose another name",
+			   (int)name->len, name->text, peer->client.uid, NAME_BUCKET_MAX);
 		break;
-	case STATE_E_TENSORS:
 	case STATE_E_DRAFTS:
 		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "%.*s: too many tensors (--max-tensors %u) or drafts (%d for a client)",
-			   (int)name->len, name->text, st->catalog.header->max_tensors,
-			   CLIENT_DRAFTS_MAX);
+			   "%.*s: this client has its maximum of %d drafts; commit or abort some",
+			   (int)name->len, name->text, CLIENT_DRAFTS_MAX);
 		break;
 	case STATE_E_NOTICES:
 		peer_error(

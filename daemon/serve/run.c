@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loop. Callbacks only note what happened; server_settle() acts on it once for all of them,
- * before the loop waits again. An idle daemon has no timer running: space.timer runs while a create
- * waits for room, warm_timer while segments are warm, idle_timer while there are neither clients
- * nor tensors.
+ * The loop. It is our own, around libuv's: peers are served in turns (turns.h), for WORK_NS at a
+ * time, and libuv runs when it has an event, or between two such times. Its callbacks only note
+ * what happened, or queue turns. An idle daemon has no timer running: space.timer runs while a
+ * create waits for room, expiry.timer while a lifetime is to end, warm_timer while segments are
+ * warm, remnant_timer while there are remnants, idle_timer while there are neither clients nor
+ * tensors.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,14 +17,24 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "daemon/serve/ends.h"
+#include "daemon/serve/identity.h"
 #include "daemon/serve/loop.h"
 #include "daemon/serve/receive.h"
 #include "daemon/serve/run.h"
+#include "daemon/serve/takeover.h"
+#include "daemon/state/claim.h"
+#include "daemon/state/export.h"
+#include "daemon/state/lease.h"
+#include "daemon/state/survive.h"
 #include "util/clock.h"
 #include "util/fd.h"
 #include "util/log.h"
 
-enum { ACCEPT_BATCH = 16, ACCEPT_PAUSE_MS = 100, GUARD_BATCH = 16 };
+#define WORK_NS NS_PER_MS
+enum { ACCEPT_BATCH = 2, ACCEPT_PAUSE_MS = 100, GUARD_BATCH = 16 };
+enum { CLAIMS_BATCH = 64 }; /* answers, in one round */
+enum { STEPS_LOOKS = 64 };  /* at ledgers, in one turn */
 
 static void server_stop(struct server *server, const char *why)
 {
@@ -31,44 +43,64 @@ static void server_stop(struct server *server, const char *why)
 	server->stopping = true;
 	log_info("stopping", "why=%s clients=%u", log_str(why), server->peers.count);
 	peers_end(&server->peers);
+	greeting_stop(&server->greeting);
 	space_stop(&server->space);
+	turn_cancel(&server->accept);
+	turn_cancel(&server->guard_turn);
+	turn_cancel(&server->waking);
+	expiry_stop(&server->expiry);
 	uv_close((uv_handle_t *)&server->listener, NULL);
-	if (server->state.memory.store.guard.fd >= 0)
+	if (server->shared.store.guard.fd >= 0)
 		uv_close((uv_handle_t *)&server->guard, NULL);
+	if (server->shared.store.endings.fd >= 0)
+		uv_close((uv_handle_t *)&server->ended, NULL);
+	if (server->has_keeper)
+		uv_close((uv_handle_t *)&server->keeper, NULL);
 	server->listen_fd = fd_close(server->listen_fd);
 	uv_close((uv_handle_t *)&server->warm_timer, NULL);
+	uv_close((uv_handle_t *)&server->remnant_timer, NULL);
 	uv_close((uv_handle_t *)&server->idle_timer, NULL);
 	uv_close((uv_handle_t *)&server->accept_timer, NULL);
 	/* they stay caught until all is cleaned up: a second signal must not end us halfway */
-	for (unsigned i = 0; i < 2; i++)
+	for (unsigned i = 0; i < SERVER_SIGNALS; i++)
 		uv_unref((uv_handle_t *)&server->signals[i]);
 }
 
 static void server_on_signal(uv_signal_t *handle, int number)
 {
-	server_stop(handle->data, number == SIGTERM ? "SIGTERM" : "SIGINT");
+	struct server *server = handle->data;
+
+	if (number == SIGTERM || number == SIGINT) {
+		server_stop(server, number == SIGTERM ? "SIGTERM" : "SIGINT");
+		return;
+	}
+	if (server->keep->kind == KEEP_NOBODY) {
+		log_warn(
+			"no other daemon is started: this one has no keeper (--keeper no, or it was killed)");
+		return;
+	}
+	server->keep->reloading |= number == SIGHUP;
+	keep_renew(server->keep, number == SIGHUP ? "asked for by SIGHUP" : "asked for by SIGUSR2");
 }
 
 /* ---- accepting ------------------------------------------------------------------------------ */
 
-/* Sends an error that says why, and closes the connection. */
-static __attribute__((format(printf, 2, 3))) void server_turn_away(int fd_take, const char *format,
-								   ...)
+/* Any user whom our user namespace does not know looks like that one. */
+static void server_refuse_nobody(struct server *server, int fd_take)
 {
 	struct {
 		struct wire_error_reply reply;
 		char text[WIRE_TEXT_MAX];
-	} m = { .reply = { .header = { .type = WIRE_ERROR }, .code = WIRE_E_CLIENTS } };
-	va_list args;
-	int length;
+	} m = { .reply = { .header = { .type = WIRE_ERROR }, .code = WIRE_E_DENIED } };
 
-	va_start(args, format);
-	length = vsnprintf(m.text, sizeof(m.text), format, args);
-	va_end(args);
-	m.reply.text_len = (uint16_t)length;
-	m.reply.header.length = (uint32_t)(sizeof(m.reply) + (size_t)length);
+	m.reply.text_len = (uint16_t)snprintf(
+		m.text, sizeof(m.text),
+		"user %d (nobody) is refused: any user whom the daemon's user namespace does not "
+		"know looks like that",
+		IDENTITY_OVERFLOW_UID);
+	m.reply.header.length = (uint32_t)(sizeof(m.reply) + m.reply.text_len);
 	conn_send(fd_take, &m, -1, MSG_DONTWAIT);
-	close(fd_take);
+	peers_close(&server->peers, fd_take, NULL);
 }
 
 static void server_on_listen(uv_poll_t *poll, int status, int events);
@@ -81,6 +113,13 @@ static void server_on_accept_timer(uv_timer_t *timer)
 		uv_timer_start(timer, server_on_accept_timer, ACCEPT_PAUSE_MS, 0);
 }
 
+/* The kernel is out of something: looks again later, not at once. */
+static void server_accept_later(struct server *server)
+{
+	uv_poll_stop(&server->listener);
+	uv_timer_start(&server->accept_timer, server_on_accept_timer, ACCEPT_PAUSE_MS, 0);
+}
+
 /* Without a descriptor the client would wait in the backlog for ever, and the loop would spin. */
 static void server_accept_none(struct server *server)
 {
@@ -88,90 +127,123 @@ static void server_accept_none(struct server *server)
 
 	server->spare_fd = fd_close(server->spare_fd);
 	fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-	log_warn(fd < 0 ? "client kept waiting: out of descriptors"
-			: "client turned away: out of descriptors",
-		 "clients=%u", server->peers.count);
-	if (fd < 0) { /* even that failed: look again later, not at once */
-		uv_poll_stop(&server->listener);
-		uv_timer_start(&server->accept_timer, server_on_accept_timer, ACCEPT_PAUSE_MS, 0);
-	}
-	fd_close(fd);
+	log_warn_limited(&server->house.log,
+			 fd < 0 ? "client kept waiting: out of descriptors"
+				: "client turned away: out of descriptors",
+			 "clients=%u", server->peers.count);
+	if (fd < 0)
+		server_accept_later(server);
+	if (fd >= 0)
+		peers_close(&server->peers, fd, NULL);
 	server->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static void server_admit(struct server *server, int fd_take)
+{
+	int r;
+
+	if (identity_is_nobody(fd_take)) {
+		server_refuse_nobody(server, fd_take);
+		return;
+	}
+	r = greet_new(&server->greeting, fd_take);
+	if (r)
+		log_warn_limited(&server->house.log, "client refused: it could not be set up",
+				 "error=%s", log_str(r < 0 ? strerror(-r) : "too many clients"));
+}
+
+static bool server_on_accept(struct turn *turn)
+{
+	struct server *server = container_of(turn, struct server, accept);
+	int fd;
+
+	for (unsigned n = 0; n < ACCEPT_BATCH; n++) {
+		fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd >= 0) {
+			server_admit(server, fd);
+			continue;
+		}
+		if (errno == EMFILE || errno == ENFILE)
+			server_accept_none(server);
+		else if (errno == ENOMEM || errno == ENOBUFS)
+			server_accept_later(server);
+		return false;
+	}
+	return true;
 }
 
 static void server_on_listen(uv_poll_t *poll, int status, int events)
 {
-	struct server *server = container_of(poll, struct server, listener);
-	int fd, r;
-
+	(void)status;
 	(void)events;
-	for (unsigned n = 0; status >= 0 && n < ACCEPT_BATCH; n++) {
-		fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-		if (fd < 0 && (errno == EMFILE || errno == ENFILE))
-			server_accept_none(server);
-		if (fd < 0)
-			break;
-		if (server->peers.count >= server->state.catalog.header->max_clients) {
-			server_turn_away(fd,
-					 "the daemon has its maximum of %u clients (--max-clients)",
-					 server->state.catalog.header->max_clients);
-			continue;
-		}
-		if (peer_is_nobody(fd)) {
-			server_turn_away(
-				fd,
-				"user %d (nobody) is refused: any user whom the daemon's user "
-				"namespace does not know looks like that",
-				PEER_OVERFLOW_UID);
-			continue;
-		}
-		r = peer_new(&server->peers, fd, receive_on_poll);
-		if (r)
-			log_warn("client refused: it could not be set up", "error=%s",
-				 log_str(r < 0 ? strerror(-r) : "too many clients"));
-	}
+	turn_queue(&container_of(poll, struct server, listener)->accept);
 }
 
 /* ---- sizes that clients change -------------------------------------------------------------- */
 
 static void server_drop_writer(struct server *server, uint64_t writer)
 {
-	struct peer *peer;
+	struct peer *peer = index_find(&server->peers.index, writer);
 
-	list_for_each_entry(peer, &server->peers.list, link) {
-		if (peer->client.id != writer || peer->dropping)
-			continue;
-		log_warn("client dropped: it changed the size of a segment",
-			 "client=%llu pid=%u uid=%u", (unsigned long long)writer, peer->client.pid,
-			 peer->client.uid);
+	if (peer && !peer->dropping) {
+		log_warn_limited(&peer->turn.account->log,
+				 "client dropped: it changed the size of a segment",
+				 "client=%llu pid=%u uid=%u", (unsigned long long)writer,
+				 peer->client.pid, peer->client.uid);
 		peer_drop(peer);
 		return;
 	}
-	log_warn("size of a segment set right: its client, which changed it, is gone",
-		 "client=%llu", (unsigned long long)writer);
+	log_warn_limited(&server->house.log,
+			 "size of a segment set right: its client, which changed it, is gone",
+			 "client=%llu", (unsigned long long)writer);
+}
+
+static bool server_on_guard_turn(struct turn *turn)
+{
+	struct server *server = container_of(turn, struct server, guard_turn);
+	uint64_t writer;
+
+	for (unsigned n = 0; n < GUARD_BATCH && !(n && turn_is_over(&server->turns)); n++) {
+		if (!guard_next(&server->shared.store.guard, &writer))
+			return false;
+		if (writer)
+			server_drop_writer(server, writer);
+	}
+	return true; /* nothing would tell us again of those that are due */
 }
 
 static void server_on_guard(uv_poll_t *poll, int status, int events)
 {
-	struct server *server = container_of(poll, struct server, guard);
-	struct guard *guard = &server->state.memory.store.guard;
-	uint64_t writer;
-
 	(void)status;
 	(void)events;
-	/* nothing would tell us again of those that are due */
-	for (unsigned n = 0;
-	     (n < GUARD_BATCH || !list_empty(&guard->due)) && guard_next(guard, &writer); n++) {
-		if (writer)
-			server_drop_writer(server, writer);
-	}
+	turn_queue(&container_of(poll, struct server, guard)->guard_turn);
+}
+
+static void server_on_ended(uv_poll_t *poll, int status, int events)
+{
+	(void)status;
+	(void)events;
+	space_ended(&container_of(poll, struct server, ended)->space);
 }
 
 /* Without inotify clients may grow segments that they have a writable descriptor of. */
 static int guard_start(struct server *server)
 {
-	int fd = server->state.memory.store.guard.fd, r;
+	struct guard *guard = &server->shared.store.guard;
+	int fd = server->shared.store.endings.fd, r = 0, error;
+	unsigned missed = guard_missed(guard, &error);
 
+	if (missed)
+		log_warn("the sizes of segments that were taken over are not guarded: "
+			 "inotify_add_watch() failed; see fs.inotify.max_user_watches",
+			 "segments=%u error=%s", missed, log_str(strerror(error)));
+	if (fd >= 0) {
+		r = uv_poll_init(&server->loop, &server->ended, fd);
+		r = r ? r : loop_poll(&server->ended, fd, UV_READABLE, server_on_ended);
+	}
+	fd = guard->fd;
+	if (r)
+		return r;
 	if (fd < 0) {
 		log_warn("sizes of segments are not guarded: inotify_init1() failed; see "
 			 "fs.inotify.max_user_instances",
@@ -182,11 +254,58 @@ static int guard_start(struct server *server)
 	return r ? r : loop_poll(&server->guard, fd, UV_READABLE, server_on_guard);
 }
 
+static void server_on_forgotten(struct keep *k, uint64_t count)
+{
+	peers_forgotten(&((struct server *)k->context)->peers, count);
+}
+
+/* Tells clients how we came to be, and whether what they have survives us. */
+static void server_tell(struct server *server)
+{
+	struct namespace *ns;
+
+	list_for_each_entry(ns, &server->namespaces.list, link)
+		survive_publish(&server->shared, &ns->state.catalog);
+}
+
+static void server_on_keeper(uv_poll_t *poll, int status, int events)
+{
+	struct server *server = container_of(poll, struct server, keeper);
+
+	(void)status;
+	(void)events;
+	uv_poll_stop(poll); /* libuv must not poll what is closed */
+	if (keep_read(server->keep))
+		loop_poll(poll, server->keep->fd, UV_READABLE, server_on_keeper);
+	if (server->keep->fd >= 0)
+		return;
+	peers_forgotten(&server->peers, UINT64_MAX);
+	server_tell(server);
+}
+
+static int keeper_start(struct server *server)
+{
+	int r;
+
+	if (server->keep->fd < 0)
+		return 0;
+	r = uv_poll_init(&server->loop, &server->keeper, server->keep->fd);
+	server->has_keeper = !r;
+	server->keep->forgotten = server_on_forgotten;
+	server->keep->context = server;
+	return r ? r : loop_poll(&server->keeper, server->keep->fd, UV_READABLE, server_on_keeper);
+}
+
 /* ---- settling ------------------------------------------------------------------------------- */
 
 static void server_on_warm(uv_timer_t *timer)
 {
 	(void)timer; /* the loop settles before it waits again */
+}
+
+static void server_on_remnant(uv_timer_t *timer)
+{
+	(void)timer; /* likewise */
 }
 
 static void server_on_idle(uv_timer_t *timer)
@@ -198,7 +317,7 @@ static void warm_settle(struct server *server)
 {
 	uint64_t now, next;
 
-	if (list_empty(&server->state.memory.store.warm)) {
+	if (list_empty(&server->shared.store.warm)) {
 		uv_timer_stop(&server->warm_timer);
 		return;
 	}
@@ -206,21 +325,41 @@ static void warm_settle(struct server *server)
 		return;
 	now = (uint64_t)now_mono_ns();
 	do {
-		next = memory_trim(&server->state.memory, now);
+		next = memory_trim(&server->shared, now);
 	} while (next && next <= now);
 	if (next)
 		uv_timer_start(&server->warm_timer, server_on_warm,
 			       (next - now) / (uint64_t)NS_PER_MS + 1, 0);
 }
 
+static void remnants_arm(struct server *server)
+{
+	uint64_t now, next = server->shared.store.remnants.look_ns;
+
+	if (!next) {
+		uv_timer_stop(&server->remnant_timer);
+		return;
+	}
+	if (next == server->remnant_ns && uv_is_active((uv_handle_t *)&server->remnant_timer))
+		return;
+	now = (uint64_t)now_mono_ns();
+	next = remnants_settle(&server->shared.store.remnants, now);
+	server->remnant_ns = next;
+	if (next)
+		uv_timer_start(&server->remnant_timer, server_on_remnant,
+			       (next - now) / (uint64_t)NS_PER_MS + 1, 0);
+}
+
 static void idle_settle(struct server *server)
 {
-	const struct catalog_header *h = server->state.catalog.header;
-	bool idle = server->peers.count == server->peers.orphans &&
-		    h->tensors == server->state.lost.count && !server->space.jobs;
+	bool idle = server->peers.count == server->peers.orphans && !server->space.jobs.count;
+	const struct namespace *ns;
 
 	if (server->idle_exit_ns < 0)
 		return;
+	if (idle)
+		list_for_each_entry(ns, &server->namespaces.list, link)
+			idle &= ns->state.catalog.header->tensors == ns->state.lost;
 	if (!idle)
 		uv_timer_stop(&server->idle_timer);
 	else if (!uv_is_active((uv_handle_t *)&server->idle_timer))
@@ -228,10 +367,10 @@ static void idle_settle(struct server *server)
 			       (uint64_t)(server->idle_exit_ns / NS_PER_MS), 0);
 }
 
-/* Sends the notices that have become due. A peer that does not take them polls from then on. */
+/* The notices that have become due are sent in the turns of their peers. */
 static void notices_settle(struct server *server)
 {
-	struct list *notified = &server->state.notified;
+	struct list *notified = &server->shared.notified;
 	struct client *client;
 
 	while (!list_empty(notified)) {
@@ -241,52 +380,147 @@ static void notices_settle(struct server *server)
 	}
 }
 
-void server_settle(struct server *server)
+/* Goes on with what state/ has left for later, of that account: in one namespace after the other.
+ */
+static bool server_on_steps(void *context, struct account *account)
 {
-	if (!server->stopping)
-		warm_settle(server);
-	notices_settle(server); /* may drop peers: what that frees is seen to below */
-	space_settle(&server->space);
-	state_publish_numbers(&server->state); /* before somebody is told that all is done */
-	while (!space_busy(&server->space) && !peers_unsettled(&server->peers) &&
-	       settle_answer_one(&server->settling))
-		;
-	notices_settle(server); /* an answer may have dropped a peer */
-	if (space_unsettled(&server->space))
-		space_settle(&server->space);
-	if (!server->stopping)
-		idle_settle(server);
+	struct account *below;
+
+	(void)context;
+	if (list_empty(&account->steps))
+		return false;
+	below = list_first_entry(&account->steps, struct account, step);
+	list_del(&below->step);
+	list_add_tail(&account->steps, &below->step);
+	steps_go(container_of(below->accounts, struct state, accounts), below, STEPS_LOOKS);
+	return !list_empty(&account->steps);
 }
 
-static void server_on_prepare(uv_prepare_t *prepare)
+static bool server_on_parts(void *context, struct account *account)
 {
-	server_settle(container_of(prepare, struct server, settle));
+	(void)context;
+	return parts_go(account);
+}
+
+/* Between turns we look who is ready by now, since only then he has a place in the ring. */
+static void turns_serve(struct server *server)
+{
+	int64_t end = now_mono_ns() + WORK_NS;
+
+	while (turns_next(&server->turns) && turns_wait(&server->turns) && server->turns.now < end)
+		peers_harvest(&server->peers, 0);
+}
+
+static bool server_on_waking(struct turn *turn)
+{
+	struct list *waking = &container_of(turn, struct server, waking)->shared.waking;
+
+	if (!list_empty(waking))
+		catalog_wake_step(list_first_entry(waking, struct catalog, waker));
+	return !list_empty(waking);
+}
+
+static void longest_turn_publish(struct server *server)
+{
+	uint64_t longest = server->turns.longest_ns;
+	struct namespace *ns;
+
+	if (server->published_ns == longest)
+		return;
+	server->published_ns = longest;
+	list_for_each_entry(ns, &server->namespaces.list, link)
+		atomic_store_explicit(&ns->state.catalog.header->longest_turn_ns, longest,
+				      memory_order_relaxed);
+}
+
+static bool server_settle(struct server *server)
+{
+	bool graves, claims;
+
+	if (!server->stopping) {
+		warm_settle(server);
+		peers_settle(&server->peers);
+		expiry_settle(&server->expiry);
+	}
+	space_settle(&server->space); /* may drop peers */
+	claims = claims_go(&server->shared, CLAIMS_BATCH);
+	notices_settle(server);
+	if (!server->stopping && !list_empty(&server->shared.waking))
+		turn_queue(&server->waking);
+	graves = holdings_bury(&server->shared, STEPS_LOOKS);
+	memory_publish_numbers(&server->shared); /* before somebody is told that all is done */
+	longest_turn_publish(server);
+	while (!turns_wait(&server->turns) && !graves && !claims && !space_busy(&server->space) &&
+	       !space_unsettled(&server->space) && !peers_unsettled(&server->peers) &&
+	       !expiry_busy(&server->expiry) &&
+	       keep_forgotten(server->keep) >= server->keep->forgets &&
+	       settle_answer_one(&server->settling))
+		notices_settle(server); /* an answer may have dropped a peer */
+	if (!server->stopping) {
+		remnants_arm(server);
+		idle_settle(server);
+		expiry_arm(&server->expiry);
+	}
+	return graves || claims || settle_round(&server->settling) ||
+	       space_unsettled(&server->space) || turns_wait(&server->turns);
+}
+
+/* Runs libuv if it has something to do. Its clock, by which timers are started, must be right even
+ * if not. */
+static bool server_run_loop(struct server *server, bool must)
+{
+	uv_update_time(&server->loop);
+	if (!must && !server->peers.loop_ready && uv_backend_timeout(&server->loop))
+		return false;
+	server->peers.loop_ready = false;
+	uv_run(&server->loop, UV_RUN_NOWAIT);
+	return true;
+}
+
+bool server_step(struct server *server, bool wait)
+{
+	bool worked = turns_wait(&server->turns), more;
+
+	turns_serve(server);
+	more = server_settle(server);
+	peers_sweep(&server->peers);
+	greeting_settle(&server->greeting);
+	uv_update_time(&server->loop);
+	more |= turns_wait(&server->turns); /* greeting_settle() may have found some */
+	peers_harvest(&server->peers, more || !wait ? 0 : uv_backend_timeout(&server->loop));
+	return server_run_loop(server, more) || worked || more || turns_wait(&server->turns);
 }
 
 /* ---- beginning and end ---------------------------------------------------------------------- */
 
 static int server_make_loop(void *arg)
 {
-	static const int numbers[2] = { SIGTERM, SIGINT };
+	static const int numbers[SERVER_SIGNALS] = { SIGTERM, SIGINT, SIGUSR2, SIGHUP };
 	struct server *server = arg;
 	int r;
 
 	r = uv_loop_init(&server->loop);
-	if (!r)
-		r = loop_provide(&server->loop, server->listen_fd, server->fds);
 	if (r)
 		return r;
-	uv_prepare_init(&server->loop, &server->settle);
-	peers_init(&server->peers, &server->loop, &server->state);
-	space_init(&server->space, &server->loop, &server->state);
+	r = space_init(&server->space, &server->loop, &server->shared, &server->turns);
+	expiry_init(&server->expiry, &server->loop, &server->shared);
+	greeting_init(&server->greeting, &server->peers, &server->loop, server->hello_ns);
 	uv_timer_init(&server->loop, &server->warm_timer);
+	uv_timer_init(&server->loop, &server->remnant_timer);
 	uv_timer_init(&server->loop, &server->idle_timer);
 	uv_timer_init(&server->loop, &server->accept_timer);
-	for (unsigned i = 0; !r && i < 2; i++) {
+	for (unsigned i = 0; !r && i < SERVER_SIGNALS; i++) {
 		uv_signal_init(&server->loop, &server->signals[i]);
 		server->signals[i].data = server;
+		if (numbers[i] == SIGHUP && server->keep->kind == KEEP_NOBODY)
+			continue; /* it ends us, as when a terminal is closed */
 		r = uv_signal_start(&server->signals[i], server_on_signal, numbers[i]);
 	}
+	if (!r)
+		r = peers_init(&server->peers, &server->loop, &server->namespaces, &server->turns,
+			       receive_turn);
+	if (!r)
+		ends_init(&server->peers);
 	uv_run(&server->loop, UV_RUN_NOWAIT); /* polls the pipe that signals come through */
 	if (!r)
 		r = uv_poll_init(&server->loop, &server->listener, server->listen_fd);
@@ -294,50 +528,131 @@ static int server_make_loop(void *arg)
 		r = loop_poll(&server->listener, server->listen_fd, UV_READABLE, server_on_listen);
 	if (!r)
 		r = guard_start(server);
+	return r ? r : keeper_start(server);
+}
+
+/* A keeper counts; for a service manager we count on. */
+static void manager_restarted(struct server *server)
+{
+	const struct catalog *cat = &namespace_default(&server->namespaces)->state.catalog;
+	struct keep *k = server->keep;
+
+	if (k->kind != KEEP_MANAGER)
+		return;
+	k->restarts = cat->header->restarts + 1;
+	snprintf(k->reason, sizeof(k->reason), "the service manager started another one");
+}
+
+/* On failure nothing is cleaned up: the next daemon removes all of the instance. */
+static int server_adopt(struct server *server, const struct server_options *options)
+{
+	char why[ADOPT_WHY_MAX] = "";
+	int r = takeover_namespaces(server, options->namespaces, options->count, why);
+
 	if (!r)
-		r = uv_prepare_start(&server->settle, server_on_prepare);
-	uv_unref((uv_handle_t *)&server->settle); /* it keeps no loop running */
-	return r;
+		r = loop_attempt(server_make_loop, server);
+	if (!r)
+		r = takeover_clients(server, why);
+	if (!r)
+		manager_restarted(server);
+	if (!r)
+		return 0;
+	log_error("cannot take over what the last daemon left; starting afresh", "why=%s error=%s",
+		  log_str(why), log_str(r < 0 ? strerror(-r) : ""));
+	keep_afresh(server->keep, *why ? why : strerror(-r));
+	return SERVER_E_STRANGE;
 }
 
 int server_init(struct server *server, uint64_t instance, const struct server_options *options)
 {
-	int r;
+	struct shared_limits shared = options->shared;
+	struct namespace *ns;
+	int r = 0;
 
 	*server = (struct server){ .listen_fd = options->listen_fd,
+				   .keep = options->keep,
+				   .may_leave = options->may_leave,
+				   .context = options->context,
 				   .idle_exit_ns = options->idle_exit_ns,
-				   .fds = options->fds,
+				   .hello_ns = options->hello_ns,
+				   .peers.epoll_fd = -1,
 				   .spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC) };
 	list_init(&server->settling.list);
-	r = state_init(&server->state, instance, &options->limits);
-	server->state.unread = peer_unread;
+	shared.max_tensors = options->namespaces[0].limits.max_tensors;
+	shared.max_clients = options->namespaces[0].limits.max_clients;
+	shared_init(&server->shared, &shared);
+	server->shared.unread = peer_unread;
+	turns_init(&server->turns, &server->shared.accounts);
+	turns_register(&server->turns, ACCOUNT_STEPS, server_on_steps, server);
+	turns_register(&server->turns, ACCOUNT_PARTS, server_on_parts, server);
+	account_init(&server->house, &server->shared.accounts);
+	server->house.refs = 1; /* ours, so that it is never freed */
+	turn_init(&server->accept, &server->house, server_on_accept);
+	turn_init(&server->guard_turn, &server->house, server_on_guard_turn);
+	turn_init(&server->waking, &server->house, server_on_waking);
+	namespaces_init(&server->namespaces, &server->shared, instance);
+	server->namespaces.users = options->users;
+	if (options->adopt)
+		return server_adopt(server, options);
+	for (unsigned i = 0; !r && i < options->count; i++)
+		r = namespace_new(&server->namespaces, &options->namespaces[i], &ns);
 	if (!r)
 		r = loop_attempt(server_make_loop, server);
-	if (r) {
-		state_deinit(&server->state);
+	if (r) { /* the loop is not touched any more: loop_attempt() */
+		index_deinit(&server->peers.index);
+		space_deinit(&server->space);
+		fd_close(server->peers.epoll_fd);
+		namespaces_deinit(&server->namespaces);
+		shared_deinit(&server->shared);
 		fd_close(server->spare_fd);
 		fd_close(server->listen_fd);
 	}
 	return r;
 }
 
-void server_run(struct server *server)
+static bool server_leaves(struct server *server)
 {
-	do {
-		uv_run(&server->loop, UV_RUN_DEFAULT);
-		server_settle(server); /* a worker's last job may have left something to destroy */
-	} while (space_busy(&server->space));
+	char why[SERVER_WHY_MAX];
+
+	if (server->may_leave &&
+	    !server->may_leave(server->context, server->keep->reloading, why)) {
+		log_error("no other daemon takes over; this one goes on", "why=%s", log_str(why));
+		keep_stay(server->keep);
+		return false;
+	}
+	log_info("leaving, for another daemon");
+	return true;
+}
+
+int server_run(struct server *server)
+{
+	loop_ask_for_short_slices();
+	keep_served(server->keep);
+	server_tell(server);
+	while (uv_loop_alive(&server->loop) || turns_wait(&server->turns) ||
+	       space_busy(&server->space)) {
+		if (server->keep->leaving && !server->stopping && server_leaves(server))
+			return SERVER_E_LEFT;
+		server_step(server, true);
+	}
+	return 0;
 }
 
 void server_deinit(struct server *server)
 {
-	state_deinit(&server->state);
-	uv_close((uv_handle_t *)&server->settle, NULL);
-	for (unsigned i = 0; i < 2; i++)
+	peers_sweep(&server->peers);
+	while (holdings_bury(&server->shared, STEPS_LOOKS)) {}
+	namespaces_deinit(&server->namespaces);
+	shared_deinit(&server->shared);
+	for (unsigned i = 0; i < SERVER_SIGNALS; i++)
 		uv_close((uv_handle_t *)&server->signals[i], NULL);
 	signal(SIGTERM, SIG_IGN); /* the socket and its lock are still to go */
 	signal(SIGINT, SIG_IGN);
+	signal(SIGUSR2, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
 	uv_run(&server->loop, UV_RUN_DEFAULT);
 	uv_loop_close(&server->loop);
+	peers_deinit(&server->peers);
+	space_deinit(&server->space);
 	fd_close(server->spare_fd);
 }

@@ -11,6 +11,7 @@ struct settle {
 	struct peer_wait wait;
 	struct peer *peer;
 	uint32_t serial;
+	uint64_t round; /* settling->rounds when it came */
 };
 
 static void settle_free(struct settle *settle)
@@ -40,10 +41,25 @@ void settle_add(struct settling *settling, struct peer *peer, uint32_t serial)
 			   "cannot remember SETTLE: the daemon is out of memory");
 		return;
 	}
-	*settle = (struct settle){ .wait.gone = settle_gone, .peer = peer, .serial = serial };
+	*settle = (struct settle){
+		.wait.gone = settle_gone, .peer = peer, .serial = serial, .round = settling->rounds
+	};
 	list_add_tail(&settling->list, &settle->link);
 	list_add_tail(&peer->waits, &settle->wait.link);
 	peer->settles++;
+}
+
+bool settle_round(struct settling *settling)
+{
+	const struct settle *newest;
+	bool fresh = false;
+
+	if (!list_empty(&settling->list)) {
+		newest = list_last_entry(&settling->list, struct settle, link);
+		fresh = newest->round == settling->rounds;
+	}
+	settling->rounds++;
+	return fresh;
 }
 
 bool settle_answer_one(struct settling *settling)
@@ -55,6 +71,8 @@ bool settle_answer_one(struct settling *settling)
 	if (list_empty(&settling->list))
 		return false;
 	settle = list_first_entry(&settling->list, struct settle, link);
+	if (settle->round == settling->rounds)
+		return false;
 	peer = settle->peer;
 	m.header.serial = settle->serial;
 	settle_free(settle);

@@ -4,14 +4,23 @@
  * workers make and destroy large segments; a worker touches nothing but its job. A struct create
  * waits for room until its deadline, or is with a worker, or is being tried or answered and in no
  * list. When its peer goes it is freed, or left to its worker with peer == NULL.
+ *
+ * Creates that wait are tried in the turns of their account, in their order, each once after there
+ * may be room (shared.room_made). If that happens again meanwhile, all are tried once more, but
+ * only after the last, so that large ones at the front do not keep small ones from being tried.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/keeper/keep.h"
 #include "daemon/serve/space.h"
+#include "daemon/state/evict.h"
+#include "daemon/state/holding.h"
 #include "daemon/state/outcome.h"
+#include "daemon/state/ring_end.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/fd.h"
@@ -20,23 +29,29 @@
 enum {
 	SPACE_INLINE = 256 << 10, /* bytes; smaller segments are made and destroyed in the loop */
 	SPACE_CREATES_MAX = 64,	  /* of one client, that wait for room */
+	SPACE_STEP = 16,	  /* segments destroyed, or deadlines that are over, at a time */
 };
 
 #define SPACE_SOON_NS (10 * NS_PER_SEC) /* how long to wait for room that is being made */
 
 struct create {
-	struct list link; /* in space->waiting or ->working; unlinked while it is tried */
+	struct list link; /* in its account's creates or tried; unlinked while it is tried */
 	struct peer_wait wait;
+	struct charge charge; /* as a wait, from the first time it had to */
 	struct space *space;
-	struct peer *peer; /* NULL: it is gone */
-	bool working;	   /* with a worker */
+	struct state *state; /* of the peer's namespace */
+	struct peer *peer;   /* NULL: it is gone */
+	bool working;	     /* with a worker */
 	uint32_t serial;
 	struct tensor_request rq;
+	struct eviction eviction;
 	int64_t deadline;
+	struct deadline due;   /* this or the next, in space->deadlines */
 	int64_t soon_deadline; /* STATE_E_SOON is not believed any more after that */
 	/* with a worker: */
-	uv_work_t work;
+	struct job job;
 	atomic_bool cancel;
+	const struct storage *storage;
 	struct object object;
 	uint64_t size;
 	uint32_t slot;
@@ -45,15 +60,17 @@ struct create {
 };
 
 struct destroy {
-	uv_work_t work;
+	struct job job;
 	struct space *space;
 	struct segment *segment;
+	const struct storage *storage;
 	struct object object;
-	bool remains; /* it could not be emptied, or somebody has it open and could grow it again */
+	bool remains; /* it has a name, and could not be emptied or could be grown again */
 };
 
 static struct create *create_free(struct create *create)
 {
+	charge_give(&create->charge);
 	fd_close(create->fd);
 	free(create);
 	return NULL;
@@ -61,24 +78,53 @@ static struct create *create_free(struct create *create)
 
 static void create_gone(struct peer_wait *wait);
 
-/* Puts it into a list, before @before, where its turn and the end of its peer find it. */
-static void create_park(struct create *create, struct list *before, bool working)
+/* The end of its peer finds it. */
+static void create_remember(struct create *create, bool working)
 {
 	create->working = working;
 	create->wait.gone = create_gone;
-	list_add_tail(before, &create->link);
 	list_add_tail(&create->peer->waits, &create->wait.link);
-	if (!working)
-		create->peer->creates++;
+}
+
+/* Lets it wait for room: it has just been tried. */
+static void create_park(struct create *create)
+{
+	struct account *account = create->peer->turn.account;
+	struct space *space = create->space;
+
+	create_remember(create, false);
+	create->peer->creates++;
+	space->waiting++;
+	list_add_tail(&account->tried, &create->link);
+	if (list_empty(&account->waiter))
+		list_add_tail(&space->accounts, &account->waiter);
+	deadline_set(&space->deadlines, &create->due,
+		     deadline_passed(create->deadline) ? create->soon_deadline : create->deadline);
 }
 
 /* Takes it out again. Trying or answering it may drop its peer, which must not free it then. */
 static void create_unpark(struct create *create)
 {
+	struct account *account = create->peer->turn.account;
+
 	list_del(&create->link);
 	list_del(&create->wait.link);
-	if (create->peer && !create->working)
-		create->peer->creates--;
+	deadline_unset(&create->space->deadlines, &create->due);
+	create->peer->creates--;
+	create->space->waiting--;
+	if (list_empty(&account->creates) && list_empty(&account->tried))
+		list_del(&account->waiter);
+}
+
+/* Counts it among the creates of its user that wait. */
+static int create_charge(struct create *create)
+{
+	struct state *st = create->state;
+
+	if (create->charge.account)
+		return 0;
+	return charge_take(&create->charge, create->peer->client.account,
+			   state_pool(st, SHARE_WAITS), 1);
 }
 
 static void create_gone(struct peer_wait *wait)
@@ -91,62 +137,50 @@ static void create_gone(struct peer_wait *wait)
 		create->peer = NULL;
 		return;
 	}
-	list_del(&create->link);
+	create_unpark(create);
 	create_free(create);
-}
-
-void space_init(struct space *space, uv_loop_t *loop, struct state *state)
-{
-	*space = (struct space){ .loop = loop, .state = state };
-	list_init(&space->waiting);
-	list_init(&space->working);
-	uv_timer_init(loop, &space->timer);
 }
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
 static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, int r)
 {
-	const struct quota *q = &peer->peers->state->memory.store.quota;
-	const struct quota_user *user = peer->client.user;
-	unsigned long long want = nbytes, used = q->used, all = q->capacity;
+	const struct pool *pool = &peer->state->memory.totals.pool;
+	struct account *user = peer->client.account;
+	unsigned long long want = nbytes, all = pool->capacity, mine = account_max(user, pool);
 
+	if (r == STATE_E_SOON)
+		r = STATE_E_FULL;
+	if (charge_is_refused(r)) {
+		peer_error_share(peer, serial, r, "no room for %llu bytes", want);
+		return;
+	}
 	switch (r) {
-	case STATE_E_FULL:
-	case STATE_E_SOON:
-		peer_error(
-			peer, serial, WIRE_E_NO_SPACE,
-			"no room for %llu bytes: %llu of the daemon's %llu bytes (--capacity) are in use",
-			want, used, all);
-		break;
-	case STATE_E_QUOTA:
-		peer_error(
-			peer, serial, WIRE_E_QUOTA,
-			"no room for %llu bytes: user %u uses %llu of its %llu bytes (--uid-capacity)",
-			want, user->uid, (unsigned long long)user->bytes,
-			(unsigned long long)q->user_capacity);
-		break;
 	case STATE_E_NEVER:
-		peer_error(
-			peer, serial, nbytes > q->capacity ? WIRE_E_NO_SPACE : WIRE_E_QUOTA,
-			"%llu bytes never fit: the daemon has %llu bytes (--capacity), a user %llu "
-			"(--uid-capacity)",
-			want, all, (unsigned long long)q->user_capacity);
-		break;
-	case STATE_E_TENSORS:
-		peer_error(peer, serial, WIRE_E_LIMIT,
-			   "the catalog is full: it has room for %u tensors (--max-tensors), their "
-			   "names, shapes and metadata",
-			   peer->peers->state->catalog.header->max_tensors);
+		if (account_max(user, pool->above) < mine)
+			mine = account_max(user, pool->above);
+		if (pool->above->capacity < all)
+			all = pool->above->capacity;
+		peer_error(peer, serial, want > all ? WIRE_E_NO_SPACE : WIRE_E_QUOTA,
+			   "%llu bytes never fit: there are %llu bytes (--capacity), of which user "
+			   "%u may have %llu (limit bytes)",
+			   want, all, user->uid, mine);
 		break;
 	case STATE_E_DRAFTS:
 		peer_error(peer, serial, WIRE_E_LIMIT,
 			   "this client has its maximum of %d drafts; commit or abort some",
 			   CLIENT_DRAFTS_MAX);
 		break;
+	case -EUSERS:
+		peer_error(
+			peer, serial, WIRE_E_NO_RESOURCES,
+			"cannot make a segment of %llu bytes: the daemon's user has all its inotify "
+			"watches in use; raise fs.inotify.max_user_watches",
+			want);
+		break;
 	case -ENOSPC:
-		peer_error(peer, serial, WIRE_E_NO_SPACE,
-			   "no room for %llu bytes: /dev/shm is full", want);
+		peer_error(peer, serial, WIRE_E_NO_SPACE, "no room for %llu bytes: %s is full",
+			   want, peer->state->memory.totals.storage->named ? "/dev/shm" : "memory");
 		break;
 	default:
 		peer_error(peer, serial, WIRE_E_NO_RESOURCES,
@@ -155,11 +189,23 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 	}
 }
 
+/* Says that what that user has open can be grown without anybody being told, if so. */
+static void guard_tell(struct guard *guard, struct account *account)
+{
+	int error;
+
+	if (guard_missed(guard, &error))
+		log_warn_limited(&account->log,
+				 "the size of a segment is not guarded: inotify_add_watch() "
+				 "failed; see fs.inotify.max_user_watches",
+				 "uid=%u error=%s", account->uid, log_str(strerror(error)));
+}
+
 /* Sends DRAFT, with a descriptor of its segment unless the client has one. */
 static void answer_draft(struct peer *peer, uint32_t serial, uint32_t slot, int fd_take)
 {
 	cleanup_(fd_closep) int fd = fd_take;
-	struct state *st = peer->peers->state;
+	struct state *st = peer->state;
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 	struct segment *seg = st->tensors[slot].segment;
 	struct wire_draft m = {
@@ -173,7 +219,8 @@ static void answer_draft(struct peer *peer, uint32_t serial, uint32_t slot, int 
 	int r = 0;
 
 	if (seg && !segment_is_handed(seg)) {
-		if (fd < 0)
+		r = holding_make(st, &peer->client, seg);
+		if (!r && fd < 0)
 			r = segment_descriptor(seg, true, &fd);
 		if (r) {
 			tensor_abort(st, &peer->client, m.ref);
@@ -182,7 +229,13 @@ static void answer_draft(struct peer *peer, uint32_t serial, uint32_t slot, int 
 		}
 		m.flags = WIRE_DRAFT_FD;
 		segment_handed(seg);
-		peer_send(peer, &m, take_fd(&fd));
+		guard_tell(&st->shared->store.guard, peer->turn.account);
+		r = peer_try_send(peer, &m, fd);
+		if (r) {
+			segment_not_handed(seg);
+			tensor_abort(st, &peer->client, m.ref);
+			answer_error(peer, serial, row->nbytes, r);
+		}
 		return;
 	}
 	peer_send(peer, &m, -1);
@@ -192,11 +245,13 @@ static void answer_draft(struct peer *peer, uint32_t serial, uint32_t slot, int 
 
 static void create_backed(struct create *create)
 {
+	struct state *st = create->state;
 	struct peer *peer = create->peer;
-	int r;
+	int r = create->result;
 
-	r = tensor_backed(create->space->state, peer ? &peer->client : NULL, create->slot,
-			  create->result);
+	if (!r)
+		r = segment_made(st->tensors[create->slot].segment, &create->object);
+	r = tensor_backed(st, peer ? &peer->client : NULL, create->slot, r);
 	if (!peer)
 		return;
 	if (r)
@@ -205,59 +260,85 @@ static void create_backed(struct create *create)
 		answer_draft(peer, create->serial, create->slot, take_fd(&create->fd));
 }
 
-static void create_work(uv_work_t *work)
+static void create_work(struct job *job)
 {
-	struct create *create = container_of(work, struct create, work);
+	struct create *create = container_of(job, struct create, job);
 
-	create->result = object_create(&create->object, create->size, &create->cancel, &create->fd);
+	create->result = create->storage->create(&create->object, create->size, &create->cancel,
+						 &create->fd);
 }
 
-/* /dev/shm is full, but room in it can be made: gives the draft back, so that the create can try
- * again soon. */
+/* Is the user's quota in the way, whatever else is? Others' room would not help then. */
+static bool create_is_over_quota(const struct create *create)
+{
+	struct account *account = create->peer->client.account;
+	struct pool *bytes = &create->state->memory.totals.pool;
+	uint64_t most = account_max(account, bytes);
+
+	return create->rq.nbytes > most || account_used(account, bytes) > most - create->rq.nbytes;
+}
+
+/* True: a tensor was given up to make room, or more must be looked at first. */
+static bool create_evict(struct create *create)
+{
+	struct state *st = create->state;
+	enum evicted r = evict_one(st, &create->peer->client, NULL, create_is_over_quota(create),
+				   &create->eviction);
+
+	if (r == EVICTED_LATER)
+		evict_continue(st);
+	return r != EVICTED_NONE;
+}
+
+/* /dev/shm or memory is full, but room in it can be made: gives the draft back, so that the create
+ * can try again soon. */
 static bool create_made_room(struct create *create)
 {
-	struct state *st = create->space->state;
+	struct state *st = create->state;
 
-	if (create->result != -ENOSPC || !create->peer || create->rq.prefetch ||
-	    tensor_make_room(st, NULL) != ROOM_MADE)
+	if ((create->result != -ENOSPC && create->result != -ENOMEM) || !create->peer ||
+	    create->rq.prefetch ||
+	    (tensor_make_room(st, create->peer->client.account, create->size, true) != ROOM_MADE &&
+	     !create_evict(create)))
 		return false;
 	tensor_backed(st, &create->peer->client, create->slot, create->result);
 	create->soon_deadline = deadline_after(SPACE_SOON_NS);
 	return true;
 }
 
-static void create_worked(uv_work_t *work, int status)
+static void create_worked(struct job *job)
 {
-	struct create *create = container_of(work, struct create, work);
-	struct space *space = create->space;
+	struct create *create = container_of(job, struct create, job);
 
-	if (status)
-		create->result = -ECANCELED;
-	space->jobs--;
-	create_unpark(create);
-	if (create_made_room(create)) {
-		create_park(create, &space->waiting, false);
-	} else {
+	list_del(&create->wait.link);
+	if (!create_made_room(create)) {
 		create_backed(create);
-		create_free(create);
+	} else if (create_charge(create)) {
+		answer_error(create->peer, create->serial, create->rq.nbytes, -ENOSPC);
+	} else {
+		create_park(create);
+		return;
 	}
+	create_free(create);
 }
 
 /* Makes the new segment that the draft needs. True: the create is answered. */
 static bool create_back(struct create *create)
 {
 	struct space *space = create->space;
-	const struct segment *seg = space->state->tensors[create->slot].segment;
+	const struct segment *seg = create->state->tensors[create->slot].segment;
 
+	create->storage = seg->storage;
 	create->object = seg->object;
 	create->size = seg->size;
-	if (create->size > SPACE_INLINE &&
-	    !uv_queue_work(space->loop, &create->work, create_work, create_worked)) {
-		create_park(create, &space->working, true);
-		space->jobs++;
+	if (create->size > SPACE_INLINE) {
+		create_remember(create, true);
+		create->job.run = create_work;
+		create->job.done = create_worked;
+		job_queue(&space->jobs, &create->job, create->peer->turn.account);
 		return false;
 	}
-	create_work(&create->work);
+	create_work(&create->job);
 	if (create_made_room(create))
 		return false;
 	create_backed(create);
@@ -268,20 +349,35 @@ static bool create_back(struct create *create)
 static bool create_try(struct create *create)
 {
 	struct peer *peer = create->peer;
-	int r;
+	unsigned ended = 0;
+	int r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
 
-	r = tensor_create(peer->peers->state, &peer->client, &create->rq, &create->slot);
+	while (!create->rq.prefetch && r != STATE_E_FULL && r != STATE_E_QUOTA &&
+	       rings_yield(peer->state, peer->client.account, r, &ended))
+		r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
+	if ((r == STATE_E_FULL || r == STATE_E_QUOTA) &&
+	    !list_empty(&peer->state->shared->store.kept)) {
+		space_ended(create->space); /* the client may have let go of something just now */
+		r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
+	}
 	if (r == 0) {
 		answer_draft(peer, create->serial, create->slot, -1);
 		return true;
 	}
 	if (r == STATE_E_BACKING)
 		return create_back(create);
+	if ((r == STATE_E_FULL || r == STATE_E_QUOTA) && !create->rq.prefetch &&
+	    (rings_make_room(peer->state, peer->client.account, r == STATE_E_FULL) ||
+	     create_evict(create)))
+		r = STATE_E_SOON;
 	if (r == STATE_E_SOON && !deadline_passed(create->soon_deadline))
 		return false;
 	if ((r == STATE_E_FULL || r == STATE_E_QUOTA || r == STATE_E_SOON) &&
-	    !deadline_passed(create->deadline))
+	    !deadline_passed(create->deadline)) {
+		if (r != STATE_E_SOON)
+			evict_wait(create->state, &peer->client);
 		return false;
+	}
 	answer_error(peer, create->serial, create->rq.nbytes, r);
 	return true;
 }
@@ -290,6 +386,7 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 		  const struct tensor_request *rq, int64_t timeout_ns)
 {
 	struct create *create;
+	int r;
 
 	if (peer->creates >= SPACE_CREATES_MAX) {
 		peer_error(peer, serial, WIRE_E_LIMIT,
@@ -306,6 +403,7 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 	list_init(&create->link);
 	list_init(&create->wait.link);
 	create->space = space;
+	create->state = peer->state;
 	create->peer = peer;
 	create->serial = serial;
 	create->rq = *rq;
@@ -314,42 +412,56 @@ void space_create(struct space *space, struct peer *peer, uint32_t serial,
 	create->fd = -1;
 	if (create_try(create)) {
 		create_free(create);
-	} else if (list_empty(&create->link)) { /* it is not with a worker */
-		create_park(create, &space->waiting, false);
-		space->room_seen--; /* so that its deadline is seen to */
+		return;
 	}
+	if (create->working)
+		return;
+	r = create_charge(create);
+	if (!r) {
+		create_park(create);
+		return;
+	}
+	peer_error_share(peer, serial, r, "cannot wait for room for %llu bytes",
+			 (unsigned long long)rq->nbytes);
+	create_free(create);
 }
 
 /* ---- destroying ----------------------------------------------------------------------------- */
 
-static void destroy_work(uv_work_t *work)
+static void destroy_work(struct job *job)
 {
-	struct destroy *destroy = container_of(work, struct destroy, work);
+	struct destroy *destroy = container_of(job, struct destroy, job);
 
-	destroy->remains = !object_discard(&destroy->object) ||
-			   object_is_written(&destroy->object) == 1;
+	destroy->remains = !destroy->storage->discard(&destroy->object);
+}
+
+static void destroy_remains(struct destroy *destroy)
+{
+	struct segment_store *store = &destroy->space->shared->store;
+	struct segment *seg = destroy->segment;
+
+	remnant_new(&store->remnants, &destroy->object, seg->guarded.writer, &seg->entry);
+	guard_tell(&store->guard, account_top(seg->charge.account));
 }
 
 static void destroy_done(struct destroy *destroy)
 {
-	struct memory *memory = &destroy->space->state->memory;
-	struct guard *guard = &memory->store.guard;
-	const struct segment *seg = destroy->segment;
+	struct remnants *remnants = &destroy->space->shared->store.remnants;
+	struct segment *seg = destroy->segment;
 
-	guard_sweep(guard, 0);
+	remnants_sweep(remnants);
 	if (destroy->remains)
-		guard_remnant(guard, &destroy->object, seg->guarded.writer);
+		destroy_remains(destroy);
 	else
-		object_destroy(&destroy->object);
-	memory_free(memory, destroy->segment);
+		destroy->storage->destroy(&destroy->object);
+	if (segment_discarded(seg))
+		memory_free(seg);
 }
 
-static void destroy_worked(uv_work_t *work, int status)
+static void destroy_worked(struct job *job)
 {
-	struct destroy *destroy = container_of(work, struct destroy, work);
+	struct destroy *destroy = container_of(job, struct destroy, job);
 
-	(void)status;
-	destroy->space->jobs--;
 	destroy_done(destroy);
 	free(destroy);
 }
@@ -357,99 +469,162 @@ static void destroy_worked(uv_work_t *work, int status)
 static void segment_destroy(struct space *space, struct segment *seg)
 {
 	struct destroy *destroy = seg->size > SPACE_INLINE ? calloc(1, sizeof(*destroy)) : NULL;
-	struct destroy here = { .space = space, .segment = seg, .object = seg->object };
+	struct destroy here = { .space = space,
+				.segment = seg,
+				.storage = seg->storage,
+				.object = seg->object,
+				.job.run = destroy_work,
+				.job.done = destroy_worked };
 
+	seg->object.fd = -1;
 	list_del(&seg->link);
 	if (destroy) {
 		*destroy = here;
-		if (!uv_queue_work(space->loop, &destroy->work, destroy_work, destroy_worked)) {
-			space->jobs++;
-			return;
-		}
-		free(destroy);
+		job_queue(&space->jobs, &destroy->job, seg->charge.account);
+		return;
 	}
-	destroy_work(&here.work);
+	destroy_work(&here.job);
 	destroy_done(&here);
 }
 
-static void doomed_settle(struct space *space)
+static void doomed_settle(struct space *space, uint64_t forgotten, unsigned most)
 {
-	struct segment *seg, *after;
+	struct list *doomed = &space->shared->store.doomed;
 
-	list_for_each_entry_safe(seg, after, &space->state->memory.store.doomed, link)
-		segment_destroy(space, seg);
+	segments_forgotten(&space->shared->store, forgotten);
+	for (; most && !list_empty(doomed); most--)
+		segment_destroy(space, list_first_entry(doomed, struct segment, link));
+	if (!list_empty(&space->shared->store.closed))
+		space_ended(space);
+}
+
+void space_ended(struct space *space)
+{
+	space->ended_left = !memory_settle(space->shared);
 }
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
+/* Those that have been tried are to be tried once more. False: there are none. */
+static bool creates_again(struct space *space, struct account *account)
+{
+	account->room_seen = space->shared->room_made;
+	list_move_all(&account->creates, &account->tried);
+	return !list_empty(&account->creates);
+}
+
+/* One turn of the account: tries some of its creates. Returns whether there are more. */
+static bool creates_step(void *context, struct account *account)
+{
+	struct space *space = context;
+	struct create *create;
+
+	for (unsigned n = 0; n < TURN_MESSAGES && !list_empty(&account->creates); n++) {
+		if (n && turn_is_over(space->turns))
+			break;
+		create = list_first_entry(&account->creates, struct create, link);
+		create_unpark(create);
+		if (create_try(create))
+			create_free(create);
+		else if (!create->working)
+			create_park(create);
+	}
+	if (!list_empty(&account->creates))
+		return true;
+	return account->room_seen != space->shared->room_made && creates_again(space, account);
+}
+
+/* There may be room. An account that tries its creates looks for itself when it is through. */
+static void creates_tell(struct space *space)
+{
+	struct account *account;
+
+	space->room_seen = space->shared->room_made;
+	list_for_each_entry(account, &space->accounts, waiter) {
+		if (list_empty(&account->creates) && creates_again(space, account))
+			account_due(account, ACCOUNT_CREATES);
+	}
+}
+
+/* Those whose time is over are answered at the account's next turn, after a last try. */
 static void space_on_timer(uv_timer_t *timer)
 {
 	struct space *space = container_of(timer, struct space, timer);
+	struct account *account;
+	struct deadline *first;
+	struct create *create;
 
-	space->room_seen--; /* time has passed: that counts as news */
+	space->timer_at = DEADLINE_NEVER;
+	for (unsigned n = 0; n < SPACE_STEP && (first = deadline_first(&space->deadlines)) &&
+			     deadline_passed(first->at);
+	     n++) {
+		create = container_of(first, struct create, due);
+		account = create->peer->turn.account;
+		deadline_unset(&space->deadlines, first);
+		if (list_empty(&account->creates))
+			account->room_seen = space->shared->room_made;
+		list_del(&create->link);
+		list_add_head(&account->creates, &create->link);
+		account_due(account, ACCOUNT_CREATES);
+	}
 }
 
-/* Tries each once. Returns the next deadline, or 0 if the list changed meanwhile: start again. */
-static int64_t waiting_try(struct space *space)
+static void timer_settle(struct space *space)
 {
-	int64_t next = DEADLINE_NEVER, due;
-	struct create *create, *after;
+	const struct deadline *first = deadline_first(&space->deadlines);
+	int64_t at = first ? first->at : DEADLINE_NEVER;
 
-	list_for_each_entry_safe(create, after, &space->waiting, link) {
-		struct peer *peer = create->peer;
-
-		create_unpark(create);
-		if (create_try(create)) {
-			create_free(create);
-			if (peer->dropping)
-				return 0; /* its others, @after perhaps, went with it */
-			continue;
-		}
-		if (!list_empty(&create->link))
-			continue; /* with a worker now */
-		create_park(create, &after->link, false);
-		due = create->deadline;
-		if (deadline_passed(due))
-			due = create->soon_deadline;
-		next = due < next ? due : next;
-	}
-	return next;
+	if (at == space->timer_at)
+		return;
+	space->timer_at = at;
+	if (first)
+		uv_timer_start(&space->timer, space_on_timer, (uint64_t)deadline_left_ms(at), 0);
+	else
+		uv_timer_stop(&space->timer);
 }
 
 void space_settle(struct space *space)
 {
-	int64_t next;
+	bool stopped = uv_is_closing((uv_handle_t *)&space->timer);
+	uint64_t forgotten = stopped ? UINT64_MAX : keep_forgotten(space->shared->keep);
 
-	doomed_settle(space);
-	while (!list_empty(&space->waiting) && space->room_seen != space->state->memory.room_made) {
-		space->room_seen = space->state->memory.room_made;
-		next = waiting_try(space);
-		doomed_settle(space);
-		if (next == 0) {
-			space->room_seen--;
-			continue;
-		}
-		if (list_empty(&space->waiting) || next == DEADLINE_NEVER)
-			uv_timer_stop(&space->timer);
-		else
-			uv_timer_start(&space->timer, space_on_timer,
-				       (uint64_t)deadline_left_ms(next) + 1, 0);
-	}
+	doomed_settle(space, forgotten, SPACE_STEP);
+	if (space->room_seen != space->shared->room_made)
+		creates_tell(space);
+	if (!stopped)
+		timer_settle(space);
 }
 
 bool space_unsettled(const struct space *space)
 {
-	return !list_empty(&space->state->memory.store.doomed) ||
-	       space->room_seen != space->state->memory.room_made;
+	return !list_empty(&space->shared->store.doomed) ||
+	       space->room_seen != space->shared->room_made;
 }
 
 bool space_busy(const struct space *space)
 {
-	return space->jobs || !list_empty(&space->state->memory.store.doomed);
+	return space->jobs.count || space->ended_left || !list_empty(&space->shared->store.doomed);
 }
 
 void space_stop(struct space *space)
 {
 	uv_close((uv_handle_t *)&space->timer, NULL);
-	doomed_settle(space);
+	doomed_settle(space, UINT64_MAX, UINT_MAX);
+}
+
+int space_init(struct space *space, uv_loop_t *loop, struct shared *shared, struct turns *turns)
+{
+	*space = (struct space){
+		.loop = loop, .shared = shared, .turns = turns, .timer_at = DEADLINE_NEVER
+	};
+	list_init(&space->accounts);
+	jobs_init(&space->jobs, loop);
+	uv_timer_init(loop, &space->timer);
+	turns_register(turns, ACCOUNT_CREATES, creates_step, space);
+	return deadlines_init(&space->deadlines, (unsigned)shared->pools[SHARE_WAITS].capacity);
+}
+
+void space_deinit(struct space *space)
+{
+	deadlines_deinit(&space->deadlines);
 }

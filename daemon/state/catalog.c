@@ -17,26 +17,138 @@
 #include <unistd.h>
 
 #include "daemon/state/catalog.h"
-#include "daemon/store/object.h"
+#include "daemon/state/table.h"
+#include "daemon/store/shm.h"
 #include "util/clock.h"
 #include "util/fault.h"
 #include "util/fd.h"
 
 enum { CATALOG_STEP = 64 << 10 }; /* bytes by which an array grows */
 
+/* ---- waking --------------------------------------------------------------------------------- */
+
+static size_t queue_numbers(const struct catalog *cat)
+{
+	return (size_t)cat->header->max_names + CATALOG_WAKE_WORDS;
+}
+
+static int queue_init(struct catalog *cat)
+{
+	cat->waking.next = table_new(queue_numbers(cat), sizeof(*cat->waking.next));
+	return cat->waking.next ? 0 : -ENOMEM;
+}
+
+static void queue_deinit(struct catalog *cat)
+{
+	cat->waking.next = table_free(cat->waking.next, queue_numbers(cat),
+				      sizeof(*cat->waking.next));
+}
+
+static void queue_add(struct catalog_queue *q, uint32_t number)
+{
+	if (q->next[number])
+		return;
+	q->next[number] = CATALOG_NONE;
+	if (q->last == CATALOG_NONE)
+		q->first = number;
+	else
+		q->next[q->last] = number + 1;
+	q->last = number;
+}
+
+static uint32_t queue_take(struct catalog_queue *q)
+{
+	uint32_t number = q->first;
+
+	if (number == q->last)
+		q->first = q->last = CATALOG_NONE;
+	else
+		q->first = q->next[number] - 1;
+	q->next[number] = 0;
+	return number;
+}
+
+/* Returns how many there were, at most @most. */
+static unsigned futex_wake(const _Atomic uint32_t *word, unsigned most)
+{
+	long woken = syscall(SYS_futex, word, FUTEX_WAKE, most, NULL, NULL, 0);
+
+	return woken > 0 ? (unsigned)woken : 0;
+}
+
+static void wake_number(struct catalog *cat, uint32_t number, unsigned *budget)
+{
+	uint32_t names = cat->header->max_names;
+	unsigned woken = 0;
+
+	if (*budget)
+		woken = futex_wake(number < names ? catalog_version_word(catalog_name(cat, number))
+						  : &cat->wakes[number - names].word,
+				   *budget);
+	if (woken == *budget) { /* there may be more */
+		queue_add(&cat->waking, number);
+		if (list_empty(&cat->waker))
+			list_add_tail(cat->wakers, &cat->waker);
+	}
+	*budget -= *budget > woken ? woken + 1 : *budget;
+}
+
+/*
+ * ORDER: `current` and then the word are stored before this (publish.c), and before the sleepers
+ * are looked for, which the kernel sees to. A waiter knows the word's value from before its look
+ * and gives it to the kernel, which compares it once it would find the sleeper. So either the
+ * sleeper is found here, or it does not sleep and looks again (tests/model/wait.pml).
+ */
+void catalog_wake(struct catalog *cat, uint32_t name, bool came, unsigned *budget)
+{
+	uint32_t hashed = catalog_wake_index(catalog_name(cat, name)->hash);
+
+	wake_number(cat, name, budget);
+	if (!came)
+		return;
+	atomic_fetch_add(&cat->wakes[hashed].word, 1);
+	wake_number(cat, cat->header->max_names + hashed, budget);
+	atomic_fetch_add(&cat->wakes[CATALOG_WAKE_ANY].word, 1);
+	wake_number(cat, cat->header->max_names + CATALOG_WAKE_ANY, budget);
+}
+
+bool catalog_wake_step(struct catalog *cat)
+{
+	unsigned budget = CATALOG_WAKE_BUDGET;
+
+	while (budget && catalog_waking(cat))
+		wake_number(cat, queue_take(&cat->waking), &budget);
+	list_del(&cat->waker);
+	if (catalog_waking(cat)) /* after the others */
+		list_add_tail(cat->wakers, &cat->waker);
+	return catalog_waking(cat);
+}
+
+void catalog_wake_all(struct catalog *cat)
+{
+	for (unsigned i = 0; i < CATALOG_WAKE_WORDS; i++) {
+		atomic_fetch_add(&cat->wakes[i].word, 1);
+		futex_wake(&cat->wakes[i].word, INT_MAX);
+	}
+	for (uint32_t i = 0; i < cat->names.high; i++)
+		futex_wake(catalog_version_word(catalog_name(cat, i)), INT_MAX);
+}
+
+/* ---- the beginning -------------------------------------------------------------------------- */
+
 static uint64_t page_round(uint64_t size)
 {
 	return (size + 4095) & ~(uint64_t)4095;
 }
 
-static int range_allocate(struct catalog *cat, uint64_t offset, uint64_t size)
+static int range_allocate(int fd, uint64_t offset, uint64_t size)
 {
 	int r;
 
 	if (fault("catalog_allocate"))
 		return -ENOSPC;
 	do {
-		r = posix_fallocate(cat->fd_rw, (off_t)offset, (off_t)size);
+		r = posix_fallocate(fd, (off_t)offset, (off_t)size);
 	} while (r == EINTR);
 	return -r;
 }
@@ -91,10 +203,14 @@ static void catalog_plan(struct catalog *cat, const struct catalog_limits *limit
 		.started_ns = (uint64_t)now_real_ns(),
 		.capacity = limits->capacity,
 	};
+	h->off_wakes = at;
+	at += page_round(CATALOG_WAKE_WORDS * sizeof(struct catalog_wake));
 	h->off_clients = at;
 	array_plan(&cat->clients, &at, sizeof(uint64_t), h->max_clients);
 	h->off_buckets = at;
 	at += page_round((uint64_t)buckets * sizeof(uint32_t));
+	h->off_named = at;
+	at += page_round(catalog_named_words(h->bucket_mask) * sizeof(uint64_t));
 	h->off_names = at;
 	array_plan(&cat->names, &at, sizeof(struct catalog_name), h->max_names);
 	h->off_rows = at;
@@ -103,19 +219,23 @@ static void catalog_plan(struct catalog *cat, const struct catalog_limits *limit
 	array_plan(&cat->segments, &at, sizeof(struct catalog_segment), h->max_tensors);
 	h->off_chunks = at;
 	array_plan(&cat->chunks, &at, sizeof(struct catalog_chunk), h->max_chunks);
+	h->off_members = at;
+	array_plan(&cat->members, &at, sizeof(struct catalog_member), h->max_tensors);
 	h->size = cat->size = at;
+	at = 0;
+	array_plan(&cat->claims, &at, sizeof(struct claim_fact), h->max_clients * WAITS_PER_CLIENT);
 }
 
 static int catalog_map(struct catalog *cat, const struct catalog_header *plan)
 {
-	struct object object = object_of_catalog(cat->instance);
+	struct object object = shm_object_of_catalog(cat->instance);
 	void *map;
 	int r;
 
-	/* header, client words and buckets are in use from the start */
-	r = object_create(&object, plan->off_names, NULL, &cat->fd_rw);
+	/* header, wake words, client words, buckets and their bits are in use from the start */
+	r = shm_object_create(&object, plan->off_names, NULL, &cat->fd_rw);
 	if (!r)
-		r = object_open(&object, O_RDONLY, &cat->fd_ro);
+		r = shm_object_open(&object, O_RDONLY, &cat->fd_ro);
 	if (r)
 		return r;
 	if (ftruncate(cat->fd_rw, (off_t)cat->size))
@@ -125,23 +245,137 @@ static int catalog_map(struct catalog *cat, const struct catalog_header *plan)
 		return -errno;
 	cat->header = map;
 	memcpy(cat->header, plan, sizeof(*plan));
+	cat->wakes = (void *)((char *)map + plan->off_wakes);
 	cat->client_words = (void *)((char *)map + plan->off_clients);
 	cat->buckets = (void *)((char *)map + plan->off_buckets);
+	cat->named = (void *)((char *)map + plan->off_named);
 	/* fills the buckets with CATALOG_NONE */
 	memset(cat->buckets, 0xff, ((size_t)plan->bucket_mask + 1) * sizeof(uint32_t));
 	return 0;
 }
 
-int catalog_init(struct catalog *cat, uint64_t instance, const struct catalog_limits *limits)
+/* ---- facts ---------------------------------------------------------------------------------- */
+
+/* Plans where the facts of each array lie. Returns the size of all. */
+static uint64_t facts_plan(struct catalog *cat, struct catalog_array *arrays[FACTS_ARRAYS])
 {
-	struct catalog_header plan;
+	uint64_t at = page_round(sizeof(struct facts_header));
+
+	arrays[FACTS_CLIENTS] = &cat->clients;
+	arrays[FACTS_NAMES] = &cat->names;
+	arrays[FACTS_ROWS] = &cat->rows;
+	arrays[FACTS_SEGMENTS] = &cat->segments;
+	arrays[FACTS_CHUNKS] = &cat->chunks;
+	arrays[FACTS_MEMBERS] = &cat->members; /* which never are taken, but have memory */
+	arrays[FACTS_CLAIMS] = &cat->claims;
+	cat->clients.fact_size = sizeof(struct client_fact);
+	cat->rows.fact_size = sizeof(struct row_fact);
+	cat->segments.fact_size = sizeof(struct segment_fact);
+	cat->claims.fact_size = sizeof(struct claim_fact);
+	for (unsigned i = 0; i < FACTS_ARRAYS; i++) {
+		arrays[i]->facts = (void *)(uintptr_t)at; /* facts_map() makes it an address */
+		at += page_round((uint64_t)arrays[i]->fact_size * arrays[i]->max);
+	}
+	return at;
+}
+
+static int facts_map(struct catalog *cat, struct catalog_array *const arrays[FACTS_ARRAYS],
+		     uint64_t size)
+{
+	char *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, cat->facts_fd, 0);
+
+	if (map == MAP_FAILED)
+		return -errno;
+	cat->facts = (void *)map;
+	cat->facts_size = size;
+	for (unsigned i = 0; i < FACTS_ARRAYS; i++) {
+		arrays[i]->facts = map + (uintptr_t)arrays[i]->facts;
+		arrays[i]->fact = &cat->facts->arrays[i];
+	}
+	return 0;
+}
+
+/* Facts have memory for as many entries as the array, whose last page may have room for more. */
+static int facts_allocate(struct catalog *cat, const struct catalog_array *array,
+			  uint64_t allocated)
+{
+	uint64_t n = allocated / array->entry_size;
+	uint64_t size = page_round((n < array->max ? n : array->max) * array->fact_size);
+	int r = 0;
+
+	if (!cat->facts)
+		return 0;
+	if (size)
+		r = range_allocate(cat->facts_fd,
+				   (uint64_t)((char *)array->facts - (char *)cat->facts), size);
+	if (!r)
+		array->fact->allocated = allocated;
+	return r;
+}
+
+static int facts_make(struct catalog *cat)
+{
+	struct catalog_array *arrays[FACTS_ARRAYS];
+	uint64_t size = facts_plan(cat, arrays);
 	int r;
 
-	*cat = (struct catalog){ .instance = instance, .fd_rw = -1, .fd_ro = -1 };
-	catalog_plan(cat, limits, &plan);
-	r = catalog_map(cat, &plan);
+	cat->facts_fd = memfd_create("tensorleased-facts", MFD_CLOEXEC);
+	if (cat->facts_fd < 0 || fchmod(cat->facts_fd, 0600) ||
+	    ftruncate(cat->facts_fd, (off_t)size))
+		return -errno;
+	r = range_allocate(cat->facts_fd, 0, page_round(sizeof(*cat->facts)));
 	if (!r)
-		r = array_map(cat, &cat->clients);
+		r = facts_map(cat, arrays, size);
+	if (r)
+		return r;
+	*cat->facts = (struct facts_header){ .magic = FACTS_MAGIC,
+					     .layout = FACTS_LAYOUT,
+					     .size = size,
+					     .instance = cat->instance };
+	return facts_allocate(cat, &cat->clients, cat->clients.allocated);
+}
+
+static void facts_unmap(struct catalog *cat)
+{
+	if (cat->facts)
+		munmap(cat->facts, cat->facts_size);
+	cat->facts = NULL;
+	cat->facts_fd = fd_close(cat->facts_fd);
+}
+
+/* ---- the beginning, continued --------------------------------------------------------------- */
+
+static void pools_init(struct catalog *cat, struct accounts *accounts,
+		       const struct catalog_header *plan)
+{
+	const uint64_t most[SHARE_CONNECTIONS] = {
+		[SHARE_TENSORS] = plan->max_tensors,  [SHARE_NAMES] = plan->max_names,
+		[SHARE_SEGMENTS] = plan->max_tensors, [SHARE_DRAFTS] = plan->max_tensors,
+		[SHARE_CHUNKS] = plan->max_chunks,
+	};
+
+	for (unsigned share = SHARE_TENSORS; share < SHARE_CONNECTIONS; share++)
+		cat->pools[share] = pool_make(accounts, share, most[share]);
+}
+
+static void catalog_begin(struct catalog *cat, uint64_t instance,
+			  const struct catalog_limits *limits, struct catalog_header *plan)
+{
+	*cat = (struct catalog){ .instance = instance,
+				 .fd_rw = -1,
+				 .fd_ro = -1,
+				 .facts_fd = -1,
+				 .waking = { .first = CATALOG_NONE, .last = CATALOG_NONE },
+				 .wakers = limits->wakers };
+	list_init(&cat->waker);
+	catalog_plan(cat, limits, plan);
+	pools_init(cat, limits->accounts, plan);
+}
+
+static int arrays_map(struct catalog *cat)
+{
+	int r = array_map(cat, &cat->clients);
+
 	if (!r)
 		r = array_map(cat, &cat->names);
 	if (!r)
@@ -151,42 +385,249 @@ int catalog_init(struct catalog *cat, uint64_t instance, const struct catalog_li
 	if (!r)
 		r = array_map(cat, &cat->chunks);
 	if (!r)
+		r = array_map(cat, &cat->claims);
+	if (!r) /* no entry of it is free or taken */
+		cat->members.base = (unsigned char *)cat->header + cat->members.offset;
+	return r ? r : queue_init(cat);
+}
+
+int catalog_init(struct catalog *cat, uint64_t instance, const struct catalog_limits *limits)
+{
+	struct catalog_header plan;
+	int r;
+
+	catalog_begin(cat, instance, limits, &plan);
+	r = object_random(&plan.name_seed);
+	if (!r)
+		r = catalog_map(cat, &plan);
+	if (!r)
+		r = arrays_map(cat);
+	if (!r)
 		cat->clients.allocated = page_round(sizeof(uint64_t) * plan.max_clients);
+	if (!r && limits->facts)
+		r = facts_make(cat);
 	if (r)
 		catalog_deinit(cat);
 	return r;
 }
 
-static void futex_wake(_Atomic uint32_t *word)
+/* ---- adoption ------------------------------------------------------------------------------- */
+
+/* Is it ours alone, of that size? */
+static bool object_is_ours(int fd, uint64_t size)
 {
-	atomic_fetch_add(word, 1);
-	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	struct stat st;
+
+	return !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+	       !(st.st_mode & 0077) && (uint64_t)st.st_size == size;
 }
 
-void catalog_wake(struct catalog *cat, uint32_t hash)
+bool catalog_header_is(const struct catalog_header *h, const struct catalog_header *plan)
 {
-	futex_wake(&cat->header->wake[catalog_wake_word(hash)]);
+	return h->magic == plan->magic && h->layout == plan->layout && h->size == plan->size &&
+	       h->instance == plan->instance && h->max_tensors == plan->max_tensors &&
+	       h->max_names == plan->max_names && h->max_chunks == plan->max_chunks &&
+	       h->max_clients == plan->max_clients && h->bucket_mask == plan->bucket_mask &&
+	       !memcmp(&h->off_wakes, &plan->off_wakes,
+		       offsetof(struct catalog_header, started_ns) -
+			       offsetof(struct catalog_header, off_wakes));
 }
 
-/* Clients look at their word after each lease they take; sleepers look when they wake. */
-static void clients_end(struct catalog_header *h, _Atomic uint64_t *words)
+/* Gives memory to the bytes @from to @to of an array. */
+static int array_allocate(struct catalog *cat, const struct catalog_array *array, uint64_t from,
+			  uint64_t to)
 {
+	return array->offset && to > from
+		       ? range_allocate(cat->fd_rw, array->offset + from, to - from)
+		       : 0;
+}
+
+static int array_adopt(struct catalog *cat, struct catalog_array *array, uint64_t allocated)
+{
+	int r = array_allocate(cat, array, 0, allocated);
+
+	array->allocated = allocated;
+	return r ? r : facts_allocate(cat, array, allocated);
+}
+
+bool array_fact_fits(const struct catalog_array *array, const struct array_fact *fact)
+{
+	uint64_t most = page_round((uint64_t)array->max * array->entry_size);
+
+	return fact->allocated <= most && fact->high <= array->max &&
+	       fact->high * array->entry_size <= fact->allocated;
+}
+
+static int facts_adopt(struct catalog *cat, const char **why)
+{
+	struct catalog_array *arrays[FACTS_ARRAYS];
+	uint64_t size = facts_plan(cat, arrays);
+	struct facts_header *f;
+	int r;
+
+	*why = "the facts have another size or owner";
+	if (!object_is_ours(cat->facts_fd, size))
+		return CATALOG_E_STRANGE;
+	r = facts_map(cat, arrays, size);
+	if (r)
+		return r;
+	f = cat->facts;
+	*why = "the facts have another layout";
+	if (f->magic != FACTS_MAGIC || f->layout != FACTS_LAYOUT || f->size != size ||
+	    f->instance != cat->instance)
+		return CATALOG_E_STRANGE;
+	*why = "the facts say that an array has more entries than it has room";
+	for (unsigned i = 0; i < FACTS_ARRAYS; i++) {
+		if (!array_fact_fits(arrays[i], &f->arrays[i]))
+			return CATALOG_E_STRANGE;
+		arrays[i]->high = arrays[i]->in_use = (uint32_t)f->arrays[i].high;
+		/* it has that memory; otherwise it gets it, or that is an error and no SIGBUS */
+		r = array_adopt(cat, arrays[i], f->arrays[i].allocated);
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+static int foreign_map(struct catalog *cat, const struct catalog_header *plan, const char **why)
+{
+	struct object object = shm_object_of_catalog(cat->instance);
+	void *map;
+	int r;
+
+	*why = "its catalog cannot be opened";
+	r = shm_object_open(&object, O_RDWR, &cat->fd_rw);
+	if (!r)
+		r = shm_object_open(&object, O_RDONLY, &cat->fd_ro);
+	if (r)
+		return r;
+	*why = "its catalog has another size or owner; the limits may have changed";
+	if (!object_is_ours(cat->fd_rw, cat->size))
+		return CATALOG_E_STRANGE;
+	map = mmap(NULL, cat->size, PROT_READ | PROT_WRITE, MAP_SHARED, cat->fd_rw, 0);
+	if (map == MAP_FAILED)
+		return -errno;
+	cat->header = map;
+	cat->wakes = (void *)((char *)map + plan->off_wakes);
+	cat->client_words = (void *)((char *)map + plan->off_clients);
+	cat->buckets = (void *)((char *)map + plan->off_buckets);
+	cat->named = (void *)((char *)map + plan->off_named);
+	*why = "its catalog has another layout or another shape; the limits may have changed";
+	return catalog_header_is(cat->header, plan) ? 0 : CATALOG_E_STRANGE;
+}
+
+/* Lets go of it, for whoever comes next. */
+static void catalog_leave(struct catalog *cat)
+{
+	facts_unmap(cat);
+	if (cat->header) {
+		queue_deinit(cat);
+		munmap(cat->header, cat->size);
+	}
+	cat->header = NULL;
+	fd_close(cat->fd_rw);
+	cat->fd_rw = -1;
+}
+
+void catalog_shape(struct catalog *cat, const struct catalog_header *h, struct catalog_header *plan,
+		   struct catalog_array *arrays[FACTS_ARRAYS], uint64_t *facts_size)
+{
+	const struct catalog_limits limits = { .max_tensors = h->max_tensors,
+					       .max_clients = h->max_clients };
+
+	*cat = (struct catalog){ .instance = h->instance };
+	catalog_plan(cat, &limits, plan);
+	*facts_size = facts_plan(cat, arrays);
+}
+
+int catalog_adopt(struct catalog *cat, uint64_t instance, const struct catalog_limits *limits,
+		  int facts_fd_take, const char **why)
+{
+	struct catalog_header plan;
+	int r;
+
+	catalog_begin(cat, instance, limits, &plan);
+	cat->facts_fd = facts_fd_take;
+	r = foreign_map(cat, &plan, why);
+	if (!r)
+		r = facts_adopt(cat, why);
+	if (!r)
+		r = arrays_map(cat);
+	if (r) {
+		catalog_leave(cat);
+		catalog_deinit(cat);
+		return r;
+	}
+	cat->header->daemon_pid = (uint32_t)getpid();
+	cat->header->started_ns = plan.started_ns;
+	cat->header->capacity = limits->capacity;
+	return 0;
+}
+
+void catalog_collect(struct catalog_array *array, bool (*used)(const void *context, uint32_t index),
+		     const void *context)
+{
+	array->free = CATALOG_NONE;
+	array->in_use = array->high;
+	for (uint32_t i = array->high; i--;) { /* so that the lowest comes first */
+		if (!used(context, i))
+			catalog_give(array, i);
+	}
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+/* Every name that was ever used: for as far as the object has memory, since each has been written.
+ * A hole is not looked at, which would allocate it. */
+static void names_end(int fd, struct catalog_name *names, off_t from, off_t to)
+{
+	off_t at = from, end;
+
+	while (at < to && (at = lseek(fd, at, SEEK_DATA)) >= 0 && at < to) {
+		end = lseek(fd, at, SEEK_HOLE);
+		end = end < 0 || end > to ? to : end;
+		for (; at + (off_t)sizeof(*names) <= end; at += (off_t)sizeof(*names)) {
+			struct catalog_name *name = &names[(size_t)(at - from) / sizeof(*names)];
+
+			atomic_fetch_add(&name->version, 1);
+			futex_wake(catalog_version_word(name), INT_MAX);
+		}
+		at = end;
+	}
+}
+
+/*
+ * Clients look at their word after each lease they take; sleepers look when they wake. @h is a copy
+ * whose arrays lie in the object.
+ */
+static void clients_end(int fd, void *map, const struct catalog_header *h)
+{
+	_Atomic uint64_t *words = (void *)((char *)map + h->off_clients);
+	struct catalog_wake *wakes = (void *)((char *)map + h->off_wakes);
+
 	for (uint32_t i = 0; i < h->max_clients; i++)
 		atomic_fetch_and(&words[i], ~(uint64_t)1);
-	for (unsigned i = 0; i < CATALOG_WAKE_WORDS; i++)
-		futex_wake(&h->wake[i]);
+	for (unsigned i = 0; i < CATALOG_WAKE_WORDS; i++) {
+		atomic_fetch_add(&wakes[i].word, 1);
+		futex_wake(&wakes[i].word, INT_MAX);
+	}
+	names_end(fd, (void *)((char *)map + h->off_names), (off_t)h->off_names,
+		  (off_t)(h->off_names + h->max_names * sizeof(struct catalog_name)));
 }
 
 void catalog_deinit(struct catalog *cat)
 {
-	struct object object = object_of_catalog(cat->instance);
+	struct object object = shm_object_of_catalog(cat->instance);
 
+	facts_unmap(cat);
 	if (cat->header) {
-		clients_end(cat->header, cat->client_words);
+		list_del(&cat->waker);
+		clients_end(cat->fd_rw, cat->header, cat->header);
+		queue_deinit(cat);
 		munmap(cat->header, cat->size);
 	}
 	if (cat->fd_rw >= 0)
-		object_destroy(&object);
+		shm_object_destroy(&object);
 	fd_close(cat->fd_rw);
 	fd_close(cat->fd_ro);
 	free(cat->clients.next);
@@ -194,53 +635,78 @@ void catalog_deinit(struct catalog *cat)
 	free(cat->rows.next);
 	free(cat->segments.next);
 	free(cat->chunks.next);
-	*cat = (struct catalog){ .fd_rw = -1, .fd_ro = -1 };
+	free(cat->claims.next);
+	*cat = (struct catalog){ .fd_rw = -1, .fd_ro = -1, .facts_fd = -1 };
+}
+
+static bool array_fits(uint64_t offset, uint64_t n, size_t entry_size, off_t size)
+{
+	return offset % 64 == 0 && offset <= (uint64_t)size &&
+	       n <= ((uint64_t)size - offset) / entry_size;
+}
+
+/* Its offsets are believed only as far as the object reaches. */
+static void foreign_end(int fd, void *map, off_t size)
+{
+	const struct catalog_header h = *(const struct catalog_header *)map;
+
+	if (h.magic == CATALOG_MAGIC && h.layout == CATALOG_LAYOUT &&
+	    array_fits(h.off_clients, h.max_clients, sizeof(uint64_t), size) &&
+	    array_fits(h.off_wakes, CATALOG_WAKE_WORDS, sizeof(struct catalog_wake), size) &&
+	    array_fits(h.off_names, h.max_names, sizeof(struct catalog_name), size))
+		clients_end(fd, map, &h);
 }
 
 void catalog_end_foreign(uint64_t instance)
 {
-	struct object object = object_of_catalog(instance);
-	struct catalog_header *h;
+	struct object object = shm_object_of_catalog(instance);
 	struct stat st;
+	void *map;
 	int fd;
 
-	if (object_open(&object, O_RDWR, &fd))
+	if (shm_object_open(&object, O_RDWR, &fd))
 		return;
-	if (!fstat(fd, &st) && st.st_uid == geteuid() && st.st_size >= (off_t)sizeof(*h)) {
-		h = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-		if (h != MAP_FAILED) {
-			/* its offsets are believed only as far as the object reaches */
-			if (h->magic == CATALOG_MAGIC && h->layout == CATALOG_LAYOUT &&
-			    h->off_clients <= (uint64_t)st.st_size &&
-			    h->max_clients <=
-				    ((uint64_t)st.st_size - h->off_clients) / sizeof(uint64_t))
-				clients_end(h, (void *)((char *)h + h->off_clients));
-			munmap(h, (size_t)st.st_size);
+	if (!fstat(fd, &st) && st.st_uid == geteuid() &&
+	    st.st_size >= (off_t)sizeof(struct catalog_header)) {
+		map = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		if (map != MAP_FAILED) {
+			foreign_end(fd, map, st.st_size);
+			munmap(map, (size_t)st.st_size);
 		}
 	}
 	close(fd);
 }
 
+/* ---- entries -------------------------------------------------------------------------------- */
+
+int catalog_reach(struct catalog *cat, struct catalog_array *array, uint32_t index)
+{
+	uint64_t end, limit = page_round((uint64_t)array->max * array->entry_size);
+	int r;
+
+	end = ((uint64_t)index + 1) * array->entry_size;
+	if (end <= array->allocated)
+		return 0;
+	end = (end + CATALOG_STEP - 1) / CATALOG_STEP * CATALOG_STEP;
+	end = end < limit ? end : limit;
+	r = array_allocate(cat, array, array->allocated, end);
+	if (!r)
+		r = facts_allocate(cat, array, end);
+	if (!r)
+		array->allocated = end;
+	return r;
+}
+
 int catalog_prepare(struct catalog *cat, struct catalog_array *array, uint32_t more)
 {
 	uint32_t listed = array->high - array->in_use; /* free entries below high */
-	uint64_t end, limit = page_round((uint64_t)array->max * array->entry_size);
-	int r;
 
 	if (more <= listed)
 		return 0;
 	more -= listed;
 	if (more > array->max - array->high)
 		return CATALOG_E_FULL;
-	end = (uint64_t)(array->high + more) * array->entry_size;
-	if (end <= array->allocated)
-		return 0;
-	end = (end + CATALOG_STEP - 1) / CATALOG_STEP * CATALOG_STEP;
-	end = end < limit ? end : limit;
-	r = range_allocate(cat, array->offset + array->allocated, end - array->allocated);
-	if (!r)
-		array->allocated = end;
-	return r;
+	return catalog_reach(cat, array, array->high + more - 1);
 }
 
 int catalog_take(struct catalog *cat, struct catalog_array *array, uint32_t *index)
@@ -254,6 +720,8 @@ int catalog_take(struct catalog *cat, struct catalog_array *array, uint32_t *ind
 		array->free = array->next[*index];
 	} else {
 		*index = array->high++;
+		if (array->fact)
+			array->fact->high = array->high;
 	}
 	array->in_use++;
 	return 0;
@@ -265,84 +733,4 @@ void catalog_give(struct catalog_array *array, uint32_t index)
 	array->next[index] = array->free;
 	array->free = index;
 	array->in_use--;
-}
-
-uint32_t catalog_chunks_for(size_t bytes)
-{
-	return (uint32_t)((bytes + CATALOG_CHUNK_BYTES - 1) / CATALOG_CHUNK_BYTES);
-}
-
-int catalog_chunks_reserve(struct catalog *cat, uint32_t count)
-{
-	int r = catalog_prepare(cat, &cat->chunks, cat->chunks_reserved + count);
-
-	if (!r)
-		cat->chunks_reserved += count;
-	return r;
-}
-
-void catalog_chunks_unreserve(struct catalog *cat, uint32_t count)
-{
-	assert(count <= cat->chunks_reserved);
-	cat->chunks_reserved -= count;
-}
-
-static void chunk_append(struct catalog *cat, struct chunk_end *end)
-{
-	uint32_t index;
-	int r;
-
-	assert(cat->chunks_reserved);
-	cat->chunks_reserved--;
-	r = catalog_take(cat, &cat->chunks, &index);
-	assert(r == 0); /* it was reserved */
-	(void)r;
-	catalog_chunk(cat, index)->next = CATALOG_NONE;
-	if (end->last == CATALOG_NONE)
-		end->first = index;
-	else
-		catalog_chunk(cat, end->last)->next = index;
-	end->last = index;
-	end->fill = 0;
-	end->count++;
-}
-
-void catalog_chunks_write(struct catalog *cat, struct chunk_end *end, const void *data, size_t size)
-{
-	const unsigned char *from = data;
-	size_t part;
-
-	while (size) {
-		if (end->last == CATALOG_NONE || end->fill == CATALOG_CHUNK_BYTES)
-			chunk_append(cat, end);
-		part = CATALOG_CHUNK_BYTES - end->fill;
-		part = part < size ? part : size;
-		memcpy(catalog_chunk(cat, end->last)->bytes + end->fill, from, part);
-		end->fill += (uint32_t)part;
-		from += part;
-		size -= part;
-	}
-}
-
-void catalog_chunks_read(const struct catalog *cat, uint32_t first, void *data, size_t size)
-{
-	unsigned char *to = data;
-	size_t part;
-
-	for (; size; first = catalog_chunk(cat, first)->next) {
-		part = size < CATALOG_CHUNK_BYTES ? size : CATALOG_CHUNK_BYTES;
-		memcpy(to, catalog_chunk(cat, first)->bytes, part);
-		to += part;
-		size -= part;
-	}
-}
-
-void catalog_chunks_give(struct catalog *cat, uint32_t first)
-{
-	uint32_t next;
-
-	for (; first != CATALOG_NONE; first = next) {
-		next = catalog_chunk(cat, first)->next;
-		catalog_give(&cat->chunks, first);
-	}
 }

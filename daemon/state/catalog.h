@@ -10,15 +10,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/state/facts.h"
+#include "daemon/store/account.h"
 #include "proto/catalog_layout.h"
 
-enum { CATALOG_E_FULL = 1 };
+enum { CATALOG_E_FULL = 1, CATALOG_E_STRANGE };
 
 /* One array of the catalog. The lowest entries are used first, so that memory is only allocated for
  * those that were ever used. */
 struct catalog_array {
 	unsigned char *base;
-	uint64_t offset; /* in the object */
+	uint64_t offset; /* in the object; 0: there are only facts */
 	size_t entry_size;
 	uint64_t allocated; /* bytes from the start of the array */
 	uint32_t max;
@@ -26,6 +28,19 @@ struct catalog_array {
 	uint32_t free; /* head of the list of free entries below high, or CATALOG_NONE */
 	uint32_t in_use;
 	uint32_t *next; /* links of the free list */
+	/* what the next daemon is to know of it, and of its entries; NULL: there are no facts */
+	struct array_fact *fact;
+	void *facts;
+	size_t fact_size; /* of each entry; 0: there is nothing to know */
+};
+
+/*
+ * Words that may have more sleepers than were woken so far, oldest first. A word's number is the
+ * index of its name, or max_names + that of its wake word.
+ */
+struct catalog_queue {
+	uint32_t *next; /* by number: 0: not in it; CATALOG_NONE: the last; else 1 + the next one */
+	uint32_t first, last; /* numbers, or CATALOG_NONE */
 };
 
 struct catalog {
@@ -34,20 +49,52 @@ struct catalog {
 	uint64_t size;
 	int fd_rw;
 	int fd_ro; /* clients get this one */
+	int facts_fd;
+	struct facts_header *facts; /* NULL: there are none */
+	uint64_t facts_size;	    /* of their mapping, whatever they say themselves */
 	_Atomic uint64_t *client_words;
 	_Atomic uint32_t *buckets;
-	struct catalog_array clients, names, rows, segments, chunks;
+	_Atomic uint64_t *named;
+	struct catalog_wake *wakes;
+	struct catalog_queue waking;
+	struct list waker;   /* in *wakers while that is not empty */
+	struct list *wakers; /* outlives us */
+	struct catalog_array clients, names, rows, segments, chunks, members, claims;
 	uint32_t chunks_reserved;
+	struct pool pools[SHARE_CONNECTIONS]; /* of its entries; the files above charge them */
 };
 
 struct catalog_limits {
 	uint32_t max_tensors;
 	uint32_t max_clients;
 	uint64_t capacity;
+	struct accounts *accounts; /* of the namespace */
+	struct list *wakers;	   /* of struct catalog: those that have sleepers to be woken */
+	bool facts;		   /* somebody keeps them for the next daemon */
 };
 
 /* Creates the catalog of a new instance. -ENOSPC, -EMFILE, -ENOMEM. */
 int catalog_init(struct catalog *cat, uint64_t instance, const struct catalog_limits *limits);
+/*
+ * Maps the catalog that a daemon with these limits has left, with its facts in @facts_fd_take. Only
+ * their shapes are checked; all arrays are taken to be in use. CATALOG_E_STRANGE with *why: it is
+ * another one's or damaged.
+ */
+int catalog_adopt(struct catalog *cat, uint64_t instance, const struct catalog_limits *limits,
+		  int facts_fd_take, const char **why);
+/*
+ * Plans a catalog of the shape that @h says, for a reader of a copy: of each array offset, max and,
+ * as an offset too, facts. Nothing is mapped.
+ */
+void catalog_shape(struct catalog *cat, const struct catalog_header *h, struct catalog_header *plan,
+		   struct catalog_array *arrays[FACTS_ARRAYS], uint64_t *facts_size);
+/* Are the members that never change what a daemon of that plan would have written? */
+bool catalog_header_is(const struct catalog_header *h, const struct catalog_header *plan);
+/* Has the array room for what the facts say of it? */
+bool array_fact_fits(const struct catalog_array *array, const struct array_fact *fact);
+/* Makes the free list anew: of the entries of which @used returns false. */
+void catalog_collect(struct catalog_array *array, bool (*used)(const void *context, uint32_t index),
+		     const void *context);
 /* Tells all clients that nobody serves this catalog any more, and removes it. */
 void catalog_deinit(struct catalog *cat);
 /* Tells the clients of a dead instance, whatever state its catalog is in. */
@@ -73,30 +120,66 @@ static inline struct catalog_chunk *catalog_chunk(const struct catalog *cat, uin
 	return (struct catalog_chunk *)(void *)cat->chunks.base + index;
 }
 
+/* What the next daemon is to know of an entry; NULL: nothing. */
+static inline struct row_fact *catalog_row_fact(const struct catalog *cat, uint32_t slot)
+{
+	return cat->facts ? (struct row_fact *)cat->rows.facts + slot : NULL;
+}
+
+/* The row is FREE soon. */
+static inline void catalog_row_unsum(const struct catalog *cat, uint32_t slot)
+{
+	if (cat->facts)
+		catalog_row_fact(cat, slot)->sum = 0;
+}
+
+static inline struct segment_fact *catalog_segment_fact(const struct catalog *cat, uint32_t index)
+{
+	return cat->facts ? (struct segment_fact *)cat->segments.facts + index : NULL;
+}
+
+static inline struct client_fact *catalog_client_fact(const struct catalog *cat, uint32_t index)
+{
+	return cat->facts ? (struct client_fact *)cat->clients.facts + index : NULL;
+}
+
+static inline struct claim_fact *catalog_claim_fact(const struct catalog *cat, uint32_t index)
+{
+	return (struct claim_fact *)cat->claims.facts + index;
+}
+
+/* catalog_reach() has made sure that it is there. */
+static inline struct catalog_member *catalog_member(const struct catalog *cat, uint32_t slot)
+{
+	return (struct catalog_member *)(void *)cat->members.base + slot;
+}
+
 /* Takes an entry. CATALOG_E_FULL: all are taken; -ENOSPC: /dev/shm is full. */
 int catalog_take(struct catalog *cat, struct catalog_array *array, uint32_t *index);
 void catalog_give(struct catalog_array *array, uint32_t index);
 /* Makes sure that the next @more takes will not fail. Fails as catalog_take() does. */
 int catalog_prepare(struct catalog *cat, struct catalog_array *array, uint32_t more);
 
-/* How many chunks hold @bytes. */
-uint32_t catalog_chunks_for(size_t bytes);
-/* Sets chunks aside for catalog_chunks_write(). Fails as catalog_take() does. */
-int catalog_chunks_reserve(struct catalog *cat, uint32_t count);
-void catalog_chunks_unreserve(struct catalog *cat, uint32_t count);
-/* The first chunk of a chain, and the chunk and byte where the next write continues. */
-struct chunk_end {
-	uint32_t first;
-	uint32_t last;
-	uint32_t fill;
-	uint32_t count;
-};
-/* Appends to a chain, with chunks that were set aside. */
-void catalog_chunks_write(struct catalog *cat, struct chunk_end *end, const void *data,
-			  size_t size);
-/* Copies @size bytes out of the chain at @first. */
-void catalog_chunks_read(const struct catalog *cat, uint32_t first, void *data, size_t size);
-void catalog_chunks_give(struct catalog *cat, uint32_t first);
+/* Wakes everybody who sleeps on a word of this catalog; nobody is told that something came. */
+void catalog_wake_all(struct catalog *cat);
+/* Makes sure that the entry @index, which is not taken, has memory. -ENOSPC. */
+int catalog_reach(struct catalog *cat, struct catalog_array *array, uint32_t index);
 
-/* Wakes the clients that wait for a name with that hash. */
-void catalog_wake(struct catalog *cat, uint32_t hash);
+/*
+ * Waking. A wake takes time for each sleeper, and strangers may sleep by the thousand, so what one
+ * turn may spend on it is bounded. What is beyond waits for catalog_wake_step().
+ */
+enum { CATALOG_WAKE_BUDGET = 8 }; /* sleepers, and words that have none */
+
+/*
+ * Wakes who waits for a newer version of what the entry means. With @came it has come to mean
+ * something, and those who wait for a name that is not there are woken too.
+ */
+void catalog_wake(struct catalog *cat, uint32_t name, bool came, unsigned *budget);
+/* Wakes some of those who are left. False: there were no more. */
+bool catalog_wake_step(struct catalog *cat);
+
+static inline bool catalog_waking(const struct catalog *cat)
+{
+	return cat->waking.first != CATALOG_NONE;
+}

@@ -9,6 +9,8 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -17,43 +19,62 @@
 
 #include "daemon/state/client.h"
 #include "daemon/state/outcome.h"
+#include "daemon/state/survive.h"
 #include "util/cleanup.h"
 #include "util/fd.h"
 
 /* The file system of memfds. One on huge pages has another, and could fault for want of a page. */
 #define TMPFS_MAGIC_NUMBER 0x01021994
 
-int client_init(struct client *c, struct state *st, const struct client_identity *who)
+void client_init(struct client *c, struct shared *sh, const struct client_identity *who)
 {
-	uint32_t index;
-	int r;
-
-	*c = (struct client){
-		.uid = who->uid, .gid = who->gid, .pid = who->pid, .index = CATALOG_NONE
-	};
+	*c = (struct client){ .id = ++sh->next_client_id,
+			      .uid = who->uid,
+			      .gid = who->gid,
+			      .pid = who->pid,
+			      .index = CATALOG_NONE };
 	c->draft_head = CATALOG_NONE;
 	c->ledger_fd = -1;
 	c->small_next = SEGMENT_SMALL_FIRST;
+	list_init(&c->holdings);
+	list_init(&c->parked);
 	list_init(&c->small);
 	list_init(&c->large);
+	list_init(&c->prefetched);
+	list_init(&c->prefetching);
+	list_init(&c->doubted);
+	list_init(&c->account_link);
 	list_init(&c->exports);
+	list_init(&c->device_holds);
 	list_init(&c->imports);
 	list_init(&c->placed);
 	list_init(&c->notices);
 	list_init(&c->notified);
+	list_init(&c->claimed);
+	list_init(&c->bound);
+	list_init(&c->rings);
 	memcpy(c->label, who->label, sizeof(c->label));
 	c->label[sizeof(c->label) - 1] = '\0';
-	c->user = quota_user_ref(&st->memory.store.quota, c->uid);
-	if (!c->user)
+}
+
+int client_join(struct client *c, struct state *st, const gid_t *groups, unsigned ngroups)
+{
+	struct account *account = account_ref(&st->accounts, c->uid);
+	uint32_t index;
+	int r;
+
+	if (!account)
 		return -ENOMEM;
+	account_set_groups(account, c->gid, groups, ngroups);
 	r = catalog_take(&st->catalog, &st->catalog.clients, &index);
 	if (r) {
-		c->user = quota_user_unref(c->user);
-		return r < 0 ? r : STATE_E_CLIENTS;
+		account_unref(account);
+		return r > 0 ? STATE_E_CLIENTS : r;
 	}
+	c->account = account;
+	list_add_tail(&account->clients, &c->account_link);
 	c->index = index;
 	c->generation = (uint32_t)(st->catalog.client_words[index] >> 1) + 1;
-	c->id = ++st->next_client_id;
 	atomic_fetch_add(&st->catalog.header->clients, 1);
 	return 0;
 }
@@ -61,51 +82,145 @@ int client_init(struct client *c, struct state *st, const struct client_identity
 /* We only read memory that the client cannot take away: a sealed memfd of small pages. */
 static const char *ledger_check(int fd, uint64_t size)
 {
-	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
 	struct statfs fs;
 	struct stat st;
+	uint64_t blocks;
 	int have;
 
-	if (fstat(fd, &st) || !S_ISREG(st.st_mode))
+	/* first of all, since a file system of the client's own need not answer anything else */
+	have = fcntl(fd, F_GET_SEALS);
+	if (have < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode))
 		return "the ledger is not a memfd";
 	if (fstatfs(fd, &fs) || (uint32_t)fs.f_type != TMPFS_MAGIC_NUMBER)
 		return "the ledger is not a memfd of ordinary pages";
-	have = fcntl(fd, F_GET_SEALS);
-	if (have < 0 || (have & seals) != seals)
-		return "the ledger is not sealed against shrinking and growing";
+	if ((have & LEDGER_SEALS) != LEDGER_SEALS)
+		return "the ledger is not sealed against shrinking, growing and new writers";
 	if (have & F_SEAL_SEAL || (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
 		return "the ledger is sealed against sealing, or its descriptor is not for writing";
 	if ((uint64_t)st.st_size != size)
 		return "the ledger's size is not what it says";
+	/* we may be the last to close it, and freeing pages takes time */
+	blocks = (uint64_t)st.st_blocks * 512;
+	if (blocks > size && blocks - size >= (uint64_t)st.st_blksize)
+		return "the ledger has pages beyond its end";
 	return NULL;
 }
 
-int client_serve(struct client *c, struct state *st, int fd_take, uint64_t size, const char **why)
+/*
+ * NULL: errno says why. Before Linux 6.7 any mapping of a descriptor for writing counts as one that
+ * may write, ours too, and ledger_is_mapped() would find it. So we map one that is for reading.
+ */
+static const struct ledger *ledger_map(int fd, uint64_t size)
 {
-	cleanup_(fd_closep) int fd = fd_take;
+	char path[32];
+	void *map;
+	int own, error;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	own = open(path, O_RDONLY | O_CLOEXEC);
+	if (own < 0)
+		return NULL;
+	map = mmap(NULL, size, PROT_READ, MAP_SHARED, own, 0);
+	error = errno;
+	close(own);
+	errno = error;
+	return map == MAP_FAILED ? NULL : map;
+}
+
+/* All memfds of ordinary pages are on one file system. 0: it cannot be examined. */
+static uint64_t ledger_inode(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) ? 0 : st.st_ino;
+}
+
+/* Whether a connection has handed in the same memfd. It would be mapped as long as either lives. */
+static bool ledger_is_taken(const struct state *st, uint64_t inode)
+{
+	for (uint32_t i = 0; i < st->catalog.clients.high; i++)
+		if (st->served[i] && st->served[i]->ledger_inode == inode)
+			return true;
+	return false;
+}
+
+static void client_survives(const struct client *c, struct state *st)
+{
+	struct client_fact fact = { .id = c->id,
+				    .uid = c->uid,
+				    .gid = c->gid,
+				    .pid = c->pid,
+				    .generation = c->generation };
+
+	memcpy(fact.label, c->label, sizeof(fact.label));
+	survive_client(st->shared, &st->catalog, c->index, &fact, c->ledger_fd);
+}
+
+int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, const char **why)
+{
 	uint32_t slots = st->catalog.header->max_tensors;
+	uint64_t inode = ledger_inode(*fd), *pages;
 	const struct ledger *ledger;
 
 	*why = size == ledger_size(slots)
-		       ? ledger_check(fd, size)
+		       ? ledger_check(*fd, size)
 		       : "the ledger does not have ledger_size(max_tensors) bytes";
+	if (!*why && ledger_is_taken(st, inode))
+		*why = "the ledger is another connection's already";
 	if (*why)
 		return STATE_E_INVALID;
-	ledger = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
-	if (ledger == MAP_FAILED)
-		return -errno;
+	pages = calloc(size / LEDGER_PAGE / 64 + 1, sizeof(*pages));
+	ledger = pages ? ledger_map(*fd, size) : NULL;
+	if (!ledger) {
+		int r = -errno;
+
+		free(pages);
+		if (r != -EACCES)
+			return r;
+		*why = "the ledger's mode does not let the daemon open it for reading";
+		return STATE_E_INVALID;
+	}
 	if (ledger->magic != LEDGER_MAGIC || ledger->layout != LEDGER_LAYOUT ||
 	    ledger->slots != slots) {
 		munmap((void *)ledger, size);
+		free(pages);
 		*why = "the ledger's magic, layout or number of slots is wrong";
 		return STATE_E_INVALID;
 	}
 	c->ledger = ledger;
 	c->ledger_size = size;
+	c->pages = pages;
 	c->ledger_slots = slots;
-	c->ledger_fd = take_fd(&fd);
+	c->ledger_inode = inode;
+	c->ledger_fd = take_fd(fd);
 	st->served[c->index] = c;
+	client_survives(c, st);
 	atomic_store(&st->catalog.client_words[c->index], live_word(c->generation));
+	return 0;
+}
+
+int client_adopt(struct client *c, struct state *st, uint32_t index, const struct client_fact *fact,
+		 int *ledger_fd, bool served)
+{
+	uint32_t slots = st->catalog.header->max_tensors;
+
+	if (ledger_check(*ledger_fd, ledger_size(slots)))
+		return STATE_E_INVALID;
+	c->pages = calloc(ledger_size(slots) / LEDGER_PAGE / 64 + 1, sizeof(*c->pages));
+	c->ledger = c->pages ? ledger_map(*ledger_fd, ledger_size(slots)) : NULL;
+	c->account = account_ref(&st->accounts, c->uid);
+	if (!c->ledger || !c->account)
+		return -ENOMEM;
+	list_add_tail(&c->account->clients, &c->account_link);
+	c->ledger_size = ledger_size(slots);
+	c->ledger_slots = slots;
+	c->ledger_inode = ledger_inode(*ledger_fd);
+	c->ledger_fd = take_fd(ledger_fd);
+	c->index = index;
+	c->generation = fact->generation;
+	st->served[index] = c;
+	if (!served)
+		client_end_leases(c, st); /* before its ledger is read */
 	return 0;
 }
 
@@ -120,93 +235,186 @@ void client_end_leases(struct client *c, struct state *st)
 		atomic_store(&st->catalog.client_words[c->index], (uint64_t)c->generation << 1);
 }
 
-/*
- * Our own mapping counts, since it was made with a descriptor for writing. An error other than
- * EBUSY means that the client sealed it against sealing: it is taken at its word.
- */
-bool client_ledger_is_mapped(struct client *c)
+void client_unmap_ledger(struct client *c)
 {
-	void *map;
-	bool mapped;
-
 	if (c->ledger)
 		munmap((void *)c->ledger, c->ledger_size);
 	c->ledger = NULL;
-	mapped = fcntl(c->ledger_fd, F_ADD_SEALS, F_SEAL_WRITE) && errno == EBUSY;
-	if (!mapped)
-		return false;
-	map = mmap(NULL, c->ledger_size, PROT_READ, MAP_SHARED, c->ledger_fd, 0);
-	c->ledger = map == MAP_FAILED ? NULL : map; /* NULL counts as holding everything:
-						       client_leases_on() */
-	return true;
+}
+
+/* NULL counts as holding everything: client_leases_on() */
+void client_map_ledger(struct client *c)
+{
+	c->ledger = ledger_map(c->ledger_fd, c->ledger_size);
+}
+
+/* An error other than EBUSY means that the client sealed it against sealing: it is taken at its
+ * word. */
+bool ledger_is_mapped(int fd_peek)
+{
+	return fcntl(fd_peek, F_ADD_SEALS, F_SEAL_WRITE) && errno == EBUSY;
 }
 
 void client_drop_ledger(struct client *c, struct state *st)
 {
 	st->served[c->index] = NULL;
-	if (c->ledger)
-		munmap((void *)c->ledger, c->ledger_size);
-	c->ledger = NULL;
-	c->ledger_fd = fd_close(c->ledger_fd);
+	survive_client_ended(st->shared, &st->catalog, c->index);
+	client_unmap_ledger(c);
+	free(c->pages);
+	c->pages = NULL;
+	/* it may have many pages, and we may be the last that has it */
+	closer_take(&st->shared->closer, take_fd(&c->ledger_fd),
+		    c->account ? account_top(c->account) : NULL);
 }
 
 /*
- * ORDER: the page's byte is read before the counter, both seq_cst: the client sets it before G2. A
- * page that was never written is not read, since that would allocate it.
+ * Is the page there in which @word lies? One that was never written counts as zeros and is not
+ * read, since that would allocate it for us, whatever the client says in `touched`. It cannot go
+ * again: LEDGER_SEALS.
+ *
+ * ORDER: the kernel has the page before the client's store (G2) can be seen, so asking for it is
+ * as good as reading the word, after T1 and with a full barrier as that.
  */
+static bool page_is_there(const struct client *c, const void *word)
+{
+	size_t page = (size_t)((const char *)word - (const char *)c->ledger) / LEDGER_PAGE;
+	off_t at = (off_t)(page * LEDGER_PAGE);
+
+	if (c->pages[page / 64] & (uint64_t)1 << page % 64)
+		return true;
+	atomic_thread_fence(memory_order_seq_cst);
+	if (lseek(c->ledger_fd, at, SEEK_DATA) != at)
+		return false;
+	c->pages[page / 64] |= (uint64_t)1 << page % 64;
+	return true;
+}
+
+static bool has_counters(const struct client *c, uint32_t slot)
+{
+	struct ledger *l = (struct ledger *)c->ledger;
+
+	return atomic_load(&l->touched[slot / LEDGER_PAGE_SLOTS]) &&
+	       page_is_there(c, &ledger_held(l, c->ledger_slots)[slot]);
+}
+
+/* ORDER: the page's byte is read before the counter, both seq_cst: the client sets it before G2. */
 uint32_t client_leases_on(const struct client *c, uint32_t slot)
 {
 	struct ledger *l = (struct ledger *)c->ledger;
 
 	if (!l)
 		return c->ledger_fd >= 0; /* an orphan's that could not be mapped again holds all */
-	if (!atomic_load(&l->touched[slot / LEDGER_PAGE_SLOTS]))
+	if (!has_counters(c, slot))
 		return 0;
 	return atomic_load(&ledger_held(l, c->ledger_slots)[slot]);
 }
 
-static uint32_t next_leased(const struct client *c, const struct state *st, uint32_t slot,
-			    uint32_t *leases)
+bool client_has_uses(const struct client *c, uint32_t slot)
 {
 	struct ledger *l = (struct ledger *)c->ledger;
 
-	while (slot < st->catalog.rows.high) {
-		if (l && !atomic_load(&l->touched[slot / LEDGER_PAGE_SLOTS])) {
-			slot = (slot / LEDGER_PAGE_SLOTS + 1) * LEDGER_PAGE_SLOTS;
-			continue;
-		}
-		*leases = client_leases_on(c, slot);
-		if (*leases)
-			return slot;
-		slot++;
-	}
-	return CATALOG_NONE;
+	return l && atomic_load(&l->touched[slot / LEDGER_PAGE_SLOTS]) & LEDGER_USED &&
+	       page_is_there(c, &ledger_used(l, c->ledger_slots)[slot]);
 }
 
-uint32_t client_next_held(const struct client *c, const struct state *st, uint32_t slot,
-			  uint32_t *leases)
+/* The ledger has the lower 32 bits. A client that claims a time to come says the present one. */
+uint64_t client_last_use(const struct client *c, uint32_t slot, uint64_t now)
+{
+	struct ledger *l = (struct ledger *)c->ledger;
+	uint32_t used;
+
+	if (!client_has_uses(c, slot))
+		return 0;
+	used = atomic_load(&ledger_used(l, c->ledger_slots)[slot]);
+	if (used == 0)
+		return 0;
+	return (int32_t)((uint32_t)now - used) < 0 ? now : now - ((uint32_t)now - used);
+}
+
+/* Passes over the slots of a page that is there and on which there are no leases: most of a large
+ * ledger, which adoption reads of every client. ORDER: as in client_leases_on(). */
+static void unleased_pass(const struct client *c, uint32_t high, uint32_t *slot, unsigned *looks)
+{
+	const _Atomic uint32_t *held = ledger_held(c->ledger, c->ledger_slots);
+	uint32_t at = *slot, end = (at / LEDGER_PAGE_SLOTS + 1) * LEDGER_PAGE_SLOTS;
+
+	end = end < high ? end : high;
+	end = end - at < *looks ? end : at + *looks;
+	while (at < end && !atomic_load(&held[at]))
+		at++;
+	*looks -= at - *slot;
+	*slot = at;
+}
+
+static bool next_leased(const struct client *c, const struct state *st, uint32_t *slot,
+			unsigned *looks, uint32_t *leases)
+{
+	while (*looks && *slot < st->catalog.rows.high) {
+		if (c->ledger && has_counters(c, *slot)) {
+			unleased_pass(c, st->catalog.rows.high, slot, looks);
+			if (!*looks || *slot >= st->catalog.rows.high)
+				return false;
+		}
+		--*looks;
+		if (c->ledger && !has_counters(c, *slot)) {
+			*slot = (*slot / LEDGER_PAGE_SLOTS + 1) * LEDGER_PAGE_SLOTS;
+			continue;
+		}
+		*leases = client_leases_on(c, *slot);
+		if (*leases)
+			return true;
+		++*slot;
+	}
+	return false;
+}
+
+/* Lists the segments that the client says it has mapped, from *@segment on; false: there is none.
+ */
+bool client_next_mapped(const struct client *c, uint32_t segments, uint32_t *segment,
+			uint32_t *generation)
+{
+	struct ledger *l = (struct ledger *)c->ledger;
+	_Atomic uint32_t *mapped = ledger_mapped(l, c->ledger_slots);
+
+	while (*segment < segments) {
+		if (*segment % LEDGER_PAGE_SLOTS == 0 &&
+		    !(atomic_load(&l->touched[*segment / LEDGER_PAGE_SLOTS]) & LEDGER_MAPPED &&
+		      page_is_there(c, &mapped[*segment]))) {
+			*segment += LEDGER_PAGE_SLOTS;
+			continue;
+		}
+		*generation = atomic_load(&mapped[*segment]);
+		if (*generation)
+			return true;
+		++*segment;
+	}
+	return false;
+}
+
+bool client_next_held(const struct client *c, const struct state *st, uint32_t *slot,
+		      unsigned *looks, uint32_t *leases)
 {
 	enum row_state row;
 
-	while ((slot = next_leased(c, st, slot, leases)) != CATALOG_NONE) {
-		row = row_word_state(catalog_row(&st->catalog, slot)->word);
+	while (next_leased(c, st, slot, looks, leases)) {
+		row = row_word_state(catalog_row(&st->catalog, *slot)->word);
 		if (row == ROW_LIVE || row == ROW_RETIRED)
-			return slot;
-		slot++;
+			return true;
+		++*slot;
 	}
-	return CATALOG_NONE;
+	return false;
 }
 
-struct client_sums client_sum(const struct client *c, const struct state *st)
+bool client_sum(const struct client *c, const struct state *st, struct client_sums *sums,
+		unsigned looks)
 {
-	struct client_sums sums = { 0 };
-	uint32_t slot = 0, leases;
+	uint32_t leases;
 
-	while ((slot = client_next_held(c, st, slot, &leases)) != CATALOG_NONE) {
-		sums.leases += leases;
-		sums.tensors++;
-		sums.bytes += catalog_row(&st->catalog, slot)->nbytes;
-		slot++;
+	while (client_next_held(c, st, &sums->slot, &looks, &leases)) {
+		sums->leases += leases;
+		sums->tensors++;
+		sums->bytes += catalog_row(&st->catalog, sums->slot)->nbytes;
+		sums->slot++;
 	}
-	return sums;
+	return !looks;
 }

@@ -5,9 +5,12 @@
  */
 #include "daemon/state/device.h"
 #include "daemon/state/export.h"
+#include "daemon/state/lease.h"
+#include "daemon/state/lifetime.h"
 #include "daemon/state/lost.h"
 #include "daemon/state/notice.h"
 #include "daemon/state/outcome.h"
+#include "daemon/state/ring_end.h"
 #include "daemon/state/tensor.h"
 
 /* ---- tensors -------------------------------------------------------------------------------- */
@@ -15,13 +18,22 @@
 static const char *place_check(const struct segment *seg, const struct wire_place *m,
 			       const struct tensor_description *d, uint64_t *nbytes)
 {
-	const char *why = description_check(d, UINT64_MAX, nbytes);
-
 	if (!device_memory_complete(seg->device))
 		return "the segment's parts have not all arrived";
-	if (!why && (m->offset > seg->size || *nbytes > seg->size - m->offset))
-		why = "the tensor reaches beyond its segment";
-	return why;
+	if (m->offset > seg->size)
+		return "the tensor begins beyond its segment";
+	return description_check(d, seg->size - m->offset, nbytes);
+}
+
+/* Its producer will be told when nobody uses the tensor any more. */
+static void placed_note(struct state *st, struct client *c, uint32_t slot, struct notice *n)
+{
+	n->message.freed = (struct wire_freed){
+		.header = { .type = WIRE_FREED, .length = sizeof(n->message.freed) },
+		.ref = ref_make(catalog_row(&st->catalog, slot)->word >> 2, slot),
+	};
+	list_add_tail(&c->placed, &n->link);
+	st->tensors[slot].freed = n;
 }
 
 /* Takes a slot, its name and what it needs, and the notice of its end. None of it is visible. */
@@ -30,34 +42,52 @@ static int place_new(struct state *st, struct client *c, const struct tensor_des
 {
 	struct tensor_request rq = { .extra = description_extra(d) };
 	struct notice *n;
+	unsigned ended = 0;
 	int r;
 
 	r = notice_new(&n, c);
 	if (r)
 		return r;
-	r = draft_new_member(st, c, &rq, slot);
+	do
+		r = draft_new_member(st, c, &rq, slot);
+	while (rings_yield(st, c->account, r, &ended));
 	if (!r) {
-		n->message.freed.ref = ref_make(catalog_row(&st->catalog, *slot)->word >> 2, *slot);
 		r = draft_take_name(st, *slot, &d->name, name);
 		if (r)
-			tensor_abort(st, c, n->message.freed.ref);
+			tensor_abort(st, c,
+				     ref_make(catalog_row(&st->catalog, *slot)->word >> 2, *slot));
 	}
 	if (r) {
 		notice_free(n);
 		return r;
 	}
-	n->message.header.type = WIRE_FREED;
-	n->message.header.length = sizeof(n->message.freed);
-	list_add_tail(&c->placed, &n->link);
-	st->tensors[*slot].freed = n;
+	placed_note(st, c, *slot, n);
 	return 0;
+}
+
+/* Fills in the row of a tensor that lies in @seg; its description is written. */
+static void place_in(struct state *st, uint32_t slot, struct segment *seg,
+		     const struct wire_place *m, const struct tensor_description *d,
+		     uint64_t nbytes)
+{
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+
+	st->tensors[slot].freed->message.freed.cookie = m->cookie;
+	st->tensors[slot].segment = seg;
+	seg->places++;
+	description_write(st, slot, d);
+	row->flags |= ROW_ON_DEVICE;
+	row->nbytes = nbytes;
+	row->offset = m->offset;
+	row->segment = seg->index;
+	row->segment_generation = seg->generation;
+	atomic_store(&row->progress, d->event ? ROW_UNFINISHED : ROW_FINISHED);
 }
 
 int device_place(struct state *st, struct client *c, const struct wire_place *m,
 		 const struct tensor_description *d, struct device_placed *placed, const char **why)
 {
 	struct segment *seg = export_find(st, c, m->segment, m->segment_generation);
-	struct catalog_row *row;
 	uint32_t slot, name;
 	uint64_t nbytes = 0;
 	int r;
@@ -66,41 +96,69 @@ int device_place(struct state *st, struct client *c, const struct wire_place *m,
 		return STATE_E_NOT_FOUND;
 	*why = place_check(seg, m, d, &nbytes);
 	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
+	if (!r && d->lifetime.flags & WIRE_LIFETIME_EVICTABLE)
+		r = lifetime_prepare(st, c, seg);
 	if (!r)
 		r = place_new(st, c, d, &slot, &name);
-	if (r)
+	if (r) {
+		lifetime_tidy(st);
 		return r;
-	st->tensors[slot].freed->message.freed.cookie = m->cookie;
-	st->tensors[slot].segment = seg;
-	seg->places++;
-	description_write(st, slot, d);
-	row = catalog_row(&st->catalog, slot);
-	row->flags |= ROW_ON_DEVICE;
-	row->nbytes = nbytes;
-	row->offset = m->offset;
-	row->segment = seg->index;
-	row->segment_generation = seg->generation;
-	atomic_store(&row->progress, d->event ? ROW_UNFINISHED : ROW_FINISHED);
+	}
+	place_in(st, slot, seg, m, d, nbytes);
 	draft_end(st, c, slot);
 	placed->ref = st->tensors[slot].freed->message.freed.ref;
 	tensor_publish(st, c, slot, name, &placed->version);
 	return 0;
 }
 
+int device_member(struct state *st, struct client *c, uint64_t ref, const struct wire_place *m,
+		  const struct tensor_description *d, uint64_t *member, const char **why)
+{
+	struct segment *seg = export_find(st, c, m->segment, m->segment_generation);
+	struct notice *n = NULL;
+	uint32_t leader, slot;
+	uint64_t nbytes = 0;
+	int r;
+
+	if (!seg)
+		return STATE_E_NOT_FOUND;
+	*why = place_check(seg, m, d, &nbytes);
+	if (!*why && d->lifetime.flags & WIRE_LIFETIME_EVICTABLE)
+		*why = "a tensor on a device that is published in a group cannot be evictable";
+	r = *why ? STATE_E_INVALID : member_leader(st, c, ref, &leader, why);
+	if (!r)
+		r = tensor_may_name(st, c, &d->name);
+	if (!r)
+		r = notice_new(&n, c);
+	if (!r)
+		r = member_new(st, c, leader, d, nbytes, false, &slot);
+	if (r) {
+		notice_free(n);
+		return r;
+	}
+	placed_note(st, c, slot, n);
+	place_in(st, slot, seg, m, d, nbytes);
+	*member = n->message.freed.ref;
+	return 0;
+}
+
 /* The row stays LIVE while its name means it, so that a get can say what happened. */
-static void lose(struct state *st, uint32_t slot)
+static void lose(struct state *st, struct account *a, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
+	const struct account *owner = st->tensors[slot].account;
+	unsigned wakes = 0; /* a producer that ends may lose many */
+	bool full;
 
 	if (atomic_load(&row->progress) == ROW_LOST)
 		return;
 	atomic_store(&row->progress, ROW_LOST);
 	if (row_word_state(atomic_load(&row->word)) != ROW_LIVE)
 		return;
-	lost_add(st, slot);
-	catalog_wake(&st->catalog, catalog_name(&st->catalog, row->name)->hash);
-	if (st->lost.count > LOST_MAX)
-		tensor_unname(st, catalog_row(&st->catalog, st->lost.oldest)->name);
+	full = lost_add(st, slot);
+	catalog_wake(&st->catalog, row->name, false, &wakes);
+	if (full)
+		tensor_unname(st, a, catalog_row(&st->catalog, lost_oldest(st, owner))->name);
 }
 
 void device_finished(struct state *st, const struct client *c, uint64_t ref, bool failed)
@@ -118,16 +176,17 @@ void device_finished(struct state *st, const struct client *c, uint64_t ref, boo
 	    atomic_load(&row->progress) != ROW_UNFINISHED || st->tensors[slot].freed->client != c)
 		return;
 	if (failed)
-		lose(st, slot);
+		lose(st, c->account, slot);
 	else
 		atomic_store(&row->progress, ROW_FINISHED);
 }
 
 /* Its producer is gone: a tensor whose memory died with it, or that was never finished, is lost. */
-static void placed_leave(struct state *st, uint32_t slot)
+static void placed_leave(struct state *st, struct client *c, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
 	struct segment *seg = t->segment;
+	bool retired;
 
 	t->freed = NULL;
 	if (!seg->device->mortal &&
@@ -135,23 +194,39 @@ static void placed_leave(struct state *st, uint32_t slot)
 		return;
 	t->segment = NULL;
 	seg->places--;
-	lose(st, slot);
+	retired = row_word_state(atomic_load(&catalog_row(&st->catalog, slot)->word)) ==
+		  ROW_RETIRED;
+	lose(st, c->account, slot);
+	if (retired)
+		lease_moved(st, c->account, slot);
 }
 
-void device_leave(struct state *st, struct client *c)
+static bool all_placed_leave(struct state *st, struct client *c, unsigned *looks)
 {
 	struct notice *n;
 	uint32_t slot;
 
-	import_leave(st, c);
-	while (!list_empty(&c->placed)) {
+	for (; *looks && !list_empty(&c->placed); --*looks) {
 		n = list_first_entry(&c->placed, struct notice, link);
 		slot = ref_slot(n->message.freed.ref);
 		notice_free(n);
-		placed_leave(st, slot);
+		placed_leave(st, c, slot);
 	}
-	export_leave(st, c);
-	while ((n = notice_next(c)))
+	return list_empty(&c->placed);
+}
+
+/* An export ends after its tensors, and what they have left to say after both. */
+bool device_leave(struct state *st, struct client *c, unsigned *looks)
+{
+	struct notice *n;
+
+	if (!import_leave(st, c, looks) || !all_placed_leave(st, c, looks) ||
+	    !export_leave(st, c, looks))
+		return false;
+	for (; *looks && (n = notice_next(c)); --*looks)
 		notice_sent(n);
+	if (notice_next(c))
+		return false;
 	list_del(&c->notified);
+	return true;
 }

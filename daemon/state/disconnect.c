@@ -1,72 +1,183 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of a connection. Death order: what it has open, placed and exported on devices; its
- * ledger, its drafts, its segments, its account. The process behind it may still use what it held,
- * since it may have closed the socket itself, or we dropped it. So nothing is given back before
- * nobody maps its ledger any more (client_ledger_is_mapped()). Loop thread only.
+ * The end of a connection. Death order: the group that it is publishing; what it has open, placed
+ * and exported on devices; the tensors that are bound to it; its ledger, its drafts, its segments,
+ * its account. The process behind it may still use what it held, since it may have closed the
+ * socket itself, or we dropped it. So nothing is given back before nobody maps its ledger any more
+ * (ledger_is_mapped()).
+ *
+ * Each of these is a list that gets shorter by whole things, or a cursor in the ledger. So between
+ * two steps all that is left is as it was before the end began, and whoever begins anew goes on
+ * from there. Nothing is added to a list that was emptied: the client sends no messages any more.
+ * Loop thread only.
  */
-#include "daemon/state/disconnect.h"
+#include <limits.h>
+
+#include "daemon/state/claim.h"
 #include "daemon/state/device.h"
+#include "daemon/state/disconnect.h"
+#include "daemon/state/group.h"
 #include "daemon/state/lease.h"
+#include "daemon/state/lifetime.h"
+#include "daemon/state/publish.h"
+#include "daemon/state/ring_end.h"
 #include "daemon/state/tensor.h"
 
-/* Segments for small tensors end with their writer. Those for large ones stay for its user. */
-static void list_leave(struct list *segments, struct state *st, bool reuse)
-{
-	struct segment *seg, *next;
+/* A look at a row is so many looks at words of the ledger. */
+enum { WORDS_PER_LOOK = 16 };
 
-	list_for_each_entry_safe(seg, next, segments, writer_link) {
+/* ---- steps; each returns whether it has come to its end ------------------------------------- */
+
+/* Tensors that are bound to the connection end as by DELETE. */
+static bool bound_leave(struct client *c, struct state *st, unsigned *looks)
+{
+	const struct life *life;
+
+	for (; *looks && !list_empty(&c->bound); --*looks) {
+		life = list_first_entry(&c->bound, struct life, bound);
+		tensor_unname(st, c->account,
+			      catalog_row(&st->catalog, (uint32_t)(life - st->lifetimes.of))->name);
+	}
+	return list_empty(&c->bound);
+}
+
+static bool drafts_leave(struct client *c, struct state *st, unsigned *looks)
+{
+	for (; *looks && c->draft_head != CATALOG_NONE; --*looks)
+		draft_leave(st, c, c->draft_head);
+	return c->draft_head == CATALOG_NONE;
+}
+
+/* Segments for small tensors, and those with seals, end with their writer. Others stay for its
+ * user. */
+static bool segments_leave(struct list *segments, bool reuse, unsigned *looks)
+{
+	struct segment *seg;
+
+	for (; *looks && !list_empty(segments); --*looks) {
+		seg = list_first_entry(segments, struct segment, writer_link);
 		list_del(&seg->writer_link);
 		seg->writer = 0;
-		if (reuse && seg->places == 0 && segment_is_small(seg))
-			memory_end(&st->memory, seg);
+		if (reuse && seg->places == 0 && (segment_is_small(seg) || !seg->storage->named))
+			memory_end(seg);
 	}
+	return list_empty(segments);
 }
 
-bool client_end(struct client *c, struct state *st)
+/* Its leases count for nothing from now on. */
+static void ledger_leave(struct client *c, struct state *st)
 {
+	if (st->served[c->index] == c)
+		client_drop_ledger(c, st);
+	lease_rescan(st, c); /* it holds nothing any more */
+}
+
+/* What ends with the connection, even if its process lives on. */
+static bool connection_leave(struct client *c, struct state *st, unsigned *looks)
+{
+	claims_leave(st, c); /* at most CLIENT_CLAIMS_MAX */
+	return rings_leave(st, c, looks) && group_leave(st, c, looks) &&
+	       device_leave(st, c, looks) && bound_leave(c, st, looks) &&
+	       lifetime_remember(st, c, looks);
+}
+
+/* What ends when nobody uses it any more. */
+static bool client_leave(struct client *c, struct state *st, bool reuse, unsigned *looks)
+{
+	ledger_leave(c, st);
+	return (!reuse || drafts_leave(c, st, looks)) && segments_leave(&c->small, reuse, looks) &&
+	       segments_leave(&c->large, reuse, looks) && holdings_leave(st, c, looks);
+}
+
+/* It has nothing left. */
+static void client_gone(struct client *c, struct state *st)
+{
+	if (c->generation < ENTRY_GENERATION_MAX)
+		catalog_give(&st->catalog.clients, c->index);
+	c->index = CATALOG_NONE;
+	list_del(&c->account_link);
+	c->account = account_unref(c->account);
+	atomic_fetch_sub(&st->catalog.header->clients, 1);
+}
+
+/*
+ * Looks for a lease in the ledger, from where one was found the last time once around. An orphan
+ * takes no new leases (D1): a counter that was 0 stays so but for gets that lose their race, so it
+ * makes no difference that those before the cursor are not looked at again.
+ */
+static enum client_left orphan_scan(struct client *c, struct state *st, unsigned looks)
+{
+	unsigned words = looks * WORDS_PER_LOOK;
+	uint32_t leases;
+	bool held;
+
+	held = c->draft_head != CATALOG_NONE ||
+	       client_next_held(c, st, &c->end.slot, &words, &leases);
+	if (held) {
+		c->end.around = false;
+		lease_rescan(st, c); /* an orphan cannot say what it releases */
+		return CLIENT_ORPHANED;
+	}
+	if (words && !c->end.around) {
+		c->end.around = true;
+		c->end.slot = 0;
+	} else if (words) {
+		c->end.stage = END_GIVES;
+	}
+	return CLIENT_MORE;
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+void client_end(struct client *c, struct state *st)
+{
+	c->end.stage = END_LEAVES;
 	if (c->index == CATALOG_NONE)
-		return true;
+		return;
 	client_end_leases(c, st);
 	tensor_messages_read(st, c); /* those that could be read have been */
-	device_leave(st, c);
-	return client_look(c, st);
 }
 
-bool client_look(struct client *c, struct state *st)
+enum client_left client_end_step(struct client *c, struct state *st, unsigned looks)
 {
-	uint32_t leases;
-
-	if (c->ledger_fd >= 0 && client_ledger_is_mapped(c) &&
-	    (c->draft_head != CATALOG_NONE ||
-	     client_next_held(c, st, 0, &leases) != CATALOG_NONE)) {
-		lease_rescan(st); /* an orphan cannot say what it releases */
-		return false;
+	if (c->index == CATALOG_NONE)
+		return CLIENT_OVER;
+	if (c->end.stage == END_LEAVES) {
+		if (!connection_leave(c, st, &looks))
+			return CLIENT_MORE;
+		c->end.stage = c->ledger_fd >= 0 ? END_LOOKS : END_GIVES;
+		c->end.slot = 0;
 	}
-	client_deinit(c, st, true);
-	return true;
+	if (c->end.stage == END_LOOKS)
+		return CLIENT_LOOK;
+	if (c->end.stage == END_SCANS)
+		return orphan_scan(c, st, looks);
+	if (!client_leave(c, st, true, &looks))
+		return CLIENT_MORE;
+	client_gone(c, st);
+	return CLIENT_OVER;
+}
+
+void client_looked(struct client *c, bool mapped)
+{
+	if (mapped)
+		client_map_ledger(c);
+	c->end.around = c->end.slot == 0;
+	c->end.stage = mapped ? END_SCANS : END_GIVES;
 }
 
 void client_deinit(struct client *c, struct state *st, bool reuse)
 {
+	unsigned looks = UINT_MAX;
+
 	if (c->index == CATALOG_NONE)
 		return;
+	claims_leave(st, c);
 	client_end_leases(c, st);
-	device_leave(st, c);
-	client_drop_ledger(c, st);
-	while (reuse && c->draft_head != CATALOG_NONE) {
-		uint32_t slot = c->draft_head;
-
-		tensor_abort(st, c, ref_make(catalog_row(&st->catalog, slot)->word >> 2, slot));
-	}
-	list_leave(&c->small, st, reuse);
-	list_leave(&c->large, st, reuse);
-	if (reuse)
-		lease_rescan(st);
-	guard_sweep(&st->memory.store.guard, c->id);
-	if (c->generation < ENTRY_GENERATION_MAX)
-		catalog_give(&st->catalog.clients, c->index);
-	c->index = CATALOG_NONE;
-	c->user = quota_user_unref(c->user);
-	atomic_fetch_sub(&st->catalog.header->clients, 1);
+	rings_leave(st, c, &looks);
+	group_leave(st, c, &looks);
+	device_leave(st, c, &looks);
+	list_del(&c->bound);
+	client_leave(c, st, reuse, &looks);
+	client_gone(c, st);
 }

@@ -10,7 +10,9 @@
 #include <string.h>
 
 #include "daemon/state/export.h"
+#include "daemon/state/holding.h"
 #include "daemon/state/outcome.h"
+#include "daemon/state/survive.h"
 #include "util/cleanup.h"
 #include "util/fault.h"
 #include "util/fd.h"
@@ -25,35 +27,142 @@ struct segment *export_find(const struct state *st, const struct client *c, uint
 		       : NULL;
 }
 
-static void segment_add_part(struct state *st, struct segment *seg, uint64_t size, int fd_take)
+static struct survive_part part_name(const struct segment *seg, uint32_t part)
 {
-	device_memory_add(seg->device, size, fd_take);
-	if (device_memory_complete(seg->device))
-		memory_live(&st->memory, seg);
+	return (struct survive_part){ .instance = seg->memory->catalog->instance,
+				      .size = seg->device->part[part].size,
+				      .index = seg->index,
+				      .generation = seg->generation,
+				      .part = part };
 }
 
-/* Frees a doomed segment once nobody has it open any more. */
+/* What outlives its producer outlives us. */
+static void segment_add_part(struct segment *seg, uint64_t size, int fd_take)
+{
+	uint32_t part = seg->device->arrived;
+	struct survive_part name;
+
+	device_memory_add(seg->device, size, fd_take);
+	if (!seg->device->mortal) {
+		name = part_name(seg, part);
+		survive_part(seg->memory->shared, seg->memory->catalog, &name, fd_take);
+	}
+	if (device_memory_complete(seg->device))
+		memory_live(seg);
+}
+
+/* Frees a doomed segment once nobody has it open any more, and its parts are closed. */
 static void segment_left(struct state *st, struct segment *seg)
 {
 	struct device_memory *m = seg->device;
 
-	if (seg->state != SEGMENT_DOOMED || !list_empty(&m->importers))
+	if (seg->state != SEGMENT_DOOMED || !list_empty(&m->importers) || m->arrived)
 		return;
 	assert(seg->places == 0);
 	if (m->done)
-		notice_due(st, m->done);
-	memory_free(&st->memory, seg);
+		notice_due(st->shared, m->done);
+	memory_free(seg);
+}
+
+/* How many parts are closed in a turn: the keeper is told of each. */
+enum { PARTS_AT_ONCE = 8 };
+
+static void parts_close(struct segment *seg)
+{
+	const struct memory *memory = seg->memory;
+	struct device_memory *m = seg->device;
+
+	for (unsigned n = 0; n < PARTS_AT_ONCE && m->arrived; n++) {
+		struct survive_part name = part_name(seg, m->arrived - 1);
+
+		if (!m->mortal)
+			survive_part_ended(memory->shared, memory->catalog, &name);
+		device_memory_close_part(m);
+	}
+}
+
+/* Closes what opens a segment, which has up to WIRE_PARTS_MAX parts, in turns of who is charged for
+ * them. */
+static void parts_end(struct segment *seg)
+{
+	const struct memory *memory = seg->memory;
+	struct device_memory *m = seg->device;
+
+	if (!m->mortal && m->hold)
+		survive_hold_ended(memory->shared, memory->catalog, seg->index, seg->generation);
+	parts_close(seg);
+	if (!m->arrived)
+		return;
+	m->segment = seg;
+	m->ender = account_top(m->fds.account);
+	m->ender->refs++;
+	list_add_tail(&m->ender->parts, &m->ending);
+	account_due(m->ender, ACCOUNT_PARTS);
+}
+
+bool parts_go(struct account *account)
+{
+	struct segment *seg;
+
+	if (list_empty(&account->parts))
+		return false;
+	seg = list_first_entry(&account->parts, struct device_memory, ending)->segment;
+	parts_close(seg);
+	segment_left(container_of(seg->memory, struct state, memory), seg);
+	return !list_empty(&account->parts);
 }
 
 static void segment_end(struct state *st, struct segment *seg)
 {
 	struct device_import *import;
 
-	memory_end(&st->memory, seg);
-	device_memory_close(seg->device);
+	memory_end(seg);
+	parts_end(seg);
 	list_for_each_entry(import, &seg->device->importers, segment_link)
-		notice_due(st, &import->unmap);
+		notice_due(st->shared, &import->unmap);
 	segment_left(st, seg);
+}
+
+static struct device_hold *hold_find(const struct client *c, const uint8_t id[DEVICE_ID])
+{
+	struct device_hold *hold;
+
+	list_for_each_entry(hold, &c->device_holds, link) {
+		if (!memcmp(hold->id, id, DEVICE_ID))
+			return hold;
+	}
+	return NULL;
+}
+
+/* The client forgets a hold, which stays as long as segments refer to it. */
+static void hold_forget(struct device_hold *hold)
+{
+	list_del(&hold->link);
+	device_hold_unref(hold);
+}
+
+int export_keep(struct state *st, struct client *c, const struct wire_keep *m, int *fd,
+		const char **why)
+{
+	struct device_hold *hold, *before = hold_find(c, m->device);
+	unsigned n = 0;
+	int r;
+
+	*why = device_descriptor_check(*fd, 0, false);
+	if (*why)
+		return STATE_E_INVALID;
+	list_for_each_entry(hold, &c->device_holds, link)
+		n++;
+	if (!before && n >= DEVICES_USER_MAX)
+		return STATE_E_DEVICES;
+	r = device_hold_new(&hold, &st->shared->devices, m->device, c->account, *fd);
+	if (r)
+		return r;
+	take_fd(fd);
+	if (before)
+		hold_forget(before);
+	list_add_tail(&c->device_holds, &hold->link);
+	return 0;
 }
 
 static int export_make(struct state *st, struct client *c, const struct wire_export *m,
@@ -63,28 +172,21 @@ static int export_make(struct state *st, struct client *c, const struct wire_exp
 	struct device_memory *memory;
 	int r;
 
-	r = device_memory_new(&memory, &st->devices, m->device, c->uid, m->size, m->parts,
-			      m->kind != SEGMENT_CUDA_IPC);
-	switch (r) {
-	case 0:
-		break;
-	case DEVICE_E_FULL:
-		return STATE_E_FULL;
-	case DEVICE_E_USER:
-		return STATE_E_QUOTA;
-	case DEVICE_E_DEVICES:
-		return STATE_E_DEVICES;
-	case DEVICE_E_FDS:
-		return STATE_E_FDS;
-	default:
-		return r;
-	}
-	r = segment_new_on_device(segp, &st->memory.store, memory, m->size);
+	r = device_memory_new(&memory, &st->shared->devices, m->device, c->account, m->size,
+			      m->parts, m->kind != SEGMENT_CUDA_IPC);
+	if (r)
+		return r == DEVICE_E_DEVICES ? STATE_E_DEVICES : r;
+	r = segment_new_on_device(segp, &st->shared->store, memory, m->size);
 	if (r)
 		return r;
-	r = memory_add(&st->memory, *segp);
+	r = memory_add(&st->memory, *segp, c->account);
 	if (r) {
 		*segp = segment_free(*segp);
+		return r;
+	}
+	r = holding_make(st, c, *segp);
+	if (r) {
+		memory_free(*segp);
 		return r;
 	}
 	row = catalog_segment(&st->catalog, (*segp)->index);
@@ -93,15 +195,14 @@ static int export_make(struct state *st, struct client *c, const struct wire_exp
 	return 0;
 }
 
-int export_new(struct state *st, struct client *c, const struct wire_export *m, int fd_take,
+int export_new(struct state *st, struct client *c, const struct wire_export *m, int *fd,
 	       struct segment **segp, const char **why)
 {
-	cleanup_(fd_closep) int fd = fd_take;
 	struct segment *seg;
 	int r;
 
-	*why = fd < 0 ? NULL
-		      : device_descriptor_check(fd, m->part_size, m->kind == SEGMENT_CUDA_POOL);
+	*why = *fd < 0 ? NULL
+		       : device_descriptor_check(*fd, m->part_size, m->kind == SEGMENT_CUDA_POOL);
 	if (*why)
 		return STATE_E_INVALID;
 	r = export_make(st, c, m, &seg);
@@ -109,9 +210,11 @@ int export_new(struct state *st, struct client *c, const struct wire_export *m, 
 		return r;
 	seg->device->producer = c;
 	seg->device->mortal = m->kind != SEGMENT_CUDA_VMM;
+	if (!seg->device->mortal)
+		seg->device->hold = device_hold_ref(hold_find(c, m->device));
 	memcpy(seg->device->handle, m->handle, sizeof(m->handle));
 	list_add_tail(&c->exports, &seg->writer_link);
-	segment_add_part(st, seg, m->part_size, take_fd(&fd));
+	segment_add_part(seg, m->part_size, take_fd(fd));
 	*segp = seg;
 	return 0;
 }
@@ -129,20 +232,19 @@ static const char *part_check(const struct segment *seg, const struct wire_part 
 	return NULL;
 }
 
-int export_part(struct state *st, struct client *c, const struct wire_part *m, int fd_take,
+int export_part(struct state *st, struct client *c, const struct wire_part *m, int *fd,
 		const char **why)
 {
-	cleanup_(fd_closep) int fd = fd_take;
 	struct segment *seg = export_find(st, c, m->segment, m->segment_generation);
 
 	if (!seg)
 		return STATE_E_NOT_FOUND;
 	*why = part_check(seg, m);
 	if (!*why)
-		*why = device_descriptor_check(fd, m->part_size, false);
+		*why = device_descriptor_check(*fd, m->part_size, false);
 	if (*why)
 		return STATE_E_INVALID;
-	segment_add_part(st, seg, m->part_size, take_fd(&fd));
+	segment_add_part(seg, m->part_size, take_fd(fd));
 	return 0;
 }
 
@@ -171,9 +273,15 @@ void export_place_left(struct state *st, struct segment *seg, struct notice *fre
 {
 	seg->places--;
 	if (freed)
-		notice_due(st, freed);
+		notice_due(st->shared, freed);
 	else if (seg->places == 0)
 		segment_end(st, seg); /* its producer is gone and cannot use it again */
+}
+
+void export_adopted(struct state *st, struct segment *seg)
+{
+	if (seg->places == 0)
+		segment_end(st, seg);
 }
 
 static void export_orphan(struct state *st, struct segment *seg)
@@ -189,12 +297,15 @@ static void export_orphan(struct state *st, struct segment *seg)
 		segment_end(st, seg);
 }
 
-void export_leave(struct state *st, struct client *c)
+bool export_leave(struct state *st, struct client *c, unsigned *looks)
 {
-	struct segment *seg, *next;
-
-	list_for_each_entry_safe(seg, next, &c->exports, writer_link)
-		export_orphan(st, seg);
+	for (; *looks && !list_empty(&c->exports); --*looks)
+		export_orphan(st, list_first_entry(&c->exports, struct segment, writer_link));
+	if (!list_empty(&c->exports))
+		return false;
+	while (!list_empty(&c->device_holds))
+		hold_forget(list_first_entry(&c->device_holds, struct device_hold, link));
+	return true;
 }
 
 /* ---- imports -------------------------------------------------------------------------------- */
@@ -210,7 +321,7 @@ static struct device_import *import_find(const struct segment *seg, const struct
 	return NULL;
 }
 
-static int import_make(struct segment *seg, struct client *c)
+int import_make(struct segment *seg, struct client *c)
 {
 	struct device_import *import;
 
@@ -249,6 +360,7 @@ int import_new(struct state *st, struct client *c, const struct wire_import *m,
 	       struct segment **segp, bool *first, const char **why)
 {
 	struct segment *seg = memory_find(&st->memory, m->segment, m->segment_generation);
+	int r;
 
 	if (!seg || (seg->device && seg->state == SEGMENT_DOOMED))
 		return STATE_E_NOT_FOUND;
@@ -264,7 +376,8 @@ int import_new(struct state *st, struct client *c, const struct wire_import *m,
 		return STATE_E_INVALID;
 	*segp = seg;
 	*first = !import_find(seg, c);
-	return *first ? import_make(seg, c) : 0;
+	r = holding_make(st, c, seg);
+	return *first && !r ? import_make(seg, c) : r;
 }
 
 void import_end(struct state *st, struct client *c, uint32_t segment, uint32_t generation)
@@ -276,8 +389,9 @@ void import_end(struct state *st, struct client *c, uint32_t segment, uint32_t g
 		import_free(st, import);
 }
 
-void import_leave(struct state *st, struct client *c)
+bool import_leave(struct state *st, struct client *c, unsigned *looks)
 {
-	while (!list_empty(&c->imports))
+	for (; *looks && !list_empty(&c->imports); --*looks)
 		import_free(st, list_first_entry(&c->imports, struct device_import, client_link));
+	return list_empty(&c->imports);
 }

@@ -17,13 +17,20 @@ struct device_import {
 };
 
 /*
- * @fd_take opens the first part, or is -1; it is closed unless it is kept. STATE_E_INVALID (why),
- * STATE_E_FULL, _QUOTA, _DEVICES, _FDS, _TENSORS, a negative errno.
+ * *@fd opens the first part, or is -1; it is taken if that succeeds. STATE_E_INVALID (why),
+ * STATE_E_DEVICES, a negative errno, or what account_take() returns.
  */
-int export_new(struct state *st, struct client *c, const struct wire_export *m, int fd_take,
+int export_new(struct state *st, struct client *c, const struct wire_export *m, int *fd,
 	       struct segment **segp, const char **why);
+/*
+ * @fd keeps the device @m->device open for the segments that @c exports there from now on; it is
+ * taken if that succeeds. STATE_E_INVALID (why), STATE_E_DEVICES, -ENOMEM, or what account_take()
+ * returns.
+ */
+int export_keep(struct state *st, struct client *c, const struct wire_keep *m, int *fd,
+		const char **why);
 /* Takes the next part of an export. STATE_E_NOT_FOUND, STATE_E_INVALID (why). */
-int export_part(struct state *st, struct client *c, const struct wire_part *m, int fd_take,
+int export_part(struct state *st, struct client *c, const struct wire_part *m, int *fd,
 		const char **why);
 /* STATE_E_NOT_FOUND; STATE_E_INVALID: *@places tensors are in it; -ENOMEM, STATE_E_NOTICES. */
 int export_end(struct state *st, struct client *c, const struct wire_segment_ref *m,
@@ -33,16 +40,25 @@ struct segment *export_find(const struct state *st, const struct client *c, uint
 			    uint32_t generation);
 /* A tensor in it has been reclaimed; @freed (NULL: its producer is gone) is due now. */
 void export_place_left(struct state *st, struct segment *seg, struct notice *freed);
-/* The producer's connection has ended: its exports end once no tensor is in them. */
-void export_leave(struct state *st, struct client *c);
+/* Its producer ended with a former daemon: it ends if no tensor is in it. */
+void export_adopted(struct state *st, struct segment *seg);
+/* Closes some of what opened the segments of that account (the daemon's) that have ended. True:
+ * there is more. */
+bool parts_go(struct account *account);
+/* The producer's connection has ended: *@looks of its exports end once no tensor is in them. True:
+ * it has no more. */
+bool export_leave(struct state *st, struct client *c, unsigned *looks);
 
 /*
- * @c has the segment open from now on; *@first: it had not before. STATE_E_NOT_FOUND,
- * STATE_E_INVALID (why), STATE_E_IMPORTS, -ENOMEM.
+ * @c has the segment open from now on, and holds it; *@first: it had it not open before.
+ * STATE_E_NOT_FOUND, STATE_E_INVALID (why), STATE_E_IMPORTS, -ENOMEM.
  */
 int import_new(struct state *st, struct client *c, const struct wire_import *m,
 	       struct segment **segp, bool *first, const char **why);
+/* The same for @c whose ledger says so, and which has not got it open yet: STATE_E_IMPORTS,
+ * -ENOMEM. */
+int import_make(struct segment *seg, struct client *c);
 /* @c has closed the segment. Nothing happens if it did not have it open. */
 void import_end(struct state *st, struct client *c, uint32_t segment, uint32_t generation);
-/* @c has closed all that it had open. */
-void import_leave(struct state *st, struct client *c);
+/* @c has closed *@looks of what it had open. True: that was all. */
+bool import_leave(struct state *st, struct client *c, unsigned *looks);

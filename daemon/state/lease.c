@@ -2,77 +2,240 @@
 /*
  * Leases: which tensors are in use. A client takes a lease without asking us, by writing its own
  * ledger; we learn of it when we read that page. A late view is safe: it keeps memory longer, it
- * never frees it early. Invariants: (1) a row's word goes LIVE -> RETIRED -> FREE here only; (2) a
- * tensor stays RETIRED from T1 until no ledger holds its slot; (3) the ledger of a connection that
- * ended is read until nobody maps it any more (disconnect.c).
+ * never frees it early.
+ *
+ * A RETIRED row walks along the holdings of its segment. It is parked at the first whose client's
+ * ledger shows a lease, and reclaimed at the end. It need not go back, nor begin again for a new
+ * holding, which comes last: a counter that was 0 after T1 stays 0 but for gets that lose their
+ * race, and these tell (R2). So what is looked at is what was given away of this segment, never who
+ * else there is. What one retire, rescan or end of a client asks for is done in steps, which
+ * account.rows waits for.
+ *
+ * Invariants: (1) a row's word goes LIVE -> RETIRED -> FREE here only; (2) a tensor stays RETIRED
+ * from T1 until no ledger holds its slot; (3) the ledger of a connection that ended is read until
+ * nobody maps it any more (disconnect.c); (4) a RETIRED row stands at one holding, and is in
+ * client.parked of that holding's client or in some account.rows.
  *
  * ORDER: T1 then T2 here, G2 then G3 in client/session/hold.h; D1 then D2 here, G2 then G3 there;
  * T1 then T2 here, R1 then R2 there. Each side writes its own word, then reads the other's; all
  * four accesses are seq_cst, so one of the two always sees the other. With release/acquire both may
- * read the old value: a leased tensor is reused, or a last release is missed. Loop thread only.
+ * read the old value: a leased tensor is reused, or a last release is missed. A lease that was
+ * taken before its client became a holder may be missed here: G4 tells that client. Loop thread
+ * only.
  */
 #include <assert.h>
 
 #include "daemon/state/lease.h"
+#include "daemon/state/lifetime.h"
 #include "daemon/state/lost.h"
+#include "daemon/state/ring.h"
 #include "daemon/state/tensor.h"
 
-static bool lease_held(const struct state *st, uint32_t slot)
-{
-	uint32_t high = st->catalog.clients.high;
+/* A tensor that more clients than that have mapped counts as held when somebody wants its room. */
+enum { LOOKS_TO_EVICT = 256 };
+enum { LOOKS_AT_ONCE = 8 }; /* at ledgers, by one retire or RELEASED; the rest goes in steps */
 
-	for (uint32_t i = 0; i < high; i++) {
-		if (st->served[i] && client_leases_on(st->served[i], slot))
-			return true;
-	}
-	return false;
+static struct list *holdings_of_row(struct state *st, uint32_t slot)
+{
+	return holdings_of(st, st->tensors[slot].segment);
+}
+
+static uint32_t slot_of(const struct state *st, const struct tensor *t)
+{
+	return (uint32_t)(t - st->tensors);
 }
 
 static void lease_done(struct state *st, uint32_t slot)
 {
 	atomic_fetch_sub(&st->catalog.header->retired, 1);
-	tensor_reclaim(st, slot);
+	if (!ring_takes_back(st, slot))
+		tensor_reclaim(st, slot);
 }
 
-void lease_retire(struct state *st, uint32_t slot)
+/* The row is LIVE no more, whoever may still hold it. */
+static void live_ended(struct state *st, uint32_t slot)
+{
+	if (catalog_row(&st->catalog, slot)->flags & ROW_ON_DEVICE)
+		lost_remove(st, slot);
+	lifetime_end(st, slot);
+	atomic_fetch_add(&st->catalog.header->retired, 1);
+}
+
+bool lease_look(struct state *st, uint32_t slot, uint64_t now, uint64_t *used)
+{
+	unsigned looks = LOOKS_TO_EVICT;
+	struct holding *h;
+	uint64_t last;
+
+	*used = 0;
+	list_for_each_entry(h, holdings_of_row(st, slot), segment_link) {
+		if (!h->client)
+			continue;
+		if (!looks-- || client_leases_on(h->client, slot))
+			return true;
+		last = client_last_use(h->client, slot, now);
+		if (last > *used)
+			*used = last;
+	}
+	return false;
+}
+
+/*
+ * Whoever gets the tensor between T1 and the word's return to LIVE reads `current` again and again
+ * until it is LIVE; whoever releases it then sends a RELEASED that means nothing.
+ */
+bool lease_retire_unheld(struct state *st, uint32_t slot)
+{
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+	uint64_t word = atomic_load(&row->word), used;
+
+	assert(row_word_state(word) == ROW_LIVE);
+	atomic_store(&row->word, word | ROW_RETIRED); /* T1 */
+	if (lease_look(st, slot, 0, &used)) {	      /* T2 */
+		atomic_store(&row->word, word);
+		return false;
+	}
+	live_ended(st, slot);
+	return true;
+}
+
+void lease_reclaim_unheld(struct state *st, uint32_t slot)
+{
+	lease_done(st, slot);
+}
+
+/* The row stands at @at from now on, or is reclaimed if that is the end. */
+static void stand(struct state *st, uint32_t slot, struct list *at)
+{
+	struct tensor *t = &st->tensors[slot];
+	struct holding *before = t->at;
+
+	t->at = NULL;
+	if (at != holdings_of_row(st, slot)) {
+		t->at = list_entry(at, struct holding, segment_link);
+		t->at->rows++;
+	}
+	if (before)
+		holding_left(before);
+	if (!t->at)
+		lease_done(st, slot);
+}
+
+/* T2, with at most @looks. False: there are more holdings to look at. */
+static bool walk(struct state *st, uint32_t slot, unsigned *looks)
+{
+	struct tensor *t = &st->tensors[slot];
+
+	while (t->at && *looks) {
+		--*looks;
+		if (t->at->client && client_leases_on(t->at->client, slot)) {
+			list_add_tail(&t->at->client->parked, &t->link);
+			if (!t->ring || !t->ring->client) /* else it stays its producer's */
+				tensor_charge_to(st, slot, t->at->client->account);
+			return true;
+		}
+		stand(st, slot, t->at->segment_link.next);
+	}
+	return !t->at;
+}
+
+static void account_steps(struct state *st, struct account *a)
+{
+	if (list_empty(&a->rows) || !list_empty(&a->stepping))
+		return;
+	a->refs++;
+	list_add_tail(&st->stepping, &a->stepping);
+	list_add_tail(&account_top(a)->steps, &a->step);
+	account_due(a, ACCOUNT_STEPS);
+}
+
+/* A walk that is done for @a, who waits for the rest of it. */
+static void walk_for(struct state *st, struct account *a, uint32_t slot)
+{
+	unsigned looks = LOOKS_AT_ONCE;
+
+	if (walk(st, slot, &looks))
+		return;
+	list_add_tail(&a->rows, &st->tensors[slot].link);
+	account_steps(st, a);
+}
+
+void lease_adopt(struct state *st, struct account *a, uint32_t slot)
+{
+	list_init(&st->tensors[slot].link);
+	stand(st, slot, holdings_of_row(st, slot)->next);
+	walk_for(st, a, slot);
+}
+
+void lease_retire(struct state *st, struct account *a, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 	uint64_t word = atomic_load(&row->word);
 
 	assert(row_word_state(word) == ROW_LIVE);
-	if (row->flags & ROW_ON_DEVICE)
-		lost_remove(st, slot);
 	atomic_store(&row->word, word | ROW_RETIRED); /* T1 */
-	atomic_fetch_sub(&st->catalog.header->tensors, 1);
-	atomic_fetch_add(&st->catalog.header->retired, 1);
-	if (!lease_held(st, slot)) /* T2 */
-		lease_done(st, slot);
+	live_ended(st, slot);
+	lease_adopt(st, a, slot);
 }
 
-static bool is_retired(const struct state *st, uint32_t slot)
+bool lease_revive(struct state *st, const struct client *c, uint32_t slot)
 {
-	return row_word_state(atomic_load(&catalog_row(&st->catalog, slot)->word)) == ROW_RETIRED;
+	struct tensor *t = &st->tensors[slot];
+	struct holding *at = t->at;
+
+	if (!client_leases_on(c, slot) || !at || t->account != c->account)
+		return false;
+	list_del(&t->link);
+	t->at = NULL;
+	holding_left(at);
+	atomic_fetch_sub(&st->catalog.header->retired, 1);
+	return true;
 }
 
-void lease_released(struct state *st, uint64_t ref)
+void lease_released(struct state *st, struct client *c, uint64_t ref)
 {
 	uint32_t slot = ref_slot(ref);
+	struct tensor *t = &st->tensors[slot];
 
-	if (slot >= st->catalog.rows.high)
+	if (slot >= st->catalog.rows.high ||
+	    atomic_load(&catalog_row(&st->catalog, slot)->word) !=
+		    row_word(ref_generation(ref), ROW_RETIRED) ||
+	    !t->at || t->at->client != c)
 		return;
-	if (atomic_load(&catalog_row(&st->catalog, slot)->word) !=
-	    row_word(ref_generation(ref), ROW_RETIRED))
-		return;
-	if (!lease_held(st, slot))
-		lease_done(st, slot);
+	list_del(&t->link);
+	walk_for(st, c->account, slot);
 }
 
-void lease_rescan(struct state *st)
+void lease_rescan(struct state *st, struct client *c)
 {
-	if (!atomic_load(&st->catalog.header->retired))
+	list_move_all(&c->account->rows, &c->parked);
+	account_steps(st, c->account);
+}
+
+void lease_moved(struct state *st, struct account *a, uint32_t slot)
+{
+	list_del(&st->tensors[slot].link);
+	stand(st, slot, holdings_of_row(st, slot)->next);
+	if (!st->tensors[slot].at)
 		return;
-	for (uint32_t slot = 0; slot < st->catalog.rows.high; slot++) {
-		if (is_retired(st, slot) && !lease_held(st, slot))
-			lease_done(st, slot);
+	list_add_tail(&a->rows, &st->tensors[slot].link);
+	account_steps(st, a);
+}
+
+bool steps_go(struct state *st, struct account *a, unsigned looks)
+{
+	struct tensor *t;
+
+	while (looks && !list_empty(&a->rows)) {
+		t = list_first_entry(&a->rows, struct tensor, link);
+		list_del(&t->link);
+		if (!walk(st, slot_of(st, t), &looks))
+			list_add_head(&a->rows, &t->link);
 	}
+	if (!list_empty(&a->rows))
+		return true;
+	list_del(&a->stepping);
+	list_del(&a->step);
+	account_unref(a);
+	return false;
 }

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of rows whose bytes are lost; see lost.h. Loop thread only. */
+/* The lists of rows whose bytes are lost; see lost.h. Loop thread only. */
 #include "daemon/state/lost.h"
 
-void lost_add(struct state *st, uint32_t slot)
+bool lost_add(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
 
-	t->next = CATALOG_NONE;
-	t->prev = st->lost.newest;
-	if (t->prev == CATALOG_NONE)
-		st->lost.oldest = slot;
-	else
-		st->tensors[t->prev].next = slot;
-	st->lost.newest = slot;
-	st->lost.count++;
+	list_add_tail(&t->account->lost, &t->link);
+	st->lost++;
+	return ++t->account->lost_count > LOST_MAX;
+}
+
+uint32_t lost_oldest(const struct state *st, const struct account *account)
+{
+	return (uint32_t)(list_first_entry(&account->lost, struct tensor, link) - st->tensors);
 }
 
 void lost_remove(struct state *st, uint32_t slot)
@@ -22,13 +22,7 @@ void lost_remove(struct state *st, uint32_t slot)
 
 	if (atomic_load(&catalog_row(&st->catalog, slot)->progress) != ROW_LOST)
 		return;
-	if (t->prev == CATALOG_NONE)
-		st->lost.oldest = t->next;
-	else
-		st->tensors[t->prev].next = t->next;
-	if (t->next == CATALOG_NONE)
-		st->lost.newest = t->prev;
-	else
-		st->tensors[t->next].prev = t->prev;
-	st->lost.count--;
+	list_del(&t->link);
+	t->account->lost_count--;
+	st->lost--;
 }

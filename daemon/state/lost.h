@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The LIVE rows whose bytes are lost, oldest first: each stays while its name means it, so that a
- * get can say what happened. */
+/* The LIVE rows of each user whose bytes are lost, oldest first: each stays while its name means
+ * it, so that a get can say what happened. */
 #pragma once
 
 #include "daemon/state/state.h"
 
-enum { LOST_MAX = 1024 };
+enum { LOST_MAX = 1024 }; /* of one user */
 
-void lost_add(struct state *st, uint32_t slot);
+/* True: its user has too many of them now. */
+bool lost_add(struct state *st, uint32_t slot);
+/* The oldest one of a user that has some. */
+uint32_t lost_oldest(const struct state *st, const struct account *account);
 /* Nothing happens if its bytes are not lost. */
 void lost_remove(struct state *st, uint32_t slot);

@@ -4,33 +4,48 @@
 #pragma once
 
 #include "daemon/state/catalog.h"
-#include "daemon/store/segment.h"
+#include "daemon/state/shared.h"
 
 struct memory {
+	struct shared *shared;
 	struct catalog *catalog;
-	struct segment_store store;
 	struct segment **segments; /* by index */
-	uint64_t room_made;	   /* counts what may let a waiting create succeed */
-	uint64_t warm_ns;	   /* how long segments are kept warm */
+	struct list graves;	   /* of struct holding: their segments have ended */
+	struct list burying;	   /* in shared.graves while there are any */
+	struct segment_totals totals;
+	struct list changed; /* in shared.changed */
 };
 
-/* @memory->store and warm_ns are set. -ENOMEM. */
-int memory_init(struct memory *memory, struct catalog *catalog);
+/* @accounts, @storage and @capacity are the namespace's. -ENOMEM. */
+int memory_init(struct memory *memory, struct shared *shared, struct accounts *accounts,
+		struct catalog *catalog, const struct storage *storage, uint64_t capacity);
 /* Destroys the objects of all segments and frees these. */
 void memory_deinit(struct memory *memory);
 
-/* Gives the segment its index and generation. STATE_E_TENSORS, -ENOSPC. */
-int memory_add(struct memory *memory, struct segment *seg);
+/* Gives the segment its index and generation, charged to @account. -ENOSPC, or what account_take()
+ * returns. */
+int memory_add(struct memory *memory, struct segment *seg, struct account *account);
+/* A segment that a former daemon left at @index. Fails as account_adopt(). */
+int memory_adopt(struct memory *memory, struct segment *seg, struct account *account,
+		 uint32_t index);
 /* Its object, or all of its parts, are there: the catalog says so. */
-void memory_live(struct memory *memory, struct segment *seg);
+void memory_live(struct segment *seg);
 /* The catalog says that mappings of it are worth nothing any more; then it is doomed. */
-void memory_end(struct memory *memory, struct segment *seg);
+void memory_end(struct segment *seg);
 /* To be called when its object has been destroyed, and nobody has it open. */
-void memory_free(struct memory *memory, struct segment *seg);
+void memory_free(struct segment *seg);
+
+/* Frees discarded segments that nobody has open any more. False: there may be more of them. */
+bool memory_settle(struct shared *shared);
 
 /* NULL: there is none of that generation. */
 struct segment *memory_find(const struct memory *memory, uint32_t index, uint32_t generation);
 
 /* Dooms one segment that has been warm for too long. Returns when to call next (monotonic ns; @now
  * if one was doomed), or 0 if nothing is warm. */
-uint64_t memory_trim(struct memory *memory, uint64_t now);
+uint64_t memory_trim(struct shared *shared, uint64_t now);
+
+/* The numbers of its namespace have changed, which clients read in the catalog's header. */
+void memory_changed(struct memory *memory);
+/* Refreshes the numbers of all namespaces in which something changed. */
+void memory_publish_numbers(struct shared *shared);

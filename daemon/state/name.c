@@ -3,12 +3,17 @@
  * Names. A name is in its bucket from name_take() until it is evicted. Clients walk buckets while
  * we change them, so an entry is complete before it is linked. It is unlinked, then names_unlinked
  * is raised, and only then may its memory become another name. Its text is constant while a row is
- * pinned to it, which is when clients compare it. Loop thread only.
+ * pinned to it, which is when clients compare it.
+ *
+ * Clients that saw a version of a name sleep on the low half of its `version`, which therefore
+ * never has a value for one text that it had for another: it is raised when the name is removed,
+ * and whatever gets the entry counts on from there. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 
+#include "daemon/state/chunk.h"
 #include "daemon/state/name.h"
 #include "daemon/state/outcome.h"
 #include "daemon/state/table.h"
@@ -41,42 +46,116 @@ uint16_t name_text(const struct names *names, uint32_t index, char *text)
 	return name->len;
 }
 
-static _Atomic uint32_t *bucket_of(const struct names *names, const struct name_key *key)
+static uint64_t hash_of(const struct names *names, const struct name_key *key)
 {
-	return &names->catalog->buckets[name_key_bucket(key, names->catalog->header->bucket_mask)];
+	return name_hash(key, names->catalog->header->name_seed);
 }
 
-static bool name_is(const struct names *names, uint32_t index, const struct name_key *key)
+static _Atomic uint32_t *bucket_of(const struct names *names, uint64_t hash)
+{
+	return &names->catalog
+			->buckets[name_hash_bucket(hash, names->catalog->header->bucket_mask)];
+}
+
+static bool name_is(const struct names *names, uint32_t index, const struct name_key *key,
+		    uint64_t hash)
 {
 	const struct catalog_name *name = catalog_name(names->catalog, index);
 	char text[TENSOR_NAME_MAX];
 
-	if (name->hash != name_key_low(key) || name->len != key->len)
+	if (name->hash != name_hash_low(hash) || name->len != key->len)
 		return false;
 	name_text(names, index, text);
 	return !memcmp(text, key->text, key->len);
 }
 
-static uint32_t name_search(const struct names *names, const struct name_key *key, unsigned *depth)
-{
-	uint32_t i = *bucket_of(names, key);
-
-	for (*depth = 0; i != CATALOG_NONE; i = catalog_name(names->catalog, i)->next, ++*depth) {
-		if (name_is(names, i, key))
-			return i;
-	}
-	return CATALOG_NONE;
-}
-
 uint32_t name_find(const struct names *names, const struct name_key *key)
 {
-	unsigned depth;
+	uint64_t hash = hash_of(names, key);
+	uint32_t i = *bucket_of(names, hash);
 
-	return name_search(names, key, &depth);
+	while (i != CATALOG_NONE && !name_is(names, i, key, hash))
+		i = catalog_name(names->catalog, i)->next;
+	return i;
 }
 
-/* ---- forgotten names: only their version is remembered
- * ---------------------------------------------------- */
+/* ---- who is charged ------------------------------------------------------------------------- */
+
+static struct pool *pool_of(const struct names *names, enum share share)
+{
+	return &names->catalog->pools[share];
+}
+
+static uint32_t chunks_of(const struct names *names, uint32_t index)
+{
+	uint16_t len = catalog_name(names->catalog, index)->len;
+
+	return len > CATALOG_INLINE_NAME ? catalog_chunks_for(len) : 0;
+}
+
+/* The chunks of a long name were charged already, as reserved ones. */
+static int name_charge(struct names *names, uint32_t index, struct account *account)
+{
+	int r = account_take(account, pool_of(names, SHARE_NAMES), 1);
+
+	if (!r)
+		names->info[index].account = account;
+	return r;
+}
+
+static void name_discharge(struct names *names, uint32_t index)
+{
+	struct account *account = names->info[index].account;
+
+	names->info[index].account = NULL;
+	account_give(account, pool_of(names, SHARE_CHUNKS), chunks_of(names, index));
+	account_give(account, pool_of(names, SHARE_NAMES), 1);
+}
+
+void name_own(struct names *names, uint32_t index, struct account *account)
+{
+	struct account *before = names->info[index].account;
+
+	if (before == account)
+		return;
+	names->info[index].account = account;
+	account_move(before, account, pool_of(names, SHARE_CHUNKS), chunks_of(names, index));
+	account_move(before, account, pool_of(names, SHARE_NAMES), 1);
+}
+
+/* ---- forgotten names: only their version is remembered ------------------------------------- */
+
+/*
+ * ORDER: set before a row mentions the name, so that whoever finds it clear has not missed a
+ * tensor (tests/model/names.pml).
+ */
+static void bucket_named(const struct names *names, uint64_t bucket)
+{
+	_Atomic uint64_t *word = &names->catalog->named[bucket / 64];
+
+	atomic_store(word, *word | (uint64_t)1 << bucket % 64);
+}
+
+/* The bucket of @index; its hash is not in the entry as a whole. */
+static uint64_t bucket_number(const struct names *names, uint32_t index)
+{
+	char text[TENSOR_NAME_MAX];
+	const struct name_key key = name_key(text, name_text(names, index, text));
+
+	return name_hash_bucket(hash_of(names, &key), names->catalog->header->bucket_mask);
+}
+
+/* One of its names was forgotten. */
+static void bucket_unnamed(const struct names *names, uint64_t bucket)
+{
+	_Atomic uint64_t *word = &names->catalog->named[bucket / 64];
+	uint32_t i = names->catalog->buckets[bucket];
+
+	while (i != CATALOG_NONE && names->info[i].forgotten)
+		i = catalog_name(names->catalog, i)->next;
+	if (i == CATALOG_NONE)
+		atomic_store(word, *word & ~((uint64_t)1 << bucket % 64));
+}
 
 static void forgotten_add(struct names *names, uint32_t index)
 {
@@ -90,6 +169,7 @@ static void forgotten_add(struct names *names, uint32_t index)
 	else
 		names->info[names->newest].next = index;
 	names->newest = index;
+	bucket_unnamed(names, bucket_number(names, index));
 }
 
 static void forgotten_remove(struct names *names, uint32_t index)
@@ -107,28 +187,40 @@ static void forgotten_remove(struct names *names, uint32_t index)
 		names->info[info->next].prev = info->prev;
 }
 
+/* A name that was forgotten is in use again. */
+static void name_recall(struct names *names, uint32_t index)
+{
+	forgotten_remove(names, index);
+	bucket_named(names, bucket_number(names, index));
+}
+
 /* Takes a forgotten name out of its bucket and frees its index. */
 static void name_remove(struct names *names, uint32_t index)
 {
 	struct catalog_name *name = catalog_name(names->catalog, index);
+	struct catalog_header *header = names->catalog->header;
 	_Atomic uint32_t *link;
 	char text[TENSOR_NAME_MAX];
 	const struct name_key key = name_key(text, name_text(names, index, text));
+	unsigned wakes = CATALOG_WAKE_BUDGET;
 	uint32_t next;
 
-	link = bucket_of(names, &key);
+	link = bucket_of(names, hash_of(names, &key));
 	while ((next = *link) != index) {
 		assert(next != CATALOG_NONE);
 		link = &catalog_name(names->catalog, next)->next;
 	}
+	/* the next daemon finds it unlinked, but not what its version was */
+	if (name->version + 1 > header->names_floor)
+		atomic_store(&header->names_floor, name->version + 1);
 	atomic_store(link, name->next);
-	atomic_fetch_add(&names->catalog->header->names_unlinked, 1);
-
-	if (name->version > names->floor)
-		names->floor = name->version;
+	atomic_fetch_add(&header->names_unlinked, 1);
+	atomic_store(&name->version, header->names_floor);
+	catalog_wake(names->catalog, index, false, &wakes);
 	forgotten_remove(names, index);
 	if (name->len > CATALOG_INLINE_NAME)
 		catalog_chunks_give(names->catalog, name->chunk);
+	names->info[index] = (struct name_info){ 0 };
 	catalog_give(&names->catalog->names, index);
 }
 
@@ -140,16 +232,38 @@ bool name_evict(struct names *names)
 	return true;
 }
 
-/* Makes room in a full bucket by removing one of its forgotten names. */
-static bool bucket_evict(struct names *names, _Atomic uint32_t *bucket)
+/* The bucket's last link, at which a new name goes: those that are there are found as fast as
+ * before. */
+static _Atomic uint32_t *bucket_end(const struct names *names, _Atomic uint32_t *bucket)
 {
+	_Atomic uint32_t *link = bucket;
+
+	while (*link != CATALOG_NONE)
+		link = &catalog_name(names->catalog, *link)->next;
+	return link;
+}
+
+/*
+ * Is there room in the bucket for one more name of @account? So many forgotten names may lengthen
+ * it as one user may have there; the first of more is removed.
+ */
+static int bucket_admit(struct names *names, _Atomic uint32_t *bucket,
+			const struct account *account)
+{
+	unsigned depth = 0, mine = 0, forgotten = 0;
+	uint32_t first = CATALOG_NONE;
+
 	for (uint32_t i = *bucket; i != CATALOG_NONE; i = catalog_name(names->catalog, i)->next) {
-		if (names->info[i].forgotten) {
-			name_remove(names, i);
-			return true;
-		}
+		depth++;
+		mine += names->info[i].account == account;
+		if (names->info[i].forgotten && !forgotten++)
+			first = i;
 	}
-	return false;
+	if (mine >= NAME_BUCKET_MAX || depth - forgotten >= CATALOG_MAX_CHAIN - NAME_BUCKET_MAX)
+		return STATE_E_BUCKET;
+	if (forgotten >= NAME_BUCKET_MAX)
+		name_remove(names, first);
+	return 0;
 }
 
 int name_prepare(struct names *names, uint32_t count)
@@ -164,14 +278,16 @@ int name_prepare(struct names *names, uint32_t count)
 
 /* ---- taking --------------------------------------------------------------------------------- */
 
-static uint32_t name_fill(struct names *names, uint32_t index, const struct name_key *key)
+static uint32_t name_fill(struct names *names, uint32_t index, const struct name_key *key,
+			  uint64_t hash)
 {
 	struct chunk_end end = { .first = CATALOG_NONE, .last = CATALOG_NONE };
 	struct catalog_name *name = catalog_name(names->catalog, index);
 
 	atomic_store(&name->current, 0);
-	atomic_store(&name->version, names->floor);
-	atomic_store(&name->hash, name_key_low(key));
+	atomic_store(&name->version, names->catalog->header->names_floor);
+	atomic_store(&name->next, CATALOG_NONE);
+	atomic_store(&name->hash, name_hash_low(hash));
 	name->len = (uint16_t)key->len;
 	name->reserved = 0;
 	memset(name->text, 0, sizeof(name->text));
@@ -181,37 +297,79 @@ static uint32_t name_fill(struct names *names, uint32_t index, const struct name
 		memcpy(name->text, key->text, key->len);
 	}
 	name->chunk = end.first;
-	names->info[index] = (struct name_info){ .next = CATALOG_NONE, .prev = CATALOG_NONE };
+	names->info[index].next = names->info[index].prev = CATALOG_NONE;
 	return end.count;
 }
 
-int name_take(struct names *names, const struct name_key *key, uint32_t *index, uint32_t *chunks)
+/* A name that is forgotten is charged anew. It has its chunks, so that those reserved for it are
+ * not needed. */
+static int name_retake(struct names *names, struct account *account, uint32_t index,
+		       uint32_t *chunks)
 {
-	_Atomic uint32_t *bucket = bucket_of(names, key);
-	unsigned depth;
+	int r;
+
+	if (!names->info[index].forgotten)
+		return 0;
+	r = name_charge(names, index, account);
+	if (r)
+		return r;
+	*chunks = chunks_of(names, index);
+	catalog_chunks_unreserve(names->catalog, *chunks);
+	return 0;
+}
+
+int name_take(struct names *names, struct account *account, const struct name_key *key,
+	      uint32_t *index, uint32_t *chunks)
+{
+	uint64_t hash = hash_of(names, key);
+	_Atomic uint32_t *bucket = bucket_of(names, hash);
 	int r;
 
 	*chunks = 0;
-	*index = name_search(names, key, &depth);
+	*index = name_find(names, key);
 	if (*index != CATALOG_NONE)
-		return 0;
-	if (depth >= CATALOG_MAX_CHAIN && !bucket_evict(names, bucket))
-		return STATE_E_BUCKET;
-	r = name_prepare(names, 1);
+		return name_retake(names, account, *index, chunks);
+	r = bucket_admit(names, bucket, account);
+	if (!r)
+		r = name_prepare(names, 1);
 	if (!r)
 		r = catalog_take(names->catalog, &names->catalog->names, index);
 	if (r)
-		return r < 0 ? r : STATE_E_TENSORS;
-	*chunks = name_fill(names, *index, key);
-	atomic_store(&catalog_name(names->catalog, *index)->next, *bucket);
-	atomic_store(bucket, *index);
+		return r == CATALOG_E_FULL ? STATE_E_TENSORS : r;
+	r = name_charge(names, *index, account);
+	if (r) {
+		catalog_give(&names->catalog->names, *index);
+		return r;
+	}
+	*chunks = name_fill(names, *index, key, hash);
+	atomic_store(bucket_end(names, bucket), *index);
+	bucket_named(names, (uint64_t)(bucket - names->catalog->buckets));
 	return 0;
+}
+
+int name_adopt(struct names *names, uint32_t index, struct account *account, uint32_t pins)
+{
+	struct name_info *info = &names->info[index];
+	int r;
+
+	*info = (struct name_info){ .next = CATALOG_NONE, .prev = CATALOG_NONE, .pins = pins };
+	if (!pins) {
+		forgotten_add(names, index);
+		return 0;
+	}
+	r = account_adopt(account, pool_of(names, SHARE_NAMES), 1);
+	if (!r)
+		r = account_adopt(account, pool_of(names, SHARE_CHUNKS), chunks_of(names, index));
+	info->account = account;
+	info->uid = account->uid;
+	bucket_named(names, bucket_number(names, index));
+	return r;
 }
 
 void name_pin(struct names *names, uint32_t index)
 {
 	if (names->info[index].forgotten)
-		forgotten_remove(names, index);
+		name_recall(names, index);
 	names->info[index].pins++;
 }
 
@@ -220,6 +378,8 @@ void name_unpin(struct names *names, uint32_t index)
 	struct name_info *info = &names->info[index];
 
 	assert(info->pins);
-	if (--info->pins == 0 && catalog_name(names->catalog, index)->current == 0)
+	if (--info->pins == 0 && catalog_name(names->catalog, index)->current == 0) {
+		name_discharge(names, index);
 		forgotten_add(names, index);
+	}
 }

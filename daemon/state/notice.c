@@ -33,12 +33,12 @@ struct notice *notice_free(struct notice *n)
 	return NULL;
 }
 
-void notice_due(struct state *st, struct notice *n)
+void notice_due(struct shared *shared, struct notice *n)
 {
 	list_del(&n->link);
 	list_add_tail(&n->client->notices, &n->link);
 	if (list_empty(&n->client->notified))
-		list_add_tail(&st->notified, &n->client->notified);
+		list_add_tail(&shared->notified, &n->client->notified);
 }
 
 struct notice *notice_next(struct client *c)

@@ -17,14 +17,15 @@ struct notice {
 		struct wire_freed freed;
 		struct wire_segment_ref unmap;
 		struct wire_plain done;
+		struct wire_claimed claimed;
 	} message;
 };
 
 /* STATE_E_NOTICES, -ENOMEM. */
 int notice_new(struct notice **np, struct client *c);
 struct notice *notice_free(struct notice *n);
-/* Queues the notice for its client, and the client in st->notified, for serve/ to send it. */
-void notice_due(struct state *st, struct notice *n);
+/* Queues the notice for its client, and the client in shared->notified, for serve/ to send it. */
+void notice_due(struct shared *shared, struct notice *n);
 
 /* The first notice that is due to @c, or NULL. */
 struct notice *notice_next(struct client *c);

@@ -1,42 +1,60 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Publishing: the commit of a draft or of a group, the link of a tensor to another name, and the
- * delete of a name. All that can be wrong is checked first. From where a row is filled in nothing
- * fails, since create set aside what is needed. Loop thread only.
+ * Publishing: the commit of a draft, the members of a group, the link of a tensor to another name,
+ * and the delete of a name. All that can be wrong is checked first. From where a row is filled in
+ * nothing fails, since create set aside what is needed. Loop thread only.
  */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "daemon/state/check.h"
+#include "daemon/state/chunk.h"
+#include "daemon/state/claim.h"
 #include "daemon/state/lease.h"
+#include "daemon/state/lifetime.h"
 #include "daemon/state/outcome.h"
+#include "daemon/state/place.h"
 #include "daemon/state/publish.h"
+#include "daemon/state/ring_end.h"
 #include "daemon/state/tensor.h"
 #include "proto/wire.h"
 #include "util/clock.h"
-#include "util/fault.h"
 
 /* ---- names and descriptions ----------------------------------------------------------------- */
 
-static int may_publish(const struct state *st, const struct client *c, uint32_t name)
+/* May it replace what @uid has published? */
+static bool may_replace(const struct state *st, const struct client *c, uint32_t uid)
 {
-	if (catalog_name(&st->catalog, name)->current == 0)
-		return 0;
-	if (c->uid == st->names.info[name].uid || c->uid == st->uid || c->uid == 0)
+	return c->uid == uid || c->uid == st->shared->uid || c->uid == 0;
+}
+
+int name_may_publish(struct state *st, const struct client *c, uint32_t index)
+{
+	if (!name_meaning(st, index) || may_replace(st, c, st->names.info[index].uid))
 		return 0;
 	return STATE_E_DENIED;
 }
 
-int tensor_may_name(const struct state *st, const struct client *c, const struct name_key *name)
+int tensor_may_name(struct state *st, const struct client *c, const struct name_key *name)
 {
 	uint32_t index = name_find(&st->names, name);
 
-	return index == CATALOG_NONE ? 0 : may_publish(st, c, index);
+	return index == CATALOG_NONE ? 0 : name_may_publish(st, c, index);
+}
+
+/* Who reads shared memory has always found C order there. */
+static const char *shared_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes)
+{
+	if (d->strides)
+		return "only a tensor on a device has strides";
+	return description_check(d, room, nbytes);
 }
 
 uint32_t description_extra(const struct tensor_description *d)
 {
-	return row_extra(d->ndim, d->shape, d->meta_len) + (d->event ? WIRE_HANDLE_BYTES : 0);
+	return row_extra(d->ndim, d->shape, d->meta_len) +
+	       (d->strides ? d->ndim * (uint32_t)sizeof(int64_t) : 0) +
+	       (d->event ? WIRE_HANDLE_BYTES : 0);
 }
 
 void description_write(struct state *st, uint32_t slot, const struct tensor_description *d)
@@ -51,11 +69,17 @@ void description_write(struct state *st, uint32_t slot, const struct tensor_desc
 	row->ndim = d->ndim;
 	row->flags = row_has_room_for(d->ndim, d->shape) ? d->flags
 							 : d->flags | ROW_SHAPE_IN_CHUNKS;
+	row->flags |= d->strides ? ROW_STRIDED : 0;
+	row->flags |= d->lifetime.flags & WIRE_LIFETIME_OWNER_BOUND ? ROW_OWNER_BOUND : 0;
+	row->flags |= d->lifetime.flags & WIRE_LIFETIME_EVICTABLE ? ROW_EVICTABLE : 0;
+	row->expires_ns = d->lifetime.ttl_ns; /* row_publish() makes it a time of the clock */
 	row->meta_len = d->meta_len;
 	if (row->flags & ROW_SHAPE_IN_CHUNKS)
 		catalog_chunks_write(&st->catalog, &end, d->shape, shape_size);
 	for (unsigned i = 0; !(row->flags & ROW_SHAPE_IN_CHUNKS) && i < d->ndim; i++)
 		row->shape[i] = (uint32_t)d->shape[i];
+	if (d->strides)
+		catalog_chunks_write(&st->catalog, &end, d->strides, shape_size);
 	if (d->meta_len > CATALOG_INLINE_META)
 		catalog_chunks_write(&st->catalog, &end, d->meta, d->meta_len);
 	else if (d->meta_len)
@@ -67,77 +91,297 @@ void description_write(struct state *st, uint32_t slot, const struct tensor_desc
 	row->chunk = end.first;
 	st->tensors[slot].chunks_reserved = (uint16_t)(st->tensors[slot].chunks_reserved -
 						       end.count);
+	st->tensors[slot].chunks = (uint16_t)end.count;
+}
+
+/* ---- what a name means ---------------------------------------------------------------------- */
+
+/*
+ * A name that is pointed at a member of a group means what it meant before until the group is
+ * published, and then the member. Whoever looks at it here finds no other DRAFT: a member of a
+ * group that is published becomes LIVE first.
+ */
+uint64_t name_meaning(struct state *st, uint32_t index)
+{
+	uint64_t ref = catalog_name(&st->catalog, index)->current;
+	unsigned wakes = CATALOG_WAKE_BUDGET;
+	const struct ring *ring = ref & REF_RING ? ring_find(st, ref, false) : NULL;
+
+	if (ref & REF_RING)
+		return ring ? ring_meaning(st, ring, atomic_load(&ring->page->word)) : 0;
+	if (!ref || !st->tensors[ref_slot(ref)].pointed)
+		return ref;
+	if (member_is_pending(st, ref_slot(ref)))
+		return catalog_member(&st->catalog, ref_slot(ref))->former;
+	member_finish(st, ref_slot(ref), &wakes);
+	return ref;
+}
+
+/* What a pending member will replace is @ref from now on, if its client may do that. */
+static void member_replaces(struct state *st, uint32_t slot, uint64_t ref)
+{
+	struct client *c = st->pointing;
+	const struct catalog_row *by;
+
+	atomic_store(&catalog_member(&st->catalog, slot)->former, ref);
+	if (!ref)
+		return;
+	by = catalog_row(&st->catalog, ref_slot(ref));
+	catalog_row(&st->catalog, slot)->version = by->version + 1;
+	if (!may_replace(st, c, by->uid))
+		c->group.error = STATE_E_DENIED;
+}
+
+/* The name means @ref (0: nothing) from now on, and name_meaning() was asked before. */
+static void name_means(struct state *st, uint32_t index, uint64_t ref)
+{
+	struct catalog_name *name = catalog_name(&st->catalog, index);
+	uint64_t current = name->current;
+
+	if (current && st->tensors[ref_slot(current)].pointed)
+		member_replaces(st, ref_slot(current), ref);
+	else
+		atomic_store(&name->current, ref);
+}
+
+static uint64_t ref_of(const struct state *st, uint32_t slot)
+{
+	return ref_make(catalog_row(&st->catalog, slot)->word >> 2, slot);
 }
 
 /* ---- publishing one ------------------------------------------------------------------------- */
 
-/* Fills in all but what makes the row visible; the name is pinned. Returns what the name meant
- * before. */
+/* Fills in all but what makes the row visible; the name is pinned. Returns what the name means. */
 static uint64_t row_publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index)
 {
-	struct catalog_name *name = catalog_name(&st->catalog, index);
+	const struct catalog_name *name = catalog_name(&st->catalog, index);
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
+	uint64_t former = name_meaning(st, index);
 
 	row->name = index;
 	row->uid = c->uid;
 	row->committed_ns = (uint64_t)now_real_ns();
-	row->version = name->version + 1;
-	st->names.info[index].uid = c->uid;
-	atomic_store(&name->version, row->version);
-	return name->current;
+	if (!(row->flags & ROW_RING) && row->expires_ns)
+		row->expires_ns += (uint64_t)now_mono_ns();
+	row->version = 1 + (former ? catalog_row(&st->catalog, ref_slot(former))->version
+				   : name->version);
+	return former;
 }
 
-static void row_go_live(struct state *st, uint32_t slot)
+/* A name that meant @former counts as it did: status never shows a tensor too many. */
+static void row_go_live(struct state *st, uint32_t slot, uint64_t former)
 {
+	struct row_fact *fact = catalog_row_fact(&st->catalog, slot);
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 
+	if (fact) {
+		fact->sum = check_row_sum(&st->catalog, slot);
+		fact->ring_sum = check_ring_sum(&st->catalog, slot, row->word >> 2);
+	}
 	atomic_store(&row->word, row_word(row->word >> 2, ROW_LIVE));
-	atomic_fetch_add(&st->catalog.header->tensors, 1);
+	if (!former)
+		atomic_fetch_add(&st->catalog.header->tensors, 1);
 	atomic_fetch_add(&st->catalog.header->commits, 1);
 }
 
-static void name_points_at(struct state *st, uint32_t slot)
+/* The row is visible: whoever waits for that version finds it. */
+static void published(struct state *st, struct client *c, uint32_t slot, uint64_t former,
+		      unsigned *wakes)
 {
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 
-	atomic_store(&catalog_name(&st->catalog, row->name)->current,
-		     ref_make(row->word >> 2, slot));
+	st->names.info[row->name].uid = c->uid;
+	name_own(&st->names, row->name, c->account);
+	atomic_store(&catalog_name(&st->catalog, row->name)->version, row->version);
+	lifetime_begin(st, c, slot);
+	claims_published(st, row->name);
+	catalog_wake(&st->catalog, row->name, !former, wakes);
+	if (former)
+		lease_retire(st, c->account, ref_slot(former));
 }
 
-static void published(struct state *st, uint32_t slot, uint64_t former)
+int memory_seal(const struct state *st, uint32_t slot, const char **why)
 {
-	catalog_wake(&st->catalog,
-		     catalog_name(&st->catalog, catalog_row(&st->catalog, slot)->name)->hash);
-	if (former)
-		lease_retire(st, ref_slot(former));
+	struct segment *seg = st->tensors[slot].segment;
+
+	if (!seg || !segment_seal(seg))
+		return 0;
+	*why = "its memory cannot be sealed: the producer must not add F_SEAL_SEAL";
+	return STATE_E_INVALID;
 }
 
 /* PROTOCOL.md section 4 gives the order of these steps. */
-void tensor_publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index,
-		    uint64_t *version)
+static void publish_as(struct state *st, struct client *c, uint32_t slot, uint32_t index,
+		       struct ring *ring, uint64_t *version)
 {
+	unsigned wakes = CATALOG_WAKE_BUDGET;
 	uint64_t former;
 
-	name_pin(&st->names, index);
+	name_pin(&st->names, index); /* first: a ring may leave its name without a tensor */
+	name_end_ring(st, c->account, index);
 	former = row_publish(st, c, slot, index);
 	*version = catalog_row(&st->catalog, slot)->version;
-	row_go_live(st, slot);
-	name_points_at(st, slot);
-	published(st, slot, former);
+	row_go_live(st, slot, former);
+	if (ring) {
+		ring->page->entries[0].version = *version;
+		atomic_store(&ring->page->word,
+			     ring_word(catalog_row(&st->catalog, slot)->word >> 2, 0));
+	}
+	name_means(st, index, ring ? ring_ref(ring) : ref_of(st, slot));
+	published(st, c, slot, former, &wakes);
 }
+
+void tensor_publish(struct state *st, struct client *c, uint32_t slot, uint32_t index,
+		    uint64_t *version)
+{
+	publish_as(st, c, slot, index, NULL, version);
+}
+
+/* ---- rings ---------------------------------------------------------------------------------- */
+
+/* The rows that are not published yet are LIVE as well: nobody finds them before the page says so.
+ */
+static void ring_fill(struct state *st, struct client *c, const struct tensor_ring *ask,
+		      const struct tensor_description *d, uint64_t nbytes, uint32_t name)
+{
+	struct tensor_description none = *d;
+
+	none.meta_len = 0;
+	for (unsigned i = 0; i < ask->count; i++) {
+		uint32_t slot = ref_slot(ask->refs[i]);
+		struct catalog_row *row = catalog_row(&st->catalog, slot);
+
+		description_write(st, slot, &none);
+		row->nbytes = nbytes;
+		draft_end(st, c, slot);
+		name_pin(&st->names, name);
+		row->name = name;
+		row->uid = c->uid;
+		ring_add(st, ask->ring, slot);
+		atomic_store(&row->word, row_word(row->word >> 2, ROW_LIVE));
+	}
+}
+
+/* Can these drafts be slots of a ring, besides @first? */
+static bool ring_drafts(const struct state *st, const struct client *c, uint32_t first,
+			const struct tensor_ring *ask)
+{
+	uint64_t nbytes = catalog_row(&st->catalog, first)->nbytes;
+	const char *why;
+	uint32_t slot;
+
+	for (unsigned i = 0; i < ask->count; i++) {
+		if (!draft_find(st, c, ask->refs[i], &slot) || slot == first ||
+		    st->tensors[slot].group ||
+		    catalog_row(&st->catalog, slot)->name != CATALOG_NONE ||
+		    catalog_row(&st->catalog, slot)->nbytes != nbytes ||
+		    memory_seal(st, slot, &why))
+			return false;
+		for (unsigned k = 0; k < i; k++)
+			if (ref_slot(ask->refs[k]) == slot)
+				return false;
+	}
+	return true;
+}
+
+/* @account's part of the pool, and the pool, with what the ring takes. */
+static bool leaves_quarter(struct account *account, const struct pool *pool)
+{
+	uint64_t max = account_max(account, pool);
+
+	return pool->used <= pool->capacity - pool->capacity / 4 &&
+	       account_used(account, pool) <= max - max / 4;
+}
+
+static bool ring_has_room(const struct state *st, const struct client *c)
+{
+	return leaves_quarter(c->account, &st->shared->store.pool) &&
+	       leaves_quarter(c->account, &st->memory.totals.pool) &&
+	       leaves_quarter(c->account, &st->catalog.pools[SHARE_TENSORS]) &&
+	       st->catalog.rows.in_use <= st->catalog.rows.max / 2;
+}
+
+/* Is there to be a ring? If not, the tensor is published as others are. */
+static bool ring_is_granted(struct state *st, struct client *c, uint32_t slot,
+			    const struct tensor_description *d, uint64_t nbytes, uint32_t name,
+			    struct tensor_ring *ask)
+{
+	uint64_t current = catalog_name(&st->catalog, name)->current;
+
+	if (!ask || !nbytes || catalog_row(&st->catalog, slot)->nbytes != nbytes ||
+	    d->meta_len > CATALOG_INLINE_META || d->lifetime.flags || d->lifetime.ttl_ns ||
+	    !row_has_room_for(d->ndim, d->shape) || !ring_has_room(st, c))
+		return false;
+	if (!(current & REF_RING) && current && st->tensors[ref_slot(current)].pointed)
+		return false;
+	if (!ring_drafts(st, c, slot, ask) || ring_new(st, c, &ask->ring))
+		return false;
+	ask->ring->name = name;
+	return true;
+}
+
+/* A daemon that died may have given it the version that it was to have. */
+static bool was_not_meant(const struct state *st, const struct catalog_row *row)
+{
+	return !row->version || row->version > catalog_name(&st->catalog, row->name)->version;
+}
+
+/*
+ * A row that its producer was writing when the ring ended, and published too late: it is published
+ * as any draft is. The producer holds it until this is answered.
+ */
+static int ring_revive(struct state *st, struct client *c, uint64_t ref,
+		       const struct tensor_description *d, uint64_t *version, const char **why)
+{
+	uint32_t slot = ref_slot(ref);
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+	uint64_t nbytes;
+	int r;
+
+	if (slot >= st->catalog.rows.high ||
+	    row->word != row_word(ref_generation(ref), ROW_RETIRED) || !was_not_meant(st, row) ||
+	    !st->tensors[slot].ring || st->tensors[slot].ring->client)
+		return STATE_E_GONE;
+	*why = shared_check(d, row->nbytes, &nbytes);
+	if (!*why && (nbytes != row->nbytes || d->meta_len > CATALOG_INLINE_META ||
+		      name_find(&st->names, &d->name) != row->name))
+		*why = "it is not what its ring was for";
+	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
+	if (r)
+		return r;
+	if (!lease_revive(st, c, slot))
+		return STATE_E_GONE;
+	catalog_row_unsum(&st->catalog, slot);
+	row->meta_len = d->meta_len;
+	if (d->meta_len)
+		memcpy(row->meta, d->meta, d->meta_len);
+	publish_as(st, c, slot, row->name, NULL, version);
+	name_unpin(&st->names, row->name); /* it had a pin already */
+	return 0;
+}
+
+/* ---- drafts --------------------------------------------------------------------------------- */
 
 int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 		  const struct tensor_description *d, uint64_t *version, const char **why)
 {
+	return tensor_commit_ring(st, c, ref, d, NULL, version, why);
+}
+
+int tensor_commit_ring(struct state *st, struct client *c, uint64_t ref,
+		       const struct tensor_description *d, struct tensor_ring *ask,
+		       uint64_t *version, const char **why)
+{
 	struct catalog_row *row;
 	uint32_t slot, name;
 	uint64_t nbytes = 0;
+	bool granted;
 	int r;
 
 	if (!draft_find(st, c, ref, &slot))
-		return STATE_E_GONE;
+		return ring_revive(st, c, ref, d, version, why);
 	row = catalog_row(&st->catalog, slot);
-	*why = description_check(d, row->nbytes, &nbytes);
+	*why = shared_check(d, row->nbytes, &nbytes);
 	if (!*why && (st->tensors[slot].group || row->name != CATALOG_NONE))
 		*why = "the draft is part of a group";
 	if (!*why &&
@@ -145,9 +389,14 @@ int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 		    st->tensors[slot].chunks_reserved)
 		*why = "the shape and metadata have more bytes than the draft was created for";
 	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
+	if (!r && d->lifetime.flags & WIRE_LIFETIME_EVICTABLE)
+		r = lifetime_prepare(st, c, st->tensors[slot].segment);
+	if (!r)
+		r = memory_seal(st, slot, why);
 	if (!r)
 		r = draft_take_name(st, slot, &d->name, &name);
 	if (r) {
+		lifetime_tidy(st);
 		tensor_abort(st, c, ref);
 		return r;
 	}
@@ -155,25 +404,62 @@ int tensor_commit(struct state *st, struct client *c, uint64_t ref,
 	row->nbytes = nbytes;
 	if (nbytes == 0)
 		row->segment = CATALOG_NONE; /* to readers this means "no bytes" */
+	name_pin(&st->names, name);
+	name_end_ring(st, c->account, name);
+	granted = ask && ring_is_granted(st, c, slot, d, nbytes, name, ask);
 	draft_end(st, c, slot);
-	tensor_publish(st, c, slot, name, version);
+	if (granted) {
+		ring_add(st, ask->ring, slot);
+		ring_fill(st, c, ask, d, nbytes, name);
+	}
+	publish_as(st, c, slot, name, granted ? ask->ring : NULL, version);
+	name_unpin(&st->names, name);
 	return 0;
+}
+
+bool tensor_was_committed(const struct state *st, const struct client *c, uint64_t ref,
+			  uint64_t *version)
+{
+	uint32_t slot = ref_slot(ref);
+	uint64_t word = slot < st->catalog.rows.high ? catalog_row(&st->catalog, slot)->word : 0;
+
+	if ((word != row_word(ref_generation(ref), ROW_LIVE) &&
+	     word != row_word(ref_generation(ref), ROW_RETIRED)) ||
+	    st->tensors[slot].owner != c->index)
+		return false;
+	*version = catalog_row(&st->catalog, slot)->version;
+	return true;
 }
 
 /* ---- groups --------------------------------------------------------------------------------- */
 
-/* Makes a draft in the memory of @leader and takes its name. None of it is visible. */
-static int member_new(struct state *st, struct client *c, uint32_t leader,
-		      const struct tensor_description *d, uint64_t nbytes, uint32_t *slot)
+int member_leader(const struct state *st, const struct client *c, uint64_t ref, uint32_t *leader,
+		  const char **why)
+{
+	if (!draft_find(st, c, ref, leader))
+		return STATE_E_GONE;
+	if (catalog_row(&st->catalog, *leader)->name == CATALOG_NONE)
+		return 0;
+	*why = "a member of a group has no members";
+	return STATE_E_INVALID;
+}
+
+int member_new(struct state *st, struct client *c, uint32_t leader,
+	       const struct tensor_description *d, uint64_t nbytes, bool shares, uint32_t *slot)
 {
 	struct tensor_request rq = { .nbytes = nbytes, .extra = description_extra(d) };
+	unsigned ended = 0;
 	uint32_t name;
 	int r;
 
-	r = draft_new_member(st, c, &rq, slot);
+	do
+		r = draft_new_member(st, c, &rq, slot);
+	while (rings_yield(st, c->account, r, &ended));
 	if (r)
 		return r;
-	r = draft_take_name(st, *slot, &d->name, &name);
+	r = catalog_reach(&st->catalog, &st->catalog.members, *slot > leader ? *slot : leader);
+	if (!r)
+		r = draft_take_name(st, *slot, &d->name, &name);
 	if (r) {
 		tensor_abort(st, c, ref_make(catalog_row(&st->catalog, *slot)->word >> 2, *slot));
 		return r;
@@ -181,8 +467,11 @@ static int member_new(struct state *st, struct client *c, uint32_t leader,
 	name_pin(&st->names, name);
 	catalog_row(&st->catalog, *slot)->name = name;
 	st->named++;
-	draft_share(st, *slot, leader);
-	st->tensors[leader].group = true;
+	if (shares)
+		draft_share(st, *slot, leader);
+	else
+		place_join(st, *slot, leader);
+	draft_grouped(st, c, leader);
 	return 0;
 }
 
@@ -194,18 +483,19 @@ int tensor_member(struct state *st, struct client *c, uint64_t ref, uint64_t off
 	uint64_t nbytes = 0;
 	int r;
 
-	if (!draft_find(st, c, ref, &leader))
-		return STATE_E_GONE;
+	r = member_leader(st, c, ref, &leader, why);
+	if (r)
+		return r;
+	if (st->tensors[leader].published)
+		return 0; /* asked for again: group_begin() */
 	memory = catalog_row(&st->catalog, leader);
-	if (memory->name != CATALOG_NONE)
-		*why = "a member of a group has no members";
-	else if (offset > memory->nbytes)
+	if (offset > memory->nbytes)
 		*why = "its offset is beyond the group's memory";
 	else
-		*why = description_check(d, memory->nbytes - offset, &nbytes);
+		*why = shared_check(d, memory->nbytes - offset, &nbytes);
 	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
 	if (!r)
-		r = member_new(st, c, leader, d, nbytes, &slot);
+		r = member_new(st, c, leader, d, nbytes, true, &slot);
 	if (r)
 		return r;
 	description_write(st, slot, d);
@@ -218,81 +508,54 @@ int tensor_member(struct state *st, struct client *c, uint64_t ref, uint64_t off
 	return 0;
 }
 
-/* Writes at most @max members of @leader into @slots. Returns how many there are, or @max + 1. */
-static uint32_t group_members(const struct state *st, uint32_t leader, uint32_t *slots,
-			      uint32_t max)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = st->tensors[leader].share; i != leader && n <= max;
-	     i = st->tensors[i].share, n++) {
-		if (n < max)
-			slots[n] = i;
-	}
-	return n;
-}
-
 /*
- * Publishes all in one step. First every name points at a row that is not LIVE yet, so that a get
- * of any of them waits; then the rows become LIVE. A client that got a new tensor of the group
- * cannot get an old one afterwards.
+ * The group whose memory @slot is has P1 behind it, or has failed. The next daemon finds that it
+ * was published if `groups` is not what stands here.
  */
-static void group_publish(struct state *st, struct client *c, const uint32_t *slots,
-			  uint64_t *formers, uint32_t count)
+void leader_note(struct state *st, uint32_t slot, bool points)
 {
-	for (uint32_t i = 0; i < count; i++) {
-		formers[i] = row_publish(st, c, slots[i],
-					 catalog_row(&st->catalog, slots[i])->name);
-		name_points_at(st, slots[i]);
-	}
-	for (uint32_t i = 0; i < count; i++)
-		row_go_live(st, slots[i]);
-	for (uint32_t i = 0; i < count; i++) {
-		draft_end(st, c, slots[i]);
-		published(st, slots[i], formers[i]);
-	}
+	struct catalog_member *m = catalog_member(&st->catalog, slot);
+
+	atomic_store(&m->group, st->catalog.header->groups);
+	atomic_store(&m->former, points ? ref_of(st, slot) : 0);
 }
 
-static int group_check(const struct state *st, const struct client *c, uint32_t leader,
-		       uint32_t *slots, uint32_t count, const char **why)
+void member_point(struct state *st, const struct client *c, uint32_t slot)
 {
-	if (!st->tensors[leader].group || group_members(st, leader, slots, count) != count) {
-		*why = "the group does not have as many members as it should";
-		return STATE_E_INVALID;
-	}
-	for (uint32_t i = 0; i < count; i++) {
-		if (may_publish(st, c, catalog_row(&st->catalog, slots[i])->name))
-			return STATE_E_DENIED;
-	}
-	return 0;
+	uint32_t index = catalog_row(&st->catalog, slot)->name;
+	struct catalog_member *m = catalog_member(&st->catalog, slot);
+	struct row_fact *fact = catalog_row_fact(&st->catalog, slot);
+
+	name_end_ring(st, c->account, index);
+	atomic_store(&m->former, row_publish(st, c, slot, index));
+	if (fact)
+		fact->sum = check_member_sum(&st->catalog, slot);
+	atomic_store(&m->group, st->catalog.header->groups);
+	st->tensors[slot].pointed = true;
+	atomic_store(&catalog_name(&st->catalog, index)->current, ref_of(st, slot));
 }
 
-int tensor_group(struct state *st, struct client *c, uint64_t ref, uint32_t count, const char **why)
+void member_take_back(struct state *st, struct client *c, uint32_t slot)
 {
-	uint64_t *formers = NULL;
-	uint32_t *slots = NULL;
-	uint32_t leader;
-	int r;
+	uint32_t index = catalog_row(&st->catalog, slot)->name;
 
-	if (!draft_find(st, c, ref, &leader))
-		return STATE_E_GONE;
-	r = count > st->catalog.rows.in_use ? STATE_E_INVALID : 0;
-	*why = "the group does not have as many members as it should";
-	if (!r && !fault("group")) {
-		formers = calloc(count, sizeof(*formers));
-		slots = calloc(count, sizeof(*slots));
-	}
-	if (!r)
-		r = formers && slots ? group_check(st, c, leader, slots, count, why) : -ENOMEM;
-	if (!r) {
-		group_publish(st, c, slots, formers, count);
-		/* of the group only the memory is left, which the members share */
-		st->tensors[leader].group = false;
-	}
-	tensor_abort(st, c, ref);
-	free(formers);
-	free(slots);
-	return r;
+	atomic_store(&catalog_name(&st->catalog, index)->current,
+		     catalog_member(&st->catalog, slot)->former);
+	draft_end(st, c, slot);
+	tensor_reclaim(st, slot);
+}
+
+void member_finish(struct state *st, uint32_t slot, unsigned *wakes)
+{
+	struct client *c = st->served[st->tensors[slot].owner];
+	uint64_t former = catalog_member(&st->catalog, slot)->former;
+
+	st->tensors[slot].pointed = false;
+	if (catalog_row(&st->catalog, slot)->flags & ROW_ON_DEVICE)
+		place_unjoin(st, slot); /* the group ends, and its place is its own */
+	row_go_live(st, slot, former);
+	draft_end(st, c, slot);
+	published(st, c, slot, former, wakes);
 }
 
 /* ---- link and delete ------------------------------------------------------------------------ */
@@ -308,8 +571,16 @@ static void link_describe(struct tensor_description *d, const struct state *st,
 	d->dtype_bits = from->dtype_bits;
 	d->dtype_lanes = from->dtype_lanes;
 	d->ndim = from->ndim;
-	d->flags = from->flags & (uint8_t)~ROW_SHAPE_IN_CHUNKS;
+	d->flags = from->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
 	d->shape = shape;
+}
+
+void tensor_settle(struct state *st, uint32_t slot)
+{
+	unsigned wakes = CATALOG_WAKE_BUDGET;
+
+	if (st->tensors[slot].pointed && !member_is_pending(st, slot))
+		member_finish(st, slot, &wakes);
 }
 
 /* Gives a draft without bytes the place of @from. */
@@ -318,32 +589,38 @@ static void link_share(struct state *st, uint32_t slot, uint32_t from)
 	const struct catalog_row *source = catalog_row(&st->catalog, from);
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 
+	draft_share(st, slot, from);
 	row->nbytes = source->nbytes;
 	row->offset = source->offset;
 	row->segment = source->segment;
 	row->segment_generation = source->segment_generation;
-	draft_share(st, slot, from);
 }
 
 /* The bytes stay charged to the user who made them, so that only a name of that user (or of root,
  * or of ours) may keep them. */
 static bool may_charge(const struct state *st, const struct client *c, const struct segment *seg)
 {
-	return !seg || seg->charge.user == c->user || c->uid == st->uid || c->uid == 0;
+	return !seg || (seg->owner ? seg->owner : seg->charge.account) == c->account ||
+	       c->uid == st->shared->uid || c->uid == 0;
 }
 
 int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct name_key *name,
-		const void *meta, uint16_t meta_len, uint64_t *version, const char **why)
+		const void *meta, uint16_t meta_len, const struct tensor_lifetime *lifetime,
+		uint64_t *version, const char **why)
 {
-	struct tensor_description d = { .meta = meta, .meta_len = meta_len, .name = *name };
+	struct tensor_description d = {
+		.meta = meta, .meta_len = meta_len, .name = *name, .lifetime = *lifetime
+	};
 	struct tensor_request rq = { .extra = WIRE_EXTRA_MAX };
 	uint32_t from = ref_slot(ref), slot;
 	int64_t shape[TENSOR_NDIM_MAX];
+	unsigned ended = 0;
 	uint64_t word;
 	int r;
 
 	if (from >= st->catalog.rows.high)
 		return STATE_E_GONE;
+	tensor_settle(st, from);
 	word = catalog_row(&st->catalog, from)->word;
 	if ((word != row_word(ref_generation(ref), ROW_LIVE) &&
 	     word != row_word(ref_generation(ref), ROW_RETIRED)) ||
@@ -353,11 +630,17 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 		*why = "a tensor on a device has one name, since its producer is told once when it is free";
 		return STATE_E_INVALID;
 	}
+	if (st->tensors[from].ring && st->tensors[from].ring->client)
+		ring_end(st, c->account, st->tensors[from].ring); /* its bytes would be granted
+								     again */
 	r = tensor_may_name(st, c, name);
 	if (!r && !may_charge(st, c, st->tensors[from].segment))
 		r = STATE_E_GONE;
-	if (!r)
+	if (r)
+		return r;
+	do
 		r = tensor_create(st, c, &rq, &slot);
+	while (rings_yield(st, c->account, r, &ended));
 	if (r)
 		return r;
 	link_describe(&d, st, catalog_row(&st->catalog, from), shape);
@@ -366,25 +649,54 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 			     version, why);
 }
 
-void tensor_unname(struct state *st, uint32_t index)
+void tensor_unname(struct state *st, struct account *a, uint32_t index)
 {
-	struct catalog_name *name = catalog_name(&st->catalog, index);
-	uint64_t former = name->current;
+	uint64_t former;
 
-	atomic_store(&name->current, 0);
-	lease_retire(st, ref_slot(former));
+	name_end_ring(st, a, index);
+	former = name_meaning(st, index);
+	name_means(st, index, 0);
+	if (!former) /* a ring may have meant none */
+		return;
+	atomic_fetch_sub(&st->catalog.header->tensors, 1);
+	lease_retire(st, a, ref_slot(former));
 }
 
-int tensor_delete(struct state *st, const struct client *c, const struct name_key *key)
+bool tensor_unname_unheld(struct state *st, uint32_t index)
+{
+	uint64_t former = name_meaning(st, index);
+
+	if (!lease_retire_unheld(st, ref_slot(former)))
+		return false;
+	name_means(st, index, 0);
+	atomic_fetch_sub(&st->catalog.header->tensors, 1);
+	lease_reclaim_unheld(st, ref_slot(former));
+	return true;
+}
+
+static bool name_has_version(struct state *st, uint32_t index, uint64_t version)
+{
+	return ring_row_version(st, ref_slot(name_meaning(st, index))) == version;
+}
+
+int tensor_delete(struct state *st, const struct client *c, const struct name_key *key,
+		  uint64_t version)
 {
 	uint32_t index = name_find(&st->names, key);
 	int r;
 
-	if (index == CATALOG_NONE || catalog_name(&st->catalog, index)->current == 0)
+	if (index == CATALOG_NONE || !name_meaning(st, index))
 		return STATE_E_NOT_FOUND;
-	r = tensor_may_name(st, c, key);
+	r = name_may_publish(st, c, index);
 	if (r)
 		return r;
-	tensor_unname(st, index);
+	if (version && !name_has_version(st, index, version))
+		return STATE_E_GONE;
+	if (version) { /* a ring's next version may come until it has ended */
+		name_end_ring(st, c->account, index);
+		if (!name_meaning(st, index) || !name_has_version(st, index, version))
+			return STATE_E_GONE;
+	}
+	tensor_unname(st, c->account, index);
 	return 0;
 }

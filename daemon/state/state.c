@@ -1,42 +1,116 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The beginning and the end of the state, and its numbers. Loop thread only. */
+/* The beginning and the end of a state. Loop thread only. */
 #include <errno.h>
-#include <unistd.h>
+#include <stdlib.h>
 
+#include "daemon/state/ring_page.h"
 #include "daemon/state/state.h"
+#include "daemon/state/survive.h"
 #include "daemon/state/table.h"
+#include "daemon/store/shm.h"
+#include "util/clock.h"
 
-int state_init(struct state *st, uint64_t instance, const struct state_limits *limits)
+static void state_begin(struct state *st, struct shared *shared, uint64_t instance,
+			const struct state_limits *limits, struct catalog_limits *shape)
 {
-	struct catalog_limits shape = { .max_tensors = limits->max_tensors,
-					.max_clients = limits->max_clients,
-					.capacity = limits->capacity };
+	*shape = (struct catalog_limits){ .max_tensors = limits->max_tensors,
+					  .max_clients = limits->max_clients,
+					  .capacity = limits->capacity,
+					  .accounts = &st->accounts,
+					  .wakers = &shared->waking,
+					  .facts = shared->keep &&
+						   shared->keep->kind != KEEP_NOBODY };
+	*st = (struct state){ .shared = shared, .instance = instance };
+	accounts_init_below(&st->accounts, &shared->accounts);
+	list_init(&st->lifetimes.sets);
+	st->lifetimes.look_again = DEADLINE_NEVER;
+	list_init(&st->everyone);
+	list_init(&st->stepping);
+	list_init(&st->prefetching);
+}
+
+/* The catalog is there. */
+static int state_tables(struct state *st, const struct state_limits *limits)
+{
+	const struct storage *storage = limits->storage ? limits->storage : &storage_shm;
 	int r;
 
-	*st = (struct state){ .instance = instance,
-			      .uid = geteuid(),
-			      .memory.warm_ns = limits->warm_ns };
-	st->lost.oldest = st->lost.newest = CATALOG_NONE;
-	list_init(&st->notified);
-	device_table_init(&st->devices, limits->device_capacity, limits->device_user_capacity,
-			  limits->device_fds_max);
-	segment_store_init(&st->memory.store, instance, limits->capacity, limits->user_capacity,
-			   limits->fds_max);
-	r = catalog_init(&st->catalog, instance, &shape);
-	if (r) {
-		segment_store_deinit(&st->memory.store);
-		return r;
-	}
-	r = memory_init(&st->memory, &st->catalog);
+	survive_begin(st->shared, &st->catalog);
+	r = segment_store_use(&st->shared->store, storage);
+	if (!r)
+		r = memory_init(&st->memory, st->shared, &st->accounts, &st->catalog, storage,
+				limits->capacity);
 	if (!r)
 		r = names_init(&st->names, &st->catalog);
 	st->tensors = table_new(limits->max_tensors, sizeof(*st->tensors));
 	st->served = table_new(limits->max_clients, sizeof(struct client *));
-	if (!r && (!st->tensors || !st->served))
+	st->lifetimes.of = table_new(limits->max_tensors, sizeof(*st->lifetimes.of));
+	st->holdings = table_new((size_t)1 << STATE_HOLDING_BITS, sizeof(struct holding *));
+	if (!r && (!st->tensors || !st->served || !st->lifetimes.of || !st->holdings))
 		r = -ENOMEM;
+	return r;
+}
+
+int state_init(struct state *st, struct shared *shared, uint64_t instance,
+	       const struct state_limits *limits)
+{
+	struct catalog_limits shape;
+	int r;
+
+	state_begin(st, shared, instance, limits, &shape);
+	r = catalog_init(&st->catalog, instance, &shape);
+	if (r)
+		return r;
+	r = state_tables(st, limits);
 	if (r)
 		state_deinit(st);
 	return r;
+}
+
+int state_map(struct state *st, struct shared *shared, uint64_t instance,
+	      const struct state_limits *limits, int facts_fd_take, const char **why)
+{
+	struct catalog_limits shape;
+	int r;
+
+	state_begin(st, shared, instance, limits, &shape);
+	r = catalog_adopt(&st->catalog, instance, &shape, facts_fd_take, why);
+	return r ? r : state_tables(st, limits);
+}
+
+static void sets_free(struct list *sets)
+{
+	struct evictables *set, *after;
+
+	list_for_each_entry_safe(set, after, sets, link)
+		free(set);
+}
+
+/* Whoever still uses what is RETIRED keeps the memory; our own lists of it end. */
+static void steps_abandon(struct state *st)
+{
+	struct account *a, *after;
+
+	list_for_each_entry_safe(a, after, &st->stepping, stepping) {
+		list_init(&a->rows);
+		list_del(&a->stepping);
+		list_del(&a->step);
+		account_unref(a);
+	}
+}
+
+/* What holders were charged for is their segments' again, with which it ends. */
+static void places_return(struct state *st)
+{
+	struct tensor *t;
+
+	for (uint32_t slot = 0; st->tensors && slot < st->catalog.rows.high; slot++) {
+		t = &st->tensors[slot];
+		if (t->moved)
+			segment_return_place(t->segment, t->account,
+					     (uint64_t)t->units * SEGMENT_UNIT);
+		t->moved = false;
+	}
 }
 
 void state_deinit(struct state *st)
@@ -45,19 +119,34 @@ void state_deinit(struct state *st)
 
 	if (!h)
 		return;
+	heap_remove(&st->shared->expiring, &st->lifetimes.next);
+	sets_free(&st->lifetimes.sets);
+	st->lifetimes.of = table_free(st->lifetimes.of, h->max_tensors, sizeof(*st->lifetimes.of));
+	steps_abandon(st);
+	places_return(st);
+	rings_free(st->rings);
+	if (!st->catalog.facts)
+		free(st->ring_facts);
 	memory_deinit(&st->memory);
+	free(st->claims.buckets);
 	names_deinit(&st->names);
 	st->tensors = table_free(st->tensors, h->max_tensors, sizeof(*st->tensors));
 	st->served = table_free(st->served, h->max_clients, sizeof(struct client *));
-	segment_store_deinit(&st->memory.store);
+	st->holdings = table_free(st->holdings, (size_t)1 << STATE_HOLDING_BITS,
+				  sizeof(struct holding *));
+	survive_end(st->shared, &st->catalog);
 	catalog_deinit(&st->catalog);
-	object_destroy_instance(st->instance); /* what could not be unlinked when its time came */
+	accounts_deinit(&st->accounts);
+	shm_object_destroy_instance(st->instance); /* what could not be unlinked when its time came
+						    */
 }
 
-void state_publish_numbers(struct state *st)
+struct pool *state_pool(struct state *st, enum share share)
 {
-	struct catalog_header *h = st->catalog.header;
-
-	atomic_store_explicit(&h->bytes_used, st->memory.store.quota.used, memory_order_relaxed);
-	atomic_store_explicit(&h->bytes_warm, st->memory.store.warm_bytes, memory_order_relaxed);
+	if (share == SHARE_BYTES)
+		return &st->memory.totals.pool;
+	if (share < SHARE_CONNECTIONS)
+		return &st->catalog.pools[share];
+	return share < SHARE_DEVICE ? &st->shared->pools[share]
+				    : &st->shared->devices.list[share - SHARE_DEVICE].pool;
 }

@@ -10,27 +10,61 @@
 #include <errno.h>
 #include <string.h>
 
+#include "daemon/state/chunk.h"
 #include "daemon/state/export.h"
 #include "daemon/state/outcome.h"
+#include "daemon/state/place.h"
+#include "daemon/state/ring.h"
 #include "daemon/state/tensor.h"
 #include "proto/wire.h"
 #include "util/clock.h"
 
 #define PAGE ((uint64_t)4096)
+enum { OTHERS_LOOKS = 16 }; /* at clients of others, by one look for room */
 
 /* ---- slots ---------------------------------------------------------------------------------- */
 
-static int slot_reserve(struct state *st, const struct tensor_request *rq, uint32_t *chunks)
+static struct pool *pool_of(struct state *st, enum share share)
+{
+	return &st->catalog.pools[share];
+}
+
+/* A row that is no draft any more has given back what a draft has besides. */
+static void slot_discharge(struct state *st, struct account *account, uint32_t chunks, bool draft)
+{
+	account_give(account, pool_of(st, SHARE_CHUNKS), chunks);
+	if (draft)
+		account_give(account, pool_of(st, SHARE_DRAFTS), 1);
+	account_give(account, pool_of(st, SHARE_TENSORS), 1);
+}
+
+static int slot_charge(struct state *st, struct account *account, uint32_t chunks)
+{
+	int r = account_take(account, pool_of(st, SHARE_TENSORS), 1);
+
+	if (r)
+		return r;
+	r = account_take(account, pool_of(st, SHARE_DRAFTS), 1);
+	if (!r) {
+		r = account_take(account, pool_of(st, SHARE_CHUNKS), chunks);
+		if (!r)
+			return 0;
+		account_give(account, pool_of(st, SHARE_DRAFTS), 1);
+	}
+	account_give(account, pool_of(st, SHARE_TENSORS), 1);
+	return r;
+}
+
+static int slot_reserve(struct state *st, uint32_t chunks)
 {
 	int r;
 
-	*chunks = catalog_chunks_for(rq->extra) + catalog_chunks_for(TENSOR_NAME_MAX);
 	/* each draft that has no name yet may need one */
 	r = name_prepare(&st->names, st->catalog.header->drafts - st->named + 1);
 	if (r)
 		return r;
 	do {
-		r = catalog_chunks_reserve(&st->catalog, *chunks);
+		r = catalog_chunks_reserve(&st->catalog, chunks);
 	} while (r && name_evict(&st->names));
 	return r;
 }
@@ -42,20 +76,29 @@ static int slot_take(struct state *st, struct client *c, const struct tensor_req
 	uint32_t chunks;
 	int r;
 
-	r = slot_reserve(st, rq, &chunks);
+	chunks = catalog_chunks_for(rq->extra) + catalog_chunks_for(TENSOR_NAME_MAX);
+	r = slot_charge(st, c->account, chunks);
 	if (r)
-		return r < 0 ? r : STATE_E_TENSORS;
-	r = catalog_take(&st->catalog, &st->catalog.rows, slot);
+		return r;
+	r = slot_reserve(st, chunks);
+	if (!r) {
+		r = catalog_take(&st->catalog, &st->catalog.rows, slot);
+		if (r)
+			catalog_chunks_unreserve(&st->catalog, chunks);
+	}
 	if (r) {
-		catalog_chunks_unreserve(&st->catalog, chunks);
+		slot_discharge(st, c->account, chunks, true);
 		return r < 0 ? r : STATE_E_TENSORS;
 	}
 	if (atomic_load(&st->catalog.header->slots_high) < st->catalog.rows.high)
 		atomic_store(&st->catalog.header->slots_high, st->catalog.rows.high);
 	t = &st->tensors[*slot];
-	*t = (struct tensor){
-		.share = *slot, .share_prev = *slot, .owner = c->index, .next = *slot, .prev = *slot
-	};
+	*t = (struct tensor){ .account = c->account,
+			      .share = *slot,
+			      .share_prev = *slot,
+			      .owner = c->index,
+			      .next = *slot,
+			      .prev = *slot };
 	t->chunks_reserved = (uint16_t)chunks;
 	atomic_fetch_add(&st->catalog.header->drafts, 1);
 	c->drafts++;
@@ -72,8 +115,11 @@ static void row_give(struct state *st, uint32_t slot)
 
 static void slot_give(struct state *st, struct client *c, uint32_t slot)
 {
-	catalog_chunks_unreserve(&st->catalog, st->tensors[slot].chunks_reserved);
-	st->tensors[slot] = (struct tensor){ .share = slot, .share_prev = slot };
+	struct tensor *t = &st->tensors[slot];
+
+	catalog_chunks_unreserve(&st->catalog, t->chunks_reserved);
+	slot_discharge(st, t->account, t->chunks_reserved, true);
+	*t = (struct tensor){ .share = slot, .share_prev = slot };
 	row_give(st, slot);
 	atomic_fetch_sub(&st->catalog.header->drafts, 1);
 	if (c)
@@ -82,7 +128,31 @@ static void slot_give(struct state *st, struct client *c, uint32_t slot)
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-static void draft_give_up(struct state *st, struct client *c, uint32_t slot);
+static uint64_t prefetched_size(const struct tensor *t)
+{
+	return t->segment && !segment_is_small(t->segment) ? t->segment->size : 0;
+}
+
+/* The draft may be taken back from now on, */
+void prefetched_add(struct state *st, struct client *c, struct tensor *t)
+{
+	st->prefetched++;
+	st->prefetched_bytes += prefetched_size(t);
+	list_add_tail(&c->prefetched, &t->link);
+	if (list_empty(&c->prefetching))
+		list_add_tail(&st->prefetching, &c->prefetching);
+}
+
+/* or may not. */
+static void prefetched_remove(struct state *st, struct client *c, struct tensor *t)
+{
+	t->prefetch = false;
+	st->prefetched--;
+	st->prefetched_bytes -= prefetched_size(t);
+	list_del(&t->link);
+	if (list_empty(&c->prefetched))
+		list_del(&c->prefetching);
+}
 
 /*
  * Takes one prefetched draft back if it is unused. Its client counts a hold, then looks whether the
@@ -91,7 +161,7 @@ static void draft_give_up(struct state *st, struct client *c, uint32_t slot);
  * ORDER: the store and the read here are T1 and T2 of lease.c. The hold is read before the socket:
  * if it is 0 because COMMIT was sent, that COMMIT is in the socket or has been handled.
  */
-static enum room prefetch_try_back(struct state *st, struct client *c, uint32_t slot)
+enum room prefetch_try_back(struct state *st, struct client *c, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 	uint64_t word = atomic_load(&row->word);
@@ -99,7 +169,7 @@ static enum room prefetch_try_back(struct state *st, struct client *c, uint32_t 
 
 	atomic_store(&row->word, word | ROW_RETIRED);
 	held = client_leases_on(c, slot);
-	if (!held && !(st->unread && st->unread(c))) {
+	if (!held && !(st->shared->unread && st->shared->unread(c))) {
 		draft_give_up(st, c, slot); /* it never becomes a DRAFT again */
 		return ROOM_MADE;
 	}
@@ -108,70 +178,117 @@ static enum room prefetch_try_back(struct state *st, struct client *c, uint32_t 
 		c->room_unread = true;
 		return ROOM_LATER;
 	}
-	st->tensors[slot].prefetch = false; /* it is in use, and a draft like others from now on */
-	st->prefetched--;
+	prefetched_remove(st, c, &st->tensors[slot]); /* it is in use, and like others from now on
+						       */
 	return ROOM_NONE;
 }
 
 static enum room prefetch_take_back(struct state *st, struct client *c)
 {
-	uint32_t slot = c->draft_head, head = slot;
 	enum room room = ROOM_NONE;
 
-	if (slot == CATALOG_NONE)
-		return ROOM_NONE;
-	do {
-		if (st->tensors[slot].prefetch)
-			room = prefetch_try_back(st, c, slot);
-		if (room != ROOM_NONE)
-			return room;
-		slot = st->tensors[slot].next;
-	} while (slot != head);
-	return ROOM_NONE;
+	while (room == ROOM_NONE && !list_empty(&c->prefetched))
+		room = prefetch_try_back(
+			st, c,
+			(uint32_t)(list_first_entry(&c->prefetched, struct tensor, link) -
+				   st->tensors));
+	return room;
 }
 
 void tensor_messages_read(struct state *st, struct client *c)
 {
 	if (c->room_unread)
-		st->memory.room_made++;
+		st->shared->room_made++;
 	c->room_unread = false;
 }
 
 /* Takes back the empty segment for small tensors that its writer may keep. */
-static bool spare_take_back(struct state *st, struct client *c)
+static bool spare_take_back(struct client *c)
 {
 	struct segment *seg;
 
 	list_for_each_entry(seg, &c->small, writer_link) {
 		if (seg->places == 0) {
-			memory_end(&st->memory, seg);
+			memory_end(seg);
 			return true;
 		}
 	}
 	return false;
 }
 
-enum room tensor_make_room(struct state *st, const struct quota_user *user)
+static bool is_full(const struct pool *pool, uint64_t size)
 {
-	struct segment *seg = segment_pop_warm(&st->memory.store, user);
+	return size > pool->capacity - pool->used;
+}
+
+/* What clients of @account can do without. */
+static enum room own_make_room(struct state *st, const struct account *account)
+{
 	bool later = false;
 	enum room room;
 	struct client *c;
 
-	if (seg) {
-		memory_end(&st->memory, seg);
-		return ROOM_MADE;
-	}
-	for (uint32_t i = 0; i < st->catalog.clients.high; i++) {
-		c = st->served[i];
-		if (!c || (user && c->user != user))
+	list_for_each_entry(c, &account->clients, account_link) {
+		if (st->served[c->index] != c)
 			continue;
-		room = st->prefetched ? prefetch_take_back(st, c) : ROOM_NONE;
-		if (room == ROOM_MADE || spare_take_back(st, c))
+		room = prefetch_take_back(st, c);
+		if (room == ROOM_MADE || spare_take_back(c))
 			return ROOM_MADE;
 		later |= room == ROOM_LATER;
 	}
 	return later ? ROOM_LATER : ROOM_NONE;
+}
+
+/* The same of others, of whom a few are looked at in turn. */
+static enum room others_make_room(struct state *st, const struct account *account)
+{
+	enum room room, found = ROOM_NONE;
+	struct client *c;
+
+	for (unsigned n = 0; n < OTHERS_LOOKS && !list_empty(&st->prefetching); n++) {
+		c = list_first_entry(&st->prefetching, struct client, prefetching);
+		list_del(&c->prefetching);
+		list_add_tail(&st->prefetching, &c->prefetching);
+		if (c->account == account || st->served[c->index] != c)
+			continue;
+		room = prefetch_take_back(st, c);
+		if (room == ROOM_MADE)
+			return ROOM_MADE;
+		found = room == ROOM_LATER ? ROOM_LATER : found;
+	}
+	return found;
+}
+
+static bool warm_take_back(struct state *st, const struct segment_totals *where,
+			   const struct account *user)
+{
+	struct segment *seg = segment_pop_warm(&st->shared->store, where, user);
+
+	if (seg)
+		memory_end(seg);
+	return seg;
+}
+
+/*
+ * A user gives up its own first. What others can do without is taken only if @size fits then, so
+ * that nothing is thrown away in vain; and first from whoever keeps most.
+ */
+enum room tensor_make_room(struct state *st, const struct account *account, uint64_t size,
+			   bool others)
+{
+	const struct pool *here = &st->memory.totals.pool, *all = &st->shared->store.pool;
+	/* only what is in it makes room in a namespace that is full */
+	const struct segment_totals *where = is_full(here, size) ? &st->memory.totals : NULL;
+	const struct pool *pool = where ? here : all;
+	uint64_t warm = where ? where->warm : st->shared->store.warm_bytes;
+	enum room room;
+
+	if (warm_take_back(st, where, account))
+		return ROOM_MADE;
+	room = own_make_room(st, account);
+	if (room || !others || size > pool->capacity - pool->used + warm + st->prefetched_bytes)
+		return room;
+	return warm_take_back(st, where, NULL) ? ROOM_MADE : others_make_room(st, account);
 }
 
 /* Nothing is taken from others for a prefetched draft, since it may never be used. */
@@ -179,29 +296,38 @@ static int segment_make(struct state *st, struct client *c, const struct tensor_
 			uint64_t size, struct segment **segp)
 {
 	bool small = rq->nbytes <= SEGMENT_SMALL_MAX;
-	struct quota *quota = &st->memory.store.quota;
+	struct pool *all = &st->shared->store.pool, *here = &st->memory.totals.pool;
 	struct segment *seg = NULL;
 	int r;
 
-	if (size > quota->capacity || size > quota->user_capacity)
+	if (size > all->capacity || size > here->capacity || size > account_max(c->account, all) ||
+	    size > account_max(c->account, here))
 		return STATE_E_NEVER;
-	r = segment_new(&seg, &st->memory.store, c->user, size, small);
-	if (r == SEGMENT_E_FULL || r == SEGMENT_E_USER) {
-		if (!rq->prefetch && (st->memory.store.going ||
-				      tensor_make_room(st, r == SEGMENT_E_USER ? c->user : NULL)))
+	r = segment_new(&seg, &st->shared->store, &st->memory.totals, st->instance, c->account,
+			size, small);
+	if (charge_is_refused(r)) {
+		if (!rq->prefetch && (st->shared->store.going ||
+				      tensor_make_room(st, c->account, size, !(r & CHARGE_E_USER))))
 			return STATE_E_SOON;
+		if ((r & CHARGE_SHARE) != SHARE_BYTES)
+			return r; /* no descriptor is left */
 		/* PROTOCOL.md section 4: QUOTA is only said if nothing else is in the way */
-		return r == SEGMENT_E_USER && size <= quota->capacity - quota->used ? STATE_E_QUOTA
-										    : STATE_E_FULL;
+		return r == STATE_E_QUOTA && !is_full(all, size) && !is_full(here, size)
+			       ? STATE_E_QUOTA
+			       : STATE_E_FULL;
 	}
 	if (r)
 		return r;
-	r = memory_add(&st->memory, seg);
+	r = memory_add(&st->memory, seg, c->account);
 	if (r) {
 		segment_free(seg);
-		return r;
+		return r == (CHARGE_E_USER | SHARE_SEGMENTS) && !rq->prefetch &&
+				       warm_take_back(st, &st->memory.totals, c->account)
+			       ? STATE_E_SOON
+			       : r;
 	}
 	seg->writer = c->id;
+	seg->writer_index = c->index;
 	list_add_tail(small ? &c->small : &c->large, &seg->writer_link);
 	*segp = seg;
 	return 0;
@@ -224,7 +350,10 @@ static int place_small(struct state *st, struct client *c, const struct tensor_r
 	for (size = c->small_next > need ? c->small_next : need;;
 	     size = size / 2 > need ? size / 2 : need) {
 		r = segment_make(st, c, rq, size, &seg);
-		if (r <= 0 || size == need || r == STATE_E_TENSORS)
+		if (r != STATE_E_FULL && r != STATE_E_QUOTA && r != STATE_E_SOON &&
+		    r != STATE_E_NEVER)
+			break; /* a smaller one would not help */
+		if (size == need)
 			break;
 	}
 	if (r)
@@ -244,20 +373,21 @@ static int place_large(struct state *st, struct client *c, const struct tensor_r
 	int r;
 
 	row->offset = 0;
-	if (nbytes > st->memory.store.quota.capacity)
+	if (nbytes > st->shared->store.pool.capacity || nbytes > st->memory.totals.pool.capacity)
 		return STATE_E_NEVER;
 	size = (nbytes + PAGE - 1) / PAGE * PAGE;
-	while ((*segp = segment_take_warm(&st->memory.store, c->user, c->id, size))) {
+	memory_changed(&st->memory);
+	while ((*segp = segment_take_warm(&st->shared->store, &st->memory.totals, c->account, c->id,
+					  size))) {
 		if ((*segp)->writer == c->id)
 			return 0;
-		if (object_is_written(&(*segp)->object) == 0) {
+		if ((*segp)->storage->is_written(&(*segp)->object) == 0) {
 			(*segp)->writer = c->id;
+			(*segp)->writer_index = c->index;
 			list_add_tail(&c->large, &(*segp)->writer_link);
 			return 0;
 		}
-		memory_end(&st->memory, *segp); /* its former writer, or a child of it, may still
-						 * write
-						 */
+		memory_end(*segp); /* its former writer may still write */
 	}
 	r = segment_make(st, c, rq, size, segp);
 	return r ? r : STATE_E_BACKING;
@@ -265,9 +395,21 @@ static int place_large(struct state *st, struct client *c, const struct tensor_r
 
 /* ---- drafts --------------------------------------------------------------------------------- */
 
-static void draft_link(struct state *st, struct client *c, uint32_t slot)
+/* To be called before the row, or its place, can be seen. */
+static void row_survives(struct state *st, uint32_t slot)
 {
-	struct catalog_row *row = catalog_row(&st->catalog, slot);
+	struct row_fact *fact = catalog_row_fact(&st->catalog, slot);
+	const struct tensor *t = &st->tensors[slot];
+
+	if (fact)
+		*fact = (struct row_fact){ .owner = t->owner,
+					   .place = t->segment ? t->place : 0,
+					   .units = t->segment ? t->units : 0,
+					   .chunks = t->chunks_reserved };
+}
+
+void draft_into_ring(struct state *st, struct client *c, uint32_t slot)
+{
 	struct tensor *t = &st->tensors[slot], *head;
 
 	if (c->draft_head == CATALOG_NONE) {
@@ -279,8 +421,17 @@ static void draft_link(struct state *st, struct client *c, uint32_t slot)
 		st->tensors[head->prev].next = slot;
 		head->prev = slot;
 	}
+}
+
+static void draft_link(struct state *st, struct client *c, uint32_t slot)
+{
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+	struct tensor *t = &st->tensors[slot];
+
+	draft_into_ring(st, c, slot);
 	if (t->prefetch)
-		st->prefetched++;
+		prefetched_add(st, c, t);
+	row_survives(st, slot);
 	atomic_store(&row->word, row_word((atomic_load(&row->word) >> 2) + 1, ROW_DRAFT));
 }
 
@@ -297,10 +448,13 @@ void draft_end(struct state *st, struct client *c, uint32_t slot)
 		st->tensors[t->prev].next = t->next;
 	}
 	if (t->prefetch)
-		st->prefetched--;
-	t->prefetch = false;
+		prefetched_remove(st, c, t);
+	else if (t->doubted)
+		list_del(&t->link);
 	st->named -= catalog_row(&st->catalog, slot)->name != CATALOG_NONE;
 	catalog_chunks_unreserve(&st->catalog, t->chunks_reserved);
+	account_give(t->account, pool_of(st, SHARE_CHUNKS), t->chunks_reserved);
+	account_give(t->account, pool_of(st, SHARE_DRAFTS), 1);
 	t->chunks_reserved = 0;
 	atomic_fetch_sub(&st->catalog.header->drafts, 1);
 	c->drafts--;
@@ -360,7 +514,7 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error)
 	struct segment *seg = st->tensors[slot].segment;
 
 	if (!error && c) {
-		memory_live(&st->memory, seg);
+		memory_live(seg);
 		segment_cache(seg);
 		draft_link(st, c, slot);
 		return 0;
@@ -368,9 +522,9 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error)
 	slot_give(st, c, slot);
 	seg->places--;
 	if (error)
-		memory_free(&st->memory, seg);
+		memory_free(seg);
 	else
-		memory_end(&st->memory, seg);
+		memory_end(seg);
 	return error;
 }
 
@@ -380,10 +534,9 @@ static bool small_is_spare(const struct segment *seg, const struct list *segment
 {
 	const struct segment *other;
 
-	list_for_each_entry(other, segments, writer_link) {
+	list_for_each_entry(other, segments, writer_link)
 		if (other != seg && other->places == 0)
 			return true;
-	}
 	return false;
 }
 
@@ -391,64 +544,98 @@ static bool small_is_spare(const struct segment *seg, const struct list *segment
 static bool segment_is_worth(const struct state *st, const struct segment *seg,
 			     const struct client *writer)
 {
-	if (seg->guarded.changed)
+	if (seg->guarded.changed || (!seg->storage->named && !seg->writer))
 		return false;
 	if (segment_is_small(seg))
 		return writer && !small_is_spare(seg, &writer->small);
-	return st->memory.store.warm_bytes + seg->size <= st->memory.store.warm_max;
+	return st->shared->store.warm_bytes + seg->size <= st->shared->store.warm_max;
 }
 
-static void segment_emptied(struct state *st, struct segment *seg, struct client *writer)
+void segment_emptied(struct state *st, struct segment *seg, struct client *writer)
 {
 	if (!segment_is_worth(st, seg, writer)) {
-		memory_end(&st->memory, seg);
+		memory_end(seg);
 	} else if (!segment_is_small(seg)) {
 		segment_keep_warm(seg, (uint64_t)now_mono_ns());
-		if (st->memory.store.warm_count > SEGMENT_WARM_MAX)
-			memory_end(&st->memory, segment_pop_warm(&st->memory.store, NULL));
+		memory_changed(&st->memory);
+		if (st->shared->store.warm_count > SEGMENT_WARM_MAX)
+			warm_take_back(st, NULL, NULL);
 	}
 }
 
 static struct client *writer_of(const struct state *st, const struct segment *seg)
 {
-	for (uint32_t i = 0; seg->writer && i < st->catalog.clients.high; i++) {
-		if (st->served[i] && st->served[i]->id == seg->writer)
-			return st->served[i];
-	}
-	return NULL;
-}
+	struct client *c = seg->writer ? st->served[seg->writer_index] : NULL;
 
-/* Takes @slot out of the ring of those that share its place. */
-static void share_leave(struct state *st, uint32_t slot)
-{
-	struct tensor *t = &st->tensors[slot];
-
-	st->tensors[t->share_prev].share = t->share;
-	st->tensors[t->share].share_prev = t->share_prev;
+	return c && c->id == seg->writer ? c : NULL;
 }
 
 void draft_share(struct state *st, uint32_t slot, uint32_t with)
 {
-	struct tensor *t = &st->tensors[slot], *w = &st->tensors[with];
-
-	t->segment = w->segment;
-	t->place = w->place;
-	t->units = w->units;
-	t->share = w->share;
-	t->share_prev = with;
-	st->tensors[w->share].share_prev = slot;
-	w->share = slot;
+	place_share(st, slot, with);
+	row_survives(st, slot);
 }
+
+/* ---- what a holder is charged for ----------------------------------------------------------- */
+
+static uint64_t place_bytes(const struct tensor *t)
+{
+	return (uint64_t)t->units * SEGMENT_UNIT;
+}
+
+static void place_charge(struct state *st, uint32_t slot)
+{
+	struct tensor *t = &st->tensors[slot];
+
+	if (t->moved || t->share != slot || !t->segment || t->segment->device)
+		return;
+	segment_charge_place(t->segment, t->account, place_bytes(t));
+	t->moved = true;
+}
+
+static void place_return(struct tensor *t)
+{
+	if (t->moved)
+		segment_return_place(t->segment, t->account, place_bytes(t));
+	t->moved = false;
+}
+
+void tensor_charge_to(struct state *st, uint32_t slot, struct account *account)
+{
+	const struct catalog_row *row = catalog_row(&st->catalog, slot);
+	struct tensor *t = &st->tensors[slot];
+	struct account *before = t->account;
+
+	if (before == account)
+		return;
+	place_return(t);
+	t->held = true;
+	t->account = account;
+	account_move(before, account, pool_of(st, SHARE_CHUNKS), t->chunks);
+	account_move(before, account, pool_of(st, SHARE_TENSORS), 1);
+	/* only those who hold it keep a name that was deleted */
+	if (catalog_name(&st->catalog, row->name)->current == 0)
+		name_own(&st->names, row->name, account);
+	place_charge(st, slot);
+}
+
+/* ---- the end of a place --------------------------------------------------------------------- */
 
 static void place_give(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
 	struct segment *seg = t->segment;
 
-	st->memory.room_made++;
+	st->shared->room_made++;
+	place_return(t);
 	if (t->share != slot) {
-		share_leave(st, slot);
-		return;
+		uint32_t other = t->share;
+
+		place_unjoin(st, slot);
+		if (st->tensors[other].held) /* it may be alone there now */
+			place_charge(st, other);
+		if (!seg || !seg->device) /* else a member of a group, with a place of its own */
+			return;
 	}
 	if (!seg)
 		return;
@@ -468,12 +655,15 @@ void tensor_reclaim(struct state *st, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 
+	catalog_row_unsum(&st->catalog, slot);
 	atomic_store(&row->word, atomic_load(&row->word) & ~(uint64_t)3); /* FREE */
 	place_give(st, slot);
 	catalog_chunks_give(&st->catalog, row->chunk);
 	if (row->name != CATALOG_NONE)
 		name_unpin(&st->names, row->name);
 	row->chunk = row->name = CATALOG_NONE;
+	slot_discharge(st, st->tensors[slot].account, st->tensors[slot].chunks, false);
+	ring_left(st, slot);
 	st->tensors[slot] = (struct tensor){ .share = slot, .share_prev = slot };
 	row_give(st, slot);
 }
@@ -488,56 +678,27 @@ bool draft_find(const struct state *st, const struct client *c, uint64_t ref, ui
 	       st->tensors[*slot].owner == c->index;
 }
 
-bool draft_request(const struct state *st, const struct client *c, uint64_t ref,
-		   struct tensor_request *rq)
+void draft_give_up(struct state *st, struct client *c, uint32_t slot)
 {
-	uint32_t slot;
-
-	/* a draft of a group has used up what it set aside */
-	if (!draft_find(st, c, ref, &slot) || st->tensors[slot].group ||
-	    catalog_row(&st->catalog, slot)->name != CATALOG_NONE)
-		return false;
-	rq->nbytes = catalog_row(&st->catalog, slot)->nbytes;
-	rq->extra = (st->tensors[slot].chunks_reserved - catalog_chunks_for(TENSOR_NAME_MAX)) *
-		    CATALOG_CHUNK_BYTES;
-	return true;
-}
-
-/* The members of a group share the memory of @slot, and end with it. */
-static void members_abort(struct state *st, struct client *c, uint32_t slot)
-{
-	uint32_t member;
-
-	while ((member = st->tensors[slot].share) != slot) {
-		draft_end(st, c, member);
-		tensor_reclaim(st, member);
-	}
-}
-
-static void draft_give_up(struct state *st, struct client *c, uint32_t slot)
-{
-	if (st->tensors[slot].group)
-		members_abort(st, c, slot);
 	draft_end(st, c, slot);
 	tensor_reclaim(st, slot);
 }
 
-void tensor_abort(struct state *st, struct client *c, uint64_t ref)
+bool draft_leave(struct state *st, struct client *c, uint32_t slot)
 {
-	uint32_t slot;
+	uint32_t member = st->tensors[slot].group ? st->tensors[slot].share : slot;
 
-	if (draft_find(st, c, ref, &slot))
-		draft_give_up(st, c, slot);
+	draft_give_up(st, c, member);
+	return member == slot;
 }
 
-int draft_take_name(struct state *st, uint32_t slot, const struct name_key *key, uint32_t *name)
+void draft_grouped(struct state *st, struct client *c, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
-	uint32_t chunks;
-	int r = name_take(&st->names, key, name, &chunks);
 
-	t->chunks_reserved = (uint16_t)(t->chunks_reserved - chunks);
-	return r;
+	t->group = true;
+	if (t->prefetch) /* it is in use, and a draft like others from now on */
+		prefetched_remove(st, c, t);
 }
 
 int draft_new_member(struct state *st, struct client *c, const struct tensor_request *rq,

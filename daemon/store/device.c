@@ -12,18 +12,16 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include "daemon/store/closer.h"
 #include "daemon/store/device.h"
 #include "util/cleanup.h"
 #include "util/fault.h"
-#include "util/fd.h"
 
-void device_table_init(struct device_table *table, uint64_t capacity, uint64_t user_capacity,
-		       unsigned fds_max)
+void device_table_init(struct device_table *table, struct accounts *accounts, struct pool *fds,
+		       struct closer *closer, uint64_t capacity)
 {
 	*table = (struct device_table){
-		.capacity = capacity,
-		.user_capacity = user_capacity,
-		.fds = { .capacity = fds_max, .user_capacity = fds_max - fds_max / 2 },
+		.accounts = accounts, .fds = fds, .closer = closer, .capacity = capacity
 	};
 }
 
@@ -38,52 +36,61 @@ struct device *device_find(struct device_table *table, const uint8_t id[DEVICE_I
 	return NULL;
 }
 
+/* Nobody knows which devices there are, so a user could have memory on as many as there may be. */
+static bool may_have_another(struct device_table *table, struct account *account)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < DEVICES_MAX; i++) {
+		struct device *device = &table->list[i];
+
+		n += device->segments && account_used(account, &device->pool);
+	}
+	return account->privileged || n < DEVICES_USER_MAX;
+}
+
 /* Finds the entry of that device, or gives it a free one. */
-static struct device *device_take(struct device_table *table, const uint8_t id[DEVICE_ID])
+static struct device *device_take(struct device_table *table, const uint8_t id[DEVICE_ID],
+				  struct account *account)
 {
 	struct device *device = device_find(table, id);
 
 	if (device)
 		return device;
+	if (!may_have_another(table, account))
+		return NULL;
 	for (unsigned i = 0; i < DEVICES_MAX; i++) {
 		device = &table->list[i];
 		if (device->segments)
 			continue;
-		device->quota = (struct quota){ .capacity = table->capacity,
-						.user_capacity = table->user_capacity };
+		device->pool = pool_make(table->accounts, SHARE_DEVICE + i, table->capacity);
 		memcpy(device->id, id, DEVICE_ID);
 		return device;
 	}
 	return NULL;
 }
 
-static int charge(struct quota_charge *charge, struct quota *quota, uint32_t uid, uint64_t amount)
-{
-	struct quota_user *user = quota_user_ref(quota, uid);
-	int r = user ? quota_charge(charge, user, amount) : -ENOMEM;
-
-	quota_user_unref(user); /* the charge has a reference of its own */
-	return r;
-}
+typedef int take(struct charge *charge, struct account *account, struct pool *pool,
+		 uint64_t amount);
 
 static int memory_charge(struct device_memory *m, struct device_table *table,
-			 const uint8_t id[DEVICE_ID], uint32_t uid, uint64_t size, uint32_t fds)
+			 const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
+			 uint32_t fds, take *charge)
 {
 	struct device *device;
-	int r;
+	int r = 0;
 
-	if (fds) {
-		r = charge(&m->fds, &table->fds, uid, fds);
-		if (r)
-			return r < 0 ? r : DEVICE_E_FDS;
-	}
-	device = device_take(table, id);
+	if (fds)
+		r = charge(&m->fds, account, table->fds, fds);
+	if (r)
+		return r;
+	device = device_take(table, id, account);
 	if (!device)
 		return DEVICE_E_DEVICES;
-	r = charge(&m->bytes, &device->quota, uid, size);
-	/* blame the user's quota only if nothing else is in the way */
-	if (r == QUOTA_E_USER && size > device->quota.capacity - device->quota.used)
-		r = QUOTA_E_FULL;
+	r = charge(&m->bytes, account, &device->pool, size);
+	/* blame the user's maximum only if nothing else is in the way */
+	if (r & CHARGE_E_USER && size > device->pool.capacity - device->pool.used)
+		r = CHARGE_E_FULL | (int)device->pool.share;
 	if (r)
 		return r;
 	m->device = device;
@@ -91,9 +98,9 @@ static int memory_charge(struct device_memory *m, struct device_table *table,
 	return 0;
 }
 
-int device_memory_new(struct device_memory **mp, struct device_table *table,
-		      const uint8_t id[DEVICE_ID], uint32_t uid, uint64_t size, uint32_t parts,
-		      bool has_fds)
+static int memory_make(struct device_memory **mp, struct device_table *table,
+		       const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
+		       uint32_t parts, bool has_fds, take *charge)
 {
 	struct device_memory *m;
 	int r;
@@ -104,8 +111,10 @@ int device_memory_new(struct device_memory **mp, struct device_table *table,
 	if (!m)
 		return -ENOMEM;
 	m->parts = parts;
+	m->closer = table->closer;
 	list_init(&m->importers);
-	r = memory_charge(m, table, id, uid, size, has_fds ? parts : 0);
+	list_init(&m->ending);
+	r = memory_charge(m, table, id, account, size, has_fds ? parts : 0, charge);
 	if (r) {
 		device_memory_free(m);
 		return r;
@@ -114,22 +123,100 @@ int device_memory_new(struct device_memory **mp, struct device_table *table,
 	return 0;
 }
 
+int device_memory_new(struct device_memory **mp, struct device_table *table,
+		      const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
+		      uint32_t parts, bool has_fds)
+{
+	return memory_make(mp, table, id, account, size, parts, has_fds, charge_take);
+}
+
+int device_memory_adopt(struct device_memory **mp, struct device_table *table,
+			const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
+			uint32_t parts)
+{
+	return memory_make(mp, table, id, account, size, parts, true, charge_adopt);
+}
+
+static int hold_make(struct device_hold **hp, struct device_table *table,
+		     const uint8_t id[DEVICE_ID], struct account *account, int fd_take,
+		     take *charge)
+{
+	struct device_hold *hold = fault("device_hold_new") ? NULL : calloc(1, sizeof(*hold));
+	int r;
+
+	if (!hold)
+		return -ENOMEM;
+	r = charge(&hold->charge, account, table->fds, 1);
+	if (r) {
+		free(hold);
+		return r;
+	}
+	list_init(&hold->link);
+	hold->refs = 1;
+	hold->fd = fd_take;
+	memcpy(hold->id, id, DEVICE_ID);
+	*hp = hold;
+	return 0;
+}
+
+int device_hold_new(struct device_hold **hp, struct device_table *table,
+		    const uint8_t id[DEVICE_ID], struct account *account, int fd_take)
+{
+	return hold_make(hp, table, id, account, fd_take, charge_take);
+}
+
+int device_hold_adopt(struct device_hold **hp, struct device_table *table,
+		      const uint8_t id[DEVICE_ID], struct account *account, int fd_take)
+{
+	return hold_make(hp, table, id, account, fd_take, charge_adopt);
+}
+
+struct device_hold *device_hold_ref(struct device_hold *hold)
+{
+	if (hold)
+		hold->refs++;
+	return hold;
+}
+
+struct device_hold *device_hold_unref(struct device_hold *hold)
+{
+	if (!hold || --hold->refs)
+		return NULL;
+	list_del(&hold->link);
+	charge_give(&hold->charge);
+	fd_close(hold->fd);
+	free(hold);
+	return NULL;
+}
+
 void device_memory_add(struct device_memory *m, uint64_t size, int fd_take)
 {
 	m->part[m->arrived++] = (struct device_part){ .size = size, .fd = fd_take };
 	m->size_arrived += size;
 }
 
+void device_memory_close_part(struct device_memory *m)
+{
+	if (m->arrived)
+		closer_take(m->closer, m->part[--m->arrived].fd, m->fds.account);
+	if (m->arrived)
+		return;
+	charge_give(&m->fds);
+	m->hold = device_hold_unref(m->hold);
+	list_del(&m->ending);
+	m->ender = account_unref(m->ender);
+}
+
 void device_memory_close(struct device_memory *m)
 {
-	while (m->arrived)
-		fd_close(m->part[--m->arrived].fd);
-	quota_charge_deinit(&m->fds);
+	do
+		device_memory_close_part(m);
+	while (m->arrived);
 }
 
 void device_memory_discharge(struct device_memory *m)
 {
-	quota_charge_deinit(&m->bytes);
+	charge_give(&m->bytes);
 	if (m->device)
 		m->device->segments--;
 	m->device = NULL;
@@ -147,9 +234,18 @@ struct device_memory *device_memory_free(struct device_memory *m)
 
 /* ---- descriptors ---------------------------------------------------------------------------- */
 
+/* Is the driver the tests' fake one, whose memory is the host's? The keeper hands it on. */
+static bool fake_gpu(void)
+{
+	const char *fake = secure_getenv("TENSORLEASE_FAKE_GPU");
+
+	return fake && !strcmp(fake, "1");
+}
+
 /*
- * A memfd is the host's memory, which we would keep. Pages beyond its end are in no size: those
- * that it got before it was sealed stay, and only its blocks show them.
+ * A memfd is the host's memory, which we would keep when its owner has ended, and which no account
+ * of ours has, so only tests may have us take it. Pages beyond its end are in no size: those that
+ * it got before it was sealed stay, and only its blocks show them.
  */
 static const char *memfd_check(int fd, const struct stat *st, uint64_t size, bool pool)
 {
@@ -185,19 +281,39 @@ bool device_number_fits(dev_t number)
 	       (major_ >= 384 && major_ <= 511);
 }
 
+/*
+ * A file may be on a file system that the client itself serves, and that never answers. So we say
+ * that what the kernel knows already will do.
+ */
+static const char *file_check(int fd)
+{
+	struct statx x;
+
+	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &x))
+		return "the descriptor's file cannot be examined";
+	if (!S_ISCHR(x.stx_mode))
+		return "the descriptor is no character device, so it opens no GPU's memory";
+	return device_number_fits(makedev(x.stx_rdev_major, x.stx_rdev_minor))
+		       ? NULL
+		       : "the descriptor's character device is no GPU's";
+}
+
 const char *device_descriptor_check(int fd, uint64_t size, bool pool)
 {
 	struct stat st;
 	int flags = fcntl(fd, F_GETFL);
 
-	if (flags < 0 || fstat(fd, &st))
+	if (flags < 0)
 		return "the descriptor's file cannot be examined";
 	if (flags & O_PATH)
 		return "the descriptor was opened with O_PATH, which opens no memory";
-	if (S_ISREG(st.st_mode))
-		return memfd_check(fd, &st, size, pool);
-	if (!S_ISCHR(st.st_mode))
-		return "the descriptor is neither a memfd nor a character device";
-	return device_number_fits(st.st_rdev) ? NULL
-					      : "the descriptor's character device is no GPU's";
+	if (fcntl(fd, F_GET_SEALS) < 0)
+		return file_check(fd);
+	if (!fake_gpu())
+		return "the descriptor is of the host's memory, not of a GPU's: drivers hand out "
+		       "character devices; a daemon takes a memfd only with TENSORLEASE_FAKE_GPU=1 "
+		       "in its environment, which is for tests";
+	if (fstat(fd, &st))
+		return "the descriptor's file cannot be examined";
+	return memfd_check(fd, &st, size, pool);
 }

@@ -10,41 +10,58 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "daemon/store/quota.h"
+#include "daemon/store/account.h"
 #include "util/list.h"
 
 enum {
-	DEVICES_MAX = 64,
 	DEVICE_ID = 16,	    /* bytes of a device's UUID */
 	DEVICE_HANDLE = 64, /* bytes of a handle that opens memory */
 };
 
-enum { DEVICE_E_FULL = QUOTA_E_FULL, DEVICE_E_USER = QUOTA_E_USER, DEVICE_E_DEVICES, DEVICE_E_FDS };
+enum { DEVICE_E_DEVICES = 1 };
 
 struct client;
 
 struct device {
 	uint8_t id[DEVICE_ID];
-	struct quota quota;
+	struct pool pool;
 	uint32_t segments; /* charged; 0: the entry may be given to another device */
 };
 
-/* The devices that the daemon has heard of; number N is list[N]. */
+/* The devices that the daemon has heard of; number N is list[N], with the share SHARE_DEVICE + N.
+ */
 struct device_table {
 	struct device list[DEVICES_MAX];
-	uint64_t capacity, user_capacity; /* bytes of each device; UINT64_MAX: no limit */
-	struct quota fds;		  /* descriptors that open memory, counted as bytes are */
+	struct accounts *accounts; /* outlive us */
+	struct pool *fds;	   /* likewise */
+	struct closer *closer;	   /* likewise */
+	uint64_t capacity;	   /* bytes of each device; UINT64_MAX: no limit */
+};
+
+/* A descriptor that keeps a device open, of one connection; it and its segments there refer to it.
+ */
+struct device_hold {
+	struct list link; /* in client.device_holds, while that refers to it */
+	unsigned refs;
+	struct charge charge; /* of one descriptor */
+	int fd;
+	uint8_t id[DEVICE_ID];
 };
 
 /* The half of a struct segment that one on a device has besides. */
 struct device_memory {
 	struct device *device; /* it is charged to this one; NULL: it is not charged any more */
-	struct quota_charge bytes, fds;
+	struct charge bytes, fds;
+	struct device_hold *hold; /* a reference, or NULL */
+	struct closer *closer;	  /* outlives us */
 	/* Written by state/export.c: */
 	struct client *producer; /* NULL: its connection has ended */
 	struct list importers;	 /* of struct device_import: who has it open */
 	struct notice *done;	 /* the answer to UNEXPORT, due when all have unmapped it */
 	bool mortal;		 /* it dies with its producer's connection */
+	struct list ending;	 /* in account.parts of its ender, while its parts are closed */
+	struct account *ender;	 /* a reference, or NULL */
+	struct segment *segment; /* whose it is, while it is ending */
 	uint8_t handle[DEVICE_HANDLE];
 	uint32_t parts, arrived;
 	uint64_t size_arrived;
@@ -54,22 +71,39 @@ struct device_memory {
 	} part[];
 };
 
-void device_table_init(struct device_table *table, uint64_t capacity, uint64_t user_capacity,
-		       unsigned fds_max);
+void device_table_init(struct device_table *table, struct accounts *accounts, struct pool *fds,
+		       struct closer *closer, uint64_t capacity);
 
 /*
- * Charges the user @uid for @size bytes on the device @id, which will arrive in @parts. With
- * @has_fds each part will be a descriptor. DEVICE_E_FULL, DEVICE_E_USER (of that device),
- * DEVICE_E_DEVICES, DEVICE_E_FDS, -ENOMEM.
+ * Charges @account for @size bytes on the device @id, which will arrive in @parts. With @has_fds
+ * each part will be a descriptor. DEVICE_E_DEVICES, -ENOMEM, or what account_take() returns.
  */
 int device_memory_new(struct device_memory **mp, struct device_table *table,
-		      const uint8_t id[DEVICE_ID], uint32_t uid, uint64_t size, uint32_t parts,
-		      bool has_fds);
+		      const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
+		      uint32_t parts, bool has_fds);
+/* The same for what a former daemon gave it. */
+int device_memory_adopt(struct device_memory **mp, struct device_table *table,
+			const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
+			uint32_t parts);
 struct device_memory *device_memory_free(struct device_memory *m);
+
+/* Makes a hold with one reference and takes over @fd_take if that succeeds. -ENOMEM, or what
+ * account_take() returns. */
+int device_hold_new(struct device_hold **hp, struct device_table *table,
+		    const uint8_t id[DEVICE_ID], struct account *account, int fd_take);
+/* The same for what a former daemon kept: CHARGE_E_FULL. */
+int device_hold_adopt(struct device_hold **hp, struct device_table *table,
+		      const uint8_t id[DEVICE_ID], struct account *account, int fd_take);
+struct device_hold *device_hold_ref(struct device_hold *hold);
+/* NULL is fine. Returns NULL. */
+struct device_hold *device_hold_unref(struct device_hold *hold);
 
 /* The next part has arrived. Takes over @fd_take, which opens it, or is -1. */
 void device_memory_add(struct device_memory *m, uint64_t size, int fd_take);
-/* Closes the descriptors, so that nobody can open it any more. */
+/* Has the descriptor of the part that came last closed, and gives back what all were charged when
+ * that was the first. */
+void device_memory_close_part(struct device_memory *m);
+/* Has all of them closed, so that nobody can open it any more. */
 void device_memory_close(struct device_memory *m);
 /* Gives back what it takes on its device. */
 void device_memory_discharge(struct device_memory *m);
@@ -83,10 +117,11 @@ static inline bool device_memory_complete(const struct device_memory *m)
 struct device *device_find(struct device_table *table, const uint8_t id[DEVICE_ID]);
 
 /*
- * May @fd be kept as a descriptor that opens memory of @size bytes? A memfd must be sealed against
+ * May @fd be kept as a descriptor that opens memory of @size bytes? It must be a character device
+ * with a number that a GPU can have; only its driver knows how much it opens. With
+ * TENSORLEASE_FAKE_GPU=1 in the environment it may be a memfd, too. That must be sealed against
  * growing and shrinking, and have exactly that size; that of a pool, of which the memory is one
- * piece, at least that size. A character device must have a number that a GPU can have; only its
- * driver knows how much it opens. Returns NULL, or what is wrong.
+ * piece, at least that size. Returns NULL, or what is wrong.
  */
 const char *device_descriptor_check(int fd, uint64_t size, bool pool);
 /* May a character device with that number be a GPU's? */

@@ -2,34 +2,42 @@
 /*
  * Guards the sizes of objects that clients may write. With a writable descriptor, an object of
  * POSIX shared memory can be grown by pages that nobody counts. The kernel reports each change of
- * size (inotify), and we set the size right again. Without inotify nothing is guarded. Loop thread
- * only.
+ * size (inotify), and we set the size right again. Without inotify nothing is guarded, and if its
+ * watches run out, what comes then is not: guard_missed() tells. Loop thread only.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/store/object.h"
+#include "daemon/store/shm.h"
 #include "util/list.h"
 
 struct guard {
 	int fd; /* of inotify, readable when guard_next() has something to do; -1: there is none */
 	void *by_watch;	 /* of all struct guarded; tsearch(3) */
 	struct list all; /* of struct guarded; all that are not in @due */
-	struct list due; /* of struct guarded; to be looked at, since events were lost */
-	struct list remnants;
+	struct list due; /* of struct guarded; to be looked at */
+	unsigned missed; /* objects that could not be watched, until guard_missed() */
+	int error;	 /* why the last of them could not: an errno */
 };
 
-/* An object that is guarded; embedded in its segment. */
+struct guarded;
+
+/* Somebody who had the object open for writing has closed and unmapped it, or is about to be done
+ * with that. May end the guard. */
+typedef void guarded_closed(struct guarded *w);
+
+/* An object that is guarded; embedded in its segment or remnant. */
 struct guarded {
 	int watch;	  /* 0: it is not guarded */
 	struct list link; /* in guard->all or ->due, if it is guarded */
 	struct object object;
-	uint64_t size;	 /* the one that it must have */
-	uint64_t writer; /* id of the client that was given the descriptor */
-	bool changed;	 /* it had another size once, and may have holes: never reuse it */
-	struct list remnant_link;
+	uint64_t size;		/* the one that it must have */
+	uint64_t writer;	/* id of the client that was given the descriptor */
+	guarded_closed *closed; /* NULL: nobody wants to know */
+	uint32_t events;	/* that were reported and not looked at; 0 in @due: any */
+	bool changed;		/* it had another size once, and may have holes: never reuse it */
 };
 
 void guard_init(struct guard *g);
@@ -37,8 +45,11 @@ void guard_deinit(struct guard *g);
 
 /* False: the object is not guarded, for want of inotify or memory. */
 bool guard_begin(struct guard *g, struct guarded *w, const struct object *o, uint64_t size,
-		 uint64_t writer);
+		 uint64_t writer, guarded_closed *closed);
 void guard_end(struct guard *g, struct guarded *w);
+/* How many objects could not be guarded since the last call, and why (an errno)? Somebody must say
+ * so. Without inotify it is none. */
+unsigned guard_missed(struct guard *g, int *error);
 
 /*
  * Looks at one object that has changed. False: there is none. If it had another size than it must
@@ -46,12 +57,3 @@ void guard_end(struct guard *g, struct guarded *w);
  * Clients can make changes faster than we look at them, so the caller must also do other work.
  */
 bool guard_next(struct guard *g, uint64_t *writer);
-
-/*
- * Remembers a discarded object that somebody still has open for writing, so that it could be grown
- * again, or that could not be truncated yet. It is kept empty under its name until nobody has it
- * open any more.
- */
-void guard_remnant(struct guard *g, const struct object *o, uint64_t writer);
-/* Removes remnants that nobody has open any more. Looks at those of @writer and at a few others. */
-void guard_sweep(struct guard *g, uint64_t writer);

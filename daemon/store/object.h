@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * POSIX shared-memory objects: daemon-owned, 0600, with random names, fully allocated before anyone
- * maps them. All calls block for as long as the kernel needs to make or free the pages, touch
- * nothing but their arguments, and may run on any thread.
+ * Objects: what holds the bytes of a segment. They are the daemon's, have mode 0600, and are fully
+ * allocated before anyone maps them. A storage is a way to make them: shm.h has one with names,
+ * memfd.h one with seals. All calls below block for as long as the kernel needs to make or free the
+ * pages, touch nothing but their arguments, and may run on any thread.
  */
 #pragma once
 
@@ -10,44 +11,49 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Identifies an object by the daemon's instance and a random number. Its name follows from these.
- */
 struct object {
-	uint64_t instance;
-	uint64_t key;
+	uint64_t instance; /* of the daemon */
+	uint64_t key;	   /* random; both together are its name, if it has one */
+	int fd;		   /* what keeps it, if it has no name; else -1 */
+};
+
+struct storage {
+	const char *name; /* as users write it */
+	/*
+	 * Its objects have a name, by which we open them again and truncate them whoever has them
+	 * open, and no seals. Their sizes have to be guarded (guard.h). Otherwise an object has
+	 * seals instead: its size never changes, its pages stay until nobody has it open any more
+	 * (ending.h), and the client that writes it first is the only one that ever does.
+	 */
+	bool named;
+	/*
+	 * Makes @o, whose instance and key are set, with exactly @size allocated bytes. *@fd_rw is
+	 * a descriptor for its writer. -ENOSPC or -ENOMEM: no room; -ECANCELED: *@cancel was set.
+	 */
+	int (*create)(struct object *o, uint64_t size, const atomic_bool *cancel, int *fd_rw);
+	/* Opens a further descriptor. @flags is O_RDONLY or O_RDWR. */
+	int (*open)(const struct object *o, int flags, int *fd);
+	/* From now on nobody can write it, but through a mapping that is there already. -EPERM: its
+	 * writer has forbidden further seals. NULL: there are no seals. */
+	int (*seal)(const struct object *o);
+	/*
+	 * May somebody have it open for writing, or mapped for it? 1, 0, or a negative errno: the
+	 * kernel does not say.
+	 */
+	int (*is_written)(const struct object *o);
+	/*
+	 * Gives its pages back, now if it is named, or else when nobody has it open any more.
+	 * False: somebody could add pages to it again, or it could not be opened.
+	 */
+	bool (*discard)(struct object *o);
+	/* Is it one of ours, and has exactly @size bytes? */
+	bool (*is_good)(const struct object *o, uint64_t size);
+	/* Removes what it is known by. A process that maps it keeps its pages. */
+	void (*destroy)(struct object *o);
 };
 
 /* Random 64 bits, never 0. */
 int object_random(uint64_t *out);
 
-/* Creates @o with exactly @size allocated bytes. -ENOSPC: no room in /dev/shm; -ECANCELED: *@cancel
- * was set. */
-int object_create(const struct object *o, uint64_t size, const atomic_bool *cancel, int *fd_rw);
-
-/* Opens a further descriptor of @o. @flags is O_RDONLY or O_RDWR. */
-int object_open(const struct object *o, int flags, int *fd);
-
-/* Does anybody have @o open for writing, or mapped for it? 1, 0, or a negative errno: the kernel
- * does not say. */
-int object_is_written(const struct object *o);
-
-/* Gives @o that size if it has another one, or pages beyond it. True: it had, and what had been cut
- * off is a hole now. */
-bool object_resize(const struct object *o, uint64_t size);
-
-/*
- * Frees its pages at once, even if somebody maps it; a process that touches them gets SIGBUS.
- * False: they are still there, since the object could not be opened.
- */
-bool object_discard(const struct object *o);
-/* Unlinks @o. A process that maps it keeps its pages. */
-void object_destroy(const struct object *o);
-
-enum { OBJECT_PATH_MAX = 64 };
-void object_path(const struct object *o, char path[OBJECT_PATH_MAX]);
-
-/* The catalog's object, whose name follows from the instance alone. */
-struct object object_of_catalog(uint64_t instance);
-
-/* Unlinks all objects of @instance that belong to our uid. Returns how many there were. */
-unsigned object_destroy_instance(uint64_t instance);
+/* For the storages: allocates @size bytes from the start of @fd. Fails as create() does. */
+int object_allocate(int fd, uint64_t size, const atomic_bool *cancel);

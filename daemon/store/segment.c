@@ -9,29 +9,45 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "daemon/store/segment.h"
 #include "util/cleanup.h"
 #include "util/fault.h"
 #include "util/fd.h"
 
-void segment_store_init(struct segment_store *store, uint64_t instance, uint64_t capacity,
-			uint64_t user_capacity, unsigned fds_max)
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+void segment_store_init(struct segment_store *store, struct accounts *accounts, uint64_t capacity,
+			unsigned fds_max)
 {
 	*store = (struct segment_store){
-		.instance = instance,
-		.quota = { .capacity = capacity, .user_capacity = user_capacity },
+		.pool = pool_make(accounts, SHARE_BYTES, capacity),
 		.warm_max = capacity / 4,
 		.fds_max = fds_max,
 	};
 	list_init(&store->warm);
 	list_init(&store->doomed);
+	list_init(&store->forgetting);
+	list_init(&store->closed);
+	list_init(&store->kept);
 	guard_init(&store->guard);
+	remnants_init(&store->remnants, &store->guard);
+	store->endings.fd = -1;
+}
+
+int segment_store_use(struct segment_store *store, const struct storage *storage)
+{
+	return storage->named || store->endings.fd >= 0 ? 0 : endings_init(&store->endings);
 }
 
 void segment_store_deinit(struct segment_store *store)
 {
+	remnants_deinit(&store->remnants);
 	guard_deinit(&store->guard);
+	endings_deinit(&store->endings);
 }
 
 static void segment_uncache(struct segment *seg)
@@ -46,6 +62,8 @@ static void warm_leave(struct segment *seg)
 {
 	list_del(&seg->link);
 	seg->store->warm_bytes -= seg->size;
+	seg->totals->warm -= seg->size;
+	account_top(seg->charge.account)->warm -= seg->size;
 	seg->store->warm_count--;
 }
 
@@ -53,6 +71,8 @@ static void warm_enter(struct segment *seg)
 {
 	list_add_tail(&seg->store->warm, &seg->link);
 	seg->store->warm_bytes += seg->size;
+	seg->totals->warm += seg->size;
+	account_top(seg->charge.account)->warm += seg->size;
 	seg->store->warm_count++;
 }
 
@@ -92,7 +112,17 @@ void segment_live(struct segment *seg)
 
 void segment_handed(struct segment *seg)
 {
-	guard_begin(&seg->store->guard, &seg->guarded, &seg->object, seg->size, seg->writer);
+	if (!seg->storage->named) /* seals guard it */
+		seg->guarded.writer = seg->writer;
+	else
+		guard_begin(&seg->store->guard, &seg->guarded, &seg->object, seg->size, seg->writer,
+			    NULL);
+}
+
+void segment_not_handed(struct segment *seg)
+{
+	guard_end(&seg->store->guard, &seg->guarded);
+	seg->guarded.writer = 0;
 }
 
 bool segment_is_handed(const struct segment *seg)
@@ -100,32 +130,97 @@ bool segment_is_handed(const struct segment *seg)
 	return seg->writer && seg->guarded.writer == seg->writer;
 }
 
-int segment_new(struct segment **segp, struct segment_store *store, struct quota_user *user,
-		uint64_t size, bool small)
+static struct segment *segment_make(struct segment_store *store,
+				    const struct segment_totals *totals, uint64_t size, bool small)
 {
 	uint32_t units = small ? (uint32_t)(size / SEGMENT_UNIT) : 0;
 	struct segment *seg;
-	int r;
 
 	if (fault("segment_new"))
-		return -ENOMEM;
+		return NULL;
 	seg = calloc(1, sizeof(*seg) + (units + 63) / 64 * sizeof(seg->used[0]));
 	if (!seg)
-		return -ENOMEM;
+		return NULL;
 	seg->store = store;
 	seg->size = size;
 	seg->units = seg->max_run = units;
 	seg->fd_ro = -1;
-	seg->object.instance = store->instance;
+	seg->storage = totals->storage;
 	list_init(&seg->link);
 	list_init(&seg->writer_link);
+	list_init(&seg->ending.link);
+	list_init(&seg->holdings);
+	return seg;
+}
+
+int segment_new(struct segment **segp, struct segment_store *store, struct segment_totals *totals,
+		uint64_t instance, struct account *user, uint64_t size, bool small)
+{
+	struct segment *seg = segment_make(store, totals, size, small);
+	int r;
+
+	if (!seg)
+		return -ENOMEM;
+	seg->object = (struct object){ .instance = instance, .fd = -1 };
 	r = object_random(&seg->object.key);
+	if (!r && !seg->storage->named)
+		r = charge_take(&seg->descriptor, user, totals->descriptors, 1);
 	if (!r)
-		r = quota_charge(&seg->charge, user, size);
+		r = charge_take(&seg->charge, user, &totals->pool, size);
 	if (r) {
+		charge_give(&seg->descriptor);
 		free(seg);
 		return r;
 	}
+	seg->totals = totals;
+	*segp = seg;
+	return 0;
+}
+
+/*
+ * Has somebody cut its object off and made it as long again? Then it has holes. What happened to
+ * it before our time and left no holes is harmless: nobody gets it to write unless nobody else has
+ * it open for that.
+ */
+static bool has_holes(const struct segment *seg, const struct object *object)
+{
+	cleanup_(fd_closep) int fd = -1;
+	struct stat st;
+
+	return seg->storage->open(object, O_RDONLY, &fd) || fstat(fd, &st) ||
+	       (uint64_t)st.st_blocks * 512 < seg->size;
+}
+
+int segment_adopt(struct segment **segp, struct segment_store *store, struct segment_totals *totals,
+		  const struct object *object, struct account *user, uint64_t size, bool small)
+{
+	struct segment *seg;
+	int r = 0;
+
+	if (!totals->storage->is_good(object, size))
+		return SEGMENT_E_STRANGE;
+	seg = segment_make(store, totals, size, small);
+	if (!seg)
+		return -ENOMEM;
+	if (!seg->storage->named) {
+		seg->sealed = fcntl(object->fd, F_GET_SEALS) & F_SEAL_FUTURE_WRITE;
+		r = charge_adopt(&seg->descriptor, user, totals->descriptors, 1);
+		if (!r)
+			r = ending_begin(&store->endings, &seg->ending, object->fd);
+	}
+	if (!r)
+		r = charge_adopt(&seg->charge, user, &totals->pool, size);
+	if (r) {
+		ending_end(&store->endings, &seg->ending);
+		charge_give(&seg->descriptor);
+		free(seg);
+		return r;
+	}
+	seg->object = *object;
+	seg->totals = totals;
+	if (seg->storage->named)
+		guard_begin(&store->guard, &seg->guarded, object, size, 0, NULL);
+	seg->guarded.changed = has_holes(seg, object);
 	*segp = seg;
 	return 0;
 }
@@ -143,10 +238,26 @@ int segment_new_on_device(struct segment **segp, struct segment_store *store,
 	seg->device = memory_take;
 	seg->size = size;
 	seg->fd_ro = -1;
+	seg->object.fd = -1;
 	list_init(&seg->link);
 	list_init(&seg->writer_link);
+	list_init(&seg->ending.link);
+	list_init(&seg->holdings);
 	*segp = seg;
 	return 0;
+}
+
+int segment_made(struct segment *seg, struct object *object_take)
+{
+	int r = 0;
+
+	if (object_take->fd >= 0)
+		r = ending_begin(&seg->store->endings, &seg->ending, object_take->fd);
+	if (r)
+		seg->storage->destroy(object_take);
+	seg->object = *object_take;
+	object_take->fd = -1;
+	return r;
 }
 
 struct segment *segment_free(struct segment *seg)
@@ -156,11 +267,17 @@ struct segment *segment_free(struct segment *seg)
 	assert(seg->places == 0 && seg->state != SEGMENT_WARM);
 	segment_uncache(seg);
 	guard_end(&seg->store->guard, &seg->guarded);
-	if (seg->state == SEGMENT_DOOMED && !seg->device)
+	ending_end(&seg->store->endings, &seg->ending);
+	charge_give(&seg->descriptor);
+	if (seg->kept)
+		seg->totals->kept -= seg->size;
+	else if (seg->state == SEGMENT_DOOMED && !seg->device)
 		seg->store->going--;
 	list_del(&seg->link);
 	list_del(&seg->writer_link);
-	quota_charge_deinit(&seg->charge);
+	charge_give(&seg->charge);
+	charge_give(&seg->entry);
+	account_unref(seg->owner);
 	device_memory_free(seg->device);
 	free(seg);
 	return NULL;
@@ -170,13 +287,25 @@ void segment_cache(struct segment *seg)
 {
 	if (seg->fd_ro >= 0 || seg->store->fds_cached >= seg->store->fds_max)
 		return;
-	if (!object_open(&seg->object, O_RDONLY, &seg->fd_ro))
+	if (!seg->storage->open(&seg->object, O_RDONLY, &seg->fd_ro))
 		seg->store->fds_cached++;
 }
 
 int segment_descriptor(const struct segment *seg, bool writable, int *fd)
 {
-	return object_open(&seg->object, writable ? O_RDWR : O_RDONLY, fd);
+	assert(!writable || !seg->sealed);
+	return seg->storage->open(&seg->object, writable ? O_RDWR : O_RDONLY, fd);
+}
+
+int segment_seal(struct segment *seg)
+{
+	int r;
+
+	if (seg->sealed || seg->device || !seg->storage->seal)
+		return 0;
+	r = seg->storage->seal(&seg->object);
+	seg->sealed = !r;
+	return r;
 }
 
 /* Finds the first unit from @from on whose bit is @value. seg->units: there is none. */
@@ -246,6 +375,14 @@ int segment_place_take(struct segment *seg, uint64_t nbytes, uint64_t *offset)
 	return 0;
 }
 
+int segment_place_adopt(struct segment *seg, uint32_t unit, uint32_t units)
+{
+	if (unit_next(seg, unit, true) < unit + units)
+		return SEGMENT_E_STRANGE;
+	units_set(seg, unit, units, true);
+	return 0;
+}
+
 void segment_place_give(struct segment *seg, uint64_t offset, uint64_t nbytes)
 {
 	uint32_t start = (uint32_t)(offset / SEGMENT_UNIT);
@@ -255,6 +392,31 @@ void segment_place_give(struct segment *seg, uint64_t offset, uint64_t nbytes)
 	seg->max_run = seg->units;
 }
 
+void segment_charge_place(struct segment *seg, struct account *holder, uint64_t bytes)
+{
+	if (segment_is_small(seg)) {
+		account_move(seg->charge.account, holder, seg->charge.pool, bytes);
+		seg->charge.amount -= bytes;
+		return;
+	}
+	seg->owner = seg->charge.account;
+	seg->owner->refs++;
+	charge_move(&seg->charge, holder);
+	charge_move(&seg->entry, holder);
+}
+
+void segment_return_place(struct segment *seg, struct account *holder, uint64_t bytes)
+{
+	if (segment_is_small(seg)) {
+		account_move(holder, seg->charge.account, seg->charge.pool, bytes);
+		seg->charge.amount += bytes;
+		return;
+	}
+	charge_move(&seg->charge, seg->owner);
+	charge_move(&seg->entry, seg->owner);
+	seg->owner = account_unref(seg->owner);
+}
+
 void segment_keep_warm(struct segment *seg, uint64_t now)
 {
 	assert(seg->places == 0);
@@ -262,13 +424,14 @@ void segment_keep_warm(struct segment *seg, uint64_t now)
 	segment_become(seg, SEGMENT_WARM);
 }
 
-struct segment *segment_take_warm(struct segment_store *store, const struct quota_user *user,
-				  uint64_t writer, uint64_t size)
+struct segment *segment_take_warm(struct segment_store *store, const struct segment_totals *totals,
+				  const struct account *user, uint64_t writer, uint64_t size)
 {
 	struct segment *seg, *best = NULL;
 
 	list_for_each_entry(seg, &store->warm, link) {
-		if (seg->charge.user != user || seg->size < size || seg->size - size > size / 8)
+		if (seg->totals != totals || seg->charge.account != user || seg->size < size ||
+		    seg->size - size > size / 8)
 			continue;
 		/* prefer its own, the most recently used; otherwise one that nobody writes */
 		if (seg->writer == writer || (seg->writer == 0 && !best))
@@ -279,21 +442,86 @@ struct segment *segment_take_warm(struct segment_store *store, const struct quot
 	return best;
 }
 
-struct segment *segment_pop_warm(struct segment_store *store, const struct quota_user *user)
+struct segment *segment_pop_warm(struct segment_store *store, const struct segment_totals *totals,
+				 const struct account *user)
 {
-	struct segment *seg;
+	struct segment *seg, *found = NULL;
 
 	list_for_each_entry(seg, &store->warm, link) {
-		if (!user || seg->charge.user == user) {
-			segment_become(seg, SEGMENT_LIVE);
-			return seg;
-		}
+		struct account *owner = account_top(seg->charge.account);
+
+		if ((totals && seg->totals != totals) || (user && owner->uid != user->uid))
+			continue;
+		if (!found || owner->warm > account_top(found->charge.account)->warm)
+			found = seg;
 	}
-	return NULL;
+	if (found)
+		segment_become(found, SEGMENT_LIVE);
+	return found;
 }
 
 void segment_doom(struct segment *seg)
 {
 	if (seg->state != SEGMENT_DOOMED)
 		segment_become(seg, SEGMENT_DOOMED);
+}
+
+void segment_wait_for_keeper(struct segment *seg, uint64_t forget)
+{
+	assert(seg->state == SEGMENT_DOOMED);
+	seg->forget = forget;
+	list_del(&seg->link);
+	list_add_tail(&seg->store->forgetting, &seg->link);
+}
+
+void segments_forgotten(struct segment_store *store, uint64_t forgotten)
+{
+	struct segment *seg, *next;
+
+	list_for_each_entry_safe(seg, next, &store->forgetting, link) {
+		if (seg->forget > forgotten)
+			return;
+		list_del(&seg->link);
+		list_add_tail(&store->doomed, &seg->link);
+	}
+}
+
+/* A named one is gone with its name. */
+bool segment_discarded(struct segment *seg)
+{
+	charge_give(&seg->descriptor);
+	if (!seg->ending.watch)
+		return true;
+	list_add_tail(&seg->store->closed, &seg->link);
+	return false;
+}
+
+struct segment *segment_next_ended(struct segment_store *store, unsigned *max)
+{
+	struct ending *ending;
+	struct segment *seg;
+
+	while ((ending = ending_next(&store->endings, max))) {
+		seg = container_of(ending, struct segment, ending);
+		if (!list_empty(&seg->link))
+			return seg;
+		/* otherwise a worker is closing it, and segment_discarded() will see that it ended
+		 */
+	}
+	return NULL;
+}
+
+struct segment *segment_next_kept(struct segment_store *store)
+{
+	struct segment *seg;
+
+	if (list_empty(&store->closed))
+		return NULL;
+	seg = list_first_entry(&store->closed, struct segment, link);
+	list_del(&seg->link);
+	list_add_tail(&store->kept, &seg->link);
+	seg->kept = true;
+	seg->totals->kept += seg->size;
+	store->going--;
+	return seg;
 }

@@ -9,14 +9,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/store/account.h"
 #include "daemon/store/device.h"
-#include "daemon/store/guard.h"
+#include "daemon/store/ending.h"
 #include "daemon/store/object.h"
-#include "daemon/store/quota.h"
+#include "daemon/store/remnant.h"
 #include "tensor/limits.h"
 #include "util/list.h"
 
-enum { SEGMENT_E_FULL = QUOTA_E_FULL, SEGMENT_E_USER = QUOTA_E_USER, SEGMENT_E_NO_ROOM };
+enum { SEGMENT_E_NO_ROOM = 1, SEGMENT_E_STRANGE };
 
 enum {
 	SEGMENT_UNIT = TENSOR_ALIGNMENT, /* bytes; places in small segments are multiples of it */
@@ -45,34 +46,61 @@ enum segment_state {
 	SEGMENT_DOOMED, /* no tensor is in it and none will be; shared memory is in store.doomed */
 };
 
+/* What one namespace has of the store. */
+struct segment_totals {
+	struct pool pool; /* of bytes, within the store's */
+	uint64_t warm;
+	uint64_t kept; /* bytes of segments that ended and that somebody has open still */
+	const struct storage *storage;
+	struct pool *descriptors; /* if objects have no names, each takes one */
+};
+
 struct segment_store {
-	uint64_t instance;
-	struct quota quota;
-	struct list warm;   /* of struct segment, by link; least recently used first */
-	struct list doomed; /* of struct segment, by link; the caller destroys their objects and
-			       frees them */
-	unsigned going;	    /* doomed and not freed yet: their room will be back soon */
+	struct pool pool; /* of bytes */
+	/* of struct segment, by link */
+	struct list warm;	/* least recently used first */
+	struct list forgetting; /* doomed; the keeper has their objects open; oldest first */
+	struct list doomed;	/* the caller destroys their objects and frees them */
+	struct list closed;	/* we have closed their objects */
+	struct list kept;	/* others have them open still */
+	unsigned going; /* doomed, and neither freed nor kept: their room will be back soon */
 	uint64_t warm_bytes;
 	uint64_t warm_max;
 	unsigned warm_count;
 	unsigned fds_cached;
 	unsigned fds_max;
-	struct guard guard;
+	struct guard guard; /* of the sizes of objects with names */
+	struct remnants remnants;
+	struct endings endings; /* of objects without names */
 };
 
+struct memory;
+
 struct segment {
-	struct segment_store *store; /* outlives us */
+	struct segment_store *store;   /* outlives us */
+	struct segment_totals *totals; /* of its namespace, outlive us */
+	struct memory *memory;	       /* of its namespace: state/memory.c */
 	enum segment_state state;
-	struct list link;	 /* in store.warm or store.doomed */
+	struct list link;	 /* in store.warm, .forgetting, .doomed, .closed or .kept */
 	struct list writer_link; /* in its writer's segments while it has one */
+	struct list holdings;	 /* state/holding.c: who has it mapped */
+	const struct storage *storage;
 	struct object object;
-	struct quota_charge charge;
+	struct charge charge;	      /* of its bytes */
+	struct account *owner;	      /* whose bytes they are while a holder is charged; ref held */
+	struct charge entry;	      /* of its entry in the catalog: state/memory.c */
+	struct charge descriptor;     /* that we keep of an object without a name */
 	struct guarded guarded;	      /* from when a writable descriptor was handed out */
+	struct ending ending;	      /* if its object has no name */
+	bool sealed;		      /* its writer alone has it mapped writable, and ever will */
+	bool kept;		      /* in store.kept */
+	uint64_t forget;	      /* in store.forgetting: keep->forgets after that call */
 	struct device_memory *device; /* NULL: it is shared memory */
 	uint64_t size;
-	uint64_t writer;     /* id of the client that maps it writable; 0: it has left */
-	uint64_t warm_since; /* monotonic ns */
-	uint32_t index;	     /* in the catalog */
+	uint64_t writer;       /* id of the client that maps it writable; 0: it has left */
+	uint32_t writer_index; /* of that client in the catalog */
+	uint64_t warm_since;   /* monotonic ns */
+	uint32_t index;	       /* in the catalog */
 	uint32_t generation;
 	uint32_t places;  /* tensors in it, drafts included */
 	int fd_ro;	  /* cached, or -1 */
@@ -87,29 +115,48 @@ static inline bool segment_is_small(const struct segment *seg)
 	return seg->units != 0;
 }
 
-void segment_store_init(struct segment_store *store, uint64_t instance, uint64_t capacity,
-			uint64_t user_capacity, unsigned fds_max);
+void segment_store_init(struct segment_store *store, struct accounts *accounts, uint64_t capacity,
+			unsigned fds_max);
 void segment_store_deinit(struct segment_store *store);
+/* Prepares for segments of that storage. -EMFILE, -ENOMEM: there is no inotify, which one without
+ * names needs. */
+int segment_store_use(struct segment_store *store, const struct storage *storage);
 
 /*
- * A segment of @size bytes (a multiple of the page size), charged to @user, its object not created
- * yet. 0, SEGMENT_E_FULL, SEGMENT_E_USER or -ENOMEM.
+ * A segment of @size bytes (a multiple of the page size) in the namespace @totals of @instance,
+ * charged to @user, its object not created yet. 0, -ENOMEM, or what account_take() returns.
  */
-int segment_new(struct segment **segp, struct segment_store *store, struct quota_user *user,
-		uint64_t size, bool small);
+int segment_new(struct segment **segp, struct segment_store *store, struct segment_totals *totals,
+		uint64_t instance, struct account *user, uint64_t size, bool small);
+/*
+ * A segment that a former daemon made for @user, with that object, which is taken on success. It
+ * has no writer, and is not used again when it is empty if it has holes.
+ * SEGMENT_E_STRANGE: the object is not as it should be; or as segment_new().
+ */
+int segment_adopt(struct segment **segp, struct segment_store *store, struct segment_totals *totals,
+		  const struct object *object, struct account *user, uint64_t size, bool small);
+/* A tensor of a former daemon is in that place, which is not another one's. */
+int segment_place_adopt(struct segment *seg, uint32_t unit, uint32_t units);
 /* A segment of @size bytes that owns @memory_take, which is freed on failure. -ENOMEM. */
 int segment_new_on_device(struct segment **segp, struct segment_store *store,
 			  struct device_memory *memory_take, uint64_t size);
 /* Gives the charge back. Its object has been destroyed or was never made. */
 struct segment *segment_free(struct segment *seg);
-
-/* Its object has been made, or all of its parts have arrived. */
+/* Takes over the object that was made for it. On failure the object is destroyed: -EUSERS, -ENOMEM,
+ * as ending_begin(). */
+int segment_made(struct segment *seg, struct object *object_take);
+/* It has its object, or all of its parts have arrived. */
 void segment_live(struct segment *seg);
-
 /* Its writer has been given a writable descriptor: its size is guarded from now on. */
 void segment_handed(struct segment *seg);
+/* It could not be given to it. */
+void segment_not_handed(struct segment *seg);
 /* Has its present writer been given one? */
 bool segment_is_handed(const struct segment *seg);
+
+/* A tensor in it is about to be published: nobody maps it writable from now on. -EPERM: its writer
+ * has seen to it that it cannot be sealed. */
+int segment_seal(struct segment *seg);
 
 /* Opens its object for reading, once, so that the next client to map it need not wait for that. */
 void segment_cache(struct segment *seg);
@@ -120,14 +167,34 @@ int segment_descriptor(const struct segment *seg, bool writable, int *fd);
 int segment_place_take(struct segment *seg, uint64_t nbytes, uint64_t *offset);
 void segment_place_give(struct segment *seg, uint64_t offset, uint64_t nbytes);
 
+/* @holder is charged for a place of @bytes, which is all that a large segment has, until
+ * segment_return_place(). */
+void segment_charge_place(struct segment *seg, struct account *holder, uint64_t bytes);
+void segment_return_place(struct segment *seg, struct account *holder, uint64_t bytes);
+
 /* Keeps an empty segment for the next tensor of its size. The caller keeps to the bounds. */
 void segment_keep_warm(struct segment *seg, uint64_t now);
-/* Takes a warm segment that fits @size and that the client @writer of @user may write. NULL: none.
- */
-struct segment *segment_take_warm(struct segment_store *store, const struct quota_user *user,
-				  uint64_t writer, uint64_t size);
-/* Takes the least recently used warm segment of @user (NULL: of anyone). NULL: there is none. */
-struct segment *segment_pop_warm(struct segment_store *store, const struct quota_user *user);
+/* Takes a warm segment of the namespace @totals that fits @size and that the client @writer of
+ * @user may write. NULL: none. */
+struct segment *segment_take_warm(struct segment_store *store, const struct segment_totals *totals,
+				  const struct account *user, uint64_t writer, uint64_t size);
+/* Takes the least recently used warm segment of the namespace @totals (NULL: of any) and of @user
+ * (NULL: of whoever has most there). NULL: there is none. */
+struct segment *segment_pop_warm(struct segment_store *store, const struct segment_totals *totals,
+				 const struct account *user);
 
 /* No tensor is in it and none will be. Nothing happens the second time. */
 void segment_doom(struct segment *seg);
+/* The keeper has its object open until keep_forgotten() is @forget. It must not be the last to
+ * close it, which may take long: so we close ours then. */
+void segment_wait_for_keeper(struct segment *seg, uint64_t forget);
+/* keep_forgotten() is @forgotten. */
+void segments_forgotten(struct segment_store *store, uint64_t forgotten);
+/* The object of a doomed one was discarded. True: it can be freed; else segment_next_ended() says
+ * when. */
+bool segment_discarded(struct segment *seg);
+/* The next one whose object nobody has any more, to be freed, or NULL: none for now. Looks at
+ * *@max events at most and counts them there. */
+struct segment *segment_next_ended(struct segment_store *store, unsigned *max);
+/* All events have been read: somebody has that discarded one open. NULL: there is none. */
+struct segment *segment_next_kept(struct segment_store *store);

@@ -68,6 +68,53 @@ TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream);
 TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream,
 			   DLManagedTensorVersioned **out);
 
+/*
+ * tl_group_create_on - make a draft for several tensors on several devices
+ *
+ * Works as tl_group_create() does, with tensor i on devices[i]: the CPU, or a device of CUDA.
+ *
+ * Ownership: as tl_group_create(); @devices may go when the call returns.
+ * Blocking: as tl_group_create().
+ * Threads: any.
+ * Returns: 0, an error of tl_group_create(), or
+ *	-ENODEV		as tl_create()
+ *	-ENOTSUP	a device is neither the CPU nor one of CUDA
+ * Since: 0.2
+ */
+TL_API int tl_group_create_on(tl_client *client, const tl_group_item *items,
+			      const DLDevice *devices, size_t count, int64_t timeout_ns,
+			      tl_group **out);
+
+/*
+ * tl_group_set_stream - say on which stream the tensors of a group that are on a GPU are written
+ *
+ * Works as tl_draft_set_stream() does. With @sealed tl_group_commit() waits for the stream, so that
+ * no consumer has to. A group on several GPUs cannot name a stream that belongs to one of them.
+ *
+ * Ownership: the stream must exist until the group is committed or aborted.
+ * Blocking: never.
+ * Threads: any, but only one at a time on a group.
+ * Returns: 0, or
+ *	-EINVAL		@group is NULL
+ * Since: 0.2
+ */
+TL_API int tl_group_set_stream(tl_group *group, intptr_t stream, bool sealed);
+
+/*
+ * tl_group_copy - copy tensors into those of a group
+ *
+ * Copies sources[i] into tensor i, which has the same shape and type, unless sources[i] is NULL.
+ * What is to be on a GPU is copied there on the group's stream, from that GPU or from the CPU.
+ *
+ * Ownership: @sources stay yours; those on a GPU must stay as they are until the stream is done.
+ * Blocking: for copies from the CPU.
+ * Threads: any, but only one at a time on a group.
+ * Returns: 0, a common error, or
+ *	-ENOTSUP	a tensor on a GPU is not C-contiguous
+ * Since: 0.2
+ */
+TL_API int tl_group_copy(tl_group *group, const DLTensor *const *sources);
+
 /* ---- Handles ------------------------------------------------------------------------------- */
 
 /* tl_ipc_handle - what opens memory of a GPU in another process, by CUDA's own calls */
@@ -136,7 +183,7 @@ typedef struct tl_cuda_info {
 	int32_t compute_minor;	   /* compute capability: 0 of 9.0 */
 	bool integrated;	   /* it shares the CPU's memory, as those of Tegra do */
 	bool vmm;		   /* tl_create() can make memory on it */
-	bool legacy_ipc;	   /* a plain allocation can be shared by a handle */
+	bool legacy_ipc;	   /* CUDA says that plain memory can be shared by a handle */
 	bool memory_pools;	   /* it has stream-ordered pools */
 	unsigned char reserved[4]; /* 0 */
 } tl_cuda_info;
@@ -144,7 +191,8 @@ typedef struct tl_cuda_info {
 /*
  * tl_get_cuda_info - get what is known of a GPU of this process
  *
- * Loads and initialises CUDA if that has not happened yet. Set info->size before the call.
+ * Loads and initialises CUDA if that has not happened yet, but makes no context and allocates
+ * nothing on the GPU. Set info->size before the call.
  *
  * Ownership: *info is yours, and a copy.
  * Blocking: as long as the driver takes to start, which may be seconds.

@@ -43,6 +43,11 @@
  * Times are in nanoseconds. As a timeout, 0 means "do not wait" and a negative number "for ever";
  * only tl_connect_options differs, where 0 means 10 seconds.
  *
+ * A round trip takes at most the client's timeout (tl_connect_options.timeout_ns). If the
+ * connection is gone, a call connects again first, even one that never blocks otherwise. Connecting
+ * is a round trip too, and asking again counts against the time of the first one. So, whatever the
+ * daemon does, a call ends after its own timeout and the client's for each of its round trips.
+ *
  * A member or an argument called `flags` holds bits that this header defines for that struct or
  * function (TL_CONNECT_*, TL_PUBLISH_*, TL_GET_*). Those that DLPack defines (DLPACK_FLAG_*) are in
  * members called `dlpack_flags`. An unknown bit is refused with -EINVAL.
@@ -70,6 +75,8 @@
  *
  *	-EINVAL		an argument is wrong; the text names it, its value and the limit
  *	-ENOTCONN	the daemon is gone or was restarted; a later call connects again by itself
+ *	-ECONNABORTED	an administrator has disconnected this client (tl_kick()); it stays so until
+ *			it is closed
  *	-ETIMEDOUT	the daemon did not answer within the client's request timeout
  *	-ENOMEM		this process, or the daemon, is out of memory
  *	-EMFILE		this process has too many open descriptors
@@ -80,8 +87,9 @@
  *
  * Calls that need no request keep working while the daemon is away: getting a tensor whose memory
  * is mapped, tl_stat(), tl_list() and tl_get_status(). After the daemon was killed they show what
- * was published then, until another daemon listens at the address. That one starts empty: names
- * are published anew, with versions from 1.
+ * was published then, until another daemon listens at the address. If the daemon had a keeper
+ * (tensorleased(8)), that one has the same names, versions and connections, and requests wait for
+ * it. Otherwise it starts empty: names are published anew, with versions from 1.
  *
  * The daemon may be another user's. Whatever it says, in messages, descriptors and shared memory,
  * is checked before it is used, and answered with -EPROTO if it is wrong. The daemon owns the
@@ -91,8 +99,10 @@
  * FORK
  *
  * After fork() the child may keep reading and releasing every tensor that its parent held at that
- * moment, because it has leases of its own on them. Its other calls use a connection of their own,
- * which is made when it is needed. Drafts stay the parent's.
+ * moment, because it has leases of its own on them, and it may close all its descriptors, as
+ * services do. Its other calls use a connection of their own, which is made when it is needed.
+ * Drafts stay the parent's: only it commits them. The child may write to those that were exported
+ * (tl_draft_export()) until then, but its own children may not; other drafts it must not touch.
  */
 #ifndef TENSORLEASE_H
 #define TENSORLEASE_H
@@ -119,6 +129,9 @@ extern "C" {
 #define TL_NAME_MAX 255	     /* bytes of UTF-8 in a name, without the final NUL */
 #define TL_NDIM_MAX 64	     /* dimensions of a tensor */
 #define TL_METADATA_MAX 1024 /* bytes of user metadata of a tensor */
+
+/* The longest time to live of a tensor, in nanoseconds: 10^9 seconds. */
+#define TL_TTL_MAX INT64_C(1000000000000000000)
 
 /* The first byte of a tensor lies at a multiple of this, as DLPack asks for. */
 #define TL_ALIGNMENT 256
@@ -179,10 +192,12 @@ enum {
 /* tl_connect_options - which daemon to use, and how */
 typedef struct tl_connect_options {
 	size_t size;	     /* sizeof(tl_connect_options) */
-	const char *address; /* path of the daemon's socket; NULL: where tl_connect() looks */
+	const char *address; /* a path or tensorlease://...; NULL: where tl_connect() looks */
 	uint32_t flags;	     /* TL_CONNECT_* */
 	uint32_t reserved;   /* 0 */
 	int64_t timeout_ns;  /* how long a request waits for its answer; 0: 10 seconds */
+	const char *namespace_name; /* NULL: what the address says, else $TENSORLEASE_NAMESPACE,
+				       else the default one; "": the default one */
 } tl_connect_options;
 
 /*
@@ -191,6 +206,12 @@ typedef struct tl_connect_options {
  * The daemon's address is options->address if that is set, else $TENSORLEASE_SOCKET, else
  * /run/tensorlease/socket if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket, else
  * /tmp/tensorlease-UID/socket.
+ *
+ * An address is the path of a socket, or tensorlease://NAMESPACE/PATH, which also names a
+ * namespace: tensorlease://robots/run/tensorlease/socket. Without a path, as in
+ * tensorlease://robots/, it means the socket that would be looked for without an address. A client
+ * sees the names and tensors of its namespace only. Which ones there are, and who may get and
+ * publish there, is the daemon's configuration; `user-UID` is a user's own, if that allows it.
  *
  * Whatever the address, whoever listens there must be trusted: our own effective user, root (as
  * which systemd listens for a service that it starts), the system user `tensorlease` of the
@@ -209,8 +230,9 @@ typedef struct tl_connect_options {
  * Returns: 0, a common error, or
  *	-ENOENT		there is no socket at that address, or no daemon to start
  *	-ECONNREFUSED	nobody listens there
- *	-EACCES		the socket is not for us, the daemon is not of a user that we trust, or
- *			the directory of a daemon to be started is not ours alone
+ *	-EACCES		the socket is not for us, the daemon is not of a user that we trust, the
+ *			directory of a daemon to be started is not ours alone, or there is no
+ *			namespace of that name that we may read
  *	-EPROTONOSUPPORT	the daemon speaks no version of the protocol that we speak
  *	-EUSERS		the daemon has as many clients as it may have
  *	-EINVAL		also: $TENSORLEASE_TRUST_UID was needed and is no such list
@@ -246,6 +268,49 @@ TL_API int tl_close(tl_client *client);
 
 /* ---- Publishing ---------------------------------------------------------------------------- */
 
+/*
+ * TL_LIFETIME_* - when a tensor goes although its name was neither replaced nor deleted
+ *
+ * These are bits of the members called `lifetime` of tl_spec, tl_put_options and tl_group_item,
+ * which also have a time to live, `ttl_ns`, that begins when the tensor is published; 0 means that
+ * it has none. All of them may be combined, and whatever comes first ends the tensor. It goes as by
+ * tl_delete(): who holds it keeps it. What is published under its name later has a lifetime of its
+ * own.
+ */
+enum {
+	/* It goes when the connection of the client that published it ends: by tl_close(), with the
+	 * process, however that ends, or when the connection is lost. */
+	TL_LIFETIME_OWNER_BOUND = 1,
+	/* The daemon may give it up while nobody holds it, when there is no room for another
+	 * tensor: the least recently used first, and first those of the user who needs the room.
+	 * Its last use is its last get, or when it was last seen to be held. A member of a group is
+	 * given up by itself, but the memory of a group comes back with its last member. Tensors
+	 * on a GPU are given up when the daemon has refused to share one more allocation there. */
+	TL_LIFETIME_EVICTABLE = 2,
+};
+
+/*
+ * TL_RING_* - publishing the same again and again
+ *
+ * Who publishes tensors of one type and shape under one name again and again may have a ring: some
+ * slots for them at once, among which he publishes without asking the daemon. Consumers see no
+ * difference. A ring is for tensors on the CPU with bytes, without a lifetime, with at most 6
+ * dimensions and 24 bytes of metadata. It ends when anything else is published under the name, or
+ * its producer's connection ends. All its slots are charged to the producer's user.
+ *
+ * 0 lets the library decide: the name gets a ring at the third equal publish with less than 2
+ * seconds between them, or at the first one after that which asks for its version, since a ring
+ * begins with round trips that nobody else is made to wait for. Such a ring has up to 64 slots,
+ * takes at most a sixteenth of the daemon's capacity if 3 slots fit into that, and is given back
+ * before anybody is refused room. Nothing is given up for a ring, and there is none unless a
+ * quarter of the capacity and of the user's quota stays free. A number up to TL_RING_MAX asks for a
+ * ring of so many slots, at the first publish; there are fewer, or there is no ring, if there is no
+ * room for them.
+ */
+#define TL_RING_AUTO 0		/* as the library decides */
+#define TL_RING_MAX 64		/* slots */
+#define TL_RING_NONE UINT32_MAX /* never */
+
 /* tl_spec - what a tensor is to be */
 typedef struct tl_spec {
 	size_t size;	       /* sizeof(tl_spec) */
@@ -255,6 +320,9 @@ typedef struct tl_spec {
 	uint64_t dlpack_flags; /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, or 0 */
 	int64_t timeout_ns;    /* how long to wait for space if there is none */
 	DLDevice device;       /* all 0 or kDLCPU: the CPU; kDLCUDA: the GPU of that number */
+	int64_t ttl_ns;	       /* time to live, at most TL_TTL_MAX; 0: none */
+	uint32_t lifetime;     /* TL_LIFETIME_* */
+	uint32_t ring;	       /* TL_RING_*, or how many slots; 0: as the library decides */
 } tl_spec;
 
 /*
@@ -398,8 +466,11 @@ typedef struct tl_put_options {
 	uint64_t dlpack_flags; /* DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED if the source is so */
 	int64_t timeout_ns;    /* how long to wait for space for a copy if there is none */
 	uint32_t flags;	       /* TL_PUBLISH_* */
-	uint32_t reserved;     /* 0 */
-	intptr_t stream; /* on a GPU: TL_STREAM_*, or the stream on which the source is written */
+	uint32_t lifetime;     /* TL_LIFETIME_* */
+	intptr_t stream;   /* on a GPU: TL_STREAM_*, or the stream on which the source is written */
+	int64_t ttl_ns;	   /* time to live, at most TL_TTL_MAX; 0: none */
+	uint32_t ring;	   /* TL_RING_*, or how many slots */
+	uint32_t reserved; /* 0 */
 } tl_put_options;
 
 /*
@@ -429,14 +500,15 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  * On the CPU no byte is copied if the tensor lies in memory that this library handed out: an
  * exported draft, or a tensor that was got read-only, in its whole extent. A tensor in other memory
  * is copied once, and *copied says so. The tensor carries its own DLPack flags; those in @options
- * are ignored.
+ * are ignored. A lifetime in @options takes the place of the one that the draft was created with.
  *
  * On a GPU nothing is copied unless options->flags has TL_PUBLISH_STAGING: the allocation in which
- * the tensor lies is exported. Consumers wait, on their own streams, for the work that was queued
- * on options->stream when this was called. The library calls the tensor's deleter when no lease is
- * left on the publication and no process has the memory mapped; until then the memory must stay as
- * it is. Memory that was not made with CUDA's virtual memory management dies with this process, and
- * the publication with it: who gets it afterwards is told -ENODATA.
+ * the tensor lies is exported. It keeps its strides, up to 16 dimensions, as long as they are above
+ * 0 and no two elements overlap or interleave. Consumers wait, on their own streams, for the work
+ *that was queued on options->stream when this was called. The library calls the tensor's deleter
+ *when no lease is left on the publication and no process has the memory mapped; until then the
+ *memory must stay as it is. Memory that was not made with CUDA's virtual memory management dies
+ *with this process, and the publication with it: who gets it afterwards is told -ENODATA.
  *
  * Deleters are called one after the other on one thread of the library, so a slow one delays the
  * others. If the daemon dies, nobody can tell any more who holds what; the deleters are then called
@@ -473,7 +545,9 @@ typedef struct tl_group_item {
 	uint64_t dlpack_flags; /* as in tl_spec */
 	const void *metadata;  /* opaque bytes to attach, which are copied; may be NULL */
 	size_t metadata_size;  /* how many bytes, at most TL_METADATA_MAX */
-	uint64_t reserved[2];  /* 0 */
+	int64_t ttl_ns;	       /* as in tl_spec */
+	uint32_t lifetime;     /* as in tl_spec */
+	uint32_t reserved;     /* 0 */
 } tl_group_item;
 
 /*
@@ -542,7 +616,7 @@ TL_API void tl_group_abort(tl_group *group);
  * tl_put_many - publish copies of several tensors in one step
  *
  * Makes a group, copies sources[i] into its tensor names[i] and commits it. @options hold for each
- * of the tensors. All of them must be on the CPU, with strides and offsets as for tl_put().
+ * of the tensors, which may be on several devices, with strides and offsets as for tl_put().
  *
  * Ownership: @sources stay yours.
  * Blocking: as tl_group_create() does with options->timeout_ns, and as tl_group_commit() does.
@@ -553,6 +627,25 @@ TL_API void tl_group_abort(tl_group *group);
  */
 TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTensor *const *sources,
 		       size_t count, const tl_put_options *options);
+
+/*
+ * tl_publish_many - publish several tensors in one step, those on GPUs where they lie
+ *
+ * Publishes tensors[i] under names[i]. One on a GPU is not copied, one on the CPU is. @options hold
+ * for each of them, but TL_PUBLISH_STAGING is not followed; a stream is that of the tensors on
+ * GPUs. Unless @copied is NULL, *copied is how many tensors were copied.
+ *
+ * Ownership: takes @tensors over on success, and after -EINPROGRESS: their deleters are called when
+ * nobody uses what was published any more, on any thread. On any other failure they stay yours.
+ * Blocking: as tl_group_create() does with options->timeout_ns, and as tl_group_commit() does.
+ * Threads: any.
+ * Returns: 0, or an error of tl_publish(), tl_group_create() or tl_group_commit(). On failure none
+ * is published.
+ * Since: 0.2
+ */
+TL_API int tl_publish_many(tl_client *client, const char *const *names,
+			   DLManagedTensorVersioned *const *tensors, size_t count,
+			   const tl_put_options *options, size_t *copied);
 
 /* ---- Getting ------------------------------------------------------------------------------- */
 
@@ -572,6 +665,9 @@ enum {
 	 * -EAGAIN. This is for a caller who holds a lock that the full call must not be made under.
 	 */
 	TL_GET_LOCAL = 1,
+	/* The tensor is wanted on options->device. If it is on another one it is copied, and its
+	 * DLPack flags have IS_COPIED. */
+	TL_GET_DEVICE = 2,
 };
 
 /* tl_get_options - how to get a tensor */
@@ -583,26 +679,36 @@ typedef struct tl_get_options {
 	enum tl_mode mode;   /* what may be done with the tensor */
 	uint32_t flags;	     /* TL_GET_* */
 	intptr_t stream; /* on a GPU: TL_STREAM_*, or the stream on which the tensor will be used */
+	DLDevice device; /* with TL_GET_DEVICE: where it is wanted, the CPU or a GPU of CUDA */
 } tl_get_options;
 
 /*
  * tl_get - take a lease on the tensor that a name means now
  *
- * The tensor is C-contiguous, with explicit strides, a byte_offset of 0 and data at a multiple of
- * TL_ALIGNMENT, or NULL if it has no bytes. It stays as it is until its deleter is called, whatever
- * happens to the name and even after tl_close().
+ * The tensor is C-contiguous, unless it is on a GPU and was published with strides of its own. It
+ * has explicit strides, a byte_offset of 0 and data, on the CPU at a multiple of TL_ALIGNMENT, or
+ * NULL if it has no bytes. It stays as it is until its deleter is called, whatever happens to the
+ * name and even after tl_close().
  *
  * The device of a tensor on a GPU has the number by which this process knows that GPU. Every get
  * makes options->stream wait for the producer's work; the caller does not wait. The deleter does
- *not wait either. It notes what is queued on that stream by then, and a thread of the library gives
- *up the lease when that work is done. So use the tensor on that stream, or order other streams with
- * it. The GPU enforces that memory which tl_create() made is only read. Other memory of a GPU is
- * writable for consumers, who must not write to it.
+ * not wait either. It notes what is queued on that stream by then, and a thread of the library
+ *gives up the lease when that work is done. So use the tensor on that stream, or order other
+ *streams with it, and destroy that stream only after the deleter has returned. The GPU enforces
+ *that memory which tl_create() made is only read. Other memory of a GPU is writable for consumers,
+ *who must not write to it.
+ *
+ * With TL_GET_DEVICE a tensor on another device is copied, and only then: the copy is this
+ * process's alone and writable. It is made on options->stream if it is on a GPU, and the lease on
+ * the original is given up when it is made. With TL_STREAM_NONE, or on the CPU, the call waits
+ * until it is. A copy on a GPU lies in memory as tl_create() makes it there and counts as that; one
+ * on the CPU is C-contiguous and lies in memory of this process.
  *
  * Ownership: *out is yours; give it back by calling its deleter, on any thread.
  * Blocking: the first get of a segment is one round trip; later ones make no system call. If there
  * is no such name, or no version that is newer than options->newer_than, the call waits for at most
- * options->timeout_ns without asking the daemon.
+ * options->timeout_ns without asking the daemon. If the connection is gone, it goes on trying to
+ * connect until that time is over.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name, and the timeout is 0
@@ -626,13 +732,13 @@ TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *opt
  *
  * Stores the tensors in out[0] to out[@count - 1]. They are never partly from before and
  * partly from after a tl_group_commit(). Each of them has its own lease and its own deleter. The
- * options are those of tl_get(), but newer_than and flags must be 0. The call waits until all of
- * the names are there.
+ * options are those of tl_get(), but newer_than must be 0, and of the flags only TL_GET_DEVICE is
+ * known. The call waits until all of the names are there.
  *
  * Ownership: each of them is yours; give it back by calling its deleter, on any thread.
  * Blocking: as tl_get() does.
  * Threads: any.
- * Returns: 0, or an error of tl_get(), whose text names the tensor. On failure none is got.
+ * Returns: 0, or an error of tl_get(), whose text names the tensor; then @out is unchanged.
  * Since: 0.1
  */
 TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count,
@@ -660,11 +766,17 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 		    DLManagedTensorVersioned **out);
 
+/*
+ * TL_WAIT_PREFIX: `name` is what names start with, "" for all: wait until there is such a tensor.
+ * newer_than must be 0.
+ */
+#define TL_WAIT_PREFIX 1
+
 /* tl_wait_item - one name to wait for */
 typedef struct tl_wait_item {
 	const char *name;    /* to wait for */
 	uint64_t newer_than; /* accept only a version above this one; 0: any */
-	uint64_t reserved;   /* 0 */
+	uint64_t flags;	     /* TL_WAIT_PREFIX */
 } tl_wait_item;
 
 /*
@@ -679,6 +791,7 @@ typedef struct tl_wait_item {
  *
  * Ownership: @items and the names in them stay yours and must stay until the call returns.
  * Blocking: for at most @timeout_ns. It sleeps as tl_get() does, and connects again as that does.
+ * For a prefix it looks through all names whenever one comes that was not there.
  * With more than 126 names, or on a kernel before 5.16, it looks every 5 ms instead. @count may be
  * 0, so that only @interrupt is waited for.
  * Threads: any.
@@ -709,7 +822,12 @@ typedef struct tl_info {
 	int64_t shape[TL_NDIM_MAX];    /* sizes of the dimensions */
 	unsigned char metadata[TL_METADATA_MAX]; /* what its producer attached */
 	bool lost;		   /* its memory is gone with the process that published it */
-	unsigned char reserved[7]; /* 0 */
+	unsigned char reserved[3]; /* 0 */
+	uint32_t lifetime;	   /* TL_LIFETIME_* */
+	int64_t ttl_ns;	    /* what is left of its time to live, at least 1; 0: it has none */
+	uint32_t ring;	    /* how many slots the name's ring has; 0: none (TL_RING_*). Since 0.2 */
+	uint32_t reserved2; /* 0 */
+	int64_t strides[TL_NDIM_MAX]; /* in elements; those of C order unless it is on a GPU */
 } tl_info;
 
 /*
@@ -793,92 +911,67 @@ TL_API int tl_list(tl_client *client, const char *prefix,
  */
 TL_API int tl_delete(tl_client *client, const char *name);
 
-/* tl_status - what a daemon says of itself */
-typedef struct tl_status {
-	size_t size;	      /* sizeof(tl_status) */
-	char address[108];    /* path of its socket */
-	uint64_t started_ns;  /* when it started, by CLOCK_REALTIME */
-	uint64_t capacity;    /* bytes of segments that it may make */
-	uint64_t bytes_used;  /* bytes of the segments that there are, warm ones included */
-	uint64_t bytes_warm;  /* bytes that it keeps for the next tensor of the same size */
-	uint64_t commits;     /* tensors published since it started */
-	uint32_t tensors;     /* that a name means now */
-	uint32_t retired;     /* that no name means any more but somebody holds */
-	uint32_t drafts;      /* prefetched ones included */
-	uint32_t segments;    /* on the CPU and on GPUs */
-	uint32_t clients;     /* connections */
-	uint32_t max_tensors; /* limit of tensors and drafts together */
-	uint32_t max_clients; /* limit of connections */
-	uint32_t daemon_pid;  /* its process */
-} tl_status;
-
 /*
- * tl_get_status - get what the daemon says of itself
+ * tl_delete_version - forget a name if it still means that version
  *
- * Set status->size before the call. If the daemon was killed and no other has come yet, this is
- * what it left; once another one has come, started_ns is different.
+ * Does what tl_delete() does, unless the name has been published again meanwhile. So who has used a
+ * version can delete that one and no later one.
  *
- * Ownership: *status is yours, and a copy.
- * Blocking: never; no request is made.
+ * Ownership: nothing is handed over.
+ * Blocking: for one round trip.
  * Threads: any.
- * Returns: 0, or a common error.
- * Since: 0.1
+ * Returns: 0, a common error, or
+ *	-ENOENT		no tensor has that name
+ *	-ESTALE		the name means another version by now
+ *	-EACCES		the name belongs to another user
+ * Since: 0.2
  */
-TL_API int tl_get_status(tl_client *client, tl_status *status);
+TL_API int tl_delete_version(tl_client *client, const char *name, uint64_t version);
 
-/* tl_client_info - one client of a daemon */
-typedef struct tl_client_info {
-	size_t size;	       /* what the library has filled */
-	uint64_t id;	       /* never used twice by one daemon */
-	uint32_t pid;	       /* the process that connected; 0 if in another PID namespace */
-	uint32_t uid;	       /* its user */
-	uint32_t gid;	       /* its group */
-	uint32_t drafts;       /* that it is writing, prefetched ones included */
-	uint64_t leases;       /* sum of its ledger */
-	uint64_t tensors_held; /* tensors on which it has a lease */
-	uint64_t bytes_held;   /* bytes of those */
-	char label[16];	       /* what it calls itself: the name of its program */
-} tl_client_info;
+/* tl_claim_options - how to claim a name */
+typedef struct tl_claim_options {
+	size_t size;	    /* sizeof(tl_claim_options) */
+	int64_t timeout_ns; /* how long to wait while another has the claim; < 0: for ever */
+} tl_claim_options;
 
 /*
- * tl_list_clients - visit all clients of the daemon
+ * tl_claim - say that this client is going to publish a name
  *
- * Calls @visit for each client, this one included.
+ * For work that is to be done once on the machine. The first who claims a name that means nothing
+ * has the claim, makes the tensor and publishes it. Others wait. When the name is published, by
+ * whomever, all of them are told that it is there. When the claim ends before, by tl_unclaim(),
+ * tl_close() or the death of the process, the one who has waited longest has it.
  *
- * Ownership: *info is valid during the call of @visit only.
- * Blocking: for one round trip for each client.
- * Threads: any; @visit runs on the calling thread.
- * Returns: as tl_list().
- * Since: 0.1
+ * Publishing needs no claim, and a claim keeps nobody from publishing. A claim belongs to the
+ * client, whose other threads wait as strangers do; a forked child does not have it, and it does
+ * not outlive the daemon.
+ *
+ * Ownership: nothing is handed over.
+ * Blocking: for a round trip and at most @options->timeout_ns, also if connections end meanwhile;
+ * NULL: it does not wait.
+ * Threads: any.
+ * Returns: 0 if the claim is this client's, a common error, or
+ *	-EEXIST		the name is published: get it
+ *	-EBUSY		another has the claim, and no time to wait was given
+ *	-ETIMEDOUT	another still had the claim when the time was over
+ *	-EACCES		the user may not publish here
+ *	-ENOSPC		this client, its user or all users have as many claims as they may
+ * Since: 0.2
  */
-TL_API int tl_list_clients(tl_client *client,
-			   int (*visit)(const tl_client_info *info, void *context), void *context);
-
-/* tl_holding - a tensor that a client holds */
-typedef struct tl_holding {
-	size_t size;		    /* what the library has filled */
-	char name[TL_NAME_MAX + 1]; /* under which it was published */
-	uint64_t version;	    /* under that name */
-	uint64_t nbytes;	    /* bytes of the tensor */
-	uint64_t leases;	    /* how many the client has on it */
-	bool retired;		    /* the name means another tensor by now, or none */
-	unsigned char reserved[7];  /* 0 */
-} tl_holding;
+TL_API int tl_claim(tl_client *client, const char *name, const tl_claim_options *options);
 
 /*
- * tl_list_holdings - visit all tensors that a client holds
+ * tl_unclaim - give up the claim on a name
  *
- * Calls @visit for each tensor on which the client with the id @client_id has a lease.
+ * Nothing happens if this client has none, as after it has published the name.
  *
- * Ownership: *holding is valid during the call of @visit only.
- * Blocking: for one round trip for each tensor.
- * Threads: any; @visit runs on the calling thread.
- * Returns: as tl_list(), or
- *	-ENOENT		the daemon has no client with that id
- * Since: 0.1
+ * Ownership: nothing is handed over.
+ * Blocking: no; it sends a message.
+ * Threads: any.
+ * Returns: 0 or a common error
+ * Since: 0.2
  */
-TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
-			    int (*visit)(const tl_holding *holding, void *context), void *context);
+TL_API int tl_unclaim(tl_client *client, const char *name);
 
 #ifdef __cplusplus
 }

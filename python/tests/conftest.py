@@ -20,6 +20,9 @@ from limits import limit
 
 import tensorlease
 
+if os.environ.get("TL_TEST_GPU") != "real":
+    os.environ["TENSORLEASE_FAKE_GPU"] = "1"  # daemons that tests start take the memory of the fake driver
+
 PACKAGE = Path(tensorlease.__file__).parent
 LIMIT_S = limit(300)  # for one test, on a busy machine
 FLAKY_MAX = 3
@@ -76,6 +79,7 @@ def _listens(address):
 def daemon_at(address, capacity="1G"):
     """A daemon as a process, which a test may kill."""
     command = [PACKAGE / "bin" / "tensorleased", "--foreground", "--socket", address, "--capacity", capacity]
+    command += ["--keeper", "no"]  # its death is to be the end of it
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         eventually(lambda: process.poll() is not None or _listens(address))
@@ -107,16 +111,42 @@ def address(daemon, monkeypatch):
     return daemon
 
 
+_closed = set()  # (address, id) of clients that fixtures have closed, and whose end the daemon may not have seen yet
+
+
+@contextlib.contextmanager
+def _connected(address):
+    with tensorlease.connect(autostart=False) as client:
+        number = max(c.id for c in client.clients() if c.pid == os.getpid())
+        yield client
+    _closed.add((address, number))
+
+
+def _await_former(client, address):
+    """Waits until the clients of former tests are gone, so that their leases and drafts do not count as this test's.
+
+    A test that failed may hold a tensor for ever, in its traceback. So the wait ends after some seconds in any case.
+    """
+    former = {number for where, number in _closed if where == address}
+    _closed.clear()
+    end = time.monotonic() + limit(5)
+    while not former.isdisjoint(c.id for c in client.clients()) and time.monotonic() < end:
+        gc.collect()
+        time.sleep(0.002)
+
+
 @pytest.fixture
 def client(address):
-    with tensorlease.connect(autostart=False) as client:
+    with _connected(address) as client:
+        _await_former(client, address)
         yield client
 
 
 @pytest.fixture
 def observer(address):
     """Another connection, which can see what the first one holds."""
-    with tensorlease.connect(autostart=False) as client:
+    with _connected(address) as client:
+        _await_former(client, address)
         yield client
 
 

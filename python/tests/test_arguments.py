@@ -2,6 +2,8 @@
 """A wrong argument raises an exception that names the parameter, whatever its value."""
 
 import asyncio
+import collections.abc
+import gc
 import math
 import sys
 import types
@@ -212,3 +214,85 @@ except tensorlease.NotFoundError as error:
     print("still here")
 """
     assert run_python(code).stdout == "True\nstill here\n"
+
+
+# ---- Arguments that run code: whoever is being read must not go away ----
+
+
+class Acting:
+    """Does something when a call reads it as an int or a truth."""
+
+    def __init__(self, act, value):
+        self.act, self.value = act, value
+
+    def __index__(self):
+        self.act()
+        gc.collect()
+        return self.value
+
+    def __bool__(self):
+        return bool(self.__index__())
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda act: {"max_version": (Acting(act, 1), 0)},
+        lambda act: {"dl_device": (1, Acting(act, 0))},
+        lambda act: {"max_version": (1, 0), "copy": Acting(act, 1)},
+        lambda act: {"max_version": (1, 0), "copy": Acting(act, 0)},
+    ],
+)
+@pytest.mark.parametrize("mode", ["r", "c"])
+def test_arguments_that_release_the_tensor(client, asked, mode):
+    client.put("arguments/acting", np.arange(1 << 20))
+    tensor = client.get("arguments/acting", mode=mode)
+    with pytest.raises(BufferError, match="released"):
+        tensor.__dlpack__(**asked(tensor.release))
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_arguments_that_end_the_draft(client, end):
+    for asked in ({"max_version": (1, 0), "copy": None}, {"max_version": (1, 0), "dl_device": (1, 0)}):
+        draft = client.create("arguments/acting", 1 << 20, "int8")
+        asked["max_version"] = (Acting(getattr(draft, end), 1), 0)
+        with pytest.raises(BufferError, match=end):
+            draft.__dlpack__(**asked)
+
+
+def test_names_and_arrays_of_a_group_stay_as_they_were(client):
+    """An array may look at the frames that call it."""
+
+    class Array:
+        kept = np.arange(3)
+
+        @property
+        def __array_interface__(self):
+            for value in sys._getframe(1).f_back.f_locals.values():
+                if isinstance(value, list):
+                    value.clear()
+            gc.collect()
+            return self.kept.__array_interface__
+
+    arrays = {"".join(("many-", str(n))): Array() if n == 5 else np.arange(n) for n in range(10)}
+    client.put_many(arrays, prefix="arguments/")
+    assert sorted(client.get_many(prefix="arguments/many-")) == [str(n) for n in range(10)]
+
+
+def test_a_mapping_is_read_once(client):
+    class Reading(collections.abc.Mapping):
+        read = 0
+
+        def __getitem__(self, name):
+            self.read += 1
+            return np.arange(3)
+
+        def __iter__(self):
+            return iter(["a", "b"])
+
+        def __len__(self):
+            return 2
+
+    arrays = Reading()
+    client.put_many(arrays, prefix="arguments/once/", metadata={"a": b"m"})
+    assert arrays.read == 2 and client.stat("arguments/once/a").metadata == b"m"

@@ -2,13 +2,15 @@
 """await client.aget() waits in asyncio without blocking the loop. One thread serves all waits."""
 
 import asyncio
+import decimal
+import fractions
 import os
 import threading
 import time
 
 import numpy as np
 import pytest
-from conftest import daemon_at, eventually, leases_of, until_asleep
+from conftest import daemon_at, eventually, leases_of, run_python, until_asleep
 from limits import limit
 
 import tensorlease
@@ -32,7 +34,7 @@ def test_what_is_there_comes_at_once(client):
         return tensor.numpy().sum(), (await client.aget("async/a", mode="c")).read_only
 
     assert asyncio.run(main()) == (3, False)
-    assert not waiters()
+    eventually(lambda: not waiters())
 
 
 def test_waits_are_served_by_one_thread(client):
@@ -52,7 +54,7 @@ def test_waits_are_served_by_one_thread(client):
 
     assert asyncio.run(main()) == (list(range(100)), 100)
     client.close()
-    assert not waiters()
+    eventually(lambda: not waiters())
 
 
 def test_more_names_than_the_kernel_waits_for(client):
@@ -109,7 +111,7 @@ def test_close_ends_the_waits(address):
             await client.aget("async/closed")
 
     asyncio.run(main())
-    assert not waiters()
+    eventually(lambda: not waiters())
 
 
 def test_several_loops_share_a_client(client):
@@ -200,3 +202,60 @@ def test_a_child_has_waits_of_its_own(client):
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert asyncio.run(main("async/again")) == 1
+
+
+CLOSED_IN_A_HANDLER = """
+import asyncio, signal, sys, tensorlease, tensorlease._waiter
+
+class Step:
+    # Sends a signal at the n-th line that the waiter or the client runs on this thread.
+    def __init__(self, n):
+        self.left = n
+
+    def __call__(self, frame, event, argument):
+        if not frame.f_code.co_filename.endswith(("_waiter.py", "_client.py")):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                signal.raise_signal(signal.SIGUSR1)
+        return self
+
+async def wait(client):
+    task = asyncio.create_task(client.aget("async/handler", timeout=20))
+    await asyncio.sleep(0)
+    other = asyncio.create_task(client.aget("async/handler2", timeout=20))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    client.close()
+    return (await asyncio.gather(task, other, return_exceptions=True))[1]
+
+n = 0
+left = 0
+while left <= 0:
+    n += 1
+    client = tensorlease.connect(autostart=False)
+    signal.signal(signal.SIGUSR1, lambda *_: client.close())
+    step = Step(n)
+    sys.settrace(step)
+    try:
+        said = asyncio.run(wait(client))
+    finally:
+        sys.settrace(None)
+    assert client.closed and isinstance(said, (ValueError, asyncio.CancelledError)), (n, said)
+    left = step.left
+print("lines:", n)
+"""
+
+
+def test_a_signal_handler_may_close_the_client_at_any_point(address):
+    """Whatever an aget() is doing just then, nothing waits for ever."""
+    said = run_python(CLOSED_IN_A_HANDLER).stdout
+    assert int(said.removeprefix("lines:")) > 50
+
+
+@pytest.mark.parametrize("seconds", [fractions.Fraction(1, 100), decimal.Decimal("0.01"), np.float32(0.01)])
+def test_a_timeout_may_be_any_number(client, seconds):
+    with pytest.raises(tensorlease.TimeoutError, match="0.01 s"):
+        asyncio.run(client.aget("async/never", timeout=seconds))

@@ -2,14 +2,19 @@
 """Connecting, getting, putting, listing, and the errors of all of these."""
 
 import array
+import asyncio
 import builtins
+import gc
 import inspect
 import math
+import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
 import threading
 import time
+import weakref
 from importlib.metadata import version
 
 import numpy as np
@@ -317,7 +322,7 @@ def test_a_client_can_be_pickled_as_another_connection(client):
         assert copy.get("client/pickled").nbytes == 2 and copy is not client
     finally:
         copy.close()
-    with pytest.raises(TypeError, match="name and version"):
+    with pytest.raises(TypeError, match="client.ref"):
         pickle.dumps(client.get("client/pickled"))
 
 
@@ -356,4 +361,232 @@ def test_public_things_say_what_they_do():
         for name, member in inspect.getmembers(thing):
             if not name.startswith("_"):
                 assert member.__doc__, f"{thing.__name__}.{name}"
-    assert str(inspect.signature(tensorlease.connect)).startswith("(address=None, *, autostart=None")
+    assert str(inspect.signature(tensorlease.connect)).startswith("(address=None, *, namespace=None, autostart=None")
+
+
+def test_a_subclass_with_arguments_of_its_own(address):
+    class Mine(tensorlease.Client):
+        def __init__(self, number, *, where):
+            super().__init__(where, autostart=False)
+            self.number = number
+
+    mine = Mine(7, where=address)
+    assert mine.number == 7 and mine.status().address == address
+    again = pickle.loads(pickle.dumps(tensorlease.Client(address)))
+    assert type(again) is tensorlease.Client and again.status().address == address
+    with pytest.raises(ValueError, match="already"):
+        mine.__init__(7, where=address)
+    mine.close()
+    with pytest.raises(ValueError, match="was closed"):
+        tensorlease.Client.__init__(mine, address)
+    with pytest.raises(ValueError, match="closed"):
+        mine.status()
+
+    class Forgets(tensorlease.Client):
+        def __init__(self):
+            self.number = 7
+
+    for client in (Forgets(), tensorlease.Client.__new__(tensorlease.Client)):
+        with pytest.raises(ValueError, match=r"never connected.* must call super\(\)"):
+            client.status()
+        client.close()
+
+
+def test_a_client_and_its_draft_are_collected(address, observer):
+    client = tensorlease.connect(autostart=False)
+    client.draft = client.create("client/cycle", 3, "int8")
+    gone = weakref.ref(client)
+    before = observer.status().drafts
+    del client
+    gc.collect()
+    assert gone() is None
+    eventually(lambda: observer.status().drafts == before - 1)
+
+
+def test_too_many_clients_have_an_error_of_their_own(tmp_path):
+    address = str(tmp_path / "socket")
+    command = [PACKAGE / "bin" / "tensorleased", "--foreground", "--socket", address, "--max-clients", "2"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        eventually(lambda: os.path.exists(address))
+        clients = [tensorlease.connect(address, autostart=False) for _ in range(2)]
+        with pytest.raises(tensorlease.TooManyClientsError):
+            tensorlease.connect(address, autostart=False)
+        del clients
+    finally:
+        process.terminate()
+        process.wait(limit(60))
+
+
+def test_other_libraries_tell_which_class_a_tensor_is(client):
+    client.put("client/class", b"x")
+    assert type(client.get("client/class")).__name__ == "tensorlease.Tensor"
+
+
+# ---- As a mapping ----
+
+
+def test_get_with_a_default(client):
+    assert client.get("client/none", default=None) is None and client.get("client/none", default=5, timeout=0.01) == 5
+    client.put("client/some", np.arange(3))
+    assert client.get("client/some", default=None).version == 1
+    assert client.get("client/some", newer_than=1, default="old") == "old"
+    for wrong in ({"name": "a\0b"}, {"name": 5}, {"name": "x", "mode": "w"}):
+        with pytest.raises((TypeError, ValueError)):
+            client.get(**wrong, default=None)
+
+
+def test_names_as_keys(client):
+    client["client/key/a"] = np.arange(3)
+    client["client/key/b"] = np.ones(2)
+    assert client["client/key/a"].tolist() == [0, 1, 2]
+    assert client.keys("client/key/") == ["client/key/a", "client/key/b"]
+    assert set(client.keys("client/key/")) <= set(client)
+    del client["client/key/a"]
+    with pytest.raises(KeyError):
+        client["client/key/a"]
+    with pytest.raises(tensorlease.NotFoundError):
+        del client["client/key/a"]
+    client.delete("client/key/a", missing_ok=True)
+    with pytest.raises(tensorlease.NotFoundError):
+        client.delete("client/key/a")
+    assert bool(client)
+
+
+def test_a_version_is_deleted_and_no_later_one(client):
+    client.put("client/versions", b"1")
+    client.put("client/versions", b"2")
+    with pytest.raises(tensorlease.NotFoundError, match="means another version than 1"):
+        client.delete("client/versions", version=1)
+    client.delete("client/versions", version=1, missing_ok=True)
+    assert "client/versions" in client
+    client.delete("client/versions", version=np.int64(2))
+    with pytest.raises(tensorlease.NotFoundError, match="no tensor"):
+        client.delete("client/versions", version=2)
+    for version, error in ((0, ValueError), (-1, ValueError), (1 << 64, ValueError), ("1", TypeError)):
+        with pytest.raises(error):
+            client.delete("client/versions", version=version)
+
+
+def test_a_tensor_is_renamed(client):
+    client.put("client/old", np.arange(3), metadata=b"m", ttl=1000, evictable=True)
+    client.put("client/new", b"replaced")
+    held = client.get("client/old")
+    assert client.rename("client/old", "client/new") == 2
+    assert client.keys("client/old") == [] and client.get("client/new")._address == held._address
+    info = client.stat("client/new")
+    assert (info.metadata, info.evictable, info.owner_bound) == (b"m", True, False) and 0 < info.ttl <= 1000
+    assert client.rename("client/new", "client/new") == 2 and client.get("client/new").tolist() == [0, 1, 2]
+    for name, new_name, error in (
+        ("client/none", "client/x", tensorlease.NotFoundError),
+        ("client/none", "client/none", tensorlease.NotFoundError),
+        ("client/new", "a//b", ValueError),
+        ("client/new", 3, TypeError),
+    ):
+        with pytest.raises(error):
+            client.rename(name, new_name)
+    assert client.keys("client/new") == ["client/new"]
+
+
+def test_a_name_that_is_published_while_it_is_renamed_stays(client):
+    """Each value is found under one of the names, whenever somebody looks."""
+    over = threading.Event()
+
+    def publish():
+        for n in range(300):
+            client.put("client/from", np.array([n]))
+        over.set()
+
+    client.put("client/from", np.array([-1]))
+    thread = threading.Thread(target=publish)
+    thread.start()
+    seen = -1
+    while not over.is_set():
+        if client.get("client/from", default=None) is not None:
+            client.rename("client/from", "client/to")
+            now = client.get("client/to").item()
+            assert now >= seen
+            seen = now
+    thread.join()
+    assert max(t.item() for t in client.get_many("client/").values() if t.name in ("client/from", "client/to")) == 299
+
+
+def test_watching_a_name(client):
+    client.put("client/watch", np.full(3, 0))
+    seen = []
+    for tensor in client.watch("client/watch", timeout=limit(60)):
+        seen.append((tensor.version, int(tensor[0])))
+        if len(seen) == 3:
+            break
+        for n in range(2):
+            client.put("client/watch", np.full(3, 10 * len(seen) + n))
+    assert seen == [(1, 0), (3, 11), (5, 21)]
+    with pytest.raises(tensorlease.TimeoutError):
+        next(client.watch("client/watch", newer_than=5, timeout=0.01))
+
+
+def test_watching_in_asyncio(client):
+    async def main():
+        seen = []
+        async for tensor in client.watch("client/awatch", timeout=limit(60)):
+            seen.append(tensor.version)
+            if len(seen) == 3:
+                return seen
+            asyncio.get_running_loop().call_later(0.01, client.put, "client/awatch", b"x")
+
+    client.put("client/awatch", b"x")
+    assert asyncio.run(main()) == [1, 2, 3]
+
+
+def test_a_ref_is_got_elsewhere(client):
+    client.put("client/ref", np.arange(5))
+    tensor = client.get("client/ref")
+    ref = pickle.loads(pickle.dumps(client.ref(tensor)))
+    assert (ref.name, ref.version) == ("client/ref", 1)
+    for got in (ref.get(), ref.get(client), ref.get(mode="c")):
+        assert got.tolist() == [0, 1, 2, 3, 4]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(total, (ref,)) == 10
+    client.put("client/ref", np.arange(6))
+    with pytest.raises(tensorlease.NotFoundError, match="version 2 now"):
+        ref.get()
+    with pytest.raises(TypeError, match="ref"):
+        pickle.dumps(tensor)
+
+
+def total(ref):
+    return int(ref.get().numpy().sum())
+
+
+def sum_and_pass(tensor, results, done):
+    results.put((int(tensor.numpy().sum()), tensor.read_only, tensor))
+    done.get()  # what was sent has been got
+
+
+def double(tensor):
+    return int(tensor.numpy().sum()) * 2
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_tensors_are_sent_by_choice(client, method):
+    client.put("client/sent", np.arange(5))
+    tensor = client.get("client/sent")
+    client.pickle_tensors()
+    try:
+        context = multiprocessing.get_context(method)
+        with context.Pool(1) as pool:
+            assert pool.map(double, [tensor] * 4) == [20] * 4
+        results, done = context.Queue(), context.Queue()
+        process = context.Process(target=sum_and_pass, args=(client.get("client/sent", mode="c"), results, done))
+        process.start()
+        value, read_only, again = results.get(timeout=limit(60))
+        assert value == 10 and not read_only and again.tolist() == [0, 1, 2, 3, 4]
+        done.put(None)
+        process.join()
+        client.put("client/sent", np.arange(6))
+        with pytest.raises(ValueError, match="another tensor by now"):
+            pickle.dumps(tensor)
+    finally:
+        tensorlease._tensor.pickle_for(None)
+    with pytest.raises(TypeError, match="pickle_tensors"):
+        pickle.dumps(tensor)

@@ -372,7 +372,7 @@ def test_exchange_works_on_default_streams(exchange):
         exchange.stream(10, 0, ctypes.byref(out))
 
 
-def test_without_a_daemon_the_refusal_says_why(tmp_path):
+def test_what_is_held_can_be_handed_out_without_a_daemon(tmp_path):
     code = (
         "import os, signal, numpy as np, tensorlease\n"
         "c = tensorlease.connect(autostart=True)\n"
@@ -381,10 +381,11 @@ def test_without_a_daemon_the_refusal_says_why(tmp_path):
         "os.kill(pid, signal.SIGKILL)\n"
         "while os.path.exists(f'/proc/{pid}/fd/0'): pass\n"
         "print(t.numpy().sum(), np.asarray(t)[7])\n"
-        "try: t.__dlpack__(max_version=(1, 0))\n"
-        "except BufferError as e: print('copy=True' in str(e))\n"
-        "print(t.__dlpack__(max_version=(1, 0), copy=True) is not None)\n"
+        "print(t.__dlpack__(max_version=(1, 0)) is not None)\n"
+        "other = t.copy_on_write()\n"
+        "other.numpy()[7] = 1\n"
+        "print(other.numpy().sum(), t.numpy().sum(), other.version, bytes(t)[56])\n"
         "os.kill(tensorlease.connect(autostart=True).status().daemon_pid, signal.SIGTERM)\n"  # a new one cleans up
     )
     result = run_python(code, TENSORLEASE_SOCKET=str(tmp_path / "socket"))
-    assert result.stdout == "12497500 7\nTrue\nTrue\n", result.stderr
+    assert result.stdout == "12497500 7\nTrue\n12497494 12497500 1 7\n", result.stderr

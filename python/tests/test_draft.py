@@ -2,6 +2,7 @@
 """Drafts are created, written, and committed or aborted."""
 
 import gc
+import multiprocessing
 import os
 
 import numpy as np
@@ -176,24 +177,116 @@ def test_space_comes_back(client):
     client.delete("draft/h")
 
 
-def test_a_draft_is_not_for_children(client):
-    draft = client.create("draft/fork", 3, "int8")
+def in_child(work):
+    """Whether work() returns true in a forked child, which then ends at once."""
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            refused = 0
-            for use in (lambda: memoryview(draft), lambda: draft.__dlpack__(), lambda: draft.numpy(), draft.commit):
-                try:
-                    use()
-                except (BufferError, OSError) as error:
-                    refused += "after fork()" in str(error)
-            draft.abort()
-            status = 0 if refused == 4 else 2
+            status = 0 if work() else 2
         finally:
             os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def refuses(use):
+    try:
+        use()
+    except (BufferError, OSError) as error:
+        return "after fork()" in str(error)
+    return False
+
+
+def test_a_child_may_not_commit_its_parents_draft(client):
+    draft = client.create("draft/fork", 3, "int8")
+
+    def work():
+        refused = [refuses(use) for use in (draft.commit, lambda: client.publish("draft/fork", draft))]
+        draft.abort()
+        return all(refused)
+
+    assert in_child(work)
     assert draft.commit() == 1
+
+
+def test_forked_workers_fill_their_parents_draft(client):
+    """With views from before the fork, and with new ones."""
+    draft = client.create("draft/fork", (8, 5000), "int32")
+    array = draft.numpy()
+    for n in range(8):
+        assert in_child(lambda n=n: (array if n % 2 else draft.numpy())[n].fill(n) is None)
+    draft.commit()
+    assert (client.get("draft/fork").numpy() == np.arange(8)[:, None]).all()
+
+
+def test_a_pool_of_forked_workers_fills_a_draft(client):
+    draft = client.create("draft/fork", (16, 100), "int64")
+    with multiprocessing.get_context("fork").Pool(2, initializer=begin, initargs=(draft,)) as pool:
+        pool.map(fill, range(16))
+    draft.commit()
+    assert (client.get("draft/fork").numpy() == np.arange(16)[:, None]).all()
+
+
+def begin(draft):
+    global filled
+    filled = draft
+
+
+def fill(n):
+    filled[n] = n
+
+
+def test_what_a_child_publishes_is_not_its_parents_draft(client):
+    """The child's own segments must not lie where its views of the parent's drafts point."""
+    open_, done = (client.create(f"draft/fork/{n}", 1 << 20, "int8") for n in range(2))
+    views = open_.numpy(), done.numpy()
+    views[1].fill(5)
+    done.commit()
+
+    def work():
+        drafts = [client.create(f"draft/child/{n}", 1 << 20, "int8") for n in range(4)]
+        for n, draft in enumerate(drafts):
+            draft.numpy().fill(n + 10)
+            draft.commit()
+        views[0].fill(7)
+        same = all((client.get(f"draft/child/{n}").numpy() == n + 10).all() for n in range(4))
+        client.put("draft/copy", open_)
+        return same and (views[1] == 5).all() and (client.get("draft/copy").numpy() == 7).all()
+
+    assert in_child(work)
+    assert (views[0] == 7).all()
+
+
+def test_memory_that_a_child_sees_is_not_used_again_before_the_child_ends(client):
+    draft = client.create("draft/fork", 1 << 20, "int8")
+    seen, told = draft.numpy(), os.pipe()
+    seen.fill(1)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if os.read(told[0], 1) and (seen == 1).all() else 2
+        finally:
+            os._exit(status)
+    draft.commit()
+    del seen, draft
+    client.delete("draft/fork")
+    for n in range(40):
+        client.put("draft/other", np.full(1 << 20, 2, "int8"))
+    os.write(told[1], b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    client.put("draft/other", b"")
+    client.delete("draft/other")
+    eventually(lambda: client.status().retired == 0)
+    for end in told:
+        os.close(end)
+
+
+def test_a_grandchild_is_told_that_the_draft_is_not_its(client):
+    draft = client.create("draft/fork", 3, "int8")
+    uses = (lambda: memoryview(draft), lambda: draft.__dlpack__(), lambda: draft.numpy())
+    assert in_child(lambda: in_child(lambda: all(map(refuses, uses))))
+    draft.abort()
 
 
 def test_another_users_thread_may_commit(client):
@@ -226,3 +319,17 @@ def test_drafts_do_not_travel(client):
 
     with pytest.raises(TypeError, match="process"):
         pickle.dumps(client.create("draft/pickle", 3, "int8"))
+
+
+def test_an_array_that_was_published_is_read_only(client):
+    draft = client.create("draft/array", 3, "int8")
+    array = draft.numpy()
+    assert client.publish("draft/array", array) == (1, False) and not array.flags.writeable
+    assert draft.state == "committed"
+    draft = client.create("draft/array", 3, "int8")
+    whole = draft.numpy()
+    view = whole[:]
+    assert not client.publish("draft/array", view).copied
+    assert not view.flags.writeable and not whole.flags.writeable
+    copied = np.zeros(3)
+    assert client.publish("draft/array", copied).copied and copied.flags.writeable

@@ -12,7 +12,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from conftest import HEED_SIGINT, eventually, run_python
+from conftest import HEED_SIGINT, eventually, run_python, until_asleep
 from limits import limit
 
 import tensorlease
@@ -97,6 +97,33 @@ def test_npz(client, tmp_path, write):
         assert set(back) == set(arrays)
         for name, array in arrays.items():
             assert back[name].dtype == array.dtype and back[name].tobytes() == array.tobytes()
+
+
+def test_big_endian_numbers_are_converted(client, tmp_path):
+    arrays = {
+        kind: (np.arange(24) * 1001 + (0.5j if kind[0] == "c" else 0)).astype(">" + kind).reshape(4, 6)
+        for kind in ("i2", "i4", "u8", "f2", "f4", "f8", "c8", "c16")
+    }
+    arrays["columns"] = np.asfortranarray(arrays["f4"])
+    arrays["nothing"] = np.zeros((0, 3), ">i4")
+    for write in (np.savez, np.savez_compressed):
+        write(tmp_path / "big.npz", **arrays)
+        client.load("file/big", tmp_path / "big.npz")
+        for name, array in arrays.items():
+            got = client.get(f"file/big/{name}").numpy()
+            assert got.dtype == array.dtype.newbyteorder("<") and np.array_equal(got, array)
+    np.save(tmp_path / "big.npy", arrays["c16"])
+    client.load("file/one", tmp_path / "big.npy")
+    assert np.array_equal(client.get("file/one").numpy(), arrays["c16"])
+
+
+def test_pairs_of_float4_are_saved_as_they_are(client, tmp_path):
+    with client.create("file/pairs/a", (3, 4), "float4_e2m1fnx2") as draft:
+        draft.bytes()[:] = bytes(range(12))
+    client.save("file/pairs", tmp_path / "pairs.safetensors")
+    client.load("file/again", tmp_path / "pairs.safetensors")
+    again = client.get("file/again/a")
+    assert again.shape == (3, 8) and again.dtype == "float4_e2m1fn" and bytes(again.bytes()) == bytes(range(12))
 
 
 def test_every_type_of_safetensors_comes_back_bit_by_bit(client, tmp_path):
@@ -418,3 +445,106 @@ def test_the_command_line_agrees(client, address, tmp_path):
     client.save("files/cli2", tmp_path / "again.safetensors")
     files = {(tmp_path / f"{name}.safetensors").read_bytes() for name in ("python", "cli", "again")}
     assert len(files) == 1
+
+
+def test_save_writes_texts_about_the_file(client, tmp_path):
+    texts = {"format": "pt", "ä": 'a "quoted" \\ line\n'}
+    client.put_many({"noted/a": np.arange(3), "noted/b": np.ones(2)})
+    client.save("noted", tmp_path / "n.safetensors", metadata=texts)
+    assert client.load("again", tmp_path / "n.safetensors") == (["again/a", "again/b"], texts)
+    assert (client.get("again/a").numpy() == np.arange(3)).all()
+    client.save("noted", tmp_path / "n.safetensors", metadata={})
+    assert client.load("again", tmp_path / "n.safetensors").metadata == {}
+    with pytest.raises(tensorlease.UnsupportedError, match="safetensors"):
+        client.save("noted", tmp_path / "n.npz", metadata=texts)
+    for wrong in ("text", {"a": 1}, {1: "a"}):
+        with pytest.raises(TypeError, match="metadata"):
+            client.save("noted", tmp_path / "n.safetensors", metadata=wrong)
+
+
+def shards_of(folder, client):
+    """Writes two shards and their index. Returns what is in them."""
+    arrays = {f"layer.{n}": np.full((3, n + 1), n, "float32") for n in range(4)}
+    for shard in range(2):
+        part = {name: array for name, array in arrays.items() if int(name[-1]) % 2 == shard}
+        client.put_many(part, prefix=f"files/shard{shard}/")
+        client.save(f"files/shard{shard}", folder / f"model-{shard}.safetensors", metadata={f"shard{shard}": "yes"})
+    weights = {name: f"model-{int(name[-1]) % 2}.safetensors" for name in arrays}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weights}))
+    return arrays
+
+
+def test_a_model_in_several_files(client, tmp_path):
+    arrays = shards_of(tmp_path, client)
+    told = []
+    for path in (
+        tmp_path / "model.safetensors.index.json",
+        str(tmp_path / "model.safetensors.index.json"),
+        [tmp_path / "model-0.safetensors", tmp_path / "model-1.safetensors"],
+    ):
+        names, metadata = client.load("files/model", path, progress=lambda done, total: told.append((done, total)))
+        assert sorted(names) == [f"files/model/layer.{n}" for n in range(4)]
+        assert metadata == {"shard0": "yes", "shard1": "yes"}
+        got = client.get_many(prefix="files/model/")
+        assert all((got[name].numpy() == array).all() for name, array in arrays.items()) and len(got) == 4
+    total = sum(array.nbytes for array in arrays.values())
+    assert told[-1] == (total, total) and {t for _, t in told} == {total}
+
+
+def test_of_several_files_all_or_none_are_published(client, tmp_path):
+    shards_of(tmp_path, client)
+    (tmp_path / "model-1.safetensors").write_bytes(b"no")
+    with pytest.raises(tensorlease.InvalidError, match="model-1"):
+        client.load("files/none", tmp_path / "model.safetensors.index.json")
+    with pytest.raises(tensorlease.InvalidError, match="twice|layer"):
+        client.load("files/none", [tmp_path / "model-0.safetensors"] * 2)
+    with pytest.raises(ValueError, match="empty"):
+        client.load("files/none", [])
+    for text in ("[", "[]", "{}", '{"weight_map": {"a": "../b"}}', '{"weight_map": {}}', '{"weight_map": 5}'):
+        (tmp_path / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(tensorlease.InvalidError, match="no index"):
+            client.load("files/none", tmp_path / "model.safetensors.index.json")
+    assert client.list("files/none") == []
+
+
+def test_once_is_read_by_one_and_seen_by_all(client, tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(3), y=np.ones(2))
+    said, reading, found = [], [], []
+    begun = threading.Event()
+
+    def stop(done, total):
+        reading.append(1)
+        begun.wait(limit(60))
+        raise OverflowError("the first one fails")
+
+    def load(progress):
+        try:
+            found.append(client.load("files/once/", tmp_path / "a.npz", once=True, progress=progress))
+        except OverflowError as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=load, args=(stop,))]
+    threads[0].start()
+    eventually(lambda: reading)
+    threads += [threading.Thread(target=load, args=(lambda done, total: reading.append((done, total)),)) for _ in range(4)]
+    for thread in threads[1:]:
+        thread.start()
+        until_asleep(thread.native_id)
+    begun.set()
+    for thread in threads:
+        thread.join()
+    names = ["files/once/x", "files/once/y"]
+    assert said == ["the first one fails"] and [sorted(f.names) for f in found] == [names] * 4
+    assert sum(told == (40, 40) for told in reading) == 1
+    np.save(tmp_path / "b.npy", np.arange(3))
+    for _ in range(2):
+        assert client.load("files/one", tmp_path / "b.npy", once=True).names == ["files/one"]
+    assert client.stat("files/one").version == 1
+    with pytest.raises(tensorlease.InvalidError, match="empty"):
+        client.load("", tmp_path / "a.npz", once=True)
+
+
+def test_a_slash_after_the_prefix_makes_no_difference(client, tmp_path):
+    client.put_many({"x": np.arange(3), "y": np.ones(2)}, prefix="files/slash/")
+    assert sorted(client.save("files/slash/", tmp_path / "a.npz")) == ["files/slash/x", "files/slash/y"]
+    assert sorted(client.load("files/slashed/", tmp_path / "a.npz").names) == ["files/slashed/x", "files/slashed/y"]

@@ -60,6 +60,39 @@ def test_each_export_is_a_lease_of_its_own(gpus):
     producer.end()
 
 
+class OwnedStream:
+    """A stream object as other libraries have them: the stream goes with it."""
+
+    def __init__(self, driver):
+        self.handle = driver.stream()
+
+    def __cuda_stream__(self):
+        return 0, self.handle
+
+
+def stream_stays():
+    client, driver = connect(), Driver()
+    stream = OwnedStream(driver)
+    gone = weakref.ref(stream)
+    tensor = client.get("t", stream=stream, timeout=limit(10))
+    view = Taken(driver, tensor)
+    del stream
+    gc.collect()
+    assert gone()
+    tensor.release()
+    del view
+    gc.collect()
+    assert not gone()
+    client.close()
+
+
+def test_the_stream_object_stays_as_long_as_the_tensor(gpus):
+    producer = Child(publish_and_stay, 5)
+    producer.hear()
+    run(stream_stays)
+    producer.end()
+
+
 def many():
     client, driver = connect(), Driver()
     client.put("m/cpu", b"1234")
@@ -70,14 +103,49 @@ def many():
     assert Taken(driver, both["gpu"]).read() == bytes([7]) * 64
     named = client.get_many(["m/gpu", "m/cpu"])
     assert Taken(driver, named["m/gpu"]).read() == bytes([7]) * 64
-    with pytest.raises(tensorlease.UnsupportedError, match="m/gpu.*GPU"):
-        client.save("m", os.path.join(os.environ["FAKECUDA_DIR"], "x.safetensors"))
+    path = os.path.join(os.environ["FAKECUDA_DIR"], "x.safetensors")
+    client.save("m", path)
+    client.load("saved", path)
+    os.unlink(path)
+    assert client.get("saved/gpu").bytes() == bytes([7]) * 64
+    assert client.get("saved/cpu").bytes() == b"1234"
+    for name in client.keys("saved/"):
+        client.delete(name)
     client.delete("m/cpu")
     client.delete("m/gpu")
 
 
 def test_many_at_once(gpus):
     run(many)
+
+
+def put_many():
+    client, driver, other = connect(), Driver(), Driver(1)
+    a, b = Array(driver, (64,)).fill(3), Array(other, (100,)).fill(4)
+    client.put_many({"a": a, "b": b, "c": b"1234"}, prefix="p/", metadata={"b": b"m"})
+    driver.free(a.memory)  # the copies are made when the call returns
+    other.free(b.memory)
+    got = client.get_many(prefix="p/")
+    assert {k: t.device for k, t in got.items()} == {"a": "cuda:0", "b": "cuda:1", "c": "cpu"}
+    assert Taken(Driver(), got["a"]).read() == bytes([3]) * 64
+    assert Taken(Driver(1), got["b"]).read() == bytes([4]) * 100
+    assert got["b"].metadata == b"m"
+    del got
+    gc.collect()
+    stream = Driver().stream()
+    c = Array(Driver(), (64,)).fill(5)
+    client.put_many({"p/a": c}, stream=stream)
+    assert c.streams == [stream]
+    assert Taken(Driver(), client.get("p/a")).read() == bytes([5]) * 64
+    with pytest.raises(tensorlease.Error, match="evictable"):
+        client.put_many({"p/a": c}, evictable=True)
+    for name in "abc":
+        client.delete("p/" + name)
+    c.driver.free(c.memory)
+
+
+def test_many_are_put_at_once(gpus):
+    run(put_many)
 
 
 def interfaces():

@@ -49,12 +49,10 @@ def puts():
     assert Taken(driver, client.get("u")).read() == bytes([3]) * N
     assert client.put("v", client.get("t")) == 1
     assert Taken(driver, client.get("v")).read() == bytes([2]) * N
-    with pytest.raises(tensorlease.UnsupportedError, match="publish"):
-        client.put_many({"a": array})
-    with pytest.raises(tensorlease.UnsupportedError, match="publish"):
-        client.put_many({"a": client.get("t")})
-    with pytest.raises(tensorlease.UnsupportedError, match="publish"):
-        client.put_many({"a": Interface(array)})
+    client.put_many({"a": array, "b": client.get("t"), "c": Interface(array)}, prefix="many/", stream=mine)
+    for name, value in (("a", 3), ("b", 2), ("c", 3)):
+        assert Taken(driver, client.get("many/" + name)).read() == bytes([value]) * N
+        client.delete("many/" + name)
     driver.free(array.memory)
     ancient = Ancient(driver, (64,), legacy=True).fill(4)
     assert client.put("w", ancient) == 1
@@ -66,9 +64,15 @@ def puts():
     strided.strides[0], strided.strides[1] = 1, 4
     with pytest.raises(tensorlease.UnsupportedError, match="contiguous"):
         client.put("x", strided)
-    with pytest.raises(tensorlease.UnsupportedError, match="contiguous"):
+    assert client.publish("x", strided).copied is False
+    tensor = client.get("x")
+    assert (tensor.shape, tensor.strides) == ((4, 4), (1, 4))
+    tensor.release()
+    client.delete("x")
+    eventually(lambda: strided.deleted == 2)
+    strided.strides[0] = 0
+    with pytest.raises(tensorlease.UnsupportedError, match="stride"):
         client.publish("x", strided)
-    assert strided.deleted == 2
     driver.free(strided.memory)
     for name in "tuvw":
         client.delete(name)
@@ -174,3 +178,26 @@ def closes_first():
 
 def test_what_was_published_stays_when_the_client_is_closed(gpus):
     run(closes_first)
+
+
+def publish_many():
+    client, driver = connect(), Driver()
+    one, two = Array(driver, (N,)).fill(1), Array(driver, (N,), legacy=True).fill(2)
+    assert client.publish_many({"one": one, "two": two, "cpu": b"3"}, prefix="m/", metadata=b"all") == 1
+    for name, array, value in (("one", one, 1), ("two", two, 2)):
+        tensor = client.get("m/" + name)
+        assert tensor.metadata == b"all" and Taken(driver, tensor).read() == bytes([value]) * N
+        assert array.deleted == 0  # the library has it
+    with pytest.raises(TypeError):
+        client.publish_many({"one": one, "two": object()}, prefix="m/")
+    assert client.stat("m/one").version == 1
+    del tensor
+    for name in ("one", "two", "cpu"):
+        client.delete("m/" + name)
+    eventually(lambda: one.deleted and two.deleted)
+    for array in (one, two):
+        driver.free(array.memory)
+
+
+def test_many_are_published_where_they_are(gpus):
+    run(publish_many)

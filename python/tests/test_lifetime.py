@@ -93,7 +93,9 @@ def test_descriptors_and_mappings_do_not_pile_up(client):
         from_dlpack(client.get("life/fd"))
         client.get("life/fd").copy_on_write().numpy()[1] = 1
     fds, maps = count()
-    assert fds <= before[0] + 8 and maps <= before[1] + 16
+    slots = client.stat("life/fd").ring  # each has a descriptor, and is mapped to be written and to be read
+    assert slots >= 3
+    assert fds <= before[0] + slots + 2 and maps <= before[1] + 2 * slots + 4
 
 
 def test_a_killed_process_holds_nothing(client, observer):
@@ -266,7 +268,7 @@ def test_workers(client, method):
         process.join(limit(60))
     assert [process.exitcode for process in workers] == [0, 0, 0]
     assert sorted(int(r.numpy()[0]) for r in results) == [2 * n for n in range(30)]
-    assert sum(totals) == sum(range(30)) * 5000 + (3 * 4999 if weights else 0)
+    assert sum(totals) == sum(range(30)) * 5000 + (3 * 4999 if weights is not None else 0)
     for n in range(30):
         client.delete(f"life/batch{n}")
         client.delete(f"life/batch{n}/out")

@@ -107,7 +107,7 @@ def test_metadata(client):
         ({"a//b": b"2"}, ValueError, "a//b"),
         ({"x" * 250: b"2"}, ValueError, "255"),
         ({7: b"2"}, TypeError, "str"),
-        ({"two": abi.Producer(device=(2, 0))}, tensorlease.UnsupportedError, "'many/none/two': .*GPU"),
+        ({"two": abi.Producer(device=(2, 0))}, tensorlease.NoDeviceError, "CUDA cannot be used"),
         ({"two": abi.Producer(device=(10, 0))}, tensorlease.UnsupportedError, "'many/none/two': .*device"),
     ],
 )
@@ -116,6 +116,26 @@ def test_all_or_none(client, bad, error, text):
         client.put_many({"one": b"1", **bad}, prefix="many/none/")
     assert "many/none/one" not in client
     assert eventually(lambda: client.status().drafts == 0)
+
+
+def test_arrays_are_published_in_one_step(client):
+    given = {"a": np.arange(12).reshape(3, 4).T, "b": bytearray(b"bytes"), "c": np.zeros((0, 2))}
+    assert client.publish_many(given, prefix="many/publish/", metadata=b"step", ttl=1000) == 3
+    got = client.get_many(prefix="many/publish/")
+    assert (got["a"].numpy() == given["a"]).all() and bytes(got["b"]) == b"bytes" and got["c"].shape == (0, 2)
+    assert {t.metadata for t in got.values()} == {b"step"}
+    assert all(0 < client.stat(f"many/publish/{name}").ttl <= 1000 for name in given)
+    given["b"][0] = 0  # nobody holds its buffer
+    given["b"].clear()
+    assert client.publish_many(got, prefix="many/again/") == 3
+    for bad, error in (({"b": object()}, TypeError), ({"b//c": b""}, ValueError), ({3: b""}, TypeError)):
+        with pytest.raises(error):
+            client.publish_many({"a": b"1", **bad}, prefix="many/bad/")
+    with pytest.raises(ValueError):
+        client.publish_many({})
+    with pytest.raises(TypeError, match="mapping"):
+        client.publish_many([("a", b"1")])
+    assert client.list("many/bad/") == []
 
 
 def test_what_is_no_group_is_refused(client):

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contents of the wheel."""
 
+import importlib.metadata
+import os
 import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
-from conftest import PACKAGE
+from conftest import PACKAGE, run_python
 
 import tensorlease
 
@@ -25,7 +28,8 @@ def test_library_and_daemon_are_carried():
 def test_the_extension_is_of_the_stable_abi():
     from importlib.metadata import files, version
 
-    assert Path(tensorlease._core.__file__).name == "_core.abi3.so"
+    if not sysconfig.get_config_var("Py_GIL_DISABLED"):  # free-threaded interpreters have no stable ABI
+        assert Path(tensorlease._core.__file__).name == "_core.abi3.so"
     assert version("tensorlease") == tensorlease.__version__
     assert any(str(file).endswith(".pyi") for file in files("tensorlease"))
 
@@ -93,3 +97,47 @@ def test_errors_fit_into_pythons():
         kind = getattr(tensorlease, mine)
         assert issubclass(kind, pythons) and issubclass(kind, tensorlease.Error) and issubclass(kind, OSError)
         assert kind(2, "text").errno == 2 and kind(2, "text").strerror == "text" and kind.__doc__
+
+
+SOURCES = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
+def test_elsewhere_the_build_says_that_it_needs_linux(platform):
+    code = f"import runpy, shutil, sys; sys.platform = {platform!r}; runpy.run_path({str(SOURCES / 'setup.py')!r})"
+    result = run_python(code, check=False)
+    assert result.returncode == 1 and result.stderr.count("\n") == 1 and "use it on Linux" in result.stderr
+
+
+def test_the_build_says_which_headers_are_missing(tmp_path):
+    pytest.importorskip("setuptools", minversion="77", reason="this Python has no setuptools that reads pyproject.toml")
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\n! grep -q -e uv.h -e zlib.h\n")
+    compiler.chmod(0o755)
+    command = [sys.executable, "setup.py", "-q", "build_ext", "-b", tmp_path, "-t", tmp_path]
+    result = subprocess.run(command, cwd=SOURCES, env={**os.environ, "CC": str(compiler)}, capture_output=True, text=True)
+    said = result.stderr.splitlines()[-1]
+    assert result.returncode == 1 and "lacks uv.h, zlib.h: apt-get install libuv1-dev zlib1g-dev, or dnf" in said
+
+
+def test_the_licence_is_in_the_wheel():
+    files = importlib.metadata.files("tensorlease")
+    (licence,) = [file for file in files if file.name == "LICENSE"]
+    assert licence.read_text() == (SOURCES / "LICENSE").read_text()
+    top = SOURCES.parent / "LICENSE"
+    if top.exists():
+        assert licence.read_text() == top.read_text()
+
+
+@pytest.mark.parametrize("command", [["-m", "tensorlease"], ["-c", "from tensorlease.__main__ import daemon; daemon()"]])
+def test_the_programs_are_in_the_package(command):
+    result = subprocess.run([sys.executable, *command, "--version"], capture_output=True, text=True, check=True)
+    assert tensorlease.__version__ in result.stdout
+
+
+def test_the_scripts_run_the_programs(address):
+    script = Path(sys.executable).parent / "tensorlease"
+    if not script.exists():
+        pytest.skip("the package is not installed in this environment")
+    listed = subprocess.run([script, "status"], capture_output=True, text=True, check=True).stdout
+    assert address in listed

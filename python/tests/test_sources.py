@@ -360,6 +360,47 @@ def test_a_second_name_costs_no_copy(client):
     assert client.publish("sources/other", np.arange(3)) == tensorlease.Published(1, True)
 
 
+class Small:
+    """An array of elements of less than a byte, each in a byte of its own, as ml_dtypes has them."""
+
+    def __init__(self, bytes_, word, **more):
+        self.bytes, self.dtype = bytes_, type("dtype", (), {"name": word, "names": None})
+        self.__array_interface__ = {**bytes_.__array_interface__, "typestr": "<V1", **more}
+
+
+@pytest.mark.parametrize("word", ["int1", "uint2", "int4", "float4_e2m1fn", "float6_e2m3fn"])
+@pytest.mark.parametrize("view", [lambda a: a, lambda a: a[::2], lambda a: a[::-1], lambda a: a[:0]])
+def test_elements_of_less_than_a_byte_keep_a_byte_each(client, word, view):
+    source = view(np.arange(40, dtype="uint8") % 2)
+    for call in (client.put, client.publish):
+        call("sources/small", Small(source, word))
+        tensor = client.get("sources/small")
+        assert tensor._dtype_word == word and tensor.shape == source.shape and tensor.itemsize == 1
+        assert np.asarray(memoryview(bytes_of(tensor))).tolist() == source.tolist()
+
+
+def bytes_of(tensor):
+    return ctypes.string_at(tensor._address or 0, tensor.nbytes) if tensor.nbytes else b""
+
+
+def test_arrays_of_ml_dtypes_come_back_as_they_were(client):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for word in ("int2", "uint2", "int4", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"):
+        if not hasattr(ml_dtypes, word):
+            continue
+        source = (np.arange(24) % 2).astype(getattr(ml_dtypes, word)).reshape(4, 6)
+        for view in (source, source[::2, ::-1], source.T):
+            client.put("sources/small", view)
+            assert client.get("sources/small").numpy().dtype == source.dtype
+            assert (client.get("sources/small").numpy() == view).all()
+
+
+@pytest.mark.parametrize("typestr", ["<f0", "|u0", "<i0", "<c0"])
+def test_types_without_bits_are_refused(client, typestr):
+    with pytest.raises(BufferError, match="not known"):
+        client.put("sources/small", Small(np.zeros(4, "uint8"), "", typestr=typestr))
+
+
 def test_bfloat16_of_ml_dtypes(client):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     for kind in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):

@@ -4,9 +4,14 @@
 import gc
 import hashlib
 import io
+import json
+import operator
 import os
 import pickle
+import struct
+import zlib
 
+import dlpack_abi as abi
 import numpy as np
 import pytest
 from conftest import from_dlpack, leases_of, run_python
@@ -240,8 +245,40 @@ def test_a_bf16_view_holds_its_lease(client, observer):
     assert leases_of(observer, os.getpid()) == before
 
 
+@pytest.mark.parametrize("mode", "rc")
+def test_no_lease_is_left_by_who_asks_for_plain_bytes(client, observer, mode, tmp_path):
+    before = leases_of(observer, os.getpid())
+    client.put("tensor/plain", np.arange(5000))
+    for use in (lambda t: hashlib.sha256(t), lambda t: (tmp_path / "x").write_bytes(t), lambda t: zlib.crc32(t)):
+        with client.get("tensor/plain", mode=mode) as tensor:
+            use(tensor)
+        assert leases_of(observer, os.getpid()) == before and tensor.released
+    tensor = client.get("tensor/plain", mode=mode)
+    file = io.BytesIO()
+    file.write(tensor)
+    tensor.release()
+    assert leases_of(observer, os.getpid()) == before and file.getvalue() == np.arange(5000).tobytes()
+
+
+@pytest.mark.parametrize("mode", "rc")
+def test_the_lease_of_torch_frombuffer_ends_with_its_tensor(client, observer, mode):
+    torch = pytest.importorskip("torch")
+    before = leases_of(observer, os.getpid())
+    client.put("tensor/plain", np.arange(5000))
+    with client.get("tensor/plain", mode=mode) as tensor:
+        for make in (torch.frombuffer, torch.asarray):  # both take it for plain bytes
+            array = make(tensor, dtype=torch.int64)
+            part = array[4999:]
+            part[0] = 5000
+    assert leases_of(observer, os.getpid()) == before + 1
+    del array
+    assert leases_of(observer, os.getpid()) == before + 1 and part.item() == 5000
+    del part
+    assert leases_of(observer, os.getpid()) == before and client.get("tensor/plain").numpy()[4999] == 4999
+
+
 def test_who_asks_for_plain_bytes_may_give_the_buffer_back_and_go_on(client, observer):
-    """Keeps the address and the object, as torch.frombuffer() does."""
+    """Keeps the address and the view's object, as torch.frombuffer() does."""
     import ctypes
 
     class Buffer(ctypes.Structure):
@@ -252,12 +289,13 @@ def test_who_asks_for_plain_bytes_may_give_the_buffer_back_and_go_on(client, obs
     tensor = client.get("tensor/plain")
     view = Buffer()
     assert ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(tensor), ctypes.byref(view), 0) == 0
-    address = view.buf
+    address, keeper = view.buf, view.obj
     ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
     tensor.release()
     ctypes.memset(address, 0xFF, 40000)  # a write affects nobody
     assert client.get("tensor/plain").numpy()[4999] == 4999
-    del tensor
+    assert leases_of(observer, os.getpid()) == before + 1
+    del keeper
     assert leases_of(observer, os.getpid()) == before
 
 
@@ -284,3 +322,155 @@ def test_names_of_dtypes():
             parse_dtype(wrong)
     with pytest.raises(TypeError):
         parse_dtype(7)
+
+
+# ---- Numbers ----
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "bool", "float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
+def test_one_element_is_a_number(client, dtype, shape):
+    for value in (0, 1, 53):
+        source = np.full(shape, value, dtype)
+        client.put("numbers/x", source)
+        with client.create("numbers/draft", shape, dtype) as draft:
+            draft[...] = source
+            for tensor in (client.get("numbers/x"), client.get("numbers/x", mode="c"), draft):
+                assert int(tensor) == int(source[(0,) * source.ndim]) and type(int(tensor)) is int
+                assert float(tensor) == float(source[(0,) * source.ndim]) and complex(tensor) == complex(float(tensor))
+                assert bool(tensor) is bool(value)
+                assert tensor.item() == source.item() and type(tensor.item()) is type(source.item())
+                assert tensor.tolist() == source.tolist()
+
+
+def test_an_integer_is_an_index_as_one_of_numpy_is(client):
+    for dtype in ("uint8", "int64"):
+        client.put("numbers/index", np.array(3, dtype))
+        tensor = client.get("numbers/index")
+        assert operator.index(tensor) == 3 and [0, 1, 2, "x"][tensor] == "x" and len(range(tensor)) == 3
+        assert np.arange(5)[tensor] == 3 and np.asarray(tensor).shape == () and (np.arange(4) == tensor).sum() == 1
+    for array in (np.array([3]), np.array(3.0), np.array(True), np.arange(3)):
+        client.put("numbers/index", array)
+        with pytest.raises(TypeError, match="is an index"):
+            operator.index(client.get("numbers/index"))
+
+
+def test_several_elements_are_no_number(client):
+    for shape in ((2,), (0,), (1, 3)):
+        client.put("numbers/x", np.ones(shape, "uint8") * 53)
+        tensor = client.get("numbers/x")
+        for kind in (int, float, complex):
+            with pytest.raises(TypeError, match="does not become one"):
+                kind(tensor)
+        for call in (bool, lambda t: t.item()):
+            with pytest.raises(ValueError, match="not one number"):
+                call(tensor)
+    with pytest.raises(TypeError):
+        range(tensor)
+    assert bytes(tensor) == b"555" and bytearray(tensor) == b"555"
+
+
+def test_elements_are_those_of_an_array(client):
+    source = np.arange(6, dtype="complex64").reshape(2, 3)
+    client.put("numbers/x", source)
+    tensor = client.get("numbers/x")
+    assert len(tensor) == 2 and tensor[1, 2] == 5 and tensor.tolist() == source.tolist()
+    assert [row.tolist() for row in tensor] == source.tolist()
+    assert not tensor[0].flags.writeable and client.get("numbers/x", mode="c")[0].flags.writeable
+    client.put("numbers/none", 5.0 * np.ones(()))
+    with pytest.raises(TypeError, match="length"):
+        len(client.get("numbers/none"))
+    with pytest.raises(TypeError):
+        iter(client.get("numbers/none"))
+
+
+def test_equality_is_of_the_elements(client):
+    client.put("numbers/x", np.arange(3))
+    client.put("numbers/y", np.arange(3))
+    x, y = client.get("numbers/x"), client.get("numbers/y")
+    for other in (y, y.numpy(), [0, 1, 2], (0, 1, 2)):
+        assert (x == other).tolist() == [True] * 3 and (x != other).tolist() == [False] * 3
+    assert (x == 1).tolist() == [False, True, False] and (np.arange(3) == x).all()
+    assert (x == None) is False and (x != "x") is True  # noqa: E711
+    assert len({x, y, x}) == 2 and {x: 1}[x] == 1
+    x.release()
+    with pytest.raises(ValueError, match="released"):
+        x == y
+
+
+def test_numbers_without_numpy(address):
+    code = (
+        "import sys; sys.modules['numpy'] = None\n"
+        "import array, tensorlease; c = tensorlease.connect()\n"
+        "c.put('numbers/bare', array.array('h', [7]))\n"
+        "t = c.get('numbers/bare')\n"
+        "print(int(t), float(t), t.tolist(), t.item())\n"
+    )
+    assert run_python(code).stdout == "7 7.0 [7] 7\n"
+
+
+# ---- Other elements over the same bytes ----
+
+
+@pytest.mark.parametrize("mode", "rc")
+def test_a_view_has_the_same_bytes(client, observer, mode):
+    before = leases_of(observer, os.getpid())
+    client.put("view/x", np.arange(24, dtype="int32").reshape(2, 12), metadata=b"m")
+    tensor = client.get("view/x", mode=mode)
+    view = tensor.view("int16")
+    assert (view.shape, view.dtype, view.read_only, view.name, view.metadata) == ((2, 24), "int16", mode == "r", "view/x", b"m")
+    assert (view.numpy() == tensor.numpy().view("int16")).all() and view._address == tensor._address
+    tensor.release()
+    assert leases_of(observer, os.getpid()) == before + 1
+    longer = view.view(np.float64).view("uint8").view("int32")
+    assert longer.tolist() == np.arange(24).reshape(2, 12).tolist()
+    other = view.copy_on_write()
+    other.numpy()[:] = 7
+    assert other.name == "view/x" and (other.read_only_view().numpy() == view.numpy()).all()
+    assert view.numpy()[0, 2] == 1 and (other.numpy() == 7).all() and other.shape == (2, 24)
+    assert abi.bytes_of(abi.versioned_of(view.__dlpack__(max_version=(1, 0))).tensor, 4) == bytes(4)
+    client.put("view/copy", view)
+    assert client.publish("view/again", view).version and client.get("view/copy").dtype == "int16"
+    for wrong in ("float32x5", "complex256", (1, 56, 1)):
+        with pytest.raises(ValueError):
+            view.view(wrong)
+    del view, longer, other
+    gc.collect()
+    assert leases_of(observer, os.getpid()) == before
+
+
+@pytest.mark.parametrize("word", ["int4", "float4_e2m1fn", "float6_e2m3fn", "uint1", "bfloat16", "float8_e5m2", "float32"])
+def test_bytes_of_any_type(client, word):
+    with client.create("view/x", (3, 8), word) as draft:
+        draft.bytes()[:] = bytes(range(draft.nbytes))
+    tensor = client.get("view/x")
+    assert tensor.bytes() == bytes(range(tensor.nbytes)) and tensor.bytes().readonly
+    assert tensor.view("uint8").numpy().tobytes() == bytes(range(tensor.nbytes))
+    client.put("view/x", np.float32(5))
+    assert len(client.get("view/x").bytes()) == 4
+    with pytest.raises(ValueError, match="whole number"):
+        client.get("view/x").view("uint8")
+    client.create("view/odd", (3, 5), "int4").commit()
+    with pytest.raises(ValueError, match="whole number"):
+        client.get("view/odd").view("uint8")
+    assert len(client.get("view/odd").bytes()) == 8
+
+
+def test_small_floats_of_a_safetensors_file(client, tmp_path):
+    header = {
+        "f4": {"dtype": "F4", "shape": [2, 8], "data_offsets": [0, 8]},
+        "f6": {"dtype": "F6_E2M3", "shape": [2, 8], "data_offsets": [8, 20]},
+    }
+    text = json.dumps(header).encode()
+    (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(range(20)))
+    client.load("small", tmp_path / "m.safetensors")
+    assert client.get("small/f4").view("uint8").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert client.get("small/f6").bytes() == bytes(range(8, 20))
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch, "float4_e2m1fn_x2"):
+        pytest.skip("this PyTorch has no float4")
+    array = client.get("small/f4").torch()
+    assert array.dtype == torch.float4_e2m1fn_x2 and array.view(torch.uint8).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    client.put("small/again", array)
+    again = client.get("small/again").torch()
+    assert again.dtype == array.dtype and (again.view(torch.uint8) == array.view(torch.uint8)).all()

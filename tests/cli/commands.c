@@ -548,6 +548,40 @@ TEST(status_tells_who_holds_what)
 	tl_close(client);
 }
 
+TEST(status_and_limits_tell_what_users_have)
+{
+	cleanup_td struct test_daemon d = td_start(.max_tensors = 160);
+	char uid[16], row[64];
+
+	put_six(&d, "mine");
+	snprintf(uid, sizeof(uid), "%u", geteuid());
+	{
+		cleanup_result struct result text = run(&d, "status", "--users");
+		cleanup_result struct result limits = run(&d, "limits");
+		cleanup_result struct result named = run(&d, "limits", "--user", uid, "--json");
+		cleanup_result struct result r = run(&d, "status", "--users", "--json");
+		cleanup_result struct result wrong = run(&d, "limits", "--user", "no such user");
+		cJSON *json = json_of(&r), *mine = json_of(&named), *user;
+
+		must_exit(&text, 0);
+		snprintf(row, sizeof(row), "%s\t", uid);
+		must_contain(text.out, row);
+		must_contain(text.out, "\t1/160\t1/");
+		must_exit(&limits, 0);
+		must_contain(limits.out, "tensors\t1\t160\t1\t160\n");
+		must_contain(limits.out, "gpu-bytes\t0\tnone\t0\tnone\n");
+		must_exit(&r, 0);
+		user = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "users"), 0);
+		must_be(cJSON_GetObjectItem(user, "uid")->valueint, geteuid());
+		must_exit(&named, 0);
+		user = cJSON_GetObjectItem(cJSON_GetObjectItem(mine, "shares"), "names");
+		must_be(cJSON_GetObjectItem(user, "used")->valueint, 1);
+		must_exit(&wrong, 2);
+		cJSON_Delete(json);
+		cJSON_Delete(mine);
+	}
+}
+
 /* Fails if a character that reverses or breaks a line, or is invisible, was printed. */
 static void must_hide_nothing(const struct result *r)
 {

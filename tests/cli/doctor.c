@@ -443,14 +443,10 @@ GPU_TEST(what_surrounds_a_gpu_is_told)
 }
 
 /*
- * Tries an exchange with a consumer in a real PID namespace. The fake's handles open in one
- * namespace only, as the real driver's do.
+ * The driver of this GPU takes handles of a process with the same PID for its own. Returns false if
+ * this user may not make a PID namespace.
  */
-/*
- * The driver of this GPU refuses legacy handles and events of another PID namespace. Returns false
- * if this user may not make one.
- */
-static bool pid_namespaces_are_told(void)
+static bool namespaces_are_told(void)
 {
 	cleanup_visit struct visit v = doctor_at(NULL);
 	const char *found = member(probe(&v, "gpu 0 pid ns"), "found");
@@ -459,23 +455,27 @@ static bool pid_namespaces_are_told(void)
 		return false;
 	must_say(&v, "gpu 0 legacy", "ok", NULL);
 	must_say(&v, "gpu 0 pid ns", "warn", "--pid=host");
-	must_contain(found, "legacy: does not work");
-	must_contain(found, "vmm: works only if");
+	must_contain(found, "namespace: legacy: works; vmm: works. ");
+	must_contain(found, "PID 1: legacy: does not work");
+	must_contain(found, "vmm: works, but gets may wait on the host");
+	must_say(&v, "gpu 0 shm", "ok", NULL);
+	must_contain(
+		member(probe(&v, "gpu 0 shm"), "found"),
+		"legacy: works, but gets may wait on the host for a producer's work; vmm: works");
 	must_have_failed(&v, 0);
 	return true;
 }
 
-static void look_at_real_pid_namespaces(void)
+static void look_at_real_namespaces(void)
 {
 	gpu_setenv("FAKECUDA_DEVICES", "1");
-	gpu_setenv("FAKECUDA_PIDNS", "real");
 	gpu_setenv("FAKECUDA_DELAY_US", "20000");
 }
 
 GPU_TEST(what_does_not_work_across_pid_namespaces_is_told)
 {
-	look_at_real_pid_namespaces();
-	SKIP_UNLESS(pid_namespaces_are_told(), "this user may not make a PID namespace");
+	look_at_real_namespaces();
+	SKIP_UNLESS(namespaces_are_told(), "this user may not make a PID namespace");
 }
 
 static bool write_to(const char *path, const char *text)
@@ -502,7 +502,7 @@ static int visit_as_an_ordinary_user(const struct test_daemon *d, void *told)
 	snprintf(gids, sizeof(gids), "1000 %u 1", (unsigned)getegid());
 	*(bool *)told = !unshare(CLONE_NEWUSER) && write_to("/proc/self/setgroups", "deny") &&
 			write_to("/proc/self/uid_map", uids) &&
-			write_to("/proc/self/gid_map", gids) && pid_namespaces_are_told();
+			write_to("/proc/self/gid_map", gids) && namespaces_are_told();
 	return 0;
 }
 
@@ -514,7 +514,7 @@ GPU_TEST(an_ordinary_user_is_told_the_same)
 
 	SKIP_UNLESS(geteuid() == 0, "an ordinary user already: the test before this one was it");
 	must(told != MAP_FAILED);
-	look_at_real_pid_namespaces();
+	look_at_real_namespaces();
 	must_be(td_run_client(NULL, visit_as_an_ordinary_user, told), 0);
 	was_told = *told;
 	munmap(told, sizeof(*told));

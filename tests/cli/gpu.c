@@ -177,14 +177,12 @@ GPU_TEST(what_needs_the_bytes_says_that_they_are_on_a_gpu)
 	} cases[] = {
 		{ { "get", "gpu/vmm", "-o", NULL } },
 		{ { "show", "gpu/vmm", "-o", NULL } },
-		{ { "save", "gpu/vmm", NULL } },
-		{ { "save", "gpu", NULL } },
 	};
 	cleanup_td struct test_daemon d = td_start(0);
 	struct test_child child = child_start_ready(&d, publish_both, NULL);
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct path file = in(&d, i == 1 ? "x.png" : i == 3 ? "x.npz" : "x.npy");
+		struct path file = in(&d, i == 1 ? "x.png" : "x.npy");
 		const char *args[8];
 		int n = 0;
 
@@ -204,6 +202,72 @@ GPU_TEST(what_needs_the_bytes_says_that_they_are_on_a_gpu)
 		}
 	}
 	child_finish(&child);
+}
+
+GPU_TEST(save_copies_what_is_on_a_gpu)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	struct test_child child = child_start_ready(&d, publish_both, NULL);
+	struct path one = in(&d, "x.npy"), all = in(&d, "x.npz");
+
+	{
+		cleanup_result struct result r = run(&d, "save", "gpu/vmm", one.text);
+
+		must_exit(&r, 0);
+		must_be(access(one.text, R_OK), 0);
+	}
+	{
+		cleanup_result struct result r = run(&d, "save", "gpu", all.text);
+
+		must_exit(&r, 0);
+		must_be(access(all.text, R_OK), 0);
+	}
+	child_finish(&child);
+}
+
+/* What a command has put on a GPU stays there when it has ended. */
+GPU_TEST(load_publishes_on_a_gpu)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	struct path file = in(&d, "m.npz"), back_file = in(&d, "g.npz");
+	static const char *const wrong[] = {
+		"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:99999999999", ""
+	};
+
+	put_six(&d, "m/a");
+	put_six(&d, "m/b");
+	{
+		cleanup_result struct result save = run(&d, "save", "m", file.text);
+		cleanup_result struct result load = run(&d, "load", "g", file.text, "--device",
+							"cuda:0");
+		cleanup_result struct result info = run(&d, "info", "g/b", "--json");
+		cleanup_result struct result back = run(&d, "save", "g", back_file.text);
+		cJSON *json = json_of(&info);
+
+		must_exit(&save, 0);
+		must_exit(&load, 0);
+		must_contain(load.out, "g/a\tfloat32\t");
+		must_exit(&info, 0);
+		assert_string_equal(text_of(json, "device_uuid"), uuid);
+		must(!lost(&d, "g/b"));
+		must_exit(&back, 0);
+		must_be_same_file(file.text, back_file.text);
+		cJSON_Delete(json);
+	}
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		cleanup_result struct result r = run(&d, "load", "g", file.text, "--device",
+						     wrong[i]);
+
+		must_exit(&r, 2);
+		must_contain(r.err, "--device must be cpu, cuda, or cuda: and a number, not '");
+	}
+	{
+		cleanup_result struct result r = run(&d, "load", "g", file.text, "--device",
+						     "cuda:77");
+
+		must_exit(&r, 1);
+		must_contain(r.err, "77");
+	}
 }
 
 int main(int argc, char **argv)

@@ -5,6 +5,7 @@
 #include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -73,26 +74,33 @@ struct running {
 	int out, err;
 };
 
-/* Starts the program. If @socket is NULL, it gets no address. */
+/*
+ * Starts the program. If @socket is NULL, it gets no address. Not by fork(), which would take
+ * leases and a connection for a child that does not use them.
+ */
 static inline struct running start_at(const char *socket, const char *const *args)
 {
-	const char *argv[ARGS_MAX + 1] = { cli_path() };
+	const char *argv[ARGS_MAX + 1] = { cli_path() }, *before = getenv("TENSORLEASE_SOCKET");
 	struct running r = { .out = memory_file(), .err = memory_file() };
+	posix_spawn_file_actions_t actions;
+	char *kept = before ? strdup(before) : NULL;
 
 	for (int i = 0; args[i]; i++) {
 		must(i + 2 < ARGS_MAX);
 		argv[i + 1] = args[i];
 	}
-	r.pid = fork();
-	must(r.pid >= 0);
-	if (!r.pid) {
-		dup2(r.out, STDOUT_FILENO);
-		dup2(r.err, STDERR_FILENO);
-		if (socket)
-			setenv("TENSORLEASE_SOCKET", socket, 1);
-		execv(argv[0], (char **)(uintptr_t)argv);
-		_exit(126);
-	}
+	if (socket)
+		must_be(setenv("TENSORLEASE_SOCKET", socket, 1), 0);
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, r.out, STDOUT_FILENO);
+	posix_spawn_file_actions_adddup2(&actions, r.err, STDERR_FILENO);
+	must_be(posix_spawn(&r.pid, argv[0], &actions, NULL, (char **)(uintptr_t)argv, environ), 0);
+	posix_spawn_file_actions_destroy(&actions);
+	if (kept)
+		setenv("TENSORLEASE_SOCKET", kept, 1);
+	else
+		unsetenv("TENSORLEASE_SOCKET");
+	free(kept);
 	return r;
 }
 

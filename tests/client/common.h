@@ -9,6 +9,7 @@
 #include "tensor/dtype.h"
 #include "tensor/extent.h"
 #include "tests/harness/harness.h"
+#include "tests/harness/sleeper.h"
 
 #define U8 ((DLDataType){ TL_DTYPE_UINT, 8, 1 })
 #define MS 1000000LL
@@ -23,7 +24,8 @@ static inline DLTensor bytes_tensor(void *data, const int64_t *shape)
 }
 
 /* Publishes @n bytes of @value and returns the version. */
-static inline uint64_t put_bytes(tl_client *client, const char *name, int value, size_t n)
+static inline uint64_t put_as(tl_client *client, const char *name, int value, size_t n,
+			      const tl_put_options *options)
 {
 	unsigned char *data = malloc(n + 1);
 	int64_t shape[1] = { (int64_t)n };
@@ -32,9 +34,21 @@ static inline uint64_t put_bytes(tl_client *client, const char *name, int value,
 
 	must(data);
 	memset(data, value, n);
-	must_be(tl_put(client, name, &t, NULL, &version), 0);
+	must_be(tl_put(client, name, &t, options, &version), 0);
 	free(data);
 	return version;
+}
+
+static inline uint64_t put_bytes(tl_client *client, const char *name, int value, size_t n)
+{
+	return put_as(client, name, value, n, NULL);
+}
+
+/* By the daemon, however often it is done. */
+static inline uint64_t put_alone(tl_client *client, const char *name, int value, size_t n)
+{
+	return put_as(client, name, value, n,
+		      &(tl_put_options){ .size = sizeof(tl_put_options), .ring = TL_RING_NONE });
 }
 
 static inline DLManagedTensorVersioned *get(tl_client *client, const char *name)
@@ -81,33 +95,6 @@ static inline uint64_t leases_of(tl_client *client, pid_t pid)
 
 	must_be(tl_list_clients(client, count_leases_of, &count), 0);
 	return count.n;
-}
-
-/* The state that /proc tells, 'S' while the thread sleeps in the kernel. */
-static inline char state_of_thread(pid_t tid)
-{
-	char path[64], state = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
-	f = fopen(path, "re");
-	must(f);
-	must(fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
-	fclose(f);
-	return state;
-}
-
-/*
- * Waits until the thread that stores its number in *@tid was seen asleep ten times in a row: a
- * short sleep, such as one for a lock, would be over before that.
- */
-static inline void until_it_sleeps(const _Atomic pid_t *tid)
-{
-	unsigned rounds = 0;
-
-	eventually(atomic_load(tid));
-	for (int asleep = 0; asleep < 10; test_pause(&rounds))
-		asleep = state_of_thread(atomic_load(tid)) == 'S' ? asleep + 1 : 0;
 }
 
 static inline uint64_t file_offset_of(const void *address, uint64_t *inode)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fork(): the child's tensors are protected by holds of its own, drafts stay the parent's, and
- * nothing is lost.
+ * fork(): the child's tensors are protected by holds of its own, drafts stay the parent's, who lets
+ * it fill exported ones, and nothing is lost.
  */
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -107,6 +107,65 @@ TEST(a_child_keeps_reading)
 	child_finish(&c);
 	must_be(td_status(&d).clients, 1);
 	tl_close(client);
+}
+
+struct drafts {
+	tl_client *client;
+	tl_draft *plain; /* not exported */
+	unsigned char *shown;
+	tl_draft *exported;
+};
+
+static unsigned char *new_draft(tl_client *client, const char *name, tl_draft **draft)
+{
+	int64_t n = 1 << 20;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	unsigned char *data;
+
+	must_be(tl_create(client, name, &spec, draft), 0);
+	data = tl_draft_tensor(*draft)->data;
+	memset(data, 1, 1 << 20);
+	return data;
+}
+
+/* What the child maps itself does not lie where its parent's drafts are. */
+static int filling_child(const struct test_daemon *d, void *arg)
+{
+	const struct drafts *drafts = arg;
+	unsigned char *hidden = tl_draft_tensor(drafts->plain)->data, *own;
+	tl_draft *draft;
+
+	(void)d;
+	for (int i = 0; i < 8; i++) {
+		own = new_draft(drafts->client, "d/child", &draft);
+		must(own + (1 << 20) <= hidden || hidden + (1 << 20) <= own);
+		must(own + (1 << 20) <= drafts->shown || drafts->shown + (1 << 20) <= own);
+		must_be(tl_commit(draft, NULL), 0);
+	}
+	must(drafts->shown[0] == 1);
+	memset(drafts->shown, 2, 1 << 20);
+	must_be(tl_commit(drafts->plain, NULL), -ESTALE);
+	return 0;
+}
+
+TEST(a_child_fills_exported_drafts_and_has_nothing_in_the_place_of_others)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct drafts drafts = { .client = td_connect(&d) };
+	DLManagedTensorVersioned *exported;
+	struct test_child c;
+
+	new_draft(drafts.client, "d/plain", &drafts.plain);
+	drafts.shown = new_draft(drafts.client, "d/shown", &drafts.exported);
+	must_be(tl_draft_export(drafts.exported, &exported), 0);
+	c = child_start(&d, filling_child, &drafts);
+	child_finish(&c);
+	must(drafts.shown[0] == 2 && drafts.shown[(1 << 20) - 1] == 2);
+	exported->deleter(exported);
+	tl_abort(drafts.plain);
+	td_settle(&d);
+	must_be(td_status(&d).drafts, 0);
+	tl_close(drafts.client);
 }
 
 static int dying_child(const struct test_daemon *d, void *arg)
@@ -295,16 +354,17 @@ TEST(forking_while_threads_are_at_work)
 	tl_close(client);
 }
 
-TEST(fork_and_exec_give_everything_back)
+static void fork_and_exec(uint32_t ring)
 {
 	enum { ROUNDS = 100, SIZE = 100000 };
 	cleanup_td struct test_daemon d = td_start();
+	const tl_put_options o = { .size = sizeof(o), .ring = ring };
 	tl_client *client = td_connect(&d);
 	DLManagedTensorVersioned *held, *small;
 	struct tl_status s;
 
-	put_bytes(client, "large", 1, SIZE);
-	put_bytes(client, "small", 1, 5000);
+	put_as(client, "large", 1, SIZE, &o);
+	put_as(client, "small", 1, 5000, &o);
 	for (int i = 0; i < ROUNDS; i++) {
 		pid_t pid;
 		int status;
@@ -320,16 +380,26 @@ TEST(fork_and_exec_give_everything_back)
 		must(pid > 0);
 		must_be(waitpid(pid, &status, 0), pid);
 		must_be(status, 0);
-		put_bytes(client, "large", i, SIZE);
-		put_bytes(client, "small", i, 5000);
+		td_settle(&d); /* what the child held is there for the next tensors */
+		put_as(client, "large", i, SIZE, &o);
+		put_as(client, "small", i, 5000, &o);
 		drop(held);
 		drop(small);
 	}
 	s = td_status(&d);
 	must_be(s.clients, 1);
 	must_be(s.retired, 0);
-	must(s.bytes_used - s.bytes_warm <= 4 * SIZE); /* with what is prefetched */
+	if (ring == TL_RING_NONE)
+		must(s.bytes_used - s.bytes_warm <= 4 * SIZE); /* with what is prefetched */
+	must_be(s.rings, ring == TL_RING_NONE ? 0 : 2);
+	must(s.ring_slots <= 2 * TL_RING_MAX);
 	tl_close(client);
+}
+
+TEST(fork_and_exec_give_everything_back)
+{
+	fork_and_exec(TL_RING_NONE);
+	fork_and_exec(TL_RING_AUTO);
 }
 
 /* ---- No connection for the child ---- */
@@ -346,7 +416,7 @@ static int held_by_its_parent(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-TEST(a_parent_holds_for_its_child_and_no_longer)
+static void must_be_held(child_fn *child)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct test_child c;
@@ -355,7 +425,7 @@ TEST(a_parent_holds_for_its_child_and_no_longer)
 	take_family(&f, td_connect(&d));
 	td_freeze(&d); /* it cannot answer the child's connection */
 	fork_timeout_ns = 50 * MS;
-	c = child_start(&d, held_by_its_parent, &f);
+	c = child_start(&d, child, &f);
 	fork_timeout_ns = WAIT_S * SECOND;
 	td_thaw(&d);
 	must_be(child_await(&c), 1);
@@ -368,6 +438,23 @@ TEST(a_parent_holds_for_its_child_and_no_longer)
 	put_bytes(f.client, "f/0", 1, 100); /* the next call sees that it is gone */
 	must_be(td_status(&d).retired, 0);
 	tl_close(f.client);
+}
+
+TEST(a_parent_holds_for_its_child_and_no_longer)
+{
+	must_be_held(held_by_its_parent);
+}
+
+/* As a child does that becomes a service. */
+static int held_without_descriptors(const struct test_daemon *d, void *arg)
+{
+	child_close_all();
+	return held_by_its_parent(d, arg);
+}
+
+TEST(a_parent_holds_for_a_child_that_closes_its_descriptors)
+{
+	must_be_held(held_without_descriptors);
 }
 
 static int fork_and_leave(const struct test_daemon *d, void *arg)
@@ -406,6 +493,64 @@ TEST(a_child_keeps_reading_after_its_parent_has_ended)
 	child_hang_up(&c);
 	eventually(td_status(&d).retired == 0);
 	tl_close(mine.client);
+}
+
+/* ---- Copy-on-write ---- */
+
+enum { PRIVATE_BYTES = 64 * 1024, PAGE = 4096 };
+
+struct written {
+	tl_client *client;
+	DLManagedTensorVersioned *tensor; /* its first page was written to before the fork */
+};
+
+static bool is_as_it_was(const struct written *w, int first, int second, int others)
+{
+	const unsigned char *p = w->tensor->dl_tensor.data;
+
+	for (size_t i = 0; i < PRIVATE_BYTES; i++)
+		if (p[i] != (i < PAGE ? first : i < 2 * PAGE ? second : others))
+			return false;
+	return true;
+}
+
+static int writing_child(const struct test_daemon *d, void *arg)
+{
+	struct written *w = arg;
+	unsigned char *data = w->tensor->dl_tensor.data;
+
+	(void)d;
+	must(is_as_it_was(w, 7, 1, 1));
+	memset(data + PAGE, 9, PAGE);
+	pause_at(1);
+	must(is_as_it_was(w, 7, 9, 1)); /* the parent has let go, and others reused what they could
+					 */
+	drop(w->tensor);
+	pause_at(2);
+	tl_close(w->client);
+	return 0;
+}
+
+TEST(a_childs_private_pages_and_those_it_never_wrote_stay_as_they_were)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_get_options how = { .size = sizeof(how), .mode = TL_MODE_COPY_ON_WRITE };
+	struct written w = { .client = td_connect(&d) };
+	struct test_child c;
+
+	put_bytes(w.client, "w", 1, PRIVATE_BYTES);
+	must_be(tl_get(w.client, "w", &how, &w.tensor), 0);
+	memset(w.tensor->dl_tensor.data, 7, PAGE);
+	c = child_start_ready(&d, writing_child, &w);
+	must(is_as_it_was(&w, 7, 1, 1));
+	drop(w.tensor);
+	for (int v = 0; v < 100; v++)
+		put_bytes(w.client, "w", 200, PRIVATE_BYTES);
+	must_be(td_status(&d).retired, 1);
+	must_be(child_step(&c), 2);
+	must_be(td_status(&d).retired, 0);
+	child_finish(&c);
+	tl_close(w.client);
 }
 
 /* ---- A parent whose connection ended ---- */

@@ -173,7 +173,7 @@ struct race {
 	_Atomic unsigned mixed, seen;
 };
 
-enum { RACED = 40, FIRST_ROUND = 1000 };
+enum { RACED = 160, FIRST_ROUND = 1000 }; /* it takes several turns of the daemon */
 
 static unsigned round_of(const DLManagedTensorVersioned *t)
 {

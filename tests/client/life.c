@@ -130,6 +130,53 @@ TEST(threads_share_a_client)
 	must_be(td_status(&d).clients, 0);
 }
 
+struct holding_thread {
+	tl_client *client;
+	pthread_barrier_t *all;
+	struct holding_thread *next;
+	DLManagedTensorVersioned *held;
+	pthread_t thread;
+};
+
+/* Gives back what another thread took. */
+static void *hold_and_drop(void *arg)
+{
+	struct holding_thread *h = arg;
+
+	h->held = get(h->client, "a");
+	pthread_barrier_wait(h->all);
+	drop(h->next->held);
+	return NULL;
+}
+
+TEST(more_threads_than_there_are_counters)
+{
+	enum { MANY = 1100 };
+	static struct holding_thread h[MANY];
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	pthread_barrier_t all;
+	pthread_attr_t attr;
+
+	put_bytes(client, "a", 1, 100);
+	pthread_barrier_init(&all, NULL, MANY + 1);
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, 128 << 10);
+	for (int i = 0; i < MANY; i++) {
+		h[i] = (struct holding_thread){ .client = client,
+						.all = &all,
+						.next = &h[(i + 1) % MANY] };
+		must_be(pthread_create(&h[i].thread, &attr, hold_and_drop, &h[i]), 0);
+	}
+	pthread_barrier_wait(&all);
+	tl_close(client); /* the leases keep the session, and the last to end ends it */
+	for (int i = 0; i < MANY; i++)
+		pthread_join(h[i].thread, NULL);
+	must_be(td_status(&d).clients, 0);
+	pthread_attr_destroy(&attr);
+	pthread_barrier_destroy(&all);
+}
+
 TEST(clients_come_and_go)
 {
 	cleanup_td struct test_daemon d = td_start();

@@ -87,6 +87,66 @@ static void *wait_for_name(void *arg)
 	return tl_get(w->client, "later", &o, &t) ? NULL : t;
 }
 
+/* How many mappings this process has, of what daemons made among others. */
+static unsigned shared_mappings(void)
+{
+	FILE *f = fopen("/proc/self/maps", "re");
+	char line[512];
+	unsigned n = 0;
+
+	must(f);
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, "tensorlease") != NULL;
+	fclose(f);
+	return n;
+}
+
+static void *drop_elsewhere(void *arg)
+{
+	drop(arg);
+	return NULL;
+}
+
+/* None of them waits for another, and the present one for none. */
+TEST(each_former_session_ends_with_its_last_tensor)
+{
+	enum { FORMER = 5 };
+	static const int order[FORMER] = { 2, 0, 4, 1, 3 };
+	struct test_daemon first = td_start();
+	cleanup_td struct test_daemon d = { .pid = 0 };
+	tl_client *client = td_connect(&first);
+	DLManagedTensorVersioned *held[FORMER];
+	unsigned mappings, now;
+	pthread_t thread;
+
+	put_bytes(client, "a", 0, 100);
+	held[0] = get(client, "a");
+	td_stop(&first);
+	for (int i = 1; i <= FORMER; i++) {
+		d = td_start(.socket = first.socket);
+		must(td_alive(&d));
+		must_be(put_bytes(client, "a", i, 100), 1);
+		if (i == FORMER)
+			break;
+		held[i] = get(client, "a");
+		td_stop(&d);
+	}
+	for (int i = 0; i < 1000; i++)
+		drop(get(client, "a"));
+	mappings = shared_mappings();
+	for (int i = 0; i < FORMER; i++) {
+		must(all_bytes(held[order[i]], order[i], 100));
+		must_be(pthread_create(&thread, NULL, drop_elsewhere, held[order[i]]), 0);
+		pthread_join(thread, NULL);
+		now = shared_mappings();
+		must(now < mappings); /* its catalog, and what it lay in */
+		mappings = now;
+		drop(get(client, "a"));
+	}
+	tl_close(client);
+	must(shared_mappings() < mappings);
+}
+
 TEST(a_waiter_survives_a_restart)
 {
 	struct test_daemon first = td_start();
@@ -238,6 +298,22 @@ static int autostarter(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
+/* It has a keeper, and so another one has what was published. Returns that one. */
+static pid_t survives_kill(pid_t pid)
+{
+	DLManagedTensorVersioned *t = NULL;
+	tl_client *client;
+	pid_t next;
+
+	must_be(tl_connect(NULL, &client), 0);
+	must_be(kill(pid, SIGKILL), 0);
+	eventually((next = (pid_t)daemon_of(client)) != pid);
+	eventually(!tl_get(client, "auto", NULL, &t));
+	drop(t);
+	tl_close(client);
+	return next;
+}
+
 TEST(a_daemon_is_started_once)
 {
 	const char *binary = getenv("TL_TEST_DAEMON");
@@ -271,7 +347,7 @@ TEST(a_daemon_is_started_once)
 	must_be(st.st_mode & 07777, 0700);
 	for (int i = 0; i < 4; i++)
 		child_finish(&c[i]);
-	end_daemon((pid_t)pid);
+	end_daemon(survives_kill((pid_t)pid));
 
 	must_be(chmod(path, 0755), 0); /* a directory that is not private is not trusted */
 	must_be(tl_connect(&(tl_connect_options){ .size = sizeof(tl_connect_options),

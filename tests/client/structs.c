@@ -57,7 +57,7 @@ TEST(a_struct_that_is_too_small_is_refused_and_left_alone)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
-	tl_info info = { .size = sizeof(info) - 1, .nbytes = 7 };
+	tl_info info = { .size = offsetof(tl_info, ttl_ns) - 1, .nbytes = 7 };
 	tl_status status = { .size = 8, .commits = 7 };
 	DLManagedTensorVersioned *t;
 

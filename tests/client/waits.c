@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gets that wait: for a name, for a newer version, asleep or spinning; and what ends the wait. */
+#include <limits.h>
+#include <sys/mman.h>
+
 #include "tests/client/common.h"
 
 TEST(no_time_means_now)
@@ -133,6 +136,158 @@ TEST(ping_pong_loses_no_wake_up)
 	}
 	child_must_succeed(&c);
 	tl_close(client);
+}
+
+/* The loop wakes those whom a commit left asleep, though no message comes. */
+TEST(when_the_daemon_has_settled_a_whole_crowd_is_awake)
+{
+	enum { CROWD = 300 };
+	static struct sleeping crowd[CROWD];
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	struct raw rc = rc_open(&d);
+	const _Atomic uint32_t *word;
+
+	put_bytes(client, "w", 1, 10);
+	word = rc_version_word(&rc, 0); /* the first tensor has the first slot */
+	sleeping_start(crowd, CROWD, word);
+	put_bytes(client, "w", 2, 10);
+	td_settle(&d);
+	must_be(syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0), 0);
+	sleeping_end(crowd, CROWD);
+	rc_close(&rc);
+	tl_close(client);
+}
+
+/* ---- who moves sleepers away ---- */
+
+enum { LAST_VERSION = 150 };
+
+/* Shared with the thief. A thief that never wakes costs a waiter the second after which it looks by
+ * itself; without defence the test would run into its limit of time. */
+struct theft {
+	_Atomic uint64_t stolen; /* sleepers that were moved */
+	_Atomic bool over;
+	int64_t wake_ns; /* after so long it wakes those whom it has; 0: never */
+	_Atomic uint64_t seen;
+	tl_client *client, *producer;
+	bool many;
+};
+
+static int thief(const struct test_daemon *d, void *arg)
+{
+	struct theft *theft = arg;
+	struct raw rc = rc_open(d);
+	const unsigned char *base = (const unsigned char *)rc.catalog;
+	const struct catalog_name *name = (const void *)(base + rc.catalog->off_names);
+	const struct catalog_wake *wakes = (const void *)(base + rc.catalog->off_wakes);
+	const _Atomic uint32_t *word = catalog_version_word(name), *pocket = &wakes[7].word;
+	int64_t woken = now_ns();
+
+	must_be(name->len, 1);
+	must_be(name->text[0], 'w');
+	while (!atomic_load(&theft->over)) {
+		long n = syscall(SYS_futex, word, FUTEX_REQUEUE, 0, (void *)(intptr_t)INT_MAX,
+				 pocket, 0);
+
+		must(n >= 0);
+		atomic_fetch_add(&theft->stolen, (uint64_t)n);
+		if (theft->wake_ns && now_ns() - woken > theft->wake_ns) {
+			must(syscall(SYS_futex, pocket, FUTEX_WAKE, INT_MAX, NULL, NULL, 0) >= 0);
+			woken = now_ns();
+		}
+		sched_yield();
+	}
+	return 0;
+}
+
+/* Waits for each version, and fails if one is missed. */
+static void *see_all(void *arg)
+{
+	struct theft *theft = arg;
+
+	for (uint64_t v = 2; v <= LAST_VERSION; v++) {
+		tl_get_options o = { .size = sizeof(o),
+				     .timeout_ns = WAIT_S * SECOND,
+				     .newer_than = v - 1 };
+		tl_wait_item items[] = { { .name = "w", .newer_than = v - 1 }, { .name = "x" } };
+		tl_info info = { .size = sizeof(info) };
+		DLManagedTensorVersioned *t;
+		size_t which = 7;
+
+		if (theft->many) {
+			must_be(tl_wait_many(theft->client, items, 2, NULL, 0, WAIT_S * SECOND,
+					     &which),
+				0);
+			must_be(which, 0);
+		}
+		must_be(tl_get(theft->client, "w", &o, &t), 0);
+		must_be(tl_tensor_info(t, &info), 0);
+		must_be(info.version, v);
+		drop(t);
+		atomic_store(&theft->seen, v);
+	}
+	return NULL;
+}
+
+/* Publishes each version when its waiter has been stolen. */
+static void *publish_all(void *arg)
+{
+	struct theft *theft = arg;
+
+	for (uint64_t v = 2; v <= LAST_VERSION; v++) {
+		uint64_t stolen;
+
+		eventually(atomic_load(&theft->seen) == v - 1);
+		stolen = atomic_load(&theft->stolen);
+		eventually(atomic_load(&theft->stolen) > stolen);
+		must_be(put_alone(theft->producer, "w", 1, 10), v); /* the thief knows no page */
+	}
+	return NULL;
+}
+
+static void wait_beside_a_thief(bool many, int64_t wake_ns)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct theft *theft = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+				   -1, 0);
+	pthread_t waiter, publisher;
+	struct test_child c;
+
+	must(theft != MAP_FAILED);
+	theft->client = td_connect(&d);
+	theft->producer = td_connect(&d);
+	theft->many = many;
+	theft->wake_ns = wake_ns;
+	must_be(put_bytes(theft->producer, "w", 1, 10), 1);
+	atomic_store(&theft->seen, 1);
+	c = child_start(&d, thief, theft);
+	must_be(pthread_create(&waiter, NULL, see_all, theft), 0);
+	must_be(pthread_create(&publisher, NULL, publish_all, theft), 0);
+	eventually(atomic_load(&theft->seen) == LAST_VERSION);
+	pthread_join(waiter, NULL);
+	pthread_join(publisher, NULL);
+	atomic_store(&theft->over, true);
+	child_must_succeed(&c);
+	tl_close(theft->client);
+	tl_close(theft->producer);
+	munmap(theft, 4096);
+}
+
+TEST(a_get_whose_sleeper_is_stolen_is_in_time_for_each_version)
+{
+	wait_beside_a_thief(false, 0);
+}
+
+TEST(a_wait_for_many_whose_sleeper_is_stolen_is_in_time_for_each_version)
+{
+	wait_beside_a_thief(true, 0);
+}
+
+TEST(a_thief_who_wakes_late_gains_nothing)
+{
+	wait_beside_a_thief(false, 600 * MS);
+	wait_beside_a_thief(true, 600 * MS);
 }
 
 int main(void)

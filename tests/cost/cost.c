@@ -63,6 +63,13 @@ __attribute__((noinline)) static void measured_put(tl_client *client, int n)
 		put(client, "put", SMALL);
 }
 
+/* Each put has another shape than the last, so that no ring begins and the daemon handles it. */
+__attribute__((noinline)) static void measured_reshape(tl_client *client, int n)
+{
+	for (int i = 0; i < n; i++)
+		put(client, "reshape", i % 2 ? SMALL : SMALL / 2);
+}
+
 __attribute__((noinline)) static void measured_first(tl_client *client, int n)
 {
 	for (int i = 0; i < n; i++) {
@@ -82,7 +89,7 @@ int main(int argc, char **argv)
 	int n;
 
 	if (argc != 4)
-		errx(2, "usage: cost get|put|first ADDRESS N");
+		errx(2, "usage: cost get|put|reshape|first ADDRESS N");
 	n = atoi(argv[3]);
 	options.address = argv[2];
 	check(tl_connect(&options, &producer), "tl_connect");
@@ -95,9 +102,13 @@ int main(int argc, char **argv)
 		measured_get(client, n);
 		kept->deleter(kept);
 	} else if (!strcmp(argv[1], "put")) {
-		for (int i = 0; i < 100; i++) /* until memory is used again */
+		for (int i = 0; i < 100; i++) /* until a ring has begun */
 			put(client, "put", SMALL);
 		measured_put(client, n);
+	} else if (!strcmp(argv[1], "reshape")) {
+		for (int i = 0; i < 100; i++)
+			put(client, "reshape", i % 2 ? SMALL : SMALL / 2);
+		measured_reshape(client, n);
 	} else {
 		for (int i = 0; i < n; i++) {
 			char name[NAME];

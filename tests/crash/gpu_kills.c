@@ -225,7 +225,7 @@ GPU_TEST(killed_after_each_step)
 
 GPU_TEST(killed_at_any_moment)
 {
-	cleanup_gpu struct gpu_daemon g = gpu_start(.max_clients = 100);
+	cleanup_gpu struct gpu_daemon g = gpu_start(.max_clients = 1000);
 	_Atomic bool *stop = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 				  -1, 0);
 	const char *asked = getenv("TL_TEST_SEED");

@@ -53,6 +53,7 @@ static tl_draft *life_draft(struct life *l, int64_t *nbytes)
 	char name[16];
 
 	*nbytes = sizes[random_below(&l->x, 7)];
+	spec.ring = (uint32_t)random_below(&l->x, 8); /* rings begin and end all the time */
 	must_be_expected(tl_create(l->client, some_name(l, name), &spec, &draft));
 	return draft;
 }
@@ -89,6 +90,10 @@ static void life_put(struct life *l)
 	char name[16];
 
 	source.strides = strides;
+	if (random_below(&l->x, 2)) {
+		o.ring = 5;
+		o.metadata_size %= 24;
+	}
 	must_be_expected(tl_put(l->client, some_name(l, name), &source, &o, NULL));
 }
 

@@ -241,6 +241,17 @@ static struct raw open_with_lease(const struct test_daemon *d, const struct situ
 	return rc;
 }
 
+static int a_holder_between_g2_and_g3(const struct test_daemon *d, void *arg)
+{
+	const struct situation *s = arg;
+	struct raw rc = open_with_lease(d, s);
+
+	rc_drop(&rc, s->draft.ref);
+	atomic_fetch_add(rc_held(&rc, ref_slot(s->draft.ref)), 1);
+	pause_at(1);
+	die();
+}
+
 static int holding(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
@@ -286,7 +297,7 @@ static int with_rescan_set(const struct test_daemon *d, void *arg)
 static int after_map(const struct test_daemon *d, void *arg)
 {
 	const struct situation *s = arg;
-	struct wire_ref map = { .ref = s->draft.ref };
+	struct wire_map map = { .ref = s->draft.ref, .name = CATALOG_NONE };
 	struct raw rc = open_with_lease(d, s);
 
 	/* the answer will carry a descriptor */
@@ -400,7 +411,8 @@ struct step {
 	enum {
 		NO_PAUSE,
 		PAUSES,	     /* once, before its last step */
-		THEIRS_GOES, /* and meanwhile "theirs" is deleted */
+		THEIRS_GOES, /* and meanwhile "theirs" is deleted, but stays for its last step */
+		THEIRS_GOES_AT_ONCE,
 	} pause;
 };
 
@@ -420,7 +432,9 @@ static const struct step steps[] = {
 	{ "with an unused prefetched draft", with_an_unused_prefetched_draft,
 	  must_be_nothing_of_it },
 	{ "with a prefetched draft in use", with_a_prefetched_draft_in_use, must_be_nothing_of_it },
-	{ "between G2 and G3", between_g2_and_g3, must_be_nothing_of_it, THEIRS_GOES },
+	{ "between G2 and G3", between_g2_and_g3, must_be_nothing_of_it, THEIRS_GOES_AT_ONCE },
+	{ "a holder between G2 and G3", a_holder_between_g2_and_g3, must_be_nothing_of_it,
+	  THEIRS_GOES },
 	{ "between G2 and G3, live", between_g2_and_g3, must_be_unharmed, PAUSES },
 	{ "holding", holding, must_be_nothing_of_it, THEIRS_GOES },
 	{ "holding, live", holding, must_be_unharmed, PAUSES },
@@ -450,10 +464,10 @@ static void meet_child(struct situation *s, const struct step *step, struct test
 
 	if (step->pause != NO_PAUSE)
 		child_await(c);
-	if (step->pause == THEIRS_GOES) {
+	if (step->pause >= THEIRS_GOES) {
 		must_be(rc_delete(&s->rc, "theirs"), 0);
 		status = td_status(s->d);
-		must_be(status.retired, 1);
+		must_be(status.retired, step->pause == THEIRS_GOES);
 		must_be(status.tensors, 0);
 	}
 	if (step->pause != NO_PAUSE)
@@ -489,7 +503,7 @@ static void try_step(const struct test_daemon *d, const struct step *step, uint6
 	must_be(td_status(d).clients, 1);
 	must_be(td_status(d).drafts, 0);
 	step->check(&s);
-	if (step->pause == THEIRS_GOES)
+	if (step->pause >= THEIRS_GOES)
 		check_deleted(&s);
 	else
 		must_be(rc_delete(&s.rc, "theirs"), 0);

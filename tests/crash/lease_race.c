@@ -269,6 +269,8 @@ static uint64_t publish(tl_client *client, unsigned name, uint64_t version, bool
 			 .shape = &shape,
 			 .ndim = 1,
 			 .timeout_ns = WAIT_S * SECOND,
+			 .ring = version % 97 && name % 4 < 2 ? 3 + name : 0, /* they begin and end
+									       */
 			 .dtype = { .code = 1, .bits = 8, .lanes = 1 } };
 	uint64_t given = version;
 	tl_draft *draft = NULL;

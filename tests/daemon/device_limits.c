@@ -161,33 +161,55 @@ TEST(the_65th_device_is_refused)
 
 /* ---- descriptors ---- */
 
+static int use_half_of_the_descriptors(const struct test_daemon *d, void *arg)
+{
+	struct raw rc = rc_open(d), other = rc_open(d);
+	struct wire_segment_ref seg;
+
+	(void)arg;
+	must_be(export_fds(&rc, 33, &seg), WIRE_E_QUOTA);
+	must_be(export_fds(&rc, 20, &seg), 0);
+	must_be(export_fds(&other, 13, &seg), WIRE_E_QUOTA);
+	must_be(export_fds(&other, 12, &seg), 0);
+	rc_goodbye(&rc);
+	rc_goodbye(&other);
+	return 0;
+}
+
 TEST(descriptors_are_a_bounded_share_and_counted_for_each_user)
 {
-	/* 224 - 32 for itself - 2 for each of 32 clients: 64 for memory on devices, half of that
-	 * for each user */
-	cleanup_td struct test_daemon d = td_start(.nofile = 224, .max_clients = 32,
+	/* 288 - 32 for itself - 32 on their way - 3 for each of 32 clients: 128, of which 64 are
+	 * for memory on devices. Of these the daemon's own user may have all and every other user
+	 * half. */
+	cleanup_td struct test_daemon d = td_start(.storage = "shm", .nofile = 288,
+						   .max_clients = 32, .for_others = geteuid() == 0,
 						   .extra = ARGUMENTS("--warm-time", "0"));
 	struct device_before before = device_look(&d);
 	struct raw rc = rc_open(&d), other = rc_open(&d);
-	struct wire_segment_ref segs[32], seg;
+	struct wire_segment_ref segs[64], seg;
+	struct test_child stranger;
 
-	must_be(export_fds(&rc, 33, &seg), WIRE_E_NO_RESOURCES); /* all its parts, from the start */
-	must_be(export_fds(&rc, 20, &segs[0]), 0);
-	must_be(export_fds(&rc, 13, &seg), WIRE_E_NO_RESOURCES);
+	must_be(export_fds(&rc, 65, &seg), WIRE_E_NO_RESOURCES); /* all its parts, from the start */
+	must_be(export_fds(&rc, 40, &segs[0]), 0);
+	must_be(export_fds(&rc, 25, &seg), WIRE_E_NO_RESOURCES);
 	must_be(rc_answer(&rc, rc_unexport(&rc, &segs[0]), WIRE_DONE), 0);
-	for (int i = 0; i < 32; i++)
+	for (int i = 0; i < 64; i++)
 		must_be(export_fds(i % 2 ? &rc : &other, 1, &segs[i]), 0);
 	must_be(export_fds(&rc, 1, &seg), WIRE_E_NO_RESOURCES);
 	must_be(export_fds(&other, 1, &seg), WIRE_E_NO_RESOURCES); /* connections do not multiply it
 								    */
 	must_be(export_on(&rc, GPU, 1, NULL), 0); /* a handle needs no descriptor */
-	must_be(count_fds(d.pid), before.fds + 4 + 32);
+	must_be(count_fds(d.pid), before.fds + 4 + 64);
 	must_be(rc_put(&other, "cpu", MIB, 1, NULL), 0);
 	must_be(rc_delete(&other, "cpu"), 0);
 	must_be(rc_answer(&rc, rc_unexport(&rc, &segs[1]), WIRE_DONE), 0);
 	must_be(export_fds(&other, 1, &seg), 0);
 	rc_goodbye(&rc);
 	rc_goodbye(&other);
+	if (geteuid() == 0) {
+		stranger = child_start_as(1111, &d, use_half_of_the_descriptors, NULL);
+		child_must_succeed(&stranger);
+	}
 	must_be_as_before(&d, &before);
 }
 
@@ -203,9 +225,11 @@ static void must_not_be_kept(const struct test_daemon *d, struct raw *rc, int fd
 	must_be(rc_export(rc, SEGMENT_CUDA_VMM, GPU, 8192, 4096, 2, good, &seg), 0);
 	fds = count_fds(d->pid);
 	must_be(rc_answer(rc, rc_part(rc, &seg, 1, 4096, fd_take), 0), WIRE_E_INVALID);
+	rc_settle(rc);
 	must_be(count_fds(d->pid), fds);
 	must_be(rc_answer(rc, rc_unexport(rc, &seg), WIRE_DONE), 0);
 	must_be(rc_export(rc, SEGMENT_CUDA_VMM, GPU, 4096, 4096, 1, fd_take, &seg), WIRE_E_INVALID);
+	rc_settle(rc);
 	must_be(count_fds(d->pid), fds - 1);
 	must_be(used_on(rc, GPU), 0);
 	close(good);
@@ -259,6 +283,65 @@ TEST(the_hosts_memory_is_not_kept_as_a_devices)
 	must_be_as_before(&d, &before);
 }
 
+/* It is an error that says why, and the daemon keeps nothing. */
+static void must_be_refused_as_host_memory(struct raw *rc, struct wire_header *m, size_t size,
+					   int fd_take)
+{
+	struct wire_error_reply e;
+	struct conn_message answer;
+
+	must_be(rc_send(rc, (enum wire_type)m->type, m, size, fd_take), 0);
+	must_be(rc_receive(rc, &answer), 0);
+	rc_must_fail(&answer, WIRE_E_INVALID);
+	memcpy(&e, answer.bytes, sizeof(e));
+	must(memmem(answer.bytes + sizeof(e), e.text_len, "host's memory", 13));
+	must(memmem(answer.bytes + sizeof(e), e.text_len, "TENSORLEASE_FAKE_GPU=1", 22));
+	close(fd_take);
+}
+
+static void host_memory_is_refused(const char *fake)
+{
+	struct test_daemon d;
+
+	if (fake)
+		setenv("TENSORLEASE_FAKE_GPU", fake, 1);
+	else
+		unsetenv("TENSORLEASE_FAKE_GPU");
+	d = td_start();
+	setenv("TENSORLEASE_FAKE_GPU", "1", 1);
+	for (int pool = 0; pool < 2; pool++) {
+		struct raw rc = rc_open(&d);
+		struct device_before before = device_look(&d);
+		struct wire_export export = { .size = MIB,
+					      .part_size = MIB,
+					      .parts = 1,
+					      .kind = pool ? SEGMENT_CUDA_POOL : SEGMENT_CUDA_VMM,
+					      .device = { GPU } };
+		struct wire_keep keep = { .device = { GPU } };
+		int fd = memory_new(MIB);
+
+		export.header.type = WIRE_EXPORT;
+		keep.header.type = WIRE_KEEP;
+		must_be(posix_fallocate(fd, 0, MIB), 0);
+		must_be_refused_as_host_memory(&rc, &export.header, sizeof(export), fd);
+		must_be_refused_as_host_memory(&rc, &keep.header, sizeof(keep), memory_new(0));
+		must_be_as_before(&d, &before);
+		must_be(used_on(&rc, GPU), 0);
+		export_ipc(&rc, MIB); /* the connection lives, and a handle needs no descriptor */
+		must_be(rc_put(&rc, "cpu", MIB, 1, NULL), 0);
+		must_be(rc_delete(&rc, "cpu"), 0);
+		rc_goodbye(&rc);
+	}
+	td_stop(&d);
+}
+
+TEST(the_hosts_memory_is_a_devices_only_for_tests)
+{
+	host_memory_is_refused(NULL);
+	host_memory_is_refused("");
+	host_memory_is_refused("0");
+}
+
 TEST(character_devices_that_are_no_gpus_are_not_kept)
 {
 	static const char *const paths[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/urandom",
@@ -283,7 +366,7 @@ TEST(character_devices_that_are_no_gpus_are_not_kept)
 	must_be_as_before(&d, &before);
 }
 
-TEST(a_segment_of_1024_parts)
+TEST(a_segment_of_2048_parts)
 {
 	cleanup_td struct test_daemon d = td_start();
 	struct device_before before = device_look(&d);
@@ -291,15 +374,15 @@ TEST(a_segment_of_1024_parts)
 	struct wire_segment_ref seg;
 	int fd = memory_new(MIB);
 
-	must_be(rc_export(&rc, SEGMENT_CUDA_VMM, GPU, 1024 * MIB, MIB, 1024, fd, &seg), 0);
-	for (uint32_t i = 1; i < 1024; i++)
+	must_be(rc_export(&rc, SEGMENT_CUDA_VMM, GPU, 2048 * MIB, MIB, 2048, fd, &seg), 0);
+	for (uint32_t i = 1; i < 2048; i++)
 		rc_part(&rc, &seg, i, MIB, fd);
 	close(fd);
-	must_be(rc_place(&rc, &seg, NULL, .name = "a", .nbytes = 1024 * MIB), 0);
-	for (uint32_t i = 0; i < 1024; i++)
+	must_be(rc_place(&rc, &seg, NULL, .name = "a", .nbytes = 2048 * MIB), 0);
+	for (uint32_t i = 0; i < 2048; i++)
 		must_be(rc_import(&reader, &seg, i, NULL, NULL), 0);
 	rc_goodbye(&rc);
-	must_be(count_fds(d.pid), before.fds + 2 + 1024); /* the memory outlives its producer */
+	must_be(count_fds(d.pid), before.fds + 2 + 2048); /* the memory outlives its producer */
 	must_be(rc_delete(&reader, "a"), 0);
 	rc_notice(&reader, WIRE_UNMAP);
 	rc_goodbye(&reader);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include "tests/harness/harness.h"
@@ -130,35 +131,39 @@ static int read_only(int fd_take)
 TEST(only_a_sealed_memfd_of_the_right_size_is_taken)
 {
 	enum { SLOTS = 1024 };
-	const int all_seals = F_SEAL_SHRINK | F_SEAL_GROW;
 	cleanup_td struct test_daemon d = td_start(.max_tensors = SLOTS);
 	uint64_t size = ledger_size(SLOTS);
 	struct raw honest = rc_open(&d);
 	unsigned fds;
 	const struct offer offers[] = {
 		{ "not sealed", memfd_with(SLOTS, LEDGER_MAGIC, 0), size, LEDGER_LAYOUT },
-		{ "may shrink", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_GROW), size, LEDGER_LAYOUT },
-		{ "may grow", memfd_with(SLOTS, LEDGER_MAGIC, F_SEAL_SHRINK), size, LEDGER_LAYOUT },
-		{ "may not be sealed", memfd_with(SLOTS, LEDGER_MAGIC, all_seals | F_SEAL_SEAL),
+		{ "may shrink", memfd_with(SLOTS, LEDGER_MAGIC, LEDGER_SEALS & ~F_SEAL_SHRINK),
 		  size, LEDGER_LAYOUT },
-		{ "only for reading", read_only(memfd_with(SLOTS, LEDGER_MAGIC, all_seals)), size,
+		{ "may grow", memfd_with(SLOTS, LEDGER_MAGIC, LEDGER_SEALS & ~F_SEAL_GROW), size,
 		  LEDGER_LAYOUT },
+		{ "may be punched",
+		  memfd_with(SLOTS, LEDGER_MAGIC, LEDGER_SEALS & ~F_SEAL_FUTURE_WRITE), size,
+		  LEDGER_LAYOUT },
+		{ "may not be sealed", memfd_with(SLOTS, LEDGER_MAGIC, LEDGER_SEALS | F_SEAL_SEAL),
+		  size, LEDGER_LAYOUT },
+		{ "only for reading", read_only(memfd_with(SLOTS, LEDGER_MAGIC, LEDGER_SEALS)),
+		  size, LEDGER_LAYOUT },
 		{ "too small", resized(SLOTS, 4096), size, LEDGER_LAYOUT },
 		{ "empty", resized(SLOTS, 0), size, LEDGER_LAYOUT },
 		{ "too large", resized(SLOTS, (off_t)size + 4096), size, LEDGER_LAYOUT },
 		{ "a byte short", resized(SLOTS, (off_t)size - 1), size, LEDGER_LAYOUT },
-		{ "says too small", memfd_with(SLOTS, LEDGER_MAGIC, all_seals), 4096,
+		{ "says too small", memfd_with(SLOTS, LEDGER_MAGIC, LEDGER_SEALS), 4096,
 		  LEDGER_LAYOUT },
-		{ "says too large", memfd_with(SLOTS, LEDGER_MAGIC, all_seals), size + 4096,
+		{ "says too large", memfd_with(SLOTS, LEDGER_MAGIC, LEDGER_SEALS), size + 4096,
 		  LEDGER_LAYOUT },
 		{ "is and says too small", resized(SLOTS, 4096), 4096, LEDGER_LAYOUT },
-		{ "wrong magic", memfd_with(SLOTS, LEDGER_MAGIC + 1, all_seals), size,
+		{ "wrong magic", memfd_with(SLOTS, LEDGER_MAGIC + 1, LEDGER_SEALS), size,
 		  LEDGER_LAYOUT },
-		{ "a catalog's magic", memfd_with(SLOTS, CATALOG_MAGIC, all_seals), size,
+		{ "a catalog's magic", memfd_with(SLOTS, CATALOG_MAGIC, LEDGER_SEALS), size,
 		  LEDGER_LAYOUT },
 		{ "wrong layout in it", with_word(SLOTS, offsetof(struct ledger, layout), 5, 8),
 		  size, LEDGER_LAYOUT },
-		{ "wrong layout said", memfd_with(SLOTS, LEDGER_MAGIC, all_seals), size,
+		{ "wrong layout said", memfd_with(SLOTS, LEDGER_MAGIC, LEDGER_SEALS), size,
 		  LEDGER_LAYOUT + 1 },
 		{ "wrong slots in it", with_word(SLOTS, offsetof(struct ledger, slots), 5, 4), size,
 		  LEDGER_LAYOUT },
@@ -204,6 +209,46 @@ TEST(a_ledger_on_huge_pages_is_refused)
 	td_settle(&d);
 }
 
+/* Sends LEDGER with that memfd. Returns what rc_judge() makes of the answer. */
+static int offer(struct raw *rc, int fd)
+{
+	struct wire_ledger ledger = { .size = ledger_size(rc->welcome.max_tensors),
+				      .layout = LEDGER_LAYOUT };
+	struct conn_message m;
+
+	must_be(rc_send(rc, WIRE_LEDGER, &ledger, sizeof(ledger), fd), 0);
+	must_be(rc_receive(rc, &m), 0);
+	return rc_judge(&m, WIRE_READY);
+}
+
+TEST(two_connections_cannot_have_one_ledger)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw first = rc_open(&d), second = rc_connect(&d);
+
+	rc_hello(&second);
+	must_be(offer(&second, first.ledger_fd), WIRE_E_INVALID);
+	rc_close(&second);
+	rc_close(&first);
+	td_must_be_empty(&d);
+}
+
+TEST(a_ledger_that_the_daemon_may_not_read_is_refused)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw rc = rc_connect(&d);
+	int fd;
+
+	rc_hello(&rc);
+	fd = ledger_new(rc.welcome.max_tensors, LEDGER_MAGIC);
+	must_be(ledger_seal(fd), 0);
+	must_be(fchmod(fd, 0), 0);
+	/* root may open it, whatever its mode is */
+	must_be(offer(&rc, fd), geteuid() ? WIRE_E_INVALID : 0);
+	close(fd);
+	rc_close(&rc);
+}
+
 TEST(it_cannot_be_pulled_away_once_it_is_taken)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -212,12 +257,16 @@ TEST(it_cannot_be_pulled_away_once_it_is_taken)
 
 	must(ftruncate(rc.ledger_fd, 0) && errno == EPERM);
 	must(ftruncate(rc.ledger_fd, (off_t)rc.ledger_size * 2) && errno == EPERM);
-	must_be(fallocate(rc.ledger_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-			  (off_t)rc.ledger_size),
-		0);
-	for (int i = 0; i < 100; i++) /* each retires the one before, so that every ledger is read
-				       */
+	must(fallocate(rc.ledger_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+		       (off_t)rc.ledger_size) &&
+	     errno == EPERM);
+	must(madvise(rc.ledger, rc.ledger_size, MADV_REMOVE) && errno == EPERM);
+	must(mmap(NULL, rc.ledger_size, PROT_READ | PROT_WRITE, MAP_SHARED, rc.ledger_fd, 0) ==
+	     MAP_FAILED);
+	for (int i = 0; i < 100; i++) { /* each retires the one before, and the ledger is read */
 		must_be(rc_put(&other, "a", 1000, i, &draft), 0);
+		rc_become_holder(&rc, draft.ref);
+	}
 	must(td_alive(&d));
 	rc_goodbye(&rc);
 	rc_goodbye(&other);
@@ -234,11 +283,14 @@ TEST(mad_counters_hold_only_until_their_client_ends)
 	cleanup_td struct test_daemon d = td_start(.max_tensors = 256);
 	struct raw honest = rc_open(&d), mad = rc_open(&d);
 	struct wire_clients ask = { .after = 0 };
+	struct wire_draft draft;
 	struct tl_status s;
 	struct conn_message m;
 
 	fill(&mad, UINT32_MAX);
-	for (int i = 0; i < 50; i++)
+	must_be(rc_put(&honest, "a", 1000, 0, &draft), 0);
+	rc_become_holder(&mad, draft.ref); /* or nobody would look at its ledger */
+	for (int i = 1; i < 50; i++)
 		must_be(rc_put(&honest, "a", 1000, i, NULL), 0);
 	s = td_status(&d);
 	must_be(s.tensors, 1);
@@ -254,6 +306,37 @@ TEST(mad_counters_hold_only_until_their_client_ends)
 	must_be(s.retired, 0);
 	must_be(s.tensors, 1);
 	rc_goodbye(&honest);
+}
+
+/* Reading a page of a memfd that was never written allocates it, and the reader is charged. */
+TEST(pages_that_were_never_written_are_not_read)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct raw mad = rc_open(&d), other = rc_open(&d);
+	struct wire_holdings ask = { 0 };
+	struct wire_clients clients = { 0 };
+	struct stat before, after;
+	struct wire_draft draft;
+	struct conn_message m;
+
+	for (unsigned i = 0; i < mad.welcome.max_tensors / LEDGER_PAGE_SLOTS; i++)
+		atomic_store(&mad.ledger->touched[i], LEDGER_HELD | LEDGER_USED);
+	must_be(fstat(mad.ledger_fd, &before), 0);
+	must_be(rc_put_as(&other, "a", 4096, WIRE_LIFETIME_EVICTABLE, 0, &draft), 0);
+	rc_become_holder(&mad, draft.ref);
+	must_be(rc_call(&other, WIRE_CLIENTS, &clients, sizeof(clients), &m), 0);
+	must_be(m.header.type, WIRE_CLIENT);
+	memcpy(&ask.id, m.bytes + offsetof(struct wire_client, id), sizeof(ask.id));
+	must_be(rc_call(&other, WIRE_HOLDINGS, &ask, sizeof(ask), &m), 0);
+	must_be(m.header.type, WIRE_DONE);
+	must_be(rc_delete(&other, "a"), 0);
+	must_be(rc_create(&other, NULL, 60 * MIB, 0, &draft), 0);
+	rc_settle(&other);
+	must_be(fstat(mad.ledger_fd, &after), 0);
+	must_be(after.st_blocks, before.st_blocks);
+	must_be(td_status(&d).retired, 0);
+	rc_goodbye(&mad);
+	rc_goodbye(&other);
 }
 
 TEST(a_lying_rescan_word_costs_nothing_but_time)

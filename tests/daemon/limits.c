@@ -10,6 +10,7 @@
 #include <sys/un.h>
 
 #include "tests/daemon/shm_common.h"
+#include "util/fd.h"
 
 /* Sends CREATE without waiting for the answer. Returns its serial. */
 static uint32_t ask_for(struct raw *rc, uint64_t nbytes, int64_t timeout_ns)
@@ -120,6 +121,7 @@ TEST(who_waits_for_space_gets_it_when_it_comes)
 	rc_settle(&holder);
 	must(!has_answer(&waiter));
 	must_be(rc_ref(&holder, WIRE_ABORT, a.ref), 0);
+	rc_settle(&holder); /* it lets go of the memory */
 	must_be(answer_to(&waiter, serial, &b), 0);
 	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
 
@@ -138,6 +140,7 @@ TEST(who_waits_for_space_gets_it_when_it_comes)
 	rc_settle(&holder);
 	must(!has_answer(&waiter));
 	rc_drop(&holder, a.ref);
+	rc_settle(&holder);
 	must_be(answer_to(&waiter, serial, &b), 0);
 	must_be(rc_ref(&waiter, WIRE_ABORT, b.ref), 0);
 
@@ -233,6 +236,7 @@ TEST(a_quota_is_a_users_not_a_connections)
 	modest = child_start_as(2222, &d, create_one, NULL);
 	child_must_succeed(&modest);
 	child_finish(&greedy);
+	td_settle(&d); /* its connections have been given up */
 
 	greedy = child_start_as(1111, &d, exhaust, NULL); /* all of it came back */
 	must_be(child_await(&greedy), granted);
@@ -335,7 +339,8 @@ TEST(a_full_tmpfs_is_an_error_for_the_asker_only)
 	int n = 0, r;
 
 	SKIP_UNLESS(may_mount(), "may not mount a small tmpfs");
-	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .shm_size = 24 * MIB);
+	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB, .storage = "shm",
+						   .shm_size = 24 * MIB);
 	rc = rc_open(&d);
 	reader = rc_open(&d);
 	must_be(rc_put(&rc, "kept", MIB, 5, &kept), 0);
@@ -531,8 +536,8 @@ TEST(a_descriptor_that_did_not_arrive_ends_one_connection)
 	must_be(rc_put(&honest, "small", 100, 1, NULL), 0);
 	rc_close(&late);
 	rc_settle(&honest);
-	must_be(count_fds(d.pid), before - 1 + 1); /* one client fewer, and a segment's cached
-						      descriptor */
+	must_be(count_fds(d.pid), before - 1 + (test_on_memfds() ? 2 : 1)); /* one client fewer, and
+						      a segment's cached descriptor */
 	close(fd);
 	after = rc_open(&d);
 	must_be(rc_put(&after, "a", MIB, 1, NULL), 0);
@@ -587,6 +592,118 @@ TEST(a_daemon_that_cannot_even_turn_away_does_not_spin)
 	rc_close(&waiting);
 	td_settle(&d);
 	rc_goodbye(&honest);
+}
+
+/* The daemon learns of the ends later than of who comes next. */
+TEST(who_closes_its_connections_has_room_for_as_many)
+{
+	enum { ALL = 8, PARTIAL = ALL / 2 };
+	cleanup_td struct test_daemon d = td_start(.max_clients = ALL);
+	struct raw rc[ALL];
+
+	for (unsigned round = 0; round < 100; round++) {
+		for (unsigned i = 0; i < 4 * PARTIAL; i++) {
+			rc[0] = rc_connect(&d); /* it has left before it was accepted, mostly */
+			rc_close(&rc[0]);
+		}
+		for (unsigned i = 0; i < ALL; i++)
+			rc[i] = rc_open(&d);
+		for (unsigned i = 0; i < ALL; i++)
+			rc_close(&rc[i]);
+	}
+}
+
+/* ---- the kernel's watches ---- */
+
+enum { WATCHES = 4 };
+
+static unsigned count_lines(const struct test_daemon *d, const char *text)
+{
+	char *log = td_log(d), *at = log;
+	unsigned n = 0;
+
+	for (; (at = strstr(at, text)); at++)
+		n++;
+	free(log);
+	return n;
+}
+
+/* No two segments are alike, so that each draft has one of its own. */
+static int create_unlike(struct raw *rc, unsigned n, struct wire_draft *draft)
+{
+	return rc_create(rc, NULL, 100 * KIB + n * 4 * KIB, 0, draft);
+}
+
+TEST(segments_that_are_not_guarded_are_in_the_log)
+{
+	static const char text[] = "the size of a segment is not guarded";
+	enum { SEGMENTS = 60 };
+	struct wire_draft draft;
+	int64_t begin = now_ns();
+	unsigned lines;
+
+	SKIP_UNLESS(test_can_limit_watches(), "needs user namespaces, to have few watches");
+	cleanup_td struct test_daemon d = td_start(.storage = "shm", .watches = WATCHES);
+	struct raw rc = rc_open(&d);
+
+	for (unsigned n = 0; n < WATCHES; n++)
+		must_be(create_unlike(&rc, n, &draft), 0);
+	must_be(count_lines(&d, text), 0);
+	must_be(create_unlike(&rc, WATCHES, &draft), 0);
+	must_be(count_lines(&d, text), 1);
+	must_be(count_lines(&d, "fs.inotify.max_user_watches"), 1);
+	for (unsigned n = WATCHES + 1; n < SEGMENTS; n++)
+		must_be(create_unlike(&rc, n, &draft), 0);
+	lines = count_lines(&d, text);
+	must(lines > 1);
+	must(lines <= 10 + (now_ns() - begin) / SECOND + 1);
+	rc_goodbye(&rc);
+}
+
+/* They are kept and counted as those that are watched, and emptied again. */
+TEST(memory_that_is_gone_and_kept_open_counts_without_watches)
+{
+	static const char *const extra[] = { "--warm-time", "0", NULL };
+	enum { ALL = 100 };
+	int fds[ALL + 1], r = 0;
+	struct wire_draft draft;
+	void *maps[ALL + 1];
+	unsigned n, before;
+	struct stat st;
+
+	SKIP_UNLESS(test_can_limit_watches(), "needs user namespaces, to have few watches");
+	cleanup_td struct test_daemon d = td_start(.max_tensors = ALL, .storage = "shm",
+						   .watches = WATCHES, .extra = extra);
+	struct raw rc = rc_open(&d);
+
+	before = td_objects(&d);
+	for (n = 0; n <= ALL; n++) {
+		r = create_unlike(&rc, n, &draft);
+		if (r)
+			break;
+		fds[n] = fcntl(rc_writable(&rc, &draft), F_DUPFD_CLOEXEC, 0);
+		must(fds[n] >= 0);
+		if (n % 2) { /* mapped is as good as open */
+			maps[n] = mmap(NULL, 1, PROT_WRITE, MAP_SHARED, fds[n], 0);
+			must(maps[n] != MAP_FAILED);
+			fds[n] = fd_close(fds[n]);
+		}
+		must_be(rc_ref(&rc, WIRE_ABORT, draft.ref), 0);
+	}
+	must_be(r, WIRE_E_LIMIT);
+	must_be(n, ALL);
+	must_be(ftruncate(fds[0], MIB), 0); /* one that is watched */
+	must_be(ftruncate(fds[ALL - 2], MIB), 0);
+	eventually((fstat(fds[0], &st), st.st_size == 0));
+	eventually((fstat(fds[ALL - 2], &st), st.st_size == 0));
+	rc_close(&rc);
+	while (n--)
+		must_be(n % 2 ? munmap(maps[n], 1) : close(fds[n]), 0);
+	eventually(td_objects(&d) <= before);
+	td_settle(&d);
+	rc = rc_open(&d);
+	must_be(create_unlike(&rc, 0, &draft), 0);
+	rc_goodbye(&rc);
 }
 
 int main(void)

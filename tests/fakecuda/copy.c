@@ -51,9 +51,11 @@ static void look_for_deaths(const struct op *op)
 
 static void access_bytes(struct CUctx_st *ctx, const struct op *op)
 {
+	int from_device = (op->from_context ? op->from_context : ctx)->device;
+
 	if ((op->to_device && !range_allows(device_pointer(op->to), op->size, ctx->device, 2)) ||
 	    (op->from_device &&
-	     !range_allows(device_pointer(op->from), op->size, ctx->device, 1))) {
+	     !range_allows(device_pointer(op->from), op->size, from_device, 1))) {
 		ctx->sticky = CUDA_E_ILLEGAL_ADDRESS;
 		fake_lock(fake.registry);
 		fake.registry->violations[FAKE_BAD_ACCESS]++;
@@ -150,6 +152,18 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUs
 {
 	ENTER_CONTEXT(ctx);
 	return submit(stream, ctx, COPY(host(to), true, host(from), true, size), false);
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+			   CUcontext from_context, size_t size, CUstream stream)
+{
+	struct op *op = COPY(host(to), true, host(from), true, size);
+
+	ENTER_CONTEXT(ctx);
+	if (to_context != ctx || !from_context)
+		return fake_leave(CUDA_E_INVALID_VALUE);
+	op->from_context = from_context;
+	return submit(stream, ctx, op, false);
 }
 
 static CUresult fill(CUdeviceptr to, unsigned char byte, size_t size, CUstream stream,

@@ -13,8 +13,10 @@
  *	FAKECUDA_INIT		what cuInit() returns
  *	FAKECUDA_VERSION	the driver's version (12040)
  *	FAKECUDA_HIDE		names, with commas between, that cuGetProcAddress() does not know
- *	FAKECUDA_PIDNS		legacy memory opens only where this is the same; "real": only in
- *				the same PID namespace
+ *	FAKECUDA_PID		the PID that handles have and are opened by (getpid()): one of a
+ *				process with the same PID, in another PID namespace, does not open
+ *	FAKECUDA_PERSISTENCE	if set and not "0", a GPU keeps its memory when nobody has it open
+ *	FAKECUDA_NO_NODES	if set and not "0", the files of the GPUs cannot be opened
  *	FAKECUDA_NO_VMM, _NO_LEGACY, _NO_POOLS, _NO_PEER, _INTEGRATED, _WSL, _MIG
  *				on if set and not "0"
  */
@@ -22,6 +24,7 @@
 #include "tests/fakecuda/fake.h"
 
 #include <ctype.h>
+#include <dirent.h>
 
 struct fake fake = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
@@ -82,10 +85,45 @@ static CUresult injected(const char *function)
 	return CUDA_OK;
 }
 
+/* Counts a broken rule. */
+void fake_violation(enum fake_violation violation)
+{
+	fake_lock(fake.registry);
+	fake.registry->violations[violation]++;
+	fake_unlock(fake.registry);
+}
+
+/* The real driver takes itself down at exit: a call that comes later, or is under way, may crash.
+ */
+static void end_at_exit(void)
+{
+	const struct timespec teardown = { .tv_nsec = 20000000 };
+
+	if (atomic_load(&fake.pid) != getpid())
+		return;
+	atomic_store(&fake.ended, true);
+	nanosleep(&teardown, NULL);
+}
+
+static _Thread_local unsigned calls __attribute__((tls_model("initial-exec")));
+
+/* How many calls this thread has made; for tests that count them. */
+FAKE_PUBLIC unsigned fakecuda_calls(void);
+
+unsigned fakecuda_calls(void)
+{
+	return calls;
+}
+
 CUresult fake_enter(const char *function)
 {
+	calls++;
 	if (atomic_load(&fake.pid) != getpid())
 		return CUDA_E_NOT_INITIALIZED; /* or this is a forked child */
+	if (atomic_load(&fake.ended)) {
+		fake_violation(FAKE_LATE_CALL);
+		return CUDA_E_DEINITIALIZED;
+	}
 	return injected(function);
 }
 
@@ -106,18 +144,9 @@ void fake_live(enum fake_kind kind, int change)
 	fake_unlock(fake.registry);
 }
 
-uint64_t fake_namespace(void)
+int fake_seen_pid(void)
 {
-	const char *name = getenv("FAKECUDA_PIDNS");
-	uint64_t hash = 14695981039346656037U;
-	char real[64] = "";
-
-	if (name && !strcmp(name, "real") &&
-	    readlink("/proc/self/ns/pid", real, sizeof(real) - 1) > 0)
-		name = real;
-	for (; name && *name; name++)
-		hash = (hash ^ (unsigned char)*name) * 1099511628211U;
-	return hash;
+	return (int)number("FAKECUDA_PID", getpid());
 }
 
 static unsigned long long used(int device)
@@ -241,6 +270,86 @@ int fake_ordinal(int physical)
 	return -1;
 }
 
+static bool valid(CUdevice device)
+{
+	return device >= 0 && device < fake.devices;
+}
+
+/* ---- The files of the GPUs, and when a GPU loses its memory ---- */
+
+static void node_name(char *text, size_t size, int physical)
+{
+	struct stat st = { 0 };
+
+	stat(fake_dir(), &st);
+	snprintf(text, size, "fakecuda-node-%d-%llu", physical, (unsigned long long)st.st_ino);
+}
+
+/*
+ * Opens what stands for /dev/nvidiaN here. The library looks for this function, which only the fake
+ * driver has. An empty memfd, so that the daemon may keep it.
+ */
+FAKE_PUBLIC int fakecuda_open_node(CUdevice device);
+
+int fakecuda_open_node(CUdevice device)
+{
+	char name[64];
+
+	if (!valid(device) || fake_flag("FAKECUDA_NO_NODES"))
+		return -1;
+	node_name(name, sizeof(name), fake.physical[device]);
+	return fake_memfd(name, 0);
+}
+
+static bool has_open(const char *pid, const char *target)
+{
+	char path[PATH_MAX], found[128];
+	struct dirent *entry;
+	bool has = false;
+	DIR *fds;
+
+	snprintf(path, sizeof(path), "/proc/%.20s/fd", pid);
+	fds = opendir(path);
+	while (fds && !has && (entry = readdir(fds))) {
+		ssize_t n = readlinkat(dirfd(fds), entry->d_name, found, sizeof(found) - 1);
+
+		found[n > 0 ? n : 0] = '\0';
+		has = !strncmp(found, target, strlen(target)) && found[strlen(target)] == ' ';
+	}
+	if (fds)
+		closedir(fds);
+	return has;
+}
+
+/* Does any process, whatever it is, have the file of that GPU open? */
+static bool node_is_open(int physical)
+{
+	char target[80] = "/memfd:";
+	struct dirent *entry;
+	bool open = false;
+	DIR *processes = opendir("/proc");
+
+	node_name(target + strlen(target), sizeof(target) - strlen(target), physical);
+	while (processes && !open && (entry = readdir(processes)))
+		open = isdigit((unsigned char)*entry->d_name) && has_open(entry->d_name, target);
+	if (processes)
+		closedir(processes);
+	return open;
+}
+
+/* This process begins to use that GPU. Called under the registry's lock. */
+static void node_use(struct fake_registry *reg, int physical)
+{
+	struct fake_device *device = &reg->devices[physical];
+	bool used = fake_flag("FAKECUDA_PERSISTENCE");
+
+	for (int i = 0; i < FAKE_PROCESSES; i++)
+		used |= reg->processes[i].pid && reg->processes[i].devices & 1U << physical;
+	if (device->has_memory && !used && !node_is_open(physical))
+		*device = (struct fake_device){ .life = device->life + 1 };
+	reg->processes[fake.self].devices |= 1U << physical;
+}
+
 static CUresult start(void)
 {
 	struct fake_registry *reg = fake_registry_map();
@@ -257,6 +366,8 @@ static CUresult start(void)
 	if (fake.self < FAKE_PROCESSES) {
 		reg->processes[fake.self].pid = getpid();
 		reg->processes[fake.self].start = fake_process_start(getpid());
+		for (int i = 0; i < fake.devices; i++)
+			node_use(reg, fake.physical[i]);
 	}
 	fake_unlock(reg);
 	if (fake.self == FAKE_PROCESSES)
@@ -264,6 +375,7 @@ static CUresult start(void)
 	fake.registry = reg;
 	fake.memory = (size_t)number("FAKECUDA_MEMORY", 1L << 30);
 	fake.delay_us = number("FAKECUDA_DELAY_US", 0);
+	atexit(end_at_exit);
 	atomic_store(&fake.pid, getpid());
 	return CUDA_OK;
 }
@@ -310,11 +422,6 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal)
 		return CUDA_E_INVALID_DEVICE;
 	*device = ordinal;
 	return CUDA_OK;
-}
-
-static bool valid(CUdevice device)
-{
-	return device >= 0 && device < fake.devices;
 }
 
 CUresult cuDeviceGetName(char *name, int size, CUdevice device)
@@ -374,6 +481,7 @@ static CUresult attribute_value(int *value, int attribute, int device)
 		break;
 	case CUDA_DEVICE_VMM:
 	case CUDA_DEVICE_POSIX_DESCRIPTORS:
+	case CUDA_DEVICE_VMM_RDMA:
 		*value = !fake_flag("FAKECUDA_NO_VMM");
 		break;
 	case CUDA_DEVICE_MEMORY_POOLS:
@@ -455,6 +563,24 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 		return fake_leave(CUDA_E_INVALID_CONTEXT);
 	if (--fake.primary[device]->refs == 0) {
 		context_end(fake.primary[device]);
+		fake.primary[device] = NULL;
+	}
+	return fake_leave(CUDA_OK);
+}
+
+/* The library's table does not have this one; cudaDeviceReset() calls it. However often the context
+ * was retained, all that it has goes. */
+FAKE_PUBLIC CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+	ENTER_LOCKED();
+	struct CUctx_st *ctx = valid(device) ? fake.primary[device] : NULL;
+
+	if (!valid(device))
+		return fake_leave(CUDA_E_INVALID_DEVICE);
+	if (ctx) {
+		context_end(ctx);
 		fake.primary[device] = NULL;
 	}
 	return fake_leave(CUDA_OK);

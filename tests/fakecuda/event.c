@@ -11,9 +11,18 @@ struct event_handle {
 	uint32_t magic;
 	uint32_t index;
 	uint64_t id;
-	uint64_t namespace;
+	int32_t pid;
+	uint32_t shm; /* which /dev/shm its process has */
 };
 enum { EVENT_MAGIC = 0x45495043, EVENT_FLAGS = 7 };
+
+/* The driver keeps there what processes share of events. */
+static uint32_t shm_here(void)
+{
+	struct stat st;
+
+	return stat("/dev/shm", &st) ? 0 : (uint32_t)st.st_dev;
+}
 
 static bool gone(const struct CUevent_st *e)
 {
@@ -74,9 +83,11 @@ void event_unref(CUevent e)
 	free(e);
 }
 
-/* An importer uses an event that its owner has destroyed. */
+/* An importer uses an event that its owner has destroyed, or somebody one of a dead context. */
 static void note_use(CUevent e)
 {
+	if (e->ctx->destroyed)
+		fake_violation(FAKE_DEAD_EVENT);
 	if (!e->imported || (!gone(e) && atomic_load(&e->state->end) != FAKE_EVENT_DESTROYED))
 		return;
 	fake_lock(fake.registry);
@@ -149,6 +160,8 @@ CUresult cuEventDestroy_v2(CUevent event)
 	(void)ctx;
 	if (!event)
 		return fake_leave(CUDA_E_INVALID_HANDLE);
+	if (event->ctx->destroyed)
+		fake_violation(FAKE_DEAD_EVENT);
 	if (event->imported)
 		open_remove(event->id);
 	else if (event->id)
@@ -252,7 +265,7 @@ CUresult cuEventSynchronize(CUevent event)
 CUresult cuIpcGetEventHandle(struct cuda_ipc_handle *handle, CUevent event)
 {
 	ENTER_CONTEXT(ctx);
-	struct event_handle h = { .magic = EVENT_MAGIC, .namespace = fake_namespace() };
+	struct event_handle h = { .magic = EVENT_MAGIC, .pid = fake_seen_pid(), .shm = shm_here() };
 
 	(void)ctx;
 	if (!event || !event->id || event->imported)
@@ -291,8 +304,10 @@ CUresult cuIpcOpenEventHandle(CUevent *event, struct cuda_ipc_handle handle)
 	memcpy(&h, &handle, sizeof(h));
 	if (h.magic != EVENT_MAGIC || h.index >= FAKE_EVENTS)
 		return fake_leave(CUDA_E_INVALID_VALUE);
-	if (h.namespace != fake_namespace())
+	if (h.pid == fake_seen_pid()) /* it takes the handle for one of its own */
 		return fake_leave(CUDA_E_INVALID_CONTEXT);
+	if (h.shm != shm_here())
+		return fake_leave(CUDA_E_OPERATING_SYSTEM);
 	r = event_open(&h);
 	if (r)
 		return fake_leave(r);

@@ -71,6 +71,7 @@ struct reservation {
 	char *base;
 	size_t size;
 	unsigned mappings;
+	uint64_t buffer_id; /* that of all that is ever mapped in it */
 };
 
 /* A range of addresses that belong to one object. */
@@ -96,8 +97,9 @@ struct fake {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct fake_registry *registry;
-	int self;	 /* in the registry */
-	_Atomic int pid; /* the process that initialised the driver; 0: none */
+	int self;	    /* in the registry */
+	_Atomic int pid;    /* the process that initialised the driver; 0: none */
+	_Atomic bool ended; /* exit() has taken the driver down */
 	int devices;
 	int physical[FAKE_DEVICES]; /* by ordinal */
 	size_t memory;
@@ -112,11 +114,12 @@ extern struct fake fake;
 /* ---- device.c ---- */
 
 CUresult fake_enter(const char *function);
+void fake_violation(enum fake_violation violation);
 bool fake_flag(const char *name);
 uint64_t fake_id(void);
 void fake_live(enum fake_kind kind, int change);
 int fake_ordinal(int physical); /* -1: not visible */
-uint64_t fake_namespace(void);
+int fake_seen_pid(void);
 struct CUctx_st *fake_context(void);
 CUresult fake_charge(int device, size_t size);
 void fake_uncharge(int device, size_t size);
@@ -172,6 +175,7 @@ void memory_context_end(struct CUctx_st *ctx);
 
 CUresult stream_resolve(CUstream *stream, struct CUctx_st *ctx);
 void stream_context_wait(struct CUctx_st *ctx);
+void stream_device_wait(int device); /* for what closes memory: all work of its device */
 void stream_context_end(struct CUctx_st *ctx);
 CUresult capture_check(void); /* for functions that may not be called while a stream is captured */
 

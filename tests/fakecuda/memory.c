@@ -422,7 +422,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 	if (r || !pointer)
 		return fake_leave(r);
 	if (range)
-		stream_context_wait(range->ctx ? range->ctx : ctx);
+		stream_device_wait(range->device);
 	range = range_at(pointer);
 	if (range && (range->kind == FAKE_ALLOCATION || range->kind == FAKE_MANAGED))
 		range_end(range);
@@ -450,7 +450,8 @@ void memory_context_end(struct CUctx_st *ctx)
 struct mem_handle {
 	uint32_t magic;
 	int32_t device;
-	uint64_t id, block, block_size, offset, size, namespace;
+	uint64_t id, block, block_size, offset, size;
+	int32_t pid, reserved;
 };
 static_assert(sizeof(struct mem_handle) <= sizeof(struct cuda_ipc_handle), "64 bytes");
 enum { MEM_MAGIC = 0x4d49504d };
@@ -478,7 +479,7 @@ CUresult cuIpcGetMemHandle(struct cuda_ipc_handle *handle, CUdeviceptr pointer)
 		.block_size = range->block->size,
 		.offset = (uint64_t)(range->base - range->block->base),
 		.size = range->size,
-		.namespace = fake_namespace(),
+		.pid = fake_seen_pid(),
 	};
 	memset(handle, 0, sizeof(*handle));
 	memcpy(handle, &h, sizeof(h));
@@ -494,7 +495,7 @@ static CUresult handle_check(const struct mem_handle *h, const struct CUctx_st *
 
 	if (h->magic != MEM_MAGIC)
 		return CUDA_E_INVALID_VALUE;
-	if (h->namespace != fake_namespace())
+	if (h->pid == fake_seen_pid()) /* it takes the handle for one of its own */
 		return CUDA_E_INVALID_CONTEXT;
 	fake_lock(fake.registry);
 	fake_reap(fake.registry);
@@ -564,7 +565,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, struct cuda_ipc_handle hand
 	return fake_leave(import_new(pointer, &h, ctx));
 }
 
-/* This does not wait for work on the memory, which faults then. */
+/* The last close waits for the device, as the real one may. */
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 {
 	ENTER_CONTEXT(ctx);
@@ -574,6 +575,10 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 	(void)ctx;
 	if (r)
 		return fake_leave(r);
+	if (range && range->kind == FAKE_IMPORT && range->opens == 1) {
+		stream_device_wait(range->device);
+		range = range_at(pointer);
+	}
 	if (!range || range->kind != FAKE_IMPORT)
 		return fake_leave(CUDA_E_INVALID_VALUE);
 	if (--range->opens == 0)

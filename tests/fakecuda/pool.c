@@ -103,8 +103,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 
 	if (!pool_known(pool) || pool == defaults[pool->device])
 		return fake_leave(CUDA_E_INVALID_VALUE);
-	for (struct CUctx_st *ctx = fake.contexts; ctx; ctx = ctx->next)
-		stream_context_wait(ctx);
+	stream_device_wait(pool->device);
 	pool->destroyed = true;
 	pool_settle(pool);
 	return fake_leave(CUDA_OK);
@@ -224,12 +223,15 @@ CUresult cuMemPoolExportToShareableHandle(void *os_handle, CUmemoryPool pool, in
 					  unsigned long long flags)
 {
 	ENTER_LOCKED();
+	char path[64];
 	int fd;
 
 	if (!os_handle || !pool_known(pool) || pool->imported || flags ||
 	    type != CUDA_HANDLE_POSIX_FD || !(pool->handle_types & CUDA_HANDLE_POSIX_FD))
 		return fake_leave(CUDA_E_INVALID_VALUE);
-	fd = fcntl(pool->fd, F_DUPFD_CLOEXEC, 0);
+	/* Each export is an open file of its own, which nothing tells from that of another pool. */
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", pool->fd);
+	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return fake_leave(CUDA_E_OPERATING_SYSTEM);
 	*(int *)os_handle = fd;

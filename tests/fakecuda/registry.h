@@ -42,6 +42,8 @@ enum fake_kind {
 	FAKE_POOL, /* made or imported */
 	FAKE_POOL_ALLOCATION,
 	FAKE_POOL_IMPORT, /* an imported pointer */
+	FAKE_CLOSING,	  /* calls that wait for the device before they close something */
+	FAKE_FULL,	  /* calls that wait for room in a stream's queue */
 	FAKE_KINDS,
 };
 
@@ -50,6 +52,8 @@ enum fake_violation {
 	FAKE_EVENT_GONE_EARLY, /* destroyed in flight and open elsewhere, or used elsewhere after
 				  that */
 	FAKE_BAD_ACCESS, /* work on a stream met memory that is not mapped, or not for its device */
+	FAKE_LATE_CALL,	 /* a call was made when the driver's own function at exit had run */
+	FAKE_DEAD_EVENT, /* an event was used whose context was reset */
 	FAKE_ORPHANED,	 /* no rule was broken: an owner died while others had its memory open */
 	FAKE_VIOLATIONS,
 };
@@ -60,6 +64,7 @@ enum {
 	FAKE_ALLOCATIONS = 8192,
 	FAKE_OPENS = 8192,
 	FAKE_EVENTS = 24000, /* a process has a limited number of them */
+	FAKE_QUEUE = 1000,   /* pieces of work that a stream's queue holds */
 	FAKE_DEVICES = 8,
 	FAKE_POISON = 0xdb,
 };
@@ -69,6 +74,13 @@ struct fake_process {
 	unsigned long long start;
 	long long live[FAKE_KINDS];
 	unsigned long long used[FAKE_DEVICES]; /* bytes, by physical device */
+	unsigned devices;		       /* set of physical ones that it has open */
+};
+
+/* What a GPU holds goes when nobody has it open any more, and the next user finds a new life. */
+struct fake_device {
+	unsigned life;
+	bool has_memory; /* of cuMemCreate, made in that life */
 };
 
 /* Memory that another process may open: legacy, and what was exported from pools (block is 0 for
@@ -104,6 +116,7 @@ struct fake_registry {
 	pthread_mutex_t lock;
 	uint64_t next_id;
 	unsigned long long violations[FAKE_VIOLATIONS];
+	struct fake_device devices[FAKE_DEVICES];
 	struct fake_process processes[FAKE_PROCESSES];
 	struct fake_allocation allocations[FAKE_ALLOCATIONS];
 	struct fake_open opens[FAKE_OPENS];

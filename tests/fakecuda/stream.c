@@ -190,9 +190,27 @@ static bool captured_implicitly(CUstream stream, bool invalidate)
 	return found;
 }
 
+/* Like the real one, submitting waits when the queue is full. */
+static CUresult wait_for_room(CUstream stream)
+{
+	CUresult r;
+
+	if (stream->submitted - stream->completed < FAKE_QUEUE)
+		return CUDA_OK;
+	fake_live(FAKE_FULL, 1);
+	stream->refs++;
+	while (stream->submitted - stream->completed >= FAKE_QUEUE && !stream->closed)
+		pthread_cond_wait(&fake.changed, &fake.lock);
+	r = stream->closed ? CUDA_E_INVALID_HANDLE : CUDA_OK;
+	stream_unref(stream);
+	fake_live(FAKE_FULL, -1);
+	return r;
+}
+
 CUresult stream_submit(CUstream stream, const struct op *op)
 {
 	struct op *copy;
+	CUresult r;
 
 	stream->captured += stream->capture == CUDA_CAPTURE_ACTIVE;
 	if (stream->capture)
@@ -200,6 +218,9 @@ CUresult stream_submit(CUstream stream, const struct op *op)
 										  graph */
 	if (captured_implicitly(stream, true))
 		return CUDA_E_STREAM_CAPTURE_IMPLICIT;
+	r = wait_for_room(stream);
+	if (r)
+		return r;
 	copy = malloc(sizeof(*copy));
 	*copy = *op;
 	copy->next = NULL;
@@ -236,6 +257,15 @@ void stream_context_wait(struct CUctx_st *ctx)
 		stream_wait(s);
 		s = fake.streams; /* the list may have changed */
 	}
+}
+
+void stream_device_wait(int device)
+{
+	fake_live(FAKE_CLOSING, 1);
+	for (struct CUctx_st *ctx = fake.contexts; ctx; ctx = ctx->next)
+		if (ctx->device == device)
+			stream_context_wait(ctx);
+	fake_live(FAKE_CLOSING, -1);
 }
 
 /* The handle ends now, and the thread after its last work. */

@@ -47,6 +47,8 @@ struct op {
 	void *to;
 	const void *from;
 	bool to_device, from_device;
+	struct CUctx_st *from_context; /* of the device whose memory is read, if it is not the
+					  stream's */
 	unsigned char byte;
 	size_t size;
 	CUevent event; /* a reference */

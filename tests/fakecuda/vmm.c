@@ -52,7 +52,9 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment
 	if (!base)
 		return fake_leave(CUDA_E_OUT_OF_MEMORY);
 	r = calloc(1, sizeof(*r));
-	*r = (struct reservation){ .next = reservations, .base = base, .size = size };
+	*r = (struct reservation){
+		.next = reservations, .base = base, .size = size, .buffer_id = fake_id()
+	};
 	reservations = r;
 	fake_live(FAKE_RESERVATION, 1);
 	*pointer = (CUdeviceptr)(uintptr_t)base;
@@ -84,7 +86,8 @@ static bool prop_valid(const struct cuda_allocation_prop *prop)
 	return prop && prop->type == CUDA_ALLOCATION_PINNED &&
 	       prop->location.type == CUDA_LOCATION_DEVICE && prop->location.id >= 0 &&
 	       prop->location.id < fake.devices &&
-	       (prop->handle_types & ~CUDA_HANDLE_POSIX_FD) == 0 && !prop->windows;
+	       (prop->handle_types & ~(CUDA_HANDLE_POSIX_FD | CUDA_HANDLE_FABRIC)) == 0 &&
+	       !prop->windows;
 }
 
 static struct vmm *vmm_find(cuda_vmm_handle handle)
@@ -140,6 +143,19 @@ int fake_memfd(const char *name, size_t size)
 	return fd;
 }
 
+/* In which life that GPU is; @has_memory: and it has memory from now on. */
+static unsigned device_life(int physical, bool has_memory)
+{
+	struct fake_device *device = &fake.registry->devices[physical];
+	unsigned life;
+
+	fake_lock(fake.registry);
+	device->has_memory |= has_memory;
+	life = device->life;
+	fake_unlock(fake.registry);
+	return life;
+}
+
 CUresult cuMemCreate(cuda_vmm_handle *handle, size_t size, const struct cuda_allocation_prop *prop,
 		     unsigned long long flags)
 {
@@ -151,7 +167,8 @@ CUresult cuMemCreate(cuda_vmm_handle *handle, size_t size, const struct cuda_all
 		return fake_leave(CUDA_E_INVALID_VALUE);
 	if (fake_charge(prop->location.id, size))
 		return fake_leave(CUDA_E_OUT_OF_MEMORY);
-	snprintf(name, sizeof(name), "fakecuda-vmm-%d", fake.physical[prop->location.id]);
+	snprintf(name, sizeof(name), "fakecuda-vmm-%d-%u", fake.physical[prop->location.id],
+		 device_life(fake.physical[prop->location.id], true));
 	fd = fake_memfd(name, size);
 	if (fd < 0) {
 		fake_uncharge(prop->location.id, size);
@@ -230,11 +247,12 @@ CUresult cuMemExportToShareableHandle(void *os_handle, cuda_vmm_handle handle, i
 	return fake_leave(CUDA_OK);
 }
 
-/* Finds the device that a descriptor's memory is on. Returns 0, 1 if it is no descriptor, or 999 if
- * it is of something else. */
+/* Finds the device that a descriptor's memory is on. Returns 0, 1 if it is no descriptor or the
+ * memory has gone, or 999 if it is of something else. */
 static CUresult fd_device(int fd, int *physical)
 {
 	char path[64], target[128];
+	unsigned life;
 	ssize_t n;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
@@ -242,7 +260,10 @@ static CUresult fd_device(int fd, int *physical)
 	if (n < 0)
 		return CUDA_E_INVALID_VALUE;
 	target[n] = '\0';
-	return sscanf(target, "/memfd:fakecuda-vmm-%d", physical) == 1 ? CUDA_OK : CUDA_E_UNKNOWN;
+	if (sscanf(target, "/memfd:fakecuda-vmm-%d-%u", physical, &life) != 2)
+		return CUDA_E_UNKNOWN;
+	/* The descriptor does not keep the GPU open: its memory goes with the GPU's last user. */
+	return life == device_life(*physical, false) ? CUDA_OK : CUDA_E_INVALID_VALUE;
 }
 
 CUresult cuMemImportFromShareableHandle(cuda_vmm_handle *handle, void *os_handle, int type)
@@ -312,6 +333,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, cuda_vmm_hand
 	range->vmm = v;
 	range->offset = offset;
 	range->reservation = reservation;
+	range->buffer_id = reservation->buffer_id;
 	v->mappings++;
 	reservation->mappings++;
 	return fake_leave(CUDA_OK);
@@ -351,10 +373,14 @@ static void unmap(struct range *range, const struct cuda_access *access)
 	vmm_settle(v);
 }
 
-/* This does not wait for work on the memory, which faults then. */
+/* This waits for the device, as the real one may. */
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 {
 	ENTER_VMM();
+	const struct range *range = range_of(pointer);
+
+	if (range)
+		stream_device_wait(range->device);
 	return fake_leave(mappings_visit(pointer, size, unmap, NULL));
 }
 

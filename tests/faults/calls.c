@@ -350,7 +350,9 @@ static void lose_fds(struct msghdr *m)
  */
 EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 {
-	static struct function before = { "recvmsg", { EINTR, EAGAIN, ENOMEM } };
+	/* no EAGAIN: from a socket that holds a message the kernel never returns that, and the
+	 * daemon's edge-triggered epoll relies on it */
+	static struct function before = { "recvmsg", { EINTR, ENOMEM } };
 	static struct function f = { "recvmsg_fd", { REPORT_CTRUNC } };
 	ssize_t n;
 

@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <tensorlease/admin.h>
 #include <tensorlease/tensorlease.h>
 
 #include "tests/faults/report.h"

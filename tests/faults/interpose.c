@@ -19,7 +19,6 @@
 #include <execinfo.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,13 +63,14 @@ void *real_of(struct function *f)
 
 static void lock(void)
 {
-	while (atomic_exchange(&report->lock, 1))
-		sched_yield();
+	if (pthread_mutex_lock(&report->lock) == EOWNERDEAD) /* at most its own call is not counted
+							      */
+		pthread_mutex_consistent(&report->lock);
 }
 
 static void unlock(void)
 {
-	atomic_store(&report->lock, 0);
+	pthread_mutex_unlock(&report->lock);
 }
 
 static unsigned module_index(const char *path)
@@ -161,9 +161,10 @@ static struct report_site *site_find(struct function *f)
 		report->overflow = 1;
 		return NULL;
 	}
-	s = &report->sites[report->nsites++];
+	s = &report->sites[report->nsites];
 	*s = here;
 	s->first = report->functions[here.function].calls + 1;
+	report->nsites++;
 	return s;
 }
 

@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 
@@ -49,12 +50,12 @@ struct report {
 	_Atomic uint32_t fired; /* 1 + index of the site that failed */
 	uint32_t fired_call;	/* its number among the function's calls */
 	int32_t fired_how;
-	_Atomic uint32_t lock;
 	uint32_t nfunctions;
 	uint32_t nmodules;
 	uint32_t nsites;
 	uint32_t overflow; /* one of the tables was too small */
-	uint32_t reserved;
+	/* Robust: a process may end while a thread of it is counting a call. */
+	pthread_mutex_t lock;
 	struct report_function functions[REPORT_FUNCTIONS];
 	char modules[REPORT_MODULES][128];
 	struct report_site sites[REPORT_SITES];

@@ -11,6 +11,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include <tensorlease/admin.h>
+
 #include "tensor/dtype.h"
 #include "tensor/extent.h"
 #include "tensor/name.h"

@@ -144,11 +144,14 @@ static int exports_twice(const struct test_daemon *d, void *arg)
 	struct gpu_memory m;
 
 	gpu_memory_init(&m, kind, N, 0);
+	gpu_hold(getpid()); /* so that there is work to record an event for */
+	gpu_fill(m.base, 1, N, CUDA_STREAM_LEGACY);
 	for (int i = 0; i < 2; i++) {
 		gpu_foreign_init(&f[i], m.base, N, 0);
 		/* the first stops between its two requests, and then meets another daemon */
 		must_be(tl_publish(client, i ? "b" : "a", &f[i].managed, NULL, NULL, NULL), 0);
 	}
+	gpu_hold(0);
 	must_be(tl_delete(client, "a") + tl_delete(client, "b"), 0);
 	eventually(atomic_load(&f[0].deleted) && atomic_load(&f[1].deleted));
 	gpu_memory_deinit(&m);

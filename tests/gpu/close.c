@@ -39,7 +39,7 @@ static void publish_copy(tl_client *client)
 	bool copied;
 
 	gpu_must(cuda->mem_address_reserve(&base, 2 * GPU_PART, 0, 0, 0));
-	gpu_map_part(base, 2 * GPU_PART, 0, false);
+	gpu_map_part(base, 2 * GPU_PART, 0, 0);
 	gpu_fill(base, 6, N, CUDA_STREAM_LEGACY);
 	gpu_foreign_init(&foreign, base, N, 0);
 	must_be(tl_publish(client, "t", &foreign.managed, &o, &copied, NULL), 0);

@@ -13,6 +13,15 @@ static inline tl_client *gpu_open(const struct test_daemon *d, int device)
 	return td_connect(d);
 }
 
+/* How many GPUs this process sees. For a child. */
+static inline int gpu_count(void)
+{
+	int count = 0;
+
+	gpu_must(cuda->device_get_count(&count));
+	return count;
+}
+
 static inline CUdeviceptr gpu_alloc(size_t size)
 {
 	CUdeviceptr p = 0;
@@ -136,6 +145,8 @@ static inline void gpu_nothing_left(const struct gpu_daemon *g)
 	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
 	must_be(gpu_violations(FAKE_EVENT_GONE_EARLY), 0);
 	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
+	must_be(gpu_violations(FAKE_LATE_CALL), 0);
+	must_be(gpu_violations(FAKE_DEAD_EVENT), 0);
 }
 
 /* The call fails with @error, and the text has @words in it. */

@@ -293,8 +293,9 @@ static int forks_without_a_daemon(const struct test_daemon *d, void *arg)
 	must_be(gpu_live(FAKE_VMM_MAPPING), 2);
 	must(catalogs_mapped() > 0);
 	pause_at(1); /* no daemon is there any more */
-	/* Both exports are orphaned; what the GPU still writes has to stay. */
-	eventually(gpu_live(FAKE_VMM_MAPPING) == 1);
+	/* Both exports are orphaned. What the GPU still writes has to stay, and what it has written
+	 * is being unmapped, which waits for the GPU. */
+	eventually(gpu_live(FAKE_CLOSING) == 1);
 	pid = fork();
 	must(pid >= 0);
 	if (pid == 0) {

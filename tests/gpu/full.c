@@ -87,7 +87,8 @@ GPU_TEST(what_has_its_rows_goes_on)
 	struct test_child p;
 
 	SKIP_UNLESS(may_mount(), "may not mount a small tmpfs");
-	cleanup_gpu struct gpu_daemon g = gpu_start(.capacity = 256 * MIB, .shm_size = 24 * MIB);
+	cleanup_gpu struct gpu_daemon g = gpu_start(.capacity = 256 * MIB, .storage = "shm",
+						    .shm_size = 24 * MIB);
 	p = child_start_ready(&g.d, goes_on, NULL);
 	fill_shm(&g.d, 0);
 	child_step(&p);
@@ -181,8 +182,8 @@ GPU_TEST(what_needs_more_rows_is_refused_and_nothing_is_lost)
 	unsigned n;
 
 	SKIP_UNLESS(may_mount(), "may not mount a small tmpfs");
-	cleanup_gpu struct gpu_daemon g = gpu_start(.capacity = 256 * MIB, .shm_size = 24 * MIB,
-						    .max_tensors = MORE_MAX);
+	cleanup_gpu struct gpu_daemon g = gpu_start(.capacity = 256 * MIB, .storage = "shm",
+						    .shm_size = 24 * MIB, .max_tensors = MORE_MAX);
 	fill_shm(&g.d, 256 * (off_t)KIB);
 	p = child_start(&g.d, wants_more, NULL);
 	n = (unsigned)child_await(&p);

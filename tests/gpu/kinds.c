@@ -70,16 +70,21 @@ static void share(const struct sharing *s)
 
 GPU_TEST(memory_of_each_kind_is_shared_where_it_is)
 {
+	int devices = gpu_devices() < 2 ? 1 : 2;
+
 	gpu_setenv("FAKECUDA_DELAY_US", "10000");
 	for (int kind = 0; kind < GPU_KINDS; kind++)
-		share(&(struct sharing){ .kind = kind, .device = kind % 2 });
+		share(&(struct sharing){ .kind = kind, .device = kind % devices });
 }
 
 GPU_TEST(a_tensor_inside_memory_of_each_kind)
 {
+	int devices = gpu_devices() < 2 ? 1 : 2;
+
 	gpu_setenv("FAKECUDA_DELAY_US", "10000");
 	for (int kind = 0; kind < GPU_KINDS; kind++)
-		share(&(struct sharing){ .kind = kind, .at = AT, .device = !(kind % 2) });
+		share(&(struct sharing){
+			.kind = kind, .at = AT, .device = devices - 1 - kind % devices });
 }
 
 /* ---- Memory that grows, as PyTorch's expandable segments do ---- */
@@ -99,7 +104,7 @@ static int grower(const struct test_daemon *d, void *arg)
 		char name[8];
 
 		for (; mapped < spans[i].first + spans[i].parts; mapped++) {
-			gpu_map_part(base + mapped * GPU_PART, GPU_PART, 0, true);
+			gpu_map_part(base + mapped * GPU_PART, GPU_PART, 0, CUDA_HANDLE_POSIX_FD);
 			gpu_fill(base + mapped * GPU_PART, 7, GPU_PART, CUDA_STREAM_LEGACY);
 		}
 		gpu_foreign_init(&f[i], base + spans[i].first * GPU_PART + 512,
@@ -111,7 +116,7 @@ static int grower(const struct test_daemon *d, void *arg)
 	 * have. */
 	gpu_must(cuda->ctx_synchronize());
 	gpu_must(cuda->mem_unmap(base + GPU_PART, GPU_PART));
-	gpu_map_part(base + GPU_PART, GPU_PART, 0, true);
+	gpu_map_part(base + GPU_PART, GPU_PART, 0, CUDA_HANDLE_POSIX_FD);
 	gpu_fill(base, 7, GPU_PART, CUDA_STREAM_LEGACY);
 	gpu_fill(base + GPU_PART, 9, GPU_PART, CUDA_STREAM_LEGACY);
 	gpu_foreign_init(&f[3], base + GPU_PART, GPU_PART, 0);
@@ -210,8 +215,11 @@ static int unshareable(const struct test_daemon *d, void *arg)
 	gpu_must(cuda->pool_destroy(pool));
 
 	gpu_must(cuda->mem_address_reserve(&virtual, GPU_PART, 0, 0, 0));
-	gpu_map_part(virtual, GPU_PART, 0, false);
+	gpu_map_part(virtual, GPU_PART, 0, 0);
 	refused_then_copied(client, virtual, "POSIX");
+	gpu_must(cuda->mem_unmap(virtual, GPU_PART));
+	gpu_map_part(virtual, GPU_PART, 0, CUDA_HANDLE_FABRIC);
+	refused_then_copied(client, virtual, "fabric");
 	gpu_must(cuda->mem_unmap(virtual, GPU_PART));
 	gpu_must(cuda->mem_address_free(virtual, GPU_PART));
 	tl_close(client);
@@ -262,7 +270,7 @@ static int gives_the_original_back(const struct test_daemon *d, void *arg)
 	(void)arg;
 	gpu_must(cuda->ctx_get_current(&m.context));
 	gpu_must(cuda->mem_address_reserve(&m.base, GPU_PART, 0, 0, 0));
-	gpu_map_part(m.base, GPU_PART, 0, false);
+	gpu_map_part(m.base, GPU_PART, 0, 0);
 	gpu_fill(m.base, 5, GPU_PART, CUDA_STREAM_LEGACY);
 	gpu_foreign_init(&f, m.base, GPU_PART, 0);
 	f.owned = &m;
@@ -294,17 +302,20 @@ static int mistakes(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = gpu_open(d, 0);
 	CUdeviceptr memory = gpu_alloc(GPU_PART);
-	int64_t strides[1] = { 2 }, n = 100;
+	int64_t strides[1] = { 0 }, n = 100;
 	void *host = malloc(GPU_PART);
 	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
 	struct gpu_foreign f;
 	tl_draft *draft;
 
 	(void)arg;
-	gpu_foreign_init(&f, memory, GPU_PART, 1);
-	must_refuse(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), -EINVAL, "is on 0");
-	gpu_foreign_init(&f, memory, GPU_PART, 7);
-	must_refuse(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), -ENODEV, "no GPU 7");
+	if (gpu_count() > 1) {
+		gpu_foreign_init(&f, memory, GPU_PART, 1);
+		must_refuse(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), -EINVAL,
+			    "is on 0");
+	}
+	gpu_foreign_init(&f, memory, GPU_PART, 99);
+	must_refuse(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), -ENODEV, "no GPU 99");
 	gpu_foreign_init(&f, memory, GPU_PART + 1, 0);
 	must_refuse(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), -EINVAL, "ends after");
 	gpu_foreign_init(&f, memory + 16, GPU_PART, 0);
@@ -316,7 +327,7 @@ static int mistakes(const struct test_daemon *d, void *arg)
 	must_refuse(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), -ENOTSUP, "contiguous");
 	must_refuse(tl_put(client, "t", &f.managed.dl_tensor, NULL, NULL), -ENOTSUP, "contiguous");
 	must_be(f.deleted, 0);
-	must_refuse(gpu_create(client, "t", &spec, 2, &draft), -ENODEV, "no GPU 2");
+	must_refuse(gpu_create(client, "t", &spec, 98, &draft), -ENODEV, "no GPU 98");
 	must_refuse(gpu_create(client, "t", &spec, -1, &draft), -ENODEV, "no GPU -1");
 	must_be(tl_create(client, "t", &spec, &draft), 0);
 	must_refuse(tl_draft_set_stream(draft, 0), -EINVAL, "on the CPU");

@@ -290,6 +290,61 @@ GPU_TEST(virtual_memory_outlives_its_producer)
 	producer_dies(&(struct dying){ .kind = GPU_PARTS });
 }
 
+static void outlives_the_last_user(void)
+{
+	static struct dying dying = { .kind = GPU_VMM };
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start_ready(&g.d, will_die, &dying);
+	bool lost = false;
+	tl_client *client;
+
+	child_kill(&p);
+	td_settle(&g.d); /* nobody uses the GPU now */
+	must_be(td_run_client(&g.d, comes_late, &lost), 0);
+	must_be(td_run_client(&g.d, comes_late, &lost), 0);
+	client = td_connect(&g.d);
+	must_be(tl_delete(client, "t"), 0);
+	tl_close(client);
+	gpu_nothing_left(&g);
+}
+
+GPU_TEST(virtual_memory_outlives_the_last_user_of_its_gpu)
+{
+	outlives_the_last_user();
+	gpu_setenv("FAKECUDA_PERSISTENCE", "1"); /* then the daemon need not keep it open */
+	gpu_setenv("FAKECUDA_NO_NODES", "1");
+	outlives_the_last_user();
+}
+
+static int finds_a_closed_gpu(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t;
+
+	(void)arg;
+	must_refuse(tl_get(client, "t", NULL, &t), -EINVAL, "persistence mode");
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(without_the_file_of_the_gpu_the_error_says_what_to_do)
+{
+	static struct dying dying = { .kind = GPU_VMM };
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p;
+	tl_client *client;
+
+	gpu_setenv("FAKECUDA_NO_NODES", "1");
+	p = child_start_ready(&g.d, will_die, &dying);
+	child_kill(&p);
+	td_settle(&g.d);
+	must_be(td_run_client(&g.d, finds_a_closed_gpu, NULL), 0);
+	client = td_connect(&g.d);
+	must_be(tl_delete(client, "t"), 0);
+	tl_close(client);
+	gpu_nothing_left(&g);
+}
+
 GPU_TEST(what_was_never_written_is_lost)
 {
 	producer_dies(&(struct dying){ .kind = GPU_VMM, .unfinished = true });

@@ -67,7 +67,7 @@ static int crowd(const struct test_daemon *d, void *arg)
 	tl_close(client[0]);
 	must_be(gpu_live(FAKE_IMPORT), 1); /* the other client still has it */
 	tl_close(client[1]);
-	must_be(gpu_live(FAKE_IMPORT), 0);
+	eventually(gpu_live(FAKE_IMPORT) == 0);
 	return 0;
 }
 
@@ -431,6 +431,162 @@ GPU_TEST(no_answer_is_overlooked)
 
 	must_be(td_run_client(&g.d, comes_and_goes, NULL), 0);
 	gpu_nothing_left(&g);
+}
+
+/* ---- Pools ---- */
+
+/* Publishes "a" and "b" in one pool, and "c" in another. */
+static int publishes_in_pools(const struct test_daemon *d, void *arg)
+{
+	static const char *const names[] = { "a", "b", "c" };
+	tl_client *client = gpu_open(d, 0);
+	CUmemoryPool pools[2] = { gpu_pool(0, true), gpu_pool(0, true) };
+	struct gpu_foreign f[3];
+	CUdeviceptr p[3];
+
+	(void)arg;
+	for (int i = 0; i < 3; i++) {
+		gpu_must(cuda->mem_alloc_from_pool_async(&p[i], N, pools[i / 2],
+							 CUDA_STREAM_LEGACY));
+		gpu_fill(p[i], i + 1, N, CUDA_STREAM_LEGACY);
+		gpu_foreign_init(&f[i], p[i], N, 0);
+		must_be(tl_publish(client, names[i], &f[i].managed, NULL, NULL, NULL), 0);
+	}
+	pause_at(1);
+	for (int i = 0; i < 3; i++)
+		must_be(tl_delete(client, names[i]), 0);
+	for (int i = 0; i < 3; i++) {
+		eventually(atomic_load(&f[i].deleted));
+		gpu_must(cuda->mem_free(p[i]));
+	}
+	for (int i = 0; i < 2; i++)
+		gpu_must(cuda->pool_destroy(pools[i]));
+	tl_close(client);
+	return 0;
+}
+
+static int gets_of_pools(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0), *second = td_connect(d);
+	DLManagedTensorVersioned *t[4];
+
+	(void)arg;
+	t[0] = gpu_get(client, "a", TL_STREAM_LEGACY);
+	t[1] = gpu_get(client, "b", TL_STREAM_LEGACY);
+	t[2] = gpu_get(client, "c", TL_STREAM_LEGACY);
+	t[3] = gpu_get(second, "a", TL_STREAM_LEGACY);
+	must_be(gpu_live(FAKE_POOL), 2 + (gpu_is_real() ? -2 : 2)); /* the producer's, and ours */
+	for (int i = 0; i < 4; i++) {
+		must_be(gpu_read(gpu_data(t[i]), N, CUDA_STREAM_LEGACY), i % 3 + 1);
+		drop(t[i]);
+	}
+	tl_close(second);
+	tl_close(client);
+	eventually(gpu_live(FAKE_POOL) == (gpu_is_real() ? 0 : 2));
+	return 0;
+}
+
+GPU_TEST(a_pool_is_imported_once)
+{
+	gpu_with_producer(publishes_in_pools, gets_of_pools, NULL);
+}
+
+/* ---- Pools that two threads export at once ---- */
+
+enum { NEW_POOLS = 40 };
+
+struct both {
+	pthread_barrier_t at_once;
+	tl_client *client[2];
+	CUdeviceptr p[NEW_POOLS][2];
+	struct gpu_foreign f[NEW_POOLS][2];
+	_Atomic int next;
+};
+
+static void pool_name(char name[32], int pool, int which)
+{
+	snprintf(name, 32, "pool%d/%d", pool, which);
+}
+
+static void *publishes_one_of_two(void *arg)
+{
+	struct both *b = arg;
+	int which = atomic_fetch_add(&b->next, 1);
+	char name[32];
+
+	for (int i = 0; i < NEW_POOLS; i++) {
+		pool_name(name, i, which);
+		pthread_barrier_wait(&b->at_once);
+		must_be(tl_publish(b->client[which], name, &b->f[i][which].managed, NULL, NULL,
+				   NULL),
+			0);
+	}
+	return NULL;
+}
+
+/* Two threads, each with a connection of its own, publish what lies in one new pool. */
+static int publishes_in_new_pools(const struct test_daemon *d, void *arg)
+{
+	struct both *b = calloc(1, sizeof(*b));
+	CUmemoryPool pools[NEW_POOLS];
+	pthread_t thread[2];
+	char name[32];
+
+	(void)arg;
+	b->client[0] = gpu_open(d, 0);
+	b->client[1] = td_connect(d);
+	pthread_barrier_init(&b->at_once, NULL, 2);
+	for (int i = 0; i < NEW_POOLS; i++) {
+		pools[i] = gpu_pool(0, true);
+		for (int w = 0; w < 2; w++) {
+			gpu_must(cuda->mem_alloc_from_pool_async(&b->p[i][w], 4096, pools[i],
+								 CUDA_STREAM_LEGACY));
+			gpu_foreign_init(&b->f[i][w], b->p[i][w], 4096, 0);
+		}
+	}
+	for (int w = 0; w < 2; w++)
+		must_be(pthread_create(&thread[w], NULL, publishes_one_of_two, b), 0);
+	for (int w = 0; w < 2; w++)
+		pthread_join(thread[w], NULL);
+	pause_at(1);
+	for (int i = 0; i < NEW_POOLS; i++) {
+		for (int w = 0; w < 2; w++) {
+			pool_name(name, i, w);
+			must_be(tl_delete(b->client[w], name), 0);
+			eventually(atomic_load(&b->f[i][w].deleted) == 1);
+			gpu_must(cuda->mem_free(b->p[i][w]));
+		}
+		gpu_must(cuda->pool_destroy(pools[i]));
+	}
+	tl_close(b->client[0]);
+	tl_close(b->client[1]);
+	pthread_barrier_destroy(&b->at_once);
+	free(b);
+	return 0;
+}
+
+static int imports_each_pool_once(const struct test_daemon *d, void *arg)
+{
+	DLManagedTensorVersioned *t[NEW_POOLS][2];
+	tl_client *client = gpu_open(d, 0);
+	char name[32];
+
+	(void)arg;
+	for (int i = 0; i < 2 * NEW_POOLS; i++) {
+		pool_name(name, i / 2, i % 2);
+		t[i / 2][i % 2] = gpu_get(client, name, TL_STREAM_LEGACY);
+	}
+	must_be(gpu_live(FAKE_POOL), gpu_is_real() ? 0 : 2 * NEW_POOLS);
+	for (int i = 0; i < 2 * NEW_POOLS; i++)
+		drop(t[i / 2][i % 2]);
+	tl_close(client);
+	eventually(gpu_live(FAKE_POOL) == (gpu_is_real() ? 0 : NEW_POOLS));
+	return 0;
+}
+
+GPU_TEST(a_pool_that_two_threads_publish_from_at_once_is_imported_once)
+{
+	gpu_with_producer(publishes_in_new_pools, imports_each_pool_once, NULL);
 }
 
 int main(int argc, char **argv)

@@ -28,11 +28,11 @@ struct gpu_memory {
 	CUmemoryPool pool;
 };
 
-static inline void gpu_map_part(CUdeviceptr at, size_t size, int device, bool shareable)
+static inline void gpu_map_part(CUdeviceptr at, size_t size, int device, int handle_types)
 {
 	struct cuda_allocation_prop prop = {
 		.type = CUDA_ALLOCATION_PINNED,
-		.handle_types = shareable ? CUDA_HANDLE_POSIX_FD : 0,
+		.handle_types = handle_types,
 		.location = { CUDA_LOCATION_DEVICE, device },
 	};
 	struct cuda_access access = { prop.location, CUDA_ACCESS_READ_WRITE };
@@ -78,7 +78,7 @@ static inline void gpu_memory_init(struct gpu_memory *m, enum gpu_kind kind, siz
 		gpu_must(cuda->mem_address_reserve(&m->base, m->size, 0, 0, 0));
 		for (unsigned i = 0; i < m->parts; i++)
 			gpu_map_part(m->base + i * (m->size / m->parts), m->size / m->parts, device,
-				     true);
+				     CUDA_HANDLE_POSIX_FD);
 	}
 }
 

@@ -299,7 +299,8 @@ static int impatient_writer(const struct test_daemon *d, void *arg)
 	struct gpu_foreign f;
 	struct gpu_memory m;
 
-	gpu_memory_init(&m, GPU_LEGACY, N, 0);
+	/* Plain memory would have to be closed by the reader first, which waits for its GPU. */
+	gpu_memory_init(&m, r->none ? GPU_VMM : GPU_LEGACY, N, 0);
 	gpu_fill(m.base, NEW, N, CUDA_STREAM_LEGACY);
 	gpu_foreign_init(&f, m.base, N, 0);
 	must_be(tl_publish(client, "t", &f.managed, NULL, NULL, NULL), 0);
@@ -343,6 +344,74 @@ GPU_TEST(a_lease_given_up_on_another_thread)
 GPU_TEST(a_lease_without_a_stream_ends_at_once)
 {
 	released(&(struct releasing){ .none = true });
+}
+
+/* ---- The legacy stream stands for all blocking ones ---- */
+
+/* The default stream is idle, but work is queued on a stream that it waits for. */
+static int uses_a_blocking_stream(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0), *second = td_connect(d);
+	DLManagedTensorVersioned *t;
+	CUdeviceptr memory = gpu_alloc(N);
+	tl_draft *draft;
+	struct gpu_foreign f;
+	CUstream blocking;
+	int64_t n = N;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	const struct raw *rc = arg;
+
+	gpu_must(cuda->stream_create(&blocking, 0));
+	t = gpu_get(client, "t", TL_STREAM_DEFAULT);
+	gpu_must(cuda->ctx_synchronize());
+	gpu_hold(getpid());
+	gpu_held_from_here(blocking);
+	gpu_must(cuda->memcpy_dtod_async(memory, gpu_data(t), N, blocking));
+	drop(t); /* the copy still reads it */
+	must_be(leases_of(second, getpid()), 1);
+	gpu_foreign_init(&f, memory, N, 0);
+	must_be(tl_publish(client, "copy", &f.managed, NULL, NULL, NULL), 0);
+	must_be(gpu_create(client, "draft", &spec, 0, &draft), 0);
+	gpu_fill((CUdeviceptr)(uintptr_t)tl_draft_tensor(draft)->data, 3, N, blocking);
+	must_be(tl_commit(draft, NULL), 0);
+	must_be(gpu_unfinished(rc), 2);
+	gpu_hold(0);
+	eventually(leases_of(second, getpid()) == 0);
+	gpu_must(cuda->stream_synchronize(blocking));
+	eventually(gpu_unfinished(rc) == 0);
+	must_be(tl_delete(client, "copy") + tl_delete(client, "draft"), 0);
+	eventually(atomic_load(&f.deleted));
+	gpu_must(cuda->stream_destroy(blocking));
+	gpu_must(cuda->mem_free(memory));
+	tl_close(second);
+	tl_close(client);
+	return 0;
+}
+
+static int publishes_finished(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	gpu_put_draft(client, "t", NEW, N, 0, CUDA_STREAM_LEGACY);
+	gpu_must(cuda->ctx_synchronize());
+	pause_at(1);
+	must_be(tl_delete(client, "t"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(the_default_stream_stands_for_those_that_it_waits_for)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct raw rc = rc_open(&g.d);
+	struct test_child p = child_start_ready(&g.d, publishes_finished, NULL);
+
+	eventually(gpu_unfinished(&rc) == 0);
+	must_be(td_run_client(&g.d, uses_a_blocking_stream, &rc), 0);
+	child_finish(&p);
+	rc_goodbye(&rc);
+	gpu_nothing_left(&g);
 }
 
 /* ---- Streams that are captured ---- */

@@ -228,6 +228,158 @@ GPU_TEST(the_librarys_calls)
 	}
 }
 
+/* ---- Streams with work on them ---- */
+
+enum { WORK_NS = 200 * 1000 * 1000, QUEUE_MAX = 800, TENSOR = 1 << 20 };
+
+struct work {
+	CUstream stream;
+	CUdeviceptr scratch;
+	size_t size;
+	int64_t each_ns;
+};
+
+static int64_t fill_once(const struct work *w)
+{
+	int64_t begin = now_ns();
+
+	gpu_must(cuda->memset_d8_async(w->scratch, 1, w->size, w->stream));
+	gpu_must(cuda->stream_synchronize(w->stream));
+	return now_ns() - begin;
+}
+
+/* Finds memory that takes so long to fill that a queue holds WORK_NS of it. The first fill loads
+ * the kernel. */
+static void work_init(struct work *w)
+{
+	*w = (struct work){ .size = 16 << 20 };
+	gpu_must(cuda->stream_create(&w->stream, CUDA_STREAM_NON_BLOCKING));
+	for (;;) {
+		w->scratch = gpu_alloc(w->size);
+		fill_once(w);
+		w->each_ns = fill_once(w) + 1;
+		if (w->each_ns * QUEUE_MAX >= WORK_NS || w->size >= free_bytes() / 4)
+			return;
+		gpu_must(cuda->mem_free(w->scratch));
+		w->size *= 2;
+	}
+}
+
+static void work_queue(const struct work *w)
+{
+	for (int64_t n = WORK_NS / w->each_ns + 1; n > 0; n--)
+		gpu_must(cuda->memset_d8_async(w->scratch, (unsigned char)n, w->size, w->stream));
+}
+
+static bool is_busy(const struct work *w)
+{
+	return cuda->stream_query(w->stream) == CUDA_E_NOT_READY;
+}
+
+static const char *busy_text(unsigned busy)
+{
+	return busy == TIMES ? "" : " (some streams had ended their work by then)";
+}
+
+static int busy_producer(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct gpu_foreign known[2 * TIMES], again[2 * TIMES];
+	double us[2][TIMES];
+	unsigned busy = 0;
+	struct work w;
+
+	(void)arg;
+	work_init(&w);
+	for (int i = 0; i < 2 * TIMES; i++) {
+		tl_put_options o = { .size = sizeof(o), .stream = (intptr_t)w.stream };
+		int64_t begin;
+
+		gpu_foreign_init(&known[i], gpu_alloc(TENSOR), TENSOR, 0);
+		gpu_foreign_init(&again[i], known[i].memory, TENSOR, 0);
+		must_be(tl_publish(client, "known", &known[i].managed, &o, NULL, NULL), 0);
+		if (i % 2)
+			work_queue(&w);
+		begin = now_ns();
+		must_be(tl_publish(client, "again", &again[i].managed, &o, NULL, NULL), 0);
+		us[i % 2][i / 2] = since_us(begin);
+		busy += i % 2 && is_busy(&w);
+		gpu_must(cuda->stream_synchronize(w.stream));
+	}
+	row("info", "tl_publish of an allocation that is exported",
+	    "idle stream %.1f us, busy %.1f us%s", median(us[0]), median(us[1]), busy_text(busy));
+	for (int i = 0; i < TIMES; i++) { /* for gets that find work unfinished */
+		struct gpu_foreign unfinished;
+		tl_put_options o = { .size = sizeof(o), .stream = (intptr_t)w.stream };
+
+		gpu_foreign_init(&unfinished, gpu_alloc(TENSOR), TENSOR, 0);
+		work_queue(&w);
+		must_be(tl_publish(client, "late", &unfinished.managed, &o, NULL, NULL), 0);
+		pause_at(1);
+		gpu_must(cuda->stream_synchronize(w.stream));
+		must_be(tl_delete(client, "late"), 0);
+		eventually(atomic_load(&unfinished.deleted));
+	}
+	must_be(tl_delete(client, "known") + tl_delete(client, "again"), 0);
+	pause_at(1);
+	tl_close(client);
+	return 0;
+}
+
+static int busy_consumer(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	double get[TIMES], idle[TIMES], late[TIMES];
+	unsigned busy = 0, waited = 0;
+	struct work w;
+
+	(void)arg;
+	work_init(&w);
+	for (int i = 0; i < TIMES; i++) {
+		DLManagedTensorVersioned *t;
+		int64_t begin = now_ns();
+
+		t = gpu_get(client, "late", (intptr_t)w.stream);
+		get[i] = since_us(begin);
+		waited += is_busy(&w);
+		gpu_must(cuda->stream_synchronize(w.stream));
+		begin = now_ns();
+		drop(t);
+		idle[i] = since_us(begin);
+		t = gpu_get(client, "late", (intptr_t)w.stream);
+		work_queue(&w);
+		begin = now_ns();
+		drop(t);
+		late[i] = since_us(begin);
+		busy += is_busy(&w);
+		gpu_must(cuda->stream_synchronize(w.stream));
+		pause_at(1);
+	}
+	row("info", "tl_get of what is not finished", "%.1f us%s", median(get),
+	    waited == TIMES ? "" : " (some work had ended by then)");
+	row("info", "release", "idle stream %.1f us, busy %.1f us%s", median(idle), median(late),
+	    busy_text(busy));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(streams_with_work)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct test_child p, c;
+
+	test_timeout(300);
+	p = child_start_ready(&d, busy_producer, NULL);
+	c = child_start(&d, busy_consumer, NULL);
+	for (int i = 0; i < TIMES; i++) {
+		child_await(&c);
+		child_step(&p);
+		child_go(&c);
+	}
+	child_must_succeed(&c);
+	child_finish(&p);
+}
+
 int main(int argc, char **argv)
 {
 	(void)argc;

@@ -208,69 +208,96 @@ GPU_TEST(a_legacy_exporter_dies)
 
 /* ---- PID namespaces ---- */
 
-static void open_all(struct exported *e, int fd)
+struct apart {
+	struct exported *e;
+	int fd;
+	bool same_pid; /* the exporter is the first process of its namespace as well */
+};
+
+static int open_all(const struct test_daemon *d, void *arg)
 {
+	const struct apart *a = arg;
+	const char *where = a->same_pid ? "in another PID namespace, with equal PIDs"
+					: "in another PID namespace";
+	char name[100];
 	CUdeviceptr p = 0;
 	CUevent event;
 	struct vmm_block b;
 	CUresult r;
 
+	(void)d;
 	cuda = gpu_use(0);
-	r = cuda->ipc_open_mem_handle(&p, e->memory, 1);
-	row("info", "legacy open in another PID namespace", "%s", cuda_error_text(r));
-	r = cuda->ipc_open_event_handle(&event, e->event);
-	row("info", "event open in another PID namespace", "%s", cuda_error_text(r));
-	if (fd < 0)
-		return;
-	r = vmm_import(&b, fd, N, CUDA_ACCESS_READ);
-	row(r ? "differs" : "ok", "VMM import in another PID namespace", "%s", cuda_error_text(r));
+	r = cuda->ipc_open_mem_handle(&p, a->e->memory, 1);
+	snprintf(name, sizeof(name), "legacy open %s", where);
+	row("info", name, "%s", cuda_error_text(r));
+	r = cuda->ipc_open_event_handle(&event, a->e->event);
+	snprintf(name, sizeof(name), "event open %s", where);
+	row("info", name, "%s", cuda_error_text(r));
+	if (a->fd < 0)
+		return 0;
+	r = vmm_import(&b, a->fd, N, CUDA_ACCESS_READ);
+	snprintf(name, sizeof(name), "VMM import %s", where);
+	row(r ? "differs" : "ok", name, "%s", cuda_error_text(r));
+	return 0;
 }
 
-struct apart {
-	struct exported *e;
-	int fd;
+/* Runs a function as the first process of a new PID namespace. */
+struct first {
+	child_fn *run;
+	void *arg;
 };
 
-static int in_namespace(const struct test_daemon *d, void *arg)
+static int as_first(const struct test_daemon *d, void *arg)
 {
-	const struct apart *a = arg;
+	const struct first *first = arg;
 	int status;
 	pid_t pid;
 
-	(void)d;
 	if (unshare(CLONE_NEWPID) && unshare(CLONE_NEWUSER | CLONE_NEWPID)) {
 		row("skip", "PID namespaces", "this user may not make one");
+		parent_tell(0);
 		return 0;
 	}
 	fflush(stdout);
 	pid = fork();
-	if (!pid) {
-		setenv("FAKECUDA_PIDNS", "another", 1); /* the fake driver does not look at real
-							   ones */
-		open_all(a->e, a->fd);
-		_exit(0);
-	}
+	if (!pid)
+		_exit(first->run(d, first->arg));
 	must(waitpid(pid, &status, 0) == pid);
-	must_be(status, 0);
-	return 0;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
-GPU_TEST(opens_across_pid_namespaces)
+static void opens_apart(bool same_pid)
 {
 	struct exported *e = exported_new();
-	struct test_child p = child_start(NULL, legacy_exporter, e);
+	struct first first = { legacy_exporter, e };
+	struct test_child p = same_pid ? child_start(NULL, as_first, &first)
+				       : child_start(NULL, legacy_exporter, e);
 	struct test_child v = child_start(NULL, vmm_exporter, e);
-	struct apart a = { .e = e, .fd = -1 };
+	struct apart a = { .e = e, .fd = -1, .same_pid = same_pid };
 
-	child_await(&p);
 	if (child_await(&v))
 		a.fd = fd_receive(e->sockets[1]);
-	must_be(td_run_client(NULL, in_namespace, &a), 0);
-	child_kill(&p);
+	if (child_await(&p)) {
+		first = (struct first){ open_all, &a };
+		must_be(td_run_client(NULL, as_first, &first), 0);
+		child_finish(&p);
+	} else {
+		child_must_succeed(&p);
+	}
 	child_kill(&v);
 	if (a.fd >= 0)
 		close(a.fd);
 	exported_free(e);
+}
+
+GPU_TEST(opens_across_pid_namespaces)
+{
+	opens_apart(false);
+}
+
+GPU_TEST(opens_across_pid_namespaces_where_pids_are_equal)
+{
+	opens_apart(true);
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Child processes of tests, and how the two sides wait for each other. */
+#include <dirent.h>
 #include <grp.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -84,7 +85,7 @@ int child_wait_open(struct test_child *c)
 {
 	int status = 0;
 
-	must_be(process_wait(c->pid, &status, test_left_ms()), 0);
+	must_be(process_wait_ms(c->pid, &status, test_left_ms()), 0);
 	c->pid = 0;
 	return status;
 }
@@ -151,4 +152,20 @@ void pause_at(uint64_t value)
 {
 	parent_tell(value);
 	parent_await();
+}
+
+void child_close_all(void)
+{
+	const struct dirent *e;
+	DIR *dir = opendir("/proc/self/fd");
+
+	must(dir);
+	while ((e = readdir(dir))) {
+		int fd = atoi(e->d_name);
+
+		if (fd > STDERR_FILENO && fd != child_from_parent && fd != child_to_parent &&
+		    fd != dirfd(dir))
+			close(fd);
+	}
+	closedir(dir);
 }

@@ -50,3 +50,4 @@ void child_finish(struct test_child *c);   /* from the last pause to its end, wh
 void parent_tell(uint64_t value);
 void parent_await(void);
 void pause_at(uint64_t value); /* tells the parent this, and waits until it may go on */
+void child_close_all(void);    /* all descriptors but the standard streams and those of the above */

@@ -21,9 +21,7 @@ static CUresult (*launch_host_function)(CUstream stream, void (*function)(void *
 
 bool gpu_is_real(void)
 {
-	const char *which = getenv("TL_TEST_GPU");
-
-	return which && !strcmp(which, "real");
+	return test_gpu_is_real();
 }
 
 /* A child asks, since the test itself must not use CUDA. */

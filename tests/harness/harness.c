@@ -10,24 +10,23 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 
 #include "client/session/client.h"
 #include "client/session/fork.h"
 #include "tests/harness/harness.h"
+#include "tests/harness/log.h"
 #include "tests/harness/process.h"
 
-enum { PIDS_MAX = 512, FDS_MAX = 1024, DIRS_MAX = 16, CHILD_FAILED = 97 };
+enum { FDS_MAX = 1024, DIRS_MAX = 16, CHILD_FAILED = 97 };
 
-/* The current test's processes, directories and daemons. The teardown removes what is left of them,
- * however the test ended. */
-static pid_t pids[PIDS_MAX];
+/* The current test's directories and daemons. The teardown removes what is left of them, and of its
+ * processes, however the test ended. */
 static char dirs[DIRS_MAX][64];
 static uint64_t instances[DIRS_MAX];
 static bool fds_before[FDS_MAX];
-static bool in_child, has_failed;
+static bool has_failed;
 static int64_t test_end;
 
 _Noreturn void must_failed(const char *file, int line, const char *what, long long value,
@@ -40,7 +39,7 @@ _Noreturn void must_failed(const char *file, int line, const char *what, long lo
 	else
 		snprintf(text, sizeof(text), "%s:%d: %s is %lld, not %lld (%s)", file, line, what,
 			 value, expected, tl_last_error());
-	if (in_child) {
+	if (process_in_child()) {
 		fprintf(stderr, "child: %s\n", text);
 		_exit(CHILD_FAILED);
 	}
@@ -59,47 +58,6 @@ int64_t now_ns(void)
 }
 
 /* ---- What must not be left behind ---- */
-
-void process_remember(pid_t pid)
-{
-	for (int i = 0; i < PIDS_MAX; i++) {
-		if (pids[i] == 0) {
-			pids[i] = pid;
-			return;
-		}
-	}
-	must(!"too many processes");
-}
-
-static void forget_pid(pid_t pid)
-{
-	for (int i = 0; i < PIDS_MAX; i++)
-		if (pids[i] == pid)
-			pids[i] = 0;
-}
-
-void process_is_child(void)
-{
-	in_child = true;
-	memset(pids, 0, sizeof(pids));
-}
-
-static void kill_all(void)
-{
-	for (int i = 0; i < PIDS_MAX; i++)
-		if (pids[i] > 0)
-			kill(pids[i], SIGKILL);
-}
-
-static void on_alarm(int signal)
-{
-	static const char text[] = "TIMEOUT: the test took too long\n";
-
-	(void)signal;
-	kill_all();
-	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
-	_exit(124);
-}
 
 /* Calls @visit for each number in /proc/PID/fd. */
 static unsigned each_fd(pid_t pid, void (*visit)(int fd))
@@ -123,6 +81,27 @@ static unsigned each_fd(pid_t pid, void (*visit)(int fd))
 	}
 	closedir(dir);
 	return count;
+}
+
+bool test_on_memfds(void)
+{
+	const char *storage = getenv("TL_TEST_STORAGE");
+
+	return storage && !strcmp(storage, "memfd");
+}
+
+bool test_gpu_is_real(void)
+{
+	const char *which = getenv("TL_TEST_GPU");
+
+	return which && !strcmp(which, "real");
+}
+
+bool test_without_keepers(void)
+{
+	const char *keeper = getenv("TL_TEST_KEEPER");
+
+	return keeper && !strcmp(keeper, "0");
 }
 
 unsigned count_fds(pid_t pid)
@@ -179,10 +158,12 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 void test_init(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	signal(SIGALRM, on_alarm);
+	process_kill_on_alarm();
 	signal(SIGPIPE, SIG_IGN);
 	fork_timeout_ns = WAIT_S * SECOND;
 	unsetenv("TENSORLEASE_SOCKET");
+	if (!test_gpu_is_real()) /* the fake one's memory is of memfds, which daemons refuse */
+		setenv("TENSORLEASE_FAKE_GPU", "1", 1);
 }
 
 void test_timeout(unsigned seconds)
@@ -214,12 +195,11 @@ int test_teardown(void **state)
 
 	(void)state;
 	alarm(0);
-	kill_all();
-	for (int i = 0; i < PIDS_MAX; i++)
-		if (pids[i] > 0)
-			waitpid(pids[i], NULL, 0);
-	memset(pids, 0, sizeof(pids));
+	process_kill_all();
+	process_wait_all();
 	for (int i = 0; i < DIRS_MAX; i++) {
+		if (dirs[i][0] && has_failed)
+			log_show(dirs[i]);
 		if (dirs[i][0])
 			nftw(dirs[i], remove_one, 8, FTW_DEPTH | FTW_PHYS);
 		if (instances[i])
@@ -296,6 +276,43 @@ static int private_shm(uint64_t size)
 	return mount("tl-test", "/dev/shm", "tmpfs", 0, options);
 }
 
+static bool write_text(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : write(fd, text, strlen(text));
+
+	if (fd >= 0)
+		close(fd);
+	return n == (ssize_t)strlen(text);
+}
+
+/* In a user namespace of its own, in which there is only its own user. Returns 0 or -1. */
+static int few_watches(unsigned most)
+{
+	char uids[64], gids[64], number[16];
+
+	snprintf(uids, sizeof(uids), "%u %u 1", geteuid(), geteuid());
+	snprintf(gids, sizeof(gids), "%u %u 1", getegid(), getegid());
+	snprintf(number, sizeof(number), "%u", most);
+	return !unshare(CLONE_NEWUSER) && write_text("/proc/self/setgroups", "deny") &&
+			       write_text("/proc/self/uid_map", uids) &&
+			       write_text("/proc/self/gid_map", gids) &&
+			       write_text("/proc/sys/user/max_inotify_watches", number)
+		       ? 0
+		       : -1;
+}
+
+bool test_can_limit_watches(void)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (!pid)
+		_exit(few_watches(1) ? 1 : 0);
+	must(waitpid(pid, &status, 0) == pid);
+	return !status;
+}
+
 struct arguments {
 	const char *list[40];
 	char numbers[4][24];
@@ -318,6 +335,8 @@ static void make_arguments(struct arguments *a, const struct test_daemon *d,
 
 	a->list[a->n++] = binary ? binary : "build/bin/tensorleased";
 	a->list[a->n++] = "--foreground";
+	a->list[a->n++] = "--hello-timeout"; /* a busy machine may stop a test for long */
+	a->list[a->n++] = "60";
 	if (o->listen_fd_peek <= 0) {
 		a->list[a->n++] = "--socket";
 		a->list[a->n++] = d->socket;
@@ -326,6 +345,12 @@ static void make_arguments(struct arguments *a, const struct test_daemon *d,
 	add_number(a, 1, "--uid-capacity", o->uid_capacity);
 	add_number(a, 2, "--max-tensors", o->max_tensors);
 	add_number(a, 3, "--max-clients", o->max_clients);
+	a->list[a->n++] = "--storage";
+	a->list[a->n++] = o->storage ? o->storage : test_on_memfds() ? "memfd" : "shm";
+	if (o->no_keeper || test_without_keepers()) {
+		a->list[a->n++] = "--keeper"; /* what follows wins */
+		a->list[a->n++] = "no";
+	}
 	for (int i = 0; o->extra && o->extra[i]; i++) {
 		must(a->n < 38);
 		a->list[a->n++] = o->extra[i];
@@ -351,6 +376,8 @@ static _Noreturn void become_daemon(const struct td_options *o, const char *cons
 		setenv("LISTEN_PID", pid_text, 1);
 		setenv("LISTEN_FDS", "1", 1);
 	}
+	if (o->watches && few_watches(o->watches))
+		_exit(126);
 	if (o->shm_size && private_shm(o->shm_size))
 		_exit(126);
 	if (o->nofile && setrlimit(RLIMIT_NOFILE, &limit))
@@ -373,22 +400,6 @@ static int try_connect(const char *path)
 	return -1;
 }
 
-static int pidfd_of(pid_t pid)
-{
-	int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-
-	must(fd >= 0);
-	return fd;
-}
-
-static void show_log(const struct test_daemon *d)
-{
-	char *log = td_log(d);
-
-	print_error("the daemon's stderr:\n%s\n", log);
-	free(log);
-}
-
 /*
  * Waits until something listens. READY=1 or a new entry in the directory wakes us. Nothing tells
  * about the step from bind() to listen(), hence the short timeout.
@@ -396,7 +407,7 @@ static void show_log(const struct test_daemon *d)
 static void wait_until_it_listens(struct test_daemon *d, int notify_fd, int inotify_fd)
 {
 	int64_t end = now_ns() + WAIT_S * SECOND;
-	int pidfd = pidfd_of(d->pid), fd;
+	int pidfd = process_pidfd(d->pid), fd;
 	char drain[4096];
 
 	while ((fd = try_connect(d->socket)) < 0) {
@@ -406,7 +417,7 @@ static void wait_until_it_listens(struct test_daemon *d, int notify_fd, int inot
 
 		poll(p, 3, access(d->socket, F_OK) ? 1000 : 1);
 		if (p[2].revents || now_ns() > end) {
-			show_log(d);
+			log_show(d->dir);
 			must(!"the daemon does not start");
 		}
 		while (p[0].revents && recv(notify_fd, drain, sizeof(drain), 0) > 0)
@@ -426,7 +437,7 @@ static void wait_until_ready(struct test_daemon *d, int notify_fd)
 
 	do {
 		if (poll(&p, 1, WAIT_MS) != 1) {
-			show_log(d);
+			log_show(d->dir);
 			must(!"READY=1 never came");
 		}
 		n = recv(notify_fd, text, sizeof(text) - 1, 0);
@@ -435,11 +446,22 @@ static void wait_until_ready(struct test_daemon *d, int notify_fd)
 	} while (!strstr(text, "READY=1"));
 }
 
+/* The process that we started. */
+static pid_t started(const struct test_daemon *d)
+{
+	return d->keeper ? d->keeper : d->pid;
+}
+
+/* Also whether it has a keeper. */
 static void learn_instance(struct test_daemon *d)
 {
 	struct raw rc = rc_open(d);
 
 	d->instance = rc.welcome.instance;
+	if (rc.catalog->daemon_pid != (uint32_t)d->pid) {
+		d->keeper = d->pid;
+		d->pid = (pid_t)rc.catalog->daemon_pid;
+	}
 	rc_goodbye(&rc);
 	if (!d->own_shm)
 		remember_instance(d->instance);
@@ -505,60 +527,156 @@ struct test_daemon td_start_options(const struct td_options *o)
 	return d;
 }
 
-int process_wait(pid_t pid, int *status, int timeout_ms)
-{
-	struct pollfd p = { .fd = pidfd_of(pid), .events = POLLIN };
-	int r;
-
-	r = poll(&p, 1, timeout_ms);
-	close(p.fd);
-	if (r != 1)
-		return -ETIMEDOUT;
-	must_be(waitpid(pid, status, 0), pid);
-	forget_pid(pid);
-	return 0;
-}
-
 int td_exit_status(struct test_daemon *d)
 {
 	int status = 0;
 
-	must_be(process_wait(d->pid, &status, WAIT_MS), 0);
-	d->pid = 0;
+	must_be(process_wait(started(d), &status), 0);
+	d->pid = d->keeper = 0;
 	return status;
+}
+
+/* In the child; prints into the file "check". */
+static _Noreturn void become_check(const struct test_daemon *d)
+{
+	const char *binary = getenv("TL_TEST_DAEMON");
+	char path[128];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/check", d->dir);
+	fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	dup2(fd, STDOUT_FILENO);
+	dup2(fd, STDERR_FILENO);
+	snprintf(path, sizeof(path), "/proc/%d/ns/mnt", (int)d->pid);
+	fd = d->own_shm ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	if (fd >= 0 && setns(fd, CLONE_NEWNS))
+		_exit(126);
+	binary = binary ? binary : "build/bin/tensorleased";
+	execl(binary, binary, "--check", "--socket", d->socket, NULL);
+	_exit(127);
+}
+
+int td_check(const struct test_daemon *d, bool quiet)
+{
+	char path[128], text[4096] = "";
+	pid_t pid = fork();
+	FILE *f;
+	int status;
+
+	must(pid >= 0);
+	if (pid == 0)
+		become_check(d);
+	process_remember(pid);
+	must_be(process_wait(pid, &status), 0);
+	must(WIFEXITED(status));
+	snprintf(path, sizeof(path), "%s/check", d->dir);
+	f = quiet || !WEXITSTATUS(status) ? NULL : fopen(path, "re");
+	if (f) {
+		(void)!fread(text, 1, sizeof(text) - 1, f);
+		fclose(f);
+		print_error("tensorleased --check says:\n%s", text);
+	}
+	return WEXITSTATUS(status);
+}
+
+/* A keeper would hide that. Tests kill with SIGKILL only. */
+static void no_daemon_crashed(const struct test_daemon *d)
+{
+	static const char why[] = "the daemon died; starting another one why=\"killed by signal ";
+	char *log = td_log(d);
+
+	for (const char *at = log; (at = strstr(at, why)); at++) {
+		if (atoi(at + strlen(why)) != SIGKILL) {
+			print_error("the daemon's stderr:\n%s\n", log);
+			must(!"the daemon crashed");
+		}
+	}
+	free(log);
 }
 
 void td_stop(struct test_daemon *d)
 {
 	int status;
 
-	if (in_child || d->pid <= 0)
+	if (process_in_child() || d->pid <= 0)
 		return;
-	must_be(kill(d->pid, SIGTERM), 0);
+	must_be(td_check(d, false), 0);
+	must_be(kill(started(d), SIGTERM), 0);
 	status = td_exit_status(d);
 	if (status)
-		show_log(d);
+		log_show(d->dir);
 	must_be(status, 0);
+	no_daemon_crashed(d);
 	if (d->own_shm)
 		return;
 	must_be(td_objects(d), 0);
 	forget_instance(d->instance);
 }
 
+/* The daemon that serves now, or is a zombie; 0: its keeper has none. */
+static pid_t proper(const struct test_daemon *d)
+{
+	char path[64];
+	int pid = 0;
+	FILE *f;
+
+	if (!d->keeper)
+		return d->pid;
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)d->keeper, (int)d->keeper);
+	f = fopen(path, "re");
+	if (f && fscanf(f, "%d", &pid) != 1)
+		pid = 0;
+	if (f)
+		fclose(f);
+	return pid;
+}
+
+/* Of a keeper that stands still. When it returns everything that the child had open is closed. */
+static void kill_child(const struct test_daemon *d)
+{
+	struct pollfd p = { .events = POLLIN };
+	pid_t pid = proper(d);
+
+	if (!pid)
+		return;
+	p.fd = process_pidfd(pid);
+	must_be(kill(pid, SIGKILL), 0);
+	must_be(poll(&p, 1, WAIT_MS), 1);
+	close(p.fd);
+}
+
+void td_kill_keeper(struct test_daemon *d)
+{
+	pid_t pid = proper(d);
+	int status;
+
+	must_be(kill(d->keeper, SIGKILL), 0);
+	must_be(process_wait(d->keeper, &status), 0);
+	must(WIFSIGNALED(status));
+	d->pid = pid;
+	d->keeper = 0;
+}
+
 void td_kill(struct test_daemon *d)
 {
-	must_be(kill(d->pid, SIGKILL), 0);
+	if (d->keeper) {
+		process_stop(d->keeper);
+		kill_child(d);
+	}
+	must_be(kill(started(d), SIGKILL), 0);
 	must(WIFSIGNALED(td_exit_status(d)));
+	if (!d->own_shm)
+		must_be(td_check(d, false), 0);
 }
 
 bool td_alive(const struct test_daemon *d)
 {
-	return d->pid > 0 && waitpid(d->pid, NULL, WNOHANG) == 0;
+	return d->pid > 0 && waitpid(started(d), NULL, WNOHANG) == 0;
 }
 
 void end_daemon(pid_t pid)
 {
-	struct pollfd p = { .fd = pidfd_of(pid), .events = POLLIN };
+	struct pollfd p = { .fd = process_pidfd(pid), .events = POLLIN };
 
 	must_be(kill(pid, SIGTERM), 0);
 	must_be(poll(&p, 1, WAIT_MS), 1);
@@ -568,29 +686,19 @@ void end_daemon(pid_t pid)
 
 void td_freeze(const struct test_daemon *d)
 {
-	int status;
-
-	must_be(kill(d->pid, SIGSTOP), 0);
-	must_be(waitpid(d->pid, &status, WUNTRACED), d->pid);
-	must(WIFSTOPPED(status));
+	process_stop(proper(d));
 }
 
 void td_thaw(const struct test_daemon *d)
 {
-	must_be(kill(d->pid, SIGCONT), 0);
+	must_be(kill(proper(d), SIGCONT), 0);
 }
 
 char *td_log(const struct test_daemon *d)
 {
-	char path[128];
-	char *text = calloc(1, 64 * KIB);
-	FILE *f;
+	char *text = log_read(d->dir);
 
-	snprintf(path, sizeof(path), "%s/log", d->dir);
-	f = fopen(path, "re");
-	must(text && f);
-	(void)!fread(text, 1, 64 * KIB - 1, f);
-	fclose(f);
+	must(text);
 	return text;
 }
 
@@ -622,10 +730,14 @@ struct tl_status td_status(const struct test_daemon *d)
 	s.capacity = h->capacity;
 	s.bytes_used = atomic_load(&h->bytes_used);
 	s.bytes_warm = atomic_load(&h->bytes_warm);
+	s.bytes_kept = atomic_load(&h->bytes_kept);
+	s.longest_turn_ns = atomic_load(&h->longest_turn_ns);
 	s.commits = atomic_load(&h->commits);
 	s.tensors = atomic_load(&h->tensors);
 	s.retired = atomic_load(&h->retired);
 	s.drafts = atomic_load(&h->drafts);
+	s.rings = atomic_load(&h->rings);
+	s.ring_slots = atomic_load(&h->ring_slots);
 	s.segments = atomic_load(&h->segments);
 	s.clients = atomic_load(&h->clients) - 1;
 	s.max_tensors = h->max_tensors;

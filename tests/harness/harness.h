@@ -20,9 +20,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tensorlease/tensorlease.h"
 #include "tests/harness/limit.h"
 #include "tests/harness/suite.h"
+#include <tensorlease/admin.h>
+#include <tensorlease/tensorlease.h>
 
 #define KIB (1ULL << 10)
 #define MIB (1ULL << 20)
@@ -87,6 +88,12 @@ void test_timeout(unsigned seconds); /* for a test that needs longer; scaled by 
 		}                                                                                  \
 	} while (0)
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED true
+#else
+#define SANITIZED false
+#endif
+
 /*
  * Whether a process may fork while other threads of it allocate. AddressSanitizer's allocator does
  * not hold its locks during fork(), so that a child may find one locked for ever.
@@ -96,6 +103,21 @@ void test_timeout(unsigned seconds); /* for a test that needs longer; scaled by 
 #else
 #define MAY_FORK_AMONG_THREADS true
 #endif
+
+/*
+ * Are the daemons of this test, and the states of unit tests, to keep tensors in memfds? With
+ * TL_TEST_STORAGE=memfd in the environment.
+ */
+bool test_on_memfds(void);
+/* Do the tests use the machine's own GPU, not the fake one? With TL_TEST_GPU=real. */
+bool test_gpu_is_real(void);
+/* May this user make user namespaces, in which a daemon has few of inotify's watches? */
+bool test_can_limit_watches(void);
+/*
+ * Are the daemons of this test to have no keepers? With TL_TEST_KEEPER=0 in the environment. A test
+ * whose td_options say --keeper decides for itself.
+ */
+bool test_without_keepers(void);
 
 unsigned count_fds(pid_t pid); /* 0 means our own */
 int64_t now_ns(void);	       /* CLOCK_MONOTONIC */
@@ -107,18 +129,22 @@ struct td_options {
 	uint64_t uid_capacity;
 	unsigned max_tensors;
 	unsigned max_clients;
-	unsigned nofile;	  /* RLIMIT_NOFILE of the daemon, soft and hard */
-	uint64_t shm_size;	  /* gives it a /dev/shm of its own of that size; needs root */
+	unsigned nofile;   /* RLIMIT_NOFILE of the daemon, soft and hard */
+	uint64_t shm_size; /* gives it a /dev/shm of its own of that size; needs root */
+	unsigned watches;  /* how many inotify watches it can have; see test_can_limit_watches() */
+	const char *storage;	  /* NULL: as test_on_memfds() says */
 	const char *socket;	  /* where it listens; NULL: in a new directory */
 	const char *const *extra; /* more arguments, NULL at the end */
 	int listen_fd_peek;	  /* if > 0, handed over as systemd does */
 	bool want_ready;	  /* wait for READY=1 as systemd does, and for nothing else */
 	bool expect_exit;	  /* it will not start; td_exit_status() tells why */
+	const char *no_keeper;	  /* why it must have none, whatever the environment says */
 	bool for_others; /* put it where other users can reach it, since $TMPDIR may be private */
 };
 
 struct test_daemon {
-	pid_t pid; /* 0 if there is none */
+	pid_t pid;    /* of the daemon proper that was the first one; 0 if there is none */
+	pid_t keeper; /* its parent, which we started; 0 if it has none */
 	uint64_t instance;
 	bool own_shm;
 	bool own_dir;
@@ -131,18 +157,26 @@ struct test_daemon {
 #define cleanup_td __attribute__((cleanup(td_stop)))
 
 struct test_daemon td_start_options(const struct td_options *options);
-/*
- * Sends SIGTERM. The daemon must exit with 0 and leave no shm object. Stopping twice is harmless.
- */
+/* Sends SIGTERM. The daemon must exit with 0 and leave no shm object. May be called twice. */
 void td_stop(struct test_daemon *d);
-/* Sends SIGKILL. The directory stays, for another daemon on the same socket. */
+/*
+ * Sends SIGKILL to the daemon, and to its keeper before that can start another one. The directory
+ * stays, for another daemon on the same socket.
+ */
 void td_kill(struct test_daemon *d);
-/* Waits for a daemon that ends by itself and returns its wait status. */
+/* Sends SIGKILL to the keeper alone. The daemon goes on. */
+void td_kill_keeper(struct test_daemon *d);
+/* Waits for a daemon that ends by itself and returns its wait status, or its keeper's. */
 int td_exit_status(struct test_daemon *d);
 /* Waits until the daemon has nothing left to do. */
 void td_settle(const struct test_daemon *d);
 /* Its numbers once it has settled, without the connection that asks. */
 struct tl_status td_status(const struct test_daemon *d);
+/*
+ * What tensorleased --check exits with: 0 if all that the daemon has in shared memory is sound, 4
+ * if not, which it prints then unless @quiet. It may be serving, or have been killed.
+ */
+int td_check(const struct test_daemon *d, bool quiet);
 /* Nobody is connected, and no tensor, draft, segment or byte is left. */
 void td_must_be_empty(const struct test_daemon *d);
 /* Returns the text that it has written to stderr so far; the caller frees it. */
@@ -151,7 +185,7 @@ unsigned td_objects(const struct test_daemon *d); /* shm objects of this instanc
 bool td_alive(const struct test_daemon *d);
 /* Ends a daemon that somebody else started, and waits until it has ended. */
 void end_daemon(pid_t pid);
-/* When this returns the daemon stands still and answers nobody, until td_thaw(). */
+/* When this returns the daemon proper stands still and answers nobody, until td_thaw(). */
 void td_freeze(const struct test_daemon *d);
 void td_thaw(const struct test_daemon *d);
 /* A client of the library that waits WAIT_S for answers. If it cannot connect, must() fails. */

@@ -50,18 +50,22 @@ static void catalog_fill(struct liar_catalog *c)
 		.max_clients = LIAR_CLIENTS,
 		.bucket_mask = LIAR_BUCKETS - 1,
 		.daemon_pid = 1,
+		.off_wakes = offsetof(struct liar_catalog, wakes),
 		.off_clients = offsetof(struct liar_catalog, clients),
 		.off_buckets = offsetof(struct liar_catalog, buckets),
+		.off_named = offsetof(struct liar_catalog, named),
 		.off_names = offsetof(struct liar_catalog, names),
 		.off_rows = offsetof(struct liar_catalog, rows),
 		.off_segments = offsetof(struct liar_catalog, segments),
 		.off_chunks = offsetof(struct liar_catalog, chunks),
+		.off_members = offsetof(struct liar_catalog, members),
 		.slots_high = LIAR_SLOTS,
 	};
 	for (unsigned i = 0; i < LIAR_CLIENTS; i++)
 		c->clients[i] = live_word(1);
 	for (unsigned i = 0; i < LIAR_BUCKETS; i++)
 		c->buckets[i] = CATALOG_NONE;
+	c->named[0] = UINT64_MAX;
 	for (unsigned i = 0; i < LIAR_NAMES; i++)
 		c->names[i].next = CATALOG_NONE;
 	for (unsigned i = 0; i < LIAR_SLOTS; i++)
@@ -163,7 +167,8 @@ static void answer_draft(struct liar *liar, int socket, const struct conn_messag
 
 static void answer(struct liar *liar, int socket, struct conn_message *m)
 {
-	const struct wire_ref *map = (const void *)m->bytes;
+	const struct wire_map *map = (const void *)m->bytes;
+	const struct catalog_row *row;
 	const struct wire_commit *commit = (const void *)m->bytes;
 	struct wire_segment segment = { .size = atomic_load(&liar->segment_size) };
 	struct wire_welcome welcome = liar->welcome;
@@ -183,10 +188,11 @@ static void answer(struct liar *liar, int socket, struct conn_message *m)
 		answer_draft(liar, socket, m);
 		break;
 	case WIRE_MAP:
+		row = &liar->catalog->rows[ref_slot(map->ref) % LIAR_SLOTS];
+		segment.segment = row->segment;
+		segment.segment_generation = row->segment_generation;
 		liar_send(socket, m, WIRE_SEGMENT, &segment, sizeof(segment),
-			  descriptor_of(
-				  liar,
-				  liar->catalog->rows[ref_slot(map->ref) % LIAR_SLOTS].segment));
+			  descriptor_of(liar, row->segment));
 		break;
 	case WIRE_COMMIT:
 		if (!(commit->flags & WIRE_COMMIT_ANSWER))

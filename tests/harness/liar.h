@@ -37,12 +37,15 @@ enum {
 
 struct liar_catalog {
 	struct catalog_header header;
+	struct catalog_wake wakes[CATALOG_WAKE_WORDS];
 	alignas(64) _Atomic uint64_t clients[LIAR_CLIENTS];
 	_Atomic uint32_t buckets[LIAR_BUCKETS];
+	_Atomic uint64_t named[1];
 	alignas(64) struct catalog_name names[LIAR_NAMES];
 	struct catalog_row rows[LIAR_SLOTS];
 	struct catalog_segment segments[LIAR_SLOTS];
 	alignas(64) struct catalog_chunk chunks[LIAR_CHUNKS];
+	struct catalog_member members[LIAR_SLOTS];
 };
 
 struct liar;

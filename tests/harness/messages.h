@@ -4,52 +4,35 @@
  */
 #pragma once
 
-#include <stdalign.h>
-#include <string.h>
+#include "tests/harness/messages_ring.h"
+#include "tests/harness/sample.h"
 
-#include "proto/catalog_layout.h"
-#include "proto/ledger_layout.h"
-#include "proto/wire.h"
-
-enum { SAMPLES_MAX = 64 };
-
-struct sample {
-	union {
-		struct wire_header header;
-		struct wire_create create;
-		struct wire_commit commit;
-		alignas(8) unsigned char bytes[WIRE_MAX];
-	};
-	size_t length;
-	unsigned nfds;
-	enum wire_side side;
-};
-
-struct samples {
-	size_t n;
-	struct sample list[SAMPLES_MAX];
-};
-
-/* Adds a message: its fixed part, and then @tail bytes that look like text. */
-static inline struct sample *samples_add(struct samples *all, enum wire_type type,
-					 const void *fixed, size_t size, size_t tail)
+/* MEMBERS of @n messages, in turn of either type. */
+static inline void samples_members(struct samples *all, uint32_t n)
 {
-	struct sample *s = &all->list[all->n++];
+	struct wire_members m = { .ref = ref_make(7, 42), .count = n };
+	size_t each = wire_padded(sizeof(struct wire_place) + 1);
+	struct sample *s;
 
-	memset(s, 0, sizeof(*s));
-	memcpy(s->bytes, fixed, size);
-	memset(s->bytes + size, 'n', tail);
-	s->length = size + tail;
-	s->side = type < WIRE_REQUEST_END ? WIRE_TO_DAEMON : WIRE_TO_CLIENT;
-	s->header = (struct wire_header){ .type = (uint16_t)type,
-					  .length = (uint32_t)s->length,
-					  .serial = (uint32_t)all->n };
-	return s;
+	m.size = (uint32_t)(n * each);
+	s = samples_add(all, WIRE_MEMBERS, &m, sizeof(m), m.size);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct wire_header h = { .type = i % 2 ? WIRE_PLACE : WIRE_MEMBER,
+					       .length = (uint32_t)each,
+					       .serial = 1 };
+		const struct wire_place place = { .header = h, .tensor.name_len = 8 };
+		const struct wire_member member = { .header = h,
+						    .ref = m.ref,
+						    .tensor.name_len = (uint16_t)(each -
+										  sizeof(member)) };
+		unsigned char *at = s->bytes + sizeof(m) + i * each;
+
+		if (i % 2)
+			memcpy(at, &place, sizeof(place));
+		else
+			memcpy(at, &member, sizeof(member));
+	}
 }
-
-/* SAMPLE(all, type, tail, struct wire_x, members...) */
-#define SAMPLE(all, type, tail, kind, ...)                                                         \
-	samples_add(all, type, &(kind){ __VA_ARGS__ }, sizeof(kind), tail)
 
 static inline void samples_requests(struct samples *all)
 {
@@ -60,7 +43,10 @@ static inline void samples_requests(struct samples *all)
 						  .ndim = TENSOR_NDIM_MAX,
 						  .flags = 4,
 						  .name_len = TENSOR_NAME_MAX,
-						  .meta_len = TENSOR_META_MAX };
+						  .meta_len = TENSOR_META_MAX,
+						  .lifetime = WIRE_LIFETIME_OWNER_BOUND |
+							      WIRE_LIFETIME_EVICTABLE,
+						  .ttl_ns = TENSOR_TTL_MAX };
 
 	SAMPLE(all, WIRE_HELLO, 0, struct wire_hello, .version_min = 1, .version_max = 1,
 	       .label = "test");
@@ -75,10 +61,12 @@ static inline void samples_requests(struct samples *all)
 	SAMPLE(all, WIRE_COMMIT, 1, struct wire_commit, .ref = ref, .tensor.name_len = 1);
 	SAMPLE(all, WIRE_COMMIT, 64 * 8 + 255 + 1024, struct wire_commit, .ref = ref,
 	       .flags = WIRE_COMMIT_ANSWER, .tensor = largest);
+	SAMPLE(all, WIRE_COMMIT, 3 * 16 + 1, struct wire_commit, .ref = ref,
+	       .tensor = { .ndim = 3, .nstrides = 3, .name_len = 1 });
 	SAMPLE(all, WIRE_ABORT, 0, struct wire_ref, .ref = ref);
-	SAMPLE(all, WIRE_MAP, 0, struct wire_ref, .ref = 1 << 24 | 3);
+	SAMPLE(all, WIRE_MAP, 0, struct wire_map, .ref = 1 << 24 | 3, .name = 7);
 	SAMPLE(all, WIRE_DELETE, 1, struct wire_delete, .name_len = 1);
-	SAMPLE(all, WIRE_DELETE, 255, struct wire_delete, .name_len = 255);
+	SAMPLE(all, WIRE_DELETE, 255, struct wire_delete, .version = UINT64_MAX, .name_len = 255);
 	SAMPLE(all, WIRE_RELEASED, 0, struct wire_ref, .ref = ref);
 	SAMPLE(all, WIRE_LINK, 1, struct wire_link, .ref = ref, .name_len = 1);
 	SAMPLE(all, WIRE_LINK, 255 + 1024, struct wire_link, .ref = ref, .name_len = 255,
@@ -107,11 +95,33 @@ static inline void samples_requests(struct samples *all)
 	SAMPLE(all, WIRE_PLACE, 64 * 8 + 255 + 1024 + 64, struct wire_place, .segment = 3,
 	       .segment_generation = 9, .offset = UINT64_MAX, .cookie = UINT64_MAX,
 	       .flags = WIRE_PLACE_EVENT, .tensor = largest);
+	SAMPLE(all, WIRE_PLACE, 16 * 16 + 255 + 1024 + 64, struct wire_place, .segment = 3,
+	       .segment_generation = 9, .flags = WIRE_PLACE_EVENT,
+	       .tensor = { .ndim = TENSOR_STRIDED_NDIM_MAX,
+			   .nstrides = TENSOR_STRIDED_NDIM_MAX,
+			   .name_len = TENSOR_NAME_MAX,
+			   .meta_len = TENSOR_META_MAX });
 	SAMPLE(all, WIRE_FINISHED, 0, struct wire_finished, .ref = ref, .failed = 1);
 	SAMPLE(all, WIRE_DEVICES, 0, struct wire_devices, .from = UINT32_MAX);
+	SAMPLE(all, WIRE_HOLD, 0, struct wire_segment_ref, .segment = 3, .segment_generation = 2);
+	SAMPLE(all, WIRE_KEEP, 0, struct wire_keep, .device = { 1 })->nfds = 1;
 	SAMPLE(all, WIRE_CLIENTS, 0, struct wire_clients, .after = 0);
 	SAMPLE(all, WIRE_HOLDINGS, 0, struct wire_holdings, .id = 1, .slot = UINT32_MAX);
+	SAMPLE(all, WIRE_KICK, 0, struct wire_kick, .after = UINT64_MAX, .until = UINT64_MAX,
+	       .uid = UINT32_MAX);
+	SAMPLE(all, WIRE_RESTART, 0, struct wire_restart, .restarts = UINT64_MAX);
+	SAMPLE(all, WIRE_USERS, 0, struct wire_users, .from = 1ULL << 32,
+	       .flags = WIRE_USERS_EXACT);
 	SAMPLE(all, WIRE_SETTLE, 0, struct wire_plain, .header = { 0 });
+	SAMPLE(all, WIRE_CLAIM, 1, struct wire_claim, .name_len = 1);
+	SAMPLE(all, WIRE_CLAIM, 255, struct wire_claim, .flags = WIRE_CLAIM_WAIT,
+	       .again = UINT32_MAX, .name_len = 255);
+	SAMPLE(all, WIRE_UNCLAIM, 0, struct wire_unclaim, .claim = UINT32_MAX);
+	SAMPLE(all, WIRE_UNCLAIM, 255, struct wire_unclaim, .name_len = 255);
+	samples_members(all, 1);
+	samples_members(all, 20);
+	samples_rings(all);
+	SAMPLE(all, WIRE_RESUMED, 0, struct wire_plain, .header.life = 0);
 }
 
 static inline void samples_replies(struct samples *all)
@@ -129,7 +139,9 @@ static inline void samples_replies(struct samples *all)
 	       .segment = 5, .segment_generation = 1, .flags = WIRE_DRAFT_FD)
 		->nfds = 1;
 	SAMPLE(all, WIRE_COMMITTED, 0, struct wire_committed, .version = UINT64_MAX);
-	SAMPLE(all, WIRE_SEGMENT, 0, struct wire_segment, .size = 4096)->nfds = 1;
+	SAMPLE(all, WIRE_SEGMENT, 0, struct wire_segment, .size = 4096, .segment = 3,
+	       .segment_generation = 2)
+		->nfds = 1;
 	SAMPLE(all, WIRE_DONE, 0, struct wire_plain, .header = { 0 });
 	SAMPLE(all, WIRE_CLIENT, 0, struct wire_client, .id = 1, .pid = 1, .label = "x");
 	SAMPLE(all, WIRE_HOLDING, 1, struct wire_holding, .version = 1, .name_len = 1);
@@ -147,6 +159,12 @@ static inline void samples_replies(struct samples *all)
 	SAMPLE(all, WIRE_UNMAP, 0, struct wire_segment_ref, .segment = 3, .segment_generation = 9);
 	SAMPLE(all, WIRE_DEVICE, 0, struct wire_device, .device = { 1 }, .used = 5,
 	       .capacity = UINT64_MAX, .number = 3);
+	SAMPLE(all, WIRE_KICKED, 0, struct wire_kicked, .id = 1, .newest = UINT64_MAX);
+	SAMPLE(all, WIRE_CLAIMED, 0, struct wire_claimed, .what = WIRE_CLAIM_OTHERS);
+	SAMPLE(all, WIRE_MEMBERS_MADE, 32 * 8, struct wire_members_made, .count = 32);
+	samples_ring_replies(all);
+	SAMPLE(all, WIRE_ADOPTED, 0, struct wire_plain, .header.life = 0);
+	SAMPLE(all, WIRE_USER, 0, struct wire_user, .uid = UINT32_MAX, .used = { 1, 2 });
 	SAMPLE(all, WIRE_ERROR, 0, struct wire_error_reply, .code = WIRE_E_INVALID);
 	SAMPLE(all, WIRE_ERROR, 512, struct wire_error_reply, .code = WIRE_E_NO_RESOURCES,
 	       .text_len = 512);

@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The processes of the current test, for harness.c and child.c only. */
+/* The processes of the current test, for the harness and for tests that kill them one by one. */
 #pragma once
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 void process_remember(pid_t pid); /* the end of the test kills it if it is still there */
-/* Returns -ETIMEDOUT if it does not end in time. Otherwise *status is its wait status. */
-int process_wait(pid_t pid, int *status, int timeout_ms);
+void process_stop(pid_t pid);	  /* when it returns @pid stands still, until SIGCONT */
+/* Return -ETIMEDOUT if it does not end in WAIT_MS or @timeout_ms. *status is its wait status. */
+int process_wait(pid_t pid, int *status);
+int process_wait_ms(pid_t pid, int *status, int timeout_ms);
 /*
  * How long to wait for what a child does as a whole: until shortly before the test's end, so that a
  * failure can say what did not happen.
  */
 int test_left_ms(void);
+int process_pidfd(pid_t pid);
+void process_kill_all(void);	  /* with daemons of keepers */
+void process_kill_on_alarm(void); /* SIGALRM kills all and ends the test */
+void process_wait_all(void);
 void process_is_child(void); /* from here on this process is a child of the test */
+bool process_in_child(void);

@@ -5,21 +5,34 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 
 #include "tests/harness/harness.h"
 
-enum { FDS_AT_ONCE = 32 };
+enum { LET_GO_MS = 10, FDS_AT_ONCE = 32 };
+
+/* The kernel makes us wait while as many connections as it holds wait to be accepted. */
+static int try_connect(struct raw *rc, const char *path)
+{
+	struct timeval wait = { .tv_sec = rc->wait_ms / 1000,
+				.tv_usec = (suseconds_t)rc->wait_ms % 1000 * 1000 };
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+
+	rc->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (rc->fd < 0)
+		return -errno;
+	if (rc->wait_ms && setsockopt(rc->fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait)))
+		return -errno;
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+	return connect(rc->fd, (struct sockaddr *)&a, sizeof(a)) ? -errno : 0;
+}
 
 struct raw rc_connect(const struct test_daemon *d)
 {
 	struct raw rc = { .catalog_fd = -1, .ledger_fd = -1 };
-	struct sockaddr_un a = { .sun_family = AF_UNIX };
 
-	rc.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	must(rc.fd >= 0);
-	snprintf(a.sun_path, sizeof(a.sun_path), "%s", d->socket);
-	must_be(connect(rc.fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	must_be(try_connect(&rc, d->socket), 0);
 	return rc;
 }
 
@@ -58,10 +71,14 @@ int rc_send_bytes(struct raw *rc, const void *bytes, size_t length, int fd_peek,
 int rc_receive(struct raw *rc, struct conn_message *m)
 {
 	struct pollfd p = { .fd = rc->fd, .events = POLLIN };
+	int64_t until = now_ns() + (rc->wait_ms ? rc->wait_ms : WAIT_MS) * (SECOND / 1000);
 
 	m->fd = -1;
-	if (poll(&p, 1, WAIT_MS) == 0)
-		return -ETIMEDOUT;
+	while (poll(&p, 1, LET_GO_MS) == 0) { /* the daemon may wait for us to let go */
+		if (now_ns() > until)
+			return -ETIMEDOUT;
+		rc_let_go(rc);
+	}
 	return conn_receive(rc->fd, WIRE_TO_CLIENT, m, MSG_DONTWAIT);
 }
 
@@ -110,24 +127,82 @@ int rc_call(struct raw *rc, enum wire_type type, void *message, size_t length,
 	struct wire_header *h = message;
 	int r = rc_send(rc, type, message, length, -1);
 
-	return r ? r : rc_await(rc, h->serial, answer);
+	if (!r)
+		r = rc_await(rc, h->serial, answer);
+	rc_let_go(rc);
+	return r;
+}
+
+static void segment_close(struct raw_segment *w)
+{
+	if (w->map)
+		munmap(w->map, w->size);
+	if (w->fd >= 0)
+		close(w->fd);
+}
+
+static const struct catalog_segment *segment_entry(const struct raw *rc, uint32_t segment)
+{
+	const char *base = (const char *)rc->catalog;
+
+	return (const struct catalog_segment *)(const void *)(base + rc->catalog->off_segments) +
+	       segment;
+}
+
+static void segments_let_go(const struct raw *rc, struct raw_segment *list, unsigned *n, bool all)
+{
+	unsigned left = 0;
+
+	for (unsigned i = 0; i < *n; i++) {
+		if (all || (list[i].map && segment_entry(rc, list[i].segment)->word !=
+						   live_word(list[i].generation)))
+			segment_close(&list[i]);
+		else
+			list[left++] = list[i];
+	}
+	*n = left;
+}
+
+void rc_let_go(struct raw *rc)
+{
+	segments_let_go(rc, rc->writable, &rc->writable_n, false);
+	segments_let_go(rc, rc->views, &rc->views_n, false);
+}
+
+static int try_hello(struct raw *rc)
+{
+	struct {
+		struct wire_hello hello;
+		char name[TENSOR_NAMESPACE_MAX + 1];
+	} first = { .hello = { .version_min = WIRE_VERSION_MIN,
+			       .version_max = WIRE_VERSION,
+			       .label = "raw" } };
+	struct conn_message m;
+	void *p;
+	int r;
+
+	if (rc->name_space)
+		first.hello.namespace_len = (uint16_t)snprintf(first.name, sizeof(first.name), "%s",
+							       rc->name_space);
+	r = rc_send(rc, WIRE_HELLO, &first, sizeof(first.hello) + first.hello.namespace_len, -1);
+	if (r == 0 || r == -EPIPE) /* the daemon may have said why it does not want us */
+		r = rc_receive(rc, &m);
+	if (r == 0)
+		r = rc_judge(&m, WIRE_WELCOME);
+	if (r)
+		return r;
+	memcpy(&rc->welcome, m.bytes, sizeof(rc->welcome));
+	rc->catalog_fd = m.fd;
+	p = mmap(NULL, rc->welcome.catalog_size, PROT_READ, MAP_SHARED, m.fd, 0);
+	if (p == MAP_FAILED)
+		return -errno;
+	rc->catalog = p;
+	return 0;
 }
 
 void rc_hello(struct raw *rc)
 {
-	struct wire_hello hello = { .version_min = WIRE_VERSION_MIN,
-				    .version_max = WIRE_VERSION,
-				    .label = "raw" };
-	struct conn_message m;
-	void *p;
-
-	must_be(rc_call(rc, WIRE_HELLO, &hello, sizeof(hello), &m), 0);
-	must_be(m.header.type, WIRE_WELCOME);
-	memcpy(&rc->welcome, m.bytes, sizeof(rc->welcome));
-	rc->catalog_fd = m.fd;
-	p = mmap(NULL, rc->welcome.catalog_size, PROT_READ, MAP_SHARED, m.fd, 0);
-	must(p != MAP_FAILED);
-	rc->catalog = p;
+	must_be(try_hello(rc), 0);
 }
 
 int ledger_new(uint32_t slots, uint64_t magic)
@@ -143,25 +218,33 @@ int ledger_new(uint32_t slots, uint64_t magic)
 
 int ledger_seal(int fd)
 {
-	return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
+	return fcntl(fd, F_ADD_SEALS, LEDGER_SEALS);
 }
 
-void rc_ledger(struct raw *rc)
+static int try_ledger(struct raw *rc)
 {
 	struct wire_ledger ledger = { .size = ledger_size(rc->welcome.max_tensors),
 				      .layout = LEDGER_LAYOUT };
 	struct conn_message m;
 	void *p;
+	int r;
 
 	rc->ledger_size = ledger.size;
 	rc->ledger_fd = ledger_new(rc->welcome.max_tensors, LEDGER_MAGIC);
-	must_be(ledger_seal(rc->ledger_fd), 0);
 	p = mmap(NULL, rc->ledger_size, PROT_READ | PROT_WRITE, MAP_SHARED, rc->ledger_fd, 0);
-	must(p != MAP_FAILED);
+	if (p == MAP_FAILED)
+		return -errno;
+	must_be(ledger_seal(rc->ledger_fd), 0);
 	rc->ledger = p;
-	must_be(rc_send(rc, WIRE_LEDGER, &ledger, sizeof(ledger), rc->ledger_fd), 0);
-	must_be(rc_receive(rc, &m), 0);
-	must_be(m.header.type, WIRE_READY);
+	r = rc_send(rc, WIRE_LEDGER, &ledger, sizeof(ledger), rc->ledger_fd);
+	if (r == 0)
+		r = rc_receive(rc, &m);
+	return r ? r : rc_judge(&m, WIRE_READY);
+}
+
+void rc_ledger(struct raw *rc)
+{
+	must_be(try_ledger(rc), 0);
 }
 
 struct raw rc_open(const struct test_daemon *d)
@@ -173,8 +256,25 @@ struct raw rc_open(const struct test_daemon *d)
 	return rc;
 }
 
+int rc_try_open(struct raw *rc, const char *socket, enum raw_stage stage, int wait_ms)
+{
+	int r;
+
+	*rc = (struct raw){ .catalog_fd = -1, .ledger_fd = -1, .wait_ms = wait_ms };
+	r = try_connect(rc, socket);
+	if (r == 0 && stage >= RAW_GREETED)
+		r = try_hello(rc);
+	if (r == 0 && stage >= RAW_READY)
+		r = try_ledger(rc);
+	if (r)
+		rc_close(rc);
+	return r;
+}
+
 void rc_close(struct raw *rc)
 {
+	segments_let_go(rc, rc->writable, &rc->writable_n, true);
+	segments_let_go(rc, rc->views, &rc->views_n, true);
 	if (rc->catalog)
 		munmap((void *)rc->catalog, rc->welcome.catalog_size);
 	if (rc->ledger)
@@ -185,8 +285,6 @@ void rc_close(struct raw *rc)
 		close(rc->ledger_fd);
 	if (rc->fd >= 0)
 		close(rc->fd);
-	for (unsigned i = 0; i < rc->writable_n; i++)
-		close(rc->writable[i].fd);
 	*rc = (struct raw){ .fd = -1, .catalog_fd = -1, .ledger_fd = -1 };
 }
 
@@ -198,9 +296,7 @@ void rc_goodbye(struct raw *rc)
 	if (rc->ledger)
 		munmap(rc->ledger, rc->ledger_size);
 	rc->ledger = NULL;
-	for (unsigned i = 0; i < rc->writable_n; i++)
-		close(rc->writable[i].fd);
-	rc->writable_n = 0;
+	segments_let_go(rc, rc->writable, &rc->writable_n, true);
 	must_be(shutdown(rc->fd, SHUT_WR), 0);
 	do { /* notices that came and were not read */
 		r = rc_receive(rc, &m);
@@ -271,21 +367,33 @@ static void keep_writable(struct raw *rc, const struct wire_draft *draft, int fd
 	if (fd < 0)
 		return;
 	if (rc->writable_n == RAW_SEGMENTS_MAX) { /* forget the oldest one */
-		close(rc->writable[0].fd);
+		segment_close(&rc->writable[0]);
 		memmove(rc->writable, rc->writable + 1, sizeof(rc->writable) - sizeof(*w));
 		rc->writable_n--;
 	}
 	w = &rc->writable[rc->writable_n++];
 	*w = (struct raw_segment){ draft->segment, draft->segment_generation, fd };
+	if (!(segment_entry(rc, draft->segment)->flags & SEGMENT_SEALED))
+		return;
+	w->size = draft->segment_size;
+	w->map = mmap(NULL, w->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	must(w->map != MAP_FAILED);
 }
 
-int rc_writable(const struct raw *rc, const struct wire_draft *draft)
+static const struct raw_segment *writable_find(const struct raw *rc, const struct wire_draft *draft)
 {
 	for (unsigned i = 0; i < rc->writable_n; i++)
 		if (rc->writable[i].segment == draft->segment &&
 		    rc->writable[i].generation == draft->segment_generation)
-			return rc->writable[i].fd;
-	return -1;
+			return &rc->writable[i];
+	return NULL;
+}
+
+int rc_writable(const struct raw *rc, const struct wire_draft *draft)
+{
+	const struct raw_segment *w = writable_find(rc, draft);
+
+	return w ? w->fd : -1;
 }
 
 int rc_create(struct raw *rc, const char *name, uint64_t nbytes, int64_t timeout_ns,
@@ -311,6 +419,12 @@ int rc_create(struct raw *rc, const char *name, uint64_t nbytes, int64_t timeout
 
 int rc_commit(struct raw *rc, uint64_t ref, const char *name, uint64_t nbytes)
 {
+	return rc_commit_as(rc, ref, name, nbytes, 0, 0);
+}
+
+int rc_commit_as(struct raw *rc, uint64_t ref, const char *name, uint64_t nbytes, unsigned lifetime,
+		 uint64_t ttl_ns)
+{
 	struct {
 		struct wire_commit fixed;
 		char tail[264];
@@ -320,7 +434,9 @@ int rc_commit(struct raw *rc, uint64_t ref, const char *name, uint64_t nbytes)
 				       .dtype_bits = 8,
 				       .dtype_lanes = 1,
 				       .ndim = 1,
-				       .name_len = (uint16_t)strlen(name) } } };
+				       .name_len = (uint16_t)strlen(name),
+				       .lifetime = (uint8_t)lifetime,
+				       .ttl_ns = ttl_ns } } };
 	struct conn_message m;
 	int r;
 
@@ -339,7 +455,7 @@ int rc_ref(struct raw *rc, enum wire_type type, uint64_t ref)
 
 int rc_map(struct raw *rc, uint64_t ref, int *fd)
 {
-	struct wire_ref map = { .ref = ref };
+	struct wire_map map = { .ref = ref, .name = CATALOG_NONE };
 	struct conn_message m;
 	int r = judge(rc_call(rc, WIRE_MAP, &map, sizeof(map), &m), &m, WIRE_SEGMENT);
 
@@ -376,8 +492,20 @@ int rc_link(struct raw *rc, uint64_t ref, const char *name)
 	return judge(r, &m, WIRE_COMMITTED);
 }
 
+int rc_put_as(struct raw *rc, const char *name, uint64_t nbytes, unsigned lifetime, uint64_t ttl_ns,
+	      struct wire_draft *draft)
+{
+	struct wire_draft mine = { 0 };
+	int r;
+
+	draft = draft ? draft : &mine;
+	r = rc_create(rc, name, nbytes, 0, draft);
+	return r ? r : rc_commit_as(rc, draft->ref, name, nbytes, lifetime, ttl_ns);
+}
+
 int rc_put(struct raw *rc, const char *name, uint64_t nbytes, int byte, struct wire_draft *draft)
 {
+	const struct raw_segment *w;
 	unsigned char block[64 * KIB];
 	struct wire_draft mine = { 0 };
 	int r, fd;
@@ -388,6 +516,11 @@ int rc_put(struct raw *rc, const char *name, uint64_t nbytes, int byte, struct w
 		return r;
 	memset(block, byte, sizeof(block));
 	fd = rc_writable(rc, draft);
+	w = writable_find(rc, draft);
+	if (w && w->map) {
+		memset((char *)w->map + draft->offset, byte, nbytes);
+		return rc_commit(rc, draft->ref, name, nbytes);
+	}
 	for (uint64_t at = 0, n; at < nbytes; at += n) {
 		n = nbytes - at < sizeof(block) ? nbytes - at : sizeof(block);
 		must_be(pwrite(fd, block, n, (off_t)(draft->offset + at)), n);
@@ -454,6 +587,21 @@ uint32_t rc_unexport(struct raw *rc, const struct wire_segment_ref *seg)
 void rc_unmapped(struct raw *rc, const struct wire_segment_ref *seg)
 {
 	send_segment_ref(rc, WIRE_UNMAPPED, seg);
+	for (unsigned i = 0; i < rc->imports_n; i++) {
+		if (rc->imports[i].segment == seg->segment &&
+		    rc->imports[i].generation == seg->segment_generation)
+			rc->imports[i--] = rc->imports[--rc->imports_n];
+	}
+}
+
+static bool has_imported(const struct raw *rc, const struct wire_segment_ref *seg)
+{
+	for (unsigned i = 0; i < rc->imports_n; i++) {
+		if (rc->imports[i].segment == seg->segment &&
+		    rc->imports[i].generation == seg->segment_generation)
+			return true;
+	}
+	return false;
 }
 
 int rc_import(struct raw *rc, const struct wire_segment_ref *seg, uint32_t part,
@@ -468,6 +616,9 @@ int rc_import(struct raw *rc, const struct wire_segment_ref *seg, uint32_t part,
 	r = judge(rc_call(rc, WIRE_IMPORT, &import, sizeof(import), &m), &m, WIRE_IMPORTED);
 	if (r == 0 && imported)
 		memcpy(imported, m.bytes, sizeof(*imported));
+	if (r == 0 && rc->imports_n < RAW_SEGMENTS_MAX && !has_imported(rc, seg))
+		rc->imports[rc->imports_n++] = (struct raw_import){ seg->segment,
+								    seg->segment_generation };
 	if (r == 0 && fd)
 		*fd = m.fd;
 	else if (m.fd >= 0)
@@ -491,7 +642,9 @@ int rc_place_as(struct raw *rc, const struct wire_segment_ref *seg, struct wire_
 				       .dtype_lanes = 1,
 				       .ndim = place->ndim ? place->ndim : 1,
 				       .name_len = (uint16_t)strlen(place->name),
-				       .meta_len = place->meta_len } } };
+				       .meta_len = place->meta_len,
+				       .lifetime = (uint8_t)place->lifetime,
+				       .ttl_ns = place->ttl_ns } } };
 	struct conn_message m;
 	unsigned char *at = p.tail;
 	uint64_t size;
@@ -558,11 +711,35 @@ bool rc_told_nothing(struct raw *rc)
 	return rc->nnotices == 0;
 }
 
+void rc_become_holder(struct raw *rc, uint64_t ref)
+{
+	const struct catalog_row *row = rc_row(rc, ref);
+	struct wire_segment_ref seg = { .segment = row->segment,
+					.segment_generation = row->segment_generation };
+	bool open = has_imported(rc, &seg);
+	int fd = -1;
+
+	if (seg.segment == CATALOG_NONE)
+		return;
+	if (!(row->flags & ROW_ON_DEVICE)) {
+		if (!rc_map(rc, ref, &fd))
+			close(fd);
+		return;
+	}
+	if (!rc_import(rc, &seg, 0, NULL, NULL) && !open)
+		rc_unmapped(rc, &seg);
+}
+
 bool rc_hold(struct raw *rc, uint64_t ref)
 {
+	uint64_t live = row_word(ref_generation(ref), ROW_LIVE);
+
 	atomic_fetch_add(rc_held(rc, ref_slot(ref)), 1);
-	if (atomic_load(&rc_row(rc, ref)->word) == row_word(ref_generation(ref), ROW_LIVE))
-		return true;
+	if (atomic_load(&rc_row(rc, ref)->word) == live) {
+		rc_become_holder(rc, ref);
+		if ((atomic_load(&rc_row(rc, ref)->word) | 1) == (live | 1)) /* G4 */
+			return true;
+	}
 	rc_drop(rc, ref);
 	return false;
 }
@@ -586,6 +763,12 @@ const unsigned char *rc_view(struct raw *rc, const struct wire_draft *draft)
 	p = mmap(NULL, draft->segment_size, PROT_READ, MAP_SHARED, fd, 0);
 	must(p != MAP_FAILED);
 	close(fd);
+	if (segment_entry(rc, draft->segment)->flags & SEGMENT_SEALED &&
+	    rc->views_n < RAW_SEGMENTS_MAX) {
+		rc->views[rc->views_n++] = (struct raw_segment){ draft->segment,
+								 draft->segment_generation, -1, p,
+								 draft->segment_size };
+	}
 	return (const unsigned char *)p + draft->offset;
 }
 

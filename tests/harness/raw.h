@@ -14,9 +14,14 @@ struct test_daemon;
 
 enum { RAW_SEGMENTS_MAX = 64, RAW_NOTICES_MAX = 256 };
 
+/* How far a connection has come. */
+enum raw_stage { RAW_CONNECTED, RAW_GREETED, RAW_READY };
+
 struct raw {
 	int fd;
 	uint32_t serial;
+	const char *name_space; /* for rc_hello(); NULL: the default one */
+	int wait_ms;		/* how long rc_receive() waits; 0: WAIT_MS */
 	struct wire_welcome welcome;
 	int catalog_fd;
 	const struct catalog_header *catalog;
@@ -27,8 +32,17 @@ struct raw {
 	struct raw_segment {
 		uint32_t segment;
 		uint32_t generation;
-		int fd;
-	} writable[RAW_SEGMENTS_MAX]; /* descriptors that came with drafts */
+		int fd;	   /* -1: a view */
+		void *map; /* NULL: without seals it is written by pwrite() */
+		size_t size;
+	} writable[RAW_SEGMENTS_MAX],	 /* descriptors that came with drafts */
+		views[RAW_SEGMENTS_MAX]; /* of sealed segments, which keep their memory */
+	unsigned views_n;
+	unsigned imports_n;
+	struct raw_import {
+		uint32_t segment, generation;
+	} imports[RAW_SEGMENTS_MAX]; /* what rc_import() opened first, and rc_unmapped() has not
+					closed */
 	unsigned nnotices;
 	struct raw_notice {
 		enum wire_type type; /* FREED, UNMAP */
@@ -41,6 +55,12 @@ struct raw rc_connect(const struct test_daemon *d);
 void rc_hello(struct raw *rc);			 /* until WELCOME, and maps the catalog */
 void rc_ledger(struct raw *rc);			 /* until READY */
 struct raw rc_open(const struct test_daemon *d); /* all three of these */
+/*
+ * The same as far as @stage, at the path @socket, for those whom the daemon may refuse: each step
+ * takes at most @wait_ms (0: WAIT_MS). Returns 0, the wire error or a negative errno; after a
+ * failure nothing is open.
+ */
+int rc_try_open(struct raw *rc, const char *socket, enum raw_stage stage, int wait_ms);
 void rc_goodbye(struct raw *rc); /* leaves, and waits until the daemon has seen that */
 void rc_close(struct raw *rc);	 /* leaves */
 
@@ -68,12 +88,18 @@ void rc_settle(struct raw *rc);
  */
 int rc_create(struct raw *rc, const char *name, uint64_t nbytes, int64_t timeout_ns,
 	      struct wire_draft *draft);
-/* The descriptor with which that draft can be written. */
+/* Lets go of sealed segments that the daemon has ended, as every client must. rc_call() does so. */
+void rc_let_go(struct raw *rc);
+/* The descriptor with which that draft can be written, but not if its segment is sealed and
+ * something was published there. */
 int rc_writable(const struct raw *rc, const struct wire_draft *draft);
 /* Returns 0 if the answer has that type, and else the wire error. */
 int rc_judge(const struct conn_message *m, enum wire_type expected);
 /* Commits a tensor of @nbytes uint8 under @name. Returns 0 or the wire error. */
 int rc_commit(struct raw *rc, uint64_t ref, const char *name, uint64_t nbytes);
+/* The same with WIRE_LIFETIME_* and a time to live. */
+int rc_commit_as(struct raw *rc, uint64_t ref, const char *name, uint64_t nbytes, unsigned lifetime,
+		 uint64_t ttl_ns);
 int rc_ref(struct raw *rc, enum wire_type type, uint64_t ref); /* ABORT or RELEASED */
 int rc_map(struct raw *rc, uint64_t ref, int *fd);	       /* of a tensor that rc holds */
 int rc_delete(struct raw *rc, const char *name);
@@ -81,39 +107,9 @@ int rc_link(struct raw *rc, uint64_t ref, const char *name);
 
 /* Creates a draft, fills it with @byte and commits it. Returns 0 or the wire error. */
 int rc_put(struct raw *rc, const char *name, uint64_t nbytes, int byte, struct wire_draft *draft);
-/* ---- memory on devices; 0 or the wire error ---- */
-
-/* @fd_peek opens the first part, or is -1. The device's UUID is @device followed by zeros. */
-int rc_export(struct raw *rc, enum segment_kind kind, uint16_t device, uint64_t size,
-	      uint64_t part_size, uint32_t parts, int fd_peek, struct wire_segment_ref *seg);
-/* Sends the next part and returns its serial. An error comes later, if at all. */
-uint32_t rc_part(struct raw *rc, const struct wire_segment_ref *seg, uint32_t part, uint64_t size,
-		 int fd_peek);
-/* Sends UNEXPORT and returns its serial. */
-uint32_t rc_unexport(struct raw *rc, const struct wire_segment_ref *seg);
-/* Waits for the answer of that serial. Returns 0 if it has @type, and else the wire error. */
-int rc_answer(struct raw *rc, uint32_t serial, enum wire_type type);
-/* If @fd is NULL, a descriptor that comes is closed. */
-int rc_import(struct raw *rc, const struct wire_segment_ref *seg, uint32_t part,
-	      struct wire_export *imported, int *fd);
-void rc_unmapped(struct raw *rc, const struct wire_segment_ref *seg);
-
-struct raw_place {
-	const char *name;
-	uint64_t offset, nbytes, cookie;
-	uint8_t ndim;	   /* filled up with leading sizes of 1; 0 means one */
-	const void *event; /* WIRE_HANDLE_BYTES, or NULL */
-	const void *meta;
-	uint16_t meta_len;
-};
-/* rc_place(&rc, &seg, &placed, .name = "a", .nbytes = 100) */
-#define rc_place(rc, seg, placed, ...)                                                             \
-	rc_place_as(rc, seg, placed, &(const struct raw_place){ __VA_ARGS__ })
-int rc_place_as(struct raw *rc, const struct wire_segment_ref *seg, struct wire_placed *placed,
-		const struct raw_place *place);
-void rc_finished(struct raw *rc, uint64_t ref, bool failed);
-/* The first device with a number of at least @from. Returns false if there is none. */
-bool rc_device(struct raw *rc, uint32_t from, struct wire_device *device);
+/* The same with a lifetime, and with whatever bytes are there. */
+int rc_put_as(struct raw *rc, const char *name, uint64_t nbytes, unsigned lifetime, uint64_t ttl_ns,
+	      struct wire_draft *draft);
 
 /* Waits for the next FREED or UNMAP, as @type says, and keeps notices of the other type. */
 struct raw_notice rc_notice(struct raw *rc, enum wire_type type);
@@ -122,10 +118,12 @@ bool rc_told_nothing(struct raw *rc);
 
 /* Takes a lease by the protocol. Returns false if the tensor is not live. */
 bool rc_hold(struct raw *rc, uint64_t ref);
+/* The part of it between G3 and G4: asks for the segment, so that the lease counts. */
+void rc_become_holder(struct raw *rc, uint64_t ref);
 void rc_drop(struct raw *rc, uint64_t ref);
 /*
  * Maps the segment of a live or held tensor read-only and returns its payload. The mapping stays
- * until the process ends.
+ * until the process ends, but that of a sealed segment until the daemon has ended the segment.
  */
 const unsigned char *rc_view(struct raw *rc, const struct wire_draft *draft);
 void bytes_must_be(const unsigned char *bytes, int byte, size_t n);
@@ -159,3 +157,5 @@ static inline enum row_progress rc_progress(const struct raw *rc, uint64_t ref)
 /* A memfd that could be a ledger of that many slots, but is not sealed. */
 int ledger_new(uint32_t slots, uint64_t magic);
 int ledger_seal(int fd);
+
+#include "tests/harness/raw_device.h" /* it needs what is above */

@@ -190,8 +190,12 @@ def test_foreign_types_are_refused_and_nothing_is_lost(library, taken, foreign, 
     payload = put(client, "lib/foreign", foreign, shape_for(way))
     tensor = client.get("lib/foreign", mode=mode)
     base = mine()
-    assert fails(lambda: way.take(library, tensor))
-    assert mine() == base
+    in_pairs = way.name == "t.torch()" and foreign == "float4_e2m1fn" and hasattr(library.lib, "float4_e2m1fn_x2")
+    if in_pairs:  # as PyTorch of today has it
+        assert str(way.take(library, tensor).dtype) == "torch.float4_e2m1fn_x2"
+    else:
+        assert fails(lambda: way.take(library, tensor))
+        assert mine() == base
     assert raw.plain(tensor) == payload and not tensor.released
 
 

@@ -3,7 +3,8 @@
  * fork(): a child inherits leases (client/session/fork.c). The parent's thread Getter gets and releases while its
  * thread Forker forks once. Ledger and socket 0 are the parent's; 1 are those that it makes for the child. After the
  * fork, each process has its own copy of descriptors and mappings. If there is no second connection, the parent holds
- * for the child (it pins), until it sees that the child has ended.
+ * for the child (it pins), until it sees that the child has ended. The parent has the segment mapped and is a holder
+ * from the start; the child inherits that mapping, so that its connection must become a holder before READY (HOLD).
  *
  * Sizes: GETS gets by Getter, PUBS publishes.
  * Situations: REFUSED (the second connection may fail), DROPS (the daemon drops the parent at any moment),
@@ -41,6 +42,9 @@ bit parent_dead, child_dead;
 
 bit connected[2], served[2], orphan[2];
 bit offered, refused;	/* the child's ledger was sent, or was refused */
+bit holds;		/* the child's connection is a holder; the parent's is one before it */
+byte at[NS];		/* RETIRED: at which of the two the row stands */
+bit due[NS];		/* the walk goes on from there; else the row is parked there */
 
 /* ---- In the parent's memory ---- */
 
@@ -63,25 +67,32 @@ bit living;		/* the child has not ended */
 
 /* ---- The daemon, which is that of lease.pml ---- */
 
-inline look_and_reclaim(s) /* T2 */
+inline step(s) /* T2 */
 {
-	any = COUNTS(0, s);
-	d_step {
-		any = any || COUNTS(1, s);
-		if
-		:: !any && STATE(word[s]) == RETIRED ->
-			assert(!USED(s));
-			word[s] = WORD(GEN(word[s]), FREE)
-		:: else
-		fi;
-		any = 0
-	}
+	if
+	:: d_step { at[s] <= holds && COUNTS(at[s], s) -> due[s] = 0 }
+	:: d_step { at[s] <= holds && !COUNTS(at[s], s) -> at[s]++ }
+	:: else
+	fi;
+	if
+	:: d_step {
+		due[s] && at[s] > holds ->
+		assert(!USED(s));
+		word[s] = WORD(GEN(word[s]), FREE);
+		due[s] = 0; at[s] = 0
+	   }
+	:: else
+	fi
 }
 
-inline look_at_all()
+#define PARKED_AT(l, s) (STATE(word[s]) == RETIRED && !due[s] && at[s] == l)
+
+inline look_again(l)
 {
-	if :: STATE(word[0]) == RETIRED -> look_and_reclaim(0) :: else fi;
-	if :: STATE(word[1]) == RETIRED -> look_and_reclaim(1) :: else fi
+	d_step {
+		if :: PARKED_AT(l, 0) -> due[0] = 1 :: else fi;
+		if :: PARKED_AT(l, 1) -> due[1] = 1 :: else fi
+	}
 }
 
 inline publish(s)
@@ -92,20 +103,17 @@ inline publish(s)
 		word[s] = WORD(GEN(word[s]) + 1, LIVE)
 	}
 	d_step { former = SLOT(current); current = REF(GEN(word[s]), s) }
-	d_step { word[former] = WORD(GEN(word[former]), RETIRED) }
-	look_and_reclaim(former);
-	former = 0
+	d_step { word[former] = WORD(GEN(word[former]), RETIRED); at[former] = 0; due[former] = 1; former = 0 }
 }
 
 inline forget(l)
 {
 	d_step { served[l] = 0; orphan[l] = 0 }
-	look_at_all()
+	look_again(l)
 }
 
-#define HELD(s) (COUNTS(0, s) || COUNTS(1, s))
-#define STUCK(s) (STATE(word[s]) == RETIRED && !HELD(s))
-#define WORTH_A_LOOK(l) (WORKING || !MAPPED(l) || !held[AT(l, 0)] && !held[AT(l, 1)] || STUCK(0) || STUCK(1))
+#define STUCK(l, s) (PARKED_AT(l, s) && !COUNTS(l, s))
+#define WORTH_A_LOOK(l) (WORKING || !MAPPED(l) || !held[AT(l, 0)] && !held[AT(l, 1)] || STUCK(l, 0) || STUCK(l, 1))
 
 inline look_at_orphan(l)
 {
@@ -116,7 +124,7 @@ inline look_at_orphan(l)
 		any = any || COUNTS(l, 1);
 		if
 		:: !any -> forget(l)
-		:: d_step { any -> any = 0 } look_at_all()
+		:: d_step { any -> any = 0 } look_again(l)
 		fi
 	fi
 }
@@ -131,15 +139,25 @@ inline end(l)
 	fi
 }
 
+#if defined(NO_HOLD) || defined(HOLDS_AFTER_READY)
+#define HOLDS 0
+#define NOT_TOLD 1
+#else
+#define HOLDS 1
+#define NOT_TOLD 0
+#endif
+
 #define CONNECTION(l) \
 	:: connected[l] && nempty(queue[l]) -> \
-		d_step { queue[l]?ref; former = SLOT(ref) } \
-		if \
-		:: word[former] == WORD(GEN(ref), RETIRED) -> look_and_reclaim(former) \
-		:: else \
-		fi; \
-		d_step { ref = 0; former = 0 } \
-	:: connected[l] && empty(queue[l]) && rescan[l] -> rescan[l] = 0; look_at_all() \
+		d_step { \
+			queue[l]?ref; former = SLOT(ref); \
+			if \
+			:: word[former] == WORD(GEN(ref), RETIRED) && PARKED_AT(l, former) -> due[former] = 1 \
+			:: else \
+			fi; \
+			ref = 0; former = 0 \
+		} \
+	:: connected[l] && empty(queue[l]) && rescan[l] -> rescan[l] = 0; look_again(l) \
 	:: connected[l] && CLOSED(l) && empty(queue[l]) -> end(l) \
 	:: orphan[l] && WORTH_A_LOOK(l) -> look_at_orphan(l)
 
@@ -165,7 +183,13 @@ end_next:
 	do
 	:: pubs < PUBS && IS_FREE(0) -> publish(0)
 	:: pubs < PUBS && IS_FREE(1) -> publish(1)
-	:: d_step { offered -> offered = 0; connected[1] = 1; served[1] = 1 } mine[1] = 1	/* READY */
+	:: due[0] -> step(0)
+	:: due[1] -> step(1)
+	:: d_step { offered && (holds || NOT_TOLD) -> offered = 0; connected[1] = 1; served[1] = 1 } mine[1] = 1	/* READY */
+	:: d_step { offered && !holds -> holds = HOLDS }	/* HOLD, which comes before LEDGER */
+#ifdef HOLDS_AFTER_READY
+	:: d_step { connected[1] && !holds -> holds = 1 }
+#endif
 #ifdef REFUSED
 	:: d_step { offered -> offered = 0; refused = 1; SEEN(refused) }
 #endif

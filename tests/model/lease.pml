@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leases: get (G1..G3), release (R1, R2), retire (T1, T2), RELEASED and `rescan`, pages of the
- * ledger, and the end of a connection (D1, D2). PROTOCOL.md, section 5.
+ * Leases: get (G1..G4), release (R1, R2), retire (T1, T2), holdings, RELEASED and `rescan`, pages of the
+ * ledger, and the end of a connection (D1, D2). PROTOCOL.md, section 5. Both slots are places in one segment.
  *
  * Each access to shared memory is one step. Everything is sequentially consistent, except for stores that a
  * planted mistake puts into a store buffer (WEAK_...).
@@ -10,9 +10,10 @@
  * PUBS publishes by the daemon; GETS gets by each thread; QUEUE messages fit into a socket; the daemon reads
  * up to BATCH messages at once; LEAVES(c) says whether client c ends its connection when its threads have
  * ended.
- * Situations: DIES (client 0's process dies at any moment), CLOSES (client 0's socket closes, its process
+ * Situations: MAPS (no client has the segment mapped at first, so that none is a holder), DIES (client 0's process dies at any moment), CLOSES (client 0's socket closes, its process
  * goes on), DROPS (the daemon drops client 0 at any moment), KEEPS (a thread may keep a lease for ever),
- * DELETES, NOISE (thread 0 may send something else first).
+ * DELETES, EVICTS (so often the daemon tries to give up what a name means), NOISE (thread 0 may send something
+ * else first).
  * Planted mistakes: `list` has them.
  */
 #include "common.inc"
@@ -63,6 +64,15 @@ bit touched[NP];
 byte held[NC * NS];
 byte rescan[NC];
 chan queue[NC] = [QUEUE] of { byte }; /* RELEASED(ref) */
+byte asked[NT];		/* MAP(ref) of a thread, 0 for none */
+byte answer[NT];	/* what the daemon said to it: YES, OTHER or NONE */
+#define YES	1
+#define OTHER	2	/* not of that tensor, but of what its name means by now */
+#define NONE	3
+
+/* ---- In the client's memory ---- */
+
+bit knows[NC];		/* it has the segment mapped */
 
 /* ---- The kernel's knowledge ---- */
 
@@ -74,6 +84,11 @@ bit dead[NC];
 
 bit connected[NC], served[NC], orphan[NC];
 byte rescan_seen[NC];
+byte holders, holder[NC];	/* clients, in the order in which they became holders */
+bit holds[NC];
+byte at[NS];		/* RETIRED: at which holder the row stands */
+bit due[NS];		/* the walk goes on from there; else the row is parked there */
+byte last_holder[NS];	/* of a planted mistake */
 
 /* ---- For the assertions ---- */
 
@@ -95,13 +110,10 @@ byte late_retire;	/* slot + 1 */
 #define USED(s) (uses[0] == (s) + 1 || uses[1] == (s) + 1)
 #endif
 #if NC > 2
-#define HELD(s) (held[AT(0, s)] && served[0] || held[AT(1, s)] && served[1] || held[AT(2, s)] && served[2])
 #define WORKING (working[0] || working[1] || working[2])
 #elif NC > 1
-#define HELD(s) (held[AT(0, s)] && served[0] || held[AT(1, s)] && served[1])
 #define WORKING (working[0] || working[1])
 #else
-#define HELD(s) (held[AT(0, s)] && served[0])
 #define WORKING (working[0])
 #endif
 #if NN > 1
@@ -122,55 +134,145 @@ byte late_retire;	/* slot + 1 */
 #define COUNTS(c, s) (served[c] && touched[PAGE(c, s)] && held[AT(c, s)])
 #endif
 
-/* The last look and its consequence are one step. */
-#define RECLAIM(s) \
-	if \
-	:: !any -> \
-		assert(STATE(word[s]) == RETIRED || late_retire == s + 1); \
-		assert(!USED(s)); \
-		late_retire = (late_retire == s + 1 -> 0 : late_retire); \
-		word[s] = WORD(GEN(word[s]), FREE) \
-	:: else \
-	fi; \
-	any = 0
-
-inline look_and_reclaim(s) /* T2 */
-{
-	any = COUNTS(0, s);
-#if NC > 2
-	any = any || COUNTS(1, s);
-#endif
-	d_step {
-#if NC > 1
-		any = any || COUNTS(NC - 1, s);
-#endif
-		RECLAIM(s)
-	}
-}
-
 #ifdef WEAK_T1
 #define T1(s) late_retire = (s) + 1
 #else
 #define T1(s) word[s] = WORD(GEN(word[s]), RETIRED)
 #endif
 
+#ifdef WALK_SKIPS_TAIL
+#define END_OF_WALK(s) last_holder[s]
+#else
+#define END_OF_WALK(s) holders
+#endif
+
+/* T2: a look at one holder. The row is parked at the first that holds it, and reclaimed after the last. */
+inline step(s)
+{
+#ifndef NO_T2
+	if
+	:: d_step { at[s] < END_OF_WALK(s) && COUNTS(holder[at[s]], s) -> due[s] = 0; SEEN(parked) }
+	:: d_step { at[s] < END_OF_WALK(s) && !COUNTS(holder[at[s]], s) -> at[s]++ }
+	:: else
+	fi;
+#else
+	at[s] = END_OF_WALK(s);
+#endif
+	if
+	:: d_step {
+		due[s] && at[s] == END_OF_WALK(s) ->
+		assert(STATE(word[s]) == RETIRED || late_retire == s + 1);
+		assert(!USED(s));
+		late_retire = (late_retire == s + 1 -> 0 : late_retire);
+		word[s] = WORD(GEN(word[s]), FREE);
+		due[s] = 0; at[s] = 0; last_holder[s] = 0
+	   }
+	:: else
+	fi
+}
+
 inline retire(s)
 {
-	d_step { assert(STATE(word[s]) == LIVE); T1(s) }
-#ifndef NO_T2
-	look_and_reclaim(s);
-#else
-	d_step { RECLAIM(s) }
+	d_step {
+		assert(STATE(word[s]) == LIVE);
+		T1(s);
+		at[s] = 0; due[s] = 1;
+#ifdef WALK_SKIPS_TAIL
+		last_holder[s] = holders
 #endif
+	}
 #ifdef WEAK_T1
+	do :: due[s] -> step(s) :: else -> break od;
+	skip;
 	d_step { if :: late_retire -> word[late_retire - 1] = WORD(GEN(word[late_retire - 1]), RETIRED); late_retire = 0 :: else fi }
 #endif
 }
 
-inline look_at_all()
+/*
+ * Eviction: retires what a name means only if no holder holds it. Else the row is LIVE again, as it was, and nobody
+ * needs to be told: its name means it all the time.
+ */
+inline evict(n)
 {
-	if :: STATE(word[0]) == RETIRED -> look_and_reclaim(0) :: else fi;
-	if :: STATE(word[1]) == RETIRED -> look_and_reclaim(1) :: else fi
+	d_step {
+		former = SLOT(current[n]); tries++;
+#ifdef EVICTS_UNNAMED
+		current[n] = 0;
+#endif
+#ifndef EVICT_LOOKS_FIRST
+		word[former] = WORD(GEN(word[former]), RETIRED)	/* T1 */
+#endif
+	}
+	do						/* T2 */
+	:: d_step { looked < holders && !any -> any = COUNTS(holder[looked], former); looked++ }
+	:: else -> break
+	od;
+	looked = 0;
+	if
+	:: d_step { any -> any = 0; word[former] = WORD(GEN(word[former]), LIVE); SEEN(put_back) }
+	:: d_step { else -> word[former] = WORD(GEN(word[former]), RETIRED) }
+		current[n] = 0;
+		d_step { assert(!USED(former)); word[former] = WORD(GEN(word[former]), FREE) }
+	fi;
+	former = 0
+}
+
+#define PARKED_AT(c, s) (STATE(word[s]) == RETIRED && !due[s] && at[s] < holders && holder[at[s]] == c)
+
+/* The rows that are parked at a client are looked at again, there and further on. */
+inline look_again(c)
+{
+	d_step {
+		if :: PARKED_AT(c, 0) -> due[0] = 1 :: else fi;
+		if :: PARKED_AT(c, 1) -> due[1] = 1 :: else fi
+	}
+}
+
+inline hold(c)
+{
+	d_step {
+		if
+		:: !holds[c] ->
+			holds[c] = 1;
+#ifdef HOLDS_AT_HEAD
+			if :: holders > 1 -> holder[2] = holder[1] :: else fi;
+			if :: holders > 0 -> holder[1] = holder[0]; at[0]++; at[1]++ :: else fi;
+			holder[0] = c;
+#else
+			holder[holders] = c;
+#endif
+			holders++
+		:: else
+		fi
+	}
+}
+
+#define FITS(ref) (word[SLOT(ref)] == WORD(GEN(ref), LIVE) || word[SLOT(ref)] == WORD(GEN(ref), RETIRED))
+#if NN > 1
+#define ANY_NAME (current[0] || current[1])
+#else
+#define ANY_NAME (current[0])
+#endif
+
+/*
+ * MAP. What is reclaimed cannot be mapped, but what the name means by now can be, else a name that changes fast
+ * could not be had at all.
+ */
+inline map(i, c)
+{
+	d_step {
+		if
+		:: FITS(asked[i]) && COUNTS(c, SLOT(asked[i])) -> answer_is = YES
+		:: !(FITS(asked[i]) && COUNTS(c, SLOT(asked[i]))) && ANY_NAME -> answer_is = OTHER; SEEN(map_too_late)
+		:: else -> answer_is = NONE
+		fi
+	}
+#ifdef HOLDS_LATE
+	d_step { if :: answer_is != NONE -> late_holder[c] = 1 :: else fi }
+#else
+	if :: answer_is != NONE -> hold(c) :: else fi;
+#endif
+	d_step { asked[i] = 0; answer[i] = answer_is; answer_is = 0 }
 }
 
 inline publish(s, n)
@@ -192,21 +294,21 @@ inline forget(c)
 {
 	d_step { served[c] = 0; orphan[c] = 0; rescan_seen[c] = 0 }
 #ifndef NO_RESCAN_AT_END
-	look_at_all()
+	look_again(c)
 #endif
 }
 
 #define SHOWS_NONE(c) (!held[AT(c, 0)] && !held[AT(c, 1)])
 #ifdef NO_RESCAN_AT_LOOK
-#define STUCK(s) 0
+#define STUCK(c, s) 0
 #else
-#define STUCK(s) (STATE(word[s]) == RETIRED && !HELD(s))
+#define STUCK(c, s) (PARKED_AT(c, s) && !COUNTS(c, s))
 #endif
 /*
  * Looks that would find the same as the one before are left out, so that the search comes to an end. None is left
  * out while threads are at work.
  */
-#define WORTH_A_LOOK(c) (WORKING || !mapped[c] || SHOWS_NONE(c) || STUCK(0) || STUCK(1))
+#define WORTH_A_LOOK(c) (WORKING || !mapped[c] || SHOWS_NONE(c) || STUCK(c, 0) || STUCK(c, 1))
 
 inline look_at_orphan(c)
 {
@@ -219,7 +321,7 @@ inline look_at_orphan(c)
 		:: d_step { !any -> SEEN(orphan_holds_nothing) } forget(c)
 		:: d_step { any -> any = 0 }
 #ifndef NO_RESCAN_AT_LOOK
-			look_at_all()
+			look_again(c)
 #endif
 		fi
 	fi
@@ -265,11 +367,13 @@ inline read_messages(c)
 {
 	do
 	:: d_step { count < BATCH && nempty(queue[c]) -> queue[c]?ref; count++; former = SLOT(ref) }
-		if
-		:: word[former] == WORD(GEN(ref), RETIRED) -> look_and_reclaim(former)
-		:: else
-		fi;
-		d_step { former = 0; ref = 0 }
+		d_step {
+			if
+			:: word[former] == WORD(GEN(ref), RETIRED) && PARKED_AT(c, former) -> due[former] = 1
+			:: else
+			fi;
+			former = 0; ref = 0
+		}
 	:: atomic { count < BATCH && empty(queue[c]) -> count = 0 } break
 	:: d_step { count == BATCH -> count = 0; SEEN(batch_full) }
 #ifdef BATCH_FORGETS_RESCAN
@@ -279,7 +383,7 @@ inline read_messages(c)
 	od;
 	if
 	:: d_step { rescan[c] != rescan_seen[c] -> rescan_seen[c] = rescan[c]; SEEN(rescan) }
-		look_at_all()
+		look_again(c)
 	:: else
 	fi
 }
@@ -293,7 +397,12 @@ inline read_messages(c)
 active proctype Daemon()
 {
 	byte ref, former, pubs, count;
+	byte answer_is;
+	byte tries, looked;
 	bit any, dropped;
+#ifdef HOLDS_LATE
+	bit late_holder[NC];
+#endif
 
 	d_step {
 		word[0] = WORD(1, LIVE);
@@ -302,6 +411,9 @@ active proctype Daemon()
 		do
 		:: count < NC ->
 			mine[count] = 1; mapped[count] = 1; connected[count] = 1; served[count] = 1;
+#ifndef MAPS
+			holds[count] = 1; holder[holders] = count; holders++; knows[count] = 1;
+#endif
 			count++
 		:: else -> break
 		od;
@@ -328,8 +440,21 @@ next:
 	:: pubs < PUBS && IS_FREE(0) -> publish(0, 1)
 	:: pubs < PUBS && IS_FREE(1) -> publish(1, 1)
 #endif
+#ifdef EVICTS
+	:: tries < EVICTS && current[0] -> evict(0)
+#endif
 #ifdef DELETES
 	:: d_step { current[0] -> former = SLOT(current[0]); current[0] = 0 } retire(former); former = 0
+#endif
+	:: due[0] -> step(0)
+	:: due[1] -> step(1)
+#ifdef MAPS
+	:: asked[0] && connected[CLIENT(0)] -> map(0, CLIENT(0))
+	:: asked[1] && connected[CLIENT(1)] -> map(1, CLIENT(1))
+#ifdef HOLDS_LATE
+	:: late_holder[0] -> late_holder[0] = 0; hold(0)
+	:: late_holder[NC - 1] -> late_holder[NC - 1] = 0; hold(NC - 1)
+#endif
 #endif
 	CLIENT_EVENTS(0)
 #if NC > 1
@@ -405,6 +530,11 @@ inline release()
 #else
 #define G3 (word[s] == WORD(GEN(ref), LIVE))
 #endif
+#ifdef NO_G4
+#define G4 1
+#else
+#define G4 FITS(ref)
+#endif
 #ifdef NO_MINE
 #define MINE 1
 #else
@@ -441,7 +571,23 @@ again:
 	if
 	:: G3 ->
 		if
-		:: d_step { MINE -> uses[i] = s + 1 }
+		:: MINE ->
+#ifdef MAPS
+			if
+			:: knows[c]
+			:: d_step { !knows[c] -> asked[i] = ref }
+				if
+				:: d_step { answer[i] == YES || answer[i] == OTHER -> answer[i] = 0 } knows[c] = 1
+				:: d_step { answer[i] == NONE -> answer[i] = 0 }
+				:: d_step { !connected[c] && !answer[i] -> asked[i] = 0; gets = GETS }
+				fi
+			fi;
+#endif
+			if
+			:: d_step { knows[c] && G4 -> uses[i] = s + 1 }
+			:: d_step { knows[c] && !G4 -> SEEN(gone_before_it_was_mapped) }
+			:: !knows[c]
+			fi
 		:: d_step { !MINE -> gets = GETS; SEEN(unserved) }
 		fi
 	:: d_step { !G3 -> SEEN(lost_race) }

@@ -7,6 +7,10 @@
  * own; membarrier(2) empties those of all, one after the other. SYMMETRIC is the library on a kernel without
  * membarrier(2), where each thread has a fence instead.
  *
+ * `look` is the word of a static table that tells those who leave that a session with its number closes. With OTHER another
+ * session has the same number, which closes and drains at any time. Once it is drained the session's memory may be
+ * gone, but not for a call on its client.
+ *
  * Sizes: NT threads do OPS things each. These are a call, which may leave a lease behind; the end of any thread's
  * lease; and a second lease on the tensor of the first (tl_remap()).
  */
@@ -22,7 +26,7 @@
 short count[NT];			/* the counter as others see it */
 chan stores[NT] = [2] of { short };	/* values that others do not see yet */
 bit closing, listed;
-byte users_closing;
+byte look;
 bit mutex;
 
 /* ---- For the assertions ---- */
@@ -68,7 +72,7 @@ inline check()
 		:: d_step { k == NT - 1 -> sum = sum + count[k]; k = 0; last = (sum == 0); sum = 0 } break
 		od;
 		if
-		:: d_step { last -> listed = 0; users_closing-- }
+		:: d_step { last -> listed = 0; look-- }
 		:: else
 		fi
 	:: else
@@ -80,13 +84,21 @@ inline check()
 	fi
 }
 
-inline leave()
+/* Reads which word that is, in the session. */
+#define FIND_LOOK(lease) assert(!(lease && drained))
+
+inline leave(lease)
 {
+#ifdef FINDS_LOOK_LATE
 	add(-1);
+	FIND_LOOK(lease);
+#else
+	atomic { FIND_LOOK(lease); add(-1) }
+#endif
 	fence();
 #ifndef NO_LOOK
 	if
-	:: users_closing -> check()
+	:: look -> check()
 	:: else
 	fi
 #endif
@@ -110,16 +122,16 @@ proctype Thread(byte me)
 		saw = closing;
 #endif
 		if
-		:: d_step { saw -> saw = 0; SEEN(too_late) } leave()
+		:: d_step { saw -> saw = 0; SEEN(too_late) } leave(0)
 		:: d_step { !saw -> users++; assert(!drained) }
 			if
 			:: leases++
-			:: d_step { users--; skip } leave()
+			:: d_step { users--; skip } leave(0)
 			fi
 		fi
 	:: d_step { ops < OPS && leases -> ops++; leases-- }
 		if
-		:: d_step { users--; skip } leave()
+		:: d_step { users--; skip } leave(1)
 		:: skip;				/* users_join() */
 #ifdef JOINS_WITHOUT_MUTEX
 			atomic { own++; stores[me]!own; users++; leases = leases + 2 }
@@ -142,7 +154,11 @@ active proctype Closer()
 	byte k;
 	bit last;
 
-	d_step { !mutex -> closing = 1; users_closing = 1 }	/* both at once, under the mutex */
+#ifdef LOOK_IS_A_FLAG
+	d_step { !mutex -> closing = 1; look = 1 }
+#else
+	d_step { !mutex -> closing = 1; look++ }	/* both at once, under the mutex */
+#endif
 #ifdef LISTED_BEFORE_BARRIER
 	listed = 1;
 #define LIST skip
@@ -162,7 +178,7 @@ active proctype Closer()
 	:: d_step { k == NT - 1 -> sum = sum + count[k]; k = 0; last = (sum == 0 && listed); sum = 0 } break
 	od;
 	if
-	:: d_step { last -> listed = 0; users_closing-- }
+	:: d_step { last -> listed = 0; look-- }
 	:: else
 	fi;
 	mutex = 0;
@@ -172,6 +188,19 @@ active proctype Closer()
 	fi;
 	running--
 }
+
+#ifdef OTHER
+active proctype Other()
+{
+#ifdef LOOK_IS_A_FLAG
+	d_step { !mutex -> look = 1 }
+	d_step { !mutex -> look = 0 }
+#else
+	d_step { !mutex -> look++ }
+	d_step { !mutex -> look-- }
+#endif
+}
+#endif
 
 active proctype Buffers()	/* a store becomes visible at some time */
 {

@@ -322,7 +322,7 @@ TEST(messages_are_shown_when_asked_for)
 	close(out);
 	assert_non_null(strstr(text, "one -> SEGMENT #"));
 	assert_non_null(strstr(text, "one <- SEGMENT #"));
-	assert_non_null(strstr(text, "size=4096 +fd\n"));
+	assert_non_null(strstr(text, "size=4096 segment=3 segment_generation=2 +fd\n"));
 	assert_non_null(strstr(text, "one <- its length is 1, shorter than a header\n"));
 	assert_ptr_equal(strstr(strstr(text, "shorter"), "SEGMENT"), NULL);
 }

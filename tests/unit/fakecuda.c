@@ -230,16 +230,17 @@ RULE(a_killed_importer_is_no_longer_an_importer)
 	must_be(gpu_live_all(), 0);
 }
 
-static int other_namespace_in(const struct test_daemon *d, void *arg)
+static int same_pid_in(const struct test_daemon *d, void *arg)
 {
 	const struct cuda_driver *cu;
 	CUdeviceptr p;
 
 	(void)d, (void)arg;
-	setenv("FAKECUDA_PIDNS", "another", 1);
 	cu = gpu_use(0);
 	must_be(cu->ipc_open_mem_handle(&p, shared->memory[0], 1), CUDA_E_INVALID_CONTEXT);
-	unsetenv("FAKECUDA_PIDNS");
+	unsetenv("FAKECUDA_PID");
+	gpu_must(cu->ipc_open_mem_handle(&p, shared->memory[0], 1));
+	gpu_must(cu->ipc_close_mem_handle(p));
 	memset(&shared->memory[0], 'x', 64);
 	must_be(cu->ipc_open_mem_handle(&p, shared->memory[0], 1), CUDA_E_INVALID_VALUE);
 	return 0;
@@ -254,9 +255,10 @@ static int stays_out(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-RULE(another_pid_namespace_cannot_open_it)
+RULE(a_process_of_the_same_pid_cannot_open_it)
 {
-	run_two(stays_out, other_namespace_in);
+	gpu_setenv("FAKECUDA_PID", "1"); /* both are the first in a namespace of their own */
+	run_two(stays_out, same_pid_in);
 }
 
 static int not_legacy(const struct test_daemon *d, void *arg)

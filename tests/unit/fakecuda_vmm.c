@@ -174,6 +174,11 @@ static int vmm_in(const struct test_daemon *d, void *arg)
 	CUdeviceptr p;
 
 	(void)d, (void)arg;
+	if (arg) { /* nobody has kept the GPU open */
+		must_be(cu->mem_import(&handle, (void *)(intptr_t)fd, CUDA_HANDLE_POSIX_FD),
+			CUDA_E_INVALID_VALUE);
+		return 0;
+	}
 	gpu_must(cu->mem_import(&handle, (void *)(intptr_t)fd, CUDA_HANDLE_POSIX_FD));
 	close(fd);
 	p = vmm_map(cu, handle, GRANULE, CUDA_ACCESS_READ);
@@ -185,16 +190,29 @@ static int vmm_in(const struct test_daemon *d, void *arg)
 	return 0;
 }
 
-RULE(a_descriptor_keeps_virtual_memory_after_its_maker_was_killed)
+static void maker_is_killed(void *nobody_keeps_the_gpu)
 {
 	struct test_child e = child_start(NULL, vmm_out, NULL), i;
 
 	child_await(&e);
 	child_kill(&e);
 	must_be(gpu_live_all(), 0);
-	i = child_start(NULL, vmm_in, NULL);
+	i = child_start(NULL, vmm_in, nobody_keeps_the_gpu);
 	child_must_succeed(&i);
 	must_be(gpu_live_all(), 0);
+}
+
+RULE(a_descriptor_keeps_virtual_memory_after_its_maker_was_killed)
+{
+	gpu_setenv("FAKECUDA_PERSISTENCE", "1");
+	maker_is_killed(NULL);
+}
+
+RULE(virtual_memory_goes_with_the_last_user_of_its_gpu)
+{
+	bool nobody_keeps_the_gpu = true;
+
+	maker_is_killed(&nobody_keeps_the_gpu);
 }
 
 /* ---- Pools ---- */

@@ -84,7 +84,7 @@ static inline int get_as(tl_client *client, enum tl_mode mode)
 	return 0;
 }
 
-static struct outcomes try_all(tl_client *client)
+static inline struct outcomes try_all(tl_client *client)
 {
 	DLManagedTensorVersioned *many[2];
 	struct outcomes o;

@@ -52,6 +52,14 @@ LIE(negative, in_chunks(row, 1, -600))
 LIE(negative_twice, in_chunks(row, 2, INT64_MIN))
 LIE(huge, in_chunks(row, 1, INT64_MAX))
 LIE(overflow_to_little, in_chunks(row, 64, 1LL << 32))
+LIE(stride_0, in_chunks(row, 2, 0); row->flags = ROW_STRIDED)
+LIE(stride_negative, in_chunks(row, 2, -8); row->flags = ROW_STRIDED)
+LIE(strides_overlap, in_chunks(row, 3, 1); row->flags = ROW_STRIDED)
+LIE(stride_far, in_chunks(row, 1, 1LL << 40); row->flags = ROW_STRIDED)
+LIE(stride_huge, in_chunks(row, 1, INT64_MAX); row->flags = ROW_STRIDED)
+LIE(strides_of_nothing, in_chunks(row, 0, 1); row->flags = ROW_STRIDED)
+LIE(strides_17, in_chunks(row, 17, 1); row->flags |= ROW_STRIDED)
+LIE(strides_64, in_chunks(row, 64, 1); row->flags |= ROW_STRIDED)
 LIE(no_chunk, in_chunks(row, 1, 600); row->chunk = LIAR_CHUNKS)
 LIE(short_chain, in_chunks(row, 64, 1); liar.catalog->chunks[3].next = CATALOG_NONE)
 LIE(far_chain, in_chunks(row, 64, 1); liar.catalog->chunks[3].next = 0x7fffffff)
@@ -89,6 +97,14 @@ static const struct lie lies[] = {
 	{ "negative sizes, whose product is not", negative_twice, -EPROTO, -EPROTO },
 	{ "2^63-1 bytes", huge, -EPROTO, -EPROTO },
 	{ "2^2048 bytes", overflow_to_little, -EPROTO, -EPROTO },
+	{ "a stride of 0", stride_0, -EPROTO, -EPROTO },
+	{ "a negative stride", stride_negative, -EPROTO, -EPROTO },
+	{ "strides that overlap", strides_overlap, -EPROTO, -EPROTO },
+	{ "a stride that leads out of the segment", stride_far, -EPROTO, -EPROTO },
+	{ "a stride of 2^63-1", stride_huge, -EPROTO, -EPROTO },
+	{ "strides of a scalar", strides_of_nothing, -EPROTO, -EPROTO },
+	{ "17 strides", strides_17, -EPROTO, -EPROTO },
+	{ "64 strides", strides_64, -EPROTO, -EPROTO },
 	{ "a first chunk beyond the last", no_chunk, -EPROTO, -EPROTO },
 	{ "a chain that is too short", short_chain, -EPROTO, -EPROTO },
 	{ "a chain that leaves the array", far_chain, -EPROTO, -EPROTO },
@@ -241,8 +257,9 @@ CATALOG_LIE(many_rows, c->header.max_tensors = CATALOG_MAX_TENSORS)
 CATALOG_LIE(rows_far, c->header.off_rows = UINT64_MAX - 63)
 CATALOG_LIE(rows_odd, c->header.off_rows += 32)
 CATALOG_LIE(names_many, c->header.max_names = UINT32_MAX)
-CATALOG_LIE(chunks_many, c->header.max_chunks = LIAR_CHUNKS + 1)
+CATALOG_LIE(chunks_many, c->header.max_chunks = LIAR_CHUNKS + LIAR_SLOTS)
 CATALOG_LIE(segments_behind, c->header.off_segments = sizeof(*c))
+CATALOG_LIE(members_behind, c->header.off_members = sizeof(*c) - 8)
 CATALOG_LIE(buckets_all, c->header.bucket_mask = UINT32_MAX)
 CATALOG_LIE(buckets_holes, c->header.bucket_mask = 5)
 CATALOG_LIE(clients_none, c->header.max_clients = 0)
@@ -256,6 +273,7 @@ LIE_TEST(a_catalog_that_contradicts_itself_is_refused)
 	must_be(connect_after(names_many), -EPROTO);
 	must_be(connect_after(chunks_many), -EPROTO);
 	must_be(connect_after(segments_behind), -EPROTO);
+	must_be(connect_after(members_behind), -EPROTO);
 	must_be(connect_after(buckets_all), -EPROTO);
 	must_be(connect_after(buckets_holes), -EPROTO);
 	must_be(connect_after(clients_none), -EPROTO);

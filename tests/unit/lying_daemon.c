@@ -216,6 +216,23 @@ LIE_TEST(a_leased_tensor_stays_mapped_when_its_segment_is_said_to_be_gone)
 	tl_close(client);
 }
 
+LIE_TEST(what_is_called_sealed_is_not_mapped_unless_it_is)
+{
+	tl_client *client = liar_connect(&liar);
+	DLManagedTensorVersioned *t;
+	tl_get_options cow = { .size = sizeof(cow), .mode = TL_MODE_COPY_ON_WRITE };
+
+	liar.catalog->segments[0].flags = SEGMENT_SEALED;
+	must_be(tl_get(client, "a", NULL, &t), -EPROTO);
+	must(strstr(tl_last_error(), "sealed"));
+	must_be(tl_get(client, "a", &cow, &t), -EPROTO);
+	liar.catalog->segments[0].flags = 0;
+	t = get(client, "a");
+	must(all_bytes(t, 1, 600));
+	drop(t);
+	tl_close(client);
+}
+
 LIE_TEST(a_segment_of_which_something_is_leased_is_not_exchanged)
 {
 	tl_client *client = liar_connect(&liar);

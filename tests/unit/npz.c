@@ -23,7 +23,8 @@ struct end {
 	int count, count_here, size, offset, disk;
 	const char *comment;
 	int comment_size;
-	bool wide;		/* with a ZIP64 end */
+	bool wide;	 /* with a ZIP64 end */
+	bool said_twice; /* the old end has the numbers too, as zipfile writes it from 2 GiB on */
 	int wide_at, wide_size; /* lies */
 };
 
@@ -101,6 +102,7 @@ static void add_row(struct bytes *b, const struct member *m, size_t packed, size
 static void add_end(struct bytes *b, const struct end *e, size_t count, size_t start)
 {
 	size_t size = b->n - start, wide = b->n;
+	bool full = e->wide && !e->said_twice;
 
 	if (e->wide) {
 		add_number(b, 0x06064b50, 4);
@@ -119,10 +121,10 @@ static void add_end(struct bytes *b, const struct end *e, size_t count, size_t s
 	}
 	add_number(b, 0x06054b50, 4);
 	add_number(b, e->wide ? 0 : (uint64_t)e->disk, 4);
-	add_number(b, e->wide ? 0xffff : count + (size_t)e->count_here, 2);
-	add_number(b, e->wide ? 0xffff : count + (size_t)e->count, 2);
-	add_number(b, e->wide ? 0xffffffff : size + (size_t)e->size, 4);
-	add_number(b, e->wide ? 0xffffffff : start + (size_t)e->offset, 4);
+	add_number(b, full ? 0xffff : count + (size_t)e->count_here, 2);
+	add_number(b, full ? 0xffff : count + (size_t)e->count, 2);
+	add_number(b, full ? 0xffffffff : size + (size_t)e->size, 4);
+	add_number(b, full ? 0xffffffff : start + (size_t)e->offset, 4);
 	add_number(b, (e->comment ? strlen(e->comment) : 0) + (size_t)e->comment_size, 2);
 	if (e->comment)
 		add_text(b, e->comment);
@@ -289,6 +291,12 @@ PREPARED(ends_that_lie_are_refused)
 		{ "no room for 65002 members",
 		  -EINVAL,
 		  { .wide = true, .count = 65000, .count_here = 65000 } },
+		{ "does not end at byte",
+		  -EINVAL,
+		  { .wide = true, .said_twice = true, .size = 1 } },
+		{ "no ZIP64 end at byte",
+		  -EINVAL,
+		  { .wide = true, .said_twice = true, .wide_at = -1 } },
 	};
 	const struct member members[] = { { GOOD },
 					  { .name = "b.npy", .data = npy.at, .size = npy.n } };
@@ -348,7 +356,7 @@ PREPARED(damaged_members_are_refused)
 
 PREPARED(every_type_that_npy_refuses_is_refused_here_too)
 {
-	static const char *const descrs[] = { "|O", "|S5", "<U5", "<M8[ns]", "|V2", ">f4", "<f16" };
+	static const char *const descrs[] = { "|O", "|S5", "<U5", "<M8[ns]", "|V2", "<f16" };
 	static struct bytes b, inner;
 
 	for (size_t i = 0; i < COUNT(descrs); i++) {
@@ -397,8 +405,10 @@ PREPARED(stored_and_deflated_members_are_read)
 	static struct bytes b;
 	struct tensor_file f;
 
-	for (int wide = 0; wide < 2; wide++) {
-		make(&b, members, 4, &(struct end){ .wide = wide, .comment = "a comment" });
+	for (int wide = 0; wide < 3; wide++) {
+		make(&b, members, 4,
+		     &(struct end){
+			     .wide = wide, .said_twice = wide == 2, .comment = "a comment" });
 		put_file(b.at, b.n);
 		if (file_open(&f, file, FILE_NPZ, err, sizeof(err)))
 			fail_msg("%s", err);

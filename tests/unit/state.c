@@ -54,21 +54,34 @@ static uint64_t seen_find(const char *text)
 {
 	struct name_key key = name_key(text, (uint16_t)strlen(text));
 	const uint32_t *buckets = at(seen->off_buckets);
-	uint32_t i = buckets[(key.hash >> 32) & seen->bucket_mask];
+	uint64_t hash = name_hash(&key, seen->name_seed);
+	uint32_t i = buckets[name_hash_bucket(hash, seen->bucket_mask)];
 
 	for (; i != CATALOG_NONE; i = seen_name(i)->next) {
-		if (seen_name(i)->hash == (uint32_t)key.hash && seen_name(i)->current &&
+		if (seen_name(i)->hash == name_hash_low(hash) && seen_name(i)->current &&
 		    seen_text_is(seen_name(i), text))
 			return seen_name(i)->current;
 	}
 	return 0;
 }
 
+static uint64_t put_version(struct tester *t, const char *name)
+{
+	uint64_t version;
+	uint32_t slot;
+
+	assert_int_equal(fx_create(t, 0, &slot), 0);
+	assert_int_equal(fx_commit(t, fx_ref(slot), name, 0, &version), 0);
+	return version;
+}
+
 TEST(a_committed_tensor_is_seen_by_clients)
 {
 	const struct catalog_row *row;
 	struct tester t;
-	uint32_t slot, wakes = 0;
+	const _Atomic uint32_t *version_word;
+	const struct catalog_wake *wakes;
+	uint32_t slot, woken = 0;
 	uint64_t version, ref;
 
 	fx_start();
@@ -91,9 +104,18 @@ TEST(a_committed_tensor_is_seen_by_clients)
 	assert_int_equal(seen->tensors, 1);
 	assert_int_equal(seen->drafts, 0);
 	assert_int_equal(seen->commits, 1);
-	for (unsigned i = 0; i < CATALOG_WAKE_WORDS; i++)
-		wakes += seen->wake[i];
-	assert_int_equal(wakes, 1);
+	version_word = catalog_version_word(seen_name(row->name));
+	assert_int_equal(*version_word, 1);
+	wakes = at(seen->off_wakes);
+	for (unsigned i = 0; i < CATALOG_WAKES; i++)
+		woken += wakes[i].word;
+	assert_int_equal(woken, 1);
+	/* who waits for a newer version sleeps elsewhere */
+	assert_int_equal(put_version(&t, "cam0/rgb"), 2);
+	assert_int_equal(*version_word, 2);
+	for (unsigned i = 0; i < CATALOG_WAKES; i++)
+		woken -= wakes[i].word;
+	assert_int_equal(woken, 0);
 	assert_ptr_equal(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, st.catalog.fd_ro, 0),
 			 MAP_FAILED);
 	fx_leave(&t);
@@ -156,16 +178,6 @@ TEST(versions_count_and_go_on_after_a_delete)
 	fx_stop();
 }
 
-static uint64_t put_version(struct tester *t, const char *name)
-{
-	uint64_t version;
-	uint32_t slot;
-
-	assert_int_equal(fx_create(t, 0, &slot), 0);
-	assert_int_equal(fx_commit(t, fx_ref(slot), name, 0, &version), 0);
-	return version;
-}
-
 static void put_and_delete_others(struct tester *t, unsigned count)
 {
 	static unsigned serial;
@@ -195,9 +207,9 @@ TEST(forgotten_names_never_count_back)
 	unlinked = seen->names_unlinked;
 	put_and_delete_others(&t, 1100);
 	assert_true(seen->names_unlinked > unlinked);
-	assert_true(st.names.floor >= 6);
+	assert_true(st.catalog.header->names_floor >= 6);
 	/* "a" is forgotten, and a new name starts above all forgotten versions */
-	assert_int_equal(put_version(&t, "fresh"), st.names.floor + 1);
+	assert_int_equal(put_version(&t, "fresh"), st.catalog.header->names_floor + 1);
 	assert_int_equal(fx_delete(&t, "fresh"), 0);
 	assert_true(put_version(&t, "a") > 6);
 	assert_int_equal(fx_delete(&t, "a"), 0);
@@ -210,39 +222,109 @@ TEST(forgotten_names_never_count_back)
 /* Makes the @n-th name that falls into bucket 0. */
 static void name_in_bucket(unsigned n, char name[32])
 {
+	struct name_key key;
+
 	for (unsigned i = 0;; i++) {
 		snprintf(name, 32, "b%u", i);
-		if (((name_key(name, (uint16_t)strlen(name)).hash >> 32) & seen->bucket_mask) ==
-			    0 &&
+		key = name_key(name, strlen(name));
+		if (name_hash_bucket(name_hash(&key, seen->name_seed), seen->bucket_mask) == 0 &&
 		    n-- == 0)
 			return;
 	}
 }
 
-TEST(a_bucket_takes_so_many_names_and_no_more)
+TEST(a_user_has_so_many_names_in_a_bucket_and_no_more)
 {
 	struct snapshot before;
-	struct tester t;
+	struct tester t, other;
 	uint32_t slot;
 	char name[32];
 
 	fx_start();
 	fx_connect(&t, 71000);
-	for (unsigned i = 0; i < CATALOG_MAX_CHAIN; i++) {
+	fx_connect(&other, 71001);
+	for (unsigned i = 0; i < NAME_BUCKET_MAX; i++) {
 		name_in_bucket(i, name);
 		assert_int_equal(put_version(&t, name), 1);
 	}
 	before = fx_snapshot(&t);
-	name_in_bucket(CATALOG_MAX_CHAIN, name);
+	name_in_bucket(NAME_BUCKET_MAX, name);
 	assert_int_equal(fx_create(&t, 0, &slot), 0);
 	assert_int_equal(fx_commit(&t, fx_ref(slot), name, 0, NULL), STATE_E_BUCKET);
 	assert_unchanged(before, &t); /* the draft has been aborted */
 	assert_int_equal(seen_find(name), 0);
-	for (unsigned i = 0; i < CATALOG_MAX_CHAIN; i++) {
+	assert_int_equal(put_version(&other, name), 1); /* others have room */
+	for (unsigned i = 0; i < NAME_BUCKET_MAX; i++) {
 		name_in_bucket(i, name);
 		assert_int_equal(put_version(&t, name), 2);
 		assert_true(seen_find(name) != 0);
 	}
+	fx_leave(&t);
+	fx_leave(&other);
+	fx_stop();
+}
+
+/* A bucket remembers the versions of some deleted names, and new names come after all others. */
+TEST(deleted_names_do_not_lengthen_a_bucket)
+{
+	const _Atomic uint32_t *bucket;
+	struct tester t, other;
+	unsigned depth = 0;
+	char name[32], first[32];
+
+	fx_start();
+	fx_connect(&t, 71000);
+	fx_connect(&other, 71001);
+	bucket = (const void *)((const char *)seen + seen->off_buckets);
+	name_in_bucket(0, first);
+	assert_int_equal(put_version(&other, first), 1);
+	for (unsigned i = 1; i < 5 * NAME_BUCKET_MAX; i++) {
+		name_in_bucket(i, name);
+		assert_true(put_version(&t, name) >= 1);
+		assert_int_equal(fx_delete(&t, name), 0);
+	}
+	assert_int_equal(t.c.account->used[SHARE_NAMES], 0);
+	for (uint32_t i = *bucket; i != CATALOG_NONE; i = seen_name(i)->next, depth++) {
+		if (depth == 0)
+			assert_memory_equal(seen_name(i)->text, first, strlen(first));
+	}
+	assert_int_equal(depth, 1 + NAME_BUCKET_MAX);
+	fx_leave(&t);
+	fx_leave(&other);
+	fx_stop();
+}
+
+/* A list looks at the buckets whose bit is set and at no others. */
+static bool seen_named(uint64_t bucket)
+{
+	const uint64_t *named = at(seen->off_named);
+
+	return named[bucket / 64] >> bucket % 64 & 1;
+}
+
+TEST(a_bucket_is_marked_as_long_as_one_of_its_names_is_in_use)
+{
+	struct tester t;
+	char first[32], second[32];
+	uint64_t ref;
+
+	fx_start();
+	fx_connect(&t, 71000);
+	name_in_bucket(0, first);
+	name_in_bucket(1, second);
+	assert_false(seen_named(0));
+	ref = fx_put(&t, first, 10);
+	assert_true(seen_named(0));
+	assert_false(seen_named(1));
+	fx_put(&t, second, 10);
+	assert_int_equal(fx_delete(&t, second), 0);
+	assert_true(seen_named(0)); /* the first is there */
+	assert_int_equal(fx_delete(&t, first), 0);
+	assert_false(seen_named(0));
+	assert_int_equal(seen_find(first), 0);
+	assert_true(fx_put(&t, first, 10) != ref); /* which was forgotten */
+	assert_true(seen_named(0));
+	assert_int_equal(fx_delete(&t, first), 0);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -458,7 +540,7 @@ TEST(a_name_belongs_to_who_published_it)
 	uint64_t ref;
 
 	fx_start();
-	st.uid = 500;
+	st.shared->uid = 500;
 	fx_connect(&owner, 71000);
 	fx_connect(&other, 71001);
 	fx_connect(&root, 0);
@@ -507,9 +589,9 @@ TEST(a_draft_is_its_clients_alone)
 	assert_int_equal(fx_commit(&a, UINT64_MAX, "n", 100, NULL), STATE_E_GONE);
 	assert_int_equal(fx_commit(&a, ref, "n", 100, NULL), 0);
 	assert_int_equal(fx_commit(&a, ref, "n", 100, NULL), STATE_E_GONE);
-	lease_released(&st, UINT64_MAX);
-	lease_released(&st, 0);
-	lease_released(&st, ref); /* this is a lie: it is live */
+	lease_released(&st, &a.c, UINT64_MAX);
+	lease_released(&st, &a.c, 0);
+	lease_released(&st, &a.c, ref); /* this is a lie: it is live */
 	assert_int_equal(seen_find("n"), ref);
 	fx_leave(&a);
 	fx_leave(&b);
@@ -525,7 +607,7 @@ TEST(a_tensor_of_no_bytes_takes_none)
 	fx_connect(&t, 71000);
 	ref = fx_put(&t, "empty", 0);
 	assert_int_equal(seen_row(ref_slot(ref))->segment, CATALOG_NONE);
-	assert_int_equal(st.memory.store.quota.used, 0);
+	assert_int_equal(st.shared->store.pool.used, 0);
 	fx_leave(&t);
 	fx_stop();
 }

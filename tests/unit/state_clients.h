@@ -10,14 +10,13 @@
 #include <sys/mman.h>
 
 #include "daemon/state/disconnect.h"
-#include "daemon/state/state.h"
+#include "daemon/state/lease.h"
+#include "daemon/store/memfd.h"
+#include "daemon/store/shm.h"
 #include "tests/harness/harness.h"
+#include "tests/unit/state_start.h"
 
 enum { PAGE = 4096 };
-
-static struct state st;
-static const struct catalog_header *seen; /* the catalog as clients see it */
-static size_t seen_size;
 
 struct tester {
 	struct client c;
@@ -40,42 +39,51 @@ static inline unsigned fx_objects(void)
 	return count;
 }
 
-static inline void fx_start_limits(struct state_limits l)
+/* Makes the object of a segment, as serve/space.c does. */
+static inline int fx_make(struct segment *seg, int *fd)
 {
-	uint64_t instance;
+	struct object o = seg->object;
+	int r = seg->storage->create(&o, seg->size, NULL, fd);
 
-	l.capacity = l.capacity ? l.capacity : 8 * MIB;
-	l.user_capacity = l.user_capacity ? l.user_capacity : l.capacity;
-	l.max_tensors = l.max_tensors ? l.max_tensors : 1024;
-	l.max_clients = l.max_clients ? l.max_clients : 8;
-	assert_int_equal(object_random(&instance), 0);
-	assert_int_equal(state_init(&st, instance, &l), 0);
-	seen_size = st.catalog.size;
-	seen = mmap(NULL, seen_size, PROT_READ, MAP_SHARED, st.catalog.fd_ro, 0);
-	assert_ptr_not_equal(seen, MAP_FAILED);
+	return r ? r : segment_made(seg, &o);
 }
-#define fx_start(...) fx_start_limits((struct state_limits){ __VA_ARGS__ })
 
-/* Destroys what is doomed, as serve/space.c does after each event. */
+/* Goes the steps that are left, and destroys what is doomed, as serve/ does after each event. */
 static inline void fx_drain(void)
 {
 	struct segment *seg, *after;
+	struct account *a;
 
-	list_for_each_entry_safe(seg, after, &st.memory.store.doomed, link) {
-		object_discard(&seg->object);
-		object_destroy(&seg->object);
-		memory_free(&st.memory, seg);
+	while (!list_empty(&st.stepping)) {
+		a = list_first_entry(&st.stepping, struct account, stepping);
+		steps_go(&st, a, 2);
 	}
+	segments_forgotten(&st.shared->store, UINT64_MAX);
+	list_for_each_entry_safe(seg, after, &st.shared->store.doomed, link) {
+		list_del(&seg->link);
+		seg->storage->discard(&seg->object);
+		seg->storage->destroy(&seg->object);
+		if (segment_discarded(seg))
+			memory_free(seg);
+	}
+	while (!memory_settle(st.shared) || holdings_bury(st.shared, 1))
+		;
 }
 
 /* Clients must be gone. Nothing of the instance is left. */
 static inline void fx_stop(void)
 {
 	assert_int_equal(seen->clients, 0);
+	for (unsigned i = 0; i < SHARE_COUNT; i++) {
+		if (!st.catalog.rows.in_use && i != SHARE_BYTES && i != SHARE_SEGMENTS)
+			assert_int_equal(state_pool(&st, i)->used, 0);
+	}
 	state_deinit(&st);
+	assert_int_equal(st.accounts.count, 0);
+	assert_int_equal(fx_shared.accounts.count, 0);
+	shared_deinit(&fx_shared);
 	munmap((void *)seen, seen_size);
-	assert_int_equal(st.memory.store.quota.used, 0);
-	assert_null(st.memory.store.quota.users);
+	assert_int_equal(st.shared->store.pool.used, 0);
 	assert_int_equal(fx_objects(), 0);
 }
 
@@ -83,37 +91,18 @@ static inline void fx_connect(struct tester *t, uint32_t uid)
 {
 	struct client_identity who = { .uid = uid, .gid = uid, .pid = 1, .label = "tester" };
 	uint32_t slots = st.catalog.header->max_tensors;
-	const char *why = "";
 	int fd = ledger_new(slots, LEDGER_MAGIC);
+	const char *why = "";
 
 	*t = (struct tester){ .size = ledger_size(slots) };
-	assert_int_equal(client_init(&t->c, &st, &who), 0);
+	client_init(&t->c, &fx_shared, &who);
+	assert_int_equal(client_join(&t->c, &st, NULL, 0), 0);
 	t->ledger = mmap(NULL, t->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(t->ledger, MAP_FAILED);
 	assert_int_equal(ledger_seal(fd), 0);
-	assert_int_equal(client_serve(&t->c, &st, fd, t->size, &why), 0);
+	assert_int_equal(client_serve(&t->c, &st, &fd, t->size, &why), 0);
 	assert_null(why);
+	assert_int_equal(holding_make(&st, &t->c, NULL), 0);
 }
 
-/* Its process ends: its mappings go before its connection does. */
-static inline void fx_leave(struct tester *t)
-{
-	munmap(t->ledger, t->size);
-	assert_true(client_end(&t->c, &st));
-	fx_drain();
-}
-
-/* Its connection ends, but its process keeps using what it holds until fx_die(). */
-static inline void fx_orphan(struct tester *t)
-{
-	assert_false(client_end(&t->c, &st));
-	assert_false(client_look(&t->c, &st));
-	fx_drain();
-}
-
-static inline void fx_die(struct tester *t)
-{
-	munmap(t->ledger, t->size);
-	assert_true(client_look(&t->c, &st));
-	fx_drain();
-}
+#include "tests/unit/state_leave.h" /* it needs what is above */

@@ -1,65 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors on devices in the state layer: every failure in turn, and what cannot be brought about
  * from outside. */
-#include "daemon/state/device.h"
-#include "daemon/state/export.h"
+#include <poll.h>
+
+#include "daemon/state/chunk.h"
 #include "daemon/state/lost.h"
+#include "tests/unit/state_export.h"
 #include "tests/unit/state_snapshot.h"
-
-enum { GPU = 1 };
-
-static const unsigned char event[WIRE_HANDLE_BYTES] = "an event";
 
 static void start(void)
 {
 	fx_start(.device_capacity = 1000 * MIB, .device_user_capacity = 600 * MIB,
 		 .device_fds_max = 16);
-}
-
-static int memory_new(uint64_t size)
-{
-	int fd = memfd_create("device memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-	assert_true(fd >= 0);
-	assert_int_equal(ftruncate(fd, (off_t)size), 0);
-	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-	return fd;
-}
-
-static int export(struct tester *t, enum segment_kind kind, uint64_t size, uint32_t parts,
-		  struct segment **segp)
-{
-	struct wire_export m = { .size = size,
-				 .part_size = size / parts,
-				 .kind = kind,
-				 .parts = parts,
-				 .device = { GPU } };
-	const char *why;
-
-	return export_new(&st, &t->c, &m, kind == SEGMENT_CUDA_IPC ? -1 : memory_new(size / parts),
-			  segp, &why);
-}
-
-static int place(struct tester *t, const struct segment *seg, const char *name, bool unfinished,
-		 uint64_t *ref)
-{
-	struct wire_place m = { .segment = seg->index,
-				.segment_generation = seg->generation,
-				.cookie = 5 };
-	int64_t nbytes = 10;
-	struct tensor_description d = fx_bytes(name, &nbytes);
-	struct device_placed placed;
-	unsigned char meta[500] = { 0 };
-	const char *why;
-	int r;
-
-	d.meta = meta;
-	d.meta_len = sizeof(meta);
-	d.event = unfinished ? event : NULL;
-	r = device_place(&st, &t->c, &m, &d, &placed, &why);
-	if (!r && ref)
-		*ref = placed.ref;
-	return r;
 }
 
 static int import(struct tester *t, const struct segment *of)
@@ -99,14 +51,12 @@ static void assert_devices(uint64_t bytes, uint64_t fds, uint32_t segments)
 	uint64_t sum = 0, charged = 0;
 
 	for (unsigned i = 0; i < DEVICES_MAX; i++) {
-		sum += st.devices.list[i].quota.used;
-		charged += st.devices.list[i].segments;
-		assert_int_equal(!st.devices.list[i].quota.users, !st.devices.list[i].segments);
+		sum += st.shared->devices.list[i].pool.used;
+		charged += st.shared->devices.list[i].segments;
 	}
 	assert_int_equal(sum, bytes);
 	assert_int_equal(charged, segments);
-	assert_int_equal(st.devices.fds.used, fds);
-	assert_int_equal(!st.devices.fds.users, !fds);
+	assert_int_equal(st.shared->pools[SHARE_DESCRIPTORS].used, fds);
 }
 
 /* ---- every failure in turn ---- */
@@ -114,7 +64,7 @@ static void assert_devices(uint64_t bytes, uint64_t fds, uint32_t segments)
 static int export_and_end(struct tester *t)
 {
 	struct segment *seg = NULL;
-	int r = export(t, SEGMENT_CUDA_VMM, 1000, 4, &seg);
+	int r = fx_export(t, SEGMENT_CUDA_VMM, 1000, 4, &seg);
 
 	assert_int_equal(!r, !!seg);
 	if (!seg)
@@ -126,6 +76,58 @@ static int export_and_end(struct tester *t)
 	told(t);
 	return r;
 }
+
+/* ---- many parts ---- */
+
+static void send_part(struct tester *t, const struct segment *seg, uint32_t part)
+{
+	struct wire_part m = { .part = part,
+			       .part_size = MIB,
+			       .segment = seg->index,
+			       .segment_generation = seg->generation };
+	int fd = fx_memory(MIB);
+	const char *why;
+
+	assert_int_equal(export_part(&st, &t->c, &m, &fd, &why), 0);
+}
+
+/* A segment of many parts ends in turns, and what is not closed yet is charged for. */
+TEST(parts_are_closed_in_turns)
+{
+	enum { PARTS = 300, TURN = 16 };
+	struct tester t;
+	struct account *account;
+	struct segment *seg;
+	unsigned turns = 0, descriptors;
+	bool more = true;
+
+	fx_start(.device_capacity = 1000 * MIB, .device_fds_max = PARTS + 16);
+	fx_connect(&t, 71000);
+	account = account_top(t.c.account);
+	assert_int_equal(fx_export(&t, SEGMENT_CUDA_VMM, PARTS * MIB, PARTS, &seg), 0);
+	for (uint32_t i = 1; i < PARTS; i++)
+		send_part(&t, seg, i);
+	descriptors = count_fds(0);
+	assert_int_equal(unexport(&t, seg), 0);
+	assert_int_equal(told(&t), 0);
+	assert_true(account->due & 1U << ACCOUNT_PARTS);
+	assert_in_range(descriptors - count_fds(0), 1, TURN);
+	assert_devices(PARTS * MIB, PARTS, 1);
+	while (more) {
+		unsigned before = count_fds(0);
+
+		more = parts_go(account);
+		assert_in_range(before - count_fds(0), 1, TURN);
+		turns++;
+	}
+	assert_in_range(turns, PARTS / TURN, PARTS);
+	assert_int_equal(told(&t), WIRE_DONE);
+	assert_devices(0, 0, 0);
+	fx_leave(&t);
+	fx_stop();
+}
+
+/* ---- every failure in turn ---- */
 
 TEST(export_unwinds_at_every_step)
 {
@@ -139,7 +141,9 @@ TEST(export_unwinds_at_every_step)
 		fx_connect(&t, 71000);
 		before = fx_snapshot(&t);
 		r = fault_nth(n, export_and_end(&t));
+		fx_drain();
 		assert_true(!fault_fired() || r < 0);
+		fx_drain();
 		assert_unchanged(before, &t);
 		assert_devices(0, 0, 0);
 		assert_int_equal(t.c.notice_count, 0);
@@ -151,6 +155,84 @@ TEST(export_unwinds_at_every_step)
 	}
 	assert_true(n > 4);
 	assert_int_equal(r, 0);
+}
+
+/* ---- what keeps a device open ---- */
+
+/* What is left in a pipe's other end when the daemon has closed its own. */
+static bool is_closed(int end)
+{
+	struct pollfd p = { .fd = end };
+
+	return poll(&p, 1, 0) == 1 && p.revents & POLLHUP;
+}
+
+TEST(a_device_is_kept_open_as_long_as_a_segment_is_there)
+{
+	struct segment *first, *second;
+	struct tester t, other;
+
+	start();
+	fx_connect(&t, 71000);
+	fx_connect(&other, 71000);
+	assert_int_equal(fx_keep(&t, GPU, fx_memory(0)), 0);
+	assert_devices(0, 1, 0);
+	assert_int_equal(fx_export(&t, SEGMENT_CUDA_VMM, 1000, 1, &first), 0);
+	assert_int_equal(fx_export(&t, SEGMENT_CUDA_IPC, 1000, 1, &second), 0);
+	assert_devices(2000, 2, 2);
+	assert_ptr_equal(second->device->hold, NULL);	     /* it dies with its producer anyway */
+	assert_int_equal(fx_keep(&t, GPU, fx_memory(0)), 0); /* for what comes from now on */
+	assert_devices(2000, 3, 2);
+	assert_int_equal(unexport(&t, first), 0);
+	told(&t);
+	assert_devices(1000, 1, 1);
+	assert_int_equal(fx_export(&t, SEGMENT_CUDA_VMM, 1000, 1, &first), 0);
+	assert_int_equal(fx_place(&t, first, "t", false, NULL), 0);
+	assert_int_equal(fx_export(&other, SEGMENT_CUDA_VMM, 1000, 1, &second), 0);
+	assert_ptr_equal(second->device->hold, NULL); /* it is its connection's own affair */
+	fx_leave(&t);
+	assert_devices(2000, 3, 2); /* two parts, and what keeps the device of "t" open */
+	assert_int_equal(fx_delete(&other, "t"), 0);
+	fx_drain();
+	assert_devices(1000, 1, 1);
+	fx_leave(&other);
+	assert_devices(0, 0, 0);
+	fx_stop();
+}
+
+TEST(only_what_may_be_a_device_is_kept_and_a_few_of_them)
+{
+	struct tester t;
+	int pipe_ends[2];
+
+	start();
+	fx_connect(&t, 71000);
+	assert_int_equal(pipe(pipe_ends), 0);
+	assert_int_equal(fx_keep(&t, GPU, pipe_ends[1]), STATE_E_INVALID);
+	assert_true(is_closed(pipe_ends[0]));
+	close(pipe_ends[0]);
+	assert_int_equal(fx_keep(&t, GPU, fx_memory(4096)), STATE_E_INVALID); /* no page of ours */
+	assert_int_equal(fx_keep(&t, GPU, open("/dev/null", O_RDWR | O_CLOEXEC)), STATE_E_INVALID);
+	assert_int_equal(fault_nth(1, fx_keep(&t, GPU, fx_memory(0))), -ENOMEM);
+	assert_true(fault_fired());
+	assert_devices(0, 0, 0);
+	for (uint8_t i = 0; i < 16; i++)
+		assert_int_equal(fx_keep(&t, i, fx_memory(0)), 0);
+	assert_true(charge_is_refused(fx_keep(&t, 16, fx_memory(0)))); /* the pool is empty */
+	assert_devices(0, 16, 0);
+	fx_leave(&t);
+	assert_devices(0, 0, 0);
+	fx_stop();
+	fx_start(.device_capacity = 1000 * MIB, .device_user_capacity = 600 * MIB,
+		 .device_fds_max = 100);
+	fx_connect(&t, 71000);
+	for (unsigned i = 0; i < DEVICES_USER_MAX; i++)
+		assert_int_equal(fx_keep(&t, (uint8_t)i, fx_memory(0)), 0);
+	assert_int_equal(fx_keep(&t, DEVICES_USER_MAX, fx_memory(0)), STATE_E_DEVICES);
+	assert_int_equal(fx_keep(&t, 3, fx_memory(0)), 0);
+	assert_devices(0, DEVICES_USER_MAX, 0);
+	fx_leave(&t);
+	fx_stop();
 }
 
 static const char long_name[] = "a/name/of/more/than/thirty-two/bytes/so/that/it/needs/chunks";
@@ -166,15 +248,15 @@ TEST(place_unwinds_at_every_step)
 	for (n = 1;; n++) {
 		start();
 		fx_connect(&t, 71000);
-		assert_int_equal(export(&t, SEGMENT_CUDA_IPC, 1000, 1, &seg), 0);
+		assert_int_equal(fx_export(&t, SEGMENT_CUDA_IPC, 1000, 1, &seg), 0);
 		before = fx_snapshot(&t);
-		r = fault_nth(n, place(&t, seg, long_name, true, NULL));
+		r = fault_nth(n, fx_place(&t, seg, long_name, true, NULL));
 		if (fault_fired()) {
 			assert_true(r < 0);
 			assert_unchanged(before, &t);
 			assert_int_equal(seg->places, 0);
 			assert_int_equal(t.c.notice_count, 0);
-			assert_int_equal(place(&t, seg, long_name, true, NULL), 0);
+			assert_int_equal(fx_place(&t, seg, long_name, true, NULL), 0);
 		}
 		assert_int_equal(fx_delete(&t, long_name), 0);
 		assert_int_equal(told(&t), WIRE_FREED);
@@ -189,6 +271,71 @@ TEST(place_unwinds_at_every_step)
 	assert_int_equal(r, 0);
 }
 
+static int place_strided(struct tester *t, const struct segment *seg, const int64_t *strides,
+			 uint64_t *ref)
+{
+	static const int64_t shape[] = { 10, 5 };
+	struct wire_place m = { .segment = seg->index,
+				.segment_generation = seg->generation,
+				.offset = 100 };
+	struct tensor_description d = fx_bytes("strided", shape);
+	struct device_placed placed;
+	unsigned char meta[500] = { 0 };
+	const char *why = NULL;
+	int r;
+
+	d.ndim = 2;
+	d.strides = strides;
+	d.meta = meta;
+	d.meta_len = sizeof(meta);
+	d.event = fx_event;
+	r = device_place(&st, &t->c, &m, &d, &placed, &why);
+	assert_int_equal(r == STATE_E_INVALID, !!why);
+	*ref = r ? 0 : placed.ref;
+	return r;
+}
+
+TEST(strides_stay_within_their_segment)
+{
+	static const int64_t good[][2] = { { 1, 10 }, { 100, 1 }, { 5, 181 }, { 95, 2 } };
+	static const int64_t bad[][2] = { { 1, 9 },  { 100, 2 }, { 5, 217 },
+					  { 1, -1 }, { 0, 1 },	 { INT64_MAX, 1 },
+					  { 1, 0 },  { 2, 2 },	 { INT64_MIN, INT64_MIN } };
+	const struct catalog_row *row;
+	struct tensor_description d;
+	struct segment *seg;
+	const char *why = NULL;
+	struct tester t;
+	int64_t shape[2];
+	uint64_t ref, version;
+	uint32_t slot;
+
+	start();
+	fx_connect(&t, 71000);
+	assert_int_equal(fx_export(&t, SEGMENT_CUDA_IPC, 1005, 1, &seg), 0);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		assert_int_equal(place_strided(&t, seg, bad[i], &ref), STATE_E_INVALID);
+	assert_int_equal(seg->places, 0);
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		assert_int_equal(place_strided(&t, seg, good[i], &ref), 0);
+		row = catalog_row(&st.catalog, ref_slot(ref));
+		assert_int_equal(row->flags, ROW_ON_DEVICE | ROW_EVENT | ROW_STRIDED);
+		assert_int_equal(row->nbytes, 50);
+		assert_int_equal(row->offset, 100);
+		catalog_chunks_read(&st.catalog, row->chunk, shape, sizeof(shape));
+		assert_memory_equal(shape, good[i], sizeof(shape));
+	}
+	assert_int_equal(fx_create(&t, 5000, &slot), 0);
+	ref = ref_make(catalog_row(&st.catalog, slot)->word >> 2, slot);
+	d = fx_bytes("cpu", (int64_t[]){ 10 });
+	d.strides = (int64_t[]){ 2 };
+	assert_int_equal(tensor_commit(&st, &t.c, ref, &d, &version, &why), STATE_E_INVALID);
+	assert_non_null(why);
+	fx_leave(&t);
+	assert_int_equal(st.catalog.chunks_reserved, 0);
+	fx_stop();
+}
+
 TEST(import_unwinds_at_every_step)
 {
 	struct segment *seg;
@@ -199,7 +346,7 @@ TEST(import_unwinds_at_every_step)
 	start();
 	fx_connect(&t, 71000);
 	fx_connect(&u, 71000);
-	assert_int_equal(export(&t, SEGMENT_CUDA_VMM, 1000, 1, &seg), 0);
+	assert_int_equal(fx_export(&t, SEGMENT_CUDA_VMM, 1000, 1, &seg), 0);
 	for (n = 1;; n++) {
 		r = fault_nth(n, import(&u, seg));
 		if (!fault_fired())
@@ -208,7 +355,7 @@ TEST(import_unwinds_at_every_step)
 		assert_int_equal(u.c.import_count, 0);
 		assert_true(list_empty(&seg->device->importers));
 	}
-	assert_int_equal(n, 2);
+	assert_int_equal(n, 3); /* a holding, and the import */
 	assert_int_equal(u.c.import_count, 1);
 	fx_leave(&t);
 	assert_int_equal(told(&u), WIRE_UNMAP);
@@ -229,7 +376,7 @@ TEST(a_client_may_open_what_is_its_own)
 		start();
 		fx_connect(&t, 71000);
 		assert_int_equal(
-			export(&t, i % 2 ? SEGMENT_CUDA_IPC : SEGMENT_CUDA_VMM, 10, 1, &seg), 0);
+			fx_export(&t, i % 2 ? SEGMENT_CUDA_IPC : SEGMENT_CUDA_VMM, 10, 1, &seg), 0);
 		assert_int_equal(import(&t, seg), 0);
 		if (i < 2) {
 			uint32_t index = seg->index, generation = seg->generation;
@@ -240,7 +387,7 @@ TEST(a_client_may_open_what_is_its_own)
 			import_end(&st, &t.c, index, generation);
 			assert_int_equal(told(&t), WIRE_DONE);
 		}
-		assert_int_equal(export(&t, SEGMENT_CUDA_VMM, 10, 2, &seg), 0);
+		assert_int_equal(fx_export(&t, SEGMENT_CUDA_VMM, 10, 2, &seg), 0);
 		fx_leave(&t);
 		assert_devices(0, 0, 0);
 		assert_int_equal(st.catalog.segments.in_use, 0);
@@ -257,7 +404,7 @@ TEST(an_unmap_not_sent_yet_is_not_sent_after_unmapped)
 	start();
 	fx_connect(&t, 71000);
 	fx_connect(&u, 71000);
-	assert_int_equal(export(&t, SEGMENT_CUDA_IPC, 10, 1, &seg), 0);
+	assert_int_equal(fx_export(&t, SEGMENT_CUDA_IPC, 10, 1, &seg), 0);
 	index = seg->index;
 	generation = seg->generation;
 	assert_int_equal(import(&u, seg), 0);
@@ -268,7 +415,53 @@ TEST(an_unmap_not_sent_yet_is_not_sent_after_unmapped)
 	assert_int_equal(told(&t), WIRE_DONE);
 	fx_leave(&t);
 	fx_leave(&u);
-	assert_true(list_empty(&st.notified));
+	assert_true(list_empty(&st.shared->notified));
+	fx_stop();
+}
+
+/* Places that many tensors, of which none is ever finished. */
+static void lose(uint32_t uid, int count)
+{
+	struct segment *seg = NULL;
+	uint64_t ref = 0;
+	struct tester t;
+	char name[24];
+
+	fx_connect(&t, uid);
+	assert_int_equal(fx_export(&t, SEGMENT_CUDA_IPC, 10, 1, &seg), 0);
+	for (int i = 0; i < count; i++) {
+		snprintf(name, sizeof(name), "%u/%d", uid, i);
+		assert_int_equal(fx_place(&t, seg, name, true, &ref), 0);
+	}
+	fx_leave(&t);
+}
+
+static unsigned live_of(uint32_t uid)
+{
+	unsigned n = 0;
+
+	for (uint32_t slot = 0; slot < st.catalog.rows.high; slot++)
+		n += fx_state(slot) == ROW_LIVE && catalog_row(&st.catalog, slot)->uid == uid;
+	return n;
+}
+
+TEST(a_user_who_loses_many_takes_no_lost_ones_of_others_away)
+{
+	struct tester t;
+
+	fx_start(.device_capacity = 1000, .device_user_capacity = 1000, .device_fds_max = 16,
+		 .max_tensors = 4096);
+	fx_connect(&t, 73000);
+	lose(72000, 3);
+	lose(71000, LOST_MAX + 10);
+	assert_int_equal(live_of(72000), 3);
+	assert_int_equal(live_of(71000), LOST_MAX);
+	for (uint32_t slot = 0; slot < st.catalog.rows.high; slot++) {
+		if (fx_state(slot) == ROW_LIVE)
+			tensor_unname(&st, t.c.account, catalog_row(&st.catalog, slot)->name);
+	}
+	assert_int_equal(st.lost, 0);
+	fx_leave(&t);
 	fx_stop();
 }
 
@@ -285,31 +478,29 @@ TEST(a_client_that_ends_with_too_many_lost_ones)
 		 .max_tensors = 4096);
 	fx_connect(&t, 71000);
 	fx_connect(&u, 71000);
-	assert_int_equal(export(&t, SEGMENT_CUDA_IPC, 10, 1, &seg), 0);
-	assert_int_equal(export(&t, SEGMENT_CUDA_VMM, 10, 1, &vmm), 0);
+	assert_int_equal(fx_export(&t, SEGMENT_CUDA_IPC, 10, 1, &seg), 0);
+	assert_int_equal(fx_export(&t, SEGMENT_CUDA_VMM, 10, 1, &vmm), 0);
 	for (int i = 0; i < LOST; i++) {
 		snprintf(name, sizeof(name), "n%d", i);
-		assert_int_equal(place(&t, i % 3 ? seg : vmm, name, true, &ref), 0);
+		assert_int_equal(fx_place(&t, i % 3 ? seg : vmm, name, true, &ref), 0);
 		if (i % 2)
 			device_finished(&st, &t.c, ref, i % 4 == 1);
 		if (i % 50 == 0)
 			assert_true(fx_hold(&u, ref));
 	}
-	assert_int_equal(st.lost.count, LOST / 4);
+	assert_int_equal(st.lost, LOST / 4);
 	fx_leave(&t);
-	assert_int_equal(st.lost.count, LOST_MAX);
+	assert_int_equal(st.lost, LOST_MAX);
 	assert_devices(10, 1, 1); /* the finished tensors are in the other segment */
 	for (uint32_t slot = 0; slot < st.catalog.rows.high; slot++) {
 		if (fx_state(slot) == ROW_LIVE && !st.tensors[slot].segment)
-			tensor_unname(&st, catalog_row(&st.catalog, slot)->name);
+			tensor_unname(&st, t.c.account, catalog_row(&st.catalog, slot)->name);
 	}
-	assert_int_equal(st.lost.count, 0);
-	assert_int_equal(st.lost.oldest, CATALOG_NONE);
-	assert_int_equal(st.lost.newest, CATALOG_NONE);
+	assert_int_equal(st.lost, 0);
 	fx_leave(&u);
 	for (uint32_t slot = 0; slot < st.catalog.rows.high; slot++) {
 		if (fx_state(slot) == ROW_LIVE)
-			tensor_unname(&st, catalog_row(&st.catalog, slot)->name);
+			tensor_unname(&st, t.c.account, catalog_row(&st.catalog, slot)->name);
 	}
 	assert_int_equal(st.catalog.rows.in_use, 0);
 	assert_int_equal(st.catalog.chunks_reserved, 0);
@@ -326,8 +517,8 @@ TEST(the_state_ends_with_memory_on_devices)
 
 	start();
 	fx_connect(&t, 71000);
-	assert_int_equal(export(&t, SEGMENT_CUDA_VMM, 10, 1, &seg), 0);
-	assert_int_equal(place(&t, seg, "a", false, NULL), 0);
+	assert_int_equal(fx_export(&t, SEGMENT_CUDA_VMM, 10, 1, &seg), 0);
+	assert_int_equal(fx_place(&t, seg, "a", false, NULL), 0);
 	fx_leave(&t);
 	assert_devices(10, 1, 1);
 	fx_stop();
@@ -344,17 +535,17 @@ TEST(shared_memory_is_as_it_was)
 
 	start();
 	fx_connect(&t, 71000);
-	assert_int_equal(export(&t, SEGMENT_CUDA_IPC, 10, 1, &seg), 0);
+	assert_int_equal(fx_export(&t, SEGMENT_CUDA_IPC, 10, 1, &seg), 0);
 	ref = fx_put(&t, "cpu", 100);
 	assert_int_equal(catalog_row(&st.catalog, ref_slot(ref))->flags, 0);
 	assert_int_equal(catalog_row(&st.catalog, ref_slot(ref))->progress, ROW_FINISHED);
-	assert_int_equal(st.memory.store.quota.used, SEGMENT_SMALL_FIRST);
+	assert_int_equal(st.shared->store.pool.used, SEGMENT_SMALL_FIRST);
 	device_finished(&st, &t.c, ref, true);
 	assert_int_equal(catalog_row(&st.catalog, ref_slot(ref))->progress, ROW_FINISHED);
-	assert_int_equal(place(&t, st.tensors[ref_slot(ref)].segment, "b", false, NULL),
+	assert_int_equal(fx_place(&t, st.tensors[ref_slot(ref)].segment, "b", false, NULL),
 			 STATE_E_NOT_FOUND);
-	assert_int_equal(place(&t, seg, "cpu", false, NULL), 0);
-	assert_int_equal(place(&t, seg, "cpu", false, NULL), 0);
+	assert_int_equal(fx_place(&t, seg, "cpu", false, NULL), 0);
+	assert_int_equal(fx_place(&t, seg, "cpu", false, NULL), 0);
 	assert_int_equal(told(&t), WIRE_FREED);
 	assert_int_equal(told(&t), 0);
 	fx_put(&t, "cpu", 100);

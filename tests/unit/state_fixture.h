@@ -2,6 +2,7 @@
 /* Tensors in a daemon's state without a daemon, for the tests/unit/state*.c. */
 #pragma once
 
+#include "daemon/state/group.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/outcome.h"
 #include "daemon/state/publish.h"
@@ -17,6 +18,8 @@ static inline _Atomic uint32_t *fx_held(struct tester *t, uint32_t slot)
 	ledger_touch(t->ledger->touched, slot);
 	return &ledger_held(t->ledger, st.catalog.header->max_tensors)[slot];
 }
+
+static const struct tensor_lifetime fx_forever;
 
 static inline uint64_t fx_ref(uint32_t slot)
 {
@@ -37,7 +40,7 @@ static inline int fx_create_once(struct tester *t, const struct tensor_request *
 	if (r != STATE_E_BACKING)
 		return r;
 	seg = st.tensors[*slot].segment;
-	r = object_create(&seg->object, seg->size, NULL, &fd);
+	r = fx_make(seg, &fd);
 	r = tensor_backed(&st, &t->c, *slot, r);
 	fd_close(fd);
 	return r;
@@ -74,6 +77,34 @@ static inline int fx_commit(struct tester *t, uint64_t ref, const char *name, in
 	return tensor_commit(&st, &t->c, ref, &d, version ? version : &mine, &why);
 }
 
+/* Goes on with the client's group until that is over. */
+static inline int fx_group_steps(struct tester *t, const char **why)
+{
+	int error = 0;
+
+	while (group_goes_on(&t->c))
+		group_step(&st, &t->c, 3, &error, why);
+	return error;
+}
+
+/* Publishes the members of a group. */
+static inline int fx_group(struct tester *t, uint64_t ref, uint32_t count)
+{
+	int r = group_begin(&st, &t->c, ref, count);
+	const char *why;
+
+	return r ? r : fx_group_steps(t, &why);
+}
+
+/* Gives back a draft, and the members of its group. */
+static inline void fx_abort(struct tester *t, uint64_t ref)
+{
+	const char *why;
+
+	tensor_abort(&st, &t->c, ref);
+	fx_group_steps(t, &why);
+}
+
 /* Creates and commits a tensor; returns its ref. */
 static inline uint64_t fx_put(struct tester *t, const char *name, uint64_t nbytes)
 {
@@ -90,16 +121,18 @@ static inline uint64_t fx_put(struct tester *t, const char *name, uint64_t nbyte
 static inline int fx_delete(struct tester *t, const char *name)
 {
 	struct name_key key = name_key(name, (uint16_t)strlen(name));
-	int r = tensor_delete(&st, &t->c, &key);
+	int r = tensor_delete(&st, &t->c, &key, 0);
 
 	fx_drain();
 	return r;
 }
 
-/* Takes a lease by G2 and G3, as client/session/hold.h does; fx_drop() gives it up by R1 and R2. */
+/* Takes a lease by G2 and G3, as client/session/hold.h does, and maps the segment; fx_drop() gives
+ * it up by R1 and R2. */
 static inline bool fx_hold(struct tester *t, uint64_t ref)
 {
 	atomic_fetch_add(fx_held(t, ref_slot(ref)), 1);
+	assert_int_equal(holding_make(&st, &t->c, st.tensors[ref_slot(ref)].segment), 0);
 	return catalog_row(&st.catalog, ref_slot(ref))->word ==
 	       row_word(ref_generation(ref), ROW_LIVE);
 }
@@ -107,6 +140,6 @@ static inline bool fx_hold(struct tester *t, uint64_t ref)
 static inline void fx_drop(struct tester *t, uint64_t ref)
 {
 	if (atomic_fetch_sub(fx_held(t, ref_slot(ref)), 1) == 1)
-		lease_released(&st, ref);
+		lease_released(&st, &t->c, ref);
 	fx_drain();
 }

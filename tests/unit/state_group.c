@@ -44,7 +44,7 @@ TEST(members_are_nobodys_drafts)
 				 STATE_E_INVALID); /* this aborts it */
 		break;
 	}
-	assert_int_equal(tensor_group(&st, &t.c, fx_ref(slot), 2, &why), STATE_E_INVALID);
+	assert_int_equal(fx_group(&t, fx_ref(slot), 2), STATE_E_INVALID);
 	assert_int_equal(st.catalog.rows.in_use, 1);
 	assert_int_equal(st.catalog.chunks_reserved, 0);
 	assert_int_equal(t.c.drafts, 0);
@@ -64,18 +64,15 @@ TEST(forty_thousand_members_end_at_once)
 	fx_start(.max_tensors = MEMBERS + 16);
 	fx_connect(&t, 71000);
 	for (int round = 0; round < 20; round++) {
-		const char *why = NULL;
-
 		assert_int_equal(fx_create(&t, 1000, &slot), 0);
 		for (int i = 0; i < MEMBERS; i++) {
 			snprintf(name, sizeof(name), "m%d", i);
 			assert_int_equal(member(&t, fx_ref(slot), name, 0, 0), 0);
 		}
 		if (round % 2)
-			tensor_abort(&st, &t.c, fx_ref(slot));
+			fx_abort(&t, fx_ref(slot));
 		else
-			assert_int_equal(tensor_group(&st, &t.c, fx_ref(slot), MEMBERS + 1, &why),
-					 STATE_E_INVALID);
+			assert_int_equal(fx_group(&t, fx_ref(slot), MEMBERS + 1), STATE_E_INVALID);
 		assert_int_equal(st.catalog.rows.in_use, 0);
 	}
 	fx_leave(&t);
@@ -140,7 +137,7 @@ TEST(a_prefetched_draft_is_taken_back_or_used_never_both)
 		atomic_store(&taker.ref, ref);
 		for (int wait = i % 200; wait > 0; wait--)
 			atomic_thread_fence(memory_order_seq_cst);
-		tensor_make_room(&st, NULL);
+		tensor_make_room(&st, t.c.account, 0, true);
 		while (atomic_load(&taker.answer) < 0)
 			spin(&spins);
 		there = draft_find(&st, &t.c, ref, &slot);

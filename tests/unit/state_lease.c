@@ -29,12 +29,25 @@ TEST(a_tensor_without_leases_goes_when_it_is_replaced)
 	fx_stop();
 }
 
+/* With one look in each step. */
+static void check_a_sum_in_steps(const struct client *c, const struct client_sums *sums)
+{
+	struct client_sums now = { 0 };
+	unsigned steps = 0;
+
+	while (client_sum(c, &st, &now, 1))
+		steps++;
+	assert_int_equal(steps, st.catalog.rows.high);
+	assert_memory_equal(&now, sums, sizeof(now));
+}
+
 static void check_a_lease(uint64_t nbytes)
 {
 	struct tester t, reader;
 	uint64_t ref, memory;
-	struct client_sums sums;
-	uint32_t leases;
+	struct client_sums sums = { 0 };
+	unsigned looks = UINT_MAX;
+	uint32_t slot = 0, leases;
 
 	fx_start();
 	fx_connect(&t, 71000);
@@ -48,11 +61,13 @@ static void check_a_lease(uint64_t nbytes)
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
 	assert_int_equal(seen->retired, 1);
 	assert_int_equal(fx_memory(ref), memory);
-	sums = client_sum(&reader.c, &st);
+	assert_false(client_sum(&reader.c, &st, &sums, UINT_MAX));
 	assert_int_equal(sums.leases, 2);
 	assert_int_equal(sums.tensors, 1);
 	assert_int_equal(sums.bytes, nbytes);
-	assert_int_equal(client_next_held(&reader.c, &st, 0, &leases), ref_slot(ref));
+	check_a_sum_in_steps(&reader.c, &sums);
+	assert_true(client_next_held(&reader.c, &st, &slot, &looks, &leases));
+	assert_int_equal(slot, ref_slot(ref));
 	assert_int_equal(leases, 2);
 
 	/* there are no new leases, and only the end of the last old one counts */
@@ -60,14 +75,14 @@ static void check_a_lease(uint64_t nbytes)
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
 	atomic_fetch_sub(fx_held(&reader, ref_slot(ref)), 1);
 	fx_drop(&t, ref);
-	lease_released(&st, ref); /* this is a lie: reader holds it */
+	lease_released(&st, &reader.c, ref); /* this is a lie: reader holds it */
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
 	fx_drop(&reader, ref);
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
 	fx_drop(&reader, ref);
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
 	assert_int_equal(seen->retired, 0);
-	lease_released(&st, ref); /* this comes too late and means nothing */
+	lease_released(&st, &t.c, ref); /* this comes too late and means nothing */
 	fx_leave(&reader);
 	fx_leave(&t);
 	fx_stop();
@@ -117,7 +132,7 @@ TEST(rescan_finds_every_release_that_was_not_told)
 	assert_int_equal(seen->retired, 20);
 	for (int i = 0; i < 20; i += 2)
 		atomic_fetch_sub(fx_held(&t, ref_slot(refs[i])), 1);
-	lease_rescan(&st);
+	lease_rescan(&st, &t.c);
 	fx_drain();
 	assert_int_equal(seen->retired, 10);
 	for (int i = 0; i < 20; i++)
@@ -155,7 +170,7 @@ TEST(a_client_that_ends_gives_up_its_leases)
 		if (stays)
 			fx_die(&one);
 		assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
-		assert_int_equal(st.memory.store.warm_count, 1);
+		assert_int_equal(st.shared->store.warm_count, 1);
 		fx_leave(&t);
 		fx_stop();
 	}
@@ -282,8 +297,9 @@ TEST(an_orphan_that_holds_nothing_is_gone)
 	assert_int_equal(fx_delete(&t, "n"), 0);
 	fx_orphan(&reader);
 	atomic_fetch_sub(fx_held(&reader, ref_slot(ref)), 1); /* nobody is told of this */
-	assert_true(client_look(&reader.c, &st));
+	assert_true(fx_look(&reader));
 	munmap(reader.ledger, reader.size);
+	fx_drain();
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
 	fx_leave(&t);
 	fx_stop();
@@ -292,23 +308,32 @@ TEST(an_orphan_that_holds_nothing_is_gone)
 /* A descriptor can outlive its connection, in any process. */
 TEST(what_can_still_be_written_goes_to_nobody_else)
 {
+	unsigned named;
 	struct tester t, next;
 	uint64_t ref, memory;
+	uint32_t slot;
 	int fd = -1;
 
 	fx_start();
+	named = fx_storage()->named;
 	fx_connect(&t, 71000);
-	ref = fx_put(&t, "n", LARGE);
+	assert_int_equal(fx_create(&t, LARGE, &slot), 0);
+	ref = fx_ref(slot);
 	memory = fx_memory(ref);
-	assert_int_equal(segment_descriptor(st.tensors[ref_slot(ref)].segment, true, &fd), 0);
-	segment_handed(st.tensors[ref_slot(ref)].segment);
+	assert_int_equal(segment_descriptor(st.tensors[slot].segment, true, &fd), 0);
+	segment_handed(st.tensors[slot].segment);
+	assert_int_equal(fx_commit(&t, ref, "n", LARGE, NULL), 0);
 	assert_int_equal(fx_delete(&t, "n"), 0);
 	fx_leave(&t);
-	assert_int_equal(st.memory.store.warm_count, 1);
+	assert_int_equal(st.shared->store.warm_count, named); /* a sealed one ends with its writer
+							       */
 	fx_connect(&next, 71000);
 	assert_true(fx_memory(fx_put(&next, "n", LARGE)) != memory);
-	assert_int_equal(st.memory.store.warm_count, 0);
+	assert_int_equal(st.shared->store.warm_count, 0);
+	assert_int_equal(st.memory.totals.kept, named ? 0 : 25 * PAGE);
 	close(fd);
+	fx_drain();
+	assert_int_equal(st.memory.totals.kept, 0);
 	fx_leave(&next);
 	fx_stop();
 }
@@ -318,6 +343,7 @@ TEST(the_daemon_does_not_allocate_ledgers_by_reading_them)
 	enum { SLOTS = 64 * LEDGER_PAGE_SLOTS };
 	struct tester t, idle;
 	struct stat before, after;
+	struct client_sums sums = { 0 };
 	char name[16];
 	uint64_t ref = 0;
 
@@ -334,8 +360,9 @@ TEST(the_daemon_does_not_allocate_ledgers_by_reading_them)
 		snprintf(name, sizeof(name), "n%d", i);
 		assert_int_equal(fx_delete(&t, name), 0);
 	}
-	lease_rescan(&st);
-	assert_int_equal(client_sum(&idle.c, &st).leases, 1);
+	lease_rescan(&st, &t.c);
+	assert_false(client_sum(&idle.c, &st, &sums, UINT_MAX));
+	assert_int_equal(sums.leases, 1);
 	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
 	assert_int_equal(fstat(idle.c.ledger_fd, &after), 0);
 	assert_int_equal(after.st_blocks, before.st_blocks);
@@ -351,7 +378,7 @@ TEST(a_writer_leaves_warm_memory_to_its_user)
 	struct tester t, other, next;
 	uint64_t ref, memory;
 
-	fx_start();
+	fx_start(.storage = &storage_shm); /* with seals it does not */
 	fx_connect(&t, 71000);
 	ref = fx_put(&t, "n", LARGE);
 	fx_put(&t, "small", SMALL);
@@ -360,7 +387,7 @@ TEST(a_writer_leaves_warm_memory_to_its_user)
 	fx_connect(&other, 71001);
 	fx_connect(&next, 71000);
 	assert_int_equal(fx_delete(&next, "n"), 0);
-	assert_int_equal(st.memory.store.warm_count, 1);
+	assert_int_equal(st.shared->store.warm_count, 1);
 	assert_true(fx_memory(fx_put(&other, "o", LARGE)) != memory);
 	ref = fx_put(&next, "n", LARGE);
 	assert_int_equal(fx_memory(ref), memory);
@@ -386,7 +413,7 @@ TEST(the_same_producer_settles_into_warm_memory)
 	for (int i = 0; i < 20; i++)
 		assert_int_equal(fx_memory(fx_put(&t, "n", LARGE)), memory[i % 2]);
 	assert_int_equal(st.catalog.segments.in_use, 2);
-	assert_int_equal(st.memory.store.warm_count, 1);
+	assert_int_equal(st.shared->store.warm_count, 1);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -414,7 +441,7 @@ TEST(drafts_of_a_client_that_ends_are_aborted)
 		} else {
 			fx_leave(&t);
 		}
-		while (memory_trim(&st.memory, UINT64_MAX))
+		while (memory_trim(st.shared, UINT64_MAX))
 			fx_drain();
 		before.fds = count_fds(0);
 		assert_unchanged(before, &watcher);
@@ -466,7 +493,7 @@ TEST(no_segment_or_client_has_more_lives_than_its_word_can_say)
 			assert_int_equal(st.memory.segments[index]->generation,
 					 ENTRY_GENERATION_MAX);
 		assert_int_equal(fx_delete(&t, "n"), 0);
-		while (memory_trim(&st.memory, UINT64_MAX))
+		while (memory_trim(st.shared, UINT64_MAX))
 			fx_drain();
 		if (!i)
 			atomic_store(&catalog_segment(&st.catalog, index)->word,
@@ -497,7 +524,7 @@ static int link_as(struct tester *t, uint64_t ref, const char *name, uint64_t *l
 	struct name_key key = name_key(name, (uint16_t)strlen(name));
 	const char *why = NULL;
 	uint64_t version;
-	int r = tensor_link(&st, &t->c, ref, &key, "meta", 4, &version, &why);
+	int r = tensor_link(&st, &t->c, ref, &key, "meta", 4, &fx_forever, &version, &why);
 
 	if (!r)
 		*linked = catalog_name(&st.catalog, name_find(&st.names, &key))->current;
@@ -639,6 +666,122 @@ TEST(prefetched_drafts_of_others_make_no_room_in_a_quota)
 	assert_int_equal(st.prefetched, 0);
 	fx_leave(&t);
 	fx_leave(&other);
+	fx_stop();
+}
+
+/* ---- who is charged for what only holders keep ---- */
+
+static uint64_t mine(const struct tester *t, enum share share)
+{
+	return t->c.account->used[share];
+}
+
+TEST(a_holder_is_charged_for_what_it_keeps)
+{
+	struct tester owner, holder;
+	uint64_t large, small, bytes;
+
+	fx_start(.capacity = 16 * MIB);
+	fx_connect(&owner, 71000);
+	fx_connect(&holder, 71001);
+	large = fx_put(&owner, "large", MIB);
+	small = fx_put(&owner, "small", 1000);
+	bytes = mine(&owner, SHARE_BYTES);
+	assert_true(fx_hold(&holder, large) && fx_hold(&holder, small));
+	assert_int_equal(mine(&holder, SHARE_BYTES), 0);
+	/* a name that means another tensor is still its publisher's */
+	fx_put(&owner, "large", MIB);
+	assert_int_equal(mine(&holder, SHARE_BYTES), MIB);
+	assert_int_equal(mine(&holder, SHARE_TENSORS), 1);
+	assert_int_equal(mine(&holder, SHARE_SEGMENTS), 1);
+	assert_int_equal(mine(&holder, SHARE_NAMES), 0);
+	assert_int_equal(mine(&owner, SHARE_BYTES), bytes);
+	/* and one that means nothing is kept by the holder, too */
+	assert_int_equal(fx_delete(&owner, "small"), 0);
+	assert_int_equal(mine(&holder, SHARE_BYTES), MIB + 1024);
+	assert_int_equal(mine(&holder, SHARE_TENSORS), 2);
+	assert_int_equal(mine(&holder, SHARE_NAMES), 1);
+	assert_int_equal(mine(&owner, SHARE_TENSORS), 1);
+	fx_drop(&holder, large);
+	fx_drop(&holder, small);
+	assert_int_equal(mine(&holder, SHARE_BYTES), 0);
+	assert_int_equal(mine(&holder, SHARE_TENSORS), 0);
+	assert_int_equal(mine(&holder, SHARE_SEGMENTS), 0);
+	assert_int_equal(mine(&holder, SHARE_NAMES), 0);
+	assert_true(st.shared->store.warm_bytes > 0); /* its publisher gets the memory again */
+	assert_int_equal(account_top(owner.c.account)->warm, MIB);
+	fx_leave(&holder);
+	fx_leave(&owner);
+	fx_stop();
+}
+
+TEST(a_holder_over_its_maximum_gets_no_more)
+{
+	struct tester owner, holder;
+	uint64_t ref;
+	uint32_t slot;
+
+	fx_start(.capacity = 16 * MIB, .user_capacity = 4 * MIB);
+	fx_connect(&owner, 71000);
+	fx_connect(&holder, 71001);
+	fx_put(&holder, "own", 2 * MIB);
+	ref = fx_put(&owner, "a", 3 * MIB);
+	assert_true(fx_hold(&holder, ref));
+	assert_int_equal(fx_delete(&owner, "a"), 0);
+	assert_int_equal(mine(&holder, SHARE_BYTES), 5 * MIB);
+	assert_int_equal(fx_create(&holder, MIB, &slot), STATE_E_QUOTA);
+	assert_int_equal(fx_create(&owner, 4 * MIB, &slot), 0); /* it has all of its own again */
+	tensor_abort(&st, &owner.c, fx_ref(slot));
+	fx_drain();
+	fx_drop(&holder, ref);
+	assert_int_equal(fx_create(&holder, MIB, &slot), 0);
+	fx_leave(&holder);
+	fx_leave(&owner);
+	fx_stop();
+}
+
+TEST(a_place_is_charged_to_the_last_of_its_holders)
+{
+	struct tester owner, first, second;
+	uint64_t ref, link_version, large;
+	const char *why;
+
+	fx_start(.capacity = 16 * MIB);
+	fx_connect(&owner, 71000);
+	fx_connect(&first, 71001);
+	fx_connect(&second, 71002);
+	ref = fx_put(&owner, "a", 1000);
+	large = fx_put(&owner, "b", MIB);
+	for (int i = 0; i < 2; i++) {
+		struct tester *t = i ? &second : &first;
+
+		assert_true(fx_hold(t, ref) && fx_hold(t, large));
+	}
+	/* another name keeps the bytes, which stay charged to their user */
+	assert_true(fx_hold(&owner, large));
+	struct name_key key = name_key("c", 1);
+	assert_int_equal(
+		tensor_link(&st, &owner.c, large, &key, NULL, 0, &fx_forever, &link_version, &why),
+		0);
+	fx_drop(&owner, large);
+	assert_int_equal(fx_delete(&owner, "a"), 0);
+	assert_int_equal(fx_delete(&owner, "b"), 0);
+	assert_int_equal(mine(&first, SHARE_TENSORS), 2);
+	assert_int_equal(mine(&first, SHARE_BYTES), 1024);
+	fx_drop(&first, ref);
+	fx_drop(&first, large);
+	assert_int_equal(mine(&first, SHARE_TENSORS), 0);
+	assert_int_equal(mine(&first, SHARE_BYTES), 0);
+	assert_int_equal(mine(&second, SHARE_TENSORS), 2);
+	assert_int_equal(mine(&second, SHARE_BYTES), 1024);
+	assert_int_equal(fx_delete(&owner, "c"), 0); /* now the holder alone keeps it */
+	assert_int_equal(mine(&second, SHARE_BYTES), 1024 + MIB);
+	fx_leave(&owner); /* what it is charged for may outlive its publisher */
+	assert_int_equal(mine(&second, SHARE_BYTES), 1024 + MIB);
+	fx_drop(&second, ref);
+	fx_drop(&second, large);
+	fx_leave(&first);
+	fx_leave(&second);
 	fx_stop();
 }
 

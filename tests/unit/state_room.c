@@ -68,19 +68,19 @@ TEST(warm_memory_goes_before_anyone_is_refused)
 	assert_int_equal(fx_delete(&t, "a"), 0);
 	assert_int_equal(fx_delete(&t, "b"), 0); /* one segment is kept, a quarter of the capacity
 						  */
-	assert_int_equal(st.memory.store.warm_bytes, LARGE_PAGES);
-	assert_int_equal(st.memory.store.quota.used, LARGE_PAGES);
+	assert_int_equal(st.shared->store.warm_bytes, LARGE_PAGES);
+	assert_int_equal(st.shared->store.pool.used, LARGE_PAGES);
 	fx_put(&t, "a", LARGE);
 	fx_put(&t, "b", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
-	made = st.memory.room_made;
+	made = st.shared->room_made;
 	/* room is being made: ask again when doomed segments are gone */
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
-	assert_int_equal(st.memory.store.warm_bytes, 0);
-	assert_int_equal(st.memory.store.going, 1);
+	assert_int_equal(st.shared->store.warm_bytes, 0);
+	assert_int_equal(st.shared->store.going, 1);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_SOON);
 	fx_drain();
-	assert_true(st.memory.room_made > made);
+	assert_true(st.shared->room_made > made);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), 0);
 	assert_int_equal(fx_create_once(&t, &rq, &slot), STATE_E_FULL);
 	fx_leave(&t);
@@ -97,10 +97,48 @@ TEST(prefetched_drafts_take_nothing_from_others)
 	fx_connect(&t, 71000);
 	fx_put(&t, "a", LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
-	assert_int_equal(st.memory.store.warm_count, 1);
+	assert_int_equal(st.shared->store.warm_count, 1);
 	assert_int_equal(fx_create_once(&t, &prefetch, &slot), STATE_E_FULL);
-	assert_int_equal(st.memory.store.warm_count, 1);
+	assert_int_equal(st.shared->store.warm_count, 1);
 	fx_leave(&t);
+	fx_stop();
+}
+
+static unsigned asked; /* how often */
+
+static bool always_unread(const struct client *c)
+{
+	(void)c;
+	asked++;
+	return true;
+}
+
+/* Each of them has sent something that was not read, so that nothing can be taken back yet. */
+TEST(few_of_others_are_looked_at_for_room_however_many_there_are)
+{
+	enum { STRANGERS = 40 };
+	const struct tensor_request prefetch = { .nbytes = LARGE, .prefetch = true };
+	struct tester strangers[STRANGERS], t;
+	uint32_t slot;
+
+	fx_start(.capacity = 50 * LARGE_PAGES, .max_clients = STRANGERS + 1);
+	fx_connect(&t, 71000);
+	for (int i = 0; i < STRANGERS; i++) {
+		fx_connect(&strangers[i], 72000);
+		assert_int_equal(fx_create_once(&strangers[i], &prefetch, &slot), 0);
+	}
+	st.shared->unread = always_unread;
+	asked = 0;
+	assert_int_equal(tensor_make_room(&st, t.c.account, LARGE, true), ROOM_LATER);
+	assert_in_range(asked, 1, STRANGERS / 2);
+	assert_int_equal(tensor_make_room(&st, t.c.account, LARGE, false), ROOM_NONE);
+	st.shared->unread = NULL;
+	assert_int_equal(tensor_make_room(&st, t.c.account, LARGE, true), ROOM_MADE);
+	assert_int_equal(st.prefetched, STRANGERS - 1);
+	for (int i = 0; i < STRANGERS; i++)
+		fx_leave(&strangers[i]);
+	fx_leave(&t);
+	assert_true(list_empty(&st.prefetching));
 	fx_stop();
 }
 
@@ -111,26 +149,26 @@ TEST(warm_memory_is_trimmed_when_its_time_is_over)
 
 	fx_start(.warm_ns = 1000 * 1000000000ULL);
 	fx_connect(&t, 71000);
-	assert_int_equal(memory_trim(&st.memory, 1), 0); /* nothing is warm */
+	assert_int_equal(memory_trim(st.shared, 1), 0); /* nothing is warm */
 	fx_put(&t, "a", LARGE);
 	fx_put(&t, "b", 2 * LARGE);
 	assert_int_equal(fx_delete(&t, "a"), 0);
 	assert_int_equal(fx_delete(&t, "b"), 0);
-	assert_int_equal(st.memory.store.warm_count, 2);
+	assert_int_equal(st.shared->store.warm_count, 2);
 	now = (uint64_t)now_mono_ns();
-	due = memory_trim(&st.memory, now);
+	due = memory_trim(st.shared, now);
 	assert_true(due > now && due <= now + 1000 * 1000000000ULL);
-	assert_int_equal(st.memory.store.warm_count, 2);
-	assert_int_equal(memory_trim(&st.memory, due), due); /* it takes one at a time: call again
-							      */
-	assert_int_equal(st.memory.store.warm_count, 1);
-	while (memory_trim(&st.memory, UINT64_MAX))
+	assert_int_equal(st.shared->store.warm_count, 2);
+	assert_int_equal(memory_trim(st.shared, due), due); /* it takes one at a time: call again
+							     */
+	assert_int_equal(st.shared->store.warm_count, 1);
+	while (memory_trim(st.shared, UINT64_MAX))
 		;
-	assert_int_equal(st.memory.store.warm_count, 0);
+	assert_int_equal(st.shared->store.warm_count, 0);
 	fx_drain();
-	assert_int_equal(st.memory.store.quota.used, 0);
+	assert_int_equal(st.shared->store.pool.used, 0);
 	assert_int_equal(fx_objects(), 1); /* only the catalog is left */
-	state_publish_numbers(&st);
+	memory_publish_numbers(&fx_shared);
 	assert_int_equal(seen->bytes_used, 0);
 	assert_int_equal(seen->bytes_warm, 0);
 	fx_leave(&t);
@@ -148,7 +186,7 @@ TEST(so_many_segments_are_kept_warm_and_no_more)
 		assert_int_equal(fx_create(&t, 70000, &slots[i]), 0);
 	for (unsigned i = 0; i < SEGMENT_WARM_MAX + 10; i++)
 		tensor_abort(&st, &t.c, fx_ref(slots[i]));
-	assert_int_equal(st.memory.store.warm_count, SEGMENT_WARM_MAX);
+	assert_int_equal(st.shared->store.warm_count, SEGMENT_WARM_MAX);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -164,7 +202,8 @@ TEST(there_are_so_many_tensors_drafts_and_clients_and_no_more)
 	fx_start(.max_tensors = CLIENT_DRAFTS_MAX + 10, .max_clients = 2);
 	fx_connect(&t, 71000);
 	fx_connect(&u, 71000);
-	assert_int_equal(client_init(&third, &st, &who), STATE_E_CLIENTS);
+	client_init(&third, &fx_shared, &who);
+	assert_int_equal(client_join(&third, &st, NULL, 0), STATE_E_CLIENTS);
 	client_deinit(&third, &st, true); /* fine on a half-made one */
 	for (int i = 0; i < CLIENT_DRAFTS_MAX; i++) {
 		const struct tensor_request rq = { .nbytes = 0 };
@@ -223,7 +262,7 @@ TEST(a_client_may_end_while_its_segment_is_made)
 		assert_int_equal(tensor_create(&st, &t.c, &rqs[i & 1], &slot), STATE_E_BACKING);
 		seg = st.tensors[slot].segment;
 		if (i & 2)
-			assert_int_equal(object_create(&seg->object, seg->size, NULL, &fd), 0);
+			assert_int_equal(fx_make(seg, &fd), 0);
 		fx_leave(&t);
 		assert_int_equal(seen->drafts, 1);
 		assert_int_equal(tensor_backed(&st, NULL, slot, i & 2 ? 0 : -ECANCELED),
@@ -232,7 +271,7 @@ TEST(a_client_may_end_while_its_segment_is_made)
 		fx_drain();
 		assert_int_equal(seen->drafts, 0);
 		assert_int_equal(seen->segments, 0);
-		assert_int_equal(st.memory.store.quota.used, 0);
+		assert_int_equal(st.shared->store.pool.used, 0);
 		assert_int_equal(st.catalog.rows.in_use, 0);
 		assert_int_equal(fx_objects(), 1);
 		fx_stop();
@@ -254,7 +293,7 @@ TEST(while_a_segment_is_made_no_other_draft_gets_into_it)
 	seg = st.tensors[first].segment;
 	assert_ptr_not_equal(seg, st.tensors[second].segment);
 	assert_int_equal(catalog_segment(&st.catalog, seg->index)->word & 1, 0);
-	assert_int_equal(object_create(&seg->object, seg->size, NULL, &fd), 0);
+	assert_int_equal(fx_make(seg, &fd), 0);
 	close(fd);
 	assert_int_equal(tensor_backed(&st, &t.c, first, 0), 0);
 	assert_int_equal(catalog_segment(&st.catalog, seg->index)->word,
@@ -303,7 +342,7 @@ TEST(when_room_is_scarce_small_segments_are_smaller)
 	for (int i = 0; i < 5; i++)
 		assert_int_equal(fx_create(&t, PAGE, &slot), 0);
 	assert_int_equal(fx_create(&t, 1, &slot), STATE_E_FULL);
-	assert_int_equal(st.memory.store.quota.used, 5 * PAGE);
+	assert_int_equal(st.shared->store.pool.used, 5 * PAGE);
 	fx_leave(&t);
 	fx_stop();
 }
@@ -337,8 +376,12 @@ static void try_every_fault(uint64_t nbytes)
 			fx_stop();
 			break;
 		}
-		assert_true(r < 0);
-		assert_unchanged(before, &t);
+		if (r == STATE_E_INVALID) { /* the segment is there, but could not be sealed */
+			assert_string_equal(fault_fired(), "memfd_seal");
+		} else {
+			assert_true(r < 0);
+			assert_unchanged(before, &t);
+		}
 		assert_int_equal(create_and_commit(&t, nbytes), 0); /* nothing is in the way now */
 		fx_leave(&t);
 		fx_stop();
@@ -372,7 +415,8 @@ TEST(link_unwinds_at_every_step)
 		st.catalog.rows.allocated = st.catalog.names.allocated = st.catalog.chunks
 										 .allocated = PAGE;
 		before = fx_snapshot(&t);
-		r = fault_nth(n, tensor_link(&st, &t.c, ref, &key, NULL, 0, &version, &why));
+		r = fault_nth(
+			n, tensor_link(&st, &t.c, ref, &key, NULL, 0, &fx_forever, &version, &why));
 		if (!fault_fired())
 			break;
 		assert_true(r < 0);
@@ -386,18 +430,54 @@ TEST(link_unwinds_at_every_step)
 	fx_stop();
 }
 
+static uint64_t key_of(uint64_t ref)
+{
+	return st.tensors[ref_slot(ref)].segment->object.key;
+}
+
+TEST(what_was_sealed_goes_to_nobody_else)
+{
+	struct tester t, next;
+	uint64_t used, memory, ref;
+	uint32_t slot;
+
+	fx_start(.storage = &storage_memfd);
+	fx_connect(&t, 71000);
+	fx_connect(&next, 71000);
+	memory = key_of(fx_put(&t, "n", LARGE));
+	assert_int_equal(fx_delete(&t, "n"), 0);
+	ref = fx_put(&t, "n", LARGE); /* its writer still has it mapped, and uses it again */
+	assert_int_equal(key_of(ref), memory);
+	assert_int_equal(fx_create(&t, 2 * LARGE, &slot), 0); /* never published: not sealed */
+	used = st.shared->store.pool.used;
+	tensor_abort(&st, &t.c, fx_ref(slot));
+	assert_int_equal(fx_delete(&next, "n"), 0);
+	assert_int_equal(st.shared->store.warm_count, 2);
+	assert_int_equal(st.shared->store.pool.used, used);
+	fx_leave(&t);
+	assert_int_equal(st.shared->store.warm_count, 0);
+	assert_int_equal(st.shared->store.pool.used, 0);
+	fx_put(&next, "m", 2 * LARGE);
+	assert_int_equal(st.shared->store.pool.used, 49 * PAGE);
+	fx_leave(&next);
+	fx_stop();
+}
+
 TEST(state_init_unwinds_at_every_step)
 {
-	struct state_limits l = {
-		.capacity = MIB, .user_capacity = MIB, .max_tensors = 16, .max_clients = 4
-	};
-	unsigned n, fds = count_fds(0);
+	struct shared_limits shared = { .capacity = MIB };
+	struct state_limits l = { .capacity = MIB, .max_tensors = 16, .max_clients = 4 };
+	unsigned n, fds;
 	uint64_t instance;
 	int r;
 
+	if (test_on_memfds())
+		l.storage = &storage_memfd;
 	assert_int_equal(object_random(&instance), 0);
+	shared_init(&fx_shared, &shared);
+	fds = count_fds(0);
 	for (n = 1;; n++) {
-		r = fault_nth(n, state_init(&st, instance, &l));
+		r = fault_nth(n, state_init(&st, &fx_shared, instance, &l));
 		st.instance = instance;
 		if (!fault_fired())
 			break;
@@ -411,10 +491,12 @@ TEST(state_init_unwinds_at_every_step)
 	state_deinit(&st);
 	assert_int_equal(fx_objects(), 0);
 	state_deinit(&st);
+	shared_deinit(&fx_shared);
 }
 
 TEST(the_end_tells_all_clients)
 {
+	const struct catalog_wake *wakes;
 	const _Atomic uint64_t *words;
 	struct tester t;
 
@@ -424,7 +506,9 @@ TEST(the_end_tells_all_clients)
 	assert_int_equal(words[t.c.index], live_word(t.c.generation));
 	catalog_end_foreign(st.instance); /* this is what the next daemon does for a dead one */
 	assert_int_equal(words[t.c.index], (uint64_t)t.c.generation << 1);
-	assert_int_equal(seen->wake[0], 1);
+	wakes = (const void *)((const char *)seen + seen->off_wakes);
+	for (unsigned i = 0; i < CATALOG_WAKES; i++)
+		assert_int_equal(wakes[i].word, 1);
 	catalog_end_foreign(12345); /* there is no such instance */
 	fx_leave(&t);
 	fx_stop();
@@ -504,7 +588,7 @@ static void walk_lease(struct walk *w, unsigned i, const char *name)
 		assert_true(fx_state(ref_slot(ref)) >= ROW_LIVE && fx_ref(ref_slot(ref)) == ref);
 		w->held[i][which] = w->held[i][--w->helds[i]];
 		if (walk_random(w, 4) == 0)
-			tensor_link(&st, &t->c, ref, &key, NULL, 0, &version, &why);
+			tensor_link(&st, &t->c, ref, &key, NULL, 0, &fx_forever, &version, &why);
 		fx_drop(t, ref);
 	} else if (index != CATALOG_NONE && w->helds[i] < 64) {
 		ref = catalog_name(&st.catalog, index)->current;
@@ -573,7 +657,7 @@ TEST(a_random_walk_ends_where_it_began)
 		snprintf(name, sizeof(name), "n%u", i);
 		fx_delete(&w.clients[0], name);
 	}
-	while (memory_trim(&st.memory, UINT64_MAX))
+	while (memory_trim(st.shared, UINT64_MAX))
 		fx_drain();
 	assert_int_equal(seen->tensors, 0);
 	assert_int_equal(seen->segments, 0);
@@ -581,9 +665,80 @@ TEST(a_random_walk_ends_where_it_began)
 	assert_int_equal(st.catalog.segments.in_use, 0);
 	assert_int_equal(st.catalog.chunks.in_use, 0);
 	assert_int_equal(st.catalog.chunks_reserved, 0);
-	assert_int_equal(st.memory.store.quota.used, 0);
+	assert_int_equal(st.shared->store.pool.used, 0);
 	assert_int_equal(fx_objects(), 1);
 	fx_leave(&w.clients[0]);
+	fx_stop();
+}
+
+/* ---- whose memory makes room ---- */
+
+/* Leaves @count warm segments of @size bytes each. */
+static void leave_warm(struct tester *t, unsigned count, uint64_t size)
+{
+	char name[32];
+
+	for (unsigned i = 0; i < count; i++) {
+		snprintf(name, sizeof(name), "%u-%u", t->c.uid, i);
+		fx_put(t, name, size);
+	}
+	for (unsigned i = 0; i < count; i++) {
+		snprintf(name, sizeof(name), "%u-%u", t->c.uid, i);
+		assert_int_equal(fx_delete(t, name), 0);
+	}
+}
+
+static uint64_t warm_of(const struct tester *t)
+{
+	return account_top(t->c.account)->warm;
+}
+
+TEST(room_is_made_of_ones_own_first_and_then_of_whoever_keeps_most)
+{
+	struct tester little, much, asks;
+	uint32_t slot;
+
+	fx_start(.capacity = 16 * MIB);
+	fx_connect(&little, 71000);
+	fx_connect(&much, 71001);
+	fx_connect(&asks, 71002);
+	leave_warm(&little, 1, MIB / 2);
+	leave_warm(&much, 2, MIB);
+	leave_warm(&asks, 1, MIB);
+	assert_int_equal(st.shared->store.warm_bytes, 7 * MIB / 2);
+	assert_int_equal(fx_create(&asks, 13 * MIB, &slot), 0); /* its own is enough */
+	assert_int_equal(warm_of(&asks), 0);
+	assert_int_equal(warm_of(&little) + warm_of(&much), 5 * MIB / 2);
+	/* nothing of the others' would be enough */
+	assert_int_equal(fx_create(&little, 4 * MIB, &slot), STATE_E_FULL);
+	assert_int_equal(warm_of(&little), 0); /* its own it can throw away as it likes */
+	assert_int_equal(fx_create(&asks, 4 * MIB, &slot), STATE_E_FULL);
+	assert_int_equal(warm_of(&much), 2 * MIB);
+	assert_int_equal(fx_create(&asks, 2 * MIB, &slot), 0);
+	assert_int_equal(warm_of(&much), MIB); /* one of them was enough */
+	fx_leave(&little);
+	fx_leave(&much);
+	fx_leave(&asks);
+	fx_stop();
+}
+
+TEST(who_keeps_most_gives_first)
+{
+	struct tester little, much, asks;
+	uint32_t slot;
+
+	fx_start(.capacity = 16 * MIB);
+	fx_connect(&little, 71000);
+	fx_connect(&much, 71001);
+	fx_connect(&asks, 71002);
+	leave_warm(&little, 1, MIB);
+	leave_warm(&much, 3, MIB);
+	assert_int_equal(fx_create(&asks, 14 * MIB, &slot), 0);
+	assert_int_equal(warm_of(&little), MIB); /* the oldest of all, but little */
+	assert_int_equal(warm_of(&much), MIB);
+	fx_leave(&little);
+	fx_leave(&much);
+	fx_leave(&asks);
 	fx_stop();
 }
 

@@ -6,7 +6,7 @@
 #include "tests/unit/state_fixture.h"
 
 struct snapshot {
-	uint64_t used, warm, bytes_of_user;
+	uint64_t warm, pools[SHARE_DEVICE], mine[SHARE_COUNT], mine_in_all[SHARE_COUNT];
 	uint32_t rows, names, segments, chunks, clients, reserved, tensors, retired, drafts,
 		of_client;
 	unsigned objects, fds, going, prefetched;
@@ -18,9 +18,11 @@ static inline struct snapshot fx_snapshot(const struct tester *t)
 	struct snapshot s;
 
 	memset(&s, 0, sizeof(s)); /* padding counts, since they are compared as bytes */
-	s.used = st.memory.store.quota.used;
-	s.warm = st.memory.store.warm_bytes;
-	s.bytes_of_user = t->c.user->bytes;
+	for (unsigned i = 0; i < SHARE_DEVICE; i++)
+		s.pools[i] = state_pool(&st, i)->used;
+	s.warm = st.shared->store.warm_bytes;
+	memcpy(s.mine, t->c.account->used, sizeof(s.mine));
+	memcpy(s.mine_in_all, t->c.account->above->used, sizeof(s.mine_in_all));
 	s.rows = cat->rows.in_use;
 	s.names = cat->names.in_use;
 	s.segments = cat->segments.in_use + seen->segments;
@@ -33,7 +35,7 @@ static inline struct snapshot fx_snapshot(const struct tester *t)
 	s.of_client = t->c.drafts;
 	s.objects = fx_objects();
 	s.fds = count_fds(0);
-	s.going = st.memory.store.going;
+	s.going = st.shared->store.going;
 	s.prefetched = st.prefetched;
 	return s;
 }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes and their objects: quotas, POSIX shm objects, segments and the places in them. */
+/* Bytes and their objects: POSIX shm objects, segments and the places in them. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "daemon/store/memfd.h"
 #include "daemon/store/segment.h"
+#include "daemon/store/shm.h"
 #include "tests/harness/harness.h"
 #include "util/fault.h"
 
@@ -35,108 +37,20 @@ static int store_setup(void **state)
 
 static int store_teardown(void **state)
 {
-	unsigned left = object_destroy_instance(instance);
+	unsigned left = shm_object_destroy_instance(instance);
 
 	if (left)
 		print_error("left behind: %u objects\n", left);
 	return test_teardown(state) || left ? -1 : 0;
 }
 
-/* ---- quotas ---- */
-
 #define STORE_TEST(name) TEST_WITH(name, store_setup, store_teardown)
-
-STORE_TEST(nobody_gets_more_than_the_capacity)
-{
-	struct quota q = { .capacity = 1000, .user_capacity = 1000 };
-	struct quota_user *a = quota_user_ref(&q, 1), *b = quota_user_ref(&q, 2);
-	struct quota_charge first = { 0 }, second = { 0 };
-
-	assert_int_equal(quota_charge(&first, a, 600), 0);
-	assert_int_equal(quota_charge(&second, b, 401), QUOTA_E_FULL);
-	assert_null(second.user);
-	assert_int_equal(q.used, 600);
-	assert_int_equal(quota_charge(&second, b, 400), 0);
-	assert_int_equal(q.used, 1000);
-	quota_charge_deinit(&first);
-	assert_int_equal(q.used, 400);
-	assert_int_equal(quota_charge(&first, b, 600), 0);
-	quota_charge_deinit(&first);
-	quota_charge_deinit(&second);
-	quota_charge_deinit(&second); /* twice is harmless */
-	assert_int_equal(q.used, 0);
-	assert_null(quota_user_unref(a));
-	assert_null(quota_user_unref(b));
-	assert_null(q.users);
-}
-
-STORE_TEST(a_user_gets_no_more_than_its_quota)
-{
-	struct quota q = { .capacity = 1000, .user_capacity = 300 };
-	struct quota_user *a = quota_user_ref(&q, 1), *b = quota_user_ref(&q, 2);
-	struct quota_charge charges[4] = { { 0 } };
-
-	assert_int_equal(quota_charge(&charges[0], a, 301), QUOTA_E_USER);
-	assert_int_equal(quota_charge(&charges[0], a, 200), 0);
-	assert_int_equal(quota_charge(&charges[1], a, 101), QUOTA_E_USER);
-	assert_int_equal(quota_charge(&charges[1], b, 300), 0);
-	/* a user who is over both is told of its own quota, and must not wait for others */
-	q.capacity = 500;
-	assert_int_equal(quota_charge(&charges[2], a, 101), QUOTA_E_USER);
-	assert_int_equal(quota_charge(&charges[2], a, 100), QUOTA_E_FULL);
-	assert_int_equal(a->bytes, 200);
-	assert_int_equal(q.used, 500);
-	for (int i = 0; i < 4; i++)
-		quota_charge_deinit(&charges[i]);
-	quota_user_unref(a);
-	quota_user_unref(b);
-	assert_null(q.users);
-}
-
-STORE_TEST(connections_of_one_uid_share_its_account)
-{
-	struct quota q = { .capacity = 1000, .user_capacity = 300 };
-	struct quota_user *one = quota_user_ref(&q, 1), *two = quota_user_ref(&q, 1);
-	struct quota_charge charge = { 0 }, more = { 0 };
-
-	assert_ptr_equal(one, two);
-	assert_int_equal(quota_charge(&charge, one, 300), 0);
-	assert_int_equal(quota_charge(&more, two, 1), QUOTA_E_USER);
-	/* charges outlive the connections */
-	quota_user_unref(one);
-	quota_user_unref(two);
-	assert_non_null(q.users);
-	two = quota_user_ref(&q, 1);
-	assert_int_equal(two->bytes, 300);
-	assert_int_equal(quota_charge(&more, two, 1), QUOTA_E_USER);
-	quota_user_unref(two);
-	quota_charge_deinit(&charge);
-	assert_null(q.users);
-	assert_null(quota_user_unref(NULL));
-}
-
-STORE_TEST(absurd_sizes_do_not_overflow_the_accounts)
-{
-	struct quota q = { .capacity = 1000, .user_capacity = UINT64_MAX };
-	struct quota_user *a = quota_user_ref(&q, 1);
-	struct quota_charge charge = { 0 }, more = { 0 };
-
-	assert_int_equal(quota_charge(&charge, a, 10), 0);
-	assert_int_equal(quota_charge(&more, a, UINT64_MAX), QUOTA_E_USER);
-	assert_int_equal(quota_charge(&more, a, UINT64_MAX - 10), QUOTA_E_FULL);
-	q.user_capacity = 1000;
-	q.capacity = UINT64_MAX;
-	assert_int_equal(quota_charge(&more, a, UINT64_MAX), QUOTA_E_USER);
-	assert_int_equal(q.used, 10);
-	quota_charge_deinit(&charge);
-	quota_user_unref(a);
-}
 
 /* ---- objects ---- */
 
 static struct object object_new(void)
 {
-	struct object o = { .instance = instance };
+	struct object o = { .instance = instance, .fd = -1 };
 
 	assert_int_equal(object_random(&o.key), 0);
 	return o;
@@ -149,21 +63,21 @@ STORE_TEST(objects_are_allocated_private_and_exclusive)
 	char path[OBJECT_PATH_MAX];
 	struct stat st;
 
-	assert_int_equal(object_create(&o, 3 * PAGE, NULL, &fd), 0);
+	assert_int_equal(shm_object_create(&o, 3 * PAGE, NULL, &fd), 0);
 	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
-	object_path(&o, path);
+	shm_object_path(&o, path);
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0600);
 	assert_int_equal(st.st_size, 3 * PAGE);
 	assert_int_equal(st.st_blocks * 512, 3 * PAGE); /* not sparse: no SIGBUS later */
-	assert_int_equal(object_create(&o, PAGE, NULL, &second), -EEXIST);
+	assert_int_equal(shm_object_create(&o, PAGE, NULL, &second), -EEXIST);
 	assert_int_equal(second, -1);
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_size, 3 * PAGE); /* the first one is unharmed */
-	object_destroy(&o);
+	shm_object_destroy(&o);
 	assert_int_equal(stat(path, &st), -1);
-	object_destroy(&o); /* twice is harmless */
-	assert_int_equal(object_open(&o, O_RDONLY, &second), -ENOENT);
+	shm_object_destroy(&o); /* twice is harmless */
+	assert_int_equal(shm_object_open(&o, O_RDONLY, &second), -ENOENT);
 	close(fd);
 }
 
@@ -185,8 +99,8 @@ STORE_TEST(a_read_only_descriptor_cannot_write)
 	int rw = -1, ro = -1;
 	char path[64];
 
-	assert_int_equal(object_create(&o, PAGE, NULL, &rw), 0);
-	assert_int_equal(object_open(&o, O_RDONLY, &ro), 0);
+	assert_int_equal(shm_object_create(&o, PAGE, NULL, &rw), 0);
+	assert_int_equal(shm_object_open(&o, O_RDONLY, &ro), 0);
 	assert_true(fcntl(ro, F_GETFD) & FD_CLOEXEC);
 	assert_int_equal(write(ro, "x", 1), -1);
 	assert_ptr_equal(mmap(NULL, PAGE, PROT_WRITE, MAP_SHARED, ro, 0), MAP_FAILED);
@@ -196,7 +110,7 @@ STORE_TEST(a_read_only_descriptor_cannot_write)
 	assert_int_equal(access(path, F_OK), 0);
 	close(ro);
 	close(rw);
-	object_destroy(&o);
+	shm_object_destroy(&o);
 }
 
 /* Destroys an object of ones that somebody maps. Returns how many blocks are left, and its size. */
@@ -207,13 +121,13 @@ static blkcnt_t destroyed_while_mapped(bool discard, off_t *size, unsigned char 
 	struct stat st;
 	int fd = -1;
 
-	assert_int_equal(object_create(&o, 4 * PAGE, NULL, &fd), 0);
+	assert_int_equal(shm_object_create(&o, 4 * PAGE, NULL, &fd), 0);
 	map = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(map, MAP_FAILED);
 	memset(map, 1, 4 * PAGE);
 	if (discard)
-		object_discard(&o);
-	object_destroy(&o);
+		shm_object_discard(&o);
+	shm_object_destroy(&o);
 	assert_int_equal(fstat(fd, &st), 0);
 	*size = st.st_size;
 	*seen = discard ? 0 : map[3 * PAGE];
@@ -249,26 +163,26 @@ STORE_TEST(a_stale_instance_goes_and_leaves_others_alone)
 
 	assert_int_equal(object_random(&stale.instance), 0);
 	for (stale.key = 0; stale.key < 3; stale.key++)
-		assert_int_equal(object_create(&stale, PAGE, NULL, &fds[stale.key]), 0);
-	assert_int_equal(object_create(&ours, PAGE, NULL, &fds[3]), 0);
+		assert_int_equal(shm_object_create(&stale, PAGE, NULL, &fds[stale.key]), 0);
+	assert_int_equal(shm_object_create(&ours, PAGE, NULL, &fds[3]), 0);
 	foreign = trap = stale;
 	foreign.key = 77;
 	trap.key = 78;
-	assert_int_equal(object_create(&foreign, PAGE, NULL, &fds[4]), 0);
-	object_path(&foreign, path);
-	object_path(&trap, trap_path);
+	assert_int_equal(shm_object_create(&foreign, PAGE, NULL, &fds[4]), 0);
+	shm_object_path(&foreign, path);
+	shm_object_path(&trap, trap_path);
 	assert_int_equal(symlink("/dev/null", trap_path), 0);
 	if (geteuid() == 0)
 		assert_int_equal(chown(path, 12345, 12345), 0);
 
 	/* neither the link nor the other user's file, which only root can make, is touched */
-	assert_int_equal(object_destroy_instance(stale.instance), geteuid() == 0 ? 3 : 4);
+	assert_int_equal(shm_object_destroy_instance(stale.instance), geteuid() == 0 ? 3 : 4);
 	assert_int_equal(objects_of(stale.instance), geteuid() == 0 ? 2 : 1);
 	assert_int_equal(objects_of(instance), 1);
-	assert_int_equal(object_destroy_instance(stale.instance), 0);
+	assert_int_equal(shm_object_destroy_instance(stale.instance), 0);
 	unlink(path);
 	unlink(trap_path);
-	object_destroy(&ours);
+	shm_object_destroy(&ours);
 	for (int i = 0; i < 5; i++)
 		close(fds[i]);
 }
@@ -279,12 +193,12 @@ STORE_TEST(a_cancelled_object_leaves_nothing)
 	atomic_bool cancel = true;
 	int fd = -1;
 
-	assert_int_equal(object_create(&o, PAGE, &cancel, &fd), -ECANCELED);
+	assert_int_equal(shm_object_create(&o, PAGE, &cancel, &fd), -ECANCELED);
 	assert_int_equal(fd, -1);
 	assert_int_equal(objects_of(instance), 0);
 	atomic_store(&cancel, false);
-	assert_int_equal(object_create(&o, PAGE, &cancel, &fd), 0);
-	object_destroy(&o);
+	assert_int_equal(shm_object_create(&o, PAGE, &cancel, &fd), 0);
+	shm_object_destroy(&o);
 	close(fd);
 }
 
@@ -296,7 +210,7 @@ STORE_TEST(object_create_unwinds_at_every_step)
 
 	for (n = 1;; n++) {
 		/* allocation takes two steps, and the second fails when the first is done */
-		r = fault_nth(n, object_create(&o, (64 << 20) + PAGE, NULL, &fd));
+		r = fault_nth(n, shm_object_create(&o, (64 << 20) + PAGE, NULL, &fd));
 		if (!fault_fired())
 			break;
 		assert_true(r < 0);
@@ -306,40 +220,49 @@ STORE_TEST(object_create_unwinds_at_every_step)
 	}
 	assert_int_equal(r, 0);
 	assert_true(n > 3);
-	object_destroy(&o);
+	shm_object_destroy(&o);
 	close(fd);
 }
 
 /* ---- segments ---- */
 
 static struct segment_store store;
-static struct quota_user *user;
+static struct segment_totals totals;
+static struct accounts accounts;
+static struct account *user;
 
 static void store_start(uint64_t capacity, unsigned fds_max)
 {
-	segment_store_init(&store, instance, capacity, capacity, fds_max);
-	user = quota_user_ref(&store.quota, 1000);
+	accounts_init(&accounts, 1000, NULL, 0);
+	segment_store_init(&store, &accounts, capacity, fds_max);
+	totals.pool = store.pool;
+	totals.pool.above = &store.pool;
+	totals.storage = &storage_shm;
+	user = account_ref(&accounts, 1000);
 	assert_non_null(user);
 }
 
 static void store_end(void)
 {
-	assert_int_equal(store.quota.used, 0);
+	assert_int_equal(store.pool.used, 0);
 	assert_int_equal(store.going, 0);
 	assert_int_equal(store.warm_count, 0);
 	assert_int_equal(store.warm_bytes, 0);
+	assert_int_equal(totals.pool.used, 0);
+	assert_int_equal(totals.warm, 0);
 	assert_int_equal(store.fds_cached, 0);
 	assert_true(list_empty(&store.warm) && list_empty(&store.doomed));
-	user = quota_user_unref(user);
-	assert_null(store.quota.users);
+	user = account_unref(user);
+	assert_int_equal(accounts.count, 0);
+	accounts_deinit(&accounts);
 	segment_store_deinit(&store);
 }
 
-static struct segment *new_segment(struct quota_user *of, uint64_t size, bool small)
+static struct segment *new_segment(struct account *of, uint64_t size, bool small)
 {
 	struct segment *seg = NULL;
 
-	assert_int_equal(segment_new(&seg, &store, of, size, small), 0);
+	assert_int_equal(segment_new(&seg, &store, &totals, instance, of, size, small), 0);
 	segment_live(seg);
 	return seg;
 }
@@ -349,15 +272,16 @@ STORE_TEST(segment_new_unwinds_at_every_step)
 	store_start(1 << 20, 0);
 	for (unsigned n = 1;; n++) {
 		struct segment *seg = NULL;
-		int r = fault_nth(n, segment_new(&seg, &store, user, PAGE, n & 1));
+		int r = fault_nth(n,
+				  segment_new(&seg, &store, &totals, instance, user, PAGE, n & 1));
 
 		if (!fault_fired()) {
 			assert_int_equal(r, 0);
-			assert_int_equal(store.quota.used, PAGE);
+			assert_int_equal(store.pool.used, PAGE);
 			segment_free(seg);
 			break;
 		}
-		assert_true(r < 0 && !seg && store.quota.used == 0 && user->refs == 1);
+		assert_true(r < 0 && !seg && store.pool.used == 0 && user->refs == 1);
 	}
 	store_end();
 }
@@ -368,14 +292,15 @@ STORE_TEST(segments_are_charged_until_they_are_freed)
 
 	store_start(4 * PAGE, 0);
 	a = new_segment(user, 3 * PAGE, false);
-	assert_int_equal(segment_new(&b, &store, user, 2 * PAGE, false), SEGMENT_E_USER);
+	assert_int_equal(segment_new(&b, &store, &totals, instance, user, 2 * PAGE, false),
+			 CHARGE_E_FULL | SHARE_BYTES);
 	assert_null(b);
 	segment_doom(a);
 	segment_doom(a); /* twice is harmless */
 	assert_int_equal(store.going, 1);
-	assert_int_equal(store.quota.used, 3 * PAGE); /* its object still exists */
+	assert_int_equal(store.pool.used, 3 * PAGE); /* its object still exists */
 	assert_null(segment_free(a));
-	assert_int_equal(store.quota.used, 0);
+	assert_int_equal(store.pool.used, 0);
 	assert_null(segment_free(NULL));
 	b = new_segment(user, 4 * PAGE, false);
 	assert_true(b->object.key && b->object.instance == instance);
@@ -508,21 +433,177 @@ STORE_TEST(who_has_an_object_open_for_writing_is_seen)
 	int rw = -1, ro = -1;
 	void *map;
 
-	assert_int_equal(object_create(&o, 4 * PAGE, NULL, &rw), 0);
-	assert_int_equal(object_is_written(&o), 1);
-	assert_int_equal(object_open(&o, O_RDONLY, &ro), 0);
+	assert_int_equal(shm_object_create(&o, 4 * PAGE, NULL, &rw), 0);
+	assert_int_equal(shm_object_is_written(&o), 1);
+	assert_int_equal(shm_object_open(&o, O_RDONLY, &ro), 0);
 	map = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, rw, 0);
 	assert_ptr_not_equal(map, MAP_FAILED);
 	close(rw);
-	assert_int_equal(object_is_written(&o), 1); /* the mapping is left */
+	assert_int_equal(shm_object_is_written(&o), 1); /* the mapping is left */
 	munmap(map, PAGE);
-	assert_int_equal(object_is_written(&o), 0);
+	assert_int_equal(shm_object_is_written(&o), 0);
 	map = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, ro, 0);
-	assert_int_equal(object_is_written(&o), 0); /* readers do not count */
+	assert_int_equal(shm_object_is_written(&o), 0); /* readers do not count */
 	munmap(map, PAGE);
 	close(ro);
-	object_destroy(&o);
-	assert_int_equal(object_is_written(&o), -ENOENT);
+	shm_object_destroy(&o);
+	assert_int_equal(shm_object_is_written(&o), -ENOENT);
+}
+
+/* ---- memfds ---- */
+
+static struct object memfd_new(uint64_t size, int *fd_rw)
+{
+	struct object o = object_new();
+
+	assert_int_equal(storage_memfd.create(&o, size, NULL, fd_rw), 0);
+	return o;
+}
+
+STORE_TEST(memfds_are_sealed_private_and_allocated)
+{
+	const int size_seals = F_SEAL_SHRINK | F_SEAL_GROW;
+	int rw = -1, ro = -1;
+	struct stat s;
+	struct object o = memfd_new(3 * PAGE, &rw);
+
+	assert_int_equal(fstat(rw, &s), 0);
+	assert_int_equal(s.st_size, 3 * PAGE);
+	assert_int_equal(s.st_blocks * 512, 3 * PAGE);
+	assert_int_equal(s.st_mode & 07777, 0600);
+	assert_int_equal(fcntl(rw, F_GET_SEALS) & size_seals, size_seals);
+	assert_int_equal(pwrite(rw, "x", 1, 0), 1);
+	assert_int_equal(storage_memfd.seal(&o), 0);
+	assert_int_equal(storage_memfd.seal(&o), 0);
+	assert_int_equal(pwrite(rw, "x", 1, 0), -1);
+	assert_int_equal(storage_memfd.open(&o, O_RDONLY, &ro), 0);
+	assert_int_equal(fcntl(ro, F_GETFL) & O_ACCMODE, O_RDONLY);
+	assert_true(storage_memfd.discard(&o));
+	assert_int_equal(o.fd, -1);
+	storage_memfd.destroy(&o); /* twice is harmless */
+	close(ro);
+	close(rw);
+}
+
+STORE_TEST(a_memfd_that_was_sealed_against_seals_is_refused)
+{
+	int rw = -1;
+	struct object o = memfd_new(PAGE, &rw);
+
+	assert_int_equal(fcntl(rw, F_ADD_SEALS, F_SEAL_SEAL), 0);
+	assert_int_equal(storage_memfd.seal(&o), -EPERM);
+	close(rw);
+	storage_memfd.destroy(&o);
+
+	o = memfd_new(PAGE, &rw);
+	assert_int_equal(fcntl(rw, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SEAL), 0);
+	assert_int_equal(storage_memfd.seal(&o), 0); /* nobody can write it already */
+	close(rw);
+	storage_memfd.destroy(&o);
+}
+
+STORE_TEST(memfd_create_unwinds_at_every_step)
+{
+	unsigned n, fds = count_fds(0);
+	struct object o = object_new();
+	int r, rw = -1;
+
+	for (n = 1;; n++) {
+		r = fault_nth(n, storage_memfd.create(&o, (64 << 20) + PAGE, NULL, &rw));
+		if (!fault_fired())
+			break;
+		assert_true(r < 0);
+		assert_int_equal(o.fd, -1);
+		assert_int_equal(count_fds(0), fds);
+	}
+	assert_int_equal(r, 0);
+	assert_int_equal(n, 6);
+	close(rw);
+	storage_memfd.destroy(&o);
+}
+
+static bool is_over(struct endings *e, const struct ending *w)
+{
+	unsigned max = 8;
+
+	return ending_next(e, &max) == w;
+}
+
+STORE_TEST(the_end_of_a_memfd_comes_when_nobody_has_it)
+{
+	struct ending w = { 0 };
+	struct endings e;
+	struct object o;
+	char path[32];
+	int rw, ro, nothing;
+	void *map;
+
+	assert_int_equal(endings_init(&e), 0);
+	o = memfd_new(PAGE, &rw);
+	assert_int_equal(ending_begin(&e, &w, o.fd), 0);
+	assert_int_equal(storage_memfd.open(&o, O_RDONLY, &ro), 0);
+	map = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, ro, 0);
+	assert_ptr_not_equal(map, MAP_FAILED);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", ro);
+	nothing = open(path, O_PATH | O_CLOEXEC);
+	assert_true(nothing >= 0);
+	close(rw);
+	close(ro);
+	storage_memfd.destroy(&o);
+	assert_false(is_over(&e, &w));
+	munmap(map, PAGE);
+	assert_false(is_over(&e, &w));
+	close(nothing);
+	assert_true(is_over(&e, &w));
+	assert_int_equal(w.watch, 0);
+	assert_false(is_over(&e, &w));
+	ending_end(&e, &w); /* harmless */
+	endings_deinit(&e);
+}
+
+/* Two events for each, and the kernel's queue is too short for all of them. */
+STORE_TEST(ends_that_nobody_was_told_of_are_found)
+{
+	unsigned long queued = 0, count, over = 0;
+	FILE *f = fopen("/proc/sys/fs/inotify/max_queued_events", "re");
+	struct ending *all, kept = { 0 };
+	struct endings e;
+	struct object o;
+	unsigned max;
+	int rw;
+
+	assert_non_null(f);
+	assert_int_equal(fscanf(f, "%lu", &queued), 1);
+	fclose(f);
+	count = queued / 2 + 100;
+	SKIP_UNLESS(count <= 20000, "the kernel queues too many events");
+	all = calloc(count, sizeof(*all));
+	assert_non_null(all);
+	assert_int_equal(endings_init(&e), 0);
+	for (unsigned long i = 0; i < count; i++) {
+		o = memfd_new(PAGE, &rw);
+		close(rw);
+		assert_int_equal(ending_begin(&e, &all[i], o.fd), 0);
+		storage_memfd.destroy(&o);
+	}
+	o = memfd_new(PAGE, &rw);
+	assert_int_equal(ending_begin(&e, &kept, o.fd), 0);
+	for (;;) {
+		struct ending *w;
+
+		max = 100;
+		w = ending_next(&e, &max);
+		assert_ptr_not_equal(w, &kept);
+		over += w != NULL;
+		if (!w && max)
+			break;
+	}
+	assert_int_equal(over, count);
+	close(rw);
+	storage_memfd.destroy(&o);
+	assert_true(is_over(&e, &kept));
+	free(all);
+	endings_deinit(&e);
 }
 
 STORE_TEST(a_place_not_given_back_is_never_handed_out)
@@ -549,21 +630,21 @@ STORE_TEST(a_place_not_given_back_is_never_handed_out)
 STORE_TEST(warm_segments_go_to_whom_they_may)
 {
 	struct segment *mine, *left, *other;
-	struct quota_user *stranger;
+	struct account *stranger;
 
 	store_start(64 * PAGE, 0);
-	stranger = quota_user_ref(&store.quota, 1001);
+	stranger = account_ref(&accounts, 1001);
 	mine = new_segment(user, 8 * PAGE, false);
 	mine->writer = 7;
 	segment_keep_warm(mine, 1);
 	/* another user never gets it, another client of the user only when its writer has left */
-	assert_null(segment_take_warm(&store, stranger, 7, 8 * PAGE));
-	assert_null(segment_take_warm(&store, user, 8, 8 * PAGE));
+	assert_null(segment_take_warm(&store, &totals, stranger, 7, 8 * PAGE));
+	assert_null(segment_take_warm(&store, &totals, user, 8, 8 * PAGE));
 	/* a segment must not be too small, nor waste more than an eighth */
-	assert_null(segment_take_warm(&store, user, 7, 8 * PAGE + 1));
-	assert_null(segment_take_warm(&store, user, 7, 6 * PAGE));
-	assert_ptr_equal(segment_take_warm(&store, user, 7, 8 * PAGE - 100), mine);
-	assert_null(segment_take_warm(&store, user, 7, 8 * PAGE));
+	assert_null(segment_take_warm(&store, &totals, user, 7, 8 * PAGE + 1));
+	assert_null(segment_take_warm(&store, &totals, user, 7, 6 * PAGE));
+	assert_ptr_equal(segment_take_warm(&store, &totals, user, 7, 8 * PAGE - 100), mine);
+	assert_null(segment_take_warm(&store, &totals, user, 7, 8 * PAGE));
 	segment_keep_warm(mine, 2);
 
 	left = new_segment(user, 8 * PAGE, false); /* its writer is gone */
@@ -573,36 +654,36 @@ STORE_TEST(warm_segments_go_to_whom_they_may)
 	segment_keep_warm(other, 4);
 	assert_int_equal(store.warm_bytes, 24 * PAGE);
 	/* a client gets its own before others', and the most recently used first */
-	assert_ptr_equal(segment_take_warm(&store, user, 7, 8 * PAGE), other);
-	assert_ptr_equal(segment_take_warm(&store, user, 7, 8 * PAGE), mine);
-	assert_ptr_equal(segment_take_warm(&store, user, 7, 8 * PAGE), left);
+	assert_ptr_equal(segment_take_warm(&store, &totals, user, 7, 8 * PAGE), other);
+	assert_ptr_equal(segment_take_warm(&store, &totals, user, 7, 8 * PAGE), mine);
+	assert_ptr_equal(segment_take_warm(&store, &totals, user, 7, 8 * PAGE), left);
 	assert_int_equal(store.warm_count, 0);
 	segment_free(mine);
 	segment_free(left);
 	segment_free(other);
-	quota_user_unref(stranger);
+	account_unref(stranger);
 	store_end();
 }
 
 STORE_TEST(the_least_recently_used_warm_segment_goes_first)
 {
-	struct quota_user *stranger;
+	struct account *stranger;
 	struct segment *segs[3];
 
 	store_start(64 * PAGE, 0);
-	stranger = quota_user_ref(&store.quota, 1001);
+	stranger = account_ref(&accounts, 1001);
 	for (unsigned i = 0; i < 3; i++) {
 		segs[i] = new_segment(i == 1 ? stranger : user, PAGE * (i + 1), false);
 		segment_keep_warm(segs[i], i);
 	}
-	assert_ptr_equal(segment_pop_warm(&store, stranger), segs[1]);
-	assert_null(segment_pop_warm(&store, stranger));
-	assert_ptr_equal(segment_pop_warm(&store, NULL), segs[0]);
+	assert_ptr_equal(segment_pop_warm(&store, NULL, stranger), segs[1]);
+	assert_null(segment_pop_warm(&store, NULL, stranger));
+	assert_ptr_equal(segment_pop_warm(&store, NULL, NULL), segs[0]);
 	segment_doom(segs[2]); /* this takes it from the warm ones */
-	assert_null(segment_pop_warm(&store, NULL));
+	assert_null(segment_pop_warm(&store, NULL, NULL));
 	for (unsigned i = 0; i < 3; i++)
 		segment_free(segs[i]);
-	quota_user_unref(stranger);
+	account_unref(stranger);
 	store_end();
 }
 
@@ -616,7 +697,7 @@ STORE_TEST(descriptors_are_cached_within_their_bound)
 	before = count_fds(0);
 	for (int i = 0; i < 3; i++) {
 		segs[i] = new_segment(user, PAGE, false);
-		assert_int_equal(object_create(&segs[i]->object, PAGE, NULL, &made), 0);
+		assert_int_equal(shm_object_create(&segs[i]->object, PAGE, NULL, &made), 0);
 		close(made);
 		segment_cache(segs[i]);
 		segment_cache(segs[i]);
@@ -632,7 +713,7 @@ STORE_TEST(descriptors_are_cached_within_their_bound)
 		for (int j = 0; j < 3; j++)
 			assert_int_equal(close(fds[i][j]), 0);
 		segment_doom(segs[i]);
-		object_destroy(&segs[i]->object);
+		shm_object_destroy(&segs[i]->object);
 		assert_true(segment_descriptor(segs[i], true, &made) < 0);
 		segment_free(segs[i]);
 	}
@@ -649,7 +730,7 @@ STORE_TEST(a_descriptor_that_cannot_be_opened_is_an_error)
 	store_start(64 * PAGE, 2);
 	before = count_fds(0);
 	seg = new_segment(user, PAGE, false);
-	assert_int_equal(object_create(&seg->object, PAGE, NULL, &made), 0);
+	assert_int_equal(shm_object_create(&seg->object, PAGE, NULL, &made), 0);
 	close(made);
 	for (int writable = 0; writable < 2; writable++) {
 		assert_true(fault_nth(1, segment_descriptor(seg, writable, &fd)) < 0);
@@ -658,7 +739,7 @@ STORE_TEST(a_descriptor_that_cannot_be_opened_is_an_error)
 		assert_int_equal(count_fds(0), before);
 	}
 	segment_doom(seg);
-	object_destroy(&seg->object);
+	shm_object_destroy(&seg->object);
 	segment_free(seg);
 	store_end();
 }

@@ -426,6 +426,60 @@ PLAIN_TEST(bytes_end_at_the_largest_int64)
 	assert_int_equal(n, 7);
 }
 
+PLAIN_TEST(strides_that_others_may_be_told_of_share_no_byte)
+{
+	static const struct {
+		int32_t ndim;
+		int64_t shape[4], strides[4];
+		uint64_t nbytes; /* 0: refused */
+	} cases[] = {
+		{ 2, { 3, 5 }, { 5, 1 }, 60 },
+		{ 2, { 5, 3 }, { 1, 5 }, 60 },
+		{ 2, { 2, 2 }, { 2, 3 }, 24 },
+		{ 2, { 3, 2 }, { 2, 3 }, 0 }, /* they interleave: 0 2 4, 3 5 7 */
+		{ 2, { 2, 2 }, { 1, 3 }, 20 },
+		{ 3, { 2, 1, 2 }, { 100, 1, 7 }, 432 },
+		{ 3, { 1, 1, 1 }, { 1, 1, INT64_MAX }, 4 },
+		{ 1, { 9 }, { 2 }, 68 },
+		{ 1, { 9 }, { 0 }, 0 },
+		{ 1, { 9 }, { -1 }, 0 },
+		{ 1, { 0 }, { 1 }, 0 },
+		{ 2, { 3, 5 }, { 4, 1 }, 0 },
+		{ 2, { 2, 2 }, { INT64_MAX, 1 }, 0 },
+		{ 2, { 2, 2 }, { INT64_MAX - 2, 1 }, 0 },
+		{ 2, { 3, 2 }, { INT64_MAX / 2 + 1, 1 }, 0 },
+		{ 2, { 2, 2 }, { INT64_MAX / 4 - 2, 1 }, (uint64_t)(INT64_MAX / 4) * 4 },
+		{ 2, { 2, 2 }, { INT64_MAX / 4 - 1, 1 }, 0 },
+		{ 0, { 0 }, { 0 }, 0 },
+	};
+	int64_t ones[17], long_shape[17];
+	const char *why;
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		uint64_t nbytes = 0;
+		int r = tensor_strided_bytes(dtype(2, 32, 1), cases[i].ndim, cases[i].shape,
+					     cases[i].strides, false, &nbytes, &why);
+
+		if (nbytes != cases[i].nbytes || !r != !!nbytes || !r != !why)
+			fail_msg("case %zu: %d, %" PRIu64 " bytes, %s", i, r, nbytes,
+				 why ? why : "");
+	}
+	for (int i = 0; i < 17; i++)
+		ones[i] = long_shape[i] = 1;
+	assert_int_equal(tensor_strided_bytes(dtype(2, 32, 1), 16, long_shape, ones, false,
+					      &(uint64_t){ 0 }, &why),
+			 0);
+	assert_int_equal(tensor_strided_bytes(dtype(2, 32, 1), 17, long_shape, ones, false,
+					      &(uint64_t){ 0 }, &why),
+			 -EINVAL);
+	assert_int_equal(tensor_strided_bytes(dtype(0, 4, 1), 1, I64(2), I64(2), false,
+					      &(uint64_t){ 0 }, &why),
+			 -EINVAL);
+	assert_int_equal(tensor_strided_bytes(dtype(0, 4, 1), 1, I64(2), I64(2), true,
+					      &(uint64_t){ 0 }, &why),
+			 0);
+}
+
 PLAIN_TEST(strides_of_c_order_count_empty_sizes_as_one)
 {
 	int64_t strides[4];

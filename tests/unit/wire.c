@@ -139,12 +139,16 @@ static const struct {
 	size_t at;
 	size_t size;
 } reserved[] = {
-	{ WIRE_HELLO, 20, 4 },	  { WIRE_CREATE, 42, 6 },  { WIRE_COMMIT, 38, 2 },
-	{ WIRE_DELETE, 18, 6 },	  { WIRE_LINK, 28, 4 },	   { WIRE_HOLDINGS, 28, 4 },
-	{ WIRE_WELCOME, 18, 2 },  { WIRE_DRAFT, 52, 4 },   { WIRE_HOLDING, 43, 5 },
-	{ WIRE_ERROR, 22, 2 },	  { WIRE_MEMBER, 42, 6 },  { WIRE_GROUP, 28, 4 },
-	{ WIRE_PART, 36, 4 },	  { WIRE_IMPORT, 28, 4 },  { WIRE_PLACE, 54, 2 },
-	{ WIRE_FINISHED, 28, 4 }, { WIRE_DEVICES, 20, 4 },
+	{ WIRE_HELLO, 20, 4 },	  { WIRE_CREATE, 42, 6 },	{ WIRE_COMMIT, 35, 5 },
+	{ WIRE_DELETE, 26, 6 },	  { WIRE_LINK, 29, 3 },		{ WIRE_HOLDINGS, 28, 4 },
+	{ WIRE_WELCOME, 18, 2 },  { WIRE_DRAFT, 52, 4 },	{ WIRE_HOLDING, 43, 5 },
+	{ WIRE_ERROR, 22, 2 },	  { WIRE_MEMBER, 43, 5 },	{ WIRE_GROUP, 28, 4 },
+	{ WIRE_PART, 36, 4 },	  { WIRE_IMPORT, 28, 4 },	{ WIRE_PLACE, 43, 5 },
+	{ WIRE_FINISHED, 28, 4 }, { WIRE_DEVICES, 20, 4 },	{ WIRE_PLACE, 68, 4 },
+	{ WIRE_KICK, 36, 4 },	  { WIRE_KICKED, 36, 4 },	{ WIRE_USERS, 28, 4 },
+	{ WIRE_USER, 28, 4 },	  { WIRE_CLAIM, 26, 2 },	{ WIRE_UNCLAIM, 22, 2 },
+	{ WIRE_CLAIMED, 20, 4 },  { WIRE_MEMBERS_MADE, 20, 4 }, { WIRE_RING, 35, 5 },
+	{ WIRE_RING, 52, 4 },	  { WIRE_RETIRE, 28, 4 },
 };
 
 static void assert_bits_are_refused(const struct sample *s, size_t at, size_t size)
@@ -163,7 +167,8 @@ PLAIN_TEST(every_reserved_bit_must_be_zero)
 		struct sample *s = &all.list[i];
 
 		assert_bits_are_refused(s, offsetof(struct wire_header, reserved), 2);
-		assert_bits_are_refused(s, offsetof(struct wire_header, reserved2), 4);
+		if (s->side == WIRE_TO_CLIENT && sample_type(s) != WIRE_ADOPTED)
+			assert_bits_are_refused(s, offsetof(struct wire_header, life), 4);
 		for (size_t k = 0; k < sizeof(reserved) / sizeof(reserved[0]); k++)
 			if (reserved[k].type == sample_type(s))
 				assert_bits_are_refused(s, reserved[k].at, reserved[k].size);
@@ -200,6 +205,19 @@ PLAIN_TEST(every_unknown_flag_is_refused)
 			else
 				assert_bad(&changed);
 		}
+		at = sample_type(s) == WIRE_LINK ? offsetof(struct wire_link, lifetime)
+		     : at			 ? at - offsetof(struct wire_description, flags) +
+				     offsetof(struct wire_description, lifetime)
+			  : 0;
+		for (unsigned bit = 0; at && bit < 8; bit++) {
+			struct sample changed = *s;
+
+			changed.bytes[at] = (unsigned char)(1 << bit);
+			if (bit < 2) /* WIRE_LIFETIME_OWNER_BOUND, WIRE_LIFETIME_EVICTABLE */
+				assert_good(&changed);
+			else
+				assert_bad(&changed);
+		}
 	}
 }
 
@@ -221,7 +239,9 @@ PLAIN_TEST(a_request_that_has_an_answer_needs_a_serial)
 		unsigned t = sample_type(&s);
 		bool free_of_it = t == WIRE_ABORT || t == WIRE_RELEASED || t == WIRE_ERROR ||
 				  t == WIRE_MEMBER || t == WIRE_PART || t == WIRE_UNMAPPED ||
-				  t == WIRE_FINISHED || t == WIRE_FREED || t == WIRE_UNMAP ||
+				  t == WIRE_FINISHED || t == WIRE_HOLD || t == WIRE_KEEP ||
+				  t == WIRE_FREED || t == WIRE_UNMAP || t == WIRE_UNCLAIM ||
+				  t == WIRE_RETIRE || t == WIRE_RESUMED || t == WIRE_ADOPTED ||
 				  (t == WIRE_COMMIT && !(s.commit.flags & WIRE_COMMIT_ANSWER));
 
 		s.header.serial = 0;
@@ -240,11 +260,13 @@ PLAIN_TEST(every_count_must_match_its_tail)
 		size_t at;
 		bool byte;
 	} counts[] = {
-		{ WIRE_CREATE, 40, false }, { WIRE_COMMIT, 32, true },	 { WIRE_COMMIT, 34, false },
-		{ WIRE_COMMIT, 36, false }, { WIRE_DELETE, 16, false },	 { WIRE_LINK, 24, false },
+		{ WIRE_CREATE, 40, false }, { WIRE_COMMIT, 28, true },	 { WIRE_COMMIT, 30, false },
+		{ WIRE_COMMIT, 32, false }, { WIRE_DELETE, 24, false },	 { WIRE_LINK, 24, false },
 		{ WIRE_LINK, 26, false },   { WIRE_HOLDING, 40, false }, { WIRE_ERROR, 20, false },
 		{ WIRE_MEMBER, 36, true },  { WIRE_MEMBER, 38, false },	 { WIRE_MEMBER, 40, false },
-		{ WIRE_PLACE, 48, true },   { WIRE_PLACE, 50, false },	 { WIRE_PLACE, 52, false },
+		{ WIRE_PLACE, 36, true },   { WIRE_PLACE, 38, false },	 { WIRE_PLACE, 40, false },
+		{ WIRE_RING, 28, true },    { WIRE_RING, 30, false },	 { WIRE_RING, 32, false },
+		{ WIRE_RING, 48, false },   { WIRE_RETIRE, 24, false },
 	};
 
 	for (size_t i = 0; i < all.n; i++) {
@@ -306,11 +328,20 @@ PLAIN_TEST(requests_out_of_bounds_are_refused)
 	    .tensor.name_len = 1);
 	BAD(WIRE_ABORT, 0, 0, struct wire_ref, .ref = 0);
 	BAD(WIRE_RELEASED, 0, 0, struct wire_ref, .ref = 12);
-	BAD(WIRE_MAP, 0, 0, struct wire_ref, .ref = 0);
+	BAD(WIRE_MAP, 0, 0, struct wire_map, .ref = 0);
 	BAD(WIRE_UNMAPPED, 0, 0, struct wire_segment_ref, .segment = CATALOG_NONE);
 	BAD(WIRE_UNMAPPED, 0, 0, struct wire_segment_ref, .segment = CATALOG_MAX_TENSORS);
 	BAD(WIRE_DELETE, 0, 0, struct wire_delete, .name_len = 0);
 	BAD(WIRE_DELETE, 256, 0, struct wire_delete, .name_len = 256);
+	BAD(WIRE_CLAIM, 0, 0, struct wire_claim, .name_len = 0);
+	BAD(WIRE_CLAIM, 1, 0, struct wire_claim, .name_len = 1, .flags = 2);
+	BAD(WIRE_UNCLAIM, 1, 0, struct wire_unclaim, .name_len = 1, .claim = 1);
+	BAD(WIRE_UNCLAIM, 0, 0, struct wire_unclaim, .name_len = 0);
+	BAD(WIRE_RING, 1 + 8, 0, struct wire_ring, .ref = ref, .tensor.name_len = 1, .count = 1);
+	BAD(WIRE_RING, 1 + 64 * 8, 0, struct wire_ring, .ref = ref, .tensor.name_len = 1,
+	    .count = RING_SLOTS_MAX);
+	BAD(WIRE_RETIRE, 0, 0, struct wire_retire, .count = 0);
+	BAD(WIRE_RETIRE, 65 * 8, 0, struct wire_retire, .count = RING_REFS_MAX + 1);
 	BAD(WIRE_LINK, 0, 0, struct wire_link, .ref = ref, .name_len = 0);
 	BAD(WIRE_LINK, 1, 0, struct wire_link, .ref = 0, .name_len = 1);
 	BAD(WIRE_LINK, 1026, 0, struct wire_link, .ref = ref, .name_len = 1, .meta_len = 1025);
@@ -321,8 +352,15 @@ PLAIN_TEST(requests_out_of_bounds_are_refused)
 	    .tensor.name_len = 1);
 	BAD(WIRE_MEMBER, 65 * 8 + 1, 0, struct wire_member, .ref = ref, .tensor.ndim = 65,
 	    .tensor.name_len = 1);
+	BAD(WIRE_MEMBER, 5 * 8 + 1, 0, struct wire_member, .ref = ref, .tensor.ndim = 3,
+	    .tensor.nstrides = 2, .tensor.name_len = 1);
+	BAD(WIRE_COMMIT, 5 * 8 + 1, 0, struct wire_commit, .ref = ref, .tensor.ndim = 3,
+	    .tensor.nstrides = 2, .tensor.name_len = 1);
 	BAD(WIRE_MEMBER, 1026, 0, struct wire_member, .ref = ref, .tensor.meta_len = 1025,
 	    .tensor.name_len = 1);
+	BAD(WIRE_COMMIT, 1, 0, struct wire_commit, .ref = ref, .tensor.name_len = 1,
+	    .tensor.ttl_ns = TENSOR_TTL_MAX + 1);
+	BAD(WIRE_LINK, 1, 0, struct wire_link, .ref = ref, .name_len = 1, .ttl_ns = UINT64_MAX);
 	BAD(WIRE_GROUP, 0, 0, struct wire_group, .ref = 0, .count = 1);
 	BAD(WIRE_GROUP, 0, 0, struct wire_group, .ref = ref, .count = 0);
 }
@@ -374,6 +412,50 @@ static void exports_out_of_bounds_are_refused(enum wire_type type)
 	BAD_EXPORT(vmm, 1, e.handle[63] = 1)
 }
 
+/* Changes a member of the message that begins @at bytes after the first that is in it. */
+static void change_inner(const struct sample *whole, size_t at, uint32_t type, uint32_t length)
+{
+	struct sample changed = *whole;
+	unsigned char *inner = changed.bytes + sizeof(struct wire_members) + at;
+	struct wire_header h;
+
+	memcpy(&h, inner, sizeof(h));
+	h.type = type ? (uint16_t)type : h.type;
+	h.length = length;
+	memcpy(inner, &h, sizeof(h));
+	assert_bad(&changed);
+}
+
+PLAIN_TEST(messages_in_a_message_are_members_and_whole)
+{
+	const size_t each = wire_padded(sizeof(struct wire_place) + 1);
+	struct samples made = { 0 };
+	struct sample changed;
+
+	samples_members(&made, 3);
+	for (size_t i = 0; i < 3; i++) {
+		change_inner(&made.list[0], i * each, WIRE_MEMBERS, (uint32_t)each);
+		change_inner(&made.list[0], i * each, WIRE_COMMIT, (uint32_t)each);
+		change_inner(&made.list[0], i * each, WIRE_PLACED, (uint32_t)each);
+		change_inner(&made.list[0], i * each, 0, 0);
+		change_inner(&made.list[0], i * each, 0, sizeof(struct wire_header));
+		change_inner(&made.list[0], i * each, 0, (uint32_t)each - 8);
+		change_inner(&made.list[0], i * each, 0, (uint32_t)each + 8);
+		change_inner(&made.list[0], i * each, 0, WIRE_MAX);
+		change_inner(&made.list[0], i * each, 0, UINT32_MAX);
+	}
+	for (uint32_t count = 0; count <= WIRE_MEMBERS_MAX + 1; count++) {
+		struct wire_members m;
+
+		changed = made.list[0];
+		memcpy(&m, changed.bytes, sizeof(m));
+		m.count = count;
+		memcpy(changed.bytes, &m, sizeof(m));
+		if (count != 3)
+			assert_bad(&changed);
+	}
+}
+
 PLAIN_TEST(messages_about_devices_out_of_bounds_are_refused)
 {
 	const uint64_t ref = ref_make(1, 0);
@@ -395,6 +477,14 @@ PLAIN_TEST(messages_about_devices_out_of_bounds_are_refused)
 	BAD(WIRE_PLACE, 256, 0, struct wire_place, .tensor.name_len = 256);
 	BAD(WIRE_PLACE, 1, 0, struct wire_place, .tensor.name_len = 1, .segment = CATALOG_NONE);
 	BAD(WIRE_PLACE, 65 * 8 + 1, 0, struct wire_place, .tensor.ndim = 65, .tensor.name_len = 1);
+	BAD(WIRE_PLACE, 17 * 16 + 1, 0, struct wire_place, .tensor.ndim = 17, .tensor.nstrides = 17,
+	    .tensor.name_len = 1);
+	BAD(WIRE_PLACE, 5 * 8 + 1, 0, struct wire_place, .tensor.ndim = 3, .tensor.nstrides = 2,
+	    .tensor.name_len = 1);
+	BAD(WIRE_PLACE, 3 * 8 + 1, 0, struct wire_place, .tensor.nstrides = 3,
+	    .tensor.name_len = 1);
+	BAD(WIRE_PLACE, 3 * 8 + 1, 0, struct wire_place, .tensor.ndim = 3, .tensor.nstrides = 3,
+	    .tensor.name_len = 1);
 	BAD(WIRE_PLACE, 1026, 0, struct wire_place, .tensor.name_len = 1, .tensor.meta_len = 1025);
 	BAD(WIRE_PLACE, 1, 0, struct wire_place, .tensor.name_len = 1, .flags = WIRE_PLACE_EVENT);
 	BAD(WIRE_PLACE, 1 + 64, 0, struct wire_place, .tensor.name_len = 1);
@@ -433,15 +523,21 @@ PLAIN_TEST(replies_out_of_bounds_are_refused)
 	BAD(WIRE_DRAFT, 0, 0, struct wire_draft, .ref = ref, .segment = 1, .offset = 8,
 	    .segment_size = 4);
 	BAD(WIRE_COMMITTED, 0, 0, struct wire_committed, .version = 0);
-	BAD(WIRE_SEGMENT, 0, 1, struct wire_segment, .size = 0);
-	BAD(WIRE_SEGMENT, 0, 1, struct wire_segment, .size = UINT64_MAX);
+	BAD(WIRE_SEGMENT, 0, 1, struct wire_segment, .size = 0, .segment_generation = 1);
+	BAD(WIRE_SEGMENT, 0, 1, struct wire_segment, .size = 4096, .segment_generation = 0);
+	BAD(WIRE_SEGMENT, 0, 1, struct wire_segment, .size = UINT64_MAX, .segment_generation = 1);
 	BAD(WIRE_CLIENT, 0, 0, struct wire_client, .id = 0);
 	BAD(WIRE_CLIENT, 0, 0, struct wire_client, .id = 1, .label = "\x7f");
 	BAD(WIRE_HOLDING, 1, 0, struct wire_holding, .name_len = 1, .retired = 2);
 	BAD(WIRE_HOLDING, 0, 0, struct wire_holding, .name_len = 0);
 	BAD(WIRE_HOLDING, 1, 0, struct wire_holding, .name_len = 1, .slot = CATALOG_MAX_TENSORS);
 	BAD(WIRE_ERROR, 0, 0, struct wire_error_reply, .code = 0);
-	BAD(WIRE_ERROR, 0, 0, struct wire_error_reply, .code = WIRE_E_NO_RESOURCES + 1);
+	BAD(WIRE_CLAIMED, 0, 0, struct wire_claimed, .what = 0);
+	BAD(WIRE_CLAIMED, 0, 0, struct wire_claimed, .what = WIRE_CLAIM_OTHERS + 1);
+	BAD(WIRE_KICKED, 0, 0, struct wire_kicked, .id = 0, .newest = 1);
+	BAD(WIRE_USERS, 0, 0, struct wire_users, .from = (1ULL << 32) + 1);
+	BAD(WIRE_USERS, 0, 0, struct wire_users, .flags = 2);
+	BAD(WIRE_ERROR, 0, 0, struct wire_error_reply, .code = WIRE_E_END);
 	BAD(WIRE_ERROR, 513, 0, struct wire_error_reply, .code = 1, .text_len = 513);
 }
 
@@ -479,7 +575,7 @@ PLAIN_TEST(a_refusal_says_which_member_its_value_and_its_bounds)
 		.count = 1, .reserved = 1);
 	REFUSED(WIRE_ABORT, 0, 1, "ABORT: it came with 1 descriptors, it must have 0",
 		struct wire_ref, .ref = ref);
-	REFUSED(WIRE_DELETE, 3, 0, "DELETE: its members make 26 bytes, but 27 came",
+	REFUSED(WIRE_DELETE, 3, 0, "DELETE: its members make 34 bytes, but 35 came",
 		struct wire_delete, .name_len = 2);
 	REFUSED(WIRE_COMMIT, 1, 0, "COMMIT: prefetch_serial does not go with the flag PREFETCH",
 		struct wire_commit, .ref = ref, .tensor.name_len = 1, .prefetch_serial = 1);
@@ -499,6 +595,7 @@ PLAIN_TEST(a_description_is_read_as_it_was_written)
 	char why[WIRE_WHY_TEXT] = "";
 
 	d.event = event;
+	d.lifetime = (struct tensor_lifetime){ WIRE_LIFETIME_EVICTABLE, 5000000000 };
 	description_encode(bytes, &place, &d);
 	assert_int_equal(place.header.length,
 			 sizeof(place) + sizeof(shape) + 8 + 4 + sizeof(event));
@@ -512,10 +609,11 @@ PLAIN_TEST(a_description_is_read_as_it_was_written)
 	assert_memory_equal(got.shape, shape, sizeof(shape));
 	assert_int_equal(got.name.len, 8);
 	assert_memory_equal(got.name.text, "cam0/rgb", 8);
-	assert_true(got.name.hash == name_key("cam0/rgb", 8).hash);
 	assert_int_equal(got.meta_len, 4);
 	assert_memory_equal(got.meta, "meta", 4);
 	assert_memory_equal(got.event, event, sizeof(event));
+	assert_int_equal(got.lifetime.flags, WIRE_LIFETIME_EVICTABLE);
+	assert_true(got.lifetime.ttl_ns == 5000000000);
 	assert_ptr_equal(description_decode(read, false).event, NULL);
 }
 
@@ -537,7 +635,7 @@ PLAIN_TEST(the_printer_stays_in_its_buffer)
 
 PLAIN_TEST(the_printer_escapes_what_is_not_text)
 {
-	static const char expected[] = "DELETE #1 name=\"\\x1b[2J\\\"\\\\\\xff\"";
+	static const char expected[] = "DELETE #1 version=0 name=\"\\x1b[2J\\\"\\\\\\xff\"";
 	struct sample s = whole(WIRE_DELETE, &(struct wire_delete){ .name_len = 7 },
 				sizeof(struct wire_delete), 7, 0);
 	char line[256];
@@ -559,7 +657,9 @@ PLAIN_TEST(the_printer_shows_every_member)
 					     .ndim = 2,
 					     .flags = 4,
 					     .name_len = 8,
-					     .meta_len = 3 } };
+					     .meta_len = 3,
+					     .lifetime = WIRE_LIFETIME_EVICTABLE,
+					     .ttl_ns = 5 } };
 	struct sample s = whole(WIRE_COMMIT, &c, sizeof(c), 16 + 8 + 3, 0);
 	char line[256];
 
@@ -567,9 +667,9 @@ PLAIN_TEST(the_printer_shows_every_member)
 	memcpy(s.bytes + sizeof(c) + sizeof(shape), "cam0/rgb", 8);
 	assert_good(&s);
 	wire_print(s.bytes, false, line, sizeof(line));
-	assert_string_equal(
-		line, "COMMIT #1 ref=7/42 ANSWER dtype_code=2 dtype_bits=32 dtype_lanes=1 "
-		      "shape=[480,-640] PADDED name=\"cam0/rgb\" meta=3 bytes prefetch_serial=0");
+	assert_string_equal(line, "COMMIT #1 ref=7/42 dtype_code=2 dtype_bits=32 dtype_lanes=1 "
+				  "shape=[480,-640] strides=[] PADDED EVICTABLE name=\"cam0/rgb\" "
+				  "meta=3 bytes ttl_ns=5 ANSWER prefetch_serial=0");
 }
 
 static void assert_printed(enum wire_type type, const void *fixed, size_t size, unsigned nfds,
@@ -600,9 +700,10 @@ PLAIN_TEST(the_printer_shows_what_is_on_devices)
 	char line[256];
 
 	wire_print(s.bytes, false, line, sizeof(line));
-	assert_string_equal(line, "PLACE #1 offset=512 cookie=abc segment=3 segment_generation=9 "
-				  "EVENT dtype_code=2 dtype_bits=16 dtype_lanes=1 shape=[] "
-				  "name=\"nnn\" meta=0 bytes");
+	assert_string_equal(line,
+			    "PLACE #1 offset=512 cookie=abc dtype_code=2 dtype_bits=16 "
+			    "dtype_lanes=1 shape=[] strides=[] name=\"nnn\" meta=0 bytes ttl_ns=0 "
+			    "segment=3 segment_generation=9 EVENT");
 	PRINTED(WIRE_EXPORT, 1,
 		"EXPORT #1 size=10 part_size=5 kind=2 parts=2 "
 		"device=010203000000000000000000000000ff +fd",
@@ -630,10 +731,10 @@ PLAIN_TEST(the_printer_shows_what_is_on_devices)
 
 PLAIN_TEST(errors_have_names)
 {
-	for (unsigned code = WIRE_E_INVALID; code <= WIRE_E_NO_RESOURCES; code++)
+	for (unsigned code = WIRE_E_INVALID; code < WIRE_E_END; code++)
 		assert_string_not_equal(wire_error_name(code), "unknown");
 	assert_string_equal(wire_error_name(0), "unknown");
-	assert_string_equal(wire_error_name(WIRE_E_NO_RESOURCES + 1), "unknown");
+	assert_string_equal(wire_error_name(WIRE_E_END), "unknown");
 	assert_string_equal(wire_error_name(UINT32_MAX), "unknown");
 	assert_string_equal(wire_type_name(UINT32_MAX), "unknown");
 }

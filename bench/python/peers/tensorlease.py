@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """tensorlease, with a daemon of its own.
 
-put: client.put(), which waits for the version, and with wait=False. get: client.get(name).release(), the lease alone;
+put: client.put(), to a name that has a ring by then, and to one without, which waits for the daemon to tell the
+version, and with wait=False. get: client.get(name).release(), the lease alone;
 client.get(name).numpy() and the end of the array, which ends the lease; client.get(name, mode="c").torch(), which maps
-pages of its own each time. transfer: commit(wait=False) of a draft to a consumer that sleeps in get(newer_than=...).
+pages of its own each time. transfer: commit(wait=False) of a draft to a consumer that sleeps in get(newer_than=...),
+of a name with a ring.
 """
 
 import os
@@ -43,16 +45,26 @@ class Producer(BaseProducer):
     def puts(self):
         put, source = self.client.put, self.source
 
+        def ring():
+            put("put", source, ring="auto")
+
         def wait():
-            put("put", source)
+            put("put/no-ring", source, ring=False)
 
         def no_wait():
-            put("put", source, wait=False)
+            put("put/no-ring", source, ring=False, wait=False)
 
-        return {"tensorlease": (wait, None), "tensorlease/no-wait": (no_wait, None)}
+        return {
+            "tensorlease": (ring, None),
+            "tensorlease/no-ring": (wait, None),
+            "tensorlease/no-wait": (no_wait, None),
+        }
+
+    def latest(self):
+        return max(self.client.list("put"), key=lambda info: info.committed_ns).name
 
     def before_send(self):
-        self.draft = self.client.create("transfer", self.source.shape, "uint8")
+        self.draft = self.client.create("transfer", self.source.shape, "uint8", ring="auto")
 
     def send(self):
         self.draft.commit(wait=False)
@@ -85,7 +97,7 @@ class Consumer(BaseConsumer):
         return {"tensorlease": tensor, "tensorlease/numpy": array, "tensorlease/torch": torch}
 
     def look(self, token):
-        return self.client.get("put").numpy()
+        return self.client.get(token).numpy()
 
     def receive(self):
         tensor = self.client.get("transfer", newer_than=self.seen, timeout=60)

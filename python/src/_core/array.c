@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cuda.h"
+#include "lock.h"
 #include "transfer/transfer.h"
 
 /* ---- Element types ---- */
@@ -66,9 +67,8 @@ bool dtype_from_format(const char *format, Py_ssize_t itemsize, DLDataType *out)
 
 	if (!format)
 		format = "B";
-	if (*format == '@' || *format == '=' || *format == '<')
-		format++;
-	else if ((*format == '>' || *format == '!') && itemsize == 1)
+	if (*format == '@' || *format == '=' || *format == '<' ||
+	    ((*format == '>' || *format == '!') && itemsize == 1))
 		format++;
 	if (format[0] == 'Z' && (format[1] == 'f' || format[1] == 'd') && !format[2])
 		code = kDLComplex;
@@ -130,7 +130,9 @@ struct hold *hold_new(DLManagedTensorVersioned *managed)
 	}
 	atomic_init(&h->refs, 1);
 	h->managed = managed;
+	h->base = dlpack_base(managed);
 	h->stream = TL_STREAM_DEFAULT;
+	h->stream_owner = NULL;
 	h->pid = hold_on_gpu(h) ? getpid() : 0;
 	for (int i = 0; i < t->ndim; i++)
 		n *= (uint64_t)t->shape[i];
@@ -153,11 +155,24 @@ struct hold *hold_ref(struct hold *h)
 	return h;
 }
 
+/* Gives up a reference on any thread, with or without the GIL. */
+static void give_up(PyObject *owner)
+{
+	PyGILState_STATE state;
+
+	if (!owner || !Py_IsInitialized())
+		return;
+	state = PyGILState_Ensure();
+	Py_DECREF(owner);
+	PyGILState_Release(state);
+}
+
 struct hold *hold_unref(struct hold *h)
 {
 	if (h && atomic_fetch_sub(&h->refs, 1) == 1) {
 		if (h->managed && h->managed->deleter)
 			h->managed->deleter(h->managed);
+		give_up(h->stream_owner);
 		free(h);
 	}
 	return NULL;
@@ -181,7 +196,7 @@ void array_deinit(PyObject *self)
 	struct array *a = (struct array *)self;
 
 	a->hold = hold_unref_py(a->hold);
-	a->plain = hold_unref_py(a->plain);
+	a->ordered = hold_unref_py(a->ordered);
 }
 
 struct hold *array_hold(PyObject *self)
@@ -212,6 +227,7 @@ PyObject *shape_tuple(int ndim, const int64_t *shape)
 
 PyObject *array_get_shape(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 
 	(void)unused;
@@ -220,6 +236,7 @@ PyObject *array_get_shape(PyObject *self, void *unused)
 
 PyObject *array_get_dtype(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 
 	(void)unused;
@@ -228,6 +245,7 @@ PyObject *array_get_dtype(PyObject *self, void *unused)
 
 PyObject *array_get_dtype_tuple(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 	DLDataType t;
 
@@ -240,6 +258,7 @@ PyObject *array_get_dtype_tuple(PyObject *self, void *unused)
 
 PyObject *array_get_strides(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 	const DLTensor *t;
 	PyObject *tuple;
@@ -264,6 +283,7 @@ PyObject *array_get_strides(PyObject *self, void *unused)
 
 PyObject *array_get_nbytes(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 
 	(void)unused;
@@ -272,6 +292,7 @@ PyObject *array_get_nbytes(PyObject *self, void *unused)
 
 PyObject *array_get_ndim(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 
 	(void)unused;
@@ -280,6 +301,7 @@ PyObject *array_get_ndim(PyObject *self, void *unused)
 
 PyObject *array_get_size(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 	unsigned long long n = 1;
 
@@ -293,6 +315,7 @@ PyObject *array_get_size(PyObject *self, void *unused)
 
 PyObject *array_get_itemsize(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 	uint32_t bits;
 
@@ -305,6 +328,7 @@ PyObject *array_get_itemsize(PyObject *self, void *unused)
 
 PyObject *array_get_device(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 
 	(void)unused;
@@ -313,6 +337,7 @@ PyObject *array_get_device(PyObject *self, void *unused)
 
 PyObject *array_get_read_only(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 
 	(void)unused;
@@ -321,12 +346,14 @@ PyObject *array_get_read_only(PyObject *self, void *unused)
 
 PyObject *array_get_released(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	(void)unused;
 	return PyBool_FromLong(!((struct array *)self)->hold);
 }
 
 PyObject *array_get_address(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 	const DLTensor *t;
 
@@ -339,6 +366,7 @@ PyObject *array_get_address(PyObject *self, void *unused)
 
 PyObject *array_dlpack_device(PyObject *self, PyObject *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 	DLDevice device;
 
@@ -360,9 +388,11 @@ static const char *buffer_refusal(const struct hold *h, int flags)
 	if ((flags & PyBUF_WRITABLE) && hold_read_only(h))
 		return "the tensor is read-only; get it with mode=\"c\" to write to a copy-on-write view";
 	if (element_bits(t->dtype, h->managed->flags) % 8)
-		return "the buffer protocol has no packed elements of less than a byte";
+		return "the buffer protocol has no packed elements of less than a byte; tensor.bytes() and "
+		       "tensor.view('uint8') have their bytes";
 	if ((flags & (PyBUF_FORMAT | PyBUF_ND)) && !dtype_format(t->dtype))
-		return "the buffer protocol has no format for this dtype; ask for plain bytes, or use DLPack";
+		return "the buffer protocol has no format for this dtype; ask for plain bytes, for "
+		       "tensor.bytes() or tensor.view('uint8'), or use DLPack";
 	return NULL;
 }
 
@@ -391,15 +421,9 @@ static bool one_dimensional(const DLTensor *t)
 
 static struct hold *remap_writable(struct hold *h)
 {
-	DLManagedTensorVersioned *m = NULL;
-	int r;
+	DLManagedTensorVersioned *m;
 
-	hold_ref(h); /* because another thread may release the tensor meanwhile */
-	Py_BEGIN_ALLOW_THREADS;
-	r = tl_remap(h->managed, TL_MODE_COPY_ON_WRITE, &m);
-	hold_unref(h);
-	Py_END_ALLOW_THREADS;
-	if (!r)
+	if (!hold_remap(h, TL_MODE_COPY_ON_WRITE, &m))
 		return hold_new(m);
 	PyErr_Format(
 		PyExc_BufferError,
@@ -410,24 +434,15 @@ static struct hold *remap_writable(struct hold *h)
 }
 
 /*
- * A request for plain bytes of a read-only tensor may come from PyTorch: torch.frombuffer() and
- * torch.asarray() make such requests, and write to the memory nevertheless. The answer is a
- * copy-on-write mapping, as with DLPack. Returns a reference, or NULL with an exception.
+ * A request for plain bytes may come from PyTorch: torch.frombuffer() and torch.asarray() make such
+ * requests, give the buffer back at once, and go on using the memory as long as they have the
+ * view's object. They write to it, even if it is read-only. So that object is another Tensor, over
+ * a copy-on-write mapping if the memory is read-only, and the lease ends with whoever has it.
+ * Returns a new reference, or NULL with an exception.
  */
-static struct hold *plain_bytes(struct array *a)
+static PyObject *plain_bytes(struct hold *h)
 {
-	struct hold *h = a->hold, *plain;
-
-	if (a->plain)
-		return hold_ref(a->plain);
-	plain = hold_read_only(h) && h->nbytes ? remap_writable(h) : hold_ref(h);
-	if (!plain)
-		return NULL;
-	if (a->plain) /* another thread was faster */
-		hold_unref(plain);
-	else
-		a->plain = plain;
-	return hold_ref(a->plain);
+	return tensor_over(hold_read_only(h) && h->nbytes ? remap_writable(h) : hold_ref(h));
 }
 
 int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
@@ -453,9 +468,10 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 		return -1;
 	}
 	view->readonly = hold_read_only(h);
-	h = flags & PyBUF_ND ? hold_ref(h) : plain_bytes((struct array *)self);
-	if (!h)
+	self = flags & PyBUF_ND ? Py_NewRef(self) : plain_bytes(h);
+	if (!self)
 		return -1;
+	h = hold_ref(((struct array *)self)->hold);
 	t = &h->managed->dl_tensor;
 	view->internal = h;
 	view->buf = t->data ? (char *)t->data + t->byte_offset : &none;
@@ -467,12 +483,13 @@ int array_get_buffer(PyObject *self, Py_buffer *view, int flags)
 	view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES && t->ndim ? h->byte_strides
 									    : NULL;
 	view->suboffsets = NULL;
-	view->obj = Py_NewRef(self);
+	view->obj = self;
 	return 0;
 }
 
 void array_release_buffer(PyObject *self, Py_buffer *view)
 {
+	WITH_LOCK;
 	(void)self;
 	view->internal = hold_unref_py(view->internal);
 }

@@ -10,6 +10,7 @@
 #include <tensorlease/cuda.h>
 
 #include "cuda.h"
+#include "lock.h"
 
 int parse_stream(PyObject *o, intptr_t *stream)
 {
@@ -27,7 +28,8 @@ int parse_stream(PyObject *o, intptr_t *stream)
 	Py_DECREF(number);
 	if (value == -1 && PyErr_Occurred()) {
 		if (PyErr_ExceptionMatches(PyExc_OverflowError))
-			PyErr_Format(PyExc_ValueError, "stream %R is not the address of a stream", o);
+			PyErr_Format(PyExc_ValueError, "stream %R is not the address of a stream",
+				     o);
 		return -1;
 	}
 	if (value >= TL_STREAM_NONE && value != 0) {
@@ -40,6 +42,25 @@ int parse_stream(PyObject *o, intptr_t *stream)
 		"what is above 2 a stream's address; 0 could be either of the first two: give the stream object",
 		value);
 	return -1;
+}
+
+int parse_target(PyObject *o, tl_get_options *options)
+{
+	PyObject *pair;
+	int type, number, r;
+
+	if (!o || o == Py_None)
+		return 0;
+	pair = PyObject_CallFunctionObjArgs(device_reader, o, NULL);
+	if (!pair)
+		return -1;
+	r = PyArg_ParseTuple(pair, "ii", &type, &number) ? 0 : -1;
+	Py_DECREF(pair);
+	if (r)
+		return -1;
+	options->flags |= TL_GET_DEVICE;
+	options->device = (DLDevice){ (DLDeviceType)type, number };
+	return 0;
 }
 
 PyObject *stream_number(intptr_t stream)
@@ -74,8 +95,9 @@ int hold_lease(struct hold *h, intptr_t stream, DLManagedTensorVersioned **out)
 
 PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused)
 {
+	WITH_LOCK;
 	struct array *a = (struct array *)self;
-	struct hold *h = array_hold(self), *ordered;
+	struct hold *h = array_hold(self), *lease;
 	DLManagedTensorVersioned *m;
 	int r;
 
@@ -86,20 +108,20 @@ PyObject *tensor_cuda_stream(PyObject *self, PyObject *unused)
 		Py_RETURN_NONE;
 	if (h->stream != TL_STREAM_DEFAULT)
 		return PyLong_FromSsize_t(h->stream);
-	if (!a->plain) {
+	if (!a->ordered) {
 		r = hold_lease(h, TL_STREAM_LEGACY, &m);
-		if (r ==
-		    -EINVAL) /* not the library's: its maker or its user takes care of the order */
+		if (r == -EINVAL) /* not the library's: its maker or its user takes care of the
+				     order */
 			return PyLong_FromLong(TL_STREAM_LEGACY);
 		if (r)
 			return raise_error(r);
-		ordered = hold_new(m);
-		if (!ordered)
+		lease = hold_new(m);
+		if (!lease)
 			return NULL;
-		if (a->plain) /* another thread was faster */
-			hold_unref(ordered);
+		if (a->ordered) /* another thread was faster */
+			hold_unref(lease);
 		else
-			a->plain = ordered;
+			a->ordered = lease;
 	}
 	return PyLong_FromLong(TL_STREAM_LEGACY);
 }

@@ -2,10 +2,14 @@
 /* GPUs: streams, leases for a stream, and which GPUs there are. */
 #pragma once
 
-#include "core.h"
+#include "array.h"
 
 extern PyObject *cuda_reader;	/* tensorlease._cuda.read_interface */
 extern PyObject *stream_reader; /* tensorlease._cuda.stream_number */
+extern PyObject *device_reader; /* tensorlease._cuda.device_pair */
+
+/* Where a tensor is wanted; @o may be NULL or None: wherever it is. 0, or -1 with an exception. */
+int parse_target(PyObject *o, tl_get_options *options);
 
 static inline bool hold_on_gpu(const struct hold *h)
 {

@@ -18,6 +18,7 @@
 
 #include "cuda.h"
 #include "draft.h"
+#include "lock.h"
 
 #define LEGACY "dltensor"
 #define VERSIONED "dltensor_versioned"
@@ -128,6 +129,108 @@ static bool c_order(const DLTensor *t)
 	return true;
 }
 
+/* ---- Views ---- */
+
+struct hold *dlpack_base(const DLManagedTensorVersioned *managed)
+{
+	bool ours = managed->deleter == delete_versioned &&
+		    managed->dl_tensor.device.device_type == kDLCPU; /* leases on GPUs have streams
+								      */
+	struct hold *h = ours ? ((const struct export *)managed)->hold : NULL;
+
+	return h && h->base ? h->base : h;
+}
+
+/* Makes a tensor of those elements over the bytes of @base, which are enough. NULL: no memory. */
+static DLManagedTensorVersioned *view_new(struct hold *base, DLDataType dtype, int32_t ndim,
+					  int64_t *shape, uint64_t flags)
+{
+	DLTensor t = base->managed->dl_tensor;
+	struct export *e;
+
+	t.dtype = dtype;
+	t.ndim = ndim;
+	t.shape = shape;
+	t.strides = NULL;
+	e = export_new(&t);
+	if (!e)
+		return NULL;
+	e->hold = hold_ref(base);
+	export_set(e, &t, flags, true);
+	return &e->versioned;
+}
+
+/* The same elements as those of @view, over another mapping of the bytes, which it takes over. */
+static int view_again(const struct hold *view, DLManagedTensorVersioned *mapped,
+		      DLManagedTensorVersioned **out)
+{
+	const DLTensor *t = &view->managed->dl_tensor;
+	uint64_t flags = mapped->flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+	struct hold *base = hold_new(mapped);
+
+	*out = base ? view_new(base, t->dtype, t->ndim, t->shape, flags) : NULL;
+	hold_unref(base);
+	PyErr_Clear();
+	return *out ? 0 : -ENOMEM;
+}
+
+int hold_remap(struct hold *h, enum tl_mode mode, DLManagedTensorVersioned **out)
+{
+	DLManagedTensorVersioned *m = NULL;
+	int r;
+
+	hold_ref(h); /* because another thread may release the tensor meanwhile */
+	Py_BEGIN_ALLOW_THREADS;
+	r = tl_remap(h->base ? h->base->managed : h->managed, mode, &m);
+	Py_END_ALLOW_THREADS;
+	if (!r && h->base)
+		r = view_again(h, m, &m);
+	hold_unref_py(h);
+	*out = m;
+	return r;
+}
+
+/* Returns whether the elements fit into @nbytes. */
+static bool view_fits(DLDataType dtype, Py_ssize_t ndim, const int64_t *shape, uint64_t nbytes)
+{
+	uint64_t bits = element_bits(dtype, 0);
+
+	for (Py_ssize_t i = 0; i < ndim; i++)
+		if (shape[i] < 0 || __builtin_mul_overflow(bits, (uint64_t)shape[i], &bits))
+			return false;
+	return bits / 8 + (bits % 8 != 0) <= nbytes;
+}
+
+PyObject *array_view(PyObject *self, PyObject *args)
+{
+	WITH_LOCK;
+	DLManagedTensorVersioned *m;
+	int64_t shape[TL_NDIM_MAX];
+	int code, bits, lanes;
+	DLDataType dtype;
+	struct hold *h;
+	PyObject *sizes;
+	Py_ssize_t n;
+
+	if (!PyArg_ParseTuple(args, "(iii)O!", &code, &bits, &lanes, &PyTuple_Type, &sizes))
+		return NULL;
+	n = PyTuple_Size(sizes);
+	for (Py_ssize_t i = 0; i < n && i < TL_NDIM_MAX; i++)
+		shape[i] = PyLong_AsLongLong(PyTuple_GetItem(sizes, i));
+	h = PyErr_Occurred() ? NULL : array_hold(self);
+	if (!h)
+		return NULL;
+	dtype = (DLDataType){ (uint8_t)code, (uint8_t)bits, (uint16_t)lanes };
+	if (n > TL_NDIM_MAX || hold_on_gpu(h) || !c_order(&h->managed->dl_tensor) ||
+	    !view_fits(dtype, n, shape, h->nbytes)) {
+		PyErr_SetString(PyExc_ValueError, "the tensor cannot be seen in this way");
+		return NULL;
+	}
+	m = view_new(h, dtype, (int32_t)n, shape,
+		     h->managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY);
+	return m ? tensor_from(m) : PyErr_NoMemory();
+}
+
 /* Exports a copy. */
 static struct export *export_copied(struct hold *h, bool versioned)
 {
@@ -227,7 +330,8 @@ static int parse_pair(PyObject *o, const char *why, long pair[2])
 	if (!PyTuple_Check(o) || PyTuple_Size(o) < 2)
 		return refuse(why, o);
 	for (int i = 0; i < 2; i++) {
-		PyObject *number = PyNumber_Index(PyTuple_GetItem(o, i)); /* works for an IntEnum too */
+		PyObject *number = PyNumber_Index(PyTuple_GetItem(o, i)); /* works for an IntEnum
+									     too */
 
 		pair[i] = number ? PyLong_AsLong(number) : -1;
 		Py_XDECREF(number);
@@ -263,8 +367,7 @@ static int parse_asked_stream(struct asked *a, const DLTensor *t, PyObject *stre
 	if (t->device.device_type != kDLCUDA)
 		return !stream || stream == Py_None
 			       ? 0
-			       : refuse("a tensor in CPU memory has no stream: pass None",
-					stream);
+			       : refuse("a tensor in CPU memory has no stream: pass None", stream);
 	a->stream = TL_STREAM_LEGACY;
 	if (!stream || stream == Py_None)
 		return 0;
@@ -332,15 +435,9 @@ static int parse_asked(struct asked *a, const DLTensor *t, PyObject *const *args
 /* Returns a copy-on-write mapping, for a consumer that might write. */
 static DLManagedTensorVersioned *remapped(struct hold *h)
 {
-	DLManagedTensorVersioned *m = NULL;
-	int r;
+	DLManagedTensorVersioned *m;
 
-	hold_ref(h); /* because another thread may release the tensor meanwhile */
-	Py_BEGIN_ALLOW_THREADS;
-	r = tl_remap(h->managed, TL_MODE_COPY_ON_WRITE, &m);
-	hold_unref(h);
-	Py_END_ALLOW_THREADS;
-	if (!r)
+	if (!hold_remap(h, TL_MODE_COPY_ON_WRITE, &m))
 		return m;
 	PyErr_Format(
 		PyExc_BufferError,
@@ -407,30 +504,46 @@ static PyObject *gpu_dlpack(const struct array *self, struct hold *h, const stru
 
 /* ---- __dlpack__() ---- */
 
+/* Returns a reference, because arguments and other threads may release the object meanwhile. */
 static struct hold *exported_hold(PyObject *self)
 {
 	struct hold *h = ((struct array *)self)->hold;
 
 	if (!h)
 		raise_ended(self, PyExc_BufferError);
-	return h;
+	return h ? hold_ref(h) : NULL;
 }
 
-PyObject *tensor_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+/*
+ * Parses the arguments, whose __index__() and __bool__() may end the object. Returns a reference
+ * to its hold, or NULL with an exception.
+ */
+static struct hold *asked_hold(PyObject *self, struct asked *a, PyObject *const *args,
+			       Py_ssize_t nargs, PyObject *names)
 {
 	struct hold *h = exported_hold(self);
-	DLManagedTensorVersioned *m;
-	struct asked a;
 
-	if (!h || parse_asked(&a, &h->managed->dl_tensor, args, nargs, names))
+	if (!h)
 		return NULL;
+	if (!parse_asked(a, &h->managed->dl_tensor, args, nargs, names)) {
+		if (((struct array *)self)->hold == h)
+			return h;
+		raise_ended(self, PyExc_BufferError);
+	}
+	return hold_unref_py(h);
+}
+
+static PyObject *tensor_capsule(PyObject *self, struct hold *h, const struct asked *a)
+{
+	DLManagedTensorVersioned *m;
+
 	if (hold_on_gpu(h))
-		return gpu_dlpack((struct array *)self, h, &a);
-	if (a.copy)
-		return capsule_of(export_copied(h, a.versioned), a.versioned);
-	if (!hold_read_only(h) || a.honours_read_only)
-		return capsule_of(export_shared(h, a.versioned), a.versioned);
-	if (!a.versioned) {
+		return gpu_dlpack((struct array *)self, h, a);
+	if (a->copy)
+		return capsule_of(export_copied(h, a->versioned), a->versioned);
+	if (!hold_read_only(h) || a->honours_read_only)
+		return capsule_of(export_shared(h, a->versioned), a->versioned);
+	if (!a->versioned) {
 		PyErr_SetString(
 			PyExc_BufferError,
 			"__dlpack__: the tensor is read-only, which a DLPack capsule without a version "
@@ -441,21 +554,37 @@ PyObject *tensor_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 	return m ? capsule_versioned(m) : NULL;
 }
 
-PyObject *draft_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+PyObject *tensor_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
-	struct hold *h = exported_hold(self);
+	WITH_LOCK;
 	struct asked a;
+	struct hold *h = asked_hold(self, &a, args, nargs, names);
+	PyObject *capsule = h ? tensor_capsule(self, h, &a) : NULL;
 
-	if (!h || parse_asked(&a, &h->managed->dl_tensor, args, nargs, names))
-		return NULL;
-	if (a.copy && hold_on_gpu(h)) {
+	hold_unref_py(h);
+	return capsule;
+}
+
+static PyObject *draft_capsule(PyObject *self, struct hold *h, const struct asked *a)
+{
+	if (a->copy && hold_on_gpu(h)) {
 		refuse_gpu_copy();
 		return NULL;
 	}
-	if (a.copy)
-		return capsule_of(export_copied(h, a.versioned), a.versioned);
-	draft_used_on((struct draft *)self, a.stream);
-	return capsule_of(export_shared(h, a.versioned), a.versioned);
+	if (a->copy)
+		return capsule_of(export_copied(h, a->versioned), a->versioned);
+	draft_used_on((struct draft *)self, a->stream);
+	return capsule_of(export_shared(h, a->versioned), a->versioned);
+}
+
+PyObject *draft_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+	struct asked a;
+	struct hold *h = asked_hold(self, &a, args, nargs, names);
+	PyObject *capsule = h ? draft_capsule(self, h, &a) : NULL;
+
+	hold_unref_py(h);
+	return capsule;
 }
 
 /* ---- The C exchange interface ---- */
@@ -475,7 +604,8 @@ static int api_allocate(DLTensor *prototype, DLManagedTensorVersioned **out, voi
 		if (t.shape[i] < 0 || __builtin_mul_overflow(bytes, (uint64_t)t.shape[i], &bytes))
 			bits = 0;
 	if (t.ndim < 0 || !bits || __builtin_mul_overflow(bytes, bits, &bytes)) {
-		SetError(error_ctx, "ValueError", "the prototype must have a shape and an element type");
+		SetError(error_ctx, "ValueError",
+			 "the prototype must have a shape and an element type");
 		return -1;
 	}
 	bytes = bytes / 8 + (bytes % 8 != 0);
@@ -519,12 +649,14 @@ static struct export *api_export_gpu(PyObject *self, struct hold *h)
 /* A consumer of this interface cannot say whether it honours READ_ONLY. */
 static int api_from_py(void *py_object, DLManagedTensorVersioned **out)
 {
+	WITH_LOCK;
 	PyObject *self = py_object;
 	struct export *e;
 	struct hold *h;
 
 	if (!is_tensor(self) && !is_draft(self)) {
-		PyErr_Format(PyExc_TypeError, "expected a tensorlease tensor, not %R", Py_TYPE(self));
+		PyErr_Format(PyExc_TypeError, "expected a tensorlease tensor, not %R",
+			     Py_TYPE(self));
 		return -1;
 	}
 	h = exported_hold(self);
@@ -532,13 +664,12 @@ static int api_from_py(void *py_object, DLManagedTensorVersioned **out)
 		return -1;
 	if (!hold_on_gpu(h) && hold_read_only(h)) {
 		*out = remapped(h);
-		return *out ? 0 : -1;
+	} else {
+		e = hold_on_gpu(h) ? api_export_gpu(self, h) : export_shared(h, true);
+		*out = e ? &e->versioned : NULL;
 	}
-	e = hold_on_gpu(h) ? api_export_gpu(self, h) : export_shared(h, true);
-	if (!e)
-		return -1;
-	*out = &e->versioned;
-	return 0;
+	hold_unref_py(h);
+	return *out ? 0 : -1;
 }
 
 static int api_to_py(DLManagedTensorVersioned *tensor, void **out)
@@ -546,12 +677,14 @@ static int api_to_py(DLManagedTensorVersioned *tensor, void **out)
 	PyObject *o;
 
 	if (tensor->version.major != DLPACK_MAJOR_VERSION) {
-		PyErr_Format(PyExc_BufferError, "the tensor is of DLPack %u.%u; only 1.x is supported",
+		PyErr_Format(PyExc_BufferError,
+			     "the tensor is of DLPack %u.%u; only 1.x is supported",
 			     tensor->version.major, tensor->version.minor);
 		return -1;
 	}
 	if (tensor->dl_tensor.ndim < 0) {
-		PyErr_SetString(PyExc_BufferError, "the tensor has a negative number of dimensions");
+		PyErr_SetString(PyExc_BufferError,
+				"the tensor has a negative number of dimensions");
 		return -1;
 	}
 	o = tensor_from(tensor);
@@ -565,7 +698,8 @@ static int api_stream(DLDeviceType type, int32_t id, void **out)
 {
 	(void)id;
 	if (type != kDLCPU && type != kDLCUDA) {
-		PyErr_SetString(PyExc_BufferError, "tensorlease works on CPUs and on CUDA's GPUs only");
+		PyErr_SetString(PyExc_BufferError,
+				"tensorlease works on CPUs and on CUDA's GPUs only");
 		return -1;
 	}
 	*out = NULL; /* on a GPU: the legacy default stream */

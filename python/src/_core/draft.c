@@ -6,17 +6,24 @@
  * address.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <tensorlease/cuda.h>
 
 #include "cuda.h"
 #include "draft.h"
+#include "lock.h"
 
 PyTypeObject *draft_base;
 
 static allocfunc allocate;
+static unsigned forks; /* between the process that loaded us and this one */
+
+static void count_fork(void)
+{
+	forks++;
+}
 
 bool is_draft(PyObject *o)
 {
@@ -63,9 +70,16 @@ PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
 		return NULL;
 	}
 	d->array.hold = h;
+#ifdef Py_GIL_DISABLED
+	d->weak = PyWeakref_NewRef((PyObject *)d, NULL);
+	if (!d->weak) {
+		Py_DECREF(d); /* aborts the draft */
+		return NULL;
+	}
+#endif
 	d->client = (struct client *)Py_NewRef(c);
 	d->name = Py_NewRef(name);
-	d->pid = getpid();
+	d->forks = forks;
 	d->state = DRAFT_OPEN;
 	d->handle = hold_on_gpu(h) ? draft : NULL;
 	draft_link(c, d);
@@ -131,11 +145,25 @@ static bool draft_stream_known(const struct draft *d)
 	return false;
 }
 
+/* Returns a reference, or NULL if the draft is going away and waits for the lock. */
+static struct draft *draft_alive(struct draft *d)
+{
+#ifdef Py_GIL_DISABLED
+	PyObject *alive = NULL;
+
+	if (PyWeakref_GetRef(d->weak, &alive) < 0)
+		PyErr_Clear();
+	return (struct draft *)alive;
+#else
+	return (struct draft *)Py_NewRef(d);
+#endif
+}
+
 struct draft *draft_with_bytes_at(struct client *c, const void *data)
 {
 	for (struct draft *d = c->drafts; data && d; d = d->next)
 		if (d->array.hold && d->array.hold->managed->dl_tensor.data == data)
-			return d;
+			return draft_alive(d);
 	return NULL;
 }
 
@@ -143,9 +171,11 @@ static struct hold *draft_take(struct draft *d)
 {
 	struct hold *h = array_hold((PyObject *)d);
 
-	if (h && d->pid != getpid()) {
-		raise_text(-ESTALE,
-			   "the draft belongs to the process that created it, not to its child after fork()");
+	if (h && d->forks != forks) {
+		raise_text(
+			-ESTALE,
+			"the draft belongs to the process that created it, not to its child after fork(): "
+			"the child may fill it, and that process commits it");
 		return NULL;
 	}
 	return h;
@@ -190,6 +220,7 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 static PyObject *draft_commit(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 			      PyObject *names)
 {
+	WITH_LOCK;
 	struct draft *d = (struct draft *)self;
 	PyObject *metadata = NULL, *wait = NULL, *stream = NULL;
 	const struct keyword keywords[] = {
@@ -219,6 +250,7 @@ static PyObject *draft_commit(PyObject *self, PyObject *const *args, Py_ssize_t 
 
 static PyObject *draft_abort(PyObject *self, PyObject *unused)
 {
+	WITH_LOCK;
 	struct draft *d = (struct draft *)self;
 
 	(void)unused;
@@ -227,16 +259,39 @@ static PyObject *draft_abort(PyObject *self, PyObject *unused)
 	Py_RETURN_NONE;
 }
 
+/* A client may refer to its drafts. */
+static int draft_traverse(PyObject *self, visitproc visit, void *arg)
+{
+	Py_VISIT(Py_TYPE(self));
+	Py_VISIT(((struct draft *)self)->client);
+	return 0;
+}
+
+static int draft_clear(PyObject *self)
+{
+	WITH_LOCK;
+	struct draft *d = (struct draft *)self;
+
+	draft_ended(d, d->state == DRAFT_OPEN ? DRAFT_ABORTED : d->state);
+	Py_CLEAR(d->client);
+	return 0;
+}
+
 static void draft_dealloc(PyObject *self)
 {
+	WITH_LOCK;
 	struct draft *d = (struct draft *)self;
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
+	PyObject_GC_UnTrack(self);
 	draft_ended(d, DRAFT_ABORTED);
 	array_deinit(self);
 	Py_CLEAR(d->client);
 	Py_CLEAR(d->name);
+#ifdef Py_GIL_DISABLED
+	Py_CLEAR(d->weak);
+#endif
 	end(self);
 	Py_DECREF(type);
 }
@@ -251,12 +306,14 @@ static PyObject *draft_refuse_new(PyTypeObject *type, PyObject *args, PyObject *
 
 static PyObject *get_name(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	(void)unused;
 	return Py_NewRef(((struct draft *)self)->name);
 }
 
 static PyObject *get_version(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	struct draft *d = (struct draft *)self;
 
 	(void)unused;
@@ -267,12 +324,14 @@ static PyObject *get_version(PyObject *self, void *unused)
 
 static PyObject *get_stream(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	(void)unused;
 	return stream_number(((struct draft *)self)->stream);
 }
 
 static int set_stream_attribute(PyObject *self, PyObject *value, void *unused)
 {
+	WITH_LOCK;
 	struct draft *d = (struct draft *)self;
 	intptr_t stream;
 
@@ -281,7 +340,7 @@ static int set_stream_attribute(PyObject *self, PyObject *value, void *unused)
 		PyErr_SetString(PyExc_TypeError, "stream must be an int or a stream object");
 		return -1;
 	}
-	if (!array_hold(self) || parse_stream(value, &stream))
+	if (parse_stream(value, &stream) || !array_hold(self)) /* in this order: it may run code */
 		return -1;
 	if (!d->handle) {
 		raise_text(-EINVAL, "the draft is on the CPU, which has no streams");
@@ -293,32 +352,42 @@ static int set_stream_attribute(PyObject *self, PyObject *value, void *unused)
 
 static PyObject *get_state(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	static const char *const texts[] = { "open", "committed", "aborted" };
 
 	(void)unused;
 	return PyUnicode_InternFromString(texts[((struct draft *)self)->state]);
 }
 
-/* A child of fork() does not have this memory: touching it would be a SIGSEGV. */
+/* A child inherits its parent's drafts, and a grandchild does not: touching one is a SIGSEGV there.
+ */
+static bool draft_is_here(PyObject *self)
+{
+	const struct draft *d = (struct draft *)self;
+
+	if (d->array.hold && hold_on_gpu(d->array.hold))
+		return hold_usable(d->array.hold);
+	if (forks - d->forks < 2)
+		return true;
+	PyErr_SetString(
+		PyExc_BufferError,
+		"the draft belongs to the process that created it: its children after fork() may fill it, "
+		"but not their children");
+	return false;
+}
+
 static int draft_get_buffer(PyObject *self, Py_buffer *view, int flags)
 {
+	WITH_LOCK;
 	view->obj = NULL;
-	if (((struct draft *)self)->pid != getpid()) {
-		PyErr_SetString(PyExc_BufferError,
-				"the draft belongs to the process that created it, not to its child after fork()");
-		return -1;
-	}
-	return array_get_buffer(self, view, flags);
+	return draft_is_here(self) ? array_get_buffer(self, view, flags) : -1;
 }
 
 static PyObject *draft_dlpack_here(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 				   PyObject *names)
 {
-	if (((struct draft *)self)->pid == getpid())
-		return draft_dlpack(self, args, nargs, names);
-	PyErr_SetString(PyExc_BufferError,
-			"the draft belongs to the process that created it, not to its child after fork()");
-	return NULL;
+	WITH_LOCK;
+	return draft_is_here(self) ? draft_dlpack(self, args, nargs, names) : NULL;
 }
 
 static PyMethodDef methods[] = {
@@ -337,6 +406,7 @@ static PyMethodDef methods[] = {
 	{ "__dlpack__", FASTCALL(draft_dlpack_here), METH_FASTCALL | METH_KEYWORDS, NULL },
 	{ "__dlpack_device__", array_dlpack_device, METH_NOARGS, NULL },
 	{ "_share", array_share, METH_NOARGS, NULL },
+	{ "_view", array_view, METH_VARARGS, NULL },
 	{ 0 },
 };
 
@@ -348,11 +418,13 @@ static PyGetSetDef getters[] = {
 	{ "nbytes", array_get_nbytes, NULL, "How many bytes the elements take.", NULL },
 	{ "ndim", array_get_ndim, NULL, "How many dimensions there are.", NULL },
 	{ "size", array_get_size, NULL, "How many elements there are.", NULL },
-	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element, an int, or a float for packed types.",
-	  NULL },
+	{ "itemsize", array_get_itemsize, NULL,
+	  "Bytes of an element, an int, or a float for packed types.", NULL },
 	{ "device", array_get_device, NULL, "The device, a str such as 'cpu' or 'cuda:0'.", NULL },
-	{ "name", get_name, NULL, "The name under which it will be published, or was published.", NULL },
-	{ "version", get_version, NULL, "The version that was published; None before the commit.", NULL },
+	{ "name", get_name, NULL, "The name under which it will be published, or was published.",
+	  NULL },
+	{ "version", get_version, NULL, "The version that was published; None before the commit.",
+	  NULL },
 	{ "stream", get_stream, set_stream_attribute,
 	  "On a GPU, the stream that writes the draft: an int, or None if nobody has named one. It can be set.",
 	  NULL },
@@ -365,6 +437,8 @@ static PyGetSetDef getters[] = {
 static PyType_Slot slots[] = {
 	{ Py_tp_new, draft_refuse_new },
 	{ Py_tp_dealloc, draft_dealloc },
+	{ Py_tp_traverse, draft_traverse },
+	{ Py_tp_clear, draft_clear },
 	{ Py_tp_methods, methods },
 	{ Py_tp_getset, getters },
 	{ Py_bf_getbuffer, draft_get_buffer },
@@ -375,7 +449,7 @@ static PyType_Slot slots[] = {
 static PyType_Spec spec = {
 	.name = "tensorlease._core.Draft",
 	.basicsize = sizeof(struct draft),
-	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
 	.slots = slots,
 };
 
@@ -384,6 +458,10 @@ int draft_init(PyObject *module)
 	draft_base = (PyTypeObject *)PyType_FromSpec(&spec);
 	if (!draft_base)
 		return -1;
+	if (pthread_atfork(NULL, NULL, count_fork)) {
+		PyErr_NoMemory();
+		return -1;
+	}
 	allocate = (allocfunc)PyType_GetSlot(draft_base, Py_tp_alloc);
 	return dlpack_init(draft_base) ||
 			       PyModule_AddObjectRef(module, "Draft", (PyObject *)draft_base)

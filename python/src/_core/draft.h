@@ -1,8 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of drafts that client.c needs. */
+/* The Draft, and what publishing needs of it. */
 #pragma once
 
-#include "core.h"
+#include "array.h"
+
+struct draft {
+	struct array array;    /* has no hold once it has ended */
+	struct client *client; /* a reference */
+	PyObject *name;	       /* a str */
+#ifdef Py_GIL_DISABLED
+	PyObject *weak; /* to find out whether the draft is going away */
+#endif
+	struct draft *next, **link; /* in the client's list of open drafts, borrowed */
+	unsigned long long version; /* set when it is committed */
+	unsigned forks;		    /* how many there were on the way to the process that made it */
+	tl_draft *handle;	    /* on a GPU: for tl_draft_set_stream(), while there is a hold */
+	intptr_t stream;	    /* the stream that writes it, as far as is known */
+	bool stream_said;	    /* by the user, so that no other counts */
+	bool many_streams;	    /* consumers asked for several */
+	enum draft_state { DRAFT_OPEN, DRAFT_COMMITTED, DRAFT_ABORTED } state;
+};
+
+PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft);
 
 /*
  * Commits the draft under @name. Sets *version if asked for, and *copied (may be NULL). Returns 0,
@@ -21,5 +40,5 @@ void draft_used_on(struct draft *d, intptr_t stream);
 /* On a GPU: notes the stream that the user names; TL_STREAM_DEFAULT if none. */
 void draft_say_stream(struct draft *d, intptr_t stream);
 
-/* Returns the open draft whose bytes begin at that address, borrowed, or NULL. */
+/* Returns a reference to the open draft whose bytes begin at that address, or NULL. */
 struct draft *draft_with_bytes_at(struct client *c, const void *data);

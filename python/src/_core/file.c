@@ -3,8 +3,10 @@
 #include <errno.h>
 #include <string.h>
 
-#include "transfer/transfer.h"
+#include "cuda.h"
 #include "file.h"
+#include "lock.h"
+#include "transfer/transfer.h"
 #include "wait.h"
 
 #define LOOK_NS INT64_C(100000000) /* how often Ctrl-C and close() are looked for */
@@ -102,7 +104,7 @@ static enum file_format find_format(const char *name, const char *path)
 	else
 		raise_text(
 			-EINVAL,
-			"'%s' does not end in .npy, .npz, .safetensors or .pb: name its format with format=",
+			"path '%s' does not end in .npy, .npz, .safetensors or .pb: name its format with format=",
 			path);
 	return FILE_FORMAT_UNKNOWN;
 }
@@ -143,92 +145,147 @@ static int parse_file(struct arguments *a, PyObject *self, PyObject *prefix, PyO
 
 /* ---- load ---- */
 
-static PyObject *loaded_names(const struct tensor_file *f, const char *prefix)
-{
-	PyObject *names = PyList_New((Py_ssize_t)f->count);
+struct loading {
+	struct arguments arguments;
+	PyObject *paths; /* a list of bytes, which the files refer to */
+	struct tensor_file *files;
+	size_t count; /* of those that are open */
+	tl_put_options options;
+	tl_get_options target; /* its device */
+	char why[FILE_ERROR_TEXT];
+};
 
-	for (size_t i = 0; names && i < f->count; i++) {
+static int add_names(PyObject *names, const struct tensor_file *f, const char *prefix)
+{
+	int r = 0;
+
+	for (size_t i = 0; !r && i < f->count; i++) {
 		char *text = transfer_name(f, i, prefix);
 		PyObject *name = text ? PyUnicode_FromString(text) : PyErr_NoMemory();
 
 		free(text);
-		if (!name)
-			Py_CLEAR(names);
-		else
-			PyList_SetItem(names, (Py_ssize_t)i, name);
+		r = name ? PyList_Append(names, name) : -1;
+		Py_XDECREF(name);
 	}
-	return names;
+	return r;
 }
 
-static PyObject *loaded_notes(const struct tensor_file *f)
+static int add_notes(PyObject *notes, const struct tensor_file *f)
 {
-	PyObject *notes = PyDict_New();
+	int r = 0;
 
-	for (size_t i = 0; notes && i < f->note_count; i++) {
+	for (size_t i = 0; !r && i < f->note_count; i++) {
 		PyObject *text = PyUnicode_DecodeUTF8(
 			f->notes[i].text, (Py_ssize_t)strlen(f->notes[i].text), "replace");
 
-		if (!text || PyDict_SetItemString(notes, f->notes[i].key, text))
-			Py_CLEAR(notes);
+		r = text ? PyDict_SetItemString(notes, f->notes[i].key, text) : -1;
 		Py_XDECREF(text);
 	}
-	return notes;
+	return r;
 }
 
-struct loading {
-	struct arguments *arguments;
-	struct tensor_file *file;
-	char why[FILE_ERROR_TEXT];
-};
+static PyObject *loaded(const struct loading *l)
+{
+	PyObject *names = PyList_New(0), *notes = PyDict_New();
+	int r = names && notes ? 0 : -1;
+
+	for (size_t i = 0; !r && i < l->count; i++) {
+		r = add_names(names, &l->files[i], l->arguments.prefix);
+		if (!r)
+			r = add_notes(notes, &l->files[i]);
+	}
+	if (!r)
+		return Py_BuildValue("NN", names, notes);
+	Py_XDECREF(names);
+	Py_XDECREF(notes);
+	return NULL;
+}
 
 static int load_attempt(void *context, int64_t timeout_ns)
 {
 	struct loading *l = context;
-	struct telling *t = &l->arguments->telling;
+	struct telling *t = &l->arguments.telling;
 
-	return transfer_load(t->client->client, l->file, l->arguments->prefix, timeout_ns, tell, t,
-			     l->why);
+	l->options.timeout_ns = timeout_ns;
+	return transfer_load(t->client->client, l->files, l->count, l->arguments.prefix,
+			     l->target.device, &l->options, tell, t, l->why);
 }
 
-static PyObject *load_file(struct arguments *a, struct tensor_file *f, int64_t timeout_ns)
+/* Opens another file; the arguments are parsed anew for each, and stay valid. */
+static int loading_open(struct loading *l, PyObject *self, PyObject *prefix, PyObject *path,
+			PyObject *format, PyObject *progress)
 {
-	struct loading l = { .arguments = a, .file = f };
+	struct arguments *a = &l->arguments;
+	int r = parse_file(a, self, prefix, path, format, progress) ||
+		PyList_Append(l->paths, a->path);
+
+	Py_CLEAR(a->path);
+	if (r)
+		return -1;
+	Py_BEGIN_ALLOW_THREADS;
+	r = file_open(&l->files[l->count], a->path_text, a->format, l->why, sizeof(l->why));
+	Py_END_ALLOW_THREADS;
+	if (r) {
+		raise_file(r, l->why);
+		return -1;
+	}
+	l->count++;
+	return 0;
+}
+
+static void loading_deinit(struct loading *l)
+{
+	while (l->count)
+		file_close(&l->files[--l->count]);
+	PyMem_Free(l->files);
+	Py_XDECREF(l->paths);
+}
+
+static PyObject *load_files(struct loading *l, int64_t timeout_ns)
+{
+	struct client *c = l->arguments.telling.client;
 	int r;
 
-	a->telling.thread = PyThreadState_Get();
-	r = client_with_space(a->telling.client, load_attempt, &l, timeout_ns);
-	if (r)
-		return r < 0 ? raise_any(r, l.why) : NULL;
-	return Py_BuildValue("NN", loaded_names(f, a->prefix), loaded_notes(f));
+	if (!client_begin(c))
+		return NULL;
+	l->arguments.telling.thread = PyThreadState_Get();
+	r = client_with_space(c, load_attempt, l, timeout_ns);
+	if (r < 0)
+		raise_any(r, l->why);
+	client_end(c);
+	return r ? NULL : loaded(l);
 }
 
-/* _load(prefix, path, format or None, timeout, progress) -> (names, texts of the file) */
+/*
+ * _load(prefix, paths: tuple, format or None, timeout, progress, (ttl, owner_bound, evictable),
+ * device or None)
+ * -> (names, texts of the files)
+ */
 PyObject *file_load(PyObject *self, PyObject *args)
 {
-	PyObject *prefix, *path, *format, *timeout, *progress, *result = NULL;
-	char why[FILE_ERROR_TEXT];
-	struct arguments a;
-	struct tensor_file f;
+	WITH_LOCK;
+	PyObject *prefix, *paths, *format, *timeout, *progress, *result = NULL;
+	PyObject *ttl, *bound, *evictable, *device;
+	struct loading l = { .options = { .size = sizeof(l.options) },
+			     .target.device = { kDLCPU, 0 } };
 	int64_t timeout_ns;
 	int r;
 
-	if (!PyArg_ParseTuple(args, "OOOOO", &prefix, &path, &format, &timeout, &progress) ||
-	    parse_seconds("timeout", timeout, &timeout_ns))
+	if (!PyArg_ParseTuple(args, "OO!OOO(OOO)O", &prefix, &PyTuple_Type, &paths, &format,
+			      &timeout, &progress, &ttl, &bound, &evictable, &device) ||
+	    parse_target(device, &l.target) || parse_seconds("timeout", timeout, &timeout_ns) ||
+	    parse_lifetime(ttl, bound, evictable, &l.options.ttl_ns, &l.options.lifetime))
 		return NULL;
-	if (!parse_file(&a, self, prefix, path, format, progress) &&
-	    client_begin(a.telling.client)) {
-		Py_BEGIN_ALLOW_THREADS;
-		r = file_open(&f, a.path_text, a.format, why, sizeof(why));
-		Py_END_ALLOW_THREADS;
-		if (r)
-			raise_file(r, why);
-		else
-			result = load_file(&a, &f, timeout_ns);
-		if (!r)
-			file_close(&f);
-		client_end(a.telling.client);
-	}
-	Py_CLEAR(a.path);
+	l.paths = PyList_New(0);
+	l.files = PyMem_Calloc((size_t)PyTuple_Size(paths) + 1, sizeof(*l.files));
+	r = l.paths && l.files ? 0 : -1;
+	if (r)
+		PyErr_NoMemory();
+	for (Py_ssize_t i = 0; !r && i < PyTuple_Size(paths); i++)
+		r = loading_open(&l, self, prefix, PyTuple_GetItem(paths, i), format, progress);
+	if (!r)
+		result = load_files(&l, timeout_ns);
+	loading_deinit(&l);
 	return result;
 }
 
@@ -249,7 +306,44 @@ static PyObject *saved_names(const struct snapshot *t)
 	return names;
 }
 
-static PyObject *save_file(struct arguments *a)
+/* Texts for the file, of a dict of them. */
+struct notes {
+	struct file_note *notes;
+	PyObject *items; /* what owns the texts */
+	size_t count;
+};
+
+static int notes_init(struct notes *n, PyObject *metadata)
+{
+	*n = (struct notes){ 0 };
+	if (metadata == Py_None)
+		return 0;
+	n->items = PySequence_Tuple(metadata);
+	n->notes = n->items ? PyMem_Calloc((size_t)PyTuple_Size(n->items) + 1, sizeof(*n->notes))
+			    : NULL;
+	if (!n->notes)
+		return n->items ? (PyErr_NoMemory(), -1) : -1;
+	for (Py_ssize_t i = 0; i < PyTuple_Size(n->items); i++) {
+		PyObject *pair = PyTuple_GetItem(n->items, i);
+		const char *key = text_utf8("a key of metadata", PyTuple_GetItem(pair, 0));
+		const char *text = key ? text_utf8("a value of metadata", PyTuple_GetItem(pair, 1))
+				       : NULL;
+
+		if (!text)
+			return -1;
+		n->notes[n->count++] = (struct file_note){ .key = (char *)key,
+							   .text = (char *)text };
+	}
+	return 0;
+}
+
+static void notes_deinit(struct notes *n)
+{
+	Py_XDECREF(n->items);
+	PyMem_Free(n->notes);
+}
+
+static PyObject *save_file(struct arguments *a, const struct notes *n)
 {
 	tl_client *client = a->telling.client->client;
 	PyObject *names = NULL;
@@ -260,7 +354,8 @@ static PyObject *save_file(struct arguments *a)
 	a->telling.thread = PyEval_SaveThread();
 	picked = snapshot_get_for_file(&t, client, a->prefix, a->format, why);
 	if (!picked)
-		r = snapshot_save(&t, a->path_text, a->format, tell, &a->telling, why);
+		r = snapshot_save(&t, a->path_text, a->format, n->notes, n->count, tell,
+				  &a->telling, why);
 	PyEval_RestoreThread(a->telling.thread);
 	if (picked && *why)
 		raise_text(picked, "%s", why);
@@ -272,19 +367,22 @@ static PyObject *save_file(struct arguments *a)
 	return names;
 }
 
-/* _save(prefix, path, format or None, progress) -> names */
+/* _save(prefix, path, format or None, progress, pairs of texts or None) -> names */
 PyObject *file_save(PyObject *self, PyObject *args)
 {
-	PyObject *prefix, *path, *format, *progress, *result = NULL;
-	struct arguments a;
+	WITH_LOCK;
+	PyObject *prefix, *path, *format, *progress, *metadata, *result = NULL;
+	struct arguments a = { 0 };
+	struct notes n;
 
-	if (!PyArg_ParseTuple(args, "OOOO", &prefix, &path, &format, &progress))
+	if (!PyArg_ParseTuple(args, "OOOOO", &prefix, &path, &format, &progress, &metadata))
 		return NULL;
-	if (!parse_file(&a, self, prefix, path, format, progress) &&
+	if (!notes_init(&n, metadata) && !parse_file(&a, self, prefix, path, format, progress) &&
 	    client_begin(a.telling.client)) {
-		result = save_file(&a);
+		result = save_file(&a, &n);
 		client_end(a.telling.client);
 	}
 	Py_CLEAR(a.path);
+	notes_deinit(&n);
 	return result;
 }

@@ -9,19 +9,24 @@
 #include <tensorlease/cuda.h>
 
 #include "cuda.h"
+#include "lock.h"
 #include "look.h"
 
 static PyObject *info_tuple(const tl_info *info)
 {
-	return Py_BuildValue("(sKNNKKNky#NN)", info->name, (unsigned long long)info->version,
-			     shape_tuple(info->ndim, info->shape), dtype_text(info->dtype),
-			     (unsigned long long)info->nbytes,
-			     (unsigned long long)info->committed_ns, device_text(info->device),
-			     (unsigned long)info->uid, (const char *)info->metadata,
-			     (Py_ssize_t)info->metadata_size,
-			     info->device.device_type == kDLCPU ? Py_NewRef(Py_None)
-								: uuid_text(info->device_uuid),
-			     PyBool_FromLong(info->lost));
+	return Py_BuildValue(
+		"(sKNNKKNky#NNNNNk)", info->name, (unsigned long long)info->version,
+		shape_tuple(info->ndim, info->shape), dtype_text(info->dtype),
+		(unsigned long long)info->nbytes, (unsigned long long)info->committed_ns,
+		device_text(info->device), (unsigned long)info->uid, (const char *)info->metadata,
+		(Py_ssize_t)info->metadata_size,
+		info->device.device_type == kDLCPU ? Py_NewRef(Py_None)
+						   : uuid_text(info->device_uuid),
+		PyBool_FromLong(info->lost),
+		PyBool_FromLong(info->lifetime & TL_LIFETIME_OWNER_BOUND),
+		PyBool_FromLong(info->lifetime & TL_LIFETIME_EVICTABLE),
+		info->ttl_ns ? PyFloat_FromDouble((double)info->ttl_ns / 1e9) : Py_NewRef(Py_None),
+		(unsigned long)info->ring);
 }
 
 static int stat_name(struct client *c, PyObject *name, tl_info *info)
@@ -44,6 +49,7 @@ static int stat_name(struct client *c, PyObject *name, tl_info *info)
 
 PyObject *look_stat(PyObject *self, PyObject *name)
 {
+	WITH_LOCK;
 	tl_info info = { .size = sizeof(info) };
 
 	return stat_name((struct client *)self, name, &info) ? NULL : info_tuple(&info);
@@ -71,6 +77,7 @@ static bool is_there(struct client *c, PyObject *name)
 
 int look_contains(PyObject *self, PyObject *name)
 {
+	WITH_LOCK;
 	tl_info info = { .size = sizeof(info) };
 	int r;
 
@@ -85,7 +92,8 @@ int look_contains(PyObject *self, PyObject *name)
 	return 0;
 }
 
-/* ---- Listings: the library calls back without the GIL, which is taken for many items at once ---- */
+/* ---- Listings: the library calls back without the GIL, which is taken for many items at once ----
+ */
 
 enum { BATCH = 128 };
 
@@ -224,6 +232,7 @@ static PyObject *listing_end(struct listing *l, struct client *c, int r)
 
 PyObject *look_list(PyObject *self, PyObject *prefix)
 {
+	WITH_LOCK;
 	struct client *c = (struct client *)self;
 	struct listing l = { .make = make_info, .size = sizeof(tl_info) };
 	const char *text = text_utf8("prefix", prefix);
@@ -235,6 +244,7 @@ PyObject *look_list(PyObject *self, PyObject *prefix)
 
 PyObject *look_clients(PyObject *self, PyObject *unused)
 {
+	WITH_LOCK;
 	struct client *c = (struct client *)self;
 	struct listing l = { .make = make_client, .size = sizeof(tl_client_info) };
 
@@ -246,6 +256,7 @@ PyObject *look_clients(PyObject *self, PyObject *unused)
 
 PyObject *look_devices(PyObject *self, PyObject *unused)
 {
+	WITH_LOCK;
 	struct client *c = (struct client *)self;
 	struct listing l = { .make = make_device, .size = sizeof(tl_device_usage) };
 
@@ -257,6 +268,7 @@ PyObject *look_devices(PyObject *self, PyObject *unused)
 
 PyObject *look_holdings(PyObject *self, PyObject *id)
 {
+	WITH_LOCK;
 	struct client *c = (struct client *)self;
 	struct listing l = { .make = make_holding, .size = sizeof(tl_holding) };
 	uint64_t number;
@@ -268,6 +280,7 @@ PyObject *look_holdings(PyObject *self, PyObject *id)
 
 PyObject *look_status(PyObject *self, PyObject *unused)
 {
+	WITH_LOCK;
 	struct client *c = (struct client *)self;
 	tl_status s = { .size = sizeof(s) };
 	int r;
@@ -283,11 +296,14 @@ PyObject *look_status(PyObject *self, PyObject *unused)
 	client_end(c);
 	if (r)
 		return NULL;
-	return Py_BuildValue("(sKKKKKkkkkkkkk)", s.address, (unsigned long long)s.started_ns,
-			     (unsigned long long)s.capacity, (unsigned long long)s.bytes_used,
-			     (unsigned long long)s.bytes_warm, (unsigned long long)s.commits,
-			     (unsigned long)s.tensors, (unsigned long)s.retired,
-			     (unsigned long)s.drafts, (unsigned long)s.segments,
-			     (unsigned long)s.clients, (unsigned long)s.max_tensors,
-			     (unsigned long)s.max_clients, (unsigned long)s.daemon_pid);
+	return Py_BuildValue(
+		"(sKKKKKkkkkkkkkKKKKskkk)", s.address, (unsigned long long)s.started_ns,
+		(unsigned long long)s.capacity, (unsigned long long)s.bytes_used,
+		(unsigned long long)s.bytes_warm, (unsigned long long)s.commits,
+		(unsigned long)s.tensors, (unsigned long)s.retired, (unsigned long)s.drafts,
+		(unsigned long)s.segments, (unsigned long)s.clients, (unsigned long)s.max_tensors,
+		(unsigned long)s.max_clients, (unsigned long)s.daemon_pid,
+		(unsigned long long)s.bytes_kept, (unsigned long long)s.longest_turn_ns,
+		(unsigned long long)s.restarts, (unsigned long long)s.restart_ns, s.restart_reason,
+		(unsigned long)s.keeper, (unsigned long)s.rings, (unsigned long)s.ring_slots);
 }

@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda.h"
+#include "lock.h"
 #include "many.h"
+#include "source.h"
 #include "transfer/transfer.h"
 #include "wait.h"
 
@@ -20,9 +23,32 @@ struct putting {
 	tl_group_item *items;
 	const DLTensor **sources;
 	struct part *parts;
-	size_t count; /* of the parts that have begun */
+	size_t count;	 /* of the parts that have begun */
+	intptr_t named;	 /* the stream that the caller named, or TL_STREAM_DEFAULT */
+	intptr_t stream; /* on which those on a GPU are copied */
+	bool on_gpu, sealed;
+	int64_t ttl_ns;
+	uint32_t lifetime;
 	char why[FILE_ERROR_TEXT];
 };
+
+/* As copy_options() of client.c: without a named stream the copies are made when the call returns.
+ */
+static int putting_stream(struct putting *p, const struct source *s)
+{
+	if (!source_on_gpu(s))
+		return 0;
+	if (p->on_gpu && p->stream != s->stream) {
+		PyErr_SetString(PyExc_ValueError,
+				"it is on another stream than the arrays before it: synchronise, "
+				"and put them with stream=-1");
+		return -1;
+	}
+	p->on_gpu = true;
+	p->stream = s->stream;
+	p->sealed = p->named == TL_STREAM_DEFAULT;
+	return 0;
+}
 
 /* Keeps @array and @metadata until putting_deinit(). */
 static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObject *metadata)
@@ -33,7 +59,7 @@ static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObj
 
 	if (!text)
 		return -1;
-	if (source_begin(&part->source, array, NULL)) {
+	if (source_begin(&part->source, array, &p->named)) {
 		raise_again_with_name(name);
 		return -1;
 	}
@@ -43,6 +69,10 @@ static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObj
 		return -1;
 	}
 	p->sources[p->count++] = &part->source.tensor;
+	if (putting_stream(p, &part->source)) {
+		raise_again_with_name(name);
+		return -1;
+	}
 	*item = (tl_group_item){
 		.name = text,
 		.shape = part->source.tensor.shape,
@@ -51,6 +81,8 @@ static int putting_add(struct putting *p, PyObject *name, PyObject *array, PyObj
 		.dlpack_flags = part->source.flags,
 		.metadata = part->metadata.len ? part->metadata.buf : NULL,
 		.metadata_size = (size_t)part->metadata.len,
+		.ttl_ns = p->ttl_ns,
+		.lifetime = p->lifetime,
 	};
 	return 0;
 }
@@ -68,10 +100,10 @@ static void putting_deinit(struct putting *p)
 
 static int putting_init(struct putting *p, PyObject *names, PyObject *arrays, PyObject *metadata)
 {
-	Py_ssize_t n = PyList_Size(names);
+	Py_ssize_t n = PyTuple_Size(names);
 
-	if (PyList_Size(arrays) != n || PyList_Size(metadata) != n) {
-		PyErr_SetString(PyExc_ValueError, "the lists must have the same length");
+	if (PyTuple_Size(arrays) != n || PyTuple_Size(metadata) != n) {
+		PyErr_SetString(PyExc_ValueError, "the tuples must have the same length");
 		return -1;
 	}
 	p->items = PyMem_Calloc((size_t)n + 1, sizeof(*p->items));
@@ -82,8 +114,8 @@ static int putting_init(struct putting *p, PyObject *names, PyObject *arrays, Py
 		return -1;
 	}
 	for (Py_ssize_t i = 0; i < n; i++)
-		if (putting_add(p, PyList_GetItem(names, i), PyList_GetItem(arrays, i),
-				PyList_GetItem(metadata, i)))
+		if (putting_add(p, PyTuple_GetItem(names, i), PyTuple_GetItem(arrays, i),
+				PyTuple_GetItem(metadata, i)))
 			return -1;
 	return 0;
 }
@@ -92,21 +124,28 @@ static int putting_attempt(void *context, int64_t timeout_ns)
 {
 	struct putting *p = context;
 
-	return transfer_put(p->client, p->items, p->sources, p->count, timeout_ns, p->why);
+	return transfer_put(p->client, p->items, p->sources, p->count, p->stream, p->sealed,
+			    timeout_ns, p->why);
 }
 
-/* _put_many(names, arrays, metadata, timeout); three lists of the same length */
+/*
+ * _put_many(names, arrays, metadata, timeout, (ttl, owner_bound, evictable), stream); three tuples
+ * of the same length, which no code that an array runs can change
+ */
 PyObject *many_put(PyObject *self, PyObject *args)
 {
+	WITH_LOCK;
 	struct client *c = (struct client *)self;
-	PyObject *names, *arrays, *metadata, *timeout;
+	PyObject *names, *arrays, *metadata, *timeout, *ttl, *bound, *evictable, *stream;
 	struct putting p = { 0 };
 	int64_t timeout_ns;
 	int r = -1;
 
-	if (!PyArg_ParseTuple(args, "O!O!O!O", &PyList_Type, &names, &PyList_Type, &arrays,
-			      &PyList_Type, &metadata, &timeout) ||
-	    parse_seconds("timeout", timeout, &timeout_ns))
+	if (!PyArg_ParseTuple(args, "O!O!O!O(OOO)O", &PyTuple_Type, &names, &PyTuple_Type, &arrays,
+			      &PyTuple_Type, &metadata, &timeout, &ttl, &bound, &evictable,
+			      &stream) ||
+	    parse_stream(stream, &p.named) || parse_seconds("timeout", timeout, &timeout_ns) ||
+	    parse_lifetime(ttl, bound, evictable, &p.ttl_ns, &p.lifetime))
 		return NULL;
 	if (!putting_init(&p, names, arrays, metadata) && client_begin(c)) {
 		p.client = c->client;
@@ -121,6 +160,108 @@ PyObject *many_put(PyObject *self, PyObject *args)
 	if (r)
 		return NULL;
 	Py_RETURN_NONE;
+}
+
+/* ---- Handing over ---- */
+
+/* What tl_publish_many() is given. The arrays are those of @put. */
+struct handing {
+	struct putting put;
+	const char **names;
+	DLManagedTensorVersioned *copied_from; /* those on the CPU, which stay ours */
+	DLManagedTensorVersioned **tensors;
+	tl_put_options options;
+	size_t copied;
+};
+
+static int handing_init(struct handing *h, PyObject *names, PyObject *arrays, PyObject *metadata)
+{
+	size_t n = (size_t)PyTuple_Size(names) + 1;
+
+	h->names = PyMem_Calloc(n, sizeof(*h->names));
+	h->copied_from = PyMem_Calloc(n, sizeof(*h->copied_from));
+	h->tensors = PyMem_Calloc(n, sizeof(DLManagedTensorVersioned *));
+	if (!h->names || !h->copied_from || !h->tensors) {
+		PyErr_NoMemory();
+		return -1;
+	}
+	if (putting_init(&h->put, names, arrays, metadata))
+		return -1;
+	for (size_t i = 0; i < h->put.count; i++) {
+		struct source *s = &h->put.parts[i].source;
+
+		h->names[i] = h->put.items[i].name;
+		h->copied_from[i] = (DLManagedTensorVersioned){
+			.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
+			.flags = s->flags,
+			.dl_tensor = s->tensor,
+		};
+		if (source_on_gpu(s) && source_own(s))
+			return -1;
+		h->tensors[i] = source_on_gpu(s) ? s->versioned : &h->copied_from[i];
+	}
+	return 0;
+}
+
+static void handing_deinit(struct handing *h)
+{
+	putting_deinit(&h->put);
+	PyMem_Free(h->tensors);
+	PyMem_Free(h->copied_from);
+	PyMem_Free(h->names);
+}
+
+static int handing_attempt(void *context, int64_t timeout_ns)
+{
+	struct handing *h = context;
+
+	h->options.timeout_ns = timeout_ns;
+	return tl_publish_many(h->put.client, h->names, h->tensors, h->put.count, &h->options,
+			       &h->copied);
+}
+
+/* Those on GPUs are the library's if they are published, or may be. */
+static void handing_done(struct handing *h, int r)
+{
+	if (r && r != -EINPROGRESS)
+		return;
+	for (size_t i = 0; i < h->put.count; i++)
+		if (source_on_gpu(&h->put.parts[i].source))
+			h->put.parts[i].source.versioned = NULL;
+}
+
+PyObject *many_publish(PyObject *self, PyObject *args)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	struct handing h = { .options = { .size = sizeof(h.options) } };
+	PyObject *names, *arrays, *metadata, *timeout, *ttl, *bound, *evictable, *stream, *sealed;
+	int64_t timeout_ns;
+	int r = -1, seals;
+
+	if (!PyArg_ParseTuple(args, "O!O!O!O(OOO)OO", &PyTuple_Type, &names, &PyTuple_Type, &arrays,
+			      &PyTuple_Type, &metadata, &timeout, &ttl, &bound, &evictable, &stream,
+			      &sealed) ||
+	    parse_stream(stream, &h.put.named) || parse_seconds("timeout", timeout, &timeout_ns) ||
+	    parse_lifetime(ttl, bound, evictable, &h.options.ttl_ns, &h.options.lifetime) ||
+	    (seals = PyObject_IsTrue(sealed)) < 0)
+		return NULL;
+	if (!handing_init(&h, names, arrays, metadata) && client_begin(c)) {
+		h.put.client = c->client;
+		h.options.stream = h.put.on_gpu ? h.put.stream : h.put.named;
+		h.options.flags = seals ? TL_PUBLISH_SEALED : 0;
+		if (h.put.count) { /* those of one are those of all */
+			h.options.metadata = h.put.items[0].metadata;
+			h.options.metadata_size = h.put.items[0].metadata_size;
+		}
+		r = client_with_space(c, handing_attempt, &h, timeout_ns);
+		if (r < 0)
+			raise_error(r);
+		handing_done(&h, r);
+		client_end(c);
+	}
+	handing_deinit(&h);
+	return r ? NULL : PyLong_FromSize_t(h.copied);
 }
 
 /* ---- Getting by name ---- */
@@ -210,7 +351,7 @@ static int many_take(struct client *c, struct getting *g, int64_t timeout_ns)
 
 static int getting_init(struct getting *g, PyObject *names)
 {
-	Py_ssize_t n = PyList_Size(names);
+	Py_ssize_t n = PyTuple_Size(names);
 
 	g->names = PyMem_Calloc((size_t)n + 1, sizeof(*g->names));
 	g->tensors = PyMem_Calloc((size_t)n + 1, sizeof(DLManagedTensorVersioned *));
@@ -219,7 +360,7 @@ static int getting_init(struct getting *g, PyObject *names)
 		return -1;
 	}
 	for (Py_ssize_t i = 0; i < n; i++) {
-		g->names[i] = name_utf8(PyList_GetItem(names, i));
+		g->names[i] = name_utf8(PyTuple_GetItem(names, i));
 		if (!g->names[i])
 			return -1;
 	}
@@ -227,16 +368,18 @@ static int getting_init(struct getting *g, PyObject *names)
 	return 0;
 }
 
-/* _get_many(names: list, timeout, mode) -> list of Tensors */
+/* _get_many(names: tuple, timeout, mode, device or None) -> list of Tensors */
 PyObject *many_get(PyObject *self, PyObject *args)
 {
+	WITH_LOCK;
 	struct client *c = (struct client *)self;
 	struct getting g = { .options = { .size = sizeof(g.options), .stream = TL_STREAM_NONE } };
-	PyObject *names, *timeout, *mode, *list = NULL;
+	PyObject *names, *timeout, *mode, *device, *list = NULL;
 	int64_t timeout_ns;
 
-	if (!PyArg_ParseTuple(args, "O!OO", &PyList_Type, &names, &timeout, &mode) ||
-	    parse_seconds("timeout", timeout, &timeout_ns) || parse_mode(mode, &g.options.mode))
+	if (!PyArg_ParseTuple(args, "O!OOO", &PyTuple_Type, &names, &timeout, &mode, &device) ||
+	    parse_seconds("timeout", timeout, &timeout_ns) || parse_mode(mode, &g.options.mode) ||
+	    parse_target(device, &g.options))
 		return NULL;
 	if (!getting_init(&g, names) && client_begin(c)) {
 		int r = many_take(c, &g, timeout_ns);
@@ -255,7 +398,7 @@ PyObject *many_get(PyObject *self, PyObject *args)
 struct getting_all {
 	tl_client *client;
 	const char *prefix;
-	enum tl_mode mode;
+	tl_get_options options;
 	struct snapshot found;
 	char why[FILE_ERROR_TEXT];
 };
@@ -263,7 +406,7 @@ struct getting_all {
 static int all_look(void *context)
 {
 	struct getting_all *g = context;
-	int r = snapshot_get(&g->found, g->client, g->prefix, g->mode, g->why);
+	int r = snapshot_get(&g->found, g->client, g->prefix, &g->options, g->why);
 
 	if (r == -EBUSY)
 		return -EAGAIN;
@@ -306,7 +449,9 @@ static int all_failed(const struct getting_all *g, int r, int64_t timeout_ns)
 
 static int all_take(struct client *c, struct getting_all *g, int64_t timeout_ns)
 {
-	const struct wait wait = { .look = all_look, .context = g };
+	const struct wait wait = { .item = { .name = g->prefix, .flags = TL_WAIT_PREFIX },
+				   .look = all_look,
+				   .context = g };
 	int r;
 
 	g->client = c->client;
@@ -322,17 +467,20 @@ static int all_take(struct client *c, struct getting_all *g, int64_t timeout_ns)
 	return r > 0 ? all_failed(g, *g->why ? -EAGAIN : -ENOENT, timeout_ns) : r;
 }
 
-/* _get_all(prefix, timeout, mode) -> dict of names and Tensors */
+/* _get_all(prefix, timeout, mode, device or None) -> dict of names and Tensors */
 PyObject *many_get_all(PyObject *self, PyObject *args)
 {
+	WITH_LOCK;
 	struct client *c = (struct client *)self;
-	PyObject *prefix, *timeout, *mode;
-	struct getting_all g = { 0 };
+	PyObject *prefix, *timeout, *mode, *device;
+	struct getting_all g = { .options = { .size = sizeof(g.options),
+					      .stream = TL_STREAM_NONE } };
 	int64_t timeout_ns;
 	int r;
 
-	if (!PyArg_ParseTuple(args, "OOO", &prefix, &timeout, &mode) ||
-	    parse_seconds("timeout", timeout, &timeout_ns) || parse_mode(mode, &g.mode))
+	if (!PyArg_ParseTuple(args, "OOOO", &prefix, &timeout, &mode, &device) ||
+	    parse_seconds("timeout", timeout, &timeout_ns) || parse_mode(mode, &g.options.mode) ||
+	    parse_target(device, &g.options))
 		return NULL;
 	g.prefix = text_utf8("prefix", prefix);
 	if (!g.prefix || !client_begin(c))

@@ -4,8 +4,13 @@
  * interpreter.
  */
 #include "cuda.h"
+#include "lock.h"
 
 _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "shapes are handed out as they are");
+
+#ifdef Py_GIL_DISABLED
+PyObject *extension_lock;
+#endif
 
 static PyMethodDef functions[] = {
 	{ "check_seconds", check_seconds, METH_VARARGS, NULL },
@@ -25,6 +30,11 @@ PyMODINIT_FUNC PyInit__core(void)
 {
 	PyObject *module = PyModule_Create(&definition);
 
+#ifdef Py_GIL_DISABLED
+	extension_lock = Py_XNewRef(module);
+	if (module && PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED))
+		Py_CLEAR(module);
+#endif
 	if (module && !util_init(module) && !tensor_init(module) && !draft_init(module) &&
 	    !client_init(module))
 		return module;

@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "cuda.h"
+#include "draft.h"
+#include "source.h"
 
 static int refuse(const char *why)
 {
@@ -18,8 +20,9 @@ static int refuse(const char *why)
 
 static int refuse_gpu(void)
 {
-	raise_text(-ENOTSUP, "the array is on a GPU, but tensors published in one step must be on the CPU: "
-			     "publish() it by itself, or copy it to the CPU first");
+	raise_text(-ENOTSUP,
+		   "the array is on a GPU, but tensors published in one step must be on the CPU: "
+		   "publish() it by itself, or copy it to the CPU first");
 	return -1;
 }
 
@@ -50,7 +53,8 @@ static int check_device(PyObject *array, bool gpu_too)
 	Py_XDECREF(type);
 	if (PyErr_Occurred() || number < 0) {
 		PyErr_Clear();
-		return refuse("the array's __dlpack_device__() is not a pair of a type and a number");
+		return refuse(
+			"the array's __dlpack_device__() is not a pair of a type and a number");
 	}
 	if (can_read(number) || (number == kDLCUDA && gpu_too))
 		return (int)number;
@@ -174,16 +178,16 @@ static int check_capsule(const struct source *s, bool gpu)
 	return refuse("the array's __dlpack_device__() and its capsule name different devices");
 }
 
-static int source_dlpack(struct source *s, PyObject *array, const intptr_t *stream)
+static int source_dlpack(struct source *s, PyObject *array, bool device, const intptr_t *stream)
 {
 	bool gpu = false;
 	int r;
 
-	if (PyObject_HasAttrString(array, "__dlpack_device__")) {
+	if (device) {
 		r = check_device(array, stream != NULL);
 		if (r < 0)
 			return -1;
-		gpu = r == kDLCUDA;
+		gpu = stream && r == kDLCUDA; /* check_device() has refused it without one */
 	}
 	s->stream = !gpu			   ? TL_STREAM_DEFAULT
 		    : *stream == TL_STREAM_DEFAULT ? TL_STREAM_LEGACY
@@ -248,7 +252,8 @@ static int source_buffer(struct source *s, PyObject *array)
 	return 0;
 }
 
-/* ---- __array_interface__: read by Python code into (address, dtype, shape, strides, owner) ---- */
+/* ---- __array_interface__: read by Python code into (address, (code, bits, flags), shape, strides,
+ * owner) ---- */
 
 static int fill_dims(int64_t *to, PyObject *from, Py_ssize_t n)
 {
@@ -264,14 +269,14 @@ static int source_interface(struct source *s, PyObject *array)
 {
 	PyObject *read = PyObject_CallFunctionObjArgs(interface_reader, array, NULL);
 	PyObject *shape, *strides, *owner;
-	unsigned long long address;
+	unsigned long long address, flags;
 	int code, bits;
 	Py_ssize_t n;
 
 	if (!read)
 		return -1;
-	if (!PyArg_ParseTuple(read, "K(ii)O!O!O", &address, &code, &bits, &PyTuple_Type, &shape,
-			      &PyTuple_Type, &strides, &owner)) {
+	if (!PyArg_ParseTuple(read, "K(iiK)O!O!O", &address, &code, &bits, &flags, &PyTuple_Type,
+			      &shape, &PyTuple_Type, &strides, &owner)) {
 		Py_DECREF(read);
 		return -1;
 	}
@@ -282,6 +287,7 @@ static int source_interface(struct source *s, PyObject *array)
 		return PyErr_Occurred() ? -1 : refuse("__array_interface__: too many dimensions");
 	}
 	s->owner = read;
+	s->flags = flags;
 	s->tensor = (DLTensor){
 		.data = (void *)(uintptr_t)address,
 		.device = { kDLCPU, 0 },
@@ -299,15 +305,15 @@ static int source_cuda(struct source *s, PyObject *array, const intptr_t *stream
 {
 	PyObject *read = PyObject_CallFunctionObjArgs(cuda_reader, array, NULL);
 	PyObject *shape, *strides, *owner, *theirs;
-	unsigned long long address;
+	unsigned long long address, flags;
 	int code, bits, device;
 	Py_ssize_t n;
 
 	if (!read)
 		return -1;
 	s->owner = read;
-	if (!PyArg_ParseTuple(read, "K(ii)O!O!OiO", &address, &code, &bits, &PyTuple_Type, &shape,
-			      &PyTuple_Type, &strides, &owner, &device, &theirs))
+	if (!PyArg_ParseTuple(read, "K(iiK)O!O!OiO", &address, &code, &bits, &flags, &PyTuple_Type,
+			      &shape, &PyTuple_Type, &strides, &owner, &device, &theirs))
 		return -1;
 	n = PyTuple_Size(shape);
 	if (n > TL_NDIM_MAX || PyTuple_Size(strides) != n || fill_dims(s->dims, shape, n) ||
@@ -321,6 +327,7 @@ static int source_cuda(struct source *s, PyObject *array, const intptr_t *stream
 		return -1;
 	if (s->stream == TL_STREAM_DEFAULT)
 		s->stream = TL_STREAM_LEGACY;
+	s->flags = flags;
 	s->tensor = (DLTensor){
 		.data = (void *)(uintptr_t)address,
 		.device = { kDLCUDA, device },
@@ -385,52 +392,102 @@ static bool may_fall_back(void)
 	       PyErr_ExceptionMatches(PyExc_ValueError);
 }
 
+/* What an array has, which decides what it is asked. */
+struct traits {
+	PyTypeObject *type;
+	bool buffer, interface, dlpack, device;
+	bool masked;  /* only numpy.ma is */
+	bool negates; /* only PyTorch does */
+	bool fixed;   /* all arrays of that type are so */
+};
+
+static struct traits traits_read(PyObject *array)
+{
+	return (struct traits){
+		.type = Py_TYPE(array),
+		.buffer = PyObject_CheckBuffer(array),
+		.interface = PyObject_HasAttrString(array, "__array_interface__"),
+		.dlpack = PyObject_HasAttrString(array, "__dlpack__"),
+		.device = PyObject_HasAttrString(array, "__dlpack_device__"),
+		.masked = PyObject_HasAttrString(array, "_sharedmask"),
+		.negates = PyObject_HasAttrString(array, "is_neg"),
+		.fixed = !(PyType_GetFlags(Py_TYPE(array)) & Py_TPFLAGS_HEAPTYPE) &&
+			 !PyObject_HasAttrString(array, "__dict__"),
+	};
+}
+
+/*
+ * Asking for an attribute that is missing takes longer than the copy of a small tensor. A static
+ * type whose objects have no attributes of their own, such as numpy.ndarray or bytes, never
+ * changes, so its answers are kept. The extension's lock is held.
+ */
+static struct traits traits_of(PyObject *array)
+{
+	static struct traits known[8];
+	static unsigned next;
+	struct traits t;
+
+	for (unsigned i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		if (known[i].type == Py_TYPE(array))
+			return known[i];
+	t = traits_read(array);
+	if (t.fixed)
+		known[next++ % (sizeof(known) / sizeof(known[0]))] = t;
+	return t;
+}
+
 /*
  * Refuses what an array's own DLPack would drop: numpy.ma drops the mask, and PyTorch drops that a
  * view is negated (x.conj().imag).
  */
-static int check_dropped(PyObject *array)
+static int check_dropped(PyObject *array, const struct traits *t)
 {
 	PyObject *negated;
 	int truth;
 
-	if (PyObject_HasAttrString(array, "_sharedmask")) /* only numpy.ma has it */
+	if (t->masked)
 		return refuse("a masked array has no DLPack type; publish its .data, or .filled()");
-	if (!PyObject_HasAttrString(array, "is_neg")) /* only PyTorch has it */
+	if (!t->negates)
 		return 0;
 	negated = PyObject_CallMethod(array, "is_neg", NULL);
 	truth = negated ? PyObject_IsTrue(negated) : -1;
 	Py_XDECREF(negated);
 	if (truth > 0)
-		return refuse("PyTorch's DLPack loses the sign of this view; publish its .resolve_neg()");
+		return refuse(
+			"PyTorch's DLPack loses the sign of this view; publish its .resolve_neg()");
 	PyErr_Clear();
 	return 0;
 }
 
 static int source_any(struct source *s, PyObject *array, const intptr_t *stream)
 {
-	bool buffer = PyObject_CheckBuffer(array);
-	bool interface = PyObject_HasAttrString(array, "__array_interface__");
+	const struct traits t = traits_of(array);
 
-	if (check_dropped(array))
+	if (check_dropped(array, &t))
 		return -1;
-	if (PyObject_HasAttrString(array, "__dlpack__")) {
-		if (!source_dlpack(s, array, stream))
-			return 0;
-		if (!(buffer || interface) || !may_fall_back())
-			return -1;
-		PyErr_Clear();
-		source_end(s);
-	}
-	if (buffer) {
+	if (t.fixed && t.buffer && t.dlpack) { /* numpy.ndarray: DLPack says the same, slowly */
 		if (!source_buffer(s, array))
 			return 0;
-		if (!interface || !may_fall_back())
+		PyErr_Clear();
+		source_end(s);
+	}
+	if (t.dlpack) {
+		if (!source_dlpack(s, array, t.device, stream))
+			return 0;
+		if (!(t.buffer || t.interface) || !may_fall_back())
 			return -1;
 		PyErr_Clear();
 		source_end(s);
 	}
-	if (interface)
+	if (t.buffer) {
+		if (!source_buffer(s, array))
+			return 0;
+		if (!t.interface || !may_fall_back())
+			return -1;
+		PyErr_Clear();
+		source_end(s);
+	}
+	if (t.interface)
 		return source_interface(s, array);
 	if (PyObject_HasAttrString(array, "__cuda_array_interface__"))
 		return source_cuda(s, array, stream);

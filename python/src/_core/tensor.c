@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cuda.h"
+#include "lock.h"
 
 PyTypeObject *tensor_base;
 
@@ -14,8 +15,7 @@ bool is_tensor(PyObject *o)
 	return PyObject_TypeCheck(o, tensor_base);
 }
 
-/* Takes the reference over, even if it fails. */
-static PyObject *tensor_over(struct hold *h)
+PyObject *tensor_over(struct hold *h)
 {
 	PyObject *self;
 
@@ -37,6 +37,7 @@ PyObject *tensor_from(DLManagedTensorVersioned *managed)
 
 PyObject *array_share(PyObject *self, PyObject *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 
 	(void)unused;
@@ -53,6 +54,7 @@ static PyObject *tensor_refuse_new(PyTypeObject *type, PyObject *args, PyObject 
 
 static void tensor_dealloc(PyObject *self)
 {
+	WITH_LOCK;
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
@@ -63,6 +65,7 @@ static void tensor_dealloc(PyObject *self)
 
 static PyObject *tensor_release(PyObject *self, PyObject *unused)
 {
+	WITH_LOCK;
 	struct array *t = (struct array *)self;
 	struct hold *h = t->hold;
 
@@ -80,6 +83,7 @@ static PyObject *tensor_exit(PyObject *self, PyObject *args)
 
 static PyObject *tensor_enter(PyObject *self, PyObject *unused)
 {
+	WITH_LOCK;
 	(void)unused;
 	return array_hold(self) ? Py_NewRef(self) : NULL;
 }
@@ -91,7 +95,7 @@ static bool tensor_info(PyObject *self, tl_info *info)
 {
 	struct hold *h = array_hold(self);
 
-	return h && !tl_tensor_info(h->managed, info);
+	return h && !tl_tensor_info(h->base ? h->base->managed : h->managed, info);
 }
 
 static PyObject *none_or_error(void)
@@ -103,6 +107,7 @@ static PyObject *none_or_error(void)
 
 static PyObject *get_name(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	tl_info info = { .size = sizeof(info) };
 
 	(void)unused;
@@ -111,6 +116,7 @@ static PyObject *get_name(PyObject *self, void *unused)
 
 static PyObject *get_version(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	tl_info info = { .size = sizeof(info) };
 
 	(void)unused;
@@ -120,6 +126,7 @@ static PyObject *get_version(PyObject *self, void *unused)
 
 static PyObject *get_metadata(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	tl_info info = { .size = sizeof(info) };
 
 	(void)unused;
@@ -130,6 +137,7 @@ static PyObject *get_metadata(PyObject *self, void *unused)
 
 static PyObject *get_committed_ns(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	tl_info info = { .size = sizeof(info) };
 
 	(void)unused;
@@ -137,8 +145,18 @@ static PyObject *get_committed_ns(PyObject *self, void *unused)
 					: none_or_error();
 }
 
+static PyObject *get_copied(PyObject *self, void *unused)
+{
+	WITH_LOCK;
+	struct hold *h = array_hold(self);
+
+	(void)unused;
+	return h ? PyBool_FromLong(!!(h->managed->flags & DLPACK_FLAG_BITMASK_IS_COPIED)) : NULL;
+}
+
 static PyObject *get_lost(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 
 	(void)unused;
@@ -147,6 +165,7 @@ static PyObject *get_lost(PyObject *self, void *unused)
 
 static PyObject *get_uid(PyObject *self, void *unused)
 {
+	WITH_LOCK;
 	tl_info info = { .size = sizeof(info) };
 
 	(void)unused;
@@ -156,26 +175,25 @@ static PyObject *get_uid(PyObject *self, void *unused)
 /* _remap(mode): another Tensor of the same version. */
 static PyObject *tensor_remap(PyObject *self, PyObject *mode_text)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
-	DLManagedTensorVersioned *m = NULL;
+	DLManagedTensorVersioned *m;
 	enum tl_mode mode;
 	int r;
 
 	if (!h || parse_mode(mode_text, &mode))
 		return NULL;
-	hold_ref(h); /* because another thread may release us meanwhile */
-	Py_BEGIN_ALLOW_THREADS;
-	r = tl_remap(h->managed, mode, &m);
-	hold_unref(h);
-	Py_END_ALLOW_THREADS;
+	r = hold_remap(h, mode, &m);
 	return r ? raise_error(r) : tensor_from(m);
 }
 
 static PyObject *tensor_unflagged(PyObject *self, PyObject *unused)
 {
+	WITH_LOCK;
 	struct hold *h = array_hold(self);
 	PyObject *other;
 
+	(void)unused;
 	if (!h)
 		return NULL;
 	if (!hold_on_gpu(h)) {
@@ -184,10 +202,16 @@ static PyObject *tensor_unflagged(PyObject *self, PyObject *unused)
 			"unflagged() is for tensors on GPUs; on the CPU use copy_on_write()");
 		return NULL;
 	}
-	other = array_share(self, unused);
+	other = tensor_over(hold_ref(h));
 	if (other)
 		((struct array *)other)->unflagged = true;
 	return other;
+}
+
+static int tensor_get_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+	WITH_LOCK;
+	return array_get_buffer(self, view, flags);
 }
 
 static PyMethodDef methods[] = {
@@ -216,6 +240,7 @@ static PyMethodDef methods[] = {
 	{ "_cuda_stream", tensor_cuda_stream, METH_NOARGS, NULL },
 	{ "_remap", tensor_remap, METH_O, NULL },
 	{ "_share", array_share, METH_NOARGS, NULL },
+	{ "_view", array_view, METH_VARARGS, NULL },
 	{ 0 },
 };
 
@@ -227,14 +252,15 @@ static PyGetSetDef getters[] = {
 	{ "nbytes", array_get_nbytes, NULL, "How many bytes the elements take.", NULL },
 	{ "ndim", array_get_ndim, NULL, "How many dimensions there are.", NULL },
 	{ "size", array_get_size, NULL, "How many elements there are.", NULL },
-	{ "itemsize", array_get_itemsize, NULL, "Bytes of an element, an int, or a float for packed types.",
-	  NULL },
+	{ "itemsize", array_get_itemsize, NULL,
+	  "Bytes of an element, an int, or a float for packed types.", NULL },
 	{ "device", array_get_device, NULL, "The device, a str such as 'cpu' or 'cuda:0'.", NULL },
+	{ "copied", get_copied, NULL,
+	  "Whether get(..., device=) made a copy, which nobody else sees.", NULL },
 	{ "read_only", array_get_read_only, NULL, "Whether it was got with mode='r'.", NULL },
 	{ "released", array_get_released, NULL, "Whether release() was called.", NULL },
 	{ "lost", get_lost, NULL,
-	  "Whether its GPU memory is gone with the process that published it.",
-	  NULL },
+	  "Whether its GPU memory is gone with the process that published it.", NULL },
 	{ "name", get_name, NULL, "The name under which it was published.", NULL },
 	{ "version", get_version, NULL, "Its version of that name, from 1.", NULL },
 	{ "metadata", get_metadata, NULL, "The bytes that its producer attached.", NULL },
@@ -251,7 +277,7 @@ static PyType_Slot slots[] = {
 	{ Py_tp_dealloc, tensor_dealloc },
 	{ Py_tp_methods, methods },
 	{ Py_tp_getset, getters },
-	{ Py_bf_getbuffer, array_get_buffer },
+	{ Py_bf_getbuffer, tensor_get_buffer },
 	{ Py_bf_releasebuffer, array_release_buffer },
 	{ 0, NULL },
 };

@@ -9,9 +9,10 @@
 #include <string.h>
 
 #include "cuda.h"
+#include "draft.h"
 
 PyTypeObject *tensor_type, *draft_type;
-PyObject *interface_reader, *cuda_reader, *stream_reader;
+PyObject *interface_reader, *cuda_reader, *stream_reader, *device_reader;
 
 static PyObject *errors;	 /* dict: errno -> class */
 static PyObject *connect_errors; /* the same while connecting */
@@ -22,18 +23,18 @@ int util_init(PyObject *module)
 	return PyModule_AddStringConstant(module, "library_version", tl_version());
 }
 
-/* _core.register(errors, connect_errors, base error, Tensor, Draft, three readers) */
+/* _core.register(errors, connect_errors, base error, Tensor, Draft, four readers) */
 PyObject *register_types(PyObject *module, PyObject *args)
 {
-	PyObject *e, *ce, *base, *tensor, *draft, *reader, *cuda, *stream;
+	PyObject *e, *ce, *base, *tensor, *draft, *reader, *cuda, *stream, *device;
 
 	(void)module;
 	if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
 		PyErr_SetString(PyExc_ImportError, "tensorlease does not work in subinterpreters");
 		return NULL;
 	}
-	if (!PyArg_ParseTuple(args, "OOOOOOOO", &e, &ce, &base, &tensor, &draft, &reader, &cuda,
-			      &stream))
+	if (!PyArg_ParseTuple(args, "OOOOOOOOO", &e, &ce, &base, &tensor, &draft, &reader, &cuda,
+			      &stream, &device))
 		return NULL;
 	Py_XDECREF(errors);
 	Py_XDECREF(connect_errors);
@@ -41,6 +42,7 @@ PyObject *register_types(PyObject *module, PyObject *args)
 	Py_XDECREF(interface_reader);
 	Py_XDECREF(cuda_reader);
 	Py_XDECREF(stream_reader);
+	Py_XDECREF(device_reader);
 	Py_XDECREF((PyObject *)tensor_type);
 	Py_XDECREF((PyObject *)draft_type);
 	errors = Py_NewRef(e);
@@ -51,6 +53,7 @@ PyObject *register_types(PyObject *module, PyObject *args)
 	interface_reader = Py_NewRef(reader);
 	cuda_reader = Py_NewRef(cuda);
 	stream_reader = Py_NewRef(stream);
+	device_reader = Py_NewRef(device);
 	Py_RETURN_NONE;
 }
 
@@ -129,18 +132,23 @@ PyObject *raise_text(int r, const char *format, ...)
 void raise_ended(PyObject *self, PyObject *class)
 {
 	const struct draft *d = (const struct draft *)self;
+	PyObject *name;
 
-	if (!is_draft(self))
+	if (!is_draft(self)) {
 		PyErr_SetString(class, "the tensor was released");
-	else if (d->state == DRAFT_ABORTED)
-		PyErr_Format(class, "draft %R was aborted", d->name);
+		return;
+	}
+	name = Py_NewRef(d->name);
+	if (d->state == DRAFT_ABORTED)
+		PyErr_Format(class, "draft %R was aborted", name);
 	else if (d->state == DRAFT_OPEN)
-		PyErr_Format(class, "draft %R is being committed by another thread", d->name);
+		PyErr_Format(class, "draft %R is being committed by another thread", name);
 	else if (d->version)
-		PyErr_Format(class, "draft %R was committed as version %llu: use get()", d->name,
+		PyErr_Format(class, "draft %R was committed as version %llu: use get()", name,
 			     d->version);
 	else
-		PyErr_Format(class, "draft %R was committed: use get()", d->name);
+		PyErr_Format(class, "draft %R was committed: use get()", name);
+	Py_DECREF(name);
 }
 
 void raise_again_with_name(PyObject *name)
@@ -234,6 +242,77 @@ int parse_seconds(const char *argument, PyObject *o, int64_t *ns)
 	return 0;
 }
 
+/* A time to live is no timeout: 0 and infinity are mistakes. */
+static int parse_ttl(PyObject *o, int64_t *ns)
+{
+	double seconds;
+
+	*ns = 0;
+	if (!o || o == Py_None)
+		return 0;
+	seconds = PyFloat_AsDouble(o);
+	if (seconds == -1.0 && PyErr_Occurred()) {
+		if (PyErr_ExceptionMatches(PyExc_TypeError))
+			PyErr_Format(PyExc_TypeError, "ttl must be seconds or None, not %R", o);
+		return -1;
+	}
+	if (seconds > 0 && seconds <= (double)TL_TTL_MAX / (double)NS_PER_SEC)
+		*ns = (int64_t)(seconds * (double)NS_PER_SEC + 0.5);
+	if (*ns)
+		return 0;
+	raise_text(-EINVAL, "ttl must be above 0 and at most 1e9 seconds");
+	return -1;
+}
+
+static int parse_lifetime_flag(PyObject *o, uint32_t flag, uint32_t *flags)
+{
+	int truth = o ? PyObject_IsTrue(o) : 0;
+
+	if (truth > 0)
+		*flags |= flag;
+	return truth < 0 ? -1 : 0;
+}
+
+int parse_lifetime(PyObject *ttl, PyObject *owner_bound, PyObject *evictable, int64_t *ttl_ns,
+		   uint32_t *lifetime)
+{
+	*lifetime = 0;
+	if (parse_ttl(ttl, ttl_ns) ||
+	    parse_lifetime_flag(owner_bound, TL_LIFETIME_OWNER_BOUND, lifetime) ||
+	    parse_lifetime_flag(evictable, TL_LIFETIME_EVICTABLE, lifetime))
+		return -1;
+	return 0;
+}
+
+static bool is_auto(PyObject *o)
+{
+	return PyUnicode_Check(o) && PyUnicode_CompareWithASCIIString(o, "auto") == 0;
+}
+
+int parse_ring(PyObject *o, uint32_t *ring)
+{
+	long slots;
+
+	*ring = TL_RING_AUTO;
+	if (!o || o == Py_None)
+		return 0;
+	if (o == Py_False || o == Py_True || is_auto(o)) {
+		*ring = o == Py_False ? TL_RING_NONE : TL_RING_AUTO;
+		return 0;
+	}
+	slots = PyLong_Check(o) ? PyLong_AsLong(o) : 0;
+	if (slots == -1 && PyErr_Occurred())
+		PyErr_Clear();
+	if (slots >= 1 && slots <= TL_RING_MAX) {
+		*ring = (uint32_t)slots;
+		return 0;
+	}
+	PyErr_Format(PyLong_Check(o) ? PyExc_ValueError : PyExc_TypeError,
+		     "ring must be a number of slots from 1 to %d, 'auto', False or None, not %R",
+		     TL_RING_MAX, o);
+	return -1;
+}
+
 PyObject *check_seconds(PyObject *module, PyObject *args)
 {
 	const char *argument;
@@ -281,7 +360,8 @@ int parse_mode(PyObject *o, enum tl_mode *mode)
 		if (!PyUnicode_CompareWithASCIIString(o, "c"))
 			return 0;
 	}
-	PyErr_Format(PyExc_ValueError, "mode must be 'r' (read-only) or 'c' (copy-on-write), not %R", o);
+	PyErr_Format(PyExc_ValueError,
+		     "mode must be 'r' (read-only) or 'c' (copy-on-write), not %R", o);
 	return -1;
 }
 

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Waiting in slices, between which Ctrl-C and close() are looked for. */
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "lock.h"
 #include "wait.h"
 
-#define UNTOLD_SLICE_NS INT64_C(10000000)
+#define CHANGING_SLICE_NS INT64_C(10000000)
 
 int64_t now_ns(void)
 {
@@ -42,34 +47,37 @@ bool worth_waiting(int r)
 
 /*
  * Waits in slices of a second, because a signal that comes between PyErr_CheckSignals() and the
- * sleep does not end the sleep. Where nothing wakes us, the slices are some milliseconds.
+ * sleep does not end the sleep. Names that are there, but change too fast to be had together, are
+ * looked at again after some milliseconds.
  */
 int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 {
 	int64_t end = wait_end(timeout_ns);
 	uint32_t over = __atomic_load_n(&c->over, __ATOMIC_SEQ_CST);
+	bool changing = false;
 
 	if (c->closing) /* since the first look */
 		return wait_closed("a get");
 	for (;;) {
 		int64_t left = wait_left(end);
-		int64_t slice = w->item.name ? NS_PER_SEC : UNTOLD_SLICE_NS;
+		int64_t slice = changing ? CHANGING_SLICE_NS : NS_PER_SEC;
 		size_t which;
 		int r;
 
 		if (!left)
 			return 1;
 		Py_BEGIN_ALLOW_THREADS;
-		r = tl_wait_many(c->client, &w->item, w->item.name ? 1 : 0, &c->over, over,
+		r = tl_wait_many(c->client, &w->item, !changing, &c->over, over,
 				 left < slice ? left : slice, &which);
-		if (!r || (r == -ETIMEDOUT && !w->item.name))
+		if (!r || (r == -ETIMEDOUT && changing))
 			r = w->look(w->context);
 		Py_END_ALLOW_THREADS;
 		if (!r)
 			return 0;
 		if (r == -ECANCELED || c->closing)
 			return wait_closed("a get");
-		if (!worth_waiting(r) && (r != -ENODATA || !w->item.name)) {
+		changing = r == -EAGAIN && w->item.flags & TL_WAIT_PREFIX;
+		if (!worth_waiting(r) && (r != -ENODATA || w->item.flags & TL_WAIT_PREFIX)) {
 			raise_error(r);
 			return -1;
 		}
@@ -85,8 +93,16 @@ int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 int client_with_space(struct client *c, int (*attempt)(void *context, int64_t timeout_ns),
 		      void *context, int64_t timeout_ns)
 {
-	int64_t end = wait_end(timeout_ns);
+	int64_t end;
+	int once;
 
+	if (!timeout_ns) { /* without a look at the clock */
+		Py_BEGIN_ALLOW_THREADS;
+		once = attempt(context, 0);
+		Py_END_ALLOW_THREADS;
+		return once;
+	}
+	end = wait_end(timeout_ns);
 	for (;;) {
 		int64_t began = now_ns(), left = wait_left(end);
 		int64_t slice = left < WAIT_SLICE_NS ? left : WAIT_SLICE_NS;
@@ -104,4 +120,85 @@ int client_with_space(struct client *c, int (*attempt)(void *context, int64_t ti
 		if (PyErr_CheckSignals())
 			return 1;
 	}
+}
+
+/* ---- Waiting for many, for the thread behind aget() ---- */
+
+/* Converts [(name, newer_than), ...]; @names keeps the texts alive. */
+static tl_wait_item *wait_items(PyObject *list, Py_ssize_t *count)
+{
+	tl_wait_item *items;
+
+	*count = PyTuple_Size(list);
+	if (*count < 0)
+		return NULL;
+	items = PyMem_Calloc((size_t)(*count ? *count : 1), sizeof(*items));
+	for (Py_ssize_t i = 0; items && i < *count; i++) {
+		PyObject *pair = PyTuple_GetItem(list, i);
+		PyObject *name = PyTuple_GetItem(pair, 0), *newer = PyTuple_GetItem(pair, 1);
+
+		if (!name || !newer || !(items[i].name = name_utf8(name)))
+			break;
+		items[i].newer_than = PyLong_AsUnsignedLongLong(newer);
+	}
+	if (!items)
+		PyErr_NoMemory();
+	else if (!PyErr_Occurred())
+		return items;
+	PyMem_Free(items);
+	return NULL;
+}
+
+PyObject *client_wait_many(PyObject *self, PyObject *args)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	PyObject *list, *timeout;
+	tl_wait_item *items;
+	unsigned int word;
+	Py_ssize_t count;
+	size_t which = 0;
+	int64_t ns;
+	int r;
+
+	if (!PyArg_ParseTuple(args, "O!IO", &PyTuple_Type, &list, &word, &timeout) ||
+	    parse_seconds("timeout", timeout, &ns) || !client_begin(c))
+		return NULL;
+	items = wait_items(list, &count);
+	if (!items) {
+		client_end(c);
+		return NULL;
+	}
+	Py_BEGIN_ALLOW_THREADS;
+	r = tl_wait_many(c->client, items, (size_t)count, &c->rescan, word, ns, &which);
+	Py_END_ALLOW_THREADS;
+	PyMem_Free(items);
+	if (r && r != -ECANCELED && r != -EINTR && r != -ETIMEDOUT)
+		raise_error(r);
+	client_end(c);
+	if (!r)
+		return PyLong_FromSize_t(which);
+	if (PyErr_Occurred())
+		return NULL;
+	Py_RETURN_NONE;
+}
+
+void wait_wake(uint32_t *word)
+{
+	__atomic_add_fetch(word, 1, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+PyObject *client_wake(PyObject *self, PyObject *unused)
+{
+	(void)unused;
+	wait_wake(&((struct client *)self)->rescan);
+	Py_RETURN_NONE;
+}
+
+PyObject *client_wake_word(PyObject *self, PyObject *unused)
+{
+	(void)unused;
+	return PyLong_FromUnsignedLong(
+		__atomic_load_n(&((struct client *)self)->rescan, __ATOMIC_SEQ_CST));
 }

@@ -7,7 +7,9 @@
 
 #include "core.h"
 
-#define WAIT_SLICE_NS INT64_C(200000000) /* a slice, for waits that no signal and no close() ends */
+#define WAIT_SLICE_NS                                                                              \
+	INT64_C(200000000) /* a slice, for waits that no signal and no close() ends                \
+			    */
 
 int64_t now_ns(void);
 /* Return when @timeout_ns will be over, and how much of it is left; 0: it is over. */
@@ -17,9 +19,9 @@ int64_t wait_left(int64_t end);
 int wait_closed(const char *what);
 
 struct wait {
-	tl_wait_item item; /* without a name: look every few milliseconds */
-	int (*look)(
-		void *context); /* without the GIL; 0: it is there, else a negative errno of the library */
+	tl_wait_item item;
+	int (*look)(void *context); /* without the GIL; 0: it is there, else a negative errno of the
+				       library */
 	void *context;
 };
 
@@ -36,3 +38,15 @@ bool worth_waiting(int r);
  */
 int client_with_space(struct client *c, int (*attempt)(void *context, int64_t timeout_ns),
 		      void *context, int64_t timeout_ns);
+
+/* Changes a word of the client, which ends waits that were told its former value. */
+void wait_wake(uint32_t *word);
+
+/* Methods of the Client, for the thread behind aget(). */
+/*
+ * _wait_many(items: tuple, word: int, timeout) -> index, or None: the word changed, a signal came,
+ * or the time is up
+ */
+PyObject *client_wait_many(PyObject *self, PyObject *args);
+PyObject *client_wake(PyObject *self, PyObject *unused);
+PyObject *client_wake_word(PyObject *self, PyObject *unused);

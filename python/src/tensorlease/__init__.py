@@ -23,9 +23,11 @@ The lease on a tensor lasts as long as the Tensor or any view of it.
 
 from . import _core
 from ._arrays import read_interface as _read_interface
-from ._client import Client, ClientInfo, Holding, Info, Loaded, Published, Status, connect
+from ._cache import cached
+from ._client import Client, ClientInfo, Holding, Info, Loaded, Published, Ref, Status, Watch, connect
 from ._cuda import CudaDevice, DeviceUsage, cuda_devices
 from ._cuda import read_interface as _read_cuda_interface
+from ._cuda import device_pair as _device_pair
 from ._cuda import stream_number as _stream_number
 from ._errors import (
     BY_ERRNO as _BY_ERRNO,
@@ -37,6 +39,7 @@ from ._errors import (
     DisconnectedError,
     Error,
     InvalidError,
+    KickedError,
     NoDaemonError,
     NoDeviceError,
     NoSpaceError,
@@ -45,12 +48,13 @@ from ._errors import (
     PermissionDeniedError,
     TensorLostError,
     TimeoutError,
+    TooManyClientsError,
     UnsupportedError,
 )
 from ._tensor import Draft, Tensor
 
 _core.register(
-    _BY_ERRNO, _CONNECTING, Error, Tensor, Draft, _read_interface, _read_cuda_interface, _stream_number
+    _BY_ERRNO, _CONNECTING, Error, Tensor, Draft, _read_interface, _read_cuda_interface, _stream_number, _device_pair
 )
 
 __version__ = _core.library_version
@@ -66,6 +70,7 @@ __all__ = [
     "Holding",
     "Info",
     "InvalidError",
+    "KickedError",
     "Loaded",
     "NoDaemonError",
     "NoDeviceError",
@@ -74,11 +79,15 @@ __all__ = [
     "NotNewerError",
     "PermissionDeniedError",
     "Published",
+    "Ref",
     "Status",
     "Tensor",
     "TensorLostError",
     "TimeoutError",
+    "TooManyClientsError",
     "UnsupportedError",
+    "Watch",
+    "cached",
     "connect",
     "cuda_devices",
 ]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import builtins
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsFloat, SupportsIndex, overload
+from typing import Any, ClassVar, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, SupportsFloat, SupportsIndex, overload
 
 from typing_extensions import Buffer, Self
 
@@ -26,20 +26,56 @@ _Stream = int | Any | None  # as DLPack numbers them, or an object of another li
 _Mode = Literal["r", "c"]
 _Format = Literal["npy", "npz", "safetensors", "pb"]
 _Seconds = SupportsFloat | None
+_Ring = int | Literal["auto"] | None
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 __version__: str
-__all__: list[str]
+__all__ = [
+    "Client",
+    "ClientInfo",
+    "CudaDevice",
+    "DeviceUsage",
+    "DisconnectedError",
+    "Draft",
+    "Error",
+    "Holding",
+    "Info",
+    "InvalidError",
+    "KickedError",
+    "Loaded",
+    "NoDaemonError",
+    "NoDeviceError",
+    "NoSpaceError",
+    "NotFoundError",
+    "NotNewerError",
+    "PermissionDeniedError",
+    "Published",
+    "Ref",
+    "Status",
+    "Tensor",
+    "TensorLostError",
+    "TimeoutError",
+    "TooManyClientsError",
+    "UnsupportedError",
+    "Watch",
+    "cached",
+    "connect",
+    "cuda_devices",
+]
 _core: Any  # the extension
 
 class Error(OSError): ...
-class NotFoundError(Error, FileNotFoundError): ...
+class NotFoundError(Error, FileNotFoundError, KeyError): ...
 class NotNewerError(Error, BlockingIOError): ...
 class TimeoutError(Error, builtins.TimeoutError): ...
 class InvalidError(Error, ValueError): ...
 class PermissionDeniedError(Error, PermissionError): ...
 class NoSpaceError(Error): ...
 class DisconnectedError(Error, ConnectionError): ...
+class KickedError(Error, ConnectionAbortedError): ...
 class NoDaemonError(DisconnectedError, ConnectionRefusedError): ...
+class TooManyClientsError(Error): ...
 class UnsupportedError(Error): ...
 class NoDeviceError(Error): ...
 class TensorLostError(Error): ...
@@ -56,6 +92,10 @@ class Info(NamedTuple):
     metadata: bytes
     device_uuid: str | None
     lost: bool
+    owner_bound: bool
+    evictable: bool
+    ttl: float | None
+    ring: int
 
 class Status(NamedTuple):
     address: str
@@ -72,6 +112,14 @@ class Status(NamedTuple):
     max_tensors: int
     max_clients: int
     daemon_pid: int
+    bytes_kept: int
+    longest_turn_ns: int
+    restarts: int
+    restart_ns: int
+    restart_reason: str
+    keeper: int
+    rings: int
+    ring_slots: int
 
 class ClientInfo(NamedTuple):
     id: int
@@ -149,6 +197,20 @@ class _Described:
     def __buffer__(self, flags: int, /) -> memoryview: ...
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def __getitem__(self, index: Any) -> Any: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def bytes(self) -> memoryview: ...
+    def tolist(self) -> Any: ...
+    def item(self) -> Any: ...
+    def __int__(self) -> int: ...
+    def __index__(self) -> int: ...
+    def __float__(self) -> float: ...
+    def __complex__(self) -> complex: ...
+    def __bool__(self) -> bool: ...
+    def __eq__(self, other: object) -> Any: ...
+    def __ne__(self, other: object) -> Any: ...
+    def __hash__(self) -> int: ...
 
 class Tensor(_Described):
     @property
@@ -162,6 +224,8 @@ class Tensor(_Described):
     @property
     def uid(self) -> int | None: ...
     @property
+    def copied(self) -> bool: ...
+    @property
     def read_only(self) -> bool: ...
     @property
     def released(self) -> bool: ...
@@ -170,6 +234,7 @@ class Tensor(_Described):
     def numpy(self, *, copy: bool = False) -> Any: ...
     def torch(self, *, copy: bool = False) -> Any: ...
     def jax(self, *, copy: bool = False) -> Any: ...
+    def view(self, dtype: Any) -> Tensor: ...
     def copy_on_write(self) -> Tensor: ...
     def unflagged(self) -> Tensor: ...
     def read_only_view(self) -> Tensor: ...
@@ -199,20 +264,35 @@ class Draft(_Described):
     @overload
     def commit(self, *, metadata: Buffer | None = None, wait: bool, stream: _Stream = None) -> int | None: ...
     def abort(self) -> None: ...
-    def __getitem__(self, index: Any) -> Any: ...
     def __setitem__(self, index: Any, value: Any) -> None: ...
-    def __len__(self) -> int: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
 
+class Watch:
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Tensor: ...
+    def __aiter__(self) -> Self: ...
+    async def __anext__(self) -> Tensor: ...
+
+class Ref(NamedTuple):
+    name: str
+    version: int
+    address: str | os.PathLike[str] | None
+    namespace: str | None
+    autostart: bool | None
+    timeout: float | None
+    def get(self, client: Client | None = None, mode: _Mode = "r") -> Tensor: ...
+
 class Client:
-    def __new__(
-        cls, address: str | os.PathLike[str] | None = None, *, autostart: bool | None = None, timeout: _Seconds = 10.0
-    ) -> Self: ...
     def __init__(
-        self, address: str | os.PathLike[str] | None = None, *, autostart: bool | None = None, timeout: _Seconds = 10.0
+        self,
+        address: str | os.PathLike[str] | None = None,
+        *,
+        namespace: str | None = None,
+        autostart: bool | None = None,
+        timeout: _Seconds = 10.0,
     ) -> None: ...
     @property
     def closed(self) -> bool: ...
@@ -220,6 +300,7 @@ class Client:
     def __enter__(self) -> Self: ...
     def __exit__(self, *args: object) -> None: ...
     def __contains__(self, name: str, /) -> bool: ...
+    @overload
     def get(
         self,
         name: str,
@@ -229,7 +310,21 @@ class Client:
         mode: _Mode = "r",
         spin: _Seconds = None,
         stream: _Stream = None,
+        device: _Device = None,
     ) -> Tensor: ...
+    @overload
+    def get(
+        self,
+        name: str,
+        *,
+        timeout: _Seconds = None,
+        newer_than: int | None = None,
+        mode: _Mode = "r",
+        spin: _Seconds = None,
+        stream: _Stream = None,
+        device: _Device = None,
+        default: _T,
+    ) -> Tensor | _T: ...
     async def aget(
         self,
         name: str,
@@ -249,6 +344,10 @@ class Client:
         timeout: _Seconds = None,
         wait: Literal[True] = True,
         stream: _Stream = None,
+        ttl: _Seconds = None,
+        owner_bound: bool = False,
+        evictable: bool = False,
+        ring: _Ring = None,
     ) -> int: ...
     @overload
     def put(
@@ -260,6 +359,10 @@ class Client:
         timeout: _Seconds = None,
         wait: bool,
         stream: _Stream = None,
+        ttl: _Seconds = None,
+        owner_bound: bool = False,
+        evictable: bool = False,
+        ring: _Ring = None,
     ) -> int | None: ...
     def create(
         self,
@@ -271,6 +374,10 @@ class Client:
         metadata: Buffer | None = None,
         timeout: _Seconds = None,
         padded: bool = False,
+        ttl: _Seconds = None,
+        owner_bound: bool = False,
+        evictable: bool = False,
+        ring: _Ring = None,
     ) -> Draft: ...
     def empty(
         self,
@@ -282,6 +389,10 @@ class Client:
         metadata: Buffer | None = None,
         timeout: _Seconds = None,
         padded: bool = False,
+        ttl: _Seconds = None,
+        owner_bound: bool = False,
+        evictable: bool = False,
+        ring: _Ring = None,
     ) -> Draft: ...
     def publish(
         self,
@@ -295,6 +406,10 @@ class Client:
         metadata: Buffer | None = None,
         timeout: _Seconds = None,
         wait: bool = True,
+        ttl: _Seconds = None,
+        owner_bound: bool = False,
+        evictable: bool = False,
+        ring: _Ring = None,
     ) -> Published: ...
     def put_many(
         self,
@@ -303,18 +418,58 @@ class Client:
         prefix: str = "",
         metadata: Buffer | Mapping[str, Buffer | None] | None = None,
         timeout: _Seconds = None,
+        stream: _Stream = None,
+        ttl: _Seconds = None,
+        owner_bound: bool = False,
+        evictable: bool = False,
     ) -> None: ...
+    def publish_many(
+        self,
+        arrays: Mapping[str, _Array],
+        *,
+        prefix: str = "",
+        metadata: Buffer | None = None,
+        timeout: _Seconds = None,
+        stream: _Stream = None,
+        sealed: bool = False,
+        ttl: _Seconds = None,
+        owner_bound: bool = False,
+        evictable: bool = False,
+    ) -> int: ...
     def get_many(
-        self, names: str | Iterable[str] = "", *, prefix: str = "", timeout: _Seconds = None, mode: _Mode = "r"
+        self,
+        names: str | Iterable[str] = "",
+        *,
+        prefix: str = "",
+        timeout: _Seconds = None,
+        mode: _Mode = "r",
+        device: _Device = None,
     ) -> dict[str, Tensor]: ...
+    def get_or_put(
+        self,
+        name: str,
+        make: Callable[[], _Array],
+        *,
+        ttl: _Seconds = None,
+        evictable: bool = True,
+        owner_bound: bool = False,
+        metadata: Buffer | None = None,
+        mode: _Mode = "r",
+        timeout: _Seconds = ...,
+    ) -> Tensor: ...
     def load(
         self,
         prefix: str,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
         format: _Format | None = None,
         timeout: _Seconds = None,
         progress: Callable[[int, int], object] | None = None,
+        ttl: _Seconds = None,
+        owner_bound: bool = False,
+        evictable: bool = False,
+        once: bool = False,
+        device: _Device = None,
     ) -> Loaded: ...
     def save(
         self,
@@ -323,16 +478,53 @@ class Client:
         *,
         format: _Format | None = None,
         progress: Callable[[int, int], object] | None = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> builtins.list[str]: ...
-    def delete(self, name: str, /) -> None: ...
+    def watch(
+        self,
+        name: str,
+        *,
+        newer_than: int | None = None,
+        timeout: _Seconds = ...,
+        mode: _Mode = "r",
+        stream: _Stream = None,
+    ) -> Watch: ...
+    def ref(self, tensor: Tensor) -> Ref: ...
+    def pickle_tensors(self) -> None: ...
+    def delete(self, name: str, /, *, version: SupportsIndex | None = None, missing_ok: bool = False) -> None: ...
+    def rename(self, name: str, new_name: str) -> int: ...
+    def keys(self, prefix: str = "") -> builtins.list[str]: ...
+    def __getitem__(self, name: str) -> Tensor: ...
+    def __setitem__(self, name: str, array: _Array) -> None: ...
+    def __delitem__(self, name: str) -> None: ...
+    def __iter__(self) -> Iterator[str]: ...
     def stat(self, name: str) -> Info: ...
     def list(self, prefix: str = "") -> builtins.list[Info]: ...
     def status(self) -> Status: ...
     def devices(self) -> builtins.list[DeviceUsage]: ...
     def clients(self) -> builtins.list[ClientInfo]: ...
     def holdings(self, client_id: int) -> builtins.list[Holding]: ...
+    def kick(self, client_id: int, /) -> None: ...
+    def kick_user(self, uid: int, /) -> int: ...
 
 def cuda_devices() -> list[CudaDevice]: ...
+class _Cached(Protocol[_P]):
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> Tensor: ...
+    def cache_clear(self) -> None: ...
+
+def cached(
+    prefix: str,
+    *,
+    client: Client | None = None,
+    key: Callable[..., str] | None = None,
+    ttl: _Seconds = None,
+    evictable: bool = True,
+    timeout: _Seconds = ...,
+) -> Callable[[Callable[_P, _Array]], _Cached[_P]]: ...
 def connect(
-    address: str | os.PathLike[str] | None = None, *, autostart: bool | None = None, timeout: _Seconds = 10.0
+    address: str | os.PathLike[str] | None = None,
+    *,
+    namespace: str | None = None,
+    autostart: bool | None = None,
+    timeout: _Seconds = 10.0,
 ) -> Client: ...

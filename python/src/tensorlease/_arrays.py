@@ -6,11 +6,12 @@ import operator
 
 from ._dtypes import parse_dtype
 
+PADDED = 4  # DLPack's IS_SUBBYTE_TYPE_PADDED
 _LIMIT = 2**63
 
 
 def read_interface(array):
-    """Return (address, (code, bits), shape, strides in elements, owner) of an object with __array_interface__.
+    """Return (address, (code, bits, flags), shape, strides in elements, owner) of an object with __array_interface__.
 
     BufferError: DLPack cannot describe it.
     """
@@ -18,12 +19,15 @@ def read_interface(array):
     dtype, shape, steps = read_description(array, interface, "__array_interface__")
     data = interface.get("data")
     if isinstance(data, bytes):
-        return _address_of_bytes(data, shape, steps, dtype[1] // 8), dtype, shape, steps, (array, data)
+        return _address_of_bytes(data, shape, steps, _itemsize(dtype[1])), dtype, shape, steps, (array, data)
     return address_in(interface, "__array_interface__"), dtype, shape, steps, array
 
 
 def read_description(array, interface, called):
-    """Return ((code, bits), shape, strides in elements) of this interface or CUDA's. BufferError: as above."""
+    """Return ((code, bits, flags), shape, strides in elements) of this interface or CUDA's. BufferError: as above.
+
+    An element of less than a byte takes a whole byte here, as ml_dtypes' int4 does. DLPack's flag says so.
+    """
     if not isinstance(interface, dict):
         raise BufferError(f"{called} is not a dict")
     typestr = interface.get("typestr")
@@ -43,12 +47,16 @@ def read_description(array, interface, called):
     try:
         code, bits, _ = parse_dtype(typestr)
         shape = tuple(operator.index(n) for n in interface["shape"])
-        steps = _steps(interface.get("strides"), shape, bits // 8, called)
+        steps = _steps(interface.get("strides"), shape, _itemsize(bits), called)
     except (KeyError, TypeError, ValueError) as error:
         raise BufferError(f"{called} cannot be used: {error!r}") from None
     if not all(0 <= n < _LIMIT for n in shape) or not all(-_LIMIT <= n < _LIMIT for n in steps):
         raise BufferError(f"{called}: sizes must be 0 to 2^63-1, and strides below 2^63, not {shape}, {steps}")
-    return (code, bits), shape, steps
+    return (code, bits, PADDED if bits % 8 else 0), shape, steps
+
+
+def _itemsize(bits):
+    return (bits + 7) // 8
 
 
 def address_in(interface, called):

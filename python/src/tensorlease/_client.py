@@ -3,20 +3,24 @@
 
 import asyncio
 import errno
+import json
 import math
 import operator
 import os
+import sys
 import threading
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from . import _core
+from . import _cache, _core
+from ._arrays import PADDED
 from ._cuda import DeviceUsage, parse_device
 from ._dtypes import parse_dtype
-from ._errors import InvalidError, NotFoundError, NotNewerError, TimeoutError, TensorLostError
-from ._waiter import Waiter, _Wait
+from ._errors import Error, InvalidError, NotFoundError, NotNewerError, TimeoutError, TensorLostError
+from ._tensor import Draft, pickle_for
+from ._waiter import TrioFuture, Waiter, _Wait, running_trio
 
-_PADDED = 4  # DLPack's IS_SUBBYTE_TYPE_PADDED
+_INDEX = ".safetensors.index.json"
 _SIZE_MAX = 2**63 - 1
 _EVER = 9.2e9  # seconds that mean "forever" to the library
 
@@ -35,6 +39,10 @@ class Info(NamedTuple):
     metadata: bytes
     device_uuid: str  # of a GPU, the same in all processes; None for the CPU
     lost: bool  # its GPU memory is gone with the process that published it
+    owner_bound: bool  # the name goes with the connection that published it
+    evictable: bool  # the name may go to make room
+    ttl: float  # seconds until the name goes; None: it has no time to live
+    ring: int  # how many tensors the name's ring has memory for; 0: it has no ring
 
 
 class Status(NamedTuple):
@@ -54,6 +62,14 @@ class Status(NamedTuple):
     max_tensors: int
     max_clients: int
     daemon_pid: int
+    bytes_kept: int  # of bytes_used: hold no tensor any more, but processes map them still
+    longest_turn_ns: int  # so long has one user's request kept all others waiting, at most
+    restarts: int  # how often another daemon has begun to serve where one had ended
+    restart_ns: int  # how long nobody served, the last time
+    restart_reason: str  # why the last one ended
+    keeper: int  # who starts the daemon again when it dies: 0 nobody, 1 its parent, 2 systemd
+    rings: int  # names that are published without the daemon
+    ring_slots: int  # tensors that these have memory for
 
 
 class ClientInfo(NamedTuple):
@@ -94,21 +110,24 @@ class Loaded(NamedTuple):
     metadata: dict  # texts about the whole file: the __metadata__ of .safetensors
 
 
-def connect(address=None, *, autostart=None, timeout=10.0):
+def connect(address=None, *, namespace=None, autostart=None, timeout=10.0):
     """Connect to a daemon and return a Client, which is a context manager.
 
     address: path of the daemon's socket, a str or os.PathLike. None: $TENSORLEASE_SOCKET, else /run/tensorlease/socket
-        if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket, else /tmp/tensorlease-UID/socket.
+        if it exists, else $XDG_RUNTIME_DIR/tensorlease/socket, else /tmp/tensorlease-UID/socket. Or
+        "tensorlease://NAMESPACE/PATH", which names a namespace too; PATH may be left out.
+    namespace: the namespace whose names and tensors this client sees and publishes. None: what the address says, else
+        $TENSORLEASE_NAMESPACE, else the default one, which is "".
     autostart: whether to start the daemon of this package for this user if nobody listens there. It ends by itself
         when it has had no clients and no tensors for a while. None: only if the address was given neither here nor by
         $TENSORLEASE_SOCKET, so that a mistyped address is an error.
     timeout: seconds that a request waits for the daemon's answer, here and in later calls. None or 0: 10 seconds. A
         signal does not end that wait.
     NoDaemonError (a ConnectionRefusedError): nobody listens at the address. PermissionDeniedError: this user may not
-    use the socket, or the daemon runs as a user that is not trusted. Trusted are this user, root, the system user of
+    use the socket, there is no namespace of that name that it may read, or the daemon runs as a user that is not trusted. Trusted are this user, root, the system user of
     the packaged service, and the uids in $TENSORLEASE_TRUST_UID, separated by commas.
     """
-    return Client(address, autostart=autostart, timeout=timeout)
+    return Client(address, namespace=namespace, autostart=autostart, timeout=timeout)
 
 
 class Client(_core.Client):
@@ -117,29 +136,28 @@ class Client(_core.Client):
     Calls that wait or copy release the GIL. Waits for a tensor or for space end with Ctrl-C and with close().
 
     Besides its own errors each call may raise a ValueError (the client is closed, or an argument is wrong), a
-    TypeError, a DisconnectedError (the daemon is gone; the next call connects again) and a TimeoutError (the daemon did
-    not answer within connect()'s timeout). If the process is out of memory or descriptors, it raises MemoryError or a
+    TypeError, a DisconnectedError (the daemon is gone; the next call connects again), a KickedError (an administrator
+    has disconnected this client) and a TimeoutError (the daemon did not answer within connect()'s timeout). If the process is out of memory or descriptors, it raises MemoryError or a
     plain OSError.
 
     After a fork the child may use the client too. It keeps what its parent held, and makes a connection of its own when
     it needs one. A pickled client, as for multiprocessing's spawn, becomes another connection to the same address.
     """
 
-    def __new__(cls, address=None, *, autostart=None, timeout=10.0):
+    _waiter = None
+    _arguments = (None, None, None, 10.0)  # of a subclass that has not called __init__()
+
+    def __init__(self, address=None, *, namespace=None, autostart=None, timeout=10.0):
         given = address is not None or bool(os.environ.get("TENSORLEASE_SOCKET"))
         starts = not given if autostart is None else autostart
-        self = super().__new__(cls, address, autostart=starts, timeout=timeout)
-        self._arguments = (address, autostart, timeout)
-        self._waiter = None
+        self._connect(address, namespace, starts, timeout)
+        # another process may have another environment
+        where = address if address is not None else os.environ.get("TENSORLEASE_SOCKET") or self.status().address
+        self._arguments = (where, namespace, starts, timeout)
         self._waiter_lock = threading.Lock()
-        return self
-
-    def __init__(self, address=None, *, autostart=None, timeout=10.0):
-        pass
 
     def __reduce__(self):
-        address, autostart, timeout = self._arguments
-        return (_reconnect, (type(self), address, autostart, timeout))
+        return (_reconnect, (type(self), *self._arguments))
 
     def close(self):
         """End the connection. Tensors that were got through it stay valid.
@@ -172,7 +190,21 @@ class Client(_core.Client):
 
     # ---- Publishing ----
 
-    def create(self, name, shape, dtype, *, device=None, metadata=None, timeout=None, padded=False):
+    def create(
+        self,
+        name,
+        shape,
+        dtype,
+        *,
+        device=None,
+        metadata=None,
+        timeout=None,
+        padded=False,
+        ttl=None,
+        owner_bound=False,
+        evictable=False,
+        ring=None,
+    ):
         """Make memory for a tensor that will be called name, and return it as a Draft to write to.
 
         shape: an int or a sequence of at most 64 ints, each 0 or more.
@@ -182,6 +214,7 @@ class Client(_core.Client):
         metadata: bytes to attach, at most 1024.
         timeout: seconds to wait for space. None: do not wait.
         padded: whether each element of a type of less than a byte takes a whole byte.
+        ttl, owner_bound, evictable, ring: as for put(). The time begins with the commit.
         NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user. NoDeviceError: CUDA
         or that GPU cannot be used here. UnsupportedError: the GPU has no memory that can be shared in this way.
         """
@@ -189,7 +222,8 @@ class Client(_core.Client):
         number = -1 if number is None else number
         sizes, element = _parse_shape(shape), parse_dtype(dtype)
         _check_size(sizes, 8 if padded else element[1] * element[2])
-        return self._create(name, sizes, element, _PADDED if padded else 0, metadata, timeout, number)
+        lifetime = (ttl, owner_bound, evictable)
+        return self._create(name, sizes, element, PADDED if padded else 0, metadata, timeout, number, lifetime, ring)
 
     empty = create  # as it is called in NumPy and PyTorch
 
@@ -205,6 +239,10 @@ class Client(_core.Client):
         metadata=None,
         timeout=None,
         wait=True,
+        ttl=None,
+        owner_bound=False,
+        evictable=False,
+        ring=None,
     ):
         """Publish tensor by handing it over, without a copy where that is possible.
 
@@ -220,9 +258,12 @@ class Client(_core.Client):
             legacy default stream.
         sealed: wait here until the tensor is written, so that no consumer has to. Use it for weights.
         staging: allow a copy on the GPU if the memory cannot be shared. If no stream is named, wait for that copy.
-        metadata, timeout, wait: as for put().
+        metadata, timeout, wait, ttl, owner_bound, evictable: as for put(). A Draft keeps what create() was given
+            unless one of the last three is given here.
+        ring: as for put(), if it is copied.
         Returns Published(version, copied).
-        UnsupportedError: the tensor cannot be shared, or is strided; the text says what to do. NoDeviceError: CUDA
+        A tensor on a GPU keeps its strides, so that a slice or a transposed tensor is published where it lies.
+        UnsupportedError: the tensor cannot be shared, or its elements overlap; the text says what to do. NoDeviceError: CUDA
         cannot be used here. An Error with errno EINPROGRESS: the daemon did not answer, so that the tensor may have
         been published; the library keeps it as if it were.
         """
@@ -236,40 +277,82 @@ class Client(_core.Client):
             metadata=metadata,
             timeout=timeout,
             wait=wait,
+            ttl=ttl,
+            owner_bound=owner_bound,
+            evictable=evictable,
+            ring=ring,
         )
-        seal = getattr(tensor, "_seal", None)
-        if seal is not None:
-            seal()
+        if not copied:
+            _seal(tensor)
         return Published(version, copied)
 
-    def put_many(self, arrays, *, prefix="", metadata=None, timeout=None):
+    def put_many(
+        self,
+        arrays,
+        *,
+        prefix="",
+        metadata=None,
+        timeout=None,
+        stream=None,
+        ttl=None,
+        owner_bound=False,
+        evictable=False,
+    ):
         """Publish copies of many arrays in one step: all of them or, on failure, none.
 
-        arrays: a dict, or another mapping, of 1 to 65,536 names and arrays on the CPU, as put() takes them. A
-            state_dict is one: ``client.put_many(model.state_dict(), prefix="model/")``. Arrays that share memory become
-            separate tensors.
+        arrays: a dict, or another mapping, of 1 to 65,536 names and arrays, as put() takes them: on the CPU, or on GPUs,
+            where they are copied. A state_dict is one: ``client.put_many(model.state_dict(), prefix="model/")``. Arrays
+            that share memory become separate tensors.
         prefix: is put in front of each name.
         metadata: bytes to attach to each tensor, or a dict of names, as in arrays, and bytes, for some of them.
         timeout: seconds to wait for space. None: do not wait.
+        stream: the stream on which arrays on a GPU are copied, as for put().
+        ttl, owner_bound, evictable: as for put(), for each of them by itself.
         A process that gets the new version of one tensor, and then another tensor, gets the new version of that too.
         get_many() gets all of them. Their memory is given back when the last of them is gone. Raises the errors of
         put(), with the name in the text. Returns None; stat() tells versions.
         """
-        if not isinstance(arrays, Mapping):
-            raise TypeError(f"arrays must be a mapping of names and arrays, such as a dict, not {type(arrays)!r}")
-        names = _prefixed(prefix, arrays)
+        arrays = _read_once(arrays)
         if isinstance(metadata, Mapping):
+            metadata = dict(metadata.items())
             unknown = [name for name in metadata if name not in arrays]
             if unknown:
                 raise InvalidError(errno.EINVAL, f"metadata for {unknown[0]!r}, which is not among the arrays")
-            each = [metadata.get(name) for name in arrays]
+            each = tuple(metadata.get(name) for name in arrays)
         else:
-            each = [metadata] * len(names)
-        self._put_many(names, [arrays[name] for name in arrays], each, timeout)
+            each = (metadata,) * len(arrays)
+        lifetime = (ttl, owner_bound, evictable)
+        self._put_many(_prefixed(prefix, arrays), tuple(arrays.values()), each, timeout, lifetime, stream)
+
+    def publish_many(
+        self,
+        arrays,
+        *,
+        prefix="",
+        metadata=None,
+        timeout=None,
+        stream=None,
+        sealed=False,
+        ttl=None,
+        owner_bound=False,
+        evictable=False,
+    ):
+        """Publish many arrays in one step, as put_many() does, but those on GPUs without a copy, as publish() does.
+
+        arrays, prefix: as for put_many(). Arrays on the CPU are copied; all of those on GPUs are on one stream.
+        metadata: bytes to attach to each tensor.
+        stream and sealed: as for publish(). timeout, ttl, owner_bound, evictable: as for put_many().
+        Returns how many were copied. Raises the errors of publish() and put_many().
+        """
+        arrays = _read_once(arrays)
+        lifetime = (ttl, owner_bound, evictable)
+        each = (metadata,) * len(arrays)
+        names = _prefixed(prefix, arrays)
+        return self._publish_many(names, tuple(arrays.values()), each, timeout, lifetime, stream, sealed)
 
     # ---- Getting ----
 
-    def get_many(self, names="", *, prefix="", timeout=None, mode="r"):
+    def get_many(self, names="", *, prefix="", timeout=None, mode="r", device=None):
         """Take leases on many tensors as of one moment: all or none of what a put_many() published.
 
         names: an iterable of names, or a str for all tensors whose names start with it.
@@ -277,6 +360,7 @@ class Client(_core.Client):
             returns what ``client.put_many(arrays, prefix="model/")`` published.
         timeout: seconds to wait until all names exist or, with a str, any. None: do not wait. inf: wait forever.
         mode: 'r' for read-only, or 'c' for copy-on-write, as for get().
+        device: where the tensors are wanted, as for get().
         Returns a dict of names and Tensors, each with a lease of its own. With a str, the names are listed before and
         after the tensors are got. If they changed in between, all of it is done again.
         NotFoundError: a name does not exist, or no name starts with the str. TimeoutError: this is still so after the
@@ -284,38 +368,75 @@ class Client(_core.Client):
         """
         if isinstance(names, str):
             _check_str("prefix", prefix)
-            found = self._get_all(prefix + names, timeout, mode)
+            found = self._get_all(prefix + names, timeout, mode, device)
             return {name[len(prefix) :]: tensor for name, tensor in found.items()} if prefix else found
         if not isinstance(names, Iterable) or isinstance(names, (bytes, bytearray)):
             raise TypeError(f"names must be a str or an iterable of them, not {type(names)!r}")
         names = list(names)
-        return dict(zip(names, self._get_many(_prefixed(prefix, names), timeout, mode), strict=True))
+        return dict(zip(names, self._get_many(_prefixed(prefix, names), timeout, mode, device), strict=True))
 
     async def aget(self, name, *, timeout=math.inf, newer_than=None, mode="r", stream=None):
-        """Do what get() does, for asyncio: wait without blocking the loop. One thread serves all waits of a client.
+        """Do what get() does, for asyncio and trio: wait without blocking the loop. One thread serves a client's waits.
 
         timeout: seconds; by default it waits forever, or until the task is cancelled. Other arguments and errors are
         those of get().
         """
         _core.check_seconds("timeout", timeout)
+        seconds = 0.0 if timeout is None else float(timeout)
         try:
             return self.get(name, newer_than=newer_than, mode=mode, stream=stream)
         except (NotFoundError, NotNewerError, TensorLostError):
-            if not timeout:
+            if not seconds:
                 raise
+        trio = running_trio()
+        wait = _Wait(name, operator.index(newer_than or 0), mode, stream, None, None)
+        return await (self._wait_in_trio(trio, wait, seconds) if trio else self._wait_in_asyncio(wait, seconds))
+
+    async def _wait_in_asyncio(self, wait, seconds):
         loop = asyncio.get_running_loop()
-        wait = _Wait(name, operator.index(newer_than or 0), mode, stream, loop, loop.create_future())
+        wait.call_soon, wait.future = loop.call_soon_threadsafe, loop.create_future()
         waiter = self._get_waiter()
         waiter.add(wait)
         timer = None
-        if timeout < _EVER:
-            timer = loop.call_later(float(timeout), _time_out, wait, timeout)
+        if seconds < _EVER:
+            timer = loop.call_later(seconds, _time_out, wait, seconds)
         try:
             return await wait.future
         finally:
             if timer is not None:
                 timer.cancel()
             waiter.discard(wait)
+
+    async def _wait_in_trio(self, trio, wait, seconds):
+        wait.call_soon, wait.future = trio.lowlevel.current_trio_token().run_sync_soon, TrioFuture(trio)
+        waiter = self._get_waiter()
+        waiter.add(wait)
+        try:
+            with trio.move_on_after(min(seconds, _EVER)):
+                return await wait.future
+        finally:
+            waiter.discard(wait)
+        raise _timed_out(wait, seconds)
+
+    def get_or_put(
+        self, name, make, *, ttl=None, evictable=True, owner_bound=False, metadata=None, mode="r", timeout=math.inf
+    ):
+        """Return the tensor called name, or publish what make() returns and return that, once for all processes.
+
+        The first process to ask calls make(), which takes no arguments and returns an array, as put() takes it. Others
+        that ask meanwhile wait. If make() raises or its process dies, the one that has waited longest makes it. All map
+        the same memory.
+        ttl, owner_bound, metadata: as for put().
+        evictable: whether the tensor may go when the daemon needs room and nobody holds it. Then the next one makes it
+            anew.
+        mode: as for get().
+        timeout: seconds to wait for another process that makes it; forever by default.
+        TimeoutError: it was not made in that time. RuntimeError: make() asks for the same name. Other errors are those
+        of make(), get() and put().
+        """
+        _core.check_seconds("timeout", timeout)
+        options = {"ttl": ttl, "evictable": evictable, "owner_bound": owner_bound, "metadata": metadata}
+        return _cache.get_or_put(self, name, make, mode, 0.0 if timeout is None else float(timeout), options)
 
     def _get_waiter(self):
         waiter = self._waiter
@@ -328,36 +449,162 @@ class Client(_core.Client):
                     waiter = self._waiter = Waiter(self)
         return waiter
 
+    def watch(self, name, *, newer_than=None, timeout=math.inf, mode="r", stream=None):
+        """Return an iterator over the versions of a name, for ``for`` and ``async for``: the newest, again and again.
+
+        It begins with the version that is there, or the first that comes, and skips versions that are replaced before
+        they are asked for.
+        newer_than: the first version must be above it.
+        timeout: seconds to wait for each version; a TimeoutError ends the iteration. By default it waits forever.
+        mode and stream: as for get().
+        """
+        return Watch(self, name, operator.index(newer_than or 0), timeout, mode, stream)
+
+    def ref(self, tensor):
+        """Return a Ref to a Tensor of this client, which can be pickled and sent to another process."""
+        if tensor.name is None:
+            raise TypeError("a Ref is to a tensor that get() returned, which has a name")
+        address, namespace, autostart, timeout = self._arguments
+        return Ref(tensor.name, tensor.version, address, namespace, autostart, timeout)
+
+    def pickle_tensors(self):
+        """From now on send Tensors of this client to other processes as Refs, which are got there: no bytes are copied.
+
+        So they can be given to multiprocessing's queues, pools and processes as arguments and results, as arrays can.
+        Without this, pickling a Tensor is a TypeError. It is for the whole process, and for one client at a time; a process
+        that is sent a Tensor sends Tensors like that too.
+        A Tensor that is sent must be kept here, or keep its name, until it was got there; otherwise it is a
+        NotFoundError there.
+        """
+        pickle_for(self)
+
+    def delete(self, name, /, *, version=None, missing_ok=False):
+        """Delete name. Holders of its tensor keep it.
+
+        version: delete only this version, which the name has to mean still. None: whatever it means.
+        missing_ok: whether it is no error if there is nothing to delete. NotFoundError: it is so.
+        PermissionDeniedError: the name is another user's.
+        """
+        if version is not None and operator.index(version) < 1:
+            raise InvalidError(errno.EINVAL, f"version is {version}; versions count from 1")
+        try:
+            self._delete(name, version or 0)
+        except NotFoundError:
+            if not missing_ok:
+                raise
+        except Error as error:
+            if error.errno != errno.ESTALE:
+                raise
+            if not missing_ok:
+                raise NotFoundError(errno.ENOENT, error.strerror) from None
+
+    def rename(self, name, new_name):
+        """Give the tensor of a name another name, and return its version there. No bytes are copied.
+
+        What new_name meant before is replaced. The tensor has both names for a moment, and never none. Metadata and
+        lifetime go with it; this client becomes the one that published it.
+        NotFoundError: no tensor has that name. UnsupportedError: it is another user's, or on a GPU.
+        """
+        while True:
+            with self.get(name) as tensor:
+                info = self.stat(name)
+                if name == new_name:
+                    return info.version
+                if info.version != tensor.version:
+                    continue
+                version, _ = self._publish(
+                    new_name,
+                    tensor,
+                    no_copy=True,
+                    metadata=info.metadata,
+                    ttl=info.ttl,
+                    owner_bound=info.owner_bound,
+                    evictable=info.evictable,
+                )
+            # a version that has come meanwhile came after the renaming
+            self.delete(name, version=info.version, missing_ok=True)
+            return version
+
+    def keys(self, prefix=""):
+        """Return the names that start with prefix, sorted."""
+        return [info.name for info in self.list(prefix)]
+
+    # ``client[name]`` is get(), ``client[name] = array`` is put(), and ``del client[name]`` is delete().
+
+    def __getitem__(self, name):
+        return self.get(name)
+
+    def __setitem__(self, name, array):
+        self.put(name, array)
+
+    def __delitem__(self, name):
+        self.delete(name)
+
+    def __iter__(self):
+        return iter(self.keys())
+
     # ---- Files ----
 
-    def load(self, prefix, path, *, format=None, timeout=None, progress=None):
-        """Publish all tensors of a file in one step, as `tensorlease load` does.
+    def load(
+        self,
+        prefix,
+        path,
+        *,
+        format=None,
+        timeout=None,
+        progress=None,
+        ttl=None,
+        owner_bound=False,
+        evictable=False,
+        once=False,
+        device=None,
+    ):
+        """Publish all tensors of a file, or of several files, in one step, as `tensorlease load` does.
 
         The tensors of a .npz or .safetensors file are called PREFIX/NAME, with their names in the file. A '/' in these
         separates components, and an empty prefix is left out. The tensor of a .npy file, or of a TensorProto (.pb), is
         called prefix.
-        path: a str or os.PathLike.
+        path: a str or os.PathLike; or a list of them, whose tensors are published together; or an index of a model in
+            several .safetensors files, as model.safetensors.index.json, whose files lie beside it.
         format: 'npy', 'npz', 'safetensors' or 'pb'. None: the suffix of path decides.
         timeout: seconds to wait for space. None: do not wait.
         progress: called as progress(done, total), in bytes, on this thread. An exception from it ends the load.
-        Returns Loaded(names, metadata). The file is read straight into shared memory, without the GIL.
+        ttl, owner_bound, evictable: as for put_many().
+        once: whether to read nothing if there are tensors of that prefix. Of several processes one reads the file then,
+            and the others wait for it; if it fails or dies, another one reads it. Returns the names that are there, and
+            no metadata, if the file was not read here.
+        device: 'cuda:0', ... for tensors on that GPU, in memory as create() makes it there. None or 'cpu': shared memory.
+        Returns Loaded(names, metadata). The file is read straight into shared memory, without the GIL, or by way of
+        64 MB of this process, or of the largest tensor, to a GPU.
         InvalidError (a ValueError): the file is malformed, or a name in it is invalid; the text says what and where.
         UnsupportedError: it contains something that is no tensor, such as strings. OSError: it cannot be read. In these
         cases, and after Ctrl-C, nothing is published.
         """
-        return Loaded._make(self._load(prefix, path, format, timeout, progress))
+        lifetime = (ttl, owner_bound, evictable)
+        prefix = _folder(prefix)
 
-    def save(self, prefix, path, *, format=None, progress=None):
+        def load():
+            return self._load(prefix, _paths(path), format, timeout, progress, lifetime, device)
+
+        if once and not prefix:
+            raise InvalidError(errno.EINVAL, "prefix is empty: once needs one, to see whether its tensors are there")
+        return Loaded._make(_cache.load_once(self, prefix, load) if once else load())
+
+    def save(self, prefix, path, *, format=None, progress=None, metadata=None):
         """Write tensors to a file, as `tensorlease save` does, and return their names.
 
         A .npz or .safetensors file gets all tensors below PREFIX/, as they were at one moment; in the file their names
         are without PREFIX/. A .npy or .pb file gets the tensor called prefix. An existing file is replaced as a whole,
         or not at all.
         path, format and progress: as for load().
+        metadata: a dict of texts about the whole file, for the __metadata__ of a .safetensors file. load() returns it.
         NotFoundError: there is no such tensor. UnsupportedError: the format does not have a type, such as bfloat16 in
-        .npy and .npz files, or a tensor is on a GPU. OSError: the file cannot be written.
+        .npy and .npz files. OSError: the file cannot be written.
         """
-        return self._save(prefix, path, format, progress)
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise TypeError(f"metadata must be a dict of texts, or None, not {type(metadata)!r}")
+        texts = None if metadata is None else tuple((key, text) for key, text in metadata.items())
+        return self._save(_folder(prefix), path, format, progress, texts)
 
     # ---- Looking around ----
 
@@ -386,16 +633,123 @@ class Client(_core.Client):
         return [Holding._make(t) for t in self._holdings(client_id)]
 
 
+class Watch:
+    """The newest versions of a name. Client.watch() returns it."""
+
+    def __init__(self, client, name, version, timeout, mode, stream):
+        _core.check_seconds("timeout", timeout)
+        self._client, self._name, self._version = client, name, version
+        self._options = {"timeout": timeout, "mode": mode, "stream": stream}
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        tensor = self._client.get(self._name, newer_than=self._version, **self._options)
+        self._version = tensor.version
+        return tensor
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        tensor = await self._client.aget(self._name, newer_than=self._version, **self._options)
+        self._version = tensor.version
+        return tensor
+
+
+_clients: dict = {}  # (pid, how to connect) -> a Client, for get() of Refs
+_clients_lock = threading.Lock()
+
+
+class Ref(NamedTuple):
+    """The name and version of a tensor, to be sent to other processes. Client.ref() returns it.
+
+    It holds no lease: who sends it keeps the tensor, or its name, until it was got there.
+    """
+
+    name: str
+    version: int
+    address: str  # these four as for connect(), by the process that made it
+    namespace: str
+    autostart: bool
+    timeout: float
+
+    def get(self, client=None, mode="r"):
+        """Return the Tensor. client: None: one that is connected once in this process for all Refs from there.
+
+        NotFoundError: the name is deleted, or means another version now.
+        """
+        tensor = (client or self._connect()).get(self.name, mode=mode)
+        if tensor.version != self.version:
+            found = tensor.version
+            tensor.release()
+            raise NotFoundError(
+                errno.ENOENT, f"{self.name!r} is version {found} now, and version {self.version} is asked for"
+            )
+        return tensor
+
+    def _connect(self):
+        key = (os.getpid(), *self[2:])
+        with _clients_lock:
+            client = _clients.get(key)
+            if client is None or client.closed:
+                client = _clients[key] = connect(
+                    self.address, namespace=self.namespace, autostart=self.autostart, timeout=self.timeout
+                )
+            return client
+
+
+def _seal(tensor):
+    """Others read these bytes now: an array that can be made read-only is."""
+    if isinstance(tensor, Draft):
+        tensor._seal()
+    elif "numpy" in sys.modules and isinstance(tensor, sys.modules["numpy"].ndarray):
+        tensor.flags.writeable = False
+
+
 def _check_str(argument, value):
     if not isinstance(value, str):
         raise TypeError(f"{argument} must be a str, not {type(value)!r}")
+
+
+def _read_once(arrays):
+    """It may be a file, or make its arrays only when asked."""
+    if not isinstance(arrays, Mapping):
+        raise TypeError(f"arrays must be a mapping of names and arrays, such as a dict, not {type(arrays)!r}")
+    return dict(arrays.items())
 
 
 def _prefixed(prefix, names):
     _check_str("prefix", prefix)
     for name in names:
         _check_str("a tensor's name", name)
-    return [prefix + name for name in names]
+    return tuple(prefix + name for name in names)
+
+
+def _folder(prefix):
+    """Return prefix as it is before '/NAME': others have a '/' at the end."""
+    _check_str("prefix", prefix)
+    return prefix.removesuffix("/")
+
+
+def _paths(path):
+    """Return the files that are meant."""
+    if isinstance(path, (list, tuple)):
+        if not path:
+            raise InvalidError(errno.EINVAL, "path is an empty list")
+        return tuple(path)
+    if not isinstance(path, (str, bytes, os.PathLike)) or not os.fsdecode(path).endswith(_INDEX):
+        return (path,)
+    path = os.fsdecode(path)
+    try:
+        with open(path, encoding="utf-8") as file:
+            names = set(json.load(file)["weight_map"].values())
+        if not names or not all(type(name) is str and name == os.path.basename(name) for name in names):
+            raise ValueError("its weight_map must name files that lie beside it")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidError(errno.EINVAL, f"{path} is no index of a model: {error!r}") from None
+    return tuple(os.path.join(os.path.dirname(path), name) for name in sorted(names))
 
 
 def _parse_shape(shape):
@@ -419,12 +773,18 @@ def _check_size(sizes, bits):
         raise InvalidError(errno.EINVAL, f"shape: {sizes} of {bits} bits each is more than 2^63-1 bytes")
 
 
-def _reconnect(cls, address, autostart, timeout):
-    return cls(address, autostart=autostart, timeout=timeout)
+def _reconnect(cls, address, namespace, autostart, timeout):
+    """A subclass may have an __init__() with other arguments, so that it is not called."""
+    client = cls.__new__(cls)
+    Client.__init__(client, address, namespace=namespace, autostart=autostart, timeout=timeout)
+    return client
+
+
+def _timed_out(wait, seconds):
+    what = f"no version of {wait.name!r} above {wait.newer_than}" if wait.newer_than else f"no tensor {wait.name!r}"
+    return TimeoutError(errno.ETIMEDOUT, f"{what} came within {seconds:g} s")
 
 
 def _time_out(wait, seconds):
-    if wait.future.done():
-        return
-    what = f"no version of {wait.name!r} above {wait.newer_than}" if wait.newer_than else f"no tensor {wait.name!r}"
-    wait.future.set_exception(TimeoutError(errno.ETIMEDOUT, f"{what} came within {seconds:g} s"))
+    if not wait.future.done():
+        wait.future.set_exception(_timed_out(wait, seconds))

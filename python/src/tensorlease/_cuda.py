@@ -74,6 +74,12 @@ def parse_device(device):
     raise ValueError(f"device must be 'cpu', 'cuda:0', a number or the like, not {device!r}")
 
 
+def device_pair(device):
+    """Return DLPack's type and number of a device, for parse_target() of _core."""
+    number = parse_device(device)
+    return (1, 0) if number is None else (2, number)
+
+
 def stream_number(stream):
     """Return the number, as DLPack numbers streams, of a stream object of another library."""
     if hasattr(stream, "__cuda_stream__"):
@@ -104,17 +110,17 @@ def device_of_pointer(address):
 
 
 def read_interface(array):
-    """Return (address, (code, bits), shape, strides in elements, owner, device, stream) of __cuda_array_interface__.
+    """Return (address, (code, bits, flags), shape, strides in elements, owner, device, stream) of __cuda_array_interface__.
 
     BufferError: DLPack cannot describe it.
     """
     interface = array.__cuda_array_interface__
-    (code, bits), shape, steps = read_description(array, interface, "__cuda_array_interface__")
+    dtype, shape, steps = read_description(array, interface, "__cuda_array_interface__")
     address = address_in(interface, "__cuda_array_interface__")
     empty = not address or 0 in shape
     return (
         0 if empty else address,
-        (code, bits),
+        dtype,
         shape,
         steps,
         array,

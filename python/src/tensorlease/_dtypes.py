@@ -58,7 +58,7 @@ def _parse_base(text):
     if text in _NAMED:
         return _NAMED[text]
     numbered = re.fullmatch(r"([a-z]+)([0-9]+)", text)
-    if numbered and numbered[1] in _CODES and int(numbered[2]) < 256:
+    if numbered and numbered[1] in _CODES and 0 < int(numbered[2]) < 256:
         return (_CODES[numbered[1]], int(numbered[2]))
     return None
 
@@ -81,7 +81,7 @@ def _parse_word(word):
         return (*found, 1)
     base, x, count = text.rpartition("x")
     found = _parse_base(base)
-    if found and x and re.fullmatch("[0-9]{1,5}", count) and int(count) < 65536:
+    if found and x and re.fullmatch("[0-9]{1,5}", count) and 0 < int(count) < 65536:
         return (*found, int(count))
     raise ValueError(f"dtype {word!r} is not known; use a name such as 'float32', 'uint8', 'bfloat16' or 'bool'")
 
@@ -96,8 +96,8 @@ def parse_dtype(dtype):
         return _parse_word(dtype)
     if isinstance(dtype, tuple) and len(dtype) == 3:
         code, bits, lanes = (operator.index(n) for n in dtype)
-        if not (0 <= code < 256 and 0 <= bits < 256 and 0 <= lanes < 65536):
-            raise ValueError(f"dtype {dtype}: a triple must be (code, bits, lanes), of 8, 8 and 16 bits")
+        if not (0 <= code < 256 and 0 < bits < 256 and 0 < lanes < 65536):
+            raise ValueError(f"dtype {dtype}: a triple must be (code, bits, lanes), of 8, 8 and 16 bits, the last two not 0")
         return (code, bits, lanes)
     if isinstance(dtype, type):
         if dtype in (bool, int, float, complex):

@@ -9,7 +9,7 @@ class Error(OSError):
     """A call failed. errno says how, and strerror has the text of the library."""
 
 
-class NotFoundError(Error, FileNotFoundError):
+class NotFoundError(Error, FileNotFoundError, KeyError):
     """No tensor has that name."""
 
 
@@ -37,8 +37,16 @@ class DisconnectedError(Error, ConnectionError):
     """The daemon is gone. Later calls connect again by themselves."""
 
 
+class KickedError(Error, ConnectionAbortedError):
+    """An administrator has disconnected this client. It stays so: close it and connect anew."""
+
+
 class NoDaemonError(DisconnectedError, ConnectionRefusedError):
     """Nobody listens at the address."""
+
+
+class TooManyClientsError(Error):
+    """The daemon has as many clients as it may have."""
 
 
 class UnsupportedError(Error):
@@ -63,10 +71,12 @@ BY_ERRNO = {
     errno.ENOSPC: NoSpaceError,
     errno.EDQUOT: NoSpaceError,
     errno.ENOTCONN: DisconnectedError,
+    errno.ECONNABORTED: KickedError,
     errno.ECONNREFUSED: NoDaemonError,
     errno.ENOTSUP: UnsupportedError,
     errno.ENODEV: NoDeviceError,
     errno.ENODATA: TensorLostError,
+    errno.EUSERS: TooManyClientsError,
 }
 
 CONNECTING = {

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensor and Draft: the classes of the extension, with the methods for other libraries."""
 
+import numbers
 import weakref
 
 from . import _core
 from ._cuda import interface_of
-from ._dtypes import find_dtype, numpy_dtype
+from ._dtypes import find_dtype, numpy_dtype, parse_dtype
 
 
 _CUDA = 2  # DLPack's numbers
 _COMPLEX = 5
+_BYTE = (1, 8, 1)
+_FLOAT4 = (17, 4, 1)  # PyTorch has it only in pairs, as float4_e2m1fn_x2
+# Those for which the buffer protocol has a format.
+_PLAIN = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+)
 
 
 def _size_text(nbytes):
@@ -38,12 +45,14 @@ def _as_numpy(array):
         raise TypeError(f"the tensor is on {array.device}, whose memory NumPy cannot read: t.torch().cpu().numpy()")
     import numpy
 
-    code, _, lanes = array._dtype_tuple
-    if code in (0, 1, 2, 5, 6) and lanes == 1 and isinstance(array.itemsize, int):
+    if array._dtype_word in _PLAIN:
         return numpy.asarray(memoryview(array))
     dtype = numpy_dtype(array._dtype_word)
     if dtype.itemsize != array.itemsize:
-        raise TypeError(f"NumPy has no packed {array._dtype_word}: its elements take {dtype.itemsize} bytes each")
+        raise TypeError(
+            f"NumPy has no packed {array._dtype_word}: its elements take {dtype.itemsize} bytes each; "
+            "view('uint8') has the bytes"
+        )
     if not array.size:
         return numpy.empty(array.shape, dtype)
     return numpy.asarray(_Raw(array)).view(dtype).reshape(array.shape)
@@ -68,11 +77,94 @@ def _array_method(self, dtype=None, *, copy=None):
     return array.astype(wanted)
 
 
+# Those that memoryview.tolist() reads, so that numbers can be had without NumPy.
+_READ = _PLAIN - {"float16", "complex64", "complex128"}
+
+
+class _Values:
+    """What Tensor and Draft have in common: their elements as numbers, as an array of NumPy would give them."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index):
+        return self.numpy()[index]
+
+    def __len__(self):
+        if not self.ndim:
+            raise TypeError("a tensor without dimensions has no length")
+        return self.shape[0]
+
+    def __iter__(self):
+        return iter(self.numpy())
+
+    def bytes(self):
+        """Return a memoryview of the bytes, without a copy and whatever the type: as read-only as the tensor is."""
+        return memoryview(self._view(_BYTE, (self.nbytes,)))
+
+    def tolist(self):
+        """Return the elements as numbers in nested lists, or a number if there are no dimensions."""
+        if self._dtype_word in _READ and self.__dlpack_device__()[0] != _CUDA:
+            return memoryview(self).tolist()
+        return _as_numpy(self).tolist()
+
+    def item(self):
+        """Return the only element as a number. ValueError: there are more, or none."""
+        if self.size != 1:
+            raise ValueError(f"a tensor of shape {self.shape} is not one number; tolist() and numpy() have all of them")
+        value = self.tolist()
+        while isinstance(value, list):
+            value = value[0]
+        return value
+
+    def _number(self, kind):
+        if self.size != 1:
+            raise TypeError(f"a tensor of shape {self.shape} does not become one {kind.__name__}; numpy() is an array")
+        return kind(self.item())
+
+    # Without these, int() and float() would read the bytes as digits, and a tensor of zeros would be true.
+
+    def __int__(self):
+        return self._number(int)
+
+    def __float__(self):
+        return self._number(float)
+
+    def __complex__(self):
+        return self._number(complex)
+
+    def __index__(self):
+        if self.ndim or self._dtype_tuple[0] > 1:
+            raise TypeError(f"only a tensor of integers without dimensions is an index, not {self.dtype} {self.shape}")
+        return int(self.item())
+
+    def __bool__(self):
+        return bool(self.item())
+
+    def __eq__(self, other):
+        values = _values_of(other)
+        return NotImplemented if values is None else _as_numpy(self) == values
+
+    def __ne__(self, other):
+        values = _values_of(other)
+        return NotImplemented if values is None else _as_numpy(self) != values
+
+    __hash__ = object.__hash__
+
+
+def _values_of(other):
+    """Return what an array can be compared with element by element, or None: it is something else than numbers."""
+    if isinstance(other, _Values):
+        return _as_numpy(other)
+    if isinstance(other, (numbers.Number, list, tuple)) or hasattr(other, "__array__"):
+        return other
+    return None
+
+
 def _no_interface():
     raise AttributeError("the tensor is on the CPU: it has no __cuda_array_interface__")
 
 
-class Tensor(_core.Tensor):
+class Tensor(_Values, _core.Tensor):
     """A tensor that another process published, held by a lease. Client.get() returns it.
 
     Its bytes do not change until the Tensor and all views of it are gone: arrays of other libraries, memoryviews,
@@ -80,6 +172,9 @@ class Tensor(_core.Tensor):
     and the protocols raise a BufferError. In mode 'r' it is the shared memory itself, read-only. In mode 'c' it is
     copy-on-write: writable, and without a copy until a page is written to; only this Tensor and its views see what is
     written.
+
+    ``t[0]``, ``len(t)``, iteration, ``==`` and tolist() are those of ``t.numpy()``. A tensor of one element becomes a
+    number by ``int(t)``, ``float(t)``, ``bool(t)`` and item(). Tensors are hashed by identity, as PyTorch's are.
 
     Other libraries accept it as it is: ``numpy.asarray(t)``, ``numpy.from_dlpack(t)``, ``torch.from_dlpack(t)``,
     ``memoryview(t)``. A library that may ignore DLPack's read-only flag (PyTorch, CuPy, tvm-ffi) gets a copy-on-write
@@ -108,11 +203,14 @@ class Tensor(_core.Tensor):
         """Return a torch.Tensor without a copy, writable: in mode 'r', over a copy-on-write view of its own.
 
         PyTorch has no read-only tensors, so it never gets the shared memory itself. In mode 'r' only that torch.Tensor
-        sees what is written to it. In mode 'c' all torch.Tensors of this Tensor share its memory.
+        sees what is written to it. In mode 'c' all torch.Tensors of this Tensor share its memory. Packed float4_e2m1fn
+        becomes torch.float4_e2m1fn_x2, whose last dimension is half as long.
         copy: True makes a copy. BufferError or RuntimeError: PyTorch has no such dtype.
         """
         import torch
 
+        if self._dtype_tuple == _FLOAT4 and self.itemsize == 0.5 and self.shape and not self.shape[-1] % 2:
+            return self.view("float4_e2m1fnx2").torch(copy=copy)
         try:
             array = torch.from_dlpack(self)
         except BufferError:  # an old PyTorch asks for a capsule without a version
@@ -144,6 +242,23 @@ class Tensor(_core.Tensor):
         array = jax.dlpack.from_dlpack(taken)
         return array.copy() if copy else array
 
+    def view(self, dtype):
+        """Return a Tensor over the same bytes with elements of another type, without a copy.
+
+        The last dimension becomes longer or shorter if the elements have another size. So ``t.view('uint8')`` has the
+        bytes of types that other libraries do not have, such as the packed float6_e2m3fn of .safetensors files.
+        ValueError: the last dimension has no whole number of such elements. TypeError: the tensor is on a GPU.
+        """
+        if self.__dlpack_device__()[0] == _CUDA:
+            raise TypeError(f"view() is for tensors on the CPU, and this one is on {self.device}: t.torch().view(...)")
+        code, bits, lanes = parse_dtype(dtype)
+        old, new, shape = int(self.itemsize * 8), bits * lanes, self.shape
+        if old != new:
+            if not shape or shape[-1] * old % new:
+                raise ValueError(f"the last dimension of shape {shape} is no whole number of {dtype} elements")
+            shape = (*shape[:-1], shape[-1] * old // new)
+        return self._view((code, bits, lanes), shape)
+
     def copy_on_write(self):
         """Return another Tensor of the same version in mode 'c', with a lease of its own and without a copy.
 
@@ -166,26 +281,55 @@ class Tensor(_core.Tensor):
     __array__ = _array_method
 
     def __repr__(self):
-        if self.released:
+        try:
+            where = "" if self.device == "cpu" else f", {self.device}"
+            called = "" if self.name is None else f" {self.name!r} version {self.version}"
+            mode = "read-only" if self.read_only else "copy-on-write" if called else "writable"
+            return f"<tensorlease.Tensor{called}: {self.dtype} {self.shape}, {_size_text(self.nbytes)}, {mode}{where}>"
+        except ValueError:
             return "<tensorlease.Tensor, released>"
-        where = "" if self.device == "cpu" else f", {self.device}"
-        called = "" if self.name is None else f" {self.name!r} version {self.version}"
-        mode = "read-only" if self.read_only else "copy-on-write" if called else "writable"
-        return f"<tensorlease.Tensor{called}: {self.dtype} {self.shape}, {_size_text(self.nbytes)}, {mode}{where}>"
 
     def __reduce__(self):
-        raise TypeError("a Tensor is a lease of this process: send its name and version, and get() it there")
+        if _sender is None:
+            raise TypeError(
+                "a Tensor is a lease of this process: send client.ref(tensor), whose get() returns it there; or call "
+                "client.pickle_tensors() once, after which Tensors are sent like that by themselves"
+            )
+        if self.name is None or _sender.stat(self.name).version != self.version:
+            raise ValueError(f"{self!r} cannot be sent: its name means another tensor by now, or it has none")
+        return _get_sent, (_sender.ref(self), "r" if self.read_only else "c")
 
 
-class Draft(_core.Draft):
+_sender = None  # the Client that Tensors are pickled for; None: they are not
+
+
+def pickle_for(client):
+    """Client.pickle_tensors() has the words."""
+    global _sender
+    _sender = client
+
+
+def _get_sent(ref, mode):
+    """What a Tensor is pickled as. A process that is sent Tensors in this way sends them like that too."""
+    client = ref._connect()
+    if _sender is None:
+        pickle_for(client)
+    return ref.get(client, mode)
+
+
+# Texts of other libraries, as in "expected Tensor as element 0, but got Tensor", tell which class it is.
+Tensor.__name__ = "tensorlease.Tensor"
+
+
+class Draft(_Values, _core.Draft):
     """Memory for a tensor that is not published yet. Client.create() returns it.
 
     Write to it through numpy(), torch(), ``draft[...] = values``, ``memoryview(draft)`` or DLPack, then call commit()
     or abort(). As a context manager it is committed when the block ends, and aborted if the block raises. Views stay
     valid after the commit but must not be written to, because others read those bytes. The commit makes arrays that
     numpy() returned read-only; with other views this is up to the writer. Any thread may write to it, and one of them
-    commits it: a second commit is a ValueError. It belongs to the process that made it: after a fork the child must not
-    touch it.
+    commits it: a second commit is a ValueError. It belongs to the process that made it. After a fork the child may
+    write to it too, until the parent commits it; a commit in the child is an Error with errno ESTALE.
 
     On a GPU consumers wait for the work of one stream. It is the one named by commit(stream=...) or the attribute
     stream, else the one that was named when the draft was taken by DLPack, as torch() does, else CUDA's legacy default
@@ -219,16 +363,8 @@ class Draft(_core.Draft):
     dtype = property(_dtype)
     __array__ = _array_method
 
-    def __getitem__(self, index):
-        return self.numpy()[index]
-
     def __setitem__(self, index, value):
         self.numpy()[index] = value
-
-    def __len__(self):
-        if not self.ndim:
-            raise TypeError("a draft without dimensions has no length")
-        return self.shape[0]
 
     def commit(self, *, metadata=None, wait=True, stream=None):
         version = super().commit(metadata=metadata, wait=wait, stream=stream)
@@ -253,9 +389,13 @@ class Draft(_core.Draft):
             self.commit()
 
     def __repr__(self):
-        if self.state != "open":
-            return f"<tensorlease.Draft {self.name!r}, {self.state}>"
-        return f"<tensorlease.Draft {self.name!r}: {self.dtype} {self.shape}, {_size_text(self.nbytes)}, not committed>"
+        try:
+            if self.state == "open":
+                size = _size_text(self.nbytes)
+                return f"<tensorlease.Draft {self.name!r}: {self.dtype} {self.shape}, {size}, not committed>"
+        except ValueError:  # another thread commits or aborts it just now
+            pass
+        return f"<tensorlease.Draft {self.name!r}, {self.state}>"
 
     def __reduce__(self):
         raise TypeError("a Draft belongs to the process that created it")

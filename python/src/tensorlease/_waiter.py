@@ -3,9 +3,13 @@
 
 Invariants: `waits` and `stopped` are only changed under the lock. A wait in `waits` is removed by the thread that
 serves it or by the loop to which it belongs, whichever comes first. Only the one that removed it hands over its result.
+
+A signal handler may close the client while the code under it holds the lock. So the lock can be taken again by the
+same thread, and our own thread, for whose end stop() waits, never waits for the lock once it is told to stop.
 """
 
 import os
+import sys
 import threading
 import time
 
@@ -13,18 +17,59 @@ from ._errors import DisconnectedError, Error, NotFoundError, NotNewerError, Ten
 
 _SLICE = 60.0  # seconds; the library notices by itself if the daemon ends
 _BACKOFF = 0.1
+_LOCK_SLICE = 0.05  # seconds; the lock is never held for as long, except by code under a signal handler
 
 
 class _Wait:
-    __slots__ = ("future", "loop", "mode", "name", "newer_than", "stream")
+    __slots__ = ("call_soon", "future", "mode", "name", "newer_than", "stream")
 
-    def __init__(self, name, newer_than, mode, stream, loop, future):
+    def __init__(self, name, newer_than, mode, stream, call_soon, future):
         self.name = name
         self.newer_than = newer_than
         self.mode = mode
         self.stream = stream
-        self.loop = loop
+        self.call_soon = call_soon  # from any thread, to the loop
         self.future = future
+
+
+class TrioFuture:
+    """As much of an asyncio.Future as a wait needs, for trio. Only code in trio's loop uses it."""
+
+    def __init__(self, trio):
+        self._event = trio.Event()
+        self._over = False
+        self._tensor = self._error = None
+
+    def done(self):
+        return self._over
+
+    def set_result(self, tensor):
+        self._over, self._tensor = True, tensor
+        self._event.set()
+
+    def set_exception(self, error):
+        self._over, self._error = True, error
+        self._event.set()
+
+    def __await__(self):
+        try:
+            yield from self._event.wait().__await__()
+        finally:
+            self._over = True  # if it is cancelled, what comes later is released
+        if self._error is not None:
+            raise self._error
+        return self._tensor
+
+
+def running_trio():
+    """Return the module if the calling task is one of trio's, else None. It is not imported for that."""
+    trio = sys.modules.get("trio")
+    try:
+        if trio is not None and trio.lowlevel.current_task():
+            return trio
+    except RuntimeError:  # it is another library's
+        pass
+    return None
 
 
 def _deliver(future, tensor, error):
@@ -44,9 +89,10 @@ class Waiter:
     def __init__(self, client):
         self.client = client
         self.pid = os.getpid()
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.waits = {}  # _Wait -> None, in order of arrival
         self.thread = None
+        self.running = None  # a lock that the thread releases at its end
         self.stopped = False
 
     def add(self, wait):
@@ -55,8 +101,11 @@ class Waiter:
                 raise ValueError("the client is closed")
             self.waits[wait] = None
             if self.thread is None:
-                self.thread = threading.Thread(target=self._run, name="tensorlease-aget", daemon=True)
-                self.thread.start()
+                running = threading.Lock()
+                running.acquire()
+                thread = threading.Thread(target=self._run, args=(running,), name="tensorlease-aget", daemon=True)
+                thread.start()
+                self.thread, self.running = thread, running  # it is not looked for before, so it can be waited for
         self.client._wake()
 
     def discard(self, wait):
@@ -69,21 +118,54 @@ class Waiter:
         with self.lock:
             self.stopped = True
             waits, self.waits = self.waits, {}
-            thread = self.thread
+            thread, running = self.thread, self.running
         self.client._wake()
         for wait in waits:
             self._hand_over(wait, None, ValueError("the client was closed during an aget"))
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            with running:  # unlike join(), this needs no lock that code under a signal handler may hold
+                pass
 
-    def _run(self):
+    def _lock(self):
+        """For the thread: returns whether it has the lock, or else is to stop."""
+        while not self.lock.acquire(timeout=_LOCK_SLICE):
+            if self.stopped:
+                return False
+        return True
+
+    def _take(self, wait):
+        """For the thread: returns whether the wait was there, and so is ours to end."""
+        if not self._lock():
+            return False
+        try:
+            return self.waits.pop(wait, self) is None
+        finally:
+            self.lock.release()
+
+    def _next(self):
+        """Returns (word, waits), or None if the thread is to end."""
+        if not self._lock():
+            return None
+        try:
+            if self.stopped or not self.waits:
+                self.thread = None
+                return None
+            return self.client._wake_word(), tuple(self.waits)
+        finally:
+            self.lock.release()
+
+    def _run(self, running):
+        try:
+            self._run_until_done()
+        finally:
+            running.release()
+
+    def _run_until_done(self):
         while True:
-            with self.lock:
-                if self.stopped or not self.waits:
-                    self.thread = None
-                    return
-                word = self.client._wake_word()
-                waits = tuple(self.waits)
+            todo = self._next()
+            if todo is None:
+                return
+            word, waits = todo
             try:
                 which = self.client._wait_many(tuple((w.name, w.newer_than) for w in waits), word, _SLICE)
             except DisconnectedError:  # like get(), a wait goes on until there is a daemon again
@@ -92,10 +174,9 @@ class Waiter:
             except Error as error:
                 self._fail(waits, error)
                 continue
-            except ValueError:  # closed
-                with self.lock:
-                    self.thread = None
-                return
+            except ValueError:  # closed, perhaps before there was a waiter that close() could stop
+                self._fail(waits, ValueError("the client was closed during an aget"))
+                continue
             if which is not None:
                 self._serve(waits[which:])
 
@@ -112,9 +193,7 @@ class Waiter:
                 continue
             except Exception as caught:
                 error = caught
-            with self.lock:
-                mine = self.waits.pop(wait, self) is None
-            if mine:
+            if self._take(wait):
                 self._hand_over(wait, tensor, error)
             elif tensor is not None:
                 tensor.release()
@@ -129,15 +208,13 @@ class Waiter:
 
     def _fail(self, waits, error):
         for wait in waits:
-            with self.lock:
-                mine = self.waits.pop(wait, self) is None
-            if mine:
+            if self._take(wait):
                 self._hand_over(wait, None, error)
 
     @staticmethod
     def _hand_over(wait, tensor, error):
         try:
-            wait.loop.call_soon_threadsafe(_deliver, wait.future, tensor, error)
+            wait.call_soon(_deliver, wait.future, tensor, error)
         except RuntimeError:  # the loop is closed
             if tensor is not None:
                 tensor.release()

@@ -5,6 +5,7 @@
  */
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include <tensorlease/admin.h>
 #include <tensorlease/tensorlease.h>
 
 #define REQUIRE(condition)                                                                         \
@@ -308,6 +310,9 @@ void tensors_outlive_their_client(const char *address, const Client &observer)
 	client.reset();
 	REQUIRE(data<unsigned char>(tensor)[0] == 42 && leases(observer) == 1);
 	tensor.reset();
+	/* its connection ends with it, and the daemon sees that a little later */
+	for (int n = 0; n < 60000 && leases(observer); n++)
+		std::this_thread::sleep_for(std::chrono::milliseconds(1));
 	REQUIRE(leases(observer) == 0);
 }
 

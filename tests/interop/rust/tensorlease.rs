@@ -72,6 +72,7 @@ pub struct ConnectOptions {
     pub flags: u32,
     pub reserved: u32,
     pub timeout_ns: i64,
+    pub namespace_name: *const c_char,
 }
 
 #[repr(C)]
@@ -83,6 +84,9 @@ pub struct Spec {
     pub dlpack_flags: u64,
     pub timeout_ns: i64,
     pub device: DLDevice,
+    pub ttl_ns: i64,
+    pub lifetime: u32,
+    pub reserved: u32,
 }
 
 #[repr(C)]
@@ -93,8 +97,9 @@ pub struct PutOptions {
     pub dlpack_flags: u64,
     pub timeout_ns: i64,
     pub flags: u32,
-    pub reserved: u32,
+    pub lifetime: u32,
     pub stream: isize,
+    pub ttl_ns: i64,
 }
 
 #[repr(C)]
@@ -252,6 +257,7 @@ impl Client {
             flags: 0,
             reserved: 0,
             timeout_ns: 0,
+            namespace_name: null(),
         };
         let mut client = null_mut();
         check(unsafe { tl_connect(&options, &mut client) })?;
@@ -266,8 +272,9 @@ impl Client {
             dlpack_flags: 0,
             timeout_ns: 0,
             flags: 0,
-            reserved: 0,
+            lifetime: 0,
             stream: 0,
+            ttl_ns: 0,
         };
         let mut version = 0;
         check(unsafe {
@@ -317,6 +324,9 @@ impl Client {
             dlpack_flags: 0,
             timeout_ns: 0,
             device: CPU,
+            ttl_ns: 0,
+            lifetime: 0,
+            reserved: 0,
         };
         let mut draft = null_mut();
         check(unsafe { tl_create(self.0, c(name).as_ptr(), &spec, &mut draft) })?;

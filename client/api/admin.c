@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a daemon says of itself and of who uses it, and who is to be disconnected. */
+#include <assert.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include <tensorlease/admin.h>
+
+#include "client/arguments.h"
+#include "client/error.h"
+#include "client/session/client.h"
+#include "client/session/request.h"
+#include "proto/conn.h"
+#include "util/clock.h"
+
+/* The daemon writes it without a lock, and may be another user's. */
+static void reason_read(const struct catalog_header *c, char out[CATALOG_REASON])
+{
+	uint64_t word;
+
+	for (unsigned i = 0; i < CATALOG_REASON / 8; i++) {
+		word = atomic_load(&c->restart_reason[i]);
+		memcpy(out + 8 * i, &word, sizeof(word));
+	}
+	out[CATALOG_REASON - 1] = '\0';
+}
+
+TL_API int tl_get_status(tl_client *client, tl_status *status)
+{
+	const struct catalog_header *c;
+	tl_status now = { 0 };
+	struct use use;
+	int r;
+
+	if (!client || !status)
+		return tl_fail(-EINVAL, "tl_get_status: %s is NULL", client ? "status" : "client");
+	r = client_result_check(status, sizeof(now), "tl_status");
+	if (!r)
+		r = client_enter(client, false, &use);
+	if (r)
+		return r;
+	c = use.session->catalog.header;
+	memcpy(now.address, client->address.path, sizeof(now.address));
+	now.started_ns = load_once(&c->started_ns);
+	now.capacity = load_once(&c->capacity);
+	now.bytes_used = atomic_load(&c->bytes_used);
+	now.bytes_warm = atomic_load(&c->bytes_warm);
+	now.bytes_kept = atomic_load(&c->bytes_kept);
+	now.longest_turn_ns = atomic_load(&c->longest_turn_ns);
+	now.commits = atomic_load(&c->commits);
+	now.tensors = atomic_load(&c->tensors);
+	now.retired = atomic_load(&c->retired);
+	now.drafts = atomic_load(&c->drafts);
+	now.segments = atomic_load(&c->segments);
+	now.clients = atomic_load(&c->clients);
+	now.max_tensors = load_once(&c->max_tensors);
+	now.max_clients = load_once(&c->max_clients);
+	now.rings = atomic_load(&c->rings);
+	now.ring_slots = atomic_load(&c->ring_slots);
+	now.daemon_pid = load_once(&c->daemon_pid);
+	now.restarts = atomic_load(&c->restarts);
+	now.restart_ns = atomic_load(&c->restart_ns);
+	static_assert(sizeof(now.restart_reason) == CATALOG_REASON, "reasons fit");
+	reason_read(c, now.restart_reason);
+	now.keeper = atomic_load(&c->keeper);
+	client_leave(&use);
+	client_result(status, &now, sizeof(now));
+	return 0;
+}
+
+/* Is another daemon there? It may have begun without what the last one had. */
+static bool is_restarted(tl_client *client, const tl_status *before)
+{
+	tl_status now = { .size = sizeof(now) };
+
+	return !tl_get_status(client, &now) && now.restarts != before->restarts;
+}
+
+TL_API int tl_restart(tl_client *client)
+{
+	struct wire_restart m = { .header = { .type = WIRE_RESTART, .length = sizeof(m) } };
+	tl_status before = { .size = sizeof(before) };
+	struct conn_message answer;
+	int64_t deadline;
+	int r = tl_get_status(client, &before);
+
+	if (r)
+		return r;
+	deadline = client_deadline(client);
+	m.restarts = before.restarts;
+	r = client_request(client, &m, WIRE_DONE, "restarting the daemon", &answer);
+	if (r)
+		return r;
+	while (!is_restarted(client, &before)) {
+		if (deadline_passed(deadline))
+			return tl_fail(-ETIMEDOUT,
+				       "the daemon at %s was asked for a restart, and none came in "
+				       "time; its log may say why",
+				       client->address.path);
+		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS }, NULL);
+	}
+	return 0;
+}
+
+static bool at_end(const struct conn_message *answer)
+{
+	return answer->header.type == WIRE_DONE;
+}
+
+TL_API int tl_list_clients(tl_client *client,
+			   int (*visit)(const tl_client_info *info, void *context), void *context)
+{
+	struct wire_clients m = { .header = { .type = WIRE_CLIENTS, .length = sizeof(m) } };
+
+	if (!client || !visit)
+		return tl_fail(-EINVAL, "tl_list_clients: %s is NULL", client ? "visit" : "client");
+	for (;;) {
+		struct conn_message answer;
+		struct wire_client c;
+		tl_client_info info;
+		int r;
+
+		r = client_request(client, &m, 0, "listing clients", &answer);
+		if (r)
+			return r;
+		if (at_end(&answer))
+			return 0;
+		r = answer_expect(&answer, WIRE_CLIENT, "listing clients");
+		if (r)
+			return r;
+		memcpy(&c, answer.bytes, sizeof(c));
+		if (c.id <= m.after)
+			return tl_fail(-EPROTO, "the daemon told of client %llu after %llu",
+				       (unsigned long long)c.id, (unsigned long long)m.after);
+		info = (tl_client_info){
+			.size = sizeof(info),
+			.id = c.id,
+			.pid = c.pid,
+			.uid = c.uid,
+			.gid = c.gid,
+			.drafts = c.drafts,
+			.leases = c.leases,
+			.tensors_held = c.tensors_held,
+			.bytes_held = c.bytes_held,
+		};
+		memcpy(info.label, c.label, sizeof(info.label) - 1);
+		m.after = c.id;
+		r = visit(&info, context);
+		if (r)
+			return r;
+	}
+}
+
+static tl_user_info user_info(const struct wire_user *u)
+{
+	tl_user_info info = { .size = sizeof(info), .uid = u->uid, .busy_ns = u->busy_ns };
+
+	static_assert((int)TL_SHARES == (int)WIRE_SHARES, "the protocol has a number for each");
+	for (unsigned i = 0; i < TL_SHARES; i++)
+		info.shares[i] = (tl_share){ .used = u->used[i],
+					     .max = u->max[i],
+					     .used_by_all = u->used_by_all[i],
+					     .capacity = u->capacity[i] };
+	return info;
+}
+
+/* The user that @m asks for: 0 and *@u, 1: there is none, or a negative errno. */
+static int user_request(tl_client *client, struct wire_users *m, struct wire_user *u)
+{
+	struct conn_message answer;
+	int r = client_request(client, m, 0, "listing users", &answer);
+
+	if (r || at_end(&answer))
+		return r ? r : 1;
+	r = answer_expect(&answer, WIRE_USER, "listing users");
+	if (r)
+		return r;
+	memcpy(u, answer.bytes, sizeof(*u));
+	if (u->uid < m->from || (m->flags & WIRE_USERS_EXACT && u->uid != m->from))
+		return tl_fail(-EPROTO, "the daemon told of user %u where %llu was asked for",
+			       u->uid, (unsigned long long)m->from);
+	return 0;
+}
+
+TL_API int tl_list_users(tl_client *client, int (*visit)(const tl_user_info *info, void *context),
+			 void *context)
+{
+	struct wire_users m = { .header = { .type = WIRE_USERS, .length = sizeof(m) } };
+	struct wire_user u;
+	tl_user_info info;
+	int r;
+
+	if (!client || !visit)
+		return tl_fail(-EINVAL, "tl_list_users: %s is NULL", client ? "visit" : "client");
+	for (;;) {
+		r = user_request(client, &m, &u);
+		if (r)
+			return r < 0 ? r : 0;
+		info = user_info(&u);
+		m.from = (uint64_t)u.uid + 1;
+		r = visit(&info, context);
+		if (r)
+			return r;
+	}
+}
+
+TL_API int tl_get_user(tl_client *client, uint32_t uid, tl_user_info *info)
+{
+	struct wire_users m = { .header = { .type = WIRE_USERS, .length = sizeof(m) },
+				.from = uid,
+				.flags = WIRE_USERS_EXACT };
+	tl_user_info found;
+	struct wire_user u;
+	int r;
+
+	if (!client || !info)
+		return tl_fail(-EINVAL, "tl_get_user: %s is NULL", client ? "info" : "client");
+	r = client_result_check(info, sizeof(found), "tl_user_info");
+	if (!r)
+		r = user_request(client, &m, &u);
+	if (r == 1)
+		return tl_fail(-EACCES,
+			       "only root, the daemon's user and user %u may see what "
+			       "user %u has",
+			       uid, uid);
+	if (r)
+		return r;
+	found = user_info(&u);
+	client_result(info, &found, sizeof(found));
+	return 0;
+}
+
+TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
+			    int (*visit)(const tl_holding *holding, void *context), void *context)
+{
+	struct wire_holdings m = { .header = { .type = WIRE_HOLDINGS, .length = sizeof(m) },
+				   .id = client_id };
+
+	if (!client || !visit)
+		return tl_fail(-EINVAL, "tl_list_holdings: %s is NULL",
+			       client ? "visit" : "client");
+	for (;;) {
+		struct conn_message answer;
+		struct wire_holding h;
+		tl_holding holding;
+		int r;
+
+		r = client_request(client, &m, 0, "listing what a client holds", &answer);
+		if (r)
+			return r;
+		if (at_end(&answer))
+			return 0;
+		r = answer_expect(&answer, WIRE_HOLDING, "listing what a client holds");
+		if (r)
+			return r;
+		memcpy(&h, answer.bytes, sizeof(h));
+		if (h.slot < m.slot)
+			return tl_fail(-EPROTO, "the daemon told of slot %u after %u", h.slot,
+				       m.slot);
+		holding = (tl_holding){
+			.size = sizeof(holding),
+			.version = h.version,
+			.nbytes = h.nbytes,
+			.leases = h.leases,
+			.retired = h.retired,
+		};
+		memcpy(holding.name, wire_tail(answer.bytes, sizeof(h)), h.name_len);
+		m.slot = h.slot + 1;
+		r = visit(&holding, context);
+		if (r)
+			return r;
+	}
+}
+
+/* Has the first client ended that is of @uid (UINT32_MAX: anybody's), with an id above *@after and
+ * up to *@until. 1: it has, and *@after is its id; 0: there is none; or a negative errno. */
+static int kick_next(tl_client *client, uint32_t uid, uint64_t *after, uint64_t *until)
+{
+	struct wire_kick m = { .header = { .type = WIRE_KICK, .length = sizeof(m) },
+			       .after = *after,
+			       .until = *until,
+			       .uid = uid };
+	struct conn_message answer;
+	struct wire_kicked kicked;
+	int r = client_request(client, &m, 0, "disconnecting clients", &answer);
+
+	if (r || at_end(&answer))
+		return r;
+	r = answer_expect(&answer, WIRE_KICKED, "disconnecting clients");
+	if (r)
+		return r;
+	memcpy(&kicked, answer.bytes, sizeof(kicked));
+	if (kicked.id <= *after || kicked.id > *until)
+		return tl_fail(-EPROTO,
+			       "the daemon disconnected client %llu, not one of %llu to %llu",
+			       (unsigned long long)kicked.id, (unsigned long long)*after + 1,
+			       (unsigned long long)*until);
+	*after = kicked.id;
+	if (kicked.newest < *until)
+		*until = kicked.newest; /* those that connect from now on are not meant */
+	return 1;
+}
+
+TL_API int tl_kick(tl_client *client, uint64_t client_id)
+{
+	uint64_t after = client_id - 1, until = client_id;
+	int r;
+
+	if (!client)
+		return tl_fail(-EINVAL, "tl_kick: client is NULL");
+	r = client_id ? kick_next(client, UINT32_MAX, &after, &until) : 0;
+	if (r)
+		return r < 0 ? r : 0;
+	return tl_fail(-ENOENT, "no other client with the id %llu is connected",
+		       (unsigned long long)client_id);
+}
+
+TL_API int tl_kick_user(tl_client *client, uint32_t uid, uint32_t *count)
+{
+	uint64_t after = 0, until = UINT64_MAX;
+	uint32_t n = 0;
+	int r;
+
+	if (!client || !count)
+		return tl_fail(-EINVAL, "tl_kick_user: %s is NULL", client ? "count" : "client");
+	if (uid == UINT32_MAX)
+		return tl_fail(-EINVAL, "tl_kick_user: %u is no user", uid);
+	while ((r = kick_next(client, uid, &after, &until)) > 0)
+		n++;
+	if (!r && !n)
+		return tl_fail(-ENOENT, "user %u has no other client", uid);
+	if (!r)
+		*count = n;
+	return r;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+
+#include "client/get/ring.h"
+#include "client/session/hold.h"
+#include "client/session/request.h"
+#include "util/fd.h"
+
+/* 0, LEASE_E_UNSERVED, -ENOENT: there is no such ring; or another negative errno. */
+static int ask(struct session *s, unsigned type, uint64_t ring, unsigned want,
+	       struct conn_message *answer)
+{
+	struct wire_ring_ref m = { .header = { .type = (uint16_t)type, .length = sizeof(m) },
+				   .ring = ring };
+	int r = session_call(s, &m, session_deadline(s), answer);
+
+	if (r > 0)
+		return LEASE_E_UNSERVED;
+	return r ? r : answer_expect(answer, want, "reading a ring");
+}
+
+int ring_ask_page(struct session *s, uint64_t ring)
+{
+	struct conn_message answer;
+	const struct wire_page_of *page = (const void *)answer.bytes;
+	int r;
+
+	if (ring_view(&s->catalog.rings, ring))
+		return 0;
+	r = ask(s, WIRE_PAGE, ring, WIRE_PAGE_OF, &answer);
+	if (r)
+		return r == -ENOENT ? 0 : r;
+	r = ring_view_install(&s->catalog.rings, ring, page->uid, page->pid, answer.fd);
+	fd_close(answer.fd);
+	return r;
+}
+
+int ring_ask_wakes(struct session *s, uint64_t ring)
+{
+	struct ring_views *views = atomic_load(&s->catalog.rings);
+	uint32_t index = ref_slot(ring);
+	struct conn_message answer;
+	int r;
+
+	if (!ring || !views || index >= CATALOG_RINGS ||
+	    atomic_load(&views->watched[index]) == ref_ring_generation(ring))
+		return 0;
+	r = ask(s, WIRE_WATCH, ring, WIRE_DONE, &answer);
+	if (!r)
+		atomic_store(&views->watched[index], ref_ring_generation(ring));
+	return r;
+}

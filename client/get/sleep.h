@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How long a waiter sleeps at a time. The daemon wakes it when its word changes. But whoever maps
+ * the catalog can move the sleepers of a word to another one (FUTEX_REQUEUE), where nobody wakes
+ * them or a stranger does when he likes. A waiter that notices it makes its client wary: its next
+ * waits sleep for so short a time that such a thief gains next to nothing. Being wary for no reason
+ * costs a little work.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/get/lookup.h"
+
+/* One wait. Starts with its client, and zeroes. */
+struct sleeper {
+	tl_client *client;
+	int64_t began;	/* CLOCK_REALTIME when it last fell asleep; 0: it never did */
+	int64_t probed; /* CLOCK_MONOTONIC when it last looked whether the daemon is there */
+	bool wary;
+};
+
+/* Before a sleep: for how long, if @left is left of the wait. */
+int64_t sleeper_begin(struct sleeper *sl, int64_t left);
+/* After a sleep to whose end nobody woke it, though a word had changed. */
+void sleeper_cheated(struct sleeper *sl);
+/* It found what it waited for. */
+void sleeper_found(struct sleeper *sl, const struct wake_word *wake, uint64_t newer_than);
+/* After a sleep in which nothing changed: is the daemon there? */
+bool sleeper_served(struct sleeper *sl, struct session *s);

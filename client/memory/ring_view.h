@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pages of rings as they are mapped here. A page is read without a lease, so it is never
+ * unmapped before the catalog is: each index of a ring has an address of its own, where the page of
+ * its next ring takes the place of the last one's. A page is a sealed memfd, which nobody can
+ * truncate. Who reads one that was just replaced reads another ring's; a tensor that is found there
+ * is checked under a lease, and what else is read is not believed if the generation has changed.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/catalog_layout.h"
+#include "proto/ring_layout.h"
+
+struct ring_views {
+	pthread_mutex_t mutex;
+	const char *base;
+	_Atomic uint32_t generations[CATALOG_RINGS]; /* 0: nothing is mapped */
+	_Atomic uint32_t watched[CATALOG_RINGS]; /* the generation that the daemon was told of */
+	uint32_t uids[CATALOG_RINGS], pids[CATALOG_RINGS]; /* of their producers */
+};
+
+/* A session's, made when it first meets a ring. */
+typedef _Atomic(struct ring_views *) ring_views_at;
+
+/* The page of the ring, or NULL: it is not mapped. */
+static inline const struct ring_page *ring_view(const ring_views_at *at, uint64_t ring)
+{
+	struct ring_views *views = atomic_load_explicit(at, memory_order_acquire);
+	uint32_t index = ref_slot(ring);
+
+	if (__builtin_expect(!views || index >= CATALOG_RINGS, 0) ||
+	    __builtin_expect(
+		    atomic_load_explicit(&views->generations[index], memory_order_acquire) !=
+			    ref_ring_generation(ring),
+		    0))
+		return NULL;
+	return (const void *)(views->base + (size_t)index * RING_PAGE_SIZE);
+}
+
+/*
+ * What the page says: the tensor that the name means, and the word that says so. 0: the ring is
+ * over, or its producer has written what cannot be.
+ */
+static inline uint64_t ring_page_ref(const struct ring_page *page, uint64_t *word)
+{
+	unsigned index;
+	uint32_t slot;
+
+	*word = atomic_load_explicit(&page->word, memory_order_acquire);
+	index = ring_word_index(*word);
+	if (__builtin_expect(!*word || index >= RING_SLOTS_MAX, 0))
+		return 0;
+	slot = __atomic_load_n(&page->entries[index].slot, __ATOMIC_RELAXED);
+	if (__builtin_expect(slot >= CATALOG_MAX_TENSORS ||
+				     ring_word_generation(*word) > ROW_GENERATION_MAX,
+			     0))
+		return 0;
+	return ref_make(ring_word_generation(*word), slot);
+}
+
+/*
+ * The version of the row's tensor, on which there is a lease. True: it came through a ring, and
+ * *@entry says the rest. False: the row does; or *@version is 0 and the page is not mapped.
+ */
+bool ring_view_entry(const ring_views_at *at, const struct catalog_row *row, uint64_t *version,
+		     struct ring_entry *entry);
+
+/* Maps the page. 0, or a negative errno. */
+int ring_view_install(ring_views_at *at, uint64_t ring, uint32_t uid, uint32_t pid, int fd_peek);
+void ring_views_free(ring_views_at *at);

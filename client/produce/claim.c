@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Claims; see claim.h. Who waits for one has a request pending for as long as the wait lasts. If it
+ * ends before the answer comes, UNCLAIM takes back the request, or what it was granted meanwhile.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "client/error.h"
+#include "client/produce/claim.h"
+#include "client/session/client.h"
+#include "client/session/request.h"
+#include "util/clock.h"
+
+/* By the serial of a CLAIM, with no name; or, with 0, by a name. */
+static void send_unclaim(struct session *s, uint32_t claim, const char *name)
+{
+	unsigned char bytes[sizeof(struct wire_unclaim) + TL_NAME_MAX + 1];
+	size_t len = strlen(name);
+	struct wire_unclaim m = { .header = { .type = WIRE_UNCLAIM,
+					      .length = (uint32_t)(sizeof(m) + len) },
+				  .claim = claim,
+				  .name_len = (uint16_t)len };
+
+	memcpy(bytes, &m, sizeof(m));
+	memcpy(bytes + sizeof(m), name, len + 1);
+	session_send(s, bytes, session_deadline(s)); /* else the connection ends, and the claim */
+}
+
+/* Asks, and asks again when another daemon has come, which is to know that it is the same claim. */
+static int ask(struct session *s, void *message, int64_t deadline, struct request *req,
+	       struct conn_message *answer)
+{
+	struct wire_claim *m = message;
+	int r;
+
+	do {
+		r = session_ask(s, message, session_deadline(s), req, answer);
+		if (r)
+			return r;
+		if (!m->again)
+			m->again = req->serial;
+		r = session_await(s, req, deadline);
+	} while (r == SESSION_E_ADOPTED);
+	return r;
+}
+
+/* What the answer says: 0, -EEXIST, or another negative errno. */
+static int claim_outcome(struct conn_message *answer, const char *name)
+{
+	struct wire_claimed claimed;
+	int r = answer_expect(answer, WIRE_CLAIMED, "claiming a name");
+
+	if (r)
+		return r;
+	memcpy(&claimed, answer->bytes, sizeof(claimed));
+	if (claimed.what == WIRE_CLAIM_YOURS)
+		return 0;
+	if (claimed.what == WIRE_CLAIM_PUBLISHED)
+		return tl_fail(-EEXIST, "'%s' is published already: get it", name);
+	return tl_fail(-EBUSY, "somebody else has claimed '%s': wait for it, with a timeout", name);
+}
+
+/* @deadline: that of the wait; if it is not to @wait, that of the answer. */
+static int claim_on(struct session *s, const char *name, bool wait, int64_t deadline)
+{
+	struct {
+		struct wire_claim fixed;
+		char name[TL_NAME_MAX + 1];
+	} m = { .fixed = { .flags = wait ? WIRE_CLAIM_WAIT : 0 } };
+	size_t len = strlen(name);
+	struct conn_message answer;
+	struct request req;
+	int r;
+
+	m.fixed.header = (struct wire_header){ .type = WIRE_CLAIM,
+					       .length = (uint32_t)(sizeof(m.fixed) + len) };
+	m.fixed.name_len = (uint16_t)len;
+	memcpy(m.name, name, len + 1);
+	r = ask(s, &m, deadline, &req, &answer);
+	if (r == -ETIMEDOUT && m.fixed.again) { /* it was sent */
+		send_unclaim(s, m.fixed.again, "");
+		if (wait)
+			tl_fail(r,
+				"somebody else has claimed '%s', and it was not published in time",
+				name);
+	}
+	return r ? r : claim_outcome(&answer, name);
+}
+
+int claim_take(struct tl_client *client, const char *name, int64_t timeout_ns)
+{
+	int64_t deadline = timeout_ns ? deadline_after(timeout_ns) : client_deadline(client);
+
+	for (bool again = false;; again = true) {
+		struct use use;
+		int r;
+
+		r = client_enter_until(client, true, timeout_ns ? 0 : deadline, &use);
+		if (r)
+			return r;
+		r = claim_on(use.session, name, timeout_ns != 0, deadline);
+		client_leave(&use);
+		if (r <= 0)
+			return r;
+		/* the connection ended, and the claim with it */
+		r = again ? client_pause(client, deadline, 0) : 0;
+		if (r && r != -EINTR)
+			return r;
+	}
+}
+
+int claim_give_up(struct tl_client *client, const char *name)
+{
+	struct use use;
+	int r = client_enter(client, false, &use);
+
+	if (r)
+		return r;
+	send_unclaim(use.session, 0, name);
+	client_leave(&use);
+	return 0;
+}

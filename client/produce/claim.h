@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Claims on names that are to be published. The daemon has them; nothing is kept here. */
+#pragma once
+
+#include <stdint.h>
+
+struct tl_client;
+
+/* As tl_claim(). The name is checked. */
+int claim_take(struct tl_client *client, const char *name, int64_t timeout_ns);
+/* As tl_unclaim(). */
+int claim_give_up(struct tl_client *client, const char *name);

@@ -1,0 +1,754 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ORDER: K1 then K2 here, E1 then T2 in the daemon (state/ring_end.c): we count a hold on the row,
+ * then look at the page's word; it adds a bit to that word, then looks at our ledger. And P2 here,
+ * E1 there: both change one word. All are seq_cst (tests/model/ring.pml).
+ *
+ * All of a struct ring, and the rows that it writes, are under the session's produce mutex.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/error.h"
+#include "client/produce/ring.h"
+#include "client/session/answer.h"
+#include "client/session/hold.h"
+#include "client/session/request.h"
+#include "proto/description.h"
+#include "proto/ring_layout.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+struct ring_slot {
+	uint32_t slot;
+	uint64_t used; /* the generation that was published last */
+	bool taken;    /* by a draft */
+	void *data;
+	struct write_map *map;
+};
+
+struct ring {
+	struct list link; /* in producer.rings while it lives */
+	unsigned refs;	  /* 1 while it lives, and 1 for each draft */
+	bool parents;	  /* in a forked child */
+	uint64_t ring;
+	struct ring_page *page;
+	uint64_t word, version; /* published last */
+	unsigned count, next, nretired;
+	uint32_t life; /* of the daemon that was told which rows are former ones */
+	uint64_t retired[RING_REFS_MAX];
+	uint64_t nbytes, flags;
+	DLDataType dtype;
+	int ndim;
+	int64_t shape[CATALOG_INLINE_NDIM];
+	uint8_t name_len;
+	char name[TL_NAME_MAX];
+	struct ring_slot slots[RING_SLOTS_MAX];
+};
+
+/* A name that was published the same way before. */
+struct trial {
+	uint64_t hash;	 /* of name, type and shape */
+	unsigned equals; /* publishes */
+	unsigned needed; /* before a ring begins */
+	unsigned deeper; /* slots of the next ring, since the last one had too few; or 0 */
+	int64_t last;
+};
+
+enum { TRIALS = 16, EQUALS_MIN = 3, EQUALS_MAX = 3000 };
+#define TRIAL_NS (2 * NS_PER_SEC) /* with little between */
+
+struct producer {
+	struct list rings;
+	unsigned count;
+	struct ring *last; /* that was found last */
+	struct trial trials[TRIALS];
+	unsigned next;
+};
+
+/* ---- The books ---- */
+
+static struct producer *producer_locked(struct session *s)
+{
+	if (s->producer)
+		return s->producer;
+	s->producer = calloc(1, sizeof(*s->producer));
+	if (s->producer)
+		list_init(&s->producer->rings);
+	return s->producer;
+}
+
+/* Takes the mappings' mutex. */
+static void ring_free(struct session *s, struct ring *r)
+{
+	if (!r->parents)
+		munmap(r->page, RING_PAGE_SIZE);
+	for (unsigned i = 0; i < r->count; i++)
+		mapping_write_end(&s->mappings, r->slots[i].map);
+	free(r);
+}
+
+/* In a forked child: its page is not mapped there, and its slots are its drafts' alone. */
+static void ring_lost(struct ring *r)
+{
+	r->parents = true;
+	for (unsigned i = 0; r->refs == 1 && i < r->count; i++)
+		mapping_write_lost(r->slots[i].map);
+	r->count = r->refs == 1 ? 0 : r->count;
+}
+
+static void unref_locked(struct session *s, struct ring *r)
+{
+	if (--r->refs == 0)
+		ring_free(s, r);
+}
+
+/* It has ended; drafts may be in it still. */
+static void forget_locked(struct session *s, struct ring *r)
+{
+	if (list_empty(&r->link))
+		return;
+	list_del(&r->link);
+	s->producer->count--;
+	if (s->producer->last == r)
+		s->producer->last = NULL;
+	unref_locked(s, r);
+}
+
+void rings_end(struct session *s)
+{
+	if (!s->producer)
+		return;
+	while (!list_empty(&s->producer->rings))
+		forget_locked(s, list_first_entry(&s->producer->rings, struct ring, link));
+	free(s->producer);
+	s->producer = NULL;
+}
+
+void rings_fork(struct session *s)
+{
+	struct draft_hold *hold;
+	struct ring *r;
+
+	if (!s->producer)
+		return;
+	list_for_each_entry(hold, &s->drafts, link) {
+		const struct tl_draft *draft = container_of(hold, struct tl_draft, hold);
+
+		if (draft->ring)
+			draft->ring->parents = true;
+	}
+	list_for_each_entry(r, &s->producer->rings, link)
+		ring_lost(r);
+	rings_end(s);
+}
+
+static bool same(const struct ring *r, const char *name, size_t name_len, DLDataType dtype,
+		 int ndim, const int64_t *shape, uint64_t flags)
+{
+	return r->name_len == name_len && !memcmp(r->name, name, name_len) &&
+	       r->dtype.code == dtype.code && r->dtype.bits == dtype.bits &&
+	       r->dtype.lanes == dtype.lanes && r->ndim == ndim && r->flags == flags &&
+	       (!ndim || !memcmp(r->shape, shape, (size_t)ndim * sizeof(*shape)));
+}
+
+static bool wants(const struct ring *r, const struct draft_request *want)
+{
+	return same(r, want->name, want->name_len, want->dtype, want->ndim, want->shape,
+		    want->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
+}
+
+bool ring_fits(const struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
+	       size_t name_len)
+{
+	return same(draft->ring, name, name_len, as->dtype, as->ndim, as->shape,
+		    flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
+}
+
+static struct ring *find_locked(struct session *s, const struct draft_request *want)
+{
+	struct ring *r;
+
+	if (!s->producer)
+		return NULL;
+	if (s->producer->last && wants(s->producer->last, want))
+		return s->producer->last;
+	list_for_each_entry(r, &s->producer->rings, link)
+		if (wants(r, want))
+			return s->producer->last = r;
+	return NULL;
+}
+
+void ring_forget(struct session *s, const char *name, size_t name_len)
+{
+	pthread_mutex_lock(&s->produce_mutex);
+	if (s->producer) {
+		list_for_each_safe(l, &s->producer->rings) {
+			struct ring *r = list_entry(l, struct ring, link);
+
+			if (r->name_len == name_len && !memcmp(r->name, name, name_len))
+				forget_locked(s, r);
+		}
+	}
+	pthread_mutex_unlock(&s->produce_mutex);
+}
+
+/* ---- Retiring ---- */
+
+struct retire {
+	struct wire_retire m;
+	uint64_t refs[RING_REFS_MAX];
+};
+
+/* Takes the list if it has at least @least. */
+static bool list_take_locked(struct ring *r, unsigned least, struct retire *out)
+{
+	if (r->nretired < least)
+		return false;
+	out->m = (struct wire_retire){
+		.header = { .type = WIRE_RETIRE,
+			    .length = (uint32_t)(sizeof(out->m) +
+						 r->nretired * sizeof(*out->refs)) },
+		.ring = r->ring,
+		.count = r->nretired,
+	};
+	memcpy(out->refs, r->retired, r->nretired * sizeof(*out->refs));
+	r->nretired = 0;
+	return true;
+}
+
+/*
+ * A daemon that died may have read what it was told of and not done it. So the next one is told of
+ * all rows again that were published and are not what the name means. It ignores what was done.
+ */
+static void list_anew_locked(const struct session *s, struct ring *r)
+{
+	uint32_t life = atomic_load(&s->catalog.header->life);
+
+	if (r->life == life)
+		return;
+	r->life = life;
+	r->nretired = 0;
+	for (unsigned i = 0; i < r->count; i++) {
+		const struct ring_slot *slot = &r->slots[i];
+		uint64_t word = atomic_load(&s->catalog.rows[slot->slot].word);
+
+		if (i != ring_word_index(r->word) && word == row_word(slot->used, ROW_LIVE))
+			r->retired[r->nretired++] = ref_make(slot->used, slot->slot);
+	}
+}
+
+/* ---- Taking a slot ---- */
+
+/* K1, K2. */
+static bool slot_take_locked(struct session *s, struct ring *r, struct tl_draft *draft,
+			     struct ring_slot *slot, uint64_t generation)
+{
+	hold_add(s, slot->slot);
+	if (atomic_load(&r->page->word) != r->word || atomic_load(&s->state) != SESSION_OPEN) {
+		lease_release(s, slot->slot);
+		forget_locked(s, r);
+		return false;
+	}
+	slot->taken = true;
+	r->refs++;
+	draft->session = s;
+	draft->ring = r;
+	draft->ring_slot = slot;
+	draft->hold.ref = ref_make(generation, slot->slot);
+	draft->hold.held = true;
+	draft->map = slot->map;
+	draft->managed.dl_tensor.data = slot->data;
+	list_add_tail(&s->drafts, &draft->hold.link);
+	draft_step(draft, DRAFT_GRANT);
+	return true;
+}
+
+enum { SLOTS_FEW = 16 };
+
+/* A row that is LIVE in a generation which was not published yet, and that nobody writes. */
+static struct ring_slot *slot_free_locked(const struct session *s, struct ring *r,
+					  uint64_t *generation)
+{
+	if (r->count <= SLOTS_FEW) /* those used last are in the caches */
+		r->next = 0;
+	for (unsigned i = 0; i < r->count; i++) {
+		struct ring_slot *slot = &r->slots[r->next];
+		uint64_t word = atomic_load(&s->catalog.rows[slot->slot].word);
+
+		r->next = r->next + 1 == r->count ? 0 : r->next + 1;
+		*generation = word >> 2;
+		if (row_word_state(word) == ROW_LIVE && *generation > slot->used && !slot->taken)
+			return slot;
+	}
+	return NULL;
+}
+
+static uint64_t mix(uint64_t hash, const void *data, size_t size)
+{
+	const unsigned char *p = data;
+
+	for (size_t i = 0; i < size; i++)
+		hash = (hash ^ p[i]) * 0x100000001b3ULL;
+	return hash;
+}
+
+static uint64_t trial_hash(const char *name, size_t name_len, DLDataType dtype, unsigned ndim,
+			   const int64_t *shape)
+{
+	uint64_t hash = mix(0xcbf29ce484222325ULL, name, name_len);
+
+	hash = mix(hash, &dtype, sizeof(dtype));
+	return mix(hash, shape, ndim * sizeof(*shape));
+}
+
+static uint64_t ring_hash(const struct ring *r)
+{
+	return trial_hash(r->name, r->name_len, r->dtype, (unsigned)r->ndim, r->shape);
+}
+
+static struct trial *trial_locked(struct producer *p, uint64_t hash)
+{
+	struct trial *t;
+
+	for (unsigned i = 0; i < TRIALS; i++)
+		if (p->trials[i].hash == hash)
+			return &p->trials[i];
+	t = &p->trials[p->next++ % TRIALS];
+	*t = (struct trial){ .hash = hash, .needed = EQUALS_MIN };
+	return t;
+}
+
+/* All slots are held by others, and more are needed: the next ring has them, at once. */
+static void grow(struct session *s, const struct draft_request *want)
+{
+	const struct ring *r;
+
+	pthread_mutex_lock(&s->produce_mutex);
+	r = find_locked(s, want);
+	if (r && want->ring == TL_RING_AUTO && r->count < RING_SLOTS_MAX)
+		trial_locked(s->producer, ring_hash(r))->deeper = r->count * 2 < RING_SLOTS_MAX
+									  ? r->count * 2
+									  : RING_SLOTS_MAX;
+	pthread_mutex_unlock(&s->produce_mutex);
+}
+
+enum taken { TAKEN, TAKEN_NOT, TAKEN_LATER };
+
+static enum taken try_take(struct session *s, struct tl_draft *draft,
+			   const struct draft_request *want, struct retire *retire)
+{
+	enum taken taken = TAKEN_NOT;
+	struct ring_slot *slot;
+	uint64_t generation;
+	struct ring *r;
+
+	retire->m.count = 0;
+	pthread_mutex_lock(&s->produce_mutex);
+	r = find_locked(s, want);
+	if (r && !session_served(s)) {
+		forget_locked(s, r);
+	} else if (r) {
+		slot = slot_free_locked(s, r, &generation);
+		if (slot) {
+			taken = slot_take_locked(s, r, draft, slot, generation) ? TAKEN : TAKEN_NOT;
+		} else if (atomic_load(&r->page->word) != r->word) {
+			forget_locked(s, r);
+		} else {
+			list_anew_locked(s, r);
+			list_take_locked(r, 1, retire);
+			taken = TAKEN_LATER;
+		}
+	}
+	pthread_mutex_unlock(&s->produce_mutex);
+	return taken;
+}
+
+/* How long to wait for the daemon to give slots back, before it is asked for a draft. */
+#define SLOT_PATIENCE_NS (5 * NS_PER_MS)
+
+/* A publish to a ring sends nothing that would tell that the daemon has died. */
+#define PROBE_NS (1 * NS_PER_SEC)
+
+static bool daemon_is_there(struct session *s)
+{
+	int64_t now = now_mono_coarse_ns();
+
+	if (now - atomic_load_explicit(&s->probed_ns, memory_order_relaxed) < PROBE_NS)
+		return true;
+	atomic_store_explicit(&s->probed_ns, now, memory_order_relaxed);
+	return session_probe(s);
+}
+
+bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_request *want)
+{
+	struct retire retire;
+	int64_t deadline = 0;
+
+	if (want->ring == TL_RING_NONE || !want->name_len || want->lifetime.flags ||
+	    want->lifetime.ttl_ns || !daemon_is_there(s))
+		return false;
+
+	for (unsigned tries = 1;; tries++) {
+		switch (try_take(s, draft, want, &retire)) {
+		case TAKEN:
+			return true;
+		case TAKEN_NOT:
+			return false;
+		case TAKEN_LATER:
+			break;
+		}
+		if (!deadline)
+			deadline = deadline_after(SLOT_PATIENCE_NS);
+		if (retire.m.count)
+			session_send(s, &retire, session_deadline(s));
+		else if (deadline_passed(deadline)) {
+			grow(s, want);
+			return false;
+		} else if (tries < 64)
+			sched_yield();
+		else
+			nanosleep(&(struct timespec){ .tv_nsec = 20 * 1000 }, NULL);
+	}
+}
+
+static void leave_locked(struct tl_draft *draft)
+{
+	draft->ring_slot->taken = false;
+	unref_locked(draft->session, draft->ring);
+	draft->ring = NULL;
+	draft->map = NULL; /* the ring's */
+}
+
+void ring_leave(struct tl_draft *draft)
+{
+	struct session *s = draft->session;
+
+	pthread_mutex_lock(&s->produce_mutex);
+	leave_locked(draft);
+	pthread_mutex_unlock(&s->produce_mutex);
+}
+
+/* ---- Publishing ---- */
+
+/* P1 */
+static void entry_write(struct ring *r, const struct tl_draft *draft, unsigned index)
+{
+	struct ring_entry *entry = &r->page->entries[index];
+
+	entry->version = r->version + 1;
+	entry->committed_ns = (uint64_t)now_real_ns();
+	entry->meta_len = draft->metadata_size;
+	if (draft->metadata_size)
+		memcpy(entry->meta, draft->metadata, draft->metadata_size);
+}
+
+/* P1 to P3. False: the ring has ended. */
+static bool publish_locked(struct session *s, struct ring *r, struct tl_draft *draft)
+{
+	unsigned index = (unsigned)(draft->ring_slot - r->slots);
+	uint64_t generation = ref_generation(draft->hold.ref);
+	uint64_t word = r->word, next = ring_word(generation, index);
+
+	entry_write(r, draft, index);
+	if (!atomic_compare_exchange_strong(&r->page->word, &word, next)) { /* P2 */
+		forget_locked(s, r);
+		return false;
+	}
+	r->retired[r->nretired++] = ref_make(ring_word_generation(r->word),
+					     r->slots[ring_word_index(r->word)].slot);
+	r->word = next;
+	r->version++;
+	draft->ring_slot->used = generation;
+	if (atomic_load(&r->page->watched)) /* P3 */
+		syscall(SYS_futex, ring_futex(r->page), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	return true;
+}
+
+int ring_publish(struct tl_draft *draft, uint64_t *version)
+{
+	struct session *s = draft->session;
+	struct ring *r = draft->ring;
+	struct retire retire;
+	bool tell = false;
+
+	pthread_mutex_lock(&s->produce_mutex);
+	if (!session_served(s) || list_empty(&r->link) || !publish_locked(s, r, draft)) {
+		pthread_mutex_unlock(&s->produce_mutex);
+		return RING_E_OVER;
+	}
+	if (version)
+		*version = r->version;
+	draft_step(draft, DRAFT_COMMIT);
+	if (!draft_is_exported(draft)) {
+		list_del(&draft->hold.link);
+		if (draft->hold.held)
+			lease_release(s, ref_slot(draft->hold.ref)); /* P4 */
+		draft->hold.held = false;
+	}
+	tell = list_take_locked(r, r->count / 2, &retire);
+	if (!draft_is_exported(draft)) {
+		leave_locked(draft);
+		draft->unlinked = true;
+	}
+	pthread_mutex_unlock(&s->produce_mutex);
+	if (tell)
+		session_send(s, &retire, session_deadline(s));
+	return 0;
+}
+
+/* ---- The beginning ---- */
+
+/*
+ * More slots let the daemon be told less often, which matters as long as a copy takes no longer
+ * than a message. Fewer stay in the caches. All of a ring may not take up much.
+ */
+static unsigned depth_for(const struct session *s, uint64_t nbytes, uint32_t asked)
+{
+	uint64_t capacity = s->catalog.header->capacity, share = capacity / 16;
+	unsigned depth = nbytes <= (16 << 10)	? RING_SLOTS_MAX
+			 : nbytes <= (64 << 10) ? 16
+			 : nbytes <= (4 << 20)	? 8
+						: 4;
+
+	if (asked != TL_RING_AUTO)
+		depth = asked < RING_SLOTS_MIN ? RING_SLOTS_MIN : asked;
+	while (depth > RING_SLOTS_MIN && depth * nbytes > share)
+		depth--;
+	return depth * nbytes <= capacity / 4 ? depth : 0;
+}
+
+unsigned ring_wanted(struct tl_draft *draft, const struct tensor_description *d, bool waits)
+{
+	struct session *s = draft->session;
+	int64_t now = now_mono_ns();
+	struct producer *p;
+	unsigned depth = 0;
+	struct trial *t;
+	uint64_t hash;
+
+	if (draft->ring_depth == TL_RING_NONE || !draft->room ||
+	    d->meta_len > CATALOG_INLINE_META || d->lifetime.flags || d->lifetime.ttl_ns ||
+	    !row_has_room_for(d->ndim, d->shape))
+		return 0;
+	hash = trial_hash(d->name.text, d->name.len,
+			  (DLDataType){ d->dtype_code, d->dtype_bits, d->dtype_lanes }, d->ndim,
+			  d->shape);
+	pthread_mutex_lock(&s->produce_mutex);
+	p = producer_locked(s);
+	if (p && p->count < RINGS_CLIENT_MAX) {
+		t = trial_locked(p, hash);
+		t->equals = now - t->last < TRIAL_NS ? t->equals + 1 : 1;
+		t->last = now;
+		if (draft->ring_depth == TL_RING_AUTO && !waits) {
+			depth = 0; /* it takes round trips, for which nobody was to wait */
+		} else if (t->deeper) {
+			depth = depth_for(s, draft->room, t->deeper);
+			t->deeper = t->equals = 0;
+		} else if (t->equals >= t->needed || draft->ring_depth != TL_RING_AUTO) {
+			depth = depth_for(s, draft->room, draft->ring_depth);
+			t->equals = 0;
+			t->needed = t->needed * 2 < EQUALS_MAX ? t->needed * 2 : EQUALS_MAX;
+		}
+	}
+	pthread_mutex_unlock(&s->produce_mutex);
+	return depth;
+}
+
+/* What is obtained for a ring before there is one. */
+struct beginning {
+	struct session *s;
+	struct tl_draft *draft;
+	unsigned count; /* drafts besides that one */
+	struct wire_draft drafts[RING_SLOTS_MAX];
+	struct write_map *maps[RING_SLOTS_MAX];
+};
+
+enum { ASK_AT_ONCE = 8 }; /* the daemon counts descriptors that we leave unread */
+
+static bool place(struct beginning *b, const struct wire_draft *d)
+{
+	if (ref_slot(d->ref) >= b->s->catalog.slots || d->segment == CATALOG_NONE ||
+	    d->offset % TL_ALIGNMENT || d->offset > d->segment_size ||
+	    d->segment_size - d->offset < b->draft->room)
+		return false;
+	return !mapping_write(&b->s->mappings, d, &b->maps[b->count]);
+}
+
+/* Asks for @n more drafts. False: not all of them can be had. */
+static bool ask_some(struct beginning *b, unsigned n)
+{
+	struct wire_create m = { .header = { .type = WIRE_CREATE, .length = sizeof(m) },
+				 .nbytes = b->draft->room,
+				 .flags = WIRE_CREATE_PREFETCH };
+	struct conn_message *answers = malloc(n * sizeof(*answers));
+	struct request requests[ASK_AT_ONCE];
+	bool all = answers;
+	unsigned asked;
+
+	for (asked = 0; all && asked < n; asked++)
+		if (session_ask(b->s, &m, session_deadline(b->s), &requests[asked],
+				&answers[asked])) {
+			all = false;
+			break;
+		}
+	for (unsigned i = 0; i < asked; i++) {
+		const struct wire_draft *d = (const void *)answers[i].bytes;
+
+		if (session_await(b->s, &requests[i], session_deadline(b->s)) ||
+		    d->header.type != WIRE_DRAFT) {
+			all = false;
+			continue;
+		}
+		session_granted(b->s); /* not counted: without a ring, another daemon has it back */
+		if (place(b, d)) {
+			b->drafts[b->count++] = *d;
+		} else {
+			session_abort(b->s, d->ref, session_deadline(b->s));
+			all = false;
+		}
+	}
+	free(answers);
+	return all;
+}
+
+static void give_back(struct beginning *b)
+{
+	for (unsigned i = 0; i < b->count; i++) {
+		session_abort(b->s, b->drafts[i].ref, session_deadline(b->s));
+		mapping_write_end(&b->s->mappings, b->maps[i]);
+	}
+}
+
+static void slot_fill(struct ring *r, uint64_t ref, const struct wire_draft *d,
+		      struct write_map *map, void *data)
+{
+	r->slots[r->count++] = (struct ring_slot){
+		.slot = ref_slot(ref),
+		.map = map,
+		.data = d ? (char *)map->base + d->offset : data,
+	};
+}
+
+/* The ring that was granted is ours, from when its page is mapped. If it cannot be, the next commit
+ * ends it. */
+static void granted(struct beginning *b, const struct wire_granted *g, int fd,
+		    const struct tensor_description *d)
+{
+	void *page = mmap(NULL, RING_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	struct session *s = b->s;
+	struct ring *r = page == MAP_FAILED ? NULL : calloc(1, sizeof(*r));
+
+	if (!r) {
+		if (page != MAP_FAILED)
+			munmap(page, RING_PAGE_SIZE);
+		for (unsigned i = 0; i < b->count; i++)
+			mapping_write_end(&s->mappings, b->maps[i]);
+		return;
+	}
+	madvise(page, RING_PAGE_SIZE, MADV_DONTFORK);
+	r->refs = 1;
+	r->ring = g->ring;
+	r->page = page;
+	r->version = g->version;
+	r->life = atomic_load(&s->catalog.header->life);
+	r->nbytes = b->draft->room;
+	r->flags = d->flags;
+	r->dtype = (DLDataType){ d->dtype_code, d->dtype_bits, d->dtype_lanes };
+	r->ndim = d->ndim;
+	if (d->ndim)
+		memcpy(r->shape, d->shape, d->ndim * sizeof(*d->shape));
+	r->name_len = (uint8_t)d->name.len;
+	memcpy(r->name, d->name.text, d->name.len);
+	mapping_write_again(&s->mappings, b->draft->map);
+	slot_fill(r, b->draft->hold.ref, NULL, b->draft->map, b->draft->managed.dl_tensor.data);
+	r->slots[0].used = ref_generation(b->draft->hold.ref);
+	r->word = ring_word(r->slots[0].used, 0);
+	for (unsigned i = 0; i < b->count; i++)
+		slot_fill(r, b->drafts[i].ref, &b->drafts[i], b->maps[i], NULL);
+	pthread_mutex_lock(&s->produce_mutex);
+	list_add_tail(&s->producer->rings, &r->link);
+	s->producer->count++;
+	pthread_mutex_unlock(&s->produce_mutex);
+}
+
+static void begin_message(unsigned char *bytes, const struct beginning *b,
+			  const struct tensor_description *d)
+{
+	struct wire_ring m = { .header = { .type = WIRE_RING },
+			       .ref = b->draft->hold.ref,
+			       .count = b->count };
+	struct wire_header *h = (void *)bytes;
+
+	description_encode(bytes, &m, d);
+	for (unsigned i = 0; i < b->count; i++) {
+		memcpy(bytes + h->length, &b->drafts[i].ref, sizeof(uint64_t));
+		h->length += (uint32_t)sizeof(uint64_t);
+	}
+}
+
+static int begin_ask(struct beginning *b, const struct tensor_description *d,
+		     struct conn_message *answer)
+{
+	alignas(8) unsigned char bytes[WIRE_MAX];
+	int64_t deadline = session_deadline(b->s);
+	struct request req;
+	int r;
+
+	begin_message(bytes, b, d);
+	do { /* its draft is held until it is answered: another daemon finds it by that */
+		r = session_ask(b->s, bytes, deadline, &req, answer);
+		if (r)
+			return r == SESSION_E_UNSENT ? draft_lost(b->draft->name) : r;
+		r = session_await(b->s, &req, deadline);
+	} while (r == SESSION_E_ADOPTED);
+	draft_sent(b->draft, false);
+	if (r > 0)
+		return tl_fail(-ENOTCONN,
+			       "the daemon ended the connection; whether '%s' was committed is not "
+			       "known",
+			       b->draft->name);
+	return r;
+}
+
+int ring_begin(struct tl_draft *draft, const struct tensor_description *d, unsigned depth,
+	       uint64_t *version)
+{
+	struct beginning *b = calloc(1, sizeof(*b));
+	struct conn_message answer;
+	bool all = true;
+	int r = RING_E_NONE;
+
+	if (!b)
+		return r;
+	answer.fd = -1;
+	b->s = draft->session;
+	b->draft = draft;
+	while (all && b->count < depth - 1)
+		all = ask_some(b, depth - 1 - b->count < ASK_AT_ONCE ? depth - 1 - b->count
+								     : ASK_AT_ONCE);
+	if (b->count >= RING_SLOTS_MIN - 1)
+		r = begin_ask(b, d, &answer);
+	if (!r && answer.header.type == WIRE_GRANTED) {
+		granted(b, (const void *)answer.bytes, answer.fd, d);
+		*version = ((const struct wire_granted *)(const void *)answer.bytes)->version;
+		fd_close(answer.fd);
+		free(b);
+		return 0;
+	}
+	give_back(b);
+	free(b);
+	if (!r)
+		r = answer_expect(&answer, WIRE_COMMITTED, "committing a draft");
+	if (!r)
+		*version = ((const struct wire_committed *)(const void *)answer.bytes)->version;
+	return r;
+}

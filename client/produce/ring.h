@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rings that this process publishes to: a draft that the ring has a slot for needs no daemon, nor
+ * does its commit. proto/ring_layout.h has the page, PROTOCOL.md the steps.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/produce/draft.h"
+
+/*
+ * Gives @draft a slot of the ring of its name, if there is one of its type and shape: true. It is
+ * linked, and the caller has it as after draft_granted().
+ */
+bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_request *want);
+
+enum { RING_E_OVER = 100 }; /* the ring has ended: COMMIT, and hold on until that is answered */
+
+/* Publishes a draft of a ring. 0, or RING_E_OVER: it is a draft still. */
+int ring_publish(struct tl_draft *draft, uint64_t *version);
+/* A draft of a ring leaves its slot. It is not in the session's list any more. */
+void ring_leave(struct tl_draft *draft);
+/* Was that draft made for this name and shape, so that it may be published as such? */
+bool ring_fits(const struct tl_draft *draft, const DLTensor *as, uint64_t flags, const char *name,
+	       size_t name_len);
+
+/*
+ * Something else is about to be published under the name, by a message: what comes after it must
+ * not overtake that message through a ring which the daemon has not ended yet.
+ */
+void ring_forget(struct session *s, const char *name, size_t name_len);
+
+/*
+ * A draft is about to be committed so: how many slots the ring is to have that begins with it, or
+ * 0. @waits: its caller waits for the daemon's answer anyway.
+ */
+unsigned ring_wanted(struct tl_draft *draft, const struct tensor_description *d, bool waits);
+
+enum { RING_E_NONE = 101 }; /* nothing was sent: commit it as others are */
+
+/* Commits the draft, and begins a ring. As a commit that asks for its version; or RING_E_NONE. */
+int ring_begin(struct tl_draft *draft, const struct tensor_description *d, unsigned depth,
+	       uint64_t *version);
+
+/* The session ends, or a child was forked, whose rings are its parent's. */
+void rings_end(struct session *s);
+void rings_fork(struct session *s);

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sections of the configuration file; see config.h. */
+#include <errno.h>
+#include <grp.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/config.h"
+#include "daemon/store/memfd.h"
+#include "daemon/store/shm.h"
+#include "tensor/name.h"
+
+int config_parse_size(const char *text, uint64_t *out)
+{
+	static const char units[] = "KMGT";
+	const char *unit;
+	unsigned shift = 0;
+	uint64_t value;
+	char *end;
+
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	if (errno || *text < '0' || *text > '9')
+		return -EINVAL;
+	if (!strcmp(end, "%")) {
+		*out = SHARE_PERCENT | value;
+		return value <= 100 ? 0 : -EINVAL;
+	}
+	if (*end) {
+		unit = strchr(units, *end);
+		if (!unit || (end[1] && strcmp(end + 1, "iB") != 0))
+			return -EINVAL;
+		shift = 10 * (unsigned)(unit - units + 1);
+	}
+	if (value > (uint64_t)INT64_MAX >> shift)
+		return -EINVAL;
+	*out = value << shift;
+	return 0;
+}
+
+/* ---- rules ---------------------------------------------------------------------------------- */
+
+/* Finds the rule of that user or group, or adds one. */
+static struct share_rule *rule_of(struct config *config, int whose, uint32_t id)
+{
+	struct share_rule *rules = config->rules, *rule;
+
+	for (unsigned i = 0; i < config->rule_count; i++) {
+		if ((int)rules[i].whose == whose && rules[i].id == id)
+			return &rules[i];
+	}
+	rules = realloc(rules, (config->rule_count + 1) * sizeof(*rules));
+	if (!rules)
+		return NULL;
+	config->rules = rules;
+	rule = &rules[config->rule_count++];
+	*rule = (struct share_rule){ .whose = (unsigned)whose, .id = id };
+	for (unsigned kind = 0; kind < SHARE_KINDS; kind++)
+		rule->max[kind] = SHARE_UNSET;
+	return rule;
+}
+
+/* ---- namespaces ----------------------------------------------------------------------------- */
+
+/* Finds the namespace of that name, or adds one. */
+static struct namespace_config *namespace_of(struct config *config, const char *name)
+{
+	struct namespace_config *all = config->namespaces, *ns;
+
+	if (!strcmp(name, NAMESPACE_OF_USER "*"))
+		return &config->users;
+	for (unsigned i = 0; i < config->namespace_count; i++) {
+		if (!strcmp(all[i].name, name))
+			return &all[i];
+	}
+	all = realloc(all, (config->namespace_count + 1) * sizeof(*all));
+	if (!all)
+		return NULL;
+	config->namespaces = all;
+	ns = &all[config->namespace_count++];
+	*ns = (struct namespace_config){ .uid = geteuid(), .gid = getegid(), .mode = 0770 };
+	snprintf(ns->name, sizeof(ns->name), "%s", name);
+	return ns;
+}
+
+int config_init(struct config *config)
+{
+	struct namespace_config *ns;
+
+	*config = (struct config){ 0 };
+	ns = namespace_of(config, NAMESPACE_DEFAULT);
+	if (!ns)
+		return -ENOMEM;
+	ns->mode = 0777; /* whoever may open the socket */
+	return rule_of(config, RULE_ANY, 0) ? 0 : -ENOMEM;
+}
+
+void config_deinit(struct config *config)
+{
+	free(config->rules);
+	free(config->namespaces);
+	*config = (struct config){ 0 };
+}
+
+static int number_of(const char *text, uint32_t *out)
+{
+	char *end;
+	unsigned long long value;
+
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	if (errno || *end || *text < '0' || *text > '9' || value > UINT32_MAX)
+		return -EINVAL;
+	*out = (uint32_t)value;
+	return 0;
+}
+
+static int uid_of(const char *user, uint32_t *uid)
+{
+	const struct passwd *entry;
+
+	if (!number_of(user, uid))
+		return 0;
+	entry = getpwnam(user);
+	if (!entry)
+		return -ESRCH;
+	*uid = entry->pw_uid;
+	return 0;
+}
+
+static int gid_of(const char *group, uint32_t *gid)
+{
+	const struct group *entry;
+
+	if (!number_of(group, gid))
+		return 0;
+	entry = getgrnam(group);
+	if (!entry)
+		return -ESRCH;
+	*gid = entry->gr_gid;
+	return 0;
+}
+
+/* What follows the first word, or NULL if that is another one. */
+static const char *after_word(const char *text, const char *word)
+{
+	size_t len = strlen(word);
+
+	if (strncmp(text, word, len) != 0 || text[len] != ' ')
+		return NULL;
+	text += len;
+	return text + strspn(text, " \t");
+}
+
+static int section_find(struct config *config, const char *section, struct share_rule **rule,
+			const char **wanted)
+{
+	const char *user = after_word(section, "user"), *group = after_word(section, "group");
+	uint32_t id = 0;
+	int r = 0;
+
+	if (!user && !group) {
+		*wanted = "a section is [user NAME], [user UID], [user *], [group NAME], "
+			  "[group GID] or [namespace NAME]";
+		return -ESRCH;
+	}
+	if (user && strcmp(user, "*") != 0)
+		r = uid_of(user, &id);
+	else if (group)
+		r = gid_of(group, &id);
+	if (r) {
+		*wanted = user ? "there is no such user" : "there is no such group";
+		return r;
+	}
+	*rule = rule_of(config,
+			group			 ? RULE_GROUP
+			: strcmp(user, "*") != 0 ? RULE_USER
+						 : RULE_ANY,
+			id);
+	return *rule ? 0 : -ENOMEM;
+}
+
+/* A mode is octal, and who may publish must be able to get, since names are looked up there. */
+static int mode_of(const char *text, unsigned *mode)
+{
+	unsigned long value;
+	char *end;
+
+	errno = 0;
+	value = strtoul(text, &end, 8);
+	if (errno || *end || *text < '0' || *text > '7' || value == 0 || value > 0777)
+		return -EINVAL;
+	*mode = (unsigned)value;
+	return value & 0222 & ~(value >> 1) ? -EINVAL : 0;
+}
+
+static int namespace_set(struct config *config, const char *name, const char *key,
+			 const char *value, const char **wanted)
+{
+	struct namespace_config *ns;
+	uint32_t number = 0;
+	int r = 0;
+
+	if (strcmp(name, NAMESPACE_OF_USER "*") != 0)
+		r = tensor_namespace_check(name, strlen(name), wanted);
+	if (r)
+		return -ESRCH;
+	ns = namespace_of(config, name);
+	if (!ns)
+		return -ENOMEM;
+	if (ns == &config->users && !ns->mode)
+		ns->mode = 0700;
+	if (!strcmp(key, "owner")) {
+		*wanted = "a user";
+		return uid_of(value, &ns->uid) ? -EINVAL : 0;
+	}
+	if (!strcmp(key, "group")) {
+		*wanted = "a group";
+		return gid_of(value, &ns->gid) ? -EINVAL : 0;
+	}
+	if (!strcmp(key, "mode")) {
+		*wanted = "a mode as a directory's, 0750 say: r may get, and w, which needs r, may "
+			  "publish";
+		return mode_of(value, &ns->mode);
+	}
+	if (!strcmp(key, "capacity")) {
+		*wanted = "a number of bytes (8G, say), or up to 100% of the daemon's";
+		return config_parse_size(value, &ns->limits.capacity);
+	}
+	if (!strcmp(key, "max-tensors")) {
+		*wanted = "a number from 1 to 16777215";
+		r = number_of(value, &number);
+		ns->limits.max_tensors = number;
+		return r || !number || number >= CATALOG_MAX_TENSORS ? -EINVAL : 0;
+	}
+	if (!strcmp(key, "storage")) {
+		*wanted = "shm or memfd";
+		ns->limits.storage = !strcmp(value, storage_shm.name)	  ? &storage_shm
+				     : !strcmp(value, storage_memfd.name) ? &storage_memfd
+									  : NULL;
+		return ns->limits.storage ? 0 : -EINVAL;
+	}
+	*wanted = "it may be owner, group, mode, capacity, max-tensors or storage";
+	return -ENOENT;
+}
+
+int config_set(struct config *config, const char *section, const char *key, const char *value,
+	       const char **wanted)
+{
+	const char *name = after_word(section, "namespace");
+	struct share_rule *rule;
+	unsigned kind = 0;
+	int r;
+
+	if (name)
+		return namespace_set(config, name, key, value, wanted);
+	r = section_find(config, section, &rule, wanted);
+	if (r)
+		return r;
+	while (kind < SHARE_KINDS && strcmp(share_name(kind), key) != 0)
+		kind++;
+	if (kind == SHARE_KINDS) {
+		*wanted = "it may be bytes, gpu-bytes, tensors, names, segments, drafts, chunks, "
+			  "connections, partial, descriptors, waits, mappings or in-flight";
+		return -ENOENT;
+	}
+	*wanted = "a number, which may end in K, M, G or T, or up to 100% of what there is";
+	return config_parse_size(value, &rule->max[kind]);
+}

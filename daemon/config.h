@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sections of the configuration file: what users and groups may have, and namespaces. */
+#pragma once
+
+#include <stdint.h>
+
+#include "daemon/state/namespace.h"
+
+struct config {
+	struct share_rule *rules; /* the first is every user's */
+	unsigned rule_count;
+	/* The first is the default one. Capacities may be percentages, with SHARE_PERCENT set; a
+	 * capacity, max_tensors or storage of 0 means the daemon's. */
+	struct namespace_config *namespaces;
+	unsigned namespace_count;
+	struct namespace_config users; /* the template; its mode is 0 if there is none */
+};
+
+/* -ENOMEM. */
+int config_init(struct config *config);
+void config_deinit(struct config *config);
+
+/*
+ * Sets a key in [@section]. -ENOENT: there is no such key; -EINVAL: *@wanted says what its value
+ * must be; -ESRCH: *@wanted says what is wrong with the section; -ENOMEM.
+ */
+int config_set(struct config *config, const char *section, const char *key, const char *value,
+	       const char **wanted);
+
+/* A number that may end in K, M, G or T, or a percentage up to 100 with SHARE_PERCENT set.
+ * -EINVAL. */
+int config_parse_size(const char *text, uint64_t *out);

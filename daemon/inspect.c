@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * --check; see inspect.h. A copy that was made while the daemon wrote may show halves of two
+ * changes. So what is wrong in one copy is looked for in later ones: it stands if the very same is
+ * wrong there, in entries that have not changed. A change that is under way does not last that
+ * long, and after it the entry has another generation or version. What is true only while nothing
+ * is under way is asked for if the daemon slept at each look and no row has changed.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/inspect.h"
+#include "daemon/state/check.h"
+#include "daemon/state/namespace.h"
+#include "daemon/state/snapshot.h"
+#include "daemon/store/shm.h"
+#include "proto/ledger_layout.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/fd.h"
+
+enum { FAULTS_MAX = 200, LOOKS = 5, FIRST_PAUSE_MS = 10 };
+
+struct fault_seen {
+	uint64_t evidence;
+	char text[160];
+};
+
+/* What one look has found. */
+struct look {
+	struct fault_seen faults[FAULTS_MAX];
+	unsigned count;
+};
+
+/* One namespace, and the daemon that serves it. */
+struct subject {
+	uint64_t instance;
+	int pid;	/* 0: nobody serves it, or it cannot be told who does */
+	int catalog_fd; /* -1: there is none any more */
+	int facts_fd;	/* -1: there are none, or they cannot be reached */
+	int *ledgers;	/* all that the daemon has */
+	unsigned ledger_count;
+	char name[TENSOR_NAMESPACE_MAX + 1]; /* empty: not known */
+};
+
+static void fault_add(struct look *look, uint64_t evidence, const char *text)
+{
+	struct fault_seen *f = &look->faults[look->count];
+
+	if (look->count == FAULTS_MAX)
+		return;
+	f->evidence = evidence;
+	snprintf(f->text, sizeof(f->text), "%s", text);
+	look->count++;
+}
+
+static void on_found(struct check *check)
+{
+	fault_add(check->context, check->evidence, check->why);
+}
+
+/* Leaves in @look what was found in @before too. */
+static void faults_keep(struct look *look, const struct look *before)
+{
+	unsigned kept = 0;
+
+	for (unsigned i = 0; i < look->count; i++) {
+		for (unsigned j = 0; j < before->count; j++) {
+			if (look->faults[i].evidence != before->faults[j].evidence ||
+			    strcmp(look->faults[i].text, before->faults[j].text) != 0)
+				continue;
+			look->faults[kept++] = look->faults[i];
+			break;
+		}
+	}
+	look->count = kept;
+}
+
+/* ---- what the daemon has open --------------------------------------------------------------- */
+
+static bool is_ledger(int fd)
+{
+	struct ledger head;
+	struct stat st;
+
+	return pread(fd, &head, sizeof(head), 0) == sizeof(head) && head.magic == LEDGER_MAGIC &&
+	       head.layout == LEDGER_LAYOUT && !fstat(fd, &st) &&
+	       (uint64_t)st.st_size == ledger_size(head.slots);
+}
+
+/* Whatever a client has the daemon keep may say that it is facts. But it is the client's user's,
+ * and no daemon takes a memfd of a client that is not sealed against shrinking. Facts have no
+ * seals. */
+static bool is_facts(struct subject *s, const char *link, int fd)
+{
+	struct facts_header header;
+	struct stat catalog, st;
+
+	if (strcmp(link, "/memfd:tensorleased-facts (deleted)") != 0 ||
+	    fcntl(fd, F_GET_SEALS) != F_SEAL_SEAL || fstat(fd, &st) ||
+	    fstat(s->catalog_fd, &catalog) || st.st_uid != catalog.st_uid)
+		return false;
+	if (pread(fd, &header, sizeof(header), 0) != sizeof(header) ||
+	    header.magic != FACTS_MAGIC || header.instance != s->instance)
+		return false;
+	memcpy(s->name, header.name, sizeof(s->name));
+	s->name[sizeof(s->name) - 1] = '\0';
+	return true;
+}
+
+static void memfd_sort(struct subject *s, const char *link, int *fd)
+{
+	int *more;
+
+	if (s->facts_fd < 0 && is_facts(s, link, *fd)) {
+		s->facts_fd = take_fd(fd);
+	} else if (is_ledger(*fd)) {
+		more = realloc(s->ledgers, (s->ledger_count + 1) * sizeof(*more));
+		if (!more)
+			return;
+		s->ledgers = more;
+		s->ledgers[s->ledger_count++] = take_fd(fd);
+	}
+}
+
+/* Does it serve that instance? Only who has its catalog open does, whatever its pid says. */
+static void process_look(struct subject *s, int pid)
+{
+	char path[OBJECT_PATH_MAX], link[OBJECT_PATH_MAX + 16] = "";
+	struct object object = shm_object_of_catalog(s->instance);
+	struct dirent *e;
+	DIR *dir;
+	int fd;
+
+	snprintf(link, sizeof(link), "/proc/%d/fd", pid);
+	dir = opendir(link);
+	if (!dir)
+		return;
+	shm_object_path(&object, path);
+	while ((e = readdir(dir))) {
+		ssize_t n = readlinkat(dirfd(dir), e->d_name, link, sizeof(link) - 1);
+
+		link[n > 0 ? n : 0] = '\0';
+		if (!strcmp(link, path))
+			s->pid = pid;
+		if (strncmp(link, "/memfd:tensorlease", strlen("/memfd:tensorlease")) != 0)
+			continue;
+		fd = openat(dirfd(dir), e->d_name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+		if (fd >= 0)
+			memfd_sort(s, link, &fd);
+		fd_close(fd);
+	}
+	closedir(dir);
+}
+
+static void subject_deinit(struct subject *s)
+{
+	fd_close(s->catalog_fd);
+	fd_close(s->facts_fd);
+	for (unsigned i = 0; i < s->ledger_count; i++)
+		fd_close(s->ledgers[i]);
+	free(s->ledgers);
+}
+
+static int subject_init(struct subject *s, uint64_t instance, int pid)
+{
+	struct object object = shm_object_of_catalog(instance);
+	int r;
+
+	*s = (struct subject){ .instance = instance, .catalog_fd = -1, .facts_fd = -1 };
+	r = shm_object_open(&object, O_RDONLY, &s->catalog_fd);
+	if (!r)
+		process_look(s, pid);
+	return r == -ENOENT ? 0 : r;
+}
+
+/* Does the daemon wait for something to do? */
+static bool sleeps(int pid)
+{
+	char path[32], text[128];
+	const char *state;
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	fd = pid ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	if (fd < 0)
+		return false;
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	text[n > 0 ? n : 0] = '\0';
+	state = strrchr(text, ')');
+	return state && !strncmp(state, ") S", 3);
+}
+
+/* ---- ledgers -------------------------------------------------------------------------------- */
+
+/* Reads what has been touched: reading the hole of a mapping would allocate its page. */
+static int ledger_look(struct look *look, int fd, const struct catalog *cat, uint32_t *leases)
+{
+	uint32_t slots = cat->header->max_tensors, counts[LEDGER_PAGE_SLOTS], slot;
+	uint32_t pages = (slots + LEDGER_PAGE_SLOTS - 1) / LEDGER_PAGE_SLOTS;
+	unsigned char *touched = calloc(1, pages);
+	char text[120];
+
+	if (!touched)
+		return -ENOMEM;
+	if (pread(fd, touched, pages, sizeof(struct ledger)) != (ssize_t)pages)
+		pages = 0;
+	for (uint32_t page = 0; page < pages; page++) {
+		if (!(touched[page] & LEDGER_HELD) ||
+		    pread(fd, counts, sizeof(counts),
+			  (off_t)(ledger_head_size(slots) + (size_t)page * LEDGER_PAGE)) !=
+			    (ssize_t)sizeof(counts))
+			continue;
+		for (uint32_t i = 0; i < LEDGER_PAGE_SLOTS; i++) {
+			slot = page * LEDGER_PAGE_SLOTS + i;
+			if (!counts[i] || slot >= slots)
+				continue;
+			leases[slot] = 1;
+			if (slot < cat->header->slots_high && counts[i] <= LEDGER_HELD_MAX)
+				continue;
+			snprintf(text, sizeof(text), "a ledger counts %u leases on row %u",
+				 counts[i], slot);
+			fault_add(look, slot, text);
+		}
+	}
+	free(touched);
+	return 0;
+}
+
+/* A tensor that nobody holds does not stay RETIRED. On GPUs more than ledgers holds them. */
+static void unheld_look(struct look *look, const struct check *check, const uint32_t *leases)
+{
+	const struct catalog *cat = check->cat;
+	char text[80];
+
+	for (uint32_t slot = 0; slot < cat->rows.high; slot++) {
+		const struct catalog_row *row = catalog_row(cat, slot);
+
+		if (row_word_state(row->word) != ROW_RETIRED || leases[slot] ||
+		    row->flags & ROW_ON_DEVICE)
+			continue;
+		snprintf(text, sizeof(text), "row %u is RETIRED, and no ledger holds it", slot);
+		fault_add(look, check->evidence, text);
+	}
+}
+
+/* Of all namespaces with rows as many: it cannot be told which client is in which. */
+static int ledgers_look(struct look *look, const struct subject *s, const struct catalog *cat,
+			uint32_t *leases)
+{
+	struct ledger head;
+	int r = 0;
+
+	for (unsigned i = 0; !r && i < s->ledger_count; i++) {
+		if (pread(s->ledgers[i], &head, sizeof(head), 0) == sizeof(head) &&
+		    head.slots == cat->header->max_tensors)
+			r = ledger_look(look, s->ledgers[i], cat, leases);
+	}
+	return r;
+}
+
+/* ---- looks ---------------------------------------------------------------------------------- */
+
+static int catalog_look(struct look *look, const struct subject *s, const struct catalog *cat)
+{
+	uint32_t *leases = calloc((size_t)cat->header->max_tensors + 1, sizeof(*leases));
+	struct check check;
+	int r = check_init_all(&check, cat, on_found, look);
+
+	if (!leases)
+		r = -ENOMEM;
+	if (!r)
+		r = ledgers_look(look, s, cat, leases);
+	if (!r && sleeps(s->pid)) {
+		r = check_at_rest(&check);
+		if (!r && s->ledger_count)
+			unheld_look(look, &check, leases);
+	}
+	check_deinit(&check);
+	free(leases);
+	return r;
+}
+
+static int look_once(struct look *look, uint64_t instance, int pid, struct subject *s)
+{
+	struct snapshot snapshot;
+	const char *why = NULL;
+	int r = subject_init(s, instance, pid);
+
+	look->count = 0;
+	if (r || s->catalog_fd < 0)
+		return r; /* the daemon has ended, and removed it */
+	r = snapshot_take(&snapshot, s->catalog_fd, s->facts_fd, &why);
+	if (r == CATALOG_E_STRANGE) {
+		fault_add(look, 0, why);
+		return 0;
+	}
+	if (r)
+		return r;
+	r = catalog_look(look, s, &snapshot.catalog);
+	snapshot_free(&snapshot);
+	return r;
+}
+
+static void pause_ms(unsigned ms)
+{
+	const struct timespec t = { .tv_sec = ms / 1000,
+				    .tv_nsec = (long)(ms % 1000) * (long)NS_PER_MS };
+
+	nanosleep(&t, NULL);
+}
+
+/* Returns how much is wrong, or a negative errno. */
+static int instance_inspect(uint64_t instance, int pid)
+{
+	struct look *looks = calloc(2, sizeof(*looks));
+	struct subject s = { .catalog_fd = -1, .facts_fd = -1 };
+	unsigned ms = FIRST_PAUSE_MS, n = 0, count;
+	int r = looks ? look_once(&looks[0], instance, pid, &s) : -ENOMEM;
+
+	while (!r && ++n < LOOKS && looks[(n - 1) % 2].count) {
+		subject_deinit(&s);
+		pause_ms(ms);
+		ms *= 3;
+		r = look_once(&looks[n % 2], instance, pid, &s);
+		faults_keep(&looks[n % 2], &looks[(n - 1) % 2]);
+	}
+	count = r || !looks ? 0 : looks[(n - 1) % 2].count;
+	printf("instance %016" PRIx64 "%s%s: %s, %s, %u ledgers: %u wrong\n", instance,
+	       *s.name ? ", namespace " : "", s.name, s.pid ? "served" : "not served",
+	       s.facts_fd < 0 ? "no facts" : "facts", s.ledger_count, count);
+	for (unsigned i = 0; i < count; i++)
+		printf("  %s\n", looks[(n - 1) % 2].faults[i].text);
+	subject_deinit(&s);
+	free(looks);
+	return r ? r : (int)count;
+}
+
+/* ---- all of a daemon ------------------------------------------------------------------------ */
+
+/* The lock file names the last daemon on that socket, and the first of its instances. */
+static int lock_read(const char *socket, int *pid, uint64_t *id)
+{
+	char path[128], text[64] = "";
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s.lock", socket);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	if (n < 0) {
+		int r = -errno;
+
+		fprintf(stderr, "tensorleased: cannot check what is served on %s: %s: %s%s\n",
+			socket, path, strerror(-r),
+			r == -ENOENT ? "; no daemon has left anything there" : "");
+		fd_close(fd);
+		return r;
+	}
+	close(fd);
+	if (sscanf(text, "%d %" SCNx64, pid, id) == 2)
+		return 0;
+	fprintf(stderr,
+		"tensorleased: cannot check what is served on %s: %s does not name a "
+		"daemon and its instance\n",
+		socket, path);
+	return -EINVAL;
+}
+
+int inspect(const char *socket)
+{
+	uint64_t id = 0, instance, key;
+	unsigned wrong = 0;
+	struct dirent *e;
+	int pid = 0, r = lock_read(socket, &pid, &id);
+	DIR *dir;
+
+	if (r)
+		return r;
+	dir = opendir("/dev/shm");
+	while (!r && dir && (e = readdir(dir))) {
+		if (sscanf(e->d_name, "tensorlease-%16" SCNx64 "-%16" SCNx64, &instance, &key) !=
+			    2 ||
+		    key || instance - id >= NAMESPACES_MAX)
+			continue;
+		r = instance_inspect(instance, pid);
+		if (r < 0)
+			fprintf(stderr, "tensorleased: cannot check %s: %s%s\n", e->d_name,
+				strerror(-r),
+				r == -EACCES ? "; ask as the user of the daemon, or as root" : "");
+		wrong += r > 0 ? (unsigned)r : 0;
+		r = r < 0 ? r : 0;
+	}
+	if (dir)
+		closedir(dir);
+	return r ? r : wrong ? INSPECT_E_WRONG : 0;
+}

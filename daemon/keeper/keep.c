@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon's side of what outlives it; see keep.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#ifdef HAVE_SYSTEMD
+#include <systemd/sd-daemon.h>
+#endif
+
+#include "daemon/keeper/keep.h"
+#include "util/clock.h"
+#include "util/fd.h"
+#include "util/log.h"
+
+enum {
+	SEND_MS = 1000, /* a keeper that reads nothing for so long stands still */
+	SEND_TRIES = 3,
+};
+
+/* ---- the beginning -------------------------------------------------------------------------- */
+
+/* What follows the first word of a line, if that is @word. */
+static const char *after(const char *line, const char *word)
+{
+	size_t len = strlen(word);
+
+	return strncmp(line, word, len) || line[len] != ' ' ? NULL : line + len + 1;
+}
+
+static int line_read(struct keep *k, const char *line)
+{
+	char tag[KEEP_TAG_SIZE];
+	const char *text;
+	int fd;
+
+	if (sscanf(line, "kept %d %63s", &fd, tag) == 2) {
+		fcntl(fd, F_SETFD, FD_CLOEXEC);
+		return kept_add(&k->list, tag, fd);
+	}
+	if ((text = after(line, "detached")))
+		k->detached = atoi(text);
+	else if ((text = after(line, "fresh")))
+		k->fresh = atoi(text);
+	else if ((text = after(line, "restarts")))
+		k->restarts = strtoull(text, NULL, 10);
+	else if ((text = after(line, "ended")))
+		k->ended_ns = strtoll(text, NULL, 10);
+	else if ((text = after(line, "reason")))
+		snprintf(k->reason, sizeof(k->reason), "%.*s", KEEP_TEXT_SIZE - 1, text);
+	else if ((text = after(line, "directory")))
+		(void)!chdir(text); /* paths in our arguments begin there */
+	return 0;
+}
+
+static int list_read(struct keep *k, int list_fd)
+{
+	char line[PATH_MAX + 16];
+	FILE *file = fdopen(list_fd, "r");
+	int r = 0;
+
+	if (!file) {
+		close(list_fd);
+		return -ENOMEM;
+	}
+	while (!r && fgets(line, sizeof(line), file)) {
+		line[strcspn(line, "\n")] = '\0';
+		r = line_read(k, line);
+	}
+	fclose(file);
+	return r;
+}
+
+/* Our parent is a keeper if it says so itself, and not if that was said to our parent. */
+static int parent_find(struct keep *k)
+{
+	const char *text = getenv(KEEPER_ENVIRONMENT);
+	int pid, fd, list_fd, r;
+
+	if (!text || sscanf(text, "%d %d %d", &pid, &fd, &list_fd) != 3 || pid != (int)getppid())
+		return 0;
+	k->kind = KEEP_PARENT;
+	k->fd = fd;
+	fcntl(fd, F_SETFD, FD_CLOEXEC);
+	r = list_read(k, list_fd);
+	k->activated_fd = keep_take(k, KEEP_TAG_PREFIX "activated");
+	return r;
+}
+
+/* systemd hands over the sockets of the unit and what is in its store, each with a name. */
+static int manager_find(struct keep *k)
+{
+#ifdef HAVE_SYSTEMD
+	const char *room = getenv("FDSTORE");
+	char **names = NULL;
+	int n = sd_listen_fds_with_names(1, &names), sockets = 0, r = 0;
+
+	for (int i = 0; i < n; i++) {
+		if (!strncmp(names[i], KEEP_TAG_PREFIX, strlen(KEEP_TAG_PREFIX))) {
+			r = r ? r : kept_add(&k->list, names[i], SD_LISTEN_FDS_START + i);
+			r = r ? r : kept_add(&k->found, names[i], -1);
+		} else {
+			k->activated_fd = SD_LISTEN_FDS_START + i;
+			sockets++;
+		}
+		free(names[i]);
+	}
+	free(names);
+	if (sockets > 1)
+		k->activated_fd = -1;
+	if (room && atoi(room) > 0)
+		k->kind = KEEP_MANAGER;
+	return r;
+#else
+	(void)k;
+	return 0;
+#endif
+}
+
+int keep_init(struct keep *k)
+{
+	int r;
+
+	*k = (struct keep){ .fd = -1, .activated_fd = -1 };
+	r = parent_find(k);
+	unsetenv(KEEPER_ENVIRONMENT);
+	if (!r && k->kind == KEEP_NOBODY)
+		r = manager_find(k);
+	return r;
+}
+
+void keep_forget_rest(struct keep *k)
+{
+	const struct kept *kept;
+	char tag[KEEP_TAG_SIZE];
+
+	while ((kept = kept_any(&k->list))) {
+		memcpy(tag, kept->tag, sizeof(tag));
+		keep_forget(k, tag);
+		fd_close(kept_take(&k->list, tag));
+	}
+}
+
+void keep_deinit(struct keep *k)
+{
+	keep_forget_rest(k);
+	kept_deinit(&k->found);
+	k->fd = fd_close(k->fd);
+	k->kind = KEEP_NOBODY;
+}
+
+int keep_take(struct keep *k, const char *tag)
+{
+	return kept_take(&k->list, tag);
+}
+
+/* ---- what is said --------------------------------------------------------------------------- */
+
+static int parent_send(struct keep *k, enum keeper_op op, const char *text, int fd_peek)
+{
+	struct keeper_message m = { .op = op };
+	struct iovec iov = { .iov_base = &m, .iov_len = sizeof(m) };
+	union {
+		struct cmsghdr header;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control = { 0 };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	struct pollfd poll_fd = { .fd = k->fd, .events = POLLOUT };
+	unsigned tries = 0;
+
+	snprintf(m.text, sizeof(m.text), "%s", text);
+	if (fd_peek >= 0) {
+		msg.msg_control = &control;
+		msg.msg_controllen = sizeof(control);
+		control.header = (struct cmsghdr){ .cmsg_len = CMSG_LEN(sizeof(int)),
+						   .cmsg_level = SOL_SOCKET,
+						   .cmsg_type = SCM_RIGHTS };
+		memcpy(CMSG_DATA(&control.header), &fd_peek, sizeof(fd_peek));
+	}
+	for (;;) {
+		if (sendmsg(k->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+			return 0;
+		if (errno == EINTR)
+			continue;
+		/* the kernel may lack memory for a moment, and not all of this can be said later */
+		if ((errno == ENOBUFS || errno == ENOMEM) && tries++ < SEND_TRIES) {
+			poll(NULL, 0, 1);
+			continue;
+		}
+		if (errno != EAGAIN)
+			return -errno;
+		if (poll(&poll_fd, 1, SEND_MS) == 0)
+			return -ETIMEDOUT;
+	}
+}
+
+#ifdef HAVE_SYSTEMD
+static int manager_send(const char *what, const char *tag, int fd_peek)
+{
+	char text[KEEP_TAG_SIZE + 64];
+	int r;
+
+	snprintf(text, sizeof(text), "%s\nFDNAME=%s", what, tag);
+	r = sd_pid_notify_with_fds(0, 0, text, &fd_peek, fd_peek >= 0);
+	return r < 0 ? r : 0;
+}
+#endif
+
+int keep(struct keep *k, const char *tag, int fd_peek)
+{
+	if (k->fd >= 0)
+		return parent_send(k, KEEPER_KEEP, tag, fd_peek);
+#ifdef HAVE_SYSTEMD
+	/* systemd lets go of descriptors at whose other end nobody is, unless FDPOLL=0 */
+	if (k->kind == KEEP_MANAGER)
+		return manager_send("FDSTORE=1\nFDPOLL=0", tag, fd_peek);
+#endif
+	return 0;
+}
+
+int keep_forget(struct keep *k, const char *tag)
+{
+	if (k->fd >= 0) {
+		int r = parent_send(k, KEEPER_FORGET, tag, -1);
+
+		k->forgets += !r;
+		return r;
+	}
+#ifdef HAVE_SYSTEMD
+	if (k->kind == KEEP_MANAGER)
+		return manager_send("FDSTOREREMOVE=1", tag, -1);
+#endif
+	return 0;
+}
+
+uint64_t keep_forgotten(const struct keep *k)
+{
+	return !k || k->fd < 0 ? UINT64_MAX : k->forgotten_up_to;
+}
+
+static void forget_found(const struct kept *kept, void *k)
+{
+	keep_forget(k, kept->tag);
+}
+
+void keep_afresh(struct keep *k, const char *why)
+{
+	if (k->fd >= 0)
+		parent_send(k, KEEPER_AFRESH, why, -1);
+	else
+		kept_each(&k->found, forget_found, k);
+}
+
+void keep_renew(struct keep *k, const char *why)
+{
+	if (k->fd >= 0)
+		parent_send(k, KEEPER_RENEW, why, -1);
+	else
+		k->leaving = k->kind == KEEP_MANAGER;
+}
+
+void keep_stay(struct keep *k)
+{
+	k->leaving = k->reloading = false;
+	if (k->fd >= 0)
+		parent_send(k, KEEPER_STAY, "", -1);
+}
+
+void keep_served(struct keep *k)
+{
+	k->served = true;
+	if (k->ended_ns)
+		k->restart_ns = now_mono_ns() - k->ended_ns;
+}
+
+void keep_notify(struct keep *k, const char *text)
+{
+	if (k->fd >= 0)
+		parent_send(k, KEEPER_NOTIFY, text, -1);
+#ifdef HAVE_SYSTEMD
+	else
+		sd_notify(0, text);
+#endif
+}
+
+/* ---- what is answered ----------------------------------------------------------------------- */
+
+bool keep_read(struct keep *k)
+{
+	struct keeper_message m;
+	ssize_t n;
+
+	while ((n = recv(k->fd, &m, sizeof(m), MSG_DONTWAIT)) == sizeof(m)) {
+		m.text[sizeof(m.text) - 1] = '\0';
+		if (m.op == KEEPER_FORGOTTEN) {
+			k->forgotten_up_to = strtoull(m.text, NULL, 10);
+			if (k->forgotten)
+				k->forgotten(k, k->forgotten_up_to);
+		}
+		if (m.op == KEEPER_LEAVE || m.op == KEEPER_RELOAD)
+			k->leaving = true;
+		k->reloading |= m.op == KEEPER_RELOAD;
+		if (m.op == KEEPER_REFUSED)
+			log_warn("the keeper has no room for a descriptor", "tag=%s",
+				 log_str(m.text));
+	}
+	if (n != 0 && (errno == EAGAIN || errno == EINTR))
+		return true;
+	log_warn("the keeper is gone; the next death of the daemon is not survived");
+	k->fd = fd_close(k->fd);
+	k->kind = KEEP_NOBODY;
+	return false;
+}

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The keeper; see keeper.h. A daemon that died again and again is told to start afresh, since what
+ * it took over may be what kills it. If it goes on dying the keeper gives up.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "daemon/keeper/keeper.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+enum {
+	RETRY_MS = 1000, /* until the keeper tries again to start a daemon */
+	LEAVE_S = 5,	 /* for a daemon to end by itself when another one is to take over */
+};
+
+struct keeper {
+	const struct keeper_options *options;
+	char exe[PATH_MAX], directory[PATH_MAX];
+	struct kept_table table;
+	sigset_t mask_before;
+	int signal_fd;
+	int fd;		     /* to the daemon */
+	pid_t child;	     /* 0: there is none */
+	bool was_ready;	     /* any daemon has served */
+	bool is_ready;	     /* this one does */
+	uint64_t forgotten;  /* how often this daemon had something forgotten */
+	bool forgotten_owed; /* it has not been told yet */
+	bool stopping;
+	bool renewing;			   /* this one is to end, for another one */
+	int64_t renew_ns;		   /* since then */
+	char asked[KEEP_TEXT_SIZE];	   /* why */
+	bool new_program;		   /* no daemon of the program at @exe has served yet */
+	bool former_program;		   /* none ever will, and @program is used */
+	int program;			   /* of the last daemon that served, or -1 */
+	bool fresh;			   /* the next one is to start afresh */
+	uint64_t restarts;		   /* how often one has served and ended */
+	int64_t ended_ns;		   /* when the last of them did */
+	char reason[KEEP_TEXT_SIZE];	   /* why */
+	int64_t recent[KEEPER_DEATHS_MAX]; /* a ring of when daemons died */
+	bool immortal;			   /* however many do; for tests */
+	unsigned recent_count;		   /* since the last fresh start */
+	int64_t fresh_ns;		   /* when that was, 0: never */
+	int status;
+	bool over;
+};
+
+/* ---- starting ------------------------------------------------------------------------------- */
+
+static void list_line(const struct kept *kept, void *file)
+{
+	fprintf(file, "kept %d %s\n", kept->fd, kept->tag);
+}
+
+/* The descriptors themselves are inherited, under their numbers. Returns that of the list, or an
+ * error. */
+static int list_make(const struct keeper *k)
+{
+	cleanup_(fd_closep) int fd = memfd_create("tensorleased-kept", MFD_CLOEXEC);
+	int copy = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	FILE *file = copy < 0 ? NULL : fdopen(copy, "w");
+	int r = -errno;
+
+	if (!file) {
+		fd_close(copy);
+		return r;
+	}
+	kept_each(&k->table, list_line, file);
+	fprintf(file, "detached %d\nfresh %d\nrestarts %llu\nended %lld\nreason %s\n",
+		k->options->detached, k->fresh, (unsigned long long)k->restarts,
+		(long long)k->ended_ns, k->reason);
+	fprintf(file, "directory %s\n", k->directory);
+	r = ferror(file) ? -ENOMEM : 0; /* the pages of a memfd are all that it can lack */
+	if (fclose(file) || lseek(fd, 0, SEEK_SET))
+		return -errno;
+	return r ? r : take_fd(&fd);
+}
+
+static void inherit(const struct kept *kept, void *context)
+{
+	(void)context;
+	fcntl(kept->fd, F_SETFD, 0);
+}
+
+/* In the child. */
+static _Noreturn void become_daemon(struct keeper *k, pid_t keeper, int fd, int list_fd)
+{
+	char text[64];
+
+	fcntl(fd, F_SETFD, 0);
+	fcntl(list_fd, F_SETFD, 0);
+	kept_each(&k->table, inherit, NULL);
+	snprintf(text, sizeof(text), "%d %d %d", (int)keeper, fd, list_fd);
+	setenv(KEEPER_ENVIRONMENT, text, 1);
+	sigprocmask(SIG_SETMASK, &k->mask_before, NULL);
+	prctl(PR_SET_NAME, "tensorleased");
+	if (k->former_program && k->program >= 0)
+		fexecve(k->program, k->options->argv, environ);
+	execv(k->exe, k->options->argv);
+	execv("/proc/self/exe", k->options->argv); /* it was removed, and nothing put there */
+	fprintf(stderr, "tensorleased: cannot start %s: %s\n", k->exe, strerror(errno));
+	_exit(EXIT_FAILURE);
+}
+
+static int child_start(struct keeper *k)
+{
+	cleanup_(fd_closep) int list_fd = list_make(k);
+	pid_t keeper = getpid(), pid;
+	int fds[2];
+
+	if (list_fd < 0)
+		return list_fd;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds))
+		return -errno;
+	pid = fork();
+	if (pid == 0)
+		become_daemon(k, keeper, fds[1], list_fd);
+	fd_close(fds[1]);
+	if (pid < 0) {
+		fd_close(fds[0]);
+		return -EAGAIN;
+	}
+	k->child = pid;
+	k->fd = fds[0];
+	k->fresh = k->is_ready = k->forgotten_owed = false;
+	k->forgotten = 0;
+	return 0;
+}
+
+/* ---- keeping -------------------------------------------------------------------------------- */
+
+static bool answer(struct keeper *k, enum keeper_op op, const char *text)
+{
+	struct keeper_message m = { .op = op };
+
+	snprintf(m.text, sizeof(m.text), "%s", text);
+	return send(k->fd, &m, sizeof(m), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(m);
+}
+
+/* A daemon that has very much forgotten in one go reads nothing meanwhile: there may be no room. */
+static void answer_forgotten(struct keeper *k)
+{
+	char count[24];
+
+	snprintf(count, sizeof(count), "%llu", (unsigned long long)k->forgotten);
+	k->forgotten_owed = !answer(k, KEEPER_FORGOTTEN, count);
+}
+
+/* Its program is known to be good, and is used again if a later one is not. */
+static void served(struct keeper *k)
+{
+	char path[64];
+
+	k->is_ready = k->was_ready = true;
+	k->new_program = false;
+	snprintf(path, sizeof(path), "/proc/%d/exe", (int)k->child);
+	fd_close(k->program);
+	k->program = open(path, O_PATH | O_CLOEXEC);
+}
+
+static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
+{
+	if (!k->child || !k->is_ready || k->stopping || k->renewing)
+		return;
+	if (access(k->exe, X_OK)) {
+		log_error("the daemon goes on: its program is not there", "path=%s error=%s",
+			  log_str(k->exe), log_str(strerror(errno)));
+		return;
+	}
+	snprintf(k->asked, sizeof(k->asked), "%s", why);
+	k->renewing = k->new_program = true;
+	k->former_program = false;
+	k->renew_ns = now_mono_ns();
+	answer(k, how, k->asked);
+}
+
+/* The next daemon is to take nothing over. */
+static void afresh(struct keeper *k, const char *why)
+{
+	size_t n = strlen(k->reason);
+
+	k->fresh = true;
+	snprintf(k->reason + n, sizeof(k->reason) - n, "; started afresh: %s", why);
+}
+
+static void handle(struct keeper *k, const struct keeper_message *m, int fd_take)
+{
+	switch (m->op) {
+	case KEEPER_KEEP:
+		if (fd_take < 0 || kept_add(&k->table, m->text, take_fd(&fd_take)))
+			answer(k, KEEPER_REFUSED, m->text);
+		break;
+	case KEEPER_FORGET:
+		fd_close(kept_take(&k->table, m->text));
+		k->forgotten++;
+		answer_forgotten(k);
+		break;
+	case KEEPER_NOTIFY:
+		if (!strcmp(m->text, "READY=1"))
+			served(k);
+		k->options->notified(k->options->context, m->text);
+		break;
+	case KEEPER_RENEW:
+		child_renew(k, KEEPER_LEAVE, m->text);
+		break;
+	case KEEPER_STAY:
+		k->renewing = k->new_program = false;
+		break;
+	case KEEPER_AFRESH:
+		afresh(k, m->text);
+		break;
+	default:
+		break;
+	}
+	fd_close(fd_take);
+}
+
+/* False: nothing is left, or the daemon is gone. */
+static bool receive(struct keeper *k)
+{
+	struct keeper_message m = { 0 };
+	struct iovec iov = { .iov_base = &m, .iov_len = sizeof(m) };
+	union {
+		struct cmsghdr header;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = &control,
+			      .msg_controllen = sizeof(control) };
+	int fd = -1;
+
+	if (recvmsg(k->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof(m))
+		return false;
+	if (msg.msg_controllen >= CMSG_LEN(sizeof(int)) && control.header.cmsg_type == SCM_RIGHTS)
+		memcpy(&fd, CMSG_DATA(&control.header), sizeof(fd));
+	m.text[sizeof(m.text) - 1] = '\0';
+	handle(k, &m, fd);
+	return true;
+}
+
+/* ---- the end of a daemon -------------------------------------------------------------------- */
+
+static void end(struct keeper *k, int status)
+{
+	k->over = true;
+	k->status = status;
+}
+
+/* Returns whether another daemon may be started. */
+static bool death_note(struct keeper *k)
+{
+	int64_t now = now_mono_ns(), within = KEEPER_DEATHS_S * NS_PER_SEC;
+	char why[64];
+
+	k->recent[k->recent_count++ % KEEPER_DEATHS_MAX] = now;
+	if (k->immortal || k->recent_count < KEEPER_DEATHS_MAX ||
+	    now - k->recent[k->recent_count % KEEPER_DEATHS_MAX] > within)
+		return true;
+	if (k->fresh_ns && now - k->fresh_ns <= within) {
+		log_error("the daemon died too often, and is not started any more");
+		return false;
+	}
+	log_error("the daemon died too often; the next one starts afresh", "deaths=%d seconds=%d",
+		  KEEPER_DEATHS_MAX, KEEPER_DEATHS_S);
+	snprintf(why, sizeof(why), "%d daemons died within %d s", KEEPER_DEATHS_MAX,
+		 KEEPER_DEATHS_S);
+	afresh(k, why);
+	k->fresh_ns = now;
+	k->recent_count = 0;
+	return true;
+}
+
+static void start(struct keeper *k)
+{
+	int r = child_start(k);
+
+	if (!r)
+		return;
+	if (!k->was_ready) {
+		fprintf(stderr, "tensorleased: the keeper cannot start the daemon: %s\n",
+			strerror(-r));
+		end(k, EXIT_FAILURE);
+		return;
+	}
+	log_error("cannot start the daemon", "error=%s", log_str(strerror(-r)));
+	if (!death_note(k))
+		end(k, EXIT_FAILURE);
+}
+
+/* It served, and will do so no more. One that never did does not count: the pause goes on. */
+static void restart_note(struct keeper *k, int status)
+{
+	if (!k->is_ready)
+		return;
+	k->restarts++;
+	k->ended_ns = k->renewing ? k->renew_ns : now_mono_ns();
+	if (k->renewing)
+		memcpy(k->reason, k->asked, sizeof(k->reason));
+	else if (WIFSIGNALED(status))
+		snprintf(k->reason, sizeof(k->reason), "killed by signal %d (%s)", WTERMSIG(status),
+			 strsignal(WTERMSIG(status)));
+	else
+		snprintf(k->reason, sizeof(k->reason), "ended with status %d", WEXITSTATUS(status));
+}
+
+/* A daemon of a new program has ended before it served, and what there is must not go with it. */
+static void program_return(struct keeper *k)
+{
+	log_error("the new program does not serve; going back to the one before", "path=%s",
+		  log_str(k->exe));
+	k->new_program = false;
+	k->former_program = true;
+	start(k);
+}
+
+static void child_ended(struct keeper *k, int status)
+{
+	bool left;
+
+	while (receive(k)) { /* what it said before it died counts */
+	}
+	k->fd = fd_close(k->fd);
+	k->child = 0;
+	restart_note(k, status);
+	if (k->new_program && !k->is_ready && !k->renewing && !k->fresh && !k->stopping) {
+		program_return(k);
+		return;
+	}
+	left = k->renewing && WIFEXITED(status) && WEXITSTATUS(status) == KEEPER_EXIT_LEFT;
+	if (WIFEXITED(status) && !k->fresh && !left) {
+		end(k, WEXITSTATUS(status));
+		return;
+	}
+	if (k->stopping || !k->was_ready) {
+		fprintf(stderr, "tensorleased: the daemon was ended by signal %d%s\n",
+			WTERMSIG(status), k->stopping ? "" : " before it was ready");
+		end(k, EXIT_FAILURE);
+		return;
+	}
+	if (!k->renewing) {
+		log_warn("the daemon died; starting another one", "why=%s", log_str(k->reason));
+		if (!death_note(k)) {
+			end(k, EXIT_FAILURE);
+			return;
+		}
+	}
+	k->renewing = false;
+	start(k);
+}
+
+static void child_reap(struct keeper *k)
+{
+	int status;
+
+	if (k->child && waitpid(k->child, &status, WNOHANG) == k->child)
+		child_ended(k, status);
+}
+
+/* ---- signals -------------------------------------------------------------------------------- */
+
+/* What the daemon said before somebody sent a signal counts first: that it is ready, above all. */
+static void on_signal(struct keeper *k)
+{
+	struct signalfd_siginfo info;
+
+	while (k->fd >= 0 && receive(k)) {}
+	while (read(k->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+		while (k->fd >= 0 && receive(k)) { /* whoever sends a signal may know of that */
+		}
+		if (info.ssi_signo == SIGCHLD) {
+			child_reap(k);
+		} else if (info.ssi_signo == SIGHUP) {
+			child_renew(k, KEEPER_RELOAD, "asked for by SIGHUP");
+		} else if (info.ssi_signo == SIGUSR2) {
+			child_renew(k, KEEPER_LEAVE, "asked for by SIGUSR2");
+		} else {
+			k->stopping = true;
+			if (k->child)
+				kill(k->child, (int)info.ssi_signo);
+			else
+				end(k, EXIT_SUCCESS);
+		}
+	}
+}
+
+static int signals_take(struct keeper *k)
+{
+	sigset_t mask;
+
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGCHLD);
+	sigaddset(&mask, SIGTERM);
+	sigaddset(&mask, SIGINT);
+	sigaddset(&mask, SIGHUP);
+	sigaddset(&mask, SIGUSR2);
+	sigprocmask(SIG_BLOCK, &mask, &k->mask_before);
+	k->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+	return k->signal_fd < 0 ? -errno : 0;
+}
+
+/* ---- the loop ------------------------------------------------------------------------------- */
+
+static void wait_and_act(struct keeper *k)
+{
+	struct pollfd fds[2] = { { .fd = k->signal_fd, .events = POLLIN },
+				 { .fd = k->fd, .events = POLLIN } };
+
+	fds[1].events |= k->forgotten_owed ? POLLOUT : 0;
+
+	if (poll(fds, 2, k->child && !k->renewing ? -1 : RETRY_MS) == 0 && !k->child)
+		start(k);
+	if (k->child && k->renewing && now_mono_ns() - k->renew_ns > LEAVE_S * NS_PER_SEC)
+		kill(k->child, SIGKILL);
+	if (fds[1].revents & POLLOUT)
+		answer_forgotten(k);
+	if (fds[1].revents & POLLIN)
+		receive(k);
+	else if (fds[1].revents & ~POLLOUT) /* it has closed the socket, and will be reaped when it
+					       ends */
+		k->fd = fd_close(k->fd);
+	if (fds[0].revents)
+		on_signal(k);
+}
+
+static int keeper_init(struct keeper *k, const struct keeper_options *options)
+{
+	struct rlimit limit;
+	ssize_t n = 0;
+
+	*k = (struct keeper){ .options = options, .signal_fd = -1, .fd = -1, .program = -1 };
+	if (options->exe)
+		snprintf(k->exe, sizeof(k->exe), "%s", options->exe);
+	else
+		n = readlink("/proc/self/exe", k->exe, sizeof(k->exe) - 1);
+	if (n < 0 || !getcwd(k->directory, sizeof(k->directory)))
+		return -errno;
+	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+	k->immortal = getenv("TENSORLEASE_KEEPER_IMMORTAL") != NULL;
+	prctl(PR_SET_NAME, "tl-keeper");
+	if (options->activated_fd >= 0 &&
+	    kept_add(&k->table, KEEP_TAG_PREFIX "activated", options->activated_fd))
+		return -ENOMEM;
+	return signals_take(k);
+}
+
+int keeper_run(const struct keeper_options *options)
+{
+	struct keeper k;
+	int r = keeper_init(&k, options);
+
+	if (r) {
+		fprintf(stderr, "tensorleased: cannot start the keeper: %s\n", strerror(-r));
+		end(&k, EXIT_FAILURE);
+	} else {
+		start(&k);
+	}
+	while (!k.over)
+		wait_and_act(&k);
+	kept_deinit(&k.table);
+	fd_close(k.signal_fd);
+	fd_close(k.fd);
+	fd_close(k.program);
+	return k.status;
+}

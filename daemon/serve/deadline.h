@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Deadlines, of which the earliest is always known: a heap. */
+#pragma once
+
+#include <stdint.h>
+
+struct deadline {
+	int64_t at;
+	unsigned place; /* in the heap, from 1 on; 0: it is not there */
+};
+
+struct deadlines {
+	struct deadline **heap; /* from 1 on */
+	unsigned count;
+};
+
+/* There are never more than @max. -ENOMEM. */
+int deadlines_init(struct deadlines *all, unsigned max);
+void deadlines_deinit(struct deadlines *all);
+
+/* The deadline is @at, DEADLINE_NEVER included, which needs no place. */
+void deadline_set(struct deadlines *all, struct deadline *d, int64_t at);
+/* Nothing happens if it is not there. */
+void deadline_unset(struct deadlines *all, struct deadline *d);
+/* NULL: there is none. */
+struct deadline *deadline_first(const struct deadlines *all);

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The ends of connections; see ends.h. A peer that was dropped is in its account's list of ends
+ * while there is something to do for it, in peers.looks or with a worker while its ledger is to be
+ * looked at, and in peers.resting while it is an orphan that nobody looks at. Loop thread only.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "daemon/serve/ends.h"
+#include "daemon/state/disconnect.h"
+#include "util/log.h"
+
+/* The time between two looks at orphans doubles; SETTLE waits for orphans only at first. */
+enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SETTLED = 128, ORPHAN_MS_MAX = 1024 };
+
+/*
+ * A worker looks whether anybody has a ledger mapped, since the kernel waits for pinned pages. One
+ * user's ledgers are looked at one at a time, and no more than LOOKS_MAX in all, so that workers
+ * are left for what others want.
+ */
+enum { LOOKS_MAX = 2 };
+enum { ENDS_LOOKS = 64 }; /* at what an ended client has, between two looks at the clock */
+
+/* ---- orphans -------------------------------------------------------------------------------- */
+
+static void peers_on_timer(uv_timer_t *timer)
+{
+	struct peers *peers = container_of(timer, struct peers, orphan_timer);
+
+	peers->orphan_ms = peers->orphan_ms * 2 < ORPHAN_MS_MAX ? peers->orphan_ms * 2
+								: ORPHAN_MS_MAX;
+	peers_look(peers);
+}
+
+/* The orphans that are left are looked at again in a while, which nobody else's end makes longer.
+ */
+static void peers_rest(struct peers *peers)
+{
+	uv_timer_t *timer = &peers->orphan_timer;
+
+	if (list_empty(&peers->resting))
+		return;
+	if (!uv_is_active((uv_handle_t *)timer) || uv_timer_get_due_in(timer) > peers->orphan_ms)
+		uv_timer_start(timer, peers_on_timer, peers->orphan_ms, 0);
+}
+
+/* ---- ledgers -------------------------------------------------------------------------------- */
+
+/* A worker has looked at its ledger. */
+static void peer_looked(struct peer *peer, bool mapped)
+{
+	client_looked(&peer->client, mapped);
+	peer_end(peer);
+}
+
+static void looks_start(struct peers *peers);
+
+static void look_work(uv_work_t *work)
+{
+	struct look *look = container_of(work, struct look, work);
+
+	look->mapped = ledger_is_mapped(look->fd);
+}
+
+static void look_worked(uv_work_t *work, int status)
+{
+	struct look *look = container_of(work, struct look, work);
+	struct peers *peers = look->peers;
+	struct peer *peer = look->peer;
+
+	peers->looking--;
+	close(look->fd);
+	if (peer) {
+		peer->looked = NULL;
+		peer->turn.account->looks--;
+		peer_looked(peer, status ? true : look->mapped);
+		looks_start(peers);
+	}
+	free(look);
+}
+
+/* Without memory or a descriptor for it we look here and now. */
+static void look_start(struct peer *peer)
+{
+	struct look *look = malloc(sizeof(*look));
+	int fd = look ? fcntl(peer->client.ledger_fd, F_DUPFD_CLOEXEC, 0) : -1;
+
+	list_del(&peer->look);
+	client_unmap_ledger(&peer->client);
+	if (fd >= 0) {
+		*look = (struct look){ .peers = peer->peers, .peer = peer, .fd = fd };
+		if (!uv_queue_work(peer->peers->loop, &look->work, look_work, look_worked)) {
+			peer->looked = look;
+			peer->turn.account->looks++;
+			peer->peers->looking++;
+			return;
+		}
+		close(fd);
+	}
+	free(look);
+	peer_looked(peer, ledger_is_mapped(peer->client.ledger_fd));
+}
+
+static void looks_start(struct peers *peers)
+{
+	struct peer *peer, *after;
+
+	list_for_each_entry_safe(peer, after, &peers->looks, look) {
+		if (peers->looking >= LOOKS_MAX)
+			return;
+		if (!peer->turn.account->looks)
+			look_start(peer);
+	}
+	peers_rest(peers);
+}
+
+void peers_look(struct peers *peers)
+{
+	list_move_all(&peers->looks, &peers->resting);
+	looks_start(peers);
+}
+
+/* ---- steps ---------------------------------------------------------------------------------- */
+
+/* All that it had is given back, or it is an orphan. That was found out just now or long ago. */
+static void peer_ended(struct peer *peer, bool over)
+{
+	struct peers *peers = peer->peers;
+
+	log_debug("client ended", "client=%llu pid=%u orphan=%d",
+		  (unsigned long long)peer->client.id, peer->client.pid, !over);
+	if (peer->ending && !over)
+		peers->orphan_ms = ORPHAN_MS_FIRST;
+	peers->ending -= peer->ending;
+	peer->turn.account->ending -= peer->ending;
+	peer->ending = false;
+	peer_close_socket(peer); /* whoever waits for that finds all given back */
+	list_del(&peer->look);
+	if (over) {
+		peer_leave(peer);
+	} else {
+		list_add_tail(&peers->resting, &peer->look);
+		peers_rest(peers);
+	}
+}
+
+static void peer_end_step(struct peer *peer)
+{
+	switch (client_end_step(&peer->client, peer->state, ENDS_LOOKS)) {
+	case CLIENT_MORE:
+		return;
+	case CLIENT_LOOK:
+		list_del(&peer->look);
+		list_add_tail(&peer->peers->looks, &peer->look);
+		looks_start(peer->peers);
+		return;
+	case CLIENT_ORPHANED:
+	case CLIENT_OVER:
+		peer_ended(peer, peer->client.index == CATALOG_NONE);
+		return;
+	}
+}
+
+/* The connections of one user end one after the other. */
+static bool peers_on_ends(void *context, struct account *account)
+{
+	struct peers *peers = context;
+
+	while (!list_empty(&account->ends)) {
+		peer_end_step(list_first_entry(&account->ends, struct peer, look));
+		if (turn_is_over(peers->turns))
+			break;
+	}
+	return !list_empty(&account->ends);
+}
+
+bool peers_unsettled(const struct peers *peers)
+{
+	return peers->ending || closer_waits(&peers->shared->closer) ||
+	       !list_empty(&peers->stalled) ||
+	       (peers->orphans && peers->orphan_ms < ORPHAN_MS_SETTLED);
+}
+
+void ends_init(struct peers *peers)
+{
+	turns_register(peers->turns, ACCOUNT_ENDS, peers_on_ends, peers);
+}

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* New connections; see greet.h. Loop thread only. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/serve/greet.h"
+#include "daemon/serve/identity.h"
+#include "daemon/serve/share.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/fd.h"
+#include "util/log.h"
+
+enum {
+	LATE_MAX = 16,	     /* connections that are ended at a time */
+	NEWCOMERS_MAX = 128, /* that wait, in all */
+	NEWCOMERS_USER_MAX = 16,
+};
+#define WAIT_NS (2 * NS_PER_SEC) /* how long one waits */
+
+/* A connection that was accepted while its user had no room for it. */
+struct newcomer {
+	struct list link; /* in greeting->waiting */
+	int fd;
+	struct account *account; /* ref held */
+	struct client_identity who;
+	int64_t came;
+};
+
+/* ---- who says nothing ----------------------------------------------------------------------- */
+
+static void greeting_on_timer(uv_timer_t *timer);
+
+/* All have the same time, so the first is the next whose time is over. */
+static void greeting_arm(struct greeting *greeting)
+{
+	int64_t due = INT64_MAX, left;
+
+	if (!list_empty(&greeting->list))
+		due = list_first_entry(&greeting->list, struct peer, greet)->came +
+		      greeting->time_ns;
+	if (!list_empty(&greeting->waiting)) {
+		left = list_first_entry(&greeting->waiting, struct newcomer, link)->came + WAIT_NS;
+		due = left < due ? left : due;
+	}
+	if (due == INT64_MAX) {
+		uv_timer_stop(&greeting->timer);
+		return;
+	}
+	left = due - now_mono_ns();
+	uv_timer_start(&greeting->timer, greeting_on_timer,
+		       left > 0 ? (uint64_t)(left / NS_PER_MS + 1) : 0, 0);
+}
+
+static void greeting_on_timer(uv_timer_t *timer)
+{
+	struct greeting *greeting = container_of(timer, struct greeting, timer);
+	struct peer *peer;
+
+	for (unsigned n = 0; n < LATE_MAX && !list_empty(&greeting->list); n++) {
+		peer = list_first_entry(&greeting->list, struct peer, greet);
+		if (peer->came + greeting->time_ns > now_mono_ns())
+			break;
+		log_warn_limited(&peer->turn.account->log,
+				 "client dropped: no HELLO and LEDGER in time", "pid=%u uid=%u",
+				 peer->client.pid, peer->client.uid);
+		peer_error(peer, 0, WIRE_E_PROTOCOL,
+			   "HELLO and LEDGER did not come within %g s (--hello-timeout)",
+			   (double)greeting->time_ns / (double)NS_PER_SEC);
+		peer_drop(peer);
+	}
+	greeting_arm(greeting);
+}
+
+void greeting_init(struct greeting *greeting, struct peers *peers, uv_loop_t *loop, int64_t time_ns)
+{
+	*greeting = (struct greeting){ .peers = peers, .time_ns = time_ns };
+	list_init(&greeting->list);
+	list_init(&greeting->waiting);
+	uv_timer_init(loop, &greeting->timer);
+}
+
+void greet_end(struct peer *peer)
+{
+	peer->phase = PEER_READY;
+	charge_give(&peer->partial);
+	list_del(&peer->greet);
+}
+
+/* ---- who comes ------------------------------------------------------------------------------ */
+
+int greet_enter(struct peer *peer, const char *name, size_t len)
+{
+	cleanup_(freep) gid_t *groups = NULL;
+	struct namespace_user user = { .uid = peer->client.uid, .gid = peer->client.gid };
+	struct namespace *ns;
+	unsigned rights;
+	int r;
+
+	r = identity_groups(peer->fd, &groups, &user.ngroups);
+	if (r)
+		return r;
+	user.groups = groups;
+	r = namespace_find(peer->peers->namespaces, name, len, &user, &ns, &rights);
+	if (!r)
+		r = client_join(&peer->client, &ns->state, groups, user.ngroups);
+	if (r)
+		return r;
+	peer->may_publish = rights & NAMESPACE_PUBLISH;
+	peer->name_space = ns;
+	peer->state = &ns->state;
+	ns->clients++;
+	return 0;
+}
+
+/* Tells a user why it cannot have one more connection. */
+static void turn_away(struct peers *peers, int fd_take, struct account *account, int r)
+{
+	struct state *st = &namespace_default(peers->namespaces)->state;
+	struct {
+		struct wire_error_reply reply;
+		char text[WIRE_TEXT_MAX];
+	} m = { .reply = { .header = { .type = WIRE_ERROR } } };
+
+	m.reply.code = share_error_text(st, account, r, "cannot connect", m.text, sizeof(m.text));
+	m.reply.text_len = (uint16_t)strlen(m.text);
+	m.reply.header.length = (uint32_t)(sizeof(m.reply) + m.reply.text_len);
+	conn_send(fd_take, &m, -1, MSG_DONTWAIT);
+	peers_close(peers, fd_take, account);
+}
+
+/* It counts as partial until it is READY. */
+static int charge(struct peers *peers, struct account *account, struct charge *connection,
+		  struct charge *partial)
+{
+	struct pool *pools = peers->shared->pools;
+	int r = charge_take(partial, account, &pools[SHARE_PARTIAL], 1);
+
+	if (r)
+		return r;
+	r = charge_take(connection, account, &pools[SHARE_CONNECTIONS], 1);
+	if (r)
+		charge_give(partial);
+	return r;
+}
+
+/* The account of whoever is at the other end, with a reference. */
+static int user_of(struct peers *peers, int fd, const struct client_identity *who,
+		   struct account **account)
+{
+	cleanup_(freep) gid_t *groups = NULL;
+	unsigned count;
+	int r = identity_groups(fd, &groups, &count);
+
+	if (r)
+		return r;
+	*account = account_ref(&peers->shared->accounts, who->uid);
+	if (!*account)
+		return -ENOMEM;
+	account_set_groups(*account, who->gid, groups, count);
+	return 0;
+}
+
+/* Takes over @fd_take and @account_take. */
+static int admit(struct greeting *greeting, int fd_take, struct account *account_take,
+		 const struct client_identity *who, struct charge connection, struct charge partial)
+{
+	struct peer *peer;
+	int r = peer_new(&peer, greeting->peers, fd_take, account_take, who);
+
+	if (r) {
+		charge_give(&partial);
+		charge_give(&connection);
+		return r;
+	}
+	peer->connection = connection;
+	peer->partial = partial;
+	r = peer_begin(peer);
+	if (r) {
+		peer_drop(peer);
+		return r;
+	}
+	peer->came = now_mono_ns();
+	list_add_tail(&greeting->list, &peer->greet);
+	if (!uv_is_active((uv_handle_t *)&greeting->timer))
+		greeting_arm(greeting);
+	log_debug("client connected", "client=%llu pid=%u uid=%u",
+		  (unsigned long long)peer->client.id, who->pid, who->uid);
+	return 0;
+}
+
+/* ---- who comes while others of its user end -------------------------------------------------- */
+
+/*
+ * May there be connections of that user that are closed and still count? Those whose end we have
+ * not read have their turns queued, as far as peers_harvest() has heard of them, or are stalled
+ * while something is being closed.
+ */
+static bool has_ends(const struct account *account)
+{
+	return account->ending || account->closing || !list_empty(&account->turns);
+}
+
+static void newcomer_end(struct greeting *greeting, struct newcomer *new)
+{
+	list_del(&new->link);
+	greeting->newcomers--;
+	new->account->newcomers--;
+	account_unref(new->account);
+	free(new);
+}
+
+/* Nothing that a connection sends before it is READY has an effect. So one that was closed
+ * meanwhile need not become a peer. */
+static bool newcomer_is_gone(struct greeting *greeting, struct newcomer *new)
+{
+	struct pollfd p = { .fd = new->fd };
+
+	if (poll(&p, 1, 0) != 1)
+		return false;
+	peers_close(greeting->peers, new->fd, new->account);
+	newcomer_end(greeting, new);
+	return true;
+}
+
+static void gone_newcomers_end(struct greeting *greeting, const struct account *account)
+{
+	struct newcomer *new, *after;
+
+	list_for_each_entry_safe(new, after, &greeting->waiting, link) {
+		if (new->account == account)
+			newcomer_is_gone(greeting, new);
+	}
+}
+
+/* False: it cannot wait. Otherwise takes over @fd_take and @account_take. */
+static bool newcomer_waits(struct greeting *greeting, int fd_take, struct account *account_take,
+			   const struct client_identity *who)
+{
+	struct newcomer *new;
+
+	if (!has_ends(account_take))
+		return false;
+	if (account_take->newcomers >= NEWCOMERS_USER_MAX)
+		gone_newcomers_end(greeting, account_take);
+	if (account_take->newcomers >= NEWCOMERS_USER_MAX || greeting->newcomers >= NEWCOMERS_MAX)
+		return false;
+	new = malloc(sizeof(*new));
+	if (!new)
+		return false;
+	*new = (struct newcomer){
+		.fd = fd_take, .account = account_take, .who = *who, .came = now_mono_ns()
+	};
+	list_add_tail(&greeting->waiting, &new->link);
+	greeting->newcomers++;
+	account_take->newcomers++;
+	greeting_arm(greeting);
+	return true;
+}
+
+static void log_refused(struct account *account, int r)
+{
+	log_warn_limited(&account->log, "client refused: it could not be set up", "uid=%u error=%s",
+			 account->uid, log_str(r < 0 ? strerror(-r) : "too many clients"));
+}
+
+/* There is room for it if @r is 0, and else there will be none. */
+static void newcomer_leave(struct greeting *greeting, struct newcomer *new, int r,
+			   struct charge connection, struct charge partial)
+{
+	struct account *account = new->account;
+
+	account->refs++; /* until it was logged */
+	account->refs++; /* the peer's */
+	if (r) {
+		turn_away(greeting->peers, new->fd, account, r);
+		account_unref(account);
+	} else {
+		r = admit(greeting, new->fd, account, &new->who, connection, partial);
+	}
+	newcomer_end(greeting, new);
+	if (r)
+		log_refused(account, r);
+	account_unref(account);
+}
+
+void greeting_settle(struct greeting *greeting)
+{
+	struct charge connection, partial;
+	struct newcomer *new, *after;
+	bool harvested = false;
+	int r;
+
+	list_for_each_entry_safe(new, after, &greeting->waiting, link) {
+		r = charge(greeting->peers, new->account, &connection, &partial);
+		if (r && !harvested) /* those that it admitted may be closed by now */
+			peers_harvest(greeting->peers, 0);
+		harvested |= r != 0;
+		if (r && has_ends(new->account) && new->came + WAIT_NS > now_mono_ns())
+			continue;
+		newcomer_leave(greeting, new, r, connection, partial);
+	}
+}
+
+void greeting_stop(struct greeting *greeting)
+{
+	struct newcomer *new, *after;
+
+	list_for_each_entry_safe(new, after, &greeting->waiting, link) {
+		peers_close(greeting->peers, new->fd, new->account);
+		newcomer_end(greeting, new);
+	}
+	uv_close((uv_handle_t *)&greeting->timer, NULL);
+}
+
+int greet_new(struct greeting *greeting, int fd_take)
+{
+	cleanup_(fd_closep) int fd = fd_take;
+	struct peers *peers = greeting->peers;
+	struct charge connection, partial;
+	struct client_identity who;
+	struct account *account;
+	int r;
+
+	r = identity_of(fd, &who);
+	if (!r)
+		r = user_of(peers, fd, &who, &account);
+	if (r)
+		return r;
+	r = charge(peers, account, &connection, &partial);
+	if (r) { /* those that it closed before may have left, or not be known to be closed */
+		peers_harvest(peers, 0);
+		peers_sweep(peers);
+		r = charge(peers, account, &connection, &partial);
+	}
+	if (!r)
+		return admit(greeting, take_fd(&fd), account, &who, connection, partial);
+	if (newcomer_waits(greeting, fd, account, &who)) {
+		take_fd(&fd);
+		return 0;
+	}
+	turn_away(peers, take_fd(&fd), account, r);
+	account_unref(account);
+	return r;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Says which share is used up, how much that is, who may change it and what its user can do. */
+#include <stdio.h>
+
+#include "daemon/serve/share.h"
+#include "proto/wire.h"
+
+/* How a share reads in an error: what it counts, what gives some of it back, and what sets its
+ * pool. */
+static const struct share_words {
+	const char *things, *help, *option;
+	unsigned code; /* of the error when the pool is used up */
+} words[SHARE_KINDS] = {
+	[SHARE_BYTES] = { "bytes", "delete tensors: tensorlease ls", "--capacity",
+			  WIRE_E_NO_SPACE },
+	[SHARE_TENSORS] = { "tensors", "delete some: tensorlease ls", "--max-tensors",
+			    WIRE_E_LIMIT },
+	[SHARE_NAMES] = { "names", "delete some: tensorlease ls", "--max-tensors", WIRE_E_LIMIT },
+	[SHARE_SEGMENTS] = { "segments", "delete tensors: tensorlease ls", "--max-tensors",
+			     WIRE_E_LIMIT },
+	[SHARE_DRAFTS] = { "drafts", "commit or abort some", "--max-tensors", WIRE_E_LIMIT },
+	[SHARE_CHUNKS] = { "pieces of long names, shapes and metadata",
+			   "delete tensors: tensorlease ls", "--max-tensors", WIRE_E_LIMIT },
+	[SHARE_CONNECTIONS] = { "connections", "close some: tensorlease status", "--max-clients",
+				WIRE_E_CLIENTS },
+	[SHARE_PARTIAL] = { "connections that have said nothing yet", "try again later",
+			    "--max-clients", WIRE_E_CLIENTS },
+	[SHARE_DESCRIPTORS] = { "descriptors of memory", "delete tensors and end exports",
+				"the limit of open files", WIRE_E_NO_RESOURCES },
+	[SHARE_WAITS] = { "waiting requests", "try again later", "--max-clients", WIRE_E_LIMIT },
+	[SHARE_MAPPINGS] = { "mapped segments", "release tensors", "--max-tensors", WIRE_E_LIMIT },
+	[SHARE_IN_FLIGHT] = { "descriptors in flight", "let its processes read what they are sent",
+			      "the limit of open files", WIRE_E_NO_RESOURCES },
+	[SHARE_DEVICE] = { "bytes on that device", "free some there", "--gpu-capacity",
+			   WIRE_E_NO_SPACE },
+};
+
+unsigned share_error_text(struct state *st, struct account *account, int r, const char *what,
+			  char *text, size_t size)
+{
+	enum share share = (enum share)(r & CHARGE_SHARE);
+	const struct share_words *w = &words[share < SHARE_DEVICE ? share : SHARE_DEVICE];
+	const struct pool *pool = state_pool(st, share);
+	char except[64] = "";
+	uint64_t kept;
+
+	if (r & CHARGE_E_USER) {
+		pool = account_tightest(account, pool);
+		snprintf(text, size,
+			 "%s: user %u has %llu of its %llu %s (limit %s; ask the administrator, or "
+			 "%s)",
+			 what, account->uid, (unsigned long long)account_used(account, pool),
+			 (unsigned long long)account_max(account, pool), w->things,
+			 share_name(share), w->help);
+		return WIRE_E_QUOTA;
+	}
+	if (pool->above && pool->above->capacity - pool->above->used < pool->capacity - pool->used)
+		pool = pool->above;
+	kept = account_in(account, pool)->privileged ? 0 : pool->kept;
+	if (kept)
+		snprintf(except, sizeof(except), "; %llu are kept for administrators",
+			 (unsigned long long)kept);
+	snprintf(text, size, "%s: %llu of the daemon's %llu %s are in use (%s)%s", what,
+		 (unsigned long long)pool->used, (unsigned long long)pool->capacity, w->things,
+		 w->option, except);
+	return w->code;
+}

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Taking over what the last daemon had; see takeover.h. Loop thread only. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/serve/takeover.h"
+#include "daemon/state/survive.h"
+#include "daemon/store/shm.h"
+#include "util/cleanup.h"
+#include "util/fd.h"
+#include "util/log.h"
+
+/* ---- namespaces ----------------------------------------------------------------------------- */
+
+/* Facts that were kept. */
+struct found {
+	uint64_t instance;
+	int fd;
+	char name[TENSOR_NAMESPACE_MAX + 1];
+	uint32_t uid, gid;
+	bool damaged;
+};
+
+struct search {
+	struct found *list;
+	unsigned count;
+};
+
+static void found_note(const struct kept *kept, void *context)
+{
+	struct search *search = context;
+	struct found *f = &search->list[search->count];
+	uint64_t instance;
+
+	if (sscanf(kept->tag, KEEP_TAG_PREFIX "facts-%16" SCNx64, &instance) == 1) {
+		*f = (struct found){ .instance = instance, .fd = -1 };
+		search->count++;
+	}
+}
+
+static void found_read(struct found *f)
+{
+	struct facts_header header;
+
+	if (pread(f->fd, &header, sizeof(header), 0) != sizeof(header) || !header.sum)
+		return;
+	f->damaged = header.sum != facts_header_sum(&header);
+	memcpy(f->name, header.name, sizeof(f->name));
+	f->name[sizeof(f->name) - 1] = '\0';
+	f->uid = header.uid;
+	f->gid = header.gid;
+}
+
+static int search_init(struct search *search, struct keep *k)
+{
+	char tag[KEEP_TAG_SIZE];
+
+	*search = (struct search){ .list = calloc(k->list.count + 1, sizeof(*search->list)) };
+	if (!search->list)
+		return -ENOMEM;
+	kept_each(&k->list, found_note, search);
+	for (unsigned i = 0; i < search->count; i++) {
+		survive_tag(tag, SURVIVOR_FACTS, search->list[i].instance, 0, 0);
+		search->list[i].fd = keep_take(k, tag);
+		found_read(&search->list[i]);
+	}
+	return 0;
+}
+
+static void search_deinit(struct search *search)
+{
+	for (unsigned i = 0; i < search->count; i++)
+		fd_close(search->list[i].fd);
+	free(search->list);
+}
+
+/* Somebody may want to know what happened to it. Nobody trusts it any more. */
+static void set_aside(const struct found *f, int facts_fd_peek)
+{
+	char path[OBJECT_PATH_MAX];
+
+	if (shm_object_set_aside(f->instance, facts_fd_peek, path))
+		log_warn("what the last daemon left is set aside", "path=%s", log_str(path));
+}
+
+static int namespace_map_found(struct server *server, const struct namespace_config *config,
+			       struct found *f, bool made, char why[ADOPT_WHY_MAX])
+{
+	const char *reason = "";
+	struct namespace *ns;
+	int fd = f->fd, r;
+
+	f->fd = -1;
+	r = namespace_map(&server->namespaces, config, f->instance, fd, &reason, &ns);
+	snprintf(why, ADOPT_WHY_MAX, "%s", reason);
+	if (r)
+		return r;
+	ns->made = made;
+	return adopt_catalog(&ns->state, why);
+}
+
+static int namespace_take_over(struct server *server, const struct namespace_config *config,
+			       struct found *f, bool made, char why[ADOPT_WHY_MAX])
+{
+	cleanup_(fd_closep) int facts_fd = fcntl(f->fd, F_DUPFD_CLOEXEC, 3);
+	int r = namespace_map_found(server, config, f, made, why);
+
+	if (r == CATALOG_E_STRANGE)
+		set_aside(f, facts_fd);
+	return r;
+}
+
+static struct found *search_find(const struct search *search, const char *name)
+{
+	for (unsigned i = 0; i < search->count; i++) {
+		if (search->list[i].fd >= 0 && !search->list[i].damaged &&
+		    !strcmp(search->list[i].name, name))
+			return &search->list[i];
+	}
+	return NULL;
+}
+
+/* One of the template's, or one that was being made when the daemon died. */
+static int rest_take_over(struct server *server, struct found *f, char why[ADOPT_WHY_MAX])
+{
+	struct namespace_config config = server->namespaces.users;
+
+	if (f->damaged) {
+		snprintf(why, ADOPT_WHY_MAX, "the facts have changed since they were made");
+		set_aside(f, f->fd);
+		return CATALOG_E_STRANGE;
+	}
+	if (!*f->name) {
+		shm_object_destroy_instance(f->instance);
+		return 0;
+	}
+	snprintf(why, ADOPT_WHY_MAX, "namespace %s is not configured any more", f->name);
+	if (!config.mode || strncmp(f->name, NAMESPACE_OF_USER, strlen(NAMESPACE_OF_USER)) != 0)
+		return CATALOG_E_STRANGE;
+	memcpy(config.name, f->name, sizeof(config.name));
+	config.uid = f->uid;
+	config.gid = f->gid;
+	return namespace_take_over(server, &config, f, true, why);
+}
+
+int takeover_namespaces(struct server *server, const struct namespace_config *configs,
+			unsigned count, char why[ADOPT_WHY_MAX])
+{
+	struct search search;
+	struct namespace *ns;
+	struct found *f;
+	int r = search_init(&search, server->keep);
+
+	for (unsigned i = 0; !r && i < count; i++) {
+		f = search_find(&search, configs[i].name);
+		r = f ? namespace_take_over(server, &configs[i], f, false, why)
+		      : namespace_new(&server->namespaces, &configs[i], &ns);
+	}
+	for (unsigned i = 0; !r && i < search.count; i++) {
+		if (search.list[i].fd >= 0)
+			r = rest_take_over(server, &search.list[i], why);
+	}
+	search_deinit(&search);
+	return r;
+}
+
+/* ---- clients -------------------------------------------------------------------------------- */
+
+struct heir {
+	uint64_t id;
+	struct namespace *ns;
+	uint32_t index;
+};
+
+static int by_id(const void *x, const void *y)
+{
+	const struct heir *a = x, *b = y;
+
+	return (a->id > b->id) - (a->id < b->id);
+}
+
+static int heir_take_over(struct server *server, const struct heir *h, char why[ADOPT_WHY_MAX])
+{
+	const struct catalog *cat = &h->ns->state.catalog;
+	const struct client_fact *fact = catalog_client_fact(cat, h->index);
+	char tag[KEEP_TAG_SIZE];
+	int fd, socket_fd, r;
+
+	survive_tag(tag, SURVIVOR_SOCKET, cat->instance, h->index, fact->generation);
+	socket_fd = keep_take(server->keep, tag);
+	survive_tag(tag, SURVIVOR_LEDGER, cat->instance, h->index, fact->generation);
+	fd = keep_take(server->keep, tag);
+	snprintf(why, ADOPT_WHY_MAX, "the ledger of client %" PRIu64 " %s", fact->id,
+		 fd < 0 ? "was not kept" : "is no ledger");
+	r = peer_adopt(&server->peers, h->ns, h->index, fact, &fd, socket_fd);
+	fd_close(fd);
+	return r;
+}
+
+/* All whose ledgers count, oldest first. */
+static int heirs_find(struct server *server, struct heir **out, unsigned *count)
+{
+	struct namespace *ns;
+	struct heir *list;
+	unsigned most = 0, n = 0;
+
+	list_for_each_entry(ns, &server->namespaces.list, link)
+		most += ns->state.catalog.clients.high;
+	list = calloc(most + 1, sizeof(*list));
+	if (!list)
+		return -ENOMEM;
+	list_for_each_entry(ns, &server->namespaces.list, link) {
+		for (uint32_t i = 0; i < ns->state.catalog.clients.high; i++) {
+			const struct client_fact *fact = catalog_client_fact(&ns->state.catalog, i);
+
+			if (fact->sum)
+				list[n++] = (struct heir){ fact->id, ns, i };
+		}
+	}
+	qsort(list, n, sizeof(*list), by_id);
+	*out = list;
+	*count = n;
+	return 0;
+}
+
+/* The objects that segments have, in order. */
+struct known {
+	struct known_object {
+		uint64_t instance, key;
+	} * list;
+	size_t count;
+};
+
+static int by_object(const void *x, const void *y)
+{
+	const struct known_object *a = x, *b = y;
+
+	if (a->instance != b->instance)
+		return a->instance < b->instance ? -1 : 1;
+	return (a->key > b->key) - (a->key < b->key);
+}
+
+/* With each catalog's own, whose key is 0. */
+static int known_init(struct known *known, struct server *server)
+{
+	struct namespace *ns;
+	size_t most = 1;
+
+	list_for_each_entry(ns, &server->namespaces.list, link)
+		most += ns->state.catalog.segments.high + 1;
+	*known = (struct known){ .list = calloc(most, sizeof(*known->list)) };
+	if (!known->list)
+		return -ENOMEM;
+	list_for_each_entry(ns, &server->namespaces.list, link) {
+		known->list[known->count++].instance = ns->state.instance;
+		for (uint32_t i = 0; i < ns->state.catalog.segments.high; i++) {
+			const struct segment *seg = ns->state.memory.segments[i];
+
+			if (seg)
+				known->list[known->count++] = (struct known_object){
+					.instance = ns->state.instance, .key = seg->object.key
+				};
+		}
+	}
+	qsort(known->list, known->count, sizeof(*known->list), by_object);
+	return 0;
+}
+
+static bool object_is_known(void *context, uint64_t instance, uint64_t key)
+{
+	const struct known_object object = { .instance = instance, .key = key };
+	const struct known *known = context;
+
+	return bsearch(&object, known->list, known->count, sizeof(object), by_object);
+}
+
+/* Removes objects of segments that were being made or destroyed. */
+static int unknown_remove(struct server *server)
+{
+	struct known known;
+	int r = known_init(&known, server);
+
+	if (!r)
+		shm_object_destroy_unknown(server->namespaces.instance, NAMESPACES_MAX,
+					   object_is_known, &known);
+	free(known.list);
+	return r;
+}
+
+/* Of liars; see client.overdrawn. */
+static void overdrawn_drop(struct peers *peers)
+{
+	struct peer *peer, *after;
+
+	list_for_each_entry_safe(peer, after, &peers->list, link) {
+		if (!peer->client.overdrawn)
+			continue;
+		log_warn_limited(&peer->turn.account->log, "client dropped: a ledger that lies",
+				 "pid=%u uid=%u", peer->client.pid, peer->client.uid);
+		peer_error(peer, 0, WIRE_E_PROTOCOL,
+			   "the ledger says that more segments are mapped than the user may have");
+		peer_drop(peer);
+	}
+}
+
+static void socket_note(const struct kept *kept, void *context)
+{
+	const char prefix[] = KEEP_TAG_PREFIX "socket-";
+	char *tag = context;
+
+	if (!strncmp(kept->tag, prefix, strlen(prefix)))
+		memcpy(tag, kept->tag, KEEP_TAG_SIZE);
+}
+
+/* Those of clients that were leaving, or had not come. What such a client has sent may take long to
+ * close, so the keeper must not be the last one to have it. */
+static int sockets_forget(struct server *server)
+{
+	char tag[KEEP_TAG_SIZE];
+	int r = 0;
+
+	while (!r) {
+		*tag = '\0';
+		kept_each(&server->keep->list, socket_note, tag);
+		if (!*tag)
+			break;
+		r = peers_forget_kept(&server->peers, tag, keep_take(server->keep, tag));
+	}
+	return r;
+}
+
+int takeover_clients(struct server *server, char why[ADOPT_WHY_MAX])
+{
+	struct heir *heirs = NULL;
+	struct namespace *ns;
+	unsigned count = 0;
+	int r = heirs_find(server, &heirs, &count);
+
+	for (unsigned i = 0; !r && i < count; i++)
+		r = heir_take_over(server, &heirs[i], why);
+	free(heirs);
+	if (r)
+		return r;
+	snprintf(why, ADOPT_WHY_MAX, "a client holds more than it may have mapped");
+	list_for_each_entry(ns, &server->namespaces.list, link) {
+		r = adopt_finish(&ns->state);
+		if (r)
+			return r;
+	}
+	overdrawn_drop(&server->peers);
+	r = unknown_remove(server);
+	if (r)
+		return r;
+	r = sockets_forget(server);
+	if (r)
+		return r;
+	keep_forget_rest(server->keep);
+	list_for_each_entry(ns, &server->namespaces.list, link)
+		log_info("took over what a dead daemon left", "namespace=%s tensors=%u clients=%u",
+			 log_str(ns->config.name), ns->state.catalog.header->tensors,
+			 ns->state.catalog.header->clients);
+	return 0;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Drafts: what they set aside, and those that a former daemon granted. Loop thread only. */
+#include "daemon/state/chunk.h"
+#include "daemon/state/tensor.h"
+
+bool draft_request(const struct state *st, const struct client *c, uint64_t ref,
+		   struct tensor_request *rq)
+{
+	uint32_t slot;
+
+	/* a draft of a group has used up what it set aside */
+	if (!draft_find(st, c, ref, &slot) || st->tensors[slot].group ||
+	    catalog_row(&st->catalog, slot)->name != CATALOG_NONE)
+		return false;
+	rq->nbytes = catalog_row(&st->catalog, slot)->nbytes;
+	rq->extra = (st->tensors[slot].chunks_reserved - catalog_chunks_for(TENSOR_NAME_MAX)) *
+		    CATALOG_CHUNK_BYTES;
+	return true;
+}
+
+void tensor_abort(struct state *st, struct client *c, uint64_t ref)
+{
+	uint32_t slot;
+
+	if (!draft_find(st, c, ref, &slot))
+		return;
+	if (!st->tensors[slot].group) {
+		draft_give_up(st, c, slot);
+		return;
+	}
+	c->group.phase = GROUP_ABORTS;
+	c->group.error = 0;
+	c->group.leader = slot;
+}
+
+int draft_take_name(struct state *st, uint32_t slot, const struct name_key *key, uint32_t *name)
+{
+	struct tensor *t = &st->tensors[slot];
+	uint32_t chunks;
+	int r = name_take(&st->names, t->account, key, name, &chunks);
+
+	t->chunks_reserved = (uint16_t)(t->chunks_reserved - chunks);
+	return r;
+}
+
+/* ---- of a former daemon --------------------------------------------------------------------- */
+
+int tensor_adopt(struct state *st, struct account *account, uint32_t slot, uint32_t chunks)
+{
+	struct tensor *t = &st->tensors[slot];
+	int r;
+
+	*t = (struct tensor){ .account = account,
+			      .share = slot,
+			      .share_prev = slot,
+			      .owner = catalog_row_fact(&st->catalog, slot)->owner,
+			      .next = slot,
+			      .prev = slot,
+			      .chunks = (uint16_t)chunks };
+	r = account_adopt(account, &st->catalog.pools[SHARE_TENSORS], 1);
+	return r ? r : account_adopt(account, &st->catalog.pools[SHARE_CHUNKS], chunks);
+}
+
+/* What its commit may need is set aside for it again. */
+int draft_reserve(struct state *st, uint32_t slot)
+{
+	struct tensor *t = &st->tensors[slot];
+	int r = catalog_chunks_reserve(&st->catalog, t->chunks);
+
+	if (r)
+		return r;
+	t->chunks_reserved = t->chunks;
+	t->chunks = 0;
+	return 0;
+}
+
+void draft_adopt(struct state *st, struct client *c, uint32_t slot)
+{
+	account_adopt(st->tensors[slot].account, &st->catalog.pools[SHARE_DRAFTS], 1);
+	draft_into_ring(st, c, slot);
+	st->tensors[slot].doubted = true;
+	list_add_tail(&c->doubted, &st->tensors[slot].link);
+	atomic_fetch_add(&st->catalog.header->drafts, 1);
+	c->drafts++;
+}
+
+/* Members of a group, which only its memory's draft stands for, are committed by nobody. */
+static void doubt(struct state *st, struct client *c, uint32_t slot)
+{
+	struct tensor *t = &st->tensors[slot];
+
+	if (t->group)
+		return;
+	if (t->share != slot && !client_leases_on(c, slot)) {
+		draft_give_up(st, c, slot);
+		return;
+	}
+	t->prefetch = true;
+	prefetched_add(st, c, t);
+	prefetch_try_back(st, c, slot);
+}
+
+/*
+ * The client has counted in its ledger what it uses of them. The others are unused prefetched ones,
+ * and those whose DRAFT never came.
+ */
+bool drafts_doubt(struct state *st, struct client *c, unsigned looks)
+{
+	struct tensor *t;
+
+	for (; looks && !list_empty(&c->doubted); looks--) {
+		t = list_first_entry(&c->doubted, struct tensor, link);
+		list_del(&t->link);
+		t->doubted = false;
+		doubt(st, c, (uint32_t)(t - st->tensors));
+	}
+	return !list_empty(&c->doubted);
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Facts: what the next daemon must know of a catalog that does not stand in it. They lie in a memfd
+ * that only daemons have, which somebody keeps for the next one (daemon/keeper/). Each is stored
+ * before what it is about can be seen in the catalog. There are none if nobody keeps anything.
+ *
+ * Sums tell damage from what a daemon left. Each is a fact_sum(), and is stored last.
+ */
+#pragma once
+
+#include <assert.h>
+#include <stdint.h>
+
+#include "proto/name_key.h"
+#include "proto/ring_layout.h"
+#include "tensor/limits.h"
+
+#define FACTS_MAGIC 0x317374636166746cULL /* "ltfacts1" */
+#define FACTS_LAYOUT                                                                               \
+	((uint64_t)sizeof(struct claim_fact) << 49 | (uint64_t)1 << 48 |                           \
+	 (uint64_t)sizeof(struct facts_header) << 32 |                                             \
+	 (uint64_t)sizeof(struct client_fact) << 16 | sizeof(struct row_fact) << 8 |               \
+	 sizeof(struct segment_fact))
+
+/* The catalog's arrays, and one that is only here. */
+enum {
+	FACTS_CLIENTS,
+	FACTS_NAMES,
+	FACTS_ROWS,
+	FACTS_SEGMENTS,
+	FACTS_CHUNKS,
+	FACTS_MEMBERS,
+	FACTS_CLAIMS,
+	FACTS_ARRAYS
+};
+
+/* Of the ring that has, or had last, that index. It is stored before a row belongs to the ring. */
+struct ring_fact {
+	uint32_t generation;
+	uint32_t owner, owner_generation; /* of its producer's word in the catalog */
+	uint32_t uid, pid;		  /* the producer's */
+	uint32_t sum;			  /* of these, ring_fact_sum() */
+};
+
+struct facts_header {
+	uint64_t magic;
+	uint64_t layout;
+	uint64_t size;
+	uint64_t instance;
+	uint64_t next_client_id; /* ids up to this were given out */
+	struct array_fact {
+		uint64_t allocated; /* bytes of the array that have memory */
+		uint64_t high;	    /* entries from here on were never used */
+	} arrays[FACTS_ARRAYS];
+	char name[TENSOR_NAMESPACE_MAX + 1]; /* of the namespace; empty until that is made */
+	uint32_t uid, gid;		     /* whose that is */
+	uint32_t sum;			     /* of these three; 0: the namespace is being made */
+	uint32_t reserved;
+	struct ring_fact rings[CATALOG_RINGS];
+};
+
+/* Of a row that is not FREE. */
+struct row_fact {
+	uint32_t owner; /* DRAFT: index of its client */
+	/* where its place is in a small segment, and its size, in SEGMENT_UNITs */
+	uint32_t place, units;
+	uint32_t chunks; /* DRAFT: how many are set aside for its commit */
+	uint32_t sum; /* of what was published, check_row_sum(); 0: nothing, or it is FREE soon */
+	uint32_t ring_sum; /* of a row of a ring, check_ring_sum() */
+};
+
+/* Of a segment that lives, in shared memory or of CUDA_VMM. */
+struct segment_fact {
+	uint64_t key; /* of its object; 0: it is on a device */
+	uint32_t uid; /* who is charged for it */
+	uint32_t small;
+	uint32_t parts; /* on a device: how many descriptors open it */
+	uint32_t held;	/* on a device: one more keeps that open */
+	uint32_t sum;	/* of these and its entry, check_segment_sum() */
+	uint32_t reserved;
+};
+
+/* Of a client whose ledger counts. */
+struct client_fact {
+	uint64_t id;
+	uint32_t uid, gid, pid;
+	uint32_t generation; /* of its word */
+	char label[16];
+	uint32_t sum; /* of these, client_fact_sum(); 0: there is none */
+	uint32_t reserved;
+};
+
+/* Of a claim that a client has. */
+struct claim_fact {
+	uint32_t client;     /* index of who has it */
+	uint32_t generation; /* of that client's word */
+	uint32_t id;	     /* what the client calls it */
+	uint16_t len;
+	uint16_t reserved;
+	uint32_t sum; /* of these, claim_fact_sum(); 0: there is none */
+	uint32_t reserved_too;
+	char name[TENSOR_NAME_MAX + 1]; /* zeros after its end */
+};
+
+enum { WAITS_PER_CLIENT = 4 }; /* claims among them, on the average of all that may be connected */
+
+static inline uint32_t fact_sum(const void *data, size_t size, uint64_t seed)
+{
+	return (uint32_t)XXH3_64bits_withSeed(data, size, seed) | 1; /* never 0 */
+}
+
+static inline uint32_t client_fact_sum(const struct client_fact *fact)
+{
+	return fact_sum(fact, offsetof(struct client_fact, sum), fact->id);
+}
+
+static inline uint32_t ring_fact_sum(const struct ring_fact *fact, uint32_t index)
+{
+	return fact_sum(fact, offsetof(struct ring_fact, sum), index);
+}
+
+static inline uint32_t claim_fact_sum(const struct claim_fact *fact)
+{
+	return fact_sum(fact, offsetof(struct claim_fact, sum),
+			fact_sum(fact->name, sizeof(fact->name), 0));
+}
+
+static inline uint32_t facts_header_sum(const struct facts_header *h)
+{
+	return fact_sum(h->name, sizeof(h->name), (uint64_t)h->uid << 32 | h->gid);
+}
+
+static_assert(sizeof(struct client_fact) == 48 && sizeof(struct row_fact) == 24 &&
+		      sizeof(struct segment_fact) == 32 && sizeof(struct claim_fact) == 280 &&
+		      sizeof(struct ring_fact) == 24,
+	      "layout");

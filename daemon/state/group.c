@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Groups; see group.h. Each name is pointed at its member, which is a DRAFT and remembers what the
+ * name meant before; that is what it means until `groups` of the header is raised, by which all
+ * members are published. Then they become LIVE one by one. Only one group of a namespace is pointed
+ * at at a time, since one word says whether it is published. Whoever waits for that does the work
+ * himself, in his own turns.
+ *
+ * Found after a stop between two steps: a DRAFT that a name points at. If the `group` of its entry
+ * is `groups`, the name means `former`; if not, the group is published, and it is to become LIVE. A
+ * DRAFT that no name points at was never published. A tensor that is `former` of a member which is
+ * LIVE, and that no name means, is to be retired.
+ *
+ * Others may publish or delete meanwhile under a name that is pointed at a member (publish.c): that
+ * changes what the member remembers. If it is something that the group may not replace, the group
+ * fails. Loop thread only.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "daemon/state/group.h"
+#include "daemon/state/lifetime.h"
+#include "daemon/state/outcome.h"
+#include "daemon/state/publish.h"
+#include "daemon/state/tensor.h"
+#include "util/fault.h"
+
+static const char wrong_count[] = "the group does not have as many members as it should";
+
+static void group_fail(struct client *c, int error, const char *why)
+{
+	c->group.error = error;
+	c->group.why = why;
+	c->group.phase = c->group.phase == GROUP_POINTS ? GROUP_FAILS : GROUP_ABORTS;
+}
+
+int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count)
+{
+	const char *why = NULL;
+	uint32_t leader;
+	int r;
+
+	if (!draft_find(st, c, ref, &leader))
+		return STATE_E_GONE;
+	if (st->tensors[leader].published) {
+		tensor_abort(st, c, ref); /* its memory is its members' */
+		return 0;
+	}
+	c->group.phase = GROUP_COLLECTS;
+	c->group.leader = leader;
+	c->group.count = count;
+	c->group.at = 0;
+	c->group.next = st->tensors[leader].share;
+	c->group.error = 0;
+	c->group.why = NULL;
+	if (!st->tensors[leader].group || count > st->catalog.rows.in_use) {
+		group_fail(c, STATE_E_INVALID, wrong_count);
+		return 0;
+	}
+	c->group.refs = fault("group") ? NULL : malloc(count * sizeof(*c->group.refs) + 1);
+	r = c->group.refs ? memory_seal(st, leader, &why) : -ENOMEM;
+	if (r)
+		group_fail(c, r, why);
+	return 0;
+}
+
+/* ---- steps; each returns whether its phase may go on ---------------------------------------- */
+
+static void member_collect(struct state *st, struct client *c, uint32_t slot)
+{
+	const struct catalog_row *row = catalog_row(&st->catalog, slot);
+	int r = name_may_publish(st, c, row->name);
+
+	if (!r && row->flags & ROW_EVICTABLE && !c->group.reserved)
+		r = lifetime_reserve(st, c, st->tensors[slot].segment, &c->group.reserved);
+	c->group.refs[c->group.at++] = ref_make(row->word >> 2, slot);
+	c->group.next = st->tensors[slot].share;
+	if (r)
+		group_fail(c, r, NULL);
+}
+
+static void collects(struct state *st, struct client *c, unsigned *looks)
+{
+	for (; *looks && c->group.phase == GROUP_COLLECTS; --*looks) {
+		if (c->group.next != c->group.leader && st->tensors[c->group.next].doubted) {
+			c->group.next = st->tensors[c->group.next].share; /* of a former life */
+			continue;
+		}
+		if ((c->group.next == c->group.leader) != (c->group.at == c->group.count)) {
+			group_fail(c, STATE_E_INVALID, wrong_count);
+		} else if (c->group.next == c->group.leader) {
+			c->group.phase = GROUP_POINTS;
+			c->group.at = 0;
+		} else {
+			member_collect(st, c, c->group.next);
+		}
+	}
+}
+
+/* Its names are all pointed at its members: they mean them from now on. */
+static void publish(struct state *st, struct client *c)
+{
+	atomic_fetch_add(&st->catalog.header->groups, 1);
+	st->pointing = NULL;
+	c->group.phase = GROUP_FINISHES;
+	c->group.at = 0;
+}
+
+static void points(struct state *st, struct client *c, unsigned *looks)
+{
+	uint64_t current;
+	uint32_t slot, name;
+
+	if (!st->pointing) {
+		atomic_fetch_add(&st->catalog.header->groups, 1);
+		st->pointing = c;
+		leader_note(st, c->group.leader, true);
+	}
+	for (; *looks && !c->group.error && c->group.at < c->group.count; --*looks) {
+		slot = ref_slot(c->group.refs[c->group.at]);
+		name = catalog_row(&st->catalog, slot)->name;
+		if (name_may_publish(st, c, name)) {
+			group_fail(c, STATE_E_DENIED, NULL);
+			return;
+		}
+		current = catalog_name(&st->catalog, name)->current;
+		if (current && !(current & REF_RING) && st->tensors[ref_slot(current)].pointed) {
+			group_fail(c, STATE_E_INVALID, "two members have the same name");
+			return;
+		}
+		member_point(st, c, slot);
+		c->group.at++;
+	}
+	if (c->group.error)
+		c->group.phase = GROUP_FAILS;
+	else if (c->group.at == c->group.count)
+		publish(st, c);
+}
+
+static void fails(struct state *st, struct client *c, unsigned *looks)
+{
+	for (; *looks && c->group.at; --*looks)
+		member_take_back(st, c, ref_slot(c->group.refs[--c->group.at]));
+	if (c->group.at)
+		return;
+	leader_note(st, c->group.leader, false);
+	atomic_fetch_add(&st->catalog.header->groups, 1);
+	st->pointing = NULL;
+	c->group.phase = GROUP_ABORTS;
+}
+
+/* Members that were looked at meanwhile are LIVE already, or replaced and gone. */
+static void finishes(struct state *st, struct client *c, unsigned *looks)
+{
+	unsigned wakes = CATALOG_WAKE_BUDGET;
+	uint32_t slot;
+
+	for (; *looks && c->group.at < c->group.count; --*looks) {
+		slot = ref_slot(c->group.refs[c->group.at]);
+		if (draft_find(st, c, c->group.refs[c->group.at++], &slot))
+			member_finish(st, slot, &wakes);
+	}
+	if (c->group.at < c->group.count)
+		return;
+	/* of the group only the memory is left, which the members share */
+	st->tensors[c->group.leader].group = false;
+	c->group.phase = GROUP_ABORTS;
+}
+
+static void group_end(struct client *c)
+{
+	lifetime_unreserve(c->group.reserved);
+	free(c->group.refs);
+	c->group.reserved = NULL;
+	c->group.refs = NULL;
+	c->group.phase = GROUP_NONE;
+}
+
+static void aborts(struct state *st, struct client *c, unsigned *looks)
+{
+	for (; *looks && c->group.phase == GROUP_ABORTS; --*looks) {
+		if (draft_leave(st, c, c->group.leader))
+			group_end(c);
+	}
+}
+
+/* One phase, which may end. */
+static void phase_go(struct state *st, struct client *c, unsigned *looks)
+{
+	switch (c->group.phase) {
+	case GROUP_NONE:
+		return;
+	case GROUP_COLLECTS:
+		collects(st, c, looks);
+		return;
+	case GROUP_POINTS:
+		points(st, c, looks);
+		return;
+	case GROUP_FAILS:
+		fails(st, c, looks);
+		return;
+	case GROUP_FINISHES:
+		finishes(st, c, looks);
+		return;
+	case GROUP_ABORTS:
+		aborts(st, c, looks);
+		return;
+	}
+}
+
+/* Goes on with @c's group, or first with one that is in its way. */
+static void go(struct state *st, struct client *c, unsigned *looks)
+{
+	bool wait = c->group.phase == GROUP_POINTS && st->pointing && st->pointing != c;
+
+	phase_go(st, wait ? st->pointing : c, looks);
+}
+
+bool group_step(struct state *st, struct client *c, unsigned looks, int *error, const char **why)
+{
+	while (looks && group_goes_on(c))
+		go(st, c, &looks);
+	*error = c->group.error;
+	*why = c->group.why;
+	return !group_goes_on(c);
+}
+
+bool group_leave(struct state *st, struct client *c, unsigned *looks)
+{
+	while (*looks && group_goes_on(c)) {
+		if (c->group.phase == GROUP_POINTS && st->pointing == c)
+			group_fail(c, STATE_E_GONE, NULL);
+		else if (c->group.phase == GROUP_COLLECTS || c->group.phase == GROUP_POINTS ||
+			 (c->group.phase == GROUP_ABORTS && c->group.error))
+			group_end(c); /* its drafts are given back as others are */
+		else
+			phase_go(st, c, looks);
+	}
+	return !group_goes_on(c);
+}

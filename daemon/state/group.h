@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Groups: up to WIRE_GROUP_MAX members that are published in one step for everybody, though it
+ * takes the daemon many. The client that asks is in the middle of it meanwhile (client.group): its
+ * next messages wait. Those of others do not, whatever names they are about.
+ */
+#pragma once
+
+#include "daemon/state/client.h"
+
+/*
+ * Begins to publish the @count members of @ref, of which none is published in the end if that fails
+ * as tensor_commit() does, or with -ENOMEM. STATE_E_GONE: @c has no such draft, and nothing begins.
+ */
+int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count);
+/*
+ * Goes on by about @looks members. True: it is over, and *@error (with *@why) says how. The same
+ * for a group that tensor_abort() gives up.
+ */
+bool group_step(struct state *st, struct client *c, unsigned looks, int *error, const char **why);
+
+static inline bool group_goes_on(const struct client *c)
+{
+	return c->group.phase != GROUP_NONE;
+}
+
+/* The connection has ended: the group is taken back unless it is published already. True: it is
+ * over.
+ */
+bool group_leave(struct state *st, struct client *c, unsigned *looks);

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Namespaces. Each state has an instance id of its own, from the range of ids that starts with the
+ * daemon's, so that the next daemon finds what all of them left. Loop thread only.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/state/namespace.h"
+#include "daemon/state/outcome.h"
+#include "daemon/state/survive.h"
+
+enum {
+	MADE_MAX = 64, /* of the template, that are kept although they are empty */
+	MADE_TRIM = 2, /* of those beyond, that are ended when one is made */
+};
+
+void namespaces_init(struct namespaces *all, struct shared *shared, uint64_t instance)
+{
+	*all = (struct namespaces){ .shared = shared, .instance = instance };
+	list_init(&all->list);
+}
+
+/* ---- making and ending ---------------------------------------------------------------------- */
+
+static struct namespace *namespace_free(struct namespaces *all, struct namespace *ns)
+{
+	uint64_t number = ns->state.instance - all->instance;
+
+	list_del(&ns->link);
+	state_deinit(&ns->state);
+	all->used[number / 64] &= ~((uint64_t)1 << number % 64);
+	all->count--;
+	free(ns);
+	return NULL;
+}
+
+void namespaces_deinit(struct namespaces *all)
+{
+	struct namespace *ns, *next;
+
+	list_for_each_entry_safe(ns, next, &all->list, link)
+		namespace_free(all, ns);
+}
+
+static unsigned number_take(struct namespaces *all)
+{
+	for (unsigned i = 0; i < NAMESPACES_MAX / 64; i++) {
+		if (!~all->used[i])
+			continue;
+		unsigned bit = (unsigned)__builtin_ctzll(~all->used[i]);
+
+		all->used[i] |= (uint64_t)1 << bit;
+		return i * 64 + bit;
+	}
+	return NAMESPACES_MAX;
+}
+
+static void namespace_add(struct namespaces *all, struct namespace *ns,
+			  const struct namespace_config *config)
+{
+	struct facts_header *facts = ns->state.catalog.facts;
+
+	ns->config = *config;
+	if (!(config->mode & (NAMESPACE_PUBLISH << 3 | NAMESPACE_PUBLISH)))
+		ns->state.accounts.owner = config->uid; /* who publishes there alone may have all */
+	if (facts) {
+		facts->uid = config->uid;
+		facts->gid = config->gid;
+		memcpy(facts->name, config->name, sizeof(facts->name));
+		facts->sum = facts_header_sum(facts);
+	}
+	survive_publish(all->shared, &ns->state.catalog);
+	list_add_tail(&all->list, &ns->link);
+	all->count++;
+}
+
+int namespace_new(struct namespaces *all, const struct namespace_config *config,
+		  struct namespace **out)
+{
+	unsigned number = number_take(all);
+	struct namespace *ns;
+	int r;
+
+	if (number == NAMESPACES_MAX)
+		return STATE_E_NAMESPACES;
+	ns = calloc(1, sizeof(*ns));
+	r = ns ? state_init(&ns->state, all->shared, all->instance + number, &config->limits)
+	       : -ENOMEM;
+	if (r) {
+		all->used[number / 64] &= ~((uint64_t)1 << number % 64);
+		free(ns);
+		return r;
+	}
+	namespace_add(all, ns, config);
+	*out = ns;
+	return 0;
+}
+
+int namespace_map(struct namespaces *all, const struct namespace_config *config, uint64_t instance,
+		  int facts_fd_take, const char **why, struct namespace **out)
+{
+	uint64_t number = instance - all->instance;
+	struct namespace *ns = number < NAMESPACES_MAX ? calloc(1, sizeof(*ns)) : NULL;
+	int r = -ENOMEM;
+
+	if (ns)
+		r = state_map(&ns->state, all->shared, instance, &config->limits, facts_fd_take,
+			      why);
+	if (r) {
+		free(ns);
+		return r;
+	}
+	all->used[number / 64] |= (uint64_t)1 << number % 64;
+	namespace_add(all, ns, config);
+	*out = ns;
+	return 0;
+}
+
+static bool is_empty(const struct namespace *ns)
+{
+	const struct catalog_header *h = ns->state.catalog.header;
+
+	return ns->made && !ns->clients && !h->tensors && !h->retired && !h->drafts &&
+	       !h->segments && list_empty(&ns->state.memory.graves);
+}
+
+/* Ends a few namespaces that the template made and nobody uses, when there are many. */
+static void made_trim(struct namespaces *all)
+{
+	struct namespace *ns, *next;
+	unsigned most = MADE_TRIM;
+
+	if (all->count <= MADE_MAX)
+		return;
+	list_for_each_entry_safe(ns, next, &all->list, link) {
+		if (!is_empty(ns))
+			continue;
+		namespace_free(all, ns);
+		if (!--most)
+			return;
+	}
+}
+
+/* ---- who may -------------------------------------------------------------------------------- */
+
+static bool in_group(const struct namespace_user *who, uint32_t gid)
+{
+	for (unsigned i = 0; i < who->ngroups; i++) {
+		if (who->groups[i] == gid)
+			return true;
+	}
+	return who->gid == gid;
+}
+
+/* As for a file, only the first class that the user belongs to counts. */
+unsigned namespace_rights(const struct namespace_config *config, const struct namespace_user *who,
+			  uint32_t own_uid)
+{
+	unsigned all = NAMESPACE_GET | NAMESPACE_PUBLISH;
+
+	if (who->uid == 0 || who->uid == own_uid)
+		return all;
+	if (who->uid == config->uid)
+		return config->mode >> 6 & all;
+	if (in_group(who, config->gid))
+		return config->mode >> 3 & all;
+	return config->mode & all;
+}
+
+static struct namespace *find(const struct namespaces *all, const char *name)
+{
+	struct namespace *ns;
+
+	list_for_each_entry(ns, &all->list, link) {
+		if (!strcmp(ns->config.name, name))
+			return ns;
+	}
+	return NULL;
+}
+
+/* Makes the namespace of @who's own, if that is what @name says. */
+static int make_own(struct namespaces *all, const char *name, const struct namespace_user *who,
+		    struct namespace **out)
+{
+	struct namespace_config config = all->users;
+	int r;
+
+	snprintf(config.name, sizeof(config.name), NAMESPACE_OF_USER "%u", who->uid);
+	if (!all->users.mode || strcmp(name, config.name) != 0)
+		return STATE_E_NOT_FOUND;
+	config.uid = who->uid;
+	config.gid = who->gid;
+	made_trim(all);
+	r = namespace_new(all, &config, out);
+	if (!r)
+		(*out)->made = true;
+	return r;
+}
+
+int namespace_find(struct namespaces *all, const char *name, size_t len,
+		   const struct namespace_user *who, struct namespace **out, unsigned *rights)
+{
+	char text[TENSOR_NAMESPACE_MAX + 1] = NAMESPACE_DEFAULT;
+	int r;
+
+	if (len > TENSOR_NAMESPACE_MAX)
+		return STATE_E_NOT_FOUND;
+	if (len) {
+		memcpy(text, name, len);
+		text[len] = '\0';
+	}
+	*out = find(all, text);
+	r = *out ? 0 : make_own(all, text, who, out);
+	if (r)
+		return r;
+	*rights = namespace_rights(&(*out)->config, who, all->shared->uid);
+	return *rights & NAMESPACE_GET ? 0 : STATE_E_NOT_FOUND;
+}

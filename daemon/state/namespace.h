@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Namespaces: each has a state of its own, with a catalog that only its clients map, so that others
+ * see no name, no size and no count of it. A rule like a directory's says who may get and who may
+ * publish there. A connection is in one namespace from HELLO to its end.
+ */
+#pragma once
+
+#include "daemon/state/state.h"
+#include "tensor/limits.h"
+
+/* Rights, with the values that a digit of a mode has. */
+enum { NAMESPACE_PUBLISH = 2, NAMESPACE_GET = 4 };
+
+enum { NAMESPACES_MAX = 4096 }; /* each takes an instance id from a daemon's range */
+
+#define NAMESPACE_DEFAULT "default"
+#define NAMESPACE_OF_USER "user-" /* and the uid: the namespaces that the template makes */
+
+struct namespace_config {
+	char name[TENSOR_NAMESPACE_MAX + 1];
+	uint32_t uid, gid; /* owner and group */
+	unsigned mode;	   /* as a directory's: r may get, w may publish; x means nothing */
+	struct state_limits limits;
+};
+
+struct namespace
+{
+	struct list link; /* in namespaces.list */
+	struct state state;
+	struct namespace_config config;
+	unsigned clients; /* connections in it, orphans included */
+	bool made;	  /* by the template: it goes when it is empty and room is wanted */
+};
+
+struct namespaces {
+	struct list list;	       /* the default one is the first */
+	struct namespace_config users; /* the template; its mode is 0 if there is none */
+	struct shared *shared;	       /* outlives us */
+	uint64_t instance;	       /* the first of NAMESPACES_MAX */
+	uint64_t used[NAMESPACES_MAX / 64];
+	unsigned count;
+};
+
+/* Who asks. */
+struct namespace_user {
+	uint32_t uid, gid;
+	const uint32_t *groups; /* supplementary ones */
+	unsigned ngroups;
+};
+
+void namespaces_init(struct namespaces *all, struct shared *shared, uint64_t instance);
+void namespaces_deinit(struct namespaces *all);
+
+/* Makes a namespace. STATE_E_NAMESPACES: there are too many; or as state_init(). */
+int namespace_new(struct namespaces *all, const struct namespace_config *config,
+		  struct namespace **out);
+
+/* One that a former daemon had, of that instance, whose facts are in @facts_fd_take; adopt.h does
+ * the rest. Fails as state_map(). */
+int namespace_map(struct namespaces *all, const struct namespace_config *config, uint64_t instance,
+		  int facts_fd_take, const char **why, struct namespace **out);
+
+/*
+ * Finds the namespace @name that @who may read, and what else @who may do there; one of the
+ * template is made for its user. The empty name is the default's. STATE_E_NOT_FOUND: there is none
+ * that @who may read, which is all that @who may know; or as namespace_new().
+ */
+int namespace_find(struct namespaces *all, const char *name, size_t len,
+		   const struct namespace_user *who, struct namespace **out, unsigned *rights);
+
+/* What @who may do there. Root and the daemon's user @own_uid may do all. */
+unsigned namespace_rights(const struct namespace_config *config, const struct namespace_user *who,
+			  uint32_t own_uid);
+
+static inline struct namespace *namespace_default(const struct namespaces *all)
+{
+	return list_first_entry(&all->list, struct namespace, link);
+}

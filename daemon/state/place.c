@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/state/place.h"
+
+void place_join(struct state *st, uint32_t slot, uint32_t with)
+{
+	struct tensor *t = &st->tensors[slot], *w = &st->tensors[with];
+
+	t->share = w->share;
+	t->share_prev = with;
+	st->tensors[w->share].share_prev = slot;
+	w->share = slot;
+}
+
+void place_share(struct state *st, uint32_t slot, uint32_t with)
+{
+	struct tensor *t = &st->tensors[slot];
+	const struct tensor *w = &st->tensors[with];
+
+	t->segment = w->segment;
+	t->place = w->place;
+	t->units = w->units;
+	place_join(st, slot, with);
+}
+
+void place_unjoin(struct state *st, uint32_t slot)
+{
+	struct tensor *t = &st->tensors[slot];
+
+	st->tensors[t->share_prev].share = t->share;
+	st->tensors[t->share].share_prev = t->share_prev;
+	t->share = t->share_prev = slot;
+}

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The books of rings. Loop thread only. */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "daemon/state/check.h"
+#include "daemon/state/outcome.h"
+#include "daemon/state/ring.h"
+#include "daemon/state/survive.h"
+#include "util/fault.h"
+
+/* ---- the books ------------------------------------------------------------------------------ */
+
+static int tables_make(struct state *st)
+{
+	if (st->rings)
+		return 0;
+	if (!st->ring_facts)
+		st->ring_facts = st->catalog.facts ? st->catalog.facts->rings
+						   : calloc(CATALOG_RINGS, sizeof(*st->ring_facts));
+	if (st->ring_facts)
+		st->rings = calloc(CATALOG_RINGS, sizeof(struct ring *));
+	return st->rings ? 0 : -ENOMEM;
+}
+
+static void row_resum(struct state *st, uint32_t slot, uint64_t generation)
+{
+	if (st->catalog.facts)
+		catalog_row_fact(&st->catalog, slot)->ring_sum = check_ring_sum(&st->catalog, slot,
+										generation);
+}
+
+static uint32_t index_find(const struct state *st)
+{
+	for (uint32_t i = 0; i < CATALOG_RINGS; i++)
+		if (!st->rings[i] && st->ring_facts[i].generation < ENTRY_GENERATION_MAX)
+			return i;
+	return CATALOG_NONE;
+}
+
+/* The next daemon has the ring's page from now on, and knows whose the ring is. */
+static int ring_survives(struct state *st, const struct ring *ring)
+{
+	struct ring_fact *fact = &st->ring_facts[ring->index];
+
+	*fact = (struct ring_fact){ .generation = ring->generation,
+				    .owner = ring->client->index,
+				    .owner_generation = ring->client->generation,
+				    .uid = ring->uid,
+				    .pid = ring->pid };
+	fact->sum = ring_fact_sum(fact, ring->index);
+	return survive_page(st->shared, &st->catalog, ring->index, ring->generation,
+			    ring->object.fd);
+}
+
+static struct ring *ring_alloc(void)
+{
+	struct ring *ring = fault("ring") ? NULL : calloc(1, sizeof(*ring));
+
+	if (!ring)
+		return NULL;
+	ring->fd_rw = ring->object.fd = -1;
+	list_init(&ring->of_client);
+	for (unsigned i = 0; i < RING_SLOTS_MAX; i++)
+		ring->slots[i] = CATALOG_NONE;
+	return ring;
+}
+
+void ring_belongs(struct state *st, struct ring *ring, struct client *c)
+{
+	ring->client = c;
+	list_add_tail(&c->rings, &ring->of_client);
+	c->ring_count++;
+	atomic_fetch_add(&st->catalog.header->rings, 1);
+	atomic_fetch_add(&st->catalog.header->ring_slots, ring->count);
+}
+
+void ring_free(struct state *st, struct ring *ring)
+{
+	st->rings[ring->index] = NULL;
+	survive_page_ended(st->shared, &st->catalog, ring->index, ring->generation);
+	list_del(&ring->of_client);
+	ring_page_free(ring);
+}
+
+/* It has no rows yet. */
+static void ring_abandon(struct state *st, struct ring *ring)
+{
+	atomic_fetch_sub(&st->catalog.header->rings, 1);
+	ring->client->ring_count--;
+	ring_free(st, ring);
+}
+
+int ring_new(struct state *st, struct client *c, struct ring **out)
+{
+	uint32_t index = CATALOG_NONE;
+	struct ring *ring;
+	int r = tables_make(st);
+
+	if (!r)
+		index = index_find(st);
+	if (r || index == CATALOG_NONE || c->ring_count >= RINGS_CLIENT_MAX)
+		return r ? r : STATE_E_FULL;
+	ring = ring_alloc();
+	if (!ring)
+		return -ENOMEM;
+	r = charge_take(&ring->charge, c->account, &st->shared->pools[SHARE_DESCRIPTORS], 1);
+	if (!r)
+		r = ring_page_make(ring);
+	if (r) {
+		ring_page_free(ring);
+		return r;
+	}
+	ring->uid = c->uid;
+	ring->pid = c->pid;
+	ring->index = index;
+	ring->generation = st->ring_facts[index].generation + 1;
+	ring_belongs(st, ring, c);
+	st->rings[index] = ring;
+	r = ring_survives(st, ring);
+	if (r)
+		ring_abandon(st, ring);
+	else
+		*out = ring;
+	return r;
+}
+
+/* ---- of a former daemon --------------------------------------------------------------------- */
+
+static int charge_of_page(struct state *st, struct ring *ring)
+{
+	struct account *account = account_ref(&st->accounts, ring->uid);
+	int r = -ENOMEM;
+
+	if (account)
+		r = charge_adopt(&ring->charge, account, &st->shared->pools[SHARE_DESCRIPTORS], 1);
+	account_unref(account);
+	return r;
+}
+
+int ring_adopt(struct state *st, uint32_t index, int fd_take, struct ring **out)
+{
+	const struct ring_fact *fact = &st->catalog.facts->rings[index];
+	struct ring *ring = ring_alloc();
+	int r = tables_make(st);
+
+	if (r || !ring) {
+		close(fd_take);
+		free(ring);
+		return -ENOMEM;
+	}
+	ring->object.fd = fd_take;
+	ring->uid = fact->uid;
+	ring->pid = fact->pid;
+	ring->index = index;
+	ring->generation = fact->generation;
+	r = ring_page_map(ring);
+	if (!r)
+		r = charge_of_page(st, ring);
+	if (r) {
+		ring_page_free(ring);
+		return r;
+	}
+	st->rings[index] = ring;
+	*out = ring;
+	return 0;
+}
+
+void ring_has(struct state *st, struct ring *ring, uint32_t slot)
+{
+	unsigned at = ring_place_index(catalog_row(&st->catalog, slot)->ring);
+
+	ring->slots[at] = slot;
+	ring->count = at >= ring->count ? at + 1 : ring->count;
+	ring->left++;
+	ring->name = catalog_row(&st->catalog, slot)->name;
+	st->tensors[slot].ring = ring;
+}
+
+/* ---- both ----------------------------------------------------------------------------------- */
+
+struct ring *ring_find(const struct state *st, uint64_t ref, bool over)
+{
+	uint32_t index = ref_slot(ref);
+	struct ring *ring;
+
+	if (!(ref & REF_RING) || index >= CATALOG_RINGS || !st->rings)
+		return NULL;
+	ring = st->rings[index];
+	return ring && ring_ref(ring) == ref && (over || ring->client) ? ring : NULL;
+}
+
+/* ---- rows ----------------------------------------------------------------------------------- */
+
+void ring_add(struct state *st, struct ring *ring, uint32_t slot)
+{
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+
+	row->flags |= ROW_RING;
+	row->ring = ring_place(ring_ref(ring), ring->count);
+	ring->page->entries[ring->count] = (struct ring_entry){ .slot = slot };
+	ring->slots[ring->count++] = slot;
+	ring->page->count = ring->count;
+	ring->left++;
+	atomic_fetch_add(&st->catalog.header->ring_slots, 1);
+	st->tensors[slot].ring = ring;
+	row_resum(st, slot, row->word >> 2);
+}
+
+void ring_left(struct state *st, uint32_t slot)
+{
+	struct ring *ring = st->tensors[slot].ring;
+
+	if (ring && --ring->left == 0 && !ring->client)
+		ring_free(st, ring);
+}
+
+/* The version goes first: who finds the row LIVE in its new generation finds none there. */
+bool ring_takes_back(struct state *st, uint32_t slot)
+{
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+	const struct ring *ring = st->tensors[slot].ring;
+	uint64_t generation = row->word >> 2;
+
+	if (!ring || !ring->client || generation >= ROW_GENERATION_MAX)
+		return false;
+	row_resum(st, slot, generation + 1);
+	__atomic_store_n(&row->version, 0, __ATOMIC_RELAXED);
+	row->meta_len = 0;
+	atomic_store(&row->word, row_word(generation + 1, ROW_LIVE));
+	return true;
+}
+
+uint64_t ring_meaning(const struct state *st, const struct ring *ring, uint64_t word)
+{
+	uint64_t generation = ring_word_generation(word);
+	unsigned index = ring_word_index(word);
+	uint32_t slot;
+
+	if (index >= ring->count || generation > ROW_GENERATION_MAX)
+		return 0;
+	slot = ring->slots[index];
+	if (slot == CATALOG_NONE || st->tensors[slot].ring != ring ||
+	    catalog_row(&st->catalog, slot)->word != row_word(generation, ROW_LIVE))
+		return 0;
+	return ref_make(generation, slot);
+}
+
+struct ring *ring_begun(const struct state *st, const struct client *c, uint64_t ref)
+{
+	struct ring *ring = ref_slot(ref) < st->catalog.rows.high ? st->tensors[ref_slot(ref)].ring
+								  : NULL;
+
+	if (!ring || ring->client != c || ring->slots[0] != ref_slot(ref) ||
+	    atomic_load(&ring->page->word) != ring_word(ref_generation(ref), 0))
+		return NULL;
+	return ring;
+}
+
+void ring_watch(struct ring *ring)
+{
+	atomic_store(&ring->page->watched, 1);
+}
+
+uint64_t ring_row_version(const struct state *st, uint32_t slot)
+{
+	const struct catalog_row *row = catalog_row(&st->catalog, slot);
+	const struct ring *ring = st->tensors[slot].ring;
+
+	if (row->version || !ring)
+		return row->version;
+	return *(volatile const uint64_t *)&ring->page->entries[ring_place_index(row->ring)]
+			.version;
+}

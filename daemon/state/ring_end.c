@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ORDER: the producer publishes by a compare-and-exchange of the page's word, and E1 adds a bit to
+ * it: either the tensor is there when we look, or its producer sees that the ring is over and asks
+ * us (ring_revive() in publish.c). A row that the producer is writing is in its ledger before it
+ * looks at the page's word (K1, K2), which E1 changes before T2 of that row: so we see it there, or
+ * the producer does not write. All of these are seq_cst; tests/model/ring.pml checks them, and that
+ * the steps may be begun anew. Loop thread only.
+ */
+#include <assert.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "daemon/state/check.h"
+#include "daemon/state/lease.h"
+#include "daemon/state/ring_end.h"
+#include "daemon/state/tensor.h"
+#include "proto/wire.h"
+#include "util/clock.h"
+
+void ring_retire(struct state *st, struct client *c, uint64_t ref, const uint64_t *refs,
+		 unsigned count)
+{
+	struct ring *ring = ring_find(st, ref, false);
+
+	if (!ring || ring->client != c)
+		return;
+	for (unsigned i = 0; i < count; i++) {
+		uint32_t slot = ref_slot(refs[i]);
+
+		if (refs[i] & REF_RING || slot >= st->catalog.rows.high ||
+		    st->tensors[slot].ring != ring ||
+		    catalog_row(&st->catalog, slot)->word !=
+			    row_word(ref_generation(refs[i]), ROW_LIVE))
+			continue;
+		atomic_fetch_add(&st->catalog.header->commits, 1);
+		lease_retire(st, c->account, slot);
+	}
+}
+
+/* What the entry says goes to the row, as far as it can be. */
+static void row_take_entry(struct state *st, const struct ring *ring, uint32_t slot, unsigned index)
+{
+	const struct catalog_name *name = catalog_name(&st->catalog, ring->name);
+	const struct ring_entry entry = *(volatile const struct ring_entry *)&ring->page
+						 ->entries[index];
+	struct catalog_row *row = catalog_row(&st->catalog, slot);
+	uint64_t version = entry.version, now = (uint64_t)now_real_ns();
+
+	if (row->version)
+		return;
+	if (version <= name->version || version > INT64_MAX)
+		version = name->version + 1;
+	row->committed_ns = entry.committed_ns && entry.committed_ns < now ? entry.committed_ns
+									   : now;
+	row->meta_len = entry.meta_len <= CATALOG_INLINE_META ? entry.meta_len : 0;
+	for (unsigned i = 0; i < row->meta_len; i++)
+		row->meta[i] = entry.meta[i];
+	if (st->catalog.facts)
+		catalog_row_fact(&st->catalog, slot)->sum = fact_sum(
+			&version, sizeof(version), check_member_sum(&st->catalog, slot));
+	/* ORDER: release; a reader finds the rest when it finds the version */
+	__atomic_store_n(&row->version, version, __ATOMIC_RELEASE);
+}
+
+/*
+ * Those who sleep on the page are woken as those who sleep on the name: there may be very many, and
+ * the catalog wakes them in steps. Whoever sleeps behind so many that not even that can be done at
+ * once looks again by himself, within a second.
+ */
+enum { SLEEPERS_MOVED_MAX = 4096 };
+
+static void sleepers_move(struct state *st, const struct ring *ring)
+{
+	const struct catalog_name *name = catalog_name(&st->catalog, ring->name);
+	unsigned wakes = CATALOG_WAKE_BUDGET;
+
+	if (atomic_load(&ring->page->watched))
+		syscall(SYS_futex, ring_futex(ring->page), FUTEX_REQUEUE, CATALOG_WAKE_BUDGET,
+			(void *)(uintptr_t)SLEEPERS_MOVED_MAX, catalog_version_word(name), 0);
+	catalog_wake(&st->catalog, ring->name, false, &wakes);
+}
+
+static void others_retire(struct state *st, struct account *a, const struct ring *ring,
+			  uint64_t meant)
+{
+	for (unsigned i = 0; i < ring->count; i++) {
+		uint32_t slot = ring->slots[i];
+		struct tensor *t = slot == CATALOG_NONE ? NULL : &st->tensors[slot];
+		enum row_state state;
+
+		if (!t || t->ring != ring || (meant && slot == ref_slot(meant)))
+			continue;
+		state = row_word_state(catalog_row(&st->catalog, slot)->word);
+		if (state == ROW_LIVE)
+			lease_retire(st, a, slot);
+		else if (state == ROW_RETIRED && t->at && t->at->client)
+			tensor_charge_to(st, slot, t->at->client->account);
+	}
+}
+
+/* The highest version that its entries say, above which the name's next one is to be. */
+static uint64_t version_seen(const struct ring *ring, uint64_t most)
+{
+	for (unsigned i = 0; i < ring->count; i++) {
+		uint64_t version = *(volatile uint64_t *)&ring->page->entries[i].version;
+
+		if (version > most && version < INT64_MAX)
+			most = version;
+	}
+	return most;
+}
+
+void ring_ended(struct state *st, const struct ring *ring)
+{
+	atomic_store(&ring->page->word, 0); /* E4 */
+	sleepers_move(st, ring);
+}
+
+void ring_end(struct state *st, struct account *a, struct ring *ring)
+{
+	struct catalog_name *name = catalog_name(&st->catalog, ring->name);
+	uint64_t word = atomic_fetch_or(&ring->page->word, RING_DEAD); /* E1 */
+	uint64_t ref = ring_meaning(st, ring, word);
+	uint32_t slot = ref_slot(ref);
+
+	assert(ring->client); /* until here it was not over */
+	ring->client->ring_count--;
+	ring->client = NULL;
+	list_del(&ring->of_client);
+	atomic_fetch_sub(&st->catalog.header->rings, 1);
+	atomic_fetch_sub(&st->catalog.header->ring_slots, ring->count);
+	ring->left++; /* it stays until we are through */
+	if (ref) {
+		row_take_entry(st, ring, slot, ring_word_index(word));
+		if (catalog_row(&st->catalog, slot)->version > name->version) /* E2 */
+			atomic_store(&name->version, catalog_row(&st->catalog, slot)->version);
+	} else {
+		atomic_fetch_sub(&st->catalog.header->tensors, 1);
+		atomic_store(&name->version, version_seen(ring, name->version));
+	}
+	atomic_store(&name->current, ref);
+	others_retire(st, a, ring, ref); /* E3 */
+	ring_ended(st, ring);
+	if (--ring->left == 0)
+		ring_free(st, ring);
+}
+
+void name_end_ring(struct state *st, struct account *a, uint32_t index)
+{
+	struct ring *ring = ring_find(st, catalog_name(&st->catalog, index)->current, false);
+
+	if (ring)
+		ring_end(st, a, ring);
+}
+
+bool rings_make_room(struct state *st, struct account *a, bool others)
+{
+	struct ring *ring, *found = NULL;
+
+	for (uint32_t i = 0;
+	     st->rings && i < CATALOG_RINGS && (!found || found->client->account != a); i++) {
+		ring = st->rings[i];
+		if (ring && ring->client && (others || ring->client->account == a))
+			found = ring;
+	}
+	if (found)
+		ring_end(st, a, found);
+	return found;
+}
+
+/* A ring gives back at least two rows, unless others hold them. */
+enum { RINGS_YIELD_MAX = 4 };
+
+bool rings_yield(struct state *st, struct account *a, int r, unsigned *ended)
+{
+	return charge_is_refused(r) && *ended < RINGS_YIELD_MAX &&
+	       rings_make_room(st, a, r & CHARGE_E_FULL) && ++*ended;
+}
+
+bool rings_leave(struct state *st, struct client *c, unsigned *looks)
+{
+	for (; *looks && !list_empty(&c->rings); --*looks)
+		ring_end(st, c->account, list_first_entry(&c->rings, struct ring, of_client));
+	return list_empty(&c->rings);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loop thread only. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "daemon/state/ring_page.h"
+#include "daemon/store/memfd.h"
+#include "daemon/store/segment.h"
+#include "util/fd.h"
+
+static int page_map(struct ring *ring)
+{
+	void *map = mmap(NULL, RING_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, ring->object.fd,
+			 0);
+
+	if (map == MAP_FAILED)
+		return -errno;
+	ring->page = map;
+	return 0;
+}
+
+int ring_page_map(struct ring *ring)
+{
+	if (!storage_memfd.is_good(&ring->object, RING_PAGE_SIZE))
+		return SEGMENT_E_STRANGE;
+	return page_map(ring);
+}
+
+int ring_page_make(struct ring *ring)
+{
+	int r = storage_memfd.create(&ring->object, RING_PAGE_SIZE, NULL, &ring->fd_rw);
+
+	return r ? r : page_map(ring);
+}
+
+void ring_page_free(struct ring *ring)
+{
+	if (ring->page)
+		munmap(ring->page, RING_PAGE_SIZE);
+	fd_close(ring->fd_rw);
+	fd_close(ring->object.fd);
+	charge_give(&ring->charge);
+	free(ring);
+}
+
+void rings_free(struct ring **rings)
+{
+	for (uint32_t i = 0; rings && i < CATALOG_RINGS; i++) {
+		if (!rings[i])
+			continue;
+		list_del(&rings[i]->of_client);
+		ring_page_free(rings[i]);
+	}
+	free(rings);
+}

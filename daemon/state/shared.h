@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the states of all namespaces share: the memory of the machine, and who must be told. A state
+ * belongs to one namespace (state.h).
+ */
+#pragma once
+
+#include "daemon/store/closer.h"
+#include "daemon/store/device.h"
+#include "daemon/store/segment.h"
+#include "util/heap.h"
+#include "util/list.h"
+
+struct client;
+struct keep;
+
+struct shared {
+	struct accounts accounts;
+	struct pool pools[SHARE_DEVICE]; /* those that no namespace has: from SHARE_CONNECTIONS on
+					  */
+	struct closer closer;		 /* of what clients sent, and of their sockets */
+	struct segment_store store;
+	struct device_table devices;
+	struct list notified;	 /* of struct client: they have notices that nobody looked at yet */
+	struct list claims_over; /* of struct claim: the names that they wait for were published */
+	struct list changed;	 /* of struct memory: their numbers are to be published */
+	/* of namespaces, those that have something to do of that kind: */
+	struct list graves;   /* of struct memory, by burying: holdings to be freed */
+	struct list waking;   /* of struct catalog, by waker: sleepers to be woken */
+	struct heap expiring; /* of struct lifetimes, by next: when something is due there */
+	/* Are there messages from @c that we have not read? serve/, which has the sockets, answers.
+	 * NULL: never. */
+	bool (*unread)(const struct client *c);
+	uint64_t next_client_id;
+	uint64_t room_made; /* counts what may let a waiting create succeed */
+	uint64_t warm_ns;   /* how long segments are kept warm */
+	uint32_t uid;	    /* ours */
+	struct keep *keep;  /* who keeps descriptors for the next daemon; NULL: nobody does */
+};
+
+struct shared_limits {
+	const struct share_rule *rules; /* lent */
+	unsigned rule_count;
+	uint64_t capacity;
+	uint32_t max_tensors, max_clients;
+	unsigned fds_max; /* descriptors for caching */
+	uint64_t device_capacity;
+	unsigned device_fds_max; /* descriptors that open memory: on devices, or without names */
+	unsigned flight_fds_max; /* descriptors on their way to clients */
+	uint64_t warm_ns;
+	struct keep *keep; /* outlives us */
+};
+
+void shared_init(struct shared *sh, const struct shared_limits *limits);
+/* The states have ended. */
+void shared_deinit(struct shared *sh);

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A copy of a catalog, and of its facts, for somebody who looks at them while a daemon may be
+ * writing. Nothing but copies is looked at: a mapping could end under the reader.
+ */
+#pragma once
+
+#include "daemon/state/catalog.h"
+
+struct snapshot {
+	struct catalog catalog; /* to be read only; facts is NULL if there are none */
+	uint64_t size, facts_size;
+};
+
+/*
+ * @facts_fd: -1: there are none, and entries that were never used cannot be told from others.
+ * CATALOG_E_STRANGE with *why: it is no catalog; -ENOMEM.
+ */
+int snapshot_take(struct snapshot *s, int catalog_fd, int facts_fd, const char **why);
+void snapshot_free(struct snapshot *s);

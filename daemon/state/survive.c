@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What survives us; see survive.h. Loop thread only. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/state/check.h"
+#include "daemon/state/survive.h"
+#include "util/log.h"
+
+void survive_tag(char tag[KEEP_TAG_SIZE], enum survivor what, uint64_t instance, uint32_t index,
+		 uint32_t generation)
+{
+	static const char *const names[] = {
+		[SURVIVOR_FACTS] = "facts",   [SURVIVOR_LEDGER] = "ledger",
+		[SURVIVOR_OBJECT] = "object", [SURVIVOR_SOCKET] = "socket",
+		[SURVIVOR_HOLD] = "hold",     [SURVIVOR_PAGE] = "page"
+	};
+
+	snprintf(tag, KEEP_TAG_SIZE, KEEP_TAG_PREFIX "%s-%016" PRIx64 "-%" PRIu32 "-%" PRIu32,
+		 names[what], instance, index, generation);
+}
+
+#define PART_TAG KEEP_TAG_PREFIX "part-%016" PRIx64 "-%" PRIu32 "-%" PRIu32 "-%" PRIu32 "-%" PRIx64
+
+void survive_part_tag(char tag[KEEP_TAG_SIZE], const struct survive_part *part)
+{
+	snprintf(tag, KEEP_TAG_SIZE, PART_TAG, part->instance, part->index, part->generation,
+		 part->part, part->size);
+}
+
+bool survive_part_read(const char *tag, struct survive_part *part)
+{
+	return sscanf(tag,
+		      KEEP_TAG_PREFIX "part-%16" SCNx64 "-%" SCNu32 "-%" SCNu32 "-%" SCNu32
+				      "-%" SCNx64,
+		      &part->instance, &part->index, &part->generation, &part->part,
+		      &part->size) == 5;
+}
+
+/* The next daemon finds the fact without the descriptor if it is not kept, and starts afresh, or
+ * withdraws what was on the device. */
+static void tag_kept(const struct shared *shared, const char *tag, int fd_peek)
+{
+	int r = keep(shared->keep, tag, fd_peek);
+
+	if (r)
+		log_warn("a descriptor is not kept: the death of the daemon would not be survived",
+			 "tag=%s error=%s", tag, log_str(strerror(-r)));
+}
+
+static void have_kept(const struct shared *shared, const struct catalog *cat, enum survivor what,
+		      uint32_t index, uint32_t generation, int fd_peek)
+{
+	char tag[KEEP_TAG_SIZE];
+
+	survive_tag(tag, what, cat->instance, index, generation);
+	tag_kept(shared, tag, fd_peek);
+}
+
+static void have_forgotten(const struct shared *shared, const struct catalog *cat,
+			   enum survivor what, uint32_t index, uint32_t generation)
+{
+	char tag[KEEP_TAG_SIZE];
+
+	survive_tag(tag, what, cat->instance, index, generation);
+	keep_forget(shared->keep, tag);
+}
+
+static_assert((int)CATALOG_KEEPER_NONE == KEEP_NOBODY &&
+		      (int)CATALOG_KEEPER_PROCESS == KEEP_PARENT &&
+		      (int)CATALOG_KEEPER_MANAGER == KEEP_MANAGER,
+	      "the catalog's numbers are keep.h's");
+static_assert((int)CATALOG_REASON == KEEP_TEXT_SIZE, "reasons fit");
+
+void survive_publish(const struct shared *shared, const struct catalog *cat)
+{
+	const struct keep *k = shared->keep;
+	struct catalog_header *h = cat->header;
+	uint64_t word;
+
+	if (!k || !k->served) /* what the last daemon told stays true until then */
+		return;
+	atomic_store(&h->keeper, cat->facts ? k->kind : KEEP_NOBODY);
+	atomic_store(&h->restart_ns, (uint64_t)k->restart_ns);
+	for (unsigned i = 0; i < CATALOG_REASON / 8; i++) {
+		memcpy(&word, k->reason + 8 * i, sizeof(word));
+		atomic_store(&h->restart_reason[i], word);
+	}
+	atomic_store(&h->restarts, k->restarts);
+}
+
+void survive_begin(const struct shared *shared, const struct catalog *cat)
+{
+	if (cat->facts)
+		have_kept(shared, cat, SURVIVOR_FACTS, 0, 0, cat->facts_fd);
+}
+
+void survive_end(const struct shared *shared, const struct catalog *cat)
+{
+	if (cat->facts)
+		have_forgotten(shared, cat, SURVIVOR_FACTS, 0, 0);
+}
+
+void survive_client(const struct shared *shared, const struct catalog *cat, uint32_t index,
+		    const struct client_fact *fact, int ledger_fd_peek)
+{
+	struct client_fact *mine = catalog_client_fact(cat, index);
+
+	if (!cat->facts)
+		return;
+	have_kept(shared, cat, SURVIVOR_LEDGER, index, fact->generation, ledger_fd_peek);
+	if (cat->facts->next_client_id < fact->id)
+		cat->facts->next_client_id = fact->id;
+	*mine = *fact;
+	atomic_signal_fence(memory_order_seq_cst); /* it counts when it is whole */
+	*(volatile uint32_t *)&mine->sum = client_fact_sum(fact);
+}
+
+void survive_client_ended(const struct shared *shared, const struct catalog *cat, uint32_t index)
+{
+	struct client_fact *fact = catalog_client_fact(cat, index);
+
+	if (!fact || !fact->sum)
+		return;
+	fact->sum = 0;
+	have_forgotten(shared, cat, SURVIVOR_LEDGER, index, fact->generation);
+}
+
+void survive_claim(const struct catalog *cat, uint32_t index, const struct claim_fact *fact)
+{
+	struct claim_fact *mine = catalog_claim_fact(cat, index);
+
+	*mine = *fact;
+	atomic_signal_fence(memory_order_seq_cst); /* it counts when it is whole */
+	*(volatile uint32_t *)&mine->sum = claim_fact_sum(fact);
+}
+
+void survive_claim_ended(const struct catalog *cat, uint32_t index)
+{
+	*(volatile uint32_t *)&catalog_claim_fact(cat, index)->sum = 0;
+}
+
+void survive_segment(const struct shared *shared, const struct catalog *cat, uint32_t index,
+		     uint32_t generation, const struct segment_fact *fact, int object_fd_peek)
+{
+	struct segment_fact *mine;
+
+	if (!cat->facts)
+		return;
+	mine = catalog_segment_fact(cat, index);
+	*mine = *fact;
+	mine->sum = check_segment_sum(fact, catalog_segment(cat, index), generation);
+	if (object_fd_peek >= 0)
+		have_kept(shared, cat, SURVIVOR_OBJECT, index, generation, object_fd_peek);
+}
+
+uint64_t survive_segment_ended(const struct shared *shared, const struct catalog *cat,
+			       uint32_t index, uint32_t generation)
+{
+	if (!cat->facts)
+		return 0;
+	have_forgotten(shared, cat, SURVIVOR_OBJECT, index, generation);
+	return shared->keep->forgets;
+}
+
+void survive_part(const struct shared *shared, const struct catalog *cat,
+		  const struct survive_part *part, int fd_peek)
+{
+	char tag[KEEP_TAG_SIZE];
+
+	if (!cat->facts)
+		return;
+	survive_part_tag(tag, part);
+	tag_kept(shared, tag, fd_peek);
+}
+
+void survive_part_ended(const struct shared *shared, const struct catalog *cat,
+			const struct survive_part *part)
+{
+	char tag[KEEP_TAG_SIZE];
+
+	if (!cat->facts)
+		return;
+	survive_part_tag(tag, part);
+	keep_forget(shared->keep, tag);
+}
+
+void survive_hold(const struct shared *shared, const struct catalog *cat, uint32_t index,
+		  uint32_t generation, int fd_peek)
+{
+	if (cat->facts)
+		have_kept(shared, cat, SURVIVOR_HOLD, index, generation, fd_peek);
+}
+
+void survive_hold_ended(const struct shared *shared, const struct catalog *cat, uint32_t index,
+			uint32_t generation)
+{
+	if (cat->facts)
+		have_forgotten(shared, cat, SURVIVOR_HOLD, index, generation);
+}
+
+int survive_page(const struct shared *shared, const struct catalog *cat, uint32_t index,
+		 uint32_t generation, int fd_peek)
+{
+	char tag[KEEP_TAG_SIZE];
+
+	if (!cat->facts)
+		return 0;
+	survive_tag(tag, SURVIVOR_PAGE, cat->instance, index, generation);
+	return keep(shared->keep, tag, fd_peek);
+}
+
+void survive_page_ended(const struct shared *shared, const struct catalog *cat, uint32_t index,
+			uint32_t generation)
+{
+	if (cat->facts)
+		have_forgotten(shared, cat, SURVIVOR_PAGE, index, generation);
+}

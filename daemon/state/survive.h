@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What survives us: descriptors that somebody keeps for the next daemon (daemon/keeper/keep.h), and
+ * the facts that belong to them (facts.h). Nothing happens if there are no facts.
+ */
+#pragma once
+
+#include "daemon/keeper/keep.h"
+#include "daemon/state/catalog.h"
+#include "daemon/state/shared.h"
+
+enum survivor {
+	SURVIVOR_FACTS,
+	SURVIVOR_LEDGER,
+	SURVIVOR_OBJECT,
+	SURVIVOR_SOCKET,
+	SURVIVOR_HOLD,
+	SURVIVOR_PAGE,
+};
+
+/* The tag under which a descriptor of that catalog is kept. */
+void survive_tag(char tag[KEEP_TAG_SIZE], enum survivor what, uint64_t instance, uint32_t index,
+		 uint32_t generation);
+
+/* Tells clients how we came to be, and whether what they have survives us. */
+void survive_publish(const struct shared *shared, const struct catalog *cat);
+
+/* The facts themselves are kept from now on. */
+void survive_begin(const struct shared *shared, const struct catalog *cat);
+void survive_end(const struct shared *shared, const struct catalog *cat);
+
+/* From now on the ledger of the client at @index counts for the next daemon too. To be called
+ * before the client may take a lease. */
+void survive_client(const struct shared *shared, const struct catalog *cat, uint32_t index,
+		    const struct client_fact *fact, int ledger_fd_peek);
+void survive_client_ended(const struct shared *shared, const struct catalog *cat, uint32_t index);
+
+/* The claim at @index is that of @fact->client from now on, or nobody's. */
+void survive_claim(const struct catalog *cat, uint32_t index, const struct claim_fact *fact);
+void survive_claim_ended(const struct catalog *cat, uint32_t index);
+
+/* The segment at @index is about to live. @object_fd_peek is what keeps its object, or -1. */
+void survive_segment(const struct shared *shared, const struct catalog *cat, uint32_t index,
+		     uint32_t generation, const struct segment_fact *fact, int object_fd_peek);
+/* Its object is not open in the keeper any more when keep_forgotten() is what we return; 0: it
+ * never was. */
+uint64_t survive_segment_ended(const struct shared *shared, const struct catalog *cat,
+			       uint32_t index, uint32_t generation);
+
+/* A part of a segment on a device: its tag says which, and its size. */
+struct survive_part {
+	uint64_t instance, size;
+	uint32_t index, generation; /* of the segment */
+	uint32_t part;
+};
+
+void survive_part_tag(char tag[KEEP_TAG_SIZE], const struct survive_part *part);
+/* False: that is no tag of a part. */
+bool survive_part_read(const char *tag, struct survive_part *part);
+void survive_part(const struct shared *shared, const struct catalog *cat,
+		  const struct survive_part *part, int fd_peek);
+void survive_part_ended(const struct shared *shared, const struct catalog *cat,
+			const struct survive_part *part);
+/* What keeps the device open that the segment is on. */
+void survive_hold(const struct shared *shared, const struct catalog *cat, uint32_t index,
+		  uint32_t generation, int fd_peek);
+void survive_hold_ended(const struct shared *shared, const struct catalog *cat, uint32_t index,
+			uint32_t generation);
+
+/* The page of that ring. A negative errno: it is not kept, so that there must not be one. */
+int survive_page(const struct shared *shared, const struct catalog *cat, uint32_t index,
+		 uint32_t generation, int fd_peek);
+void survive_page_ended(const struct shared *shared, const struct catalog *cat, uint32_t index,
+			uint32_t generation);

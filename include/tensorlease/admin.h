@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tensorlease_admin - what a daemon says of itself and of who uses it
+ *
+ * OVERVIEW
+ *
+ * Publishing and getting need none of this; see <tensorlease/tensorlease.h>. Here is what shows and
+ * governs a daemon that several people share: its status, the clients, the users with what they
+ * have and may have, who holds what, and how a client or a user is disconnected.
+ *
+ * A client sees only what is in namespaces that it may read, and of users only its own, which it
+ * may disconnect too. Root and the daemon's own user may see and disconnect all.
+ */
+#ifndef TENSORLEASE_ADMIN_H
+#define TENSORLEASE_ADMIN_H
+
+#include <tensorlease/tensorlease.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- The daemon ---------------------------------------------------------------------------- */
+
+/* tl_keeper - who starts a daemon again when it dies, with the same tensors */
+typedef enum tl_keeper {
+	TL_KEEPER_NONE = 0,    /* nobody */
+	TL_KEEPER_PROCESS = 1, /* its parent, unless tensorleased has --keeper no */
+	TL_KEEPER_MANAGER = 2, /* the service manager */
+} tl_keeper;
+
+/* tl_status - what a daemon says of itself */
+typedef struct tl_status {
+	size_t size;		  /* sizeof(tl_status) */
+	char address[108];	  /* path of its socket */
+	uint64_t started_ns;	  /* when it started, by CLOCK_REALTIME */
+	uint64_t capacity;	  /* bytes of segments that it may make */
+	uint64_t bytes_used;	  /* bytes of the segments that there are, warm ones included */
+	uint64_t bytes_warm;	  /* bytes that it keeps for the next tensor of the same size */
+	uint64_t commits;	  /* tensors published since it started */
+	uint32_t tensors;	  /* that a name means now */
+	uint32_t retired;	  /* that no name means any more but somebody holds */
+	uint32_t drafts;	  /* prefetched ones included */
+	uint32_t segments;	  /* on the CPU and on GPUs */
+	uint32_t clients;	  /* connections */
+	uint32_t max_tensors;	  /* limit of tensors and drafts together */
+	uint32_t max_clients;	  /* limit of connections */
+	uint32_t daemon_pid;	  /* its process */
+	uint64_t bytes_kept;	  /* of bytes_used, those that hold no tensor any more but that
+				   * processes have mapped still; only with sealed memory. Since 0.2 */
+	uint64_t longest_turn_ns; /* the longest time that one turn took since the daemon
+				   * started: so long has one user's request kept all others
+				   * waiting. In all namespaces. Since 0.2 */
+	uint64_t restarts;	  /* how often another daemon has begun to serve where one had
+				   * ended, under the same keeper. Since 0.2 */
+	uint64_t restart_ns;	  /* how long nobody served, the last time. Since 0.2 */
+	char restart_reason[192]; /* why the last one ended, and why names were lost with it if
+				   * they were; empty if there was none. Since 0.2 */
+	uint32_t keeper;	  /* tl_keeper: whether what is published would survive the
+				   * daemon's death. Since 0.2 */
+	uint32_t rings;		  /* of names that are published without it. Since 0.2 */
+	uint32_t ring_slots;	  /* that these rings have, held or not. Since 0.2 */
+	uint32_t reserved;	  /* 0 */
+} tl_status;
+
+/*
+ * tl_get_status - get what the daemon says of itself
+ *
+ * Set status->size before the call. If the daemon was killed and no other has come yet, this is
+ * what it left; once another one has come, started_ns is different.
+ *
+ * Ownership: *status is yours, and a copy.
+ * Blocking: never; no request is made.
+ * Threads: any.
+ * Returns: 0, or a common error.
+ * Since: 0.1
+ */
+TL_API int tl_get_status(tl_client *client, tl_status *status);
+
+/*
+ * tl_restart - have another daemon take over
+ *
+ * The daemon ends between two messages, and its keeper starts another one, of the program that is
+ * at its path by now, which takes over what was published. This returns when that one serves, and
+ * tl_get_status() tells how long nobody did. Root and the daemon's user may do this.
+ *
+ * Ownership: nothing is handed over.
+ * Blocking: until the other daemon serves.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-ENOENT		the daemon has no keeper, so that nobody would start another one
+ *	-EACCES		it is another user's
+ *	-ETIMEDOUT	no other daemon has come within the client's request timeout
+ * Since: 0.2
+ */
+TL_API int tl_restart(tl_client *client);
+
+/* ---- Clients ------------------------------------------------------------------------------- */
+
+/* tl_client_info - one client of a daemon */
+typedef struct tl_client_info {
+	size_t size;	       /* what the library has filled */
+	uint64_t id;	       /* never used twice by one daemon */
+	uint32_t pid;	       /* the process that connected; 0 if in another PID namespace */
+	uint32_t uid;	       /* its user */
+	uint32_t gid;	       /* its group */
+	uint32_t drafts;       /* that it is writing, prefetched ones included */
+	uint64_t leases;       /* sum of its ledger */
+	uint64_t tensors_held; /* tensors on which it has a lease */
+	uint64_t bytes_held;   /* bytes of those */
+	char label[16];	       /* what it calls itself: the name of its program */
+} tl_client_info;
+
+/*
+ * tl_list_clients - visit all clients of the daemon
+ *
+ * Calls @visit for each client, this one included.
+ *
+ * Ownership: *info is valid during the call of @visit only.
+ * Blocking: for one round trip for each client.
+ * Threads: any; @visit runs on the calling thread.
+ * Returns: as tl_list().
+ * Since: 0.1
+ */
+TL_API int tl_list_clients(tl_client *client,
+			   int (*visit)(const tl_client_info *info, void *context), void *context);
+
+/* ---- Users --------------------------------------------------------------------------------- */
+
+/* TL_SHARE_* - what users share, each of whom may have so much of it */
+enum {
+	TL_SHARE_BYTES,	      /* of shared memory */
+	TL_SHARE_TENSORS,     /* drafts included, in the client's namespace, as those that follow */
+	TL_SHARE_NAMES,	      /* names of tensors */
+	TL_SHARE_SEGMENTS,    /* pieces of memory */
+	TL_SHARE_DRAFTS,      /* tensors that are being written */
+	TL_SHARE_CHUNKS,      /* pieces of long names, shapes and metadata */
+	TL_SHARE_CONNECTIONS, /* in the whole daemon, as those that follow */
+	TL_SHARE_PARTIAL,     /* connections that have said nothing yet */
+	TL_SHARE_DESCRIPTORS, /* that the daemon keeps open */
+	TL_SHARE_WAITS,	      /* requests that wait */
+	TL_SHARE_MAPPINGS,    /* pieces of memory that a client has mapped, for each client */
+	TL_SHARE_IN_FLIGHT,   /* descriptors sent to a client that it has not received yet */
+	TL_SHARE_GPU_BYTES,   /* on the GPU of which the user has most */
+	TL_SHARES,	      /* how many there are */
+};
+
+/* tl_share - what a user has of one thing */
+typedef struct tl_share {
+	uint64_t used;	      /* by the user */
+	uint64_t max;	      /* that the user may have; UINT64_MAX: no limit */
+	uint64_t used_by_all; /* users */
+	uint64_t capacity;    /* for all; UINT64_MAX: no limit */
+} tl_share;
+
+/* tl_user_info - what a user has of everything */
+typedef struct tl_user_info {
+	size_t size;		    /* what the library has filled */
+	uint32_t uid;		    /* the user */
+	uint32_t reserved;	    /* 0 */
+	uint64_t busy_ns;	    /* time that the daemon spent on requests of the user */
+	tl_share shares[TL_SHARES]; /* by TL_SHARE_* */
+} tl_user_info;
+
+/*
+ * tl_list_users - visit all users of the daemon
+ *
+ * Calls @visit for each user that has anything. Root and the daemon's own user see all users, and
+ * others only themselves.
+ *
+ * Ownership: *info is valid during the call of @visit only.
+ * Blocking: for one round trip for each user.
+ * Threads: any; @visit runs on the calling thread.
+ * Returns: as tl_list().
+ * Since: 0.2
+ */
+TL_API int tl_list_users(tl_client *client, int (*visit)(const tl_user_info *info, void *context),
+			 void *context);
+
+/*
+ * tl_get_user - tell what a user has, and may have
+ *
+ * Fills *info, whose size the caller sets, for the user @uid. Root and the daemon's own user may
+ * ask for any user, also for one that has nothing, and others for themselves.
+ *
+ * Ownership: *info is yours, and a copy.
+ * Blocking: for one round trip.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-EACCES		the client's user may not see that of others
+ * Since: 0.2
+ */
+TL_API int tl_get_user(tl_client *client, uint32_t uid, tl_user_info *info);
+
+/* ---- Who holds what ------------------------------------------------------------------------ */
+
+/* tl_holding - a tensor that a client holds */
+typedef struct tl_holding {
+	size_t size;		    /* what the library has filled */
+	char name[TL_NAME_MAX + 1]; /* under which it was published */
+	uint64_t version;	    /* under that name */
+	uint64_t nbytes;	    /* bytes of the tensor */
+	uint64_t leases;	    /* how many the client has on it */
+	bool retired;		    /* the name means another tensor by now, or none */
+	unsigned char reserved[7];  /* 0 */
+} tl_holding;
+
+/*
+ * tl_list_holdings - visit all tensors that a client holds
+ *
+ * Calls @visit for each tensor on which the client with the id @client_id has a lease.
+ *
+ * Ownership: *holding is valid during the call of @visit only.
+ * Blocking: for one round trip for each tensor.
+ * Threads: any; @visit runs on the calling thread.
+ * Returns: as tl_list(), or
+ *	-ENOENT		the daemon has no client with that id
+ * Since: 0.1
+ */
+TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
+			    int (*visit)(const tl_holding *holding, void *context), void *context);
+
+/* ---- Disconnecting ------------------------------------------------------------------------- */
+
+/*
+ * tl_kick - disconnect a client
+ *
+ * Ends the connection of the client with the id @client_id, which tl_list_clients() tells. Its
+ * calls fail with -ECONNABORTED from then on: the library does not connect again before the client
+ * is closed. What it holds stays readable to it and ends as at any end of a connection. Root, the
+ * daemon's user and the client's own user may do this.
+ *
+ * Ownership: nothing is handed over.
+ * Blocking: for one round trip.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-ENOENT		no other client with that id is connected
+ *	-EACCES		the client is another user's
+ * Since: 0.2
+ */
+TL_API int tl_kick(tl_client *client, uint64_t client_id);
+
+/*
+ * tl_kick_user - disconnect all clients of a user
+ *
+ * Ends, as tl_kick() does, the connections that the user has when this is called, other than that
+ * of @client, and stores how many in *count.
+ *
+ * Ownership: nothing is handed over.
+ * Blocking: for one round trip for each of them.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-ENOENT		the user has no other client
+ *	-EACCES		it is another user
+ * Since: 0.2
+ */
+TL_API int tl_kick_user(tl_client *client, uint32_t uid, uint32_t *count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TENSORLEASE_ADMIN_H */

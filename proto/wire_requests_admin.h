@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests of administrators. See wire_messages.h for how this is written. */
+/* clang-format off */
+
+/*
+ * KICK ends the connection of one client: the first one, other than who asks, that @uid has with an
+ * id above @after and up to @until. Answer: KICKED, or DONE: there is none.
+ */
+STRUCT(wire_kick)
+	HEADER
+	FIELD(uint64_t, after, ANY)
+	FIELD(uint64_t, until, ANY)
+	FIELD(uint32_t, uid, ANY) /* UINT32_MAX: anybody's */
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_kick, 40)
+MESSAGE(KICK, 25, wire_kick, SERIAL)
+
+/*
+ * USERS asks for the user with the lowest uid from @from on that uses anything, or, with EXACT, for
+ * the user @from. Answer: USER, or DONE: there is none that this client may see.
+ */
+STRUCT(wire_users)
+	HEADER
+	FIELD(uint64_t, from, NUMBER(0, 1ULL << 32))
+	FIELD(uint32_t, flags, FLAGS(WIRE_USERS_EXACT, "EXACT"))
+	FIELD(uint32_t, reserved, ZERO)
+END(wire_users, 32)
+MESSAGE(USERS, 26, wire_users, SERIAL)
+/* clang-format on */

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a Tensor and a Draft have in common: the hold on their memory, the buffer protocol and
+ * DLPack. */
+#pragma once
+
+#include "core.h"
+
+/* ---- What keeps a tensor: shared by the Python object and all its views ---- */
+
+struct hold {
+	_Atomic size_t refs; /* one for the object, each buffer and each DLPack export */
+	DLManagedTensorVersioned *managed;
+	struct hold *base; /* of a view: whose bytes these are; `managed` keeps it. NULL: its own */
+	uint64_t nbytes;
+	intptr_t stream; /* on a GPU: the stream it was got for; TL_STREAM_DEFAULT: not named */
+	PyObject *stream_owner; /* the object that stream is of, which must not go before it; or
+				   NULL */
+	int pid; /* on a GPU: the owner, since CUDA does not survive fork(); else 0 */
+	Py_ssize_t byte_strides[]; /* for the buffer protocol; not for packed types */
+};
+
+/* Takes @managed over, even if it fails, which is NULL with an exception. */
+struct hold *hold_new(DLManagedTensorVersioned *managed);
+struct hold *hold_ref(struct hold *h);
+/* Needs no GIL; the last one calls the deleter. Returns NULL. */
+struct hold *hold_unref(struct hold *h);
+/* Needs the GIL, and gives it up while a slow unmapping runs. Returns NULL. */
+struct hold *hold_unref_py(struct hold *h);
+
+static inline bool hold_read_only(const struct hold *h)
+{
+	return h->managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY;
+}
+
+/* ---- Objects ---- */
+
+/*
+ * A Tensor and a Draft both start with this. `ordered` is the lease for __cuda_array_interface__:
+ * who asks for that keeps the address and the object, so it must live as long as the object.
+ */
+struct array {
+	PyObject_HEAD struct hold *hold; /* NULL: released */
+	struct hold *ordered;
+	bool unflagged; /* do not set DLPack's READ_ONLY flag */
+};
+
+/* Makes a Tensor of @managed, which it takes over even if it fails. */
+PyObject *tensor_from(DLManagedTensorVersioned *managed);
+/* The same of a hold, whose reference it takes over; NULL fails. */
+PyObject *tensor_over(struct hold *h);
+/* _share(): a Tensor that shares the hold of a Tensor or Draft. */
+PyObject *array_share(PyObject *self, PyObject *unused);
+/*
+ * array.c: getters and the buffer protocol of both. They return NULL with an exception if there is
+ * no hold.
+ */
+struct hold *array_hold(PyObject *self);
+void array_deinit(PyObject *self);
+PyObject *array_get_shape(PyObject *self, void *unused);
+PyObject *array_get_dtype(PyObject *self, void *unused);
+PyObject *array_get_dtype_tuple(PyObject *self, void *unused);
+PyObject *array_get_strides(PyObject *self, void *unused);
+PyObject *array_get_nbytes(PyObject *self, void *unused);
+PyObject *array_get_ndim(PyObject *self, void *unused);
+PyObject *array_get_size(PyObject *self, void *unused);
+PyObject *array_get_itemsize(PyObject *self, void *unused);
+PyObject *array_get_device(PyObject *self, void *unused);
+PyObject *array_get_read_only(PyObject *self, void *unused);
+PyObject *array_get_released(PyObject *self, void *unused);
+PyObject *array_get_address(PyObject *self, void *unused);
+PyObject *array_dlpack_device(PyObject *self, PyObject *unused);
+int array_get_buffer(PyObject *self, Py_buffer *view, int flags);
+void array_release_buffer(PyObject *self, Py_buffer *view);
+PyObject *shape_tuple(int ndim, const int64_t *shape);
+PyObject *dtype_text(DLDataType t);
+PyObject *device_text(DLDevice device);
+uint32_t element_bits(DLDataType t, uint64_t flags);
+/* Converts the element of a buffer or a typestr. Returns false if DLPack has none. */
+bool dtype_from_format(const char *format, Py_ssize_t itemsize, DLDataType *out);
+
+/* dlpack.c */
+/* _view((code, bits, lanes), shape): a Tensor over the same bytes as other elements. */
+PyObject *array_view(PyObject *self, PyObject *args);
+/* The hold that @managed keeps, if it is an export of ours, and so a view of its bytes; or NULL. */
+struct hold *dlpack_base(const DLManagedTensorVersioned *managed);
+/*
+ * Another lease on the tensor of @h, or on what it is a view of, in that mode and with the shape of
+ * @h. Returns 0, or a negative errno with the library's text. Gives the GIL up.
+ */
+int hold_remap(struct hold *h, enum tl_mode mode, DLManagedTensorVersioned **out);
+int dlpack_init(PyTypeObject *type); /* sets __dlpack_c_exchange_api__ */
+PyObject *tensor_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
+PyObject *draft_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Somebody else's array, to be read. */
+#pragma once
+
+#include "array.h"
+
+struct source {
+	DLTensor tensor; /* its shape and strides are the owner's, or in dims */
+	uint64_t flags;
+	PyObject *owner; /* keeps what the pointers need, or NULL */
+	struct hold *hold;
+	DLManagedTensor *legacy;
+	DLManagedTensorVersioned *versioned;
+	Py_buffer view;
+	bool has_view;
+	intptr_t stream; /* on a GPU: the one that waits for what writes the bytes */
+	int64_t dims[2 * TL_NDIM_MAX];
+};
+
+/*
+ * Returns 0, or -1 with an exception; source_end() ends it. @stream is the stream on a GPU that is
+ * to wait for what writes the array, or TL_STREAM_DEFAULT. NULL means that the array must be on the
+ * CPU.
+ */
+int source_begin(struct source *s, PyObject *array, const intptr_t *stream);
+static inline bool source_on_gpu(const struct source *s)
+{
+	return s->tensor.device.device_type == kDLCUDA;
+}
+/*
+ * Makes s->versioned own the array, so that it can be handed over. Returns 0, or -1 with an
+ * exception.
+ */
+int source_own(struct source *s);
+void source_end(struct source *s);

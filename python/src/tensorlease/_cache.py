@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is made once on a machine: Client.get_or_put(), load(once=True), and cached(), for what a function returns.
+
+Who computes a tensor has claimed its name, and the daemon passes the claim on if it ends without a tensor. A claim only
+saves work: where none can be had, the tensor is computed nevertheless.
+"""
+
+import errno
+import functools
+import hashlib
+import math
+import threading
+import time
+
+from ._errors import NoSpaceError, NotFoundError, TensorLostError, TimeoutError
+
+_TRIES = 5
+_PLAIN = (str, bytes, int, float, complex, bool, type(None))
+
+_mine = threading.local()  # .names: what this thread makes just now
+
+
+def _look(client, name, mode):
+    try:
+        return client.get(name, mode=mode)
+    except NotFoundError:
+        return None
+
+
+def _publish(client, name, make, mode, options):
+    array = make()
+    for _ in range(_TRIES):
+        client.put(name, array, **options)
+        tensor = _look(client, name, mode)
+        if tensor is not None:
+            return tensor
+    raise NoSpaceError(errno.ENOSPC, f"{name!r} went as soon as it was published: there is too little room for it")
+
+
+def _claim(client, name, end, timeout):
+    """Return whether the claim is ours; else the name is published."""
+    try:
+        mine = client._claim(name, max(0.0, end - time.monotonic()))
+    except NoSpaceError:  # this user has as many claims as it may
+        return True
+    if mine is None:
+        raise TimeoutError(errno.ETIMEDOUT, f"another client has not made {name!r} within {timeout:g} s")
+    return mine
+
+
+def get_or_put(client, name, make, mode, timeout, options):
+    """Client.get_or_put() has the words."""
+    names = _mine.__dict__.setdefault("names", set())
+    if name in names:
+        raise RuntimeError(f"make() asks for {name!r}, which it is to make")
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            tensor = _look(client, name, mode)
+            if tensor is not None:
+                return tensor
+            if not _claim(client, name, end, timeout):
+                continue  # it is there, or was
+        except TensorLostError:  # what is there is of no use, and nobody else needs a claim to replace it
+            pass
+        names.add(name)
+        try:
+            return _publish(client, name, make, mode, options)
+        finally:
+            names.discard(name)
+            client._unclaim(name)
+
+
+# ---- Files ----
+
+
+def _names_of(client, prefix):
+    return [prefix] if prefix in client else client.keys(prefix + "/")
+
+
+def load_once(client, prefix, load):
+    """Client.load() has the words. The claim is on a name that no file's tensor has, as these are not known yet."""
+    names = _names_of(client, prefix)
+    if names:
+        return names, {}
+    claim = prefix + "/.load"
+    _claim(client, claim, math.inf, math.inf)
+    try:
+        names = _names_of(client, prefix)
+        return (names, {}) if names else load()
+    finally:
+        client._unclaim(claim)
+
+
+# ---- Functions ----
+
+
+def _check_key(value, function):
+    if isinstance(value, tuple):
+        for one in value:
+            _check_key(one, function)
+    elif type(value) not in _PLAIN:
+        raise TypeError(
+            f"{function}() is cached for all processes by arguments that are numbers, texts, bytes, None or tuples of "
+            f"them, not {type(value)!r}: give cached() a key function"
+        )
+
+
+def _key_of(function, args, kwargs):
+    named = tuple(sorted(kwargs.items()))
+    _check_key((args, named), function)
+    return hashlib.sha256(repr((args, named)).encode()).hexdigest()[:32]
+
+
+_default = None
+_default_lock = threading.Lock()
+
+
+def _default_client():
+    global _default
+    with _default_lock:
+        if _default is None or _default.closed:
+            from ._client import connect
+
+            _default = connect()
+        return _default
+
+
+def cached(prefix, *, client=None, key=None, ttl=None, evictable=True, timeout=math.inf):
+    """Return a decorator that remembers, for all processes of this machine, the arrays that a function returns.
+
+    The first call with some arguments computes the array, once on the machine; every other one gets a read-only Tensor
+    over the same memory, as Client.get_or_put() does.
+    prefix: of the names, which are PREFIX and a hash of the arguments. Functions need prefixes of their own, and a new
+        one whenever they begin to return something else.
+    client: a Client. None: one that the first call connects, to the default address.
+    key: called with the arguments, it returns the rest of the name. None: the arguments must be numbers, texts, bytes,
+        None or tuples of them.
+    ttl, evictable, timeout: as for Client.get_or_put().
+    The function that is returned has cache_clear(), which deletes all tensors whose names start with prefix, for all
+    processes.
+    """
+
+    def clear():
+        user = client or _default_client()
+        for name in user.keys(prefix):
+            user.delete(name, missing_ok=True)
+
+    def decorate(function):
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            rest = _key_of(function.__qualname__, args, kwargs) if key is None else key(*args, **kwargs)
+            return (client or _default_client()).get_or_put(
+                prefix + rest, lambda: function(*args, **kwargs), ttl=ttl, evictable=evictable, timeout=timeout
+            )
+
+        call.cache_clear = clear
+        return call
+
+    return decorate

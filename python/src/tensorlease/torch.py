@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For programs with PyTorch: models whose weights all processes share, and datasets that are decoded once.
+
+Importing this module teaches torch.utils.data.default_collate() to take Tensors.
+"""
+
+import contextlib
+import functools
+import json
+import math
+import operator
+import os
+import struct
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from ._client import Client, connect
+from ._errors import InvalidError, NotFoundError
+from ._tensor import Tensor
+
+__all__ = ["CachedDataset", "load_model", "meta_weights"]
+
+
+def _collate(batch, **_):
+    return torch.stack([tensor.torch() for tensor in batch])
+
+
+default_collate_fn_map[Tensor] = _collate
+
+
+def _below(prefix):
+    """Return what the names below prefix start with."""
+    return prefix.removesuffix("/") + "/" if prefix else ""
+
+
+# ---- Models ----
+
+
+_RANDOM = (torch.Tensor.normal_, torch.Tensor.uniform_)
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out the initial values of tensors on "meta".
+
+    They have none, but PyTorch loads a compiler to find that out, which takes seconds.
+    """
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function in _RANDOM or getattr(function, "__module__", None) == "torch.nn.init":
+            tensor = args[0] if args else kwargs.get("tensor")
+            if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+                return tensor
+        return function(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def meta_weights():
+    """Within it modules are made with their parameters on the device "meta", and with all their buffers as usual.
+
+    load_model() then has nothing to replace that took memory or was filled at random. ``torch.device("meta")`` would
+    leave without values those buffers that a state_dict does not have, as the models of transformers have some. It is
+    for all threads of the process.
+    """
+    register = torch.nn.Module.register_parameter
+
+    def on_meta(module, name, parameter):
+        if parameter is not None and not parameter.is_meta:
+            parameter = torch.nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+        register(module, name, parameter)
+
+    torch.nn.Module.register_parameter = on_meta
+    try:
+        with _Unfilled():
+            yield
+    finally:
+        torch.nn.Module.register_parameter = register
+
+
+def _places(model):
+    """Yield (name, module, its own name for it, tensor, whether it is a parameter) for all that a state_dict has."""
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        dot = prefix + "." if prefix else ""
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                yield dot + name, module, name, parameter, True
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                yield dot + name, module, name, buffer, False
+
+
+def load_model(client, prefix, model, *, strict=True, timeout=None):
+    """Put the tensors below PREFIX/ into model, without a copy of its weights, and return it.
+
+    prefix: as it was given to Client.load(); a '/' at its end makes no difference.
+    model: a torch.nn.Module, best made within meta_weights(), so that its weights have no memory of their own.
+    strict: whether each parameter and each buffer of model.state_dict() must be there.
+    timeout: seconds to wait until there are tensors below PREFIX/. None: do not wait.
+    Parameters become shared memory, over copy-on-write mappings: writing to one gives this process pages of its own.
+    Buffers are copied, because modules write to theirs. Weights that are tied in the model stay tied, and it is enough
+    if the tensor of one of their names is there. Buffers that a state_dict does not have are left alone; on "meta" they
+    have no values, and it is an InvalidError if one is left there.
+    NotFoundError: a tensor is missing. InvalidError (a ValueError): one has another shape.
+    """
+    start = _below(prefix)
+    got = client.get_many(prefix=start, timeout=timeout)
+    wanted = model.state_dict(keep_vars=True)
+    groups = {}  # tied weights are one object under several names
+    for place in _places(model):
+        groups.setdefault(id(place[3]), []).append(place)
+    for places in groups.values():
+        names = [place[0] for place in places]
+        name = next((name for name in names if name in got), None)
+        if name is None:
+            if strict and any(name in wanted for name in names):
+                raise NotFoundError(2, f"there is no tensor {start}{names[0]} for the model")
+            continue
+        _, _, _, old, is_parameter = places[0]
+        tensor = got[name].torch()
+        if tensor.shape != old.shape:
+            raise InvalidError(22, f"{start}{name} has the shape {tuple(tensor.shape)}, the model's {tuple(old.shape)}")
+        if is_parameter:
+            tensor = torch.nn.Parameter(tensor, requires_grad=old.requires_grad and tensor.is_floating_point())
+        else:
+            tensor = tensor.clone()
+        for _, module, own, _, _ in places:
+            (module._parameters if is_parameter else module._buffers)[own] = tensor
+    left = [name for name, _, _, tensor, _ in _places(model) if tensor.is_meta]
+    if strict and left:
+        raise InvalidError(
+            22,
+            f"{left[0]} has no values: it is on the device meta, and no state_dict has it; make the model within "
+            "tensorlease.torch.meta_weights()",
+        )
+    return model
+
+
+# ---- Samples as one tensor of bytes ----
+
+_ALIGN = 64
+_LENGTH = struct.Struct("<Q")
+_COPIED = 1 << 20  # samples of at most so many bytes are copied, not mapped
+
+
+def _refuse(sample, instead):
+    kind = type(sample)
+    raise TypeError(f"a sample of {kind.__module__}.{kind.__qualname__} cannot be shared: {instead}")
+
+
+def _plain_tensor(sample):
+    """Return the same elements on the CPU, in order, without what bytes do not say."""
+    if type(sample) not in (torch.Tensor, torch.nn.Parameter):
+        _refuse(sample, "it would come back as a torch.Tensor; give sample.as_subclass(torch.Tensor), and wrap it again")
+    if sample.layout != torch.strided or sample.is_quantized:
+        _refuse(sample, "it is sparse or quantized; to_dense() and dequantize() make tensors that can be")
+    return sample.detach().resolve_conj().resolve_neg().cpu().contiguous()
+
+
+def _describe_array(sample, arrays):
+    import numpy
+
+    dtype = sample.dtype
+    named = dtype.type.__module__ == "ml_dtypes"  # the others say by dtype.str what they are
+    if isinstance(sample, numpy.ma.MaskedArray) or dtype.hasobject or (dtype.kind == "V" and not named):
+        _refuse(sample, f"its elements are masked, or not numbers and texts, but {dtype}; give the fields one by one")
+    array = numpy.ascontiguousarray(sample).reshape(-1)
+    arrays.append(torch.from_numpy(array.view("uint8") if array.nbytes else numpy.empty(0, "uint8")))
+    kind = "scalar" if isinstance(sample, numpy.generic) else "numpy"
+    return {kind: [dtype.name if named else dtype.str, list(sample.shape)]}
+
+
+def _describe(sample, arrays):
+    """Return a description of the sample for JSON, and append what has bytes to arrays."""
+    if isinstance(sample, Tensor):
+        sample = sample.torch()
+    if isinstance(sample, torch.Tensor):
+        arrays.append(_plain_tensor(sample))
+        return {"torch": [str(sample.dtype).removeprefix("torch."), list(sample.shape)]}
+    if sample is None or type(sample) in (bool, int, float, str):
+        return {"": sample}
+    if hasattr(sample, "__array_interface__") and hasattr(sample, "dtype"):
+        return _describe_array(sample, arrays)
+    if type(sample) in (bytes, bytearray):
+        arrays.append(torch.frombuffer(bytearray(sample), dtype=torch.uint8) if sample else torch.empty(0))
+        return {type(sample).__name__: len(sample)}
+    if type(sample) in (list, tuple):
+        return {type(sample).__name__: [_describe(one, arrays) for one in sample]}
+    if type(sample) is dict:
+        return {"dict": [[_describe_key(key), _describe(one, arrays)] for key, one in sample.items()]}
+    _refuse(sample, "make it of tensors, arrays, numbers, texts, bytes, lists, tuples and dicts, in the dataset")
+
+
+def _describe_key(key):
+    if key is None or type(key) in (bool, int, float, str):
+        return key
+    _refuse(key, "keys of a dict are texts and numbers")
+
+
+def _encode(sample):
+    arrays = []
+    text = json.dumps(_describe(sample, arrays)).encode()
+    parts, at = [_LENGTH.pack(len(text)), text], _LENGTH.size + len(text)
+    for array in arrays:
+        parts.append(bytes(-at % _ALIGN))
+        data = bytes(array.reshape(-1).view(torch.uint8).numpy()) if array.numel() else b""
+        parts.append(data)
+        at += len(parts[-2]) + len(data)
+    return b"".join(parts)
+
+
+def _numpy_dtype(word):
+    import numpy
+
+    if word[0] in "<>|=":
+        return numpy.dtype(word)
+    import ml_dtypes
+
+    return numpy.dtype(getattr(ml_dtypes, word))
+
+
+_loads = functools.lru_cache(maxsize=4096)(json.loads)  # many samples are alike; what it returns is only read
+
+
+class _Reader:
+    """Makes samples of bytes that are this process's own, so that tensors may be written to.
+
+    A small sample is copied: that takes less time than a mapping of its own, whose pages come one fault after the
+    other. Each call of torch takes as long as the copy of some KiB, so there are as few as can be.
+    """
+
+    def __init__(self, tensor):
+        if tensor.nbytes <= _COPIED:
+            self.data = bytearray(tensor.bytes())
+        else:
+            self.data = memoryview(tensor.torch().numpy())
+        (size,) = _LENGTH.unpack_from(self.data)
+        self.at = _LENGTH.size + size
+        self.described = _loads(str(self.data[_LENGTH.size : self.at], "utf-8"))
+
+    def take(self, nbytes):
+        """Return where the next nbytes begin."""
+        start = self.at + -self.at % _ALIGN
+        self.at = start + nbytes
+        return start
+
+    def read(self, what):
+        ((kind, value),) = what.items()
+        if kind == "torch":
+            dtype, count = getattr(torch, value[0]), math.prod(value[1])
+            start = self.take(count * dtype.itemsize)
+            if not count:
+                return torch.empty(value[1], dtype=dtype)
+            return torch.frombuffer(self.data, dtype=dtype, count=count, offset=start).view(value[1])
+        if kind in ("numpy", "scalar"):
+            import numpy
+
+            dtype, count = _numpy_dtype(value[0]), math.prod(value[1])
+            start = self.take(count * dtype.itemsize)
+            array = numpy.frombuffer(self.data, "uint8", count * dtype.itemsize, start).view(dtype).reshape(value[1])
+            return array if kind == "numpy" else array[()]
+        if kind in ("bytes", "bytearray"):
+            start = self.take(value)
+            return (bytes if kind == "bytes" else bytearray)(self.data[start : start + value])
+        if kind == "dict":
+            return {key: self.read(one) for key, one in value}
+        if kind in ("list", "tuple"):
+            return (list if kind == "list" else tuple)(self.read(one) for one in value)
+        return value
+
+
+class CachedDataset(Dataset):
+    """A map-style dataset whose samples are made once on the machine and shared by all workers of all programs.
+
+    dataset: any dataset with a length and items that are tensors, arrays, numbers, texts, bytes, or lists, tuples and
+        dicts of these. What it does at random is done once too: augment what comes out of this.
+    client: a Client, or None for one that each process connects when it needs it, to the default address.
+    prefix: of the names, PREFIX/INDEX. Another one is needed as soon as the dataset returns something else.
+    evictable: whether samples may go when the daemon needs room; then they are made anew.
+    ttl: seconds after which a sample goes, and is made anew. None: they stay until clear(), also when all programs have
+        ended, and a daemon that was started for them stays too.
+    Tensors and arrays of a sample may be written to, and nobody else sees it: those of more than 1 MiB lie in the
+    shared memory, over a copy-on-write mapping, and smaller ones are copied, which is faster. Only samples of this user
+    are taken.
+    """
+
+    def __init__(self, dataset, client=None, prefix="dataset", *, evictable=True, ttl=None):
+        if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            raise TypeError(f"the samples of {type(dataset)!r} have no indexes: a dataset needs __getitem__ and __len__")
+        if client is not None and not isinstance(client, Client):
+            raise TypeError(f"client must be a Client or None, not {type(client)!r}")
+        self.dataset, self.client, self.evictable, self.ttl = dataset, client, evictable, ttl
+        self.prefix = prefix.removesuffix("/")
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def _connected(self):
+        if self.client is None:
+            self.client = connect()
+        return self.client
+
+    def clear(self):
+        """Delete the samples, for all programs. They are made anew when somebody asks for them."""
+        client, start = self._connected(), _below(self.prefix)
+        for name in client.keys(start):
+            if name[len(start) :].isdecimal():
+                client.delete(name, missing_ok=True)
+
+    def __getitem__(self, index):
+        try:
+            index = operator.index(index)
+        except TypeError:
+            raise TypeError(f"the index of a sample must be an int, not {type(index)!r}") from None
+        size = len(self.dataset)
+        if not -size <= index < size:
+            raise IndexError(f"sample {index} of {size}")
+        index %= size
+        tensor = self._connected().get_or_put(
+            f"{_below(self.prefix)}{index}",
+            lambda: _encode(self.dataset[index]),
+            evictable=self.evictable,
+            ttl=self.ttl,
+        )
+        if tensor.uid not in (os.getuid(), 0):
+            raise PermissionError(f"{tensor.name} belongs to uid {tensor.uid}: choose another prefix")
+        reader = _Reader(tensor)
+        return reader.read(reader.described)

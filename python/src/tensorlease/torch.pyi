@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+from torch import nn
+from torch.utils.data import Dataset
+
+from . import Client
+
+__all__ = ["CachedDataset", "load_model", "meta_weights"]
+
+_Model = TypeVar("_Model", bound=nn.Module)
+
+class _MapStyle(Protocol):
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+def meta_weights() -> AbstractContextManager[None]: ...
+def load_model(
+    client: Client, prefix: str, model: _Model, *, strict: bool = True, timeout: float | None = None
+) -> _Model: ...
+
+class CachedDataset(Dataset[Any]):
+    dataset: _MapStyle
+    client: Client | None
+    prefix: str
+    evictable: bool
+    ttl: float | None
+    def __init__(
+        self,
+        dataset: _MapStyle,
+        client: Client | None = None,
+        prefix: str = "dataset",
+        *,
+        evictable: bool = True,
+        ttl: float | None = None,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def clear(self) -> None: ...
+    def __getitem__(self, index: int) -> Any: ...

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""get_or_put() and cached(): what is computed once on the machine."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import close_during, eventually, is_interrupted, run_python
+from limits import limit
+
+import tensorlease
+
+
+def never():
+    raise AssertionError("it is there already")
+
+
+def test_the_first_one_makes_it(client):
+    made = []
+
+    def make():
+        made.append(1)
+        return np.arange(10)
+
+    tensor = client.get_or_put("cache/a", make, metadata=b"m")
+    assert tensor.read_only and tensor.tolist() == list(range(10)) and tensor.metadata == b"m"
+    assert client.stat("cache/a").evictable
+    assert client.get_or_put("cache/a", never)._address == tensor._address and made == [1]
+    assert not client.get_or_put("cache/a", never, mode="c").read_only
+    client.delete("cache/a")
+    assert client.get_or_put("cache/a", make, evictable=False, ttl=1000).version == 2 and made == [1, 1]
+    info = client.stat("cache/a")
+    assert not info.evictable and info.ttl > 0
+
+
+def test_threads_wait_for_the_one_that_makes_it(client):
+    calls, tensors, begun = [], [], threading.Event()
+
+    def make():
+        calls.append(1)
+        begun.wait(limit(60))
+        return np.full(1000, 7)
+
+    threads = [
+        threading.Thread(target=lambda: tensors.append(client.get_or_put("cache/threads", make))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: calls)
+    begun.set()
+    for thread in threads:
+        thread.join()
+    assert calls == [1] and len({t._address for t in tensors}) == 1 and len(tensors) == 8
+
+
+def work(address, folder, n, results):
+    def make():
+        with open(f"{folder}/made", "a") as made:
+            made.write("x")
+        time.sleep(0.05)
+        return np.full(1000, os.getpid())
+
+    with tensorlease.connect(address, autostart=False) as client:
+        results.put(int(client.get_or_put(f"cache/processes/{n}", make)[0]))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_wait_for_the_one_that_makes_it(address, method, tmp_path):
+    context = multiprocessing.get_context(method)
+    results = context.Queue()
+    processes = [context.Process(target=work, args=(address, tmp_path, method, results)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    assert len({results.get(timeout=limit(60)) for _ in processes}) == 1
+    for process in processes:
+        process.join()
+    assert (tmp_path / "made").read_text() == "x"
+
+
+def test_another_takes_over_if_the_maker_raises(client):
+    begun, failed = threading.Event(), []
+
+    def fails():
+        begun.set()
+        time.sleep(0.05)
+        raise KeyError("no picture")
+
+    def other():
+        with pytest.raises(KeyError):
+            client.get_or_put("cache/fails", fails)
+        failed.append(1)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    begun.wait(limit(60))
+    assert client.get_or_put("cache/fails", lambda: np.arange(3)).tolist() == [0, 1, 2]
+    thread.join()
+    assert failed == [1]
+
+
+def test_another_takes_over_if_the_maker_is_killed(client):
+    told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            client.get_or_put("cache/killed", lambda: os.write(told[1], b"x") and time.sleep(1000))
+        finally:
+            os._exit(1)
+    os.read(told[0], 1)
+    with pytest.raises(tensorlease.TimeoutError, match="another client"):
+        client.get_or_put("cache/killed", never, timeout=0.1)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert client.get_or_put("cache/killed", lambda: np.arange(3)).version == 1
+    for end in told:
+        os.close(end)
+
+
+def test_a_child_that_the_maker_leaves_does_not_keep_the_claim(client):
+    told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+
+        def make():
+            if os.fork() == 0:  # it goes on after its parent
+                os.read(told[0], 1)
+                os._exit(0)
+            os._exit(0)
+
+        client.get_or_put("cache/left", make)
+    os.waitpid(pid, 0)
+    assert client.get_or_put("cache/left", lambda: np.arange(3), timeout=limit(60)).version == 1
+    os.write(told[1], b"x")
+    for end in told:
+        os.close(end)
+
+
+def test_make_may_not_ask_for_what_it_makes(client):
+    def make():
+        return client.get_or_put("cache/itself", make)
+
+    with pytest.raises(RuntimeError, match="cache/itself"):
+        client.get_or_put("cache/itself", make)
+    assert client.get_or_put("cache/outer", lambda: client.get_or_put("cache/inner", lambda: np.ones(2))).shape == (2,)
+
+
+def test_cached_functions(client):
+    calls = []
+
+    @tensorlease.cached("cache/f/", client=client)
+    def squares(n, *, power=2):
+        "Squares."
+        calls.append((n, power))
+        return np.arange(n) ** power
+
+    assert squares(4).tolist() == [0, 1, 4, 9] and squares(4).tolist() == [0, 1, 4, 9]
+    assert squares(4, power=3).tolist() == [0, 1, 8, 27] and squares.__doc__ == "Squares."
+    assert calls == [(4, 2), (4, 3)]
+    with pytest.raises(TypeError, match="key"):
+        squares([4])
+
+    @tensorlease.cached("cache/g/", client=client, key=lambda path: path.replace("/", "_"))
+    def picture(path):
+        return np.zeros(3)
+
+    picture("a/b.png")
+    assert "cache/g/a_b.png" in client
+
+
+def test_a_cached_function_forgets_for_all(client):
+    calls = []
+
+    @tensorlease.cached("cache/clear/", client=client)
+    def squares(n):
+        calls.append(n)
+        return np.arange(n) ** 2
+
+    assert squares(3).tolist() == squares(3).tolist() and calls == [3]
+    squares.cache_clear()
+    assert client.keys("cache/clear/") == [] and squares(3).tolist() == [0, 1, 4] and calls == [3, 3]
+    assert squares.__wrapped__(2).tolist() == [0, 1]
+
+
+def test_cached_functions_of_other_processes(address):
+    code = (
+        "import numpy, os, tensorlease\n"
+        "@tensorlease.cached('cache/other/')\n"
+        "def pid(n): return numpy.full(n, os.getpid())\n"
+        "print(int(pid(3)[0]))\n"
+    )
+    assert run_python(code).stdout == run_python(code).stdout
+
+
+def test_close_and_signals_end_the_wait(client, observer):
+    begun, over = threading.Event(), threading.Event()
+    maker = threading.Thread(
+        target=lambda: observer.get_or_put("cache/wait", lambda: begun.set() or over.wait(limit(60)) and np.ones(2))
+    )
+    maker.start()
+    begun.wait(limit(60))
+    assert is_interrupted("client.get_or_put('cache/wait', dict)")
+    assert close_during(client, lambda: client.get_or_put("cache/wait", never)) == [
+        "the client was closed during a get_or_put"
+    ]
+    over.set()
+    maker.join()

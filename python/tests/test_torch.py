@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tensorlease.torch: models that share their weights, and datasets that are decoded once."""
+
+import ast
+import inspect
+
+import numpy as np
+import pytest
+from conftest import PACKAGE, once_asleep
+from limits import limit
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import tensorlease
+import tensorlease.torch as shared
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, 16)
+        self.norm = torch.nn.BatchNorm1d(16)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(3))
+        self.head = torch.nn.Linear(16, 50, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x):
+        x = self.norm(self.embedding(x))
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.head(x)
+
+
+def publish(client, prefix, *, without=()):
+    model = Net().eval()
+    state = {name: tensor for name, tensor in model.state_dict().items() if name not in without}
+    client.put_many(state, prefix=prefix + "/")
+    return model
+
+
+@pytest.mark.parametrize("without", [(), ("head.weight",), ("embedding.weight",)])
+def test_a_model_on_meta_takes_shared_weights(client, without):
+    prefix = f"torch/model/{len(without) and without[0]}"
+    model = publish(client, prefix, without=without)
+    with torch.device("meta"):
+        other = Net()
+    assert shared.load_model(client, prefix, other) is other
+    batch = torch.arange(20)
+    assert torch.equal(model(batch), other.eval()(batch))
+    assert other.head.weight is other.embedding.weight and other.head.weight.requires_grad
+    other.train()(batch)  # writes to the buffers of the norm
+    with torch.no_grad():
+        other.layers[0].weight += 1
+    again = shared.load_model(client, prefix, Net()).eval()
+    assert torch.equal(model(batch), again(batch))
+
+
+def tiny_model(kind):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    if kind == "llama":
+        config = transformers.LlamaConfig(
+            vocab_size=300, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4
+        )
+        return transformers, config, transformers.LlamaForCausalLM
+    config = transformers.GPT2Config(vocab_size=300, n_positions=64, n_embd=64, n_layer=2, n_head=4)
+    return transformers, config, transformers.GPT2LMHeadModel
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_models_of_transformers(client, tmp_path, kind):
+    transformers, config, build = tiny_model(kind)
+    model = build(config).eval()
+    model.save_pretrained(tmp_path)
+    client.load(f"torch/{kind}", tmp_path / "model.safetensors")
+    with shared.meta_weights():
+        other = build(config).eval()
+    assert all(p.is_meta for p in other.parameters())
+    shared.load_model(client, f"torch/{kind}", other)
+    batch = torch.arange(20).reshape(1, -1)
+    with torch.no_grad():
+        expected = model(batch).logits
+        assert torch.equal(other(batch).logits, expected)
+    tied = other.get_input_embeddings().weight is other.get_output_embeddings().weight
+    assert tied == (model.get_input_embeddings().weight is model.get_output_embeddings().weight)
+    for buffer in other.buffers():
+        buffer.add_(1)  # its own
+    again = build(config).eval()
+    assert not any(p.is_meta for p in again.parameters())
+    shared.load_model(client, f"torch/{kind}", again)
+    with torch.no_grad():
+        assert torch.equal(again(batch).logits, expected)
+
+
+def test_what_is_missing_or_of_another_shape_is_named(client):
+    publish(client, "torch/part", without=("layers.1.bias",))
+    with pytest.raises(tensorlease.NotFoundError, match="torch/part/layers.1.bias"):
+        shared.load_model(client, "torch/part", Net())
+    shared.load_model(client, "torch/part", Net(), strict=False)
+    client.put("torch/part/layers.1.bias", np.zeros(3, "float32"))
+    with pytest.raises(tensorlease.InvalidError, match="layers.1.bias"):
+        shared.load_model(client, "torch/part", Net())
+    with pytest.raises(tensorlease.NotFoundError):
+        shared.load_model(client, "torch/none", Net())
+
+
+def test_a_model_is_waited_for(client):
+    with pytest.raises(tensorlease.TimeoutError, match="torch/later"):
+        shared.load_model(client, "torch/later", Net(), timeout=0.01)
+    weights = Net().state_dict()
+    thread = once_asleep(lambda: client.put_many(weights, prefix="torch/later/"))
+    model = shared.load_model(client, "torch/later/", Net(), timeout=limit(60))
+    thread.join()
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in weights.items())
+
+
+def test_tensors_are_collated(client):
+    client.put("torch/a", np.arange(3))
+    tensors = [client.get("torch/a") for _ in range(2)]
+    assert default_collate(tensors).tolist() == [[0, 1, 2]] * 2
+    assert default_collate([{"x": t} for t in tensors])["x"].shape == (2, 3)
+
+
+class Pictures(Dataset):
+    def __init__(self, log):
+        self.log = log
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        with open(self.log, "a") as log:
+            log.write(f"{index}\n")
+        picture = torch.full((3, 8, 8), index, dtype=torch.uint8)
+        return {"picture": picture, "box": np.arange(4.0) + index, "label": index, "name": f"p{index}"}
+
+
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (1, "spawn"), (1, "forkserver")])
+def test_samples_are_made_once(client, tmp_path, workers, method):
+    log = tmp_path / "log"
+    dataset = shared.CachedDataset(Pictures(log), prefix=f"torch/{workers}/{method}")
+    for _ in range(2):
+        loader = DataLoader(dataset, batch_size=4, num_workers=workers, multiprocessing_context=method)
+        batches = list(loader)
+        assert torch.cat([b["label"] for b in batches]).tolist() == list(range(12))
+        for batch in batches:
+            assert (batch["picture"] == batch["label"].reshape(-1, 1, 1, 1)).all()
+            assert (batch["box"] == torch.arange(4.0) + batch["label"].reshape(-1, 1)).all()
+        assert batches[1]["name"] == ["p4", "p5", "p6", "p7"]
+    assert sorted(map(int, log.read_text().split())) == list(range(12))
+
+
+def test_samples_come_back_as_they_were(client):
+    samples = [
+        (torch.randn(3, 4).T, [np.arange(5, dtype=">i2"), np.zeros((0, 3)), np.float32(2)], None, True, 1.5, "ä", b"\0x"),
+        torch.tensor(7, dtype=torch.bfloat16),
+        {"a": (), "b": torch.empty(0, 2), "c": b""},
+    ]
+    cached = shared.CachedDataset(samples, client, "torch/kinds")
+    for _ in range(2):
+        first, second, third = (cached[n] for n in (0, 1, -1))
+        assert torch.equal(first[0], samples[0][0]) and (first[1][0] == samples[0][1][0]).all()
+        assert first[1][0].dtype == ">i2" and first[1][1].shape == (0, 3) and first[1][2] == 2
+        assert first[2:] == samples[0][2:] and type(first[3]) is bool and torch.equal(second, samples[1])
+        assert third["a"] == () and third["b"].shape == (0, 2) and third["c"] == b""
+        first[0].fill_(5)  # nobody else sees it
+    with pytest.raises(IndexError):
+        cached[3]
+    with pytest.raises(TypeError, match="cannot be shared"):
+        shared.CachedDataset([object()], client, "torch/odd")[0]
+
+
+def test_samples_of_any_numbers_come_back_as_they_were(client):
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    client.put("torch/inner", np.arange(3))
+    samples = [
+        np.arange(4).astype(ml_dtypes.bfloat16),
+        np.arange(4).astype(ml_dtypes.int4),
+        np.int64(3),
+        np.array(["a", "bc"]),
+        {1: torch.ones(2), "b": bytearray(b"x"), None: 2},
+        torch.ones(2, dtype=torch.complex64).mul(1j).conj(),
+        torch.ones(2, requires_grad=True),
+        torch.ones(4).to(torch.float8_e4m3fn),
+        client.get("torch/inner"),
+    ]
+    cached = shared.CachedDataset(samples, client, "torch/numbers")
+    for n in range(4):
+        assert cached[n].dtype == samples[n].dtype and type(cached[n]) is type(samples[n]) and (cached[n] == samples[n]).all()
+    assert cached[4].keys() == samples[4].keys() and cached[4]["b"] == b"x" and type(cached[4]["b"]) is bytearray
+    assert torch.equal(cached[5], torch.ones(2) * -1j) and torch.equal(cached[6], torch.ones(2))
+    assert torch.equal(cached[7].float(), torch.ones(4)) and cached[8].tolist() == [0, 1, 2]
+
+
+class Odd(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("sample", "text"),
+    [
+        (np.ma.array([1, 2], mask=[0, 1]), "its elements are masked"),
+        (np.array([None]), "object"),
+        (np.zeros(2, [("a", "i4")]), "one by one"),
+        (torch.eye(2).to_sparse(), "to_dense"),
+        (torch.ones(2).as_subclass(Odd), "as_subclass"),
+        ({(1, 2): 3}, "keys of a dict"),
+        ({1, 2}, "builtins.set"),
+    ],
+)
+def test_what_would_come_back_as_something_else_is_refused(client, sample, text):
+    with pytest.raises(TypeError, match=f"cannot be shared.*{text}|{text} cannot be shared"):
+        shared.CachedDataset([sample], client, "torch/refused")[0]
+
+
+def test_what_is_no_dataset_is_refused_at_once(client):
+    with pytest.raises(TypeError, match="client must be"):
+        shared.CachedDataset([1], "a prefix")
+    with pytest.raises(TypeError, match="have no indexes"):
+        shared.CachedDataset(iter([1]), client)
+    cached = shared.CachedDataset([1, 2], client, "torch/index/")
+    assert cached[torch.tensor(1)] == cached[np.int8(1)] == 2 and "torch/index/1" in client
+    with pytest.raises(TypeError, match="must be an int"):
+        cached[0:1]
+
+
+def test_samples_can_be_cleared_and_expire(client):
+    made = []
+
+    class Counted(list):
+        def __getitem__(self, index):
+            made.append(index)
+            return super().__getitem__(index)
+
+    client.put("torch/clear/x", b"no sample")
+    cached = shared.CachedDataset(Counted([5, 6]), client, "torch/clear", ttl=1000)
+    assert [cached[0], cached[1], cached[0]] == [5, 6, 5] and made == [0, 1]
+    assert 0 < client.stat("torch/clear/0").ttl <= 1000
+    cached.clear()
+    assert client.keys("torch/clear/") == ["torch/clear/x"] and cached[0] == 5 and made == [0, 1, 0]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_use_the_client_that_was_given(client, tmp_path, method):
+    log = tmp_path / "log"
+    dataset = shared.CachedDataset(Pictures(log), client, f"torch/given/{method}")
+    for _ in range(2):
+        loader = DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context=method)
+        assert torch.cat([b["label"] for b in loader]).tolist() == list(range(12))
+    assert sorted(map(int, log.read_text().split())) == list(range(12))
+
+
+def test_samples_lie_in_shared_memory(client):
+    cached = shared.CachedDataset([torch.arange(1 << 20)], client, "torch/large")
+    first, second = cached[0], cached[0]
+    assert torch.equal(first, second) and first.data_ptr() != second.data_ptr()
+    assert first.data_ptr() % 64 == 0
+
+
+def test_weights_on_meta_are_not_filled():
+    """PyTorch would load a compiler to find out that there is nothing to fill."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Asked(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            asked.add(function.overloadpacket.__name__)
+            return function(*args, **(kwargs or {}))
+
+    asked = set()
+    with Asked(), shared.meta_weights():
+        model = torch.nn.Sequential(torch.nn.Embedding(10, 10), torch.nn.Linear(10, 10), torch.nn.LayerNorm(10))
+        model[0].weight.data.normal_()
+        filled = torch.nn.init.ones_(torch.empty(3)).uniform_(2, 3)
+    assert all(p.is_meta for p in model.parameters()) and (filled >= 2).all()
+    assert "normal_" not in asked and "fill_" in asked
+
+
+def test_the_stub_has_the_parameters_of_the_module():
+    tree = ast.parse((PACKAGE / "torch.pyi").read_text())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    (init,) = [node for node in classes["CachedDataset"].body if getattr(node, "name", "") == "__init__"]
+    assert set(shared.__all__) <= set(classes) | set(functions)
+    for node, there in ((functions["load_model"], shared.load_model), (init, shared.CachedDataset.__init__)):
+        stub = [argument.arg for argument in node.args.args + node.args.kwonlyargs]
+        assert stub == list(inspect.signature(there).parameters)

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Claims: one makes a tensor, and the others wait for it or for the next claim. */
+#include "tests/client/common.h"
+
+enum { THREADS = 8, CLIENTS = 24 };
+
+static const tl_claim_options forever = { .size = sizeof(forever), .timeout_ns = -1 };
+
+TEST(the_first_has_it_until_the_name_is_published)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *a = td_connect(&d), *b = td_connect(&d);
+
+	must_be(tl_claim(a, "c", NULL), 0);
+	must_be(tl_claim(b, "c", NULL), -EBUSY);
+	must_be(tl_claim(a, "c", NULL), -EBUSY); /* as another thread of it would be told */
+	must_be(tl_claim(b, "other", NULL), 0);
+	put_bytes(a, "c", 1, 10);
+	must_be(tl_claim(b, "c", NULL), -EEXIST);
+	must_be(tl_claim(a, "c", NULL), -EEXIST);
+	must_be(tl_unclaim(a, "c"), 0); /* there is none any more */
+	must_be(tl_delete(a, "c"), 0);
+	must_be(tl_claim(b, "c", NULL), 0);
+	must_be(tl_claim(a, "c", NULL), -EBUSY);
+	must_be(tl_unclaim(b, "c"), 0);
+	td_settle(&d);
+	must_be(tl_claim(a, "c", NULL), 0);
+	tl_close(a);
+	tl_close(b);
+}
+
+struct asker {
+	pthread_t thread;
+	tl_client *client;
+	const char *name;
+	_Atomic int result; /* 1: none yet */
+};
+
+static void *ask(void *arg)
+{
+	struct asker *a = arg;
+
+	atomic_store(&a->result, tl_claim(a->client, a->name, &forever));
+	return NULL;
+}
+
+static void asker_start(struct asker *a, tl_client *client, const char *name)
+{
+	a->client = client;
+	a->name = name;
+	atomic_store(&a->result, 1);
+	must_be(pthread_create(&a->thread, NULL, ask, a), 0);
+}
+
+static int asker_end(struct asker *a)
+{
+	must_be(pthread_join(a->thread, NULL), 0);
+	return atomic_load(&a->result);
+}
+
+static uint64_t waits_of_me(tl_client *client)
+{
+	tl_user_info info = { .size = sizeof(info) };
+
+	must_be(tl_get_user(client, geteuid(), &info), 0);
+	return info.shares[TL_SHARE_WAITS].used;
+}
+
+TEST(all_who_wait_are_told_that_it_is_published)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *other = td_connect(&d);
+	struct asker askers[THREADS];
+
+	must_be(tl_claim(client, "c", NULL), 0);
+	for (unsigned i = 0; i < THREADS; i++)
+		asker_start(&askers[i], i % 2 ? client : other, "c");
+	eventually(waits_of_me(client) == 1 + THREADS);
+	for (unsigned i = 0; i < THREADS; i++)
+		must_be(atomic_load(&askers[i].result), 1);
+	put_bytes(other, "c", 1, 10); /* anybody may */
+	for (unsigned i = 0; i < THREADS; i++)
+		must_be(asker_end(&askers[i]), -EEXIST);
+	must_be(waits_of_me(client), 0);
+	tl_close(client);
+	tl_close(other);
+}
+
+TEST(time_runs_out_and_the_place_in_the_queue_is_given_back)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *a = td_connect(&d), *b = td_connect(&d);
+	tl_claim_options soon = { .size = sizeof(soon), .timeout_ns = 20 * MS };
+	int64_t start = now_ns();
+
+	must_be(tl_claim(a, "c", NULL), 0);
+	must_be(tl_claim(b, "c", &soon), -ETIMEDOUT);
+	must(now_ns() - start >= 20 * MS);
+	must_be(tl_unclaim(a, "c"), 0);
+	td_settle(&d);
+	must_be(waits_of_me(a), 0);
+	must_be(tl_claim(a, "c", NULL), 0);
+	tl_close(a);
+	tl_close(b);
+}
+
+static int claim_and_wait(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = td_connect(d);
+
+	(void)arg;
+	must_be(tl_claim(client, "c", NULL), 0);
+	pause_at(1);
+	tl_close(client);
+	return 0;
+}
+
+TEST(who_dies_gives_it_to_the_one_who_has_waited_longest)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct test_child c = child_start_ready(&d, claim_and_wait, NULL);
+	tl_client *a = td_connect(&d), *b = td_connect(&d);
+	struct asker first, second;
+
+	asker_start(&first, a, "c");
+	eventually(waits_of_me(a) == 2);
+	asker_start(&second, b, "c");
+	eventually(waits_of_me(a) == 3);
+	child_kill(&c);
+	must_be(asker_end(&first), 0);
+	must_be(atomic_load(&second.result), 1);
+	tl_close(a); /* as tl_unclaim() does */
+	must_be(asker_end(&second), 0);
+	must_be(waits_of_me(b), 1);
+	tl_close(b);
+}
+
+static int try_in_a_child(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = arg;
+
+	(void)d;
+	must_be(tl_claim(client, "c", NULL), -EBUSY);
+	must_be(tl_unclaim(client, "c"), 0); /* it is not the child's */
+	must_be(tl_claim(client, "c", NULL), -EBUSY);
+	tl_close(client);
+	return 0;
+}
+
+TEST(a_forked_child_does_not_have_its_parents_claims)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	struct test_child c;
+
+	must_be(tl_claim(client, "c", NULL), 0);
+	c = child_start(&d, try_in_a_child, client);
+	child_must_succeed(&c);
+	must_be(tl_claim(client, "c", NULL), -EBUSY);
+	tl_close(client);
+}
+
+static int get_in_line_in_a_child(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = arg;
+	tl_claim_options soon = { .size = sizeof(soon), .timeout_ns = SECOND / 50 };
+
+	(void)d;
+	must_be(tl_claim(client, "c", &soon), -ETIMEDOUT);
+	tl_close(client);
+	return 0;
+}
+
+/* The child's thread has a client in which others of the parent were waiting. */
+TEST(a_fork_while_threads_wait_for_a_claim_disturbs_neither)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *owner = td_connect(&d), *client = td_connect(&d);
+	struct asker askers[THREADS];
+	struct test_child c;
+
+	must_be(tl_claim(owner, "c", NULL), 0);
+	for (unsigned i = 0; i < THREADS; i++)
+		asker_start(&askers[i], client, "c");
+	eventually(waits_of_me(owner) == 1 + THREADS);
+	for (unsigned i = 0; i < 4; i++) {
+		c = child_start(&d, get_in_line_in_a_child, client);
+		child_must_succeed(&c);
+	}
+	must_be(waits_of_me(owner), 1 + THREADS);
+	must_be(tl_unclaim(owner, "c"), 0);
+	eventually(waits_of_me(owner) == THREADS); /* one has it, the others wait on */
+	put_bytes(owner, "c", 1, 10);
+	for (unsigned i = 0, got = 0; i < THREADS; i++) {
+		int r = asker_end(&askers[i]);
+
+		got += r == 0;
+		must(got <= 1 && (r == 0 || r == -EEXIST));
+	}
+	tl_close(owner);
+	tl_close(client);
+}
+
+/* Each asks until the name is there; who has the claim counts, and publishes or gives up. */
+struct worker {
+	struct asker asker;
+	_Atomic unsigned *makers, *now;
+	unsigned number;
+};
+
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+	int r;
+
+	while ((r = tl_claim(w->asker.client, "c", &forever)) == 0) {
+		must_be(atomic_fetch_add(w->now, 1), 0); /* nobody else is at it */
+		atomic_fetch_add(w->makers, 1);
+		atomic_fetch_sub(w->now, 1);
+		if (atomic_load(w->makers) < CLIENTS / 2)
+			must_be(tl_unclaim(w->asker.client, "c"), 0);
+		else
+			put_bytes(w->asker.client, "c", 1, 10);
+	}
+	atomic_store(&w->asker.result, r);
+	return NULL;
+}
+
+TEST(one_at_a_time_makes_it_until_one_has)
+{
+	cleanup_td struct test_daemon d = td_start();
+	_Atomic unsigned makers = 0, now = 0;
+	struct worker workers[CLIENTS];
+
+	for (unsigned i = 0; i < CLIENTS; i++) {
+		workers[i] = (struct worker){ .makers = &makers, .now = &now, .number = i };
+		workers[i].asker.client = td_connect(&d);
+		must_be(pthread_create(&workers[i].asker.thread, NULL, work, &workers[i]), 0);
+	}
+	for (unsigned i = 0; i < CLIENTS; i++)
+		must_be(asker_end(&workers[i].asker), -EEXIST);
+	must_be(atomic_load(&makers), CLIENTS / 2);
+	must_be(waits_of_me(workers[0].asker.client), 0);
+	for (unsigned i = 0; i < CLIENTS; i++)
+		tl_close(workers[i].asker.client);
+}
+
+TEST(there_are_no_more_than_a_client_may_have)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	char name[16];
+
+	for (unsigned i = 0; i < 256; i++) {
+		snprintf(name, sizeof(name), "c/%u", i);
+		must_be(tl_claim(client, name, NULL), 0);
+	}
+	must_be(tl_claim(client, "one/more", NULL), -ENOSPC);
+	must(strstr(tl_last_error(), "256"));
+	must_be(tl_unclaim(client, "c/7"), 0);
+	must_be(tl_claim(client, "one/more", NULL), 0);
+	must_be(tl_claim(client, "no//name", NULL), -EINVAL);
+	must_be(tl_claim(client, NULL, NULL), -EINVAL);
+	must_be(tl_unclaim(NULL, "c"), -EINVAL);
+	tl_close(client);
+}
+
+int main(void)
+{
+	return suite_run();
+}

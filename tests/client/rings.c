@@ -1,0 +1,717 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rings: names that are published again and again without the daemon; nobody sees a difference. */
+#include "proto/ring_layout.h"
+#include "tests/client/common.h"
+#include "tests/harness/child.h"
+
+enum { SIZE = 4096 };
+
+/* As put_bytes(), by somebody who wants a ring. */
+static uint64_t put_ring(tl_client *client, const char *name, int value)
+{
+	const tl_put_options o = { .size = sizeof(o), .ring = TL_RING_AUTO };
+	unsigned char data[SIZE];
+	int64_t shape[1] = { SIZE };
+	DLTensor t = bytes_tensor(data, shape);
+	uint64_t version = 0;
+
+	memset(data, value, SIZE);
+	must_be(tl_put(client, name, &t, &o, &version), 0);
+	return version;
+}
+
+static uint32_t rings(tl_client *client)
+{
+	tl_status status = { .size = sizeof(status) };
+	tl_info info = { .size = sizeof(info) };
+
+	must_be(tl_get_status(client, &status), 0);
+	if (status.rings == 1 && !tl_stat(client, "r", &info) && info.ring)
+		must_be(status.ring_slots, info.ring);
+	return status.rings;
+}
+
+/* Publishes until the name has a ring; the version is returned. */
+static uint64_t begin(tl_client *client, const char *name)
+{
+	uint64_t version = 0;
+
+	for (int i = 0; i < 3; i++)
+		version = put_ring(client, name, 1);
+	must_be(rings(client), 1);
+	return version;
+}
+
+static bool has(tl_client *client, const char *name, int value, uint64_t version)
+{
+	DLManagedTensorVersioned *t = get(client, name);
+	tl_info info = { .size = sizeof(info) };
+	bool all = all_bytes(t, value, SIZE);
+
+	must_be(tl_tensor_info(t, &info), 0);
+	drop(t);
+	must_be(info.version, version);
+	must_be(tl_stat(client, name, &info), 0);
+	must_be(info.version, version);
+	return all;
+}
+
+static uint64_t commits(tl_client *client)
+{
+	tl_status status = { .size = sizeof(status) };
+
+	must_be(tl_get_status(client, &status), 0);
+	return status.commits;
+}
+
+TEST(a_ring_begins_by_itself_and_nobody_sees_a_difference)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
+	uint64_t version = begin(producer, "r");
+
+	must_be(version, 3);
+	must(has(consumer, "r", 1, 3));
+	for (int i = 0; i < 1000; i++) {
+		must_be(put_ring(producer, "r", i % 256), 4 + i);
+		must(has(consumer, "r", i % 256, (uint64_t)(4 + i)));
+		must(has(producer, "r", i % 256, (uint64_t)(4 + i)));
+	}
+	must_be(rings(producer), 1);
+	must(commits(producer) > 900); /* the daemon hears of them later */
+	tl_close(producer);
+	td_settle(&d);
+	must_be(rings(consumer), 0);
+	must(has(consumer, "r", 999 % 256, 1003));
+	tl_close(consumer);
+}
+
+TEST(what_is_held_stays_as_it_was)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
+	DLManagedTensorVersioned *held[200];
+
+	begin(producer, "r");
+	for (int i = 0; i < 200; i++) {
+		put_ring(producer, "r", i);
+		held[i] = get(consumer, "r");
+	}
+	for (int i = 0; i < 200; i++) {
+		tl_info info = { .size = sizeof(info) };
+
+		must(all_bytes(held[i], i, SIZE));
+		must_be(tl_tensor_info(held[i], &info), 0);
+		must_be(info.version, 4 + i);
+		drop(held[i]);
+	}
+	tl_close(producer);
+	tl_close(consumer);
+}
+
+TEST(a_version_is_deleted_and_no_later_one)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *other = td_connect(&d);
+	uint64_t version = put_bytes(producer, "a", 1, 5000);
+
+	must_be(tl_delete_version(other, "a", version + 1), -ESTALE);
+	must(strstr(tl_last_error(), "'a' was not deleted: it means another version than 2"));
+	put_bytes(producer, "a", 2, 5000);
+	must_be(tl_delete_version(other, "a", version), -ESTALE);
+	must_be(tl_delete_version(other, "a", 0), -EINVAL);
+	must_be(tl_delete_version(other, "b", 1), -ENOENT);
+	must_be(tl_delete_version(other, "a", version + 1), 0);
+	must_be(tl_delete_version(other, "a", version + 1), -ENOENT);
+
+	begin(producer, "r");
+	version = put_ring(producer, "r", 4); /* without the daemon */
+	must_be(tl_delete_version(other, "r", version - 1), -ESTALE);
+	must(has(other, "r", 4, version));
+	must_be(rings(other), 1);
+	must_be(tl_delete_version(other, "r", version), 0);
+	must_be(rings(other), 0);
+	must_be(put_ring(producer, "r", 5), version + 1);
+	tl_close(producer);
+	tl_close(other);
+}
+
+TEST(others_end_it_and_it_begins_again)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *other = td_connect(&d);
+	const char *name = "r";
+	unsigned char data[SIZE] = { 7 };
+	int64_t shape[1] = { SIZE };
+	DLTensor t = bytes_tensor(data, shape);
+	const DLTensor *sources[1] = { &t };
+	DLManagedTensorVersioned *held;
+
+	must_be(begin(producer, name), 3);
+	must_be(put_ring(producer, name, 2), 4);
+	must_be(put_bytes(other, name, 3, SIZE), 5); /* a commit */
+	must_be(rings(other), 0);
+	must(has(producer, name, 3, 5));
+	must_be(put_ring(producer, name, 4), 6);
+	must(has(other, name, 4, 6));
+
+	for (int i = 7; !rings(other); i++) /* a delete */
+		must_be(put_ring(producer, name, 5), i);
+	put_ring(producer, name, 6);
+	must_be(tl_delete(other, name), 0);
+	must_be(tl_get(other, name, NULL, &held), -ENOENT);
+	must_be(rings(other), 0);
+	put_ring(producer, name, 7);
+	held = get(other, name);
+	must(all_bytes(held, 7, SIZE));
+	drop(held);
+
+	while (!rings(other)) /* a group */
+		put_ring(producer, name, 5);
+	put_ring(producer, name, 6);
+	must_be(tl_put_many(other, &name, sources, 1, NULL), 0);
+	must_be(rings(other), 0);
+	held = get(producer, name);
+	must_be(*(unsigned char *)held->dl_tensor.data, 7);
+	drop(held);
+	tl_close(producer);
+	tl_close(other);
+}
+
+TEST(drafts_of_a_ring_are_drafts)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *other = td_connect(&d);
+	int64_t n = SIZE;
+	tl_spec spec = {
+		.size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8, .ring = TL_RING_AUTO
+	};
+	unsigned char metadata[100] = "much";
+	tl_draft *a, *b, *c;
+	uint64_t version;
+	tl_info info = { .size = sizeof(info) };
+
+	begin(producer, "r");
+	must_be(tl_create(producer, "r", &spec, &a), 0);
+	must_be(tl_create(producer, "r", &spec, &b), 0);
+	must_be(tl_create(producer, "r", &spec, &c), 0);
+	memset(tl_draft_tensor(a)->data, 11, SIZE);
+	memset(tl_draft_tensor(b)->data, 12, SIZE);
+	memset(tl_draft_tensor(c)->data, 13, SIZE);
+	tl_abort(b);
+	must_be(tl_draft_set_metadata(a, "few", 3), 0);
+	must_be(tl_commit(a, &version), 0);
+	must_be(version, 4);
+	must(has(other, "r", 11, 4));
+	must_be(tl_stat(other, "r", &info), 0);
+	must_be(info.metadata_size, 3);
+	must(!memcmp(info.metadata, "few", 3));
+
+	/* it ends while a draft is being written, whose commit comes later */
+	put_bytes(other, "r", 14, SIZE);
+	must_be(rings(other), 0);
+	must_be(tl_commit(c, &version), 0);
+	must_be(version, 6);
+	must(has(other, "r", 13, 6));
+
+	while (!rings(other))
+		put_ring(producer, "r", 15);
+	must_be(tl_create(producer, "r", &spec, &a), 0);
+	memset(tl_draft_tensor(a)->data, 16, SIZE);
+	must_be(tl_draft_set_metadata(a, metadata, sizeof(metadata)), 0);
+	must_be(tl_commit(a, &version), 0);
+	must(has(other, "r", 16, version));
+	must_be(tl_stat(other, "r", &info), 0);
+	must_be(info.metadata_size, sizeof(metadata));
+	tl_close(producer);
+	tl_close(other);
+}
+
+struct waiter {
+	tl_client *client;
+	uint64_t versions, last;
+	bool many;
+};
+
+static void *wait_for_all(void *arg)
+{
+	struct waiter *w = arg;
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND };
+	tl_info info = { .size = sizeof(info) };
+	DLManagedTensorVersioned *t;
+	tl_wait_item item = { .name = "r" };
+	size_t which;
+
+	while (w->last < w->versions) {
+		item.newer_than = o.newer_than = w->last;
+		if (w->many)
+			must_be(tl_wait_many(w->client, &item, 1, NULL, 0, WAIT_S * SECOND, &which),
+				0);
+		must_be(tl_get(w->client, "r", &o, &t), 0);
+		must_be(tl_tensor_info(t, &info), 0);
+		must(info.version > w->last);
+		w->last = info.version;
+		must(all_bytes(t, (int)(info.version % 256), SIZE));
+		drop(t);
+	}
+	return NULL;
+}
+
+/* Rings that begin and end meanwhile too. */
+TEST(waiters_see_the_last_version)
+{
+	enum { WAITERS = 4, VERSIONS = 3000 };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *other = td_connect(&d);
+	struct waiter waiters[WAITERS];
+	pthread_t threads[WAITERS];
+
+	for (int i = 0; i < WAITERS; i++) {
+		waiters[i] = (struct waiter){ .client = td_connect(&d),
+					      .versions = VERSIONS,
+					      .many = i % 2 };
+		must_be(pthread_create(&threads[i], NULL, wait_for_all, &waiters[i]), 0);
+	}
+	for (int v = 1; v <= VERSIONS; v++)
+		must_be(v % 500 == 499 ? put_bytes(other, "r", v % 256, SIZE)
+				       : put_ring(producer, "r", v % 256),
+			v);
+	for (int i = 0; i < WAITERS; i++) {
+		pthread_join(threads[i], NULL);
+		must_be(waiters[i].last, VERSIONS);
+		tl_close(waiters[i].client);
+	}
+	tl_close(producer);
+	tl_close(other);
+}
+
+/* ---- what goes wrong ---- */
+
+/* The page of the only ring that this process publishes to: the one page of a memfd mapped
+ * writable.
+ */
+static struct ring_page *own_page(void)
+{
+	unsigned long start, end;
+	void *found = NULL;
+	char line[512];
+	FILE *f = fopen("/proc/self/maps", "re");
+
+	must(f);
+	while (fgets(line, sizeof(line), f))
+		if (strstr(line, "memfd:tensorlease ") && strstr(line, " rw-s ") &&
+		    sscanf(line, "%lx-%lx", &start, &end) == 2 && end - start == RING_PAGE_SIZE)
+			found = (void *)start;
+	fclose(f);
+	must(found);
+	return found;
+}
+
+TEST(a_producer_that_lies_is_named)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
+	DLManagedTensorVersioned *t;
+	struct ring_page *page;
+	uint64_t words[] = {
+		ring_word(1, 127),	    ring_word(1 << 30, 1), UINT64_MAX, ring_word(1, 1), 2,
+		ring_word(7, 3) | RING_DEAD
+	};
+	tl_info info = { .size = sizeof(info) };
+	char text[40];
+	int r;
+
+	put_bytes(consumer, "other", 9, SIZE);
+	begin(producer, "r");
+	put_ring(producer, "r", 2);
+	must(has(consumer, "r", 2, 4));
+	page = own_page();
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		atomic_store(&page->word, words[i]);
+		r = tl_get(consumer, "r", NULL, &t);
+		if (!r) { /* any of its own rows is as good as another */
+			drop(t);
+			continue;
+		}
+		must_be(r, -EPROTO);
+		snprintf(text, sizeof(text), "process %d of user", (int)getpid());
+		must(strstr(tl_last_error(), text) && strstr(tl_last_error(), "'r'"));
+		must_be(tl_stat(consumer, "r", &info), -EPROTO);
+	}
+	for (int i = 0; i < RING_SLOTS_MAX; i++) /* another name's tensor */
+		page->entries[i].slot = 0;
+	must_be(tl_get(consumer, "r", NULL, &t), -EPROTO);
+	must(has(consumer, "other", 9, 1));
+	must_be(rings(consumer), 1);
+	put_bytes(consumer, "r", 5, SIZE); /* which repairs it */
+	must(has(consumer, "r", 5, 5));
+	tl_close(producer);
+	must(has(consumer, "r", 5, 5));
+	tl_close(consumer);
+}
+
+TEST(versions_of_a_liar_go_up_and_stay_below_the_end)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
+	struct ring_page *page;
+
+	begin(producer, "r");
+	put_ring(producer, "r", 2);
+	page = own_page();
+	for (int i = 0; i < RING_SLOTS_MAX; i++) {
+		page->entries[i].version = UINT64_MAX;
+		page->entries[i].meta_len = 60000;
+		page->entries[i].committed_ns = UINT64_MAX;
+	}
+	tl_close(producer);
+	td_settle(&d);
+	must(has(consumer, "r", 2, 4));
+	must_be(put_bytes(consumer, "r", 3, SIZE), 5);
+	tl_close(consumer);
+}
+
+_Noreturn static int publish_for_ever(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = td_connect(d);
+
+	(void)arg;
+	for (int i = 0;; i++) {
+		put_ring(client, "r", i % 256);
+		if (i == 100)
+			parent_tell(1);
+	}
+}
+
+TEST(a_killed_producer_leaves_its_last_tensor)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *consumer = td_connect(&d);
+	uint64_t last = 0;
+
+	for (int round = 0; round < 20; round++) {
+		struct test_child c = child_start(&d, publish_for_ever, NULL);
+		tl_info info = { .size = sizeof(info) };
+		DLManagedTensorVersioned *t;
+
+		child_await(&c);
+		for (int i = 0; i < 50 * round; i++) {
+			t = get(consumer, "r");
+			must_be(tl_tensor_info(t, &info), 0);
+			must(info.version >= last);
+			last = info.version;
+			must(all_bytes(t, *(unsigned char *)t->dl_tensor.data, SIZE));
+			drop(t);
+		}
+		child_kill(&c);
+		eventually(rings(consumer) == 0);
+		t = get(consumer, "r");
+		must_be(tl_tensor_info(t, &info), 0);
+		must(info.version >= last);
+		must(all_bytes(t, *(unsigned char *)t->dl_tensor.data, SIZE));
+		drop(t);
+		last = put_bytes(consumer, "r", 1, SIZE);
+		must(last > info.version);
+	}
+	td_settle(&d);
+	must_be(td_status(&d).tensors, 1);
+	must_be(td_status(&d).retired, 0);
+	must_be(td_status(&d).clients, 1);
+	tl_close(consumer);
+}
+
+TEST(a_daemon_that_is_killed_takes_its_rings_along)
+{
+	struct test_daemon first = td_start();
+	cleanup_td struct test_daemon second = { .pid = 0 };
+	tl_client *producer = td_connect(&first), *consumer = td_connect(&first);
+
+	begin(producer, "r");
+	must_be(put_ring(producer, "r", 2), 4);
+	must(has(consumer, "r", 2, 4));
+	td_kill(&first);
+	must_be(put_ring(producer, "r", 3), 5); /* as long as it has slots */
+	must(has(consumer, "r", 3, 5));
+	second = td_start(.socket = first.socket);
+	must(second.pid != first.pid);
+	must_be(put_ring(producer, "r", 4), 1);
+	must(has(consumer, "r", 4, 1));
+	begin(producer, "s");
+	tl_close(producer);
+	tl_close(consumer);
+}
+
+static int try_ring(tl_client *client, const char *name)
+{
+	const tl_put_options o = { .size = sizeof(o) };
+	unsigned char data[SIZE] = { 0 };
+	int64_t shape[1] = { SIZE };
+	DLTensor t = bytes_tensor(data, shape);
+
+	return tl_put(client, name, &t, &o, NULL);
+}
+
+/* Who publishes fast sends a message soon; who is slow looks each second. */
+TEST(a_producer_notices_that_the_daemon_was_killed)
+{
+	struct test_daemon d = td_start(.no_keeper = "it is to stay dead");
+	cleanup_td struct test_daemon next = { .pid = 0 };
+	tl_client *fast = td_connect(&d), *slow = td_connect(&d);
+	int after = 0;
+
+	begin(fast, "r");
+	for (int i = 0; i < 3; i++)
+		put_ring(slow, "s", i);
+	must_be(rings(fast), 2);
+	td_kill(&d);
+	while (!try_ring(fast, "r"))
+		after++;
+	must(after <= TL_RING_MAX / 2);
+	must_be(try_ring(fast, "r"), -ENOTCONN);
+	eventually(try_ring(slow, "s") == -ENOTCONN);
+	next = td_start(.socket = d.socket);
+	must(next.pid != d.pid);
+	must_be(put_ring(fast, "r", 1), 1);
+	must_be(put_ring(slow, "s", 1), 1);
+	tl_close(fast);
+	tl_close(slow);
+}
+
+/* Kills the daemon proper, which has a keeper, and waits until another one serves @c. */
+static void kill_proper(tl_client *c)
+{
+	tl_status s = { .size = sizeof(s) };
+	pid_t pid;
+
+	must_be(tl_get_status(c, &s), 0);
+	pid = (pid_t)s.daemon_pid;
+	must_be(kill(pid, SIGKILL), 0);
+	do
+		must_be(tl_get_status(c, &s), 0);
+	while ((pid_t)s.daemon_pid == pid);
+}
+
+static const char *const with_keeper[] = { "--keeper", "yes", NULL };
+
+TEST(a_ring_goes_on_when_another_daemon_takes_over)
+{
+	cleanup_td struct test_daemon d = td_start(.extra = with_keeper, .want_ready = true);
+	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
+	DLManagedTensorVersioned *held;
+	uint64_t version = begin(producer, "r"), many;
+
+	must_be(put_ring(producer, "r", 2), ++version);
+	held = get(consumer, "r");
+	for (int round = 1; round < 4; round++) {
+		kill_proper(consumer);
+		must_be(rings(consumer), 1);
+		must(has(consumer, "r", round == 1 ? 2 : 0, version));
+		many = commits(consumer);
+		for (int i = 199; i >= 0; i--) {
+			must_be(put_ring(producer, "r", i), ++version);
+			must(has(consumer, "r", i, version));
+		}
+		must_be(rings(consumer), 1);
+		must(commits(consumer) > many);
+	}
+	must(all_bytes(held, 2, SIZE));
+	drop(held);
+	tl_close(producer);
+	eventually(rings(consumer) == 0);
+	must(has(consumer, "r", 0, version));
+	kill_proper(consumer);
+	must(has(consumer, "r", 0, version));
+	must_be(put_bytes(consumer, "r", 1, SIZE), version + 1);
+	td_settle(&d);
+	must_be(td_status(&d).tensors, 1);
+	must_be(td_status(&d).retired, 0);
+	tl_close(consumer);
+}
+
+TEST(what_is_published_while_no_daemon_is_there_is_not_lost)
+{
+	cleanup_td struct test_daemon d = td_start(.extra = with_keeper, .want_ready = true);
+	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
+	uint64_t version = begin(producer, "r");
+	tl_status s = { .size = sizeof(s) };
+
+	for (int i = 0; i < 2 * RING_SLOTS_MAX; i++) { /* until the consumer has mapped it all */
+		must_be(put_ring(producer, "r", i), ++version);
+		must(has(consumer, "r", i, version));
+	}
+	must_be(tl_get_status(consumer, &s), 0);
+	td_freeze(&d); /* so that nobody starts another one */
+	must_be(kill((pid_t)s.daemon_pid, SIGKILL), 0);
+	for (int i = 0; i < 20; i++) {
+		must_be(put_ring(producer, "r", i), ++version);
+		must(has(consumer, "r", i, version));
+	}
+	td_thaw(&d);
+	must_be(rings(consumer), 1);
+	must(has(consumer, "r", 19, version));
+	for (int i = 0; i < 100; i++)
+		must_be(put_ring(producer, "r", i), ++version);
+	must_be(rings(consumer), 1);
+	must(has(consumer, "r", 99, version));
+	tl_close(producer);
+	tl_close(consumer);
+}
+
+TEST(room_that_others_want_comes_from_rings)
+{
+	SKIP_UNLESS(
+		!test_on_memfds(),
+		"sealed memory stays charged until its producer, which does nothing, lets go of it");
+	cleanup_td struct test_daemon d = td_start(.capacity = 2 * MIB);
+	tl_client *producer = td_connect(&d), *other = td_connect(&d);
+
+	begin(producer, "r");
+	must_be(put_bytes(other, "large", 1, (size_t)(2 * MIB - 128 * KIB)), 1);
+	must_be(rings(other), 0);
+	must(has(other, "r", 1, 3));
+	put_ring(producer, "r", 2);
+	tl_close(producer);
+	tl_close(other);
+}
+
+TEST(rings_stay_the_parents)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d);
+	pid_t child;
+
+	begin(producer, "r");
+	put_ring(producer, "r", 2);
+	child = fork();
+	if (!child) { /* it has a connection of its own, which ends the ring */
+		must_be(put_ring(producer, "r", 3), 5);
+		tl_close(producer);
+		_exit(0);
+	}
+	must_be(waitpid(child, NULL, 0), child);
+	must(has(producer, "r", 3, 5));
+	must_be(put_ring(producer, "r", 4), 6);
+	must(has(producer, "r", 4, 6));
+	tl_close(producer);
+}
+
+/* Addresses that are kept for nothing. */
+static int reserved(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	char line[512];
+	int n = 0;
+
+	must(f);
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, " ---p ") != NULL;
+	fclose(f);
+	return n;
+}
+
+static int reserved_in_a_child(void)
+{
+	pid_t child = fork();
+	int status;
+
+	must(child >= 0);
+	if (!child)
+		_exit(reserved());
+	must_be(waitpid(child, &status, 0), child);
+	must(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+TEST(a_child_keeps_no_addresses_of_its_parents_ring)
+{
+	cleanup_td struct test_daemon d = { 0 };
+	tl_client *producer;
+	int before;
+
+	SKIP_UNLESS(!SANITIZED, "a sanitizer's allocator keeps addresses of its own");
+	d = td_start();
+	producer = td_connect(&d);
+	put_bytes(producer, "other", 1, SIZE);
+	before = reserved_in_a_child();
+	begin(producer, "r");
+	put_ring(producer, "r", 2);
+	must_be(reserved_in_a_child(), before);
+	tl_close(producer);
+}
+
+/* Who holds all slots of a ring makes its producer wait once, and then the ring is deeper. */
+TEST(a_ring_whose_slots_are_held_grows)
+{
+	enum { HELD = 40, LARGE = 300000 };
+	cleanup_td struct test_daemon d = td_start(.capacity = 256 * MIB);
+	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
+	const tl_put_options o = { .size = sizeof(o), .ring = TL_RING_AUTO };
+	DLManagedTensorVersioned *held[HELD];
+	static unsigned char data[LARGE];
+	int64_t shape = LARGE;
+	DLTensor t = bytes_tensor(data, &shape);
+	tl_info info = { .size = sizeof(info) };
+	uint64_t version;
+
+	for (int i = 0; i < HELD; i++) {
+		memset(data, i, LARGE);
+		must_be(tl_put(producer, "r", &t, &o, &version), 0);
+		must_be(version, i + 1);
+		held[i] = get(consumer, "r");
+		must_be(rings(consumer), i >= 2);
+	}
+	must_be(tl_stat(consumer, "r", &info), 0);
+	must(info.ring >= 16);
+	for (int i = 0; i < HELD; i++) {
+		must(all_bytes(held[i], i, LARGE));
+		drop(held[i]);
+	}
+	td_settle(&d);
+	must_be(td_status(&d).retired, 0);
+	must_be(td_status(&d).tensors, 1);
+	tl_close(producer);
+	tl_close(consumer);
+}
+
+/* How many names another client can publish besides one that is published again and again. */
+static int how_many_fit(uint32_t ring, uint64_t capacity, unsigned max_tensors, size_t size)
+{
+	cleanup_td struct test_daemon d = td_start(.capacity = capacity, .max_tensors = max_tensors,
+						   .storage = "shm");
+	const tl_put_options o = { .size = sizeof(o), .ring = ring },
+			     alone = { .size = sizeof(alone), .ring = TL_RING_NONE };
+	tl_client *producer = td_connect(&d), *other = td_connect(&d);
+	unsigned char *data = calloc(1, size);
+	int64_t shape[1] = { (int64_t)size };
+	DLTensor t = bytes_tensor(data, shape);
+	char name[16];
+	int n = 0, r;
+
+	must(data);
+	for (int i = 0; i < 8; i++)
+		must_be(tl_put(producer, "r", &t, &o, &(uint64_t){ 0 }), 0);
+	must_be(rings(other), ring == TL_RING_AUTO);
+	do {
+		snprintf(name, sizeof(name), "n%d", n);
+		r = tl_put(other, name, &t, &alone, &(uint64_t){ 0 });
+		n += !r;
+	} while (!r);
+	must(r == -ENOSPC || r == -EDQUOT);
+	must_be(rings(other), 0);
+	free(data);
+	tl_close(producer);
+	tl_close(other);
+	return n;
+}
+
+TEST(a_ring_costs_nobody_room)
+{
+	must(how_many_fit(TL_RING_AUTO, 0, 256, 100) >= how_many_fit(TL_RING_NONE, 0, 256, 100));
+	must(how_many_fit(TL_RING_AUTO, 16 * MIB, 0, 300000) >=
+	     how_many_fit(TL_RING_NONE, 16 * MIB, 0, 300000));
+}
+
+int main(void)
+{
+	return suite_run();
+}

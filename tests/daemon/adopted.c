@@ -1,0 +1,589 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connections live through the death of the daemon: nobody sees an error. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "daemon/store/account.h"
+#include "tests/daemon/adopted_common.h"
+#include "tests/harness/child.h"
+#include "tests/harness/harness.h"
+#include "tests/harness/process.h"
+#include "tests/harness/raw.h"
+
+static const char *const with_keeper[] = { "--keeper", "yes", "--warm-time", "0", NULL };
+
+enum { KILLS = 4 };
+
+static struct test_daemon start(void)
+{
+	return td_start(.extra = with_keeper, .want_ready = true);
+}
+
+static uint64_t id_of(tl_client *c);
+
+static int first_id(const tl_client_info *info, void *context)
+{
+	if (info->pid == (uint32_t)getpid() && !*(uint64_t *)context)
+		*(uint64_t *)context = info->id;
+	return 0;
+}
+
+static uint64_t id_of(tl_client *c)
+{
+	uint64_t id = 0;
+
+	must_be(tl_list_clients(c, first_id, &id), 0);
+	return id;
+}
+
+/* ---- one client ---- */
+
+TEST(a_connection_is_the_same_after_the_death_of_the_daemon)
+{
+	struct test_daemon d = start();
+	DLManagedTensorVersioned *held;
+	tl_client *c = td_connect(&d);
+	uint64_t version, id = id_of(c);
+
+	must_be(put(c, "a", 1, BYTES, NULL), 0);
+	must_be(put(c, "a", 2, BYTES, &version), 0);
+	must_be(tl_get(c, "a", NULL, &held), 0);
+	for (int i = 0; i < KILLS; i++) {
+		kill_proper(c);
+		must_be(tl_delete_version(c, "a", 1), -ESTALE);
+		must_be(id_of(c), id);
+		must_be(value_of(held), 2);
+		must_be(put(c, "a", (uint8_t)(10 + i), BYTES, &version), 0);
+		must_be(version, 3 + i);
+		must_be(get_value(c, "a"), 10 + i);
+		must_be(put(c, "small", (uint8_t)i, SMALL, &version), 0);
+		must_be(version, 1 + i);
+		must_be(get_value(c, "small"), i);
+	}
+	must_be(value_of(held), 2);
+	held->deleter(held);
+	must_be(tl_delete(c, "a"), 0);
+	must_be(tl_delete_version(c, "small", version), 0);
+	tl_close(c);
+	td_must_be_empty(&d);
+	td_stop(&d);
+}
+
+TEST(a_draft_is_written_and_committed_after_the_death_of_the_daemon)
+{
+	struct test_daemon d = start();
+	tl_client *c = td_connect(&d);
+	int64_t n = BYTES;
+	uint64_t version;
+
+	for (int i = 0; i < KILLS; i++) {
+		tl_spec spec = { .size = sizeof(spec),
+				 .dtype = { .code = kDLUInt, .bits = 8, .lanes = 1 },
+				 .ndim = 1,
+				 .shape = &n,
+				 .device = { .device_type = kDLCPU } };
+		tl_draft *draft;
+
+		must_be(tl_create(c, "a", &spec, &draft), 0);
+		memset(tl_draft_tensor(draft)->data, i, BYTES / 2);
+		kill_proper(c);
+		memset(tl_draft_tensor(draft)->data, i, BYTES);
+		must_be(tl_commit(draft, &version), 0);
+		must_be(version, i + 1);
+		must_be(get_value(c, "a"), i);
+	}
+	must_be(tl_delete(c, "a"), 0);
+	tl_close(c);
+	td_must_be_empty(&d);
+	td_stop(&d);
+}
+
+/* Fits into 1 MiB beside one tensor of BYTES, and not beside two. */
+enum { MOST = 650000 };
+
+static int create(tl_client *c, const char *name, int64_t n, tl_draft **draft)
+{
+	tl_spec spec = { .size = sizeof(spec),
+			 .dtype = { .code = kDLUInt, .bits = 8, .lanes = 1 },
+			 .ndim = 1,
+			 .shape = &n,
+			 .device = { .device_type = kDLCPU } };
+
+	return tl_create(c, name, &spec, draft);
+}
+
+/* The drafts that a ring begins with count in no ledger. A prefetched one of the dead daemon comes
+ * back. */
+TEST(who_has_begun_a_ring_gives_back_what_a_dead_daemon_granted)
+{
+	const char *const extra[] = { "--keeper",   "yes",  "--warm-time", "0",
+				      "--capacity", "1MiB", NULL };
+	struct test_daemon d = td_start(.extra = extra, .want_ready = true);
+	tl_client *c = td_connect(&d), *other = td_connect(&d);
+	tl_put_options ring = { .size = sizeof(ring), .ring = 4 };
+	uint8_t bytes[SMALL] = { 1 };
+	int64_t n = SMALL;
+	DLTensor t = tensor_of(bytes, &n);
+	uint64_t version;
+	tl_draft *draft;
+
+	must_be(tl_put(c, "ring", &t, &ring, &version), 0);
+	must_be(put(c, "a", 1, BYTES, &version), 0);
+	must_be(put(c, "a", 2, BYTES, &version), 0); /* a draft is prefetched */
+	kill_proper(c);
+	must_be(put(c, "b", 3, SMALL, &version), 0); /* it hears of the next daemon */
+	must_be(create(other, "x", MOST, &draft), 0);
+	tl_abort(draft);
+	tl_close(c);
+	tl_close(other);
+	td_stop(&d);
+}
+
+/* Its last commit is in the socket, and nobody calls the library again. */
+TEST(a_commit_that_nobody_waits_for_is_published_by_the_next_daemon)
+{
+	struct test_daemon d = start();
+	tl_client *c = td_connect(&d), *other = td_connect(&d);
+	pid_t pid = proper(c);
+	DLManagedTensorVersioned *t;
+
+	must_be(put(c, "a", 1, SMALL, NULL), 0);
+	must_be(put(c, "a", 2, SMALL, NULL), 0); /* a draft is prefetched */
+	must_be(get_value(other, "a"), get_value(other, "a"));
+	must_be(kill(pid, SIGSTOP), 0);
+	must_be(put(c, "a", 3, SMALL, NULL), 0);
+	must_be(kill(pid, SIGKILL), 0);
+	eventually(!tl_get(other, "a", NULL, &t) && (t->deleter(t), true) &&
+		   get_value(other, "a") == 3);
+	tl_close(c);
+	tl_close(other);
+	td_stop(&d);
+}
+
+struct claimant {
+	pthread_t thread;
+	tl_client *client;
+	_Atomic int result; /* 1: none yet */
+};
+
+static void *claim_and_wait(void *context)
+{
+	const tl_claim_options forever = { .size = sizeof(forever), .timeout_ns = -1 };
+	struct claimant *c = context;
+
+	atomic_store(&c->result, tl_claim(c->client, "a", &forever));
+	return NULL;
+}
+
+/* Claims, and who waits for one. */
+static uint64_t waits(const struct test_daemon *d)
+{
+	struct wire_users users = { .from = geteuid(), .flags = WIRE_USERS_EXACT };
+	struct raw rc = rc_open(d);
+	struct conn_message m;
+	struct wire_user user;
+
+	must_be(rc_call(&rc, WIRE_USERS, &users, sizeof(users), &m), 0);
+	must_be(m.header.type, WIRE_USER);
+	memcpy(&user, m.bytes, sizeof(user));
+	rc_goodbye(&rc);
+	return user.used[SHARE_WAITS];
+}
+
+TEST(a_claim_outlives_the_daemon_and_so_does_the_wait_for_it)
+{
+	struct test_daemon d = start();
+	struct claimant c = { .client = td_connect(&d), .result = 1 };
+	tl_client *a = td_connect(&d), *b = td_connect(&d);
+	uint64_t version;
+
+	must_be(tl_claim(a, "a", NULL), 0);
+	must_be(tl_claim(a, "b", NULL), 0);
+	must_be(pthread_create(&c.thread, NULL, claim_and_wait, &c), 0);
+	eventually(waits(&d) == 3);
+	for (int i = 0; i < KILLS / 2; i++) {
+		kill_proper(b);
+		must_be(tl_claim(b, "a", NULL), -EBUSY);
+		must_be(tl_claim(b, "b", NULL), -EBUSY);
+		eventually(waits(&d) == 3);
+	}
+	must_be(atomic_load(&c.result), 1);
+	tl_close(a);
+	must_be(pthread_join(c.thread, NULL), 0);
+	must_be(atomic_load(&c.result), 0);
+	kill_proper(b);
+	must_be(tl_claim(b, "a", NULL), -EBUSY);
+	must_be(tl_claim(b, "b", NULL), 0);
+	must_be(put(c.client, "a", 1, SMALL, &version), 0);
+	must_be(get_value(c.client, "a"), 1);
+	kill_proper(b);
+	must_be(tl_claim(b, "a", NULL), -EEXIST);
+	must_be(tl_unclaim(b, "b"), 0);
+	must_be(tl_claim(c.client, "b", NULL), 0);
+	must_be(waits(&d), 1);
+	must_be(tl_delete(b, "a"), 0);
+	tl_close(b);
+	tl_close(c.client);
+	td_must_be_empty(&d);
+	td_stop(&d);
+}
+
+/* ---- under load ---- */
+
+/* One thread of a process, with a client of its own. Versions and bytes go together. */
+struct worker {
+	pthread_t thread;
+	void (*work)(struct worker *w, unsigned round);
+	const struct test_daemon *d;
+	tl_client *client;
+	char name[32];
+	uint64_t version; /* the last one that it has published */
+	unsigned rounds;
+};
+
+static atomic_bool stop;
+
+static void *worker_main(void *context)
+{
+	struct worker *w = context;
+
+	for (w->rounds = 0; !atomic_load(&stop); w->rounds++)
+		w->work(w, w->rounds);
+	return NULL;
+}
+
+static void put_waiting(struct worker *w, unsigned round)
+{
+	uint64_t version;
+
+	must_be(put(w->client, w->name, (uint8_t)(w->version + 1), round % 2 ? BYTES : SMALL,
+		    &version),
+		0);
+	must_be(version, w->version + 1);
+	w->version = version;
+}
+
+static void put_unwaited(struct worker *w, unsigned round)
+{
+	if (round % 8 == 7) {
+		put_waiting(w, round);
+		return;
+	}
+	w->version++;
+	must_be(put(w->client, w->name, (uint8_t)w->version, SMALL, NULL), 0);
+}
+
+static void create_commit(struct worker *w, unsigned round)
+{
+	int64_t n = BYTES;
+	tl_spec spec = { .size = sizeof(spec),
+			 .dtype = { .code = kDLUInt, .bits = 8, .lanes = 1 },
+			 .ndim = 1,
+			 .shape = &n,
+			 .device = { .device_type = kDLCPU } };
+	tl_draft *draft;
+	uint64_t version;
+
+	must_be(tl_create(w->client, w->name, &spec, &draft), 0);
+	if (round % 4 == 3) {
+		tl_abort(draft);
+		return;
+	}
+	memset(tl_draft_tensor(draft)->data, (int)(uint8_t)(w->version + 1), BYTES);
+	must_be(tl_commit(draft, &version), 0);
+	must_be(version, ++w->version);
+}
+
+static void put_and_delete(struct worker *w, unsigned round)
+{
+	put_waiting(w, round);
+	must_be(tl_delete(w->client, w->name), 0);
+}
+
+/* A second name for the same bytes. */
+static void put_and_link(struct worker *w, unsigned round)
+{
+	DLManagedTensorVersioned *t;
+	uint64_t version;
+	bool copied = true;
+
+	(void)round;
+	must_be(put(w->client, "linked from", (uint8_t)(w->version + 1), SMALL, &version), 0);
+	must_be(tl_get(w->client, "linked from", NULL, &t), 0);
+	must_be(tl_publish(w->client, w->name, t, NULL, &copied, &version), 0);
+	must(!copied);
+	must_be(version, ++w->version);
+}
+
+static void group_name(char out[40], const struct worker *w, int member)
+{
+	snprintf(out, 40, "%s/%d", w->name, member);
+}
+
+static void put_group(struct worker *w, unsigned round)
+{
+	enum { MEMBERS = 4 };
+	char names[MEMBERS][40];
+	const char *list[MEMBERS];
+	const DLTensor *sources[MEMBERS];
+	uint8_t bytes[SMALL];
+	int64_t n = SMALL;
+	DLTensor t = tensor_of(bytes, &n);
+
+	(void)round;
+	memset(bytes, (int)(uint8_t)(w->version + 1), sizeof(bytes));
+	for (int i = 0; i < MEMBERS; i++) {
+		group_name(names[i], w, i);
+		list[i] = names[i];
+		sources[i] = &t;
+	}
+	must_be(tl_put_many(w->client, list, sources, MEMBERS, NULL), 0);
+	w->version++;
+	for (int i = 0; i < MEMBERS; i++) {
+		tl_info info = { .size = sizeof(info) };
+		DLManagedTensorVersioned *got;
+
+		must_be(tl_get(w->client, names[i], NULL, &got), 0);
+		must_be(tl_tensor_info(got, &info), 0);
+		must_be(info.version, w->version);
+		must_be(value_of(got), (uint8_t)w->version);
+		got->deleter(got);
+	}
+}
+
+/* Of another's name: what is there has the bytes of its version. */
+static void get_and_check(struct worker *w, unsigned round)
+{
+	tl_get_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND };
+	tl_info info = { .size = sizeof(info) };
+	DLManagedTensorVersioned *t;
+
+	o.mode = round % 4 == 3 ? TL_MODE_COPY_ON_WRITE : TL_MODE_READ;
+	must_be(tl_get(w->client, w->name, &o, &t), 0);
+	must_be(tl_tensor_info(t, &info), 0);
+	must(info.version >= w->version);
+	must_be(value_of(t), (uint8_t)info.version);
+	w->version = info.version;
+	t->deleter(t);
+}
+
+static void connect_and_close(struct worker *w, unsigned round)
+{
+	tl_client *c = td_connect(w->d);
+
+	(void)round;
+	tl_close(c);
+}
+
+static void workers_join(struct worker *workers, unsigned count)
+{
+	atomic_store(&stop, true);
+	for (unsigned i = 0; i < count; i++) {
+		pthread_join(workers[i].thread, NULL);
+		must(workers[i].rounds > 0);
+		tl_close(workers[i].client);
+	}
+}
+
+static int delete_it(const tl_info *info, void *context)
+{
+	must_be(tl_delete(context, info->name), 0);
+	return 0;
+}
+
+/* So many deaths of a daemon among all that its clients do. */
+static void load(unsigned kills, useconds_t apart)
+{
+	static const struct {
+		void (*work)(struct worker *w, unsigned round);
+		const char *name;
+	} works[] = {
+		{ put_waiting, "waiting" },    { get_and_check, "waiting" },
+		{ put_unwaited, "unwaited" },  { get_and_check, "unwaited" },
+		{ create_commit, "drafts" },   { get_and_check, "drafts" },
+		{ put_and_delete, "deleted" }, { put_group, "group" },
+		{ put_and_link, "linked" },    { get_and_check, "linked" },
+		{ connect_and_close, "" },
+	};
+	enum { WORKERS = sizeof(works) / sizeof(works[0]) };
+	struct test_daemon d = start();
+	struct worker workers[WORKERS] = { 0 };
+	tl_client *c = td_connect(&d);
+
+	atomic_store(&stop, false);
+	for (unsigned i = 0; i < WORKERS; i++) {
+		struct worker *w = &workers[i];
+
+		w->work = works[i].work;
+		w->d = &d;
+		w->client = td_connect(&d);
+		snprintf(w->name, sizeof(w->name), "%s", works[i].name);
+		must_be(pthread_create(&w->thread, NULL, worker_main, w), 0);
+	}
+	for (unsigned i = 0; i < kills; i++) {
+		usleep(apart);
+		kill_proper(c);
+	}
+	usleep(apart);
+	workers_join(workers, WORKERS);
+	must_be(tl_list(c, NULL, delete_it, c), 0);
+	tl_close(c);
+	td_must_be_empty(&d);
+	td_stop(&d);
+}
+
+TEST(nobody_sees_an_error_when_the_daemon_is_killed_under_load)
+{
+	const char *rounds = getenv("TL_TEST_KILLS"); /* four in each round */
+	unsigned n = rounds ? ((unsigned)atoi(rounds) + KILLS - 1) / KILLS : 2;
+
+	test_timeout(60 + 10 * n);
+	for (unsigned i = 0; i < n; i++)
+		load(KILLS, 1000 + i * 7919 % 60000);
+}
+
+/* ---- clients that do not behave ---- */
+
+TEST(a_client_that_dies_while_there_is_no_daemon_leaves_nothing)
+{
+	struct test_daemon d = start();
+	pid_t pid, child;
+	int status;
+
+	child = fork();
+	if (child == 0) {
+		DLManagedTensorVersioned *t;
+		tl_client *c;
+		uint64_t version;
+
+		process_is_child();
+		c = td_connect(&d);
+		must_be(put(c, "a", 1, BYTES, &version), 0);
+		must_be(tl_get(c, "a", NULL, &t), 0);
+		must_be(tl_delete(c, "a"), 0);
+		pid = proper(c);
+		kill(d.keeper, SIGSTOP); /* the keeper */
+		kill(pid, SIGKILL);
+		kill(getpid(), SIGKILL);
+	}
+	must_be(process_wait(child, &status), 0);
+	must_be(kill(d.keeper, SIGCONT), 0);
+	td_must_be_empty(&d);
+	td_stop(&d);
+}
+
+TEST(a_client_that_stands_still_goes_on_later)
+{
+	struct test_daemon d = start();
+	tl_client *c = td_connect(&d);
+	pid_t child = fork();
+	uint64_t version;
+	int status;
+
+	if (child == 0) {
+		tl_client *mine;
+
+		process_is_child();
+		mine = td_connect(&d);
+		must_be(put(mine, "a", 1, SMALL, &version), 0);
+		kill(getpid(), SIGSTOP);
+		must_be(put(mine, "a", 2, SMALL, &version), 0);
+		must_be(version, 2);
+		tl_close(mine);
+		_exit(0);
+	}
+	must_be(waitpid(child, &status, WUNTRACED), child);
+	must(WIFSTOPPED(status));
+	for (int i = 0; i < 2; i++)
+		kill_proper(c);
+	must_be(kill(child, SIGCONT), 0);
+	must_be(process_wait(child, &status), 0);
+	must_be(WEXITSTATUS(status), 0);
+	must_be(get_value(c, "a"), 2);
+	tl_close(c);
+	td_stop(&d);
+}
+
+TEST(what_is_no_message_ends_an_adopted_connection)
+{
+	struct test_daemon d = start();
+	tl_client *c = td_connect(&d);
+	struct raw rc = rc_open(&d), other = rc_open(&d);
+	struct conn_message m;
+	pid_t pid = proper(c);
+
+	must_be(kill(pid, SIGSTOP), 0);
+	must_be(send(rc.fd, "garbage", 7, MSG_NOSIGNAL), 7);
+	must_be(kill(pid, SIGKILL), 0);
+	eventually(proper(c) != pid);
+	while (!conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0))
+		must(m.header.type == WIRE_ADOPTED || m.header.type == WIRE_ERROR);
+	must_be(conn_receive(other.fd, WIRE_TO_CLIENT, &m, 0), 0);
+	must_be(m.header.type, WIRE_ADOPTED);
+	rc_close(&rc);
+	rc_close(&other);
+	tl_close(c);
+	td_must_be_empty(&d);
+	td_stop(&d);
+}
+
+enum { LIAR = 1111, TENSORS = 40 };
+
+/* It says that it has everything mapped, of which it may have a tenth. */
+static int lie(const struct test_daemon *d, void *arg)
+{
+	struct raw rc = rc_open(d);
+	struct conn_message m;
+	int r;
+
+	(void)arg;
+	for (uint32_t i = 0; i < TENSORS; i++)
+		ledger_map_note(rc.ledger, rc.welcome.max_tensors, i, 1);
+	pause_at(1);
+	do {
+		r = conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0);
+	} while (!r && m.header.type == WIRE_ADOPTED);
+	must(!r && m.header.type == WIRE_ERROR); /* and then the end */
+	must(conn_receive(rc.fd, WIRE_TO_CLIENT, &m, 0));
+	rc_close(&rc);
+	return 0;
+}
+
+TEST(who_says_that_it_has_everything_mapped_harms_nobody_else)
+{
+	char path[] = "/tmp/tl-config-XXXXXX", name[8];
+	const char *const extra[] = { "--keeper", "yes", "--config", path, NULL };
+	struct test_child c;
+	uint64_t version;
+	tl_client *honest;
+	int fd;
+
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be other users");
+	fd = mkstemp(path);
+	must(fd >= 0 && dprintf(fd, "[user %d]\nmappings = 4\n", LIAR) > 0);
+	must_be(fchmod(fd, 0644) | close(fd), 0);
+	struct test_daemon d = td_start(.extra = extra, .want_ready = true, .for_others = true);
+	honest = td_connect(&d);
+	for (int i = 0; i < TENSORS; i++) {
+		snprintf(name, sizeof(name), "t%d", i);
+		must_be(put(honest, name, (uint8_t)i, BYTES, &version), 0);
+	}
+	c = child_start_as(LIAR, &d, lie, NULL);
+	must_be(child_await(&c), 1);
+	kill_proper(honest);
+	for (int i = 0; i < TENSORS; i++) {
+		snprintf(name, sizeof(name), "t%d", i);
+		must_be(get_value(honest, name), i);
+	}
+	child_finish(&c);
+	tl_close(honest);
+	td_stop(&d);
+	unlink(path);
+}
+
+int main(void)
+{
+	return suite_run();
+}

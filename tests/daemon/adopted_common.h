@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Clients that see daemons die. */
+#pragma once
+
+#include <signal.h>
+#include <string.h>
+
+#include "tests/harness/harness.h"
+
+enum { BYTES = 200000, SMALL = 3000 };
+
+/* As a client that lives through all of it sees it: it connects once. */
+static inline pid_t proper(tl_client *c)
+{
+	struct tl_status status = { .size = sizeof(status) };
+
+	must_be(tl_get_status(c, &status), 0);
+	return (pid_t)status.daemon_pid;
+}
+
+/* Kills the daemon proper and waits until another one serves @c. */
+static inline void kill_proper(tl_client *c)
+{
+	pid_t pid = proper(c);
+
+	must_be(kill(pid, SIGKILL), 0);
+	eventually(proper(c) != pid);
+}
+
+static inline DLTensor tensor_of(const void *data, int64_t *n)
+{
+	return (DLTensor){ .data = (void *)(uintptr_t)data,
+			   .device = { .device_type = kDLCPU },
+			   .ndim = 1,
+			   .dtype = { .code = kDLUInt, .bits = 8, .lanes = 1 },
+			   .shape = n };
+}
+
+static inline int put(tl_client *c, const char *name, uint8_t value, int64_t size,
+		      uint64_t *version)
+{
+	uint8_t bytes[BYTES];
+	DLTensor t = tensor_of(bytes, &size);
+
+	memset(bytes, value, (size_t)size);
+	return tl_put(c, name, &t, NULL, version);
+}
+
+/* All bytes are the same one, which is returned. */
+static inline int value_of(const DLManagedTensorVersioned *t)
+{
+	const uint8_t *p = t->dl_tensor.data;
+
+	for (int64_t i = 1; i < t->dl_tensor.shape[0]; i++)
+		must_be(p[i], p[0]);
+	return p[0];
+}
+
+static inline int get_value(tl_client *c, const char *name)
+{
+	DLManagedTensorVersioned *t;
+	int value;
+
+	must_be(tl_get(c, name, NULL, &t), 0);
+	value = value_of(t);
+	t->deleter(t);
+	return value;
+}

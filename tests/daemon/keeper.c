@@ -1,0 +1,691 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A daemon with a keeper: what is served goes on when the daemon is killed, by a new one. */
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "tests/harness/harness.h"
+#include "tests/harness/process.h"
+
+static const char *const with_keeper[] = { "--keeper", "yes", NULL };
+static const char *const idle[] = { "--keeper", "yes", "--idle-exit=1", NULL };
+
+static struct test_daemon start(const char *const *extra)
+{
+	return td_start(.extra = extra, .want_ready = true);
+}
+
+/* The pid of the daemon proper, or 0 if none serves. */
+static pid_t proper(const struct test_daemon *d)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = d->socket };
+	struct tl_status status = { .size = sizeof(status) };
+	tl_client *c;
+	pid_t pid = 0;
+
+	if (tl_connect(&o, &c))
+		return 0;
+	if (!tl_get_status(c, &status))
+		pid = (pid_t)status.daemon_pid;
+	tl_close(c);
+	return pid;
+}
+
+static pid_t kill_and_wait(struct test_daemon *d, pid_t pid)
+{
+	pid_t next = 0;
+
+	must(pid > 0 && pid != d->keeper);
+	must_be(kill(pid, SIGKILL), 0);
+	eventually((next = proper(d)) && next != pid);
+	must_be(td_check(d, false), 0);
+	return next;
+}
+
+static struct tl_status status_of(const struct test_daemon *d)
+{
+	struct tl_status status = { .size = sizeof(status) };
+	tl_client *c = td_connect(d);
+
+	must_be(tl_get_status(c, &status), 0);
+	tl_close(c);
+	return status;
+}
+
+/* Kills the daemon proper, and returns its successor when that serves. */
+static pid_t kill_proper(struct test_daemon *d)
+{
+	return kill_and_wait(d, proper(d));
+}
+
+static int exit_status_beside(const struct test_daemon *d)
+{
+	struct test_daemon other = td_start(.socket = d->socket, .extra = with_keeper,
+					    .expect_exit = true);
+	int status = td_exit_status(&other);
+
+	must(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static int put_value(tl_client *c, const char *name, uint8_t value, uint64_t *version)
+{
+	static uint8_t bytes[200000];
+	int64_t shape[1] = { sizeof(bytes) };
+	DLTensor t = { .data = bytes,
+		       .device = { .device_type = kDLCPU },
+		       .ndim = 1,
+		       .dtype = { .code = kDLUInt, .bits = 8, .lanes = 1 },
+		       .shape = shape };
+
+	memset(bytes, value, sizeof(bytes));
+	return tl_put(c, name, &t, NULL, version);
+}
+
+/* All bytes are the same one, which is returned. */
+static int value_of(const DLManagedTensorVersioned *t)
+{
+	const uint8_t *p = t->dl_tensor.data;
+
+	must_be(t->dl_tensor.shape[0], 200000);
+	for (int i = 1; i < 200000; i++)
+		must_be(p[i], p[0]);
+	return p[0];
+}
+
+TEST(what_was_published_is_there_when_the_daemon_was_killed)
+{
+	struct test_daemon d = start(with_keeper);
+	DLManagedTensorVersioned *held, *t;
+	tl_client *c = td_connect(&d), *other;
+	uint64_t version = 0;
+
+	must_be(put_value(c, "a", 1, NULL), 0);
+	must_be(put_value(c, "a", 2, NULL), 0);
+	must_be(put_value(c, "b", 3, &version), 0); /* its answer comes after those of the others */
+	must_be(tl_get(c, "a", NULL, &held), 0);
+	for (int i = 0; i < 4; i++) {
+		kill_proper(&d);
+		must_be(value_of(held), 2);
+		other = td_connect(&d);
+		must_be(tl_get(other, "b", NULL, &t), 0);
+		must_be(value_of(t), 3);
+		t->deleter(t);
+		must_be(put_value(other, "a", (uint8_t)(10 + i), &version), 0);
+		must_be(version, 3 + i);
+		must_be(value_of(held), 2); /* nobody got its memory */
+		tl_close(other);
+	}
+	eventually(!tl_get(c, "a", NULL, &t)); /* it connects again */
+	must_be(value_of(t), 13);
+	t->deleter(t);
+	held->deleter(held);
+	tl_close(c);
+	td_stop(&d);
+}
+
+TEST(what_clients_had_that_died_with_the_daemon_comes_back)
+{
+	static const char *const cold[] = { "--keeper", "yes", "--warm-time", "0", NULL };
+	struct test_daemon d = start(cold);
+	tl_client *c;
+	pid_t pid, child;
+	int status;
+
+	child = fork();
+	if (child == 0) {
+		DLManagedTensorVersioned *t;
+		uint64_t version;
+
+		process_is_child();
+		c = td_connect(&d);
+		must_be(put_value(c, "a", 1, &version), 0);
+		must_be(tl_get(c, "a", NULL, &t), 0);
+		must_be(tl_delete(c, "a"), 0);
+		must_be(put_value(c, "b", 1, &version), 0);
+		pid = proper(&d);
+		kill(d.keeper, SIGSTOP); /* the keeper: both have died when it looks */
+		kill(pid, SIGKILL);
+		kill(getpid(), SIGKILL);
+	}
+	must_be(process_wait(child, &status), 0);
+	must_be(kill(d.keeper, SIGCONT), 0);
+	c = td_connect(&d);
+	must_be(tl_delete(c, "b"), 0);
+	tl_close(c);
+	eventually(!td_status(&d).segments); /* nothing stays warm */
+	td_must_be_empty(&d);
+	td_stop(&d);
+}
+
+/* In a process of its own, so that nobody has it mapped to write. */
+static void put_and_leave(const struct test_daemon *d)
+{
+	pid_t child = fork();
+	tl_client *c;
+	int status;
+
+	must(child >= 0);
+	if (child == 0) {
+		process_is_child();
+		c = td_connect(d);
+		must_be(put_value(c, "a", 1, NULL), 0);
+		must_be(put_value(c, "b", 2, NULL), 0);
+		must_be(tl_delete(c, "b"), 0);
+		tl_close(c);
+		_exit(0);
+	}
+	process_remember(child);
+	must_be(process_wait(child, &status), 0);
+	must_be(status, 0);
+}
+
+TEST(memory_of_a_dead_daemon_is_used_again)
+{
+	SKIP_UNLESS(!test_on_memfds(), "sealed memory is its writer's alone");
+	struct test_daemon d = start(with_keeper);
+	struct tl_status before, after;
+	DLManagedTensorVersioned *t;
+	tl_client *c;
+
+	put_and_leave(&d);
+	before = td_status(&d);
+	must(before.bytes_warm > 0);
+	kill_proper(&d);
+	must_be(td_status(&d).bytes_warm, before.bytes_warm);
+	c = td_connect(&d);
+	must_be(tl_delete(c, "a"), 0);
+	after = td_status(&d);
+	must(after.bytes_warm > before.bytes_warm);
+	must_be(put_value(c, "c", 3, NULL), 0);
+	must(td_status(&d).bytes_warm < after.bytes_warm);
+	must_be(td_status(&d).bytes_used, before.bytes_used);
+	must_be(tl_get(c, "c", NULL, &t), 0);
+	must_be(value_of(t), 3);
+	t->deleter(t);
+	tl_close(c);
+	td_stop(&d);
+}
+
+/* How many objects without names the process has open. */
+static unsigned objects_open(pid_t pid)
+{
+	char command[128];
+	unsigned n;
+	FILE *f;
+
+	snprintf(command, sizeof(command),
+		 "ls -l /proc/%d/fd | grep -c '/memfd:tensorlease (deleted)'", (int)pid);
+	f = popen(command, "re");
+	must(f != NULL);
+	must_be(fscanf(f, "%u", &n), 1);
+	pclose(f);
+	return n;
+}
+
+/* The keeper has the object open, too, and must not be the one whose close frees its pages. */
+TEST(memory_without_a_name_is_let_go_of_by_the_keeper_first)
+{
+	static const char *const no_warm[] = { "--keeper", "yes", "--warm-time", "0", NULL };
+	struct test_daemon d = td_start(.extra = no_warm, .want_ready = true, .storage = "memfd");
+	tl_client *c = td_connect(&d);
+
+	must_be(put_value(c, "a", 1, NULL), 0);
+	must_be(objects_open(d.keeper), 1);
+	process_stop(d.keeper);
+	must_be(tl_delete(c, "a"), 0);
+	tl_close(c);
+	c = td_connect(&d); /* the former one's end has been handled */
+	must_be(objects_open(proper(&d)), 1);
+	must(status_of(&d).bytes_used > 0);
+	must_be(kill(d.keeper, SIGCONT), 0);
+	tl_close(c);
+	must_be(td_status(&d).bytes_used, 0);
+	must_be(objects_open(proper(&d)), 0);
+	td_stop(&d);
+}
+
+TEST(there_are_never_two_daemons)
+{
+	cleanup_td struct test_daemon d = start(with_keeper);
+	pid_t pid = proper(&d);
+
+	must_be(exit_status_beside(&d), 3);
+	process_stop(d.keeper); /* it has the lock while no daemon lives */
+	must_be(kill(pid, SIGKILL), 0);
+	must_be(exit_status_beside(&d), 3);
+	must_be(kill(d.keeper, SIGCONT), 0);
+	eventually(proper(&d));
+	must_be(exit_status_beside(&d), 3);
+}
+
+/* It is in the socket's queue until somebody accepts it. */
+TEST(a_connection_made_while_there_is_no_daemon_waits_for_the_next)
+{
+	cleanup_td struct test_daemon d = start(with_keeper);
+	pid_t pid = proper(&d);
+	struct raw rc;
+
+	process_stop(d.keeper);
+	must_be(kill(pid, SIGKILL), 0);
+	rc = rc_connect(&d);
+	must_be(kill(d.keeper, SIGCONT), 0);
+	rc_hello(&rc);
+	rc_close(&rc);
+}
+
+TEST(sighup_starts_another_daemon)
+{
+	cleanup_td struct test_daemon d = start(with_keeper);
+	pid_t pid = proper(&d), next = 0;
+
+	must_be(kill(d.keeper, SIGHUP), 0);
+	eventually((next = proper(&d)) && next != pid);
+}
+
+TEST(a_restart_that_is_asked_for_returns_when_another_daemon_serves)
+{
+	cleanup_td struct test_daemon d = start(with_keeper);
+	tl_client *c = td_connect(&d);
+	pid_t pid = proper(&d);
+	struct tl_status s;
+
+	must_be(put_value(c, "a", 1, NULL), 0);
+	for (int i = 0; i < 20; i++) { /* more than a daemon may die */
+		must_be(tl_restart(c), 0);
+		s = status_of(&d);
+		must_be(s.restarts, i + 1);
+		must(pid != (pid_t)s.daemon_pid);
+		must_be(s.tensors, 1);
+		must(s.restart_ns > 0);
+		must(strstr(s.restart_reason, "asked for by user"));
+		must(!strstr(s.restart_reason, "afresh"));
+		pid = (pid_t)s.daemon_pid;
+	}
+	must_be(kill(pid, SIGUSR2), 0);		     /* of the daemon proper */
+	eventually(proper(&d) && proper(&d) != pid); /* who connects just then may fail */
+	must_be(status_of(&d).restarts, 21);
+	tl_close(c);
+}
+
+static void config_write(const char *path, const char *text)
+{
+	FILE *file = fopen(path, "we");
+
+	must(file);
+	fputs(text, file);
+	must_be(fclose(file), 0);
+}
+
+static bool log_has(const struct test_daemon *d, const char *text)
+{
+	char *log = td_log(d);
+	bool has = strstr(log, text);
+
+	free(log);
+	return has;
+}
+
+static void reload_must_be_refused(struct test_daemon *d, const char *config, const char *text,
+				   const char *why)
+{
+	config_write(config, text);
+	must_be(kill(d->keeper, SIGHUP), 0);
+	eventually(log_has(d, why));
+	must_be(status_of(d).tensors, 1);
+}
+
+TEST(a_reload_loses_nothing_and_a_restart_says_what_it_lost)
+{
+	char config[] = "/tmp/tl-test-config-XXXXXX";
+	const char *extra[] = { "--keeper", "yes", "--config", config, NULL };
+	int fd = mkstemp(config);
+	struct test_daemon d;
+	struct tl_status s;
+	tl_client *c;
+	pid_t pid, next = 0;
+
+	close(fd);
+	d = start(extra);
+	c = td_connect(&d);
+	pid = proper(&d);
+	must_be(put_value(c, "a", 1, NULL), 0);
+	reload_must_be_refused(&d, config, "nonsense = 1\n", "configuration are wrong");
+	reload_must_be_refused(&d, config, "max-tensors = 64\n", "max-tensors");
+	must_be(proper(&d), pid);
+	config_write(config, "nonsense = 1\n");
+	must_be(tl_restart(c), -EINVAL);
+	must(strstr(tl_last_error(), "configuration are wrong"));
+	config_write(config, "warm-time = 1\n[namespace lab]\nmode = 0777\n");
+	must_be(kill(d.keeper, SIGHUP), 0);
+	eventually((next = proper(&d)) && next != pid);
+	s = status_of(&d);
+	must_be(s.tensors, 1);
+	must(!strcmp(s.restart_reason, "asked for by SIGHUP"));
+
+	config_write(config, "max-tensors = 64\n[namespace lab]\nmode = 0777\n");
+	must_be(tl_restart(c), 0);
+	s = status_of(&d);
+	must_be(s.tensors, 0);
+	must_be(s.max_tensors, 64);
+	must_be(s.restarts, 2);
+	must(strstr(s.restart_reason, "started afresh: "));
+	must(strstr(s.restart_reason, "limits"));
+	tl_close(c);
+	td_stop(&d);
+	unlink(config);
+}
+
+TEST(who_has_no_keeper_is_not_restarted)
+{
+	cleanup_td struct test_daemon d = td_start(.no_keeper = "that is the test");
+	tl_client *c = td_connect(&d);
+	pid_t pid = proper(&d);
+
+	must_be(tl_restart(c), -ENOENT);
+	must(strstr(tl_last_error(), "--keeper no"));
+	must_be(kill(d.pid, SIGUSR2), 0);
+	td_settle(&d);
+	must_be(proper(&d), pid);
+	tl_close(c);
+}
+
+TEST(only_root_and_the_daemons_user_may_restart_it)
+{
+	struct test_daemon d;
+	pid_t child;
+	int status;
+
+	SKIP_UNLESS(geteuid() == 0, "it takes root to become another user");
+	d = td_start(.extra = with_keeper, .want_ready = true, .for_others = true);
+	must_be(chmod(d.socket, 0666), 0);
+	child = fork();
+	if (child == 0) {
+		process_is_child();
+		must_be(setgid(12345), 0);
+		must_be(setuid(12345), 0);
+		setenv("TENSORLEASE_TRUST_UID", "0", 1);
+		must_be(tl_restart(td_connect(&d)), -EACCES);
+		must(strstr(tl_last_error(), "may not restart"));
+		_exit(0);
+	}
+	must_be(process_wait(child, &status), 0);
+	must_be(status, 0);
+	must_be(status_of(&d).restarts, 0);
+	td_stop(&d);
+}
+
+/* ---- another program ---- */
+
+static void file_copy(const char *from, const char *to, const char *text, const char *instead)
+{
+	static char bytes[64 << 20];
+	FILE *in = fopen(from, "re"), *out = fopen(to, "we");
+	size_t n;
+	char *at;
+
+	must(in && out);
+	n = fread(bytes, 1, sizeof(bytes), in);
+	must(n > 0 && n < sizeof(bytes));
+	while (text && (at = memmem(bytes, n, text, strlen(text))))
+		memcpy(at, instead, strlen(instead));
+	must_be(fwrite(bytes, 1, n, out), n);
+	must_be(fchmod(fileno(out), 0755), 0);
+	fclose(in);
+	must_be(fclose(out), 0);
+}
+
+static const char *daemon_path(void)
+{
+	const char *binary = getenv("TL_TEST_DAEMON");
+
+	return binary ? binary : "build/bin/tensorleased";
+}
+
+/* What the program that serves says its version is. */
+static void version_of(const struct test_daemon *d, char *out, int size)
+{
+	char command[64];
+	FILE *pipe;
+
+	snprintf(command, sizeof(command), "/proc/%d/exe --version", (int)proper(d));
+	pipe = popen(command, "re");
+	must(pipe && fgets(out, size, pipe));
+	pclose(pipe);
+}
+
+static const char *version_text(void)
+{
+	static char text[32];
+
+	snprintf(text, sizeof(text), "tensorleased %s", tl_version());
+	return text;
+}
+
+/* A daemon whose program lies in a directory of its own. */
+static struct test_daemon start_copy(char path[128])
+{
+	static char dir[64] = "/tmp/tl-test-program-XXXXXX";
+	const char *before = getenv("TL_TEST_DAEMON");
+	char *saved = before ? strdup(before) : NULL;
+	struct test_daemon d;
+
+	snprintf(dir, sizeof(dir), "/tmp/tl-test-program-XXXXXX");
+	must(mkdtemp(dir));
+	snprintf(path, 128, "%s/tensorleased", dir);
+	file_copy(daemon_path(), path, NULL, NULL);
+	setenv("TL_TEST_DAEMON", path, 1);
+	d = start(with_keeper);
+	if (saved)
+		setenv("TL_TEST_DAEMON", saved, 1);
+	else
+		unsetenv("TL_TEST_DAEMON");
+	free(saved);
+	return d;
+}
+
+static void copy_end(const char *path)
+{
+	char dir[128];
+
+	unlink(path);
+	snprintf(dir, sizeof(dir), "%s", path);
+	*strrchr(dir, '/') = '\0';
+	must_be(rmdir(dir), 0);
+}
+
+TEST(another_program_takes_over_and_one_that_does_not_serve_is_not_used)
+{
+	char path[128], later[160], version[64];
+	struct test_daemon d = start_copy(path);
+	tl_client *c = td_connect(&d);
+	FILE *file;
+
+	snprintf(later, sizeof(later), "%s.new", path);
+	must_be(put_value(c, "a", 1, NULL), 0);
+	file_copy(daemon_path(), later, version_text(), "tensorleased 9.9.9");
+	must_be(rename(later, path), 0);
+	must_be(tl_restart(c), 0);
+	version_of(&d, version, sizeof(version));
+	must(!strcmp(version, "tensorleased 9.9.9\n"));
+
+	file = fopen(later, "we");
+	must(file);
+	fputs("#!/bin/false\n", file);
+	must_be(fchmod(fileno(file), 0755), 0);
+	fclose(file);
+	must_be(rename(later, path), 0);
+	must_be(tl_restart(c), 0);
+	version_of(&d, version, sizeof(version));
+	must(!strcmp(version, "tensorleased 9.9.9\n"));
+	must_be(status_of(&d).tensors, 1);
+
+	must_be(unlink(path), 0);
+	kill_proper(&d); /* nothing is there, and it is started all the same */
+	must_be(status_of(&d).tensors, 1);
+	tl_close(c);
+	td_stop(&d);
+	copy_end(path);
+}
+
+TEST(the_status_tells_of_restarts)
+{
+	cleanup_td struct test_daemon d = start(with_keeper);
+	struct tl_status s = status_of(&d);
+	int64_t before = now_ns(), took;
+	pid_t pid, next = 0;
+
+	must_be(s.keeper, TL_KEEPER_PROCESS);
+	must_be(s.restarts, 0);
+	must_be(s.restart_ns, 0);
+	must(!*s.restart_reason);
+	pid = kill_proper(&d);
+	took = now_ns() - before;
+	s = status_of(&d);
+	must_be(s.restarts, 1);
+	must(s.restart_ns > 0 && s.restart_ns < (uint64_t)took);
+	must(!strcmp(s.restart_reason, "killed by signal 9 (Killed)"));
+	must_be(kill(d.keeper, SIGHUP), 0);
+	eventually((next = proper(&d)) && next != pid);
+	s = status_of(&d);
+	must_be(s.restarts, 2);
+	must(!strcmp(s.restart_reason, "asked for by SIGHUP"));
+}
+
+TEST(the_status_tells_that_nobody_keeps)
+{
+	cleanup_td struct test_daemon d = td_start(.no_keeper = "that is the test");
+
+	must_be(status_of(&d).keeper, TL_KEEPER_NONE);
+}
+
+/* The last page of an array may have room for more entries than there are. */
+TEST(a_small_catalog_is_taken_over)
+{
+	struct test_daemon d = td_start(.extra = with_keeper, .want_ready = true,
+					.max_tensors = 160);
+	tl_client *c = td_connect(&d);
+	struct tl_status s;
+
+	must_be(put_value(c, "a", 1, NULL), 0);
+	kill_proper(&d);
+	s = status_of(&d);
+	must_be(s.tensors, 1);
+	must(!strstr(s.restart_reason, "afresh"));
+	tl_close(c);
+	td_stop(&d);
+}
+
+TEST(the_status_tells_why_a_daemon_began_without_names)
+{
+	cleanup_td struct test_daemon d = start(with_keeper);
+	struct tl_status s;
+
+	for (int i = 0; i < 5; i++)
+		kill_proper(&d);
+	s = status_of(&d);
+	must_be(s.restarts, 5);
+	must(strstr(s.restart_reason, "started afresh: 5 daemons died within 10 s"));
+}
+
+TEST(the_idle_exit_ends_both)
+{
+	struct test_daemon d = start(idle);
+
+	must_be(td_exit_status(&d), 0);
+	must_be(access(d.socket, F_OK), -1);
+}
+
+TEST(a_daemon_goes_on_without_its_keeper)
+{
+	struct test_daemon d = start(with_keeper);
+	pid_t pid = proper(&d);
+	char *log = NULL;
+
+	td_kill_keeper(&d);
+	eventually((free(log), log = td_log(&d), strstr(log, "the keeper is gone")));
+	free(log);
+	must_be(proper(&d), pid);
+	must_be(status_of(&d).keeper, TL_KEEPER_NONE);
+	end_daemon(pid);
+	must_be(access(d.socket, F_OK), -1);
+}
+
+TEST(a_daemon_that_cannot_start_says_so_through_its_keeper)
+{
+	static const char *const wrong[] = { "--keeper", "yes", "--socket", "/proc/none/socket",
+					     NULL };
+	struct test_daemon d = td_start(.extra = wrong, .expect_exit = true);
+	int status = td_exit_status(&d);
+	char *log = td_log(&d);
+
+	must(WIFEXITED(status));
+	must_be(WEXITSTATUS(status), 1);
+	must(strstr(log, "/proc/none/socket"));
+	free(log);
+}
+
+/* In the background, with paths that begin where it was started. */
+TEST(a_keeper_in_the_background_says_how_the_start_went)
+{
+	const char *binary = getenv("TL_TEST_DAEMON");
+	cleanup_td struct test_daemon d = td_start(.for_others = true);
+	char command[512];
+	pid_t pid;
+
+	snprintf(command, sizeof(command), "cd %s && exec %s --keeper yes --socket back", d.dir,
+		 binary ? binary : "build/bin/tensorleased");
+	td_stop(&d);
+	must_be(system(command), 0);
+	must_be(WEXITSTATUS(system(command)), 3);
+	snprintf(d.socket, sizeof(d.socket), "%s/back", d.dir);
+	pid = kill_proper(&d);
+	must_be(WEXITSTATUS(system(command)), 3);
+	end_daemon(pid);
+	must_be(access(d.socket, F_OK), -1);
+}
+
+TEST(a_damaged_catalog_is_set_aside_and_not_trusted)
+{
+	struct test_daemon d = start(with_keeper);
+	DLManagedTensorVersioned *t;
+	char path[80], facts[96];
+	tl_client *c = td_connect(&d);
+	struct stat st;
+	char byte, *log;
+	pid_t pid = proper(&d);
+	int fd;
+
+	must_be(put_value(c, "a", 1, NULL), 0);
+	snprintf(path, sizeof(path), "/dev/shm/tensorlease-%016llx-%016d",
+		 (unsigned long long)d.instance, 0);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	must(fd >= 0);
+	must_be(pread(fd, &byte, 1, 0), 1);
+	byte ^= 1; /* of its magic */
+	must_be(pwrite(fd, &byte, 1, 0), 1);
+	close(fd);
+	kill_and_wait(&d, pid);
+	log = td_log(&d);
+	must(strstr(log, "starting afresh"));
+	snprintf(path, sizeof(path), "/dev/shm/damaged-tensorlease-%016llx",
+		 (unsigned long long)d.instance);
+	must(strstr(log, path));
+	free(log);
+	must_be(stat(path, &st), 0);
+	must_be(unlink(path), 0);
+	snprintf(facts, sizeof(facts), "%s.facts", path);
+	must_be(unlink(facts), 0);
+	tl_close(c);
+	c = td_connect(&d);
+	must_be(tl_get(c, "a", NULL, &t), -ENOENT);
+	must_be(put_value(c, "a", 2, NULL), 0);
+	tl_close(c);
+	td_stop(&d);
+}
+
+int main(void)
+{
+	return suite_run();
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Namespaces of a running daemon: who sees what, who may publish, and what is left of them. */
+#include <fcntl.h>
+#include <grp.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "tests/client/common.h"
+#include "tests/daemon/shm_common.h"
+
+enum { ALICE = 1111, BOB = 2222, CAROL = 3333 };
+
+#define NEEDS_ROOT SKIP_UNLESS(geteuid() == 0, "needs root, to be other users")
+
+static const char config_text[] = "[namespace lab]\n"
+				  "owner = 1111\n"
+				  "group = 2222\n"
+				  "mode = 0750\n"
+				  "capacity = 1M\n"
+				  "max-tensors = 64\n"
+				  "[namespace vault]\n"
+				  "mode = 0700\n"
+				  "storage = memfd\n"
+				  "[namespace user-*]\n"
+				  "max-tensors = 64\n";
+
+static char config_path[64];
+
+static struct test_daemon start_with(uint64_t shm_size)
+{
+	static const char *extra[] = { "--config", config_path, NULL };
+	int fd;
+
+	strcpy(config_path, "/tmp/tensorlease-test-XXXXXX");
+	fd = mkstemp(config_path);
+	must(fd >= 0);
+	must(write(fd, config_text, sizeof(config_text) - 1) == sizeof(config_text) - 1);
+	close(fd);
+	return td_start(.for_others = true, .shm_size = shm_size, .extra = extra);
+}
+
+static struct test_daemon start(void)
+{
+	return start_with(0);
+}
+
+static void stop(void)
+{
+	must(unlink(config_path) == 0);
+}
+
+static int enter(const struct test_daemon *d, const char *name, tl_client **client)
+{
+	tl_connect_options o = { .size = sizeof(o), .address = d->socket, .namespace_name = name };
+
+	setenv("TENSORLEASE_TRUST_UID", "0", 1);
+	return tl_connect(&o, client);
+}
+
+static tl_client *enter_must(const struct test_daemon *d, const char *name)
+{
+	tl_client *client = NULL;
+
+	must_be(enter(d, name, &client), 0);
+	return client;
+}
+
+static void publish(tl_client *client, const char *name, int32_t value)
+{
+	int64_t shape[1] = { 1 };
+	uint64_t version;
+	DLTensor source = { .data = &value,
+			    .device = { kDLCPU, 0 },
+			    .ndim = 1,
+			    .dtype = { kDLInt, 32, 1 },
+			    .shape = shape };
+
+	must_be(tl_put(client, name, &source, NULL, &version), 0);
+}
+
+static int32_t value_of(tl_client *client, const char *name)
+{
+	DLManagedTensorVersioned *tensor;
+	int32_t value;
+
+	must_be(tl_get(client, name, NULL, &tensor), 0);
+	memcpy(&value, tensor->dl_tensor.data, sizeof(value));
+	tensor->deleter(tensor);
+	return value;
+}
+
+TEST(a_name_means_something_else_in_each_namespace)
+{
+	cleanup_td struct test_daemon d = start();
+	tl_client *here = enter_must(&d, NULL), *lab = enter_must(&d, "lab"),
+		  *vault = enter_must(&d, "vault"), *again = enter_must(&d, "default");
+	tl_status status = { .size = sizeof(status) };
+	DLManagedTensorVersioned *tensor;
+
+	publish(here, "x", 1);
+	must_be(tl_get(lab, "x", NULL, &tensor), -ENOENT);
+	publish(lab, "x", 2);
+	publish(vault, "x", 3);
+	must_be(value_of(here, "x"), 1);
+	must_be(value_of(again, "x"), 1);
+	must_be(value_of(lab, "x"), 2);
+	must_be(value_of(vault, "x"), 3);
+	must_be(tl_get_status(lab, &status), 0);
+	must_be(status.tensors, 1);
+	must_be(status.clients, 1);
+	must_be(status.capacity, 1 << 20);
+	must_be(tl_delete(lab, "x"), 0);
+	must_be(value_of(here, "x"), 1);
+	must_be(tl_close(here) | tl_close(lab) | tl_close(vault) | tl_close(again), 0);
+	stop();
+}
+
+static int owner(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = enter_must(d, "lab");
+
+	(void)arg;
+	publish(client, "result", 7);
+	must_be(tl_close(client), 0);
+	return 0;
+}
+
+static int reader(const struct test_daemon *d, void *arg)
+{
+	int64_t shape[1] = { 1 };
+	int32_t value = 0;
+	DLTensor source = { .data = &value,
+			    .device = { kDLCPU, 0 },
+			    .ndim = 1,
+			    .dtype = { kDLInt, 32, 1 },
+			    .shape = shape };
+	gid_t group = 2222; /* a supplementary one */
+	tl_client *client;
+
+	(void)arg;
+	must(setgroups(1, &group) == 0 && setresuid(BOB, BOB, BOB) == 0);
+	client = enter_must(d, "lab");
+	must_be(value_of(client, "result"), 7);
+	must_be(tl_put(client, "mine", &source, NULL, NULL), -EACCES);
+	must(strstr(tl_last_error(), "may get from the namespace 'lab', and not publish there"));
+	must_be(tl_delete(client, "result"), -EACCES);
+	must_be(value_of(client, "result"), 7);
+	must_be(tl_close(client), 0);
+	return 0;
+}
+
+/* To a stranger one that he may not read is as one that is not there. */
+static int stranger(const struct test_daemon *d, void *arg)
+{
+	static const char *const names[] = { "lab", "vault", "nowhere", "user-1111" };
+	char texts[4][256];
+	tl_client *client;
+
+	(void)arg;
+	for (int i = 0; i < 4; i++) {
+		const char *at;
+
+		must_be(enter(d, names[i], &client), -EACCES);
+		snprintf(texts[i], sizeof(texts[i]), "%s", tl_last_error());
+		at = strstr(texts[i], names[i]);
+		must(at);
+		memmove(texts[i] + (at - texts[i]), at + strlen(names[i]),
+			strlen(at + strlen(names[i])) + 1);
+		must(!strcmp(texts[i], texts[0]));
+	}
+	client = enter_must(d, "user-3333");
+	publish(client, "own", 9);
+	must_be(tl_close(client), 0);
+	client = enter_must(d, NULL);
+	must_be(tl_close(client), 0);
+	return 0;
+}
+
+static void run_as(uid_t uid, const struct test_daemon *d, child_fn *fn)
+{
+	struct test_child c = child_start_as(uid, d, fn, NULL);
+
+	child_must_succeed(&c);
+}
+
+TEST(a_namespace_is_for_those_whom_its_rule_names)
+{
+	NEEDS_ROOT;
+	cleanup_td struct test_daemon d = start();
+	tl_client *root;
+
+	run_as(ALICE, &d, owner);
+	run_as(0, &d, reader); /* becomes Bob */
+	run_as(CAROL, &d, stranger);
+	root = enter_must(&d, "user-3333"); /* there is one now, and root may do all */
+	must_be(value_of(root, "own"), 9);
+	must_be(tl_close(root), 0);
+	stop();
+}
+
+TEST(a_namespaces_capacity_is_its_own)
+{
+	cleanup_td struct test_daemon d = start();
+	tl_client *lab = enter_must(&d, "lab"), *here = enter_must(&d, NULL);
+	int64_t shape[1] = { 2 << 20 };
+	tl_spec spec = {
+		.size = sizeof(spec), .shape = shape, .ndim = 1, .dtype = { kDLUInt, 8, 1 }
+	};
+	tl_draft *draft;
+
+	must_be(tl_create(lab, "big", &spec, &draft), -ENOSPC);
+	must_be(tl_create(here, "big", &spec, &draft), 0);
+	tl_abort(draft);
+	must_be(tl_close(lab) | tl_close(here), 0);
+	stop();
+}
+
+TEST(what_a_killed_daemon_left_in_all_namespaces_goes_with_the_next)
+{
+	static const char *extra[] = { "--config", config_path, NULL };
+	cleanup_td struct test_daemon first = start();
+	tl_client *lab = enter_must(&first, "lab"), *here = enter_must(&first, NULL);
+
+	publish(lab, "x", 1);
+	publish(here, "x", 2);
+	td_kill(&first);
+	cleanup_td struct test_daemon d = td_start(.socket = first.socket, .extra = extra);
+	must_be(td_objects(&first), 0);
+	must(td_objects(&d));
+	publish(here, "x", 3); /* connects again */
+	publish(lab, "x", 4);
+	must_be(value_of(here, "x"), 3);
+	must_be(value_of(lab, "x"), 4);
+	must_be(tl_close(lab) | tl_close(here), 0);
+	stop();
+}
+
+/* A namespace of the template is made at HELLO, which needs a catalog. */
+TEST(a_namespace_for_which_there_is_no_room_is_an_error_for_who_asks)
+{
+	struct test_daemon d;
+	tl_client *here, *own = NULL;
+
+	SKIP_UNLESS(may_mount(), "may not mount a small tmpfs");
+	d = start_with(24 * MIB);
+	here = enter_must(&d, NULL);
+	publish(here, "x", 1);
+	fill_shm(&d, 0);
+	must(enter(&d, "user-0", &own) < 0);
+	must(strstr(tl_last_error(), "cannot enter the namespace 'user-0'"));
+	must(strstr(tl_last_error(), "No space left"));
+	must_be(value_of(here, "x"), 1);
+	empty_shm(&d);
+	own = enter_must(&d, "user-0");
+	publish(own, "x", 2);
+	must_be(value_of(here, "x"), 1);
+	must_be(value_of(own, "x"), 2);
+	must_be(tl_close(own) | tl_close(here), 0);
+	td_stop(&d);
+	stop();
+}
+
+static struct raw raw_enter(const struct test_daemon *d, const char *name)
+{
+	struct raw rc = rc_connect(d);
+
+	rc.name_space = name;
+	rc_hello(&rc);
+	rc_ledger(&rc);
+	return rc;
+}
+
+/* To the daemon memory on a device is a handle. The device is the same, and all else another. */
+TEST(tensors_on_devices_are_in_one_namespace)
+{
+	cleanup_td struct test_daemon d = start();
+	struct raw lab = raw_enter(&d, "lab"), vault = raw_enter(&d, "vault");
+	struct wire_segment_ref of_lab, of_vault;
+	struct wire_placed in_lab, in_vault;
+	struct wire_device device;
+
+	must_be(rc_export(&lab, SEGMENT_CUDA_IPC, 7, MIB, MIB, 1, -1, &of_lab), 0);
+	must_be(rc_import(&vault, &of_lab, 0, NULL, NULL), WIRE_E_NOT_FOUND);
+	must_be(rc_export(&vault, SEGMENT_CUDA_IPC, 7, 2 * MIB, 2 * MIB, 1, -1, &of_vault), 0);
+	must_be(rc_place(&lab, &of_lab, &in_lab, .name = "a", .nbytes = 100), 0);
+	must_be(rc_place(&vault, &of_vault, &in_vault, .name = "a", .nbytes = 200), 0);
+	must_be(in_lab.version, 1);
+	must_be(in_vault.version, 1);
+	must_be(rc_row(&lab, in_lab.ref)->nbytes, 100);
+	must_be(rc_row(&vault, in_vault.ref)->nbytes, 200);
+	must(rc_device(&lab, 0, &device));
+	must_be(device.used, 3 * MIB); /* a device is shared by all */
+	rc_goodbye(&lab);
+	must_be(rc_progress(&vault, in_vault.ref), ROW_FINISHED); /* its producer lives */
+	rc_goodbye(&vault);
+	stop();
+}
+
+int main(void)
+{
+	return suite_run();
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls of the driver that wait for the GPU: what closes memory waits for the device, and what is
+ * put on a full stream for room there. Whoever does not make such a call must not wait with it.
+ */
+#include "tests/gpu/common.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+
+enum { N = 2 << 20, HANG_S = 20 };
+
+/* ---- A stream that stands still ---- */
+
+struct gate {
+	_Atomic int open;
+	CUstream stream;
+};
+
+static void wait_at(void *argument)
+{
+	struct gate *gate = argument;
+
+	while (!atomic_load(&gate->open))
+		usleep(100);
+}
+
+/* Makes a stream that does nothing until the gate is opened. */
+static void gate_close(struct gate *gate)
+{
+	CUresult (*launch)(CUstream stream, void (*function)(void *), void *argument);
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+	*(void **)&launch = dlsym(library, "cuLaunchHostFunc");
+	atomic_store(&gate->open, 0);
+	gpu_must(cuda->stream_create(&gate->stream, CUDA_STREAM_NON_BLOCKING));
+	gpu_must(launch(gate->stream, wait_at, gate));
+	dlclose(library);
+}
+
+static void gate_open(struct gate *gate)
+{
+	atomic_store(&gate->open, 1);
+	gpu_must(cuda->stream_synchronize(gate->stream));
+	gpu_must(cuda->stream_destroy(gate->stream));
+}
+
+/* ---- Closing ---- */
+
+static int publishes_two(const struct test_daemon *d, void *arg)
+{
+	enum gpu_kind kind = *(enum gpu_kind *)arg;
+	tl_client *client = gpu_open(d, 0);
+	static struct gpu_foreign f[2];
+	static struct gpu_memory m[2];
+	const tl_put_options sealed = { .size = sizeof(sealed), .flags = TL_PUBLISH_SEALED };
+
+	for (int i = 0; i < 2; i++) {
+		gpu_memory_init(&m[i], kind, N, 0);
+		gpu_foreign_init(&f[i], m[i].base, N, 0);
+		f[i].owned = &m[i];
+		must_be(tl_publish(client, i ? "b" : "a", &f[i].managed, &sealed, NULL, NULL), 0);
+	}
+	pause_at(1);
+	must_be(tl_delete(client, "b"), 0);
+	pause_at(2);
+	must_be(tl_delete(client, "a"), 0);
+	for (int i = 0; i < 2; i++)
+		eventually(atomic_load(&f[i].deleted));
+	tl_close(client);
+	return 0;
+}
+
+/* Memory is to be closed here while a stream stands still; leases end all the same, and a client
+ * that has memory open can be closed. */
+static int gives_up_while_closing(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0), *second = td_connect(d);
+	DLManagedTensorVersioned *a, *b;
+	struct gate gate;
+	CUstream stream;
+	CUdeviceptr to = gpu_alloc(N);
+
+	(void)arg;
+	alarm(HANG_S);
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	b = gpu_get(client, "b", TL_STREAM_NONE);
+	a = gpu_get(client, "a", (intptr_t)stream);
+	gate_close(&gate);
+	drop(b);
+	pause_at(1); /* "b" is deleted */
+	eventually(gpu_is_real() || gpu_live(FAKE_CLOSING) == 1);
+	for (int i = 0; i < 3; i++) {
+		gpu_must(cuda->memcpy_dtod_async(to, gpu_data(a), N, stream));
+		drop(a);
+		eventually(leases_of(second, getpid()) == 0);
+		a = gpu_get(client, "a", (intptr_t)stream);
+	}
+	drop(gpu_get(second, "a", TL_STREAM_NONE));
+	tl_close(second);
+	drop(a);
+	tl_close(client); /* it has "a" open, which is closed when the gate has been opened */
+	gate_open(&gate);
+	gpu_must(cuda->stream_destroy(stream));
+	gpu_must(cuda->mem_free(to));
+	eventually(gpu_is_real() || gpu_live(FAKE_IMPORT) + gpu_live(FAKE_VMM_MAPPING) +
+						    gpu_live(FAKE_POOL_IMPORT) ==
+					    *(int *)arg);
+	pause_at(2);
+	return 0;
+}
+
+GPU_TEST(leases_end_while_memory_is_being_closed)
+{
+	for (enum gpu_kind kind = 0; kind < GPU_KINDS; kind++) {
+		cleanup_gpu struct gpu_daemon g = gpu_start();
+		int left = kind == GPU_VMM || kind == GPU_PARTS ? (int)(N / GPU_PART) : 0;
+		struct test_child p = child_start_ready(&g.d, publishes_two, &kind);
+		struct test_child c = child_start_ready(&g.d, gives_up_while_closing, &left);
+
+		child_step(&p);
+		child_step(&c);
+		child_go(&p);
+		child_finish(&c);
+		child_must_succeed(&p);
+		gpu_nothing_left(&g);
+	}
+}
+
+/* ---- A full stream ---- */
+
+static int publishes_unfinished(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	gpu_hold(getpid());
+	gpu_put_draft(client, "t", 4, N, 0, CUDA_STREAM_LEGACY);
+	pause_at(1);
+	gpu_hold(0);
+	pause_at(2);
+	must_be(tl_delete(client, "t"), 0);
+	tl_close(client);
+	return 0;
+}
+
+struct stuck {
+	tl_client *client;
+	struct gate gate;
+	_Atomic int got, dropped;
+};
+
+static void *gets_on_a_full_stream(void *arg)
+{
+	struct stuck *s = arg;
+	DLManagedTensorVersioned *t = gpu_get(s->client, "t", (intptr_t)s->gate.stream);
+
+	atomic_store(&s->got, 1);
+	drop(t);
+	atomic_store(&s->dropped, 1);
+	return NULL;
+}
+
+static const char full_queue[] = "needs to know how much a stream's queue holds";
+
+static void fill_queue(CUstream stream, CUdeviceptr memory)
+{
+	for (int i = 1; i < FAKE_QUEUE; i++) /* one stands still already */
+		gpu_must(cuda->memset_d8_async(memory, 1, 16, stream));
+}
+
+/* One thread waits for room on a full stream, others go on. */
+static int goes_on_beside_a_full_stream(const struct test_daemon *d, void *arg)
+{
+	static struct stuck stuck;
+	CUdeviceptr memory;
+	DLManagedTensorVersioned *t;
+	pthread_t thread;
+	CUstream stream;
+
+	(void)arg;
+	alarm(HANG_S);
+	stuck.client = gpu_open(d, 0);
+	memory = gpu_alloc(16);
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	gate_close(&stuck.gate);
+	fill_queue(stuck.gate.stream, memory);
+	must_be(pthread_create(&thread, NULL, gets_on_a_full_stream, &stuck), 0);
+	eventually(gpu_live(FAKE_FULL) == 1);
+	must(!atomic_load(&stuck.got));
+	t = gpu_get(stuck.client, "t", (intptr_t)stream); /* it waits there for the same event */
+	must_be(cuda->stream_query(stream), CUDA_E_NOT_READY);
+	drop(t);
+	gpu_put_draft(stuck.client, "mine", 1, N, 0, stream);
+	must_be(tl_delete(stuck.client, "mine"), 0);
+	pause_at(1); /* the producer's work has ended */
+	gpu_must(cuda->stream_synchronize(stream));
+	must(!atomic_load(&stuck.got));
+	atomic_store(&stuck.gate.open, 1);
+	pthread_join(thread, NULL);
+	gate_open(&stuck.gate);
+	gpu_must(cuda->stream_destroy(stream));
+	gpu_must(cuda->mem_free(memory));
+	tl_close(stuck.client);
+	return 0;
+}
+
+GPU_TEST(a_full_stream_stops_only_who_uses_it)
+{
+	SKIP_UNLESS(!gpu_is_real(), full_queue);
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start_ready(&g.d, publishes_unfinished, NULL);
+	struct test_child c = child_start_ready(&g.d, goes_on_beside_a_full_stream, NULL);
+
+	child_step(&p);
+	child_finish(&c);
+	child_finish(&p);
+	gpu_nothing_left(&g);
+}
+
+static void *drops_on_a_full_stream(void *arg)
+{
+	drop(arg);
+	return NULL;
+}
+
+/* A release that has to mark its place on a full stream waits for room, and nobody else does. */
+static int releases_on_a_full_stream(const struct test_daemon *d, void *arg)
+{
+	static struct gate gate;
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *t;
+	CUdeviceptr memory = gpu_alloc(16);
+	pthread_t thread;
+
+	(void)arg;
+	alarm(HANG_S);
+	gate_close(&gate);
+	t = gpu_get(client, "a", (intptr_t)gate.stream);
+	fill_queue(gate.stream, memory);
+	must_be(pthread_create(&thread, NULL, drops_on_a_full_stream, t), 0);
+	eventually(gpu_live(FAKE_FULL) == 1);
+	drop(gpu_get(client, "b", TL_STREAM_LEGACY));
+	atomic_store(&gate.open, 1);
+	pthread_join(thread, NULL);
+	gate_open(&gate);
+	eventually(leases_of(client, getpid()) == 0);
+	gpu_must(cuda->mem_free(memory));
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_release_on_a_full_stream_stops_nobody_else)
+{
+	SKIP_UNLESS(!gpu_is_real(), full_queue);
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	enum gpu_kind kind = GPU_LEGACY;
+	struct test_child p = child_start_ready(&g.d, publishes_two, &kind);
+
+	must_be(td_run_client(&g.d, releases_on_a_full_stream, NULL), 0);
+	child_step(&p);
+	child_finish(&p);
+	gpu_nothing_left(&g);
+}
+
+/* ---- An event that cannot be opened ---- */
+
+struct unheard {
+	tl_client *client;
+	_Atomic int got;
+};
+
+static void *gets_without_an_event(void *arg)
+{
+	struct unheard *u = arg;
+	DLManagedTensorVersioned *t = gpu_get(u->client, "t", TL_STREAM_LEGACY);
+
+	atomic_store(&u->got, 1);
+	must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), 4);
+	drop(t);
+	return NULL;
+}
+
+static void *waits_in_context(void *arg)
+{
+	gpu_use(0);
+	return gets_without_an_event(arg);
+}
+
+/* As in some containers: the host waits until the producer's work has ended. */
+static int waits_on_the_host(const struct test_daemon *d, void *arg)
+{
+	static struct unheard u;
+	tl_connect_options o = { .size = sizeof(o), .timeout_ns = SECOND / 2 };
+	DLManagedTensorVersioned *t;
+	tl_client *impatient;
+	pthread_t thread;
+
+	(void)arg;
+	alarm(HANG_S);
+	u.client = gpu_open(d, 0);
+	o.address = d->socket;
+	eventually(tl_connect(&o, &impatient) == 0); /* its time is short for a busy machine */
+	must_refuse(tl_get(impatient, "t", NULL, &t), -ETIMEDOUT, "has not finished it in time");
+	tl_close(impatient);
+	must_be(pthread_create(&thread, NULL, waits_in_context, &u), 0);
+	eventually(leases_of(u.client, getpid()) == 1);
+	must(!atomic_load(&u.got));
+	pause_at(1); /* the producer's work goes on */
+	pthread_join(thread, NULL);
+	tl_close(u.client);
+	return 0;
+}
+
+GPU_TEST(without_its_event_the_host_waits_for_a_tensor)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start_ready(&g.d, publishes_unfinished, NULL), c;
+
+	gpu_setenv("FAKECUDA_FAIL", "cuIpcOpenEventHandle:1:201,cuIpcOpenEventHandle:1:201,"
+				    "cuIpcOpenEventHandle:1:201,cuIpcOpenEventHandle:1:201");
+	c = child_start_ready(&g.d, waits_on_the_host, NULL);
+	child_step(&p);
+	child_finish(&c);
+	child_finish(&p);
+	gpu_nothing_left(&g);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	return suite_run();
+}

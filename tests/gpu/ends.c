@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of CUDA in a process: at exit, and by a reset of the device (cudaDeviceReset). */
+#include "tests/gpu/common.h"
+
+#include <dlfcn.h>
+
+enum { N = 2 << 20, HANG_S = 20 };
+
+/* ---- exit() ---- */
+
+static int exits_with_work(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	static struct gpu_foreign f[64];
+	CUdeviceptr memory = gpu_alloc(N);
+	CUstream stream;
+
+	(void)arg;
+	alarm(HANG_S);
+	gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+	for (int i = 0; i < 4; i++) {
+		DLManagedTensorVersioned *t = gpu_get(client, "t", (intptr_t)stream);
+
+		gpu_must(cuda->memcpy_dtod_async(memory, gpu_data(t), N, stream));
+		drop(t);
+	}
+	gpu_foreign_init(&f[0], memory, N, 0); /* memory that dies with us: nobody waits for it */
+	gpu_hold(getpid());
+	gpu_fill(memory, 1, N, stream);
+	must_be(tl_publish(client, "mine", &f[0].managed,
+			   &(tl_put_options){ .size = sizeof(tl_put_options),
+					      .stream = (intptr_t)stream },
+			   NULL, NULL),
+		0);
+	exit(0); /* the library's thread is looking at all of this */
+}
+
+static int publishes_t(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	gpu_put_draft(client, "t", 5, N, 0, CUDA_STREAM_LEGACY);
+	pause_at(1);
+	must_be(tl_delete(client, "t"), 0);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(nothing_calls_the_driver_while_it_ends)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start_ready(&g.d, publishes_t, NULL);
+	tl_client *client;
+
+	must_be(td_run_client(&g.d, exits_with_work, NULL), 0);
+	gpu_hold(0);
+	client = td_connect(&g.d);
+	must_be(tl_delete(client, "mine"), 0);
+	tl_close(client);
+	child_finish(&p);
+	gpu_nothing_left(&g);
+}
+
+/* ---- A reset ---- */
+
+static void reset(void)
+{
+	CUresult (*reset_context)(CUdevice device);
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+	*(void **)&reset_context = dlsym(library, "cuDevicePrimaryCtxReset_v2");
+	gpu_must(reset_context(0));
+	dlclose(library);
+	gpu_use(0);
+}
+
+static void read_five(tl_client *client, const char *name, intptr_t stream)
+{
+	DLManagedTensorVersioned *t = gpu_get(client, name, stream);
+
+	must_be(gpu_read(gpu_data(t), N, (CUstream)stream), 5);
+	drop(t);
+}
+
+static int publishes_each_kind(const struct test_daemon *d, void *arg)
+{
+	static const char *const names[GPU_KINDS] = { "legacy", "vmm", "parts", "pool" };
+	static struct gpu_foreign f[GPU_KINDS];
+	static struct gpu_memory m[GPU_KINDS];
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	for (enum gpu_kind kind = 0; kind < GPU_KINDS; kind++) {
+		gpu_memory_init(&m[kind], kind, N, 0);
+		gpu_fill(m[kind].base, 5, N, CUDA_STREAM_LEGACY);
+		gpu_foreign_init(&f[kind], m[kind].base, N, 0);
+		f[kind].owned = &m[kind];
+		must_be(tl_publish(client, names[kind], &f[kind].managed, NULL, NULL, NULL), 0);
+	}
+	gpu_must(cuda->ctx_synchronize());
+	pause_at(1);
+	for (int i = 0; i < GPU_KINDS; i++)
+		must_be(tl_delete(client, names[i]), 0);
+	for (int i = 0; i < GPU_KINDS; i++)
+		eventually(atomic_load(&f[i].deleted));
+	tl_close(client);
+	return 0;
+}
+
+/* Consumes, publishes and resets in turn. */
+static int resets(const struct test_daemon *d, void *arg)
+{
+	static const char *const names[GPU_KINDS] = { "legacy", "vmm", "parts", "pool" };
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *held;
+	CUstream stream;
+
+	(void)arg;
+	alarm(HANG_S);
+	for (int round = 0; round < 3; round++) {
+		gpu_must(cuda->stream_create(&stream, CUDA_STREAM_NON_BLOCKING));
+		for (int i = 0; i < GPU_KINDS; i++) {
+			read_five(client, names[i], (intptr_t)stream);
+			read_five(client, names[i], TL_STREAM_LEGACY);
+		}
+		held = gpu_get(client, "legacy", (intptr_t)stream);
+		gpu_put_draft(client, "mine", 5, N, 0, stream);
+		gpu_must(cuda->stream_synchronize(stream));
+		read_five(client, "mine", (intptr_t)stream);
+		must_be(tl_delete(client, "mine"), 0);
+		reset(); /* the stream is gone, and the memory that was open */
+		drop(held);
+	}
+	eventually(leases_of(client, getpid()) == 0);
+	for (int i = 0; i < GPU_KINDS; i++)
+		read_five(client, names[i], TL_STREAM_LEGACY);
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_reset_of_the_device_is_noticed)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+	struct test_child p = child_start_ready(&g.d, publishes_each_kind, NULL);
+
+	must_be(td_run_client(&g.d, resets, NULL), 0);
+	child_finish(&p);
+	gpu_nothing_left(&g);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	return suite_run();
+}

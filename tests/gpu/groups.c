@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups of tensors on GPUs, and of such with others: published in one step, got as of one moment.
+ */
+#include "tests/gpu/common.h"
+
+enum { N = 64 << 10, MANY = 60 };
+
+static const char *const no_warm[] = { "--warm-time", "0", NULL };
+static char names[MANY][16];
+static const char *name_list[MANY];
+
+static void make_names(void)
+{
+	for (int i = 0; i < MANY; i++) {
+		snprintf(names[i], sizeof(names[i]), "g/%d", i);
+		name_list[i] = names[i];
+	}
+}
+
+/* Every third is on the CPU, the others on the GPU, on the last one where @i is even. */
+static bool on_gpu(int i)
+{
+	return i % 3 != 0;
+}
+
+static int device_of(int i)
+{
+	return i % 2 ? 0 : gpu_count() - 1;
+}
+
+static int value_of(int i)
+{
+	return 1 + i % 97;
+}
+
+struct sources {
+	struct gpu_memory memory[2]; /* on device 0 and the last */
+	unsigned char cpu[MANY][N];
+	struct gpu_foreign f[MANY];
+	DLManagedTensorVersioned *handed[MANY];
+	const DLTensor *tensors[MANY];
+};
+
+static struct sources *make_sources(enum gpu_kind kind)
+{
+	struct sources *s = calloc(1, sizeof(*s));
+
+	make_names();
+	for (int d = 0; d < 2; d++) {
+		cuda = gpu_use(d ? gpu_count() - 1 : 0);
+		gpu_memory_init(&s->memory[d], kind, (size_t)MANY * N, d ? gpu_count() - 1 : 0);
+	}
+	for (int i = 0; i < MANY; i++) {
+		int d = i % 2 ? 0 : 1;
+		CUdeviceptr at = s->memory[d].base + (size_t)i * N;
+
+		cuda = gpu_use(device_of(i));
+		if (on_gpu(i))
+			gpu_fill(at, value_of(i), N, CUDA_STREAM_LEGACY);
+		gpu_foreign_init(&s->f[i], at, N, device_of(i));
+		if (!on_gpu(i)) {
+			memset(s->cpu[i], value_of(i), N);
+			s->f[i].managed.dl_tensor.data = s->cpu[i];
+			s->f[i].managed.dl_tensor.device = (DLDevice){ kDLCPU, 0 };
+		}
+		s->handed[i] = &s->f[i].managed;
+		s->tensors[i] = &s->f[i].managed.dl_tensor;
+	}
+	return s;
+}
+
+static void free_sources(struct sources *s)
+{
+	for (int d = 0; d < 2; d++)
+		gpu_memory_deinit(&s->memory[d]);
+	free(s);
+}
+
+static int reads_all(const struct test_daemon *d, void *arg)
+{
+	tl_get_options o = { .size = sizeof(o), .stream = TL_STREAM_LEGACY };
+	DLManagedTensorVersioned *t[MANY];
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	make_names();
+	must_be(tl_get_many(client, name_list, MANY, &o, t), 0);
+	for (int i = 0; i < MANY; i++) {
+		must_be(t[i]->dl_tensor.device.device_type, on_gpu(i) ? kDLCUDA : kDLCPU);
+		if (on_gpu(i)) {
+			must_be(t[i]->dl_tensor.device.device_id, device_of(i));
+			cuda = gpu_use(device_of(i));
+			must_be(gpu_read(gpu_data(t[i]), N, CUDA_STREAM_LEGACY), value_of(i));
+		} else {
+			must_be(((unsigned char *)t[i]->dl_tensor.data)[N - 1], value_of(i));
+		}
+		drop(t[i]);
+	}
+	tl_close(client);
+	return 0;
+}
+
+/* ---- Copies ---- */
+
+static int puts_many(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct sources *s = make_sources(GPU_LEGACY);
+
+	(void)arg;
+	must_be(tl_put_many(client, name_list, s->tensors, MANY, NULL), 0);
+	must_be(tl_close(client), 0); /* the copies are ours, and outlive this process */
+	free_sources(s);
+	return 0;
+}
+
+GPU_TEST(copies_of_many_outlive_their_producer)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
+	tl_client *client;
+
+	gpu_setenv("FAKECUDA_DELAY_US", "3000");
+	must_be(td_run_client(&g.d, puts_many, NULL), 0);
+	must_be(td_run_client(&g.d, reads_all, NULL), 0);
+	client = td_connect(&g.d);
+	make_names();
+	for (int i = 0; i < MANY; i++)
+		must_be(tl_delete(client, names[i]), 0);
+	tl_close(client);
+	gpu_nothing_left(&g);
+}
+
+/* ---- In place ---- */
+
+static int publishes_many(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	struct sources *s = make_sources(*(enum gpu_kind *)arg);
+	size_t copied = 0;
+
+	must_be(tl_publish_many(client, name_list, s->handed, MANY, NULL, &copied), 0);
+	must_be(copied, (MANY + 2) / 3);
+	for (int i = 0; i < MANY; i++)
+		must_be(atomic_load(&s->f[i].deleted), !on_gpu(i));
+	pause_at(1);
+	for (int i = 0; i < MANY; i++)
+		must_be(tl_delete(client, names[i]), 0);
+	for (int i = 0; i < MANY; i++)
+		eventually(atomic_load(&s->f[i].deleted));
+	tl_close(client);
+	free_sources(s);
+	return 0;
+}
+
+static void share_many(enum gpu_kind kind, uint64_t exports)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
+	struct test_child p = child_start(&g.d, publishes_many, &kind);
+
+	must_be(child_await(&p), 1);
+	must(gpu_charged(&g.d) <= exports);
+	must_be(td_run_client(&g.d, reads_all, NULL), 0);
+	child_finish(&p);
+	gpu_nothing_left(&g);
+}
+
+GPU_TEST(many_are_published_where_they_lie)
+{
+	gpu_setenv("FAKECUDA_DELAY_US", "3000");
+	for (int kind = 0; kind < GPU_KINDS; kind++)
+		share_many((enum gpu_kind)kind, UINT64_C(2) * MANY * N + (16 << 20));
+}
+
+/* ---- All or none ---- */
+
+static int must_fail(const struct test_daemon *d, void *arg)
+{
+	tl_put_options evictable = { .size = sizeof(evictable), .lifetime = TL_LIFETIME_EVICTABLE };
+	tl_client *client = gpu_open(d, 0);
+	struct sources *s = make_sources(GPU_LEGACY);
+	int64_t strides[1] = { 0 };
+	tl_info info = { .size = sizeof(info) };
+
+	(void)arg;
+	name_list[MANY - 1] = names[1];
+	must_refuse(tl_publish_many(client, name_list, s->handed, MANY, NULL, NULL), -EINVAL,
+		    "twice");
+	name_list[MANY - 1] = names[MANY - 1];
+	must_refuse(tl_publish_many(client, name_list, s->handed, MANY, &evictable, NULL), -EINVAL,
+		    "evictable");
+	s->f[1].managed.dl_tensor.strides = strides;
+	s->f[1].shape[0] = N / 2;
+	must_refuse(tl_publish_many(client, name_list, s->handed, MANY, NULL, NULL), -ENOTSUP,
+		    "contiguous");
+	for (int i = 0; i < MANY; i++) {
+		must_be(atomic_load(&s->f[i].deleted), 0); /* they stay their owner's */
+		must_be(tl_stat(client, names[i], &info), -ENOENT);
+	}
+	tl_close(client);
+	free_sources(s);
+	return 0;
+}
+
+GPU_TEST(a_group_that_fails_keeps_nothing)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
+
+	must_be(td_run_client(&g.d, must_fail, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
+/* ---- Drafts ---- */
+
+static int fills_a_group(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	const int64_t n = N;
+	tl_group_item items[MANY];
+	DLDevice devices[MANY];
+	tl_group *group;
+
+	make_names();
+	for (int i = 0; i < MANY; i++) {
+		items[i] = (tl_group_item){ .name = names[i], .shape = &n, .ndim = 1, .dtype = U8 };
+		devices[i] = on_gpu(i) ? (DLDevice){ kDLCUDA, device_of(i) }
+				       : (DLDevice){ kDLCPU, 0 };
+	}
+	must_be(tl_group_create_on(client, items, devices, MANY, 0, &group), 0);
+	for (int i = 0; i < MANY; i++) {
+		const DLTensor *t = tl_group_tensor(group, (size_t)i);
+
+		cuda = gpu_use(device_of(i));
+		if (on_gpu(i))
+			gpu_fill((CUdeviceptr)(uintptr_t)t->data, value_of(i), N,
+				 CUDA_STREAM_LEGACY);
+		else
+			memset(t->data, value_of(i), N);
+	}
+	if (arg) {
+		tl_group_abort(group);
+	} else {
+		must_be(tl_group_set_stream(group, TL_STREAM_LEGACY, true), 0);
+		must_be(tl_group_commit(group), 0);
+	}
+	tl_close(client);
+	return 0;
+}
+
+GPU_TEST(a_group_is_filled_in_place_or_given_up)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = no_warm);
+	tl_client *client;
+	bool give_up = true;
+
+	must_be(td_run_client(&g.d, fills_a_group, &give_up), 0);
+	gpu_nothing_left(&g);
+	must_be(td_run_client(&g.d, fills_a_group, NULL), 0);
+	must_be(td_run_client(&g.d, reads_all, NULL), 0);
+	client = td_connect(&g.d);
+	for (int i = 0; i < MANY; i++)
+		must_be(tl_delete(client, names[i]), 0);
+	tl_close(client);
+	gpu_nothing_left(&g);
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	make_names();
+	return suite_run();
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors on GPUs live through the death of the daemon proper, if there is a keeper. */
+#include "tests/gpu/common.h"
+
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+enum { N = 5 << 20, HELD = 2 };
+
+static const char *const with_keeper[] = { "--keeper", "yes", NULL };
+static const char *const names[] = { "draft", "vmm", "parts" };
+enum { NAMES = sizeof(names) / sizeof(names[0]) };
+
+static pid_t proper(tl_client *c)
+{
+	struct tl_status status = { .size = sizeof(status) };
+
+	must_be(tl_get_status(c, &status), 0);
+	return (pid_t)status.daemon_pid;
+}
+
+static void kill_proper(const struct test_daemon *d)
+{
+	tl_client *c = td_connect(d);
+	pid_t pid = proper(c);
+
+	must_be(kill(pid, SIGKILL), 0);
+	eventually(proper(c) != pid);
+	tl_close(c);
+}
+
+static void wait_until_written(const struct test_daemon *d)
+{
+	struct raw rc = rc_open(d);
+
+	eventually(gpu_unfinished(&rc) == 0);
+	rc_goodbye(&rc);
+}
+
+/* A tensor of each kind of memory that its descriptors keep. */
+static int produces(const struct test_daemon *d, void *arg)
+{
+	static struct gpu_foreign f[NAMES];
+	static struct gpu_memory m[NAMES];
+	tl_client *client = gpu_open(d, 0);
+
+	(void)arg;
+	must_be(gpu_put_draft(client, names[0], 5, N, 0, CUDA_STREAM_LEGACY), 1);
+	for (int i = 1; i < NAMES; i++) {
+		gpu_memory_init(&m[i], i == 1 ? GPU_VMM : GPU_PARTS, N, 0);
+		gpu_fill(m[i].base, 5 + i, N, CUDA_STREAM_LEGACY);
+		gpu_foreign_init(&f[i], m[i].base, N, 0);
+		f[i].owned = &m[i];
+		must_be(tl_publish(client, names[i], &f[i].managed, NULL, NULL, NULL), 0);
+	}
+	wait_until_written(d);
+	pause_at(1);
+	for (int i = 1; i < NAMES; i++)
+		must_be(atomic_load(&f[i].deleted), 0);
+	must_be(gpu_put_draft(client, names[0], 9, N, 0, CUDA_STREAM_LEGACY), 2);
+	wait_until_written(d);
+	pause_at(2);
+	for (int i = 0; i < NAMES; i++)
+		must_be(tl_delete(client, names[i]), 0);
+	tl_close(client);
+	for (int i = 1; i < NAMES; i++) {
+		eventually(atomic_load(&f[i].deleted));
+		must_be(atomic_load(&f[i].deleted), 1);
+	}
+	return 0;
+}
+
+static void read_all(tl_client *client, int draft)
+{
+	for (int i = 0; i < NAMES; i++) {
+		DLManagedTensorVersioned *t = gpu_get(client, names[i], 0);
+
+		must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_LEGACY), i ? 5 + i : draft);
+		drop(t);
+	}
+}
+
+static int own_id(const tl_client_info *info, void *context)
+{
+	if (info->pid == (uint32_t)getpid())
+		*(uint64_t *)context = info->id;
+	return 0;
+}
+
+static uint64_t id_of(tl_client *client)
+{
+	uint64_t id = 0;
+
+	must_be(tl_list_clients(client, own_id, &id), 0);
+	return id;
+}
+
+static int consumes(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = gpu_open(d, 0);
+	DLManagedTensorVersioned *held[HELD];
+	uint64_t id = id_of(client);
+
+	(void)arg;
+	read_all(client, 5);
+	for (int i = 0; i < HELD; i++)
+		held[i] = gpu_get(client, names[i], 0);
+	pause_at(1);
+	read_all(client, 5);
+	pause_at(2);
+	read_all(client, 9);
+	for (int i = 0; i < HELD; i++) {
+		must_be(gpu_read(gpu_data(held[i]), N, CUDA_STREAM_LEGACY), 5 + i);
+		drop(held[i]);
+	}
+	read_all(client, 9);
+	must_be(id_of(client), id); /* its connection is the same */
+	pause_at(3);
+	tl_close(client);
+	return 0;
+}
+
+static unsigned fds_of_all(const struct test_daemon *d)
+{
+	tl_client *c = td_connect(d);
+	unsigned n = count_fds(d->keeper) + count_fds(proper(c));
+
+	tl_close(c);
+	return n;
+}
+
+GPU_TEST(what_its_descriptors_keep_outlives_the_daemon)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = with_keeper, .want_ready = true);
+	struct test_child p, c;
+	unsigned fds;
+
+	kill_proper(&g.d);
+	td_settle(&g.d);
+	fds = fds_of_all(&g.d);
+	p = child_start_ready(&g.d, produces, NULL);
+	c = child_start_ready(&g.d, consumes, NULL);
+	kill_proper(&g.d);
+	must_be(child_step(&c), 2);
+	must_be(child_step(&p), 2);
+	kill_proper(&g.d);
+	must_be(child_step(&c), 3);
+	child_finish(&p);
+	eventually(gpu_charged(&g.d) == 0); /* the consumer is asked to close it */
+	child_finish(&c);
+	td_settle(&g.d);
+	must_be(gpu_live_all(), 0);
+	eventually(fds_of_all(&g.d) == fds);
+	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
+	must_be(gpu_violations(FAKE_EVENT_GONE_EARLY), 0);
+	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
+}
+
+/* ---- under load ---- */
+
+enum { KILLS = 3, READERS = 3 };
+
+static atomic_bool *stop; /* shared with children */
+
+/* Opens all segments again and again. */
+static int reads_on(const struct test_daemon *d, void *arg)
+{
+	(void)arg;
+	cuda = gpu_use(0);
+	while (!atomic_load(stop)) {
+		tl_client *client = td_connect(d);
+
+		read_all(client, 5);
+		tl_close(client);
+	}
+	return 0;
+}
+
+GPU_TEST(consumers_see_no_error_when_the_daemon_is_killed_under_them)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start(.extra = with_keeper, .want_ready = true);
+	struct test_child p = child_start_ready(&g.d, produces, NULL), c[READERS];
+
+	stop = mmap(NULL, sizeof(*stop), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	must(stop != MAP_FAILED);
+	for (int i = 0; i < READERS; i++)
+		c[i] = child_start(&g.d, reads_on, NULL);
+	for (int i = 0; i < KILLS; i++) {
+		usleep(20000 + i * 7919);
+		kill_proper(&g.d);
+	}
+	atomic_store(stop, true);
+	for (int i = 0; i < READERS; i++)
+		child_must_succeed(&c[i]);
+	must_be(child_step(&p), 2);
+	child_finish(&p);
+	td_settle(&g.d);
+	must_be(gpu_live_all(), 0);
+	must_be(gpu_charged(&g.d), 0);
+	must_be(gpu_violations(FAKE_FREED_WHILE_OPEN), 0);
+	must_be(gpu_violations(FAKE_BAD_ACCESS), 0);
+	munmap(stop, sizeof(*stop));
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc;
+	gpu_init(argv);
+	return suite_run();
+}

@@ -1,0 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a daemon of a test writes to stderr, in the file "log" of its directory. */
+#pragma once
+
+char *log_read(const char *dir); /* the caller frees it; NULL: no daemon has written there */
+void log_show(const char *dir);	 /* on our stderr */

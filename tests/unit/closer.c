@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Descriptors whose close makes its caller wait: who is asked to close them does not. */
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include "daemon/store/account.h"
+#include "daemon/store/closer.h"
+#include "tests/harness/harness.h"
+#include "tests/harness/slow_fd.h"
+
+static struct closer closer;
+
+TEST(a_small_memfd_is_closed_at_once)
+{
+	int fd = memfd_create("small", MFD_CLOEXEC);
+
+	must(fd >= 0);
+	closer_take(&closer, fd, NULL);
+	must_be(fcntl(fd, F_GETFD), -1);
+	must(!closer_waits(&closer));
+	must_be(closer.pid, 0); /* nobody was needed for that */
+}
+
+TEST(a_descriptor_that_is_slow_to_close_keeps_nobody_waiting)
+{
+	struct accounts accounts;
+	struct account *account;
+	struct slow_fd slow[3];
+
+	accounts_init(&accounts, 0, NULL, 0);
+	account = account_ref(&accounts, 7);
+	for (int i = 0; i < 3; i++)
+		slow[i] = slow_fd_make(3600);
+	for (int i = 0; i < 3; i++)
+		closer_take(&closer, slow[i].fd, account);
+	must(closer_waits(&closer));
+	must_be(account->closing, 3);
+	account_unref(account);
+	eventually((closer_look(&closer), !closer_waits(&closer)));
+	for (int i = 0; i < 3; i++) {
+		must_be(fcntl(slow[i].fd, F_GETFD), -1);
+		close(slow[i].peer);
+	}
+	must_be(accounts.count, 0);
+	accounts_deinit(&accounts);
+	closer_deinit(&closer);
+}
+
+TEST(descriptors_that_nobody_closed_are_forgotten_at_the_end)
+{
+	struct accounts accounts;
+	struct account *account;
+	struct slow_fd slow[2] = { slow_fd_make(3600), slow_fd_make(3600) };
+
+	accounts_init(&accounts, 0, NULL, 0);
+	account = account_ref(&accounts, 7);
+	for (int i = 0; i < 2; i++)
+		closer_take(&closer, slow[i].fd, account);
+	account_unref(account);
+	closer_deinit(&closer);
+	must_be(accounts.count, 0);
+	accounts_deinit(&accounts);
+	for (int i = 0; i < 2; i++) {
+		slow_fd_hurry(&slow[i]);
+		close(slow[i].fd);
+		close(slow[i].peer);
+	}
+}
+
+int main(void)
+{
+	return suite_run();
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sizes that clients change: whoever makes many events costs little, and hides nobody's. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "daemon/store/guard.h"
+#include "tests/harness/harness.h"
+
+enum { OBJECTS = 40, SIZE = 4096 };
+
+static struct guard guard;
+static struct guarded guarded[OBJECTS];
+static int fds[OBJECTS];
+
+static void guard_some(void)
+{
+	uint64_t instance;
+	struct object o;
+
+	assert_int_equal(object_random(&instance), 0);
+	guard_init(&guard);
+	assert_true(guard.fd >= 0);
+	for (unsigned i = 0; i < OBJECTS; i++) {
+		o = (struct object){ .instance = instance, .key = i + 1, .fd = -1 };
+		assert_int_equal(shm_object_create(&o, SIZE, NULL, &fds[i]), 0);
+		assert_true(guard_begin(&guard, &guarded[i], &o, SIZE, i + 1, NULL));
+	}
+}
+
+static void guard_none(void)
+{
+	for (unsigned i = 0; i < OBJECTS; i++) {
+		guard_end(&guard, &guarded[i]);
+		shm_object_destroy(&guarded[i].object);
+		close(fds[i]);
+	}
+	guard_deinit(&guard);
+}
+
+/* The kernel puts an event together with the one before it if they are the same. */
+static void make_events(unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(pwrite(fds[i % 2], "x", 1, 0), 1);
+}
+
+/* Looks at all that have changed. Returns how many looks that took, and adds up their writers. */
+static unsigned look(uint64_t *writers)
+{
+	unsigned looks = 0;
+	uint64_t writer;
+
+	for (*writers = 0; guard_next(&guard, &writer); looks++)
+		*writers += writer;
+	return looks;
+}
+
+TEST(who_writes_often_is_looked_at_seldom)
+{
+	uint64_t writers;
+
+	guard_some();
+	make_events(1000);
+	assert_in_range(look(&writers), 1, 1000 / 16);
+	assert_int_equal(writers, 0);
+	make_events(100);
+	assert_int_equal(ftruncate(fds[7], 10 * SIZE), 0);
+	make_events(100);
+	look(&writers);
+	assert_int_equal(writers, 8);
+	assert_true(guarded[7].changed);
+	guard_none();
+}
+
+static unsigned events_max(void)
+{
+	FILE *f = fopen("/proc/sys/fs/inotify/max_queued_events", "re");
+	unsigned max = 0;
+
+	assert_non_null(f);
+	assert_int_equal(fscanf(f, "%u", &max), 1);
+	fclose(f);
+	return max;
+}
+
+TEST(who_writes_more_often_than_is_read_hides_nobody)
+{
+	unsigned max = events_max(), looks;
+	uint64_t writers;
+
+	SKIP_UNLESS(max <= 1 << 20, "the kernel's queue of inotify has room for millions");
+	guard_some();
+	make_events(max + 10);
+	assert_int_equal(ftruncate(fds[9], 10 * SIZE), 0); /* whose event is lost */
+	looks = look(&writers);
+	assert_int_equal(writers, 10);
+	assert_in_range(looks, OBJECTS, OBJECTS + max / 16);
+	guard_none();
+}
+
+int main(void)
+{
+	return suite_run();
+}

@@ -1,0 +1,513 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The keeper alone. It starts this program instead of a daemon: `keeper ROLE FD`, where FD is a
+ * pipe to the test.
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "daemon/keeper/keep.h"
+#include "daemon/keeper/keeper.h"
+#include "tests/harness/harness.h"
+#include "tests/harness/process.h"
+#include "util/log.h"
+
+/* ---- What the children do ---- */
+
+static int report_fd;
+static struct keep keeper;
+static uint64_t forgotten;
+
+static void report(char c)
+{
+	must_be(write(report_fd, &c, 1), 1);
+}
+
+static _Noreturn void die(void)
+{
+	kill(getpid(), SIGKILL);
+	pause();
+	abort();
+}
+
+static void count_forgotten(struct keep *k, uint64_t count)
+{
+	must(k == &keeper);
+	must(count > forgotten && count <= k->forgets);
+	forgotten = count;
+}
+
+static void await(unsigned n)
+{
+	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
+
+	keeper.forgotten = count_forgotten;
+	while (forgotten < n) {
+		must_be(poll(&p, 1, WAIT_MS), 1);
+		must(keep_read(&keeper));
+	}
+}
+
+/* What the first one leaves in the queue the second one has. */
+static int leaves_much(void)
+{
+	char tag[KEEP_TAG_SIZE];
+	int fd, n = 300;
+
+	if (keeper.restarts == 0) {
+		keep_notify(&keeper, "READY=1");
+		for (int i = 0; i < n; i++) {
+			fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+			snprintf(tag, sizeof(tag), "tl-%d", i);
+			must_be(keep(&keeper, tag, fd), 0);
+			close(fd);
+		}
+		must_be(keep(&keeper, "tl-report", report_fd), 0);
+		die();
+	}
+	must_be(keeper.list.count, n + 1);
+	for (int i = 0; i < n; i++) {
+		snprintf(tag, sizeof(tag), "tl-%d", i);
+		fd = keep_take(&keeper, tag);
+		must(fd >= 0);
+		must(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+	}
+	must_be(keep_take(&keeper, "tl-0"), -1);
+	report_fd = keep_take(&keeper, "tl-report");
+	report('2');
+	return 7;
+}
+
+/* Writes through the later one of two pipes of the same tag, and has both closed. */
+static int replaces(void)
+{
+	int first[2], second[2];
+	char c;
+
+	must_be(pipe2(first, O_CLOEXEC), 0);
+	must_be(pipe2(second, O_CLOEXEC), 0);
+	must_be(keep(&keeper, "tl-pipe", first[1]), 0);
+	must_be(keep(&keeper, "tl-pipe", second[1]), 0);
+	close(first[1]);
+	close(second[1]);
+	must_be(read(first[0], &c, 1), 0); /* nobody has the other end any more */
+	must_be(keep_forget(&keeper, "tl-pipe"), 0);
+	must_be(keep_forget(&keeper, "tl-never"), 0);
+	await(2);
+	must_be(read(second[0], &c, 1), 0);
+	return 8;
+}
+
+/* Reads nothing meanwhile, so that there is no room for so many answers. */
+static int forgets_much(void)
+{
+	for (int i = 0; i < 5000; i++)
+		must_be(keep_forget(&keeper, "tl-never"), 0);
+	await(5000);
+	return 6;
+}
+
+static int dies_always(void)
+{
+	report(keeper.fresh ? 'f' : '.');
+	keep_notify(&keeper, "READY=1");
+	die();
+}
+
+static int dies_early(void)
+{
+	report('.');
+	die();
+}
+
+static int awaits_signal(void)
+{
+	sigset_t set;
+	int number;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	must_be(keep(&keeper, "tl-report", report_fd), 0);
+	keep_notify(&keeper, "READY=1");
+	report((char)('0' + keeper.restarts % 10));
+	must_be(sigwait(&set, &number), 0);
+	return 9;
+}
+
+static volatile sig_atomic_t terminated;
+
+static void on_term(int number)
+{
+	(void)number;
+	terminated = 1;
+}
+
+/* Reports how many came before, and gives way to the next one when it is told to. */
+static int gives_way(void)
+{
+	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
+	struct sigaction action = { .sa_handler = on_term };
+
+	sigaction(SIGTERM, &action, NULL);
+	must_be(keep(&keeper, "tl-report", report_fd), 0);
+	keep_notify(&keeper, "READY=1");
+	report((char)('0' + keeper.restarts % 10));
+	while (!terminated && !keeper.leaving) {
+		if (poll(&p, 1, WAIT_MS) == 1)
+			must(keep_read(&keeper));
+	}
+	return terminated ? 9 : KEEPER_EXIT_LEFT;
+}
+
+/* Has another one started, and ends for another reason before it is told to leave. */
+static int ends_first(void)
+{
+	keep_notify(&keeper, "READY=1");
+	keep_renew(&keeper, "asked for");
+	report('e');
+	return 0;
+}
+
+static int outlives(void)
+{
+	struct pollfd p = { .fd = keeper.fd, .events = POLLIN };
+
+	report('0');
+	must_be(poll(&p, 1, WAIT_MS), 1);
+	must(!keep_read(&keeper));
+	must_be(keeper.fd, -1);
+	must_be(keeper.kind, KEEP_NOBODY);
+	must_be(keep(&keeper, "tl-report", report_fd), 0); /* which nobody does */
+	report('g');
+	return 0;
+}
+
+static int is_activated(void)
+{
+	struct stat st;
+
+	must(keeper.activated_fd >= 0);
+	must_be(fstat(keeper.activated_fd, &st), 0);
+	must(S_ISSOCK(st.st_mode));
+	keep_notify(&keeper, "READY=1");
+	report((char)('0' + keeper.restarts));
+	if (keeper.restarts == 0)
+		die();
+	return 6;
+}
+
+static const struct role {
+	const char *name;
+	int (*run)(void);
+} roles[] = {
+	{ "leaves_much", leaves_much },	  { "replaces", replaces },
+	{ "forgets_much", forgets_much }, { "dies_always", dies_always },
+	{ "dies_early", dies_early },	  { "awaits_signal", awaits_signal },
+	{ "outlives", outlives },	  { "is_activated", is_activated },
+	{ "gives_way", gives_way },	  { "ends_first", ends_first },
+};
+
+static int role_run(const char *name, int fd)
+{
+	process_is_child();
+	report_fd = fd;
+	must_be(keep_init(&keeper), 0);
+	must_be(keeper.kind, KEEP_PARENT);
+	must(!getenv(KEEPER_ENVIRONMENT));
+	must(!!keeper.restarts == !!keeper.ended_ns);
+	must(keeper.ended_ns <= now_ns());
+	for (size_t i = 0; i < sizeof(roles) / sizeof(*roles); i++)
+		if (!strcmp(roles[i].name, name))
+			return roles[i].run();
+	return 99;
+}
+
+/* ---- The keeper ---- */
+
+struct running {
+	pid_t pid;
+	int fd; /* what the role reports */
+};
+
+static void ignore(void *context, const char *text)
+{
+	(void)context;
+	(void)text;
+}
+
+static struct running run(const char *role, int activated_fd)
+{
+	struct running r;
+	char number[16];
+	int fds[2];
+
+	must_be(pipe(fds), 0);
+	fcntl(fds[0], F_SETFD, FD_CLOEXEC);
+	snprintf(number, sizeof(number), "%d", fds[1]);
+	r.fd = fds[0];
+	r.pid = fork();
+	if (r.pid == 0) {
+		char *argv[] = { (char *)"keeper", (char *)(uintptr_t)role, number, NULL };
+
+		log_set_level(LOG_LEVEL_ERROR);
+		_exit(keeper_run(&(struct keeper_options){
+			.argv = argv, .activated_fd = activated_fd, .notified = ignore }));
+	}
+	process_remember(r.pid);
+	close(fds[1]);
+	return r;
+}
+
+/* Returns the keeper's exit status. All that was reported must be @text. */
+static int finish(const struct running *r, const char *text)
+{
+	char all[64] = "";
+	size_t n = 0;
+	ssize_t got;
+	int status;
+
+	while ((got = read(r->fd, all + n, sizeof(all) - 1 - n)) > 0)
+		n += (size_t)got;
+	close(r->fd);
+	if (strcmp(all, text))
+		print_error("reported: %s\n", all);
+	must(!strcmp(all, text));
+	must_be(process_wait(r->pid, &status), 0);
+	must(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void await_report(const struct running *r, char c)
+{
+	char got;
+
+	must_be(read(r->fd, &got, 1), 1);
+	must_be(got, c);
+}
+
+TEST(what_was_kept_is_the_next_daemons)
+{
+	struct running r = run("leaves_much", -1);
+
+	must_be(finish(&r, "2"), 7);
+}
+
+TEST(a_tag_keeps_one_descriptor_until_it_is_forgotten)
+{
+	struct running r = run("replaces", -1);
+
+	must_be(finish(&r, ""), 8);
+}
+
+TEST(a_daemon_hears_of_all_that_was_forgotten)
+{
+	struct running r = run("forgets_much", -1);
+
+	must_be(finish(&r, ""), 6);
+}
+
+TEST(a_daemon_that_dies_again_and_again_starts_afresh_and_then_not_at_all)
+{
+	struct running r = run("dies_always", -1);
+
+	must_be(finish(&r, ".....f...."), EXIT_FAILURE);
+}
+
+TEST(a_daemon_that_dies_before_it_is_ready_is_not_started_again)
+{
+	struct running r = run("dies_early", -1);
+
+	must_be(finish(&r, "."), EXIT_FAILURE);
+}
+
+TEST(sigterm_is_passed_on)
+{
+	struct running r = run("awaits_signal", -1);
+
+	await_report(&r, '0');
+	must_be(kill(r.pid, SIGTERM), 0);
+	must_be(finish(&r, ""), 9);
+}
+
+TEST(sigusr2_starts_another_daemon_and_counts_as_no_death)
+{
+	struct running r = run("gives_way", -1);
+
+	await_report(&r, '0');
+	for (int i = 0; i < 2 * KEEPER_DEATHS_MAX; i++) {
+		must_be(kill(r.pid, SIGUSR2), 0);
+		await_report(&r, (char)('0' + (i + 1) % 10));
+	}
+	must_be(kill(r.pid, SIGTERM), 0);
+	must_be(finish(&r, ""), 9);
+}
+
+/* It is killed, and the next one finds what was kept. */
+TEST(a_daemon_that_does_not_give_way_does_not_stay)
+{
+	struct running r = run("awaits_signal", -1);
+
+	await_report(&r, '0');
+	must_be(kill(r.pid, SIGUSR2), 0);
+	await_report(&r, '1');
+	must_be(kill(r.pid, SIGTERM), 0);
+	must_be(finish(&r, ""), 9);
+}
+
+TEST(a_daemon_that_has_ended_cleanly_has_no_successor)
+{
+	struct running r = run("ends_first", -1);
+
+	must_be(finish(&r, "e"), 0);
+}
+
+TEST(the_death_of_the_keeper_is_seen)
+{
+	struct running r = run("outlives", -1);
+	int status;
+
+	await_report(&r, '0');
+	must_be(kill(r.pid, SIGKILL), 0);
+	must_be(process_wait(r.pid, &status), 0);
+	await_report(&r, 'g');
+	close(r.fd);
+}
+
+TEST(the_socket_of_a_service_is_kept_from_the_start)
+{
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct running r = run("is_activated", fd);
+
+	close(fd);
+	must_be(finish(&r, "01"), 6);
+}
+
+TEST(who_is_no_child_of_a_keeper_does_not_believe_its_environment)
+{
+	struct keep k;
+
+	setenv(KEEPER_ENVIRONMENT, "1 0 0 0 0 0 0 /", 1);
+	must_be(keep_init(&k), 0);
+	must_be(k.kind, KEEP_NOBODY);
+	must(!getenv(KEEPER_ENVIRONMENT));
+	must_be(keep(&k, "tl-none", 0), 0);
+	must_be(keep_forget(&k, "tl-none"), 0);
+	keep_deinit(&k);
+}
+
+/* ---- systemd's store ---- */
+
+#ifdef HAVE_SYSTEMD
+static int notify_socket(struct sockaddr_un *a)
+{
+	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	socklen_t size = sizeof(*a);
+
+	*a = (struct sockaddr_un){ .sun_family = AF_UNIX };
+	must(fd >= 0);
+	must_be(bind(fd, (void *)a, sizeof(a->sun_family)), 0); /* the kernel chooses a name */
+	must_be(getsockname(fd, (void *)a, &size), 0);
+	a->sun_path[size - offsetof(struct sockaddr_un, sun_path)] = '\0';
+	a->sun_path[0] = '@';
+	setenv("NOTIFY_SOCKET", a->sun_path, 1);
+	return fd;
+}
+
+/* Receives what was said. Returns the descriptor that came with it, or -1. */
+static int hear(int fd, const char *expected)
+{
+	char text[256] = "";
+	struct iovec iov = { .iov_base = text, .iov_len = sizeof(text) - 1 };
+	union {
+		struct cmsghdr header;
+		char bytes[256];
+	} control;
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = &control,
+			      .msg_controllen = sizeof(control) };
+	int got = -1;
+
+	must(recvmsg(fd, &msg, MSG_CMSG_CLOEXEC) > 0);
+	if (strcmp(text, expected))
+		print_error("heard: %s\n", text);
+	must(!strcmp(text, expected));
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c))
+		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+			memcpy(&got, CMSG_DATA(c), sizeof(got));
+	return got;
+}
+
+TEST(systemd_is_told_what_to_keep)
+{
+	struct sockaddr_un a;
+	struct keep k;
+	int fd, kept, pipe_fds[2];
+
+	fd = notify_socket(&a);
+	setenv("FDSTORE", "16", 1);
+	must_be(pipe2(pipe_fds, O_CLOEXEC), 0);
+	must_be(keep_init(&k), 0);
+	must_be(k.kind, KEEP_MANAGER);
+	must_be(keep(&k, "tl-pipe", pipe_fds[1]), 0);
+	kept = hear(fd, "FDSTORE=1\nFDPOLL=0\nFDNAME=tl-pipe");
+	must(kept >= 0);
+	must_be(write(kept, "x", 1), 1); /* it is that pipe */
+	must_be(keep_forget(&k, "tl-pipe"), 0);
+	must_be(hear(fd, "FDSTOREREMOVE=1\nFDNAME=tl-pipe"), -1);
+	keep_notify(&k, "READY=1");
+	must_be(hear(fd, "READY=1"), -1);
+	keep_deinit(&k);
+	unsetenv("FDSTORE");
+	unsetenv("NOTIFY_SOCKET");
+	close(kept);
+	close(pipe_fds[0]);
+	close(pipe_fds[1]);
+	close(fd);
+}
+
+static int takes_what_systemd_kept(void)
+{
+	char number[16];
+	struct keep k;
+
+	process_is_child();
+	for (int fd = 3; fd < 6; fd++) /* as systemd numbers them */
+		if (fcntl(fd, F_GETFD) < 0)
+			must(dup2(0, fd) == fd);
+	snprintf(number, sizeof(number), "%d", (int)getpid());
+	setenv("LISTEN_PID", number, 1);
+	setenv("LISTEN_FDS", "3", 1);
+	setenv("LISTEN_FDNAMES", "tensorleased.socket:tl-a:tl-b", 1);
+	must_be(keep_init(&k), 0);
+	must_be(k.activated_fd, 3);
+	must_be(k.list.count, 2);
+	must_be(keep_take(&k, "tl-a"), 4);
+	must_be(keep_take(&k, "tl-a"), -1);
+	keep_deinit(&k);
+	must_be(fcntl(5, F_GETFD), -1); /* nobody took it */
+	return 0;
+}
+
+TEST(what_systemd_kept_has_names)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0)
+		_exit(takes_what_systemd_kept());
+	must_be(process_wait(pid, &status), 0);
+	must_be(status, 0);
+}
+#endif
+
+int main(int argc, char **argv)
+{
+	if (argc == 3 && !strcmp(argv[0], "keeper"))
+		return role_run(argv[1], atoi(argv[2]));
+	return suite_run();
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Namespaces: their names, addresses that name one, who may do what there, and the template. */
+#include "daemon/state/namespace.h"
+
+#include <stdlib.h>
+
+#include "client/session/address.h"
+#include "daemon/state/evict.h"
+#include "daemon/state/expire.h"
+#include "daemon/state/outcome.h"
+#include "tensor/name.h"
+#include "tests/harness/harness.h"
+
+TEST(names_of_namespaces_are_plain_words)
+{
+	static const char *const good[] = { "a", "robots", "user-1000", "v1.2_b-c", "0" };
+	static const char *const bad[] = { "",	  "-a",	 ".a",	     "a/b",	 "a b",
+					   "a\n", "a:b", "\xc3\xa9", "user@host" };
+	char longest[TENSOR_NAMESPACE_MAX + 1];
+	const char *why;
+
+	for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++)
+		must_be(tensor_namespace_check(good[i], strlen(good[i]), &why), 0);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+		must_be(tensor_namespace_check(bad[i], strlen(bad[i]), &why), -EINVAL);
+		must(why && *why);
+	}
+	memset(longest, 'n', sizeof(longest));
+	must_be(tensor_namespace_check(longest, TENSOR_NAMESPACE_MAX, &why), 0);
+	must_be(tensor_namespace_check(longest, TENSOR_NAMESPACE_MAX + 1, &why), -EINVAL);
+}
+
+static void must_mean(const char *asked, const char *name_space, const char *path,
+		      const char *expected)
+{
+	struct address a;
+
+	must_be(address_find(&a, asked, name_space), 0);
+	if (path)
+		must(!strcmp(a.path, path));
+	must(!strcmp(a.name_space, expected));
+}
+
+TEST(an_address_may_name_a_namespace)
+{
+	struct address a;
+
+	unsetenv("TENSORLEASE_SOCKET");
+	unsetenv("TENSORLEASE_NAMESPACE");
+	must_mean("/run/x", NULL, "/run/x", "");
+	must_mean("/run/x", "robots", "/run/x", "robots");
+	must_mean("tensorlease://robots/run/x", NULL, "/run/x", "robots");
+	must_mean("tensorlease://robots/run/x", "robots", "/run/x", "robots");
+	must_mean("tensorlease:///run/x", NULL, "/run/x", "");
+	must_mean("tensorlease://robots", NULL, NULL, "robots");
+	must_mean("tensorlease://robots/", NULL, NULL, "robots");
+	must_be(address_find(&a, "tensorlease://robots/run/x", "others"), -EINVAL);
+	must_be(address_find(&a, "tensorlease://ro bots/run/x", NULL), -EINVAL);
+	must_be(address_find(&a, "", NULL), -EINVAL);
+	must_be(address_find(&a, "/run/x", "../etc"), -EINVAL);
+}
+
+TEST(the_environment_may_name_a_namespace)
+{
+	setenv("TENSORLEASE_SOCKET", "tensorlease://cams/run/y", 1);
+	must_mean(NULL, NULL, "/run/y", "cams");
+	must_mean("/run/x", NULL, "/run/x", "");
+	setenv("TENSORLEASE_NAMESPACE", "lab", 1);
+	must_mean(NULL, NULL, "/run/y", "cams"); /* the address says more */
+	must_mean("/run/x", NULL, "/run/x", "lab");
+	must_mean("/run/x", "", "/run/x", ""); /* asked for the default one */
+	must_mean("tensorlease:///run/x", NULL, "/run/x", "");
+	unsetenv("TENSORLEASE_SOCKET");
+	unsetenv("TENSORLEASE_NAMESPACE");
+}
+
+/* ---- who may -------------------------------------------------------------------------------- */
+
+static const struct namespace_config lab = { .name = "lab", .uid = 7, .gid = 70, .mode = 0750 };
+
+static unsigned rights(uint32_t uid, uint32_t gid, const uint32_t *groups, unsigned ngroups)
+{
+	const struct namespace_user who = {
+		.uid = uid, .gid = gid, .groups = groups, .ngroups = ngroups
+	};
+
+	return namespace_rights(&lab, &who, 999);
+}
+
+TEST(a_rule_is_like_a_directorys)
+{
+	const uint32_t groups[] = { 1, 70 };
+
+	must_be(rights(7, 1, NULL, 0), NAMESPACE_GET | NAMESPACE_PUBLISH);
+	must_be(rights(8, 70, NULL, 0), NAMESPACE_GET);
+	must_be(rights(8, 1, groups, 2), NAMESPACE_GET);
+	must_be(rights(8, 1, groups, 1), 0);
+	must_be(rights(0, 1, NULL, 0), NAMESPACE_GET | NAMESPACE_PUBLISH);
+	must_be(rights(999, 1, NULL, 0), NAMESPACE_GET | NAMESPACE_PUBLISH);
+}
+
+/* ---- the registry --------------------------------------------------------------------------- */
+
+static struct shared shared;
+static struct namespaces all;
+
+static const struct namespace_config small = {
+	.name = "default",
+	.mode = 0777,
+	.limits = { .capacity = MIB, .max_tensors = 16, .max_clients = 4 },
+};
+
+static void start(void)
+{
+	struct shared_limits limits = { .capacity = MIB };
+	struct namespace *ns;
+	uint64_t instance;
+
+	must_be(object_random(&instance), 0);
+	shared_init(&shared, &limits);
+	shared.uid = 999;
+	namespaces_init(&all, &shared, instance & ~(uint64_t)(NAMESPACES_MAX - 1));
+	must_be(namespace_new(&all, &small, &ns), 0);
+	must(ns == namespace_default(&all));
+}
+
+static void stop(void)
+{
+	namespaces_deinit(&all);
+	shared_deinit(&shared);
+}
+
+static int enter(const char *name, uint32_t uid, struct namespace **ns)
+{
+	const struct namespace_user who = { .uid = uid, .gid = uid };
+	unsigned what;
+
+	return namespace_find(&all, name, strlen(name), &who, ns, &what);
+}
+
+TEST(what_one_may_not_read_is_not_there)
+{
+	struct namespace_config private = small;
+	struct namespace *ns, *found;
+
+	start();
+	strcpy(private.name, "lab");
+	private.uid = private.gid = 7;
+	private.mode = 0700;
+	must_be(namespace_new(&all, &private, &ns), 0);
+	must_be(enter("lab", 7, &found), 0);
+	must(found == ns);
+	must_be(enter("lab", 0, &found), 0);
+	must_be(enter("lab", 8, &found), STATE_E_NOT_FOUND);
+	must_be(enter("nowhere", 8, &found), STATE_E_NOT_FOUND);
+	must_be(enter("", 8, &found), 0);
+	must(found == namespace_default(&all));
+	must_be(enter("default", 8, &found), 0);
+	must(found->state.instance != ns->state.instance);
+	stop();
+}
+
+TEST(the_template_makes_a_users_own_only)
+{
+	struct namespace *mine, *again;
+
+	start();
+	must_be(enter("user-7", 7, &mine), STATE_E_NOT_FOUND); /* there is no template */
+	all.users = small;
+	all.users.mode = 0700;
+	must_be(enter("user-7", 8, &mine), STATE_E_NOT_FOUND);
+	must_be(enter("user-7", 0, &mine), STATE_E_NOT_FOUND);
+	must_be(enter("user-7", 7, &mine), 0);
+	must(mine->made && mine->config.uid == 7);
+	must_be(enter("user-7", 7, &again), 0);
+	must(again == mine);
+	must_be(enter("user-7", 0, &again), 0);
+	must_be(enter("user-7", 8, &again), STATE_E_NOT_FOUND);
+	must_be(enter("user-07", 7, &again), STATE_E_NOT_FOUND);
+	stop();
+}
+
+TEST(empty_namespaces_of_the_template_go_when_there_are_many)
+{
+	struct namespace *ns;
+
+	start();
+	all.users = small;
+	all.users.mode = 0700;
+	for (uint32_t uid = 1; uid <= 200; uid++) {
+		char name[32];
+
+		snprintf(name, sizeof(name), "user-%u", uid);
+		must_be(enter(name, uid, &ns), 0);
+		ns->clients += uid == 5; /* that one is in use */
+	}
+	must(all.count < 100);
+	must_be(enter("user-5", 0, &ns), 0);
+	must_be(ns->clients, 1);
+	stop();
+}
+
+TEST(many_namespaces_that_end_together_are_freed_a_few_at_a_time)
+{
+	struct namespace *made[100], *ns;
+	char name[32];
+
+	start();
+	all.users = small;
+	all.users.mode = 0700;
+	for (uint32_t uid = 1; uid <= 100; uid++) {
+		snprintf(name, sizeof(name), "user-%u", uid);
+		must_be(enter(name, uid, &made[uid - 1]), 0);
+		made[uid - 1]->clients++;
+	}
+	for (int i = 0; i < 100; i++)
+		made[i]->clients = 0;
+	for (unsigned before = all.count; before > 90; before--) { /* one comes and two go */
+		snprintf(name, sizeof(name), "user-%u", 1000 + before);
+		must_be(enter(name, 1000 + before, &ns), 0);
+		must_be(all.count, before - 1);
+	}
+	stop();
+}
+
+/* So that a round of the loop costs nothing for those that have nothing to do. */
+TEST(only_namespaces_in_which_something_is_due_are_looked_at)
+{
+	struct namespace *ns[3];
+
+	start();
+	all.users = small;
+	all.users.mode = 0700;
+	for (uint32_t i = 0; i < 3; i++) {
+		char name[32];
+
+		snprintf(name, sizeof(name), "user-%u", i + 1);
+		must_be(enter(name, i + 1, &ns[i]), 0);
+	}
+	must(!shared.expiring.top && list_empty(&shared.graves) && list_empty(&shared.waking));
+	evict_continue(&ns[1]->state);
+	must(shared.expiring.top == &ns[1]->state.lifetimes.next);
+	must_be(shared.expiring.top->key, 0);
+	expire_step(&ns[1]->state, 1);
+	must(!shared.expiring.top);
+	evict_continue(&ns[2]->state);
+	must(shared.expiring.top == &ns[2]->state.lifetimes.next);
+	stop(); /* it is not there any more */
+}
+
+int main(void)
+{
+	return suite_run();
+}

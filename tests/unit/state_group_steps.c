@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups that are published in steps, with everything that may happen between two of them. */
+#include "tests/unit/state_snapshot.h"
+
+enum { OWNER = 71000, STRANGER, COUNT = 40, LOOKS = 3 };
+
+/* What the name means, as clients find out: client/session/hold.c, lease_member(). */
+static uint64_t meaning(const char *name)
+{
+	const struct catalog_name *names = (const void *)((const char *)seen + seen->off_names);
+	const struct catalog_row *rows = (const void *)((const char *)seen + seen->off_rows);
+	const struct catalog_member *members = (const void *)((const char *)seen +
+							      seen->off_members);
+	struct name_key key = name_key(name, (uint16_t)strlen(name));
+	uint32_t index = name_find(&st.names, &key);
+	uint64_t ref = index == CATALOG_NONE ? 0 : names[index].current;
+	uint32_t slot = ref_slot(ref);
+
+	if (!ref || rows[slot].word == row_word(ref_generation(ref), ROW_LIVE))
+		return ref;
+	assert_true(rows[slot].word == row_word(ref_generation(ref), ROW_DRAFT));
+	assert_true(members[slot].group % 2);
+	return members[slot].group == seen->groups ? members[slot].former : ref;
+}
+
+static uint64_t version_of(const char *name)
+{
+	const struct catalog_row *rows = (const void *)((const char *)seen + seen->off_rows);
+	uint64_t ref = meaning(name);
+
+	return ref ? rows[ref_slot(ref)].version : 0;
+}
+
+static const char *nth(unsigned i)
+{
+	static char names[4][16];
+	static unsigned at;
+
+	at = (at + 1) % 4;
+	snprintf(names[at], sizeof(names[at]), "n%u", i);
+	return names[at];
+}
+
+static int member_as(struct tester *t, uint64_t ref, const char *name, uint8_t lifetime)
+{
+	int64_t nbytes = 1;
+	struct tensor_description d = fx_bytes(name, &nbytes);
+	const char *why = NULL;
+
+	d.lifetime.flags = lifetime;
+	return tensor_member(&st, &t->c, ref, 0, &d, &why);
+}
+
+/* A group of all names, of which nothing is published yet. */
+static uint64_t prepare(struct tester *t, uint8_t lifetime)
+{
+	uint32_t slot;
+
+	assert_int_equal(fx_create(t, 64, &slot), 0);
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_int_equal(member_as(t, fx_ref(slot), nth(i), lifetime), 0);
+	return fx_ref(slot);
+}
+
+static bool step(struct tester *t, int *error)
+{
+	const char *why;
+
+	return group_step(&st, &t->c, LOOKS, error, &why);
+}
+
+static void put_all(struct tester *t)
+{
+	for (unsigned i = 0; i < COUNT; i++)
+		fx_put(t, nth(i), 10);
+}
+
+static void delete_all(struct tester *t)
+{
+	for (unsigned i = 0; i < COUNT; i++)
+		if (meaning(nth(i)))
+			fx_delete(t, nth(i));
+}
+
+/* All names mean their tensors of that version. */
+static bool all_have(uint64_t version)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < COUNT; i++)
+		n += version_of(nth(i)) == version;
+	assert_true(n == 0 || n == COUNT);
+	return n;
+}
+
+TEST(all_names_change_in_one_step_of_many)
+{
+	unsigned steps = 0, old = 0, new = 0;
+	struct tester t, stranger;
+	uint64_t ref, held;
+	int error;
+
+	fx_start();
+	fx_connect(&t, OWNER);
+	fx_connect(&stranger, STRANGER);
+	put_all(&t);
+	held = meaning(nth(7));
+	assert_true(fx_hold(&stranger, held));
+	ref = prepare(&t, 0);
+	assert_int_equal(group_begin(&st, &t.c, ref, COUNT), 0);
+	do {
+		assert_true(new == 0 || all_have(2));
+		if (all_have(1))
+			old++;
+		else
+			new ++;
+		steps++;
+		fx_put(&stranger, "stranger", 10); /* others are served */
+	} while (!step(&t, &error));
+	assert_int_equal(error, 0);
+	assert_true(all_have(2));
+	assert_true(old > COUNT / LOOKS && new > COUNT / LOOKS);
+	assert_int_equal(fx_state(ref_slot(held)), ROW_RETIRED);
+	assert_int_equal(seen->retired, 1);
+	fx_drop(&stranger, held);
+	assert_int_equal(seen->tensors, COUNT + 1);
+	assert_int_equal(seen->drafts, 0);
+	assert_int_equal(seen->groups, 2);
+	delete_all(&t);
+	fx_leave(&stranger);
+	fx_leave(&t);
+	fx_stop();
+}
+
+/* After any number of steps the connection is ended from outside, or the daemon ends. */
+TEST(an_end_in_the_middle_leaves_all_or_nothing)
+{
+	bool over = false, published = false;
+	struct tester t, stranger;
+	uint64_t ref;
+	int error;
+
+	for (unsigned cut = 0; !over; cut++) {
+		fx_start();
+		fx_connect(&stranger, STRANGER);
+		fx_connect(&t, OWNER);
+		put_all(&t);
+		ref = prepare(&t, WIRE_LIFETIME_EVICTABLE);
+		assert_int_equal(group_begin(&st, &t.c, ref, COUNT), 0);
+		over = false;
+		for (unsigned i = 0; i < cut && !over; i++)
+			over = step(&t, &error);
+		if (cut % 2)
+			fx_put(&stranger, "stranger", 10);
+		fx_leave(&t);
+		published |= all_have(2);
+		assert_true(all_have(2) == published);
+		assert_true(all_have(1) != published);
+		assert_int_equal(seen->tensors, COUNT + cut % 2);
+		assert_int_equal(seen->retired, 0);
+		assert_int_equal(seen->drafts, 0);
+		assert_int_equal(seen->groups % 2, 0);
+		assert_int_equal(st.catalog.chunks_reserved, 0);
+		assert_null(st.pointing);
+		fx_leave(&stranger);
+		fx_stop();
+	}
+	assert_true(published);
+}
+
+TEST(an_orphan_keeps_the_memory_of_a_group_that_was_taken_back)
+{
+	struct tester t;
+	uint64_t ref;
+	int error;
+
+	fx_start();
+	fx_connect(&t, OWNER);
+	ref = prepare(&t, 0);
+	assert_int_equal(group_begin(&st, &t.c, ref, COUNT), 0);
+	while (!st.pointing)
+		step(&t, &error);
+	step(&t, &error);
+	assert_int_equal(seen->groups, 1);
+	fx_orphan(&t);
+	assert_int_equal(seen->groups, 2);
+	assert_int_equal(version_of("n0"), 0);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_DRAFT); /* it may be written to */
+	fx_die(&t);
+	assert_int_equal(seen->drafts, 0);
+	fx_stop();
+}
+
+/* What happens under a name of the group after each step. */
+enum meddling { PUTS, DELETES, PUTS_AND_DELETES, MEDDLINGS };
+
+static void meddle(struct tester *t, enum meddling what, unsigned n)
+{
+	const char *name = nth(n % COUNT);
+
+	if (what == PUTS || (what == PUTS_AND_DELETES && n % 2 == 0))
+		fx_put(t, name, 10);
+	else if (meaning(name))
+		assert_int_equal(fx_delete(t, name), 0);
+}
+
+TEST(the_owner_may_change_the_same_names_between_the_steps)
+{
+	struct tester t, other;
+	uint64_t ref, before[COUNT], now;
+	int error;
+
+	for (unsigned what = 0; what < MEDDLINGS; what++) {
+		for (unsigned first = 0; first < 2 * COUNT; first += 7) {
+			unsigned n = 0;
+
+			fx_start();
+			fx_connect(&t, OWNER);
+			fx_connect(&other, OWNER);
+			if (first % 2)
+				put_all(&t);
+			memset(before, 0, sizeof(before));
+			ref = prepare(&t, WIRE_LIFETIME_EVICTABLE | WIRE_LIFETIME_OWNER_BOUND);
+			assert_int_equal(group_begin(&st, &t.c, ref, COUNT), 0);
+			while (!step(&t, &error)) {
+				if (seen->groups % 2) /* it is being pointed at */
+					for (unsigned i = 0; i < COUNT; i++)
+						assert_true(!meaning(nth(i)) ||
+							    fx_state(ref_slot(meaning(nth(i)))) ==
+								    ROW_LIVE);
+				meddle(&other, what, first + n++);
+				for (unsigned i = 0; i < COUNT; i++) {
+					now = version_of(nth(i));
+					assert_true(now == 0 || now >= before[i]);
+					before[i] = now ? now : before[i];
+				}
+			}
+			assert_int_equal(error, 0);
+			fx_drain();
+			assert_int_equal(seen->retired, 0);
+			assert_int_equal(seen->drafts, 0);
+			delete_all(&other);
+			fx_drain();
+			assert_int_equal(seen->tensors, 0);
+			fx_leave(&t);
+			fx_leave(&other);
+			fx_stop();
+		}
+	}
+}
+
+/* The stranger's tensor came first, so the group may not replace it. */
+TEST(a_group_fails_if_a_stranger_takes_one_of_its_names_meanwhile)
+{
+	bool denied = true, over;
+	struct tester t, stranger;
+	struct snapshot before;
+	uint64_t ref;
+	int error;
+
+	for (unsigned cut = 0; denied; cut++) {
+		fx_start();
+		fx_connect(&t, OWNER);
+		fx_connect(&stranger, STRANGER);
+		fx_put(&t, "n3", 10);
+		before = fx_snapshot(&t);
+		ref = prepare(&t, 0);
+		assert_int_equal(group_begin(&st, &t.c, ref, COUNT), 0);
+		for (unsigned i = 0; i < cut; i++)
+			step(&t, &error);
+		denied = seen->groups < 2;
+		if (denied) {
+			fx_put(&stranger, "n5", 10);
+			do {
+				over = step(&t, &error);
+				assert_int_equal(version_of("n5"), 1);
+				assert_int_equal(version_of("n4"), 0);
+				assert_int_equal(version_of("n3"), 1);
+			} while (!over);
+			assert_int_equal(error, STATE_E_DENIED);
+			assert_int_equal(fx_delete(&stranger, "n5"), 0);
+			fx_leave(&stranger);
+			before.clients -= 2; /* entries and those that are seen */
+			while (name_evict(&st.names))
+				;
+			before.objects = fx_objects();
+			before.segments = st.catalog.segments.in_use + seen->segments;
+			assert_int_equal(seen->tensors, before.tensors);
+			assert_int_equal(t.c.drafts, before.of_client);
+			assert_int_equal(st.catalog.rows.in_use, before.rows);
+			assert_int_equal(st.catalog.names.in_use, before.names);
+			assert_int_equal(st.catalog.chunks_reserved, before.reserved);
+			for (unsigned i = SHARE_TENSORS; i < SHARE_DESCRIPTORS; i++)
+				if (i != SHARE_SEGMENTS)
+					assert_int_equal(t.c.account->used[i], before.mine[i]);
+		} else {
+			assert_int_equal(fx_group_steps(&t, &(const char *){ NULL }), 0);
+			fx_leave(&stranger);
+		}
+		delete_all(&t);
+		fx_leave(&t);
+		fx_stop();
+	}
+}
+
+TEST(groups_of_the_same_names_come_one_after_the_other)
+{
+	bool over[3] = { false };
+	struct tester t[3];
+	int error;
+
+	fx_start();
+	for (unsigned i = 0; i < 3; i++) {
+		fx_connect(&t[i], OWNER);
+		assert_int_equal(group_begin(&st, &t[i].c, prepare(&t[i], 0), COUNT), 0);
+	}
+	while (!over[0] || !over[1] || !over[2]) {
+		for (unsigned i = 0; i < 3; i++) {
+			if (over[i])
+				continue;
+			over[i] = step(&t[i], &error);
+			assert_int_equal(error, 0);
+			assert_true(all_have(0) || all_have(1) || all_have(2) || all_have(3));
+		}
+	}
+	fx_drain();
+	assert_true(all_have(3));
+	assert_int_equal(seen->tensors, COUNT);
+	assert_int_equal(seen->groups, 6);
+	delete_all(&t[0]);
+	for (unsigned i = 0; i < 3; i++)
+		fx_leave(&t[i]);
+	fx_stop();
+}
+
+TEST(a_group_names_each_tensor_once)
+{
+	const char *why = NULL;
+	struct tester t;
+	uint64_t ref;
+
+	fx_start();
+	fx_connect(&t, OWNER);
+	put_all(&t);
+	ref = prepare(&t, 0);
+	assert_int_equal(member_as(&t, ref, nth(COUNT / 2), 0), 0);
+	assert_int_equal(group_begin(&st, &t.c, ref, COUNT + 1), 0);
+	assert_int_equal(fx_group_steps(&t, &why), STATE_E_INVALID);
+	assert_non_null(why);
+	assert_non_null(why ? strstr(why, "same name") : NULL);
+	assert_true(all_have(1));
+	assert_int_equal(seen->drafts, 0);
+	delete_all(&t);
+	fx_leave(&t);
+	fx_stop();
+}
+
+int main(void)
+{
+	return suite_run();
+}

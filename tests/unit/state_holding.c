@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Holdings: whose ledgers are looked at when a tensor is retired, and where it waits. */
+#include "tests/unit/state_fixture.h"
+
+/* One name; volatile, or gcc warns of what xxHash would do with it if it were longer. */
+static const char *volatile the_name = "n";
+
+enum { NBYTES = 1000, HOLDERS = 30 };
+
+static void connect_many(struct tester *t, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		fx_connect(&t[i], 71001 + i);
+}
+
+static void leave_many(struct tester *t, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		fx_leave(&t[i]);
+}
+
+static struct client *parked_at(uint64_t ref)
+{
+	return st.tensors[ref_slot(ref)].at ? st.tensors[ref_slot(ref)].at->client : NULL;
+}
+
+TEST(who_has_not_mapped_the_segment_is_not_looked_at)
+{
+	struct tester t, other;
+	uint64_t ref;
+
+	fx_start();
+	fx_connect(&t, 71000);
+	fx_connect(&other, 71001);
+	ref = fx_put(&t, the_name, NBYTES);
+	atomic_fetch_add(fx_held(&other, ref_slot(ref)), 1); /* G2 without MAP; G4 tells it */
+	fx_put(&t, the_name, NBYTES);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	atomic_fetch_sub(fx_held(&other, ref_slot(ref)), 1);
+	fx_leave(&other);
+	fx_leave(&t);
+	fx_stop();
+}
+
+TEST(everybody_is_looked_at_for_what_has_no_bytes)
+{
+	struct tester t, other;
+	uint64_t ref;
+
+	fx_start();
+	fx_connect(&t, 71000);
+	fx_connect(&other, 71001);
+	ref = fx_put(&t, the_name, 0);
+	atomic_fetch_add(fx_held(&other, ref_slot(ref)), 1);
+	fx_put(&t, the_name, 0);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
+	fx_drop(&other, ref);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	fx_leave(&other);
+	fx_leave(&t);
+	fx_stop();
+}
+
+/* Each of many holders gives it up in its turn; the row moves on from one to the next. */
+static void check_many(bool leave)
+{
+	struct tester t, holders[HOLDERS];
+	uint64_t ref;
+
+	fx_start(.max_clients = HOLDERS + 1);
+	fx_connect(&t, 71000);
+	connect_many(holders, HOLDERS);
+	ref = fx_put(&t, the_name, NBYTES);
+	for (unsigned i = 0; i < HOLDERS; i++)
+		assert_true(fx_hold(&holders[i], ref));
+	fx_put(&t, the_name, NBYTES);
+	for (unsigned i = 0; i < HOLDERS; i++) {
+		assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
+		assert_ptr_equal(parked_at(ref), &holders[i].c);
+		if (leave)
+			fx_leave(&holders[i]);
+		else
+			fx_drop(&holders[i], ref);
+	}
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	if (!leave)
+		leave_many(holders, HOLDERS);
+	fx_leave(&t);
+	fx_stop();
+}
+
+TEST(a_row_moves_on_from_holder_to_holder)
+{
+	check_many(false);
+	check_many(true);
+}
+
+TEST(a_walk_past_many_holders_goes_on_in_steps)
+{
+	struct tester t, holders[HOLDERS];
+	uint64_t ref, other;
+	uint32_t slot;
+
+	fx_start(.max_clients = HOLDERS + 1);
+	fx_connect(&t, 71000);
+	connect_many(holders, HOLDERS);
+	ref = fx_put(&t, the_name, NBYTES);
+	for (unsigned i = 0; i < HOLDERS; i++)
+		assert_true(fx_hold(&holders[i], ref));
+	for (unsigned i = 0; i < HOLDERS - 1; i++)
+		fx_drop(&holders[i], ref);
+	assert_int_equal(fx_create(&t, NBYTES, &slot), 0);
+	assert_int_equal(fx_commit(&t, fx_ref(slot), the_name, NBYTES, NULL), 0);
+	assert_true(steps_left(&st)); /* for the publisher, whose retire it is */
+	assert_ptr_equal(list_first_entry(&st.stepping, struct account, stepping), t.c.account);
+	assert_ptr_not_equal(parked_at(ref), &holders[HOLDERS - 1].c);
+	other = fx_ref(slot);
+	fx_leave(&holders[9]); /* where the row may stand just now; the steps go on as well */
+	assert_false(steps_left(&st));
+	assert_ptr_equal(parked_at(ref), &holders[HOLDERS - 1].c);
+	fx_drop(&holders[HOLDERS - 1], ref);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	assert_int_equal(fx_state(ref_slot(other)), ROW_LIVE);
+	for (unsigned i = 0; i < HOLDERS; i++) {
+		if (i != 9)
+			fx_leave(&holders[i]);
+	}
+	fx_leave(&t);
+	fx_stop();
+}
+
+TEST(a_row_that_stands_at_a_client_which_ends_goes_on)
+{
+	struct tester t, holders[HOLDERS];
+	uint64_t ref;
+	uint32_t slot;
+
+	fx_start(.max_clients = HOLDERS + 1);
+	fx_connect(&t, 71000);
+	connect_many(holders, HOLDERS);
+	ref = fx_put(&t, the_name, NBYTES);
+	for (unsigned i = 0; i < HOLDERS; i++)
+		assert_true(fx_hold(&holders[i], ref));
+	for (unsigned i = 0; i < HOLDERS - 1; i++)
+		fx_drop(&holders[i], ref);
+	assert_int_equal(fx_create(&t, NBYTES, &slot), 0);
+	assert_int_equal(fx_commit(&t, fx_ref(slot), the_name, NBYTES, NULL), 0);
+	assert_true(steps_left(&st));
+	for (unsigned i = 0; i < HOLDERS; i++) { /* without going a step */
+		munmap(holders[i].ledger, holders[i].size);
+		fx_end(&holders[i]);
+		assert_true(fx_look(&holders[i]));
+	}
+	fx_drain();
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	fx_leave(&t);
+	fx_stop();
+}
+
+TEST(a_holder_who_comes_after_the_retire_is_looked_at)
+{
+	struct tester t, first, late;
+	uint64_t ref;
+
+	fx_start();
+	fx_connect(&t, 71000);
+	fx_connect(&first, 71001);
+	fx_connect(&late, 71002);
+	ref = fx_put(&t, the_name, NBYTES);
+	assert_true(fx_hold(&first, ref));
+	atomic_fetch_add(fx_held(&late, ref_slot(ref)), 1); /* G2, G3; its MAP is on its way */
+	fx_put(&t, the_name, NBYTES);
+	assert_ptr_equal(parked_at(ref), &first.c);
+	assert_int_equal(holding_make(&st, &late.c, st.tensors[ref_slot(ref)].segment), 0);
+	fx_drop(&first, ref);
+	assert_ptr_equal(parked_at(ref), &late.c);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
+	fx_drop(&late, ref);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	fx_leave(&late);
+	fx_leave(&first);
+	fx_leave(&t);
+	fx_stop();
+}
+
+TEST(only_the_holder_at_whom_it_is_parked_moves_a_row_on)
+{
+	struct tester t, first, second;
+	uint64_t ref;
+
+	fx_start();
+	fx_connect(&t, 71000);
+	fx_connect(&first, 71001);
+	fx_connect(&second, 71002);
+	ref = fx_put(&t, the_name, NBYTES);
+	assert_true(fx_hold(&first, ref));
+	assert_true(fx_hold(&second, ref));
+	fx_put(&t, the_name, NBYTES);
+	atomic_fetch_sub(fx_held(&first, ref_slot(ref)), 1); /* R1, and R2 is still to come */
+	lease_released(&st, &t.c, ref);
+	lease_released(&st, &second.c, ref);
+	fx_drop(&second, ref);
+	assert_ptr_equal(parked_at(ref), &first.c);
+	lease_rescan(&st, &second.c);
+	fx_drain();
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_RETIRED);
+	lease_released(&st, &first.c, ref);
+	assert_int_equal(fx_state(ref_slot(ref)), ROW_FREE);
+	fx_leave(&second);
+	fx_leave(&first);
+	fx_leave(&t);
+	fx_stop();
+}
+
+TEST(a_holding_is_counted_once_and_ends_with_its_segment)
+{
+	struct tester t, reader;
+	uint64_t ref;
+
+	fx_start();
+	fx_connect(&t, 71000);
+	fx_connect(&reader, 71001);
+	assert_int_equal(reader.c.holding_count, 1); /* of what has no segment */
+	ref = fx_put(&t, the_name, NBYTES);
+	for (int i = 0; i < 3; i++)
+		assert_true(fx_hold(&reader, ref));
+	assert_int_equal(reader.c.holding_count, 2);
+	for (int i = 0; i < 3; i++)
+		fx_drop(&reader, ref);
+	assert_int_equal(fx_delete(&t, "n"), 0);
+	fx_leave(&t); /* its segment for small tensors ends with it */
+	assert_int_equal(reader.c.holding_count, 1);
+	fx_leave(&reader);
+	fx_stop();
+}
+
+TEST(no_memory_for_a_holding)
+{
+	struct tester t;
+	uint64_t ref;
+	int r;
+
+	fx_start();
+	fx_connect(&t, 71000);
+	ref = fx_put(&t, the_name, NBYTES);
+	r = fault_nth(1, holding_make(&st, &t.c, st.tensors[ref_slot(ref)].segment));
+	assert_true(fault_fired());
+	assert_int_equal(r, -ENOMEM);
+	assert_int_equal(t.c.holding_count, 1);
+	fx_leave(&t);
+	fx_stop();
+}
+
+TEST(what_holders_are_charged_for_ends_with_the_daemon)
+{
+	struct tester owner, holder;
+	uint64_t large, small;
+
+	fx_start(.capacity = 16 * MIB);
+	fx_connect(&owner, 71000);
+	fx_connect(&holder, 71001);
+	large = fx_put(&owner, "large", MIB);
+	small = fx_put(&owner, "small", 1000);
+	assert_true(fx_hold(&holder, large) && fx_hold(&holder, small));
+	assert_int_equal(fx_delete(&owner, "large"), 0);
+	assert_int_equal(fx_delete(&owner, "small"), 0);
+	client_deinit(&holder.c, &st, false);
+	client_deinit(&owner.c, &st, false);
+	munmap(holder.ledger, holder.size);
+	munmap(owner.ledger, owner.size);
+	fx_stop();
+}
+
+int main(void)
+{
+	return suite_run();
+}
