@@ -128,7 +128,7 @@ TL_API int tl_get(tl_client *client, const char *name, const tl_get_options *opt
 	if (__builtin_expect(r != LEASE_E_SLOW, 1))
 		return r;
 	if (options->flags & TL_GET_LOCAL)
-		return tl_fail(-EAGAIN, "'%s' cannot be had without a request or a wait", name);
+		return tl_fail(-EDEADLK, "'%s' cannot be had without a request or a wait", name);
 	return lease_get(client, name, options, out);
 }
 

@@ -42,7 +42,11 @@ TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, t
 		want.device.device_type = kDLCPU;
 	if (!r)
 		r = device_check(want.device);
-	return r ? r : kind_of_device(want.device.device_type)->create(client, &want, out);
+	if (!r)
+		r = kind_of_device(want.device.device_type)->create(client, &want, out);
+	if (!r)
+		draft_lend(*out);
+	return r;
 }
 
 TL_API DLTensor *tl_draft_tensor(tl_draft *draft)
@@ -59,9 +63,15 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
 
 TL_API int tl_commit(tl_draft *draft, uint64_t *version)
 {
+	int r;
+
 	if (!draft)
 		return tl_fail(-EINVAL, "tl_commit: draft is NULL");
-	return draft_commit(draft, version);
+	r = draft_lent_check(draft);
+	if (!r)
+		return draft_commit(draft, version);
+	draft_abort(draft);
+	return r;
 }
 
 TL_API void tl_abort(tl_draft *draft)
@@ -78,6 +88,20 @@ TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out)
 
 /* ---- Copying, handing over ---- */
 
+/* Options of a call that always copies. */
+static int copy_options(tl_put_options *o, const tl_put_options *options, const char *call)
+{
+	int r = put_options(o, options);
+
+	if (!r && o->flags & TL_PUBLISH_NO_COPY)
+		r = tl_fail(
+			-EINVAL,
+			"%s: tl_put_options.flags has TL_PUBLISH_NO_COPY, but this call copies; "
+			"tl_publish() and tl_create() do not have to",
+			call);
+	return r;
+}
+
 TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 		  const tl_put_options *options, uint64_t *version)
 {
@@ -89,7 +113,7 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 			       !client ? "client"
 			       : !name ? "name"
 				       : "source");
-	r = put_options(&o, options);
+	r = copy_options(&o, options, "tl_put");
 	if (r)
 		return r;
 	if (o.dlpack_flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
@@ -161,7 +185,7 @@ TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTens
 			       !client	? "client"
 			       : !names ? "names"
 					: "sources");
-	r = put_options(&o, options);
+	r = copy_options(&o, options, "tl_put_many");
 	if (r)
 		return r;
 	if (!count || count > WIRE_GROUP_MAX)

@@ -20,6 +20,7 @@
 #include "client/session/hold.h"
 #include "client/session/request.h"
 #include "util/clock.h"
+#include "util/thread.h"
 
 #define DEATH_NS (100 * NS_PER_MS)
 #define LOOK_FIRST_NS (20 * NS_PER_US)
@@ -124,17 +125,6 @@ static int order_after_producer(struct cuda_import *import, const struct catalog
 	}
 }
 
-/* A number for this thread that no other thread ever has. */
-static uint64_t this_thread(void)
-{
-	static _Thread_local uint64_t mine;
-	static _Atomic uint64_t last;
-
-	if (!mine)
-		mine = atomic_fetch_add(&last, 1) + 1;
-	return mine;
-}
-
 static uint64_t import_size(const struct cuda_import *import)
 {
 	return import->mapping ? import->mapping->size : import->export->memory.size;
@@ -174,7 +164,7 @@ static int lease_in(struct cuda_import *import, const struct use *use, uint64_t 
 	*own = (struct cuda_lease){
 		.import = import,
 		.stream = want->stream,
-		.thread = want->stream == TL_STREAM_PER_THREAD ? this_thread() : 0,
+		.thread = want->stream == TL_STREAM_PER_THREAD ? thread_unique() : 0,
 	};
 	list_init(&own->queue_link);
 	l->managed.dl_tensor.data = nbytes ? (void *)(uintptr_t)(import->base + h->offset) : NULL;
@@ -364,7 +354,7 @@ static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 {
 	const struct cuda_lease *own = cuda_lease_of(l);
 	CUstream stream = cuda_stream(own->stream);
-	bool others = own->thread && own->thread != this_thread(), captured;
+	bool others = own->thread && own->thread != thread_unique(), captured;
 
 	if (others)
 		stream = CUDA_STREAM_LEGACY; /* it waits for the streams of all threads */

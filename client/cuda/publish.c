@@ -186,7 +186,7 @@ static int draft_on(tl_client *client, const struct draft_request *want, struct 
 		draft_free(m.draft);
 		return r;
 	}
-	t = &m.draft->managed.dl_tensor;
+	t = &m.draft->tensor;
 	t->device = (DLDevice){ kDLCUDA, device->ordinal };
 	if (want->nbytes)
 		t->data = (void *)(uintptr_t)cuda_draft_of(m.draft)->buffer->export->memory.base;
@@ -290,12 +290,6 @@ void cuda_draft_end(struct tl_draft *draft)
 		cuda_wait_for_stream(buffer->export->memory.device, own->stream);
 	}
 	cuda_buffer_put(buffer);
-}
-
-void cuda_draft_abort(struct tl_draft *draft, int64_t deadline)
-{
-	(void)deadline;
-	cuda_draft_end(draft);
 }
 
 /* ---- Copies ---- */

@@ -39,5 +39,4 @@ int cuda_second_name(const char *name, const tl_put_options *o);
  * Gives up the draft's buffer, which is used again when the work on its stream has ended: when the
  * draft is given up, and at its end if that did not happen.
  */
-void cuda_draft_abort(struct tl_draft *draft, int64_t deadline);
 void cuda_draft_end(struct tl_draft *draft);

@@ -11,6 +11,7 @@
 
 #include "client/error.h"
 #include "client/produce/draft.h"
+#include "client/produce/lent.h"
 #include "client/session/hold.h"
 #include "client/session/request.h"
 #include "proto/catalog_layout.h"
@@ -110,8 +111,6 @@ void draft_sent(struct tl_draft *draft, bool answer)
 
 void drafts_close(struct session *s)
 {
-	int64_t deadline = session_deadline(s);
-
 	pthread_mutex_lock(&s->produce_mutex);
 	list_for_each(l, &s->drafts) {
 		struct tl_draft *draft = draft_entry(l);
@@ -119,7 +118,7 @@ void drafts_close(struct session *s)
 		if (!draft_step(draft, DRAFT_CLOSE))
 			continue; /* an exported one lives as long as its tensor */
 		let_go_locked(draft);
-		draft->kind->draft_abort(draft, deadline);
+		draft->kind->draft_abort(draft);
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
 }
@@ -139,8 +138,7 @@ void drafts_fork(struct session *s)
 
 struct tl_draft *draft_alloc(const struct draft_request *want, const struct memory_kind *kind)
 {
-	struct tl_draft *draft = malloc(sizeof(*draft) + 2 * sizeof(int64_t) * (size_t)want->ndim);
-	DLTensor *t;
+	struct tl_draft *draft = malloc(sizeof(*draft) + 4 * sizeof(int64_t) * (size_t)want->ndim);
 
 	if (!draft)
 		return NULL;
@@ -159,13 +157,29 @@ struct tl_draft *draft_alloc(const struct draft_request *want, const struct memo
 		memcpy(draft->dims, want->shape, sizeof(int64_t) * (size_t)want->ndim);
 	tensor_contiguous_strides(want->ndim, draft->dims, draft->dims + want->ndim);
 
-	t = &draft->managed.dl_tensor;
-	t->device = (DLDevice){ kDLCPU, 0 };
-	t->dtype = want->dtype;
-	t->ndim = want->ndim;
-	t->shape = want->ndim ? draft->dims : NULL;
-	t->strides = want->ndim ? draft->dims + want->ndim : NULL;
+	draft->tensor = (DLTensor){
+		.device = { kDLCPU, 0 },
+		.dtype = want->dtype,
+		.ndim = want->ndim,
+		.shape = want->ndim ? draft->dims : NULL,
+		.strides = want->ndim ? draft->dims + want->ndim : NULL,
+	};
 	return draft;
+}
+
+static int64_t *lent_dims(struct tl_draft *draft)
+{
+	return draft->dims + 2 * (ptrdiff_t)draft->tensor.ndim;
+}
+
+void draft_lend(struct tl_draft *draft)
+{
+	lent_make(&draft->managed.dl_tensor, &draft->tensor, lent_dims(draft));
+}
+
+int draft_lent_check(struct tl_draft *draft)
+{
+	return lent_check(&draft->managed.dl_tensor, &draft->tensor, lent_dims(draft), draft->name);
 }
 
 void draft_free(struct tl_draft *draft)
@@ -230,26 +244,26 @@ int draft_check(struct tl_draft *draft)
 }
 
 /* Tells the daemon, if it has not heard of its end yet. */
-static void give_up(struct tl_draft *draft, int64_t deadline)
+static void give_up(struct tl_draft *draft)
 {
 	bool tell = draft_is_writable(draft);
 
 	draft_unlink(draft);
 	if (tell)
-		draft->kind->draft_abort(draft, deadline);
+		draft->kind->draft_abort(draft);
 	draft_free(draft);
 }
 
 int draft_commit_unchecked(struct tl_draft *draft, uint64_t *version)
 {
 	uint64_t v = 0;
-	int r = draft->kind->draft_commit(draft, &draft->managed.dl_tensor, draft->tensor_flags,
-					  draft->name, draft->name_len, version ? &v : NULL);
+	int r = draft->kind->draft_commit(draft, &draft->tensor, draft->tensor_flags, draft->name,
+					  draft->name_len, version ? &v : NULL);
 
 	if (!r && version)
 		*version = v;
 	if (r && draft_is_writable(draft)) /* it was not sent */
-		give_up(draft, deadline_after(0));
+		give_up(draft);
 	else
 		draft_free(draft);
 	return r;
@@ -268,7 +282,7 @@ int draft_commit(struct tl_draft *draft, uint64_t *version)
 void draft_abort(struct tl_draft *draft)
 {
 	if (draft)
-		give_up(draft, session_deadline(draft->session));
+		give_up(draft);
 }
 
 /* ---- Exporting ---- */
@@ -289,9 +303,13 @@ struct tl_draft *draft_of(const DLManagedTensorVersioned *managed)
 int draft_export(struct tl_draft *draft, DLManagedTensorVersioned **out)
 {
 	struct session *s = draft->session;
+	int r;
 
 	if (draft->state == DRAFT_PARENTS || draft->state == DRAFT_ENDED)
 		return tl_fail(-ESTALE, "the draft of '%s' is not ours any more", draft->name);
+	r = draft_lent_check(draft);
+	if (r)
+		return r;
 	pthread_mutex_lock(&s->produce_mutex);
 	/*
 	 * After a commit others may still look at the bytes, through the exported tensor. Memory of
@@ -319,7 +337,7 @@ struct tl_draft *draft_at(struct session *s, const void *data)
 	list_for_each(l, &s->drafts) {
 		struct tl_draft *draft = draft_entry(l);
 
-		if (draft->state == DRAFT_EXPORTED && draft->managed.dl_tensor.data == data)
+		if (draft->state == DRAFT_EXPORTED && draft->tensor.data == data)
 			found = draft;
 	}
 	pthread_mutex_unlock(&s->produce_mutex);

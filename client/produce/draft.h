@@ -50,6 +50,7 @@ enum { DRAFT_OWN = 24 };
 /* It holds a count on its session. The state changes under the session's produce mutex. */
 struct tl_draft {
 	DLManagedTensorVersioned managed; /* first: an exported draft's deleter gets its address */
+	DLTensor tensor;		  /* the one in managed is lent */
 	/*
 	 * Our ledger counts the slots of drafts until they are committed, and of exported ones
 	 * longer: their memory must stay after the commit as long as the tensor is there.
@@ -74,7 +75,7 @@ struct tl_draft {
 	uint8_t tensor_flags;
 	uint8_t name_len;
 	char name[TL_NAME_MAX + 1];
-	int64_t dims[]; /* shape, then strides */
+	int64_t dims[]; /* shape, then strides; again, as lent */
 };
 
 /* The one place where a state changes. True: it did. */
@@ -96,6 +97,10 @@ struct tl_draft *draft_alloc(const struct draft_request *want, const struct memo
 void draft_link(struct tl_draft *draft);
 /* Takes it out of the list, and our count off its slot: fork() sees both or neither. */
 void draft_unlink(struct tl_draft *draft);
+/* Copies its tensor to the one that its producer gets. */
+void draft_lend(struct tl_draft *draft);
+/* Is that still a copy? 0, or -EINVAL. */
+int draft_lent_check(struct tl_draft *draft);
 /* It has what it needs, and is the caller's. */
 void draft_granted(struct tl_draft *draft);
 /* Its COMMIT is sent. If that is going to be answered our ledger counts it until it is freed, so

@@ -15,6 +15,7 @@
 #include "client/arguments.h"
 #include "client/error.h"
 #include "client/produce/group.h"
+#include "client/produce/lent.h"
 #include "client/produce/member.h"
 #include "client/produce/publish.h"
 #include "client/produce/shared.h"
@@ -33,6 +34,11 @@ struct tl_group {
 };
 
 /* ---- Making ---- */
+
+static int64_t *lent_dims(const struct group_member *m)
+{
+	return m->dims + 2 * (ptrdiff_t)m->tensor.ndim;
+}
 
 /* The kinds of memory other than the draft's give up what they have. */
 static void members_end(struct tl_group *group, enum members_end end)
@@ -97,7 +103,7 @@ static int member_init(struct group_member *m, const tl_group_item *item, DLDevi
 	size_t ndim = (size_t)item->ndim;
 
 	m->name = strdup(item->name);
-	m->dims = malloc(2 * sizeof(int64_t) * (ndim ? ndim : 1));
+	m->dims = malloc(4 * sizeof(int64_t) * (ndim ? ndim : 1));
 	m->metadata = malloc(item->metadata_size ? item->metadata_size : 1);
 	if (!m->name || !m->dims || !m->metadata)
 		return tl_fail(-ENOMEM, "no memory for a group");
@@ -253,7 +259,8 @@ static int group_make(tl_client *client, const tl_group_item *items, const DLDev
 		struct group_member *m = &group->members[i];
 
 		if (m->tensor.data && !m->kind->members_room)
-			m->tensor.data = (char *)group->draft->managed.dl_tensor.data + m->offset;
+			m->tensor.data = (char *)group->draft->tensor.data + m->offset;
+		lent_make(&m->lent, &m->tensor, lent_dims(m));
 	}
 	*out = group;
 	return 0;
@@ -267,7 +274,7 @@ int group_create(tl_client *client, const tl_group_item *items, const DLDevice *
 
 DLTensor *group_tensor(tl_group *group, size_t index)
 {
-	return group && index < group->all.count ? &group->members[index].tensor : NULL;
+	return group && index < group->all.count ? &group->members[index].lent : NULL;
 }
 
 /* ---- Publishing ---- */
@@ -456,6 +463,15 @@ int group_commit(tl_group *group)
 {
 	enum members_end end;
 
+	for (size_t i = 0; i < group->all.count; i++) {
+		const struct group_member *m = &group->members[i];
+		int r = lent_check(&m->lent, &m->tensor, lent_dims(m), m->name);
+
+		if (r) {
+			group_free(group);
+			return r;
+		}
+	}
 	return group_publish(group, &end);
 }
 
@@ -621,6 +637,9 @@ int group_hand(tl_client *client, const char *const *names,
 		if (!t || !names[i] || t->version.major != DLPACK_MAJOR_VERSION)
 			r = tl_fail(-EINVAL, "tl_publish_many: tensor %zu is %s", i,
 				    t && names[i] ? "of an unknown version of DLPack" : "NULL");
+		else if (o->flags & TL_PUBLISH_NO_COPY &&
+			 !kind_of_device(t->dl_tensor.device.device_type)->members_room)
+			r = tl_fail(-ENOTSUP, "'%s' is not on a GPU and would be copied", names[i]);
 		else
 			sources[i] = &t->dl_tensor;
 	}

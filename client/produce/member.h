@@ -16,6 +16,7 @@ struct session;
 
 struct group_member {
 	DLTensor tensor; /* data: where it is written, or lies already; NULL: it has no bytes */
+	DLTensor lent;	 /* a copy */
 	const struct memory_kind *kind;
 	uint64_t nbytes, offset; /* that it touches, in the memory of its kind */
 	uint64_t flags;
@@ -25,7 +26,7 @@ struct group_member {
 	struct tensor_lifetime lifetime;
 	DLManagedTensorVersioned *handed; /* published where it lies; NULL: it is written in ours */
 	void *own;			  /* its kind's */
-	int64_t *dims;			  /* shape, then strides */
+	int64_t *dims;			  /* shape, then strides; again, as lent */
 	bool strided;			  /* they are not those of C order */
 };
 
@@ -54,6 +55,5 @@ static inline struct tensor_description member_description(const struct group_me
 
 	d.lifetime = m->lifetime;
 	d.strides = m->strided ? m->dims + m->tensor.ndim : NULL;
-	d.shape = m->dims; /* the caller may have changed the tensor that it was lent */
 	return d;
 }

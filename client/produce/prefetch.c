@@ -72,19 +72,17 @@ static struct prefetch **place(struct session *s, struct prefetch **evicted)
  * Gives one back that nobody uses. If its answer is still to come, the reader of the socket aborts
  * the draft.
  */
-static void give_back(struct session *s, struct prefetch *a, int64_t deadline)
+static void give_back(struct session *s, struct prefetch *a)
 {
 	if (!a)
 		return;
 	session_forget(s, &a->request);
 	if (a->request.done && !a->request.result && a->answer.header.type == WIRE_DRAFT)
-		session_abort(s, ((const struct wire_draft *)(const void *)a->answer.bytes)->ref,
-			      deadline);
+		session_abort(s, ((const struct wire_draft *)(const void *)a->answer.bytes)->ref);
 	free(a);
 }
 
-uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra, int64_t deadline,
-			uint32_t *life)
+uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra, uint32_t *life)
 {
 	struct prefetch *a, *evicted = NULL;
 	uint32_t serial = 0;
@@ -103,7 +101,7 @@ uint32_t prefetch_begin(struct session *s, uint64_t nbytes, uint32_t extra, int6
 		*life = a->request.life;
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
-	give_back(s, evicted, deadline);
+	give_back(s, evicted);
 	return serial;
 }
 
@@ -171,7 +169,7 @@ bool prefetch_take(struct session *s, uint64_t nbytes, uint32_t extra, int64_t d
 		if (ref_slot(out->ref) >= s->catalog.slots || !take_into_use(s, draft, out->ref)) {
 			if (ref_slot(out->ref) < s->catalog.slots)
 				lease_release(s, ref_slot(out->ref));
-			session_abort(s, out->ref, deadline);
+			session_abort(s, out->ref);
 			r = -ENOENT; /* taken back */
 		}
 	}

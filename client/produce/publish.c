@@ -54,8 +54,7 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft, uin
 	if (draft->state != DRAFT_EXPORTED || atomic_load(&draft->session->lost) ||
 	    !session_served(draft->session))
 		return PUBLISH_E_COPY; /* of a lost draft the bytes at least are still here */
-	if (!p->contiguous || p->nbytes > draft->room ||
-	    first_byte(p) != draft->managed.dl_tensor.data ||
+	if (!p->contiguous || p->nbytes > draft->room || first_byte(p) != draft->tensor.data ||
 	    row_extra((unsigned)t->ndim, t->shape, p->options.metadata_size) > draft->extra)
 		return PUBLISH_E_COPY;
 	if (draft->ring &&

@@ -266,7 +266,7 @@ static bool slot_take_locked(struct session *s, struct ring *r, struct tl_draft 
 	draft->hold.ref = ref_make(generation, slot->slot);
 	draft->hold.held = true;
 	draft->map = slot->map;
-	draft->managed.dl_tensor.data = slot->data;
+	draft->tensor.data = slot->data;
 	list_add_tail(&s->drafts, &draft->hold.link);
 	draft_step(draft, DRAFT_GRANT);
 	return true;
@@ -612,7 +612,7 @@ static bool ask_some(struct beginning *b, unsigned n)
 		if (place(b, d)) {
 			b->drafts[b->count++] = *d;
 		} else {
-			session_abort(b->s, d->ref, session_deadline(b->s));
+			session_abort(b->s, d->ref);
 			all = false;
 		}
 	}
@@ -623,7 +623,7 @@ static bool ask_some(struct beginning *b, unsigned n)
 static void give_back(struct beginning *b)
 {
 	for (unsigned i = 0; i < b->count; i++) {
-		session_abort(b->s, b->drafts[i].ref, session_deadline(b->s));
+		session_abort(b->s, b->drafts[i].ref);
 		mapping_write_end(&b->s->mappings, b->maps[i]);
 	}
 }
@@ -669,7 +669,7 @@ static void granted(struct beginning *b, const struct wire_granted *g, int fd,
 	r->name_len = (uint8_t)d->name.len;
 	memcpy(r->name, d->name.text, d->name.len);
 	mapping_write_again(&s->mappings, b->draft->map);
-	slot_fill(r, b->draft->hold.ref, NULL, b->draft->map, b->draft->managed.dl_tensor.data);
+	slot_fill(r, b->draft->hold.ref, NULL, b->draft->map, b->draft->tensor.data);
 	r->slots[0].used = ref_generation(b->draft->hold.ref);
 	r->word = ring_word(r->slots[0].used, 0);
 	for (unsigned i = 0; i < b->count; i++)

@@ -81,7 +81,7 @@ static int draft_place(struct tl_draft *draft, const struct wire_draft *granted)
 			       (unsigned long long)granted->segment_size);
 	r = mapping_write(&draft->session->mappings, granted, &draft->map);
 	if (!r)
-		draft->managed.dl_tensor.data = (char *)draft->map->base + granted->offset;
+		draft->tensor.data = (char *)draft->map->base + granted->offset;
 	return r;
 }
 
@@ -114,13 +114,15 @@ static int draft_obtain(struct tl_draft *draft, const struct use *use,
 		draft->hold.ref = granted.ref;
 		draft_link(draft);
 		session_granted(s);
+	} else if (atomic_load(&s->unanswered)) {
+		session_drain(s); /* a COMMIT came after it was prefetched */
 	}
 	r = session_commit_error(s);
 	if (!r)
 		r = draft_place(draft, &granted);
 	if (r) {
 		draft_unlink(draft);
-		session_abort(s, draft->hold.ref, session_deadline(s));
+		session_abort(s, draft->hold.ref);
 		draft->session = NULL; /* the count stays the use's */
 	} else {
 		draft_granted(draft);
@@ -177,7 +179,7 @@ static void commit_message(unsigned char *bytes, const struct tl_draft *draft,
 /* A slot of a ring has no room for that metadata: another draft has. */
 static int commit_elsewhere(struct tl_draft *draft, uint64_t *version)
 {
-	const DLTensor *t = &draft->managed.dl_tensor;
+	const DLTensor *t = &draft->tensor;
 	const struct draft_request want = { .name = draft->name,
 					    .name_len = draft->name_len,
 					    .shape = t->shape,
@@ -193,7 +195,7 @@ static int commit_elsewhere(struct tl_draft *draft, uint64_t *version)
 	if (r)
 		return r;
 	assert(other);
-	memcpy(other->managed.dl_tensor.data, t->data, draft->room);
+	memcpy(other->tensor.data, t->data, draft->room);
 	r = draft_metadata(other, draft->metadata, draft->metadata_size);
 	if (!r)
 		return draft_commit_unchecked(other, version);
@@ -234,7 +236,7 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 		r = depth ? ring_begin(draft, &d, depth, version ? version : &late) : RING_E_NONE;
 		if (r != RING_E_NONE)
 			return r;
-		prefetch = prefetch_begin(s, draft->room, draft->extra, deadline, &life);
+		prefetch = prefetch_begin(s, draft->room, draft->extra, &life);
 	}
 	commit_message(bytes, draft, &d, version != NULL, prefetch);
 	if (version) {
@@ -242,7 +244,8 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 	} else {
 		h->serial = session_serial(s) | SESSION_COMMIT_SERIAL;
 		h->life = life; /* of the answer that PREFETCH has */
-		session_unanswered(s, prefetch ? prefetch : h->serial); /* DRAFT comes after it */
+		/* DRAFT comes after it */
+		session_unanswered(s, prefetch ? prefetch : h->serial, h->serial, name);
 		r = session_send(s, bytes, deadline);
 	}
 	if (r) {
@@ -304,7 +307,7 @@ static int shared_put(tl_client *client, const char *name, const DLTensor *sourc
 		draft_abort(draft);
 		return r;
 	}
-	r = want.nbytes ? copy_gather(draft->managed.dl_tensor.data, source, o->dlpack_flags) : 0;
+	r = want.nbytes ? copy_gather(draft->tensor.data, source, o->dlpack_flags) : 0;
 	if (r) {
 		draft_abort(draft);
 		return tl_fail(r, "copying '%s': %m", name);
@@ -340,11 +343,11 @@ static int shared_second_name(const char *name, const tl_put_options *o)
 
 /* ---- Ends ---- */
 
-static void shared_abort(struct tl_draft *draft, int64_t deadline)
+static void shared_abort(struct tl_draft *draft)
 {
 	if (draft->ring)
 		return; /* its slot is free again when it is not held any more */
-	session_abort(draft->session, draft->hold.ref, deadline);
+	session_abort(draft->session, draft->hold.ref);
 }
 
 static void shared_end(struct tl_draft *draft)

@@ -278,7 +278,7 @@ static void drop_parents(struct session *s)
 	list_init(&s->pending);
 	s->reading = false;
 	atomic_store(&s->maps, 0);
-	s->commit_error = 0;
+	memset(&s->refused, 0, sizeof(s->refused));
 	s->naborts = 0;
 	atomic_store(&s->life, 0);
 	atomic_store(&s->granting, 0);

@@ -78,7 +78,7 @@ struct memory_kind {
 	int (*draft_commit)(struct tl_draft *draft, const DLTensor *as, uint64_t flags,
 			    const char *name, size_t name_len, uint64_t *version);
 	/* It was given up without having been committed, and will not be written any more. */
-	void (*draft_abort)(struct tl_draft *draft, int64_t deadline);
+	void (*draft_abort)(struct tl_draft *draft);
 	/* It leaves its memory. */
 	void (*draft_end)(struct tl_draft *draft);
 

@@ -128,7 +128,7 @@ static void abort_later_locked(struct session *s, uint64_t ref)
 
 void session_abort_locked(struct session *s, uint64_t ref)
 {
-	if (abort_now(s, ref))
+	if (!atomic_load(&s->lost) && abort_now(s, ref))
 		abort_later_locked(s, ref);
 }
 
@@ -225,14 +225,10 @@ int session_send_fd(struct session *s, const void *message, int fd_peek, int64_t
 	}
 }
 
-void session_abort(struct session *s, uint64_t ref, int64_t deadline)
+void session_abort(struct session *s, uint64_t ref)
 {
-	struct wire_ref m = { .header = { .type = WIRE_ABORT, .length = sizeof(m) }, .ref = ref };
-
-	if (session_send(s, &m, deadline) >= 0)
-		return;
 	pthread_mutex_lock(&s->receive_mutex);
-	abort_later_locked(s, ref);
+	session_abort_locked(s, ref);
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
@@ -264,11 +260,8 @@ static void commit_refused(struct session *s, const struct conn_message *m)
 {
 	const struct wire_error_reply *e = (const void *)m->bytes;
 
-	if (s->commit_error)
-		return; /* the first one is told */
-	s->commit_error = answer_errno(e->code);
-	memcpy(s->commit_text, wire_tail(e, sizeof(*e)), e->text_len);
-	s->commit_text[e->text_len] = '\0';
+	refused_add(&s->refused, m->header.serial, answer_errno(e->code), wire_tail(e, sizeof(*e)),
+		    e->text_len);
 }
 
 /* Hands a message to who waits for it. */
@@ -394,33 +387,43 @@ void session_drain_expected(struct session *s)
 		session_drain(s);
 }
 
-void session_unanswered(struct session *s, uint32_t serial)
+void session_unanswered(struct session *s, uint32_t serial, uint32_t commit, const char *name)
 {
 	pthread_mutex_lock(&s->receive_mutex);
 	s->unanswered = serial & ~SESSION_COMMIT_SERIAL;
+	s->unanswered_commit = commit;
+	memccpy(s->unanswered_name, name, '\0', sizeof(s->unanswered_name));
+	refused_sent(&s->refused, commit);
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
 void session_inherit(struct session *s, struct session *old)
 {
+	char text[WIRE_TEXT_MAX];
+	int n;
+
 	pthread_mutex_lock(&old->receive_mutex);
-	if (old->unanswered && !s->commit_error) {
-		s->commit_error = -ENOTCONN;
-		snprintf(s->commit_text, sizeof(s->commit_text),
-			 "the connection was lost before the daemon answered anything after it");
+	if (old->unanswered) {
+		n = snprintf(text, sizeof(text),
+			     "%s: the connection was lost before the daemon answered anything "
+			     "after it",
+			     old->unanswered_name);
+		refused_add(&old->refused, old->unanswered_commit, -ENOTCONN, text, (size_t)n);
 	}
+	memcpy(&s->refused.list, &old->refused.list, sizeof(s->refused.list));
+	s->refused.next = old->refused.next;
 	pthread_mutex_unlock(&old->receive_mutex);
 }
 
 int session_commit_error(struct session *s)
 {
+	const char *text;
 	int err;
 
 	pthread_mutex_lock(&s->receive_mutex);
-	err = s->commit_error;
-	s->commit_error = 0;
+	err = refused_take(&s->refused, &text);
 	if (err)
-		tl_fail(err, "an earlier commit may not have been published: %s", s->commit_text);
+		tl_fail(err, "an earlier commit may not have been published: %s", text);
 	pthread_mutex_unlock(&s->receive_mutex);
 	return err;
 }

@@ -24,10 +24,10 @@ static inline int session_send(struct session *s, const void *message, int64_t d
 }
 
 /*
- * Tells the daemon that a draft is given up: an ABORT that does not fit into the socket until
- * @deadline is sent before the next message.
+ * Tells the daemon that a draft is given up, without waiting: an ABORT that does not fit into the
+ * socket is sent before the next message.
  */
-void session_abort(struct session *s, uint64_t ref, int64_t deadline);
+void session_abort(struct session *s, uint64_t ref);
 /* The same for a handler of messages, which holds the receive mutex. */
 void session_abort_locked(struct session *s, uint64_t ref);
 
@@ -70,8 +70,9 @@ void session_forget(struct session *s, struct request *req);
  * request. */
 void session_granted(struct session *s);
 
-/* A COMMIT without an answer is sent. */
-void session_unanswered(struct session *s, uint32_t serial);
+/* A COMMIT of @name without an answer is sent, with @commit as its serial. An answer to @serial
+ * says that it was processed. */
+void session_unanswered(struct session *s, uint32_t serial, uint32_t commit, const char *name);
 /* @s takes the place of @old, which is lost: what became of such a COMMIT is not known. */
 void session_inherit(struct session *s, struct session *old);
 
@@ -80,7 +81,7 @@ void session_drain(struct session *s);
 void session_drain_expected(struct session *s); /* if some answer is to come */
 
 /*
- * The first refusal of a COMMIT that nobody waited for, once: 0, or its negative errno with its
+ * What became of a COMMIT that this thread did not wait for, once: 0, or the first error with its
  * text.
  */
 int session_commit_error(struct session *s);

@@ -14,6 +14,7 @@
 #include "client/memory/mapping.h"
 #include "client/memory/users.h"
 #include "client/session/kind.h"
+#include "client/session/refused.h"
 #include "proto/catalog_layout.h"
 #include "proto/conn.h"
 #include "proto/ledger_layout.h"
@@ -121,9 +122,11 @@ struct session {
 	bool kicked; /* the daemon said so before it ended the connection; kicked_text says who did
 		      */
 	char kicked_text[WIRE_TEXT_MAX + 1];
-	uint32_t unanswered; /* serial of the last COMMIT nobody waited for; 0: it was processed */
-	int commit_error;    /* of the first refused COMMIT that nobody waited for; told once */
-	char commit_text[WIRE_TEXT_MAX + 1];
+	_Atomic uint32_t unanswered; /* serial of the last COMMIT nobody waited for; 0: it was
+					processed */
+	uint32_t unanswered_commit;  /* its own serial, if that is of another message behind it */
+	char unanswered_name[TL_NAME_MAX + 1];
+	struct refused refused;
 	uint64_t *aborts; /* refs of drafts whose ABORT could not be sent yet */
 	uint32_t naborts;
 	_Atomic bool aborts_due;   /* there are some */

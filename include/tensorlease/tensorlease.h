@@ -357,7 +357,8 @@ TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, t
  * tl_draft_tensor - describe the memory of a draft
  *
  * The tensor is writable and C-contiguous, with explicit strides, a byte_offset of 0 and data at a
- * multiple of TL_ALIGNMENT, or NULL if it has no bytes.
+ * multiple of TL_ALIGNMENT, or NULL if it has no bytes. Only its bytes may be changed: a commit or
+ * an export of a draft whose tensor was changed fails with -EINVAL.
  *
  * Ownership: the tensor belongs to the draft and goes with it.
  * Blocking: never.
@@ -392,12 +393,14 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
  * If @version is not NULL, the call waits for the daemon and stores the version of the tensor. If
  * it is NULL, the call sends one message and returns at once; the tensor is visible as soon as the
  * daemon has read that. Should the daemon refuse it then, or end before it has answered anything
- * later, the next create or commit on this client fails and says so.
+ * later, this thread's next create or commit on this client fails and says so, once. One in a ring
+ * (TL_RING_*), which does not ask the daemon, leaves that to the one after it.
  *
  * Ownership: consumes @draft, whatever is returned.
  * Blocking: for one round trip if @version is not NULL.
  * Threads: any, but only one at a time on a draft.
  * Returns: 0, a common error, or
+ *	-EINVAL		the tensor of tl_draft_tensor() was changed; the text says how
  *	-EACCES		the name belongs to another user
  *	-ESTALE		the draft is another process's, its client is closed, or the daemon that
  *			granted it is gone
@@ -430,7 +433,7 @@ TL_API void tl_abort(tl_draft *draft);
  * Blocking: never.
  * Threads: any, but only one at a time on a draft.
  * Returns: 0, or
- *	-EINVAL		@draft or @out is NULL
+ *	-EINVAL		@draft or @out is NULL, or as tl_commit()
  *	-ESTALE		as tl_commit()
  * Since: 0.1
  */
@@ -449,7 +452,8 @@ TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out);
 
 /* TL_PUBLISH_* - flags of tl_put_options */
 enum {
-	/* tl_publish(): fail with -ENOTSUP if the tensor would have to be copied. */
+	/* tl_publish() and tl_publish_many(): fail with -ENOTSUP if a tensor would have to be
+	 * copied. Those that always copy refuse it with -EINVAL. */
 	TL_PUBLISH_NO_COPY = 1,
 	/* On a GPU: wait here until the stream has written the tensor, so that no consumer has to
 	 * wait. This is right for weights. */
@@ -593,6 +597,7 @@ TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index);
  * Blocking: for one round trip for all of them.
  * Threads: any, but only one at a time on a group.
  * Returns: 0, a common error, or
+ *	-EINVAL		a tensor of tl_group_tensor() was changed; the text says how
  *	-EACCES		one of the names belongs to another user
  *	-ESTALE		as tl_commit()
  * Since: 0.1
@@ -662,8 +667,8 @@ enum tl_mode {
 /* TL_GET_* - flags of tl_get_options */
 enum {
 	/* Succeed only if that takes no request, no wait and no system call, else fail with
-	 * -EAGAIN. This is for a caller who holds a lock that the full call must not be made under.
-	 */
+	 * -EDEADLK. This is for a caller who holds a lock that the full call must not be made
+	 * under. */
 	TL_GET_LOCAL = 1,
 	/* The tensor is wanted on options->device. If it is on another one it is copied, and its
 	 * DLPack flags have IS_COPIED. */
@@ -712,8 +717,8 @@ typedef struct tl_get_options {
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name, and the timeout is 0
- *	-EAGAIN		the tensor is not newer than options->newer_than, and the timeout is 0; or
- *			TL_GET_LOCAL was given and the call would have to do more
+ *	-EAGAIN		the tensor is not newer than options->newer_than, and the timeout is 0
+ *	-EDEADLK	TL_GET_LOCAL was given, and the call would have to do more
  *	-ETIMEDOUT	also: no tensor came in time, or none that is newer
  *	-EOVERFLOW	this process holds the tensor too often
  *	-ENODATA	the process that published the tensor is gone, and its memory on the GPU

@@ -636,10 +636,10 @@ TEST(local_gets_take_what_is_mapped)
 	DLManagedTensorVersioned *t;
 	tl_get_options o = { 0 };
 
-	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* there is no such name */
+	must_be(get_local(client, "l", &o, &t), -EDEADLK); /* there is no such name */
 	must(strstr(tl_last_error(), "'l'"));
 	put_bytes(producer, "l", 1, 5000);
-	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* not mapped */
+	must_be(get_local(client, "l", &o, &t), -EDEADLK); /* not mapped */
 	must_be(leases_of(client, getpid()), 0);
 	drop(get(client, "l"));
 	must_be(get_local(client, "l", &o, &t), 0);
@@ -647,16 +647,17 @@ TEST(local_gets_take_what_is_mapped)
 	drop(t);
 
 	o.newer_than = 1;
-	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* there is no newer version */
+	must_be(get_local(client, "l", &o, &t), -EDEADLK); /* there is no newer version */
 	o = (tl_get_options){ .timeout_ns = -1, .newer_than = 1 };
-	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* nor does it wait */
+	must_be(get_local(client, "l", &o, &t), -EDEADLK); /* nor does it wait */
 	o = (tl_get_options){ .mode = TL_MODE_COPY_ON_WRITE };
-	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* a private mapping would be a new one */
+	must_be(get_local(client, "l", &o, &t), -EDEADLK); /* a private mapping would be a new one
+							    */
 	must(!t);
 
 	must_be(tl_delete(producer, "l"), 0);
 	o = (tl_get_options){ 0 };
-	must_be(get_local(client, "l", &o, &t), -EAGAIN);
+	must_be(get_local(client, "l", &o, &t), -EDEADLK);
 	must_be(leases_of(client, getpid()), 0);
 	o.flags = 0;
 	must_be(tl_get(client, "l", &o, &t), -ENOENT); /* the full call says why */
@@ -680,7 +681,7 @@ TEST(local_gets_need_no_daemon)
 	drop(t);
 	second = td_start(.socket = first.socket);
 	must(td_alive(&second));
-	must_be(get_local(client, "l", &o, &t), -EAGAIN); /* only the full call connects again */
+	must_be(get_local(client, "l", &o, &t), -EDEADLK); /* only the full call connects again */
 	must_be(tl_get(client, "l", NULL, &t), -ENOENT);
 	tl_close(client);
 }

@@ -142,19 +142,85 @@ TEST(many_sizes_keep_few_prefetched_drafts)
 
 TEST(a_refused_commit_is_told_at_the_next_call)
 {
-	cleanup_td struct test_daemon d = td_start();
+	cleanup_td struct test_daemon d = td_start(.max_tensors = 1024);
 	tl_client *client = td_connect(&d);
 	tl_draft *draft = create(client, "refused", 100, 0);
 	unsigned char byte = 1;
 	DLTensor scalar = { .data = &byte, .device = { kDLCPU, 0 }, .dtype = U8 };
+	struct raw rc = rc_open(&d);
 
-	tl_draft_tensor(draft)->shape[0] = MIB; /* more than it has */
+	rc_fill_bucket(&rc, "refused");
 	must_be(tl_commit(draft, NULL), 0);
 	td_settle(&d);
 	must(tl_put(client, "b", &scalar, NULL, NULL) < 0);
 	must(strstr(tl_last_error(), "an earlier commit"));
+	must(strstr(tl_last_error(), "refused: user"));
 	must_be(tl_put(client, "b", &scalar, NULL, NULL), 0); /* it is told once */
+	rc_goodbye(&rc);
 	tl_close(client);
+}
+
+static void *commit_one(void *client)
+{
+	must_be(tl_commit(create(client, "refused", 100, 0), NULL), 0);
+	return NULL;
+}
+
+struct teller {
+	tl_client *client;
+	pthread_barrier_t committed, told;
+	const char *name;
+	char text[256];
+};
+
+/* Commits what is refused, and puts something when others have been told of theirs. */
+static void *commit_and_put(void *arg)
+{
+	struct teller *t = arg;
+	unsigned char byte = 1;
+	DLTensor scalar = { .data = &byte, .device = { kDLCPU, 0 }, .dtype = U8 };
+
+	must_be(tl_commit(create(t->client, t->name, 100, 0), NULL), 0);
+	pthread_barrier_wait(&t->committed);
+	pthread_barrier_wait(&t->told);
+	must(tl_put(t->client, "b", &scalar, NULL, NULL) < 0);
+	snprintf(t->text, sizeof(t->text), "%s", tl_last_error());
+	must_be(tl_put(t->client, "b", &scalar, NULL, NULL), 0);
+	return NULL;
+}
+
+TEST(a_refused_commit_is_told_to_the_thread_that_sent_it)
+{
+	cleanup_td struct test_daemon d = td_start(.max_tensors = 1024);
+	struct teller t = { .client = td_connect(&d), .name = "refused" };
+	unsigned char byte = 1;
+	DLTensor scalar = { .data = &byte, .device = { kDLCPU, 0 }, .dtype = U8 };
+	struct raw rc = rc_open(&d);
+	pthread_t thread;
+
+	rc_fill_bucket(&rc, t.name);
+	must_be(pthread_barrier_init(&t.committed, NULL, 2), 0);
+	must_be(pthread_barrier_init(&t.told, NULL, 2), 0);
+	must_be(pthread_create(&thread, NULL, commit_and_put, &t), 0);
+	pthread_barrier_wait(&t.committed);
+	td_settle(&d);
+	for (int i = 0; i < 100; i++) /* it is not this one's */
+		must_be(tl_put(t.client, "b", &scalar, NULL, NULL), 0);
+	pthread_barrier_wait(&t.told);
+	must_be(pthread_join(thread, NULL), 0);
+	must(strstr(t.text, "refused: user"));
+
+	for (int i = 0; i < 10; i++) { /* threads that end and do not ask keep nothing */
+		must_be(pthread_create(&thread, NULL, commit_one, t.client), 0);
+		must_be(pthread_join(thread, NULL), 0);
+	}
+	must_be(tl_commit(create(t.client, t.name, 100, 0), NULL), 0);
+	td_settle(&d);
+	must(tl_put(t.client, "c", &scalar, NULL, NULL) < 0); /* not into the ring that "b" has */
+	must(strstr(tl_last_error(), "refused: user"));
+	must_be(tl_put(t.client, "c", &scalar, NULL, NULL), 0);
+	rc_goodbye(&rc);
+	tl_close(t.client);
 }
 
 /* Neither COMMIT nor ABORT can be sent: the draft is given back with the next message. */
@@ -185,6 +251,37 @@ TEST(a_commit_that_times_out_leaves_no_draft)
 	while (i < DRAFTS)
 		tl_abort(drafts[i++]);
 	tl_close(client);
+	must_be(td_status(&d).drafts, 0);
+}
+
+/* The socket is full and the client would wait for ever: nothing that gives up does. */
+TEST(giving_up_does_not_wait_for_a_daemon_that_stands_still)
+{
+	enum { DRAFTS = 1000, LEFT = 10 };
+	static tl_draft *drafts[DRAFTS];
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	tl_group_item item = { .name = "group", .dtype = U8 };
+	tl_group *group;
+	int i = LEFT, r = 0;
+
+	must_be(tl_group_create(client, &item, 1, 0, &group), 0);
+	for (int k = 0; k < DRAFTS; k++)
+		drafts[k] = create(client, "a", 100 + k, 0);
+	td_freeze(&d);
+	client_set_timeout(client, 100 * MS);
+	while (!r && i < DRAFTS)
+		r = tl_commit(drafts[i++], NULL);
+	must_be(r, -ETIMEDOUT);
+	client_set_timeout(client, -1);
+	tl_group_abort(group);
+	for (int k = i; k < DRAFTS; k++)
+		tl_abort(drafts[k]);
+	must_be(tl_close(client), 0);
+	for (int k = 0; k < LEFT; k++)
+		tl_abort(drafts[k]);
+	td_thaw(&d);
+	td_settle(&d);
 	must_be(td_status(&d).drafts, 0);
 }
 

@@ -72,6 +72,34 @@ TEST(a_foreign_tensor_is_copied_once)
 	tl_close(client);
 }
 
+/* Whoever forbids a copy gets none, and whoever always copies says so. */
+TEST(a_copy_that_is_forbidden_is_not_made)
+{
+	static const char *const names[] = { "p" };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	tl_put_options o = { .size = sizeof(o), .flags = TL_PUBLISH_NO_COPY };
+	unsigned char data[100] = { 0 };
+	DLManagedTensorVersioned *one;
+	const DLTensor *source;
+	struct foreign f;
+	tl_info info = { .size = sizeof(info) };
+
+	foreign_init(&f, data, sizeof(data), NULL);
+	one = &f.managed;
+	source = &one->dl_tensor;
+	must_be(tl_publish(client, "p", one, &o, NULL, NULL), -ENOTSUP);
+	must_be(tl_publish_many(client, names, &one, 1, &o, NULL), -ENOTSUP);
+	must(strstr(tl_last_error(), "'p'"));
+	must_be(tl_put(client, "p", source, &o, NULL), -EINVAL);
+	must(strstr(tl_last_error(), "tl_put: tl_put_options.flags has TL_PUBLISH_NO_COPY"));
+	must_be(tl_put_many(client, names, &source, 1, &o), -EINVAL);
+	must(strstr(tl_last_error(), "tl_put_many: "));
+	must_be(tl_stat(client, "p", &info), -ENOENT);
+	must_be(f.deleted, 0);
+	tl_close(client);
+}
+
 TEST(an_exported_draft_is_not_copied)
 {
 	cleanup_td struct test_daemon d = td_start();

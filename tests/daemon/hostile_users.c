@@ -14,7 +14,6 @@
 #include <linux/sockios.h>
 
 #include "daemon/store/account.h"
-#include "proto/name_key.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/sleeper.h"
 #include "tests/harness/slow_fd.h"
@@ -299,25 +298,11 @@ TEST(one_user_cannot_have_all_devices)
 	child_kill(&alice);
 }
 
-/* Publishes as many names as a bucket may have that fall into that of "bob". */
 static int alice_fills_the_bucket(const struct test_daemon *d, void *arg)
 {
-	struct name_key key = name_key(arg, strlen(arg));
 	struct raw rc = rc_open(d);
-	uint32_t mask = rc.catalog->bucket_mask,
-		 bucket = name_hash_bucket(name_hash(&key, rc.catalog->name_seed), mask);
-	char name[24];
-	int length, r;
 
-	for (unsigned n = 0, found = 0; found < 64; n++) {
-		length = snprintf(name, sizeof(name), "alice/%x", n);
-		key = name_key(name, (size_t)length);
-		if (name_hash_bucket(name_hash(&key, rc.catalog->name_seed), mask) != bucket)
-			continue;
-		found++;
-		r = publish_empty(&rc, name);
-		must(r == 0 || r == WIRE_E_LIMIT || r == WIRE_E_QUOTA);
-	}
+	rc_fill_bucket(&rc, arg);
 	pause_at(1);
 	return 0;
 }

@@ -146,7 +146,7 @@ static int other_ways(const struct test_daemon *d, void *arg)
 	bool copied = false;
 
 	(void)arg;
-	must_be(tl_get(client, "gpu", &local, &a), -EAGAIN);
+	must_be(tl_get(client, "gpu", &local, &a), -EDEADLK);
 	must_be(tl_get_many(client, names, 3, NULL, t), 0);
 	must_be(gpu_read(gpu_data(t[0]), N, CUDA_STREAM_LEGACY), 1);
 	must(all_bytes(t[1], 5, 100));

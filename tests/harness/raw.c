@@ -8,6 +8,7 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
+#include "proto/name_key.h"
 #include "tests/harness/harness.h"
 
 enum { LET_GO_MS = 10, FDS_AT_ONCE = 32 };
@@ -778,4 +779,20 @@ void bytes_must_be(const unsigned char *bytes, int byte, size_t n)
 		return;
 	for (size_t i = 0; i < n; i++)
 		must_be(bytes[i], (unsigned char)byte);
+}
+
+void rc_fill_bucket(struct raw *rc, const char *beside)
+{
+	const struct catalog_header *h = rc->catalog;
+	struct name_key key = name_key(beside, strlen(beside));
+	uint32_t bucket = name_hash_bucket(name_hash(&key, h->name_seed), h->bucket_mask);
+	char name[24];
+	int r = 0;
+
+	for (unsigned n = 0; !r; n++) {
+		key = name_key(name, (size_t)snprintf(name, sizeof(name), "fill/%x", n));
+		if (name_hash_bucket(name_hash(&key, h->name_seed), h->bucket_mask) == bucket)
+			r = rc_put(rc, name, 0, 0, NULL);
+	}
+	must_be(r, WIRE_E_LIMIT);
 }

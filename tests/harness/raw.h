@@ -104,6 +104,8 @@ int rc_ref(struct raw *rc, enum wire_type type, uint64_t ref); /* ABORT or RELEA
 int rc_map(struct raw *rc, uint64_t ref, int *fd);	       /* of a tensor that rc holds */
 int rc_delete(struct raw *rc, const char *name);
 int rc_link(struct raw *rc, uint64_t ref, const char *name);
+/* Publishes as many names as one user may have in the hash bucket of the name @beside. */
+void rc_fill_bucket(struct raw *rc, const char *beside);
 
 /* Creates a draft, fills it with @byte and commits it. Returns 0 or the wire error. */
 int rc_put(struct raw *rc, const char *name, uint64_t nbytes, int byte, struct wire_draft *draft);

@@ -233,7 +233,7 @@ static int get_local(struct getting *g)
 	int r;
 
 	if (g->options.mode != TL_MODE_READ || g->options.flags)
-		return -EAGAIN;
+		return -EDEADLK;
 	g->options.flags = TL_GET_LOCAL;
 	r = get_look(g);
 	g->options.flags = 0;
