@@ -105,8 +105,11 @@ static const struct command commands[] = {
 	  "a line with its result, what it found and, unless that is fine, what to do. The\n"
 	  "result is ok, warn (works, with a drawback), fail or skipped. The exchanges use\n"
 	  "a daemon of their own. The exit code is 1 if a probe failed; a machine without\n"
-	  "a GPU is no failure.\n",
-	  0, 0, 0, command_doctor },
+	  "a GPU is no failure.\n"
+	  "With --clean it tries nothing and removes shared memory that killed daemons have\n"
+	  "left and no process uses: that of this user, or for root that of all. It says\n"
+	  "how much there is and asks, unless --yes is given.\n",
+	  OPTION_CLEAN | OPTION_YES, 0, 0, command_doctor },
 	{ "doctor-child", "ROLE [ARGUMENT]...", NULL, "The other end of the doctor's exchanges.\n",
 	  0, 1, -1, command_doctor_child },
 };

@@ -91,7 +91,7 @@ static void sum_up(struct doctor *d)
 	json_print(object);
 }
 
-int command_doctor(struct cli *cli)
+static int examine(struct cli *cli)
 {
 	struct doctor d = { .cli = cli,
 			    .people = cli->terminal && !cli->json,
@@ -108,4 +108,13 @@ int command_doctor(struct cli *cli)
 	doctor_daemon_end(&d);
 	sum_up(&d);
 	return d.said[DOCTOR_FAIL] ? CLI_FAILURE : CLI_OK;
+}
+
+int command_doctor(struct cli *cli)
+{
+	if (cli->given & OPTION_CLEAN)
+		return doctor_clean(cli);
+	if (cli->given & OPTION_YES)
+		return cli_fail(cli, CLI_USAGE, "--yes is for doctor --clean");
+	return examine(cli);
 }

@@ -45,6 +45,7 @@ const char *doctor_read(const char *path, char *text, size_t size);
 
 void doctor_memory(struct doctor *d);  /* memory.c: shared memory */
 void doctor_orphans(struct doctor *d); /* orphans.c: what dead daemons left in it */
+int doctor_clean(struct cli *cli);     /* removes that; returns an exit code */
 void doctor_kernel(struct doctor *d);  /* kernel.c: system calls, limits, namespaces */
 void doctor_daemons(struct doctor *d); /* daemon.c: the one in use, and its own */
 void doctor_daemon_end(struct doctor *d);

@@ -624,11 +624,28 @@ static bool server_leaves(struct server *server)
 	return true;
 }
 
+static void sweep_run(struct job *job)
+{
+	container_of(job, struct sweep, job)->left = leftovers_find(geteuid(), true);
+}
+
+static void sweep_done(struct job *job)
+{
+	const struct leftovers *left = &container_of(job, struct sweep, job)->left;
+
+	if (left->objects)
+		log_info("removed what belongs to no process in shared memory",
+			 "catalogs=%u objects=%u bytes=%llu", left->catalogs, left->objects,
+			 (unsigned long long)left->bytes);
+}
+
 int server_run(struct server *server)
 {
 	loop_ask_for_short_slices();
 	keep_served(server->keep);
 	server_tell(server);
+	server->sweep.job = (struct job){ .run = sweep_run, .done = sweep_done };
+	job_queue(&server->space.jobs, &server->sweep.job, &server->house);
 	while (uv_loop_alive(&server->loop) || turns_wait(&server->turns) ||
 	       space_busy(&server->space)) {
 		if (server->keep->leaving && !server->stopping && server_leaves(server))

@@ -15,8 +15,15 @@
 #include "daemon/serve/settle.h"
 #include "daemon/serve/space.h"
 #include "daemon/state/state.h"
+#include "util/leftovers.h"
 
 enum { SERVER_SIGNALS = 4, SERVER_WHY_MAX = 160 };
+
+/* What daemons of our user left in /dev/shm is looked for once, while we serve. */
+struct sweep {
+	struct job job;
+	struct leftovers left;
+};
 
 struct server {
 	uv_loop_t loop;
@@ -42,6 +49,7 @@ struct server {
 	struct peers peers;
 	struct greeting greeting;
 	struct space space;
+	struct sweep sweep;
 	struct settling settling;
 	struct expiry expiry;
 	bool has_keeper; /* its handle is in the loop */

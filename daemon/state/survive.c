@@ -6,15 +6,17 @@
 
 #include "daemon/state/check.h"
 #include "daemon/state/survive.h"
+#include "util/fd.h"
 #include "util/log.h"
 
 void survive_tag(char tag[KEEP_TAG_SIZE], enum survivor what, uint64_t instance, uint32_t index,
 		 uint32_t generation)
 {
 	static const char *const names[] = {
-		[SURVIVOR_FACTS] = "facts",   [SURVIVOR_LEDGER] = "ledger",
-		[SURVIVOR_OBJECT] = "object", [SURVIVOR_SOCKET] = "socket",
-		[SURVIVOR_HOLD] = "hold",     [SURVIVOR_PAGE] = "page"
+		[SURVIVOR_CATALOG] = "catalog", [SURVIVOR_FACTS] = "facts",
+		[SURVIVOR_LEDGER] = "ledger",	[SURVIVOR_OBJECT] = "object",
+		[SURVIVOR_SOCKET] = "socket",	[SURVIVOR_HOLD] = "hold",
+		[SURVIVOR_PAGE] = "page"
 	};
 
 	snprintf(tag, KEEP_TAG_SIZE, KEEP_TAG_PREFIX "%s-%016" PRIx64 "-%" PRIu32 "-%" PRIu32,
@@ -92,14 +94,22 @@ void survive_publish(const struct shared *shared, const struct catalog *cat)
 
 void survive_begin(const struct shared *shared, const struct catalog *cat)
 {
-	if (cat->facts)
-		have_kept(shared, cat, SURVIVOR_FACTS, 0, 0, cat->facts_fd);
+	char tag[KEEP_TAG_SIZE];
+
+	if (!cat->facts)
+		return;
+	survive_tag(tag, SURVIVOR_CATALOG, cat->instance, 0, 0);
+	fd_close(keep_take(shared->keep, tag)); /* the last daemon's, of the same catalog */
+	have_kept(shared, cat, SURVIVOR_CATALOG, 0, 0, cat->fd_ro);
+	have_kept(shared, cat, SURVIVOR_FACTS, 0, 0, cat->facts_fd);
 }
 
 void survive_end(const struct shared *shared, const struct catalog *cat)
 {
-	if (cat->facts)
-		have_forgotten(shared, cat, SURVIVOR_FACTS, 0, 0);
+	if (!cat->facts)
+		return;
+	have_forgotten(shared, cat, SURVIVOR_FACTS, 0, 0);
+	have_forgotten(shared, cat, SURVIVOR_CATALOG, 0, 0);
 }
 
 void survive_client(const struct shared *shared, const struct catalog *cat, uint32_t index,

@@ -10,6 +10,7 @@
 #include "daemon/state/shared.h"
 
 enum survivor {
+	SURVIVOR_CATALOG,
 	SURVIVOR_FACTS,
 	SURVIVOR_LEDGER,
 	SURVIVOR_OBJECT,
@@ -25,7 +26,8 @@ void survive_tag(char tag[KEEP_TAG_SIZE], enum survivor what, uint64_t instance,
 /* Tells clients how we came to be, and whether what they have survives us. */
 void survive_publish(const struct shared *shared, const struct catalog *cat);
 
-/* The facts themselves are kept from now on. */
+/* The facts are kept from now on, and so is the catalog: what nobody has open is taken for what
+ * nobody needs (util/leftovers.h). */
 void survive_begin(const struct shared *shared, const struct catalog *cat);
 void survive_end(const struct shared *shared, const struct catalog *cat);
 

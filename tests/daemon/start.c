@@ -218,6 +218,19 @@ TEST(the_next_daemon_removes_what_a_killed_one_left)
 	td_stop(&next);
 }
 
+TEST(a_daemon_removes_what_killed_ones_of_its_user_left_at_other_sockets)
+{
+	struct test_daemon dead = td_start();
+	struct raw rc = rc_open(&dead);
+
+	must_be(rc_put(&rc, "a", MIB, 7, NULL), 0);
+	rc_close(&rc);
+	td_kill(&dead);
+	cleanup_td struct test_daemon d = td_start();
+	td_settle(&d);
+	must_be(td_objects(&dead), 0);
+}
+
 TEST(a_second_daemon_on_the_same_socket_is_refused)
 {
 	cleanup_td struct test_daemon d = td_start();

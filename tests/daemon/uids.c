@@ -269,6 +269,23 @@ static void remove_squatted(uint64_t instance)
 	rmdir(name);
 }
 
+/* Root's daemon could, and does not. */
+TEST(what_another_users_killed_daemon_left_is_his)
+{
+	char path[64];
+	int fd;
+
+	NEEDS_ROOT;
+	snprintf(path, sizeof(path), "/dev/shm/tensorlease-%016llx-%016d",
+		 (unsigned long long)now_ns(), 0);
+	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	must(fd >= 0 && !ftruncate(fd, 4096) && !fchown(fd, ALICE, ALICE));
+	close(fd);
+	cleanup_td struct test_daemon d = td_start();
+	td_settle(&d);
+	must_be(unlink(path), 0);
+}
+
 /* Even a user who knows the instance cannot block the daemon, and his files are not touched. */
 TEST(squatters_stand_in_nobodys_way)
 {

@@ -15,6 +15,7 @@
 
 #include "client/session/client.h"
 #include "client/session/fork.h"
+#include "tests/harness/catalogs.h"
 #include "tests/harness/harness.h"
 #include "tests/harness/log.h"
 #include "tests/harness/process.h"
@@ -659,6 +660,10 @@ void td_kill_keeper(struct test_daemon *d)
 
 void td_kill(struct test_daemon *d)
 {
+	struct catalogs_held held = { 0 };
+
+	if (!d->own_shm)
+		catalogs_hold(d->instance, &held);
 	if (d->keeper) {
 		process_stop(d->keeper);
 		kill_child(d);
@@ -667,6 +672,7 @@ void td_kill(struct test_daemon *d)
 	must(WIFSIGNALED(td_exit_status(d)));
 	if (!d->own_shm)
 		must_be(td_check(d, false), 0);
+	catalogs_release(&held);
 }
 
 bool td_alive(const struct test_daemon *d)

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What killed daemons have left in /dev/shm. Each instance has a catalog there, which its daemon,
+ * the keeper of that and its clients have open or mapped as long as they live. So an instance whose
+ * catalog nobody has open belongs to no process. Nor will it ever: ids are random, and only a
+ * keeper has an instance taken over.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define LEFTOVERS_OF_ALL ((uid_t)-1) /* as far as we may look into their files */
+
+struct leftovers {
+	unsigned catalogs, objects; /* of the objects, as many are catalogs */
+	uint64_t bytes;
+};
+
+/* Counts the objects of @uid that belong to no process, and with @remove removes them. Any thread.
+ */
+struct leftovers leftovers_find(uid_t uid, bool remove);
