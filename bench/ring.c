@@ -173,12 +173,10 @@ int bench_role_ring_follower(int socket, int shared_fd, const char *argument)
 
 	(void)shared_fd;
 	for (unsigned n = 0;; n++) {
-		tl_info info = { .size = sizeof(info) };
 		DLManagedTensorVersioned *tensor;
 
 		bench_check(tl_get(client, name, &options, &tensor), "waiting");
-		bench_check(tl_tensor_info(tensor, &info), "tensor_info");
-		options.newer_than = info.version;
+		bench_check(tl_tensor_version(tensor, &options.newer_than), "tensor_version");
 		tensor->deleter(tensor);
 		if (n == 1) /* it has slept since the name has a ring */
 			send(socket, "", 1, 0);
@@ -289,12 +287,10 @@ static void follow(tl_client *client, const char *as, uint64_t *version)
 					 .newer_than = *version,
 					 .timeout_ns = -1,
 					 .spin_ns = 10 * NS_PER_SEC };
-	tl_info info = { .size = sizeof(info) };
 	DLManagedTensorVersioned *tensor;
 
 	bench_check(tl_get(client, as, &options, &tensor), as);
-	bench_check(tl_tensor_info(tensor, &info), "tensor_info");
-	*version = info.version;
+	bench_check(tl_tensor_version(tensor, version), "tensor_version");
 	tensor->deleter(tensor);
 }
 

@@ -158,15 +158,13 @@ int bench_role_consumer(int socket, int shared_fd, const char *argument)
 	(void)socket;
 	for (uint32_t sample = 1;; sample++) {
 		DLManagedTensorVersioned *tensor;
-		tl_info info = { .size = sizeof(info) };
 		double now, sent;
 
 		consumer_ready(page, sample);
 		bench_check(tl_get(client, name, &options, &tensor), "waiting");
 		now = bench_now();
 		memcpy(&sent, tensor->dl_tensor.data, sizeof(sent));
-		bench_check(tl_tensor_info(tensor, &info), "tensor_info");
-		options.newer_than = info.version;
+		bench_check(tl_tensor_version(tensor, &options.newer_than), "tensor_version");
 		tensor->deleter(tensor);
 		consumer_done(page, sample, now - sent);
 	}

@@ -177,7 +177,11 @@ static int group_on(tl_client *client, const tl_group_item *items, size_t n, DLD
 
 	for (size_t i = 0; devices && i < n; i++)
 		devices[i] = device;
-	r = devices ? tl_group_create_on(client, items, devices, n, timeout_ns, group) : -ENOMEM;
+	r = devices ? tl_group_create(client, items, n,
+				      &TL_INIT(tl_group_options, .timeout_ns = timeout_ns,
+					       .devices = devices),
+				      group)
+		    : -ENOMEM;
 	free(devices);
 	return r;
 }

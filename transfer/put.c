@@ -49,7 +49,10 @@ int transfer_put(tl_client *client, const tl_group_item *items, const DLTensor *
 		devices[i] = sources[i]->device.device_type == kDLCUDA ? sources[i]->device
 								       : (DLDevice){ kDLCPU, 0 };
 	if (!r)
-		r = library(tl_group_create_on(client, items, devices, count, timeout_ns, &group),
+		r = library(tl_group_create(client, items, count,
+					    &TL_INIT(tl_group_options, .timeout_ns = timeout_ns,
+						     .devices = devices),
+					    &group),
 			    why);
 	free(devices);
 	if (r)

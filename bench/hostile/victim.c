@@ -94,14 +94,12 @@ static _Noreturn void consume(const struct setup *setup)
 	for (;;) {
 		unsigned phase = atomic_load(&setup->board->phase);
 		DLManagedTensorVersioned *tensor;
-		tl_info info = { .size = sizeof(info) };
 		int64_t began = now_ns();
 		int r = tl_get(client, victim_name, &options, &tensor);
 
 		if (r == 0) {
 			memcpy(&began, tensor->dl_tensor.data, sizeof(began));
-			if (tl_tensor_info(tensor, &info) == 0)
-				options.newer_than = info.version;
+			tl_tensor_version(tensor, &options.newer_than);
 			tensor->deleter(tensor);
 			atomic_fetch_add(&setup->board->seen, 1);
 		}

@@ -235,6 +235,11 @@ static bool row_is_ours(const struct tensor_lease *l)
 	return word >> 2 == ref_generation(l->ref) && row_word_state(word) != ROW_FREE;
 }
 
+static int unknown_to_daemon(void)
+{
+	return tl_fail(-ENOTCONN, "the daemon that knows the tensor does not serve us now");
+}
+
 TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)
 {
 	const tl_info *moved = tensor ? moved_info(tensor) : NULL;
@@ -253,13 +258,33 @@ TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)
 	} else {
 		r = tensor_info(l->session, &l->session->catalog.rows[ref_slot(l->ref)], &found);
 		if (!row_is_ours(l)) /* read after it: its word changes first */
-			return tl_fail(-ENOTCONN,
-				       "the daemon that knows the tensor does not serve us now");
+			return unknown_to_daemon();
 		if (r)
 			return r;
 		found.dlpack_flags = tensor->flags;
 	}
 	client_result(info, &found, sizeof(found));
+	return 0;
+}
+
+TL_API int tl_tensor_version(const DLManagedTensorVersioned *tensor, uint64_t *version)
+{
+	const tl_info *moved = tensor ? moved_info(tensor) : NULL;
+	const struct tensor_lease *l = tensor && !moved ? tensor_lease_of(tensor) : NULL;
+	struct ring_entry entry;
+	uint64_t found;
+
+	if (!version || (!l && !moved))
+		return tl_fail(-EINVAL, "tl_tensor_version: %s",
+			       version ? "the tensor is not from tl_get()" : "version is NULL");
+	if (moved)
+		found = moved->version;
+	else
+		ring_view_entry(&l->session->catalog.rings,
+				&l->session->catalog.rows[ref_slot(l->ref)], &found, &entry);
+	if (l && !row_is_ours(l)) /* as above */
+		return unknown_to_daemon();
+	*version = found;
 	return 0;
 }
 

@@ -79,10 +79,10 @@ TL_API void tl_abort(tl_draft *draft)
 	draft_abort(draft);
 }
 
-TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out)
+TL_API int tl_draft_to_dlpack(tl_draft *draft, DLManagedTensorVersioned **out)
 {
 	if (!draft || !out)
-		return tl_fail(-EINVAL, "tl_draft_export: %s is NULL", draft ? "out" : "draft");
+		return tl_fail(-EINVAL, "tl_draft_to_dlpack: %s is NULL", draft ? "out" : "draft");
 	return draft_export(draft, out);
 }
 
@@ -144,8 +144,11 @@ TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersio
 /* ---- Groups ---- */
 
 TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t count,
-			   int64_t timeout_ns, tl_group **out)
+			   const tl_group_options *options, tl_group **out)
 {
+	tl_group_options o = { .size = sizeof(o) };
+	int r;
+
 	if (!client || !items || !out)
 		return tl_fail(-EINVAL, "tl_group_create: %s is NULL",
 			       !client	? "client"
@@ -154,7 +157,8 @@ TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t
 	if (count < 1 || count > WIRE_GROUP_MAX)
 		return tl_fail(-EINVAL, "a group of %zu tensors; it has 1 to %d", count,
 			       WIRE_GROUP_MAX);
-	return group_create(client, items, NULL, count, timeout_ns, out);
+	r = options ? client_options(&o, sizeof(o), options, sizeof(o), "tl_group_options") : 0;
+	return r ? r : group_create(client, items, o.devices, count, o.timeout_ns, out);
 }
 
 TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index)
@@ -213,22 +217,6 @@ TL_API int tl_publish_many(tl_client *client, const char *const *names,
 		return tl_fail(-EINVAL, "tl_publish_many: %zu tensors; 1 to %d are allowed", count,
 			       WIRE_GROUP_MAX);
 	return group_hand(client, names, tensors, count, &o, copied);
-}
-
-TL_API int tl_group_create_on(tl_client *client, const tl_group_item *items,
-			      const DLDevice *devices, size_t count, int64_t timeout_ns,
-			      tl_group **out)
-{
-	if (!client || !items || !devices || !out)
-		return tl_fail(-EINVAL, "tl_group_create_on: %s is NULL",
-			       !client	  ? "client"
-			       : !items	  ? "items"
-			       : !devices ? "devices"
-					  : "out");
-	if (count < 1 || count > WIRE_GROUP_MAX)
-		return tl_fail(-EINVAL, "a group of %zu tensors; it has 1 to %d", count,
-			       WIRE_GROUP_MAX);
-	return group_create(client, items, devices, count, timeout_ns, out);
 }
 
 TL_API int tl_group_copy(tl_group *group, const DLTensor *const *sources)

@@ -28,7 +28,7 @@
 enum draft_state {
 	DRAFT_NEW,	 /* not handed out yet */
 	DRAFT_OPEN,	 /* written by its handle */
-	DRAFT_EXPORTED,	 /* written by the tensor of tl_draft_export() */
+	DRAFT_EXPORTED,	 /* written by the tensor of tl_draft_to_dlpack() */
 	DRAFT_COMMITTED, /* the COMMIT is sent, and nobody has a handle any more */
 	DRAFT_PUBLISHED, /* the COMMIT is sent; the exported tensor still refers to the memory */
 	DRAFT_ENDED,	 /* aborted by tl_close(); its handle is still somebody's */

@@ -26,7 +26,7 @@ static int look_at(const DLManagedTensorVersioned *tensor, uint64_t *version)
 {
 	const unsigned char *data = tensor->dl_tensor.data;
 	uint64_t n = bytes_of(&tensor->dl_tensor), sum = 0;
-	tl_info info = { .size = sizeof(info) };
+	tl_info info = TL_INIT(tl_info);
 	int r = tl_tensor_info(tensor, &info);
 
 	if (r)
@@ -45,7 +45,7 @@ int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "example/picture";
 	long left = argc > 2 ? atol(argv[2]) : -1;
-	tl_get_options options = { .size = sizeof(options), .timeout_ns = -1 };
+	tl_get_options options = TL_INIT(tl_get_options, .timeout_ns = -1);
 	tl_client *client;
 
 	if (tl_connect(NULL, &client))

@@ -25,11 +25,8 @@ static void must(CUresult result, const char *what)
 
 static int publish(tl_client *client, const char *name, CUstream stream)
 {
-	const tl_spec spec = { .size = sizeof(spec),
-			       .shape = shape,
-			       .ndim = 1,
-			       .dtype = { kDLUInt, 8, 1 },
-			       .device = { kDLCUDA, 0 } };
+	const tl_spec spec = TL_INIT(tl_spec, .shape = shape, .ndim = 1, .dtype = { kDLUInt, 8, 1 },
+				     .device = { kDLCUDA, 0 });
 	uint64_t version;
 	tl_draft *draft;
 	int r;
@@ -51,9 +48,8 @@ static int publish(tl_client *client, const char *name, CUstream stream)
 
 static int get(tl_client *client, const char *name, CUstream stream)
 {
-	const tl_get_options options = { .size = sizeof(options),
-					 .timeout_ns = -1,
-					 .stream = (intptr_t)stream };
+	const tl_get_options options = TL_INIT(tl_get_options, .timeout_ns = -1,
+					       .stream = (intptr_t)stream);
 	DLManagedTensorVersioned *tensor;
 	unsigned char first;
 	int r = tl_get(client, name, &options, &tensor);

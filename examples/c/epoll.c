@@ -28,7 +28,7 @@ static uint32_t stop; /* the interrupt word: not 0 ends the thread's wait */
 static void *wait_for_news(void *unused)
 {
 	tl_wait_item item = { .name = name };
-	tl_info info = { .size = sizeof(info) };
+	tl_info info = TL_INIT(tl_info);
 	size_t which;
 	int r;
 
@@ -50,7 +50,7 @@ static void *wait_for_news(void *unused)
 static void look_at_news(void)
 {
 	DLManagedTensorVersioned *tensor;
-	tl_info info = { .size = sizeof(info) };
+	uint64_t version;
 	eventfd_t count;
 
 	eventfd_read(news, &count);
@@ -58,8 +58,8 @@ static void look_at_news(void)
 		warnx("%s", tl_last_error()); /* it was deleted meanwhile, say */
 		return;
 	}
-	if (!tl_tensor_info(tensor, &info))
-		printf("%s version %llu\n", name, (unsigned long long)info.version);
+	if (!tl_tensor_version(tensor, &version))
+		printf("%s version %llu\n", name, (unsigned long long)version);
 	fflush(stdout);
 	tensor->deleter(tensor);
 }

@@ -19,6 +19,7 @@ static const char *const names[COUNT] = { "example/left", "example/right" };
 static int publish(tl_client *client, uint8_t value)
 {
 	const int64_t shape[] = { 480, 640 };
+	const tl_group_options wait_for_space = TL_INIT(tl_group_options, .timeout_ns = -1);
 	tl_group_item items[COUNT] = { 0 };
 	tl_group *group;
 	int r;
@@ -27,7 +28,7 @@ static int publish(tl_client *client, uint8_t value)
 		items[i] = (tl_group_item){
 			.name = names[i], .shape = shape, .ndim = 2, .dtype = { kDLUInt, 8, 1 }
 		};
-	r = tl_group_create(client, items, COUNT, -1, &group); /* waits for space if need be */
+	r = tl_group_create(client, items, COUNT, &wait_for_space, &group);
 	if (r)
 		return r;
 	for (size_t i = 0; i < COUNT; i++)
@@ -38,7 +39,7 @@ static int publish(tl_client *client, uint8_t value)
 /* However often they are published meanwhile, both are of the same step. */
 static int get(tl_client *client)
 {
-	const tl_get_options options = { .size = sizeof(options), .timeout_ns = -1 };
+	const tl_get_options options = TL_INIT(tl_get_options, .timeout_ns = -1);
 	DLManagedTensorVersioned *pair[COUNT];
 	int r = tl_get_many(client, names, COUNT, &options, pair);
 	const uint8_t *left, *right;

@@ -19,9 +19,8 @@ enum { HEIGHT = 480, WIDTH = 640 };
 static int publish(tl_client *client, const char *name, uint64_t number)
 {
 	const int64_t shape[] = { HEIGHT, WIDTH, 3 };
-	const tl_spec spec = {
-		.size = sizeof(spec), .shape = shape, .ndim = 3, .dtype = { kDLUInt, 8, 1 }
-	};
+	const tl_spec spec = TL_INIT(tl_spec, .shape = shape, .ndim = 3,
+				     .dtype = { kDLUInt, 8, 1 });
 	tl_draft *draft;
 	int r;
 
@@ -40,8 +39,8 @@ static int publish(tl_client *client, const char *name, uint64_t number)
 
 int main(int argc, char **argv)
 {
-	const tl_connect_options options = { .size = sizeof(options),
-					     .flags = TL_CONNECT_AUTOSTART };
+	const tl_connect_options options = TL_INIT(tl_connect_options,
+						   .flags = TL_CONNECT_AUTOSTART);
 	const char *name = argc > 1 ? argv[1] : "example/picture";
 	long pause_ms = argc > 2 ? atol(argv[2]) : 33;
 	tl_client *client;

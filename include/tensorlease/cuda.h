@@ -69,23 +69,6 @@ TL_API int tl_remap_stream(const DLManagedTensorVersioned *held, intptr_t stream
 			   DLManagedTensorVersioned **out);
 
 /*
- * tl_group_create_on - make a draft for several tensors on several devices
- *
- * Works as tl_group_create() does, with tensor i on devices[i]: the CPU, or a device of CUDA.
- *
- * Ownership: as tl_group_create(); @devices may go when the call returns.
- * Blocking: as tl_group_create().
- * Threads: any.
- * Returns: 0, an error of tl_group_create(), or
- *	-ENODEV		as tl_create()
- *	-ENOTSUP	a device is neither the CPU nor one of CUDA
- * Since: 0.2
- */
-TL_API int tl_group_create_on(tl_client *client, const tl_group_item *items,
-			      const DLDevice *devices, size_t count, int64_t timeout_ns,
-			      tl_group **out);
-
-/*
  * tl_group_set_stream - say on which stream the tensors of a group that are on a GPU are written
  *
  * Works as tl_draft_set_stream() does. With @sealed tl_group_commit() waits for the stream, so that

@@ -57,7 +57,8 @@
  * A struct grows only at its end, so programs and libraries of different age understand each other:
  *
  * Each struct starts with its size. In a struct that you pass, set `.size = sizeof(the struct)` and
- * leave the members that you do not use 0, which always means the default. The library takes
+ * leave the members that you do not use 0, which always means the default; TL_INIT() does both. The
+ * library takes
  * members that lie beyond your `size` as 0, and refuses a longer struct only if what it does not
  * know is not 0. In a struct that you have filled, also set `size` first; the library fills as much
  * as it knows and sets the rest to 0. In a struct that a callback is given, the library has set
@@ -102,7 +103,7 @@
  * moment, because it has leases of its own on them, and it may close all its descriptors, as
  * services do. Its other calls use a connection of their own, which is made when it is needed.
  * Drafts stay the parent's: only it commits them. The child may write to those that were exported
- * (tl_draft_export()) until then, but its own children may not; other drafts it must not touch.
+ * (tl_draft_to_dlpack()) until then, but its own children may not; other drafts it must not touch.
  */
 #ifndef TENSORLEASE_H
 #define TENSORLEASE_H
@@ -135,6 +136,17 @@ extern "C" {
 
 /* The first byte of a tensor lies at a multiple of this, as DLPack asks for. */
 #define TL_ALIGNMENT 256
+
+/*
+ * A struct that starts with its size, with the members given and all others 0:
+ * tl_get_options o = TL_INIT(tl_get_options, .timeout_ns = -1);
+ */
+#define TL_INIT(...) TL_INIT_(__VA_ARGS__, )
+#ifdef __cplusplus /* of C++20 */
+#define TL_INIT_(type, ...) (type{ .size = sizeof(type), __VA_ARGS__ })
+#else
+#define TL_INIT_(type, ...) ((type){ .size = sizeof(type), __VA_ARGS__ })
+#endif
 
 #if defined(__GNUC__)
 #define TL_API __attribute__((visibility("default")))
@@ -422,7 +434,7 @@ TL_API int tl_commit(tl_draft *draft, uint64_t *version);
 TL_API void tl_abort(tl_draft *draft);
 
 /*
- * tl_draft_export - turn a draft into a tensor that its deleter aborts
+ * tl_draft_to_dlpack - turn a draft into a tensor that its deleter aborts
  *
  * This is for libraries that fill tensors of their own kind. Give *out, or any DLPack tensor
  * over the same bytes, to tl_publish(), which commits the draft without a copy. Calling the deleter
@@ -437,7 +449,7 @@ TL_API void tl_abort(tl_draft *draft);
  *	-ESTALE		as tl_commit()
  * Since: 0.1
  */
-TL_API int tl_draft_export(tl_draft *draft, DLManagedTensorVersioned **out);
+TL_API int tl_draft_to_dlpack(tl_draft *draft, DLManagedTensorVersioned **out);
 
 /*
  * TL_STREAM_* - streams of a GPU, numbered as in DLPack's Python protocol
@@ -554,25 +566,36 @@ typedef struct tl_group_item {
 	uint32_t reserved;     /* 0 */
 } tl_group_item;
 
+/* tl_group_options - how to make a group */
+typedef struct tl_group_options {
+	size_t size;		 /* sizeof(tl_group_options) */
+	int64_t timeout_ns;	 /* how long to wait for space if there is none */
+	const DLDevice *devices; /* for each tensor the CPU or a GPU of CUDA; NULL: all on the CPU
+				  */
+} tl_group_options;
+
 /*
  * tl_group_create - make a draft for several tensors
  *
- * All tensors of a group lie in one segment, whose memory comes back when the last of them is gone.
- * Write each of them through tl_group_tensor(), then call tl_group_commit() or tl_group_abort().
- * The names must differ. Groups are on the CPU.
+ * All tensors of a group that are on the CPU lie in one segment, and those on a GPU in one
+ * allocation of that GPU. Their memory comes back when the last of them is gone. Write each of them
+ * through tl_group_tensor(), then call tl_group_commit() or tl_group_abort(). The names must
+ * differ.
  *
- * Ownership: *out is yours; tl_group_commit() and tl_group_abort() consume it. @items may go
- * afterwards.
- * Blocking: for one round trip if there is space, else for at most @timeout_ns.
+ * Ownership: *out is yours; tl_group_commit() and tl_group_abort() consume it. @items and @options
+ * may go afterwards.
+ * Blocking: for one round trip if there is space, else for at most options->timeout_ns.
  * Threads: any.
  * Returns: 0, a common error, or an error whose text names the item:
  *	-EINVAL		@count is not 1 to 65,536, a name is there twice, or an item is wrong
  *	-ENOSPC		as tl_create()
  *	-EDQUOT		as tl_create()
+ *	-ENODEV		as tl_create()
+ *	-ENOTSUP	a device is neither the CPU nor one of CUDA
  * Since: 0.1
  */
 TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t count,
-			   int64_t timeout_ns, tl_group **out);
+			   const tl_group_options *options, tl_group **out);
 
 /*
  * tl_group_tensor - describe the memory of one tensor of a group
@@ -850,6 +873,21 @@ typedef struct tl_info {
  * Since: 0.1
  */
 TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info);
+
+/*
+ * tl_tensor_version - get the version of a tensor that is held
+ *
+ * Does what tl_tensor_info() does, for the version alone.
+ *
+ * Ownership: *version is yours; @tensor must not have been released.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: 0, or
+ *	-EINVAL		@tensor did not come from tl_get(), or @version is NULL
+ *	-ENOTCONN	as tl_tensor_info()
+ * Since: 0.2
+ */
+TL_API int tl_tensor_version(const DLManagedTensorVersioned *tensor, uint64_t *version);
 
 /*
  * tl_tensor_check - check that the memory of a tensor is still there

@@ -157,7 +157,7 @@ TEST(a_child_fills_exported_drafts_and_has_nothing_in_the_place_of_others)
 
 	new_draft(drafts.client, "d/plain", &drafts.plain);
 	drafts.shown = new_draft(drafts.client, "d/shown", &drafts.exported);
-	must_be(tl_draft_export(drafts.exported, &exported), 0);
+	must_be(tl_draft_to_dlpack(drafts.exported, &exported), 0);
 	c = child_start(&d, filling_child, &drafts);
 	child_finish(&c);
 	must(drafts.shown[0] == 2 && drafts.shown[(1 << 20) - 1] == 2);

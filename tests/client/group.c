@@ -26,7 +26,7 @@ static void name_items(struct named *n, const char *prefix, size_t count, int64_
 static int publish(tl_client *client, const struct named *n, size_t count, unsigned value)
 {
 	tl_group *group;
-	int r = tl_group_create(client, n->items, count, 0, &group);
+	int r = tl_group_create(client, n->items, count, NULL, &group);
 
 	if (r)
 		return r;
@@ -112,7 +112,7 @@ TEST(members_may_differ_in_everything)
 	tl_group *group;
 
 	memset(meta, 'm', sizeof(meta));
-	must_be(tl_group_create(client, items, 4, 0, &group), 0);
+	must_be(tl_group_create(client, items, 4, NULL, &group), 0);
 	must(!tl_group_tensor(group, 1)->data);
 	*(double *)tl_group_tensor(group, 0)->data = 2.5;
 	must_be(tl_group_commit(group), 0);
@@ -141,18 +141,19 @@ TEST(a_mistake_in_one_member_publishes_none)
 
 	name_items(&n, "a", 3, 1000);
 	n.items[2].name = "a/1";
-	must_be(tl_group_create(client, n.items, 3, 0, &group), -EINVAL); /* the same name twice */
+	must_be(tl_group_create(client, n.items, 3, NULL, &group), -EINVAL); /* the same name twice
+									      */
 	n.items[2].name = "a//2";
-	must_be(tl_group_create(client, n.items, 3, 0, &group), -EINVAL);
+	must_be(tl_group_create(client, n.items, 3, NULL, &group), -EINVAL);
 	n.items[2].name = "a/2";
 	n.items[2].dtype.lanes = 0;
-	must_be(tl_group_create(client, n.items, 3, 0, &group), -EINVAL);
+	must_be(tl_group_create(client, n.items, 3, NULL, &group), -EINVAL);
 	n.items[2].dtype.lanes = 1;
-	must_be(tl_group_create(client, n.items, 0, 0, &group), -EINVAL);
+	must_be(tl_group_create(client, n.items, 0, NULL, &group), -EINVAL);
 	n.shapes[1][0] = 64 << 20;
-	must_be(tl_group_create(client, n.items, 3, 0, &group), -ENOSPC);
+	must_be(tl_group_create(client, n.items, 3, NULL, &group), -ENOSPC);
 	n.shapes[1][0] = 1000;
-	must_be(tl_group_create(client, n.items, 3, 0, &group), 0);
+	must_be(tl_group_create(client, n.items, 3, NULL, &group), 0);
 	tl_group_abort(group);
 	td_settle(&d);
 	must_be(td_status(&d).tensors, 0);
@@ -244,7 +245,7 @@ static int commit_nothing_and_die(const struct test_daemon *d, void *arg)
 	tl_client *client = td_connect(d);
 	tl_group *group;
 
-	must_be(tl_group_create(client, ((struct named *)arg)->items, 100, 0, &group), 0);
+	must_be(tl_group_create(client, ((struct named *)arg)->items, 100, NULL, &group), 0);
 	kill(getpid(), SIGKILL);
 	return 0;
 }

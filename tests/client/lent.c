@@ -189,7 +189,7 @@ TEST(nor_exported)
 		int r;
 
 		vandals[i].change(tl_draft_tensor(draft));
-		r = tl_draft_export(draft, &out);
+		r = tl_draft_to_dlpack(draft, &out);
 		must(!out);
 		must(r == -EINVAL && strstr(tl_last_error(), vandals[i].told));
 		tl_abort(draft); /* it is still the caller's */
@@ -242,7 +242,7 @@ TEST(nor_a_group)
 		tl_group *group;
 		tl_info info = { .size = sizeof(info) };
 
-		must_be(tl_group_create(client, items, 2, 0, &group), 0);
+		must_be(tl_group_create(client, items, 2, NULL, &group), 0);
 		vandals[i].change(tl_group_tensor(group, 1));
 		must_tell(&d, client, "wide", tl_group_commit(group), &vandals[i]);
 		must_be(tl_stat(client, "first", &info), -ENOENT);

@@ -571,7 +571,7 @@ TEST(only_tensors_from_tl_get_are_remapped)
 	put_bytes(client, "f", 1, 100);
 	held = get(client, "f");
 	must_be(tl_create(client, "f", &spec, &draft), 0);
-	must_be(tl_draft_export(draft, &exported), 0);
+	must_be(tl_draft_to_dlpack(draft, &exported), 0);
 	foreign.dl_tensor = held->dl_tensor; /* having the same memory does not make it ours */
 	must_be(tl_remap(&foreign, TL_MODE_READ, &out), -EINVAL);
 	must(strstr(tl_last_error(), "tl_get()"));

@@ -209,7 +209,7 @@ TEST(our_tensors_have_none_of_them)
 		tl_draft *draft;
 
 		must_be(tl_create(f.client, "ours", &spec, &draft), 0);
-		must_be(tl_draft_export(draft, &t), 0);
+		must_be(tl_draft_to_dlpack(draft, &t), 0);
 		must_be_flawless(t, kinds[i].flags, kinds[i].nbytes);
 		must_be(tl_publish(f.client, "ours", t, NULL, NULL, &version), 0);
 		t = get(f.client, "ours");

@@ -265,7 +265,7 @@ TEST(giving_up_does_not_wait_for_a_daemon_that_stands_still)
 	tl_group *group;
 	int i = LEFT, r = 0;
 
-	must_be(tl_group_create(client, &item, 1, 0, &group), 0);
+	must_be(tl_group_create(client, &item, 1, NULL, &group), 0);
 	for (int k = 0; k < DRAFTS; k++)
 		drafts[k] = create(client, "a", 100 + k, 0);
 	td_freeze(&d);

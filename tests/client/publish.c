@@ -112,7 +112,7 @@ TEST(an_exported_draft_is_not_copied)
 	void *bytes;
 
 	for (int64_t n = 1000; n < 10000000; n *= 100) {
-		must_be(tl_draft_export(create_bytes(client, "ignored", n), &exported), 0);
+		must_be(tl_draft_to_dlpack(create_bytes(client, "ignored", n), &exported), 0);
 		must(!(exported->flags & DLPACK_FLAG_BITMASK_READ_ONLY));
 		bytes = exported->dl_tensor.data;
 		memset(bytes, 6, (size_t)n);
@@ -138,7 +138,7 @@ TEST(a_view_of_an_exported_draft_is_committed)
 	bool copied = true;
 	uint64_t version;
 
-	must_be(tl_draft_export(create_bytes(client, "d", 4096), &exported), 0);
+	must_be(tl_draft_to_dlpack(create_bytes(client, "d", 4096), &exported), 0);
 	memset(exported->dl_tensor.data, 7, 4096);
 	foreign_init(&f, exported->dl_tensor.data, 4096, NULL);
 	f.managed.dl_tensor.ndim = 3; /* Another shape and type over a part of the same bytes. */
@@ -175,7 +175,7 @@ TEST(the_bytes_of_an_exported_draft_stay_after_its_commit)
 	uint64_t version;
 	bool copied;
 
-	must_be(tl_draft_export(create_bytes(client, "n", 5000), &exported), 0);
+	must_be(tl_draft_to_dlpack(create_bytes(client, "n", 5000), &exported), 0);
 	memset(exported->dl_tensor.data, 7, 5000);
 	foreign_init(&f, exported->dl_tensor.data, 5000, NULL);
 	must_be(tl_publish(client, "n", &f.managed, NULL, &copied, &version), 0);
@@ -196,8 +196,8 @@ TEST(an_unpublished_export_is_aborted)
 	tl_client *client = td_connect(&d);
 	DLManagedTensorVersioned *a, *b;
 
-	must_be(tl_draft_export(create_bytes(client, "a", 100000), &a), 0);
-	must_be(tl_draft_export(create_bytes(client, "b", 100000), &b), 0);
+	must_be(tl_draft_to_dlpack(create_bytes(client, "a", 100000), &a), 0);
+	must_be(tl_draft_to_dlpack(create_bytes(client, "b", 100000), &b), 0);
 	must_be(td_status(&d).drafts, 2);
 	drop(a);
 	must_be(td_status(&d).drafts, 1);
@@ -218,7 +218,7 @@ TEST(a_lost_export_is_copied_to_the_next_daemon)
 	bool copied = false;
 	uint64_t version;
 
-	must_be(tl_draft_export(create_bytes(client, "a", 100000), &exported), 0);
+	must_be(tl_draft_to_dlpack(create_bytes(client, "a", 100000), &exported), 0);
 	memset(exported->dl_tensor.data, 1, 100000);
 	td_kill(&first);
 	must_be(tl_publish(client, "e", exported, NULL, &copied, &version), -ENOTCONN); /* it stays
@@ -243,7 +243,7 @@ TEST(an_export_of_another_daemon_is_copied_to_this_one)
 	bool copied = false;
 	tl_info info = { .size = sizeof(info) };
 
-	must_be(tl_draft_export(draft, &t), 0);
+	must_be(tl_draft_to_dlpack(draft, &t), 0);
 	memset(t->dl_tensor.data, 7, 3000);
 	must_be(tl_publish(client, "p", t, NULL, &copied, &version), 0);
 	must(copied && version == 1);

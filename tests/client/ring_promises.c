@@ -460,7 +460,7 @@ PROMISE(drafts_may_be_many_given_up_and_committed_in_any_order, 0)
 	}
 	for (int i = 0; i < 2 * SLOTS; i++) {
 		drafts[0] = create(w);
-		must_be(tl_draft_export(drafts[0], &exported), 0);
+		must_be(tl_draft_to_dlpack(drafts[0], &exported), 0);
 		memset(exported->dl_tensor.data, 60 + i, SIZE);
 		must_be(tl_publish(w->producer, name, exported, NULL, NULL, &version), 0);
 		must_be(version, ++w->version);

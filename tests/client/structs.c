@@ -53,6 +53,19 @@ TEST(a_longer_struct_is_filled_and_its_rest_is_0)
 	tl_close(client);
 }
 
+TEST(an_initialised_struct_has_its_size_and_what_is_given)
+{
+	const tl_get_options o = TL_INIT(tl_get_options, .timeout_ns = 5, .spin_ns = 7);
+	const tl_info info = TL_INIT(tl_info);
+
+	must_be(o.size, sizeof(o));
+	must_be(o.timeout_ns, 5);
+	must_be(o.spin_ns, 7);
+	must_be(o.newer_than, 0);
+	must_be(info.size, sizeof(info));
+	must_be(info.version, 0);
+}
+
 TEST(a_struct_that_is_too_small_is_refused_and_left_alone)
 {
 	cleanup_td struct test_daemon d = td_start();

@@ -438,6 +438,42 @@ TEST(what_there_is_can_be_listed)
 	tl_close(client);
 }
 
+/* The version alone is the one among all that is known, from a ring and after a replacement too. */
+TEST(a_tensor_tells_its_version)
+{
+	struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	DLManagedTensorVersioned *t, *first;
+	tl_info info = TL_INIT(tl_info);
+	uint64_t version = 0;
+
+	put_bytes(client, "v", 1, 100);
+	first = get(client, "v");
+	for (uint64_t n = 2; n < 40; n++) {
+		must_be(put_bytes(client, "v", 1, 100), n);
+		t = get(client, "v");
+		must_be(tl_tensor_version(t, &version), 0);
+		must_be(version, n);
+		must_be(tl_tensor_info(t, &info), 0);
+		must_be(info.version, n);
+		drop(t);
+	}
+	must(info.ring);
+	must_be(tl_tensor_version(first, &version), 0);
+	must_be(version, 1);
+	must_be(tl_tensor_version(first, NULL), -EINVAL);
+	must_be(tl_tensor_version(NULL, &version), -EINVAL);
+	td_kill(&d);
+	d = td_start(.socket = d.socket);
+	put_bytes(client, "v", 2, 100); /* the client is another daemon's from here on */
+	must_be(tl_tensor_version(first, &version), 0);
+	must_be(version, 1);
+	must(all_bytes(first, 1, 100));
+	drop(first);
+	tl_close(client);
+	td_stop(&d);
+}
+
 int main(void)
 {
 	return suite_run();

@@ -64,7 +64,7 @@ static void produce_once(tl_client *client, int value)
 		step();
 	}
 	must_be(gpu_create(client, "draft", &spec, 0, &draft), 0);
-	must_be(tl_draft_export(draft, &exported), 0);
+	must_be(tl_draft_to_dlpack(draft, &exported), 0);
 	step();
 	drop(exported);
 	step();

@@ -231,7 +231,7 @@ TEST(a_group_and_a_second_name_have_lifetimes_of_their_own)
 	tl_group *group;
 	bool copied;
 
-	must_be(tl_group_create(client, items, 2, 0, &group), 0);
+	must_be(tl_group_create(client, items, 2, NULL, &group), 0);
 	must_be(tl_group_commit(group), 0);
 	must_be(tl_publish(client, "second", get(client, "g/a"), &o, &copied, NULL), 0);
 	must(!copied);
@@ -267,7 +267,7 @@ TEST(lifetimes_that_cannot_be_are_refused)
 	spec.lifetime = TL_LIFETIME_EVICTABLE | TL_LIFETIME_OWNER_BOUND;
 	must_be(tl_create(client, "a", &spec, &draft), 0);
 	must_be(tl_commit(draft, NULL), 0);
-	must_be(tl_group_create(client, &item, 1, 0, &group), -EINVAL);
+	must_be(tl_group_create(client, &item, 1, NULL, &group), -EINVAL);
 	must(strstr(tl_last_error(), "ttl_ns"));
 	tl_close(client);
 }

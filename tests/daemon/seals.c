@@ -130,7 +130,7 @@ TEST(a_group_and_a_link_are_sealed_too)
 	tl_group *group;
 	bool copied;
 
-	must_be(tl_group_create(client, items, 2, 0, &group), 0);
+	must_be(tl_group_create(client, items, 2, NULL, &group), 0);
 	for (size_t i = 0; i < 2; i++)
 		memset(tl_group_tensor(group, i)->data, 5, 100000);
 	must_be(tl_group_commit(group), 0);

@@ -305,7 +305,7 @@ static int step_groups(void)
 					    .metadata = "meta",
 					    .metadata_size = 4 };
 	}
-	TRY(tl_group_create(client, items, 3, 0, &group));
+	TRY(tl_group_create(client, items, 3, NULL, &group));
 	for (size_t i = 0; i < 3; i++)
 		memset(tl_group_tensor(group, i)->data, 50 + (int)i, SMALL);
 	r = tl_group_commit(group);
@@ -317,7 +317,7 @@ static int step_groups(void)
 	memset(bytes, 55, SMALL);
 	TRY(tl_put_many(client, list, sources, 3, NULL));
 	TRY(get(4, "group/2", 55, SMALL, TL_MODE_READ));
-	TRY(tl_group_create(client, items, 3, 0, &group));
+	TRY(tl_group_create(client, items, 3, NULL, &group));
 	tl_group_abort(group);
 	group = NULL;
 	return 0;
@@ -366,7 +366,7 @@ static int step_publish(void)
 
 	TRY(tl_create(client, name_of("third"), &spec, &draft));
 	memset(tl_draft_tensor(draft)->data, 63, SMALL);
-	TRY(tl_draft_export(draft, &leases[0]));
+	TRY(tl_draft_to_dlpack(draft, &leases[0]));
 	draft = NULL;
 	TRY(tl_publish(client, name_of("third"), leases[0], NULL, &copied, &(uint64_t){ 0 }));
 	leases[0] = NULL;

@@ -127,7 +127,7 @@ static int forking(const struct test_daemon *d, void *arg)
 	p.cpu = get(p.client, "cpu");
 	must_be(gpu_create(p.client, "d", &spec, 0, &p.draft), 0);
 	must_be(gpu_create(p.client, "e", &spec, 0, &exported), 0);
-	must_be(tl_draft_export(exported, &p.draft_tensor), 0);
+	must_be(tl_draft_to_dlpack(exported, &p.draft_tensor), 0);
 	queued = gpu_get(p.client, "theirs", (intptr_t)stream);
 	gpu_must(cuda->stream_synchronize(stream));
 	gpu_hold(getpid());

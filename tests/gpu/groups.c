@@ -225,7 +225,9 @@ static int fills_a_group(const struct test_daemon *d, void *arg)
 		devices[i] = on_gpu(i) ? (DLDevice){ kDLCUDA, device_of(i) }
 				       : (DLDevice){ kDLCPU, 0 };
 	}
-	must_be(tl_group_create_on(client, items, devices, MANY, 0, &group), 0);
+	must_be(tl_group_create(client, items, MANY, &TL_INIT(tl_group_options, .devices = devices),
+				&group),
+		0);
 	for (int i = 0; i < MANY; i++) {
 		const DLTensor *t = tl_group_tensor(group, (size_t)i);
 

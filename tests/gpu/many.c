@@ -239,7 +239,7 @@ static int exports_drafts(const struct test_daemon *d, void *arg)
 	o.stream = (intptr_t)stream;
 	for (int i = 0; i < 2; i++) { /* the stream is named when it is published, or the host waits
 					 for it */
-		must_be(tl_draft_export(draft_new(client, "e"), &e), 0);
+		must_be(tl_draft_to_dlpack(draft_new(client, "e"), &e), 0);
 		must(!(e->flags & DLPACK_FLAG_BITMASK_READ_ONLY));
 		memory = gpu_data(e);
 		for (int k = 0; k < 5; k++) /* longer than a read that does not wait */
@@ -254,7 +254,7 @@ static int exports_drafts(const struct test_daemon *d, void *arg)
 		must_be(gpu_read(gpu_data(t), N, CUDA_STREAM_PER_THREAD), 20 + i);
 		drop(t);
 	}
-	must_be(tl_draft_export(draft_new(client, "e"), &e), 0);
+	must_be(tl_draft_to_dlpack(draft_new(client, "e"), &e), 0);
 	drop(e); /* never published */
 	must_be(tl_delete(client, "e"), 0);
 	gpu_must(cuda->stream_destroy(stream));
@@ -307,7 +307,7 @@ static int aborts_busy_drafts(const struct test_daemon *d, void *arg)
 	tl_abort(a);
 	open[0] = b;
 	open[1] = draft_new(client, "c");
-	must_be(tl_draft_export(draft_new(client, "d"), &e), 0);
+	must_be(tl_draft_to_dlpack(draft_new(client, "d"), &e), 0);
 	gpu_fill(draft_data(open[1]), 3, N, CUDA_STREAM_LEGACY);
 	tl_close(client);
 	must_be(gpu_read(gpu_data(e), 1, CUDA_STREAM_LEGACY) >= 0, 1); /* exported: still there */

@@ -147,7 +147,8 @@ static int create_group(tl_client *client)
 		{ .name = "y", .shape = &few, .ndim = 1, .dtype = { kDLUInt, 8, 1 } },
 	};
 
-	return tl_group_create(client, items, 2, SHORT, &group);
+	return tl_group_create(client, items, 2, &TL_INIT(tl_group_options, .timeout_ns = SHORT),
+			       &group);
 }
 
 static int lease(tl_client *client)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The Draft: memory that will become a tensor. It is an exported draft of the library
- * (tl_draft_export()), so that its views in Python stay valid for reading after the commit. A
+ * (tl_draft_to_dlpack()), so that its views in Python stay valid for reading after the commit. A
  * commit hands a description of the same bytes to tl_publish(), which recognises them by their
  * address.
  */
@@ -55,7 +55,7 @@ PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
 	DLManagedTensorVersioned *managed;
 	struct draft *d;
 	struct hold *h;
-	int r = tl_draft_export(draft, &managed);
+	int r = tl_draft_to_dlpack(draft, &managed);
 
 	if (r) {
 		tl_abort(draft);
