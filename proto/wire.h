@@ -50,6 +50,7 @@ enum {
 	WIRE_USERS_EXACT = 1,
 	WIRE_CLAIM_WAIT = 1,	  /* the answer comes when the claim is the client's, or needless */
 	WIRE_CREATE_PREFETCH = 1, /* may never be used; the daemon may take the draft back */
+	WIRE_CREATE_OWN_PAGES = 2, /* in a new segment that is not used again */
 
 	WIRE_COMMIT_ANSWER = 1,
 	WIRE_COMMIT_PREFETCH = 2, /* does a CREATE of the same size, with PREFETCH, as well */

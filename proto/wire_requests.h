@@ -26,7 +26,7 @@ STRUCT(wire_create)
 	HEADER
 	FIELD(uint64_t, nbytes, ANY)
 	FIELD(int64_t, timeout_ns, SIGNED) /* how long to wait for space; < 0: for ever */
-	FIELD(uint32_t, flags, FLAGS(WIRE_CREATE_PREFETCH, "PREFETCH"))
+	FIELD(uint32_t, flags, FLAGS(WIRE_CREATE_PREFETCH | WIRE_CREATE_OWN_PAGES, "PREFETCH", "OWN_PAGES"))
 	FIELD(uint32_t, extra, NUMBER(0, WIRE_EXTRA_MAX)) /* row_extra() of what is to come */
 	FIELD(uint16_t, name_len, NAME(0))
 	FIELD(uint16_t, reserved, ZERO)

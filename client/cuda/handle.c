@@ -133,6 +133,8 @@ TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_i
 		r = put_options(&o, options);
 	if (!r)
 		r = draft_request_check(&want, spec);
+	if (!r && want.own_pages)
+		r = tl_fail(-EINVAL, "tl_publish_ipc_handle: tl_spec.flags is for tl_create()");
 	return r ? r : publish_handle(client, &copy, &o, &want, &call, version);
 }
 

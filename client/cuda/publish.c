@@ -197,8 +197,15 @@ static int draft_on(tl_client *client, const struct draft_request *want, struct 
 int cuda_create(tl_client *client, const struct draft_request *want, struct tl_draft **out)
 {
 	struct cuda_device *device;
-	int r = cuda_device_at(want->device.device_id, &device);
+	int r;
 
+	if (want->own_pages)
+		return tl_fail(
+			-ENOTSUP,
+			"'%s': TL_CREATE_OWN_PAGES is for the CPU; memory of drafts on a GPU "
+			"is used again",
+			want->name);
+	r = cuda_device_at(want->device.device_id, &device);
 	return r ? r : draft_on(client, want, device, out);
 }
 

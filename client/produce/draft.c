@@ -149,6 +149,7 @@ struct tl_draft *draft_alloc(const struct draft_request *want, const struct memo
 	draft->extra = row_extra((unsigned)want->ndim, want->shape, want->metadata_max);
 	draft->lifetime = want->lifetime;
 	draft->ring_depth = want->ring;
+	draft->own_pages = want->own_pages;
 	draft->tensor_flags = (uint8_t)want->flags;
 	draft->name_len = (uint8_t)want->name_len;
 	memcpy(draft->name, want->name, want->name_len);

@@ -71,7 +71,8 @@ struct tl_draft {
 	unsigned char *metadata;
 	uint16_t metadata_size;
 	struct tensor_lifetime lifetime;
-	bool unlinked; /* for good, so that no lock is needed to find that out */
+	bool own_pages; /* as in tl_spec */
+	bool unlinked;	/* for good, so that no lock is needed to find that out */
 	uint8_t tensor_flags;
 	uint8_t name_len;
 	char name[TL_NAME_MAX + 1];

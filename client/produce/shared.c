@@ -39,6 +39,7 @@ static int create_request(struct session *s, const struct draft_request *want, u
 		.header = { .type = WIRE_CREATE, .length = (uint32_t)(sizeof(m) + want->name_len) },
 		.nbytes = want->nbytes,
 		.timeout_ns = want->timeout_ns,
+		.flags = want->own_pages ? WIRE_CREATE_OWN_PAGES : 0,
 		.extra = extra,
 		.name_len = (uint16_t)want->name_len,
 	};
@@ -102,7 +103,8 @@ static int draft_obtain(struct tl_draft *draft, const struct use *use,
 	if (!*deadline)
 		*deadline = session_deadline(s);
 	/* A refused commit's ERROR came before the answer to what was prefetched behind it. */
-	if (!prefetch_take(s, want->nbytes, draft->extra, *deadline, &draft->hold, &granted)) {
+	if (want->own_pages ||
+	    !prefetch_take(s, want->nbytes, draft->extra, *deadline, &draft->hold, &granted)) {
 		session_drain(s);
 		r = session_commit_error(s);
 		if (!r)
@@ -236,7 +238,8 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 		r = depth ? ring_begin(draft, &d, depth, version ? version : &late) : RING_E_NONE;
 		if (r != RING_E_NONE)
 			return r;
-		prefetch = prefetch_begin(s, draft->room, draft->extra, &life);
+		prefetch = prefetch_begin(s, draft->own_pages ? 0 : draft->room, draft->extra,
+					  &life);
 	}
 	commit_message(bytes, draft, &d, version != NULL, prefetch);
 	if (version) {

@@ -31,6 +31,24 @@ static int ring_check(uint32_t ring, const char *what)
 	return 0;
 }
 
+static int flags_check(struct draft_request *want, const tl_spec *spec)
+{
+	if (spec->flags & ~(uint32_t)TL_CREATE_OWN_PAGES)
+		return tl_fail(-EINVAL, "tl_spec.flags is %#x, of which %#x is known", spec->flags,
+			       TL_CREATE_OWN_PAGES);
+	if (spec->reserved)
+		return tl_fail(-EINVAL, "tl_spec.reserved is %u, not 0", spec->reserved);
+	want->own_pages = spec->flags & TL_CREATE_OWN_PAGES;
+	if (want->own_pages && want->ring && want->ring != TL_RING_NONE)
+		return tl_fail(-EINVAL,
+			       "tl_spec.ring is %u: the slots of a ring are written again and "
+			       "again, so a tensor with TL_CREATE_OWN_PAGES cannot be one",
+			       spec->ring);
+	if (want->own_pages)
+		want->ring = TL_RING_NONE;
+	return 0;
+}
+
 static int spec_request(struct draft_request *want, const tl_spec *spec)
 {
 	bool padded = spec->dlpack_flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
@@ -52,7 +70,7 @@ static int spec_request(struct draft_request *want, const tl_spec *spec)
 	want->lifetime = (struct tensor_lifetime){ .flags = (uint8_t)spec->lifetime,
 						   .ttl_ns = (uint64_t)spec->ttl_ns };
 	want->ring = spec->ring;
-	if (ring_check(spec->ring, "tl_spec"))
+	if (ring_check(spec->ring, "tl_spec") || flags_check(want, spec))
 		return -EINVAL;
 	if (lifetime_check(spec->lifetime, spec->ttl_ns, "tl_spec"))
 		return -EINVAL;

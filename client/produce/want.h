@@ -2,6 +2,7 @@
 /* Requests of callers for drafts and puts, checked and put into one form. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,6 +23,7 @@ struct draft_request {
 	size_t metadata_max; /* room for that much */
 	struct tensor_lifetime lifetime;
 	uint32_t ring; /* TL_RING_*, or a depth */
+	bool own_pages;
 };
 
 /* Checks the members @lifetime and @ttl_ns of @what, one of the structs that have them. */

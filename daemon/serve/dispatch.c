@@ -173,7 +173,8 @@ static void handle_create(struct peer *peer, struct conn_message *m)
 	const struct wire_create *create = AS(wire_create, m);
 	const struct tensor_request rq = { .nbytes = create->nbytes,
 					   .extra = create->extra,
-					   .prefetch = create->flags & WIRE_CREATE_PREFETCH };
+					   .prefetch = create->flags & WIRE_CREATE_PREFETCH,
+					   .own_pages = create->flags & WIRE_CREATE_OWN_PAGES };
 	struct name_key name;
 	const char *why;
 

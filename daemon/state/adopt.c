@@ -323,8 +323,10 @@ static int segment_take_over(struct adoption *a, uint32_t index)
 	}
 	r = segment_adopt(&seg, &a->st->shared->store, &memory->totals, &object, account, row->size,
 			  fact->small);
-	if (!r)
+	if (!r) {
+		seg->once = fact->once;
 		r = memory_adopt(memory, seg, account, index);
+	}
 	account_unref(account);
 	if (r == SEGMENT_E_STRANGE) {
 		snprintf(a->check.why, sizeof(a->check.why), "the object of segment %u is %s",

@@ -242,7 +242,7 @@ static bool shm_is_good(const struct catalog_segment *row, const struct segment_
 {
 	if (row->size == 0 || row->size % 4096 || row->size > INT64_MAX)
 		return false;
-	return !fact || (fact->key && fact->small <= 1 &&
+	return !fact || (fact->key && fact->small <= 1 && fact->once <= 1 &&
 			 (!fact->small || row->size <= SEGMENT_SMALL_LIMIT));
 }
 

@@ -15,6 +15,7 @@ bool draft_request(const struct state *st, const struct client *c, uint64_t ref,
 	rq->nbytes = catalog_row(&st->catalog, slot)->nbytes;
 	rq->extra = (st->tensors[slot].chunks_reserved - catalog_chunks_for(TENSOR_NAME_MAX)) *
 		    CATALOG_CHUNK_BYTES;
+	rq->own_pages = st->tensors[slot].segment && st->tensors[slot].segment->once;
 	return true;
 }
 

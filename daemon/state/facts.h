@@ -15,7 +15,7 @@
 #include "proto/ring_layout.h"
 #include "tensor/limits.h"
 
-#define FACTS_MAGIC 0x317374636166746cULL /* "ltfacts1" */
+#define FACTS_MAGIC 0x327374636166746cULL /* "ltfacts2" */
 #define FACTS_LAYOUT                                                                               \
 	((uint64_t)sizeof(struct claim_fact) << 49 | (uint64_t)1 << 48 |                           \
 	 (uint64_t)sizeof(struct facts_header) << 32 |                                             \
@@ -76,8 +76,8 @@ struct segment_fact {
 	uint32_t small;
 	uint32_t parts; /* on a device: how many descriptors open it */
 	uint32_t held;	/* on a device: one more keeps that open */
+	uint32_t once;	/* it is not used again */
 	uint32_t sum;	/* of these and its entry, check_segment_sum() */
-	uint32_t reserved;
 };
 
 /* Of a client whose ledger counts. */

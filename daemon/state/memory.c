@@ -103,7 +103,8 @@ static void memory_survives(const struct segment *seg)
 					   .uid = (m ? m->bytes.account : seg->charge.account)->uid,
 					   .small = !m && segment_is_small(seg),
 					   .parts = m ? m->parts : 0,
-					   .held = m && m->hold };
+					   .held = m && m->hold,
+					   .once = seg->once };
 
 	if (fact.held)
 		survive_hold(seg->memory->shared, seg->memory->catalog, seg->index, seg->generation,

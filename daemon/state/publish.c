@@ -262,6 +262,14 @@ static void ring_fill(struct state *st, struct client *c, const struct tensor_ri
 	}
 }
 
+/* The slots of a ring are used again. */
+static bool is_used_once(const struct state *st, uint32_t slot)
+{
+	const struct segment *seg = st->tensors[slot].segment;
+
+	return seg && seg->once;
+}
+
 /* Can these drafts be slots of a ring, besides @first? */
 static bool ring_drafts(const struct state *st, const struct client *c, uint32_t first,
 			const struct tensor_ring *ask)
@@ -272,7 +280,7 @@ static bool ring_drafts(const struct state *st, const struct client *c, uint32_t
 
 	for (unsigned i = 0; i < ask->count; i++) {
 		if (!draft_find(st, c, ask->refs[i], &slot) || slot == first ||
-		    st->tensors[slot].group ||
+		    st->tensors[slot].group || is_used_once(st, slot) ||
 		    catalog_row(&st->catalog, slot)->name != CATALOG_NONE ||
 		    catalog_row(&st->catalog, slot)->nbytes != nbytes ||
 		    memory_seal(st, slot, &why))
@@ -308,7 +316,8 @@ static bool ring_is_granted(struct state *st, struct client *c, uint32_t slot,
 {
 	uint64_t current = catalog_name(&st->catalog, name)->current;
 
-	if (!ask || !nbytes || catalog_row(&st->catalog, slot)->nbytes != nbytes ||
+	if (!ask || !nbytes || is_used_once(st, slot) ||
+	    catalog_row(&st->catalog, slot)->nbytes != nbytes ||
 	    d->meta_len > CATALOG_INLINE_META || d->lifetime.flags || d->lifetime.ttl_ns ||
 	    !row_has_room_for(d->ndim, d->shape) || !ring_has_room(st, c))
 		return false;

@@ -377,8 +377,8 @@ static int place_large(struct state *st, struct client *c, const struct tensor_r
 		return STATE_E_NEVER;
 	size = (nbytes + PAGE - 1) / PAGE * PAGE;
 	memory_changed(&st->memory);
-	while ((*segp = segment_take_warm(&st->shared->store, &st->memory.totals, c->account, c->id,
-					  size))) {
+	while (!rq->own_pages && (*segp = segment_take_warm(&st->shared->store, &st->memory.totals,
+							    c->account, c->id, size))) {
 		if ((*segp)->writer == c->id)
 			return 0;
 		if ((*segp)->storage->is_written(&(*segp)->object) == 0) {
@@ -390,7 +390,10 @@ static int place_large(struct state *st, struct client *c, const struct tensor_r
 		memory_end(*segp); /* its former writer may still write */
 	}
 	r = segment_make(st, c, rq, size, segp);
-	return r ? r : STATE_E_BACKING;
+	if (r)
+		return r;
+	(*segp)->once = rq->own_pages;
+	return STATE_E_BACKING;
 }
 
 /* ---- drafts --------------------------------------------------------------------------------- */
@@ -484,7 +487,7 @@ int tensor_create(struct state *st, struct client *c, const struct tensor_reques
 		return r;
 	row = catalog_row(&st->catalog, *slot);
 	row_init(row, rq->nbytes);
-	if (rq->nbytes > SEGMENT_SMALL_MAX)
+	if (rq->nbytes > SEGMENT_SMALL_MAX || (rq->own_pages && rq->nbytes))
 		r = place_large(st, c, rq, row, &seg);
 	else if (rq->nbytes)
 		r = place_small(st, c, rq, row, &seg);
@@ -544,7 +547,7 @@ static bool small_is_spare(const struct segment *seg, const struct list *segment
 static bool segment_is_worth(const struct state *st, const struct segment *seg,
 			     const struct client *writer)
 {
-	if (seg->guarded.changed || (!seg->storage->named && !seg->writer))
+	if (seg->once || seg->guarded.changed || (!seg->storage->named && !seg->writer))
 		return false;
 	if (segment_is_small(seg))
 		return writer && !small_is_spare(seg, &writer->small);

@@ -9,6 +9,7 @@ struct tensor_request {
 	uint64_t nbytes;
 	uint32_t extra; /* bytes of shape and metadata that do not fit the row */
 	bool prefetch;	/* the draft may be taken back while unused */
+	bool own_pages; /* in a new segment that is not used again */
 };
 
 /*

@@ -93,17 +93,17 @@ struct segment {
 	struct guarded guarded;	      /* from when a writable descriptor was handed out */
 	struct ending ending;	      /* if its object has no name */
 	bool sealed;		      /* its writer alone has it mapped writable, and ever will */
+	bool once;		      /* it is not used again when it is empty */
 	bool kept;		      /* in store.kept */
 	uint64_t forget;	      /* in store.forgetting: keep->forgets after that call */
 	struct device_memory *device; /* NULL: it is shared memory */
 	uint64_t size;
-	uint64_t writer;       /* id of the client that maps it writable; 0: it has left */
-	uint32_t writer_index; /* of that client in the catalog */
-	uint64_t warm_since;   /* monotonic ns */
-	uint32_t index;	       /* in the catalog */
-	uint32_t generation;
-	uint32_t places;  /* tensors in it, drafts included */
-	int fd_ro;	  /* cached, or -1 */
+	uint64_t writer;	    /* id of the client that maps it writable; 0: it has left */
+	uint32_t writer_index;	    /* of that client in the catalog */
+	uint64_t warm_since;	    /* monotonic ns */
+	uint32_t index, generation; /* in the catalog */
+	uint32_t places;	    /* tensors in it, drafts included */
+	int fd_ro;		    /* cached, or -1 */
 	uint32_t units;	  /* 0: it is not for small tensors, and has none of what follows */
 	uint32_t hint;	  /* where the last search ended */
 	uint32_t max_run; /* no run of free units is longer */

@@ -29,7 +29,8 @@
  * another one under its name gives that name a new meaning and the next version; versions start at
  * 1 and never go back while the daemon runs. A lease is one hold on a tensor: its bytes stay as
  * they are until every lease on it is released, whatever becomes of the name. A draft is a tensor
- * that its producer is still writing and that nobody else sees.
+ * that its producer is still writing and that nobody else can get. Its bytes may lie in pages that
+ * readers of the same producer's other tensors have mapped: TL_CREATE_OWN_PAGES.
  *
  * CONVENTIONS
  *
@@ -323,6 +324,18 @@ enum {
 #define TL_RING_MAX 64		/* slots */
 #define TL_RING_NONE UINT32_MAX /* never */
 
+/* TL_CREATE_* - flags of tl_spec */
+enum {
+	/*
+	 * On the CPU: the tensor has pages of its own. They are zero at first, nothing else ever
+	 * lies in them, and they go back to the kernel with the tensor. So whoever reads it sees
+	 * nothing else of this producer, whatever mapping he keeps (SECURITY.md has the rules for
+	 * other tensors). It takes whole pages of the capacity, and each create asks the daemon,
+	 * which makes the pages. There is no ring: @ring must be 0 or TL_RING_NONE.
+	 */
+	TL_CREATE_OWN_PAGES = 1,
+};
+
 /* tl_spec - what a tensor is to be */
 typedef struct tl_spec {
 	size_t size;	       /* sizeof(tl_spec) */
@@ -335,14 +348,17 @@ typedef struct tl_spec {
 	int64_t ttl_ns;	       /* time to live, at most TL_TTL_MAX; 0: none */
 	uint32_t lifetime;     /* TL_LIFETIME_* */
 	uint32_t ring;	       /* TL_RING_*, or how many slots; 0: as the library decides */
+	uint32_t flags;	       /* TL_CREATE_* */
+	uint32_t reserved;     /* 0 */
 } tl_spec;
 
 /*
  * tl_create - make a draft, memory for a tensor that will be published
  *
  * Write the tensor through tl_draft_tensor(), then call tl_commit() or tl_abort(). The memory may
- * hold old bytes of this user. On the CPU no request is made if the library has a prefetched draft,
- * because a tensor of the same size was published before.
+ * hold old bytes of this user, unless spec->flags has TL_CREATE_OWN_PAGES. On the CPU no request is
+ * made if the library has a prefetched draft, because a tensor of the same size was published
+ * before.
  *
  * On a GPU, whose number is that of CUDA in this process, the memory is the library's own, made
  * with CUDA's virtual memory management in units of 2 MiB. What is published in it outlives this
@@ -358,7 +374,7 @@ typedef struct tl_spec {
  *	-EDQUOT		it does not fit into this user's quota
  *	-EACCES		the name belongs to another user
  *	-ENOTSUP	spec->device is neither the CPU nor a GPU of CUDA, or this driver or GPU has
- *			no virtual memory that can be exported
+ *			no virtual memory that can be exported, or TL_CREATE_OWN_PAGES on a GPU
  *	-ENODEV		CUDA cannot be used here, or there is no such GPU
  *	-ENOMEM		also: the memory of the GPU is full
  * Since: 0.1; on GPUs since 0.2
@@ -721,10 +737,10 @@ typedef struct tl_get_options {
  * The device of a tensor on a GPU has the number by which this process knows that GPU. Every get
  * makes options->stream wait for the producer's work; the caller does not wait. The deleter does
  * not wait either. It notes what is queued on that stream by then, and a thread of the library
- *gives up the lease when that work is done. So use the tensor on that stream, or order other
- *streams with it, and destroy that stream only after the deleter has returned. The GPU enforces
- *that memory which tl_create() made is only read. Other memory of a GPU is writable for consumers,
- *who must not write to it.
+ * gives up the lease when that work is done. So use the tensor on that stream, or order other
+ * streams with it, and destroy that stream only after the deleter has returned. The GPU enforces
+ * that memory which tl_create() made is only read. Other memory of a GPU is writable for consumers,
+ * who must not write to it.
  *
  * With TL_GET_DEVICE a tensor on another device is copied, and only then: the copy is this
  * process's alone and writable. It is made on options->stream if it is on a GPU, and the lease on

@@ -333,3 +333,13 @@ def test_an_array_that_was_published_is_read_only(client):
     assert not view.flags.writeable and not whole.flags.writeable
     copied = np.zeros(3)
     assert client.publish("draft/array", copied).copied and copied.flags.writeable
+
+
+def test_a_draft_may_have_pages_of_its_own(client):
+    for i in range(1, 6):
+        with client.create("draft/own", 100, "uint8", own_pages=True) as draft:
+            assert not draft.numpy().any()
+            draft.numpy().fill(i)
+    assert client.stat("draft/own").ring == 0
+    with pytest.raises(ValueError, match="ring"):
+        client.create("draft/own", 100, "uint8", own_pages=True, ring=8)

@@ -115,6 +115,34 @@ TEST(a_name_means_something_else_in_each_namespace)
 	stop();
 }
 
+/* Neither what another namespace publishes, nor what was there before. */
+TEST(nothing_of_another_namespace_can_be_seen)
+{
+	enum { LARGE = 256 << 10 };
+	cleanup_td struct test_daemon d = start();
+	tl_client *here = enter_must(&d, NULL), *lab = enter_must(&d, "lab");
+	DLManagedTensorVersioned *t;
+	int64_t shape[1] = { LARGE };
+	const tl_spec spec = { .size = sizeof(spec), .shape = shape, .ndim = 1, .dtype = U8 };
+	const unsigned char *bytes;
+	tl_draft *draft;
+
+	must_be(tl_create(here, "x", &spec, &draft), 0);
+	memset(tl_draft_tensor(draft)->data, 1, LARGE);
+	tl_abort(draft); /* this segment is kept warm */
+	must_be(tl_create(lab, "x", &spec, &draft), 0);
+	bytes = tl_draft_tensor(draft)->data;
+	must(!*bytes && !memcmp(bytes, bytes + 1, LARGE - 1));
+	tl_abort(draft);
+	publish(here, "x", 0x01020304);
+	publish(lab, "x", 0x05060708);
+	must_be(tl_get(lab, "x", NULL, &t), 0);
+	must(!memmem(t->dl_tensor.data, 64 << 10, &(int32_t){ 0x01020304 }, 4));
+	t->deleter(t);
+	must_be(tl_close(here) | tl_close(lab), 0);
+	stop();
+}
+
 static int owner(const struct test_daemon *d, void *arg)
 {
 	tl_client *client = enter_must(d, "lab");

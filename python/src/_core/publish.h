@@ -11,6 +11,6 @@ PyObject *client_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, Py
 PyObject *client_publish(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names);
 /*
  * _create(name, shape, (code, bits, lanes), flags, metadata, timeout, GPU or -1,
- *         (ttl, owner_bound, evictable), ring) -> Draft
+ *         (ttl, owner_bound, evictable), ring, own_pages) -> Draft
  */
 PyObject *client_create(PyObject *self, PyObject *args);

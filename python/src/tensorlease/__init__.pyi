@@ -378,6 +378,7 @@ class Client:
         owner_bound: bool = False,
         evictable: bool = False,
         ring: _Ring = None,
+        own_pages: bool = False,
     ) -> Draft: ...
     def empty(
         self,
@@ -393,6 +394,7 @@ class Client:
         owner_bound: bool = False,
         evictable: bool = False,
         ring: _Ring = None,
+        own_pages: bool = False,
     ) -> Draft: ...
     def publish(
         self,

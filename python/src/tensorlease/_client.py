@@ -204,6 +204,7 @@ class Client(_core.Client):
         owner_bound=False,
         evictable=False,
         ring=None,
+        own_pages=False,
     ):
         """Make memory for a tensor that will be called name, and return it as a Draft to write to.
 
@@ -215,6 +216,8 @@ class Client(_core.Client):
         timeout: seconds to wait for space. None: do not wait.
         padded: whether each element of a type of less than a byte takes a whole byte.
         ttl, owner_bound, evictable, ring: as for put(). The time begins with the commit.
+        own_pages: whether the tensor has pages of its own on the CPU, which are zero at first and go back to the kernel
+            with it. Readers of it then see nothing else of this producer. There is no ring then.
         NoSpaceError: it does not fit. PermissionDeniedError: the name belongs to another user. NoDeviceError: CUDA
         or that GPU cannot be used here. UnsupportedError: the GPU has no memory that can be shared in this way.
         """
@@ -222,8 +225,8 @@ class Client(_core.Client):
         number = -1 if number is None else number
         sizes, element = _parse_shape(shape), parse_dtype(dtype)
         _check_size(sizes, 8 if padded else element[1] * element[2])
-        lifetime = (ttl, owner_bound, evictable)
-        return self._create(name, sizes, element, PADDED if padded else 0, metadata, timeout, number, lifetime, ring)
+        lifetime, padding = (ttl, owner_bound, evictable), PADDED if padded else 0
+        return self._create(name, sizes, element, padding, metadata, timeout, number, lifetime, ring, own_pages)
 
     empty = create  # as it is called in NumPy and PyTorch
 
