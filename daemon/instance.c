@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "daemon/instance.h"
+#include "daemon/state/former.h"
 #include "daemon/state/namespace.h"
 #include "daemon/store/shm.h"
 #include "util/cleanup.h"
@@ -109,21 +110,6 @@ static int instance_lock(struct instance *in, int *kept, char *text, char *why, 
 	return r;
 }
 
-/* Removes what the last daemon on this socket left, if it was killed. */
-static void instance_clean(const char *text)
-{
-	unsigned count;
-	uint64_t id;
-
-	if (sscanf(text, "%*d %" SCNx64, &id) != 1)
-		return;
-	for (uint64_t i = 0; i < NAMESPACES_MAX; i++)
-		catalog_end_foreign(id + i);
-	count = shm_object_destroy_instances(id, NAMESPACES_MAX);
-	if (count)
-		log_info("removed what a dead daemon left in shared memory", "objects=%u", count);
-}
-
 /*
  * Whoever dies here leaves what was there or what is there now: always as many bytes, written by
  * one call. A daemon that found the file empty could not tell what is to be taken over, or removed.
@@ -131,10 +117,39 @@ static void instance_clean(const char *text)
 static int instance_record(const struct instance *in)
 {
 	char text[LOCK_TEXT];
-	int n = snprintf(text, sizeof(text), "%-10d %016" PRIx64 "\n", (int)getpid(), in->id);
+	int n = snprintf(text, sizeof(text), "%-10d %016" PRIx64 " %020" PRIu64 "\n", (int)getpid(),
+			 in->id, in->versions);
 
 	if (pwrite(in->lock_fd, text, (size_t)n, 0) != n || ftruncate(in->lock_fd, n))
 		return -errno;
+	return 0;
+}
+
+void instance_note_versions(struct instance *in)
+{
+	uint64_t known = in->versions, versions;
+
+	for (uint64_t i = 0; i < NAMESPACES_MAX; i++) {
+		versions = former_versions(in->id + i, known);
+		in->versions = versions > in->versions ? versions : in->versions;
+	}
+}
+
+/* Removes what the last daemon on this socket left, if it was killed. */
+static int instance_clean(struct instance *in)
+{
+	unsigned count;
+	int r;
+
+	instance_note_versions(in);
+	r = instance_record(in); /* if we die now, the next one cannot find them any more */
+	if (r)
+		return r;
+	for (uint64_t i = 0; i < NAMESPACES_MAX; i++)
+		catalog_end_foreign(in->id + i);
+	count = shm_object_destroy_instances(in->id, NAMESPACES_MAX);
+	if (count)
+		log_info("removed what a dead daemon left in shared memory", "objects=%u", count);
 	return 0;
 }
 
@@ -271,12 +286,12 @@ static int instance_begin(struct instance *in, const char *socket, struct instan
 	r = socket_path(in, socket, fds->activated, why, why_size);
 	if (!r)
 		r = instance_lock(in, &fds->lock, text, why, why_size);
-	if (!r && fds->adopt && was_kept)
-		in->adopted = sscanf(text, "%*d %" SCNx64, &in->id) == 1 && in->id;
-	if (!r && !in->adopted) {
-		instance_clean(text);
+	if (!r && sscanf(text, "%*d %" SCNx64 " %" SCNu64, &in->id, &in->versions) >= 1)
+		in->adopted = fds->adopt && was_kept && in->id;
+	if (!r && in->id && !in->adopted)
+		r = instance_clean(in);
+	if (!r && !in->adopted)
 		r = id_new(&in->id);
-	}
 	if (!r)
 		r = instance_record(in); /* comes before anything is made under that id */
 	return r ? r : instance_listen(in, fds, why, why_size);
@@ -307,7 +322,7 @@ void instance_deinit(struct instance *in)
 		return;
 	if (!in->activated)
 		unlink(in->socket);
-	if (!lock_path(in, path, sizeof(path)))
+	if ((!in->versions || instance_record(in)) && !lock_path(in, path, sizeof(path)))
 		unlink(path);
 	in->lock_fd = fd_close(in->lock_fd);
 }

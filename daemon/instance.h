@@ -16,8 +16,9 @@ struct instance {
 	int lock_fd;
 	int listen_fd; /* the server closes it */
 	uint64_t id;
-	bool adopted;  /* it is the last daemon's */
-	int activated; /* the socket is the service manager's, and stays when we go */
+	uint64_t versions; /* no former daemon gave out a higher one; 0: there was none */
+	bool adopted;	   /* it is the last daemon's */
+	int activated;	   /* the socket is the service manager's, and stays when we go */
 };
 
 /* What there is already; -1 if there is none. instance_init() takes all of them. */
@@ -33,5 +34,13 @@ struct instance_fds {
  */
 int instance_init(struct instance *in, const char *socket, struct instance_fds *fds, char *why,
 		  size_t why_size);
-/* Removes the socket, unless it is the service manager's, and the lock file. */
+/*
+ * Before what it has in shared memory is removed, and while clients wait for newer versions: the
+ * next daemon begins above those that this one gave out.
+ */
+void instance_note_versions(struct instance *in);
+/*
+ * Removes the socket, unless it is the service manager's, and the lock file unless it says how far
+ * versions have come.
+ */
 void instance_deinit(struct instance *in);

@@ -243,6 +243,7 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 			    .rule_count = o->config.rule_count,
 			    .device_capacity = o->gpu_capacity,
 			    .warm_ns = (uint64_t)o->warm_ns,
+			    .versions = instance->versions,
 			    .keep = k },
 		.namespaces = o->config.namespaces,
 		.count = o->config.namespace_count,
@@ -276,6 +277,8 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	if (server_run(server) == SERVER_E_LEFT)
 		_exit(KEEPER_EXIT_LEFT);
 	keep_notify(k, "STOPPING=1");
+	if (server_had_clients(server))
+		instance_note_versions(instance);
 	server_deinit(server);
 	free(server);
 	log_info("stopped");

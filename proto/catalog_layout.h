@@ -146,7 +146,8 @@ struct catalog_header {
 
 	/* A search that found nothing is believed only if this did not change meanwhile. */
 	alignas(64) _Atomic uint64_t names_unlinked;
-	_Atomic uint64_t names_floor; /* above every version of a name that was removed */
+	_Atomic uint64_t names_floor; /* no name that was removed, or that a former daemon had, has
+					 a higher version */
 	_Atomic uint32_t slots_high;  /* rows from here on were never used */
 	_Atomic uint32_t life;	      /* how many daemons have adopted it */
 

@@ -41,6 +41,7 @@ static void server_stop(struct server *server, const char *why)
 	if (server->stopping)
 		return;
 	server->stopping = true;
+	server->had_clients = server->peers.count > server->peers.orphans;
 	log_info("stopping", "why=%s clients=%u", log_str(why), server->peers.count);
 	peers_end(&server->peers);
 	greeting_stop(&server->greeting);
@@ -653,6 +654,11 @@ int server_run(struct server *server)
 		server_step(server, true);
 	}
 	return 0;
+}
+
+bool server_had_clients(const struct server *server)
+{
+	return server->had_clients;
 }
 
 void server_deinit(struct server *server)

@@ -35,6 +35,8 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
  * up then.
  */
 int server_run(struct server *server);
+/* Were clients connected when it was asked to end? */
+bool server_had_clients(const struct server *server);
 /* Removes all that is left of the instance. */
 void server_deinit(struct server *server);
 

@@ -57,6 +57,7 @@ struct server {
 	int spare_fd; /* given up for a moment when descriptors run out, to turn a client away */
 	int64_t idle_exit_ns, hello_ns;
 	bool stopping;
+	bool had_clients; /* when it began to stop */
 	bool (*may_leave)(void *context, bool adopting, char why[SERVER_WHY_MAX]); /* run.h */
 	void *context;
 };

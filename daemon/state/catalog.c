@@ -202,6 +202,7 @@ static void catalog_plan(struct catalog *cat, const struct catalog_limits *limit
 		.daemon_pid = (uint32_t)getpid(),
 		.started_ns = (uint64_t)now_real_ns(),
 		.capacity = limits->capacity,
+		.names_floor = limits->versions,
 	};
 	h->off_wakes = at;
 	at += page_round(CATALOG_WAKE_WORDS * sizeof(struct catalog_wake));

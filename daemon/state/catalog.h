@@ -68,6 +68,7 @@ struct catalog_limits {
 	uint32_t max_tensors;
 	uint32_t max_clients;
 	uint64_t capacity;
+	uint64_t versions;	   /* names begin above it */
 	struct accounts *accounts; /* of the namespace */
 	struct list *wakers;	   /* of struct catalog: those that have sleepers to be woken */
 	bool facts;		   /* somebody keeps them for the next daemon */

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "daemon/state/check.h"
+#include "daemon/state/former.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/ring_end.h"
 #include "daemon/state/tensor.h"
@@ -50,7 +51,7 @@ static void row_take_entry(struct state *st, const struct ring *ring, uint32_t s
 
 	if (row->version)
 		return;
-	if (version <= name->version || version > INT64_MAX)
+	if (version <= name->version || version > version_limit())
 		version = name->version + 1;
 	row->committed_ns = entry.committed_ns && entry.committed_ns < now ? entry.committed_ns
 									   : now;
@@ -103,10 +104,12 @@ static void others_retire(struct state *st, struct account *a, const struct ring
 /* The highest version that its entries say, above which the name's next one is to be. */
 static uint64_t version_seen(const struct ring *ring, uint64_t most)
 {
+	uint64_t limit = version_limit();
+
 	for (unsigned i = 0; i < ring->count; i++) {
 		uint64_t version = *(volatile uint64_t *)&ring->page->entries[i].version;
 
-		if (version > most && version < INT64_MAX)
+		if (version > most && version <= limit)
 			most = version;
 	}
 	return most;

@@ -23,7 +23,10 @@ static void pools_init(struct shared *sh, const struct shared_limits *limits)
 
 void shared_init(struct shared *sh, const struct shared_limits *limits)
 {
-	*sh = (struct shared){ .uid = geteuid(), .warm_ns = limits->warm_ns, .keep = limits->keep };
+	*sh = (struct shared){ .uid = geteuid(),
+			       .versions = limits->versions,
+			       .warm_ns = limits->warm_ns,
+			       .keep = limits->keep };
 	list_init(&sh->claims_over);
 	list_init(&sh->notified);
 	list_init(&sh->changed);

@@ -32,6 +32,7 @@ struct shared {
 	 * NULL: never. */
 	bool (*unread)(const struct client *c);
 	uint64_t next_client_id;
+	uint64_t versions;  /* catalogs begin above it: no former daemon gave out a higher one */
 	uint64_t room_made; /* counts what may let a waiting create succeed */
 	uint64_t warm_ns;   /* how long segments are kept warm */
 	uint32_t uid;	    /* ours */
@@ -48,6 +49,7 @@ struct shared_limits {
 	unsigned device_fds_max; /* descriptors that open memory: on devices, or without names */
 	unsigned flight_fds_max; /* descriptors on their way to clients */
 	uint64_t warm_ns;
+	uint64_t versions;
 	struct keep *keep; /* outlives us */
 };
 

@@ -47,28 +47,37 @@ static bool has_size(int fd, uint64_t size)
 	return !fstat(fd, &st) && (uint64_t)st.st_size == size;
 }
 
+int snapshot_shape(struct catalog *cat, int fd, struct catalog_header *h,
+		   struct catalog_array *arrays[FACTS_ARRAYS], uint64_t *facts_size,
+		   const char **why)
+{
+	struct catalog_header plan;
+
+	*why = "it has no header";
+	if (pread(fd, h, sizeof(*h), 0) != sizeof(*h))
+		return CATALOG_E_STRANGE;
+	*why = "its header has another magic or layout, or a size that there is not";
+	if (h->magic != CATALOG_MAGIC || h->layout != CATALOG_LAYOUT ||
+	    h->max_tensors >= CATALOG_MAX_TENSORS || h->max_clients > 65536)
+		return CATALOG_E_STRANGE;
+	catalog_shape(cat, h, &plan, arrays, facts_size);
+	*why = "its header does not fit its limits";
+	if (!catalog_header_is(h, &plan))
+		return CATALOG_E_STRANGE;
+	*why = "it does not have the size that its header says";
+	return has_size(fd, h->size) ? 0 : CATALOG_E_STRANGE;
+}
+
 static int catalog_copy(struct snapshot *s, int fd, struct catalog_array *arrays[FACTS_ARRAYS],
 			const char **why)
 {
 	struct catalog *cat = &s->catalog;
-	struct catalog_header h, plan;
+	struct catalog_header plan;
 	void *map;
-	int r;
+	int r = snapshot_shape(cat, fd, &plan, arrays, &s->facts_size, why);
 
-	*why = "it has no header";
-	if (pread(fd, &h, sizeof(h), 0) != sizeof(h))
-		return CATALOG_E_STRANGE;
-	*why = "its header has another magic or layout, or a size that there is not";
-	if (h.magic != CATALOG_MAGIC || h.layout != CATALOG_LAYOUT ||
-	    h.max_tensors >= CATALOG_MAX_TENSORS || h.max_clients > 65536)
-		return CATALOG_E_STRANGE;
-	catalog_shape(cat, &h, &plan, arrays, &s->facts_size);
-	*why = "its header does not fit its limits";
-	if (!catalog_header_is(&h, &plan))
-		return CATALOG_E_STRANGE;
-	*why = "it does not have the size that its header says";
-	if (!has_size(fd, plan.size))
-		return CATALOG_E_STRANGE;
+	if (r)
+		return r;
 	r = object_copy(fd, plan.size, &map);
 	if (r)
 		return r;

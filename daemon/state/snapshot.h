@@ -18,3 +18,10 @@ struct snapshot {
  */
 int snapshot_take(struct snapshot *s, int catalog_fd, int facts_fd, const char **why);
 void snapshot_free(struct snapshot *s);
+/*
+ * The first step of it: reads the header in @fd into @h, and plans @cat as catalog_shape() does.
+ * CATALOG_E_STRANGE with *why.
+ */
+int snapshot_shape(struct catalog *cat, int fd, struct catalog_header *h,
+		   struct catalog_array *arrays[FACTS_ARRAYS], uint64_t *facts_size,
+		   const char **why);

@@ -16,6 +16,7 @@ static void state_begin(struct state *st, struct shared *shared, uint64_t instan
 	*shape = (struct catalog_limits){ .max_tensors = limits->max_tensors,
 					  .max_clients = limits->max_clients,
 					  .capacity = limits->capacity,
+					  .versions = shared->versions,
 					  .accounts = &st->accounts,
 					  .wakers = &shared->waking,
 					  .facts = shared->keep &&

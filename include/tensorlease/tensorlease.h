@@ -91,7 +91,7 @@
  * is mapped, tl_stat(), tl_list() and tl_get_status(). After the daemon was killed they show what
  * was published then, until another daemon listens at the address. If the daemon had a keeper
  * (tensorleased(8)), that one has the same names, versions and connections, and requests wait for
- * it. Otherwise it starts empty: names are published anew, with versions from 1.
+ * it. Otherwise it starts empty: names are published anew, with higher versions than any before.
  *
  * The daemon may be another user's. Whatever it says, in messages, descriptors and shared memory,
  * is checked before it is used, and answered with -EPROTO if it is wrong. The daemon owns the
@@ -537,10 +537,10 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  * On a GPU nothing is copied unless options->flags has TL_PUBLISH_STAGING: the allocation in which
  * the tensor lies is exported. It keeps its strides, up to 16 dimensions, as long as they are above
  * 0 and no two elements overlap or interleave. Consumers wait, on their own streams, for the work
- *that was queued on options->stream when this was called. The library calls the tensor's deleter
- *when no lease is left on the publication and no process has the memory mapped; until then the
- *memory must stay as it is. Memory that was not made with CUDA's virtual memory management dies
- *with this process, and the publication with it: who gets it afterwards is told -ENODATA.
+ * that was queued on options->stream when this was called. The library calls the tensor's deleter
+ * when no lease is left on the publication and no process has the memory mapped; until then the
+ * memory must stay as it is. Memory that was not made with CUDA's virtual memory management dies
+ * with this process, and the publication with it: who gets it afterwards is told -ENODATA.
  *
  * Deleters are called one after the other on one thread of the library, so a slow one delays the
  * others. If the daemon dies, nobody can tell any more who holds what; the deleters are then called

@@ -425,6 +425,7 @@ TEST(a_daemon_that_is_killed_takes_its_rings_along)
 	struct test_daemon first = td_start();
 	cleanup_td struct test_daemon second = { .pid = 0 };
 	tl_client *producer = td_connect(&first), *consumer = td_connect(&first);
+	uint64_t version;
 
 	begin(producer, "r");
 	must_be(put_ring(producer, "r", 2), 4);
@@ -434,8 +435,9 @@ TEST(a_daemon_that_is_killed_takes_its_rings_along)
 	must(has(consumer, "r", 3, 5));
 	second = td_start(.socket = first.socket);
 	must(second.pid != first.pid);
-	must_be(put_ring(producer, "r", 4), 1);
-	must(has(consumer, "r", 4, 1));
+	version = put_ring(producer, "r", 4);
+	must(version > 5);
+	must(has(consumer, "r", 4, version));
 	begin(producer, "s");
 	tl_close(producer);
 	tl_close(consumer);
@@ -471,8 +473,8 @@ TEST(a_producer_notices_that_the_daemon_was_killed)
 	eventually(try_ring(slow, "s") == -ENOTCONN);
 	next = td_start(.socket = d.socket);
 	must(next.pid != d.pid);
-	must_be(put_ring(fast, "r", 1), 1);
-	must_be(put_ring(slow, "s", 1), 1);
+	must(put_ring(fast, "r", 1) > (uint64_t)after);
+	must(put_ring(slow, "s", 1) > 3);
 	tl_close(fast);
 	tl_close(slow);
 }

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A version never goes back, whatever has become of the daemon that gave it out. */
+#include <fcntl.h>
+#include <stddef.h>
+
+#include "proto/catalog_layout.h"
+#include "proto/ring_layout.h"
+#include "tests/client/common.h"
+
+/* One that would be an end of the numbers. */
+#define FAR ((uint64_t)1 << 62)
+
+static uint64_t put_once(const struct test_daemon *d, const char *name)
+{
+	tl_client *client = td_connect(d);
+	uint64_t version = put_alone(client, name, 1, 10);
+
+	tl_close(client);
+	return version;
+}
+
+static uint64_t put_times(tl_client *client, const char *name, int times)
+{
+	uint64_t version = 0;
+
+	while (times--)
+		version = put_alone(client, name, 1, 10);
+	return version;
+}
+
+/* Starts a daemon where @d was killed, and checks that its first version is one of these. */
+static uint64_t go_on(struct test_daemon *d, uint64_t above, uint64_t most)
+{
+	uint64_t version;
+
+	*d = td_start(.socket = d->socket);
+	must(td_alive(d));
+	version = put_once(d, "new");
+	must(version > above);
+	must(version <= most);
+	return version;
+}
+
+static void lock_path(const struct test_daemon *d, char path[128])
+{
+	snprintf(path, 128, "%s.lock", d->socket);
+}
+
+TEST(versions_go_on_when_all_have_been_killed)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	uint64_t last;
+
+	put_times(client, "a", 3);
+	last = put_times(client, "b", 67);
+	must_be(last, 67);
+	td_kill(&d);
+	last = go_on(&d, last, last + 2);
+	must(put_bytes(client, "b", 2, 10) > 67); /* connected again */
+	tl_close(client);
+	td_kill(&d);
+	last = go_on(&d, last, last + 3);
+	for (int i = 0; i < 3; i++) { /* nothing is published in between */
+		td_kill(&d);
+		d = td_start(.socket = d.socket);
+		must(td_alive(&d));
+	}
+	td_kill(&d);
+	go_on(&d, last, last + 9);
+}
+
+TEST(versions_of_a_ring_go_on)
+{
+	const tl_put_options o = { .size = sizeof(o), .ring = TL_RING_AUTO };
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	tl_status status = { .size = sizeof(status) };
+	uint64_t last = 0;
+
+	for (int i = 0; i < 1000; i++)
+		last = put_as(client, "r", 1, 4096, &o);
+	must_be(last, 1000);
+	must_be(tl_get_status(client, &status), 0);
+	must_be(status.rings, 1);
+	td_kill(&d);
+	go_on(&d, last, 2 * last + 2 * RING_SLOTS_MAX);
+	tl_close(client);
+}
+
+/* Of a group too, and of names that were deleted. */
+TEST(versions_of_deleted_names_go_on)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	uint64_t last = put_times(client, "a", 20);
+
+	must_be(tl_delete(client, "a"), 0);
+	tl_close(client);
+	td_kill(&d);
+	go_on(&d, last, last + 2);
+}
+
+TEST(versions_go_on_after_a_stop_while_somebody_is_connected)
+{
+	struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	uint64_t last = put_times(client, "a", 20);
+	char path[128];
+
+	lock_path(&d, path);
+	td_stop(&d);
+	must_be(access(path, F_OK), 0);
+	last = go_on(&d, last, last + 2);
+	tl_close(client);
+	td_stop(&d); /* what the lock file said it goes on saying */
+	must_be(access(path, F_OK), 0);
+	go_on(&d, 20, last + 2);
+	td_stop(&d);
+}
+
+TEST(a_stop_leaves_no_lock_file_when_nobody_is_connected)
+{
+	struct test_daemon d = td_start();
+	char path[128];
+
+	put_once(&d, "a");
+	lock_path(&d, path);
+	must_be(access(path, F_OK), 0);
+	td_stop(&d);
+	must_be(access(path, F_OK), -1);
+}
+
+/* ---- What cannot be believed ---- */
+
+static int catalog_open(const struct test_daemon *d)
+{
+	char path[80];
+	int fd;
+
+	snprintf(path, sizeof(path), "/dev/shm/tensorlease-%016llx-%016d",
+		 (unsigned long long)d->instance, 0);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	must(fd >= 0);
+	return fd;
+}
+
+static void catalog_write(const struct test_daemon *d, uint64_t offset, uint64_t word)
+{
+	int fd = catalog_open(d);
+
+	must_be(pwrite(fd, &word, sizeof(word), (off_t)offset), sizeof(word));
+	close(fd);
+}
+
+static struct catalog_header catalog_read(const struct test_daemon *d)
+{
+	struct catalog_header h;
+	int fd = catalog_open(d);
+
+	must_be(pread(fd, &h, sizeof(h), 0), sizeof(h));
+	close(fd);
+	return h;
+}
+
+/* Each word of the header that says where versions are, or what they can be. */
+TEST(versions_of_a_damaged_catalog_go_on)
+{
+	static const uint64_t words[] = {
+		offsetof(struct catalog_header, magic),
+		offsetof(struct catalog_header, instance),
+		offsetof(struct catalog_header, off_names),
+		offsetof(struct catalog_header, max_tensors),
+		offsetof(struct catalog_header, names_floor),
+		offsetof(struct catalog_header, commits),
+	};
+	static const uint64_t lies[] = { 0, INT64_MAX };
+	const unsigned nlies = sizeof(lies) / sizeof(*lies);
+
+	cleanup_td struct test_daemon d = td_start();
+	uint64_t last = put_once(&d, "a");
+
+	for (unsigned i = 0; i < nlies * sizeof(words) / sizeof(*words); i++) {
+		td_kill(&d);
+		catalog_write(&d, words[i / nlies], lies[i % nlies]);
+		last = go_on(&d, last, FAR);
+	}
+}
+
+TEST(a_catalog_that_lies_does_not_use_up_the_versions)
+{
+	cleanup_td struct test_daemon d = td_start();
+	uint64_t last = put_once(&d, "a");
+
+	for (int i = 0; i < 5; i++) {
+		struct catalog_header h;
+
+		td_kill(&d);
+		h = catalog_read(&d);
+		catalog_write(&d, h.off_names + offsetof(struct catalog_name, version),
+			      i % 2 ? UINT64_MAX : INT64_MAX);
+		last = go_on(&d, last, FAR);
+	}
+}
+
+TEST(a_catalog_that_is_cut_off_or_gone_does_not_stop_the_next_daemon)
+{
+	cleanup_td struct test_daemon d = td_start();
+	uint64_t last = put_once(&d, "a");
+	int fd;
+
+	td_kill(&d);
+	fd = catalog_open(&d);
+	must_be(ftruncate(fd, 1000), 0);
+	close(fd);
+	last = go_on(&d, last, FAR);
+	td_kill(&d);
+	fd = catalog_open(&d);
+	must_be(ftruncate(fd, 0), 0);
+	close(fd);
+	go_on(&d, last, FAR);
+}
+
+int main(void)
+{
+	return suite_run();
+}
