@@ -130,7 +130,7 @@ void instance_note_versions(struct instance *in)
 	uint64_t known = in->versions, versions;
 
 	for (uint64_t i = 0; i < NAMESPACES_MAX; i++) {
-		versions = former_versions(in->id + i, known);
+		versions = former_versions(in->id + i, i == 0, known);
 		in->versions = versions > in->versions ? versions : in->versions;
 	}
 }
@@ -322,6 +322,7 @@ void instance_deinit(struct instance *in)
 		return;
 	if (!in->activated)
 		unlink(in->socket);
+	in->id = 0; /* nothing of it is left */
 	if ((!in->versions || instance_record(in)) && !lock_path(in, path, sizeof(path)))
 		unlink(path);
 	in->lock_fd = fd_close(in->lock_fd);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernel grants a write lease (fcntl_locking(2)) only on a file that nobody else has open or
- * mapped, in whatever PID namespace. We keep the lease while we remove the instance, and remove its
- * catalog last, so that what is left by an interrupted removal is found again.
+ * mapped, in whatever PID namespace. We keep the leases of all catalogs of a daemon while we remove
+ * what it left, and remove its first catalog last, so that what is left by an interrupted removal
+ * is found again.
  */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,7 +16,12 @@
 #include "util/fd.h"
 #include "util/leftovers.h"
 
-enum { INSTANCE = sizeof("tensorlease-0123456789abcdef-") - 1, KEY = 16 };
+/* Parts of names. A daemon's instances differ in their last digits, from 0 on. */
+enum {
+	DAEMON = sizeof("tensorlease-0123456789abc") - 1,
+	INSTANCE = sizeof("tensorlease-0123456789abcdef-") - 1,
+	KEY = 16,
+};
 
 /* Accepts only the names that daemons make, since anybody can put other files there. */
 static bool is_object(const char *name)
@@ -31,6 +38,11 @@ static bool is_catalog(const char *name)
 	return is_object(name) && !strcmp(name + INSTANCE, "0000000000000000");
 }
 
+static bool is_first_catalog(const char *name)
+{
+	return is_catalog(name) && !strncmp(name + DAEMON, "000-", 4);
+}
+
 static bool is_of(int dir, const char *name, uid_t uid, struct stat *st)
 {
 	return !fstatat(dir, name, st, AT_SYMLINK_NOFOLLOW) && S_ISREG(st->st_mode) &&
@@ -42,58 +54,97 @@ static bool is_of(int dir, const char *name, uid_t uid, struct stat *st)
  * made: its daemon may not have it open yet. We get a signal if somebody opens the file while we
  * lease it, which must be a harmless one.
  */
-static int catalog_lease(int dir, const char *name, uid_t uid, struct stat *st)
+static int catalog_lease(int dir, const char *name, uid_t uid)
 {
+	struct stat st;
 	int fd;
 
-	if (!is_catalog(name) || !is_of(dir, name, uid, st))
+	if (!is_of(dir, name, uid, &st))
 		return -1;
 	fd = openat(dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd >= 0 && !fcntl(fd, F_SETSIG, SIGURG) && !fcntl(fd, F_SETLEASE, F_WRLCK) &&
-	    !fstat(fd, st) && st->st_size)
+	    !fstat(fd, &st) && st.st_size)
 		return fd;
 	return fd_close(fd);
 }
 
-static void object_found(struct leftovers *l, int dir, const char *name, const struct stat *st,
-			 bool remove)
+struct leases {
+	int *fds;
+	unsigned n;
+};
+
+static void leases_end(struct leases *l)
 {
-	if (remove && unlinkat(dir, name, 0))
-		return;
-	l->objects++;
-	l->bytes += (uint64_t)st->st_blocks * 512;
+	while (l->n)
+		fd_close(l->fds[--l->n]);
+	free(l->fds);
 }
 
-static void instance_found(struct leftovers *l, DIR *dir, const char *catalog,
-			   const struct stat *st, bool remove)
+/* Leases all catalogs of the daemon that has @first. False: somebody needs one of them. */
+static bool leases_take(struct leases *l, DIR *dir, const char *first, uid_t uid)
 {
 	struct dirent *entry;
-	struct stat its;
+	struct stat st;
+	int *more, fd;
+
+	*l = (struct leases){ 0 };
+	rewinddir(dir);
+	while ((entry = readdir(dir))) {
+		if (!is_catalog(entry->d_name) || strncmp(entry->d_name, first, DAEMON) ||
+		    !is_of(dirfd(dir), entry->d_name, uid, &st))
+			continue;
+		fd = catalog_lease(dirfd(dir), entry->d_name, uid);
+		more = fd < 0 ? NULL : realloc(l->fds, (l->n + 1) * sizeof(*more));
+		if (!more) {
+			fd_close(fd);
+			leases_end(l);
+			return false;
+		}
+		l->fds = more;
+		l->fds[l->n++] = fd;
+	}
+	return l->n;
+}
+
+static void object_found(struct leftovers *l, DIR *dir, const char *name, uid_t uid, bool remove)
+{
+	struct stat st;
+
+	if (!is_of(dirfd(dir), name, uid, &st) || (remove && unlinkat(dirfd(dir), name, 0)))
+		return;
+	l->objects++;
+	l->bytes += (uint64_t)st.st_blocks * 512;
+}
+
+static void daemon_found(struct leftovers *l, DIR *dir, const char *first, uid_t uid, bool remove)
+{
+	struct dirent *entry;
 
 	rewinddir(dir);
 	while ((entry = readdir(dir))) {
-		if (is_object(entry->d_name) && !is_catalog(entry->d_name) &&
-		    !strncmp(entry->d_name, catalog, INSTANCE) &&
-		    is_of(dirfd(dir), entry->d_name, st->st_uid, &its))
-			object_found(l, dirfd(dir), entry->d_name, &its, remove);
+		if (is_object(entry->d_name) && strcmp(entry->d_name, first) &&
+		    !strncmp(entry->d_name, first, DAEMON))
+			object_found(l, dir, entry->d_name, uid, remove);
 	}
-	object_found(l, dirfd(dir), catalog, st, remove);
-	l->catalogs++;
+	object_found(l, dir, first, uid, remove);
 }
 
 struct leftovers leftovers_find(uid_t uid, bool remove)
 {
 	DIR *dir = opendir("/dev/shm"), *objects = opendir("/dev/shm");
 	struct leftovers l = { 0 };
+	struct leases leases;
 	struct dirent *entry;
 	struct stat st;
-	int fd;
 
 	while (dir && objects && (entry = readdir(dir))) {
-		fd = catalog_lease(dirfd(dir), entry->d_name, uid, &st);
-		if (fd >= 0)
-			instance_found(&l, objects, entry->d_name, &st, remove);
-		fd_close(fd);
+		if (!is_first_catalog(entry->d_name) ||
+		    !is_of(dirfd(dir), entry->d_name, uid, &st) ||
+		    !leases_take(&leases, objects, entry->d_name, st.st_uid))
+			continue;
+		daemon_found(&l, objects, entry->d_name, st.st_uid, remove);
+		l.catalogs += leases.n;
+		leases_end(&leases);
 	}
 	if (dir)
 		closedir(dir);

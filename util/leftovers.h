@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What killed daemons have left in /dev/shm. Each instance has a catalog there, which its daemon,
- * the keeper of that and its clients have open or mapped as long as they live. So an instance whose
- * catalog nobody has open belongs to no process. Nor will it ever: ids are random, and only a
- * keeper has an instance taken over.
+ * What killed daemons have left in /dev/shm. Each namespace of a daemon has a catalog there, which
+ * the daemon, its keeper and its clients have open or mapped as long as they live. So what a daemon
+ * left belongs to no process if nobody has one of its catalogs open. Nor will it ever: ids are
+ * random, and only a keeper has a daemon's instances taken over.
  */
 #pragma once
 

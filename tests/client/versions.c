@@ -6,6 +6,7 @@
 #include "proto/catalog_layout.h"
 #include "proto/ring_layout.h"
 #include "tests/client/common.h"
+#include "tests/harness/catalogs.h"
 
 /* One that would be an end of the numbers. */
 #define FAR ((uint64_t)1 << 62)
@@ -28,6 +29,15 @@ static uint64_t put_times(tl_client *client, const char *name, int times)
 	return version;
 }
 
+/* Daemons of other tests must not remove what the next one is to read. */
+static struct catalogs_held held;
+
+static void kill_held(struct test_daemon *d)
+{
+	catalogs_hold(d->instance, &held);
+	td_kill(d);
+}
+
 /* Starts a daemon where @d was killed, and checks that its first version is one of these. */
 static uint64_t go_on(struct test_daemon *d, uint64_t above, uint64_t most)
 {
@@ -35,6 +45,7 @@ static uint64_t go_on(struct test_daemon *d, uint64_t above, uint64_t most)
 
 	*d = td_start(.socket = d->socket);
 	must(td_alive(d));
+	catalogs_release(&held);
 	version = put_once(d, "new");
 	must(version > above);
 	must(version <= most);
@@ -55,18 +66,19 @@ TEST(versions_go_on_when_all_have_been_killed)
 	put_times(client, "a", 3);
 	last = put_times(client, "b", 67);
 	must_be(last, 67);
-	td_kill(&d);
+	kill_held(&d);
 	last = go_on(&d, last, last + 2);
 	must(put_bytes(client, "b", 2, 10) > 67); /* connected again */
 	tl_close(client);
-	td_kill(&d);
+	kill_held(&d);
 	last = go_on(&d, last, last + 3);
 	for (int i = 0; i < 3; i++) { /* nothing is published in between */
-		td_kill(&d);
+		kill_held(&d);
 		d = td_start(.socket = d.socket);
 		must(td_alive(&d));
+		catalogs_release(&held);
 	}
-	td_kill(&d);
+	kill_held(&d);
 	go_on(&d, last, last + 9);
 }
 
@@ -83,7 +95,7 @@ TEST(versions_of_a_ring_go_on)
 	must_be(last, 1000);
 	must_be(tl_get_status(client, &status), 0);
 	must_be(status.rings, 1);
-	td_kill(&d);
+	kill_held(&d);
 	go_on(&d, last, 2 * last + 2 * RING_SLOTS_MAX);
 	tl_close(client);
 }
@@ -97,8 +109,27 @@ TEST(versions_of_deleted_names_go_on)
 
 	must_be(tl_delete(client, "a"), 0);
 	tl_close(client);
-	td_kill(&d);
+	kill_held(&d);
 	go_on(&d, last, last + 2);
+}
+
+/* Nobody knows how far they came, so they go on far above. */
+TEST(versions_go_on_when_another_daemon_has_removed_what_was_left)
+{
+	cleanup_td struct test_daemon d = td_start();
+	struct test_daemon other;
+	tl_client *client = td_connect(&d);
+	uint64_t last = put_times(client, "a", 20);
+
+	tl_close(client);
+	td_kill(&d);
+	other = td_start();
+	td_settle(&other);
+	must_be(td_objects(&d), 0);
+	td_stop(&other);
+	last = go_on(&d, last, FAR);
+	td_stop(&d);
+	go_on(&d, 20, last + 2); /* that one was not killed */
 }
 
 TEST(versions_go_on_after_a_stop_while_somebody_is_connected)
@@ -181,7 +212,7 @@ TEST(versions_of_a_damaged_catalog_go_on)
 	uint64_t last = put_once(&d, "a");
 
 	for (unsigned i = 0; i < nlies * sizeof(words) / sizeof(*words); i++) {
-		td_kill(&d);
+		kill_held(&d);
 		catalog_write(&d, words[i / nlies], lies[i % nlies]);
 		last = go_on(&d, last, FAR);
 	}
@@ -195,7 +226,7 @@ TEST(a_catalog_that_lies_does_not_use_up_the_versions)
 	for (int i = 0; i < 5; i++) {
 		struct catalog_header h;
 
-		td_kill(&d);
+		kill_held(&d);
 		h = catalog_read(&d);
 		catalog_write(&d, h.off_names + offsetof(struct catalog_name, version),
 			      i % 2 ? UINT64_MAX : INT64_MAX);
@@ -209,12 +240,12 @@ TEST(a_catalog_that_is_cut_off_or_gone_does_not_stop_the_next_daemon)
 	uint64_t last = put_once(&d, "a");
 	int fd;
 
-	td_kill(&d);
+	kill_held(&d);
 	fd = catalog_open(&d);
 	must_be(ftruncate(fd, 1000), 0);
 	close(fd);
 	last = go_on(&d, last, FAR);
-	td_kill(&d);
+	kill_held(&d);
 	fd = catalog_open(&d);
 	must_be(ftruncate(fd, 0), 0);
 	close(fd);
