@@ -563,6 +563,34 @@ def sum_and_pass(tensor, results, done):
     done.get()  # what was sent has been got
 
 
+def where(array):
+    """The sum of an array, and whether its memory is a tensor that this process maps."""
+    base = array
+    while getattr(base, "base", None) is not None:
+        base = base.base
+    return int(array.sum()), isinstance(base, memoryview) and isinstance(base.obj, tensorlease.Tensor)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_arrays_over_tensors_are_sent_by_choice(client, method):
+    client.put("client/array", np.arange(1000, dtype="int32").reshape(10, 100))
+    whole = client.get("client/array").numpy()
+    written = client.get("client/array", mode="c").numpy()
+    written[:] = 1
+    views = [whole, whole[3:7, ::2], whole[::-1, 5], whole.T, whole[2, 3:4].reshape(())]
+    copies = [written, whole.copy(), whole[:0], np.arange(5)]
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.map(where, views) == [(int(view.sum()), False) for view in views]
+        client.pickle_tensors()
+        try:
+            assert pool.map(where, views) == [(int(view.sum()), True) for view in views]
+            assert pool.map(where, copies) == [(int(copy.sum()), False) for copy in copies]
+            client.put("client/array", np.zeros(4))
+            assert pool.map(where, views) == [(int(view.sum()), False) for view in views]
+        finally:
+            tensorlease._tensor.pickle_for(None)
+
+
 def double(tensor):
     return int(tensor.numpy().sum()) * 2
 

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensor and Draft: the classes of the extension, with the methods for other libraries."""
 
+import contextlib
 import numbers
 import weakref
 
 from . import _core
 from ._cuda import interface_of
 from ._dtypes import find_dtype, numpy_dtype, parse_dtype
+from ._errors import Error
 
 
 _CUDA = 2  # DLPack's numbers
@@ -307,6 +309,42 @@ def pickle_for(client):
     """Client.pickle_tensors() has the words."""
     global _sender
     _sender = client
+    if client is None:
+        return
+    from multiprocessing.reduction import ForkingPickler  # takes long to import
+
+    with contextlib.suppress(ImportError):
+        import numpy
+
+        ForkingPickler.register(numpy.ndarray, _reduce_array)
+
+
+def _reduce_array(array):
+    """What multiprocessing pickles an array as: over a Tensor that can be sent, as a view of that."""
+    tensor = array
+    while tensor is not None and not isinstance(tensor, Tensor):
+        tensor = tensor.obj if isinstance(tensor, memoryview) else getattr(tensor, "base", None)
+    if _sender is None or tensor is None or not array.nbytes or not tensor.read_only:
+        return array.__reduce_ex__(4)
+    try:
+        tensor.__reduce__()
+    except (ValueError, Error):
+        return array.__reduce_ex__(4)
+    begin = _bytes_of(tensor).__array_interface__["data"][0]
+    offset = array.__array_interface__["data"][0] - begin
+    return _view_sent, (tensor, array.dtype, array.shape, array.strides, offset)
+
+
+def _bytes_of(tensor):
+    import numpy
+
+    return numpy.frombuffer(tensor, numpy.uint8)
+
+
+def _view_sent(tensor, dtype, shape, strides, offset):
+    import numpy
+
+    return numpy.ndarray(shape, dtype, _bytes_of(tensor), offset, strides)
 
 
 def _get_sent(ref, mode):
