@@ -237,8 +237,8 @@ fresh: ## README's commands on new Debian systems; FRESH='bookworm:user trixie:r
 fresh-service: all ## the service in a booted Debian: kills, reloads and restarts under load
 	@tests/fresh/service $(FRESH_ARGS) $(O) || test $$? = 77
 
-demo: $(DEPS) all $(DEMO_OUT) ## build, then show two processes sharing a tensor
-	@demo/run $(O)
+demo: $(DEPS) all $(DEMO_OUT) ## build, then show two processes sharing a tensor; FRAMES=100 fewer than 1,000
+	@demo/run $(O) $(FRAMES)
 
 .PHONY: examples
 examples: all $(EXAMPLES_OUT) ## build the programs of examples/c

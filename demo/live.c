@@ -96,6 +96,7 @@ static void publish(tl_client *client, const void *picture, uint64_t id)
 				      .timeout_ns = 10 * DEMO_SECOND,
 				      .ring = TL_RING_AUTO };
 	struct demo_stamp stamp = { .id = id };
+	uint64_t version; /* whoever asks for it may have a ring */
 	tl_draft *draft;
 	char *pixels;
 
@@ -106,7 +107,7 @@ static void publish(tl_client *client, const void *picture, uint64_t id)
 	memcpy(pixels, &id, sizeof(id));
 	memcpy(pixels + DEMO_BYTES - sizeof(id), &id, sizeof(id));
 	stamp.at_ns = demo_now();
-	if (tl_draft_set_metadata(draft, &stamp, sizeof(stamp)) || tl_commit(draft, NULL))
+	if (tl_draft_set_metadata(draft, &stamp, sizeof(stamp)) || tl_commit(draft, &version))
 		demo_die("cannot publish frame %llu", (unsigned long long)id);
 }
 
