@@ -10,7 +10,7 @@
 
 #include "client/arguments.h"
 #include "client/error.h"
-#include "client/session/client.h"
+#include "client/session/call.h"
 #include "client/session/request.h"
 #include "proto/conn.h"
 #include "util/clock.h"
@@ -38,7 +38,7 @@ TL_API int tl_get_status(tl_client *client, tl_status *status)
 		return tl_fail(-EINVAL, "tl_get_status: %s is NULL", client ? "status" : "client");
 	r = client_result_check(status, sizeof(now), "tl_status");
 	if (!r)
-		r = client_enter(client, false, &use);
+		r = call_look(client, &use);
 	if (r)
 		return r;
 	c = use.session->catalog.header;

@@ -18,6 +18,8 @@
 #include "client/get/remap.h"
 #include "client/get/tensor.h"
 #include "client/get/wait.h"
+#include "client/session/call.h"
+#include "client/session/request.h"
 #include "util/cleanup.h"
 
 /* ---- Getting ---- */
@@ -308,31 +310,37 @@ TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor)
 
 /* ---- Looking around ---- */
 
-/* LEASE_E_GONE: the tensor went while we read its row, so look again. */
-static int stat_once(tl_client *client, const struct name_key *key, struct patience *patience,
-		     tl_info *info)
-{
-	struct use use;
-	uint64_t ref;
-	int r = lookup_client(client, key, &use, &ref);
+struct looking {
+	struct name_key key;
+	struct patience patience;
+	tl_info info;
+};
 
+static int stat_attempt(struct call *c, const struct use *use, void *context)
+{
+	struct session *s = use->session;
+	struct looking *l = context;
+	uint64_t ref;
+	int r;
+
+	if (!session_alive(s))
+		return LEASE_E_UNSERVED;
+	r = lookup_find(s, &l->key, 0, &ref);
 	if (r)
 		return r;
-	r = tensor_info(use.session, &use.session->catalog.rows[ref_slot(ref)], info);
-	if (!lease_stands(use.session, ref)) {
-		r = lookup_again(use.session, patience);
-		r = r < 0 ? r : LEASE_E_GONE;
+	r = tensor_info(s, &s->catalog.rows[ref_slot(ref)], &l->info);
+	if (!lease_stands(s, ref)) { /* it went while we read its row */
+		r = lookup_again(s, &l->patience);
+		r = r ? r : LEASE_E_GONE;
 	}
-	lease_release(use.session, ref_slot(ref));
-	client_leave(&use);
-	return r;
+	lease_release(s, ref_slot(ref));
+	return call_done(c, use, r);
 }
 
 TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 {
-	struct patience patience = { 0 };
-	struct name_key key;
-	tl_info found;
+	struct looking l = { 0 };
+	struct call c;
 	int r;
 
 	if (!client || !name || !info)
@@ -340,19 +348,20 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 			       !client ? "client"
 			       : !name ? "name"
 				       : "info");
-	key = name_key(name, strlen(name));
+	l.key = name_key(name, strlen(name));
 	r = client_result_check(info, offsetof(tl_info, ttl_ns), "tl_info");
 	if (!r)
-		r = client_check_name(name, key.len);
+		r = client_check_name(name, l.key.len);
 	if (r)
 		return r;
-	do {
-		r = stat_once(client, &key, &patience, &found);
-	} while (r == LEASE_E_GONE);
+	c = call_begin(client, 0);
+	r = call_run(&c, stat_attempt, &l);
 	if (r == LEASE_E_NONE)
 		return tl_fail(-ENOENT, "no tensor is called '%s'", name);
+	if (r == LEASE_E_TOO_MANY)
+		return lease_too_many(name);
 	if (!r)
-		client_result(info, &found, sizeof(found));
+		client_result(info, &l.info, sizeof(l.info));
 	return r;
 }
 
@@ -364,7 +373,7 @@ TL_API int tl_list(tl_client *client, const char *prefix,
 
 	if (!client || !visit)
 		return tl_fail(-EINVAL, "tl_list: %s is NULL", client ? "visit" : "client");
-	r = client_enter(client, false, &use);
+	r = call_look(client, &use);
 	if (r)
 		return r;
 	r = names_list(use.session, prefix ? prefix : "", visit, context);

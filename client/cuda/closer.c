@@ -7,7 +7,7 @@
 #include "client/cuda/buffer.h"
 #include "client/cuda/closer.h"
 #include "client/cuda/session.h"
-#include "client/cuda/start.h"
+#include "client/session/thread.h"
 #include "util/clock.h"
 
 /* Under cuda_lock. */
@@ -128,7 +128,7 @@ int cuda_closer_start(void)
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&closer.changed, &attr);
 	pthread_condattr_destroy(&attr);
-	r = cuda_start_thread(run);
+	r = thread_start_detached(run);
 	closer.running = !r;
 	return r;
 }

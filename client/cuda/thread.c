@@ -24,10 +24,10 @@
 #include "client/cuda/export.h"
 #include "client/cuda/lease.h"
 #include "client/cuda/publication.h"
-#include "client/cuda/start.h"
 #include "client/cuda/thread.h"
 #include "client/session/client.h"
 #include "client/session/request.h"
+#include "client/session/thread.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
@@ -381,7 +381,7 @@ static int start(void)
 	thread.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (thread.wake < 0)
 		return -errno;
-	r = cuda_start_thread(run);
+	r = thread_start_detached(run);
 	if (r)
 		thread.wake = fd_close(thread.wake);
 	thread.running = !r;

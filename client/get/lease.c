@@ -4,10 +4,7 @@
  * connecting again. What is there already is found by mapped.h.
  */
 #include <errno.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
+#include <string.h>
 
 #include "client/arguments.h"
 #include "client/error.h"
@@ -17,11 +14,15 @@
 #include "client/get/shared.h"
 #include "client/get/sleep.h"
 #include "client/get/tensor.h"
+#include "client/session/call.h"
 #include "client/session/kind.h"
-#include "client/session/pin.h"
-#include "client/session/process.h"
 #include "client/session/request.h"
 #include "util/clock.h"
+
+int lease_too_many(const char *name)
+{
+	return tl_fail(-EOVERFLOW, "'%s' is held %u times by this process", name, LEDGER_HELD_MAX);
+}
 
 int lease_take_unusual(const struct use *use, uint64_t ref, const struct row_head *h,
 		       const tl_get_options *want, DLManagedTensorVersioned **out)
@@ -36,8 +37,6 @@ int lease_take_unusual(const struct use *use, uint64_t ref, const struct row_hea
 		return shared_lease_mapped(use, ref, h, out);
 	return LEASE_E_UNMAPPED;
 }
-
-enum { GET_E_AGAIN = 64 }; /* something changed: try again */
 
 /* LEASE_E_GONE: the tensor was replaced before its segment was mapped: look again. */
 static int take_and_map(const struct use *use, const struct name_key *key,
@@ -59,11 +58,14 @@ static int take_and_map(const struct use *use, const struct name_key *key,
 	return r ? r : LEASE_E_GONE;
 }
 
-static void spin(const _Atomic uint32_t *wake, uint32_t seen, int64_t end)
+static void spin(const struct session *s, const struct wake_word *wake, int64_t end)
 {
-	while (atomic_load_explicit(wake, memory_order_acquire) == seen && !deadline_passed(end))
+	while (atomic_load_explicit(wake->word, memory_order_acquire) == wake->seen &&
+	       !atomic_load_explicit(&s->hangup.ended, memory_order_relaxed) &&
+	       !deadline_passed(end))
 		for (unsigned i = 0;
-		     i < 32 && atomic_load_explicit(wake, memory_order_relaxed) == seen; i++)
+		     i < 32 && atomic_load_explicit(wake->word, memory_order_relaxed) == wake->seen;
+		     i++)
 #if defined(__x86_64__) || defined(__i386__)
 			__builtin_ia32_pause();
 #else
@@ -71,50 +73,40 @@ static void spin(const _Atomic uint32_t *wake, uint32_t seen, int64_t end)
 #endif
 }
 
-/* Returns false if the time is up. */
-static bool sleep_on(const struct wake_word *wake, int64_t ns)
-{
-	struct timespec ts = { .tv_sec = ns / NS_PER_SEC, .tv_nsec = ns % NS_PER_SEC };
-
-	/* shared: the daemon wakes it */
-	return !syscall(SYS_futex, wake->word, FUTEX_WAIT, wake->seen, &ts, NULL, 0) ||
-	       errno != ETIMEDOUT;
-}
-
 static bool changed(const struct wake_word *wake)
 {
 	return atomic_load_explicit(wake->word, memory_order_acquire) != wake->seen;
 }
 
-/*
- * Waits for a commit, or for a reason to look. GET_E_AGAIN, LEASE_E_UNSERVED, or -ETIMEDOUT without
- * a text.
- */
-static int wait_for_commit(struct session *s, const struct wake_word *wake, struct sleeper *sl,
-			   int64_t spin_end, int64_t deadline)
+/* Waits for a commit, or for a reason to look. LEASE_E_*, or -ETIMEDOUT without a text. */
+static int wait_for_commit(struct call *c, struct session *s, const struct wake_word *wake,
+			   struct sleeper *sl, int64_t spin_end)
 {
+	const struct sleep_word words[] = { sleep_word(&s->hangup.ended, 0, false),
+					    sleep_word(wake->word, wake->seen, true) };
 	int64_t left;
-	bool woken;
 	int r;
 
-	spin(wake->word, wake->seen, spin_end);
-	left = deadline_left_ns(deadline);
+	hangup_watch(&s->hangup, s->socket);
+	spin(s, wake, spin_end);
+	left = deadline_left_ns(c->deadline);
 	if (left == 0) /* looked at first: the word may change all the time */
 		return -ETIMEDOUT;
-	if (changed(wake))
-		return GET_E_AGAIN;
-	r = ring_ask_wakes(s, wake->ring);
-	if (r)
-		return r;
-	woken = sleep_on(wake, sleeper_begin(sl, left));
-	if (!session_served(s))
-		return LEASE_E_UNSERVED;
-	mappings_let_go(&s->mappings, MAPPINGS_FEW);
-	if (!changed(wake))
-		return sleeper_served(sl, s) ? GET_E_AGAIN : LEASE_E_UNSERVED;
-	if (!woken)
-		sleeper_cheated(sl);
-	return GET_E_AGAIN;
+	if (!changed(wake)) {
+		r = ring_ask_wakes(s, wake->ring);
+		if (r)
+			return r;
+		r = sleep_on(words, 2, sleeper_begin(sl, left));
+		if (!session_served(s))
+			return LEASE_E_UNSERVED;
+		mappings_let_go(&s->mappings, MAPPINGS_FEW);
+		if (!changed(wake) && !sleeper_served(sl, s))
+			return LEASE_E_UNSERVED;
+		if (changed(wake) && r == -ETIMEDOUT)
+			sleeper_cheated(sl);
+	}
+	c->renewals = 0;
+	return LEASE_E_GONE;
 }
 
 /* Time is up, or there was none to wait. */
@@ -138,107 +130,56 @@ static int not_found(const struct name_key *key, const tl_get_options *want, int
 }
 
 struct getting {
-	const struct name_key *key;
+	struct name_key key;
 	const tl_get_options *want;
-	int64_t deadline, spin_end;
-	int64_t request_deadline; /* for what the attempt asks the daemon */
-	unsigned renewals;	  /* since a session has served it */
+	DLManagedTensorVersioned **out;
+	int64_t spin_end;
 	struct patience patience; /* with what is replaced before it can be mapped */
 	struct sleeper sleeper;
 };
 
-/*
- * One attempt on the current session, and the wait after it if nothing was there. 0, *_E_*, or a
- * negative errno.
- */
-static int get_attempt(struct getting *g, const struct use *use, DLManagedTensorVersioned **out)
+/* The lease has the use's count. */
+static int get_attempt(struct call *c, const struct use *use, void *context)
 {
+	struct session *s = use->session;
+	struct getting *g = context;
 	struct wake_word wake;
-	int r = take_and_map(use, g->key, g->want, g->request_deadline, &wake, &g->patience, out);
-	int waited;
+	int waited = -ETIMEDOUT;
+	int r = take_and_map(use, &g->key, g->want, c->request_deadline, &wake, &g->patience,
+			     g->out);
 
 	if (r != LEASE_E_GONE)
 		g->patience = (struct patience){ 0 };
 	if (!r)
 		sleeper_found(&g->sleeper, &wake, g->want->newer_than);
+	if (r == LEASE_E_TOO_MANY)
+		return lease_too_many(g->key.text);
 	if (r != LEASE_E_NONE && r != LEASE_E_OLD && r != LEASE_E_LOST)
 		return r;
-	if (atomic_load(&use->session->lost) && (r == LEASE_E_NONE || g->want->timeout_ns))
-		return LEASE_E_UNSERVED; /* its daemon cannot tell us of a commit */
-	waited = g->want->timeout_ns ? wait_for_commit(use->session, &wake, &g->sleeper,
-						       g->spin_end, g->deadline)
-				     : -ETIMEDOUT;
-	return waited == -ETIMEDOUT ? not_found(g->key, g->want, r) : waited;
-}
-
-/* Another session is needed. A get that waits goes on trying until its time is up. */
-static int get_renew(tl_client *client, struct session *old, struct getting *g)
-{
-	bool waits = g->want->timeout_ns;
-	int64_t deadline = waits && g->deadline < g->request_deadline ? g->deadline
-								      : g->request_deadline;
-	int r = client_renew(client, old, deadline);
-
-	if (!r && !g->renewals++)
-		return 0;
-	if (!r && !waits)
-		return tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
-			       client->address.path);
-	if (r && (r == -ECONNABORTED || !waits || process_exiting()))
-		return r;
-	r = client_pause(client, g->deadline, r);
-	return r == -EINTR ? 0 : r;
+	if (!session_alive(s) && (r != LEASE_E_LOST || c->timeout_ns))
+		return LEASE_E_UNSERVED; /* another daemon may have it, and this one never will */
+	if (c->timeout_ns)
+		waited = wait_for_commit(c, s, &wake, &g->sleeper, g->spin_end);
+	return waited == -ETIMEDOUT ? not_found(&g->key, g->want, r) : waited;
 }
 
 int lease_get(tl_client *client, const char *name, const tl_get_options *want,
 	      DLManagedTensorVersioned **out)
 {
-	const struct name_key named = name_key(name, strlen(name)), *key = &named;
-	struct getting g = {
-		.key = key,
-		.want = want,
-		.deadline = deadline_after(want->timeout_ns),
-		.spin_end = deadline_after(want->spin_ns > 0 ? want->spin_ns : 0),
-		.sleeper = { .client = client },
-	};
+	struct getting g = { .key = name_key(name, strlen(name)),
+			     .want = want,
+			     .out = out,
+			     .spin_end = deadline_after(want->spin_ns > 0 ? want->spin_ns : 0),
+			     .sleeper = { .client = client } };
+	struct call c = call_begin(client, want->timeout_ns);
 	int r;
 
-	r = client_check_name(key->text, key->len);
+	r = client_check_name(name, g.key.len);
 	if (r)
 		return r;
 	if (want->mode != TL_MODE_READ && want->mode != TL_MODE_COPY_ON_WRITE)
 		return tl_fail(-EINVAL, "tl_get_options.mode is %d", (int)want->mode);
-	if (g.spin_end > g.deadline)
-		g.spin_end = g.deadline;
-	g.request_deadline = client_deadline(client);
-	for (;;) {
-		struct session *old = atomic_load(&client->session);
-		struct use use = { .session = old };
-
-		if (want->timeout_ns) /* it may come at the end of the wait */
-			g.request_deadline = client_deadline(client);
-		if (!old || !users_enter(&old->users)) {
-			r = SESSION_E_UNSENT;
-		} else {
-			if (atomic_load_explicit(&old->pinned, memory_order_relaxed))
-				pin_look(old);
-			r = get_attempt(&g, &use, out);
-			if (!r)
-				return 0; /* the lease has the use's count */
-			client_leave(&use);
-		}
-		if (r < 0)
-			return r;
-		if (r == LEASE_E_TOO_MANY)
-			return tl_fail(-EOVERFLOW, "'%s' is held %u times by this process",
-				       key->text, LEDGER_HELD_MAX);
-		if (r == LEASE_E_FORKING)
-			process_wait_fork();
-		else if (r == GET_E_AGAIN)
-			g.renewals = 0;
-		else if (r != LEASE_E_GONE)
-			r = get_renew(client, old, &g);
-		if (r < 0)
-			return r;
-	}
+	if (g.spin_end > c.deadline)
+		g.spin_end = c.deadline;
+	return call_run(&c, get_attempt, &g);
 }

@@ -14,6 +14,8 @@ struct use;
 int lease_take_unusual(const struct use *use, uint64_t ref, const struct row_head *head,
 		       const tl_get_options *want, DLManagedTensorVersioned **out);
 
+int lease_too_many(const char *name); /* -EOVERFLOW, with its text */
+
 /*
  * tl_get() in full, also for tensors that are not mapped yet. LEASE_HANDLE may be among the flags.
  */

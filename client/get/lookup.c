@@ -10,7 +10,6 @@
 #include "client/error.h"
 #include "client/get/lookup.h"
 #include "client/get/ring.h"
-#include "client/session/process.h"
 #include "client/session/request.h"
 #include "util/clock.h"
 
@@ -306,33 +305,4 @@ int lookup_wait(struct session *s, const struct name_key *key, uint64_t newer_th
 	if (!r || r == LEASE_E_OLD)
 		*wake = at; /* at other times it may be of an entry that was another's */
 	return r;
-}
-
-int lookup_client(tl_client *client, const struct name_key *key, struct use *use, uint64_t *ref)
-{
-	int64_t deadline = 0;
-
-	for (unsigned renewals = 0;;) {
-		int r = client_enter_until(client, false, deadline, use);
-
-		if (r)
-			return r;
-		r = lookup_find(use->session, key, 0, ref);
-		if (!r)
-			return 0;
-		if (r == LEASE_E_NONE && atomic_load(&use->session->lost))
-			r = LEASE_E_UNSERVED;
-		if (r == LEASE_E_UNSERVED && !renewals++) {
-			deadline = client_deadline(client);
-			r = client_renew(client, use->session, deadline);
-		}
-		client_leave(use);
-		if (r == LEASE_E_FORKING)
-			process_wait_fork();
-		else if (r == LEASE_E_UNSERVED)
-			return tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
-				       client->address.path);
-		else if (r)
-			return r;
-	}
 }

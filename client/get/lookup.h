@@ -114,10 +114,3 @@ static inline int lookup_hold(struct session *s, uint32_t index, uint64_t *ref,
 	} while (!r);
 	return r;
 }
-
-/*
- * Takes a lease on what @key means now. 0, *@ref and a count in @use: release, then client_leave();
- * lease_stands() says whether what was read meanwhile is to be believed. LEASE_E_NONE;
- * LEASE_E_TOO_MANY; or a negative errno.
- */
-int lookup_client(tl_client *client, const struct name_key *key, struct use *use, uint64_t *ref);

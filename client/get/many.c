@@ -10,11 +10,11 @@
 #include "client/get/lookup.h"
 #include "client/get/many.h"
 #include "client/get/tensor.h"
-#include "client/session/process.h"
+#include "client/session/call.h"
+#include "client/session/request.h"
 #include "util/clock.h"
 
 struct many {
-	tl_client *client;
 	const struct name_key *keys;
 	uint64_t *refs; /* leased, or 0 */
 	bool *fresh;	/* leased in this round */
@@ -23,7 +23,6 @@ struct many {
 	DLManagedTensorVersioned **out;
 	size_t missing; /* after LEASE_E_NONE, LEASE_E_LOST: which one */
 	struct patience patience;
-	int64_t request_deadline; /* for what it asks the daemon, since it last waited */
 };
 
 static void many_give(struct many *m, struct session *s, size_t i)
@@ -126,7 +125,7 @@ static int many_take(struct many *m, struct session *s)
 }
 
 /* Turns the leases into tensors. On failure none is left. */
-static int many_wrap(struct many *m, const struct use *use)
+static int many_wrap(struct many *m, const struct use *use, int64_t deadline)
 {
 	struct session *s = use->session;
 	size_t n;
@@ -134,8 +133,7 @@ static int many_wrap(struct many *m, const struct use *use)
 
 	users_join(&s->users, (int64_t)m->count); /* the leases' own; @use has one meanwhile */
 	for (n = 0; n < m->count; n++) {
-		r = tensor_lease_new(use, m->refs[n], m->want, client_deadline(m->client),
-				     &m->out[n]);
+		r = tensor_lease_new(use, m->refs[n], m->want, deadline, &m->out[n]);
 		if (r) {
 			m->missing = n;
 			break;
@@ -152,76 +150,59 @@ static int many_wrap(struct many *m, const struct use *use)
 	return r;
 }
 
-static int many_attempt(struct many *m, bool connected)
+static int many_attempt(struct call *c, const struct use *use, void *context)
 {
-	struct use use;
-	int r;
+	struct session *s = use->session;
+	struct many *m = context;
+	int r = many_take(m, s);
 
-	r = client_enter_until(m->client, connected, m->request_deadline, &use);
-	if (r)
-		return r;
-	r = many_take(m, use.session);
 	if (!r)
-		r = many_wrap(m, &use);
-	if (r == LEASE_E_GONE) {
-		r = lookup_again(use.session, &m->patience);
+		r = many_wrap(m, use, c->request_deadline);
+	if (r == LEASE_E_GONE) { /* one went before its segment was mapped */
+		r = lookup_again(s, &m->patience);
 		r = r ? r : LEASE_E_GONE;
 	}
-	client_leave(&use);
-	return r;
+	if (r == LEASE_E_NONE && !session_alive(s))
+		r = LEASE_E_UNSERVED;
+	return call_done(c, use, r);
 }
 
 /* Waits until a name is there. */
-static int many_wait(struct many *m, int64_t deadline, const tl_get_options *want)
+static int many_wait(struct many *m, struct call *c)
 {
-	tl_get_options wait = { .size = sizeof(wait), .spin_ns = want->spin_ns };
+	tl_get_options wait = { .size = sizeof(wait), .spin_ns = m->want->spin_ns };
 	DLManagedTensorVersioned *tensor;
 	int r;
 
-	wait.timeout_ns = deadline == DEADLINE_NEVER ? -1 : deadline_left_ns(deadline);
-	r = lease_get(m->client, m->keys[m->missing].text, &wait, &tensor);
+	wait.timeout_ns = c->deadline == DEADLINE_NEVER ? -1 : deadline_left_ns(c->deadline);
+	r = lease_get(c->client, m->keys[m->missing].text, &wait, &tensor);
 	if (!r)
 		tensor->deleter(tensor);
 	m->patience = (struct patience){ 0 }; /* it was for what was published before */
-	m->request_deadline = client_deadline(m->client);
+	c->renewals = 0;
 	return r;
 }
 
-static int many_get(struct many *m, const tl_get_options *want)
+static int many_get(struct many *m, tl_client *client)
 {
-	int64_t deadline = deadline_after(want->timeout_ns);
+	struct call c = call_begin(client, m->want->timeout_ns);
+	int r;
 
-	m->request_deadline = client_deadline(m->client);
-	for (unsigned renewals = 0;;) {
-		int r = many_attempt(m, renewals > 0);
-
-		if (r <= 0)
-			return r;
-		if (r == LEASE_E_NONE)
-			r = many_wait(m, deadline, want);
-		else if (r == LEASE_E_FORKING)
-			process_wait_fork();
-		else if (r == LEASE_E_GONE)
-			continue; /* one went before its segment was mapped */
-		else if (r == LEASE_E_TOO_MANY)
-			return tl_fail(-EOVERFLOW, "'%s' is held %u times by this process",
-				       m->keys[m->missing].text, LEDGER_HELD_MAX);
-		else if (r == LEASE_E_LOST)
-			return tl_fail(
-				-ENODATA,
-				"the process that published '%s' is gone, and its GPU memory "
-				"with it",
-				m->keys[m->missing].text);
-		else if (renewals++)
-			return tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
-				       m->client->address.path);
-		if (r < 0)
-			return r;
-	}
+	do {
+		r = call_run(&c, many_attempt, m);
+	} while (r == LEASE_E_NONE && !(r = many_wait(m, &c)));
+	if (r == LEASE_E_TOO_MANY)
+		return lease_too_many(m->keys[m->missing].text);
+	if (r == LEASE_E_LOST)
+		return tl_fail(
+			-ENODATA,
+			"the process that published '%s' is gone, and its GPU memory with it",
+			m->keys[m->missing].text);
+	return r;
 }
 
-static int many_run(struct many *m, struct name_key *keys, const char *const *names,
-		    const tl_get_options *want, DLManagedTensorVersioned **out)
+static int many_run(struct many *m, tl_client *client, struct name_key *keys,
+		    const char *const *names, DLManagedTensorVersioned **out)
 {
 	int r;
 
@@ -233,7 +214,7 @@ static int many_run(struct many *m, struct name_key *keys, const char *const *na
 			return r;
 		keys[i] = name_key(names[i], strlen(names[i]));
 	}
-	r = many_get(m, want);
+	r = many_get(m, client);
 	if (!r) /* untouched on failure */
 		memcpy(out, m->out, m->count * sizeof(DLManagedTensorVersioned *));
 	return r;
@@ -242,7 +223,7 @@ static int many_run(struct many *m, struct name_key *keys, const char *const *na
 int get_many(tl_client *client, const char *const *names, size_t count, const tl_get_options *want,
 	     DLManagedTensorVersioned **out)
 {
-	struct many m = { .client = client, .count = count, .want = want };
+	struct many m = { .count = count, .want = want };
 	struct name_key *keys;
 	int r;
 
@@ -252,7 +233,7 @@ int get_many(tl_client *client, const char *const *names, size_t count, const tl
 	m.fresh = calloc(count + 1, sizeof(*m.fresh));
 	m.out = calloc(count + 1, sizeof(DLManagedTensorVersioned *));
 	if (keys && m.refs && m.fresh && m.out)
-		r = many_run(&m, keys, names, want, out);
+		r = many_run(&m, client, keys, names, out);
 	else
 		r = tl_fail(-ENOMEM, "no memory for %zu tensors", count);
 	free(keys);

@@ -1,7 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
 #include "client/get/sleep.h"
 #include "client/session/request.h"
 #include "util/clock.h"
+
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449 /* on every architecture */
+#endif
+#ifndef FUTEX_32
+#define FUTEX_32 2
+#endif
+
+/* ---- Futexes ---- */
+
+struct sleep_word sleep_word(const _Atomic uint32_t *word, uint32_t seen, bool shared)
+{
+	return (struct sleep_word){ .val = seen,
+				    .uaddr = (uintptr_t)word,
+				    .flags = FUTEX_32 | (shared ? 0 : FUTEX_PRIVATE_FLAG) };
+}
+
+static int sleep_on_all(const struct sleep_word *words, unsigned n, int64_t ns)
+{
+	int64_t end = now_mono_ns() + ns;
+	struct timespec ts = { .tv_sec = end / NS_PER_SEC, .tv_nsec = end % NS_PER_SEC };
+
+	if (syscall(SYS_futex_waitv, words, n, 0, &ts, CLOCK_MONOTONIC) >= 0)
+		return 0;
+	return -errno;
+}
+
+static int sleep_on_one(const struct sleep_word *word, int64_t ns)
+{
+	struct timespec ts = { .tv_sec = ns / NS_PER_SEC, .tv_nsec = ns % NS_PER_SEC };
+	int op = FUTEX_WAIT | (word->flags & FUTEX_PRIVATE_FLAG);
+
+	if (!syscall(SYS_futex, (uintptr_t)word->uaddr, op, (uint32_t)word->val, &ts, NULL, 0))
+		return 0;
+	return -errno;
+}
+
+int sleep_on(const struct sleep_word *words, unsigned n, int64_t ns)
+{
+	int r = n == 1 ? sleep_on_one(words, ns) : sleep_on_all(words, n, ns);
+
+	if (!r || r == -EINTR || r == -EAGAIN || r == -ETIMEDOUT)
+		return r;
+	/* no futex_waitv() */
+	r = sleep_on_one(&words[n - 1], ns < SLEEP_SHORT_NS ? ns : SLEEP_SHORT_NS);
+	return r == -ETIMEDOUT ? 0 : r;
+}
+
+/* ---- How long ---- */
 
 /* A waiter sleeps at most this long before it looks whether the daemon is there. */
 #define SLICE_NS (1 * NS_PER_SEC)
@@ -88,6 +143,8 @@ bool sleeper_served(struct sleeper *sl, struct session *s)
 		set_wary_slice(sl->client, slice + slice / 16);
 	if (!session_served(s))
 		return false;
+	if (atomic_load(&s->hangup.ended))
+		return session_probe(s);
 	if (sl->wary && now - sl->probed < SLICE_NS)
 		return true;
 	sl->probed = now;

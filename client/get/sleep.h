@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "client/get/lookup.h"
+#include "util/clock.h"
 
 /* One wait. Starts with its client, and zeroes. */
 struct sleeper {
@@ -20,6 +21,25 @@ struct sleeper {
 	int64_t probed; /* CLOCK_MONOTONIC when it last looked whether the daemon is there */
 	bool wary;
 };
+
+/* struct futex_waitv, which linux/futex.h has since 5.16. */
+struct sleep_word {
+	uint64_t val;
+	uint64_t uaddr;
+	uint32_t flags;
+	uint32_t reserved;
+};
+
+/* Sleeps in slices of this where it cannot sleep on all words at once. */
+#define SLEEP_SHORT_NS (5 * NS_PER_MS)
+
+/* A word to sleep on as long as it is @seen. One that is not @shared is this process's. */
+struct sleep_word sleep_word(const _Atomic uint32_t *word, uint32_t seen, bool shared);
+/*
+ * Sleeps until one of @n words changes or is woken, or for some time: 0; -EAGAIN, -EINTR; or
+ * -ETIMEDOUT after all of @ns.
+ */
+int sleep_on(const struct sleep_word *words, unsigned n, int64_t ns);
 
 /* Before a sleep: for how long, if @left is left of the wait. */
 int64_t sleeper_begin(struct sleeper *sl, int64_t left);

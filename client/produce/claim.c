@@ -8,7 +8,7 @@
 
 #include "client/error.h"
 #include "client/produce/claim.h"
-#include "client/session/client.h"
+#include "client/session/call.h"
 #include "client/session/request.h"
 #include "util/clock.h"
 
@@ -88,26 +88,22 @@ static int claim_on(struct session *s, const char *name, bool wait, int64_t dead
 	return r ? r : claim_outcome(&answer, name);
 }
 
+/* If the connection ends, the claim does. */
+static int claim_attempt(struct call *c, const struct use *use, void *context)
+{
+	const char *const *name = context;
+	bool wait = c->timeout_ns;
+
+	return call_done(
+		c, use,
+		claim_on(use->session, *name, wait, wait ? c->deadline : c->request_deadline));
+}
+
 int claim_take(struct tl_client *client, const char *name, int64_t timeout_ns)
 {
-	int64_t deadline = timeout_ns ? deadline_after(timeout_ns) : client_deadline(client);
+	struct call c = call_begin(client, timeout_ns);
 
-	for (bool again = false;; again = true) {
-		struct use use;
-		int r;
-
-		r = client_enter_until(client, true, timeout_ns ? 0 : deadline, &use);
-		if (r)
-			return r;
-		r = claim_on(use.session, name, timeout_ns != 0, deadline);
-		client_leave(&use);
-		if (r <= 0)
-			return r;
-		/* the connection ended, and the claim with it */
-		r = again ? client_pause(client, deadline, 0) : 0;
-		if (r && r != -EINTR)
-			return r;
-	}
+	return call_run(&c, claim_attempt, &name);
 }
 
 int claim_give_up(struct tl_client *client, const char *name)

@@ -20,9 +20,6 @@
 
 enum { RENEWALS_MAX = 8 };
 
-/* Between a call's attempts to connect. */
-#define PAUSE_NS (50 * NS_PER_MS)
-
 /* ---- Lifetime ---- */
 
 struct tl_client *client_free(struct tl_client *client)
@@ -168,18 +165,21 @@ static int make_session(struct tl_client *client, int64_t deadline)
 	return r;
 }
 
-static int renew_failure(int r)
+/* Says since when there is no connection. */
+static int renew_failure(const struct session *old, int r)
 {
-	switch (r) {
-	case -ENOENT:
-	case -ECONNREFUSED:
-	case -ENOTCONN:
+	int64_t since_ns = old ? atomic_load(&old->hangup.since_ns) : 0;
+
+	if (r != -ENOENT && r != -ECONNREFUSED && r != -ENOTCONN)
+		return r;
+	if (!since_ns)
 		return tl_fail(-ENOTCONN,
 			       "the connection to the daemon is gone, and there is no new one: %s",
 			       tl_failure_text());
-	default:
-		return r;
-	}
+	return tl_fail(
+		-ENOTCONN,
+		"the connection to the daemon was lost %.3f s ago, and there is no new one: %s",
+		(double)(now_mono_ns() - since_ns) / (double)NS_PER_SEC, tl_failure_text());
 }
 
 /* Waits while another thread connects. */
@@ -205,6 +205,8 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 
 	if (process_exiting())
 		return tl_fail(-ENOTCONN, "the process is ending");
+	if (old)
+		hangup_note(&old->hangup);
 	pthread_mutex_lock(&client->mutex);
 	r = wait_renewed_locked(client, old, deadline);
 	if (!r && old && atomic_load(&client->session) == old)
@@ -222,19 +224,12 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 	client->connecting = false;
 	pthread_cond_broadcast(&client->renewed);
 	pthread_mutex_unlock(&client->mutex);
-	return renew_failure(r);
+	return renew_failure(old, r);
 }
 
 static int ends_all(const struct tl_client *client)
 {
 	return tl_fail(-ENOTCONN, "the daemon at %s ends every connection", client->address.path);
-}
-
-int client_pause(const struct tl_client *client, int64_t deadline, int why)
-{
-	if (deadline_left_ns(deadline) <= PAUSE_NS)
-		return why ? why : ends_all(client);
-	return nanosleep(&(struct timespec){ .tv_nsec = PAUSE_NS }, NULL) ? -EINTR : 0;
 }
 
 int client_enter_until(struct tl_client *client, bool connected, int64_t deadline, struct use *use)

@@ -63,13 +63,6 @@ static inline void client_leave(struct use *use)
 /* Puts a new session in the place of @old, unless somebody did. */
 int client_renew(struct tl_client *client, struct session *old, int64_t deadline);
 
-/*
- * Before a call that waits until @deadline tries once more to have a connection that lasts: the
- * pause without which a daemon that ends all of them would keep it busy. 0 or -EINTR; if there is
- * no time for it, @why, which is the failure of the last attempt, or -ENOTCONN if that is 0.
- */
-int client_pause(const struct tl_client *client, int64_t deadline, int why);
-
 /* When a request made now has to be answered. */
 static inline int64_t client_deadline(const struct tl_client *client)
 {

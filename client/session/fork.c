@@ -277,6 +277,7 @@ static void drop_parents(struct session *s)
 	s->child_views = NULL;
 	list_init(&s->pending);
 	s->reading = false;
+	hangup_fork_child(&s->hangup);
 	atomic_store(&s->maps, 0);
 	memset(&s->refused, 0, sizeof(s->refused));
 	s->naborts = 0;

@@ -40,6 +40,7 @@ static void request_done(struct request *req, int result)
 
 static void lost_locked(struct session *s, int result)
 {
+	hangup_note(&s->hangup);
 	atomic_store(&s->lost, true);
 	kinds_wake(); /* nobody polls its socket from now on */
 	list_for_each_safe(l, &s->pending)
@@ -53,18 +54,29 @@ void session_lost(struct session *s)
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
+/* What the daemon sent before its end is read first: somebody may wait for it. */
 bool session_probe(struct session *s)
 {
-	char byte;
-	ssize_t n;
+	struct pollfd p = { .fd = s->socket };
 
 	if (atomic_load(&s->lost))
 		return false;
-	n = recv(s->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-	if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
+	if (poll(&p, 1, 0) <= 0)
 		return true;
-	session_lost(s);
+	session_drain(s);
 	return false;
+}
+
+bool session_alive(struct session *s)
+{
+	int64_t now = now_mono_coarse_ns();
+
+	if (atomic_load(&s->lost))
+		return false;
+	if (now == atomic_load_explicit(&s->probed_ns, memory_order_relaxed))
+		return true;
+	atomic_store_explicit(&s->probed_ns, now, memory_order_relaxed);
+	return session_probe(s);
 }
 
 /* ---- Another daemon ---- */

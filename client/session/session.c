@@ -51,6 +51,7 @@ void session_deinit(struct session *s)
 	s->views = session_unmap_page(s->views);
 	/* Before the socket: that nobody has it mapped says that nothing is used. */
 	session_unmap_ledger(s);
+	hangup_end(&s->hangup);
 	s->socket = fd_close(s->socket);
 	catalog_unmap(&s->catalog);
 	atomic_store(&s->drained, true);

@@ -13,6 +13,7 @@
 #include "client/memory/catalog.h"
 #include "client/memory/mapping.h"
 #include "client/memory/users.h"
+#include "client/session/hangup.h"
 #include "client/session/kind.h"
 #include "client/session/refused.h"
 #include "proto/catalog_layout.h"
@@ -91,8 +92,9 @@ struct session {
 	struct users users;
 	struct mappings mappings;
 	_Atomic bool lost;	   /* the connection is gone; what is mapped stays good */
-	_Atomic int64_t probed_ns; /* when a producer without requests last looked whether it is */
-	_Atomic bool drained;	   /* the last user left: resources are gone */
+	_Atomic int64_t probed_ns; /* when a call without requests last looked whether it is */
+	struct hangup hangup;
+	_Atomic bool drained; /* the last user left: resources are gone */
 
 	struct tl_client *client;      /* whose it is */
 	const struct address *address; /* the client's, which outlives us */

@@ -66,11 +66,10 @@ typedef struct tl_status {
 /*
  * tl_get_status - get what the daemon says of itself
  *
- * Set status->size before the call. If the daemon was killed and no other has come yet, this is
- * what it left; once another one has come, started_ns is different.
+ * Set status->size before the call. Once another daemon has come, started_ns is different.
  *
  * Ownership: *status is yours, and a copy.
- * Blocking: never; no request is made.
+ * Blocking: never, unless the connection is gone: then as tl_connect() does.
  * Threads: any.
  * Returns: 0, or a common error.
  * Since: 0.1

@@ -87,11 +87,16 @@
  *
  * THE DAEMON
  *
- * Calls that need no request keep working while the daemon is away: getting a tensor whose memory
- * is mapped, tl_stat(), tl_list() and tl_get_status(). After the daemon was killed they show what
- * was published then, until another daemon listens at the address. If the daemon had a keeper
- * (tensorleased(8)), that one has the same names, versions and connections, and requests wait for
- * it. Otherwise it starts empty: names are published anew, with higher versions than any before.
+ * If the daemon dies and has a keeper (tensorleased(8)), the next daemon has the same names,
+ * versions and connections. Calls that need no request keep working meanwhile, and requests wait
+ * for it.
+ *
+ * Otherwise the connection ends. A tensor whose memory is mapped can still be got. All other calls
+ * connect again first, and fail with -ENOTCONN if no daemon is there: tl_stat(), tl_list() and
+ * tl_get_status() do not show what a dead daemon left. A call that waits notices the end within
+ * milliseconds. It goes on with the next daemon, if that comes in time, and fails with -ENOTCONN if
+ * not. The next daemon starts empty: names are published anew, with higher versions than any
+ * before.
  *
  * The daemon may be another user's. Whatever it says, in messages, descriptors and shared memory,
  * is checked before it is used, and answered with -EPROTO if it is wrong. The daemon owns the
@@ -751,14 +756,16 @@ typedef struct tl_get_options {
  * Ownership: *out is yours; give it back by calling its deleter, on any thread.
  * Blocking: the first get of a segment is one round trip; later ones make no system call. If there
  * is no such name, or no version that is newer than options->newer_than, the call waits for at most
- * options->timeout_ns without asking the daemon. If the connection is gone, it goes on trying to
- * connect until that time is over.
+ * options->timeout_ns without asking the daemon. If the connection is gone or ends, it goes on
+ * trying to connect until that time is over. A client with which somebody has waited has a thread,
+ * which sleeps until the connection ends.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name, and the timeout is 0
  *	-EAGAIN		the tensor is not newer than options->newer_than, and the timeout is 0
  *	-EDEADLK	TL_GET_LOCAL was given, and the call would have to do more
  *	-ETIMEDOUT	also: no tensor came in time, or none that is newer
+ *	-ENOTCONN	also: the time is over, and there is no daemon; the text says since when
  *	-EOVERFLOW	this process holds the tensor too often
  *	-ENODATA	the process that published the tensor is gone, and its memory on the GPU
  *			with it; no newer version came in time
@@ -929,7 +936,7 @@ TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor);
  * Set info->size before the call.
  *
  * Ownership: *info is yours, and a copy.
- * Blocking: never; no request is made.
+ * Blocking: never, unless the connection is gone: then as tl_connect() does.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name
@@ -945,7 +952,7 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info);
  * of the library but tl_close() on this client.
  *
  * Ownership: *info is valid during the call of @visit only.
- * Blocking: never, but for what @visit does; no request is made.
+ * Blocking: never, but for what @visit does, and as tl_connect() does if the connection is gone.
  * Threads: any; @visit runs on the calling thread.
  * Returns: 0 when all were visited, or what @visit returned if that was not 0, which ends the
  * listing; or a common error.

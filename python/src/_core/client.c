@@ -218,7 +218,7 @@ static int get_wait(struct client *c, struct getting *g)
 	if (r <= 0)
 		return r;
 	r = get_look(g);
-	if (r != -ENODATA)
+	if (r != -ENODATA && r != -ENOTCONN)
 		return r ? get_timed_out(g) : 0;
 	raise_error(r);
 	return -1;

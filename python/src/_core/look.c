@@ -55,34 +55,12 @@ PyObject *look_stat(PyObject *self, PyObject *name)
 	return stat_name((struct client *)self, name, &info) ? NULL : info_tuple(&info);
 }
 
-/* Needs the GIL: a lease that takes no request answers this fastest. */
-static bool is_there(struct client *c, PyObject *name)
-{
-	static const tl_get_options local = { .size = sizeof(local),
-					      .flags = TL_GET_LOCAL,
-					      .stream = TL_STREAM_NONE };
-	const char *text = name_utf8(name);
-	DLManagedTensorVersioned *tensor;
-	bool there = false;
-
-	if (text && client_begin(c)) {
-		there = !tl_get(c->client, text, &local, &tensor);
-		if (there)
-			tensor->deleter(tensor);
-		client_end(c);
-	}
-	PyErr_Clear();
-	return there;
-}
-
 int look_contains(PyObject *self, PyObject *name)
 {
 	WITH_LOCK;
 	tl_info info = { .size = sizeof(info) };
 	int r;
 
-	if (is_there((struct client *)self, name))
-		return 1;
 	r = stat_name((struct client *)self, name, &info);
 	if (!r)
 		return 1;

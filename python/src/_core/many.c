@@ -327,7 +327,7 @@ static int many_take(struct client *c, struct getting *g, int64_t timeout_ns)
 	int r;
 
 	g->client = c->client;
-	g->wait = (struct wait){ .look = many_look, .context = g };
+	g->wait = (struct wait){ .item = { .name = g->names[0] }, .look = many_look, .context = g };
 	Py_BEGIN_ALLOW_THREADS;
 	r = many_look(g);
 	Py_END_ALLOW_THREADS;

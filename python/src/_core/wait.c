@@ -48,13 +48,15 @@ bool worth_waiting(int r)
 /*
  * Waits in slices of a second, because a signal that comes between PyErr_CheckSignals() and the
  * sleep does not end the sleep. Names that are there, but change too fast to be had together, are
- * looked at again after some milliseconds.
+ * looked at again after some milliseconds. Without a daemon a slice ends with -ENOTCONN, which is
+ * raised if it was the last one.
  */
 int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 {
 	int64_t end = wait_end(timeout_ns);
 	uint32_t over = __atomic_load_n(&c->over, __ATOMIC_SEQ_CST);
 	bool changing = false;
+	char why[1024] = ""; /* there is no daemon */
 
 	if (c->closing) /* since the first look */
 		return wait_closed("a get");
@@ -64,8 +66,10 @@ int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 		size_t which;
 		int r;
 
+		if (!left && *why)
+			raise_text(-ENOTCONN, "%s", why);
 		if (!left)
-			return 1;
+			return *why ? -1 : 1;
 		Py_BEGIN_ALLOW_THREADS;
 		r = tl_wait_many(c->client, &w->item, !changing, &c->over, over,
 				 left < slice ? left : slice, &which);
@@ -76,6 +80,7 @@ int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 			return 0;
 		if (r == -ECANCELED || c->closing)
 			return wait_closed("a get");
+		snprintf(why, sizeof(why), "%s", r == -ENOTCONN ? tl_last_error() : "");
 		changing = r == -EAGAIN && w->item.flags & TL_WAIT_PREFIX;
 		if (!worth_waiting(r) && (r != -ENODATA || w->item.flags & TL_WAIT_PREFIX)) {
 			raise_error(r);

@@ -16,13 +16,12 @@ from . import _cache, _core
 from ._arrays import PADDED
 from ._cuda import DeviceUsage, parse_device
 from ._dtypes import parse_dtype
-from ._errors import Error, InvalidError, NotFoundError, NotNewerError, TimeoutError, TensorLostError
+from ._errors import DisconnectedError, Error, InvalidError, NotFoundError, NotNewerError, TensorLostError
 from ._tensor import Draft, pickle_for
 from ._waiter import TrioFuture, Waiter, _Wait, running_trio
 
 _INDEX = ".safetensors.index.json"
 _SIZE_MAX = 2**63 - 1
-_EVER = 9.2e9  # seconds that mean "forever" to the library
 
 
 class Info(NamedTuple):
@@ -388,38 +387,22 @@ class Client(_core.Client):
         seconds = 0.0 if timeout is None else float(timeout)
         try:
             return self.get(name, newer_than=newer_than, mode=mode, stream=stream)
-        except (NotFoundError, NotNewerError, TensorLostError):
+        except (NotFoundError, NotNewerError, TensorLostError, DisconnectedError):
             if not seconds:
                 raise
         trio = running_trio()
-        wait = _Wait(name, operator.index(newer_than or 0), mode, stream, None, None)
-        return await (self._wait_in_trio(trio, wait, seconds) if trio else self._wait_in_asyncio(wait, seconds))
-
-    async def _wait_in_asyncio(self, wait, seconds):
-        loop = asyncio.get_running_loop()
-        wait.call_soon, wait.future = loop.call_soon_threadsafe, loop.create_future()
-        waiter = self._get_waiter()
-        waiter.add(wait)
-        timer = None
-        if seconds < _EVER:
-            timer = loop.call_later(seconds, _time_out, wait, seconds)
-        try:
-            return await wait.future
-        finally:
-            if timer is not None:
-                timer.cancel()
-            waiter.discard(wait)
-
-    async def _wait_in_trio(self, trio, wait, seconds):
-        wait.call_soon, wait.future = trio.lowlevel.current_trio_token().run_sync_soon, TrioFuture(trio)
+        if trio:
+            call_soon, future = trio.lowlevel.current_trio_token().run_sync_soon, TrioFuture(trio)
+        else:
+            loop = asyncio.get_running_loop()
+            call_soon, future = loop.call_soon_threadsafe, loop.create_future()
+        wait = _Wait(name, operator.index(newer_than or 0), mode, stream, seconds, call_soon, future)
         waiter = self._get_waiter()
         waiter.add(wait)
         try:
-            with trio.move_on_after(min(seconds, _EVER)):
-                return await wait.future
+            return await future
         finally:
             waiter.discard(wait)
-        raise _timed_out(wait, seconds)
 
     def get_or_put(
         self, name, make, *, ttl=None, evictable=True, owner_bound=False, metadata=None, mode="r", timeout=math.inf
@@ -622,7 +605,7 @@ class Client(_core.Client):
         return sorted(map(Info._make, self._list(prefix)))
 
     def status(self):
-        """Return the daemon's Status. Makes no request: if the daemon was killed, it is the last state."""
+        """Return the daemon's Status. Makes no request, unless the connection is gone."""
         return Status._make(self._status())
 
     def devices(self):
@@ -783,13 +766,3 @@ def _reconnect(cls, address, namespace, autostart, timeout):
     client = cls.__new__(cls)
     Client.__init__(client, address, namespace=namespace, autostart=autostart, timeout=timeout)
     return client
-
-
-def _timed_out(wait, seconds):
-    what = f"no version of {wait.name!r} above {wait.newer_than}" if wait.newer_than else f"no tensor {wait.name!r}"
-    return TimeoutError(errno.ETIMEDOUT, f"{what} came within {seconds:g} s")
-
-
-def _time_out(wait, seconds):
-    if not wait.future.done():
-        wait.future.set_exception(_timed_out(wait, seconds))

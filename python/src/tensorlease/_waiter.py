@@ -8,12 +8,13 @@ A signal handler may close the client while the code under it holds the lock. So
 same thread, and our own thread, for whose end stop() waits, never waits for the lock once it is told to stop.
 """
 
+import errno
 import os
 import sys
 import threading
 import time
 
-from ._errors import DisconnectedError, Error, NotFoundError, NotNewerError, TensorLostError
+from ._errors import DisconnectedError, Error, NotFoundError, NotNewerError, TensorLostError, TimeoutError
 
 _SLICE = 60.0  # seconds; the library notices by itself if the daemon ends
 _BACKOFF = 0.1
@@ -21,13 +22,15 @@ _LOCK_SLICE = 0.05  # seconds; the lock is never held for as long, except by cod
 
 
 class _Wait:
-    __slots__ = ("call_soon", "future", "mode", "name", "newer_than", "stream")
+    __slots__ = ("call_soon", "deadline", "future", "mode", "name", "newer_than", "seconds", "stream")
 
-    def __init__(self, name, newer_than, mode, stream, call_soon, future):
+    def __init__(self, name, newer_than, mode, stream, seconds, call_soon, future):
         self.name = name
         self.newer_than = newer_than
         self.mode = mode
         self.stream = stream
+        self.seconds = seconds
+        self.deadline = time.monotonic() + seconds
         self.call_soon = call_soon  # from any thread, to the loop
         self.future = future
 
@@ -70,6 +73,11 @@ def running_trio():
     except RuntimeError:  # it is another library's
         pass
     return None
+
+
+def _timed_out(wait):
+    what = f"no version of {wait.name!r} above {wait.newer_than}" if wait.newer_than else f"no tensor {wait.name!r}"
+    return TimeoutError(errno.ETIMEDOUT, f"{what} came within {wait.seconds:g} s")
 
 
 def _deliver(future, tensor, error):
@@ -166,10 +174,12 @@ class Waiter:
             if todo is None:
                 return
             word, waits = todo
+            left = min(_SLICE, max(0.0, min(w.deadline for w in waits) - time.monotonic()))
             try:
-                which = self.client._wait_many(tuple((w.name, w.newer_than) for w in waits), word, _SLICE)
-            except DisconnectedError:  # like get(), a wait goes on until there is a daemon again
-                time.sleep(_BACKOFF)
+                which = self.client._wait_many(tuple((w.name, w.newer_than) for w in waits), word, left)
+            except DisconnectedError as error:  # like get(), a wait goes on until there is a daemon again
+                if not self._expire(waits, error):
+                    time.sleep(_BACKOFF)
                 continue
             except Error as error:
                 self._fail(waits, error)
@@ -179,6 +189,7 @@ class Waiter:
                 continue
             if which is not None:
                 self._serve(waits[which:])
+            self._expire(waits, None)
 
     def _serve(self, waits):
         """Serves all names that exist now, not only the one that woke us."""
@@ -197,6 +208,14 @@ class Waiter:
                 self._hand_over(wait, tensor, error)
             elif tensor is not None:
                 tensor.release()
+
+    def _expire(self, waits, gone):
+        """Ends the waits whose time is up, with gone if there is no daemon. Returns whether there were any."""
+        late = [wait for wait in waits if wait.deadline <= time.monotonic()]
+        for wait in late:
+            if self._take(wait):
+                self._hand_over(wait, None, gone or _timed_out(wait))
+        return bool(late)
 
     def _wait_for_newer(self, wait):
         try:

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consumers whose daemon ends for good: nobody waits on the dead, or believes what they left."""
+
+import asyncio
+import re
+import threading
+import time
+
+import pytest
+from conftest import daemon_at
+from limits import limit
+
+import tensorlease
+
+
+def in_asyncio(wait):
+    return lambda client, timeout: asyncio.run(wait(client, timeout))
+
+
+async def aget(client, timeout):
+    with await client.aget("s/a", newer_than=5, timeout=timeout) as tensor:
+        return tensor.version
+
+
+WAITS = {
+    "get": lambda client, timeout: client.get("s/a", timeout=timeout).version,
+    "newer": lambda client, timeout: client.get("s/a", newer_than=5, timeout=timeout).version,
+    "spin": lambda client, timeout: client.get("s/a", newer_than=5, timeout=timeout, spin=timeout).version,
+    "many": lambda client, timeout: client.get_many(["s/b", "s/a"], timeout=timeout)["s/a"].version,
+    "prefix": lambda client, timeout: client.get_many(prefix="s/", timeout=timeout)["a"].version,
+    "watch": lambda client, timeout: next(client.watch("s/a", newer_than=5, timeout=timeout)).version,
+    "aget": in_asyncio(aget),
+}
+
+
+@pytest.fixture(params=WAITS)
+def wait(request):
+    return WAITS[request.param]
+
+
+def until_it_sleeps():
+    time.sleep(0.05)  # whether it does is not what is tested
+
+
+def test_a_wait_goes_on_with_the_next_daemon(wait, tmp_path):
+    address, got = str(tmp_path / "socket"), []
+    with daemon_at(address) as first, tensorlease.connect(address, autostart=False) as client:
+        for _ in range(6):
+            client.put("gone", b"x")
+        thread = threading.Thread(target=lambda: got.append(wait(client, limit(60))))
+        thread.start()
+        until_it_sleeps()
+        first.kill()
+        first.wait()
+        with daemon_at(address), tensorlease.connect(address, autostart=False) as producer:
+            producer.put_many({"s/a": b"1", "s/b": b"2"})
+            thread.join()
+    assert got and got[0] > 6
+
+
+def test_without_a_daemon_a_wait_says_since_when(wait, tmp_path):
+    address, errors = str(tmp_path / "socket"), []
+
+    def run():
+        try:
+            wait(client, 1.0)
+        except tensorlease.Error as error:
+            errors.append(error)
+
+    with daemon_at(address) as first, tensorlease.connect(address, autostart=False) as client:
+        client.put("gone", b"x")
+        thread = threading.Thread(target=run)
+        start = time.monotonic()
+        thread.start()
+        until_it_sleeps()
+        first.kill()
+        first.wait()
+        thread.join()
+        assert time.monotonic() - start > 0.9
+        run()  # and when it is gone from the start
+        assert [type(error) for error in errors] == [tensorlease.DisconnectedError] * 2
+        assert all(re.search(r"lost \d+\.\d+ s ago", str(error)) for error in errors), errors
+
+
+def test_a_dead_daemon_is_not_believed(tmp_path):
+    address = str(tmp_path / "socket")
+    with daemon_at(address) as first, tensorlease.connect(address, autostart=False) as client:
+        client.put("a", b"x")
+        client.get("a").release()
+        first.kill()
+        first.wait()
+        client.get("a").release()  # it is mapped, and this takes a lease
+        for look in (
+            lambda: "a" in client,
+            lambda: client.stat("a"),
+            lambda: client.list(),
+            lambda: client.status(),
+            lambda: client.get("b"),
+            lambda: client.get("a", newer_than=1),
+            lambda: client.get_many(["a", "b"]),
+            lambda: client.get_many(prefix="c"),
+        ):
+            with pytest.raises(tensorlease.DisconnectedError):
+                look()
+        with daemon_at(address) as second:
+            assert "a" not in client
+            assert client.status().daemon_pid == second.pid
+            assert client.list() == []
+            client.put("a", b"x")
+            assert client.stat("a").version > 1
