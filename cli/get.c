@@ -146,7 +146,8 @@ int command_wait(struct cli *cli)
 	if (r)
 		return r;
 	do { /* once more if the name was deleted between the two calls */
-		r = tl_wait_many(cli->client, &item, 1, NULL, 0, timeout, &which);
+		r = tl_wait_many(cli->client, &item, 1,
+				 &TL_INIT(tl_wait_options, .timeout_ns = timeout), &which);
 		r = r ? r : tl_stat(cli->client, item.name, &info);
 	} while (r == -ENOENT && timeout < 0);
 	if (r)

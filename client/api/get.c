@@ -199,16 +199,23 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 }
 
 TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t count,
-			const uint32_t *interrupt, uint32_t interrupt_value, int64_t timeout_ns,
-			size_t *which)
+			const tl_wait_options *options, size_t *which)
 {
+	tl_wait_options o = { .size = sizeof(o) };
+	int r;
+
 	if (!client || (count && (!items || !which)))
 		return tl_fail(-EINVAL, "tl_wait_many: %s is NULL",
 			       !client	? "client"
 			       : !items ? "items"
 					: "which");
-	return wait_many(client, items, count, (const _Atomic uint32_t *)interrupt, interrupt_value,
-			 timeout_ns, which);
+	r = options ? client_options(&o, sizeof(o), options, sizeof(o), "tl_wait_options") : 0;
+	if (!r && o.reserved)
+		r = tl_fail(-EINVAL, "tl_wait_options.reserved is %u, not 0", o.reserved);
+	if (r)
+		return r;
+	return wait_many(client, items, count, (const _Atomic uint32_t *)o.interrupt,
+			 o.interrupt_value, o.timeout_ns, which);
 }
 
 TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,

@@ -27,20 +27,19 @@ static uint32_t stop; /* the interrupt word: not 0 ends the thread's wait */
 
 static void *wait_for_news(void *unused)
 {
+	const tl_wait_options wait = TL_INIT(tl_wait_options, .timeout_ns = -1, .interrupt = &stop);
 	tl_wait_item item = { .name = name };
 	tl_info info = TL_INIT(tl_info);
 	size_t which;
 	int r;
 
-	while ((r = tl_wait_many(client, &item, 1, &stop, 0, -1, &which)) != -ECANCELED) {
+	/* It outlives the daemon: versions go on where they were. */
+	while ((r = tl_wait_many(client, &item, 1, &wait, &which)) != -ECANCELED) {
+		if (r && r != -EINTR)
+			errx(1, "%s", tl_last_error());
 		if (!r && !tl_stat(client, name, &info)) {
 			item.newer_than = info.version;
 			eventfd_write(news, 1);
-		} else if (r && r != -EINTR) {
-			/* The daemon is gone: pause for a second. The next one counts from 1. */
-			warnx("%s", tl_last_error());
-			tl_wait_many(client, NULL, 0, &stop, 0, 1000000000, &which);
-			item.newer_than = 0;
 		}
 	}
 	return unused;

@@ -830,31 +830,38 @@ typedef struct tl_wait_item {
 	uint64_t flags;	     /* TL_WAIT_PREFIX */
 } tl_wait_item;
 
+/* tl_wait_options - how to wait for names */
+typedef struct tl_wait_options {
+	size_t size;		   /* sizeof(tl_wait_options) */
+	int64_t timeout_ns;	   /* for how long; 0: only look; < 0: for ever */
+	const uint32_t *interrupt; /* a word that ends the wait, or NULL */
+	uint32_t interrupt_value;  /* what that says while the wait is to go on */
+	uint32_t reserved;	   /* 0 */
+} tl_wait_options;
+
 /*
  * tl_wait_many - wait until one of several names means a tensor that is new enough
  *
  * Stores the index of that name in *which; the first one, if there are several. No lease is taken,
  * so the name may mean another tensor by the time of a tl_get().
  *
- * The wait can be ended from outside: it ends early if *interrupt is not, or no longer,
- * @interrupt_value. Store another value there and wake it with FUTEX_WAKE_PRIVATE. @interrupt may
- * be NULL.
+ * The wait can be ended from outside: it ends early if *options->interrupt is not, or no longer,
+ * options->interrupt_value. Store another value there and wake it with FUTEX_WAKE_PRIVATE.
  *
- * Ownership: @items and the names in them stay yours and must stay until the call returns.
- * Blocking: for at most @timeout_ns. It sleeps as tl_get() does, and connects again as that does.
- * For a prefix it looks through all names whenever one comes that was not there.
- * With more than 126 names, or on a kernel before 5.16, it looks every 5 ms instead. @count may be
- * 0, so that only @interrupt is waited for.
+ * Ownership: @items, the names in them and the word stay yours and must stay during the call.
+ * Blocking: for at most options->timeout_ns. It sleeps as tl_get() does, and connects again as that
+ * does. For a prefix it looks through all names whenever one comes that was not there. With more
+ * than 125 names, or on a kernel before 5.16, it looks every 5 ms instead. @count may be 0, so that
+ * only options->interrupt is waited for.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ETIMEDOUT	also: none came in time
- *	-ECANCELED	*interrupt is not @interrupt_value
+ *	-ECANCELED	*options->interrupt is not options->interrupt_value
  *	-EINTR		a signal handler ran
  * Since: 0.1
  */
 TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t count,
-			const uint32_t *interrupt, uint32_t interrupt_value, int64_t timeout_ns,
-			size_t *which);
+			const tl_wait_options *options, size_t *which);
 
 /* tl_info - what is known of a tensor */
 typedef struct tl_info {

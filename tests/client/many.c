@@ -45,8 +45,10 @@ static void *waiter_run(void *arg)
 
 	w->which = SIZE_MAX;
 	atomic_store(&w->tid, (pid_t)syscall(SYS_gettid));
-	w->result = tl_wait_many(w->client, w->items, w->count, w->interrupt, 0, w->timeout_ns,
-				 &w->which);
+	w->result = tl_wait_many(
+		w->client, w->items, w->count,
+		&TL_INIT(tl_wait_options, .timeout_ns = w->timeout_ns, .interrupt = w->interrupt),
+		&w->which);
 	atomic_store(&w->done, true);
 	return NULL;
 }
@@ -71,7 +73,7 @@ static void wake(uint32_t *word, uint32_t value)
 
 static int wait_now(tl_client *client, const tl_wait_item *items, size_t count, size_t *which)
 {
-	return tl_wait_many(client, items, count, NULL, 0, 0, which);
+	return tl_wait_many(client, items, count, NULL, which);
 }
 
 /* ---- Waiting ---- */
@@ -173,14 +175,17 @@ TEST(time_runs_out_for_many_and_for_none)
 			int64_t start = now_ns();
 			size_t which;
 
-			must_be(tl_wait_many(client, n.items, count, with ? &word : NULL, 0,
-					     50 * MS, &which),
+			must_be(tl_wait_many(client, n.items, count,
+					     &TL_INIT(tl_wait_options, .timeout_ns = 50 * MS,
+						      .interrupt = with ? &word : NULL),
+					     &which),
 				-ETIMEDOUT);
 			must(now_ns() - start >= 50 * MS);
 		}
 	}
-	must_be(tl_wait_many(client, NULL, 0, NULL, 0, 0, NULL), -ETIMEDOUT);
-	must_be(tl_wait_many(client, NULL, 0, NULL, 0, MS, NULL), -ETIMEDOUT);
+	must_be(tl_wait_many(client, NULL, 0, NULL, NULL), -ETIMEDOUT);
+	must_be(tl_wait_many(client, NULL, 0, &TL_INIT(tl_wait_options, .timeout_ns = MS), NULL),
+		-ETIMEDOUT);
 	tl_close(client);
 }
 
@@ -257,7 +262,10 @@ TEST(another_word_ends_the_wait)
 
 	name_all(&n, "never");
 	/* set before the call */
-	must_be(tl_wait_many(client, n.items, 3, &word, 0, -1, &which), -ECANCELED);
+	must_be(tl_wait_many(client, n.items, 3,
+			     &TL_INIT(tl_wait_options, .timeout_ns = -1, .interrupt = &word),
+			     &which),
+		-ECANCELED);
 	for (size_t c = 0; c < 4; c++) {
 		int64_t took = INT64_MAX;
 

@@ -230,7 +230,10 @@ static void *wait_for_it(void *arg)
 
 	atomic_store(&x->tid, (pid_t)syscall(SYS_gettid));
 	if (x->many) {
-		must_be(tl_wait_many(x->w->other, items, 2, NULL, 0, WAIT_S * SECOND, &which), 0);
+		must_be(tl_wait_many(x->w->other, items, 2,
+				     &TL_INIT(tl_wait_options, .timeout_ns = WAIT_S * SECOND),
+				     &which),
+			0);
 		must_be(which, 1);
 	}
 	must_be(tl_get(x->w->other, name, &o, &t), 0);
@@ -269,14 +272,19 @@ PROMISE(waits_end_in_time_and_looks_do_not_wait, 0)
 	put(w, 1);
 	must_be(tl_get(w->other, name, &o, &t), 0);
 	drop(t);
-	must_be(tl_wait_many(w->other, &item, 1, NULL, 0, 0, &which), 0);
+	must_be(tl_wait_many(w->other, &item, 1, NULL, &which), 0);
 	item.newer_than = o.newer_than = w->version;
 	must_be(tl_get(w->other, name, &o, &t), -EAGAIN);
-	must_be(tl_wait_many(w->other, &item, 1, NULL, 0, 0, &which), -ETIMEDOUT);
-	must_be(tl_wait_many(w->other, &item, 1, &interrupt, 0, -1, &which), -ECANCELED);
+	must_be(tl_wait_many(w->other, &item, 1, NULL, &which), -ETIMEDOUT);
+	must_be(tl_wait_many(w->other, &item, 1,
+			     &TL_INIT(tl_wait_options, .timeout_ns = -1, .interrupt = &interrupt),
+			     &which),
+		-ECANCELED);
 	o.timeout_ns = MS;
 	must_be(tl_get(w->other, name, &o, &t), -ETIMEDOUT);
-	must_be(tl_wait_many(w->other, &item, 1, NULL, 0, MS, &which), -ETIMEDOUT);
+	must_be(tl_wait_many(w->other, &item, 1, &TL_INIT(tl_wait_options, .timeout_ns = MS),
+			     &which),
+		-ETIMEDOUT);
 }
 
 /* A ring that ends or begins while somebody sleeps must not leave him asleep. */

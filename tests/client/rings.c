@@ -245,7 +245,10 @@ static void *wait_for_all(void *arg)
 	while (w->last < w->versions) {
 		item.newer_than = o.newer_than = w->last;
 		if (w->many)
-			must_be(tl_wait_many(w->client, &item, 1, NULL, 0, WAIT_S * SECOND, &which),
+			must_be(tl_wait_many(
+					w->client, &item, 1,
+					&TL_INIT(tl_wait_options, .timeout_ns = WAIT_S * SECOND),
+					&which),
 				0);
 		must_be(tl_get(w->client, "r", &o, &t), 0);
 		must_be(tl_tensor_info(t, &info), 0);

@@ -66,7 +66,8 @@ static int wait_get_many(tl_client *client, int64_t timeout_ns)
 static int wait_some(tl_client *client, int64_t timeout_ns, const tl_wait_item *items, size_t count)
 {
 	size_t which = count;
-	int r = tl_wait_many(client, items, count, NULL, 0, timeout_ns, &which);
+	int r = tl_wait_many(client, items, count,
+			     &TL_INIT(tl_wait_options, .timeout_ns = timeout_ns), &which);
 
 	must(r || which == 0);
 	return r;

@@ -216,8 +216,10 @@ static void *see_all(void *arg)
 		size_t which = 7;
 
 		if (theft->many) {
-			must_be(tl_wait_many(theft->client, items, 2, NULL, 0, WAIT_S * SECOND,
-					     &which),
+			must_be(tl_wait_many(
+					theft->client, items, 2,
+					&TL_INIT(tl_wait_options, .timeout_ns = WAIT_S * SECOND),
+					&which),
 				0);
 			must_be(which, 0);
 		}

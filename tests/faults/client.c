@@ -334,14 +334,17 @@ static int step_waits(void)
 	r = tl_get(client, name_of("nobody"), &o, &leases[0]);
 	if (r != -ETIMEDOUT || !*tl_last_error())
 		TRY(r ? r : 1);
-	r = tl_wait_many(client, items, 2, &word, 0, 3 * MS, &which);
+	r = tl_wait_many(client, items, 2,
+			 &TL_INIT(tl_wait_options, .timeout_ns = 3 * MS, .interrupt = &word),
+			 &which);
 	if (r != -ETIMEDOUT)
 		TRY(r ? r : 1);
-	r = tl_wait_many(client, items, 1, NULL, 0, 3 * MS, &which);
+	r = tl_wait_many(client, items, 1, &TL_INIT(tl_wait_options, .timeout_ns = 3 * MS), &which);
 	if (r != -ETIMEDOUT)
 		TRY(r ? r : 1);
 	items[1].name = name_of("small");
-	TRY(tl_wait_many(client, items, 2, NULL, 0, REQUEST_NS, &which));
+	TRY(tl_wait_many(client, items, 2, &TL_INIT(tl_wait_options, .timeout_ns = REQUEST_NS),
+			 &which));
 	MUST(which == 1);
 	return 0;
 }

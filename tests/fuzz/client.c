@@ -303,7 +303,8 @@ static void step_ask(unsigned how)
 		tl_delete(client, "b");
 		break;
 	default:
-		tl_wait_many(client, &item, 1, NULL, 0, PATIENCE_NS, &which);
+		tl_wait_many(client, &item, 1, &TL_INIT(tl_wait_options, .timeout_ns = PATIENCE_NS),
+			     &which);
 	}
 }
 

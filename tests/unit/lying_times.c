@@ -212,7 +212,8 @@ static int wait_for(tl_client *client, const char *name, uint64_t flags, int64_t
 	const tl_wait_item items[] = { { .name = name, .flags = flags }, { .name = "absent too" } };
 	size_t which;
 
-	return tl_wait_many(client, items, 2, NULL, 0, timeout_ns, &which);
+	return tl_wait_many(client, items, 2, &TL_INIT(tl_wait_options, .timeout_ns = timeout_ns),
+			    &which);
 }
 
 static int wait_many(tl_client *client)

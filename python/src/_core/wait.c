@@ -71,8 +71,11 @@ int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 		if (!left)
 			return *why ? -1 : 1;
 		Py_BEGIN_ALLOW_THREADS;
-		r = tl_wait_many(c->client, &w->item, !changing, &c->over, over,
-				 left < slice ? left : slice, &which);
+		r = tl_wait_many(c->client, &w->item, !changing,
+				 &TL_INIT(tl_wait_options,
+					  .timeout_ns = left < slice ? left : slice,
+					  .interrupt = &c->over, .interrupt_value = over),
+				 &which);
 		if (!r || (r == -ETIMEDOUT && changing))
 			r = w->look(w->context);
 		Py_END_ALLOW_THREADS;
@@ -175,7 +178,10 @@ PyObject *client_wait_many(PyObject *self, PyObject *args)
 		return NULL;
 	}
 	Py_BEGIN_ALLOW_THREADS;
-	r = tl_wait_many(c->client, items, (size_t)count, &c->rescan, word, ns, &which);
+	r = tl_wait_many(c->client, items, (size_t)count,
+			 &TL_INIT(tl_wait_options, .timeout_ns = ns, .interrupt = &c->rescan,
+				  .interrupt_value = word),
+			 &which);
 	Py_END_ALLOW_THREADS;
 	PyMem_Free(items);
 	if (r && r != -ECANCELED && r != -EINTR && r != -ETIMEDOUT)
