@@ -330,7 +330,7 @@ static int stat_attempt(struct call *c, const struct use *use, void *context)
 	uint64_t ref;
 	int r;
 
-	if (!session_alive(s))
+	if (!session_probe(s))
 		return LEASE_E_UNSERVED;
 	r = lookup_find(s, &l->key, 0, &ref);
 	if (r)

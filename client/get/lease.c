@@ -8,6 +8,7 @@
 
 #include "client/arguments.h"
 #include "client/error.h"
+#include "client/get/late.h"
 #include "client/get/lease.h"
 #include "client/get/lookup.h"
 #include "client/get/ring.h"
@@ -110,10 +111,9 @@ static int wait_for_commit(struct call *c, struct session *s, const struct wake_
 }
 
 /* Time is up, or there was none to wait. */
-static int not_found(const struct name_key *key, const tl_get_options *want, int why)
+static int not_found(const struct call *c, const struct session *s, const struct name_key *key,
+		     const tl_get_options *want, uint64_t version, int why)
 {
-	const char *newer = why == LEASE_E_OLD ? "newer tensor called" : "tensor called";
-
 	if (why == LEASE_E_LOST)
 		return tl_fail(
 			-ENODATA,
@@ -121,11 +121,11 @@ static int not_found(const struct name_key *key, const tl_get_options *want, int
 			"publish it anew, or from memory that tl_create() made on the GPU, which stays",
 			key->text);
 	if (want->timeout_ns)
-		return tl_fail(-ETIMEDOUT, "no %s '%s' came within %lld ms", newer, key->text,
-			       (long long)(want->timeout_ns / NS_PER_MS));
+		return late_fail(c, s, key->text, want->newer_than, version);
 	if (why == LEASE_E_OLD)
-		return tl_fail(-EAGAIN, "'%s' has no version above %llu", key->text,
-			       (unsigned long long)want->newer_than);
+		return tl_fail(-EAGAIN, "'%s' has no version above %llu: it has version %llu",
+			       key->text, (unsigned long long)want->newer_than,
+			       (unsigned long long)version);
 	return tl_fail(-ENOENT, "no tensor is called '%s'", key->text);
 }
 
@@ -160,7 +160,9 @@ static int get_attempt(struct call *c, const struct use *use, void *context)
 		return LEASE_E_UNSERVED; /* another daemon may have it, and this one never will */
 	if (c->timeout_ns)
 		waited = wait_for_commit(c, s, &wake, &g->sleeper, g->spin_end);
-	return waited == -ETIMEDOUT ? not_found(&g->key, g->want, r) : waited;
+	return waited == -ETIMEDOUT
+		       ? not_found(c, s, &g->key, g->want, r == LEASE_E_OLD ? wake.version : 0, r)
+		       : waited;
 }
 
 int lease_get(tl_client *client, const char *name, const tl_get_options *want,

@@ -13,6 +13,7 @@
 
 #include "client/arguments.h"
 #include "client/error.h"
+#include "client/get/late.h"
 #include "client/get/lookup.h"
 #include "client/get/names.h"
 #include "client/get/ring.h"
@@ -34,6 +35,7 @@ struct waiting {
 	const tl_wait_item *items;
 	struct name_key *keys;
 	size_t count, which;
+	uint64_t version;	  /* that the last name has which is too old, or 0 */
 	bool prefixes;		  /* one of the items is a prefix */
 	int64_t look_ns;	  /* how long the last look took, if so */
 	struct patience patience; /* with what is replaced while it is looked at */
@@ -160,6 +162,7 @@ static int look(struct waiting *w, const struct call *c, struct session *s)
 		}
 		if (r != LEASE_E_NONE && r != LEASE_E_OLD && r != LEASE_E_TOO_MANY)
 			return r;
+		w->version = r == LEASE_E_OLD ? wake.version : 0;
 		r = c->timeout_ns ? ring_ask_wakes(s, wake.ring) : 0;
 		if (r)
 			return r;
@@ -170,20 +173,20 @@ static int look(struct waiting *w, const struct call *c, struct session *s)
 }
 
 /* Says that nothing came in time. */
-static int wait_failure(const struct waiting *w, const struct call *c)
+static int wait_failure(const struct waiting *w, const struct call *c, const struct session *s)
 {
 	long long ms = c->timeout_ns / NS_PER_MS;
+	char started[LATE_DAEMON];
 
+	if (w->count == 1 && !w->prefixes)
+		return late_fail(c, s, w->items->name, w->items->newer_than, w->version);
+	late_daemon(c, s, started);
 	if (w->count != 1)
 		return tl_fail(-ETIMEDOUT,
-			       "none of the %zu names came, or came newer, within %lld ms",
-			       w->count, ms);
-	if (w->prefixes)
-		return tl_fail(-ETIMEDOUT,
-			       "no tensor whose name starts with '%s' came within %lld ms",
-			       w->items->name, ms);
-	return tl_fail(-ETIMEDOUT, "no %s called '%s' came within %lld ms",
-		       w->items->newer_than ? "newer tensor" : "tensor", w->items->name, ms);
+			       "none of the %zu names came, or came newer, within %lld ms%s",
+			       w->count, ms, started);
+	return tl_fail(-ETIMEDOUT, "no tensor whose name starts with '%s' came within %lld ms%s",
+		       w->items->name, ms, started);
 }
 
 /* Looks at all names once and sleeps if none has come. What a dead daemon had is not looked at. */
@@ -204,7 +207,7 @@ static int wait_attempt(struct call *c, const struct use *use, void *context)
 	if (r == -EINTR)
 		return tl_fail(r, "the wait was interrupted by a signal");
 	if (r)
-		return wait_failure(w, c);
+		return wait_failure(w, c, s);
 	if (session_served(s))
 		c->renewals = 0;
 	return call_interrupted(c) || sleeper_served(&w->sleeper, s) ? LEASE_E_GONE

@@ -7,7 +7,7 @@
 
 void session_lost(struct session *s);
 bool session_probe(struct session *s); /* false if the connection has ended */
-/* The same for frequent calls: it looks once in a tick of the clock, some milliseconds. */
+/* The same for calls that may come very often: it looks once in a tick of the clock, 4 ms or so. */
 bool session_alive(struct session *s);
 /*
  * Of a session whose connection has ended: has somebody ended it on purpose? Then there is to be no

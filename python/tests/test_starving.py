@@ -82,6 +82,29 @@ def test_without_a_daemon_a_wait_says_since_when(wait, tmp_path):
         assert all(re.search(r"lost \d+\.\d+ s ago", str(error)) for error in errors), errors
 
 
+def test_a_timeout_says_which_version_there_is(wait, tmp_path, request):
+    address, errors = str(tmp_path / "socket"), []
+
+    def run(timeout):
+        try:
+            wait(client, timeout)
+        except tensorlease.TimeoutError as error:
+            errors.append(str(error))
+
+    with daemon_at(address) as first, tensorlease.connect(address, autostart=False) as client:
+        if "newer" in request.node.name or "aget" in request.node.name:
+            client.put("s/a", b"x")
+            run(0.05)
+            assert "'s/a' above 5 came within 0.05 s: it has version 1" in errors.pop()
+        thread = threading.Thread(target=run, args=(limit(2.0),))
+        thread.start()
+        first.kill()
+        first.wait()
+        with daemon_at(address):
+            thread.join()
+    assert re.search(r"the daemon was started \d+\.\d s ago", errors[0]), errors
+
+
 def test_a_dead_daemon_is_not_believed(tmp_path):
     address = str(tmp_path / "socket")
     with daemon_at(address) as first, tensorlease.connect(address, autostart=False) as client:

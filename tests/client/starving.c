@@ -217,6 +217,42 @@ TEST(a_wait_that_begins_without_a_daemon_says_so_too)
 	tl_close(client);
 }
 
+TEST(who_waited_in_vain_hears_which_version_there_is)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+
+	for (int i = 0; i < 3; i++)
+		put_alone(client, "a", i, 10);
+	must_be(wait_newer(client, 0), -EAGAIN);
+	must(strstr(tl_last_error(), "'a' has no version above 5: it has version 3"));
+	must_be(wait_newer(client, 20 * MS), -ETIMEDOUT);
+	must(strstr(tl_last_error(), "within 20 ms: it has version 3"));
+	must(!strstr(tl_last_error(), "started"));
+	must_be(wait_many_newer(client, 20 * MS), -ETIMEDOUT);
+	must_be(wait_some(client, 20 * MS, (tl_wait_item[]){ { .name = "a", .newer_than = 7 } }, 1),
+		-ETIMEDOUT);
+	must(strstr(tl_last_error(), "above 7 came within 20 ms: it has version 3"));
+	must_be(tl_delete(client, "a"), 0);
+	must_be(wait_newer(client, 20 * MS), -ETIMEDOUT);
+	must(strstr(tl_last_error(), "no tensor has that name"));
+	tl_close(client);
+}
+
+/* It explains why what was there is not. */
+TEST(who_waited_in_vain_hears_that_the_daemon_is_new)
+{
+	struct test_daemon d = td_start();
+	cleanup_td struct test_daemon next = { .pid = 0 };
+	struct consumer all[KINDS];
+
+	begin_all(&d, all, WAIT_S * SECOND / 20);
+	td_kill(&d);
+	next = td_start(.socket = d.socket);
+	must(td_alive(&next));
+	end_all(all, -ETIMEDOUT, "the daemon was started ");
+}
+
 static int count_one(const tl_info *info, void *context)
 {
 	(void)info;

@@ -170,19 +170,6 @@ static int get_look(void *context)
 	return r;
 }
 
-static int get_timed_out(struct getting *g)
-{
-	long long ms = (long long)(g->timeout_ns / 1000000);
-
-	g->late = true;
-	if (g->options.newer_than)
-		raise_text(-ETIMEDOUT, "no version of '%s' above %llu came within %lld ms", g->name,
-			   (unsigned long long)g->options.newer_than, ms);
-	else
-		raise_text(-ETIMEDOUT, "no tensor '%s' came within %lld ms", g->name, ms);
-	return -1;
-}
-
 /* Returns 0, 1 if it did not come or there is no spinning, or -1 with an exception. */
 static int get_spin(struct client *c, struct getting *g, int64_t end)
 {
@@ -218,8 +205,11 @@ static int get_wait(struct client *c, struct getting *g)
 	if (r <= 0)
 		return r;
 	r = get_look(g);
-	if (r != -ENODATA && r != -ENOTCONN)
-		return r ? get_timed_out(g) : 0;
+	if (!r)
+		return 0;
+	g->late = r != -ENODATA && r != -ENOTCONN;
+	if (g->late)
+		return wait_late(c, g->name, g->options.newer_than, g->timeout_ns);
 	raise_error(r);
 	return -1;
 }
@@ -376,6 +366,7 @@ static PyMethodDef methods[] = {
 	{ "_claim", client_claim, METH_VARARGS, NULL },
 	{ "_unclaim", client_unclaim, METH_O, NULL },
 	{ "_wake", client_wake, METH_NOARGS, NULL },
+	{ "_late", client_late, METH_VARARGS, NULL },
 	{ "_wake_word", client_wake_word, METH_NOARGS, NULL },
 	{ "_connect", client_connect, METH_VARARGS, NULL },
 	{ "_close", client_close, METH_NOARGS, NULL },

@@ -343,10 +343,7 @@ static int many_take(struct client *c, struct getting *g, int64_t timeout_ns)
 			   g->wait.item.name);
 		return -1;
 	}
-	if (r > 0)
-		raise_text(-ETIMEDOUT, "no tensor '%s' came within %lld ms", g->wait.item.name,
-			   (long long)(timeout_ns / 1000000));
-	return r ? -1 : 0;
+	return r > 0 ? wait_late(c, g->wait.item.name, 0, timeout_ns) : r;
 }
 
 static int getting_init(struct getting *g, PyObject *names)
@@ -433,13 +430,12 @@ static PyObject *tensor_dict(struct snapshot *found)
 }
 
 /* Raises what the last attempt, which failed with @r, means. */
-static int all_failed(const struct getting_all *g, int r, int64_t timeout_ns)
+static int all_failed(struct client *c, const struct getting_all *g, int r, int64_t timeout_ns)
 {
 	if (r == -EAGAIN)
 		raise_text(timeout_ns ? -ETIMEDOUT : -EBUSY, "%s", g->why);
 	else if (r == -ENOENT && timeout_ns)
-		raise_text(-ETIMEDOUT, "no tensor whose name starts with '%s' came within %lld ms",
-			   g->prefix, (long long)(timeout_ns / 1000000));
+		return wait_late_prefix(c, g->prefix, timeout_ns);
 	else if (r == -ENOENT)
 		raise_text(-ENOENT, "there is no tensor whose name starts with '%s'", g->prefix);
 	else
@@ -461,10 +457,10 @@ static int all_take(struct client *c, struct getting_all *g, int64_t timeout_ns)
 	if (!r)
 		return 0;
 	if (!timeout_ns || !worth_waiting(r))
-		return all_failed(g, r, timeout_ns);
+		return all_failed(c, g, r, timeout_ns);
 	*g->why = '\0';
 	r = client_wait(c, &wait, timeout_ns);
-	return r > 0 ? all_failed(g, *g->why ? -EAGAIN : -ENOENT, timeout_ns) : r;
+	return r > 0 ? all_failed(c, g, *g->why ? -EAGAIN : -ENOENT, timeout_ns) : r;
 }
 
 /* _get_all(prefix, timeout, mode, device or None) -> dict of names and Tensors */

@@ -94,6 +94,77 @@ int client_wait(struct client *c, const struct wait *w, int64_t timeout_ns)
 	}
 }
 
+enum { STARTED_TEXT = 64 };
+
+static void started_text(struct client *c, int64_t timeout_ns, char text[STARTED_TEXT])
+{
+	tl_status status = { .size = sizeof(status) };
+	struct timespec now;
+	uint64_t age;
+
+	*text = '\0';
+	if (tl_get_status(c->client, &status))
+		return;
+	clock_gettime(CLOCK_REALTIME, &now);
+	age = (uint64_t)(now.tv_sec * NS_PER_SEC + now.tv_nsec) - status.started_ns;
+	if (timeout_ns < 0 || age >= (uint64_t)timeout_ns)
+		return;
+	PyOS_snprintf(text, STARTED_TEXT, "; the daemon was started %.1f s ago", (double)age / 1e9);
+}
+
+int wait_late(struct client *c, const char *name, uint64_t newer_than, int64_t timeout_ns)
+{
+	tl_info info = { .size = sizeof(info) };
+	double seconds = (double)timeout_ns / 1e9;
+	char started[STARTED_TEXT];
+	int r;
+
+	Py_BEGIN_ALLOW_THREADS;
+	r = newer_than ? tl_stat(c->client, name, &info) : 0;
+	started_text(c, timeout_ns, started);
+	Py_END_ALLOW_THREADS;
+	if (!newer_than)
+		raise_text(-ETIMEDOUT, "no tensor '%s' came within %g s%s", name, seconds, started);
+	else if (r)
+		raise_text(-ETIMEDOUT, "no version of '%s' above %llu came within %g s: %s%s", name,
+			   (unsigned long long)newer_than, seconds, tl_last_error(), started);
+	else
+		raise_text(-ETIMEDOUT,
+			   "no version of '%s' above %llu came within %g s: it has version %llu%s",
+			   name, (unsigned long long)newer_than, seconds,
+			   (unsigned long long)info.version, started);
+	return -1;
+}
+
+int wait_late_prefix(struct client *c, const char *prefix, int64_t timeout_ns)
+{
+	char started[STARTED_TEXT];
+
+	Py_BEGIN_ALLOW_THREADS;
+	started_text(c, timeout_ns, started);
+	Py_END_ALLOW_THREADS;
+	raise_text(-ETIMEDOUT, "no tensor whose name starts with '%s' came within %g s%s", prefix,
+		   (double)timeout_ns / 1e9, started);
+	return -1;
+}
+
+PyObject *client_late(PyObject *self, PyObject *args)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	unsigned long long newer_than;
+	PyObject *timeout;
+	const char *name;
+	int64_t ns;
+
+	if (!PyArg_ParseTuple(args, "sKO", &name, &newer_than, &timeout) ||
+	    parse_seconds("timeout", timeout, &ns) || !client_begin(c))
+		return NULL;
+	wait_late(c, name, newer_than, ns);
+	client_end(c);
+	return NULL;
+}
+
 /*
  * Only a refusal at the end of a slice means that the attempt waited for space. An earlier one is
  * final, as for a size that never fits.

@@ -8,13 +8,12 @@ A signal handler may close the client while the code under it holds the lock. So
 same thread, and our own thread, for whose end stop() waits, never waits for the lock once it is told to stop.
 """
 
-import errno
 import os
 import sys
 import threading
 import time
 
-from ._errors import DisconnectedError, Error, NotFoundError, NotNewerError, TensorLostError, TimeoutError
+from ._errors import DisconnectedError, Error, NotFoundError, NotNewerError, TensorLostError
 
 _SLICE = 60.0  # seconds; the library notices by itself if the daemon ends
 _BACKOFF = 0.1
@@ -73,11 +72,6 @@ def running_trio():
     except RuntimeError:  # it is another library's
         pass
     return None
-
-
-def _timed_out(wait):
-    what = f"no version of {wait.name!r} above {wait.newer_than}" if wait.newer_than else f"no tensor {wait.name!r}"
-    return TimeoutError(errno.ETIMEDOUT, f"{what} came within {wait.seconds:g} s")
 
 
 def _deliver(future, tensor, error):
@@ -214,8 +208,14 @@ class Waiter:
         late = [wait for wait in waits if wait.deadline <= time.monotonic()]
         for wait in late:
             if self._take(wait):
-                self._hand_over(wait, None, gone or _timed_out(wait))
+                self._hand_over(wait, None, gone or self._timed_out(wait))
         return bool(late)
+
+    def _timed_out(self, wait):
+        try:
+            self.client._late(wait.name, wait.newer_than, wait.seconds)
+        except Exception as error:  # a TimeoutError, unless the client was closed
+            return error
 
     def _wait_for_newer(self, wait):
         try:
