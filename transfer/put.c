@@ -38,8 +38,8 @@ static int check_sources(const tl_group_item *items, const DLTensor *const *sour
 	return 0;
 }
 
-int transfer_put(tl_client *client, const tl_group_item *items, const DLTensor *const *sources,
-		 size_t count, intptr_t stream, bool sealed, int64_t timeout_ns, char *why)
+static int put_once(tl_client *client, const tl_group_item *items, const DLTensor *const *sources,
+		    size_t count, intptr_t stream, bool sealed, int64_t timeout_ns, char *why)
 {
 	DLDevice *devices = calloc(count + 1, sizeof(*devices));
 	tl_group *group = NULL;
@@ -64,4 +64,15 @@ int transfer_put(tl_client *client, const tl_group_item *items, const DLTensor *
 	library(r, why);
 	tl_group_abort(group);
 	return r;
+}
+
+int transfer_put(tl_client *client, const tl_group_item *items, const DLTensor *const *sources,
+		 size_t count, intptr_t stream, bool sealed, int64_t timeout_ns, char *why)
+{
+	int r = put_once(client, items, sources, count, stream, sealed, timeout_ns, why);
+
+	/* its memory went with the daemon before it was published */
+	return r == -ESTALE
+		       ? put_once(client, items, sources, count, stream, sealed, timeout_ns, why)
+		       : r;
 }

@@ -121,9 +121,13 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 			       (unsigned long long)o.dlpack_flags,
 			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 	r = client_check_name(name, strlen(name));
-	return r ? r
-		 : kind_of_device(source->device.device_type)
-			       ->put(client, name, source, &o, version);
+	if (!r)
+		r = kind_of_device(source->device.device_type)
+			    ->put(client, name, source, &o, version);
+	if (r == -ESTALE) /* its draft went with the daemon before it was published */
+		r = kind_of_device(source->device.device_type)
+			    ->put(client, name, source, &o, version);
+	return r;
 }
 
 TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
@@ -195,7 +199,8 @@ TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTens
 	if (!count || count > WIRE_GROUP_MAX)
 		return tl_fail(-EINVAL, "tl_put_many: %zu tensors; 1 to %d are allowed", count,
 			       WIRE_GROUP_MAX);
-	return group_put(client, names, sources, count, &o);
+	r = group_put(client, names, sources, count, &o);
+	return r == -ESTALE ? group_put(client, names, sources, count, &o) : r; /* as tl_put() */
 }
 
 TL_API int tl_publish_many(tl_client *client, const char *const *names,

@@ -96,7 +96,7 @@ int call_run(struct call *c, int (*attempt)(struct call *c, const struct use *us
 static int look(struct call *c, const struct use *use, void *context)
 {
 	(void)c;
-	if (!session_probe(use->session))
+	if (!session_served(use->session) || !session_probe(use->session))
 		return LEASE_E_UNSERVED;
 	*(struct use *)context = *use;
 	return 0;
