@@ -10,6 +10,8 @@
 #include "client/session/hangup.h"
 #include "client/session/thread.h"
 
+enum { STACK = 128 << 10 }; /* besides poll() it calls nothing */
+
 /* Messages do not wake it: only the end of the connection is asked for. */
 static void *wait_for_end(void *arg)
 {
@@ -34,8 +36,8 @@ void hangup_watch(struct hangup *h, int socket)
 	    !atomic_compare_exchange_strong(&h->state, &unwatched, HANGUP_STARTING))
 		return;
 	h->socket = socket;
-	atomic_store(&h->state,
-		     thread_start(&h->thread, wait_for_end, h) ? HANGUP_UNWATCHED : HANGUP_WATCHED);
+	atomic_store(&h->state, thread_start(&h->thread, STACK, wait_for_end, h) ? HANGUP_UNWATCHED
+										 : HANGUP_WATCHED);
 }
 
 /* A forked child closes its copy of the socket at once, so this takes nothing from it. */
