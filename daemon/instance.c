@@ -153,6 +153,14 @@ static int instance_clean(struct instance *in)
 	return 0;
 }
 
+void instance_give_up(struct instance *in)
+{
+	if (instance_clean(in))
+		return; /* the next daemon does it */
+	in->id = 0;
+	instance_record(in);
+}
+
 /* The socket that was kept, unless somebody has removed its path meanwhile. */
 static bool listen_is_kept(struct instance *in, int *kept)
 {

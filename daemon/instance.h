@@ -40,6 +40,11 @@ int instance_init(struct instance *in, const char *socket, struct instance_fds *
  */
 void instance_note_versions(struct instance *in);
 /*
+ * What the last daemon left cannot be taken over: notes how far versions have come, and removes it.
+ * The next daemon may find nothing, since others remove what nobody has open (util/leftovers.h).
+ */
+void instance_give_up(struct instance *in);
+/*
  * Removes the socket, unless it is the service manager's, and the lock file unless it says how far
  * versions have come.
  */

@@ -259,9 +259,9 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	namespace_complete(&so.users.limits, o, max_clients);
 	r = server ? server_init(server, instance->id, &so) : -ENOMEM;
 	if (r == SERVER_E_STRANGE) {
+		instance_give_up(instance);
 		_exit(EXIT_FAILURE);
 	}
-
 	if (r) {
 		fprintf(stderr, "tensorleased: cannot make the catalog and the event loop: %s%s\n",
 			strerror(-r),

@@ -544,7 +544,7 @@ static void manager_restarted(struct server *server)
 	snprintf(k->reason, sizeof(k->reason), "the service manager started another one");
 }
 
-/* On failure nothing is cleaned up: the next daemon removes all of the instance. */
+/* On failure nothing is cleaned up: our caller removes all of the instance. */
 static int server_adopt(struct server *server, const struct server_options *options)
 {
 	char why[ADOPT_WHY_MAX] = "";
