@@ -322,16 +322,27 @@ int instance_init(struct instance *in, const char *socket, struct instance_fds *
 	return r;
 }
 
+static bool left_note(void *context, uint64_t instance, uint64_t key)
+{
+	(void)instance;
+	(void)key;
+	return *(bool *)context = true;
+}
+
+/* Somebody may have kept us from removing an object: the next daemon does it then. */
 void instance_deinit(struct instance *in)
 {
+	bool left = false;
 	char path[128];
 
 	if (in->lock_fd < 0)
 		return;
 	if (!in->activated)
 		unlink(in->socket);
-	in->id = 0; /* nothing of it is left */
-	if ((!in->versions || instance_record(in)) && !lock_path(in, path, sizeof(path)))
+	shm_object_destroy_unknown(in->id, NAMESPACES_MAX, left_note, &left);
+	if (!left)
+		in->id = 0;
+	if (((!in->versions && !left) || instance_record(in)) && !lock_path(in, path, sizeof(path)))
 		unlink(path);
 	in->lock_fd = fd_close(in->lock_fd);
 }

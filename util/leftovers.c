@@ -106,27 +106,51 @@ static bool leases_take(struct leases *l, DIR *dir, const char *first, uid_t uid
 	return l->n;
 }
 
-static void object_found(struct leftovers *l, DIR *dir, const char *name, uid_t uid, bool remove)
+/*
+ * Whoever has a file open for writing can hold the lock of its inode, and unlink() would wait for
+ * that with the lock of /dev/shm. So one that somebody has open so stays. Of catalogs we have
+ * leases.
+ */
+static bool object_remove(int dir, const char *name)
+{
+	bool is_free = is_catalog(name);
+	int fd = -1;
+
+	if (!is_free) {
+		fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+		is_free = fd >= 0 && !fcntl(fd, F_SETSIG, SIGURG) &&
+			  !fcntl(fd, F_SETLEASE, F_RDLCK);
+	}
+	is_free = is_free && !unlinkat(dir, name, 0);
+	fd_close(fd);
+	return is_free;
+}
+
+/* False: it is there still. */
+static bool object_found(struct leftovers *l, DIR *dir, const char *name, uid_t uid, bool remove)
 {
 	struct stat st;
 
-	if (!is_of(dirfd(dir), name, uid, &st) || (remove && unlinkat(dirfd(dir), name, 0)))
-		return;
+	if (!is_of(dirfd(dir), name, uid, &st) || (remove && !object_remove(dirfd(dir), name)))
+		return false;
 	l->objects++;
 	l->bytes += (uint64_t)st.st_blocks * 512;
+	return true;
 }
 
 static void daemon_found(struct leftovers *l, DIR *dir, const char *first, uid_t uid, bool remove)
 {
 	struct dirent *entry;
+	bool all = true;
 
 	rewinddir(dir);
 	while ((entry = readdir(dir))) {
 		if (is_object(entry->d_name) && strcmp(entry->d_name, first) &&
 		    !strncmp(entry->d_name, first, DAEMON))
-			object_found(l, dir, entry->d_name, uid, remove);
+			all &= object_found(l, dir, entry->d_name, uid, remove);
 	}
-	object_found(l, dir, first, uid, remove);
+	if (all)
+		object_found(l, dir, first, uid, remove);
 }
 
 struct leftovers leftovers_find(uid_t uid, bool remove)

@@ -3,7 +3,8 @@
  * What killed daemons have left in /dev/shm. Each namespace of a daemon has a catalog there, which
  * the daemon, its keeper and its clients have open or mapped as long as they live. So what a daemon
  * left belongs to no process if nobody has one of its catalogs open. Nor will it ever: ids are
- * random, and only a keeper has a daemon's instances taken over.
+ * random, and only a keeper has a daemon's instances taken over. An object that somebody has open
+ * for writing nevertheless stays, and the first catalog with it, by which they are found again.
  */
 #pragma once
 

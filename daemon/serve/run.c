@@ -24,6 +24,7 @@
 #include "daemon/serve/run.h"
 #include "daemon/serve/takeover.h"
 #include "daemon/state/claim.h"
+#include "daemon/state/expire.h"
 #include "daemon/state/export.h"
 #include "daemon/state/lease.h"
 #include "daemon/state/survive.h"
@@ -32,7 +33,7 @@
 #include "util/log.h"
 
 #define WORK_NS NS_PER_MS
-enum { ACCEPT_BATCH = 2, ACCEPT_PAUSE_MS = 100, GUARD_BATCH = 16 };
+enum { ACCEPT_BATCH = 2, ACCEPT_PAUSE_MS = 100, GUARD_BATCH = 16, SPOILED_LOOKS = 1024 };
 enum { CLAIMS_BATCH = 64 }; /* answers, in one round */
 enum { STEPS_LOOKS = 64 };  /* at ledgers, in one turn */
 
@@ -199,18 +200,42 @@ static void server_drop_writer(struct server *server, uint64_t writer)
 			 "client=%llu", (unsigned long long)writer);
 }
 
+/* The second time costs the producer its segment, which it may be growing again and again. */
+static void server_on_wrong_size(struct server *server, struct guarded *w)
+{
+	server_drop_writer(server, w->writer);
+	if (w->changes > 1 && !w->closed)
+		segment_spoil(container_of(w, struct segment, guarded));
+}
+
 static bool server_on_guard_turn(struct turn *turn)
 {
 	struct server *server = container_of(turn, struct server, guard_turn);
-	uint64_t writer;
+	struct guarded *wrong;
 
 	for (unsigned n = 0; n < GUARD_BATCH && !(n && turn_is_over(&server->turns)); n++) {
-		if (!guard_next(&server->shared.store.guard, &writer))
+		if (!guard_next(&server->shared.store.guard, &wrong))
 			return false;
-		if (writer)
-			server_drop_writer(server, writer);
+		if (wrong)
+			server_on_wrong_size(server, wrong);
 	}
 	return true; /* nothing would tell us again of those that are due */
+}
+
+/* Takes the names from what lies in segments that were changed again, in steps. */
+static bool server_on_spoiled(struct turn *turn)
+{
+	struct server *server = container_of(turn, struct server, spoiled);
+	struct list *spoiled = &server->shared.store.spoiled;
+	struct segment *seg;
+
+	if (list_empty(spoiled))
+		return false;
+	seg = list_first_entry(spoiled, struct segment, link);
+	if (expire_segment(container_of(seg->memory, struct state, memory), seg, SPOILED_LOOKS) &&
+	    seg->state == SEGMENT_LIVE)
+		list_del(&seg->link); /* one that was empty then is doomed, and in another list */
+	return true;
 }
 
 static void server_on_guard(uv_poll_t *poll, int status, int events)
@@ -333,10 +358,20 @@ static void warm_settle(struct server *server)
 			       (next - now) / (uint64_t)NS_PER_MS + 1, 0);
 }
 
+/* The earlier of two times, of which 0 is none. */
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+	return !b || (a && a < b) ? a : b;
+}
+
+/* Looks at remnants, and at what was held up. */
 static void remnants_arm(struct server *server)
 {
-	uint64_t now, next = server->shared.store.remnants.look_ns;
+	struct segment_store *store = &server->shared.store;
+	uint64_t now, next = store->remnants.look_ns;
 
+	if (!list_empty(&store->held) || !list_empty(&store->guard.held))
+		next = earlier(next, store->again_ns ? store->again_ns : 1);
 	if (!next) {
 		uv_timer_stop(&server->remnant_timer);
 		return;
@@ -344,7 +379,7 @@ static void remnants_arm(struct server *server)
 	if (next == server->remnant_ns && uv_is_active((uv_handle_t *)&server->remnant_timer))
 		return;
 	now = (uint64_t)now_mono_ns();
-	next = remnants_settle(&server->shared.store.remnants, now);
+	next = earlier(remnants_settle(&store->remnants, now), segments_again(store, now));
 	server->remnant_ns = next;
 	if (next)
 		uv_timer_start(&server->remnant_timer, server_on_remnant,
@@ -446,6 +481,8 @@ static bool server_settle(struct server *server)
 	space_settle(&server->space); /* may drop peers */
 	claims = claims_go(&server->shared, CLAIMS_BATCH);
 	notices_settle(server);
+	if (!server->stopping && !list_empty(&server->shared.store.spoiled))
+		turn_queue(&server->spoiled);
 	if (!server->stopping && !list_empty(&server->shared.waking))
 		turn_queue(&server->waking);
 	graves = holdings_bury(&server->shared, STEPS_LOOKS);
@@ -453,7 +490,7 @@ static bool server_settle(struct server *server)
 	longest_turn_publish(server);
 	while (!turns_wait(&server->turns) && !graves && !claims && !space_busy(&server->space) &&
 	       !space_unsettled(&server->space) && !peers_unsettled(&server->peers) &&
-	       !expiry_busy(&server->expiry) &&
+	       !expiry_busy(&server->expiry) && list_empty(&server->shared.store.spoiled) &&
 	       keep_forgotten(server->keep) >= server->keep->forgets &&
 	       settle_answer_one(&server->settling))
 		notices_settle(server); /* an answer may have dropped a peer */
@@ -590,6 +627,7 @@ int server_init(struct server *server, uint64_t instance, const struct server_op
 	server->house.refs = 1; /* ours, so that it is never freed */
 	turn_init(&server->accept, &server->house, server_on_accept);
 	turn_init(&server->guard_turn, &server->house, server_on_guard_turn);
+	turn_init(&server->spoiled, &server->house, server_on_spoiled);
 	turn_init(&server->waking, &server->house, server_on_waking);
 	namespaces_init(&server->namespaces, &server->shared, instance);
 	server->namespaces.users = options->users;

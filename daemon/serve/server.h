@@ -45,7 +45,8 @@ struct server {
 	struct account house;  /* nobody's: has the turns that are no user's */
 	struct turn accept;
 	struct turn guard_turn;
-	struct turn waking; /* sleepers that are to be woken */
+	struct turn spoiled; /* segments whose names are to go: store.spoiled */
+	struct turn waking;  /* sleepers that are to be woken */
 	struct peers peers;
 	struct greeting greeting;
 	struct space space;

@@ -65,7 +65,17 @@ struct destroy {
 	struct segment *segment;
 	const struct storage *storage;
 	struct object object;
-	bool remains; /* it has a name, and could not be emptied or could be grown again */
+	int result; /* of storage->discard() */
+};
+
+/* A size that is set right. */
+struct trim {
+	struct job job;
+	struct space *space;
+	struct guarded *guarded; /* NULL: it is not guarded any more */
+	struct object object;
+	uint64_t size;
+	int result;
 };
 
 static struct create *create_free(struct create *create)
@@ -432,7 +442,7 @@ static void destroy_work(struct job *job)
 {
 	struct destroy *destroy = container_of(job, struct destroy, job);
 
-	destroy->remains = !destroy->storage->discard(&destroy->object);
+	destroy->result = destroy->storage->discard(&destroy->object);
 }
 
 static void destroy_remains(struct destroy *destroy)
@@ -450,7 +460,13 @@ static void destroy_done(struct destroy *destroy)
 	struct segment *seg = destroy->segment;
 
 	remnants_sweep(remnants);
-	if (destroy->remains)
+	if (destroy->result < 0) {
+		seg->object = destroy->object;
+		segment_hold_back(seg);
+		memory_changed(seg->memory);
+		return;
+	}
+	if (destroy->result == OBJECT_E_OPEN)
 		destroy_remains(destroy);
 	else
 		destroy->storage->destroy(&destroy->object);
@@ -466,9 +482,14 @@ static void destroy_worked(struct job *job)
 	free(destroy);
 }
 
-static void segment_destroy(struct space *space, struct segment *seg)
+/* An object with a name is one that its writer may keep us from truncating: that is for a worker.
+ * False: there is no memory for that now. */
+static bool segment_destroy(struct space *space, struct segment *seg)
 {
-	struct destroy *destroy = seg->size > SPACE_INLINE ? calloc(1, sizeof(*destroy)) : NULL;
+	bool here_is_fine = !seg->storage->named;
+	struct destroy *destroy = here_is_fine && seg->size <= SPACE_INLINE
+					  ? NULL
+					  : calloc(1, sizeof(*destroy));
 	struct destroy here = { .space = space,
 				.segment = seg,
 				.storage = seg->storage,
@@ -476,15 +497,62 @@ static void segment_destroy(struct space *space, struct segment *seg)
 				.job.run = destroy_work,
 				.job.done = destroy_worked };
 
+	if (!destroy && !here_is_fine)
+		return false;
 	seg->object.fd = -1;
 	list_del(&seg->link);
 	if (destroy) {
 		*destroy = here;
 		job_queue(&space->jobs, &destroy->job, seg->charge.account);
-		return;
+		return true;
 	}
 	destroy_work(&here.job);
 	destroy_done(&here);
+	return true;
+}
+
+static void trim_work(struct job *job)
+{
+	struct trim *trim = container_of(job, struct trim, job);
+
+	trim->result = shm_object_trim(&trim->object, trim->size);
+}
+
+static void trim_worked(struct job *job)
+{
+	struct trim *trim = container_of(job, struct trim, job);
+
+	if (trim->guarded)
+		guard_trimmed(&trim->space->shared->store.guard, trim->guarded, !trim->result);
+	free(trim);
+}
+
+/* Has sizes set right, at most @most of them: as jobs of those who may have changed them. */
+static void trims_settle(struct space *space, unsigned most)
+{
+	struct guard *guard = &space->shared->store.guard;
+	struct account *account;
+	struct trim *trim;
+
+	for (; most && !list_empty(&guard->wrong); most--) {
+		trim = calloc(1, sizeof(*trim));
+		if (!trim)
+			return;
+		guard_take_wrong(guard, &trim->guarded);
+		trim->object = trim->guarded->object;
+		trim->size = trim->guarded->size;
+		trim->space = space;
+		trim->job.run = trim_work;
+		trim->job.done = trim_worked;
+		account = account_ref(&space->shared->accounts, trim->object.uid);
+		if (!account) {
+			guard_trimmed(guard, trim->guarded, false);
+			free(trim);
+			return;
+		}
+		job_queue(&space->jobs, &trim->job, account);
+		account_unref(account);
+	}
 }
 
 static void doomed_settle(struct space *space, uint64_t forgotten, unsigned most)
@@ -492,8 +560,10 @@ static void doomed_settle(struct space *space, uint64_t forgotten, unsigned most
 	struct list *doomed = &space->shared->store.doomed;
 
 	segments_forgotten(&space->shared->store, forgotten);
-	for (; most && !list_empty(doomed); most--)
-		segment_destroy(space, list_first_entry(doomed, struct segment, link));
+	for (; most && !list_empty(doomed); most--) {
+		if (!segment_destroy(space, list_first_entry(doomed, struct segment, link)))
+			break;
+	}
 	if (!list_empty(&space->shared->store.closed))
 		space_ended(space);
 }
@@ -589,6 +659,7 @@ void space_settle(struct space *space)
 	uint64_t forgotten = stopped ? UINT64_MAX : keep_forgotten(space->shared->keep);
 
 	doomed_settle(space, forgotten, SPACE_STEP);
+	trims_settle(space, SPACE_STEP);
 	if (space->room_seen != space->shared->room_made)
 		creates_tell(space);
 	if (!stopped)
@@ -598,12 +669,16 @@ void space_settle(struct space *space)
 bool space_unsettled(const struct space *space)
 {
 	return !list_empty(&space->shared->store.doomed) ||
+	       !list_empty(&space->shared->store.guard.wrong) ||
 	       space->room_seen != space->shared->room_made;
 }
 
 bool space_busy(const struct space *space)
 {
-	return space->jobs.count || space->ended_left || !list_empty(&space->shared->store.doomed);
+	const struct segment_store *store = &space->shared->store;
+
+	return space->jobs.count || space->ended_left || !list_empty(&store->doomed) ||
+	       !list_empty(&store->guard.wrong);
 }
 
 void space_stop(struct space *space)

@@ -307,7 +307,9 @@ static int segment_take_over(struct adoption *a, uint32_t index)
 {
 	const struct segment_fact *fact = catalog_segment_fact(a->cat, index);
 	const struct catalog_segment *row = catalog_segment(a->cat, index);
-	struct object object = { .instance = a->cat->instance, .key = fact->key, .fd = -1 };
+	struct object object = {
+		.instance = a->cat->instance, .key = fact->key, .fd = -1, .uid = fact->uid
+	};
 	struct memory *memory = &a->st->memory;
 	struct account *account = account_ref(&a->st->accounts, fact->uid);
 	struct segment *seg = NULL;

@@ -18,6 +18,7 @@
 
 #include "daemon/state/catalog.h"
 #include "daemon/state/table.h"
+#include "daemon/store/helper.h"
 #include "daemon/store/shm.h"
 #include "util/clock.h"
 #include "util/fault.h"
@@ -241,8 +242,8 @@ static int catalog_map(struct catalog *cat, const struct catalog_header *plan)
 		return r;
 	if (ftruncate(cat->fd_rw, (off_t)cat->size))
 		return -errno;
-	map = mmap(NULL, cat->size, PROT_READ | PROT_WRITE, MAP_SHARED, cat->fd_rw, 0);
-	if (map == MAP_FAILED)
+	map = helper_mmap(cat->fd_rw, cat->size, PROT_READ | PROT_WRITE);
+	if (!map)
 		return -errno;
 	cat->header = map;
 	memcpy(cat->header, plan, sizeof(*plan));
@@ -283,9 +284,9 @@ static uint64_t facts_plan(struct catalog *cat, struct catalog_array *arrays[FAC
 static int facts_map(struct catalog *cat, struct catalog_array *const arrays[FACTS_ARRAYS],
 		     uint64_t size)
 {
-	char *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, cat->facts_fd, 0);
+	char *map = helper_mmap(cat->facts_fd, size, PROT_READ | PROT_WRITE);
 
-	if (map == MAP_FAILED)
+	if (!map)
 		return -errno;
 	cat->facts = (void *)map;
 	cat->facts_size = size;
@@ -505,8 +506,8 @@ static int foreign_map(struct catalog *cat, const struct catalog_header *plan, c
 	*why = "its catalog has another size or owner; the limits may have changed";
 	if (!object_is_ours(cat->fd_rw, cat->size))
 		return CATALOG_E_STRANGE;
-	map = mmap(NULL, cat->size, PROT_READ | PROT_WRITE, MAP_SHARED, cat->fd_rw, 0);
-	if (map == MAP_FAILED)
+	map = helper_mmap(cat->fd_rw, cat->size, PROT_READ | PROT_WRITE);
+	if (!map)
 		return -errno;
 	cat->header = map;
 	cat->wakes = (void *)((char *)map + plan->off_wakes);

@@ -20,6 +20,7 @@
 #include "daemon/state/client.h"
 #include "daemon/state/outcome.h"
 #include "daemon/state/survive.h"
+#include "daemon/store/helper.h"
 #include "util/cleanup.h"
 #include "util/fd.h"
 
@@ -120,11 +121,11 @@ static const struct ledger *ledger_map(int fd, uint64_t size)
 	own = open(path, O_RDONLY | O_CLOEXEC);
 	if (own < 0)
 		return NULL;
-	map = mmap(NULL, size, PROT_READ, MAP_SHARED, own, 0);
+	map = helper_mmap(own, size, PROT_READ);
 	error = errno;
 	close(own);
 	errno = error;
-	return map == MAP_FAILED ? NULL : map;
+	return map;
 }
 
 /* All memfds of ordinary pages are on one file system. 0: it cannot be examined. */

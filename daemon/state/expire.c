@@ -7,10 +7,9 @@
 enum { EXPIRE_BATCH = 64 };
 
 /* What that takes is its publisher's. Without memory for the account it is tried again later. */
-static void unname(struct state *st, const struct life *life)
+static void unname(struct state *st, uint32_t slot)
 {
-	const struct catalog_row *row = catalog_row(&st->catalog,
-						    (uint32_t)(life - st->lifetimes.of));
+	const struct catalog_row *row = catalog_row(&st->catalog, slot);
 	struct account *a = account_ref(&st->accounts, row->uid);
 
 	if (a)
@@ -24,10 +23,28 @@ void expire_step(struct state *st, int64_t now)
 	unsigned n = 0;
 
 	for (; n < EXPIRE_BATCH && l->expiring.top && (int64_t)l->expiring.top->key <= now; n++)
-		unname(st, container_of(l->expiring.top, struct life, expiry));
+		unname(st, (uint32_t)(container_of(l->expiring.top, struct life, expiry) - l->of));
 	if (l->look_again <= now) {
 		l->look_again = DEADLINE_NEVER;
 		st->shared->room_made++; /* a tensor that was held may be free to be given up */
 		lifetime_schedule(st);
 	}
+}
+
+static bool is_published(struct state *st, uint32_t slot)
+{
+	const struct catalog_row *row = catalog_row(&st->catalog, slot);
+	uint64_t word = row->word;
+
+	return (word & 3) == ROW_LIVE && row->name != CATALOG_NONE &&
+	       name_meaning(st, row->name) == ref_make(word >> 2, slot);
+}
+
+bool expire_segment(struct state *st, struct segment *seg, unsigned looks)
+{
+	for (; looks && seg->spoiled < st->catalog.rows.high; looks--, seg->spoiled++) {
+		if (st->tensors[seg->spoiled].segment == seg && is_published(st, seg->spoiled))
+			unname(st, seg->spoiled);
+	}
+	return seg->spoiled >= st->catalog.rows.high;
 }

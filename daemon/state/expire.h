@@ -6,3 +6,6 @@
 
 /* Ends a few of them. lifetime_due() says when to call it next. @now: of the monotonic clock. */
 void expire_step(struct state *st, int64_t now);
+/* Ends all that is published in @seg, from the row @seg->spoiled on: looks at @looks rows. True:
+ * that were all. */
+bool expire_segment(struct state *st, struct segment *seg, unsigned looks);

@@ -5,16 +5,16 @@
 #include <sys/mman.h>
 
 #include "daemon/state/ring_page.h"
+#include "daemon/store/helper.h"
 #include "daemon/store/memfd.h"
 #include "daemon/store/segment.h"
 #include "util/fd.h"
 
 static int page_map(struct ring *ring)
 {
-	void *map = mmap(NULL, RING_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, ring->object.fd,
-			 0);
+	void *map = helper_mmap(ring->object.fd, RING_PAGE_SIZE, PROT_READ | PROT_WRITE);
 
-	if (map == MAP_FAILED)
+	if (!map)
 		return -errno;
 	ring->page = map;
 	return 0;

@@ -43,5 +43,6 @@ void shared_deinit(struct shared *sh)
 {
 	segment_store_deinit(&sh->store);
 	closer_deinit(&sh->closer);
+	helpers_end();
 	accounts_deinit(&sh->accounts);
 }

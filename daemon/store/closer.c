@@ -7,15 +7,12 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <linux/futex.h>
-#include <linux/sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -23,7 +20,7 @@
 
 #include "daemon/store/account.h"
 #include "daemon/store/closer.h"
-#include "util/fault.h"
+#include "daemon/store/helper.h"
 #include "util/fd.h"
 
 enum { CLOSER_BLOCKS = 2048 }; /* of 512 bytes, which take no time to be freed */
@@ -35,14 +32,12 @@ struct closer_queue {
 	int fds[CLOSER_MAX];
 };
 
-/* In the process. It calls the kernel only, since we may have had locks of libc when it was made.
- */
-static _Noreturn void close_all(struct closer_queue *q, pid_t parent)
+/* In the process. */
+static void close_all(void *queue, pid_t parent)
 {
+	struct closer_queue *q = queue;
 	uint32_t next;
 
-	prctl(PR_SET_NAME, "tl-closer");
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	while (getppid() == parent) {
 		next = atomic_load(&q->done);
 		if (next == atomic_load(&q->taken)) {
@@ -53,28 +48,13 @@ static _Noreturn void close_all(struct closer_queue *q, pid_t parent)
 		close(q->fds[next % CLOSER_MAX]);
 		atomic_store(&q->done, next + 1);
 	}
-	_exit(0);
 }
 
-/* Signals are ours to handle, and never the process's. */
 static bool process_make(struct closer *c)
 {
-	pid_t parent = getpid(), pid;
-	sigset_t all, before;
-
-	if (fault("closer"))
-		return false;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	pid = (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, NULL, NULL, NULL, NULL);
-	if (pid == 0)
-		close_all(c->queue, parent);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (pid < 0)
-		return false;
-	c->pid = pid;
+	c->pid = helper_start("tl-closer", close_all, c->queue);
 	c->killed = false;
-	return true;
+	return c->pid;
 }
 
 static bool closer_begin(struct closer *c)

@@ -23,6 +23,8 @@ void guard_init(struct guard *g)
 	*g = (struct guard){ .fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC) };
 	list_init(&g->all);
 	list_init(&g->due);
+	list_init(&g->wrong);
+	list_init(&g->held);
 }
 
 bool guard_begin(struct guard *g, struct guarded *w, const struct object *o, uint64_t size,
@@ -30,9 +32,9 @@ bool guard_begin(struct guard *g, struct guarded *w, const struct object *o, uin
 {
 	char path[OBJECT_PATH_MAX];
 
-	if (w->watch)
-		guard_end(g, w);
+	guard_end(g, w);
 	*w = (struct guarded){ .object = *o, .size = size, .writer = writer, .closed = closed };
+	list_init(&w->trim);
 	if (g->fd < 0)
 		return false;
 	shm_object_path(o, path);
@@ -60,6 +62,11 @@ unsigned guard_missed(struct guard *g, int *error)
 
 void guard_end(struct guard *g, struct guarded *w)
 {
+	if (w->user)
+		*w->user = NULL;
+	w->user = NULL;
+	if (w->trim.next)
+		list_del(&w->trim);
 	if (!w->watch)
 		return;
 	tdelete(w, &g->by_watch, watch_compare);
@@ -70,13 +77,40 @@ void guard_end(struct guard *g, struct guarded *w)
 
 /* ---- changes of size ------------------------------------------------------------------------ */
 
-/* Sets its size right. Returns its writer's id if it had another size, else 0. */
-static uint64_t guarded_look(struct guarded *w)
+bool guard_trim(struct guard *g, struct guarded *w)
 {
-	if (!shm_object_resize(&w->object, w->size))
-		return 0;
+	if (w->user || !list_empty(&w->trim))
+		return false;
 	w->changed = true;
-	return w->writer;
+	w->changes++;
+	list_add_tail(&g->wrong, &w->trim);
+	return true;
+}
+
+bool guard_take_wrong(struct guard *g, struct guarded **user)
+{
+	struct guarded *w;
+
+	if (list_empty(&g->wrong))
+		return false;
+	w = list_first_entry(&g->wrong, struct guarded, trim);
+	list_del(&w->trim);
+	w->user = user;
+	*user = w;
+	return true;
+}
+
+/* Whatever was changed meanwhile is reported, since setting the size is a change of its own. */
+void guard_trimmed(struct guard *g, struct guarded *w, bool done)
+{
+	w->user = NULL;
+	if (!done)
+		list_add_tail(&g->held, &w->trim);
+}
+
+void guard_again(struct guard *g)
+{
+	list_move_all(&g->wrong, &g->held);
 }
 
 static struct guarded *guarded_find(const struct guard *g, int watch)
@@ -112,12 +146,12 @@ static bool events_read(struct guard *g)
 	return n > 0;
 }
 
-bool guard_next(struct guard *g, uint64_t *writer)
+bool guard_next(struct guard *g, struct guarded **wrong)
 {
 	struct guarded *w;
 	uint32_t events;
 
-	*writer = 0;
+	*wrong = NULL;
 	if (g->fd < 0 || (list_empty(&g->due) && !events_read(g)))
 		return false;
 	if (list_empty(&g->due))
@@ -127,9 +161,13 @@ bool guard_next(struct guard *g, uint64_t *writer)
 	list_add_tail(&g->all, &w->link);
 	events = w->events ? w->events : IN_MODIFY | IN_CLOSE_WRITE; /* 0: nobody knows which */
 	w->events = 0;
-	if (events & IN_MODIFY)
-		*writer = guarded_look(w);
-	if (w->closed && events & IN_CLOSE_WRITE)
+	if (events & IN_MODIFY && !shm_object_has_size(&w->object, w->size) && guard_trim(g, w))
+		*wrong = w;
+	if (!w->closed || !(events & IN_CLOSE_WRITE))
+		return true;
+	if (*wrong) /* which the caller must find still */
+		guarded_due(g, w, IN_CLOSE_WRITE);
+	else
 		w->closed(w);
 	return true;
 }

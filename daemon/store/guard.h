@@ -2,8 +2,9 @@
 /*
  * Guards the sizes of objects that clients may write. With a writable descriptor, an object of
  * POSIX shared memory can be grown by pages that nobody counts. The kernel reports each change of
- * size (inotify), and we set the size right again. Without inotify nothing is guarded, and if its
- * watches run out, what comes then is not: guard_missed() tells. Loop thread only.
+ * size (inotify), and we have the size set right again, on another thread (helper.h). Without
+ * inotify nothing is guarded, and if its watches run out, what comes then is not: guard_missed()
+ * tells. Loop thread only.
  */
 #pragma once
 
@@ -18,8 +19,11 @@ struct guard {
 	void *by_watch;	 /* of all struct guarded; tsearch(3) */
 	struct list all; /* of struct guarded; all that are not in @due */
 	struct list due; /* of struct guarded; to be looked at */
-	unsigned missed; /* objects that could not be watched, until guard_missed() */
-	int error;	 /* why the last of them could not: an errno */
+	/* of struct guarded, by trim: */
+	struct list wrong; /* their sizes are to be set right */
+	struct list held;  /* that could not be done: somebody holds them */
+	unsigned missed;   /* objects that could not be watched, until guard_missed() */
+	int error;	   /* why the last of them could not: an errno */
 };
 
 struct guarded;
@@ -38,6 +42,10 @@ struct guarded {
 	guarded_closed *closed; /* NULL: nobody wants to know */
 	uint32_t events;	/* that were reported and not looked at; 0 in @due: any */
 	bool changed;		/* it had another size once, and may have holes: never reuse it */
+	unsigned changes;	/* how often that was found */
+	struct list trim;	/* in guard->wrong or ->held */
+	struct guarded **user;	/* who sets its size right, and must not think that we are here
+				   still when we are not; NULL: nobody does */
 };
 
 void guard_init(struct guard *g);
@@ -52,8 +60,18 @@ void guard_end(struct guard *g, struct guarded *w);
 unsigned guard_missed(struct guard *g, int *error);
 
 /*
- * Looks at one object that has changed. False: there is none. If it had another size than it must
- * have, that is set right, and *@writer is the id of the client that may have done it; else 0.
- * Clients can make changes faster than we look at them, so the caller must also do other work.
+ * Looks at one object that has changed. False: there is none. If it has another size than it must
+ * have, that is to be set right, and *@wrong is the object, each time that it was changed anew;
+ * else NULL. Clients can make changes faster than we look at them, so the caller must also do other
+ * work.
  */
-bool guard_next(struct guard *g, uint64_t *writer);
+bool guard_next(struct guard *g, struct guarded **wrong);
+/* Its size is wrong: it is to be set right. False: that is known already. */
+bool guard_trim(struct guard *g, struct guarded *w);
+/* Puts the next of those into *@user, which becomes NULL if its guard ends. False: there is none.
+ */
+bool guard_take_wrong(struct guard *g, struct guarded **user);
+/* Its size was set right, or could not be. */
+void guard_trimmed(struct guard *g, struct guarded *w, bool done);
+/* Tries those again that could not be. */
+void guard_again(struct guard *g);

@@ -101,10 +101,10 @@ static void memfd_destroy(struct object *o)
 	o->fd = fd_close(o->fd);
 }
 
-static bool memfd_discard(struct object *o)
+static int memfd_discard(struct object *o)
 {
 	memfd_destroy(o);
-	return true;
+	return 0;
 }
 
 static bool memfd_is_good(const struct object *o, uint64_t size)

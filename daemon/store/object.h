@@ -11,10 +11,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { OBJECT_E_OPEN = 1 };
+
 struct object {
 	uint64_t instance; /* of the daemon */
 	uint64_t key;	   /* random; both together are its name, if it has one */
 	int fd;		   /* what keeps it, if it has no name; else -1 */
+	uint32_t uid;	   /* who may have it open for writing, if it has a name */
 };
 
 struct storage {
@@ -43,9 +46,10 @@ struct storage {
 	int (*is_written)(const struct object *o);
 	/*
 	 * Gives its pages back, now if it is named, or else when nobody has it open any more.
-	 * False: somebody could add pages to it again, or it could not be opened.
+	 * OBJECT_E_OPEN: somebody could add pages to it again; a negative errno: they are still
+	 * there, since somebody does not let us (helper.h).
 	 */
-	bool (*discard)(struct object *o);
+	int (*discard)(struct object *o);
 	/* Is it one of ours, and has exactly @size bytes? */
 	bool (*is_good)(const struct object *o, uint64_t size);
 	/* Removes what it is known by. A process that maps it keeps its pages. */

@@ -6,6 +6,7 @@
  * reason to look more often: all are looked at again and again, in rounds with longer and longer
  * pauses.
  */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "daemon/store/remnant.h"
@@ -48,17 +49,19 @@ void remnants_deinit(struct remnants *remnants)
 		remnant_destroy(r);
 }
 
-/* Opening it for writing would be an event of its own, so that comes last. */
+/* Nobody can grow it any more, and it is empty. */
 static bool remnant_is_over(const struct object *o)
 {
-	return shm_object_is_written(o) != 1 && shm_object_discard(o);
+	int r = shm_object_is_written(o);
+
+	return r != 1 && r != -EMFILE && r != -ENFILE && shm_object_has_size(o, 0);
 }
 
 static bool remnant_end_if_over(struct remnant *r)
 {
 	if (!remnant_is_over(&r->guarded.object)) {
-		if (!r->guarded.watch) /* nobody would tell us that it was grown */
-			shm_object_resize(&r->guarded.object, 0);
+		if (!shm_object_has_size(&r->guarded.object, 0))
+			guard_trim(r->remnants->guard, &r->guarded);
 		return false;
 	}
 	charge_give(&r->charge);
@@ -101,8 +104,8 @@ void remnant_new(struct remnants *remnants, const struct object *o, uint64_t wri
 	list_add_tail(&remnants->all, &r->link);
 	remnants->count++;
 	round_begin(remnants);
-	/* it may have been grown before it was watched, or closed: that makes an event */
-	shm_object_resize(o, 0);
+	if (!shm_object_has_size(o, 0)) /* it was grown before it was watched */
+		guard_trim(remnants->guard, &r->guarded);
 }
 
 void remnants_sweep(struct remnants *remnants)

@@ -13,12 +13,15 @@
 
 #include "daemon/store/segment.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/fault.h"
 #include "util/fd.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
+
+#define AGAIN_NS ((uint64_t)NS_PER_SEC)
 
 void segment_store_init(struct segment_store *store, struct accounts *accounts, uint64_t capacity,
 			unsigned fds_max)
@@ -33,6 +36,8 @@ void segment_store_init(struct segment_store *store, struct accounts *accounts, 
 	list_init(&store->forgetting);
 	list_init(&store->closed);
 	list_init(&store->kept);
+	list_init(&store->held);
+	list_init(&store->spoiled);
 	guard_init(&store->guard);
 	remnants_init(&store->remnants, &store->guard);
 	store->endings.fd = -1;
@@ -81,6 +86,7 @@ static void doomed_enter(struct segment *seg)
 	guard_end(&seg->store->guard, &seg->guarded);
 	segment_uncache(seg);
 	list_del(&seg->writer_link);
+	list_del(&seg->link);
 	list_add_tail(&seg->store->doomed, &seg->link);
 	seg->store->going++;
 }
@@ -161,7 +167,7 @@ int segment_new(struct segment **segp, struct segment_store *store, struct segme
 
 	if (!seg)
 		return -ENOMEM;
-	seg->object = (struct object){ .instance = instance, .fd = -1 };
+	seg->object = (struct object){ .instance = instance, .fd = -1, .uid = user->uid };
 	r = object_random(&seg->object.key);
 	if (!r && !seg->storage->named)
 		r = charge_take(&seg->descriptor, user, totals->descriptors, 1);
@@ -511,6 +517,44 @@ struct segment *segment_next_ended(struct segment_store *store, unsigned *max)
 	return NULL;
 }
 
+/* Its room does not come back soon. */
+static void segment_is_kept(struct segment *seg)
+{
+	if (seg->kept)
+		return;
+	seg->kept = true;
+	seg->totals->kept += seg->size;
+	seg->store->going--;
+}
+
+void segment_hold_back(struct segment *seg)
+{
+	list_add_tail(&seg->store->held, &seg->link);
+	segment_is_kept(seg);
+}
+
+uint64_t segments_again(struct segment_store *store, uint64_t now)
+{
+	if (list_empty(&store->held) && list_empty(&store->guard.held)) {
+		store->again_ns = 0;
+	} else if (!store->again_ns || now >= store->again_ns) {
+		if (store->again_ns) {
+			list_move_all(&store->doomed, &store->held);
+			guard_again(&store->guard);
+		}
+		store->again_ns = now + AGAIN_NS;
+	}
+	return store->again_ns;
+}
+
+void segment_spoil(struct segment *seg)
+{
+	if (seg->state != SEGMENT_LIVE || !list_empty(&seg->link))
+		return;
+	seg->spoiled = 0;
+	list_add_tail(&seg->store->spoiled, &seg->link);
+}
+
 struct segment *segment_next_kept(struct segment_store *store)
 {
 	struct segment *seg;
@@ -520,8 +564,6 @@ struct segment *segment_next_kept(struct segment_store *store)
 	seg = list_first_entry(&store->closed, struct segment, link);
 	list_del(&seg->link);
 	list_add_tail(&store->kept, &seg->link);
-	seg->kept = true;
-	seg->totals->kept += seg->size;
-	store->going--;
+	segment_is_kept(seg);
 	return seg;
 }

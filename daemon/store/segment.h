@@ -63,6 +63,9 @@ struct segment_store {
 	struct list doomed;	/* the caller destroys their objects and frees them */
 	struct list closed;	/* we have closed their objects */
 	struct list kept;	/* others have them open still */
+	struct list held;	/* others do not let us free their pages: store.guard.held */
+	struct list spoiled;	/* live; their producers have changed their sizes again */
+	uint64_t again_ns;	/* when to try the held ones again; 0: there are none */
 	unsigned going; /* doomed, and neither freed nor kept: their room will be back soon */
 	uint64_t warm_bytes;
 	uint64_t warm_max;
@@ -81,7 +84,7 @@ struct segment {
 	struct segment_totals *totals; /* of its namespace, outlive us */
 	struct memory *memory;	       /* of its namespace: state/memory.c */
 	enum segment_state state;
-	struct list link;	 /* in store.warm, .forgetting, .doomed, .closed or .kept */
+	struct list link; /* in store.warm, .forgetting, .doomed, .closed, .kept, .held, .spoiled */
 	struct list writer_link; /* in its writer's segments while it has one */
 	struct list holdings;	 /* state/holding.c: who has it mapped */
 	const struct storage *storage;
@@ -94,8 +97,9 @@ struct segment {
 	struct ending ending;	      /* if its object has no name */
 	bool sealed;		      /* its writer alone has it mapped writable, and ever will */
 	bool once;		      /* it is not used again when it is empty */
-	bool kept;		      /* in store.kept */
+	bool kept;		      /* others have it still: from store.kept or .held on */
 	uint64_t forget;	      /* in store.forgetting: keep->forgets after that call */
+	uint32_t spoiled;	      /* in store.spoiled: the row to look at next */
 	struct device_memory *device; /* NULL: it is shared memory */
 	uint64_t size;
 	uint64_t writer;	    /* id of the client that maps it writable; 0: it has left */
@@ -193,6 +197,13 @@ void segments_forgotten(struct segment_store *store, uint64_t forgotten);
 /* The object of a doomed one was discarded. True: it can be freed; else segment_next_ended() says
  * when. */
 bool segment_discarded(struct segment *seg);
+/* The object of a doomed one could not be discarded, and is charged still. */
+void segment_hold_back(struct segment *seg);
+/* Tries again what somebody held up, if it is time to. Returns when to call it next; 0: nothing is
+ * held up. */
+uint64_t segments_again(struct segment_store *store, uint64_t now);
+/* Its size was changed again: what is published there cannot be relied on. */
+void segment_spoil(struct segment *seg);
 /* The next one whose object nobody has any more, to be freed, or NULL: none for now. Looks at
  * *@max events at most and counts them there. */
 struct segment *segment_next_ended(struct segment_store *store, unsigned *max);

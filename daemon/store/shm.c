@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/store/helper.h"
 #include "daemon/store/shm.h"
 #include "util/cleanup.h"
 #include "util/fault.h"
@@ -101,45 +102,47 @@ static bool has_size(const struct stat *st, uint64_t size)
 	       (uint64_t)st->st_blocks * 512 <= (size + page - 1) / page * page;
 }
 
-static int resize(const struct object *o, uint64_t size, bool *differs)
+bool shm_object_has_size(const struct object *o, uint64_t size)
 {
+	char path[OBJECT_PATH_MAX];
 	struct stat st;
-	int fd = -1, r = shm_object_open(o, O_RDWR, &fd);
 
-	*differs = false;
-	if (r)
-		return r;
-	if (!fstat(fd, &st) && !has_size(&st, size)) {
-		*differs = true;
-		(void)!ftruncate(fd, (off_t)size);
-	}
-	close(fd);
-	return 0;
-}
-
-bool shm_object_resize(const struct object *o, uint64_t size)
-{
-	bool differs;
-
-	return !resize(o, size, &differs) && differs;
+	shm_object_path(o, path);
+	return stat(path, &st) || has_size(&st, size);
 }
 
 /* Truncates instead of punching a hole: whoever maps it could fill a hole again by reading, with
- * pages that nobody counts. */
-bool shm_object_discard(const struct object *o)
+ * pages that nobody counts. Nobody waits for an object that others cannot write. */
+int shm_object_trim(const struct object *o, uint64_t size)
 {
-	bool differs;
-	int r = resize(o, 0, &differs);
+	char path[OBJECT_PATH_MAX];
+	int r;
 
-	return !r || r == -ENOENT;
+	if (shm_object_has_size(o, size))
+		return 0;
+	shm_object_path(o, path);
+	if (shm_object_is_written(o) != 0)
+		r = helper_trim(path, o->uid, size, false);
+	else
+		r = truncate(path, (off_t)size) ? -errno : 0;
+	return r == -ENOENT ? 0 : r;
 }
 
-void shm_object_destroy(const struct object *o)
+int shm_object_destroy(const struct object *o)
 {
-	char name[OBJECT_NAME_MAX];
+	char path[OBJECT_PATH_MAX];
+	struct stat st;
+	int r;
 
-	object_name(o, name);
-	shm_unlink(name);
+	shm_object_path(o, path);
+	if (stat(path, &st))
+		return errno == ENOENT ? 0 : -errno;
+	/* clients cannot write a catalog, which we have open ourselves */
+	if (o->key && shm_object_is_written(o) != 0)
+		r = helper_trim(path, o->uid, (uint64_t)st.st_size, true);
+	else
+		r = unlink(path) ? -errno : 0;
+	return r == -ENOENT ? 0 : r;
 }
 
 void shm_object_path(const struct object *o, char path[OBJECT_PATH_MAX])
@@ -158,6 +161,16 @@ unsigned shm_object_destroy_instance(uint64_t instance)
 unsigned shm_object_destroy_instances(uint64_t first, uint64_t many)
 {
 	return shm_object_destroy_unknown(first, many, NULL, NULL);
+}
+
+/* Nobody knows any more whose it is. What has a name that we do not make was not for clients. */
+static int entry_destroy(int dir, const char *entry, uint64_t instance, uint64_t key)
+{
+	const struct object o = { .instance = instance, .key = key, .uid = UINT32_MAX };
+	char name[OBJECT_NAME_MAX];
+
+	object_name(&o, name);
+	return strcmp(name + 1, entry) ? unlinkat(dir, entry, 0) : shm_object_destroy(&o);
 }
 
 unsigned shm_object_destroy_unknown(uint64_t first, uint64_t many,
@@ -181,7 +194,7 @@ unsigned shm_object_destroy_unknown(uint64_t first, uint64_t many,
 		if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) ||
 		    !S_ISREG(st.st_mode) || st.st_uid != geteuid())
 			continue;
-		if (!unlinkat(dirfd(dir), entry->d_name, 0))
+		if (!entry_destroy(dirfd(dir), entry->d_name, instance, key))
 			count++;
 	}
 	closedir(dir);
@@ -262,9 +275,11 @@ static int shm_create(struct object *o, uint64_t size, const atomic_bool *cancel
 }
 
 /* If somebody has it open for writing, it could be grown again. */
-static bool shm_discard(struct object *o)
+static int shm_discard(struct object *o)
 {
-	return shm_object_discard(o) && shm_object_is_written(o) != 1;
+	int r = shm_object_trim(o, 0);
+
+	return r ? r : shm_object_is_written(o) == 1 ? OBJECT_E_OPEN : 0;
 }
 
 static void shm_destroy(struct object *o)

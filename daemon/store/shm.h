@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include "daemon/store/helper.h"
 #include "daemon/store/object.h"
 
 extern const struct storage storage_shm;
@@ -15,23 +16,23 @@ struct object shm_object_of_catalog(uint64_t instance);
 /* What struct storage says of them. */
 int shm_object_create(const struct object *o, uint64_t size, const atomic_bool *cancel, int *fd_rw);
 int shm_object_open(const struct object *o, int flags, int *fd);
-void shm_object_destroy(const struct object *o);
+/* 0, or why it is there still: a negative errno. */
+int shm_object_destroy(const struct object *o);
 
 /* Does anybody have @o open for writing, or mapped for it? 1, 0, or a negative errno: the kernel
  * does not say. */
 int shm_object_is_written(const struct object *o);
 
-/* Gives @o that size if it has another one, or pages beyond it. True: it had, and what had been cut
- * off is a hole now. */
-bool shm_object_resize(const struct object *o, uint64_t size);
-
+/* Has it that size, and no pages beyond? True also if it is not there. Waits for nobody. */
+bool shm_object_has_size(const struct object *o, uint64_t size);
 /*
- * Frees its pages at once, even if somebody maps it; a process that touches them gets SIGBUS.
- * False: they are still there, since the object could not be opened.
+ * Gives @o that size if it has another one, or pages beyond it. What had been cut off is a hole
+ * then. Pages beyond its end are freed at once, even if somebody maps it; a process that touches
+ * them gets SIGBUS. A negative errno: not done (helper.h).
  */
-bool shm_object_discard(const struct object *o);
+int shm_object_trim(const struct object *o, uint64_t size);
 
-enum { OBJECT_PATH_MAX = 64 };
+enum { OBJECT_PATH_MAX = HELPER_PATH_MAX };
 void shm_object_path(const struct object *o, char path[OBJECT_PATH_MAX]);
 
 /*

@@ -48,11 +48,11 @@ static void make_events(unsigned count)
 /* Looks at all that have changed. Returns how many looks that took, and adds up their writers. */
 static unsigned look(uint64_t *writers)
 {
+	struct guarded *wrong;
 	unsigned looks = 0;
-	uint64_t writer;
 
-	for (*writers = 0; guard_next(&guard, &writer); looks++)
-		*writers += writer;
+	for (*writers = 0; guard_next(&guard, &wrong); looks++)
+		*writers += wrong ? wrong->writer : 0;
 	return looks;
 }
 
