@@ -113,16 +113,18 @@ TL_API int tl_list_clients(tl_client *client,
 			   int (*visit)(const tl_client_info *info, void *context), void *context)
 {
 	struct wire_clients m = { .header = { .type = WIRE_CLIENTS, .length = sizeof(m) } };
+	struct client_list list;
 
 	if (!client || !visit)
 		return tl_fail(-EINVAL, "tl_list_clients: %s is NULL", client ? "visit" : "client");
+	list = client_list(client);
 	for (;;) {
 		struct conn_message answer;
 		struct wire_client c;
 		tl_client_info info;
 		int r;
 
-		r = client_request(client, &m, 0, "listing clients", &answer);
+		r = client_request_next(client, &list, &m, "listing clients", &answer);
 		if (r)
 			return r;
 		if (at_end(&answer))
@@ -167,10 +169,11 @@ static tl_user_info user_info(const struct wire_user *u)
 }
 
 /* The user that @m asks for: 0 and *@u, 1: there is none, or a negative errno. */
-static int user_request(tl_client *client, struct wire_users *m, struct wire_user *u)
+static int user_request(tl_client *client, struct client_list *list, struct wire_users *m,
+			struct wire_user *u)
 {
 	struct conn_message answer;
-	int r = client_request(client, m, 0, "listing users", &answer);
+	int r = client_request_next(client, list, m, "listing users", &answer);
 
 	if (r || at_end(&answer))
 		return r ? r : 1;
@@ -188,14 +191,16 @@ TL_API int tl_list_users(tl_client *client, int (*visit)(const tl_user_info *inf
 			 void *context)
 {
 	struct wire_users m = { .header = { .type = WIRE_USERS, .length = sizeof(m) } };
+	struct client_list list;
 	struct wire_user u;
 	tl_user_info info;
 	int r;
 
 	if (!client || !visit)
 		return tl_fail(-EINVAL, "tl_list_users: %s is NULL", client ? "visit" : "client");
+	list = client_list(client);
 	for (;;) {
-		r = user_request(client, &m, &u);
+		r = user_request(client, &list, &m, &u);
 		if (r)
 			return r < 0 ? r : 0;
 		info = user_info(&u);
@@ -211,15 +216,17 @@ TL_API int tl_get_user(tl_client *client, uint32_t uid, tl_user_info *info)
 	struct wire_users m = { .header = { .type = WIRE_USERS, .length = sizeof(m) },
 				.from = uid,
 				.flags = WIRE_USERS_EXACT };
+	struct client_list list;
 	tl_user_info found;
 	struct wire_user u;
 	int r;
 
 	if (!client || !info)
 		return tl_fail(-EINVAL, "tl_get_user: %s is NULL", client ? "info" : "client");
+	list = client_list(client);
 	r = client_result_check(info, sizeof(found), "tl_user_info");
 	if (!r)
-		r = user_request(client, &m, &u);
+		r = user_request(client, &list, &m, &u);
 	if (r == 1)
 		return tl_fail(-EACCES,
 			       "only root, the daemon's user and user %u may see what "
@@ -237,17 +244,19 @@ TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
 {
 	struct wire_holdings m = { .header = { .type = WIRE_HOLDINGS, .length = sizeof(m) },
 				   .id = client_id };
+	struct client_list list;
 
 	if (!client || !visit)
 		return tl_fail(-EINVAL, "tl_list_holdings: %s is NULL",
 			       client ? "visit" : "client");
+	list = client_list(client);
 	for (;;) {
 		struct conn_message answer;
 		struct wire_holding h;
 		tl_holding holding;
 		int r;
 
-		r = client_request(client, &m, 0, "listing what a client holds", &answer);
+		r = client_request_next(client, &list, &m, "listing what a client holds", &answer);
 		if (r)
 			return r;
 		if (at_end(&answer))
@@ -256,7 +265,7 @@ TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
 		if (r)
 			return r;
 		memcpy(&h, answer.bytes, sizeof(h));
-		if (h.slot < m.slot)
+		if (h.slot < m.slot || h.slot >= CATALOG_MAX_TENSORS)
 			return tl_fail(-EPROTO, "the daemon told of slot %u after %u", h.slot,
 				       m.slot);
 		holding = (tl_holding){
@@ -276,7 +285,8 @@ TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
 
 /* Has the first client ended that is of @uid (UINT32_MAX: anybody's), with an id above *@after and
  * up to *@until. 1: it has, and *@after is its id; 0: there is none; or a negative errno. */
-static int kick_next(tl_client *client, uint32_t uid, uint64_t *after, uint64_t *until)
+static int kick_next(tl_client *client, struct client_list *list, uint32_t uid, uint64_t *after,
+		     uint64_t *until)
 {
 	struct wire_kick m = { .header = { .type = WIRE_KICK, .length = sizeof(m) },
 			       .after = *after,
@@ -284,7 +294,7 @@ static int kick_next(tl_client *client, uint32_t uid, uint64_t *after, uint64_t 
 			       .uid = uid };
 	struct conn_message answer;
 	struct wire_kicked kicked;
-	int r = client_request(client, &m, 0, "disconnecting clients", &answer);
+	int r = client_request_next(client, list, &m, "disconnecting clients", &answer);
 
 	if (r || at_end(&answer))
 		return r;
@@ -306,11 +316,13 @@ static int kick_next(tl_client *client, uint32_t uid, uint64_t *after, uint64_t 
 TL_API int tl_kick(tl_client *client, uint64_t client_id)
 {
 	uint64_t after = client_id - 1, until = client_id;
+	struct client_list list;
 	int r;
 
 	if (!client)
 		return tl_fail(-EINVAL, "tl_kick: client is NULL");
-	r = client_id ? kick_next(client, UINT32_MAX, &after, &until) : 0;
+	list = client_list(client);
+	r = client_id ? kick_next(client, &list, UINT32_MAX, &after, &until) : 0;
 	if (r)
 		return r < 0 ? r : 0;
 	return tl_fail(-ENOENT, "no other client with the id %llu is connected",
@@ -320,6 +332,7 @@ TL_API int tl_kick(tl_client *client, uint64_t client_id)
 TL_API int tl_kick_user(tl_client *client, uint32_t uid, uint32_t *count)
 {
 	uint64_t after = 0, until = UINT64_MAX;
+	struct client_list list;
 	uint32_t n = 0;
 	int r;
 
@@ -327,7 +340,8 @@ TL_API int tl_kick_user(tl_client *client, uint32_t uid, uint32_t *count)
 		return tl_fail(-EINVAL, "tl_kick_user: %s is NULL", client ? "count" : "client");
 	if (uid == UINT32_MAX)
 		return tl_fail(-EINVAL, "tl_kick_user: %u is no user", uid);
-	while ((r = kick_next(client, uid, &after, &until)) > 0)
+	list = client_list(client);
+	while ((r = kick_next(client, &list, uid, &after, &until)) > 0)
 		n++;
 	if (!r && !n)
 		return tl_fail(-ENOENT, "user %u has no other client", uid);

@@ -64,22 +64,27 @@ TL_API int tl_list_devices(tl_client *client,
 			   int (*visit)(const tl_device_usage *usage, void *context), void *context)
 {
 	struct wire_devices m = { .header = { .type = WIRE_DEVICES, .length = sizeof(m) } };
+	struct client_list list;
 
 	if (!client || !visit)
 		return tl_fail(-EINVAL, "tl_list_devices: %s is NULL", client ? "visit" : "client");
+	list = client_list(client);
 	for (;;) {
 		struct conn_message answer;
 		tl_device_usage usage;
 		struct wire_device d;
 		int r;
 
-		r = client_request(client, &m, 0, "listing GPUs", &answer);
+		r = client_request_next(client, &list, &m, "listing GPUs", &answer);
 		if (r || answer.header.type == WIRE_DONE)
 			return r;
 		r = answer_expect(&answer, WIRE_DEVICE, "listing GPUs");
 		if (r)
 			return r;
 		memcpy(&d, answer.bytes, sizeof(d));
+		if (d.number < m.from || d.number == UINT32_MAX)
+			return tl_fail(-EPROTO, "the daemon told of GPU %u where %u was asked for",
+				       d.number, m.from);
 		usage = (tl_device_usage){
 			.size = sizeof(usage),
 			.bytes_used = d.used,

@@ -262,11 +262,9 @@ int client_enter(struct tl_client *client, bool connected, struct use *use)
 	return client_enter_until(client, connected, 0, use);
 }
 
-int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
-		   struct conn_message *answer)
+static int request_until(struct tl_client *client, int64_t deadline, void *message, unsigned want,
+			 const char *what, struct conn_message *answer)
 {
-	int64_t deadline = client_deadline(client);
-
 	for (unsigned attempt = 0;; attempt++) {
 		struct use use;
 		int r;
@@ -286,6 +284,33 @@ int client_request(struct tl_client *client, void *message, unsigned want, const
 			return tl_fail(-ENOTCONN, "%s: the daemon at %s ended the connection", what,
 				       client->address.path);
 	}
+}
+
+int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
+		   struct conn_message *answer)
+{
+	return request_until(client, client_deadline(client), message, want, what, answer);
+}
+
+int client_request_next(struct tl_client *client, struct client_list *list, void *message,
+			const char *what, struct conn_message *answer)
+{
+	int64_t began = now_mono_ns();
+	int r;
+
+	if (list->left_ns == 0)
+		return tl_fail(-ETIMEDOUT,
+			       "%s: the daemon at %s told of one after the other for all of the "
+			       "client's timeout, %lld ms, and came to no end",
+			       what, client->address.path,
+			       (long long)(client->timeout_ns / NS_PER_MS));
+	r = request_until(client, deadline_after(list->left_ns), message, 0, what, answer);
+	if (list->left_ns > 0) {
+		list->left_ns -= now_mono_ns() - began;
+		if (list->left_ns < 0)
+			list->left_ns = 0;
+	}
+	return r;
 }
 
 /* ---- The beginning and the end ---- */

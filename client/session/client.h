@@ -76,6 +76,21 @@ static inline int64_t client_deadline(const struct tl_client *client)
 int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
 		   struct conn_message *answer);
 
+/* A list that the daemon tells entry by entry. It may lie and tell for ever, so all requests of one
+ * list together have the client's timeout; what a visitor does in between does not count. */
+struct client_list {
+	int64_t left_ns; /* < 0: there is no end */
+};
+
+static inline struct client_list client_list(const struct tl_client *client)
+{
+	return (struct client_list){ client->timeout_ns };
+}
+
+/* Asks for the next entry, as client_request() without a type. */
+int client_request_next(struct tl_client *client, struct client_list *list, void *message,
+			const char *what, struct conn_message *answer);
+
 /* A client without an address, which no fork() knows yet. NULL: no memory. */
 struct tl_client *client_new(void);
 /* Its first session, and the list of all clients. 0, or a negative errno. */

@@ -116,7 +116,7 @@ typedef struct tl_client_info {
  * Calls @visit for each client, this one included.
  *
  * Ownership: *info is valid during the call of @visit only.
- * Blocking: for one round trip for each client.
+ * Blocking: for one round trip for each client; for the client's request timeout in all.
  * Threads: any; @visit runs on the calling thread.
  * Returns: as tl_list().
  * Since: 0.1
@@ -168,7 +168,7 @@ typedef struct tl_user_info {
  * others only themselves.
  *
  * Ownership: *info is valid during the call of @visit only.
- * Blocking: for one round trip for each user.
+ * Blocking: for one round trip for each user; for the client's request timeout in all.
  * Threads: any; @visit runs on the calling thread.
  * Returns: as tl_list().
  * Since: 0.2
@@ -210,7 +210,7 @@ typedef struct tl_holding {
  * Calls @visit for each tensor on which the client with the id @client_id has a lease.
  *
  * Ownership: *holding is valid during the call of @visit only.
- * Blocking: for one round trip for each tensor.
+ * Blocking: for one round trip for each tensor; for the client's request timeout in all.
  * Threads: any; @visit runs on the calling thread.
  * Returns: as tl_list(), or
  *	-ENOENT		the daemon has no client with that id
@@ -246,7 +246,7 @@ TL_API int tl_kick(tl_client *client, uint64_t client_id);
  * of @client, and stores how many in *count.
  *
  * Ownership: nothing is handed over.
- * Blocking: for one round trip for each of them.
+ * Blocking: for one round trip for each of them; for the client's request timeout in all.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		the user has no other client

@@ -205,7 +205,7 @@ typedef struct tl_device_usage {
  * Calls @visit for each GPU on which a tensor is published or memory is kept for drafts.
  *
  * Ownership: *usage is valid during the call of @visit only.
- * Blocking: for one round trip for each GPU.
+ * Blocking: for one round trip for each GPU; for the client's request timeout in all.
  * Threads: any; @visit runs on the calling thread.
  * Returns: as tl_list().
  * Since: 0.1

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <tensorlease/admin.h>
+#include <tensorlease/cuda.h>
 
 #include "tests/harness/process.h"
 #include "tests/unit/liar_fixture.h"
@@ -101,6 +102,45 @@ static bool no_page(struct liar *l, int socket, struct conn_message *request)
 		return false;
 	liar_send(socket, request, WIRE_ERROR, &e, sizeof(e), -1);
 	return true;
+}
+
+/* There is one more of whatever is listed, again and again. */
+static bool one_more(struct liar *l, int socket, struct conn_message *request)
+{
+	struct wire_client c = { 0 };
+	struct wire_user u = { 0 };
+	struct wire_device d = { 0 };
+	struct wire_holding h = { .name_len = 1 };
+	struct wire_kicked k = { .newest = UINT64_MAX };
+	char held_name[sizeof(h) + 1];
+
+	(void)l;
+	switch (request->header.type) {
+	case WIRE_CLIENTS:
+		c.id = ((const struct wire_clients *)(const void *)request->bytes)->after + 1;
+		liar_send(socket, request, WIRE_CLIENT, &c, sizeof(c), -1);
+		return true;
+	case WIRE_USERS:
+		u.uid = (uint32_t)((const struct wire_users *)(const void *)request->bytes)->from;
+		liar_send(socket, request, WIRE_USER, &u, sizeof(u), -1);
+		return true;
+	case WIRE_DEVICES:
+		d.number = ((const struct wire_devices *)(const void *)request->bytes)->from;
+		liar_send(socket, request, WIRE_DEVICE, &d, sizeof(d), -1);
+		return true;
+	case WIRE_HOLDINGS:
+		h.slot = ((const struct wire_holdings *)(const void *)request->bytes)->slot;
+		memcpy(held_name, &h, sizeof(h));
+		held_name[sizeof(h)] = 'h';
+		liar_send(socket, request, WIRE_HOLDING, held_name, sizeof(held_name), -1);
+		return true;
+	case WIRE_KICK:
+		k.id = ((const struct wire_kick *)(const void *)request->bytes)->after + 1;
+		liar_send(socket, request, WIRE_KICKED, &k, sizeof(k), -1);
+		return true;
+	default:
+		return false;
+	}
 }
 
 struct lie {
@@ -366,6 +406,25 @@ static int kick(tl_client *client)
 	return tl_kick(client, 77);
 }
 
+static int kick_user(tl_client *client)
+{
+	uint32_t count;
+
+	return tl_kick_user(client, 1, &count);
+}
+
+static int visit_device(const tl_device_usage *usage, void *context)
+{
+	(void)usage;
+	(void)context;
+	return 0;
+}
+
+static int list_devices(tl_client *client)
+{
+	return tl_list_devices(client, visit_device, NULL);
+}
+
 static int claim(tl_client *client)
 {
 	return tl_claim(client, "k", NULL);
@@ -459,10 +518,21 @@ static const struct call calls[] = {
 	{ "tl_list_holdings", NULL, list_holdings, true },
 	{ "tl_get_user", NULL, get_user, true },
 	{ "tl_kick", NULL, kick, true },
+	{ "tl_kick_user", NULL, kick_user, true },
+	{ "tl_list_devices", NULL, list_devices, true },
 	{ "tl_claim", NULL, claim, true },
 	{ "tl_claim, waiting", NULL, claim_wait, true },
 	{ "tl_unclaim", NULL, unclaim, false },
 	{ "tl_restart", NULL, restart, true },
+};
+
+/* Those that the daemon answers entry by entry. */
+static const struct call lists[] = {
+	{ "tl_list_clients", NULL, list_clients, true },
+	{ "tl_list_users", NULL, list_users, true },
+	{ "tl_list_holdings", NULL, list_holdings, true },
+	{ "tl_list_devices", NULL, list_devices, true },
+	{ "tl_kick_user", NULL, kick_user, true },
 };
 
 /* Those that look at "a". */
@@ -608,6 +678,11 @@ LIE_TEST(calls_end_when_other_daemons_take_over_all_the_time)
 LIE_TEST(calls_end_when_messages_for_nobody_come_without_end)
 {
 	all_calls_end(&(struct lie){ .tell = flood });
+}
+
+LIE_TEST(lists_end_when_there_is_always_one_more)
+{
+	try_calls(&(struct lie){ .tell = one_more }, lists, sizeof(lists) / sizeof(lists[0]));
 }
 
 LIE_TEST(looks_end_when_a_ring_has_no_page)
