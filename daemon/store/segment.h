@@ -146,8 +146,7 @@ int segment_new_on_device(struct segment **segp, struct segment_store *store,
 			  struct device_memory *memory_take, uint64_t size);
 /* Gives the charge back. Its object has been destroyed or was never made. */
 struct segment *segment_free(struct segment *seg);
-/* Takes over the object that was made for it. On failure the object is destroyed: -EUSERS, -ENOMEM,
- * as ending_begin(). */
+/* Takes over the object made for it, which is destroyed on failure. Fails as ending_begin(). */
 int segment_made(struct segment *seg, struct object *object_take);
 /* It has its object, or all of its parts have arrived. */
 void segment_live(struct segment *seg);
@@ -157,25 +156,18 @@ void segment_handed(struct segment *seg);
 void segment_not_handed(struct segment *seg);
 /* Has its present writer been given one? */
 bool segment_is_handed(const struct segment *seg);
-
-/* A tensor in it is about to be published: nobody maps it writable from now on. -EPERM: its writer
- * has seen to it that it cannot be sealed. */
+/* From now on nobody maps it writable. -EPERM: its writer does not let us seal it. */
 int segment_seal(struct segment *seg);
-
 /* Opens its object for reading, once, so that the next client to map it need not wait for that. */
 void segment_cache(struct segment *seg);
 /* Opens a descriptor of its object, which the caller closes. */
 int segment_descriptor(const struct segment *seg, bool writable, int *fd);
-
 /* Takes room for @nbytes in a small segment. SEGMENT_E_NO_ROOM. */
 int segment_place_take(struct segment *seg, uint64_t nbytes, uint64_t *offset);
 void segment_place_give(struct segment *seg, uint64_t offset, uint64_t nbytes);
-
-/* @holder is charged for a place of @bytes, which is all that a large segment has, until
- * segment_return_place(). */
+/* @holder is charged for a place of @bytes, or the segment, until segment_return_place(). */
 void segment_charge_place(struct segment *seg, struct account *holder, uint64_t bytes);
 void segment_return_place(struct segment *seg, struct account *holder, uint64_t bytes);
-
 /* Keeps an empty segment for the next tensor of its size. The caller keeps to the bounds. */
 void segment_keep_warm(struct segment *seg, uint64_t now);
 /* Takes a warm segment of the namespace @totals that fits @size and that the client @writer of
@@ -186,21 +178,18 @@ struct segment *segment_take_warm(struct segment_store *store, const struct segm
  * (NULL: of whoever has most there). NULL: there is none. */
 struct segment *segment_pop_warm(struct segment_store *store, const struct segment_totals *totals,
 				 const struct account *user);
-
-/* No tensor is in it and none will be. Nothing happens the second time. */
+/* No tensor is in it and none will be. May be called twice. */
 void segment_doom(struct segment *seg);
 /* The keeper has its object open until keep_forgotten() is @forget. It must not be the last to
  * close it, which may take long: so we close ours then. */
 void segment_wait_for_keeper(struct segment *seg, uint64_t forget);
 /* keep_forgotten() is @forgotten. */
 void segments_forgotten(struct segment_store *store, uint64_t forgotten);
-/* The object of a doomed one was discarded. True: it can be freed; else segment_next_ended() says
- * when. */
+/* The object of a doomed one was discarded. True: free it; else segment_next_ended() says when. */
 bool segment_discarded(struct segment *seg);
 /* The object of a doomed one could not be discarded, and is charged still. */
 void segment_hold_back(struct segment *seg);
-/* Tries again what somebody held up, if it is time to. Returns when to call it next; 0: nothing is
- * held up. */
+/* Tries again what was held up, if it is time to. Returns when that is next; 0: nothing is. */
 uint64_t segments_again(struct segment_store *store, uint64_t now);
 /* Its size was changed again: what is published there cannot be relied on. */
 void segment_spoil(struct segment *seg);
