@@ -32,6 +32,14 @@ int descriptor_check(int fd, uint64_t size, const char *what)
 	return 0;
 }
 
+int descriptor_seal_segment(int fd)
+{
+	if (!fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) ||
+	    fcntl(fd, F_GET_SEALS) & F_SEAL_FUTURE_WRITE)
+		return 0;
+	return tl_fail(-errno, "sealing a segment: %m");
+}
+
 int descriptor_check_segment(int fd, uint64_t size, uint32_t flags, bool published)
 {
 	int r = descriptor_check(fd, size, "a segment"), seals;

@@ -16,3 +16,5 @@ int descriptor_check(int fd, uint64_t size, const char *what);
  * new way to write it either.
  */
 int descriptor_check_segment(int fd, uint64_t size, uint32_t flags, bool published);
+/* From now on nobody gets another way to write that sealed segment, which is mapped writable. */
+int descriptor_seal_segment(int fd);

@@ -316,8 +316,13 @@ static int map_segment(int fd, uint64_t size, uint32_t flags, int prot, void **o
 	if (p == MAP_FAILED)
 		return tl_fail(-errno, "mapping a segment of %llu bytes: %m",
 			       (unsigned long long)size);
-	*out = p;
-	return 0;
+	if (flags & SEGMENT_SEALED && prot & PROT_WRITE)
+		r = descriptor_seal_segment(fd);
+	if (r)
+		munmap(p, size);
+	else
+		*out = p;
+	return r;
 }
 
 /* ---- Reading ---- */

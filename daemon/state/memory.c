@@ -70,7 +70,7 @@ int memory_add(struct memory *memory, struct segment *seg, struct account *accou
 	seg->generation = (uint32_t)(atomic_load(&row->word) >> 1) + 1;
 	row->size = seg->size;
 	row->kind = SEGMENT_SHM;
-	row->flags = !seg->device && seg->storage->seal ? SEGMENT_SEALED : 0;
+	row->flags = !seg->device && seg->storage->is_sealed ? SEGMENT_SEALED : 0;
 	memset(row->device, 0, sizeof(row->device));
 	memory->segments[seg->index] = seg;
 	seg->memory = memory;

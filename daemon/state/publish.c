@@ -204,9 +204,9 @@ int memory_seal(const struct state *st, uint32_t slot, const char **why)
 {
 	struct segment *seg = st->tensors[slot].segment;
 
-	if (!seg || !segment_seal(seg))
+	if (!seg || segment_is_sealed(seg))
 		return 0;
-	*why = "its memory cannot be sealed: the producer must not add F_SEAL_SEAL";
+	*why = "its memory is not sealed: the producer must add F_SEAL_FUTURE_WRITE to it";
 	return STATE_E_INVALID;
 }
 

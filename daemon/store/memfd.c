@@ -78,15 +78,11 @@ static int memfd_make(struct object *o, uint64_t size, const atomic_bool *cancel
 	return r;
 }
 
-/* Its writer may have added the same seal, or one against all writing, but not F_SEAL_SEAL alone.
+/* Its writer adds the seal: adding one waits for the lock of the inode, which its writer can hold.
  */
-static int memfd_seal(const struct object *o)
+static bool memfd_is_sealed(const struct object *o)
 {
-	int r = memfd_add_seals(o->fd, F_SEAL_FUTURE_WRITE);
-
-	if (r == -EPERM && fcntl(o->fd, F_GET_SEALS) & (F_SEAL_FUTURE_WRITE | F_SEAL_WRITE))
-		return 0;
-	return r;
+	return fcntl(o->fd, F_GET_SEALS) & (F_SEAL_FUTURE_WRITE | F_SEAL_WRITE);
 }
 
 /* We have it open for writing ourselves, so that the kernel could not say whether others do. */
@@ -120,7 +116,7 @@ const struct storage storage_memfd = {
 	.name = "memfd",
 	.create = memfd_make,
 	.open = memfd_open,
-	.seal = memfd_seal,
+	.is_sealed = memfd_is_sealed,
 	.is_written = memfd_is_written,
 	.discard = memfd_discard,
 	.is_good = memfd_is_good,

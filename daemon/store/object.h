@@ -36,9 +36,9 @@ struct storage {
 	int (*create)(struct object *o, uint64_t size, const atomic_bool *cancel, int *fd_rw);
 	/* Opens a further descriptor. @flags is O_RDONLY or O_RDWR. */
 	int (*open)(const struct object *o, int flags, int *fd);
-	/* From now on nobody can write it, but through a mapping that is there already. -EPERM: its
-	 * writer has forbidden further seals. NULL: there are no seals. */
-	int (*seal)(const struct object *o);
+	/* Has its writer seen to it that nobody can write it, but through a mapping that is there
+	 * already? NULL: there are no seals. */
+	bool (*is_sealed)(const struct object *o);
 	/*
 	 * May somebody have it open for writing, or mapped for it? 1, 0, or a negative errno: the
 	 * kernel does not say.

@@ -303,15 +303,12 @@ int segment_descriptor(const struct segment *seg, bool writable, int *fd)
 	return seg->storage->open(&seg->object, writable ? O_RDWR : O_RDONLY, fd);
 }
 
-int segment_seal(struct segment *seg)
+bool segment_is_sealed(struct segment *seg)
 {
-	int r;
-
-	if (seg->sealed || seg->device || !seg->storage->seal)
-		return 0;
-	r = seg->storage->seal(&seg->object);
-	seg->sealed = !r;
-	return r;
+	if (seg->sealed || seg->device || !seg->storage->is_sealed)
+		return true;
+	seg->sealed = seg->storage->is_sealed(&seg->object);
+	return seg->sealed;
 }
 
 /* Finds the first unit from @from on whose bit is @value. seg->units: there is none. */

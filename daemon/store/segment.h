@@ -156,8 +156,8 @@ void segment_handed(struct segment *seg);
 void segment_not_handed(struct segment *seg);
 /* Has its present writer been given one? */
 bool segment_is_handed(const struct segment *seg);
-/* From now on nobody maps it writable. -EPERM: its writer does not let us seal it. */
-int segment_seal(struct segment *seg);
+/* Is it so that nobody maps it writable from now on, if its storage has seals? */
+bool segment_is_sealed(struct segment *seg);
 /* Opens its object for reading, once, so that the next client to map it need not wait for that. */
 void segment_cache(struct segment *seg);
 /* Opens a descriptor of its object, which the caller closes. */

@@ -311,6 +311,7 @@ TEST(what_a_lost_producer_writes_reaches_nobody)
 	struct wire_draft draft, small, fresh;
 	int fd, small_fd;
 
+	lost.unsealed = true; /* it writes by its descriptors */
 	must_be(rc_create(&lost, NULL, MIB, 0, &draft), 0);
 	must_be(rc_create(&lost, NULL, 1000, 0, &small), 0);
 	fd = fcntl(rc_writable(&lost, &draft), F_DUPFD_CLOEXEC, 0);

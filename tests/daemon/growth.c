@@ -280,6 +280,30 @@ TEST(the_lock_of_a_small_segment_that_ended_holds_nobody_up)
 	locks_of_ended_segments(80 * KIB);
 }
 
+static int alice_commits(const struct test_daemon *d, void *arg)
+{
+	struct raw rc = rc_open(d);
+	struct wire_draft draft;
+	struct holder holder;
+
+	(void)arg;
+	rc.unsealed = true; /* while the lock is held nobody can add seals */
+	must_be(rc_create(&rc, NULL, MIB, 0, &draft), 0);
+	lock_hold(&holder, rc_writable(&rc, &draft));
+	must_be(rc_commit(&rc, draft.ref, "alice", MIB), WIRE_E_INVALID);
+	return 0;
+}
+
+TEST(the_lock_of_a_sealed_segment_holds_nobody_up)
+{
+	NEEDS_LOCKS;
+	cleanup_td struct test_daemon d = td_start(.storage = "memfd", .extra = cold);
+
+	must_be(td_run_client(&d, alice_commits, NULL), 0);
+	others_are_served(&d);
+	eventually(td_status(&d).bytes_used == 0);
+}
+
 /* What it could not remove is left to the next daemon on its socket. */
 TEST(a_daemon_ends_though_a_lock_is_held)
 {

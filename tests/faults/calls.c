@@ -121,6 +121,7 @@ CALL2(int, nanosleep, const struct timespec *, struct timespec *, EINTR)
 CALL3(ssize_t, readlink, const char *, char *, size_t, ENOMEM)
 CALL2(int, access, const char *, int, ENOMEM)
 CALL2(int, ftruncate, int, off_t, ENOSPC, EINTR)
+CALL2(int, truncate, const char *, off_t, ENOMEM, EINTR)
 CALL4(ssize_t, pread, int, void *, size_t, off_t, EIO)
 CALL4(ssize_t, pwrite, int, const void *, size_t, off_t, ENOSPC, EIO)
 CALL4(int, fallocate, int, int, off_t, off_t, ENOSPC, EINTR)
@@ -149,6 +150,7 @@ CALL_RLIMIT(getrlimit, __rlimit_resource_t, struct rlimit *)
 CALL_RLIMIT(setrlimit, __rlimit_resource_t, const struct rlimit *)
 
 EXPORT int ftruncate64(int fd, off_t size) ALIAS(ftruncate);
+EXPORT int truncate64(const char *path, off_t size) ALIAS(truncate);
 EXPORT ssize_t pread64(int fd, void *to, size_t n, off_t at) ALIAS(pread);
 EXPORT ssize_t pwrite64(int fd, const void *from, size_t n, off_t at) ALIAS(pwrite);
 EXPORT int fallocate64(int fd, int mode, off_t at, off_t n) ALIAS(fallocate);

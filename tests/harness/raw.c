@@ -379,6 +379,8 @@ static void keep_writable(struct raw *rc, const struct wire_draft *draft, int fd
 	w->size = draft->segment_size;
 	w->map = mmap(NULL, w->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	must(w->map != MAP_FAILED);
+	if (!rc->unsealed)
+		must_be(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
 }
 
 static const struct raw_segment *writable_find(const struct raw *rc, const struct wire_draft *draft)

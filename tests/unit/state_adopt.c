@@ -43,24 +43,23 @@ static struct progress {
 
 /* ---- the daemon that ends ---- */
 
-/* As its writer maps it, once: it is sealed when something in it has been published. */
-static char *writable(struct segment *seg)
-{
-	static struct {
-		uint32_t generation;
-		char *map;
-	} maps[64];
-	int fd;
+static struct {
+	uint32_t generation;
+	char *map;
+} maps[64];
 
+/* As its writer maps it, once. */
+static void map_for_writer(struct segment *seg, int fd)
+{
 	must(seg->index < 64);
-	if (maps[seg->index].generation == seg->generation)
-		return maps[seg->index].map;
-	must_be(segment_descriptor(seg, true, &fd), 0);
 	maps[seg->index].map = mmap(NULL, seg->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	maps[seg->index].generation = seg->generation;
 	must(maps[seg->index].map != MAP_FAILED);
-	close(fd);
-	return maps[seg->index].map;
+}
+
+static char *writable(struct segment *seg)
+{
+	return maps[seg->index].generation == seg->generation ? maps[seg->index].map : NULL;
 }
 
 static void put(struct tester *t, int name, uint64_t nbytes, unsigned lifetime)
@@ -796,5 +795,6 @@ TEST(damage_is_refused_or_harmless)
 
 int main(int argc, char **argv)
 {
+	fx_made = map_for_writer;
 	return argc > 1 ? suite_run_one(argv[1]) : suite_run();
 }

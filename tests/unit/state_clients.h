@@ -39,12 +39,23 @@ static inline unsigned fx_objects(void)
 	return count;
 }
 
-/* Makes the object of a segment, as serve/space.c does. */
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+/* What its writer does with a descriptor before it seals the object. */
+static void (*fx_made)(struct segment *seg, int fd);
+
+/* Makes the object of a segment, as serve/space.c does, and seals it as its writer does. */
 static inline int fx_make(struct segment *seg, int *fd)
 {
 	struct object o = seg->object;
 	int r = seg->storage->create(&o, seg->size, NULL, fd);
 
+	if (!r && fx_made)
+		fx_made(seg, *fd);
+	if (!r && !seg->storage->named)
+		assert_int_equal(fcntl(*fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
 	return r ? r : segment_made(seg, &o);
 }
 
@@ -99,6 +110,7 @@ static inline void fx_connect(struct tester *t, uint32_t uid)
 	assert_int_equal(client_join(&t->c, &st, NULL, 0), 0);
 	t->ledger = mmap(NULL, t->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(t->ledger, MAP_FAILED);
+	madvise(t->ledger, t->size, MADV_DONTFORK); /* a helper of the daemon is no client */
 	assert_int_equal(ledger_seal(fd), 0);
 	assert_int_equal(client_serve(&t->c, &st, &fd, t->size, &why), 0);
 	assert_null(why);
