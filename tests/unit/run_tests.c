@@ -47,8 +47,9 @@ static char *run(const char *tests, const char *environment, const char *argumen
 	must_be(fclose(f), 0);
 	must_be(chmod(path, 0755), 0);
 	snprintf(command, sizeof(command),
-		 "HERE='%s' TESTS='%s' %s SAN= tools/run-tests --logs '%s/logs' %s '%s' 2>&1", dir,
-		 tests, environment, dir, arguments, path);
+		 "export HERE='%s' TESTS='%s' SAN= %s; "
+		 "tools/run-tests --logs '%s/logs' %s '%s' ${MEMFD:+\"$MEMFD%s\"} 2>&1",
+		 dir, tests, environment, dir, arguments, path, path);
 	f = popen(command, "r");
 	must(f);
 	(void)!fread(text, 1, 64 * KIB - 1, f);
@@ -120,6 +121,22 @@ TEST(one_test_can_be_chosen)
 		 "\n1 passed, 0 failed\n");
 	must_say(run("good1 bad", "", "--only nothing", 1), "no test ran");
 	must_say(run("good1 bad", "", "--except program", 1), "no test ran");
+	must_say(run("good1 bad", "", "--except program:bad", 0), "\n1 passed, 0 failed\n");
+}
+
+/* Each program is given once more, to be run on the other storage. */
+TEST(tests_of_one_storage_can_be_left_out)
+{
+	char *text = run("good1 good2", "MEMFD=memfd:", "--except 'memfd:program:good2'", 0);
+
+	must(strstr(text, "memfd:"));
+	must_say(text, "\n3 passed, 0 failed\n");
+	must_say(run("good1 good2", "MEMFD=memfd:", "--except memfd:program", 0),
+		 "\n2 passed, 0 failed\n");
+	must_say(run("good1 good2", "MEMFD=memfd:", "--except memfd:", 0),
+		 "\n2 passed, 0 failed\n");
+	must_say(run("good1 good2", "MEMFD=memfd:", "--only memfd:program:good1", 0),
+		 "\n1 passed, 0 failed\n");
 }
 
 int main(void)
