@@ -47,7 +47,7 @@ static char *run(const char *tests, const char *environment, const char *argumen
 	must_be(fclose(f), 0);
 	must_be(chmod(path, 0755), 0);
 	snprintf(command, sizeof(command),
-		 "export HERE='%s' TESTS='%s' SAN= %s; "
+		 "export HERE='%s' TESTS='%s' SAN= TL_TEST_STRICT= %s; "
 		 "tools/run-tests --logs '%s/logs' %s '%s' ${MEMFD:+\"$MEMFD%s\"} 2>&1",
 		 dir, tests, environment, dir, arguments, path, path);
 	f = popen(command, "r");
