@@ -150,6 +150,7 @@ static int supervise(const struct test_daemon *d, void *arg)
 	const char *binary = getenv("TL_TEST_DAEMON");
 
 	(void)d;
+	must(binary);
 	while (!atomic_load(&b->over)) {
 		pid_t pid = fork();
 		int status;
@@ -318,15 +319,16 @@ static void rollouts(bool autostart)
 {
 	struct board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 			       -1, 0);
-	const char *tmp = getenv("TMPDIR");
+	const char *tmp = getenv("TMPDIR"), *binary = getenv("TL_TEST_DAEMON");
 	char dir[64], lock[128];
 
 	must(b != MAP_FAILED);
+	must(binary);
 	snprintf(dir, sizeof(dir), "%s/tl-rl-XXXXXX", tmp ? tmp : "/tmp");
 	must(mkdtemp(dir));
 	snprintf(b->socket, sizeof(b->socket), "%s/socket", dir);
 	b->autostart = autostart;
-	setenv("TENSORLEASE_DAEMON", getenv("TL_TEST_DAEMON"), 1);
+	setenv("TENSORLEASE_DAEMON", binary, 1);
 	kill_all(b);
 	unsetenv("TENSORLEASE_DAEMON");
 	snprintf(lock, sizeof(lock), "%s.lock", b->socket);
