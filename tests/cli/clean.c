@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensorlease doctor --clean: what belongs to no process goes, and nothing else. */
-#include "tests/cli/own_shm.h"
 #include "tests/cli/run.h"
+#include "tests/harness/own_shm.h"
 #include "tests/harness/process.h"
 
 #include <fcntl.h>

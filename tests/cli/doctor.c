@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensorlease doctor, on the machine as it is, and on fake GPUs that each lack something. */
 #include "tests/cli/files.h"
-#include "tests/cli/own_shm.h"
 #include "tests/harness/gpu.h"
+#include "tests/harness/own_shm.h"
 
 #include <dirent.h>
 #include <sched.h>
