@@ -506,7 +506,7 @@ TEST(no_reader_sees_a_tensor_change)
 {
 	cleanup_td struct test_daemon d = td_start(.capacity = CAPACITY, .max_tensors = 4096);
 
-	race(&d, CAPACITY, race_seconds(12));
+	race(&d, CAPACITY, race_seconds(5));
 }
 
 TEST(no_reader_sees_a_tensor_change_when_no_memory_is_kept_warm)

@@ -409,7 +409,7 @@ static void leave_with_a_page_in(struct raw *rc, int pipe_end)
 /* Each look may wait for such pages, so the daemon must not look all the time. */
 TEST(ledgers_whose_pages_are_kept_do_not_keep_the_daemon_busy)
 {
-	enum { LOST = 24 };
+	enum { LOST = 8 };
 	cleanup_td struct test_daemon d = td_start();
 	struct raw honest = rc_open(&d);
 	struct wire_draft draft;

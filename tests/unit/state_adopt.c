@@ -622,7 +622,7 @@ TEST(a_daemon_that_stops_before_any_store_is_adopted)
 	SKIP_UNLESS(CAN_STOP, "needs x86-64 without sanitizers, to stop before a store");
 	test_timeout(400 * 10 / every(10));
 	progress_begin();
-	for (unsigned n = 1 + test_on_memfds(); !progress->finished; n += every(6)) {
+	for (unsigned n = 1 + 9 * test_on_memfds(); !progress->finished; n += every(18)) {
 		memset(progress, 0, sizeof(*progress));
 		run(live_and_end, n);
 		adopt_here();
