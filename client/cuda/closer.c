@@ -40,14 +40,18 @@ bool cuda_closer_runs(void)
 
 /* ---- Draft buffers ---- */
 
-/* Releases @cs, and claims the next session that has free buffers. NULL as @cs: the first. */
+/*
+ * Releases @cs, and claims the next session that has free buffers. NULL as @cs: the first. A
+ * session that has ended meanwhile is in the list no more and has no next one, so it is the first
+ * again.
+ */
 static struct cuda_session *next_with_buffers(struct cuda_session *cs)
 {
 	struct cuda_session *found = NULL;
 	struct list *l;
 
 	pthread_mutex_lock(&cuda_lock);
-	l = cs ? cs->link.next : cuda_sessions.next;
+	l = cs && !list_empty(&cs->link) ? cs->link.next : cuda_sessions.next;
 	for (; l != &cuda_sessions && !found; l = l->next) {
 		struct cuda_session *next = list_entry(l, struct cuda_session, link);
 

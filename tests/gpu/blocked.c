@@ -127,6 +127,42 @@ GPU_TEST(leases_end_while_memory_is_being_closed)
 	}
 }
 
+/* More buffers are free than are kept, and the client is closed while one of them is given back. */
+static int ends_while_a_buffer_is_given_back(const struct test_daemon *d, void *arg)
+{
+	enum { DRAFTS = 17 };
+	int64_t n = N;
+	tl_spec spec = { .size = sizeof(spec), .shape = &n, .ndim = 1, .dtype = U8 };
+	tl_client *client = gpu_open(d, 0), *second = gpu_open(d, 0);
+	tl_draft *drafts[DRAFTS];
+	struct gate gate;
+
+	(void)arg;
+	gpu_put_draft(second, "t", 1, N, 0, CUDA_STREAM_LEGACY);
+	for (int i = 0; i < DRAFTS; i++)
+		must_be(gpu_create(client, "draft", &spec, 0, &drafts[i]), 0);
+	gate_close(&gate);
+	for (int i = 0; i < DRAFTS; i++)
+		tl_abort(drafts[i]);
+	eventually(gpu_live(FAKE_CLOSING) == 1);
+	tl_close(client);
+	gate_open(&gate);
+	eventually(gpu_live(FAKE_VMM_MAPPING) == 1); /* that of "t" */
+	must_be(tl_delete(second, "t"), 0);
+	tl_close(second);
+	eventually(gpu_live(FAKE_VMM_MAPPING) == 0);
+	return 0;
+}
+
+GPU_TEST(a_client_may_end_while_a_buffer_is_given_back)
+{
+	cleanup_gpu struct gpu_daemon g = gpu_start();
+
+	SKIP_UNLESS(!gpu_is_real(), "needs to know when memory is being closed");
+	must_be(td_run_client(&g.d, ends_while_a_buffer_is_given_back, NULL), 0);
+	gpu_nothing_left(&g);
+}
+
 /* ---- A full stream ---- */
 
 static int publishes_unfinished(const struct test_daemon *d, void *arg)

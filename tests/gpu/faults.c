@@ -165,6 +165,7 @@ static void fail_each(const char *const *calls, void (*run)(struct gpu_daemon *g
 
 			snprintf(fail, sizeof(fail), "%s:%d:%d", *calls, nth, nth % 2 ? 999 : 2);
 			gpu_setenv("FAKECUDA_FAIL", fail);
+			print_message("%s\n", fail);
 			run(&g);
 			gpu_nothing_left(&g);
 		}
