@@ -544,16 +544,18 @@ static _Noreturn void become_check(const struct test_daemon *d)
 	char path[128];
 	int fd;
 
+	binary = binary ? binary : "build/bin/tensorleased";
 	snprintf(path, sizeof(path), "%s/check", d->dir);
 	fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	dup2(fd, STDOUT_FILENO);
 	dup2(fd, STDERR_FILENO);
-	snprintf(path, sizeof(path), "/proc/%d/ns/mnt", (int)d->pid);
-	fd = d->own_shm ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	if (fd >= 0 && setns(fd, CLONE_NEWNS))
-		_exit(126);
-	binary = binary ? binary : "build/bin/tensorleased";
-	execl(binary, binary, "--check", "--socket", d->socket, NULL);
+	/* This process may have a thread of a sanitizer's, and then it may not enter a namespace.
+	 */
+	snprintf(path, sizeof(path), "--mount=/proc/%d/ns/mnt", (int)d->pid);
+	if (d->own_shm)
+		execlp("nsenter", "nsenter", path, binary, "--check", "--socket", d->socket, NULL);
+	else
+		execl(binary, binary, "--check", "--socket", d->socket, NULL);
 	_exit(127);
 }
 
