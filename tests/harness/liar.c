@@ -77,6 +77,7 @@ static void catalog_fill(struct liar_catalog *c)
 
 void liar_repent(struct liar *liar)
 {
+	pthread_mutex_lock(&liar->lock);
 	catalog_fill(liar->catalog);
 	check(ftruncate(liar->catalog_fd, sizeof(struct liar_catalog)) == 0);
 	liar->welcome = (struct wire_welcome){
@@ -96,6 +97,14 @@ void liar_repent(struct liar *liar)
 	atomic_store(&liar->segment_size, LIAR_SEGMENT_BYTES);
 	atomic_store(&liar->descriptor, -1);
 	liar->answer = NULL;
+	pthread_mutex_unlock(&liar->lock);
+}
+
+void liar_set_answer(struct liar *liar, liar_answer *answer)
+{
+	pthread_mutex_lock(&liar->lock);
+	liar->answer = answer;
+	pthread_mutex_unlock(&liar->lock);
 }
 
 struct catalog_row *liar_publish(struct liar *liar, uint32_t slot, const char *name, unsigned ndim,
@@ -237,7 +246,9 @@ static void read_one(struct liar *liar, unsigned i)
 		peer_end(liar, i);
 		return;
 	}
+	pthread_mutex_lock(&liar->lock);
 	answer(liar, liar->peers[i], &m);
+	pthread_mutex_unlock(&liar->lock);
 	if (m.fd >= 0)
 		close(m.fd);
 }
@@ -285,6 +296,7 @@ void liar_start(struct liar *liar)
 		liar->segments[i] = p;
 		memset(p, (int)i + 1, LIAR_SEGMENT_BYTES);
 	}
+	check(!pthread_mutex_init(&liar->lock, NULL));
 	liar_repent(liar);
 	check(!pthread_create(&liar->thread, NULL, work, liar));
 }
@@ -296,6 +308,7 @@ void liar_stop(struct liar *liar)
 		peer_end(liar, 0);
 	close(liar->wake[0]);
 	close(liar->wake[1]);
+	pthread_mutex_destroy(&liar->lock);
 	close(liar->listener);
 	unlink(liar->socket);
 	rmdir(liar->dir);

@@ -16,13 +16,7 @@
 
 #include "proto/catalog_layout.h"
 #include "proto/conn.h"
-
-/* Tests that change what the library is looking at race with it on purpose. */
-#if defined(__SANITIZE_THREAD__)
-#define THREAD_SANITIZER true
-#else
-#define THREAD_SANITIZER false
-#endif
+#include "tests/harness/limit.h"
 
 enum {
 	LIAR_SLOTS = 64,
@@ -58,6 +52,7 @@ struct liar {
 	int listener;
 	int wake[2]; /* a byte written here ends the thread */
 	pthread_t thread;
+	pthread_mutex_t lock; /* the thread has it while it answers */
 	int peers[LIAR_PEERS];
 	unsigned npeers;
 
@@ -77,8 +72,11 @@ struct liar {
 
 void liar_start(struct liar *liar);
 void liar_stop(struct liar *liar);
-/* Makes the catalog and what is said as they were at first. Connections stay as they are. */
+/* Makes the catalog and what is said as they were at first. Connections stay as they are. Waits for
+ * an answer that is under way. */
 void liar_repent(struct liar *liar);
+/* Changes what it says, also if a request may be under way; waits for its answer. */
+void liar_set_answer(struct liar *liar, liar_answer *answer);
 
 /* A client of it, which has time, or one with @timeout_ns. */
 tl_client *liar_connect(const struct liar *liar);

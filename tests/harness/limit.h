@@ -3,6 +3,7 @@
 #pragma once
 
 #include <sched.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -10,6 +11,13 @@
 enum { TEST_SLOWER = 3 };
 #else
 enum { TEST_SLOWER = 1 };
+#endif
+
+/* Tests that change what the library is looking at race with it on purpose, for example. */
+#if defined(__SANITIZE_THREAD__)
+#define THREAD_SANITIZER true
+#else
+#define THREAD_SANITIZER false
 #endif
 
 /*

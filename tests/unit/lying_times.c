@@ -587,7 +587,7 @@ static void try_call(const struct call *call)
 	if (call->prepare)
 		must_be(call->prepare(client), 0);
 	client_set_timeout(client, SHORT);
-	liar.answer = answer;
+	liar_set_answer(&liar, answer);
 	if (lie.dead)
 		atomic_store(&liar.catalog->clients[0], 0);
 	if (lie.ring)
@@ -624,7 +624,7 @@ static void try_calls(const struct lie *told, const struct call *list, size_t co
 	for (size_t i = 0; i < count; i++)
 		try_call(&list[i]);
 	signal(SIGALRM, kill_all);
-	liar.answer = NULL;
+	liar_set_answer(&liar, NULL);
 }
 
 static void all_calls_end(const struct lie *told)
