@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "tests/gpu/common.h"
+#include "tests/harness/seed.h"
 
 enum { N = 2 << 20, KILLS = 1000, KILLS_MIN = 100, ROUND = 50, LONGEST_US = 12000 };
 
@@ -228,15 +229,13 @@ GPU_TEST(killed_at_any_moment)
 	cleanup_gpu struct gpu_daemon g = gpu_start(.max_clients = 1000);
 	_Atomic bool *stop = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 				  -1, 0);
-	const char *asked = getenv("TL_TEST_SEED");
-	unsigned seed = asked ? (unsigned)strtoul(asked, NULL, 10) : (unsigned)now_ns();
+	unsigned seed = (unsigned)test_seed((uint64_t)now_ns());
 	int64_t end = now_ns() + test_limit(120) * SECOND; /* a slow machine makes fewer kills */
 	struct test_child steady[2];
 	int kills = 0;
 
 	steady_device = gpu_devices() > 1;
 	test_timeout(360);
-	print_message("seed %u (TL_TEST_SEED sets it)\n", seed);
 	must(stop != MAP_FAILED);
 	steady[0] = child_start(&g.d, steady_producer, stop);
 	steady[1] = child_start(&g.d, steady_consumer, stop);

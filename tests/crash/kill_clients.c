@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A thousand clients are killed, each at a random moment of a busy life, or fewer where that would
- * take too long. TL_KILLS sets another number. The seed is fixed, but the scheduler decides what a
- * moment hits.
+ * take too long. TL_KILLS sets another number. TL_TEST_SEED sets the seed, but the scheduler
+ * decides what a moment hits.
  */
 #include <time.h>
 
 #include "tests/crash/press.h"
 #include "tests/harness/messages.h"
+#include "tests/harness/seed.h"
 
 enum { KILLS = 1000, KILLS_MIN = 100, AT_ONCE = 8, NAMES = 12, HELD_MAX = 6, LONGEST_US = 30000 };
 
@@ -180,7 +181,7 @@ static unsigned kill_at_random(const struct test_daemon *d, unsigned kills)
 	struct test_child children[AT_ONCE] = { { 0 } };
 	unsigned others = 0;
 	int64_t end = now_ns() + test_limit(120) * SECOND;
-	uint64_t x = 20261121;
+	uint64_t x = test_seed(20261121);
 	struct timespec ts;
 	int status;
 

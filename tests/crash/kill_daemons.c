@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "tests/harness/harness.h"
+#include "tests/harness/seed.h"
 
 enum { KILLS = 20, KILLS_MAX = 100000, PRODUCERS = 4, CONSUMERS = 4, HELD = 8, LONGEST_US = 20000 };
 
@@ -224,7 +225,7 @@ TEST(nothing_is_lost_when_daemons_are_killed_under_load)
 	unsetenv("TENSORLEASE_KEEPER_IMMORTAL");
 	for (unsigned i = 0; i < PRODUCERS + CONSUMERS; i++)
 		children[i] = child_start_ready(&d, i < PRODUCERS ? produce : consume, b);
-	srandom(1);
+	srandom((unsigned)test_seed(1));
 	for (unsigned i = 0; i < kills; i++) {
 		/* not to wait for something, but to find another moment each time */
 		nanosleep(&(struct timespec){ .tv_nsec = random() % LONGEST_US * 1000 }, NULL);

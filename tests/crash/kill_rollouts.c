@@ -13,6 +13,7 @@
 #include "tests/harness/child.h"
 #include "tests/harness/messages.h"
 #include "tests/harness/process.h"
+#include "tests/harness/seed.h"
 
 enum { WORKERS = 2, TENSORS = 8, WORDS = 1024, KILLS = 8, LONGEST_US = 20000, STEPS = 4096 };
 enum victim { DAEMON, TRAINER, WORKER, VICTIMS };
@@ -283,10 +284,9 @@ static void cast_end(struct cast *c)
 static void kill_all(struct board *b)
 {
 	unsigned kills = number("TL_ROLLOUT_KILLS", KILLS), left[VICTIMS] = { kills, kills, kills };
-	uint64_t x = number("TL_TEST_SEED", (unsigned)getpid());
+	uint64_t x = test_seed((uint64_t)getpid());
 	struct cast c = { .board = b };
 
-	print_message("seed %llu (TL_TEST_SEED sets it)\n", (unsigned long long)x);
 	test_timeout(TEST_TIMEOUT_S + 2 * kills);
 	for (unsigned i = 0; i <= WORKERS; i++)
 		c.members[i] = (struct member){ .board = b, .index = i };
