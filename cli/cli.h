@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The command line. main.c has the table of commands, options.c that of options. Each command is
- * one file: put.c, load.c, save.c, show.c, status.c, kick.c, restart.c, and get.c (get, wait),
- * names.c (ls, info, rm) and doctor/. What they share: connect.c, stay.c, out.h (what is printed),
- * format.h and describe.h (values as text), file.h, progress.h, and for show element.h, picture.h
- * and histogram.h.
+ * one file: put.c, load.c, save.c, show.c, status.c, kick.c, restart.c, watch.c, and get.c (get,
+ * wait), names.c (ls, info, rm) and doctor/. What they share: connect.c, stay.c, out.h (what is
+ * printed), format.h and describe.h (values as text), file.h, progress.h, and for show element.h,
+ * picture.h and histogram.h.
  *
  * A command is called with checked options and the right number of arguments. It reports what went
  * wrong itself (out.h) and returns the exit code. It uses the public API, files/ and transfer/
@@ -120,6 +120,7 @@ uint32_t cli_lifetime(const struct cli *cli);
 int command_put(struct cli *cli);
 int command_get(struct cli *cli);
 int command_wait(struct cli *cli);
+int command_watch(struct cli *cli);
 int command_load(struct cli *cli);
 int command_save(struct cli *cli);
 int command_show(struct cli *cli);

@@ -98,6 +98,13 @@ static const struct command commands[] = {
 	  "Waits until NAME exists, or has a version above --newer-than, and prints its\n"
 	  "name and version. Without --timeout it waits forever.\n",
 	  OPTION_TIMEOUT | OPTION_NEWER_THAN, 1, 1, command_wait },
+	{ "watch", "[PREFIX]", "tell what becomes of tensors",
+	  "Prints a line whenever a tensor whose name starts with PREFIX is published or\n"
+	  "deleted, its producer is gone, its memory is lost, or another daemon has begun\n"
+	  "anew. What is there is told first. Only the newest version of a name is told,\n"
+	  "with how many were skipped. It ends when nothing has happened for as long as\n"
+	  "--timeout says, and never without that.\n",
+	  OPTION_TIMEOUT, 0, 1, command_watch },
 	{ "doctor", "", "check this machine, and say what to do",
 	  "Tries what tensorlease needs and can use on this machine: shared memory and its\n"
 	  "pages, memfds and seals, futexes, limits, the daemon, an exchange between two\n"

@@ -25,6 +25,7 @@ static const char *const names[TL_SHARES] = {
 	[TL_SHARE_WAITS] = "waits",
 	[TL_SHARE_MAPPINGS] = "mappings",
 	[TL_SHARE_IN_FLIGHT] = "in-flight",
+	[TL_SHARE_WATCHES] = "watches",
 	[TL_SHARE_GPU_BYTES] = "gpu-bytes",
 };
 

@@ -263,8 +263,9 @@ int config_set(struct config *config, const char *section, const char *key, cons
 	while (kind < SHARE_KINDS && strcmp(share_name(kind), key) != 0)
 		kind++;
 	if (kind == SHARE_KINDS) {
-		*wanted = "it may be bytes, gpu-bytes, tensors, names, segments, drafts, chunks, "
-			  "connections, partial, descriptors, waits, mappings or in-flight";
+		*wanted =
+			"it may be bytes, gpu-bytes, tensors, names, segments, drafts, chunks, "
+			"connections, partial, descriptors, waits, mappings, in-flight or watches";
 		return -ENOENT;
 	}
 	*wanted = "a number, which may end in K, M, G or T, or up to 100% of what there is";

@@ -12,6 +12,7 @@
 
 #include "proto/ref.h"
 #include "proto/row_layout.h"
+#include "proto/watch_layout.h"
 
 #define CATALOG_MAGIC 0x31676f6c61746163ULL /* "catalog1" */
 
@@ -19,7 +20,7 @@ enum {
 	CATALOG_WAKES = 4096, /* a power of two */
 	CATALOG_WAKE_ANY = CATALOG_WAKES,
 	CATALOG_WAKE_WORDS, /* of both kinds */
-	CATALOG_INLINE_NAME = 32,
+	CATALOG_INLINE_NAME = 24,
 	CATALOG_CHUNK_BYTES = 60,
 	CATALOG_MAX_TENSORS = 1 << REF_SLOT_BITS,
 	CATALOG_MAX_CHAIN = 1024, /* names in one bucket; more are refused */
@@ -53,6 +54,7 @@ struct catalog_name {
 	uint16_t len;
 	uint16_t reserved;
 	uint32_t chunk;
+	_Atomic uint64_t producer; /* who published what it means: catalog_producer() */
 	char text[CATALOG_INLINE_NAME];
 };
 static_assert(sizeof(struct catalog_name) == 64, "layout");
@@ -117,8 +119,8 @@ struct catalog_wake {
 
 /*
  * The catalog starts with its header. At the offsets that it names come the arrays: the wake words,
- * uint64_t clients[], uint32_t buckets[], uint64_t named[], names, rows, segments, chunks and
- * members. An array is only allocated as far as it has been used.
+ * the watches, uint64_t clients[], uint32_t buckets[], uint64_t named[], names, rows, segments,
+ * chunks and members. An array is only allocated as far as it has been used.
  */
 struct catalog_header {
 	uint64_t magic;
@@ -132,6 +134,7 @@ struct catalog_header {
 	uint32_t bucket_mask; /* number of buckets - 1; name_hash_bucket() */
 	uint32_t daemon_pid;
 	uint64_t off_wakes;
+	uint64_t off_watches;
 	uint64_t off_clients;
 	uint64_t off_buckets;
 	uint64_t off_named;

@@ -31,7 +31,7 @@ enum {
 
 	WIRE_HANDLE_BYTES = 64, /* of a CUDA IPC handle, for memory or for an event */
 	WIRE_DEVICE_ID = 16,	/* of a device's UUID */
-	WIRE_SHARES = 13,	/* kinds of things that users share */
+	WIRE_SHARES = 14,	/* kinds of things that users share */
 	WIRE_MEMBERS_MAX = 32,	/* members of a group that one message makes */
 	WIRE_PARTS_MAX = 16384, /* allocations that one segment on a device spans */
 };
@@ -49,6 +49,7 @@ enum {
 enum {
 	WIRE_USERS_EXACT = 1,
 	WIRE_CLAIM_WAIT = 1,	  /* the answer comes when the claim is the client's, or needless */
+	WIRE_WATCH_PREFIX = 1,	  /* all names that start so */
 	WIRE_CREATE_PREFETCH = 1, /* may never be used; the daemon may take the draft back */
 	WIRE_CREATE_OWN_PAGES = 2, /* in a new segment that is not used again */
 

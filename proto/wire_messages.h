@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The table of all messages: wire_requests.h, wire_requests_device.h, wire_requests_admin.h,
- * wire_requests_claim.h, wire_requests_restart.h, wire_requests_members.h, wire_requests_ring.h and
- * wire_replies.h have lines of these forms.
+ * wire_requests_claim.h, wire_requests_restart.h, wire_requests_members.h, wire_requests_ring.h,
+ * wire_requests_watch.h and wire_replies.h have lines of these forms.
  *
  *	STRUCT(name)                         begins the fixed part of one or several messages:
  *	HEADER                               struct wire_header
@@ -76,6 +76,7 @@
 #include "proto/wire_requests_members.h"
 
 #include "proto/wire_requests_ring.h"
+#include "proto/wire_requests_watch.h"
 END_OF(REQUEST)
 #include "proto/wire_replies.h"
 END_OF(REPLY)

@@ -152,7 +152,7 @@ STRUCT(wire_user)
 	ARRAY(uint64_t, max, WIRE_SHARES, OPAQUE) /* of the user; UINT64_MAX: no limit */
 	ARRAY(uint64_t, used_by_all, WIRE_SHARES, OPAQUE)
 	ARRAY(uint64_t, capacity, WIRE_SHARES, OPAQUE) /* of all; UINT64_MAX: no limit */
-END(wire_user, 448)
+END(wire_user, 480)
 MESSAGE(USER, 80, wire_user, SERIAL)
 
 /* CLAIMED answers CLAIM. */
@@ -193,4 +193,7 @@ STRUCT(wire_page_of)
 	FIELD(uint32_t, pid, ANY)
 END(wire_page_of, 32)
 MESSAGE(PAGE_OF, 85, wire_page_of, SERIAL, WITH_FD)
+
+/* WATCHED answers WATCH. */
+MESSAGE(WATCHED, 86, wire_watch_ref, SERIAL)
 /* clang-format on */

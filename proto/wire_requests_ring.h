@@ -33,6 +33,6 @@ STRUCT(wire_ring_ref)
 END(wire_ring_ref, 24)
 MESSAGE(PAGE, 34, wire_ring_ref, SERIAL)
 
-/* WATCH: the client is going to sleep on the word of that page. Answer: DONE. */
-MESSAGE(WATCH, 35, wire_ring_ref, SERIAL)
+/* SLEEP: the client is going to sleep on the word of that page. Answer: DONE. */
+MESSAGE(SLEEP, 35, wire_ring_ref, SERIAL)
 /* clang-format on */

@@ -51,6 +51,13 @@ static const char *check_unclaim(const union wire_any *m)
 		       : "it needs either a serial or a name";
 }
 
+static const char *check_watch(const union wire_any *m)
+{
+	return m->wire_watch.name_len || m->wire_watch.flags & WIRE_WATCH_PREFIX
+		       ? NULL
+		       : "it needs a name";
+}
+
 static const char *check_strides(const struct wire_description *d)
 {
 	return d->nstrides && d->nstrides != d->ndim ? "nstrides does not go with ndim" : NULL;

@@ -8,6 +8,7 @@
 #include "client/arguments.h"
 #include "client/error.h"
 #include "client/get/lookup.h"
+#include "client/get/watch.h"
 #include "client/produce/draft.h"
 #include "client/session/address.h"
 #include "client/session/client.h"
@@ -98,6 +99,7 @@ TL_API int tl_close(tl_client *client)
 
 	if (!client)
 		return 0;
+	watches_close(client);
 	s = atomic_load(&client->session);
 	if (s)
 		r = kinds_session_close(s); /* first: a fork() meanwhile finds it as usual */

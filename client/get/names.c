@@ -17,12 +17,17 @@ int tensor_info(const struct session *s, const struct catalog_row *row, tl_info 
 	return r;
 }
 
+struct walk {
+	names_visit *visit;
+	void *context;
+};
+
 struct listing {
 	const char *prefix;
 	size_t prefix_len;
 	int (*visit)(const tl_info *info, void *context);
 	void *context;
-	tl_info info;
+	struct name_entry entry;
 };
 
 /* The names in a bucket, as of one moment, and how many in *@n. 0, or as lookup_again(). */
@@ -53,32 +58,30 @@ static int bucket_names(struct session *s, uint32_t bucket, uint32_t names[CATAL
 	}
 }
 
-/* Copies what the name at @index means into l->info. 0, LEASE_E_*, or -EPROTO. */
-static int list_entry_info(struct session *s, uint32_t index, struct listing *l)
+int names_entry(struct session *s, uint32_t index, struct name_entry *e)
 {
 	struct patience patience = { 0 };
 	const struct catalog_row *row;
 	int64_t deadline = 0;
-	struct ring_seen seen;
-	uint64_t ref;
 	bool stood;
 	int r;
 
 	do {
-		r = lookup_hold(s, index, &ref, &seen);
+		r = lookup_hold(s, index, &e->ref, &e->seen);
 		while (r == LEASE_E_RING) {
-			r = lookup_page(s, seen.ring, &deadline);
+			r = lookup_page(s, e->seen.ring, &deadline);
 			if (!r)
-				r = lookup_hold(s, index, &ref, &seen);
+				r = lookup_hold(s, index, &e->ref, &e->seen);
 		}
-		if (r == -EPROTO && seen.ring)
+		if (r == -EPROTO && e->seen.ring)
 			return LEASE_E_GONE; /* its producer lies; the others are there */
 		if (r)
 			return r;
-		row = &s->catalog.rows[ref_slot(ref)];
-		r = load_once(&row->name) == index ? tensor_info(s, row, &l->info) : LEASE_E_GONE;
-		stood = lease_stands(s, ref);
-		lease_release(s, ref_slot(ref));
+		row = &s->catalog.rows[ref_slot(e->ref)];
+		e->producer = atomic_load(&s->catalog.names[index].producer);
+		r = load_once(&row->name) == index ? tensor_info(s, row, &e->info) : LEASE_E_GONE;
+		stood = lease_stands(s, e->ref);
+		lease_release(s, ref_slot(e->ref));
 		if (!stood)
 			r = lookup_again(s, &patience);
 	} while (!stood && !r);
@@ -91,11 +94,12 @@ static int list_entry_info(struct session *s, uint32_t index, struct listing *l)
  */
 static bool listed_here(const struct session *s, uint32_t bucket, const struct listing *l)
 {
-	struct name_key key = name_key(l->info.name, strlen(l->info.name));
+	const char *name = l->entry.info.name;
+	struct name_key key = name_key(name, strlen(name));
 
 	return name_hash_bucket(name_hash(&key, s->catalog.name_seed), s->catalog.bucket_mask) ==
 		       bucket &&
-	       !strncmp(l->info.name, l->prefix, l->prefix_len);
+	       !strncmp(name, l->prefix, l->prefix_len);
 }
 
 static int list_unserved(const struct session *s)
@@ -104,7 +108,22 @@ static int list_unserved(const struct session *s)
 		       s->address->path);
 }
 
-static int list_bucket(struct session *s, uint32_t bucket, struct listing *l)
+/* A name in use, of which the bucket tells. */
+static int list_name(struct session *s, uint32_t bucket, uint32_t index, void *context)
+{
+	struct listing *l = context;
+	int r;
+
+	while ((r = names_entry(s, index, &l->entry)) == LEASE_E_FORKING)
+		process_wait_fork();
+	if (r == LEASE_E_UNSERVED)
+		return list_unserved(s);
+	if (r || !listed_here(s, bucket, l))
+		return r < 0 ? r : 0;
+	return l->visit(&l->entry.info, l->context);
+}
+
+static int walk_bucket(struct session *s, uint32_t bucket, const struct walk *w)
 {
 	uint32_t names[CATALOG_MAX_CHAIN];
 	unsigned n;
@@ -112,28 +131,13 @@ static int list_bucket(struct session *s, uint32_t bucket, struct listing *l)
 
 	if (r)
 		return r < 0 ? r : list_unserved(s);
-	for (unsigned i = 0; i < n; i++) {
-		r = list_entry_info(s, names[i], l);
-		if (r == LEASE_E_FORKING) {
-			process_wait_fork();
-			i--;
-			continue;
-		}
-		if (r == LEASE_E_UNSERVED)
-			return list_unserved(s);
-		if (r < 0)
-			return r;
-		if (r || !listed_here(s, bucket, l))
-			continue;
-		r = l->visit(&l->info, l->context);
-		if (r)
-			return r;
-	}
-	return 0;
+	for (unsigned i = 0; !r && i < n; i++)
+		r = w->visit(s, bucket, names[i], w->context);
+	return r;
 }
 
 /* The buckets of one word of `named`, of which @bits have names in use. */
-static int list_word(struct session *s, uint64_t word, uint64_t bits, struct listing *l)
+static int walk_word(struct session *s, uint64_t word, uint64_t bits, const struct walk *w)
 {
 	int r = 0;
 
@@ -141,17 +145,14 @@ static int list_word(struct session *s, uint64_t word, uint64_t bits, struct lis
 		uint64_t bucket = word * 64 + (unsigned)__builtin_ctzll(bits);
 
 		if (bucket <= s->catalog.bucket_mask)
-			r = list_bucket(s, (uint32_t)bucket, l);
+			r = walk_bucket(s, (uint32_t)bucket, w);
 	}
 	return r;
 }
 
-int names_list(struct session *s, const char *prefix,
-	       int (*visit)(const tl_info *info, void *context), void *context)
+int names_walk(struct session *s, names_visit *visit, void *context)
 {
-	struct listing l = {
-		.prefix = prefix, .prefix_len = strlen(prefix), .visit = visit, .context = context
-	};
+	const struct walk w = { .visit = visit, .context = context };
 	const uint64_t words = catalog_named_words(s->catalog.bucket_mask);
 	int r = 0;
 
@@ -163,9 +164,19 @@ int names_list(struct session *s, const char *prefix,
 		uint64_t bits = atomic_load_explicit(&s->catalog.named[i], memory_order_acquire);
 
 		if (bits)
-			r = list_word(s, i, bits, &l);
+			r = walk_word(s, i, bits, &w);
 	}
 	return r;
+}
+
+int names_list(struct session *s, const char *prefix,
+	       int (*visit)(const tl_info *info, void *context), void *context)
+{
+	struct listing l = {
+		.prefix = prefix, .prefix_len = strlen(prefix), .visit = visit, .context = context
+	};
+
+	return names_walk(s, list_name, &l);
 }
 
 static int found_one(const tl_info *info, void *context)

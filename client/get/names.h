@@ -11,6 +11,22 @@
 /* row_info(), with the number that this process gives to the device. */
 int tensor_info(const struct session *s, const struct catalog_row *row, tl_info *info);
 
+/* What a name in use means. */
+struct name_entry {
+	uint64_t ref;
+	struct ring_seen seen;
+	uint64_t producer; /* catalog_producer(), or 0 */
+	tl_info info;
+};
+
+/* Fills *@e with what the name at @index means. 0; LEASE_E_*; or -EPROTO and the like. */
+int names_entry(struct session *s, uint32_t index, struct name_entry *e);
+
+/* @index: of a name in @bucket. Not 0 ends the walk. */
+typedef int names_visit(struct session *s, uint32_t bucket, uint32_t index, void *context);
+/* All names in use, and some that are not. What @visit returned, or as names_list(). */
+int names_walk(struct session *s, names_visit *visit, void *context);
+
 int names_list(struct session *s, const char *prefix,
 	       int (*visit)(const tl_info *info, void *context), void *context);
 /*

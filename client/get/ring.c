@@ -45,7 +45,7 @@ int ring_ask_wakes(struct session *s, uint64_t ring)
 	if (!ring || !views || index >= CATALOG_RINGS ||
 	    atomic_load(&views->watched[index]) == ref_ring_generation(ring))
 		return 0;
-	r = ask(s, WIRE_WATCH, ring, WIRE_DONE, &answer);
+	r = ask(s, WIRE_SLEEP, ring, WIRE_DONE, &answer);
 	if (!r)
 		atomic_store(&views->watched[index], ref_ring_generation(ring));
 	return r;

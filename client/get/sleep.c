@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <linux/futex.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -149,4 +150,65 @@ bool sleeper_served(struct sleeper *sl, struct session *s)
 		return true;
 	sl->probed = now;
 	return session_probe(s);
+}
+
+/* ---- Many words ---- */
+
+static void add_word(struct sleep_words *w, struct sleep_word word)
+{
+	if (w->n == SLEEP_WORDS_MAX)
+		w->more = true;
+	else
+		w->words[w->n++] = word;
+}
+
+void sleep_words_begin(struct sleep_words *w, const struct call *c, const struct session *s)
+{
+	memset(w->places, 0, sizeof(w->places));
+	w->n = 0;
+	w->more = false;
+	if (c->interrupt)
+		add_word(w, sleep_word(c->interrupt, c->interrupt_value, false));
+	add_word(w, sleep_word(&s->hangup.ended, 0, false));
+	w->own = w->n;
+}
+
+void sleep_words_add(struct sleep_words *w, const _Atomic uint32_t *word, uint32_t seen)
+{
+	unsigned place = (unsigned)((uintptr_t)word / 64 * 31 % SLEEP_PLACES);
+
+	for (; w->places[place]; place = (place + 1) % SLEEP_PLACES)
+		if (w->words[w->places[place] - 1].uaddr == (uintptr_t)word)
+			return;
+	add_word(w, sleep_word(word, seen, true));
+	if (!w->more)
+		w->places[place] = (uint8_t)w->n;
+}
+
+/* Has the daemon changed one of the words? */
+static bool words_changed(const struct sleep_words *w)
+{
+	for (unsigned i = w->own; i < w->n; i++) {
+		const _Atomic uint32_t *word = (const void *)(uintptr_t)w->words[i].uaddr;
+
+		if (atomic_load_explicit(word, memory_order_acquire) != w->words[i].val)
+			return true;
+	}
+	return false;
+}
+
+int sleep_words_wait(struct sleep_words *w, const struct call *c, struct sleeper *sl)
+{
+	int64_t left = c->timeout_ns ? deadline_left_ns(c->deadline) : 0;
+	int r;
+
+	if (left == 0)
+		return -ETIMEDOUT;
+	left = sleeper_begin(sl, left);
+	if (w->more && left > SLEEP_SHORT_NS)
+		left = SLEEP_SHORT_NS;
+	r = sleep_on(w->words, w->n, left);
+	if (r == -ETIMEDOUT && words_changed(w))
+		sleeper_cheated(sl);
+	return r == -EINTR ? r : 0;
 }

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "client/get/lookup.h"
+#include "client/session/call.h"
 #include "util/clock.h"
 
 /* One wait. Starts with its client, and zeroes. */
@@ -40,6 +41,29 @@ struct sleep_word sleep_word(const _Atomic uint32_t *word, uint32_t seen, bool s
  * -ETIMEDOUT after all of @ns.
  */
 int sleep_on(const struct sleep_word *words, unsigned n, int64_t ns);
+
+enum {
+	SLEEP_WORDS_MAX = 128, /* the kernel's limit */
+	SLEEP_PLACES = 2 * SLEEP_WORDS_MAX,
+};
+
+/* The words of one sleep: those of this process, which come first, and the daemon's. */
+struct sleep_words {
+	struct sleep_word words[SLEEP_WORDS_MAX];
+	unsigned own, n;
+	bool more;		      /* there are more than SLEEP_WORDS_MAX */
+	uint8_t places[SLEEP_PLACES]; /* a hash table of words: 1 + the index, or 0 */
+};
+
+/* The call's interrupt and the end of the connection, which hangup_watch() must watch. */
+void sleep_words_begin(struct sleep_words *w, const struct call *c, const struct session *s);
+/* One of the daemon's. Of several with the same address the first counts. */
+void sleep_words_add(struct sleep_words *w, const _Atomic uint32_t *word, uint32_t seen);
+/*
+ * Sleeps on all of them, as a part of the call's wait: 0: it is time to look again; -EINTR, or
+ * -ETIMEDOUT without a failure's text.
+ */
+int sleep_words_wait(struct sleep_words *w, const struct call *c, struct sleeper *sl);
 
 /* Before a sleep: for how long, if @left is left of the wait. */
 int64_t sleeper_begin(struct sleeper *sl, int64_t left);

@@ -23,11 +23,6 @@
 #include "client/session/request.h"
 #include "util/clock.h"
 
-enum {
-	WORDS_MAX = 128, /* the kernel's limit */
-	PLACES = 2 * WORDS_MAX,
-};
-
 /* A look at all names that took longer than this is not repeated at once. */
 #define LONG_LOOK_NS (1 * NS_PER_MS)
 
@@ -40,59 +35,11 @@ struct waiting {
 	int64_t look_ns;	  /* how long the last look took, if so */
 	struct patience patience; /* with what is replaced while it is looked at */
 
-	struct sleep_word words[WORDS_MAX]; /* to sleep on */
-	unsigned own;			    /* words of this process, which come first */
-	unsigned nwords;
-	bool more_words;	/* there are more than WORDS_MAX */
-	uint8_t places[PLACES]; /* a hash table of words: 1 + the index, or 0 */
+	struct sleep_words words;
 	struct sleeper sleeper;
 };
 
 /* ---- Sleeping ---- */
-
-static void add_word(struct waiting *w, struct sleep_word word)
-{
-	if (w->nwords == WORDS_MAX)
-		w->more_words = true;
-	else
-		w->words[w->nwords++] = word;
-}
-
-static void clear_words(struct waiting *w, const struct call *c, const struct session *s)
-{
-	memset(w->places, 0, sizeof(w->places));
-	w->nwords = 0;
-	w->more_words = false;
-	if (c->interrupt)
-		add_word(w, sleep_word(c->interrupt, c->interrupt_value, false));
-	add_word(w, sleep_word(&s->hangup.ended, 0, false));
-	w->own = w->nwords;
-}
-
-/* Names share words, and a caller may name one several times. What was seen first counts. */
-static void add_wake_word(struct waiting *w, const struct wake_word *wake)
-{
-	unsigned place = (unsigned)((uintptr_t)wake->word / 64 * 31 % PLACES);
-
-	for (; w->places[place]; place = (place + 1) % PLACES)
-		if (w->words[w->places[place] - 1].uaddr == (uintptr_t)wake->word)
-			return;
-	add_word(w, sleep_word(wake->word, wake->seen, true));
-	if (!w->more_words)
-		w->places[place] = (uint8_t)w->nwords;
-}
-
-/* Has the daemon changed one of the words? */
-static bool words_changed(const struct waiting *w)
-{
-	for (unsigned i = w->own; i < w->nwords; i++) {
-		const _Atomic uint32_t *word = (const void *)(uintptr_t)w->words[i].uaddr;
-
-		if (atomic_load_explicit(word, memory_order_acquire) != w->words[i].val)
-			return true;
-	}
-	return false;
-}
 
 static int nap(int64_t ns)
 {
@@ -105,20 +52,11 @@ static int nap(int64_t ns)
 static int sleep_a_while(struct waiting *w, const struct call *c)
 {
 	int64_t left = c->timeout_ns ? deadline_left_ns(c->deadline) : 0;
-	int r;
 
-	if (left == 0)
-		return -ETIMEDOUT;
 	/* Names that come one after the other make it look at all of them half of its time. */
-	if (w->look_ns > LONG_LOOK_NS && nap(w->look_ns < left ? w->look_ns : left))
+	if (left && w->look_ns > LONG_LOOK_NS && nap(w->look_ns < left ? w->look_ns : left))
 		return -EINTR;
-	left = sleeper_begin(&w->sleeper, left);
-	if (w->more_words && left > SLEEP_SHORT_NS)
-		left = SLEEP_SHORT_NS;
-	r = sleep_on(w->words, w->nwords, left);
-	if (r == -ETIMEDOUT && words_changed(w))
-		sleeper_cheated(&w->sleeper);
-	return r == -EINTR ? r : 0;
+	return sleep_words_wait(&w->words, c, &w->sleeper);
 }
 
 /* ---- Looking ---- */
@@ -131,7 +69,7 @@ static int look(struct waiting *w, const struct call *c, struct session *s)
 {
 	int64_t began = w->prefixes ? now_mono_ns() : 0;
 
-	clear_words(w, c, s);
+	sleep_words_begin(&w->words, c, s);
 	for (size_t i = 0; i < w->count; i++) {
 		uint64_t newer_than = w->items[i].newer_than, ref;
 		struct wake_word wake;
@@ -143,7 +81,7 @@ static int look(struct waiting *w, const struct call *c, struct session *s)
 				w->which = i;
 			if (r != LEASE_E_NONE)
 				return r;
-			add_wake_word(w, &wake);
+			sleep_words_add(&w->words, wake.word, wake.seen);
 			continue;
 		}
 		r = lookup_wait(s, &w->keys[i], newer_than, &ref, &wake);
@@ -166,7 +104,7 @@ static int look(struct waiting *w, const struct call *c, struct session *s)
 		r = c->timeout_ns ? ring_ask_wakes(s, wake.ring) : 0;
 		if (r)
 			return r;
-		add_wake_word(w, &wake);
+		sleep_words_add(&w->words, wake.word, wake.seen);
 	}
 	w->look_ns = w->prefixes ? now_mono_ns() - began : 0;
 	return LEASE_E_NONE;

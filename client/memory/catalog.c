@@ -38,6 +38,7 @@ static bool catalog_good(const struct catalog_header *c, const struct wire_welco
 	       w->client_index < c->max_clients &&
 	       (c->bucket_mask & ((uint64_t)c->bucket_mask + 1)) == 0 &&
 	       array_fits(c, c->off_wakes, CATALOG_WAKE_WORDS, sizeof(struct catalog_wake), 64) &&
+	       array_fits(c, c->off_watches, CATALOG_WATCHES, sizeof(struct catalog_watch), 64) &&
 	       array_fits(c, c->off_clients, c->max_clients, 8, 8) &&
 	       array_fits(c, c->off_buckets, (uint64_t)c->bucket_mask + 1, 4, 4) &&
 	       array_fits(c, c->off_named, catalog_named_words(c->bucket_mask), 8, 8) &&
@@ -53,6 +54,7 @@ static void adopt(struct catalog_view *c, const struct catalog_header *h)
 	const char *base = (const char *)c->header;
 
 	c->wakes = (const void *)(base + h->off_wakes);
+	c->watches = (const void *)(base + h->off_watches);
 	c->clients = (const void *)(base + h->off_clients);
 	c->buckets = (const void *)(base + h->off_buckets);
 	c->named = (const void *)(base + h->off_named);

@@ -38,6 +38,7 @@ struct catalog_view {
 	const struct catalog_chunk *chunks;
 	const struct catalog_member *members;
 	const struct catalog_wake *wakes;
+	const struct catalog_watch *watches;
 	const _Atomic uint64_t *named;
 	const _Atomic uint64_t *clients;
 	uint32_t max_clients;

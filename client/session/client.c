@@ -64,6 +64,7 @@ struct tl_client *client_new(void)
 		return NULL;
 	atomic_store(&client->refs, 1);
 	list_init(&client->link);
+	list_init(&client->watches);
 	pthread_mutex_init(&client->mutex, NULL);
 	client_init_renewed(client);
 	return client;

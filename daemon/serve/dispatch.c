@@ -24,6 +24,7 @@
 #include "daemon/state/outcome.h"
 #include "daemon/state/publish.h"
 #include "daemon/state/tensor.h"
+#include "daemon/state/watch.h"
 #include "tensor/name.h"
 #include "util/cleanup.h"
 #include "util/log.h"
@@ -351,6 +352,44 @@ static void handle_unclaim(struct peer *peer, struct conn_message *m)
 	claim_end(peer->state, &peer->client, unclaim->claim, &name);
 }
 
+/* ---- watches -------------------------------------------------------------------------------- */
+
+static void handle_watch(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_watch *watch = AS(wire_watch, m);
+	struct name_key name = name_key((const char *)wire_tail(m->bytes, sizeof(*watch)),
+					watch->name_len);
+	struct wire_watch_ref answer = { .header = { .type = WIRE_WATCHED,
+						     .length = sizeof(answer),
+						     .serial = watch->header.serial } };
+	int len = (int)name.len;
+	int r;
+
+	r = watch_new(peer->state, &peer->client, &name, watch->flags & WIRE_WATCH_PREFIX,
+		      &answer.watch, &answer.generation);
+	if (!r)
+		peer_send(peer, &answer, -1);
+	else if (charge_is_refused(r))
+		peer_error_share(peer, answer.header.serial, r, "cannot watch '%.*s'", len,
+				 name.text);
+	else if (r == STATE_E_WATCHES)
+		peer_error(peer, answer.header.serial, WIRE_E_LIMIT,
+			   "cannot watch '%.*s': this client has %u watches, of %d at most, or all "
+			   "clients watch %d different names and prefixes",
+			   len, name.text, peer->client.watches, CLIENT_WATCHES_MAX,
+			   CATALOG_WATCHES);
+	else
+		peer_error(peer, answer.header.serial, WIRE_E_NO_RESOURCES,
+			   "cannot watch '%.*s': %s", len, name.text, strerror(-r));
+}
+
+static void handle_unwatch(struct peer *peer, struct conn_message *m)
+{
+	const struct wire_watch_ref *unwatch = AS(wire_watch_ref, m);
+
+	watch_end(peer->state, &peer->client, unwatch->watch, unwatch->generation);
+}
+
 /* ---- mapping -------------------------------------------------------------------------------- */
 
 /* The segment of a tensor on which the client has a lease. Without a lease it may not see the
@@ -486,7 +525,9 @@ static const struct request {
 	[WIRE_RING] = { handle_ring, PEER_READY },
 	[WIRE_RETIRE] = { handle_retire, PEER_READY, .unanswered = true },
 	[WIRE_PAGE] = { handle_page, PEER_READY },
+	[WIRE_SLEEP] = { handle_sleep, PEER_READY },
 	[WIRE_WATCH] = { handle_watch, PEER_READY },
+	[WIRE_UNWATCH] = { handle_unwatch, PEER_READY, .unanswered = true },
 	[WIRE_RESTART] = { handle_restart, PEER_READY },
 };
 

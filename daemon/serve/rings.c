@@ -104,7 +104,7 @@ void handle_page(struct peer *peer, struct conn_message *m)
 		peer_send(peer, &answer, fd);
 }
 
-void handle_watch(struct peer *peer, struct conn_message *m)
+void handle_sleep(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_ring_ref *ask = AS(wire_ring_ref, m);
 	struct ring *ring = ring_find(peer->state, ask->ring, false);

@@ -7,4 +7,4 @@
 void handle_ring(struct peer *peer, struct conn_message *m);
 void handle_retire(struct peer *peer, struct conn_message *m);
 void handle_page(struct peer *peer, struct conn_message *m);
-void handle_watch(struct peer *peer, struct conn_message *m);
+void handle_sleep(struct peer *peer, struct conn_message *m);

@@ -35,6 +35,7 @@
 #include "daemon/state/publish.h"
 #include "daemon/state/survive.h"
 #include "daemon/state/tensor.h"
+#include "daemon/state/watch.h"
 #include "util/cleanup.h"
 
 struct adoption {
@@ -703,6 +704,8 @@ int adopt_finish(struct state *st)
 		r = row_finish(st, slot, &nobody);
 	if (!r)
 		r = claims_adopt(st);
+	if (!r)
+		watches_adopt(st);
 	if (r)
 		return r;
 	bound_end(st, &nobody);

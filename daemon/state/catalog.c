@@ -30,7 +30,7 @@ enum { CATALOG_STEP = 64 << 10 }; /* bytes by which an array grows */
 
 static size_t queue_numbers(const struct catalog *cat)
 {
-	return (size_t)cat->header->max_names + CATALOG_WAKE_WORDS;
+	return (size_t)cat->header->max_names + CATALOG_WAKE_WORDS + CATALOG_WATCHES;
 }
 
 static int queue_init(struct catalog *cat)
@@ -77,20 +77,32 @@ static unsigned futex_wake(const _Atomic uint32_t *word, unsigned most)
 	return woken > 0 ? (unsigned)woken : 0;
 }
 
-static void wake_number(struct catalog *cat, uint32_t number, unsigned *budget)
+static const _Atomic uint32_t *numbered_word(const struct catalog *cat, uint32_t number)
 {
 	uint32_t names = cat->header->max_names;
+
+	if (number < names)
+		return catalog_version_word(catalog_name(cat, number));
+	if (number < names + CATALOG_WAKE_WORDS)
+		return &cat->wakes[number - names].word;
+	return &cat->watches[number - names - CATALOG_WAKE_WORDS].seq;
+}
+
+static void wake_later(struct catalog *cat, uint32_t number)
+{
+	queue_add(&cat->waking, number);
+	if (list_empty(&cat->waker))
+		list_add_tail(cat->wakers, &cat->waker);
+}
+
+static void wake_number(struct catalog *cat, uint32_t number, unsigned *budget)
+{
 	unsigned woken = 0;
 
 	if (*budget)
-		woken = futex_wake(number < names ? catalog_version_word(catalog_name(cat, number))
-						  : &cat->wakes[number - names].word,
-				   *budget);
-	if (woken == *budget) { /* there may be more */
-		queue_add(&cat->waking, number);
-		if (list_empty(&cat->waker))
-			list_add_tail(cat->wakers, &cat->waker);
-	}
+		woken = futex_wake(numbered_word(cat, number), *budget);
+	if (woken == *budget) /* there may be more */
+		wake_later(cat, number);
 	*budget -= *budget > woken ? woken + 1 : *budget;
 }
 
@@ -113,6 +125,21 @@ void catalog_wake(struct catalog *cat, uint32_t name, bool came, unsigned *budge
 	wake_number(cat, cat->header->max_names + CATALOG_WAKE_ANY, budget);
 }
 
+static uint32_t watch_number(const struct catalog *cat, uint32_t watch)
+{
+	return cat->header->max_names + CATALOG_WAKE_WORDS + watch;
+}
+
+void catalog_wake_watch(struct catalog *cat, uint32_t watch, unsigned *budget)
+{
+	wake_number(cat, watch_number(cat, watch), budget);
+}
+
+void catalog_wake_watch_later(struct catalog *cat, uint32_t watch)
+{
+	wake_later(cat, watch_number(cat, watch));
+}
+
 bool catalog_wake_step(struct catalog *cat)
 {
 	unsigned budget = CATALOG_WAKE_BUDGET;
@@ -125,12 +152,22 @@ bool catalog_wake_step(struct catalog *cat)
 	return catalog_waking(cat);
 }
 
+/* Nothing is noted: a reader finds what was noted WATCH_CHANGES before, which does no harm. */
+static void watches_end(struct catalog_watch *watches)
+{
+	for (unsigned i = 0; i < CATALOG_WATCHES; i++) {
+		atomic_fetch_add(&watches[i].seq, 1);
+		futex_wake(&watches[i].seq, INT_MAX);
+	}
+}
+
 void catalog_wake_all(struct catalog *cat)
 {
 	for (unsigned i = 0; i < CATALOG_WAKE_WORDS; i++) {
 		atomic_fetch_add(&cat->wakes[i].word, 1);
 		futex_wake(&cat->wakes[i].word, INT_MAX);
 	}
+	watches_end(cat->watches);
 	for (uint32_t i = 0; i < cat->names.high; i++)
 		futex_wake(catalog_version_word(catalog_name(cat, i)), INT_MAX);
 }
@@ -207,6 +244,8 @@ static void catalog_plan(struct catalog *cat, const struct catalog_limits *limit
 	};
 	h->off_wakes = at;
 	at += page_round(CATALOG_WAKE_WORDS * sizeof(struct catalog_wake));
+	h->off_watches = at;
+	at += page_round(CATALOG_WATCHES * sizeof(struct catalog_watch));
 	h->off_clients = at;
 	array_plan(&cat->clients, &at, sizeof(uint64_t), h->max_clients);
 	h->off_buckets = at;
@@ -248,6 +287,7 @@ static int catalog_map(struct catalog *cat, const struct catalog_header *plan)
 	cat->header = map;
 	memcpy(cat->header, plan, sizeof(*plan));
 	cat->wakes = (void *)((char *)map + plan->off_wakes);
+	cat->watches = (void *)((char *)map + plan->off_watches);
 	cat->client_words = (void *)((char *)map + plan->off_clients);
 	cat->buckets = (void *)((char *)map + plan->off_buckets);
 	cat->named = (void *)((char *)map + plan->off_named);
@@ -511,6 +551,7 @@ static int foreign_map(struct catalog *cat, const struct catalog_header *plan, c
 		return -errno;
 	cat->header = map;
 	cat->wakes = (void *)((char *)map + plan->off_wakes);
+	cat->watches = (void *)((char *)map + plan->off_watches);
 	cat->client_words = (void *)((char *)map + plan->off_clients);
 	cat->buckets = (void *)((char *)map + plan->off_buckets);
 	cat->named = (void *)((char *)map + plan->off_named);
@@ -613,6 +654,7 @@ static void clients_end(int fd, void *map, const struct catalog_header *h)
 		atomic_fetch_add(&wakes[i].word, 1);
 		futex_wake(&wakes[i].word, INT_MAX);
 	}
+	watches_end((void *)((char *)map + h->off_watches));
 	names_end(fd, (void *)((char *)map + h->off_names), (off_t)h->off_names,
 		  (off_t)(h->off_names + h->max_names * sizeof(struct catalog_name)));
 }
@@ -655,6 +697,7 @@ static void foreign_end(int fd, void *map, off_t size)
 	if (h.magic == CATALOG_MAGIC && h.layout == CATALOG_LAYOUT &&
 	    array_fits(h.off_clients, h.max_clients, sizeof(uint64_t), size) &&
 	    array_fits(h.off_wakes, CATALOG_WAKE_WORDS, sizeof(struct catalog_wake), size) &&
+	    array_fits(h.off_watches, CATALOG_WATCHES, sizeof(struct catalog_watch), size) &&
 	    array_fits(h.off_names, h.max_names, sizeof(struct catalog_name), size))
 		clients_end(fd, map, &h);
 }

@@ -36,7 +36,7 @@ struct catalog_array {
 
 /*
  * Words that may have more sleepers than were woken so far, oldest first. A word's number is the
- * index of its name, or max_names + that of its wake word.
+ * index of its name, or max_names + that of its wake word, or that of its watch behind these.
  */
 struct catalog_queue {
 	uint32_t *next; /* by number: 0: not in it; CATALOG_NONE: the last; else 1 + the next one */
@@ -56,6 +56,7 @@ struct catalog {
 	_Atomic uint32_t *buckets;
 	_Atomic uint64_t *named;
 	struct catalog_wake *wakes;
+	struct catalog_watch *watches;
 	struct catalog_queue waking;
 	struct list waker;   /* in *wakers while that is not empty */
 	struct list *wakers; /* outlives us */
@@ -109,6 +110,11 @@ static inline struct catalog_row *catalog_row(const struct catalog *cat, uint32_
 static inline struct catalog_name *catalog_name(const struct catalog *cat, uint32_t index)
 {
 	return (struct catalog_name *)(void *)cat->names.base + index;
+}
+
+static inline struct catalog_watch *catalog_watch(const struct catalog *cat, uint32_t index)
+{
+	return &cat->watches[index];
 }
 
 static inline struct catalog_segment *catalog_segment(const struct catalog *cat, uint32_t index)
@@ -177,6 +183,9 @@ enum { CATALOG_WAKE_BUDGET = 8 }; /* sleepers, and words that have none */
  * something, and those who wait for a name that is not there are woken too.
  */
 void catalog_wake(struct catalog *cat, uint32_t name, bool came, unsigned *budget);
+/* Wakes who sleeps on that watch, at once or later. */
+void catalog_wake_watch(struct catalog *cat, uint32_t watch, unsigned *budget);
+void catalog_wake_watch_later(struct catalog *cat, uint32_t watch);
 /* Wakes some of those who are left. False: there were no more. */
 bool catalog_wake_step(struct catalog *cat);
 

@@ -52,6 +52,7 @@ void client_init(struct client *c, struct shared *sh, const struct client_identi
 	list_init(&c->notices);
 	list_init(&c->notified);
 	list_init(&c->claimed);
+	list_init(&c->watching);
 	list_init(&c->bound);
 	list_init(&c->rings);
 	memcpy(c->label, who->label, sizeof(c->label));
@@ -219,6 +220,7 @@ int client_adopt(struct client *c, struct state *st, uint32_t index, const struc
 	c->ledger_fd = take_fd(ledger_fd);
 	c->index = index;
 	c->generation = fact->generation;
+	c->published = true; /* for all that we know */
 	st->served[index] = c;
 	if (!served)
 		client_end_leases(c, st); /* before its ledger is read */

@@ -60,6 +60,10 @@ struct client {
 	struct list claimed; /* of struct claim, by of_client */
 	uint32_t claims;
 
+	struct list watching; /* of struct watcher, by of_client */
+	uint32_t watches;
+	bool published; /* what it has published may be watched */
+
 	bool overdrawn; /* its ledger says that it has more mapped than its user may: a lie */
 
 	struct list bound; /* of struct life, by bound: tensors that end with its connection */

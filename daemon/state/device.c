@@ -12,6 +12,7 @@
 #include "daemon/state/outcome.h"
 #include "daemon/state/ring_end.h"
 #include "daemon/state/tensor.h"
+#include "daemon/state/watch.h"
 
 /* ---- tensors -------------------------------------------------------------------------------- */
 
@@ -157,6 +158,7 @@ static void lose(struct state *st, struct account *a, uint32_t slot)
 		return;
 	full = lost_add(st, slot);
 	catalog_wake(&st->catalog, row->name, false, &wakes);
+	watches_note(st, row->name, false, NULL, &wakes);
 	if (full)
 		tensor_unname(st, a, catalog_row(&st->catalog, lost_oldest(st, owner))->name);
 }

@@ -22,6 +22,7 @@
 #include "daemon/state/publish.h"
 #include "daemon/state/ring_end.h"
 #include "daemon/state/tensor.h"
+#include "daemon/state/watch.h"
 
 /* A look at a row is so many looks at words of the ledger. */
 enum { WORDS_PER_LOOK = 16 };
@@ -76,6 +77,7 @@ static void ledger_leave(struct client *c, struct state *st)
 static bool connection_leave(struct client *c, struct state *st, unsigned *looks)
 {
 	claims_leave(st, c); /* at most CLIENT_CLAIMS_MAX */
+	watches_leave(st, c);
 	return rings_leave(st, c, looks) && group_leave(st, c, looks) &&
 	       device_leave(st, c, looks) && bound_leave(c, st, looks) &&
 	       lifetime_remember(st, c, looks);
@@ -135,6 +137,7 @@ void client_end(struct client *c, struct state *st)
 	if (c->index == CATALOG_NONE)
 		return;
 	client_end_leases(c, st);
+	watches_producer_ended(st, c);
 	tensor_messages_read(st, c); /* those that could be read have been */
 }
 
@@ -173,6 +176,7 @@ void client_deinit(struct client *c, struct state *st, bool reuse)
 	if (c->index == CATALOG_NONE)
 		return;
 	claims_leave(st, c);
+	watches_leave(st, c);
 	client_end_leases(c, st);
 	rings_leave(st, c, &looks);
 	group_leave(st, c, &looks);

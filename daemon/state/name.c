@@ -288,6 +288,7 @@ static uint32_t name_fill(struct names *names, uint32_t index, const struct name
 	atomic_store(&name->version, names->catalog->header->names_floor);
 	atomic_store(&name->next, CATALOG_NONE);
 	atomic_store(&name->hash, name_hash_low(hash));
+	atomic_store(&name->producer, 0);
 	name->len = (uint16_t)key->len;
 	name->reserved = 0;
 	memset(name->text, 0, sizeof(name->text));

@@ -12,6 +12,7 @@ struct name_info {
 	uint32_t pins;		 /* rows that carry this name */
 	uint32_t uid;		 /* who published the current tensor */
 	uint32_t next, prev;	 /* among the forgotten, oldest first */
+	uint32_t unwatched;	 /* the epoch of watches in which nobody watches it (watch.c) */
 	bool forgotten;		 /* no tensor, no pins: only its version is remembered */
 };
 

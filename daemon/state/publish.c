@@ -17,6 +17,7 @@
 #include "daemon/state/publish.h"
 #include "daemon/state/ring_end.h"
 #include "daemon/state/tensor.h"
+#include "daemon/state/watch.h"
 #include "proto/wire.h"
 #include "util/clock.h"
 
@@ -189,13 +190,16 @@ static void published(struct state *st, struct client *c, uint32_t slot, uint64_
 		      unsigned *wakes)
 {
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
+	struct catalog_name *name = catalog_name(&st->catalog, row->name);
 
 	st->names.info[row->name].uid = c->uid;
 	name_own(&st->names, row->name, c->account);
-	atomic_store(&catalog_name(&st->catalog, row->name)->version, row->version);
+	atomic_store(&name->producer, catalog_producer(c->index, c->generation));
+	atomic_store(&name->version, row->version);
 	lifetime_begin(st, c, slot);
 	claims_published(st, row->name);
 	catalog_wake(&st->catalog, row->name, !former, wakes);
+	watches_note(st, row->name, !former, c, wakes);
 	if (former)
 		lease_retire(st, c->account, ref_slot(former));
 }
@@ -542,6 +546,8 @@ void member_point(struct state *st, const struct client *c, uint32_t slot)
 	atomic_store(&m->group, st->catalog.header->groups);
 	st->tensors[slot].pointed = true;
 	atomic_store(&catalog_name(&st->catalog, index)->current, ref_of(st, slot));
+	/* so that it is known when the group is published, before it is finished */
+	watches_note(st, index, !m->former, NULL, NULL);
 }
 
 void member_take_back(struct state *st, struct client *c, uint32_t slot)
@@ -660,11 +666,13 @@ int tensor_link(struct state *st, struct client *c, uint64_t ref, const struct n
 
 void tensor_unname(struct state *st, struct account *a, uint32_t index)
 {
+	unsigned wakes = CATALOG_WAKE_BUDGET;
 	uint64_t former;
 
 	name_end_ring(st, a, index);
 	former = name_meaning(st, index);
 	name_means(st, index, 0);
+	watches_note(st, index, false, NULL, &wakes);
 	if (!former) /* a ring may have meant none */
 		return;
 	atomic_fetch_sub(&st->catalog.header->tensors, 1);
@@ -674,10 +682,12 @@ void tensor_unname(struct state *st, struct account *a, uint32_t index)
 bool tensor_unname_unheld(struct state *st, uint32_t index)
 {
 	uint64_t former = name_meaning(st, index);
+	unsigned wakes = CATALOG_WAKE_BUDGET;
 
 	if (!lease_retire_unheld(st, ref_slot(former)))
 		return false;
 	name_means(st, index, 0);
+	watches_note(st, index, false, NULL, &wakes);
 	atomic_fetch_sub(&st->catalog.header->tensors, 1);
 	lease_reclaim_unheld(st, ref_slot(former));
 	return true;

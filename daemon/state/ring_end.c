@@ -17,6 +17,7 @@
 #include "daemon/state/lease.h"
 #include "daemon/state/ring_end.h"
 #include "daemon/state/tensor.h"
+#include "daemon/state/watch.h"
 #include "proto/wire.h"
 #include "util/clock.h"
 
@@ -126,6 +127,7 @@ void ring_end(struct state *st, struct account *a, struct ring *ring)
 	struct catalog_name *name = catalog_name(&st->catalog, ring->name);
 	uint64_t word = atomic_fetch_or(&ring->page->word, RING_DEAD); /* E1 */
 	uint64_t ref = ring_meaning(st, ring, word);
+	unsigned wakes = CATALOG_WAKE_BUDGET;
 	uint32_t slot = ref_slot(ref);
 
 	assert(ring->client); /* until here it was not over */
@@ -144,6 +146,7 @@ void ring_end(struct state *st, struct account *a, struct ring *ring)
 		atomic_store(&name->version, version_seen(ring, name->version));
 	}
 	atomic_store(&name->current, ref);
+	watches_note(st, ring->name, false, NULL, &wakes);
 	others_retire(st, a, ring, ref); /* E3 */
 	ring_ended(st, ring);
 	if (--ring->left == 0)

@@ -130,6 +130,7 @@ void state_deinit(struct state *st)
 		free(st->ring_facts);
 	memory_deinit(&st->memory);
 	free(st->claims.buckets);
+	free(st->watches);
 	names_deinit(&st->names);
 	st->tensors = table_free(st->tensors, h->max_tensors, sizeof(*st->tensors));
 	st->served = table_free(st->served, h->max_clients, sizeof(struct client *));

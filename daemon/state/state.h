@@ -17,6 +17,7 @@ struct holding;
 struct notice;
 struct ring;
 struct ring_fact;
+struct watch_table;
 
 /* The private half of a row. */
 struct tensor {
@@ -100,6 +101,7 @@ struct state {
 		struct list *buckets; /* of struct claim, by hash; NULL before the first one */
 		unsigned count;	      /* names that are claimed */
 	} claims;
+	struct watch_table *watches;  /* NULL before the first one */
 	struct ring **rings;	      /* by index; NULL before the first one */
 	struct ring_fact *ring_facts; /* by index, in the facts if there are any */
 	struct client *pointing; /* group.c: whose group is being pointed at, or taken back; NULL */

@@ -25,6 +25,7 @@ static const char *const names[SHARE_KINDS] = {
 	[SHARE_WAITS] = "waits",
 	[SHARE_MAPPINGS] = "mappings",
 	[SHARE_IN_FLIGHT] = "in-flight",
+	[SHARE_WATCHES] = "watches",
 	[SHARE_DEVICE] = "gpu-bytes",
 };
 

@@ -29,6 +29,7 @@ enum share {
 	SHARE_WAITS,	   /* creates that wait; claims, and who waits for one */
 	SHARE_MAPPINGS,	   /* of segments, each counted for each client that has it mapped */
 	SHARE_IN_FLIGHT,   /* descriptors sent to a client that it has not received yet */
+	SHARE_WATCHES,	   /* that clients have asked for */
 	SHARE_DEVICE,	   /* bytes on the first device; the others follow */
 	SHARE_COUNT = SHARE_DEVICE + DEVICES_MAX,
 	SHARE_KINDS = SHARE_DEVICE + 1, /* all devices count as one kind, which has one maximum */
@@ -41,7 +42,7 @@ enum {
 	CHARGE_SHARE = CHARGE_E_FULL - 1,
 };
 
-/* Is @r such a refusal, and not 0, another outcome or a negative errno? */
+/* Is @r such a refusal? */
 static inline bool charge_is_refused(int r)
 {
 	return r >= CHARGE_E_FULL;
@@ -182,8 +183,7 @@ void account_give(struct account *account, struct pool *pool, uint64_t amount);
 /* The same for what a former daemon gave it, maximum or not: CHARGE_E_FULL, or 0. */
 int account_adopt(struct account *account, struct pool *pool, uint64_t amount);
 /* @to has it from now on, even beyond its maximum: it gets no more then. */
-void account_move(struct account *from, struct account *to, const struct pool *pool,
-		  uint64_t amount);
+void account_move(struct account *from, struct account *to, const struct pool *pool, uint64_t n);
 
 /* What was taken for one thing; embedded in it. */
 struct charge {

@@ -140,6 +140,7 @@ enum {
 	TL_SHARE_WAITS,	      /* requests that wait */
 	TL_SHARE_MAPPINGS,    /* pieces of memory that a client has mapped, for each client */
 	TL_SHARE_IN_FLIGHT,   /* descriptors sent to a client that it has not received yet */
+	TL_SHARE_WATCHES,     /* of names, by tl_watch_open() */
 	TL_SHARE_GPU_BYTES,   /* on the GPU of which the user has most */
 	TL_SHARES,	      /* how many there are */
 };

@@ -506,6 +506,43 @@ TEST(wait_ends_when_a_newer_version_comes)
 	}
 }
 
+TEST(watch_tells_what_becomes_of_names)
+{
+	cleanup_td struct test_daemon d = td_start(0);
+	struct running watches;
+	tl_client *client;
+
+	put_six(&d, "w/a");
+	put_six(&d, "v");
+	td_settle(&d);
+	{
+		cleanup_result struct result r = run(&d, "watch", "w/", "-t", "0");
+
+		must_exit(&r, 0);
+		must_contain(r.out, "published\tw/a\t1\t0\n");
+		must_contain(r.out, "producer-gone\tw/a\t1\t0\n");
+		must(!strstr(r.out, "v"));
+	}
+	watches = start(&d, "watch", "-j", "-t", "0.3");
+	eventually(td_status(&d).clients == 1);
+	client = td_connect(&d);
+	must_be(tl_delete(client, "w/a"), 0);
+	tl_close(client);
+	{
+		cleanup_result struct result r = finish(&watches);
+
+		must_exit(&r, 4);
+		must_contain(r.out, "{\"event\":\"published\",\"name\":\"v\",\"version\":1,"
+				    "\"skipped\":0}\n");
+		must_contain(r.err, "nothing happened to names that start with '' within 300 ms");
+	}
+	{
+		cleanup_result struct result r = run(&d, "watch", "a", "b");
+
+		must_exit(&r, 2);
+	}
+}
+
 TEST(status_tells_who_holds_what)
 {
 	cleanup_td struct test_daemon d = td_start(0);

@@ -228,7 +228,7 @@ static int consume(const struct test_daemon *d, void *last)
 	must(rc_hold(&rc, ref));
 	at_consumed(HOLDING, last);
 	m.header = (struct wire_header){ .serial = 0 };
-	must_be(rc_send(&rc, WIRE_WATCH, &m, sizeof(m), -1), 0);
+	must_be(rc_send(&rc, WIRE_SLEEP, &m, sizeof(m), -1), 0);
 	at_consumed(WATCHED, last);
 	return 1;
 }

@@ -246,7 +246,7 @@ TEST(there_is_no_page_of_a_ring_that_is_none)
 		must_be(rc_call(&l.rc, WIRE_PAGE, &ask, sizeof(ask), &m), 0);
 		rc_must_fail(&m, WIRE_E_NOT_FOUND);
 		ask = (struct wire_ring_ref){ .ring = wrong[i] };
-		must_be(rc_call(&l.rc, WIRE_WATCH, &ask, sizeof(ask), &m), 0);
+		must_be(rc_call(&l.rc, WIRE_SLEEP, &ask, sizeof(ask), &m), 0);
 		must_be(m.header.type, WIRE_DONE);
 		must_be(atomic_load(&l.page->watched), 0);
 	}

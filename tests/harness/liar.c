@@ -51,6 +51,7 @@ static void catalog_fill(struct liar_catalog *c)
 		.bucket_mask = LIAR_BUCKETS - 1,
 		.daemon_pid = 1,
 		.off_wakes = offsetof(struct liar_catalog, wakes),
+		.off_watches = offsetof(struct liar_catalog, watches),
 		.off_clients = offsetof(struct liar_catalog, clients),
 		.off_buckets = offsetof(struct liar_catalog, buckets),
 		.off_named = offsetof(struct liar_catalog, named),

@@ -32,6 +32,7 @@ enum {
 struct liar_catalog {
 	struct catalog_header header;
 	struct catalog_wake wakes[CATALOG_WAKE_WORDS];
+	struct catalog_watch watches[CATALOG_WATCHES];
 	alignas(64) _Atomic uint64_t clients[LIAR_CLIENTS];
 	_Atomic uint32_t buckets[LIAR_BUCKETS];
 	_Atomic uint64_t named[1];

@@ -121,6 +121,12 @@ static inline void samples_requests(struct samples *all)
 	samples_members(all, 1);
 	samples_members(all, 20);
 	samples_rings(all);
+	SAMPLE(all, WIRE_WATCH, 1, struct wire_watch, .name_len = 1);
+	SAMPLE(all, WIRE_WATCH, 0, struct wire_watch, .flags = WIRE_WATCH_PREFIX);
+	SAMPLE(all, WIRE_WATCH, 255, struct wire_watch, .flags = WIRE_WATCH_PREFIX,
+	       .name_len = 255);
+	SAMPLE(all, WIRE_UNWATCH, 0, struct wire_watch_ref, .watch = CATALOG_WATCHES - 1,
+	       .generation = UINT32_MAX);
 	SAMPLE(all, WIRE_RESUMED, 0, struct wire_plain, .header.life = 0);
 }
 
@@ -163,6 +169,8 @@ static inline void samples_replies(struct samples *all)
 	SAMPLE(all, WIRE_CLAIMED, 0, struct wire_claimed, .what = WIRE_CLAIM_OTHERS);
 	SAMPLE(all, WIRE_MEMBERS_MADE, 32 * 8, struct wire_members_made, .count = 32);
 	samples_ring_replies(all);
+	SAMPLE(all, WIRE_WATCHED, 0, struct wire_watch_ref, .watch = CATALOG_WATCHES - 1,
+	       .generation = UINT32_MAX);
 	SAMPLE(all, WIRE_ADOPTED, 0, struct wire_plain, .header.life = 0);
 	SAMPLE(all, WIRE_USER, 0, struct wire_user, .uid = UINT32_MAX, .used = { 1, 2 });
 	SAMPLE(all, WIRE_ERROR, 0, struct wire_error_reply, .code = WIRE_E_INVALID);

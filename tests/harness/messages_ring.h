@@ -18,7 +18,7 @@ static inline void samples_rings(struct samples *all)
 	SAMPLE(all, WIRE_RETIRE, RING_REFS_MAX * 8, struct wire_retire, .ring = UINT64_MAX,
 	       .count = RING_REFS_MAX);
 	SAMPLE(all, WIRE_PAGE, 0, struct wire_ring_ref, .ring = ring);
-	SAMPLE(all, WIRE_WATCH, 0, struct wire_ring_ref, .ring = UINT64_MAX);
+	SAMPLE(all, WIRE_SLEEP, 0, struct wire_ring_ref, .ring = UINT64_MAX);
 }
 
 static inline void samples_ring_replies(struct samples *all)

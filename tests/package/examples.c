@@ -109,6 +109,7 @@ TEST(an_event_loop_hears_of_new_tensors_and_ends_when_told)
 
 	read_lines(&loop, 3);
 	must_say(&loop, "picture version ");
+	must_say(&loop, "dimensions");
 	must_be(finish(&producer, SIGTERM), 256 + SIGTERM);
 	must_be(finish(&loop, SIGTERM), 0);
 }

@@ -148,7 +148,7 @@ static const struct {
 	{ WIRE_KICK, 36, 4 },	  { WIRE_KICKED, 36, 4 },	{ WIRE_USERS, 28, 4 },
 	{ WIRE_USER, 28, 4 },	  { WIRE_CLAIM, 26, 2 },	{ WIRE_UNCLAIM, 22, 2 },
 	{ WIRE_CLAIMED, 20, 4 },  { WIRE_MEMBERS_MADE, 20, 4 }, { WIRE_RING, 35, 5 },
-	{ WIRE_RING, 52, 4 },	  { WIRE_RETIRE, 28, 4 },
+	{ WIRE_RING, 52, 4 },	  { WIRE_RETIRE, 28, 4 },	{ WIRE_WATCH, 22, 2 },
 };
 
 static void assert_bits_are_refused(const struct sample *s, size_t at, size_t size)
@@ -241,7 +241,8 @@ PLAIN_TEST(a_request_that_has_an_answer_needs_a_serial)
 				  t == WIRE_MEMBER || t == WIRE_PART || t == WIRE_UNMAPPED ||
 				  t == WIRE_FINISHED || t == WIRE_HOLD || t == WIRE_KEEP ||
 				  t == WIRE_FREED || t == WIRE_UNMAP || t == WIRE_UNCLAIM ||
-				  t == WIRE_RETIRE || t == WIRE_RESUMED || t == WIRE_ADOPTED ||
+				  t == WIRE_RETIRE || t == WIRE_UNWATCH || t == WIRE_RESUMED ||
+				  t == WIRE_ADOPTED ||
 				  (t == WIRE_COMMIT && !(s.commit.flags & WIRE_COMMIT_ANSWER));
 
 		s.header.serial = 0;
@@ -337,6 +338,10 @@ PLAIN_TEST(requests_out_of_bounds_are_refused)
 	BAD(WIRE_CLAIM, 1, 0, struct wire_claim, .name_len = 1, .flags = 2);
 	BAD(WIRE_UNCLAIM, 1, 0, struct wire_unclaim, .name_len = 1, .claim = 1);
 	BAD(WIRE_UNCLAIM, 0, 0, struct wire_unclaim, .name_len = 0);
+	BAD(WIRE_WATCH, 0, 0, struct wire_watch, .name_len = 0);
+	BAD(WIRE_WATCH, 1, 0, struct wire_watch, .name_len = 1, .flags = 2);
+	BAD(WIRE_WATCH, 256, 0, struct wire_watch, .name_len = 256);
+	BAD(WIRE_UNWATCH, 0, 0, struct wire_watch_ref, .watch = CATALOG_WATCHES);
 	BAD(WIRE_RING, 1 + 8, 0, struct wire_ring, .ref = ref, .tensor.name_len = 1, .count = 1);
 	BAD(WIRE_RING, 1 + 64 * 8, 0, struct wire_ring, .ref = ref, .tensor.name_len = 1,
 	    .count = RING_SLOTS_MAX);
@@ -533,6 +538,7 @@ PLAIN_TEST(replies_out_of_bounds_are_refused)
 	BAD(WIRE_HOLDING, 1, 0, struct wire_holding, .name_len = 1, .slot = CATALOG_MAX_TENSORS);
 	BAD(WIRE_ERROR, 0, 0, struct wire_error_reply, .code = 0);
 	BAD(WIRE_CLAIMED, 0, 0, struct wire_claimed, .what = 0);
+	BAD(WIRE_WATCHED, 0, 0, struct wire_watch_ref, .watch = CATALOG_WATCHES);
 	BAD(WIRE_CLAIMED, 0, 0, struct wire_claimed, .what = WIRE_CLAIM_OTHERS + 1);
 	BAD(WIRE_KICKED, 0, 0, struct wire_kicked, .id = 0, .newest = 1);
 	BAD(WIRE_USERS, 0, 0, struct wire_users, .from = (1ULL << 32) + 1);

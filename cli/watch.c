@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command that tells what becomes of names: watch. */
+#include <errno.h>
+#include <inttypes.h>
+
+#include <tensorlease/watch.h>
+
+#include "cli/cli.h"
+#include "cli/out.h"
+
+static const char *const words[] = {
+	[TL_WATCH_PUBLISHED] = "published",	    [TL_WATCH_DELETED] = "deleted",
+	[TL_WATCH_PRODUCER_GONE] = "producer-gone", [TL_WATCH_LOST] = "lost",
+	[TL_WATCH_RESTARTED] = "restarted",
+};
+
+static const char *word_of(enum tl_watch_what what)
+{
+	return what > 0 && what < sizeof(words) / sizeof(words[0]) ? words[what] : "unknown";
+}
+
+static void print_json(const tl_watch_event *event)
+{
+	cJSON *object = json_object();
+
+	json_text(object, "event", word_of(event->what));
+	if (event->what != TL_WATCH_RESTARTED) {
+		json_text(object, "name", event->name);
+		json_u64(object, "version", event->version);
+		json_u64(object, "skipped", event->skipped);
+	}
+	json_print(object);
+}
+
+static void print_event(const struct cli *cli, const tl_watch_event *event)
+{
+	if (cli->json)
+		print_json(event);
+	else if (!cli->terminal)
+		cli_print("%s\t%s\t%" PRIu64 "\t%" PRIu64 "\n", word_of(event->what), event->name,
+			  event->version, event->skipped);
+	else if (event->what == TL_WATCH_RESTARTED)
+		cli_print("%s\n", word_of(event->what));
+	else if (event->skipped)
+		cli_print("%-13s  %s version %" PRIu64 " (%" PRIu64 " skipped)\n",
+			  word_of(event->what), event->name, event->version, event->skipped);
+	else
+		cli_print("%-13s  %s version %" PRIu64 "\n", word_of(event->what), event->name,
+			  event->version);
+}
+
+int command_watch(struct cli *cli)
+{
+	int64_t timeout = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : -1;
+	tl_watch_event event = { .size = sizeof(event) };
+	tl_watch *watch;
+	int r;
+
+	r = cli_connect(cli, timeout != 0);
+	if (r)
+		return r;
+	r = tl_watch_open(cli->client, cli->nargs ? cli->args[0] : "",
+			  &TL_INIT(tl_watch_options, .flags = TL_WATCH_PREFIX), &watch);
+	if (r)
+		return cli_fail_library(cli, r);
+	while (!(r = tl_watch_next(watch, timeout, &event))) {
+		print_event(cli, &event);
+		if (fflush(stdout))
+			break; /* main() says why */
+	}
+	if (r == -EAGAIN) { /* with --timeout 0: all has been told that there is */
+		tl_watch_close(watch);
+		return CLI_OK;
+	}
+	r = r ? cli_fail_library(cli, r) : CLI_FAILURE;
+	tl_watch_close(watch);
+	return r;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Watching names. */
+#include <errno.h>
+#include <string.h>
+
+#include <tensorlease/watch.h>
+
+#include "client/arguments.h"
+#include "client/error.h"
+#include "client/get/watch.h"
+
+TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_options *options,
+			 tl_watch **out)
+{
+	const uint32_t known = TL_WATCH_PREFIX | TL_WATCH_NEW;
+	tl_watch_options o = { .size = sizeof(o) };
+	size_t len;
+	int r = 0;
+
+	if (!client || !name || !out)
+		return tl_fail(-EINVAL, "tl_watch_open: %s is NULL",
+			       !client ? "client"
+			       : !name ? "name"
+				       : "out");
+	if (options)
+		r = client_options(&o, sizeof(o), options, sizeof(o), "tl_watch_options");
+	if (r)
+		return r;
+	if (o.flags & ~known)
+		return tl_fail(-EINVAL, "tl_watch_options.flags is %#x; %#x is known", o.flags,
+			       known);
+	if (o.reserved)
+		return tl_fail(-EINVAL, "tl_watch_options.reserved is %u, not 0", o.reserved);
+	len = strlen(name);
+	if (len > TL_NAME_MAX)
+		return tl_fail(-EINVAL,
+			       "tl_watch_open: the name, or prefix, has %zu bytes; the limit is %d",
+			       len, TL_NAME_MAX);
+	if (len && name[len - 1] != '/' && !(o.flags & TL_WATCH_PREFIX))
+		r = client_check_name(name, len);
+	return r ? r : watch_open(client, name, len, o.flags, out);
+}
+
+TL_API int tl_watch_next(tl_watch *watch, int64_t timeout_ns, tl_watch_event *event)
+{
+	tl_watch_event found;
+	int r;
+
+	if (!watch || !event)
+		return tl_fail(-EINVAL, "tl_watch_next: %s is NULL", watch ? "event" : "watch");
+	r = client_result_check(event, sizeof(found), "tl_watch_event");
+	if (!r)
+		r = watch_next(watch, timeout_ns, &found);
+	if (!r)
+		client_result(event, &found, sizeof(found));
+	return r;
+}
+
+TL_API int tl_watch_fd(tl_watch *watch, int *fd)
+{
+	if (!watch || !fd)
+		return tl_fail(-EINVAL, "tl_watch_fd: %s is NULL", watch ? "fd" : "watch");
+	return watch_fd(watch, fd);
+}
+
+TL_API int tl_watch_close(tl_watch *watch)
+{
+	if (watch)
+		watch_close(watch);
+	return 0;
+}

@@ -1,0 +1,578 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Watches. The daemon notes in an entry of the catalog which names have changed what they mean, and
+ * counts that in the word on which a watcher sleeps. A watcher remembers what it has seen of each
+ * name, by the index of its entry. When the word has changed it looks at the names that were noted
+ * since; if more were noted than the entry has room for, at all that it knows; and if one may have
+ * come that it does not know, at all that there are. What is published through rings is not noted,
+ * so it looks at their pages each time, and sleeps on their words too.
+ *
+ * A name that is pointed at a member of a group is noted before the group is published, and once
+ * more when that is finished. Until that it is looked at each time. So whoever finds one tensor of
+ * a group published finds all names of the group by looking once more.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "client/error.h"
+#include "client/get/late.h"
+#include "client/get/lookup.h"
+#include "client/get/names.h"
+#include "client/get/ring.h"
+#include "client/get/sleep.h"
+#include "client/get/watch.h"
+#include "client/get/watched.h"
+#include "client/session/call.h"
+#include "client/session/request.h"
+#include "client/session/thread.h"
+#include "util/fd.h"
+
+/* What the thread of tl_watch_fd() is to do. A private futex word. */
+enum { NOTIFY_IDLE, NOTIFY_WAITS, NOTIFY_ENDS };
+
+struct tl_watch {
+	struct tl_client *client; /* a reference is ours */
+	struct list of_client;	  /* in client->watches; client->mutex */
+	pid_t process;		  /* ours; a forked child's copy is of no use */
+	bool prefix;
+	struct name_key key; /* its text is behind us */
+
+	bool closed;		 /* its client is */
+	pthread_mutex_t mutex;	 /* of all from here on */
+	struct session *session; /* whose daemon notes changes for us; NULL: none does */
+	uint32_t index, generation;
+	bool looked;	     /* at all there is, when these were: */
+	uint32_t seq, ended; /* of the entry */
+	struct watched_names names;
+	uint32_t *pending; /* names that are pointed at members of groups */
+	size_t npending, max_pending;
+	struct patience patience;
+
+	int fd; /* -1: nobody has asked for it */
+	pthread_t thread;
+	_Atomic uint32_t notify;
+};
+
+/* ---- Looking ---- */
+
+static bool is_watched(const struct tl_watch *w, const char *name)
+{
+	return w->prefix ? !strncmp(name, w->key.text, w->key.len) : !strcmp(name, w->key.text);
+}
+
+static int no_memory(const char *name)
+{
+	return tl_fail(-ENOMEM, "no memory to watch '%s'", name);
+}
+
+/* Is it pointed at a member of a group that is not published yet? */
+static bool is_pending(const struct session *s, uint32_t index)
+{
+	uint64_t current = atomic_load(&s->catalog.names[index].current), former;
+
+	return current && !(current & REF_RING) &&
+	       lease_member(s, current, &former) == MEMBER_PENDING;
+}
+
+static int pending_add(struct tl_watch *w, uint32_t index)
+{
+	size_t max = w->max_pending ? w->max_pending * 2 : 64;
+	uint32_t *grown;
+
+	if (w->npending == w->max_pending) {
+		grown = reallocarray(w->pending, max, sizeof(*grown));
+		if (!grown)
+			return no_memory(w->key.text);
+		w->pending = grown;
+		w->max_pending = max;
+	}
+	w->pending[w->npending++] = index;
+	return 0;
+}
+
+/* Looks at what the name at @index means. 0, LEASE_E_*, or a negative errno. */
+static int look_at(struct tl_watch *w, struct session *s, uint32_t index)
+{
+	struct watched *e = index < s->catalog.max_names ? watched_at(&w->names, index) : NULL;
+	struct name_entry entry;
+	bool pending;
+	int r;
+
+	if (index >= s->catalog.max_names)
+		return 0;
+	pending = is_pending(s, index);
+	r = names_entry(s, index, &entry);
+	if (r && r != LEASE_E_GONE)
+		return r;
+	if (e && (r || strcmp(e->text, entry.info.name))) {
+		watched_gone(&w->names, e);
+		e = NULL;
+	}
+	if (!r && is_watched(w, entry.info.name)) {
+		e = watched_get(&w->names, index, entry.info.name);
+		if (!e)
+			return no_memory(w->key.text);
+		watched_found(&w->names, s, e, &entry);
+	}
+	return pending && (r || e) ? pending_add(w, index) : 0;
+}
+
+static int look_visit(struct session *s, uint32_t bucket, uint32_t index, void *context)
+{
+	(void)bucket;
+	return look_at(context, s, index);
+}
+
+/* Those that it knows, and with @come all that there are. */
+static int look_at_all(struct tl_watch *w, struct session *s, bool come)
+{
+	struct watched *e, *after;
+	int r = 0;
+
+	list_for_each_entry_safe(e, after, &w->names.all, link) {
+		if (!r && (e->ring.ring || !e->ref ||
+			   atomic_load(&s->catalog.names[e->index].current) != e->ref))
+			r = look_at(w, s, e->index);
+	}
+	if (r || !come)
+		return r;
+	w->npending = 0; /* it finds them again */
+	return names_walk(s, look_visit, w);
+}
+
+/* Those that were noted before @seq. */
+static int look_at_noted(struct tl_watch *w, struct session *s, const struct catalog_watch *entry,
+			 uint32_t seq)
+{
+	uint32_t noted[WATCH_CHANGES], n = seq - w->seq;
+	int r = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		noted[i] = atomic_load(&entry->changes[(w->seq + i) % WATCH_CHANGES]);
+	/* ORDER: what was noted in their places meanwhile was counted, or the next one may be */
+	if (atomic_load(&entry->seq) - w->seq >= WATCH_CHANGES)
+		return look_at_all(w, s, true);
+	for (uint32_t i = 0; !r && i < n; i++)
+		r = look_at(w, s, noted[i]);
+	return r;
+}
+
+static int look_at_pending(struct tl_watch *w, struct session *s)
+{
+	size_t n = w->npending;
+	int r = 0;
+
+	w->npending = 0; /* those that still are come again, at or before their former places */
+	for (size_t i = 0; !r && i < n; i++)
+		r = look_at(w, s, w->pending[i]);
+	if (r)
+		w->looked = false; /* some were not looked at */
+	return r;
+}
+
+static int look_at_rings(struct tl_watch *w, struct session *s)
+{
+	struct watched *e, *after;
+	int r = 0;
+
+	list_for_each_entry_safe(e, after, &w->names.rings, of_rings) {
+		if (!r && atomic_load(&e->ring.page->word) != e->ring.word)
+			r = look_at(w, s, e->index);
+	}
+	return r;
+}
+
+static void look_at_producers(struct tl_watch *w, const struct session *s)
+{
+	struct watched *e;
+
+	list_for_each_entry(e, &w->names.all, link)
+		watched_look_producer(&w->names, s, e);
+}
+
+/* ---- The daemon's entry ---- */
+
+/* Asks the daemon to note changes. 0, LEASE_E_UNSERVED, SESSION_E_*, or a negative errno. */
+static int watch_ask(struct tl_watch *w, struct session *s)
+{
+	struct {
+		struct wire_watch fixed;
+		char name[TL_NAME_MAX + 1];
+	} m = { .fixed = { .flags = w->prefix ? WIRE_WATCH_PREFIX : 0,
+			   .name_len = (uint16_t)w->key.len } };
+	struct conn_message answer;
+	struct wire_watch_ref watched;
+	int r;
+
+	m.fixed.header = (struct wire_header){ .type = WIRE_WATCH,
+					       .length = (uint32_t)(sizeof(m.fixed) + w->key.len) };
+	memcpy(m.name, w->key.text, w->key.len);
+	r = session_call(s, &m, session_deadline(s), &answer);
+	if (!r)
+		r = answer_expect(&answer, WIRE_WATCHED, "watching names");
+	if (r)
+		return r;
+	memcpy(&watched, answer.bytes, sizeof(watched));
+	/* Another daemon has none of the names, nor a restarted one the same entries. */
+	if (w->session && w->session->catalog.instance != s->catalog.instance) {
+		watched_free_all(&w->names);
+		w->names.restarted = true;
+	}
+	w->session = s;
+	w->index = watched.watch;
+	w->generation = watched.generation;
+	w->npending = 0;
+	w->looked = false;
+	return 0;
+}
+
+/* Nobody looks at it meanwhile. */
+static void watch_unask(struct tl_watch *w)
+{
+	struct wire_watch_ref m = { .header = { .type = WIRE_UNWATCH, .length = sizeof(m) },
+				    .watch = w->index,
+				    .generation = w->generation };
+	struct session *s = atomic_load(&w->client->session);
+
+	if (!s || s != w->session || !users_enter(&s->users))
+		return;
+	session_send(s, &m, 0); /* else it ends with the connection */
+	users_leave(&s->users);
+}
+
+/*
+ * Looks at what may have changed. 0, LEASE_E_*, SESSION_E_*, or a negative errno.
+ *
+ * ORDER: `seq` is loaded before all else. What is noted after that changes the word, at whose value
+ * the watcher sleeps; what was noted before is there (tests/model/watch.pml).
+ */
+static int watch_look(struct tl_watch *w, struct session *s)
+{
+	const struct catalog_watch *entry;
+	uint32_t seq, ended;
+	bool looked;
+	int r = w->session == s ? 0 : watch_ask(w, s);
+
+	if (r)
+		return r;
+	entry = &s->catalog.watches[w->index];
+	seq = atomic_load(&entry->seq);
+	ended = atomic_load(&entry->ended);
+	if (atomic_load(&entry->generation) != w->generation) {
+		w->looked = false;
+		r = watch_ask(w, s); /* another daemon has taken over */
+		if (!r)
+			r = lookup_again(s, &w->patience);
+		return r ? r : LEASE_E_GONE;
+	}
+	looked = w->looked;
+	w->looked = true;
+	if (!looked || seq - w->seq > WATCH_CHANGES)
+		r = look_at_all(w, s, !looked || (int32_t)(atomic_load(&entry->came) - w->seq) > 0);
+	else
+		r = look_at_noted(w, s, entry, seq);
+	if (!r)
+		r = look_at_pending(w, s);
+	if (!r)
+		r = look_at_rings(w, s);
+	if (!r && (!looked || ended != w->ended))
+		look_at_producers(w, s);
+	if (r) {
+		w->looked = false;
+		return r;
+	}
+	w->seq = seq;
+	w->ended = ended;
+	w->patience = (struct patience){ 0 };
+	return 0;
+}
+
+/* ---- Waiting ---- */
+
+struct watching {
+	struct tl_watch *watch;
+	tl_watch_event *event; /* NULL: to be told to nobody yet */
+	struct sleeper sleeper;
+	struct sleep_words words;
+};
+
+/* Collects what to sleep on. 0, LEASE_E_UNSERVED, or a negative errno. */
+static int watch_words(struct watching *x, const struct call *c, struct session *s)
+{
+	struct tl_watch *w = x->watch;
+	struct watched *e;
+	int r = 0;
+
+	sleep_words_begin(&x->words, c, s);
+	sleep_words_add(&x->words, &s->catalog.watches[w->index].seq, w->seq);
+	list_for_each_entry(e, &w->names.rings, of_rings) {
+		if (!r)
+			r = ring_ask_wakes(s, e->ring.ring);
+		sleep_words_add(&x->words, ring_futex(e->ring.page), (uint32_t)e->ring.word);
+	}
+	return r;
+}
+
+static int watch_late(const struct tl_watch *w, const struct call *c, const struct session *s)
+{
+	const char *names = w->prefix ? "names that start with " : "";
+	char started[LATE_DAEMON];
+
+	if (!c->timeout_ns)
+		return tl_fail(-EAGAIN, "nothing has happened to %s'%s'", names, w->key.text);
+	late_daemon(c, s, started);
+	return tl_fail(-ETIMEDOUT, "nothing happened to %s'%s' within %lld ms%s", names,
+		       w->key.text, (long long)(c->timeout_ns / NS_PER_MS), started);
+}
+
+/* A look, and what to do after it: 0: something is told; LEASE_E_NONE: sleep. */
+static int watch_step(struct watching *x, const struct call *c, struct session *s)
+{
+	struct tl_watch *w = x->watch;
+	tl_watch_event event;
+	int r;
+
+	r = watch_look(w, s);
+	if (r)
+		return r;
+	if (x->event ? watched_take(&w->names, &event) : watched_news(&w->names)) {
+		if (x->event)
+			*x->event = event;
+		return 0;
+	}
+	r = c->timeout_ns ? watch_words(x, c, s) : 0;
+	return r ? r : LEASE_E_NONE;
+}
+
+static int watch_attempt(struct call *c, const struct use *use, void *context)
+{
+	struct session *s = use->session;
+	struct watching *x = context;
+	int r;
+
+	if (!session_alive(s))
+		return LEASE_E_UNSERVED;
+	pthread_mutex_lock(&x->watch->mutex);
+	r = watch_step(x, c, s);
+	pthread_mutex_unlock(&x->watch->mutex);
+	if (r != LEASE_E_NONE)
+		return call_done(c, use, r);
+	hangup_watch(&s->hangup, s->socket);
+	r = sleep_words_wait(&x->words, c, &x->sleeper);
+	if (r == -EINTR)
+		return tl_fail(r, "the wait was interrupted by a signal");
+	if (r)
+		return watch_late(x->watch, c, s);
+	mappings_let_go(&s->mappings, MAPPINGS_FEW);
+	if (session_served(s))
+		c->renewals = 0;
+	return call_interrupted(c) || sleeper_served(&x->sleeper, s) ? LEASE_E_GONE
+								     : LEASE_E_UNSERVED;
+}
+
+/* ---- The descriptor ---- */
+
+static void notify(struct tl_watch *w, uint32_t what)
+{
+	atomic_store(&w->notify, what);
+	syscall(SYS_futex, &w->notify, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Makes the descriptor readable when there is something to be told, or a reason why there is not.
+ */
+static void *notify_run(void *arg)
+{
+	struct tl_watch *w = arg;
+	struct watching *x = calloc(1, sizeof(*x));
+	uint32_t what;
+
+	while ((what = atomic_load(&w->notify)) != NOTIFY_ENDS) {
+		uint32_t waits = NOTIFY_WAITS;
+		struct call c;
+
+		if (what == NOTIFY_IDLE) {
+			syscall(SYS_futex, &w->notify, FUTEX_WAIT_PRIVATE, NOTIFY_IDLE, NULL, NULL,
+				0);
+			continue;
+		}
+		if (x) {
+			*x = (struct watching){ .watch = w, .sleeper.client = w->client };
+			c = call_begin(w->client, -1);
+			c.interrupt = &w->notify;
+			c.interrupt_value = NOTIFY_WAITS;
+			call_run(&c, watch_attempt, x);
+		}
+		if (atomic_compare_exchange_strong(&w->notify, &waits, NOTIFY_IDLE))
+			eventfd_write(w->fd, 1);
+	}
+	free(x);
+	return NULL;
+}
+
+/* Nothing is to be told: the descriptor is readable when there is. */
+static void notify_again(struct tl_watch *w)
+{
+	eventfd_t n;
+	int fd;
+
+	pthread_mutex_lock(&w->mutex);
+	fd = w->fd;
+	pthread_mutex_unlock(&w->mutex);
+	if (fd < 0)
+		return;
+	eventfd_read(fd, &n);
+	if (atomic_load(&w->notify) == NOTIFY_IDLE)
+		notify(w, NOTIFY_WAITS);
+}
+
+static void notify_end(struct tl_watch *w)
+{
+	if (w->fd < 0)
+		return;
+	notify(w, NOTIFY_ENDS);
+	pthread_join(w->thread, NULL);
+}
+
+static int fd_make(struct tl_watch *w)
+{
+	int r;
+
+	if (w->fd >= 0)
+		return 0;
+	w->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (w->fd < 0)
+		return tl_fail(-errno, "no descriptor to watch '%s': %s", w->key.text,
+			       strerror(errno));
+	atomic_store(&w->notify, NOTIFY_WAITS);
+	r = thread_start(&w->thread, 0, notify_run, w);
+	if (!r)
+		return 0;
+	w->fd = fd_close(w->fd);
+	return tl_fail(r, "no thread to watch '%s': %s", w->key.text, strerror(-r));
+}
+
+/* ---- All ---- */
+
+static int check_open(const struct tl_watch *w)
+{
+	if (w->process != getpid())
+		return tl_fail(
+			-ECHILD,
+			"the watch of '%s' belongs to the parent of this process: open another",
+			w->key.text);
+	if (w->closed)
+		return tl_fail(-ECANCELED, "the client of the watch of '%s' was closed",
+			       w->key.text);
+	return 0;
+}
+
+int watch_next(struct tl_watch *w, int64_t timeout_ns, tl_watch_event *event)
+{
+	struct watching x = { .watch = w, .event = event, .sleeper.client = w->client };
+	struct call c;
+	int r = check_open(w);
+
+	if (r)
+		return r;
+	c = call_begin(w->client, timeout_ns);
+	c.signals = true;
+	r = call_run(&c, watch_attempt, &x);
+	if (r == -EAGAIN || r == -ETIMEDOUT)
+		notify_again(w);
+	return r;
+}
+
+int watch_fd(struct tl_watch *w, int *fd)
+{
+	int r = check_open(w);
+
+	if (r)
+		return r;
+	pthread_mutex_lock(&w->mutex);
+	r = fd_make(w);
+	if (!r)
+		*fd = w->fd;
+	pthread_mutex_unlock(&w->mutex);
+	return r;
+}
+
+static int open_attempt(struct call *c, const struct use *use, void *context)
+{
+	struct tl_watch *w = context;
+
+	if (!session_alive(use->session))
+		return LEASE_E_UNSERVED;
+	return call_done(c, use, watch_look(w, use->session));
+}
+
+int watch_open(struct tl_client *client, const char *name, size_t len, uint32_t flags,
+	       struct tl_watch **out)
+{
+	struct tl_watch *w = calloc(1, sizeof(*w) + len + 1);
+	struct call c = call_begin(client, 0);
+	int r;
+
+	if (!w)
+		return no_memory(name);
+	memcpy(w + 1, name, len + 1);
+	w->key = name_key((const char *)(w + 1), len);
+	w->client = client;
+	w->process = getpid();
+	w->prefix = !len || name[len - 1] == '/' || flags & TL_WATCH_PREFIX;
+	w->fd = -1;
+	pthread_mutex_init(&w->mutex, NULL);
+	list_init(&w->of_client);
+	watched_init(&w->names);
+	atomic_fetch_add(&client->refs, 1);
+	pthread_mutex_lock(&client->mutex);
+	list_add_tail(&client->watches, &w->of_client);
+	pthread_mutex_unlock(&client->mutex);
+	r = call_run(&c, open_attempt, w);
+	if (r) {
+		watch_close(w);
+		return r;
+	}
+	if (flags & TL_WATCH_NEW)
+		watched_skip(&w->names);
+	*out = w;
+	return 0;
+}
+
+/* In a forked child there is no thread, the connection is not ours, and locks may be held. */
+void watch_close(struct tl_watch *w)
+{
+	struct tl_client *client = w->client;
+
+	if (w->process == getpid()) {
+		if (!w->closed)
+			notify_end(w);
+		pthread_mutex_lock(&client->mutex);
+		list_del(&w->of_client);
+		pthread_mutex_unlock(&client->mutex);
+		watch_unask(w);
+	}
+	watched_free_all(&w->names);
+	fd_close(w->fd);
+	free(w->pending);
+	pthread_mutex_destroy(&w->mutex);
+	free(w);
+	client_unref(client);
+}
+
+void watches_close(struct tl_client *client)
+{
+	struct tl_watch *w, *after;
+
+	list_for_each_entry_safe(w, after, &client->watches, of_client) {
+		if (w->process != getpid())
+			continue;
+		notify_end(w);
+		w->closed = true; /* nobody is in a call on it */
+	}
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Watches; see watch.h. Whether a name is watched is found by the hashes of its beginnings, of
+ * those lengths that any watch has. That it is not is remembered in the name, until a watch comes
+ * or goes.
+ *
+ * ORDER: a name means something else before that is noted, and it is noted before `seq` counts it,
+ * whose sleepers are woken after that. A reader loads `seq` before it looks, and sleeps as long as
+ * it is that (tests/model/watch.pml).
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/state/outcome.h"
+#include "daemon/state/watch.h"
+
+struct watch {
+	struct list link;     /* in its bucket */
+	struct list watchers; /* of struct watcher, by of_watch */
+	/* Clients with a lower id than @since may have published one of its names before the watch
+	 * was there. Of the others those may whose bit, that of their index, is in @producers. */
+	uint64_t since, producers;
+	uint32_t index;
+	uint32_t hash;
+	bool prefix;
+	uint16_t len;
+	char text[];
+};
+
+/* A client that has asked for it, once. */
+struct watcher {
+	struct list of_watch, of_client;
+	struct watch *watch;
+	struct charge charge;
+};
+
+static uint32_t hash_of(const struct state *st, const struct name_key *key)
+{
+	return name_hash_low(name_hash(key, st->catalog.header->name_seed));
+}
+
+static struct watch *watch_find(const struct watch_table *t, const struct name_key *key,
+				uint32_t hash, bool prefix)
+{
+	struct watch *w;
+
+	list_for_each_entry(w, &t->buckets[hash % CATALOG_WATCHES], link) {
+		if (w->hash == hash && w->prefix == prefix && w->len == key->len &&
+		    !memcmp(w->text, key->text, key->len))
+			return w;
+	}
+	return NULL;
+}
+
+static int table_make(struct state *st)
+{
+	if (st->watches)
+		return 0;
+	st->watches = calloc(1, sizeof(*st->watches));
+	if (!st->watches)
+		return -ENOMEM;
+	for (unsigned i = 0; i < CATALOG_WATCHES; i++)
+		list_init(&st->watches->buckets[i]);
+	return 0;
+}
+
+/* ---- who watches ---------------------------------------------------------------------------- */
+
+static void table_changed(struct watch_table *t)
+{
+	t->epoch += t->epoch == UINT32_MAX ? 2 : 1;
+}
+
+static void watch_count(struct watch_table *t, const struct watch *w, int n)
+{
+	uint16_t *length = &t->lengths[w->len];
+
+	if (w->prefix)
+		*length = (uint16_t)(*length + n);
+	else
+		t->names = (uint32_t)((int)t->names + n);
+	t->count = (uint32_t)((int)t->count + n);
+	table_changed(t);
+}
+
+static int watch_make(struct state *st, const struct name_key *key, uint32_t hash, bool prefix,
+		      struct watch **out)
+{
+	struct watch_table *t = st->watches;
+	uint32_t index = 0;
+	struct watch *w;
+
+	while (index < CATALOG_WATCHES && t->of[index])
+		index++;
+	if (index == CATALOG_WATCHES)
+		return STATE_E_WATCHES;
+	w = calloc(1, sizeof(*w) + key->len);
+	if (!w)
+		return -ENOMEM;
+	list_init(&w->watchers);
+	w->since = st->shared->next_client_id + 1;
+	w->index = index;
+	w->hash = hash;
+	w->prefix = prefix;
+	w->len = (uint16_t)key->len;
+	memcpy(w->text, key->text, key->len);
+	t->of[index] = w;
+	list_add_tail(&t->buckets[hash % CATALOG_WATCHES], &w->link);
+	watch_count(t, w, 1);
+	atomic_fetch_add(&catalog_watch(&st->catalog, index)->generation, 1);
+	*out = w;
+	return 0;
+}
+
+static void watch_free(struct state *st, struct watch *w)
+{
+	atomic_fetch_add(&catalog_watch(&st->catalog, w->index)->generation, 1);
+	watch_count(st->watches, w, -1);
+	st->watches->of[w->index] = NULL;
+	list_del(&w->link);
+	free(w);
+}
+
+static void watcher_free(struct state *st, struct client *c, struct watcher *watcher)
+{
+	struct watch *w = watcher->watch;
+
+	list_del(&watcher->of_watch);
+	list_del(&watcher->of_client);
+	c->watches--;
+	charge_give(&watcher->charge);
+	free(watcher);
+	if (list_empty(&w->watchers))
+		watch_free(st, w);
+}
+
+int watch_new(struct state *st, struct client *c, const struct name_key *name, bool prefix,
+	      uint32_t *watch, uint32_t *generation)
+{
+	uint32_t hash = hash_of(st, name);
+	struct watcher *watcher;
+	struct watch *w;
+	int r = table_make(st);
+
+	if (r)
+		return r;
+	if (c->watches >= CLIENT_WATCHES_MAX)
+		return STATE_E_WATCHES;
+	watcher = calloc(1, sizeof(*watcher));
+	if (!watcher)
+		return -ENOMEM;
+	r = charge_take(&watcher->charge, c->account, state_pool(st, SHARE_WATCHES), 1);
+	w = r ? NULL : watch_find(st->watches, name, hash, prefix);
+	if (!r && !w)
+		r = watch_make(st, name, hash, prefix, &w);
+	if (r) {
+		charge_give(&watcher->charge);
+		free(watcher);
+		return r;
+	}
+	watcher->watch = w;
+	list_add_tail(&w->watchers, &watcher->of_watch);
+	list_add_tail(&c->watching, &watcher->of_client);
+	c->watches++;
+	*watch = w->index;
+	*generation = catalog_watch(&st->catalog, w->index)->generation;
+	return 0;
+}
+
+void watch_end(struct state *st, struct client *c, uint32_t watch, uint32_t generation)
+{
+	struct watcher *watcher;
+
+	if (catalog_watch(&st->catalog, watch)->generation != generation)
+		return;
+	list_for_each_entry(watcher, &c->watching, of_client) {
+		if (watcher->watch->index == watch) {
+			watcher_free(st, c, watcher);
+			return;
+		}
+	}
+}
+
+void watches_leave(struct state *st, struct client *c)
+{
+	while (!list_empty(&c->watching))
+		watcher_free(st, c, list_first_entry(&c->watching, struct watcher, of_client));
+}
+
+void watches_adopt(struct state *st)
+{
+	for (uint32_t i = 0; i < CATALOG_WATCHES; i++) {
+		struct catalog_watch *shared = catalog_watch(&st->catalog, i);
+
+		if (!(shared->generation & 1))
+			continue;
+		atomic_fetch_add(&shared->generation, 1);
+		atomic_fetch_add(&shared->seq, 1);
+		catalog_wake_watch_later(&st->catalog, i);
+	}
+}
+
+/* ---- changes -------------------------------------------------------------------------------- */
+
+static void watch_note(struct state *st, const struct watch *w, uint32_t name, bool came)
+{
+	struct catalog_watch *shared = catalog_watch(&st->catalog, w->index);
+	uint32_t seq = shared->seq;
+
+	atomic_store(&shared->changes[seq % WATCH_CHANGES], name);
+	if (came)
+		atomic_store(&shared->came, seq + 1);
+	atomic_store(&shared->seq, seq + 1);
+}
+
+static void watch_changed(struct state *st, struct watch *w, uint32_t name, bool came,
+			  const struct client *by, unsigned *wakes)
+{
+	if (by)
+		w->producers |= (uint64_t)1 << by->index % 64;
+	watch_note(st, w, name, came);
+	if (wakes)
+		catalog_wake_watch(&st->catalog, w->index, wakes);
+}
+
+void watches_note(struct state *st, uint32_t name, bool came, struct client *by, unsigned *wakes)
+{
+	struct watch_table *t = st->watches;
+	char text[TENSOR_NAME_MAX];
+	struct name_key key = { .text = text };
+	struct watch *w;
+	bool found = false;
+	size_t len;
+
+	if (by)
+		by->published = true;
+	if (!t || !t->count || st->names.info[name].unwatched == t->epoch)
+		return;
+	len = name_text(&st->names, name, text);
+	for (key.len = 0; key.len <= len; key.len++) {
+		w = t->lengths[key.len] ? watch_find(t, &key, hash_of(st, &key), true) : NULL;
+		if (w)
+			watch_changed(st, w, name, came, by, wakes);
+		found |= w != NULL;
+	}
+	key.len = len;
+	w = t->names ? watch_find(t, &key, hash_of(st, &key), false) : NULL;
+	if (w)
+		watch_changed(st, w, name, came, by, wakes);
+	if (!found && !w)
+		st->names.info[name].unwatched = t->epoch;
+}
+
+void watches_producer_ended(struct state *st, const struct client *c)
+{
+	struct watch_table *t = st->watches;
+
+	for (uint32_t i = 0; c->published && t && t->count && i < CATALOG_WATCHES; i++) {
+		struct watch *w = t->of[i];
+
+		if (!w || (c->id >= w->since && !(w->producers >> c->index % 64 & 1)))
+			continue;
+		atomic_fetch_add(&catalog_watch(&st->catalog, i)->ended, 1);
+		watch_note(st, w, CATALOG_NONE, false);
+		catalog_wake_watch_later(&st->catalog, i);
+	}
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tensorlease - watch what names mean
+ *
+ * A watch tells what becomes of one name, or of all names that start with some text: that a tensor
+ * was published, that a name was deleted, that a producer is gone. It keeps the newest state of
+ * each name and no more, so a slow watcher costs nobody anything and learns how many versions it
+ * has skipped. It goes on by itself when the daemon or a producer is restarted.
+ *
+ *	tl_watch *watch;
+ *	tl_watch_event event = { .size = sizeof(event) };
+ *
+ *	if (tl_watch_open(client, "cam0/", NULL, &watch))
+ *		errx(1, "%s", tl_last_error());
+ *	while (!tl_watch_next(watch, -1, &event))
+ *		printf("%s version %ju\n", event.name, (uintmax_t)event.version);
+ *	tl_watch_close(watch);
+ *
+ * The conventions are those of <tensorlease/tensorlease.h>.
+ */
+#ifndef TENSORLEASE_WATCH_H
+#define TENSORLEASE_WATCH_H
+
+#include <tensorlease/tensorlease.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What is watched, and how much of it was told. */
+typedef struct tl_watch tl_watch;
+
+/* TL_WATCH_* - flags of tl_watch_options */
+enum {
+	/* The name is what names start with. Without this flag only "" and a name that ends in a
+	 * slash are that. */
+	TL_WATCH_PREFIX = 1,
+	/* What is there when the watch begins is not told, only what comes. */
+	TL_WATCH_NEW = 2,
+};
+
+/* tl_watch_options - what to watch */
+typedef struct tl_watch_options {
+	size_t size;	   /* sizeof(tl_watch_options) */
+	uint32_t flags;	   /* TL_WATCH_* */
+	uint32_t reserved; /* 0 */
+} tl_watch_options;
+
+/* tl_watch_what - what has become of a name */
+enum tl_watch_what {
+	/* It means a tensor, or another one: get it. */
+	TL_WATCH_PUBLISHED = 1,
+	/* It means none any more. */
+	TL_WATCH_DELETED,
+	/* The connection that published the tensor has ended. The tensor stays. Nothing newer comes
+	 * before somebody else publishes, or the same program once it is connected again. */
+	TL_WATCH_PRODUCER_GONE,
+	/* The tensor lay on a GPU, and its memory went with its producer. */
+	TL_WATCH_LOST,
+	/* Another daemon is there, which has nothing of what the last one had. It concerns no name
+	 * of its own: the names are gone without an event, and those that are published anew are
+	 * told. A daemon that took over what there was is not told. */
+	TL_WATCH_RESTARTED,
+};
+
+/* tl_watch_event - what tl_watch_next() tells */
+typedef struct tl_watch_event {
+	size_t size;		 /* sizeof(tl_watch_event) */
+	enum tl_watch_what what; /* what has happened */
+	uint32_t reserved;	 /* 0 */
+	uint64_t version; /* of the tensor; of TL_WATCH_DELETED the last that was told; or 0 */
+	uint64_t skipped; /* versions since the last one that was told, which are gone */
+	char name[TL_NAME_MAX + 1]; /* "" with TL_WATCH_RESTARTED */
+} tl_watch_event;
+
+/*
+ * tl_watch_open - watch one name, or all names that start alike
+ *
+ * @name is a name; or what names start with, if it is "", ends in a slash, or
+ * @options->flags has TL_WATCH_PREFIX. There need not be such a name yet. Unless TL_WATCH_NEW is
+ * given, what is there is told first, in no order. A client may have 256 watches.
+ *
+ * Ownership: *out is yours; give it back with tl_watch_close(). @client must be open as long as the
+ * watch is used.
+ * Blocking: for one round trip.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-ENOSPC		this client has as many watches as it may, or all clients watch as many
+ *			different names and prefixes as there can be
+ *	-EDQUOT		the user has as many waiting requests, watches included, as it may
+ * Since: 0.2
+ */
+TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_options *options,
+			 tl_watch **out);
+
+/*
+ * tl_watch_next - get what has happened next
+ *
+ * Waits until something has, and tells the oldest thing that was not told yet: the newest version
+ * of one name, or what else has become of it. What happened in between is not told: a name that was
+ * published five times since is told once, with @event->skipped 4; one that came and went is not
+ * told at all. Set event->size before the call.
+ *
+ * Ownership: *event is yours, and a copy. No lease is taken, so the name may mean another tensor by
+ * the time of a tl_get().
+ * Blocking: for at most @timeout_ns; 0: it does not; < 0: for ever. It sleeps, and connects again,
+ * as tl_get() does. With more than 120 names that have rings it looks every 5 ms instead.
+ * Threads: any, several at once too.
+ * Returns: 0, a common error, or
+ *	-EAGAIN		nothing has happened, and the timeout is 0
+ *	-ETIMEDOUT	also: nothing happened in time
+ *	-EINTR		a signal handler ran
+ *	-ECHILD		the watch belongs to the parent of this forked process: open another one
+ *	-ECANCELED	the client was closed
+ * Since: 0.2
+ */
+TL_API int tl_watch_next(tl_watch *watch, int64_t timeout_ns, tl_watch_event *event);
+
+/*
+ * tl_watch_fd - get a descriptor that is readable when something has happened
+ *
+ * For poll(), epoll, and event loops. When it is readable call tl_watch_next() with a timeout of 0
+ * until that returns something else than 0; then it is readable again when something else happens.
+ * It may be readable although nothing has happened. Do not read it or write to it. The first call
+ * starts a thread, which sleeps.
+ *
+ * Ownership: *fd is the watch's, which closes it.
+ * Blocking: never.
+ * Threads: any.
+ * Returns: 0, a common error, or
+ *	-EAGAIN		there are no more threads to be had
+ *	-ECHILD		as tl_watch_next()
+ *	-ECANCELED	as tl_watch_next()
+ * Since: 0.2
+ */
+TL_API int tl_watch_fd(tl_watch *watch, int *fd);
+
+/*
+ * tl_watch_close - watch no longer
+ *
+ * What was not told is not told any more. A watch whose client was closed is closed too, to free
+ * its memory.
+ *
+ * Ownership: consumes @watch; NULL is allowed and does nothing.
+ * Blocking: never, unless tl_watch_fd()'s thread is just connecting again: then as tl_connect().
+ * Threads: any, but no other thread may be in a call on @watch.
+ * Returns: 0, always.
+ * Since: 0.2
+ */
+TL_API int tl_watch_close(tl_watch *watch);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TENSORLEASE_WATCH_H */

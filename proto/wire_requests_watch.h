@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests about watches. See wire_messages.h for how this is written. */
+/* clang-format off */
+
+/*
+ * WATCH, then a name or, with PREFIX, what names start with: the changes of what these mean are to
+ * be noted for this client. Answer: WATCHED, or ERROR LIMIT, QUOTA.
+ */
+STRUCT(wire_watch)
+	HEADER
+	FIELD(uint32_t, flags, FLAGS(WIRE_WATCH_PREFIX, "PREFIX"))
+	FIELD(uint16_t, name_len, NAME(0))
+	FIELD(uint16_t, reserved, ZERO)
+END(wire_watch, 24)
+MESSAGE(WATCH, 36, wire_watch, SERIAL, CHECK(check_watch))
+
+/* UNWATCH: the client has asked for that watch, and watches once less. No answer. */
+STRUCT(wire_watch_ref) /* an entry of the catalog's watches, while its generation is that */
+	HEADER
+	FIELD(uint32_t, watch, NUMBER(0, CATALOG_WATCHES - 1))
+	FIELD(uint32_t, generation, ANY)
+END(wire_watch_ref, 24)
+MESSAGE(UNWATCH, 37, wire_watch_ref)
+/* clang-format on */
