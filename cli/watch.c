@@ -51,19 +51,20 @@ static void print_event(const struct cli *cli, const tl_watch_event *event)
 
 int command_watch(struct cli *cli)
 {
-	int64_t timeout = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : -1;
+	const tl_wait_options wait = TL_INIT(
+		tl_wait_options, .timeout_ns = cli->given & OPTION_TIMEOUT ? cli->timeout_ns : -1);
 	tl_watch_event event = { .size = sizeof(event) };
 	tl_watch *watch;
 	int r;
 
-	r = cli_connect(cli, timeout != 0);
+	r = cli_connect(cli, wait.timeout_ns != 0);
 	if (r)
 		return r;
 	r = tl_watch_open(cli->client, cli->nargs ? cli->args[0] : "",
 			  &TL_INIT(tl_watch_options, .flags = TL_WATCH_PREFIX), &watch);
 	if (r)
 		return cli_fail_library(cli, r);
-	while (!(r = tl_watch_next(watch, timeout, &event))) {
+	while (!(r = tl_watch_next(watch, &wait, &event))) {
 		print_event(cli, &event);
 		if (fflush(stdout))
 			break; /* main() says why */

@@ -41,8 +41,9 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
 	return r ? r : watch_open(client, name, len, o.flags, out);
 }
 
-TL_API int tl_watch_next(tl_watch *watch, int64_t timeout_ns, tl_watch_event *event)
+TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_watch_event *event)
 {
+	tl_wait_options o = { .size = sizeof(o) };
 	tl_watch_event found;
 	int r;
 
@@ -50,7 +51,12 @@ TL_API int tl_watch_next(tl_watch *watch, int64_t timeout_ns, tl_watch_event *ev
 		return tl_fail(-EINVAL, "tl_watch_next: %s is NULL", watch ? "event" : "watch");
 	r = client_result_check(event, sizeof(found), "tl_watch_event");
 	if (!r)
-		r = watch_next(watch, timeout_ns, &found);
+		r = options ? client_options(&o, sizeof(o), options, sizeof(o), "tl_wait_options")
+			    : 0;
+	if (!r && o.reserved)
+		r = tl_fail(-EINVAL, "tl_wait_options.reserved is %u, not 0", o.reserved);
+	if (!r)
+		r = watch_next(watch, &o, &found);
 	if (!r)
 		client_result(event, &found, sizeof(found));
 	return r;

@@ -472,7 +472,7 @@ static int check_open(const struct tl_watch *w)
 	return 0;
 }
 
-int watch_next(struct tl_watch *w, int64_t timeout_ns, tl_watch_event *event)
+int watch_next(struct tl_watch *w, const tl_wait_options *options, tl_watch_event *event)
 {
 	struct watching x = { .watch = w, .event = event, .sleeper.client = w->client };
 	struct call c;
@@ -480,10 +480,12 @@ int watch_next(struct tl_watch *w, int64_t timeout_ns, tl_watch_event *event)
 
 	if (r)
 		return r;
-	c = call_begin(w->client, timeout_ns);
+	c = call_begin(w->client, options->timeout_ns);
 	c.signals = true;
+	c.interrupt = (const _Atomic uint32_t *)options->interrupt;
+	c.interrupt_value = options->interrupt_value;
 	r = call_run(&c, watch_attempt, &x);
-	if (r == -EAGAIN || r == -ETIMEDOUT)
+	if (r == -EAGAIN || r == -ETIMEDOUT || r == -ENOTCONN)
 		notify_again(w);
 	return r;
 }
@@ -534,7 +536,7 @@ int watch_open(struct tl_client *client, const char *name, size_t len, uint32_t 
 	list_add_tail(&client->watches, &w->of_client);
 	pthread_mutex_unlock(&client->mutex);
 	r = call_run(&c, open_attempt, w);
-	if (r) {
+	if (r && r != -ENOTCONN) { /* else it begins with the next daemon */
 		watch_close(w);
 		return r;
 	}

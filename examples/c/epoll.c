@@ -54,7 +54,7 @@ int main(int argc, char **argv)
 			err(1, "epoll_ctl");
 
 	while (ready.data.fd != signals) {
-		while ((r = tl_watch_next(watch, 0, &event)) == 0)
+		while ((r = tl_watch_next(watch, NULL, &event)) == 0)
 			look(&event);
 		if (r != -EAGAIN)
 			warnx("%s", tl_last_error());

@@ -12,7 +12,7 @@
  *
  *	if (tl_watch_open(client, "cam0/", NULL, &watch))
  *		errx(1, "%s", tl_last_error());
- *	while (!tl_watch_next(watch, -1, &event))
+ *	while (!tl_watch_next(watch, &TL_INIT(tl_wait_options, .timeout_ns = -1), &event))
  *		printf("%s version %ju\n", event.name, (uintmax_t)event.version);
  *	tl_watch_close(watch);
  *
@@ -78,13 +78,14 @@ typedef struct tl_watch_event {
  *
  * @name is a name; or what names start with, if it is "", ends in a slash, or
  * @options->flags has TL_WATCH_PREFIX. There need not be such a name yet. Unless TL_WATCH_NEW is
- * given, what is there is told first, in no order. A client may have 256 watches.
+ * given, what is there is told first, in no order. A client may have 256 watches. If the daemon is
+ * gone, the watch begins with the next one.
  *
  * Ownership: *out is yours; give it back with tl_watch_close(). @client must be open as long as the
  * watch is used.
  * Blocking: for one round trip.
  * Threads: any.
- * Returns: 0, a common error, or
+ * Returns: 0, a common error but -ENOTCONN, or
  *	-ENOSPC		this client has as many watches as it may, or all clients watch as many
  *			different names and prefixes as there can be
  *	-EDQUOT		the user has as many waiting requests, watches included, as it may
@@ -101,26 +102,28 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
  * published five times since is told once, with @event->skipped 4; one that came and went is not
  * told at all. Set event->size before the call.
  *
+ * The wait can be ended from outside, as that of tl_wait_many() can.
+ *
  * Ownership: *event is yours, and a copy. No lease is taken, so the name may mean another tensor by
  * the time of a tl_get().
- * Blocking: for at most @timeout_ns; 0: it does not; < 0: for ever. It sleeps, and connects again,
- * as tl_get() does. With more than 120 names that have rings it looks every 5 ms instead.
+ * Blocking: for at most @options->timeout_ns; NULL: it does not. It sleeps, and connects again, as
+ * tl_get() does. With more than 120 names that have rings it looks every 5 ms instead.
  * Threads: any, several at once too.
  * Returns: 0, a common error, or
  *	-EAGAIN		nothing has happened, and the timeout is 0
  *	-ETIMEDOUT	also: nothing happened in time
- *	-EINTR		a signal handler ran
+ *	-ECANCELED	*options->interrupt is not options->interrupt_value, or the client was
+ *closed -EINTR		a signal handler ran
  *	-ECHILD		the watch belongs to the parent of this forked process: open another one
- *	-ECANCELED	the client was closed
  * Since: 0.2
  */
-TL_API int tl_watch_next(tl_watch *watch, int64_t timeout_ns, tl_watch_event *event);
+TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_watch_event *event);
 
 /*
  * tl_watch_fd - get a descriptor that is readable when something has happened
  *
- * For poll(), epoll, and event loops. When it is readable call tl_watch_next() with a timeout of 0
- * until that returns something else than 0; then it is readable again when something else happens.
+ * For poll(), epoll, and event loops. When it is readable call tl_watch_next() without options
+ *until that returns something else than 0; then it is readable again when something else happens.
  * It may be readable although nothing has happened. Do not read it or write to it. The first call
  * starts a thread, which sleeps.
  *
@@ -130,7 +133,7 @@ TL_API int tl_watch_next(tl_watch *watch, int64_t timeout_ns, tl_watch_event *ev
  * Returns: 0, a common error, or
  *	-EAGAIN		there are no more threads to be had
  *	-ECHILD		as tl_watch_next()
- *	-ECANCELED	as tl_watch_next()
+ *	-ECANCELED	the client was closed
  * Since: 0.2
  */
 TL_API int tl_watch_fd(tl_watch *watch, int *fd);

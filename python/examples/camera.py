@@ -33,11 +33,10 @@ def camera(frames, rate):
 
 def viewer(name, pause, results):
     """A consumer that blocks while it waits."""
-    seen, late, version = 0, 0, 0
+    seen, late = 0, 0
     with tensorlease.connect() as client:
-        while True:
-            with client.get(NAME, newer_than=version, timeout=60) as frame:
-                version = frame.version
+        for frame in client.watch(NAME, timeout=60):
+            with frame:
                 if not frame.size:
                     break
                 number, exposed = META.unpack(frame.metadata)
@@ -50,11 +49,10 @@ def viewer(name, pause, results):
 
 async def watch():
     """A consumer that uses asyncio."""
-    seen, version = 0, 0
+    seen = 0
     with tensorlease.connect() as client:
-        while True:
-            with await client.aget(NAME, newer_than=version, timeout=60) as frame:
-                version = frame.version
+        async for frame in client.watch(NAME, timeout=60):
+            with frame:
                 if not frame.size:
                     return seen
             seen += 1

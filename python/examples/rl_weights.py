@@ -4,17 +4,15 @@
 
 python rl_weights.py [--rounds 8] [--workers 2] [--device cuda:0]
 
-One step is one group. put_many() publishes all layers or none, and get_many() returns the layers of one moment, so a
-worker never mixes two steps. A worker holds leases on what it uses, so the trainer never overwrites that, and neither
-waits for the other: a slow worker skips steps. put_many() and not publish_many(), because its copies also stay on a GPU
-when the trainer is killed. Workers then go on with what they hold. Versions go on too, so that `newer_than` finds the
-first step of whoever trains next.
+One step is one group. put_many() publishes all layers or none, and watch() gives the newest whole set, so a worker
+never mixes two steps. A worker holds leases on what it uses, so the trainer never overwrites that, and neither waits
+for the other: a slow worker skips steps. put_many() and not publish_many(), because its copies also stay on a GPU when
+the trainer is killed. Workers then go on with what they hold, and the watch finds the first step of whoever trains next.
 """
 
 import argparse
 import multiprocessing
 import os
-import time
 
 import numpy as np
 
@@ -57,20 +55,14 @@ def values_in(layers):
 
 
 def roll_out(link):
-    """Make a rollout for each number that link brings: the seconds to wait for weights that are new."""
-    with tensorlease.connect() as client:
-        layers, version = {}, None
-        for patience in iter(link.recv, None):
-            new = client.get(LAST, newer_than=version, timeout=patience, default=None)
+    """Make a rollout for each word that link brings: whether to wait for weights that are new."""
+    with tensorlease.connect() as client, client.watch(prefix=PREFIX, timeout=60) as watch:
+        layers = {}
+        for fresh in iter(link.recv, None):
             former = values_in(layers)  # the trainer went on meanwhile, and what is held is as it was
-            start = time.perf_counter()
-            if new is not None:
-                new.release()
-                layers = client.get_many(LAYERS, prefix=PREFIX)  # gives the leases on the former ones back
-            milliseconds = (time.perf_counter() - start) * 1e3
-            version = layers["head"].version
+            layers = (next(watch) if fresh else watch.poll()) or layers  # gives the former leases back
             step, trainer = map(int, layers["head"].metadata.split())
-            link.send((version, step, trainer, former, values_in(layers), milliseconds))
+            link.send((layers["head"].version, step, trainer, former, values_in(layers), watch.skipped))
 
 
 class Process:
@@ -89,10 +81,10 @@ class Process:
         assert self.process.exitcode == 0
 
 
-def rounds(workers, count, patience, seen):
+def rounds(workers, count, fresh, seen):
     for _ in range(count):
         for worker in workers:
-            worker.link.send(patience)
+            worker.link.send(fresh)
         for worker, rollouts in zip(workers, seen, strict=True):
             assert worker.link.poll(100), "a worker does not answer"
             rollouts.append(worker.link.recv())
@@ -122,12 +114,12 @@ def main():
         workers = [Process(roll_out) for _ in range(options.workers)]
         seen = [[] for _ in workers]
         first = Process(train, options.device)
-        rounds(workers, options.rounds, 60, seen)
+        rounds(workers, options.rounds, True, seen)
         first.process.kill()  # SIGKILL, anywhere in a step
         first.process.join()
-        rounds(workers, 3, 0, seen)  # nobody trains, and the rollouts go on
+        rounds(workers, 3, False, seen)  # nobody trains, and the rollouts go on
         second = Process(train, options.device)
-        rounds(workers, options.rounds, 60, seen)
+        rounds(workers, options.rounds, True, seen)
         for process in (second, *workers):
             process.end()
         trainers = [first.process.pid, second.process.pid]
@@ -136,7 +128,7 @@ def main():
             for trainer in trainers:
                 steps = [rollout[1] for rollout in rollouts if rollout[2] == trainer]
                 print(f"worker {number}: trainer {trainer}, steps {' '.join(map(str, steps))}")
-            print(f"worker {number}: the slowest switch to new weights took {max(r[5] for r in rollouts):.2f} ms")
+            print(f"worker {number}: skipped {sum(r[5] for r in rollouts) // len(LAYERS)} steps")
         print(f"{len(workers)} workers saw whole steps only, of {len(trainers)} trainers, the first of them killed")
         for info in client.list(PREFIX):
             client.delete(info.name)

@@ -31,10 +31,10 @@ def infer(layers, batch):
 def work(client, ready, results):
     batch = np.ones((2, 256), "float32")
     outputs = []
+    watch = client.watch(prefix="weights/", timeout=60)
     for epoch in (1, 2):
         # The old layers stay mapped and unchanged until we release them, whatever the publisher does.
-        client.get("weights/fc2", newer_than=epoch - 1, timeout=60).release()  # when one is new, all are
-        layers = client.get_many(LAYERS, prefix="weights/")
+        layers = next(watch)  # the newest whole set
         outputs.append(float(infer(layers, batch).sum()))
         ready.put(epoch)
     results.put((os.getpid(), outputs, sum(tensor.nbytes for tensor in layers.values())))

@@ -69,8 +69,14 @@ def gets(client: Client) -> None:
     assert_type(layers, dict[str, Tensor])
     for name in client:
         assert_type(name, str)
-    assert_type(iter(client.watch("a")), tensorlease.Watch)
+    assert_type(iter(client.watch("a")), tensorlease.Watch[Tensor])
     assert_type([t for t in client.watch("a", timeout=1)], list[Tensor])
+    with client.watch(prefix="policy/", until_gone=True) as watch:
+        assert_type([weights for weights in watch], list[dict[str, Tensor]])
+        assert_type(watch.skipped, int)
+    with client.events("policy/", new=True) as events:
+        assert_type(events.poll(), tensorlease.Event | None)
+        assert_type([event.version for event in events], list[int])
     ref = client.ref(tensor)
     assert_type(ref, Ref)
     assert_type(ref.get(), Tensor)

@@ -19,7 +19,8 @@ static tl_watch_event next(tl_watch *watch)
 {
 	tl_watch_event e = { .size = sizeof(e) };
 
-	must_be(tl_watch_next(watch, WAIT_S * SECOND, &e), 0);
+	must_be(tl_watch_next(watch, &TL_INIT(tl_wait_options, .timeout_ns = WAIT_S * SECOND), &e),
+		0);
 	return e;
 }
 
@@ -40,7 +41,7 @@ static void must_tell_nothing(tl_watch *watch)
 {
 	tl_watch_event e = { .size = sizeof(e) };
 
-	must_be(tl_watch_next(watch, 0, &e), -EAGAIN);
+	must_be(tl_watch_next(watch, NULL, &e), -EAGAIN);
 }
 
 TEST(a_name_is_told_newest_first_and_what_was_skipped)
@@ -216,6 +217,26 @@ TEST(sleepers_are_woken_by_all_that_can_happen)
 	tl_close(client);
 }
 
+TEST(a_wait_is_ended_from_outside)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	tl_watch *watch = watch_open(client, "x", 0);
+	tl_watch_event e = { .size = sizeof(e) };
+	uint32_t word = 7;
+	tl_wait_options wait = TL_INIT(tl_wait_options, .timeout_ns = -1, .interrupt = &word,
+				       .interrupt_value = 8);
+
+	must_be(tl_watch_next(watch, &wait, &e), -ECANCELED);
+	wait.interrupt_value = 7;
+	wait.timeout_ns = 1;
+	must_be(tl_watch_next(watch, &wait, &e), -ETIMEDOUT);
+	wait.reserved = 1;
+	must_be(tl_watch_next(watch, &wait, &e), -EINVAL);
+	must_be(tl_watch_close(watch), 0);
+	tl_close(client);
+}
+
 TEST(a_ring_tells_without_the_daemon)
 {
 	cleanup_td struct test_daemon d = td_start();
@@ -272,9 +293,9 @@ TEST(the_descriptor_is_readable_when_there_is_something)
 	for (int i = 1; i <= 100; i++) {
 		put_alone(producer, i % 2 ? "f/a" : "f/b", i, 10);
 		must(readable(fd, WAIT_MS));
-		must_be(tl_watch_next(watch, 0, &e), 0);
+		must_be(tl_watch_next(watch, NULL, &e), 0);
 		must_be(e.what, TL_WATCH_PUBLISHED);
-		must_be(tl_watch_next(watch, 0, &e), -EAGAIN);
+		must_be(tl_watch_next(watch, NULL, &e), -EAGAIN);
 	}
 	must(!readable(fd, 0));
 	tl_close(producer);
@@ -341,14 +362,22 @@ TEST(without_a_daemon_it_says_since_when)
 {
 	cleanup_td struct test_daemon d = td_start();
 	tl_client *client = td_connect(&d);
-	tl_watch *watch = watch_open(client, "k", 0);
+	tl_watch *watch = watch_open(client, "k", 0), *late;
 	tl_watch_event e = { .size = sizeof(e) };
+	uint64_t version;
 
 	td_kill(&d);
-	must_be(tl_watch_next(watch, 100 * MS, &e), -ENOTCONN);
+	must_be(tl_watch_next(watch, &TL_INIT(tl_wait_options, .timeout_ns = 100 * MS), &e),
+		-ENOTCONN);
 	must(strstr(tl_last_error(), "s ago"));
+	late = watch_open(client, "k", 0);
+	must_be(tl_watch_next(late, NULL, &e), -ENOTCONN);
 	d = td_start(.socket = d.socket); /* which removes what the dead one has left */
 	must_tell(watch, TL_WATCH_RESTARTED, "", 0, 0);
+	must_tell_nothing(late);
+	version = put_alone(client, "k", 1, 10);
+	must_tell(late, TL_WATCH_PUBLISHED, "k", version, 0);
+	must_be(tl_watch_close(late), 0);
 	must_be(tl_watch_close(watch), 0);
 	tl_close(client);
 }
@@ -391,7 +420,7 @@ static int newest_told(tl_watch *watch, int newest, uint64_t *told)
 	tl_watch_event e = { .size = sizeof(e) };
 	int r;
 
-	while (!(r = tl_watch_next(watch, 0, &e))) {
+	while (!(r = tl_watch_next(watch, NULL, &e))) {
 		must_be(e.what, TL_WATCH_PUBLISHED);
 		++*told;
 		if (!strncmp(e.name, "g/new/", 6) && atoi(e.name + 6) > newest)
@@ -454,7 +483,7 @@ TEST(mistakes_are_refused_in_words)
 		-EINVAL);
 	must_be(tl_watch_open(client, "a", &TL_INIT(tl_watch_options, .reserved = 1), &watch),
 		-EINVAL);
-	must_be(tl_watch_next(NULL, 0, &e), -EINVAL);
+	must_be(tl_watch_next(NULL, NULL, &e), -EINVAL);
 	must_be(tl_watch_fd(NULL, &fd), -EINVAL);
 	must_be(tl_watch_close(NULL), 0);
 	for (int i = 0; i < 256; i++)
@@ -462,7 +491,7 @@ TEST(mistakes_are_refused_in_words)
 	must_be(tl_watch_open(client, "a", NULL, &watch), -ENOSPC);
 	must(strstr(tl_last_error(), "256"));
 	e.size = 8;
-	must_be(tl_watch_next(watches[0], 0, &e), -EINVAL);
+	must_be(tl_watch_next(watches[0], NULL, &e), -EINVAL);
 	for (int i = 0; i < 256; i++)
 		must_be(tl_watch_close(watches[i]), 0);
 	td_settle(&d);
@@ -470,7 +499,7 @@ TEST(mistakes_are_refused_in_words)
 	must_be(tl_watch_fd(watch, &fd), 0);
 	tl_close(client);
 	e.size = sizeof(e);
-	must_be(tl_watch_next(watch, -1, &e), -ECANCELED);
+	must_be(tl_watch_next(watch, &TL_INIT(tl_wait_options, .timeout_ns = -1), &e), -ECANCELED);
 	must_be(tl_watch_fd(watch, &fd), -ECANCELED);
 	must_be(tl_watch_close(watch), 0);
 	td_must_be_empty(&d);
@@ -491,7 +520,7 @@ TEST(a_forked_child_opens_its_own)
 	must_tell(watch, TL_WATCH_PUBLISHED, "c", 1, 0);
 	pid = fork();
 	if (!pid) {
-		must_be(tl_watch_next(watch, 0, &e), -ECHILD);
+		must_be(tl_watch_next(watch, NULL, &e), -ECHILD);
 		own = watch_open(client, "c", 0);
 		must_tell(own, TL_WATCH_PUBLISHED, "c", 1, 0);
 		must_be(tl_watch_close(watch), 0);

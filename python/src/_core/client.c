@@ -13,6 +13,7 @@
 #include "publish.h"
 #include "request.h"
 #include "wait.h"
+#include "watch.h"
 
 PyTypeObject *client_base;
 
@@ -365,6 +366,7 @@ static PyMethodDef methods[] = {
 	{ "_wait_many", client_wait_many, METH_VARARGS, NULL },
 	{ "_claim", client_claim, METH_VARARGS, NULL },
 	{ "_unclaim", client_unclaim, METH_O, NULL },
+	{ "_watch", client_watch, METH_VARARGS, NULL },
 	{ "_wake", client_wake, METH_NOARGS, NULL },
 	{ "_late", client_late, METH_VARARGS, NULL },
 	{ "_wake_word", client_wake_word, METH_NOARGS, NULL },

@@ -5,6 +5,7 @@
  */
 #include "cuda.h"
 #include "lock.h"
+#include "watch.h"
 
 _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "shapes are handed out as they are");
 
@@ -36,7 +37,7 @@ PyMODINIT_FUNC PyInit__core(void)
 		Py_CLEAR(module);
 #endif
 	if (module && !util_init(module) && !tensor_init(module) && !draft_init(module) &&
-	    !client_init(module))
+	    !client_init(module) && !watch_init(module))
 		return module;
 	Py_XDECREF(module);
 	return NULL;

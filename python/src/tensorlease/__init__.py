@@ -24,7 +24,7 @@ The lease on a tensor lasts as long as the Tensor or any view of it.
 from . import _core
 from ._arrays import read_interface as _read_interface
 from ._cache import cached
-from ._client import Client, ClientInfo, Holding, Info, Loaded, Published, Ref, Status, Watch, connect
+from ._client import Client, ClientInfo, Holding, Info, Loaded, Published, Ref, Status, connect
 from ._cuda import CudaDevice, DeviceUsage, cuda_devices
 from ._cuda import read_interface as _read_cuda_interface
 from ._cuda import device_pair as _device_pair
@@ -52,6 +52,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._tensor import Draft, Tensor
+from ._watch import Event, Events, Watch
 
 _core.register(
     _BY_ERRNO, _CONNECTING, Error, Tensor, Draft, _read_interface, _read_cuda_interface, _stream_number, _device_pair
@@ -67,6 +68,8 @@ __all__ = [
     "DisconnectedError",
     "Draft",
     "Error",
+    "Event",
+    "Events",
     "Holding",
     "Info",
     "InvalidError",

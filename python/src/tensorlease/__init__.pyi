@@ -3,7 +3,7 @@ import builtins
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, SupportsFloat, SupportsIndex, overload
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, SupportsFloat, SupportsIndex, overload
 
 from typing_extensions import Buffer, Self
 
@@ -39,6 +39,8 @@ __all__ = [
     "DisconnectedError",
     "Draft",
     "Error",
+    "Event",
+    "Events",
     "Holding",
     "Info",
     "InvalidError",
@@ -270,11 +272,32 @@ class Draft(_Described):
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
 
-class Watch:
+class Event(NamedTuple):
+    what: Literal["published", "deleted", "producer-gone", "lost", "restarted"]
+    name: str
+    version: int
+    skipped: int
+
+_Given = TypeVar("_Given")
+
+class _Watching(Generic[_Given]):
+    over: bool
+    def close(self) -> None: ...
+    def fileno(self) -> int: ...
+    def poll(self) -> _Given | None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
     def __iter__(self) -> Self: ...
-    def __next__(self) -> Tensor: ...
+    def __next__(self) -> _Given: ...
     def __aiter__(self) -> Self: ...
-    async def __anext__(self) -> Tensor: ...
+    async def __anext__(self) -> _Given: ...
+
+class Watch(_Watching[_Given]):
+    skipped: int
+
+class Events(_Watching[Event]): ...
 
 class Ref(NamedTuple):
     name: str
@@ -482,6 +505,7 @@ class Client:
         progress: Callable[[int, int], object] | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> builtins.list[str]: ...
+    @overload
     def watch(
         self,
         name: str,
@@ -490,7 +514,20 @@ class Client:
         timeout: _Seconds = ...,
         mode: _Mode = "r",
         stream: _Stream = None,
-    ) -> Watch: ...
+        device: _Device = None,
+        until_gone: bool = False,
+    ) -> Watch[Tensor]: ...
+    @overload
+    def watch(
+        self,
+        *,
+        prefix: str,
+        timeout: _Seconds = ...,
+        mode: _Mode = "r",
+        device: _Device = None,
+        until_gone: bool = False,
+    ) -> Watch[dict[str, Tensor]]: ...
+    def events(self, prefix: str = "", *, new: bool = False, timeout: _Seconds = ...) -> Events: ...
     def ref(self, tensor: Tensor) -> Ref: ...
     def pickle_tensors(self) -> None: ...
     def delete(self, name: str, /, *, version: SupportsIndex | None = None, missing_ok: bool = False) -> None: ...

@@ -19,6 +19,7 @@ from ._dtypes import parse_dtype
 from ._errors import DisconnectedError, Error, InvalidError, NotFoundError, NotNewerError, TensorLostError
 from ._tensor import Draft, pickle_for
 from ._waiter import TrioFuture, Waiter, _Wait, running_trio
+from ._watch import Events, Watch
 
 _INDEX = ".safetensors.index.json"
 _SIZE_MAX = 2**63 - 1
@@ -435,16 +436,56 @@ class Client(_core.Client):
                     waiter = self._waiter = Waiter(self)
         return waiter
 
-    def watch(self, name, *, newer_than=None, timeout=math.inf, mode="r", stream=None):
-        """Return an iterator over the versions of a name, for ``for`` and ``async for``: the newest, again and again.
+    def watch(
+        self,
+        name=None,
+        *,
+        prefix=None,
+        newer_than=None,
+        timeout=math.inf,
+        mode="r",
+        stream=None,
+        device=None,
+        until_gone=False,
+    ):
+        """Return an iterator over what is published: the newest, again and again. For ``for`` and ``async for``.
 
-        It begins with the version that is there, or the first that comes, and skips versions that are replaced before
-        they are asked for.
-        newer_than: the first version must be above it.
-        timeout: seconds to wait for each version; a TimeoutError ends the iteration. By default it waits forever.
-        mode and stream: as for get().
+        With a name it gives Tensors: the version that is there, or the first that comes, and then each time the newest
+        one. Versions that are replaced before they are asked for are skipped; the iterator's `skipped` says how many.
+
+        With a prefix, or with a name that ends in a slash, it gives dicts of names, without the prefix, and Tensors:
+        the newest whole set of names that start so, as of one moment, whenever one of them is new or gone. So
+        ``for weights in client.watch(prefix="policy/")`` gives what each
+        ``client.put_many(state_dict, prefix="policy/")`` has published, and never a mix of two.
+
+        It goes on by itself when a producer or the daemon is restarted.
+        newer_than: the first version of a name must be above it; not for a set.
+        timeout: seconds to wait for each; a TimeoutError ends the iteration. By default it waits forever.
+        until_gone: whether to end the iteration once the newest was given and the connection that published it has
+            ended, or it was deleted; of a set, each of them.
+        mode, stream, device: as for get(); a set has no stream.
+        poll() returns the next one at once, or None. It is closed by close(), at the end of a with block, or when it is
+        collected. Only one thread or task may use it at a time.
         """
-        return Watch(self, name, operator.index(newer_than or 0), timeout, mode, stream)
+        if (name is None) == (prefix is None):
+            raise TypeError("watch() takes a name or prefix=, and not both")
+        whole = name is None or str(name).endswith("/")
+        if whole and (newer_than is not None or stream is not None):
+            raise TypeError("newer_than and stream are for the watch of a name, not of a prefix")
+        options = {"mode": mode, "device": device} if whole else {"mode": mode, "stream": stream, "device": device}
+        return Watch(self, prefix if name is None else name, whole, newer_than, timeout, options, until_gone)
+
+    def events(self, prefix="", *, new=False, timeout=math.inf):
+        """Return an iterator over Events: what becomes of names that start with prefix. Also for ``async for``.
+
+        Only the newest state of a name is told. So a slow reader costs nobody anything, and is told how many versions
+        were skipped; a name that came and went is not told.
+        new: whether to leave out what is there when it begins. Otherwise that is told first.
+        timeout: seconds to wait for each; a TimeoutError ends the iteration. By default it waits forever.
+        It has fileno(), which is readable when something has happened. poll(), close() and with blocks are as for
+        watch().
+        """
+        return Events(self, prefix, new, timeout)
 
     def ref(self, tensor):
         """Return a Ref to a Tensor of this client, which can be pickled and sent to another process."""
@@ -619,31 +660,6 @@ class Client(_core.Client):
     def holdings(self, client_id):
         """Return Holdings of the client with that id, an int of clients(). NotFoundError: there is no such client."""
         return [Holding._make(t) for t in self._holdings(client_id)]
-
-
-class Watch:
-    """The newest versions of a name. Client.watch() returns it."""
-
-    def __init__(self, client, name, version, timeout, mode, stream):
-        _core.check_seconds("timeout", timeout)
-        self._client, self._name, self._version = client, name, version
-        self._options = {"timeout": timeout, "mode": mode, "stream": stream}
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        tensor = self._client.get(self._name, newer_than=self._version, **self._options)
-        self._version = tensor.version
-        return tensor
-
-    def __aiter__(self):
-        return self
-
-    async def __anext__(self):
-        tensor = await self._client.aget(self._name, newer_than=self._version, **self._options)
-        self._version = tensor.version
-        return tensor
 
 
 _clients: dict = {}  # (pid, how to connect) -> a Client, for get() of Refs

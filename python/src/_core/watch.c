@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Watches. One has a reference to its client, which is closed before it or with it. A call on one
+ * counts as a call of the client, so that close() of the client waits for its end and interrupts
+ * its wait. close() of a watch while a call is under way is left to the last such call, which ends
+ * with its slice.
+ */
+#include <errno.h>
+
+#include <tensorlease/watch.h>
+
+#include "lock.h"
+#include "wait.h"
+#include "watch.h"
+
+struct watch {
+	PyObject_HEAD struct client *client;
+	tl_watch *watch; /* NULL: closed */
+	unsigned calls;	 /* under way, on other threads */
+	bool closing;
+};
+
+static PyTypeObject *watch_type;
+
+static const char *const whats[] = {
+	[TL_WATCH_PUBLISHED] = "published", [TL_WATCH_DELETED] = "deleted",
+	[TL_WATCH_PRODUCER_GONE] = "producer-gone", [TL_WATCH_LOST] = "lost",
+	[TL_WATCH_RESTARTED] = "restarted",
+};
+
+PyObject *client_watch(PyObject *self, PyObject *args)
+{
+	WITH_LOCK;
+	struct client *c = (struct client *)self;
+	tl_watch_options options = { .size = sizeof(options) };
+	int prefix, only_new, r;
+	struct watch *watch;
+	PyObject *name_object;
+	const char *name;
+
+	if (!PyArg_ParseTuple(args, "Opp", &name_object, &prefix, &only_new))
+		return NULL;
+	name = name_utf8(name_object);
+	if (!name || !client_begin(c))
+		return NULL;
+	options.flags = (prefix ? TL_WATCH_PREFIX : 0) | (only_new ? TL_WATCH_NEW : 0);
+	watch = (struct watch *)((allocfunc)PyType_GetSlot(watch_type, Py_tp_alloc))(watch_type, 0);
+	if (watch) {
+		tl_watch *opened = NULL;
+
+		Py_BEGIN_ALLOW_THREADS;
+		r = tl_watch_open(c->client, name, &options, &opened);
+		Py_END_ALLOW_THREADS;
+		watch->watch = opened;
+		watch->client = (struct client *)Py_NewRef(self);
+		if (r) {
+			raise_error(r);
+			Py_CLEAR(watch);
+		}
+	}
+	client_end(c);
+	return (PyObject *)watch;
+}
+
+/* Also when its client is closed: then only its memory is left. */
+static void close_now(struct watch *w)
+{
+	tl_watch *watch = w->watch;
+
+	w->watch = NULL;
+	Py_BEGIN_ALLOW_THREADS;
+	tl_watch_close(watch);
+	Py_END_ALLOW_THREADS;
+}
+
+static bool watch_begin(struct watch *w)
+{
+	if (w->closing) {
+		PyErr_SetString(PyExc_ValueError, "the watch is closed");
+		return false;
+	}
+	if (!client_begin(w->client))
+		return false;
+	w->calls++;
+	return true;
+}
+
+static void watch_end(struct watch *w)
+{
+	if (--w->calls == 0 && w->closing && w->watch)
+		close_now(w);
+	client_end(w->client);
+}
+
+static PyObject *watch_close(PyObject *self, PyObject *unused)
+{
+	WITH_LOCK;
+	struct watch *w = (struct watch *)self;
+
+	(void)unused;
+	w->closing = true;
+	if (w->watch && !w->calls)
+		close_now(w);
+	Py_RETURN_NONE;
+}
+
+static PyObject *event_tuple(const tl_watch_event *e)
+{
+	const char *what = e->what > 0 && (size_t)e->what < sizeof(whats) / sizeof(whats[0])
+				   ? whats[e->what]
+				   : "unknown";
+
+	return Py_BuildValue("(ssKK)", what, e->name, (unsigned long long)e->version,
+			     (unsigned long long)e->skipped);
+}
+
+/*
+ * Waits in slices of a second, because a signal that comes between PyErr_CheckSignals() and the
+ * sleep does not end the sleep.
+ */
+static PyObject *watch_wait(struct watch *w, int64_t timeout_ns)
+{
+	struct client *c = w->client;
+	int64_t end = wait_end(timeout_ns), left;
+	tl_watch_event event = { .size = sizeof(event) };
+	uint32_t over = __atomic_load_n(&c->over, __ATOMIC_SEQ_CST);
+	int r;
+
+	for (;;) {
+		if (c->closing || w->closing) {
+			PyErr_SetString(PyExc_ValueError,
+					c->closing ? "the client was closed during a watch"
+						   : "the watch was closed meanwhile");
+			return NULL;
+		}
+		left = timeout_ns ? wait_left(end) : 0;
+		Py_BEGIN_ALLOW_THREADS;
+		r = tl_watch_next(w->watch,
+				  &TL_INIT(tl_wait_options,
+					   .timeout_ns = left < NS_PER_SEC ? left : NS_PER_SEC,
+					   .interrupt = &c->over, .interrupt_value = over),
+				  &event);
+		Py_END_ALLOW_THREADS;
+		if (!r)
+			return event_tuple(&event);
+		if (!left && (r == -EAGAIN || r == -ETIMEDOUT))
+			Py_RETURN_NONE;
+		if (r != -EAGAIN && r != -ETIMEDOUT && r != -EINTR && r != -ECANCELED &&
+		    (r != -ENOTCONN || !left))
+			return raise_error(r);
+		if (PyErr_CheckSignals())
+			return NULL;
+	}
+}
+
+static PyObject *watch_next(PyObject *self, PyObject *timeout)
+{
+	WITH_LOCK;
+	struct watch *w = (struct watch *)self;
+	PyObject *event;
+	int64_t ns;
+
+	if (parse_seconds("timeout", timeout, &ns) || !watch_begin(w))
+		return NULL;
+	event = watch_wait(w, ns);
+	watch_end(w);
+	return event;
+}
+
+static PyObject *watch_fileno(PyObject *self, PyObject *unused)
+{
+	WITH_LOCK;
+	struct watch *w = (struct watch *)self;
+	int fd, r;
+
+	(void)unused;
+	if (!watch_begin(w))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS;
+	r = tl_watch_fd(w->watch, &fd);
+	Py_END_ALLOW_THREADS;
+	if (r)
+		raise_error(r);
+	watch_end(w);
+	return r ? NULL : PyLong_FromLong(fd);
+}
+
+static void watch_dealloc(PyObject *self)
+{
+	struct watch *w = (struct watch *)self;
+	PyTypeObject *type = Py_TYPE(self);
+	freefunc end = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+	if (w->watch) /* no call is under way, since each has a reference */
+		close_now(w);
+	Py_XDECREF((PyObject *)w->client);
+	end(self);
+	Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+	{ "next", watch_next, METH_O, NULL },
+	{ "fileno", watch_fileno, METH_NOARGS, NULL },
+	{ "close", watch_close, METH_NOARGS, NULL },
+	{ 0 },
+};
+
+static PyType_Slot slots[] = {
+	{ Py_tp_dealloc, watch_dealloc },
+	{ Py_tp_methods, methods },
+	{ 0, NULL },
+};
+
+static PyType_Spec spec = {
+	.name = "tensorlease._core.Watch",
+	.basicsize = sizeof(struct watch),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+	.slots = slots,
+};
+
+int watch_init(PyObject *module)
+{
+	(void)module;
+	watch_type = (PyTypeObject *)PyType_FromSpec(&spec);
+	return watch_type ? 0 : -1;
+}

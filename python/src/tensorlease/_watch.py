@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Client.watch() and Client.events() return: iterators over what becomes of names."""
+
+import asyncio
+import errno
+import math
+import operator
+import time
+from typing import NamedTuple
+
+from . import _core
+from ._errors import DisconnectedError, NotFoundError, TimeoutError
+from ._waiter import running_trio
+
+_ATTEMPTS = 100  # to have a set as of one moment
+
+
+class Event(NamedTuple):
+    """What has become of a name."""
+
+    what: str  # 'published', 'deleted', 'producer-gone', 'lost', or 'restarted', which is the daemon and no name
+    name: str
+    version: int  # of the tensor; for 'deleted' the last that was told
+    skipped: int  # versions since the last one that was told, which are gone
+
+
+async def _readable(fd, seconds):
+    """Wait until fd is readable, or for so long."""
+    trio = running_trio()
+    if trio:
+        with trio.move_on_after(seconds):
+            await trio.lowlevel.wait_readable(fd)
+        return
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(fd, ready.set)
+    try:
+        await asyncio.wait_for(ready.wait(), None if seconds == math.inf else seconds)
+    except asyncio.TimeoutError:
+        pass
+    finally:
+        loop.remove_reader(fd)
+
+
+class _Watching:
+    """A watch, waited for by threads and by event loops. A subclass says what is given: _take() returns it, or None.
+
+    _late() returns the exception for when nothing came in time, and `over` is whether nothing will come any more.
+    """
+
+    over = False
+
+    def __init__(self, client, name, prefix, new, timeout):
+        _core.check_seconds("timeout", timeout)
+        self._client, self._name = client, name
+        self._seconds = 0.0 if timeout is None else float(timeout)
+        self._core = client._watch(name, prefix, new)
+
+    def close(self):
+        """Watch no longer. Another thread that waits for it gets a ValueError within a second."""
+        self._core.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def fileno(self):
+        """Return a descriptor that is readable when something may have happened."""
+        return self._core.fileno()
+
+    def poll(self):
+        """Return what the next step of the iteration would give, or None if it would have to wait."""
+        return self._take()
+
+    def __iter__(self):
+        return self
+
+    def __aiter__(self):
+        return self
+
+    def __next__(self):
+        deadline = time.monotonic() + self._seconds
+        while True:
+            found = self._take()
+            if found is not None:
+                return found
+            if self.over:
+                raise StopIteration
+            left = max(0.0, deadline - time.monotonic())
+            event = self._core.next(left)
+            if event is not None:
+                self._note(Event(*event))
+            elif not left:
+                raise self._late()
+
+    async def __anext__(self):
+        deadline, gone = time.monotonic() + self._seconds, None
+        while True:
+            try:
+                found, gone = self._take(), None
+            except DisconnectedError as error:  # as a thread would, it waits for the next daemon
+                found, gone = None, error
+            if found is not None:
+                return found
+            if self.over:
+                raise StopAsyncIteration
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise gone or self._late()
+            await _readable(self._core.fileno(), left)
+
+    def _drain(self):
+        """Note all that has happened."""
+        while (event := self._core.next(0)) is not None:
+            self._note(Event(*event))
+
+
+class Events(_Watching):
+    """What becomes of names that start alike. Client.events() returns it."""
+
+    def __init__(self, client, prefix, new, timeout):
+        super().__init__(client, prefix, True, new, timeout)
+        self._noted = []
+
+    def _note(self, event):
+        self._noted.append(event)
+
+    def _take(self):
+        if self._noted:
+            return self._noted.pop(0)
+        event = self._core.next(0)
+        return None if event is None else Event(*event)
+
+    def _late(self):
+        return TimeoutError(
+            errno.ETIMEDOUT, f"nothing happened to names that start with {self._name!r} within {self._seconds:g} s"
+        )
+
+
+class Watch(_Watching):
+    """The newest versions of a name, or of all names that start alike. Client.watch() returns it."""
+
+    def __init__(self, client, name, whole, newer_than, timeout, options, until_gone):
+        newest = operator.index(newer_than or 0)
+        super().__init__(client, name, whole, False, timeout)
+        self._whole, self._options, self._until_gone = whole, options, until_gone
+        self._given = {} if whole else {name: newest}  # the version of each name that was given last
+        self._seen = False  # something was given
+        self._names = {}  # the version of each name that is there
+        self._gone = set()  # names of those whose producers are gone
+        self.skipped = 0  # versions that were skipped before the last one that was given
+
+    def _note(self, event):
+        if event.what == "published":
+            self._names[event.name] = event.version
+            self._gone.discard(event.name)
+        elif event.what == "producer-gone":
+            self._gone.add(event.name)
+        elif event.what in ("deleted", "lost"):
+            self._names.pop(event.name, None)
+            self._gone.discard(event.name)
+        else:
+            self._names.clear()
+            self._gone.clear()
+
+    def _late(self):
+        if self._whole:
+            return TimeoutError(
+                errno.ETIMEDOUT, f"nothing new that starts with {self._name!r} came within {self._seconds:g} s"
+            )
+        try:
+            self._client._late(self._name, self._given[self._name], self._seconds)
+        except Exception as error:
+            return error
+
+    def _take(self):
+        self._drain()
+        found = self._take_set() if self._whole else self._take_one()
+        if found is None and self._until_gone:
+            self.over = self._seen and self._gone >= self._names.keys()
+        return found
+
+    def _take_one(self):
+        name, before = self._name, self._given[self._name]
+        if self._names.get(name, 0) <= before:
+            return None
+        try:
+            tensor = self._client.get(name, **self._options)
+        except NotFoundError:
+            return None  # that is told soon
+        self._given[name] = tensor.version
+        self.skipped = tensor.version - before - 1 if before and self._seen else 0
+        self._seen = True
+        return tensor
+
+    def _is_new(self):
+        return self._given.keys() != self._names.keys() or any(
+            version > self._given[name] for name, version in self._names.items()
+        )
+
+    def _take_set(self):
+        """All names of a group are known by the time that one tensor of it is there and nothing more is told."""
+        for _ in range(_ATTEMPTS):
+            if not self._is_new():
+                return None
+            names = list(self._names)
+            try:
+                tensors = self._client._get_many(tuple(names), None, self._options["mode"], self._options["device"])
+            except NotFoundError:
+                return None  # that is told soon
+            self._drain()
+            if self._names.keys() == set(names):
+                versions = {name: tensor.version for name, tensor in zip(names, tensors, strict=True)}
+                self.skipped = sum(
+                    max(0, version - self._given[name] - 1) for name, version in versions.items() if name in self._given
+                )
+                self._given, self._seen = versions, True
+                return {name[len(self._name) :]: tensor for name, tensor in zip(names, tensors, strict=True)}
+            for tensor in tensors:
+                tensor.release()
+        raise TimeoutError(
+            errno.ETIMEDOUT,
+            f"there was no moment at which the names that start with {self._name!r} stayed the same: they come and go "
+            "faster than their tensors can be had together",
+        )

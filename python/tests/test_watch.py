@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""watch() of names and prefixes, and events()."""
+
+import asyncio
+import gc
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from conftest import daemon_at
+from limits import limit
+
+import tensorlease
+
+
+def told(events, n):
+    return [next(events)[:3] for _ in range(n)]
+
+
+def producer_of(address, code):
+    """Runs code in another process, which has a client, and ends without a word."""
+    program = f"import os, numpy, tensorlease\nclient = tensorlease.connect({address!r})\n{code}\nos._exit(0)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_events_of_names_that_start_alike(client, address):
+    client.put("ev/a", b"1")
+    with client.events("ev/", timeout=limit(60)) as events:
+        assert told(events, 1) == [("published", "ev/a", 1)]
+        assert events.poll() is None
+        for _ in range(3):
+            client.put("ev/b", b"2", ring=False)
+        client.put("other", b"3")
+        assert next(events) == ("published", "ev/b", 3, 0)
+        for _ in range(3):
+            client.put("ev/b", b"2", ring=False)
+        assert next(events) == tensorlease.Event("published", "ev/b", 6, 2)
+        client.delete("ev/a")
+        assert told(events, 1) == [("deleted", "ev/a", 1)]
+        producer_of(address, "client.put('ev/c', b'4')")
+        assert told(events, 2) == [("published", "ev/c", 1), ("producer-gone", "ev/c", 1)]
+        assert events.poll() is None
+    with client.events("ev/", new=True) as events:
+        assert events.poll() is None
+        client.put("ev/c", b"5")
+        assert told(events, 1) == [("published", "ev/c", 2)]
+        assert not select.select([events], [], [], 0)[0]
+        client.put("ev/d", b"5")
+        assert select.select([events], [], [], limit(60))[0]
+        assert told(events, 1) == [("published", "ev/d", 1)]
+    with pytest.raises(ValueError, match="closed"):
+        next(events)
+    with pytest.raises(tensorlease.TimeoutError, match="nothing happened to names that start with 'none/' within 0.01 s"):
+        next(client.events("none/", timeout=0.01))
+
+
+def test_a_watch_counts_what_it_skips_and_ends_with_the_producer(client, address):
+    producer_of(address, "for i in range(5): client.put('gone', numpy.full(3, i), ring=False)")
+    watch = client.watch("gone", timeout=limit(60), until_gone=True)
+    assert [int(tensor[0]) for tensor in watch] == [4]
+    assert watch.over
+    seen = []
+    client.put("gone", np.full(3, 10))
+    for tensor in client.watch("gone", newer_than=5, until_gone=True, timeout=limit(60)):
+        seen.append(int(tensor[0]))
+        if len(seen) == 1:
+            producer_of(address, "client.put('gone', numpy.full(3, 11))")
+    assert seen == [10, 11]
+    with client.watch("gone", timeout=limit(60)) as watch:
+        assert next(watch).version == 7
+        for i in range(4):
+            client.put("gone", np.full(3, i), ring=False)
+        assert next(watch).version == 11 and watch.skipped == 3
+    client.delete("gone")
+
+
+def test_a_whole_set_again_and_again(client, address):
+    sets = [{"a": np.full(2, 1), "b": np.full(2, 1)}, {"a": np.full(2, 2), "b": np.full(2, 2), "c": np.full(2, 2)}]
+    watch = client.watch(prefix="set/", timeout=limit(60))
+    for each in sets:
+        client.put_many(each, prefix="set/")
+        found = next(watch)
+        assert {name: tensor.tolist() for name, tensor in found.items()} == {n: a.tolist() for n, a in each.items()}
+    for _ in range(3):
+        client.put_many(sets[1], prefix="set/")
+    assert sorted(next(watch)) == ["a", "b", "c"]
+    assert watch.skipped == 6
+    with pytest.raises(tensorlease.TimeoutError, match="nothing new that starts with 'none/' came within 0.01 s"):
+        next(client.watch("none/", timeout=0.01))
+    client.delete("set/c")
+    assert sorted(next(watch)) == ["a", "b"]
+    for name in "ab":
+        client.delete(f"set/{name}")
+    while next(watch):
+        pass
+    watch.close()
+    with pytest.raises(ValueError, match="closed"):
+        next(watch)
+
+
+def test_a_set_is_never_a_mix(client, address):
+    """Another process publishes sets that grow; each has as many names as its values say."""
+    code = "for i in range(1, 61): client.put_many({str(k): numpy.full(4, i) for k in range(i)}, prefix='mix/')"
+    thread = threading.Thread(target=producer_of, args=(address, code))
+    thread.start()
+    last = 0
+    for found in client.watch(prefix="mix/", timeout=limit(60), until_gone=True):
+        values = {int(v) for tensor in found.values() for v in tensor.numpy()}
+        assert len(values) == 1, values
+        assert values == {len(found)}
+        assert len(found) > last
+        last = len(found)
+        for tensor in found.values():
+            tensor.release()
+    thread.join()
+    assert last == 60
+    for name in client.keys("mix/"):
+        client.delete(name)
+
+
+def test_in_asyncio(client, address):
+    async def main():
+        seen, sets = [], []
+        async for tensor in client.watch("aw", timeout=limit(60)):
+            seen.append(tensor.item())
+            if seen[-1] == 3:
+                break
+            client.put("aw", np.array([seen[-1] + 1]))
+        async for found in client.watch(prefix="aset/", timeout=limit(60)):
+            sets.append({name: tensor.item() for name, tensor in found.items()})
+            if len(sets) == 3:
+                break
+            client.put_many({"x": np.array([len(sets)]), "y": np.array([len(sets)])}, prefix="aset/")
+        with pytest.raises(tensorlease.TimeoutError):
+            async for _ in client.events("none/", timeout=0.05):
+                pass
+        late = asyncio.get_running_loop().create_task(anext(client.watch("aw2")))
+        await asyncio.sleep(0)
+        late.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await late
+        return seen, sets
+
+    client.put("aw", np.array([1]))
+    client.put_many({"x": np.array([0]), "y": np.array([0])}, prefix="aset/")
+    assert asyncio.run(main()) == ([1, 2, 3], [{"x": n, "y": n} for n in range(3)])
+
+
+async def anext(iterator):  # a builtin since Python 3.10, but not for all that have __anext__()
+    return await iterator.__anext__()
+
+
+def test_it_outlives_the_daemon(tmp_path):
+    address = str(tmp_path / "socket")
+    with daemon_at(address) as first, tensorlease.connect(address, autostart=False) as client:
+        events = client.events("o/", timeout=limit(60))
+        watch = client.watch("o/a", timeout=limit(60))
+        client.put("o/a", b"1")
+        assert told(events, 1) == [("published", "o/a", 1)]
+        assert next(watch).version == 1
+        first.kill()
+        first.wait()
+        with pytest.raises(tensorlease.DisconnectedError):
+            next(client.watch("o/a", timeout=0.05))
+
+        async def disconnected():
+            await anext(client.watch("o/a", newer_than=1, timeout=0.05))
+
+        with pytest.raises(tensorlease.DisconnectedError):
+            asyncio.run(disconnected())
+        with daemon_at(address), tensorlease.connect(address, autostart=False) as producer:
+            assert next(events)[0] == "restarted"
+            producer.put("o/a", b"2")
+            assert next(events)[:2] == ("published", "o/a")
+            assert next(watch).bytes() == b"2"
+
+
+def test_close_and_signals_end_a_wait(client):
+    watch = client.watch("never")
+    errors = []
+
+    def wait():
+        try:
+            next(watch)
+        except ValueError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    watch.close()
+    thread.join()
+    assert len(errors) == 1 and "closed" in errors[0]
+
+    with tensorlease.connect(autostart=False) as other:
+        watch = other.watch("never")
+        thread = threading.Thread(target=wait)
+        thread.start()
+    thread.join()
+    assert len(errors) == 2 and "closed" in errors[1]
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(client.watch("never"))
+    timer.join()
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_is_collected_is_given_back(client):
+    for _ in range(300):  # more than one client may have
+        watch = client.watch(prefix="collected/")
+        watch.fileno()
+        del watch
+        gc.collect()
+
+
+def test_mistakes(client):
+    with pytest.raises(TypeError, match="a name or prefix=, and not both"):
+        client.watch()
+    with pytest.raises(TypeError, match="a name or prefix=, and not both"):
+        client.watch("a", prefix="b")
+    with pytest.raises(TypeError, match="newer_than and stream are for the watch of a name"):
+        client.watch(prefix="a/", newer_than=1)
+    with pytest.raises(tensorlease.InvalidError):
+        client.watch("a//b")
+    with pytest.raises(TypeError):
+        client.watch(5)
+    with pytest.raises((TypeError, ValueError)):
+        client.watch("a", timeout="soon")
+    watches = [client.watch("a") for _ in range(256)]
+    with pytest.raises(tensorlease.NoSpaceError, match="256"):
+        client.watch("a")
+    for watch in watches:
+        watch.close()
