@@ -1,24 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What strangers cost a publisher who has nothing to do with them: create and commit of 4 KiB with
- * the version wanted, in a daemon with 1,000 idle clients, and in the same one when it has
- * 1,000,000 names besides. And what they cost one who publishes to a ring. The floor is the same in
- * a daemon without them. Groups of both alternate, everything on one CPU.
+ * the version wanted, in a daemon with 1,000 idle clients, and in the same one when 64 prefixes are
+ * watched besides, and when it has 1,000,000 names besides. And what they cost one who publishes to
+ * a ring. What a watch of the name itself costs its publisher, with nobody asleep, stands beside
+ * that. The floor is the same in a daemon without them. Groups of both alternate, everything on one
+ * CPU.
  */
 #include <err.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include <tensorlease/watch.h>
+
 #include "bench/bench.h"
 
-enum { CLIENTS = 1000, NAMES = 1000000, QUICK_NAMES = 100000, GROUP = 25, WARM_UP = 5 };
+enum {
+	CLIENTS = 1000,
+	WATCHES = 64,
+	NAMES = 1000000,
+	QUICK_NAMES = 100000,
+	GROUP = 25,
+	WARM_UP = 5
+};
 
 struct crowd {
 	struct bench *bench;
 	char *address;
 	pid_t daemon;
 	tl_client *client, *idle[CLIENTS];
+	tl_watch *watches[WATCHES];
 };
 
 static void crowd_start(struct crowd *c)
@@ -111,23 +123,57 @@ static void publish_names(struct crowd *c, unsigned n)
 	bench_settle(c->client);
 }
 
+/* Each is another client's, and of another prefix; or all are of @prefix. */
+static void watches_open(struct crowd *c, const char *prefix)
+{
+	char other[32];
+
+	for (unsigned i = 0; i < WATCHES; i++) {
+		snprintf(other, sizeof(other), "other/%u/", i);
+		bench_check(
+			tl_watch_open(c->idle[i], prefix ? prefix : other, NULL, &c->watches[i]),
+			"watching");
+	}
+}
+
+static void watches_close(struct crowd *c)
+{
+	for (unsigned i = 0; i < WATCHES; i++)
+		tl_watch_close(c->watches[i]);
+	bench_settle(c->client);
+}
+
 void bench_crowd(struct bench *b)
 {
 	struct crowd c = { .bench = b };
 	unsigned names = b->quick ? QUICK_NAMES : NAMES;
-	struct bench_result *clients, *rings, *all;
+	struct bench_result *clients, *others, *watched, *rings, *all;
 
 	clients = bench_result_new(b, "crowd/clients", "us",
 				   "commit of 4 KiB beside %u idle clients", (unsigned)CLIENTS);
+	others = bench_result_new(b, "crowd/watches", "us", "  while %u other prefixes are watched",
+				  (unsigned)WATCHES);
+	watched = bench_result_new(b, "crowd/watched", "us", "  while %u clients watch its prefix",
+				   (unsigned)WATCHES);
 	rings = bench_result_new(b, "crowd/ring", "us",
 				 "  put of 4 KiB to a ring, without a pause");
 	all = bench_result_new(b, "crowd/names", "us", "  and beside %u names", names);
-	if (!clients && !rings && !all)
+	if (!clients && !others && !watched && !rings && !all)
 		return;
 	bench_daemon(b);
 	crowd_start(&c);
 	if (clients)
 		measure(&c, clients, commit);
+	if (others) {
+		watches_open(&c, NULL);
+		measure(&c, others, commit);
+		watches_close(&c);
+	}
+	if (watched) {
+		watches_open(&c, "bench/");
+		measure(&c, watched, commit);
+		watches_close(&c);
+	}
 	if (rings) {
 		measure(&c, rings, ring);
 		bench_check(tl_delete(b->client, "bench/crowd/ring"), "deleting");
@@ -136,7 +182,7 @@ void bench_crowd(struct bench *b)
 		publish_names(&c, names);
 		measure(&c, all, commit);
 	}
-	if (clients || all)
+	if (clients || others || watched || all)
 		bench_check(tl_delete(b->client, "bench/crowd"), "deleting");
 	crowd_stop(&c);
 }

@@ -51,7 +51,7 @@ static void usage(FILE *to)
 	      "  --only REGEX  only the rows whose id matches: get/1/4096, get/1000/4096/2-threads, get/system-calls,\n"
 	      "                first, publish/version, publish/no-wait, publish/waits, put, wake/sleep, wake/spin,\n"
 	      "                ring/put, ring/one-way, ring/messages, ring/get, ring/sleep, memory/catalog, memory/daemon, memory/idle, kill,\n"
-	      "                crowd/clients, crowd/ring, crowd/names\n"
+	      "                crowd/clients, crowd/watches, crowd/watched, crowd/ring, crowd/names\n"
 	      "  --help        print this\n",
 	      to);
 }
@@ -204,6 +204,8 @@ int main(int argc, char **argv)
 	}
 	r = worker < 0 ? 1 : supervise();
 	snprintf(socket_path, sizeof(socket_path), "%s/socket", dir);
+	unlink(socket_path);
+	snprintf(socket_path, sizeof(socket_path), "%s/socket.lock", dir); /* of a killed daemon */
 	unlink(socket_path);
 	if (rmdir(dir))
 		warn("%s", dir);

@@ -23,7 +23,7 @@ struct watch {
 static PyTypeObject *watch_type;
 
 static const char *const whats[] = {
-	[TL_WATCH_PUBLISHED] = "published", [TL_WATCH_DELETED] = "deleted",
+	[TL_WATCH_PUBLISHED] = "published",	    [TL_WATCH_DELETED] = "deleted",
 	[TL_WATCH_PRODUCER_GONE] = "producer-gone", [TL_WATCH_LOST] = "lost",
 	[TL_WATCH_RESTARTED] = "restarted",
 };

@@ -5,8 +5,8 @@
 #include "core.h"
 
 /*
- * _watch(name, prefix: bool, new: bool) -> a _core.Watch: next(timeout) -> (what, name, version, skipped), or None if
- * nothing happens in time; fileno(); close().
+ * _watch(name, prefix: bool, new: bool) -> a _core.Watch: next(timeout) -> (what, name, version,
+ * skipped), or None if nothing happens in time; fileno(); close().
  */
 PyObject *client_watch(PyObject *self, PyObject *args);
 
