@@ -102,3 +102,13 @@ const char *description_check(const struct tensor_description *d, uint64_t room,
 		return why;
 	return NULL;
 }
+
+const char *description_check_deletes(const struct tensor_description *d)
+{
+	const char *why = NULL;
+
+	if (d->dtype_code || d->dtype_bits || d->ndim || d->flags || d->meta_len ||
+	    d->lifetime.flags || d->lifetime.ttl_ns)
+		return "what deletes a name is no tensor";
+	return tensor_name_check(d->name.text, d->name.len, &why) ? why : NULL;
+}

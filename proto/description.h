@@ -64,3 +64,5 @@ struct tensor_description description_decode_(const struct wire_description *w, 
  * elements have, if all is well.
  */
 const char *description_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes);
+/* The same for one that deletes its name (row_deletes()): it has nothing else. */
+const char *description_check_deletes(const struct tensor_description *d);

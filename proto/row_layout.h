@@ -84,6 +84,15 @@ struct catalog_row {
 static_assert(sizeof(struct catalog_row) == 128 && offsetof(struct catalog_row, version) == 64,
 	      "layout");
 
+/*
+ * A member of a group whose element type has no lanes is no tensor: it says that its name means
+ * nothing once the group is published. It never becomes LIVE.
+ */
+static inline bool row_deletes(uint16_t dtype_lanes)
+{
+	return dtype_lanes == 0;
+}
+
 /* Is the shape small enough to lie in the row itself? */
 static inline bool row_has_room_for(unsigned ndim, const int64_t *shape)
 {

@@ -23,9 +23,12 @@ static int check_sources(const tl_group_item *items, const DLTensor *const *sour
 	char reason[TENSOR_WHY_TEXT];
 
 	for (size_t i = 0; i < count; i++) {
-		DLTensor as = *sources[i];
+		DLTensor as;
 		int r;
 
+		if (items[i].flags & TL_GROUP_DELETE)
+			continue;
+		as = *sources[i];
 		if (as.device.device_type == kDLCUDA)
 			as.device.device_type = kDLCPU; /* all else is the same */
 		r = tensor_check_source(&as, items[i].dlpack_flags, reason, sizeof(reason));
@@ -46,8 +49,9 @@ static int put_once(tl_client *client, const tl_group_item *items, const DLTenso
 	int r = devices ? check_sources(items, sources, count, why) : -ENOMEM;
 
 	for (size_t i = 0; !r && i < count; i++)
-		devices[i] = sources[i]->device.device_type == kDLCUDA ? sources[i]->device
-								       : (DLDevice){ kDLCPU, 0 };
+		devices[i] = sources[i] && sources[i]->device.device_type == kDLCUDA
+				     ? sources[i]->device
+				     : (DLDevice){ kDLCPU, 0 };
 	if (!r)
 		r = library(tl_group_create(client, items, count,
 					    &TL_INIT(tl_group_options, .timeout_ns = timeout_ns,

@@ -107,6 +107,12 @@ int lookup_hold_member(struct session *s, uint64_t *ref)
 	switch (lease_member(s, *ref, &former)) {
 	case MEMBER_PUBLISHED:
 		r = lease_hold_member(s, *ref);
+		if (!r && row_deletes(load_once(&s->catalog.rows[ref_slot(*ref)].dtype_lanes))) {
+			bool stood = lease_stands(s, *ref);
+
+			lease_release(s, ref_slot(*ref));
+			return stood ? LEASE_E_GONE : LOOKUP_E_AGAIN;
+		}
 		break;
 	case MEMBER_PENDING:
 		if (!former)

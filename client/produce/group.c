@@ -21,6 +21,7 @@
 #include "client/produce/shared.h"
 #include "client/session/request.h"
 #include "proto/description.h"
+#include "proto/row_layout.h"
 #include "tensor/check.h"
 #include "tensor/copy.h"
 #include "tensor/dtype.h"
@@ -65,6 +66,19 @@ tl_group *group_free(tl_group *group)
 	return NULL;
 }
 
+/* A name that is deleted. */
+static int delete_check(const tl_group_item *item, uint64_t *nbytes)
+{
+	*nbytes = 0;
+	if (!item->shape && !item->ndim && !item->dtype.code && !item->dtype.bits &&
+	    !item->dtype.lanes && !item->dlpack_flags && !item->metadata && !item->metadata_size &&
+	    !item->ttl_ns && !item->lifetime)
+		return 0;
+	return tl_fail(-EINVAL,
+		       "'%s': with TL_GROUP_DELETE all other members of tl_group_item must be 0",
+		       item->name);
+}
+
 static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
 {
 	const char *why = NULL;
@@ -74,6 +88,11 @@ static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
 		return tl_fail(-EINVAL, "item %zu of the group has no name", i);
 	if (client_check_name(item->name, strlen(item->name)))
 		return -EINVAL;
+	if (item->flags & ~(uint32_t)TL_GROUP_DELETE)
+		return tl_fail(-EINVAL, "'%s': tl_group_item.flags is %#x; %#x is known",
+			       item->name, item->flags, TL_GROUP_DELETE);
+	if (item->flags)
+		return delete_check(item, nbytes);
 	if (item->ndim < 0 || item->ndim > TL_NDIM_MAX || (item->ndim && !item->shape))
 		return tl_fail(-EINVAL, "'%s': ndim is %d (0 to %d)%s", item->name, item->ndim,
 			       TL_NDIM_MAX, item->shape ? "" : " and shape is NULL");
@@ -86,8 +105,6 @@ static int item_check(const tl_group_item *item, size_t i, uint64_t *nbytes)
 			       TL_METADATA_MAX);
 	if (lifetime_check(item->lifetime, item->ttl_ns, "tl_group_item"))
 		return -EINVAL;
-	if (item->reserved)
-		return tl_fail(-EINVAL, "'%s': tl_group_item.reserved is not 0", item->name);
 	if (tensor_dtype_check(item->dtype, &why))
 		return tl_fail(-EINVAL, "'%s': %s (code %u, bits %u, lanes %u)", item->name, why,
 			       item->dtype.code, item->dtype.bits, item->dtype.lanes);
@@ -274,7 +291,10 @@ int group_create(tl_client *client, const tl_group_item *items, const DLDevice *
 
 DLTensor *group_tensor(tl_group *group, size_t index)
 {
-	return group && index < group->all.count ? &group->members[index].lent : NULL;
+	if (!group || index >= group->all.count ||
+	    row_deletes(group->members[index].tensor.dtype.lanes))
+		return NULL;
+	return &group->members[index].lent;
 }
 
 /* ---- Publishing ---- */

@@ -109,6 +109,10 @@ static void group_settle(struct adoption *a, uint32_t index)
 
 	if (m->group == a->cat->header->groups) {
 		atomic_store(&name->current, m->former);
+	} else if (row_deletes(row_of(a, slot)->dtype_lanes)) {
+		atomic_store(&name->current, 0);
+		catalog_row_unsum(a->cat, slot);
+		become(a, slot, ROW_FREE);
 	} else {
 		catalog_row_fact(a->cat, slot)->sum = check_row_sum(a->cat, slot);
 		become(a, slot, ROW_LIVE);

@@ -145,6 +145,9 @@ static bool is_published(const struct state *st, const struct name_key *name)
 
 	if (ref && !(ref & REF_RING) && st->tensors[slot].pointed && member_is_pending(st, slot))
 		return catalog_member(&st->catalog, slot)->former;
+	if (ref && !(ref & REF_RING) && st->tensors[slot].pointed &&
+	    row_deletes(catalog_row(&st->catalog, slot)->dtype_lanes))
+		return false;
 	return ref;
 }
 

@@ -115,7 +115,7 @@ uint64_t name_meaning(struct state *st, uint32_t index)
 	if (member_is_pending(st, ref_slot(ref)))
 		return catalog_member(&st->catalog, ref_slot(ref))->former;
 	member_finish(st, ref_slot(ref), &wakes);
-	return ref;
+	return catalog_name(&st->catalog, index)->current; /* 0, if that deletes it */
 }
 
 /* What a pending member will replace is @ref from now on, if its client may do that. */
@@ -504,6 +504,8 @@ int tensor_member(struct state *st, struct client *c, uint64_t ref, uint64_t off
 	memory = catalog_row(&st->catalog, leader);
 	if (offset > memory->nbytes)
 		*why = "its offset is beyond the group's memory";
+	else if (row_deletes(d->dtype_lanes))
+		*why = description_check_deletes(d);
 	else
 		*why = shared_check(d, memory->nbytes - offset, &nbytes);
 	r = *why ? STATE_E_INVALID : tensor_may_name(st, c, &d->name);
@@ -560,12 +562,35 @@ void member_take_back(struct state *st, struct client *c, uint32_t slot)
 	tensor_reclaim(st, slot);
 }
 
+/*
+ * The name means nothing, as after a delete. Whoever still looks at the row has found that out, or
+ * finds that the row is another's.
+ */
+static void member_deletes(struct state *st, struct client *c, uint32_t slot, uint64_t former,
+			   unsigned *wakes)
+{
+	uint32_t index = catalog_row(&st->catalog, slot)->name;
+
+	atomic_store(&catalog_name(&st->catalog, index)->current, 0);
+	watches_note(st, index, false, NULL, wakes);
+	draft_end(st, c, slot);
+	tensor_reclaim(st, slot);
+	if (!former)
+		return;
+	atomic_fetch_sub(&st->catalog.header->tensors, 1);
+	lease_retire(st, c->account, ref_slot(former));
+}
+
 void member_finish(struct state *st, uint32_t slot, unsigned *wakes)
 {
 	struct client *c = st->served[st->tensors[slot].owner];
 	uint64_t former = catalog_member(&st->catalog, slot)->former;
 
 	st->tensors[slot].pointed = false;
+	if (row_deletes(catalog_row(&st->catalog, slot)->dtype_lanes)) {
+		member_deletes(st, c, slot, former, wakes);
+		return;
+	}
 	if (catalog_row(&st->catalog, slot)->flags & ROW_ON_DEVICE)
 		place_unjoin(st, slot); /* the group ends, and its place is its own */
 	row_go_live(st, slot, former);

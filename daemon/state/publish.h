@@ -60,7 +60,8 @@ void leader_note(struct state *st, uint32_t slot, bool points);
 void member_point(struct state *st, const struct client *c, uint32_t slot);
 /* Ends a member that its name points at, which means what it meant before. */
 void member_take_back(struct state *st, struct client *c, uint32_t slot);
-/* Its group is published: the member becomes LIVE, and what its name meant before is retired. */
+/* Its group is published: the member becomes LIVE, or goes if it deletes its name, and what that
+ * meant before is retired. */
 void member_finish(struct state *st, uint32_t slot, unsigned *wakes);
 
 /* ---- for device.c, expire.c, evict.c ---- */

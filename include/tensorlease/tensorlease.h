@@ -573,7 +573,14 @@ TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersio
 
 /* ---- Groups -------------------------------------------------------------------------------- */
 
-/* tl_group_item - one tensor of a group */
+/* TL_GROUP_* - flags of tl_group_item */
+enum {
+	/* The name is deleted in the same step, if it is there. Of the other members only @name is
+	 * used; the rest must be 0. */
+	TL_GROUP_DELETE = 1,
+};
+
+/* tl_group_item - one tensor of a group, or a name that the group deletes */
 typedef struct tl_group_item {
 	const char *name;      /* under which it will be published */
 	const int64_t *shape;  /* @ndim sizes, each 0 or more; may be NULL if @ndim is 0 */
@@ -584,7 +591,7 @@ typedef struct tl_group_item {
 	size_t metadata_size;  /* how many bytes, at most TL_METADATA_MAX */
 	int64_t ttl_ns;	       /* as in tl_spec */
 	uint32_t lifetime;     /* as in tl_spec */
-	uint32_t reserved;     /* 0 */
+	uint32_t flags;	       /* TL_GROUP_* */
 } tl_group_item;
 
 /* tl_group_options - how to make a group */
@@ -626,7 +633,7 @@ TL_API int tl_group_create(tl_client *client, const tl_group_item *items, size_t
  * Ownership: the tensor belongs to the group and goes with it.
  * Blocking: never.
  * Threads: any.
- * Returns: the tensor at @index, counted from 0; NULL if there is none.
+ * Returns: the tensor at @index, counted from 0; NULL if there is none, or a name to be deleted.
  * Since: 0.1
  */
 TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index);

@@ -123,6 +123,45 @@ def test_a_set_is_never_a_mix(client, address):
         client.delete(name)
 
 
+def test_a_set_replaces_the_former_one(client, address):
+    client.put_many({"a": b"1", "b": b"1", "c": b"1"}, prefix="rep/")
+    client.put("other", b"1")
+    watch = client.watch(prefix="rep/", timeout=limit(60))
+    assert sorted(next(watch)) == ["a", "b", "c"]
+    client.put_many({"b": b"2", "d": b"2"}, prefix="rep/", replace=True)
+    assert {name: tensor.bytes() for name, tensor in next(watch).items()} == {"b": b"2", "d": b"2"}
+    assert sorted(client.get_many(prefix="rep/")) == ["b", "d"]
+    with pytest.raises(tensorlease.InvalidError, match="needs a prefix"):
+        client.put_many({"b": b"2"}, replace=True)
+    with pytest.raises(TypeError, match="a name or prefix=, and not both"):
+        client.delete()
+    client.delete(prefix="rep/")
+    assert next(watch) == {} and client.keys("rep/") == []
+    client.delete(prefix="rep/", missing_ok=True)
+    with pytest.raises(tensorlease.NotFoundError, match="no tensor's name starts with 'rep/'"):
+        client.delete(prefix="rep/")
+    assert "other" in client
+    client.delete("other")
+
+
+def test_no_reader_sees_a_mix_of_sets_that_replace_each_other(client, address):
+    """Sets have names of their own, so a mix would have names of two."""
+    code = (
+        "for i in range(1, 41): client.put_many({f'{i}/{k}': numpy.full(4, i) for k in range(i % 7 + 1)}, prefix='reps/',"
+        " replace=True)"
+    )
+    thread = threading.Thread(target=producer_of, args=(address, code))
+    thread.start()
+    last = 0
+    for found in client.watch(prefix="reps/", timeout=limit(60), until_gone=True):
+        sets = {int(name.split("/")[0]) for name in found}
+        assert len(sets) == 1 and len(found) == sets.pop() % 7 + 1
+        last = int(next(iter(found)).split("/")[0])
+    thread.join()
+    assert last == 40
+    client.delete(prefix="reps/")
+
+
 def test_in_asyncio(client, address):
     async def main():
         seen, sets = [], []

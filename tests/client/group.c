@@ -404,6 +404,92 @@ TEST(what_is_got_together_was_there_together)
 	tl_close(client);
 }
 
+/* ---- Names that a group deletes ---- */
+
+enum { SWAPS = 400 };
+
+/* "swap/a" and "swap/b" take turns: in each group one is published and the other deleted. */
+static int swapper(const struct test_daemon *d, void *arg)
+{
+	static const int64_t shape[1] = { 4 };
+	tl_client *client = td_connect(d);
+
+	(void)arg;
+	put_bytes(client, "swap/b", 1, 4);
+	pause_at(1);
+	for (int i = 0; i < SWAPS; i++) {
+		tl_group_item items[2] = {
+			{ .name = i % 2 ? "swap/b" : "swap/a",
+			  .shape = shape,
+			  .ndim = 1,
+			  .dtype = U8 },
+			{ .name = i % 2 ? "swap/a" : "swap/b", .flags = TL_GROUP_DELETE },
+		};
+		tl_group *group;
+
+		must_be(tl_group_create(client, items, 2, NULL, &group), 0);
+		memset(tl_group_tensor(group, 0)->data, 2, 4);
+		must(!tl_group_tensor(group, 1));
+		must_be(tl_group_commit(group), 0);
+	}
+	pause_at(2);
+	tl_close(client);
+	return 0;
+}
+
+static int count_swap(const tl_info *info, void *context)
+{
+	(void)info;
+	++*(int *)context;
+	return 0;
+}
+
+TEST(a_name_that_a_group_deletes_goes_when_the_others_come)
+{
+	cleanup_td struct test_daemon d = td_start();
+	static const char *const both[2] = { "swap/a", "swap/b" };
+	tl_client *client = td_connect(&d);
+	struct test_child c = child_start_ready(&d, swapper, NULL);
+	DLManagedTensorVersioned *got[2];
+	tl_info info = { .size = sizeof(info) };
+	int n = 0;
+
+	child_go(&c);
+	for (int i = 0; i < 20000; i++) {
+		int r = tl_get_many(client, both, 2, NULL, got);
+
+		must_be(r, -ENOENT); /* there is no moment at which both are there */
+	}
+	must_be(child_await(&c), 2);
+	must_be(tl_list(client, "swap/", count_swap, &n), 0);
+	must_be(n, 1);
+	must_be(tl_stat(client, "swap/a", &info), -ENOENT);
+	must_be(tl_stat(client, "swap/b", &info), 0);
+	must_be(td_status(&d).tensors, 1);
+	must_be(tl_delete(client, "swap/b"), 0);
+	child_finish(&c);
+	tl_close(client);
+	td_must_be_empty(&d);
+}
+
+TEST(what_a_group_deletes_has_nothing_but_a_name)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	tl_group_item item = { .name = "x", .flags = TL_GROUP_DELETE };
+	tl_group *group;
+
+	must_be(tl_group_create(client, &item, 1, NULL, &group), 0);
+	must_be(tl_group_commit(group), 0); /* it was not there, which is fine */
+	item.dtype = U8;
+	must_be(tl_group_create(client, &item, 1, NULL, &group), -EINVAL);
+	must(strstr(tl_last_error(), "'x'") && strstr(tl_last_error(), "TL_GROUP_DELETE"));
+	item = (tl_group_item){ .name = "x", .flags = 2, .dtype = U8 };
+	must_be(tl_group_create(client, &item, 1, NULL, &group), -EINVAL);
+	tl_close(client);
+	td_must_be_empty(&d);
+}
+
 int main(void)
 {
 	return suite_run();

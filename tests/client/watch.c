@@ -310,12 +310,13 @@ TEST(the_descriptor_is_readable_when_there_is_something)
 
 TEST(another_daemon_that_takes_over_is_not_told)
 {
-	cleanup_td struct test_daemon d = td_start();
 	tl_client *client, *producer;
+	struct test_daemon d;
 	tl_watch *watch;
 	int fd;
 
-	SKIP_UNLESS(d.keeper, "the daemon has no keeper");
+	SKIP_UNLESS(!test_without_keepers(), "the daemon has no keeper");
+	d = td_start();
 	client = td_connect(&d);
 	producer = td_connect(&d);
 	watch = watch_open(client, "k/", 0);
@@ -335,6 +336,7 @@ TEST(another_daemon_that_takes_over_is_not_told)
 	must_be(tl_watch_close(watch), 0);
 	tl_close(producer);
 	tl_close(client);
+	td_stop(&d);
 }
 
 TEST(a_daemon_that_begins_anew_is_told_once)
@@ -507,14 +509,17 @@ TEST(mistakes_are_refused_in_words)
 
 TEST(a_forked_child_opens_its_own)
 {
-	cleanup_td struct test_daemon d = td_start();
-	tl_client *client = td_connect(&d);
-	tl_watch *watch = watch_open(client, "c", 0), *own;
+	struct test_daemon d;
 	tl_watch_event e = { .size = sizeof(e) };
+	tl_watch *watch, *own;
+	tl_client *client;
 	pid_t pid;
 	int fd;
 
 	SKIP_UNLESS(MAY_FORK_AMONG_THREADS, "AddressSanitizer does not fork among threads");
+	d = td_start();
+	client = td_connect(&d);
+	watch = watch_open(client, "c", 0);
 	must_be(tl_watch_fd(watch, &fd), 0);
 	put_alone(client, "c", 1, 10);
 	must_tell(watch, TL_WATCH_PUBLISHED, "c", 1, 0);
@@ -534,6 +539,7 @@ TEST(a_forked_child_opens_its_own)
 	must_tell(watch, TL_WATCH_PUBLISHED, "c", 2, 0);
 	must_be(tl_watch_close(watch), 0);
 	tl_close(client);
+	td_stop(&d);
 }
 
 int main(void)

@@ -8,7 +8,9 @@
  *
  * A group is published in steps, between which the daemon handles other messages: it points the names at the
  * members, each of which knows what its name meant before (former[]); then it raises `groups`, and from that moment on
- * all of them are published; then it makes them LIVE. A group that fails is taken back, in steps too.
+ * all of them are published; then it makes them LIVE. A group that fails is taken back, in steps too. With DELETES
+ * the second member of a group says that its name means nothing: it never becomes LIVE, and goes when the group is
+ * finished.
  *
  * Time counts the changes of what any name means. from[] and until[] say when a version began and ceased to be what
  * its name means. A group changes all its names when `groups` is raised.
@@ -36,6 +38,7 @@ byte state[NAMES * VERSIONS];
 byte former[NAMES * VERSIONS];		/* of a member: what its name meant before, or 0 */
 byte gid[NAMES * VERSIONS];		/* of a member: `groups` while its group is being pointed at */
 byte groups;				/* odd while a group is */
+bit deletes[NAMES * VERSIONS];		/* a member that says that its name means nothing */
 
 /* ---- For the assertions ---- */
 
@@ -57,16 +60,28 @@ byte version[NAMES];			/* the last one */
 #define PENDING(n) (current[n] && state[V(n, current[n])] == DRAFT && gid[V(n, current[n])] == groups)
 #define PUBLISHED_DRAFT(n) (current[n] && state[V(n, current[n])] == DRAFT && gid[V(n, current[n])] != groups)
 
-/* The member that the name means becomes LIVE, and what it meant before RETIRED. */
+/* The member that the name means becomes LIVE, and what it meant before RETIRED; or the name means nothing. */
 inline finish(n)
 {
-	state[V(n, current[n])] = LIVE;
-	d_step {
-		if
-		:: former[V(n, current[n])] -> state[V(n, former[V(n, current[n])])] = RETIRED
-		:: else
-		fi
-	}
+	if
+	:: d_step { deletes[V(n, current[n])] -> gone = current[n] }
+#ifdef FREE_FIRST
+		state[V(n, gone)] = FREE;
+		current[n] = 0;
+#else
+		current[n] = 0;
+		state[V(n, gone)] = FREE;
+#endif
+		d_step { if :: former[V(n, gone)] -> state[V(n, former[V(n, gone)])] = RETIRED :: else fi; gone = 0 }
+	:: !deletes[V(n, current[n])] ->
+		state[V(n, current[n])] = LIVE;
+		d_step {
+			if
+			:: former[V(n, current[n])] -> state[V(n, former[V(n, current[n])])] = RETIRED
+			:: else
+			fi
+		}
+	fi
 }
 
 /* What the name means is @v (0: nothing) from now on. */
@@ -124,7 +139,10 @@ inline point(n, left)
 	d_step {
 		version[n]++; new = version[n];
 		state[V(n, new)] = DRAFT; gid[V(n, new)] = groups; former[V(n, new)] = current[n];
-		from[V(n, new)] = NEVER; until[V(n, new)] = 0
+		from[V(n, new)] = NEVER; until[V(n, new)] = 0;
+#ifdef DELETES
+		deletes[V(n, new)] = (n == b)
+#endif
 	}
 #ifdef LIVE_AT_ONCE
 	state[V(n, new)] = LIVE;
@@ -138,7 +156,12 @@ inline flip()
 	d_step {
 		now++;
 		CEASES(a, former[V(a, new_a)]); CEASES(b, former[V(b, new_b)]);
-		BEGINS(a, new_a); BEGINS(b, new_b);
+		BEGINS(a, new_a);
+#ifdef DELETES
+		nothing[b] = NEVER;
+#else
+		BEGINS(b, new_b);
+#endif
 		groups++; left_a = 1; left_b = 1; phase = FINISHES; SEEN(published)
 	}
 }
@@ -167,7 +190,7 @@ inline finish_member(n, m, left)
 
 proctype Daemon()
 {
-	byte changes, old, new, a, b, new_a, new_b, phase;
+	byte changes, old, new, gone, a, b, new_a, new_b, phase;
 	bit left_a, left_b;
 
 	do
@@ -231,6 +254,12 @@ inline meaning(n)
 	fi
 }
 
+#if defined(DELETES) && !defined(NO_LOOK_AT_WHAT_IT_SAYS)
+#define DELETED(n) deletes[V(n, r)]
+#else
+#define DELETED(n) 0
+#endif
+
 /* G1 to G3: the meaning, then a look at the word, which must be LIVE, or DRAFT in a group that is published. */
 inline take(n)
 {
@@ -240,8 +269,15 @@ inline take(n)
 		if
 		:: again
 		:: d_step { !again && !r -> assert(nothing[n] > since) } goto none
+#ifdef DELETES
+		/* the word is looked at under the count, and then what the row says */
 		:: d_step {
-			!again && r && (state[V(n, r)] == LIVE || (member && state[V(n, r)] == DRAFT)) ->
+			!again && r && member && state[V(n, r)] == DRAFT && deletes[V(n, r)] ->
+			assert(nothing[n] > since); SEEN(deleted) }
+			goto none
+#endif
+		:: d_step {
+			!again && r && (state[V(n, r)] == LIVE || (member && state[V(n, r)] == DRAFT && !DELETED(n))) ->
 			ref[n] = r; fresh[n] = 1; r = 0; member = 0;
 			/* it was what the name means at some moment of this get */
 			assert(until[V(n, ref[n])] > since);

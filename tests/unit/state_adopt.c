@@ -39,28 +39,10 @@ static struct progress {
 	bool placed;		   /* "g/kept" is there, and finished */
 	unsigned claimant[CLAIMS]; /* which client, or NOBODY; 0: that is not certain */
 	uint64_t group[2];	   /* the versions of "a" and "c" that came in one step, or 0 */
+	bool deletes;		   /* and "e", which was there, goes in that step */
 } * progress;
 
 /* ---- the daemon that ends ---- */
-
-static struct {
-	uint32_t generation;
-	char *map;
-} maps[64];
-
-/* As its writer maps it, once. */
-static void map_for_writer(struct segment *seg, int fd)
-{
-	must(seg->index < 64);
-	maps[seg->index].map = mmap(NULL, seg->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	maps[seg->index].generation = seg->generation;
-	must(maps[seg->index].map != MAP_FAILED);
-}
-
-static char *writable(struct segment *seg)
-{
-	return maps[seg->index].generation == seg->generation ? maps[seg->index].map : NULL;
-}
 
 static void put(struct tester *t, int name, uint64_t nbytes, unsigned lifetime)
 {
@@ -76,16 +58,19 @@ static void put(struct tester *t, int name, uint64_t nbytes, unsigned lifetime)
 	d.meta_len = name % 2 ? 1 : sizeof(meta);
 	d.lifetime.flags = (uint8_t)lifetime;
 	assert_int_equal(fx_create(t, nbytes, &slot), 0);
-	memset(writable(st.tensors[slot].segment) + catalog_row(&st.catalog, slot)->offset, meta[0],
-	       nbytes);
+	memset(fx_writable(st.tensors[slot].segment) + catalog_row(&st.catalog, slot)->offset,
+	       meta[0], nbytes);
 	assert_int_equal(tensor_commit(&st, &t->c, fx_ref(slot), &d, &version, &why), 0);
 	progress->highest[name] = version;
 	progress->committed[name] = lifetime ? 0 : version;
 	fx_drain();
 }
 
-static void put_group(struct tester *t, int first, int second)
+/* Deletes @third in the same step, unless that is 0. */
+static void put_group(struct tester *t, int first, int second, int third)
 {
+	const struct tensor_description deletes = { .name = name_key(names[third],
+								     strlen(names[third])) };
 	static const int64_t nbytes = 100;
 	struct tensor_description d[2] = { fx_bytes(names[first], &nbytes),
 					   fx_bytes(names[second], &nbytes) };
@@ -95,9 +80,13 @@ static void put_group(struct tester *t, int first, int second)
 	assert_int_equal(fx_create(t, 1000, &slot), 0);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(tensor_member(&st, &t->c, fx_ref(slot), i * 512U, &d[i], &why), 0);
+	if (third)
+		assert_int_equal(tensor_member(&st, &t->c, fx_ref(slot), 0, &deletes, &why), 0);
 	progress->group[0] = progress->highest[first] + 1;
 	progress->group[1] = progress->highest[second] + 1;
-	assert_int_equal(fx_group(t, fx_ref(slot), 2), 0);
+	progress->committed[third] = third ? 0 : progress->committed[third];
+	progress->deletes = third;
+	assert_int_equal(fx_group(t, fx_ref(slot), third ? 3 : 2), 0);
 	progress->highest[first] = progress->committed[first] = progress->group[0];
 	progress->highest[second] = progress->committed[second] = progress->group[1];
 	fx_drain();
@@ -308,7 +297,7 @@ static void live(struct tester *a, struct tester *b)
 	put(a, 1, LARGE, 0);
 	progress->claimant[2] = NOBODY;
 	put(a, 5, 300, 0);
-	put_group(a, 0, 2);
+	put_group(a, 0, 2, 0);
 	link_to(a, 5, 4);
 	forget(a, 1);
 	put(a, 3, 500, WIRE_LIFETIME_EVICTABLE);
@@ -320,7 +309,7 @@ static void live(struct tester *a, struct tester *b)
 		;
 	put(a, 1, LARGE, 0);
 	assert_int_equal(fx_create(a, 100, &slot), 0); /* what it leaves behind */
-	put_group(a, 0, 2);
+	put_group(a, 0, 2, 4);
 }
 
 static void live_and_end(struct keep *k)
@@ -503,6 +492,7 @@ static void all_must_be_there(void)
 		must(version_of(i) >= progress->committed[i]);
 	must(!progress->group[0] || version_of(0) < progress->group[0] ||
 	     version_of(2) >= progress->group[1]);
+	must(!progress->deletes || (version_of(0) >= progress->group[0]) == !current("e"));
 	for (int i = 0; i < NAMES; i++) {
 		uint32_t slot = ref_slot(current(names[i]));
 		const struct catalog_row *row = catalog_row(&st.catalog, slot);
@@ -795,6 +785,6 @@ TEST(damage_is_refused_or_harmless)
 
 int main(int argc, char **argv)
 {
-	fx_made = map_for_writer;
+	fx_made = fx_map_for_writer;
 	return argc > 1 ? suite_run_one(argv[1]) : suite_run();
 }

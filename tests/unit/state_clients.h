@@ -46,6 +46,26 @@ static inline unsigned fx_objects(void)
 /* What its writer does with a descriptor before it seals the object. */
 static void (*fx_made)(struct segment *seg, int fd);
 
+/* What fx_map_for_writer() has mapped. */
+static struct {
+	uint32_t generation;
+	char *map;
+} fx_maps[64];
+
+/* As its writer maps it, once. */
+static inline void fx_map_for_writer(struct segment *seg, int fd)
+{
+	must(seg->index < 64);
+	fx_maps[seg->index].map = mmap(NULL, seg->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	fx_maps[seg->index].generation = seg->generation;
+	must(fx_maps[seg->index].map != MAP_FAILED);
+}
+
+static inline char *fx_writable(struct segment *seg)
+{
+	return fx_maps[seg->index].generation == seg->generation ? fx_maps[seg->index].map : NULL;
+}
+
 /* Makes the object of a segment, as serve/space.c does, and seals it as its writer does. */
 static inline int fx_make(struct segment *seg, int *fd)
 {

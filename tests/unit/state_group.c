@@ -155,6 +155,57 @@ TEST(a_prefetched_draft_is_taken_back_or_used_never_both)
 	fx_stop();
 }
 
+TEST(a_group_deletes_a_name_in_its_step)
+{
+	const struct tensor_description deletes = { .name = name_key("b", 1) },
+					wrong = { .name = name_key("b", 1), .ndim = 1 },
+					none = { .name = name_key("none", 4) };
+	struct name_key key = name_key("b", 1);
+	const char *why = NULL;
+	struct tester t, reader;
+	uint32_t slot, b;
+	uint64_t held;
+
+	fx_start();
+	fx_connect(&t, 71000);
+	fx_connect(&reader, 71001);
+	fx_put(&t, "a", 10);
+	held = fx_put(&t, "b", 10);
+	b = name_find(&st.names, &key);
+	assert_true(fx_hold(&reader, held));
+	assert_int_equal(fx_create(&t, 1000, &slot), 0);
+	assert_int_equal(member(&t, fx_ref(slot), "a", 0, 10), 0);
+	assert_int_equal(tensor_member(&st, &t.c, fx_ref(slot), 0, &wrong, &why), STATE_E_INVALID);
+	assert_int_equal(tensor_member(&st, &t.c, fx_ref(slot), 0, &deletes, &why), 0);
+	assert_int_equal(tensor_member(&st, &t.c, fx_ref(slot), 0, &none, &why), 0);
+	assert_int_equal(name_meaning(&st, b), held);
+	assert_int_equal(fx_group(&t, fx_ref(slot), 3), 0);
+	assert_int_equal(catalog_name(&st.catalog, b)->current, 0);
+	assert_int_equal(seen->tensors, 1);
+	assert_int_equal(fx_state(ref_slot(held)), ROW_RETIRED);
+	fx_drop(&reader, held);
+	assert_int_equal(fx_state(ref_slot(held)), ROW_FREE);
+	assert_int_equal(fx_delete(&t, "b"), STATE_E_NOT_FOUND);
+	fx_put(&t, "b", 10);
+	assert_int_equal(catalog_name(&st.catalog, b)->version, 2);
+	/* what others publish meanwhile is deleted too, and what they may not is not */
+	fx_put(&reader, "theirs", 10);
+	assert_int_equal(fx_create(&t, 0, &slot), 0);
+	assert_int_equal(tensor_member(&st, &t.c, fx_ref(slot), 0, &deletes, &why), 0);
+	key = name_key("theirs", 6);
+	assert_int_equal(tensor_member(&st, &t.c, fx_ref(slot), 0,
+				       &(struct tensor_description){ .name = key }, &why),
+			 STATE_E_DENIED);
+	fx_put(&t, "b", 10);
+	assert_int_equal(fx_group(&t, fx_ref(slot), 1), 0);
+	assert_int_equal(catalog_name(&st.catalog, b)->current, 0);
+	assert_int_equal(fx_delete(&reader, "theirs"), 0);
+	assert_int_equal(fx_delete(&t, "a"), 0);
+	fx_leave(&reader);
+	fx_leave(&t);
+	fx_stop();
+}
+
 int main(void)
 {
 	return suite_run();

@@ -24,6 +24,7 @@ struct putting {
 	const DLTensor **sources;
 	struct part *parts;
 	size_t count;	 /* of the parts that have begun */
+	size_t deletes;	 /* names behind them, which are deleted */
 	intptr_t named;	 /* the stream that the caller named, or TL_STREAM_DEFAULT */
 	intptr_t stream; /* on which those on a GPU are copied */
 	bool on_gpu, sealed;
@@ -98,16 +99,32 @@ static void putting_deinit(struct putting *p)
 	PyMem_Free(p->items);
 }
 
-static int putting_init(struct putting *p, PyObject *names, PyObject *arrays, PyObject *metadata)
+/* Names that are deleted in the same step. */
+static int putting_delete(struct putting *p, PyObject *names)
 {
-	Py_ssize_t n = PyTuple_Size(names);
+	for (Py_ssize_t i = 0; i < PyTuple_Size(names); i++) {
+		const char *text = name_utf8(PyTuple_GetItem(names, i));
+
+		if (!text)
+			return -1;
+		p->items[p->count + p->deletes++] = (tl_group_item){ .name = text,
+								     .flags = TL_GROUP_DELETE };
+	}
+	return 0;
+}
+
+/* @deletes: NULL, or a tuple of names. */
+static int putting_init(struct putting *p, PyObject *names, PyObject *arrays, PyObject *metadata,
+			PyObject *deletes)
+{
+	Py_ssize_t n = PyTuple_Size(names), more = deletes ? PyTuple_Size(deletes) : 0;
 
 	if (PyTuple_Size(arrays) != n || PyTuple_Size(metadata) != n) {
 		PyErr_SetString(PyExc_ValueError, "the tuples must have the same length");
 		return -1;
 	}
-	p->items = PyMem_Calloc((size_t)n + 1, sizeof(*p->items));
-	p->sources = PyMem_Calloc((size_t)n + 1, sizeof(DLTensor *));
+	p->items = PyMem_Calloc((size_t)(n + more) + 1, sizeof(*p->items));
+	p->sources = PyMem_Calloc((size_t)(n + more) + 1, sizeof(DLTensor *));
 	p->parts = PyMem_Calloc((size_t)n + 1, sizeof(*p->parts));
 	if (!p->items || !p->sources || !p->parts) {
 		PyErr_NoMemory();
@@ -117,37 +134,37 @@ static int putting_init(struct putting *p, PyObject *names, PyObject *arrays, Py
 		if (putting_add(p, PyTuple_GetItem(names, i), PyTuple_GetItem(arrays, i),
 				PyTuple_GetItem(metadata, i)))
 			return -1;
-	return 0;
+	return deletes ? putting_delete(p, deletes) : 0;
 }
 
 static int putting_attempt(void *context, int64_t timeout_ns)
 {
 	struct putting *p = context;
 
-	return transfer_put(p->client, p->items, p->sources, p->count, p->stream, p->sealed,
-			    timeout_ns, p->why);
+	return transfer_put(p->client, p->items, p->sources, p->count + p->deletes, p->stream,
+			    p->sealed, timeout_ns, p->why);
 }
 
 /*
- * _put_many(names, arrays, metadata, timeout, (ttl, owner_bound, evictable), stream); three tuples
- * of the same length, which no code that an array runs can change
+ * _put_many(names, arrays, metadata, timeout, (ttl, owner_bound, evictable), stream, deletes);
+ * three tuples of the same length, which no code that an array runs can change, and one of names
  */
 PyObject *many_put(PyObject *self, PyObject *args)
 {
 	WITH_LOCK;
 	struct client *c = (struct client *)self;
-	PyObject *names, *arrays, *metadata, *timeout, *ttl, *bound, *evictable, *stream;
+	PyObject *names, *arrays, *metadata, *timeout, *ttl, *bound, *evictable, *stream, *deletes;
 	struct putting p = { 0 };
 	int64_t timeout_ns;
 	int r = -1;
 
-	if (!PyArg_ParseTuple(args, "O!O!O!O(OOO)O", &PyTuple_Type, &names, &PyTuple_Type, &arrays,
-			      &PyTuple_Type, &metadata, &timeout, &ttl, &bound, &evictable,
-			      &stream) ||
+	if (!PyArg_ParseTuple(args, "O!O!O!O(OOO)OO!", &PyTuple_Type, &names, &PyTuple_Type,
+			      &arrays, &PyTuple_Type, &metadata, &timeout, &ttl, &bound, &evictable,
+			      &stream, &PyTuple_Type, &deletes) ||
 	    parse_stream(stream, &p.named) || parse_seconds("timeout", timeout, &timeout_ns) ||
 	    parse_lifetime(ttl, bound, evictable, &p.ttl_ns, &p.lifetime))
 		return NULL;
-	if (!putting_init(&p, names, arrays, metadata) && client_begin(c)) {
+	if (!putting_init(&p, names, arrays, metadata, deletes) && client_begin(c)) {
 		p.client = c->client;
 		r = client_with_space(c, putting_attempt, &p, timeout_ns);
 		if (r < 0 && *p.why)
@@ -185,7 +202,7 @@ static int handing_init(struct handing *h, PyObject *names, PyObject *arrays, Py
 		PyErr_NoMemory();
 		return -1;
 	}
-	if (putting_init(&h->put, names, arrays, metadata))
+	if (putting_init(&h->put, names, arrays, metadata, NULL))
 		return -1;
 	for (size_t i = 0; i < h->put.count; i++) {
 		struct source *s = &h->put.parts[i].source;

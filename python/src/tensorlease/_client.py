@@ -294,6 +294,7 @@ class Client(_core.Client):
         arrays,
         *,
         prefix="",
+        replace=False,
         metadata=None,
         timeout=None,
         stream=None,
@@ -307,6 +308,8 @@ class Client(_core.Client):
             where they are copied. A state_dict is one: ``client.put_many(model.state_dict(), prefix="model/")``. Arrays
             that share memory become separate tensors.
         prefix: is put in front of each name.
+        replace: whether to delete in the same step all other names that start with prefix, so that the new set takes
+            the place of the former one. The prefix must not be empty then.
         metadata: bytes to attach to each tensor, or a dict of names, as in arrays, and bytes, for some of them.
         timeout: seconds to wait for space. None: do not wait.
         stream: the stream on which arrays on a GPU are copied, as for put().
@@ -324,8 +327,11 @@ class Client(_core.Client):
             each = tuple(metadata.get(name) for name in arrays)
         else:
             each = (metadata,) * len(arrays)
-        lifetime = (ttl, owner_bound, evictable)
-        self._put_many(_prefixed(prefix, arrays), tuple(arrays.values()), each, timeout, lifetime, stream)
+        lifetime, names = (ttl, owner_bound, evictable), _prefixed(prefix, arrays)
+        if replace and not prefix:
+            raise InvalidError(errno.EINVAL, "replace=True needs a prefix: without one it would delete all other names")
+        others = tuple(set(self.keys(prefix)).difference(names)) if replace else ()
+        self._put_many(names, tuple(arrays.values()), each, timeout, lifetime, stream, others)
 
     def publish_many(
         self,
@@ -507,13 +513,25 @@ class Client(_core.Client):
         """
         pickle_for(self)
 
-    def delete(self, name, /, *, version=None, missing_ok=False):
+    def delete(self, name=None, /, *, prefix=None, version=None, missing_ok=False):
         """Delete name. Holders of its tensor keep it.
 
+        prefix: in place of a name: delete all names that start with it in one step, or none on failure. At most 65,536.
         version: delete only this version, which the name has to mean still. None: whatever it means.
         missing_ok: whether it is no error if there is nothing to delete. NotFoundError: it is so.
-        PermissionDeniedError: the name is another user's.
+        PermissionDeniedError: the name, or one of them, is another user's.
         """
+        if (name is None) == (prefix is None):
+            raise TypeError("delete() takes a name or prefix=, and not both")
+        if prefix is not None:
+            names = tuple(self.keys(prefix))
+            if version is not None:
+                raise TypeError("version is for the delete of one name")
+            if names:
+                self._put_many((), (), (), None, (None, False, False), None, names)
+            elif not missing_ok:
+                raise NotFoundError(errno.ENOENT, f"no tensor's name starts with {prefix!r}")
+            return
         if version is not None and operator.index(version) < 1:
             raise InvalidError(errno.EINVAL, f"version is {version}; versions count from 1")
         try:
