@@ -73,11 +73,7 @@ static struct raw open_with_draft(const struct test_daemon *d, const struct situ
 /* Writes the first @n bytes of it. */
 static void write_draft(const struct raw *rc, const struct wire_draft *draft, size_t n)
 {
-	unsigned char *p = mmap(NULL, draft->segment_size, PROT_READ | PROT_WRITE, MAP_SHARED,
-				rc_writable(rc, draft), 0);
-
-	must(p != MAP_FAILED);
-	memset(p + draft->offset, 7, n);
+	memset(rc_bytes(rc, draft), 7, n);
 }
 
 static int after_create(const struct test_daemon *d, void *arg)

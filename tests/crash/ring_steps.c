@@ -52,10 +52,7 @@ static void slots_get(struct producer *p)
 		struct wire_draft *d = &p->drafts[i];
 
 		must_be(rc_create(&p->rc, "", NBYTES, 0, d), 0);
-		p->bytes[i] = mmap(NULL, d->segment_size, PROT_READ | PROT_WRITE, MAP_SHARED,
-				   rc_writable(&p->rc, d), 0);
-		must(p->bytes[i] != MAP_FAILED);
-		p->bytes[i] += d->offset;
+		p->bytes[i] = rc_bytes(&p->rc, d);
 	}
 	memset(p->bytes[0], BYTES_FIRST, NBYTES);
 }

@@ -94,6 +94,8 @@ void rc_let_go(struct raw *rc);
 /* The descriptor with which that draft can be written, but not if its segment is sealed and
  * something was published there. */
 int rc_writable(const struct raw *rc, const struct wire_draft *draft);
+/* The draft's bytes, mapped for writing; sealed ones stay mapped until rc_let_go(). */
+unsigned char *rc_bytes(const struct raw *rc, const struct wire_draft *draft);
 /* Returns 0 if the answer has that type, and else the wire error. */
 int rc_judge(const struct conn_message *m, enum wire_type expected);
 /* Commits a tensor of @nbytes uint8 under @name. Returns 0 or the wire error. */
