@@ -374,10 +374,8 @@ static void handle_watch(struct peer *peer, struct conn_message *m)
 				 name.text);
 	else if (r == STATE_E_WATCHES)
 		peer_error(peer, answer.header.serial, WIRE_E_LIMIT,
-			   "cannot watch '%.*s': this client has %u watches, of %d at most, or all "
-			   "clients watch %d different names and prefixes",
-			   len, name.text, peer->client.watches, CLIENT_WATCHES_MAX,
-			   CATALOG_WATCHES);
+			   "cannot watch '%.*s': this client has %u watches, of %d at most", len,
+			   name.text, peer->client.watches, CLIENT_WATCHES_MAX);
 	else
 		peer_error(peer, answer.header.serial, WIRE_E_NO_RESOURCES,
 			   "cannot watch '%.*s': %s", len, name.text, strerror(-r));

@@ -31,7 +31,7 @@ static const struct share_words {
 	[SHARE_MAPPINGS] = { "mapped segments", "release tensors", "--max-tensors", WIRE_E_LIMIT },
 	[SHARE_IN_FLIGHT] = { "descriptors in flight", "let its processes read what they are sent",
 			      "the limit of open files", WIRE_E_NO_RESOURCES },
-	[SHARE_WATCHES] = { "watches", "close some", "--max-clients", WIRE_E_LIMIT },
+	[SHARE_WATCHES] = { "watches", "close some", "a fixed number", WIRE_E_LIMIT },
 	[SHARE_DEVICE] = { "bytes on that device", "free some there", "--gpu-capacity",
 			   WIRE_E_NO_SPACE },
 };

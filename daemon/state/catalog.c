@@ -393,7 +393,7 @@ static void pools_init(struct catalog *cat, struct accounts *accounts,
 	const uint64_t most[SHARE_CONNECTIONS] = {
 		[SHARE_TENSORS] = plan->max_tensors,  [SHARE_NAMES] = plan->max_names,
 		[SHARE_SEGMENTS] = plan->max_tensors, [SHARE_DRAFTS] = plan->max_tensors,
-		[SHARE_CHUNKS] = plan->max_chunks,
+		[SHARE_CHUNKS] = plan->max_chunks,    [SHARE_WATCHES] = CATALOG_WATCHES,
 	};
 
 	for (unsigned share = SHARE_TENSORS; share < SHARE_CONNECTIONS; share++)

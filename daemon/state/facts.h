@@ -102,11 +102,7 @@ struct claim_fact {
 	char name[TENSOR_NAME_MAX + 1]; /* zeros after its end */
 };
 
-enum {
-	/* on the average of all that may be connected */
-	WAITS_PER_CLIENT = 4, /* claims among them */
-	WATCHES_PER_CLIENT = 16,
-};
+enum { WAITS_PER_CLIENT = 4 }; /* claims among them, on the average of all that may be connected */
 
 static inline uint32_t fact_sum(const void *data, size_t size, uint64_t seed)
 {

@@ -17,7 +17,7 @@ enum state_outcome {
 	STATE_E_NEVER,	  /* more than there will ever be */
 	STATE_E_DRAFTS,	  /* this client has too many drafts */
 	STATE_E_CLAIMS,	  /* this client has too many claims */
-	STATE_E_WATCHES,  /* this client, or the namespace, has too many watches */
+	STATE_E_WATCHES,  /* this client has too many watches */
 	STATE_E_BUCKET,	  /* this user has too many names in one bucket */
 	STATE_E_NOT_FOUND,
 	STATE_E_DENIED,

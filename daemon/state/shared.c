@@ -19,7 +19,6 @@ static void pools_init(struct shared *sh, const struct shared_limits *limits)
 	pool_init(sh, SHARE_WAITS, (uint64_t)WAITS_PER_CLIENT * limits->max_clients);
 	pool_init(sh, SHARE_MAPPINGS, 8ULL * limits->max_tensors);
 	pool_init(sh, SHARE_IN_FLIGHT, limits->flight_fds_max);
-	pool_init(sh, SHARE_WATCHES, (uint64_t)WATCHES_PER_CLIENT * limits->max_clients);
 }
 
 void shared_init(struct shared *sh, const struct shared_limits *limits)

@@ -21,6 +21,7 @@ struct watch {
 	/* Clients with a lower id than @since may have published one of its names before the watch
 	 * was there. Of the others those may whose bit, that of their index, is in @producers. */
 	uint64_t since, producers;
+	struct charge charge; /* of one of those who watch */
 	uint32_t index;
 	uint32_t hash;
 	bool prefix;
@@ -32,7 +33,7 @@ struct watch {
 struct watcher {
 	struct list of_watch, of_client;
 	struct watch *watch;
-	struct charge charge;
+	struct client *client;
 };
 
 static uint32_t hash_of(const struct state *st, const struct name_key *key)
@@ -84,20 +85,23 @@ static void watch_count(struct watch_table *t, const struct watch *w, int n)
 	table_changed(t);
 }
 
-static int watch_make(struct state *st, const struct name_key *key, uint32_t hash, bool prefix,
-		      struct watch **out)
+static int watch_make(struct state *st, const struct client *c, const struct name_key *key,
+		      uint32_t hash, bool prefix, struct watch **out)
 {
 	struct watch_table *t = st->watches;
 	uint32_t index = 0;
-	struct watch *w;
+	struct watch *w = calloc(1, sizeof(*w) + key->len);
+	int r;
 
-	while (index < CATALOG_WATCHES && t->of[index])
-		index++;
-	if (index == CATALOG_WATCHES)
-		return STATE_E_WATCHES;
-	w = calloc(1, sizeof(*w) + key->len);
 	if (!w)
 		return -ENOMEM;
+	r = charge_take(&w->charge, c->account, state_pool(st, SHARE_WATCHES), 1);
+	if (r) {
+		free(w);
+		return r;
+	}
+	while (t->of[index]) /* there is one, since the pool has as many */
+		index++;
 	list_init(&w->watchers);
 	w->since = st->shared->next_client_id + 1;
 	w->index = index;
@@ -119,6 +123,7 @@ static void watch_free(struct state *st, struct watch *w)
 	watch_count(st->watches, w, -1);
 	st->watches->of[w->index] = NULL;
 	list_del(&w->link);
+	charge_give(&w->charge);
 	free(w);
 }
 
@@ -129,10 +134,13 @@ static void watcher_free(struct state *st, struct client *c, struct watcher *wat
 	list_del(&watcher->of_watch);
 	list_del(&watcher->of_client);
 	c->watches--;
-	charge_give(&watcher->charge);
 	free(watcher);
-	if (list_empty(&w->watchers))
+	if (list_empty(&w->watchers)) {
 		watch_free(st, w);
+		return;
+	}
+	watcher = list_first_entry(&w->watchers, struct watcher, of_watch);
+	charge_move(&w->charge, watcher->client->account);
 }
 
 int watch_new(struct state *st, struct client *c, const struct name_key *name, bool prefix,
@@ -150,16 +158,14 @@ int watch_new(struct state *st, struct client *c, const struct name_key *name, b
 	watcher = calloc(1, sizeof(*watcher));
 	if (!watcher)
 		return -ENOMEM;
-	r = charge_take(&watcher->charge, c->account, state_pool(st, SHARE_WATCHES), 1);
-	w = r ? NULL : watch_find(st->watches, name, hash, prefix);
-	if (!r && !w)
-		r = watch_make(st, name, hash, prefix, &w);
+	w = watch_find(st->watches, name, hash, prefix);
+	r = w ? 0 : watch_make(st, c, name, hash, prefix, &w);
 	if (r) {
-		charge_give(&watcher->charge);
 		free(watcher);
 		return r;
 	}
 	watcher->watch = w;
+	watcher->client = c;
 	list_add_tail(&w->watchers, &watcher->of_watch);
 	list_add_tail(&c->watching, &watcher->of_client);
 	c->watches++;

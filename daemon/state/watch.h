@@ -23,8 +23,8 @@ struct watch_table {
 
 /*
  * Watches a name, or with @prefix all that start so, for @c. *@watch is the entry, which has that
- * *@generation. STATE_E_WATCHES: it, or the namespace, has too many; -ENOMEM; or what
- * account_take() returns.
+ * *@generation. STATE_E_WATCHES: it has too many; -ENOMEM; or what account_take() returns: what is
+ * charged is what somebody watches, to one of those who do.
  */
 int watch_new(struct state *st, struct client *c, const struct name_key *name, bool prefix,
 	      uint32_t *watch, uint32_t *generation);

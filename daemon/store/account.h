@@ -22,14 +22,14 @@ enum share {
 	SHARE_NAMES,   /* those that mean a tensor or that a row carries */
 	SHARE_SEGMENTS,
 	SHARE_DRAFTS,
-	SHARE_CHUNKS, /* of the catalog: long names, shapes and metadata */
+	SHARE_CHUNKS,  /* of the catalog: long names, shapes and metadata */
+	SHARE_WATCHES, /* names and prefixes that are watched */
 	SHARE_CONNECTIONS,
 	SHARE_PARTIAL,	   /* connections that have not said HELLO yet */
 	SHARE_DESCRIPTORS, /* that the daemon keeps */
 	SHARE_WAITS,	   /* creates that wait; claims, and who waits for one */
 	SHARE_MAPPINGS,	   /* of segments, each counted for each client that has it mapped */
 	SHARE_IN_FLIGHT,   /* descriptors sent to a client that it has not received yet */
-	SHARE_WATCHES,	   /* that clients have asked for */
 	SHARE_DEVICE,	   /* bytes on the first device; the others follow */
 	SHARE_COUNT = SHARE_DEVICE + DEVICES_MAX,
 	SHARE_KINDS = SHARE_DEVICE + 1, /* all devices count as one kind, which has one maximum */

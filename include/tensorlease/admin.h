@@ -134,13 +134,13 @@ enum {
 	TL_SHARE_SEGMENTS,    /* pieces of memory */
 	TL_SHARE_DRAFTS,      /* tensors that are being written */
 	TL_SHARE_CHUNKS,      /* pieces of long names, shapes and metadata */
+	TL_SHARE_WATCHES,     /* names and prefixes that are watched */
 	TL_SHARE_CONNECTIONS, /* in the whole daemon, as those that follow */
 	TL_SHARE_PARTIAL,     /* connections that have said nothing yet */
 	TL_SHARE_DESCRIPTORS, /* that the daemon keeps open */
 	TL_SHARE_WAITS,	      /* requests that wait */
 	TL_SHARE_MAPPINGS,    /* pieces of memory that a client has mapped, for each client */
 	TL_SHARE_IN_FLIGHT,   /* descriptors sent to a client that it has not received yet */
-	TL_SHARE_WATCHES,     /* of names, by tl_watch_open() */
 	TL_SHARE_GPU_BYTES,   /* on the GPU of which the user has most */
 	TL_SHARES,	      /* how many there are */
 };

@@ -86,9 +86,9 @@ typedef struct tl_watch_event {
  * Blocking: for one round trip.
  * Threads: any.
  * Returns: 0, a common error but -ENOTCONN, or
- *	-ENOSPC		this client has as many watches as it may, or all clients watch as many
- *			different names and prefixes as there can be
- *	-EDQUOT		the user has as many waiting requests, watches included, as it may
+ *	-ENOSPC		this client has as many watches as it may, or the clients of the namespace
+ *			watch as many different names and prefixes as there can be
+ *	-EDQUOT		those that only clients of this user watch are as many as it may have
  * Since: 0.2
  */
 TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_options *options,

@@ -399,18 +399,6 @@ int rc_writable(const struct raw *rc, const struct wire_draft *draft)
 	return w ? w->fd : -1;
 }
 
-unsigned char *rc_bytes(const struct raw *rc, const struct wire_draft *draft)
-{
-	const struct raw_segment *w = writable_find(rc, draft);
-	unsigned char *p = w ? w->map : NULL;
-
-	must(w);
-	if (!p)
-		p = mmap(NULL, draft->segment_size, PROT_READ | PROT_WRITE, MAP_SHARED, w->fd, 0);
-	must(p != MAP_FAILED);
-	return p + draft->offset;
-}
-
 int rc_create(struct raw *rc, const char *name, uint64_t nbytes, int64_t timeout_ns,
 	      struct wire_draft *draft)
 {

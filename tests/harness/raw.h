@@ -6,6 +6,8 @@
  */
 #pragma once
 
+#include <sys/mman.h>
+
 #include "proto/catalog_layout.h"
 #include "proto/conn.h"
 #include "proto/ledger_layout.h"
@@ -94,8 +96,21 @@ void rc_let_go(struct raw *rc);
 /* The descriptor with which that draft can be written, but not if its segment is sealed and
  * something was published there. */
 int rc_writable(const struct raw *rc, const struct wire_draft *draft);
-/* The draft's bytes, mapped for writing; sealed ones stay mapped until rc_let_go(). */
-unsigned char *rc_bytes(const struct raw *rc, const struct wire_draft *draft);
+/* The draft's bytes, mapped for writing; sealed ones are mapped already, until rc_let_go(). */
+static inline unsigned char *rc_bytes(const struct raw *rc, const struct wire_draft *draft)
+{
+	const struct raw_segment *w = rc->writable, *end = w + rc->writable_n;
+	unsigned char *p;
+
+	while (w < end &&
+	       (w->segment != draft->segment || w->generation != draft->segment_generation))
+		w++;
+	must(w < end);
+	p = w->map ? w->map
+		   : mmap(NULL, draft->segment_size, PROT_READ | PROT_WRITE, MAP_SHARED, w->fd, 0);
+	must(p != MAP_FAILED);
+	return p + draft->offset;
+}
 /* Returns 0 if the answer has that type, and else the wire error. */
 int rc_judge(const struct conn_message *m, enum wire_type expected);
 /* Commits a tensor of @nbytes uint8 under @name. Returns 0 or the wire error. */

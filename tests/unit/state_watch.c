@@ -41,20 +41,23 @@ TEST(who_watches_the_same_shares_an_entry)
 
 	fx_start();
 	fx_connect(&a, 71000);
-	fx_connect(&b, 71000);
+	fx_connect(&b, 71001);
 	first = watch(&a, "n/", true);
 	assert_int_equal(watch(&b, "n/", true), first);
 	assert_int_equal(watch(&a, "n/", true), first);
 	other = watch(&a, "n/", false); /* a name, for all that the state knows */
 	assert_int_not_equal(other, first);
-	assert_int_equal(watches_of(&a), 4);
+	assert_int_equal(watches_of(&a), 2);
+	assert_int_equal(watches_of(&b), 0);
 	assert_int_equal(st.watches->count, 2);
 	unwatch(&a, first);
 	unwatch(&b, other); /* not its own */
 	assert_int_equal(st.watches->count, 2);
-	fx_leave(&b);
-	assert_int_equal(st.watches->count, 2);
 	unwatch(&a, first);
+	assert_int_equal(st.watches->count, 2);
+	assert_int_equal(watches_of(&a), 1);
+	assert_int_equal(watches_of(&b), 1); /* who is left is charged */
+	fx_leave(&b);
 	assert_int_equal(st.watches->count, 1);
 	assert_false(catalog_watch(&st.catalog, first)->generation & 1);
 	watch_end(&st, &a.c, other, 99); /* of another life */
@@ -150,7 +153,7 @@ TEST(there_are_not_more_than_there_may_be)
 	struct name_key key;
 	char text[16];
 
-	fx_start(.max_clients = 128);
+	fx_start();
 	for (unsigned i = 0; i < TESTERS; i++)
 		fx_connect(&t[i], 71000 + i);
 	for (unsigned i = 0; i < CATALOG_WATCHES; i++) {
@@ -163,13 +166,39 @@ TEST(there_are_not_more_than_there_may_be)
 	watch(&t[TESTERS - 1], "n0", false);
 	key = key_of("another");
 	assert_int_equal(watch_new(&st, &t[TESTERS - 1].c, &key, false, &index, &generation),
-			 STATE_E_WATCHES);
+			 CHARGE_E_FULL | SHARE_WATCHES);
 	fx_leave(&t[1]);
 	watch(&t[TESTERS - 1], "another", false);
 	for (unsigned i = 0; i < TESTERS; i++)
 		if (i != 1)
 			fx_leave(&t[i]);
 	assert_int_equal(st.watches->count, 0);
+	fx_stop();
+}
+
+TEST(one_user_does_not_have_them_all)
+{
+	struct tester a, b;
+	uint32_t index, generation;
+	char text[16];
+	struct name_key key;
+	int r = 0;
+
+	fx_start();
+	fx_rule.max[SHARE_WATCHES] = CLIENT_WATCHES_MAX / 2;
+	fx_connect(&a, 71000);
+	fx_connect(&b, 71001);
+	for (unsigned i = 0; i < CLIENT_WATCHES_MAX && !r; i++) {
+		snprintf(text, sizeof(text), "n%u", i);
+		key = key_of(text);
+		r = watch_new(&st, &a.c, &key, false, &index, &generation);
+	}
+	assert_int_equal(r, CHARGE_E_USER | SHARE_WATCHES);
+	assert_int_equal(st.watches->count, CLIENT_WATCHES_MAX / 2);
+	watch(&a, "n0", false); /* which somebody watches already */
+	watch(&b, "n", false);
+	fx_leave(&a);
+	fx_leave(&b);
 	fx_stop();
 }
 
