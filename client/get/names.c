@@ -150,6 +150,15 @@ static int walk_word(struct session *s, uint64_t word, uint64_t bits, const stru
 	return r;
 }
 
+int names_walk_like(struct session *s, const struct name_key *key, names_visit *visit,
+		    void *context)
+{
+	const struct walk w = { .visit = visit, .context = context };
+	uint64_t hash = name_hash(key, s->catalog.name_seed);
+
+	return walk_bucket(s, name_hash_bucket(hash, s->catalog.bucket_mask), &w);
+}
+
 int names_walk(struct session *s, names_visit *visit, void *context)
 {
 	const struct walk w = { .visit = visit, .context = context };

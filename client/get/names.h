@@ -26,6 +26,9 @@ int names_entry(struct session *s, uint32_t index, struct name_entry *e);
 typedef int names_visit(struct session *s, uint32_t bucket, uint32_t index, void *context);
 /* All names in use, and some that are not. What @visit returned, or as names_list(). */
 int names_walk(struct session *s, names_visit *visit, void *context);
+/* Only those in the bucket of @key, which has that name if it is there. */
+int names_walk_like(struct session *s, const struct name_key *key, names_visit *visit,
+		    void *context);
 
 int names_list(struct session *s, const char *prefix,
 	       int (*visit)(const tl_info *info, void *context), void *context);

@@ -108,6 +108,9 @@ static int look_at(struct tl_watch *w, struct session *s, uint32_t index)
 		return 0;
 	pending = is_pending(s, index);
 	r = names_entry(s, index, &entry);
+	if (r == LEASE_E_TOO_MANY)
+		return tl_fail(-EOVERFLOW, "a tensor that is watched by '%s' is held too often",
+			       w->key.text);
 	if (r && r != LEASE_E_GONE)
 		return r;
 	if (e && (r || strcmp(e->text, entry.info.name))) {
@@ -143,7 +146,8 @@ static int look_at_all(struct tl_watch *w, struct session *s, bool come)
 	if (r || !come)
 		return r;
 	w->npending = 0; /* it finds them again */
-	return names_walk(s, look_visit, w);
+	return w->prefix ? names_walk(s, look_visit, w)
+			 : names_walk_like(s, &w->key, look_visit, w);
 }
 
 /* Those that were noted before @seq. */

@@ -297,7 +297,8 @@ class _Watching(Generic[_Given]):
 class Watch(_Watching[_Given]):
     skipped: int
 
-class Events(_Watching[Event]): ...
+class Events(_Watching[Event]):
+    def __init__(self, client: Client, prefix: str, new: bool, timeout: _Seconds) -> None: ...
 
 class Ref(NamedTuple):
     name: str
@@ -511,6 +512,7 @@ class Client:
         self,
         name: str,
         *,
+        prefix: None = None,
         newer_than: int | None = None,
         timeout: _Seconds = ...,
         mode: _Mode = "r",
@@ -521,10 +523,13 @@ class Client:
     @overload
     def watch(
         self,
+        name: None = None,
         *,
         prefix: str,
+        newer_than: None = None,
         timeout: _Seconds = ...,
         mode: _Mode = "r",
+        stream: None = None,
         device: _Device = None,
         until_gone: bool = False,
     ) -> Watch[dict[str, Tensor]]: ...
@@ -532,9 +537,13 @@ class Client:
     def ref(self, tensor: Tensor) -> Ref: ...
     def pickle_tensors(self) -> None: ...
     @overload
-    def delete(self, name: str, /, *, version: SupportsIndex | None = None, missing_ok: bool = False) -> None: ...
+    def delete(
+        self, name: str, /, *, prefix: None = None, version: SupportsIndex | None = None, missing_ok: bool = False
+    ) -> None: ...
     @overload
-    def delete(self, *, prefix: str, missing_ok: bool = False) -> None: ...
+    def delete(
+        self, name: None = None, /, *, prefix: str, version: None = None, missing_ok: bool = False
+    ) -> None: ...
     def rename(self, name: str, new_name: str) -> int: ...
     def keys(self, prefix: str = "") -> builtins.list[str]: ...
     def __getitem__(self, name: str) -> Tensor: ...
