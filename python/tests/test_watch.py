@@ -219,6 +219,30 @@ def test_it_outlives_the_daemon(tmp_path):
             assert next(watch).bytes() == b"2"
 
 
+@pytest.mark.parametrize("kind", ["thread", "loop"])
+def test_a_step_that_begins_without_a_daemon_waits_for_the_next_one(tmp_path, kind):
+    address, got, begun = str(tmp_path / "socket"), [], threading.Event()
+    with daemon_at(address) as first, tensorlease.connect(address, autostart=False) as client:
+        watch = client.watch(prefix="o/", timeout=limit(60))
+        first.kill()
+        first.wait()
+        with pytest.raises(tensorlease.DisconnectedError):
+            client.stat("o/a")  # it has been noticed
+
+        def step():
+            begun.set()
+            found = next(watch) if kind == "thread" else asyncio.run(anext(watch))
+            got.append({name: tensor.bytes() for name, tensor in found.items()})
+
+        thread = threading.Thread(target=step)
+        thread.start()
+        begun.wait()
+        with daemon_at(address), tensorlease.connect(address, autostart=False) as producer:
+            producer.put("o/a", b"2")
+            thread.join()
+    assert got == [{"a": b"2"}]
+
+
 def test_close_and_signals_end_a_wait(client):
     watch = client.watch("never")
     errors = []

@@ -13,6 +13,7 @@ from ._errors import DisconnectedError, NotFoundError, TimeoutError
 from ._waiter import running_trio
 
 _ATTEMPTS = 100  # to have a set as of one moment
+_GONE_SLICE = 0.1  # seconds; while there is no daemon, what is known to be new is asked for again so often
 
 
 class Event(NamedTuple):
@@ -80,28 +81,32 @@ class _Watching:
     def __aiter__(self):
         return self
 
+    def _take_if_served(self):
+        """Return (what _take() returns, None), or (None, why there is no daemon): a wait goes on until there is one."""
+        try:
+            return self._take(), None
+        except DisconnectedError as error:
+            return None, error
+
     def __next__(self):
         deadline = time.monotonic() + self._seconds
         while True:
-            found = self._take()
+            found, gone = self._take_if_served()
             if found is not None:
                 return found
             if self.over:
                 raise StopIteration
             left = max(0.0, deadline - time.monotonic())
-            event = self._core.next(left)
+            event = self._core.next(min(left, _GONE_SLICE) if gone else left)
             if event is not None:
                 self._note(Event(*event))
             elif not left:
-                raise self._late()
+                raise gone or self._late()
 
     async def __anext__(self):
-        deadline, gone = time.monotonic() + self._seconds, None
+        deadline = time.monotonic() + self._seconds
         while True:
-            try:
-                found, gone = self._take(), None
-            except DisconnectedError as error:  # as a thread would, it waits for the next daemon
-                found, gone = None, error
+            found, gone = self._take_if_served()
             if found is not None:
                 return found
             if self.over:
@@ -109,7 +114,7 @@ class _Watching:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise gone or self._late()
-            await _readable(self._core.fileno(), left)
+            await _readable(self._core.fileno(), min(left, _GONE_SLICE) if gone else left)
 
     def _drain(self):
         """Note all that has happened."""
