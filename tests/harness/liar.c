@@ -204,6 +204,13 @@ static void answer(struct liar *liar, int socket, struct conn_message *m)
 		liar_send(socket, m, WIRE_SEGMENT, &segment, sizeof(segment),
 			  descriptor_of(liar, row->segment));
 		break;
+	case WIRE_WATCH: {
+		struct wire_watch_ref watched = { .generation = atomic_load(
+							  &liar->catalog->watches[0].generation) };
+
+		liar_send(socket, m, WIRE_WATCHED, &watched, sizeof(watched), -1);
+		break;
+	}
 	case WIRE_COMMIT:
 		if (!(commit->flags & WIRE_COMMIT_ANSWER))
 			break;

@@ -10,6 +10,7 @@
 
 #include <tensorlease/admin.h>
 #include <tensorlease/cuda.h>
+#include <tensorlease/watch.h>
 
 #include "tests/harness/process.h"
 #include "tests/unit/liar_fixture.h"
@@ -479,6 +480,47 @@ static int claim_longer(tl_client *client)
 	return tl_claim(client, "k", &o);
 }
 
+static tl_watch *watch;
+
+static int watch_begin(tl_client *client)
+{
+	return tl_watch_open(client, "a", NULL, &watch);
+}
+
+static int watch_for(int64_t timeout_ns)
+{
+	tl_watch_event event = { .size = sizeof(event) };
+	int r = 0;
+
+	for (int n = 0; !r && n < 3; n++) /* what is there is told at once */
+		r = tl_watch_next(watch, &TL_INIT(tl_wait_options, .timeout_ns = timeout_ns),
+				  &event);
+	return r;
+}
+
+static int watch_on(tl_client *client)
+{
+	int fd, r = tl_watch_fd(watch, &fd);
+
+	(void)client;
+	return r ? r : watch_for(SHORT);
+}
+
+/* Without a daemon it begins with the next one. */
+static int watch_anew(tl_client *client)
+{
+	int r = watch_begin(client);
+
+	return r ? r : watch_for(SHORT);
+}
+
+static int watch_longer(tl_client *client)
+{
+	int r = watch_begin(client);
+
+	return r ? r : watch_for(10 * SHORT);
+}
+
 struct call {
 	const char *name;
 	int (*prepare)(tl_client *client); /* while the daemon is honest */
@@ -499,6 +541,8 @@ static const struct call calls[] = {
 	{ "tl_wait_many, waiting", NULL, wait_absent, true },
 	{ "tl_wait_many, waiting for a prefix", NULL, wait_prefix, true },
 	{ "tl_wait_many, only looking", NULL, wait_not, true },
+	{ "tl_watch_open", NULL, watch_anew, true },
+	{ "tl_watch_next", watch_begin, watch_on, true },
 	{ "tl_create", NULL, create, true },
 	{ "tl_commit", create, commit, true },
 	{ "tl_abort", create, abort_draft, false },
@@ -551,6 +595,7 @@ static const struct call waits[] = {
 	{ "tl_get_many", NULL, get_many_longer, true },
 	{ "tl_wait_many", NULL, wait_longer, true },
 	{ "tl_claim", NULL, claim_longer, true },
+	{ "tl_watch_next", NULL, watch_longer, true },
 };
 
 static const struct call *now_called;
@@ -607,6 +652,8 @@ static void try_call(const struct call *call)
 	must(atomic_load(&connections) <= CONNECTIONS_MAX);
 
 	began = now_ns();
+	if (watch)
+		tl_watch_close(take_ptr(watch));
 	if (draft)
 		tl_abort(take_ptr(draft));
 	if (group)
