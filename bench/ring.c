@@ -16,6 +16,7 @@
 #include <linux/filter.h>
 #include <linux/futex.h>
 #include <linux/seccomp.h>
+#include <sched.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -462,7 +463,8 @@ static void seal(void)
 
 enum { SEALED_PUTS = SLOTS * 100 };
 
-static uint64_t retired(tl_client *client)
+/* What the daemon has published and taken back: the parent asks it, and writes it to the page. */
+static uint64_t commits(tl_client *client)
 {
 	tl_status status = { .size = sizeof(status) };
 
@@ -472,32 +474,30 @@ static uint64_t retired(tl_client *client)
 
 /*
  * A producer that gives the daemon the time to take slots back, so that it never waits for one. It
- * tells of half of its slots at once.
+ * tells of half of its slots at once. Its parent tells it how far the daemon is.
  */
 int bench_role_ring_sealed(int socket, int shared_fd, const char *argument)
 {
+	struct page *page = page_map(shared_fd);
 	tl_client *client = bench_connect(argument);
-	uint64_t base, *sent;
+	uint32_t base;
 
 	(void)socket;
-	sent = mmap(NULL, sizeof(*sent), PROT_READ | PROT_WRITE, MAP_SHARED, shared_fd, 0);
-	if (sent == MAP_FAILED)
-		err(1, "mmap");
 	put(client, name);
 	do { /* until the daemon has just been told of all former ones */
-		base = retired(client);
+		base = (uint32_t)commits(client);
 		put(client, name);
 		bench_settle(client);
-	} while (retired(client) == base);
-	base = retired(client);
+	} while ((uint32_t)commits(client) == base);
+	base = (uint32_t)commits(client);
 	seal();
 	atomic_store(&messages, 0);
 	for (unsigned i = 1; i <= SEALED_PUTS; i++) {
 		put(client, name);
-		while (retired(client) - base + BATCH < i)
+		while ((int32_t)(i - BATCH - (atomic_load(&page->answer) - base)) > 0)
 			;
 	}
-	*sent = atomic_load(&messages);
+	atomic_store(&page->word, (uint32_t)atomic_load(&messages));
 	_exit(0);
 }
 
@@ -515,13 +515,18 @@ static void messages_row(struct bench *b)
 	page = page_new(&fd);
 	bench_helper_start(&h, "ring-sealed", fd, b->address);
 	bench_place(h.pid, 0);
+	bench_place(0, 1);
 	bench_place(b->daemon_pid, 1);
-	waitpid(h.pid, &status, 0);
+	while (!waitpid(h.pid, &status, WNOHANG)) {
+		atomic_store(&page->answer, (uint32_t)commits(b->client));
+		sched_yield();
+	}
 	close(h.socket);
+	bench_unplace(0);
 	bench_unplace(b->daemon_pid);
 	if (WIFEXITED(status) && WEXITSTATUS(status))
 		errx(1, "a put failed");
-	bench_value(r, (double)*(const uint64_t *)(const void *)page / SEALED_PUTS);
+	bench_value(r, (double)atomic_load(&page->word) / SEALED_PUTS);
 	page_free(page, fd);
 	bench_check(tl_delete(b->client, name), "deleting");
 	r->aim = WIFSIGNALED(status) ? BENCH_AIM_NONE : BENCH_AIM_VALUE;

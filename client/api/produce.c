@@ -120,10 +120,7 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 		return tl_fail(-EINVAL, "tl_put_options.dlpack_flags is %#llx; %#llx is known",
 			       (unsigned long long)o.dlpack_flags,
 			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
-	r = client_check_name(name, strlen(name));
-	if (!r)
-		r = kind_of_device(source->device.device_type)
-			    ->put(client, name, source, &o, version);
+	r = kind_of_device(source->device.device_type)->put(client, name, source, &o, version);
 	if (r == -ESTALE) /* its draft went with the daemon before it was published */
 		r = kind_of_device(source->device.device_type)
 			    ->put(client, name, source, &o, version);

@@ -11,6 +11,7 @@
 
 #include <tensorlease/cuda.h>
 
+#include "client/arguments.h"
 #include "client/cuda/buffer.h"
 #include "client/cuda/locate.h"
 #include "client/cuda/publication.h"
@@ -422,9 +423,11 @@ static int publish_copy(tl_client *client, const char *name, DLManagedTensorVers
 int cuda_put(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o,
 	     uint64_t *version)
 {
-	tl_draft *draft;
-	int r = draft_for_copy(client, name, source, o, &draft);
+	tl_draft *draft = NULL;
+	int r = client_check_name(name, strlen(name));
 
+	if (!r)
+		r = draft_for_copy(client, name, source, o, &draft);
 	return r ? r : commit_copy(draft, source, o, version);
 }
 

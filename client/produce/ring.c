@@ -19,11 +19,14 @@
 
 #include "client/error.h"
 #include "client/produce/ring.h"
+#include "client/produce/trial.h"
 #include "client/session/answer.h"
 #include "client/session/hold.h"
 #include "client/session/request.h"
 #include "proto/description.h"
 #include "proto/ring_layout.h"
+#include "tensor/dtype.h"
+#include "tensor/extent.h"
 #include "util/clock.h"
 #include "util/fd.h"
 
@@ -45,7 +48,8 @@ struct ring {
 	unsigned count, next, nretired;
 	uint32_t life; /* of the daemon that was told which rows are former ones */
 	uint64_t retired[RING_REFS_MAX];
-	uint64_t nbytes, flags;
+	uint64_t run; /* bytes of a tensor, if its elements have whole ones; or 0 */
+	uint64_t flags;
 	DLDataType dtype;
 	int ndim;
 	int64_t shape[CATALOG_INLINE_NDIM];
@@ -54,24 +58,11 @@ struct ring {
 	struct ring_slot slots[RING_SLOTS_MAX];
 };
 
-/* A name that was published the same way before. */
-struct trial {
-	uint64_t hash;	 /* of name, type and shape */
-	unsigned equals; /* publishes */
-	unsigned needed; /* before a ring begins */
-	unsigned deeper; /* slots of the next ring, since the last one had too few; or 0 */
-	int64_t last;
-};
-
-enum { TRIALS = 16, EQUALS_MIN = 3, EQUALS_MAX = 3000 };
-#define TRIAL_NS (2 * NS_PER_SEC) /* with little between */
-
 struct producer {
 	struct list rings;
 	unsigned count;
 	struct ring *last; /* that was found last */
-	struct trial trials[TRIALS];
-	unsigned next;
+	struct trials trials;
 };
 
 /* ---- The books ---- */
@@ -173,6 +164,11 @@ bool ring_fits(const struct tl_draft *draft, const DLTensor *as, uint64_t flags,
 		    flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
 }
 
+static uint64_t ring_hash(const struct ring *r)
+{
+	return trial_hash(r->name, r->name_len, r->dtype, (unsigned)r->ndim, r->shape);
+}
+
 static struct ring *find_locked(struct session *s, const struct draft_request *want)
 {
 	struct ring *r;
@@ -248,16 +244,24 @@ static void list_anew_locked(const struct session *s, struct ring *r)
 
 /* ---- Taking a slot ---- */
 
-/* K1, K2. */
+/* K1, K2. False: the ring has ended. */
+static bool slot_hold_locked(struct session *s, struct ring *r, const struct ring_slot *slot)
+{
+	uint32_t held = slot->slot;
+
+	hold_add(s, held);
+	if (atomic_load(&r->page->word) == r->word && atomic_load(&s->state) == SESSION_OPEN)
+		return true;
+	lease_release(s, held);
+	forget_locked(s, r);
+	return false;
+}
+
 static bool slot_take_locked(struct session *s, struct ring *r, struct tl_draft *draft,
 			     struct ring_slot *slot, uint64_t generation)
 {
-	hold_add(s, slot->slot);
-	if (atomic_load(&r->page->word) != r->word || atomic_load(&s->state) != SESSION_OPEN) {
-		lease_release(s, slot->slot);
-		forget_locked(s, r);
+	if (!slot_hold_locked(s, r, slot))
 		return false;
-	}
 	slot->taken = true;
 	r->refs++;
 	draft->session = s;
@@ -292,41 +296,6 @@ static struct ring_slot *slot_free_locked(const struct session *s, struct ring *
 	return NULL;
 }
 
-static uint64_t mix(uint64_t hash, const void *data, size_t size)
-{
-	const unsigned char *p = data;
-
-	for (size_t i = 0; i < size; i++)
-		hash = (hash ^ p[i]) * 0x100000001b3ULL;
-	return hash;
-}
-
-static uint64_t trial_hash(const char *name, size_t name_len, DLDataType dtype, unsigned ndim,
-			   const int64_t *shape)
-{
-	uint64_t hash = mix(0xcbf29ce484222325ULL, name, name_len);
-
-	hash = mix(hash, &dtype, sizeof(dtype));
-	return mix(hash, shape, ndim * sizeof(*shape));
-}
-
-static uint64_t ring_hash(const struct ring *r)
-{
-	return trial_hash(r->name, r->name_len, r->dtype, (unsigned)r->ndim, r->shape);
-}
-
-static struct trial *trial_locked(struct producer *p, uint64_t hash)
-{
-	struct trial *t;
-
-	for (unsigned i = 0; i < TRIALS; i++)
-		if (p->trials[i].hash == hash)
-			return &p->trials[i];
-	t = &p->trials[p->next++ % TRIALS];
-	*t = (struct trial){ .hash = hash, .needed = EQUALS_MIN };
-	return t;
-}
-
 /* All slots are held by others, and more are needed: the next ring has them, at once. */
 static void grow(struct session *s, const struct draft_request *want)
 {
@@ -335,9 +304,7 @@ static void grow(struct session *s, const struct draft_request *want)
 	pthread_mutex_lock(&s->produce_mutex);
 	r = find_locked(s, want);
 	if (r && want->ring == TL_RING_AUTO && r->count < RING_SLOTS_MAX)
-		trial_locked(s->producer, ring_hash(r))->deeper = r->count * 2 < RING_SLOTS_MAX
-									  ? r->count * 2
-									  : RING_SLOTS_MAX;
+		trial_deepen(&s->producer->trials, ring_hash(r), r->count);
 	pthread_mutex_unlock(&s->produce_mutex);
 }
 
@@ -440,25 +407,25 @@ void ring_leave(struct tl_draft *draft)
 /* ---- Publishing ---- */
 
 /* P1 */
-static void entry_write(struct ring *r, const struct tl_draft *draft, unsigned index)
+static void entry_write(struct ring *r, unsigned index, const void *metadata, size_t size)
 {
 	struct ring_entry *entry = &r->page->entries[index];
 
 	entry->version = r->version + 1;
 	entry->committed_ns = (uint64_t)now_real_ns();
-	entry->meta_len = draft->metadata_size;
-	if (draft->metadata_size)
-		memcpy(entry->meta, draft->metadata, draft->metadata_size);
+	entry->meta_len = (uint16_t)size;
+	if (size)
+		memcpy(entry->meta, metadata, size);
 }
 
 /* P1 to P3. False: the ring has ended. */
-static bool publish_locked(struct session *s, struct ring *r, struct tl_draft *draft)
+static bool publish_locked(struct session *s, struct ring *r, struct ring_slot *slot,
+			   uint64_t generation, const void *metadata, size_t size)
 {
-	unsigned index = (unsigned)(draft->ring_slot - r->slots);
-	uint64_t generation = ref_generation(draft->hold.ref);
+	unsigned index = (unsigned)(slot - r->slots);
 	uint64_t word = r->word, next = ring_word(generation, index);
 
-	entry_write(r, draft, index);
+	entry_write(r, index, metadata, size);
 	if (!atomic_compare_exchange_strong(&r->page->word, &word, next)) { /* P2 */
 		forget_locked(s, r);
 		return false;
@@ -467,7 +434,7 @@ static bool publish_locked(struct session *s, struct ring *r, struct tl_draft *d
 					     r->slots[ring_word_index(r->word)].slot);
 	r->word = next;
 	r->version++;
-	draft->ring_slot->used = generation;
+	slot->used = generation;
 	if (atomic_load(&r->page->watched)) /* P3 */
 		syscall(SYS_futex, ring_futex(r->page), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 	return true;
@@ -481,7 +448,9 @@ int ring_publish(struct tl_draft *draft, uint64_t *version)
 	bool tell = false;
 
 	pthread_mutex_lock(&s->produce_mutex);
-	if (!session_served(s) || list_empty(&r->link) || !publish_locked(s, r, draft)) {
+	if (!session_served(s) || list_empty(&r->link) ||
+	    !publish_locked(s, r, draft->ring_slot, ref_generation(draft->hold.ref),
+			    draft->metadata, draft->metadata_size)) {
 		pthread_mutex_unlock(&s->produce_mutex);
 		return RING_E_OVER;
 	}
@@ -505,34 +474,82 @@ int ring_publish(struct tl_draft *draft, uint64_t *version)
 	return 0;
 }
 
-/* ---- The beginning ---- */
+/* ---- Both in one step ---- */
 
 /*
- * More slots let the daemon be told less often, which matters as long as a copy takes no longer
- * than a message. Fewer stay in the caches. All of a ring may not take up much.
+ * What a short copy costs less than a draft. Other producers of this client, and fork(), wait until
+ * it is made.
  */
-static unsigned depth_for(const struct session *s, uint64_t nbytes, uint32_t asked)
-{
-	uint64_t capacity = s->catalog.header->capacity, share = capacity / 16;
-	unsigned depth = nbytes <= (16 << 10)	? RING_SLOTS_MAX
-			 : nbytes <= (64 << 10) ? 16
-			 : nbytes <= (4 << 20)	? 8
-						: 4;
+enum { SHORT_COPY = 16 << 10 };
 
-	if (asked != TL_RING_AUTO)
-		depth = asked < RING_SLOTS_MIN ? RING_SLOTS_MIN : asked;
-	while (depth > RING_SLOTS_MIN && depth * nbytes > share)
-		depth--;
-	return depth * nbytes <= capacity / 4 ? depth : 0;
+/* The bytes of a tensor that is like the ring's, if they are a short run. */
+static const void *short_run(const struct ring *r, const DLTensor *source)
+{
+	uintptr_t from;
+
+	if (!r->run || r->run > SHORT_COPY || source->device.device_type != kDLCPU ||
+	    !source->data ||
+	    __builtin_add_overflow((uintptr_t)source->data, source->byte_offset, &from) ||
+	    from > UINTPTR_MAX - r->run || !tensor_is_contiguous(source))
+		return NULL;
+	return (const void *)from;
 }
+
+static bool put_locked(struct session *s, struct ring *r, const void *from, const tl_put_options *o)
+{
+	uint64_t generation;
+	struct ring_slot *slot = slot_free_locked(s, r, &generation);
+	uint32_t held = slot ? slot->slot : 0;
+	bool done;
+
+	if (!slot || !slot_hold_locked(s, r, slot))
+		return false;
+	memcpy(slot->data, from, r->run);
+	done = publish_locked(s, r, slot, generation, o->metadata, o->metadata_size);
+	lease_release(s, held); /* P4 */
+	return done;
+}
+
+bool ring_put(struct session *s, const char *name, size_t name_len, const DLTensor *source,
+	      const tl_put_options *o, uint64_t *version)
+{
+	const struct draft_request want = { .name = name,
+					    .name_len = name_len,
+					    .shape = source->shape,
+					    .ndim = source->ndim,
+					    .dtype = source->dtype,
+					    .flags = o->dlpack_flags };
+	struct retire retire;
+	bool done = false, tell = false;
+	const void *from;
+	struct ring *r;
+
+	if ((source->ndim && !source->shape) || o->ring == TL_RING_NONE || o->lifetime ||
+	    o->ttl_ns || o->metadata_size > CATALOG_INLINE_META || !daemon_is_there(s))
+		return false;
+	pthread_mutex_lock(&s->produce_mutex);
+	r = find_locked(s, &want);
+	from = r && session_served(s) ? short_run(r, source) : NULL;
+	if (from) {
+		done = put_locked(s, r, from, o);
+		if (done && version)
+			*version = r->version;
+		tell = done && list_take_locked(r, r->count / 2, &retire);
+	}
+	pthread_mutex_unlock(&s->produce_mutex);
+	if (tell)
+		session_send(s, &retire, session_deadline(s));
+	return done;
+}
+
+/* ---- The beginning ---- */
 
 unsigned ring_wanted(struct tl_draft *draft, const struct tensor_description *d, bool waits)
 {
 	struct session *s = draft->session;
-	int64_t now = now_mono_ns();
 	struct producer *p;
-	unsigned depth = 0;
-	struct trial *t;
+	uint32_t depth = draft->ring_depth;
+	bool begins = false;
 	uint64_t hash;
 
 	if (draft->ring_depth == TL_RING_NONE || !draft->room ||
@@ -544,23 +561,10 @@ unsigned ring_wanted(struct tl_draft *draft, const struct tensor_description *d,
 			  d->shape);
 	pthread_mutex_lock(&s->produce_mutex);
 	p = producer_locked(s);
-	if (p && p->count < RINGS_CLIENT_MAX) {
-		t = trial_locked(p, hash);
-		t->equals = now - t->last < TRIAL_NS ? t->equals + 1 : 1;
-		t->last = now;
-		if (draft->ring_depth == TL_RING_AUTO && !waits) {
-			depth = 0; /* it takes round trips, for which nobody was to wait */
-		} else if (t->deeper) {
-			depth = depth_for(s, draft->room, t->deeper);
-			t->deeper = t->equals = 0;
-		} else if (t->equals >= t->needed || draft->ring_depth != TL_RING_AUTO) {
-			depth = depth_for(s, draft->room, draft->ring_depth);
-			t->equals = 0;
-			t->needed = t->needed * 2 < EQUALS_MAX ? t->needed * 2 : EQUALS_MAX;
-		}
-	}
+	if (p && p->count < RINGS_CLIENT_MAX)
+		begins = trial_publish(&p->trials, hash, waits, &depth);
 	pthread_mutex_unlock(&s->produce_mutex);
-	return depth;
+	return begins ? ring_depth(s->catalog.header->capacity, draft->room, depth) : 0;
 }
 
 /* What is obtained for a ring before there is one. */
@@ -660,12 +664,14 @@ static void granted(struct beginning *b, const struct wire_granted *g, int fd,
 	r->page = page;
 	r->version = g->version;
 	r->life = atomic_load(&s->catalog.header->life);
-	r->nbytes = b->draft->room;
 	r->flags = d->flags;
 	r->dtype = (DLDataType){ d->dtype_code, d->dtype_bits, d->dtype_lanes };
 	r->ndim = d->ndim;
 	if (d->ndim)
 		memcpy(r->shape, d->shape, d->ndim * sizeof(*d->shape));
+	if (tensor_element_bits(r->dtype, tensor_is_padded(d->flags)) % 8 ||
+	    tensor_nbytes(r->dtype, r->ndim, r->shape, tensor_is_padded(d->flags), &r->run))
+		r->run = 0;
 	r->name_len = (uint8_t)d->name.len;
 	memcpy(r->name, d->name.text, d->name.len);
 	mapping_write_again(&s->mappings, b->draft->map);

@@ -16,6 +16,13 @@
  */
 bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_request *want);
 
+/*
+ * Copies and publishes a small tensor, if the name has a ring of its type and shape and a slot is
+ * free: true. Else nothing has happened.
+ */
+bool ring_put(struct session *s, const char *name, size_t name_len, const DLTensor *source,
+	      const tl_put_options *o, uint64_t *version);
+
 enum { RING_E_OVER = 100 }; /* the ring has ended: COMMIT, and hold on until that is answered */
 
 /* Publishes a draft of a ring. 0, or RING_E_OVER: it is a draft still. */

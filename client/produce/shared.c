@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "client/arguments.h"
 #include "client/error.h"
 #include "client/get/shared.h"
 #include "client/produce/prefetch.h"
@@ -296,12 +297,21 @@ static int shared_put(tl_client *client, const char *name, const DLTensor *sourc
 {
 	struct draft_request want = { .name = name, .name_len = strlen(name) };
 	tl_draft *draft = NULL;
+	struct use use;
+	bool done;
 	int r;
 
-	r = put_request(&want, source, o);
-	if (r)
-		return r;
-	r = shared_draft_new(client, &want, &draft);
+	if (client_enter_now(client, &use)) {
+		done = ring_put(use.session, name, want.name_len, source, o, version);
+		client_leave(&use);
+		if (done)
+			return 0;
+	}
+	r = client_check_name(name, want.name_len);
+	if (!r)
+		r = put_request(&want, source, o);
+	if (!r)
+		r = shared_draft_new(client, &want, &draft);
 	if (r)
 		return r;
 	assert(draft);

@@ -233,20 +233,33 @@ static int ends_all(const struct tl_client *client)
 	return tl_fail(-ENOTCONN, "the daemon at %s ends every connection", client->address.path);
 }
 
+/* Enters @s, which may be NULL. False: it cannot be used. */
+static bool enter(struct session *s, bool connected, struct use *use)
+{
+	if (!s || !users_enter(&s->users))
+		return false;
+	use->session = s;
+	if (atomic_load_explicit(&s->pinned, memory_order_relaxed))
+		pin_look(s);
+	if (session_served(s) && !(connected && atomic_load(&s->lost)))
+		return true;
+	client_leave(use);
+	return false;
+}
+
+bool client_enter_now(struct tl_client *client, struct use *use)
+{
+	return enter(atomic_load_explicit(&client->session, memory_order_acquire), true, use);
+}
+
 int client_enter_until(struct tl_client *client, bool connected, int64_t deadline, struct use *use)
 {
 	for (unsigned renewals = 0; renewals <= RENEWALS_MAX; renewals++) {
 		struct session *s = atomic_load_explicit(&client->session, memory_order_acquire);
 		int r;
 
-		if (s && users_enter(&s->users)) {
-			use->session = s;
-			if (atomic_load_explicit(&s->pinned, memory_order_relaxed))
-				pin_look(s);
-			if (session_served(s) && !(connected && atomic_load(&s->lost)))
-				return 0;
-			client_leave(use);
-		}
+		if (enter(s, connected, use))
+			return 0;
 		if (!deadline) /* the clock is read by those who need it */
 			deadline = client_deadline(client);
 		else if (renewals && deadline_passed(deadline))

@@ -55,6 +55,8 @@ struct use {
 int client_enter(struct tl_client *client, bool connected, struct use *use);
 /* The same for a call that has until @deadline for all that it does; 0: the client's timeout. */
 int client_enter_until(struct tl_client *client, bool connected, int64_t deadline, struct use *use);
+/* The same, connected, if that takes no time: false if there is no such session now. */
+bool client_enter_now(struct tl_client *client, struct use *use);
 
 static inline void client_leave(struct use *use)
 {

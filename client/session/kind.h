@@ -56,7 +56,7 @@ struct memory_kind {
 
 	/* ---- Tensors of others ---- */
 
-	/* tl_put(); the name is checked. */
+	/* tl_put(); checks the name. */
 	int (*put)(tl_client *client, const char *name, const DLTensor *source,
 		   const tl_put_options *options, uint64_t *version);
 	/* tl_publish() of what lies in no memory of ours; takes the tensor over on success. */

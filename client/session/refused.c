@@ -23,18 +23,21 @@ void refused_add(struct refused *r, uint32_t serial, int error, const void *text
 			return;
 	}
 	memcpy(new.text, text, size);
+	if (!r->list[r->next % REFUSED_MAX].error)
+		atomic_fetch_add(&r->count, 1);
 	r->list[r->next++ % REFUSED_MAX] = new;
 }
 
 int refused_take(struct refused *r, const char **text)
 {
-	for (unsigned i = 0; r->next && i < REFUSED_MAX; i++) {
+	for (unsigned i = 0; i < REFUSED_MAX; i++) {
 		struct refusal *found = &r->list[i];
 		int error = found->error;
 
 		if (!error || (found->thread && found->thread != thread_unique()))
 			continue;
 		found->error = 0;
+		atomic_fetch_sub(&r->count, 1);
 		*text = found->text;
 		return error;
 	}

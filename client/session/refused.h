@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,7 +26,8 @@ struct refused {
 		uint64_t thread;
 	} senders[REFUSED_SENDERS];
 	struct refusal list[REFUSED_MAX];
-	unsigned next; /* of the list, to be used again */
+	unsigned next;		/* of the list, to be used again */
+	_Atomic unsigned count; /* that are not told yet; may be read without the mutex */
 };
 
 void refused_sent(struct refused *r, uint32_t serial);

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Small tensors are copied into a ring and published in one step, others in two: nobody sees which.
+ */
+#include "tests/client/common.h"
+
+enum { STEP = 16 << 10, PUTS = 8 }; /* the largest copy of one step; puts of each kind */
+
+static uint64_t version_of(tl_client *client)
+{
+	tl_info info = { .size = sizeof(info) };
+
+	must_be(tl_stat(client, "r", &info), 0);
+	return info.version;
+}
+
+/* What a consumer has to see: @n bytes, each of which lies at @offset + i * @stride in the
+ * producer's. */
+struct seen {
+	size_t n, offset, stride;
+	bool ring;
+};
+
+/* Puts @t, which lies in @data of @size bytes, again and again, with other bytes each time. */
+static void put_and_look(const DLTensor *t, const tl_put_options *o, unsigned char *data,
+			 size_t size, struct seen seen)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *producer = td_connect(&d), *consumer = td_connect(&d);
+	tl_info info = { .size = sizeof(info) };
+
+	for (int i = 1; i <= PUTS; i++) {
+		DLManagedTensorVersioned *got;
+		uint64_t version = 0;
+
+		for (size_t at = 0; at < size; at++)
+			data[at] = (unsigned char)(at * 7 + (size_t)i);
+		must_be(tl_put(producer, "r", t, o, &version), 0);
+		must_be(version, i);
+		got = get(consumer, "r");
+		for (size_t at = 0; at < seen.n; at++)
+			must_be(((unsigned char *)got->dl_tensor.data)[at],
+				data[seen.offset + at * seen.stride]);
+		must_be(tl_tensor_info(got, &info), 0);
+		must_be(info.version, i);
+		must_be(info.metadata_size, o->metadata_size);
+		must(!o->metadata_size || !memcmp(info.metadata, o->metadata, o->metadata_size));
+		drop(got);
+	}
+	must_be(info.ring != 0, seen.ring);
+	tl_close(producer);
+	tl_close(consumer);
+}
+
+static const tl_put_options plain = { .size = sizeof(plain) };
+
+TEST(sizes_about_that_of_one_step)
+{
+	static unsigned char data[STEP + 1];
+
+	for (int64_t n = STEP - 1; n <= STEP + 1; n++) {
+		DLTensor t = bytes_tensor(data, &n);
+
+		put_and_look(&t, &plain, data, (size_t)n,
+			     (struct seen){ .n = (size_t)n, .stride = 1, .ring = true });
+	}
+}
+
+TEST(sources_that_begin_later_or_have_strides)
+{
+	unsigned char data[4096];
+	int64_t shape[2] = { 1, 1000 }, contiguous[2] = { -3, 1 }, every_second[2] = { 1, 2 };
+	DLTensor t = bytes_tensor(data, shape);
+
+	t.ndim = 2;
+	t.byte_offset = 100;
+	put_and_look(&t, &plain, data, sizeof(data),
+		     (struct seen){ .n = 1000, .offset = 100, .stride = 1, .ring = true });
+	t.strides = contiguous; /* that of one element leads nowhere */
+	put_and_look(&t, &plain, data, sizeof(data),
+		     (struct seen){ .n = 1000, .offset = 100, .stride = 1, .ring = true });
+	t.strides = every_second;
+	put_and_look(&t, &plain, data, sizeof(data),
+		     (struct seen){ .n = 1000, .offset = 100, .stride = 2, .ring = true });
+}
+
+TEST(a_scalar_and_elements_of_more_than_a_byte)
+{
+	unsigned char data[64];
+	int64_t shape = 4;
+	DLTensor t = bytes_tensor(data, NULL);
+
+	t.ndim = 0;
+	t.dtype = (DLDataType){ kDLFloat, 64, 1 };
+	put_and_look(&t, &plain, data, 8, (struct seen){ .n = 8, .stride = 1, .ring = true });
+	t.ndim = 1;
+	t.shape = &shape;
+	t.dtype = (DLDataType){ kDLFloat, 32, 4 };
+	put_and_look(&t, &plain, data, 64, (struct seen){ .n = 64, .stride = 1, .ring = true });
+}
+
+/* The bits beyond the last element are 0, whatever they are in the source. */
+TEST(packed_elements)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	unsigned char data[2] = { 0xab, 0xcd };
+	int64_t shape = 3;
+	DLTensor t = bytes_tensor(data, &shape);
+
+	t.dtype = (DLDataType){ kDLUInt, 4, 1 };
+	for (int i = 0; i < PUTS; i++) {
+		DLManagedTensorVersioned *got;
+		uint64_t version;
+
+		must_be(tl_put(client, "r", &t, &plain, &version), 0);
+		got = get(client, "r");
+		must(!memcmp(got->dl_tensor.data, "\xab\x0d", 2));
+		drop(got);
+	}
+	tl_close(client);
+}
+
+TEST(metadata_that_a_slot_has_room_for_and_that_it_has_not)
+{
+	static unsigned char data[100], metadata[TL_METADATA_MAX];
+	int64_t shape = sizeof(data);
+	DLTensor t = bytes_tensor(data, &shape);
+
+	for (size_t i = 0; i < sizeof(metadata); i++)
+		metadata[i] = (unsigned char)(i + 1);
+	for (size_t n = 23; n <= 25; n++) {
+		const tl_put_options o = { .size = sizeof(o),
+					   .metadata = metadata,
+					   .metadata_size = n };
+
+		put_and_look(&t, &o, data, sizeof(data),
+			     (struct seen){ .n = sizeof(data), .stride = 1, .ring = n <= 24 });
+	}
+}
+
+TEST(a_bad_source_is_refused_where_its_name_has_a_ring)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d);
+	unsigned char data[256] = { 0 };
+	int64_t shape = sizeof(data), negative = -1;
+	const DLTensor good = bytes_tensor(data, &shape);
+	const tl_put_options lifetime = { .size = sizeof(lifetime), .lifetime = 0x80 };
+	DLTensor bad[6];
+	uint64_t version;
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+		bad[i] = good;
+	bad[0].shape = NULL;
+	bad[1].shape = &negative;
+	bad[2].data = NULL;
+	bad[3].byte_offset = UINT64_MAX - 100;
+	bad[4].device.device_type = (DLDeviceType)99;
+	bad[5].ndim = -1;
+	for (int i = 0; i < PUTS; i++)
+		must_be(tl_put(client, "r", &good, NULL, &version), 0);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+		must(tl_put(client, "r", &bad[i], NULL, &version) < 0);
+		must(strlen(tl_last_error()) > 10);
+	}
+	bad[3].byte_offset = UINTPTR_MAX - (uintptr_t)data - 10; /* its end wraps around */
+	must_be(tl_put(client, "r", &bad[3], NULL, &version), -EINVAL);
+	must_be(tl_put(client, "r", &good, &lifetime, &version), -EINVAL);
+	must_be(tl_put(client, "r\xff", &good, NULL, &version), -EINVAL);
+	must_be(version_of(client), PUTS);
+	must_be(tl_put(client, "r", &good, NULL, &version), 0);
+	must_be(version, PUTS + 1);
+	tl_close(client);
+}
+
+/* ---- threads ---- */
+
+enum { THREADS = 4, EACH = 3000, SMALL = 512 };
+
+struct many {
+	tl_client *client;
+	_Atomic unsigned char *seen; /* by version */
+	int value;
+};
+
+static void *put_many(void *arg)
+{
+	const struct many *m = arg;
+	unsigned char data[SMALL];
+	int64_t shape = SMALL;
+	DLTensor t = bytes_tensor(data, &shape);
+	uint64_t before = 0;
+
+	memset(data, m->value, sizeof(data));
+	for (int i = 0; i < EACH; i++) {
+		uint64_t version;
+
+		must_be(tl_put(m->client, "r", &t, &plain, &version), 0);
+		must(version > before && version <= THREADS * EACH);
+		must_be(atomic_fetch_add(&m->seen[version], 1), 0);
+		before = version;
+	}
+	return NULL;
+}
+
+/* Each version is one thread's, and a tensor is never of two. */
+TEST(threads_publish_under_one_name)
+{
+	cleanup_td struct test_daemon d = td_start();
+	tl_client *client = td_connect(&d), *consumer = td_connect(&d);
+	_Atomic unsigned char *seen = calloc(THREADS * EACH + 1, 1);
+	struct many many[THREADS];
+	pthread_t threads[THREADS];
+	uint64_t version = 0, newer;
+
+	must(seen);
+	for (int i = 0; i < THREADS; i++) {
+		many[i] = (struct many){ .client = client, .seen = seen, .value = i + 1 };
+		must_be(pthread_create(&threads[i], NULL, put_many, &many[i]), 0);
+	}
+	while (version < THREADS * EACH) {
+		const tl_get_options o = { .size = sizeof(o),
+					   .newer_than = version,
+					   .timeout_ns = -1 };
+		DLManagedTensorVersioned *got;
+		int value;
+
+		must_be(tl_get(consumer, "r", &o, &got), 0);
+		must_be(tl_tensor_version(got, &newer), 0);
+		must(newer > version);
+		version = newer;
+		value = *(unsigned char *)got->dl_tensor.data;
+		must(value >= 1 && value <= THREADS && all_bytes(got, value, SMALL));
+		drop(got);
+	}
+	for (int i = 0; i < THREADS; i++)
+		must_be(pthread_join(threads[i], NULL), 0);
+	free(seen);
+	tl_close(client);
+	tl_close(consumer);
+}
+
+int main(void)
+{
+	return suite_run();
+}
