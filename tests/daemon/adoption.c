@@ -2,17 +2,18 @@
 /*
  * Adoption of much: tensors in small segments, tensors with segments of their own, and clients that
  * hold some of them. It prints how long it took. TL_TEST_ADOPT=100000 is how many tensors there
- * are; a thirtieth of them are large, and a hundredth of that number clients.
+ * are; a thirtieth of them are large, and a hundredth of that number clients. TL_TEST_ADOPT_KILLS
+ * is how many daemons are killed one after the other.
  */
 #include "tests/harness/harness.h"
 
 enum { LARGE = 70000 };
 
-static unsigned amount(void)
+static unsigned number(const char *variable, unsigned otherwise)
 {
-	const char *text = getenv("TL_TEST_ADOPT");
+	const char *text = getenv(variable);
 
-	return text ? (unsigned)atoi(text) : 3000;
+	return text ? (unsigned)atoi(text) : otherwise;
 }
 
 static uint64_t put(struct raw *rc, unsigned n)
@@ -53,31 +54,60 @@ static pid_t served_by(const struct test_daemon *d)
 	return pid;
 }
 
+/* Kills the daemon. Returns when another one serves, and how long that took in microseconds. */
+static uint64_t kill_one(const struct test_daemon *d, pid_t *pid)
+{
+	pid_t next = 0;
+	int64_t from = now_ns();
+
+	must_be(kill(*pid, SIGKILL), 0);
+	eventually((next = served_by(d)) && next != *pid);
+	*pid = next;
+	return (uint64_t)(now_ns() - from) / 1000;
+}
+
+static int compare(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
 TEST(much_is_adopted)
 {
 	static const char *const with_keeper[] = { "--keeper", "yes", NULL };
-	unsigned tensors = amount(), clients = tensors / 100;
-	struct test_daemon d = td_start(.extra = with_keeper, .capacity = 8192 * MIB,
-					.max_clients = clients + 24);
+	unsigned tensors = number("TL_TEST_ADOPT", 3000), clients = tensors / 100;
+	unsigned kills = number("TL_TEST_ADOPT_KILLS", 3);
+	struct test_daemon d;
 	struct raw *rcs = calloc(clients, sizeof(*rcs));
-	pid_t pid = served_by(&d), next = 0;
-	int64_t from;
+	uint64_t *us = calloc(kills, sizeof(*us));
+	pid_t pid;
 
-	test_timeout(400);
-	must(rcs);
+	test_timeout(400 + (int)kills * 2);
+	must(rcs && us && kills);
+	setenv("TENSORLEASE_KEEPER_IMMORTAL", "1", 1);
+	d = td_start(.extra = with_keeper, .capacity = 8192 * MIB, .max_clients = clients + 24);
+	unsetenv("TENSORLEASE_KEEPER_IMMORTAL");
+	pid = served_by(&d);
 	for (unsigned i = 0; i < clients; i++)
 		rcs[i] = rc_open(&d);
 	for (unsigned n = 0; n < tensors; n++)
 		must(rc_hold(&rcs[n % clients], put(&rcs[n % clients], n)));
-	from = now_ns();
-	must_be(kill(pid, SIGKILL), 0);
-	eventually((next = served_by(&d)) && next != pid);
-	print_message("%u tensors of %u clients: %lld ms, %lld of them on a CPU\n", tensors,
-		      clients, (long long)(now_ns() - from) / 1000000, cpu_ms(next));
-	must_be(td_status(&d).tensors, tensors);
+	for (unsigned i = 0; i < kills; i++) {
+		us[i] = kill_one(&d, &pid);
+		must_be(td_status(&d).tensors, tensors);
+	}
+	print_message("%u tensors of %u clients, the last time %lld ms on a CPU\n", tensors,
+		      clients, cpu_ms(pid));
+	qsort(us, kills, sizeof(*us), compare);
+	print_message(
+		"%u kills: served again after %llu us (median), %llu us (p99), %llu us (most)\n",
+		kills, (unsigned long long)us[kills / 2],
+		(unsigned long long)us[kills - 1 - kills / 100], (unsigned long long)us[kills - 1]);
 	for (unsigned i = 0; i < clients; i++)
 		rc_close(&rcs[i]);
 	free(rcs);
+	free(us);
 	td_stop(&d);
 }
 
