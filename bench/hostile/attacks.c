@@ -55,6 +55,7 @@ const struct attack attacks[] = {
 	  .connections = 1 },
 	{ "placed", "60,000 tensors on a device, and connections that end", DOES(placed),
 	  .connections = 1 },
+	{ "watches", "watches of every length that come and go", DOES(watches) },
 	{ "storm", "connect and leave, all the time", DOES(storm) },
 	{ "kills", "processes with 8 connections that are killed", DOES(kills) },
 	{ 0 },

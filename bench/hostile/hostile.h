@@ -177,3 +177,4 @@ ATTACK(orphans);
 ATTACK(hoard);
 ATTACK(members);
 ATTACK(placed);
+ATTACK(watches);

@@ -443,3 +443,49 @@ void step_bucket(struct attacker *a)
 	attacker_drain(a, 0);
 	usleep(1000);
 }
+
+/* ---- watches of every length that come and go ---- */
+
+enum { EACH_WATCHES = 64 };
+
+static void ask_watch(struct attacker *a, unsigned i)
+{
+	struct {
+		struct wire_watch fixed;
+		char text[TENSOR_NAME_MAX];
+	} m = { .fixed = { .flags = WIRE_WATCH_PREFIX } };
+	unsigned length = 1 + (unsigned)(a->numbers[0]++ % TENSOR_NAME_MAX);
+
+	memset(m.text, 'w', length);
+	m.text[0] = (char)('a' + a->numbers[0] % 26);
+	m.fixed.name_len = (uint16_t)length;
+	if (!attacker_send(a, i, WIRE_WATCH, &m, sizeof(m.fixed) + length, -1))
+		atomic_fetch_add(&a->board->things, 1);
+}
+
+void start_watches(struct attacker *a)
+{
+	attacker_open(a, a->setup->connections, RAW_READY);
+	for (unsigned i = 0; i < a->n; i++)
+		for (unsigned k = 0; k < EACH_WATCHES / 2; k++)
+			ask_watch(a, i);
+}
+
+/* Each watch that is there ends, and others begin: what is remembered of names is worth nothing. */
+void step_watches(struct attacker *a)
+{
+	unsigned i = attacker_turn(a);
+	struct wire_watch_ref end;
+	struct conn_message m;
+
+	if (i == a->n)
+		return;
+	for (unsigned n = 0; n < EACH_WATCHES && attacker_take(a, i, &m); n++) {
+		if (m.header.type == WIRE_WATCHED) {
+			memcpy(&end, m.bytes, sizeof(end));
+			end.header = (struct wire_header){ 0 };
+			attacker_send(a, i, WIRE_UNWATCH, &end, sizeof(end), -1);
+		}
+		ask_watch(a, i);
+	}
+}
