@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensorlease_admin - what a daemon says of itself and of who uses it
+ * tensorlease_admin - the state of a daemon, its clients and its users
  *
  * OVERVIEW
  *
- * Publishing and getting need none of this; see <tensorlease/tensorlease.h>. Here is what shows and
- * governs a daemon that several people share: its status, the clients, the users with what they
- * have and may have, who holds what, and how a client or a user is disconnected.
+ * Publishing and getting need none of this; see <tensorlease/tensorlease.h>. This header is for a
+ * daemon that several people share. It shows the daemon's status, its clients and their leases, and
+ * the use and limits of each user. It can disconnect a client or a user.
  *
- * A client sees only what is in namespaces that it may read, and of users only its own, which it
- * may disconnect too. Root and the daemon's own user may see and disconnect all.
+ * A client sees only namespaces that it may read, and of the users only its own, which it may
+ * disconnect too. Root and the daemon's own user may see and disconnect all.
  */
 #ifndef TENSORLEASE_ADMIN_H
 #define TENSORLEASE_ADMIN_H
@@ -22,14 +22,14 @@ extern "C" {
 
 /* ---- The daemon ---------------------------------------------------------------------------- */
 
-/* tl_keeper - who starts a daemon again when it dies, with the same tensors */
+/* tl_keeper - the program that starts a daemon again when it dies, with the same tensors */
 typedef enum tl_keeper {
 	TL_KEEPER_NONE = 0,    /* nobody */
 	TL_KEEPER_PROCESS = 1, /* its parent, unless tensorleased has --keeper no */
 	TL_KEEPER_MANAGER = 2, /* the service manager */
 } tl_keeper;
 
-/* tl_status - what a daemon says of itself */
+/* tl_status - the state of a daemon */
 typedef struct tl_status {
 	size_t size;		  /* sizeof(tl_status) */
 	char address[108];	  /* path of its socket */
@@ -56,15 +56,14 @@ typedef struct tl_status {
 	uint64_t restart_ns;	  /* how long nobody served, the last time. Since 0.2 */
 	char restart_reason[192]; /* why the last one ended, and why names were lost with it if
 				   * they were; empty if there was none. Since 0.2 */
-	uint32_t keeper;	  /* tl_keeper: whether what is published would survive the
-				   * daemon's death. Since 0.2 */
-	uint32_t rings;		  /* of names that are published without it. Since 0.2 */
-	uint32_t ring_slots;	  /* that these rings have, held or not. Since 0.2 */
-	uint32_t reserved;	  /* 0 */
+	uint32_t keeper;     /* tl_keeper: whether tensors survive the daemon's death. Since 0.2 */
+	uint32_t rings;	     /* of names that are published without it. Since 0.2 */
+	uint32_t ring_slots; /* that these rings have, held or not. Since 0.2 */
+	uint32_t reserved;   /* 0 */
 } tl_status;
 
 /*
- * tl_get_status - get what the daemon says of itself
+ * tl_get_status - get the state of the daemon
  *
  * Set status->size before the call. Once another daemon has come, started_ns is different.
  *
@@ -80,8 +79,8 @@ TL_API int tl_get_status(tl_client *client, tl_status *status);
  * tl_restart - have another daemon take over
  *
  * The daemon ends between two messages, and its keeper starts another one, of the program that is
- * at its path by now, which takes over what was published. This returns when that one serves, and
- * tl_get_status() tells how long nobody did. Root and the daemon's user may do this.
+ * at its path by now, which takes over all tensors. This returns when the new daemon serves, and
+ * tl_get_status() tells how long none did. Root and the daemon's user may do this.
  *
  * Ownership: nothing is handed over.
  * Blocking: until the other daemon serves.
@@ -107,7 +106,7 @@ typedef struct tl_client_info {
 	uint64_t leases;       /* sum of its ledger */
 	uint64_t tensors_held; /* tensors on which it has a lease */
 	uint64_t bytes_held;   /* bytes of those */
-	char label[16];	       /* what it calls itself: the name of its program */
+	char label[16];	       /* its own name for itself: that of its program */
 } tl_client_info;
 
 /*
@@ -126,7 +125,7 @@ TL_API int tl_list_clients(tl_client *client,
 
 /* ---- Users --------------------------------------------------------------------------------- */
 
-/* TL_SHARE_* - what users share, each of whom may have so much of it */
+/* TL_SHARE_* - resources that users share, with a limit for each user */
 enum {
 	TL_SHARE_BYTES,	      /* of shared memory */
 	TL_SHARE_TENSORS,     /* drafts included, in the client's namespace, as those that follow */
@@ -145,7 +144,7 @@ enum {
 	TL_SHARES,	      /* how many there are */
 };
 
-/* tl_share - what a user has of one thing */
+/* tl_share - a user's part of one resource */
 typedef struct tl_share {
 	uint64_t used;	      /* by the user */
 	uint64_t max;	      /* that the user may have; UINT64_MAX: no limit */
@@ -153,7 +152,7 @@ typedef struct tl_share {
 	uint64_t capacity;    /* for all; UINT64_MAX: no limit */
 } tl_share;
 
-/* tl_user_info - what a user has of everything */
+/* tl_user_info - a user's part of all resources */
 typedef struct tl_user_info {
 	size_t size;		    /* what the library has filled */
 	uint32_t uid;		    /* the user */
@@ -178,7 +177,7 @@ TL_API int tl_list_users(tl_client *client, int (*visit)(const tl_user_info *inf
 			 void *context);
 
 /*
- * tl_get_user - tell what a user has, and may have
+ * tl_get_user - get the use and the limits of a user
  *
  * Fills *info, whose size the caller sets, for the user @uid. Root and the daemon's own user may
  * ask for any user, also for one that has nothing, and others for themselves.
@@ -187,7 +186,7 @@ TL_API int tl_list_users(tl_client *client, int (*visit)(const tl_user_info *inf
  * Blocking: for one round trip.
  * Threads: any.
  * Returns: 0, a common error, or
- *	-EACCES		the client's user may not see that of others
+ *	-EACCES		the client's user may not see other users
  * Since: 0.2
  */
 TL_API int tl_get_user(tl_client *client, uint32_t uid, tl_user_info *info);
@@ -227,8 +226,8 @@ TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
  *
  * Ends the connection of the client with the id @client_id, which tl_list_clients() tells. Its
  * calls fail with -ECONNABORTED from then on: the library does not connect again before the client
- * is closed. What it holds stays readable to it and ends as at any end of a connection. Root, the
- * daemon's user and the client's own user may do this.
+ * is closed. The tensors that it holds stay readable to it and are released as at any end of a
+ * connection. Root, the daemon's user and the client's own user may do this.
  *
  * Ownership: nothing is handed over.
  * Blocking: for one round trip.

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensorlease_cuda - what tensorlease has for GPUs only
+ * tensorlease_cuda - functions for GPUs only
  *
  * OVERVIEW
  *
  * Tensors on GPUs are created, published and got with the functions of <tensorlease/tensorlease.h>:
  * tl_create() with `.device = { kDLCUDA, 0 }` makes memory on GPU 0, tl_put() copies a tensor where
  * it lies, tl_publish() shares it in place, and tl_get() maps it into another process. This header
- * has the rest: streams, the handles of CUDA's own calls, and what is known of the GPUs.
+ * has the rest: streams, the handles of CUDA's own calls, and the properties of the GPUs.
  *
  * The header needs no header of CUDA. The library needs no CUDA at build time and loads the driver,
  * libcuda.so.1, at the first call that uses a GPU. Devices have the numbers that CUDA gives them in
@@ -16,9 +16,9 @@
  * SHARED MEMORY OF GPUS
  *
  * Memory that tl_create() makes outlives its producer, and consumers cannot write to it. Memory of
- * cudaMalloc() and of stream-ordered pools is mapped writable into consumers, whatever DLPack's
- * flag says, and dies with its producer. While anybody has it mapped it must not be freed: the
- * library calls the deleter of what was published when that is safe.
+ * cudaMalloc() and of stream-ordered pools is mapped writable into consumers, even if DLPack's flag
+ * says read-only, and dies with its producer. While anybody has it mapped it must not be freed: the
+ * library calls the deleter of a published tensor when that is safe.
  *
  * After fork() CUDA does not work in the child. Streams must belong to the device's primary
  * context, as all streams of CUDA's runtime do.
@@ -54,8 +54,8 @@ TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream);
  * tl_remap_stream - take another lease on a tensor that is held, for another stream
  *
  * Works as tl_remap() with TL_MODE_READ does. @stream is made to wait for the producer's work, and
- * the deleter of *out notes what is queued on @stream. For a tensor on the CPU @stream means
- * nothing.
+ * the deleter of *out notes the work that is queued on @stream. For a tensor on the CPU @stream
+ * means nothing.
  *
  * Ownership: *out is yours and is released on its own; @held stays as it is.
  * Blocking: never.
@@ -87,7 +87,8 @@ TL_API int tl_group_set_stream(tl_group *group, intptr_t stream, bool sealed);
  * tl_group_copy - copy tensors into those of a group
  *
  * Copies sources[i] into tensor i, which has the same shape and type, unless sources[i] is NULL.
- * What is to be on a GPU is copied there on the group's stream, from that GPU or from the CPU.
+ * Tensors of the group on a GPU are copied there on the group's stream, from that GPU or from the
+ * CPU.
  *
  * Ownership: @sources stay yours; those on a GPU must stay as they are until the stream is done.
  * Blocking: for copies from the CPU.
@@ -100,7 +101,7 @@ TL_API int tl_group_copy(tl_group *group, const DLTensor *const *sources);
 
 /* ---- Handles ------------------------------------------------------------------------------- */
 
-/* tl_ipc_handle - what opens memory of a GPU in another process, by CUDA's own calls */
+/* tl_ipc_handle - a handle that opens memory of a GPU in another process, by CUDA's own calls */
 typedef struct tl_ipc_handle {
 	size_t size;		       /* sizeof(tl_ipc_handle) */
 	unsigned char device_uuid[16]; /* as cudaDeviceProp.uuid or cuDeviceGetUuid_v2() has it */
@@ -115,9 +116,9 @@ typedef struct tl_ipc_handle {
 /*
  * tl_publish_ipc_handle - publish a tensor by a handle of CUDA
  *
- * This is for programs that use CUDA's own calls: the handle is what cudaIpcGetMemHandle() made,
- * and the library needs no CUDA. @spec has the shape, the type and the DLPack flags; its device and
- * its timeout are not used. If the handle has an event, consumers wait for it at every get.
+ * This is for programs that use CUDA's own calls: the handle comes from cudaIpcGetMemHandle(), and
+ * the library needs no CUDA. @spec has the shape, the type and the DLPack flags; its device and its
+ * timeout are not used. If the handle has an event, consumers wait for it at every get.
  *
  * Ownership: the memory, and the event, must stay until @freed(@context) is called, on any thread,
  * when no lease is left and no client of the library has the memory mapped. @freed may be NULL. If
@@ -136,9 +137,9 @@ TL_API int tl_publish_ipc_handle(tl_client *client, const char *name, const tl_i
  * tl_get_ipc_handle - take a lease on a tensor and get the handle that opens its memory
  *
  * This is for programs that open the memory themselves, with cudaIpcOpenMemHandle(); the library
- * needs no CUDA and opens nothing. *out has no data and the device number -1. Its data will be
- * what you open plus handle->offset. Set handle->size before the call. The stream and the mode in
- * @options are not used.
+ * needs no CUDA and opens nothing. *out has no data and the device number -1. Its data will be the
+ * address at which you open the handle, plus handle->offset. Set handle->size before the call. The
+ * stream and the mode in @options are not used.
  *
  * Ownership: *out is yours. Close the memory before you call its deleter, which gives up the
  * lease at once.
@@ -154,7 +155,7 @@ TL_API int tl_get_ipc_handle(tl_client *client, const char *name, const tl_get_o
 
 /* ---- Devices ------------------------------------------------------------------------------- */
 
-/* tl_cuda_info - a GPU of this process, and what can be done with it */
+/* tl_cuda_info - the properties of a GPU of this process */
 typedef struct tl_cuda_info {
 	size_t size;		   /* sizeof(tl_cuda_info) */
 	int32_t count;		   /* GPUs that this process sees */
@@ -172,7 +173,7 @@ typedef struct tl_cuda_info {
 } tl_cuda_info;
 
 /*
- * tl_get_cuda_info - get what is known of a GPU of this process
+ * tl_get_cuda_info - get the properties of a GPU of this process
  *
  * Loads and initialises CUDA if that has not happened yet, but makes no context and allocates
  * nothing on the GPU. Set info->size before the call.
@@ -181,14 +182,14 @@ typedef struct tl_cuda_info {
  * Blocking: as long as the driver takes to start, which may be seconds.
  * Threads: any.
  * Returns: 0, or
- *	-ENODEV		CUDA cannot be used here, and the text says what is missing; or there is no
- *			GPU of that number
+ *	-ENODEV		CUDA cannot be used here, and the text names the missing part; or there is
+ *			no GPU of that number
  *	-EINVAL		@info is NULL, or info->size is too small
  * Since: 0.1
  */
 TL_API int tl_get_cuda_info(int device, tl_cuda_info *info);
 
-/* tl_device_usage - what the daemon counts on a GPU */
+/* tl_device_usage - the daemon's account of a GPU */
 typedef struct tl_device_usage {
 	size_t size;		/* what the library has filled */
 	unsigned char uuid[16]; /* of the GPU */

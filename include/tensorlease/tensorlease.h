@@ -18,25 +18,24 @@
  *	tensor->deleter(tensor);
  *	tl_close(client);
  *
- * Compile and link with what `pkg-config --cflags --libs tensorlease` prints, or with the CMake
- * target tensorlease::tensorlease. What only programs with tensors on GPUs need is declared in
- * <tensorlease/cuda.h>.
+ * Compile and link with the output of `pkg-config --cflags --libs tensorlease`, or with the CMake
+ * target tensorlease::tensorlease. Programs with tensors on GPUs also need <tensorlease/cuda.h>.
  *
  * NAMES AND VERSIONS
  *
  * A name is 1 to 255 bytes of UTF-8, such as cam0/rgb: components separated by slashes, none of
  * them empty, "." or "..", and no control characters. A published tensor never changes. Publishing
- * another one under its name gives that name a new meaning and the next version; versions start at
- * 1 and never go back while the daemon runs. A lease is one hold on a tensor: its bytes stay as
- * they are until every lease on it is released, whatever becomes of the name. A draft is a tensor
- * that its producer is still writing and that nobody else can get. Its bytes may lie in pages that
- * readers of the same producer's other tensors have mapped: TL_CREATE_OWN_PAGES.
+ * another one under its name gives that name a new meaning and the next version. Versions start at
+ * 1 and never go back, even if the daemon is restarted. A lease is one hold on a tensor: its bytes
+ * stay as they are until every lease on it is released, even if the name is replaced or deleted. A
+ * draft is a tensor that its producer is still writing and that nobody else can get. Its bytes may
+ * lie in pages that readers of the same producer's other tensors have mapped: TL_CREATE_OWN_PAGES.
  *
  * CONVENTIONS
  *
- * A function that can fail returns 0 or a negative errno value. tl_last_error() then says in words
- * what failed, with the names and the numbers. Arguments that the function stores a result in come
- * last, and are untouched on failure.
+ * A function that can fail returns 0 or a negative errno value. tl_last_error() then describes the
+ * failure in words, with the names and the numbers. Arguments for results come last, and are
+ * untouched on failure.
  *
  * Every function may be called from any thread at any time, unless its description says otherwise.
  * All threads of a process may share one client.
@@ -46,8 +45,8 @@
  *
  * A round trip takes at most the client's timeout (tl_connect_options.timeout_ns). If the
  * connection is gone, a call connects again first, even one that never blocks otherwise. Connecting
- * is a round trip too, and asking again counts against the time of the first one. So, whatever the
- * daemon does, a call ends after its own timeout and the client's for each of its round trips.
+ * is a round trip too, and asking again counts against the time of the first one. So no daemon can
+ * make a call last longer than its own timeout plus the client's for each of its round trips.
  *
  * A member or an argument called `flags` holds bits that this header defines for that struct or
  * function (TL_CONNECT_*, TL_PUBLISH_*, TL_GET_*). Those that DLPack defines (DLPACK_FLAG_*) are in
@@ -59,11 +58,10 @@
  *
  * Each struct starts with its size. In a struct that you pass, set `.size = sizeof(the struct)` and
  * leave the members that you do not use 0, which always means the default; TL_INIT() does both. The
- * library takes
- * members that lie beyond your `size` as 0, and refuses a longer struct only if what it does not
- * know is not 0. In a struct that you have filled, also set `size` first; the library fills as much
- * as it knows and sets the rest to 0. In a struct that a callback is given, the library has set
- * `size` to what it has filled.
+ * library takes members beyond your `size` as 0, and refuses a longer struct only if a member that
+ * it does not know is not 0. In a struct that a function fills, also set `size` first; the
+ * library fills as much as it knows and sets the rest to 0. In a struct that is passed to a
+ * callback, `size` is the part that the library has filled.
  *
  * Elements of arrays have no size. They have reserved members instead. A reserved member must be 0
  * in any struct.
@@ -93,15 +91,15 @@
  *
  * Otherwise the connection ends. A tensor whose memory is mapped can still be got. All other calls
  * connect again first, and fail with -ENOTCONN if no daemon is there: tl_stat(), tl_list() and
- * tl_get_status() do not show what a dead daemon left. A call that waits notices the end within
- * milliseconds. It goes on with the next daemon, if that comes in time, and fails with -ENOTCONN if
- * not. The next daemon starts empty: names are published anew, with higher versions than any
- * before.
+ * tl_get_status() do not show the tensors of a dead daemon. A call that waits notices the end
+ * within milliseconds. It goes on with the next daemon, if that comes in time, and fails with
+ * -ENOTCONN if not. The next daemon starts empty: names are published anew, with higher versions
+ * than any before.
  *
- * The daemon may be another user's. Whatever it says, in messages, descriptors and shared memory,
- * is checked before it is used, and answered with -EPROTO if it is wrong. The daemon owns the
- * memory, however: if it truncates what it has handed out, the next access raises SIGBUS, and
- * nobody can tell whether the bytes are the ones that were published.
+ * The daemon may run as another user. The library checks its messages, descriptors and shared
+ * memory before it uses them, and fails with -EPROTO if they are wrong. The daemon owns the memory,
+ * however: if it truncates a segment, the next access raises SIGBUS, and the library cannot tell
+ * whether the bytes are the ones that were published.
  *
  * FORK
  *
@@ -132,7 +130,7 @@ extern "C" {
 #define TL_VERSION_MINOR 2
 #define TL_VERSION_PATCH 0
 
-/* Limits of the protocol. Whatever is beyond them is refused with -EINVAL. */
+/* Limits of the protocol. Larger values are refused with -EINVAL. */
 #define TL_NAME_MAX 255	     /* bytes of UTF-8 in a name, without the final NUL */
 #define TL_NDIM_MAX 64	     /* dimensions of a tensor */
 #define TL_METADATA_MAX 1024 /* bytes of user metadata of a tensor */
@@ -188,8 +186,8 @@ TL_API const char *tl_version(void);
 /*
  * tl_last_error - get the reason for the last failure in words
  *
- * Says what the last call that failed on this thread had tried and why it failed, with the names
- * and the numbers. It is meant for people; programs look at the errno value.
+ * Describes the last failed call of this thread: the attempt and the reason, with the names and the
+ * numbers. The text is meant for people; programs look at the errno value.
  *
  * Ownership: the text is the library's and stays until the next call that fails on this thread.
  * Blocking: never.
@@ -231,11 +229,11 @@ typedef struct tl_connect_options {
  * sees the names and tensors of its namespace only. Which ones there are, and who may get and
  * publish there, is the daemon's configuration; `user-UID` is a user's own, if that allows it.
  *
- * Whatever the address, whoever listens there must be trusted: our own effective user, root (as
- * which systemd listens for a service that it starts), the system user `tensorlease` of the
- * packaged service, or one of the users in $TENSORLEASE_TRUST_UID, a list of numbers separated by
- * commas. That variable is for a daemon that another user runs, such as an account that a group
- * shares. Whoever runs the daemon can read all that is published and forge what is got.
+ * At any address, the user that listens there must be trusted: our own effective user, root (as
+ * systemd does when it listens for a service), the system user `tensorlease` of the packaged
+ * service, or one of the users in $TENSORLEASE_TRUST_UID, a list of numbers separated by commas.
+ * That variable is for a daemon that another user runs, such as an account that a group shares. The
+ * user that runs the daemon can read every tensor and forge any.
  *
  * The program that TL_CONNECT_AUTOSTART starts is $TENSORLEASE_DAEMON, or else the first
  * tensorleased that nobody but root and us can write or replace, of those beside the library, where
@@ -270,12 +268,12 @@ TL_API int tl_connect(const tl_connect_options *options, tl_client **out);
  * whose memory is free again. exit() and a return from main() wait in the same way, for all clients
  * that are still open, but nobody can be told how that ended, and a timeout of "for ever" is 10
  * seconds there. After _exit(), after a signal that ends the process, or after exit() in a forked
- * child, what was not finished is lost: call tl_close() first.
+ * child, unfinished tensors are lost: call tl_close() first.
  *
- * Ownership: consumes @client, whatever is returned; NULL is allowed and does nothing.
+ * Ownership: consumes @client, also on failure; NULL is allowed and does nothing.
  * Blocking: without tensors on GPUs, it waits for nothing; with them, at most the client's timeout.
  * Threads: any, but no other thread may be in a call on @client.
- * Returns: 0, or what became of tensors on GPUs that were published through this connection:
+ * Returns: 0, or an error about tensors on GPUs that were published through this connection:
  *	-ETIMEDOUT	the GPU has not written all of them yet, or the daemon did not answer; they
  *			stay if this process lives on until they are written, else they are lost
  *	-EIO		the GPU failed to write some, and those are lost
@@ -291,9 +289,9 @@ TL_API int tl_close(tl_client *client);
  *
  * These are bits of the members called `lifetime` of tl_spec, tl_put_options and tl_group_item,
  * which also have a time to live, `ttl_ns`, that begins when the tensor is published; 0 means that
- * it has none. All of them may be combined, and whatever comes first ends the tensor. It goes as by
- * tl_delete(): who holds it keeps it. What is published under its name later has a lifetime of its
- * own.
+ * it has none. They may be combined; the first one to be over ends the tensor. It then goes as if
+ * by tl_delete(): processes that hold it keep it. The next tensor under its name has a lifetime of
+ * its own.
  */
 enum {
 	/* It goes when the connection of the client that published it ends: by tl_close(), with the
@@ -310,20 +308,20 @@ enum {
 /*
  * TL_RING_* - publishing the same again and again
  *
- * Who publishes tensors of one type and shape under one name again and again may have a ring: some
- * slots for them at once, among which he publishes without asking the daemon. Consumers see no
+ * A producer that publishes tensors of one type and shape under one name again and again may have a
+ * ring: a set of slots, in which it publishes without asking the daemon. Consumers see no
  * difference. A ring is for tensors on the CPU with bytes, without a lifetime, with at most 6
  * dimensions and 24 bytes of metadata. It ends when anything else is published under the name, or
  * its producer's connection ends. All its slots are charged to the producer's user.
  *
  * 0 lets the library decide: the name gets a ring at the third equal publish with less than 2
- * seconds between them, or at the first one after that which asks for its version, since a ring
- * begins with round trips that nobody else is made to wait for. Such a ring has up to 64 slots,
+ * seconds between them, or at the first later one that asks for its version, since a ring begins
+ * with round trips, and a publish that does not ask must not wait. Such a ring has up to 64 slots,
  * takes at most a sixteenth of the daemon's capacity if 3 slots fit into that, and is given back
- * before anybody is refused room. Nothing is given up for a ring, and there is none unless a
- * quarter of the capacity and of the user's quota stays free. A number up to TL_RING_MAX asks for a
- * ring of so many slots, at the first publish; there are fewer, or there is no ring, if there is no
- * room for them.
+ * before any request for memory is refused. Nothing is given up for a ring, and there is none
+ * unless a quarter of the capacity and of the user's quota stays free. A number up to TL_RING_MAX
+ * asks for a ring of so many slots, at the first publish; there are fewer, or there is no ring, if
+ * there is no room for them.
  */
 #define TL_RING_AUTO 0		/* as the library decides */
 #define TL_RING_MAX 64		/* slots */
@@ -333,15 +331,15 @@ enum {
 enum {
 	/*
 	 * On the CPU: the tensor has pages of its own. They are zero at first, nothing else ever
-	 * lies in them, and they go back to the kernel with the tensor. So whoever reads it sees
-	 * nothing else of this producer, whatever mapping he keeps (SECURITY.md has the rules for
-	 * other tensors). It takes whole pages of the capacity, and each create asks the daemon,
-	 * which makes the pages. There is no ring: @ring must be 0 or TL_RING_NONE.
+	 * lies in them, and they go back to the kernel with the tensor. So its readers see nothing
+	 * else of this producer, however long they keep their mappings (SECURITY.md has the rules
+	 * for other tensors). It takes whole pages of the capacity, and each create asks the
+	 * daemon, which makes the pages. There is no ring: @ring must be 0 or TL_RING_NONE.
 	 */
 	TL_CREATE_OWN_PAGES = 1,
 };
 
-/* tl_spec - what a tensor is to be */
+/* tl_spec - description of a tensor to be created */
 typedef struct tl_spec {
 	size_t size;	       /* sizeof(tl_spec) */
 	const int64_t *shape;  /* @ndim sizes, each 0 or more; may be NULL if @ndim is 0 */
@@ -366,8 +364,8 @@ typedef struct tl_spec {
  * before.
  *
  * On a GPU, whose number is that of CUDA in this process, the memory is the library's own, made
- * with CUDA's virtual memory management in units of 2 MiB. What is published in it outlives this
- * process, and consumers map it read-only. The memory is recycled: a producer that publishes the
+ * with CUDA's virtual memory management in units of 2 MiB. Tensors published in it outlive this
+ * process, and consumers map them read-only. The memory is recycled: a producer that publishes the
  * same size again and again settles into a fixed set of allocations. Say with tl_draft_set_stream()
  * (in <tensorlease/cuda.h>) on which stream the tensor is written before tl_commit().
  *
@@ -405,7 +403,7 @@ TL_API DLTensor *tl_draft_tensor(tl_draft *draft);
  * tl_draft_set_metadata - attach metadata to a draft
  *
  * Attaches @size opaque bytes, such as a timestamp or a frame number, which tl_tensor_info() and
- * tl_stat() show to consumers. They replace what was attached before; a @size of 0 removes it.
+ * tl_stat() show to consumers. They replace earlier metadata; a @size of 0 removes it.
  *
  * Ownership: the bytes are copied.
  * Blocking: never.
@@ -429,7 +427,7 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
  * later, this thread's next create or commit on this client fails and says so, once. One in a ring
  * (TL_RING_*), which does not ask the daemon, leaves that to the one after it.
  *
- * Ownership: consumes @draft, whatever is returned.
+ * Ownership: consumes @draft, also on failure.
  * Blocking: for one round trip if @version is not NULL.
  * Threads: any, but only one at a time on a draft.
  * Returns: 0, a common error, or
@@ -545,11 +543,11 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  * that was queued on options->stream when this was called. The library calls the tensor's deleter
  * when no lease is left on the publication and no process has the memory mapped; until then the
  * memory must stay as it is. Memory that was not made with CUDA's virtual memory management dies
- * with this process, and the publication with it: who gets it afterwards is told -ENODATA.
+ * with this process, and the publication with it: a later get fails with -ENODATA.
  *
  * Deleters are called one after the other on one thread of the library, so a slow one delays the
- * others. If the daemon dies, nobody can tell any more who holds what; the deleters are then called
- * by tl_close().
+ * others. If the daemon dies, the holders of a tensor are no longer known; the deleters are then
+ * called by tl_close().
  *
  * Ownership: on success @tensor is consumed. On the CPU its deleter has been called; on a GPU the
  * library owns it until it calls the deleter, on any thread. On failure @tensor is still yours,
@@ -559,10 +557,10 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
  * Threads: any.
  * Returns: 0, an error of tl_put(), or
  *	-ENOTSUP	a copy is needed and not allowed, or this memory of a GPU cannot be shared;
- *			the text says why and what to do
- *	-ENODEV		CUDA cannot be used here; the text says what is missing
- *	-ENOSPC		also: over what the daemon lets all users have on that GPU
- *	-EDQUOT		also: over what the daemon lets each user have on that GPU
+ *			the text gives the reason and the remedy
+ *	-ENODEV		CUDA cannot be used here; the text names the missing part
+ *	-ENOSPC		also: over the daemon's limit for that GPU, for all users together
+ *	-EDQUOT		also: over the daemon's limit for that GPU, for one user
  *	-EINPROGRESS	on a GPU only: the daemon did not answer in time, or ended the connection
  *			first, so the tensor may have been published or still be. @tensor is the
  *			library's, as on success, and its deleter is called when nobody can hold it
@@ -644,7 +642,7 @@ TL_API DLTensor *tl_group_tensor(tl_group *group, size_t index);
  * A consumer that gets one of the tensors in its new version, and then another of them, gets that
  * in its new version too. On failure none is published.
  *
- * Ownership: consumes @group, whatever is returned.
+ * Ownership: consumes @group, also on failure.
  * Blocking: for one round trip for all of them.
  * Threads: any, but only one at a time on a group.
  * Returns: 0, a common error, or
@@ -691,8 +689,8 @@ TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTens
  * for each of them, but TL_PUBLISH_STAGING is not followed; a stream is that of the tensors on
  * GPUs. Unless @copied is NULL, *copied is how many tensors were copied.
  *
- * Ownership: takes @tensors over on success, and after -EINPROGRESS: their deleters are called when
- * nobody uses what was published any more, on any thread. On any other failure they stay yours.
+ * Ownership: takes @tensors over on success, and after -EINPROGRESS: their deleters are called, on
+ * any thread, once nobody uses the tensors any more. On any other failure they stay yours.
  * Blocking: as tl_group_create() does with options->timeout_ns, and as tl_group_commit() does.
  * Threads: any.
  * Returns: 0, or an error of tl_publish(), tl_group_create() or tl_group_commit(). On failure none
@@ -705,21 +703,20 @@ TL_API int tl_publish_many(tl_client *client, const char *const *names,
 
 /* ---- Getting ------------------------------------------------------------------------------- */
 
-/* enum tl_mode - what may be done with a tensor that was got */
+/* enum tl_mode - access to a tensor that was got */
 enum tl_mode {
 	/* The memory is shared and read-only: a write raises SIGSEGV. DLPack's READ_ONLY flag is
 	 * set. */
 	TL_MODE_READ = 0,
-	/* The memory may be written. What you write is seen through this tensor alone: the kernel
-	 * copies a page when it is first written to. */
+	/* The memory may be written. The changes are visible through this tensor alone: the kernel
+	 * copies a page at the first write to it. */
 	TL_MODE_COPY_ON_WRITE,
 };
 
 /* TL_GET_* - flags of tl_get_options */
 enum {
 	/* Succeed only if that takes no request, no wait and no system call, else fail with
-	 * -EDEADLK. This is for a caller who holds a lock that the full call must not be made
-	 * under. */
+	 * -EDEADLK. This is for a caller that holds a lock under which it must not block. */
 	TL_GET_LOCAL = 1,
 	/* The tensor is wanted on options->device. If it is on another one it is copied, and its
 	 * DLPack flags have IS_COPIED. */
@@ -732,7 +729,7 @@ typedef struct tl_get_options {
 	int64_t timeout_ns;  /* how long to wait for the name, or for a version that is newer */
 	uint64_t newer_than; /* accept only a version above this one; 0: any */
 	int64_t spin_ns;     /* for how much of that time to spin before sleeping */
-	enum tl_mode mode;   /* what may be done with the tensor */
+	enum tl_mode mode;   /* access to the tensor */
 	uint32_t flags;	     /* TL_GET_* */
 	intptr_t stream; /* on a GPU: TL_STREAM_*, or the stream on which the tensor will be used */
 	DLDevice device; /* with TL_GET_DEVICE: where it is wanted, the CPU or a GPU of CUDA */
@@ -743,16 +740,16 @@ typedef struct tl_get_options {
  *
  * The tensor is C-contiguous, unless it is on a GPU and was published with strides of its own. It
  * has explicit strides, a byte_offset of 0 and data, on the CPU at a multiple of TL_ALIGNMENT, or
- * NULL if it has no bytes. It stays as it is until its deleter is called, whatever happens to the
- * name and even after tl_close().
+ * NULL if it has no bytes. It stays as it is until its deleter is called, even if the name is
+ * replaced or deleted, and after tl_close().
  *
  * The device of a tensor on a GPU has the number by which this process knows that GPU. Every get
  * makes options->stream wait for the producer's work; the caller does not wait. The deleter does
- * not wait either. It notes what is queued on that stream by then, and a thread of the library
- * gives up the lease when that work is done. So use the tensor on that stream, or order other
- * streams with it, and destroy that stream only after the deleter has returned. The GPU enforces
- * that memory which tl_create() made is only read. Other memory of a GPU is writable for consumers,
- * who must not write to it.
+ * not wait either. It notes the work that is queued on that stream by then, and a thread of the
+ * library gives up the lease when that work is done. So use the tensor on that stream, or order
+ * other streams with it, and destroy that stream only after the deleter has returned. The GPU
+ * enforces that memory which tl_create() made is only read. Other memory of a GPU is writable for
+ * consumers, who must not write to it.
  *
  * With TL_GET_DEVICE a tensor on another device is copied, and only then: the copy is this
  * process's alone and writable. It is made on options->stream if it is on a GPU, and the lease on
@@ -764,8 +761,8 @@ typedef struct tl_get_options {
  * Blocking: the first get of a segment is one round trip; later ones make no system call. If there
  * is no such name, or no version that is newer than options->newer_than, the call waits for at most
  * options->timeout_ns without asking the daemon. If the connection is gone or ends, it goes on
- * trying to connect until that time is over. A client with which somebody has waited has a thread,
- * which sleeps until the connection ends.
+ * trying to connect until that time is over. A client that has waited once has a thread, which
+ * sleeps until the connection ends.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		no tensor has that name, and the timeout is 0
@@ -805,8 +802,8 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 /*
  * tl_remap - take another lease on a tensor that is held
  *
- * The new lease is on the same version, whatever the name means by now, in the same mode as @held
- * or in another one.
+ * The new lease is on the same version, even if the name means another one by now, in the same mode
+ * as @held or in another one.
  *
  * Ownership: *out is yours and is released on its own; @held stays as it is.
  * Blocking: never for read-only; a copy-on-write mapping takes one round trip for the first of a
@@ -825,8 +822,8 @@ TL_API int tl_remap(const DLManagedTensorVersioned *held, enum tl_mode mode,
 		    DLManagedTensorVersioned **out);
 
 /*
- * TL_WAIT_PREFIX: `name` is what names start with, "" for all: wait until there is such a tensor.
- * newer_than must be 0.
+ * TL_WAIT_PREFIX: `name` is a prefix, "" for all names: wait until there is a tensor whose name
+ * starts with it. newer_than must be 0.
  */
 #define TL_WAIT_PREFIX 1
 
@@ -842,7 +839,7 @@ typedef struct tl_wait_options {
 	size_t size;		   /* sizeof(tl_wait_options) */
 	int64_t timeout_ns;	   /* for how long; 0: only look; < 0: for ever */
 	const uint32_t *interrupt; /* a word that ends the wait, or NULL */
-	uint32_t interrupt_value;  /* what that says while the wait is to go on */
+	uint32_t interrupt_value;  /* its value while the wait is to go on */
 	uint32_t reserved;	   /* 0 */
 } tl_wait_options;
 
@@ -870,7 +867,7 @@ typedef struct tl_wait_options {
 TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t count,
 			const tl_wait_options *options, size_t *which);
 
-/* tl_info - what is known of a tensor */
+/* tl_info - a description of a tensor */
 typedef struct tl_info {
 	size_t size;		       /* sizeof(tl_info) */
 	char name[TL_NAME_MAX + 1];    /* under which it was published */
@@ -885,18 +882,18 @@ typedef struct tl_info {
 	int32_t ndim;		       /* how many dimensions, and sizes in @shape */
 	uint32_t metadata_size;	       /* how many bytes of @metadata */
 	int64_t shape[TL_NDIM_MAX];    /* sizes of the dimensions */
-	unsigned char metadata[TL_METADATA_MAX]; /* what its producer attached */
+	unsigned char metadata[TL_METADATA_MAX]; /* the bytes that its producer attached */
 	bool lost;		   /* its memory is gone with the process that published it */
 	unsigned char reserved[3]; /* 0 */
 	uint32_t lifetime;	   /* TL_LIFETIME_* */
-	int64_t ttl_ns;	    /* what is left of its time to live, at least 1; 0: it has none */
+	int64_t ttl_ns;		   /* the rest of its time to live, at least 1; 0: it has none */
 	uint32_t ring;	    /* how many slots the name's ring has; 0: none (TL_RING_*). Since 0.2 */
 	uint32_t reserved2; /* 0 */
 	int64_t strides[TL_NDIM_MAX]; /* in elements; those of C order unless it is on a GPU */
 } tl_info;
 
 /*
- * tl_tensor_info - get what is known of a tensor that is held
+ * tl_tensor_info - describe a tensor that is held
  *
  * Shows the metadata too, which DLPack has no place for. Set info->size before the call.
  *
@@ -914,7 +911,7 @@ TL_API int tl_tensor_info(const DLManagedTensorVersioned *tensor, tl_info *info)
 /*
  * tl_tensor_version - get the version of a tensor that is held
  *
- * Does what tl_tensor_info() does, for the version alone.
+ * As tl_tensor_info(), for the version alone.
  *
  * Ownership: *version is yours; @tensor must not have been released.
  * Blocking: never.
@@ -945,7 +942,7 @@ TL_API int tl_tensor_check(const DLManagedTensorVersioned *tensor);
 /* ---- Looking around ------------------------------------------------------------------------ */
 
 /*
- * tl_stat - get what is known of the tensor that a name means now
+ * tl_stat - describe the tensor that a name means now
  *
  * Set info->size before the call.
  *
@@ -966,10 +963,10 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info);
  * of the library but tl_close() on this client.
  *
  * Ownership: *info is valid during the call of @visit only.
- * Blocking: never, but for what @visit does, and as tl_connect() does if the connection is gone.
+ * Blocking: never by itself, but as tl_connect() does if the connection is gone.
  * Threads: any; @visit runs on the calling thread.
- * Returns: 0 when all were visited, or what @visit returned if that was not 0, which ends the
- * listing; or a common error.
+ * Returns: 0 when all were visited; the result of @visit if that was not 0, which ends the listing;
+ * or a common error.
  * Since: 0.1
  */
 TL_API int tl_list(tl_client *client, const char *prefix,
@@ -994,7 +991,7 @@ TL_API int tl_delete(tl_client *client, const char *name);
 /*
  * tl_delete_version - forget a name if it still means that version
  *
- * Does what tl_delete() does, unless the name has been published again meanwhile. So who has used a
+ * As tl_delete(), unless the name has been published again meanwhile. So a consumer that has used a
  * version can delete that one and no later one.
  *
  * Ownership: nothing is handed over.
@@ -1017,14 +1014,14 @@ typedef struct tl_claim_options {
 /*
  * tl_claim - say that this client is going to publish a name
  *
- * For work that is to be done once on the machine. The first who claims a name that means nothing
- * has the claim, makes the tensor and publishes it. Others wait. When the name is published, by
- * whomever, all of them are told that it is there. When the claim ends before, by tl_unclaim(),
- * tl_close() or the death of the process, the one who has waited longest has it.
+ * For work that is to be done once on the machine. The first client to claim a name that means
+ * nothing has the claim, makes the tensor and publishes it. Others wait. When the name is
+ * published, by any client, all of them are told that it is there. If the claim ends earlier, by
+ * tl_unclaim(), tl_close() or the death of the process, the client that has waited longest gets it.
  *
  * Publishing needs no claim, and a claim keeps nobody from publishing. A claim belongs to the
- * client, whose other threads wait as strangers do; a forked child does not have it, and it does
- * not outlive the daemon.
+ * client, whose other threads wait as strangers do; a forked child does not have it. It outlives
+ * the daemon if that has a keeper.
  *
  * Ownership: nothing is handed over.
  * Blocking: for a round trip and at most @options->timeout_ns, also if connections end meanwhile;
@@ -1043,7 +1040,7 @@ TL_API int tl_claim(tl_client *client, const char *name, const tl_claim_options 
 /*
  * tl_unclaim - give up the claim on a name
  *
- * Nothing happens if this client has none, as after it has published the name.
+ * Does nothing if this client has no claim on it, as after it has published the name.
  *
  * Ownership: nothing is handed over.
  * Blocking: no; it sends a message.

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensorlease - watch what names mean
+ * tensorlease - watch names for changes
  *
- * A watch tells what becomes of one name, or of all names that start with some text: that a tensor
- * was published, that a name was deleted, that a producer is gone. It keeps the newest state of
- * each name and no more, so a slow watcher costs nobody anything and learns how many versions it
- * has skipped. It goes on by itself when the daemon or a producer is restarted.
+ * A watch reports changes of one name, or of all names with a prefix: a tensor was published, a
+ * name was deleted, a producer is gone. It keeps the newest state of each name and no more, so a
+ * slow watcher costs nobody anything and learns how many versions it has skipped. It goes on by
+ * itself when the daemon or a producer is restarted.
  *
  *	tl_watch *watch;
  *	tl_watch_event event = { .size = sizeof(event) };
@@ -27,26 +27,26 @@
 extern "C" {
 #endif
 
-/* What is watched, and how much of it was told. */
+/* A watch, and how many of its changes were told. */
 typedef struct tl_watch tl_watch;
 
 /* TL_WATCH_* - flags of tl_watch_options */
 enum {
-	/* The name is what names start with. Without this flag only "" and a name that ends in a
-	 * slash are that. */
+	/* The name is a prefix. Without this flag only "" and a name that ends in a slash are
+	 * prefixes. */
 	TL_WATCH_PREFIX = 1,
-	/* What is there when the watch begins is not told, only what comes. */
+	/* Tensors that are there when the watch begins are not told, only later changes. */
 	TL_WATCH_NEW = 2,
 };
 
-/* tl_watch_options - what to watch */
+/* tl_watch_options - how to watch */
 typedef struct tl_watch_options {
 	size_t size;	   /* sizeof(tl_watch_options) */
 	uint32_t flags;	   /* TL_WATCH_* */
 	uint32_t reserved; /* 0 */
 } tl_watch_options;
 
-/* tl_watch_what - what has become of a name */
+/* tl_watch_what - kinds of changes */
 enum tl_watch_what {
 	/* It means a tensor, or another one: get it. */
 	TL_WATCH_PUBLISHED = 1,
@@ -57,16 +57,16 @@ enum tl_watch_what {
 	TL_WATCH_PRODUCER_GONE,
 	/* The tensor lay on a GPU, and its memory went with its producer. */
 	TL_WATCH_LOST,
-	/* Another daemon is there, which has nothing of what the last one had. It concerns no name
+	/* Another daemon is there, which has none of the last one's tensors. It concerns no name
 	 * of its own: the names are gone without an event, and those that are published anew are
-	 * told. A daemon that took over what there was is not told. */
+	 * told. A daemon that took over all tensors is not told. */
 	TL_WATCH_RESTARTED,
 };
 
-/* tl_watch_event - what tl_watch_next() tells */
+/* tl_watch_event - a change */
 typedef struct tl_watch_event {
 	size_t size;		 /* sizeof(tl_watch_event) */
-	enum tl_watch_what what; /* what has happened */
+	enum tl_watch_what what; /* the kind of change */
 	uint32_t reserved;	 /* 0 */
 	uint64_t version; /* of the tensor; of TL_WATCH_DELETED the last that was told; or 0 */
 	uint64_t skipped; /* versions since the last one that was told, which are gone */
@@ -76,10 +76,10 @@ typedef struct tl_watch_event {
 /*
  * tl_watch_open - watch one name, or all names that start alike
  *
- * @name is a name; or what names start with, if it is "", ends in a slash, or
- * @options->flags has TL_WATCH_PREFIX. There need not be such a name yet. Unless TL_WATCH_NEW is
- * given, what is there is told first, in no order. A client may have 256 watches. If the daemon is
- * gone, the watch begins with the next one.
+ * @name is a name; or a prefix, if it is "", ends in a slash, or @options->flags has
+ * TL_WATCH_PREFIX. There need not be such a name yet. Unless TL_WATCH_NEW is given, the tensors
+ * that are there are told first, in no order. A client may have 256 watches. If the daemon is gone,
+ * the watch begins with the next one.
  *
  * Ownership: *out is yours; give it back with tl_watch_close(). @client must be open as long as the
  * watch is used.
@@ -95,10 +95,10 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
 			 tl_watch **out);
 
 /*
- * tl_watch_next - get what has happened next
+ * tl_watch_next - get the next change
  *
- * Waits until something has, and tells the oldest thing that was not told yet: the newest version
- * of one name, or what else has become of it. What happened in between is not told: a name that was
+ * Waits for a change, and tells the oldest one that was not told yet: the newest version of one
+ * name, or that it was deleted, and so on. Changes in between are not told: a name that was
  * published five times since is told once, with @event->skipped 4; one that came and went is not
  * told at all. Set event->size before the call.
  *
@@ -113,19 +113,20 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
  *	-EAGAIN		nothing has happened, and the timeout is 0
  *	-ETIMEDOUT	also: nothing happened in time
  *	-ECANCELED	*options->interrupt is not options->interrupt_value, or the client was
- *closed -EINTR		a signal handler ran
+ *			closed
+ *	-EINTR		a signal handler ran
  *	-ECHILD		the watch belongs to the parent of this forked process: open another one
  * Since: 0.2
  */
 TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_watch_event *event);
 
 /*
- * tl_watch_fd - get a descriptor that is readable when something has happened
+ * tl_watch_fd - get a descriptor that is readable when there is a change
  *
- * For poll(), epoll, and event loops. When it is readable call tl_watch_next() without options
- *until that returns something else than 0; then it is readable again when something else happens.
- * It may be readable although nothing has happened. Do not read it or write to it. The first call
- * starts a thread, which sleeps.
+ * For poll(), epoll, and event loops. When it is readable, call tl_watch_next() without options
+ * until that returns something other than 0; then it is readable again at the next change. It may
+ * be readable although nothing has changed. Do not read it or write to it. The first call starts a
+ * thread, which sleeps.
  *
  * Ownership: *fd is the watch's, which closes it.
  * Blocking: never.
@@ -141,8 +142,8 @@ TL_API int tl_watch_fd(tl_watch *watch, int *fd);
 /*
  * tl_watch_close - watch no longer
  *
- * What was not told is not told any more. A watch whose client was closed is closed too, to free
- * its memory.
+ * Changes that were not told yet are dropped. Close a watch also after its client was closed, to
+ * free its memory.
  *
  * Ownership: consumes @watch; NULL is allowed and does nothing.
  * Blocking: never, unless tl_watch_fd()'s thread is just connecting again: then as tl_connect().
