@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * --check; see inspect.h. A copy that was made while the daemon wrote may show halves of two
- * changes. So what is wrong in one copy is looked for in later ones: it stands if the very same is
- * wrong there, in entries that have not changed. A change that is under way does not last that
- * long, and after it the entry has another generation or version. What is true only while nothing
- * is under way is asked for if the daemon slept at each look and no row has changed.
+ * changes. So a fault in one copy is looked for in later ones, and counts only if those have the
+ * same fault in unchanged entries. A change under way does not last that long, and after it the
+ * entry has another generation or version. Invariants of a daemon at rest are checked if the daemon
+ * slept at each look and no row has changed.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -35,7 +35,7 @@ struct fault_seen {
 	char text[160];
 };
 
-/* What one look has found. */
+/* The faults found by one look. */
 struct look {
 	struct fault_seen faults[FAULTS_MAX];
 	unsigned count;
@@ -44,7 +44,7 @@ struct look {
 /* One namespace, and the daemon that serves it. */
 struct subject {
 	uint64_t instance;
-	int pid;	/* 0: nobody serves it, or it cannot be told who does */
+	int pid;	/* of the daemon; 0: it has none, or it is not known */
 	int catalog_fd; /* -1: there is none any more */
 	int facts_fd;	/* -1: there are none, or they cannot be reached */
 	int *ledgers;	/* all that the daemon has */
@@ -68,7 +68,7 @@ static void on_found(struct check *check)
 	fault_add(check->context, check->evidence, check->why);
 }
 
-/* Leaves in @look what was found in @before too. */
+/* Leaves in @look the faults that are in @before too. */
 static void faults_keep(struct look *look, const struct look *before)
 {
 	unsigned kept = 0;
@@ -97,8 +97,8 @@ static bool is_ledger(int fd)
 	       (uint64_t)st.st_size == ledger_size(head.slots);
 }
 
-/* Whatever a client has the daemon keep may say that it is facts. But it is the client's user's,
- * and no daemon takes a memfd of a client that is not sealed against shrinking. Facts have no
+/* A client can give the daemon an object that looks like facts. But that belongs to the client's
+ * user, and a daemon takes no memfd of a client that is not sealed against shrinking. Facts have no
  * seals. */
 static bool is_facts(struct subject *s, const char *link, int fd)
 {
@@ -132,7 +132,7 @@ static void memfd_sort(struct subject *s, const char *link, int *fd)
 	}
 }
 
-/* Does it serve that instance? Only who has its catalog open does, whatever its pid says. */
+/* Does that process serve the instance? Only a process that has its catalog open does. */
 static void process_look(struct subject *s, int pid)
 {
 	char path[OBJECT_PATH_MAX], link[OBJECT_PATH_MAX + 16] = "";

@@ -21,11 +21,11 @@ struct instance {
 	int activated;	   /* the socket is the service manager's, and stays when we go */
 };
 
-/* What there is already; -1 if there is none. instance_init() takes all of them. */
+/* Descriptors that are there already, or -1. instance_init() takes all of them. */
 struct instance_fds {
 	int activated;	  /* the socket of a service */
 	int lock, listen; /* the last daemon's, which a keeper has kept */
-	bool adopt;	  /* what the last daemon left is to be taken over, not removed */
+	bool adopt;	  /* the last daemon's state is to be taken over, not removed */
 };
 
 /*
@@ -35,17 +35,17 @@ struct instance_fds {
 int instance_init(struct instance *in, const char *socket, struct instance_fds *fds, char *why,
 		  size_t why_size);
 /*
- * Before what it has in shared memory is removed, and while clients wait for newer versions: the
- * next daemon begins above those that this one gave out.
+ * Notes the highest version that this daemon gave out, before its shared memory is removed: the
+ * next daemon begins above it, and clients may be waiting for newer versions.
  */
 void instance_note_versions(struct instance *in);
 /*
- * What the last daemon left cannot be taken over: notes how far versions have come, and removes it.
- * The next daemon may find nothing, since others remove what nobody has open (util/leftovers.h).
+ * The last daemon's state cannot be taken over: notes its highest version, and removes it. The next
+ * daemon may find nothing, since others remove objects that nobody has open (util/leftovers.h).
  */
 void instance_give_up(struct instance *in);
 /*
- * Removes the socket, unless it is the service manager's, and the lock file unless it says how far
- * versions have come.
+ * Removes the socket, unless it is the service manager's, and the lock file, unless it notes a
+ * highest version.
  */
 void instance_deinit(struct instance *in);

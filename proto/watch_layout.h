@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the catalog has for those who watch names. PROTOCOL.md has the steps. */
+/* Watches of names, in the catalog. PROTOCOL.md has the steps. */
 #pragma once
 
 #include <stdalign.h>
@@ -8,16 +8,16 @@
 
 enum {
 	CATALOG_WATCHES = 1024, /* names and prefixes that are watched */
-	WATCH_CHANGES = 128,	/* that one remembers; a power of two, since seq wraps around */
+	WATCH_CHANGES = 128,	/* remembered by each; a power of two, since seq wraps around */
 };
 
 /*
- * What those sleep on who watch one name, or all names that start with some text. Each change of
- * what these names mean is noted, and then counted by @seq, whose number is the futex word: the
- * last WATCH_CHANGES of them are in @changes, change n, from 0 on, at n % WATCH_CHANGES. @came is
- * what @seq is when the last one was counted by which a name came to mean something and meant
- * nothing. @ended counts the ends of clients that may have published one of the names; such a
- * change is CATALOG_NONE.
+ * A watch of one name or one prefix. All clients that watch it sleep on @seq. When a watched name
+ * is published or deleted, the change is first stored in @changes and then counted by @seq. The
+ * last WATCH_CHANGES changes can be read: change n, counted from 0, is at n % WATCH_CHANGES. @came
+ * is the value of @seq after the last change that gave a meaning to a name without one. @ended
+ * counts the ends of clients that may have published one of the names; such a change is
+ * CATALOG_NONE.
  */
 struct catalog_watch {
 	alignas(64) _Atomic uint32_t seq;
@@ -27,7 +27,7 @@ struct catalog_watch {
 	alignas(64) _Atomic uint32_t changes[WATCH_CHANGES]; /* indexes of names */
 };
 
-/* Which client, by its index and the generation that its word has while it is served. */
+/* A client, by its index and the generation of its word while it is served. */
 static inline uint64_t catalog_producer(uint32_t index, uint32_t generation)
 {
 	return (uint64_t)generation << 32 | index;

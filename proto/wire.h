@@ -123,9 +123,9 @@ enum wire_side { WIRE_TO_DAEMON, WIRE_TO_CLIENT };
 enum { WIRE_WHY_TEXT = 128 }; /* bytes that suffice for any text of wire_check() */
 
 /*
- * Is this a whole, well-formed message for @side, with the descriptors that belong to it? Nothing
- * in it needs checking again but what only the receiver knows. 0, or -EBADMSG and, unless @why is
- * NULL, which member is wrong, its value and its bounds.
+ * Checks that this is a whole, well-formed message for @side, with its descriptors. After that only
+ * references to the receiver's state need a check. Returns 0, or -EBADMSG; @why, unless NULL, then
+ * names the wrong member, its value and its bounds.
  */
 int wire_check(const void *message, size_t length, unsigned nfds, enum wire_side side,
 	       char why[WIRE_WHY_TEXT]);

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors that the daemon hands out. */
+/* Descriptors received from the daemon. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 /*
- * May @size bytes of what the daemon gave us as @what be mapped? A regular file, not of hugetlbfs,
- * that has them; that it keeps them nobody can say. 0, or a negative errno.
+ * Checks that @size bytes of a descriptor can be mapped: it is a regular file of that size, and not
+ * on hugetlbfs. The file may still shrink later. @what names it in the error text. Returns 0, or a
+ * negative errno.
  */
 int descriptor_check(int fd, uint64_t size, const char *what);
 /*
- * The same for a segment that the catalog calls sealed if @flags (enum segment_flag) say so: its
- * size can never change, so that touching it is never SIGBUS. If it is @published, nobody can get a
- * new way to write it either.
+ * The same for a segment. If @flags (enum segment_flag) call it sealed, its size can never change,
+ * so that no access raises SIGBUS. If it is also @published, nobody can open or map it for writing
+ * any more.
  */
 int descriptor_check_segment(int fd, uint64_t size, uint32_t flags, bool published);
-/* From now on nobody gets another way to write that sealed segment, which is mapped writable. */
+/* Seals a segment that is mapped writable, so that nobody can open or map it for writing again. */
 int descriptor_seal_segment(int fd);

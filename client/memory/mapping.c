@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Mappings. A get finds one with one load; everything else happens under the mutex, which is never
- * held over a request. Invariants: (1) a read-only mapping of generation g is
- * only removed when the segment's word no longer is live_word(g) while the daemon still served us.
- * Our leases keep it live; but the daemon need not keep to that, so it is also seen to that no
- * lease lies in it. (2) The same holds for writable ones and our drafts, which count themselves.
- * (3) Every segment with a mapping or a descriptor is in `known`, once. (4) What the daemon says of
- * an object's size is held against fstat() before the object is mapped.
+ * held over a request. Invariants:
+ *
+ * (1) A read-only mapping of generation g is removed only if the segment's word was no longer
+ * live_word(g) while the daemon served us. Our leases keep the segment alive; since a daemon may
+ * break that rule, we also make sure that no lease lies in the mapping.
+ * (2) The same holds for writable mappings and our drafts, which count themselves.
+ * (3) Every segment with a mapping or a descriptor is in `known`, once.
+ * (4) An object's size is checked with fstat() before it is mapped.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The daemon's side of what outlives it: descriptors that somebody else keeps by tag, and gives to
- * the next daemon. Who keeps them is our parent (keeper.h), or systemd's store of descriptors, or
- * nobody. Keeping is one message that is not answered: what is in the keeper's queue when we die is
- * kept too. Loop thread only.
+ * The daemon's side of the keeper, which keeps descriptors by tag and gives them to the next
+ * daemon. The keeper is our parent (keeper.h), or systemd's store of descriptors, or there is none.
+ * To keep a descriptor takes one message without an answer: a message that is in the keeper's queue
+ * when we die counts too. Loop thread only.
  */
 #pragma once
 
@@ -17,7 +17,7 @@ enum keep_kind { KEEP_NOBODY, KEEP_PARENT, KEEP_MANAGER };
 struct keep {
 	enum keep_kind kind;
 	int fd;			 /* to the keeper, -1 if there is no such process (any more) */
-	struct kept_table list;	 /* what the last daemon left, until it is taken */
+	struct kept_table list;	 /* the last daemon's descriptors, until they are taken */
 	struct kept_table found; /* tags of all that a service manager had, without descriptors */
 	int activated_fd;	 /* the socket of an activated service, or -1 */
 	bool detached;		 /* the keeper runs in the background */
@@ -28,19 +28,19 @@ struct keep {
 	uint64_t restarts;  /* how often a daemon has served before us */
 	int64_t ended_ns;   /* when the last of them ended; 0: there was none */
 	int64_t restart_ns; /* from then on until we served; 0: there was none, or not yet */
-	char reason[KEEP_TEXT_SIZE]; /* why it ended, and that we began without what it had */
+	char reason[KEEP_TEXT_SIZE]; /* why it ended, and why we began without its tensors */
 	uint64_t forgets;	     /* how often the keeper was told to forget something */
 	uint64_t forgotten_up_to;    /* of these: as many as it has done */
 	void (*forgotten)(struct keep *k, uint64_t count); /* of these; NULL: nobody asks */
-	void *context;					   /* of who does */
+	void *context;					   /* for that function */
 };
 
-/* Finds out who keeps, and what is kept. Neither is in the environment afterwards. -ENOMEM. */
+/* Finds the keeper and what it has kept, and clears the environment of both. -ENOMEM. */
 int keep_init(struct keep *k);
-/* Forgets what nobody has taken, and closes the socket to the keeper. */
+/* Forgets descriptors that were not taken, and closes the socket to the keeper. */
 void keep_deinit(struct keep *k);
 
-/* Hands over what is kept under @tag, which stays kept; -1: nothing is. */
+/* Hands over the descriptor kept under @tag, which stays kept; -1 if there is none. */
 int keep_take(struct keep *k, const char *tag);
 
 /*
@@ -49,18 +49,18 @@ int keep_take(struct keep *k, const char *tag);
  */
 int keep(struct keep *k, const char *tag, int fd_peek);
 /*
- * What is kept under @tag is kept no longer. Closing a descriptor may take long if nobody else has
- * it open, and must not hold the keeper up: so our own one stays open until the keeper has said
- * that it has closed its. It has when @forgotten is called with the number of this call, which is
- * @forgets when it returns 0, or with a higher one.
+ * Has the keeper forget the descriptor under @tag. To close the last descriptor of an object may
+ * take long and must not delay the keeper, so ours stays open until the keeper has closed its own.
+ * That is so once @forgotten is called with the number of this call, or with a higher one. The
+ * number is the value of @forgets when this returns 0.
  */
 int keep_forget(struct keep *k, const char *tag);
 /* How many calls of keep_forget() the keeper is done with. UINT64_MAX: there is no keeper; @k may
  * be NULL then. */
 uint64_t keep_forgotten(const struct keep *k);
-/* Forgets and closes what nobody has taken. */
+/* Forgets and closes descriptors that were not taken. */
 void keep_forget_rest(struct keep *k);
-/* What was kept cannot be taken over. When we end the next one is told to start afresh. */
+/* The kept state cannot be taken over. When we end, the next daemon is told to start afresh. */
 void keep_afresh(struct keep *k, const char *why);
 /* Another daemon is to take over, for the reason @why: @leaving will be set. */
 void keep_renew(struct keep *k, const char *why);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The protocol's front door: which message may come when, and what it does. Handlers start from
- * messages that passed wire_check(): sizes, counts, descriptors and reserved members are right, but
- * what a message refers to need not exist.
+ * The protocol's front door: the handlers of messages, and the states in which each may come. A
+ * handler gets messages that passed wire_check(): sizes, counts, descriptors and reserved members
+ * are right, but the things they refer to need not exist.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -44,7 +44,8 @@ static void send_committed(struct peer *peer, uint32_t serial, uint64_t version)
 
 /* ---- connecting ----------------------------------------------------------------------------- */
 
-/* Whoever may not read a namespace is told no more than if there were none of that name. */
+/* A client that may not read a namespace gets the same answer as if there were no such namespace.
+ */
 static bool hello_enter(struct peer *peer, const struct wire_hello *hello)
 {
 	const char *name = (const char *)wire_tail((const unsigned char *)hello, sizeof(*hello));
@@ -142,7 +143,7 @@ static void handle_ledger(struct peer *peer, struct conn_message *m)
 	peer_send(peer, &ready, -1);
 }
 
-/* It could not be remembered who has a segment mapped. */
+/* There was no room to record that the client has a segment mapped. */
 static void send_holding_error(struct peer *peer, uint32_t serial, int r)
 {
 	if (charge_is_refused(r))

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Adoption; see adopt.h. What was under way shows in the order in which stores are made (publish.c,
- * name.c, evict.c), which tests/model/restart.pml checks with a stop between any two of them:
+ * Adoption; see adopt.h. Stores are made in an order (publish.c, name.c, evict.c) from which it can
+ * be told how far a change had come. tests/model/restart.pml checks that with a stop between any
+ * two stores:
  *
- * - A LIVE row with a higher version than its name's was being committed: it is what its name
- * means.
- * - Names that mean a DRAFT are those of a group. If any of its rows is LIVE, all become so; if
- * none is, nobody has seen it, and the names mean what they meant before.
+ * - A LIVE row with a higher version than its name's was being committed: its name means it now.
+ * - Names that mean a DRAFT are those of a group. If any of its rows is LIVE, all become LIVE. If
+ * none is, nobody has seen the group, and the names get their former tensors back.
  * - A name that means a RETIRED row was being looked at for room: the row is LIVE again.
  * - If the name has a ring, the rows of that stay as they are: adopt_ring.c.
  * - Any other LIVE row that its name does not mean was being replaced or deleted: it is RETIRED.

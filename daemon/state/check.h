@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether a catalog that another daemon left is one that a daemon can have left, at whatever
- * moment. Nothing in it is believed before: neither an index nor an extent nor the length of a
- * chain. What only its facts say is left out if there are none.
+ * Checks a catalog that another daemon left: could a daemon have left it, at any moment? Nothing in
+ * it is trusted before that: no index, no extent, no length of a chain. Without facts the checks
+ * that need them are left out.
  */
 #pragma once
 
@@ -32,7 +32,7 @@ struct check {
 	/* Is told of each thing that is wrong. NULL: the first one ends the check. */
 	void (*found)(struct check *check);
 	void *context;
-	uint64_t evidence; /* a hash of the entries of which @why says what is wrong */
+	uint64_t evidence; /* a hash of the entries that @why is about */
 	char why[160];
 };
 
@@ -43,7 +43,7 @@ int check_init_all(struct check *check, const struct catalog *cat,
 		   void (*found)(struct check *check), void *context);
 void check_deinit(struct check *check);
 
-/* Then: what is true besides while the daemon rests, and nothing is under way. */
+/* Then checks the invariants that hold only while the daemon rests. */
 int check_at_rest(struct check *check);
 
 /* Does the row lie in a place of a segment that lives? */

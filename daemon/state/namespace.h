@@ -9,7 +9,7 @@
 #include "daemon/state/state.h"
 #include "tensor/limits.h"
 
-/* Rights, with the values that a digit of a mode has. */
+/* Rights, with the values of a digit of a mode. */
 enum { NAMESPACE_PUBLISH = 2, NAMESPACE_GET = 4 };
 
 enum { NAMESPACES_MAX = 4096 }; /* each takes an instance id from a daemon's range */
@@ -62,14 +62,15 @@ int namespace_map(struct namespaces *all, const struct namespace_config *config,
 		  int facts_fd_take, const char **why, struct namespace **out);
 
 /*
- * Finds the namespace @name that @who may read, and what else @who may do there; one of the
- * template is made for its user. The empty name is the default's. STATE_E_NOT_FOUND: there is none
- * that @who may read, which is all that @who may know; or as namespace_new().
+ * Finds the namespace @name, and the rights that @who has there. The empty name means the default
+ * namespace. A user's namespace is made from the template. Returns STATE_E_NOT_FOUND if there is no
+ * such namespace that @who may read, so that @who learns nothing about others; or as
+ * namespace_new().
  */
 int namespace_find(struct namespaces *all, const char *name, size_t len,
 		   const struct namespace_user *who, struct namespace **out, unsigned *rights);
 
-/* What @who may do there. Root and the daemon's user @own_uid may do all. */
+/* The rights of @who there. Root and the daemon's user @own_uid have all. */
 unsigned namespace_rights(const struct namespace_config *config, const struct namespace_user *who,
 			  uint32_t own_uid);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What survives us: descriptors that somebody keeps for the next daemon (daemon/keeper/keep.h), and
- * the facts that belong to them (facts.h). Nothing happens if there are no facts.
+ * Survival: descriptors that are kept for the next daemon (daemon/keeper/keep.h), and the facts
+ * that belong to them (facts.h). These functions do nothing if there are no facts.
  */
 #pragma once
 
@@ -23,11 +23,11 @@ enum survivor {
 void survive_tag(char tag[KEEP_TAG_SIZE], enum survivor what, uint64_t instance, uint32_t index,
 		 uint32_t generation);
 
-/* Tells clients how we came to be, and whether what they have survives us. */
+/* Tells clients how this daemon began, and whether their tensors survive it. */
 void survive_publish(const struct shared *shared, const struct catalog *cat);
 
-/* The facts are kept from now on, and so is the catalog: what nobody has open is taken for what
- * nobody needs (util/leftovers.h). */
+/* Keeps the facts and the catalog from now on: objects that nobody has open count as leftovers
+ * (util/leftovers.h). */
 void survive_begin(const struct shared *shared, const struct catalog *cat);
 void survive_end(const struct shared *shared, const struct catalog *cat);
 
@@ -41,7 +41,7 @@ void survive_client_ended(const struct shared *shared, const struct catalog *cat
 void survive_claim(const struct catalog *cat, uint32_t index, const struct claim_fact *fact);
 void survive_claim_ended(const struct catalog *cat, uint32_t index);
 
-/* The segment at @index is about to live. @object_fd_peek is what keeps its object, or -1. */
+/* The segment at @index is about to live. @object_fd_peek keeps its object; it may be -1. */
 void survive_segment(const struct shared *shared, const struct catalog *cat, uint32_t index,
 		     uint32_t generation, const struct segment_fact *fact, int object_fd_peek);
 /* Its object is not open in the keeper any more when keep_forgotten() is what we return; 0: it
@@ -63,7 +63,7 @@ void survive_part(const struct shared *shared, const struct catalog *cat,
 		  const struct survive_part *part, int fd_peek);
 void survive_part_ended(const struct shared *shared, const struct catalog *cat,
 			const struct survive_part *part);
-/* What keeps the device open that the segment is on. */
+/* The descriptor that keeps the segment's device open. */
 void survive_hold(const struct shared *shared, const struct catalog *cat, uint32_t index,
 		  uint32_t generation, int fd_peek);
 void survive_hold_ended(const struct shared *shared, const struct catalog *cat, uint32_t index,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Watches: clients that want to know when one name, or any name that starts with some text, means
- * something else. The catalog has an entry for each such name or text, which all who watch it
- * share; the changes are noted there. A publish under a name that nobody watches costs a look at
- * one number. Loop thread only.
+ * Watches: clients ask to be told when one name, or any name with a prefix, gets another meaning.
+ * The catalog has an entry for each watched name or prefix, shared by all its watchers, and the
+ * changes are noted there. A publish under a name without watchers reads one number more. Loop
+ * thread only.
  */
 #pragma once
 
@@ -11,7 +11,7 @@
 
 enum { CLIENT_WATCHES_MAX = 256 };
 
-/* What there is of them in a namespace; all zero before the first one. */
+/* The watches of a namespace; all zero before the first one. */
 struct watch_table {
 	struct list buckets[CATALOG_WATCHES];  /* of struct watch, by hash */
 	struct watch *of[CATALOG_WATCHES];     /* by index */
@@ -22,9 +22,9 @@ struct watch_table {
 };
 
 /*
- * Watches a name, or with @prefix all that start so, for @c. *@watch is the entry, which has that
- * *@generation. STATE_E_WATCHES: it has too many; -ENOMEM; or what account_take() returns: what is
- * charged is what somebody watches, to one of those who do.
+ * Watches a name, or with @prefix all names that start with it, for @c. *@watch is the entry, of
+ * the generation *@generation. An entry is charged to one of its watchers. Returns 0,
+ * STATE_E_WATCHES if @c has too many, -ENOMEM, or an outcome of account_take().
  */
 int watch_new(struct state *st, struct client *c, const struct name_key *name, bool prefix,
 	      uint32_t *watch, uint32_t *generation);
@@ -32,13 +32,13 @@ int watch_new(struct state *st, struct client *c, const struct name_key *name, b
 void watch_end(struct state *st, struct client *c, uint32_t watch, uint32_t generation);
 /* The client ends; at most CLIENT_WATCHES_MAX. */
 void watches_leave(struct state *st, struct client *c);
-/* Nobody watches what a former daemon's clients watched: they find that out, and ask again. */
+/* Ends the watches that a former daemon had. Their clients notice that, and ask again. */
 void watches_adopt(struct state *st);
 
 /*
- * The name means something else. With @came it has meant nothing before. @by: who has published it,
- * or NULL. @wakes NULL: nobody is to be woken yet.
+ * Notes that a name has another meaning; with @came, that it had none before. @by is the client
+ * that has published it, or NULL. Nobody is woken yet if @wakes is NULL.
  */
 void watches_note(struct state *st, uint32_t name, bool came, struct client *by, unsigned *wakes);
-/* Its connection ends: what it published has no producer any more. */
+/* Notes that a client's connection ends, so that its tensors have no producer any more. */
 void watches_producer_ended(struct state *st, const struct client *c);
