@@ -255,7 +255,7 @@ static void give_up(struct tl_draft *draft)
 	draft_free(draft);
 }
 
-int draft_commit_unchecked(struct tl_draft *draft, uint64_t *version)
+static int commit_unchecked(struct tl_draft *draft, uint64_t *version)
 {
 	uint64_t v = 0;
 	int r = draft->kind->draft_commit(draft, &draft->tensor, draft->tensor_flags, draft->name,
@@ -275,9 +275,17 @@ int draft_commit(struct tl_draft *draft, uint64_t *version)
 	int r = draft_check(draft);
 
 	if (!r)
-		return draft_commit_unchecked(draft, version);
+		return commit_unchecked(draft, version);
 	draft_abort(draft);
 	return r;
+}
+
+/* It was made just now, so that nothing needs to be checked. */
+int draft_commit_again(struct tl_draft *draft, uint64_t *version)
+{
+	int r = commit_unchecked(draft, version);
+
+	return r == -ESTALE ? CALL_E_STALE : r;
 }
 
 void draft_abort(struct tl_draft *draft)

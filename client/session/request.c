@@ -580,8 +580,10 @@ int session_ask_fd(struct session *s, void *message, int fd_peek, int64_t deadli
 	session_expect(s, h->serial, req, answer);
 	h->life = req->life;
 	r = session_send_fd(s, message, fd_peek, deadline);
-	if (r)
+	if (r) {
 		session_forget(s, req);
+		h->serial = 0; /* it is nobody's */
+	}
 	return r;
 }
 
@@ -610,18 +612,21 @@ int session_ask_in_life(struct session *s, void *message, uint32_t life, int64_t
 	return r;
 }
 
-int session_call_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
-		    struct conn_message *answer)
+int session_call_unless(struct session *s, void *message, int fd_peek, int64_t deadline,
+			struct conn_message *answer, session_done *done, void *context)
 {
 	struct request req;
 	int r;
 
-	do {
+	for (;;) {
 		r = session_ask_fd(s, message, fd_peek, deadline, &req, answer);
 		if (r)
 			return r;
 		req.fresh = true;
 		r = session_await(s, &req, deadline);
-	} while (r == SESSION_E_ADOPTED);
-	return r;
+		if (r != SESSION_E_ADOPTED)
+			return r;
+		if (done && done(s, message, answer, context))
+			return 0;
+	}
 }

@@ -15,6 +15,7 @@
 #include "client/memory/users.h"
 #include "client/session/hangup.h"
 #include "client/session/kind.h"
+#include "client/session/outcome.h"
 #include "client/session/refused.h"
 #include "proto/catalog_layout.h"
 #include "proto/conn.h"
@@ -27,16 +28,6 @@ struct prefetch;
 struct producer;
 struct session_peer;
 struct tl_client;
-
-/* Outcomes of what needs the connection. */
-enum {
-	/* It is gone, and the daemon has not seen the message: try a new one. */
-	SESSION_E_UNSENT = 1,
-	SESSION_E_LOST, /* it went while we waited for the answer */
-	/* Another daemon has taken the connection over, and does not know the request: send it
-	 * again. session_call() does so itself. */
-	SESSION_E_ADOPTED,
-};
 
 enum { SESSION_PREFETCHED = 4, SESSION_SIZES = 8 };
 
