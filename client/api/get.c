@@ -201,7 +201,7 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t count,
 			const tl_wait_options *options, size_t *which)
 {
-	tl_wait_options o = { .size = sizeof(o) };
+	tl_wait_options o;
 	int r;
 
 	if (!client || (count && (!items || !which)))
@@ -209,9 +209,7 @@ TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t cou
 			       !client	? "client"
 			       : !items ? "items"
 					: "which");
-	r = options ? client_options(&o, sizeof(o), options, sizeof(o), "tl_wait_options") : 0;
-	if (!r && o.reserved)
-		r = tl_fail(-EINVAL, "tl_wait_options.reserved is %u, not 0", o.reserved);
+	r = client_wait_options(&o, options);
 	if (r)
 		return r;
 	return wait_many(client, items, count, (const _Atomic uint32_t *)o.interrupt,

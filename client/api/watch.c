@@ -43,7 +43,7 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
 
 TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_watch_event *event)
 {
-	tl_wait_options o = { .size = sizeof(o) };
+	tl_wait_options o;
 	tl_watch_event found;
 	int r;
 
@@ -51,10 +51,7 @@ TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_wat
 		return tl_fail(-EINVAL, "tl_watch_next: %s is NULL", watch ? "event" : "watch");
 	r = client_result_check(event, sizeof(found), "tl_watch_event");
 	if (!r)
-		r = options ? client_options(&o, sizeof(o), options, sizeof(o), "tl_wait_options")
-			    : 0;
-	if (!r && o.reserved)
-		r = tl_fail(-EINVAL, "tl_wait_options.reserved is %u, not 0", o.reserved);
+		r = client_wait_options(&o, options);
 	if (!r)
 		r = watch_next(watch, &o, &found);
 	if (!r)

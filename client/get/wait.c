@@ -48,15 +48,15 @@ static int nap(int64_t ns)
 	return nanosleep(&ts, NULL) ? -errno : 0;
 }
 
-/* Returns 0 if it is time to look again, -EINTR, or -ETIMEDOUT without a failure's text. */
-static int sleep_a_while(struct waiting *w, const struct call *c)
+/* As sleep_words_wait(). */
+static int sleep_a_while(struct waiting *w, struct call *c, struct session *s)
 {
 	int64_t left = c->timeout_ns ? deadline_left_ns(c->deadline) : 0;
 
 	/* Names that come one after the other make it look at all of them half of its time. */
 	if (left && w->look_ns > LONG_LOOK_NS && nap(w->look_ns < left ? w->look_ns : left))
-		return -EINTR;
-	return sleep_words_wait(&w->words, c, &w->sleeper);
+		return sleep_interrupted();
+	return sleep_words_wait(&w->words, c, s, &w->sleeper);
 }
 
 /* ---- Looking ---- */
@@ -139,17 +139,9 @@ static int wait_attempt(struct call *c, const struct use *use, void *context)
 	r = look(w, c, s);
 	if (r != LEASE_E_NONE)
 		return call_done(c, use, r);
-	hangup_watch(&s->hangup, s->socket);
 	w->patience = (struct patience){ 0 };
-	r = sleep_a_while(w, c);
-	if (r == -EINTR)
-		return tl_fail(r, "the wait was interrupted by a signal");
-	if (r)
-		return wait_failure(w, c, s);
-	if (session_served(s))
-		c->renewals = 0;
-	return call_interrupted(c) || sleeper_served(&w->sleeper, s) ? LEASE_E_GONE
-								     : LEASE_E_UNSERVED;
+	r = sleep_a_while(w, c, s);
+	return r == -ETIMEDOUT ? wait_failure(w, c, s) : r;
 }
 
 static int item_check(const tl_wait_item *item, size_t i)

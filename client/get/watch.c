@@ -367,17 +367,8 @@ static int watch_attempt(struct call *c, const struct use *use, void *context)
 	pthread_mutex_unlock(&x->watch->mutex);
 	if (r != LEASE_E_NONE)
 		return call_done(c, use, r);
-	hangup_watch(&s->hangup, s->socket);
-	r = sleep_words_wait(&x->words, c, &x->sleeper);
-	if (r == -EINTR)
-		return tl_fail(r, "the wait was interrupted by a signal");
-	if (r)
-		return watch_late(x->watch, c, s);
-	mappings_let_go(&s->mappings, MAPPINGS_FEW);
-	if (session_served(s))
-		c->renewals = 0;
-	return call_interrupted(c) || sleeper_served(&x->sleeper, s) ? LEASE_E_GONE
-								     : LEASE_E_UNSERVED;
+	r = sleep_words_wait(&x->words, c, s, &x->sleeper);
+	return r == -ETIMEDOUT ? watch_late(x->watch, c, s) : r;
 }
 
 /* ---- The descriptor ---- */

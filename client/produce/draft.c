@@ -168,19 +168,14 @@ struct tl_draft *draft_alloc(const struct draft_request *want, const struct memo
 	return draft;
 }
 
-static int64_t *lent_dims(struct tl_draft *draft)
-{
-	return draft->dims + 2 * (ptrdiff_t)draft->tensor.ndim;
-}
-
 void draft_lend(struct tl_draft *draft)
 {
-	lent_make(&draft->managed.dl_tensor, &draft->tensor, lent_dims(draft));
+	lent_make(&draft->managed.dl_tensor, &draft->tensor);
 }
 
 int draft_lent_check(struct tl_draft *draft)
 {
-	return lent_check(&draft->managed.dl_tensor, &draft->tensor, lent_dims(draft), draft->name);
+	return lent_check(&draft->managed.dl_tensor, &draft->tensor, draft->name);
 }
 
 void draft_free(struct tl_draft *draft)

@@ -37,11 +37,6 @@ struct tl_group {
 
 /* ---- Making ---- */
 
-static int64_t *lent_dims(const struct group_member *m)
-{
-	return m->dims + 2 * (ptrdiff_t)m->tensor.ndim;
-}
-
 /* The kinds of memory other than the draft's give up what they have. */
 static void members_end(struct tl_group *group, enum members_end end)
 {
@@ -278,7 +273,7 @@ static int group_make(struct call *c, const struct use *use, const tl_group_item
 
 		if (m->tensor.data && !m->kind->members_room)
 			m->tensor.data = (char *)group->draft->tensor.data + m->offset;
-		lent_make(&m->lent, &m->tensor, lent_dims(m));
+		lent_make(&m->lent, &m->tensor);
 	}
 	*out = group;
 	return 0;
@@ -504,7 +499,7 @@ int group_commit(tl_group *group)
 
 	for (size_t i = 0; i < group->all.count; i++) {
 		const struct group_member *m = &group->members[i];
-		int r = lent_check(&m->lent, &m->tensor, lent_dims(m), m->name);
+		int r = lent_check(&m->lent, &m->tensor, m->name);
 
 		if (r) {
 			group_free(group);
