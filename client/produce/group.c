@@ -465,12 +465,11 @@ static int group_send(tl_group *group, int64_t deadline, enum members_end *end)
 			break;
 		r = 0; /* another daemon knows no members of what was not published */
 	}
-	if (r > 0)
-		return tl_fail(-ENOTCONN, "the daemon ended the connection; %s",
-			       *end == MEMBERS_UNKNOWN
-				       ? "whether the group was published is not known"
-				       : "the group was not published");
-	return r;
+	if (r > 0 && *end == MEMBERS_FAILED) /* as when draft_check() finds that out */
+		return tl_fail(-ESTALE,
+			       "the daemon ended the connection; the group was not published");
+	return call_once(r > 0 ? SESSION_E_LOST : r,
+			 "whether the group was published is not known");
 }
 
 /* Consumes the group; *end says what came of it. */
@@ -676,7 +675,9 @@ static int hand_attempt(struct call *c, const struct use *use, void *context)
 	tl_group *group;
 	int r = group_of_sources(c, use, p, &group);
 
-	return r ? r : publish_group(group, p->handed, p->count, &p->copied);
+	if (!r)
+		r = publish_group(group, p->handed, p->count, &p->copied);
+	return r == -ESTALE ? CALL_E_STALE : r;
 }
 
 int group_hand(tl_client *client, const char *const *names,

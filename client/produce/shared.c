@@ -251,6 +251,8 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 		/* DRAFT comes after it */
 		session_unanswered(s, prefetch ? prefetch : h->serial, h->serial, name);
 		r = session_send(s, bytes, deadline);
+		if (r)
+			session_unsent(s, h->serial);
 	}
 	if (r) {
 		prefetch_cancel(s, prefetch);

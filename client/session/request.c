@@ -402,10 +402,19 @@ void session_drain_expected(struct session *s)
 void session_unanswered(struct session *s, uint32_t serial, uint32_t commit, const char *name)
 {
 	pthread_mutex_lock(&s->receive_mutex);
+	s->unanswered_before = s->unanswered != 0;
 	s->unanswered = serial & ~SESSION_COMMIT_SERIAL;
 	s->unanswered_commit = commit;
 	memccpy(s->unanswered_name, name, '\0', sizeof(s->unanswered_name));
 	refused_sent(&s->refused, commit);
+	pthread_mutex_unlock(&s->receive_mutex);
+}
+
+void session_unsent(struct session *s, uint32_t commit)
+{
+	pthread_mutex_lock(&s->receive_mutex);
+	if (s->unanswered_commit == commit && !s->unanswered_before)
+		s->unanswered = 0;
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 

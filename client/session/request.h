@@ -91,6 +91,8 @@ void session_granted(struct session *s);
 /* A COMMIT of @name without an answer is sent, with @commit as its serial. An answer to @serial
  * says that it was processed. */
 void session_unanswered(struct session *s, uint32_t serial, uint32_t commit, const char *name);
+/* It was not sent. If another one was unanswered, what became of that one is not known still. */
+void session_unsent(struct session *s, uint32_t commit);
 /* @s takes the place of @old, which is lost: what became of such a COMMIT is not known. */
 void session_inherit(struct session *s, struct session *old);
 

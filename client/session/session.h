@@ -118,6 +118,7 @@ struct session {
 	_Atomic uint32_t unanswered; /* serial of the last COMMIT nobody waited for; 0: it was
 					processed */
 	uint32_t unanswered_commit;  /* its own serial, if that is of another message behind it */
+	bool unanswered_before;	     /* another one was, when it was sent */
 	char unanswered_name[TL_NAME_MAX + 1];
 	struct refused refused;
 	uint64_t *aborts; /* refs of drafts whose ABORT could not be sent yet */
