@@ -7,6 +7,7 @@
 
 #include "client/arguments.h"
 #include "client/error.h"
+#include "client/get/below.h"
 #include "client/get/lookup.h"
 #include "client/get/watch.h"
 #include "client/produce/draft.h"
@@ -100,6 +101,7 @@ TL_API int tl_close(tl_client *client)
 	if (!client)
 		return 0;
 	watches_close(client);
+	below_forget(client);
 	s = atomic_load(&client->session);
 	if (s)
 		r = kinds_session_close(s); /* first: a fork() meanwhile finds it as usual */

@@ -10,6 +10,7 @@
 #include "client/arguments.h"
 #include "client/cuda/moved.h"
 #include "client/error.h"
+#include "client/get/below.h"
 #include "client/get/lease.h"
 #include "client/get/lookup.h"
 #include "client/get/many.h"
@@ -373,6 +374,7 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 TL_API int tl_list(tl_client *client, const char *prefix,
 		   int (*visit)(const tl_info *info, void *context), void *context)
 {
+	struct below *below;
 	struct use use;
 	int r;
 
@@ -381,7 +383,9 @@ TL_API int tl_list(tl_client *client, const char *prefix,
 	r = call_look(client, &use);
 	if (r)
 		return r;
-	r = names_list(use.session, prefix ? prefix : "", visit, context);
+	below = below_get(client, prefix ? prefix : "");
+	r = below_list(below, use.session, prefix ? prefix : "", visit, context);
+	below_put(client, below);
 	client_leave(&use);
 	return r;
 }

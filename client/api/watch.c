@@ -7,6 +7,7 @@
 
 #include "client/arguments.h"
 #include "client/error.h"
+#include "client/get/below.h"
 #include "client/get/watch.h"
 
 TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_options *options,
@@ -38,7 +39,12 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
 			       len, TL_NAME_MAX);
 	if (len && name[len - 1] != '/' && !(o.flags & TL_WATCH_PREFIX))
 		r = client_check_name(name, len);
-	return r ? r : watch_open(client, name, len, o.flags, out);
+	if (!r)
+		r = watch_open(client, name, len, o.flags, out);
+	if (r != -ENOSPC)
+		return r;
+	below_forget(client); /* these are watches too, which it can do without */
+	return watch_open(client, name, len, o.flags, out);
 }
 
 TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_watch_event *event)

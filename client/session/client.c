@@ -65,6 +65,7 @@ struct tl_client *client_new(void)
 	atomic_store(&client->refs, 1);
 	list_init(&client->link);
 	list_init(&client->watches);
+	list_init(&client->belows);
 	pthread_mutex_init(&client->mutex, NULL);
 	client_init_renewed(client);
 	return client;

@@ -32,6 +32,7 @@ struct tl_client {
 	pthread_mutex_t mutex;
 	pthread_cond_t renewed;
 	struct list watches;	  /* of struct tl_watch, by of_client; get/watch.c */
+	struct list belows;	  /* of struct below; get/below.c */
 	struct session *sessions; /* all ever made, newest first: a get may look at an old one */
 	/* The connection that a thread is making, whose descriptors a forked child closes. */
 	struct session_peer *making;

@@ -430,6 +430,40 @@ LIE_TEST(a_copy_whose_memory_goes_with_its_daemon_is_made_anew)
 	}
 }
 
+static int count_name(const tl_info *info, void *context)
+{
+	(void)info;
+	++*(unsigned *)context;
+	return 0;
+}
+
+static unsigned names_below(tl_client *client, const char *prefix)
+{
+	unsigned n = 0;
+
+	must_be(tl_list(client, prefix, count_name, &n), 0);
+	return n;
+}
+
+/*
+ * The moment between a name that can be found and a note of it in the watch. Here it lasts, so that
+ * a list by the watch alone would miss the name.
+ */
+LIE_TEST(a_name_that_is_not_noted_yet_is_listed)
+{
+	tl_client *client = liar_connect(&liar);
+	const int64_t shape[1] = { 8 };
+
+	liar_publish(&liar, 1, "a/1", 1, shape, 1, 0);
+	for (int i = 0; i < 4; i++)
+		must_be(names_below(client, "a/"), 1);
+	liar_publish(&liar, 2, "a/2", 1, shape, 1, 64);
+	must_be(names_below(client, "a/"), 1); /* it has said that there is nothing new */
+	atomic_store(&liar.catalog->header.coming, 1);
+	must_be(names_below(client, "a/"), 2);
+	tl_close(client);
+}
+
 static struct samples all;
 static _Atomic uint64_t random_state;
 
