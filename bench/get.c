@@ -267,6 +267,83 @@ static void system_calls(struct bench *b)
 	bench_result_done(b, r);
 }
 
+/* ---- By prefix ---- */
+
+enum { FEW = 20 };
+
+struct few {
+	unsigned count;
+	char names[FEW][BENCH_NAME_SIZE];
+};
+
+static int few_add(const tl_info *info, void *context)
+{
+	struct few *few = context;
+
+	if (strncmp(info->name, "few/", 4) != 0)
+		return 0;
+	if (few->count < FEW)
+		memccpy(few->names[few->count], info->name, '\0', BENCH_NAME_SIZE);
+	few->count++;
+	return 0;
+}
+
+/* As transfer/snapshot.c does: the names, the tensors, and whether the names are still the same. */
+static double get_below(tl_client *client, const char *prefix)
+{
+	DLManagedTensorVersioned *tensors[FEW];
+	struct few before = { 0 }, after = { 0 };
+	const char *names[FEW];
+	double start = bench_now();
+
+	bench_check(tl_list(client, prefix, few_add, &before), "listing");
+	for (unsigned i = 0; i < FEW; i++)
+		names[i] = before.names[i];
+	bench_check(tl_get_many(client, names, FEW, NULL, tensors), "get many");
+	bench_check(tl_list(client, prefix, few_add, &after), "listing");
+	if (before.count != FEW || after.count != FEW)
+		errx(1, "%u and %u names, not %d", before.count, after.count, FEW);
+	start = bench_now() - start;
+	for (unsigned i = 0; i < FEW; i++)
+		tensors[i]->deleter(tensors[i]);
+	return start;
+}
+
+static void prefix_row(struct bench *b)
+{
+	struct bench_result *r = bench_result_new(b, "get/prefix", "us",
+						  "get all %d names below a prefix, beside %d", FEW,
+						  BENCH_MANY);
+	tl_client *client;
+	char name[BENCH_NAME_SIZE];
+
+	if (!r)
+		return;
+	bench_many(b);
+	for (unsigned i = 0; i < FEW; i++) {
+		snprintf(name, sizeof(name), "few/%u", i);
+		bench_publish(b->many_client, name, 64);
+	}
+	bench_settle(b->many_client);
+	client = bench_connect(b->many_address);
+	for (unsigned i = 0; i < (b->quick ? 20 : 100); i++) {
+		double floor = get_below(client, ""), ours = get_below(client, "few/");
+
+		if (i > 2) /* from the third use on the prefix is kept */
+			bench_pair(r, floor, ours);
+	}
+	tl_close(client);
+	for (unsigned i = 0; i < FEW; i++) {
+		snprintf(name, sizeof(name), "few/%u", i);
+		bench_check(tl_delete(b->many_client, name), "deleting");
+	}
+	r->floor_what = "the same by a look at all names, as before it is kept";
+	r->aim = BENCH_AIM_VALUE;
+	r->limit = 50e3;
+	r->target = "<= 50 us";
+	bench_result_done(b, r);
+}
+
 /* ---- The rows ---- */
 
 static void get_rows(struct bench *b, uint32_t n, uint64_t nbytes)
@@ -309,5 +386,6 @@ void bench_get(struct bench *b)
 	get_rows(b, 1, 64 << 20);
 	get_rows(b, 1000, 4096);
 	get_rows(b, BENCH_MANY, bench_many_bytes());
+	prefix_row(b);
 	system_calls(b);
 }

@@ -31,6 +31,17 @@ int client_options(void *to, size_t to_size, const void *from, size_t first_size
 	return 0;
 }
 
+int client_wait_options(tl_wait_options *to, const tl_wait_options *from)
+{
+	int r;
+
+	*to = (tl_wait_options){ .size = sizeof(*to) };
+	r = from ? client_options(to, sizeof(*to), from, sizeof(*to), "tl_wait_options") : 0;
+	if (!r && to->reserved)
+		r = tl_fail(-EINVAL, "tl_wait_options.reserved is %u, not 0", to->reserved);
+	return r;
+}
+
 int client_result_check(const void *result, size_t least, const char *what)
 {
 	size_t size = *(const size_t *)result;

@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+#include <tensorlease/tensorlease.h>
+
 /*
  * Copies an option struct that starts with its size: what the caller's version has of it; the rest
  * is 0. -EINVAL: too small for the first version, or members that we do not know are not 0.
@@ -17,6 +19,9 @@ int client_options(void *to, size_t to_size, const void *from, size_t first_size
  */
 int client_result_check(const void *result, size_t least, const char *what);
 void client_result(void *result, void *from, size_t known);
+
+/* The same for those of a wait. @from may be NULL. */
+int client_wait_options(tl_wait_options *to, const tl_wait_options *from);
 
 /* -EINVAL, with why in the text, if @name is not a name. */
 int client_check_name(const char *name, size_t len);

@@ -149,10 +149,10 @@ struct catalog_header {
 
 	/* A search that found nothing is believed only if this did not change meanwhile. */
 	alignas(64) _Atomic uint64_t names_unlinked;
-	_Atomic uint64_t names_floor; /* no name that was removed, or that a former daemon had, has
-					 a higher version */
+	_Atomic uint64_t names_floor; /* no removed or former daemon's name has a higher version */
 	_Atomic uint32_t slots_high;  /* rows from here on were never used */
 	_Atomic uint32_t life;	      /* how many daemons have adopted it */
+	_Atomic uint32_t coming;      /* odd while a name comes that no watch has noted yet */
 
 	/* + 1 when names begin to be pointed at the members of a group, and + 1 when all are
 	 * published in one step, or none. */

@@ -7,11 +7,12 @@
 
 #include "client/arguments.h"
 #include "client/error.h"
+#include "client/get/below.h"
 #include "client/get/lookup.h"
 #include "client/get/watch.h"
 #include "client/produce/draft.h"
 #include "client/session/address.h"
-#include "client/session/client.h"
+#include "client/session/call.h"
 #include "client/session/fork.h"
 #include "client/session/kind.h"
 #include "client/session/request.h"
@@ -100,6 +101,7 @@ TL_API int tl_close(tl_client *client)
 	if (!client)
 		return 0;
 	watches_close(client);
+	below_forget(client);
 	s = atomic_load(&client->session);
 	if (s)
 		r = kinds_session_close(s); /* first: a fork() meanwhile finds it as usual */
@@ -126,62 +128,54 @@ static uint64_t meaning(struct session *s, const struct name_key *key)
 	return ref;
 }
 
-/*
- * If a daemon dies before it answers, it may have deleted the tensor, and another may be published
- * since. So the next daemon is asked only if the name still means what it did.
- */
-static int delete_on(struct session *s, void *message, const char *name, size_t len,
-		     int64_t deadline, struct conn_message *answer)
+struct deleting {
+	struct wire_delete fixed;
+	char name[TL_NAME_MAX + 1];
+	struct name_key key;
+	uint64_t ref; /* what the name meant before it was asked */
+};
+
+/* The next daemon is asked only if the name still means what it did: another may be published. */
+static bool is_deleted(struct session *s, void *message, struct conn_message *answer, void *context)
 {
-	const struct name_key key = name_key(name, len);
-	uint64_t ref = meaning(s, &key);
-	struct request req;
+	const struct deleting *d = context;
+
+	(void)message;
+	if (!d->ref || meaning(s, &d->key) == d->ref)
+		return false;
+	answer->header.type = WIRE_DONE;
+	return true;
+}
+
+static int delete_attempt(struct call *c, const struct use *use, void *context)
+{
+	struct deleting *d = context;
+	struct conn_message answer;
 	int r;
 
-	do {
-		r = session_ask(s, message, deadline, &req, answer);
-		if (r)
-			return r;
-		r = session_await(s, &req, deadline);
-		if (r != SESSION_E_ADOPTED)
-			return r;
-	} while (!ref || meaning(s, &key) == ref);
-	answer->header.type = WIRE_DONE;
-	return 0;
+	d->ref = meaning(use->session, &d->key);
+	r = session_call_unless(use->session, &d->fixed, -1, call_deadline(c), &answer, is_deleted,
+				d);
+	r = call_once(r, "whether '%s' was deleted is not known", d->name);
+	if (!r)
+		r = answer_expect(&answer, WIRE_DONE, "deleting");
+	return call_done(c, use, r);
 }
 
 static int delete_version(tl_client *client, const char *name, uint64_t version)
 {
-	unsigned char bytes[sizeof(struct wire_delete) + TL_NAME_MAX];
-	struct wire_delete m = { .header = { .type = WIRE_DELETE }, .version = version };
-	struct conn_message answer;
-	int64_t deadline = client_deadline(client);
-	struct use use;
-	size_t len;
-	int r;
+	struct deleting d = { .fixed = { .header = { .type = WIRE_DELETE }, .version = version } };
+	struct call c = call_begin_request(client);
+	size_t len = strlen(name);
+	int r = client_check_name(name, len);
 
-	len = strlen(name);
-	r = client_check_name(name, len);
 	if (r)
 		return r;
-	m.header.length = (uint32_t)(sizeof(m) + len);
-	m.name_len = (uint16_t)len;
-	memcpy(bytes, &m, sizeof(m));
-	memcpy(bytes + sizeof(m), name, len);
-	for (unsigned attempt = 0;; attempt++) {
-		r = client_enter_until(client, true, deadline, &use);
-		if (r)
-			return r;
-		r = delete_on(use.session, bytes, name, len, deadline, &answer);
-		client_leave(&use);
-		if (!r)
-			return answer_expect(&answer, WIRE_DONE, "deleting");
-		if (r < 0)
-			return r;
-		if (r == SESSION_E_LOST || attempt)
-			return tl_fail(-ENOTCONN, "deleting: the daemon at %s ended the connection",
-				       client->address.path);
-	}
+	d.fixed.header.length = (uint32_t)(sizeof(d.fixed) + len);
+	d.fixed.name_len = (uint16_t)len;
+	memcpy(d.name, name, len + 1);
+	d.key = name_key(d.name, len);
+	return call_run(&c, delete_attempt, &d);
 }
 
 TL_API int tl_delete(tl_client *client, const char *name)

@@ -10,6 +10,7 @@
 #include "client/arguments.h"
 #include "client/cuda/moved.h"
 #include "client/error.h"
+#include "client/get/below.h"
 #include "client/get/lease.h"
 #include "client/get/lookup.h"
 #include "client/get/many.h"
@@ -201,7 +202,7 @@ TL_API int tl_get_many(tl_client *client, const char *const *names, size_t count
 TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t count,
 			const tl_wait_options *options, size_t *which)
 {
-	tl_wait_options o = { .size = sizeof(o) };
+	tl_wait_options o;
 	int r;
 
 	if (!client || (count && (!items || !which)))
@@ -209,9 +210,7 @@ TL_API int tl_wait_many(tl_client *client, const tl_wait_item *items, size_t cou
 			       !client	? "client"
 			       : !items ? "items"
 					: "which");
-	r = options ? client_options(&o, sizeof(o), options, sizeof(o), "tl_wait_options") : 0;
-	if (!r && o.reserved)
-		r = tl_fail(-EINVAL, "tl_wait_options.reserved is %u, not 0", o.reserved);
+	r = client_wait_options(&o, options);
 	if (r)
 		return r;
 	return wait_many(client, items, count, (const _Atomic uint32_t *)o.interrupt,
@@ -375,6 +374,7 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info)
 TL_API int tl_list(tl_client *client, const char *prefix,
 		   int (*visit)(const tl_info *info, void *context), void *context)
 {
+	struct below *below;
 	struct use use;
 	int r;
 
@@ -383,7 +383,9 @@ TL_API int tl_list(tl_client *client, const char *prefix,
 	r = call_look(client, &use);
 	if (r)
 		return r;
-	r = names_list(use.session, prefix ? prefix : "", visit, context);
+	below = below_get(client, prefix ? prefix : "");
+	r = below_list(below, use.session, prefix ? prefix : "", visit, context);
+	below_put(client, below);
 	client_leave(&use);
 	return r;
 }

@@ -11,7 +11,7 @@
 #include "client/produce/draft.h"
 #include "client/produce/group.h"
 #include "client/produce/publish.h"
-#include "client/produce/shared.h"
+#include "client/session/call.h"
 #include "client/session/kind.h"
 
 /* ---- Drafts ---- */
@@ -26,9 +26,23 @@ static int device_check(DLDevice device)
 		       (int)device.device_type, kDLCPU, kDLCUDA);
 }
 
+struct creating {
+	struct draft_request want;
+	tl_draft **out;
+};
+
+static int create_attempt(struct call *c, const struct use *use, void *context)
+{
+	const struct creating *p = context;
+
+	return kind_of_device(p->want.device.device_type)->create(c, use, &p->want, p->out);
+}
+
 TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, tl_draft **out)
 {
-	struct draft_request want = { .name = name, .metadata_max = TL_METADATA_MAX };
+	struct creating p = { .want = { .name = name, .metadata_max = TL_METADATA_MAX },
+			      .out = out };
+	struct call c;
 	int r;
 
 	if (!client || !name || !spec || !out)
@@ -37,13 +51,15 @@ TL_API int tl_create(tl_client *client, const char *name, const tl_spec *spec, t
 			       : !name ? "name"
 			       : !spec ? "spec"
 				       : "out");
-	r = draft_request_check(&want, spec);
-	if (!r && !want.device.device_type)
-		want.device.device_type = kDLCPU;
+	r = draft_request_check(&p.want, spec);
+	if (!r && !p.want.device.device_type)
+		p.want.device.device_type = kDLCPU;
 	if (!r)
-		r = device_check(want.device);
-	if (!r)
-		r = kind_of_device(want.device.device_type)->create(client, &want, out);
+		r = device_check(p.want.device);
+	if (r)
+		return r;
+	c = call_begin_request(client);
+	r = call_run(&c, create_attempt, &p);
 	if (!r)
 		draft_lend(*out);
 	return r;
@@ -102,10 +118,26 @@ static int copy_options(tl_put_options *o, const tl_put_options *options, const 
 	return r;
 }
 
+struct putting {
+	const char *name;
+	const DLTensor *source;
+	tl_put_options o;
+	uint64_t *version;
+};
+
+static int put_attempt(struct call *c, const struct use *use, void *context)
+{
+	const struct putting *p = context;
+	const struct memory_kind *kind = kind_of_device(p->source->device.device_type);
+
+	return call_done(c, use, kind->put(c, use, p->name, p->source, &p->o, p->version));
+}
+
 TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 		  const tl_put_options *options, uint64_t *version)
 {
-	tl_put_options o;
+	struct putting p = { .name = name, .source = source, .version = version };
+	struct call c;
 	int r;
 
 	if (!client || !name || !source)
@@ -113,18 +145,15 @@ TL_API int tl_put(tl_client *client, const char *name, const DLTensor *source,
 			       !client ? "client"
 			       : !name ? "name"
 				       : "source");
-	r = copy_options(&o, options, "tl_put");
+	r = copy_options(&p.o, options, "tl_put");
 	if (r)
 		return r;
-	if (o.dlpack_flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
+	if (p.o.dlpack_flags & ~(uint64_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED)
 		return tl_fail(-EINVAL, "tl_put_options.dlpack_flags is %#llx; %#llx is known",
-			       (unsigned long long)o.dlpack_flags,
+			       (unsigned long long)p.o.dlpack_flags,
 			       (unsigned long long)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED);
-	r = kind_of_device(source->device.device_type)->put(client, name, source, &o, version);
-	if (r == -ESTALE) /* its draft went with the daemon before it was published */
-		r = kind_of_device(source->device.device_type)
-			    ->put(client, name, source, &o, version);
-	return r;
+	c = call_begin_request(client);
+	return call_run(&c, put_attempt, &p);
 }
 
 TL_API int tl_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
@@ -196,8 +225,7 @@ TL_API int tl_put_many(tl_client *client, const char *const *names, const DLTens
 	if (!count || count > WIRE_GROUP_MAX)
 		return tl_fail(-EINVAL, "tl_put_many: %zu tensors; 1 to %d are allowed", count,
 			       WIRE_GROUP_MAX);
-	r = group_put(client, names, sources, count, &o);
-	return r == -ESTALE ? group_put(client, names, sources, count, &o) : r; /* as tl_put() */
+	return group_put(client, names, sources, count, &o);
 }
 
 TL_API int tl_publish_many(tl_client *client, const char *const *names,

@@ -7,6 +7,7 @@
 
 #include "client/arguments.h"
 #include "client/error.h"
+#include "client/get/below.h"
 #include "client/get/watch.h"
 
 TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_options *options,
@@ -38,12 +39,17 @@ TL_API int tl_watch_open(tl_client *client, const char *name, const tl_watch_opt
 			       len, TL_NAME_MAX);
 	if (len && name[len - 1] != '/' && !(o.flags & TL_WATCH_PREFIX))
 		r = client_check_name(name, len);
-	return r ? r : watch_open(client, name, len, o.flags, out);
+	if (!r)
+		r = watch_open(client, name, len, o.flags, out);
+	if (r != -ENOSPC)
+		return r;
+	below_forget(client); /* these are watches too, which it can do without */
+	return watch_open(client, name, len, o.flags, out);
 }
 
 TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_watch_event *event)
 {
-	tl_wait_options o = { .size = sizeof(o) };
+	tl_wait_options o;
 	tl_watch_event found;
 	int r;
 
@@ -51,10 +57,7 @@ TL_API int tl_watch_next(tl_watch *watch, const tl_wait_options *options, tl_wat
 		return tl_fail(-EINVAL, "tl_watch_next: %s is NULL", watch ? "event" : "watch");
 	r = client_result_check(event, sizeof(found), "tl_watch_event");
 	if (!r)
-		r = options ? client_options(&o, sizeof(o), options, sizeof(o), "tl_wait_options")
-			    : 0;
-	if (!r && o.reserved)
-		r = tl_fail(-EINVAL, "tl_wait_options.reserved is %u, not 0", o.reserved);
+		r = client_wait_options(&o, options);
 	if (!r)
 		r = watch_next(watch, &o, &found);
 	if (!r)

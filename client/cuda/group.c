@@ -111,9 +111,8 @@ int cuda_members_room(struct members *m, int64_t timeout_ns)
 					  : TL_ALIGNMENT;
 	}
 	for (unsigned i = 0; !r && i < g->ndevices; i++)
-		r = no_connection(cuda_buffer_get(m->session, g->devices[i].device,
-						  g->devices[i].size, timeout_ns,
-						  &g->devices[i].buffer));
+		r = cuda_buffer_get(m->session, g->devices[i].device, g->devices[i].size,
+				    timeout_ns, &g->devices[i].buffer);
 	for (size_t i = 0; !r && i < m->count; i++) {
 		struct group_member *member = &m->list[i];
 

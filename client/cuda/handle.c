@@ -13,7 +13,7 @@
 #include "client/cuda/publication.h"
 #include "client/error.h"
 #include "client/produce/want.h"
-#include "client/session/client.h"
+#include "client/session/call.h"
 #include "client/session/hold.h"
 #include "util/fd.h"
 
@@ -59,14 +59,16 @@ struct handle_publishing {
 	uint64_t *version;
 };
 
-static int publish_in(struct session *s, void *context)
+static int publish_attempt(struct call *c, const struct use *use, void *context)
 {
 	struct handle_publishing *p = context;
 	struct cuda_opening o = { .memory = &p->memory };
 	struct cuda_publication *publication;
-	int r = cuda_publication_for(s, &o, &publication);
+	int r = cuda_publication_for(use->session, &o, &publication);
 
-	return r ? r : cuda_place(publication, &p->placing, call_freed, p->freed, p->version);
+	if (!r)
+		r = cuda_place(publication, &p->placing, call_freed, p->freed, p->version);
+	return call_done(c, use, r);
 }
 
 /* Members that a later version may give a meaning are 0 until then. */
@@ -98,6 +100,7 @@ static int publish_handle(tl_client *client, const tl_ipc_handle *handle, const 
 			     .foreign_event = handle->has_event ? handle->event : NULL },
 		.version = version,
 	};
+	struct call c = call_begin_request(client);
 	int r = handle_memory(&p.memory, handle, want->nbytes);
 
 	if (r)
@@ -106,7 +109,7 @@ static int publish_handle(tl_client *client, const tl_ipc_handle *handle, const 
 	if (!p.freed)
 		return tl_fail(-ENOMEM, "no memory to publish '%s'", want->name);
 	*p.freed = *freed;
-	r = cuda_with_session(client, want->name, publish_in, &p);
+	r = call_run(&c, publish_attempt, &p);
 	if (r && r != -EINPROGRESS)
 		free(p.freed);
 	return r;

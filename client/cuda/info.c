@@ -8,7 +8,7 @@
 #include "client/arguments.h"
 #include "client/cuda/device.h"
 #include "client/error.h"
-#include "client/session/client.h"
+#include "client/session/call.h"
 #include "client/session/request.h"
 
 static int attribute(const struct cuda_driver *d, const struct cuda_device *device, int which)

@@ -192,16 +192,16 @@ static int to_cpu(struct moving *m)
 	return r ? tl_fail(r, "copying '%s': %m", m->name) : 0;
 }
 
-static int take_buffer(struct session *s, void *context)
+/* The copy has the use's count. */
+static int buffer_attempt(struct call *c, const struct use *use, void *context)
 {
 	struct moving *m = context;
-	int r = cuda_buffer_get(s, m->device, m->nbytes, 0, &m->memory->buffer);
+	int r = cuda_buffer_get(use->session, m->device, m->nbytes, 0, &m->memory->buffer);
 
-	if (r)
-		return r;
-	m->memory->session = s;
-	users_join(&s->users, 1); /* the copy's */
-	return 0;
+	(void)c;
+	if (!r)
+		m->memory->session = use->session;
+	return r;
 }
 
 /* Makes the stream wait for what is queued on the legacy stream of the GPU that the tensor is on.
@@ -272,13 +272,14 @@ static int copy_on(struct moving *m, struct cuda_device *from, CUstream stream)
 static int to_gpu(tl_client *client, struct moving *m)
 {
 	intptr_t stream = m->stream == TL_STREAM_NONE ? TL_STREAM_LEGACY : m->stream;
+	struct call c = call_begin_request(client);
 	struct cuda_device *from = NULL;
 	int r = 0;
 
 	if (on_gpu(m->held))
 		r = cuda_device_at(m->held->dl_tensor.device.device_id, &from);
 	if (!r)
-		r = cuda_with_session(client, m->name, take_buffer, m);
+		r = call_run(&c, buffer_attempt, m);
 	if (r)
 		return r;
 	r = copy_on(m, from, cuda_stream(stream));

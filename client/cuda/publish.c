@@ -18,6 +18,7 @@
 #include "client/cuda/publish.h"
 #include "client/error.h"
 #include "client/produce/publish.h"
+#include "client/session/call.h"
 #include "client/session/request.h"
 #include "tensor/extent.h"
 
@@ -52,9 +53,8 @@ static int open_located(struct cuda_opening *base)
 	return r;
 }
 
-static int publish_in(struct session *s, void *context)
+static int publish_in(struct session *s, struct publishing *p)
 {
-	struct publishing *p = context;
 	struct opening o = { .base = { .open = open_located, .memory = &p->located->memory },
 			     .located = p->located };
 	struct cuda_publication *publication;
@@ -100,7 +100,7 @@ static CUdeviceptr first_byte(const DLTensor *t)
 	return (CUdeviceptr)(uintptr_t)t->data + t->byte_offset;
 }
 
-static int publish_shared(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
+static int publish_shared(struct session *s, const char *name, DLManagedTensorVersioned *tensor,
 			  uint64_t nbytes, const tl_put_options *o, uint64_t *version)
 {
 	const DLTensor *t = &tensor->dl_tensor;
@@ -121,7 +121,7 @@ static int publish_shared(tl_client *client, const char *name, DLManagedTensorVe
 		p.placing.offset = located.offset;
 		if (located.idle)
 			p.placing.stream = TL_STREAM_NONE;
-		r = cuda_with_session(client, name, publish_in, &p);
+		r = publish_in(s, &p);
 	}
 	cuda_located_deinit(&located);
 	return r;
@@ -149,53 +149,35 @@ static void buffer_done(void *context)
 	cuda_buffer_put(context);
 }
 
-struct draft_making {
-	struct cuda_device *device;
-	struct tl_draft *draft;
-	int64_t timeout_ns;
-};
-
-static int buffer_for_draft(struct session *s, void *context)
+/* Makes a draft with a draft buffer on @device. It takes over the count of @use. */
+static int draft_on(struct call *c, const struct use *use, const struct draft_request *want,
+		    struct cuda_device *device, struct tl_draft **out)
 {
-	struct draft_making *m = context;
-	int r = cuda_buffer_get(s, m->device, m->draft->room, m->timeout_ns,
-				&cuda_draft_of(m->draft)->buffer);
-
-	if (r)
-		return r;
-	m->draft->session = s;
-	users_join(&s->users, 1); /* the draft's */
-	draft_link(m->draft);
-	draft_granted(m->draft);
-	return 0;
-}
-
-/* Makes a draft with a draft buffer on @device. */
-static int draft_on(tl_client *client, const struct draft_request *want, struct cuda_device *device,
-		    struct tl_draft **out)
-{
-	struct draft_making m = { .device = device,
-				  .draft = draft_alloc(want, memory_kinds[KIND_DEVICE]),
-				  .timeout_ns = want->timeout_ns };
-	DLTensor *t;
+	struct tl_draft *draft = draft_alloc(want, memory_kinds[KIND_DEVICE]);
+	struct cuda_buffer *buffer;
 	int r;
 
-	if (!m.draft)
+	if (!draft)
 		return tl_fail(-ENOMEM, "no memory for a draft");
-	r = cuda_with_session(client, want->name, buffer_for_draft, &m);
+	r = cuda_buffer_get(use->session, device, draft->room, want->timeout_ns, &buffer);
 	if (r) {
-		draft_free(m.draft);
+		draft_free(draft);
 		return r;
 	}
-	t = &m.draft->tensor;
-	t->device = (DLDevice){ kDLCUDA, device->ordinal };
+	cuda_draft_of(draft)->buffer = buffer;
+	draft->session = use->session;
+	c->spent = true;
+	draft_link(draft);
+	draft_granted(draft);
+	draft->tensor.device = (DLDevice){ kDLCUDA, device->ordinal };
 	if (want->nbytes)
-		t->data = (void *)(uintptr_t)cuda_draft_of(m.draft)->buffer->export->memory.base;
-	*out = m.draft;
+		draft->tensor.data = (void *)(uintptr_t)buffer->export->memory.base;
+	*out = draft;
 	return 0;
 }
 
-int cuda_create(tl_client *client, const struct draft_request *want, struct tl_draft **out)
+int cuda_create(struct call *c, const struct use *use, const struct draft_request *want,
+		struct tl_draft **out)
 {
 	struct cuda_device *device;
 	int r;
@@ -207,7 +189,7 @@ int cuda_create(tl_client *client, const struct draft_request *want, struct tl_d
 			"is used again",
 			want->name);
 	r = cuda_device_at(want->device.device_id, &device);
-	return r ? r : draft_on(client, want, device, out);
+	return r ? r : draft_on(c, use, want, device, out);
 }
 
 TL_API int tl_draft_set_stream(tl_draft *draft, intptr_t stream)
@@ -339,8 +321,8 @@ static void original_done(void *context)
 }
 
 /* Makes a draft for a copy of @source, which the stream of @o will write. */
-static int draft_for_copy(tl_client *client, const char *name, const DLTensor *source,
-			  const tl_put_options *o, struct tl_draft **out)
+static int draft_for_copy(struct call *c, const struct use *use, const char *name,
+			  const DLTensor *source, const tl_put_options *o, struct tl_draft **out)
 {
 	struct draft_request want = { .name = name, .name_len = strlen(name) };
 	struct cuda_device *device;
@@ -353,7 +335,7 @@ static int draft_for_copy(tl_client *client, const char *name, const DLTensor *s
 	if (!r)
 		r = cuda_device_at(source->device.device_id, &device);
 	if (!r)
-		r = draft_on(client, &want, device, &draft);
+		r = draft_on(c, use, &want, device, &draft);
 	if (r)
 		return r;
 	assert(draft);
@@ -377,14 +359,17 @@ static int commit_copy(struct tl_draft *draft, const DLTensor *source, const tl_
 		own->sealed = !r;
 	}
 	if (!r)
-		return draft_commit(draft, version);
+		r = draft_check(draft);
+	if (!r)
+		return draft_commit_again(draft, version);
 	draft_abort(draft);
-	return r;
+	return r == -ESTALE ? CALL_E_STALE : r;
 }
 
 /* Publishes a copy of @tensor, whose deleter is called when the copy has been made. */
-static int publish_copy(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
-			const tl_put_options *o, uint64_t *version)
+static int publish_copy(struct call *c, const struct use *use, const char *name,
+			DLManagedTensorVersioned *tensor, const tl_put_options *o,
+			uint64_t *version)
 {
 	struct original *original = malloc(sizeof(*original));
 	const struct cuda_draft *own;
@@ -396,7 +381,7 @@ static int publish_copy(tl_client *client, const char *name, DLManagedTensorVers
 
 	if (!original)
 		return tl_fail(-ENOMEM, "no memory to publish '%s'", name);
-	r = draft_for_copy(client, name, &tensor->dl_tensor, o, &draft);
+	r = draft_for_copy(c, use, name, &tensor->dl_tensor, o, &draft);
 	if (r) {
 		free(original);
 		return r;
@@ -420,29 +405,30 @@ static int publish_copy(tl_client *client, const char *name, DLManagedTensorVers
 	return r;
 }
 
-int cuda_put(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o,
-	     uint64_t *version)
+int cuda_put(struct call *c, const struct use *use, const char *name, const DLTensor *source,
+	     const tl_put_options *o, uint64_t *version)
 {
 	tl_draft *draft = NULL;
 	int r = client_check_name(name, strlen(name));
 
 	if (!r)
-		r = draft_for_copy(client, name, source, o, &draft);
+		r = draft_for_copy(c, use, name, source, o, &draft);
 	return r ? r : commit_copy(draft, source, o, version);
 }
 
-int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
-		 uint64_t nbytes, const tl_put_options *o, bool *copied, uint64_t *version)
+int cuda_publish(struct call *c, const struct use *use, const char *name,
+		 DLManagedTensorVersioned *tensor, uint64_t nbytes, const tl_put_options *o,
+		 bool *copied, uint64_t *version)
 {
 	int r;
 
 	*copied = false;
 	if (nbytes) {
-		r = publish_shared(client, name, tensor, nbytes, o, version);
+		r = publish_shared(use->session, name, tensor, nbytes, o, version);
 		if (r != -ENOTSUP || !(o->flags & TL_PUBLISH_STAGING))
 			return r;
 	}
-	r = publish_copy(client, name, tensor, o, version);
+	r = publish_copy(c, use, name, tensor, o, version);
 	*copied = !r && nbytes != 0;
 	return r;
 }

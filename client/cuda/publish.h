@@ -6,24 +6,26 @@
 
 #include "client/cuda/device.h"
 #include "client/produce/draft.h"
-#include "client/session/client.h"
+#include "client/session/call.h"
 
 /* The host waits for what is queued on the stream, so that no consumer has to: TL_PUBLISH_SEALED.
  */
 int cuda_wait_for_stream(struct cuda_device *device, intptr_t stream);
 
 /* tl_create() of a draft on the GPU that @want names. */
-int cuda_create(tl_client *client, const struct draft_request *want, struct tl_draft **out);
+int cuda_create(struct call *c, const struct use *use, const struct draft_request *want,
+		struct tl_draft **out);
 
 /*
  * tl_publish() of a tensor on a GPU that is not a draft of ours. It has been checked, is contiguous
  * and has @nbytes bytes. 0, or a negative errno.
  */
-int cuda_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
-		 uint64_t nbytes, const tl_put_options *o, bool *copied, uint64_t *version);
+int cuda_publish(struct call *c, const struct use *use, const char *name,
+		 DLManagedTensorVersioned *tensor, uint64_t nbytes, const tl_put_options *o,
+		 bool *copied, uint64_t *version);
 /* tl_put() of a tensor on a GPU. */
-int cuda_put(tl_client *client, const char *name, const DLTensor *source, const tl_put_options *o,
-	     uint64_t *version);
+int cuda_put(struct call *c, const struct use *use, const char *name, const DLTensor *source,
+	     const tl_put_options *o, uint64_t *version);
 
 /*
  * Takes in what the options of tl_publish() say of a draft on a GPU: the stream that writes it, and

@@ -61,26 +61,6 @@ int cuda_session_with_thread(struct session *s, struct cuda_session **out)
 		 : cuda_session_get(s, out);
 }
 
-int cuda_with_session(struct tl_client *client, const char *name,
-		      int (*work)(struct session *s, void *context), void *context)
-{
-	for (unsigned attempt = 0;; attempt++) {
-		struct use use;
-		int r;
-
-		r = client_enter(client, true, &use);
-		if (r)
-			return r;
-		r = work(use.session, context);
-		client_leave(&use);
-		if (r <= 0)
-			return r;
-		if (r == SESSION_E_LOST || attempt)
-			return tl_fail(-ENOTCONN, "'%s': the daemon at %s ended the connection",
-				       name, client->address.path);
-	}
-}
-
 /* ---- What the daemon says ---- */
 
 void cuda_take_freed(struct session *s, const struct conn_message *m)

@@ -66,13 +66,6 @@ int cuda_session_get(struct session *s, struct cuda_session **out);
 /* The same, and the library's thread runs, as it must where something will be left to it. */
 int cuda_session_with_thread(struct session *s, struct cuda_session **out);
 
-/*
- * Calls @work with a connected session of the client's, and once more with a new one if that was
- * lost (SESSION_E_UNSENT). @name is for the text.
- */
-int cuda_with_session(struct tl_client *client, const char *name,
-		      int (*work)(struct session *s, void *context), void *context);
-
 /* FREED and UNMAP, which nobody asked for. The receive mutex is held. */
 void cuda_take_freed(struct session *s, const struct conn_message *m);
 void cuda_take_unmap(struct session *s, const struct conn_message *m);

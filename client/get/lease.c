@@ -145,8 +145,7 @@ static int get_attempt(struct call *c, const struct use *use, void *context)
 	struct getting *g = context;
 	struct wake_word wake;
 	int waited = -ETIMEDOUT;
-	int r = take_and_map(use, &g->key, g->want, c->request_deadline, &wake, &g->patience,
-			     g->out);
+	int r = take_and_map(use, &g->key, g->want, call_deadline(c), &wake, &g->patience, g->out);
 
 	if (r != LEASE_E_GONE)
 		g->patience = (struct patience){ 0 };

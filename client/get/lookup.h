@@ -58,8 +58,6 @@ struct patience {
  */
 int lookup_again(struct session *s, struct patience *p);
 
-enum { LOOKUP_E_AGAIN = 97 };
-
 /*
  * There was no lease on *@ref, the `current` of some name. If it is a member of a group: takes one
  * on what the name means. LEASE_E_GONE: nothing; LOOKUP_E_AGAIN; or another outcome of hold.h.

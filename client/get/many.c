@@ -157,7 +157,7 @@ static int many_attempt(struct call *c, const struct use *use, void *context)
 	int r = many_take(m, s);
 
 	if (!r)
-		r = many_wrap(m, use, c->request_deadline);
+		r = many_wrap(m, use, call_deadline(c));
 	if (r == LEASE_E_GONE) { /* one went before its segment was mapped */
 		r = lookup_again(s, &m->patience);
 		r = r ? r : LEASE_E_GONE;

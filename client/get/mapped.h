@@ -34,8 +34,6 @@ static inline int lease_take_mapped(const struct use *use, const struct name_key
 	return r;
 }
 
-enum { LEASE_E_SLOW = 96 }; /* lease_get() */
-
 /* 0, LEASE_E_SLOW, or a negative errno. */
 static inline int lease_get_mapped(tl_client *client, const char *name,
 				   const tl_get_options *options, DLManagedTensorVersioned **out)

@@ -108,19 +108,36 @@ static int list_unserved(const struct session *s)
 		       s->address->path);
 }
 
+/* What the name at @index means. 0, > 0: nothing, or a negative errno. */
+static int list_entry_of(struct session *s, uint32_t index, struct name_entry *e)
+{
+	int r;
+
+	while ((r = names_entry(s, index, e)) == LEASE_E_FORKING)
+		process_wait_fork();
+	return r == LEASE_E_UNSERVED ? list_unserved(s) : r;
+}
+
 /* A name in use, of which the bucket tells. */
 static int list_name(struct session *s, uint32_t bucket, uint32_t index, void *context)
 {
 	struct listing *l = context;
-	int r;
+	int r = list_entry_of(s, index, &l->entry);
 
-	while ((r = names_entry(s, index, &l->entry)) == LEASE_E_FORKING)
-		process_wait_fork();
-	if (r == LEASE_E_UNSERVED)
-		return list_unserved(s);
 	if (r || !listed_here(s, bucket, l))
 		return r < 0 ? r : 0;
 	return l->visit(&l->entry.info, l->context);
+}
+
+int names_list_one(struct session *s, uint32_t index, const char *name,
+		   int (*visit)(const tl_info *info, void *context), void *context)
+{
+	struct name_entry entry;
+	int r = list_entry_of(s, index, &entry);
+
+	if (r || strcmp(entry.info.name, name) != 0)
+		return r < 0 ? r : 0;
+	return visit(&entry.info, context);
 }
 
 static int walk_bucket(struct session *s, uint32_t bucket, const struct walk *w)

@@ -32,6 +32,9 @@ int names_walk_like(struct session *s, const struct name_key *key, names_visit *
 
 int names_list(struct session *s, const char *prefix,
 	       int (*visit)(const tl_info *info, void *context), void *context);
+/* The same of the name that was found at @index, if that is still there and means something. */
+int names_list_one(struct session *s, uint32_t index, const char *name,
+		   int (*visit)(const tl_info *info, void *context), void *context);
 /*
  * For somebody who waits: is there a name that starts with @prefix? 0; LEASE_E_NONE: sleep on
  * *@wake; LEASE_E_UNSERVED, or a negative errno.

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/error.h"
 #include "client/get/sleep.h"
 #include "client/session/request.h"
 #include "util/clock.h"
@@ -197,18 +198,29 @@ static bool words_changed(const struct sleep_words *w)
 	return false;
 }
 
-int sleep_words_wait(struct sleep_words *w, const struct call *c, struct sleeper *sl)
+int sleep_interrupted(void)
+{
+	return tl_fail(-EINTR, "the wait was interrupted by a signal");
+}
+
+int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, struct sleeper *sl)
 {
 	int64_t left = c->timeout_ns ? deadline_left_ns(c->deadline) : 0;
 	int r;
 
 	if (left == 0)
 		return -ETIMEDOUT;
+	hangup_watch(&s->hangup, s->socket);
 	left = sleeper_begin(sl, left);
 	if (w->more && left > SLEEP_SHORT_NS)
 		left = SLEEP_SHORT_NS;
 	r = sleep_on(w->words, w->n, left);
 	if (r == -ETIMEDOUT && words_changed(w))
 		sleeper_cheated(sl);
-	return r == -EINTR ? r : 0;
+	if (r == -EINTR)
+		return sleep_interrupted();
+	mappings_let_go(&s->mappings, MAPPINGS_FEW);
+	if (session_served(s))
+		c->renewals = 0;
+	return call_interrupted(c) || sleeper_served(sl, s) ? LEASE_E_GONE : LEASE_E_UNSERVED;
 }

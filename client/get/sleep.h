@@ -60,10 +60,12 @@ void sleep_words_begin(struct sleep_words *w, const struct call *c, const struct
 /* One of the daemon's. Of several with the same address the first counts. */
 void sleep_words_add(struct sleep_words *w, const _Atomic uint32_t *word, uint32_t seen);
 /*
- * Sleeps on all of them, as a part of the call's wait: 0: it is time to look again; -EINTR, or
- * -ETIMEDOUT without a failure's text.
+ * Sleeps on all of them, as a part of an attempt: LEASE_E_GONE: it is time to look again;
+ * LEASE_E_UNSERVED; -EINTR; or -ETIMEDOUT without a failure's text.
  */
-int sleep_words_wait(struct sleep_words *w, const struct call *c, struct sleeper *sl);
+int sleep_words_wait(struct sleep_words *w, struct call *c, struct session *s, struct sleeper *sl);
+/* -EINTR, with its text. */
+int sleep_interrupted(void);
 
 /* Before a sleep: for how long, if @left is left of the wait. */
 int64_t sleeper_begin(struct sleeper *sl, int64_t left);

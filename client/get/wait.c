@@ -13,6 +13,7 @@
 
 #include "client/arguments.h"
 #include "client/error.h"
+#include "client/get/below.h"
 #include "client/get/late.h"
 #include "client/get/lookup.h"
 #include "client/get/names.h"
@@ -29,6 +30,7 @@
 struct waiting {
 	const tl_wait_item *items;
 	struct name_key *keys;
+	struct below **below; /* of those that are prefixes; kept until the end, asleep too */
 	size_t count, which;
 	uint64_t version;	  /* that the last name has which is too old, or 0 */
 	bool prefixes;		  /* one of the items is a prefix */
@@ -48,15 +50,15 @@ static int nap(int64_t ns)
 	return nanosleep(&ts, NULL) ? -errno : 0;
 }
 
-/* Returns 0 if it is time to look again, -EINTR, or -ETIMEDOUT without a failure's text. */
-static int sleep_a_while(struct waiting *w, const struct call *c)
+/* As sleep_words_wait(). */
+static int sleep_a_while(struct waiting *w, struct call *c, struct session *s)
 {
 	int64_t left = c->timeout_ns ? deadline_left_ns(c->deadline) : 0;
 
 	/* Names that come one after the other make it look at all of them half of its time. */
 	if (left && w->look_ns > LONG_LOOK_NS && nap(w->look_ns < left ? w->look_ns : left))
-		return -EINTR;
-	return sleep_words_wait(&w->words, c, &w->sleeper);
+		return sleep_interrupted();
+	return sleep_words_wait(&w->words, c, s, &w->sleeper);
 }
 
 /* ---- Looking ---- */
@@ -76,7 +78,9 @@ static int look(struct waiting *w, const struct call *c, struct session *s)
 		int r;
 
 		if (w->items[i].flags & TL_WAIT_PREFIX) {
-			r = names_wait(s, w->items[i].name, &wake);
+			if (!w->below[i])
+				w->below[i] = below_get(c->client, w->items[i].name);
+			r = below_wait(w->below[i], s, w->items[i].name, &wake);
 			if (!r)
 				w->which = i;
 			if (r != LEASE_E_NONE)
@@ -139,17 +143,9 @@ static int wait_attempt(struct call *c, const struct use *use, void *context)
 	r = look(w, c, s);
 	if (r != LEASE_E_NONE)
 		return call_done(c, use, r);
-	hangup_watch(&s->hangup, s->socket);
 	w->patience = (struct patience){ 0 };
-	r = sleep_a_while(w, c);
-	if (r == -EINTR)
-		return tl_fail(r, "the wait was interrupted by a signal");
-	if (r)
-		return wait_failure(w, c, s);
-	if (session_served(s))
-		c->renewals = 0;
-	return call_interrupted(c) || sleeper_served(&w->sleeper, s) ? LEASE_E_GONE
-								     : LEASE_E_UNSERVED;
+	r = sleep_a_while(w, c, s);
+	return r == -ETIMEDOUT ? wait_failure(w, c, s) : r;
 }
 
 static int item_check(const tl_wait_item *item, size_t i)
@@ -177,9 +173,10 @@ int wait_many(tl_client *client, const tl_wait_item *items, size_t count,
 	struct call c = call_begin(client, timeout_ns);
 	int r = 0;
 
-	w->keys = calloc(count ? count : 1, sizeof(*w->keys));
-	if (!w->keys)
-		return tl_fail(-ENOMEM, "no memory to wait for %zu names", count);
+	w->keys = calloc(count + 1, sizeof(*w->keys));
+	w->below = calloc(count + 1, sizeof(struct below *));
+	if (!w->keys || !w->below)
+		r = tl_fail(-ENOMEM, "no memory to wait for %zu names", count);
 	c.signals = true;
 	c.interrupt = interrupt;
 	c.interrupt_value = interrupt_value;
@@ -195,6 +192,9 @@ int wait_many(tl_client *client, const tl_wait_item *items, size_t count,
 		r = call_run(&c, wait_attempt, w);
 	if (!r && which)
 		*which = w->which;
+	for (size_t i = 0; w->below && i < count; i++)
+		below_put(client, w->below[i]);
+	free(w->below);
 	free(w->keys);
 	return r;
 }

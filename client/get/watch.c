@@ -33,15 +33,19 @@
 #include "client/session/thread.h"
 #include "util/fd.h"
 
+/* Who asks only to be faster can look at all names as well, and does not wait for long. */
+#define ASK_NS (100 * NS_PER_MS)
+
 /* What the thread of tl_watch_fd() is to do. A private futex word. */
 enum { NOTIFY_IDLE, NOTIFY_WAITS, NOTIFY_ENDS };
 
 struct tl_watch {
-	struct tl_client *client; /* a reference is ours */
+	struct tl_client *client; /* a reference is ours, unless it is of watch_silent() only */
 	struct list of_client;	  /* in client->watches; client->mutex */
 	pid_t process;		  /* ours; a forked child's copy is of no use */
 	bool prefix;
 	struct name_key key; /* its text is behind us */
+	int64_t ask_ns;	     /* for so long it waits for the daemon's answer */
 
 	bool closed;		 /* its client is */
 	pthread_mutex_t mutex;	 /* of all from here on */
@@ -217,7 +221,7 @@ static int watch_ask(struct tl_watch *w, struct session *s)
 	m.fixed.header = (struct wire_header){ .type = WIRE_WATCH,
 					       .length = (uint32_t)(sizeof(m.fixed) + w->key.len) };
 	memcpy(m.name, w->key.text, w->key.len);
-	r = session_call(s, &m, session_deadline(s), &answer);
+	r = session_call(s, &m, deadline_after(w->ask_ns), &answer);
 	if (!r)
 		r = answer_expect(&answer, WIRE_WATCHED, "watching names");
 	if (r)
@@ -297,6 +301,81 @@ static int watch_look(struct tl_watch *w, struct session *s)
 	return 0;
 }
 
+/* ---- For the library itself ---- */
+
+/* Copies what is there, since nobody may be called under the mutex. */
+static int names_copy(const struct tl_watch *w, struct watch_names *names)
+{
+	size_t count = 0, bytes = 0;
+	struct watched *e;
+	char *text;
+
+	list_for_each_entry(e, &w->names.all, link) {
+		count += e->ref != 0;
+		bytes += e->ref ? strlen(e->text) + 1 : 0;
+	}
+	names->list = malloc(count * sizeof(*names->list) + bytes + 1);
+	if (!names->list)
+		return no_memory(w->key.text);
+	names->count = 0;
+	text = (char *)(names->list + count);
+	list_for_each_entry(e, &w->names.all, link) {
+		if (!e->ref)
+			continue;
+		names->list[names->count++] = (struct watch_name){ e->index, text };
+		text = stpcpy(text, e->text) + 1;
+	}
+	return 0;
+}
+
+/*
+ * ORDER: `coming` is loaded before `seq`. The daemon makes it odd, publishes the name, counts it in
+ * `seq`, and makes it even. So whatever name had been found by anybody before we saw it even is
+ * noted (names_list() would find it).
+ */
+int watch_names(struct tl_watch *w, struct session *s, struct watch_names *names)
+{
+	int r;
+
+	if (atomic_load(&s->catalog.header->coming) & 1)
+		return LEASE_E_GONE;
+	pthread_mutex_lock(&w->mutex);
+	r = watch_look(w, s);
+	if (!r)
+		r = names_copy(w, names);
+	pthread_mutex_unlock(&w->mutex);
+	return r;
+}
+
+int watch_any(struct tl_watch *w, struct session *s, struct wake_word *wake)
+{
+	struct watched *e;
+	int r;
+
+	pthread_mutex_lock(&w->mutex);
+	r = watch_look(w, s);
+	if (!r) {
+		*wake = (struct wake_word){ .word = &s->catalog.watches[w->index].seq,
+					    .seen = w->seq };
+		r = LEASE_E_NONE;
+	}
+	list_for_each_entry(e, &w->names.all, link) {
+		if (r == LEASE_E_NONE && e->ref)
+			r = 0;
+	}
+	pthread_mutex_unlock(&w->mutex);
+	return r;
+}
+
+void watch_rest(struct tl_watch *w)
+{
+	pthread_mutex_lock(&w->mutex);
+	watch_unask(w);
+	watched_free_all(&w->names);
+	w->session = NULL;
+	pthread_mutex_unlock(&w->mutex);
+}
+
 /* ---- Waiting ---- */
 
 struct watching {
@@ -367,17 +446,8 @@ static int watch_attempt(struct call *c, const struct use *use, void *context)
 	pthread_mutex_unlock(&x->watch->mutex);
 	if (r != LEASE_E_NONE)
 		return call_done(c, use, r);
-	hangup_watch(&s->hangup, s->socket);
-	r = sleep_words_wait(&x->words, c, &x->sleeper);
-	if (r == -EINTR)
-		return tl_fail(r, "the wait was interrupted by a signal");
-	if (r)
-		return watch_late(x->watch, c, s);
-	mappings_let_go(&s->mappings, MAPPINGS_FEW);
-	if (session_served(s))
-		c->renewals = 0;
-	return call_interrupted(c) || sleeper_served(&x->sleeper, s) ? LEASE_E_GONE
-								     : LEASE_E_UNSERVED;
+	r = sleep_words_wait(&x->words, c, s, &x->sleeper);
+	return r == -ETIMEDOUT ? watch_late(x->watch, c, s) : r;
 }
 
 /* ---- The descriptor ---- */
@@ -517,24 +587,48 @@ static int open_attempt(struct call *c, const struct use *use, void *context)
 	return call_done(c, use, watch_look(w, use->session));
 }
 
+struct tl_watch *watch_silent(struct tl_client *client, const char *prefix, size_t len)
+{
+	struct tl_watch *w = calloc(1, sizeof(*w) + len + 1);
+
+	if (!w)
+		return NULL;
+	memcpy(w + 1, prefix, len + 1);
+	w->key = name_key((const char *)(w + 1), len);
+	w->client = client;
+	w->process = getpid();
+	w->prefix = true;
+	w->ask_ns = ASK_NS;
+	w->fd = -1;
+	pthread_mutex_init(&w->mutex, NULL);
+	list_init(&w->of_client);
+	watched_init(&w->names);
+	return w;
+}
+
+/* In a forked child the connection is not ours, and locks may be held. */
+void watch_drop(struct tl_watch *w)
+{
+	if (w->process == getpid())
+		watch_unask(w);
+	watched_free_all(&w->names);
+	fd_close(w->fd);
+	free(w->pending);
+	pthread_mutex_destroy(&w->mutex);
+	free(w);
+}
+
 int watch_open(struct tl_client *client, const char *name, size_t len, uint32_t flags,
 	       struct tl_watch **out)
 {
-	struct tl_watch *w = calloc(1, sizeof(*w) + len + 1);
+	struct tl_watch *w = watch_silent(client, name, len);
 	struct call c = call_begin(client, 0);
 	int r;
 
 	if (!w)
 		return no_memory(name);
-	memcpy(w + 1, name, len + 1);
-	w->key = name_key((const char *)(w + 1), len);
-	w->client = client;
-	w->process = getpid();
 	w->prefix = !len || name[len - 1] == '/' || flags & TL_WATCH_PREFIX;
-	w->fd = -1;
-	pthread_mutex_init(&w->mutex, NULL);
-	list_init(&w->of_client);
-	watched_init(&w->names);
+	w->ask_ns = client->timeout_ns;
 	atomic_fetch_add(&client->refs, 1);
 	pthread_mutex_lock(&client->mutex);
 	list_add_tail(&client->watches, &w->of_client);
@@ -550,7 +644,7 @@ int watch_open(struct tl_client *client, const char *name, size_t len, uint32_t 
 	return 0;
 }
 
-/* In a forked child there is no thread, the connection is not ours, and locks may be held. */
+/* In a forked child there is no thread either. */
 void watch_close(struct tl_watch *w)
 {
 	struct tl_client *client = w->client;
@@ -561,13 +655,8 @@ void watch_close(struct tl_watch *w)
 		pthread_mutex_lock(&client->mutex);
 		list_del(&w->of_client);
 		pthread_mutex_unlock(&client->mutex);
-		watch_unask(w);
 	}
-	watched_free_all(&w->names);
-	fd_close(w->fd);
-	free(w->pending);
-	pthread_mutex_destroy(&w->mutex);
-	free(w);
+	watch_drop(w);
 	client_unref(client);
 }
 

@@ -49,7 +49,7 @@ static void watched_unindex(struct watched_names *w, struct watched *e)
 	e->index = CATALOG_NONE;
 }
 
-static struct watched *watched_free(struct watched_names *w, struct watched *e)
+static void watched_free(struct watched_names *w, struct watched *e)
 {
 	watched_unindex(w, e);
 	tdelete(e, &w->by_text, compare_text);
@@ -57,7 +57,6 @@ static struct watched *watched_free(struct watched_names *w, struct watched *e)
 	list_del(&e->due);
 	list_del(&e->of_rings);
 	free(e);
-	return NULL;
 }
 
 void watched_free_all(struct watched_names *w)

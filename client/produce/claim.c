@@ -27,22 +27,17 @@ static void send_unclaim(struct session *s, uint32_t claim, const char *name)
 	session_send(s, bytes, session_deadline(s)); /* else the connection ends, and the claim */
 }
 
-/* Asks, and asks again when another daemon has come, which is to know that it is the same claim. */
-static int ask(struct session *s, void *message, int64_t deadline, struct request *req,
-	       struct conn_message *answer)
+/* Another daemon is to know that it is the same claim. */
+static bool not_done(struct session *s, void *message, struct conn_message *answer, void *context)
 {
 	struct wire_claim *m = message;
-	int r;
 
-	do {
-		r = session_ask(s, message, session_deadline(s), req, answer);
-		if (r)
-			return r;
-		if (!m->again)
-			m->again = req->serial;
-		r = session_await(s, req, deadline);
-	} while (r == SESSION_E_ADOPTED);
-	return r;
+	(void)s;
+	(void)answer;
+	(void)context;
+	if (!m->again)
+		m->again = m->header.serial;
+	return false;
 }
 
 /* What the answer says: 0, -EEXIST, or another negative errno. */
@@ -70,14 +65,15 @@ static int claim_on(struct session *s, const char *name, bool wait, int64_t dead
 	} m = { .fixed = { .flags = wait ? WIRE_CLAIM_WAIT : 0 } };
 	size_t len = strlen(name);
 	struct conn_message answer;
-	struct request req;
 	int r;
 
 	m.fixed.header = (struct wire_header){ .type = WIRE_CLAIM,
 					       .length = (uint32_t)(sizeof(m.fixed) + len) };
 	m.fixed.name_len = (uint16_t)len;
 	memcpy(m.name, name, len + 1);
-	r = ask(s, &m, deadline, &req, &answer);
+	r = session_call_unless(s, &m, -1, deadline, &answer, not_done, NULL);
+	if (!m.fixed.again)
+		m.fixed.again = m.fixed.header.serial;
 	if (r == -ETIMEDOUT && m.fixed.again) { /* it was sent */
 		send_unclaim(s, m.fixed.again, "");
 		if (wait)
@@ -95,8 +91,7 @@ static int claim_attempt(struct call *c, const struct use *use, void *context)
 	bool wait = c->timeout_ns;
 
 	return call_done(
-		c, use,
-		claim_on(use->session, *name, wait, wait ? c->deadline : c->request_deadline));
+		c, use, claim_on(use->session, *name, wait, wait ? c->deadline : call_deadline(c)));
 }
 
 int claim_take(struct tl_client *client, const char *name, int64_t timeout_ns)
@@ -106,14 +101,19 @@ int claim_take(struct tl_client *client, const char *name, int64_t timeout_ns)
 	return call_run(&c, claim_attempt, &name);
 }
 
+static int unclaim_attempt(struct call *c, const struct use *use, void *context)
+{
+	const char *const *name = context;
+
+	if (!session_served(use->session))
+		return LEASE_E_UNSERVED;
+	send_unclaim(use->session, 0, *name);
+	return call_done(c, use, 0);
+}
+
 int claim_give_up(struct tl_client *client, const char *name)
 {
-	struct use use;
-	int r = client_enter(client, false, &use);
+	struct call c = call_begin(client, 0);
 
-	if (r)
-		return r;
-	send_unclaim(use.session, 0, name);
-	client_leave(&use);
-	return 0;
+	return call_run(&c, unclaim_attempt, &name);
 }

@@ -168,19 +168,14 @@ struct tl_draft *draft_alloc(const struct draft_request *want, const struct memo
 	return draft;
 }
 
-static int64_t *lent_dims(struct tl_draft *draft)
-{
-	return draft->dims + 2 * (ptrdiff_t)draft->tensor.ndim;
-}
-
 void draft_lend(struct tl_draft *draft)
 {
-	lent_make(&draft->managed.dl_tensor, &draft->tensor, lent_dims(draft));
+	lent_make(&draft->managed.dl_tensor, &draft->tensor);
 }
 
 int draft_lent_check(struct tl_draft *draft)
 {
-	return lent_check(&draft->managed.dl_tensor, &draft->tensor, lent_dims(draft), draft->name);
+	return lent_check(&draft->managed.dl_tensor, &draft->tensor, draft->name);
 }
 
 void draft_free(struct tl_draft *draft)
@@ -255,7 +250,7 @@ static void give_up(struct tl_draft *draft)
 	draft_free(draft);
 }
 
-int draft_commit_unchecked(struct tl_draft *draft, uint64_t *version)
+static int commit_unchecked(struct tl_draft *draft, uint64_t *version)
 {
 	uint64_t v = 0;
 	int r = draft->kind->draft_commit(draft, &draft->tensor, draft->tensor_flags, draft->name,
@@ -275,9 +270,17 @@ int draft_commit(struct tl_draft *draft, uint64_t *version)
 	int r = draft_check(draft);
 
 	if (!r)
-		return draft_commit_unchecked(draft, version);
+		return commit_unchecked(draft, version);
 	draft_abort(draft);
 	return r;
+}
+
+/* It was made just now, so that nothing needs to be checked. */
+int draft_commit_again(struct tl_draft *draft, uint64_t *version)
+{
+	int r = commit_unchecked(draft, version);
+
+	return r == -ESTALE ? CALL_E_STALE : r;
 }
 
 void draft_abort(struct tl_draft *draft)

@@ -115,7 +115,8 @@ int draft_metadata(struct tl_draft *draft, const void *metadata, size_t size);
 int draft_check(struct tl_draft *draft);
 /* Commits what the draft says it is. Consumes it, also on failure. */
 int draft_commit(struct tl_draft *draft, uint64_t *version);
-int draft_commit_unchecked(struct tl_draft *draft, uint64_t *version);
+/* The same in an attempt of a call that can write it again: CALL_E_STALE for -ESTALE. */
+int draft_commit_again(struct tl_draft *draft, uint64_t *version);
 /* Gives it up. Consumes it. NULL is fine. */
 void draft_abort(struct tl_draft *draft);
 int draft_lost(const char *name); /* -ESTALE: its daemon is gone */

@@ -19,6 +19,7 @@
 #include "client/produce/member.h"
 #include "client/produce/publish.h"
 #include "client/produce/shared.h"
+#include "client/session/call.h"
 #include "client/session/request.h"
 #include "proto/description.h"
 #include "proto/row_layout.h"
@@ -35,11 +36,6 @@ struct tl_group {
 };
 
 /* ---- Making ---- */
-
-static int64_t *lent_dims(const struct group_member *m)
-{
-	return m->dims + 2 * (ptrdiff_t)m->tensor.ndim;
-}
 
 /* The kinds of memory other than the draft's give up what they have. */
 static void members_end(struct tl_group *group, enum members_end end)
@@ -240,9 +236,9 @@ static int members_room(tl_group *group, int64_t timeout_ns)
 }
 
 /* @handed, unless it is NULL, has what is published where it lies, or NULL. */
-static int group_make(tl_client *client, const tl_group_item *items, const DLDevice *devices,
-		      DLManagedTensorVersioned *const *handed, size_t count, int64_t timeout_ns,
-		      tl_group **out)
+static int group_make(struct call *c, const struct use *use, const tl_group_item *items,
+		      const DLDevice *devices, DLManagedTensorVersioned *const *handed,
+		      size_t count, int64_t timeout_ns, tl_group **out)
 {
 	struct draft_request want = {
 		.name = "", .dtype = { kDLUInt, 8, 1 }, .ndim = 1, .timeout_ns = timeout_ns
@@ -260,7 +256,7 @@ static int group_make(tl_client *client, const tl_group_item *items, const DLDev
 	if (!r) {
 		total = (int64_t)want.nbytes;
 		want.shape = &total;
-		r = shared_draft_new(client, &want, &group->draft);
+		r = shared_draft_new(c, use, &want, &group->draft);
 	}
 	for (size_t i = 0; !r && handed && i < count; i++)
 		r = member_hand(&group->members[i], handed[i]);
@@ -277,16 +273,34 @@ static int group_make(tl_client *client, const tl_group_item *items, const DLDev
 
 		if (m->tensor.data && !m->kind->members_room)
 			m->tensor.data = (char *)group->draft->tensor.data + m->offset;
-		lent_make(&m->lent, &m->tensor, lent_dims(m));
+		lent_make(&m->lent, &m->tensor);
 	}
 	*out = group;
 	return 0;
 }
 
+struct creating {
+	const tl_group_item *items;
+	const DLDevice *devices;
+	size_t count;
+	int64_t timeout_ns;
+	tl_group **out;
+};
+
+static int create_attempt(struct call *c, const struct use *use, void *context)
+{
+	const struct creating *p = context;
+
+	return group_make(c, use, p->items, p->devices, NULL, p->count, p->timeout_ns, p->out);
+}
+
 int group_create(tl_client *client, const tl_group_item *items, const DLDevice *devices,
 		 size_t count, int64_t timeout_ns, tl_group **out)
 {
-	return group_make(client, items, devices, NULL, count, timeout_ns, out);
+	struct creating p = { items, devices, count, timeout_ns, out };
+	struct call c = call_begin_request(client);
+
+	return call_run(&c, create_attempt, &p);
 }
 
 DLTensor *group_tensor(tl_group *group, size_t index)
@@ -451,12 +465,11 @@ static int group_send(tl_group *group, int64_t deadline, enum members_end *end)
 			break;
 		r = 0; /* another daemon knows no members of what was not published */
 	}
-	if (r > 0)
-		return tl_fail(-ENOTCONN, "the daemon ended the connection; %s",
-			       *end == MEMBERS_UNKNOWN
-				       ? "whether the group was published is not known"
-				       : "the group was not published");
-	return r;
+	if (r > 0 && *end == MEMBERS_FAILED) /* as when draft_check() finds that out */
+		return tl_fail(-ESTALE,
+			       "the daemon ended the connection; the group was not published");
+	return call_once(r > 0 ? SESSION_E_LOST : r,
+			 "whether the group was published is not known");
 }
 
 /* Consumes the group; *end says what came of it. */
@@ -485,7 +498,7 @@ int group_commit(tl_group *group)
 
 	for (size_t i = 0; i < group->all.count; i++) {
 		const struct group_member *m = &group->members[i];
-		int r = lent_check(&m->lent, &m->tensor, lent_dims(m), m->name);
+		int r = lent_check(&m->lent, &m->tensor, m->name);
 
 		if (r) {
 			group_free(group);
@@ -560,36 +573,55 @@ static int sources_items(const char *const *names, const DLTensor *const *source
 	return 0;
 }
 
+struct putting {
+	const char *const *names;
+	const DLTensor *const *sources;
+	DLManagedTensorVersioned *const *handed; /* as in group_make() */
+	size_t count;
+	const tl_put_options *o;
+	size_t copied;
+};
+
 /* Makes the group, and copies into it what is not handed over. */
-static int group_of_sources(tl_client *client, const char *const *names,
-			    const DLTensor *const *sources, DLManagedTensorVersioned *const *handed,
-			    size_t count, const tl_put_options *o, tl_group **out)
+static int group_of_sources(struct call *c, const struct use *use, const struct putting *p,
+			    tl_group **out)
 {
-	tl_group_item *items = calloc(count, sizeof(*items));
-	DLDevice *devices = calloc(count, sizeof(*devices));
-	int r = items && devices ? sources_items(names, sources, count, o, items, devices)
-				 : tl_fail(-ENOMEM, "no memory for %zu tensors", count);
+	tl_group_item *items = calloc(p->count, sizeof(*items));
+	DLDevice *devices = calloc(p->count, sizeof(*devices));
+	int r = items && devices
+			? sources_items(p->names, p->sources, p->count, p->o, items, devices)
+			: tl_fail(-ENOMEM, "no memory for %zu tensors", p->count);
 
 	if (!r)
-		r = group_make(client, items, devices, handed, count, o->timeout_ns, out);
+		r = group_make(c, use, items, devices, p->handed, p->count, p->o->timeout_ns, out);
 	free(items);
 	free(devices);
 	if (r)
 		return r;
-	group_stream(*out, o->stream, o->flags & TL_PUBLISH_SEALED);
-	r = group_copy(*out, sources);
+	group_stream(*out, p->o->stream, p->o->flags & TL_PUBLISH_SEALED);
+	r = group_copy(*out, p->sources);
 	if (r)
 		group_free(*out);
 	return r;
 }
 
+static int put_attempt(struct call *c, const struct use *use, void *context)
+{
+	tl_group *group;
+	int r = group_of_sources(c, use, context, &group);
+
+	if (!r)
+		r = group_commit(group);
+	return r == -ESTALE ? CALL_E_STALE : r;
+}
+
 int group_put(tl_client *client, const char *const *names, const DLTensor *const *sources,
 	      size_t count, const tl_put_options *o)
 {
-	tl_group *group;
-	int r = group_of_sources(client, names, sources, NULL, count, o, &group);
+	struct putting p = { .names = names, .sources = sources, .count = count, .o = o };
+	struct call c = call_begin_request(client);
 
-	return r ? r : group_commit(group);
+	return call_run(&c, put_attempt, &p);
 }
 
 /* ---- Handing over ---- */
@@ -615,7 +647,6 @@ static int publish_group(tl_group *group, DLManagedTensorVersioned *const *tenso
 {
 	bool *kept = calloc(count, sizeof(*kept)), any = false;
 	enum members_end end;
-	size_t n;
 	int r;
 
 	if (!kept) {
@@ -632,13 +663,21 @@ static int publish_group(tl_group *group, DLManagedTensorVersioned *const *tenso
 			    "the daemon did not answer in time, or ended the connection: whether "
 			    "the group is or will be published is not known; the memory of its "
 			    "tensors must stay as it is until their deleters are called");
-	if (!r || r == -EINPROGRESS) {
-		n = delete_copied(tensors, kept, count);
-		if (copied)
-			*copied = n;
-	}
+	if (!r || r == -EINPROGRESS)
+		*copied = delete_copied(tensors, kept, count);
 	free(kept);
 	return r;
+}
+
+static int hand_attempt(struct call *c, const struct use *use, void *context)
+{
+	struct putting *p = context;
+	tl_group *group;
+	int r = group_of_sources(c, use, p, &group);
+
+	if (!r)
+		r = publish_group(group, p->handed, p->count, &p->copied);
+	return r == -ESTALE ? CALL_E_STALE : r;
 }
 
 int group_hand(tl_client *client, const char *const *names,
@@ -646,7 +685,10 @@ int group_hand(tl_client *client, const char *const *names,
 	       size_t *copied)
 {
 	const DLTensor **sources = calloc(count, sizeof(DLTensor *));
-	tl_group *group;
+	struct putting p = {
+		.names = names, .sources = sources, .handed = tensors, .count = count, .o = o
+	};
+	struct call c = call_begin_request(client);
 	int r = 0;
 
 	if (!sources)
@@ -664,7 +706,9 @@ int group_hand(tl_client *client, const char *const *names,
 			sources[i] = &t->dl_tensor;
 	}
 	if (!r)
-		r = group_of_sources(client, names, sources, tensors, count, o, &group);
+		r = call_run(&c, hand_attempt, &p);
 	free(sources);
-	return r ? r : publish_group(group, tensors, count, copied);
+	if (copied && (!r || r == -EINPROGRESS))
+		*copied = p.copied;
+	return r;
 }

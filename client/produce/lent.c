@@ -9,15 +9,15 @@
 #include "client/error.h"
 #include "client/produce/lent.h"
 
-void lent_make(DLTensor *lent, const DLTensor *t, int64_t *dims)
+void lent_make(DLTensor *lent, const DLTensor *t)
 {
 	size_t ndim = (size_t)t->ndim;
 
 	*lent = *t;
 	if (!ndim)
 		return;
-	lent->shape = memcpy(dims, t->shape, ndim * sizeof(*dims));
-	lent->strides = memcpy(dims + ndim, t->strides, ndim * sizeof(*dims));
+	lent->shape = memcpy(t->strides + ndim, t->shape, ndim * sizeof(*t->shape));
+	lent->strides = memcpy(lent->shape + ndim, t->strides, ndim * sizeof(*t->strides));
 }
 
 __attribute__((format(printf, 2, 3))) static int changed(const char *name, const char *format, ...)
@@ -43,7 +43,7 @@ static int dims_check(const char *name, const char *what, const int64_t *lent, c
 	return 0;
 }
 
-int lent_check(const DLTensor *lent, const DLTensor *t, const int64_t *dims, const char *name)
+int lent_check(const DLTensor *lent, const DLTensor *t, const char *name)
 {
 	const DLDataType is = lent->dtype, was = t->dtype;
 	int r;
@@ -67,9 +67,9 @@ int lent_check(const DLTensor *lent, const DLTensor *t, const int64_t *dims, con
 			       (int)t->device.device_type, t->device.device_id);
 	if (!t->ndim)
 		return 0;
-	if (lent->shape != dims)
+	if (lent->shape != t->strides + t->ndim)
 		return changed(name, "shape points elsewhere");
-	if (lent->strides != dims + t->ndim)
+	if (lent->strides != t->strides + 2 * (ptrdiff_t)t->ndim)
 		return changed(name, "strides points elsewhere");
 	r = dims_check(name, "shape", lent->shape, t->shape, t->ndim);
 	return r ? r : dims_check(name, "strides", lent->strides, t->strides, t->ndim);

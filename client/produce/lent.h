@@ -6,7 +6,10 @@
 
 #include <tensorlease/dlpack.h>
 
-/* Makes @lent a copy of @t with shape and strides in @dims, which has room for twice t->ndim. */
-void lent_make(DLTensor *lent, const DLTensor *t, int64_t *dims);
+/*
+ * Makes @lent a copy of @t, whose shape and strides are one array with room behind them for those
+ * of @lent.
+ */
+void lent_make(DLTensor *lent, const DLTensor *t);
 /* 0, or -EINVAL and which member of @lent is not as in @t, which it was made from under @name. */
-int lent_check(const DLTensor *lent, const DLTensor *t, const int64_t *dims, const char *name);
+int lent_check(const DLTensor *lent, const DLTensor *t, const char *name);

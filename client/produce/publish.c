@@ -17,13 +17,12 @@
 #include "client/produce/draft.h"
 #include "client/produce/publish.h"
 #include "client/produce/ring.h"
-#include "client/session/client.h"
+#include "client/session/call.h"
 #include "client/session/request.h"
 #include "tensor/check.h"
 #include "tensor/extent.h"
 
 struct publishing {
-	tl_client *client;
 	const char *name;
 	size_t name_len;
 	DLManagedTensorVersioned *tensor;
@@ -31,6 +30,8 @@ struct publishing {
 	const struct memory_kind *kind; /* what the tensor lies in */
 	uint64_t nbytes;		/* that it touches */
 	bool contiguous;
+	uint64_t *version;
+	bool copied;
 };
 
 static const unsigned char *first_byte(const struct publishing *p)
@@ -41,7 +42,7 @@ static const unsigned char *first_byte(const struct publishing *p)
 }
 
 /* Commits the draft that the tensor lies in. */
-static int publish_draft(const struct publishing *p, struct tl_draft *draft, uint64_t *version)
+static int publish_draft(const struct publishing *p, struct tl_draft *draft)
 {
 	const DLTensor *t = &p->tensor->dl_tensor;
 	int r;
@@ -78,7 +79,8 @@ static int publish_draft(const struct publishing *p, struct tl_draft *draft, uin
 	r = draft->kind->draft_written ? draft->kind->draft_written(draft, &p->options) : 0;
 	if (r)
 		return r;
-	return draft->kind->draft_commit(draft, t, p->tensor->flags, p->name, p->name_len, version);
+	return draft->kind->draft_commit(draft, t, p->tensor->flags, p->name, p->name_len,
+					 p->version);
 }
 
 /* The version of what the name means, or 0. @linked: does that lie where the tensor @ref does,
@@ -101,38 +103,31 @@ static uint64_t meaning(struct session *s, const struct publishing *p, uint64_t 
 	return version;
 }
 
-/*
- * A daemon that dies before it answers may have published it. So the next one is asked only if the
- * name does not mean a newer version that lies there.
- */
-static int link_on(const struct publishing *p, struct session *s, struct wire_link *message,
-		   struct conn_message *answer)
+struct linking {
+	const struct publishing *p;
+	uint64_t ref, before; /* before it was asked, the name meant this version */
+};
+
+/* The next daemon is asked only if the name does not mean a newer version that lies there. */
+static bool is_linked(struct session *s, void *message, struct conn_message *answer, void *context)
 {
-	int64_t deadline = client_deadline(p->client);
+	const struct linking *l = context;
 	struct wire_committed done = { .header = { .type = WIRE_COMMITTED } };
 	bool linked;
-	uint64_t before = meaning(s, p, message->ref, &linked);
-	struct request req;
-	int r;
 
-	do {
-		r = session_ask(s, message, deadline, &req, answer);
-		if (r)
-			return r;
-		r = session_await(s, &req, deadline);
-		if (r != SESSION_E_ADOPTED)
-			return r;
-		done.version = meaning(s, p, message->ref, &linked);
-	} while (!linked || done.version <= before);
+	(void)message;
+	done.version = meaning(s, l->p, l->ref, &linked);
+	if (!linked || done.version <= l->before)
+		return false;
 	answer->header.type = WIRE_COMMITTED;
 	memcpy(answer->bytes, &done, sizeof(done));
-	return 0;
+	return true;
 }
 
 /* Another name for the bytes of a tensor that this process holds. */
-static int publish_link(const struct publishing *p, struct session *s, uint64_t ref,
-			uint64_t *version)
+static int publish_link(const struct publishing *p, struct call *c, struct session *s, uint64_t ref)
 {
+	struct linking l = { .p = p, .ref = ref };
 	alignas(8) unsigned char bytes[WIRE_MAX];
 	struct wire_link m = {
 		.header = { .type = WIRE_LINK },
@@ -144,6 +139,7 @@ static int publish_link(const struct publishing *p, struct session *s, uint64_t 
 	};
 	struct conn_message answer;
 	char what[TL_NAME_MAX + 16];
+	bool linked;
 	int r;
 
 	m.header.length = (uint32_t)(sizeof(m) + p->name_len + p->options.metadata_size);
@@ -152,20 +148,17 @@ static int publish_link(const struct publishing *p, struct session *s, uint64_t 
 	if (p->options.metadata_size)
 		memcpy(bytes + sizeof(m) + p->name_len, p->options.metadata,
 		       p->options.metadata_size);
-	r = link_on(p, s, (struct wire_link *)(void *)bytes, &answer);
+	l.before = meaning(s, p, ref, &linked);
+	r = session_call_unless(s, bytes, -1, call_deadline(c), &answer, is_linked, &l);
 	if (r == SESSION_E_UNSENT)
 		return PUBLISH_E_COPY; /* its daemon is gone; the bytes are still here */
-	if (r == SESSION_E_LOST)
-		return tl_fail(
-			-ENOTCONN,
-			"the daemon ended the connection; whether '%s' was published is not known",
-			p->name);
+	r = call_once(r, "whether '%s' was published is not known", p->name);
 	if (r)
 		return r;
 	snprintf(what, sizeof(what), "publishing '%s'", p->name);
 	r = answer_expect(&answer, WIRE_COMMITTED, what);
-	if (!r && version)
-		*version = ((const struct wire_committed *)(const void *)answer.bytes)->version;
+	if (!r && p->version)
+		*p->version = ((const struct wire_committed *)(const void *)answer.bytes)->version;
 	return r == -ESTALE ? PUBLISH_E_COPY : r; /* another user's bytes stay that user's */
 }
 
@@ -220,9 +213,12 @@ static bool same_daemon(const struct tl_draft *draft, const struct session *s)
 	return draft->session->catalog.instance == s->catalog.instance;
 }
 
-/* On the session @s. @lease: the tensor is one of ours. */
-static int publish_on(const struct publishing *p, struct session *s,
-		      const struct tensor_lease *lease, uint64_t *version)
+/*
+ * Without a copy, if it lies in memory of ours: 0, PUBLISH_E_COPY, or a negative errno. @lease: the
+ * tensor is one of ours.
+ */
+static int publish_ours(const struct publishing *p, struct call *c, struct session *s,
+			const struct tensor_lease *lease)
 {
 	struct tl_draft *draft = draft_of(p->tensor);
 	uint64_t ref = 0;
@@ -230,7 +226,7 @@ static int publish_on(const struct publishing *p, struct session *s,
 	if (!draft && !lease && first_byte(p))
 		draft = draft_at(s, first_byte(p));
 	if (draft)
-		return same_daemon(draft, s) ? publish_draft(p, draft, version) : PUBLISH_E_COPY;
+		return same_daemon(draft, s) ? publish_draft(p, draft) : PUBLISH_E_COPY;
 	if (!p->contiguous)
 		return PUBLISH_E_COPY;
 	if (lease && lease->session == s &&
@@ -238,26 +234,25 @@ static int publish_on(const struct publishing *p, struct session *s,
 		ref = lease->ref;
 	else if (!lease && first_byte(p) && p->kind == memory_kinds[KIND_SHARED])
 		ref = held_ref_at(s, p);
-	return ref ? publish_link(p, s, ref, version) : PUBLISH_E_COPY;
+	return ref ? publish_link(p, c, s, ref) : PUBLISH_E_COPY;
 }
 
-/* Without a copy, if it lies in memory of ours. 0, PUBLISH_E_COPY, or a negative errno. */
-static int publish_ours(const struct publishing *p, uint64_t *version)
+static int publish_attempt(struct call *c, const struct use *use, void *context)
 {
+	struct publishing *p = context;
 	const struct tensor_lease *lease = tensor_lease_of(p->tensor);
-	struct use use;
 	int r = lease ? p->kind->second_name(p->name, &p->options) : 0;
 
-	if (r)
-		return r;
-	if (lease && lease->private_size)
-		return PUBLISH_E_COPY; /* what was written to it is this process's alone */
-	r = client_enter(p->client, true, &use);
-	if (r)
-		return r;
-	r = publish_on(p, use.session, lease, version);
-	client_leave(&use);
-	return r;
+	if (!r && lease && lease->private_size)
+		r = PUBLISH_E_COPY; /* what was written to it is this process's alone */
+	if (!r)
+		r = publish_ours(p, c, use->session, lease);
+	if (!r && p->tensor->deleter)
+		p->tensor->deleter(p->tensor);
+	if (r == PUBLISH_E_COPY)
+		r = p->kind->publish(c, use, p->name, p->tensor, p->nbytes, &p->options, &p->copied,
+				     p->version);
+	return call_done(c, use, r);
 }
 
 int strides_check(const char *name, const DLTensor *t, uint64_t flags, uint64_t *nbytes)
@@ -297,15 +292,15 @@ static int publish_check(struct publishing *p)
 int publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
 	    const tl_put_options *options, bool *copied, uint64_t *version)
 {
+	uint64_t v = 0;
 	struct publishing p = {
-		.client = client,
 		.name = name,
 		.tensor = tensor,
 		.options = *options,
 		.kind = kind_of_device(tensor->dl_tensor.device.device_type),
+		.version = version ? &v : NULL,
 	};
-	bool copy = false;
-	uint64_t v = 0;
+	struct call c = call_begin_request(client);
 	int r;
 
 	p.name_len = strlen(name);
@@ -313,16 +308,11 @@ int publish(tl_client *client, const char *name, DLManagedTensorVersioned *tenso
 	if (r)
 		return r;
 	p.options.dlpack_flags = tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
-	r = publish_ours(&p, version ? &v : NULL);
-	if (!r && tensor->deleter)
-		tensor->deleter(tensor);
-	if (r == PUBLISH_E_COPY)
-		r = p.kind->publish(client, name, tensor, p.nbytes, &p.options, &copy,
-				    version ? &v : NULL);
+	r = call_run(&c, publish_attempt, &p);
 	if (r)
 		return r;
 	if (copied)
-		*copied = copy;
+		*copied = p.copied;
 	if (version)
 		*version = v;
 	return 0;

@@ -7,8 +7,6 @@
 
 #include <tensorlease/tensorlease.h>
 
-enum { PUBLISH_E_COPY = 64 }; /* not ours, or not as it is: copy */
-
 /*
  * Can others be told of @t's strides, since it stays where it lies? Then *@nbytes is how many bytes
  * it touches. 0, or -ENOTSUP.

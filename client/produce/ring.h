@@ -23,8 +23,6 @@ bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_req
 bool ring_put(struct session *s, const char *name, size_t name_len, const DLTensor *source,
 	      const tl_put_options *o, uint64_t *version);
 
-enum { RING_E_OVER = 100 }; /* the ring has ended: COMMIT, and hold on until that is answered */
-
 /* Publishes a draft of a ring. 0, or RING_E_OVER: it is a draft still. */
 int ring_publish(struct tl_draft *draft, uint64_t *version);
 /* A draft of a ring leaves its slot. It is not in the session's list any more. */
@@ -44,8 +42,6 @@ void ring_forget(struct session *s, const char *name, size_t name_len);
  * 0. @waits: its caller waits for the daemon's answer anyway.
  */
 unsigned ring_wanted(struct tl_draft *draft, const struct tensor_description *d, bool waits);
-
-enum { RING_E_NONE = 101 }; /* nothing was sent: commit it as others are */
 
 /* Commits the draft, and begins a ring. As a commit that asks for its version; or RING_E_NONE. */
 int ring_begin(struct tl_draft *draft, const struct tensor_description *d, unsigned depth,

@@ -89,27 +89,27 @@ static int draft_place(struct tl_draft *draft, const struct wire_draft *granted)
 
 /*
  * Gets @draft's memory on the session of @use, whose count it takes over. 0, SESSION_E_*, or a
- * negative errno. *@deadline is that of all attempts, or 0 as long as nothing was asked.
+ * negative errno.
  */
-static int draft_obtain(struct tl_draft *draft, const struct use *use,
-			const struct draft_request *want, int64_t *deadline)
+static int draft_obtain(struct tl_draft *draft, struct call *c, const struct use *use,
+			const struct draft_request *want)
 {
 	struct session *s = use->session;
 	struct wire_draft granted;
 	int r;
 
-	if (ring_take(s, draft, want))
+	if (ring_take(s, draft, want)) {
+		c->spent = true;
 		return 0;
+	}
 	draft->session = s;
-	if (!*deadline)
-		*deadline = session_deadline(s);
 	/* A refused commit's ERROR came before the answer to what was prefetched behind it. */
-	if (want->own_pages ||
-	    !prefetch_take(s, want->nbytes, draft->extra, *deadline, &draft->hold, &granted)) {
+	if (want->own_pages || !prefetch_take(s, want->nbytes, draft->extra, call_deadline(c),
+					      &draft->hold, &granted)) {
 		session_drain(s);
 		r = session_commit_error(s);
 		if (!r)
-			r = create_request(s, want, draft->extra, *deadline, &granted);
+			r = create_request(s, want, draft->extra, call_deadline(c), &granted);
 		if (r) {
 			draft->session = NULL;
 			return r;
@@ -129,39 +129,25 @@ static int draft_obtain(struct tl_draft *draft, const struct use *use,
 		draft->session = NULL; /* the count stays the use's */
 	} else {
 		draft_granted(draft);
+		c->spent = true;
 	}
 	return r;
 }
 
-int shared_draft_new(tl_client *client, const struct draft_request *want, struct tl_draft **out)
+int shared_draft_new(struct call *c, const struct use *use, const struct draft_request *want,
+		     struct tl_draft **out)
 {
 	struct tl_draft *draft = draft_alloc(want, &shared_kind);
-	char what[CREATING_TEXT];
-	int64_t deadline = 0;
 	int r;
 
 	if (!draft)
 		return tl_fail(-ENOMEM, "no memory for a draft");
-	for (unsigned attempt = 0;; attempt++) {
-		struct use use;
-
-		r = client_enter_until(client, true, deadline, &use);
-		if (r)
-			break;
-		r = draft_obtain(draft, &use, want, &deadline);
-		if (!r) {
-			*out = draft;
-			return 0;
-		}
-		client_leave(&use);
-		if (r > 0 && attempt)
-			r = tl_fail(-ENOTCONN, "%s: the daemon at %s ended the connection",
-				    creating(want, what), client->address.path);
-		if (r < 0)
-			break;
-	}
-	draft_free(draft);
-	return r < 0 ? r : -ENOTCONN;
+	r = draft_obtain(draft, c, use, want);
+	if (r)
+		draft_free(draft);
+	else
+		*out = draft;
+	return r;
 }
 
 /* ---- Committing ---- */
@@ -179,9 +165,16 @@ static void commit_message(unsigned char *bytes, const struct tl_draft *draft,
 	description_encode(bytes, &m, d);
 }
 
+struct commit_elsewhere {
+	struct tl_draft *draft;
+	uint64_t *version;
+};
+
 /* A slot of a ring has no room for that metadata: another draft has. */
-static int commit_elsewhere(struct tl_draft *draft, uint64_t *version)
+static int elsewhere_attempt(struct call *c, const struct use *use, void *context)
 {
+	const struct commit_elsewhere *e = context;
+	const struct tl_draft *draft = e->draft;
 	const DLTensor *t = &draft->tensor;
 	const struct draft_request want = { .name = draft->name,
 					    .name_len = draft->name_len,
@@ -193,7 +186,7 @@ static int commit_elsewhere(struct tl_draft *draft, uint64_t *version)
 					    .metadata_max = draft->metadata_size,
 					    .ring = TL_RING_NONE };
 	struct tl_draft *other = NULL;
-	int r = shared_draft_new(draft->session->client, &want, &other);
+	int r = shared_draft_new(c, use, &want, &other);
 
 	if (r)
 		return r;
@@ -201,9 +194,17 @@ static int commit_elsewhere(struct tl_draft *draft, uint64_t *version)
 	memcpy(other->tensor.data, t->data, draft->room);
 	r = draft_metadata(other, draft->metadata, draft->metadata_size);
 	if (!r)
-		return draft_commit_unchecked(other, version);
+		return draft_commit_again(other, e->version);
 	draft_abort(other);
 	return r;
+}
+
+static int commit_elsewhere(struct tl_draft *draft, uint64_t *version)
+{
+	struct commit_elsewhere e = { .draft = draft, .version = version };
+	struct call c = call_begin_request(draft->session->client);
+
+	return call_run(&c, elsewhere_attempt, &e);
 }
 
 static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t flags,
@@ -251,6 +252,8 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 		/* DRAFT comes after it */
 		session_unanswered(s, prefetch ? prefetch : h->serial, h->serial, name);
 		r = session_send(s, bytes, deadline);
+		if (r)
+			session_unsent(s, h->serial);
 	}
 	if (r) {
 		prefetch_cancel(s, prefetch);
@@ -268,11 +271,8 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 		commit_message(bytes, draft, &d, true, 0);
 		r = session_call(s, bytes, deadline, &answer);
 	}
-	if (r > 0)
-		return tl_fail(
-			-ENOTCONN,
-			"the daemon ended the connection; whether '%s' was committed is not known",
-			name);
+	r = call_once(r == SESSION_E_UNSENT ? SESSION_E_LOST : r,
+		      "whether '%s' was committed is not known", name);
 	if (r)
 		return r;
 	snprintf(what, sizeof(what), "committing '%s'", name);
@@ -284,34 +284,29 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 
 /* ---- Put and publish ---- */
 
-static int shared_create(tl_client *client, const struct draft_request *want, struct tl_draft **out)
+static int shared_create(struct call *c, const struct use *use, const struct draft_request *want,
+			 struct tl_draft **out)
 {
 	if (want->device.device_id)
 		return tl_fail(-EINVAL, "tl_spec.device is number %d of the CPU; there is only 0",
 			       want->device.device_id);
-	return shared_draft_new(client, want, out);
+	return shared_draft_new(c, use, want, out);
 }
 
-static int shared_put(tl_client *client, const char *name, const DLTensor *source,
-		      const tl_put_options *o, uint64_t *version)
+static int shared_put(struct call *c, const struct use *use, const char *name,
+		      const DLTensor *source, const tl_put_options *o, uint64_t *version)
 {
 	struct draft_request want = { .name = name, .name_len = strlen(name) };
 	tl_draft *draft = NULL;
-	struct use use;
-	bool done;
 	int r;
 
-	if (client_enter_now(client, &use)) {
-		done = ring_put(use.session, name, want.name_len, source, o, version);
-		client_leave(&use);
-		if (done)
-			return 0;
-	}
+	if (ring_put(use->session, name, want.name_len, source, o, version))
+		return 0;
 	r = client_check_name(name, want.name_len);
 	if (!r)
 		r = put_request(&want, source, o);
 	if (!r)
-		r = shared_draft_new(client, &want, &draft);
+		r = shared_draft_new(c, use, &want, &draft);
 	if (r)
 		return r;
 	assert(draft);
@@ -325,11 +320,12 @@ static int shared_put(tl_client *client, const char *name, const DLTensor *sourc
 		draft_abort(draft);
 		return tl_fail(r, "copying '%s': %m", name);
 	}
-	return draft_commit_unchecked(draft, version);
+	return draft_commit_again(draft, version);
 }
 
-static int shared_publish(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
-			  uint64_t nbytes, const tl_put_options *o, bool *copied, uint64_t *version)
+static int shared_publish(struct call *c, const struct use *use, const char *name,
+			  DLManagedTensorVersioned *tensor, uint64_t nbytes,
+			  const tl_put_options *o, bool *copied, uint64_t *version)
 {
 	int r;
 
@@ -340,7 +336,7 @@ static int shared_publish(tl_client *client, const char *name, DLManagedTensorVe
 			"'%s': the tensor lies in memory of its own and would be copied: write "
 			"into a draft, or allow the copy",
 			name);
-	r = shared_put(client, name, &tensor->dl_tensor, o, version);
+	r = shared_put(c, use, name, &tensor->dl_tensor, o, version);
 	*copied = !r;
 	if (!r && tensor->deleter)
 		tensor->deleter(tensor);

@@ -3,9 +3,10 @@
 #pragma once
 
 #include "client/produce/draft.h"
-#include "client/session/client.h"
+#include "client/session/call.h"
 
 extern const struct memory_kind shared_kind;
 
-/* A draft of what @want says; it may have no name. 0, or a negative errno. */
-int shared_draft_new(tl_client *client, const struct draft_request *want, struct tl_draft **out);
+/* An attempt to make a draft of what @want says, which may have no name. */
+int shared_draft_new(struct call *c, const struct use *use, const struct draft_request *want,
+		     struct tl_draft **out);

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "client/error.h"
+#include "client/session/answer.h"
 #include "client/session/call.h"
 #include "client/session/pin.h"
 #include "client/session/process.h"
@@ -12,12 +15,32 @@
 /* Between attempts to connect. */
 #define PAUSE_NS (20 * NS_PER_MS)
 
+/* One for the session that is found dead, and one for its successor, which may die as well. */
+enum { RENEWALS_MAX = 2 };
+
 struct call call_begin(tl_client *client, int64_t timeout_ns)
 {
 	return (struct call){ .client = client,
 			      .timeout_ns = timeout_ns,
-			      .deadline = deadline_after(timeout_ns),
-			      .request_deadline = client_deadline(client) };
+			      .deadline = timeout_ns ? deadline_after(timeout_ns) : 0 };
+}
+
+struct call call_begin_request(tl_client *client)
+{
+	return (struct call){ .client = client, .connected = true };
+}
+
+int call_once(int r, const char *format, ...)
+{
+	char text[TL_NAME_MAX + 80];
+	va_list args;
+
+	if (r != SESSION_E_LOST)
+		return r;
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	return tl_fail(-ENOTCONN, "the daemon ended the connection; %s", text);
 }
 
 /*
@@ -39,13 +62,13 @@ static int call_pause(const struct call *c, int why)
 static int call_renew(struct call *c, struct session *old)
 {
 	bool waits = c->timeout_ns != 0;
-	int64_t until = c->request_deadline;
+	int64_t until = call_deadline(c);
 	int r;
 
 	if (waits && c->deadline < until)
 		until = c->deadline;
 	r = client_renew(c->client, old, until);
-	if (!r && !c->renewals++)
+	if (!r && c->renewals++ < RENEWALS_MAX)
 		return 0;
 	if (!r)
 		r = tl_fail(-ENOTCONN, "the daemon at %s ends every connection",
@@ -53,8 +76,12 @@ static int call_renew(struct call *c, struct session *old)
 	return !waits || r == -ECONNABORTED || process_exiting() ? r : call_pause(c, r);
 }
 
-int call_run(struct call *c, int (*attempt)(struct call *c, const struct use *use, void *context),
-	     void *context)
+static bool usable(const struct call *c, struct session *s)
+{
+	return !c->connected || (session_served(s) && !atomic_load(&s->lost));
+}
+
+int call_run(struct call *c, call_attempt *attempt, void *context)
 {
 	for (;;) {
 		struct session *s = atomic_load(&c->client->session);
@@ -64,14 +91,17 @@ int call_run(struct call *c, int (*attempt)(struct call *c, const struct use *us
 		if (call_interrupted(c))
 			return tl_fail(-ECANCELED, "the wait was interrupted");
 		if (c->timeout_ns) /* it may come at the end of the wait */
-			c->request_deadline = client_deadline(c->client);
+			c->request_deadline = 0;
+		c->spent = false;
 		if (s && users_enter(&s->users)) {
 			if (atomic_load_explicit(&s->pinned, memory_order_relaxed))
 				pin_look(s);
-			r = attempt(c, &use, context);
+			if (usable(c, s))
+				r = attempt(c, &use, context);
 			if (!r)
 				return 0;
-			client_leave(&use);
+			if (!c->spent)
+				client_leave(&use);
 		}
 		switch (r) {
 		case LEASE_E_GONE:
@@ -86,6 +116,11 @@ int call_run(struct call *c, int (*attempt)(struct call *c, const struct use *us
 			r = call_renew(c, s);
 			if (r)
 				return r;
+			break;
+		case CALL_E_STALE:
+			if (c->remade)
+				return -ESTALE;
+			c->remade = true;
 			break;
 		default:
 			return r;
@@ -107,4 +142,61 @@ int call_look(tl_client *client, struct use *use)
 	struct call c = call_begin(client, 0);
 
 	return call_run(&c, look, use);
+}
+
+/* ---- Requests ---- */
+
+struct asking {
+	void *message;
+	const char *what;
+	struct conn_message *answer;
+};
+
+static int request_attempt(struct call *c, const struct use *use, void *context)
+{
+	const struct asking *a = context;
+	int r = session_call(use->session, a->message, call_deadline(c), a->answer);
+
+	return call_done(c, use, call_once(r, "%s was not answered", a->what));
+}
+
+static int request_until(struct tl_client *client, int64_t deadline, void *message, unsigned want,
+			 const char *what, struct conn_message *answer)
+{
+	struct asking a = { .message = message, .what = what, .answer = answer };
+	struct call c = call_begin_request(client);
+	int r;
+
+	c.request_deadline = deadline;
+	r = call_run(&c, request_attempt, &a);
+	if (r || (!want && answer->header.type != WIRE_ERROR))
+		return r;
+	return answer_expect(answer, want, what);
+}
+
+int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
+		   struct conn_message *answer)
+{
+	return request_until(client, client_deadline(client), message, want, what, answer);
+}
+
+int client_request_next(struct tl_client *client, struct client_list *list, void *message,
+			const char *what, struct conn_message *answer)
+{
+	int64_t began = now_mono_ns();
+	int r;
+
+	if (list->left_ns == 0)
+		return tl_fail(-ETIMEDOUT,
+			       "%s: the daemon at %s told of one after the other for all of the "
+			       "client's timeout, %lld ms, and came to no end",
+			       what, client->address.path,
+			       (long long)(client->timeout_ns / NS_PER_MS));
+	r = request_until(client, deadline_after(list->left_ns), message, 0, what, answer);
+	if (list->left_ns > 0) {
+		list->left_ns -= now_mono_ns() - began;
+		if (list->left_ns < 0)
+			list->left_ns = 0;
+	}
+	return r;
 }

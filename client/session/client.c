@@ -18,7 +18,7 @@
 #include "client/session/request.h"
 #include "util/clock.h"
 
-enum { RENEWALS_MAX = 8 };
+enum { MEETINGS_MAX = 9 };
 
 /* ---- Lifetime ---- */
 
@@ -65,6 +65,7 @@ struct tl_client *client_new(void)
 	atomic_store(&client->refs, 1);
 	list_init(&client->link);
 	list_init(&client->watches);
+	list_init(&client->belows);
 	pthread_mutex_init(&client->mutex, NULL);
 	client_init_renewed(client);
 	return client;
@@ -122,12 +123,12 @@ static int meet(struct tl_client *client, struct session_peer *peer, struct sess
 {
 	int r;
 
-	for (unsigned attempt = 0;; attempt++) {
+	for (unsigned meeting = 1;; meeting++) {
 		r = connect_socket(client, peer, deadline);
 		if (r)
 			return r;
 		r = session_new(out, &client->address, peer, deadline);
-		if (r != -ENOTCONN || attempt == RENEWALS_MAX || deadline_passed(deadline))
+		if (r != -ENOTCONN || meeting == MEETINGS_MAX || deadline_passed(deadline))
 			return r;
 		peer_deinit(peer);
 	}
@@ -226,105 +227,6 @@ int client_renew(struct tl_client *client, struct session *old, int64_t deadline
 	pthread_cond_broadcast(&client->renewed);
 	pthread_mutex_unlock(&client->mutex);
 	return renew_failure(old, r);
-}
-
-static int ends_all(const struct tl_client *client)
-{
-	return tl_fail(-ENOTCONN, "the daemon at %s ends every connection", client->address.path);
-}
-
-/* Enters @s, which may be NULL. False: it cannot be used. */
-static bool enter(struct session *s, bool connected, struct use *use)
-{
-	if (!s || !users_enter(&s->users))
-		return false;
-	use->session = s;
-	if (atomic_load_explicit(&s->pinned, memory_order_relaxed))
-		pin_look(s);
-	if (session_served(s) && !(connected && atomic_load(&s->lost)))
-		return true;
-	client_leave(use);
-	return false;
-}
-
-bool client_enter_now(struct tl_client *client, struct use *use)
-{
-	return enter(atomic_load_explicit(&client->session, memory_order_acquire), true, use);
-}
-
-int client_enter_until(struct tl_client *client, bool connected, int64_t deadline, struct use *use)
-{
-	for (unsigned renewals = 0; renewals <= RENEWALS_MAX; renewals++) {
-		struct session *s = atomic_load_explicit(&client->session, memory_order_acquire);
-		int r;
-
-		if (enter(s, connected, use))
-			return 0;
-		if (!deadline) /* the clock is read by those who need it */
-			deadline = client_deadline(client);
-		else if (renewals && deadline_passed(deadline))
-			break;
-		r = client_renew(client, s, deadline);
-		if (r)
-			return r;
-	}
-	return ends_all(client);
-}
-
-int client_enter(struct tl_client *client, bool connected, struct use *use)
-{
-	return client_enter_until(client, connected, 0, use);
-}
-
-static int request_until(struct tl_client *client, int64_t deadline, void *message, unsigned want,
-			 const char *what, struct conn_message *answer)
-{
-	for (unsigned attempt = 0;; attempt++) {
-		struct use use;
-		int r;
-
-		r = client_enter_until(client, true, deadline, &use);
-		if (r)
-			return r;
-		r = session_call(use.session, message, deadline, answer);
-		client_leave(&use);
-		if (r < 0)
-			return r;
-		if (!r)
-			return want || answer->header.type == WIRE_ERROR
-				       ? answer_expect(answer, want, what)
-				       : 0;
-		if (r == SESSION_E_LOST || attempt)
-			return tl_fail(-ENOTCONN, "%s: the daemon at %s ended the connection", what,
-				       client->address.path);
-	}
-}
-
-int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
-		   struct conn_message *answer)
-{
-	return request_until(client, client_deadline(client), message, want, what, answer);
-}
-
-int client_request_next(struct tl_client *client, struct client_list *list, void *message,
-			const char *what, struct conn_message *answer)
-{
-	int64_t began = now_mono_ns();
-	int r;
-
-	if (list->left_ns == 0)
-		return tl_fail(-ETIMEDOUT,
-			       "%s: the daemon at %s told of one after the other for all of the "
-			       "client's timeout, %lld ms, and came to no end",
-			       what, client->address.path,
-			       (long long)(client->timeout_ns / NS_PER_MS));
-	r = request_until(client, deadline_after(list->left_ns), message, 0, what, answer);
-	if (list->left_ns > 0) {
-		list->left_ns -= now_mono_ns() - began;
-		if (list->left_ns < 0)
-			list->left_ns = 0;
-	}
-	return r;
 }
 
 /* ---- The beginning and the end ---- */

@@ -32,6 +32,7 @@ struct tl_client {
 	pthread_mutex_t mutex;
 	pthread_cond_t renewed;
 	struct list watches;	  /* of struct tl_watch, by of_client; get/watch.c */
+	struct list belows;	  /* of struct below; get/below.c */
 	struct session *sessions; /* all ever made, newest first: a get may look at an old one */
 	/* The connection that a thread is making, whose descriptors a forked child closes. */
 	struct session_peer *making;
@@ -47,17 +48,6 @@ struct use {
 	struct session *session;
 };
 
-/*
- * The client's session, with a count on it: end with client_leave(). With @connected it has a
- * connection as far as we know; without it the session may be one whose daemon is away. Connects
- * again if there is none.
- */
-int client_enter(struct tl_client *client, bool connected, struct use *use);
-/* The same for a call that has until @deadline for all that it does; 0: the client's timeout. */
-int client_enter_until(struct tl_client *client, bool connected, int64_t deadline, struct use *use);
-/* The same, connected, if that takes no time: false if there is no such session now. */
-bool client_enter_now(struct tl_client *client, struct use *use);
-
 static inline void client_leave(struct use *use)
 {
 	users_leave(&use->session->users);
@@ -71,28 +61,6 @@ static inline int64_t client_deadline(const struct tl_client *client)
 {
 	return deadline_after(client->timeout_ns);
 }
-
-/*
- * Sends to the current session, to a new one if that is gone, and takes an answer of type @want; 0:
- * of any but ERROR.
- */
-int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
-		   struct conn_message *answer);
-
-/* A list that the daemon tells entry by entry. It may lie and tell for ever, so all requests of one
- * list together have the client's timeout; what a visitor does in between does not count. */
-struct client_list {
-	int64_t left_ns; /* < 0: there is no end */
-};
-
-static inline struct client_list client_list(const struct tl_client *client)
-{
-	return (struct client_list){ client->timeout_ns };
-}
-
-/* Asks for the next entry, as client_request() without a type. */
-int client_request_next(struct tl_client *client, struct client_list *list, void *message,
-			const char *what, struct conn_message *answer);
 
 /* A client without an address, which no fork() knows yet. NULL: no memory. */
 struct tl_client *client_new(void);

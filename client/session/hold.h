@@ -10,19 +10,6 @@
 
 #include "client/session/session.h"
 
-/* Why there is no lease. */
-enum {
-	LEASE_E_NONE = 16, /* no tensor has that name */
-	LEASE_E_OLD,	   /* it is not newer than asked for */
-	LEASE_E_GONE,	   /* the tensor is not the name's any more: look again */
-	LEASE_E_UNSERVED,  /* the daemon does not read our ledger: another session is needed */
-	LEASE_E_FORKING,   /* fork() is at work: process_wait_fork() */
-	LEASE_E_TOO_MANY,  /* the counter is at its maximum */
-	LEASE_E_LOST,	   /* its memory is gone with the process that published it */
-	LEASE_E_RING,	   /* the page of the name's ring is not mapped: ring_ask_page() */
-	LEASE_E_UNMAPPED,  /* taken and given back: its segment is not mapped yet */
-};
-
 /* R2, when the row was seen RETIRED: tells the daemon. Lets go of what it has ended. Keeps errno.
  */
 void lease_tell(struct session *s, uint64_t ref);

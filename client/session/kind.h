@@ -14,6 +14,7 @@
 
 #include "proto/wire.h"
 
+struct call;
 struct conn_message;
 struct draft_request;
 struct group_member;
@@ -56,13 +57,15 @@ struct memory_kind {
 
 	/* ---- Tensors of others ---- */
 
+	/* These and create() are attempts of calls, and return their outcomes (call.h). */
+
 	/* tl_put(); checks the name. */
-	int (*put)(tl_client *client, const char *name, const DLTensor *source,
+	int (*put)(struct call *c, const struct use *use, const char *name, const DLTensor *source,
 		   const tl_put_options *options, uint64_t *version);
 	/* tl_publish() of what lies in no memory of ours; takes the tensor over on success. */
-	int (*publish)(tl_client *client, const char *name, DLManagedTensorVersioned *tensor,
-		       uint64_t nbytes, const tl_put_options *options, bool *copied,
-		       uint64_t *version);
+	int (*publish)(struct call *c, const struct use *use, const char *name,
+		       DLManagedTensorVersioned *tensor, uint64_t nbytes,
+		       const tl_put_options *options, bool *copied, uint64_t *version);
 	/* May a leased tensor have a second name? 0, PUBLISH_E_COPY, or a negative errno. */
 	int (*second_name)(const char *name, const tl_put_options *options);
 	bool keeps_strides; /* it publishes a tensor with its strides, and gathers none */
@@ -70,7 +73,8 @@ struct memory_kind {
 	/* ---- Drafts ---- */
 
 	/* tl_create(), on the device that @want names. */
-	int (*create)(tl_client *client, const struct draft_request *want, struct tl_draft **out);
+	int (*create)(struct call *c, const struct use *use, const struct draft_request *want,
+		      struct tl_draft **out);
 
 	/* tl_publish() of a draft says on which stream it was written, and whether to wait. */
 	int (*draft_written)(struct tl_draft *draft, const tl_put_options *options);

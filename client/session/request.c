@@ -402,10 +402,19 @@ void session_drain_expected(struct session *s)
 void session_unanswered(struct session *s, uint32_t serial, uint32_t commit, const char *name)
 {
 	pthread_mutex_lock(&s->receive_mutex);
+	s->unanswered_before = s->unanswered != 0;
 	s->unanswered = serial & ~SESSION_COMMIT_SERIAL;
 	s->unanswered_commit = commit;
 	memccpy(s->unanswered_name, name, '\0', sizeof(s->unanswered_name));
 	refused_sent(&s->refused, commit);
+	pthread_mutex_unlock(&s->receive_mutex);
+}
+
+void session_unsent(struct session *s, uint32_t commit)
+{
+	pthread_mutex_lock(&s->receive_mutex);
+	if (s->unanswered_commit == commit && !s->unanswered_before)
+		s->unanswered = 0;
 	pthread_mutex_unlock(&s->receive_mutex);
 }
 
@@ -582,8 +591,10 @@ int session_ask_fd(struct session *s, void *message, int fd_peek, int64_t deadli
 	session_expect(s, h->serial, req, answer);
 	h->life = req->life;
 	r = session_send_fd(s, message, fd_peek, deadline);
-	if (r)
+	if (r) {
 		session_forget(s, req);
+		h->serial = 0; /* it is nobody's */
+	}
 	return r;
 }
 
@@ -612,18 +623,21 @@ int session_ask_in_life(struct session *s, void *message, uint32_t life, int64_t
 	return r;
 }
 
-int session_call_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
-		    struct conn_message *answer)
+int session_call_unless(struct session *s, void *message, int fd_peek, int64_t deadline,
+			struct conn_message *answer, session_done *done, void *context)
 {
 	struct request req;
 	int r;
 
-	do {
+	for (;;) {
 		r = session_ask_fd(s, message, fd_peek, deadline, &req, answer);
 		if (r)
 			return r;
 		req.fresh = true;
 		r = session_await(s, &req, deadline);
-	} while (r == SESSION_E_ADOPTED);
-	return r;
+		if (r != SESSION_E_ADOPTED)
+			return r;
+		if (done && done(s, message, answer, context))
+			return 0;
+	}
 }

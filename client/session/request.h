@@ -33,9 +33,25 @@ void session_abort(struct session *s, uint64_t ref);
 /* The same for a handler of messages, which holds the receive mutex. */
 void session_abort_locked(struct session *s, uint64_t ref);
 
-/* Sends and waits for the answer, whatever it is. 0, SESSION_E_*, or a negative errno. */
-int session_call_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
-		    struct conn_message *answer);
+/*
+ * Another daemon has taken the connection over, and the former one may have done what the request
+ * asks for. True: it has, and *@answer is filled. Otherwise the request, which may be changed, is
+ * sent again.
+ */
+typedef bool session_done(struct session *s, void *message, struct conn_message *answer,
+			  void *context);
+
+/*
+ * Sends and waits for the answer, whatever it is. 0, SESSION_E_UNSENT or _LOST, or a negative
+ * errno. @done may be NULL: the request can be made twice.
+ */
+int session_call_unless(struct session *s, void *message, int fd_peek, int64_t deadline,
+			struct conn_message *answer, session_done *done, void *context);
+static inline int session_call_fd(struct session *s, void *message, int fd_peek, int64_t deadline,
+				  struct conn_message *answer)
+{
+	return session_call_unless(s, message, fd_peek, deadline, answer, NULL, NULL);
+}
 static inline int session_call(struct session *s, void *message, int64_t deadline,
 			       struct conn_message *answer)
 {
@@ -75,6 +91,8 @@ void session_granted(struct session *s);
 /* A COMMIT of @name without an answer is sent, with @commit as its serial. An answer to @serial
  * says that it was processed. */
 void session_unanswered(struct session *s, uint32_t serial, uint32_t commit, const char *name);
+/* It was not sent. If another one was unanswered, what became of that one is not known still. */
+void session_unsent(struct session *s, uint32_t commit);
 /* @s takes the place of @old, which is lost: what became of such a COMMIT is not known. */
 void session_inherit(struct session *s, struct session *old);
 

@@ -15,6 +15,7 @@
 #include "client/memory/users.h"
 #include "client/session/hangup.h"
 #include "client/session/kind.h"
+#include "client/session/outcome.h"
 #include "client/session/refused.h"
 #include "proto/catalog_layout.h"
 #include "proto/conn.h"
@@ -27,16 +28,6 @@ struct prefetch;
 struct producer;
 struct session_peer;
 struct tl_client;
-
-/* Outcomes of what needs the connection. */
-enum {
-	/* It is gone, and the daemon has not seen the message: try a new one. */
-	SESSION_E_UNSENT = 1,
-	SESSION_E_LOST, /* it went while we waited for the answer */
-	/* Another daemon has taken the connection over, and does not know the request: send it
-	 * again. session_call() does so itself. */
-	SESSION_E_ADOPTED,
-};
 
 enum { SESSION_PREFETCHED = 4, SESSION_SIZES = 8 };
 
@@ -127,6 +118,7 @@ struct session {
 	_Atomic uint32_t unanswered; /* serial of the last COMMIT nobody waited for; 0: it was
 					processed */
 	uint32_t unanswered_commit;  /* its own serial, if that is of another message behind it */
+	bool unanswered_before;	     /* another one was, when it was sent */
 	char unanswered_name[TL_NAME_MAX + 1];
 	struct refused refused;
 	uint64_t *aborts; /* refs of drafts whose ABORT could not be sent yet */

@@ -231,8 +231,12 @@ static void publish_as(struct state *st, struct client *c, uint32_t slot, uint32
 		atomic_store(&ring->page->word,
 			     ring_word(catalog_row(&st->catalog, slot)->word >> 2, 0));
 	}
+	if (!former)
+		atomic_fetch_add(&st->catalog.header->coming, 1);
 	name_means(st, index, ring ? ring_ref(ring) : ref_of(st, slot));
 	published(st, c, slot, former, &wakes);
+	if (!former)
+		atomic_fetch_add(&st->catalog.header->coming, 1);
 }
 
 void tensor_publish(struct state *st, struct client *c, uint32_t slot, uint32_t index,

@@ -196,6 +196,10 @@ void watches_leave(struct state *st, struct client *c)
 
 void watches_adopt(struct state *st)
 {
+	_Atomic uint32_t *coming = &st->catalog.header->coming;
+
+	if (atomic_load(coming) & 1) /* its daemon died before it had noted the name */
+		atomic_fetch_add(coming, 1);
 	for (uint32_t i = 0; i < CATALOG_WATCHES; i++) {
 		struct catalog_watch *shared = catalog_watch(&st->catalog, i);
 

@@ -854,9 +854,10 @@ typedef struct tl_wait_options {
  *
  * Ownership: @items, the names in them and the word stay yours and must stay during the call.
  * Blocking: for at most options->timeout_ns. It sleeps as tl_get() does, and connects again as that
- * does. For a prefix it looks through all names whenever one comes that was not there. With more
- * than 125 names, or on a kernel before 5.16, it looks every 5 ms instead. @count may be 0, so that
- * only options->interrupt is waited for.
+ * does. A prefix that the client uses again and again is watched for it, as tl_list() says; another
+ * one makes it look through all names whenever one comes that was not there. With more than 125
+ * names, or on a kernel before 5.16, it looks every 5 ms instead. @count may be 0, so that only
+ * options->interrupt is waited for.
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ETIMEDOUT	also: none came in time
@@ -962,8 +963,13 @@ TL_API int tl_stat(tl_client *client, const char *name, tl_info *info);
  * tensor that is published or deleted meanwhile may be visited or not. @visit may call any function
  * of the library but tl_close() on this client.
  *
+ * It looks through all names in use. From the third use of a prefix on the client has the daemon
+ * note which names below it change, and looks at those only. It does so for the 8 prefixes that it
+ * used last.
+ *
  * Ownership: *info is valid during the call of @visit only.
- * Blocking: never by itself, but as tl_connect() does if the connection is gone.
+ * Blocking: never by itself, but as tl_connect() does if the connection is gone. A daemon that
+ * stands still when it is to note changes is waited for once, for 0.1 s.
  * Threads: any; @visit runs on the calling thread.
  * Returns: 0 when all were visited; the result of @visit if that was not 0, which ends the listing;
  * or a common error.

@@ -356,6 +356,114 @@ LIE_TEST(a_daemon_that_serves_nobody_is_given_up)
 	tl_close(client);
 }
 
+static _Atomic unsigned creates;
+
+/* Grants the first draft, and reads nothing that comes after it: not its commit. */
+static bool deaf_after_a_draft(struct liar *l, int socket, struct conn_message *m)
+{
+	struct wire_draft draft = l->draft;
+	bool has_fd = draft.flags & WIRE_DRAFT_FD;
+
+	if (m->header.type != WIRE_CREATE || atomic_fetch_add(&creates, 1))
+		return false;
+	shutdown(socket, SHUT_RD);
+	liar_send(socket, m, WIRE_DRAFT, &draft, sizeof(draft),
+		  has_fd ? l->segment_fds[draft.segment % LIAR_SEGMENTS] : -1);
+	return true;
+}
+
+static int publish_copy(tl_client *client)
+{
+	static unsigned char bytes[600];
+	static int64_t n = sizeof(bytes);
+	static DLManagedTensorVersioned t;
+	uint64_t version;
+	bool copied = false;
+	int r;
+
+	t = (DLManagedTensorVersioned){ .version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
+					.dl_tensor = bytes_tensor(bytes, &n) };
+	r = tl_publish(client, "c", &t, NULL, &copied, &version);
+	must_be(copied, !r);
+	return r;
+}
+
+static int put_group(tl_client *client)
+{
+	unsigned char byte = 1;
+	int64_t n = 1;
+	DLTensor t = bytes_tensor(&byte, &n);
+	const char *names[1] = { "g" };
+	const DLTensor *sources[1] = { &t };
+
+	return tl_put_many(client, names, sources, 1, NULL);
+}
+
+static int publish_group(tl_client *client)
+{
+	static unsigned char byte;
+	static int64_t n = 1;
+	static DLManagedTensorVersioned t;
+	DLManagedTensorVersioned *tensors[1] = { &t };
+	const char *names[1] = { "g" };
+
+	t = (DLManagedTensorVersioned){ .version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
+					.dl_tensor = bytes_tensor(&byte, &n) };
+	return tl_publish_many(client, names, tensors, 1, NULL, NULL);
+}
+
+LIE_TEST(a_copy_whose_memory_goes_with_its_daemon_is_made_anew)
+{
+	int (*const calls[])(tl_client * client) = { put, publish_copy, put_group, publish_group };
+
+	for (unsigned i = 0; i < sizeof(calls) / sizeof(*calls); i++) {
+		tl_client *client = liar_connect(&liar);
+		int r;
+
+		atomic_store(&creates, 0);
+		liar_set_answer(&liar, deaf_after_a_draft);
+		r = calls[i](client);
+		if (i < 2) /* it makes no members of groups */
+			must_be(r, 0);
+		must_be(atomic_load(&creates), 2);
+		tl_close(client);
+	}
+}
+
+static int count_name(const tl_info *info, void *context)
+{
+	(void)info;
+	++*(unsigned *)context;
+	return 0;
+}
+
+static unsigned names_below(tl_client *client, const char *prefix)
+{
+	unsigned n = 0;
+
+	must_be(tl_list(client, prefix, count_name, &n), 0);
+	return n;
+}
+
+/*
+ * The moment between a name that can be found and a note of it in the watch. Here it lasts, so that
+ * a list by the watch alone would miss the name.
+ */
+LIE_TEST(a_name_that_is_not_noted_yet_is_listed)
+{
+	tl_client *client = liar_connect(&liar);
+	const int64_t shape[1] = { 8 };
+
+	liar_publish(&liar, 1, "a/1", 1, shape, 1, 0);
+	for (int i = 0; i < 4; i++)
+		must_be(names_below(client, "a/"), 1);
+	liar_publish(&liar, 2, "a/2", 1, shape, 1, 64);
+	must_be(names_below(client, "a/"), 1); /* it has said that there is nothing new */
+	atomic_store(&liar.catalog->header.coming, 1);
+	must_be(names_below(client, "a/"), 2);
+	tl_close(client);
+}
+
 static struct samples all;
 static _Atomic uint64_t random_state;
 

@@ -81,40 +81,38 @@ class _Watching:
     def __aiter__(self):
         return self
 
-    def _take_if_served(self):
-        """Return (what _take() returns, None), or (None, why there is no daemon): a wait goes on until there is one."""
+    def _step(self, deadline, end):
+        """Return (what is given, 0), or (None, for how long to wait for more). Raise end() if nothing will come."""
         try:
-            return self._take(), None
-        except DisconnectedError as error:
-            return None, error
+            found, gone = self._take(), None
+        except DisconnectedError as error:  # a wait goes on until there is a daemon
+            found, gone = None, error
+        if found is not None:
+            return found, 0
+        if self.over:
+            raise end
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise gone or self._late()
+        return None, min(left, _GONE_SLICE) if gone else left
 
     def __next__(self):
         deadline = time.monotonic() + self._seconds
         while True:
-            found, gone = self._take_if_served()
+            found, seconds = self._step(deadline, StopIteration)
             if found is not None:
                 return found
-            if self.over:
-                raise StopIteration
-            left = max(0.0, deadline - time.monotonic())
-            event = self._core.next(min(left, _GONE_SLICE) if gone else left)
+            event = self._core.next(seconds)
             if event is not None:
                 self._note(Event(*event))
-            elif not left:
-                raise gone or self._late()
 
     async def __anext__(self):
         deadline = time.monotonic() + self._seconds
         while True:
-            found, gone = self._take_if_served()
+            found, seconds = self._step(deadline, StopAsyncIteration)
             if found is not None:
                 return found
-            if self.over:
-                raise StopAsyncIteration
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise gone or self._late()
-            await _readable(self._core.fileno(), min(left, _GONE_SLICE) if gone else left)
+            await _readable(self._core.fileno(), seconds)
 
     def _drain(self):
         """Note all that has happened."""
