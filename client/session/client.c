@@ -293,10 +293,50 @@ int client_request(struct tl_client *client, void *message, unsigned want, const
 	return request_until(client, client_deadline(client), message, want, what, answer);
 }
 
+/*
+ * How many entries a list may have. Clients may come and go while they are listed, so there may be
+ * more of them than fit into the daemon at a time.
+ */
+static uint64_t list_max(enum client_list_kind kind, const struct catalog_view *catalog)
+{
+	switch (kind) {
+	case LIST_CLIENTS:
+		return 4 * (uint64_t)catalog->max_clients;
+	case LIST_TENSORS:
+		return catalog->slots;
+	case LIST_DEVICES:
+		return WIRE_DEVICES_MAX;
+	case LIST_USERS:
+		break;
+	}
+	return WIRE_USERS_MAX;
+}
+
+/* One more entry was told. */
+static int list_count(struct tl_client *client, struct client_list *list, int64_t deadline,
+		      const char *what)
+{
+	struct use use;
+	uint64_t max;
+	int r = client_enter_until(client, false, deadline, &use);
+
+	if (r)
+		return r;
+	max = list_max(list->kind, &use.session->catalog);
+	client_leave(&use);
+	if (++list->told <= max)
+		return 0;
+	return tl_fail(
+		-EPROTO,
+		"%s: the daemon at %s told of more than %llu entries, the maximum of this list; "
+		"check who runs it",
+		what, client->address.path, (unsigned long long)max);
+}
+
 int client_request_next(struct tl_client *client, struct client_list *list, void *message,
 			const char *what, struct conn_message *answer)
 {
-	int64_t began = now_mono_ns();
+	int64_t began = now_mono_ns(), deadline = deadline_after(list->left_ns);
 	int r;
 
 	if (list->left_ns == 0)
@@ -305,7 +345,9 @@ int client_request_next(struct tl_client *client, struct client_list *list, void
 			       "client's timeout, %lld ms, and came to no end",
 			       what, client->address.path,
 			       (long long)(client->timeout_ns / NS_PER_MS));
-	r = request_until(client, deadline_after(list->left_ns), message, 0, what, answer);
+	r = request_until(client, deadline, message, 0, what, answer);
+	if (!r && answer->header.type != WIRE_DONE)
+		r = list_count(client, list, deadline, what);
 	if (list->left_ns > 0) {
 		list->left_ns -= now_mono_ns() - began;
 		if (list->left_ns < 0)
