@@ -306,6 +306,34 @@ static int publish_copy(tl_client *client)
 	return tl_publish(client, "p", &t, NULL, NULL, NULL);
 }
 
+static int publish_many(tl_client *client)
+{
+	DLManagedTensorVersioned t = {
+		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
+		.dl_tensor = bytes_tensor(bytes, &few),
+	};
+	DLManagedTensorVersioned *const both_of_it[] = { &t, &t };
+
+	return tl_publish_many(client, (const char *const[]){ "x", "y" }, both_of_it, 2, NULL,
+			       NULL);
+}
+
+static int remap(tl_client *client)
+{
+	DLManagedTensorVersioned *again;
+	int r = tl_remap(held, TL_MODE_COPY_ON_WRITE, &again);
+
+	(void)client;
+	if (!r)
+		drop(again);
+	return r;
+}
+
+static int delete_version(tl_client *client)
+{
+	return tl_delete_version(client, "a", 1);
+}
+
 static int delete_it(tl_client *client)
 {
 	return tl_delete(client, "a");
@@ -523,6 +551,9 @@ static const struct call calls[] = {
 	{ "tl_put_many", NULL, put_many, true },
 	{ "tl_publish, linking", lease, publish_lease, true },
 	{ "tl_publish, copying", NULL, publish_copy, true },
+	{ "tl_publish_many", NULL, publish_many, true },
+	{ "tl_remap", lease, remap, false },
+	{ "tl_delete_version", NULL, delete_version, true },
 	{ "tl_group_create", NULL, create_group, true, 2 },
 	{ "tl_group_commit", create_group, commit_group, true },
 	{ "tl_delete", NULL, delete_it, true },
@@ -573,13 +604,14 @@ static const struct call waits[] = {
 
 static const struct call *now_called;
 static volatile sig_atomic_t alarms; /* during the call */
+static unsigned alarm_s;	     /* from one to the next */
 static void (*kill_all)(int);	     /* what SIGALRM does in other tests */
 
 /* A call that never ends is named. */
 static void on_hang(int signal)
 {
 	if (++alarms < HANG_ALARMS) {
-		alarm(test_limit(HANG_S));
+		alarm(alarm_s);
 		return;
 	}
 	(void)!write(STDERR_FILENO, "does not end: ", 14);
@@ -635,7 +667,7 @@ static void try_call(const struct call *call)
 		atomic_store(&liar.catalog->names[0].current, REF_RING | ref_make(1, 0));
 	atomic_store(&connections, 0);
 	alarms = 0;
-	alarm(test_limit(HANG_S));
+	alarm(alarm_s);
 	w = stopwatch_start();
 	r = call->run(client);
 	must_end_soon(call->name, &w, (call->times ? call->times : 1) * given);
@@ -665,6 +697,7 @@ static void try_calls(const struct lie *told, const struct call *list, size_t co
 {
 	lie = *told;
 	given = lie.time_ns ? lie.time_ns : SHORT;
+	alarm_s = test_limit(HANG_S);
 	kill_all = signal(SIGALRM, on_hang);
 	lateness_start();
 	for (size_t i = 0; i < count; i++)
