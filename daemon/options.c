@@ -14,7 +14,7 @@
 #include "daemon/options.h"
 #include "daemon/store/memfd.h"
 #include "daemon/store/shm.h"
-#include "proto/catalog_layout.h"
+#include "proto/wire.h"
 #include "util/clock.h"
 
 static const char usage
@@ -136,7 +136,7 @@ static int option_set(struct options *o, const char *name, const char *value, co
 	}
 	if (!strcmp(name, "max-clients")) {
 		*wanted = "a number from 1 to 65536";
-		return parse_count(value, 65536, &o->max_clients);
+		return parse_count(value, WIRE_CLIENTS_MAX, &o->max_clients);
 	}
 	if (!strcmp(name, "idle-exit") || !strcmp(name, "warm-time")) {
 		*wanted = "a number of seconds";

@@ -117,7 +117,7 @@ TL_API int tl_list_clients(tl_client *client,
 
 	if (!client || !visit)
 		return tl_fail(-EINVAL, "tl_list_clients: %s is NULL", client ? "visit" : "client");
-	list = client_list(client);
+	list = client_list(client, LIST_CLIENTS);
 	for (;;) {
 		struct conn_message answer;
 		struct wire_client c;
@@ -198,7 +198,7 @@ TL_API int tl_list_users(tl_client *client, int (*visit)(const tl_user_info *inf
 
 	if (!client || !visit)
 		return tl_fail(-EINVAL, "tl_list_users: %s is NULL", client ? "visit" : "client");
-	list = client_list(client);
+	list = client_list(client, LIST_USERS);
 	for (;;) {
 		r = user_request(client, &list, &m, &u);
 		if (r)
@@ -223,7 +223,7 @@ TL_API int tl_get_user(tl_client *client, uint32_t uid, tl_user_info *info)
 
 	if (!client || !info)
 		return tl_fail(-EINVAL, "tl_get_user: %s is NULL", client ? "info" : "client");
-	list = client_list(client);
+	list = client_list(client, LIST_USERS);
 	r = client_result_check(info, sizeof(found), "tl_user_info");
 	if (!r)
 		r = user_request(client, &list, &m, &u);
@@ -249,7 +249,7 @@ TL_API int tl_list_holdings(tl_client *client, uint64_t client_id,
 	if (!client || !visit)
 		return tl_fail(-EINVAL, "tl_list_holdings: %s is NULL",
 			       client ? "visit" : "client");
-	list = client_list(client);
+	list = client_list(client, LIST_TENSORS);
 	for (;;) {
 		struct conn_message answer;
 		struct wire_holding h;
@@ -321,7 +321,7 @@ TL_API int tl_kick(tl_client *client, uint64_t client_id)
 
 	if (!client)
 		return tl_fail(-EINVAL, "tl_kick: client is NULL");
-	list = client_list(client);
+	list = client_list(client, LIST_CLIENTS);
 	r = client_id ? kick_next(client, &list, UINT32_MAX, &after, &until) : 0;
 	if (r)
 		return r < 0 ? r : 0;
@@ -340,7 +340,7 @@ TL_API int tl_kick_user(tl_client *client, uint32_t uid, uint32_t *count)
 		return tl_fail(-EINVAL, "tl_kick_user: %s is NULL", client ? "count" : "client");
 	if (uid == UINT32_MAX)
 		return tl_fail(-EINVAL, "tl_kick_user: %u is no user", uid);
-	list = client_list(client);
+	list = client_list(client, LIST_CLIENTS);
 	while ((r = kick_next(client, &list, uid, &after, &until)) > 0)
 		n++;
 	if (!r && !n)

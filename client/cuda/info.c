@@ -68,7 +68,7 @@ TL_API int tl_list_devices(tl_client *client,
 
 	if (!client || !visit)
 		return tl_fail(-EINVAL, "tl_list_devices: %s is NULL", client ? "visit" : "client");
-	list = client_list(client);
+	list = client_list(client, LIST_DEVICES);
 	for (;;) {
 		struct conn_message answer;
 		tl_device_usage usage;

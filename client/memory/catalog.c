@@ -35,7 +35,7 @@ static bool catalog_good(const struct catalog_header *c, const struct wire_welco
 	return c->magic == CATALOG_MAGIC && c->layout == CATALOG_LAYOUT &&
 	       c->size == w->catalog_size && c->instance == w->instance &&
 	       c->max_tensors == w->max_tensors && c->max_tensors <= CATALOG_MAX_TENSORS &&
-	       w->client_index < c->max_clients &&
+	       w->client_index < c->max_clients && c->max_clients <= WIRE_CLIENTS_MAX &&
 	       (c->bucket_mask & ((uint64_t)c->bucket_mask + 1)) == 0 &&
 	       array_fits(c, c->off_wakes, CATALOG_WAKE_WORDS, sizeof(struct catalog_wake), 64) &&
 	       array_fits(c, c->off_watches, CATALOG_WATCHES, sizeof(struct catalog_watch), 64) &&

@@ -150,39 +150,79 @@ struct asking {
 	void *message;
 	const char *what;
 	struct conn_message *answer;
+	struct client_list *list; /* or NULL */
 };
+
+/*
+ * How many entries a list may have. Clients may come and go while they are listed, so there may be
+ * more of them than fit into the daemon at a time.
+ */
+static uint64_t list_max(enum client_list_kind kind, const struct catalog_view *catalog)
+{
+	switch (kind) {
+	case LIST_CLIENTS:
+		return 4 * (uint64_t)catalog->max_clients;
+	case LIST_TENSORS:
+		return catalog->slots;
+	case LIST_DEVICES:
+		return WIRE_DEVICES_MAX;
+	case LIST_USERS:
+		break;
+	}
+	return WIRE_USERS_MAX;
+}
+
+/* One more entry was told. */
+static int list_count(const struct asking *a, const struct session *s)
+{
+	uint64_t max = list_max(a->list->kind, &s->catalog);
+
+	if (++a->list->told <= max)
+		return 0;
+	return tl_fail(
+		-EPROTO,
+		"%s: the daemon at %s told of more than %llu entries, the maximum of this list; "
+		"check who runs it",
+		a->what, s->client->address.path, (unsigned long long)max);
+}
 
 static int request_attempt(struct call *c, const struct use *use, void *context)
 {
 	const struct asking *a = context;
 	int r = session_call(use->session, a->message, call_deadline(c), a->answer);
 
-	return call_done(c, use, call_once(r, "%s was not answered", a->what));
+	r = call_once(r, "%s was not answered", a->what);
+	if (!r && a->list && a->answer->header.type != WIRE_DONE &&
+	    a->answer->header.type != WIRE_ERROR)
+		r = list_count(a, use->session);
+	return call_done(c, use, r);
 }
 
-static int request_until(struct tl_client *client, int64_t deadline, void *message, unsigned want,
-			 const char *what, struct conn_message *answer)
+static int request_until(struct tl_client *client, int64_t deadline, struct asking *a,
+			 unsigned want)
 {
-	struct asking a = { .message = message, .what = what, .answer = answer };
 	struct call c = call_begin_request(client);
 	int r;
 
 	c.request_deadline = deadline;
-	r = call_run(&c, request_attempt, &a);
-	if (r || (!want && answer->header.type != WIRE_ERROR))
+	r = call_run(&c, request_attempt, a);
+	if (r || (!want && a->answer->header.type != WIRE_ERROR))
 		return r;
-	return answer_expect(answer, want, what);
+	return answer_expect(a->answer, want, a->what);
 }
 
 int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
 		   struct conn_message *answer)
 {
-	return request_until(client, client_deadline(client), message, want, what, answer);
+	struct asking a = { .message = message, .what = what, .answer = answer };
+
+	return request_until(client, client_deadline(client), &a, want);
 }
 
 int client_request_next(struct tl_client *client, struct client_list *list, void *message,
 			const char *what, struct conn_message *answer)
 {
+	struct asking a = { .message = message, .what = what, .answer = answer, .list = list };
 	int64_t began = now_mono_ns();
 	int r;
 
@@ -192,7 +232,7 @@ int client_request_next(struct tl_client *client, struct client_list *list, void
 			       "client's timeout, %lld ms, and came to no end",
 			       what, client->address.path,
 			       (long long)(client->timeout_ns / NS_PER_MS));
-	r = request_until(client, deadline_after(list->left_ns), message, 0, what, answer);
+	r = request_until(client, deadline_after(list->left_ns), &a, 0);
 	if (list->left_ns > 0) {
 		list->left_ns -= now_mono_ns() - began;
 		if (list->left_ns < 0)

@@ -81,17 +81,25 @@ int call_look(tl_client *client, struct use *use);
 int client_request(struct tl_client *client, void *message, unsigned want, const char *what,
 		   struct conn_message *answer);
 
-/* A list that the daemon tells entry by entry. It may lie and tell for ever, so all requests of one
- * list together have the client's timeout; what a visitor does in between does not count. */
+enum client_list_kind { LIST_CLIENTS, LIST_USERS, LIST_TENSORS, LIST_DEVICES };
+
+/*
+ * A list that the daemon tells entry by entry. It may lie and tell for ever. So all requests of one
+ * list together have the client's timeout, without what a visitor does in between. The length has a
+ * maximum too, since a caller that keeps the entries would run out of memory.
+ */
 struct client_list {
+	enum client_list_kind kind;
 	int64_t left_ns; /* < 0: there is no end */
+	uint64_t told;	 /* entries */
 };
 
-static inline struct client_list client_list(const struct tl_client *client)
+static inline struct client_list client_list(const struct tl_client *client,
+					     enum client_list_kind kind)
 {
-	return (struct client_list){ client->timeout_ns };
+	return (struct client_list){ .kind = kind, .left_ns = client->timeout_ns };
 }
 
-/* Asks for the next entry, as client_request() without a type. */
+/* Asks for the next entry, as client_request() without a type. DONE says that there is none. */
 int client_request_next(struct tl_client *client, struct client_list *list, void *message,
 			const char *what, struct conn_message *answer);

@@ -252,7 +252,7 @@ static void server_on_ended(uv_poll_t *poll, int status, int events)
 	space_ended(&container_of(poll, struct server, ended)->space);
 }
 
-/* Without inotify clients may grow segments that they have a writable descriptor of. */
+/* Without inotify it takes longer to find out that a client has grown a segment. */
 static int guard_start(struct server *server)
 {
 	struct guard *guard = &server->shared.store.guard;
@@ -260,7 +260,7 @@ static int guard_start(struct server *server)
 	unsigned missed = guard_missed(guard, &error);
 
 	if (missed)
-		log_warn("the sizes of segments that were taken over are not guarded: "
+		log_warn("the sizes of segments that were taken over are not watched: "
 			 "inotify_add_watch() failed; see fs.inotify.max_user_watches",
 			 "segments=%u error=%s", missed, log_str(strerror(error)));
 	if (fd >= 0) {
@@ -271,7 +271,7 @@ static int guard_start(struct server *server)
 	if (r)
 		return r;
 	if (fd < 0) {
-		log_warn("sizes of segments are not guarded: inotify_init1() failed; see "
+		log_warn("sizes of segments are not watched: inotify_init1() failed; see "
 			 "fs.inotify.max_user_instances",
 			 "");
 		return 0;
@@ -372,6 +372,8 @@ static void remnants_arm(struct server *server)
 
 	if (!list_empty(&store->held) || !list_empty(&store->guard.held))
 		next = earlier(next, store->again_ns ? store->again_ns : 1);
+	if (!list_empty(&store->guard.unwatched))
+		next = earlier(next, store->guard.look_ns ? store->guard.look_ns : 1);
 	if (!next) {
 		uv_timer_stop(&server->remnant_timer);
 		return;
@@ -380,6 +382,9 @@ static void remnants_arm(struct server *server)
 		return;
 	now = (uint64_t)now_mono_ns();
 	next = earlier(remnants_settle(&store->remnants, now), segments_again(store, now));
+	next = earlier(next, guard_settle(&store->guard, now));
+	if (!list_empty(&store->guard.due))
+		turn_queue(&server->guard_turn);
 	server->remnant_ns = next;
 	if (next)
 		uv_timer_start(&server->remnant_timer, server_on_remnant,

@@ -36,23 +36,34 @@ static const struct share_words {
 			   WIRE_E_NO_SPACE },
 };
 
+/* Deleting tensors does not help against these. */
+static void open_text(uint64_t open, char *text, size_t size)
+{
+	if (open)
+		snprintf(text, size, ", %llu of them in deleted tensors that processes still map",
+			 (unsigned long long)open);
+}
+
 unsigned share_error_text(struct state *st, struct account *account, int r, const char *what,
 			  char *text, size_t size)
 {
 	enum share share = (enum share)(r & CHARGE_SHARE);
 	const struct share_words *w = &words[share < SHARE_DEVICE ? share : SHARE_DEVICE];
 	const struct pool *pool = state_pool(st, share);
-	char except[64] = "";
+	char except[64] = "", open[96] = "";
 	uint64_t kept;
 
 	if (r & CHARGE_E_USER) {
 		pool = account_tightest(account, pool);
-		snprintf(text, size,
-			 "%s: user %u has %llu of its %llu %s (limit %s; ask the administrator, or "
-			 "%s)",
-			 what, account->uid, (unsigned long long)account_used(account, pool),
-			 (unsigned long long)account_max(account, pool), w->things,
-			 share_name(share), w->help);
+		if (share == SHARE_BYTES)
+			open_text(account_top(account)->open, open, sizeof(open));
+		snprintf(
+			text, size,
+			"%s: user %u has %llu of its %llu %s%s (limit %s; ask the administrator, or "
+			"%s)",
+			what, account->uid, (unsigned long long)account_used(account, pool),
+			(unsigned long long)account_max(account, pool), w->things, open,
+			share_name(share), w->help);
 		return WIRE_E_QUOTA;
 	}
 	if (pool->above && pool->above->capacity - pool->above->used < pool->capacity - pool->used)
@@ -61,8 +72,10 @@ unsigned share_error_text(struct state *st, struct account *account, int r, cons
 	if (kept)
 		snprintf(except, sizeof(except), "; %llu are kept for administrators",
 			 (unsigned long long)kept);
-	snprintf(text, size, "%s: %llu of the daemon's %llu %s are in use (%s)%s", what,
+	if (share == SHARE_BYTES)
+		open_text(st->memory.totals.kept, open, sizeof(open));
+	snprintf(text, size, "%s: %llu of the daemon's %llu %s are in use%s (%s)%s", what,
 		 (unsigned long long)pool->used, (unsigned long long)pool->capacity, w->things,
-		 w->option, except);
+		 open, w->option, except);
 	return w->code;
 }

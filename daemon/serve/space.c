@@ -199,14 +199,14 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 	}
 }
 
-/* Says that what that user has open can be grown without anybody being told, if so. */
+/* Says that we are not told at once if somebody grows what that user has open, if so. */
 static void guard_tell(struct guard *guard, struct account *account)
 {
 	int error;
 
 	if (guard_missed(guard, &error))
 		log_warn_limited(&account->log,
-				 "the size of a segment is not guarded: inotify_add_watch() "
+				 "the size of a segment is not watched: inotify_add_watch() "
 				 "failed; see fs.inotify.max_user_watches",
 				 "uid=%u error=%s", account->uid, log_str(strerror(error)));
 }

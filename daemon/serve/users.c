@@ -7,6 +7,7 @@
 #include "daemon/serve/users.h"
 
 static_assert((int)WIRE_SHARES == (int)SHARE_KINDS, "the protocol has a number for each");
+static_assert((int)WIRE_DEVICES_MAX == (int)DEVICES_MAX, "clients know how many there can be");
 
 /* The pool that counts for the user: of bytes the tighter one, of devices the one that it uses
  * most. */

@@ -37,6 +37,7 @@ void client_init(struct client *c, struct shared *sh, const struct client_identi
 	c->draft_head = CATALOG_NONE;
 	c->ledger_fd = -1;
 	c->small_next = SEGMENT_SMALL_FIRST;
+	list_init(&c->ledger_link);
 	list_init(&c->holdings);
 	list_init(&c->parked);
 	list_init(&c->small);
@@ -137,12 +138,16 @@ static uint64_t ledger_inode(int fd)
 	return fstat(fd, &st) ? 0 : st.st_ino;
 }
 
-/* Whether a connection has handed in the same memfd. It would be mapped as long as either lives. */
-static bool ledger_is_taken(const struct state *st, uint64_t inode)
+/* Whether a connection, of any namespace, has handed in the same memfd. It would be mapped as long
+ * as either lives. */
+static bool ledger_is_taken(struct shared *sh, uint64_t inode)
 {
-	for (uint32_t i = 0; i < st->catalog.clients.high; i++)
-		if (st->served[i] && st->served[i]->ledger_inode == inode)
+	const struct client *c;
+
+	list_for_each_entry(c, &sh->ledgers, ledger_link) {
+		if (c->ledger_inode == inode)
 			return true;
+	}
 	return false;
 }
 
@@ -167,7 +172,7 @@ int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, con
 	*why = size == ledger_size(slots)
 		       ? ledger_check(*fd, size)
 		       : "the ledger does not have ledger_size(max_tensors) bytes";
-	if (!*why && ledger_is_taken(st, inode))
+	if (!*why && ledger_is_taken(st->shared, inode))
 		*why = "the ledger is another connection's already";
 	if (*why)
 		return STATE_E_INVALID;
@@ -195,6 +200,7 @@ int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, con
 	c->ledger_slots = slots;
 	c->ledger_inode = inode;
 	c->ledger_fd = take_fd(fd);
+	list_add_tail(&st->shared->ledgers, &c->ledger_link);
 	st->served[c->index] = c;
 	client_survives(c, st);
 	atomic_store(&st->catalog.client_words[c->index], live_word(c->generation));
@@ -221,6 +227,7 @@ int client_adopt(struct client *c, struct state *st, uint32_t index, const struc
 	c->index = index;
 	c->generation = fact->generation;
 	c->published = true; /* for all that we know */
+	list_add_tail(&st->shared->ledgers, &c->ledger_link);
 	st->served[index] = c;
 	if (!served)
 		client_end_leases(c, st); /* before its ledger is read */
@@ -261,6 +268,7 @@ bool ledger_is_mapped(int fd_peek)
 void client_drop_ledger(struct client *c, struct state *st)
 {
 	st->served[c->index] = NULL;
+	list_del(&c->ledger_link);
 	survive_client_ended(st->shared, &st->catalog, c->index);
 	client_unmap_ledger(c);
 	free(c->pages);

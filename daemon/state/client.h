@@ -28,9 +28,10 @@ struct client {
 	size_t ledger_size;
 	uint64_t *pages; /* a bit for each page of the ledger that is known to be there */
 	uint32_t ledger_slots;
-	int ledger_fd;	       /* -1 before LEDGER */
-	uint64_t ledger_inode; /* of the memfd: no two clients have the same */
-	bool ended;	       /* takes no more leases */
+	int ledger_fd;		 /* -1 before LEDGER */
+	uint64_t ledger_inode;	 /* of the memfd: no two clients have the same */
+	struct list ledger_link; /* in shared.ledgers */
+	bool ended;		 /* takes no more leases */
 
 	/* holding.c, lease.c: */
 	struct list holdings; /* of struct holding, by client_link */

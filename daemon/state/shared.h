@@ -21,6 +21,7 @@ struct shared {
 	struct closer closer;		 /* of what clients sent, and of their sockets */
 	struct segment_store store;
 	struct device_table devices;
+	struct list ledgers;	 /* of struct client, by ledger_link: they have one */
 	struct list notified;	 /* of struct client: they have notices that nobody looked at yet */
 	struct list claims_over; /* of struct claim: the names that they wait for were published */
 	struct list changed;	 /* of struct memory: their numbers are to be published */

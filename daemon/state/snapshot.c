@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "daemon/state/snapshot.h"
+#include "proto/wire.h"
 
 /* Only what has been written is copied: a catalog is much larger than what is in it. */
 static int file_copy(int fd, char *to, uint64_t size)
@@ -58,7 +59,7 @@ int snapshot_shape(struct catalog *cat, int fd, struct catalog_header *h,
 		return CATALOG_E_STRANGE;
 	*why = "its header has another magic or layout, or a size that there is not";
 	if (h->magic != CATALOG_MAGIC || h->layout != CATALOG_LAYOUT ||
-	    h->max_tensors >= CATALOG_MAX_TENSORS || h->max_clients > 65536)
+	    h->max_tensors >= CATALOG_MAX_TENSORS || h->max_clients > WIRE_CLIENTS_MAX)
 		return CATALOG_E_STRANGE;
 	catalog_shape(cat, h, &plan, arrays, facts_size);
 	*why = "its header does not fit its limits";

@@ -75,9 +75,9 @@ struct account {
 	uint32_t uid;
 	uint32_t refs;	       /* clients, and accounts below it */
 	struct account *above; /* of the same uid in the whole daemon, for one of a namespace */
-	bool privileged;  /* root's, ours, the owner's: may have over half, and what pools keep */
-	uint64_t warm;	  /* bytes that are kept warm for it; counted in the daemon's only */
-	uint64_t busy_ns; /* what serving it took of our time; counted in the daemon's only */
+	bool privileged; /* root's, ours, the owner's: may have over half, and what pools keep */
+	uint64_t warm, open; /* bytes: kept warm; ended, but others have them. The daemon's only */
+	uint64_t busy_ns;    /* what serving it took of our time; counted in the daemon's only */
 	uint64_t max[SHARE_KINDS];
 	uint64_t used[SHARE_COUNT];
 	unsigned closing; /* descriptors that it sent and that closer.c has not closed yet */

@@ -7,7 +7,12 @@
 #include <unistd.h>
 
 #include "daemon/store/guard.h"
+#include "util/clock.h"
 #include "util/fd.h"
+
+/* So many that are not watched are looked at, each time. All of 65,536 take 100 s. */
+enum { LOOKS = 64 };
+#define LOOK_PAUSE_NS ((uint64_t)(100 * NS_PER_MS))
 
 enum { EVENTS = 64 }; /* that are read at a time, so that a writer that makes many costs little */
 
@@ -23,6 +28,7 @@ void guard_init(struct guard *g)
 	*g = (struct guard){ .fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC) };
 	list_init(&g->all);
 	list_init(&g->due);
+	list_init(&g->unwatched);
 	list_init(&g->wrong);
 	list_init(&g->held);
 }
@@ -34,12 +40,16 @@ bool guard_begin(struct guard *g, struct guarded *w, const struct object *o, uin
 
 	guard_end(g, w);
 	*w = (struct guarded){ .object = *o, .size = size, .writer = writer, .closed = closed };
+	list_init(&w->link);
 	list_init(&w->trim);
+	if (!closed)
+		list_add_tail(&g->unwatched, &w->link);
 	if (g->fd < 0)
 		return false;
 	shm_object_path(o, path);
 	w->watch = inotify_add_watch(g->fd, path, closed ? IN_MODIFY | IN_CLOSE_WRITE : IN_MODIFY);
 	if (w->watch > 0 && tsearch(w, &g->by_watch, watch_compare)) {
+		list_del(&w->link);
 		list_add_tail(&g->all, &w->link);
 		return true;
 	}
@@ -67,10 +77,11 @@ void guard_end(struct guard *g, struct guarded *w)
 	w->user = NULL;
 	if (w->trim.next)
 		list_del(&w->trim);
+	if (w->link.next)
+		list_del(&w->link);
 	if (!w->watch)
 		return;
 	tdelete(w, &g->by_watch, watch_compare);
-	list_del(&w->link);
 	inotify_rm_watch(g->fd, w->watch);
 	w->watch = 0;
 }
@@ -146,19 +157,34 @@ static bool events_read(struct guard *g)
 	return n > 0;
 }
 
+uint64_t guard_settle(struct guard *g, uint64_t now)
+{
+	bool look = g->look_ns && now >= g->look_ns;
+
+	if (list_empty(&g->unwatched)) {
+		g->look_ns = 0;
+		return 0;
+	}
+	for (unsigned n = 0; look && n < LOOKS && !list_empty(&g->unwatched); n++)
+		guarded_due(g, list_first_entry(&g->unwatched, struct guarded, link), IN_MODIFY);
+	if (look || !g->look_ns)
+		g->look_ns = now + LOOK_PAUSE_NS;
+	return g->look_ns;
+}
+
 bool guard_next(struct guard *g, struct guarded **wrong)
 {
 	struct guarded *w;
 	uint32_t events;
 
 	*wrong = NULL;
-	if (g->fd < 0 || (list_empty(&g->due) && !events_read(g)))
+	if (list_empty(&g->due) && (g->fd < 0 || !events_read(g)))
 		return false;
 	if (list_empty(&g->due))
 		return true;
 	w = list_first_entry(&g->due, struct guarded, link);
 	list_del(&w->link);
-	list_add_tail(&g->all, &w->link);
+	list_add_tail(w->watch ? &g->all : &g->unwatched, &w->link);
 	events = w->events ? w->events : IN_MODIFY | IN_CLOSE_WRITE; /* 0: nobody knows which */
 	w->events = 0;
 	if (events & IN_MODIFY && !shm_object_has_size(&w->object, w->size) && guard_trim(g, w))

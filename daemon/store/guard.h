@@ -2,9 +2,9 @@
 /*
  * Guards the sizes of objects that clients may write. With a writable descriptor, an object of
  * POSIX shared memory can be grown by pages that nobody counts. The kernel reports each change of
- * size (inotify), and we have the size set right again, on another thread (helper.h). Without
- * inotify nothing is guarded, and if its watches run out, what comes then is not: guard_missed()
- * tells. Loop thread only.
+ * size (inotify), and we have the size set right again, on another thread (helper.h). What cannot
+ * be watched, without inotify or because its watches ran out, is looked at in turns, and
+ * guard_missed() tells. Loop thread only.
  */
 #pragma once
 
@@ -16,9 +16,11 @@
 
 struct guard {
 	int fd; /* of inotify, readable when guard_next() has something to do; -1: there is none */
-	void *by_watch;	 /* of all struct guarded; tsearch(3) */
-	struct list all; /* of struct guarded; all that are not in @due */
-	struct list due; /* of struct guarded; to be looked at */
+	void *by_watch;	       /* of all struct guarded; tsearch(3) */
+	struct list all;       /* of struct guarded; all that are not in @due */
+	struct list due;       /* of struct guarded; to be looked at */
+	struct list unwatched; /* of struct guarded; those that guard_settle() makes due */
+	uint64_t look_ns;      /* when it does so next; 0: not known yet */
 	/* of struct guarded, by trim: */
 	struct list wrong; /* their sizes are to be set right */
 	struct list held;  /* that could not be done: somebody holds them */
@@ -34,8 +36,8 @@ typedef void guarded_closed(struct guarded *w);
 
 /* An object that is guarded; embedded in its segment or remnant. */
 struct guarded {
-	int watch;	  /* 0: it is not guarded */
-	struct list link; /* in guard->all or ->due, if it is guarded */
+	int watch;	  /* 0: there is none */
+	struct list link; /* in guard->all, ->due or ->unwatched, or in none */
 	struct object object;
 	uint64_t size;		/* the one that it must have */
 	uint64_t writer;	/* id of the client that was given the descriptor */
@@ -51,14 +53,18 @@ struct guarded {
 void guard_init(struct guard *g);
 void guard_deinit(struct guard *g);
 
-/* False: the object is not guarded, for want of inotify or memory. */
+/* False: the object is not watched, for want of inotify or memory, but looked at now and then. With
+ * @closed its owner has to do that. */
 bool guard_begin(struct guard *g, struct guarded *w, const struct object *o, uint64_t size,
 		 uint64_t writer, guarded_closed *closed);
 void guard_end(struct guard *g, struct guarded *w);
-/* How many objects could not be guarded since the last call, and why (an errno)? Somebody must say
+/* How many objects could not be watched since the last call, and why (an errno)? Somebody must say
  * so. Without inotify it is none. */
 unsigned guard_missed(struct guard *g, int *error);
 
+/* Makes some that are not watched due, if it is time to. Returns when to call it again; 0: there
+ * are none. */
+uint64_t guard_settle(struct guard *g, uint64_t now);
 /*
  * Looks at one object that has changed. False: there is none. If it has another size than it must
  * have, that is to be set right, and *@wrong is the object, each time that it was changed anew;

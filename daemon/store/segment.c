@@ -275,10 +275,12 @@ struct segment *segment_free(struct segment *seg)
 	guard_end(&seg->store->guard, &seg->guarded);
 	ending_end(&seg->store->endings, &seg->ending);
 	charge_give(&seg->descriptor);
-	if (seg->kept)
+	if (seg->kept) {
 		seg->totals->kept -= seg->size;
-	else if (seg->state == SEGMENT_DOOMED && !seg->device)
+		account_top(seg->charge.account)->open -= seg->size;
+	} else if (seg->state == SEGMENT_DOOMED && !seg->device) {
 		seg->store->going--;
+	}
 	list_del(&seg->link);
 	list_del(&seg->writer_link);
 	charge_give(&seg->charge);
@@ -521,6 +523,7 @@ static void segment_is_kept(struct segment *seg)
 		return;
 	seg->kept = true;
 	seg->totals->kept += seg->size;
+	account_top(seg->charge.account)->open += seg->size;
 	seg->store->going--;
 }
 

@@ -93,6 +93,16 @@ TL_API int tl_get_status(tl_client *client, tl_status *status);
  */
 TL_API int tl_restart(tl_client *client);
 
+/*
+ * LISTS
+ *
+ * A hostile daemon could tell of one entry after the other, for as long as the client's timeout
+ * allows. So each list has a maximum length, beyond which a call fails with -EPROTO: four times as
+ * many clients as the daemon serves at a time (tl_status.max_clients; others may come and go
+ * meanwhile), 65,536 users, 64 GPUs, and as many tensors held as it has room for
+ * (tl_status.max_tensors).
+ */
+
 /* ---- Clients ------------------------------------------------------------------------------- */
 
 /* tl_client_info - one client of a daemon */

@@ -634,9 +634,9 @@ static int create_unlike(struct raw *rc, unsigned n, struct wire_draft *draft)
 	return rc_create(rc, NULL, 100 * KIB + n * 4 * KIB, 0, draft);
 }
 
-TEST(segments_that_are_not_guarded_are_in_the_log)
+TEST(segments_that_are_not_watched_are_in_the_log)
 {
-	static const char text[] = "the size of a segment is not guarded";
+	static const char text[] = "the size of a segment is not watched";
 	enum { SEGMENTS = 60 };
 	struct wire_draft draft;
 	int64_t begin = now_ns();
@@ -658,6 +658,33 @@ TEST(segments_that_are_not_guarded_are_in_the_log)
 	must(lines > 1);
 	must(lines <= 10 + (now_ns() - begin) / SECOND + 1);
 	rc_goodbye(&rc);
+}
+
+/* One that grows is set right, and costs its client the connection, each time. */
+TEST(segments_that_are_not_watched_are_looked_at)
+{
+	static const char *const extra[] = { "--warm-time", "0", NULL };
+	struct wire_draft draft;
+	struct stat before, now;
+	int fd;
+
+	SKIP_UNLESS(test_can_limit_watches(), "needs user namespaces, to have few watches");
+	cleanup_td struct test_daemon d = td_start(.storage = "shm", .watches = WATCHES,
+						   .extra = extra);
+	struct raw rc = rc_open(&d);
+
+	for (unsigned n = 0; n <= WATCHES; n++)
+		must_be(create_unlike(&rc, n, &draft), 0);
+	fd = rc_writable(&rc, &draft);
+	must_be(fstat(fd, &before), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		must_be(ftruncate(fd, 64 * MIB), 0);
+		eventually((fstat(fd, &now), now.st_size == before.st_size));
+	}
+	must_be(count_lines(&d, "client dropped: it changed the size of a segment"), 1);
+	rc_close(&rc);
+	eventually(td_status(&d).segments == 0); /* also those that are open still */
+	td_must_be_empty(&d);
 }
 
 /* They are kept and counted as those that are watched, and emptied again. */

@@ -298,6 +298,27 @@ static struct raw raw_enter(const struct test_daemon *d, const char *name)
 	return rc;
 }
 
+/* It would seem to be in use in either, as long as the other has it mapped. */
+TEST(connections_of_two_namespaces_cannot_have_one_ledger)
+{
+	cleanup_td struct test_daemon d = start();
+	struct raw lab = raw_enter(&d, "lab"), own = rc_connect(&d);
+	struct wire_ledger ledger = { .size = lab.ledger_size, .layout = LEDGER_LAYOUT };
+	struct conn_message m;
+	char name[32];
+
+	snprintf(name, sizeof(name), "user-%u", (unsigned)geteuid());
+	own.name_space = name;
+	rc_hello(&own);
+	must_be(own.welcome.max_tensors, lab.welcome.max_tensors);
+	must_be(rc_send(&own, WIRE_LEDGER, &ledger, sizeof(ledger), lab.ledger_fd), 0);
+	must_be(rc_receive(&own, &m), 0);
+	must_be(rc_judge(&m, WIRE_READY), WIRE_E_INVALID);
+	rc_close(&own);
+	rc_close(&lab);
+	stop();
+}
+
 /* To the daemon memory on a device is a handle. The device is the same, and all else another. */
 TEST(tensors_on_devices_are_in_one_namespace)
 {

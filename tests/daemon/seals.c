@@ -292,6 +292,82 @@ TEST(each_segment_takes_a_descriptor)
 	must_be(td_status(&d).drafts, 0);
 }
 
+/* ---- what an idle reader keeps ---- */
+
+enum { ALICE = 1111, BOB = 2222, LARGE = 20 << 20 };
+
+static int read_and_idle(const struct test_daemon *d, void *arg)
+{
+	tl_client *client = td_connect(d);
+	DLManagedTensorVersioned *t = get(client, "a");
+
+	(void)arg;
+	must(((unsigned char *)t->dl_tensor.data)[LARGE - 1] == 1);
+	t->deleter(t); /* no lease is left, but it is mapped for the next get */
+	pause_at(1);
+	tl_close(client);
+	return 0;
+}
+
+/* Publishes, deletes and publishes the same again; @arg: there is room for that. */
+static int publish_again(const struct test_daemon *d, void *arg)
+{
+	unsigned char *bytes = calloc(1, LARGE);
+	int64_t shape[1] = { LARGE };
+	DLTensor source = { .data = bytes,
+			    .device = { kDLCPU, 0 },
+			    .ndim = 1,
+			    .dtype = { kDLUInt, 8, 1 },
+			    .shape = shape };
+	tl_put_options o = { .size = sizeof(o), .timeout_ns = WAIT_S * SECOND };
+	tl_client *client = td_connect(d);
+
+	must(bytes);
+	memset(bytes, 1, LARGE);
+	must_be(tl_put(client, "a", &source, NULL, NULL), 0);
+	pause_at(1); /* the reader maps it */
+	must_be(tl_delete(client, "a"), 0);
+	if (arg) {
+		must_be(tl_put(client, "a", &source, &o, NULL), 0);
+	} else {
+		must_be(tl_put(client, "a", &source, NULL, NULL), -EDQUOT);
+		must(strstr(tl_last_error(), "user 1111 has 20971520 of its 33554432 bytes, "
+					     "20971520 of them in deleted tensors that processes "
+					     "still map (limit bytes;"));
+	}
+	pause_at(2); /* the reader ends */
+	if (!arg)
+		must_be(tl_put(client, "a", &source, &o, NULL), 0);
+	must_be(tl_put(client, "b", &source, NULL, NULL), -EDQUOT);
+	must(!strstr(tl_last_error(), "deleted tensors"));
+	tl_close(client);
+	free(bytes);
+	return 0;
+}
+
+/* docs/ARCHITECTURE.md, Decisions, "Sealed memfds are a choice": this is why. */
+TEST(an_idle_reader_keeps_sealed_memory_of_another_user_and_no_other)
+{
+	static const char *const storages[] = { "memfd", "shm" };
+	static const char *const extra[] = { "--warm-time", "0", NULL };
+	struct test_child alice, bob;
+
+	SKIP_UNLESS(geteuid() == 0, "needs root, to be other users");
+	for (int i = 0; i < 2; i++) {
+		cleanup_td struct test_daemon d = td_start(.storage = storages[i], .extra = extra,
+							   .capacity = 64 * MIB,
+							   .for_others = true);
+
+		alice = child_start_as(ALICE, &d, publish_again, i ? (void *)"room" : NULL);
+		child_await(&alice);
+		bob = child_start_as(BOB, &d, read_and_idle, NULL);
+		child_await(&bob);
+		child_step(&alice);
+		child_finish(&bob);
+		child_finish(&alice);
+	}
+}
+
 int main(void)
 {
 	return suite_run();

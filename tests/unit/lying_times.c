@@ -12,14 +12,24 @@
 #include <tensorlease/cuda.h>
 #include <tensorlease/watch.h>
 
+#include "tests/harness/lateness.h"
 #include "tests/harness/process.h"
 #include "tests/unit/liar_fixture.h"
+#include "tests/unit/liar_lists.h"
 #include "util/cleanup.h"
 
-/* The client's timeout and that of calls which have one. */
+/*
+ * The client's timeout and that of calls which have one. What every call does when it waits for an
+ * answer is tried with the longer one, which is more than a call may be late: a call that waits
+ * once too often is then found.
+ */
 #define SHORT (30 * MS)
-/* How much longer a call may take: nothing here says how fast the machine is. */
-enum { LATE_S = 5 };
+#define LONGER (200 * MS)
+static int64_t given; /* one of them */
+/* How much longer a call may take, beside what the machine makes it late (lateness.h). */
+enum { LATE_MS = 100 };
+/* A call that lasts for so many alarms does not end. One alarm may be a pause of the machine. */
+enum { HANG_S = 10, HANG_ALARMS = 3 };
 /* A call that was to go on for ever would make thousands of connections. */
 enum { CONNECTIONS_MAX = 200 };
 
@@ -104,50 +114,12 @@ static bool no_page(struct liar *l, int socket, struct conn_message *request)
 	return true;
 }
 
-/* There is one more of whatever is listed, again and again. */
-static bool one_more(struct liar *l, int socket, struct conn_message *request)
-{
-	struct wire_client c = { 0 };
-	struct wire_user u = { 0 };
-	struct wire_device d = { 0 };
-	struct wire_holding h = { .name_len = 1 };
-	struct wire_kicked k = { .newest = UINT64_MAX };
-	char held_name[sizeof(h) + 1];
-
-	(void)l;
-	switch (request->header.type) {
-	case WIRE_CLIENTS:
-		c.id = ((const struct wire_clients *)(const void *)request->bytes)->after + 1;
-		liar_send(socket, request, WIRE_CLIENT, &c, sizeof(c), -1);
-		return true;
-	case WIRE_USERS:
-		u.uid = (uint32_t)((const struct wire_users *)(const void *)request->bytes)->from;
-		liar_send(socket, request, WIRE_USER, &u, sizeof(u), -1);
-		return true;
-	case WIRE_DEVICES:
-		d.number = ((const struct wire_devices *)(const void *)request->bytes)->from;
-		liar_send(socket, request, WIRE_DEVICE, &d, sizeof(d), -1);
-		return true;
-	case WIRE_HOLDINGS:
-		h.slot = ((const struct wire_holdings *)(const void *)request->bytes)->slot;
-		memcpy(held_name, &h, sizeof(h));
-		held_name[sizeof(h)] = 'h';
-		liar_send(socket, request, WIRE_HOLDING, held_name, sizeof(held_name), -1);
-		return true;
-	case WIRE_KICK:
-		k.id = ((const struct wire_kick *)(const void *)request->bytes)->after + 1;
-		liar_send(socket, request, WIRE_KICKED, &k, sizeof(k), -1);
-		return true;
-	default:
-		return false;
-	}
-}
-
 struct lie {
 	liar_answer *tell;
-	bool handshake; /* in the handshake too */
-	bool dead;	/* the client's word is not live, so it has to connect again */
-	bool ring;	/* "a" has a ring */
+	bool handshake;	 /* in the handshake too */
+	bool dead;	 /* the client's word is not live, so it has to connect again */
+	bool ring;	 /* "a" has a ring */
+	int64_t time_ns; /* what each call is given; 0: SHORT */
 };
 
 static struct lie lie;
@@ -174,7 +146,7 @@ static unsigned char bytes[600];
 static int create(tl_client *client)
 {
 	tl_spec spec = {
-		.size = sizeof(spec), .shape = &few, .ndim = 1, .dtype = U8, .timeout_ns = SHORT
+		.size = sizeof(spec), .shape = &few, .ndim = 1, .dtype = U8, .timeout_ns = given
 	};
 
 	return tl_create(client, "d", &spec, &draft);
@@ -187,7 +159,7 @@ static int create_group(tl_client *client)
 		{ .name = "y", .shape = &few, .ndim = 1, .dtype = { kDLUInt, 8, 1 } },
 	};
 
-	return tl_group_create(client, items, 2, &TL_INIT(tl_group_options, .timeout_ns = SHORT),
+	return tl_group_create(client, items, 2, &TL_INIT(tl_group_options, .timeout_ns = given),
 			       &group);
 }
 
@@ -207,17 +179,17 @@ static int get_for(tl_client *client, const char *name, int64_t timeout_ns, uint
 
 static int get_wait(tl_client *client)
 {
-	return get_for(client, "a", SHORT, 0);
+	return get_for(client, "a", given, 0);
 }
 
 static int get_absent(tl_client *client)
 {
-	return get_for(client, "absent", SHORT, 0);
+	return get_for(client, "absent", given, 0);
 }
 
 static int get_newer(tl_client *client)
 {
-	return get_for(client, "a", SHORT, 1);
+	return get_for(client, "a", given, 1);
 }
 
 static int get_copy(tl_client *client)
@@ -244,7 +216,7 @@ static int get_many(tl_client *client)
 
 static int get_many_absent(tl_client *client)
 {
-	return many_for(client, "absent", SHORT);
+	return many_for(client, "absent", given);
 }
 
 static int wait_for(tl_client *client, const char *name, uint64_t flags, int64_t timeout_ns)
@@ -258,17 +230,17 @@ static int wait_for(tl_client *client, const char *name, uint64_t flags, int64_t
 
 static int wait_many(tl_client *client)
 {
-	return wait_for(client, "a", 0, SHORT);
+	return wait_for(client, "a", 0, given);
 }
 
 static int wait_absent(tl_client *client)
 {
-	return wait_for(client, "absent", 0, SHORT);
+	return wait_for(client, "absent", 0, given);
 }
 
 static int wait_prefix(tl_client *client)
 {
-	return wait_for(client, "abs", TL_WAIT_PREFIX, SHORT);
+	return wait_for(client, "abs", TL_WAIT_PREFIX, given);
 }
 
 static int wait_not(tl_client *client)
@@ -299,7 +271,7 @@ static int abort_draft(tl_client *client)
 
 static int put(tl_client *client)
 {
-	tl_put_options o = { .size = sizeof(o), .timeout_ns = SHORT };
+	tl_put_options o = { .size = sizeof(o), .timeout_ns = given };
 	DLTensor t = bytes_tensor(bytes, &few);
 	uint64_t version;
 
@@ -332,6 +304,34 @@ static int publish_copy(tl_client *client)
 	};
 
 	return tl_publish(client, "p", &t, NULL, NULL, NULL);
+}
+
+static int publish_many(tl_client *client)
+{
+	DLManagedTensorVersioned t = {
+		.version = { DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION },
+		.dl_tensor = bytes_tensor(bytes, &few),
+	};
+	DLManagedTensorVersioned *const both_of_it[] = { &t, &t };
+
+	return tl_publish_many(client, (const char *const[]){ "x", "y" }, both_of_it, 2, NULL,
+			       NULL);
+}
+
+static int remap(tl_client *client)
+{
+	DLManagedTensorVersioned *again;
+	int r = tl_remap(held, TL_MODE_COPY_ON_WRITE, &again);
+
+	(void)client;
+	if (!r)
+		drop(again);
+	return r;
+}
+
+static int delete_version(tl_client *client)
+{
+	return tl_delete_version(client, "a", 1);
 }
 
 static int delete_it(tl_client *client)
@@ -432,7 +432,7 @@ static int claim(tl_client *client)
 
 static int claim_wait(tl_client *client)
 {
-	tl_claim_options o = { .size = sizeof(o), .timeout_ns = SHORT };
+	tl_claim_options o = { .size = sizeof(o), .timeout_ns = given };
 
 	return tl_claim(client, "k", &o);
 }
@@ -450,7 +450,7 @@ static int restart(tl_client *client)
 static int connect_anew(tl_client *client)
 {
 	tl_client *other;
-	int r = liar_try_connect(&liar, SHORT, &other);
+	int r = liar_try_connect(&liar, given, &other);
 
 	(void)client;
 	if (!r)
@@ -460,22 +460,22 @@ static int connect_anew(tl_client *client)
 
 static int get_longer(tl_client *client)
 {
-	return get_for(client, "absent", 10 * SHORT, 0);
+	return get_for(client, "absent", 10 * given, 0);
 }
 
 static int get_many_longer(tl_client *client)
 {
-	return many_for(client, "absent", 10 * SHORT);
+	return many_for(client, "absent", 10 * given);
 }
 
 static int wait_longer(tl_client *client)
 {
-	return wait_for(client, "absent", 0, 10 * SHORT);
+	return wait_for(client, "absent", 0, 10 * given);
 }
 
 static int claim_longer(tl_client *client)
 {
-	tl_claim_options o = { .size = sizeof(o), .timeout_ns = 10 * SHORT };
+	tl_claim_options o = { .size = sizeof(o), .timeout_ns = 10 * given };
 
 	return tl_claim(client, "k", &o);
 }
@@ -503,7 +503,7 @@ static int watch_on(tl_client *client)
 	int fd, r = tl_watch_fd(watch, &fd);
 
 	(void)client;
-	return r ? r : watch_for(SHORT);
+	return r ? r : watch_for(given);
 }
 
 /* Without a daemon it begins with the next one. */
@@ -511,21 +511,22 @@ static int watch_anew(tl_client *client)
 {
 	int r = watch_begin(client);
 
-	return r ? r : watch_for(SHORT);
+	return r ? r : watch_for(given);
 }
 
 static int watch_longer(tl_client *client)
 {
 	int r = watch_begin(client);
 
-	return r ? r : watch_for(10 * SHORT);
+	return r ? r : watch_for(10 * given);
 }
 
 struct call {
 	const char *name;
 	int (*prepare)(tl_client *client); /* while the daemon is honest */
 	int (*run)(tl_client *client);
-	bool asks; /* for an answer, always: it fails if there is none */
+	bool asks;	/* for an answer, always: it fails if there is none */
+	unsigned times; /* it has so many times @given, its own timeout included; 0: once */
 };
 
 static const struct call calls[] = {
@@ -543,14 +544,17 @@ static const struct call calls[] = {
 	{ "tl_wait_many, only looking", NULL, wait_not, true },
 	{ "tl_watch_open", NULL, watch_anew, true },
 	{ "tl_watch_next", watch_begin, watch_on, true },
-	{ "tl_create", NULL, create, true },
+	{ "tl_create", NULL, create, true, 2 },
 	{ "tl_commit", create, commit, true },
 	{ "tl_abort", create, abort_draft, false },
-	{ "tl_put", NULL, put, true },
+	{ "tl_put", NULL, put, true, 2 },
 	{ "tl_put_many", NULL, put_many, true },
 	{ "tl_publish, linking", lease, publish_lease, true },
 	{ "tl_publish, copying", NULL, publish_copy, true },
-	{ "tl_group_create", NULL, create_group, true },
+	{ "tl_publish_many", NULL, publish_many, true },
+	{ "tl_remap", lease, remap, false },
+	{ "tl_delete_version", NULL, delete_version, true },
+	{ "tl_group_create", NULL, create_group, true, 2 },
 	{ "tl_group_commit", create_group, commit_group, true },
 	{ "tl_delete", NULL, delete_it, true },
 	{ "tl_stat", NULL, stat_it, false },
@@ -591,38 +595,62 @@ static const struct call looks[] = {
 
 /* Those that go on trying until their time is over. */
 static const struct call waits[] = {
-	{ "tl_get", NULL, get_longer, true },
-	{ "tl_get_many", NULL, get_many_longer, true },
-	{ "tl_wait_many", NULL, wait_longer, true },
-	{ "tl_claim", NULL, claim_longer, true },
-	{ "tl_watch_next", NULL, watch_longer, true },
+	{ "tl_get", NULL, get_longer, true, 10 },
+	{ "tl_get_many", NULL, get_many_longer, true, 10 },
+	{ "tl_wait_many", NULL, wait_longer, true, 10 },
+	{ "tl_claim", NULL, claim_longer, true, 10 },
+	{ "tl_watch_next", NULL, watch_longer, true, 10 },
 };
 
 static const struct call *now_called;
-static void (*kill_all)(int); /* what SIGALRM does in other tests */
+static volatile sig_atomic_t alarms; /* during the call */
+static unsigned alarm_s;	     /* from one to the next */
+static void (*kill_all)(int);	     /* what SIGALRM does in other tests */
 
 /* A call that never ends is named. */
 static void on_hang(int signal)
 {
+	if (++alarms < HANG_ALARMS) {
+		alarm(alarm_s);
+		return;
+	}
 	(void)!write(STDERR_FILENO, "does not end: ", 14);
 	(void)!write(STDERR_FILENO, now_called->name, strlen(now_called->name));
 	(void)!write(STDERR_FILENO, "\n", 1);
 	kill_all(signal);
 }
 
-static void must_end_soon(const char *name, int64_t began)
-{
-	int64_t took = now_ns() - began, most = test_limit(LATE_S) * 1000 * MS;
+struct stopwatch {
+	struct lateness before;
+	int64_t began;
+};
 
-	if (took > most)
-		fprintf(stderr, "%s took %lld ms\n", name, (long long)(took / MS));
-	must(took <= most);
+static struct stopwatch stopwatch_start(void)
+{
+	struct stopwatch w;
+
+	lateness_begin(&w.before);
+	w.began = now_ns();
+	return w;
+}
+
+/* @name, begun at @w, had @time_ns. */
+static void must_end_soon(const char *name, const struct stopwatch *w, int64_t time_ns)
+{
+	int64_t took = now_ns() - w->began, late = lateness_ns(&w->before);
+	int64_t most = time_ns + LATE_MS * TEST_SLOWER * MS;
+
+	if (took - late > most)
+		fprintf(stderr, "%s took %lld ms, had %lld ms, and the machine was %lld ms late\n",
+			name, (long long)(took / MS), (long long)(time_ns / MS),
+			(long long)(late / MS));
+	must(took - late <= most);
 }
 
 static void try_call(const struct call *call)
 {
 	tl_client *client;
-	int64_t began;
+	struct stopwatch w;
 	bool fails;
 	int r;
 
@@ -631,17 +659,18 @@ static void try_call(const struct call *call)
 	client = liar_connect(&liar);
 	if (call->prepare)
 		must_be(call->prepare(client), 0);
-	client_set_timeout(client, SHORT);
+	client_set_timeout(client, given);
 	liar_set_answer(&liar, answer);
 	if (lie.dead)
 		atomic_store(&liar.catalog->clients[0], 0);
 	if (lie.ring)
 		atomic_store(&liar.catalog->names[0].current, REF_RING | ref_make(1, 0));
 	atomic_store(&connections, 0);
-	alarm(2 * test_limit(LATE_S));
-	began = now_ns();
+	alarms = 0;
+	alarm(alarm_s);
+	w = stopwatch_start();
 	r = call->run(client);
-	must_end_soon(call->name, began);
+	must_end_soon(call->name, &w, (call->times ? call->times : 1) * given);
 	/* a daemon that only says of the client that it is gone may still answer about a draft */
 	fails = call->asks && (lie.tell || !call->prepare);
 	if (fails ? r >= 0 : r > 0)
@@ -651,7 +680,7 @@ static void try_call(const struct call *call)
 		fprintf(stderr, "%s connected %u times\n", call->name, atomic_load(&connections));
 	must(atomic_load(&connections) <= CONNECTIONS_MAX);
 
-	began = now_ns();
+	w = stopwatch_start();
 	if (watch)
 		tl_watch_close(take_ptr(watch));
 	if (draft)
@@ -661,15 +690,19 @@ static void try_call(const struct call *call)
 	if (held)
 		drop(take_ptr(held));
 	tl_close(client);
-	must_end_soon("tl_close", began);
+	must_end_soon("tl_close", &w, given);
 }
 
 static void try_calls(const struct lie *told, const struct call *list, size_t count)
 {
 	lie = *told;
+	given = lie.time_ns ? lie.time_ns : SHORT;
+	alarm_s = test_limit(HANG_S);
 	kill_all = signal(SIGALRM, on_hang);
+	lateness_start();
 	for (size_t i = 0; i < count; i++)
 		try_call(&list[i]);
+	lateness_stop();
 	signal(SIGALRM, kill_all);
 	liar_set_answer(&liar, NULL);
 }
@@ -698,7 +731,7 @@ LIE_TEST(calls_end_when_connections_are_accepted_and_not_answered)
 
 LIE_TEST(calls_end_when_requests_are_not_answered)
 {
-	all_calls_end(&(struct lie){ .tell = stall });
+	all_calls_end(&(struct lie){ .tell = stall, .time_ns = LONGER });
 }
 
 LIE_TEST(calls_end_when_every_connection_is_refused)
@@ -728,7 +761,7 @@ LIE_TEST(calls_end_when_messages_for_nobody_come_without_end)
 
 LIE_TEST(lists_end_when_there_is_always_one_more)
 {
-	try_calls(&(struct lie){ .tell = one_more }, lists, sizeof(lists) / sizeof(lists[0]));
+	try_calls(&(struct lie){ .tell = liar_one_more }, lists, sizeof(lists) / sizeof(lists[0]));
 }
 
 LIE_TEST(looks_end_when_a_ring_has_no_page)
