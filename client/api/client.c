@@ -104,7 +104,7 @@ TL_API int tl_close(tl_client *client)
 	below_forget(client);
 	s = atomic_load(&client->session);
 	if (s)
-		r = kinds_session_close(s); /* first: a fork() meanwhile finds it as usual */
+		r = kinds_session_finish(s); /* first: a fork() meanwhile finds it as usual */
 	s = client_close(client);
 	if (s) {
 		drafts_close(s);

@@ -46,7 +46,7 @@ const struct memory_kind cuda_kind = {
 	},
 	.wake = cuda_wake,
 	.session_adopted = cuda_session_adopted,
-	.session_close = cuda_finish,
+	.session_finish = cuda_finish,
 	.session_end = cuda_session_end,
 	.fork_before = cuda_before_fork,
 	.fork_parent = cuda_after_fork_parent,

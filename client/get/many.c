@@ -183,7 +183,7 @@ static int many_wait(struct many *m, struct call *c)
 	return r;
 }
 
-static int many_get(struct many *m, tl_client *client)
+static int many_obtain(struct many *m, tl_client *client)
 {
 	struct call c = call_begin(client, m->want->timeout_ns);
 	int r;
@@ -214,7 +214,7 @@ static int many_run(struct many *m, tl_client *client, struct name_key *keys,
 			return r;
 		keys[i] = name_key(names[i], strlen(names[i]));
 	}
-	r = many_get(m, client);
+	r = many_obtain(m, client);
 	if (!r) /* untouched on failure */
 		memcpy(out, m->out, m->count * sizeof(DLManagedTensorVersioned *));
 	return r;

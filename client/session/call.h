@@ -2,10 +2,10 @@
 /*
  * Calls: try, connect again, wait, give up at the deadline. An attempt is made again at once if
  * something changed under it, after fork(), and on another session if the daemon does not serve the
- * one that it has. An attempt that changes something never returns SESSION_E_LOST for that: what
- * the daemon did with the request is not known, so it fails (call_once()). Nor does it leave a
- * request that another daemon has taken over to be sent again before it has looked whether the
- * former one did it (session_call_unless()).
+ * one that it has. An attempt that changes something takes care of that: it passes the outcome of
+ * its request through call_once(), since after SESSION_E_LOST nobody knows what the daemon did, and
+ * it asks by session_call_unless(), which finds out whether a former daemon has done it before the
+ * next one is asked.
  */
 #pragma once
 

@@ -49,13 +49,13 @@ bool kinds_session_adopted(struct session *s)
 	return goes_on;
 }
 
-int kinds_session_close(struct session *s)
+int kinds_session_finish(struct session *s)
 {
 	int r = 0;
 
 	for (unsigned k = 0; k < MEMORY_KINDS; k++)
-		if (memory_kinds[k]->session_close && !r)
-			r = memory_kinds[k]->session_close(s);
+		if (memory_kinds[k]->session_finish && !r)
+			r = memory_kinds[k]->session_finish(s);
 	return r;
 }
 

@@ -114,7 +114,7 @@ struct memory_kind {
 	 * The receive mutex is held. */
 	bool (*session_adopted)(struct session *s);
 	/* tl_close(): waits until its tensors need this process no more. */
-	int (*session_close)(struct session *s);
+	int (*session_finish)(struct session *s);
 	/* The session has no user any more. True: its end goes on elsewhere, where
 	 * client_session_ended() is called when it is done. One kind may do so. */
 	bool (*session_end)(struct session *s);
@@ -139,7 +139,7 @@ bool kinds_take(enum kind_messages which, struct session *s, const struct conn_m
 
 void kinds_wake(void);
 bool kinds_session_adopted(struct session *s);
-int kinds_session_close(struct session *s);
+int kinds_session_finish(struct session *s);
 bool kinds_session_end(struct session *s);
 void kinds_fork_before(void);
 void kinds_fork_parent(void);

@@ -426,7 +426,7 @@ void draft_into_ring(struct state *st, struct client *c, uint32_t slot)
 	}
 }
 
-static void draft_link(struct state *st, struct client *c, uint32_t slot)
+static void draft_insert(struct state *st, struct client *c, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
 	struct tensor *t = &st->tensors[slot];
@@ -508,7 +508,7 @@ int tensor_create(struct state *st, struct client *c, const struct tensor_reques
 		row->segment_generation = seg->generation;
 	}
 	if (!r)
-		draft_link(st, c, *slot);
+		draft_insert(st, c, *slot);
 	return r;
 }
 
@@ -519,7 +519,7 @@ int tensor_backed(struct state *st, struct client *c, uint32_t slot, int error)
 	if (!error && c) {
 		memory_live(seg);
 		segment_cache(seg);
-		draft_link(st, c, slot);
+		draft_insert(st, c, slot);
 		return 0;
 	}
 	slot_give(st, c, slot);
@@ -715,6 +715,6 @@ int draft_new_member(struct state *st, struct client *c, const struct tensor_req
 	if (r)
 		return r;
 	row_init(catalog_row(&st->catalog, *slot), rq->nbytes);
-	draft_link(st, c, *slot);
+	draft_insert(st, c, *slot);
 	return 0;
 }

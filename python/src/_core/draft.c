@@ -30,7 +30,7 @@ bool is_draft(PyObject *o)
 	return PyObject_TypeCheck(o, draft_base);
 }
 
-static void draft_link(struct client *c, struct draft *d)
+static void drafts_add(struct client *c, struct draft *d)
 {
 	d->next = c->drafts;
 	d->link = &c->drafts;
@@ -39,7 +39,7 @@ static void draft_link(struct client *c, struct draft *d)
 	c->drafts = d;
 }
 
-static void draft_unlink(struct draft *d)
+static void drafts_remove(struct draft *d)
 {
 	if (!d->link)
 		return;
@@ -82,7 +82,7 @@ PyObject *draft_from(struct client *c, PyObject *name, tl_draft *draft)
 	d->forks = forks;
 	d->state = DRAFT_OPEN;
 	d->handle = hold_on_gpu(h) ? draft : NULL;
-	draft_link(c, d);
+	drafts_add(c, d);
 	return (PyObject *)d;
 }
 
@@ -90,7 +90,7 @@ static void draft_ended(struct draft *d, enum draft_state state)
 {
 	struct hold *h = d->array.hold;
 
-	draft_unlink(d);
+	drafts_remove(d);
 	d->state = state;
 	d->array.hold = NULL;
 	d->handle = NULL;
