@@ -8,6 +8,9 @@
  * What a look at one name takes is one step; lease.pml and many.pml have the rest of it. The kernel looks at a word and
  * puts the thread to sleep in one step, and so does futex(2).
  *
+ * With LIST the watcher is a list of names: somebody has found a name, and after one more look it has to know that name,
+ * unless it was deleted meanwhile. `coming` is odd from before a name comes until that is noted, and is waited for first.
+ *
  * Sizes: N names, OPS things that the daemon does, ROOM for notes. With GROUP one of the things is a group of the names 0
  * and 1.
  */
@@ -31,6 +34,7 @@ bit published;			/* the group is */
 byte seq;
 byte came;			/* the number of the last change by which a name came */
 byte note[ROOM];
+byte coming;			/* odd while a name comes that is not noted yet */
 
 /* ---- For the assertions ---- */
 
@@ -38,6 +42,7 @@ byte knows[N];			/* the version that the watcher has seen last */
 byte grouped;			/* the version of the group's tensors */
 bit asleep;
 bit done;
+byte witness;			/* 1 + the name that somebody has found before the look; 0: none */
 
 #define MEANING(n) (member[n] && published -> member[n] : current[n])
 
@@ -71,19 +76,31 @@ inline wake()
 inline publish(n)
 {
 	d_step { was = current[n]; version++ }
+#ifdef LIST
+	if :: was == 0 -> coming++ :: else fi;
+#endif
 #ifdef NOTES_FIRST
 	count(n, was == 0);
 	current[n] = version;
 #else
 	current[n] = version;
+#ifdef COMING_EARLY
+	if :: was == 0 -> coming++ :: else fi;
+#endif
 	count(n, was == 0);
+#endif
+#if defined(LIST) && !defined(COMING_EARLY)
+	if :: was == 0 -> coming++ :: else fi;
 #endif
 	wake()
 }
 
 inline delete(n)
 {
-	current[n] = 0;
+	d_step {
+		current[n] = 0;
+		if :: witness == n + 1 -> witness = 0 :: else fi
+	}
 	count(n, 0);
 	wake()
 }
@@ -182,6 +199,16 @@ proctype Watcher()
 
 	do
 	:: found = published;		/* a get has found a tensor of the group */
+#ifdef LIST
+		if
+		:: d_step { current[0] -> witness = 1 }
+		:: d_step { current[1] -> witness = 2 }
+		:: skip
+		fi;
+#ifndef NO_COMING
+		coming % 2 == 0;
+#endif
+#endif
 		until = seq;
 		if
 		:: !looked -> look_at_all(1)
@@ -206,7 +233,9 @@ proctype Watcher()
 			looked = 1;
 			/* it knows all names of the group after one more look */
 			assert(!found || (knows[0] >= grouped && knows[1] >= grouped));
-			found = 0
+			found = 0;
+			assert(!witness || knows[witness - 1]);
+			witness = 0
 		}
 		if
 		:: d_step { news -> news = 0; until = 0; SEEN(told) }
