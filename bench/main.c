@@ -11,6 +11,7 @@
  * which measures. When that has ended in any way, the supervisor waits for the processes that it
  * left (daemons end when it does), and removes the directory.
  */
+#include <dirent.h>
 #include <err.h>
 #include <errno.h>
 #include <getopt.h>
@@ -175,10 +176,25 @@ static int supervise(void)
 	}
 }
 
+/* With the sockets and locks in it, which killed daemons leave behind. */
+static void directory_remove(const char *path)
+{
+	DIR *dir = opendir(path);
+	struct dirent *entry;
+
+	while (dir && (entry = readdir(dir)))
+		if (entry->d_name[0] != '.')
+			unlinkat(dirfd(dir), entry->d_name, 0);
+	if (dir)
+		closedir(dir);
+	if (rmdir(path))
+		warn("%s", path);
+}
+
 int main(int argc, char **argv)
 {
 	struct bench b = { .storage = "shm" };
-	char dir[] = "/tmp/tensorlease-bench-XXXXXX", socket_path[64];
+	char dir[] = "/tmp/tensorlease-bench-XXXXXX";
 	struct sigaction act = { .sa_handler = pass_on };
 	int r;
 
@@ -203,12 +219,7 @@ int main(int argc, char **argv)
 		exit(measure(&b));
 	}
 	r = worker < 0 ? 1 : supervise();
-	snprintf(socket_path, sizeof(socket_path), "%s/socket", dir);
-	unlink(socket_path);
-	snprintf(socket_path, sizeof(socket_path), "%s/socket.lock", dir); /* of a killed daemon */
-	unlink(socket_path);
-	if (rmdir(dir))
-		warn("%s", dir);
+	directory_remove(dir);
 	if (b.has_only)
 		regfree(&b.only);
 	return r;

@@ -40,7 +40,9 @@ class Producer(BaseProducer):
     def resize(self, source):
         self.source = source
         self.client.put("get", source)
-        self.client.put("transfer", source)
+        for _ in range(4):  # a ring begins at one that waits for its version
+            self.client.put("transfer", source, ring="auto")
+        assert self.client.stat("transfer").ring
 
     def puts(self):
         put, source = self.client.put, self.source
