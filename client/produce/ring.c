@@ -242,6 +242,14 @@ static void list_anew_locked(const struct session *s, struct ring *r)
 	}
 }
 
+/* Nobody else may read from the socket for long, and a refused commit shows there. */
+static void retire_tell(struct session *s, const struct retire *retire)
+{
+	session_send(s, retire, session_deadline(s));
+	if (atomic_load(&s->unanswered))
+		session_drain(s);
+}
+
 /* ---- Taking a slot ---- */
 
 /* K1, K2. False: the ring has ended. */
@@ -376,7 +384,7 @@ bool ring_take(struct session *s, struct tl_draft *draft, const struct draft_req
 		if (!deadline)
 			deadline = deadline_after(SLOT_PATIENCE_NS);
 		if (retire.m.count)
-			session_send(s, &retire, session_deadline(s));
+			retire_tell(s, &retire);
 		else if (deadline_passed(deadline)) {
 			grow(s, want);
 			return false;
@@ -470,7 +478,7 @@ int ring_publish(struct tl_draft *draft, uint64_t *version)
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
 	if (tell)
-		session_send(s, &retire, session_deadline(s));
+		retire_tell(s, &retire);
 	return 0;
 }
 
@@ -525,7 +533,8 @@ bool ring_put(struct session *s, const char *name, size_t name_len, const DLTens
 	struct ring *r;
 
 	if ((source->ndim && !source->shape) || o->ring == TL_RING_NONE || o->lifetime ||
-	    o->ttl_ns || o->metadata_size > CATALOG_INLINE_META || !daemon_is_there(s))
+	    o->ttl_ns || o->metadata_size > CATALOG_INLINE_META || session_has_refused(s) ||
+	    !daemon_is_there(s))
 		return false;
 	pthread_mutex_lock(&s->produce_mutex);
 	r = find_locked(s, &want);
@@ -538,7 +547,7 @@ bool ring_put(struct session *s, const char *name, size_t name_len, const DLTens
 	}
 	pthread_mutex_unlock(&s->produce_mutex);
 	if (tell)
-		session_send(s, &retire, session_deadline(s));
+		retire_tell(s, &retire);
 	return done;
 }
 

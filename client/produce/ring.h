@@ -39,7 +39,7 @@ void ring_forget(struct session *s, const char *name, size_t name_len);
 
 /*
  * A draft is about to be committed so: how many slots the ring is to have that begins with it, or
- * 0. @waits: its caller waits for the daemon's answer anyway.
+ * 0. @waits: round trips may be made for that.
  */
 unsigned ring_wanted(struct tl_draft *draft, const struct tensor_description *d, bool waits);
 

@@ -32,7 +32,7 @@ uint64_t trial_hash(const char *name, size_t name_len, DLDataType dtype, unsigne
 
 /*
  * It is published once more, by a caller that asked for *@depth slots. True: a ring of *@depth
- * slots is to begin now, which may be TL_RING_AUTO. @waits: the caller waits for the daemon anyway.
+ * slots is to begin now, which may be TL_RING_AUTO. @waits: round trips may be made for that.
  */
 bool trial_publish(struct trials *trials, uint64_t hash, bool waits, uint32_t *depth);
 

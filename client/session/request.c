@@ -441,7 +441,7 @@ int session_commit_error(struct session *s)
 	const char *text;
 	int err;
 
-	if (!atomic_load_explicit(&s->refused.count, memory_order_relaxed))
+	if (!session_has_refused(s))
 		return 0; /* what this thread has read is here, and the rest is for later calls */
 	pthread_mutex_lock(&s->receive_mutex);
 	err = refused_take(&s->refused, &text);

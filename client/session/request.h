@@ -105,3 +105,9 @@ void session_drain_expected(struct session *s); /* if some answer is to come */
  * text.
  */
 int session_commit_error(struct session *s);
+
+/* Are there any, of whatever thread? */
+static inline bool session_has_refused(const struct session *s)
+{
+	return atomic_load_explicit(&s->refused.count, memory_order_relaxed) != 0;
+}
