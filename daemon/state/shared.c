@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the states of all namespaces share; see shared.h. Loop thread only. */
+/* Data that the states of all namespaces share; see shared.h. Loop thread only. */
 #include <unistd.h>
 
 #include "daemon/state/facts.h"
