@@ -49,12 +49,12 @@ void turns_init(struct turns *turns, struct accounts *accounts);
 void turns_register(struct turns *turns, enum account_work work, account_step *step, void *context);
 
 void turn_init(struct turn *turn, struct account *account, bool (*run)(struct turn *turn));
-/* It has something to do. Nothing happens if it is queued already. */
+/* Queues the turn, since it has something to do. Does nothing if it is queued already. */
 void turn_queue(struct turn *turn);
 void turn_cancel(struct turn *turn);
 
 /* Serves one turn. False: there was nothing to do. */
 bool turns_next(struct turns *turns);
 bool turns_wait(const struct turns *turns);
-/* Has the turn that runs taken its time? */
+/* True if the turn that runs has taken its time. */
 bool turn_is_over(const struct turns *turns);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each user has of what there is. */
+/* USERS: what each user has of each share. */
 #pragma once
 
 #include "daemon/serve/peer.h"
