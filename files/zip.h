@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ZIP archives, including ZIP64. Stored and deflated members are read; stored members are written.
- * An archive is checked as a whole before any member is read: every byte of its directory must be
+ * An archive is checked as a whole before any member is read. Every byte of its directory must be
  * where it says, members must not overlap, and none may unpack to more than its packed bytes can
  * hold.
  */
