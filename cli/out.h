@@ -21,8 +21,8 @@ __attribute__((format(printf, 3, 4))) int cli_fail(struct cli *cli, int code, co
  * from the errno.
  */
 int cli_fail_library(struct cli *cli, int error);
-/* Does the same for a call that asked for room in the daemon's memory and began at @begin_ns. It
- * adds how to get room, and whether the command waited for it. */
+/* Does the same for a call that asked for space in the daemon's memory and began at @begin_ns. Adds
+ * how to get space, and whether the command waited for it. */
 int cli_fail_space(struct cli *cli, int error, int64_t begin_ns);
 /*
  * Refuses to write bytes to a terminal, and refuses a file whose suffix names another kind than
@@ -76,7 +76,8 @@ struct table {
 	char **cells; /* rows * columns, owned */
 };
 
-/* Takes over @cells[columns], each of which was allocated, and escapes what must not be shown. */
+/* Takes over @cells[columns], each of which was allocated, and escapes characters that must not be
+ * shown. */
 void table_row(struct table *table, char *const *cells);
 void table_print(const struct table *table, const char *const *headers, bool terminal);
 void table_deinit(struct table *table);

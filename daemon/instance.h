@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * One daemon for one socket. The socket's lock file also names the last instance, so that the next
- * daemon finds and removes what a killed one left in shared memory.
- */
+/* One daemon for one socket. The socket's lock file also names the last instance, so that the next
+ * daemon finds and removes the objects that a killed one left in shared memory. */
 #pragma once
 
 #include <stdbool.h>

@@ -23,10 +23,8 @@ struct report {
 /* Writes "PATH: error" to @to. */
 __attribute__((format(printf, 2, 3))) void report_text(const struct report *to, const char *format,
 						       ...);
-/*
- * Does the same and has the value @error. It is a macro so that static analysis of the caller sees
- * that.
- */
+/* Calls report_text() and has the value @error. It is a macro so that static analysis of the caller
+ * sees that. */
 #define report(to, error, ...) (report_text((to), __VA_ARGS__), (error))
 /* Reports errno as "PATH: cannot DOING: why", and returns it negative. */
 int report_errno(const struct report *to, const char *doing);

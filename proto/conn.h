@@ -58,6 +58,6 @@ bool conn_unread(int fd_peek);
  */
 bool conn_end(int fd_peek);
 
-/* Prints each message from now on on standard error after @who, if TENSORLEASE_DEBUG contains
+/* From now on, prints each message on standard error after @who, if TENSORLEASE_DEBUG contains
  * "wire". */
 void conn_debug_init(const char *who);

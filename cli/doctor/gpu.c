@@ -43,7 +43,7 @@ static void look_at_nodes(struct nodes *nodes)
 			continue;
 		for (size_t k = 0; k < found.gl_pathc; k++) {
 			nodes->count++;
-			/* Those in nvidia-caps are only for some users. */
+			/* Files in nvidia-caps are only for some users. */
 			if (i == 3 || !access(found.gl_pathv[k], R_OK | W_OK))
 				continue;
 			if (!nodes->closed++)

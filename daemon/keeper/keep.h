@@ -46,11 +46,11 @@ void keep_deinit(struct keep *k);
 /* Hands over the descriptor kept under @tag, which stays kept; -1 if there is none. */
 int keep_take(struct keep *k, const char *tag);
 
-/* Has @fd_peek kept under @tag, which begins with KEEP_TAG_PREFIX; it replaces an earlier one of
- * that tag. Returns 0 also if there is no keeper, or a negative errno if it does not listen. */
+/* Keeps @fd_peek under @tag, which begins with KEEP_TAG_PREFIX, in place of an earlier one of that
+ * tag. Returns 0 also if there is no keeper, or a negative errno if it does not listen. */
 int keep(struct keep *k, const char *tag, int fd_peek);
 /*
- * Has the keeper forget the descriptor under @tag. Closing the last descriptor of an object may
+ * Lets the keeper forget the descriptor under @tag. Closing the last descriptor of an object may
  * take long and must not delay the keeper. So ours stays open until the keeper has closed its own,
  * that is, until @forgotten is called with the number of this call, or with a higher one. The
  * number is the value of @forgets when this returns 0.

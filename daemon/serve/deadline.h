@@ -14,7 +14,7 @@ struct deadlines {
 	unsigned count;
 };
 
-/* There are never more than @max. -ENOMEM. */
+/* @max: there are never more deadlines. -ENOMEM. */
 int deadlines_init(struct deadlines *all, unsigned max);
 void deadlines_deinit(struct deadlines *all);
 

@@ -131,7 +131,7 @@ static void turn_away(struct peers *peers, int fd_take, struct account *account,
 	peers_close(peers, fd_take, account);
 }
 
-/* It counts as partial until it is READY. */
+/* Charges the connection, which counts as partial until it is READY. */
 static int charge(struct peers *peers, struct account *account, struct charge *connection,
 		  struct charge *partial)
 {

@@ -11,7 +11,8 @@ enum { IDENTITY_OVERFLOW_UID = 65534 };
 
 /* True if the connection belongs to such a user. Any user may look like that. */
 bool identity_is_nobody(int fd_peek);
-/* Its uid, gid and pid, without groups. 0, or a negative errno. */
+/* The uid, gid and pid of the other end, without groups. Returns 0, or a negative errno. */
 int identity_of(int fd_peek, struct client_identity *who);
-/* Its supplementary groups; *@groups is the caller's, and NULL if there are none. -ENOMEM. */
+/* The supplementary groups of the other end. The caller frees *@groups, which is NULL if there are
+ * none. -ENOMEM. */
 int identity_groups(int fd_peek, gid_t **groups, unsigned *count);

@@ -315,7 +315,7 @@ static void kept_forget(struct peers *peers, struct kept_socket *kept)
 	list_add_tail(&peers->forgetting, &kept->link);
 }
 
-/* The keeper has closed what it was told to forget, up to keep->forgets = @count. */
+/* The keeper has closed all forgotten sockets, up to keep->forgets = @count. */
 void peers_forgotten(struct peers *peers, uint64_t count)
 {
 	struct kept_socket *kept, *after;

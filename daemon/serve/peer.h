@@ -141,7 +141,7 @@ int peer_begin(struct peer *peer);
 /* Closes descriptors and sockets that are due. To be called before the loop waits. */
 void peers_settle(struct peers *peers);
 
-/* Has the keeper keep its socket, if the next daemon is to know the client. -ENOMEM. */
+/* Lets the keeper keep the socket, if the next daemon is to know the client. -ENOMEM. */
 int peer_keep(struct peer *peer);
 void peers_forgotten(struct peers *peers, uint64_t count);
 int peers_forget_kept(struct peers *peers, const char *tag, int fd_take);
@@ -193,5 +193,5 @@ void peer_error_share(struct peer *peer, uint32_t serial, int r, const char *wha
 /* True if the client has sent messages that were not read yet. This is state.unread. */
 bool peer_unread(const struct client *c);
 
-/* Has the client's notices sent in its turns. They are not part of the queue. */
+/* Sends the client's notices, which are not part of the queue, in its turns. */
 void peer_notify(struct peer *peer);

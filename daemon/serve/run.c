@@ -408,7 +408,7 @@ static void idle_settle(struct server *server)
 			       (uint64_t)(server->idle_exit_ns / NS_PER_MS), 0);
 }
 
-/* Has notices that have become due sent in the turns of their peers. */
+/* Sends notices that have become due in the turns of their peers. */
 static void notices_settle(struct server *server)
 {
 	struct list *notified = &server->shared.notified;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reports a share that is used up: how large it is, who may change it and what the user can do. */
+/* Reports a share that is used up: its size, who may raise it, and what the user can do. */
 #include <stdio.h>
 
 #include "daemon/serve/share.h"
 #include "proto/wire.h"
 
-/* Texts about a share: the unit, what frees some of it, and the option that sets its pool. */
+/* Texts about a share: the unit, the way to free some of it, and the option that sets its pool. */
 static const struct share_words {
 	const char *things, *help, *option;
 	unsigned code; /* of the error when the pool is used up */

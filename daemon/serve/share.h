@@ -6,7 +6,7 @@
 
 #include "daemon/state/state.h"
 
-/* Writes that @what could not be done because account_take() returned @r. Returns the code of the
- * error. */
+/* Writes an error for @what, which failed because account_take() returned @r. Returns the code of
+ * the error. */
 unsigned share_error_text(struct state *st, struct account *account, int r, const char *what,
 			  char *text, size_t size);

@@ -529,7 +529,7 @@ static void trim_worked(struct job *job)
 	free(trim);
 }
 
-/* Sets the sizes of up to @most objects right, in jobs of the users who may have changed them. */
+/* Sets the sizes of up to @most objects right, in jobs of the users that may have changed them. */
 static void trims_settle(struct space *space, unsigned most)
 {
 	struct guard *guard = &space->shared->store.guard;
@@ -606,7 +606,7 @@ static bool creates_step(void *context, struct account *account)
 	return account->room_seen != space->shared->room_made && creates_again(space, account);
 }
 
-/* There may be room. An account that is trying its creates looks for itself at the end. */
+/* There may be room. An account that is trying its creates looks for room itself at the end. */
 static void creates_tell(struct space *space)
 {
 	struct account *account;

@@ -29,8 +29,8 @@ void space_deinit(struct space *space);
 /* Answers CREATE, or a COMMIT that asks for a prefetched draft, now or later. */
 void space_create(struct space *space, struct peer *peer, uint32_t serial,
 		  const struct tensor_request *rq, int64_t timeout_ns);
-/* Has waiting creates tried again in their accounts' turns, if there may be room or their time is
- * over, and destroys some doomed segments. */
+/* Queues another try of waiting creates in their accounts' turns, if there may be room or their
+ * time is over, and destroys some doomed segments. */
 void space_settle(struct space *space);
 /* Frees segments that no client has open any more. */
 void space_ended(struct space *space);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* USERS: what each user has of each share. */
+/* USERS: the shares of each user. */
 #pragma once
 
 #include "daemon/serve/peer.h"

@@ -126,7 +126,7 @@ static void name_settle(struct adoption *a, uint32_t index)
 	uint32_t best = a->best[index];
 
 	if (best && row_of(a, best - 1)->version > name->version) {
-		if (!adopt_is_slot(a->st, best - 1)) /* else its ring is what the name means */
+		if (!adopt_is_slot(a->st, best - 1)) /* else the name means its ring */
 			atomic_store(&name->current, ref_of(a, best - 1));
 		atomic_store(&name->version, row_of(a, best - 1)->version);
 	}
@@ -157,7 +157,7 @@ static bool leader_is_published(const struct adoption *a, uint32_t slot)
 	return has_member(a, slot) && catalog_member(a->cat, slot)->former == ref_of(a, slot);
 }
 
-/* Whoever commits the draft needs only its bytes, and the memory set aside for the commit. */
+/* The commit needs only the draft's bytes, and the memory set aside for it. */
 static void draft_settle(struct adoption *a, uint32_t slot)
 {
 	struct catalog_row *row = row_of(a, slot);

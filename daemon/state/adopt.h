@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Adoption: makes a state from the catalog that a dead daemon left, whatever that daemon was doing
- * when it died. Nothing that clients have mapped moves. Committed tensors stay, except tensors on
- * devices that die with their producers' connections (adopt_device.h).
+ * Adoption: makes a state from the catalog that a dead daemon left, at any moment of its work.
+ * Nothing that clients have mapped moves. Committed tensors stay, except tensors on devices that
+ * die with their producers' connections (adopt_device.h).
  */
 #pragma once
 
@@ -17,6 +17,8 @@ enum { ADOPT_WHY_MAX = 160 };
  * negative errno.
  */
 int adopt_catalog(struct state *st, char why[ADOPT_WHY_MAX]);
-/* To be called after client_adopt() for each client that has a fact. Takes over the clients'
- * holdings and drafts, and ends what belongs to no client. Fails as holding_make() does. */
+/*
+ * To be called after client_adopt() for each client that has a fact. Takes over the clients'
+ * holdings and drafts, and ends everything that belongs to no client. Fails as holding_make() does.
+ */
 int adopt_finish(struct state *st);

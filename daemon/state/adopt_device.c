@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adoption of what lies on devices; see adopt_device.h. Loop thread only. */
+/* Adoption of memory on devices; see adopt_device.h. Loop thread only. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -456,7 +456,7 @@ int catalog_init(struct catalog *cat, uint64_t instance, const struct catalog_li
 
 /* ---- adoption ------------------------------------------------------------------------------- */
 
-/* Is it ours alone, of that size? */
+/* True if the object is ours alone, and of that size. */
 static bool object_is_ours(int fd, uint64_t size)
 {
 	struct stat st;
@@ -640,10 +640,8 @@ static void names_end(int fd, struct catalog_name *names, off_t from, off_t to)
 	}
 }
 
-/*
- * Clients look at their word after each lease they take; sleepers look when they wake. @h is a copy
- * whose arrays lie in the object.
- */
+/* Clients look at their word after each lease they take; sleepers look when they wake. @h is a copy
+ * whose arrays lie in the object. */
 static void clients_end(int fd, void *map, const struct catalog_header *h)
 {
 	_Atomic uint64_t *words = (void *)((char *)map + h->off_clients);

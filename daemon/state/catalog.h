@@ -49,7 +49,7 @@ struct catalog {
 	int fd_ro; /* clients get this one */
 	int facts_fd;
 	struct facts_header *facts; /* NULL: there are none */
-	uint64_t facts_size;	    /* of their mapping; does not depend on what the facts say */
+	uint64_t facts_size;	    /* of their mapping, independent of the facts' own size */
 	_Atomic uint64_t *client_words;
 	_Atomic uint32_t *buckets;
 	_Atomic uint64_t *named;

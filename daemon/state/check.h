@@ -51,7 +51,7 @@ int check_at_rest(struct check *check);
 bool check_row_place(const struct catalog *cat, uint32_t slot);
 /* The number of chunks of the row. */
 uint32_t check_row_chunks(const struct catalog_row *row);
-/* A checksum of the members of a row that are constant while it is published. That of a group's
+/* A checksum of the members of a row that are constant while it is published. The one of a group's
  * member leaves out its version, which may change until the group is published. */
 uint32_t check_row_sum(const struct catalog *cat, uint32_t slot);
 uint32_t check_member_sum(const struct catalog *cat, uint32_t slot);

@@ -110,7 +110,7 @@ struct client_identity {
 	char label[16];
 };
 
-/* It is in no namespace yet, and has nothing there. */
+/* Initializes a client that is in no namespace yet. */
 void client_init(struct client *c, struct shared *sh, const struct client_identity *who);
 /* Gives it a slot in the catalog of a namespace. STATE_E_CLIENTS: all are taken; -ENOMEM. */
 int client_join(struct client *c, struct state *st, const gid_t *groups, unsigned ngroups);
@@ -141,7 +141,7 @@ void client_end_leases(struct client *c, struct state *st);
 bool ledger_is_mapped(int fd_peek);
 void client_unmap_ledger(struct client *c);
 void client_map_ledger(struct client *c);
-/* Its leases count for nothing from now on. The caller handles the rows that were parked there
+/* Makes the leases of @c count for nothing. The caller handles the rows that were parked there
  * (lease_leave()). */
 void client_drop_ledger(struct client *c, struct state *st);
 

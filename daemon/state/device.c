@@ -182,7 +182,8 @@ void device_finished(struct state *st, const struct client *c, uint64_t ref, boo
 		atomic_store(&row->progress, ROW_FINISHED);
 }
 
-/* Its producer is gone: the tensor is lost if its memory died with it or was never finished. */
+/* Handles a tensor whose producer is gone: it is lost if its memory died with the producer or was
+ * never finished. */
 static void placed_leave(struct state *st, struct client *c, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];

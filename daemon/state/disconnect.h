@@ -14,16 +14,17 @@ void client_end(struct client *c, struct state *st);
 enum client_left {
 	CLIENT_MORE,	 /* there is more to do */
 	CLIENT_LOOK,	 /* the caller must find out whether the ledger is mapped */
-	CLIENT_ORPHANED, /* its process still uses what it held */
+	CLIENT_ORPHANED, /* its process still uses its memory */
 	CLIENT_OVER,	 /* everything is given back */
 };
 
 /* Continues the end of @c, by some @looks. */
 enum client_left client_end_step(struct client *c, struct state *st, unsigned looks);
 /*
- * To be called after CLIENT_LOOK, or for an orphan. A process may keep reading and writing what @c
- * held as long as it has the ledger mapped. The caller finds that out by client_unmap_ledger() and
- * ledger_is_mapped(), reports it here, and goes on with client_end_step().
+ * To be called after CLIENT_LOOK, or for an orphan. A process may keep reading and writing the
+ * client's memory as long as it has the ledger mapped. The caller finds that out by
+ * client_unmap_ledger() and ledger_is_mapped(), reports it here, and goes on with
+ * client_end_step().
  */
 void client_looked(struct client *c, bool mapped);
 /* Ends @c at once, without looking at its ledger's mappings. With @reuse everything is given back.

@@ -6,7 +6,7 @@
 
 enum { EXPIRE_BATCH = 64 };
 
-/* Its publisher's account pays for the steps. Without memory for that account it is tried again
+/* Charges the steps to its publisher's account. Without memory for that account it is tried again
  * later. */
 static void unname(struct state *st, uint32_t slot)
 {

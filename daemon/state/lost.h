@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lost rows of each user that are LIVE, oldest first. A row stays while its name means it, so
+/* The LIVE rows of each user that are lost, oldest first. A row stays while its name means it, so
  * that a get can report the loss. */
 #pragma once
 

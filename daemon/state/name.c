@@ -141,7 +141,7 @@ static uint64_t bucket_number(const struct names *names, uint32_t index)
 	return name_hash_bucket(hash_of(names, &key), names->catalog->header->bucket_mask);
 }
 
-/* One name of the bucket was forgotten. */
+/* To be called when one name of the bucket was forgotten. */
 static void bucket_unnamed(const struct names *names, uint64_t bucket)
 {
 	_Atomic uint64_t *word = &names->catalog->named[bucket / 64];

@@ -636,7 +636,7 @@ static void link_share(struct state *st, uint32_t slot, uint32_t from)
 	row->segment_generation = source->segment_generation;
 }
 
-/* The bytes stay charged to the user who made them. So only that user's names, root's or the
+/* The bytes stay charged to the user that made them. So only that user's names, root's or the
  * daemon's may keep them. */
 static bool may_charge(const struct state *st, const struct client *c, const struct segment *seg)
 {

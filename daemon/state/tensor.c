@@ -2,9 +2,9 @@
 /*
  * Tensors. A slot is FREE; then DRAFT, in the ring of its client's drafts; then LIVE, pinned to its
  * name; then RETIRED; then FREE again with the next generation. From DRAFT to FREE it has its place
- * in a segment. Invariants: (1) what commit needs is set aside by create, so that a well-formed
- * commit does not fail for want of room; (2) every early return gives back what was taken. Loop
- * thread only.
+ * in a segment. Invariants: (1) create sets aside everything that commit needs, so that a
+ * well-formed commit does not fail for want of room; (2) every early return gives back its
+ * reservations. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>

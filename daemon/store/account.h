@@ -173,14 +173,14 @@ struct account *account_in(struct account *account, const struct pool *pool);
 /* The account's maximum of that pool, and its use of it. */
 uint64_t account_max(struct account *account, const struct pool *pool);
 uint64_t account_used(struct account *account, const struct pool *pool);
-/* Of a pool and those above it, the one with the least left for the account. */
+/* The one with the least left for the account, of a pool and those above it. */
 const struct pool *account_tightest(struct account *account, const struct pool *pool);
 
 /* Takes @amount from the pool for the account, or nothing. Returns CHARGE_E_USER before
  * CHARGE_E_FULL, since a user over its maximum must not wait for others. */
 int account_take(struct account *account, struct pool *pool, uint64_t amount);
 void account_give(struct account *account, struct pool *pool, uint64_t amount);
-/* Charges what a former daemon granted, even beyond the maximum: CHARGE_E_FULL, or 0. */
+/* Charges the amount that a former daemon granted, even beyond the maximum: CHARGE_E_FULL, or 0. */
 int account_adopt(struct account *account, struct pool *pool, uint64_t amount);
 /* Moves a charge to @to, even beyond its maximum: it gets no more then. */
 void account_move(struct account *from, struct account *to, const struct pool *pool, uint64_t n);

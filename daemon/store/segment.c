@@ -516,7 +516,7 @@ struct segment *segment_next_ended(struct segment_store *store, unsigned *max)
 	return NULL;
 }
 
-/* Its space does not come back soon. */
+/* Notes that its space does not come back soon. */
 static void segment_is_kept(struct segment *seg)
 {
 	if (seg->kept)

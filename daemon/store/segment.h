@@ -190,7 +190,7 @@ bool segment_discarded(struct segment *seg);
 void segment_hold_back(struct segment *seg);
 /* Tries the held ones again, if it is time to. Returns when to call next; 0: there are none. */
 uint64_t segments_again(struct segment_store *store, uint64_t now);
-/* Its size was changed again: its tensors cannot be relied on. */
+/* To be called when its size was changed again: its tensors cannot be relied on. */
 void segment_spoil(struct segment *seg);
 /* The next segment to be freed, since no process has its object any more; NULL: none for now. Looks
  * at *@max events at most and counts them there. */

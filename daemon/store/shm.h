@@ -41,7 +41,7 @@ bool shm_object_set_aside(uint64_t instance, int beside_fd_peek, char path[OBJEC
 
 /* Unlinks all objects of @instance that belong to our uid. Returns how many there were. */
 unsigned shm_object_destroy_instance(uint64_t instance);
-/* The same for @many instances, whose ids follow each other from @first on. */
+/* The same for @many instances with consecutive ids from @first on. */
 unsigned shm_object_destroy_instances(uint64_t first, uint64_t many);
 /* Removes those of them that @known does not know. */
 unsigned shm_object_destroy_unknown(uint64_t first, uint64_t many,
