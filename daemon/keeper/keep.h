@@ -27,10 +27,9 @@ struct keep {
 	bool fresh;	    /* daemons that took over the kept state have died again and again */
 	uint64_t restarts;  /* how often a daemon has served before us */
 	int64_t ended_ns;   /* when the last of them ended; 0: there was none */
-	int64_t restart_ns; /* from that time until we served; 0: no daemon served before, or we do
-			       not serve yet */
-	char reason[KEEP_TEXT_SIZE]; /* why the last daemon ended, and why we began without its
-					tensors */
+	int64_t restart_ns; /* from that time until we served; 0: no daemon before us, or not yet */
+	char reason[KEEP_TEXT_SIZE]; /* why that daemon ended, and why we began without its tensors
+				      */
 	uint64_t forgets;	     /* how often the keeper was told to forget something */
 	uint64_t forgotten_up_to;    /* how many of these it has done */
 	void (*forgotten)(struct keep *k, uint64_t count); /* called with that number; NULL: not

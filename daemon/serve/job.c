@@ -4,8 +4,11 @@
 
 enum { WORKERS = 4 }; /* as many as libuv starts */
 
-/* Half of the workers that can run at once. Making pages only computes. So on two processors, two
- * workers of one account would leave none for the loop and other users' clients. */
+/*
+ * Half of the workers that can run at once. Making pages keeps a processor busy all the time. So on
+ * two processors, two workers of one account would leave none for the loop and other users'
+ * clients.
+ */
 static unsigned share_of_workers(void)
 {
 	unsigned n = uv_available_parallelism();

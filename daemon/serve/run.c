@@ -364,7 +364,8 @@ static uint64_t earlier(uint64_t a, uint64_t b)
 	return !b || (a && a < b) ? a : b;
 }
 
-/* Starts the timer for remnants, and for trims that were held up. */
+/* Looks at remnants, held segments and wrong sizes that are due, and starts the timer for the next
+ * look. */
 static void remnants_arm(struct server *server)
 {
 	struct segment_store *store = &server->shared.store;

@@ -11,8 +11,7 @@ struct server_options {
 	struct shared_limits shared; /* the server sets its max_tensors and max_clients */
 	const struct namespace_config *namespaces; /* the first is the default one */
 	unsigned count;
-	struct namespace_config users; /* template of the users' own; its mode is 0 if there is none
-					*/
+	struct namespace_config users; /* template of the users' own; mode 0: there is none */
 	int64_t hello_ns;	       /* how long a connection may take to be READY */
 	/* True if another daemon can serve with the present options and, if @adopting, take over
 	 * our state. Else writes the reason into @why. */

@@ -79,7 +79,7 @@ static void search_deinit(struct search *search)
 	free(search->list);
 }
 
-/* Renames a catalog that no daemon trusts any more, so that its damage can be examined. */
+/* Sets a catalog aside that no daemon trusts any more, so that its damage can be examined. */
 static void set_aside(const struct found *f, int facts_fd_peek)
 {
 	char path[OBJECT_PATH_MAX];

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Turns: the order in which users are served. All that the loop does for users is cut into turns,
- *each of them a bounded piece of work of one account. Accounts that have something to do form a
- *ring. The first gets one turn and goes to the end, so that a user waits for at most one turn of
- *each other user, however many connections those have. An account's own turns are served in their
- *order.
+ * bounded pieces of work of one account each. Accounts that have something to do form a ring. The
+ * first gets one turn and goes to the end. So a user waits for at most one turn of each other user,
+ * however many connections those have. An account's own turns are served in their order.
  *
  * Accounts are the daemon's here, not those of namespaces. A connection, or another object
  * with work of its own, embeds a struct turn. Other work is a bit in account.due. To add one, for

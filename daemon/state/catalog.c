@@ -109,8 +109,8 @@ static void wake_number(struct catalog *cat, uint32_t number, unsigned *budget)
 /*
  * ORDER: publish.c stores `current` and then the word before this. The kernel orders both before
  * its search for sleepers. A waiter loads the word before it looks, and passes that value to the
- * kernel, which compares it before it sleeps. So either we find the sleeper here, or it does not
- * sleep and looks again (tests/model/wait.pml).
+ * kernel, which compares it when a search would already find the waiter. So either we find the
+ * sleeper here, or it does not sleep and looks again (tests/model/wait.pml).
  */
 void catalog_wake(struct catalog *cat, uint32_t name, bool came, unsigned *budget)
 {

@@ -123,7 +123,8 @@ bool check_is_slot(const struct catalog *cat, const struct catalog_row *row)
 	       catalog_name(cat, row->name)->current == ring_place_ring(row->ring);
 }
 
-/* True if its producer published it without the daemon: then no member of the row is constant. */
+/* True if its producer publishes it without the daemon: then it has no checksum of a
+ * published row. */
 static bool is_published_elsewhere(const struct catalog_row *row)
 {
 	return row->flags & ROW_RING && !row->version;

@@ -203,7 +203,8 @@ static void claim_answer(struct shared *shared, struct claim *claim, unsigned wh
 	notice_due(shared, n);
 }
 
-/* Takes the claim out of its bucket, ends its fact, and gives it to the longest wait. */
+/* Gives the claim, which is in no bucket and no fact any more, to the client that has waited
+ * longest. */
 static void claim_pass(struct state *st, struct claim *claim)
 {
 	struct claim *next;

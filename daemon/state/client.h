@@ -101,7 +101,7 @@ struct client {
 		} stage;
 		uint32_t slot;	/* the next slot of the ledger */
 		uint32_t pages; /* of the ledger, read for lifetime_remember() */
-		bool around;	/* the scan has begun again at slot 0 */
+		bool around;	/* slots from 0 on are being scanned */
 	} end;
 };
 

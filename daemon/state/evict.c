@@ -124,7 +124,7 @@ static bool evict_from(struct state *st, struct evictables *set, unsigned *looks
 	return false;
 }
 
-/* Moves the set to the front whose top has the oldest known use. */
+/* Moves the set whose top has the oldest known use to the front. */
 static void oldest_first(struct state *st)
 {
 	struct evictables *set, *oldest = NULL;

@@ -103,7 +103,7 @@ struct claim_fact {
 	char name[TENSOR_NAME_MAX + 1]; /* zeros after its end */
 };
 
-enum { WAITS_PER_CLIENT = 4 }; /* waits per client that may connect, on average; claims are waits */
+enum { WAITS_PER_CLIENT = 4 }; /* waits, claims included, for each client that may connect */
 
 static inline uint32_t fact_sum(const void *data, size_t size, uint64_t seed)
 {

@@ -179,7 +179,7 @@ static struct namespace *find(const struct namespaces *all, const char *name)
 	return NULL;
 }
 
-/* Makes the namespace of @who, if @name is the name of that. */
+/* Makes the namespace of @who's own, if @name is its name. */
 static int make_own(struct namespaces *all, const char *name, const struct namespace_user *who,
 		    struct namespace **out)
 {

@@ -152,8 +152,8 @@ static uint64_t ref_of(const struct state *st, uint32_t slot)
 
 /* ---- publishing one ------------------------------------------------------------------------- */
 
-/* Fills in all but the word that makes the row visible; the name is pinned. Returns the name's
- * meaning. */
+/* Fills in all but the word that makes the row visible; the name is pinned. Returns the meaning
+ * that the name has until then. */
 static uint64_t row_publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index)
 {
 	const struct catalog_name *name = catalog_name(&st->catalog, index);

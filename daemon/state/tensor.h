@@ -53,7 +53,7 @@ void tensor_charge_to(struct state *st, uint32_t slot, struct account *account);
 
 void draft_into_ring(struct state *st, struct client *c, uint32_t slot);
 void draft_give_up(struct state *st, struct client *c, uint32_t slot);
-/* Lets the draft be taken back while it is unused, and tries to. */
+/* Lets the draft be taken back while it is unused; prefetch_try_back() tries to. */
 void prefetched_add(struct state *st, struct client *c, struct tensor *t);
 enum room prefetch_try_back(struct state *st, struct client *c, uint32_t slot);
 

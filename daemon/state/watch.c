@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Watches; see watch.h. A name is watched if the hash of one of its prefixes is, for the lengths
- * that any watch has. A name that is not watched is marked so, until a watch comes or goes.
+ * Watches; see watch.h. The watches of a name are found by the hashes of its beginnings, for the
+ * lengths that any watch has. A name without watches is marked so, until a watch comes or goes.
  *
  * ORDER: first the name gets its new meaning, then that is noted, then `seq` counts it, then the
  * sleepers on `seq` are woken. A reader loads `seq` before it looks, and sleeps while it has that

@@ -137,7 +137,7 @@ static bool is_stuck(const struct closer *c)
 	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 	fd_close(fd);
 	if (n < 0)
-		return true; /* without /proc that cannot be told */
+		return true; /* without /proc that cannot be told, and is assumed */
 	text[n] = '\0';
 	end = strrchr(text, ')');
 	return !end || strncmp(end, ") R", 3) != 0;

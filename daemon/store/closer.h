@@ -4,8 +4,8 @@
  * waits for a peer that does not read (SO_LINGER), a file for a file system that the sender itself
  * serves (FUSE), and freeing a large memfd takes long, too. So another process closes them. It
  * shares our table of descriptors and nothing else, and it is killed when it makes no progress for
- * a while, which ends such a wait. Ordinary descriptors are closed at once, and the process is
- * started when it is first needed.
+ * a while, which ends such a wait. Descriptors of honest clients are closed at once, and the
+ * process is started when it is first needed.
  */
 #pragma once
 

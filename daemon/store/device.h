@@ -98,10 +98,10 @@ struct device_hold *device_hold_unref(struct device_hold *hold);
 
 /* Adds the next part. Takes over @fd_take, which opens it, or is -1. */
 void device_memory_add(struct device_memory *m, uint64_t size, int fd_take);
-/* Has the descriptor of the last part closed. Once the first part's is, gives back the charge of
- * all. */
+/* Lets the closer close the descriptor of the last part. After the first part's, gives back the
+ * charge of all. */
 void device_memory_close_part(struct device_memory *m);
-/* Has all descriptors closed, so that no client can open the memory any more. */
+/* Lets the closer close all descriptors, so that no client can open the memory any more. */
 void device_memory_close(struct device_memory *m);
 /* Gives back the charge on its device. */
 void device_memory_discharge(struct device_memory *m);
