@@ -2,13 +2,12 @@
 /*
  * The command line. main.c has the table of commands, options.c that of options. Each command is
  * one file: put.c, load.c, save.c, show.c, status.c, kick.c, restart.c, watch.c, and get.c (get,
- * wait), names.c (ls, info, rm) and doctor/. What they share: connect.c, stay.c, out.h (what is
- * printed), format.h and describe.h (values as text), file.h, progress.h, and for show element.h,
- * picture.h and histogram.h.
+ * wait), names.c (ls, info, rm) and doctor/. They share connect.c, stay.c, out.h (output), format.h
+ * and describe.h (values as text), file.h and progress.h; show also uses element.h, picture.h and
+ * histogram.h.
  *
- * A command is called with checked options and the right number of arguments. It reports what went
- * wrong itself (out.h) and returns the exit code. It uses the public API, files/ and transfer/
- * only.
+ * A command is called with checked options and the right number of arguments. It reports errors
+ * itself (out.h) and returns the exit code. It uses the public API, files/ and transfer/ only.
  */
 #pragma once
 
@@ -24,10 +23,10 @@ enum cli_exit {
 	CLI_FAILURE = 1,
 	CLI_USAGE = 2,
 	CLI_NOT_FOUND = 3, /* no tensor has that name */
-	CLI_TIMEOUT = 4,   /* none came in time, or no room */
+	CLI_TIMEOUT = 4,   /* none came in time, or there was no room */
 };
 
-/* Bits for the options: which ones a command takes, and which ones were given. */
+/* Bits for the options: those that a command takes, and those that were given. */
 enum {
 	OPTION_SOCKET = 1 << 0,
 	OPTION_JSON = 1 << 1,
@@ -66,7 +65,7 @@ struct cli {
 	uint32_t uid;		/* valid if OPTION_UID is given */
 	uint64_t newer_than;
 	DLDevice device;   /* the CPU if OPTION_DEVICE is not given */
-	const char *user;  /* NULL: who runs it */
+	const char *user;  /* NULL: the user that runs the command */
 	unsigned given;	   /* bits OPTION_* */
 	bool json;	   /* print one JSON object instead of text */
 	bool terminal;	   /* text goes to a terminal: format it for people */
@@ -80,41 +79,33 @@ struct command {
 	const char *arguments; /* as in "NAME FILE.npy" */
 	const char *summary;   /* one line; NULL hides the command */
 	const char *details;   /* the paragraphs of its --help */
-	unsigned options;      /* those it takes besides OPTION_EVERYWHERE */
+	unsigned options;      /* the options of the command besides OPTION_EVERYWHERE */
 	int min_args;
 	int max_args; /* -1: no limit */
 	int (*run)(struct cli *cli);
 };
 
-/*
- * Reads @argv into @cli. Options may stand anywhere before "--". Stores the first argument in
- * *command, or NULL if there is none. Returns CLI_OK, or CLI_USAGE after reporting why.
- */
+/* Reads @argv into @cli. Options may stand anywhere before "--". Stores the first argument in
+ * *command, or NULL if there is none. Returns CLI_OK, or CLI_USAGE after reporting the error. */
 int cli_options_parse(struct cli *cli, int argc, char **argv, const char **command);
 /* Returns CLI_USAGE, after reporting it, if an option was given that is not in @allowed. */
 int cli_options_check(struct cli *cli, const char *command, unsigned allowed);
 /* Prints the lines of --help for the options in @which. */
 void cli_options_help(FILE *out, unsigned which);
 
-/*
- * Connects to the daemon. With @autostart it starts one if none listens at the default address.
- * Returns CLI_OK, or an exit code after reporting what is wrong.
- */
+/* Connects to the daemon. With @autostart it starts one if none listens at the default address.
+ * Returns CLI_OK, or an exit code after reporting the error. */
 int cli_connect(struct cli *cli, bool autostart);
 
-/*
- * Connects and gets the tensor cli->args[0] as the options say. Returns NULL, with an exit code in
- * *code, after reporting why it failed.
- */
+/* Connects and gets the tensor cli->args[0] with the given options. Returns NULL, with an exit code
+ * in *code, after reporting the error. */
 DLManagedTensorVersioned *cli_get(struct cli *cli, int64_t default_timeout_ns, tl_info *info,
 				  int *code);
 
-/*
- * Returns when a signal asks this command to end, or when @name is gone: what was published with
- * TL_LIFETIME_OWNER_BOUND stays that long. Returns an exit code.
- */
+/* Returns when a signal asks this command to end, or when @name is gone. Until then tensors
+ * published with TL_LIFETIME_OWNER_BOUND stay. Returns an exit code. */
 int cli_stay(struct cli *cli, const char *name);
-/* TL_LIFETIME_*, as the options say. */
+/* TL_LIFETIME_*, from the options. */
 uint32_t cli_lifetime(const struct cli *cli);
 
 int command_put(struct cli *cli);

@@ -19,7 +19,7 @@ int cli_connect(struct cli *cli, bool autostart)
 	r = tl_connect(&options, &cli->client);
 	if (!r)
 		return CLI_OK;
-	if (r == -ENOENT || r == -ECONNREFUSED) /* no daemon, not: no tensor */
+	if (r == -ENOENT || r == -ECONNREFUSED) /* the daemon is missing, not a tensor */
 		return cli_fail(cli, CLI_FAILURE, "%s%s", cli_reason(r),
 				cli->socket ? " (--socket said where)"
 				: given	    ? " ($TENSORLEASE_SOCKET said where)"

@@ -12,7 +12,7 @@
 
 enum { SHOWN = 8 }; /* how many of the first values are printed */
 
-/* ---- What is known of it ---- */
+/* ---- Properties ---- */
 
 char *describe_device(const tl_info *info)
 {
@@ -154,14 +154,12 @@ void describe_info_json(cJSON *to, const tl_info *info)
 	free(hex);
 }
 
-/* ---- What its values are ---- */
+/* ---- Values ---- */
 
 __extension__ typedef __int128 wide;
 
-/*
- * Statistics over all values except NaN, which is only counted. Complex numbers have no order, so
- * that they have a mean but no extremes.
- */
+/* Statistics over all values except NaN, which is only counted. Complex numbers have no order, so
+ * they have a mean but no extremes. */
 struct statistics {
 	uint64_t numbers;
 	uint64_t nans;

@@ -15,9 +15,7 @@ char *describe_device(const tl_info *info);
 void describe_info(const struct cli *cli, const tl_info *info);
 void describe_info_json(cJSON *to, const tl_info *info);
 
-/*
- * Print or add the smallest and largest value, the mean and the first values. @tensor is the one
- * that @info is about.
- */
+/* Print or add the smallest and largest value, the mean and the first values. @info describes
+ * @tensor. */
 void describe_values(const struct cli *cli, const tl_info *info, const DLTensor *tensor);
 void describe_values_json(cJSON *to, const tl_info *info, const DLTensor *tensor);

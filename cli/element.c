@@ -6,9 +6,8 @@
 #include "cli/element.h"
 #include "cli/out.h"
 
-/*
- * How the small floats are built: sign, exponent, mantissa, and what their last bit patterns mean.
- */
+/* The layout of small floats: sign, exponent, mantissa, and the meaning of their last bit
+ * patterns. */
 enum specials { SPECIAL_IEEE, SPECIAL_NONE, SPECIAL_FN, SPECIAL_FNUZ };
 
 struct minifloat {
@@ -112,7 +111,7 @@ void elements_init(struct elements *e, const tl_info *info, const void *data)
 		if (__builtin_mul_overflow(numel, (uint64_t)info->shape[i], &numel))
 			e->kind = VALUE_NONE;
 	}
-	/* The library says how many bytes there are; nothing beyond them is read. */
+	/* The library gives the number of bytes; nothing beyond them is read. */
 	if (__builtin_mul_overflow(numel, (uint64_t)e->step, &bits) ||
 	    bits / 8 + (bits % 8 != 0) > info->nbytes)
 		e->kind = VALUE_NONE;

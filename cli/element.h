@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Reads the values of a tensor in CPU memory whatever its type: integers of 1 to 64 bits, packed or
- * padded, floats of 4 to 64 bits, complex numbers, bool. Each lane counts as a value.
- */
+/* Reads the values of a tensor in CPU memory, of any type: integers of 1 to 64 bits, packed or
+ * padded, floats of 4 to 64 bits, complex numbers, bool. Each lane counts as a value. */
 #pragma once
 
 #include <stdbool.h>
@@ -30,17 +28,15 @@ struct elements {
 	unsigned bits;	      /* of a value, or of half a complex one */
 	unsigned lanes;
 	unsigned step; /* bits from one element to the next */
-	double *table; /* values of all patterns of a float of up to 8 bits, else NULL */
+	double *table; /* values of all bit patterns of a float of up to 8 bits, else NULL */
 };
 
 /* Prepares to read @data, which has info->nbytes bytes and is described by @info. */
 void elements_init(struct elements *elements, const tl_info *info, const void *data);
 void elements_deinit(struct elements *elements);
 
-/*
- * Reads values from number @first on into @block. Returns how many: VALUE_BLOCK except near the
- * end, 0 at the end.
- */
+/* Reads values from number @first on into @block. Returns their number: VALUE_BLOCK except near the
+ * end, 0 at the end. */
 size_t elements_read(const struct elements *elements, uint64_t first, union value_block *block);
 
 /*

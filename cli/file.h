@@ -6,10 +6,8 @@
 #include "cli/out.h"
 #include "files/file.h"
 
-/*
- * Returns the format that --format or the suffix of @path names, or FILE_FORMAT_UNKNOWN after
- * reporting why there is none.
- */
+/* Returns the format that --format or the suffix of @path names, or FILE_FORMAT_UNKNOWN after
+ * reporting the error. */
 enum file_format cli_file_format(struct cli *cli, const char *path);
 
 /* Appends a description of a tensor to the JSON array @tensors. */

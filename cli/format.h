@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Formats numbers, types and text of others. The caller frees what is returned. */
+/* Formats numbers, types and foreign text. The caller frees the result. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,7 +18,7 @@ char *format_dtype(DLDataType dtype);
 char *format_size(uint64_t bytes, bool people);
 /* Returns a duration as "3.2 s" or "2 h 10 min". */
 char *format_span(uint64_t ns);
-/* Returns how long ago @realtime_ns was, as format_span() does. */
+/* Returns the time since @realtime_ns, as format_span() does. */
 char *format_age(uint64_t realtime_ns);
 /* Returns a time as "2026-11-21 08:23:15.042 UTC". */
 char *format_date(uint64_t realtime_ns);
@@ -31,10 +31,8 @@ void format_double(double value, char text[FORMAT_NUMBER]);
 void format_float(float value, char text[FORMAT_NUMBER]);
 
 bool format_is_utf8(const char *text, size_t size);
-/*
- * Returns @text with everything that could upset a terminal or deceive its reader (util/text.h) as
- * \xNN.
- */
+/* Returns @text with \xNN for everything that could upset a terminal or deceive its reader
+ * (util/text.h). */
 char *format_printable(const char *text, size_t size);
-/* Returns how many columns @text takes on a terminal; each character counts as one. */
+/* Returns the number of columns of @text on a terminal; each character counts as one. */
 size_t format_columns(const char *text);

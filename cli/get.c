@@ -12,7 +12,7 @@
 #include "cli/progress.h"
 #include "files/npy.h"
 
-/* Getting a tensor on a GPU needs CUDA, because it is opened; `info` does not need it. */
+/* Getting a tensor on a GPU needs CUDA, because the tensor is opened; `info` does not need it. */
 static int get_failed(struct cli *cli, int error)
 {
 	int code = cli_code(error);
@@ -132,7 +132,7 @@ int command_get(struct cli *cli)
 	return r;
 }
 
-/* Takes no lease, since that would mean to open a tensor that lies on a GPU. */
+/* Takes no lease, since that would open a tensor on a GPU. */
 int command_wait(struct cli *cli)
 {
 	tl_wait_item item = { .name = cli->args[0], .newer_than = cli->newer_than };

@@ -12,7 +12,7 @@
 #include "transfer/transfer.h"
 #include "util/clock.h"
 
-/* ---- telling ---- */
+/* ---- output ---- */
 
 static void print_loaded_json(const struct cli *cli, const struct tensor_file *f)
 {

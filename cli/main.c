@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commands, their help, and which one runs. */
+/* The commands, their help, and the choice of the one to run. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -257,9 +257,7 @@ static int run(struct cli *cli, int argc, char **argv)
 	return run_command(cli, command);
 }
 
-/*
- * Output that could not be written is a failure. EPIPE needs no message: the reader left by itself.
- */
+/* Output that could not be written is a failure. EPIPE needs no message: the reader has left. */
 static int flush(int code)
 {
 	if (!fflush(stdout) && !ferror(stdout))

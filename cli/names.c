@@ -13,10 +13,8 @@
 
 /* ---- ls ---- */
 
-/*
- * The text of one line of ls. Keeping a tl_info of 2 KiB for each of 100,000 tensors would take too
- * much memory.
- */
+/* The text of one line of ls. A tl_info of 2 KiB for each of 100,000 tensors would take too much
+ * memory. */
 struct listed {
 	char *name;
 	cJSON *json; /* with --json; else the cells: */
@@ -113,7 +111,7 @@ int command_ls(struct cli *cli)
 
 /* ---- info ---- */
 
-/* How often a name with a ring is published, from two looks at it; 0: it is not. */
+/* The publishes per second of a name with a ring, from two looks at it; 0: none. */
 static double ring_rate(const struct cli *cli, const tl_info *before)
 {
 	const struct timespec pause = { .tv_nsec = 250 * 1000 * 1000 };
@@ -211,7 +209,7 @@ static int delete_one(struct cli *cli, const char *name, cJSON *deleted, cJSON *
 	return CLI_OK;
 }
 
-/* A name that somebody else deletes meanwhile is no failure. */
+/* A name that is deleted by another client meanwhile is no failure. */
 static int delete_below(struct cli *cli, const char *prefix, cJSON *deleted, cJSON *errors)
 {
 	char *slash = cli_text("%s%s", prefix, *prefix ? "/" : ""), *none;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The options of all commands are in one table. getopt_long() permutes, so that options may stand
- * before or after the command. Afterwards cli_options_check() finds those that the command does not
- * take.
+ * The options of all commands are in one table. getopt_long() permutes, so options may stand before
+ * or after the command. Afterwards cli_options_check() finds those that the command does not take.
  */
 #include <errno.h>
 #include <getopt.h>

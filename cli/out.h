@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Everything that the command line prints: errors, JSON, fields and tables. If memory runs out
- * here, the process ends.
- */
+/* All output of the command line: errors, JSON, fields and tables. If memory runs out here, the
+ * process ends. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -23,10 +21,8 @@ __attribute__((format(printf, 3, 4))) int cli_fail(struct cli *cli, int code, co
  * from the errno.
  */
 int cli_fail_library(struct cli *cli, int error);
-/*
- * Does the same for a call that asked for room in the daemon's memory and began at @begin_ns. It
- * adds how to get room, and whether the command waited for it.
- */
+/* Does the same for a call that asked for space in the daemon's memory and began at @begin_ns. Adds
+ * how to get space, and whether the command waited for it. */
 int cli_fail_space(struct cli *cli, int error, int64_t begin_ns);
 /*
  * Refuses to write bytes to a terminal, and refuses a file whose suffix names another kind than
@@ -62,10 +58,8 @@ void json_double(cJSON *to, const char *key, double value);
 void json_text(cJSON *to, const char *key, const char *text);
 void json_bool(cJSON *to, const char *key, bool value);
 
-/*
- * Is printf() for text that may contain names, paths or other text of others. Characters that must
- * not be shown are escaped, except tabs and newlines.
- */
+/* Is printf() for text that may contain names, paths or other foreign text. Characters that must
+ * not be shown are escaped, except tabs and newlines. */
 __attribute__((format(printf, 1, 2))) void cli_print(const char *format, ...);
 /* Prints one "key value" line: aligned for people, else with a tab between. */
 __attribute__((format(printf, 3, 4))) void cli_field(const struct cli *cli, const char *key,
@@ -82,7 +76,8 @@ struct table {
 	char **cells; /* rows * columns, owned */
 };
 
-/* Takes over @cells[columns], each of which was allocated, and escapes what must not be shown. */
+/* Takes over @cells[columns], each of which was allocated, and escapes characters that must not be
+ * shown. */
 void table_row(struct table *table, char *const *cells);
 void table_print(const struct table *table, const char *const *headers, bool terminal);
 void table_deinit(struct table *table);

@@ -6,7 +6,7 @@
 #include "cli/out.h"
 #include "cli/picture.h"
 
-/* ---- what it is ---- */
+/* ---- the kind of picture ---- */
 
 static bool is_channels(int64_t n)
 {

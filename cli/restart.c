@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* restart: has another daemon take over. */
+/* restart: lets another daemon take over. */
 #include <stdlib.h>
 #include <string.h>
 

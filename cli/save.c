@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* save: writes tensors to a file, as they were at one moment, straight from shared memory. */
+/* save: writes tensors to a file, as of one moment, straight from shared memory. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "files/file.h"
 #include "transfer/transfer.h"
 
-/* Reports @why, or what the library says. */
+/* Reports @why, or the library's error. */
 static int fail(struct cli *cli, int code, const char *why, int r)
 {
 	return *why ? cli_fail(cli, code, "%s", why) : cli_fail_library(cli, r);

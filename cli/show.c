@@ -18,7 +18,7 @@
 
 enum { COLUMNS = 80, LINES = 40, PROMPT = 3, CELLS_MAX = 1000, PICTURE_LEAST = 8 };
 
-/* ---- the place there is ---- */
+/* ---- the space on the terminal ---- */
 
 static unsigned environment(const char *name, unsigned otherwise)
 {
@@ -50,7 +50,7 @@ static bool wants_colour(const struct cli *cli)
 	return cli->terminal && !(no && *no) && !(term && !strcmp(term, "dumb"));
 }
 
-/* ---- telling ---- */
+/* ---- output ---- */
 
 static void print_title(const tl_info *info)
 {

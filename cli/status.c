@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* status: the daemon, its use of GPUs, and with --clients who holds what. */
+/* status: the daemon, its use of GPUs, and with --clients all clients and their holdings. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static bool is_self(const tl_client_info *info)
 	return info->pid == (uint32_t)getpid();
 }
 
-/* Marks this command for people, since it is a client too. */
+/* Marks this command in text for people, since it is a client too. */
 static char *marked_label(const struct cli *cli, const tl_client_info *info)
 {
 	char *label = label_of(info), *text;

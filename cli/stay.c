@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Staying, so that what is bound to this command's connection stays. */
+/* Staying, so that tensors bound to this command's connection stay. */
 #include <errno.h>
 #include <signal.h>
 #include <time.h>
@@ -16,7 +16,7 @@ static int visit_none(const tl_client_info *info, void *context)
 	return 1;
 }
 
-/* Is the daemon there, and the name? 0, -ENOENT, or another negative errno. */
+/* Checks that the daemon is there, and the name. 0, -ENOENT, or another negative errno. */
 static int look(struct cli *cli, const char *name)
 {
 	tl_info info = { .size = sizeof(info) };
@@ -37,11 +37,11 @@ int cli_stay(struct cli *cli, const char *name)
 	sigaddset(&ends, SIGHUP);
 	sigprocmask(SIG_BLOCK, &ends, NULL);
 	if (fflush(stdout))
-		return CLI_FAILURE; /* main() says why */
+		return CLI_FAILURE; /* main() reports the error */
 	while (sigtimedwait(&ends, NULL, &slice) < 0) {
 		r = look(cli, name);
 		if (r == -ENOENT)
-			return CLI_OK; /* somebody has deleted it: there is nothing to stay for */
+			return CLI_OK; /* it was deleted: there is no reason to stay */
 		if (r)
 			return cli_fail_library(cli, r);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* limits, and what status --users prints. */
+/* limits, and the output of status --users. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pwd.h>
@@ -11,7 +11,7 @@
 #include "cli/out.h"
 #include "cli/users.h"
 
-/* As the daemon's configuration calls them. */
+/* The names in the daemon's configuration. */
 static const char *const names[TL_SHARES] = {
 	[TL_SHARE_BYTES] = "bytes",
 	[TL_SHARE_TENSORS] = "tensors",

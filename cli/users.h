@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What users have: for status --users, and limits. */
+/* Users and their shares: for status --users, and limits. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -11,7 +11,7 @@ struct users {
 	size_t count;
 };
 
-/* Returns what the library does; *@users is the caller's to free in any case. */
+/* Returns the result of the library; the caller frees *@users in any case. */
 int users_list(tl_client *client, struct users *users);
 cJSON *users_json(const struct users *users);
 void users_print(const struct cli *cli, const struct users *users);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command that tells what becomes of names: watch. */
+/* The command that tells the changes of names: watch. */
 #include <errno.h>
 #include <inttypes.h>
 
@@ -67,9 +67,9 @@ int command_watch(struct cli *cli)
 	while (!(r = tl_watch_next(watch, &wait, &event))) {
 		print_event(cli, &event);
 		if (fflush(stdout))
-			break; /* main() says why */
+			break; /* main() reports the error */
 	}
-	if (r == -EAGAIN) { /* with --timeout 0: all has been told that there is */
+	if (r == -EAGAIN) { /* with --timeout 0: all changes have been told */
 		tl_watch_close(watch);
 		return CLI_OK;
 	}

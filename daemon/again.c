@@ -10,7 +10,7 @@
 
 enum { WHY = 160 };
 
-/* The file of options is found where it was, wherever we are by now. */
+/* Finds the configuration file where it was, even if the working directory has changed. */
 static int options_again(const struct again *again, struct options *o)
 {
 	int here = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r;
@@ -32,8 +32,8 @@ static const struct namespace_config *named(const struct options *o, const char 
 	return NULL;
 }
 
-/* Room may grow; what decides the shape of a catalog may not change. What is not given is as the
- * daemon's, and was filled in for what serves. */
+/* Space may grow; limits that decide the shape of a catalog may not change. Limits that are not
+ * given are the daemon's, and have been filled in for the serving one. */
 static const char *limits_differ(const struct state_limits *now, const struct state_limits *next,
 				 const struct options *all)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What another daemon that is started now would make of our arguments. */
+/* Reads our arguments and configuration again, as a daemon started now would. */
 #pragma once
 
 #include <limits.h>
@@ -9,9 +9,9 @@
 struct again {
 	int argc;
 	char **argv;
-	char directory[PATH_MAX]; /* in which paths begin */
+	char directory[PATH_MAX]; /* where relative paths begin */
 	const struct options *now;
 };
 
-/* As may_leave() of server_options, whose context it is. */
+/* This is may_leave() of server_options, and @again its context. */
 bool again_may(void *again, bool adopting, char why[160]);

@@ -94,7 +94,7 @@ int config_init(struct config *config)
 	ns = namespace_of(config, NAMESPACE_DEFAULT);
 	if (!ns)
 		return -ENOMEM;
-	ns->mode = 0777; /* whoever may open the socket */
+	ns->mode = 0777; /* any user that may open the socket */
 	return rule_of(config, RULE_ANY, 0) ? 0 : -ENOMEM;
 }
 
@@ -144,7 +144,7 @@ static int gid_of(const char *group, uint32_t *gid)
 	return 0;
 }
 
-/* What follows the first word, or NULL if that is another one. */
+/* The text after the first word, or NULL if that is not @word. */
 static const char *after_word(const char *text, const char *word)
 {
 	size_t len = strlen(word);
@@ -183,7 +183,8 @@ static int section_find(struct config *config, const char *section, struct share
 	return *rule ? 0 : -ENOMEM;
 }
 
-/* A mode is octal, and who may publish must be able to get, since names are looked up there. */
+/* A mode is octal. A class that may publish must be able to get, since publishing looks names
+ * up. */
 static int mode_of(const char *text, unsigned *mode)
 {
 	unsigned long value;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sections of the configuration file: what users and groups may have, and namespaces. */
+/* The sections of the configuration file: limits of users and groups, and namespaces. */
 #pragma once
 
 #include <stdint.h>
@@ -20,13 +20,11 @@ struct config {
 int config_init(struct config *config);
 void config_deinit(struct config *config);
 
-/*
- * Sets a key in [@section]. -ENOENT: there is no such key; -EINVAL: *@wanted says what its value
- * must be; -ESRCH: *@wanted says what is wrong with the section; -ENOMEM.
- */
+/* Sets a key in [@section]. Returns -ENOENT if there is no such key; -EINVAL: *@wanted describes
+ * its values; -ESRCH: *@wanted says what is wrong with the section; -ENOMEM. */
 int config_set(struct config *config, const char *section, const char *key, const char *value,
 	       const char **wanted);
 
-/* A number that may end in K, M, G or T, or a percentage up to 100 with SHARE_PERCENT set.
- * -EINVAL. */
+/* Parses a number that may end in K, M, G or T, or a percentage up to 100, which sets
+ * SHARE_PERCENT. -EINVAL. */
 int config_parse_size(const char *text, uint64_t *out);

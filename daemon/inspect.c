@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * --check; see inspect.h. A copy that was made while the daemon wrote may show halves of two
- * changes. So a fault in one copy is looked for in later ones, and counts only if those have the
- * same fault in unchanged entries. A change under way does not last that long, and after it the
- * entry has another generation or version. Invariants of a daemon at rest are checked if the daemon
- * slept at each look and no row has changed.
+ * changes. So a fault in one copy is looked for in later ones, and counts only if they show the
+ * same fault in unchanged entries. No change takes that long, and after it the entry has another
+ * generation or version. Invariants of an idle daemon are checked if the daemon slept at each look
+ * and no row has changed.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -47,7 +47,7 @@ struct subject {
 	int pid;	/* of the daemon; 0: it has none, or it is not known */
 	int catalog_fd; /* -1: there is none any more */
 	int facts_fd;	/* -1: there are none, or they cannot be reached */
-	int *ledgers;	/* all that the daemon has */
+	int *ledgers;	/* all ledgers that the daemon has */
 	unsigned ledger_count;
 	char name[TENSOR_NAMESPACE_MAX + 1]; /* empty: not known */
 };
@@ -68,7 +68,7 @@ static void on_found(struct check *check)
 	fault_add(check->context, check->evidence, check->why);
 }
 
-/* Leaves in @look the faults that are in @before too. */
+/* Keeps only the faults in @look that are in @before too. */
 static void faults_keep(struct look *look, const struct look *before)
 {
 	unsigned kept = 0;
@@ -85,7 +85,7 @@ static void faults_keep(struct look *look, const struct look *before)
 	look->count = kept;
 }
 
-/* ---- what the daemon has open --------------------------------------------------------------- */
+/* ---- the daemon's descriptors --------------------------------------------------------------- */
 
 static bool is_ledger(int fd)
 {
@@ -97,9 +97,11 @@ static bool is_ledger(int fd)
 	       (uint64_t)st.st_size == ledger_size(head.slots);
 }
 
-/* A client can give the daemon an object that looks like facts. But that belongs to the client's
+/*
+ * A client can give the daemon an object that looks like facts. But that belongs to the client's
  * user, and a daemon takes no memfd of a client that is not sealed against shrinking. Facts have no
- * seals. */
+ * seals.
+ */
 static bool is_facts(struct subject *s, const char *link, int fd)
 {
 	struct facts_header header;
@@ -132,7 +134,7 @@ static void memfd_sort(struct subject *s, const char *link, int *fd)
 	}
 }
 
-/* Does that process serve the instance? Only a process that has its catalog open does. */
+/* Finds out whether that process serves the instance: only such a process has its catalog open. */
 static void process_look(struct subject *s, int pid)
 {
 	char path[OBJECT_PATH_MAX], link[OBJECT_PATH_MAX + 16] = "";
@@ -183,7 +185,7 @@ static int subject_init(struct subject *s, uint64_t instance, int pid)
 	return r == -ENOENT ? 0 : r;
 }
 
-/* Does the daemon wait for something to do? */
+/* True if the daemon is waiting for events. */
 static bool sleeps(int pid)
 {
 	char path[32], text[128];
@@ -204,7 +206,7 @@ static bool sleeps(int pid)
 
 /* ---- ledgers -------------------------------------------------------------------------------- */
 
-/* Reads what has been touched: reading the hole of a mapping would allocate its page. */
+/* Reads touched pages only: reading a hole of a mapping would allocate its page. */
 static int ledger_look(struct look *look, int fd, const struct catalog *cat, uint32_t *leases)
 {
 	uint32_t slots = cat->header->max_tensors, counts[LEDGER_PAGE_SLOTS], slot;
@@ -238,7 +240,8 @@ static int ledger_look(struct look *look, int fd, const struct catalog *cat, uin
 	return 0;
 }
 
-/* A tensor that nobody holds does not stay RETIRED. On GPUs more than ledgers holds them. */
+/* A tensor that nobody holds does not stay RETIRED. On GPUs, tensors are also held without a
+ * ledger. */
 static void unheld_look(struct look *look, const struct check *check, const uint32_t *leases)
 {
 	const struct catalog *cat = check->cat;
@@ -255,7 +258,8 @@ static void unheld_look(struct look *look, const struct check *check, const uint
 	}
 }
 
-/* Of all namespaces with rows as many: it cannot be told which client is in which. */
+/* Reads the ledgers of all namespaces with as many rows, since it cannot be told which client is in
+ * which. */
 static int ledgers_look(struct look *look, const struct subject *s, const struct catalog *cat,
 			uint32_t *leases)
 {
@@ -321,7 +325,7 @@ static void pause_ms(unsigned ms)
 	nanosleep(&t, NULL);
 }
 
-/* Returns how much is wrong, or a negative errno. */
+/* Returns the number of faults, or a negative errno. */
 static int instance_inspect(uint64_t instance, int pid)
 {
 	struct look *looks = calloc(2, sizeof(*looks));
@@ -347,7 +351,7 @@ static int instance_inspect(uint64_t instance, int pid)
 	return r ? r : (int)count;
 }
 
-/* ---- all of a daemon ------------------------------------------------------------------------ */
+/* ---- a whole daemon ------------------------------------------------------------------------- */
 
 /* The lock file names the last daemon on that socket, and the first of its instances. */
 static int lock_read(const char *socket, int *pid, uint64_t *id)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The lock is a flock on SOCKET.lock, held as long as the daemon lives, however it dies. Only its
- * holder touches the socket's path, and only its holder removes what the instance named in the file
- * left behind.
+ * holder touches the socket's path, and only its holder removes the remains of the instance named
+ * in the file.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,10 +31,8 @@ static int lock_path(const struct instance *in, char *path, size_t size)
 	return (size_t)snprintf(path, size, "%s.lock", in->socket) < size ? 0 : -ENAMETOOLONG;
 }
 
-/*
- * We believe what the file says, and write over it. So nobody else may have written it, or led us
- * to another file of ours by a second name.
- */
+/* We trust the contents of the file, and write over it. So nobody else may have written it, or led
+ * us to another file of ours by a second name. */
 static int lock_check(const struct stat *st, const char *path, char *why, size_t why_size)
 {
 	if (!S_ISREG(st->st_mode))
@@ -54,10 +52,8 @@ static int lock_check(const struct stat *st, const char *path, char *why, size_t
 	return -EPERM;
 }
 
-/*
- * Returns 1 if the file that we locked is not at @path any more, since its daemon has just ended
- * and removed it. A file that was kept has been locked all the time.
- */
+/* Returns 1 if the locked file is not at @path any more, since its daemon has just ended and
+ * removed it. A kept file has been locked all the time. */
 static int lock_try(struct instance *in, const char *path, int *kept, char *why, size_t why_size)
 {
 	struct stat ours, there;
@@ -111,8 +107,9 @@ static int instance_lock(struct instance *in, int *kept, char *text, char *why, 
 }
 
 /*
- * Whoever dies here leaves what was there or what is there now: always as many bytes, written by
- * one call. A daemon that found the file empty could not tell what is to be taken over, or removed.
+ * A daemon that dies here leaves the old contents or the new: always as many bytes, written by one
+ * call. With an empty file the next daemon could not tell which instance to take over, or to
+ * remove.
  */
 static int instance_record(const struct instance *in)
 {
@@ -135,14 +132,14 @@ void instance_note_versions(struct instance *in)
 	}
 }
 
-/* Removes what the last daemon on this socket left, if it was killed. */
+/* Removes the remains of the last daemon on this socket, if it was killed. */
 static int instance_clean(struct instance *in)
 {
 	unsigned count;
 	int r;
 
 	instance_note_versions(in);
-	r = instance_record(in); /* if we die now, the next one cannot find them any more */
+	r = instance_record(in); /* if we die now, the next daemon cannot find them any more */
 	if (r)
 		return r;
 	for (uint64_t i = 0; i < NAMESPACES_MAX; i++)
@@ -156,12 +153,12 @@ static int instance_clean(struct instance *in)
 void instance_give_up(struct instance *in)
 {
 	if (instance_clean(in))
-		return; /* the next daemon does it */
+		return; /* the next daemon does that */
 	in->id = 0;
 	instance_record(in);
 }
 
-/* The socket that was kept, unless somebody has removed its path meanwhile. */
+/* Finds the socket that was kept, unless its path was removed meanwhile. */
 static bool listen_is_kept(struct instance *in, int *kept)
 {
 	struct stat st;
@@ -184,7 +181,7 @@ static int instance_bind(struct instance *in, char *why, size_t why_size)
 	if (fd < 0)
 		return -errno;
 	if (!lstat(in->socket, &st)) {
-		/* A killed daemon leaves a dead socket. Anything else is not ours to remove. */
+		/* A killed daemon leaves a dead socket. Anything else must not be removed. */
 		if (!S_ISSOCK(st.st_mode) || !connect(fd, (void *)&address, sizeof(address)) ||
 		    errno == EAGAIN) {
 			snprintf(why, why_size,
@@ -209,7 +206,7 @@ static int instance_bind(struct instance *in, char *why, size_t why_size)
 	return 0;
 }
 
-/* Refuses a file that is not ours to remove, before a lock file is made beside it. */
+/* Refuses a file that we must not remove, before a lock file is made beside it. */
 static int path_check(const struct instance *in, char *why, size_t why_size)
 {
 	struct stat st;
@@ -239,7 +236,7 @@ static int activated_path(struct instance *in, int fd)
 	return 0;
 }
 
-/* Each namespace has one of the ids that begin with this one. */
+/* Each namespace has an id from the range that begins with this one. */
 static int id_new(uint64_t *id)
 {
 	int r;
@@ -301,7 +298,7 @@ static int instance_begin(struct instance *in, const char *socket, struct instan
 	if (!r && !in->adopted)
 		r = id_new(&in->id);
 	if (!r)
-		r = instance_record(in); /* comes before anything is made under that id */
+		r = instance_record(in); /* before anything is made under that id */
 	return r ? r : instance_listen(in, fds, why, why_size);
 }
 
@@ -329,7 +326,7 @@ static bool left_note(void *context, uint64_t instance, uint64_t key)
 	return *(bool *)context = true;
 }
 
-/* Somebody may have kept us from removing an object: the next daemon does it then. */
+/* If a process has kept us from removing an object, the next daemon does that. */
 void instance_deinit(struct instance *in)
 {
 	bool left = false;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * One daemon for one socket. The socket's lock file also names the last instance, so that the next
- * daemon finds and removes what a killed one left in shared memory.
- */
+/* One daemon for one socket. The socket's lock file also names the last instance, so that the next
+ * daemon finds and removes the objects that a killed one left in shared memory. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,32 +14,29 @@ struct instance {
 	int lock_fd;
 	int listen_fd; /* the server closes it */
 	uint64_t id;
-	uint64_t versions; /* no former daemon gave out a higher one; 0: there was none */
-	bool adopted;	   /* it is the last daemon's */
+	uint64_t versions; /* no former daemon gave out a higher version; 0: there was none */
+	bool adopted;	   /* taken over from the last daemon */
 	int activated;	   /* the socket is the service manager's, and stays when we go */
 };
 
-/* Descriptors that are there already, or -1. instance_init() takes all of them. */
+/* Inherited descriptors, or -1. instance_init() takes all of them. */
 struct instance_fds {
 	int activated;	  /* the socket of a service */
-	int lock, listen; /* the last daemon's, which a keeper has kept */
-	bool adopt;	  /* the last daemon's state is to be taken over, not removed */
+	int lock, listen; /* the last daemon's, from a keeper */
+	bool adopt;	  /* take the last daemon's state over, instead of removing it */
 };
 
-/*
- * Locks and binds @socket (NULL: the activated one). INSTANCE_E_SERVED: another daemon, or another
- * program, serves it; @why says who. A negative errno with @why otherwise.
- */
+/* Locks and binds @socket (NULL: the activated one). Returns INSTANCE_E_SERVED with the culprit in
+ * @why if another daemon, or another program, serves it; else a negative errno with @why. */
 int instance_init(struct instance *in, const char *socket, struct instance_fds *fds, char *why,
 		  size_t why_size);
-/*
- * Notes the highest version that this daemon gave out, before its shared memory is removed: the
- * next daemon begins above it, and clients may be waiting for newer versions.
- */
+/* Notes the highest version that this daemon gave out, before its shared memory is removed. The
+ * next daemon begins above it, since clients may be waiting for newer versions. */
 void instance_note_versions(struct instance *in);
 /*
- * The last daemon's state cannot be taken over: notes its highest version, and removes it. The next
- * daemon may find nothing, since others remove objects that nobody has open (util/leftovers.h).
+ * Notes the highest version of the last daemon's state, which cannot be taken over, and removes
+ * that. The next daemon may find nothing, since unused objects are removed by others
+ * (util/leftovers.h).
  */
 void instance_give_up(struct instance *in);
 /*

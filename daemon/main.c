@@ -31,10 +31,10 @@
 enum { EXIT_USAGE = 2, EXIT_SERVED = 3, EXIT_WRONG = 4 };
 enum {
 	FD_USUAL_LIMIT = 1024, /* of open files, if ours cannot be told */
-	FD_RESERVE = 32, /* descriptors for ourselves: the loop, the catalog, those on their way */
+	FD_RESERVE = 32, /* descriptors for ourselves: the loop, the catalog, those being sent */
 	FD_CACHE_MAX = 4096, /* descriptors of segments, kept for the next client that maps them */
 	FD_DEVICE_MAX = 16384,	/* descriptors that open memory on devices */
-	FD_FLIGHT_MAX = 4096,	/* descriptors on their way to clients, beyond one for each */
+	FD_FLIGHT_MAX = 4096,	/* descriptors in flight to clients, beyond one for each */
 	FD_OBJECTS_MAX = 65536, /* descriptors of segments, if each needs one */
 };
 
@@ -47,7 +47,7 @@ static void notify(const char *state)
 #endif
 }
 
-/* Makes a directory of ours into which nobody else can put a socket. */
+/* Makes a directory of ours where nobody else can create a socket. */
 static int directory_make(const char *path)
 {
 	struct stat st;
@@ -59,7 +59,7 @@ static int directory_make(const char *path)
 	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 0022) ? 0 : -EPERM;
 }
 
-/* Finds the path that tl_connect() tries. */
+/* Finds the default path of tl_connect(). */
 static int socket_default(char *path, size_t size)
 {
 	const char *given = getenv("TENSORLEASE_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
@@ -90,11 +90,11 @@ static int socket_default(char *path, size_t size)
 }
 
 /*
- * Raises the limit of open files as far as we may, and divides it: first for the clients, so that
- * we never run out, and one client too many is told so. Each has a socket, a ledger and one
- * descriptor on its way; there are more of the last, since few clients have just one. Half of the
+ * Raises the limit of open files as far as allowed, and divides it. Clients come first, so that we
+ * never run out, and a client too many is told the reason. Each has a socket, a ledger and one
+ * descriptor in flight. There are more of the latter, since few clients have just one. Half of the
  * rest is for descriptors that open memory on devices, the other half for caching. If each segment
- * needs one, half of all is for segments.
+ * needs a descriptor, half of all is for segments.
  */
 static void descriptors_plan(struct shared_limits *l, uint32_t *max_clients, bool named)
 {
@@ -125,7 +125,8 @@ static void descriptors_plan(struct shared_limits *l, uint32_t *max_clients, boo
 	l->fds_max = left < FD_CACHE_MAX ? (unsigned)left : FD_CACHE_MAX;
 }
 
-/* Closes what the caller has open: its locks and pipes must not stay open in the background. */
+/* Closes inherited descriptors: the caller's locks and pipes must not stay open in the
+ * background. */
 static void close_inherited(int *keep_fd)
 {
 	if (*keep_fd != 3 && dup3(*keep_fd, 3, O_CLOEXEC) == 3)
@@ -133,8 +134,8 @@ static void close_inherited(int *keep_fd)
 	close_range((unsigned)*keep_fd + 1, ~0U, 0);
 }
 
-/* The first process waits until the second says how its start went, and exits with that status.
- * Returns in the second process only. */
+/* The first process waits until the second reports its start, and exits with that status. Returns
+ * in the second process only. */
 static int detach(int *ready_fd, int activated_fd)
 {
 	unsigned char status = EXIT_FAILURE;
@@ -189,7 +190,8 @@ static void ready(struct keep *k, int *ready_fd)
 	say_how_it_went(ready_fd, EXIT_SUCCESS);
 }
 
-/* In the keeper. Only it is known to the service manager, and to who waits for the start. */
+/* Runs in the keeper, which alone is known to the service manager and to the process that waits for
+ * the start. */
 static void keeper_notified(void *context, const char *text)
 {
 	int *ready_fd = context;
@@ -201,7 +203,7 @@ static void keeper_notified(void *context, const char *text)
 	say_how_it_went(ready_fd, EXIT_SUCCESS);
 }
 
-/* Do all namespaces keep their memory under names, so that no descriptor of it is kept? */
+/* True if the objects of all namespaces have names, so that their descriptors need not be kept. */
 static bool all_named(const struct options *o)
 {
 	bool named = o->storage->named;
@@ -212,7 +214,7 @@ static bool all_named(const struct options *o)
 	return named && (!o->config.users.limits.storage || o->config.users.limits.storage->named);
 }
 
-/* Fills in what the configuration leaves to the daemon's options. */
+/* Fills in limits that the configuration leaves to the daemon's options. */
 static void namespace_complete(struct state_limits *l, const struct options *o,
 			       uint32_t max_clients)
 {
@@ -285,8 +287,8 @@ static int serve(struct options *o, struct instance *instance, struct keep *k, i
 	return EXIT_SUCCESS;
 }
 
-/* In the background we leave the directory where the path began. One that would be too long for a
- * socket stays as it is. */
+/* In the background we leave the working directory, so relative paths are made absolute. A path
+ * that would be too long for a socket stays as it is. */
 static void make_absolute(char *path, size_t size)
 {
 	char directory[PATH_MAX], absolute[PATH_MAX + 256];
@@ -298,8 +300,8 @@ static void make_absolute(char *path, size_t size)
 		snprintf(path, size, "%s", absolute);
 }
 
-/* From here on the next daemon finds the lock and the socket as they are. Without them it makes
- * others, as after the death of a daemon that nobody kept anything for. */
+/* From here on the next daemon finds the lock and the socket as they are. Without them it makes new
+ * ones, as after a daemon without a keeper. */
 static void instance_keep(const struct instance *in, struct keep *k)
 {
 	int r = keep(k, KEEP_TAG_PREFIX "lock", in->lock_fd);
@@ -310,7 +312,7 @@ static void instance_keep(const struct instance *in, struct keep *k)
 		log_warn("the keeper does not keep the socket", "error=%s", log_str(strerror(-r)));
 }
 
-/* A service manager would keep them when we have ended. */
+/* A service manager would keep them after our end. */
 static void instance_forget(struct keep *k)
 {
 	keep_forget(k, KEEP_TAG_PREFIX "lock");
@@ -380,7 +382,7 @@ int main(int argc, char **argv)
 	struct again again = { .argc = argc, .argv = argv, .now = &o };
 	int ready_fd = -1, r;
 
-	r = keep_init(&k); /* it may change the directory, where the files of options are */
+	r = keep_init(&k); /* it may change the directory, where configuration files are */
 	if (r) {
 		fprintf(stderr, "tensorleased: cannot start: %s\n", strerror(-r));
 		return EXIT_FAILURE;
@@ -406,14 +408,14 @@ int main(int argc, char **argv)
 		options_deinit(&o);
 		return EXIT_FAILURE;
 	}
-	if (o.keeper && k.kind == KEEP_NOBODY) /* a service manager that keeps needs no help */
+	if (o.keeper && k.kind == KEEP_NOBODY) /* a service manager with a store needs no keeper */
 		r = run_keeper(argv, &k, &ready_fd);
 	else
 		r = run(&o, &k, &ready_fd, &again);
-	say_how_it_went(&ready_fd, r); /* unless it has been said */
+	say_how_it_went(&ready_fd, r); /* unless that was done already */
 	keep_deinit(&k);
 	options_deinit(&o);
 	if (loop_is_broken())
-		_exit(r); /* libuv's end would wait for workers that are not there, and abort */
+		_exit(r); /* libuv's end would wait for workers that do not exist, and abort */
 	return r;
 }

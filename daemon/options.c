@@ -102,7 +102,7 @@ static int parse_seconds(const char *text, int64_t *out)
 	return 0;
 }
 
-/* Sets one option by its long name. *wanted says what its value may be, for the error text. */
+/* Sets one option by its long name. *wanted describes its values, for the error text. */
 static int option_set(struct options *o, const char *name, const char *value, const char **wanted)
 {
 	if (!strcmp(name, "socket")) {
@@ -158,7 +158,7 @@ static int option_set(struct options *o, const char *name, const char *value, co
 	return -ENOENT;
 }
 
-/* The file's name and line stand before the first error, which is known when all was read. */
+/* Holds the first error until all was read, when the line for its text is known. */
 struct reading {
 	struct options *options;
 	char error[512];

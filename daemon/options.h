@@ -24,11 +24,11 @@ struct options {
 	int64_t hello_ns;
 	enum log_level log_level;
 	bool foreground;
-	bool check;  /* what is there is looked at, and nothing is served */
+	bool check;  /* only inspects the shared memory, and does not serve */
 	bool keeper; /* a parent process starts the daemon again when it dies */
 };
 
-/* OPTIONS_E_USAGE: they are wrong, and that was printed; OPTIONS_E_DONE: --help or --version was
- * printed. */
+/* Returns OPTIONS_E_USAGE if the options are wrong, which was printed, or OPTIONS_E_DONE if --help
+ * or --version was printed. */
 int options_init(struct options *o, int argc, char **argv);
 void options_deinit(struct options *o);

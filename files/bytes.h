@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers as they are in files: little-endian, at any address. */
+/* Numbers in files: little-endian, at any address. */
 #pragma once
 
 #include <stdint.h>
@@ -19,7 +19,7 @@ static inline uint64_t get64(const unsigned char *p)
 	return get32(p) | (uint64_t)get32(p + 4) << 32;
 }
 
-/* Writes the lowest @size bytes of a number and returns the place behind them. */
+/* Writes the lowest @size bytes of a number and returns the address after them. */
 static inline unsigned char *put_number(unsigned char *p, uint64_t value, int bytes)
 {
 	for (int i = 0; i < bytes; i++)

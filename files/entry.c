@@ -15,7 +15,7 @@ static void *grow(void *rows, size_t count, size_t size)
 	return reallocarray(rows, 2 * (count + 1), size);
 }
 
-/* This is not strndup(), which may look for a NUL behind the text. */
+/* strndup() may look for a NUL beyond the text, so it is not used. */
 char *file_text_new(const char *text, size_t len)
 {
 	char *copy = malloc(len + 1);

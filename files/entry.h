@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An open file of tensors: what is in it, and where. A format fills this in when it opens a file,
- * after checking everything but the bytes of the tensors. Callers outside this folder include
+ * An open file of tensors: its entries, and their places. A format fills this in when it opens a
+ * file, after checking everything but the bytes of the tensors. Callers outside this folder include
  * file.h.
  */
 #pragma once
@@ -18,7 +18,7 @@
 
 enum { FILE_NDIM_MAX = 64, FILE_ENTRIES_MAX = 65536 };
 
-#define FILE_BYTES_MAX (UINT64_MAX / 8) /* 2^61 - 1: the largest whose bits can be counted */
+#define FILE_BYTES_MAX (UINT64_MAX / 8) /* 2^61 - 1 bytes: the most whose bits can be counted */
 
 enum file_format {
 	FILE_FORMAT_UNKNOWN,
@@ -35,12 +35,12 @@ struct file_entry {
 	int32_t ndim;
 	int64_t *shape;
 	uint64_t nbytes;
-	bool fortran_order; /* in the file; what is read is in C order anyway */
-	bool big_endian;    /* in the file; what is read is little-endian anyway */
+	bool fortran_order; /* in the file; reads give C order anyway */
+	bool big_endian;    /* in the file; reads give little-endian anyway */
 
 	/* The rest belongs to the format. */
 	uint64_t offset; /* in the file */
-	/* Its bytes in the file; for a list of a TensorProto, those that its numbers make. */
+	/* Its bytes in the file; for a list of a TensorProto, the bytes of its numbers. */
 	uint64_t packed;
 	uint64_t skip; /* bytes to skip after unpacking: the header of a .npy file */
 	uint32_t crc;
@@ -69,7 +69,7 @@ struct tensor_file {
 	uint64_t done; /* bytes of nbytes, over all reads */
 };
 
-/* A tensor that is to be written to a file. */
+/* A tensor to be written to a file. */
 struct file_item {
 	const char *name;
 	DLDataType dtype;
@@ -87,10 +87,8 @@ struct file_entry *file_entry_add(struct tensor_file *f, const char *name, size_
 int file_entry_set_shape(struct file_entry *e, int32_t ndim, const int64_t *shape);
 int file_note_add(struct tensor_file *f, const char *key, const char *text);
 
-/*
- * Counts the bits of the elements of that shape, packed. A size of 0 does not excuse the others:
- * without it they must make a number of bytes. -EOVERFLOW: over FILE_BYTES_MAX bytes.
- */
+/* Counts the bits of the elements of that shape, packed. A size of 0 does not excuse the others:
+ * without it their number of bytes must still be valid. -EOVERFLOW: over FILE_BYTES_MAX bytes. */
 int file_count_bits(DLDataType t, int32_t ndim, const int64_t *shape, uint64_t *bits);
 
 /* Refuses a file in which a name occurs twice. */

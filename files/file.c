@@ -67,7 +67,7 @@ static int open_format(struct tensor_file *f, const char *path, const struct rep
 {
 	int r;
 
-	if (f->format == FILE_NPY) { /* it treats pipes in its own way */
+	if (f->format == FILE_NPY) { /* it handles pipes itself */
 		r = npy_open(&f->npy, path, to->text, to->size);
 		return r ? r : add_npy(f, to);
 	}
@@ -102,7 +102,8 @@ int file_open(struct tensor_file *f, const char *path, enum file_format format, 
 	}
 	for (size_t i = 0; i < f->count; i++) {
 		if (__builtin_add_overflow(f->nbytes, f->entries[i].nbytes, &f->nbytes))
-			f->nbytes = UINT64_MAX; /* constants repeat to more than any memory holds */
+			f->nbytes = UINT64_MAX; /* constants may repeat to more than any memory
+						   holds */
 	}
 	return 0;
 }
@@ -141,7 +142,7 @@ static int read_ordered(struct tensor_file *f, const struct file_entry *e, void 
 	}
 }
 
-/* Turns the bytes of each number around. A complex number is two of them. */
+/* Reverses the bytes of each number. A complex number is two of them. */
 static void swap_bytes(unsigned char *data, uint64_t nbytes, DLDataType t)
 {
 	size_t size = (size_t)t.bits / (t.code == kDLComplex ? 16 : 8);

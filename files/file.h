@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reading and writing files of tensors: .npy, .npz, .safetensors, and TensorFlow's TensorProto.
- * Functions return 0 or a negative errno; the text in @err then says what is wrong, beginning with
- * the name of the file. -EINVAL: the file is malformed. -ENOTSUP: it contains something that
- * tensorlease cannot share, or the format has no such type. A file may be used by one thread at a
- * time.
+ * Functions return 0 or a negative errno, and then put the error into @err, beginning with the name
+ * of the file. -EINVAL: the file is malformed. -ENOTSUP: it contains something that tensorlease
+ * cannot share, or the format has no such type. A file may be used by one thread at a time.
  */
 #pragma once
 

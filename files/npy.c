@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reading and writing .npy files. The file is checked before any of its data is used: the header
- * says how many bytes follow, and the file must have exactly these. Data is read straight to its
- * destination.
+ * tells the number of bytes that follow, and the file must have exactly these. Data is read
+ * straight to its destination.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -46,10 +46,8 @@ static int report_size(const struct report *to, const struct npy *npy, uint64_t 
 		      actual - npy->nbytes, npy->nbytes, actual);
 }
 
-/*
- * Reads everything that follows the header in a stream. Memory grows as bytes arrive, whatever the
- * header promises.
- */
+/* Reads the rest of a stream after the header. Memory grows as bytes arrive, whatever the header
+ * promises. */
 static int read_stream(struct npy *npy, int fd, const struct report *to)
 {
 	cleanup_(freep) char *buffer = NULL;

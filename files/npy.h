@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arrays in .npy files, versions 1 to 3. Functions return 0 or a negative errno; the
- * text in @err then says what is wrong, with the name of the file and the numbers. A file may be
- * used by one thread at a time.
+ * Arrays in .npy files, versions 1 to 3. Functions return 0 or a negative errno, and then put the
+ * error into @err, with the name of the file and the numbers. A file may be used by one thread at a
+ * time.
  */
 #pragma once
 
@@ -36,18 +36,16 @@ struct npy {
 };
 
 /*
- * Opens a file, or "-" for standard input, and checks everything in it, including its size. What is
- * not a regular file is read to its end. Close *npy with npy_close() after success. -EINVAL: it is
- * not a .npy file, or is damaged. -ENOTSUP: it has a type that cannot be shared. Other errors are
- * those of open().
+ * Opens a file, or "-" for standard input, and checks everything in it, including its size.
+ * Anything but a regular file is read to its end. Close *npy with npy_close() after success.
+ * -EINVAL: it is not a .npy file, or is damaged. -ENOTSUP: it has a type that cannot be shared.
+ * Other errors are those of open().
  */
 int npy_open(struct npy *npy, const char *path, char *err, size_t err_len);
 void npy_close(struct npy *npy);
 
-/*
- * Reads the data, npy->nbytes bytes as they are in the file, straight to @dst. @progress may be
- * NULL.
- */
+/* Reads the data, npy->nbytes bytes in the order of the file, straight to @dst. @progress may be
+ * NULL. */
 int npy_read(struct npy *npy, void *dst, file_progress progress, void *context, char *err,
 	     size_t err_len);
 

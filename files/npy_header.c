@@ -37,7 +37,7 @@ __attribute__((format(printf, 3, 4))) static int refuse(char *why, int error, co
 	return error;
 }
 
-/* Reports what was expected, and where. */
+/* Reports the expected token, and its place. */
 static int unexpected(const struct parser *p, const char *expected)
 {
 	if (p->at == p->end)
@@ -386,10 +386,8 @@ static int header_parse(struct npy *npy, const char *header, size_t len, char wh
 	return 0;
 }
 
-/*
- * Reads the magic bytes, the version and the length of the text to *len, and how many bytes that
- * took to *at.
- */
+/* Reads the magic bytes, the version and the length of the text, *len, and counts the bytes of all
+ * these in *at. */
 static int read_start(npy_source source, void *context, size_t *at, size_t *len,
 		      const struct report *to)
 {

@@ -23,7 +23,7 @@ static int read_some(void *context, void *dst, size_t size, size_t *got, const s
 	return zip_reader_read(context, dst, size, got);
 }
 
-/* Reads the header of the .npy file that @m is. Errors name the member. */
+/* Reads the header of the .npy file in @m. Errors name the member. */
 static int read_header(struct tensor_file *f, const struct zip_member *m, struct npy *npy,
 		       uint64_t *skip, const struct report *to)
 {

@@ -17,7 +17,7 @@ struct output {
 	int fd;
 	char *target;	 /* the file to replace; NULL: write to @fd directly */
 	char *temporary; /* its name for now; NULL: it has none */
-	/* what the progress function, which may be NULL, is told */
+	/* the progress function, which may be NULL, and its arguments */
 	file_progress progress;
 	void *context;
 	uint64_t done, total;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Rows are filtered by the row above (PNG's "up"), which costs nothing and helps with most
- * pictures.
- */
+/* Each row is encoded as its difference from the row above (PNG's filter "up"), which costs nothing
+ * and helps with most pictures. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

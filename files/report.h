@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Texts that say what is wrong with a file. */
+/* Error texts about files. */
 #pragma once
 
 #include <stddef.h>
@@ -10,10 +10,8 @@ enum {
 	FILE_SHOWN_MAX = 64,   /* characters of a name in a text */
 };
 
-/*
- * Is told how far an operation is, at least once. If it returns a negative errno, the operation
- * stops and returns that.
- */
+/* Called with the progress of an operation, at least once. If it returns a negative errno, the
+ * operation stops and returns that. */
 typedef int (*file_progress)(void *context, uint64_t done, uint64_t total);
 
 struct report {
@@ -22,13 +20,11 @@ struct report {
 	size_t size;
 };
 
-/* Writes "PATH: what is wrong" to @to. */
+/* Writes "PATH: error" to @to. */
 __attribute__((format(printf, 2, 3))) void report_text(const struct report *to, const char *format,
 						       ...);
-/*
- * Does the same and has the value @error. It is a macro so that static analysis of the caller sees
- * that.
- */
+/* Calls report_text() and has the value @error. It is a macro so that static analysis of the caller
+ * sees that. */
 #define report(to, error, ...) (report_text((to), __VA_ARGS__), (error))
 /* Reports errno as "PATH: cannot DOING: why", and returns it negative. */
 int report_errno(const struct report *to, const char *doing);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The header is checked before any data is used. Each tensor must have exactly the bytes that its
- * type and shape make. Together the tensors must cover everything that follows the header, without
- * a hole or an overlap.
+ * type and shape need. Together the tensors must cover everything after the header, without a hole
+ * or an overlap.
  */
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -258,10 +258,7 @@ static bool is_digit(char c)
 	return c >= '0' && c <= '9';
 }
 
-/*
- * Returns whether this is a number that is not written as 0, 1 or 23 are: this format allows
- * nothing else.
- */
+/* True if a number is not written like 0, 1 or 23: this format allows nothing else. */
 static bool is_odd_number(const char *text, size_t at)
 {
 	char c = text[at], before = text[at - 1];
@@ -271,10 +268,7 @@ static bool is_odd_number(const char *text, size_t at)
 	return is_digit(c) && before == '0' && !is_digit(text[at - 2]);
 }
 
-/*
- * Checks the text before it is parsed: the number of values, and what cJSON accepts but others do
- * not.
- */
+/* Checks the text before it is parsed: the number of values, and syntax that only cJSON accepts. */
 static int check_text(const char *text, size_t len, const struct report *to)
 {
 	size_t values = 0;

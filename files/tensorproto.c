@@ -2,8 +2,8 @@
 /*
  * The values of a TensorProto are raw bytes (tensor_content), or a list of numbers in the field for
  * their type, packed or not. If the list is too short, its last number repeats; if it is empty, all
- * are 0. TensorFlow writes constants in that way. The file is walked twice: it is checked when it
- * is opened, and converted when it is read.
+ * are 0. TensorFlow writes constants in that way. The file is walked twice: once to check it when
+ * it is opened, and once to convert it when it is read.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -23,7 +23,7 @@ enum { FIELD_DTYPE = 1, FIELD_SHAPE = 2, FIELD_CONTENT = 4, FIELD_LAST = 18 };
 
 static const struct type_row {
 	uint8_t number; /* of the DataType */
-	uint8_t field;	/* with its list of values */
+	uint8_t field;	/* has the list of its values */
 	DLDataType t;
 } types[] = {
 	{ 1, 5, { kDLFloat, 32, 1 } },
@@ -47,10 +47,8 @@ static const struct type_row {
 
 enum { TYPES = sizeof(types) / sizeof(*types) };
 
-/*
- * The lists: how their numbers are written, and how many bytes of the tensor each number makes (0:
- * the size of the type).
- */
+/* The lists: the encoding of their numbers, and the bytes of the tensor that each number makes (0:
+ * the size of the type). */
 static const struct list_row {
 	const char *name;
 	uint8_t wire;
@@ -233,7 +231,7 @@ struct proto {
 	uint64_t skipped;
 };
 
-/* Is called with the numbers of a list, one after the other. */
+/* Called with the numbers of a list, one after the other. */
 typedef int (*each_number)(void *context, uint64_t value);
 
 static int walk_list(struct cursor *c, uint64_t field, unsigned wire, uint64_t len,
@@ -341,7 +339,7 @@ static int walk_values(struct cursor *c, struct proto *p, uint64_t field, unsign
 		return skip(c, wire, len);
 	}
 	if (lists[field].wire == WIRE_BYTES && field != FIELD_LAST)
-		/* Check_fields() refuses it, with the name of its dtype. */
+		/* check_fields() refuses it, with the name of its dtype */
 		return skip(c, wire, len);
 	return walk_list(c, field, wire, len, count_number, p);
 }
@@ -390,7 +388,7 @@ static int walk_field(struct cursor *c, struct proto *p)
 	return skip(c, wire, len);
 }
 
-/* ---- what it means ---- */
+/* ---- meaning ---- */
 
 static int find_type(struct proto *p, const struct report *to)
 {
@@ -499,7 +497,7 @@ static bool fits(const struct writer *w, uint64_t value)
 	return value < 1ULL << bits;
 }
 
-/* If somebody writes to the file meanwhile, no more bytes are taken than there is room for. */
+/* If the file is changed meanwhile, no more bytes are taken than fit. */
 static int changed(const struct writer *w)
 {
 	return report(w->to, -EINVAL, "it became another file while it was read");

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The first and the last index are walked in tiles, so that neither side jumps through memory. The
- * others are counted.
- */
+/* The first and the last index are walked in tiles, so that neither side jumps through memory. The
+ * others are counted. */
 #include <string.h>
 
 #include "files/transpose.h"

@@ -22,7 +22,7 @@ enum {
 	CENTRAL_SIZE = 46,
 	LOCAL_SIZE = 30,
 	DIRECTORY_MAX = 64 << 20,
-	DEFLATE_MAX = 1032, /* bytes that one packed byte can become */
+	DEFLATE_MAX = 1032, /* the most bytes that one packed byte can become */
 };
 
 enum {

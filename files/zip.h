@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ZIP archives, including ZIP64. Stored and deflated members are read; stored members are written.
- * An archive is checked as a whole before any member is read: every byte of its directory must be
+ * An archive is checked as a whole before any member is read. Every byte of its directory must be
  * where it says, members must not overlap, and none may unpack to more than its packed bytes can
  * hold.
  */
@@ -56,7 +56,7 @@ int zip_reader_init(struct zip_reader *r, const struct input *in, const struct z
 void zip_reader_deinit(struct zip_reader *r);
 /* Reads the next @size bytes; *got may be fewer only at the end. */
 int zip_reader_read(struct zip_reader *r, void *dst, size_t size, size_t *got);
-/* Compares what was read with the directory. Call it when everything was read. */
+/* Checks the bytes read against the directory. Call it when everything was read. */
 int zip_reader_finish(struct zip_reader *r);
 
 struct zip_writer {

@@ -34,7 +34,7 @@ static int write_bytes(struct zip_writer *w, const void *bytes, size_t size)
 	return output_write(w->out, bytes, size);
 }
 
-/* Writes what both headers have in common: from the version to the length of the name. */
+/* Writes the common part of both headers: from the version to the length of the name. */
 static unsigned char *put_common(unsigned char *p, const struct zip_member *m, bool is_wide)
 {
 	p = put_number(p, is_wide ? WIDE : NARROW, 2);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The catalog: what is published. The daemon alone writes it and clients map it read-only.
- * PROTOCOL.md says what it means. A reader loads a shared word once into a local, then judges it.
+ * The catalog: the tables of names, tensors and segments. The daemon alone writes it and clients
+ * map it read-only. PROTOCOL.md has its meaning. A reader loads a shared word once into a local,
+ * then checks it.
  */
 #pragma once
 
@@ -27,13 +28,11 @@ enum {
 	CATALOG_REASON = 192,
 };
 
-/* Who starts the next daemon, with what this one has. */
+/* The process that starts the next daemon and passes the descriptors of this one on to it. */
 enum catalog_keeper { CATALOG_KEEPER_NONE, CATALOG_KEEPER_PROCESS, CATALOG_KEEPER_MANAGER };
 
-/*
- * The word of a segment while it lives, and of a client while it is served; otherwise it is
- * generation << 1. An entry that has had the last generation is never used again.
- */
+/* The word of a live segment, or of a client that is served; otherwise it is generation << 1. An
+ * entry that has had the last generation is never used again. */
 #define ENTRY_GENERATION_MAX UINT32_MAX
 
 static inline uint64_t live_word(uint32_t generation)
@@ -47,22 +46,22 @@ static inline uint64_t live_word(uint32_t generation)
  * CATALOG_INLINE_NAME lies in chunks as a whole.
  */
 struct catalog_name {
-	_Atomic uint64_t current; /* ref of the tensor it means, or of a ring, or 0 */
-	_Atomic uint64_t version; /* of the last one that it meant; catalog_version_word() */
+	_Atomic uint64_t current; /* ref of its tensor, or of a ring, or 0 */
+	_Atomic uint64_t version; /* of its last tensor; catalog_version_word() */
 	_Atomic uint32_t next;	  /* in its bucket, or CATALOG_NONE */
 	_Atomic uint32_t hash;	  /* name_hash_low() */
 	uint16_t len;
 	uint16_t reserved;
 	uint32_t chunk;
-	_Atomic uint64_t producer; /* who published what it means: catalog_producer() */
+	_Atomic uint64_t producer; /* publisher of its tensor: catalog_producer() */
 	char text[CATALOG_INLINE_NAME];
 };
 static_assert(sizeof(struct catalog_name) == 64, "layout");
 
 /*
- * The futex word of those who wait for a newer version of the name: the low half of `version`. It
- * changes after `current` does, and before another text gets the entry, and then has no value that
- * it had before.
+ * The futex word for waiting for a newer version of the name: the low half of `version`. It changes
+ * after `current` does, and before another text gets the entry, and then has no value that it had
+ * before.
  */
 static inline const _Atomic uint32_t *catalog_version_word(const struct catalog_name *name)
 {
@@ -71,9 +70,9 @@ static inline const _Atomic uint32_t *catalog_version_word(const struct catalog_
 }
 
 /*
- * Of a row that is a member of a group, by slot; written before a name's `current` is its ref.
- * While the row is a DRAFT: as long as `groups` of the header is @group, the name means @former
- * still; from then on it means the member.
+ * A row that is a member of a group, by slot; written before a name's `current` is its ref. While
+ * the row is a DRAFT and `groups` of the header is @group, the name still means @former; from then
+ * on it means the member.
  */
 struct catalog_member {
 	_Atomic uint64_t former; /* ref, or 0 for none */
@@ -89,18 +88,18 @@ static_assert(sizeof(struct catalog_chunk) == 64, "layout");
 enum segment_kind {
 	SEGMENT_SHM = 0,
 	SEGMENT_CUDA_IPC = 1,  /* dies with its producer */
-	SEGMENT_CUDA_VMM = 2,  /* lives as long as anyone has a descriptor of it */
+	SEGMENT_CUDA_VMM = 2,  /* lives as long as any process has a descriptor of it */
 	SEGMENT_CUDA_POOL = 3, /* stream-ordered; dies with its producer */
 };
 
 enum segment_flag {
 	/* Sealed against shrinking and growing and, before a tensor in it is published, against any
-	 * new way to write it (F_SEAL_FUTURE_WRITE). Whoever maps it can check that. */
+	 * new way to write it (F_SEAL_FUTURE_WRITE). A process that maps it can check that. */
 	SEGMENT_SEALED = 1,
 };
 
 struct catalog_segment {
-	_Atomic uint64_t word; /* live_word(generation), or generation << 1 when it is gone */
+	_Atomic uint64_t word; /* live_word(generation), or generation << 1 when it has ended */
 	uint64_t size;	       /* bytes; this and all below are constant while it lives */
 	uint8_t device[16];    /* the device's UUID; zero if SEGMENT_SHM */
 	uint32_t kind;	       /* enum segment_kind */
@@ -108,17 +107,14 @@ struct catalog_segment {
 };
 static_assert(sizeof(struct catalog_segment) == 40, "layout");
 
-/*
- * The futex word of those who wait for a name that is not there: + 1 when one of its names comes to
- * mean a tensor and meant none. All names are those of the word CATALOG_WAKE_ANY, for who waits for
- * a name that he knows the beginning of.
- */
+/* The futex word for waiting for a name that means nothing: + 1 when one of its names gets a tensor
+ * and had none. CATALOG_WAKE_ANY counts all names, for clients that wait for a prefix. */
 struct catalog_wake {
 	alignas(64) _Atomic uint32_t word;
 };
 
 /*
- * The catalog starts with its header. At the offsets that it names come the arrays: the wake words,
+ * The catalog starts with its header. At the offsets that it has come the arrays: the wake words,
  * the watches, uint64_t clients[], uint32_t buckets[], uint64_t named[], names, rows, segments,
  * chunks and members. An array is only allocated as far as it has been used.
  */
@@ -147,12 +143,13 @@ struct catalog_header {
 	uint64_t capacity;   /* bytes */
 	uint64_t name_seed;  /* name_hash() */
 
-	/* A search that found nothing is believed only if this did not change meanwhile. */
+	/* A search that found nothing is believed only if this word did not change meanwhile. */
 	alignas(64) _Atomic uint64_t names_unlinked;
 	_Atomic uint64_t names_floor; /* no removed or former daemon's name has a higher version */
 	_Atomic uint32_t slots_high;  /* rows from here on were never used */
 	_Atomic uint32_t life;	      /* how many daemons have adopted it */
-	_Atomic uint32_t coming;      /* odd while a name comes that no watch has noted yet */
+	_Atomic uint32_t coming; /* odd while a name gets its first meaning and watches have not
+				    noted it */
 
 	/* + 1 when names begin to be pointed at the members of a group, and + 1 when all are
 	 * published in one step, or none. */
@@ -160,8 +157,9 @@ struct catalog_header {
 
 	alignas(64) _Atomic uint64_t bytes_used; /* for tl_get_status() */
 	_Atomic uint64_t bytes_warm;
-	_Atomic uint64_t bytes_kept;	  /* of segments that ended, and that somebody maps still */
-	_Atomic uint64_t longest_turn_ns; /* that the daemon took for one user without a break */
+	_Atomic uint64_t bytes_kept;	  /* of ended segments that are still mapped */
+	_Atomic uint64_t longest_turn_ns; /* longest time that the daemon served one user without a
+					     break */
 	_Atomic uint64_t commits;
 	_Atomic uint32_t tensors;
 	_Atomic uint32_t retired;
@@ -171,16 +169,16 @@ struct catalog_header {
 	_Atomic uint32_t rings;
 	_Atomic uint32_t ring_slots;
 
-	/* How the daemon that serves came to be. The words of the text are no snapshot: it may be
-	 * half another one's for a moment. */
-	alignas(64) _Atomic uint64_t restarts; /* how often one has taken over */
-	_Atomic uint64_t restart_ns;	       /* how long nobody served, the last time */
+	/* How the present daemon began. The words of the text are no snapshot: for a moment part of
+	 * it may be the former text's. */
+	alignas(64) _Atomic uint64_t restarts; /* how often a daemon has taken over */
+	_Atomic uint64_t restart_ns;	       /* how long no daemon served, the last time */
 	_Atomic uint32_t keeper;	       /* enum catalog_keeper */
 	_Atomic uint64_t restart_reason[CATALOG_REASON / 8]; /* text, with zeros at its end */
 };
 
 /*
- * Bit b of `named`, bit b % 64 of word b / 64, is set as long as a name in bucket b is in use: from
+ * Bit b of `named`, bit b % 64 of word b / 64, is set while a name in bucket b is in use: from
  * before it means its first tensor until it means none and no row mentions it. A list looks at
  * these buckets alone.
  */
@@ -189,7 +187,7 @@ static inline uint64_t catalog_named_words(uint32_t bucket_mask)
 	return ((uint64_t)bucket_mask + 64) / 64;
 }
 
-/* Which wake word the names with that hash have. */
+/* The wake word of names with that hash. */
 static inline uint32_t catalog_wake_index(uint32_t hash)
 {
 	return hash % CATALOG_WAKES;

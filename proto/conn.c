@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages over one socket. A received descriptor is ours from the moment recvmsg() returns, so all
- * of them are collected before anything is judged, and all are closed unless the message is good.
+ * Messages over one socket. A received descriptor is ours from the moment recvmsg() returns. So all
+ * of them are collected before anything is checked, and all are closed unless the message is good.
  * There is room for more than the one that a message may carry, so that a second one is seen. The
- * kernel drops what does not fit even then and sets MSG_CTRUNC, as it does when this process may
- * open no more files.
+ * kernel drops descriptors that do not fit even then and sets MSG_CTRUNC, as it does when this
+ * process may open no more files.
  */
 #include <errno.h>
 #include <linux/sockios.h>
@@ -75,7 +75,8 @@ static int judge(struct conn_message *m, size_t length, int msg_flags, unsigned 
 
 /*
  * When one end closes with messages unread, the other's next recvmsg() fails once with ECONNRESET,
- * ahead of what was sent before the close. The last words, an ERROR, come with the call after that.
+ * before the messages that were sent earlier. The last of these, an ERROR, comes with the next
+ * call.
  */
 static ssize_t receive(int socket, struct msghdr *msg, int flags)
 {
@@ -181,13 +182,13 @@ bool conn_unread(int fd_peek)
 }
 
 /* SIOCINQ does not count empty messages, which may have descriptors nevertheless. With SO_PASSCRED
- * every message has something for which there is no room here, and the end has nothing. */
+ * every message brings credentials, for which there is no room here; the end brings none. */
 bool conn_end(int fd_peek)
 {
 	struct msghdr msg = { .msg_iovlen = 0 };
 	int one = 1;
 
-	shutdown(fd_peek, SHUT_RD); /* no more of them come from now on */
+	shutdown(fd_peek, SHUT_RD); /* no more messages come from now on */
 	if (conn_unread(fd_peek))
 		return true;
 	setsockopt(fd_peek, SOL_SOCKET, SO_PASSCRED, &one, sizeof(one));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ledger: what one client holds. The client alone writes it and the daemon maps it read-only.
- * It is a memfd of exactly ledger_size() bytes, sealed against shrinking, growing and new writers
- * (which also keeps its pages from being punched out), but not against further seals: whether
- * F_SEAL_WRITE can be added tells the daemon whether somebody still has it mapped. PROTOCOL.md says
- * how it is used.
+ * The ledger: the leases of one client. The client alone writes it and the daemon maps it
+ * read-only. It is a memfd of exactly ledger_size() bytes, sealed against shrinking, growing and
+ * new writers (which also keeps its pages from being punched out), but not against further seals.
+ * By adding F_SEAL_WRITE the daemon finds out whether any process still has it mapped. PROTOCOL.md
+ * says how it is used.
  */
 #pragma once
 
@@ -17,15 +17,15 @@
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
-/* Its client sets them when it has it mapped. */
+/* The client sets them when it has mapped its ledger. */
 #define LEDGER_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE)
 
 #define LEDGER_MAGIC 0x3172656764656c74ULL /* "tledger1" */
 
 /*
  * A head, a byte for each page of counters, and from page boundaries on three arrays. Two have a
- * word for each slot: the counters, and when tensors that may be evicted were last used. The third
- * has one for each segment: which life of it the client has mapped.
+ * word for each slot: the counters, and the times when evictable tensors were last used. The third
+ * has a word for each segment: the generation of it that the client has mapped.
  */
 struct ledger {
 	uint64_t magic;
@@ -39,8 +39,8 @@ struct ledger {
 	uint64_t reserved[5];
 	/*
 	 * LEDGER_HELD, LEDGER_USED or LEDGER_MAPPED is set in a page's byte before any word of that
-	 * array's page is. The daemon reads no words of other pages: reading the hole of a memfd
-	 * allocates its page.
+	 * array's page is. The daemon reads no words of other pages, since reading a hole of a
+	 * memfd allocates its page.
 	 */
 	_Atomic uint8_t touched[];
 };
@@ -60,7 +60,7 @@ static inline size_t ledger_head_size(uint32_t slots)
 	return (sizeof(struct ledger) + pages + LEDGER_PAGE - 1) & ~(size_t)(LEDGER_PAGE - 1);
 }
 
-/* Of each of the arrays, in whole pages. */
+/* The size of each array, in whole pages. */
 static inline size_t ledger_array_size(uint32_t slots)
 {
 	return ((size_t)slots * sizeof(uint32_t) + LEDGER_PAGE - 1) & ~(size_t)(LEDGER_PAGE - 1);
@@ -71,7 +71,7 @@ static inline size_t ledger_size(uint32_t slots)
 	return ledger_head_size(slots) + 3 * ledger_array_size(slots);
 }
 
-/* The counters: how many leases the client has on each slot. */
+/* The counters: the number of the client's leases on each slot. */
 static inline _Atomic uint32_t *ledger_held(const struct ledger *l, uint32_t slots)
 {
 	return (_Atomic uint32_t *)(void *)((char *)(uintptr_t)l + ledger_head_size(slots));
@@ -89,7 +89,7 @@ static inline void ledger_touch(_Atomic uint8_t *touched, uint32_t slot)
 		atomic_fetch_or(page, LEDGER_HELD);
 }
 
-/* When the client last got each slot's tensor, by ledger_clock(). */
+/* The times when the client last got each slot's tensor, by ledger_clock(). */
 static inline _Atomic uint32_t *ledger_used(const struct ledger *l, uint32_t slots)
 {
 	return ledger_held(l, slots) + ledger_array_size(slots) / sizeof(uint32_t);
@@ -102,10 +102,10 @@ static inline _Atomic uint32_t *ledger_mapped(const struct ledger *l, uint32_t s
 }
 
 /*
- * Must be called before the mapping is used. ORDER: the stores are seq_cst, and the client then
- * looks whether `life` of the catalog is what it was before it asked for the segment. A daemon that
- * adopts adds 1 to that first, and then reads these words. So either it finds the mapping here, or
- * the client asks it once more.
+ * Must be called before the mapping is used. ORDER: the stores are seq_cst. Then the client looks
+ * whether `life` of the catalog has changed since it asked for the segment. A daemon that adopts
+ * adds 1 to that first, and then reads these words. So either it finds the mapping here, or the
+ * client asks it once more.
  */
 static inline void ledger_map_note(struct ledger *l, uint32_t slots, uint32_t segment,
 				   uint32_t generation)
@@ -124,16 +124,16 @@ static inline void ledger_map_forget(struct ledger *l, uint32_t slots, uint32_t 
 }
 
 /*
- * The clock of those words counts 2^24 ns, which is 16.8 ms, of CLOCK_MONOTONIC_COARSE. Both ends
- * read that one: it may be some ms behind CLOCK_MONOTONIC, so that a get would seem to be older
- * than the commit before it. It comes round after more than two years.
+ * The clock of those words counts units of 2^24 ns, which is 16.8 ms, of CLOCK_MONOTONIC_COARSE.
+ * Both ends must read that clock: it may be some ms behind CLOCK_MONOTONIC, so that a get would
+ * seem to be older than the commit before it. It wraps around after more than two years.
  */
 static inline uint64_t ledger_clock(uint64_t mono_ns)
 {
 	return mono_ns >> 24;
 }
 
-/* A get of an evictable tensor says when it was. Its lease is there already. */
+/* Notes the time of a get of an evictable tensor, after its lease was taken. */
 static inline void ledger_use(struct ledger *l, uint32_t slots, uint32_t slot, uint64_t mono_ns)
 {
 	_Atomic uint8_t *page = &l->touched[slot / LEDGER_PAGE_SLOTS];

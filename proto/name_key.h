@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A name and its hash, by which both ends find it in the catalog: the high half of the hash chooses
- * the bucket, the low half is compared before the text is, and chooses the wake word. Each catalog
- * has a seed of its own, so that nobody knows beforehand which names meet in a bucket.
+ * A name and its hash, by which both ends find it in the catalog. The high half of the hash chooses
+ * the bucket. The low half is compared before the text is, and chooses the wake word. Each catalog
+ * has a seed of its own, so that nobody can know which names share a bucket.
  */
 #pragma once
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Prints a message on one line, for people who debug. Everything that came from the other end is
- * escaped, so that the line is printable ASCII whatever is in a name.
- */
+/* Prints a message on one line, for debugging. All data from the other end is escaped, so that the
+ * line is printable ASCII whatever is in a name. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -101,7 +99,7 @@ static void add_number(struct line *line, const struct field *f, uint64_t value)
 	}
 }
 
-/* *@tail is where the next thing that a member counts begins. */
+/* *@tail is where the data that the next member counts begins. */
 static void add_field(struct line *line, const struct field *f, const unsigned char *at,
 		      const unsigned char **tail)
 {

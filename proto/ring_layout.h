@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The page of a ring: what its name means. Its producer writes it, the daemon at the ring's end;
- * everybody else maps it read-only. Nothing in it is believed: whoever finds a tensor here checks
- * it under a lease as any other, and a version is only a number that the producer gives.
- * PROTOCOL.md has the steps; tests/model/ring.pml checks them.
+ * The page of a ring: the meaning of its name. Its producer writes it, and the daemon at the ring's
+ * end; everybody else maps it read-only. Nothing in it is trusted: a tensor found here is checked
+ * under a lease as any other, and a version is only a number that the producer gives. PROTOCOL.md
+ * has the steps; tests/model/ring.pml checks them.
  */
 #pragma once
 
@@ -27,7 +27,7 @@ enum {
 /*
  * The word of a page: the generation of the row that the name means << 8 | its index among the
  * ring's rows << 1 | dead. It is never the same twice, and 0 when the ring is over. Its low half is
- * the futex word of those who wait for a newer version.
+ * the futex word for waiting for a newer version.
  */
 #define RING_DEAD ((uint64_t)1)
 
@@ -49,7 +49,7 @@ static inline unsigned ring_word_index(uint64_t word)
 struct ring_entry {
 	uint64_t version;
 	uint64_t committed_ns;
-	uint32_t slot; /* which row it is; the daemon writes it when the ring begins */
+	uint32_t slot; /* slot of the row; the daemon writes it when the ring begins */
 	uint16_t meta_len;
 	uint16_t reserved;
 	uint8_t meta[CATALOG_INLINE_META];
@@ -58,7 +58,7 @@ static_assert(sizeof(struct ring_entry) == 48, "layout");
 
 struct ring_page {
 	alignas(64) _Atomic uint64_t word;
-	_Atomic uint32_t watched; /* by the daemon: somebody may sleep on the word */
+	_Atomic uint32_t watched; /* set by the daemon: a client may sleep on the word */
 	uint32_t count;
 	alignas(64) struct ring_entry entries[RING_SLOTS_MAX];
 };
@@ -70,7 +70,7 @@ static inline const _Atomic uint32_t *ring_futex(const struct ring_page *page)
 	       (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
 }
 
-/* In a row: which ring it is of, and its index there. */
+/* A row's ring, and its index there, as the row stores them. */
 static inline uint64_t ring_place(uint64_t ring, unsigned index)
 {
 	return (ring & ~REF_RING) | (uint64_t)index << 16;

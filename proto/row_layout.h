@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A row of the catalog: what is published of one tensor. Its index is the tensor's slot. */
+/* A row of the catalog: one tensor. Its index is the tensor's slot. */
 #pragma once
 
 #include <assert.h>
@@ -31,25 +31,26 @@ enum {
 	ROW_SHAPE_IN_CHUNKS = 0x80,
 	ROW_ON_DEVICE = 0x40, /* its segment is not SEGMENT_SHM */
 	ROW_EVENT = 0x20,     /* the handle of its event is in the chunks */
-	ROW_EVICTABLE = 0x10, /* a get notes in its ledger when that was */
+	ROW_EVICTABLE = 0x10, /* a get notes its time in the ledger */
 	ROW_OWNER_BOUND = 0x08,
 	ROW_STRIDED = 0x02, /* its strides are in the chunks, after a shape that is there */
-	ROW_RING = 0x01,    /* it belongs, or did, to a ring; it has no time to live */
+	ROW_RING = 0x01,    /* it belongs, or did, to a ring; it never expires */
 };
 
-/* How far the work on a row's bytes is. A row that is not on a device is always ROW_FINISHED. */
+/* The progress of the work on a row's bytes. A row that is not on a device is always
+ * ROW_FINISHED. */
 enum row_progress {
 	ROW_FINISHED = 0,
 	ROW_UNFINISHED, /* the work that writes the bytes may still run: wait for the event */
-	ROW_LOST,	/* the bytes are lost, and the row stays to say so */
+	ROW_LOST,	/* the bytes are lost, and the row stays to report it */
 };
 
 /*
  * A row describes one tensor. All of it but the word and @progress is constant from LIVE until the
- * row is reclaimed. The first 64 bytes are what a get reads. The chain of chunks that starts at
- * @chunk has, one after the other: the shape, if it has more than CATALOG_INLINE_NDIM sizes or one
- * of 2^32 or more; the strides, if it is ROW_STRIDED; metadata of more than CATALOG_INLINE_META
- * bytes; the handle of an event.
+ * row is reclaimed. A get reads the first 64 bytes. The chain of chunks that starts at @chunk has,
+ * one after the other: the shape, if it has more than CATALOG_INLINE_NDIM sizes or one of 2^32 or
+ * more; the strides, if it is ROW_STRIDED; metadata of more than CATALOG_INLINE_META bytes; the
+ * handle of an event.
  */
 struct catalog_row {
 	alignas(64) _Atomic uint64_t word;
@@ -66,10 +67,8 @@ struct catalog_row {
 	uint8_t flags; /* DLPack's IS_SUBBYTE_TYPE_PADDED, and ROW_* */
 	uint32_t shape[CATALOG_INLINE_NDIM];
 
-	/*
-	 * 0: the tensor was published through a ring, whose entry for it has its version, its time
-	 * and its metadata. Otherwise stored after these.
-	 */
+	/* 0: the tensor was published through a ring, and the ring's entry has its version, its
+	 * time and its metadata. Otherwise it is stored after these. */
 	uint64_t version;
 	uint64_t nbytes;
 	uint64_t committed_ns;
@@ -77,23 +76,21 @@ struct catalog_row {
 		uint64_t expires_ns; /* by CLOCK_MONOTONIC; 0: never */
 		uint64_t ring;	     /* with ROW_RING: ring_place() */
 	};
-	uint32_t uid; /* who published it */
+	uint32_t uid; /* the user that published it */
 	_Atomic uint32_t progress;
 	uint8_t meta[CATALOG_INLINE_META];
 };
 static_assert(sizeof(struct catalog_row) == 128 && offsetof(struct catalog_row, version) == 64,
 	      "layout");
 
-/*
- * A member of a group whose element type has no lanes is no tensor: it says that its name means
- * nothing once the group is published. It never becomes LIVE.
- */
+/* A member of a group whose element type has no lanes is no tensor: its name means nothing once the
+ * group is published. It never becomes LIVE. */
 static inline bool row_deletes(uint16_t dtype_lanes)
 {
 	return dtype_lanes == 0;
 }
 
-/* Is the shape small enough to lie in the row itself? */
+/* True if the shape fits into the row itself. */
 static inline bool row_has_room_for(unsigned ndim, const int64_t *shape)
 {
 	for (unsigned i = 0; i < ndim; i++) {
@@ -103,7 +100,7 @@ static inline bool row_has_room_for(unsigned ndim, const int64_t *shape)
 	return true;
 }
 
-/* How many bytes of a row's shape and strides lie in its chunks. */
+/* The number of bytes of a row's shape and strides that lie in its chunks. */
 static inline size_t row_dims_in_chunks(uint8_t flags, unsigned ndim)
 {
 	unsigned arrays = !!(flags & ROW_SHAPE_IN_CHUNKS) + !!(flags & ROW_STRIDED);
@@ -111,7 +108,7 @@ static inline size_t row_dims_in_chunks(uint8_t flags, unsigned ndim)
 	return arrays * ndim * sizeof(int64_t);
 }
 
-/* How many bytes of shape and metadata have to lie in chunks. */
+/* The number of bytes of shape and metadata that must lie in chunks. */
 static inline uint32_t row_extra(unsigned ndim, const int64_t *shape, size_t meta_len)
 {
 	size_t extra = row_has_room_for(ndim, shape) ? 0 : ndim * sizeof(int64_t);

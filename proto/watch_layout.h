@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 enum {
-	CATALOG_WATCHES = 1024, /* names and prefixes that are watched */
+	CATALOG_WATCHES = 1024, /* watched names and prefixes */
 	WATCH_CHANGES = 128,	/* remembered by each; a power of two, since seq wraps around */
 };
 

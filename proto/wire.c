@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The validator of every message, for both ends. It has no state and allocates nothing. The message
- * may lie at any address: its fixed part is copied before it is looked at. Names, element types and
- * shapes are judged by tensor/: a wrong one is an error to answer, not a broken peer.
+ * may lie at any address: its fixed part is copied before it is looked at. tensor/ checks names,
+ * element types and shapes: a wrong one is an error to answer, not a broken peer.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -17,7 +17,7 @@
 struct subject {
 	const char *name; /* of its type */
 	char *why;	  /* WIRE_WHY_TEXT bytes, or NULL */
-	size_t tail;	  /* bytes that its members say must follow the fixed part */
+	size_t tail;	  /* bytes that must follow the fixed part, by its members */
 };
 
 __attribute__((format(printf, 2, 3))) static int refuse(const struct subject *s, const char *format,
@@ -127,7 +127,7 @@ static int check_fds(const struct subject *s, const struct rule *rule, const uni
 	return refuse(s, "it came with %u descriptors, it must have %u", nfds, want);
 }
 
-/* Are these bytes @count messages that may stand in MEMBERS? */
+/* Checks that these bytes are @count messages that MEMBERS may contain. */
 static int check_messages(const struct subject *s, const unsigned char *at, size_t left,
 			  uint32_t count)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The messages between a client and the daemon, one SOCK_SEQPACKET datagram each. PROTOCOL.md
- * describes them; wire_messages.h is the table of all of them, from which this header makes the
+ * describes them. wire_messages.h is the table of all of them, from which this header makes the
  * enum of types and the structs: fixed width, no padding, reserved members zero, native byte order
  * (both ends are on one machine). wire_check() is the only validator, for both ends, and runs
- * before anything else looks at a message.
+ * before any other use of a message.
  */
 #pragma once
 
@@ -31,18 +31,18 @@ enum {
 
 	WIRE_HANDLE_BYTES = 64,	  /* of a CUDA IPC handle, for memory or for an event */
 	WIRE_DEVICE_ID = 16,	  /* of a device's UUID */
-	WIRE_SHARES = 14,	  /* kinds of things that users share */
+	WIRE_SHARES = 14,	  /* kinds of shares */
 	WIRE_MEMBERS_MAX = 32,	  /* members of a group that one message makes */
 	WIRE_PARTS_MAX = 16384,	  /* allocations that one segment on a device spans */
 	WIRE_DEVICES_MAX = 64,	  /* devices of one daemon */
 	WIRE_CLIENTS_MAX = 65536, /* of one daemon */
-	WIRE_USERS_MAX = 65536,	  /* users that are listed */
+	WIRE_USERS_MAX = 65536,	  /* users in a list */
 };
 
 /* Bytes of a segment on a device. The sum over as many as there can be still fits into 64 bits. */
 #define WIRE_DEVICE_BYTES_MAX ((uint64_t)1 << 46)
 
-/* What CLAIMED says of the name. */
+/* Answers of CLAIMED about the name. */
 enum {
 	WIRE_CLAIM_YOURS = 1,
 	WIRE_CLAIM_PUBLISHED,
@@ -51,10 +51,10 @@ enum {
 
 enum {
 	WIRE_USERS_EXACT = 1,
-	WIRE_CLAIM_WAIT = 1,	  /* the answer comes when the claim is the client's, or needless */
-	WIRE_WATCH_PREFIX = 1,	  /* all names that start so */
-	WIRE_CREATE_PREFETCH = 1, /* may never be used; the daemon may take the draft back */
-	WIRE_CREATE_OWN_PAGES = 2, /* in a new segment that is not used again */
+	WIRE_CLAIM_WAIT = 1,	   /* answer when the claim is the client's, or needless */
+	WIRE_WATCH_PREFIX = 1,	   /* all names that start with this one */
+	WIRE_CREATE_PREFETCH = 1,  /* may never be used; the daemon may take the draft back */
+	WIRE_CREATE_OWN_PAGES = 2, /* in a new segment that is never reused */
 
 	WIRE_COMMIT_ANSWER = 1,
 	WIRE_COMMIT_PREFETCH = 2, /* does a CREATE of the same size, with PREFETCH, as well */
@@ -72,8 +72,7 @@ struct wire_header {
 	uint16_t reserved;
 	uint32_t length; /* of the message, this header included */
 	uint32_t serial; /* chosen by the client; the answer has the same */
-	uint32_t life; /* a request's: what ADOPTED said last, or 0; in ADOPTED, that of the daemon
-			*/
+	uint32_t life;	 /* in a request: of the last ADOPTED, or 0; in ADOPTED: the daemon's */
 };
 static_assert(sizeof(struct wire_header) == 16, "wire");
 
@@ -115,7 +114,7 @@ enum wire_error {
 		WIRE_E_END, /* one more than the last */
 };
 
-/* Messages in a message, and so what follows each of them, are at multiples of 8 bytes. */
+/* Messages inside a message, and so the data after each of them, are at multiples of 8 bytes. */
 static inline size_t wire_padded(size_t length)
 {
 	return (length + 7) / 8 * 8;
@@ -127,7 +126,7 @@ enum { WIRE_WHY_TEXT = 128 }; /* bytes that suffice for any text of wire_check()
 
 /*
  * Checks that this is a whole, well-formed message for @side, with its descriptors. After that only
- * references to the receiver's state need a check. Returns 0, or -EBADMSG; @why, unless NULL, then
+ * references to the receiver's state need a check. Returns 0, or -EBADMSG; then @why, unless NULL,
  * names the wrong member, its value and its bounds.
  */
 int wire_check(const void *message, size_t length, unsigned nfds, enum wire_side side,
@@ -141,7 +140,7 @@ const char *wire_error_name(unsigned code);
 /* One line about a message that passed wire_check(), for TENSORLEASE_DEBUG=wire. */
 void wire_print(const void *message, bool with_fd, char *line, size_t size);
 
-/* The bytes that follow the fixed part: what the counts in it count, in their order. */
+/* The bytes after the fixed part: the data that its members count, in their order. */
 static inline const unsigned char *wire_tail(const void *message, size_t fixed)
 {
 	return (const unsigned char *)message + fixed;

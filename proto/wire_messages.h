@@ -9,7 +9,7 @@
  *	FIELD(type, name, meaning)           a member
  *	ARRAY(type, name, count, meaning)    a member that is an array
  *	END(name, size)                      the end, and sizeof(struct name)
- *	MESSAGE(id, number, struct, ...)     the message WIRE_<id>, and what holds for it. On either
+ *	MESSAGE(id, number, struct, ...)     the message WIRE_<id>, and its rules. On either
  *	                                     side numbers ascend and are never used again.
  *
  * A file that includes this one first defines the forms that it needs as macros; the others expand
@@ -39,7 +39,7 @@
  *	SERIAL                 the serial is not 0: a request that has an answer, or the answer
  *	WITH_FD, FD_IF(rule)   exactly one descriptor comes with it, always or if @rule says so
  *	OF_MESSAGES            `count` whole messages follow the fixed part
- *	CHECK(rule)            what must hold besides, mostly between members
+ *	CHECK(rule)            a further rule, mostly between members
  */
 /* No #pragma once: wire.h and wire_table.c include this file several times, for other purposes. */
 

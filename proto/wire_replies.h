@@ -95,7 +95,7 @@ MESSAGE(ERROR, 72, wire_error_reply)
 /* EXPORTED answers EXPORT. */
 MESSAGE(EXPORTED, 73, wire_segment_ref, SERIAL)
 
-/* IMPORTED answers IMPORT: what EXPORT or PART said of that part, with its descriptor. */
+/* IMPORTED answers IMPORT: the part as EXPORT or PART described it, with its descriptor. */
 MESSAGE(IMPORTED, 74, wire_export, SERIAL, FD_IF(export_has_fd), CHECK(check_export))
 
 /* PLACED answers PLACE. */
@@ -106,10 +106,8 @@ STRUCT(wire_placed)
 END(wire_placed, 32)
 MESSAGE(PLACED, 75, wire_placed, SERIAL)
 
-/*
- * FREED answers nothing; its serial is 0. Nobody holds the tensor any more, and its memory is the
- * producer's again.
- */
+/* FREED is unsolicited; its serial is 0. Nobody holds the tensor any more, and its memory is the
+ * producer's again. */
 STRUCT(wire_freed)
 	HEADER
 	FIELD(uint64_t, ref, REF)
@@ -117,7 +115,8 @@ STRUCT(wire_freed)
 END(wire_freed, 32)
 MESSAGE(FREED, 76, wire_freed)
 
-/* UNMAP answers nothing; its serial is 0. The client is to close what it imported, then say UNMAPPED. */
+/* UNMAP is unsolicited; its serial is 0. The client must close all imports of the segment, then
+ * send UNMAPPED. */
 MESSAGE(UNMAP, 77, wire_segment_ref)
 
 /* DEVICE answers DEVICES. */
@@ -171,10 +170,8 @@ STRUCT(wire_members_made)
 END(wire_members_made, 24)
 MESSAGE(MEMBERS_MADE, 82, wire_members_made, SERIAL)
 
-/*
- * ADOPTED answers nothing; its serial is 0. The daemon that answered until here is dead. Requests
- * that were not answered are to be sent again, with the `life` of this message.
- */
+/* ADOPTED is unsolicited; its serial is 0. The daemon that answered until here is dead. Requests
+ * without an answer are to be sent again, with the `life` of this message. */
 MESSAGE(ADOPTED, 83, wire_plain)
 
 /* GRANTED answers RING. The descriptor is of the page, for writing. */

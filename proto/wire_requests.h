@@ -9,7 +9,7 @@ STRUCT(wire_hello)
 	FIELD(uint16_t, version_max, ANY)
 	FIELD(uint16_t, namespace_len, NAMESPACE) /* 0: the default namespace */
 	FIELD(uint16_t, reserved, ZERO)
-	ARRAY(char, label, WIRE_LABEL_MAX, LABEL) /* what the client calls itself */
+	ARRAY(char, label, WIRE_LABEL_MAX, LABEL) /* the client's own name */
 END(wire_hello, 40)
 MESSAGE(HELLO, 1, wire_hello, SERIAL, CHECK(check_hello))
 
@@ -27,17 +27,15 @@ STRUCT(wire_create)
 	FIELD(uint64_t, nbytes, ANY)
 	FIELD(int64_t, timeout_ns, SIGNED) /* how long to wait for space; < 0: for ever */
 	FIELD(uint32_t, flags, FLAGS(WIRE_CREATE_PREFETCH | WIRE_CREATE_OWN_PAGES, "PREFETCH", "OWN_PAGES"))
-	FIELD(uint32_t, extra, NUMBER(0, WIRE_EXTRA_MAX)) /* row_extra() of what is to come */
+	FIELD(uint32_t, extra, NUMBER(0, WIRE_EXTRA_MAX)) /* row_extra() of the tensor */
 	FIELD(uint16_t, name_len, NAME(0))
 	FIELD(uint16_t, reserved, ZERO)
 	FIELD(uint32_t, reserved2, ZERO)
 END(wire_create, 48)
 MESSAGE(CREATE, 3, wire_create, SERIAL)
 
-/*
- * How COMMIT, MEMBER and PLACE describe a tensor. Its shape, strides, name and metadata follow the
- * fixed part of the message. description.h writes and reads all of it.
- */
+/* The description of a tensor in COMMIT, MEMBER and PLACE. Its shape, strides, name and metadata
+ * follow the fixed part of the message. description.h writes and reads all of it. */
 STRUCT(wire_description)
 	FIELD(uint8_t, dtype_code, ANY)
 	FIELD(uint8_t, dtype_bits, ANY)
@@ -52,10 +50,8 @@ STRUCT(wire_description)
 	FIELD(uint64_t, ttl_ns, NUMBER(0, TENSOR_TTL_MAX)) /* from its commit on; 0: for ever */
 END(wire_description, 24)
 
-/*
- * COMMIT publishes a draft. Answer: COMMITTED if the flag asks for it. In any case of failure there
- * is an ERROR, and the draft is aborted.
- */
+/* COMMIT publishes a draft. Answer: COMMITTED if the flag asks for it. Any failure is answered by
+ * an ERROR, and the draft is aborted. */
 STRUCT(wire_commit)
 	HEADER
 	FIELD(uint64_t, ref, REF)
@@ -73,8 +69,9 @@ END(wire_ref, 24)
 MESSAGE(ABORT, 5, wire_ref)
 
 /*
- * MAP asks for the segment of a tensor on which the client's ledger shows a lease. If that tensor is
- * reclaimed already, it asks for what @name, an index of the catalog, means now. Answer: SEGMENT.
+ * MAP asks for the segment of a tensor on which the client's ledger shows a lease. If that tensor
+ * is reclaimed already, it asks for the segment of the present tensor of @name, an index of the
+ * catalog. Answer: SEGMENT.
  */
 STRUCT(wire_map)
 	HEADER
@@ -84,10 +81,11 @@ STRUCT(wire_map)
 END(wire_map, 32)
 MESSAGE(MAP, 6, wire_map, SERIAL)
 
-/* DELETE, then a name. Answer: DONE, or GONE: @version is asked for, and the name means another. */
+/* DELETE, then a name. Answer: DONE, or GONE if @version is not 0 and the name means another
+ * version. */
 STRUCT(wire_delete)
 	HEADER
-	FIELD(uint64_t, version, ANY) /* 0: whatever the name means */
+	FIELD(uint64_t, version, ANY) /* 0: any version */
 	FIELD(uint16_t, name_len, NAME(1))
 	FIELD(uint16_t, reserved, ZERO)
 	FIELD(uint32_t, reserved2, ZERO)
@@ -95,10 +93,8 @@ END(wire_delete, 32)
 MESSAGE(DELETE, 7, wire_delete, SERIAL)
 MESSAGE(RELEASED, 8, wire_ref)
 
-/*
- * LINK, then a name and metadata, publishes the bytes of a tensor that the client has a lease on
- * under another name. Answer: COMMITTED.
- */
+/* LINK, then a name and metadata, publishes the bytes of a tensor under another name. The client
+ * must have a lease on the tensor. Answer: COMMITTED. */
 STRUCT(wire_link)
 	HEADER
 	FIELD(uint64_t, ref, REF)
@@ -110,7 +106,8 @@ STRUCT(wire_link)
 END(wire_link, 40)
 MESSAGE(LINK, 9, wire_link, SERIAL)
 
-/* CLIENTS asks for the first client with an id above @after. Answer: CLIENT, or DONE: there is none. */
+/* CLIENTS asks for the first client with an id above @after. Answer: CLIENT, or DONE: there is
+ * none. */
 STRUCT(wire_clients)
 	HEADER
 	FIELD(uint64_t, after, ANY)
@@ -136,8 +133,8 @@ END(wire_plain, 16)
 MESSAGE(SETTLE, 12, wire_plain, SERIAL)
 
 /*
- * MEMBER makes a hidden tensor in the memory of the draft @ref, which becomes a group's. There is no
- * answer but an ERROR if it cannot be made; the group cannot be published then either.
+ * MEMBER makes a hidden tensor in the memory of the draft @ref, which becomes a group's. It has no
+ * answer, except an ERROR if the member cannot be made; then the group cannot be published either.
  */
 STRUCT(wire_member)
 	HEADER

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of administrators. See wire_messages.h for how this is written. */
+/* Requests of administrators, in the notation of wire_messages.h. */
 /* clang-format off */
 
-/*
- * KICK ends the connection of one client: the first one, other than who asks, that @uid has with an
- * id above @after and up to @until. Answer: KICKED, or DONE: there is none.
- */
+/* KICK ends the connection of one client of @uid: the first one, other than the sender, with an id
+ * above @after and up to @until. Answer: KICKED, or DONE: there is none. */
 STRUCT(wire_kick)
 	HEADER
 	FIELD(uint64_t, after, ANY)
@@ -15,10 +13,8 @@ STRUCT(wire_kick)
 END(wire_kick, 40)
 MESSAGE(KICK, 25, wire_kick, SERIAL)
 
-/*
- * USERS asks for the user with the lowest uid from @from on that uses anything, or, with EXACT, for
- * the user @from. Answer: USER, or DONE: there is none that this client may see.
- */
+/* USERS asks for the user with the lowest uid from @from on that uses anything, or, with EXACT, for
+ * the user @from. Answer: USER, or DONE: there is none that this client may see. */
 STRUCT(wire_users)
 	HEADER
 	FIELD(uint64_t, from, NUMBER(0, 1ULL << 32))

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests about claims. See wire_messages.h for how this is written. */
+/* Requests about claims, in the notation of wire_messages.h. */
 /* clang-format off */
 
 /*
  * CLAIM, then a name that the client is going to publish. Answer: CLAIMED. UNCLAIM gives up the
- * claim for which the client sent CLAIM with the serial @claim, though it may wait for it still; or
- * the one that it has on the name that follows. It has no answer, since there need not be such a
- * claim any more.
+ * claim for which the client sent CLAIM with the serial @claim, even if it still waits for that; or
+ * its claim on the name that follows. It has no answer, since the claim may not exist any more.
  */
 STRUCT(wire_claim)
 	HEADER
 	FIELD(uint32_t, flags, FLAGS(WIRE_CLAIM_WAIT, "WAIT"))
-	FIELD(uint32_t, again, ANY) /* sent again after ADOPTED: the serial that it had first */
+	FIELD(uint32_t, again, ANY) /* sent again after ADOPTED: the first serial of the request */
 	FIELD(uint16_t, name_len, NAME(1))
 	FIELD(uint16_t, reserved, ZERO)
 END(wire_claim, 28)

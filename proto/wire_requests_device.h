@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests about memory on devices, PROTOCOL.md section 8: the memory is its producer's, and the
- * daemon only hands on what opens it. See wire_messages.h for how this is written.
+ * Requests about memory on devices, PROTOCOL.md section 8, in the notation of wire_messages.h. The
+ * memory is its producer's, and the daemon only passes on the handles and descriptors that open it.
  */
 /* clang-format off */
 
-/*
- * EXPORT makes a segment of memory on a device. Its descriptor is that of the first part, or of the
- * pool; there is none if it is SEGMENT_CUDA_IPC. Answer: EXPORTED.
- */
+/* EXPORT makes a segment of memory on a device. Its descriptor is that of the first part, or of the
+ * pool; SEGMENT_CUDA_IPC has none. Answer: EXPORTED. */
 STRUCT(wire_export)
 	HEADER
 	FIELD(uint64_t, size, NUMBER(1, WIRE_DEVICE_BYTES_MAX)) /* the sum of its parts */
-	FIELD(uint64_t, part_size, NUMBER(1, WIRE_DEVICE_BYTES_MAX)) /* of the part at hand */
+	FIELD(uint64_t, part_size, NUMBER(1, WIRE_DEVICE_BYTES_MAX)) /* of the first part, or of an IMPORTED one */
 	FIELD(uint32_t, kind, NUMBER(SEGMENT_CUDA_IPC, SEGMENT_CUDA_POOL)) /* enum segment_kind */
 	FIELD(uint32_t, parts, NUMBER(1, WIRE_PARTS_MAX)) /* 1 if not SEGMENT_CUDA_VMM */
 	ARRAY(uint8_t, device, WIRE_DEVICE_ID, UUID)
@@ -20,7 +18,8 @@ STRUCT(wire_export)
 END(wire_export, 120)
 MESSAGE(EXPORT, 15, wire_export, SERIAL, FD_IF(export_has_fd), CHECK(check_export))
 
-/* PART is the next part of a segment of several. No answer but an ERROR if it cannot be taken. */
+/* PART is the next part of a segment of several. It has no answer, except an ERROR if the part
+ * cannot be taken. */
 STRUCT(wire_part)
 	HEADER
 	FIELD(uint64_t, part_size, NUMBER(1, UINT64_MAX))
@@ -31,7 +30,7 @@ STRUCT(wire_part)
 END(wire_part, 40)
 MESSAGE(PART, 16, wire_part, WITH_FD)
 
-/* UNEXPORT ends a segment. Answer: DONE when everybody has unmapped it. */
+/* UNEXPORT ends a segment. Answer: DONE when all clients have unmapped it. */
 STRUCT(wire_segment_ref)
 	HEADER
 	FIELD(uint32_t, segment, NUMBER(0, CATALOG_MAX_TENSORS - 1))
@@ -39,7 +38,7 @@ STRUCT(wire_segment_ref)
 END(wire_segment_ref, 24)
 MESSAGE(UNEXPORT, 17, wire_segment_ref, SERIAL)
 
-/* IMPORT asks for what opens a part of a segment. Answer: IMPORTED. */
+/* IMPORT asks for the handle or descriptor of a part of a segment. Answer: IMPORTED. */
 STRUCT(wire_import)
 	HEADER
 	FIELD(uint32_t, segment, NUMBER(0, CATALOG_MAX_TENSORS - 1))
@@ -49,7 +48,7 @@ STRUCT(wire_import)
 END(wire_import, 32)
 MESSAGE(IMPORT, 18, wire_import, SERIAL)
 
-/* UNMAPPED: the client has closed what it imported of the segment. No answer. */
+/* UNMAPPED: the client has closed its imports of the segment. No answer. */
 MESSAGE(UNMAPPED, 19, wire_segment_ref)
 
 /*
@@ -85,16 +84,15 @@ STRUCT(wire_devices)
 END(wire_devices, 24)
 MESSAGE(DEVICES, 22, wire_devices, SERIAL)
 
-/*
- * HOLD, between WELCOME and LEDGER: the client, a child that fork() is about to make, has inherited a
- * mapping of the segment. There is no answer; READY says that it counts.
- */
+/* HOLD, between WELCOME and LEDGER: the client, a child that fork() is about to make, has inherited
+ * a mapping of the segment. There is no answer; READY confirms it. */
 MESSAGE(HOLD, 23, wire_segment_ref)
 
 /*
  * KEEP, before the first EXPORT of SEGMENT_CUDA_VMM on a device: the descriptor keeps that device
- * open, which those of memory do not, and the memory on it goes when nobody has it open. It is kept
- * as long as the segments that the connection exports there from now on. No answer but an ERROR.
+ * open, which those of memory do not, and the memory on a device goes when no process has that
+ * open. It is kept as long as the segments that the connection exports there from now on. It has no
+ * answer, except an ERROR.
  */
 STRUCT(wire_keep)
 	HEADER

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The request for another daemon. See wire_messages.h for how this is written. */
+/* The request for another daemon, in the notation of wire_messages.h. */
 /* clang-format off */
 
 /*
- * RESTART asks for another daemon, if this one is the @restarts-th that has taken over, as the
- * catalog says: who asks again, since nobody answered, asks for one only. Answer: DONE, after which
- * this daemon ends.
+ * RESTART asks for another daemon, if this one is the @restarts-th that has taken over, by the
+ * catalog. So a client that repeats an unanswered request asks for one daemon only. Answer: DONE,
+ * after which this daemon ends.
  */
 STRUCT(wire_restart)
 	HEADER

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests about rings. See wire_messages.h for how this is written. */
+/* Requests about rings, in the notation of wire_messages.h. */
 /* clang-format off */
 
 /*
- * RING publishes the draft @ref as COMMIT does, and asks that it become the first slot of a ring of
- * that name; the others are the @count drafts whose refs follow after all else. Answer: GRANTED with
+ * RING publishes the draft @ref as COMMIT does, and asks to make it the first slot of a ring of
+ * that name. The refs of the other slots, @count drafts, follow at the end. Answer: GRANTED with
  * the page's descriptor, or COMMITTED: the draft is published, there is no ring, and the others are
- * drafts still.
+ * still drafts.
  */
 STRUCT(wire_ring)
 	HEADER
@@ -17,7 +17,7 @@ STRUCT(wire_ring)
 END(wire_ring, 56)
 MESSAGE(RING, 32, wire_ring, SERIAL)
 
-/* RETIRE: the name of @ring means those tensors no more, whose refs follow. No answer. */
+/* RETIRE: the name of @ring does not mean the tensors any more whose refs follow. No answer. */
 STRUCT(wire_retire)
 	HEADER
 	FIELD(uint64_t, ring, HEX)

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests about watches. See wire_messages.h for how this is written. */
+/* Requests about watches, in the notation of wire_messages.h. */
 /* clang-format off */
 
-/*
- * WATCH, then a name or, with PREFIX, what names start with: the changes of what these mean are to
- * be noted for this client. Answer: WATCHED, or ERROR LIMIT, QUOTA.
- */
+/* WATCH, then a name or, with PREFIX, the beginning of names: changes of these names' meanings are
+ * to be noted for this client. Answer: WATCHED, or ERROR LIMIT, QUOTA. */
 STRUCT(wire_watch)
 	HEADER
 	FIELD(uint32_t, flags, FLAGS(WIRE_WATCH_PREFIX, "PREFIX"))
@@ -14,8 +12,8 @@ STRUCT(wire_watch)
 END(wire_watch, 24)
 MESSAGE(WATCH, 36, wire_watch, SERIAL, CHECK(check_watch))
 
-/* UNWATCH: the client has asked for that watch, and watches once less. No answer. */
-STRUCT(wire_watch_ref) /* an entry of the catalog's watches, while its generation is that */
+/* UNWATCH ends one watch of the client on that entry. No answer. */
+STRUCT(wire_watch_ref) /* an entry of the catalog's watches, with its generation */
 	HEADER
 	FIELD(uint32_t, watch, NUMBER(0, CATALOG_WATCHES - 1))
 	FIELD(uint32_t, generation, ANY)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of wire_messages.h as rules, and the few rules that are between members. */
+/* The table of wire_messages.h as rules, and the few rules between members. */
 #include <string.h>
 
 #include <tensorlease/dlpack.h>
@@ -142,7 +142,7 @@ static const char *check_export(const union wire_any *m)
 #define MESSAGES .kind = FIELD_BYTES, .tail = "messages", .unit = 1, .most = WIRE_MAX
 #define METADATA .kind = FIELD_BYTES, .tail = "meta", .unit = 1, .most = TENSOR_META_MAX
 
-/* For each struct a function that returns the list of its members. */
+/* For each struct, a function that returns the list of its members. */
 /* clang-format off */
 #define STRUCT(name)                                                                               \
 	static const struct field *name##_fields(void)                                             \

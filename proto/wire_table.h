@@ -20,7 +20,7 @@ enum field_kind {
 	FIELD_UUID,
 	FIELD_OPAQUE,
 	FIELD_STRUCT, /* @fields are its members */
-	/* The value of these counts what follows the fixed part, in the order of the members. */
+	/* The value of these counts the data after the fixed part, in the order of the members. */
 	FIELD_SIZES,
 	FIELD_TEXT,
 	FIELD_BYTES,
@@ -29,7 +29,7 @@ enum field_kind {
 /* A member of a fixed part. Members that are numbers have 1, 2, 4 or 8 bytes. */
 struct field {
 	const char *name; /* NULL: there are no more */
-	const char *tail; /* the name of what the value counts */
+	const char *tail; /* the name of the counted data */
 	enum field_kind kind;
 	uint16_t at, size;    /* in bytes */
 	uint8_t unit;	      /* bytes that follow the fixed part for each 1 of the value */
@@ -52,9 +52,10 @@ struct rule {
 	bool serial;	/* the serial must not be 0 */
 	bool messages;	/* whole ones follow the fixed part */
 	const struct field *(*fields)(void);
-	/* Does a descriptor come with @m? NULL: never. */
+	/* True if a descriptor comes with @m. NULL: never. */
 	bool (*has_fd)(const union wire_any *m);
-	/* Returns what is wrong between the members of @m, or NULL. NULL: nothing can be. */
+	/* Checks the members of @m against each other. Returns the error, or NULL. NULL: no
+	 * checks. */
 	const char *(*check)(const union wire_any *m);
 };
 

@@ -30,7 +30,7 @@ __attribute__((format(printf, 3, 4))) static int refuse(const struct because *be
 	return error;
 }
 
-/* Finds the reason only if there is one: all of it is in the size too. */
+/* Looks for a fault only if there is one: tensor_nbytes() finds all of them too. */
 static int check_shape(const DLTensor *t, uint64_t flags, const struct because *because)
 {
 	char text[TENSOR_DTYPE_TEXT];
@@ -82,7 +82,7 @@ static int check_device(const DLTensor *t, const struct because *because)
  */
 #define REACH_MAX ((int64_t)1 << 57)
 
-/* Do all of its bytes have addresses? */
+/* True if all of its bytes have addresses. */
 static int check_place(const DLTensor *t, uint64_t flags, const struct because *because)
 {
 	int64_t low, high;
@@ -93,7 +93,7 @@ static int check_place(const DLTensor *t, uint64_t flags, const struct because *
 			      "strides lead more than %" PRId64 " bytes away from element 0",
 			      INT64_MAX);
 	if (low == high)
-		return 0; /* without elements nobody looks at data */
+		return 0; /* without elements, data is never read */
 	if (!t->data)
 		return refuse(because, -EINVAL,
 			      "data is NULL, though the tensor has %" PRId64 " bytes", high - low);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The check of a tensor that somebody else made. */
+/* The check of a tensor from another library or process. */
 #pragma once
 
 #include <stddef.h>
@@ -10,9 +10,9 @@
 enum { TENSOR_WHY_TEXT = 256 }; /* bytes that suffice for any text of tensor_check_source() */
 
 /*
- * May the CPU read @t as it says it is? Trusts that t->shape and t->strides have ndim items, and
- * nothing else. If not, @why says which member is wrong, its value and the limit. -EINVAL: it
- * breaks a rule of DLPack. -EOVERFLOW: it is so large that it cannot be true. -ENOTSUP: it lies on
- * a device that the CPU cannot read.
+ * Checks that the CPU can read @t as it is described. Trusts that t->shape and t->strides have ndim
+ * items, and nothing else. On failure @why names the wrong member, its value and the limit.
+ * -EINVAL: it breaks a rule of DLPack. -EOVERFLOW: it is impossibly large. -ENOTSUP: it lies on a
+ * device that the CPU cannot read.
  */
 int tensor_check_source(const DLTensor *t, uint64_t flags, char *why, size_t why_len);

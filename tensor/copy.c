@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gathers strided elements into C order. The view is first brought down to the fewest dimensions
- * that mean the same: an element is a run of bytes like any other, so that neighbours become one
- * run. The remaining dimensions are copied two at a time. They go row by row, or, where the rows of
- * the source run across those of the copy (a transposition), in tiles that go through a small
+ * Gathers strided elements into C order. The view is first reduced to the fewest equivalent
+ * dimensions: an element is a run of bytes like any other, so that neighbours become one run. The
+ * remaining dimensions are copied two at a time, row by row. Where the rows of the source run
+ * across those of the copy (a transposition), they are copied in tiles that go through a small
  * buffer, so that each cache line on either side is touched once. Packed types below a byte are
  * copied bit by bit.
  */
@@ -87,7 +87,7 @@ struct plane {
 	int64_t unit;
 };
 
-/* Sizes that no integer has: pixels of three values, and complex128. */
+/* Unit sizes that no integer has: pixels of three values, and complex128. */
 struct unit3 {
 	uint8_t value[3];
 };
@@ -226,8 +226,9 @@ static uint64_t distance(int64_t stride)
 }
 
 /*
- * Chooses the dimension that makes the rows. That is the one in which the source is densest, and
- * *@tiles becomes true; if the innermost is, it is the one next to it.
+ * Chooses the dimension that makes the rows. If the source is densest in another dimension than the
+ * innermost one, it is that dimension, and *@tiles becomes true. Otherwise it is the one next to
+ * the innermost.
  */
 static int row_dimension(const struct view *v, int64_t unit, bool *tiles)
 {
@@ -318,10 +319,8 @@ struct bit_writer {
 	unsigned fill; /* how many: 0 to 7 */
 };
 
-/*
- * Returns 1 to 8 bits from bit @bit of @src on. It reads no byte that has none of them, which might
- * lie beyond the tensor.
- */
+/* Returns 1 to 8 bits from bit @bit of @src on. Reads only bytes that have some of them, since
+ * others may lie beyond the tensor. */
 static uint32_t bits_at(const unsigned char *src, int64_t bit, unsigned n)
 {
 	const unsigned char *from = src + (bit >> 3);

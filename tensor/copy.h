@@ -8,8 +8,8 @@
 
 /*
  * Copies the elements of @src into @dst, which has room for tensor_nbytes() and does not overlap
- * it. The bits of a last byte that no element uses become 0. @src must have passed
- * tensor_check_source() with the same @flags (DLPack's). Allocates nothing. 0, or -EINVAL or
- * -EOVERFLOW if it has not passed.
+ * it. Unused bits of the last byte become 0. @src must have passed tensor_check_source() with the
+ * same @flags (DLPack's). Allocates nothing. Returns 0, or -EINVAL or -EOVERFLOW if @src has not
+ * passed.
  */
 int copy_gather(void *dst, const DLTensor *src, uint64_t flags);

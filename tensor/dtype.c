@@ -7,10 +7,9 @@
 #include "tensor/dtype.h"
 
 /*
- * DTYPE(code, text, width, widths, why): a type that is called @text has exactly @width bits. One
- * of
- * @width 0 has those of the set @widths, powers of two, and writes the number after its text. @why
- * is said of any other width.
+ * DTYPE(code, text, width, widths, why): a type with the name @text has exactly @width bits. A type
+ * with @width 0 has one of the set @widths, powers of two, and its name is followed by the number.
+ * @why is the error for any other width.
  */
 #define DTYPES(DTYPE)                                                                              \
 	DTYPE(INT, "int", 0, 1 | 2 | 4 | 8 | 16 | 32 | 64,                                         \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element types: which there are, how many bits they take, and how they are written. */
+/* Element types: their codes, widths and names. */
 #pragma once
 
 #include <stdbool.h>
@@ -35,10 +35,8 @@ enum tl_dtype {
 	TL_DTYPE_CODES, /* how many there are */
 };
 
-/*
- * Is @t one of DLPack's codes, with a width that this code can have and at least one lane? -EINVAL
- * if not, and *@why is a static text.
- */
+/* Checks that @t has a code of DLPack, a width that this code can have, and at least one lane.
+ * -EINVAL if not, and *@why is a static text. */
 int tensor_dtype_check(DLDataType t, const char **why);
 
 /*

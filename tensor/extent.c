@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The numbers come from others: all arithmetic on them is checked, or done in 128 bits where the
- * operands bound the result.
- */
+/* The numbers come from other processes: all arithmetic on them is checked, or done in 128 bits
+ * where the operands bound the result. */
 #include <errno.h>
 #include <stddef.h>
 
@@ -92,7 +90,7 @@ void tensor_plain_strides(const DLTensor *t, int64_t *strides)
 			strides[i] = t->strides[i];
 }
 
-/* Puts into @order the dimensions that have strides that matter, the smallest stride first. */
+/* Puts into @order the dimensions whose strides matter, the smallest stride first. */
 static int32_t order_by_stride(int32_t ndim, const int64_t *shape, const int64_t *strides,
 			       int32_t *order)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How many elements and bytes a shape has, and which bytes strides reach. Nothing here reads a
- * tensor's bytes. Functions return 0 or a negative errno; outputs are untouched on failure.
+ * The numbers of elements and bytes of a shape, and the bytes that strides reach. Nothing here
+ * reads a tensor's bytes. Functions return 0 or a negative errno; outputs are untouched on failure.
  */
 #pragma once
 
@@ -11,16 +11,14 @@
 #include <tensorlease/dlpack.h>
 
 /*
- * How many elements there are; 1 if @ndim is 0. A size of 0 does not excuse the others: without it
- * their product must still be a number. -EINVAL: @ndim is not 0 to TENSOR_NDIM_MAX, @shape is
- * missing, or a size is negative. -EOVERFLOW: more than INT64_MAX.
+ * The number of elements; 1 if @ndim is 0. A size of 0 does not excuse the others: without it their
+ * product must still be a number. -EINVAL: @ndim is not 0 to TENSOR_NDIM_MAX, @shape is missing, or
+ * a size is negative. -EOVERFLOW: more than INT64_MAX.
  */
 int tensor_numel(int32_t ndim, const int64_t *shape, uint64_t *numel);
 
-/*
- * How many bytes the elements take in C order: their bits, rounded up to bytes once, at the end.
- * Fails as tensor_numel() does, and with -EINVAL for a type that tensor_dtype_check() refuses.
- */
+/* The number of bytes of the elements in C order: their bits, rounded up to bytes once, at the end.
+ * Fails as tensor_numel() does, and with -EINVAL for a type that tensor_dtype_check() refuses. */
 int tensor_nbytes(DLDataType t, int32_t ndim, const int64_t *shape, bool padded, uint64_t *nbytes);
 
 /*
@@ -29,28 +27,24 @@ int tensor_nbytes(DLDataType t, int32_t ndim, const int64_t *shape, bool padded,
  */
 void tensor_contiguous_strides(int32_t ndim, const int64_t *shape, int64_t *strides);
 
-/*
- * Is @t in C order without gaps? Strides do not matter along sizes of 1, nor if there are no
- * elements.
- */
+/* True if @t is in C order without gaps. Strides do not matter along sizes of 1, nor if there are
+ * no elements. */
 bool tensor_is_contiguous(const DLTensor *t);
 
-/*
- * @t's strides as they are told to others: a size of 1 has stride 1, whatever it had. @strides has
- * room for t->ndim.
- */
+/* @t's strides as they are published: a size of 1 has stride 1, whatever it had. @strides has room
+ * for t->ndim. */
 void tensor_plain_strides(const DLTensor *t, int64_t *strides);
 
 /*
- * How many bytes there are from the first to the last one of a tensor that is told to others with
- * plain strides, which are hostile. They must be 1 or more, and each must step over all that those
- * below it reach, so that no two elements share a byte; whence there are no more elements than fit.
- * -EINVAL or -EOVERFLOW: @why says what is wrong. @shape is one that tensor_nbytes() accepts.
+ * The number of bytes from the first to the last one of a tensor with published strides, which are
+ * hostile. They must be 1 or more, and each must step over the whole reach of those below it, so
+ * that no two elements share a byte; hence there are no more elements than fit. -EINVAL or
+ * -EOVERFLOW: @why says what is wrong. @shape is one that tensor_nbytes() accepts.
  */
 int tensor_strided_bytes(DLDataType t, int32_t ndim, const int64_t *shape, const int64_t *strides,
 			 bool padded, uint64_t *nbytes, const char **why);
 
-/* Do DLPack's @flags say that each element is padded to whole bytes? */
+/* True if DLPack's @flags say that each element is padded to whole bytes. */
 static inline bool tensor_is_padded(uint64_t flags)
 {
 	return flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;

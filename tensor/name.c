@@ -8,7 +8,7 @@
 #include "tensor/name.h"
 #include "util/text.h"
 
-/* Returns a text that says what is wrong with a component, or NULL. */
+/* Returns the error in a component as a text, or NULL. */
 static const char *component_fault(const char *text, size_t len)
 {
 	if (len == 0)
@@ -21,9 +21,8 @@ static const char *component_fault(const char *text, size_t len)
 }
 
 /*
- * Returns a text that says what is wrong with the characters, or with any component except the
- * last, or NULL. The last component starts at *@last and is not checked, because a prefix may end
- * in the middle of it.
+ * Returns the error in the characters, or in any component except the last, as a text, or NULL. The
+ * last component starts at *@last and is not checked, because a prefix may end in the middle of it.
  */
 static const char *name_fault(const char *name, size_t len, size_t *last)
 {

@@ -10,9 +10,8 @@
  */
 int tensor_name_check(const char *name, size_t len, const char **why);
 
-/*
- * Can a name start with @prefix? It may be empty, and it may end anywhere but inside a character.
- */
+/* Checks that a name can start with @prefix. It may be empty, and it may end anywhere but inside a
+ * character. */
 int tensor_prefix_check(const char *prefix, size_t len, const char **why);
 
 /*

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two ways in which a call fails, for the files of this folder. */
+/* The two kinds of failure of a call, for the files of this folder. */
 #pragma once
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 
 #include "transfer/transfer.h"
 
-/* The library refused and has the text, so that @why stays empty. */
+/* For a refusal of the library, which has the text: leaves @why empty. */
 static inline int library(int r, char *why)
 {
 	*why = '\0';

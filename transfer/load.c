@@ -68,10 +68,8 @@ static int tell_sum(void *context, uint64_t done, uint64_t total)
 	return s->progress(s->context, s->before + done, s->total);
 }
 
-/*
- * On the way to a GPU: entries are read into @at one after the other, and copied from there when
- * there is no room for the next one.
- */
+/* Main memory on the way to a GPU: entries are read into @at one after the other, and copied from
+ * there when there is no room for the next one. */
 struct stage {
 	tl_group *group;
 	unsigned char *memory;

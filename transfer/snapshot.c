@@ -65,7 +65,7 @@ static bool names_are(const struct names *names, const struct snapshot *s)
 	return true;
 }
 
-/* Takes the texts in @names over. */
+/* Takes over the texts in @names. */
 static int get_names(struct snapshot *s, tl_client *client, struct names *names,
 		     const tl_get_options *options, char *why)
 {
@@ -180,10 +180,8 @@ int snapshot_get_for_file(struct snapshot *s, tl_client *client, const char *pre
 					     : pick_below(s, client, prefix, why);
 }
 
-/*
- * Numbers that DLPack puts together in pairs or more, as PyTorch's float4_e2m1fn_x2, are single
- * ones in a file: the last dimension has more of them. @shape has room for it.
- */
+/* DLPack packs some numbers in pairs or more, as PyTorch's float4_e2m1fn_x2. In a file they are
+ * single ones: the last dimension has more of them. @shape has room for it. */
 static void item_unpair(struct file_item *item, int64_t *shape)
 {
 	memcpy(shape, item->shape, (size_t)item->ndim * sizeof(*shape));

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moving tensors between files, arrays and the daemon: what the command line and the Python package
- * have in common. This layer stands on the public API, files/ and tensor/; it prints nothing and
- * knows neither of its callers.
+ * Moves tensors between files, arrays and the daemon, for the command line and the Python package.
+ * This layer stands on the public API, files/ and tensor/; it prints nothing and knows neither of
+ * its callers.
  *
  * Functions that return int return 0 or a negative errno. If they fail, @why, a buffer of
- * FILE_ERROR_TEXT bytes, says what is wrong. An empty @why means that the library refused, and
+ * FILE_ERROR_TEXT bytes, has the error. An empty @why means that the library refused, and
  * tl_last_error() has the text. All calls may block: for file I/O, for the daemon, and for space.
  */
 #pragma once
@@ -22,16 +22,16 @@ const char *transfer_dtype(DLDataType dtype, char text[TRANSFER_DTYPE_TEXT]);
 /* ---- a file becomes tensors ---- */
 
 /*
- * Says under which name entry @i of @f is published: "PREFIX/entry", or only the entry's name if
+ * The name under which entry @i of @f is published: "PREFIX/entry", or only the entry's name if
  * @prefix is empty, or only @prefix if the format holds one tensor without a name. The caller frees
- * the text. NULL means that there is no memory.
+ * the text. NULL: there is no memory.
  */
 char *transfer_name(const struct tensor_file *f, size_t i, const char *prefix);
 
 /*
  * Publishes all tensors of @count files on @device, the CPU or a GPU, in one step, after every byte
- * was read and checked. Of @options it takes the lifetime, and how long to wait for space. Nothing
- * is published if it fails.
+ * was read and checked. Of @options it uses the lifetime, and the timeout for space. Nothing is
+ * published if it fails.
  */
 int transfer_load(tl_client *client, struct tensor_file *files, size_t count, const char *prefix,
 		  DLDevice device, const tl_put_options *options, file_progress progress,
@@ -41,18 +41,17 @@ int transfer_load(tl_client *client, struct tensor_file *files, size_t count, co
 
 /*
  * Publishes copies of @count arrays, sources[i] as items[i], in one step. Those in main memory may
- * have any strides; those on a GPU are copied there, on @stream, for which the host waits if
+ * have any strides. Those on a GPU are copied there, on @stream, for which the host waits if
  * @sealed. items[i] has the name, and the shape, type and flags of its source. Waits for space for
- * @timeout_ns. -EINVAL and -ENOTSUP with a text: a source breaks a rule of DLPack, or lies where
- * the CPU cannot read it; the text names its item. Nothing is published if it fails.
+ * @timeout_ns. -EINVAL and -ENOTSUP with a text: a source breaks a rule of DLPack, or the CPU
+ * cannot read its memory; the text names its item. Nothing is published if it fails.
  */
 int transfer_put(tl_client *client, const tl_group_item *items, const DLTensor *const *sources,
 		 size_t count, intptr_t stream, bool sealed, int64_t timeout_ns, char *why);
 
-/* ---- tensors, and files of them ---- */
+/* ---- tensors become a snapshot, and a file ---- */
 
-/* Leases on tensors as they were at one moment, sorted by name. All zero means that it holds none.
- */
+/* Leases on tensors as of one moment, sorted by name. All zero means that it holds none. */
 struct snapshot {
 	char **names;
 	size_t count;
@@ -62,24 +61,21 @@ struct snapshot {
 
 /*
  * Gets all tensors whose names start with @prefix, and no others, as tl_get_many() does with
- * @options, which may be NULL. Of a group it holds all names or none. It is no failure if there are
- * none. -EBUSY: they change faster than they can be got.
+ * @options, which may be NULL. It holds all or none of a group's names. Finding none is no failure.
+ * -EBUSY: they change faster than they can be got.
  */
 int snapshot_get(struct snapshot *s, tl_client *client, const char *prefix,
 		 const tl_get_options *options, char *why);
 
 /*
- * Gets what a file of @format can hold: all tensors below @prefix/, or the one called @prefix. What
- * is on a GPU is copied from there.
- * -ENOENT: there is none. After a failure @s still wants snapshot_deinit().
+ * Gets tensors for a file of @format: all below @prefix/, or the one named @prefix. Those on a GPU
+ * are copied from there. -ENOENT: there is none. After a failure @s still needs snapshot_deinit().
  */
 int snapshot_get_for_file(struct snapshot *s, tl_client *client, const char *prefix,
 			  enum file_format format, char *why);
 
-/*
- * Writes the tensors to a file, with texts about all of it. -ENOTSUP: one of them, or texts, cannot
- * be in a file of @format.
- */
+/* Writes the tensors to a file, with texts about the whole file. -ENOTSUP: a file of @format cannot
+ * have one of them, or texts. */
 int snapshot_save(const struct snapshot *s, const char *path, enum file_format format,
 		  const struct file_note *notes, size_t note_count, file_progress progress,
 		  void *context, char *why);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * 64-bit arithmetic that detects overflow. Each function returns true and sets *@out, or returns
- * false, and *@out is not usable then.
- */
+/* 64-bit arithmetic that detects overflow. Each function returns true and sets *@out, or returns
+ * false and leaves *@out unusable. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cleanup at the end of a scope, and handing over what the scope owned. */
+/* Cleanup at the end of a scope, and ways to keep a value from it. */
 #pragma once
 
 #include <stdlib.h>

@@ -27,7 +27,7 @@ static inline int64_t now_mono_ns(void)
 	return clock_read_ns_(CLOCK_MONOTONIC);
 }
 
-/* The same as of the last tick: some milliseconds late, and faster to read. */
+/* The same clock at its last tick: some milliseconds late, and faster to read. */
 static inline int64_t now_mono_coarse_ns(void)
 {
 	return clock_read_ns_(CLOCK_MONOTONIC_COARSE);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The countdown is shared by all threads, so exactly one call of them all fails. */
+/* All threads share the countdown, so exactly one call of them all fails. */
 #include <limits.h>
 #include <stdlib.h>
 

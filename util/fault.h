@@ -12,11 +12,11 @@
 
 #include <stdbool.h>
 
-extern int fault_countdown_; /* how many calls until one fails; 0: nothing is armed */
+extern int fault_countdown_; /* calls until one fails; 0: nothing is armed */
 
 bool fault_hit_(const char *what);
 
-/* True if the operation called @what must fail now. */
+/* True if the operation named @what must fail now. */
 static inline bool fault(const char *what)
 {
 	if (__builtin_expect(__atomic_load_n(&fault_countdown_, __ATOMIC_RELAXED) == 0, 1))
@@ -24,13 +24,11 @@ static inline bool fault(const char *what)
 	return fault_hit_(what);
 }
 
-/*
- * Makes the @n-th call of fault() from now on say yes, once; 0 disarms. fault_fired() is NULL
- * again.
- */
+/* Makes the @n-th call of fault() from now on return true, once; 0 disarms. fault_fired() is NULL
+ * again. */
 void fault_arm(unsigned int n);
 
-/* From now on no call says yes. fault_fired() keeps its answer. */
+/* No call returns true from now on. fault_fired() keeps its result. */
 void fault_disarm(void);
 
 /* Returns the name of the call that was made to fail since fault_arm(), or NULL. */

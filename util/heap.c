@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Invariants: no node's key is below its parent's; the left child's rank is never below the right
- * one's. A node of rank r therefore has at least 2^r - 1 nodes below and including itself, so that
- * a right edge, which is all that a merge walks, has at most log2(n + 1) nodes.
+ * one's. A node of rank r therefore has at least 2^r - 1 nodes below and including itself. So a
+ * right edge, the only path that a merge walks, has at most log2(n + 1) nodes.
  */
 #include "util/heap.h"
 
@@ -28,7 +28,7 @@ static bool node_settle(struct heap_node *node)
 	return true;
 }
 
-/* Merges two trees, either of which may be NULL. The parent of what is returned is not set. */
+/* Merges two trees, either of which may be NULL. The caller sets the parent of the result. */
 static struct heap_node *merge(struct heap_node *a, struct heap_node *b)
 {
 	struct heap_node *lower;

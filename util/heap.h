@@ -27,5 +27,5 @@ static inline bool heap_has(const struct heap_node *node)
 
 /* The node must not be in a heap. */
 void heap_add(struct heap *heap, struct heap_node *node, uint64_t key);
-/* Nothing happens if the node is in no heap. */
+/* Does nothing if the node is in no heap. */
 void heap_remove(struct heap *heap, struct heap_node *node);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernel grants a write lease (fcntl_locking(2)) only on a file that nobody else has open or
- * mapped, in whatever PID namespace. We keep the leases of all catalogs of a daemon while we remove
- * what it left, and remove its first catalog last, so that what is left by an interrupted removal
- * is found again.
+ * mapped, in any PID namespace. The leases of all catalogs of a daemon are kept while its objects
+ * are removed. Its first catalog is removed last, so that the rest of an interrupted removal is
+ * found again.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@ enum {
 	KEY = 16,
 };
 
-/* Accepts only the names that daemons make, since anybody can put other files there. */
+/* Accepts only names that daemons make, since anybody can put other files there. */
 static bool is_object(const char *name)
 {
 	static const char digits[] = "0123456789abcdef";
@@ -50,9 +50,9 @@ static bool is_of(int dir, const char *name, uid_t uid, struct stat *st)
 }
 
 /*
- * Returns a descriptor that has the lease, or -1. Without a size a catalog is one that is being
- * made: its daemon may not have it open yet. We get a signal if somebody opens the file while we
- * lease it, which must be a harmless one.
+ * Returns a descriptor that has the lease, or -1. A catalog without a size is being made: its
+ * daemon may not have it open yet. A process that opens the file while we lease it causes a signal,
+ * which must be a harmless one.
  */
 static int catalog_lease(int dir, const char *name, uid_t uid)
 {
@@ -80,7 +80,8 @@ static void leases_end(struct leases *l)
 	free(l->fds);
 }
 
-/* Leases all catalogs of the daemon that has @first. False: somebody needs one of them. */
+/* Leases all catalogs of the daemon whose first one is @first. False: a process uses one of
+ * them. */
 static bool leases_take(struct leases *l, DIR *dir, const char *first, uid_t uid)
 {
 	struct dirent *entry;
@@ -107,9 +108,9 @@ static bool leases_take(struct leases *l, DIR *dir, const char *first, uid_t uid
 }
 
 /*
- * Whoever has a file open for writing can hold the lock of its inode, and unlink() would wait for
- * that with the lock of /dev/shm. So one that somebody has open so stays. Of catalogs we have
- * leases.
+ * A process that has a file open for writing can hold the lock of its inode, and unlink() would
+ * wait for that with the lock of /dev/shm. So such a file is not removed. Catalogs are safe, since
+ * we have leases on them.
  */
 static bool object_remove(int dir, const char *name)
 {
@@ -126,7 +127,7 @@ static bool object_remove(int dir, const char *name)
 	return is_free;
 }
 
-/* False: it is there still. */
+/* False: it still exists. */
 static bool object_found(struct leftovers *l, DIR *dir, const char *name, uid_t uid, bool remove)
 {
 	struct stat st;

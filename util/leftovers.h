@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What killed daemons have left in /dev/shm. Each namespace of a daemon has a catalog there, which
- * the daemon, its keeper and its clients have open or mapped as long as they live. So what a daemon
- * left belongs to no process if nobody has one of its catalogs open. Nor will it ever: ids are
- * random, and only a keeper has a daemon's instances taken over. An object that somebody has open
- * for writing nevertheless stays, and the first catalog with it, by which they are found again.
+ * Objects that killed daemons left in /dev/shm. Each namespace of a daemon has a catalog there,
+ * which the daemon, its keeper and its clients have open or mapped as long as they live. So a
+ * daemon's objects belong to no process if nobody has one of its catalogs open. They never will:
+ * ids are random, and only a keeper has a daemon's instances taken over. An object that is open for
+ * writing nevertheless stays, and the first catalog with it, by which they are found again.
  */
 #pragma once
 
@@ -12,10 +12,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define LEFTOVERS_OF_ALL ((uid_t)-1) /* as far as we may look into their files */
+#define LEFTOVERS_OF_ALL ((uid_t)-1) /* of all users, as far as we may look into their files */
 
 struct leftovers {
-	unsigned catalogs, objects; /* of the objects, as many are catalogs */
+	unsigned catalogs, objects; /* objects, and the catalogs among them */
 	uint64_t bytes;
 };
 

@@ -37,12 +37,13 @@ struct list {
 	for (struct list *pos = (head)->next, *next_of_##pos = pos->next; pos != (head);           \
 	     pos = next_of_##pos, next_of_##pos = pos->next)
 
-/* @pos, a pointer to what the nodes are embedded in, walks. The body must not change the list. */
+/* Declares @pos, a pointer to the struct that embeds the nodes. The body must not change the
+ * list. */
 #define list_for_each_entry(pos, head, member)                                                     \
 	for (pos = list_entry((head)->next, __typeof__(*pos), member); &pos->member != (head);     \
 	     pos = list_entry(pos->member.next, __typeof__(*pos), member))
 
-/* The same, but the body may unlink and free @pos, though not @after, the one that follows. */
+/* The same, but the body may unlink and free @pos, though not @after, the next one. */
 #define list_for_each_entry_safe(pos, after, head, member)                                         \
 	for (pos = list_entry((head)->next, __typeof__(*pos), member),                             \
 	    after = list_entry(pos->member.next, __typeof__(*pos), member);                        \
@@ -86,7 +87,7 @@ static inline void list_del(struct list *node)
 	list_init(node);
 }
 
-/* Appends all nodes of @from to @to, however many they are, at once. */
+/* Appends all nodes of @from to @to, in constant time. */
 static inline void list_move_all(struct list *to, struct list *from)
 {
 	if (list_empty(from))

@@ -2,7 +2,7 @@
 /*
  * A line is built on the stack and written with one call, so lines of several threads and processes
  * do not mix. A line that is too long is cut. Control characters never reach the output, and
- * log_quote() escapes whatever a reader would not see.
+ * log_quote() escapes all characters that a reader would not see.
  */
 #include <errno.h>
 #include <poll.h>
@@ -147,12 +147,12 @@ static void line_add_time(struct line *line)
 		 tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int)(now % NS_PER_SEC / NS_PER_MS));
 }
 
-static atomic_uint lost; /* lines, since the last that was written */
+static atomic_uint lost; /* lines lost since the last that was written */
 
 /*
- * A pipe or socket that says POLLOUT takes a line without waiting. Setting it non-blocking would
- * change it for everybody who shares it. If others write there at the same time we may wait after
- * all, but only behind them.
+ * A pipe or socket with POLLOUT takes a line without waiting. Setting it non-blocking would change
+ * it for all processes that share it. If others write there at the same time we may wait after all,
+ * but only behind them.
  */
 static bool log_has_room(void)
 {

@@ -4,8 +4,8 @@
  *
  *	log_info("listening", "path=%s fd=%d", log_str(path), fd);
  *
- * It never waits for whoever reads it: lines that do not fit are counted, and a line says how many
- * were lost.
+ * It never waits for its reader: lines that do not fit are counted, and a line says how many were
+ * lost.
  *
  * The arguments are evaluated only if the level is on. Libraries log at the debug level only.
  */
@@ -54,23 +54,23 @@ void log_at(enum log_level level, const char *msg, const char *fields, ...)
 #define log_info(msg, ...) log_(LOG_LEVEL_INFO, msg, __VA_ARGS__)
 #define log_debug(msg, ...) log_(LOG_LEVEL_DEBUG, msg, __VA_ARGS__)
 
-/* How many messages there may be because of somebody: 10 at once, and then one each second. */
+/* Limits the messages that one user causes: 10 at once, and then one each second. */
 struct log_limit {
-	int64_t paid_until; /* when all that were written would have been written one a second */
-	unsigned left_out;  /* since the last that was written */
+	int64_t paid_until; /* the end of the time that all written messages take at one a second */
+	unsigned left_out;  /* left out since the last that was written */
 };
 
-/* May one more be written? If so, a line says how many were left out before. */
+/* True if one more may be written. Then a line says how many were left out before. */
 bool log_limit_pass(struct log_limit *limit);
 
-/* log_warn() for what is somebody's doing. */
+/* log_warn() for a message that a user can cause. */
 #define log_warn_limited(limit, msg, ...)                                                          \
 	do {                                                                                       \
 		if (log_enabled(LOG_LEVEL_WARN) && log_limit_pass(limit))                          \
 			log_at(LOG_LEVEL_WARN, msg, " " __VA_ARGS__);                              \
 	} while (0)
 
-enum { LOG_QUOTE_SIZE = 1100 }; /* room for 255 bytes of which each is escaped */
+enum { LOG_QUOTE_SIZE = 1100 }; /* room for 255 bytes, each of them escaped */
 
 /*
  * Writes @text as a logfmt value: unchanged if that is unambiguous, else in quotes with escapes. It

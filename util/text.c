@@ -27,10 +27,8 @@ size_t text_character(const char *at, size_t size, uint32_t *code)
 	return c < least[n] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000) ? 0 : n;
 }
 
-/*
- * The ranges are from the Unicode Character Database: the categories Cc, Cf, Zl and Zp, and
- * Default_Ignorable_Code_Point, which has the fillers and the variation selectors as well.
- */
+/* The ranges are from the Unicode Character Database: the categories Cc, Cf, Zl and Zp, and
+ * Default_Ignorable_Code_Point, which also has the fillers and the variation selectors. */
 bool text_is_hidden(uint32_t code)
 {
 	static const struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The doctor's child processes, as both sides see them. See child.h. */
+/* The doctor's child processes, for both sides; see child.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -37,7 +37,7 @@ static bool write_to(const char *path, const char *text)
 
 /*
  * Makes a namespace. A user who may not do that gets a user namespace with it, in which uids keep
- * their numbers. Without that mapping everybody would be user 65534, and no daemon would be
+ * their numbers. Without that mapping every user would be user 65534, and no daemon would be
  * trusted.
  */
 static bool new_namespace(int which)
@@ -52,7 +52,7 @@ static bool new_namespace(int which)
 	       write_to("/proc/self/uid_map", uids) && write_to("/proc/self/gid_map", gids);
 }
 
-/* With APART_PIDS it is the next child that is apart. */
+/* With APART_PIDS the next child is apart, not this process. */
 static bool begin_apart(enum doctor_apart apart)
 {
 	switch (apart) {
@@ -166,7 +166,7 @@ static bool read_line(int fd, char *line, size_t size)
 	return true;
 }
 
-/* Says why a child did not answer. */
+/* Explains why a child did not answer. */
 static char *silence_of(struct doctor_child *c)
 {
 	int status = 0;
@@ -242,7 +242,7 @@ void doctor_end(struct doctor_child *c)
 	reap(c);
 }
 
-/* ---- What is exchanged ---- */
+/* ---- The exchanged bytes ---- */
 
 static unsigned char byte_at(size_t i, unsigned seed)
 {

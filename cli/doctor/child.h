@@ -15,21 +15,19 @@ struct doctor_child {
 	int to, from;
 };
 
-/* What a child has of its own, as a process in another container may. */
+/* Namespaces of the child's own, as a process in another container may have. */
 enum doctor_apart {
 	APART_NOTHING,
 	APART_PIDS, /* a PID namespace, in which it is the first process */
 	APART_SHM,  /* an empty /dev/shm */
 };
 
-/* Returns whether this user may give a child that. */
+/* Returns whether this user may give them to a child. */
 bool doctor_can_go_apart(enum doctor_apart apart);
 /* Starts a child; @args ends with NULL. Returns 0 or a negative errno. */
 int doctor_spawn(struct doctor_child *c, enum doctor_apart apart, const char *const *args);
-/*
- * Waits at most 30 s for the next answer, and returns whether it starts with "ok ". *words, which
- * the caller frees, is the rest of the line, or says what went wrong.
- */
+/* Waits at most 30 s for the next answer, and returns whether it starts with "ok ". *words, which
+ * the caller frees, is the rest of the line, or the error. */
 bool doctor_answer(struct doctor_child *c, char **words);
 void doctor_go(struct doctor_child *c);
 void doctor_kill(struct doctor_child *c); /* with SIGKILL; it is gone when this returns */
@@ -38,7 +36,7 @@ void doctor_end(struct doctor_child *c);
 
 /* Fills the bytes that are exchanged; each depends on its place. */
 void doctor_fill(unsigned char *bytes, size_t size, unsigned seed);
-/* Returns the first byte that differs from that, or -1. */
+/* Returns the index of the first byte that differs from that, or -1. */
 ssize_t doctor_compare(const unsigned char *bytes, size_t size, unsigned seed);
 
 /* ---- In the child ---- */

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The few calls of the CUDA driver that some other program would make: it has memory, fills it and
- * reads it. They are found at run time, in the doctor's children only.
- */
+/* The few calls of the CUDA driver that another program would make: it has memory, fills it and
+ * reads it. They are found at run time, in the doctor's children only. */
 #pragma once
 
 #include <stdbool.h>
@@ -42,12 +40,13 @@ struct doctor_cuda {
  * false with static text in *why.
  */
 bool doctor_cuda_open(struct doctor_cuda *c, int device, const char **why);
-/* Is persistence mode on for the GPU with that UUID ("GPU-...")? -1: NVML does not say. */
+/* Returns whether persistence mode is on for the GPU with that UUID ("GPU-..."). -1: NVML does not
+ * say. */
 int doctor_cuda_persistence(const char *uuid);
 /* Writes the path of the GPU's file, /dev/nvidiaN, which keeps it open. "": it is not known, or
  * this user cannot open it. */
 void doctor_cuda_node(const struct doctor_cuda *c, int device, char path[32]);
-/* Returns where libcuda.so.1 lies, or "" if it cannot be loaded. The text is static. */
+/* Returns the path of libcuda.so.1, or "" if it cannot be loaded. The text is static. */
 const char *doctor_cuda_path(void);
 /* Writes a text such as "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)" to @text and returns it. */
 const char *doctor_cuda_error(const struct doctor_cuda *c, const char *call, int result, char *text,

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * doctor: the daemon that would be used, and a daemon of its own, through which two processes
- * exchange a tensor.
- */
+/* doctor: the daemon in use, and a daemon of its own, through which two processes exchange a
+ * tensor. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +25,7 @@ static const int64_t request_ns = 10 * NS_PER_SEC;
 
 /* ---- The one in use ---- */
 
-/* Advises by the mode and group of the socket instead of guessing who may use it. */
+/* Advises by the mode and group of the socket instead of guessing the permitted users. */
 static char *access_advice(const struct doctor *d)
 {
 	const char *environment = getenv("TENSORLEASE_SOCKET"), *address = d->cli->socket;
@@ -300,7 +298,7 @@ static void start_daemon(struct doctor *d)
 		sigprocmask(SIG_SETMASK, &before, NULL);
 		return;
 	}
-	/* A detached daemon becomes our child, and we see its end. */
+	/* A detached daemon becomes our child, so that we see its end. */
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	r = tl_connect(&o, &d->client);
 	span = format_span((uint64_t)(now_mono_ns() - begin));
@@ -372,7 +370,7 @@ static DLManagedTensorVersioned *get(tl_client *client, const char *name, uint64
 	return r ? NULL : tensor;
 }
 
-/* Returns whether the bytes are those that the other process wrote, after reporting it if not. */
+/* Returns whether the bytes are the other process's, after reporting it if not. */
 static bool right(struct doctor *d, DLManagedTensorVersioned *tensor, unsigned seed)
 {
 	static const char advice[] = "run the tests: make test";

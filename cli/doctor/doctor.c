@@ -54,7 +54,7 @@ void doctor_say(struct doctor *d, enum doctor_result result, const char *probe, 
 	n = vasprintf(&found, format, args);
 	va_end(args);
 	cli_need(n < 0 ? NULL : found);
-	/* It may contain names of devices, or text of a driver. */
+	/* The finding may contain names of devices, or text of a driver. */
 	shown = format_printable(found, strlen(found));
 	if (result == DOCTOR_OK)
 		advice = NULL;

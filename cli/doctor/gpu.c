@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * doctor: GPUs. This process never loads the driver; its children do (gpu_child.c). For each GPU it
- * prints what it is, and tries an exchange of each kind of memory between two processes.
- */
+/* doctor: GPUs. This process never loads the driver; its children do (gpu_child.c). For each GPU it
+ * prints the properties, and tries an exchange of each kind of memory between two processes. */
 #include <errno.h>
 #include <glob.h>
 #include <stdlib.h>
@@ -17,7 +15,7 @@ struct gpu {
 	struct doctor *doctor;
 	int number;
 	bool vmm, integrated;
-	char keeper[96]; /* what keeps its memory when nobody uses it any more; "": not known */
+	char keeper[96]; /* keeps its memory when it is not in use; "": unknown */
 };
 
 /* ---- Is there one? ---- */
@@ -45,7 +43,7 @@ static void look_at_nodes(struct nodes *nodes)
 			continue;
 		for (size_t k = 0; k < found.gl_pathc; k++) {
 			nodes->count++;
-			/* Those in nvidia-caps are only for some users. */
+			/* Files in nvidia-caps are only for some users. */
 			if (i == 3 || !access(found.gl_pathv[k], R_OK | W_OK))
 				continue;
 			if (!nodes->closed++)
@@ -209,9 +207,7 @@ static bool first_exchange(struct exchange *e)
 	return works;
 }
 
-/*
- * The consumer came after the work had ended, so that it is not known whether it would have waited.
- */
+/* The consumer came after the work had ended, so it is not known whether it would have waited. */
 static bool came_too_late(const char *got)
 {
 	return strstr(got, "had ended") != NULL;
@@ -247,7 +243,7 @@ static bool second_exchange(struct exchange *e, const char *probe)
 	return works;
 }
 
-/* Kills the producer, and tries whether another process still gets what it published. */
+/* Kills the producer, and tests whether another process can still get the tensor. */
 static void survival(struct exchange *e, const char *probe)
 {
 	struct doctor *d = e->gpu->doctor;
@@ -304,7 +300,7 @@ static void try_vmm(const struct gpu *g)
 	exchange_end(&e);
 }
 
-/* Returns why this cannot work here whatever one does, or NULL. */
+/* Returns why this cannot work here at all, or NULL. */
 static const char *no_legacy(const struct gpu *g)
 {
 	if (g->integrated || g->doctor->tegra)
@@ -327,7 +323,7 @@ static bool try_legacy(const struct gpu *g)
 		"ordinary allocations (cudaMalloc) cannot be exported on this system: make tensors with tl_create() on the GPU, or publish with TL_PUBLISH_STAGING";
 	e.advice_opening =
 		"handles of ordinary allocations open only within one PID namespace, and not in some containers: share it (docker run --pid=host, or --pid=container:NAME), make tensors with tl_create() on the GPU, or publish with TL_PUBLISH_STAGING";
-	if (known && g->vmm) { /* there is nothing that anybody could repair */
+	if (known && g->vmm) { /* nobody could repair anything */
 		doctor_say(g->doctor, DOCTOR_WARN, probe, e.advice, "%s", known);
 		return false;
 	}
@@ -354,7 +350,7 @@ static bool once_more(struct exchange *e, char **words)
 /* How producer and consumer are apart, as if in two containers. */
 struct apart {
 	enum doctor_apart producer, consumer;
-	const char *suffix; /* of the tensor's name, since what is written depends on the version */
+	const char *suffix; /* of the tensor's name, since the bytes depend on the version */
 };
 
 /* Both the first processes of their namespaces: the driver takes equal PIDs for one process. */
@@ -362,7 +358,7 @@ static const struct apart other_pids = { APART_NOTHING, APART_PIDS, "" },
 			  equal_pids = { APART_PIDS, APART_PIDS, ", equal" },
 			  other_shm = { APART_NOTHING, APART_SHM, ", shm" };
 
-/* Writes what was found to @out. */
+/* Writes the finding to @out. */
 static bool try_apart(const struct gpu *g, const char *probe, const char *kind,
 		      const struct apart *apart, char *out, size_t size)
 {
@@ -395,7 +391,7 @@ static bool try_apart(const struct gpu *g, const char *probe, const char *kind,
 	return waits;
 }
 
-/* Tries both kinds of memory, and adds what was found to @out. */
+/* Tries both kinds of memory, and adds the findings to @out. */
 static bool try_kinds_apart(const struct gpu *g, const char *probe, bool legacy_works,
 			    const struct apart *apart, char *out, size_t size)
 {
@@ -430,8 +426,8 @@ static void try_namespaces(const struct gpu *g, bool legacy_works)
 		"a consumer in another PID namespace: %s. Both with PID 1: %s", one, equal);
 }
 
-/* Containers have a /dev/shm of their own unless they are told otherwise, and the driver keeps
- * there what events of other processes need. */
+/* Containers usually have a /dev/shm of their own, and the driver keeps there the data that events
+ * of other processes need. */
 static void try_shm(const struct gpu *g, bool legacy_works)
 {
 	char found[700], probe[32];

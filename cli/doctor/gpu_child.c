@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * doctor: what its children do with a GPU. They are producers and consumers as any program may be.
- */
+/* doctor: the GPU work of its children. They are producers and consumers like any program. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -196,14 +194,15 @@ enum { QUEUE_MAX = 900 };
 
 static const size_t scratch_max = (size_t)2 << 30;
 
-/* What is filled to keep the GPU at work. A queue holds about 1,000 fills, and a fast GPU does
- * those of 32 MiB in 8 ms. */
+/* Scratch memory that is filled to keep the GPU busy. A queue holds about 1,000 fills, and a fast
+ * GPU does those of 32 MiB in 8 ms. */
 static struct {
 	cuda_pointer at;
 	size_t size;
 } scratch;
 
-/* How long one fill of the scratch memory takes; -1: it failed. The first fill loads the kernel. */
+/* The time that one fill of the scratch memory takes; -1: it failed. The first fill loads the
+ * kernel. */
 static int64_t fill_ns(cuda_stream stream)
 {
 	int64_t begin = 0;
@@ -217,8 +216,8 @@ static int64_t fill_ns(cuda_stream stream)
 	return now_mono_ns() - begin + 1;
 }
 
-/* Makes the scratch memory so large that a queue of fills lasts @work_ns, if there is room for
- * that. Returns what fill_ns() does. */
+/* Enlarges the scratch memory so that a queue of fills lasts @work_ns, if there is room for that.
+ * Returns the result of fill_ns(). */
 static int64_t scratch_grow(int64_t work_ns, cuda_stream stream)
 {
 	int64_t each;
@@ -242,11 +241,8 @@ static int64_t scratch_grow(int64_t work_ns, cuda_stream stream)
 	}
 }
 
-/*
- * Queues about 100 ms of work, whose last step writes what the consumer should see. Each call
- * queues twice as much as the one before, for a consumer that came too late to see the work under
- * way.
- */
+/* Queues about 100 ms of work, whose last step writes the bytes for the consumer. Each call queues
+ * twice as much as the one before, for a consumer that came too late to see the work under way. */
 static bool queue_work(cuda_pointer at, cuda_stream stream)
 {
 	static int64_t work_ns = 100 * NS_PER_MS;
@@ -321,7 +317,7 @@ int child_gpu_put(char *const *args)
 
 /* ---- gpu-get ---- */
 
-/* Compares what a kernel on @stream would see now. */
+/* Compares the bytes that a kernel on @stream would see now. */
 static bool bytes_right(const DLManagedTensorVersioned *t, cuda_stream stream, uint64_t version)
 {
 	unsigned char *bytes = cli_need(malloc(SIZE));
@@ -377,10 +373,8 @@ static bool get_and_compare(tl_client *client, const char *name, uint64_t *versi
 	return true;
 }
 
-/*
- * Arguments: SOCKET NAME DEVICE. Gets what there is at once, and the next version each time it is
- * told to.
- */
+/* Arguments: SOCKET NAME DEVICE. Gets the present version at once, and the next one each time it is
+ * told to. */
 int child_gpu_get(char *const *args)
 {
 	uint64_t version = 0;

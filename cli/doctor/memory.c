@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* doctor: shared memory: how much there is, whether an object can be made, and of which pages. */
+/* doctor: shared memory: its size, whether an object can be made, and the size of its pages. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -19,7 +19,7 @@ static char *describe(const struct leftovers *l)
 	return text;
 }
 
-/* Root may remove what belongs to anybody. */
+/* Root may remove anybody's objects. */
 static uid_t whose(void)
 {
 	return geteuid() ? geteuid() : LEFTOVERS_OF_ALL;

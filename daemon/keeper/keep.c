@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's side of what outlives it; see keep.h. */
+/* The daemon's side of the keeper; see keep.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -19,13 +19,13 @@
 #include "util/log.h"
 
 enum {
-	SEND_MS = 1000, /* a keeper that reads nothing for so long stands still */
+	SEND_MS = 1000, /* a keeper that reads nothing for so long is stuck */
 	SEND_TRIES = 3,
 };
 
 /* ---- the beginning -------------------------------------------------------------------------- */
 
-/* What follows the first word of a line, if that is @word. */
+/* The rest of a line after its first word, if that is @word; else NULL. */
 static const char *after(const char *line, const char *word)
 {
 	size_t len = strlen(word);
@@ -54,7 +54,7 @@ static int line_read(struct keep *k, const char *line)
 	else if ((text = after(line, "reason")))
 		snprintf(k->reason, sizeof(k->reason), "%.*s", KEEP_TEXT_SIZE - 1, text);
 	else if ((text = after(line, "directory")))
-		(void)!chdir(text); /* paths in our arguments begin there */
+		(void)!chdir(text); /* relative paths in our arguments begin there */
 	return 0;
 }
 
@@ -76,7 +76,8 @@ static int list_read(struct keep *k, int list_fd)
 	return r;
 }
 
-/* Our parent is a keeper if it says so itself, and not if that was said to our parent. */
+/* The variable must come from our own parent. One that a keeper further up set for our parent does
+ * not count. */
 static int parent_find(struct keep *k)
 {
 	const char *text = getenv(KEEPER_ENVIRONMENT);
@@ -92,7 +93,7 @@ static int parent_find(struct keep *k)
 	return r;
 }
 
-/* systemd hands over the sockets of the unit and what is in its store, each with a name. */
+/* systemd passes the sockets of the unit and the contents of its store, each with a name. */
 static int manager_find(struct keep *k)
 {
 #ifdef HAVE_SYSTEMD
@@ -159,7 +160,7 @@ int keep_take(struct keep *k, const char *tag)
 	return kept_take(&k->list, tag);
 }
 
-/* ---- what is said --------------------------------------------------------------------------- */
+/* ---- messages to the keeper ----------------------------------------------------------------- */
 
 static int parent_send(struct keep *k, enum keeper_op op, const char *text, int fd_peek)
 {
@@ -187,7 +188,8 @@ static int parent_send(struct keep *k, enum keeper_op op, const char *text, int 
 			return 0;
 		if (errno == EINTR)
 			continue;
-		/* the kernel may lack memory for a moment, and not all of this can be said later */
+		/* the kernel may lack memory for a moment, and not all messages can be sent again
+		 * later */
 		if ((errno == ENOBUFS || errno == ENOMEM) && tries++ < SEND_TRIES) {
 			poll(NULL, 0, 1);
 			continue;
@@ -216,7 +218,7 @@ int keep(struct keep *k, const char *tag, int fd_peek)
 	if (k->fd >= 0)
 		return parent_send(k, KEEPER_KEEP, tag, fd_peek);
 #ifdef HAVE_SYSTEMD
-	/* systemd lets go of descriptors at whose other end nobody is, unless FDPOLL=0 */
+	/* unless FDPOLL=0, systemd drops sockets whose other end is closed */
 	if (k->kind == KEEP_MANAGER)
 		return manager_send("FDSTORE=1\nFDPOLL=0", tag, fd_peek);
 #endif
@@ -288,7 +290,7 @@ void keep_notify(struct keep *k, const char *text)
 #endif
 }
 
-/* ---- what is answered ----------------------------------------------------------------------- */
+/* ---- answers -------------------------------------------------------------------------------- */
 
 bool keep_read(struct keep *k)
 {

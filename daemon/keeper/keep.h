@@ -20,22 +20,24 @@ struct keep {
 	struct kept_table list;	 /* the last daemon's descriptors, until they are taken */
 	struct kept_table found; /* tags of all that a service manager had, without descriptors */
 	int activated_fd;	 /* the socket of an activated service, or -1 */
-	bool detached;		 /* the keeper runs in the background */
+	bool detached;		 /* the keeper is in the background */
 	bool served;		 /* keep_served() was called */
 	bool leaving;		 /* we are to end at once, for another daemon */
-	bool reloading;		 /* but only if that one will take over */
-	bool fresh;	    /* daemons that took over what was kept have died again and again */
+	bool reloading;		 /* only if the next daemon will take over */
+	bool fresh;	    /* daemons that took over the kept state have died again and again */
 	uint64_t restarts;  /* how often a daemon has served before us */
 	int64_t ended_ns;   /* when the last of them ended; 0: there was none */
-	int64_t restart_ns; /* from then on until we served; 0: there was none, or not yet */
-	char reason[KEEP_TEXT_SIZE]; /* why it ended, and why we began without its tensors */
+	int64_t restart_ns; /* from that time until we served; 0: no daemon before us, or not yet */
+	char reason[KEEP_TEXT_SIZE]; /* why that daemon ended, and why we began without its tensors
+				      */
 	uint64_t forgets;	     /* how often the keeper was told to forget something */
-	uint64_t forgotten_up_to;    /* of these: as many as it has done */
-	void (*forgotten)(struct keep *k, uint64_t count); /* of these; NULL: nobody asks */
+	uint64_t forgotten_up_to;    /* how many of these it has done */
+	void (*forgotten)(struct keep *k, uint64_t count); /* called with that number; NULL: not
+							      needed */
 	void *context;					   /* for that function */
 };
 
-/* Finds the keeper and what it has kept, and clears the environment of both. -ENOMEM. */
+/* Finds the keeper and its descriptors, and clears their environment. -ENOMEM. */
 int keep_init(struct keep *k);
 /* Forgets descriptors that were not taken, and closes the socket to the keeper. */
 void keep_deinit(struct keep *k);
@@ -43,30 +45,28 @@ void keep_deinit(struct keep *k);
 /* Hands over the descriptor kept under @tag, which stays kept; -1 if there is none. */
 int keep_take(struct keep *k, const char *tag);
 
-/*
- * Has @fd_peek kept under @tag, which begins with KEEP_TAG_PREFIX; it replaces what was kept under
- * that tag. 0 too if nobody keeps. A negative errno: the keeper does not listen.
- */
+/* Keeps @fd_peek under @tag, which begins with KEEP_TAG_PREFIX, in place of an earlier one of that
+ * tag. Returns 0 also if there is no keeper, or a negative errno if it does not listen. */
 int keep(struct keep *k, const char *tag, int fd_peek);
 /*
- * Has the keeper forget the descriptor under @tag. To close the last descriptor of an object may
- * take long and must not delay the keeper, so ours stays open until the keeper has closed its own.
- * That is so once @forgotten is called with the number of this call, or with a higher one. The
+ * Lets the keeper forget the descriptor under @tag. Closing the last descriptor of an object may
+ * take long and must not delay the keeper. So ours stays open until the keeper has closed its own,
+ * that is, until @forgotten is called with the number of this call, or with a higher one. The
  * number is the value of @forgets when this returns 0.
  */
 int keep_forget(struct keep *k, const char *tag);
-/* How many calls of keep_forget() the keeper is done with. UINT64_MAX: there is no keeper; @k may
- * be NULL then. */
+/* How many calls of keep_forget() the keeper has carried out. UINT64_MAX: there is no keeper; @k
+ * may be NULL then. */
 uint64_t keep_forgotten(const struct keep *k);
 /* Forgets and closes descriptors that were not taken. */
 void keep_forget_rest(struct keep *k);
-/* The kept state cannot be taken over. When we end, the next daemon is told to start afresh. */
+/* The kept state cannot be taken over: when we end, the next daemon is told to start afresh. */
 void keep_afresh(struct keep *k, const char *why);
 /* Another daemon is to take over, for the reason @why: @leaving will be set. */
 void keep_renew(struct keep *k, const char *why);
-/* We do not leave. */
+/* Tells the keeper that we do not leave. */
 void keep_stay(struct keep *k);
-/* We serve from now on. */
+/* Tells the keeper that we serve from now on. */
 void keep_served(struct keep *k);
 /* Tells the service manager. */
 void keep_notify(struct keep *k, const char *text);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The keeper; see keeper.h. A daemon that died again and again is told to start afresh, since what
- * it took over may be what kills it. If it goes on dying the keeper gives up.
+ * The keeper; see keeper.h. After several deaths in a short time the next daemon is told to start
+ * afresh, since the state that it takes over may be the cause. If it goes on dying the keeper gives
+ * up.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +28,7 @@
 
 enum {
 	RETRY_MS = 1000, /* until the keeper tries again to start a daemon */
-	LEAVE_S = 5,	 /* for a daemon to end by itself when another one is to take over */
+	LEAVE_S = 5,	 /* for a daemon to end by itself when another is to take over */
 };
 
 struct keeper {
@@ -39,24 +40,24 @@ struct keeper {
 	int fd;		     /* to the daemon */
 	pid_t child;	     /* 0: there is none */
 	bool was_ready;	     /* any daemon has served */
-	bool is_ready;	     /* this one does */
-	uint64_t forgotten;  /* how often this daemon had something forgotten */
-	bool forgotten_owed; /* it has not been told yet */
+	bool is_ready;	     /* the present one has served */
+	uint64_t forgotten;  /* how many things this daemon had forgotten */
+	bool forgotten_owed; /* the daemon has not been told that number yet */
 	bool stopping;
-	bool renewing;			   /* this one is to end, for another one */
-	int64_t renew_ns;		   /* since then */
-	char asked[KEEP_TEXT_SIZE];	   /* why */
+	bool renewing;			   /* this daemon is to end, for another one */
+	int64_t renew_ns;		   /* since when */
+	char asked[KEEP_TEXT_SIZE];	   /* the reason */
 	bool new_program;		   /* no daemon of the program at @exe has served yet */
-	bool former_program;		   /* none ever will, and @program is used */
+	bool former_program;		   /* none ever will: @program is used */
 	int program;			   /* of the last daemon that served, or -1 */
 	bool fresh;			   /* the next one is to start afresh */
 	uint64_t restarts;		   /* how often one has served and ended */
-	int64_t ended_ns;		   /* when the last of them did */
-	char reason[KEEP_TEXT_SIZE];	   /* why */
-	int64_t recent[KEEPER_DEATHS_MAX]; /* a ring of when daemons died */
-	bool immortal;			   /* however many do; for tests */
+	int64_t ended_ns;		   /* when the last one ended */
+	char reason[KEEP_TEXT_SIZE];	   /* the reason of that */
+	int64_t recent[KEEPER_DEATHS_MAX]; /* a ring of the times of deaths */
+	bool immortal;			   /* never give up, however many die; for tests */
 	unsigned recent_count;		   /* since the last fresh start */
-	int64_t fresh_ns;		   /* when that was, 0: never */
+	int64_t fresh_ns;		   /* when the last fresh start was; 0: never */
 	int status;
 	bool over;
 };
@@ -68,8 +69,8 @@ static void list_line(const struct kept *kept, void *file)
 	fprintf(file, "kept %d %s\n", kept->fd, kept->tag);
 }
 
-/* The descriptors themselves are inherited, under their numbers. Returns that of the list, or an
- * error. */
+/* The daemon inherits the descriptors under their numbers. Returns the descriptor of the list, or
+ * an error. */
 static int list_make(const struct keeper *k)
 {
 	cleanup_(fd_closep) int fd = memfd_create("tensorleased-kept", MFD_CLOEXEC);
@@ -86,7 +87,7 @@ static int list_make(const struct keeper *k)
 		k->options->detached, k->fresh, (unsigned long long)k->restarts,
 		(long long)k->ended_ns, k->reason);
 	fprintf(file, "directory %s\n", k->directory);
-	r = ferror(file) ? -ENOMEM : 0; /* the pages of a memfd are all that it can lack */
+	r = ferror(file) ? -ENOMEM : 0; /* a memfd can only lack pages */
 	if (fclose(file) || lseek(fd, 0, SEEK_SET))
 		return -errno;
 	return r ? r : take_fd(&fd);
@@ -98,7 +99,7 @@ static void inherit(const struct kept *kept, void *context)
 	fcntl(kept->fd, F_SETFD, 0);
 }
 
-/* In the child. */
+/* Runs in the child. */
 static _Noreturn void become_daemon(struct keeper *k, pid_t keeper, int fd, int list_fd)
 {
 	char text[64];
@@ -113,7 +114,7 @@ static _Noreturn void become_daemon(struct keeper *k, pid_t keeper, int fd, int 
 	if (k->former_program && k->program >= 0)
 		fexecve(k->program, k->options->argv, environ);
 	execv(k->exe, k->options->argv);
-	execv("/proc/self/exe", k->options->argv); /* it was removed, and nothing put there */
+	execv("/proc/self/exe", k->options->argv); /* the program was removed, and not replaced */
 	fprintf(stderr, "tensorleased: cannot start %s: %s\n", k->exe, strerror(errno));
 	_exit(EXIT_FAILURE);
 }
@@ -153,7 +154,8 @@ static bool answer(struct keeper *k, enum keeper_op op, const char *text)
 	return send(k->fd, &m, sizeof(m), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(m);
 }
 
-/* A daemon that has very much forgotten in one go reads nothing meanwhile: there may be no room. */
+/* A daemon that has very many things forgotten at once reads nothing meanwhile: its socket may be
+ * full. */
 static void answer_forgotten(struct keeper *k)
 {
 	char count[24];
@@ -162,7 +164,7 @@ static void answer_forgotten(struct keeper *k)
 	k->forgotten_owed = !answer(k, KEEPER_FORGOTTEN, count);
 }
 
-/* Its program is known to be good, and is used again if a later one is not. */
+/* The daemon's program is known to be good, and is used again if a later one is not. */
 static void served(struct keeper *k)
 {
 	char path[64];
@@ -190,7 +192,7 @@ static void child_renew(struct keeper *k, enum keeper_op how, const char *why)
 	answer(k, how, k->asked);
 }
 
-/* The next daemon is to take nothing over. */
+/* Tells the next daemon to take nothing over. */
 static void afresh(struct keeper *k, const char *why)
 {
 	size_t n = strlen(k->reason);
@@ -231,7 +233,7 @@ static void handle(struct keeper *k, const struct keeper_message *m, int fd_take
 	fd_close(fd_take);
 }
 
-/* False: nothing is left, or the daemon is gone. */
+/* False: no message is left, or the daemon is gone. */
 static bool receive(struct keeper *k)
 {
 	struct keeper_message m = { 0 };
@@ -263,7 +265,7 @@ static void end(struct keeper *k, int status)
 	k->status = status;
 }
 
-/* Returns whether another daemon may be started. */
+/* True if another daemon may be started. */
 static bool death_note(struct keeper *k)
 {
 	int64_t now = now_mono_ns(), within = KEEPER_DEATHS_S * NS_PER_SEC;
@@ -304,7 +306,8 @@ static void start(struct keeper *k)
 		end(k, EXIT_FAILURE);
 }
 
-/* It served, and will do so no more. One that never did does not count: the pause goes on. */
+/* Counts a daemon that served and ended. One that never served does not count: the pause goes
+ * on. */
 static void restart_note(struct keeper *k, int status)
 {
 	if (!k->is_ready)
@@ -320,7 +323,8 @@ static void restart_note(struct keeper *k, int status)
 		snprintf(k->reason, sizeof(k->reason), "ended with status %d", WEXITSTATUS(status));
 }
 
-/* A daemon of a new program has ended before it served, and what there is must not go with it. */
+/* Returns to the former program, since a daemon of a new one ended before it served: the kept state
+ * must not be lost with it. */
 static void program_return(struct keeper *k)
 {
 	log_error("the new program does not serve; going back to the one before", "path=%s",
@@ -334,7 +338,7 @@ static void child_ended(struct keeper *k, int status)
 {
 	bool left;
 
-	while (receive(k)) { /* what it said before it died counts */
+	while (receive(k)) { /* its last messages count */
 	}
 	k->fd = fd_close(k->fd);
 	k->child = 0;
@@ -375,14 +379,14 @@ static void child_reap(struct keeper *k)
 
 /* ---- signals -------------------------------------------------------------------------------- */
 
-/* What the daemon said before somebody sent a signal counts first: that it is ready, above all. */
+/* Reads the daemon's earlier messages first, above all that it is ready. */
 static void on_signal(struct keeper *k)
 {
 	struct signalfd_siginfo info;
 
 	while (k->fd >= 0 && receive(k)) {}
 	while (read(k->signal_fd, &info, sizeof(info)) == sizeof(info)) {
-		while (k->fd >= 0 && receive(k)) { /* whoever sends a signal may know of that */
+		while (k->fd >= 0 && receive(k)) { /* the sender of a signal may know of them */
 		}
 		if (info.ssi_signo == SIGCHLD) {
 			child_reap(k);

@@ -14,9 +14,9 @@ struct kept_table {
 	unsigned count;
 };
 
-/* Takes @fd_take, also on failure. One that has that tag already is closed. -ENOMEM. */
+/* Takes @fd_take, also on failure, and closes an earlier descriptor of that tag. -ENOMEM. */
 int kept_add(struct kept_table *table, const char *tag, int fd_take);
-/* Hands the descriptor over, or returns -1: there is none. */
+/* Hands the descriptor over. Returns -1 if there is none. */
 int kept_take(struct kept_table *table, const char *tag);
 /* Calls @each for all of them, by tag. */
 void kept_each(const struct kept_table *table, void (*each)(const struct kept *kept, void *context),

@@ -1,48 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the daemon and its keeper say to each other, and what a keeper tells a daemon that it
- * starts. */
+/* Messages between the daemon and its keeper, and the keeper's texts to a daemon that it starts. */
 #pragma once
 
 #include <stdint.h>
 
 /*
- * In the environment of a daemon that a keeper starts: the keeper's pid, the socket to it, and a
- * file with a line for each thing that it says. A daemon skips lines that it does not know, since
- * it may be of another build than its keeper:
+ * A variable in the environment of a daemon that a keeper starts. It has the keeper's pid, the
+ * socket to the keeper, and a file with the lines below. A daemon skips lines that it does not
+ * know, since it may be of another build than its keeper:
  *
- *	kept FD TAG	what is kept, which is inherited as FD
+ *	kept FD TAG	a kept descriptor, which is inherited as FD
  *	detached 1	the keeper runs in the background
- *	fresh 1		nothing is to be taken over
+ *	fresh 1		the daemon is to take nothing over
  *	restarts N	how often a daemon has served, and another one was started
  *	ended NS	when the last one of them ended (CLOCK_MONOTONIC)
- *	reason TEXT	why it did
+ *	reason TEXT	why that ended
  *	directory PATH	in which the keeper was started
  */
 #define KEEPER_ENVIRONMENT "TENSORLEASE_KEEPER"
 
-/* In the store of systemd there may be descriptors that are not ours. */
+/* The store of systemd may also hold descriptors that are not ours. */
 #define KEEP_TAG_PREFIX "tl-"
 
-enum { KEEPER_EXIT_LEFT = 75 }; /* a service manager that keeps takes it for a failure */
+enum { KEEPER_EXIT_LEFT = 75 }; /* a failure to a service manager with a store */
 
 enum {
 	KEEP_TAG_SIZE = 64,
-	KEEP_TEXT_SIZE = 192, /* of reasons; no less than that of tags */
+	KEEP_TEXT_SIZE = 192, /* of reasons; at least the size of tags */
 };
 
 enum keeper_op {
 	KEEPER_KEEP = 1, /* with a descriptor, which replaces one of the same tag */
 	KEEPER_FORGET,
 	KEEPER_NOTIFY, /* text for the service manager */
-	KEEPER_AFRESH, /* the daemon ends, and the next one is not to take anything over; says why
+	KEEPER_AFRESH, /* the daemon ends, and the next one is to take nothing over; has the reason
 			*/
-	KEEPER_RENEW,  /* another daemon is wanted; says why */
+	KEEPER_RENEW,  /* another daemon is wanted; has the reason */
 	KEEPER_STAY,   /* the daemon does not leave, and has logged why */
 	/* answers: */
-	KEEPER_FORGOTTEN, /* how many of this daemon's, in all, as a decimal number */
+	KEEPER_FORGOTTEN, /* how many of this daemon's requests, in all, as a decimal number */
 	KEEPER_REFUSED,	  /* the descriptor could not be kept */
 	KEEPER_LEAVE,	  /* the daemon is to end, for another one, with KEEPER_EXIT_LEFT */
-	KEEPER_RELOAD,	  /* the same, if the next one will take over with its options */
+	KEEPER_RELOAD,	  /* the same, but only if the next one will take over with its options */
 };
 
 /* SOCK_SEQPACKET; one message each. */

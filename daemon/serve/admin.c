@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Administrators' requests: ending the connections of others, and another daemon. */
+/* Administrators' requests: ending other connections, and restarting the daemon. */
 #include <stdio.h>
 
 #include "daemon/serve/admin.h"
@@ -10,7 +10,7 @@
 
 enum { ANYBODY = UINT32_MAX };
 
-/* The policy: may @peer end connections of @uid? */
+/* The policy: @peer may end connections of @uid. */
 static bool may_kick(const struct peer *peer, uint32_t uid)
 {
 	uint32_t me = peer->client.uid;
@@ -27,7 +27,7 @@ static void send_denied(struct peer *peer, uint32_t serial, uint32_t uid)
 		peer->client.uid, uid, peer->peers->shared->uid, uid);
 }
 
-/* Is that client one of those that KICK asks for? */
+/* True if KICK is about that client. */
 static bool is_meant(const struct peer *peer, const struct peer *other)
 {
 	const struct listing *listing = &peer->listing;

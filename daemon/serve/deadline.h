@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Deadlines, of which the earliest is always known: a heap. */
+/* A heap of deadlines, which always tells the earliest. */
 #pragma once
 
 #include <stdint.h>
@@ -14,13 +14,13 @@ struct deadlines {
 	unsigned count;
 };
 
-/* There are never more than @max. -ENOMEM. */
+/* @max: there are never more deadlines. -ENOMEM. */
 int deadlines_init(struct deadlines *all, unsigned max);
 void deadlines_deinit(struct deadlines *all);
 
-/* The deadline is @at, DEADLINE_NEVER included, which needs no place. */
+/* Sets the deadline to @at. DEADLINE_NEVER takes it out of the heap. */
 void deadline_set(struct deadlines *all, struct deadline *d, int64_t at);
-/* Nothing happens if it is not there. */
+/* Does nothing if it is not there. */
 void deadline_unset(struct deadlines *all, struct deadline *d);
 /* NULL: there is none. */
 struct deadline *deadline_first(const struct deadlines *all);

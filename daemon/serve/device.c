@@ -17,7 +17,7 @@ void send_segment_gone(struct peer *peer, uint32_t serial, uint32_t segment, uin
 		   segment, generation);
 }
 
-/* Names the limit that was reached. */
+/* Reports the limit that was reached. */
 static void send_device_error(struct peer *peer, uint32_t serial, int r)
 {
 	switch (r) {
@@ -62,10 +62,8 @@ static void send_export_error(struct peer *peer, const struct wire_export *m, in
 
 enum { EXPORT_EVICTS = 16 };
 
-/*
- * No request waits for room on a device, which comes when producers have heard FREED and ended
- * their exports. So this request is refused, but one that comes later may find room.
- */
+/* No request waits for room on a device: that comes when producers have heard FREED and ended their
+ * exports. So this request is refused, but a later one may find room. */
 static void export_evict(struct peer *peer, const struct wire_export *m, int r)
 {
 	struct state *st = peer->state;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The protocol's front door: the handlers of messages, and the states in which each may come. A
- * handler gets messages that passed wire_check(): sizes, counts, descriptors and reserved members
- * are right, but the things they refer to need not exist.
+ * handler gets messages that passed wire_check(). Sizes, counts, descriptors and reserved members
+ * are right, but objects that they name need not exist.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -143,7 +143,7 @@ static void handle_ledger(struct peer *peer, struct conn_message *m)
 	peer_send(peer, &ready, -1);
 }
 
-/* There was no room to record that the client has a segment mapped. */
+/* Reports that a mapping of the client could not be recorded. */
 static void send_holding_error(struct peer *peer, uint32_t serial, int r)
 {
 	if (charge_is_refused(r))
@@ -234,7 +234,8 @@ static void group_answer(struct peer *peer, int error, const char *why)
 		send_done(peer, peer->listing.serial);
 }
 
-/* It is published or given up in the turns of the connection, which reads no message meanwhile. */
+/* The group is published or given up in the turns of the connection, which reads no message
+ * meanwhile. */
 static void handle_group(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_group *group = AS(wire_group, m);
@@ -392,7 +393,7 @@ static void handle_unwatch(struct peer *peer, struct conn_message *m)
 /* ---- mapping -------------------------------------------------------------------------------- */
 
 /* The segment of a tensor on which the client has a lease. Without a lease it may not see the
- * segment, which may hold drafts of others. */
+ * segment, which may hold other clients' drafts. */
 static struct segment *segment_held(struct state *st, const struct client *c, uint64_t ref)
 {
 	uint32_t slot = ref_slot(ref);
@@ -409,8 +410,8 @@ static struct segment *segment_held(struct state *st, const struct client *c, ui
 }
 
 /*
- * The segment of what the name means now. Its client may have come too late for the tensor that it
- * asked for; without this, it would be late each time for a name that changes fast. Everybody may
+ * The segment of the name's current tensor. The client may have come too late for the tensor that
+ * it asked for. Without this it would always be late for a name that changes fast. Any client may
  * take a lease there.
  */
 static struct segment *segment_current(struct state *st, uint32_t name)
@@ -471,7 +472,7 @@ static void resumed_step(struct peer *peer)
 		peer->listing.step = NULL;
 }
 
-/* What its client does not use is given back in steps, before it is read further. */
+/* Unused drafts are given back in steps, before the peer is read further. */
 static void handle_resumed(struct peer *peer, struct conn_message *m)
 {
 	(void)m;
@@ -489,7 +490,7 @@ static const struct request {
 	void (*handle)(struct peer *peer, struct conn_message *m);
 	enum peer_phase phase; /* the one that the peer must be in */
 	bool publishes;	       /* needs the right to publish in the namespace */
-	bool unanswered;       /* it is sent once, and may be handled twice */
+	bool unanswered;       /* its client does not send it again, and it may be handled twice */
 } requests[WIRE_REQUEST_END] = {
 	[WIRE_HELLO] = { handle_hello, PEER_NEW },
 	[WIRE_LEDGER] = { handle_ledger, PEER_GREETED },
@@ -551,7 +552,7 @@ void peer_dispatch(struct peer *peer, struct conn_message *m)
 		return;
 	}
 	if (peer_is_of_old_life(peer, &m->header) && !peer_is_unanswered(m))
-		return; /* it is sent again */
+		return; /* its client sends it again */
 	if (request->publishes && !peer->may_publish) {
 		peer_error(peer, m->header.serial, WIRE_E_DENIED,
 			   "user %u may get from the namespace '%s', and not publish there",

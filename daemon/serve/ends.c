@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ends of connections; see ends.h. A peer that was dropped is in its account's list of ends
- * while there is something to do for it, in peers.looks or with a worker while its ledger is to be
- * looked at, and in peers.resting while it is an orphan that nobody looks at. Loop thread only.
+ * The ends of connections; see ends.h. A dropped peer is in its account's list of ends while its
+ * end has steps to do. It is in peers.looks, or with a worker, while its ledger is to be checked,
+ * and in peers.resting while it is an orphan between two checks. Loop thread only.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -12,13 +12,13 @@
 #include "daemon/state/disconnect.h"
 #include "util/log.h"
 
-/* The time between two looks at orphans doubles; SETTLE waits for orphans only at first. */
+/* The time between two checks of orphans doubles. SETTLE waits for orphans only at first. */
 enum { ORPHAN_MS_FIRST = 4, ORPHAN_MS_SETTLED = 128, ORPHAN_MS_MAX = 1024 };
 
 /*
- * A worker looks whether anybody has a ledger mapped, since the kernel waits for pinned pages. One
- * user's ledgers are looked at one at a time, and no more than LOOKS_MAX in all, so that workers
- * are left for what others want.
+ * A worker checks whether any process has a ledger mapped, since the kernel waits for pinned pages.
+ * At most one ledger of each user is checked at a time, and LOOKS_MAX in all, so that workers are
+ * left for other jobs.
  */
 enum { LOOKS_MAX = 2 };
 enum { ENDS_LOOKS = 64 }; /* at what an ended client has, between two looks at the clock */
@@ -34,8 +34,8 @@ static void peers_on_timer(uv_timer_t *timer)
 	peers_look(peers);
 }
 
-/* The orphans that are left are looked at again in a while, which nobody else's end makes longer.
- */
+/* The remaining orphans are checked again later. The ends of other connections do not delay
+ * that. */
 static void peers_rest(struct peers *peers)
 {
 	uv_timer_t *timer = &peers->orphan_timer;
@@ -48,7 +48,7 @@ static void peers_rest(struct peers *peers)
 
 /* ---- ledgers -------------------------------------------------------------------------------- */
 
-/* A worker has looked at its ledger. */
+/* A worker has checked the ledger. */
 static void peer_looked(struct peer *peer, bool mapped)
 {
 	client_looked(&peer->client, mapped);
@@ -81,7 +81,7 @@ static void look_worked(uv_work_t *work, int status)
 	free(look);
 }
 
-/* Without memory or a descriptor for it we look here and now. */
+/* Checks it here and now if there is no memory or descriptor for a worker. */
 static void look_start(struct peer *peer)
 {
 	struct look *look = malloc(sizeof(*look));
@@ -124,7 +124,7 @@ void peers_look(struct peers *peers)
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
-/* All that it had is given back, or it is an orphan. That was found out just now or long ago. */
+/* All that it had is given back, or it is an orphan, a new or an old one. */
 static void peer_ended(struct peer *peer, bool over)
 {
 	struct peers *peers = peer->peers;
@@ -136,7 +136,7 @@ static void peer_ended(struct peer *peer, bool over)
 	peers->ending -= peer->ending;
 	peer->turn.account->ending -= peer->ending;
 	peer->ending = false;
-	peer_close_socket(peer); /* whoever waits for that finds all given back */
+	peer_close_socket(peer); /* a client that waits for this finds everything given back */
 	list_del(&peer->look);
 	if (over) {
 		peer_leave(peer);

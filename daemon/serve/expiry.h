@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sees to it that lifetimes end when their time has come. */
+/* Ends lifetimes in time. */
 #pragma once
 
 #include <uv.h>
@@ -12,10 +12,10 @@ struct expiry {
 };
 
 void expiry_init(struct expiry *expiry, uv_loop_t *loop, struct shared *shared);
-/* Ends some of those whose time has come. */
+/* Ends some lifetimes whose time has come. */
 void expiry_settle(struct expiry *expiry);
-/* Has the loop come back when the next are due: to be called last before it waits. */
+/* Starts the timer for the next one. To be called last before the loop waits. */
 void expiry_arm(struct expiry *expiry);
-/* Are there more whose time has come? */
+/* True if there are more whose time has come. */
 bool expiry_busy(const struct expiry *expiry);
 void expiry_stop(struct expiry *expiry);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Descriptors in flight; see flight.h. The kernel does not tell how many of them a client has
- * received, but no message takes less of its socket's queue than QUEUED_MIN, so the queue's fill is
- * a bound. It is asked for when a client is to get one more, and for a few others then, so that no
- * more than a part of what is counted has been received. Loop thread only.
+ * received. But no message takes less of its socket's queue than QUEUED_MIN, so the queue's fill is
+ * a bound. It is asked for when a client is to get one more, and then for a few other clients too.
+ * So only a part of the counted descriptors can have been received. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>

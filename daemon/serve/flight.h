@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Descriptors in flight: sent to a client, or queued for it, and not received yet. Those in sockets
- * count against a limit that the kernel has for all that our user sends (ETOOMANYREFS in unix(7)),
- * also when their connection has ended and the client keeps its end; those that are queued are in
- * our own table. So each counts in the share of the client's user until it was received.
+ * Descriptors in flight: sent to a client, or queued for it, and not received yet. Sent ones count
+ * against a limit of the kernel on all that our user sends (ETOOMANYREFS in unix(7)), even when
+ * their connection has ended, if the client keeps its end. Queued ones are in our own table. So
+ * each counts in its client's user's share until it is received.
  */
 #pragma once
 
@@ -14,7 +14,7 @@ struct flights {
 	struct pool *pool;
 };
 
-/* What is in flight to one client; embedded in its peer. */
+/* The descriptors in flight to one client; embedded in its peer. */
 struct flight {
 	struct list link;	 /* in flights->sent while some were sent */
 	struct flights *flights; /* outlives us */
@@ -26,16 +26,16 @@ struct flight {
 
 void flights_init(struct flights *flights, struct pool *pool);
 void flight_init(struct flight *f, struct flights *flights, struct account *account, int fd_peek);
-/* Its socket is closed. */
+/* To be called when its socket is closed. */
 void flight_end(struct flight *f);
 
-/* One more is to be sent or queued. -EXFULL: this client has WIRE_FDS_UNREAD_MAX to receive; or
- * what account_take() returns. */
+/* Takes one more, to be sent or queued. Returns -EXFULL if this client has WIRE_FDS_UNREAD_MAX to
+ * receive, or an outcome of account_take(). */
 int flight_take(struct flight *f);
-/* One that was taken is in the socket now, */
+/* A taken descriptor is in the socket now. */
 void flight_sent(struct flight *f);
-/* or will not be sent. */
+/* A taken descriptor will not be sent. */
 void flight_give(struct flight *f);
 
-/* Finds out how many were received. Are there any left in the socket? */
+/* Finds out how many were received. True: some are left in the socket. */
 bool flight_look(struct flight *f);

@@ -20,7 +20,7 @@ enum {
 };
 #define WAIT_NS (2 * NS_PER_SEC) /* how long one waits */
 
-/* A connection that was accepted while its user had no room for it. */
+/* A connection that waits, since its user had no room for it. */
 struct newcomer {
 	struct list link; /* in greeting->waiting */
 	int fd;
@@ -29,11 +29,11 @@ struct newcomer {
 	int64_t came;
 };
 
-/* ---- who says nothing ----------------------------------------------------------------------- */
+/* ---- connections that say nothing ----------------------------------------------------------- */
 
 static void greeting_on_timer(uv_timer_t *timer);
 
-/* All have the same time, so the first is the next whose time is over. */
+/* All have the same time limit, so the first is the next to reach it. */
 static void greeting_arm(struct greeting *greeting)
 {
 	int64_t due = INT64_MAX, left;
@@ -89,7 +89,7 @@ void greet_end(struct peer *peer)
 	list_del(&peer->greet);
 }
 
-/* ---- who comes ------------------------------------------------------------------------------ */
+/* ---- new connections ------------------------------------------------------------------------ */
 
 int greet_enter(struct peer *peer, const char *name, size_t len)
 {
@@ -131,7 +131,7 @@ static void turn_away(struct peers *peers, int fd_take, struct account *account,
 	peers_close(peers, fd_take, account);
 }
 
-/* It counts as partial until it is READY. */
+/* Charges the connection, which counts as partial until it is READY. */
 static int charge(struct peers *peers, struct account *account, struct charge *connection,
 		  struct charge *partial)
 {
@@ -146,7 +146,7 @@ static int charge(struct peers *peers, struct account *account, struct charge *c
 	return r;
 }
 
-/* The account of whoever is at the other end, with a reference. */
+/* The account of the user at the other end, with a reference. */
 static int user_of(struct peers *peers, int fd, const struct client_identity *who,
 		   struct account **account)
 {
@@ -191,12 +191,12 @@ static int admit(struct greeting *greeting, int fd_take, struct account *account
 	return 0;
 }
 
-/* ---- who comes while others of its user end -------------------------------------------------- */
+/* ---- connections that wait for others of their user to end ---------------------------------- */
 
 /*
- * May there be connections of that user that are closed and still count? Those whose end we have
- * not read have their turns queued, as far as peers_harvest() has heard of them, or are stalled
- * while something is being closed.
+ * True if closed connections of that user may still count. Peers whose end we have not read have
+ * their turns queued, as far as peers_harvest() has heard of them. Or they are stalled while
+ * something is being closed.
  */
 static bool has_ends(const struct account *account)
 {
@@ -212,8 +212,8 @@ static void newcomer_end(struct greeting *greeting, struct newcomer *new)
 	free(new);
 }
 
-/* Nothing that a connection sends before it is READY has an effect. So one that was closed
- * meanwhile need not become a peer. */
+/* Messages before READY have no effect. So a connection that was closed meanwhile need not become a
+ * peer. */
 static bool newcomer_is_gone(struct greeting *greeting, struct newcomer *new)
 {
 	struct pollfd p = { .fd = new->fd };
@@ -235,7 +235,7 @@ static void gone_newcomers_end(struct greeting *greeting, const struct account *
 	}
 }
 
-/* False: it cannot wait. Otherwise takes over @fd_take and @account_take. */
+/* Takes over @fd_take and @account_take if the connection can wait. False: it cannot. */
 static bool newcomer_waits(struct greeting *greeting, int fd_take, struct account *account_take,
 			   const struct client_identity *who)
 {
@@ -266,14 +266,14 @@ static void log_refused(struct account *account, int r)
 			 account->uid, log_str(r < 0 ? strerror(-r) : "too many clients"));
 }
 
-/* There is room for it if @r is 0, and else there will be none. */
+/* Admits the connection if @r is 0; else turns it away, since there will be no room. */
 static void newcomer_leave(struct greeting *greeting, struct newcomer *new, int r,
 			   struct charge connection, struct charge partial)
 {
 	struct account *account = new->account;
 
 	account->refs++; /* until it was logged */
-	account->refs++; /* the peer's */
+	account->refs++; /* for the peer */
 	if (r) {
 		turn_away(greeting->peers, new->fd, account, r);
 		account_unref(account);
@@ -295,7 +295,7 @@ void greeting_settle(struct greeting *greeting)
 
 	list_for_each_entry_safe(new, after, &greeting->waiting, link) {
 		r = charge(greeting->peers, new->account, &connection, &partial);
-		if (r && !harvested) /* those that it admitted may be closed by now */
+		if (r && !harvested) /* connections that this admitted may be closed by now */
 			peers_harvest(greeting->peers, 0);
 		harvested |= r != 0;
 		if (r && has_ends(new->account) && new->came + WAIT_NS > now_mono_ns())
@@ -330,7 +330,8 @@ int greet_new(struct greeting *greeting, int fd_take)
 	if (r)
 		return r;
 	r = charge(peers, account, &connection, &partial);
-	if (r) { /* those that it closed before may have left, or not be known to be closed */
+	if (r) { /* connections that the user closed before may have left, or we may not know of
+		    their end */
 		peers_harvest(peers, 0);
 		peers_sweep(peers);
 		r = charge(peers, account, &connection, &partial);

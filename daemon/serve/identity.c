@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is at the other end of a connection, by what the kernel says; see identity.h. */
+/* The user at the other end of a connection; see identity.h. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/socket.h>

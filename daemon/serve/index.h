@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections in order of the ids of their clients, so that none is searched among all. */
+/* Connections by the ids of their clients, so that none is searched among all. */
 #pragma once
 
 #include <stdint.h>
@@ -17,11 +17,11 @@ struct peer_index {
 
 /* Makes room for one more. -ENOMEM */
 int index_reserve(struct peer_index *index);
-/* There is room, and @id is greater than all others. */
+/* Adds the peer. There must be room, and @id must be greater than all others. */
 void index_add(struct peer_index *index, uint64_t id, struct peer *peer);
-/* Nothing happens if @id is not there. */
+/* Does nothing if @id is not there. */
 void index_remove(struct peer_index *index, uint64_t id);
-/* The place of the first whose id is greater than @id; index->count: there is none. */
+/* The place of the first entry with an id above @id; index->count: there is none. */
 unsigned index_after(const struct peer_index *index, uint64_t id);
 /* NULL: it is not there. */
 struct peer *index_find(const struct peer_index *index, uint64_t id);

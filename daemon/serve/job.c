@@ -5,8 +5,9 @@
 enum { WORKERS = 4 }; /* as many as libuv starts */
 
 /*
- * Half of the workers that can run at once. Making pages is all work, so on two processors two
- * workers of one account would leave none to the loop and to the clients of others.
+ * Half of the workers that can run at once. Making pages keeps a processor busy all the time. So on
+ * two processors, two workers of one account would leave none for the loop and other users'
+ * clients.
  */
 static unsigned share_of_workers(void)
 {
@@ -31,7 +32,7 @@ static void job_worked(uv_work_t *work, int status)
 	struct account *account = job->account;
 	struct jobs *jobs = job->jobs;
 
-	(void)status; /* no job is cancelled */
+	(void)status; /* jobs are never cancelled */
 	account->jobs_running--;
 	jobs->running--;
 	jobs->count--;
@@ -65,7 +66,7 @@ static void jobs_start(struct jobs *jobs)
 			list_add_tail(&jobs->accounts, &account->employer);
 		account->jobs_running++;
 		jobs->running++;
-		/* it fails only if it is called wrongly */
+		/* it fails only if called wrongly */
 		uv_queue_work(jobs->loop, &job->work, job_work, job_worked);
 	}
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs for libuv's workers, which make and destroy the pages of large segments. The workers take
- * jobs in the order in which they get them, so a job waits here until its account's turn comes, and
- * no account has more than half of the workers that can run at once.
+ * Jobs for libuv's workers, which make and destroy the pages of large segments. Workers take jobs
+ * in the order in which they get them. So a job waits here for its account's turn, and no account
+ * has more than half of the workers that can run at once.
  */
 #pragma once
 
@@ -21,12 +21,12 @@ struct job {
 
 struct jobs {
 	uv_loop_t *loop;
-	struct list accounts; /* of struct account, by employer: they have jobs that wait */
+	struct list accounts; /* of struct account, by employer: they have waiting jobs */
 	unsigned share;	      /* workers that one account may have */
 	unsigned running;
-	unsigned count; /* those that wait included */
+	unsigned count; /* including those that wait */
 };
 
 void jobs_init(struct jobs *jobs, uv_loop_t *loop);
-/* @job has run and done. */
+/* Queues a job, whose run and done are set. */
 void job_queue(struct jobs *jobs, struct job *job, struct account *account);

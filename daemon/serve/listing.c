@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CLIENTS and HOLDINGS; see listing.h. The client that is looked at may end between two steps, so
- * each step finds it again by its id, which no other gets. */
+/* CLIENTS and HOLDINGS; see listing.h. The current client may end between two steps, so each step
+ * finds it again by its id, which is never reused. */
 #include <string.h>
 
 #include "daemon/serve/listing.h"
@@ -35,8 +35,8 @@ struct peer *listing_next(struct peer *peer,
 	return NULL;
 }
 
-/* Clients of other namespaces are not there for it, nor are connections that have ended and of
- * which nobody knows yet whether they are orphans: nothing reads their ledgers then. */
+/* Clients of other namespaces are invisible. So are connections that have ended while we do not
+ * know yet whether they are orphans: nothing reads their ledgers then. */
 static bool is_visible(const struct peer *peer, const struct peer *other)
 {
 	return other->name_space == peer->name_space && !other->ending;

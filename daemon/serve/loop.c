@@ -42,7 +42,7 @@ int loop_attempt(int (*make)(void *arg), void *arg)
 
 static int start_workers(void *arg)
 {
-	static uv_loop_t loop; /* a worker may go on with both when the loop has aborted */
+	static uv_loop_t loop; /* static: a worker may still use both after the loop has aborted */
 	static uv_work_t work;
 	int r;
 
@@ -51,7 +51,7 @@ static int start_workers(void *arg)
 	if (r)
 		return r;
 	r = uv_queue_work(&loop, &work, work_none, NULL);
-	uv_run(&loop, UV_RUN_DEFAULT); /* until it is done */
+	uv_run(&loop, UV_RUN_DEFAULT); /* until the job is done */
 	uv_loop_close(&loop);
 	return r;
 }
@@ -69,7 +69,7 @@ bool loop_is_broken(void)
 	return broken;
 }
 
-/* libuv adds a descriptor when it polls next, and accepts that it is there already. */
+/* libuv adds the descriptor at its next poll, and accepts that it is there already. */
 int loop_poll(uv_poll_t *poll, int fd, int events, uv_poll_cb cb)
 {
 	struct epoll_event entry = { .data.fd = fd };
@@ -83,10 +83,8 @@ int loop_poll(uv_poll_t *poll, int fd, int events, uv_poll_cb cb)
 	return r;
 }
 
-/*
- * struct sched_attr of Linux in its first size. Its header defines a struct that the C library
- * has too, and the C library of Debian 12 has not this one.
- */
+/* The first size of Linux's struct sched_attr. Linux's header also defines a struct that the C
+ * library has, and the C library of Debian 12 lacks this one. */
 struct scheduling {
 	uint32_t size, policy; /* 0: the normal one */
 	uint64_t flags;
@@ -100,7 +98,7 @@ void loop_ask_for_short_slices(void)
 	struct scheduling s = { 0 };
 
 	if (syscall(SYS_sched_getattr, 0, &s, sizeof(s), 0) || s.policy)
-		return; /* who chose another policy knows better */
+		return; /* a process with another policy was given that on purpose */
 	s.runtime = SLICE_NS;
 	syscall(SYS_sched_setattr, 0, &s, 0);
 }

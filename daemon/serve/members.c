@@ -51,7 +51,7 @@ static bool on_device(struct peer *peer, const struct wire_members *all,
 	return !r;
 }
 
-/* wire_check() has seen that the messages in it are whole. */
+/* wire_check() has checked that the messages in it are whole. */
 void handle_members(struct peer *peer, struct conn_message *m)
 {
 	const struct wire_members *all = AS(wire_members, m);

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peers. libuv cannot receive plain descriptors, and asks the kernel about each descriptor anew, so
+ * Peers. libuv cannot receive plain descriptors, and asks the kernel about each descriptor anew. So
  * peers have an epoll instance of our own, edge-triggered: an event only queues a peer's turn, and
  * the peer stays readable until its socket is found empty. Thus any number of peers with messages
- * costs nothing until their turns come. Invariants: (1) a dropped peer leaves all lists at once,
- * except that it stays in peers.list until its client is over (client_end_step());
- * peers_sweep() frees it after it has left; (2) a peer that is readable, or has something to send
- * and is writable, has its turn queued, runs it or is stalled; (3) while something waits that the
- * socket did not take, the kernel tells us of room. It is not asked at other times, since a client
- * makes room with each message that it reads; (4) a dropped peer whose client has not received all
- * descriptors keeps its socket until it has, or has closed its end: it lingers. Loop thread only.
+ * costs nothing until their turns come.
+ *
+ * Invariants: (1) a dropped peer leaves all lists at once, except that it stays in peers.list until
+ * its client is over (client_end_step()); peers_sweep() frees it after it has left; (2) a peer that
+ * is readable, or has something to send and is writable, has its turn queued, runs it or is
+ * stalled; (3) while messages wait that the socket did not take, the kernel tells us of room. It is
+ * not asked at other times, since a client makes room with each message that it reads; (4) a
+ * dropped peer whose client has not received all descriptors keeps its socket until the client has,
+ * or has closed its end: it lingers. Loop thread only.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -239,8 +241,8 @@ static int peer_watch(struct peer *peer, int operation, uint32_t events)
 	return epoll_ctl(peer->peers->epoll_fd, operation, peer->fd, &event) ? -errno : 0;
 }
 
-/* Closing the socket would not take the descriptors out of it that the client has not received. The
- * kernel tells of each message that it receives. */
+/* Closing the socket would not take unreceived descriptors out of it. The kernel tells us of each
+ * message that the client receives. */
 static bool peer_lingers(struct peer *peer)
 {
 	if (!flight_look(&peer->flight))
@@ -313,7 +315,7 @@ static void kept_forget(struct peers *peers, struct kept_socket *kept)
 	list_add_tail(&peers->forgetting, &kept->link);
 }
 
-/* The keeper has closed what it was told to forget, up to keep->forgets = @count. */
+/* The keeper has closed all forgotten sockets, up to keep->forgets = @count. */
 void peers_forgotten(struct peers *peers, uint64_t count)
 {
 	struct kept_socket *kept, *after;
@@ -325,7 +327,7 @@ void peers_forgotten(struct peers *peers, uint64_t count)
 	}
 }
 
-/* No client of ours has that socket. It is closed when the keeper has forgotten it. -ENOMEM. */
+/* Closes a socket that no client of ours has, once the keeper has forgotten it. -ENOMEM. */
 int peers_forget_kept(struct peers *peers, const char *tag, int fd_take)
 {
 	struct kept_socket *kept = malloc(sizeof(*kept));
@@ -345,7 +347,7 @@ void peer_close_socket(struct peer *peer)
 {
 	if (peer->fd < 0 || (!peer->peers->ended && peer_lingers(peer)))
 		return;
-	if (peer->lingers) /* a kept socket stays open longer than the peer lives */
+	if (peer->lingers) /* a kept socket stays open after the peer has ended */
 		epoll_ctl(peer->peers->epoll_fd, EPOLL_CTL_DEL, peer->fd, NULL);
 	if (peer->kept && !peer->peers->ended) { /* its client sees the end when both have closed */
 		peer->kept->fd = take_fd(&peer->fd);
@@ -356,7 +358,7 @@ void peer_close_socket(struct peer *peer)
 	peers_close(peer->peers, take_fd(&peer->fd), peer->turn.account);
 }
 
-/* If it has been swept already, it is swept again to be freed. An orphan has yet to leave. */
+/* A peer that was swept already is swept again to be freed. An orphan has yet to leave. */
 static void peer_linger_end(struct peer *peer)
 {
 	if (flight_look(&peer->flight))
@@ -368,7 +370,7 @@ static void peer_linger_end(struct peer *peer)
 	list_add_tail(&peer->peers->dead, &peer->link);
 }
 
-/* Ends all that a peer has in serve/; the client is the caller's. */
+/* Ends everything that a peer has in serve/. The caller ends its client. */
 static void peer_shut(struct peer *peer)
 {
 	struct peer_wait *wait;
@@ -397,7 +399,7 @@ void peer_end(struct peer *peer)
 	account_due(peer->turn.account, ACCOUNT_ENDS);
 }
 
-/* It has lost its connection. */
+/* The peer has lost its connection. */
 static void peer_orphan(struct peer *peer)
 {
 	peer->dropping = peer->orphan = peer->ending = true;
@@ -444,7 +446,7 @@ void peers_end(struct peers *peers)
 
 /* ---- sending -------------------------------------------------------------------------------- */
 
-/* The kernel looks at once whether there is room already. */
+/* The kernel checks at once whether there is room already. */
 static void peer_await_room(struct peer *peer, bool awaits)
 {
 	if (peer->awaits_room == awaits)
@@ -481,8 +483,8 @@ static bool is_gone(int r)
 	return r == -EPIPE || r == -ECONNRESET;
 }
 
-/* It has closed its end, so that nothing reaches it; what it sent before (a COMMIT) we still
- * read. */
+/* The client has closed its end, so no message reaches it. We still read its earlier messages (a
+ * COMMIT). */
 static void peer_deafen(struct peer *peer)
 {
 	peer->deaf = true;
@@ -496,8 +498,7 @@ void peer_send(struct peer *peer, const void *message, int fd_take)
 	fd_close(fd_take);
 }
 
-/* Did a limit of the kernel's or of its user's stop us, and not the peer's own, which is -EXFULL?
- */
+/* True if a limit of the kernel or the user was reached, and not the peer's own (-EXFULL). */
 static bool is_short(int r)
 {
 	return charge_is_refused(r) || r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE ||
@@ -568,7 +569,7 @@ void peer_notify(struct peer *peer)
 	turn_queue(&peer->turn);
 }
 
-/* Sends what has waited longest. 1: nothing waits. */
+/* Sends the oldest queued message. 1: none is queued. */
 static int flush_one(struct peer *peer)
 {
 	struct outgoing *o;
@@ -645,8 +646,8 @@ void peer_error_share(struct peer *peer, uint32_t serial, int r, const char *wha
 	peer_error(peer, serial, code, "%s", text);
 }
 
-/* An unread COMMIT may use a prefetched draft. An error counts as unread messages, which is safe.
- */
+/* An unread COMMIT may use a prefetched draft. An error counts as unread messages, which is
+ * safe. */
 bool peer_unread(const struct client *c)
 {
 	const struct peer *peer = container_of(c, struct peer, client);
@@ -691,7 +692,8 @@ int peer_begin(struct peer *peer)
 	return peer_watch(peer, EPOLL_CTL_ADD, EPOLLIN);
 }
 
-/* It goes on where the last daemon was. What it may do may have been changed since. */
+/* Continues the connection where the last daemon was. The client's rights may have changed
+ * since. */
 static int peer_resume(struct peer *peer)
 {
 	struct wire_plain adopted = {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections: their sockets, what waits to be sent, and orphans. */
+/* Connections: their sockets, messages to be sent, and orphans. */
 #pragma once
 
 #include <uv.h>
@@ -20,61 +20,62 @@ struct peers {
 	struct namespaces *namespaces;
 	struct shared *shared;
 	struct turns *turns;
-	bool (*read)(struct peer *peer); /* reads some messages; whether there may be more */
-	int epoll_fd;			 /* all sockets, and what libuv waits for */
+	bool (*read)(struct peer *peer); /* reads some messages; true: there may be more */
+	int epoll_fd;			 /* all sockets, and libuv's descriptor */
 	bool loop_ready;		 /* libuv has events */
 	struct list list;		 /* of struct peer */
 	struct peer_index index;	 /* the same */
 	struct list dead;		 /* of struct peer: they have left, and are freed soon */
-	struct list lingering;		 /* of struct peer: of those, the ones that linger */
+	struct list lingering;		 /* of struct peer: the dead ones that linger */
 	struct list forgetting; /* of struct kept_socket, in the order they will be forgotten */
 	struct flights flights;
 	bool ended;	     /* nobody lingers */
 	struct list stalled; /* of struct peer, by stall: the kernel had no memory to receive */
 	uv_timer_t stalled_timer;
-	unsigned count;		 /* orphans included */
+	unsigned count;		 /* including orphans */
 	unsigned orphans;	 /* peers without a connection whose processes use what they held */
 	unsigned orphan_ms;	 /* from the last look at them to the next */
 	struct list resting;	 /* of struct peer, by look: orphans until the next look */
 	struct list looks;	 /* of struct peer, by look: orphans that wait for a worker */
 	unsigned looking;	 /* ledgers that workers look at */
-	unsigned ending;	 /* of the orphans: those that were not looked at yet */
+	unsigned ending;	 /* orphans that were not checked yet */
 	uv_timer_t orphan_timer; /* the next look at orphans */
 	uv_timer_t closer_timer; /* runs while shared->closer has something to close */
 };
 
 enum peer_phase { PEER_NEW, PEER_GREETED, PEER_READY };
 
-/* A socket that the keeper has too. Whoever closes it last may wait for what was sent: we do. */
+/* A socket that the keeper has as well. Whoever closes it last may have to wait for messages in it,
+ * so we do that. */
 struct kept_socket {
 	struct list link;  /* in peers->forgetting: the keeper was told to forget it */
-	struct peer *peer; /* NULL: it has left its socket here, to be closed */
+	struct peer *peer; /* NULL: the peer has ended; the socket is to be closed */
 	int fd;
 	uint64_t number; /* keep->forgets at that time */
 	char tag[KEEP_TAG_SIZE];
 };
 
-/* A request that is answered in steps (listing.h): where it is. There is one at a time. */
+/* The progress of a request that is answered in steps (listing.h). There is one at a time. */
 struct listing {
 	void (*step)(struct peer *peer); /* NULL: there is none */
 	uint32_t serial;
 	uint32_t uid;	/* KICK: only clients of this user, */
 	uint64_t until; /* up to this id */
-	uint64_t id;	/* of the client that is looked at, or was last */
+	uint64_t id;	/* of the current or last client */
 	struct client_sums sums;
 };
 
 struct peer {
-	struct turn turn;	      /* sends what is queued, and reads */
+	struct turn turn;	      /* sends queued messages, and reads */
 	struct peers *peers;	      /* outlives us */
 	struct namespace *name_space; /* outlives us; NULL before HELLO */
-	struct state *state;	      /* of it; before HELLO the default one's, for errors */
+	struct state *state;	      /* of that; before HELLO the default one's, for errors */
 	bool may_publish;	      /* there */
 	struct list link;	      /* in peers->list, ->dead or ->lingering */
 	struct list stall;	      /* in peers->stalled */
 	struct list greet;	      /* in greeting->list */
 	int64_t came;		      /* when it connected */
-	struct charge connection;     /* as long as there is a struct peer */
+	struct charge connection;     /* as long as the struct peer exists */
 	struct charge partial;	      /* until it is READY */
 	struct client client;
 	struct list out;   /* of struct outgoing */
@@ -83,27 +84,27 @@ struct peer {
 	bool group_asked; /* client.group is to be answered, with listing.serial */
 	unsigned queued;
 	struct flight flight;
-	unsigned creates; /* of waits: creates that wait for room */
+	unsigned creates; /* of waits: creates waiting for room */
 	unsigned settles; /* of waits: SETTLEs */
-	uint32_t rescan;  /* what its ledger said when we last looked at all retired tensors */
+	uint32_t rescan;  /* its ledger's counter when we last looked at all its retired tensors */
 	int fd;
 	struct kept_socket *kept; /* NULL: its socket is not kept */
 	enum peer_phase phase;
 	bool readable;	  /* its socket may hold messages, or the end */
-	bool writable;	  /* its socket may have room for what waits */
+	bool writable;	  /* its socket may have room for queued messages */
 	bool awaits_room; /* the kernel tells us when its socket has room */
-	bool deaf;	  /* it has closed its end; we read what it sent before */
+	bool deaf;	  /* it has closed its end; we read its earlier messages */
 	bool adopted;	  /* its connection is older than this daemon */
 	bool dropping;
 	bool orphan;  /* dropped, but its process may still use what it held (disconnect.h) */
 	bool left;    /* its client has been given up */
-	bool lingers; /* its socket waits for its client */
-	bool ending;  /* it is an orphan that was not looked at yet */
-	struct look *looked; /* what a worker does for it, or NULL */
+	bool lingers; /* its socket waits until its client has received all */
+	bool ending;  /* it is an orphan that was not checked yet */
+	struct look *looked; /* the worker's check of its ledger, or NULL */
 	struct list look;    /* in its account's ends, peers->resting or ->looks */
 };
 
-/* What a worker does for a peer: it looks whether anybody has the ledger mapped. */
+/* A worker's check whether any process has a peer's ledger mapped. */
 struct look {
 	uv_work_t work;
 	struct peers *peers;
@@ -118,83 +119,79 @@ struct peer_wait {
 	void (*gone)(struct peer_wait *wait);
 };
 
-/* @read is called in turns. -EMFILE, -ENOMEM. */
+/* Turns call @read. -EMFILE, -ENOMEM. */
 int peers_init(struct peers *peers, uv_loop_t *loop, struct namespaces *namespaces,
 	       struct turns *turns, bool (*read)(struct peer *peer));
 void peers_deinit(struct peers *peers);
-/*
- * Waits for @timeout_ms (-1: for ever) until a socket has something to read or room again, or libuv
- * an event. Queues the turns of such peers.
- */
+/* Waits for @timeout_ms (-1: for ever) until a socket can be read or written, or libuv has an
+ * event. Queues the turns of such peers. */
 void peers_harvest(struct peers *peers, int timeout_ms);
-/* Frees those that have left. No pointer to a peer may be kept over this. */
+/* Frees peers that have left. No pointer to a peer may be kept over this call. */
 void peers_sweep(struct peers *peers);
-/* The daemon ends: all peers go, and nothing that they had is used for anything else. */
+/* The daemon ends: ends all peers, without reusing anything of theirs. */
 void peers_end(struct peers *peers);
 
 /* Takes over @fd_take and @account_take, also on failure. -ENOMEM. */
 int peer_new(struct peer **pp, struct peers *peers, int fd_take, struct account *account_take,
 	     const struct client_identity *who);
-/* Its messages are read from now on. -ENOSPC, -ENOMEM: the kernel has no room for one more. */
+/* Begins to read its messages. Returns -ENOSPC or -ENOMEM if the kernel has no room for one
+ * more. */
 int peer_begin(struct peer *peer);
 
-/* Sees to it that what is to be closed is closed. To be called before the loop waits. */
+/* Closes descriptors and sockets that are due. To be called before the loop waits. */
 void peers_settle(struct peers *peers);
 
-/* Has its socket kept for the next daemon, if that is to know the client. -ENOMEM. */
+/* Lets the keeper keep the socket, if the next daemon is to know the client. -ENOMEM. */
 int peer_keep(struct peer *peer);
 void peers_forgotten(struct peers *peers, uint64_t count);
 int peers_forget_kept(struct peers *peers, const char *tag, int fd_take);
 
 /*
  * A client of the last daemon, with its socket in @fd_take. -1: it has none, and is an orphan
- * unless its process is gone. Ids come in order. Takes *@ledger_fd on success. Fails as
- * client_adopt().
+ * unless its process is gone. To be called in the order of ids. Takes *@ledger_fd on success. Fails
+ * as client_adopt() does.
  */
 int peer_adopt(struct peers *peers, struct namespace *ns, uint32_t index,
 	       const struct client_fact *fact, int *ledger_fd, int fd_take);
-/* Was the message sent to a daemon before this one? */
+/* True if the message was sent to an earlier daemon. */
 bool peer_is_of_old_life(const struct peer *peer, const struct wire_header *header);
 
-/* Closes a socket, in which there may be messages with descriptors. @account may be NULL. */
+/* Closes a socket that may hold messages with descriptors. @account may be NULL. */
 void peers_close(struct peers *peers, int fd_take, struct account *account);
-/* Closes a descriptor that the peer sent, which nobody waits for. */
+/* Closes a descriptor that the peer sent, without waiting. */
 void peer_close(struct peer *peer, int fd_take);
 
-/*
- * Ends the connection. The memory lives until peers_sweep(), and as long as the peer is an orphan.
- * May be called twice, and from a handler of the same peer.
- */
+/* Ends the connection. Its memory lives until peers_sweep(), and while the peer is an orphan. May
+ * be called twice, and from a handler of the same peer. */
 void peer_drop(struct peer *peer);
 
-/* For ends.c. The end of a dropped peer goes on in the steps of its account. */
+/* For ends.c. Continues the end of a dropped peer in the steps of its account. */
 void peer_end(struct peer *peer);
 void peer_close_socket(struct peer *peer);
-/* Its client is over. */
+/* Ends the peer after its client has ended. */
 void peer_leave(struct peer *peer);
 
-/* The kernel had no memory to receive its messages: it gets its next turn a little later. */
+/* Gives the peer its next turn a little later, since the kernel had no memory to receive its
+ * messages. */
 void peer_stall(struct peer *peer);
 
-/*
- * Sends @message, or queues it if the socket is full. A peer that does not read is dropped.
- * @fd_take may be -1. If that cannot be sent, the peer gets an error instead.
- */
+/* Sends @message, or queues it if the socket is full. Drops a peer that does not read. @fd_take may
+ * be -1. If the descriptor cannot be sent, the peer gets an error instead. */
 void peer_send(struct peer *peer, const void *message, int fd_take);
 /* The same, with a descriptor that stays the caller's. False: it could not be sent. */
 bool peer_send_lent(struct peer *peer, const void *message, int fd_peek);
-/* The same, but it returns why the descriptor could not be sent, and the peer has not been told: as
- * account_take(), or -ETOOMANYREFS, -EMFILE, -ENFILE, -ENOMEM. */
+/* The same, but returns why the descriptor could not be sent, and does not tell the peer: an
+ * outcome of account_take(), or -ETOOMANYREFS, -EMFILE, -ENFILE, -ENOMEM. */
 int peer_try_send(struct peer *peer, const void *message, int fd_peek);
 void peer_error(struct peer *peer, uint32_t serial, unsigned code, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* Says what could not be done because account_take() returned @r. */
+/* Reports that account_take() returned @r, so that the request could not be carried out. */
 void peer_error_share(struct peer *peer, uint32_t serial, int r, const char *what, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* Has the client sent what was not read yet? This is state.unread. */
+/* True if the client has sent messages that were not read yet. This is state.unread. */
 bool peer_unread(const struct client *c);
 
-/* The client has notices, which are not part of the queue: they are sent in its turns. */
+/* Sends the client's notices, which are not part of the queue, in its turns. */
 void peer_notify(struct peer *peer);

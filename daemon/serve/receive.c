@@ -42,7 +42,7 @@ bool receive_turn(struct peer *peer)
 	int r = 0, peek = peer->kept ? MSG_PEEK : 0;
 	bool stays;
 
-	if (peer->turn.account->closing) { /* what it sent before comes first */
+	if (peer->turn.account->closing) { /* its earlier descriptors come first */
 		peer_stall(peer);
 		return false;
 	}
@@ -57,7 +57,7 @@ bool receive_turn(struct peer *peer)
 			continue;
 		}
 		r = conn_receive_all(peer->fd, WIRE_TO_DAEMON, &m, MSG_DONTWAIT | peek, &refused);
-		/* what nobody sends again stays in the socket until it was handled */
+		/* a message that is not sent again stays in the socket until it was handled */
 		stays = peek && !r && m.fd < 0 && peer_is_unanswered(&m);
 		if (peek && (!r || r == -EBADMSG) && !stays)
 			conn_consume(peer->fd);
@@ -80,8 +80,7 @@ bool receive_turn(struct peer *peer)
 		peer_drop(peer);
 		return false;
 	}
-	/* Without -EAGAIN that may have been all nevertheless. Looking once too often is harmless.
-	 */
+	/* Without -EAGAIN the socket may be empty nevertheless. One look too many is harmless. */
 	peer_drained(peer);
 	if (r == -EAGAIN)
 		peer->readable = false;

@@ -4,5 +4,5 @@
 
 #include "daemon/serve/peer.h"
 
-/* One turn of a peer: reads and dispatches messages. Returns whether there may be more. */
+/* One turn of a peer: reads and dispatches messages. True: there may be more. */
 bool receive_turn(struct peer *peer);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The handlers share these: reading a message's tail, and answers that several of them give. */
+/* Shared by the handlers: reading the end of a message, and answers that several of them give. */
 #pragma once
 
 #include "daemon/serve/peer.h"
@@ -9,6 +9,6 @@
 #define AS(type, m) ((const struct type *)(const void *)(m)->bytes)
 
 void send_done(struct peer *peer, uint32_t serial);
-/* Says why a tensor could not be published under @name, or the name not be deleted. */
+/* Says why a tensor could not be published under @name, or the name not deleted. */
 void send_name_error(struct peer *peer, uint32_t serial, const struct name_key *name, int r,
 		     const char *why);

@@ -22,10 +22,8 @@ static void send_published(struct peer *peer, uint32_t serial, uint64_t version)
 	peer_send(peer, &m, -1);
 }
 
-/*
- * Without the descriptor there is no ring. What its producer takes for drafts still is gone then,
- * so that it aborts them in vain.
- */
+/* Without the descriptor there is no ring. Its producer may still take some of the rows for drafts:
+ * they are gone, and it aborts them in vain. */
 static void send_granted(struct peer *peer, uint32_t serial, uint64_t version, struct ring *ring)
 {
 	struct wire_granted m = {
@@ -35,7 +33,7 @@ static void send_granted(struct peer *peer, uint32_t serial, uint64_t version, s
 	};
 	int fd = take_fd(&ring->fd_rw), r = 0;
 
-	if (fd < 0) /* a former daemon has made the ring */
+	if (fd < 0) /* a former daemon made the ring */
 		r = storage_memfd.open(&ring->object, O_RDWR, &fd);
 	if (!r)
 		r = peer_try_send(peer, &m, fd);

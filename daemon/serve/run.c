@@ -87,7 +87,7 @@ static void server_on_signal(uv_signal_t *handle, int number)
 
 /* ---- accepting ------------------------------------------------------------------------------ */
 
-/* Any user whom our user namespace does not know looks like that one. */
+/* Any user that our user namespace does not know looks like that one. */
 static void server_refuse_nobody(struct server *server, int fd_take)
 {
 	struct {
@@ -115,7 +115,7 @@ static void server_on_accept_timer(uv_timer_t *timer)
 		uv_timer_start(timer, server_on_accept_timer, ACCEPT_PAUSE_MS, 0);
 }
 
-/* The kernel is out of something: looks again later, not at once. */
+/* The kernel has run out of something: tries again later, not at once. */
 static void server_accept_later(struct server *server)
 {
 	uv_poll_stop(&server->listener);
@@ -200,7 +200,7 @@ static void server_drop_writer(struct server *server, uint64_t writer)
 			 "client=%llu", (unsigned long long)writer);
 }
 
-/* The second time costs the producer its segment, which it may be growing again and again. */
+/* The second time costs the producer its segment, since it may be growing it again and again. */
 static void server_on_wrong_size(struct server *server, struct guarded *w)
 {
 	server_drop_writer(server, w->writer);
@@ -219,10 +219,10 @@ static bool server_on_guard_turn(struct turn *turn)
 		if (wrong)
 			server_on_wrong_size(server, wrong);
 	}
-	return true; /* nothing would tell us again of those that are due */
+	return true; /* due ones would not be reported again */
 }
 
-/* Takes the names from what lies in segments that were changed again, in steps. */
+/* Takes the names from tensors in segments that were changed again, in steps. */
 static bool server_on_spoiled(struct turn *turn)
 {
 	struct server *server = container_of(turn, struct server, spoiled);
@@ -252,7 +252,7 @@ static void server_on_ended(uv_poll_t *poll, int status, int events)
 	space_ended(&container_of(poll, struct server, ended)->space);
 }
 
-/* Without inotify it takes longer to find out that a client has grown a segment. */
+/* Without inotify it takes longer to notice that a client has grown a segment. */
 static int guard_start(struct server *server)
 {
 	struct guard *guard = &server->shared.store.guard;
@@ -285,7 +285,7 @@ static void server_on_forgotten(struct keep *k, uint64_t count)
 	peers_forgotten(&((struct server *)k->context)->peers, count);
 }
 
-/* Tells clients how we came to be, and whether what they have survives us. */
+/* Tells clients how this daemon began, and whether their tensors survive it. */
 static void server_tell(struct server *server)
 {
 	struct namespace *ns;
@@ -300,7 +300,7 @@ static void server_on_keeper(uv_poll_t *poll, int status, int events)
 
 	(void)status;
 	(void)events;
-	uv_poll_stop(poll); /* libuv must not poll what is closed */
+	uv_poll_stop(poll); /* libuv must not poll a closed descriptor */
 	if (keep_read(server->keep))
 		loop_poll(poll, server->keep->fd, UV_READABLE, server_on_keeper);
 	if (server->keep->fd >= 0)
@@ -364,7 +364,8 @@ static uint64_t earlier(uint64_t a, uint64_t b)
 	return !b || (a && a < b) ? a : b;
 }
 
-/* Looks at remnants, and at what was held up. */
+/* Looks at remnants, held segments and wrong sizes that are due, and starts the timer for the next
+ * look. */
 static void remnants_arm(struct server *server)
 {
 	struct segment_store *store = &server->shared.store;
@@ -408,7 +409,7 @@ static void idle_settle(struct server *server)
 			       (uint64_t)(server->idle_exit_ns / NS_PER_MS), 0);
 }
 
-/* The notices that have become due are sent in the turns of their peers. */
+/* Sends notices that have become due in the turns of their peers. */
 static void notices_settle(struct server *server)
 {
 	struct list *notified = &server->shared.notified;
@@ -421,8 +422,7 @@ static void notices_settle(struct server *server)
 	}
 }
 
-/* Goes on with what state/ has left for later, of that account: in one namespace after the other.
- */
+/* Goes on with the steps of that account in state/, in one namespace after the other. */
 static bool server_on_steps(void *context, struct account *account)
 {
 	struct account *below;
@@ -443,7 +443,7 @@ static bool server_on_parts(void *context, struct account *account)
 	return parts_go(account);
 }
 
-/* Between turns we look who is ready by now, since only then he has a place in the ring. */
+/* Asks for events between turns, since only ready users have a place in the ring. */
 static void turns_serve(struct server *server)
 {
 	int64_t end = now_mono_ns() + WORK_NS;
@@ -491,7 +491,7 @@ static bool server_settle(struct server *server)
 	if (!server->stopping && !list_empty(&server->shared.waking))
 		turn_queue(&server->waking);
 	graves = holdings_bury(&server->shared, STEPS_LOOKS);
-	memory_publish_numbers(&server->shared); /* before somebody is told that all is done */
+	memory_publish_numbers(&server->shared); /* before a client is told that all is done */
 	longest_turn_publish(server);
 	while (!turns_wait(&server->turns) && !graves && !claims && !space_busy(&server->space) &&
 	       !space_unsettled(&server->space) && !peers_unsettled(&server->peers) &&
@@ -529,7 +529,7 @@ bool server_step(struct server *server, bool wait)
 	peers_sweep(&server->peers);
 	greeting_settle(&server->greeting);
 	uv_update_time(&server->loop);
-	more |= turns_wait(&server->turns); /* greeting_settle() may have found some */
+	more |= turns_wait(&server->turns); /* greeting_settle() may have queued some */
 	peers_harvest(&server->peers, more || !wait ? 0 : uv_backend_timeout(&server->loop));
 	return server_run_loop(server, more) || worked || more || turns_wait(&server->turns);
 }
@@ -556,7 +556,7 @@ static int server_make_loop(void *arg)
 		uv_signal_init(&server->loop, &server->signals[i]);
 		server->signals[i].data = server;
 		if (numbers[i] == SIGHUP && server->keep->kind == KEEP_NOBODY)
-			continue; /* it ends us, as when a terminal is closed */
+			continue; /* SIGHUP ends us, as when a terminal is closed */
 		r = uv_signal_start(&server->signals[i], server_on_signal, numbers[i]);
 	}
 	if (!r)
@@ -574,7 +574,7 @@ static int server_make_loop(void *arg)
 	return r ? r : keeper_start(server);
 }
 
-/* A keeper counts; for a service manager we count on. */
+/* A keeper counts the restarts itself; after a service manager's we go on counting. */
 static void manager_restarted(struct server *server)
 {
 	const struct catalog *cat = &namespace_default(&server->namespaces)->state.catalog;
@@ -586,7 +586,7 @@ static void manager_restarted(struct server *server)
 	snprintf(k->reason, sizeof(k->reason), "the service manager started another one");
 }
 
-/* On failure nothing is cleaned up: our caller removes all of the instance. */
+/* On failure nothing is cleaned up: our caller removes the whole instance. */
 static int server_adopt(struct server *server, const struct server_options *options)
 {
 	char why[ADOPT_WHY_MAX] = "";
@@ -712,7 +712,7 @@ void server_deinit(struct server *server)
 	shared_deinit(&server->shared);
 	for (unsigned i = 0; i < SERVER_SIGNALS; i++)
 		uv_close((uv_handle_t *)&server->signals[i], NULL);
-	signal(SIGTERM, SIG_IGN); /* the socket and its lock are still to go */
+	signal(SIGTERM, SIG_IGN); /* the socket and its lock are still to be removed */
 	signal(SIGINT, SIG_IGN);
 	signal(SIGUSR2, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);

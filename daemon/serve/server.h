@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The daemon at work: one event loop that owns the listening socket, the peers and the state. All
- * of it runs on the loop's thread; only the pages of large segments are made and destroyed by
- * libuv's workers (space.c).
+ * The daemon at work: one event loop that owns the listening socket, the peers and the state.
+ * Everything runs on the loop's thread, except that libuv's workers make and destroy the pages of
+ * large segments (space.c).
  */
 #pragma once
 
@@ -19,7 +19,7 @@
 
 enum { SERVER_SIGNALS = 4, SERVER_WHY_MAX = 160 };
 
-/* What daemons of our user left in /dev/shm is looked for once, while we serve. */
+/* A job that looks once, while we serve, for objects that daemons of our user left in /dev/shm. */
 struct sweep {
 	struct job job;
 	struct leftovers left;
@@ -28,9 +28,9 @@ struct sweep {
 struct server {
 	uv_loop_t loop;
 	uv_poll_t listener;
-	uv_poll_t guard;	  /* sizes of segments that clients have changed */
-	uv_poll_t ended;	  /* segments that clients had open still */
-	uv_poll_t keeper;	  /* it answers, or is gone; if keep->fd is not -1 at the start */
+	uv_poll_t guard;  /* sizes of segments that clients have changed */
+	uv_poll_t ended;  /* segments that clients still had open */
+	uv_poll_t keeper; /* the keeper answers, or is gone; if keep->fd is not -1 at the start */
 	uv_timer_t warm_timer;	  /* the next trim of warm segments */
 	uv_timer_t remnant_timer; /* the next look at remnants */
 	uint64_t remnant_ns;	  /* for which it was started */
@@ -41,12 +41,12 @@ struct server {
 	struct shared shared;
 	struct namespaces namespaces;
 	struct turns turns;
-	uint64_t published_ns; /* what the catalogs say of the longest turn */
-	struct account house;  /* nobody's: has the turns that are no user's */
+	uint64_t published_ns; /* the longest turn that the catalogs show */
+	struct account house;  /* no user's; has the turns that belong to no user */
 	struct turn accept;
 	struct turn guard_turn;
-	struct turn spoiled; /* segments whose names are to go: store.spoiled */
-	struct turn waking;  /* sleepers that are to be woken */
+	struct turn spoiled; /* segments whose tensors are to lose their names: store.spoiled */
+	struct turn waking;  /* sleepers to be woken */
 	struct peers peers;
 	struct greeting greeting;
 	struct space space;
@@ -58,7 +58,7 @@ struct server {
 	int spare_fd; /* given up for a moment when descriptors run out, to turn a client away */
 	int64_t idle_exit_ns, hello_ns;
 	bool stopping;
-	bool had_clients; /* when it began to stop */
+	bool had_clients; /* there were clients when it began to stop */
 	bool (*may_leave)(void *context, bool adopting, char why[SERVER_WHY_MAX]); /* run.h */
 	void *context;
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SETTLE: a request that is answered when no work is left that earlier messages began. */
+/* SETTLE: a request that is answered once all work is done that earlier messages began. */
 #pragma once
 
 #include "daemon/serve/peer.h"
@@ -10,8 +10,8 @@ struct settling {
 };
 
 void settle_add(struct settling *settling, struct peer *peer, uint32_t serial);
-/* The loop is about to ask for all events. Is there a SETTLE that came after the last time? It must
- * not be answered before: what came earlier elsewhere may not have been seen. */
+/* To be called before the loop asks for all events. True: a SETTLE came after the last time. It
+ * must not be answered before, since earlier messages on other sockets may not have been seen. */
 bool settle_round(struct settling *settling);
-/* Answers the oldest, which may drop its peer. False: there is none that may be answered. */
+/* Answers the oldest, which may drop its peer. False: none may be answered yet. */
 bool settle_answer_one(struct settling *settling);

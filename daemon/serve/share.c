@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Says which share is used up, how much that is, who may change it and what its user can do. */
+/* Reports a share that is used up: its size, who may raise it, and what the user can do. */
 #include <stdio.h>
 
 #include "daemon/serve/share.h"
 #include "proto/wire.h"
 
-/* How a share reads in an error: what it counts, what gives some of it back, and what sets its
- * pool. */
+/* Texts about a share: the unit, the way to free some of it, and the option that sets its pool. */
 static const struct share_words {
 	const char *things, *help, *option;
 	unsigned code; /* of the error when the pool is used up */
@@ -36,7 +35,7 @@ static const struct share_words {
 			   WIRE_E_NO_SPACE },
 };
 
-/* Deleting tensors does not help against these. */
+/* Reports bytes of deleted tensors that are still mapped: deleting does not free those. */
 static void open_text(uint64_t open, char *text, size_t size)
 {
 	if (open)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The error that says which share is used up. */
+/* The error about a share that is used up. */
 #pragma once
 
 #include <stddef.h>
 
 #include "daemon/state/state.h"
 
-/* Writes that @what could not be done because account_take() returned @r, and returns the code of
+/* Writes an error for @what, which failed because account_take() returned @r. Returns the code of
  * the error. */
 unsigned share_error_text(struct state *st, struct account *account, int r, const char *what,
 			  char *text, size_t size);

@@ -5,9 +5,9 @@
  * waits for room until its deadline, or is with a worker, or is being tried or answered and in no
  * list. When its peer goes it is freed, or left to its worker with peer == NULL.
  *
- * Creates that wait are tried in the turns of their account, in their order, each once after there
- * may be room (shared.room_made). If that happens again meanwhile, all are tried once more, but
- * only after the last, so that large ones at the front do not keep small ones from being tried.
+ * Waiting creates are tried in the turns of their account, in their order, each once after there
+ * may be room (shared.room_made). If more room may have come meanwhile, all are tried once more,
+ * but only after the last. So large ones at the front do not keep small ones from being tried.
  */
 #include <errno.h>
 #include <limits.h>
@@ -37,7 +37,7 @@ enum {
 struct create {
 	struct list link; /* in its account's creates or tried; unlinked while it is tried */
 	struct peer_wait wait;
-	struct charge charge; /* as a wait, from the first time it had to */
+	struct charge charge; /* for a wait, from its first wait on */
 	struct space *space;
 	struct state *state; /* of the peer's namespace */
 	struct peer *peer;   /* NULL: it is gone */
@@ -46,9 +46,9 @@ struct create {
 	struct tensor_request rq;
 	struct eviction eviction;
 	int64_t deadline;
-	struct deadline due;   /* this or the next, in space->deadlines */
-	int64_t soon_deadline; /* STATE_E_SOON is not believed any more after that */
-	/* with a worker: */
+	struct deadline due;   /* the end of its waiting, in space->deadlines */
+	int64_t soon_deadline; /* STATE_E_SOON is not believed after that time */
+	/* for a worker: */
 	struct job job;
 	atomic_bool cancel;
 	const struct storage *storage;
@@ -68,11 +68,11 @@ struct destroy {
 	int result; /* of storage->discard() */
 };
 
-/* A size that is set right. */
+/* A job that sets a size right. */
 struct trim {
 	struct job job;
 	struct space *space;
-	struct guarded *guarded; /* NULL: it is not guarded any more */
+	struct guarded *guarded; /* NULL: the object is not guarded any more */
 	struct object object;
 	uint64_t size;
 	int result;
@@ -88,7 +88,7 @@ static struct create *create_free(struct create *create)
 
 static void create_gone(struct peer_wait *wait);
 
-/* The end of its peer finds it. */
+/* Enters the create into its peer's waits, so that the peer's end finds it. */
 static void create_remember(struct create *create, bool working)
 {
 	create->working = working;
@@ -96,7 +96,7 @@ static void create_remember(struct create *create, bool working)
 	list_add_tail(&create->peer->waits, &create->wait.link);
 }
 
-/* Lets it wait for room: it has just been tried. */
+/* Lets it wait for room, after it was tried. */
 static void create_park(struct create *create)
 {
 	struct account *account = create->peer->turn.account;
@@ -126,7 +126,7 @@ static void create_unpark(struct create *create)
 		list_del(&account->waiter);
 }
 
-/* Counts it among the creates of its user that wait. */
+/* Charges its user for a wait. */
 static int create_charge(struct create *create)
 {
 	struct state *st = create->state;
@@ -143,7 +143,8 @@ static void create_gone(struct peer_wait *wait)
 
 	if (create->working) {
 		atomic_store(&create->cancel, true);
-		create->peer->client.drafts--; /* it is nobody's until the worker has finished */
+		create->peer->client.drafts--; /* the draft has no client until the worker has
+						  finished */
 		create->peer = NULL;
 		return;
 	}
@@ -199,7 +200,7 @@ static void answer_error(struct peer *peer, uint32_t serial, uint64_t nbytes, in
 	}
 }
 
-/* Says that we are not told at once if somebody grows what that user has open, if so. */
+/* Logs, if it is so, that growing this user's objects is not noticed at once. */
 static void guard_tell(struct guard *guard, struct account *account)
 {
 	int error;
@@ -278,7 +279,8 @@ static void create_work(struct job *job)
 						 &create->fd);
 }
 
-/* Is the user's quota in the way, whatever else is? Others' room would not help then. */
+/* True if the user's quota refuses the create in any case. Other users' room would not help
+ * then. */
 static bool create_is_over_quota(const struct create *create)
 {
 	struct account *account = create->peer->client.account;
@@ -300,8 +302,8 @@ static bool create_evict(struct create *create)
 	return r != EVICTED_NONE;
 }
 
-/* /dev/shm or memory is full, but room in it can be made: gives the draft back, so that the create
- * can try again soon. */
+/* /dev/shm or memory is full, but room can be made there: gives the draft back, so that the create
+ * can be tried again soon. */
 static bool create_made_room(struct create *create)
 {
 	struct state *st = create->state;
@@ -367,7 +369,7 @@ static bool create_try(struct create *create)
 		r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
 	if ((r == STATE_E_FULL || r == STATE_E_QUOTA) &&
 	    !list_empty(&peer->state->shared->store.kept)) {
-		space_ended(create->space); /* the client may have let go of something just now */
+		space_ended(create->space); /* the client may just have closed something */
 		r = tensor_create(peer->state, &peer->client, &create->rq, &create->slot);
 	}
 	if (r == 0) {
@@ -482,8 +484,8 @@ static void destroy_worked(struct job *job)
 	free(destroy);
 }
 
-/* An object with a name is one that its writer may keep us from truncating: that is for a worker.
- * False: there is no memory for that now. */
+/* The writer of a named object can keep us from truncating it, so a worker does that. False: there
+ * is no memory for that now. */
 static bool segment_destroy(struct space *space, struct segment *seg)
 {
 	bool here_is_fine = !seg->storage->named;
@@ -527,7 +529,7 @@ static void trim_worked(struct job *job)
 	free(trim);
 }
 
-/* Has sizes set right, at most @most of them: as jobs of those who may have changed them. */
+/* Sets the sizes of up to @most objects right, in jobs of the users that may have changed them. */
 static void trims_settle(struct space *space, unsigned most)
 {
 	struct guard *guard = &space->shared->store.guard;
@@ -575,7 +577,7 @@ void space_ended(struct space *space)
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-/* Those that have been tried are to be tried once more. False: there are none. */
+/* Moves tried creates back, to be tried once more. False: there are none. */
 static bool creates_again(struct space *space, struct account *account)
 {
 	account->room_seen = space->shared->room_made;
@@ -583,7 +585,7 @@ static bool creates_again(struct space *space, struct account *account)
 	return !list_empty(&account->creates);
 }
 
-/* One turn of the account: tries some of its creates. Returns whether there are more. */
+/* One turn of the account: tries some of its creates. True: there are more. */
 static bool creates_step(void *context, struct account *account)
 {
 	struct space *space = context;
@@ -604,7 +606,7 @@ static bool creates_step(void *context, struct account *account)
 	return account->room_seen != space->shared->room_made && creates_again(space, account);
 }
 
-/* There may be room. An account that tries its creates looks for itself when it is through. */
+/* There may be room. An account that is trying its creates looks for room itself at the end. */
 static void creates_tell(struct space *space)
 {
 	struct account *account;
@@ -616,7 +618,7 @@ static void creates_tell(struct space *space)
 	}
 }
 
-/* Those whose time is over are answered at the account's next turn, after a last try. */
+/* Creates whose time is over are answered at the account's next turn, after a last try. */
 static void space_on_timer(uv_timer_t *timer)
 {
 	struct space *space = container_of(timer, struct space, timer);

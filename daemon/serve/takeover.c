@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking over what the last daemon had; see takeover.h. Loop thread only. */
+/* Taking over the last daemon's state; see takeover.h. Loop thread only. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -17,7 +17,7 @@
 
 /* ---- namespaces ----------------------------------------------------------------------------- */
 
-/* Facts that were kept. */
+/* Facts that the keeper kept. */
 struct found {
 	uint64_t instance;
 	int fd;
@@ -79,7 +79,7 @@ static void search_deinit(struct search *search)
 	free(search->list);
 }
 
-/* Somebody may want to know what happened to it. Nobody trusts it any more. */
+/* Sets a catalog aside that no daemon trusts any more, so that its damage can be examined. */
 static void set_aside(const struct found *f, int facts_fd_peek)
 {
 	char path[OBJECT_PATH_MAX];
@@ -125,7 +125,7 @@ static struct found *search_find(const struct search *search, const char *name)
 	return NULL;
 }
 
-/* One of the template's, or one that was being made when the daemon died. */
+/* Takes over a namespace of the template, or one that was being made when the daemon died. */
 static int rest_take_over(struct server *server, struct found *f, char why[ADOPT_WHY_MAX])
 {
 	struct namespace_config config = server->namespaces.users;
@@ -202,7 +202,7 @@ static int heir_take_over(struct server *server, const struct heir *h, char why[
 	return r;
 }
 
-/* All whose ledgers count, oldest first. */
+/* Finds all clients whose ledgers count, oldest first. */
 static int heirs_find(struct server *server, struct heir **out, unsigned *count)
 {
 	struct namespace *ns;
@@ -228,7 +228,7 @@ static int heirs_find(struct server *server, struct heir **out, unsigned *count)
 	return 0;
 }
 
-/* The objects that segments have, in order. */
+/* The objects of segments, sorted. */
 struct known {
 	struct known_object {
 		uint64_t instance, key;
@@ -245,7 +245,7 @@ static int by_object(const void *x, const void *y)
 	return (a->key > b->key) - (a->key < b->key);
 }
 
-/* With each catalog's own, whose key is 0. */
+/* Also lists each catalog's own object, with the key 0. */
 static int known_init(struct known *known, struct server *server)
 {
 	struct namespace *ns;
@@ -292,7 +292,7 @@ static int unknown_remove(struct server *server)
 	return r;
 }
 
-/* Of liars; see client.overdrawn. */
+/* Drops clients with lying ledgers; see client.overdrawn. */
 static void overdrawn_drop(struct peers *peers)
 {
 	struct peer *peer, *after;
@@ -317,8 +317,8 @@ static void socket_note(const struct kept *kept, void *context)
 		memcpy(tag, kept->tag, KEEP_TAG_SIZE);
 }
 
-/* Those of clients that were leaving, or had not come. What such a client has sent may take long to
- * close, so the keeper must not be the last one to have it. */
+/* Forgets the sockets of clients that were leaving, or still connecting. Messages in them may take
+ * long to close, so the keeper must not be the last to have them. */
 static int sockets_forget(struct server *server)
 {
 	char tag[KEEP_TAG_SIZE];

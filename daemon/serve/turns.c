@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Turns; see turns.h. A single message may take longer than a turn should. What an account took too
- * much is its debt, and it is passed over while others are there, until their turns have taken as
- * long (deficit round robin). Nobody pays when nobody waits. Loop thread only.
+ * Turns; see turns.h. A single message may take longer than a turn should. The excess is a debt of
+ * its account, which is passed over while others are there, until their turns have taken as long
+ * (deficit round robin). Nobody pays when nobody waits. Loop thread only.
  */
 #include "daemon/serve/turns.h"
 
-/* A debt is paid off in so many rounds at most, so that it never takes long to find who is next. */
+/* A debt is paid off in so many rounds at most, so that the next account is always found soon. */
 enum { DEBT_ROUNDS_MAX = 64 };
 
 void turns_init(struct turns *turns, struct accounts *accounts)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Turns: who is served next. All that the loop does for users is cut into turns, each of them a
- * bounded piece of work of one account. Accounts that have something to do form a ring. The first
- * gets one turn and goes to the end, so that a user waits for at most one turn of each other user,
+ * Turns: the order in which users are served. All that the loop does for users is cut into turns,
+ * bounded pieces of work of one account each. Accounts that have something to do form a ring. The
+ * first gets one turn and goes to the end. So a user waits for at most one turn of each other user,
  * however many connections those have. An account's own turns are served in their order.
  *
- * Accounts are the daemon's here, not those of namespaces. Whatever has work embeds a struct turn:
- *a connection does. Work that is not a connection's is a bit in account.due. To add one, for
- *instance for something that state/ does in steps:
+ * Accounts are the daemon's here, not those of namespaces. A connection, or another object
+ * with work of its own, embeds a struct turn. Other work is a bit in account.due. To add one, for
+ * instance for steps in state/:
  *
  *	1. add ACCOUNT_THING to enum account_work;
  *	2. where there is something to do: account_due(account, ACCOUNT_THING);
@@ -21,14 +21,14 @@
 #include "daemon/store/account.h"
 #include "util/clock.h"
 
-#define TURN_NS (32 * NS_PER_US) /* what a turn should take at most */
+#define TURN_NS (32 * NS_PER_US) /* the longest that a turn should take */
 enum { TURN_MESSAGES = 16 };	 /* messages that one reads or sends at most */
 
 struct turn {
 	struct list link;	 /* in account->turns while it is queued */
 	struct account *account; /* outlives it */
-	/* Is off the queue while it runs. Returns whether it wants another turn, and may free
-	 * itself if not. */
+	/* Called off the queue. Returns whether it needs another turn, and may free itself if
+	 * not. */
 	bool (*run)(struct turn *turn);
 };
 
@@ -49,12 +49,12 @@ void turns_init(struct turns *turns, struct accounts *accounts);
 void turns_register(struct turns *turns, enum account_work work, account_step *step, void *context);
 
 void turn_init(struct turn *turn, struct account *account, bool (*run)(struct turn *turn));
-/* It has something to do. Nothing happens if it is queued already. */
+/* Queues the turn, since it has something to do. Does nothing if it is queued already. */
 void turn_queue(struct turn *turn);
 void turn_cancel(struct turn *turn);
 
 /* Serves one turn. False: there was nothing to do. */
 bool turns_next(struct turns *turns);
 bool turns_wait(const struct turns *turns);
-/* Has the turn that runs taken its time? */
+/* True if the turn that runs has taken its time. */
 bool turn_is_over(const struct turns *turns);

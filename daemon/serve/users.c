@@ -9,8 +9,8 @@
 static_assert((int)WIRE_SHARES == (int)SHARE_KINDS, "the protocol has a number for each");
 static_assert((int)WIRE_DEVICES_MAX == (int)DEVICES_MAX, "clients know how many there can be");
 
-/* The pool that counts for the user: of bytes the tighter one, of devices the one that it uses
- * most. */
+/* The pool that counts for the user: of bytes the tighter one, of devices the one that the user
+ * uses most. */
 static const struct pool *pool_for(struct state *st, struct account *account, enum share share)
 {
 	const struct account *top = account_top(account);

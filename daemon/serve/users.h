@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each user has of what there is. */
+/* USERS: the shares of each user. */
 #pragma once
 
 #include "daemon/serve/peer.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Adoption; see adopt.h. Stores are made in an order (publish.c, name.c, evict.c) from which it can
- * be told how far a change had come. tests/model/restart.pml checks that with a stop between any
- * two stores:
+ * Adoption; see adopt.h. Stores are made in an order (publish.c, name.c, evict.c) that tells how
+ * far a change had come. tests/model/restart.pml checks that with a stop between any two stores:
  *
  * - A LIVE row with a higher version than its name's was being committed: its name means it now.
  * - Names that mean a DRAFT are those of a group. If any of its rows is LIVE, all become LIVE. If
@@ -44,14 +43,14 @@ struct adoption {
 	struct check check;
 	uint32_t *best; /* by name: 1 + the slot of its LIVE row with the highest version, or 0 */
 	uint32_t *pins; /* by name: rows that carry it */
-	uint32_t *uids; /* by name: whose it is */
+	uint32_t *uids; /* by name: the uid of its owner */
 	struct placed *placed; /* all rows with a place */
 	uint32_t placed_count;
 	uint32_t on_devices; /* segments */
 };
 
 struct placed {
-	uint64_t place; /* which segment, and where in it */
+	uint64_t place; /* the segment, and the offset in it */
 	uint32_t slot;
 };
 
@@ -82,7 +81,7 @@ static bool is_meant(const struct adoption *a, uint32_t slot)
 	return catalog_name(a->cat, row_of(a, slot)->name)->current == ref_of(a, slot);
 }
 
-/* ---- what was under way --------------------------------------------------------------------- */
+/* ---- unfinished changes ---------------------------------------------------------------------- */
 
 static void better(struct adoption *a, uint32_t slot)
 {
@@ -100,7 +99,8 @@ static void rows_look(struct adoption *a)
 	}
 }
 
-/* The name means a member of a group: what it meant before, until that is published. */
+/* The name points at a member of a group. Unless the group is published it gets its former
+ * tensor. */
 static void group_settle(struct adoption *a, uint32_t index)
 {
 	struct catalog_name *name = catalog_name(a->cat, index);
@@ -126,7 +126,7 @@ static void name_settle(struct adoption *a, uint32_t index)
 	uint32_t best = a->best[index];
 
 	if (best && row_of(a, best - 1)->version > name->version) {
-		if (!adopt_is_slot(a->st, best - 1)) /* else its ring is what the name means */
+		if (!adopt_is_slot(a->st, best - 1)) /* else the name means its ring */
 			atomic_store(&name->current, ref_of(a, best - 1));
 		atomic_store(&name->version, row_of(a, best - 1)->version);
 	}
@@ -140,7 +140,7 @@ static bool has_member(const struct adoption *a, uint32_t slot)
 	return (slot + 1) * sizeof(struct catalog_member) <= a->cat->members.allocated;
 }
 
-/* Is it the memory of a group? If that was published, GROUP is not to be carried out again. */
+/* If @slot is the memory of a published group, GROUP must not be carried out again. */
 static void leader_settle(struct adoption *a, uint32_t slot)
 {
 	struct catalog_member *m;
@@ -157,7 +157,7 @@ static bool leader_is_published(const struct adoption *a, uint32_t slot)
 	return has_member(a, slot) && catalog_member(a->cat, slot)->former == ref_of(a, slot);
 }
 
-/* Only its bytes, and what was set aside, are of use to who commits it. */
+/* The commit needs only the draft's bytes, and the memory set aside for it. */
 static void draft_settle(struct adoption *a, uint32_t slot)
 {
 	struct catalog_row *row = row_of(a, slot);
@@ -180,7 +180,7 @@ static void row_settle(struct adoption *a, uint32_t slot)
 		draft_settle(a, slot);
 }
 
-/* The entry of a name that was removed, or not made yet. */
+/* An entry without a name: the name was removed, or not made yet. */
 static void entry_settle(struct adoption *a, uint32_t index)
 {
 	struct catalog_name *name = catalog_name(a->cat, index);
@@ -189,10 +189,8 @@ static void entry_settle(struct adoption *a, uint32_t index)
 		atomic_store(&name->version, a->cat->header->names_floor);
 }
 
-/*
- * Whoever looked at one that its name was pointed at must not find a DRAFT when `groups` is raised:
- * that would be a member that is published (tests/model/restart.pml).
- */
+/* A client that found a member by its name must not find a DRAFT once `groups` is raised: that
+ * would look like a published member (tests/model/restart.pml). */
 static void member_settle(struct adoption *a, uint32_t slot)
 {
 	const struct catalog *cat = a->cat;
@@ -237,7 +235,7 @@ static void settle(struct adoption *a)
 	atomic_fetch_add(&cat->header->names_unlinked, 1);
 }
 
-/* ---- what is in use ------------------------------------------------------------------------- */
+/* ---- used entries --------------------------------------------------------------------------- */
 
 static bool name_used(const void *context, uint32_t index)
 {
@@ -279,7 +277,7 @@ static void chain_mark(struct adoption *a, uint32_t first)
 		a->check.chunks[first] = 1;
 }
 
-/* Drafts have lost theirs. */
+/* Drafts have no chunks any more. */
 static void chunks_mark(struct adoption *a)
 {
 	struct catalog *cat = a->cat;
@@ -360,7 +358,7 @@ static int segments_take_over(struct adoption *a)
 	return r;
 }
 
-/* Those in which nothing is were warm, or their writers', whose connections have ended. */
+/* Ends empty segments: they were warm, or their writers' connections have ended. */
 static void segments_tidy(struct adoption *a)
 {
 	for (uint32_t i = 0; i < a->cat->segments.high; i++) {
@@ -414,7 +412,7 @@ static int place_take_over(struct adoption *a, uint32_t slot)
 	return 0;
 }
 
-/* Rows with the same place share it. */
+/* Rows at the same place share it. */
 static int places_take_over(struct adoption *a)
 {
 	int r = 0;
@@ -431,7 +429,7 @@ static int places_take_over(struct adoption *a)
 
 /* ---- rows and names ------------------------------------------------------------------------- */
 
-/* Its draft was its own, if its client is known. */
+/* True if the client of the draft has a fact. */
 static bool owner_is_known(const struct adoption *a, uint32_t slot)
 {
 	uint32_t owner = catalog_row_fact(a->cat, slot)->owner;
@@ -527,10 +525,10 @@ static int rings_take_over(struct adoption *a)
 /* ---- all of it ------------------------------------------------------------------------------ */
 
 /*
- * D1 for those of whom nothing is known. The others' words are cleared by client_adopt(), unless
- * they are connected still.
+ * D1 for clients without a fact. client_adopt() clears the words of the others, unless they are
+ * still connected.
  *
- * ORDER: `life` is changed before it is read what clients have mapped: ledger_map_note().
+ * ORDER: `life` is changed before the clients' mappings are read: ledger_map_note().
  */
 static void words_end(struct adoption *a)
 {
@@ -599,10 +597,8 @@ int adopt_catalog(struct state *st, char why[ADOPT_WHY_MAX])
 
 /* ---- when the clients are there ------------------------------------------------------------- */
 
-/*
- * No client holds more than its user may. Who says so lies, since it was refused what it asked for
- * beyond, and nobody else shall suffer.
- */
+/* A client's mappings cannot exceed its user's maximum, since the daemon refuses more. A ledger
+ * that claims more lies, and must not harm other users. */
 static int holding_adopt(struct state *st, struct client *c, struct segment *seg)
 {
 	int r = c->overdrawn ? 0 : holding_make(st, c, seg);
@@ -614,7 +610,7 @@ static int holding_adopt(struct state *st, struct client *c, struct segment *seg
 	return r;
 }
 
-/* What its ledger says that it holds, or could hold without asking. */
+/* Makes the holdings that the ledger shows: leases, and mapped segments. */
 static int holdings_adopt(struct state *st, struct client *c)
 {
 	uint32_t slot = 0, segment = 0, generation, leases;
@@ -657,7 +653,7 @@ static int lifetime_adopt(struct state *st, uint32_t slot, struct client *nobody
 	return r;
 }
 
-/* Those that are bound to connections that nobody knows. */
+/* Ends tensors bound to connections that are gone. */
 static void bound_end(struct state *st, struct client *nobody)
 {
 	const struct life *life;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adoption of what lies on devices; see adopt_device.h. Loop thread only. */
+/* Adoption of memory on devices; see adopt_device.h. Loop thread only. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,14 +11,14 @@
 #include "util/fd.h"
 #include "util/log.h"
 
-/* The parts that were kept, in the order of their segments. */
+/* The parts that were kept, sorted by segment. */
 struct parts {
 	struct survive_part *list;
 	unsigned count;
 	uint64_t instance;
 };
 
-/* Adopted segments of one user and one device share what keeps that open. */
+/* Adopted segments of one user and one device share one hold. */
 struct holds {
 	struct device_hold **list;
 	unsigned count;
@@ -56,7 +56,7 @@ static int parts_find(struct state *st, struct parts *parts)
 	return 0;
 }
 
-/* The first part of that segment, if all are there and make up its size; otherwise NULL. */
+/* The first part of that segment, if all parts are there and add up to its size; else NULL. */
 static const struct survive_part *parts_of(const struct parts *parts, uint32_t index,
 					   uint32_t generation, const struct segment_fact *fact,
 					   uint64_t size)
@@ -77,7 +77,7 @@ static const struct survive_part *parts_of(const struct parts *parts, uint32_t i
 	return sum == size ? first : NULL;
 }
 
-/* -ENOMEM; otherwise @m has it, or there is none. */
+/* Gives @m a hold if one was kept. -ENOMEM. */
 static int hold_adopt(struct state *st, struct holds *holds, struct device_memory *m,
 		      struct account *account, uint32_t index, uint32_t generation)
 {
@@ -111,7 +111,7 @@ static int hold_adopt(struct state *st, struct holds *holds, struct device_memor
 	return 0;
 }
 
-/* A positive outcome: it cannot be had. */
+/* Returns a positive outcome if the segment cannot be taken over. */
 static int segment_take_over(struct state *st, const struct parts *parts, struct holds *holds,
 			     struct account *account, uint32_t index)
 {

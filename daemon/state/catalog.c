@@ -107,10 +107,10 @@ static void wake_number(struct catalog *cat, uint32_t number, unsigned *budget)
 }
 
 /*
- * ORDER: `current` and then the word are stored before this (publish.c), and before the sleepers
- * are looked for, which the kernel sees to. A waiter knows the word's value from before its look
- * and gives it to the kernel, which compares it once it would find the sleeper. So either the
- * sleeper is found here, or it does not sleep and looks again (tests/model/wait.pml).
+ * ORDER: publish.c stores `current` and then the word before this. The kernel orders both before
+ * its search for sleepers. A waiter loads the word before it looks, and passes that value to the
+ * kernel, which compares it when a search would already find the waiter. So either we find the
+ * sleeper here, or it does not sleep and looks again (tests/model/wait.pml).
  */
 void catalog_wake(struct catalog *cat, uint32_t name, bool came, unsigned *budget)
 {
@@ -152,7 +152,7 @@ bool catalog_wake_step(struct catalog *cat)
 	return catalog_waking(cat);
 }
 
-/* Nothing is noted: a reader finds what was noted WATCH_CHANGES before, which does no harm. */
+/* Notes no change: a reader finds the change noted WATCH_CHANGES before, which does no harm. */
 static void watches_end(struct catalog_watch *watches)
 {
 	for (unsigned i = 0; i < CATALOG_WATCHES; i++) {
@@ -308,7 +308,7 @@ static uint64_t facts_plan(struct catalog *cat, struct catalog_array *arrays[FAC
 	arrays[FACTS_ROWS] = &cat->rows;
 	arrays[FACTS_SEGMENTS] = &cat->segments;
 	arrays[FACTS_CHUNKS] = &cat->chunks;
-	arrays[FACTS_MEMBERS] = &cat->members; /* which never are taken, but have memory */
+	arrays[FACTS_MEMBERS] = &cat->members; /* never taken, but they have memory */
 	arrays[FACTS_CLAIMS] = &cat->claims;
 	cat->clients.fact_size = sizeof(struct client_fact);
 	cat->rows.fact_size = sizeof(struct row_fact);
@@ -337,7 +337,8 @@ static int facts_map(struct catalog *cat, struct catalog_array *const arrays[FAC
 	return 0;
 }
 
-/* Facts have memory for as many entries as the array, whose last page may have room for more. */
+/* Gives memory to the facts of the entries that the array has memory for. Its last page may have
+ * room for more than array->max. */
 static int facts_allocate(struct catalog *cat, const struct catalog_array *array,
 			  uint64_t allocated)
 {
@@ -455,7 +456,7 @@ int catalog_init(struct catalog *cat, uint64_t instance, const struct catalog_li
 
 /* ---- adoption ------------------------------------------------------------------------------- */
 
-/* Is it ours alone, of that size? */
+/* True if the object is ours alone, and of that size. */
 static bool object_is_ours(int fd, uint64_t size)
 {
 	struct stat st;
@@ -523,7 +524,7 @@ static int facts_adopt(struct catalog *cat, const char **why)
 		if (!array_fact_fits(arrays[i], &f->arrays[i]))
 			return CATALOG_E_STRANGE;
 		arrays[i]->high = arrays[i]->in_use = (uint32_t)f->arrays[i].high;
-		/* it has that memory; otherwise it gets it, or that is an error and no SIGBUS */
+		/* allocates missing memory, so that a full tmpfs is an error here, not SIGBUS */
 		r = array_adopt(cat, arrays[i], f->arrays[i].allocated);
 		if (r)
 			return r;
@@ -559,7 +560,7 @@ static int foreign_map(struct catalog *cat, const struct catalog_header *plan, c
 	return catalog_header_is(cat->header, plan) ? 0 : CATALOG_E_STRANGE;
 }
 
-/* Lets go of it, for whoever comes next. */
+/* Unmaps the catalog, and leaves it for the next daemon. */
 static void catalog_leave(struct catalog *cat)
 {
 	facts_unmap(cat);
@@ -620,8 +621,8 @@ void catalog_collect(struct catalog_array *array, bool (*used)(const void *conte
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-/* Every name that was ever used: for as far as the object has memory, since each has been written.
- * A hole is not looked at, which would allocate it. */
+/* Every name that was ever used, as far as the object has memory: each has been written. Holes are
+ * skipped, since looking at one would allocate it. */
 static void names_end(int fd, struct catalog_name *names, off_t from, off_t to)
 {
 	off_t at = from, end;
@@ -639,10 +640,8 @@ static void names_end(int fd, struct catalog_name *names, off_t from, off_t to)
 	}
 }
 
-/*
- * Clients look at their word after each lease they take; sleepers look when they wake. @h is a copy
- * whose arrays lie in the object.
- */
+/* Clients look at their word after each lease they take; sleepers look when they wake. @h is a copy
+ * whose arrays lie in the object. */
 static void clients_end(int fd, void *map, const struct catalog_header *h)
 {
 	_Atomic uint64_t *words = (void *)((char *)map + h->off_clients);
@@ -689,7 +688,7 @@ static bool array_fits(uint64_t offset, uint64_t n, size_t entry_size, off_t siz
 	       n <= ((uint64_t)size - offset) / entry_size;
 }
 
-/* Its offsets are believed only as far as the object reaches. */
+/* The header's offsets are trusted only within the object. */
 static void foreign_end(int fd, void *map, off_t size)
 {
 	const struct catalog_header h = *(const struct catalog_header *)map;

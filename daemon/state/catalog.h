@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The catalog: the shared-memory table that the daemon writes and every client maps read-only. This
- * file keeps its memory, and takes and gives back entries of its arrays; the files above it write
- * what the entries mean.
+ * file manages its memory and allocates the entries of its arrays. The files above it write the
+ * contents of the entries.
  */
 #pragma once
 
@@ -16,8 +16,8 @@
 
 enum { CATALOG_E_FULL = 1, CATALOG_E_STRANGE };
 
-/* One array of the catalog. The lowest entries are used first, so that memory is only allocated for
- * those that were ever used. */
+/* One array of the catalog. The lowest entries are used first, so that only entries that were ever
+ * used take memory. */
 struct catalog_array {
 	unsigned char *base;
 	uint64_t offset; /* in the object; 0: there are only facts */
@@ -28,18 +28,16 @@ struct catalog_array {
 	uint32_t free; /* head of the list of free entries below high, or CATALOG_NONE */
 	uint32_t in_use;
 	uint32_t *next; /* links of the free list */
-	/* what the next daemon is to know of it, and of its entries; NULL: there are no facts */
+	/* the array's facts, for the next daemon; NULL: there are no facts */
 	struct array_fact *fact;
 	void *facts;
-	size_t fact_size; /* of each entry; 0: there is nothing to know */
+	size_t fact_size; /* of each entry's fact; 0: entries have none */
 };
 
-/*
- * Words that may have more sleepers than were woken so far, oldest first. A word's number is the
- * index of its name, or max_names + that of its wake word, or that of its watch behind these.
- */
+/* Queue of words that may have more sleepers to wake, oldest first. A word's number is the index of
+ * its name; wake words follow from max_names on, and the words of watches follow those. */
 struct catalog_queue {
-	uint32_t *next; /* by number: 0: not in it; CATALOG_NONE: the last; else 1 + the next one */
+	uint32_t *next; /* by number; 0: not queued; CATALOG_NONE: last; else 1 + the next one */
 	uint32_t first, last; /* numbers, or CATALOG_NONE */
 };
 
@@ -51,7 +49,7 @@ struct catalog {
 	int fd_ro; /* clients get this one */
 	int facts_fd;
 	struct facts_header *facts; /* NULL: there are none */
-	uint64_t facts_size;	    /* of their mapping, whatever they say themselves */
+	uint64_t facts_size;	    /* of their mapping, independent of the facts' own size */
 	_Atomic uint64_t *client_words;
 	_Atomic uint32_t *buckets;
 	_Atomic uint64_t *named;
@@ -62,7 +60,7 @@ struct catalog {
 	struct list *wakers; /* outlives us */
 	struct catalog_array clients, names, rows, segments, chunks, members, claims;
 	uint32_t chunks_reserved;
-	struct pool pools[SHARE_CONNECTIONS]; /* of its entries; the files above charge them */
+	struct pool pools[SHARE_CONNECTIONS]; /* of its entries; files above charge accounts */
 };
 
 struct catalog_limits {
@@ -71,35 +69,33 @@ struct catalog_limits {
 	uint64_t capacity;
 	uint64_t versions;	   /* names begin above it */
 	struct accounts *accounts; /* of the namespace */
-	struct list *wakers;	   /* of struct catalog: those that have sleepers to be woken */
-	bool facts;		   /* somebody keeps them for the next daemon */
+	struct list *wakers;	   /* of struct catalog: those with sleepers to wake */
+	bool facts;		   /* a keeper keeps the facts for the next daemon */
 };
 
 /* Creates the catalog of a new instance. -ENOSPC, -EMFILE, -ENOMEM. */
 int catalog_init(struct catalog *cat, uint64_t instance, const struct catalog_limits *limits);
 /*
- * Maps the catalog that a daemon with these limits has left, with its facts in @facts_fd_take. Only
- * their shapes are checked; all arrays are taken to be in use. CATALOG_E_STRANGE with *why: it is
- * another one's or damaged.
+ * Maps the catalog that a daemon with these limits left, with its facts in @facts_fd_take. Checks
+ * only their shapes, and takes all entries of the arrays to be in use. Returns CATALOG_E_STRANGE
+ * with *why if the catalog is damaged or another instance's.
  */
 int catalog_adopt(struct catalog *cat, uint64_t instance, const struct catalog_limits *limits,
 		  int facts_fd_take, const char **why);
-/*
- * Plans a catalog of the shape that @h says, for a reader of a copy: of each array offset, max and,
- * as an offset too, facts. Nothing is mapped.
- */
+/* Plans a catalog of the shape that @h describes, for a reader of a copy. Sets each array's offset,
+ * max and facts (as an offset), and maps nothing. */
 void catalog_shape(struct catalog *cat, const struct catalog_header *h, struct catalog_header *plan,
 		   struct catalog_array *arrays[FACTS_ARRAYS], uint64_t *facts_size);
-/* Are the members that never change what a daemon of that plan would have written? */
+/* True if the constant members of @h are as a daemon with that plan writes them. */
 bool catalog_header_is(const struct catalog_header *h, const struct catalog_header *plan);
-/* Has the array room for what the facts say of it? */
+/* True if the array has room for as many entries as @fact counts. */
 bool array_fact_fits(const struct catalog_array *array, const struct array_fact *fact);
-/* Makes the free list anew: of the entries of which @used returns false. */
+/* Builds the free list again, from the entries for which @used returns false. */
 void catalog_collect(struct catalog_array *array, bool (*used)(const void *context, uint32_t index),
 		     const void *context);
-/* Tells all clients that nobody serves this catalog any more, and removes it. */
+/* Tells all clients that no daemon serves this catalog any more, and removes it. */
 void catalog_deinit(struct catalog *cat);
-/* Tells the clients of a dead instance, whatever state its catalog is in. */
+/* Tells the clients of a dead instance that it has ended, whatever state its catalog is in. */
 void catalog_end_foreign(uint64_t instance);
 
 static inline struct catalog_row *catalog_row(const struct catalog *cat, uint32_t slot)
@@ -127,13 +123,13 @@ static inline struct catalog_chunk *catalog_chunk(const struct catalog *cat, uin
 	return (struct catalog_chunk *)(void *)cat->chunks.base + index;
 }
 
-/* What the next daemon is to know of an entry; NULL: nothing. */
+/* The fact of an entry; NULL: there are no facts. */
 static inline struct row_fact *catalog_row_fact(const struct catalog *cat, uint32_t slot)
 {
 	return cat->facts ? (struct row_fact *)cat->rows.facts + slot : NULL;
 }
 
-/* The row is FREE soon. */
+/* To be called before the row becomes FREE. */
 static inline void catalog_row_unsum(const struct catalog *cat, uint32_t slot)
 {
 	if (cat->facts)
@@ -155,38 +151,34 @@ static inline struct claim_fact *catalog_claim_fact(const struct catalog *cat, u
 	return (struct claim_fact *)cat->claims.facts + index;
 }
 
-/* catalog_reach() has made sure that it is there. */
+/* catalog_reach() must have given the entry memory. */
 static inline struct catalog_member *catalog_member(const struct catalog *cat, uint32_t slot)
 {
 	return (struct catalog_member *)(void *)cat->members.base + slot;
 }
 
-/* Takes an entry. CATALOG_E_FULL: all are taken; -ENOSPC: /dev/shm is full. */
+/* Takes an entry. Returns CATALOG_E_FULL if all are taken, -ENOSPC if /dev/shm is full. */
 int catalog_take(struct catalog *cat, struct catalog_array *array, uint32_t *index);
 void catalog_give(struct catalog_array *array, uint32_t index);
-/* Makes sure that the next @more takes will not fail. Fails as catalog_take() does. */
+/* Makes sure that the next @more calls of catalog_take() do not fail. Fails as that does. */
 int catalog_prepare(struct catalog *cat, struct catalog_array *array, uint32_t more);
 
-/* Wakes everybody who sleeps on a word of this catalog; nobody is told that something came. */
+/* Wakes all sleepers on words of this catalog, without noting that anything came. */
 void catalog_wake_all(struct catalog *cat);
 /* Makes sure that the entry @index, which is not taken, has memory. -ENOSPC. */
 int catalog_reach(struct catalog *cat, struct catalog_array *array, uint32_t index);
 
-/*
- * Waking. A wake takes time for each sleeper, and strangers may sleep by the thousand, so what one
- * turn may spend on it is bounded. What is beyond waits for catalog_wake_step().
- */
+/* Waking. A wake takes time for each sleeper, and other users may have thousands of them. So each
+ * turn has a budget of wakes, and catalog_wake_step() does the rest later. */
 enum { CATALOG_WAKE_BUDGET = 8 }; /* sleepers, and words that have none */
 
-/*
- * Wakes who waits for a newer version of what the entry means. With @came it has come to mean
- * something, and those who wait for a name that is not there are woken too.
- */
+/* Wakes those waiting for a newer version of the name. With @came, the name meant nothing before,
+ * and those waiting for a name to appear are woken too. */
 void catalog_wake(struct catalog *cat, uint32_t name, bool came, unsigned *budget);
-/* Wakes who sleeps on that watch, at once or later. */
+/* Wakes the sleepers on that watch, at once or later. */
 void catalog_wake_watch(struct catalog *cat, uint32_t watch, unsigned *budget);
 void catalog_wake_watch_later(struct catalog *cat, uint32_t watch);
-/* Wakes some of those who are left. False: there were no more. */
+/* Wakes some of the remaining sleepers. False: there were no more. */
 bool catalog_wake_step(struct catalog *cat);
 
 static inline bool catalog_waking(const struct catalog *cat)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks what another daemon left; see check.h. */
+/* Checks the catalog that another daemon left; see check.h. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static __attribute__((format(printf, 2, 3))) int wrong(struct check *check, cons
 	return 0;
 }
 
-/* What is wrong from here on was seen in these bytes, and in those of the next calls. */
+/* Sets the evidence of later errors: the bytes of this entry, and of the next calls. */
 static void seen_in(struct check *check, const void *entry, size_t size)
 {
 	check->evidence = XXH3_64bits_withSeed(entry, size, check->evidence);
@@ -123,7 +123,8 @@ bool check_is_slot(const struct catalog *cat, const struct catalog_row *row)
 	       catalog_name(cat, row->name)->current == ring_place_ring(row->ring);
 }
 
-/* Its producer publishes it, and no row says when: of that, nothing is constant. */
+/* True if its producer publishes it without the daemon: then it has no checksum of a
+ * published row. */
 static bool is_published_elsewhere(const struct catalog_row *row)
 {
 	return row->flags & ROW_RING && !row->version;
@@ -138,7 +139,7 @@ static bool fact_is_of(const struct catalog *cat, uint64_t ring)
 			 fact->sum == ring_fact_sum(fact, index));
 }
 
-/* What nobody holds any more gets its next generation soon. */
+/* A row that nobody holds any more is about to get its next generation. */
 static bool ring_sum_is_good(const struct catalog *cat, uint32_t slot)
 {
 	const struct row_fact *fact = catalog_row_fact(cat, slot);
@@ -263,7 +264,7 @@ static int segment_check(struct check *check, uint32_t index)
 		return wrong(check, "segment %u has a generation that there is not", index);
 	if (row->kind > SEGMENT_CUDA_POOL)
 		return wrong(check, "segment %u is of kind %u", index, row->kind);
-	/* nothing is known of what dies with its producer */
+	/* nothing is known of segments that die with their producers */
 	if (!(word & 1) || (row->kind != SEGMENT_SHM && row->kind != SEGMENT_CUDA_VMM))
 		return 0;
 	if (row->kind == SEGMENT_SHM ? !shm_is_good(row, fact) : fact && !vmm_is_good(fact))
@@ -353,7 +354,7 @@ static bool is_meant(const struct check *check, uint32_t slot)
 	       catalog_name(check->cat, row->name)->current == ref_make(row->word >> 2, slot);
 }
 
-/* What its name means if the group is not published. */
+/* The former tensor of a member, which its name means if the group is not published. */
 static bool member_is_good(const struct check *check, uint32_t slot)
 {
 	const struct catalog *cat = check->cat;
@@ -383,7 +384,7 @@ static bool sum_is_good(const struct check *check, uint32_t slot)
 	       fact->sum == check_member_sum(check->cat, slot);
 }
 
-/* Of a row that says nothing: does its fact say that it was published? What is just being
+/* True if the fact of a row that is not visible says that it was published. A row that is being
  * published has a higher version than its name. */
 static bool is_published(const struct check *check, uint32_t slot)
 {
@@ -417,8 +418,7 @@ static int row_check(struct check *check, uint32_t slot)
 	seen_in_row(check, slot);
 	if (row->word >> 2 > ROW_GENERATION_MAX || (state != ROW_FREE && !(row->word >> 2)))
 		return wrong(check, "row %u has a generation that there is not", slot);
-	/* a draft may be half made, and nobody needs what it says, unless its name means it already
-	 */
+	/* a draft may be half made, and is checked only if its name means it already */
 	if (state == ROW_FREE || (state == ROW_DRAFT && !is_meant(check, slot)) ||
 	    (state == ROW_RETIRED && row->name == CATALOG_NONE))
 		return silent_row_check(check, slot);
@@ -436,7 +436,7 @@ static int row_check(struct check *check, uint32_t slot)
 	if (!chain_is_good(check, row->chunk, check_row_chunks(row)))
 		return wrong(check, "the description of row %u is not in its chunks", slot);
 	if (!is_published_elsewhere(row) && !sum_is_good(check, slot) &&
-	    (state != ROW_RETIRED || catalog_row_fact(cat, slot)->sum)) /* it is FREE soon */
+	    (state != ROW_RETIRED || catalog_row_fact(cat, slot)->sum)) /* it is about to be FREE */
 		return wrong(check, "row %u has changed since it was published", slot);
 	if (row->segment == CATALOG_NONE || row->flags & ROW_ON_DEVICE)
 		return 0;
@@ -446,7 +446,7 @@ static int row_check(struct check *check, uint32_t slot)
 	return 0;
 }
 
-/* A name means a row of its own, of that life. */
+/* A name means a row that carries it, in the row's present generation. */
 static int current_check(struct check *check, uint32_t index)
 {
 	const struct catalog *cat = check->cat;
@@ -471,7 +471,7 @@ static int current_check(struct check *check, uint32_t index)
 	return 0;
 }
 
-/* ---- clients and what was never used -------------------------------------------------------- */
+/* ---- clients and unused entries ------------------------------------------------------------- */
 
 static int client_check(struct check *check, uint32_t index)
 {
@@ -586,7 +586,7 @@ int check_init(struct check *check, const struct catalog *cat)
 
 /* ---- at rest -------------------------------------------------------------------------------- */
 
-/* What is counted; also the sizes of segments in shared memory. */
+/* The counters of the catalog, and the sizes of segments in shared memory. */
 struct sums {
 	uint32_t rows[4], rings, segments, clients;
 	uint64_t bytes;
@@ -626,7 +626,8 @@ static int count_check(struct check *check, const char *what, uint64_t said, uin
 		     what, (unsigned long long)counted);
 }
 
-/* Segments without a word are being made or have ended, and count; so do the drafts in them. */
+/* Segments without a word are being made or have ended. The header counts them, and the drafts in
+ * them. */
 static int counts_check(struct check *check)
 {
 	const struct catalog_header *h = check->cat->header;

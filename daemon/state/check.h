@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks a catalog that another daemon left: could a daemon have left it, at any moment? Nothing in
- * it is trusted before that: no index, no extent, no length of a chain. Without facts the checks
- * that need them are left out.
+ * Checks whether a daemon can have left this catalog, at any moment of its work. Before that no
+ * index, extent or chain length in it is trusted. Without facts, checks that need them are skipped.
  */
 #pragma once
 
@@ -10,12 +9,12 @@
 
 #include "daemon/state/catalog.h"
 
-/* A place in a small segment in which rows lie. */
+/* The extent of a row in a small segment. */
 struct check_place {
 	uint32_t segment, begin, end, slot;
 };
 
-/* A ring, as its rows say. */
+/* A ring, as its rows describe it. */
 struct check_ring {
 	uint64_t ref;
 	uint64_t places; /* of its rows */
@@ -29,35 +28,38 @@ struct check {
 	struct check_ring *rings;
 	struct check_place *places;
 	uint32_t place_count;
-	/* Is told of each thing that is wrong. NULL: the first one ends the check. */
+	/* Called for each error. NULL: the first error ends the check. */
 	void (*found)(struct check *check);
 	void *context;
-	uint64_t evidence; /* a hash of the entries that @why is about */
+	uint64_t evidence; /* a hash of the entries that are wrong */
 	char why[160];
 };
 
-/* CATALOG_E_STRANGE with check.why, or -ENOMEM. The check is made in any case. */
+/* Returns CATALOG_E_STRANGE with check.why, or -ENOMEM. @check must be deinitialized in any
+ * case. */
 int check_init(struct check *check, const struct catalog *cat);
-/* The same, but @found is told of all that is wrong, and it returns 0 then. */
+/* The same, but calls @found for every error, and then returns 0. */
 int check_init_all(struct check *check, const struct catalog *cat,
 		   void (*found)(struct check *check), void *context);
 void check_deinit(struct check *check);
 
-/* Then checks the invariants that hold only while the daemon rests. */
+/* Checks the invariants that hold only while the daemon is idle. To be called after
+ * check_init(). */
 int check_at_rest(struct check *check);
 
-/* Does the row lie in a place of a segment that lives? */
+/* True if the row lies in a place of a live segment. */
 bool check_row_place(const struct catalog *cat, uint32_t slot);
-/* How many chunks the row has. */
+/* The number of chunks of the row. */
 uint32_t check_row_chunks(const struct catalog_row *row);
-/* Of all that is constant in a row while it is published; of a member of a group, without its
- * version, which may change until then. */
+/* A checksum of the members of a row that are constant while it is published. The one of a group's
+ * member leaves out its version, which may change until the group is published. */
 uint32_t check_row_sum(const struct catalog *cat, uint32_t slot);
 uint32_t check_member_sum(const struct catalog *cat, uint32_t slot);
-/* Of all that is constant in a row as long as it is a ring's, and a generation. */
+/* A checksum of a generation, and of the members of a row that are constant as long as it is a
+ * ring's. */
 uint32_t check_ring_sum(const struct catalog *cat, uint32_t slot, uint64_t generation);
-/* Is it one of the rows among which the ring's producer publishes? */
+/* True if it is one of the rows among which a ring's producer publishes. */
 bool check_is_slot(const struct catalog *cat, const struct catalog_row *row);
-/* Of a segment's fact, and of what is constant in its entry, in the life of that generation. */
+/* A checksum of a segment's fact, and of the constant members of its entry, for that generation. */
 uint32_t check_segment_sum(const struct segment_fact *fact, const struct catalog_segment *row,
 			   uint32_t generation);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks of the catalog, which hold what does not fit into a row or the entry of a name. */
+/* Chunks of the catalog hold data that does not fit into a row or the entry of a name. */
 #pragma once
 
 #include "daemon/state/catalog.h"
 
-/* How many chunks hold @bytes. */
+/* The number of chunks that hold @bytes. */
 uint32_t catalog_chunks_for(size_t bytes);
 /* Sets chunks aside for catalog_chunks_write(). Fails as catalog_take() does. */
 int catalog_chunks_reserve(struct catalog *cat, uint32_t count);

@@ -11,16 +11,16 @@
 enum { BUCKETS = 1024 };
 
 struct claim {
-	struct list link;      /* in its bucket; or it waits in another's queue, or is over */
+	struct list link;      /* in its bucket; a wait is in the claim's queue; else in none */
 	struct list of_client; /* in client.claims */
-	struct list queue;     /* of struct claim: in a bucket, those who wait for it */
+	struct list queue;     /* of struct claim: in a bucket, the waits for it */
 	struct state *state;   /* outlives us */
 	struct client *client;
-	struct notice *notice; /* the answer; NULL: it has been given */
+	struct notice *notice; /* the answer; NULL: it was given */
 	struct charge charge;
-	uint32_t fact;	 /* its entry, which counts when the claim is the client's; CATALOG_NONE */
-	uint32_t id;	 /* what the client calls it */
-	uint32_t serial; /* of the request that is to be answered */
+	uint32_t fact;	 /* its entry, which counts once its client has the claim; CATALOG_NONE */
+	uint32_t id;	 /* the client's number for it */
+	uint32_t serial; /* of the request to answer */
 	uint32_t hash;
 	uint16_t len;
 	char name[];
@@ -72,7 +72,7 @@ static struct claim *claim_free(struct claim *claim)
 	return NULL;
 }
 
-/* It is nobody's yet, and charged to nobody. */
+/* Makes a claim that no client has and that is not charged. */
 static struct claim *claim_alloc(struct state *st, struct client *c, const struct name_key *name,
 				 uint32_t hash)
 {
@@ -122,7 +122,7 @@ static int claim_make(struct state *st, struct client *c, const struct name_key 
 	return 0;
 }
 
-/* Its client has it from now on. */
+/* Gives the claim to its client. */
 static void claim_grant(struct state *st, struct claim *claim)
 {
 	struct claim_fact fact = { .client = claim->client->index,
@@ -151,7 +151,7 @@ static bool is_published(const struct state *st, const struct name_key *name)
 	return ref;
 }
 
-/* A client asks again when a daemon has died; the dead one may have granted it already. */
+/* True if the client repeats its request after a restart, and the dead daemon granted it. */
 static bool is_repeated(const struct claim *holder, const struct client *c, uint32_t again)
 {
 	return holder && again && holder->client == c && holder->id == again;
@@ -203,7 +203,8 @@ static void claim_answer(struct shared *shared, struct claim *claim, unsigned wh
 	notice_due(shared, n);
 }
 
-/* It is in a bucket no more, and is no fact; who waits longest has it now. */
+/* Gives the claim, which is in no bucket and no fact any more, to the client that has waited
+ * longest. */
 static void claim_pass(struct state *st, struct claim *claim)
 {
 	struct claim *next;
@@ -219,12 +220,12 @@ static void claim_pass(struct state *st, struct claim *claim)
 	claim_answer(st->shared, next, WIRE_CLAIM_YOURS);
 }
 
-/* Who waits has a notice yet, and who has the claim has none. */
+/* A wait still has its notice, a granted claim has none. */
 static void claim_give_up(struct state *st, struct claim *claim)
 {
 	if (!claim->notice) {
 		list_del(&claim->link);
-		if (claim->fact != CATALOG_NONE) /* a name is never two clients' */
+		if (claim->fact != CATALOG_NONE) /* two clients never have one name */
 			survive_claim_ended(&st->catalog, claim->fact);
 		claim_pass(st, claim);
 	}

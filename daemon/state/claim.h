@@ -1,40 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Claims: a client says that it is going to publish a name which means nothing yet, so that others
- * need not do the same work. It has the claim until somebody publishes the name, or until it gives
- * the claim up or ends; then the next who waits has it. Publishing needs no claim, and a claim
- * keeps nobody from it. Loop thread only.
+ * Claims: a client announces that it is going to publish a name that means nothing yet, so that
+ * others need not do the same work. It has the claim until somebody publishes the name, or until it
+ * gives the claim up or ends. Then the client that has waited longest gets the claim. Publishing
+ * needs no claim, and a claim stops nobody from publishing. Loop thread only.
  */
 #pragma once
 
 #include "daemon/state/notice.h"
 #include "daemon/state/state.h"
 
-enum { CLIENT_CLAIMS_MAX = 256 }; /* of one client, those that it waits for included */
+enum { CLIENT_CLAIMS_MAX = 256 }; /* of one client, including the claims that it waits for */
 
 struct claim_request {
-	uint32_t serial; /* by which the client calls the claim, too */
-	uint32_t again;	 /* unless this is not 0: it asked with that serial first */
-	bool wait;	 /* it is told later, by a notice, if somebody else has it */
+	uint32_t serial; /* which also identifies the claim to the client */
+	uint32_t again;	 /* the serial of its first request for this claim; 0: this is the first */
+	bool wait;	 /* a notice tells it later if another client has the claim */
 };
 
 /*
- * Claims that name for @c. *@what is WIRE_CLAIM_*, or 0: it waits. STATE_E_CLAIMS: it has too many;
- * STATE_E_NOTICES; -ENOMEM; -ENOSPC; or what account_take() returns.
+ * Claims that name for @c. *@what is WIRE_CLAIM_*, or 0 if the client has to wait. Returns
+ * STATE_E_CLAIMS if it has too many, STATE_E_NOTICES, -ENOMEM, -ENOSPC, or an outcome of
+ * account_take().
  */
 int claim_new(struct state *st, struct client *c, const struct name_key *name,
 	      const struct claim_request *rq, unsigned *what);
-/*
- * The client gives up the claim that has that serial or, if @serial is 0, the one that it has on
- * @name. Nothing happens if there is none.
- */
+/* Gives up the client's claim with that serial or, if @serial is 0, its claim on @name. Does
+ * nothing if there is none. */
 void claim_end(struct state *st, struct client *c, uint32_t serial, const struct name_key *name);
 /* The client ends. */
 void claims_leave(struct state *st, struct client *c);
 /* The name with that index was published. */
 void claims_published(struct state *st, uint32_t name);
-/* Answers @n of those who waited for names that were published. True: there are more. */
+/* Answers up to @n waiting clients whose names were published. True: there are more. */
 bool claims_go(struct shared *shared, unsigned n);
-/* After client_adopt() of all: who is connected has the claims still that a former daemon granted,
- * unless their names are published by now. -ENOMEM, CHARGE_E_FULL. */
+/*
+ * Restores the claims that a former daemon granted to clients that are still connected, unless
+ * their names have been published. To be called after client_adopt() of all. -ENOMEM,
+ * CHARGE_E_FULL.
+ */
 int claims_adopt(struct state *st);

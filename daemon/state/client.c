@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients: identity, and the ledger that we map read-only. The ledger tells more than the socket
- * does: whoever takes leases has it mapped writable, and the kernel knows whether anybody does,
- * since F_SEAL_WRITE can only be added if nobody does. The mapping goes with the process, whether
- * that exits, is killed or calls exec, and it goes before the process's descriptors do. A client
- * that lies about this harms itself: others are protected by what is looked at when memory changes
- * hands (place_large() in tensor.c). Loop thread only.
+ * Clients: identity, and the ledger that we map read-only.
+ *
+ * The ledger tells more than the socket does. A process that takes leases has it mapped writable,
+ * and the kernel knows whether any process has, since F_SEAL_WRITE can only be added if none does.
+ * The mapping goes with the process, whether that exits, is killed or calls exec, and it goes
+ * before the process's descriptors do. A client that lies about this harms only itself:
+ * place_large() in tensor.c protects others when memory changes hands. Loop thread only.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +25,8 @@
 #include "util/cleanup.h"
 #include "util/fd.h"
 
-/* The file system of memfds. One on huge pages has another, and could fault for want of a page. */
+/* The file system of memfds. Memfds on huge pages are on another one, and could fault for want of a
+ * page. */
 #define TMPFS_MAGIC_NUMBER 0x01021994
 
 void client_init(struct client *c, struct shared *sh, const struct client_identity *who)
@@ -82,7 +84,7 @@ int client_join(struct client *c, struct state *st, const gid_t *groups, unsigne
 	return 0;
 }
 
-/* We only read memory that the client cannot take away: a sealed memfd of small pages. */
+/* The ledger must be memory that the client cannot take away: a sealed memfd of small pages. */
 static const char *ledger_check(int fd, uint64_t size)
 {
 	struct statfs fs;
@@ -90,7 +92,7 @@ static const char *ledger_check(int fd, uint64_t size)
 	uint64_t blocks;
 	int have;
 
-	/* first of all, since a file system of the client's own need not answer anything else */
+	/* first, since a file system of the client's own need not answer other calls */
 	have = fcntl(fd, F_GET_SEALS);
 	if (have < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode))
 		return "the ledger is not a memfd";
@@ -109,10 +111,8 @@ static const char *ledger_check(int fd, uint64_t size)
 	return NULL;
 }
 
-/*
- * NULL: errno says why. Before Linux 6.7 any mapping of a descriptor for writing counts as one that
- * may write, ours too, and ledger_is_mapped() would find it. So we map one that is for reading.
- */
+/* NULL: errno says why. Before Linux 6.7 any mapping of a writable descriptor counts as one that
+ * may write. ledger_is_mapped() would find ours, so we map a read-only descriptor. */
 static const struct ledger *ledger_map(int fd, uint64_t size)
 {
 	char path[32];
@@ -130,7 +130,7 @@ static const struct ledger *ledger_map(int fd, uint64_t size)
 	return map;
 }
 
-/* All memfds of ordinary pages are on one file system. 0: it cannot be examined. */
+/* The inode; all memfds of ordinary pages are on one file system. 0: it cannot be examined. */
 static uint64_t ledger_inode(int fd)
 {
 	struct stat st;
@@ -138,7 +138,7 @@ static uint64_t ledger_inode(int fd)
 	return fstat(fd, &st) ? 0 : st.st_ino;
 }
 
-/* Whether a connection, of any namespace, has handed in the same memfd. It would be mapped as long
+/* True if a connection, of any namespace, has handed in the same memfd. It would be mapped as long
  * as either lives. */
 static bool ledger_is_taken(struct shared *sh, uint64_t inode)
 {
@@ -226,7 +226,7 @@ int client_adopt(struct client *c, struct state *st, uint32_t index, const struc
 	c->ledger_fd = take_fd(ledger_fd);
 	c->index = index;
 	c->generation = fact->generation;
-	c->published = true; /* for all that we know */
+	c->published = true; /* unknown, so assumed */
 	list_add_tail(&st->shared->ledgers, &c->ledger_link);
 	st->served[index] = c;
 	if (!served)
@@ -252,14 +252,14 @@ void client_unmap_ledger(struct client *c)
 	c->ledger = NULL;
 }
 
-/* NULL counts as holding everything: client_leases_on() */
+/* A NULL mapping counts as holding everything: client_leases_on(). */
 void client_map_ledger(struct client *c)
 {
 	c->ledger = ledger_map(c->ledger_fd, c->ledger_size);
 }
 
-/* An error other than EBUSY means that the client sealed it against sealing: it is taken at its
- * word. */
+/* An error other than EBUSY means that the client sealed the ledger against sealing: that counts as
+ * not mapped. */
 bool ledger_is_mapped(int fd_peek)
 {
 	return fcntl(fd_peek, F_ADD_SEALS, F_SEAL_WRITE) && errno == EBUSY;
@@ -273,18 +273,18 @@ void client_drop_ledger(struct client *c, struct state *st)
 	client_unmap_ledger(c);
 	free(c->pages);
 	c->pages = NULL;
-	/* it may have many pages, and we may be the last that has it */
+	/* it may have many pages, and ours may be the last descriptor */
 	closer_take(&st->shared->closer, take_fd(&c->ledger_fd),
 		    c->account ? account_top(c->account) : NULL);
 }
 
 /*
- * Is the page there in which @word lies? One that was never written counts as zeros and is not
- * read, since that would allocate it for us, whatever the client says in `touched`. It cannot go
- * again: LEDGER_SEALS.
+ * True if the page of @word exists. A page that was never written counts as zeros and is not read,
+ * whatever `touched` says, since reading would allocate it for us. Pages cannot go again:
+ * LEDGER_SEALS.
  *
- * ORDER: the kernel has the page before the client's store (G2) can be seen, so asking for it is
- * as good as reading the word, after T1 and with a full barrier as that.
+ * ORDER: the kernel has the page before the client's store (G2) can be seen. So asking for the page
+ * is as good as reading the word: it too comes after T1 with a full barrier.
  */
 static bool page_is_there(const struct client *c, const void *word)
 {
@@ -314,7 +314,8 @@ uint32_t client_leases_on(const struct client *c, uint32_t slot)
 	struct ledger *l = (struct ledger *)c->ledger;
 
 	if (!l)
-		return c->ledger_fd >= 0; /* an orphan's that could not be mapped again holds all */
+		return c->ledger_fd >= 0; /* an orphan's ledger that could not be mapped again holds
+					     everything */
 	if (!has_counters(c, slot))
 		return 0;
 	return atomic_load(&ledger_held(l, c->ledger_slots)[slot]);
@@ -328,7 +329,7 @@ bool client_has_uses(const struct client *c, uint32_t slot)
 	       page_is_there(c, &ledger_used(l, c->ledger_slots)[slot]);
 }
 
-/* The ledger has the lower 32 bits. A client that claims a time to come says the present one. */
+/* The ledger has the lower 32 bits of the time. A time in the future counts as now. */
 uint64_t client_last_use(const struct client *c, uint32_t slot, uint64_t now)
 {
 	struct ledger *l = (struct ledger *)c->ledger;
@@ -342,8 +343,8 @@ uint64_t client_last_use(const struct client *c, uint32_t slot, uint64_t now)
 	return (int32_t)((uint32_t)now - used) < 0 ? now : now - ((uint32_t)now - used);
 }
 
-/* Passes over the slots of a page that is there and on which there are no leases: most of a large
- * ledger, which adoption reads of every client. ORDER: as in client_leases_on(). */
+/* Skips the slots of a page that exists and has no leases: most of a large ledger, when adoption
+ * reads those of all clients. ORDER: as in client_leases_on(). */
 static void unleased_pass(const struct client *c, uint32_t high, uint32_t *slot, unsigned *looks)
 {
 	const _Atomic uint32_t *held = ledger_held(c->ledger, c->ledger_slots);
@@ -379,8 +380,7 @@ static bool next_leased(const struct client *c, const struct state *st, uint32_t
 	return false;
 }
 
-/* Lists the segments that the client says it has mapped, from *@segment on; false: there is none.
- */
+/* Moves *@segment to the next segment that the client says it has mapped. False: there is none. */
 bool client_next_mapped(const struct client *c, uint32_t segments, uint32_t *segment,
 			uint32_t *generation)
 {

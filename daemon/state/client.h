@@ -26,7 +26,7 @@ struct client {
 	uint32_t generation;	     /* of its word there */
 	const struct ledger *ledger; /* mapped read-only, NULL before LEDGER */
 	size_t ledger_size;
-	uint64_t *pages; /* a bit for each page of the ledger that is known to be there */
+	uint64_t *pages; /* one bit for each page of the ledger; set: the page is known to exist */
 	uint32_t ledger_slots;
 	int ledger_fd;		 /* -1 before LEDGER */
 	uint64_t ledger_inode;	 /* of the memfd: no two clients have the same */
@@ -35,19 +35,19 @@ struct client {
 
 	/* holding.c, lease.c: */
 	struct list holdings; /* of struct holding, by client_link */
-	struct list parked; /* of struct tensor, by link: RETIRED, and held here when last looked */
+	struct list parked;   /* of struct tensor, by link: RETIRED, and held when last looked at */
 	uint32_t holding_count;
 
 	/* tensor.c: */
-	struct list small;	 /* segments for small tensors that it writes, by writer_link */
-	struct list large;	 /* segments for large tensors that it has mapped writable */
-	uint64_t small_next;	 /* size of its next segment for small tensors */
-	struct list prefetched;	 /* of struct tensor, by link: drafts that may be taken back */
-	struct list doubted;	 /* of struct tensor, by link: drafts that it may not know of */
+	struct list small;	/* segments for small tensors that it writes, by writer_link */
+	struct list large;	/* segments for large tensors that it has mapped writable */
+	uint64_t small_next;	/* size of its next segment for small tensors */
+	struct list prefetched; /* of struct tensor, by link: drafts that may be taken back */
+	struct list doubted; /* of struct tensor, by link: drafts that the client may not know of */
 	struct list prefetching; /* in state.prefetching while there are any */
-	uint32_t drafts;	 /* how many, those being made included */
+	uint32_t drafts;	 /* how many, including those being made */
 	uint32_t draft_head;	 /* a slot in the ring, or CATALOG_NONE */
-	bool room_unread;	 /* a draft could not be taken back before its messages are read */
+	bool room_unread;	 /* a draft cannot be taken back before its messages are read */
 
 	/* notice.c, export.c: */
 	struct list exports;	  /* segments on devices that it exported, by writer_link */
@@ -63,45 +63,45 @@ struct client {
 
 	struct list watching; /* of struct watcher, by of_client */
 	uint32_t watches;
-	bool published; /* what it has published may be watched */
+	bool published; /* some of its published names may be watched */
 
-	bool overdrawn; /* its ledger says that it has more mapped than its user may: a lie */
+	bool overdrawn; /* its ledger claims more mappings than its user may have: a lie */
 
 	struct list bound; /* of struct life, by bound: tensors that end with its connection */
 
-	struct list rings; /* of struct ring, by of_client: those that it may publish to */
+	struct list rings; /* of struct ring, by of_client: those it may publish to */
 	uint32_t ring_count;
 
-	/* group.c: the group that it publishes or gives up. */
+	/* group.c: the group that is being published or given up. */
 	struct {
 		enum {
 			GROUP_NONE,
 			GROUP_COLLECTS, /* its members are counted; nothing is visible */
-			GROUP_POINTS,	/* names are pointed at those before @at */
-			GROUP_FAILS,	/* these are taken back */
-			GROUP_FINISHES, /* it is published; those before @at are LIVE */
-			GROUP_ABORTS,	/* what is left of it is given back */
+			GROUP_POINTS,	/* names point at the members before @at */
+			GROUP_FAILS,	/* the members before @at are taken back */
+			GROUP_FINISHES, /* it is published; the members before @at are LIVE */
+			GROUP_ABORTS,	/* its remaining members are given back */
 		} phase;
 		uint32_t leader, count;
-		uint32_t at;	/* how many members this phase is done with */
+		uint32_t at;	/* how many members this phase has done */
 		uint32_t next;	/* GROUP_COLLECTS: the slot of the next one */
 		uint64_t *refs; /* of its members */
 		struct evictables *reserved;
-		int error; /* why it fails; group_end() says so */
+		int error; /* why it fails; group_end() reports it */
 		const char *why;
 	} group;
 
 	/* disconnect.c: how far its end has come. */
 	struct {
 		enum {
-			END_LEAVES, /* what ends with the connection */
-			END_LOOKS,  /* whether anybody has the ledger mapped */
-			END_SCANS,  /* somebody has: the ledger is looked through for a lease */
-			END_GIVES,  /* nobody uses what it had */
+			END_LEAVES, /* ends everything that ends with the connection */
+			END_LOOKS,  /* finds out whether any process has the ledger mapped */
+			END_SCANS,  /* one has: searches the ledger for a lease */
+			END_GIVES,  /* nobody has: gives back all that is left */
 		} stage;
-		uint32_t slot;	/* the next one of the ledger */
-		uint32_t pages; /* of the ledger that have been read for lifetime_remember() */
-		bool around;	/* those from 0 on are looked at */
+		uint32_t slot;	/* the next slot of the ledger */
+		uint32_t pages; /* of the ledger, read for lifetime_remember() */
+		bool around;	/* slots from 0 on are being scanned */
 	} end;
 };
 
@@ -110,62 +110,63 @@ struct client_identity {
 	char label[16];
 };
 
-/* It is in no namespace yet, and has nothing there. */
+/* Initializes a client that is in no namespace yet. */
 void client_init(struct client *c, struct shared *sh, const struct client_identity *who);
 /* Gives it a slot in the catalog of a namespace. STATE_E_CLIENTS: all are taken; -ENOMEM. */
 int client_join(struct client *c, struct state *st, const gid_t *groups, unsigned ngroups);
 
 /*
- * Maps the ledger in *@fd, which is taken if that succeeds, and counts its leases from now on; the
- * caller makes it a holder of what has no segment (holding_make()).
- * STATE_E_INVALID with *why: it is not what PROTOCOL.md section 2 asks for.
+ * Maps the ledger in *@fd, which is taken on success, and counts its leases from now on. The caller
+ * makes the client a holder of tensors without a segment (holding_make()). Returns STATE_E_INVALID
+ * with *why if the ledger is not as PROTOCOL.md section 2 requires.
  */
 int client_serve(struct client *c, struct state *st, int *fd, uint64_t size, const char **why);
 
 /*
- * A client of a former daemon, after client_init(). Its leases count as *@ledger_fd says, which is
- * taken if that succeeds; it takes no more unless it is @served, that is, its connection is still
- * there. STATE_E_INVALID: that is no ledger; -ENOMEM.
+ * Makes @c, after client_init(), a client of a former daemon. Counts the leases in *@ledger_fd,
+ * which is taken on success. With @served the connection is still there; without it the client
+ * takes no new leases. Returns STATE_E_INVALID if the descriptor is no ledger, or -ENOMEM.
  */
 int client_adopt(struct client *c, struct state *st, uint32_t index, const struct client_fact *fact,
 		 int *ledger_fd, bool served);
 
-/* D1: @c takes no more leases. Those that it has stay. */
+/* D1: @c takes no more leases, but keeps those that it has. */
 void client_end_leases(struct client *c, struct state *st);
 /*
- * Has anybody the ledger mapped? Nobody uses what its client held if not. Our own mapping counts,
- * so it is taken away before; until client_map_ledger() the client counts as holding everything. It
- * takes long if the ledger has pinned pages, since the kernel waits for them. Any thread.
+ * True if any process has the ledger mapped. If not, nobody uses what its client held. Our own
+ * mapping counts, so call client_unmap_ledger() before; until client_map_ledger() the client counts
+ * as holding everything. The call takes long if the ledger has pinned pages, since the kernel waits
+ * for them. Any thread.
  */
 bool ledger_is_mapped(int fd_peek);
 void client_unmap_ledger(struct client *c);
 void client_map_ledger(struct client *c);
-/* Its leases count for nothing from now on; the caller sees to what was parked there
+/* Makes the leases of @c count for nothing. The caller handles the rows that were parked there
  * (lease_leave()). */
 void client_drop_ledger(struct client *c, struct state *st);
 
-/* How many leases on @slot the ledger of @c counts, whatever state the slot is in. */
+/* The number of leases on @slot that the ledger of @c counts, whatever state the slot is in. */
 uint32_t client_leases_on(const struct client *c, uint32_t slot);
-/* Does the page of its ledger that @slot is in say when any tensor was used? */
+/* True if the ledger's page of @slot says when any tensor was used. */
 bool client_has_uses(const struct client *c, uint32_t slot);
-/* When @c last got the evictable tensor in @slot, by ledger_clock(); 0: it has not said. */
+/* When @c last got the evictable tensor in @slot, by ledger_clock(); 0: unknown. */
 uint64_t client_last_use(const struct client *c, uint32_t slot, uint64_t now);
 /*
- * Moves *@slot to the next LIVE or RETIRED one, itself included, that @c has leases on. Counts
- * *@looks down with each slot, or page of the ledger without leases. False: there is none, or if
- * *@looks has become 0, the caller goes on later at *@slot.
+ * Moves *@slot to the next LIVE or RETIRED slot, itself included, on which @c has leases. Counts
+ * *@looks down with each slot, or page of the ledger without leases. False: there is none, or
+ * *@looks has become 0 and the caller goes on later at *@slot.
  */
 bool client_next_held(const struct client *c, const struct state *st, uint32_t *slot,
 		      unsigned *looks, uint32_t *leases);
-/* Moves *@segment to the next one, itself included, below @segments of which the ledger says that
- * @c has that *@generation mapped. */
+/* Moves *@segment to the next index, itself included, below @segments, that @c has mapped by its
+ * ledger, in that *@generation. */
 bool client_next_mapped(const struct client *c, uint32_t segments, uint32_t *segment,
 			uint32_t *generation);
 
 struct client_sums {
 	uint64_t leases, tensors, bytes;
-	uint32_t slot; /* those below have been counted */
+	uint32_t slot; /* slots below this have been counted */
 };
-/* Goes on with @sums, which is zero at first, for so many looks. Is there more to count? */
+/* Adds to @sums, which is zero at first, by that many looks. True: there is more to count. */
 bool client_sum(const struct client *c, const struct state *st, struct client_sums *sums,
 		unsigned looks);

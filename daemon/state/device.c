@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Tensors on devices. Invariants: (1) a tensor whose producer is connected has its notice in
- * client.placed; (2) no lost row of a producer that is gone is in a segment. Loop thread only.
- */
+/* Tensors on devices. Invariants: (1) a tensor whose producer is connected has its notice in
+ * client.placed; (2) a lost row of a producer that is gone is in no segment. Loop thread only. */
 #include "daemon/state/device.h"
 #include "daemon/state/export.h"
 #include "daemon/state/lease.h"
@@ -26,7 +24,7 @@ static const char *place_check(const struct segment *seg, const struct wire_plac
 	return description_check(d, seg->size - m->offset, nbytes);
 }
 
-/* Its producer will be told when nobody uses the tensor any more. */
+/* Keeps the notice that tells the producer when nobody uses the tensor any more. */
 static void placed_note(struct state *st, struct client *c, uint32_t slot, struct notice *n)
 {
 	n->message.freed = (struct wire_freed){
@@ -37,7 +35,7 @@ static void placed_note(struct state *st, struct client *c, uint32_t slot, struc
 	st->tensors[slot].freed = n;
 }
 
-/* Takes a slot, its name and what it needs, and the notice of its end. None of it is visible. */
+/* Takes a slot, its name, its reservations and the notice of its end. None of it is visible. */
 static int place_new(struct state *st, struct client *c, const struct tensor_description *d,
 		     uint32_t *slot, uint32_t *name)
 {
@@ -66,7 +64,7 @@ static int place_new(struct state *st, struct client *c, const struct tensor_des
 	return 0;
 }
 
-/* Fills in the row of a tensor that lies in @seg; its description is written. */
+/* Fills in the row of a tensor in @seg, except its description, which is written already. */
 static void place_in(struct state *st, uint32_t slot, struct segment *seg,
 		     const struct wire_place *m, const struct tensor_description *d,
 		     uint64_t nbytes)
@@ -143,7 +141,8 @@ int device_member(struct state *st, struct client *c, uint64_t ref, const struct
 	return 0;
 }
 
-/* The row stays LIVE while its name means it, so that a get can say what happened. */
+/* Marks the row as lost. It stays LIVE while its name means it, so that a get can report the
+ * loss. */
 static void lose(struct state *st, struct account *a, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
@@ -183,7 +182,8 @@ void device_finished(struct state *st, const struct client *c, uint64_t ref, boo
 		atomic_store(&row->progress, ROW_FINISHED);
 }
 
-/* Its producer is gone: a tensor whose memory died with it, or that was never finished, is lost. */
+/* Handles a tensor whose producer is gone: it is lost if its memory died with the producer or was
+ * never finished. */
 static void placed_leave(struct state *st, struct client *c, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
@@ -217,7 +217,7 @@ static bool all_placed_leave(struct state *st, struct client *c, unsigned *looks
 	return list_empty(&c->placed);
 }
 
-/* An export ends after its tensors, and what they have left to say after both. */
+/* An export ends after its tensors, and its notices after both. */
 bool device_leave(struct state *st, struct client *c, unsigned *looks)
 {
 	struct notice *n;

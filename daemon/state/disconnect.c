@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of a connection. Death order: the group that it is publishing; what it has open, placed
- * and exported on devices; the tensors that are bound to it; its ledger, its drafts, its segments,
- * its account. The process behind it may still use what it held, since it may have closed the
- * socket itself, or we dropped it. So nothing is given back before nobody maps its ledger any more
+ * The end of a connection. Death order: the group that it is publishing; its imports, tensors and
+ * exports on devices; the tensors bound to it; its ledger, its drafts, its segments, its account.
+ *
+ * The process behind it may still use what it held, since it may have closed the socket itself, or
+ * we dropped it. So nothing is given back before nobody maps its ledger any more
  * (ledger_is_mapped()).
  *
- * Each of these is a list that gets shorter by whole things, or a cursor in the ledger. So between
- * two steps all that is left is as it was before the end began, and whoever begins anew goes on
- * from there. Nothing is added to a list that was emptied: the client sends no messages any more.
- * Loop thread only.
+ * Each of these is a list that gets shorter by whole entries, or a cursor in the ledger. So between
+ * two steps the rest is as it was before the end began, and an end that begins anew goes on from
+ * there. Nothing is added to an emptied list, since the client sends no messages any more. Loop
+ * thread only.
  */
 #include <limits.h>
 
@@ -24,7 +25,7 @@
 #include "daemon/state/tensor.h"
 #include "daemon/state/watch.h"
 
-/* A look at a row is so many looks at words of the ledger. */
+/* How many looks at words of the ledger count as one look at a row. */
 enum { WORDS_PER_LOOK = 16 };
 
 /* ---- steps; each returns whether it has come to its end ------------------------------------- */
@@ -49,8 +50,7 @@ static bool drafts_leave(struct client *c, struct state *st, unsigned *looks)
 	return c->draft_head == CATALOG_NONE;
 }
 
-/* Segments for small tensors, and those with seals, end with their writer. Others stay for its
- * user. */
+/* Ends segments for small tensors, and sealed ones, with their writer. Others stay for its user. */
 static bool segments_leave(struct list *segments, bool reuse, unsigned *looks)
 {
 	struct segment *seg;
@@ -65,7 +65,7 @@ static bool segments_leave(struct list *segments, bool reuse, unsigned *looks)
 	return list_empty(segments);
 }
 
-/* Its leases count for nothing from now on. */
+/* Drops the ledger: its leases count for nothing from now on. */
 static void ledger_leave(struct client *c, struct state *st)
 {
 	if (st->served[c->index] == c)
@@ -73,7 +73,7 @@ static void ledger_leave(struct client *c, struct state *st)
 	lease_rescan(st, c); /* it holds nothing any more */
 }
 
-/* What ends with the connection, even if its process lives on. */
+/* Ends everything that ends with the connection, even if its process lives on. */
 static bool connection_leave(struct client *c, struct state *st, unsigned *looks)
 {
 	claims_leave(st, c); /* at most CLIENT_CLAIMS_MAX */
@@ -83,7 +83,7 @@ static bool connection_leave(struct client *c, struct state *st, unsigned *looks
 	       lifetime_remember(st, c, looks);
 }
 
-/* What ends when nobody uses it any more. */
+/* Ends everything that the process could use while it had the ledger mapped. */
 static bool client_leave(struct client *c, struct state *st, bool reuse, unsigned *looks)
 {
 	ledger_leave(c, st);
@@ -91,7 +91,7 @@ static bool client_leave(struct client *c, struct state *st, bool reuse, unsigne
 	       segments_leave(&c->large, reuse, looks) && holdings_leave(st, c, looks);
 }
 
-/* It has nothing left. */
+/* Ends the client, which has nothing left. */
 static void client_gone(struct client *c, struct state *st)
 {
 	if (c->generation < ENTRY_GENERATION_MAX)
@@ -103,9 +103,9 @@ static void client_gone(struct client *c, struct state *st)
 }
 
 /*
- * Looks for a lease in the ledger, from where one was found the last time once around. An orphan
- * takes no new leases (D1): a counter that was 0 stays so but for gets that lose their race, so it
- * makes no difference that those before the cursor are not looked at again.
+ * Looks for a lease in the ledger, from the last one found once around. An orphan takes no new
+ * leases (D1): a counter that was 0 stays 0, except for gets that lose their race. So slots before
+ * the cursor need no second look.
  */
 static enum client_left orphan_scan(struct client *c, struct state *st, unsigned looks)
 {
@@ -117,7 +117,7 @@ static enum client_left orphan_scan(struct client *c, struct state *st, unsigned
 	       client_next_held(c, st, &c->end.slot, &words, &leases);
 	if (held) {
 		c->end.around = false;
-		lease_rescan(st, c); /* an orphan cannot say what it releases */
+		lease_rescan(st, c); /* an orphan cannot report its releases */
 		return CLIENT_ORPHANED;
 	}
 	if (words && !c->end.around) {
@@ -138,7 +138,7 @@ void client_end(struct client *c, struct state *st)
 		return;
 	client_end_leases(c, st);
 	watches_producer_ended(st, c);
-	tensor_messages_read(st, c); /* those that could be read have been */
+	tensor_messages_read(st, c); /* no more will be read */
 }
 
 enum client_left client_end_step(struct client *c, struct state *st, unsigned looks)

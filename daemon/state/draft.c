@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Drafts: what they set aside, and those that a former daemon granted. Loop thread only. */
+/* Drafts: their reservations, and drafts that a former daemon granted. Loop thread only. */
 #include "daemon/state/chunk.h"
 #include "daemon/state/tensor.h"
 
@@ -8,7 +8,7 @@ bool draft_request(const struct state *st, const struct client *c, uint64_t ref,
 {
 	uint32_t slot;
 
-	/* a draft of a group has used up what it set aside */
+	/* a draft of a group has used up its reservations */
 	if (!draft_find(st, c, ref, &slot) || st->tensors[slot].group ||
 	    catalog_row(&st->catalog, slot)->name != CATALOG_NONE)
 		return false;
@@ -62,7 +62,7 @@ int tensor_adopt(struct state *st, struct account *account, uint32_t slot, uint3
 	return r ? r : account_adopt(account, &st->catalog.pools[SHARE_CHUNKS], chunks);
 }
 
-/* What its commit may need is set aside for it again. */
+/* Sets aside again the chunks that its commit may need. */
 int draft_reserve(struct state *st, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
@@ -85,7 +85,8 @@ void draft_adopt(struct state *st, struct client *c, uint32_t slot)
 	c->drafts++;
 }
 
-/* Members of a group, which only its memory's draft stands for, are committed by nobody. */
+/* Members of a group are given up at once. No client commits them: the draft of the group's memory
+ * stands for them. */
 static void doubt(struct state *st, struct client *c, uint32_t slot)
 {
 	struct tensor *t = &st->tensors[slot];
@@ -101,10 +102,8 @@ static void doubt(struct state *st, struct client *c, uint32_t slot)
 	prefetch_try_back(st, c, slot);
 }
 
-/*
- * The client has counted in its ledger what it uses of them. The others are unused prefetched ones,
- * and those whose DRAFT never came.
- */
+/* The client's ledger counts the drafts that it uses. The others are unused prefetched ones, and
+ * those whose DRAFT answer never arrived. */
 bool drafts_doubt(struct state *st, struct client *c, unsigned looks)
 {
 	struct tensor *t;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Eviction; see evict.h. A get does not tell us: it writes the time into its client's ledger. So
- * the key of a tensor in evictables.idle is a bound, at or before its last use. The top is looked
- * at: if the ledgers have a later time, it is put back with that; if somebody holds it, it is set
- * aside as busy; else no other idle one was used longer ago. Busy ones are looked at again in turn.
- * Loop thread only.
+ * the key of a tensor in evictables.idle is a lower bound of its last use.
+ *
+ * The top is looked at. If the ledgers have a later time, the tensor is put back with that. If
+ * somebody holds it, it is set aside as busy. Otherwise it is the least recently used idle one.
+ * Busy ones are looked at again in turn. Loop thread only.
  */
 #include "daemon/state/evict.h"
 #include "daemon/state/lease.h"
@@ -13,7 +14,7 @@
 
 enum {
 	LOOKS = 32,	  /* at tensors, by one call; lease_look() bounds each of them */
-	SHARERS_MAX = 32, /* of a place, that are looked at */
+	SHARERS_MAX = 32, /* looked at in one place */
 };
 
 #define PAUSE_MIN_NS (10 * NS_PER_MS)
@@ -24,7 +25,8 @@ static uint32_t slot_of(const struct state *st, const struct life *life)
 	return (uint32_t)(life - st->lifetimes.of);
 }
 
-/* Is all that lies in the place of @slot evictable? Its room does not come back otherwise. */
+/* True if all tensors in the place of @slot are evictable. Otherwise giving one up frees no
+ * room. */
 static bool place_is_evictable(const struct state *st, uint32_t slot)
 {
 	uint32_t other = st->tensors[slot].share;
@@ -39,7 +41,7 @@ static bool place_is_evictable(const struct state *st, uint32_t slot)
 	return true;
 }
 
-/* What a look found: the last use in *@use, or that it cannot be given up now. */
+/* Puts the last use into *@use. False: the tensor cannot be given up now. */
 static bool look(struct state *st, struct life *life, uint64_t *use)
 {
 	uint64_t now = ledger_clock((uint64_t)now_mono_coarse_ns()), got;
@@ -60,8 +62,7 @@ static void set_aside(struct life *life)
 	list_add_tail(&life->set->busy, &life->busy);
 }
 
-/* Looks at a busy one again. If it is free now, it was in use at least until it was last looked at.
- */
+/* Looks at a busy one again. If it is free now, it was in use at least until the last look. */
 static void look_at_busy(struct state *st, struct life *life)
 {
 	uint64_t use;
@@ -91,7 +92,7 @@ static bool try_idle(struct state *st, struct life *life)
 	return false;
 }
 
-/* Is there a busy one that this call has not looked at? */
+/* The first busy one that this call has not looked at, or NULL. */
 static struct life *next_busy(const struct state *st, const struct evictables *set)
 {
 	struct life *life;
@@ -102,7 +103,7 @@ static struct life *next_busy(const struct state *st, const struct evictables *s
 	return life->looked == st->lifetimes.looks ? NULL : life;
 }
 
-/* Half of the looks may go to busy ones first: one of them may be the least recently used. */
+/* Half of the looks may go to busy ones first, since one of them may be the least recently used. */
 static bool evict_from(struct state *st, struct evictables *set, unsigned *looks)
 {
 	unsigned again = *looks / 2;
@@ -123,7 +124,7 @@ static bool evict_from(struct state *st, struct evictables *set, unsigned *looks
 	return false;
 }
 
-/* Puts the set in front whose top was used longest ago, as far as is known. */
+/* Moves the set whose top has the oldest known use to the front. */
 static void oldest_first(struct state *st)
 {
 	struct evictables *set, *oldest = NULL;
@@ -138,7 +139,7 @@ static void oldest_first(struct state *st)
 	}
 }
 
-/* Others', on the same memory, in turn. */
+/* Evicts from other users' sets on the same memory, in turn. */
 static bool evict_others(struct state *st, const struct client *c, const struct device *device,
 			 unsigned *looks)
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of lifetimes; see expire.h. What ends is unnamed, as by DELETE. Loop thread only. */
+/* The end of lifetimes; see expire.h. Tensors are unnamed as by DELETE. Loop thread only. */
 #include "daemon/state/expire.h"
 #include "daemon/state/publish.h"
 #include "util/clock.h"
 
 enum { EXPIRE_BATCH = 64 };
 
-/* What that takes is its publisher's. Without memory for the account it is tried again later. */
+/* Charges the steps to its publisher's account. Without memory for that account it is tried again
+ * later. */
 static void unname(struct state *st, uint32_t slot)
 {
 	const struct catalog_row *row = catalog_row(&st->catalog, slot);
@@ -26,7 +27,7 @@ void expire_step(struct state *st, int64_t now)
 		unname(st, (uint32_t)(container_of(l->expiring.top, struct life, expiry) - l->of));
 	if (l->look_again <= now) {
 		l->look_again = DEADLINE_NEVER;
-		st->shared->room_made++; /* a tensor that was held may be free to be given up */
+		st->shared->room_made++; /* a tensor that was held may be evictable now */
 		lifetime_schedule(st);
 	}
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ends tensors whose time has come, and those that were bound to a connection that has ended. */
+/* Ends tensors whose lifetime is over, and those bound to an ended connection. */
 #pragma once
 
 #include "daemon/state/lifetime.h"
 
-/* Ends a few of them. lifetime_due() says when to call it next. @now: of the monotonic clock. */
+/* Ends a few of them. lifetime_due() tells when to call again. @now: of the monotonic clock. */
 void expire_step(struct state *st, int64_t now);
-/* Ends all that is published in @seg, from the row @seg->spoiled on: looks at @looks rows. True:
- * that were all. */
+/* Unnames all tensors in @seg, from the row @seg->spoiled on, by looking at @looks rows. True: that
+ * was all. */
 bool expire_segment(struct state *st, struct segment *seg, unsigned looks);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Exports and imports. A segment on a device is new while its parts arrive, then live; it is doomed
- * when nobody new is let in, and freed when nobody has it open. Invariant: no tensor is in a doomed
- * segment. Loop thread only.
+ * Exports and imports. A segment on a device is new while its parts arrive, then live. It is doomed
+ * when no client may open it any more, and freed when none has it open. Invariant: no tensor is in
+ * a doomed segment. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -36,7 +36,7 @@ static struct survive_part part_name(const struct segment *seg, uint32_t part)
 				      .part = part };
 }
 
-/* What outlives its producer outlives us. */
+/* Keeps the part for the next daemon if it outlives its producer. */
 static void segment_add_part(struct segment *seg, uint64_t size, int fd_take)
 {
 	uint32_t part = seg->device->arrived;
@@ -81,8 +81,7 @@ static void parts_close(struct segment *seg)
 	}
 }
 
-/* Closes what opens a segment, which has up to WIRE_PARTS_MAX parts, in turns of who is charged for
- * them. */
+/* Closes the parts of a segment, up to WIRE_PARTS_MAX, in turns of the user charged for them. */
 static void parts_end(struct segment *seg)
 {
 	const struct memory *memory = seg->memory;
@@ -134,7 +133,7 @@ static struct device_hold *hold_find(const struct client *c, const uint8_t id[DE
 	return NULL;
 }
 
-/* The client forgets a hold, which stays as long as segments refer to it. */
+/* Takes the hold from its client. It stays as long as segments refer to it. */
 static void hold_forget(struct device_hold *hold)
 {
 	list_del(&hold->link);

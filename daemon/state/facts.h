@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Facts: what the next daemon must know of a catalog that does not stand in it. They lie in a memfd
- * that only daemons have, which somebody keeps for the next one (daemon/keeper/). Each is stored
- * before what it is about can be seen in the catalog. There are none if nobody keeps anything.
+ * Facts: data that the next daemon needs and that is not in the catalog. They lie in a memfd that
+ * only daemons have, which a keeper keeps for the next one (daemon/keeper/). Each fact is stored
+ * before the change that it describes can be seen in the catalog. Without a keeper there are no
+ * facts.
  *
- * Sums tell damage from what a daemon left. Each is a fact_sum(), and is stored last.
+ * Checksums tell damage from the state a daemon left. Each is a fact_sum(), and is stored last.
  */
 #pragma once
 
@@ -34,7 +35,7 @@ enum {
 	FACTS_ARRAYS
 };
 
-/* Of the ring that has, or had last, that index. It is stored before a row belongs to the ring. */
+/* The ring that has, or had last, this index. It is stored before a row belongs to the ring. */
 struct ring_fact {
 	uint32_t generation;
 	uint32_t owner, owner_generation; /* of its producer's word in the catalog */
@@ -53,34 +54,34 @@ struct facts_header {
 		uint64_t high;	    /* entries from here on were never used */
 	} arrays[FACTS_ARRAYS];
 	char name[TENSOR_NAMESPACE_MAX + 1]; /* of the namespace; empty until that is made */
-	uint32_t uid, gid;		     /* whose that is */
+	uint32_t uid, gid;		     /* owner of the namespace */
 	uint32_t sum;			     /* of these three; 0: the namespace is being made */
 	uint32_t reserved;
 	struct ring_fact rings[CATALOG_RINGS];
 };
 
-/* Of a row that is not FREE. */
+/* A row that is not FREE. */
 struct row_fact {
 	uint32_t owner; /* DRAFT: index of its client */
-	/* where its place is in a small segment, and its size, in SEGMENT_UNITs */
+	/* its place in a small segment, and its size, in SEGMENT_UNITs */
 	uint32_t place, units;
-	uint32_t chunks; /* DRAFT: how many are set aside for its commit */
-	uint32_t sum; /* of what was published, check_row_sum(); 0: nothing, or it is FREE soon */
+	uint32_t chunks; /* DRAFT: chunks set aside for its commit */
+	uint32_t sum;	 /* of the published row, check_row_sum(); 0: not published, or FREE soon */
 	uint32_t ring_sum; /* of a row of a ring, check_ring_sum() */
 };
 
-/* Of a segment that lives, in shared memory or of CUDA_VMM. */
+/* A live segment, in shared memory or of CUDA_VMM. */
 struct segment_fact {
 	uint64_t key; /* of its object; 0: it is on a device */
-	uint32_t uid; /* who is charged for it */
+	uint32_t uid; /* the user charged for it */
 	uint32_t small;
 	uint32_t parts; /* on a device: how many descriptors open it */
-	uint32_t held;	/* on a device: one more keeps that open */
+	uint32_t held;	/* on a device: a further descriptor keeps that open */
 	uint32_t once;	/* it is not used again */
 	uint32_t sum;	/* of these and its entry, check_segment_sum() */
 };
 
-/* Of a client whose ledger counts. */
+/* A client whose ledger counts. */
 struct client_fact {
 	uint64_t id;
 	uint32_t uid, gid, pid;
@@ -90,11 +91,11 @@ struct client_fact {
 	uint32_t reserved;
 };
 
-/* Of a claim that a client has. */
+/* A claim that a client has. */
 struct claim_fact {
-	uint32_t client;     /* index of who has it */
+	uint32_t client;     /* index of the client */
 	uint32_t generation; /* of that client's word */
-	uint32_t id;	     /* what the client calls it */
+	uint32_t id;	     /* the client's number for the claim */
 	uint16_t len;
 	uint16_t reserved;
 	uint32_t sum; /* of these, claim_fact_sum(); 0: there is none */
@@ -102,7 +103,7 @@ struct claim_fact {
 	char name[TENSOR_NAME_MAX + 1]; /* zeros after its end */
 };
 
-enum { WAITS_PER_CLIENT = 4 }; /* claims among them, on the average of all that may be connected */
+enum { WAITS_PER_CLIENT = 4 }; /* waits, claims included, for each client that may connect */
 
 static inline uint32_t fact_sum(const void *data, size_t size, uint64_t seed)
 {

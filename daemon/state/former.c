@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Another process of our user may have written the catalog, or may truncate it now. So it is read
- * and not mapped, and nothing in it is believed but numbers, which are bounded.
- */
+/* Another process of our user may have written the catalog, or may truncate it now. So it is read
+ * and not mapped. Only numbers in it are believed, and those are bounded. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -30,7 +28,7 @@ static uint64_t name_version(const struct catalog_name *name)
 	return version + (name->current && version < UINT64_MAX);
 }
 
-/* Holes are skipped, since no name was ever in them. False: it cannot be read. */
+/* Holes are skipped, since no name was ever in them. False: the names cannot be read. */
 static bool read_names(int fd, const struct catalog_header *h, uint64_t *highest)
 {
 	const off_t end = (off_t)(h->off_names + h->max_names * sizeof(struct catalog_name));
@@ -49,9 +47,9 @@ static bool read_names(int fd, const struct catalog_header *h, uint64_t *highest
 }
 
 /*
- * The pages of rings went with the daemon and its keeper. What was published in rings is counted in
- * `commits` when its slots are asked back. Nothing is read from another layout: its clients cannot
- * talk to us. False: it is damaged.
+ * The pages of rings went with the daemon and its keeper. `commits` counts tensors published in
+ * rings only when their slots are asked back. Nothing is read from another layout, since its
+ * clients cannot talk to us. False: the catalog is damaged.
  */
 static bool read_catalog(int fd, uint64_t limit, uint64_t *highest)
 {

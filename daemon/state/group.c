@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups; see group.h. Each name is pointed at its member, which is a DRAFT and remembers what the
- * name meant before; that is what it means until `groups` of the header is raised, by which all
- * members are published. Then they become LIVE one by one. Only one group of a namespace is pointed
- * at at a time, since one word says whether it is published. Whoever waits for that does the work
- * himself, in his own turns.
+ * Groups; see group.h. Each name is pointed at its member, which is a DRAFT and remembers the
+ * name's former tensor. The name means that until `groups` of the header is raised, which publishes
+ * all members. Then they become LIVE one by one. A namespace points the names of one group at a
+ * time, since one word says whether it is published. A client that waits for another's group does
+ * the work itself, in its own turns.
  *
- * Found after a stop between two steps: a DRAFT that a name points at. If the `group` of its entry
- * is `groups`, the name means `former`; if not, the group is published, and it is to become LIVE. A
- * DRAFT that no name points at was never published. A tensor that is `former` of a member which is
- * LIVE, and that no name means, is to be retired.
+ * After a stop between two steps there may be a DRAFT that a name points at. If the `group` of its
+ * entry is `groups`, the name means `former`. If not, the group is published, and the DRAFT is to
+ * become LIVE. A DRAFT that no name points at was never published. If a member is LIVE, and no name
+ * means its `former`, that is to be retired.
  *
- * Others may publish or delete meanwhile under a name that is pointed at a member (publish.c): that
- * changes what the member remembers. If it is something that the group may not replace, the group
- * fails. Loop thread only.
+ * Meanwhile others may publish or delete under a name that points at a member (publish.c): this
+ * changes the `former` of the member. If the group may not replace the new one, the group fails.
+ * Loop thread only.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count
 	if (!draft_find(st, c, ref, &leader))
 		return STATE_E_GONE;
 	if (st->tensors[leader].published) {
-		tensor_abort(st, c, ref); /* its memory is its members' */
+		tensor_abort(st, c, ref); /* its members own the memory */
 		return 0;
 	}
 	c->group.phase = GROUP_COLLECTS;
@@ -97,7 +97,7 @@ static void collects(struct state *st, struct client *c, unsigned *looks)
 	}
 }
 
-/* Its names are all pointed at its members: they mean them from now on. */
+/* All names point at their members: makes the names mean them. */
 static void publish(struct state *st, struct client *c)
 {
 	atomic_fetch_add(&st->catalog.header->groups, 1);
@@ -162,7 +162,7 @@ static void finishes(struct state *st, struct client *c, unsigned *looks)
 	}
 	if (c->group.at < c->group.count)
 		return;
-	/* of the group only the memory is left, which the members share */
+	/* only the memory, which the members share, is left of the group */
 	st->tensors[c->group.leader].group = false;
 	c->group.phase = GROUP_ABORTS;
 }
@@ -184,7 +184,7 @@ static void aborts(struct state *st, struct client *c, unsigned *looks)
 	}
 }
 
-/* One phase, which may end. */
+/* Does a step of one phase, which may end. */
 static void phase_go(struct state *st, struct client *c, unsigned *looks)
 {
 	switch (c->group.phase) {
@@ -208,7 +208,7 @@ static void phase_go(struct state *st, struct client *c, unsigned *looks)
 	}
 }
 
-/* Goes on with @c's group, or first with one that is in its way. */
+/* Goes on with @c's group, or first with another that is in its way. */
 static void go(struct state *st, struct client *c, unsigned *looks)
 {
 	bool wait = c->group.phase == GROUP_POINTS && st->pointing && st->pointing != c;
@@ -232,7 +232,7 @@ bool group_leave(struct state *st, struct client *c, unsigned *looks)
 			group_fail(c, STATE_E_GONE, NULL);
 		else if (c->group.phase == GROUP_COLLECTS || c->group.phase == GROUP_POINTS ||
 			 (c->group.phase == GROUP_ABORTS && c->group.error))
-			group_end(c); /* its drafts are given back as others are */
+			group_end(c); /* its drafts are given back like any others */
 		else
 			phase_go(st, c, looks);
 	}

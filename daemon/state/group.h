@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups: up to WIRE_GROUP_MAX members that are published in one step for everybody, though it
- * takes the daemon many. The client that asks is in the middle of it meanwhile (client.group): its
- * next messages wait. Those of others do not, whatever names they are about.
+ * Groups: up to WIRE_GROUP_MAX members that are published in one step for all readers, though it
+ * takes the daemon many. Meanwhile the client that asked is busy with it (client.group), and its
+ * next messages wait. Other clients' messages do not wait, whatever names they are about.
  */
 #pragma once
 
 #include "daemon/state/client.h"
 
 /*
- * Begins to publish the @count members of @ref, of which none is published in the end if that fails
- * as tensor_commit() does, or with -ENOMEM. STATE_E_GONE: @c has no such draft, and nothing begins.
+ * Begins to publish the @count members of @ref. If that fails, as tensor_commit() does or with
+ * -ENOMEM, none of them is published in the end. STATE_E_GONE: @c has no such draft, and nothing
+ * begins.
  */
 int group_begin(struct state *st, struct client *c, uint64_t ref, uint32_t count);
-/*
- * Goes on by about @looks members. True: it is over, and *@error (with *@why) says how. The same
- * for a group that tensor_abort() gives up.
- */
+/* Goes on by about @looks members. True: it is over, and *@error (with *@why) is the outcome. Also
+ * goes on with a group that tensor_abort() gives up. */
 bool group_step(struct state *st, struct client *c, unsigned looks, int *error, const char **why);
 
 static inline bool group_goes_on(const struct client *c)
@@ -24,7 +23,6 @@ static inline bool group_goes_on(const struct client *c)
 	return c->group.phase != GROUP_NONE;
 }
 
-/* The connection has ended: the group is taken back unless it is published already. True: it is
- * over.
- */
+/* The connection has ended: takes the group back unless it is published already. True: it is
+ * over. */
 bool group_leave(struct state *st, struct client *c, unsigned *looks);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Holdings. A holding ends with its segment or its client. If rows still stand at it when its
- * client ends, the last of them to move on frees it. New ones come after all others, so that a row
- * that has passed some never has to begin again. Loop thread only.
+ * client ends, the last of them to move on frees it. New holdings come last in the list, so that a
+ * row that has passed some never has to begin again. Loop thread only.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static struct pool *mappings(struct state *st)
 	return &st->shared->pools[SHARE_MAPPINGS];
 }
 
-/* It is its client's no more. */
+/* Takes the holding from its client. */
 static void holding_forget(struct state *st, struct holding *h)
 {
 	struct holding **link = bucket(st, h->client, h->segment, h->generation);
@@ -93,13 +93,13 @@ bool holdings_bury(struct shared *sh, unsigned most)
 
 	for (; most && !list_empty(&sh->graves); most--) {
 		memory = list_first_entry(&sh->graves, struct memory, burying);
-		if (list_empty(&memory->graves)) { /* clients may end before we come to theirs */
+		if (list_empty(&memory->graves)) { /* clients may end before their holdings are
+						      buried */
 			list_del(&memory->burying);
 			continue;
 		}
 		h = list_first_entry(&memory->graves, struct holding, segment_link);
-		h->rows = 0; /* nothing stands in a segment that has ended, but at the daemon's end
-			      */
+		h->rows = 0; /* nothing stands in an ended segment, except at the daemon's end */
 		if (h->client)
 			holding_forget(container_of(memory, struct state, memory), h);
 		holding_end(h);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Holdings: which client has which segment mapped, or could have, since it was given what opens it.
- * Only holders can have leases in a segment that count (PROTOCOL.md section 5, G4), so only they
- * are looked at when a tensor in it is retired. Tensors without a segment are held by everybody.
+ * Holdings: which client has which segment mapped, or can map it with the descriptor that it was
+ * given. Only a holder's leases in a segment count (PROTOCOL.md section 5, G4). So only the
+ * holders' ledgers are read when a tensor in it is retired. All clients hold tensors without a
+ * segment.
  */
 #pragma once
 
@@ -14,23 +15,23 @@ struct holding {
 	struct list client_link;      /* in client.holdings */
 	struct client *client;	      /* NULL: it has ended */
 	uint32_t segment, generation; /* CATALOG_NONE: tensors without a segment */
-	uint32_t rows;		      /* RETIRED ones that stand here: tensor.at is this */
+	uint32_t rows;		      /* RETIRED rows that stand here: their tensor.at is this */
 };
 
-/* @c holds @seg (NULL: what has no segment) from now on. Nothing happens if it does already.
- * -ENOMEM, or what account_take() returns. */
+/* @c holds @seg (NULL: tensors without a segment) from now on. Does nothing if it does already.
+ * -ENOMEM, or an outcome of account_take(). */
 int holding_make(struct state *st, struct client *c, struct segment *seg);
-/* @c holds *@looks segments less from now on. Rows that stand at its holdings stay there until they
- * move on. True: it holds nothing any more. */
+/* Ends *@looks holdings of @c. Rows that stand at them stay there until they move on. True: @c
+ * holds nothing any more. */
 bool holdings_leave(struct state *st, struct client *c, unsigned *looks);
 /* Frees at most @most holdings of segments that have ended. True: there are more. */
 bool holdings_bury(struct shared *sh, unsigned most);
 
-/* The holdings at which tensors in @seg stand one after the other. */
+/* The list of holdings along which the rows of @seg walk. */
 static inline struct list *holdings_of(struct state *st, struct segment *seg)
 {
 	return seg ? &seg->holdings : &st->everyone;
 }
 
-/* One row less stands at the holding. */
+/* To be called when a row moves on from the holding. */
 void holding_left(struct holding *h);

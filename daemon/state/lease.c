@@ -4,12 +4,12 @@
  * ledger; we learn of it when we read that page. A late view is safe: it keeps memory longer, it
  * never frees it early.
  *
- * A RETIRED row walks along the holdings of its segment. It is parked at the first whose client's
- * ledger shows a lease, and reclaimed at the end. It need not go back, nor begin again for a new
- * holding, which comes last: a counter that was 0 after T1 stays 0 but for gets that lose their
- * race, and these tell (R2). So what is looked at is what was given away of this segment, never who
- * else there is. What one retire, rescan or end of a client asks for is done in steps, which
- * account.rows waits for.
+ * A RETIRED row walks along the holdings of its segment. It is parked at the first holding whose
+ * client's ledger shows a lease, and reclaimed at the end. It need not go back, nor begin again for
+ * a new holding, which comes last. A counter that was 0 after T1 stays 0, except for gets that lose
+ * their race, and these tell us (R2). So only the holders of this segment are looked at, however
+ * many other clients there are. Long walks, which a retire, a rescan or the end of a client begins,
+ * are done in steps; their rows wait in account.rows.
  *
  * Invariants: (1) a row's word goes LIVE -> RETIRED -> FREE here only; (2) a tensor stays RETIRED
  * from T1 until no ledger holds its slot; (3) the ledger of a connection that ended is read until
@@ -17,7 +17,7 @@
  * client.parked of that holding's client or in some account.rows.
  *
  * ORDER: T1 then T2 here, G2 then G3 in client/session/hold.h; D1 then D2 here, G2 then G3 there;
- * T1 then T2 here, R1 then R2 there. Each side writes its own word, then reads the other's; all
+ * T1 then T2 here, R1 then R2 there. Each side writes its own word, then reads the other's. All
  * four accesses are seq_cst, so one of the two always sees the other. With release/acquire both may
  * read the old value: a leased tensor is reused, or a last release is missed. A lease that was
  * taken before its client became a holder may be missed here: G4 tells that client. Loop thread
@@ -31,7 +31,7 @@
 #include "daemon/state/ring.h"
 #include "daemon/state/tensor.h"
 
-/* A tensor that more clients than that have mapped counts as held when somebody wants its room. */
+/* A tensor that more clients than this have mapped counts as held when room is wanted. */
 enum { LOOKS_TO_EVICT = 256 };
 enum { LOOKS_AT_ONCE = 8 }; /* at ledgers, by one retire or RELEASED; the rest goes in steps */
 
@@ -52,7 +52,7 @@ static void lease_done(struct state *st, uint32_t slot)
 		tensor_reclaim(st, slot);
 }
 
-/* The row is LIVE no more, whoever may still hold it. */
+/* The row is not LIVE any more, though clients may still hold it. */
 static void live_ended(struct state *st, uint32_t slot)
 {
 	if (catalog_row(&st->catalog, slot)->flags & ROW_ON_DEVICE)
@@ -80,10 +80,8 @@ bool lease_look(struct state *st, uint32_t slot, uint64_t now, uint64_t *used)
 	return false;
 }
 
-/*
- * Whoever gets the tensor between T1 and the word's return to LIVE reads `current` again and again
- * until it is LIVE; whoever releases it then sends a RELEASED that means nothing.
- */
+/* A client that gets the tensor between T1 and the word's return to LIVE reads `current` again and
+ * again until it is LIVE. One that releases it then sends a RELEASED that means nothing. */
 bool lease_retire_unheld(struct state *st, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);
@@ -104,7 +102,7 @@ void lease_reclaim_unheld(struct state *st, uint32_t slot)
 	lease_done(st, slot);
 }
 
-/* The row stands at @at from now on, or is reclaimed if that is the end. */
+/* Makes the row stand at @at, or reclaims it if that is the end of the list. */
 static void stand(struct state *st, uint32_t slot, struct list *at)
 {
 	struct tensor *t = &st->tensors[slot];
@@ -130,7 +128,7 @@ static bool walk(struct state *st, uint32_t slot, unsigned *looks)
 		--*looks;
 		if (t->at->client && client_leases_on(t->at->client, slot)) {
 			list_add_tail(&t->at->client->parked, &t->link);
-			if (!t->ring || !t->ring->client) /* else it stays its producer's */
+			if (!t->ring || !t->ring->client) /* else its producer keeps the row */
 				tensor_charge_to(st, slot, t->at->client->account);
 			return true;
 		}
@@ -149,7 +147,7 @@ static void account_steps(struct state *st, struct account *a)
 	account_due(a, ACCOUNT_STEPS);
 }
 
-/* A walk that is done for @a, who waits for the rest of it. */
+/* Walks on behalf of @a, whose steps do the rest. */
 static void walk_for(struct state *st, struct account *a, uint32_t slot)
 {
 	unsigned looks = LOOKS_AT_ONCE;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lifetimes; see lifetime.h. Invariants: (1) what a row's lifetime says has its node in a heap or
+ * Lifetimes; see lifetime.h. Invariants: (1) the nodes of a row's lifetime are in their heap and
  * list exactly while the row is LIVE; (2) an evictable tensor without bytes is in no set, since
  * giving it up makes no room. Loop thread only.
  */
@@ -11,7 +11,7 @@
 #include "util/clock.h"
 #include "util/fault.h"
 
-/* A client that has used more pages of its ledger than this is not asked about all of them. */
+/* If a client used more pages of its ledger than this, only so many are read. */
 enum { REMEMBER_PAGES = 64 };
 enum { REMEMBER_SLOTS = 16 }; /* at a time; divides LEDGER_PAGE_SLOTS */
 
@@ -20,7 +20,7 @@ static const struct device *device_of(const struct segment *seg)
 	return seg->device ? seg->device->device : NULL;
 }
 
-/* Is it among those that can be given up to make room? */
+/* True if giving up the tensor makes room. */
 static bool makes_room(const struct state *st, uint32_t slot)
 {
 	return catalog_row(&st->catalog, slot)->flags & ROW_EVICTABLE && st->tensors[slot].segment;
@@ -89,7 +89,7 @@ void lifetime_unreserve(struct evictables *set)
 	set_free_if_empty(set);
 }
 
-/* 0: not any more. */
+/* 0: it does not expire any more. */
 static void expires(struct state *st, struct life *life, uint64_t when)
 {
 	heap_remove(&st->lifetimes.expiring, &life->expiry);
@@ -157,7 +157,7 @@ static void remember(struct state *st, const struct client *c, uint32_t slot, ui
 	}
 }
 
-/* The next slots of one page of the ledger, or all of it if it says nothing. */
+/* Notes the next slots of one page of the ledger, or skips a page that notes no uses. */
 static void remember_some(struct state *st, struct client *c, uint64_t now)
 {
 	uint32_t slot = c->end.slot, page_end = (slot / LEDGER_PAGE_SLOTS + 1) * LEDGER_PAGE_SLOTS;

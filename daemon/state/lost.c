@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lists of rows whose bytes are lost; see lost.h. Loop thread only. */
+/* The lists of lost rows; see lost.h. Loop thread only. */
 #include "daemon/state/lost.h"
 
 bool lost_add(struct state *st, uint32_t slot)

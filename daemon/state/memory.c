@@ -39,7 +39,7 @@ void memory_deinit(struct memory *memory)
 		seg = memory->segments[i];
 		if (!seg)
 			continue;
-		seg->places = 0; /* whatever tensors there are end with us */
+		seg->places = 0; /* tensors that are still there end with us */
 		if (!seg->device) {
 			memory_end(seg);
 			/* a process that maps it can keep reading */
@@ -165,7 +165,7 @@ bool memory_settle(struct shared *shared)
 		return false;
 	while ((seg = segment_next_kept(&shared->store))) {
 		memory_changed(seg->memory);
-		shared->room_made++; /* a create that waits for its room need not wait */
+		shared->room_made++; /* creates that wait for its room may succeed */
 	}
 	return true;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory: the segments there are, by their index in the catalog, whose segment entries are written
- * here only. */
+/* Memory: all segments, by their index in the catalog. Segment entries are written here only. */
 #pragma once
 
 #include "daemon/state/catalog.h"
@@ -22,15 +21,17 @@ int memory_init(struct memory *memory, struct shared *shared, struct accounts *a
 /* Destroys the objects of all segments and frees these. */
 void memory_deinit(struct memory *memory);
 
-/* Gives the segment its index and generation, charged to @account. -ENOSPC, or what account_take()
- * returns. */
+/* Gives the segment its index and generation, and charges it to @account. Returns -ENOSPC, or an
+ * outcome of account_take(). */
 int memory_add(struct memory *memory, struct segment *seg, struct account *account);
-/* A segment that a former daemon left at @index. Fails as account_adopt(). */
+/* Takes over a segment that a former daemon left at @index. Fails as account_adopt() does. */
 int memory_adopt(struct memory *memory, struct segment *seg, struct account *account,
 		 uint32_t index);
-/* Its object, or all of its parts, are there: the catalog says so. */
+/* Shows the segment in the catalog. To be called when its object, or all of its parts, are
+ * there. */
 void memory_live(struct segment *seg);
-/* The catalog says that mappings of it are worth nothing any more; then it is doomed. */
+/* Dooms the segment after clearing its word, which tells clients that their mappings are
+ * worthless. */
 void memory_end(struct segment *seg);
 /* To be called when its object has been destroyed, and nobody has it open. */
 void memory_free(struct segment *seg);
@@ -45,7 +46,8 @@ struct segment *memory_find(const struct memory *memory, uint32_t index, uint32_
  * if one was doomed), or 0 if nothing is warm. */
 uint64_t memory_trim(struct shared *shared, uint64_t now);
 
-/* The numbers of its namespace have changed, which clients read in the catalog's header. */
+/* To be called when the numbers of its namespace change that clients read in the catalog's
+ * header. */
 void memory_changed(struct memory *memory);
 /* Refreshes the numbers of all namespaces in which something changed. */
 void memory_publish_numbers(struct shared *shared);

@@ -3,11 +3,9 @@
  * Names. A name is in its bucket from name_take() until it is evicted. Clients walk buckets while
  * we change them, so an entry is complete before it is linked. It is unlinked, then names_unlinked
  * is raised, and only then may its memory become another name. Its text is constant while a row is
- * pinned to it, which is when clients compare it.
- *
- * Clients that saw a version of a name sleep on the low half of its `version`, which therefore
- * never has a value for one text that it had for another: it is raised when the name is removed,
- * and whatever gets the entry counts on from there. Loop thread only.
+ * pinned to it, which is when clients compare it. Clients that saw a version of a name sleep on the
+ * low half of its `version`. So that word must never have a value under two texts: it is raised
+ * when a name is removed, and the next name of the entry counts on from there. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -79,7 +77,7 @@ uint32_t name_find(const struct names *names, const struct name_key *key)
 	return i;
 }
 
-/* ---- who is charged ------------------------------------------------------------------------- */
+/* ---- charges -------------------------------------------------------------------------------- */
 
 static struct pool *pool_of(const struct names *names, enum share share)
 {
@@ -93,7 +91,7 @@ static uint32_t chunks_of(const struct names *names, uint32_t index)
 	return len > CATALOG_INLINE_NAME ? catalog_chunks_for(len) : 0;
 }
 
-/* The chunks of a long name were charged already, as reserved ones. */
+/* The chunks of a long name are charged already, as reserved ones. */
 static int name_charge(struct names *names, uint32_t index, struct account *account)
 {
 	int r = account_take(account, pool_of(names, SHARE_NAMES), 1);
@@ -125,10 +123,8 @@ void name_own(struct names *names, uint32_t index, struct account *account)
 
 /* ---- forgotten names: only their version is remembered ------------------------------------- */
 
-/*
- * ORDER: set before a row mentions the name, so that whoever finds it clear has not missed a
- * tensor (tests/model/names.pml).
- */
+/* ORDER: set before a row mentions the name, so that a reader that finds the bit clear has not
+ * missed a tensor (tests/model/names.pml). */
 static void bucket_named(const struct names *names, uint64_t bucket)
 {
 	_Atomic uint64_t *word = &names->catalog->named[bucket / 64];
@@ -136,7 +132,7 @@ static void bucket_named(const struct names *names, uint64_t bucket)
 	atomic_store(word, *word | (uint64_t)1 << bucket % 64);
 }
 
-/* The bucket of @index; its hash is not in the entry as a whole. */
+/* The bucket of @index. Its hash is computed, since the entry has only part of it. */
 static uint64_t bucket_number(const struct names *names, uint32_t index)
 {
 	char text[TENSOR_NAME_MAX];
@@ -145,7 +141,7 @@ static uint64_t bucket_number(const struct names *names, uint32_t index)
 	return name_hash_bucket(hash_of(names, &key), names->catalog->header->bucket_mask);
 }
 
-/* One of its names was forgotten. */
+/* To be called when one name of the bucket was forgotten. */
 static void bucket_unnamed(const struct names *names, uint64_t bucket)
 {
 	_Atomic uint64_t *word = &names->catalog->named[bucket / 64];
@@ -187,7 +183,7 @@ static void forgotten_remove(struct names *names, uint32_t index)
 		names->info[info->next].prev = info->prev;
 }
 
-/* A name that was forgotten is in use again. */
+/* Takes a name off the forgotten ones. */
 static void name_recall(struct names *names, uint32_t index)
 {
 	forgotten_remove(names, index);
@@ -210,7 +206,7 @@ static void name_remove(struct names *names, uint32_t index)
 		assert(next != CATALOG_NONE);
 		link = &catalog_name(names->catalog, next)->next;
 	}
-	/* the next daemon finds it unlinked, but not what its version was */
+	/* the next daemon finds the entry unlinked, but not its last version */
 	if (name->version + 1 > header->names_floor)
 		atomic_store(&header->names_floor, name->version + 1);
 	atomic_store(link, name->next);
@@ -232,7 +228,7 @@ bool name_evict(struct names *names)
 	return true;
 }
 
-/* The bucket's last link, at which a new name goes: those that are there are found as fast as
+/* The last link of the bucket. New names go there, so that the earlier ones are found as fast as
  * before. */
 static _Atomic uint32_t *bucket_end(const struct names *names, _Atomic uint32_t *bucket)
 {
@@ -243,10 +239,8 @@ static _Atomic uint32_t *bucket_end(const struct names *names, _Atomic uint32_t 
 	return link;
 }
 
-/*
- * Is there room in the bucket for one more name of @account? So many forgotten names may lengthen
- * it as one user may have there; the first of more is removed.
- */
+/* Makes room in the bucket for one more name of @account, or refuses it. Forgotten names may
+ * lengthen a bucket by as many as one user may have there; beyond that the first is removed. */
 static int bucket_admit(struct names *names, _Atomic uint32_t *bucket,
 			const struct account *account)
 {
@@ -302,8 +296,7 @@ static uint32_t name_fill(struct names *names, uint32_t index, const struct name
 	return end.count;
 }
 
-/* A name that is forgotten is charged anew. It has its chunks, so that those reserved for it are
- * not needed. */
+/* Charges a forgotten name anew. It has its chunks, so those reserved for it are not needed. */
 static int name_retake(struct names *names, struct account *account, uint32_t index,
 		       uint32_t *chunks)
 {

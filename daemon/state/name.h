@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names: each maps a text to the tensor that it means now, and keeps the last version given out. */
+/* Names: each maps a text to its current tensor, and keeps the last version given out. */
 #pragma once
 
 #include "daemon/state/catalog.h"
@@ -8,11 +8,11 @@
 enum { NAME_BUCKET_MAX = 16 }; /* names of one user in one bucket */
 
 struct name_info {
-	struct account *account; /* charged for it; NULL while it is forgotten */
+	struct account *account; /* charged for it; NULL while the name is forgotten */
 	uint32_t pins;		 /* rows that carry this name */
-	uint32_t uid;		 /* who published the current tensor */
+	uint32_t uid;		 /* the user who published the current tensor */
 	uint32_t next, prev;	 /* among the forgotten, oldest first */
-	uint32_t unwatched;	 /* the epoch of watches in which nobody watches it (watch.c) */
+	uint32_t unwatched;	 /* the epoch of watches in which no watch covers it (watch.c) */
 	bool forgotten;		 /* no tensor, no pins: only its version is remembered */
 };
 
@@ -29,28 +29,26 @@ void names_deinit(struct names *names);
 uint32_t name_find(const struct names *names, const struct name_key *key);
 
 /*
- * Finds or makes the index of that name. One that nobody was charged for is charged to @account: a
- * new one uses memory that name_prepare() set aside, and one that is long takes over *@chunks that
- * were reserved for @account. STATE_E_BUCKET, or what account_take() returns.
+ * Finds or makes the index of that name, and charges it to @account if nobody was charged for it. A
+ * new name uses memory that name_prepare() set aside. A long one takes over *@chunks that were
+ * reserved for @account. Returns STATE_E_BUCKET, or an outcome of account_take().
  */
 int name_take(struct names *names, struct account *account, const struct name_key *key,
 	      uint32_t *index, uint32_t *chunks);
-/* @account is charged for the name from now on: it publishes there. */
+/* Charges the name to @account from now on, since it publishes there. */
 void name_own(struct names *names, uint32_t index, struct account *account);
 
-/*
- * Makes sure that @count names can be taken, if need be by forgetting versions of deleted ones.
- * Fails as catalog_take() does.
- */
+/* Makes sure that @count names can be taken, if need be by forgetting versions of deleted names.
+ * Fails as catalog_take() does. */
 int name_prepare(struct names *names, uint32_t count);
 
-/* A pin is a row that carries the name. When the last one goes, a name without a tensor is
- * forgotten. */
+/* A pin is a row that carries the name. A name without a tensor is forgotten when its last pin
+ * goes. */
 void name_pin(struct names *names, uint32_t index);
 void name_unpin(struct names *names, uint32_t index);
 
-/* A name that a former daemon left, with so many pins, charged to @account if it has any. Fails as
- * account_adopt(). */
+/* Takes over a name that a former daemon left, with @pins pins, and charges it to @account if it
+ * has any. Fails as account_adopt() does. */
 int name_adopt(struct names *names, uint32_t index, struct account *account, uint32_t pins);
 
 /* Removes the oldest forgotten name. False: there is none. */

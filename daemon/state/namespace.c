@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Namespaces. Each state has an instance id of its own, from the range of ids that starts with the
- * daemon's, so that the next daemon finds what all of them left. Loop thread only.
- */
+/* Namespaces. Each state has an instance id of its own, from a range of ids that starts with the
+ * daemon's, so that the next daemon finds the states of all of them. Loop thread only. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +11,8 @@
 #include "daemon/state/survive.h"
 
 enum {
-	MADE_MAX = 64, /* of the template, that are kept although they are empty */
-	MADE_TRIM = 2, /* of those beyond, that are ended when one is made */
+	MADE_MAX = 64, /* empty ones of the template that are kept */
+	MADE_TRIM = 2, /* excess ones ended whenever one is made */
 };
 
 void namespaces_init(struct namespaces *all, struct shared *shared, uint64_t instance)
@@ -65,7 +63,7 @@ static void namespace_add(struct namespaces *all, struct namespace *ns,
 
 	ns->config = *config;
 	if (!(config->mode & (NAMESPACE_PUBLISH << 3 | NAMESPACE_PUBLISH)))
-		ns->state.accounts.owner = config->uid; /* who publishes there alone may have all */
+		ns->state.accounts.owner = config->uid; /* its only publisher may have everything */
 	if (facts) {
 		facts->uid = config->uid;
 		facts->gid = config->gid;
@@ -127,7 +125,7 @@ static bool is_empty(const struct namespace *ns)
 	       !h->segments && list_empty(&ns->state.memory.graves);
 }
 
-/* Ends a few namespaces that the template made and nobody uses, when there are many. */
+/* Ends a few unused namespaces of the template when there are many. */
 static void made_trim(struct namespaces *all)
 {
 	struct namespace *ns, *next;
@@ -144,7 +142,7 @@ static void made_trim(struct namespaces *all)
 	}
 }
 
-/* ---- who may -------------------------------------------------------------------------------- */
+/* ---- rights --------------------------------------------------------------------------------- */
 
 static bool in_group(const struct namespace_user *who, uint32_t gid)
 {
@@ -181,7 +179,7 @@ static struct namespace *find(const struct namespaces *all, const char *name)
 	return NULL;
 }
 
-/* Makes the namespace of @who's own, if that is what @name says. */
+/* Makes the namespace of @who's own, if @name is its name. */
 static int make_own(struct namespaces *all, const char *name, const struct namespace_user *who,
 		    struct namespace **out)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Namespaces: each has a state of its own, with a catalog that only its clients map, so that others
- * see no name, no size and no count of it. A rule like a directory's says who may get and who may
- * publish there. A connection is in one namespace from HELLO to its end.
+ * see no name, size or count of it. A mode like a directory's decides who may get and publish
+ * there. A connection is in one namespace from HELLO to its end.
  */
 #pragma once
 
@@ -20,7 +20,7 @@ enum { NAMESPACES_MAX = 4096 }; /* each takes an instance id from a daemon's ran
 struct namespace_config {
 	char name[TENSOR_NAMESPACE_MAX + 1];
 	uint32_t uid, gid; /* owner and group */
-	unsigned mode;	   /* as a directory's: r may get, w may publish; x means nothing */
+	unsigned mode; /* as a directory's: r allows gets, w allows publishing; x means nothing */
 	struct state_limits limits;
 };
 
@@ -29,8 +29,8 @@ struct namespace
 	struct list link; /* in namespaces.list */
 	struct state state;
 	struct namespace_config config;
-	unsigned clients; /* connections in it, orphans included */
-	bool made;	  /* by the template: it goes when it is empty and room is wanted */
+	unsigned clients; /* connections in it, including orphans */
+	bool made; /* from the template: it ends when it is empty and there are too many of these */
 };
 
 struct namespaces {
@@ -42,7 +42,7 @@ struct namespaces {
 	unsigned count;
 };
 
-/* Who asks. */
+/* The user of a request. */
 struct namespace_user {
 	uint32_t uid, gid;
 	const uint32_t *groups; /* supplementary ones */
@@ -56,21 +56,20 @@ void namespaces_deinit(struct namespaces *all);
 int namespace_new(struct namespaces *all, const struct namespace_config *config,
 		  struct namespace **out);
 
-/* One that a former daemon had, of that instance, whose facts are in @facts_fd_take; adopt.h does
- * the rest. Fails as state_map(). */
+/* Takes over the namespace of the former daemon's instance @instance, with its facts in
+ * @facts_fd_take; adopt.h does the rest. Fails as state_map() does. */
 int namespace_map(struct namespaces *all, const struct namespace_config *config, uint64_t instance,
 		  int facts_fd_take, const char **why, struct namespace **out);
 
 /*
- * Finds the namespace @name, and the rights that @who has there. The empty name means the default
- * namespace. A user's namespace is made from the template. Returns STATE_E_NOT_FOUND if there is no
- * such namespace that @who may read, so that @who learns nothing about others; or as
- * namespace_new().
+ * Finds the namespace @name, and the rights of @who there. The empty name means the default
+ * namespace. A user's namespace is made from the template. Returns STATE_E_NOT_FOUND if there is
+ * none that @who may read, so that @who learns nothing about others; or fails as namespace_new().
  */
 int namespace_find(struct namespaces *all, const char *name, size_t len,
 		   const struct namespace_user *who, struct namespace **out, unsigned *rights);
 
-/* The rights of @who there. Root and the daemon's user @own_uid have all. */
+/* The rights of @who there. Root and the daemon's user @own_uid have all rights. */
 unsigned namespace_rights(const struct namespace_config *config, const struct namespace_user *who,
 			  uint32_t own_uid);
 

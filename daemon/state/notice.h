@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Notices: messages that answer nothing, and answers that come much later. A notice is made when
- * the request comes that leads to it, so that telling never fails, and waits until its client
- * reads.
+ * Notices: unsolicited messages, and answers that come much later. The request that leads to a
+ * notice allocates it, so that sending never fails for want of memory. A notice waits until its
+ * client reads.
  */
 #pragma once
 
@@ -29,5 +29,5 @@ void notice_due(struct shared *shared, struct notice *n);
 
 /* The first notice that is due to @c, or NULL. */
 struct notice *notice_next(struct client *c);
-/* It was sent: frees it, unless it is part of an import. */
+/* Frees the notice after it was sent, unless it is part of an import. */
 void notice_sent(struct notice *n);

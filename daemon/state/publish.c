@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Publishing: the commit of a draft, the members of a group, the link of a tensor to another name,
- * and the delete of a name. All that can be wrong is checked first. From where a row is filled in
- * nothing fails, since create set aside what is needed. Loop thread only.
+ * and the delete of a name. All errors are found first. From the point where a row is filled in
+ * nothing fails, since create reserved everything. Loop thread only.
  */
 #include <errno.h>
 #include <string.h>
@@ -23,7 +23,7 @@
 
 /* ---- names and descriptions ----------------------------------------------------------------- */
 
-/* May it replace what @uid has published? */
+/* True if @c may replace what @uid published. */
 static bool may_replace(const struct state *st, const struct client *c, uint32_t uid)
 {
 	return c->uid == uid || c->uid == st->shared->uid || c->uid == 0;
@@ -43,7 +43,7 @@ int tensor_may_name(struct state *st, const struct client *c, const struct name_
 	return index == CATALOG_NONE ? 0 : name_may_publish(st, c, index);
 }
 
-/* Who reads shared memory has always found C order there. */
+/* Readers of shared memory have always found C order there. */
 static const char *shared_check(const struct tensor_description *d, uint64_t room, uint64_t *nbytes)
 {
 	if (d->strides)
@@ -95,12 +95,12 @@ void description_write(struct state *st, uint32_t slot, const struct tensor_desc
 	st->tensors[slot].chunks = (uint16_t)end.count;
 }
 
-/* ---- what a name means ---------------------------------------------------------------------- */
+/* ---- meanings of names ---------------------------------------------------------------------- */
 
 /*
- * A name that is pointed at a member of a group means what it meant before until the group is
- * published, and then the member. Whoever looks at it here finds no other DRAFT: a member of a
- * group that is published becomes LIVE first.
+ * A name that points at a member of a group means its former tensor until the group is published,
+ * and then the member. Callers find no other DRAFT, since a member of a published group becomes
+ * LIVE first.
  */
 uint64_t name_meaning(struct state *st, uint32_t index)
 {
@@ -115,10 +115,10 @@ uint64_t name_meaning(struct state *st, uint32_t index)
 	if (member_is_pending(st, ref_slot(ref)))
 		return catalog_member(&st->catalog, ref_slot(ref))->former;
 	member_finish(st, ref_slot(ref), &wakes);
-	return catalog_name(&st->catalog, index)->current; /* 0, if that deletes it */
+	return catalog_name(&st->catalog, index)->current; /* 0 if the group deletes the name */
 }
 
-/* What a pending member will replace is @ref from now on, if its client may do that. */
+/* Makes @ref the tensor that a pending member replaces, if the member's client may replace it. */
 static void member_replaces(struct state *st, uint32_t slot, uint64_t ref)
 {
 	struct client *c = st->pointing;
@@ -133,7 +133,7 @@ static void member_replaces(struct state *st, uint32_t slot, uint64_t ref)
 		c->group.error = STATE_E_DENIED;
 }
 
-/* The name means @ref (0: nothing) from now on, and name_meaning() was asked before. */
+/* Makes the name mean @ref (0: nothing). To be called after name_meaning(). */
 static void name_means(struct state *st, uint32_t index, uint64_t ref)
 {
 	struct catalog_name *name = catalog_name(&st->catalog, index);
@@ -152,7 +152,8 @@ static uint64_t ref_of(const struct state *st, uint32_t slot)
 
 /* ---- publishing one ------------------------------------------------------------------------- */
 
-/* Fills in all but what makes the row visible; the name is pinned. Returns what the name means. */
+/* Fills in all but the word that makes the row visible; the name is pinned. Returns the meaning
+ * that the name has until then. */
 static uint64_t row_publish(struct state *st, const struct client *c, uint32_t slot, uint32_t index)
 {
 	const struct catalog_name *name = catalog_name(&st->catalog, index);
@@ -169,7 +170,8 @@ static uint64_t row_publish(struct state *st, const struct client *c, uint32_t s
 	return former;
 }
 
-/* A name that meant @former counts as it did: status never shows a tensor too many. */
+/* Counts a tensor only if the name meant none before (@former is 0), so that status never shows one
+ * too many. */
 static void row_go_live(struct state *st, uint32_t slot, uint64_t former)
 {
 	struct row_fact *fact = catalog_row_fact(&st->catalog, slot);
@@ -185,7 +187,7 @@ static void row_go_live(struct state *st, uint32_t slot, uint64_t former)
 	atomic_fetch_add(&st->catalog.header->commits, 1);
 }
 
-/* The row is visible: whoever waits for that version finds it. */
+/* The row is visible: notes that, and wakes those waiting for the version. */
 static void published(struct state *st, struct client *c, uint32_t slot, uint64_t former,
 		      unsigned *wakes)
 {
@@ -247,8 +249,7 @@ void tensor_publish(struct state *st, struct client *c, uint32_t slot, uint32_t 
 
 /* ---- rings ---------------------------------------------------------------------------------- */
 
-/* The rows that are not published yet are LIVE as well: nobody finds them before the page says so.
- */
+/* The unpublished rows of a ring are LIVE as well: nobody finds them before the page names them. */
 static void ring_fill(struct state *st, struct client *c, const struct tensor_ring *ask,
 		      const struct tensor_description *d, uint64_t nbytes, uint32_t name)
 {
@@ -270,7 +271,7 @@ static void ring_fill(struct state *st, struct client *c, const struct tensor_ri
 	}
 }
 
-/* The slots of a ring are used again. */
+/* True if the draft's segment is not reused. The slots of a ring are reused. */
 static bool is_used_once(const struct state *st, uint32_t slot)
 {
 	const struct segment *seg = st->tensors[slot].segment;
@@ -278,7 +279,7 @@ static bool is_used_once(const struct state *st, uint32_t slot)
 	return seg && seg->once;
 }
 
-/* Can these drafts be slots of a ring, besides @first? */
+/* True if these drafts, and @first, can be the slots of a ring. */
 static bool ring_drafts(const struct state *st, const struct client *c, uint32_t first,
 			const struct tensor_ring *ask)
 {
@@ -300,7 +301,7 @@ static bool ring_drafts(const struct state *st, const struct client *c, uint32_t
 	return true;
 }
 
-/* @account's part of the pool, and the pool, with what the ring takes. */
+/* True if the ring leaves a quarter of the pool, and a quarter of @account's maximum in it. */
 static bool leaves_quarter(struct account *account, const struct pool *pool)
 {
 	uint64_t max = account_max(account, pool);
@@ -317,7 +318,7 @@ static bool ring_has_room(const struct state *st, const struct client *c)
 	       st->catalog.rows.in_use <= st->catalog.rows.max / 2;
 }
 
-/* Is there to be a ring? If not, the tensor is published as others are. */
+/* Decides whether to begin a ring. Otherwise the tensor is published as usual. */
 static bool ring_is_granted(struct state *st, struct client *c, uint32_t slot,
 			    const struct tensor_description *d, uint64_t nbytes, uint32_t name,
 			    struct tensor_ring *ask)
@@ -337,16 +338,14 @@ static bool ring_is_granted(struct state *st, struct client *c, uint32_t slot,
 	return true;
 }
 
-/* A daemon that died may have given it the version that it was to have. */
+/* A daemon that died may have given the row the version that its publish was to have. */
 static bool was_not_meant(const struct state *st, const struct catalog_row *row)
 {
 	return !row->version || row->version > catalog_name(&st->catalog, row->name)->version;
 }
 
-/*
- * A row that its producer was writing when the ring ended, and published too late: it is published
- * as any draft is. The producer holds it until this is answered.
- */
+/* A row that its producer was writing when the ring ended, and published too late. It is published
+ * as a draft is. The producer holds it until this is answered. */
 static int ring_revive(struct state *st, struct client *c, uint64_t ref,
 		       const struct tensor_description *d, uint64_t *version, const char **why)
 {
@@ -527,10 +526,8 @@ int tensor_member(struct state *st, struct client *c, uint64_t ref, uint64_t off
 	return 0;
 }
 
-/*
- * The group whose memory @slot is has P1 behind it, or has failed. The next daemon finds that it
- * was published if `groups` is not what stands here.
- */
+/* The names of the group with the memory @slot are all pointed (P1), or the group has failed. The
+ * next daemon finds that the group was published if `groups` differs from the value here. */
 void leader_note(struct state *st, uint32_t slot, bool points)
 {
 	struct catalog_member *m = catalog_member(&st->catalog, slot);
@@ -552,7 +549,8 @@ void member_point(struct state *st, const struct client *c, uint32_t slot)
 	atomic_store(&m->group, st->catalog.header->groups);
 	st->tensors[slot].pointed = true;
 	atomic_store(&catalog_name(&st->catalog, index)->current, ref_of(st, slot));
-	/* so that it is known when the group is published, before it is finished */
+	/* so that the change is known once the group is published, even before the member is
+	 * finished */
 	watches_note(st, index, !m->former, NULL, NULL);
 }
 
@@ -566,10 +564,8 @@ void member_take_back(struct state *st, struct client *c, uint32_t slot)
 	tensor_reclaim(st, slot);
 }
 
-/*
- * The name means nothing, as after a delete. Whoever still looks at the row has found that out, or
- * finds that the row is another's.
- */
+/* The name means nothing, as after a delete. A client that still looks at the row has found that
+ * out, or finds that the row is another's. */
 static void member_deletes(struct state *st, struct client *c, uint32_t slot, uint64_t former,
 			   unsigned *wakes)
 {
@@ -640,8 +636,8 @@ static void link_share(struct state *st, uint32_t slot, uint32_t from)
 	row->segment_generation = source->segment_generation;
 }
 
-/* The bytes stay charged to the user who made them, so that only a name of that user (or of root,
- * or of ours) may keep them. */
+/* The bytes stay charged to the user that made them. So only that user's names, root's or the
+ * daemon's may keep them. */
 static bool may_charge(const struct state *st, const struct client *c, const struct segment *seg)
 {
 	return !seg || (seg->owner ? seg->owner : seg->charge.account) == c->account ||
@@ -702,7 +698,7 @@ void tensor_unname(struct state *st, struct account *a, uint32_t index)
 	former = name_meaning(st, index);
 	name_means(st, index, 0);
 	watches_note(st, index, false, NULL, &wakes);
-	if (!former) /* a ring may have meant none */
+	if (!former) /* the name's ring may have meant none */
 		return;
 	atomic_fetch_sub(&st->catalog.header->tensors, 1);
 	lease_retire(st, a, ref_slot(former));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The books of rings. Loop thread only. */
+/* The rings of a namespace. Loop thread only. */
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include "daemon/state/survive.h"
 #include "util/fault.h"
 
-/* ---- the books ------------------------------------------------------------------------------ */
+/* ---- tables --------------------------------------------------------------------------------- */
 
 static int tables_make(struct state *st)
 {
@@ -39,7 +39,7 @@ static uint32_t index_find(const struct state *st)
 	return CATALOG_NONE;
 }
 
-/* The next daemon has the ring's page from now on, and knows whose the ring is. */
+/* Gives the next daemon the ring's page and its producer. */
 static int ring_survives(struct state *st, const struct ring *ring)
 {
 	struct ring_fact *fact = &st->ring_facts[ring->index];
@@ -84,7 +84,7 @@ void ring_free(struct state *st, struct ring *ring)
 	ring_page_free(ring);
 }
 
-/* It has no rows yet. */
+/* Frees a ring that has no rows yet. */
 static void ring_abandon(struct state *st, struct ring *ring)
 {
 	atomic_fetch_sub(&st->catalog.header->rings, 1);
@@ -216,7 +216,8 @@ void ring_left(struct state *st, uint32_t slot)
 		ring_free(st, ring);
 }
 
-/* The version goes first: who finds the row LIVE in its new generation finds none there. */
+/* The version goes first: a reader that finds the row LIVE in its new generation finds no
+ * version. */
 bool ring_takes_back(struct state *st, uint32_t slot)
 {
 	struct catalog_row *row = catalog_row(&st->catalog, slot);

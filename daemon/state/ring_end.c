@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ORDER: the producer publishes by a compare-and-exchange of the page's word, and E1 adds a bit to
- * it: either the tensor is there when we look, or its producer sees that the ring is over and asks
- * us (ring_revive() in publish.c). A row that the producer is writing is in its ledger before it
- * looks at the page's word (K1, K2), which E1 changes before T2 of that row: so we see it there, or
- * the producer does not write. All of these are seq_cst; tests/model/ring.pml checks them, and that
- * the steps may be begun anew. Loop thread only.
+ * ORDER: the producer publishes by a compare-and-exchange of the page's word, and E1 sets a bit in
+ * that. So either we find the tensor, or its producer sees that the ring is over and asks us
+ * (ring_revive() in publish.c). The producer counts the row that it is going to write in its ledger
+ * before it looks at the page's word (K1, K2), and E1 changes that before T2 of the row. So either
+ * we see the count, or the producer does not write. All of these are seq_cst. tests/model/ring.pml
+ * checks them, and that the steps may be begun anew. Loop thread only.
  */
 #include <assert.h>
 #include <linux/futex.h>
@@ -41,7 +41,7 @@ void ring_retire(struct state *st, struct client *c, uint64_t ref, const uint64_
 	}
 }
 
-/* What the entry says goes to the row, as far as it can be. */
+/* Copies the page's entry into the row, as far as it is valid. */
 static void row_take_entry(struct state *st, const struct ring *ring, uint32_t slot, unsigned index)
 {
 	const struct catalog_name *name = catalog_name(&st->catalog, ring->name);
@@ -62,15 +62,12 @@ static void row_take_entry(struct state *st, const struct ring *ring, uint32_t s
 	if (st->catalog.facts)
 		catalog_row_fact(&st->catalog, slot)->sum = fact_sum(
 			&version, sizeof(version), check_member_sum(&st->catalog, slot));
-	/* ORDER: release; a reader finds the rest when it finds the version */
+	/* ORDER: release; a reader that finds the version finds the rest too */
 	__atomic_store_n(&row->version, version, __ATOMIC_RELEASE);
 }
 
-/*
- * Those who sleep on the page are woken as those who sleep on the name: there may be very many, and
- * the catalog wakes them in steps. Whoever sleeps behind so many that not even that can be done at
- * once looks again by himself, within a second.
- */
+/* Sleepers on the page are woken like sleepers on the name. There may be very many, so the catalog
+ * wakes them in steps. A sleeper beyond this number looks again by itself, within a second. */
 enum { SLEEPERS_MOVED_MAX = 4096 };
 
 static void sleepers_move(struct state *st, const struct ring *ring)
@@ -102,7 +99,7 @@ static void others_retire(struct state *st, struct account *a, const struct ring
 	}
 }
 
-/* The highest version that its entries say, above which the name's next one is to be. */
+/* The highest version in the entries. The name's next version is to be above it. */
 static uint64_t version_seen(const struct ring *ring, uint64_t most)
 {
 	uint64_t limit = version_limit();
@@ -130,7 +127,7 @@ void ring_end(struct state *st, struct account *a, struct ring *ring)
 	unsigned wakes = CATALOG_WAKE_BUDGET;
 	uint32_t slot = ref_slot(ref);
 
-	assert(ring->client); /* until here it was not over */
+	assert(ring->client); /* until here the ring was not over */
 	ring->client->ring_count--;
 	ring->client = NULL;
 	list_del(&ring->of_client);

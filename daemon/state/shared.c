@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the states of all namespaces share; see shared.h. Loop thread only. */
+/* Data that the states of all namespaces share; see shared.h. Loop thread only. */
 #include <unistd.h>
 
 #include "daemon/state/facts.h"
@@ -10,7 +10,7 @@ static void pool_init(struct shared *sh, enum share share, uint64_t capacity)
 	sh->pools[share] = pool_make(&sh->accounts, share, capacity);
 }
 
-/* A client of one user is many holdings and few waits. */
+/* A client may need many mappings, but few waits. */
 static void pools_init(struct shared *sh, const struct shared_limits *limits)
 {
 	pool_init(sh, SHARE_CONNECTIONS, limits->max_clients);

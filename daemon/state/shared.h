@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What the states of all namespaces share: the memory of the machine, and who must be told. A state
- * belongs to one namespace (state.h).
- */
+/* Data that the states of all namespaces share: the machine's memory, and lists of pending reports
+ * to clients. A state belongs to one namespace (state.h). */
 #pragma once
 
 #include "daemon/store/closer.h"
@@ -16,28 +14,30 @@ struct keep;
 
 struct shared {
 	struct accounts accounts;
-	struct pool pools[SHARE_DEVICE]; /* those that no namespace has: from SHARE_CONNECTIONS on
+	struct pool pools[SHARE_DEVICE]; /* those outside of namespaces: from SHARE_CONNECTIONS on
 					  */
-	struct closer closer;		 /* of what clients sent, and of their sockets */
+	struct closer closer; /* for sockets of clients, and descriptors that they sent */
 	struct segment_store store;
 	struct device_table devices;
-	struct list ledgers;	 /* of struct client, by ledger_link: they have one */
-	struct list notified;	 /* of struct client: they have notices that nobody looked at yet */
-	struct list claims_over; /* of struct claim: the names that they wait for were published */
+	struct list ledgers;  /* of struct client, by ledger_link: they have one */
+	struct list notified; /* of struct client: they have notices that serve/ has not looked at
+				 yet */
+	struct list claims_over; /* of struct claim: waits whose names were published */
 	struct list changed;	 /* of struct memory: their numbers are to be published */
-	/* of namespaces, those that have something to do of that kind: */
+	/* namespaces with work of that kind: */
 	struct list graves;   /* of struct memory, by burying: holdings to be freed */
 	struct list waking;   /* of struct catalog, by waker: sleepers to be woken */
 	struct heap expiring; /* of struct lifetimes, by next: when something is due there */
-	/* Are there messages from @c that we have not read? serve/, which has the sockets, answers.
-	 * NULL: never. */
+	/* True if there are messages from @c that we have not read. serve/, which has the sockets,
+	 * sets this. NULL: never. */
 	bool (*unread)(const struct client *c);
 	uint64_t next_client_id;
-	uint64_t versions;  /* catalogs begin above it: no former daemon gave out a higher one */
-	uint64_t room_made; /* counts what may let a waiting create succeed */
+	uint64_t versions;  /* new catalogs begin above it: no former daemon gave out a higher
+			       version */
+	uint64_t room_made; /* counts changes that may let a waiting create succeed */
 	uint64_t warm_ns;   /* how long segments are kept warm */
 	uint32_t uid;	    /* ours */
-	struct keep *keep;  /* who keeps descriptors for the next daemon; NULL: nobody does */
+	struct keep *keep;  /* keeps descriptors for the next daemon; NULL: there is no keeper */
 };
 
 struct shared_limits {
@@ -55,5 +55,5 @@ struct shared_limits {
 };
 
 void shared_init(struct shared *sh, const struct shared_limits *limits);
-/* The states have ended. */
+/* To be called when the states have ended. */
 void shared_deinit(struct shared *sh);

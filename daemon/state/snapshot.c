@@ -8,7 +8,7 @@
 #include "daemon/state/snapshot.h"
 #include "proto/wire.h"
 
-/* Only what has been written is copied: a catalog is much larger than what is in it. */
+/* Copies only data, not holes: a catalog is much larger than its contents. */
 static int file_copy(int fd, char *to, uint64_t size)
 {
 	off_t at = 0, end;

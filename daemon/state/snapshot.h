@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A copy of a catalog, and of its facts, for somebody who looks at them while a daemon may be
- * writing. Nothing but copies is looked at: a mapping could end under the reader.
- */
+/* A copy of a catalog and of its facts, for a reader beside a daemon that may be writing them. Only
+ * copies are read, since a mapping could be truncated under the reader. */
 #pragma once
 
 #include "daemon/state/catalog.h"
@@ -12,16 +10,12 @@ struct snapshot {
 	uint64_t size, facts_size;
 };
 
-/*
- * @facts_fd: -1: there are none, and entries that were never used cannot be told from others.
- * CATALOG_E_STRANGE with *why: it is no catalog; -ENOMEM.
- */
+/* @facts_fd is -1 if there are no facts; then unused entries cannot be told from others. Returns
+ * CATALOG_E_STRANGE with *why if it is no catalog, or -ENOMEM. */
 int snapshot_take(struct snapshot *s, int catalog_fd, int facts_fd, const char **why);
 void snapshot_free(struct snapshot *s);
-/*
- * The first step of it: reads the header in @fd into @h, and plans @cat as catalog_shape() does.
- * CATALOG_E_STRANGE with *why.
- */
+/* The first step of snapshot_take(): reads the header in @fd into @h, and plans @cat as
+ * catalog_shape() does. CATALOG_E_STRANGE with *why. */
 int snapshot_shape(struct catalog *cat, int fd, struct catalog_header *h,
 		   struct catalog_array *arrays[FACTS_ARRAYS], uint64_t *facts_size,
 		   const char **why);

@@ -30,7 +30,7 @@ static void state_begin(struct state *st, struct shared *shared, uint64_t instan
 	list_init(&st->prefetching);
 }
 
-/* The catalog is there. */
+/* To be called when the catalog is there. */
 static int state_tables(struct state *st, const struct state_limits *limits)
 {
 	const struct storage *storage = limits->storage ? limits->storage : &storage_shm;
@@ -87,7 +87,7 @@ static void sets_free(struct list *sets)
 		free(set);
 }
 
-/* Whoever still uses what is RETIRED keeps the memory; our own lists of it end. */
+/* Empties our lists of RETIRED rows. Processes that still use them keep the memory. */
 static void steps_abandon(struct state *st)
 {
 	struct account *a, *after;
@@ -100,7 +100,7 @@ static void steps_abandon(struct state *st)
 	}
 }
 
-/* What holders were charged for is their segments' again, with which it ends. */
+/* Moves the charges of holders' places back to the segments, with which they end. */
 static void places_return(struct state *st)
 {
 	struct tensor *t;
@@ -139,8 +139,7 @@ void state_deinit(struct state *st)
 	survive_end(st->shared, &st->catalog);
 	catalog_deinit(&st->catalog);
 	accounts_deinit(&st->accounts);
-	shm_object_destroy_instance(st->instance); /* what could not be unlinked when its time came
-						    */
+	shm_object_destroy_instance(st->instance); /* objects that could not be unlinked in time */
 }
 
 struct pool *state_pool(struct state *st, enum share share)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What survives us; see survive.h. Loop thread only. */
+/* Survival; see survive.h. Loop thread only. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,8 +40,8 @@ bool survive_part_read(const char *tag, struct survive_part *part)
 		      &part->size) == 5;
 }
 
-/* The next daemon finds the fact without the descriptor if it is not kept, and starts afresh, or
- * withdraws what was on the device. */
+/* If the descriptor is not kept, the next daemon finds the fact without it. It then starts afresh,
+ * or withdraws the tensors on the device. */
 static void tag_kept(const struct shared *shared, const char *tag, int fd_peek)
 {
 	int r = keep(shared->keep, tag, fd_peek);
@@ -81,7 +81,7 @@ void survive_publish(const struct shared *shared, const struct catalog *cat)
 	struct catalog_header *h = cat->header;
 	uint64_t word;
 
-	if (!k || !k->served) /* what the last daemon told stays true until then */
+	if (!k || !k->served) /* the last daemon's report stays true until then */
 		return;
 	atomic_store(&h->keeper, cat->facts ? k->kind : KEEP_NOBODY);
 	atomic_store(&h->restart_ns, (uint64_t)k->restart_ns);
@@ -123,7 +123,7 @@ void survive_client(const struct shared *shared, const struct catalog *cat, uint
 	if (cat->facts->next_client_id < fact->id)
 		cat->facts->next_client_id = fact->id;
 	*mine = *fact;
-	atomic_signal_fence(memory_order_seq_cst); /* it counts when it is whole */
+	atomic_signal_fence(memory_order_seq_cst); /* it counts once it is whole */
 	*(volatile uint32_t *)&mine->sum = client_fact_sum(fact);
 }
 
@@ -142,7 +142,7 @@ void survive_claim(const struct catalog *cat, uint32_t index, const struct claim
 	struct claim_fact *mine = catalog_claim_fact(cat, index);
 
 	*mine = *fact;
-	atomic_signal_fence(memory_order_seq_cst); /* it counts when it is whole */
+	atomic_signal_fence(memory_order_seq_cst); /* it counts once it is whole */
 	*(volatile uint32_t *)&mine->sum = claim_fact_sum(fact);
 }
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Survival: descriptors that are kept for the next daemon (daemon/keeper/keep.h), and the facts
- * that belong to them (facts.h). These functions do nothing if there are no facts.
- */
+/* Survival: keeps descriptors for the next daemon (daemon/keeper/keep.h), and the facts that belong
+ * to them (facts.h). These functions do nothing if there are no facts. */
 #pragma once
 
 #include "daemon/keeper/keep.h"
@@ -26,30 +24,30 @@ void survive_tag(char tag[KEEP_TAG_SIZE], enum survivor what, uint64_t instance,
 /* Tells clients how this daemon began, and whether their tensors survive it. */
 void survive_publish(const struct shared *shared, const struct catalog *cat);
 
-/* Keeps the facts and the catalog from now on: objects that nobody has open count as leftovers
- * (util/leftovers.h). */
+/* Keeps the facts and the catalog from now on, since objects that nobody has open count as
+ * leftovers (util/leftovers.h). */
 void survive_begin(const struct shared *shared, const struct catalog *cat);
 void survive_end(const struct shared *shared, const struct catalog *cat);
 
-/* From now on the ledger of the client at @index counts for the next daemon too. To be called
- * before the client may take a lease. */
+/* Makes the ledger of the client at @index count for the next daemon too. To be called before the
+ * client may take a lease. */
 void survive_client(const struct shared *shared, const struct catalog *cat, uint32_t index,
 		    const struct client_fact *fact, int ledger_fd_peek);
 void survive_client_ended(const struct shared *shared, const struct catalog *cat, uint32_t index);
 
-/* The claim at @index is that of @fact->client from now on, or nobody's. */
+/* Gives the claim at @index to @fact->client, or ends it. */
 void survive_claim(const struct catalog *cat, uint32_t index, const struct claim_fact *fact);
 void survive_claim_ended(const struct catalog *cat, uint32_t index);
 
-/* The segment at @index is about to live. @object_fd_peek keeps its object; it may be -1. */
+/* To be called before the segment at @index lives. @object_fd_peek keeps its object, or is -1. */
 void survive_segment(const struct shared *shared, const struct catalog *cat, uint32_t index,
 		     uint32_t generation, const struct segment_fact *fact, int object_fd_peek);
-/* Its object is not open in the keeper any more when keep_forgotten() is what we return; 0: it
- * never was. */
+/* The keeper has closed its object when keep_forgotten() reaches the value that this returns; 0: it
+ * never had it. */
 uint64_t survive_segment_ended(const struct shared *shared, const struct catalog *cat,
 			       uint32_t index, uint32_t generation);
 
-/* A part of a segment on a device: its tag says which, and its size. */
+/* A part of a segment on a device. Its tag tells all of these. */
 struct survive_part {
 	uint64_t instance, size;
 	uint32_t index, generation; /* of the segment */
@@ -57,19 +55,20 @@ struct survive_part {
 };
 
 void survive_part_tag(char tag[KEEP_TAG_SIZE], const struct survive_part *part);
-/* False: that is no tag of a part. */
+/* False: it is no tag of a part. */
 bool survive_part_read(const char *tag, struct survive_part *part);
 void survive_part(const struct shared *shared, const struct catalog *cat,
 		  const struct survive_part *part, int fd_peek);
 void survive_part_ended(const struct shared *shared, const struct catalog *cat,
 			const struct survive_part *part);
-/* The descriptor that keeps the segment's device open. */
+/* Keeps the descriptor that keeps the segment's device open. */
 void survive_hold(const struct shared *shared, const struct catalog *cat, uint32_t index,
 		  uint32_t generation, int fd_peek);
 void survive_hold_ended(const struct shared *shared, const struct catalog *cat, uint32_t index,
 			uint32_t generation);
 
-/* The page of that ring. A negative errno: it is not kept, so that there must not be one. */
+/* Keeps the page of that ring. Returns a negative errno if it is not kept: then there must be no
+ * such ring. */
 int survive_page(const struct shared *shared, const struct catalog *cat, uint32_t index,
 		 uint32_t generation, int fd_peek);
 void survive_page_ended(const struct shared *shared, const struct catalog *cat, uint32_t index,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Large zeroed tables of which only the part in use costs memory. */
+/* Large zeroed tables, of which only the part in use takes memory. */
 #pragma once
 
 #include <stddef.h>

@@ -2,9 +2,9 @@
 /*
  * Tensors. A slot is FREE; then DRAFT, in the ring of its client's drafts; then LIVE, pinned to its
  * name; then RETIRED; then FREE again with the next generation. From DRAFT to FREE it has its place
- * in a segment. Invariants: (1) what commit needs is set aside by create, so that a well-formed
- * commit does not fail for want of room; (2) every early return gives back what was taken. Loop
- * thread only.
+ * in a segment. Invariants: (1) create sets aside everything that commit needs, so that a
+ * well-formed commit does not fail for want of room; (2) every early return gives back its
+ * reservations. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -29,7 +29,7 @@ static struct pool *pool_of(struct state *st, enum share share)
 	return &st->catalog.pools[share];
 }
 
-/* A row that is no draft any more has given back what a draft has besides. */
+/* @draft: the row still has the charge of a draft. */
 static void slot_discharge(struct state *st, struct account *account, uint32_t chunks, bool draft)
 {
 	account_give(account, pool_of(st, SHARE_CHUNKS), chunks);
@@ -105,8 +105,7 @@ static int slot_take(struct state *st, struct client *c, const struct tensor_req
 	return 0;
 }
 
-/* After the last generation the slot stays taken: its next life would have the ref of an earlier
- * one. */
+/* After the last generation the slot stays taken, since its next life would have an earlier ref. */
 static void row_give(struct state *st, uint32_t slot)
 {
 	if (catalog_row(&st->catalog, slot)->word >> 2 < ROW_GENERATION_MAX)
@@ -133,7 +132,7 @@ static uint64_t prefetched_size(const struct tensor *t)
 	return t->segment && !segment_is_small(t->segment) ? t->segment->size : 0;
 }
 
-/* The draft may be taken back from now on, */
+/* Allows the draft to be taken back. */
 void prefetched_add(struct state *st, struct client *c, struct tensor *t)
 {
 	st->prefetched++;
@@ -143,7 +142,7 @@ void prefetched_add(struct state *st, struct client *c, struct tensor *t)
 		list_add_tail(&st->prefetching, &c->prefetching);
 }
 
-/* or may not. */
+/* Forbids that again. */
 static void prefetched_remove(struct state *st, struct client *c, struct tensor *t)
 {
 	t->prefetch = false;
@@ -178,8 +177,8 @@ enum room prefetch_try_back(struct state *st, struct client *c, uint32_t slot)
 		c->room_unread = true;
 		return ROOM_LATER;
 	}
-	prefetched_remove(st, c, &st->tensors[slot]); /* it is in use, and like others from now on
-						       */
+	prefetched_remove(st, c, &st->tensors[slot]); /* it is in use, and an ordinary draft from
+							 now on */
 	return ROOM_NONE;
 }
 
@@ -202,7 +201,7 @@ void tensor_messages_read(struct state *st, struct client *c)
 	c->room_unread = false;
 }
 
-/* Takes back the empty segment for small tensors that its writer may keep. */
+/* Takes back the empty segment for small tensors that a writer may keep. */
 static bool spare_take_back(struct client *c)
 {
 	struct segment *seg;
@@ -221,7 +220,7 @@ static bool is_full(const struct pool *pool, uint64_t size)
 	return size > pool->capacity - pool->used;
 }
 
-/* What clients of @account can do without. */
+/* Takes back unused memory of @account's clients. */
 static enum room own_make_room(struct state *st, const struct account *account)
 {
 	bool later = false;
@@ -239,7 +238,7 @@ static enum room own_make_room(struct state *st, const struct account *account)
 	return later ? ROOM_LATER : ROOM_NONE;
 }
 
-/* The same of others, of whom a few are looked at in turn. */
+/* Takes back unused memory of other users' clients, looking at a few in turn. */
 static enum room others_make_room(struct state *st, const struct account *account)
 {
 	enum room room, found = ROOM_NONE;
@@ -269,15 +268,13 @@ static bool warm_take_back(struct state *st, const struct segment_totals *where,
 	return seg;
 }
 
-/*
- * A user gives up its own first. What others can do without is taken only if @size fits then, so
- * that nothing is thrown away in vain; and first from whoever keeps most.
- */
+/* Takes back the user's own memory first. Takes from others only if @size fits afterwards, so that
+ * nothing is thrown away in vain; and first from the user who keeps most. */
 enum room tensor_make_room(struct state *st, const struct account *account, uint64_t size,
 			   bool others)
 {
 	const struct pool *here = &st->memory.totals.pool, *all = &st->shared->store.pool;
-	/* only what is in it makes room in a namespace that is full */
+	/* in a full namespace only its own segments make room */
 	const struct segment_totals *where = is_full(here, size) ? &st->memory.totals : NULL;
 	const struct pool *pool = where ? here : all;
 	uint64_t warm = where ? where->warm : st->shared->store.warm_bytes;
@@ -291,7 +288,7 @@ enum room tensor_make_room(struct state *st, const struct account *account, uint
 	return warm_take_back(st, where, NULL) ? ROOM_MADE : others_make_room(st, account);
 }
 
-/* Nothing is taken from others for a prefetched draft, since it may never be used. */
+/* Takes nothing back for a prefetched draft, since that may never be used. */
 static int segment_make(struct state *st, struct client *c, const struct tensor_request *rq,
 			uint64_t size, struct segment **segp)
 {
@@ -311,7 +308,7 @@ static int segment_make(struct state *st, struct client *c, const struct tensor_
 			return STATE_E_SOON;
 		if ((r & CHARGE_SHARE) != SHARE_BYTES)
 			return r; /* no descriptor is left */
-		/* PROTOCOL.md section 4: QUOTA is only said if nothing else is in the way */
+		/* PROTOCOL.md section 4: QUOTA is returned only if no other limit is in the way */
 		return r == STATE_E_QUOTA && !is_full(all, size) && !is_full(here, size)
 			       ? STATE_E_QUOTA
 			       : STATE_E_FULL;
@@ -543,7 +540,7 @@ static bool small_is_spare(const struct segment *seg, const struct list *segment
 	return false;
 }
 
-/* Is the empty segment worth keeping? */
+/* True if the empty segment is worth keeping. */
 static bool segment_is_worth(const struct state *st, const struct segment *seg,
 			     const struct client *writer)
 {
@@ -579,7 +576,7 @@ void draft_share(struct state *st, uint32_t slot, uint32_t with)
 	row_survives(st, slot);
 }
 
-/* ---- what a holder is charged for ----------------------------------------------------------- */
+/* ---- charges of holders --------------------------------------------------------------------- */
 
 static uint64_t place_bytes(const struct tensor *t)
 {
@@ -616,7 +613,7 @@ void tensor_charge_to(struct state *st, uint32_t slot, struct account *account)
 	t->account = account;
 	account_move(before, account, pool_of(st, SHARE_CHUNKS), t->chunks);
 	account_move(before, account, pool_of(st, SHARE_TENSORS), 1);
-	/* only those who hold it keep a name that was deleted */
+	/* only its holders keep a name that was deleted */
 	if (catalog_name(&st->catalog, row->name)->current == 0)
 		name_own(&st->names, row->name, account);
 	place_charge(st, slot);
@@ -635,7 +632,7 @@ static void place_give(struct state *st, uint32_t slot)
 		uint32_t other = t->share;
 
 		place_unjoin(st, slot);
-		if (st->tensors[other].held) /* it may be alone there now */
+		if (st->tensors[other].held) /* it may be the only tensor there now */
 			place_charge(st, other);
 		if (!seg || !seg->device) /* else a member of a group, with a place of its own */
 			return;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Watches; see watch.h. Whether a name is watched is found by the hashes of its beginnings, of
- * those lengths that any watch has. That it is not is remembered in the name, until a watch comes
- * or goes.
+ * Watches; see watch.h. The watches of a name are found by the hashes of its beginnings, for the
+ * lengths that any watch has. A name without watches is marked so, until a watch comes or goes.
  *
- * ORDER: a name means something else before that is noted, and it is noted before `seq` counts it,
- * whose sleepers are woken after that. A reader loads `seq` before it looks, and sleeps as long as
- * it is that (tests/model/watch.pml).
+ * ORDER: first the name gets its new meaning, then that is noted, then `seq` counts it, then the
+ * sleepers on `seq` are woken. A reader loads `seq` before it looks, and sleeps while it has that
+ * value (tests/model/watch.pml).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,10 +17,10 @@
 struct watch {
 	struct list link;     /* in its bucket */
 	struct list watchers; /* of struct watcher, by of_watch */
-	/* Clients with a lower id than @since may have published one of its names before the watch
-	 * was there. Of the others those may whose bit, that of their index, is in @producers. */
+	/* Clients with an id below @since may have published a watched name before the watch began.
+	 * Of the other clients, only those with their bit (by index) in @producers may have. */
 	uint64_t since, producers;
-	struct charge charge; /* of one of those who watch */
+	struct charge charge; /* to one of the watchers */
 	uint32_t index;
 	uint32_t hash;
 	bool prefix;
@@ -29,7 +28,7 @@ struct watch {
 	char text[];
 };
 
-/* A client that has asked for it, once. */
+/* A client that has asked for the watch, once. */
 struct watcher {
 	struct list of_watch, of_client;
 	struct watch *watch;
@@ -66,7 +65,7 @@ static int table_make(struct state *st)
 	return 0;
 }
 
-/* ---- who watches ---------------------------------------------------------------------------- */
+/* ---- watchers ------------------------------------------------------------------------------- */
 
 static void table_changed(struct watch_table *t)
 {
@@ -100,7 +99,7 @@ static int watch_make(struct state *st, const struct client *c, const struct nam
 		free(w);
 		return r;
 	}
-	while (t->of[index]) /* there is one, since the pool has as many */
+	while (t->of[index]) /* an index is free, since the pool has as many */
 		index++;
 	list_init(&w->watchers);
 	w->since = st->shared->next_client_id + 1;
@@ -198,7 +197,7 @@ void watches_adopt(struct state *st)
 {
 	_Atomic uint32_t *coming = &st->catalog.header->coming;
 
-	if (atomic_load(coming) & 1) /* its daemon died before it had noted the name */
+	if (atomic_load(coming) & 1) /* its daemon died before it noted the name */
 		atomic_fetch_add(coming, 1);
 	for (uint32_t i = 0; i < CATALOG_WATCHES; i++) {
 		struct catalog_watch *shared = catalog_watch(&st->catalog, i);

@@ -15,30 +15,28 @@ enum { CLIENT_WATCHES_MAX = 256 };
 struct watch_table {
 	struct list buckets[CATALOG_WATCHES];  /* of struct watch, by hash */
 	struct watch *of[CATALOG_WATCHES];     /* by index */
-	uint16_t lengths[TENSOR_NAME_MAX + 1]; /* how many there are of a prefix of that length */
-	uint32_t names;			       /* how many there are of one name */
+	uint16_t lengths[TENSOR_NAME_MAX + 1]; /* how many prefixes of that length are watched */
+	uint32_t names;			       /* how many single names are watched */
 	uint32_t count;
 	uint32_t epoch; /* changes when a watch comes or goes; never 0 */
 };
 
 /*
  * Watches a name, or with @prefix all names that start with it, for @c. *@watch is the entry, of
- * the generation *@generation. An entry is charged to one of its watchers. Returns 0,
+ * the generation *@generation. The entry is charged to one of its watchers. Returns 0,
  * STATE_E_WATCHES if @c has too many, -ENOMEM, or an outcome of account_take().
  */
 int watch_new(struct state *st, struct client *c, const struct name_key *name, bool prefix,
 	      uint32_t *watch, uint32_t *generation);
-/* The client watches that once less. Nothing happens if it does not. */
+/* Ends one watch of the client on that entry. Does nothing if it has none. */
 void watch_end(struct state *st, struct client *c, uint32_t watch, uint32_t generation);
-/* The client ends; at most CLIENT_WATCHES_MAX. */
+/* Ends all watches of a client, at most CLIENT_WATCHES_MAX. */
 void watches_leave(struct state *st, struct client *c);
-/* Ends the watches that a former daemon had. Their clients notice that, and ask again. */
+/* Ends the watches that a former daemon had. Their clients notice, and ask again. */
 void watches_adopt(struct state *st);
 
-/*
- * Notes that a name has another meaning; with @came, that it had none before. @by is the client
- * that has published it, or NULL. Nobody is woken yet if @wakes is NULL.
- */
+/* Notes that a name has another meaning; with @came, that it had none before. @by is the client
+ * that published it, or NULL. With @wakes NULL nobody is woken yet. */
 void watches_note(struct state *st, uint32_t name, bool came, struct client *by, unsigned *wakes);
 /* Notes that a client's connection ends, so that its tensors have no producer any more. */
 void watches_producer_ended(struct state *st, const struct client *c);

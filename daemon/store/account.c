@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Accounts. Invariants: (1) pool.used is the sum of what was taken from it; (2) an account lives as
- * long as a client refers to it or it uses anything, so that a user does not get more by connecting
- * again; (3) the list of accounts is sorted by uid. Loop thread only.
+ * Accounts. Invariants: (1) pool.used is the sum of all charges to the pool; (2) an account lives
+ * as long as a client refers to it or it uses anything, so that a user does not get more by
+ * connecting again; (3) the list of accounts is sorted by uid. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -280,7 +280,7 @@ void account_due(struct account *account, enum account_work work)
 	account_ready(account);
 }
 
-/* ---- how much ------------------------------------------------------------------------------- */
+/* ---- amounts -------------------------------------------------------------------------------- */
 
 struct account *account_in(struct account *account, const struct pool *pool)
 {
@@ -298,7 +298,7 @@ uint64_t account_max(struct account *account, const struct pool *pool)
 	percent = max & ~SHARE_PERCENT;
 	if (pool->capacity == UINT64_MAX)
 		return UINT64_MAX;
-	/* rounded up, so that a pool of one is not nobody's */
+	/* rounded up, so that a pool of one can be used */
 	return pool->capacity / 100 * percent + (pool->capacity % 100 * percent + 99) / 100;
 }
 
@@ -329,7 +329,7 @@ static bool is_beyond_max(struct account *account, const struct pool *pool, uint
 {
 	uint64_t max = account_max(account, pool), used = account_used(account, pool);
 
-	/* who may have all is not in its own way */
+	/* an account that may have everything has no maximum */
 	return max < pool->capacity && (amount > max || used > max - amount);
 }
 

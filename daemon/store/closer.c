@@ -23,7 +23,7 @@
 #include "daemon/store/helper.h"
 #include "util/fd.h"
 
-enum { CLOSER_BLOCKS = 2048 }; /* of 512 bytes, which take no time to be freed */
+enum { CLOSER_BLOCKS = 2048 }; /* in blocks of 512 bytes, which take no time to be freed */
 
 struct closer_queue {
 	_Atomic uint32_t taken; /* we write it, and the process sleeps on it */
@@ -32,7 +32,7 @@ struct closer_queue {
 	int fds[CLOSER_MAX];
 };
 
-/* In the process. */
+/* Runs in the process. */
 static void close_all(void *queue, pid_t parent)
 {
 	struct closer_queue *q = queue;
@@ -71,7 +71,8 @@ static bool closer_begin(struct closer *c)
 	return c->pid || process_make(c);
 }
 
-/* A memfd that is not large: no file system of others, and nobody to wait for. */
+/* True for a memfd that is not large: it is on no client's file system, and nobody else can delay
+ * it. */
 static bool closes_at_once(int fd)
 {
 	struct stat st;
@@ -121,7 +122,7 @@ void closer_note(struct closer *c)
 	}
 }
 
-/* Does it wait in close()? A process that is about to call that must not be killed. */
+/* True if the process waits in close(). One that is about to call that must not be killed. */
 static bool is_stuck(const struct closer *c)
 {
 	char path[32], text[256];
@@ -136,7 +137,7 @@ static bool is_stuck(const struct closer *c)
 	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 	fd_close(fd);
 	if (n < 0)
-		return true; /* there is no /proc to say otherwise */
+		return true; /* without /proc that cannot be told, and is assumed */
 	text[n] = '\0';
 	end = strrchr(text, ')');
 	return !end || strncmp(end, ") R", 3) != 0;
@@ -149,7 +150,8 @@ void closer_look(struct closer *c)
 	if (!c->queue)
 		return;
 	if (c->killed && waitpid(c->pid, NULL, WNOHANG) == c->pid) {
-		/* the number with which it had begun is free, and may be another descriptor's */
+		/* the number that it had begun with is free, and may be another descriptor's
+		 * by now */
 		atomic_store(&c->queue->done, atomic_load(&c->queue->begun));
 		c->pid = 0;
 	}

@@ -2,7 +2,7 @@
 /*
  * Devices and the memory on them. Invariants: (1) device.segments counts the memory charged to it,
  * and only an entry without any is given to another device; (2) a descriptor is charged from
- * device_memory_new() on, before it has come, so that no part is refused for want of one. Loop
+ * device_memory_new() on, before it arrives, so that no part is refused for want of one. Loop
  * thread only.
  */
 #include <errno.h>
@@ -36,7 +36,7 @@ struct device *device_find(struct device_table *table, const uint8_t id[DEVICE_I
 	return NULL;
 }
 
-/* Nobody knows which devices there are, so a user could have memory on as many as there may be. */
+/* The daemon does not know which devices exist, so a user could claim memory on every entry. */
 static bool may_have_another(struct device_table *table, struct account *account)
 {
 	unsigned n = 0;
@@ -88,7 +88,7 @@ static int memory_charge(struct device_memory *m, struct device_table *table,
 	if (!device)
 		return DEVICE_E_DEVICES;
 	r = charge(&m->bytes, account, &device->pool, size);
-	/* blame the user's maximum only if nothing else is in the way */
+	/* report the user's maximum only if no other limit is in the way */
 	if (r & CHARGE_E_USER && size > device->pool.capacity - device->pool.used)
 		r = CHARGE_E_FULL | (int)device->pool.share;
 	if (r)
@@ -234,7 +234,8 @@ struct device_memory *device_memory_free(struct device_memory *m)
 
 /* ---- descriptors ---------------------------------------------------------------------------- */
 
-/* Is the driver the tests' fake one, whose memory is the host's? The keeper hands it on. */
+/* True if the driver is the tests' fake one, whose memory is the host's. The keeper passes the
+ * variable on. */
 static bool fake_gpu(void)
 {
 	const char *fake = secure_getenv("TENSORLEASE_FAKE_GPU");
@@ -243,9 +244,9 @@ static bool fake_gpu(void)
 }
 
 /*
- * A memfd is the host's memory, which we would keep when its owner has ended, and which no account
- * of ours has, so only tests may have us take it. Pages beyond its end are in no size: those that
- * it got before it was sealed stay, and only its blocks show them.
+ * Only tests may have us take a memfd: it is host memory that would stay after its owner's end, and
+ * that no account counts. Pages beyond its end do not show in its size. Those that it got before it
+ * was sealed stay, and only its blocks show them.
  */
 static const char *memfd_check(int fd, const struct stat *st, uint64_t size, bool pool)
 {
@@ -253,7 +254,7 @@ static const char *memfd_check(int fd, const struct stat *st, uint64_t size, boo
 	int seals = fcntl(fd, F_GET_SEALS);
 	uint64_t whole = (uint64_t)st->st_size, blocks = (uint64_t)st->st_blocks * 512;
 
-	if (seals < 0 || st->st_nlink) /* under a name, others could find and change it */
+	if (seals < 0 || st->st_nlink) /* under a name, other processes could find and change it */
 		return "the descriptor is neither a memfd nor a character device";
 	if ((seals & sealed) != sealed)
 		return "the memfd is not sealed with F_SEAL_SHRINK and F_SEAL_GROW";
@@ -265,9 +266,9 @@ static const char *memfd_check(int fd, const struct stat *st, uint64_t size, boo
 }
 
 /*
- * Accepts NVIDIA's number and the ranges from which Linux gives numbers to drivers that have none
+ * Accepts NVIDIA's number, and the ranges from which Linux gives numbers to drivers that have none
  * (NVIDIA's others, those of WSL and Tegra). All other numbers belong to something else, such as
- * terminals, /dev/zero or /dev/fuse, which we would keep alive. /proc/devices knows more, but a
+ * terminals, /dev/zero or /dev/fuse, and must not be kept open. /proc/devices knows more, but a
  * service may not have it.
  */
 bool device_number_fits(dev_t number)
@@ -281,10 +282,8 @@ bool device_number_fits(dev_t number)
 	       (major_ >= 384 && major_ <= 511);
 }
 
-/*
- * A file may be on a file system that the client itself serves, and that never answers. So we say
- * that what the kernel knows already will do.
- */
+/* A file may be on a file system that the client itself serves, and that never answers. So the
+ * kernel is asked only for attributes that it has already. */
 static const char *file_check(int fd)
 {
 	struct statx x;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Memory on devices: the handles and descriptors that open it, and how much of it each device has.
- * The memory is its producer's; we keep numbers and descriptors, and touch no device.
- */
+/* Memory on devices: handles and descriptors that open it, and the use of each device. The memory
+ * is its producer's. The daemon keeps numbers and descriptors, and touches no device. */
 #pragma once
 
 #include <stdbool.h>
@@ -28,8 +26,7 @@ struct device {
 	uint32_t segments; /* charged; 0: the entry may be given to another device */
 };
 
-/* The devices that the daemon has heard of; number N is list[N], with the share SHARE_DEVICE + N.
- */
+/* The devices that clients have named. Number N is list[N], with the share SHARE_DEVICE + N. */
 struct device_table {
 	struct device list[DEVICES_MAX];
 	struct accounts *accounts; /* outlive us */
@@ -38,8 +35,8 @@ struct device_table {
 	uint64_t capacity;	   /* bytes of each device; UINT64_MAX: no limit */
 };
 
-/* A descriptor that keeps a device open, of one connection; it and its segments there refer to it.
- */
+/* A connection's descriptor that keeps a device open. The client and its segments there refer to
+ * it. */
 struct device_hold {
 	struct list link; /* in client.device_holds, while that refers to it */
 	unsigned refs;
@@ -48,20 +45,20 @@ struct device_hold {
 	uint8_t id[DEVICE_ID];
 };
 
-/* The half of a struct segment that one on a device has besides. */
+/* The part of a struct segment that only segments on a device have. */
 struct device_memory {
-	struct device *device; /* it is charged to this one; NULL: it is not charged any more */
+	struct device *device; /* charged for it; NULL: it is not charged any more */
 	struct charge bytes, fds;
 	struct device_hold *hold; /* a reference, or NULL */
 	struct closer *closer;	  /* outlives us */
 	/* Written by state/export.c: */
 	struct client *producer; /* NULL: its connection has ended */
-	struct list importers;	 /* of struct device_import: who has it open */
-	struct notice *done;	 /* the answer to UNEXPORT, due when all have unmapped it */
+	struct list importers;	 /* of struct device_import: clients that have it open */
+	struct notice *done;	 /* the answer to UNEXPORT, due when all clients have unmapped it */
 	bool mortal;		 /* it dies with its producer's connection */
 	struct list ending;	 /* in account.parts of its ender, while its parts are closed */
 	struct account *ender;	 /* a reference, or NULL */
-	struct segment *segment; /* whose it is, while it is ending */
+	struct segment *segment; /* its segment, while it is ending */
 	uint8_t handle[DEVICE_HANDLE];
 	uint32_t parts, arrived;
 	uint64_t size_arrived;
@@ -76,36 +73,37 @@ void device_table_init(struct device_table *table, struct accounts *accounts, st
 
 /*
  * Charges @account for @size bytes on the device @id, which will arrive in @parts. With @has_fds
- * each part will be a descriptor. DEVICE_E_DEVICES, -ENOMEM, or what account_take() returns.
+ * each part will be a descriptor. Returns DEVICE_E_DEVICES, -ENOMEM, or an outcome of
+ * account_take().
  */
 int device_memory_new(struct device_memory **mp, struct device_table *table,
 		      const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
 		      uint32_t parts, bool has_fds);
-/* The same for what a former daemon gave it. */
+/* The same for memory that a former daemon charged to it. */
 int device_memory_adopt(struct device_memory **mp, struct device_table *table,
 			const uint8_t id[DEVICE_ID], struct account *account, uint64_t size,
 			uint32_t parts);
 struct device_memory *device_memory_free(struct device_memory *m);
 
-/* Makes a hold with one reference and takes over @fd_take if that succeeds. -ENOMEM, or what
- * account_take() returns. */
+/* Makes a hold with one reference and takes over @fd_take on success. Returns -ENOMEM, or an
+ * outcome of account_take(). */
 int device_hold_new(struct device_hold **hp, struct device_table *table,
 		    const uint8_t id[DEVICE_ID], struct account *account, int fd_take);
-/* The same for what a former daemon kept: CHARGE_E_FULL. */
+/* The same for a hold of a former daemon: CHARGE_E_FULL. */
 int device_hold_adopt(struct device_hold **hp, struct device_table *table,
 		      const uint8_t id[DEVICE_ID], struct account *account, int fd_take);
 struct device_hold *device_hold_ref(struct device_hold *hold);
 /* NULL is fine. Returns NULL. */
 struct device_hold *device_hold_unref(struct device_hold *hold);
 
-/* The next part has arrived. Takes over @fd_take, which opens it, or is -1. */
+/* Adds the next part. Takes over @fd_take, which opens it, or is -1. */
 void device_memory_add(struct device_memory *m, uint64_t size, int fd_take);
-/* Has the descriptor of the part that came last closed, and gives back what all were charged when
- * that was the first. */
+/* Lets the closer close the descriptor of the last part. After the first part's, gives back the
+ * charge of all. */
 void device_memory_close_part(struct device_memory *m);
-/* Has all of them closed, so that nobody can open it any more. */
+/* Lets the closer close all descriptors, so that no client can open the memory any more. */
 void device_memory_close(struct device_memory *m);
-/* Gives back what it takes on its device. */
+/* Gives back the charge on its device. */
 void device_memory_discharge(struct device_memory *m);
 
 static inline bool device_memory_complete(const struct device_memory *m)
@@ -113,16 +111,16 @@ static inline bool device_memory_complete(const struct device_memory *m)
 	return m->arrived == m->parts;
 }
 
-/* Finds the entry of that device. NULL: there is none. */
+/* The entry of that device, or NULL. */
 struct device *device_find(struct device_table *table, const uint8_t id[DEVICE_ID]);
 
 /*
- * May @fd be kept as a descriptor that opens memory of @size bytes? It must be a character device
- * with a number that a GPU can have; only its driver knows how much it opens. With
+ * Checks whether @fd may be kept as a descriptor that opens memory of @size bytes. It must be a
+ * character device with a number that a GPU can have; only its driver knows how much it opens. With
  * TENSORLEASE_FAKE_GPU=1 in the environment it may be a memfd, too. That must be sealed against
- * growing and shrinking, and have exactly that size; that of a pool, of which the memory is one
- * piece, at least that size. Returns NULL, or what is wrong.
+ * growing and shrinking, and have exactly that size. A memfd of a pool, of which the memory is one
+ * piece, must have at least that size. Returns NULL, or the reason for the refusal.
  */
 const char *device_descriptor_check(int fd, uint64_t size, bool pool);
-/* May a character device with that number be a GPU's? */
+/* True if a character device with that number may be a GPU. */
 bool device_number_fits(dev_t number);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernel sends two events for each inode that is deleted, IN_DELETE_SELF and IN_IGNORED; the
- * first one that we see counts. It sends them before it frees the pages, in the process that let go
- * last.
+ * first one that is read counts. It sends them before it frees the pages, in the process that let
+ * go last.
  */
 #include <errno.h>
 #include <search.h>
@@ -91,7 +91,7 @@ static struct ending *watch_find(const struct endings *e, int watch)
 	return found ? *found : NULL;
 }
 
-/* The kernel's queue was full. It lists the watches that there still are; the others are over. */
+/* The kernel's queue was full. The kernel lists the remaining watches; the others are over. */
 static void events_lost(struct endings *e)
 {
 	struct ending *w, *next;

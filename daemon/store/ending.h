@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tells when nobody has an object without a name any more. Its pages are there as long as anybody
- * has a descriptor or a mapping of it, and so must its charge be. A lease of the kernel
+ * Tells when no process has a nameless object any more. Its pages exist as long as any process has
+ * a descriptor or a mapping of it, and so long it must be charged. A lease of the kernel
  * (F_SETLEASE) would not do: it does not see descriptors that were opened with O_PATH, which keep
- * the pages too. But when the last of all of these goes, the kernel deletes the inode and tells
- * those who watch it (inotify). Nobody is polled, so that an object which somebody keeps costs
- * nothing but its charge. Loop thread only.
+ * the pages too. But when the last of all of these goes, the kernel deletes the inode and tells its
+ * watchers (inotify). Nothing is polled, so that an object which a process keeps costs nothing but
+ * its charge. Loop thread only.
  */
 #pragma once
 
@@ -17,8 +17,8 @@ struct endings {
 	int fd; /* of inotify, readable when ending_next() has something to do; -1: there is none */
 	void *by_watch;	 /* of all struct ending that are watched; tsearch(3) */
 	struct list all; /* the same */
-	struct list due; /* of struct ending; over, and not returned by ending_next() yet */
-	bool lost;	 /* events were; what is over has to be found out */
+	struct list due; /* of struct ending; over, but not returned by ending_next() yet */
+	bool lost;	 /* events were lost: finds out which ones are over */
 };
 
 /* An object that is watched; embedded in its segment. */
@@ -28,17 +28,15 @@ struct ending {
 	bool seen;	  /* used when events were lost */
 };
 
-/* -EMFILE or -ENOMEM: the kernel or the user's limits have no room for inotify. */
+/* Returns -EMFILE or -ENOMEM if the kernel or the user's limits have no room for inotify. */
 int endings_init(struct endings *e);
 void endings_deinit(struct endings *e);
 
 /* Watches the object of @fd_peek. -EUSERS: this user has no watches left (fs.inotify); -ENOMEM. */
 int ending_begin(struct endings *e, struct ending *w, int fd_peek);
-/* Watches it no longer. Fine if it is not watched. */
+/* Stops watching it. Fine if it is not watched. */
 void ending_end(struct endings *e, struct ending *w);
 
-/*
- * The next object that nobody has any more, not watched any more either, or NULL: none for now.
- * Looks at *@max events at most and counts them there.
- */
+/* The next object that no process has any more, and that is not watched any more either; or NULL
+ * for now. Looks at *@max events at most and counts them there. */
 struct ending *ending_next(struct endings *e, unsigned *max);

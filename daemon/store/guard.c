@@ -10,11 +10,11 @@
 #include "util/clock.h"
 #include "util/fd.h"
 
-/* So many that are not watched are looked at, each time. All of 65,536 take 100 s. */
+/* The number of unwatched objects that are looked at each time. All of 65,536 take 100 s. */
 enum { LOOKS = 64 };
 #define LOOK_PAUSE_NS ((uint64_t)(100 * NS_PER_MS))
 
-enum { EVENTS = 64 }; /* that are read at a time, so that a writer that makes many costs little */
+enum { EVENTS = 64 }; /* read at a time, so that a writer that makes many costs little */
 
 static int watch_compare(const void *a, const void *b)
 {
@@ -111,7 +111,7 @@ bool guard_take_wrong(struct guard *g, struct guarded **user)
 	return true;
 }
 
-/* Whatever was changed meanwhile is reported, since setting the size is a change of its own. */
+/* Setting the size is a change of its own, so any change made meanwhile is reported. */
 void guard_trimmed(struct guard *g, struct guarded *w, bool done)
 {
 	w->user = NULL;
@@ -185,13 +185,13 @@ bool guard_next(struct guard *g, struct guarded **wrong)
 	w = list_first_entry(&g->due, struct guarded, link);
 	list_del(&w->link);
 	list_add_tail(w->watch ? &g->all : &g->unwatched, &w->link);
-	events = w->events ? w->events : IN_MODIFY | IN_CLOSE_WRITE; /* 0: nobody knows which */
+	events = w->events ? w->events : IN_MODIFY | IN_CLOSE_WRITE; /* 0: it is not known which */
 	w->events = 0;
 	if (events & IN_MODIFY && !shm_object_has_size(&w->object, w->size) && guard_trim(g, w))
 		*wrong = w;
 	if (!w->closed || !(events & IN_CLOSE_WRITE))
 		return true;
-	if (*wrong) /* which the caller must find still */
+	if (*wrong) /* which the caller has yet to find */
 		guarded_due(g, w, IN_CLOSE_WRITE);
 	else
 		w->closed(w);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Processes that help; see helper.h. One that trims has no descriptors and no mappings that anybody
- * could miss (catalogs, ledgers and the like are not for forked processes), because SIGKILL does
- * not end a wait for an inode's lock: what a stuck one has stays until the client lets go.
+ * Helpers; see helper.h. One that trims has no descriptors and no mappings that must be closed soon
+ * (catalogs, ledgers and the like are not for forked processes). SIGKILL does not end a wait for an
+ * inode's lock, so a stuck helper keeps everything that it has until the client lets go.
  */
 #include <errno.h>
 #include <limits.h>
@@ -31,7 +31,7 @@
 
 #define TRIM_BYTES_PER_S ((uint64_t)256 << 20)
 
-/* Signals are ours to handle, and never the process's. */
+/* The daemon handles signals, never the process. */
 pid_t helper_start(const char *name, void (*run)(void *context, pid_t parent), void *context)
 {
 	pid_t parent = getpid(), pid;
@@ -67,7 +67,7 @@ void *helper_mmap(int fd, uint64_t size, int prot)
 struct ask {
 	_Atomic uint32_t asked; /* we write it, and the process sleeps on it */
 	_Atomic uint32_t done;	/* the process writes it, and we sleep on it */
-	_Atomic bool last;	/* nobody waits: it ends when it has done what it is about */
+	_Atomic bool last;	/* nobody waits: the process ends after the current request */
 	int result;
 	bool remove;
 	uint64_t size;
@@ -78,16 +78,18 @@ struct trimmer {
 	struct list link; /* in idle, busy or stuck */
 	struct ask *ask;  /* shared with the process */
 	pid_t pid;
-	uint32_t uid; /* whose object it has, unless it is idle */
+	uint32_t uid; /* the owner of its object, unless it is idle */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct list idle = LIST_INIT(idle);   /* they wait for something to do */
+static struct list idle = LIST_INIT(idle);   /* they wait for a request */
 static struct list busy = LIST_INIT(busy);   /* a thread waits for them */
-static struct list stuck = LIST_INIT(stuck); /* nobody does, and they end when they are done */
-static pid_t owner; /* of the lists: a forked process of ours has no trimmers */
+static struct list stuck = LIST_INIT(stuck); /* no thread waits for them, and they end when they are
+						done */
+static pid_t owner;			     /* of the lists: a forked process has no trimmers */
 
-/* In the process. Without close_range() a stuck one keeps our descriptors open after our end. */
+/* Runs in the process. Without close_range() a stuck one keeps our descriptors open after our
+ * end. */
 static void trim_all(void *context, pid_t parent)
 {
 	struct ask *ask = context;
@@ -218,8 +220,7 @@ static void ask_send(struct ask *ask)
 	syscall(SYS_futex, &ask->asked, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-/* One that is stuck is not killed, which would not end it everywhere: it gets the lock in the end.
- */
+/* A stuck one is not killed, which would not end it everywhere: it gets the lock in the end. */
 static void trimmer_give(struct trimmer *t, bool is_stuck)
 {
 	if (is_stuck) {
@@ -258,7 +259,7 @@ int helper_trim(const char *path, uint32_t uid, uint64_t size, bool remove)
 	return r;
 }
 
-/* Ends those in @list; of a stuck one nobody can say when that is. */
+/* Ends the helpers in @list. Stuck ones end at an unknown time. */
 static void trimmers_end(struct list *list)
 {
 	struct trimmer *t, *next;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Processes for calls of the kernel that a client can keep waiting. A thread of ours that waits
- * there could not be ended, and we could not end either; a process can be left behind. It calls the
- * kernel only, since we may have had locks of libc when it was made. Any thread.
+ * Processes for system calls that a client can keep waiting. A thread that waits in one could not
+ * be ended, and neither could the daemon; a process can be left behind. It makes system calls only,
+ * since the daemon may have held locks of libc when it forked. Any thread.
  */
 #pragma once
 
@@ -10,25 +10,25 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Starts a process that shares our table of descriptors and has a copy of all else. It runs
- * @run(@context, @parent), which returns when it is to end. 0: there is none. */
+/* Starts a process that shares our table of descriptors and has a copy of everything else. It runs
+ * @run(@context, @parent), which returns when it is to end. 0: it could not be started. */
 pid_t helper_start(const char *name, void (*run)(void *context, pid_t parent), void *context);
 
-/* Maps all of @fd, which others may have mapped too, for us alone: a stuck process does not keep it
- * in use. NULL: errno says why. */
+/* Maps all of @fd, which other processes may have mapped too, but not in forked ones: a stuck
+ * process does not keep it in use. NULL: errno says why. */
 void *helper_mmap(int fd, uint64_t size, int prot);
 
-/* At most so many processes wait for the objects of one user; see helper_trim(). */
+/* The most processes that wait for the objects of one user; see helper_trim(). */
 enum { HELPERS_STUCK_MAX = 2, HELPER_PATH_MAX = 64 };
 
 /*
- * Gives the file at @path, which @uid may have open for writing, that size, freeing what lies
- * beyond, and then, with @remove, removes it. Whoever has it open can hold its inode's lock for
- * ever, by a write() from memory that never comes, and unlink() waits for that lock with the lock
- * of /dev/shm. So a process does this, the size first. It has a second, and one more for each 256
- * MiB that there are. -ETIMEDOUT: it is not done yet; -EBUSY: a process waits for that file
- * already, or as many as may be wait for others of that user; or another errno.
+ * Gives the file at @path that size, freeing pages beyond, and then, with @remove, removes it. @uid
+ * may have it open for writing. A process that has it open can hold its inode's lock for ever, by a
+ * write() from memory that never comes, and unlink() waits for that lock with the lock of /dev/shm.
+ * So a helper does this, the size first. It has a second, and one more for each 256 MiB of the
+ * file. Returns -ETIMEDOUT if it is not done yet; -EBUSY if a helper waits for that file already,
+ * or as many as are allowed wait for other files of that user; or another errno.
  */
 int helper_trim(const char *path, uint32_t uid, uint64_t size, bool remove);
-/* Ends all of them, those that are stuck as soon as they can be. */
+/* Ends all of them, stuck ones as soon as they can be. */
 void helpers_end(void);

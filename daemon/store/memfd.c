@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A further descriptor of a memfd is opened through /proc/self/fd, since dup() makes none that is
+ * Another descriptor of a memfd is opened through /proc/self/fd, since dup() makes none that is
  * read-only. Mode 0600 keeps other users from doing the same with a read-only one. Seals belong to
- * the inode: whoever may write can add some, but nobody can take one away.
+ * the inode: any process that may write can add some, but none can take one away.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-/* Without rights to execute it, and with a seal on that where the kernel has it (Linux 6.3). */
+/* Makes one that cannot be executed, and seals that where the kernel can (Linux 6.3). */
 static int memfd_new(void)
 {
 	const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
@@ -78,14 +78,14 @@ static int memfd_make(struct object *o, uint64_t size, const atomic_bool *cancel
 	return r;
 }
 
-/* Its writer adds the seal: adding one waits for the lock of the inode, which its writer can hold.
- */
+/* Its writer adds the seal, since adding one waits for the inode's lock, which its writer can
+ * hold. */
 static bool memfd_is_sealed(const struct object *o)
 {
 	return fcntl(o->fd, F_GET_SEALS) & (F_SEAL_FUTURE_WRITE | F_SEAL_WRITE);
 }
 
-/* We have it open for writing ourselves, so that the kernel could not say whether others do. */
+/* The daemon itself has it open for writing, so the kernel could not say whether others do. */
 static int memfd_is_written(const struct object *o)
 {
 	(void)o;

@@ -17,8 +17,8 @@ int object_random(uint64_t *out)
 	return 0;
 }
 
-/* posix_fallocate() comes before anybody maps an object, so that a lack of memory is an error for
- * the client that asks and never a SIGBUS for one that reads. */
+/* posix_fallocate() runs before anybody maps an object. So a lack of memory is an error for the
+ * client that creates it, and never a SIGBUS for a reader. */
 int object_allocate(int fd, uint64_t size, const atomic_bool *cancel)
 {
 	uint64_t at, step;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Remnants; see remnant.h. The kernel reports that somebody has closed an object (IN_CLOSE_WRITE)
- * before it forgets that he had it open, and the scheduler may let any time pass in between. It
- * does not report at all that a lease on the object ended (F_SETLEASE). So a report is only a
- * reason to look more often: all are looked at again and again, in rounds with longer and longer
- * pauses.
+ * Remnants; see remnant.h. The kernel reports that a process has closed an object (IN_CLOSE_WRITE)
+ * before it forgets that the process had it open, and the scheduler may let any time pass in
+ * between. It does not report the end of a lease on the object (F_SETLEASE) at all. So a report is
+ * only a reason to look more often: all are looked at again and again, in rounds with longer and
+ * longer pauses.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ void remnants_deinit(struct remnants *remnants)
 		remnant_destroy(r);
 }
 
-/* Nobody can grow it any more, and it is empty. */
+/* True if nobody can grow it any more, and it is empty. */
 static bool remnant_is_over(const struct object *o)
 {
 	int r = shm_object_is_written(o);
@@ -69,7 +69,7 @@ static bool remnant_end_if_over(struct remnant *r)
 	return true;
 }
 
-/* Starts another round. One that is due earlier stays, or reports could put it off for ever. */
+/* Starts another round. A round that is due earlier stays, or reports could put it off for ever. */
 static void round_begin(struct remnants *remnants)
 {
 	uint64_t soon = (uint64_t)now_mono_ns() + PAUSE_MIN_NS;

@@ -2,7 +2,7 @@
 /*
  * Segments. Invariants: (1) every segment is charged from segment_new() to segment_free(); (2) a
  * segment goes from one writer to another only if nobody has it open for writing; (3) a warm or
- * doomed one has no places, and of shared memory it is in the list of its state. Loop thread only.
+ * doomed one has no places and, in shared memory, is in the list of its state. Loop thread only.
  */
 #include <assert.h>
 #include <errno.h>
@@ -184,9 +184,9 @@ int segment_new(struct segment **segp, struct segment_store *store, struct segme
 }
 
 /*
- * Has somebody cut its object off and made it as long again? Then it has holes. What happened to
- * it before our time and left no holes is harmless: nobody gets it to write unless nobody else has
- * it open for that.
+ * True if a process has truncated its object and made it as long again, which leaves holes. A
+ * change before our time that left no holes is harmless: a new writer gets the segment only if
+ * nobody else has it open for writing.
  */
 static bool has_holes(const struct segment *seg, const struct object *object)
 {
@@ -438,7 +438,7 @@ struct segment *segment_take_warm(struct segment_store *store, const struct segm
 		if (seg->totals != totals || seg->charge.account != user || seg->size < size ||
 		    seg->size - size > size / 8)
 			continue;
-		/* prefer its own, the most recently used; otherwise one that nobody writes */
+		/* prefer its own, the most recently used; otherwise one without a writer */
 		if (seg->writer == writer || (seg->writer == 0 && !best))
 			best = seg;
 	}
@@ -491,7 +491,7 @@ void segments_forgotten(struct segment_store *store, uint64_t forgotten)
 	}
 }
 
-/* A named one is gone with its name. */
+/* A named object is gone with its name. */
 bool segment_discarded(struct segment *seg)
 {
 	charge_give(&seg->descriptor);
@@ -510,13 +510,13 @@ struct segment *segment_next_ended(struct segment_store *store, unsigned *max)
 		seg = container_of(ending, struct segment, ending);
 		if (!list_empty(&seg->link))
 			return seg;
-		/* otherwise a worker is closing it, and segment_discarded() will see that it ended
-		 */
+		/* otherwise a worker is closing it, and segment_discarded() will see that it
+		 * ended */
 	}
 	return NULL;
 }
 
-/* Its room does not come back soon. */
+/* Notes that its space does not come back soon. */
 static void segment_is_kept(struct segment *seg)
 {
 	if (seg->kept)

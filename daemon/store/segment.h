@@ -2,7 +2,7 @@
 /*
  * Segments: shared-memory objects that hold the bytes of one large tensor or of many small ones of
  * one producer. The caller makes and destroys their pages (object.h), perhaps on another thread.
- * Memory on a device (device.h) is a segment too, of which we have only the numbers.
+ * Memory on a device (device.h) is a segment too, of which the daemon has only the numbers.
  */
 #pragma once
 
@@ -46,11 +46,11 @@ enum segment_state {
 	SEGMENT_DOOMED, /* no tensor is in it and none will be; shared memory is in store.doomed */
 };
 
-/* What one namespace has of the store. */
+/* The store's use by one namespace. */
 struct segment_totals {
 	struct pool pool; /* of bytes, within the store's */
 	uint64_t warm;
-	uint64_t kept; /* bytes of segments that ended and that somebody has open still */
+	uint64_t kept; /* bytes of ended segments that are still open in other processes */
 	const struct storage *storage;
 	struct pool *descriptors; /* if objects have no names, each takes one */
 };
@@ -62,11 +62,11 @@ struct segment_store {
 	struct list forgetting; /* doomed; the keeper has their objects open; oldest first */
 	struct list doomed;	/* the caller destroys their objects and frees them */
 	struct list closed;	/* we have closed their objects */
-	struct list kept;	/* others have them open still */
-	struct list held;	/* others do not let us free their pages: store.guard.held */
-	struct list spoiled;	/* live; their producers have changed their sizes again */
-	uint64_t again_ns;	/* when to try the held ones again; 0: there are none */
-	unsigned going; /* doomed, and neither freed nor kept: their room will be back soon */
+	struct list kept;	/* other processes still have them open */
+	struct list held; /* their pages cannot be freed yet, because of others: store.guard.held */
+	struct list spoiled; /* live; their producers have changed their sizes again */
+	uint64_t again_ns;   /* when to try the held ones again; 0: there are none */
+	unsigned going;	     /* doomed, and neither freed nor kept: their space will be free soon */
 	uint64_t warm_bytes;
 	uint64_t warm_max;
 	unsigned warm_count;
@@ -86,18 +86,18 @@ struct segment {
 	enum segment_state state;
 	struct list link; /* in store.warm, .forgetting, .doomed, .closed, .kept, .held, .spoiled */
 	struct list writer_link; /* in its writer's segments while it has one */
-	struct list holdings;	 /* state/holding.c: who has it mapped */
+	struct list holdings;	 /* state/holding.c: clients that map it */
 	const struct storage *storage;
 	struct object object;
 	struct charge charge;	      /* of its bytes */
-	struct account *owner;	      /* whose bytes they are while a holder is charged; ref held */
+	struct account *owner;	      /* the bytes' owner while a holder is charged; ref held */
 	struct charge entry;	      /* of its entry in the catalog: state/memory.c */
-	struct charge descriptor;     /* that we keep of an object without a name */
+	struct charge descriptor;     /* of our descriptor of an object without a name */
 	struct guarded guarded;	      /* from when a writable descriptor was handed out */
 	struct ending ending;	      /* if its object has no name */
-	bool sealed;		      /* its writer alone has it mapped writable, and ever will */
-	bool once;		      /* it is not used again when it is empty */
-	bool kept;		      /* others have it still: from store.kept or .held on */
+	bool sealed;		      /* only its writer has it mapped writable, for ever */
+	bool once;		      /* not reused when it is empty */
+	bool kept;		      /* others still have it: from store.kept or .held on */
 	uint64_t forget;	      /* in store.forgetting: keep->forgets after that call */
 	uint32_t spoiled;	      /* in store.spoiled: the row to look at next */
 	struct device_memory *device; /* NULL: it is shared memory */
@@ -108,10 +108,10 @@ struct segment {
 	uint32_t index, generation; /* in the catalog */
 	uint32_t places;	    /* tensors in it, drafts included */
 	int fd_ro;		    /* cached, or -1 */
-	uint32_t units;	  /* 0: it is not for small tensors, and has none of what follows */
-	uint32_t hint;	  /* where the last search ended */
-	uint32_t max_run; /* no run of free units is longer */
-	uint64_t used[];  /* one bit for each unit */
+	uint32_t units;		    /* 0: not for small tensors, and without the members below */
+	uint32_t hint;		    /* where the last search ended */
+	uint32_t max_run;	    /* no run of free units is longer */
+	uint64_t used[];	    /* one bit for each unit */
 };
 
 static inline bool segment_is_small(const struct segment *seg)
@@ -122,79 +122,78 @@ static inline bool segment_is_small(const struct segment *seg)
 void segment_store_init(struct segment_store *store, struct accounts *accounts, uint64_t capacity,
 			unsigned fds_max);
 void segment_store_deinit(struct segment_store *store);
-/* Prepares for segments of that storage. -EMFILE, -ENOMEM: there is no inotify, which one without
- * names needs. */
+/* Prepares for segments of that storage. Returns -EMFILE or -ENOMEM if there is no inotify, which a
+ * storage without names needs. */
 int segment_store_use(struct segment_store *store, const struct storage *storage);
 
-/*
- * A segment of @size bytes (a multiple of the page size) in the namespace @totals of @instance,
- * charged to @user, its object not created yet. 0, -ENOMEM, or what account_take() returns.
- */
+/* Makes a segment of @size bytes (of whole pages) in the namespace @totals of @instance, charged to
+ * @user, without an object yet. 0, -ENOMEM, or an outcome of account_take(). */
 int segment_new(struct segment **segp, struct segment_store *store, struct segment_totals *totals,
 		uint64_t instance, struct account *user, uint64_t size, bool small);
 /*
- * A segment that a former daemon made for @user, with that object, which is taken on success. It
- * has no writer, and is not used again when it is empty if it has holes.
- * SEGMENT_E_STRANGE: the object is not as it should be; or as segment_new().
+ * Makes a segment from the object that a former daemon made for @user, which is taken on success.
+ * It has no writer, and is not reused when empty if it has holes. SEGMENT_E_STRANGE: the object is
+ * wrong; or as segment_new().
  */
 int segment_adopt(struct segment **segp, struct segment_store *store, struct segment_totals *totals,
 		  const struct object *object, struct account *user, uint64_t size, bool small);
-/* A tensor of a former daemon is in that place, which is not another one's. */
+/* Takes the place of a tensor of a former daemon, which no other has. */
 int segment_place_adopt(struct segment *seg, uint32_t unit, uint32_t units);
-/* A segment of @size bytes that owns @memory_take, which is freed on failure. -ENOMEM. */
+/* Makes a segment of @size bytes that owns @memory_take, which is freed on failure. -ENOMEM. */
 int segment_new_on_device(struct segment **segp, struct segment_store *store,
 			  struct device_memory *memory_take, uint64_t size);
-/* Gives the charge back. Its object has been destroyed or was never made. */
+/* Gives the charge back. To be called when its object has been destroyed or was never made. */
 struct segment *segment_free(struct segment *seg);
 /* Takes over the object made for it, which is destroyed on failure. Fails as ending_begin(). */
 int segment_made(struct segment *seg, struct object *object_take);
-/* It has its object, or all of its parts have arrived. */
+/* To be called when its object has been made, or all of its parts have arrived. */
 void segment_live(struct segment *seg);
-/* Its writer has been given a writable descriptor: its size is guarded from now on. */
+/* To be called before its writer is given a descriptor: its size is guarded from now on. */
 void segment_handed(struct segment *seg);
-/* It could not be given to it. */
+/* Undoes that, since the descriptor could not be sent. */
 void segment_not_handed(struct segment *seg);
-/* Has its present writer been given one? */
+/* True if its present writer has been given one. */
 bool segment_is_handed(const struct segment *seg);
-/* Is it so that nobody maps it writable from now on, if its storage has seals? */
+/* False if its storage has seals, and its writer has not sealed it against writing yet. */
 bool segment_is_sealed(struct segment *seg);
 /* Opens its object for reading, once, so that the next client to map it need not wait for that. */
 void segment_cache(struct segment *seg);
 /* Opens a descriptor of its object, which the caller closes. */
 int segment_descriptor(const struct segment *seg, bool writable, int *fd);
-/* Takes room for @nbytes in a small segment. SEGMENT_E_NO_ROOM. */
+/* Takes a place for @nbytes in a small segment. SEGMENT_E_NO_ROOM. */
 int segment_place_take(struct segment *seg, uint64_t nbytes, uint64_t *offset);
 void segment_place_give(struct segment *seg, uint64_t offset, uint64_t nbytes);
-/* @holder is charged for a place of @bytes, or the segment, until segment_return_place(). */
+/* Charges @holder for a place of @bytes, or the segment, until segment_return_place(). */
 void segment_charge_place(struct segment *seg, struct account *holder, uint64_t bytes);
 void segment_return_place(struct segment *seg, struct account *holder, uint64_t bytes);
-/* Keeps an empty segment for the next tensor of its size. The caller keeps to the bounds. */
+/* Keeps an empty segment for the next tensor of its size. The caller ensures the limits. */
 void segment_keep_warm(struct segment *seg, uint64_t now);
 /* Takes a warm segment of the namespace @totals that fits @size and that the client @writer of
  * @user may write. NULL: none. */
 struct segment *segment_take_warm(struct segment_store *store, const struct segment_totals *totals,
 				  const struct account *user, uint64_t writer, uint64_t size);
 /* Takes the least recently used warm segment of the namespace @totals (NULL: of any) and of @user
- * (NULL: of whoever has most there). NULL: there is none. */
+ * (NULL: of the user with the most there). NULL: there is none. */
 struct segment *segment_pop_warm(struct segment_store *store, const struct segment_totals *totals,
 				 const struct account *user);
-/* No tensor is in it and none will be. May be called twice. */
+/* Dooms a segment that is empty and stays so. May be called twice. */
 void segment_doom(struct segment *seg);
 /* The keeper has its object open until keep_forgotten() is @forget. It must not be the last to
- * close it, which may take long: so we close ours then. */
+ * close it, which may take long, so we close ours after that. */
 void segment_wait_for_keeper(struct segment *seg, uint64_t forget);
-/* keep_forgotten() is @forgotten. */
+/* To be called when keep_forgotten() is @forgotten. */
 void segments_forgotten(struct segment_store *store, uint64_t forgotten);
-/* The object of a doomed one was discarded. True: free it; else segment_next_ended() says when. */
+/* The object of a doomed segment was discarded. True: the caller frees the segment. False:
+ * segment_next_ended() returns it later. */
 bool segment_discarded(struct segment *seg);
-/* The object of a doomed one could not be discarded, and is charged still. */
+/* The object of a doomed segment could not be discarded, and stays charged. */
 void segment_hold_back(struct segment *seg);
-/* Tries again what was held up, if it is time to. Returns when that is next; 0: nothing is. */
+/* Tries the held ones again, if it is time to. Returns when to call next; 0: there are none. */
 uint64_t segments_again(struct segment_store *store, uint64_t now);
-/* Its size was changed again: what is published there cannot be relied on. */
+/* To be called when its size was changed again: its tensors cannot be relied on. */
 void segment_spoil(struct segment *seg);
-/* The next one whose object nobody has any more, to be freed, or NULL: none for now. Looks at
- * *@max events at most and counts them there. */
+/* The next segment to be freed, since no process has its object any more; NULL: none for now. Looks
+ * at *@max events at most and counts them there. */
 struct segment *segment_next_ended(struct segment_store *store, unsigned *max);
-/* All events have been read: somebody has that discarded one open. NULL: there is none. */
+/* Once all events are read: a discarded segment that a process still has open, or NULL. */
 struct segment *segment_next_kept(struct segment_store *store);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * POSIX shared-memory objects. Names are random and made with O_EXCL, so that nobody can squat on
- * one. Clients get descriptors and never learn a name.
- */
+/* POSIX shared-memory objects. Names are random and made with O_EXCL, so that nobody can squat on
+ * one. Clients get descriptors and never learn a name. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -56,10 +54,8 @@ int shm_object_create(const struct object *o, uint64_t size, const atomic_bool *
 	return 0;
 }
 
-/*
- * O_NONBLOCK is for a process of our user that has set a lease on the file (fcntl(F_SETLEASE)).
- * Without it the kernel would let us wait for the end of that lease, up to 45 s.
- */
+/* O_NONBLOCK is for a process of our user that has set a lease on the file (fcntl(F_SETLEASE)).
+ * Without it the kernel would wait up to 45 s for the end of that lease. */
 int shm_object_open(const struct object *o, int flags, int *fd)
 {
 	char name[OBJECT_NAME_MAX];
@@ -111,8 +107,11 @@ bool shm_object_has_size(const struct object *o, uint64_t size)
 	return stat(path, &st) || has_size(&st, size);
 }
 
-/* Truncates instead of punching a hole: whoever maps it could fill a hole again by reading, with
- * pages that nobody counts. Nobody waits for an object that others cannot write. */
+/*
+ * Truncates instead of punching a hole. A process that maps the object could fill a hole again by
+ * reading, with pages that nobody counts. An object that others cannot write needs no helper, since
+ * nothing can delay us.
+ */
 int shm_object_trim(const struct object *o, uint64_t size)
 {
 	char path[OBJECT_PATH_MAX];
@@ -137,7 +136,7 @@ int shm_object_destroy(const struct object *o)
 	shm_object_path(o, path);
 	if (stat(path, &st))
 		return errno == ENOENT ? 0 : -errno;
-	/* clients cannot write a catalog, which we have open ourselves */
+	/* clients cannot write a catalog, and we have it open ourselves */
 	if (o->key && shm_object_is_written(o) != 0)
 		r = helper_trim(path, o->uid, (uint64_t)st.st_size, true);
 	else
@@ -163,7 +162,8 @@ unsigned shm_object_destroy_instances(uint64_t first, uint64_t many)
 	return shm_object_destroy_unknown(first, many, NULL, NULL);
 }
 
-/* Nobody knows any more whose it is. What has a name that we do not make was not for clients. */
+/* The owner is not known any more. Files with names that we do not make were never given to
+ * clients. */
 static int entry_destroy(int dir, const char *entry, uint64_t instance, uint64_t key)
 {
 	const struct object o = { .instance = instance, .key = key, .uid = UINT32_MAX };
@@ -203,7 +203,7 @@ unsigned shm_object_destroy_unknown(uint64_t first, uint64_t many,
 
 /* ---- setting aside -------------------------------------------------------------------------- */
 
-/* Removes the oldest of our files in /dev/shm that begin so, until @most are left. */
+/* Removes the oldest of our files in /dev/shm with that prefix, until @most are left. */
 static void oldest_remove(const char *prefix, unsigned most)
 {
 	char oldest[NAME_MAX + 1];
@@ -274,7 +274,7 @@ static int shm_create(struct object *o, uint64_t size, const atomic_bool *cancel
 	return shm_object_create(o, size, cancel, fd_rw);
 }
 
-/* If somebody has it open for writing, it could be grown again. */
+/* If it is open for writing somewhere, it could be grown again. */
 static int shm_discard(struct object *o)
 {
 	int r = shm_object_trim(o, 0);
