@@ -102,11 +102,14 @@ static int map_shared(struct session *s, uint64_t ref, const struct row_head *h,
 		return r;
 	}
 	r = request_fd(s, ref, h, deadline, &segment, &fd);
-	if (!r)
+	if (!r) {
 		r = mapping_install(&s->mappings, segment.segment, segment.segment_generation, fd,
 				    segment.size);
+		if (!r || r == -EPROTO) /* no lease keeps another segment, which may have ended */
+			r = was_meant(&segment, h) ? LEASE_E_GONE : r;
+	}
 	map_end(s);
-	return r ? r : was_meant(&segment, h);
+	return r;
 }
 
 static int map_private(struct session *s, uint64_t ref, const struct row_head *h, uint64_t nbytes,

@@ -40,6 +40,35 @@ LIE_TEST(a_segment_shorter_than_it_is_said_to_be_is_not_mapped)
 	must_be(ftruncate(liar.segment_fds[0], LIAR_SEGMENT_BYTES), 0);
 }
 
+/* The tensor was replaced before MAP came, and the next one before the descriptor is looked at. */
+static bool another_that_has_ended(struct liar *l, int socket, struct conn_message *request)
+{
+	struct wire_segment segment = { .size = LIAR_SEGMENT_BYTES,
+					.segment = LIAR_SLOTS - 1,
+					.segment_generation = 1 };
+	int fd;
+
+	if (request->header.type != WIRE_MAP)
+		return false;
+	fd = memfd_create("liar", MFD_CLOEXEC);
+	must(fd >= 0);
+	liar_send(socket, request, WIRE_SEGMENT, &segment, sizeof(segment), fd);
+	close(fd);
+	l->answer = NULL; /* the thread has the lock */
+	return true;
+}
+
+LIE_TEST(another_segment_that_has_ended_meanwhile_is_no_failure)
+{
+	tl_client *client = liar_connect(&liar);
+
+	liar_set_answer(&liar, another_that_has_ended);
+	must_be(get_as(client, TL_MODE_READ), 0);
+	liar_set_answer(&liar, another_that_has_ended);
+	must_be(get_as(client, TL_MODE_COPY_ON_WRITE), 0);
+	tl_close(client);
+}
+
 LIE_TEST(a_segment_that_is_no_regular_file_is_not_mapped)
 {
 	int pipes[2], other;
