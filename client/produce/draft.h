@@ -72,7 +72,6 @@ struct tl_draft {
 	uint16_t metadata_size;
 	struct tensor_lifetime lifetime;
 	bool own_pages; /* as in tl_spec */
-	bool put;	/* in one call, which may take round trips before it commits */
 	bool unlinked;	/* for good, so that no lock is needed to find that out */
 	uint8_t tensor_flags;
 	uint8_t name_len;

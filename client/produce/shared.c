@@ -238,7 +238,7 @@ static int shared_commit(struct tl_draft *draft, const DLTensor *as, uint64_t fl
 	d.lifetime = draft->lifetime;
 	if (!draft->ring) {
 		ring_forget(s, name, name_len);
-		depth = ring_wanted(draft, &d, version != NULL || draft->put);
+		depth = ring_wanted(draft, &d, version != NULL);
 		r = depth ? ring_begin(draft, &d, depth, version ? version : &late) : RING_E_NONE;
 		if (r != RING_E_NONE)
 			return r;
@@ -312,7 +312,6 @@ static int shared_put(struct call *c, const struct use *use, const char *name,
 	if (r)
 		return r;
 	assert(draft);
-	draft->put = true;
 	r = draft_metadata(draft, o->metadata, o->metadata_size);
 	if (r) {
 		draft_abort(draft);

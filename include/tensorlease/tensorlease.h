@@ -315,13 +315,13 @@ enum {
  * its producer's connection ends. All its slots are charged to the producer's user.
  *
  * 0 lets the library decide: the name gets a ring at the third equal publish with less than 2
- * seconds between them. Since a ring begins with up to ten round trips, a tl_commit() that does not
- * ask for the version leaves that to a later publish. Such a ring has up to 64 slots, takes at most
- * a sixteenth of the daemon's capacity if 3 slots fit into that, and is given back before any
- * request for memory is refused. Nothing is given up for a ring, and there is none unless a quarter
- * of the capacity and of the user's quota stays free. A number up to TL_RING_MAX asks for a ring of
- * so many slots, at the first publish; there are fewer, or there is no ring, if there is no room
- * for them.
+ * seconds between them, or at the first later one that asks for its version, since a ring begins
+ * with up to ten round trips, and a publish that does not ask must not wait. Such a ring has up to
+ * 64 slots, takes at most a sixteenth of the daemon's capacity if 3 slots fit into that, and is
+ * given back before any request for memory is refused. Nothing is given up for a ring, and there is
+ * none unless a quarter of the capacity and of the user's quota stays free. A number up to
+ * TL_RING_MAX asks for a ring of so many slots, at the first publish; there are fewer, or there is
+ * no ring, if there is no room for them.
  */
 #define TL_RING_AUTO 0		/* as the library decides */
 #define TL_RING_MAX 64		/* slots */
@@ -517,8 +517,7 @@ typedef struct tl_put_options {
  * queued on options->stream, on which the caller's next writes to the source must be queued too.
  *
  * Ownership: @source stays yours.
- * Blocking: as tl_create() does with options->timeout_ns, and as tl_commit() does with @version;
- * once more when a ring begins (TL_RING_*).
+ * Blocking: as tl_create() does with options->timeout_ns, and as tl_commit() does with @version.
  * Threads: any.
  * Returns: 0, an error of tl_create() or tl_commit(), or
  *	-EINVAL		also: @source breaks a rule of DLPack, and the text says which

@@ -139,40 +139,6 @@ TEST(metadata_that_a_slot_has_room_for_and_that_it_has_not)
 	}
 }
 
-static uint32_t ring_of(tl_client *client)
-{
-	tl_info info = { .size = sizeof(info) };
-
-	must_be(tl_stat(client, "r", &info), 0);
-	return info.ring;
-}
-
-/* One that is put may take round trips, and one that is committed without a version may not. */
-TEST(a_put_that_asks_for_no_version_begins_a_ring)
-{
-	cleanup_td struct test_daemon d = td_start();
-	tl_client *client = td_connect(&d);
-	static const int64_t shape = 100;
-	const tl_spec spec = { .size = sizeof(spec), .shape = &shape, .ndim = 1, .dtype = U8 };
-	unsigned char data[100] = { 0 };
-	DLTensor t = bytes_tensor(data, &shape);
-
-	for (int i = 0; i < PUTS; i++) {
-		tl_draft *draft;
-
-		must_be(tl_create(client, "r", &spec, &draft), 0);
-		must_be(tl_commit(draft, NULL), 0);
-	}
-	td_settle(&d);
-	must_be(ring_of(client), 0);
-	must_be(tl_put(client, "r", &t, &plain, NULL), 0);
-	must(ring_of(client));
-	must_be(version_of(client), PUTS + 1);
-	must_be(tl_put(client, "r", &t, &plain, NULL), 0);
-	must_be(version_of(client), PUTS + 2);
-	tl_close(client);
-}
-
 TEST(a_bad_source_is_refused_where_its_name_has_a_ring)
 {
 	cleanup_td struct test_daemon d = td_start();
