@@ -486,6 +486,8 @@ static bool server_settle(struct server *server)
 	space_settle(&server->space); /* may drop peers */
 	claims = claims_go(&server->shared, CLAIMS_BATCH);
 	notices_settle(server);
+	if (!server->stopping && !list_empty(&server->shared.store.guard.due))
+		turn_queue(&server->guard_turn);
 	if (!server->stopping && !list_empty(&server->shared.store.spoiled))
 		turn_queue(&server->spoiled);
 	if (!server->stopping && !list_empty(&server->shared.waking))

@@ -111,14 +111,6 @@ bool guard_take_wrong(struct guard *g, struct guarded **user)
 	return true;
 }
 
-/* Setting the size is a change of its own, so any change made meanwhile is reported. */
-void guard_trimmed(struct guard *g, struct guarded *w, bool done)
-{
-	w->user = NULL;
-	if (!done)
-		list_add_tail(&g->held, &w->trim);
-}
-
 void guard_again(struct guard *g)
 {
 	list_move_all(&g->wrong, &g->held);
@@ -137,6 +129,17 @@ static void guarded_due(struct guard *g, struct guarded *w, uint32_t events)
 	w->events |= events;
 	list_del(&w->link);
 	list_add_tail(&g->due, &w->link);
+}
+
+/* It may have changed after its size was set right and before this was known, when guard_trim()
+ * still took that for the first change. So it is looked at once more. */
+void guard_trimmed(struct guard *g, struct guarded *w, bool done)
+{
+	w->user = NULL;
+	if (done)
+		guarded_due(g, w, IN_MODIFY);
+	else
+		list_add_tail(&g->held, &w->trim);
 }
 
 /* If the kernel's queue was full, any object may have changed. Events carry no names, so that none

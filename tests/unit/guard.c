@@ -73,6 +73,36 @@ TEST(who_writes_often_is_looked_at_seldom)
 	guard_none();
 }
 
+/* Its size is set right by a job; it is larger again before the loop knows that the job is done. */
+TEST(a_change_behind_the_job_that_sets_the_size_right_is_found)
+{
+	struct guarded *job, *wrong = NULL;
+	uint64_t writers;
+
+	guard_some();
+	assert_int_equal(ftruncate(fds[3], 2 * SIZE), 0);
+	look(&writers);
+	assert_int_equal(writers, 4);
+	assert_true(guard_take_wrong(&guard, &job));
+	assert_ptr_equal(job, &guarded[3]);
+	assert_int_equal(ftruncate(fds[3], SIZE), 0);
+	assert_int_equal(ftruncate(fds[3], 3 * SIZE), 0);
+	look(&writers);
+	assert_int_equal(writers, 0);
+	guard_trimmed(&guard, job, true);
+	while (!wrong && guard_next(&guard, &wrong))
+		;
+	assert_ptr_equal(wrong, &guarded[3]);
+	assert_int_equal(wrong->changes, 2);
+	assert_true(guard_take_wrong(&guard, &job));
+	assert_int_equal(ftruncate(fds[3], SIZE), 0);
+	guard_trimmed(&guard, job, true);
+	look(&writers);
+	assert_int_equal(writers, 0);
+	assert_false(guard_take_wrong(&guard, &job));
+	guard_none();
+}
+
 static unsigned events_max(void)
 {
 	FILE *f = fopen("/proc/sys/fs/inotify/max_queued_events", "re");
