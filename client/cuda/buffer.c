@@ -299,7 +299,7 @@ void cuda_buffer_put(struct cuda_buffer *buffer)
 		buffer->free_since = now_mono_ns();
 		list_add_head(&buffer->owner->buffers, &buffer->link);
 		buffer->owner->nbuffers++;
-		cuda_closer_wake(); /* it keeps the bounds */
+		cuda_tasks_wake(); /* it keeps the bounds */
 	}
 	pthread_mutex_unlock(&cuda_lock);
 }

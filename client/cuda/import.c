@@ -313,7 +313,7 @@ static void close_if_unused(struct cuda_import *import)
 	list_del(&import->link);
 	cuda_session_claim(cuda_of(import->session));
 	import->closing = (struct cuda_task){ .run = run_closing };
-	cuda_closer_add(&import->closing);
+	cuda_task_add(&import->closing);
 }
 
 void cuda_import_put(struct cuda_import *import)

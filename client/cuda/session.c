@@ -16,8 +16,6 @@
 #include "client/session/client.h"
 #include "client/session/request.h"
 
-pthread_mutex_t cuda_lock = PTHREAD_MUTEX_INITIALIZER;
-pthread_cond_t cuda_changed = PTHREAD_COND_INITIALIZER;
 struct list cuda_sessions = LIST_INIT(cuda_sessions);
 
 /* ---- Sessions ---- */
@@ -180,10 +178,10 @@ bool cuda_session_end(struct session *s)
 	cs = cuda_of(s);
 	if (cs) {
 		list_del(&cs->link);
-		later = cuda_closer_runs() && has_something_open(cs);
+		later = cuda_tasks_served() && has_something_open(cs);
 		cs->ending = (struct cuda_task){ .run = run_ending, .child = inherit_ending };
 		if (later)
-			cuda_closer_add(&cs->ending);
+			cuda_task_add(&cs->ending);
 	}
 	pthread_mutex_unlock(&cuda_lock);
 	if (cs && !later)
@@ -227,7 +225,7 @@ void cuda_after_fork_child(void)
 
 	pthread_cond_init(&cuda_changed, NULL);
 	cuda_thread_inherit();
-	cuda_closer_inherit();
+	cuda_tasks_inherit();
 	cuda_publications_inherit();
 	list_for_each_entry(cs, &cuda_sessions, link) {
 		cs->claims = 0;
@@ -244,7 +242,7 @@ void cuda_after_fork_child(void)
 void cuda_child_releases(void)
 {
 	cuda_thread_give_up_leases();
-	cuda_closer_inherited();
+	cuda_tasks_inherited();
 	cuda_publications_uncount();
 	users_check(NULL);
 }

@@ -1,25 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The part of a session that concerns GPUs. All of it is under one lock, which is taken after any
- * other of the library's and never held across a request or a call that waits.
- */
+/* The part of a session that concerns GPUs. All of it is under cuda_lock. */
 #pragma once
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "client/cuda/closer.h"
 #include "client/cuda/device.h"
+#include "client/cuda/lock.h"
+#include "client/cuda/task.h"
 #include "client/session/session.h"
 #include "util/list.h"
 
 struct conn_message;
 
-extern pthread_mutex_t cuda_lock;
-extern struct list cuda_sessions;   /* struct cuda_session */
-extern pthread_cond_t cuda_changed; /* an import or a mapping was opened, an export made, a session
-				       is not claimed any more */
+extern struct list cuda_sessions; /* struct cuda_session */
 
 enum { CUDA_IMPORT_BUCKETS = 256 };
 
