@@ -7,7 +7,7 @@
 #include "client/cuda/export.h"
 #include "client/cuda/import.h"
 #include "client/cuda/mapping.h"
-#include "client/cuda/thread.h"
+#include "client/cuda/queue.h"
 #include "client/error.h"
 #include "client/session/client.h"
 #include "client/session/request.h"

@@ -7,6 +7,7 @@
 #include "client/cuda/lease.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/publish.h"
+#include "client/cuda/queue.h"
 #include "client/cuda/session.h"
 
 const struct memory_kind cuda_kind = {

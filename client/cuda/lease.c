@@ -13,7 +13,7 @@
 #include "client/cuda/lease.h"
 #include "client/cuda/mapping.h"
 #include "client/cuda/publication.h"
-#include "client/cuda/thread.h"
+#include "client/cuda/queue.h"
 #include "client/error.h"
 #include "client/get/lease.h"
 #include "client/memory/catalog.h"
@@ -367,7 +367,7 @@ static bool defer(struct tensor_lease *l, const struct cuda_scope *scope)
 	    marked_came(l, scope))
 		return false;
 	pthread_mutex_lock(&cuda_lock);
-	cuda_queue_lease(l);
+	cuda_queue_add(&cuda_queues.leases, &cuda_lease_of(l)->queue_link);
 	pthread_mutex_unlock(&cuda_lock);
 	return true;
 }

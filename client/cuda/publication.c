@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 
 #include "client/cuda/publication.h"
-#include "client/cuda/thread.h"
+#include "client/cuda/queue.h"
 #include "client/error.h"
 #include "client/session/client.h"
 #include "proto/description.h"
@@ -91,7 +91,7 @@ static void turn(struct cuda_publication *p, enum input input)
 	p->state = next[p->state][input];
 	if (p->state == PUBLICATION_FREE ||
 	    (p->state >= PUBLICATION_UNANSWERED && p->work != WORK_KNOWN))
-		cuda_queue_publication(p);
+		cuda_queue_add(&cuda_queues.publications, &p->queue_link);
 }
 
 void cuda_publication_freed(const struct session *s, uint64_t cookie)

@@ -10,6 +10,7 @@
 #include "client/cuda/export.h"
 #include "client/cuda/import.h"
 #include "client/cuda/publication.h"
+#include "client/cuda/queue.h"
 #include "client/cuda/session.h"
 #include "client/cuda/thread.h"
 #include "client/error.h"

@@ -66,9 +66,6 @@ void cuda_take_unmap(struct session *s, const struct conn_message *m);
 /* The answer to a PLACE or GROUP whose publisher has stopped waiting. The receive mutex is held. */
 void cuda_late_answer(struct session *s, const struct conn_message *m);
 
-/* A client was closed, or lost its connection: the thread (thread.c) looks again. */
-void cuda_wake(void);
-
 /* Another daemon serves it. False: it has exported, which that daemon cannot know. The receive
  * mutex is held. */
 bool cuda_session_adopted(struct session *s);
