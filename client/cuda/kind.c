@@ -9,6 +9,7 @@
 #include "client/cuda/publish.h"
 #include "client/cuda/queue.h"
 #include "client/cuda/session.h"
+#include "client/cuda/take.h"
 
 const struct memory_kind cuda_kind = {
 	.device = kDLCUDA,
