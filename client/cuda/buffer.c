@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "client/cuda/buffer.h"
+#include "client/cuda/import.h"
 #include "client/cuda/thread.h"
 #include "client/error.h"
 #include "client/session/client.h"
@@ -94,6 +95,9 @@ static void destroy(struct cuda_buffer *buffer)
 	list_del(&buffer->export->link);
 	pthread_mutex_unlock(&cuda_lock);
 	cuda_export_end(buffer->export);
+	pthread_mutex_lock(&cuda_lock);
+	cuda_imports_forget(buffer->export);
+	pthread_mutex_unlock(&cuda_lock);
 	cuda_export_free(buffer->export);
 	if (!cuda_enter(device, &scope)) {
 		if (buffer->life == atomic_load(&device->life)) /* else it went with that */

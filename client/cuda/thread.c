@@ -21,6 +21,7 @@
 
 #include "client/cuda/closer.h"
 #include "client/cuda/export.h"
+#include "client/cuda/import.h"
 #include "client/cuda/lease.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/queue.h"
@@ -147,12 +148,20 @@ static unsigned find_ended_publications(void)
 	return left;
 }
 
+static void free_export(struct cuda_export *e)
+{
+	pthread_mutex_lock(&cuda_lock);
+	cuda_imports_forget(e);
+	pthread_mutex_unlock(&cuda_lock);
+	cuda_export_free(e);
+}
+
 /* Ends an export and its last publication, which wait for the daemon if they have to. */
 static void end_export(struct cuda_export *e, struct cuda_publication *last)
 {
 	e->last = last;
 	if (!cuda_export_end(e)) {
-		cuda_export_free(e);
+		free_export(e);
 		cuda_publication_done(last);
 		return;
 	}
@@ -197,9 +206,10 @@ static void orphan_exports(void)
 		list_for_each_safe(l, &cs->exports) {
 			struct cuda_export *e = list_entry(l, struct cuda_export, link);
 
-			if (!cuda_export_abandoned(e))
+			if (!cuda_export_abandoned(e) || cuda_imports_leased(e))
 				continue;
 			cuda_export_orphan(e);
+			cuda_imports_forget(e);
 			cuda_publications_orphan(e);
 		}
 	}
@@ -245,7 +255,7 @@ static unsigned finish_exports(void)
 	while ((e = take_ended_export())) {
 		struct cuda_publication *last = e->last;
 
-		cuda_export_free(e);
+		free_export(e);
 		cuda_publication_done(last);
 	}
 	return left;
