@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "client/cuda/buffer.h"
+#include "client/cuda/finish.h"
 #include "client/cuda/import.h"
 #include "client/cuda/thread.h"
 #include "client/error.h"
@@ -161,7 +162,9 @@ static int export_buffer(struct session *s, struct cuda_buffer *buffer, struct c
 	int r;
 
 	memcpy(memory.uuid, device->uuid.bytes, sizeof(memory.uuid));
-	r = cuda_export_new(&buffer->export, s, &memory, &part.parts);
+	r = cuda_finish_at_exit();
+	if (!r)
+		r = cuda_export_new(&buffer->export, s, &memory, &part.parts);
 	fd_close(part.fd);
 	return r;
 }

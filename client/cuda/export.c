@@ -8,7 +8,6 @@
 
 #include "client/cuda/event.h"
 #include "client/cuda/export.h"
-#include "client/cuda/finish.h"
 #include "client/cuda/node.h"
 #include "client/error.h"
 #include "client/session/client.h"
@@ -169,12 +168,9 @@ static struct cuda_export *export_alloc(const struct cuda_memory *memory)
 int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
 		    struct cuda_parts *parts)
 {
-	struct cuda_export *e;
-	int r = memory->kind == SEGMENT_CUDA_VMM ? cuda_finish_at_exit() : 0;
+	struct cuda_export *e = export_alloc(memory);
+	int r;
 
-	if (r)
-		return r;
-	e = export_alloc(memory);
 	if (!e)
 		return tl_fail(-ENOMEM, "no memory to export a segment of a GPU");
 	list_init(&e->link);

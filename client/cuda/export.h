@@ -90,7 +90,8 @@ bool cuda_same_memory(const struct cuda_memory *a, const struct cuda_memory *b);
 
 /*
  * Makes an export of @memory, which @parts opens, or its handle if that is NULL. Nobody else knows
- * it yet. 0, SESSION_E_*, or a negative errno.
+ * it yet. If the memory is SEGMENT_CUDA_VMM, cuda_finish_at_exit() has been called before. 0,
+ * SESSION_E_*, or a negative errno.
  */
 int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
 		    struct cuda_parts *parts);

@@ -6,6 +6,7 @@
 #include "client/cuda/buffer.h"
 #include "client/cuda/group.h"
 #include "client/cuda/locate.h"
+#include "client/cuda/opening.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/publish.h"
 #include "client/error.h"

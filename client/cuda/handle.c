@@ -9,6 +9,7 @@
 
 #include "client/arguments.h"
 #include "client/cuda/import.h"
+#include "client/cuda/opening.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/take.h"
 #include "client/error.h"

@@ -14,6 +14,7 @@
 #include "client/arguments.h"
 #include "client/cuda/buffer.h"
 #include "client/cuda/locate.h"
+#include "client/cuda/opening.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/publish.h"
 #include "client/error.h"

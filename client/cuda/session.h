@@ -24,7 +24,7 @@ struct cuda_session {
 	struct list imports[CUDA_IMPORT_BUCKETS]; /* struct cuda_import, by segment */
 	struct list buffers; /* struct cuda_buffer, free ones; most recently used first */
 	unsigned nbuffers;
-	struct list making; /* struct making: exports that publishers are making (publication.c) */
+	struct list making; /* struct making: exports that publishers are making (opening.c) */
 	/* By number of a device: serial of the KEEP that gave the daemon its file; 0: it has none
 	 */
 	uint32_t kept[CUDA_DEVICES_MAX];
