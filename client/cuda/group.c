@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "client/cuda/allocate.h"
 #include "client/cuda/buffer.h"
 #include "client/cuda/group.h"
 #include "client/cuda/locate.h"

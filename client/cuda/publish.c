@@ -12,6 +12,7 @@
 #include <tensorlease/cuda.h>
 
 #include "client/arguments.h"
+#include "client/cuda/allocate.h"
 #include "client/cuda/buffer.h"
 #include "client/cuda/locate.h"
 #include "client/cuda/opening.h"
