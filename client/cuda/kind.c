@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/cuda/kind.h"
 #include "client/cuda/device.h"
+#include "client/cuda/end.h"
 #include "client/cuda/export.h"
 #include "client/cuda/finish.h"
+#include "client/cuda/fork.h"
 #include "client/cuda/group.h"
+#include "client/cuda/hear.h"
 #include "client/cuda/lease.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/publish.h"

@@ -4,6 +4,7 @@
 #include "client/cuda/finish.h"
 #include "client/cuda/opening.h"
 #include "client/cuda/session.h"
+#include "client/cuda/thread.h"
 
 /* An export that a publisher is making; on its stack. */
 struct making {

@@ -11,8 +11,6 @@
 #include "client/session/session.h"
 #include "util/list.h"
 
-struct conn_message;
-
 extern struct list cuda_sessions; /* struct cuda_session */
 
 enum { CUDA_IMPORT_BUCKETS = 256 };
@@ -57,25 +55,3 @@ static inline void cuda_session_release(struct cuda_session *cs)
 
 /* The session's, made at need. 0, or a negative errno with a text. */
 int cuda_session_get(struct session *s, struct cuda_session **out);
-/* The same, and the library's thread runs, as it must where something will be left to it. */
-int cuda_session_with_thread(struct session *s, struct cuda_session **out);
-
-/* FREED and UNMAP, which nobody asked for. The receive mutex is held. */
-void cuda_take_freed(struct session *s, const struct conn_message *m);
-void cuda_take_unmap(struct session *s, const struct conn_message *m);
-/* The answer to a PLACE or GROUP whose publisher has stopped waiting. The receive mutex is held. */
-void cuda_late_answer(struct session *s, const struct conn_message *m);
-
-/* Another daemon serves it. False: it has exported, which that daemon cannot know. The receive
- * mutex is held. */
-bool cuda_session_adopted(struct session *s);
-
-/* The session has no user any more: what it has on GPUs is closed, by the closer (true) if it has
- * anything. */
-bool cuda_session_end(struct session *s);
-
-/* fork(): the lock is held around it; in the child nothing of CUDA can be used. */
-void cuda_before_fork(void);
-void cuda_after_fork_parent(void);
-void cuda_after_fork_child(void); /* the lock is free then */
-void cuda_child_releases(void);	  /* after the locks are free */

@@ -11,6 +11,7 @@
 #include "client/cuda/mapping.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/take.h"
+#include "client/cuda/thread.h"
 #include "client/error.h"
 #include "client/get/lease.h"
 #include "client/memory/catalog.h"

@@ -16,6 +16,7 @@
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,6 +27,7 @@
 #include "client/cuda/publication.h"
 #include "client/cuda/queue.h"
 #include "client/cuda/thread.h"
+#include "client/error.h"
 #include "client/session/client.h"
 #include "client/session/request.h"
 #include "client/session/thread.h"
@@ -366,7 +368,7 @@ static int start(void)
 	return r;
 }
 
-int cuda_thread_start(void)
+static int start_once(void)
 {
 	int r = 0;
 
@@ -375,6 +377,14 @@ int cuda_thread_start(void)
 		r = start();
 	pthread_mutex_unlock(&cuda_lock);
 	return r;
+}
+
+int cuda_session_with_thread(struct session *s, struct cuda_session **out)
+{
+	int r = start_once();
+
+	return r ? tl_fail(r, "no thread to look after GPU tensors: %s", strerror(-r))
+		 : cuda_session_get(s, out);
 }
 
 /* ---- fork() ---- */

@@ -9,8 +9,9 @@
 
 #include "client/cuda/session.h"
 
-/* 0, or a negative errno. */
-int cuda_thread_start(void);
+/* cuda_session_get(), and the thread runs, as it must where something will be left to it. 0, or a
+ * negative errno with a text. */
+int cuda_session_with_thread(struct session *s, struct cuda_session **out);
 
 /* Does at once what the thread would do about publications, so that the memory of what the daemon
  * freed just now is free. */
