@@ -6,11 +6,13 @@
 #include <string.h>
 
 #include "client/arguments.h"
+#include "client/cuda/kind.h"
 #include "client/error.h"
 #include "client/get/below.h"
 #include "client/get/lookup.h"
 #include "client/get/watch.h"
 #include "client/produce/draft.h"
+#include "client/produce/shared.h"
 #include "client/session/address.h"
 #include "client/session/call.h"
 #include "client/session/fork.h"
@@ -35,11 +37,17 @@ TL_API const char *tl_version(void)
 	return TENSORLEASE_VERSION;
 }
 
-static pthread_once_t debug_once = PTHREAD_ONCE_INIT;
+static pthread_once_t first_client = PTHREAD_ONCE_INIT;
 
-static void debug_init(void)
+static void before_first_client(void)
 {
+	static const struct memory_kind *const kinds[MEMORY_KINDS] = {
+		[KIND_SHARED] = &shared_kind,
+		[KIND_DEVICE] = &cuda_kind,
+	};
+
 	conn_debug_init("client");
+	kinds_register(kinds);
 }
 
 TL_API const char *tl_last_error(void)
@@ -76,7 +84,7 @@ TL_API int tl_connect(const tl_connect_options *options, tl_client **out)
 
 	if (!out)
 		return tl_fail(-EINVAL, "tl_connect: out is NULL");
-	pthread_once(&debug_once, debug_init);
+	pthread_once(&first_client, before_first_client);
 	client = client_new();
 	if (!client)
 		return tl_fail(-ENOMEM, "no memory for a client");

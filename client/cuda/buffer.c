@@ -1,88 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allocating, mapping and exporting memory takes long, and so does mapping it in a consumer.
- * Therefore a buffer that nobody uses any more is kept for the next draft of its size: at most
- * BUFFERS_MAX of them, for FREE_NS. The closer gives them back, since that may wait for
- * the GPU.
+ * A buffer that nobody uses any more is kept for the next draft of its size: at most BUFFERS_MAX of
+ * them, for FREE_NS. The closer gives them back, since that may wait for the GPU.
  */
-#include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "client/cuda/buffer.h"
-#include "client/cuda/thread.h"
-#include "client/error.h"
-#include "client/session/client.h"
-#include "util/cleanup.h"
+#include "client/cuda/import.h"
+#include "client/cuda/lock.h"
+#include "client/cuda/task.h"
 #include "util/clock.h"
-#include "util/fd.h"
 
-enum { BUFFERS_MAX = 16, GRACE_LOOKS = 4 };
+enum { BUFFERS_MAX = 16 };
 #define FREE_NS (10 * NS_PER_SEC)
-/* Even one who does not wait gets what was freed just now: for this time and so many looks. */
-#define GRACE_NS (20 * NS_PER_MS)
-#define LOOK_NS (1 * NS_PER_MS)
 
-/* ---- Memory ---- */
-
-static void buffer_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint64_t size)
+void cuda_buffer_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint64_t size)
 {
 	scope->driver->mem_unmap(base, size);
 	scope->driver->mem_address_free(base, size);
 }
-
-/* Maps @handle at an address of its own, for reading and writing. */
-static CUresult map_handle(const struct cuda_scope *scope, const struct cuda_device *device,
-			   cuda_vmm_handle handle, uint64_t size, CUdeviceptr *base)
-{
-	const struct cuda_driver *d = scope->driver;
-	struct cuda_access access = { .location = { CUDA_LOCATION_DEVICE, device->ordinal },
-				      .flags = CUDA_ACCESS_READ_WRITE };
-	CUresult e;
-
-	e = d->mem_address_reserve(base, size, 0, 0, 0);
-	if (e)
-		return e;
-	e = d->mem_map(*base, size, 0, handle, 0);
-	if (e) {
-		d->mem_address_free(*base, size);
-		return e;
-	}
-	e = d->mem_set_access(*base, size, &access, 1);
-	if (e)
-		buffer_unmap(scope, *base, size);
-	return e;
-}
-
-/* Allocates @size bytes, maps them at *base and makes the descriptor that opens them elsewhere. */
-static int allocate(const struct cuda_scope *scope, const struct cuda_device *device, uint64_t size,
-		    CUdeviceptr *base, int *fd)
-{
-	const struct cuda_driver *d = scope->driver;
-	struct cuda_allocation_prop prop = cuda_buffer_prop(d, device);
-	cuda_vmm_handle handle;
-	CUresult e;
-
-	e = d->mem_create(&handle, size, &prop, 0);
-	if (e)
-		return cuda_fail(e, "allocating %" PRIu64 " bytes on GPU %d", size,
-				 device->ordinal);
-	*fd = -1;
-	e = map_handle(scope, device, handle, size, base);
-	if (!e) {
-		e = d->mem_export(fd, handle, CUDA_HANDLE_POSIX_FD, 0);
-		if (e)
-			buffer_unmap(scope, *base, size);
-	}
-	d->mem_release(handle); /* the mapping keeps the memory */
-	return e ? cuda_fail(e, "making %" PRIu64 " bytes on GPU %d shareable", size,
-			     device->ordinal)
-		 : 0;
-}
-
-/* ---- Buffers ---- */
 
 static void destroy(struct cuda_buffer *buffer)
 {
@@ -94,112 +30,16 @@ static void destroy(struct cuda_buffer *buffer)
 	list_del(&buffer->export->link);
 	pthread_mutex_unlock(&cuda_lock);
 	cuda_export_end(buffer->export);
+	pthread_mutex_lock(&cuda_lock);
+	cuda_imports_forget(buffer->export);
+	pthread_mutex_unlock(&cuda_lock);
 	cuda_export_free(buffer->export);
 	if (!cuda_enter(device, &scope)) {
 		if (buffer->life == atomic_load(&device->life)) /* else it went with that */
-			buffer_unmap(&scope, base, buffer->size);
+			cuda_buffer_unmap(&scope, base, buffer->size);
 		cuda_leave(&scope);
 	}
 	free(buffer);
-}
-
-/* A free buffer of exactly that size, or NULL. There is none when the daemon is gone, since nobody
- * can say then whether others still read it. */
-static struct cuda_buffer *reuse(struct cuda_session *cs, const struct cuda_device *device,
-				 uint64_t size)
-{
-	struct cuda_buffer *buffer, *found = NULL;
-
-	pthread_mutex_lock(&cuda_lock);
-	list_for_each_entry(buffer, &cs->buffers, link) {
-		if (atomic_load(&cs->session->lost))
-			break;
-		if (buffer->size != size || buffer->export->memory.device != device ||
-		    buffer->life != atomic_load(&device->life))
-			continue;
-		found = buffer;
-		break;
-	}
-	if (found) {
-		list_del(&found->link);
-		cs->nbuffers--;
-		found->uses = 1;
-	}
-	pthread_mutex_unlock(&cuda_lock);
-	return found;
-}
-
-/* The descriptor of a buffer, which is one part. */
-struct buffer_part {
-	struct cuda_parts parts;
-	int fd;
-};
-
-static int open_part(struct cuda_parts *parts, uint32_t part, int *fd)
-{
-	(void)part;
-	*fd = take_fd(&container_of(parts, struct buffer_part, parts)->fd);
-	return 0;
-}
-
-static int export_buffer(struct session *s, struct cuda_buffer *buffer, struct cuda_device *device,
-			 CUdeviceptr base, int fd_take)
-{
-	struct buffer_part part = { .parts.open = open_part, .fd = fd_take };
-	struct cuda_memory memory = {
-		.kind = SEGMENT_CUDA_VMM,
-		.device = device,
-		.base = base,
-		.size = buffer->size,
-		.nparts = 1,
-	};
-
-	int r;
-
-	memcpy(memory.uuid, device->uuid.bytes, sizeof(memory.uuid));
-	r = cuda_export_new(&buffer->export, s, &memory, &part.parts);
-	fd_close(part.fd);
-	return r;
-}
-
-static int buffer_new(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
-		      struct cuda_buffer **out)
-{
-	struct cuda_buffer *buffer = calloc(1, sizeof(*buffer));
-	struct cuda_scope scope;
-	CUdeviceptr base = 0;
-	int fd = -1;
-	int r;
-
-	if (!buffer)
-		return tl_fail(-ENOMEM, "no memory to keep track of a draft buffer");
-	list_init(&buffer->link);
-	buffer->owner = cs;
-	buffer->size = size;
-	buffer->uses = 1;
-	r = cuda_enter(device, &scope);
-	if (r) {
-		free(buffer);
-		return r;
-	}
-	buffer->life = atomic_load(&device->life);
-	r = allocate(&scope, device, size, &base, &fd);
-	if (!r) {
-		r = export_buffer(cs->session, buffer, device, base, fd);
-		if (r)
-			buffer_unmap(&scope, base, size);
-	}
-	cuda_leave(&scope);
-	if (r) {
-		free(buffer);
-		return r;
-	}
-	buffer->export->buffer = buffer;
-	pthread_mutex_lock(&cuda_lock);
-	list_add_head(&cs->exports, &buffer->export->link);
-	pthread_mutex_unlock(&cuda_lock);
-	*out = buffer;
-	return 0;
 }
 
 /* Destroys free buffers: all, or those that have been free since before @until or are too many. */
@@ -224,67 +64,6 @@ static void trim(struct cuda_session *cs, bool all, int64_t until)
 	}
 }
 
-static bool no_room(int r)
-{
-	return r == -ENOMEM || r == -ENOSPC || r == -EDQUOT;
-}
-
-/*
- * Makes a buffer. If there is no room it gives back what is kept for other sizes, and waits for
- * what others free, and for what was freed just now and is still on its way through the thread, the
- * daemon and consumers. On a busy machine the first attempt alone may outlast the deadline, when
- * nothing has been given back yet: hence the least number of attempts.
- */
-static int buffer_wait(struct cuda_session *cs, struct cuda_device *device, uint64_t size,
-		       int64_t deadline, struct cuda_buffer **out)
-{
-	for (unsigned looks = 0;; looks++) {
-		int r = buffer_new(cs, device, size, out);
-
-		if (!no_room(r) || atomic_load(&cs->session->lost) ||
-		    (looks >= GRACE_LOOKS && deadline_passed(deadline)))
-			return r;
-		nanosleep(&(struct timespec){ .tv_nsec = LOOK_NS }, NULL);
-		cuda_catch_up(cs->session);
-		*out = reuse(cs, device, size);
-		if (*out)
-			return 0;
-		trim(cs, true, 0);
-	}
-}
-
-int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size,
-		    int64_t timeout_ns, struct cuda_buffer **out)
-{
-	int64_t deadline = deadline_after(timeout_ns >= 0 && timeout_ns < GRACE_NS ? GRACE_NS
-										   : timeout_ns);
-	struct cuda_session *cs;
-	int r;
-
-	if (!device->granularity)
-		return tl_fail(
-			-ENOTSUP,
-			"GPU %d or its driver cannot make memory that is shared by descriptors "
-			"(CUDA's virtual memory management); `tensorlease doctor` says more",
-			device->ordinal);
-	r = cuda_session_with_thread(s, &cs);
-	if (r)
-		return r;
-	if (atomic_load(&s->lost))
-		return SESSION_E_UNSENT; /* others may still read what is free here */
-	size = (size + device->granularity - 1) / device->granularity * device->granularity;
-	if (size == 0)
-		size = device->granularity;
-	*out = reuse(cs, device, size);
-	if (!*out) {
-		cuda_catch_up(s);
-		*out = reuse(cs, device, size);
-	}
-	if (*out)
-		return 0;
-	return buffer_wait(cs, device, size, deadline, out);
-}
-
 void cuda_buffer_use(struct cuda_buffer *buffer)
 {
 	pthread_mutex_lock(&cuda_lock);
@@ -299,7 +78,7 @@ void cuda_buffer_put(struct cuda_buffer *buffer)
 		buffer->free_since = now_mono_ns();
 		list_add_head(&buffer->owner->buffers, &buffer->link);
 		buffer->owner->nbuffers++;
-		cuda_closer_wake(); /* it keeps the bounds */
+		cuda_tasks_wake(); /* it keeps the bounds */
 	}
 	pthread_mutex_unlock(&cuda_lock);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Draft buffers: GPU memory that the library allocates for drafts, exports once and uses again. */
+/* Draft buffers: GPU memory that the library allocates for drafts (allocate.h), exports once and
+ * uses again. */
 #pragma once
 
 #include <stdint.h>
@@ -17,10 +18,6 @@ struct cuda_buffer {
 	unsigned uses; /* by a draft, what was published from it, a copy's original; cuda_lock */
 };
 
-/* A buffer of at least @size bytes with any content, and one use. 0, SESSION_E_*, or a negative
- * errno. */
-int cuda_buffer_get(struct session *s, struct cuda_device *device, uint64_t size,
-		    int64_t timeout_ns, struct cuda_buffer **out);
 void cuda_buffer_use(struct cuda_buffer *buffer);
 /* Ends a use. The caller has a count on the session; any thread. */
 void cuda_buffer_put(struct cuda_buffer *buffer);
@@ -31,5 +28,8 @@ void cuda_buffer_forget(struct cuda_buffer *buffer);
 /* Gives buffers back that have been free for long. Returns the ns until that is due again, or 0 if
  * none is free. The closer. */
 int64_t cuda_buffers_trim(struct cuda_session *cs);
-/* Gives all of them back; the session is over. */
+/* Gives all free ones back. */
 void cuda_buffers_end(struct cuda_session *cs);
+
+/* Unmaps its memory and frees the addresses. The context is current. */
+void cuda_buffer_unmap(const struct cuda_scope *scope, CUdeviceptr base, uint64_t size);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "client/cuda/event.h"
-#include "client/cuda/session.h"
+#include "client/cuda/lock.h"
 #include "client/error.h"
 
 struct cuda_event *cuda_event_alloc(struct cuda_device *device)

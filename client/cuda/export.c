@@ -8,8 +8,6 @@
 
 #include "client/cuda/event.h"
 #include "client/cuda/export.h"
-#include "client/cuda/finish.h"
-#include "client/cuda/import.h"
 #include "client/cuda/node.h"
 #include "client/error.h"
 #include "client/session/client.h"
@@ -170,12 +168,9 @@ static struct cuda_export *export_alloc(const struct cuda_memory *memory)
 int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
 		    struct cuda_parts *parts)
 {
-	struct cuda_export *e;
-	int r = memory->kind == SEGMENT_CUDA_VMM ? cuda_finish_at_exit() : 0;
+	struct cuda_export *e = export_alloc(memory);
+	int r;
 
-	if (r)
-		return r;
-	e = export_alloc(memory);
 	if (!e)
 		return tl_fail(-ENOMEM, "no memory to export a segment of a GPU");
 	list_init(&e->link);
@@ -198,9 +193,6 @@ int cuda_export_new(struct cuda_export **out, struct session *s, const struct cu
 
 void cuda_export_free(struct cuda_export *e)
 {
-	pthread_mutex_lock(&cuda_lock);
-	cuda_imports_forget(e);
-	pthread_mutex_unlock(&cuda_lock);
 	if (e->state == EXPORT_ORPHANED) /* the catalog may still tell others to wait for them */
 		cuda_events_keep(&e->events);
 	else
@@ -287,15 +279,13 @@ struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32
 
 bool cuda_export_abandoned(const struct cuda_export *e)
 {
-	return atomic_load(&e->session->lost) && (e->buffer || e->session->client->closed) &&
-	       !cuda_imports_leased(e);
+	return atomic_load(&e->session->lost) && (e->buffer || e->session->client->closed);
 }
 
 void cuda_export_orphan(struct cuda_export *e)
 {
 	e->state = EXPORT_ORPHANED;
 	list_del(&e->link);
-	cuda_imports_forget(e);
 }
 
 /* Sends UNEXPORT, waiting for nobody: if the daemon does not read now, it is sent later. */

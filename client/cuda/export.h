@@ -90,12 +90,14 @@ bool cuda_same_memory(const struct cuda_memory *a, const struct cuda_memory *b);
 
 /*
  * Makes an export of @memory, which @parts opens, or its handle if that is NULL. Nobody else knows
- * it yet. 0, SESSION_E_*, or a negative errno.
+ * it yet. If the memory is SEGMENT_CUDA_VMM, cuda_finish_at_exit() has been called before. 0,
+ * SESSION_E_*, or a negative errno.
  */
 int cuda_export_new(struct cuda_export **out, struct session *s, const struct cuda_memory *memory,
 		    struct cuda_parts *parts);
 
-/* Frees an export that has no publications and is in no list. */
+/* Frees an export that has no publications and is in no list. Imports of it have been forgotten
+ * (import.h). */
 void cuda_export_free(struct cuda_export *e);
 
 /*
@@ -120,12 +122,12 @@ bool cuda_export_has_pool(CUmemoryPool pool); /* is there one to make it from? *
 struct cuda_export *cuda_export_here(uint64_t instance, uint32_t segment, uint32_t generation);
 
 /*
- * Is the daemon gone, so that only this process can say what is still in use, and is nothing? Draft
- * buffers are given back to the driver then, which keeps the memory for all who have it mapped.
- * Memory of others stays until their client is closed.
+ * Is the daemon gone, so that only this process can say what is still in use? Draft buffers are
+ * given back to the driver then, which keeps the memory for all who have it mapped. Memory of
+ * others stays until their client is closed.
  */
 bool cuda_export_abandoned(const struct cuda_export *e);
-/* Then: nobody finds it any more. */
+/* Then, if no lease of this process is left in it: nobody finds it any more. */
 void cuda_export_orphan(struct cuda_export *e);
 
 /* ---- The receive mutex is held ---- */

@@ -3,9 +3,11 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "client/cuda/allocate.h"
 #include "client/cuda/buffer.h"
 #include "client/cuda/group.h"
 #include "client/cuda/locate.h"
+#include "client/cuda/opening.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/publish.h"
 #include "client/error.h"

@@ -9,8 +9,9 @@
 
 #include "client/arguments.h"
 #include "client/cuda/import.h"
-#include "client/cuda/lease.h"
+#include "client/cuda/opening.h"
 #include "client/cuda/publication.h"
+#include "client/cuda/take.h"
 #include "client/error.h"
 #include "client/produce/want.h"
 #include "client/session/call.h"

@@ -7,7 +7,7 @@
 #include "client/cuda/export.h"
 #include "client/cuda/import.h"
 #include "client/cuda/mapping.h"
-#include "client/cuda/thread.h"
+#include "client/cuda/queue.h"
 #include "client/error.h"
 #include "client/session/client.h"
 #include "client/session/request.h"
@@ -210,17 +210,13 @@ static bool opened(struct cuda_import *import, bool ok)
 	return ok;
 }
 
-int cuda_import_get(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
-		    struct cuda_import **out)
+int cuda_import_get(struct cuda_session *cs, uint32_t segment, uint32_t generation,
+		    int64_t deadline, struct cuda_import **out)
 {
 	struct cuda_import *import;
-	struct cuda_session *cs;
 	bool is_new;
-	int r;
+	int r = 0;
 
-	r = cuda_session_with_thread(s, &cs);
-	if (r)
-		return r;
 	import = find_or_add(cs, segment, generation, &is_new);
 	if (!import)
 		return tl_fail(-ENOMEM, "no memory to import a segment of a GPU");
@@ -313,7 +309,7 @@ static void close_if_unused(struct cuda_import *import)
 	list_del(&import->link);
 	cuda_session_claim(cuda_of(import->session));
 	import->closing = (struct cuda_task){ .run = run_closing };
-	cuda_closer_add(&import->closing);
+	cuda_task_add(&import->closing);
 }
 
 void cuda_import_put(struct cuda_import *import)

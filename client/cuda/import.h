@@ -59,10 +59,11 @@ struct cuda_import {
 
 /*
  * The import of a segment, opened if need be, with a lease counted on it. The caller holds a lease
- * on a tensor in it. 0, SESSION_E_*, or a negative errno.
+ * on a tensor in it, and the library's thread runs, which hears UNMAP. 0, SESSION_E_*, or a
+ * negative errno.
  */
-int cuda_import_get(struct session *s, uint32_t segment, uint32_t generation, int64_t deadline,
-		    struct cuda_import **out);
+int cuda_import_get(struct cuda_session *cs, uint32_t segment, uint32_t generation,
+		    int64_t deadline, struct cuda_import **out);
 /* The same without a request: NULL if it is not open. */
 struct cuda_import *cuda_import_known(struct session *s, uint32_t segment, uint32_t generation);
 /* Asks for what opens the first part of a segment, and opens nothing. The caller holds a lease on a

@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/cuda/kind.h"
 #include "client/cuda/device.h"
+#include "client/cuda/end.h"
 #include "client/cuda/export.h"
 #include "client/cuda/finish.h"
+#include "client/cuda/fork.h"
 #include "client/cuda/group.h"
+#include "client/cuda/hear.h"
 #include "client/cuda/lease.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/publish.h"
+#include "client/cuda/queue.h"
 #include "client/cuda/session.h"
+#include "client/cuda/take.h"
 
 const struct memory_kind cuda_kind = {
 	.device = kDLCUDA,

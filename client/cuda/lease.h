@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leases on tensors that lie on a GPU. */
+/* Leases on tensors that lie on a GPU, once they are taken (take.h). */
 #pragma once
 
 #include <assert.h>
@@ -31,21 +31,6 @@ static inline struct tensor_lease *cuda_lease_queued(struct list *queue_link)
 
 	return (struct tensor_lease *)((char *)own - offsetof(struct tensor_lease, own));
 }
-
-/* tensor_lease_new() for a row on a GPU. */
-int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h,
-		   const tl_get_options *want, int64_t deadline, DLManagedTensorVersioned **out);
-/* The same without a request: LEASE_E_UNMAPPED if the segment is not open here. */
-int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head *h,
-		     const tl_get_options *want, DLManagedTensorVersioned **out);
-
-/* tl_get() of a tensor on a GPU that opens nothing: it has no data, and device number -1. */
-int tensor_lease_get_handle(tl_client *client, const char *name, const tl_get_options *want,
-			    DLManagedTensorVersioned **out);
-
-/* Reads the handle of the event that an unfinished row has. */
-int cuda_row_event(const struct session *s, const struct catalog_row *row,
-		   unsigned char handle[64]);
 
 /* The deleter: gives the lease up, now or when the work that its user queued has ended. */
 void cuda_lease_delete(DLManagedTensorVersioned *managed);

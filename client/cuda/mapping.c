@@ -398,7 +398,7 @@ static void close_half_open(struct cuda_mapping *m)
 	}
 	*half = (struct half_open){ .task.run = run_half_open, .what = *m };
 	pthread_mutex_lock(&cuda_lock);
-	cuda_closer_add(&half->task);
+	cuda_task_add(&half->task);
 	pthread_mutex_unlock(&cuda_lock);
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/cuda/allocate.h"
 #include "client/cuda/buffer.h"
 #include "client/cuda/event.h"
 #include "client/cuda/moved.h"

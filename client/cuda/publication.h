@@ -84,19 +84,7 @@ struct cuda_placing {
 	const unsigned char *foreign_event; /* somebody else's handle, instead of the stream */
 };
 
-/* Memory that may have to be exported first. */
-struct cuda_opening {
-	int (*open)(struct cuda_opening *o); /* fills in the rest; NULL: it is there */
-	struct cuda_memory *memory;
-	struct cuda_parts *parts; /* NULL: the handle alone opens it */
-};
-
-/*
- * Makes a publication, for cuda_place(), in the session's export of @o->memory; if there is none it
- * is made. 0, SESSION_E_*, or a negative errno.
- */
-int cuda_publication_for(struct session *s, struct cuda_opening *o, struct cuda_publication **out);
-/* Makes one in the export of a draft buffer. */
+/* Makes a publication, for cuda_place(), in the export of a draft buffer. 0, or -ENOMEM. */
 int cuda_publication_in(struct cuda_export *e, struct cuda_publication **out);
 
 /*
@@ -123,6 +111,11 @@ void cuda_publication_message(const struct cuda_publication *p, uint64_t offset,
 void cuda_publication_made(struct cuda_publication *p, uint64_t ref);
 void cuda_publication_asked(struct cuda_publication *p, uint32_t serial);
 void cuda_publication_end(struct cuda_publication *p, enum members_end end);
+
+/* Makes one that is in no export yet, for opening.h; NULL and tl_fail()'s text: no memory. */
+struct cuda_publication *cuda_publication_new(struct session *s);
+/* Puts it into its export. cuda_lock, unless nobody else knows the export. */
+void cuda_publication_link(struct cuda_export *e, struct cuda_publication *p);
 
 /* Frees a publication that has ended and is in no list, and calls `done`. */
 void cuda_publication_done(struct cuda_publication *p);

@@ -12,8 +12,10 @@
 #include <tensorlease/cuda.h>
 
 #include "client/arguments.h"
+#include "client/cuda/allocate.h"
 #include "client/cuda/buffer.h"
 #include "client/cuda/locate.h"
+#include "client/cuda/opening.h"
 #include "client/cuda/publication.h"
 #include "client/cuda/publish.h"
 #include "client/error.h"

@@ -1,25 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The part of a session that concerns GPUs. All of it is under one lock, which is taken after any
- * other of the library's and never held across a request or a call that waits.
- */
+/* The part of a session that concerns GPUs. All of it is under cuda_lock. */
 #pragma once
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "client/cuda/closer.h"
 #include "client/cuda/device.h"
+#include "client/cuda/lock.h"
+#include "client/cuda/task.h"
 #include "client/session/session.h"
 #include "util/list.h"
 
-struct conn_message;
-
-extern pthread_mutex_t cuda_lock;
-extern struct list cuda_sessions;   /* struct cuda_session */
-extern pthread_cond_t cuda_changed; /* an import or a mapping was opened, an export made, a session
-				       is not claimed any more */
+extern struct list cuda_sessions; /* struct cuda_session */
 
 enum { CUDA_IMPORT_BUCKETS = 256 };
 
@@ -30,7 +22,7 @@ struct cuda_session {
 	struct list imports[CUDA_IMPORT_BUCKETS]; /* struct cuda_import, by segment */
 	struct list buffers; /* struct cuda_buffer, free ones; most recently used first */
 	unsigned nbuffers;
-	struct list making; /* struct making: exports that publishers are making (publication.c) */
+	struct list making; /* struct making: exports that publishers are making (opening.c) */
 	/* By number of a device: serial of the KEEP that gave the daemon its file; 0: it has none
 	 */
 	uint32_t kept[CUDA_DEVICES_MAX];
@@ -63,28 +55,3 @@ static inline void cuda_session_release(struct cuda_session *cs)
 
 /* The session's, made at need. 0, or a negative errno with a text. */
 int cuda_session_get(struct session *s, struct cuda_session **out);
-/* The same, and the library's thread runs, as it must where something will be left to it. */
-int cuda_session_with_thread(struct session *s, struct cuda_session **out);
-
-/* FREED and UNMAP, which nobody asked for. The receive mutex is held. */
-void cuda_take_freed(struct session *s, const struct conn_message *m);
-void cuda_take_unmap(struct session *s, const struct conn_message *m);
-/* The answer to a PLACE or GROUP whose publisher has stopped waiting. The receive mutex is held. */
-void cuda_late_answer(struct session *s, const struct conn_message *m);
-
-/* A client was closed, or lost its connection: the thread (thread.c) looks again. */
-void cuda_wake(void);
-
-/* Another daemon serves it. False: it has exported, which that daemon cannot know. The receive
- * mutex is held. */
-bool cuda_session_adopted(struct session *s);
-
-/* The session has no user any more: what it has on GPUs is closed, by the closer (true) if it has
- * anything. */
-bool cuda_session_end(struct session *s);
-
-/* fork(): the lock is held around it; in the child nothing of CUDA can be used. */
-void cuda_before_fork(void);
-void cuda_after_fork_parent(void);
-void cuda_after_fork_child(void); /* the lock is free then */
-void cuda_child_releases(void);	  /* after the locks are free */

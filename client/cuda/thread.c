@@ -16,66 +16,37 @@
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "client/cuda/closer.h"
 #include "client/cuda/export.h"
+#include "client/cuda/import.h"
 #include "client/cuda/lease.h"
 #include "client/cuda/publication.h"
+#include "client/cuda/queue.h"
 #include "client/cuda/thread.h"
+#include "client/error.h"
 #include "client/session/client.h"
 #include "client/session/request.h"
 #include "client/session/thread.h"
 #include "util/clock.h"
-#include "util/fd.h"
 
 enum { LOOK_FIRST_NS = 20000, LOOK_LAST_NS = 1000000 };
 
 static struct {
-	struct list leases;	  /* struct tensor_lease: wait for the GPU */
-	struct list looked_at;	  /* those that the thread has looked at before; in order */
-	struct list idle_leases;  /* those whose GPU work has ended: give them up */
-	struct list publications; /* struct cuda_publication: look at them */
-	struct list ended;	  /* those that have ended */
-	struct list exports;	  /* struct cuda_export: UNEXPORT is not answered yet */
+	struct list looked_at;	 /* leases that the thread has looked at before; in order */
+	struct list idle_leases; /* those whose GPU work has ended: give them up */
+	struct list ended;	 /* publications that have ended */
+	struct list exports;	 /* struct cuda_export: UNEXPORT is not answered yet */
 	bool running;
-	_Atomic int wake; /* eventfd */
 } thread = {
-	.leases = LIST_INIT(thread.leases),
 	.looked_at = LIST_INIT(thread.looked_at),
 	.idle_leases = LIST_INIT(thread.idle_leases),
-	.publications = LIST_INIT(thread.publications),
 	.ended = LIST_INIT(thread.ended),
 	.exports = LIST_INIT(thread.exports),
-	.wake = -1,
 };
-
-/* ---- Queues ---- */
-
-void cuda_queue_lease(struct tensor_lease *l)
-{
-	list_add_tail(&thread.leases, &cuda_lease_of(l)->queue_link);
-	cuda_wake();
-}
-
-void cuda_queue_publication(struct cuda_publication *p)
-{
-	list_del(&p->queue_link);
-	list_add_tail(&thread.publications, &p->queue_link);
-	cuda_wake();
-}
-
-void cuda_wake(void)
-{
-	int wake = atomic_load(&thread.wake);
-	uint64_t one = 1;
-	int saved = errno;
-
-	if (wake >= 0 && write(wake, &one, sizeof(one)) < 0)
-		errno = saved; /* full: it is awake */
-}
 
 /* Takes the first node off a list; NULL: it is empty. */
 static struct list *take_first(struct list *list)
@@ -128,7 +99,7 @@ static unsigned find_idle_leases(void)
 	unsigned left = 0;
 
 	pthread_mutex_lock(&cuda_lock);
-	list_move_all(&thread.looked_at, &thread.leases);
+	list_move_all(&thread.looked_at, &cuda_queues.leases);
 	pthread_mutex_unlock(&cuda_lock);
 	list_for_each_safe(l, &thread.looked_at) {
 		if (!cuda_lease_idle(cuda_lease_queued(l), &sweep)) {
@@ -162,7 +133,7 @@ static unsigned find_ended_publications(void)
 	unsigned left = 0;
 
 	pthread_mutex_lock(&cuda_lock);
-	list_for_each_safe(l, &thread.publications) {
+	list_for_each_safe(l, &cuda_queues.publications) {
 		switch (cuda_publication_step(list_entry(l, struct cuda_publication, queue_link))) {
 		case STEP_WAIT:
 			left++;
@@ -179,12 +150,20 @@ static unsigned find_ended_publications(void)
 	return left;
 }
 
+static void free_export(struct cuda_export *e)
+{
+	pthread_mutex_lock(&cuda_lock);
+	cuda_imports_forget(e);
+	pthread_mutex_unlock(&cuda_lock);
+	cuda_export_free(e);
+}
+
 /* Ends an export and its last publication, which wait for the daemon if they have to. */
 static void end_export(struct cuda_export *e, struct cuda_publication *last)
 {
 	e->last = last;
 	if (!cuda_export_end(e)) {
-		cuda_export_free(e);
+		free_export(e);
 		cuda_publication_done(last);
 		return;
 	}
@@ -229,9 +208,10 @@ static void orphan_exports(void)
 		list_for_each_safe(l, &cs->exports) {
 			struct cuda_export *e = list_entry(l, struct cuda_export, link);
 
-			if (!cuda_export_abandoned(e))
+			if (!cuda_export_abandoned(e) || cuda_imports_leased(e))
 				continue;
 			cuda_export_orphan(e);
+			cuda_imports_forget(e);
 			cuda_publications_orphan(e);
 		}
 	}
@@ -277,7 +257,7 @@ static unsigned finish_exports(void)
 	while ((e = take_ended_export())) {
 		struct cuda_publication *last = e->last;
 
-		cuda_export_free(e);
+		free_export(e);
 		cuda_publication_done(last);
 	}
 	return left;
@@ -318,7 +298,7 @@ static void find_sockets(struct polled *p)
 	struct cuda_session *cs;
 
 	p->n = 0;
-	poll_add(p, thread.wake, NULL);
+	poll_add(p, cuda_wake_peek(), NULL);
 	pthread_mutex_lock(&cuda_lock);
 	list_for_each_entry(cs, &cuda_sessions, link)
 		if (!atomic_load(&cs->session->lost))
@@ -378,17 +358,17 @@ static int start(void)
 
 	if (r)
 		return r;
-	thread.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (thread.wake < 0)
-		return -errno;
+	r = cuda_wake_open();
+	if (r)
+		return r;
 	r = thread_start_detached(run);
 	if (r)
-		thread.wake = fd_close(thread.wake);
+		cuda_wake_close();
 	thread.running = !r;
 	return r;
 }
 
-int cuda_thread_start(void)
+static int start_once(void)
 {
 	int r = 0;
 
@@ -397,6 +377,14 @@ int cuda_thread_start(void)
 		r = start();
 	pthread_mutex_unlock(&cuda_lock);
 	return r;
+}
+
+int cuda_session_with_thread(struct session *s, struct cuda_session **out)
+{
+	int r = start_once();
+
+	return r ? tl_fail(r, "no thread to look after GPU tensors: %s", strerror(-r))
+		 : cuda_session_get(s, out);
 }
 
 /* ---- fork() ---- */
@@ -410,12 +398,12 @@ void cuda_thread_inherit(void)
 	static struct list inherited_exports = LIST_INIT(inherited_exports);
 
 	thread.running = false;
-	atomic_store(&thread.wake, fd_close(thread.wake));
-	list_init(&thread.publications);
+	cuda_wake_close();
+	list_init(&cuda_queues.publications);
 	list_init(&thread.ended);
 	list_move_all(&inherited_exports, &thread.exports);
-	list_move_all(&thread.leases, &thread.looked_at);
-	list_move_all(&thread.leases, &thread.idle_leases);
+	list_move_all(&cuda_queues.leases, &thread.looked_at);
+	list_move_all(&cuda_queues.leases, &thread.idle_leases);
 }
 
 void cuda_thread_give_up_leases(void)
@@ -423,7 +411,7 @@ void cuda_thread_give_up_leases(void)
 	struct list events = LIST_INIT(events); /* the driver's half of them is the parent's */
 	struct list *l;
 
-	while ((l = take_first(&thread.leases))) {
+	while ((l = take_first(&cuda_queues.leases))) {
 		struct tensor_lease *lease = cuda_lease_queued(l);
 		struct cuda_event *event = cuda_lease_of(lease)->event;
 

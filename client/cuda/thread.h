@@ -9,20 +9,13 @@
 
 #include "client/cuda/session.h"
 
-struct cuda_publication;
-struct tensor_lease;
-
-/* 0, or a negative errno. */
-int cuda_thread_start(void);
+/* cuda_session_get(), and the thread runs, as it must where something will be left to it. 0, or a
+ * negative errno with a text. */
+int cuda_session_with_thread(struct session *s, struct cuda_session **out);
 
 /* Does at once what the thread would do about publications, so that the memory of what the daemon
  * freed just now is free. */
 void cuda_catch_up(struct session *s);
-
-/* ---- Its queues. The caller has cuda_lock ---- */
-
-void cuda_queue_lease(struct tensor_lease *l);		 /* give it up when its event has come */
-void cuda_queue_publication(struct cuda_publication *p); /* look after its event, or its end */
 
 /* In a forked child, where the thread is not: first under the lock, then without any. */
 void cuda_thread_inherit(void);

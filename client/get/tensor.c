@@ -6,8 +6,9 @@
 
 const struct memory_kind *tensor_lease_kind(const struct tensor_lease *l)
 {
-	for (unsigned k = 0; k < MEMORY_KINDS; k++)
-		if (l->managed.deleter == memory_kinds[k]->lease_delete)
+	for (unsigned k = 0; k < MEMORY_KINDS; k++) /* without a client there is none, and no lease
+						     */
+		if (memory_kinds[k] && l->managed.deleter == memory_kinds[k]->lease_delete)
 			return memory_kinds[k];
 	return NULL;
 }

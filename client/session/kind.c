@@ -1,12 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "client/session/kind.h"
 #include "proto/conn.h"
+
+const struct memory_kind *memory_kinds[MEMORY_KINDS];
 
 /* Calls an operation of every kind that has it. */
 #define for_all_kinds(operation, ...)                                                              \
 	for (unsigned k_ = 0; k_ < MEMORY_KINDS; k_++)                                             \
 		if (memory_kinds[k_]->operation)                                                   \
 	memory_kinds[k_]->operation(__VA_ARGS__)
+
+void kinds_register(const struct memory_kind *const kinds[MEMORY_KINDS])
+{
+	memcpy(memory_kinds, kinds, sizeof(memory_kinds));
+}
 
 const struct memory_kind *kind_of_device(DLDeviceType device)
 {

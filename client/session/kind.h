@@ -128,8 +128,10 @@ struct memory_kind {
 	void (*fork_child_unlocked)(void);	 /* no lock is held any more */
 };
 
-/* All there are; api/kinds.c, the one place that knows them. */
-extern const struct memory_kind *const memory_kinds[MEMORY_KINDS];
+/* All there are, once there has been a client; NULL before. Only kinds_register() changes them. */
+extern const struct memory_kind *memory_kinds[MEMORY_KINDS];
+/* For the API, which knows them all, before it makes the first client. */
+void kinds_register(const struct memory_kind *const kinds[MEMORY_KINDS]);
 
 /* That of a tensor's device; KIND_SHARED also for those that nobody knows. */
 const struct memory_kind *kind_of_device(DLDeviceType device);

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
+#include "client/cuda/buffer.h"
+#include "client/cuda/end.h"
+#include "client/cuda/import.h"
+#include "client/cuda/session.h"
+#include "client/session/client.h"
+
+/* Nobody else finds the session any more. */
+static void end_session(struct cuda_session *cs)
+{
+	struct session *s = cs->session;
+
+	pthread_mutex_lock(&cuda_lock);
+	while (cs->claims)
+		pthread_cond_wait(&cuda_changed, &cuda_lock);
+	pthread_mutex_unlock(&cuda_lock);
+	for (unsigned i = 0; i < CUDA_IMPORT_BUCKETS; i++) {
+		list_for_each_safe(l, &cs->imports[i]) {
+			list_del(l);
+			cuda_import_close(list_entry(l, struct cuda_import, link));
+		}
+	}
+	cuda_buffers_end(cs);
+	s->of_kind[KIND_DEVICE] = NULL;
+	free(cs);
+}
+
+static void run_ending(struct cuda_task *task)
+{
+	struct cuda_session *cs = container_of(task, struct cuda_session, ending);
+	struct session *s = cs->session;
+
+	end_session(cs);
+	client_session_ended(s);
+}
+
+/* In a forked child the session ends; what it had on GPUs is the parent's. */
+static void inherit_ending(struct cuda_task *task)
+{
+	client_session_ended(container_of(task, struct cuda_session, ending)->session);
+}
+
+static bool has_something_open(const struct cuda_session *cs)
+{
+	for (unsigned i = 0; i < CUDA_IMPORT_BUCKETS; i++)
+		if (!list_empty(&cs->imports[i]))
+			return true;
+	return cs->claims || !list_empty(&cs->buffers);
+}
+
+bool cuda_session_end(struct session *s)
+{
+	struct cuda_session *cs;
+	bool later = false;
+
+	pthread_mutex_lock(&cuda_lock);
+	cs = cuda_of(s);
+	if (cs) {
+		list_del(&cs->link);
+		later = cuda_tasks_served() && has_something_open(cs);
+		cs->ending = (struct cuda_task){ .run = run_ending, .child = inherit_ending };
+		if (later)
+			cuda_task_add(&cs->ending);
+	}
+	pthread_mutex_unlock(&cuda_lock);
+	if (cs && !later)
+		end_session(cs);
+	return later;
+}

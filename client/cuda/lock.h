@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The one lock of all that concerns GPUs. It is taken after any other of the library's, and never
+ * held across a request or a call that waits.
+ */
+#pragma once
+
+#include <pthread.h>
+
+extern pthread_mutex_t cuda_lock;
+extern pthread_cond_t cuda_changed; /* an import or a mapping was opened, an export made, a session
+				       is not claimed any more */

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Taking a lease makes the consumer's stream wait for the producer's event, unless the row says
+ * that its work has ended.
+ */
+#include <errno.h>
+#include <time.h>
+
+#include "client/cuda/import.h"
+#include "client/cuda/lease.h"
+#include "client/cuda/mapping.h"
+#include "client/cuda/publication.h"
+#include "client/cuda/take.h"
+#include "client/cuda/thread.h"
+#include "client/error.h"
+#include "client/get/lease.h"
+#include "client/memory/catalog.h"
+#include "client/session/hold.h"
+#include "client/session/request.h"
+#include "util/clock.h"
+#include "util/thread.h"
+
+#define DEATH_NS (100 * NS_PER_MS)
+#define LOOK_FIRST_NS (20 * NS_PER_US)
+#define LOOK_LAST_NS (1 * NS_PER_MS)
+#define LONG_AGO INT64_C(1) /* as a deadline: do not wait */
+
+/* Within this file. */
+enum { LEASE_E_NO_EVENT = 100 };
+
+int cuda_row_event(const struct session *s, const struct catalog_row *row, unsigned char handle[64])
+{
+	const struct row_head h = row_head(row);
+	size_t at = 0;
+
+	at += row_dims_in_chunks(h.flags, h.ndim);
+	if (h.meta_len > CATALOG_INLINE_META)
+		at += h.meta_len;
+	if (!(h.flags & ROW_EVENT) ||
+	    !chunks_read(&s->catalog, h.chunk, at, handle, WIRE_HANDLE_BYTES))
+		return tl_fail(-EPROTO, "the catalog has an unfinished tensor without an event");
+	return 0;
+}
+
+/* Called with the device's context current. */
+static int wait_for_event(struct cuda_import *import, const struct catalog_row *row,
+			  const struct cuda_scope *scope, intptr_t stream)
+{
+	unsigned char handle[WIRE_HANDLE_BYTES];
+	struct cuda_event *event = NULL;
+	CUresult e = CUDA_OK;
+	int r;
+
+	r = cuda_row_event(import->session, row, handle);
+	if (!r)
+		r = cuda_stream_usable(scope, stream);
+	if (r)
+		return r;
+	if (import->mapping) {
+		if (cuda_import_event(import, scope, handle, &event))
+			return LEASE_E_NO_EVENT;
+	} else {
+		pthread_mutex_lock(&cuda_lock);
+		event = cuda_event_here(import->export, handle);
+		pthread_mutex_unlock(&cuda_lock);
+	}
+	if (!event)
+		return 0;
+	e = scope->driver->stream_wait_event(cuda_stream(stream), event->event, 0);
+	cuda_event_unpin(event);
+	return e ? cuda_fail(e, "making stream %#llx wait for the producer's work",
+			     (unsigned long long)stream)
+		 : 0;
+}
+
+/*
+ * The producer's event cannot be opened here, as in some containers: waits on the host until the
+ * daemon has heard that the work has ended.
+ */
+static int wait_on_host(const struct session *s, const struct catalog_row *row, int64_t deadline)
+{
+	int64_t pause = LOOK_FIRST_NS;
+
+	while (atomic_load(&row->progress) == ROW_UNFINISHED) {
+		if (!session_served(s))
+			return LEASE_E_UNSERVED;
+		if (deadline_passed(deadline))
+			return tl_fail(-ETIMEDOUT,
+				       "the tensor's producer has not finished it in time, and "
+				       "its event cannot be waited for on the GPU (%s)",
+				       tl_last_error());
+		nanosleep(&(struct timespec){ .tv_nsec = pause }, NULL);
+		pause = pause < LOOK_LAST_NS ? pause + pause / 2 : pause;
+	}
+	return 0;
+}
+
+/* Makes the stream wait for the producer's work. LEASE_E_LOST: that work will never end. */
+static int order_after_producer(struct cuda_import *import, const struct catalog_row *row,
+				intptr_t stream, int64_t deadline)
+{
+	struct cuda_scope scope;
+	int r;
+
+	if (stream == TL_STREAM_NONE || atomic_load(&row->progress) != ROW_UNFINISHED)
+		return 0;
+	r = cuda_enter(import->device, &scope);
+	if (r)
+		return r;
+	r = wait_for_event(import, row, &scope, stream);
+	cuda_leave(&scope);
+	if (r == LEASE_E_NO_EVENT)
+		r = wait_on_host(import->session, row, deadline);
+	switch (atomic_load(&row->progress)) {
+	case ROW_LOST:
+		return LEASE_E_LOST;
+	case ROW_FINISHED:
+		return 0; /* it has ended meanwhile, and its event may be gone */
+	default:
+		return r;
+	}
+}
+
+static uint64_t import_size(const struct cuda_import *import)
+{
+	return import->mapping ? import->mapping->size : import->export->memory.size;
+}
+
+static int lease_in(struct cuda_import *import, const struct use *use, uint64_t ref,
+		    const struct row_head *h, const tl_get_options *want, int64_t deadline,
+		    DLManagedTensorVersioned **out)
+{
+	const struct catalog_row *row = &use->session->catalog.rows[ref_slot(ref)];
+	uint64_t nbytes = 0, size = import_size(import);
+	struct tensor_lease *l;
+	struct cuda_lease *own;
+	int r;
+
+	if (!lease_stands(use->session, ref)) /* we are a holder by now */
+		return LEASE_E_GONE;
+	if (!import->base)
+		return tl_fail(
+			-ENOTSUP,
+			"the tensor was published by this process by its handle, which only other "
+			"processes can open");
+	r = order_after_producer(import, row, want->stream, deadline);
+	if (!r)
+		r = tensor_lease_wrap(use, ref, h, &nbytes, cuda_lease_delete, out);
+	if (r)
+		return r;
+	if (h->offset > size || nbytes > size - h->offset) {
+		tensor_lease_unwrap(*out);
+		return tl_fail(-EPROTO,
+			       "the catalog has a tensor of %llu bytes at %llu in %llu of a GPU",
+			       (unsigned long long)nbytes, (unsigned long long)h->offset,
+			       (unsigned long long)size);
+	}
+	l = (struct tensor_lease *)*out;
+	own = cuda_lease_of(l);
+	*own = (struct cuda_lease){
+		.import = import,
+		.stream = want->stream,
+		.thread = want->stream == TL_STREAM_PER_THREAD ? thread_unique() : 0,
+	};
+	list_init(&own->queue_link);
+	l->managed.dl_tensor.data = nbytes ? (void *)(uintptr_t)(import->base + h->offset) : NULL;
+	l->managed.dl_tensor.device = (DLDevice){ kDLCUDA, import->device->ordinal };
+	return 0;
+}
+
+static int check_want(const struct catalog_row *row, const tl_get_options *want)
+{
+	if (atomic_load(&row->progress) == ROW_LOST)
+		return LEASE_E_LOST;
+	if (want->mode != TL_MODE_READ)
+		return tl_fail(-ENOTSUP, "a tensor on a GPU cannot be mapped copy-on-write");
+	/* It may have been open here before fork(), which is of no use without a driver. */
+	return want->flags & LEASE_HANDLE || cuda_driver() ? 0 : -ENODEV;
+}
+
+/* For callers who open the memory themselves. */
+static int lease_unopened(const struct use *use, uint64_t ref, const struct row_head *h,
+			  DLManagedTensorVersioned **out)
+{
+	struct tensor_lease *l;
+	uint64_t nbytes;
+	int r = tensor_lease_wrap(use, ref, h, &nbytes, cuda_lease_delete, out);
+
+	if (r)
+		return r;
+	l = (struct tensor_lease *)*out;
+	*cuda_lease_of(l) = (struct cuda_lease){ .stream = TL_STREAM_NONE };
+	l->managed.dl_tensor.device = (DLDevice){ kDLCUDA, -1 };
+	return 0;
+}
+
+/*
+ * Waits until the daemon has looked at all that happened before, such as deaths. 0, SESSION_E_*, or
+ * a negative errno.
+ */
+static int hear_from_daemon(struct session *s)
+{
+	struct wire_devices m = { .header = { .type = WIRE_DEVICES, .length = sizeof(m) },
+				  .from = UINT32_MAX }; /* an empty list */
+	struct conn_message answer;
+
+	return session_call(s, &m, session_deadline(s), &answer);
+}
+
+/*
+ * Finds out why an opening failed. If the producer has just died, opening its memory fails before
+ * the daemon has heard of the death: wait a moment for that, since it is what the caller has to be
+ * told. A daemon that gets no processor takes longer; but by the time it answers a request it
+ * knows.
+ */
+static int failed(struct session *s, const struct catalog_row *row, int r)
+{
+	const struct timespec pause = { .tv_nsec = NS_PER_MS };
+	int64_t deadline = deadline_after(DEATH_NS);
+	bool asked = false;
+	int heard = 0;
+
+	if (r == -ENOENT && !session_served(s))
+		return LEASE_E_UNSERVED; /* the daemon has just dropped us */
+	if (r > 0 || r == -ENODEV || r == -ENOTSUP || r == -EBUSY || r == -ETIMEDOUT)
+		return r;
+	while (atomic_load(&row->progress) != ROW_LOST) {
+		if (asked || !session_served(s))
+			return heard ? heard : r;
+		asked = deadline_passed(deadline);
+		if (asked)
+			heard = hear_from_daemon(s);
+		else
+			nanosleep(&pause, NULL);
+	}
+	return LEASE_E_LOST;
+}
+
+int cuda_lease_new(const struct use *use, uint64_t ref, const struct row_head *h,
+		   const tl_get_options *want, int64_t deadline, DLManagedTensorVersioned **out)
+{
+	const struct catalog_row *row = &use->session->catalog.rows[ref_slot(ref)];
+	struct cuda_import *import;
+	struct cuda_session *cs;
+	int r;
+
+	r = check_want(row, want);
+	if (r)
+		return r;
+	if (want->flags & LEASE_HANDLE)
+		return lease_unopened(use, ref, h, out);
+	r = cuda_session_with_thread(use->session, &cs);
+	if (!r)
+		r = cuda_import_get(cs, h->segment, h->segment_generation, deadline, &import);
+	if (!r) {
+		r = lease_in(import, use, ref, h, want, deadline, out);
+		if (r)
+			cuda_import_put(import);
+	}
+	return r ? failed(use->session, row, r) : 0;
+}
+
+int tensor_lease_get_handle(tl_client *client, const char *name, const tl_get_options *want,
+			    DLManagedTensorVersioned **out)
+{
+	tl_get_options o = *want;
+
+	o.mode = TL_MODE_READ;
+	o.stream = TL_STREAM_NONE;
+	o.flags = LEASE_HANDLE;
+	return lease_get(client, name, &o, out);
+}
+
+int cuda_lease_known(const struct use *use, uint64_t ref, const struct row_head *h,
+		     const tl_get_options *want, DLManagedTensorVersioned **out)
+{
+	const struct catalog_row *row = &use->session->catalog.rows[ref_slot(ref)];
+	struct cuda_import *import;
+	int r;
+
+	r = want->flags & LEASE_HANDLE ? LEASE_E_UNMAPPED : check_want(row, want);
+	if (r)
+		return r;
+	import = cuda_import_known(use->session, h->segment, h->segment_generation);
+	if (import && import->mapping)
+		cuda_look_for_reset(import->device);
+	if (import && cuda_import_is_dead(import)) {
+		cuda_import_put(import);
+		import = NULL;
+	}
+	if (!import)
+		return LEASE_E_UNMAPPED;
+	r = lease_in(import, use, ref, h, want, LONG_AGO, out);
+	if (r)
+		cuda_import_put(import);
+	return r < 0 ? LEASE_E_UNMAPPED : r; /* let cuda_lease_new() find out why */
+}
