@@ -425,7 +425,9 @@ TL_API int tl_draft_set_metadata(tl_draft *draft, const void *metadata, size_t s
  * it is NULL, the call sends one message and returns at once; the tensor is visible as soon as the
  * daemon has read that. Should the daemon refuse it then, or end before it has answered anything
  * later, this thread's next create or commit on this client fails and says so, once. One in a ring
- * (TL_RING_*) does not ask the daemon and may leave that to a later one.
+ * (TL_RING_*) does not ask the daemon and may leave that to a later one. It may also be visible
+ * before an earlier commit under another name that did not wait: ask for that one's version where
+ * the order matters.
  *
  * Ownership: consumes @draft, also on failure.
  * Blocking: for one round trip if @version is not NULL.
