@@ -180,9 +180,9 @@ static bool same_tensor(const struct catalog_view *c, const struct catalog_row *
 
 /*
  * Finds the tensor at that address among those that this process holds. It is held because the
- * caller's tensor still refers to it, or because another lease happens to hold the same one. In
- * either case its row does not change, which its word shows before and after. The daemon looks at
- * our ledger again.
+ * caller's tensor still refers to it, or because something else in this process happens to hold the
+ * same one. In either case its row does not change, which its word shows before and after. The
+ * daemon looks at our ledger again.
  */
 static uint64_t held_ref_at(struct session *s, const struct publishing *p)
 {

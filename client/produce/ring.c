@@ -594,7 +594,7 @@ static bool place(struct beginning *b, const struct wire_draft *d)
 	return !mapping_write(&b->s->mappings, d, &b->maps[b->count]);
 }
 
-/* Asks for @n more drafts. False: some were refused. */
+/* Asks for @n more drafts. False: not all of them were granted. */
 static bool ask_some(struct beginning *b, unsigned n)
 {
 	struct wire_create m = { .header = { .type = WIRE_CREATE, .length = sizeof(m) },

@@ -18,7 +18,7 @@
 PyTypeObject *draft_base;
 
 static allocfunc allocate;
-static unsigned forks; /* between the process that loaded us and this one */
+static unsigned forks; /* forks between the process that loaded us and this one */
 
 static void count_fork(void)
 {
@@ -212,7 +212,7 @@ int draft_publish(struct draft *d, PyObject *name, const tl_put_options *options
 	if (r)
 		return -1;
 	if (tensor == h->managed)
-		h->managed = NULL; /* it was consumed */
+		h->managed = NULL; /* the library consumed it */
 	draft_committed(d, name, version ? *version : 0);
 	return 0;
 }

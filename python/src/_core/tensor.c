@@ -90,7 +90,7 @@ static PyObject *tensor_enter(PyObject *self, PyObject *unused)
 
 /* ---- What the library knows of it ---- */
 
-/* Returns false if the tensor is not the library's but came through the exchange interface. */
+/* Returns false if the tensor is not the library's, but came through the exchange interface. */
 static bool tensor_info(PyObject *self, tl_info *info)
 {
 	struct hold *h = array_hold(self);
