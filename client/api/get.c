@@ -336,7 +336,7 @@ static int stat_attempt(struct call *c, const struct use *use, void *context)
 	if (r)
 		return r;
 	r = tensor_info(s, &s->catalog.rows[ref_slot(ref)], &l->info);
-	if (!lease_stands(s, ref)) { /* the tensor was retired while we read its row */
+	if (!lease_stands(s, ref)) { /* the tensor went while we read its row */
 		r = lookup_again(s, &l->patience);
 		r = r ? r : LEASE_E_GONE;
 	}

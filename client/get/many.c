@@ -158,7 +158,7 @@ static int many_attempt(struct call *c, const struct use *use, void *context)
 
 	if (!r)
 		r = many_wrap(m, use, call_deadline(c));
-	if (r == LEASE_E_GONE) { /* a tensor was retired before its segment was mapped */
+	if (r == LEASE_E_GONE) { /* a tensor went before its segment was mapped */
 		r = lookup_again(s, &m->patience);
 		r = r ? r : LEASE_E_GONE;
 	}

@@ -50,7 +50,7 @@ enum {
 struct sleep_words {
 	struct sleep_word words[SLEEP_WORDS_MAX];
 	unsigned own, n;
-	bool more;		      /* there were more than */
+	bool more;		      /* there are more than SLEEP_WORDS_MAX */
 	uint8_t places[SLEEP_PLACES]; /* a hash table of words: 1 + the index, or 0 */
 };
 

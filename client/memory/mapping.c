@@ -623,7 +623,7 @@ void mapping_write_lost(struct write_map *map)
 	write_map_unref(map);
 }
 
-/* ---- What there is ---- */
+/* ---- All mappings ---- */
 
 int mappings_each_locked(const struct mappings *ms,
 			 int (*visit)(void *context, uint32_t segment, uint32_t generation),
@@ -644,7 +644,7 @@ int mappings_each_locked(const struct mappings *ms,
 	return r;
 }
 
-/* ---- Whose is this pointer ---- */
+/* ---- The segment of a pointer ---- */
 
 bool mapping_locate(struct mappings *ms, const void *p, uint32_t *segment, uint32_t *generation,
 		    uint64_t *offset)

@@ -134,7 +134,7 @@ void drafts_fork(struct session *s)
 	}
 }
 
-/* ---- Single ones ---- */
+/* ---- Single drafts ---- */
 
 struct tl_draft *draft_alloc(const struct draft_request *want, const struct memory_kind *kind)
 {

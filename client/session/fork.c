@@ -329,9 +329,8 @@ static void child_client(struct tl_client *c)
 		child_session(s);
 }
 
-/*
- * Closes sessions that serve no new calls. Called without locks, since that may free their client.
- */
+/* Closes sessions that serve no new calls; they go once nothing is held on them. Called without
+ * locks, since that may free their client. */
 static void close_left(void)
 {
 	for (bool again = true; again;) {

@@ -106,8 +106,7 @@ uint32_t hold_next(const struct session *s, uint32_t slot, uint32_t *count)
 
 	high = high < s->catalog.slots ? high : s->catalog.slots;
 	while (slot < high) {
-		if (!atomic_load(&s->touched[slot / LEDGER_PAGE_SLOTS])) { /* leaves it unallocated
-									    */
+		if (!atomic_load(&s->touched[slot / LEDGER_PAGE_SLOTS])) { /* keep it empty */
 			slot = (slot / LEDGER_PAGE_SLOTS + 1) * LEDGER_PAGE_SLOTS;
 			continue;
 		}

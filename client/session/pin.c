@@ -122,8 +122,7 @@ void pin_look_locked(struct session *s)
 		struct fork_pin *pin = list_entry(l, struct fork_pin, link);
 
 		if (fcntl(pin->page_fd, F_ADD_SEALS, F_SEAL_WRITE))
-			continue; /* EBUSY; or the program closed the descriptor, and the holds last
-				     until the session ends */
+			continue; /* EBUSY; or the program closed it: until the session ends */
 		for (uint32_t i = 0; i < pin->n; i++)
 			lease_release(s, pin->slots[i]);
 		pin_free(pin);

@@ -110,7 +110,7 @@ struct session {
 	struct list pending; /* struct request */
 	bool reading;
 	_Atomic unsigned maps; /* MAPs whose answers have not come: get/shared.c */
-	bool kicked; /* the daemon said so before it ended the connection; kicked_text has its words
+	bool kicked; /* the daemon said so before it ended the connection; kicked_text says who did
 		      */
 	char kicked_text[WIRE_TEXT_MAX + 1];
 	_Atomic uint32_t unanswered; /* serial of the last COMMIT without a waiter; 0: it was

@@ -246,7 +246,7 @@ typedef struct tl_connect_options {
  * Threads: any.
  * Returns: 0, a common error, or
  *	-ENOENT		there is no socket at that address, or no daemon to start
- *	-ECONNREFUSED	nobody listens there
+ *	-ECONNREFUSED	no daemon listens there
  *	-EACCES		the socket is not for us, the daemon is not of a user that we trust, the
  *			directory of a daemon to be started is not ours alone, or there is no
  *			namespace of that name that we may read

@@ -53,7 +53,7 @@ enum tl_watch_what {
 	/* The name means no tensor any more. */
 	TL_WATCH_DELETED,
 	/* The connection that published the tensor has ended. The tensor stays. Nothing newer comes
-	 * before somebody else publishes, or the same program once it is connected again. */
+	 * before another client publishes, or the same program once it is connected again. */
 	TL_WATCH_PRODUCER_GONE,
 	/* The tensor lay on a GPU, and its memory went with its producer. */
 	TL_WATCH_LOST,

@@ -5,7 +5,7 @@
 
 #include "core.h"
 
-/* ---- What keeps a tensor: shared by the Python object and all its views ---- */
+/* ---- The hold: shared by the Python object and all its views ---- */
 
 struct hold {
 	_Atomic size_t refs; /* one for the object, each buffer and each DLPack export */

@@ -23,7 +23,7 @@
 #define LEGACY "dltensor"
 #define VERSIONED "dltensor_versioned"
 
-/* ---- What a capsule refers to ---- */
+/* ---- Exports ---- */
 
 struct export
 {

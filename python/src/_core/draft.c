@@ -107,7 +107,7 @@ void draft_committed(struct draft *d, PyObject *name, uint64_t version)
 	draft_ended(d, DRAFT_COMMITTED);
 }
 
-/* ---- On which stream it is written, on a GPU ---- */
+/* ---- The stream that writes it, on a GPU ---- */
 
 static void set_stream(struct draft *d, intptr_t stream)
 {

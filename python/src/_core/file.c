@@ -11,7 +11,7 @@
 
 #define LOOK_NS INT64_C(100000000) /* interval of looks for Ctrl-C and close() */
 
-/* ---- Telling how far it is ---- */
+/* ---- Progress ---- */
 
 struct telling {
 	struct client *client;

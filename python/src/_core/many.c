@@ -407,7 +407,7 @@ PyObject *many_get(PyObject *self, PyObject *args)
 	return list;
 }
 
-/* ---- Getting by what the names start with ---- */
+/* ---- Getting by prefix ---- */
 
 struct getting_all {
 	tl_client *client;
